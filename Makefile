@@ -28,8 +28,9 @@ lab: build-lab ## an experiment: make lab RUN=NAME (vsnoop-lab list)
 	case " $(RUN)" in *' link-'*) sh scripts/peers.sh ;; esac
 	$(LAB) run $(RUN)
 
-check: setup ## formatting, lints, C warnings, SPECIFICATION.md; under two minutes
+check: setup ## formatting, lints, C warnings, SPECIFICATION.md, dependencies; under two minutes
 	@sh scripts/check.sh
+	cargo test --quiet --release --locked -p vsnoop-checks
 
 test: setup ## all checks and tests; the last line counts them
 	@sh scripts/test.sh

@@ -44,7 +44,6 @@ struct sk_buff {
 #pragma clang attribute pop
 
 /* include/linux/skbuff.h */
-#define CHECKSUM_NONE 0
 #define CHECKSUM_UNNECESSARY 1
 #define CHECKSUM_COMPLETE 2
 #define CHECKSUM_PARTIAL 3

@@ -4,11 +4,11 @@ use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde_json::Value;
 use vsnoop_testbed::net::Netns;
 use vsnoop_testbed::topology::{Family, PORT, Topology};
-use vsnoop_testbed::workspace;
+use vsnoop_testbed::{wait, workspace};
 
 use crate::pair::Pair;
 
@@ -130,13 +130,9 @@ impl<'a> Attached<'a> {
     }
 
     /// Waits until this holds, which looks at the port.
-    pub fn wait_until(&self, what: &str, mut done: impl FnMut() -> Result<bool>) -> Result<()> {
-        let since = Instant::now();
-        while !done()? {
-            ensure!(since.elapsed() < PATIENCE, "waited in vain until {what}\n{}", self.describe());
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        Ok(())
+    pub fn wait_until(&self, what: &str, done: impl FnMut() -> Result<bool>) -> Result<()> {
+        wait::wait_until(what, PATIENCE, done)
+            .map_err(|error| anyhow!("{error:#}\n{}", self.describe()))
     }
 
     /// Sends over connections of their own until the host acknowledges one: memory for copies comes

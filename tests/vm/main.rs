@@ -30,6 +30,7 @@ use vsnoop_testbed::session::Session;
 use vsnoop_testbed::stage::{CONGESTION_CONTROL, Stage};
 use vsnoop_testbed::vm;
 use vsnoop_testbed::vsnoop::Vsnoop;
+use vsnoop_testbed::wait;
 use vsnoop_testbed::workspace;
 use vsnoop_tests::{PREFIX, background, hosts};
 
@@ -569,14 +570,8 @@ fn joined<T>(job: ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
     }
 }
 
-fn wait_until(what: &str, mut done: impl FnMut() -> Result<bool>) -> Result<()> {
-    let deadline = Instant::now() + LIMIT;
-    while !done()? {
-        interrupt::check()?;
-        ensure!(Instant::now() < deadline, "waited in vain until {what}");
-        thread::sleep(Duration::from_millis(5));
-    }
-    Ok(())
+fn wait_until(what: &str, done: impl FnMut() -> Result<bool>) -> Result<()> {
+    wait::wait_until(what, LIMIT, done)
 }
 
 /// The sum of all numbers with this name, wherever in the document they are.

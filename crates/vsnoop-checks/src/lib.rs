@@ -28,19 +28,29 @@ pub type Circle = Vec<String>;
 
 /// The circles in the crate with this root (`lib.rs`, `main.rs`).
 pub fn circles_of_file(root: &Path) -> Vec<Circle> {
-    circles(&Tree::read(root))
+    let tree = Tree::read(root);
+    circles(&tree, &arrows(&tree))
+}
+
+/// The same of a test program (`main.rs`). Arrows from a module to its children do not count: it
+/// lists their tests, and they use what it defines for all.
+pub fn circles_of_test_program(root: &Path) -> Vec<Circle> {
+    let tree = Tree::read(root);
+    let is_parent = |arrow: &Arrow| tree.modules[arrow.to].parent == arrow.from;
+    let arrows: Vec<_> = arrows(&tree).into_iter().filter(|arrow| !is_parent(arrow)).collect();
+    circles(&tree, &arrows)
 }
 
 /// The same of a crate that is one string: a module in braces is like one with a file.
 pub fn circles_of_source(source: &str) -> Vec<Circle> {
-    circles(&Tree::parse(source))
+    let tree = Tree::parse(source);
+    circles(&tree, &arrows(&tree))
 }
 
 /// Two modules are in one circle if each can be reached from the other (the strongly connected
 /// components of the graph).
-fn circles(tree: &Tree) -> Vec<Circle> {
-    let arrows = arrows(tree);
-    let reached: Vec<_> = (0..tree.modules.len()).map(|from| reached(from, &arrows)).collect();
+fn circles(tree: &Tree, arrows: &[Arrow]) -> Vec<Circle> {
+    let reached: Vec<_> = (0..tree.modules.len()).map(|from| reached(from, arrows)).collect();
     let is_one = |a: usize, b: usize| reached[a].contains(&b) && reached[b].contains(&a);
     // By the first module of a circle, then by the two that an arrow joins.
     let mut circles: BTreeMap<_, BTreeMap<_, String>> = BTreeMap::new();

@@ -2,20 +2,48 @@
 //! check itself, on made-up sources.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use vsnoop_checks::{Circle, circles_of_file, circles_of_source};
+use vsnoop_checks::{Circle, circles_of_file, circles_of_source, circles_of_test_program};
+
+fn entries(directory: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory).unwrap_or_else(|e| panic!("{directory:?}: {e}"));
+    entries.map(|entry| entry.expect("an entry").path()).collect()
+}
+
+/// All crates of the product, and the crate of its tests.
+fn crates() -> Vec<PathBuf> {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("crates/");
+    entries(crates).into_iter().chain([crates.with_file_name("tests")]).collect()
+}
+
+/// Roots of the test programs with several modules.
+fn test_programs() -> Vec<PathBuf> {
+    let directories = crates().into_iter().flat_map(|at| [at.join("tests"), at]);
+    let directories = directories.filter(|at| at.ends_with("tests") && at.exists());
+    let roots = directories.flat_map(|at| entries(&at)).map(|at| at.join("main.rs"));
+    roots.filter(|root| root.exists()).collect()
+}
+
+fn assert_none(circles: impl Iterator<Item = Circle>) {
+    let text: Vec<String> = circles.map(|circle| circle.join("\n")).collect();
+    assert!(text.is_empty(), "circles, with an example of each arrow:\n\n{}", text.join("\n\n"));
+}
 
 #[test]
 fn no_module_depends_on_one_that_depends_on_it() {
-    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("crates/");
-    let crates = fs::read_dir(crates).expect("crates/").map(|entry| entry.expect("crates/").path());
+    let crates = crates().into_iter();
     let roots = crates.flat_map(|at| ["src/lib.rs", "src/main.rs"].map(|root| at.join(root)));
     let roots: Vec<_> = roots.filter(|root| root.exists()).collect();
+    assert!(roots.len() > 15, "these are not all: {roots:?}");
+    assert_none(roots.iter().flat_map(|root| circles_of_file(root)));
+}
+
+#[test]
+fn no_module_of_a_test_program_depends_on_one_that_depends_on_it() {
+    let roots = test_programs();
     assert!(roots.len() > 10, "these are not all: {roots:?}");
-    let circles: Vec<Circle> = roots.iter().flat_map(|root| circles_of_file(root)).collect();
-    let text: Vec<String> = circles.iter().map(|circle| circle.join("\n")).collect();
-    assert!(text.is_empty(), "circles, with an example of each arrow:\n\n{}", text.join("\n\n"));
+    assert_none(roots.iter().flat_map(|root| circles_of_test_program(root)));
 }
 
 /// The arrows of the only circle, `from -> to`.

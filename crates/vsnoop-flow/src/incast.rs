@@ -64,12 +64,6 @@ pub fn note_way(f: &mut flow, is_way: bool) {
     unsafe { types::incast_note_way(f, is_way) }
 }
 
-/// The equal share of one port, bytes.
-pub fn port_share(u: &uplink, port: &incast_port) -> u32 {
-    // SAFETY: as in shapes().
-    unsafe { types::incast_port_share(u, port) }
-}
-
 /// The equal share of one flow of this port, bytes.
 pub fn share(u: &uplink, port: &incast_port) -> u32 {
     // SAFETY: as in shapes().

@@ -8,8 +8,6 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// The checksum from `csum_start` on is still to be filled in.
 pub const NEEDS_CSUM: u8 = 1;
-/// The checksum was verified by the sender of the frame.
-pub const DATA_VALID: u8 = 2;
 
 pub const GSO_NONE: u8 = 0;
 pub const GSO_TCPV4: u8 = 1;

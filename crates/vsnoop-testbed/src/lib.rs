@@ -12,7 +12,8 @@
 //!   machines and a client into a network of their own, [`client`] transfers and measures;
 //! - [`vsnoop`] is the command under test, [`workspace`] knows where it is and whether it is older
 //!   than its sources;
-//! - [`session`] keeps runs apart and clears up after them, [`interrupt`] is Ctrl-C.
+//! - [`session`] keeps runs apart and clears up after them, [`interrupt`] is Ctrl-C, [`wait`] waits
+//!   for events.
 
 pub mod bulk;
 pub mod capture;
@@ -31,4 +32,5 @@ pub mod switch;
 pub mod topology;
 pub mod vm;
 pub mod vsnoop;
+pub mod wait;
 pub mod workspace;

@@ -241,11 +241,6 @@ impl Port {
         unsafe { *values.bytes().as_ptr().cast() }
     }
 
-    /// Does the source define such a map?
-    pub fn has_map(name: &str) -> bool {
-        native::maps().iter().any(|map| name_of(map.name) == name)
-    }
-
     pub fn map(&self, name: &str) -> &Map {
         &self.maps[self.own(name)]
     }

@@ -18,9 +18,10 @@ use vsnoop_testbed::net::{Net, Netns, TapOptions};
 use vsnoop_testbed::relay::{Freeze, Relay, RelayOptions};
 use vsnoop_testbed::topology::{Family, PORT};
 
-use super::link::LINK_TAP;
 use crate::PREFIX;
 
+/// The tap of the link at each host.
+pub const LINK_TAP: &str = "vsl-test";
 const BRIDGE: &str = "vst-bridge";
 const WIRE: &str = "vst-wire";
 const VM_DEVICE: &str = "vst-vm";

@@ -23,10 +23,8 @@ use vsnoop_netdev::tap::{Tap, TapOptions};
 use vsnoop_packet::packet::Pool;
 use vsnoop_testbed::topology::{Family, PORT};
 
-use super::hosts::Hosts;
+use super::hosts::{Hosts, LINK_TAP};
 
-/// The link's tap at each host.
-pub const LINK_TAP: &str = "vsl-test";
 /// Set for a program that is to be a link: what it carries between.
 const ENDS: &str = "VSNOOP_TEST_LINK";
 

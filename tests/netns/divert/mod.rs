@@ -16,8 +16,8 @@ use vsnoop_bpf::divert::{Action, Rule, prepare};
 use vsnoop_testbed::net::{Tap, TapOptions};
 use vsnoop_testbed::topology::Family;
 
-use hosts::{Hosts, Ordinary};
-use link::{LINK_TAP, Link, inside, rules};
+use hosts::{Hosts, LINK_TAP, Ordinary};
+use link::{Link, inside, rules};
 
 use crate::pair::Pair;
 use crate::{FAMILIES, trial};

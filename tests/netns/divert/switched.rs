@@ -5,8 +5,8 @@ use libtest_mimic::Trial;
 use vsnoop_bpf::divert::Action;
 use vsnoop_testbed::topology::Family;
 
-use super::hosts::{Hosts, Ordinary};
-use super::link::{LINK_TAP, Link, Process, rules};
+use super::hosts::{Hosts, LINK_TAP, Ordinary};
+use super::link::{Link, Process, rules};
 use super::{BYTES, connect, exchange};
 use crate::trial;
 

@@ -111,10 +111,3 @@ pub fn end() -> impl Strategy<Value = End> {
         }
     })
 }
-
-impl End {
-    /// Does the sender offer the VM's options? Most do.
-    pub fn seed_offers(&self, seed: u64) -> bool {
-        !seed.is_multiple_of(4)
-    }
-}

@@ -80,9 +80,19 @@ enum State {
     Message(PeerId, PublicKey),
     /// The dialler's message has come; it waits for the answer.
     Asked(PeerId, PublicKey, Hello),
-    Done(Box<(PeerId, PublicKey, Hello, Hello, Agreed)>),
+    Done(Box<Agreement>),
     /// The last message to the peer is in the output.
     Failed,
+}
+
+/// What both ends have said, once they agree.
+#[derive(Debug)]
+struct Agreement {
+    peer: PeerId,
+    peer_key: PublicKey,
+    theirs: Hello,
+    ours: Hello,
+    agreed: Agreed,
 }
 
 impl Machine {
@@ -162,7 +172,7 @@ impl Machine {
     pub fn peer(&self) -> Option<&PeerId> {
         match &self.state {
             State::Message(peer, _) | State::Asked(peer, ..) => Some(peer),
-            State::Done(done) => Some(&done.0),
+            State::Done(done) => Some(&done.peer),
             State::Handshake | State::Failed => self.end.peer(),
         }
     }
@@ -195,7 +205,8 @@ impl Machine {
             Ok((ours, agreed)) => {
                 let reply = Reply::Accepted { hello: ours.clone(), agreed: agreed.clone() };
                 self.say(reply.encode())?;
-                self.state = State::Done(Box::new((peer, key, theirs, ours, agreed)));
+                let agreement = Agreement { peer, peer_key: key, theirs, ours, agreed };
+                self.state = State::Done(Box::new(agreement));
                 Ok(())
             }
         }
@@ -210,7 +221,7 @@ impl Machine {
     /// The result; `None` before the handshake is done.
     pub fn finish(self) -> Option<Result<Outcome, Error>> {
         let State::Done(done) = self.state else { return None };
-        let (peer, peer_key, theirs, ours, agreed) = *done;
+        let Agreement { peer, peer_key, theirs, ours, agreed } = *done;
         let with = Some(peer.clone());
         let tls = self.tls;
         let Some(cipher) = Cipher::of(&tls) else {
@@ -331,17 +342,18 @@ impl Machine {
         let message = std::mem::take(&mut self.message);
         let message = &message[LENGTH_BYTES..];
         if let End::Dialler(_, ours) = &self.end {
-            let done = match Reply::decode(message).map_err(|e| bad(&peer, &e))? {
+            let agreement = match Reply::decode(message).map_err(|e| bad(&peer, &e))? {
                 Reply::Refused(refusal) => return Err(Error::RefusedBy { peer, refusal }),
                 Reply::Accepted { hello, agreed } => {
                     if let Err(what) = agreed.verify(ours, &hello) {
                         let why = format!("its answer has another {what} than was asked for");
                         return Err(Error::Peer { peer, why });
                     }
-                    (peer, key, hello, ours.clone(), agreed)
+                    let ours = ours.clone();
+                    Agreement { peer, peer_key: key, theirs: hello, ours, agreed }
                 }
             };
-            self.state = State::Done(Box::new(done));
+            self.state = State::Done(Box::new(agreement));
             return Ok(());
         }
         match Hello::decode(message) {

@@ -22,7 +22,6 @@ mod hello;
 mod machine;
 mod secrets;
 
-#[cfg(any(test, feature = "testing"))]
 pub mod testing;
 #[cfg(test)]
 mod tests;

@@ -1,4 +1,4 @@
-//! Two ends in memory.
+//! Two ends in memory, for tests, also of the daemon (see `crate::identity::testing`).
 
 use super::*;
 use crate::identity::testing::{host, peer, pinned};

@@ -18,7 +18,8 @@ mod public_key;
 mod trust;
 mod verify;
 
-#[cfg(any(test, feature = "testing"))]
+#[cfg(test)]
+pub(crate) mod test_authority;
 pub mod testing;
 #[cfg(test)]
 mod tests;

@@ -4,7 +4,8 @@ use std::str::FromStr;
 
 use proptest::prelude::*;
 
-use super::testing::{TestAuthority, Validity, host, load, peer, pinned};
+use super::test_authority::{TestAuthority, Validity};
+use super::testing::{host, load, peer, pinned};
 use super::*;
 
 /// A key as `openssl genpkey -algorithm ed25519` writes it, and what the command in public_key.rs

@@ -21,6 +21,7 @@ mod stale;
 
 use std::fs::File;
 use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, anyhow};
@@ -58,6 +59,12 @@ impl Netns {
     /// The name, as `ip netns` and `vsnoop --netns` take it.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Its inode number, by which vsnoop knows it.
+    pub fn inode(&self) -> Result<u64> {
+        let metadata = self.handle.metadata();
+        Ok(metadata.with_context(|| format!("the inode of namespace {}", self.name))?.ino())
     }
 
     /// Runs `work` on a thread of its own inside the namespace and returns what it returns.

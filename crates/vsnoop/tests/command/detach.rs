@@ -6,7 +6,6 @@ use std::fs;
 use std::io::Read;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
@@ -35,7 +34,7 @@ pub fn trials() -> Vec<Trial> {
             let place = Place::new("rounds")?;
             let before = place.state()?;
             let index = place.netns.run(|| Ok(if_nametoindex(PORT)?))?;
-            let spec = AttachSpec::new(index, PORT, place.inode()?);
+            let spec = AttachSpec::new(index, PORT, place.netns.inode()?);
             for round in 0..30 {
                 let port = place.netns.run(|| Ok(Port::attach(&spec)?))?;
                 ensure!(place.programs()? == (1, 1), "round {round}");
@@ -53,7 +52,7 @@ pub fn trials() -> Vec<Trial> {
         trial("no_hook_of_damaged_pins_is_left_when_they_are_removed", || {
             let place = Place::new("torn")?;
             let index = place.netns.run(|| Ok(if_nametoindex(PORT)?))?;
-            let spec = AttachSpec::new(index, PORT, place.inode()?);
+            let spec = AttachSpec::new(index, PORT, place.netns.inode()?);
             let missing = [["flows"; 5], ["link_from_vm"; 5], ["link_to_vm"; 5]].concat();
             for missing in missing {
                 let port = place.netns.run(|| Ok(Port::attach(&spec)?))?;
@@ -296,6 +295,5 @@ fn outstanding(role: &str) -> Result<(Network, Pair)> {
 
 pub fn port_of_network(network: &Network) -> Result<Port> {
     let host = &network.topology.host;
-    let inode = fs::metadata(Path::new("/run/netns").join(host.name()))?.ino();
-    Ok(Port::open(inode, host.run(|| Ok(if_nametoindex(topology::PORT)?))?)?)
+    Ok(Port::open(host.inode()?, host.run(|| Ok(if_nametoindex(topology::PORT)?))?)?)
 }

@@ -17,7 +17,7 @@ use vsnoop_testbed::topology;
 use crate::detach::{port_of_network, take_lock, wait_for_no_pins};
 use crate::helper::{Network, Pair, expect_reset};
 use crate::hold::{MUCH, Stopped, freeze_with_much, holding, network_with_hold};
-use crate::sandbox::{PINS, helper_pid, program, text, vsnoop, vsnoop_in, wait_until};
+use crate::sandbox::{PINS, helper_pid, now_ns, program, text, vsnoop, vsnoop_in, wait_until};
 use crate::trial;
 
 pub fn trials() -> Vec<Trial> {
@@ -202,9 +202,4 @@ fn the_flow(port: &vsnoop_bpf::Port) -> Result<(flow_key, flow)> {
     let flows = port.flows()?;
     ensure!(flows.len() == 1, "{} flows", flows.len());
     Ok(flows[0])
-}
-
-fn now_ns() -> Result<u64> {
-    let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC)?;
-    Ok(now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64)
 }

@@ -21,7 +21,9 @@ use vsnoop_testbed::net::{Tap, TapOptions};
 
 use crate::hold::{Configuration, Stopped};
 use crate::records::KEY;
-use crate::sandbox::{PORT, Place, Ran, State, helper_pid, list, tcx_programs, vsnoop, wait_until};
+use crate::sandbox::{
+    PORT, Place, Ran, State, helper_pid, list, now_ns, tcx_programs, vsnoop, wait_until,
+};
 use crate::surroundings::{port_of, wait_for_a_look};
 use crate::trial;
 
@@ -109,7 +111,7 @@ impl Bridge {
     /// Where the pins of UPLINK are.
     fn pins(&self) -> Result<PathBuf> {
         let index = self.place.netns.run(|| Ok(if_nametoindex(UPLINK)?))?;
-        Ok(Path::new(UPLINK_ROOT).join(format!("{}-{index}", self.place.inode()?)))
+        Ok(Path::new(UPLINK_ROOT).join(format!("{}-{index}", self.place.netns.inode()?)))
     }
 
     /// Takes the hook off the uplink with other tools than vsnoop.
@@ -166,7 +168,7 @@ fn shown() -> Vec<Trial> {
                 ("rate_bits_per_second", 10_000_000_000u64.into()),
                 ("buffer_bytes", (64 << 10).into()),
                 ("total_bits_per_second", 0.into()),
-                ("netns", bridge.place.inode()?.into()),
+                ("netns", bridge.place.netns.inode()?.into()),
                 ("netns_name", bridge.place.netns.name().into()),
                 ("ports", serde_json::json!([PORT, SECOND])),
                 ("flows", 0.into()),
@@ -800,11 +802,6 @@ impl<'a> Crowd<'a> {
     fn waiting(&self) -> Result<u64> {
         self.bridge.uplink()?["waiting"].as_u64().context("no count of those that wait")
     }
-}
-
-fn now_ns() -> Result<u64> {
-    let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC)?;
-    Ok(now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64)
 }
 
 /// CPU time of a process.

@@ -302,7 +302,7 @@ fn comes_and_goes() -> Result<()> {
     ensure!(ran.out.starts_with(said) && ran.out.contains("192.0.2.2:7946"), "{}", ran.out);
     let status = place.status()?;
     ensure!(status["name"] == "office" && status["network"] == "both", "{status}");
-    ensure!(status["netns"].as_u64() == Some(place.inode()?), "{status}");
+    ensure!(status["netns"].as_u64() == Some(place.netns.inode()?), "{status}");
     ensure!(status["ports"][0]["bridge"] == "br0", "{status}");
     ensure!(status["peers"][0]["address"] == "192.0.2.2:7946", "{status}");
     let shown = place.link(["status", "office", "--flows"])?.ok()?.out;
@@ -594,11 +594,6 @@ impl LinkHost {
             .filter_map(|line| line.split_whitespace().next())
             .collect::<Vec<_>>()
             .join(" "))
-    }
-
-    fn inode(&self) -> Result<u64> {
-        use std::os::unix::fs::MetadataExt;
-        Ok(fs::metadata(Path::new("/run/netns").join(self.netns.name()))?.ino())
     }
 
     /// In the background and in the foreground, with the same words, and without a trace.

@@ -114,7 +114,7 @@ fn with_table(role: &str, test: impl FnOnce(&Port) -> Result<()>) -> Result<()> 
     wait_until("the helper has ended", || Ok(helper_pid()?.is_none()))?;
     let place = Place::new(role)?;
     let index = place.netns.run(|| Ok(nix::net::if_::if_nametoindex(PORT)?))?;
-    let spec = AttachSpec::new(index, PORT, place.inode()?);
+    let spec = AttachSpec::new(index, PORT, place.netns.inode()?);
     let port = place.netns.run(|| Ok(Port::attach(&spec)?))?;
     let result = test(&port);
     port.detach()?;

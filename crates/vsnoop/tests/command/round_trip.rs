@@ -99,7 +99,7 @@ pub fn trials() -> Vec<Trial> {
             let status = vsnoop(["status", "--json"])?.json()?;
             let port = &status["ports"][0];
             ensure!(port["netns_name"] == place.netns.name(), "{status}");
-            ensure!(port["netns"] == place.inode()?, "{status}");
+            ensure!(port["netns"] == place.netns.inode()?, "{status}");
             ensure!(port["state"] == "active", "{status}");
             ensure!(port["process"]["pid"] == std::process::id(), "{status}");
             ensure!(status["helper"]["running"] == true, "{status}");

@@ -4,10 +4,9 @@ use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::{Signal, kill};
@@ -15,6 +14,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use vsnoop_bpf::{EmptyProgram, Hook};
 use vsnoop_testbed::net::{Net, Netns, Tap, TapOptions};
+use vsnoop_testbed::wait;
 
 pub const PINS: &str = "/sys/fs/bpf/vsnoop";
 pub const PORT: &str = "vscli-tap0";
@@ -65,15 +65,10 @@ impl Place {
         vsnoop_in(self.netns.name(), arguments)
     }
 
-    pub fn inode(&self) -> Result<u64> {
-        use std::os::unix::fs::MetadataExt;
-        Ok(fs::metadata(Path::new("/run/netns").join(self.netns.name()))?.ino())
-    }
-
     /// Where the port's pins are when it is attached.
     pub fn pins(&self) -> Result<PathBuf> {
         let index = self.netns.run(|| Ok(nix::net::if_::if_nametoindex(PORT)?))?;
-        Ok(Path::new(PINS).join(format!("{}-{index}", self.inode()?)))
+        Ok(Path::new(PINS).join(format!("{}-{index}", self.netns.inode()?)))
     }
 
     pub fn tc(&self, arguments: &str) -> Result<()> {
@@ -245,15 +240,14 @@ pub fn is_running(pid: i32) -> bool {
 }
 
 /// Waits until `done` returns true.
-pub fn wait_until(what: &str, mut done: impl FnMut() -> Result<bool>) -> Result<()> {
-    let start = Instant::now();
-    while !done()? {
-        if start.elapsed() > PATIENCE {
-            bail!("in vain: {what}");
-        }
-        thread::sleep(Duration::from_millis(20));
-    }
-    Ok(())
+pub fn wait_until(what: &str, done: impl FnMut() -> Result<bool>) -> Result<()> {
+    wait::wait_until(what, PATIENCE, done)
+}
+
+/// The kernel's monotonic clock, as BPF programs read it.
+pub fn now_ns() -> Result<u64> {
+    let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC)?;
+    Ok(now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64)
 }
 
 /// Another tool's program on the port's egress, as long as the value lives.

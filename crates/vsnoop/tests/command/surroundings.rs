@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::io::{Read, Write};
-use std::os::unix::fs::MetadataExt;
 
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
@@ -198,9 +197,8 @@ pub fn trials() -> Vec<Trial> {
             let host = &network.topology.host;
             host.ip(&format!("link set {} nomaster", topology::PORT))?;
             vsnoop_in(host.name(), ["attach", topology::PORT])?.ok()?;
-            let inode = fs::metadata(format!("/run/netns/{}", host.name()))?.ino();
             let index = |name: &'static str| host.run(move || Ok(if_nametoindex(name)?));
-            let port = Port::open(inode, index(topology::PORT)?)?;
+            let port = Port::open(host.inode()?, index(topology::PORT)?)?;
             ensure!(port.meta()?.bridge == 0, "it is on a bridge already");
             host.add_port(BRIDGE, topology::PORT)?;
             let bridge = index(BRIDGE)?;
@@ -267,7 +265,7 @@ pub fn wait_for_a_look(port: &Port) -> Result<()> {
 
 pub fn port_of(place: &Place) -> Result<Port> {
     let index = place.netns.run(|| Ok(if_nametoindex(PORT)?))?;
-    Ok(Port::open(place.inode()?, index)?)
+    Ok(Port::open(place.netns.inode()?, index)?)
 }
 
 fn early_acks(status: &Value) -> Result<u64> {

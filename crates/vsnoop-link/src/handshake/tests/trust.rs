@@ -4,7 +4,8 @@ use rcgen::ExtendedKeyUsagePurpose::{ClientAuth, ServerAuth};
 
 use crate::handshake::testing::{Pair, hello};
 use crate::handshake::*;
-use crate::identity::testing::{TestAuthority, Validity, host, load, peer, pinned};
+use crate::identity::test_authority::{TestAuthority, Validity};
+use crate::identity::testing::{host, load, peer, pinned};
 use crate::identity::{Identity, generate_key};
 
 /// What both ends say of a handshake that has failed.

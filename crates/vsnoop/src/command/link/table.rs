@@ -38,102 +38,15 @@ fn link(status: &Status, now: u64, details: bool) -> String {
         addresses(status.learned),
         status.cpu.cores,
     )];
-    let mut add = |headings: &[&str], rows: Vec<Vec<String>>| {
-        if !rows.is_empty() {
-            let mut table = table::new(headings);
-            for row in rows {
-                table.add_row(row);
-            }
-            parts.push(table::text(&table));
-        }
-    };
-    add(
-        &[
-            "port",
-            "where",
-            "state",
-            ">frames in",
-            ">bytes in",
-            ">frames out",
-            ">bytes out",
-            ">dropped",
-        ],
-        status.ports.iter().map(port).collect(),
-    );
-    add(
-        &[
-            "peer",
-            "state",
-            "transport",
-            "address",
-            ">rtt",
-            ">jitter",
-            ">sent",
-            ">received",
-            ">ratio",
-            ">lost out",
-            ">lost in",
-        ],
-        status.peers.iter().map(peer).collect(),
-    );
+    parts.extend(ports(status));
+    parts.extend(peers(status));
     if details {
-        add(
-            &[
-                "peer",
-                ">path MTU",
-                ">wire out",
-                ">wire in",
-                ">ratio in",
-                ">queue",
-                ">dropped",
-                ">rejected",
-                ">reconnects",
-                ">rekeys",
-                ">roams",
-                ">compress",
-                ">expand",
-                ">seal",
-                ">open",
-            ],
-            status.peers.iter().map(peer_details).collect(),
-        );
+        parts.extend(peers_details(status));
     }
-    // The last entry is for traffic without a rule; alone it means that nothing is compressed.
-    if status.compression.iter().any(|status| status.rule.is_some()) {
-        add(
-            &[
-                "compression of",
-                "method",
-                ">flows",
-                ">before",
-                ">after",
-                ">ratio",
-                ">as it is",
-                ">CPU",
-            ],
-            status.compression.iter().map(rule_row).collect(),
-        );
-    }
-    add(
-        &["diverted from", "to", "peer", "state", ">packets", ">bytes", ">missed"],
-        status.diverts.iter().map(diverted).collect(),
-    );
-    if let Some(entry) = &status.entry {
-        add(
-            &["diverted by", "comes in at", ">packets", ">bytes", ">refused"],
-            entry.peers.iter().map(|peer| entered(entry, peer)).collect(),
-        );
-    }
-    if let Some(learned) = &status.addresses {
-        add(
-            &["address", "VLAN", "at", ">heard of"],
-            learned.iter().take(ADDRESSES).map(address).collect(),
-        );
-        if learned.len() > ADDRESSES {
-            let more = (learned.len() - ADDRESSES) as u64;
-            parts.push(format!("and {} more (--json lists them)", addresses(more)));
-        }
-    }
+    parts.extend(compression(status));
+    parts.extend(diverts(status));
+    parts.extend(entry(status));
+    parts.extend(learned(status));
     if details {
         parts.push(cpu(&status.cpu));
     }
@@ -147,6 +60,100 @@ fn link(status: &Status, now: u64, details: bool) -> String {
         status.problems.iter().map(|problem| format!("{}: {}", problem.what, problem.remedy)),
     );
     parts.join("\n")
+}
+
+/// A table as text; none without rows.
+fn section(headings: &[&str], rows: impl Iterator<Item = Vec<String>>) -> Option<String> {
+    let mut table = table::new(headings);
+    let mut is_empty = true;
+    for row in rows {
+        table.add_row(row);
+        is_empty = false;
+    }
+    (!is_empty).then(|| table::text(&table))
+}
+
+fn ports(status: &Status) -> Option<String> {
+    let headings = [
+        "port",
+        "where",
+        "state",
+        ">frames in",
+        ">bytes in",
+        ">frames out",
+        ">bytes out",
+        ">dropped",
+    ];
+    section(&headings, status.ports.iter().map(port))
+}
+
+fn peers(status: &Status) -> Option<String> {
+    let headings = [
+        "peer",
+        "state",
+        "transport",
+        "address",
+        ">rtt",
+        ">jitter",
+        ">sent",
+        ">received",
+        ">ratio",
+        ">lost out",
+        ">lost in",
+    ];
+    section(&headings, status.peers.iter().map(peer))
+}
+
+fn peers_details(status: &Status) -> Option<String> {
+    let headings = [
+        "peer",
+        ">path MTU",
+        ">wire out",
+        ">wire in",
+        ">ratio in",
+        ">queue",
+        ">dropped",
+        ">rejected",
+        ">reconnects",
+        ">rekeys",
+        ">roams",
+        ">compress",
+        ">expand",
+        ">seal",
+        ">open",
+    ];
+    section(&headings, status.peers.iter().map(peer_details))
+}
+
+fn compression(status: &Status) -> Option<String> {
+    // The last entry is for traffic without a rule; alone it means that nothing is compressed.
+    if !status.compression.iter().any(|status| status.rule.is_some()) {
+        return None;
+    }
+    let headings =
+        ["compression of", "method", ">flows", ">before", ">after", ">ratio", ">as it is", ">CPU"];
+    section(&headings, status.compression.iter().map(rule_row))
+}
+
+fn diverts(status: &Status) -> Option<String> {
+    let headings = ["diverted from", "to", "peer", "state", ">packets", ">bytes", ">missed"];
+    section(&headings, status.diverts.iter().map(diverted))
+}
+
+fn entry(status: &Status) -> Option<String> {
+    let entry = status.entry.as_ref()?;
+    let headings = ["diverted by", "comes in at", ">packets", ">bytes", ">refused"];
+    section(&headings, entry.peers.iter().map(|peer| entered(entry, peer)))
+}
+
+/// The learned addresses, and below them how many more there are.
+fn learned(status: &Status) -> Vec<String> {
+    let Some(learned) = &status.addresses else { return Vec::new() };
+    let headings = ["address", "VLAN", "at", ">heard of"];
+    let rows = learned.iter().take(ADDRESSES).map(address);
+    let more = learned.len().saturating_sub(ADDRESSES) as u64;
+    let note = (more > 0).then(|| format!("and {} more (--json lists them)", addresses(more)));
+    section(&headings, rows).into_iter().chain(note).collect()
 }
 
 fn port(port: &PortStatus) -> Vec<String> {

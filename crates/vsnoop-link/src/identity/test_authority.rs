@@ -1,0 +1,81 @@
+//! Private authorities, and hosts with certificates of them, for the tests of this crate.
+
+use std::sync::Arc;
+
+use rcgen::{
+    BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    date_time_ymd,
+};
+use rustls::crypto::aws_lc_rs::sign::any_supported_type;
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
+
+use super::testing::load;
+use super::{Authority, Dialer, Identity, Pem, Trust, generate_key};
+
+impl Dialer {
+    /// Presents the certificates of `other`, with nothing but the key of `own`.
+    pub fn with_certificates_of(mut self, other: &Identity, own: &Identity) -> Self {
+        let signer = any_supported_type(&own.key).unwrap();
+        let stolen = CertifiedKey::new(other.chain.clone(), signer);
+        let mut tls = (*self.tls).clone();
+        tls.client_auth_cert_resolver = Arc::new(SingleCertAndKey::from(stolen));
+        self.tls = Arc::new(tls);
+        self
+    }
+}
+
+/// When a certificate is valid.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Validity {
+    Now,
+    Past,
+    Future,
+}
+
+/// A private authority.
+pub struct TestAuthority {
+    issuer: Issuer<'static, KeyPair>,
+    pub trusted: Arc<Authority>,
+}
+
+impl TestAuthority {
+    pub fn new(name: &str) -> Self {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.distinguished_name.push(rcgen::DnType::CommonName, name);
+        let certificate = params.self_signed(&key).unwrap().pem();
+        let trusted = Authority::new(Pem { bytes: certificate.as_bytes(), file: name }).unwrap();
+        Self { issuer: Issuer::new(params, key), trusted }
+    }
+
+    /// Trusts whoever has this name.
+    pub fn trust(&self, name: &str) -> Trust {
+        Trust::named(&self.trusted, name).unwrap()
+    }
+
+    /// A certificate for the private key `key`.
+    pub fn sign(
+        &self,
+        key: &str,
+        name: &str,
+        validity: Validity,
+        purposes: &[ExtendedKeyUsagePurpose],
+    ) -> String {
+        let key_pair = KeyPair::from_pem(key).unwrap();
+        let mut params = CertificateParams::new([name.to_owned()]).unwrap();
+        params.extended_key_usages = purposes.to_vec();
+        (params.not_before, params.not_after) = match validity {
+            Validity::Now => (date_time_ymd(2001, 1, 1), date_time_ymd(2999, 1, 1)),
+            Validity::Past => (date_time_ymd(2001, 1, 1), date_time_ymd(2002, 1, 1)),
+            Validity::Future => (date_time_ymd(2998, 1, 1), date_time_ymd(2999, 1, 1)),
+        };
+        params.signed_by(&key_pair, &self.issuer).unwrap().pem()
+    }
+
+    /// A host with a new key and a certificate.
+    pub fn host(&self, name: &str, validity: Validity) -> Identity {
+        let key = generate_key().unwrap();
+        load(&key, Some(&self.sign(&key, name, validity, &[]))).unwrap()
+    }
+}
