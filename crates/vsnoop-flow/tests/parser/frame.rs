@@ -68,6 +68,16 @@ pub struct Frame {
 }
 
 impl Frame {
+    /// The same over IPv4, between addresses that end alike.
+    pub fn over_ipv4(mut self) -> Self {
+        self.ipv6 = false;
+        for address in [&mut self.src, &mut self.dst] {
+            address[..10].fill(0);
+            address[10..12].fill(0xff);
+        }
+        self
+    }
+
     pub fn options_bytes(&self) -> Vec<u8> {
         let mut all = Vec::new();
         for option in &self.options {
