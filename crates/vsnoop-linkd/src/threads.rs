@@ -117,8 +117,8 @@ impl Crew {
         }
     }
 
-    /// Moves frames from peers to ports, and in both directions while there is little to do, until it
-    /// is told to stop.
+    /// Moves frames from peers to ports, and in both directions while there is little to do, until
+    /// it is told to stop.
     pub fn run_ingress(&self) {
         let poll = lock(&self.ingress).poll();
         let goes_on = || {

@@ -26,8 +26,8 @@ pub struct Times {
 }
 
 impl Codel {
-    /// Whether to drop the first item of the flow's queue, which waited for `sojourn_ns`, instead of
-    /// sending it. `last`: no item follows.
+    /// Whether to drop the first item of the flow's queue, which waited for `sojourn_ns`, instead
+    /// of sending it. `last`: no item follows.
     pub fn drops(&mut self, times: Times, sojourn_ns: u64, last: bool, now_ns: u64) -> bool {
         let stands = self.stands(times, sojourn_ns, last, now_ns);
         if self.dropping {
