@@ -30,8 +30,8 @@
 //!
 //! # Killing an engine
 //! An engine has no state that must survive: another [`Engine::new`] on the same memory continues.
-//! A simulation kills an engine between any two calls of its `Host`: from that call on the host does
-//! nothing and refuses frames, and it drops the engine when the outermost call returns.
+//! A simulation kills an engine between any two calls of its `Host`: from that call on the host
+//! does nothing and refuses frames, and it drops the engine when the outermost call returns.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
