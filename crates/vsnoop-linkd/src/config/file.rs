@@ -554,35 +554,37 @@ impl Reader<'_> {
 
     /// One, or a list.
     fn macs(&self, key: &str, field: &Field) -> Result<Vec<Mac>> {
-        let Some(found) = field else { return Ok(Vec::new()) };
-        let mac = |value: &Value| value.as_str()?.parse::<Mac>().ok().filter(|mac| !mac.is_group());
-        let macs = match found.get_ref() {
-            Value::Array(values) => values.iter().map(mac).collect(),
-            value => mac(value).map(|mac| vec![mac]),
-        };
-        macs.filter(|macs: &Vec<_>| !macs.is_empty()).ok_or_else(|| {
-            let allowed = "give a MAC address such as \"52:54:00:00:00:01\", or a list of them";
-            self.wrong(key, found, allowed)
-        })
+        let mac = |text: &str| text.parse::<Mac>().ok().filter(|mac| !mac.is_group());
+        let allowed = "give a MAC address such as \"52:54:00:00:00:01\", or a list of them";
+        self.list(key, field, mac, allowed)
     }
 
     /// One, or a list.
     fn prefixes(&self, key: &str, field: &Field) -> Result<Vec<ipnet::IpNet>> {
-        let Some(found) = field else { return Ok(Vec::new()) };
-        let prefix = |value: &Value| {
-            let text = value.as_str()?;
+        let prefix = |text: &str| {
             let ip = || text.parse::<std::net::IpAddr>().ok().map(ipnet::IpNet::from);
             text.parse::<ipnet::IpNet>().ok().or_else(ip).map(|prefix| prefix.trunc())
         };
-        let prefixes = match found.get_ref() {
-            Value::Array(values) => values.iter().map(prefix).collect(),
-            value => prefix(value).map(|prefix| vec![prefix]),
+        let allowed =
+            "give a prefix such as \"10.0.0.0/8\" or \"2001:db8::/32\", or a list of them";
+        self.list(key, field, prefix, allowed)
+    }
+
+    /// One text, or an array of at least one.
+    fn list<T>(
+        &self,
+        key: &str,
+        field: &Field,
+        read: impl Fn(&str) -> Option<T>,
+        allowed: &str,
+    ) -> Result<Vec<T>> {
+        let Some(found) = field else { return Ok(Vec::new()) };
+        let read = |value: &Value| read(value.as_str()?);
+        let all: Option<Vec<T>> = match found.get_ref() {
+            Value::Array(values) => values.iter().map(read).collect(),
+            value => read(value).map(|one| vec![one]),
         };
-        prefixes.filter(|prefixes: &Vec<_>| !prefixes.is_empty()).ok_or_else(|| {
-            let allowed =
-                "give a prefix such as \"10.0.0.0/8\" or \"2001:db8::/32\", or a list of them";
-            self.wrong(key, found, allowed)
-        })
+        all.filter(|all| !all.is_empty()).ok_or_else(|| self.wrong(key, found, allowed))
     }
 
     /// No two tables of a kind have the same value.
