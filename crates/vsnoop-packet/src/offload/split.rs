@@ -17,8 +17,8 @@ use crate::headers::{Headers, be16, be32};
 /// nothing.
 pub const PIECES_LIMIT: usize = 256;
 
-/// Cuts a frame into pieces, and returns them in order, [`PIECES_LIMIT`] at most. Each needs its
-/// checksum and is no super-packet.
+/// Cuts a frame into pieces, and returns them in order. Each needs its checksum and is no
+/// super-packet.
 #[derive(Debug)]
 pub struct Split<'a> {
     frame: &'a [u8],
@@ -42,6 +42,8 @@ impl<'a> Split<'a> {
     /// The offload state of every piece.
     pub const OFFLOAD: OffloadState = OffloadState { needs_checksum: true, gso: None };
 
+    /// Pieces of nearly equal size for a link, [`PIECES_LIMIT`] at most.
+    ///
     /// `None` if the frame is not to be cut: no TCP or one with SYN, RST or URG, IP options, a
     /// checksum that is wrong (cutting would hide that), or a limit too small for the headers.
     pub fn new(
@@ -51,12 +53,21 @@ impl<'a> Split<'a> {
         limit_bytes: usize,
     ) -> Option<Self> {
         let most = limit_bytes.checked_sub(usize::from(headers.payload)).filter(|n| *n > 0)?;
-        Self::of_at_most(offload, headers, frame, most, |total, most| {
+        let split = Self::of_at_most(offload, headers, frame, most, |total, most| {
             total.div_ceil(total.div_ceil(most).max(1)).max(1)
-        })
+        });
+        split.map(Self::limited)
     }
 
-    /// As a network card cuts: all pieces but the last have `payload_bytes` of payload.
+    /// Leaves [`PIECES_LIMIT`] of the pieces.
+    fn limited(mut self) -> Self {
+        self.lost = self.pieces.saturating_sub(PIECES_LIMIT);
+        self.pieces -= self.lost;
+        self
+    }
+
+    /// As a network card cuts, without a limit: all pieces but the last have `payload_bytes` of
+    /// payload.
     pub fn of_size(
         offload: OffloadState,
         headers: &Headers,
@@ -101,14 +112,12 @@ impl<'a> Split<'a> {
             return None;
         };
         let size = size(total, most);
-        let whole = total.div_ceil(size).max(1);
-        let pieces = whole.min(PIECES_LIMIT);
         let mut split = Self {
             frame,
             headers: *headers,
             size,
-            pieces,
-            lost: whole - pieces,
+            pieces: total.div_ceil(size).max(1),
+            lost: 0,
             index: 0,
             sequence: be32(frame, l4 + 4)?,
             flags,
@@ -279,6 +288,16 @@ mod tests {
             let ends = last[14 + 20 + 13] & (FIN | PSH) != 0;
             assert_eq!(ends, split.lost_bytes() == 0, "the end is not sent without the rest");
         }
+    }
+
+    #[test]
+    fn a_network_card_cuts_all_of_it() {
+        let payload = 60_000;
+        let (header, frame) = Segment { payload, ..Segment::default() }.partial(Some(100));
+        let offload = OffloadState::of(&header).expect("understood");
+        let headers = Headers::of(&frame).expect("IP");
+        let split = Split::of_size(offload, &headers, &frame, 100).expect("can be cut");
+        assert_eq!((split.pieces(), split.lost_pieces()), (600, 0));
     }
 
     #[test]
