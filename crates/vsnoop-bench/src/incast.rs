@@ -3,9 +3,8 @@
 //!
 //! Packets are runs of the real programs by system calls of their own (see
 //! [`crate::conversation`]), so that caches are about as cold as under traffic; the time is the
-//! kernel's own accounting. Checksums are verified by the hook, with and without alike: nobody has
-//! before. Rounds with and without alternate, and a figure is the median over the differences of
-//! neighbours.
+//! kernel's own accounting. The hook verifies checksums, with and without incast control. Rounds
+//! with and without alternate, and a figure is the median over the differences of neighbours.
 //!
 //! The cases, for 1, 64 and 10,000 flows:
 //! - *far*: there is credit for everybody, and the VM's own windows are smaller;

@@ -16,7 +16,7 @@ use vsnoop_flow::types::{HOLD_READY_SLABS, hold_slab};
 use crate::error::{Error, Result};
 use crate::mapping::Mapping;
 
-/// What it has at most: what a new connection is to find, and the largest step after that.
+/// Slabs in a full reserve: those for a new connection, and the largest step of growth after it.
 const MOST: usize = (HOLD_READY_SLABS + SLABS_AT_ONCE) as usize;
 
 /// The engine's, of all ports. Copies are of the same one.

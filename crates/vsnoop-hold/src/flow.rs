@@ -43,9 +43,9 @@ pub const PATIENCE_NS: u64 = 40_000_000;
 const PORTION: u32 = 2;
 /// How often a timeout doubles at most.
 const BACK_OFF: u32 = 4;
-/// After so many refusals in a row, ...
+/// A connection is given up after this number of refusals in a row, ...
 const REFUSALS: u32 = 16;
-/// ... over at least so much run time of the VM, the connection is given up.
+/// ... over at least this run time of the VM, ns.
 const REFUSED_NS: u64 = 100_000_000_000;
 /// A VM without any packet for so much run time is given up.
 const SILENT_NS: u64 = 100_000_000_000;

@@ -56,7 +56,7 @@ pub fn headers(hold: &hold, frame: &Frame, marked: bool, mtu: u32) -> Vec<u8> {
         (size > 0).then_some(Gso { kind, size: size as u16, ecn: false })
     });
     let mut header = OffloadState { needs_checksum: true, gso }.header(headers.as_ref());
-    // Of a segment alone, too: the kernel puts so many bytes into the linear part of its buffer.
+    // Also for a single segment: the kernel copies `hdr_len` bytes into the linear part.
     header.hdr_len.set((bytes.len() - VNET_BYTES) as u16);
     bytes[..VNET_BYTES].copy_from_slice(&header.as_bytes()[..VNET_BYTES]);
     bytes

@@ -13,7 +13,7 @@ use vsnoop_bpf::{Hold, Memory, Port, Record, outstanding_bytes};
 use crate::system::clock::monotonic_ns;
 use crate::units;
 
-/// Without a sign of life for so long the hooks do not rely on the engine (HOLD_STALE_NS in
+/// The hooks do not rely on an engine without a sign of life for this time (HOLD_STALE_NS in
 /// flow/hold.h).
 const STALE_NS: u64 = 1_000_000_000;
 

@@ -57,7 +57,7 @@ pub struct Config {
     pub is_there: bool,
     /// Total of all holds, bytes; `None`: 1/PART of the host's memory.
     pub total: Option<u64>,
-    /// A VM that sent nothing for so long gets no early ACKs, ms.
+    /// A VM that has sent nothing for this time, ms, gets no early ACKs.
     pub silence_ms: u32,
     pub incast: Defaults,
 }
