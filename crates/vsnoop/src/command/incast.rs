@@ -23,7 +23,7 @@ const NOTHING: &str = "no uplink has incast control; `vsnoop attach PORT --incas
 
 pub fn run(cli: &Cli, arguments: &cli::Incast) -> Result<u8> {
     match &arguments.action {
-        None => show(cli, arguments.watch)?,
+        None => show(cli, arguments.refresh.watch)?,
         Some(IncastAction::Set(set)) => {
             if set.rate.is_none() && set.buffer.is_none() {
                 return Err(usage("nothing is to be set: give --rate, --buffer or both"));

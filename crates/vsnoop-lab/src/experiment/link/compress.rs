@@ -93,12 +93,7 @@ fn run(options: &Options) -> Result<Results> {
     let carriers = chosen(&CARRIERS, &options.configurations)?;
     let faults = Faults {
         delay: ONE_WAY,
-        bottleneck: Some(Bottleneck {
-            rate_mbit: RATE_MBIT,
-            limit_bytes: QUEUE_BYTES,
-            mark_bytes: None,
-            overhead_bytes: 0,
-        }),
+        bottleneck: Some(Bottleneck::new(RATE_MBIT, QUEUE_BYTES)),
         ..Faults::default()
     };
     let wire = Wire::Relay(Box::new(faults));
