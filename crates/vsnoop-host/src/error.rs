@@ -132,7 +132,8 @@ pub fn usage(text: impl Into<String>) -> Error {
     Error::Usage(text.into())
 }
 
-/// An error and its causes, as people read them. (`{:#}` writes the causes of `anyhow` errors only.)
+/// An error and its causes, as people read them. (`{:#}` writes the causes of `anyhow` errors
+/// only.)
 pub fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
     let causes = std::iter::successors(error.source(), |error| error.source());
     causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
