@@ -70,10 +70,24 @@ const DECIDE: [&str; 4] = ["vsnoop-flow", "vsnoop-hold", "vsnoop-link", "vsnoop-
 /// Programs that have a command line; libraries have none.
 const COMMANDS: [&str; 2] = ["vsnoop", "vsnoop-lab"];
 
+/// Libraries of the product: their errors are types, which a caller can tell apart.
+const LIBRARIES: [&str; 8] = [
+    "vsnoop-bpf",
+    "vsnoop-flow",
+    "vsnoop-hold",
+    "vsnoop-host",
+    "vsnoop-link",
+    "vsnoop-linkd",
+    "vsnoop-netdev",
+    "vsnoop-packet",
+];
+
 struct Manifest {
     name: String,
     /// Of the crate and of its build script.
     imports: BTreeSet<String>,
+    /// Of the crate alone.
+    code_imports: BTreeSet<String>,
     /// Of its tests.
     test_imports: BTreeSet<String>,
 }
@@ -87,8 +101,9 @@ impl Manifest {
             found.into_iter().flat_map(|table| table.keys().cloned()).collect()
         };
         let name = table["package"]["name"].as_str().expect("a name").to_owned();
-        let imports = names("dependencies").union(&names("build-dependencies")).cloned().collect();
-        Self { name, imports, test_imports: names("dev-dependencies") }
+        let code_imports = names("dependencies");
+        let imports = code_imports.union(&names("build-dependencies")).cloned().collect();
+        Self { name, imports, code_imports, test_imports: names("dev-dependencies") }
     }
 
     /// Those of the workspace.
@@ -110,7 +125,7 @@ fn manifests() -> Vec<Manifest> {
 #[test]
 fn a_crate_imports_only_what_its_layer_may() {
     let mut wrong = Vec::new();
-    for Manifest { name, imports, test_imports } in &manifests() {
+    for Manifest { name, imports, test_imports, .. } in &manifests() {
         let Some(row) = ROWS.iter().find(|row| row.name == name) else {
             wrong.push(format!("{name} has no row in this table"));
             continue;
@@ -162,5 +177,16 @@ fn what_decides_can_do_no_input_or_output() {
 fn a_library_has_no_command_line() {
     for Manifest { name, imports, .. } in &manifests() {
         assert!(COMMANDS.contains(&name.as_str()) || !imports.contains("clap"), "{name} has clap");
+    }
+}
+
+#[test]
+fn a_library_has_errors_of_its_own() {
+    for Manifest { name, code_imports, .. } in &manifests() {
+        let is_library = LIBRARIES.contains(&name.as_str());
+        assert!(
+            !is_library || !code_imports.contains("anyhow"),
+            "{name} has anyhow: its errors are enums, with thiserror"
+        );
     }
 }

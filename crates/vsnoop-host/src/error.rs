@@ -1,9 +1,16 @@
-//! Kinds of failure that a caller can tell apart.
+//! The errors of the crate.
 //!
-//! Errors travel as `anyhow::Error`. Wrong arguments, and what makes a host or a port unfit, carry
-//! one of the types below somewhere in their chain; everything else is a failure at run time.
+//! [`Error::Usage`] and [`Error::Unfit`] name the object and the way out in their texts; the others
+//! are failures at run time, which name what was tried on which object, and have the kernel's
+//! reason as their source.
 
-use thiserror::Error;
+use std::io;
+use std::path::PathBuf;
+
+use vsnoop_netdev::{ethtool, netlink};
+
+/// The crate's result.
+pub type Result<T> = std::result::Result<T, Error>;
 
 /// What is unfit about the host or the port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,23 +29,112 @@ pub enum Unfit {
     NotAttached,
 }
 
-/// The host or the port is not fit; the text names the object and the way out.
-#[derive(Debug, Error)]
-#[error("{text}")]
-pub struct Environment {
-    pub what: Unfit,
-    text: String,
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The arguments cannot be followed.
+    #[error("{0}")]
+    Usage(String),
+    /// The host or the port is not fit.
+    #[error("{text}")]
+    Unfit { what: Unfit, text: String },
+    #[error(transparent)]
+    Bpf(#[from] vsnoop_bpf::Error),
+    #[error(transparent)]
+    Netdev(#[from] vsnoop_netdev::Error),
+    #[error(transparent)]
+    Ethtool(#[from] ethtool::Error),
+    #[error(transparent)]
+    Netlink(netlink::Error),
+    #[error(transparent)]
+    System(#[from] SystemError),
+
+    #[error("{doing}")]
+    Call { doing: &'static str, source: SystemError },
+    #[error("{doing} {}", path.display())]
+    File { doing: &'static str, path: PathBuf, source: SystemError },
+    #[error(
+        "another vsnoop command has held {file} for {seconds} s; \
+         end it, or take everything off with `vsnoop off --all`"
+    )]
+    Locked { file: String, seconds: u64 },
+    #[error("enter network namespace {netns}")]
+    EnterNetns { netns: String, source: nix::Error },
+    #[error("a thread in network namespace {netns} died")]
+    ThreadDied { netns: String },
+    #[error("the probing thread died")]
+    ProbeDied,
+    #[error("the tap's network namespace cannot be found, so nobody is told")]
+    NoNetns,
+    #[error("/proc/meminfo does not tell the host's memory; set hold.total in the configuration")]
+    UnknownMemory,
+    #[error("clean up after port {port}")]
+    CleanUp {
+        port: String,
+        #[source]
+        error: Box<Error>,
+    },
+    #[error("uplink {name}")]
+    Uplink { name: String, source: vsnoop_bpf::Error },
+    #[error("read the qdisc of port {port}")]
+    ReadQdisc { port: String, source: netlink::Error },
+    #[error("set the qdisc of port {port} to noqueue")]
+    SetQdisc {
+        port: String,
+        #[source]
+        error: Box<Error>,
+    },
+    #[error("restore the default qdisc of port {port}")]
+    RestoreQdisc { port: String, source: netlink::Error },
+    #[error("read the tc filters of port {port}")]
+    ReadFilters { port: String, source: netlink::Error },
+    #[error("read the tcx programs of port {port}")]
+    ReadPrograms { port: String, source: io::Error },
 }
 
-/// The arguments cannot be followed.
-#[derive(Debug, Error)]
-#[error("{0}")]
-pub struct Usage(String);
-
-pub fn unfit(what: Unfit, text: impl Into<String>) -> anyhow::Error {
-    Environment { what, text: text.into() }.into()
+/// The kernel's reason for a failed system call.
+#[derive(Debug, thiserror::Error)]
+pub enum SystemError {
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error(transparent)]
+    Errno(#[from] nix::Error),
 }
 
-pub fn usage(text: impl Into<String>) -> anyhow::Error {
-    Usage(text.into()).into()
+impl Error {
+    /// The error that decides the exit code: what failed within a clean-up or another step.
+    pub fn innermost(&self) -> &Self {
+        match self {
+            Self::CleanUp { error, .. } | Self::SetQdisc { error, .. } => error.innermost(),
+            error => error,
+        }
+    }
+
+    /// A system call failed.
+    pub(crate) fn call<E: Into<SystemError>>(doing: &'static str) -> impl FnOnce(E) -> Self {
+        move |source| Self::Call { doing, source: source.into() }
+    }
+
+    /// A system call on a file failed.
+    pub(crate) fn file<E: Into<SystemError>>(
+        doing: &'static str,
+        path: impl Into<PathBuf>,
+    ) -> impl FnOnce(E) -> Self {
+        move |source| Self::File { doing, path: path.into(), source: source.into() }
+    }
+}
+
+/// The text names the object and the way out.
+pub fn unfit(what: Unfit, text: impl Into<String>) -> Error {
+    Error::Unfit { what, text: text.into() }
+}
+
+pub fn usage(text: impl Into<String>) -> Error {
+    Error::Usage(text.into())
+}
+
+/// An error and its causes, as people read them. (`{:#}` writes the causes of `anyhow` errors
+/// only.)
+pub fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
+    let causes = std::iter::successors(error.source(), |error| error.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }

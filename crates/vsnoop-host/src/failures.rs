@@ -5,10 +5,10 @@
 //! (`struct failures`, flow/types/port.h). After two within a minute, and for some seconds while a
 //! listener takes no data, new connections to that port number go to BYPASS.
 
-use anyhow::Result;
 use serde::Serialize;
 use vsnoop_bpf::Port;
 
+use crate::error::Result;
 use crate::system::clock::monotonic_ns;
 use crate::units;
 

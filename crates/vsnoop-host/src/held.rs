@@ -5,11 +5,11 @@
 //! next packet. So the byte up to which the VM was handed everything is the higher of the record's
 //! `high_seq` and the hold's `released`.
 
-use anyhow::Result;
 use serde::Serialize;
 use vsnoop_bpf::types::{self, HOLD_CHUNK, flow, flow_key, flow_mode, seq};
 use vsnoop_bpf::{Hold, Memory, Port, Record, outstanding_bytes};
 
+use crate::error::Result;
 use crate::system::clock::monotonic_ns;
 use crate::units;
 

@@ -5,9 +5,10 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
+
+use crate::error::{Error, Result};
 
 /// Lock files live here; gone after a reboot, as the attachments are.
 pub const DIRECTORY: &str = "/run/vsnoop";
@@ -29,11 +30,10 @@ impl CommandLock {
                 return Ok(lock);
             }
             if start.elapsed() > PATIENCE {
-                bail!(
-                    "another vsnoop command has held {DIRECTORY}/command.lock for {} s; \
-                     end it, or take everything off with `vsnoop off --all`",
-                    PATIENCE.as_secs()
-                );
+                return Err(Error::Locked {
+                    file: format!("{DIRECTORY}/command.lock"),
+                    seconds: PATIENCE.as_secs(),
+                });
             }
             thread::sleep(Duration::from_millis(10));
         }
@@ -47,7 +47,7 @@ impl CommandLock {
 
 /// Takes a lock file; `None` if another process has it.
 pub fn try_lock(name: &str) -> Result<Option<Flock<File>>> {
-    fs::create_dir_all(DIRECTORY).with_context(|| format!("create {DIRECTORY}"))?;
+    fs::create_dir_all(DIRECTORY).map_err(Error::file("create", DIRECTORY))?;
     let path = Path::new(DIRECTORY).join(name);
     let file = OpenOptions::new()
         .read(true)
@@ -55,10 +55,10 @@ pub fn try_lock(name: &str) -> Result<Option<Flock<File>>> {
         .create(true)
         .truncate(false)
         .open(&path)
-        .with_context(|| format!("open {}", path.display()))?;
+        .map_err(Error::file("open", &path))?;
     match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
         Ok(lock) => Ok(Some(lock)),
         Err((_, Errno::EWOULDBLOCK)) => Ok(None),
-        Err((_, errno)) => Err(errno).with_context(|| format!("lock {}", path.display())),
+        Err((_, errno)) => Err(Error::file("lock", path)(errno)),
     }
 }

@@ -7,12 +7,11 @@
 
 use std::collections::HashSet;
 
-use anyhow::Result;
 use serde::Serialize;
 use vsnoop_bpf::types::{port_meta, port_run};
 use vsnoop_bpf::{Damaged, Error, Listed, Port};
 
-use crate::error::{Unfit, unfit};
+use crate::error::{Result, Unfit, unfit};
 use crate::lock::CommandLock;
 use crate::system::netns::{self, Netns};
 use crate::system::{kernel, netdev};

@@ -16,10 +16,11 @@ use std::mem::MaybeUninit;
 use std::ptr;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
 use nix::unistd::Pid;
+
+use crate::error::{Error, Result, with_causes};
 
 /// Priority in SCHED_FIFO: the lowest, after kernel threads and before all ordinary processes.
 const PRIORITY: i32 = 1;
@@ -39,11 +40,11 @@ impl Priority {
     /// each [`Priority::renew`] to the next. Without the privilege the thread stays ordinary.
     pub fn take(budget: Duration) -> Self {
         if let Err(error) = leave_inherited_behind() {
-            tracing::debug!("inherited scheduling stays: {error:#}");
+            tracing::debug!("inherited scheduling stays: {}", with_causes(&error));
         }
-        let timer = watch_budget()
-            .and_then(|timer| raise().map(|()| timer))
-            .inspect_err(|error| tracing::warn!("it works with ordinary priority: {error:#}"));
+        let timer = watch_budget().and_then(|timer| raise().map(|()| timer)).inspect_err(|error| {
+            tracing::warn!("it works with ordinary priority: {}", with_causes(error));
+        });
         let mut priority = Self { timer: timer.ok(), budget };
         priority.renew();
         priority
@@ -53,7 +54,7 @@ impl Priority {
     pub fn renew(&mut self) {
         let Some(timer) = self.timer else { return };
         if let Err(error) = self.start(timer).and_then(|()| raise()) {
-            tracing::warn!("it goes on with ordinary priority: {error:#}");
+            tracing::warn!("it goes on with ordinary priority: {}", with_causes(&error));
             let _ = lower();
             self.timer = None;
         }
@@ -71,7 +72,7 @@ impl Priority {
         // SAFETY: a timer of this process, and a complete record; the former value is not asked
         // for.
         check(unsafe { libc::timer_settime(timer, 0, &once, ptr::null_mut()) })
-            .context("timer_settime")
+            .map_err(Error::call("timer_settime"))
     }
 }
 
@@ -79,27 +80,30 @@ impl Priority {
 fn leave_inherited_behind() -> Result<()> {
     let mut all = CpuSet::new();
     for cpu in 0..CpuSet::count() {
-        all.set(cpu).context("make a set of all CPUs")?;
+        all.set(cpu).map_err(Error::call("make a set of all CPUs"))?;
     }
     // SAFETY: takes no pointers; the calling process.
-    check(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 0) }).context("setpriority")?;
+    check(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 0) })
+        .map_err(Error::call("setpriority"))?;
     // The kernel ignores CPUs that do not exist or are not in the control group.
-    sched_setaffinity(Pid::from_raw(0), &all).context("sched_setaffinity")
+    sched_setaffinity(Pid::from_raw(0), &all).map_err(Error::call("sched_setaffinity"))
 }
 
 /// Creates a timer on the calling thread's CPU time that lowers its priority when it expires.
 fn watch_budget() -> Result<libc::timer_t> {
     // SAFETY: the handler does one system call.
     unsafe { signal_hook::low_level::register(libc::SIGXCPU, || drop(lower())) }
-        .context("catch SIGXCPU")?;
+        .map_err(Error::call("catch SIGXCPU"))?;
     let mut set = SigSet::empty();
     set.add(nix::sys::signal::Signal::SIGXCPU);
     // The parent process may have blocked it.
-    pthread_sigmask(SigmaskHow::SIG_UNBLOCK, Some(&set), None).context("unblock SIGXCPU")?;
+    pthread_sigmask(SigmaskHow::SIG_UNBLOCK, Some(&set), None)
+        .map_err(Error::call("unblock SIGXCPU"))?;
     let [soft, hard] = LONGEST.map(|longest| longest.as_micros() as libc::rlim_t);
     let limits = libc::rlimit { rlim_cur: soft, rlim_max: hard };
     // SAFETY: a complete record.
-    check(unsafe { libc::setrlimit(libc::RLIMIT_RTTIME, &limits) }).context("setrlimit")?;
+    check(unsafe { libc::setrlimit(libc::RLIMIT_RTTIME, &limits) })
+        .map_err(Error::call("setrlimit"))?;
 
     // SAFETY: all zeroes is a valid record; its fields are set below.
     let mut event: libc::sigevent = unsafe { MaybeUninit::zeroed().assume_init() };
@@ -110,13 +114,13 @@ fn watch_budget() -> Result<libc::timer_t> {
     let mut timer = ptr::null_mut();
     // SAFETY: a complete record, and room for the timer's id.
     check(unsafe { libc::timer_create(libc::CLOCK_THREAD_CPUTIME_ID, &mut event, &mut timer) })
-        .context("timer_create")?;
+        .map_err(Error::call("timer_create"))?;
     Ok(timer)
 }
 
 /// Threads inherit the priority; processes choose their own.
 fn raise() -> Result<()> {
-    schedule(libc::SCHED_FIFO, PRIORITY).context("sched_setscheduler")
+    schedule(libc::SCHED_FIFO, PRIORITY).map_err(Error::call("sched_setscheduler"))
 }
 
 /// Async-signal-safe (signal-safety(7)): one system call.

@@ -5,11 +5,10 @@
 //! that the worst case fits. A default quota is never refused: only the smallest hold may exceed
 //! that part.
 
-use anyhow::{Context, Result};
 use vsnoop_bpf::types::{HOLD_CHUNK, policy, port_run};
 
 use crate::config::{Config, HOLD_LEAST};
-use crate::error::{Unfit, unfit};
+use crate::error::{Error, Result, Unfit, unfit};
 use crate::ports::{self, Attached};
 use crate::system::netns::Netns;
 use crate::system::{memory, netdev, process};
@@ -109,9 +108,7 @@ pub fn bytes_for(
     let quotas = Quotas::of_host(config, netns, except)?;
     match (asked, quotas) {
         (Some(bytes), quotas) => {
-            let quotas = quotas.context(
-                "/proc/meminfo does not tell the host's memory; set hold.total in the configuration",
-            )?;
+            let quotas = quotas.ok_or(Error::UnknownMemory)?;
             quotas.refuse_too_much(port, bytes.into())?;
             Ok(bytes)
         }

@@ -51,10 +51,10 @@
 //! link that was taken off and one whose tap was deleted look the same. If the tap is deleted after
 //! that, the bytes in its ring are lost without a RST; `detach` has warned of them.
 
-use anyhow::{Context, Result};
 use vsnoop_bpf::types::{flow, flow_key, flow_mode, port_meta, reset_reason};
 use vsnoop_bpf::{Listed, Port, outstanding_bytes};
 
+use crate::error::{Error, Result, with_causes};
 use crate::frame::{Segment, frame};
 use crate::held::{Holds, Left};
 use crate::incast;
@@ -189,7 +189,8 @@ fn let_go(mut port: Port, netns: Option<&Netns>, tap_deleted: bool) -> Result<Op
         tell_tombstones(&port, netns)?;
     }
     if let Err(error) = incast::forget_all(&port) {
-        tracing::warn!("what incast control knows of its connections stays: {error:#}");
+        let error = with_causes(&error);
+        tracing::warn!("what incast control knows of its connections stays: {error}");
     }
     port.detach()?;
     if ended.flows > 0 {
@@ -208,8 +209,7 @@ pub fn end_held_of(port: &Port) -> Result<Ended> {
         return Ok(Ended::default());
     }
     let netns = Netns::find(port.meta()?.netns);
-    let netns = netns.context("the tap's network namespace cannot be found, so nobody is told")?;
-    end_held(port, Some(&netns))
+    end_held(port, Some(&netns.ok_or(Error::NoNetns)?))
 }
 
 /// Resets the connections with bytes that the VM has not been handed.

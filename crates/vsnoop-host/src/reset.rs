@@ -3,10 +3,10 @@
 //! If a RST is lost, or does not match the receiver's RCV.NXT, the record stays as a tombstone, and
 //! the hooks answer the next packet of either end with RST.
 
-use anyhow::Result;
 use vsnoop_bpf::types::{flow, flow_key, reset_reason};
 use vsnoop_bpf::{Port, outstanding_bytes};
 
+use crate::error::Result;
 use crate::frame::{Segment, frame};
 use crate::system::clock::monotonic_ns;
 use crate::system::netdev;

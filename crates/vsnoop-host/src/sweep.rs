@@ -1,8 +1,8 @@
 //! Removes leftovers of ports, before a command changes something.
 
-use anyhow::{Context, Result};
 use vsnoop_bpf::Port;
 
+use crate::error::{Error, Result};
 use crate::lock::CommandLock;
 use crate::ports::{self, State};
 use crate::{incast, release};
@@ -24,7 +24,8 @@ pub fn sweep(lock: &CommandLock) -> Result<()> {
     for attached in ports::inventory()?.ports {
         if attached.state == State::Gone {
             let name = attached.name.clone();
-            release::release(attached).with_context(|| format!("clean up after port {name}"))?;
+            release::release(attached)
+                .map_err(|error| Error::CleanUp { port: name, error: error.into() })?;
         }
     }
     release::finish(lock)?;

@@ -78,6 +78,19 @@ const STREAM: u8 = 0;
 /// Datagrams until the path's MTU is known: what IPv6 demands of every path, less its headers.
 const FIRST_LIMIT_BYTES: usize = 1280 - 40 - 8;
 
+/// Why a peer has not answered.
+#[derive(Debug, thiserror::Error)]
+enum Unreached {
+    #[error("resolving {address}: {error}")]
+    Resolve { address: String, error: io::Error },
+    #[error("{address} has no address")]
+    NoAddress { address: String },
+    #[error("calling {address} (TCP): {error}")]
+    Call { address: SocketAddr, error: io::Error },
+    #[error("the connection is gone: {0}")]
+    Gone(io::Error),
+}
+
 /// Why there is no session although the peer has answered.
 #[derive(Debug, thiserror::Error)]
 pub enum EstablishError {
@@ -205,12 +218,12 @@ pub fn dial(
     hello: Hello,
     resolved: impl FnOnce(&[SocketAddr]),
 ) -> Result<Made, DialError> {
-    let unreached = |reason| DialError { reason, answered: false };
-    let unresolved = |error| unreached(format!("resolving {address}: {error}"));
+    let unreached = |error: Unreached| DialError { reason: error.to_string(), answered: false };
+    let unresolved = |error| unreached(Unreached::Resolve { address: address.to_owned(), error });
     let addresses: Vec<_> = address.to_socket_addrs().map_err(unresolved)?.collect();
     resolved(&addresses);
     let stream = connect(address, &addresses).map_err(unreached)?;
-    let gone = |error| unreached(format!("the connection is gone: {error}"));
+    let gone = |error| unreached(Unreached::Gone(error));
     let reached = stream.peer_addr().map_err(gone)?;
     let deadline = Instant::now() + tcp_handshake::DEADLINE;
     let control = tcp_handshake::dial(stream, dialer, hello, deadline).map_err(|error| {
@@ -278,18 +291,15 @@ fn dial_connection(dialer: &Dialer, hello: Hello, reached: SocketAddr) -> Result
     Ok(tcp_handshake::dial(stream, dialer, hello, deadline)?)
 }
 
-fn connect(address: &str, addresses: &[SocketAddr]) -> Result<TcpStream, String> {
+fn connect(address: &str, addresses: &[SocketAddr]) -> Result<TcpStream, Unreached> {
     let mut last = None;
     for address in addresses {
         match call(address) {
             Ok(stream) => return Ok(stream),
-            Err(error) => last = Some((address, error)),
+            Err(error) => last = Some(Unreached::Call { address: *address, error }),
         }
     }
-    Err(match last {
-        Some((address, error)) => format!("calling {address} (TCP): {error}"),
-        None => format!("{address} has no address"),
-    })
+    Err(last.unwrap_or_else(|| Unreached::NoAddress { address: address.to_owned() }))
 }
 
 /// For a handshake, in segments that every path takes: on one that swallows longer packets and says

@@ -18,6 +18,7 @@ use super::config::{self, PortKind};
 use super::counted_port::CountedPort;
 use super::egress::Order;
 use super::io::device::Device;
+use super::io::packet_socket::JoinError;
 use super::io::port::Port;
 use super::io::wake;
 use super::shared::Shared;
@@ -32,6 +33,17 @@ pub struct Ports {
     /// The bridges of all ports; no two ports have the same.
     bridges: Vec<String>,
     looked: Instant,
+}
+
+/// Why a port has no interface.
+#[derive(Debug, thiserror::Error)]
+enum Missing {
+    #[error("there is no interface {name}; it is joined again when it is back")]
+    Interface { name: String },
+    #[error(transparent)]
+    Join(#[from] JoinError),
+    #[error("the link's tap was deleted; start the link again")]
+    Tap,
 }
 
 struct PortState {
@@ -156,7 +168,7 @@ impl PortState {
         self.is_there = false;
         let is_new = match self.find(port) {
             Ok(is_new) => is_new,
-            Err(reason) => return (Sight::broken(reason), None),
+            Err(error) => return (Sight::broken(with_causes(&error)), None),
         };
         let mut mended = is_new.then(|| "the interface was made anew, and is joined".to_owned());
         // Before it is asked whether the tap is up: it is kept in its bridge all the same.
@@ -180,20 +192,18 @@ impl PortState {
 
     /// Whether the interface of the port is another one than before, which is joined; else why
     /// there is none.
-    fn find(&mut self, port: &Port) -> Result<bool, String> {
+    fn find(&mut self, port: &Port) -> Result<bool, Missing> {
         let name = port.name();
         match (port, index_of(name)) {
-            (Port::Interface(_), None) => {
-                Err(format!("there is no interface {name}; it is joined again when it is back"))
-            }
+            (Port::Interface(_), None) => Err(Missing::Interface { name: name.to_owned() }),
             (Port::Interface(socket), Some(index)) if socket.index() != index => {
-                socket.join(index).map_err(|error| with_causes(&error))?;
+                socket.join(index)?;
                 // Whatever went wrong was of the other one.
                 self.failure.iter_mut().for_each(|failure| failure.is_tried = false);
                 Ok(true)
             }
             (Port::Tap(_), index) if index.is_none() || index != self.first_index => {
-                Err("the link's tap was deleted; start the link again".to_owned())
+                Err(Missing::Tap)
             }
             _ => Ok(false),
         }

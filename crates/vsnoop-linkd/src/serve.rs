@@ -168,8 +168,8 @@ impl Link {
     fn set(&mut self, set: Set) -> Response {
         let Set { selector, method, dictionary_bytes } = set;
         let rule = config::Compress { selector, method, owner: None, dictionary_bytes };
-        if let Err(reason) = self.config.check(&rule) {
-            return Response::Refused { reason };
+        if let Err(error) = self.config.check(&rule) {
+            return Response::Refused { reason: error.to_string() };
         }
         let mut rules = self.rule_set.rules.clone();
         match rules.set(rule) {

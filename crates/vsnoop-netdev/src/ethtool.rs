@@ -2,8 +2,22 @@
 
 use std::os::fd::AsRawFd;
 
-use anyhow::{Context, Result, ensure};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
+
+/// The module's result.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// The driver of a device cannot be asked.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("{device:?} is too long for a device")]
+    NameTooLong { device: String },
+    #[error("open a socket")]
+    Socket(#[source] nix::Error),
+    /// The kernel's or the driver's answer to SIOCETHTOOL.
+    #[error(transparent)]
+    Refused(nix::Error),
+}
 
 // include/uapi/linux/ethtool.h
 const ETHTOOL_GSET: u32 = 0x1;
@@ -62,9 +76,11 @@ struct EthtoolValue {
 /// # Safety
 /// `record` begins with a command, and has the layout that this command reads and fills in.
 unsafe fn ask<T>(device: &str, record: &mut T) -> Result<()> {
-    ensure!(device.len() < libc::IFNAMSIZ, "{device:?} is too long for a device");
+    if device.len() >= libc::IFNAMSIZ {
+        return Err(Error::NameTooLong { device: device.to_owned() });
+    }
     let socket = socket(AddressFamily::Inet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)
-        .context("open a socket")?;
+        .map_err(Error::Socket)?;
     // SAFETY: an all-zero ifreq is a valid value of that plain C structure.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     for (to, from) in request.ifr_name.iter_mut().zip(device.bytes()) {
@@ -73,7 +89,7 @@ unsafe fn ask<T>(device: &str, record: &mut T) -> Result<()> {
     request.ifr_ifru.ifru_data = std::ptr::from_mut(record).cast();
     // SAFETY: the request is zero-terminated, as the name is shorter, and points at a live record
     // of the command's own layout, as the caller promises.
-    unsafe { siocethtool(socket.as_raw_fd(), &mut request) }?;
+    unsafe { siocethtool(socket.as_raw_fd(), &mut request) }.map_err(Error::Refused)?;
     Ok(())
 }
 

@@ -8,12 +8,25 @@ pub mod ethtool;
 pub mod netlink;
 pub mod tap;
 
-use anyhow::{Context, Result, bail};
 use netlink_packet_core::{DefaultNla, Nla};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{
     InfoData, InfoTun, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
 };
+
+/// The crate's result.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// The kernel does not describe the devices.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("look for device {name}")]
+    Find { name: String, source: netlink::Error },
+    #[error("look for the device with index {index}")]
+    FindIndex { index: u32, source: netlink::Error },
+    #[error("list the network devices")]
+    List(#[source] netlink::Error),
+}
 
 /// A network device of the calling thread's namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -73,8 +86,8 @@ pub fn find(name: &str) -> Result<Option<Device>> {
     question.attributes.push(LinkAttribute::IfName(name.to_owned()));
     match netlink::ask(RouteNetlinkMessage::GetLink(question), 0) {
         Ok(answers) => Ok(answers.into_iter().find_map(device)),
-        Err(error) if netlink::errno(&error) == Some(libc::ENODEV) => Ok(None),
-        Err(error) => Err(error.context(format!("look for device {name}"))),
+        Err(error) if error.errno() == Some(libc::ENODEV) => Ok(None),
+        Err(source) => Err(Error::Find { name: name.to_owned(), source }),
     }
 }
 
@@ -84,15 +97,15 @@ pub fn find_index(index: u32) -> Result<Option<Device>> {
     question.header.index = index;
     match netlink::ask(RouteNetlinkMessage::GetLink(question), 0) {
         Ok(answers) => Ok(answers.into_iter().find_map(device)),
-        Err(error) if netlink::errno(&error) == Some(libc::ENODEV) => Ok(None),
-        Err(error) => Err(error.context(format!("look for the device with index {index}"))),
+        Err(error) if error.errno() == Some(libc::ENODEV) => Ok(None),
+        Err(source) => Err(Error::FindIndex { index, source }),
     }
 }
 
 /// All devices of the namespace.
 pub fn list() -> Result<Vec<Device>> {
-    let answers = netlink::dump(RouteNetlinkMessage::GetLink(LinkMessage::default()))
-        .context("list the network devices")?;
+    let answers =
+        netlink::dump(RouteNetlinkMessage::GetLink(LinkMessage::default())).map_err(Error::List)?;
     Ok(answers.into_iter().filter_map(device).collect())
 }
 
@@ -135,7 +148,7 @@ fn tap(data: &[InfoTun]) -> Option<Tap> {
     let mut kind = 0;
     for attribute in data {
         let InfoTun::Other(attribute) = attribute else { continue };
-        let value = number(attribute).ok()?;
+        let value = number(attribute)?;
         match attribute.kind() {
             IFLA_TUN_TYPE => kind = value,
             IFLA_TUN_VNET_HDR => tap.vnet_hdr = value != 0,
@@ -147,19 +160,19 @@ fn tap(data: &[InfoTun]) -> Option<Tap> {
     (kind == TYPE_TAP).then_some(tap)
 }
 
-/// The value of a u8 or u32 attribute.
-fn number(attribute: &DefaultNla) -> Result<u32> {
+/// The value of a u8 or u32 attribute; `None` for one of another length.
+fn number(attribute: &DefaultNla) -> Option<u32> {
     let mut bytes = [0; 4];
     match attribute.value_len() {
         1 => {
             attribute.emit_value(&mut bytes[..1]);
-            Ok(bytes[0].into())
+            Some(bytes[0].into())
         }
         4 => {
             attribute.emit_value(&mut bytes);
-            Ok(u32::from_ne_bytes(bytes))
+            Some(u32::from_ne_bytes(bytes))
         }
-        length => bail!("a tun attribute of {length} bytes"),
+        _ => None,
     }
 }
 

@@ -4,12 +4,52 @@
 
 use std::io;
 
-use anyhow::{Context, Result, bail};
 use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
+    DecodeError, NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage,
+    NetlinkPayload,
 };
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
+
+/// The module's result.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// A question without an answer.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("open a netlink socket")]
+    Open(#[source] io::Error),
+    #[error("bind a netlink socket")]
+    Bind(#[source] io::Error),
+    #[error("connect a netlink socket")]
+    Connect(#[source] io::Error),
+    #[error("send a netlink request")]
+    Send(#[source] io::Error),
+    #[error("receive a netlink answer")]
+    Receive(#[source] io::Error),
+    #[error("parse a netlink answer")]
+    Parse(#[source] DecodeError),
+    #[error("the kernel sent a netlink message of no length")]
+    NoLength,
+    /// The kernel's answer is an errno.
+    #[error(transparent)]
+    Refused(io::Error),
+}
+
+impl Error {
+    /// The errno of an error that came from the kernel.
+    pub fn errno(&self) -> Option<i32> {
+        match self {
+            Self::Open(error)
+            | Self::Bind(error)
+            | Self::Connect(error)
+            | Self::Send(error)
+            | Self::Receive(error)
+            | Self::Refused(error) => error.raw_os_error(),
+            Self::Parse(_) | Self::NoLength => None,
+        }
+    }
+}
 
 /// Asks for everything of a kind.
 pub fn dump(question: RouteNetlinkMessage) -> Result<Vec<RouteNetlinkMessage>> {
@@ -18,9 +58,9 @@ pub fn dump(question: RouteNetlinkMessage) -> Result<Vec<RouteNetlinkMessage>> {
 
 /// Asks for one object, or changes one with the `NLM_F_*` flags of `flags`.
 pub fn ask(question: RouteNetlinkMessage, flags: u16) -> Result<Vec<RouteNetlinkMessage>> {
-    let mut socket = Socket::new(NETLINK_ROUTE).context("open a netlink socket")?;
-    socket.bind_auto().context("bind a netlink socket")?;
-    socket.connect(&SocketAddr::new(0, 0)).context("connect a netlink socket")?;
+    let mut socket = Socket::new(NETLINK_ROUTE).map_err(Error::Open)?;
+    socket.bind_auto().map_err(Error::Bind)?;
+    socket.connect(&SocketAddr::new(0, 0)).map_err(Error::Connect)?;
 
     let mut header = NetlinkHeader::default();
     header.flags = NLM_F_REQUEST | flags;
@@ -32,24 +72,25 @@ pub fn ask(question: RouteNetlinkMessage, flags: u16) -> Result<Vec<RouteNetlink
     message.finalize();
     let mut buffer = vec![0; message.buffer_len()];
     message.serialize(&mut buffer);
-    socket.send(&buffer, 0).context("send a netlink request")?;
+    socket.send(&buffer, 0).map_err(Error::Send)?;
 
     let mut answers = Vec::new();
     loop {
-        let (datagram, _) = socket.recv_from_full().context("receive a netlink answer")?;
+        let (datagram, _) = socket.recv_from_full().map_err(Error::Receive)?;
         let mut rest = &datagram[..];
         while !rest.is_empty() {
-            let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest)
-                .context("parse a netlink answer")?;
+            let message =
+                NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest).map_err(Error::Parse)?;
             // Messages are padded to four bytes.
             let length = (message.header.length as usize).next_multiple_of(4).min(rest.len());
             if length == 0 {
-                bail!("the kernel sent a netlink message of no length");
+                return Err(Error::NoLength);
             }
             rest = &rest[length..];
             match message.payload {
                 NetlinkPayload::Error(error) if error.code.is_some() => {
-                    return Err(io::Error::from_raw_os_error(-error.raw_code()).into());
+                    let errno = io::Error::from_raw_os_error(-error.raw_code());
+                    return Err(Error::Refused(errno));
                 }
                 NetlinkPayload::Error(_) | NetlinkPayload::Done(_) => return Ok(answers),
                 NetlinkPayload::InnerMessage(answer) => answers.push(answer),
@@ -57,9 +98,4 @@ pub fn ask(question: RouteNetlinkMessage, flags: u16) -> Result<Vec<RouteNetlink
             }
         }
     }
-}
-
-/// The errno of an error of [`ask`], if it came from the kernel.
-pub fn errno(error: &anyhow::Error) -> Option<i32> {
-    error.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error)
 }

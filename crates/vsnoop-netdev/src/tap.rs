@@ -10,7 +10,6 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use anyhow::{Context, Result, bail};
 use nix::sys::uio::{readv, writev};
 use vsnoop_packet::packet::Packet;
 use vsnoop_packet::vnet::{VNET_BYTES, VirtioNetHdr};
@@ -20,6 +19,28 @@ nix::ioctl_write_ptr_bad!(tunsetiff, libc::TUNSETIFF, libc::ifreq);
 nix::ioctl_write_int_bad!(tunsetpersist, libc::TUNSETPERSIST);
 nix::ioctl_write_int_bad!(tunsetoffload, libc::TUNSETOFFLOAD);
 nix::ioctl_write_ptr_bad!(tunsetvnethdrsz, libc::TUNSETVNETHDRSZ, libc::c_int);
+
+/// The module's result.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// A tap cannot be opened or set up.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("tap name '{name}' must have 1 to {} characters", libc::IFNAMSIZ - 1)]
+    Name { name: String },
+    #[error("a virtio_net_hdr has {VNET_BYTES} or {} bytes, not {bytes}", VirtioNetHdr::BYTES)]
+    HeaderSize { bytes: usize },
+    #[error("opening /dev/net/tun; the tun driver is needed")]
+    Driver(#[source] nix::Error),
+    #[error("making or joining tap {name} (TUNSETIFF)")]
+    Make { name: String, source: nix::Error },
+    #[error("setting a virtio_net_hdr of {bytes} bytes on tap {name}")]
+    SetHeader { name: String, bytes: usize, source: nix::Error },
+    #[error("setting offloads {offloads:?} on tap {name}")]
+    SetOffloads { name: String, offloads: Offloads, source: nix::Error },
+    #[error("making tap {name} persistent: {persistent}")]
+    SetPersistent { name: String, persistent: bool, source: nix::Error },
+}
 
 /// What a tap's reader leaves to be done, as in a guest's virtio-net features.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,22 +113,18 @@ impl Tap {
     pub fn open(name: &str, options: &TapOptions) -> Result<Self> {
         use nix::fcntl::{OFlag, open};
         if name.is_empty() || name.len() >= libc::IFNAMSIZ || name.contains('\0') {
-            bail!("tap name '{name}' must have 1 to {} characters", libc::IFNAMSIZ - 1);
+            return Err(Error::Name { name: name.to_owned() });
         }
         if options.vnet_hdr && ![VNET_BYTES, VirtioNetHdr::BYTES].contains(&options.vnet_hdr_bytes)
         {
-            bail!(
-                "a virtio_net_hdr has {VNET_BYTES} or {} bytes, not {}",
-                VirtioNetHdr::BYTES,
-                options.vnet_hdr_bytes
-            );
+            return Err(Error::HeaderSize { bytes: options.vnet_hdr_bytes });
         }
         let mut oflag = OFlag::O_RDWR | OFlag::O_CLOEXEC;
         if options.nonblocking {
             oflag |= OFlag::O_NONBLOCK;
         }
-        let fd = open("/dev/net/tun", oflag, nix::sys::stat::Mode::empty())
-            .context("opening /dev/net/tun; the tun driver is needed")?;
+        let fd =
+            open("/dev/net/tun", oflag, nix::sys::stat::Mode::empty()).map_err(Error::Driver)?;
 
         // SAFETY: ifreq is plain old data for which all zeroes is a valid value.
         let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
@@ -124,14 +141,14 @@ impl Tap {
         request.ifr_ifru.ifru_flags = flags as libc::c_short;
         // SAFETY: fd is an open tun descriptor and request a live ifreq of the size the call reads.
         unsafe { tunsetiff(fd.as_raw_fd(), &request) }
-            .with_context(|| format!("making or joining tap {name} (TUNSETIFF)"))?;
+            .map_err(|source| Error::Make { name: name.to_owned(), source })?;
 
         let vnet_hdr_bytes = if options.vnet_hdr { options.vnet_hdr_bytes } else { 0 };
         if options.vnet_hdr {
             let size = vnet_hdr_bytes as libc::c_int;
             // SAFETY: as above; size outlives the call.
-            unsafe { tunsetvnethdrsz(fd.as_raw_fd(), &size) }.with_context(|| {
-                format!("setting a virtio_net_hdr of {vnet_hdr_bytes} bytes on tap {name}")
+            unsafe { tunsetvnethdrsz(fd.as_raw_fd(), &size) }.map_err(|source| {
+                Error::SetHeader { name: name.to_owned(), bytes: vnet_hdr_bytes, source }
             })?;
         }
         let tap = Self { fd, name: name.to_owned(), vnet_hdr_bytes };
@@ -157,15 +174,16 @@ impl Tap {
     pub fn set_offloads(&self, offloads: Offloads) -> Result<()> {
         // SAFETY: the descriptor is an open tap; the argument is a plain integer.
         unsafe { tunsetoffload(self.fd.as_raw_fd(), offloads.tun_flags() as libc::c_int) }
-            .with_context(|| format!("setting offloads {offloads:?} on tap {}", self.name))?;
+            .map_err(|source| Error::SetOffloads { name: self.name.clone(), offloads, source })?;
         Ok(())
     }
 
     /// Lets the device outlive its descriptors, or not.
     pub fn set_persistent(&self, persistent: bool) -> Result<()> {
         // SAFETY: the descriptor is an open tap; the argument is a plain integer.
-        unsafe { tunsetpersist(self.fd.as_raw_fd(), persistent.into()) }
-            .with_context(|| format!("making tap {} persistent: {persistent}", self.name))?;
+        unsafe { tunsetpersist(self.fd.as_raw_fd(), persistent.into()) }.map_err(|source| {
+            Error::SetPersistent { name: self.name.clone(), persistent, source }
+        })?;
         Ok(())
     }
 

@@ -143,6 +143,21 @@ pub fn scenario(case: Case, kind: Kind, seed: u64, without: bool) -> Scenario {
         _ => &[1_000, 10_000, 100_000, 300_000, 1_000_000],
     };
     let bytes = sizes[rng.usize(0..sizes.len())];
+    let mut connection = connection(kind, bytes, &mut rng);
+    let mut machine = machine(kind);
+    arrange(case, &mut machine, &mut connection, &mut rng);
+    Scenario {
+        seed,
+        machines: vec![machine],
+        connections: vec![connection],
+        hostile_ms: 300_000,
+        patience_ms: 400_000,
+        without,
+    }
+}
+
+/// A connection without faults; the sender has `bytes`.
+fn connection(kind: Kind, bytes: u64, rng: &mut Rng) -> Connection {
     let delay_us = [50, 500, 5_000][rng.usize(0..3)];
     let link = Link {
         delay_us,
@@ -159,8 +174,8 @@ pub fn scenario(case: Case, kind: Kind, seed: u64, without: bool) -> Scenario {
         vlan: (kind != Kind::Smol && rng.u8(0..4) == 0).then_some(7),
         is_asymmetric: rng.u8(0..4) == 0,
         vm_opens: kind != Kind::Smol && rng.u8(0..4) == 0,
-        sender: end(&mut rng, bytes),
-        guest: end(&mut rng, 200),
+        sender: end(rng, bytes),
+        guest: end(rng, 200),
         to_vm: link.clone(),
         from_vm: link,
         start_ms: 0,
@@ -178,7 +193,11 @@ pub fn scenario(case: Case, kind: Kind, seed: u64, without: bool) -> Scenario {
         // It accepts no segment larger than its MTU unless the device takes super-packets.
         connection.guest.rcvbuf = 65_536;
     }
-    let mut machine = machine(kind);
+    connection
+}
+
+/// Adds what the case is about to a machine and its connection.
+fn arrange(case: Case, machine: &mut Machine, connection: &mut Connection, rng: &mut Rng) {
     let some_time = rng.u64(1..300);
     match case {
         Case::Healthy => {}
@@ -206,7 +225,7 @@ pub fn scenario(case: Case, kind: Kind, seed: u64, without: bool) -> Scenario {
             machine.fortune.schedule = Schedule::Periodic { from: 0, period: 100, stop: 50 };
         }
         Case::BothWays => {
-            connection.guest.bytes = bytes;
+            connection.guest.bytes = connection.sender.bytes;
             connection.guest.closes_last = false;
             machine.fortune.schedule = Schedule::Periodic { from: 0, period: 100, stop: 50 };
         }
@@ -244,13 +263,5 @@ pub fn scenario(case: Case, kind: Kind, seed: u64, without: bool) -> Scenario {
             machine.fortune.races = 300;
             machine.fortune.schedule = Schedule::Periodic { from: 0, period: 100, stop: 50 };
         }
-    }
-    Scenario {
-        seed,
-        machines: vec![machine],
-        connections: vec![connection],
-        hostile_ms: 300_000,
-        patience_ms: 400_000,
-        without,
     }
 }

@@ -225,11 +225,9 @@ pub struct Drain {
     pub timeout: f64,
 }
 
-#[derive(Debug, Args)]
-pub struct Watched {
-    /// Only these ports; without any, all.
-    #[arg(value_name = "PORT")]
-    pub ports: Vec<String>,
+/// How often what is shown is shown again.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct Refresh {
     /// Refresh until Ctrl-C, every second or as often as given.
     #[arg(
         long,
@@ -239,6 +237,15 @@ pub struct Watched {
         value_parser = period
     )]
     pub watch: Option<f64>,
+}
+
+#[derive(Debug, Args)]
+pub struct Watched {
+    /// Only these ports; without any, all.
+    #[arg(value_name = "PORT")]
+    pub ports: Vec<String>,
+    #[command(flatten)]
+    pub refresh: Refresh,
 }
 
 #[derive(Debug, Args)]
@@ -253,15 +260,8 @@ pub struct Flows {
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct Incast {
-    /// Refresh until Ctrl-C, every second or as often as given.
-    #[arg(
-        long,
-        value_name = "SECONDS",
-        num_args = 0..=1,
-        default_missing_value = "1",
-        value_parser = period
-    )]
-    pub watch: Option<f64>,
+    #[command(flatten)]
+    pub refresh: Refresh,
     #[command(subcommand)]
     pub action: Option<IncastAction>,
 }
@@ -352,15 +352,8 @@ pub struct LinkStatus {
     /// With the learned addresses, and more of each peer.
     #[arg(long)]
     pub flows: bool,
-    /// Refresh until Ctrl-C, every second or as often as given.
-    #[arg(
-        long,
-        value_name = "SECONDS",
-        num_args = 0..=1,
-        default_missing_value = "1",
-        value_parser = period
-    )]
-    pub watch: Option<f64>,
+    #[command(flatten)]
+    pub refresh: Refresh,
 }
 
 #[derive(Debug, Args)]

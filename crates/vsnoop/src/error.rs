@@ -3,7 +3,7 @@
 use std::fmt;
 
 use vsnoop_bpf::Error as BpfError;
-use vsnoop_host::error::{Environment, Unfit, Usage};
+use vsnoop_host::error::{Error as HostError, Unfit};
 use vsnoop_linkd::LinkError;
 use vsnoop_linkd::config::ConfigError;
 use vsnoop_linkd::control::{AlreadyUp, AskError, ControlError};
@@ -16,6 +16,16 @@ pub const EXIT_USAGE: u8 = 2;
 const EXIT_LINK_UP: u8 = 40;
 /// No link of this name runs.
 const EXIT_LINK_NOT_UP: u8 = 41;
+
+/// The arguments cannot be followed.
+pub fn usage(text: impl Into<String>) -> anyhow::Error {
+    vsnoop_host::error::usage(text).into()
+}
+
+/// The host or the port is not fit; the text names the object and the way out.
+pub fn unfit(what: Unfit, text: impl Into<String>) -> anyhow::Error {
+    vsnoop_host::error::unfit(what, text).into()
+}
 
 /// The error of another process of this program.
 #[derive(Debug)]
@@ -50,11 +60,11 @@ pub fn exit_code_of(what: Unfit) -> u8 {
 
 /// The exit code of an error.
 pub fn exit_code(error: &anyhow::Error) -> u8 {
-    if error.downcast_ref::<Usage>().is_some() {
-        return EXIT_USAGE;
-    }
-    if let Some(environment) = error.downcast_ref::<Environment>() {
-        return exit_code_of(environment.what);
+    let of_host = error.downcast_ref::<HostError>().map(HostError::innermost);
+    match of_host {
+        Some(HostError::Usage(_)) => return EXIT_USAGE,
+        Some(HostError::Unfit { what, .. }) => return exit_code_of(*what),
+        _ => {}
     }
     if let Some(reported) = error.downcast_ref::<Reported>() {
         return reported.exit_code;
@@ -68,7 +78,10 @@ pub fn exit_code(error: &anyhow::Error) -> u8 {
     if let Some(AskError::NotRunning(_)) = error.downcast_ref::<AskError>() {
         return EXIT_LINK_NOT_UP;
     }
-    let of_bpf = error.chain().find_map(|cause| cause.downcast_ref::<BpfError>());
+    let of_bpf = match of_host {
+        Some(HostError::Bpf(error)) => Some(error),
+        _ => error.chain().find_map(|cause| cause.downcast_ref::<BpfError>()),
+    };
     exit_code_of(match of_bpf {
         Some(BpfError::AlreadyAttached { .. }) => Unfit::AlreadyAttached,
         Some(BpfError::NotAttached(_)) => Unfit::NotAttached,
@@ -112,8 +125,6 @@ pub fn exit_name(code: u8) -> &'static str {
 mod tests {
     use anyhow::Context;
 
-    use vsnoop_host::error::{unfit, usage};
-
     use super::*;
 
     #[test]
@@ -122,6 +133,9 @@ mod tests {
         assert_eq!(exit_code(&error.unwrap_err()), 32);
         assert_eq!(exit_code(&usage("no port").context("attach")), EXIT_USAGE);
         assert_eq!(exit_code(&anyhow::anyhow!("broken")), EXIT_RUNTIME);
+        let error = Box::new(HostError::Bpf(BpfError::NoBpfFs));
+        let error = HostError::CleanUp { port: "x".to_owned(), error };
+        assert_eq!(exit_code(&anyhow::Error::from(error).context("attach")), 37);
         assert_eq!(exit_code(&anyhow::Error::from(BpfError::NoBpfFs).context("attach")), 37);
         let is_up = ControlError::AlreadyUp(AlreadyUp("office".to_owned()));
         let is_up = anyhow::Error::from(LinkError::from(is_up)).context("link office");

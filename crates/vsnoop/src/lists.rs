@@ -4,9 +4,9 @@ use std::net::IpAddr;
 
 use anyhow::Result;
 use ipnet::IpNet;
-use vsnoop_host::error::usage;
 
 use crate::cli::Lists;
+use crate::error::usage;
 
 /// Size of the BPF maps.
 const ROOM: usize = 1024;

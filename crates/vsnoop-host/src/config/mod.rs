@@ -22,12 +22,11 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
 use serde::Deserialize;
 use toml::{Spanned, Value};
 use vsnoop_bpf::SILENCE_MS;
 
-use crate::error::usage;
+use crate::error::{Result, usage};
 use crate::incast::configured::{Defaults, Table};
 use crate::size;
 use crate::units;
@@ -191,12 +190,17 @@ impl Config {
     }
 }
 
+/// The quota of a port is not within [`HOLD_LEAST`] and [`HOLD_MOST`].
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("a hold has 256K to 256M bytes")]
+pub struct HoldSizeError;
+
 /// Parses the quota of one port.
-pub fn hold_size(text: &str) -> Result<u32, String> {
+pub fn hold_size(text: &str) -> std::result::Result<u32, HoldSizeError> {
     size::parse(text)
         .filter(|bytes| (HOLD_LEAST..=HOLD_MOST).contains(bytes))
         .map(|bytes| bytes as u32)
-        .ok_or_else(|| "a hold has 256K to 256M bytes".to_owned())
+        .ok_or(HoldSizeError)
 }
 
 #[cfg(test)]
@@ -209,7 +213,7 @@ mod tests {
 
     fn complaint(text: &str) -> String {
         let error = parse(text).expect_err(text);
-        assert!(error.is::<crate::error::Usage>(), "{error}");
+        assert!(matches!(error, crate::error::Error::Usage(_)), "{error}");
         error.to_string()
     }
 

@@ -1,11 +1,11 @@
 //! Defaults for uplinks in the host's configuration: the table `[incast]`.
 
-use anyhow::Result;
 use serde::Deserialize;
 use toml::{Spanned, Value};
 
-use super::setting::{self, Rate, bits_per_second};
+use super::setting::{self, Rate, SettingError, bits_per_second};
 use crate::config::value::shown;
+use crate::error;
 
 /// Defaults for a new uplink.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -27,8 +27,8 @@ pub struct Table {
 
 impl Table {
     /// `complaint` builds an error from a position and a message.
-    pub fn read(&self, complaint: impl Fn(usize, &str) -> anyhow::Error) -> Result<Defaults> {
-        let wrong = |key: &str, value: &Spanned<Value>, why: String| {
+    pub fn read(&self, complaint: impl Fn(usize, &str) -> error::Error) -> error::Result<Defaults> {
+        let wrong = |key: &str, value: &Spanned<Value>, why: SettingError| {
             let what = format!("incast.{key} = {}: {why}", shown(value.get_ref()));
             complaint(value.span().start, &what)
         };
@@ -49,7 +49,7 @@ impl Table {
     }
 }
 
-fn rate(value: &Value) -> Result<Rate, String> {
+fn rate(value: &Value) -> Result<Rate, SettingError> {
     match value {
         Value::Integer(bits) => bits_per_second(u64::try_from(*bits).unwrap_or(0)),
         Value::String(text) => setting::rate(text),
@@ -57,7 +57,7 @@ fn rate(value: &Value) -> Result<Rate, String> {
     }
 }
 
-fn buffer(value: &Value) -> Result<u32, String> {
+fn buffer(value: &Value) -> Result<u32, SettingError> {
     match value {
         Value::Integer(bytes) => setting::buffer(&bytes.to_string()),
         Value::String(text) => setting::buffer(text),
@@ -65,10 +65,10 @@ fn buffer(value: &Value) -> Result<u32, String> {
     }
 }
 
-fn uplink(value: &Value) -> Result<String, String> {
+fn uplink(value: &Value) -> Result<String, SettingError> {
     match value {
         Value::String(name) if !name.is_empty() => Ok(name.clone()),
-        _ => Err("give the name of an interface".to_owned()),
+        _ => Err(SettingError::Uplink),
     }
 }
 
@@ -76,8 +76,9 @@ fn uplink(value: &Value) -> Result<String, String> {
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> Result<Defaults> {
-        toml::from_str::<Table>(text)?.read(|at, what| anyhow::anyhow!("{at}: {what}"))
+    fn read(text: &str) -> error::Result<Defaults> {
+        let table = toml::from_str::<Table>(text).expect("a table");
+        table.read(|at, what| error::usage(format!("{at}: {what}")))
     }
 
     #[test]

@@ -2,13 +2,12 @@
 
 use std::collections::HashMap;
 
-use anyhow::Result;
 use serde::Serialize;
 use vsnoop_bpf::{Error, Uplink, UplinkId};
 
 use super::state::{Control, UplinkState};
 use super::uplink_id;
-use crate::error::{Unfit, unfit, usage};
+use crate::error::{self, Result, Unfit, unfit, usage};
 use crate::ports;
 use crate::system::netdev;
 use crate::system::netns::{self, Netns};
@@ -117,7 +116,7 @@ pub fn choose(uplinks: Vec<Listed>, name: Option<&str>, netns: &Netns) -> Result
     Err(unfit(Unfit::NotAttached, text))
 }
 
-fn none(elsewhere: &[Listed], netns: &Netns) -> anyhow::Error {
+fn none(elsewhere: &[Listed], netns: &Netns) -> error::Error {
     let label = netns.label();
     let way = match elsewhere.first() {
         None => "`vsnoop attach PORT --incast` begins it".to_owned(),

@@ -11,10 +11,10 @@ pub mod uplink;
 pub mod ways;
 pub mod window;
 
-use anyhow::Result;
 use vsnoop_bpf::types::flow;
 use vsnoop_bpf::{Port, Uplink, UplinkId};
 
+use crate::error::Result;
 use crate::lock::CommandLock;
 use crate::ports::{self, Attached};
 use crate::system::netdev;

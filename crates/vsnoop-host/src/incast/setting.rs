@@ -18,13 +18,24 @@ pub enum Rate {
     BitsPerSecond(u64),
 }
 
-/// Bits per second with an optional suffix, in powers of 1000.
-pub fn rate(text: &str) -> Result<Rate, String> {
-    let wrong = || {
+/// What a setting must be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SettingError {
+    #[error(
         "give a rate such as 1G, 25G or 800M (bits per second), or `link` for the link speed of the \
          uplink"
-            .to_owned()
-    };
+    )]
+    Rate,
+    #[error("incast control works from 1M to 400G bits per second")]
+    RateBounds,
+    #[error("the queue of the last hop has 16K to 256M bytes")]
+    Buffer,
+    #[error("give the name of an interface")]
+    Uplink,
+}
+
+/// Bits per second with an optional suffix, in powers of 1000.
+pub fn rate(text: &str) -> Result<Rate, SettingError> {
     if text == "link" {
         return Ok(Rate::Link);
     }
@@ -34,25 +45,22 @@ pub fn rate(text: &str) -> Result<Rate, String> {
         "k" | "kbit" => 1e3,
         "m" | "mbit" => 1e6,
         "g" | "gbit" => 1e9,
-        _ => return Err(wrong()),
+        _ => return Err(SettingError::Rate),
     };
-    let bits = digits.parse::<f64>().map_err(|_| wrong())? * unit;
+    let bits = digits.parse::<f64>().map_err(|_| SettingError::Rate)? * unit;
     bits_per_second(bits as u64)
 }
 
-pub fn bits_per_second(bits: u64) -> Result<Rate, String> {
-    RATES
-        .contains(&bits)
-        .then_some(Rate::BitsPerSecond(bits))
-        .ok_or_else(|| "incast control works from 1M to 400G bits per second".to_owned())
+pub fn bits_per_second(bits: u64) -> Result<Rate, SettingError> {
+    RATES.contains(&bits).then_some(Rate::BitsPerSecond(bits)).ok_or(SettingError::RateBounds)
 }
 
 /// Bytes with an optional suffix, in powers of 1024.
-pub fn buffer(text: &str) -> Result<u32, String> {
+pub fn buffer(text: &str) -> Result<u32, SettingError> {
     size::parse(text)
         .filter(|bytes| BUFFERS.contains(bytes))
         .map(|bytes| bytes as u32)
-        .ok_or_else(|| "the queue of the last hop has 16K to 256M bytes".to_owned())
+        .ok_or(SettingError::Buffer)
 }
 
 /// A rate in the syntax of the option.

@@ -2,13 +2,13 @@
 
 use std::path::PathBuf;
 
-use anyhow::Result;
 use serde::Serialize;
 use vsnoop_bpf::types::uplink;
 use vsnoop_bpf::{Uplink, UplinkId};
 use vsnoop_flow::incast;
 
 use super::reckoning::bits_per_second;
+use crate::error::Result;
 use crate::ports::Attached;
 use crate::system::clock::monotonic_ns;
 use crate::system::netdev::{self, Device};

@@ -4,7 +4,6 @@
 //! incast` changes it for all. A new uplink gets rate and queue from the options, else from the
 //! configuration, else the link's own speed and a default queue.
 
-use anyhow::{Context, Result};
 use serde::Serialize;
 use vsnoop_bpf::{Port, Uplink, UplinkSettings, uplink_rate};
 use vsnoop_netdev::ethtool;
@@ -13,7 +12,7 @@ use super::configured::Defaults;
 use super::reckoning::bits_per_second;
 use super::setting::{DEFAULT_BUFFER, RATES, Rate, buffer_text, rate_text};
 use super::ways;
-use crate::error::{Unfit, unfit, usage};
+use crate::error::{Error, Result, Unfit, unfit, usage};
 use crate::system::netdev::{self, Device};
 use crate::system::netns::Netns;
 use crate::system::{process, vcpu};
@@ -80,7 +79,7 @@ fn begin(uplink: &Device, netns: &Netns, wanted: &Wanted<'_>) -> Result<Joined> 
         buffer_bytes: wanted.buffer_bytes.or(wanted.config.buffer_bytes).unwrap_or(DEFAULT_BUFFER),
     };
     let begun = Uplink::attach(netns.inode, uplink.index, &uplink.name, &settings)
-        .with_context(|| format!("uplink {}", uplink.name))?;
+        .map_err(|source| Error::Uplink { name: uplink.name.clone(), source })?;
     ways::set(&begun, uplink.index)?;
     Ok(Joined {
         uplink: uplink.name.clone(),

@@ -10,9 +10,9 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
 use vsnoop_bpf::{Uplink, UplinkId, WAYS};
 
+use crate::error::Result;
 use crate::system::netdev::{self, Device};
 use crate::system::netns::Netns;
 

@@ -6,9 +6,8 @@
 //! the helper suspends a port that gets one later. (An XDP program of the tap sees the VM's packets
 //! before from_vm: no early ACK depends on a packet that it drops.)
 
-use std::fmt;
+use std::{fmt, io};
 
-use anyhow::{Context, Result};
 use libbpf_rs::ProgramHandle;
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::tc::{TcAttribute, TcFilterBpfOption, TcHandle, TcMessage, TcOption};
@@ -18,7 +17,7 @@ use vsnoop_netdev::netlink;
 
 use super::netdev::Device;
 use super::qdisc;
-use crate::error::{Unfit, unfit};
+use crate::error::{Error, Result, Unfit, unfit};
 
 /// A program or filter that is not vsnoop's.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -84,12 +83,10 @@ fn tc_filters(device: &Device) -> Result<Vec<Foreign>> {
     let answers = match netlink::dump(RouteNetlinkMessage::GetTrafficFilter(question)) {
         Ok(answers) => answers,
         // Without a clsact qdisc there is no such hook.
-        Err(error) if matches!(netlink::errno(&error), Some(libc::EINVAL | libc::ENOENT)) => {
+        Err(error) if matches!(error.errno(), Some(libc::EINVAL | libc::ENOENT)) => {
             return Ok(Vec::new());
         }
-        Err(error) => {
-            return Err(error).context(format!("read the tc filters of port {}", device.name));
-        }
+        Err(source) => return Err(Error::ReadFilters { port: device.name.clone(), source }),
     };
     let filters = answers.iter().filter_map(|answer| match answer {
         RouteNetlinkMessage::NewTrafficFilter(filter) => Some(tc_filter(filter)),
@@ -147,8 +144,8 @@ fn tcx_programs(device: &Device) -> Result<Vec<Foreign>> {
             ));
         }
         errno => {
-            return Err(std::io::Error::from_raw_os_error(errno))
-                .context(format!("read the tcx programs of port {}", device.name));
+            let source = io::Error::from_raw_os_error(errno);
+            return Err(Error::ReadPrograms { port: device.name.clone(), source });
         }
     }
     // SAFETY: both members of the union are the same u32 count, written by the call.

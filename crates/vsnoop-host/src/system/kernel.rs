@@ -3,12 +3,11 @@
 use std::fs;
 use std::path::Path;
 
-use anyhow::{Context, Result};
 use nix::sys::statfs::{FsType, statfs};
 use nix::unistd::geteuid;
 use vsnoop_bpf::{EmptyProgram, Hook};
 
-use crate::error::{Unfit, unfit};
+use crate::error::{Error, Result, Unfit, unfit};
 
 /// Where the pins live.
 pub const BPFFS: &str = "/sys/fs/bpf";
@@ -18,7 +17,8 @@ const NEEDED: (u32, u32) = (6, 6);
 
 /// "6.18.5-generic" and whether it is new enough.
 pub fn version() -> Result<(String, bool)> {
-    let release = nix::sys::utsname::uname().context("ask for the kernel's version")?;
+    let release =
+        nix::sys::utsname::uname().map_err(Error::call("ask for the kernel's version"))?;
     let release = release.release().to_string_lossy().into_owned();
     let new_enough = parse_version(&release).is_some_and(|version| version >= NEEDED);
     Ok((release, new_enough))
@@ -117,13 +117,14 @@ pub fn require_bpffs() -> Result<()> {
 pub fn probe_tcx() -> Result<()> {
     std::thread::spawn(|| {
         nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET)
-            .context("make a network namespace to probe in")?;
-        let loopback = nix::net::if_::if_nametoindex("lo").context("find the loopback device")?;
+            .map_err(Error::call("make a network namespace to probe in"))?;
+        let loopback =
+            nix::net::if_::if_nametoindex("lo").map_err(Error::call("find the loopback device"))?;
         EmptyProgram::attach(loopback, Hook::ToVm)?;
         Ok(())
     })
     .join()
-    .map_err(|_| anyhow::anyhow!("the probing thread died"))?
+    .map_err(|_| Error::ProbeDied)?
 }
 
 #[cfg(test)]

@@ -3,10 +3,24 @@
 //! Only taps: for a tap, the result of the hand-over says whether the VM's ring took the segment.
 //! For other devices it says less, and an early ACK could acknowledge a segment that is lost.
 
-use anyhow::Result;
-pub use vsnoop_netdev::{Device, find, find_index, list};
+pub use vsnoop_netdev::Device;
 
-use crate::error::{Unfit, unfit};
+use crate::error::{Error, Result, Unfit, unfit};
+
+/// The device of this name, `None` when there is none.
+pub fn find(name: &str) -> Result<Option<Device>> {
+    Ok(vsnoop_netdev::find(name)?)
+}
+
+/// The device with this index, `None` when there is none.
+pub fn find_index(index: u32) -> Result<Option<Device>> {
+    Ok(vsnoop_netdev::find_index(index)?)
+}
+
+/// All devices of the namespace.
+pub fn list() -> Result<Vec<Device>> {
+    Ok(vsnoop_netdev::list()?)
+}
 
 /// Finds a tap; for another device an error that says why not, and what to use instead.
 pub fn find_tap(name: &str, place: &str) -> Result<Device> {
@@ -18,7 +32,7 @@ pub fn find_tap(name: &str, place: &str) -> Result<Device> {
 }
 
 /// The error for a missing device; `place` names the network namespace.
-pub fn does_not_exist(name: &str, place: &str) -> anyhow::Error {
+pub fn does_not_exist(name: &str, place: &str) -> Error {
     let text = format!(
         "port {name} does not exist in the network namespace {place}; \
          `ip link` lists the devices, --netns names another namespace"
@@ -74,7 +88,6 @@ mod tests {
     fn the_loopback_device_is_refused_as_no_tap() {
         let error = find_tap("lo", "here").unwrap_err();
         assert!(error.to_string().contains("not a tap"), "{error}");
-        let environment = error.downcast_ref::<crate::error::Environment>();
-        assert_eq!(environment.map(|environment| environment.what), Some(Unfit::NotATap));
+        assert!(matches!(error, Error::Unfit { what: Unfit::NotATap, .. }), "{error:?}");
     }
 }

@@ -8,11 +8,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::thread;
 
-use anyhow::{Context, Result, anyhow};
 use nix::sched::{CloneFlags, setns};
 use nix::sys::statfs::{FsType, fstatfs};
 
-use crate::error::{Unfit, unfit, usage};
+use crate::error::{Error, Result, SystemError, Unfit, unfit, usage};
 
 /// Where `ip netns add` puts its names.
 const NAMED: &str = "/run/netns";
@@ -90,7 +89,10 @@ impl Netns {
     }
 
     /// Runs `work` on a thread inside this namespace.
-    pub fn run<T: Send>(&self, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+    pub fn run<T: Send, E: From<Error> + Send>(
+        &self,
+        work: impl FnOnce() -> std::result::Result<T, E> + Send,
+    ) -> std::result::Result<T, E> {
         if inode_of(Path::new(OWN)) == Some(self.inode) {
             return work();
         }
@@ -101,7 +103,7 @@ impl Netns {
                     work()
                 })
                 .join()
-                .map_err(|_| anyhow!("a thread in network namespace {} died", self.label()))?
+                .map_err(|_| Error::ThreadDied { netns: self.label().to_owned() })?
         })
     }
 
@@ -113,7 +115,7 @@ impl Netns {
                 Unfit::Privilege,
                 format!("entering network namespace {} needs root (CAP_SYS_ADMIN)", self.label()),
             ),
-            _ => anyhow!(errno).context(format!("enter network namespace {}", self.label())),
+            _ => Error::EnterNetns { netns: self.label().to_owned(), source: errno },
         })
     }
 
@@ -123,13 +125,12 @@ impl Netns {
     }
 
     fn open_path(path: &Path, name: Option<String>) -> Result<Self> {
-        let file = File::open(path)
-            .with_context(|| format!("open network namespace {}", path.display()))?;
-        let kind = fstatfs(&file).with_context(|| format!("look at {}", path.display()))?;
+        let file = File::open(path).map_err(Error::file("open network namespace", path))?;
+        let kind = fstatfs(&file).map_err(Error::file("look at", path))?;
         if kind.filesystem_type() != FsType(libc::NSFS_MAGIC as _) {
             return Err(usage(format!("{} is not a network namespace", path.display())));
         }
-        let inode = file.metadata()?.ino();
+        let inode = file.metadata().map_err(SystemError::from)?.ino();
         Ok(Self { file, inode, name, path: path.to_owned() })
     }
 }
@@ -204,6 +205,6 @@ mod tests {
     #[test]
     fn a_file_that_is_no_namespace_is_a_usage_error() {
         let error = Netns::open("/proc/self/status").unwrap_err();
-        assert!(error.is::<crate::error::Usage>(), "{error}");
+        assert!(matches!(error, Error::Usage(_)), "{error}");
     }
 }

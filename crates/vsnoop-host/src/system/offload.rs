@@ -1,7 +1,8 @@
 //! Offloads of a tap, which its reader sets: do super-packets and partial checksums reach the VM?
 
-use anyhow::Result;
 use vsnoop_netdev::ethtool::{Offload, is_on};
+
+use crate::error::Result;
 
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Offloads {

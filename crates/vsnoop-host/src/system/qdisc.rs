@@ -4,14 +4,13 @@
 //! Any other qdisc is a limit that an operator or a tool has set (libvirt's bandwidth, OVS QoS) and
 //! is never touched.
 
-use anyhow::{Context, Result};
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_REPLACE};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::tc::{TcAttribute, TcHandle, TcMessage};
 use vsnoop_netdev::netlink;
 
 use super::netdev::Device;
-use crate::error::{Unfit, unfit};
+use crate::error::{Error, Result, Unfit, unfit};
 
 pub const NOQUEUE: &str = "noqueue";
 
@@ -38,7 +37,7 @@ impl Root {
 /// The root qdisc of a device of this namespace.
 pub fn root(device: &Device) -> Result<Root> {
     let answers = netlink::dump(RouteNetlinkMessage::GetQueueDiscipline(TcMessage::default()))
-        .with_context(|| format!("read the qdisc of port {}", device.name))?;
+        .map_err(|source| Error::ReadQdisc { port: device.name.clone(), source })?;
     let found = answers.into_iter().find_map(|answer| match answer {
         RouteNetlinkMessage::NewQueueDiscipline(qdisc)
             if qdisc.header.index as u32 == device.index
@@ -83,8 +82,10 @@ pub fn replace_by_noqueue(device: &Device) -> Result<()> {
     request.header.parent = TcHandle::ROOT;
     request.attributes.push(TcAttribute::Kind(NOQUEUE.into()));
     netlink::ask(RouteNetlinkMessage::NewQueueDiscipline(request), NLM_F_CREATE | NLM_F_REPLACE)
-        .map_err(permission)
-        .with_context(|| format!("set the qdisc of port {} to noqueue", device.name))?;
+        .map_err(|error| Error::SetQdisc {
+            port: device.name.clone(),
+            error: permission(error).into(),
+        })?;
     Ok(())
 }
 
@@ -102,21 +103,17 @@ pub fn restore_default(device: &Device) -> Result<bool> {
     match netlink::ask(RouteNetlinkMessage::DelQueueDiscipline(request), 0) {
         Ok(_) => Ok(true),
         // A noqueue that is the kernel's default cannot be deleted, and need not be.
-        Err(error) if matches!(netlink::errno(&error), Some(libc::ENOENT | libc::EINVAL)) => {
-            Ok(false)
-        }
+        Err(error) if matches!(error.errno(), Some(libc::ENOENT | libc::EINVAL)) => Ok(false),
         // The device was just deleted, with its qdisc.
-        Err(error) if netlink::errno(&error) == Some(libc::ENODEV) => Ok(true),
-        Err(error) => {
-            Err(error.context(format!("restore the default qdisc of port {}", device.name)))
-        }
+        Err(error) if error.errno() == Some(libc::ENODEV) => Ok(true),
+        Err(source) => Err(Error::RestoreQdisc { port: device.name.clone(), source }),
     }
 }
 
-fn permission(error: anyhow::Error) -> anyhow::Error {
-    match netlink::errno(&error) {
+fn permission(error: netlink::Error) -> Error {
+    match error.errno() {
         Some(libc::EPERM) => unfit(Unfit::Privilege, "changing a qdisc needs root (CAP_NET_ADMIN)"),
-        _ => error,
+        _ => Error::Netlink(error),
     }
 }
 

@@ -4,8 +4,7 @@ use anyhow::{Result, anyhow};
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
-use super::drawing::Drawing;
-use super::drawing::FONT;
+use super::drawing::{Drawing, FONT, draw_legend};
 use super::plot::COLOURS;
 
 /// A diagram of lines.
@@ -54,15 +53,7 @@ impl Drawing for Chart {
                     .label(&line.name)
                     .legend(move |(x, y)| PathElement::new([(x, y), (x + 28, y)], style));
             }
-            chart
-                .configure_series_labels()
-                .position(SeriesLabelPosition::MiddleRight)
-                .margin(16)
-                .legend_area_size(36)
-                .label_font((FONT, 20))
-                .background_style(WHITE.mix(0.9))
-                .border_style(BLACK.mix(0.4))
-                .draw()?;
+            draw_legend(&mut chart, SeriesLabelPosition::MiddleRight)?;
             area.present()
         })();
         drawn.map_err(|error: DrawingAreaErrorKind<B::ErrorType>| anyhow!("plot: {error}"))

@@ -34,6 +34,22 @@ pub trait Drawing {
     }
 }
 
+/// Draws a list of the lines of a chart.
+pub fn draw_legend<'a, B: DrawingBackend + 'a, C: CoordTranslate>(
+    chart: &mut ChartContext<'a, B, C>,
+    position: SeriesLabelPosition,
+) -> std::result::Result<(), DrawingAreaErrorKind<B::ErrorType>> {
+    chart
+        .configure_series_labels()
+        .position(position)
+        .margin(16)
+        .legend_area_size(36)
+        .label_font((FONT, 20))
+        .background_style(WHITE.mix(0.9))
+        .border_style(BLACK.mix(0.4))
+        .draw()
+}
+
 /// plotters needs the font's metrics for both formats.
 fn load_font() -> Result<()> {
     static FONT_BYTES: OnceLock<Vec<u8>> = OnceLock::new();

@@ -8,7 +8,7 @@ use anyhow::{Result, anyhow};
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
-use super::drawing::{Drawing, FONT};
+use super::drawing::{Drawing, FONT, draw_legend};
 use super::statistics::{self, ACKED, DELIVERED, Metric, ascending};
 use super::{Results, size_name, size_text};
 
@@ -116,15 +116,7 @@ impl Drawing for Distribution {
                     .label(format!("{} (n = {})", line.name, line.throughput_mb_per_s.len()))
                     .legend(move |(x, y)| PathElement::new([(x, y), (x + 28, y)], style));
             }
-            chart
-                .configure_series_labels()
-                .position(SeriesLabelPosition::UpperLeft)
-                .margin(16)
-                .legend_area_size(36)
-                .label_font((FONT, 20))
-                .background_style(WHITE.mix(0.9))
-                .border_style(BLACK.mix(0.4))
-                .draw()?;
+            draw_legend(&mut chart, SeriesLabelPosition::UpperLeft)?;
             area.present()
         })();
         drawn.map_err(|error: DrawingAreaErrorKind<B::ErrorType>| anyhow!("plot: {error}"))

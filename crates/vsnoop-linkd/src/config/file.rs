@@ -6,11 +6,11 @@
 //! must differ, or must be there) is checked last.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::hash::Hash;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -18,7 +18,8 @@ use toml::{Spanned, Value};
 
 use super::{
     AuthorityConfig, CONNECTIONS, Compress, Config, ConfigError, Divert, MTU_BYTES, PORT,
-    PeerConfig, PortConfig, PortKind, Rules, Selector, Transport, TrustConfig, WhenDown, value,
+    PeerConfig, PortConfig, PortKind, Rules, Selector, Transport, TrustConfig, ValueError,
+    WhenDown, value,
 };
 use vsnoop_link::forwarding::{Mac, SourceFilter};
 use vsnoop_link::handshake::MOST_TAKES;
@@ -32,8 +33,7 @@ const EXCERPT_CHARS: usize = 80;
 impl Config {
     /// Reads and checks a file.
     pub fn read(file: &Path) -> Result<Self> {
-        let text =
-            std::fs::read_to_string(file).map_err(|error| ConfigError(unreadable(file, &error)))?;
+        let text = std::fs::read_to_string(file).map_err(|error| unreadable(file, error))?;
         Self::parse(file, &text)
     }
 
@@ -44,18 +44,13 @@ impl Config {
     }
 }
 
-fn unreadable(file: &Path, error: &io::Error) -> String {
-    let shown = file.display();
+fn unreadable(file: &Path, error: io::Error) -> ConfigError {
+    let file = file.to_owned();
     match error.kind() {
-        ErrorKind::IsADirectory => format!(
-            "{shown} is a directory, and the configuration of a link is one file: give its path, such as {}",
-            file.join("NAME.toml").display()
-        ),
-        ErrorKind::NotFound => {
-            format!("there is no configuration {shown}; docs/link.md says what to write there")
-        }
-        ErrorKind::InvalidData => format!("the configuration {shown} is no text in UTF-8"),
-        _ => format!("the configuration {shown} cannot be read: {error}"),
+        ErrorKind::IsADirectory => ConfigError::IsDirectory { file },
+        ErrorKind::NotFound => ConfigError::NotFound { file },
+        ErrorKind::InvalidData => ConfigError::NotUtf8 { file },
+        _ => ConfigError::Unreadable { file, error },
     }
 }
 
@@ -175,12 +170,9 @@ pub fn parse(file: &Path, text: &str) -> Result<Config> {
     Ok(config)
 }
 
-fn listen(text: &str) -> std::result::Result<SocketAddr, String> {
-    text.parse().ok().filter(|address: &SocketAddr| address.port() != 0).ok_or_else(|| {
-        format!(
-            "give an address of this host and a port, such as \"[::]:{PORT}\" for all addresses"
-        )
-    })
+fn listen(text: &str) -> std::result::Result<SocketAddr, ValueError> {
+    let address = text.parse().ok().filter(|address: &SocketAddr| address.port() != 0);
+    address.ok_or(ValueError::Listen)
 }
 
 /// Knows where each value stands.
@@ -190,8 +182,8 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    fn complaint(&self, offset: usize, what: impl AsRef<str>) -> ConfigError {
-        ConfigError::at(self.file, self.line(offset), what.as_ref())
+    fn complaint(&self, offset: usize, what: impl Into<String>) -> ConfigError {
+        ConfigError::at(self.file, self.line(offset), what)
     }
 
     fn document(&self) -> Result<Document> {
@@ -217,26 +209,27 @@ impl Reader<'_> {
         })
     }
 
-    fn text<T>(
+    fn text<T, E: fmt::Display>(
         &self,
         key: &str,
         field: &Field,
-        read: impl Fn(&str) -> std::result::Result<T, String>,
+        read: impl Fn(&str) -> std::result::Result<T, E>,
     ) -> Result<Option<T>> {
         let Some(found) = field else { return Ok(None) };
-        let value = match found.get_ref() {
-            Value::String(text) => read(text),
-            _ => Err("give a text in quotes".into()),
-        };
-        value.map(Some).map_err(|allowed| self.wrong(key, found, &allowed))
+        match found.get_ref() {
+            Value::String(text) => {
+                read(text).map(Some).map_err(|allowed| self.wrong(key, found, allowed))
+            }
+            _ => Err(self.wrong(key, found, "give a text in quotes")),
+        }
     }
 
-    fn wrong(&self, key: &str, found: &Spanned<Value>, allowed: &str) -> ConfigError {
+    fn wrong(&self, key: &str, found: &Spanned<Value>, allowed: impl fmt::Display) -> ConfigError {
         let what = format!("{key} = {}: {allowed}", shown(found.get_ref()));
         self.complaint(found.span().start, what)
     }
 
-    fn number<T: TryFrom<i64> + PartialOrd + std::fmt::Display>(
+    fn number<T: TryFrom<i64> + PartialOrd + fmt::Display>(
         &self,
         key: &str,
         field: &Field,
@@ -247,7 +240,7 @@ impl Reader<'_> {
         let number = number.filter(|number| range.contains(number));
         number.map(Some).ok_or_else(|| {
             let allowed = format!("give a number from {} to {}", range.start(), range.end());
-            self.wrong(key, found, &allowed)
+            self.wrong(key, found, allowed)
         })
     }
 
@@ -274,7 +267,7 @@ impl Reader<'_> {
         time.filter(|time| allowed.contains(time)).map(Some).ok_or_else(|| {
             let allowed =
                 format!("give a time from {least_s} s to {most_s} s, such as \"300s\" or \"5m\"");
-            self.wrong(key, found, &allowed)
+            self.wrong(key, found, allowed)
         })
     }
 
@@ -282,11 +275,7 @@ impl Reader<'_> {
     fn path(&self, key: &str, field: &Field) -> Result<Option<PathBuf>> {
         let directory = self.file.parent().unwrap_or(Path::new(""));
         self.text(key, field, |text| {
-            if text.is_empty() {
-                Err("give the path of a file".into())
-            } else {
-                Ok(directory.join(text))
-            }
+            if text.is_empty() { Err(ValueError::Path) } else { Ok(directory.join(text)) }
         })
     }
 
@@ -424,13 +413,9 @@ impl Reader<'_> {
         let here = table.span().start;
         let name = self.text("peer.name", &peer.name, value::name)?;
         let name = name.ok_or_else(|| self.complaint(here, "a [[peer]] needs a name"))?;
-        let key = self.text("peer.key", &peer.key, parsed)?;
+        let key = self.text("peer.key", &peer.key, str::parse)?;
         let subject = self.text("peer.subject", &peer.subject, |text| {
-            if value::is_host_name(text) {
-                Ok(text.to_owned())
-            } else {
-                Err("give the DNS name in the peer's certificate".into())
-            }
+            if value::is_host_name(text) { Ok(text.to_owned()) } else { Err(ValueError::Subject) }
         })?;
         let trust = match (key, subject) {
             (Some(key), None) => TrustConfig::Key(key),
@@ -448,12 +433,12 @@ impl Reader<'_> {
         let connections = self.number("peer.connections", &peer.connections, CONNECTIONS)?;
         if let Some(found) = peer.connections.as_ref().filter(|_| !transport.is_ordered()) {
             let allowed = format!("goes with tls and tcp only; the transport is {transport}");
-            return Err(self.wrong("peer.connections", found, &allowed));
+            return Err(self.wrong("peer.connections", found, allowed));
         }
         Ok(PeerConfig {
             name,
             trust,
-            address: self.text("peer.address", &peer.address, parsed)?,
+            address: self.text("peer.address", &peer.address, str::parse)?,
             transport,
             connections: connections.unwrap_or(4),
         })
@@ -469,12 +454,12 @@ impl Reader<'_> {
     fn rule(&self, table: &Spanned<CompressTable>, peers: &[PeerConfig]) -> Result<Compress> {
         let rule = table.get_ref();
         let peer = self.known_peer("compress.peer", &rule.peer, peers)?;
-        let method = self.text("compress.method", &rule.method, parsed)?;
+        let method = self.text("compress.method", &rule.method, str::parse)?;
         let read = Compress {
             selector: Selector {
                 peer,
                 port: self.text("compress.port", &rule.port, value::interface)?,
-                vm: self.text("compress.vm", &rule.vm, parsed)?,
+                vm: self.text("compress.vm", &rule.vm, str::parse)?,
                 prefixes: self.prefixes("compress.prefix", &rule.prefix)?,
             },
             method: method.ok_or_else(|| {
@@ -489,7 +474,7 @@ impl Reader<'_> {
             )?,
         };
         match (read.check_dictionary(peers), &rule.dictionary) {
-            (Err(allowed), Some(found)) => Err(self.wrong("compress.dictionary", found, &allowed)),
+            (Err(allowed), Some(found)) => Err(self.wrong("compress.dictionary", found, allowed)),
             _ => Ok(read),
         }
     }
@@ -516,7 +501,7 @@ impl Reader<'_> {
         let when_down = self.text("divert.when_down", &divert.when_down, |text| match text {
             "pass" => Ok(WhenDown::Pass),
             "drop" => Ok(WhenDown::Drop),
-            _ => Err("give pass (the traffic goes its ordinary way) or drop".into()),
+            _ => Err(ValueError::WhenDown),
         })?;
         let offset = divert.interface.as_ref().map_or(0, |found| found.span().start);
         Ok(Divert {
@@ -536,7 +521,7 @@ impl Reader<'_> {
         match field {
             Some(found) if prefixes.len() > MOST_TAKES => {
                 let allowed = format!("give up to {MOST_TAKES} prefixes");
-                Err(self.wrong("link.local", found, &allowed))
+                Err(self.wrong("link.local", found, allowed))
             }
             _ => Ok(prefixes),
         }
@@ -548,7 +533,7 @@ impl Reader<'_> {
                 return Ok(text.to_owned());
             }
             let names: Vec<_> = peers.iter().map(|peer| peer.name.as_str()).collect();
-            Err(format!("there is no such [[peer]]; there is {}", names.join(", ")))
+            Err(ValueError::Peer { names: names.join(", ") })
         })
     }
 
@@ -636,7 +621,7 @@ impl Reader<'_> {
             let names: Vec<_> = config.port_names().map(String::as_str).collect();
             if !names.iter().any(|name| Some(*name) == found.get_ref().as_str()) {
                 let allowed = format!("there is no such port; there is {}", names.join(", "));
-                return Err(self.wrong("compress.port", found, &allowed));
+                return Err(self.wrong("compress.port", found, allowed));
             }
         }
         Ok(())
@@ -677,15 +662,11 @@ impl Reader<'_> {
     }
 }
 
-fn parsed<T: FromStr<Err: ToString>>(text: &str) -> std::result::Result<T, String> {
-    text.parse().map_err(|error: T::Err| error.to_string())
-}
-
-fn transport(text: &str) -> std::result::Result<Transport, String> {
+fn transport(text: &str) -> std::result::Result<Transport, ValueError> {
     Transport::ALL
         .into_iter()
         .find(|transport| transport.name() == text)
-        .ok_or_else(|| "give udp, tls or tcp; without encryption udp-plain or tcp-plain".into())
+        .ok_or(ValueError::Transport)
 }
 
 /// The beginning of a line, which may have any contents.

@@ -12,7 +12,7 @@ mod rules;
 mod tests;
 mod value;
 
-use std::fmt;
+use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -21,8 +21,8 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 pub use peer::{PeerConfig, Transport, TrustConfig};
-pub use rules::{Compress, FrameFields, RuleChange, Rules, Selector, TooManyRules, Vm};
-pub use value::{Address, PORT, dictionary, is_link_name};
+pub use rules::{Compress, FrameFields, RuleChange, RuleError, Rules, Selector, TooManyRules, Vm};
+pub use value::{Address, PORT, ValueError, dictionary, is_link_name};
 pub use vsnoop_link::compress::Method;
 pub use vsnoop_link::forwarding::{Mac, SourceFilter};
 
@@ -121,23 +121,34 @@ pub enum WhenDown {
     Drop,
 }
 
-/// An error in a configuration, with its file, line and key.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ConfigError(String);
+/// An error in a configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    #[error(
+        "{} is a directory, and the configuration of a link is one file: give its path, such as {}",
+        file.display(),
+        file.join("NAME.toml").display()
+    )]
+    IsDirectory { file: PathBuf },
+    #[error(
+        "there is no configuration {}; docs/link.md says what to write there",
+        file.display()
+    )]
+    NotFound { file: PathBuf },
+    #[error("the configuration {} is no text in UTF-8", file.display())]
+    NotUtf8 { file: PathBuf },
+    #[error("the configuration {} cannot be read: {error}", file.display())]
+    Unreadable { file: PathBuf, error: io::Error },
+    /// `what` names the key and what is allowed.
+    #[error("{}, line {line}: {what}", file.display())]
+    Wrong { file: PathBuf, line: usize, what: String },
+}
 
 impl ConfigError {
-    fn at(file: &Path, line: usize, what: &str) -> Self {
-        Self(format!("{}, line {line}: {what}", file.display()))
+    fn at(file: &Path, line: usize, what: impl Into<String>) -> Self {
+        Self::Wrong { file: file.to_owned(), line, what: what.into() }
     }
 }
-
-impl fmt::Display for ConfigError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for ConfigError {}
 
 impl Config {
     /// Peers whose traffic anybody on the way can read.
@@ -148,17 +159,17 @@ impl Config {
     /// An error in `interface` of a `[[divert]]` on this host.
     pub fn wrong_interface(&self, divert: &Divert, why: &str) -> ConfigError {
         let what = format!("divert.interface = {:?}: {why}", divert.interface);
-        ConfigError::at(&self.file, divert.line, &what)
+        ConfigError::at(&self.file, divert.line, what)
     }
 
     /// Does it name what there is, and ask for what can be? Otherwise what is wrong with it.
-    pub fn check(&self, rule: &Compress) -> Result<(), String> {
+    pub fn check(&self, rule: &Compress) -> Result<(), RuleError> {
         let selector = &rule.selector;
-        let among = |kind: &str, wanted: &Option<String>, names: Vec<&String>| match wanted {
+        let among = |kind, wanted: &Option<String>, names: Vec<&String>| match wanted {
             Some(wanted) if !names.contains(&wanted) => {
                 let names: Vec<_> = names.into_iter().map(String::as_str).collect();
-                let names = names.join(", ");
-                Err(format!("link {} has no {kind} {wanted}; it has {names}", self.name))
+                let (link, wanted) = (self.name.clone(), wanted.clone());
+                Err(RuleError::NoSuch { link, kind, wanted, names: names.join(", ") })
             }
             _ => Ok(()),
         };

@@ -43,20 +43,33 @@ pub struct Compress {
 
 impl Compress {
     /// Can there be a dictionary, if the rule has one? Otherwise why not.
-    pub fn check_dictionary(&self, peers: &[PeerConfig]) -> Result<(), String> {
+    pub fn check_dictionary(&self, peers: &[PeerConfig]) -> Result<(), RuleError> {
         let concerned =
             |peer: &&PeerConfig| self.selector.peer.as_ref().is_none_or(|name| *name == peer.name);
         let mut transports = peers.iter().filter(concerned).map(|peer| peer.transport);
         if self.dictionary_bytes.is_none() {
             Ok(())
         } else if !matches!(self.method, Method::Zstd { .. } | Method::Auto) {
-            Err(format!("a dictionary goes with zstd and auto, and not with {}", self.method))
+            Err(RuleError::DictionaryMethod(self.method))
         } else if !transports.any(Transport::is_ordered) {
-            Err("a dictionary goes with the transports tls and tcp: over udp each datagram stands alone".into())
+            Err(RuleError::DictionaryTransport)
         } else {
             Ok(())
         }
     }
+}
+
+/// A rule asks for what cannot be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RuleError {
+    #[error("link {link} has no {kind} {wanted}; it has {names}")]
+    NoSuch { link: String, kind: &'static str, wanted: String, names: String },
+    #[error("a dictionary goes with zstd and auto, and not with {0}")]
+    DictionaryMethod(Method),
+    #[error(
+        "a dictionary goes with the transports tls and tcp: over udp each datagram stands alone"
+    )]
+    DictionaryTransport,
 }
 
 /// Which traffic a rule is for: all that is given must fit.
@@ -81,6 +94,11 @@ pub enum Vm {
     Ip(IpAddr),
 }
 
+/// A text that is neither address of a VM.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no VM: give its MAC such as 52:54:00:00:00:01, or its IP address")]
+pub struct BadVm(String);
+
 /// Fields of a frame that a [`Selector`] matches.
 #[derive(Clone, Copy, Debug)]
 pub struct FrameFields<'a> {
@@ -102,19 +120,12 @@ pub struct RuleChange {
 }
 
 /// The list is full.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "there are {MOST} compression rules already; `vsnoop link set` without selector replaces those \
+     of earlier ones"
+)]
 pub struct TooManyRules;
-
-impl fmt::Display for TooManyRules {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "there are {MOST} compression rules already; `vsnoop link set` without selector replaces those of earlier ones"
-        )
-    }
-}
-
-impl std::error::Error for TooManyRules {}
 
 impl Rules {
     /// As configured.
@@ -208,12 +219,11 @@ impl fmt::Display for Selector {
 }
 
 impl FromStr for Vm {
-    type Err = String;
+    type Err = BadVm;
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        text.parse().map(Self::Mac).or_else(|_| text.parse().map(Self::Ip)).map_err(|_| {
-            format!("{text:?} is no VM: give its MAC such as 52:54:00:00:00:01, or its IP address")
-        })
+    fn from_str(text: &str) -> Result<Self, BadVm> {
+        let mac = text.parse().map(Self::Mac);
+        mac.or_else(|_| text.parse().map(Self::Ip)).map_err(|_| BadVm(text.to_owned()))
     }
 }
 
@@ -227,9 +237,9 @@ impl fmt::Display for Vm {
 }
 
 impl TryFrom<String> for Vm {
-    type Error = String;
+    type Error = BadVm;
 
-    fn try_from(text: String) -> Result<Self, String> {
+    fn try_from(text: String) -> Result<Self, BadVm> {
         text.parse()
     }
 }

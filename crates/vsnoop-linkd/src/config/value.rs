@@ -17,6 +17,38 @@ const HOST_NAME_BYTES: usize = 253;
 /// A window of zstd's long distance matching: windowLog 20 to 27.
 const DICTIONARY_BYTES: std::ops::RangeInclusive<u64> = 1 << 20..=128 << 20;
 
+/// What a value must be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ValueError {
+    #[error(
+        "{text:?} is no address: give a host name or an address with a port, such as \
+         192.0.2.2:{PORT}, [2001:db8::2]:{PORT} or host-b.example:{PORT}"
+    )]
+    Address { text: String },
+    #[error("{text:?} may end with a port or not: give [{front}]:{last} or [{text}]:{PORT}")]
+    AddressOrPort { text: String, front: String, last: String },
+    #[error("give an address of this host and a port, such as \"[::]:{PORT}\" for all addresses")]
+    Listen,
+    #[error(
+        "give up to {NAME_BYTES} letters, digits, '-', '_' and '.', beginning with a letter or digit"
+    )]
+    Name,
+    #[error("give the name of an interface, up to {INTERFACE_NAME_BYTES} characters")]
+    Interface,
+    #[error("give the DNS name in the peer's certificate")]
+    Subject,
+    #[error("give the path of a file")]
+    Path,
+    #[error("a dictionary has 1M to 128M bytes (suffixes K, M)")]
+    Dictionary,
+    #[error("give udp, tls or tcp; without encryption udp-plain or tcp-plain")]
+    Transport,
+    #[error("give pass (the traffic goes its ordinary way) or drop")]
+    WhenDown,
+    #[error("there is no such [[peer]]; there is {names}")]
+    Peer { names: String },
+}
+
 /// Where a peer listens. A host name is resolved whenever it is dialled.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Address {
@@ -33,22 +65,16 @@ impl Address {
 }
 
 impl FromStr for Address {
-    type Err = String;
+    type Err = ValueError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || {
-            format!(
-                "{text:?} is no address: give a host name or an address with a port, such as \
-                 192.0.2.2:{PORT}, [2001:db8::2]:{PORT} or host-b.example:{PORT}"
-            )
-        };
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        let wrong = || ValueError::Address { text: text.to_owned() };
         if let Ok(ip) = text.parse::<IpAddr>() {
             if let Some((front, last)) = text.rsplit_once(':')
                 && front.parse::<Ipv6Addr>().is_ok()
             {
-                return Err(format!(
-                    "{text:?} may end with a port or not: give [{front}]:{last} or [{text}]:{PORT}"
-                ));
+                let [text, front, last] = [text, front, last].map(str::to_owned);
+                return Err(ValueError::AddressOrPort { text, front, last });
             }
             return Ok(Self { host: ip.to_string(), port: PORT });
         }
@@ -89,27 +115,19 @@ pub fn is_link_name(text: &str) -> bool {
     name(text).is_ok()
 }
 
-pub fn name(text: &str) -> Result<String, String> {
+pub fn name(text: &str) -> Result<String, ValueError> {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     let good = (1..=NAME_BYTES).contains(&text.len())
         && text.bytes().all(allowed)
         && text.as_bytes()[0].is_ascii_alphanumeric();
-    if good {
-        return Ok(text.to_owned());
-    }
-    Err(format!(
-        "give up to {NAME_BYTES} letters, digits, '-', '_' and '.', beginning with a letter or digit"
-    ))
+    if good { Ok(text.to_owned()) } else { Err(ValueError::Name) }
 }
 
-pub fn interface(text: &str) -> Result<String, String> {
+pub fn interface(text: &str) -> Result<String, ValueError> {
     let good = (1..=INTERFACE_NAME_BYTES).contains(&text.len())
         && text.bytes().all(|byte| byte.is_ascii_graphic() && !b"/:%".contains(&byte))
         && !matches!(text, "." | "..");
-    if good {
-        return Ok(text.to_owned());
-    }
-    Err(format!("give the name of an interface, up to {INTERFACE_NAME_BYTES} characters"))
+    if good { Ok(text.to_owned()) } else { Err(ValueError::Interface) }
 }
 
 /// "300s", "5m", "1h", "500ms"; without a suffix seconds.
@@ -126,11 +144,11 @@ pub fn duration(text: &str) -> Option<Duration> {
 }
 
 /// Memory of a dictionary, "1M" to "128M".
-pub fn dictionary(text: &str) -> Result<u32, String> {
+pub fn dictionary(text: &str) -> Result<u32, ValueError> {
     size(text)
         .filter(|bytes| DICTIONARY_BYTES.contains(bytes))
         .and_then(|bytes| u32::try_from(bytes).ok())
-        .ok_or_else(|| "a dictionary has 1M to 128M bytes (suffixes K, M)".into())
+        .ok_or(ValueError::Dictionary)
 }
 
 fn size(text: &str) -> Option<u64> {
@@ -170,7 +188,7 @@ mod tests {
 
     #[test]
     fn an_ipv6_address_that_may_end_with_a_port_is_asked_about() {
-        let error = "2001:db8::2:7946".parse::<Address>().unwrap_err();
+        let error = "2001:db8::2:7946".parse::<Address>().unwrap_err().to_string();
         assert!(error.contains("[2001:db8::2]:7946"), "{error}");
         assert!(error.contains("[2001:db8::2:7946]:7946"), "{error}");
         for clear in ["2001:db8::2", "2001:db8:1:2:3:4:5:6", "::1", "192.0.2.2:7946"] {

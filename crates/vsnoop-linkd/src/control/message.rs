@@ -63,12 +63,17 @@ impl fmt::Display for LogLevel {
     }
 }
 
-impl FromStr for LogLevel {
-    type Err = String;
+/// A word that is no level.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("use error, warn, info, debug or trace")]
+pub struct BadLogLevel;
 
-    fn from_str(word: &str) -> Result<Self, String> {
+impl FromStr for LogLevel {
+    type Err = BadLogLevel;
+
+    fn from_str(word: &str) -> Result<Self, BadLogLevel> {
         let named = Self::ALL.iter().find(|(_, name)| *name == word);
-        named.map(|(level, _)| *level).ok_or("use error, warn, info, debug or trace".to_owned())
+        named.map(|(level, _)| *level).ok_or(BadLogLevel)
     }
 }
 

@@ -29,7 +29,7 @@ pub enum HookError {
     #[error("{interface} is not a tap, and only a VM's tap can be diverted")]
     NotATap { interface: String },
     #[error(transparent)]
-    Find(crate::causes::BoxedError),
+    Find(#[from] vsnoop_netdev::Error),
     #[error("diverting what comes from {interface}")]
     Attach {
         interface: String,
@@ -151,8 +151,7 @@ impl Hook {
         }
         // The name may be of something else by now.
         let interface = || self.divert.interface.clone();
-        let device = vsnoop_netdev::find(&self.divert.interface)
-            .map_err(|error| HookError::Find(error.into()))?;
+        let device = vsnoop_netdev::find(&self.divert.interface)?;
         if device.is_some_and(|found| found.tap.is_none()) {
             return Err(HookError::NotATap { interface: interface() });
         }

@@ -13,7 +13,7 @@ impl Netns {
     /// With `TapOptions::persistent` the returned descriptor may be dropped and QEMU given the
     /// name.
     pub fn tap(&self, name: &str, options: &TapOptions) -> Result<Tap> {
-        self.run(|| Tap::open(name, options))
+        self.run(|| Ok(Tap::open(name, options)?))
             .with_context(|| format!("in network namespace {}", self.name()))
     }
 
@@ -70,7 +70,7 @@ impl Netns {
     /// Packets of one flow that come in together are merged (generic receive offload), as network
     /// cards' drivers do; a veth does not by itself.
     pub fn merge_on_receipt(&self, device: &str) -> Result<()> {
-        self.run(|| ethtool::switch(device, Offload::Gro, true))
+        self.run(|| Ok(ethtool::switch(device, Offload::Gro, true)?))
             .with_context(|| format!("switch GRO on for {device} in {}", self.name()))
     }
 

@@ -21,6 +21,13 @@ pub struct Bottleneck {
     pub overhead_bytes: u64,
 }
 
+impl Bottleneck {
+    /// A link that marks nothing, and on which packets have no overhead.
+    pub const fn new(rate_mbit: u64, limit_bytes: u64) -> Self {
+        Self { rate_mbit, limit_bytes, mark_bytes: None, overhead_bytes: 0 }
+    }
+}
+
 /// Fate of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
@@ -66,8 +73,7 @@ mod tests {
     use super::*;
 
     /// 1000 bytes take 80 us.
-    const LINK: Bottleneck =
-        Bottleneck { rate_mbit: 100, limit_bytes: 5000, mark_bytes: None, overhead_bytes: 0 };
+    const LINK: Bottleneck = Bottleneck::new(100, 5000);
 
     struct Port {
         link: Bottleneck,

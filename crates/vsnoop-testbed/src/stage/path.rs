@@ -52,12 +52,7 @@ impl Stage {
         let options =
             RelayOptions { seed: fastrand::u64(..), realtime: true, ..RelayOptions::default() };
         let relay = client.relay(CLIENT_DEVICE, host, UPLINK, &taps, &options)?;
-        let bottleneck = path.link.map(|link| Bottleneck {
-            rate_mbit: link.rate_mbit,
-            limit_bytes: link.queue_bytes,
-            mark_bytes: None,
-            overhead_bytes: 0,
-        });
+        let bottleneck = path.link.map(|link| Bottleneck::new(link.rate_mbit, link.queue_bytes));
         let delay = path.rtt / 2;
         let faults = Faults { delay, segment_loss: loss, bottleneck, ..Faults::default() };
         for direction in [Direction::LeftToRight, Direction::RightToLeft] {

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use serde::Serialize;
 use vsnoop_host::config::Config;
-use vsnoop_host::error::{Unfit, unfit};
+use vsnoop_host::error::Unfit;
 use vsnoop_host::failures::LeftAlone;
 use vsnoop_host::system::netns::Netns;
 use vsnoop_host::units;
@@ -11,7 +11,7 @@ use vsnoop_host::units;
 use crate::cli::{self, Cli};
 use crate::doctor::hold::Budget;
 use crate::doctor::{Check, Level, TapReport, host, taps};
-use crate::error::exit_code_of;
+use crate::error::{exit_code_of, unfit};
 use crate::output::watch::print;
 use crate::output::{hint, table};
 

@@ -3,7 +3,7 @@
 
 use anyhow::{Context, Result};
 use vsnoop_bpf::{Uplink, UplinkSettings};
-use vsnoop_host::error::{Unfit, unfit, usage};
+use vsnoop_host::error::Unfit;
 use vsnoop_host::incast::listed::{self, Listed, Uplinks};
 use vsnoop_host::incast::uplink::bits_of;
 use vsnoop_host::incast::{Control, Rate};
@@ -14,6 +14,7 @@ use vsnoop_host::system::netns::Netns;
 use vsnoop_host::units;
 
 use crate::cli::{self, Cli, IncastAction};
+use crate::error::{unfit, usage};
 use crate::helper;
 use crate::output::{table, watch};
 
@@ -22,7 +23,7 @@ const NOTHING: &str = "no uplink has incast control; `vsnoop attach PORT --incas
 
 pub fn run(cli: &Cli, arguments: &cli::Incast) -> Result<u8> {
     match &arguments.action {
-        None => show(cli, arguments.watch)?,
+        None => show(cli, arguments.refresh.watch)?,
         Some(IncastAction::Set(set)) => {
             if set.rate.is_none() && set.buffer.is_none() {
                 return Err(usage("nothing is to be set: give --rate, --buffer or both"));

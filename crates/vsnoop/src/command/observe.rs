@@ -94,7 +94,7 @@ fn start(names: &[String], netns: &Netns) -> Result<Vec<Observed>> {
                 refuse_attached(&device, netns)?;
                 let spec = spec(&device, netns)?;
                 refuse_too_many(&spec, "detach a port")?;
-                Ok(Port::attach(&spec)?)
+                Ok::<_, anyhow::Error>(Port::attach(&spec)?)
             })?;
             let process = process::holding_tap(name, netns.inode);
             let vcpus = process.as_ref().map_or(Vec::new(), |p| vcpu::of_process(p.pid));

@@ -16,6 +16,7 @@ use anyhow::Result;
 use serde::Serialize;
 use vsnoop_bpf::types::port_meta;
 use vsnoop_bpf::{Listed, Port};
+use vsnoop_host::error::with_causes;
 use vsnoop_host::held::amount;
 use vsnoop_host::release::{self, Ended};
 use vsnoop_host::system::netns::{self, Netns};
@@ -130,7 +131,7 @@ fn take_off(mut port: Port, left: &mut Vec<Port>, ended: &mut Ended) -> Result<(
     match release::end_held_of(&port) {
         Ok(others) => ended.add(others),
         // Tried again once the hooks are off.
-        Err(error) => eprintln!("vsnoop: resetting what is held: {error:#}"),
+        Err(error) => eprintln!("vsnoop: resetting what is held: {}", with_causes(&error)),
     }
     match port.leave() {
         Ok(true) => left.push(port),
@@ -148,7 +149,10 @@ fn take_off(mut port: Port, left: &mut Vec<Port>, ended: &mut Ended) -> Result<(
 fn finish(port: Port, ended: &mut Ended) {
     match release::finish_one(port) {
         Ok(others) => ended.add(others),
-        Err(error) => eprintln!("vsnoop: cleaning up: {error:#}; the next command tries again"),
+        Err(error) => {
+            let error = with_causes(&error);
+            eprintln!("vsnoop: cleaning up: {error}; the next command tries again");
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use vsnoop_bpf::types::port_run;
-use vsnoop_host::error::{Unfit, unfit};
+use vsnoop_host::error::Unfit;
 use vsnoop_host::held::Left;
 use vsnoop_host::ports::{self, Attached, State};
 use vsnoop_host::system::kernel;
@@ -12,7 +12,7 @@ use vsnoop_host::system::netns::Netns;
 
 use crate::cli::{self, Cli};
 use crate::drain::drain;
-use crate::error::{EXIT_RUNTIME, exit_name};
+use crate::error::{EXIT_RUNTIME, exit_name, unfit};
 use crate::helper;
 use crate::output::report::{self, Failure, Outcome};
 use crate::output::watch::Interrupt;

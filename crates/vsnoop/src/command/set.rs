@@ -6,7 +6,7 @@
 use anyhow::Result;
 use vsnoop_bpf::types::HOLD_CHUNK;
 use vsnoop_host::config::Config;
-use vsnoop_host::error::{Unfit, unfit};
+use vsnoop_host::error::Unfit;
 use vsnoop_host::lock::CommandLock;
 use vsnoop_host::ports::{self, State};
 use vsnoop_host::quota;
@@ -15,6 +15,7 @@ use vsnoop_host::system::netns::Netns;
 
 use crate::bounds::{ahead_bytes, bounds_text};
 use crate::cli::{self, Cli};
+use crate::error::unfit;
 use crate::output::report::{self, Outcome};
 
 pub fn run(cli: &Cli, arguments: &cli::Set) -> Result<u8> {

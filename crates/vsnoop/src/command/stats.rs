@@ -50,7 +50,7 @@ struct Sample {
 pub fn run(cli: &Cli, arguments: &cli::Watched) -> Result<u8> {
     let mut before: HashMap<(u64, u32), port_stats> = HashMap::new();
     let mut before_at = Instant::now();
-    watch::run(arguments.watch, || {
+    watch::run(arguments.refresh.watch, || {
         let samples = read(cli, arguments)?;
         if cli.json {
             return json(&samples);
@@ -62,7 +62,7 @@ pub fn run(cli: &Cli, arguments: &cli::Watched) -> Result<u8> {
             .map(|sample| {
                 let key = (sample.identity.netns, sample.identity.ifindex);
                 let earlier = before.insert(key, sample.stats);
-                block(sample, earlier.filter(|_| arguments.watch.is_some()), seconds)
+                block(sample, earlier.filter(|_| arguments.refresh.watch.is_some()), seconds)
             })
             .collect();
         Ok(if blocks.is_empty() { NOTHING.to_owned() } else { blocks.join("\n\n") })

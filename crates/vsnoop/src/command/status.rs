@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use serde::Serialize;
 use vsnoop_bpf::Hook;
+use vsnoop_host::error::{self, with_causes};
 use vsnoop_host::failures::LeftAlone;
 use vsnoop_host::held::{Engine, Holds, PortHold};
 use vsnoop_host::incast::{Control, UplinkState};
@@ -115,9 +116,9 @@ impl From<Option<i32>> for ProcessOfTheHost {
 
 pub fn run(cli: &Cli, arguments: &cli::Watched) -> Result<u8> {
     if let Err(error) = sweep::finish_if_idle() {
-        eprintln!("vsnoop: what a killed command has left stays: {error:#}");
+        eprintln!("vsnoop: what a killed command has left stays: {}", with_causes(&error));
     }
-    watch::run(arguments.watch, || {
+    watch::run(arguments.refresh.watch, || {
         let document = read(ports::chosen(&arguments.ports, cli.netns.as_deref())?)?;
         if cli.json { Ok(serde_json::to_string(&document)?) } else { Ok(text(&document)) }
     })?;
@@ -203,7 +204,7 @@ impl Around {
     fn of(attached: &Attached, path: &Path) -> Option<Self> {
         let own = attached.port.program_id(Hook::ToVm).ok()?;
         let netns = Netns::open(path.to_str()?).ok()?;
-        let found = netns.run(|| {
+        let found: error::Result<_> = netns.run(|| {
             let Some(device) = netdev::find_index(attached.meta.ifindex)? else { return Ok(None) };
             let qdisc = qdisc::root(&device)?.kind().to_owned();
             let foreign = egress::foreign(&device, Some(own))?;

@@ -2,13 +2,13 @@
 
 use anyhow::Result;
 use vsnoop_host::config::Config;
-use vsnoop_host::error::Unfit;
+use vsnoop_host::error::{self, Unfit, with_causes};
 use vsnoop_host::system::kernel;
 
 use super::{Check, Level, incast};
 
 /// All checks, the most important first.
-pub fn checks(config: &Result<Config>) -> Result<Vec<Check>> {
+pub fn checks(config: &error::Result<Config>) -> Result<Vec<Check>> {
     let missing = kernel::missing_privileges();
     let mut checks = vec![
         version()?,
@@ -68,14 +68,14 @@ fn tcx(missing_privileges: &[&str]) -> Check {
     match kernel::probe_tcx() {
         Ok(()) => check("tcx", Unfit::Kernel, Level::Ok, "a program was attached and taken off"),
         Err(error) => {
-            let detail = format!("cannot {error:#}; Linux 6.6 or newer is needed");
+            let detail = format!("cannot {}; Linux 6.6 or newer is needed", with_causes(&error));
             check("tcx", Unfit::Kernel, Level::Fail, detail)
         }
     }
 }
 
 /// `attach` refuses a configuration with an error.
-fn configuration(config: &Result<Config>) -> Check {
+fn configuration(config: &error::Result<Config>) -> Check {
     match config {
         Ok(config) if config.is_there => {
             let detail = config.file.display().to_string();
@@ -85,7 +85,7 @@ fn configuration(config: &Result<Config>) -> Check {
             let detail = format!("no {}: defaults", config.file.display());
             check("configuration", Unfit::Other, Level::Ok, detail)
         }
-        Err(error) => check("configuration", Unfit::Other, Level::Fail, format!("{error:#}")),
+        Err(error) => check("configuration", Unfit::Other, Level::Fail, with_causes(error)),
     }
 }
 

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use serde::Serialize;
 use vsnoop_bpf::Port;
+use vsnoop_host::error;
 use vsnoop_host::failures::LeftAlone;
 use vsnoop_host::ports::Attached;
 use vsnoop_host::quota;
@@ -114,7 +115,10 @@ pub fn examine(names: &[String], netns: &Netns, seconds: f64) -> Result<Vec<TapR
             let devices = netdev::list()?;
             return Ok(devices.into_iter().filter(|device| device.tap.is_some()).collect());
         }
-        names.iter().map(|name| netdev::find_tap(name, netns.label())).collect::<Result<Vec<_>>>()
+        names
+            .iter()
+            .map(|name| netdev::find_tap(name, netns.label()))
+            .collect::<error::Result<Vec<_>>>()
     })?;
     let mut holders = process::tap_holders();
     let watched: Vec<_> = devices

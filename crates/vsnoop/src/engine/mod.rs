@@ -21,13 +21,14 @@ use anyhow::{Context, Result};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use vsnoop_bpf::{Memory, Port, Reserve};
 use vsnoop_hold::{RETRY_NS, TICK_NS, Urgency};
-use vsnoop_host::error::{Unfit, unfit};
+use vsnoop_host::error::{Unfit, with_causes};
 use vsnoop_host::ports::{self, Attached, State};
 use vsnoop_host::priority::Priority;
 use vsnoop_host::system::netns::Netns;
 
 use crate::background::{self, Instance, Role};
 use crate::cli;
+use crate::error::unfit;
 use crate::helper;
 use crate::output::watch::Interrupt;
 use port::EnginePort;
@@ -157,7 +158,7 @@ impl Engine {
     fn discover(&mut self) {
         let inventory = match ports::inventory() {
             Ok(inventory) => inventory,
-            Err(error) => return tracing::warn!("{error:#}"),
+            Err(error) => return tracing::warn!("{}", with_causes(&error)),
         };
         let mut earlier = std::mem::take(&mut self.ports);
         for attached in inventory.ports {

@@ -28,12 +28,13 @@ mod surroundings;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use vsnoop_host::error::{Unfit, unfit};
+use vsnoop_host::error::Unfit;
 use vsnoop_host::ports;
 use vsnoop_host::priority::Priority;
 
 use crate::background::{self, Instance, Role};
 use crate::cli;
+use crate::error::unfit;
 use monitor::Monitor;
 
 /// Interval of looks at the flows.

@@ -8,6 +8,7 @@ use anyhow::{Context, Result};
 use vsnoop_bpf::types::{flow, flow_key, flow_mode, reset_reason};
 use vsnoop_bpf::{Port, Record, outstanding_bytes};
 use vsnoop_flow::expiry;
+use vsnoop_host::error::{self, with_causes};
 use vsnoop_host::failures::LeftAlone;
 use vsnoop_host::incast;
 use vsnoop_host::incast::ways::Follower;
@@ -71,7 +72,7 @@ impl Monitor {
             if attached.state == State::Gone {
                 // One failure must not keep the others from being released.
                 if let Err(error) = release(attached) {
-                    tracing::warn!("port {name}: {error:#}");
+                    tracing::warn!("port {name}: {}", with_causes(&error));
                 }
                 continue;
             }
@@ -88,7 +89,7 @@ impl Monitor {
         }
         self.engines.look(self.watched.values().filter_map(|watched| watched.held.engine_ns()));
         if let Err(error) = incast::sweep_if_idle().and_then(|()| self.ways.look()) {
-            tracing::warn!("uplinks: {error:#}");
+            tracing::warn!("uplinks: {}", with_causes(&error));
         }
         let cut_short = finish_what_was_cut_short();
         Ok(count + cut_short.inspect_err(|error| tracing::warn!("{error:#}")).unwrap_or(0))
@@ -240,7 +241,7 @@ impl Watched {
     fn device(&mut self, attached: &Attached) -> Result<Option<Device>> {
         let index = attached.meta.ifindex;
         match Netns::find_again(attached.meta.netns, &mut self.netns_path) {
-            Some(netns) => netns.run(|| netdev::find_index(index)),
+            Some(netns) => Ok(netns.run(|| netdev::find_index(index))?),
             None => Ok(None),
         }
     }
@@ -262,7 +263,7 @@ impl Watched {
             for (key, flow) in flows {
                 count += u64::from(reset(&attached.port, key, flow, counted)?);
             }
-            Ok(count)
+            Ok::<_, error::Error>(count)
         })?;
         if reset_flows > 0 {
             tracing::warn!("port {}: {reset_flows} connections reset: {why}", attached.name);

@@ -93,12 +93,7 @@ fn run(options: &Options) -> Result<Results> {
     let carriers = chosen(&CARRIERS, &options.configurations)?;
     let faults = Faults {
         delay: ONE_WAY,
-        bottleneck: Some(Bottleneck {
-            rate_mbit: RATE_MBIT,
-            limit_bytes: QUEUE_BYTES,
-            mark_bytes: None,
-            overhead_bytes: 0,
-        }),
+        bottleneck: Some(Bottleneck::new(RATE_MBIT, QUEUE_BYTES)),
         ..Faults::default()
     };
     let wire = Wire::Relay(Box::new(faults));
@@ -133,30 +128,32 @@ fn run(options: &Options) -> Result<Results> {
     }
     let mut progress = progress_of(&[&first, &turns, &paper]);
     for turns in [first, turns, paper] {
-        series.take_turns(&mut progress, &turns, |(name, content)| {
-            let source = match content {
-                Content::TextAgain => Content::Text,
-                Content::Iperf10s | Content::Iperf30s | Content::Iperf200mb => Content::Digits,
-                other => other,
-            };
-            let data = &data[&source];
-            let until = match content {
-                Content::Iperf10s => Until::Time(Duration::from_secs(10)),
-                Content::Iperf30s => Until::Time(Duration::from_secs(30)),
-                Content::Iperf200mb => Until::Bytes(200_000_000),
-                _ => Until::Bytes(data.len() as u64),
-            };
-            let about = Link { rate_mbit: Some(RATE_MBIT), offloads: true, content };
-            let task = Task {
-                cell: cell(about, 2.0 * ONE_WAY.as_secs_f64() * 1e3, 0.0),
-                load: Load { data, until, verify: true },
-                idle_echoes: 0,
-                loaded_echoes: false,
-            };
-            (name, task)
-        })?;
+        series.take_turns(&mut progress, &turns, |(name, content)| (name, task(content, &data)))?;
     }
     Ok(series.end(figures))
+}
+
+/// Sends this content once.
+fn task(content: Content, data: &BTreeMap<Content, Vec<u8>>) -> Task<'_> {
+    let source = match content {
+        Content::TextAgain => Content::Text,
+        Content::Iperf10s | Content::Iperf30s | Content::Iperf200mb => Content::Digits,
+        other => other,
+    };
+    let data = &data[&source];
+    let until = match content {
+        Content::Iperf10s => Until::Time(Duration::from_secs(10)),
+        Content::Iperf30s => Until::Time(Duration::from_secs(30)),
+        Content::Iperf200mb => Until::Bytes(200_000_000),
+        _ => Until::Bytes(data.len() as u64),
+    };
+    let about = Link { rate_mbit: Some(RATE_MBIT), offloads: true, content };
+    Task {
+        cell: cell(about, 2.0 * ONE_WAY.as_secs_f64() * 1e3, 0.0),
+        load: Load { data, until, verify: true },
+        idle_echoes: 0,
+        loaded_echoes: false,
+    }
 }
 
 fn figures(results: &Results) -> Vec<Figure> {

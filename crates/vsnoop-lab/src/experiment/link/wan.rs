@@ -91,12 +91,7 @@ fn faults(loss: f64) -> Faults {
     Faults {
         loss,
         delay: ONE_WAY,
-        bottleneck: Some(Bottleneck {
-            rate_mbit: RATE_MBIT,
-            limit_bytes: QUEUE_BYTES,
-            mark_bytes: None,
-            overhead_bytes: 0,
-        }),
+        bottleneck: Some(Bottleneck::new(RATE_MBIT, QUEUE_BYTES)),
         ..Faults::default()
     }
 }

@@ -3,8 +3,10 @@
 use std::fs;
 
 use anyhow::{Context, Result, bail};
-use vsnoop_host::error::{Unfit, unfit, usage};
+use vsnoop_host::error::Unfit;
 use vsnoop_linkd::control::{self, Request, Response, Status};
+
+use crate::error::{unfit, usage};
 
 /// Requires root with CAP_NET_ADMIN, which a container may lack.
 pub fn require_root() -> Result<()> {

@@ -5,11 +5,13 @@ use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 
 use anyhow::{Context, Result};
 use nix::ifaddrs::getifaddrs;
-use vsnoop_host::error::{Unfit, unfit};
+use vsnoop_host::error::Unfit;
 use vsnoop_host::system::netdev::{self, Device};
 use vsnoop_linkd::config::{Config, PortConfig, PortKind, TrustConfig};
 use vsnoop_linkd::control::{AlreadyUp, LinkFiles};
 use vsnoop_linkd::credentials;
+
+use crate::error::unfit;
 
 /// Checks files and the host, in the network namespace (called `place`) of the calling thread.
 /// Returns warnings.

@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use vsnoop_host::error::usage;
 use vsnoop_linkd::config::{self, is_link_name};
+
+use crate::error::usage;
 
 /// A word is the name of a file in [`config::DIRECTORY`].
 pub fn file_of(link: &str) -> Result<PathBuf> {

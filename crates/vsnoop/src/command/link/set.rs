@@ -3,13 +3,13 @@
 
 use anyhow::{Result, bail};
 use serde::Serialize;
-use vsnoop_host::error::usage;
 use vsnoop_host::units;
 use vsnoop_linkd::config::{Compress, Method, RuleChange, Selector};
 use vsnoop_linkd::control::{self, LogLevel, Request, Response, Set};
 
 use super::ask::{require_root, tell};
 use crate::cli::{self, Cli};
+use crate::error::usage;
 use crate::output::watch::print;
 
 /// Most rules in the text; JSON has all.

@@ -13,7 +13,7 @@ use crate::output::watch;
 pub fn run(cli: &Cli, arguments: &cli::LinkStatus) -> Result<u8> {
     require_root()?;
     let netns = cli.netns.as_deref().map(Netns::open).transpose()?.map(|netns| netns.inode);
-    watch::run(arguments.watch, || {
+    watch::run(arguments.refresh.watch, || {
         let mut document = read(arguments)?;
         // A name identifies a link in any namespace.
         if let (Some(netns), None) = (netns, &arguments.name) {
