@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
 
-use crate::hosts::{Host, Network, Plan, inner_v4, inner_v6};
 use crate::{transfer, trial};
+use vsnoop_testbed::hosts::{Host, Network, Plan, inner_v4, inner_v6};
 
 const PATIENCE: Duration = Duration::from_secs(120);
 const TAP: &str = "vsl0";

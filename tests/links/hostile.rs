@@ -12,8 +12,10 @@ use serde_json::Value;
 use vsnoop_testbed::net::Netns;
 use vsnoop_testbed::relay::{Counters, Faults};
 
-use crate::hosts::{Network, Outside, PORT, Plan, inner_v4, inner_v6, outer, stranger};
 use crate::{soaked, transfer, trial};
+use vsnoop_testbed::hosts::{
+    Network, Outside, PORT, Path, Plan, inner_v4, inner_v6, outer, stranger,
+};
 
 /// Connections are cut after each so many bytes, up to the last: through the handshake and into the
 /// stream. A number that shares no factor with the sizes of records.
@@ -67,7 +69,8 @@ fn number(of: &Value, name: &str) -> Result<u64> {
 }
 
 fn datagrams(outside: Outside) -> Result<()> {
-    let network = Network::up(Plan { relayed: true, outside, ..Plan::default() })?;
+    let network =
+        Network::up(Plan { path: Path::Relay { realtime: false }, outside, ..Plan::default() })?;
     let [a, b] = &network.hosts[..] else { unreachable!("two hosts") };
     let moved = AtomicU64::new(0);
     transfer::run(&a.vms[0], &b.vms[0], inner_v4(1, 0), 1 << 20, &moved)?;
@@ -104,7 +107,8 @@ fn datagrams(outside: Outside) -> Result<()> {
 
 /// The kernel's TCP mends a bad day. It does not see what was changed along with the checksum.
 fn streams(transport: &'static str) -> Result<()> {
-    let network = Network::up(Plan { relayed: true, transport, ..Plan::default() })?;
+    let network =
+        Network::up(Plan { path: Path::Relay { realtime: false }, transport, ..Plan::default() })?;
     let [a, b] = &network.hosts[..] else { unreachable!("two hosts") };
     let moved = AtomicU64::new(0);
     network.set_faults(&bad_day());
@@ -160,7 +164,7 @@ fn cuts(transport: &'static str) -> Result<()> {
 }
 
 fn cut_one_after_another(transport: &'static str, pair: usize, cut: &AtomicUsize) -> Result<()> {
-    let mut network = Network::build(Plan { transport, ..Plan::default() })?;
+    let mut network = Network::configured(Plan { transport, ..Plan::default() })?;
     let between = network.stranger(1)?;
     let line = |at| format!("address = \"{}\"\n", SocketAddr::new(at, PORT));
     network.edit_config(0, |text| text.replace(&line(outer(1)), &line(stranger(0))))?;

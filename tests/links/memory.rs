@@ -13,8 +13,8 @@ use vsnoop_packet::packet::Pool;
 use vsnoop_packet::vnet::VirtioNetHdr;
 use vsnoop_testbed::net::{Tap, TapOptions};
 
-use crate::hosts::{Host, Network, PORT, Plan, inner_v4, outer, start_all};
 use crate::{soaked, trial};
+use vsnoop_testbed::hosts::{Host, Network, PORT, Plan, inner_v4, outer, start_all};
 
 const CHUNK_BYTES: usize = 256 << 10;
 /// After so much, buffers have the size that they keep.
@@ -166,7 +166,7 @@ fn frame(flow: u32) -> Vec<u8> {
 }
 
 fn comes_back(transport: &'static str) -> Result<()> {
-    let mut network = Network::build(Plan { transport, ..Plan::default() })?;
+    let mut network = Network::configured(Plan { transport, ..Plan::default() })?;
     // One waits to be called: where both call, a session more is kept for some seconds.
     let at = format!("address = \"{}:{PORT}\"\n", outer(1));
     network.edit_config(0, |text| text.replace(&at, ""))?;

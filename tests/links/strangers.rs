@@ -16,8 +16,8 @@ use vsnoop_link::identity::{Dialer, PeerId, PublicKey, Trust};
 use vsnoop_linkd::{credentials, key_file, tcp_handshake};
 use vsnoop_testbed::net::Netns;
 
-use crate::hosts::{Host, Network, PORT, Plan, inner_v4, outer, start_all, stranger};
 use crate::{soaked, transfer, trial};
+use vsnoop_testbed::hosts::{Host, Network, PORT, Plan, inner_v4, outer, start_all, stranger};
 
 /// Beside the transfers, in each second that counts in `make soak`.
 const CALLS_PER_S: u64 = 1000;
@@ -147,7 +147,7 @@ fn beside(a: &Host, b: &mut Host, moved: &AtomicU64, made: &AtomicU64) -> Result
 /// A link that has just started has no authenticated peer, and strangers use all that is left to
 /// them. The peer is let in because of its address. The link cannot dial it: its port is another.
 fn starts_in_a_flood(transport: &'static str) -> Result<()> {
-    let mut network = Network::build(Plan { transport, ..Plan::default() })?;
+    let mut network = Network::configured(Plan { transport, ..Plan::default() })?;
     let elsewhere = format!("network = \"test\"\nlisten = \"0.0.0.0:{}\"\n", PORT + 1);
     let listen = format!("network = \"test\"\nlisten = \"0.0.0.0:{PORT}\"\n");
     network.edit_config(1, |text| text.replace(&listen, &elsewhere))?;

@@ -8,8 +8,8 @@ use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
 use serde_json::Value;
 
-use crate::hosts::{Network, Outside, Plan, inner_v4, inner_v6};
 use crate::{transfer, trial};
+use vsnoop_testbed::hosts::{Network, Outside, Plan, inner_v4, inner_v6};
 
 /// Part of a transfer during which compression is switched.
 const PART_BYTES: u64 = 4 << 20;

@@ -15,8 +15,8 @@ use vsnoop_packet::vnet::VirtioNetHdr;
 use vsnoop_testbed::net::{Netns, Tap, TapOptions};
 use vsnoop_testbed::relay::{Relay, RelayOptions};
 
-use crate::hosts::{Host, Network, Plan, inner_v4, inner_v6};
 use crate::{transfer, trial};
+use vsnoop_testbed::hosts::{Host, Network, Plan, inner_v4, inner_v6};
 
 /// For local experiments (IEEE 802): no stack answers it.
 const ETHER_TYPE: u16 = 0x88b5;

@@ -32,7 +32,7 @@ use vsnoop_testbed::vm;
 use vsnoop_testbed::vsnoop::Vsnoop;
 use vsnoop_testbed::wait;
 use vsnoop_testbed::workspace;
-use vsnoop_tests::{PREFIX, background, hosts};
+use vsnoop_tests::{PREFIX, background};
 
 /// The machine that suffers, and its neighbour.
 const VICTIM: usize = 0;

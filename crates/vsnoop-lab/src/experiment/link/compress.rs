@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use anyhow::Result;
 use serde_json::json;
-use vsnoop_testbed::hosts::Wire;
 use vsnoop_testbed::relay::{Bottleneck, Faults};
 
 use super::goals::{Bound, Goal};
@@ -101,8 +100,7 @@ fn run(options: &Options) -> Result<Results> {
         }),
         ..Faults::default()
     };
-    let wire = Wire::Relay(Box::new(faults));
-    let mut series = Series::begin(EXPERIMENT.name, options, &wire, &carriers)?;
+    let mut series = Series::begin(EXPERIMENT.name, options, Some(&faults), &carriers)?;
     let bytes = if options.quick { QUICK_BYTES } else { BYTES };
     println!("making {} contents", CONTENTS.len());
     let mut data = BTreeMap::new();

@@ -2,7 +2,7 @@
 
 use anyhow::{Result, ensure};
 use serde_json::json;
-use vsnoop_testbed::hosts::Wire;
+use vsnoop_testbed::relay::Faults;
 use vsnoop_testbed::workspace;
 
 use super::rig::{self, Rig, Task};
@@ -23,7 +23,7 @@ impl Series {
     pub fn begin(
         name: &str,
         options: &Options,
-        wire: &Wire,
+        path: Option<&Faults>,
         carriers: &[&'static str],
     ) -> Result<Self> {
         ensure!(
@@ -41,10 +41,10 @@ impl Series {
         );
         let mut results = Results::begin(name, environment::describe());
         if let Ok(program) = workspace::vsnoop_command() {
-            let version = vsnoop_testbed::net::checked(&program.to_string_lossy(), ["--version"]);
+            let version = vsnoop_testbed::net::checked(program, ["--version"]);
             results.environment.insert("vsnoop".into(), json!(version?.trim()));
         }
-        let rig = Rig::build(wire, carriers)?;
+        let rig = Rig::build(path, carriers)?;
         rig.describe(&mut results);
         Ok(Self { rig, results })
     }

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use vsnoop_testbed::hosts::Wire;
 use vsnoop_testbed::relay::{Bottleneck, Faults};
 
 use super::goals::{Bound, Goal};
@@ -103,8 +102,7 @@ fn faults(loss: f64) -> Faults {
 
 fn run(options: &Options) -> Result<Results> {
     let carriers = chosen(&PLAN.map(|(name, _, _)| name), &options.configurations)?;
-    let wire = Wire::Relay(Box::new(faults(0.0)));
-    let mut series = Series::begin(EXPERIMENT.name, options, &wire, &carriers)?;
+    let mut series = Series::begin(EXPERIMENT.name, options, Some(&faults(0.0)), &carriers)?;
     let turns = |with_loss: bool| -> Vec<(&'static str, usize)> {
         let wanted = PLAN.into_iter().filter(|plan| series.rig.link(plan.0).is_some());
         wanted

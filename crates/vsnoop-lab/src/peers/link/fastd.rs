@@ -1,11 +1,11 @@
 //! fastd: a tap over UDP.
 
 use anyhow::{Context, Result};
-use vsnoop_testbed::hosts::Side;
 use vsnoop_testbed::net::checked;
 
 use super::carrier::{Carrier, Kind};
 use super::ends::Ends;
+use super::side::Side;
 use super::site::{Site, packaged};
 
 pub static PLAIN: Carrier = Carrier {
@@ -62,7 +62,7 @@ struct Keys {
 
 /// Lines such as `Secret: 8897...`.
 fn keys(program: &std::path::Path) -> Result<Keys> {
-    let text = checked(&program.to_string_lossy(), ["--generate-key"])?;
+    let text = checked(program, ["--generate-key"])?;
     let find = |name: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(name));
         Ok::<_, anyhow::Error>(line.context("fastd made no keys")?.trim().to_owned())

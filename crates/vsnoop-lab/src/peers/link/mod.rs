@@ -1,7 +1,7 @@
 //! What carries a guest's packets from one host to the other: vsnoop's link, and what a user would
 //! take instead.
 //!
-//! A [`Carrier`] is started on two [`Hosts`](vsnoop_testbed::hosts::Hosts) and becomes a [`Link`]:
+//! A [`Carrier`] is started on two hosts of a [`Network`](vsnoop_testbed::hosts::Network) and becomes a [`Link`]:
 //! two ends between which connections can be made, and the processes that carry them. Several stand
 //! side by side, each with its own ports, devices and addresses ([`Site`]), so that measurements
 //! can take turns. A tunnel's device with its address stands in the host's namespace, where a
@@ -15,6 +15,7 @@ mod kernel;
 mod nat;
 mod openvpn;
 mod process;
+mod side;
 mod site;
 mod ssh;
 mod tinc;
@@ -30,6 +31,7 @@ use anyhow::Result;
 pub use carrier::{Carrier, Kind};
 pub use ends::Ends;
 use process::Processes;
+pub use side::Side;
 pub use site::Site;
 
 /// A carrier that runs. Its processes end when it is dropped.

@@ -2,13 +2,12 @@
 
 use std::net::Ipv4Addr;
 use std::path::Path;
-use std::sync::Arc;
 
 use anyhow::Result;
-use vsnoop_testbed::hosts::Side;
 
 use super::carrier::{Carrier, Kind};
 use super::ends::Ends;
+use super::side::Side;
 use super::site::{Site, packaged};
 
 const DEVICE: &str = "tap0";
@@ -34,7 +33,7 @@ fn slirp(site: &mut Site) -> Result<Ends> {
         Ok(guest.ip("route show default")?.contains(DEVICE))
     })?;
     Ok(Ends {
-        client: Arc::new(guest),
+        client: guest,
         server: site.host(Side::B).clone(),
         address,
         devices: None,

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use vsnoop_testbed::hosts::{Hosts, Side};
+use vsnoop_testbed::hosts::Network;
 use vsnoop_testbed::interrupt;
 use vsnoop_testbed::net::Netns;
 use vsnoop_testbed::session::Session;
@@ -18,6 +18,7 @@ use vsnoop_testbed::workspace;
 use super::super::Daemon;
 use super::ends::Ends;
 use super::process::Processes;
+use super::side::Side;
 
 /// Ports of a carrier beyond its first: where a server of the lab listens, and where a forwarding
 /// carrier waits for its client.
@@ -32,7 +33,7 @@ const PREFIX_LENGTH: u8 = 24;
 
 #[derive(Debug)]
 pub struct Site<'a> {
-    pub hosts: &'a Hosts,
+    pub hosts: &'a Network,
     session: &'a mut Session,
     dir: PathBuf,
     number: u8,
@@ -42,14 +43,19 @@ pub struct Site<'a> {
 impl<'a> Site<'a> {
     /// `number` tells carriers on the same hosts apart; files are in the session's scratch
     /// directory.
-    pub fn new(hosts: &'a Hosts, session: &'a mut Session, number: u8) -> Result<Self> {
+    pub fn new(hosts: &'a Network, session: &'a mut Session, number: u8) -> Result<Self> {
         let dir = session.scratch().join(format!("link{number}"));
         fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
         Ok(Self { hosts, session, dir, number, processes: Processes::default() })
     }
 
     pub fn host(&self, side: Side) -> &'a Arc<Netns> {
-        self.hosts.host(side)
+        &self.hosts.hosts[side as usize].netns
+    }
+
+    /// The guest that a bridge of the host joins to the path.
+    pub fn guest(&self, side: Side) -> &'a Arc<Netns> {
+        &self.hosts.hosts[side as usize].vms[0]
     }
 
     /// What tells this carrier apart.
