@@ -58,8 +58,8 @@ fn nobody_is_left() -> Result<()> {
     // The one that is left would start the other.
     Helper.kill()?;
     Engine.kill()?;
-    // Until the hooks know that nobody will come, they let the sender try again; then its socket
-    // says what has happened.
+    // Until the hooks know that no engine will come, the sender retransmits; then its socket
+    // reports the reset.
     let mut client = pair.client.twin()?;
     while client.send(1000).is_ok() {
         std::thread::sleep(PERIOD);
@@ -71,7 +71,7 @@ fn nobody_is_left() -> Result<()> {
     clean(attached)
 }
 
-/// The panic switch waits for nobody.
+/// `off` does not wait for the engine.
 fn off() -> Result<()> {
     let topology = scene::still().build()?;
     let mut attached = scene::still().attach(&topology)?;

@@ -1,4 +1,5 @@
-//! Ports that are bridges: the link's tap is where it belongs, whatever becomes of the bridge.
+//! Ports that are bridges: the link's tap is their port, also after the bridge was deleted and made
+//! again.
 
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};

@@ -391,7 +391,7 @@ fn longest() -> Result<()> {
         (number == 1).then(|| format!("[\"{ALL_V4}\", \"{ALL_V6}\"]"))
     }
     fn local(number: usize) -> Option<String> {
-        // What is local cannot be diverted: host 1 diverts nothing.
+        // Local prefixes cannot be diverted: host 1 diverts nothing.
         everywhere(number)
     }
     fn diverts(number: usize) -> Option<String> {

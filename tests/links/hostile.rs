@@ -17,8 +17,8 @@ use vsnoop_testbed::hosts::{
     Network, Outside, PORT, Path, Plan, inner_v4, inner_v6, outer, stranger,
 };
 
-/// Connections are cut after each so many bytes, up to the last: through the handshake and into the
-/// stream. A number that shares no factor with the sizes of records.
+/// Connections are cut after each multiple of this number of bytes, from the handshake into the
+/// stream. It shares no factor with the sizes of records.
 const CUT_EVERY: usize = 149;
 const CUT_EVERY_SOAKED: usize = 37;
 const CUT_LAST: usize = 6000;
@@ -91,7 +91,7 @@ fn datagrams(outside: Outside) -> Result<()> {
         ensure!(state == (true, 0, 0), "{state:?}: {peer}");
         let at = SocketAddr::new(outside.address(number_of_peer), PORT).to_string();
         ensure!(peer["address"] == at, "the peer is said to be at {}", peer["address"]);
-        // Of each a half at least has come through all the rest.
+        // At least a half of each kind has passed the other faults.
         let counters = network.counters()[number_of_peer];
         let wrong = counters.forged + counters.damaged + counters.duplicated;
         let status = host.status()?;
@@ -158,7 +158,7 @@ fn cuts(transport: &'static str) -> Result<()> {
     })?;
     let (cut, planned) =
         (cut.load(Ordering::Relaxed), CUT_LAST / soaked(CUT_EVERY, CUT_EVERY_SOAKED));
-    // A connection that carries little data may end before it has carried so many bytes.
+    // A connection that carries little data may end before its cut.
     ensure!(cut > planned / 2, "{cut} connections of {planned} were cut");
     Ok(())
 }
@@ -195,7 +195,7 @@ fn cut_one_after_another(transport: &'static str, pair: usize, cut: &AtomicUsize
             });
         cut.fetch_add(middle.cut.load(Ordering::Relaxed), Ordering::Relaxed);
         done.store(true, Ordering::Relaxed);
-        // Lets it look.
+        // Wakes its accept(), so that it sees `done`.
         let _ = between.run(|| Ok(TcpStream::connect(SocketAddr::new(stranger(0), PORT))?));
         a.kill();
         b.kill();

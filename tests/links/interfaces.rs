@@ -1,5 +1,5 @@
-//! Ports that are interfaces of other programs: VMs' frames cross them, whatever becomes of the
-//! interfaces.
+//! Ports that are interfaces of other programs: VMs' frames cross them, also after they were
+//! deleted and made again.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::atomic::AtomicU64;
@@ -101,7 +101,7 @@ fn down_and_up() -> Result<()> {
         a.netns.ip("link set vm0 up")?;
         until_port(a, "the port is up", None)?;
         cross(&network)?;
-        // Once for each change, whatever was sent meanwhile.
+        // The link logs each change once, also if frames were sent meanwhile.
         let said = a.words().matches(SAID).count();
         ensure!(said == times, "said {said} times, not {times}: {}", a.words());
     }
@@ -164,7 +164,7 @@ fn segmented(transport: &'static str) -> Result<()> {
         }
     }
     let frames = received(a)? - before;
-    // Of both families.
+    // Datagrams of both families.
     let datagrams = 2 * SENDS * DATAGRAMS;
     ensure!(frames < datagrams as u64 / 2, "{frames} frames of {datagrams} datagrams");
     Ok(())

@@ -17,7 +17,7 @@ use crate::{soaked, trial};
 use vsnoop_testbed::hosts::{Host, Network, PORT, Plan, inner_v4, outer, start_all};
 
 const CHUNK_BYTES: usize = 256 << 10;
-/// After so much, buffers have the size that they keep.
+/// After this number of bytes buffers have their final size.
 const WARM_UP_BYTES: u64 = 256 << 20;
 const BYTES: u64 = 768 << 20;
 const BYTES_SOAKED: u64 = 6 << 30;
@@ -149,7 +149,7 @@ fn send_flows(from: &Tap, to: &Tap, first: u32, last: u32) -> Result<u64> {
             std::thread::sleep(Duration::from_micros(300));
         }
     }
-    // What is still under way.
+    // Waits for frames that are still under way.
     std::thread::sleep(Duration::from_millis(200));
     Ok(arrived + drain()?)
 }
@@ -167,7 +167,7 @@ fn frame(flow: u32) -> Vec<u8> {
 
 fn comes_back(transport: &'static str) -> Result<()> {
     let mut network = Network::configured(Plan { transport, ..Plan::default() })?;
-    // One waits to be called: where both call, a session more is kept for some seconds.
+    // Host 0 does not call: if both hosts call, a host keeps a second session for some seconds.
     let at = format!("address = \"{}:{PORT}\"\n", outer(1));
     network.edit_config(0, |text| text.replace(&at, ""))?;
     start_all(&mut network.hosts)?;

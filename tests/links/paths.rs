@@ -1,4 +1,4 @@
-//! The network between two hosts is not what it was: large packets vanish, connections are cut.
+//! The network between two hosts changes: large packets vanish, connections are cut.
 
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::Command;
@@ -60,8 +60,8 @@ fn not_to_be_cut() -> Option<String> {
     }
 }
 
-/// One after another, the handshakes of 32 connections would take 96 round trips: longer than is
-/// waited for.
+/// Handshakes of 32 connections one after another would take 96 round trips, longer than the
+/// timeout.
 fn long() -> Result<()> {
     const CONNECTIONS: u64 = 16;
     let plan = Plan { path: Path::Relay { realtime: false }, transport: "tls", ..Plan::default() };
@@ -209,7 +209,7 @@ fn jumbo() -> Result<()> {
     for at in [inner_v4(1, 0), inner_v6(1, 0)] {
         transfer::run(&a.vms[0], &b.vms[0], at, 8 << 20, &moved)?;
     }
-    // One frame for each, as long as the VMs' interfaces take.
+    // Datagrams of one frame each, as large as the VMs' interfaces take.
     for (from, to) in [(a, b), (b, a)] {
         let bind = |host: &Host| {
             let at = SocketAddr::new(inner_v4(host.number(), 0), 0);

@@ -108,7 +108,7 @@ fn rekeyed(transport: &'static str) -> Result<()> {
 fn moved_address(outside: Outside) -> Result<()> {
     const ELSEWHERE: usize = 99;
     let mut network = Network::configured(Plan { outside, ..Plan::default() })?;
-    // One waits, so that it is known who has to be followed.
+    // Host 1 does not call, so that host 0's address is the one to follow.
     let at = format!("address = \"{}\"\n", SocketAddr::new(outside.address(0), PORT));
     network.edit_config(1, |text| text.replace(&at, ""))?;
     start_all(&mut network.hosts)?;

@@ -1,4 +1,4 @@
-//! Callers that are nobody's peers, a thousand a second, beside a link that works.
+//! A thousand calls a second from strangers, which are no peers, beside a link that works.
 //!
 //! A call counts when its connection was made. On a busy machine there are fewer in a second. In
 //! `make soak` the transfers beside them go on until there were enough seconds with a thousand.
@@ -40,7 +40,7 @@ const FLOODER_CALLS: usize = 50;
 const OPEN: usize = 100;
 /// Bound of a link's growth in memory under the flood.
 const GROWTH_KIB: u64 = 16 << 10;
-/// Handshakes have threads of their own, at most so many, beside those that a link has anyway.
+/// The most threads of handshakes, beside those that a link always has.
 const THREADS: u64 = 64 + 16;
 
 pub fn trials() -> Vec<Trial> {
@@ -277,8 +277,8 @@ fn behave(mut stream: TcpStream, manner: Manner, dialer: &Dialer) -> Option<TcpS
         }
         Manner::Pretends => {
             let deadline = Instant::now() + Duration::from_millis(100);
-            // That it is refused is what it is for; that it is taken would be seen as one peer
-            // more.
+            // The call is expected to be refused: if the link accepted it, the status would show
+            // another peer.
             let _ = tcp_handshake::dial(stream, dialer, hello(), deadline);
             None
         }

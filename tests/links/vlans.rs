@@ -118,7 +118,7 @@ fn arrives(from: &Tap, to: &Tap, sent: &[u8]) -> Result<()> {
     }
 }
 
-/// Not something that a bridge says by itself.
+/// Whether the test sent this frame: bridges send frames of their own.
 fn is_ours(frame: &[u8]) -> bool {
     frame.windows(2).take(24).any(|word| word == ETHER_TYPE.to_be_bytes())
 }

@@ -37,8 +37,8 @@ impl Backlog {
         Ok(Self { sender, receiver })
     }
 
-    /// Writes so many frames, one after the other: each is acknowledged before the next is sent, by
-    /// the VM or for it, so that none overtakes another.
+    /// Writes `frames` frames, one after the other: each is acknowledged before the next is sent,
+    /// by the VM or for it, so that none overtakes another.
     pub fn send(&mut self, frames: usize) -> Result<()> {
         for _ in 0..frames {
             self.sender.write_all(&[1; WRITE_BYTES]).context("sending")?;
@@ -58,12 +58,12 @@ impl Backlog {
         Ok(bytes)
     }
 
-    /// Reads so many frames at the VM.
+    /// Reads `frames` frames at the VM.
     pub fn receive(&mut self, frames: usize) -> Result<()> {
         self.receiver.read_exact(&mut vec![0; frames * WRITE_BYTES]).context("receiving")
     }
 
-    /// Writes so many bytes at once, as bulk data, and reads them at the VM.
+    /// Writes `bytes` bytes at once, as bulk data, and reads them at the VM.
     pub fn burst(&mut self, bytes: usize) -> Result<()> {
         let Self { sender, receiver } = self;
         std::thread::scope(|scope| {

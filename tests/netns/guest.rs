@@ -55,7 +55,7 @@ fn none() -> Faults {
 const SHORT_STREAMS: u64 = 8;
 const SHORT_BYTES: u64 = 10_000;
 
-/// Whatever a guest does to what it was handed, and to its answers.
+/// Runs a case whose guest loses or damages frames to it, and its own answers, as these faults say.
 fn lossy(mut to_vm: Faults, mut from_vm: Faults, offloads: Offloads) -> anyhow::Result<()> {
     if offloads.tso {
         // Fewer frames carry the same bytes.

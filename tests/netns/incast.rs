@@ -221,7 +221,7 @@ fn gone(case: Case) -> Result<()> {
     attached.detach()
 }
 
-/// As between VMs of one bridge: nothing comes through the uplink, and nothing is shaped, whichever
+/// Packets do not come through the uplink, as between VMs of one bridge: none is shaped, whichever
 /// end opens the connection, from its handshake on.
 fn beside(case: Case) -> Result<()> {
     if !attached::is_wanted() {

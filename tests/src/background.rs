@@ -13,7 +13,7 @@ use nix::unistd::Pid;
 /// Far longer than it takes to start one.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// One of them, by its name.
+/// A background process, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Process {
     Helper,
@@ -38,7 +38,8 @@ impl Process {
             Ok(_) => Ok(None),
             Err((_, Errno::EWOULDBLOCK)) => {
                 let text = fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
-                // Not written yet; or that of the one before, which has ended.
+                // The id may not be written yet, or be that of the previous process, which has
+                // ended.
                 let pid = text.trim().parse().ok();
                 Ok(pid.filter(|pid: &i32| fs::read_link(format!("/proc/{pid}/exe")).is_ok()))
             }
@@ -78,7 +79,7 @@ impl Process {
     }
 }
 
-/// Which file a process runs.
+/// The inode number of the program that a process runs.
 pub fn program_of(pid: i32) -> Result<u64> {
     let path = format!("/proc/{pid}/exe");
     Ok(fs::metadata(&path).with_context(|| path)?.ino())

@@ -70,9 +70,9 @@ const TESTS: [(&str, Test); 16] = [
     ("hold_mends_what_a_guest_firewall_loses_20_percent", hold::firewall_of_20_percent),
     ("hold_outlives_its_engine_in_mid_transfer", hold::engine_killed),
     ("hold_keeps_what_a_paused_guest_has_no_time_for", hold::paused),
-    // Takes the victim's network away for good.
+    // Removes the victim's network permanently.
     ("a_tap_deleted_in_mid_transfer_harms_nobody_else", deleted_tap),
-    // Takes the neighbour away for good.
+    // Removes the neighbour permanently.
     ("hold_resets_the_sender_of_a_guest_that_is_killed", hold::killed),
 ];
 
@@ -206,7 +206,7 @@ impl Bench {
         while Instant::now() < deadline {
             interrupt::check()?;
             let frozen = Frozen::begin(self)?;
-            // What is under way comes to the ring.
+            // Frames under way arrive in the ring.
             thread::sleep(Duration::from_millis(500));
             if over() {
                 return Ok(None);
@@ -343,7 +343,7 @@ fn small_ring(bench: &Bench) -> Result<()> {
     with_enough_bytes("the ring was never full: nothing was tested", |times| {
         let since = bench.stage.tap_counts(VICTIM)?;
         thread::scope(|scope| {
-            // Few bytes: TCP recovers from so many losses by its timer, which doubles each time.
+            // Few bytes: TCP recovers from this loss by its timer, which doubles each time.
             let upload = || bench.exact(VICTIM, Upload, MB * times);
             let jobs: Vec<_> = (0..4).map(|_| scope.spawn(upload)).collect();
             bench.until_moved(since.to_vm_bytes, 500 * KB)?;
@@ -458,8 +458,9 @@ fn deleted_tap(bench: &Bench) -> Result<()> {
             bench.freeze_with_outstanding(over)?.context("a transfer without end ended")?;
         bench.stage.host().delete(port)?;
         drop(frozen);
-        // Nobody is left who could answer, so neither an answer nor a wrong byte can come. A sender
-        // that was told too much must know; one that was not tries again for as long as TCP does.
+        // The VM is unreachable, so neither an answer nor a wrong byte can come. A sender whose
+        // data was acknowledged early must get a reset; another one retransmits until its TCP gives
+        // up.
         match joined(up)? {
             Outcome::Broken(_) => (),
             Outcome::Hung if !bench.attached => (),
@@ -470,7 +471,7 @@ fn deleted_tap(bench: &Bench) -> Result<()> {
     drop(load);
     bench.exact(NEIGHBOUR, Upload, 5 * MB)?;
     if bench.attached {
-        // Until the helper has looked, detaching is what the operator may do as well.
+        // Until the helper has noticed, the operator may detach as well.
         wait_until("the helper clears up after the deleted tap", || {
             Ok(bench.status(VICTIM)?.is_none())
         })?;

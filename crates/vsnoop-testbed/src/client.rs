@@ -78,7 +78,7 @@ fn run(request: &Request) -> Result<Outcome> {
     result.or_else(|error| {
         let Some(io) = error.downcast_ref::<io::Error>() else { return Err(error) };
         match io.kind() {
-            // Of our own making: the kernel's has a number.
+            // Our own error: one of the kernel has an errno.
             ErrorKind::TimedOut if io.raw_os_error().is_none() => Ok(Outcome::Hung),
             ErrorKind::ConnectionReset
             | ErrorKind::ConnectionAborted

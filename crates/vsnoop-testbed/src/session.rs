@@ -1,4 +1,4 @@
-//! One lab at a time, and nothing left behind.
+//! Runs one lab at a time, and undoes its changes to the machine.
 //!
 //! A [`Session`] holds a lock, so that a second lab on the same machine is refused, and a journal
 //! of what has to be undone: settings of the kernel, QEMU processes, attached ports. Dropping it
@@ -156,7 +156,7 @@ impl Session {
         self.undo();
     }
 
-    /// Undoes what the journal holds. Each step is tried, whatever became of the others.
+    /// Undoes the journal's entries. Each step is tried, also if others failed.
     fn undo(&mut self) {
         for port in self.journal.ports.drain(..) {
             if !Path::new("/run/netns").join(&port.netns).exists() {

@@ -32,7 +32,7 @@ use crate::vsnoop::Vsnoop;
 
 /// All taps and the path are in it.
 pub const BRIDGE: &str = "vslab-br";
-/// Of the addresses of host and machines.
+/// The prefix length of the addresses of host and machines.
 pub const PREFIX_LENGTH: u8 = 24;
 const BOOT_TIMEOUT: Duration = Duration::from_secs(120);
 /// The time slice of the credit scheduler of the paper's Xen.

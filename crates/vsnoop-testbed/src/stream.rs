@@ -114,7 +114,7 @@ struct Shared {
     verified: [AtomicU64; 2],
 }
 
-/// A gate at which writers wait. It opens once for each step, or for good.
+/// A gate at which writers wait. It opens once for each step, or permanently.
 #[derive(Debug, Default)]
 struct Gate {
     open: bool,
@@ -226,7 +226,7 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    /// Waits until the gate is open for good.
+    /// Waits until the gate is open permanently.
     fn until_open(&self) {
         let gate = self.gate.lock().unwrap_or_else(PoisonError::into_inner);
         drop(self.changed.wait_while(gate, |gate| !gate.open));
@@ -394,7 +394,7 @@ fn ended(error: io::Error) -> Result<Half> {
         BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected, TimedOut, WouldBlock,
     };
     match error.kind() {
-        // Not connected: a reset came between the last write and the shutdown.
+        // ENOTCONN: a reset came between the last write and the shutdown.
         BrokenPipe | ConnectionAborted | ConnectionReset | NotConnected | TimedOut => {
             Ok(Half::Reset)
         }

@@ -38,7 +38,7 @@ struct Carried {
     refused: AtomicU64,
 }
 
-/// One end: in which namespace, for which VM.
+/// One end: its namespace, its VM's addresses, and its rules.
 #[derive(Clone, Debug)]
 struct End {
     netns: String,
@@ -115,7 +115,7 @@ impl Link {
         self.carried.iter().map(|carried| carried.bytes.load(Ordering::Relaxed)).sum()
     }
 
-    /// From each host.
+    /// Frames from each host.
     pub fn frames(&self) -> [u64; 2] {
         [0, 1].map(|number| self.carried[number].frames.load(Ordering::Relaxed))
     }
@@ -212,7 +212,7 @@ impl Process {
         // SAFETY: a plain system call, which may stand between fork and exec.
         unsafe {
             command.pre_exec(|| {
-                // It does not outlive this program, whatever becomes of that.
+                // The link does not outlive this program, even if that is killed.
                 match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) {
                     0 => Ok(()),
                     _ => Err(std::io::Error::last_os_error()),

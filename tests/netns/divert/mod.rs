@@ -75,7 +75,7 @@ fn connect(hosts: &Network, family: Family) -> Result<Pair> {
         .with_context(|| format!("{family:?}"))
 }
 
-/// So many bytes both ways at once, all of them verified.
+/// Exchanges `bytes` bytes both ways at once, and verifies all of them.
 fn exchange(pair: &mut Pair, bytes: u64) -> Result<()> {
     std::thread::scope(|scope| {
         let mut threads = Vec::new();
@@ -102,7 +102,7 @@ fn through_the_link(layout: Layout, family: Family) -> Result<()> {
     ensure!(link.largest() > ORDINARY_FRAME_BYTES, "super-packets were cut");
     for (diversion, frames) in link.diversions.iter().zip(link.frames()) {
         let diverted: u64 = diversion.counters()?.iter().map(|(_, counted)| counted.packets).sum();
-        // What was sent last may still be on its way.
+        // The last packets may still be on their way.
         ensure!(diverted >= frames && frames > 0, "{diverted} diverted, {frames} carried");
     }
     Ok(())

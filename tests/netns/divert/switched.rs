@@ -74,7 +74,7 @@ fn other_rules() -> Result<()> {
         exchange(&mut pair, BYTES)?;
         let after = link.frames();
         let is_diverted = action != Action::Never;
-        // What the hook let into the link before comes out of it later.
+        // Packets that the hook diverted before come out of the link later.
         let carried = after[0] - before[0];
         ensure!((carried > 10) == is_diverted, "{action:?}: {carried} frames carried");
         ensure!(after[1] > before[1], "the other host's rules have changed too");

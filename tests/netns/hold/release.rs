@@ -70,7 +70,7 @@ fn pause() -> Result<()> {
             })?;
             ensure!(!pausing.is_finished(), "pause waited for nothing");
             topology.guest().set_freeze(Freeze::Never);
-            // What the VM has acknowledged its application need not have read.
+            // The application need not have read the bytes that the VM acknowledged.
             pair.vm.receive(BYTES)?;
             match pausing.join() {
                 Ok(paused) => paused.map(drop),

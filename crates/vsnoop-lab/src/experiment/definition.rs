@@ -1,4 +1,4 @@
-//! What an experiment is: its name, what a report says of it, and how it may be run.
+//! The definition of an experiment: its name, the words of its report, and its options.
 
 use anyhow::{Result, bail};
 use vsnoop_testbed::stage::path::PathLink;
@@ -29,13 +29,13 @@ pub struct Options {
     pub rounds: Option<usize>,
     /// Machines that share the core.
     pub vms: Vec<usize>,
-    /// Of each machine, 0.0 to 1.0.
+    /// The CPU load of each machine, from 0.0 to 1.0.
     pub loads: Vec<f64>,
     pub path_rtts_ms: Vec<f64>,
     pub path_loss_percent: Option<f64>,
-    /// Of a path that has a rate.
+    /// The rate and queue of the path; `None`: the path has no rate.
     pub path_link: Option<PathLink>,
-    /// Of `incast` only.
+    /// Options of the experiment `incast` only.
     pub incast: Selection,
 }
 

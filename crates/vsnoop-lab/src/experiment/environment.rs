@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::results::OPTIONS;
 
-/// What every experiment records; what cannot be found out is `unknown`.
+/// Properties of the machine that every experiment records; `unknown` if one cannot be read.
 pub fn describe() -> BTreeMap<String, Value> {
     let text = |path: &str| fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
     let cpu = text("/proc/cpuinfo").and_then(|info| {

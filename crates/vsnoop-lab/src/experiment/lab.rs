@@ -1,4 +1,4 @@
-//! What every experiment on machines begins with.
+//! The first steps of every experiment on machines.
 
 use anyhow::{Result, ensure};
 use serde_json::json;

@@ -8,7 +8,8 @@ use vsnoop_testbed::stage::{HOST, Stage};
 use crate::results::statistics::{ascending, percentile};
 
 const PINGS: u16 = 40;
-/// The median of the measured round trips may differ by so much from what was asked for.
+/// The largest accepted difference between the median of the measured round trips and the requested
+/// one.
 const TOLERANCE: Duration = Duration::from_millis(1);
 
 /// Round trips as they were measured on a path without load.

@@ -75,7 +75,7 @@ impl Daemon {
     /// Does not wait until it does.
     fn tell_to_end(&mut self) {
         if matches!(self.0.try_wait(), Ok(None)) {
-            // It may have ended meanwhile; nobody else has its id before it is waited for.
+            // The process may have ended; its id is not used again before we wait for it.
             let _ = kill(self.pid(), Signal::SIGTERM);
         }
     }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 /// The two hosts' path, and what the ends send over it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Link {
-    /// Of the path between the hosts; none is a veth, as fast as the machine.
+    /// The rate of the path between the hosts; `None`: a veth, as fast as the machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate_mbit: Option<u64>,
     /// The ends leave segmentation, merging and checksums to their devices.
@@ -85,7 +85,7 @@ pub struct Carried {
     /// Round trips of single echoes, raw.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub idle_pings_ms: Vec<f64>,
-    /// The same while the stream ran.
+    /// Round trips while the stream ran, in milliseconds.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub loaded_pings_ms: Vec<f64>,
     /// Echoes without an answer during the stream.

@@ -57,7 +57,7 @@ pub struct Sample {
     pub acked_ms: Option<f64>,
     pub delivered_ms: Option<f64>,
     pub retransmissions: u32,
-    /// Of these, how many the receiver called needless (D-SACK).
+    /// Retransmissions that the receiver reported as needless (D-SACK).
     pub dsack_duplicates: u32,
     /// Frames lost at the machine's tap during the transfer. Without any, and on a path without
     /// loss, every retransmission was needless.
@@ -102,7 +102,7 @@ pub struct Cell {
     pub load: f64,
     /// Delay of the path between client and host, both ways; 0 is a veth.
     pub path_rtt_ms: f64,
-    /// Of MTU-sized segments, each way.
+    /// The loss of MTU-sized segments in each direction, in percent.
     pub path_loss_percent: f64,
     /// Where the path has a rate and a queue.
     #[serde(flatten)]
@@ -195,7 +195,7 @@ pub struct Figure {
     pub better: String,
 }
 
-/// Of the environment: the options of the command.
+/// The key of the command's options in the environment.
 pub const OPTIONS: &str = "options";
 const FILE: &str = "results.json";
 

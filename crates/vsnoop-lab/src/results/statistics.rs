@@ -13,7 +13,7 @@ pub const DELIVERED: Metric = Metric { name: "delivered_ms", of: |sample| sample
 pub const TOTAL: Metric =
     Metric { name: "total_ms", of: |sample| Some(sample.connect_ms? + sample.delivered_ms?) };
 
-/// From the first request to the last byte of all senders.
+/// Time from the first request to the last byte of all senders.
 pub const ROUND: Metric =
     Metric { name: "round_ms", of: |sample| Some(sample.round.as_ref()?.round_ms) };
 pub const GOODPUT: Metric =

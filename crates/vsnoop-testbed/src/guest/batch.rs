@@ -68,7 +68,7 @@ impl Batch<'_> {
     /// Boots the machine and waits until it powers off; after `limit` it is killed. One whose
     /// kernel ends before its init is booted again.
     pub fn run(&self, limit: Duration) -> Result<Report> {
-        // In memory: nothing is left behind, whatever becomes of us.
+        // In memory, so that nothing remains if this process is killed.
         let image = memfd_create(c"vsnoop-lab-batch", MFdFlags::MFD_CLOEXEC)
             .context("make a file for the initramfs")?;
         let mut image = File::from(image);
@@ -129,12 +129,12 @@ impl Report {
     }
 }
 
-/// What follows the mark and this word.
+/// The rest of a line after the mark and this word.
 fn marked<'a>(line: &'a str, word: &str) -> Option<&'a str> {
     line.strip_prefix(MARK)?.trim_start().strip_prefix(word).map(str::trim)
 }
 
-/// The init. Whatever fails is seen in what follows, and the machine powers off in the end.
+/// The init. The output shows if a step fails, and the machine powers off in any case.
 fn script(commands: &[&[&str]]) -> String {
     let mut script = String::from(
         "#!/bin/sh\n\

@@ -15,9 +15,9 @@ use crate::net::{Netns, check};
 use crate::relay::{Freeze, Relay};
 use crate::workspace;
 
-/// Until all peers are up, or a host is down.
+/// The longest wait for a link to start, or for its status to change.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Until a link that was told to end is killed.
+/// The time after SIGTERM until a link is killed.
 const END_PATIENCE: Duration = Duration::from_secs(60);
 
 /// A host with its VMs. Relays are declared first, to end before their namespaces.
@@ -42,7 +42,7 @@ pub fn start_all(hosts: &mut [Host]) -> Result<()> {
 }
 
 impl Host {
-    /// One whose link is called `name`, and not configured yet.
+    /// Makes a host whose link is called `name`, and not configured yet.
     pub(super) fn new(
         number: usize,
         name: String,
@@ -58,7 +58,7 @@ impl Host {
         self.relays.iter().for_each(|relay| relay.set_freeze(freeze));
     }
 
-    /// The link is as this text says from its next start on.
+    /// Sets the link's configuration, which it reads at its next start.
     pub fn configure(&self, text: &str) -> Result<()> {
         fs::write(&self.config, text).with_context(|| format!("writing {}", self.config.display()))
     }
@@ -99,7 +99,7 @@ impl Host {
 
     pub(super) fn tell_to_end(&self) {
         if let Some(link) = &self.link {
-            // It may have ended, but nobody has waited for it, so nobody else has its id.
+            // The link may have ended; its id is not used again before we wait for it.
             let _ = kill(Pid::from_raw(link.id() as i32), Signal::SIGTERM);
         }
     }

@@ -1,4 +1,4 @@
-//! What a network consists of.
+//! Options of a network.
 
 use std::net::IpAddr;
 
@@ -14,15 +14,15 @@ pub(super) const BRIDGED_UPLINK: &str = "uplink2";
 /// The bridge of a host.
 pub(super) const BRIDGE: &str = "br0";
 
-/// What joins the hosts.
+/// The path that joins the hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Path {
     /// A bridge in a namespace of its own.
     Bridge,
     /// A veth pair; two hosts.
     Veth,
-    /// A relay, which forwards packets of the MTU only; two hosts. On a real-time thread, its
-    /// delays hold whatever else runs.
+    /// A relay, which forwards packets of the MTU only; two hosts. A real-time thread keeps its
+    /// delays also on a busy machine.
     Relay { realtime: bool },
 }
 

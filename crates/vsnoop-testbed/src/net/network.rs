@@ -58,7 +58,7 @@ impl Net {
         Ok(netns)
     }
 
-    /// The same without IPv6: nothing on the wire comes from the host itself.
+    /// Like [`Net::host`], without IPv6: the host itself sends nothing.
     pub fn silent_host(&self, role: &str) -> Result<Netns> {
         let netns = self.host(role)?;
         netns.set_sysctl("net.ipv6.conf.all.disable_ipv6", "1")?;

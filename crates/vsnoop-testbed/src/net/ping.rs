@@ -77,7 +77,7 @@ pub fn echo_number(packet: &[u8], id: u16) -> Option<u16> {
     ours.then_some(u16::from_be_bytes([high, low]))
 }
 
-/// What an IPv4 packet carries.
+/// The payload of an IPv4 packet.
 fn payload(packet: &[u8]) -> Option<&[u8]> {
     let header = usize::from(packet.first()? & 0xf) * 4;
     packet.get(header..)

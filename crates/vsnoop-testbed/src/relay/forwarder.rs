@@ -142,7 +142,7 @@ impl Forwarder {
         Ok(true)
     }
 
-    /// Whether nothing may be read now, and when that changes.
+    /// Whether the relay must not read now, and until when.
     fn frozen(&self, now: Instant) -> (bool, Option<Instant>) {
         match self.faults.freeze {
             Freeze::Never => (false, None),
@@ -268,8 +268,9 @@ impl Forwarder {
             {
                 count(&self.control.counters.damaged);
             } else if self.hits(self.faults.forge) {
-                // Of what arrives as it is: else it would be the first of these bytes, and believed
-                // rightly.
+                // Forge only a copy of a frame that arrives unchanged: the copy of a damaged one
+                // would be the first to carry these bytes, and the receiver would rightly accept
+                // it.
                 self.forge(&packet, to);
             }
             if self.hits(self.faults.duplicate) {
@@ -343,7 +344,7 @@ impl Forwarder {
         }
     }
 
-    /// Writes what has waited long enough.
+    /// Writes frames whose delay is over.
     fn release(&mut self, to: &Queues) {
         let now = Instant::now();
         while self.waiting.peek().is_some_and(|Reverse(first)| first.until <= now) {

@@ -46,7 +46,7 @@ pub fn require_qemu() -> Result<()> {
     Ok(())
 }
 
-/// One of a machine's places in the network.
+/// A network interface of a machine.
 #[derive(Clone, Debug)]
 pub struct Network<'a> {
     /// Holds the tap; QEMU runs inside it.
@@ -83,7 +83,7 @@ impl Vm {
         networks: &[Network],
         dir: &Path,
     ) -> Result<Self> {
-        // What an earlier machine of this name said is not said by this one.
+        // Deletes the output of an earlier machine of this name.
         if dir.exists() {
             fs::remove_dir_all(dir).with_context(|| format!("empty {}", dir.display()))?;
         }
@@ -227,8 +227,8 @@ impl Vm {
         Ok(())
     }
 
-    /// Puts the vCPUs on the guests' core, where they may take so many percent of the time, and
-    /// QEMU's other threads on the host's.
+    /// Puts the vCPUs on the guests' core, limited to `percent` of its time, and QEMU's other
+    /// threads on the host's core.
     pub fn limit(&self, percent: u32) -> Result<()> {
         let vcpus = self.vcpu_threads()?;
         sched::place(self.pid(), &vcpus).with_context(|| format!("place {}", self.name))?;

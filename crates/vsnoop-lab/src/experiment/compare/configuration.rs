@@ -1,10 +1,10 @@
-//! What is done for a machine, by name.
+//! The configurations that are compared, by name.
 
 use anyhow::Result;
 
 use crate::experiment::definition::chosen;
 
-/// One way to treat a machine that receives.
+/// What accelerates the machine that receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Configuration {
     /// Nothing.

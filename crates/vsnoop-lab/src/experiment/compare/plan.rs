@@ -1,4 +1,4 @@
-//! Which transfers an experiment makes: cells, and rounds of each size in them.
+//! The transfers of an experiment: cells, and rounds of each size in them.
 
 use anyhow::{Result, ensure};
 

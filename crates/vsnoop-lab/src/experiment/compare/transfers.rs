@@ -58,8 +58,8 @@ impl Transfers {
         Ok(Self { proxy, server, stage, configurations, cell: Cell::default(), begin })
     }
 
-    /// Lays the path of a cell, measures it, and lets everybody find everybody. Returns what was
-    /// measured.
+    /// Sets up the path of a cell, measures it, and transfers some bytes in each configuration, so
+    /// that neighbours are resolved. Returns the measured round trips, as text.
     pub fn enter(&mut self, cell: Cell) -> Result<String> {
         let rtt = Duration::from_secs_f64(cell.path_rtt_ms / 1e3);
         self.stage.set_path(&PathOptions {

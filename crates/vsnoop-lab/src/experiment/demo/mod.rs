@@ -28,11 +28,13 @@ use crate::experiment::path_check::check_path;
 use crate::results::report::Words;
 use crate::results::{CUT_SHORT, Cell, Results, Sample, statistics};
 
-/// Of the VM's own work; not the quota's period, so that load and quota do not stay in phase.
+/// The period of the VM's own load. It differs from the quota's period, so that load and quota do
+/// not stay in phase.
 const LOAD_PERIOD_MS: u32 = 70;
 /// Requests of one attachment, where they are small.
 const GETS: usize = 20;
-/// What attaching takes in the background is over by then, and the quota is whole again.
+/// The pause after attaching: background work of `attach` is over by then, and the quota is
+/// refilled.
 const PAUSE_MS: std::ops::Range<u64> = 500..700;
 const END_TIMEOUT: Duration = Duration::from_secs(10);
 /// The only machine.
@@ -104,7 +106,7 @@ fn run(options: &Options) -> Result<Results> {
             .with_context(|| part.cell.to_string());
         if let Err(error) = measured {
             ensure!(!results.samples.is_empty(), "nothing was measured: {error:#}");
-            // What was measured until then is not lost, nor taken for the whole.
+            // The results keep the samples from before the error, and are marked as incomplete.
             results.environment.insert(CUT_SHORT.into(), json!(format!("{error:#}")));
             break;
         }
@@ -165,7 +167,7 @@ impl Uploads<'_> {
             self.stage.attach_with(VM, options)?;
         }
         std::thread::sleep(Duration::from_millis(fastrand::u64(PAUSE_MS)));
-        // Of what came before, nothing is asked.
+        // Drops the packets captured before this measurement.
         self.capture.take()?;
         let drops_before = self.stage.tap_counts(VM)?.drops;
         let at_ms = self.begin.elapsed().as_secs_f64() * 1e3;

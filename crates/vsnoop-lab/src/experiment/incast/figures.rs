@@ -1,4 +1,4 @@
-//! What the rounds of a group come to, and the figures of the experiment.
+//! The outcome of a group's rounds, and the figures of the experiment.
 //!
 //! Figures are of cubic senders with the kernel's least RTO, every sender with the same size, and a
 //! buffer of 128 kB; those of a part with guests end with its name, those of `off` with `_off`.
@@ -64,7 +64,8 @@ pub fn outcome<'a>(samples: impl Iterator<Item = &'a Sample>) -> Option<Outcome>
     })
 }
 
-/// Of so many senders with so much each, if that was measured.
+/// The outcome with this number of senders, each of which sends `size_bytes`; `None` if it was not
+/// measured.
 pub fn found(
     results: &Results,
     configuration: &str,
@@ -133,7 +134,7 @@ pub fn figures(results: &Results) -> Vec<Figure> {
     figures
 }
 
-/// Of the first group with so many senders with so much each in this part.
+/// The outcome of the first such group of this part.
 fn found_in(
     results: &Results,
     part: Part,

@@ -272,8 +272,8 @@ impl Stage {
         Ends::open(&self.fan_in, self.guests.as_ref(), wanted, &self.pattern)
     }
 
-    /// What one flow carries, in Mb/s, and how large its packets are at the last hop, if that is
-    /// limited.
+    /// The throughput of one flow in Mb/s, and the mean size of its packets at the last hop in
+    /// bytes if that hop has a rate.
     pub fn one_flow(
         &mut self,
         last_hop: Option<LastHop>,
@@ -314,12 +314,12 @@ impl Stage {
     }
 }
 
-/// Whether these can be measured on the same stage.
+/// Whether these two points can be measured on the same stage.
 pub fn same(one: &Incast, other: &Incast) -> bool {
     if one.part.has_guests() { one.part == other.part } else { !other.part.has_guests() }
 }
 
-/// As the point has it.
+/// The last hop that this point asks for.
 pub fn last_hop(incast: &Incast) -> LastHop {
     let &Incast { rate_mbit, buffer_bytes, mark_bytes, .. } = incast;
     LastHop { rate_mbit, buffer_bytes, mark_bytes }

@@ -118,7 +118,7 @@ fn run(options: &Options) -> Result<Results> {
     for name in runs.iter().copied().filter(|name| *name != DICTIONARY) {
         turns.extend(CONTENTS.map(|content| ((name, content), rounds(options, ROUNDS))));
     }
-    // What is sent again must have been sent before.
+    // The dictionary finds only content that was sent before: the first turn sends it.
     let mut first: Vec<((&str, Content), usize)> = Vec::new();
     if runs.contains(&DICTIONARY) {
         first.push(((DICTIONARY, Content::Text), 1));

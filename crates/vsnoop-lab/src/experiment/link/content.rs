@@ -1,4 +1,4 @@
-//! What streams consist of. All but `/usr/lib` is the same on every machine.
+//! The contents of streams. All but `/usr/lib` are the same on every machine.
 //!
 //! Text and log lines are made up, from a seed, so that zstd finds in them what it finds in real
 //! ones: a ratio of somewhat more than 4 at level 1.
@@ -179,7 +179,7 @@ fn libraries(bytes: usize) -> Result<Vec<u8>> {
         if data.len() >= bytes {
             break;
         }
-        // One that cannot be read is left out.
+        // Files that cannot be read are left out.
         if let Ok(library) = fs::read(&file) {
             data.extend_from_slice(&library);
         }
@@ -199,7 +199,7 @@ fn collect(dir: PathBuf, depth: usize, files: &mut Vec<PathBuf>) {
     }
 }
 
-/// What xz makes of log lines. It takes a while, and is kept.
+/// Log lines compressed by xz. Compression takes seconds, so the result is kept in a file.
 fn xz(bytes: usize) -> Result<Vec<u8>> {
     const LOG_PER_XZ: usize = 6;
     let dir = workspace::root()?.join("build/link");

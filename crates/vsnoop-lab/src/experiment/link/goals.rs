@@ -18,9 +18,9 @@ pub struct Goal {
 pub enum Bound {
     AtLeast(f64),
     AtMost(f64),
-    /// So many times another figure.
+    /// At least this multiple of another figure.
     Times(f64, &'static str),
-    /// At most so many times another figure.
+    /// At most this multiple of another figure.
     MostTimes(f64, &'static str),
 }
 

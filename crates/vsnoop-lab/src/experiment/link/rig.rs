@@ -35,7 +35,7 @@ pub struct Rig {
     begin: Instant,
 }
 
-/// What one measurement does.
+/// The parameters of one measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct Task<'a> {
     pub cell: Cell,
@@ -80,7 +80,7 @@ impl Rig {
                 Ok(link) => links.push(link),
                 Err(error) => {
                     interrupt::check()?;
-                    // What a command complained of may go on with its usage.
+                    // A command may print its usage after the error.
                     let error = format!("{error:#}");
                     let reason = error.lines().next().unwrap_or_default().to_owned();
                     eprintln!("{name} is missing: {reason}");

@@ -73,13 +73,13 @@ impl Series {
     }
 }
 
-/// Of all that the turns take.
+/// The progress of all turns together.
 pub fn progress_of<T>(turns: &[&[(T, usize)]]) -> Progress {
     let rounds = turns.iter().flat_map(|turns| turns.iter()).map(|(_, rounds)| rounds);
     Progress::new(rounds.sum())
 }
 
-/// Of one configuration, unless the options say otherwise.
+/// The rounds of one configuration: `usual`, unless the options say otherwise.
 pub fn rounds(options: &Options, usual: usize) -> usize {
     options.rounds.unwrap_or(if options.quick { 1 } else { usual })
 }

@@ -15,7 +15,7 @@ use vsnoop_testbed::socket::info;
 
 use crate::peers::link::Link;
 
-/// As much as iperf3 writes at a time.
+/// The size of iperf3's writes.
 const CHUNK_BYTES: usize = 128 * 1024;
 /// How long an end may make no progress.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const SS_PATIENCE: Duration = Duration::from_secs(5);
 const CONGESTION_CONTROL: &str = "cubic";
 
-/// What is sent: `data`, over and over.
+/// The content of a stream: `data`, repeated.
 #[derive(Clone, Copy, Debug)]
 pub struct Load<'a> {
     pub data: &'a [u8],
@@ -64,7 +64,7 @@ pub fn stream(link: &Link, load: Load) -> Result<Streamed> {
         let receiving = scope.spawn(|| receive(&listener, load));
         let sent = send(link, load);
         if sent.is_err() {
-            // Nobody will come any more.
+            // The client failed, so no connection will come: this ends the receiver's accept().
             let _ = listener.shutdown(Shutdown::Both);
         }
         let received = receiving.join().map_err(|_| anyhow!("the receiver panicked"))?;
@@ -109,7 +109,7 @@ fn wait_for_ss(link: &Link) -> Result<String> {
     bail!("ss -ti shows no stream within {} s", SS_PATIENCE.as_secs())
 }
 
-/// What `ss -ti` says about the client's end of a stream; nothing before there is one.
+/// The output of `ss -ti` for the client's end of a stream; empty before the connection exists.
 fn ask_ss(link: &Link) -> Result<String> {
     let port = format!(":{}", link.connect_address().port());
     let mut command = link.ends.client.command("ss");
@@ -122,7 +122,7 @@ fn open() -> Result<Socket> {
     let socket =
         Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP)).context("a socket")?;
     socket.set_tcp_congestion(CONGESTION_CONTROL.as_bytes()).context("choose cubic")?;
-    // Of a listening socket it bounds the wait for a connection.
+    // On a listening socket the read timeout bounds accept().
     socket.set_read_timeout(Some(PATIENCE)).context("bound a socket's reads")?;
     socket.set_write_timeout(Some(PATIENCE)).context("bound a socket's writes")?;
     Ok(socket)

@@ -37,7 +37,7 @@ const PLAN: [(&str, usize, usize); 14] = [
 
 const RATE_MBIT: u64 = 100;
 const ONE_WAY: Duration = Duration::from_millis(10);
-/// One and a half times what is under way in a round trip.
+/// One and a half times the bandwidth-delay product.
 const QUEUE_BYTES: u64 = 375_000;
 const LOSS: f64 = 0.01;
 const STREAM: Duration = Duration::from_secs(8);
@@ -130,7 +130,8 @@ fn run(options: &Options) -> Result<Results> {
     Ok(series.end(figures))
 }
 
-/// Of each carrier, with `wan_loss_` and `wan_` before what was measured with loss and without.
+/// The figures of each carrier: names begin with `wan_loss_` for measurements with loss, and with
+/// `wan_` for those without.
 fn figures(results: &Results) -> Vec<Figure> {
     let mut figures = Vec::new();
     for carrier in values::carriers(results) {

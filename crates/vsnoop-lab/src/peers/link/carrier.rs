@@ -1,4 +1,4 @@
-//! What a carrier is.
+//! The definition of a carrier.
 
 use anyhow::Result;
 
@@ -14,7 +14,7 @@ pub struct Carrier {
     pub(super) start: fn(&mut Site) -> Result<Ends>,
 }
 
-/// What a carrier is compared as.
+/// The class of carriers with which a carrier is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// No tunnel, or one of the kernel.

@@ -22,7 +22,8 @@ pub static SEALED: Carrier = Carrier {
     start: |site| start(site, "salsa2012+umac"),
 };
 
-/// As its documentation advises for paths of 1500 bytes: datagrams are not to be cut.
+/// fastd's documentation advises this MTU for paths of 1500 bytes: its datagrams are not
+/// fragmented.
 const MTU_BYTES: usize = 1426;
 
 fn start(site: &mut Site, method: &str) -> Result<Ends> {
@@ -48,7 +49,7 @@ fn start(site: &mut Site, method: &str) -> Result<Ends> {
         let mut command = site.command(side, &program);
         command.arg("--config").arg(file);
         site.start(side, command, &[])?;
-        // A call to nobody would be repeated after longer than the lab waits.
+        // If the peer does not listen yet, fastd repeats its call later than the lab's timeout.
         let host = site.host(side);
         site.until("socket", || host.has_datagrams_at(port))?;
     }

@@ -1,12 +1,12 @@
-//! What carries a guest's packets from one host to the other: vsnoop's link, and what a user would
-//! take instead.
+//! Carriers: programs that carry a guest's packets from one host to the other, vsnoop's link and
+//! what a user would take instead.
 //!
-//! A [`Carrier`] is started on two hosts of a [`Network`](vsnoop_testbed::hosts::Network) and becomes a [`Link`]:
-//! two ends between which connections can be made, and the processes that carry them. Several stand
-//! side by side, each with its own ports, devices and addresses ([`Site`]), so that measurements
-//! can take turns. A tunnel's device with its address stands in the host's namespace, where a
-//! guest's tap would be. Every file has one program; all that a program does not need to be told is
-//! as it is by default.
+//! A [`Carrier`] is started on two hosts of a [`Network`](vsnoop_testbed::hosts::Network) and
+//! becomes a [`Link`]: two ends between which connections can be made, and the processes that carry
+//! them. Several run side by side, each with its own ports, devices and addresses ([`Site`]), so
+//! that measurements can alternate. A tunnel's device with its address is in the host's namespace,
+//! where a guest's tap would be. Every file has one program, with its default settings as far as
+//! possible.
 
 mod carrier;
 mod ends;
@@ -110,7 +110,7 @@ pub static ALL: [&Carrier; 29] = [
     &vsnoop::TLS_LZ4,
 ];
 
-/// One of them.
+/// Finds a carrier by its name.
 pub fn find(name: &str) -> Option<&'static Carrier> {
     ALL.iter().copied().find(|carrier| carrier.name == name)
 }

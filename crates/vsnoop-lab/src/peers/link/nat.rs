@@ -23,7 +23,8 @@ fn slirp(site: &mut Site) -> Result<Ends> {
     let program = packaged("slirp4netns", "slirp4netns")?;
     let guest = site.hosts.namespace("nat")?;
     let address: Ipv4Addr = Side::B.address();
-    // Echoes of guests leave through sockets for echoes, which not everybody may open.
+    // slirp4netns sends the guests' echo requests from ping sockets, which only groups in this
+    // range may open.
     site.host(Side::A).set_sysctl("net.ipv4.ping_group_range", "0 2147483647")?;
     let mut command = site.command(Side::A, program);
     command.args(["--configure", "--mtu=65520", "--netns-type=path"]);

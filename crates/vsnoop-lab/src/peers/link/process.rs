@@ -64,7 +64,7 @@ fn kill_descendants(roots: &[Pid]) {
     }
 }
 
-/// What `/proc/PID/stat` says.
+/// Fields of `/proc/PID/stat`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stat {
     parent: i32,

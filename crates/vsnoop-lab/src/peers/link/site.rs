@@ -58,7 +58,7 @@ impl<'a> Site<'a> {
         &self.hosts.hosts[side as usize].vms[0]
     }
 
-    /// What tells this carrier apart.
+    /// The number of this carrier, which no other on the same hosts has.
     pub fn number(&self) -> u8 {
         self.number
     }
@@ -117,7 +117,7 @@ impl<'a> Site<'a> {
         self.tunnel_of(Side::BOTH.map(|side| self.device(side)))
     }
 
-    /// The same with devices that have other names.
+    /// Like [`Site::tunnel`], for devices with these names.
     pub fn tunnel_of(&mut self, devices: [String; 2]) -> Result<Ends> {
         for side in Side::BOTH {
             let (host, device) = (self.host(side), &devices[side as usize]);

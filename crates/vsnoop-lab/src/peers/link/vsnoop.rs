@@ -92,7 +92,7 @@ fn start(site: &mut Site, transport: &str, more: &str) -> Result<Ends> {
         let name = name(site, side);
         let host = site.host(side).clone();
         site.until("link that is up", || {
-            // Until its control socket is there, the command has nothing to ask.
+            // `vsnoop link status` fails until the link has its control socket.
             Ok(status(&host, &name).is_ok_and(|status| all_up(&status)))
         })?;
     }
