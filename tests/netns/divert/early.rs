@@ -9,8 +9,9 @@ use libtest_mimic::Trial;
 use vsnoop_testbed::hosts::Layout;
 use vsnoop_testbed::topology::Family;
 
+use super::hosts::build;
 use super::link::Link;
-use super::{BYTES, build, connect, exchange};
+use super::{BYTES, connect, exchange};
 use crate::attached::{self, Attached};
 use crate::case::SHARING_A_CORE;
 use crate::trial;

@@ -24,7 +24,7 @@ use vsnoop_packet::packet::Pool;
 use vsnoop_testbed::hosts::Network;
 use vsnoop_testbed::topology::{Family, PORT};
 
-use super::LINK_TAP;
+use super::hosts::LINK_TAP;
 
 /// Set for a program that is to be a link: what it carries between.
 const ENDS: &str = "VSNOOP_TEST_LINK";

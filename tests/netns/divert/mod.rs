@@ -2,6 +2,7 @@
 //! way, and no connection can tell.
 
 mod early;
+mod hosts;
 mod link;
 mod switched;
 
@@ -11,12 +12,12 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use ipnet::IpNet;
 use libtest_mimic::Trial;
-use serde_json::Value;
 use vsnoop_bpf::divert::{Action, Rule, prepare};
-use vsnoop_testbed::hosts::{Host, Layout, Network, Path, Plan};
+use vsnoop_testbed::hosts::{Layout, Network};
 use vsnoop_testbed::net::{Tap, TapOptions};
-use vsnoop_testbed::topology::{Family, PORT};
+use vsnoop_testbed::topology::Family;
 
+use hosts::{LINK_TAP, build};
 use link::{Link, inside, rules};
 
 use crate::pair::Pair;
@@ -24,8 +25,6 @@ use crate::{FAMILIES, trial};
 
 pub use link::serve;
 
-/// The tap of the link at each host.
-const LINK_TAP: &str = "vsl-test";
 /// Enough for many super-packets.
 const BYTES: u64 = 2_000_000;
 /// The longest frame that is none.
@@ -49,23 +48,6 @@ pub fn trials() -> Vec<Trial> {
     trials.extend(switched::trials());
     trials.extend(early::trials());
     trials
-}
-
-/// Two hosts with a VM each behind [`PORT`], a port of the host's bridge.
-///
-/// `Bridged`, the path joins both bridges, the VMs are neighbours, and no host forwards IP by
-/// itself, where the kernel allows that. `RoutedBridge`, each VM's host is its router.
-fn build(layout: Layout) -> Result<Network> {
-    let (path, tap) = (Path::Veth, Some(PORT));
-    Network::build(Plan { layout, path, tap, ordinary_way: true, ..Plan::default() })
-}
-
-/// Packets that came out of the link at a host.
-fn came_out(host: &Host) -> Result<u64> {
-    let text = host.netns.ip(&format!("-j -s link show {LINK_TAP}"))?;
-    let links: Value = serde_json::from_str(&text).context("ip printed no JSON")?;
-    let packets = links[0]["stats64"]["rx"]["packets"].as_u64();
-    packets.with_context(|| format!("no counter of packets: {text}"))
 }
 
 /// A connection of VM 0 to VM 1.

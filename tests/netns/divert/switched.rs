@@ -6,8 +6,9 @@ use vsnoop_bpf::divert::Action;
 use vsnoop_testbed::hosts::Layout;
 use vsnoop_testbed::topology::Family;
 
+use super::hosts::{LINK_TAP, build, came_out};
 use super::link::{Link, Process, rules};
-use super::{BYTES, LINK_TAP, build, came_out, connect, exchange};
+use super::{BYTES, connect, exchange};
 use crate::trial;
 
 pub fn trials() -> Vec<Trial> {
