@@ -16,7 +16,7 @@ pub struct Experiment {
     pub(super) run: fn(&Options) -> Result<Results>,
 }
 
-/// How to run an experiment. What is empty is as the experiment itself has it.
+/// Options of a run. Empty ones mean the experiment's own values.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// Fewer repetitions: to see that everything works.
@@ -39,7 +39,7 @@ pub struct Options {
     pub incast: Selection,
 }
 
-/// Those of `all` that were asked for; all if none was.
+/// The names of `all` that were asked for; all of them if none was.
 pub fn chosen(all: &[&'static str], asked: &[String]) -> Result<Vec<&'static str>> {
     if let Some(unknown) = asked.iter().find(|name| !all.contains(&name.as_str())) {
         bail!("there is no configuration {unknown:?}; there are: {}", all.join(", "));

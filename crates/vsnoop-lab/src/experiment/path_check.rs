@@ -19,7 +19,7 @@ pub struct RoundTrip {
     pub p90_ms: f64,
 }
 
-/// Measures the round trip to the host, and refuses a path that is not as it was asked for.
+/// Measures the round trip to the host; an error if it differs from the requested one.
 pub fn check_path(stage: &Stage, expected: Duration) -> Result<RoundTrip> {
     let times = stage.client().ping(HOST, PINGS)?;
     let times = ascending(times.iter().map(|time| time.as_secs_f64() * 1e3));

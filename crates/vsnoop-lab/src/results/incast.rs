@@ -50,7 +50,7 @@ pub enum Part {
     FixedTotal,
     /// Windows that the receiver caps.
     Capped,
-    /// The same, beside one connection without a cap that never ends.
+    /// Like capped, beside one endless connection without a cap.
     CappedBackground,
     /// Flows without an end.
     Long,

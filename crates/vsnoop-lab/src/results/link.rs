@@ -22,7 +22,7 @@ pub struct Link {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Content {
-    /// The decimal digits over and over, as iperf sends them.
+    /// The decimal digits repeated, as iperf sends them.
     Digits,
     /// Words and phrases as in prose.
     Text,
@@ -82,7 +82,7 @@ pub struct Carried {
     /// CPUs that the carrier's processes on both hosts kept busy during the stream.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cores: Option<f64>,
-    /// Round trips of single echoes, raw.
+    /// Round trips of single echoes without load, in milliseconds, raw.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub idle_pings_ms: Vec<f64>,
     /// Round trips while the stream ran, in milliseconds.

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-/// Runs a command to its end and returns what it printed; an error carries what it complained of.
+/// Runs a command to its end and returns its output; an error has its stderr.
 pub fn checked<I, S>(program: impl AsRef<OsStr>, arguments: I) -> Result<String>
 where
     I: IntoIterator<Item = S>,
@@ -14,7 +14,7 @@ where
     check(Command::new(program).args(arguments))
 }
 
-/// The same of a command that is ready to run.
+/// Like [`checked`], for a command with its arguments.
 pub fn check(command: &mut Command) -> Result<String> {
     let output = command.stdin(Stdio::null()).output();
     let output = output.with_context(|| format!("starting {:?}", command.get_program()))?;

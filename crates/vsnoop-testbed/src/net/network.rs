@@ -39,7 +39,7 @@ impl Net {
         Self { prefix: format!("{prefix}{}-{number}-", std::process::id()) }
     }
 
-    /// The name of a namespace of this network, or of anything else that is of this network alone.
+    /// The name of a namespace of this network, or of another thing that only this network has.
     pub fn name(&self, role: &str) -> String {
         format!("{}{role}", self.prefix)
     }

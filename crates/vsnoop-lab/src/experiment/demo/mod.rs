@@ -86,7 +86,7 @@ fn run(options: &Options) -> Result<Results> {
     let stage = lab.start(StageOptions { vms: 1, tuned: false }, Some(&vsnoop))?;
     vm::pin_self()?;
     stage.vm(VM).command(&Command::Web)?;
-    // Before the quota, which a calibration would measure.
+    // Before the quota is set: it would distort the calibration.
     stage.vm(VM).command(&Command::Calibrate)?;
     stage.vm(VM).limit(QUOTA_PERCENT)?;
     lab.session.allow_congestion_control(CONGESTION_CONTROL)?;
@@ -127,7 +127,7 @@ struct Uploads<'a> {
 }
 
 impl Uploads<'_> {
-    /// Lays the path of a cell, and lets client and machine find each other.
+    /// Sets up the path of a cell, and lets client and machine resolve each other's address.
     fn enter(&mut self, cell: Cell) -> Result<()> {
         let rtt = Duration::from_secs_f64(cell.path_rtt_ms / 1e3);
         self.stage.set_path(&PathOptions {
@@ -208,7 +208,7 @@ impl Uploads<'_> {
         Ok(times.into_iter().map(sample).collect())
     }
 
-    /// Waits until the client has no connection, so that nothing of it meets the next.
+    /// Waits until the client has no connection, so that no old segment meets the next request.
     fn settle(&self) -> Result<()> {
         let deadline = Instant::now() + END_TIMEOUT;
         while self.stage.client().has_connections()? {

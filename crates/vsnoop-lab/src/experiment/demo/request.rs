@@ -36,7 +36,7 @@ pub struct Times {
     pub retransmissions: u32,
 }
 
-/// An error that names the package unless curl is there.
+/// Fails, with the name of the package, if curl is not installed.
 pub fn require_curl() -> Result<()> {
     let started = Command::new(CURL).arg("--version").stdout(Stdio::null()).status();
     ensure!(
@@ -57,7 +57,8 @@ pub fn put(
     let mut content = vec![0; size_bytes as usize];
     Pattern::new(seed).fill(&mut content);
     fs::write(&file, content).with_context(|| format!("write {}", file.display()))?;
-    // It would ask first whether a large file is wanted, which takes a round trip more.
+    // Without this header curl asks first whether the server accepts a large file, which takes a
+    // round trip.
     let upload = ["--header", "Expect:", "--upload-file", &file.to_string_lossy()];
     let sent = curl(client, &upload, &format!("http://{server}/{name}"));
     fs::remove_file(&file).with_context(|| format!("delete {}", file.display()))?;
@@ -80,7 +81,7 @@ fn curl(client: &Netns, options: &[&str], url: &str) -> Result<()> {
         .stdin(Stdio::null())
         .output()
         .with_context(|| format!("start {CURL}"))?;
-    // It has the same terminal.
+    // Ctrl-C ends curl too, since it has the same terminal.
     interrupt::check()?;
     if !output.status.success() {
         let complaint = String::from_utf8_lossy(&output.stderr);
@@ -89,7 +90,7 @@ fn curl(client: &Netns, options: &[&str], url: &str) -> Result<()> {
     Ok(())
 }
 
-/// The requests among what passed at the client, in the order of their connections.
+/// The requests among the client's captured segments, in the order of their connections.
 pub fn times(segments: &[Segment]) -> Result<Vec<Times>> {
     let opened = segments.iter().filter(|one| one.destination_port == PORT && one.syn);
     let mut ports: Vec<u16> = opened.map(|syn| syn.source_port).collect();

@@ -44,12 +44,12 @@ impl Configuration {
         })
     }
 
-    /// Is vsnoop attached?
+    /// Whether vsnoop is attached.
     pub fn attaches(self) -> bool {
         matches!(self, Self::Incast | Self::IncastEarly)
     }
 
-    /// The receiver's largest window.
+    /// The receiver's largest window, in bytes.
     pub fn cap_bytes(self) -> Option<u32> {
         match self {
             Self::Fixed(mss) => Some(mss * MSS_BYTES),

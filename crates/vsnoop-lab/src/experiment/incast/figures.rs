@@ -8,7 +8,7 @@ use crate::results::incast::{CongestionControl, Incast, Part, RATE_MBIT};
 use crate::results::{Cell, Ending, Figure, Group, Results, Sample};
 
 const BUFFER_BYTES: u64 = 128_000;
-/// And how names of their figures end.
+/// The suffix of the names of their figures.
 const CONFIGURATIONS: [(&str, &str); 2] = [("incast", ""), ("off", "_off")];
 
 /// Rounds of one configuration in one group.
@@ -18,9 +18,9 @@ pub struct Outcome {
     pub hung: usize,
     /// Mean of the rounds that ended.
     pub goodput_mbps: f64,
-    /// Share of rounds with at least one; one that hung had some.
+    /// The share of rounds with at least one timeout; a round that hung counts as such.
     pub timeout_pct: f64,
-    /// Per round.
+    /// Timeouts per round.
     pub timeouts: f64,
     pub retransmissions: f64,
     pub last_hop_drops: f64,
@@ -30,7 +30,7 @@ pub struct Outcome {
     pub shaped: Option<f64>,
     /// In all.
     pub tap_drops: u64,
-    /// Mean, of flows without an end.
+    /// Mean of Jain's index, for endless flows.
     pub jain_index: Option<f64>,
 }
 

@@ -117,7 +117,7 @@ const QUICK: &[Series] = &[
 
 /// The longest queue of a relay, with packets of the MTU.
 const MOST_RELAYED_BYTES: u64 = 1_000_000;
-/// Smaller answers than this are not what the experiment is about.
+/// The smallest answer: the experiment is not about smaller ones.
 const LEAST_BYTES: u64 = 1000;
 
 /// All points, in the order of their measurement.

@@ -34,7 +34,8 @@ const DICTIONARY: &str = "vsnoop-tls-dictionary";
 const CONTENTS: [Content; 6] =
     [Content::Digits, Content::Text, Content::Json, Content::Usrlib, Content::Xz, Content::Random];
 
-/// The tests of the packet compression service, and who takes them: with and without.
+/// The tests of the packet compression service, and the carriers that take them with and without
+/// compression.
 const PAPER_TESTS: [Content; 3] = [Content::Iperf10s, Content::Iperf30s, Content::Iperf200mb];
 const PAPER_CARRIERS: [&str; 2] = ["vsnoop-tls", "vsnoop-tls-auto"];
 

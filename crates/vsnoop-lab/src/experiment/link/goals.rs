@@ -25,7 +25,7 @@ pub enum Bound {
 }
 
 impl Goal {
-    /// Text, measured value, whether that is enough; none where something was not measured.
+    /// Text, measured value, and whether the goal is reached; `None` if a value was not measured.
     fn judge(&self, results: &Results) -> Option<(String, f64, bool)> {
         let value = found(results, self.figure)?;
         let name = self.figure;

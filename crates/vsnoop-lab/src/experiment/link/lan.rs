@@ -39,7 +39,7 @@ const CARRIERS: [&str; 20] = [
     "vsnoop-tcp",
 ];
 
-/// Those that are measured also with the offloads of their devices switched off.
+/// Carriers that are measured also with the offloads of their devices switched off.
 const WITHOUT_OFFLOADS: [&str; 8] = [
     "bare",
     "vxlan",

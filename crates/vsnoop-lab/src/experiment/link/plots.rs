@@ -37,7 +37,7 @@ fn group(carrier: &Carrier) -> usize {
 pub fn vnet(results: &Results, dir: &Path) -> Result<Vec<String>> {
     let mut names = Vec::new();
     let mut cells = results.cells();
-    // Turns are in random order, and pictures in that of the paper.
+    // Samples are in random order, plots in that of the paper.
     cells.sort_by_key(|cell| (!values::has_offloads(cell), cell.path_loss_percent > 0.0));
     for cell in cells {
         let offloads = if values::has_offloads(&cell) { "" } else { "-no-offloads" };

@@ -18,11 +18,11 @@ use crate::peers::link::{self, Link, Side, Site};
 use crate::results::link::Carried;
 use crate::results::{Cell, Results, Sample};
 
-/// In the environment of results: carriers that did not run, and why.
+/// The key, in the environment of results, of carriers that did not run, with the reasons.
 pub const MISSING: &str = "missing";
-/// The congestion control of sockets that choose none, as the kernel has it unless told otherwise.
+/// The kernel's default congestion control, for sockets that choose none.
 const DEFAULT_CONGESTION_CONTROL: &str = "cubic";
-/// Between two echoes, in milliseconds.
+/// Milliseconds between two echoes.
 const IDLE_GAP_MS: Range<u64> = 5..20;
 const LOADED_GAP_MS: Range<u64> = 10..50;
 
@@ -48,7 +48,7 @@ pub struct Task<'a> {
 
 impl Rig {
     /// Builds the hosts, joined by a relay with these faults each way or by a veth, and starts
-    /// carriers; one that cannot be had is noted, and left out.
+    /// carriers. A carrier that does not start is noted, and left out.
     pub fn build(path: Option<&Faults>, carriers: &[&'static str]) -> Result<Self> {
         let mut session = Session::begin()?;
         let hosts = Network::build(Plan {
@@ -92,7 +92,7 @@ impl Rig {
         Ok(Self { links, missing, hosts, _session: session, begin: Instant::now() })
     }
 
-    /// Notes in the results what is missing and what runs.
+    /// Records in the results the carriers that run and those that do not.
     pub fn describe(&self, results: &mut Results) {
         results.environment.insert(MISSING.into(), json!(self.missing));
         let about: BTreeMap<_, _> =
@@ -181,8 +181,8 @@ impl Rig {
     }
 }
 
-/// Measures in turns: in each of the most rounds that a turn has, every turn that is due, in random
-/// order. A turn with fewer rounds is due evenly over all.
+/// Measures turns in rounds. Each round measures the turns that are due, in random order; the
+/// rounds of a turn are spread evenly over all rounds.
 pub fn take_turns<T: Copy>(
     turns: &[(T, usize)],
     mut measure: impl FnMut(T) -> Result<()>,

@@ -12,14 +12,14 @@ use crate::experiment::progress::Progress;
 use crate::results::statistics::summarise;
 use crate::results::{Figure, Results};
 
-/// An experiment under way: what is measured goes into its results.
+/// An experiment under way, with its results so far.
 pub struct Series {
     pub rig: Rig,
     pub results: Results,
 }
 
 impl Series {
-    /// Checks the options, of which only some make sense, and starts what runs of the carriers.
+    /// Refuses options that these experiments do not support, and starts the carriers.
     pub fn begin(
         name: &str,
         options: &Options,
@@ -49,7 +49,7 @@ impl Series {
         Ok(Self { rig, results })
     }
 
-    /// Takes turns in rounds, one measurement each, of the carrier that `task` names.
+    /// Measures in rounds, where each turn is one measurement of the carrier that `task` names.
     pub fn take_turns<'t, T: Copy>(
         &mut self,
         progress: &mut Progress,

@@ -17,9 +17,9 @@ use crate::peers::link::Link;
 
 /// The size of iperf3's writes.
 const CHUNK_BYTES: usize = 128 * 1024;
-/// How long an end may make no progress.
+/// The longest time without progress at an end.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// How long `ss` may see no stream, on a machine that is busy otherwise.
+/// The longest wait until `ss` shows the stream, on a busy machine.
 const SS_PATIENCE: Duration = Duration::from_secs(5);
 const CONGESTION_CONTROL: &str = "cubic";
 
@@ -28,7 +28,7 @@ const CONGESTION_CONTROL: &str = "cubic";
 pub struct Load<'a> {
     pub data: &'a [u8],
     pub until: Until<'a>,
-    /// The receiver compares every byte. On a path without a rate that would cost what is measured.
+    /// Whether the receiver compares every byte. On a path without a rate that costs throughput.
     pub verify: bool,
 }
 
@@ -128,7 +128,7 @@ fn open() -> Result<Socket> {
     Ok(socket)
 }
 
-/// When it began, what was sent, and what of it twice.
+/// The start time, the bytes sent, and the retransmissions.
 fn send(link: &Link, load: Load) -> Result<(Instant, u64, u32)> {
     let socket = link.ends.client.run(|| {
         let socket = open()?;
@@ -141,7 +141,7 @@ fn send(link: &Link, load: Load) -> Result<(Instant, u64, u32)> {
     loop {
         let left = match load.until {
             Until::Time(duration) if begin.elapsed() >= duration => 0,
-            // Something is sent in any case: `ss` may have answered at once.
+            // Sends at least one chunk: `ss` may have answered at once.
             Until::Stopped(stop) if sent > 0 && stop.load(Ordering::Acquire) => 0,
             Until::Time(_) | Until::Stopped(_) => u64::MAX,
             Until::Bytes(bytes) => bytes - sent,
@@ -190,7 +190,7 @@ fn receive(listener: &Socket, load: Load) -> Result<(Instant, u64)> {
     }
 }
 
-/// The data often enough to be worth a write.
+/// The data, repeated up to the size of a write.
 fn chunk(data: &[u8]) -> Cow<'_, [u8]> {
     match CHUNK_BYTES.div_ceil(data.len().max(1)) {
         1 => Cow::Borrowed(data),

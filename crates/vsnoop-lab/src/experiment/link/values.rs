@@ -12,7 +12,7 @@ pub struct Values<'a> {
     pub retransmissions: u32,
 }
 
-/// The samples of a carrier in cells that `wanted` accepts; none is none.
+/// The samples of a carrier in cells that `wanted` accepts; `None` if there are none.
 pub fn of<'a>(
     results: &'a Results,
     carrier: &str,
@@ -60,8 +60,8 @@ impl Values<'_> {
         self.carried.iter().map(|carried| carried.loaded_pings_lost).sum()
     }
 
-    /// The share of the bytes that arrived and that the path was spared; negative where headers
-    /// made them more.
+    /// The share of the received bytes that did not have to pass the path; negative if headers
+    /// added more than compression saved.
     pub fn saved(&self) -> f64 {
         self.saved_bytes() / self.sum(|carried| carried.bytes).max(1.0)
     }

@@ -17,7 +17,8 @@ use crate::results::report::Words;
 use crate::results::statistics::percentile;
 use crate::results::{Figure, Results};
 
-/// Carrier, rounds without loss, rounds with loss. What is compared closely has the most.
+/// Carrier, rounds without loss, rounds with loss. Carriers that are compared closely have the
+/// most.
 const PLAN: [(&str, usize, usize); 14] = [
     ("bare", 2, 20),
     ("vsnoop-udp", 2, 20),

@@ -21,9 +21,9 @@ pub enum Kind {
     Kernel,
     /// A user's process that does not encrypt.
     Plain,
-    /// One that does.
+    /// A user's process that encrypts.
     Sealed,
-    /// A user's process that stands between, and is no tunnel of frames.
+    /// A user's process that ends connections and opens others, and is no tunnel of frames.
     Between,
     /// vsnoop's own.
     Own,

@@ -30,8 +30,8 @@ fn start(site: &mut Site, method: &str) -> Result<Ends> {
     let program = packaged("fastd", "fastd")?;
     let port = site.port();
     let keys = [keys(&program)?, keys(&program)?];
-    // One calls the other: handshakes that cross each other may leave two ends with different
-    // sessions.
+    // Only one end calls the other: handshakes that cross each other may leave the ends with
+    // different sessions.
     for side in [Side::B, Side::A] {
         let remote = match side {
             Side::A => format!("remote {}:{port};", side.other().address()),

@@ -71,13 +71,13 @@ impl Link {
         self.ends.forwarded_from.is_none()
     }
 
-    /// CPU time of all its processes, on both hosts, so far.
+    /// CPU time of all its processes, on both hosts, so far, in seconds.
     pub fn cpu_seconds(&self) -> Option<f64> {
         self.processes.cpu_seconds()
     }
 }
 
-/// All of them, as tables list them.
+/// All carriers, in the order of tables.
 pub static ALL: [&Carrier; 29] = [
     &kernel::BARE,
     &kernel::BRIDGED,

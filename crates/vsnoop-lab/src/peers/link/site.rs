@@ -27,7 +27,7 @@ pub(super) const FORWARD: u16 = 2;
 
 const FIRST_PORT: u16 = 20_000;
 const PORTS_EACH: u16 = 10;
-/// A tunnel has keys to make and to exchange before it carries anything.
+/// The longest wait for a tunnel, which makes and exchanges keys before it carries frames.
 const READY_TIMEOUT: Duration = Duration::from_secs(20);
 const PREFIX_LENGTH: u8 = 24;
 
@@ -137,7 +137,8 @@ impl<'a> Site<'a> {
         })
     }
 
-    /// Waits until `ready` says so, as long as all programs of the carrier run.
+    /// Waits until `ready` returns true; an error when a program of the carrier ends, or after
+    /// [`READY_TIMEOUT`].
     pub fn until(&mut self, what: &str, ready: impl FnMut() -> Result<bool>) -> Result<()> {
         let ready = until_ready(&mut self.processes, what, ready);
         ready.with_context(|| self.logs())
@@ -147,7 +148,7 @@ impl<'a> Site<'a> {
         self.processes
     }
 
-    /// Connections of both hosts that name no congestion control get this one, from now on.
+    /// Sets the default congestion control of both hosts.
     pub fn set_congestion_control(&mut self, name: &str) -> Result<()> {
         self.session.allow_congestion_control(name)?;
         for side in Side::BOTH {
@@ -156,7 +157,7 @@ impl<'a> Site<'a> {
         Ok(())
     }
 
-    /// The last that its programs said.
+    /// The last line of each of its programs' logs.
     fn logs(&self) -> String {
         let mut text = String::new();
         for entry in fs::read_dir(&self.dir).into_iter().flatten().flatten() {
@@ -172,7 +173,7 @@ impl<'a> Site<'a> {
     }
 }
 
-/// Waits until `ready` says so; an error when a program ends, or after [`READY_TIMEOUT`].
+/// Waits until `ready` returns true; an error when a program ends, or after [`READY_TIMEOUT`].
 fn until_ready(
     processes: &mut Processes,
     what: &str,
