@@ -13,9 +13,9 @@ use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, date_tim
 use crate::{transfer, trial};
 use vsnoop_testbed::hosts::{Network, Plan, inner_v4};
 
-/// Within this time one that is refused has called several times.
+/// A host that is refused calls several times within this time.
 const CALLS_AGAIN: Duration = Duration::from_secs(3);
-/// The one whose certificate has expired.
+/// The host whose certificate has expired.
 const EXPIRED: usize = 2;
 
 pub fn trials() -> Vec<Trial> {

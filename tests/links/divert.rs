@@ -179,7 +179,7 @@ fn peer_dies(transport: &'static str) -> Result<()> {
     Ok(())
 }
 
-/// Killed with no chance to clean up, in mid-transfer; nothing of it is left in the kernel.
+/// SIGKILL in mid-transfer leaves nothing in the kernel.
 fn killed() -> Result<()> {
     let plan = Plan { ordinary_way: true, link: SOON, ..Plan::routed() };
     let mut network = Network::up(plan)?;
@@ -244,7 +244,7 @@ fn dropped() -> Result<()> {
     Ok(())
 }
 
-/// Host 1 lets nothing in by IPv6: nothing is sent there that would be lost.
+/// Host 1 accepts no IPv6 prefix: host 0 does not divert IPv6, which host 1 would drop.
 fn not_taken() -> Result<()> {
     fn v4_only(number: usize) -> Option<String> {
         (number == 1).then(|| format!("[\"{}\"]", net_v4(1)))

@@ -105,7 +105,8 @@ fn datagrams(outside: Outside) -> Result<()> {
     transfer::run(&a.vms[0], &b.vms[0], inner_v4(1, 0), 4 << 20, &moved)
 }
 
-/// The kernel's TCP mends a bad day. It does not see what was changed along with the checksum.
+/// The kernel's TCP repairs most faults, but not frames whose checksum was changed along with their
+/// bytes.
 fn streams(transport: &'static str) -> Result<()> {
     let network =
         Network::up(Plan { path: Path::Relay { realtime: false }, transport, ..Plan::default() })?;
@@ -206,7 +207,8 @@ fn cut_one_after_another(transport: &'static str, pair: usize, cut: &AtomicUsize
 /// A proxy that forwards connections and cuts one of them.
 #[derive(Default)]
 struct Middle {
-    /// Connections before the one that is to be cut, and after how many bytes of both directions.
+    /// The number of connections before the one to cut, and the bytes of both directions after
+    /// which it is cut.
     next: std::sync::Mutex<Option<(usize, usize)>>,
     cut: AtomicUsize,
 }
@@ -216,7 +218,7 @@ impl Middle {
         *self.next.lock().expect("nobody panics with it") = Some((after_connections, after_bytes));
     }
 
-    /// After how many bytes a new connection is to be cut.
+    /// Bytes after which a new connection is cut.
     fn limit(&self) -> Option<usize> {
         let mut next = self.next.lock().expect("nobody panics with it");
         match next.take() {

@@ -199,7 +199,7 @@ fn raw(network: &Network) -> Result<[Tap; 2]> {
     Ok([tap(&network.hosts[0])?, tap(&network.hosts[1])?])
 }
 
-/// A frame of UDP with a right checksum, or one that is left to do.
+/// A frame of UDP with a correct checksum, or with one that the receiver has to complete.
 fn datagram(
     v6: bool,
     tagged: bool,

@@ -34,7 +34,7 @@ const RECONNECTS: u64 = 20;
 const RECONNECTS_SOAKED: u64 = 80;
 /// Growth that the allocator alone may cause.
 const GROWTH_KIB: u64 = 6 << 10;
-/// And at each reconnection, on average: half of what a session over UDP takes.
+/// Growth at each reconnection, on average: half of the memory of a session over UDP.
 const RECONNECT_GROWTH_KIB: u64 = 32;
 
 pub fn trials() -> Vec<Trial> {
@@ -120,7 +120,7 @@ fn addresses_and_flows(transport: &'static str) -> Result<()> {
     let before = rss_kib(&network.hosts)?;
     let arrived = arrived + send_flows(&from, &to, WARM_UP_FLOWS, FLOWS)?;
     is_flat(&before, &rss_kib(&network.hosts)?)?;
-    // A tap drops what its reader, or a bridge, is too slow for.
+    // A tap drops frames if its reader, or a bridge, is too slow.
     ensure!(arrived > (FLOWS / 2).into(), "only {arrived} of {FLOWS} arrived");
     for host in [a, b] {
         let learned = host.status()?["learned"].as_u64().context("learned")?;

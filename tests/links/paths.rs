@@ -85,7 +85,7 @@ fn path_mtu_bytes(host: &Host, peer: &str) -> Result<u64> {
     host.peer(peer)?["path_mtu_bytes"].as_u64().context("no path MTU")
 }
 
-/// More than what every path takes, and not more than passes.
+/// The status shows a path MTU above the minimum, and not above that of the path.
 fn until_found(host: &Host) -> Result<()> {
     host.until("the path's MTU is found", |status| {
         let found = status["peers"][0]["path_mtu_bytes"].as_u64();

@@ -1,4 +1,4 @@
-//! Peers that die, come back, move, or are not who they should be.
+//! Peers that die, come back, move, or have a wrong key.
 
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicU64;

@@ -36,7 +36,7 @@ const FLOOD_ADDRESSES: u8 = 50;
 const FLOODERS: usize = 4;
 /// Calls of each that are open, or made anew, all the time.
 const FLOODER_CALLS: usize = 50;
-/// Calls that are left open and say nothing more.
+/// Calls that stay open and send nothing more.
 const OPEN: usize = 100;
 /// Bound of a link's growth in memory under the flood.
 const GROWTH_KIB: u64 = 16 << 10;
@@ -63,9 +63,9 @@ pub fn trials() -> Vec<Trial> {
 enum Manner {
     /// Goes at once.
     Goes,
-    /// Says what is no TLS.
+    /// Sends bytes that are no TLS.
     Babbles,
-    /// Begins, says nothing more, and stays.
+    /// Begins a handshake, sends nothing more, and stays.
     Stays,
     /// A caller with an unknown key.
     Pretends,
@@ -129,7 +129,7 @@ fn beside(a: &Host, b: &mut Host, moved: &AtomicU64, made: &AtomicU64) -> Result
         }
         Ok(())
     };
-    // Threads that were there once leave their stacks: what comes later finds room in them.
+    // The allocator keeps stacks of ended threads: later ones use that memory.
     let calls = soaked(CALLS, CALLS_SOAKED);
     until_made(calls / 4)?;
     let before_kib = a.in_proc_status("VmRSS")?;
@@ -183,7 +183,7 @@ fn starts_in_a_flood(transport: &'static str) -> Result<()> {
     transfer::run(&a.vms[0], &b.vms[0], inner_v4(1, 0), 8 << 20, &AtomicU64::new(0))
 }
 
-/// Calls host 0 from many addresses, says nothing, and calls again as soon as it is turned away.
+/// Calls host 0 from many addresses, sends nothing, and calls again as soon as a call is refused.
 fn flooder(away: &Netns, number: usize, done: &AtomicBool) -> Result<()> {
     let at = SocketAddr::new(outer(0), PORT);
     away.run(|| {

@@ -169,7 +169,7 @@ fn compressed(transport: &'static str, method: &str) -> Result<()> {
     ensure!(of_rules <= of_peer || !is_ordered, "{of_rules} of rules, {of_peer} of the peer");
     ensure!(of_rules > of_peer / 2, "{of_rules} of rules, {of_peer} of the peer");
     let ratio = sent["ratio"].as_f64().context("no ratio")?;
-    // auto does not compress where nothing is gained, as between two namespaces.
+    // `auto` does not compress if that gains nothing, as between two namespaces.
     ensure!(method == "auto" || ratio > 1.05, "nothing was compressed: {sent}");
     let rule = a.status()?["compression"][0].clone();
     let flows = rule["methods"].as_object().context("no methods")?;

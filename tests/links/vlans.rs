@@ -1,4 +1,4 @@
-//! VLAN tags are the VMs' own: what has one, or two, arrives with them, unchanged.
+//! VLAN tags are the VMs' own: frames with one or two of them arrive with them, unchanged.
 //!
 //! This kernel has no VLAN devices. A VM is a tap that the test reads and writes, or one behind a
 //! [`Relay`] that puts tags on and takes them off, so that whole connections cross the link in a
@@ -123,7 +123,7 @@ fn is_ours(frame: &[u8]) -> bool {
     frame.windows(2).take(24).any(|word| word == ETHER_TYPE.to_be_bytes())
 }
 
-/// A VM that knows nothing of the VLAN that it is in.
+/// A VM whose host puts it into a VLAN, which it does not see.
 struct Tagged {
     _relay: Relay,
     netns: Netns,

@@ -1,7 +1,7 @@
-//! A connection whose sender was told that the VM has everything, while all of it is in the tap's
-//! ring: what is at stake when the ring is harmed.
+//! A connection whose data were acknowledged to the sender while all of them are in the tap's ring,
+//! and are lost if the ring is changed.
 //!
-//! The sender only reads from then on, and so does the VM: nothing but a reset can tell either.
+//! From then on sender and VM only read: only a reset can end their wait.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -76,7 +76,7 @@ impl Backlog {
         })
     }
 
-    /// Whether the sender is told within this time that the connection was reset.
+    /// Whether the sender gets a reset within this time.
     pub fn is_reset_within(&mut self, time: Duration) -> Result<bool> {
         self.sender.set_read_timeout(Some(time)).context("bounding reads")?;
         match self.sender.read(&mut [0]) {
@@ -86,7 +86,7 @@ impl Backlog {
         }
     }
 
-    /// An error unless the sender is told.
+    /// Fails unless the sender gets a reset.
     pub fn expect_reset_of_sender(&mut self) -> Result<()> {
         ensure!(self.is_reset_within(PATIENCE)?, "the sender was not reset: it hangs");
         Ok(())

@@ -153,7 +153,7 @@ fn full_ring(offloads: Offloads) -> anyhow::Result<()> {
 }
 
 /// A VM that always answers at once gets early acknowledgements in the beginning of a flow only.
-/// How long it takes until it is known to be prompt depends on what else the machine does: small
+/// The time until the hooks regard it as prompt depends on the load of the machine: small
 /// requests are sent until a burst that follows them is left to the VM.
 fn prompt() -> anyhow::Result<()> {
     if !attached::is_wanted() {

@@ -107,7 +107,7 @@ impl<'a> Attached<'a> {
             .with_context(|| format!("vsnoop stats has no {name} of a hold: {stats}"))
     }
 
-    /// The same as [`Attached::hold`], for a field that is a word.
+    /// Like [`Attached::hold`], for a field that is a word.
     pub fn hold_text(&self, name: &str) -> Result<String> {
         let stats = self.stats()?;
         let word = stats["ports"][0]["hold"][name].as_str();
@@ -155,7 +155,7 @@ impl<'a> Attached<'a> {
         })
     }
 
-    /// Waits until nothing is kept of any connection, as it must be after they ended.
+    /// Waits until the port has no record of any connection, as after their end.
     pub fn until_memory_is_free(&self) -> Result<()> {
         self.wait_until("the hold's memory is free", || Ok(self.hold("used_bytes")? == 0))
     }
@@ -216,7 +216,7 @@ impl<'a> Attached<'a> {
         if self.attached { vsnoop(self.host, arguments) } else { Ok(String::new()) }
     }
 
-    /// The port is going to be deleted; what was pinned goes with it.
+    /// The test deletes the port, and its pins with it.
     pub fn forget(&mut self) {
         self.attached = false;
     }

@@ -1,4 +1,4 @@
-//! The two processes in the background, and what can be done to them.
+//! Finds, waits for and kills the two background processes.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -21,8 +21,7 @@ pub enum Process {
 }
 
 impl Process {
-    /// The id of the one that works, if one does. Looking takes the lock for a moment when none
-    /// does.
+    /// The id of the running one, if there is one. If none runs, this takes its lock for a moment.
     pub fn pid(self) -> Result<Option<i32>> {
         let name = match self {
             Self::Helper => "helper",
@@ -47,7 +46,7 @@ impl Process {
         }
     }
 
-    /// Waits for one that works, other than `before`.
+    /// Waits for a running one other than `before`.
     pub fn next(self, before: Option<i32>) -> Result<i32> {
         let since = Instant::now();
         loop {
@@ -59,7 +58,7 @@ impl Process {
         }
     }
 
-    /// Sends a signal to the one that works; which it was.
+    /// Sends a signal to the running one, and returns its id.
     pub fn signal(self, signal: Signal) -> Result<i32> {
         let pid = self.next(None)?;
         signal::kill(Pid::from_raw(pid), signal)
@@ -67,7 +66,7 @@ impl Process {
         Ok(pid)
     }
 
-    /// Kills the one that works, and waits until it has gone.
+    /// Kills the running one, waits until it has ended, and returns its id.
     pub fn kill(self) -> Result<i32> {
         let pid = self.signal(Signal::SIGKILL)?;
         let since = Instant::now();

@@ -1,5 +1,5 @@
-//! A connection from the client to the VM, for tests that look at its ends one by one: what was
-//! acknowledged to the sender while the VM does not run, who was told of an end.
+//! A connection from the client to the VM, for tests that look at its ends separately: the bytes
+//! acknowledged to the sender while the VM does not run, and the end that got a reset.
 //!
 //! Every byte is verified, both ways.
 

@@ -43,7 +43,7 @@ const MB: u64 = 1000 * KB;
 const DEFAULT_RING: usize = 1000;
 /// Far longer than any of these transfers takes with all its recoveries, also on a slow machine.
 const LIMIT: Duration = Duration::from_secs(600);
-/// Time for which a transfer is watched whose other end has vanished and that cannot be reset.
+/// Time for which a test watches a transfer whose other end has vanished and that cannot be reset.
 const LONELY: Duration = Duration::from_secs(20);
 
 struct Bench {
@@ -192,7 +192,7 @@ impl Bench {
         Ok(ports.iter().find(|port| port["port"] == self.stage.tap(machine)).cloned())
     }
 
-    /// Bytes that the victim's senders were told it has, while it has not acknowledged them itself.
+    /// Bytes that vsnoop acknowledged for the victim, and that it has not acknowledged itself.
     fn outstanding_bytes(&self) -> Result<u64> {
         let status = self.status(VICTIM)?.context("the victim's port is not attached")?;
         status["outstanding_bytes"].as_u64().context("vsnoop status has no outstanding_bytes")

@@ -261,7 +261,7 @@ fn converse(socket: &Socket, side: Side, plan: &Plan, shared: &Shared) -> Result
         let writer = scope.spawn(move || {
             let result = write(socket, seed_of(side), out_bytes, side, plan, shared, &verified);
             if result.is_err() {
-                // The reader must not wait for what the other end will never send.
+                // The reader must not wait for bytes that the other end will never send.
                 let _ = socket.shutdown(Shutdown::Both);
             }
             result
@@ -378,8 +378,8 @@ fn read(
     Ok(Half::Done)
 }
 
-/// A reset is told once per socket, and perhaps the writer heard it: then its reader comes to the
-/// end of file too, but of a connection that is closed, not half-closed by the other end.
+/// The kernel reports a reset once per socket, perhaps to the writer: then its reader comes to the
+/// end of file too, but the connection is closed, not half-closed by the other end.
 fn early_end(socket: &Socket, place: String) -> Result<Half> {
     if info(socket)?.closed {
         Ok(Half::Reset)

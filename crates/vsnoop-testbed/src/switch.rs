@@ -1,8 +1,8 @@
 //! A switch whose port to the host has a shallow buffer: the last hop, where incast loses packets.
 //!
 //! The switch is a bridge in a namespace of its own. Its port to the host has a token bucket (HTB)
-//! as queue discipline, whose queue is counted in bytes: what does not fit is dropped, as a switch
-//! drops it. Packets cost what they cost on Ethernet, with preamble, checksum and gap, so that a
+//! as queue discipline, whose queue is limited in bytes: it drops packets that do not fit, as a
+//! switch does. Packets have their length on Ethernet, with preamble, checksum and gap, so that a
 //! full link carries 941 Mb/s of TCP payload at 1 Gb/s. All other ports forward at once.
 //!
 //! Senders may send super-packets, as they would leave them to a network card: else no machine with

@@ -69,7 +69,7 @@ pub struct Host {
     next_tick: u64,
 }
 
-/// All of it but the engine, whose `Host` this is.
+/// All parts but the engine; this is the engine's `Host`.
 #[derive(Clone)]
 pub struct Vm {
     pub port: Port,

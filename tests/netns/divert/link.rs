@@ -26,10 +26,10 @@ use vsnoop_testbed::topology::{Family, PORT};
 
 use super::hosts::LINK_TAP;
 
-/// Set for a program that is to be a link: what it carries between.
+/// The environment variable that makes this program a link: its two ends.
 const ENDS: &str = "VSNOOP_TEST_LINK";
 
-/// Counters of what a link has carried from one host.
+/// Counters of the frames that a link carried from one host.
 #[derive(Debug, Default)]
 struct Carried {
     frames: AtomicU64,

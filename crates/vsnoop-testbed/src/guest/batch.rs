@@ -29,10 +29,10 @@ const CPUS: &str = "2";
 const MEMORY_MB: &str = "1024";
 /// Programs that the script itself needs, with their packages.
 const TOOLS: [(&str, &str); 3] = [("sh", "dash"), ("mount", "mount"), ("insmod", "kmod")];
-/// Before all that the script itself says; the word after it says what.
+/// Begins each line of the script itself; the next word is its kind.
 const MARK: &str = "vsnoop-lab-batch:";
-/// A kernel patches its own code while it boots, and an emulator of several threads may still run
-/// what was there: it seldom dies of that, before there is anything to test. (One thread takes 1.4
+/// A kernel patches its own code while it boots, and an emulator with several threads may still run
+/// the old code: the kernel sometimes dies of that, before any test ran. (One thread takes 1.4
 /// times as long.)
 const BOOTS: usize = 3;
 const LOOK_EVERY: Duration = Duration::from_millis(50);

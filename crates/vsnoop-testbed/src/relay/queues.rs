@@ -4,6 +4,7 @@
 //! other, as a guest's CPUs serve them each in its own time, and written to them in turn: the
 //! kernel sends later frames of a connection to the queue that its last frame came from, so that
 //! connections move between queues all the time and their frames overtake each other.
+//!
 //! A queue can be disabled, as a guest does that has fewer CPUs now; the kernel then frees what was
 //! in it, gives it nothing more, and refuses to read or write it.
 

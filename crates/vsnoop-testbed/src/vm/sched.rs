@@ -96,7 +96,7 @@ pub fn place(process: Pid, vcpus: &[Pid]) -> Result<()> {
     vcpus.iter().try_for_each(|&vcpu| pin(vcpu, GUEST_CORE))
 }
 
-/// Lets these vCPUs go before all others of the core, or take turns with them again.
+/// Gives these vCPUs a higher priority than all others of the core, or the same.
 pub fn favour(vcpus: &[Pid], favoured: bool) -> Result<()> {
     let priority = if favoured { FAVOURED_PRIORITY } else { PRIORITY };
     vcpus.iter().try_for_each(|&vcpu| round_robin(vcpu, priority))

@@ -243,7 +243,7 @@ impl Smol {
 }
 
 impl Conn {
-    /// Notes what the VM's TCP is about to process.
+    /// Records the segment that the VM's TCP is about to process.
     fn expect(&mut self, s: &Seg, socket: &Socket) {
         if s.has(SYN) && socket.state() == State::Listen {
             self.irs = s.seq;
