@@ -177,97 +177,125 @@ static __always_inline void map_address(__u8 to[16], __be32 from)
 	((__u32 *)to)[3] = from;
 }
 
-/* Fills `p`, `s` and `key`, the key as seen from the sender whichever way the
- * packet goes. */
-static __always_inline enum parsed parse(struct __sk_buff *skb, bool to_vm, struct packet *p,
-					 struct flow_key *key, struct segment *s)
+/* A packet on its way through the parser. */
+struct parser {
+	struct __sk_buff *skb;
+	void *data;
+	void *end;
+	struct packet *p;
+	struct flow_key *key;
+	struct segment *s;
+	__u32 l3; /* offset of the IP header */
+	__u32 l4; /* offset of the TCP header */
+	__u32 ip_len; /* IP header with payload, bytes */
+	__be16 proto; /* EtherType behind the tags */
+	__u8 ecn; /* of the IP header (RFC 3168) */
+	bool to_vm;
+};
+
+/* The Ethernet header and at most two VLAN tags, of which one may be in the skb. */
+static __always_inline enum parsed parse_ethernet(struct parser *c)
 {
-	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	struct flow_key *key = c->key;
 	__u16 *vlan = &key->vlan_outer;
-	struct ethhdr *eth = data;
+	struct ethhdr *eth = c->data;
 	struct vlan_tag *tag;
-	__u32 ip_len, l4_len, l3, l4, tcp_len;
-	struct tcphdr *tcp;
-	__be16 proto;
-	__u8 ce;
 	int i;
 
 	key->vlan_outer = key->vlan_inner = key->zero = 0;
-	if (skb->vlan_present) {
-		*vlan = (skb->vlan_tci & VLAN_VID) | VLAN_PRESENT;
+	if (c->skb->vlan_present) {
+		*vlan = (c->skb->vlan_tci & VLAN_VID) | VLAN_PRESENT;
 		vlan = &key->vlan_inner;
 	}
-	if ((void *)(eth + 1) > end)
+	if ((void *)(eth + 1) > c->end)
 		return PARSED_SHORT;
-	copy_mac(key->vm_mac, to_vm ? eth->h_dest : eth->h_source);
-	copy_mac(s->destination, eth->h_dest);
-	proto = eth->h_proto;
-	l3 = sizeof(*eth);
+	copy_mac(key->vm_mac, c->to_vm ? eth->h_dest : eth->h_source);
+	copy_mac(c->s->destination, eth->h_dest);
+	c->proto = eth->h_proto;
+	c->l3 = sizeof(*eth);
 	for (i = 0; i < 2; i++) {
-		if (proto != bpf_htons(ETH_P_8021Q) && proto != bpf_htons(ETH_P_8021AD))
+		if (c->proto != bpf_htons(ETH_P_8021Q) && c->proto != bpf_htons(ETH_P_8021AD))
 			break;
 		if (i && vlan != &key->vlan_inner)
 			return PARSED_OTHER; /* three tags */
-		tag = data + l3;
-		if ((void *)(tag + 1) > end)
+		tag = c->data + c->l3;
+		if ((void *)(tag + 1) > c->end)
 			return PARSED_SHORT;
 		*vlan = (bpf_ntohs(tag->tci) & VLAN_VID) | VLAN_PRESENT;
 		if (vlan == &key->vlan_inner && key->vlan_outer == 0)
 			return PARSED_OTHER;
-		proto = tag->proto;
-		l3 += sizeof(*tag);
+		c->proto = tag->proto;
+		c->l3 += sizeof(*tag);
 		vlan = vlan == &key->vlan_outer ? &key->vlan_inner : (void *)0;
 		if (!vlan)
 			break;
 	}
-	if (proto == bpf_htons(ETH_P_IP)) {
-		struct iphdr *ip = data + l3;
+	return PARSED_TCP;
+}
 
-		if ((void *)(ip + 1) > end)
-			return PARSED_SHORT;
-		if (ip->protocol != 6 || *(__u8 *)ip != 0x45 || ip->frag_off & bpf_htons(0x3fff))
-			return PARSED_OTHER;
-		/* The TCP checksum covers only a part of this header. */
-		if (fold(sum_words(ip, 5)) != 0xffff)
-			return PARSED_MALFORMED;
-		ip_len = bpf_ntohs(ip->tot_len);
-		ce = ip->tos & 3;
-		s->traffic = (__u32)(ip->tos & 0xfc) << 20;
-		p->ipv6 = false;
-		l4 = l3 + sizeof(*ip);
-		map_address(to_vm ? key->sender_addr : key->vm_addr, ip->saddr);
-		map_address(to_vm ? key->vm_addr : key->sender_addr, ip->daddr);
-	} else if (proto == bpf_htons(ETH_P_IPV6)) {
-		struct ipv6hdr *ip = data + l3;
+static __always_inline enum parsed parse_ipv4(struct parser *c)
+{
+	struct iphdr *ip = c->data + c->l3;
+	struct flow_key *key = c->key;
 
-		if ((void *)(ip + 1) > end)
-			return PARSED_SHORT;
-		if (ip->nexthdr != 6 || *(__u8 *)ip >> 4 != 6)
-			return PARSED_OTHER;
-		ip_len = bpf_ntohs(ip->payload_len) + sizeof(*ip);
-		ce = ip->flow_lbl[0] >> 4 & 3;
-		s->traffic = bpf_ntohl(*(__be32 *)ip) & 0x0fcfffff;
-		p->ipv6 = true;
-		l4 = l3 + sizeof(*ip);
-		copy_address(to_vm ? key->sender_addr : key->vm_addr, &ip->saddr);
-		copy_address(to_vm ? key->vm_addr : key->sender_addr, &ip->daddr);
-	} else {
-		return PARSED_OTHER;
-	}
-	tcp = data + l4;
-	if ((void *)(tcp + 1) > end)
+	if ((void *)(ip + 1) > c->end)
 		return PARSED_SHORT;
-	if (l3 + ip_len > skb->len)
+	if (ip->protocol != 6 || *(__u8 *)ip != 0x45 || ip->frag_off & bpf_htons(0x3fff))
+		return PARSED_OTHER;
+	/* The TCP checksum covers only a part of this header. */
+	if (fold(sum_words(ip, 5)) != 0xffff)
 		return PARSED_MALFORMED;
-	l4_len = l3 + ip_len - l4;
+	c->ip_len = bpf_ntohs(ip->tot_len);
+	c->ecn = ip->tos & 3;
+	c->s->traffic = (__u32)(ip->tos & 0xfc) << 20;
+	c->p->ipv6 = false;
+	c->l4 = c->l3 + sizeof(*ip);
+	map_address(c->to_vm ? key->sender_addr : key->vm_addr, ip->saddr);
+	map_address(c->to_vm ? key->vm_addr : key->sender_addr, ip->daddr);
+	return PARSED_TCP;
+}
+
+static __always_inline enum parsed parse_ipv6(struct parser *c)
+{
+	struct ipv6hdr *ip = c->data + c->l3;
+	struct flow_key *key = c->key;
+
+	if ((void *)(ip + 1) > c->end)
+		return PARSED_SHORT;
+	if (ip->nexthdr != 6 || *(__u8 *)ip >> 4 != 6)
+		return PARSED_OTHER;
+	c->ip_len = bpf_ntohs(ip->payload_len) + sizeof(*ip);
+	c->ecn = ip->flow_lbl[0] >> 4 & 3;
+	c->s->traffic = bpf_ntohl(*(__be32 *)ip) & 0x0fcfffff;
+	c->p->ipv6 = true;
+	c->l4 = c->l3 + sizeof(*ip);
+	copy_address(c->to_vm ? key->sender_addr : key->vm_addr, &ip->saddr);
+	copy_address(c->to_vm ? key->vm_addr : key->sender_addr, &ip->daddr);
+	return PARSED_TCP;
+}
+
+static __always_inline enum parsed parse_tcp(struct parser *c)
+{
+	struct __sk_buff *skb = c->skb;
+	struct flow_key *key = c->key;
+	struct packet *p = c->p;
+	struct segment *s = c->s;
+	struct tcphdr *tcp = c->data + c->l4;
+	__u32 l4_len, tcp_len;
+
+	if ((void *)(tcp + 1) > c->end)
+		return PARSED_SHORT;
+	if (c->l3 + c->ip_len > skb->len)
+		return PARSED_MALFORMED;
+	l4_len = c->l3 + c->ip_len - c->l4;
 	tcp_len = tcp->doff * 4;
 	if (l4_len > 0xffff || tcp_len < sizeof(*tcp) || tcp_len > l4_len)
 		return PARSED_MALFORMED;
-	p->l3 = l3;
-	p->l4 = l4;
+	p->l3 = c->l3;
+	p->l4 = c->l4;
 	p->tcp_len = tcp_len;
-	key->sender_port = to_vm ? tcp->source : tcp->dest;
-	key->vm_port = to_vm ? tcp->dest : tcp->source;
+	key->sender_port = c->to_vm ? tcp->source : tcp->dest;
+	key->vm_port = c->to_vm ? tcp->dest : tcp->source;
 
 	s->seq = seq_of(bpf_ntohl(tcp->seq));
 	s->ack = seq_of(bpf_ntohl(tcp->ack_seq));
@@ -278,7 +306,7 @@ static __always_inline enum parsed parse(struct __sk_buff *skb, bool to_vm, stru
 	s->scale = 0;
 	s->tsval = s->tsecr = 0;
 	s->sack_end = seq_of(0);
-	s->bits = ce == 3 ? SEG_CE : 0;
+	s->bits = c->ecn == 3 ? SEG_CE : 0;
 	if (((__u8 *)tcp)[12] & 0x0f) /* AE (RFC 9768) and reserved bits */
 		s->bits |= SEG_FOREIGN;
 	p->sack = p->sack_len = p->timestamps = 0;
@@ -288,7 +316,7 @@ static __always_inline enum parsed parse(struct __sk_buff *skb, bool to_vm, stru
 		__be32 *opt = (void *)(tcp + 1);
 
 		/* NOP, NOP, timestamps: nearly all segments. */
-		if ((void *)(opt + 3) <= end && opt[0] == bpf_htonl(0x0101080a)) {
+		if ((void *)(opt + 3) <= c->end && opt[0] == bpf_htonl(0x0101080a)) {
 			s->bits |= SEG_TIMESTAMPS;
 			s->tsval = bpf_ntohl(opt[1]);
 			s->tsecr = bpf_ntohl(opt[2]);
@@ -297,6 +325,33 @@ static __always_inline enum parsed parse(struct __sk_buff *skb, bool to_vm, stru
 		}
 	}
 	return parse_options(skb, p, s) ? PARSED_TCP : PARSED_MALFORMED;
+}
+
+/* Fills `p`, `s` and `key`, the key as seen from the sender whichever way the
+ * packet goes. */
+static __always_inline enum parsed parse(struct __sk_buff *skb, bool to_vm, struct packet *p,
+					 struct flow_key *key, struct segment *s)
+{
+	struct parser c = {
+		.skb = skb,
+		.data = (void *)(long)skb->data,
+		.end = (void *)(long)skb->data_end,
+		.p = p,
+		.key = key,
+		.s = s,
+		.to_vm = to_vm,
+	};
+	enum parsed parsed = parse_ethernet(&c);
+
+	if (parsed != PARSED_TCP)
+		return parsed;
+	if (c.proto == bpf_htons(ETH_P_IP))
+		parsed = parse_ipv4(&c);
+	else if (c.proto == bpf_htons(ETH_P_IPV6))
+		parsed = parse_ipv6(&c);
+	else
+		parsed = PARSED_OTHER;
+	return parsed == PARSED_TCP ? parse_tcp(&c) : parsed;
 }
 
 /* As parse(), and pulls headers into the linear part where they are not. They nearly always are,

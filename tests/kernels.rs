@@ -25,7 +25,7 @@ const MODULES: [&str; 3] = ["tun", "veth", "bridge"];
 /// Far longer than all of it takes, emulated on a busy host.
 const LIMIT: Duration = Duration::from_secs(1800);
 
-/// Names of tests, and what they run in the machine.
+/// Names of tests, and the program and arguments that each runs in the machine.
 const TESTS: [(&str, &[&str]); 9] = [
     ("hooks_are_verified_and_do_their_work", &["hooks"]),
     ("what_goes_through_a_link_is_diverted", &["divert"]),
@@ -171,7 +171,7 @@ fn built<const N: usize>(names: [&str; N]) -> Result<[PathBuf; N]> {
     Ok(found.map(Option::unwrap_or_default))
 }
 
-/// A test program that found nothing to do ends well too.
+/// A test program that ran no test succeeds too.
 fn verify(report: &Report, index: usize) -> Result<()> {
     let Some(ended) = report.command(index) else {
         let how = if report.in_time { "ended" } else { "hung and was killed" };

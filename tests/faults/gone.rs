@@ -28,7 +28,7 @@ pub fn trials() -> Vec<Trial> {
     ]
 }
 
-/// No engine can be started, for the program is gone. Neither end sends anything any more.
+/// No engine can start, since the program was deleted. Neither end sends anything any more.
 fn helper_is_left() -> Result<()> {
     let topology = scene::still().build()?;
     let attached = scene::still().attach(&topology)?;
@@ -49,17 +49,17 @@ fn helper_is_left() -> Result<()> {
     clean(attached)
 }
 
-/// Neither the helper nor the engine; the sender goes on sending.
+/// Neither the helper nor the engine runs; the sender continues to send.
 fn nobody_is_left() -> Result<()> {
     let topology = scene::still().build()?;
     let attached = scene::still().attach(&topology)?;
     let mut pair = scene::held(&topology, &attached)?;
     let program = Removed::new()?;
-    // The one that is left would start the other.
+    // Both are killed, since each starts the other.
     Helper.kill()?;
     Engine.kill()?;
-    // Until the hooks know that nobody will come, they let the sender try again; then its socket
-    // says what has happened.
+    // Until the hooks know that no engine will come, the sender retransmits; then its socket
+    // reports the reset.
     let mut client = pair.client.twin()?;
     while client.send(1000).is_ok() {
         std::thread::sleep(PERIOD);
@@ -71,7 +71,7 @@ fn nobody_is_left() -> Result<()> {
     clean(attached)
 }
 
-/// The panic switch waits for nobody.
+/// `off` does not wait for the engine.
 fn off() -> Result<()> {
     let topology = scene::still().build()?;
     let mut attached = scene::still().attach(&topology)?;

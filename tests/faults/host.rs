@@ -1,8 +1,8 @@
-//! A host of one's own: processes, lock files, pins and network namespaces that nobody outside
-//! sees, and a copy of the `vsnoop` program that can be replaced and deleted.
+//! A host of its own for a test program: processes, lock files, pins and network namespaces that no
+//! other process sees, and a copy of the `vsnoop` program that can be replaced and deleted.
 //!
-//! The test program starts itself again as the first process of a PID namespace. When that ends, or
-//! the one that started it, the kernel ends whatever was started inside and takes everything down.
+//! The test program starts itself again as the first process of a PID namespace. When that process
+//! ends, or its parent, the kernel kills all processes inside and removes their namespaces.
 
 use std::env;
 use std::ffi::OsStr;
@@ -18,7 +18,7 @@ use vsnoop_testbed::workspace;
 
 /// Set inside: where the program is outside.
 const INSIDE: &str = "VSNOOP_FAULTS_PROGRAM";
-/// As in crates/vsnoop-host/src/lock.rs.
+/// The directory in crates/vsnoop-host/src/lock.rs.
 const RUN: &str = "/run/vsnoop";
 /// The program under test.
 const PROGRAM: &str = "/run/vsnoop/program";
@@ -35,7 +35,7 @@ pub fn enter() -> Result<Option<ExitCode>> {
         return Ok(None);
     }
     let program = workspace::vsnoop_command()?;
-    // Of children only; this process cannot start threads any more.
+    // Affects children only; this process cannot start threads any more.
     unshare(CloneFlags::CLONE_NEWPID).context("make a PID namespace")?;
     let mut inside = Command::new(env::current_exe().context("find this program")?);
     inside.args(env::args_os().skip(1)).env(INSIDE, program).env("VSNOOP_BIN", PROGRAM);

@@ -33,7 +33,7 @@ pub fn trials() -> Vec<Trial> {
 }
 
 const KILLS: u64 = 50;
-/// Of them, those with data that only the host had.
+/// The least number of kills while only the host has some of the data.
 const KILLS_WITH_HELD_DATA: u64 = KILLS / 5;
 
 /// Streams both ways, one after the other, while the engine is killed.

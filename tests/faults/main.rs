@@ -1,8 +1,8 @@
 //! The engine and the helper are killed, stopped, upgraded and taken away while the host holds
 //! data: streams end byte-exact, or both ends are told.
 //!
-//! A host has one engine and one helper for all its ports. So that these tests disturb nobody they
-//! have a host of their own ([`host`]), and run one after the other.
+//! A host has one engine and one helper for all its ports. These tests kill them, so they have a
+//! host of their own ([`host`]), and run one after the other.
 
 mod gone;
 mod host;

@@ -1,4 +1,5 @@
-//! A port with a hold, and a connection of which the host has acknowledged what the VM has not got.
+//! A port with a hold, and a connection with bytes that the host acknowledged and the VM does not
+//! have.
 
 use anyhow::{Context, Result, ensure};
 use vsnoop_testbed::relay::Freeze;

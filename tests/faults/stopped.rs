@@ -72,7 +72,7 @@ fn not_held() -> Result<()> {
     anyhow::bail!("the helper was too fast, {TRIES} times: nothing was tested")
 }
 
-/// Counts the looks that saw nothing acknowledged, until the helper came.
+/// Counts the polls without an acknowledgement, until the helper ran.
 fn looks_while_silent(attached: &Attached<'_>, engine: i32) -> Result<usize> {
     let acknowledged = attached.counter("early_bytes")?;
     let mut looks = 0;

@@ -1,4 +1,5 @@
-//! Ports that are bridges: the link's tap is where it belongs, whatever becomes of the bridge.
+//! Ports that are bridges: the link's tap is their port, also after the bridge was deleted and made
+//! again.
 
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
@@ -6,8 +7,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
 
-use crate::hosts::{Host, Network, Plan, inner_v4, inner_v6};
 use crate::{transfer, trial};
+use vsnoop_testbed::hosts::{Host, Network, Plan, inner_v4, inner_v6};
 
 const PATIENCE: Duration = Duration::from_secs(120);
 const TAP: &str = "vsl0";

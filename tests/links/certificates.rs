@@ -10,12 +10,12 @@ use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, date_time_ymd};
 
-use crate::hosts::{Network, Plan, inner_v4};
 use crate::{transfer, trial};
+use vsnoop_testbed::hosts::{Network, Plan, inner_v4};
 
-/// Within this time one that is refused has called several times.
+/// A host that is refused calls several times within this time.
 const CALLS_AGAIN: Duration = Duration::from_secs(3);
-/// The one whose certificate has expired.
+/// The host whose certificate has expired.
 const EXPIRED: usize = 2;
 
 pub fn trials() -> Vec<Trial> {
@@ -34,7 +34,7 @@ pub fn trials() -> Vec<Trial> {
 
 /// `calls`: it has the addresses of the others; else they have its.
 fn expired(transport: &'static str, calls: bool) -> Result<()> {
-    let mut network = Network::build(Plan { hosts: 3, transport, ..Plan::default() })?;
+    let mut network = Network::configured(Plan { hosts: 3, transport, ..Plan::default() })?;
     certify(&network)?;
     for host in 0..3 {
         let calls_it = (host == EXPIRED) == calls;

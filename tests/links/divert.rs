@@ -15,13 +15,11 @@ use socket2::{Domain, SockAddr, SockAddrStorage, Socket, Type};
 use vsnoop_packet::builder::{Addresses, Ethernet, Route, UdpFrame};
 use vsnoop_testbed::net::Netns;
 
-use crate::hosts::Host;
-use crate::routed::{
-    Plan, Routed, TAP, connect, divert, diverted, net_v4, net_v6, router_v4, until_diverts, vm_v4,
-    vm_v6,
-};
 use crate::transfer::until_moved;
 use crate::{transfer, trial};
+use vsnoop_testbed::hosts::{
+    Host, Network, Plan, TAP, connect_routed, divert, net_v4, net_v6, router_v4, vm_v4, vm_v6,
+};
 
 const BYTES: u64 = 8 << 20;
 /// A peer that falls silent is missed soon.
@@ -51,8 +49,24 @@ pub fn trials() -> Vec<Trial> {
     trials
 }
 
+/// The status of a host's diversion to a prefix.
+fn diverted(host: &Host, prefix: &str) -> Result<Value> {
+    let status = host.status()?;
+    let diverts = status["diverts"].as_array().context("no diverts in the status")?;
+    let found = diverts.iter().find(|divert| divert["prefix"] == prefix);
+    found.cloned().with_context(|| format!("no {prefix} in {diverts:?}"))
+}
+
+/// Waits until all diversions of a host are in this state.
+fn until_diverts(host: &Host, state: &str) -> Result<()> {
+    host.until(&format!("diversions are {state}"), |status| {
+        let diverts = status["diverts"].as_array();
+        diverts.is_some_and(|diverts| diverts.iter().all(|divert| divert["state"] == state))
+    })
+}
+
 /// A transfer from one VM to the other and back, by both families.
-fn exchange(network: &Routed, from: usize, to: usize) -> Result<()> {
+fn exchange(network: &Network, from: usize, to: usize) -> Result<()> {
     let moved = AtomicU64::new(0);
     let [one, other] = [from, to].map(|host| &network.hosts[host].vms[0]);
     for at in [vm_v4(to), vm_v6(to)] {
@@ -80,7 +94,7 @@ fn entered(host: &Host, peer: &str) -> Result<Value> {
 }
 
 fn families(transport: &'static str) -> Result<()> {
-    let network = Routed::up(Plan { transport, ..Plan::default() })?;
+    let network = Network::up(Plan { transport, ..Plan::routed() })?;
     let [a, b] = &network.hosts[..] else { unreachable!("two hosts") };
     for host in [a, b] {
         until_diverts(host, "active")?;
@@ -114,9 +128,9 @@ fn families(transport: &'static str) -> Result<()> {
 }
 
 fn compressed(transport: &'static str) -> Result<()> {
-    let more = "[[compress]]\nport = \"tap0\"\nprefix = \"10.89.0.0/16\"\nmethod = \"zstd\"\n\
-                [[compress]]\nprefix = \"fd89::/16\"\nmethod = \"lz4\"\n";
-    let network = Routed::up(Plan { transport, more, ..Plan::default() })?;
+    let more = "[[compress]]\nport = \"tap0\"\nprefix = \"10.88.0.0/16\"\nmethod = \"zstd\"\n\
+                [[compress]]\nprefix = \"fd88::/16\"\nmethod = \"lz4\"\n";
+    let network = Network::up(Plan { transport, more, ..Plan::routed() })?;
     until_diverts(&network.hosts[0], "active")?;
     until_diverts(&network.hosts[1], "active")?;
     exchange(&network, 0, 1)?;
@@ -131,8 +145,8 @@ fn compressed(transport: &'static str) -> Result<()> {
 }
 
 fn peer_dies(transport: &'static str) -> Result<()> {
-    let plan = Plan { transport, ordinary_way: true, link: SOON, ..Plan::default() };
-    let mut network = Routed::up(plan)?;
+    let plan = Plan { transport, ordinary_way: true, link: SOON, ..Plan::routed() };
+    let mut network = Network::up(plan)?;
     until_diverts(&network.hosts[0], "active")?;
     until_diverts(&network.hosts[1], "active")?;
     let moved = AtomicU64::new(0);
@@ -165,10 +179,10 @@ fn peer_dies(transport: &'static str) -> Result<()> {
     Ok(())
 }
 
-/// Killed with no chance to clean up, in mid-transfer; nothing of it is left in the kernel.
+/// SIGKILL in mid-transfer leaves nothing in the kernel.
 fn killed() -> Result<()> {
-    let plan = Plan { ordinary_way: true, link: SOON, ..Plan::default() };
-    let mut network = Routed::up(plan)?;
+    let plan = Plan { ordinary_way: true, link: SOON, ..Plan::routed() };
+    let mut network = Network::up(plan)?;
     until_diverts(&network.hosts[0], "active")?;
     until_diverts(&network.hosts[1], "active")?;
     let tap = diverted(&network.hosts[0], &net_v4(1))?["tap"].clone();
@@ -193,7 +207,7 @@ fn killed() -> Result<()> {
 
 /// Sessions are replaced each five seconds, the least that may be configured.
 fn rekeyed() -> Result<()> {
-    let network = Routed::up(Plan { link: "rekey = \"5s\"", ..Plan::default() })?;
+    let network = Network::up(Plan { link: "rekey = \"5s\"", ..Plan::routed() })?;
     let a = &network.hosts[0];
     until_diverts(a, "active")?;
     until_diverts(&network.hosts[1], "active")?;
@@ -214,8 +228,8 @@ fn dropped() -> Result<()> {
         let peer = 1 - number;
         Some(format!("{}when_down = \"drop\"\n", divert(peer, &[net_v4(peer), net_v6(peer)])))
     }
-    let plan = Plan { ordinary_way: true, link: SOON, diverts: drop, ..Plan::default() };
-    let mut network = Routed::up(plan)?;
+    let plan = Plan { ordinary_way: true, link: SOON, diverts: drop, ..Plan::routed() };
+    let mut network = Network::up(plan)?;
     until_diverts(&network.hosts[0], "active")?;
     until_diverts(&network.hosts[1], "active")?;
     exchange(&network, 0, 1)?;
@@ -230,7 +244,7 @@ fn dropped() -> Result<()> {
     Ok(())
 }
 
-/// Host 1 lets nothing in by IPv6: nothing is sent there that would be lost.
+/// Host 1 accepts no IPv6 prefix: host 0 does not divert IPv6, which host 1 would drop.
 fn not_taken() -> Result<()> {
     fn v4_only(number: usize) -> Option<String> {
         (number == 1).then(|| format!("[\"{}\"]", net_v4(1)))
@@ -239,8 +253,8 @@ fn not_taken() -> Result<()> {
         let peer = 1 - number;
         Some([divert(peer, &[net_v4(peer)]), divert(peer, &[net_v6(peer)])].concat())
     }
-    let plan = Plan { ordinary_way: true, local: v4_only, diverts: two_tables, ..Plan::default() };
-    let network = Routed::up(plan)?;
+    let plan = Plan { ordinary_way: true, local: v4_only, diverts: two_tables, ..Plan::routed() };
+    let network = Network::up(plan)?;
     let [a, b] = &network.hosts[..] else { unreachable!("two hosts") };
     a.until("one diversion is refused", |status| {
         status["diverts"][0]["state"] == "active" && status["diverts"][1]["state"] == "not_taken"
@@ -269,7 +283,7 @@ fn reasons() -> Result<()> {
         let all: Vec<_> = [net_v4(peer), net_v6(peer)].into_iter().chain(more).collect();
         Some(divert(peer, &all))
     }
-    let network = Routed::up(Plan { local: v4_only, diverts: one_table, ..Plan::default() })?;
+    let network = Network::up(Plan { local: v4_only, diverts: one_table, ..Plan::routed() })?;
     let a = &network.hosts[0];
     until_diverts(a, "not_taken")?;
     let v6 = net_v6(1);
@@ -287,15 +301,15 @@ fn reasons() -> Result<()> {
 }
 
 fn made_again() -> Result<()> {
-    let mut network = Routed::up(Plan::default())?;
+    let mut network = Network::up(Plan::routed())?;
     until_diverts(&network.hosts[0], "active")?;
     until_diverts(&network.hosts[1], "active")?;
     exchange(&network, 0, 1)?;
     let before = diverted_bytes(&network.hosts[0])?;
-    network.delete_tap(0);
+    network.disconnect_vms(0);
     until_diverts(&network.hosts[0], "no_interface")?;
     ensure!(diverted_bytes(&network.hosts[0])? >= before, "what was counted is forgotten");
-    network.make_tap(0)?;
+    network.connect_vms(0)?;
     until_diverts(&network.hosts[0], "active")?;
     exchange(&network, 0, 1)?;
     let after = diverted_bytes(&network.hosts[0])?;
@@ -320,12 +334,12 @@ fn two_interfaces() -> Result<()> {
         let first = divert(1, &[net_v4(1), net_v6(1)]);
         Some([first.clone(), first.replace(TAP, "tap1")].concat())
     }
-    let network = Routed::up(Plan { local: both, diverts, ..Plan::default() })?;
+    let network = Network::up(Plan { local: both, diverts, ..Plan::routed() })?;
     let [a, b] = &network.hosts[..] else { unreachable!("two hosts") };
     // The tap is made while the link runs; rules may name it before.
     a.command(&["set", a.name(), "--compress", "zstd", "--port", "tap1"])?;
     let vm = network.net.host("other")?;
-    let _relay = connect(&a.netns, "tap1", &vm, OTHER)?;
+    let _relay = connect_routed(&a.netns, "tap1", &vm, OTHER)?;
     until_diverts(a, "active")?;
     until_diverts(b, "active")?;
     let compressed = || count(&a.status()?["compression"][0]["sent"], "bytes");
@@ -343,7 +357,7 @@ fn two_interfaces() -> Result<()> {
 }
 
 fn down() -> Result<()> {
-    let network = Routed::up(Plan { ordinary_way: true, ..Plan::default() })?;
+    let network = Network::up(Plan { ordinary_way: true, ..Plan::routed() })?;
     let [a, b] = &network.hosts[..] else { unreachable!("two hosts") };
     until_diverts(a, "active")?;
     until_diverts(b, "active")?;
@@ -364,8 +378,8 @@ fn down() -> Result<()> {
 
 /// Two peers for one interface, and the prefix of one within that of the other.
 fn longest() -> Result<()> {
-    const ALL_V4: &str = "10.89.0.0/16";
-    const ALL_V6: &str = "fd89::/16";
+    const ALL_V4: &str = "10.88.0.0/16";
+    const ALL_V6: &str = "fd88::/16";
     fn nested(number: usize) -> Option<String> {
         (number == 0).then(|| {
             let rest = divert(1, &[ALL_V4.to_owned(), ALL_V6.to_owned()]);
@@ -377,14 +391,14 @@ fn longest() -> Result<()> {
         (number == 1).then(|| format!("[\"{ALL_V4}\", \"{ALL_V6}\"]"))
     }
     fn local(number: usize) -> Option<String> {
-        // What is local cannot be diverted: host 1 diverts nothing.
+        // Local prefixes cannot be diverted: host 1 diverts nothing.
         everywhere(number)
     }
     fn diverts(number: usize) -> Option<String> {
         if number == 1 { Some(String::new()) } else { nested(number) }
     }
-    let plan = Plan { hosts: 3, ordinary_way: true, diverts, local, ..Plan::default() };
-    let network = Routed::up(plan)?;
+    let plan = Plan { hosts: 3, ordinary_way: true, diverts, local, ..Plan::routed() };
+    let network = Network::up(plan)?;
     let a = &network.hosts[0];
     until_diverts(a, "active")?;
     until_diverts(&network.hosts[2], "active")?;
@@ -405,8 +419,8 @@ fn foreign() -> Result<()> {
     fn vm_only(number: usize) -> Option<String> {
         Some(format!("[\"{}\"]", vm_v4(number)))
     }
-    let plan = Plan { local: vm_only, ordinary_way: true, ..Plan::default() };
-    let network = Routed::up(plan)?;
+    let plan = Plan { local: vm_only, ordinary_way: true, ..Plan::routed() };
+    let network = Network::up(plan)?;
     let [a, b] = &network.hosts[..] else { unreachable!("two hosts") };
     until_diverts(a, "not_taken")?;
     let tap = diverted(a, &net_v4(1))?["tap"].clone();

@@ -12,11 +12,13 @@ use serde_json::Value;
 use vsnoop_testbed::net::Netns;
 use vsnoop_testbed::relay::{Counters, Faults};
 
-use crate::hosts::{Network, Outside, PORT, Plan, inner_v4, inner_v6, outer, stranger};
 use crate::{soaked, transfer, trial};
+use vsnoop_testbed::hosts::{
+    Network, Outside, PORT, Path, Plan, inner_v4, inner_v6, outer, stranger,
+};
 
-/// Connections are cut after each so many bytes, up to the last: through the handshake and into the
-/// stream. A number that shares no factor with the sizes of records.
+/// Connections are cut after each multiple of this number of bytes, from the handshake into the
+/// stream. It shares no factor with the sizes of records.
 const CUT_EVERY: usize = 149;
 const CUT_EVERY_SOAKED: usize = 37;
 const CUT_LAST: usize = 6000;
@@ -67,7 +69,8 @@ fn number(of: &Value, name: &str) -> Result<u64> {
 }
 
 fn datagrams(outside: Outside) -> Result<()> {
-    let network = Network::up(Plan { relayed: true, outside, ..Plan::default() })?;
+    let network =
+        Network::up(Plan { path: Path::Relay { realtime: false }, outside, ..Plan::default() })?;
     let [a, b] = &network.hosts[..] else { unreachable!("two hosts") };
     let moved = AtomicU64::new(0);
     transfer::run(&a.vms[0], &b.vms[0], inner_v4(1, 0), 1 << 20, &moved)?;
@@ -88,7 +91,7 @@ fn datagrams(outside: Outside) -> Result<()> {
         ensure!(state == (true, 0, 0), "{state:?}: {peer}");
         let at = SocketAddr::new(outside.address(number_of_peer), PORT).to_string();
         ensure!(peer["address"] == at, "the peer is said to be at {}", peer["address"]);
-        // Of each a half at least has come through all the rest.
+        // At least a half of each kind has passed the other faults.
         let counters = network.counters()[number_of_peer];
         let wrong = counters.forged + counters.damaged + counters.duplicated;
         let status = host.status()?;
@@ -102,9 +105,11 @@ fn datagrams(outside: Outside) -> Result<()> {
     transfer::run(&a.vms[0], &b.vms[0], inner_v4(1, 0), 4 << 20, &moved)
 }
 
-/// The kernel's TCP mends a bad day. It does not see what was changed along with the checksum.
+/// The kernel's TCP repairs most faults, but not frames whose checksum was changed along with their
+/// bytes.
 fn streams(transport: &'static str) -> Result<()> {
-    let network = Network::up(Plan { relayed: true, transport, ..Plan::default() })?;
+    let network =
+        Network::up(Plan { path: Path::Relay { realtime: false }, transport, ..Plan::default() })?;
     let [a, b] = &network.hosts[..] else { unreachable!("two hosts") };
     let moved = AtomicU64::new(0);
     network.set_faults(&bad_day());
@@ -154,13 +159,13 @@ fn cuts(transport: &'static str) -> Result<()> {
     })?;
     let (cut, planned) =
         (cut.load(Ordering::Relaxed), CUT_LAST / soaked(CUT_EVERY, CUT_EVERY_SOAKED));
-    // A connection that carries little data may end before it has carried so many bytes.
+    // A connection that carries little data may end before its cut.
     ensure!(cut > planned / 2, "{cut} connections of {planned} were cut");
     Ok(())
 }
 
 fn cut_one_after_another(transport: &'static str, pair: usize, cut: &AtomicUsize) -> Result<()> {
-    let mut network = Network::build(Plan { transport, ..Plan::default() })?;
+    let mut network = Network::configured(Plan { transport, ..Plan::default() })?;
     let between = network.stranger(1)?;
     let line = |at| format!("address = \"{}\"\n", SocketAddr::new(at, PORT));
     network.edit_config(0, |text| text.replace(&line(outer(1)), &line(stranger(0))))?;
@@ -191,7 +196,7 @@ fn cut_one_after_another(transport: &'static str, pair: usize, cut: &AtomicUsize
             });
         cut.fetch_add(middle.cut.load(Ordering::Relaxed), Ordering::Relaxed);
         done.store(true, Ordering::Relaxed);
-        // Lets it look.
+        // Wakes its accept(), so that it sees `done`.
         let _ = between.run(|| Ok(TcpStream::connect(SocketAddr::new(stranger(0), PORT))?));
         a.kill();
         b.kill();
@@ -202,7 +207,8 @@ fn cut_one_after_another(transport: &'static str, pair: usize, cut: &AtomicUsize
 /// A proxy that forwards connections and cuts one of them.
 #[derive(Default)]
 struct Middle {
-    /// Connections before the one that is to be cut, and after how many bytes of both directions.
+    /// The number of connections before the one to cut, and the bytes of both directions after
+    /// which it is cut.
     next: std::sync::Mutex<Option<(usize, usize)>>,
     cut: AtomicUsize,
 }
@@ -212,7 +218,7 @@ impl Middle {
         *self.next.lock().expect("nobody panics with it") = Some((after_connections, after_bytes));
     }
 
-    /// After how many bytes a new connection is to be cut.
+    /// Bytes after which a new connection is cut.
     fn limit(&self) -> Option<usize> {
         let mut next = self.next.lock().expect("nobody panics with it");
         match next.take() {

@@ -1,5 +1,5 @@
-//! Ports that are interfaces of other programs: VMs' frames cross them, whatever becomes of the
-//! interfaces.
+//! Ports that are interfaces of other programs: VMs' frames cross them, also after they were
+//! deleted and made again.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::atomic::AtomicU64;
@@ -16,8 +16,8 @@ use vsnoop_packet::packet::Pool;
 use vsnoop_packet::vnet::{GSO_UDP_L4, VirtioNetHdr};
 use vsnoop_testbed::net::{Netns, Offloads, Tap, TapOptions};
 
-use crate::hosts::{Host, Network, PORT, Plan, inner_v4, inner_v6};
 use crate::{transfer, trial};
+use vsnoop_testbed::hosts::{Host, Network, PORT, Plan, inner_v4, inner_v6, start_all};
 
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Message about a port that has failed.
@@ -47,7 +47,7 @@ pub fn trials() -> Vec<Trial> {
 
 /// Two hosts whose links are not started, each with its VM's interface as the port.
 fn build(transport: &'static str, vms_per_host: usize) -> Result<Network> {
-    let network = Network::build(Plan { transport, vms_per_host, ..Plan::default() })?;
+    let network = Network::configured(Plan { transport, vms_per_host, ..Plan::default() })?;
     for host in 0..2 {
         network.edit_config(host, |text| {
             text.replace("bridge = \"br0\"\nname = \"vsl0\"", "interface = \"vm0\"")
@@ -60,7 +60,7 @@ fn build(transport: &'static str, vms_per_host: usize) -> Result<Network> {
 }
 
 fn start(mut network: Network) -> Result<Network> {
-    crate::hosts::start_all(&mut network.hosts)?;
+    start_all(&mut network.hosts)?;
     Ok(network)
 }
 
@@ -101,7 +101,7 @@ fn down_and_up() -> Result<()> {
         a.netns.ip("link set vm0 up")?;
         until_port(a, "the port is up", None)?;
         cross(&network)?;
-        // Once for each change, whatever was sent meanwhile.
+        // The link logs each change once, also if frames were sent meanwhile.
         let said = a.words().matches(SAID).count();
         ensure!(said == times, "said {said} times, not {times}: {}", a.words());
     }
@@ -164,7 +164,7 @@ fn segmented(transport: &'static str) -> Result<()> {
         }
     }
     let frames = received(a)? - before;
-    // Of both families.
+    // Datagrams of both families.
     let datagrams = 2 * SENDS * DATAGRAMS;
     ensure!(frames < datagrams as u64 / 2, "{frames} frames of {datagrams} datagrams");
     Ok(())
@@ -199,7 +199,7 @@ fn raw(network: &Network) -> Result<[Tap; 2]> {
     Ok([tap(&network.hosts[0])?, tap(&network.hosts[1])?])
 }
 
-/// A frame of UDP with a right checksum, or one that is left to do.
+/// A frame of UDP with a correct checksum, or with one that the receiver has to complete.
 fn datagram(
     v6: bool,
     tagged: bool,
@@ -321,14 +321,14 @@ fn unknown() -> Result<()> {
 
 /// The interface by which the peer reaches this host is a port, too, which `up` cannot know.
 fn own_packets() -> Result<()> {
-    let mut network = Network::build(Plan::default())?;
+    let mut network = Network::configured(Plan::default())?;
     network.let_wait(0, 1)?;
     network.edit_config(0, |text| {
         text.replace("[[peer]]", "[[port]]\ninterface = \"uplink\"\n[[peer]]")
     })?;
     let tap = network.hosts[1].netns.tap("raw", &TapOptions::default())?;
     network.hosts[1].netns.add_port("br0", "raw")?;
-    crate::hosts::start_all(&mut network.hosts)?;
+    start_all(&mut network.hosts)?;
     let [a, b] = &network.hosts[..] else { unreachable!("two hosts") };
     let moved = AtomicU64::new(0);
     transfer::run(&a.vms[0], &b.vms[0], inner_v4(1, 0), 1 << 20, &moved)?;

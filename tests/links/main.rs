@@ -11,7 +11,6 @@ mod interfaces;
 mod memory;
 mod paths;
 mod peers;
-mod routed;
 mod strangers;
 mod tenants;
 mod transfer;
@@ -20,7 +19,7 @@ mod vlans;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use vsnoop_testbed::net::remove_stale;
-use vsnoop_tests::{PREFIX, hosts};
+use vsnoop_tests::PREFIX;
 
 /// Each of them moves bytes as fast as it can.
 const THREADS: usize = 2;

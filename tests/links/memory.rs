@@ -13,11 +13,11 @@ use vsnoop_packet::packet::Pool;
 use vsnoop_packet::vnet::VirtioNetHdr;
 use vsnoop_testbed::net::{Tap, TapOptions};
 
-use crate::hosts::{Host, Network, PORT, Plan, inner_v4, outer, start_all};
 use crate::{soaked, trial};
+use vsnoop_testbed::hosts::{Host, Network, PORT, Plan, inner_v4, outer, start_all};
 
 const CHUNK_BYTES: usize = 256 << 10;
-/// After so much, buffers have the size that they keep.
+/// After this number of bytes buffers have their final size.
 const WARM_UP_BYTES: u64 = 256 << 20;
 const BYTES: u64 = 768 << 20;
 const BYTES_SOAKED: u64 = 6 << 30;
@@ -34,7 +34,7 @@ const RECONNECTS: u64 = 20;
 const RECONNECTS_SOAKED: u64 = 80;
 /// Growth that the allocator alone may cause.
 const GROWTH_KIB: u64 = 6 << 10;
-/// And at each reconnection, on average: half of what a session over UDP takes.
+/// Growth at each reconnection, on average: half of the memory of a session over UDP.
 const RECONNECT_GROWTH_KIB: u64 = 32;
 
 pub fn trials() -> Vec<Trial> {
@@ -120,7 +120,7 @@ fn addresses_and_flows(transport: &'static str) -> Result<()> {
     let before = rss_kib(&network.hosts)?;
     let arrived = arrived + send_flows(&from, &to, WARM_UP_FLOWS, FLOWS)?;
     is_flat(&before, &rss_kib(&network.hosts)?)?;
-    // A tap drops what its reader, or a bridge, is too slow for.
+    // A tap drops frames if its reader, or a bridge, is too slow.
     ensure!(arrived > (FLOWS / 2).into(), "only {arrived} of {FLOWS} arrived");
     for host in [a, b] {
         let learned = host.status()?["learned"].as_u64().context("learned")?;
@@ -179,8 +179,8 @@ fn frame(flow: u32) -> Vec<u8> {
 }
 
 fn comes_back(transport: &'static str) -> Result<()> {
-    let mut network = Network::build(Plan { transport, ..Plan::default() })?;
-    // One waits to be called: where both call, a session more is kept for some seconds.
+    let mut network = Network::configured(Plan { transport, ..Plan::default() })?;
+    // Host 0 does not call: if both hosts call, a host keeps a second session for some seconds.
     let at = format!("address = \"{}:{PORT}\"\n", outer(1));
     network.edit_config(0, |text| text.replace(&at, ""))?;
     start_all(&mut network.hosts)?;

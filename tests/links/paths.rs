@@ -1,4 +1,4 @@
-//! The network between two hosts is not what it was: large packets vanish, connections are cut.
+//! The network between two hosts changes: large packets vanish, connections are cut.
 
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::Command;
@@ -9,8 +9,8 @@ use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
 use vsnoop_testbed::relay::Faults;
 
-use crate::hosts::{Host, Network, PORT, Plan, inner_v4, inner_v6, start_all};
 use crate::{transfer, trial};
+use vsnoop_testbed::hosts::{Host, Network, PORT, Path, Plan, inner_v4, inner_v6, start_all};
 
 /// MTU of the narrow path; the hosts' interfaces take 1500.
 const NARROW_BYTES: u64 = 1400;
@@ -60,12 +60,12 @@ fn not_to_be_cut() -> Option<String> {
     }
 }
 
-/// One after another, the handshakes of 32 connections would take 96 round trips: longer than is
-/// waited for.
+/// Handshakes of 32 connections one after another would take 96 round trips, longer than the
+/// timeout.
 fn long() -> Result<()> {
     const CONNECTIONS: u64 = 16;
-    let plan = Plan { relayed: true, transport: "tls", ..Plan::default() };
-    let mut network = Network::build(plan)?;
+    let plan = Plan { path: Path::Relay { realtime: false }, transport: "tls", ..Plan::default() };
+    let mut network = Network::configured(plan)?;
     let line = format!("transport = \"tls\"\nconnections = {CONNECTIONS}\n");
     for host in 0..2 {
         network.edit_config(host, |text| text.replace("transport = \"tls\"\n", &line))?;
@@ -85,7 +85,7 @@ fn path_mtu_bytes(host: &Host, peer: &str) -> Result<u64> {
     host.peer(peer)?["path_mtu_bytes"].as_u64().context("no path MTU")
 }
 
-/// More than what every path takes, and not more than passes.
+/// The status shows a path MTU above the minimum, and not above that of the path.
 fn until_found(host: &Host) -> Result<()> {
     host.until("the path's MTU is found", |status| {
         let found = status["peers"][0]["path_mtu_bytes"].as_u64();
@@ -94,7 +94,8 @@ fn until_found(host: &Host) -> Result<()> {
 }
 
 fn black_hole() -> Result<()> {
-    let mut network = Network::build(Plan { relayed: true, ..Plan::default() })?;
+    let mut network =
+        Network::configured(Plan { path: Path::Relay { realtime: false }, ..Plan::default() })?;
     network.set_faults(&narrow());
     for host in &mut network.hosts {
         host.start()?;
@@ -118,7 +119,7 @@ fn black_hole() -> Result<()> {
 }
 
 fn shrinks() -> Result<()> {
-    let network = Network::up(Plan { relayed: true, ..Plan::default() })?;
+    let network = Network::up(Plan { path: Path::Relay { realtime: false }, ..Plan::default() })?;
     let [a, b] = &network.hosts[..] else { unreachable!("two hosts") };
     for host in [a, b] {
         host.until("the whole of the path is used", |status| {
@@ -178,16 +179,16 @@ fn interface_shrinks() -> Result<()> {
 /// The MTU of its interface is used, although the peer's address is not configured.
 fn narrow_waits() -> Result<()> {
     const PPPOE_BYTES: usize = 1492;
-    let mut network = Network::build(Plan::default())?;
+    let mut network = Network::configured(Plan::default())?;
     network.let_wait(0, 1)?;
     network.hosts[0].netns.set_mtu("uplink", PPPOE_BYTES)?;
-    crate::hosts::start_all(&mut network.hosts)?;
+    start_all(&mut network.hosts)?;
     until_path_mtu(&network.hosts[0], PPPOE_BYTES as u64)
 }
 
 fn jumbo() -> Result<()> {
     const JUMBO_BYTES: usize = 9000;
-    let mut network = Network::build(Plan::default())?;
+    let mut network = Network::configured(Plan::default())?;
     network.let_wait(0, 1)?;
     network.set_outer_mtu(JUMBO_BYTES)?;
     for host in 0..2 {
@@ -199,7 +200,7 @@ fn jumbo() -> Result<()> {
             host.netns.set_mtu(device, JUMBO_BYTES)?;
         }
     }
-    crate::hosts::start_all(&mut network.hosts)?;
+    start_all(&mut network.hosts)?;
     let [a, b] = &network.hosts[..] else { unreachable!("two hosts") };
     for host in [a, b] {
         until_path_mtu(host, JUMBO_BYTES as u64)?;
@@ -208,7 +209,7 @@ fn jumbo() -> Result<()> {
     for at in [inner_v4(1, 0), inner_v6(1, 0)] {
         transfer::run(&a.vms[0], &b.vms[0], at, 8 << 20, &moved)?;
     }
-    // One frame for each, as long as the VMs' interfaces take.
+    // Datagrams of one frame each, as large as the VMs' interfaces take.
     for (from, to) in [(a, b), (b, a)] {
         let bind = |host: &Host| {
             let at = SocketAddr::new(inner_v4(host.number(), 0), 0);

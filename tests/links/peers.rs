@@ -1,4 +1,4 @@
-//! Peers that die, come back, move, or are not who they should be.
+//! Peers that die, come back, move, or have a wrong key.
 
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicU64;
@@ -8,8 +8,8 @@ use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
 use serde_json::Value;
 
-use crate::hosts::{Network, Outside, PORT, Plan, inner_v4, socket, start_all};
 use crate::{transfer, trial};
+use vsnoop_testbed::hosts::{Network, Outside, PORT, Plan, inner_v4, socket, start_all};
 
 pub fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
@@ -59,7 +59,7 @@ fn killed(transport: &'static str) -> Result<()> {
 }
 
 fn other_mtu() -> Result<()> {
-    let mut network = Network::build(Plan::default())?;
+    let mut network = Network::configured(Plan::default())?;
     network.edit_config(1, |text| text.replacen("[link]\n", "[link]\nmtu = 9000\n", 1))?;
     start_all(&mut network.hosts)?;
     let said = ["link.mtu is 1500 here and 9000 there", "link.mtu is 9000 here and 1500 there"];
@@ -72,7 +72,7 @@ fn other_mtu() -> Result<()> {
 }
 
 fn wrong_key(transport: &'static str) -> Result<()> {
-    let mut network = Network::build(Plan { transport, ..Plan::default() })?;
+    let mut network = Network::configured(Plan { transport, ..Plan::default() })?;
     network.change_key(1)?;
     for host in &mut network.hosts {
         host.start()?;
@@ -88,7 +88,7 @@ fn wrong_key(transport: &'static str) -> Result<()> {
 
 /// Sessions are replaced each five seconds, the least that may be configured.
 fn rekeyed(transport: &'static str) -> Result<()> {
-    let mut network = Network::build(Plan { transport, ..Plan::default() })?;
+    let mut network = Network::configured(Plan { transport, ..Plan::default() })?;
     network.rekey_every("5s")?;
     for host in &mut network.hosts {
         host.start()?;
@@ -107,8 +107,8 @@ fn rekeyed(transport: &'static str) -> Result<()> {
 /// The dialler's address changes under a transfer; the acceptor follows.
 fn moved_address(outside: Outside) -> Result<()> {
     const ELSEWHERE: usize = 99;
-    let mut network = Network::build(Plan { outside, ..Plan::default() })?;
-    // One waits, so that it is known who has to be followed.
+    let mut network = Network::configured(Plan { outside, ..Plan::default() })?;
+    // Host 1 does not call, so that host 0's address is the one to follow.
     let at = format!("address = \"{}\"\n", SocketAddr::new(outside.address(0), PORT));
     network.edit_config(1, |text| text.replace(&at, ""))?;
     start_all(&mut network.hosts)?;

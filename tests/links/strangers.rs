@@ -1,4 +1,4 @@
-//! Callers that are nobody's peers, a thousand a second, beside a link that works.
+//! A thousand calls a second from strangers, which are no peers, beside a link that works.
 //!
 //! A call counts when its connection was made. On a busy machine there are fewer in a second. In
 //! `make soak` the transfers beside them go on until there were enough seconds with a thousand.
@@ -16,8 +16,8 @@ use vsnoop_link::identity::{Dialer, PeerId, PublicKey, Trust};
 use vsnoop_linkd::{credentials, key_file, tcp_handshake};
 use vsnoop_testbed::net::Netns;
 
-use crate::hosts::{Host, Network, PORT, Plan, inner_v4, outer, start_all, stranger};
 use crate::{soaked, transfer, trial};
+use vsnoop_testbed::hosts::{Host, Network, PORT, Plan, inner_v4, outer, start_all, stranger};
 
 /// Beside the transfers, in each second that counts in `make soak`.
 const CALLS_PER_S: u64 = 1000;
@@ -36,11 +36,11 @@ const FLOOD_ADDRESSES: u8 = 50;
 const FLOODERS: usize = 4;
 /// Calls of each that are open, or made anew, all the time.
 const FLOODER_CALLS: usize = 50;
-/// Calls that are left open and say nothing more.
+/// Calls that stay open and send nothing more.
 const OPEN: usize = 100;
 /// Bound of a link's growth in memory under the flood.
 const GROWTH_KIB: u64 = 16 << 10;
-/// Handshakes have threads of their own, at most so many, beside those that a link has anyway.
+/// The most threads of handshakes, beside those that a link always has.
 const THREADS: u64 = 64 + 16;
 
 pub fn trials() -> Vec<Trial> {
@@ -63,9 +63,9 @@ pub fn trials() -> Vec<Trial> {
 enum Manner {
     /// Goes at once.
     Goes,
-    /// Says what is no TLS.
+    /// Sends bytes that are no TLS.
     Babbles,
-    /// Begins, says nothing more, and stays.
+    /// Begins a handshake, sends nothing more, and stays.
     Stays,
     /// A caller with an unknown key.
     Pretends,
@@ -129,7 +129,7 @@ fn beside(a: &Host, b: &mut Host, moved: &AtomicU64, made: &AtomicU64) -> Result
         }
         Ok(())
     };
-    // Threads that were there once leave their stacks: what comes later finds room in them.
+    // The allocator keeps stacks of ended threads: later ones use that memory.
     let calls = soaked(CALLS, CALLS_SOAKED);
     until_made(calls / 4)?;
     let before_kib = a.in_proc_status("VmRSS")?;
@@ -147,7 +147,7 @@ fn beside(a: &Host, b: &mut Host, moved: &AtomicU64, made: &AtomicU64) -> Result
 /// A link that has just started has no authenticated peer, and strangers use all that is left to
 /// them. The peer is let in because of its address. The link cannot dial it: its port is another.
 fn starts_in_a_flood(transport: &'static str) -> Result<()> {
-    let mut network = Network::build(Plan { transport, ..Plan::default() })?;
+    let mut network = Network::configured(Plan { transport, ..Plan::default() })?;
     let elsewhere = format!("network = \"test\"\nlisten = \"0.0.0.0:{}\"\n", PORT + 1);
     let listen = format!("network = \"test\"\nlisten = \"0.0.0.0:{PORT}\"\n");
     network.edit_config(1, |text| text.replace(&listen, &elsewhere))?;
@@ -183,7 +183,7 @@ fn starts_in_a_flood(transport: &'static str) -> Result<()> {
     transfer::run(&a.vms[0], &b.vms[0], inner_v4(1, 0), 8 << 20, &AtomicU64::new(0))
 }
 
-/// Calls host 0 from many addresses, says nothing, and calls again as soon as it is turned away.
+/// Calls host 0 from many addresses, sends nothing, and calls again as soon as a call is refused.
 fn flooder(away: &Netns, number: usize, done: &AtomicBool) -> Result<()> {
     let at = SocketAddr::new(outer(0), PORT);
     away.run(|| {
@@ -277,8 +277,8 @@ fn behave(mut stream: TcpStream, manner: Manner, dialer: &Dialer) -> Option<TcpS
         }
         Manner::Pretends => {
             let deadline = Instant::now() + Duration::from_millis(100);
-            // That it is refused is what it is for; that it is taken would be seen as one peer
-            // more.
+            // The call is expected to be refused: if the link accepted it, the status would show
+            // another peer.
             let _ = tcp_handshake::dial(stream, dialer, hello(), deadline);
             None
         }

@@ -11,8 +11,8 @@ use vsnoop_packet::testing::Segment;
 use vsnoop_packet::vnet::VirtioNetHdr;
 use vsnoop_testbed::net::{Tap, TapOptions};
 
-use crate::hosts::{Host, Network, Plan, start_all};
 use crate::trial;
+use vsnoop_testbed::hosts::{Host, Network, Plan, start_all};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 /// For local experiments (IEEE 802): no stack answers it.
@@ -115,7 +115,7 @@ fn forged() -> Result<()> {
 
 /// `mac` and `address` of a port.
 fn fixed() -> Result<()> {
-    let mut network = Network::build(Plan { vms_per_host: 0, ..Plan::default() })?;
+    let mut network = Network::configured(Plan { vms_per_host: 0, ..Plan::default() })?;
     network.edit_config(0, |text| {
         let sources = "name = \"vsl0\"\nmac = \"02:00:00:00:00:01\"\naddress = \"10.9.9.0/24\"\n";
         text.replace("name = \"vsl0\"\n", sources)

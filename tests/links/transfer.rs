@@ -39,7 +39,7 @@ pub fn run(from: &Netns, to: &Netns, at: IpAddr, bytes: u64, moved: &AtomicU64) 
     })
 }
 
-/// Waits until so many bytes have moved.
+/// Waits until `bytes` bytes have moved.
 pub fn until_moved(moved: &AtomicU64, bytes: u64) -> Result<()> {
     let since = Instant::now();
     while moved.load(Ordering::Relaxed) < bytes {

@@ -8,8 +8,8 @@ use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
 use serde_json::Value;
 
-use crate::hosts::{Network, Outside, Plan, inner_v4, inner_v6};
 use crate::{transfer, trial};
+use vsnoop_testbed::hosts::{Network, Outside, Plan, inner_v4, inner_v6};
 
 /// Part of a transfer during which compression is switched.
 const PART_BYTES: u64 = 4 << 20;
@@ -78,7 +78,7 @@ fn mesh(plan: Plan) -> Result<()> {
             ensure!(peer["state"] == "up", "a peer is not up any more: {peer}");
             ensure!(peer["rejected"] == 0, "records were refused: {peer}");
             let at: SocketAddr = peer["address"].as_str().context("an address")?.parse()?;
-            // An IPv4 address is one, whatever socket it came through.
+            // A peer's IPv4 address is reported as such, also if its socket is an IPv6 one.
             let outside = (0..plan.hosts).map(|host| plan.outside.address(host));
             ensure!(outside.into_iter().any(|outside| outside == at.ip()), "a peer at {at}");
             if peer["encrypted"] == true {
@@ -154,11 +154,12 @@ fn compressed(transport: &'static str, method: &str) -> Result<()> {
             .map(|c| bytes(&c["sent"]))
             .sum()
     };
-    // Of the peer first and then last, so that nothing sent meanwhile counts for the rules alone.
-    // The sets before have taken counters away with their rules.
+    // Bytes to the peer are read before those of the rules here, and after them below, so that
+    // frames sent meanwhile do not count for the rules alone. The `set` commands above deleted
+    // counters with their rules.
     let of_peer = bytes(&a.peer("h1")?["sent"])?;
     let of_rules = of_classes(&a.status()?)?;
-    // What follows is compressed from its first byte on.
+    // This transfer is compressed from its first byte on.
     transfer::run(&a.vms[0], &b.vms[0], inner_v6(1, 0), 4 << 20, &moved)?;
     let of_rules = of_classes(&a.status()?)? - of_rules;
     let sent = a.peer("h1")?["sent"].clone();
@@ -168,11 +169,11 @@ fn compressed(transport: &'static str, method: &str) -> Result<()> {
     ensure!(of_rules <= of_peer || !is_ordered, "{of_rules} of rules, {of_peer} of the peer");
     ensure!(of_rules > of_peer / 2, "{of_rules} of rules, {of_peer} of the peer");
     let ratio = sent["ratio"].as_f64().context("no ratio")?;
-    // auto does not compress where nothing is gained, as between two namespaces.
+    // `auto` does not compress if that gains nothing, as between two namespaces.
     ensure!(method == "auto" || ratio > 1.05, "nothing was compressed: {sent}");
     let rule = a.status()?["compression"][0].clone();
     let flows = rule["methods"].as_object().context("no methods")?;
-    // Whatever auto has made of the data of both transfers, it is said.
+    // `auto` may choose any method for the data of both transfers; the status names it.
     let is_said = |said: &String| method == "auto" || said == method;
     ensure!(flows.keys().any(is_said), "no flow goes by {method}: {rule}");
     ensure!(rule["flows"].as_u64() == flows.values().map(Value::as_u64).sum(), "{rule}");

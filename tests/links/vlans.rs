@@ -1,4 +1,4 @@
-//! VLAN tags are the VMs' own: what has one, or two, arrives with them, unchanged.
+//! VLAN tags are the VMs' own: frames with one or two of them arrive with them, unchanged.
 //!
 //! This kernel has no VLAN devices. A VM is a tap that the test reads and writes, or one behind a
 //! [`Relay`] that puts tags on and takes them off, so that whole connections cross the link in a
@@ -15,8 +15,8 @@ use vsnoop_packet::vnet::VirtioNetHdr;
 use vsnoop_testbed::net::{Netns, Tap, TapOptions};
 use vsnoop_testbed::relay::{Relay, RelayOptions};
 
-use crate::hosts::{Host, Network, Plan, inner_v4, inner_v6};
 use crate::{transfer, trial};
+use vsnoop_testbed::hosts::{Host, Network, Plan, inner_v4, inner_v6};
 
 /// For local experiments (IEEE 802): no stack answers it.
 const ETHER_TYPE: u16 = 0x88b5;
@@ -118,12 +118,12 @@ fn arrives(from: &Tap, to: &Tap, sent: &[u8]) -> Result<()> {
     }
 }
 
-/// Not something that a bridge says by itself.
+/// Whether the test sent this frame: bridges send frames of their own.
 fn is_ours(frame: &[u8]) -> bool {
     frame.windows(2).take(24).any(|word| word == ETHER_TYPE.to_be_bytes())
 }
 
-/// A VM that knows nothing of the VLAN that it is in.
+/// A VM whose host puts it into a VLAN, which it does not see.
 struct Tagged {
     _relay: Relay,
     netns: Netns,

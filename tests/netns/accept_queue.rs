@@ -60,8 +60,8 @@ pub fn trials() -> Vec<Trial> {
     trials
 }
 
-/// As many clients are answered as without vsnoop, none is reset that would not be, and the last
-/// one has its answer hardly later.
+/// vsnoop changes neither the number of clients that are answered nor that of resets, and the last
+/// client has its answer at most a little later.
 fn as_without(scene: Scene) -> Result<()> {
     if !attached::is_wanted() {
         return Ok(());
@@ -133,7 +133,7 @@ fn listen(vm: &Netns, backlog: i32) -> Result<TcpListener> {
     })
 }
 
-/// An application that has no time at first, and then answers everybody at once.
+/// An application that is busy at first, and then answers all clients at once.
 fn serve(listener: &TcpListener, busy: Duration, over: &AtomicBool) -> Result<()> {
     std::thread::sleep(busy);
     listener.set_nonblocking(true).context("O_NONBLOCK")?;
@@ -141,7 +141,7 @@ fn serve(listener: &TcpListener, busy: Duration, over: &AtomicBool) -> Result<()
         while !over.load(Ordering::Relaxed) {
             match listener.accept() {
                 Ok((client, _)) => {
-                    // What becomes of it the client tells.
+                    // The client reports the result.
                     threads.spawn(move || answer(client).ok());
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {

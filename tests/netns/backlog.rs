@@ -1,7 +1,7 @@
-//! A connection whose sender was told that the VM has everything, while all of it is in the tap's
-//! ring: what is at stake when the ring is harmed.
+//! A connection whose data were acknowledged to the sender while all of them are in the tap's ring,
+//! and are lost if the ring is changed.
 //!
-//! The sender only reads from then on, and so does the VM: nothing but a reset can tell either.
+//! From then on sender and VM only read: only a reset can end their wait.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -37,8 +37,8 @@ impl Backlog {
         Ok(Self { sender, receiver })
     }
 
-    /// Writes so many frames, one after the other: each is acknowledged before the next is sent, by
-    /// the VM or for it, so that none overtakes another.
+    /// Writes `frames` frames, one after the other: each is acknowledged before the next is sent,
+    /// by the VM or for it, so that none overtakes another.
     pub fn send(&mut self, frames: usize) -> Result<()> {
         for _ in 0..frames {
             self.sender.write_all(&[1; WRITE_BYTES]).context("sending")?;
@@ -58,12 +58,12 @@ impl Backlog {
         Ok(bytes)
     }
 
-    /// Reads so many frames at the VM.
+    /// Reads `frames` frames at the VM.
     pub fn receive(&mut self, frames: usize) -> Result<()> {
         self.receiver.read_exact(&mut vec![0; frames * WRITE_BYTES]).context("receiving")
     }
 
-    /// Writes so many bytes at once, as bulk data, and reads them at the VM.
+    /// Writes `bytes` bytes at once, as bulk data, and reads them at the VM.
     pub fn burst(&mut self, bytes: usize) -> Result<()> {
         let Self { sender, receiver } = self;
         std::thread::scope(|scope| {
@@ -76,7 +76,7 @@ impl Backlog {
         })
     }
 
-    /// Whether the sender is told within this time that the connection was reset.
+    /// Whether the sender gets a reset within this time.
     pub fn is_reset_within(&mut self, time: Duration) -> Result<bool> {
         self.sender.set_read_timeout(Some(time)).context("bounding reads")?;
         match self.sender.read(&mut [0]) {
@@ -86,7 +86,7 @@ impl Backlog {
         }
     }
 
-    /// An error unless the sender is told.
+    /// Fails unless the sender gets a reset.
     pub fn expect_reset_of_sender(&mut self) -> Result<()> {
         ensure!(self.is_reset_within(PATIENCE)?, "the sender was not reset: it hangs");
         Ok(())

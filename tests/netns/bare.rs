@@ -1,4 +1,4 @@
-//! The network of these tests without vsnoop: what they rest on.
+//! Tests of the network itself, without vsnoop.
 
 use anyhow::{bail, ensure};
 use libtest_mimic::Trial;

@@ -122,7 +122,7 @@ fn send(fan_in: &FanIn) -> Result<u64> {
             }));
             scope.spawn(move || {
                 let mut sender = sender;
-                // Its failure shows in what the receiver has.
+                // If it fails, bytes are missing at the receiver.
                 let _ = sender.write_all(&payload());
                 let _ = sender.shutdown(Shutdown::Write);
             });

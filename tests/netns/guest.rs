@@ -55,7 +55,7 @@ fn none() -> Faults {
 const SHORT_STREAMS: u64 = 8;
 const SHORT_BYTES: u64 = 10_000;
 
-/// Whatever a guest does to what it was handed, and to its answers.
+/// Runs a case whose guest loses or damages frames to it, and its own answers, as these faults say.
 fn lossy(mut to_vm: Faults, mut from_vm: Faults, offloads: Offloads) -> anyhow::Result<()> {
     if offloads.tso {
         // Fewer frames carry the same bytes.
@@ -153,7 +153,7 @@ fn full_ring(offloads: Offloads) -> anyhow::Result<()> {
 }
 
 /// A VM that always answers at once gets early acknowledgements in the beginning of a flow only.
-/// How long it takes until it is known to be prompt depends on what else the machine does: small
+/// The time until the hooks regard it as prompt depends on the load of the machine: small
 /// requests are sent until a burst that follows them is left to the VM.
 fn prompt() -> anyhow::Result<()> {
     if !attached::is_wanted() {

@@ -20,7 +20,7 @@ const SHALLOW: &[&str] = &["--incast", "1G", "--incast-buffer", "16K"];
 /// With what is on the wire, and a unit of the scale.
 const BOUND: u64 = 2 * (16 << 10);
 const ORDINARY: &[&str] = &["--incast", "1G", "--uplink", "vst-uplink"];
-/// The same two without early acknowledgement.
+/// Both without early acknowledgement.
 const SHALLOW_ALONE: &[&str] = &["--observe", "--incast", "1G", "--incast-buffer", "16K"];
 const ORDINARY_ALONE: &[&str] = &["--observe", "--incast", "1G", "--uplink", "vst-uplink"];
 /// Far more than there is credit for.
@@ -123,7 +123,7 @@ fn many(case: Case) -> Result<()> {
     many_meanwhile(case, 100_000, |_| Ok(()))
 }
 
-/// The same, and incast control is turned off while nearly all are queued.
+/// Turns incast control off while nearly all flows are queued.
 fn turned_off(case: Case) -> Result<()> {
     many_meanwhile(case, 5_000_000, |attached| attached.run(&["incast", "off"]).map(drop))
 }
@@ -221,7 +221,7 @@ fn gone(case: Case) -> Result<()> {
     attached.detach()
 }
 
-/// As between VMs of one bridge: nothing comes through the uplink, and nothing is shaped, whichever
+/// Packets do not come through the uplink, as between VMs of one bridge: none is shaped, whichever
 /// end opens the connection, from its handshake on.
 fn beside(case: Case) -> Result<()> {
     if !attached::is_wanted() {
@@ -335,8 +335,9 @@ fn expect_own_windows(pair: &mut Pair, attached: &Attached<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The largest that the sender's TCP was told while it sent, each time that all had arrived: what
-/// the VM has not acknowledged yet is part of a window, and nothing that the last hop has to take.
+/// The largest window that the sender's TCP got while it sent, each time that all bytes had
+/// arrived: bytes that the VM has not acknowledged are part of a window, but do not cross the last
+/// hop again.
 fn most_window(pair: &mut Pair) -> Result<u64> {
     const BYTES: u64 = 300_000;
     let mut most = 0;

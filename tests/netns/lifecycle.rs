@@ -166,7 +166,8 @@ fn deleted_tap(detach: bool) -> anyhow::Result<()> {
     connection.expect_reset_of_sender()
 }
 
-/// Lists by port number and by prefix: what they deny is never acknowledged early.
+/// Deny lists by port number and by prefix: connections that they deny are never acknowledged
+/// early.
 fn denied() -> anyhow::Result<()> {
     const BYTES: usize = 30_000;
     const DENIED: usize = 5;

@@ -77,7 +77,7 @@ fn hostile(
         plan: Plan { to_vm_bytes: 600_000, ..base.plan.clone() },
         families,
         network,
-        // A VM that is late every time, and one that answers by itself.
+        // A VM that always answers late, and one that always answers promptly.
         freezes: &[SHARING_A_CORE, Freeze::Never],
         ..base
     };
@@ -89,7 +89,8 @@ fn hostile(
     })
 }
 
-/// Data in fragments is left to the VM; only what is too small to be cut may be acknowledged early.
+/// The hooks leave fragments to the VM; they may acknowledge only segments that are too small to be
+/// fragmented.
 fn fragments(families: &'static [Family]) -> anyhow::Result<()> {
     let base = Case::default();
     let whole = base.plan.to_vm_bytes * base.streams().len() as u64;

@@ -67,7 +67,7 @@ fn asymmetric(offloads: Offloads) -> Result<()> {
     attached.detach()
 }
 
-/// From now on the client sends to the VM by a second interface; the VM answers to the first.
+/// Makes the client send to the VM by a second interface; the VM answers to the first.
 fn send_another_way(topology: &Topology) -> Result<()> {
     let (client, host) = (&topology.client, &topology.host);
     host.veth(FORTH, client, CLIENT_FORTH)?;

@@ -47,7 +47,7 @@ fn shrunk_ring() -> Result<()> {
     attached.detach()
 }
 
-/// A guest that gives up a queue loses what the host had put there.
+/// A guest that disables a queue loses the frames in it.
 fn disabled_queue() -> Result<()> {
     if !attached::is_wanted() {
         return Ok(());
@@ -76,7 +76,7 @@ fn disabled_queue() -> Result<()> {
     attached.detach()
 }
 
-/// The host has a copy of what was in the ring.
+/// The host has a copy of the frames in the ring.
 fn is_sent_again(topology: &Topology, attached: &Attached<'_>, victim: &mut Backlog) -> Result<()> {
     topology.guest().set_freeze(Freeze::Never);
     victim.receive(FRAMES).with_context(|| attached.describe())?;

@@ -31,7 +31,7 @@ static LOCK: Mutex<()> = Mutex::new(());
 /// Option of `attach`: acknowledge nothing early.
 const OBSERVE: &str = "--observe";
 
-/// An attachment; dropping it detaches whatever became of the test.
+/// An attachment; dropping it detaches, also if the test failed.
 pub struct Attached<'a> {
     host: &'a Netns,
     hold: Option<&'static str>,
@@ -57,7 +57,7 @@ impl<'a> Attached<'a> {
         Self::on(&topology.host, hold, options)
     }
 
-    /// The same, to the port of this host.
+    /// Like [`Attached::with`], to the port of this host.
     pub fn on(
         host: &'a Netns,
         hold: Option<&'static str>,
@@ -86,7 +86,7 @@ impl<'a> Attached<'a> {
             let hold = self.hold.map_or(vec![], |size| vec!["--hold", size]);
             vsnoop(self.host, &[&["attach", PORT], self.options, arguments, &hold].concat())?;
             if self.has_hold() {
-                // Nothing is held before somebody can hand it over.
+                // The hooks hold no segment before an engine runs that can hand it over.
                 self.wait_until("an engine is there", || Ok(self.hold_text("engine")? == "alive"))?;
             }
         }
@@ -107,7 +107,7 @@ impl<'a> Attached<'a> {
             .with_context(|| format!("vsnoop stats has no {name} of a hold: {stats}"))
     }
 
-    /// The same as [`Attached::hold`], for a field that is a word.
+    /// Like [`Attached::hold`], for a field that is a word.
     pub fn hold_text(&self, name: &str) -> Result<String> {
         let stats = self.stats()?;
         let word = stats["ports"][0]["hold"][name].as_str();
@@ -155,7 +155,7 @@ impl<'a> Attached<'a> {
         })
     }
 
-    /// Waits until nothing is kept of any connection, as it must be after they ended.
+    /// Waits until the port has no record of any connection, as after their end.
     pub fn until_memory_is_free(&self) -> Result<()> {
         self.wait_until("the hold's memory is free", || Ok(self.hold("used_bytes")? == 0))
     }
@@ -216,7 +216,7 @@ impl<'a> Attached<'a> {
         if self.attached { vsnoop(self.host, arguments) } else { Ok(String::new()) }
     }
 
-    /// The port is going to be deleted; what was pinned goes with it.
+    /// The test deletes the port, and its pins with it.
     pub fn forget(&mut self) {
         self.attached = false;
     }
@@ -282,7 +282,7 @@ fn queueing(host: &Netns) -> Result<String> {
     Ok(links[0]["qdisc"].as_str().unwrap_or_default().to_owned())
 }
 
-/// The first number of this name, at whatever depth.
+/// The first number of this name, at any depth.
 fn find(value: &Value, name: &str) -> Option<u64> {
     match value {
         Value::Object(fields) => fields

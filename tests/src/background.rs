@@ -1,4 +1,4 @@
-//! The two processes in the background, and what can be done to them.
+//! Finds, waits for and kills the two background processes.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -13,7 +13,7 @@ use nix::unistd::Pid;
 /// Far longer than it takes to start one.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// One of them, by its name.
+/// A background process, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Process {
     Helper,
@@ -21,8 +21,7 @@ pub enum Process {
 }
 
 impl Process {
-    /// The id of the one that works, if one does. Looking takes the lock for a moment when none
-    /// does.
+    /// The id of the running one, if there is one. If none runs, this takes its lock for a moment.
     pub fn pid(self) -> Result<Option<i32>> {
         let name = match self {
             Self::Helper => "helper",
@@ -38,7 +37,8 @@ impl Process {
             Ok(_) => Ok(None),
             Err((_, Errno::EWOULDBLOCK)) => {
                 let text = fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
-                // Not written yet; or that of the one before, which has ended.
+                // The id may not be written yet, or be that of the previous process, which has
+                // ended.
                 let pid = text.trim().parse().ok();
                 Ok(pid.filter(|pid: &i32| fs::read_link(format!("/proc/{pid}/exe")).is_ok()))
             }
@@ -46,7 +46,7 @@ impl Process {
         }
     }
 
-    /// Waits for one that works, other than `before`.
+    /// Waits for a running one other than `before`.
     pub fn next(self, before: Option<i32>) -> Result<i32> {
         let since = Instant::now();
         loop {
@@ -58,7 +58,7 @@ impl Process {
         }
     }
 
-    /// Sends a signal to the one that works; which it was.
+    /// Sends a signal to the running one, and returns its id.
     pub fn signal(self, signal: Signal) -> Result<i32> {
         let pid = self.next(None)?;
         signal::kill(Pid::from_raw(pid), signal)
@@ -66,7 +66,7 @@ impl Process {
         Ok(pid)
     }
 
-    /// Kills the one that works, and waits until it has gone.
+    /// Kills the running one, waits until it has ended, and returns its id.
     pub fn kill(self) -> Result<i32> {
         let pid = self.signal(Signal::SIGKILL)?;
         let since = Instant::now();
@@ -78,7 +78,7 @@ impl Process {
     }
 }
 
-/// Which file a process runs.
+/// The inode number of the program that a process runs.
 pub fn program_of(pid: i32) -> Result<u64> {
     let path = format!("/proc/{pid}/exe");
     Ok(fs::metadata(&path).with_context(|| path)?.ino())

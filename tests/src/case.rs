@@ -16,9 +16,9 @@ use crate::attached::{self, Attached};
 pub enum Early {
     /// Acknowledged segments early.
     Yes,
-    /// Not one.
+    /// Acknowledged no segment early.
     Never,
-    /// Whatever it liked.
+    /// Either.
     Any,
 }
 

@@ -1,13 +1,11 @@
 //! Code that several test programs of this directory share.
 //!
 //! [`case`] is a network, its faults and streams through it, [`attached`] the port of it with
-//! vsnoop, [`pair`] one connection; [`background`] is the helper and the engine; [`hosts`] are
-//! hosts with a link.
+//! vsnoop, [`pair`] one connection; [`background`] is the helper and the engine.
 
 pub mod attached;
 pub mod background;
 pub mod case;
-pub mod hosts;
 pub mod pair;
 
 /// Prefix of the names of all namespaces of these programs.

@@ -1,5 +1,5 @@
-//! A connection from the client to the VM, for tests that look at its ends one by one: what was
-//! acknowledged to the sender while the VM does not run, who was told of an end.
+//! A connection from the client to the VM, for tests that look at its ends separately: the bytes
+//! acknowledged to the sender while the VM does not run, and the end that got a reset.
 //!
 //! Every byte is verified, both ways.
 
@@ -14,7 +14,7 @@ use vsnoop_testbed::net::Netns;
 use vsnoop_testbed::socket::{ConnectionInfo, info};
 use vsnoop_testbed::topology::{Family, Side, Topology, address};
 
-/// Anything that lasts longer does not happen at all.
+/// A step that takes longer has failed.
 const PATIENCE: Duration = Duration::from_secs(120);
 const CHUNK_BYTES: usize = 64 * 1024;
 
@@ -40,7 +40,7 @@ impl Pair {
         Self::connect_with(topology, family, None)
     }
 
-    /// With so many bytes of receive buffer at the VM.
+    /// Connects with a receive buffer of `buffer_bytes` at the VM.
     pub fn connect_with(
         topology: &Topology,
         family: Family,

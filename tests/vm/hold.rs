@@ -1,7 +1,7 @@
 //! Data that the host has acknowledged reach a machine that loses segments, is stopped, or whose
 //! engine dies; the sender to a machine that is gone is reset.
 //!
-//! Without vsnoop the same transfers show what the guests and these tests are worth.
+//! Without vsnoop the same transfers test the guests and the tests themselves.
 
 use std::thread;
 use std::time::Duration;
@@ -166,7 +166,7 @@ pub fn paused(bench: &Bench) -> Result<()> {
     bench.until_no_connection(VICTIM)
 }
 
-/// The last of all: nothing is left of the machine.
+/// The last test: it kills the machine.
 pub fn killed(bench: &Bench) -> Result<()> {
     let held = Held::begin(bench, NEIGHBOUR)?;
     let machine = bench.stage.vm(NEIGHBOUR);

@@ -13,8 +13,8 @@ use vsnoop_testbed::client::{self, Outcome};
 use vsnoop_testbed::net::{Netns, remove_stale};
 use vsnoop_testbed::stage::{BRIDGE, PREFIX_LENGTH, vm_address};
 
-use crate::hosts::{Network, Outside, Plan};
 use crate::{Bench, KB, MB, PREFIX, VICTIM};
+use vsnoop_testbed::hosts::{Network, Outside, Plan};
 
 /// On the bridge of the stage, host 0's end of it, and the address of host 1's VM among the
 /// machines.

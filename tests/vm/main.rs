@@ -32,7 +32,7 @@ use vsnoop_testbed::vm;
 use vsnoop_testbed::vsnoop::Vsnoop;
 use vsnoop_testbed::wait;
 use vsnoop_testbed::workspace;
-use vsnoop_tests::{PREFIX, background, hosts};
+use vsnoop_tests::{PREFIX, background};
 
 /// The machine that suffers, and its neighbour.
 const VICTIM: usize = 0;
@@ -43,7 +43,7 @@ const MB: u64 = 1000 * KB;
 const DEFAULT_RING: usize = 1000;
 /// Far longer than any of these transfers takes with all its recoveries, also on a slow machine.
 const LIMIT: Duration = Duration::from_secs(600);
-/// Time for which a transfer is watched whose other end has vanished and that cannot be reset.
+/// Time for which a test watches a transfer whose other end has vanished and that cannot be reset.
 const LONELY: Duration = Duration::from_secs(20);
 
 struct Bench {
@@ -70,9 +70,9 @@ const TESTS: [(&str, Test); 16] = [
     ("hold_mends_what_a_guest_firewall_loses_20_percent", hold::firewall_of_20_percent),
     ("hold_outlives_its_engine_in_mid_transfer", hold::engine_killed),
     ("hold_keeps_what_a_paused_guest_has_no_time_for", hold::paused),
-    // Takes the victim's network away for good.
+    // Removes the victim's network permanently.
     ("a_tap_deleted_in_mid_transfer_harms_nobody_else", deleted_tap),
-    // Takes the neighbour away for good.
+    // Removes the neighbour permanently.
     ("hold_resets_the_sender_of_a_guest_that_is_killed", hold::killed),
 ];
 
@@ -192,7 +192,7 @@ impl Bench {
         Ok(ports.iter().find(|port| port["port"] == self.stage.tap(machine)).cloned())
     }
 
-    /// Bytes that the victim's senders were told it has, while it has not acknowledged them itself.
+    /// Bytes that vsnoop acknowledged for the victim, and that it has not acknowledged itself.
     fn outstanding_bytes(&self) -> Result<u64> {
         let status = self.status(VICTIM)?.context("the victim's port is not attached")?;
         status["outstanding_bytes"].as_u64().context("vsnoop status has no outstanding_bytes")
@@ -206,7 +206,7 @@ impl Bench {
         while Instant::now() < deadline {
             interrupt::check()?;
             let frozen = Frozen::begin(self)?;
-            // What is under way comes to the ring.
+            // Frames under way arrive in the ring.
             thread::sleep(Duration::from_millis(500));
             if over() {
                 return Ok(None);
@@ -343,7 +343,7 @@ fn small_ring(bench: &Bench) -> Result<()> {
     with_enough_bytes("the ring was never full: nothing was tested", |times| {
         let since = bench.stage.tap_counts(VICTIM)?;
         thread::scope(|scope| {
-            // Few bytes: TCP recovers from so many losses by its timer, which doubles each time.
+            // Few bytes: TCP recovers from this loss by its timer, which doubles each time.
             let upload = || bench.exact(VICTIM, Upload, MB * times);
             let jobs: Vec<_> = (0..4).map(|_| scope.spawn(upload)).collect();
             bench.until_moved(since.to_vm_bytes, 500 * KB)?;
@@ -458,8 +458,9 @@ fn deleted_tap(bench: &Bench) -> Result<()> {
             bench.freeze_with_outstanding(over)?.context("a transfer without end ended")?;
         bench.stage.host().delete(port)?;
         drop(frozen);
-        // Nobody is left who could answer, so neither an answer nor a wrong byte can come. A sender
-        // that was told too much must know; one that was not tries again for as long as TCP does.
+        // The VM is unreachable, so neither an answer nor a wrong byte can come. A sender whose
+        // data was acknowledged early must get a reset; another one retransmits until its TCP gives
+        // up.
         match joined(up)? {
             Outcome::Broken(_) => (),
             Outcome::Hung if !bench.attached => (),
@@ -470,7 +471,7 @@ fn deleted_tap(bench: &Bench) -> Result<()> {
     drop(load);
     bench.exact(NEIGHBOUR, Upload, 5 * MB)?;
     if bench.attached {
-        // Until the helper has looked, detaching is what the operator may do as well.
+        // Until the helper has noticed, the operator may detach as well.
         wait_until("the helper clears up after the deleted tap", || {
             Ok(bench.status(VICTIM)?.is_none())
         })?;

@@ -1,4 +1,4 @@
-//! What compression of a link costs and gains, on one core.
+//! Measures what compression of a link costs and gains, on one core.
 //!
 //! The contents of `link-compress` pass as super-packets of 64 KB, with headers as TCP would give
 //! them, through encoder and decoder of an ordered transport and through units for UDP; what comes
@@ -26,11 +26,11 @@ const CONTENTS: [Content; 6] =
 const HEAD_BYTES: usize = 66;
 const SEGMENT_BYTES: usize = 1448;
 const SEGMENTS: usize = 44;
-/// Of a unit for UDP: four datagrams, as on a link that loses a few in a thousand.
+/// The size of a unit for UDP: four datagrams, as on a link that loses a few in a thousand.
 const UNIT_BYTES: usize = 4 * 1380;
-/// What `auto` supposes of the link: 100 Mb/s.
+/// The link's rate that `auto` assumes: 100 Mb/s.
 const LINK_BYTES_PER_S: u64 = 12_500_000;
-/// Between two super-packets, for what looks at the clock.
+/// The time that encoders are told to lie between two super-packets.
 const GAP_NS: u64 = 1_000_000;
 
 /// How a content passes.
@@ -134,7 +134,7 @@ fn pass(data: &[u8], way: Way) -> Result<Passage> {
     }
 }
 
-/// As the link's own.
+/// The CPU time of this thread in nanoseconds, like the link's own clock.
 fn clock() -> Clock {
     Box::new(|| cpu().map_or(0, |time| time.as_nanos() as u64))
 }

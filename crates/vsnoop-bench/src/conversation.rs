@@ -18,7 +18,7 @@ use crate::flows::{self, BEGIN, MSS, Timestamps, Told};
 /// Segments that a sender has on its way when its window allows.
 pub const IN_FLIGHT: usize = 4;
 
-/// While nobody is allowed to send, a window is probed so often.
+/// The interval of window probes while no flow may send.
 const PROBE: Duration = Duration::from_millis(10);
 const PROBES: u32 = 100;
 
@@ -28,7 +28,7 @@ const TCX_REDIRECT: i32 = 7;
 /// Runs `from_vm` on a frame: its verdict, and the frame as it left it.
 pub type FromVm<'a> = &'a mut dyn FnMut(Vec<u8>) -> Result<(i32, Vec<u8>)>;
 
-/// What the packets go through.
+/// The hooks and the port that packets pass.
 pub struct Datapath<'a> {
     pub port: &'a Port,
     pub hooks: &'a Hooks,
@@ -148,13 +148,14 @@ impl Conversation {
         Ok(())
     }
 
-    /// The VM's clock; it echoes what it was told by the sender's just now.
+    /// The VM's timestamp clock; it echoes the sender's latest timestamp.
     fn told_by_vm(&self) -> Timestamps {
         let now = 2 + self.began.elapsed().as_millis() as u32;
         Timestamps(now, now)
     }
 
-    /// What flows may do by their records: if a helper runs, it grants windows as well.
+    /// Reads the windows of all flows from their records, since a helper that runs grants windows
+    /// as well.
     pub fn look_at_all(&mut self, datapath: &Datapath) -> Result<()> {
         for (key, record) in datapath.port.flows()? {
             self.allow(flows::number(key.sender_addr), record.adv_edge.v);
@@ -162,8 +163,8 @@ impl Conversation {
         Ok(())
     }
 
-    /// The same of flow `n`: where an ACK has become another flow's grant, its own went as a clone,
-    /// which nobody here sees.
+    /// Reads the window of flow `n` from its record. If its ACK became another flow's grant, its
+    /// own ACK left as a clone, which this program does not see.
     pub fn look(&mut self, datapath: &Datapath, n: u32) -> Result<()> {
         let record = datapath.port.flow(&flows::key(n))?.context("a flow is not on record")?;
         self.allow(n, record.adv_edge.v);

@@ -1,4 +1,4 @@
-//! What every measurement has in common: its figures, their median, and its progress.
+//! Common parts of all measurements: figures, their median, and the progress report.
 
 use vsnoop_lab::results::Figure;
 

@@ -105,7 +105,7 @@ pub fn ack(n: u32, at: u32, window: u32, Timestamps(value, echo): Timestamps) ->
     .build(&[])
 }
 
-/// What an ACK tells the sender of a flow.
+/// The fields of an ACK that change its sender's state.
 #[derive(Clone, Copy, Debug)]
 pub struct Told {
     pub flow: u32,

@@ -1,8 +1,8 @@
-//! What an attached port takes while nothing happens on it.
+//! Measures the kernel memory of an attached port without traffic.
 //!
-//! Of the kernel's memory: what its own counters gain per port (/proc/meminfo: slab that cannot be
-//! reclaimed, vmalloc, per-CPU memory). Other work on the machine shows in it, so many ports are
-//! attached.
+//! The figure is the growth of the kernel's own counters per port (/proc/meminfo: slab that cannot
+//! be reclaimed, vmalloc, per-CPU memory). Other work on the machine changes these counters, too,
+//! so the figure is the mean of many ports.
 
 use std::os::unix::fs::MetadataExt;
 use std::thread;
@@ -20,7 +20,7 @@ use crate::stage::PREFIX;
 const PORTS: usize = 50;
 /// The kernel frees what it no longer uses some time later.
 const SETTLED: Duration = Duration::from_secs(2);
-/// Of the port's quota; no memory is taken for it before it is used.
+/// The port's quota in chunks; a port takes no memory for it before it is used.
 const HOLD_CHUNKS: u32 = 16384;
 
 pub fn measure() -> Result<Vec<Figure>> {

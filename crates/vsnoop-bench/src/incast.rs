@@ -1,5 +1,5 @@
-//! What incast control costs per packet: both hooks on the same packets with and without, and the
-//! uplink's hook that counts.
+//! Measures the cost of incast control per packet: both hooks on the same packets with and without
+//! it, and the uplink's hook, which counts.
 //!
 //! Packets are runs of the real programs by system calls of their own (see
 //! [`crate::conversation`]), so that caches are about as cold as under traffic; the time is the
@@ -44,19 +44,19 @@ use crate::memory::Growing;
 use crate::stage::{PREFIX, SENDER_CORE, VM_CORE};
 
 const FLOWS: [u32; 3] = [1, 64, 10_000];
-/// With so many flows the hooks are run on two cores, too.
+/// With this number of flows the hooks also run on two cores.
 const TWO_CORES: u32 = 64;
 const ROUNDS: usize = 11;
 /// Segments of a round, each with its ACK.
 const EXCHANGES: u32 = 2048;
-/// Of one flow, one after the other.
+/// Segments of one flow that are sent one after the other.
 const TRAIN: u32 = 16;
 
 const PLENTY: UplinkSettings =
     UplinkSettings { bits_per_second: 100_000_000_000, buffer_bytes: 1 << 30 };
 const LAST_HOP: UplinkSettings =
     UplinkSettings { bits_per_second: 200_000_000, buffer_bytes: 8 << 10 };
-/// What a sender has on its way anyway.
+/// A window that limits the sender to the segments it has under way.
 const NARROW: u32 = IN_FLIGHT as u32 * MSS;
 const WIDE: u32 = 0xffff << SCALE;
 
@@ -81,7 +81,7 @@ struct Case {
     /// Paused: all is left to the VM. Active: acknowledged early.
     run: port_run::Type,
     order: Order,
-    /// What it is compared with.
+    /// The index of the case that it is compared with.
     without: usize,
 }
 
@@ -104,7 +104,7 @@ const CASES: [Case; 7] = [
     Case { name: "early_queued", uplink: Some(LAST_HOP), window: WIDE, shown: MSS,
         run: PORT_ACTIVE, order: Order::Granted, without: 5 },
 ];
-/// Of a hold, where segments are acknowledged early: one for each flow.
+/// Slabs of the hold for cases with early acknowledgement: a chunk for each flow.
 const SLABS: u32 = 10_000 / SLAB_HOLDS + 1;
 /// One flow alone never waits for credit.
 const FOR_ONE_FLOW: usize = 3;
@@ -138,7 +138,8 @@ fn among(netns: &Netns, flows: u32) -> Result<Vec<Figure>> {
     Ok(figures)
 }
 
-/// What the kernel charges for a program that returns at once, run as the hooks are.
+/// The time that the kernel accounts to a program that returns at once, run as the hooks are, in
+/// nanoseconds.
 fn floor_of(empty: &EmptyProgram) -> Result<f64> {
     let before = empty.info()?.run_time_ns;
     for _ in 0..EXCHANGES {
@@ -150,9 +151,9 @@ fn floor_of(empty: &EmptyProgram) -> Result<f64> {
 /// Nanoseconds for each segment and its ACK, in one round of a case.
 #[derive(Clone, Copy)]
 struct Cost {
-    /// As [`HOOKS`].
+    /// Nanoseconds per packet, in the order of [`HOOKS`].
     hooks: [f64; 3],
-    /// Of the uplink's hook.
+    /// Nanoseconds per packet of the uplink's hook.
     count: Option<f64>,
 }
 
@@ -267,7 +268,7 @@ impl Scene {
         Ok(())
     }
 
-    /// What has been is not measured.
+    /// Clears the counters, to measure from here on.
     fn forget(&mut self) {
         (self.exchanged, self.conversation.narrowed, self.conversation.grants) = (0, 0, 0);
     }
@@ -291,7 +292,7 @@ impl Scene {
     }
 }
 
-/// So many segments and their ACKs.
+/// Sends this number of segments and their ACKs.
 fn talk(
     case: &Case,
     datapath: &Datapath,
@@ -315,7 +316,8 @@ fn talk(
     Ok(())
 }
 
-/// What comes next; waits without going to sleep, from which a core would wake up with cold caches.
+/// Receives the next message. It spins instead of sleeping, since a core that wakes up has cold
+/// caches.
 fn next<T>(from: &Receiver<T>) -> Option<T> {
     loop {
         match from.try_recv() {
@@ -398,7 +400,7 @@ impl Site {
         Datapath { port: self.port(), hooks: self.hooks(), tap: &self.tap }
     }
 
-    /// Of `to_vm`, `from_vm` and the uplink's hook.
+    /// The kernel's accounts of `to_vm`, `from_vm` and the uplink's hook.
     fn accounts(&self) -> Result<Vec<ProgramInfo>> {
         let mut programs = self.port().programs()?;
         if let Some(uplink) = &self.uplink {

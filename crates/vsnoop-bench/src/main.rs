@@ -43,7 +43,7 @@ fn main() {
     }
 }
 
-/// What can be measured, by the names of the modules; without arguments all of it.
+/// The measurements, by the names of their modules; without arguments all of them run.
 type Part = (&'static str, fn() -> Result<Vec<Figure>>);
 const PARTS: [Part; 7] = [
     ("idle", idle::measure),

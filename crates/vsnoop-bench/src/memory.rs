@@ -25,7 +25,8 @@ pub struct Growing {
 }
 
 impl Growing {
-    /// Of the port of an interface, by its index and the inode of its network namespace.
+    /// Starts to sample the port of an interface; `ifindex` is its index, `netns` the inode number
+    /// of its network namespace.
     pub fn start(netns: u64, ifindex: u32) -> Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let seen = stop.clone();

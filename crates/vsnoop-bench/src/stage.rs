@@ -25,7 +25,7 @@ pub const SHAPES: [(&str, Offloads); 2] =
 pub fn build(from_client: Offloads) -> Result<Topology> {
     let options =
         TopologyOptions { prefix: PREFIX.into(), from_client, ..TopologyOptions::default() };
-    // What the VM's stand-in is made of inherits its core; so does the sender.
+    // Threads of the VM's stand-in inherit the core of this thread; so does the sender.
     pin(VM_CORE)?;
     let topology = Topology::build(&options)?;
     pin(SENDER_CORE)?;
@@ -34,7 +34,7 @@ pub fn build(from_client: Offloads) -> Result<Topology> {
     Ok(topology)
 }
 
-/// What the device receives is handled on the sender's core, in order.
+/// The kernel handles packets that the device receives on the sender's core, in order.
 fn steer(netns: &Netns, device: &str) -> Result<()> {
     let mask = 1 << SENDER_CORE;
     let write = format!("echo {mask} > /sys/class/net/{device}/queues/rx-0/rps_cpus");

@@ -14,7 +14,7 @@ use vsnoop_testbed::{interrupt, vsnoop::Vsnoop};
 use crate::figures::{figure, median, say};
 use crate::stage::{self, SHAPES, VM_CORE};
 
-/// One flow's rate varies by a seventh from round to round, whatever its length.
+/// The rate of one flow varies by a seventh between rounds, also if they are longer.
 const ROUNDS: usize = 36;
 const ROUND: Duration = Duration::from_millis(1200);
 
@@ -30,7 +30,7 @@ pub fn measure() -> Result<Vec<Figure>> {
         let mut rates = [const { Vec::new() }; STATES.len()];
         for round in 0..ROUNDS {
             interrupt::check()?;
-            // Who goes first changes from round to round.
+            // Each round begins with another state.
             for turn in 0..STATES.len() {
                 let state = (round + turn) % STATES.len();
                 rates[state].push(rate(&topology, &vsnoop, STATES[state].1)?);

@@ -36,7 +36,7 @@ enum Action {
 
 #[derive(Args)]
 struct Run {
-    /// Of experiments, as `list` has them.
+    /// Names of experiments, as `list` prints them.
     #[arg(required = true)]
     names: Vec<String>,
     /// Few repetitions, only to see that everything works.
@@ -70,7 +70,7 @@ struct Run {
     /// The path is a link of this rate, each way, with a queue before it.
     #[arg(long = "path-rate", value_name = "MBIT", value_parser = clap::value_parser!(u64).range(1..))]
     path_rate_mbit: Option<u64>,
-    /// What that queue takes in.
+    /// Length of that queue.
     #[arg(
         long = "path-queue",
         value_name = "BYTES",

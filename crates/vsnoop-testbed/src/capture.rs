@@ -1,7 +1,7 @@
 //! TCP segments of a namespace, as its devices send and receive them: whose bytes, and when.
 //!
-//! The kernel keeps what passes, with its time, in the buffer of a packet socket (packet(7)) until
-//! it is read; nothing runs meanwhile that could disturb what is measured.
+//! The kernel keeps packets with their times in the buffer of a packet socket (packet(7)) until
+//! they are read; no thread runs meanwhile that could disturb the measurement.
 
 use std::io::IoSliceMut;
 use std::os::fd::AsRawFd;
@@ -18,7 +18,7 @@ use vsnoop_packet::headers::Headers;
 
 use super::net::Netns;
 
-/// Some 20 MB of payload, with what the kernel counts besides.
+/// Room for some 20 MB of payload, with the kernel's overhead.
 const BUFFER_BYTES: usize = 64 << 20;
 /// A super-packet with its headers.
 const LONGEST_FRAME: usize = 65_536 + 64;
@@ -26,7 +26,7 @@ const LONGEST_FRAME: usize = 65_536 + 64;
 /// A TCP segment, or a super-packet of several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// Since 1970.
+    /// Time since 1970.
     pub at: Duration,
     pub source_port: u16,
     pub destination_port: u16,

@@ -6,8 +6,8 @@
 //! - `delivered_ms`: from the first write until the receiver's answer, which it gives when its
 //!   application has read and verified every byte.
 //!
-//! No wait is without an end: a connection that does not move for too long is reported as hung, and
-//! an interrupted lab gives up at once.
+//! Every wait has a limit: a connection without progress is reported as hung, and an interrupted
+//! lab gives up at once.
 
 mod socket;
 mod timestamp;
@@ -34,7 +34,7 @@ pub struct Request {
     pub size_bytes: u64,
     pub seed: u64,
     pub congestion_control: &'static str,
-    /// After this the transfer counts as hung.
+    /// The time without progress after which the transfer counts as hung.
     pub timeout: Duration,
 }
 
@@ -56,7 +56,7 @@ pub enum Outcome {
     Exact(Times),
     /// The receiver saw a wrong byte or an early end of the stream.
     Wrong(Verdict),
-    /// The connection was reset or ended with another error, so that the sender knows of it.
+    /// The connection was reset or ended with another error, which the sender sees.
     Broken(String),
     /// It did not complete within the time limit.
     Hung,
@@ -78,7 +78,7 @@ fn run(request: &Request) -> Result<Outcome> {
     result.or_else(|error| {
         let Some(io) = error.downcast_ref::<io::Error>() else { return Err(error) };
         match io.kind() {
-            // Of our own making: the kernel's has a number.
+            // Our own error: one of the kernel has an errno.
             ErrorKind::TimedOut if io.raw_os_error().is_none() => Ok(Outcome::Hung),
             ErrorKind::ConnectionReset
             | ErrorKind::ConnectionAborted
@@ -167,7 +167,7 @@ fn open(request: &Request, deadline: Instant) -> Result<(Patient, f64)> {
     Ok((Patient { inner, deadline }, connect_ms))
 }
 
-/// A stream that waits until its deadline, looking around for an interruption.
+/// A stream whose reads and writes wait until its deadline, and check for an interruption.
 struct Patient {
     inner: TcpStream,
     deadline: Instant,

@@ -9,12 +9,11 @@
 //! ```
 //!
 //! Super-packets of senders are cut before they come to the queue of the last hop, and nothing
-//! behind it makes new ones. Neighbours are known for good: nothing but the traffic itself is on
-//! the wire.
+//! behind it makes new ones. Neighbour entries are permanent, so that no ARP requests share the
+//! wire with the measured traffic.
 //!
-//! In the place of the VM's namespace and its relay there may be a real machine, and machines may
-//! send as well: whoever builds such a network starts them on its taps ([`PORT`], and those of the
-//! switch).
+//! A real machine may replace the VM's namespace and its relay, and machines may send as well: the
+//! caller starts them on the network's taps ([`PORT`], and those of the switch).
 
 use std::net::Ipv4Addr;
 

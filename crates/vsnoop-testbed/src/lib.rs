@@ -4,8 +4,8 @@
 //! - [`net`] owns namespaces and the devices in them; [`relay`] moves frames between two taps and
 //!   does to them what networks and guests do;
 //! - [`topology`] puts a client, a bridge and a VM's stand-in together; [`fan_in`] puts many
-//!   senders before a VM, behind a [`switch`] with a shallow buffer, which may mark; [`hosts`] is
-//!   two hosts and the path between them;
+//!   senders before a VM, behind a [`switch`] with a shallow buffer, which may mark; [`hosts`]
+//!   joins hosts with VMs and links;
 //! - [`stream`] sends byte streams through and verifies every byte, [`bulk`] measures how much goes
 //!   through, [`socket`] and [`capture`] tell what TCP did;
 //! - [`guest`] makes the kernel and initramfs that machines boot, [`vm`] runs them, [`stage`] puts

@@ -1,10 +1,9 @@
-//! One lab at a time, and nothing left behind.
+//! Runs one lab at a time, and undoes its changes to the machine.
 //!
 //! A [`Session`] holds a lock, so that a second lab on the same machine is refused, and a journal
-//! of what has to be undone: settings of the kernel, QEMU processes, attached ports. Dropping it
-//! undoes all of that. After a crash the journal is still there, and the next session undoes it
-//! first; processes are recognised by id and start time, so that no stranger that got the same id
-//! is hurt.
+//! of changes to undo: settings of the kernel, QEMU processes, attached ports. Dropping it undoes
+//! all of them. After a crash the next session undoes the journal first; it recognises processes by
+//! id and start time, so that it does not kill a later process of the same id.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -52,7 +51,7 @@ struct Port {
     name: String,
 }
 
-/// The right to run experiments on this machine.
+/// The lock of this machine's lab, and the journal.
 #[derive(Debug)]
 pub struct Session {
     journal: Journal,
@@ -156,7 +155,7 @@ impl Session {
         self.undo();
     }
 
-    /// Undoes what the journal holds. Each step is tried, whatever became of the others.
+    /// Undoes the journal's entries. Each step is tried, also if others failed.
     fn undo(&mut self) {
         for port in self.journal.ports.drain(..) {
             if !Path::new("/run/netns").join(&port.netns).exists() {

@@ -73,7 +73,7 @@ fn open(side: Side, family: Family, options: SocketOptions) -> Result<Socket> {
     let protocol = if options.mptcp { Protocol::MPTCP } else { Protocol::TCP };
     let socket = Socket::new(domain, Type::STREAM, Some(protocol))
         .with_context(|| format!("opening a socket for {protocol:?}"))?;
-    // Hosts differ in their default, and the default of one run would be the result of another.
+    // Hosts have different defaults: without this, results would depend on the host.
     socket.set_tcp_congestion(b"cubic").context("choosing cubic")?;
     socket.set_read_timeout(Some(PATIENCE)).context("bounding a socket's reads")?;
     socket.set_write_timeout(Some(PATIENCE)).context("bounding a socket's writes")?;
@@ -152,7 +152,7 @@ pub struct ConnectionInfo {
     pub retransmissions: u32,
     /// Time in which the other end's window limited sending.
     pub window_limited_us: u64,
-    /// The other's window, as this end took it last.
+    /// The peer's latest window, in bytes.
     pub send_window_bytes: u32,
 }
 

@@ -32,7 +32,7 @@ use crate::vsnoop::Vsnoop;
 
 /// All taps and the path are in it.
 pub const BRIDGE: &str = "vslab-br";
-/// Of the addresses of host and machines.
+/// The prefix length of the addresses of host and machines.
 pub const PREFIX_LENGTH: u8 = 24;
 const BOOT_TIMEOUT: Duration = Duration::from_secs(120);
 /// The time slice of the credit scheduler of the paper's Xen.
@@ -67,7 +67,7 @@ pub struct Stage {
     attached: Mutex<BTreeSet<usize>>,
 }
 
-/// The path as it lies (`path`).
+/// The present path (`path`).
 #[derive(Debug)]
 enum Path {
     None,
@@ -96,7 +96,7 @@ impl Stage {
         Self::build_with(session, image, accelerator, options, vsnoop)
     }
 
-    /// The same as [`Stage::build`]. The path is a veth at first.
+    /// Like [`Stage::build`]. The path is a veth at first.
     pub fn build_with(
         session: &mut Session,
         image: &Image,
@@ -241,7 +241,7 @@ impl Stage {
         SocketAddr::from((vm_address(index, false), transfer::PORT))
     }
 
-    /// The same by its tuned device.
+    /// The address of the machine's tuned device.
     pub fn tuned_server(&self, index: usize) -> SocketAddr {
         SocketAddr::from((vm_address(index, true), transfer::PORT))
     }
@@ -251,7 +251,7 @@ impl Stage {
         self.counts_of(self.tap(index))
     }
 
-    /// The same of any tap of the stage.
+    /// Counters of the host's side of any tap of the stage.
     pub fn counts_of(&self, tap: &str) -> Result<TapCounts> {
         let text = self.host.ip(&format!("-s -j link show {tap}"))?;
         let links: serde_json::Value = serde_json::from_str(&text).context("parse ip's JSON")?;
@@ -268,7 +268,7 @@ impl Drop for Stage {
     fn drop(&mut self) {
         for index in std::mem::take(&mut *self.attached()) {
             if let Err(error) = self.vsnoop().and_then(|vsnoop| vsnoop.detach(self.tap(index))) {
-                // Not an error of the run: the port may be half attached, or gone.
+                // No error of the run: the port may be half attached, or gone.
                 tracing::info!("not detached: {error:#}");
             }
         }

@@ -114,7 +114,7 @@ struct Shared {
     verified: [AtomicU64; 2],
 }
 
-/// A gate at which writers wait. It opens once for each step, or for good.
+/// A gate at which writers wait. It opens once for each step, or permanently.
 #[derive(Debug, Default)]
 struct Gate {
     open: bool,
@@ -226,7 +226,7 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    /// Waits until the gate is open for good.
+    /// Waits until the gate is open permanently.
     fn until_open(&self) {
         let gate = self.gate.lock().unwrap_or_else(PoisonError::into_inner);
         drop(self.changed.wait_while(gate, |gate| !gate.open));
@@ -261,7 +261,7 @@ fn converse(socket: &Socket, side: Side, plan: &Plan, shared: &Shared) -> Result
         let writer = scope.spawn(move || {
             let result = write(socket, seed_of(side), out_bytes, side, plan, shared, &verified);
             if result.is_err() {
-                // The reader must not wait for what the other end will never send.
+                // The reader must not wait for bytes that the other end will never send.
                 let _ = socket.shutdown(Shutdown::Both);
             }
             result
@@ -378,8 +378,8 @@ fn read(
     Ok(Half::Done)
 }
 
-/// A reset is told once per socket, and perhaps the writer heard it: then its reader comes to the
-/// end of file too, but of a connection that is closed, not half-closed by the other end.
+/// The kernel reports a reset once per socket, perhaps to the writer: then its reader comes to the
+/// end of file too, but the connection is closed, not half-closed by the other end.
 fn early_end(socket: &Socket, place: String) -> Result<Half> {
     if info(socket)?.closed {
         Ok(Half::Reset)
@@ -394,7 +394,7 @@ fn ended(error: io::Error) -> Result<Half> {
         BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected, TimedOut, WouldBlock,
     };
     match error.kind() {
-        // Not connected: a reset came between the last write and the shutdown.
+        // ENOTCONN: a reset came between the last write and the shutdown.
         BrokenPipe | ConnectionAborted | ConnectionReset | NotConnected | TimedOut => {
             Ok(Half::Reset)
         }

@@ -1,8 +1,8 @@
 //! A switch whose port to the host has a shallow buffer: the last hop, where incast loses packets.
 //!
 //! The switch is a bridge in a namespace of its own. Its port to the host has a token bucket (HTB)
-//! as queue discipline, whose queue is counted in bytes: what does not fit is dropped, as a switch
-//! drops it. Packets cost what they cost on Ethernet, with preamble, checksum and gap, so that a
+//! as queue discipline, whose queue is limited in bytes: it drops packets that do not fit, as a
+//! switch does. Packets have their length on Ethernet, with preamble, checksum and gap, so that a
 //! full link carries 941 Mb/s of TCP payload at 1 Gb/s. All other ports forward at once.
 //!
 //! Senders may send super-packets, as they would leave them to a network card: else no machine with
@@ -26,10 +26,11 @@ const BRIDGE: &str = "vst-switch";
 const PORT: &str = "vst-down";
 /// Preamble, frame check sequence and gap, which no packet of the kernel has (IEEE 802.3).
 const WIRE_BYTES: u64 = 24;
-/// What goes at once after a pause. Timers of a virtual machine are late by some 0.03 ms, and by
-/// more when softirqs are at work; a smaller bucket would lose what came meanwhile.
+/// The bucket's burst, in microseconds at its rate. Timers of a virtual machine are late by some
+/// 0.03 ms, and by more while softirqs run; a smaller bucket would lose the packets that came
+/// meanwhile.
 const BURST_US: u64 = 160;
-/// Of the outer bucket, and the least of the inner one: one packet.
+/// The burst of the outer bucket, and the smallest one of the inner bucket: one packet.
 const CUT_BYTES: u64 = 1600;
 
 /// The port that everything goes through.
@@ -42,7 +43,7 @@ pub struct LastHop {
 }
 
 impl LastHop {
-    /// What goes at once after a pause, through a token bucket.
+    /// The burst of the token bucket, in bytes.
     pub fn burst_bytes(&self) -> u64 {
         (self.rate_mbit * BURST_US / 8).max(CUT_BYTES)
     }
@@ -93,7 +94,7 @@ impl Switch {
                 None
             }
             PortKind::Relay => {
-                // Packets leave when they are due, whatever else runs.
+                // Real-time priority: packets leave when they are due, also on a busy machine.
                 let options = RelayOptions { realtime: true, ..RelayOptions::default() };
                 let relay = netns.relay(PORT, host, uplink, &TapOptions::default(), &options)?;
                 Some(RelayedPort { relay, since: None })
@@ -136,7 +137,7 @@ impl Switch {
     }
 
     fn set_queue_disciplines(&self, last_hop: Option<LastHop>) -> Result<()> {
-        // A bucket that is changed keeps its old queue, and what it has counted.
+        // A bucket that is changed keeps its old queue and its counters.
         if self.counts().is_ok() {
             self.tc(&format!("qdisc del dev {PORT} root"))?;
         }
@@ -198,7 +199,7 @@ impl RelayedPort {
         PortCounts {
             packets: counted.queued,
             bytes: counted.queued_bytes,
-            // What was too much for the relay, or its device, was lost here as well.
+            // Packets that the relay or its device dropped count as drops, too.
             drops: counted.dropped + counted.overflowed + counted.refused,
             marks: counted.marked,
         }

@@ -44,7 +44,7 @@ pub enum Family {
 /// Options of a topology.
 #[derive(Clone, Debug)]
 pub struct TopologyOptions {
-    /// Of the namespaces' names; see [`remove_stale`](super::net::remove_stale).
+    /// Prefix of the namespaces' names; see [`remove_stale`](super::net::remove_stale).
     pub prefix: String,
     /// A relay between client and host, for faults of the network. Tags need one.
     pub network: bool,
@@ -60,10 +60,11 @@ pub struct TopologyOptions {
     pub tags: Vec<Tag>,
     /// Frames that the ring of the attached tap holds.
     pub ring_frames: usize,
-    /// Of the attached tap; more than one move every connection between them.
+    /// Queues of the attached tap; with more than one the relay moves every connection between
+    /// them.
     pub queues: usize,
     pub mtu_bytes: usize,
-    /// Of the relays' faults.
+    /// Seed of the relays' faults.
     pub seed: u64,
 }
 

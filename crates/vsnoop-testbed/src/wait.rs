@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 
 use crate::interrupt;
 
-/// Time between two looks.
+/// The polling interval.
 const INTERVAL: Duration = Duration::from_millis(10);
 
 /// Waits until `done` returns true. Fails after `limit`, if `done` fails, and when the run is

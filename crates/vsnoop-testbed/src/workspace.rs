@@ -35,8 +35,8 @@ pub fn build_dir() -> Result<PathBuf> {
 
 /// The `vsnoop` command: `VSNOOP_BIN`, or beside this executable, or one directory up (tests run
 /// from `deps`), or a release build of the tree. An error when the tree has changed since it was
-/// built. Decided once: whoever attached with it can detach with it, though somebody edits the tree
-/// meanwhile.
+/// built. The first answer is kept: a program that attached with this command can detach with it,
+/// even if the tree changes meanwhile.
 pub fn vsnoop_command() -> Result<PathBuf> {
     static FOUND: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let found = FOUND.get_or_init(|| find_vsnoop().map_err(|error| format!("{error:#}")));

@@ -12,7 +12,7 @@ use crate::guest::Progress;
 use crate::host::{Vm, described};
 use crate::wire::Path;
 
-/// What the sender of a connection was shown.
+/// The highest ACK and right edge that the sender of a connection received.
 #[derive(Clone, Debug, Default)]
 pub struct Told {
     /// Highest position that was acknowledged.

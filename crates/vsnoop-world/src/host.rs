@@ -34,7 +34,7 @@ pub struct Fortune {
     pub loss: (u32, u32),
     /// Another CPU acts between two steps of the host, per thousand.
     pub races: u32,
-    /// The engine is killed at so many of its steps, per 100,000.
+    /// The probability that the engine is killed at a step, per 100,000.
     pub crashes: u32,
     /// The engine is killed at this step, counted over all engines.
     pub crash_at: Option<u64>,
@@ -45,7 +45,7 @@ pub struct Fortune {
 }
 
 impl Fortune {
-    /// No faults; the engine reacts to its doorbell within so many us.
+    /// No faults; the engine reacts to its doorbell within `latency_us` microseconds.
     pub fn kind(latency_us: u64) -> Self {
         Self {
             schedule: Schedule::Always,
@@ -69,7 +69,7 @@ pub struct Host {
     next_tick: u64,
 }
 
-/// All of it but the engine, whose `Host` this is.
+/// All parts but the engine; this is the engine's `Host`.
 #[derive(Clone)]
 pub struct Vm {
     pub port: Port,
@@ -561,7 +561,7 @@ impl Memory for Vm {
         }
     }
 
-    /// As crates/vsnoop-bpf/src/hold.rs does, without waiting for the kernel.
+    /// Adds slabs as crates/vsnoop-bpf/src/hold.rs does, without waiting for the kernel.
     fn grow(&mut self) {
         if !self.step() || self.state().wants_slabs == 0 {
             return;
@@ -700,7 +700,7 @@ impl vsnoop_hold::Host for Vm {
     }
 }
 
-/// As in crates/vsnoop/src/helper/monitor.rs.
+/// Values of crates/vsnoop/src/helper/monitor.rs.
 const REPEAT_PERIOD: u64 = 1_000 * MS;
 const REPEATS: u32 = 5;
 

@@ -47,7 +47,7 @@ const FIRST_SLAB: u32 = SLOT * types::SLABS;
 /// Called whenever a program is in a helper.
 pub type Gap<'a> = dyn FnMut(&mut Port, &'static str) + 'a;
 
-/// What happened to a packet.
+/// The verdict on a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// It passed.
@@ -221,7 +221,7 @@ impl Port {
         (shared.slot, shared.id) = (SLOT, ID);
     }
 
-    /// What the programs share with user space.
+    /// The record that the programs share with user space.
     pub fn shared(&mut self) -> &mut types::port {
         self.inner("ports", SLOT).expect("a port has it")
     }
@@ -452,7 +452,7 @@ impl Port {
         cpu: usize,
         packets: usize,
     ) -> (i32, (u32, u32)) {
-        // As set by the program on the tap, or by user space
+        // Set by the program on the tap, or by user space
         // (crates/vsnoop-bpf/src/{seat,inject}.rs).
         frame.cb[types::CB_SLOT as usize] = SLOT;
         frame.cb[types::CB_ID as usize] = ID;

@@ -158,7 +158,7 @@ impl Map {
         numbers.get(&index_of(key)).copied()
     }
 
-    /// As the system call or helper of this name. The previous value goes to `grave`.
+    /// Like the system call and the helper of this name. The previous value moves to `grave`.
     pub fn update(&mut self, key: &[u8], value: &[u8], flags: u64, grave: &mut Vec<Value>) -> i64 {
         let most = self.shape.max_entries as usize;
         match &mut self.entries {

@@ -393,7 +393,7 @@ impl World {
     }
 }
 
-/// What a search found.
+/// The result of a search.
 #[derive(Debug, Default)]
 pub struct Found {
     pub states: usize,

@@ -6,9 +6,10 @@
 
 use anyhow::{Result, ensure};
 use libtest_mimic::Trial;
+use vsnoop_testbed::hosts::Layout;
 use vsnoop_testbed::topology::Family;
 
-use super::hosts::{Hosts, Ordinary};
+use super::hosts::build;
 use super::link::Link;
 use super::{BYTES, connect, exchange};
 use crate::attached::{self, Attached};
@@ -23,8 +24,8 @@ pub fn trials() -> Vec<Trial> {
 }
 
 fn run(vsnoop_first: bool) -> Result<()> {
-    let hosts = Hosts::build(Ordinary::Bridged)?;
-    let attach = || Attached::on(&hosts.hosts[1], None, &[]);
+    let hosts = build(Layout::Bridged)?;
+    let attach = || Attached::on(&hosts.hosts[1].netns, None, &[]);
     let (mut attached, link);
     if vsnoop_first {
         attached = attach()?;
@@ -33,7 +34,7 @@ fn run(vsnoop_first: bool) -> Result<()> {
         link = Link::start(&hosts)?;
         attached = attach()?;
     }
-    hosts.set_freeze(1, SHARING_A_CORE);
+    hosts.hosts[1].set_freeze(SHARING_A_CORE);
     for family in [Family::V4, Family::V6] {
         let before = link.bytes();
         exchange(&mut connect(&hosts, family)?, BYTES)?;
@@ -43,7 +44,7 @@ fn run(vsnoop_first: bool) -> Result<()> {
         let early_acks = attached.counter("early_acks")?;
         ensure!(early_acks > 0, "no early acknowledgement\n{}", attached.describe());
     }
-    hosts.set_freeze(1, Default::default());
+    hosts.hosts[1].set_freeze(Default::default());
     attached.detach()?;
     // The link is still on the tap.
     let before = link.bytes();

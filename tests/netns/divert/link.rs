@@ -21,14 +21,15 @@ use nix::sched::{CloneFlags, setns};
 use vsnoop_bpf::divert::{Action, Diversion, Reentry, Rule, destination, prepare};
 use vsnoop_netdev::tap::{Tap, TapOptions};
 use vsnoop_packet::packet::Pool;
+use vsnoop_testbed::hosts::Network;
 use vsnoop_testbed::topology::{Family, PORT};
 
-use super::hosts::{Hosts, LINK_TAP};
+use super::hosts::LINK_TAP;
 
-/// Set for a program that is to be a link: what it carries between.
+/// The environment variable that makes this program a link: its two ends.
 const ENDS: &str = "VSNOOP_TEST_LINK";
 
-/// Counters of what a link has carried from one host.
+/// Counters of the frames that a link carried from one host.
 #[derive(Debug, Default)]
 struct Carried {
     frames: AtomicU64,
@@ -37,7 +38,7 @@ struct Carried {
     refused: AtomicU64,
 }
 
-/// One end: in which namespace, for which VM.
+/// One end: its namespace, its VM's addresses, and its rules.
 #[derive(Clone, Debug)]
 struct End {
     netns: String,
@@ -54,27 +55,29 @@ pub struct Link {
 }
 
 /// Rules that send all packets of one VM to the other through the link, if this is the action.
-pub fn rules(hosts: &Hosts, to: usize, action: Action) -> Vec<Rule> {
+pub fn rules(hosts: &Network, to: usize, action: Action) -> Vec<Rule> {
     let whole = |address: IpAddr| Rule { prefix: address.into(), action };
-    [Family::V4, Family::V6].map(|family| whole(hosts.vm(to, family))).to_vec()
+    [Family::V4, Family::V6].map(|family| whole(hosts.vm_address(to, family))).to_vec()
 }
 
-fn ends(hosts: &Hosts, rules_of: impl Fn(usize) -> Vec<Rule>) -> [End; 2] {
+fn ends(hosts: &Network, rules_of: impl Fn(usize) -> Vec<Rule>) -> [End; 2] {
     [0, 1].map(|number| End {
-        netns: hosts.hosts[number].name().to_owned(),
-        own: [Family::V4, Family::V6].map(|family| hosts.vm(number, family).into()).to_vec(),
+        netns: hosts.hosts[number].netns.name().to_owned(),
+        own: [Family::V4, Family::V6]
+            .map(|family| hosts.vm_address(number, family).into())
+            .to_vec(),
         rules: rules_of(number),
     })
 }
 
 impl Link {
     /// Diverts all that the VMs send to each other.
-    pub fn start(hosts: &Hosts) -> Result<Self> {
+    pub fn start(hosts: &Network) -> Result<Self> {
         Self::with(hosts, |number| rules(hosts, 1 - number, Action::DivertOrPass))
     }
 
     /// Diverts by these rules of each host.
-    pub fn with(hosts: &Hosts, rules_of: impl Fn(usize) -> Vec<Rule>) -> Result<Self> {
+    pub fn with(hosts: &Network, rules_of: impl Fn(usize) -> Vec<Rule>) -> Result<Self> {
         Self::between(&ends(hosts, rules_of))
     }
 
@@ -112,7 +115,7 @@ impl Link {
         self.carried.iter().map(|carried| carried.bytes.load(Ordering::Relaxed)).sum()
     }
 
-    /// From each host.
+    /// Frames from each host.
     pub fn frames(&self) -> [u64; 2] {
         [0, 1].map(|number| self.carried[number].frames.load(Ordering::Relaxed))
     }
@@ -198,7 +201,7 @@ pub struct Process(Child);
 
 impl Process {
     /// Diverts all that the VMs send to each other.
-    pub fn start(hosts: &Hosts) -> Result<Self> {
+    pub fn start(hosts: &Network) -> Result<Self> {
         let ends = ends(hosts, |_| Vec::new());
         let text = ends.map(|end| {
             let own = end.own.iter().map(ToString::to_string);
@@ -209,7 +212,7 @@ impl Process {
         // SAFETY: a plain system call, which may stand between fork and exec.
         unsafe {
             command.pre_exec(|| {
-                // It does not outlive this program, whatever becomes of that.
+                // The link does not outlive this program, even if that is killed.
                 match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) {
                     0 => Ok(()),
                     _ => Err(std::io::Error::last_os_error()),

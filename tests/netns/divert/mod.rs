@@ -13,10 +13,11 @@ use anyhow::{Context, Result, ensure};
 use ipnet::IpNet;
 use libtest_mimic::Trial;
 use vsnoop_bpf::divert::{Action, Rule, prepare};
+use vsnoop_testbed::hosts::{Layout, Network};
 use vsnoop_testbed::net::{Tap, TapOptions};
 use vsnoop_testbed::topology::Family;
 
-use hosts::{Hosts, LINK_TAP, Ordinary};
+use hosts::{LINK_TAP, build};
 use link::{Link, inside, rules};
 
 use crate::pair::Pair;
@@ -38,9 +39,9 @@ pub fn trials() -> Vec<Trial> {
         trial("divert::preparing_a_tap_again_repairs_it", prepared_again),
     ];
     for (name, families) in FAMILIES {
-        for (way, ordinary) in [("bridged", Ordinary::Bridged), ("routed", Ordinary::Routed)] {
+        for (way, layout) in [("bridged", Layout::Bridged), ("routed", Layout::RoutedBridge)] {
             trials.push(trial(format!("divert::{name}_between_{way}_hosts"), move || {
-                families.iter().try_for_each(|family| through_the_link(ordinary, *family))
+                families.iter().try_for_each(|family| through_the_link(layout, *family))
             }));
         }
     }
@@ -50,12 +51,13 @@ pub fn trials() -> Vec<Trial> {
 }
 
 /// A connection of VM 0 to VM 1.
-fn connect(hosts: &Hosts, family: Family) -> Result<Pair> {
-    let [client, vm] = &hosts.vms;
-    Pair::between(client, vm, hosts.vm(1, family), None).with_context(|| format!("{family:?}"))
+fn connect(hosts: &Network, family: Family) -> Result<Pair> {
+    let [client, vm] = [0, 1].map(|number| &*hosts.hosts[number].vms[0]);
+    Pair::between(client, vm, hosts.vm_address(1, family), None)
+        .with_context(|| format!("{family:?}"))
 }
 
-/// So many bytes both ways at once, all of them verified.
+/// Exchanges `bytes` bytes both ways at once, and verifies all of them.
 fn exchange(pair: &mut Pair, bytes: u64) -> Result<()> {
     std::thread::scope(|scope| {
         let mut threads = Vec::new();
@@ -73,8 +75,8 @@ fn exchange(pair: &mut Pair, bytes: u64) -> Result<()> {
     })
 }
 
-fn through_the_link(ordinary: Ordinary, family: Family) -> Result<()> {
-    let hosts = Hosts::build(ordinary)?;
+fn through_the_link(layout: Layout, family: Family) -> Result<()> {
+    let hosts = build(layout)?;
     let link = Link::start(&hosts)?;
     let mut pair = connect(&hosts, family)?;
     exchange(&mut pair, BYTES)?;
@@ -82,7 +84,7 @@ fn through_the_link(ordinary: Ordinary, family: Family) -> Result<()> {
     ensure!(link.largest() > ORDINARY_FRAME_BYTES, "super-packets were cut");
     for (diversion, frames) in link.diversions.iter().zip(link.frames()) {
         let diverted: u64 = diversion.counters()?.iter().map(|(_, counted)| counted.packets).sum();
-        // What was sent last may still be on its way.
+        // The last packets may still be on their way.
         ensure!(diverted >= frames && frames > 0, "{diverted} diverted, {frames} carried");
     }
     Ok(())
@@ -90,7 +92,7 @@ fn through_the_link(ordinary: Ordinary, family: Family) -> Result<()> {
 
 /// A prefix that the VMs are in, with the VMs as exceptions; and prefixes that they are not in.
 fn other_destinations() -> Result<()> {
-    let hosts = Hosts::build(Ordinary::Bridged)?;
+    let hosts = build(Layout::Bridged)?;
     let link = Link::with(&hosts, |number| {
         let all = ["0.0.0.0/0", "::/0"].map(|text| text.parse::<IpNet>().expect("a prefix"));
         let divert = all.map(|prefix| Rule { prefix, action: Action::DivertOrDrop });
@@ -105,15 +107,15 @@ fn other_destinations() -> Result<()> {
 
 fn fragments() -> Result<()> {
     const DATAGRAM_BYTES: usize = 5000;
-    let hosts = Hosts::build(Ordinary::Bridged)?;
+    let hosts = build(Layout::Bridged)?;
     let link = Link::start(&hosts)?;
     for family in [Family::V4, Family::V6] {
-        let at = hosts.vm(1, family);
-        let receiver = hosts.vms[1].run(|| Ok(UdpSocket::bind((at, 0))?))?;
+        let at = hosts.vm_address(1, family);
+        let receiver = hosts.hosts[1].vms[0].run(|| Ok(UdpSocket::bind((at, 0))?))?;
         receiver.set_read_timeout(Some(Duration::from_secs(120)))?;
         let to = receiver.local_addr()?;
-        let from = hosts.vm(0, family);
-        let sender = hosts.vms[0].run(|| Ok(UdpSocket::bind((from, 0))?))?;
+        let from = hosts.vm_address(0, family);
+        let sender = hosts.hosts[0].vms[0].run(|| Ok(UdpSocket::bind((from, 0))?))?;
         let datagram: Vec<u8> = (0..DATAGRAM_BYTES).map(|at| at as u8).collect();
         let before = link.frames()[0];
         sender.send_to(&datagram, to).with_context(|| format!("{family:?}"))?;
@@ -129,38 +131,39 @@ fn fragments() -> Result<()> {
 /// Packets of a VM to the far host itself enter the link, by a rule that is too broad, and do not
 /// leave it.
 fn the_host_itself() -> Result<()> {
-    let hosts = Hosts::build(Ordinary::Bridged)?;
+    let hosts = build(Layout::Bridged)?;
     let link = Link::with(&hosts, |_| {
-        let prefix = "10.118.0.0/16".parse().expect("a prefix");
+        let prefix = "10.88.0.0/16".parse().expect("a prefix");
         vec![Rule { prefix, action: Action::DivertOrPass }]
     })?;
-    let sender = hosts.vms[0].run(|| Ok(UdpSocket::bind((hosts.vm(0, Family::V4), 0))?))?;
-    sender.send_to(b"hello", (hosts.of_host(1, Family::V4), 9))?;
+    let sender =
+        hosts.hosts[0].vms[0].run(|| Ok(UdpSocket::bind((hosts.vm_address(0, Family::V4), 0))?))?;
+    sender.send_to(b"hello", (hosts.host_address(1, Family::V4), 9))?;
     exchange(&mut connect(&hosts, Family::V4)?, 1000)?;
     ensure!(link.refused() == 1, "{} frames were refused", link.refused());
     Ok(())
 }
 
 fn reverse_path_filter() -> Result<()> {
-    let hosts = Hosts::build(Ordinary::Bridged)?;
+    let hosts = build(Layout::Bridged)?;
     for filter in ["1", "2"] {
-        hosts.hosts[0].set_sysctl("net.ipv4.conf.all.rp_filter", filter)?;
+        hosts.hosts[0].netns.set_sysctl("net.ipv4.conf.all.rp_filter", filter)?;
         let error = match Link::start(&hosts) {
             Ok(_) => anyhow::bail!("rp_filter {filter} is taken"),
             Err(error) => format!("{error:#}"),
         };
         ensure!(error.contains(&format!("net.ipv4.conf.all.rp_filter is {filter}")), "{error}");
     }
-    hosts.hosts[0].set_sysctl("net.ipv4.conf.all.rp_filter", "0")?;
+    hosts.hosts[0].netns.set_sysctl("net.ipv4.conf.all.rp_filter", "0")?;
     exchange(&mut connect(&hosts, Family::V4)?, 1000)
 }
 
 /// Another program configures the interfaces of a host anew, the link's among them.
 fn prepared_again() -> Result<()> {
-    let hosts = Hosts::build(Ordinary::Bridged)?;
-    let host = &hosts.hosts[0];
+    let hosts = build(Layout::Bridged)?;
+    let host = &hosts.hosts[0].netns;
     let _tap: Tap = host.tap(LINK_TAP, &TapOptions::default())?;
-    let own = [Family::V4, Family::V6].map(|family| IpNet::from(hosts.vm(0, family)));
+    let own = [Family::V4, Family::V6].map(|family| IpNet::from(hosts.vm_address(0, family)));
     let prepare = || inside(host.name(), || Ok(prepare(LINK_TAP, 1400, &own)?));
     let first = prepare()?;
     for (key, value) in [("forwarding", "0"), ("rp_filter", "2")] {

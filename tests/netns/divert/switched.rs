@@ -3,9 +3,10 @@
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
 use vsnoop_bpf::divert::Action;
+use vsnoop_testbed::hosts::Layout;
 use vsnoop_testbed::topology::Family;
 
-use super::hosts::{Hosts, LINK_TAP, Ordinary};
+use super::hosts::{LINK_TAP, build, came_out};
 use super::link::{Link, Process, rules};
 use super::{BYTES, connect, exchange};
 use crate::trial;
@@ -22,7 +23,7 @@ pub fn trials() -> Vec<Trial> {
 
 fn step_by_step() -> Result<()> {
     for family in [Family::V4, Family::V6] {
-        let hosts = Hosts::build(Ordinary::Bridged)?;
+        let hosts = build(Layout::Bridged)?;
         let link = Link::start(&hosts)?;
         let mut pair = connect(&hosts, family)?;
         for is_up in [true, false, true, false, true] {
@@ -39,7 +40,7 @@ fn step_by_step() -> Result<()> {
 
 fn under_full_traffic() -> Result<()> {
     const SWITCHES: usize = 40;
-    let hosts = Hosts::build(Ordinary::Routed)?;
+    let hosts = build(Layout::RoutedBridge)?;
     let link = Link::start(&hosts)?;
     let mut pair = connect(&hosts, Family::V4)?;
     std::thread::scope(|scope| {
@@ -65,7 +66,7 @@ fn under_full_traffic() -> Result<()> {
 /// The rules of one host take the traffic out of the link and put it in again: that of the other
 /// goes through it all the time.
 fn other_rules() -> Result<()> {
-    let hosts = Hosts::build(Ordinary::Bridged)?;
+    let hosts = build(Layout::Bridged)?;
     let mut link = Link::start(&hosts)?;
     let mut pair = connect(&hosts, Family::V4)?;
     for action in [Action::Never, Action::DivertOrDrop, Action::Never, Action::DivertOrPass] {
@@ -74,7 +75,7 @@ fn other_rules() -> Result<()> {
         exchange(&mut pair, BYTES)?;
         let after = link.frames();
         let is_diverted = action != Action::Never;
-        // What the hook let into the link before comes out of it later.
+        // Packets that the hook diverted before come out of the link later.
         let carried = after[0] - before[0];
         ensure!((carried > 10) == is_diverted, "{action:?}: {carried} frames carried");
         ensure!(after[1] > before[1], "the other host's rules have changed too");
@@ -83,23 +84,23 @@ fn other_rules() -> Result<()> {
 }
 
 fn killed() -> Result<()> {
-    for ordinary in [Ordinary::Bridged, Ordinary::Routed] {
-        let hosts = Hosts::build(ordinary)?;
+    for layout in [Layout::Bridged, Layout::RoutedBridge] {
+        let hosts = build(layout)?;
         let process = Process::start(&hosts)?;
         let mut pair = connect(&hosts, Family::V4)?;
         exchange(&mut pair, BYTES)?;
-        let received = hosts.came_out(1)?;
+        let received = came_out(&hosts.hosts[1])?;
         ensure!(received > 0, "nothing went through the link");
         std::thread::scope(|scope| {
             let traffic = scope.spawn(|| exchange(&mut pair, 10 * BYTES));
-            while hosts.came_out(1)? < received + 20 && !traffic.is_finished() {
+            while came_out(&hosts.hosts[1])? < received + 20 && !traffic.is_finished() {
                 std::thread::yield_now();
             }
             process.kill()?;
             traffic.join().expect("no panic").context("the link was killed")
         })?;
         exchange(&mut pair, BYTES)?;
-        let gone = hosts.hosts[0].ip(&format!("link show {LINK_TAP}"));
+        let gone = hosts.hosts[0].netns.ip(&format!("link show {LINK_TAP}"));
         ensure!(gone.is_err(), "the tap of the dead link is there");
     }
     Ok(())
@@ -107,12 +108,12 @@ fn killed() -> Result<()> {
 
 /// The process lives and its hooks stay, but there is nothing to divert into.
 fn deleted_tap() -> Result<()> {
-    let hosts = Hosts::build(Ordinary::Bridged)?;
+    let hosts = build(Layout::Bridged)?;
     let link = Link::start(&hosts)?;
     let mut pair = connect(&hosts, Family::V6)?;
     exchange(&mut pair, BYTES)?;
     for host in &hosts.hosts {
-        host.delete(LINK_TAP)?;
+        host.netns.delete(LINK_TAP)?;
     }
     exchange(&mut pair, BYTES)?;
     for diversion in &link.diversions {

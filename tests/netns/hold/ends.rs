@@ -73,7 +73,7 @@ fn with_held_data(family: Family, offloads: Offloads, test: Test) -> Result<()> 
     attached.detach()
 }
 
-/// The sender is gone, what it sent with it: the VM reads a part at most, and then the reset.
+/// The sender resets: the VM reads a part of its bytes at most, and then the reset.
 fn aborted(topology: &Topology, attached: &Attached<'_>, mut pair: Pair) -> Result<()> {
     pair.client.abort()?;
     // The held bytes are no longer needed.
@@ -124,7 +124,7 @@ fn half_closed_by_sender(topology: &Topology, _: &Attached<'_>, mut pair: Pair) 
     pair.client.expect_end().context("at the sender")
 }
 
-/// The VM says first that it has nothing to send.
+/// The VM closes its direction first.
 fn half_closed_by_vm(topology: &Topology, attached: &Attached<'_>, mut pair: Pair) -> Result<()> {
     pair.vm.finish()?;
     topology.guest().set_freeze(Freeze::Never);
@@ -141,8 +141,8 @@ fn half_closed_by_vm(topology: &Topology, attached: &Attached<'_>, mut pair: Pai
     pair.vm.expect_end().context("at the VM")
 }
 
-/// The VM's application writes before it reads: what its sender acknowledges must reach it past
-/// what is held.
+/// The VM's application writes before it reads: the sender's ACKs of these bytes must overtake the
+/// held bytes.
 fn reverse(topology: &Topology, attached: &Attached<'_>, mut pair: Pair) -> Result<()> {
     const ANSWER: u64 = 20 * BYTES;
     topology.guest().set_freeze(Freeze::Never);

@@ -15,7 +15,8 @@ use crate::pair::Pair;
 use crate::trial;
 
 const MB: u64 = 1_000_000;
-/// What a Linux guest's window begins with: so much is handed over at once, the rest is held.
+/// The first window of a Linux guest: the host hands over this many bytes at once, and holds the
+/// rest.
 const FIRST_WINDOW: u64 = 65_536;
 
 pub fn trials() -> Vec<Trial> {

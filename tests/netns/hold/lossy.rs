@@ -1,5 +1,5 @@
-//! A guest that harms what it was handed: with a hold there is a copy of everything that was
-//! acknowledged, so that every stream is complete.
+//! A guest that loses or damages frames that it was handed: with a hold the host has a copy of all
+//! acknowledged data, so that every stream is complete.
 
 use std::time::Duration;
 

@@ -16,7 +16,7 @@ use libtest_mimic::Trial;
 
 /// Room for everything that one of these tests sends.
 const SIZE: &str = "16M";
-/// Keeps the VM's window small for good: Linux makes it larger as it goes.
+/// Keeps the VM's window small: Linux would enlarge it during the connection.
 const SMALL_WINDOW: (&str, &str) = ("net.ipv4.tcp_rmem", "4096 131072 131072");
 
 pub fn trials() -> Vec<Trial> {

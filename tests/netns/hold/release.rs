@@ -70,7 +70,7 @@ fn pause() -> Result<()> {
             })?;
             ensure!(!pausing.is_finished(), "pause waited for nothing");
             topology.guest().set_freeze(Freeze::Never);
-            // What the VM has acknowledged its application need not have read.
+            // The application need not have read the bytes that the VM acknowledged.
             pair.vm.receive(BYTES)?;
             match pausing.join() {
                 Ok(paused) => paused.map(drop),
@@ -182,7 +182,7 @@ fn detach() -> Result<()> {
     pair.client.until_acknowledged()
 }
 
-/// Lets the port go in some way that does not wait for the VM: what only the host had is lost.
+/// Removes the port without waiting for the VM: bytes that only the host had are lost.
 fn frozen(let_go: impl FnOnce(&Attached<'_>) -> Result<()>) -> Result<()> {
     if !attached::is_wanted() {
         return Ok(());

@@ -163,7 +163,7 @@ fn shrunk(offloads: Offloads) -> Result<()> {
     topology.guest().set_freeze(Freeze::Now);
     pair.client.send(BYTES).with_context(|| attached.describe())?;
     pair.client.until_acknowledged().with_context(|| attached.describe())?;
-    // It reads nothing, and has memory for less than it has just said.
+    // It does not read, and has memory for less than the window it has just offered.
     SockRef::from(&pair.vm.socket).set_recv_buffer_size(8 * 1024).context("a smaller buffer")?;
     topology.guest().set_freeze(Freeze::Never);
     let refused = || -> Result<u64> {

@@ -1,4 +1,4 @@
-//! What an experiment is: its name, what a report says of it, and how it may be run.
+//! The definition of an experiment: its name, the words of its report, and its options.
 
 use anyhow::{Result, bail};
 use vsnoop_testbed::stage::path::PathLink;
@@ -16,7 +16,7 @@ pub struct Experiment {
     pub(super) run: fn(&Options) -> Result<Results>,
 }
 
-/// How to run an experiment. What is empty is as the experiment itself has it.
+/// Options of a run. Empty ones mean the experiment's own values.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// Fewer repetitions: to see that everything works.
@@ -29,17 +29,17 @@ pub struct Options {
     pub rounds: Option<usize>,
     /// Machines that share the core.
     pub vms: Vec<usize>,
-    /// Of each machine, 0.0 to 1.0.
+    /// The CPU load of each machine, from 0.0 to 1.0.
     pub loads: Vec<f64>,
     pub path_rtts_ms: Vec<f64>,
     pub path_loss_percent: Option<f64>,
-    /// Of a path that has a rate.
+    /// The rate and queue of the path; `None`: the path has no rate.
     pub path_link: Option<PathLink>,
-    /// Of `incast` only.
+    /// Options of the experiment `incast` only.
     pub incast: Selection,
 }
 
-/// Those of `all` that were asked for; all if none was.
+/// The names of `all` that were asked for; all of them if none was.
 pub fn chosen(all: &[&'static str], asked: &[String]) -> Result<Vec<&'static str>> {
     if let Some(unknown) = asked.iter().find(|name| !all.contains(&name.as_str())) {
         bail!("there is no configuration {unknown:?}; there are: {}", all.join(", "));

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::results::OPTIONS;
 
-/// What every experiment records; what cannot be found out is `unknown`.
+/// Properties of the machine that every experiment records; `unknown` if one cannot be read.
 pub fn describe() -> BTreeMap<String, Value> {
     let text = |path: &str| fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
     let cpu = text("/proc/cpuinfo").and_then(|info| {
@@ -28,7 +28,7 @@ pub fn describe() -> BTreeMap<String, Value> {
         let text = String::from_utf8_lossy(&out.stdout).into_owned();
         Some(text.lines().next()?.trim_start_matches("QEMU emulator version ").to_owned())
     });
-    // Other work at the start: on a busy machine the tails say more about that than about vsnoop.
+    // The load at the start: on a busy machine high percentiles show that load rather than vsnoop.
     let busy =
         text("/proc/loadavg").and_then(|line| line.split_whitespace().next()?.parse::<f64>().ok());
     let options = std::env::args().skip(1).skip_while(|argument| !argument.starts_with('-'));

@@ -1,4 +1,4 @@
-//! What every experiment on machines begins with.
+//! The first steps of every experiment on machines.
 
 use anyhow::{Result, ensure};
 use serde_json::json;
@@ -13,7 +13,7 @@ use crate::results::Results;
 
 const LOAD_PERIOD_MS: u32 = 100;
 
-/// The right to experiment on this machine, and what its guests boot.
+/// The lock of this machine's lab, and the image that its guests boot.
 pub struct Lab {
     pub session: Session,
     image: Image,
@@ -21,7 +21,8 @@ pub struct Lab {
 }
 
 impl Lab {
-    /// Makes what is missing, a guest's image with these parts; an error says what cannot be had.
+    /// Makes missing parts, such as a guest image with these options; the error names a part that
+    /// cannot be had.
     pub fn open(parts: guest::Options) -> Result<Self> {
         ensure!(
             nix::unistd::geteuid().is_root(),
@@ -47,7 +48,7 @@ impl Lab {
         Results::begin(experiment, environment)
     }
 
-    /// Notes how [`Lab::boot`] loads machines.
+    /// Records the load that [`Lab::boot`] gives machines.
     pub fn describe_load(&self, results: &mut Results) {
         results.environment.extend([
             ("load_period_ms".into(), json!(LOAD_PERIOD_MS)),

@@ -8,7 +8,8 @@ use vsnoop_testbed::stage::{HOST, Stage};
 use crate::results::statistics::{ascending, percentile};
 
 const PINGS: u16 = 40;
-/// The median of the measured round trips may differ by so much from what was asked for.
+/// The largest accepted difference between the median of the measured round trips and the requested
+/// one.
 const TOLERANCE: Duration = Duration::from_millis(1);
 
 /// Round trips as they were measured on a path without load.
@@ -18,7 +19,7 @@ pub struct RoundTrip {
     pub p90_ms: f64,
 }
 
-/// Measures the round trip to the host, and refuses a path that is not as it was asked for.
+/// Measures the round trip to the host; an error if it differs from the requested one.
 pub fn check_path(stage: &Stage, expected: Duration) -> Result<RoundTrip> {
     let times = stage.client().ping(HOST, PINGS)?;
     let times = ascending(times.iter().map(|time| time.as_secs_f64() * 1e3));

@@ -31,7 +31,7 @@ impl Progress {
         self.done
     }
 
-    /// Counts what will not be done any more as done.
+    /// Counts steps that are left out as done.
     pub fn skip_to(&mut self, done: usize) {
         self.done = done;
         if let Some(bar) = &self.bar {
@@ -39,7 +39,7 @@ impl Progress {
         }
     }
 
-    /// One more is done.
+    /// Counts one more step as done.
     pub fn step(&mut self, message: String) {
         self.done += 1;
         match &self.bar {

@@ -60,7 +60,7 @@ impl Daemon {
         Ok(daemon)
     }
 
-    /// An error once the program has ended.
+    /// Fails once the program has ended.
     fn check(&mut self) -> Result<()> {
         match self.0.try_wait().context("look after a program")? {
             Some(status) => bail!("it ended ({status})"),
@@ -72,10 +72,10 @@ impl Daemon {
         Pid::from_raw(self.0.id() as i32)
     }
 
-    /// Does not wait until it does.
+    /// Sends SIGTERM, and does not wait.
     fn tell_to_end(&mut self) {
         if matches!(self.0.try_wait(), Ok(None)) {
-            // It may have ended meanwhile; nobody else has its id before it is waited for.
+            // The process may have ended; its id is not used again before we wait for it.
             let _ = kill(self.pid(), Signal::SIGTERM);
         }
     }

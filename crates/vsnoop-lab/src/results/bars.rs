@@ -12,7 +12,7 @@ const TITLE_HEIGHT: i32 = 84;
 const MARGIN: i32 = 16;
 const NAME_WIDTH: i32 = 250;
 const VALUE_WIDTH: i32 = 140;
-/// Of one bar, with what is free about it, when there are few.
+/// The height of a bar with the space around it, if there are few bars.
 const WIDEST_PITCH: i32 = 60;
 const LEAST_HEIGHT: i32 = 200;
 /// The legend's line, below the title.
@@ -38,9 +38,9 @@ pub struct Group {
 #[derive(Clone, Debug)]
 pub struct Bar {
     pub name: String,
-    /// Less than nothing has no length.
+    /// The length of the bar; negative values have no bar.
     pub value: f64,
-    /// Which of the groups it is of.
+    /// The index of its group in [`Bars::groups`].
     pub group: usize,
 }
 

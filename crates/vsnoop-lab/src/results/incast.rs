@@ -14,7 +14,7 @@ use super::size::size_text;
 pub struct Incast {
     pub part: Part,
     pub senders: usize,
-    /// Of the last hop.
+    /// The rate of the last hop.
     #[serde(default = "rate_mbit")]
     pub rate_mbit: u64,
     /// The queue of the last hop.
@@ -22,16 +22,16 @@ pub struct Incast {
     /// ECN-capable packets that find more than this in that queue are marked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mark_bytes: Option<u64>,
-    /// Of the senders.
+    /// The senders' congestion control.
     pub congestion_control: CongestionControl,
     /// The least retransmission timeout of the senders.
     pub rto_min_ms: u32,
-    /// Of all senders together, where that is fixed.
+    /// Bytes of all senders together, if that sum is fixed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub total_bytes: Option<u64>,
 }
 
-/// Of the last hop, where nothing else is said.
+/// The default rate of the last hop.
 pub const RATE_MBIT: u64 = 1000;
 
 fn rate_mbit() -> u64 {
@@ -50,11 +50,11 @@ pub enum Part {
     FixedTotal,
     /// Windows that the receiver caps.
     Capped,
-    /// The same, beside one connection without a cap that never ends.
+    /// Like capped, beside one endless connection without a cap.
     CappedBackground,
     /// Flows without an end.
     Long,
-    /// As fixed-size, with a real machine as the receiver.
+    /// Like fixed-size, with a real machine as the receiver.
     Vm,
     /// Receiver and senders are real machines, with DCTCP and a last hop that marks.
     Dctcp,
@@ -108,7 +108,7 @@ pub enum CongestionControl {
     Cubic,
     Reno,
     Bbr,
-    /// Of guests only.
+    /// DCTCP, for guests only.
     Dctcp,
 }
 
@@ -163,7 +163,7 @@ impl fmt::Display for Incast {
 pub struct Round {
     /// Time from the first request to the last byte.
     pub round_ms: f64,
-    /// Of all senders that were asked, as the application sees it.
+    /// The goodput of all senders that were asked, as the application sees it.
     pub goodput_mbps: f64,
     /// Retransmission timeouts of all senders.
     pub timeouts: u64,
@@ -177,7 +177,7 @@ pub struct Round {
     /// Connections that incast control shaped at the end of the block, where it was attached.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shaped: Option<usize>,
-    /// Of each flow, where flows have no end.
+    /// The throughput of each flow, if flows are endless.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub flows_mbps: Vec<f64>,
 }

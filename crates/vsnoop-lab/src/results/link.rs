@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 /// The two hosts' path, and what the ends send over it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Link {
-    /// Of the path between the hosts; none is a veth, as fast as the machine.
+    /// The rate of the path between the hosts; `None`: a veth, as fast as the machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate_mbit: Option<u64>,
     /// The ends leave segmentation, merging and checksums to their devices.
@@ -22,7 +22,7 @@ pub struct Link {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Content {
-    /// The decimal digits over and over, as iperf sends them.
+    /// The decimal digits repeated, as iperf sends them.
     Digits,
     /// Words and phrases as in prose.
     Text,
@@ -82,10 +82,10 @@ pub struct Carried {
     /// CPUs that the carrier's processes on both hosts kept busy during the stream.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cores: Option<f64>,
-    /// Round trips of single echoes, raw.
+    /// Round trips of single echoes without load, in milliseconds, raw.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub idle_pings_ms: Vec<f64>,
-    /// The same while the stream ran.
+    /// Round trips while the stream ran, in milliseconds.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub loaded_pings_ms: Vec<f64>,
     /// Echoes without an answer during the stream.

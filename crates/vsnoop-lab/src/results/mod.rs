@@ -29,7 +29,7 @@ use link::{Carried, Link};
 
 pub use size::{size_name, size_text};
 
-/// In the environment of results that end where an error did: that error.
+/// The key of the error, in the environment of incomplete results.
 pub const CUT_SHORT: &str = "cut_short";
 
 /// The whole of results.json.
@@ -52,12 +52,12 @@ pub struct Sample {
     #[serde(flatten)]
     pub cell: Cell,
     pub ending: Ending,
-    /// Times are those of transfers that came to their end.
+    /// Times are of completed transfers only.
     pub connect_ms: Option<f64>,
     pub acked_ms: Option<f64>,
     pub delivered_ms: Option<f64>,
     pub retransmissions: u32,
-    /// Of these, how many the receiver called needless (D-SACK).
+    /// Retransmissions that the receiver reported as needless (D-SACK).
     pub dsack_duplicates: u32,
     /// Frames lost at the machine's tap during the transfer. Without any, and on a path without
     /// loss, every retransmission was needless.
@@ -70,7 +70,7 @@ pub struct Sample {
     pub carried: Option<Carried>,
     /// The machine that received.
     pub vm: usize,
-    /// Since the experiment began.
+    /// Milliseconds since the experiment began.
     pub at_ms: f64,
 }
 
@@ -100,9 +100,9 @@ pub struct Cell {
     pub vms: usize,
     /// Load of each of them, 0.0 to 1.0.
     pub load: f64,
-    /// Delay of the path between client and host, both ways; 0 is a veth.
+    /// Round trip time of the path between client and host; 0 is a veth.
     pub path_rtt_ms: f64,
-    /// Of MTU-sized segments, each way.
+    /// The loss of MTU-sized segments in each direction, in percent.
     pub path_loss_percent: f64,
     /// Where the path has a rate and a queue.
     #[serde(flatten)]
@@ -195,7 +195,7 @@ pub struct Figure {
     pub better: String,
 }
 
-/// Of the environment: the options of the command.
+/// The key of the command's options in the environment.
 pub const OPTIONS: &str = "options";
 const FILE: &str = "results.json";
 

@@ -79,7 +79,7 @@ pub fn draw_all(results: &Results, dir: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Of one view and group.
+/// The distribution of one view and group.
 struct Distribution {
     title: String,
     lines: Vec<Line>,
@@ -123,7 +123,7 @@ impl Drawing for Distribution {
     }
 }
 
-/// From the decade of the smallest to that of the largest value.
+/// The range from the decade of the smallest to that of the largest value.
 fn range(lines: &[Line]) -> Range<f64> {
     let values = || lines.iter().flat_map(|line| line.throughput_mb_per_s.iter().copied());
     let low = values().fold(f64::INFINITY, f64::min).log10().floor();

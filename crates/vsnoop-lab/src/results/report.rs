@@ -18,9 +18,9 @@ pub struct Words {
     pub method: &'static str,
     /// Makes the results again.
     pub command: &'static str,
-    /// What the samples come to.
+    /// Renders the samples as tables.
     pub tables: fn(&Results, Style) -> String,
-    /// What was to be reached, beside what was measured, in Markdown.
+    /// Renders the goals beside the measured values, in Markdown.
     pub goals: Option<fn(&Results) -> Result<String>>,
     /// Draws into a directory and returns the names of the plots, without extension.
     pub plots: fn(&Results, &Path) -> Result<Vec<String>>,

@@ -8,12 +8,12 @@ pub const METRICS: [Metric; 8] = [CONNECT, ACKED, DELIVERED, TOTAL, ROUND, GOODP
 pub const CONNECT: Metric = Metric { name: "connect_ms", of: |sample| sample.connect_ms };
 pub const ACKED: Metric = Metric { name: "acked_ms", of: |sample| sample.acked_ms };
 pub const DELIVERED: Metric = Metric { name: "delivered_ms", of: |sample| sample.delivered_ms };
-/// With the handshake: a proxy answers that itself, and its handshake with the machine then falls
+/// Includes the handshake: a proxy answers it itself, and its own handshake with the machine falls
 /// into the time of the transfer.
 pub const TOTAL: Metric =
     Metric { name: "total_ms", of: |sample| Some(sample.connect_ms? + sample.delivered_ms?) };
 
-/// From the first request to the last byte of all senders.
+/// Time from the first request to the last byte of all senders.
 pub const ROUND: Metric =
     Metric { name: "round_ms", of: |sample| Some(sample.round.as_ref()?.round_ms) };
 pub const GOODPUT: Metric =
@@ -24,7 +24,7 @@ pub const STREAM: Metric =
     Metric { name: "stream_mbps", of: |sample| Some(sample.carried.as_ref()?.goodput_mbps) };
 pub const CORES: Metric = Metric { name: "cores", of: |sample| sample.carried.as_ref()?.cores };
 
-/// A number that every sample has which came to its end.
+/// A number that every completed sample has.
 #[derive(Clone, Copy)]
 pub struct Metric {
     pub name: &'static str,
@@ -90,7 +90,7 @@ pub struct Ratio {
 pub fn ratio_of_medians(over: &[f64], under: &[f64]) -> Option<Ratio> {
     const DRAWS: usize = 1000;
     let value = percentile(over, 50.0)? / percentile(under, 50.0)?;
-    // Always the same draws: a report made again says the same.
+    // The draws are always the same, so that a report made again has the same values.
     let mut random = fastrand::Rng::with_seed(1);
     let mut median = |values: &[f64]| {
         percentile(&ascending(values.iter().map(|_| values[random.usize(..values.len())])), 50.0)

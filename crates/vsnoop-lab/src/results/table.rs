@@ -27,7 +27,7 @@ pub fn grid(style: Style, header: &[&str], words: usize, rows: Vec<Vec<String>>)
     table.to_string()
 }
 
-/// `-` where there is no value.
+/// Formats a value; `-` if there is none.
 pub fn or_dash(text: fn(f64) -> String) -> impl Fn(Option<f64>) -> String {
     move |value| value.map_or("-".into(), text)
 }

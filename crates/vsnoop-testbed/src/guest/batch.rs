@@ -29,10 +29,10 @@ const CPUS: &str = "2";
 const MEMORY_MB: &str = "1024";
 /// Programs that the script itself needs, with their packages.
 const TOOLS: [(&str, &str); 3] = [("sh", "dash"), ("mount", "mount"), ("insmod", "kmod")];
-/// Before all that the script itself says; the word after it says what.
+/// Begins each line of the script itself; the next word is its kind.
 const MARK: &str = "vsnoop-lab-batch:";
-/// A kernel patches its own code while it boots, and an emulator of several threads may still run
-/// what was there: it seldom dies of that, before there is anything to test. (One thread takes 1.4
+/// A kernel patches its own code while it boots, and an emulator with several threads may still run
+/// the old code: the kernel sometimes dies of that, before any test ran. (One thread takes 1.4
 /// times as long.)
 const BOOTS: usize = 3;
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -68,7 +68,7 @@ impl Batch<'_> {
     /// Boots the machine and waits until it powers off; after `limit` it is killed. One whose
     /// kernel ends before its init is booted again.
     pub fn run(&self, limit: Duration) -> Result<Report> {
-        // In memory: nothing is left behind, whatever becomes of us.
+        // In memory, so that nothing remains if this process is killed.
         let image = memfd_create(c"vsnoop-lab-batch", MFdFlags::MFD_CLOEXEC)
             .context("make a file for the initramfs")?;
         let mut image = File::from(image);
@@ -129,12 +129,12 @@ impl Report {
     }
 }
 
-/// What follows the mark and this word.
+/// The rest of a line after the mark and this word.
 fn marked<'a>(line: &'a str, word: &str) -> Option<&'a str> {
     line.strip_prefix(MARK)?.trim_start().strip_prefix(word).map(str::trim)
 }
 
-/// The init. Whatever fails is seen in what follows, and the machine powers off in the end.
+/// The init. The output shows if a step fails, and the machine powers off in any case.
 fn script(commands: &[&[&str]]) -> String {
     let mut script = String::from(
         "#!/bin/sh\n\

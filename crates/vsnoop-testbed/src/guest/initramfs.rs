@@ -11,7 +11,7 @@ use super::{kernel::Kernel, web};
 const MODULES: [&str; 2] = ["virtio_pci", "virtio_net"];
 const FIREWALL_MODULES: [&str; 2] = ["nf_tables", "nft_numgen"];
 
-/// Which optional parts the initramfs has.
+/// Optional parts of the initramfs.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
     /// nftables with its modules, for `Command::Firewall`.

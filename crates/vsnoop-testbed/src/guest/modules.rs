@@ -1,4 +1,4 @@
-//! Which module files are needed, and in which order.
+//! Selects the module files that the guest needs, in the order of loading.
 //!
 //! A package that was unpacked but never installed has no `modules.dep`; the dependencies are read
 //! from the modules themselves (`depends=` in the section .modinfo).

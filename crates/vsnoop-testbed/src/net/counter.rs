@@ -90,8 +90,8 @@ fn dropped(text: &str, device: &str) -> Option<u64> {
     value_out(text, device, 3)
 }
 
-/// A line for each device: eight numbers of what came in, then bytes, packets, errors and drops of
-/// what went out, of which this is the one at `place`.
+/// The file has a line for each device: eight numbers of received packets, then bytes, packets,
+/// errors and drops of sent ones. This is the number at `place` of the latter.
 fn value_out(text: &str, device: &str, place: usize) -> Option<u64> {
     let values = text.lines().find_map(|line| {
         let (name, values) = line.split_once(':')?;

@@ -46,9 +46,9 @@ impl Netns {
         self.add_port(bridge, name)
     }
 
-    /// Whether packets for others are forwarded between all devices, from any source; a single
-    /// device may forward where the others do not. IPv6 before Linux 6.17 has all devices or none:
-    /// all then.
+    /// Switches forwarding between all devices on or off, from any source address; a single device
+    /// may forward where the others do not. Before Linux 6.17 IPv6 cannot forward for a single
+    /// device: all devices forward then.
     pub fn set_forwarding(&self, forwards: bool) -> Result<()> {
         let by_device = self.sysctl("net.ipv6.conf.all.force_forwarding").is_ok();
         for (key, on) in [
@@ -133,7 +133,7 @@ impl Netns {
         self.up(device)
     }
 
-    /// A neighbour that is known for good, so that no fault of the network hits ARP or NDP.
+    /// Adds a permanent neighbour entry, so that no fault of the network hits ARP or NDP.
     pub fn add_neighbour(&self, device: &str, address: IpAddr, mac: [u8; 6]) -> Result<()> {
         self.ip(&format!(
             "neigh replace {address} lladdr {} dev {device} nud permanent",
@@ -148,7 +148,7 @@ impl Netns {
     }
 }
 
-/// As `ip` and QEMU write it.
+/// Formats a MAC address as `ip` and QEMU do.
 pub fn mac_text(mac: [u8; 6]) -> String {
     mac.map(|byte| format!("{byte:02x}")).join(":")
 }

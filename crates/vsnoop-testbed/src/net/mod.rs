@@ -27,7 +27,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, anyhow};
 use nix::sched::{CloneFlags, setns};
 
-pub use checked::checked;
+pub use checked::{check, checked};
 pub use counter::{DeviceCounters, TcpCounters};
 pub use link::mac_text;
 pub use network::Net;

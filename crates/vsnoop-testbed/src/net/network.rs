@@ -39,7 +39,7 @@ impl Net {
         Self { prefix: format!("{prefix}{}-{number}-", std::process::id()) }
     }
 
-    /// The name of a namespace of this network, or of anything else that is of this network alone.
+    /// The name of a namespace of this network, or of another thing that only this network has.
     pub fn name(&self, role: &str) -> String {
         format!("{}{role}", self.prefix)
     }
@@ -58,7 +58,7 @@ impl Net {
         Ok(netns)
     }
 
-    /// The same without IPv6: nothing on the wire comes from the host itself.
+    /// Like [`Net::host`], without IPv6: the host itself sends nothing.
     pub fn silent_host(&self, role: &str) -> Result<Netns> {
         let netns = self.host(role)?;
         netns.set_sysctl("net.ipv6.conf.all.disable_ipv6", "1")?;

@@ -13,7 +13,7 @@ use super::Netns;
 const ECHO_REQUEST: u8 = 8;
 const ECHO_REPLY: u8 = 0;
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Between two questions; with some chance in it, so that they fall into step with nothing.
+/// The gap between two requests, random so that they do not fall into step with periodic work.
 const PAUSE_MS: std::ops::Range<u64> = 5..20;
 
 impl Netns {
@@ -46,7 +46,7 @@ fn ask(socket: &Socket, number: u16) -> io::Result<Option<Duration>> {
             Ok(length) if payload(&packet[..length]) == Some(&expected) => {
                 return Ok(Some(begin.elapsed()));
             }
-            // Another's.
+            // An answer to another program.
             Ok(_) => (),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
             Err(error) => return Err(error),
@@ -64,7 +64,7 @@ fn message(kind: u8, id: u16, number: u16) -> [u8; 8] {
     message
 }
 
-/// An echo request that [`echo_number`] knows again.
+/// An echo request that [`echo_number`] recognises.
 pub fn echo_request(id: u16, number: u16) -> [u8; 8] {
     message(ECHO_REQUEST, id, number)
 }
@@ -77,7 +77,7 @@ pub fn echo_number(packet: &[u8], id: u16) -> Option<u16> {
     ours.then_some(u16::from_be_bytes([high, low]))
 }
 
-/// What an IPv4 packet carries.
+/// The payload of an IPv4 packet.
 fn payload(packet: &[u8]) -> Option<&[u8]> {
     let header = usize::from(packet.first()? & 0xf) * 4;
     packet.get(header..)

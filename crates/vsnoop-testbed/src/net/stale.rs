@@ -2,7 +2,7 @@
 //!
 //! Deleting the name is enough: without it and without processes inside, the kernel takes the
 //! namespace down with all its devices. (Processes that a crashed run left inside keep it alive;
-//! who starts such processes gives them a parent-death signal.)
+//! code that starts such processes gives them a parent-death signal.)
 
 use std::path::Path;
 

@@ -1,10 +1,10 @@
 //! A link of a certain rate with a queue before it, as a port of a switch has.
 //!
-//! Nothing is sent when its time comes: a packet is told, as it comes, when its last bit will have
-//! left. That is as soon as all before it have, and its own bits after them; so the rate is exact,
-//! however late a timer is. Packets that have not left are in the queue, which counts their bytes.
-//! One that does not fit is dropped; one that finds more than a threshold there is to be marked, as
-//! DCTCP wants it (RFC 8257, section 3.1: by the instantaneous length of the queue).
+//! The link computes, when a packet arrives, the time at which its last bit will have left: after
+//! all packets before it, and then its own bits. So the rate is exact, also if timers are late.
+//! Packets that have not left are in the queue, which counts their bytes. A packet that does not
+//! fit is dropped; one that finds more than a threshold in the queue is marked, as DCTCP requires
+//! (RFC 8257, section 3.1: by the instantaneous queue length).
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bottleneck {
     pub rate_mbit: u64,
-    /// Of the queue, as packets count in the kernel: from the Ethernet header on.
+    /// The queue's limit. Packets count as in the kernel: from the Ethernet header on.
     pub limit_bytes: u64,
     /// ECN-capable packets that find more than this in the queue are marked CE.
     pub mark_bytes: Option<u64>,
@@ -86,7 +86,7 @@ mod tests {
             Self { link, queue: Queue::default(), begin: Instant::now() }
         }
 
-        /// A packet that comes so many microseconds after the beginning.
+        /// Offers a packet `at_us` microseconds after the beginning.
         fn offer(&mut self, bytes: u64, at_us: u64) -> Verdict {
             let now = self.begin + Duration::from_micros(at_us);
             self.queue.offer(&self.link, bytes, now)

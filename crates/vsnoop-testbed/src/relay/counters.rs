@@ -28,9 +28,9 @@ counters! {
     frames,
     /// Bytes of those frames.
     bytes,
-    /// Of those, super-packets.
+    /// Super-packets among the frames read.
     super_packets,
-    /// Of those, frames out of another queue than the tap's first.
+    /// Frames read from another queue than the tap's first.
     other_queues,
     /// Frames written.
     delivered,

@@ -24,18 +24,18 @@ pub struct Faults {
     /// A UDP datagram is changed, cut short or has a bit flipped, and its checksums made right
     /// again: what a receiver's kernel hands on.
     pub damage: f64,
-    /// A UDP datagram is followed, at the latest, by a copy from another address, half of the time
-    /// a damaged one: what someone on the way sends who has seen it.
+    /// A copy from another source address follows a UDP datagram, half of the time damaged, as an
+    /// attacker on the path could send it.
     pub forge: f64,
     /// A frame is held back by up to `reorder_by` while others pass it.
     pub reorder: f64,
     pub reorder_by: Duration,
     /// Every frame waits this long.
     pub delay: Duration,
-    /// What gets through all that goes over a link with a queue before it; super-packets are cut
-    /// before they come to the queue.
+    /// Frames that survive the other faults pass a link with a queue before it; super-packets are
+    /// cut before that queue.
     pub bottleneck: Option<Bottleneck>,
-    /// A frame gets the MAC address of nobody: a bridge floods it, every receiver drops it.
+    /// A frame gets an unused MAC address: a bridge floods it, every receiver drops it.
     pub misdirect: f64,
     /// An ECN-capable frame is marked CE.
     pub mark_ce: f64,
@@ -57,7 +57,7 @@ pub struct Faults {
 pub enum Freeze {
     #[default]
     Never,
-    /// Until the faults are changed.
+    /// Frozen until the faults are changed.
     Now,
     /// The last `frozen` of every `period`, like a VM that waits for its share of a CPU.
     Periodic { frozen: Duration, period: Duration },

@@ -28,9 +28,9 @@ const BATCH_FRAMES: usize = 64;
 const BATCH_BYTES: usize = 256 * 1024;
 /// Frames that may wait for their time: 64 MB of the largest.
 const WAITING_FRAMES: usize = 1024;
-/// By which a forgery comes later than the datagram may.
+/// The least time from the latest possible datagram to its forgery.
 const BEHIND: Duration = Duration::from_millis(1);
-/// Before the IP header, without tags.
+/// Bytes before the IP header, without tags.
 const ETHERNET_BYTES: usize = 14;
 /// A unicast address that no device of a testbed has.
 const NOBODY: [u8; 6] = [2, 0x76, 0x73, 0xff, 0xff, 0xff];
@@ -77,13 +77,13 @@ impl Ord for Waiting {
     }
 }
 
-/// The events that a forwarder waits for next.
+/// The next events of a forwarder.
 pub(super) struct Next {
     /// The tap it reads may be polled.
     pub readable: bool,
-    /// There may be more at once.
+    /// More frames may wait already.
     pub busy: bool,
-    /// Something is due then.
+    /// A frame is due at this time.
     pub at: Option<Instant>,
 }
 
@@ -123,7 +123,7 @@ impl Forwarder {
         Ok(Next { readable: true, busy, at })
     }
 
-    /// Moves a batch of one queue; whether there may be more.
+    /// Moves a batch of one queue; returns whether more frames may wait.
     fn read(&mut self, from: &Queues, queue: usize, to: &Queues) -> std::io::Result<bool> {
         let (mut read, mut bytes) = (0, 0);
         while read < BATCH_FRAMES && bytes < BATCH_BYTES {
@@ -142,7 +142,7 @@ impl Forwarder {
         Ok(true)
     }
 
-    /// Whether nothing may be read now, and when that changes.
+    /// Whether the relay must not read now, and until when.
     fn frozen(&self, now: Instant) -> (bool, Option<Instant>) {
         match self.faults.freeze {
             Freeze::Never => (false, None),
@@ -207,8 +207,8 @@ impl Forwarder {
         self.whole = packets;
     }
 
-    /// Throws some segments away and appends what is left to `left`: a super-packet whole unless it
-    /// was hit.
+    /// Drops some segments of a packet and appends the others to `left`; an intact super-packet
+    /// stays whole.
     fn lose_segments(&mut self, packet: Packet, left: &mut Vec<Packet>) {
         let segments = segments_of(&packet);
         let lost: Vec<_> = (0..segments).map(|_| self.hits(self.faults.segment_loss)).collect();
@@ -268,8 +268,9 @@ impl Forwarder {
             {
                 count(&self.control.counters.damaged);
             } else if self.hits(self.faults.forge) {
-                // Of what arrives as it is: else it would be the first of these bytes, and believed
-                // rightly.
+                // Forge only a copy of a frame that arrives unchanged: the copy of a damaged one
+                // would be the first to carry these bytes, and the receiver would rightly accept
+                // it.
                 self.forge(&packet, to);
             }
             if self.hits(self.faults.duplicate) {
@@ -321,8 +322,8 @@ impl Forwarder {
         }
     }
 
-    /// When a packet has left the bottleneck, marked if it has to be: at once without one, `None`
-    /// when it is dropped.
+    /// The time at which a packet has left the bottleneck, which may mark it: now without a
+    /// bottleneck, `None` if it is dropped.
     fn go_through_bottleneck(&mut self, packet: &mut Packet, now: Instant) -> Option<Instant> {
         let Some(link) = &self.faults.bottleneck else { return Some(now) };
         let bytes = packet.frame().len() as u64;
@@ -343,7 +344,7 @@ impl Forwarder {
         }
     }
 
-    /// Writes what has waited long enough.
+    /// Writes frames whose delay is over.
     fn release(&mut self, to: &Queues) {
         let now = Instant::now();
         while self.waiting.peek().is_some_and(|Reverse(first)| first.until <= now) {
@@ -355,7 +356,7 @@ impl Forwarder {
 
     fn write(&mut self, packet: Packet, to: &Queues) {
         let counters = &self.control.counters;
-        // A frame that the kernel finds malformed, or a device that is down, is a frame lost.
+        // A frame that the kernel refuses as malformed, or because the device is down, is lost.
         match to.write(&packet) {
             Ok(true) => count(&counters.delivered),
             Ok(false) | Err(_) => count(&counters.refused),

@@ -2,8 +2,8 @@
 //!
 //! A tap with several queues has a descriptor for each. Frames are read from one queue after the
 //! other, as a guest's CPUs serve them each in its own time, and written to them in turn: the
-//! kernel sends what follows of a connection to the queue that its last frame came from, so that
-//! connections move from queue to queue all the time and overtake themselves.
+//! kernel sends later frames of a connection to the queue that its last frame came from, so that
+//! connections move between queues all the time and their frames overtake each other.
 //!
 //! A queue can be disabled, as a guest does that has fewer CPUs now; the kernel then frees what was
 //! in it, gives it nothing more, and refuses to read or write it.

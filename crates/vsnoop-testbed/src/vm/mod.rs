@@ -37,7 +37,7 @@ const QEMU: &str = "qemu-system-x86_64";
 const MEMORY_MB: u32 = 160;
 const READY: &str = "vsnoop-guest: ready";
 
-/// An error that names the package unless QEMU is there.
+/// Fails, with the name of the package, if QEMU is not installed.
 pub fn require_qemu() -> Result<()> {
     let started = Command::new(QEMU).arg("--version").stdout(Stdio::null()).status();
     if !started.is_ok_and(|status| status.success()) {
@@ -46,7 +46,7 @@ pub fn require_qemu() -> Result<()> {
     Ok(())
 }
 
-/// One of a machine's places in the network.
+/// A network interface of a machine.
 #[derive(Clone, Debug)]
 pub struct Network<'a> {
     /// Holds the tap; QEMU runs inside it.
@@ -69,7 +69,7 @@ pub struct Vm {
     control: Mutex<Option<control::Channel>>,
     /// Known once they share a core.
     vcpus: OnceLock<Vec<Pid>>,
-    /// Goes after the process, whose threads it has.
+    /// The vCPUs' control group, removed after the process, whose threads are in it.
     quota: Mutex<Option<Quota>>,
 }
 
@@ -83,7 +83,7 @@ impl Vm {
         networks: &[Network],
         dir: &Path,
     ) -> Result<Self> {
-        // What an earlier machine of this name said is not said by this one.
+        // Deletes the output of an earlier machine of this name.
         if dir.exists() {
             fs::remove_dir_all(dir).with_context(|| format!("empty {}", dir.display()))?;
         }
@@ -209,7 +209,7 @@ impl Vm {
         }
     }
 
-    /// Stops the whole process, as a host that has no time for this VM; the tap's ring fills.
+    /// Stops the whole process, like a host without CPU time for this VM; the tap's ring fills.
     pub fn freeze(&self) -> Result<()> {
         kill(self.pid(), Signal::SIGSTOP).with_context(|| format!("freeze {}", self.name))
     }
@@ -222,18 +222,18 @@ impl Vm {
     pub fn share_core(&self) -> Result<()> {
         let vcpus = self.vcpu_threads()?;
         sched::share(self.pid(), &vcpus).with_context(|| format!("place {}", self.name))?;
-        // Asked again they are the same.
+        // Asking QEMU again gives the same threads.
         let _ = self.vcpus.set(vcpus);
         Ok(())
     }
 
-    /// Puts the vCPUs on the guests' core, where they may take so many percent of the time, and
-    /// QEMU's other threads on the host's.
+    /// Puts the vCPUs on the guests' core, limited to `percent` of its time, and QEMU's other
+    /// threads on the host's core.
     pub fn limit(&self, percent: u32) -> Result<()> {
         let vcpus = self.vcpu_threads()?;
         sched::place(self.pid(), &vcpus).with_context(|| format!("place {}", self.name))?;
         let mut quota = self.quota.lock().unwrap_or_else(PoisonError::into_inner);
-        // Kept before it is used: it goes when the process, which may be in it, has gone.
+        // Stored before it is used: the group is removed after the process, which may be in it.
         quota.insert(Quota::new(self.pid())?).limit(&vcpus, percent)
     }
 
@@ -242,7 +242,7 @@ impl Vm {
             .with_context(|| format!("ask {} for its vCPU threads", self.name))
     }
 
-    /// Lets the vCPUs go before those of all other machines on the core, or not any more.
+    /// Gives the vCPUs a higher priority than those of all other machines on the core, or the same.
     pub fn favour(&self, favoured: bool) -> Result<()> {
         let name = &self.name;
         let vcpus = self.vcpus.get().with_context(|| format!("{name} shares no core yet"))?;

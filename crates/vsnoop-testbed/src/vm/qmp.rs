@@ -1,4 +1,4 @@
-//! The two sentences of QMP that the lab speaks: hello, and which threads are the vCPUs.
+//! The two QMP commands that the lab uses: the greeting, and the thread ids of the vCPUs.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;

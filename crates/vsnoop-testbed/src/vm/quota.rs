@@ -1,4 +1,4 @@
-//! A CPU quota of threads, as clouds and Kubernetes give VMs: so much of every 100 ms.
+//! A CPU quota of threads, as clouds and Kubernetes give VMs: a share of every 100 ms.
 //!
 //! Threads are put into a control group of their own, of whichever version the host has for its CPU
 //! controller. With version 2 a thread can leave its process only within a threaded group
@@ -48,7 +48,7 @@ impl Quota {
         Ok(Self { hierarchy, group, process })
     }
 
-    /// Lets these threads of the process take so many percent of one core, together.
+    /// Limits these threads of the process to `percent` of one core, together.
     pub fn limit(&self, threads: &[Pid], percent: u32) -> Result<()> {
         match &self.hierarchy {
             Hierarchy::V1(_) => self.limit_v1(threads, percent),
@@ -83,7 +83,8 @@ impl Drop for Quota {
     }
 }
 
-/// Of all groups of this PID namespace: another may have a process of the same id.
+/// The prefix of the names of all groups of this PID namespace: in another one a process may have
+/// the same id.
 fn prefix() -> String {
     let namespace = fs::metadata("/proc/self/ns/pid").map_or(0, |file| file.ino());
     format!("{PREFIX}{namespace}-")
@@ -125,7 +126,7 @@ fn find(mounts: &str, has_cpu: impl Fn(&Path) -> bool) -> Option<Hierarchy> {
     })
 }
 
-/// Of a hierarchy of version 2.
+/// Whether a hierarchy of version 2 has a CPU controller.
 fn has_cpu_controller(root: &Path) -> bool {
     let controllers = fs::read_to_string(root.join("cgroup.controllers"));
     controllers.is_ok_and(|names| names.split_whitespace().any(|name| name == "cpu"))

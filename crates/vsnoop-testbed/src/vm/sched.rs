@@ -1,9 +1,9 @@
 //! Virtual machines that share a core.
 //!
 //! All vCPU threads run under SCHED_RR on one core, so that each waits for the slices of the
-//! others, as under Xen's credit scheduler in the paper; everything else (QEMU's main loops, the
-//! host's networking, the client) runs on another, as the paper's driver domain did, and before
-//! whatever else this machine may be doing there: a main loop that waits for its core while it
+//! others, as under Xen's credit scheduler in the paper. All other threads (QEMU's main loops, the
+//! host's networking, the client) run on another core, as the paper's driver domain did, with a
+//! higher priority than the machine's other work: a main loop that waits for its core while it
 //! holds QEMU's lock makes its vCPU give up the slice.
 //!
 //! Under TCG that lock limits the likeness: a vCPU needs it for each interrupt and timer, blocks
@@ -26,7 +26,7 @@ pub const GUEST_CORE: usize = 1;
 pub const HOST_CORE: usize = 0;
 
 const PRIORITY: i32 = 1;
-/// Of a favoured machine: under SCHED_RR it runs whenever it has something to do.
+/// The SCHED_RR priority of a favoured machine, which runs whenever it has work.
 const FAVOURED_PRIORITY: i32 = 2;
 const HOST_NICE: i32 = -20;
 
@@ -96,7 +96,7 @@ pub fn place(process: Pid, vcpus: &[Pid]) -> Result<()> {
     vcpus.iter().try_for_each(|&vcpu| pin(vcpu, GUEST_CORE))
 }
 
-/// Lets these vCPUs go before all others of the core, or take turns with them again.
+/// Gives these vCPUs a higher priority than all others of the core, or the same.
 pub fn favour(vcpus: &[Pid], favoured: bool) -> Result<()> {
     let priority = if favoured { FAVOURED_PRIORITY } else { PRIORITY };
     vcpus.iter().try_for_each(|&vcpu| round_robin(vcpu, priority))

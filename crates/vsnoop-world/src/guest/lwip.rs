@@ -133,7 +133,7 @@ impl Socket {
 
 impl Stream for Socket {
     fn receive(&mut self, buffer: &mut [u8]) -> Received {
-        // SAFETY: see Lwip::_alone; the buffer has so much room.
+        // SAFETY: see Lwip::_alone; the buffer has the length that is passed.
         let len = unsafe { native::lwip_vm_read(self.0, buffer.as_mut_ptr(), buffer.len() as u32) };
         match len {
             0 if self.state().has_fin => Received::Fin,

@@ -1,6 +1,6 @@
 //! A VM whose TCP is the crate smoltcp, an independent implementation. IPv4 without timestamps.
 //!
-//! Two faults of smoltcp 0.14 end connections whatever a host does:
+//! Two bugs of smoltcp 0.14 end connections, independently of the host:
 //!
 //! - Its retransmission timer, expiring while the peer's window is zero, leaves no timer at all,
 //!   and a keep-alive of the peer does not update the window. (A TCP has to probe: RFC 9293,
@@ -243,7 +243,7 @@ impl Smol {
 }
 
 impl Conn {
-    /// Notes what the VM's TCP is about to process.
+    /// Records the segment that the VM's TCP is about to process.
     fn expect(&mut self, s: &Seg, socket: &Socket) {
         if s.has(SYN) && socket.state() == State::Listen {
             self.irs = s.seq;
@@ -278,7 +278,7 @@ impl Conn {
         // acknowledged.
         let is_whole = self.application.closed && socket.send_queue() == 0;
         if is_whole && self.fin_came {
-            // What is unread can still be read.
+            // The application can still read the bytes in the receive buffer.
             self.is_done = socket.recv_queue() == 0;
         } else if socket.state() == State::Closed {
             self.is_reset = true;

@@ -1,4 +1,4 @@
-//! What a comparison is made of.
+//! The definition of a comparison.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ pub struct Comparison {
     /// Sizes, and rounds of each in every cell.
     pub plan: &'static [(u64, usize)],
     pub quick_plan: &'static [(u64, usize)],
-    /// The measuring of a cell ends here, whatever is left of its plan.
+    /// Longest time of a cell's measurements, even if rounds of its plan remain.
     pub budget: Duration,
     pub figures: fn(&Results) -> Vec<Figure>,
 }

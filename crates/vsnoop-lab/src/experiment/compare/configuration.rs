@@ -1,10 +1,10 @@
-//! What is done for a machine, by name.
+//! The configurations that are compared, by name.
 
 use anyhow::Result;
 
 use crate::experiment::definition::chosen;
 
-/// One way to treat a machine that receives.
+/// What accelerates the machine that receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Configuration {
     /// Nothing.
@@ -18,7 +18,7 @@ pub enum Configuration {
     Vsnoop,
     /// A proxy on the host that splits connections.
     Proxy,
-    /// The machine's vCPU goes before all others of the core while it receives.
+    /// The machine's vCPU has a higher priority than all others of the core while it receives.
     Priority,
     /// No machine: a server on the host itself.
     Host,
@@ -46,7 +46,7 @@ impl Configuration {
         }
     }
 
-    /// Those of `all` that were asked for by name; all if none was.
+    /// The configurations of `all` that were asked for by name; all of them if none was.
     pub fn chosen(all: &[Self], asked: &[String]) -> Result<Vec<Self>> {
         let names: Vec<_> = all.iter().map(|configuration| configuration.name()).collect();
         let chosen = chosen(&names, asked)?;

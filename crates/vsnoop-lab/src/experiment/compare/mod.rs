@@ -67,7 +67,7 @@ impl Comparison {
             }
             Ok::<_, anyhow::Error>(())
         };
-        // What was measured until an error is not lost, nor taken for the whole.
+        // The results keep the samples from before an error, and are marked as incomplete.
         if let Err(error) = machines.iter().try_for_each(&mut measure) {
             results.environment.insert(CUT_SHORT.into(), json!(format!("{error:#}")));
         }
@@ -104,8 +104,8 @@ impl Comparison {
 }
 
 /// Measures each size of a plan as often as it has rounds, all sizes spread over the whole time; a
-/// round is one measurement of each configuration, in random order. Ends after `budget`, whatever
-/// is left of the plan.
+/// round is one measurement of each configuration, in random order. Ends after `budget`, even if
+/// rounds of the plan remain.
 pub fn in_rounds(
     plan: &[(u64, usize)],
     budget: Duration,

@@ -1,4 +1,4 @@
-//! Which transfers an experiment makes: cells, and rounds of each size in them.
+//! The transfers of an experiment: cells, and rounds of each size in them.
 
 use anyhow::{Result, ensure};
 
@@ -6,7 +6,7 @@ use super::comparison::Comparison;
 use crate::experiment::definition::Options;
 use crate::results::Cell;
 
-/// More would not boot in the time that an experiment has.
+/// The most machines: more would not boot in time.
 const MOST_VMS: usize = 16;
 const LONGEST_RTT_MS: f64 = 1000.0;
 const WORST_LOSS_PERCENT: f64 = 5.0;

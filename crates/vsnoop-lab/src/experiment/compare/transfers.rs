@@ -19,9 +19,9 @@ use crate::peers::server::Server;
 use crate::results::{Cell, Ending, Sample};
 
 const PAUSE_MS: std::ops::Range<u64> = 5..100;
-/// Five machines at full load take a minute for 10 MB now and then.
+/// The time limit of a transfer: five machines at full load sometimes take a minute for 10 MB.
 const TIMEOUT: Duration = Duration::from_secs(240);
-/// For the last segments of a connection whose bytes have all arrived.
+/// The longest wait for the last segments of a connection whose bytes have all arrived.
 const END_TIMEOUT: Duration = Duration::from_secs(10);
 const WARM_UP_BYTES: u64 = 10_000;
 
@@ -58,8 +58,8 @@ impl Transfers {
         Ok(Self { proxy, server, stage, configurations, cell: Cell::default(), begin })
     }
 
-    /// Lays the path of a cell, measures it, and lets everybody find everybody. Returns what was
-    /// measured.
+    /// Sets up the path of a cell, measures it, and transfers some bytes in each configuration, so
+    /// that neighbours are resolved. Returns the measured round trips, as text.
     pub fn enter(&mut self, cell: Cell) -> Result<String> {
         let rtt = Duration::from_secs_f64(cell.path_rtt_ms / 1e3);
         self.stage.set_path(&PathOptions {
@@ -79,7 +79,7 @@ impl Transfers {
         Ok(format!("ping p50 {:.2} ms, p90 {:.2} ms", measured.p50_ms, measured.p90_ms))
     }
 
-    /// Says whether the path of the cell was as it was meant to be.
+    /// Prints a warning if the path's own queue lost frames in this cell.
     pub fn leave(&self) {
         let overflows = self.stage.path_overflows();
         if overflows > 0 {
@@ -179,7 +179,8 @@ impl Transfers {
         }
     }
 
-    /// Waits until the connection has ended on both sides, so that nothing of it meets the next.
+    /// Waits until the connection has ended on both sides, so that its last segments do not meet
+    /// the next one.
     fn settle(&self) -> Result<()> {
         let deadline = Instant::now() + END_TIMEOUT;
         let open = |netns: &Netns| netns.has_connections();

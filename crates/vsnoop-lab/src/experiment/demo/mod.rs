@@ -28,11 +28,13 @@ use crate::experiment::path_check::check_path;
 use crate::results::report::Words;
 use crate::results::{CUT_SHORT, Cell, Results, Sample, statistics};
 
-/// Of the VM's own work; not the quota's period, so that load and quota do not stay in phase.
+/// The period of the VM's own load. It differs from the quota's period, so that load and quota do
+/// not stay in phase.
 const LOAD_PERIOD_MS: u32 = 70;
 /// Requests of one attachment, where they are small.
 const GETS: usize = 20;
-/// What attaching takes in the background is over by then, and the quota is whole again.
+/// The pause after attaching: background work of `attach` is over by then, and the quota is
+/// refilled.
 const PAUSE_MS: std::ops::Range<u64> = 500..700;
 const END_TIMEOUT: Duration = Duration::from_secs(10);
 /// The only machine.
@@ -84,7 +86,7 @@ fn run(options: &Options) -> Result<Results> {
     let stage = lab.start(StageOptions { vms: 1, tuned: false }, Some(&vsnoop))?;
     vm::pin_self()?;
     stage.vm(VM).command(&Command::Web)?;
-    // Before the quota, which a calibration would measure.
+    // Before the quota is set: it would distort the calibration.
     stage.vm(VM).command(&Command::Calibrate)?;
     stage.vm(VM).limit(QUOTA_PERCENT)?;
     lab.session.allow_congestion_control(CONGESTION_CONTROL)?;
@@ -104,7 +106,7 @@ fn run(options: &Options) -> Result<Results> {
             .with_context(|| part.cell.to_string());
         if let Err(error) = measured {
             ensure!(!results.samples.is_empty(), "nothing was measured: {error:#}");
-            // What was measured until then is not lost, nor taken for the whole.
+            // The results keep the samples from before the error, and are marked as incomplete.
             results.environment.insert(CUT_SHORT.into(), json!(format!("{error:#}")));
             break;
         }
@@ -125,7 +127,7 @@ struct Uploads<'a> {
 }
 
 impl Uploads<'_> {
-    /// Lays the path of a cell, and lets client and machine find each other.
+    /// Sets up the path of a cell, and lets client and machine resolve each other's address.
     fn enter(&mut self, cell: Cell) -> Result<()> {
         let rtt = Duration::from_secs_f64(cell.path_rtt_ms / 1e3);
         self.stage.set_path(&PathOptions {
@@ -165,7 +167,7 @@ impl Uploads<'_> {
             self.stage.attach_with(VM, options)?;
         }
         std::thread::sleep(Duration::from_millis(fastrand::u64(PAUSE_MS)));
-        // Of what came before, nothing is asked.
+        // Drops the packets captured before this measurement.
         self.capture.take()?;
         let drops_before = self.stage.tap_counts(VM)?.drops;
         let at_ms = self.begin.elapsed().as_secs_f64() * 1e3;
@@ -206,7 +208,7 @@ impl Uploads<'_> {
         Ok(times.into_iter().map(sample).collect())
     }
 
-    /// Waits until the client has no connection, so that nothing of it meets the next.
+    /// Waits until the client has no connection, so that no old segment meets the next request.
     fn settle(&self) -> Result<()> {
         let deadline = Instant::now() + END_TIMEOUT;
         while self.stage.client().has_connections()? {

@@ -1,4 +1,4 @@
-//! Which requests are made, on which paths.
+//! The requests of the demo, by path.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use vsnoop_testbed::stage::path::PathLink;
 use crate::experiment::definition::Options;
 use crate::results::Cell;
 
-/// What the VM's vCPU may take of its core, in 100 ms: 20 ms.
+/// The CPU quota of the VM's vCPU, in percent of a core: 20 ms of every 100 ms.
 pub const QUOTA_PERCENT: u32 = 20;
 
 const FAR_RTT_MS: f64 = 20.0;
@@ -22,7 +22,7 @@ const LOAD: f64 = 0.75;
 const FAR: [(u64, usize); 3] = [(100_000, 18), (1_000_000, 16), (4_000_000, 12)];
 const NEAR: [(u64, usize); 2] = [(1_000_000, 14), (web::PAGE_BYTES, 24)];
 const QUICK_ROUNDS: usize = 2;
-/// Of a path: what is not measured by then is left out.
+/// The longest time of a path's measurements; the remaining ones are left out.
 const BUDGET: Duration = Duration::from_secs(150);
 
 /// Requests on one path.

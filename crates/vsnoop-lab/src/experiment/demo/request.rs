@@ -17,26 +17,26 @@ use vsnoop_testbed::interrupt;
 use vsnoop_testbed::net::Netns;
 
 const CURL: &str = "curl";
-/// Of a web server.
+/// The port of the web server.
 const PORT: u16 = 80;
 const LIMIT_S: &str = "60";
 /// Payload of a segment on a path of 1500 bytes, with timestamps.
 const SEGMENT_BYTES: u32 = 1448;
 
-/// What a request's connection showed.
+/// Times in a request's connection, from the client's SYN on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Times {
-    /// Until the SYN-ACK.
+    /// The arrival of the SYN-ACK.
     pub connected: Duration,
-    /// Until the last byte of the response.
+    /// The arrival of the last byte of the response.
     pub confirmed: Duration,
-    /// Until the acknowledgement of the last byte of the request.
+    /// The arrival of the ACK of the request's last byte.
     pub acked: Duration,
     /// Segments that the client sent more than once.
     pub retransmissions: u32,
 }
 
-/// An error that names the package unless curl is there.
+/// Fails, with the name of the package, if curl is not installed.
 pub fn require_curl() -> Result<()> {
     let started = Command::new(CURL).arg("--version").stdout(Stdio::null()).status();
     ensure!(
@@ -57,14 +57,15 @@ pub fn put(
     let mut content = vec![0; size_bytes as usize];
     Pattern::new(seed).fill(&mut content);
     fs::write(&file, content).with_context(|| format!("write {}", file.display()))?;
-    // It would ask first whether a large file is wanted, which takes a round trip more.
+    // Without this header curl asks first whether the server accepts a large file, which takes a
+    // round trip.
     let upload = ["--header", "Expect:", "--upload-file", &file.to_string_lossy()];
     let sent = curl(client, &upload, &format!("http://{server}/{name}"));
     fs::remove_file(&file).with_context(|| format!("delete {}", file.display()))?;
     sent
 }
 
-/// Fetches the server's small page so many times, each in a connection of its own.
+/// Fetches the server's small page `times` times, each in a connection of its own.
 pub fn get(client: &Netns, server: Ipv4Addr, times: usize) -> Result<()> {
     let url = format!("http://{server}/{}?[1-{times}]", web::PAGE);
     curl(client, &["--header", "Connection: close"], &url)
@@ -80,7 +81,7 @@ fn curl(client: &Netns, options: &[&str], url: &str) -> Result<()> {
         .stdin(Stdio::null())
         .output()
         .with_context(|| format!("start {CURL}"))?;
-    // It has the same terminal.
+    // Ctrl-C ends curl too, since it has the same terminal.
     interrupt::check()?;
     if !output.status.success() {
         let complaint = String::from_utf8_lossy(&output.stderr);
@@ -89,7 +90,7 @@ fn curl(client: &Netns, options: &[&str], url: &str) -> Result<()> {
     Ok(())
 }
 
-/// The requests among what passed at the client, in the order of their connections.
+/// The requests among the client's captured segments, in the order of their connections.
 pub fn times(segments: &[Segment]) -> Result<Vec<Times>> {
     let opened = segments.iter().filter(|one| one.destination_port == PORT && one.syn);
     let mut ports: Vec<u16> = opened.map(|syn| syn.source_port).collect();
@@ -97,7 +98,7 @@ pub fn times(segments: &[Segment]) -> Result<Vec<Times>> {
     ports.into_iter().map(|port| times_of(segments, port)).collect()
 }
 
-/// Of the connection from this port of the client.
+/// The times of the connection from this port of the client.
 fn times_of(segments: &[Segment], port: u16) -> Result<Times> {
     let sent = |one: &&Segment| one.source_port == port && one.destination_port == PORT;
     let received = |one: &&Segment| one.destination_port == port && one.source_port == PORT;
@@ -118,7 +119,7 @@ fn times_of(segments: &[Segment], port: u16) -> Result<Times> {
         .context("the request was not acknowledged")?;
     let syn_ack = segments.iter().find(|one| received(one) && one.syn);
     let syn_ack = syn_ack.context("no SYN-ACK was seen")?;
-    // Not what the VM repeats of its response.
+    // Retransmissions of the response do not count: the first segment that reaches the end does.
     let reached = |one: &Segment| one.seq.wrapping_sub(syn_ack.seq) + one.payload_bytes;
     let response = || segments.iter().filter(received).filter(|one| one.payload_bytes > 0);
     let end = response().map(reached).max().context("there was no response")?;

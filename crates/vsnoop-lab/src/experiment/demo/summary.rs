@@ -17,11 +17,11 @@ response. Uploads from some milliseconds away gain, because the sender's window 
 acknowledgements, not by those of a VM that waits for its CPU; clients near the host and small \
 requests wait for the VM itself, with vsnoop and without.";
 
-/// From the SYN to the acknowledgement of the whole request.
+/// Time from the SYN to the acknowledgement of the whole request.
 const REQUEST: Metric =
     Metric { name: "request_ms", of: |sample| Some(sample.connect_ms? + sample.acked_ms?) };
 
-/// Of the plot.
+/// The name of the plot's file, without extension.
 const FILE: &str = "confirmed";
 const OFF: &str = "off";
 const VSNOOP: &str = "vsnoop";

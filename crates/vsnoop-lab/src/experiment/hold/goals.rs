@@ -13,7 +13,8 @@ use crate::results::{Cell, Group, Results, size_text};
 
 /// Size, and how many times sooner than `off` it is to be acknowledged at the median.
 const ACKNOWLEDGED: [(u64, f64); 3] = [(100_000, 31.0), (1_000_000, 20.0), (10_000_000, 10.0)];
-/// What is to be near the limit, by either of two measures.
+/// Uploads of this size are to take at most [`NEAR_HOST_TIMES`] as long as to the host itself, or
+/// [`NEAR_HOST_MS`] milliseconds longer.
 const NEAR_HOST_BYTES: u64 = 100_000;
 const NEAR_HOST_TIMES: f64 = 3.0;
 const NEAR_HOST_MS: f64 = 1.0;
@@ -80,7 +81,7 @@ fn near_host(results: &Results, cell: Cell) -> Option<Goal> {
     })
 }
 
-/// That the application gets its data no later than with a peer.
+/// The goal that the application gets its data no later than with this peer.
 fn delivered(results: &Results, cell: Cell, peer: &str) -> Option<Goal> {
     let sizes = results.sizes().into_iter();
     let found: Vec<_> = sizes

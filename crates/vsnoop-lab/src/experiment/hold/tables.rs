@@ -31,7 +31,7 @@ const RATIOS: [&str; 10] = [
     "p90",
 ];
 
-/// What each pair of columns of the ratios divides, at p50 and at p90.
+/// The configurations whose times the columns of the ratios divide, at p50 and at p90.
 const PAIRS: [(&str, &str); 4] =
     [("off", "vsnoop"), ("ahead-0", "vsnoop"), ("proxy", "vsnoop"), ("vsnoop", "host")];
 

@@ -1,4 +1,4 @@
-//! What is done for the receiver.
+//! The configurations of the receiver that are compared.
 
 use anyhow::{Context, Result, bail};
 use vsnoop_testbed::fan_in::{PORT, UPLINK};
@@ -17,7 +17,7 @@ pub enum Configuration {
     Incast,
     /// `vsnoop attach --incast`: with them.
     IncastEarly,
-    /// Nothing is attached; the receiver itself never has a larger window than so many MSS.
+    /// Nothing is attached; the receiver's window is at most this number of MSS.
     Fixed(u32),
 }
 
@@ -44,12 +44,12 @@ impl Configuration {
         })
     }
 
-    /// Is vsnoop attached?
+    /// Whether vsnoop is attached.
     pub fn attaches(self) -> bool {
         matches!(self, Self::Incast | Self::IncastEarly)
     }
 
-    /// The receiver's largest window.
+    /// The receiver's largest window, in bytes.
     pub fn cap_bytes(self) -> Option<u32> {
         match self {
             Self::Fixed(mss) => Some(mss * MSS_BYTES),

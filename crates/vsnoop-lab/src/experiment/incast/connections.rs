@@ -15,10 +15,10 @@ use crate::results::incast::CongestionControl;
 
 /// With a buffer of its own a receiver's window is not tuned by its kernel.
 const CAPPED_BUFFER_BYTES: usize = 128 * 1024;
-/// Of the VM, when the senders open their connections.
+/// The port at which the VM listens, when the senders open their connections.
 const PORT: u16 = 5501;
 
-/// Who opens the connections.
+/// The end that opens the connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Opener {
     #[default]
@@ -26,13 +26,14 @@ pub enum Opener {
     Senders,
 }
 
-/// What connections are to be like.
+/// The connections that a point asks for.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted {
     pub count: usize,
     pub opener: Opener,
     pub congestion_control: CongestionControl,
-    /// The receiver's window is never more than this, on the first so many connections.
+    /// The number of connections, from the first on, whose receive window has a limit, and that
+    /// limit in bytes.
     pub cap: Option<(usize, u32)>,
 }
 
@@ -75,7 +76,7 @@ fn opened_by_vm(fan_in: &FanIn, wanted: &Wanted) -> Result<(Vec<Socket>, Vec<Soc
     Ok((accept_at_senders(&listeners, wanted)?, vm))
 }
 
-/// One after the other, so that it is known which is whose.
+/// Connections are opened one after the other, so that the receiver knows the sender of each.
 fn opened_by_senders(fan_in: &FanIn, wanted: &Wanted) -> Result<(Vec<Socket>, Vec<Socket>)> {
     let (mut senders, mut vm) = (Vec::new(), Vec::new());
     for number in 0..wanted.count {

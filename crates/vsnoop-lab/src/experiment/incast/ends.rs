@@ -33,7 +33,7 @@ enum Sending<'a> {
 /// A guest with connections, until this is dropped.
 pub struct GuestEnd<'a> {
     vm: &'a Vm,
-    /// Of the last round, by sender.
+    /// Bytes that did not arrive in the last round, by sender.
     missing: Vec<(usize, u64)>,
 }
 
@@ -100,7 +100,7 @@ fn among_guests<'a>(guests: &'a Guests, wanted: &Wanted) -> Result<(GuestEnd<'a>
         );
         ends.push(end);
     }
-    // What is marked is echoed as the senders' congestion control expects it.
+    // The receiver uses the senders' congestion control, which decides how CE marks are echoed.
     let receiver = GuestEnd::receiver(&guests.receiver, to, Some(congestion_control.into()))?;
     for end in &ends {
         end.vm.command(&Command::AcceptRounds)?;
@@ -129,7 +129,7 @@ impl Drop for GuestEnd<'_> {
 }
 
 impl Receiving<'_> {
-    /// As [`Receiver::round`].
+    /// See [`Receiver::round`].
     pub fn round(
         &mut self,
         senders: usize,
@@ -151,7 +151,7 @@ impl Receiving<'_> {
         }
     }
 
-    /// As [`Receiver::ask_endlessly`].
+    /// See [`Receiver::ask_endlessly`].
     pub fn ask_endlessly(&mut self, number: usize) -> Result<()> {
         match self {
             Self::Here(receiver) => receiver.ask_endlessly(number),
@@ -159,7 +159,7 @@ impl Receiving<'_> {
         }
     }
 
-    /// As [`Receiver::take_in_for`].
+    /// See [`Receiver::take_in_for`].
     pub fn take_in_for(&mut self, duration: Duration) -> Result<Vec<u64>> {
         match self {
             Self::Here(receiver) => receiver.take_in_for(duration),
@@ -173,7 +173,7 @@ impl Receiving<'_> {
         }
     }
 
-    /// What did not come in the last round, by sender.
+    /// Bytes that did not arrive in the last round, by sender.
     pub fn missing(&self) -> Vec<(usize, u64)> {
         match self {
             Self::Here(receiver) => receiver.missing(),
@@ -182,7 +182,7 @@ impl Receiving<'_> {
     }
 }
 
-/// What a guest's TCP has counted.
+/// The TCP counters of a guest's kernel.
 pub fn tcp_counts(vm: &Vm) -> Result<TcpCounts> {
     match vm.command(&Command::TcpCounts)? {
         Reply::TcpCounts(counts) => Ok(counts),

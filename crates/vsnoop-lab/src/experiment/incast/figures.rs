@@ -1,4 +1,4 @@
-//! What the rounds of a group come to, and the figures of the experiment.
+//! The outcome of a group's rounds, and the figures of the experiment.
 //!
 //! Figures are of cubic senders with the kernel's least RTO, every sender with the same size, and a
 //! buffer of 128 kB; those of a part with guests end with its name, those of `off` with `_off`.
@@ -8,7 +8,7 @@ use crate::results::incast::{CongestionControl, Incast, Part, RATE_MBIT};
 use crate::results::{Cell, Ending, Figure, Group, Results, Sample};
 
 const BUFFER_BYTES: u64 = 128_000;
-/// And how names of their figures end.
+/// The suffix of the names of their figures.
 const CONFIGURATIONS: [(&str, &str); 2] = [("incast", ""), ("off", "_off")];
 
 /// Rounds of one configuration in one group.
@@ -18,9 +18,9 @@ pub struct Outcome {
     pub hung: usize,
     /// Mean of the rounds that ended.
     pub goodput_mbps: f64,
-    /// Share of rounds with at least one; one that hung had some.
+    /// The share of rounds with at least one timeout; a round that hung counts as such.
     pub timeout_pct: f64,
-    /// Per round.
+    /// Timeouts per round.
     pub timeouts: f64,
     pub retransmissions: f64,
     pub last_hop_drops: f64,
@@ -30,7 +30,7 @@ pub struct Outcome {
     pub shaped: Option<f64>,
     /// In all.
     pub tap_drops: u64,
-    /// Mean, of flows without an end.
+    /// Mean of Jain's index, for endless flows.
     pub jain_index: Option<f64>,
 }
 
@@ -64,7 +64,8 @@ pub fn outcome<'a>(samples: impl Iterator<Item = &'a Sample>) -> Option<Outcome>
     })
 }
 
-/// Of so many senders with so much each, if that was measured.
+/// The outcome with this number of senders, each of which sends `size_bytes`; `None` if it was not
+/// measured.
 pub fn found(
     results: &Results,
     configuration: &str,
@@ -133,7 +134,7 @@ pub fn figures(results: &Results) -> Vec<Figure> {
     figures
 }
 
-/// Of the first group with so many senders with so much each in this part.
+/// The outcome of the first such group of this part.
 fn found_in(
     results: &Results,
     part: Part,

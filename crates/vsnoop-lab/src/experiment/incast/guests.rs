@@ -13,11 +13,11 @@ use vsnoop_testbed::session::Session;
 use vsnoop_testbed::vm::{self, Accelerator, Network, OnHostCore, Vm};
 
 const BOOT_TIMEOUT: Duration = Duration::from_secs(120);
-/// What a guest has learnt of its neighbours it knows for good: nothing but the traffic itself is
-/// on the wire.
+/// A guest keeps its neighbour entries for the whole experiment: no ARP requests share the path
+/// with the measured traffic.
 const NEIGHBOURS_MS: &str = "86400000";
 
-/// What guests boot.
+/// The image that guests boot.
 pub struct Boot {
     pub image: Image,
     pub accelerator: Accelerator,
@@ -45,7 +45,7 @@ impl Boot {
     }
 }
 
-/// What guests need of this machine, and their image, made before a session begins.
+/// Checks that this machine can run guests, and makes their image before a session begins.
 pub fn image() -> Result<Image> {
     vm::require_two_cores()?;
     vm::require_qemu()?;

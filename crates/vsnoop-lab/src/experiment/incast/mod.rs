@@ -41,7 +41,7 @@ use stage::{Stage, last_hop};
 
 /// Counted rounds of one configuration before the next one has its turn.
 const BLOCK_ROUNDS: usize = 10;
-/// The measuring of one point ends here, whatever is left of it.
+/// Longest time of a point's measurements, even if rounds remain.
 const BUDGET: Duration = Duration::from_secs(90);
 /// Packets that wait for a CPU: the kernel's default of 1000 is less than what many senders send at
 /// once, and nothing may be lost but at the last hop.
@@ -156,7 +156,7 @@ fn run(options: &Options) -> Result<Results> {
     Ok(results)
 }
 
-/// That the stage is what it should be: what a flow carries, how large packets are, how far it is.
+/// Checks the stage: the throughput of one flow, the size of its packets, and the round trip time.
 fn calibrate(stage: &mut Stage, results: &mut Results, incast: &Incast) -> Result<()> {
     let congestion_control = incast.congestion_control;
     let (unlimited, _) = stage.one_flow(None, congestion_control)?;

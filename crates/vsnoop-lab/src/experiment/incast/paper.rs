@@ -5,8 +5,8 @@ use anyhow::Result;
 use super::figures::{Outcome, figures, found, worst_ratio};
 use crate::results::Results;
 
-/// What the paper reports, of its TCP and of ICTCP with a least window of 2 MSS; `senders` and size
-/// are ours to look up.
+/// The paper's figures for its TCP and for ICTCP with a least window of 2 MSS. `senders` and the
+/// size select our measurement to compare with.
 struct Reported {
     what: &'static str,
     senders: usize,

@@ -1,4 +1,4 @@
-//! Which rounds are measured: the parts of the experiment, or what was asked for.
+//! The rounds to measure: the parts of the experiment, or those that the options select.
 
 use anyhow::{Result, bail, ensure};
 use vsnoop_testbed::fan_in::MOST_SENDERS;
@@ -13,7 +13,7 @@ use crate::results::incast::{self, CongestionControl, Part, RATE_MBIT};
 #[derive(Clone, Debug, PartialEq)]
 pub struct Point {
     pub incast: incast::Incast,
-    /// Of each sender.
+    /// Bytes that each sender sends.
     pub size_bytes: u64,
     pub configurations: Vec<Configuration>,
     /// In each configuration.
@@ -22,7 +22,7 @@ pub struct Point {
 
 struct Series {
     part: Part,
-    /// Of each sender, or of all (`Part::FixedTotal`).
+    /// Bytes that each sender sends, or all together (`Part::FixedTotal`).
     sizes: &'static [u64],
     senders: &'static [usize],
     rate_mbit: u64,
@@ -39,7 +39,7 @@ const SOME: &[usize] = &[4, 16, 40, 64, 200];
 /// The default of Linux.
 pub const RTO_MIN_MS: u32 = 200;
 
-/// What others vary in one thing or two.
+/// The base of the other series, which change one or two of its fields.
 const PLAIN: Series = Series {
     part: Part::FixedSize,
     sizes: &[64_000],
@@ -115,16 +115,16 @@ const QUICK: &[Series] = &[
     Series { senders: &[8, 32], rounds: 3, ..DCTCP },
 ];
 
-/// What a relay lets wait, with packets of the MTU.
+/// The longest queue of a relay, with packets of the MTU.
 const MOST_RELAYED_BYTES: u64 = 1_000_000;
-/// Smaller answers than this are not what the experiment is about.
+/// The smallest answer: the experiment is not about smaller ones.
 const LEAST_BYTES: u64 = 1000;
 
 /// All points, in the order of their measurement.
 pub fn points(options: &Options) -> Result<Vec<Point>> {
     let wanted = &options.incast;
     check(options)?;
-    // Whoever asks for a point wants that point, not the same in all parts.
+    // Options that select a point select it in one part only, not in all parts.
     let single = !wanted.senders.is_empty()
         || wanted.rate_mbit.is_some()
         || wanted.mark_bytes.is_some()
@@ -198,7 +198,7 @@ fn check(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// What cannot be asked of guests, and what only of them.
+/// Refuses options that parts with guests do not support, and options that only they support.
 fn check_part(point: &Point, wanted: &Selection) -> Result<()> {
     let Point { incast, configurations, .. } = point;
     let part = incast.part.name();

@@ -62,7 +62,7 @@ pub fn draw(results: &Results, dir: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Whether they differ in nothing but the senders.
+/// Whether these groups differ only in the number of senders.
 fn same(one: &Incast, other: &Incast) -> bool {
     *one == Incast { senders: one.senders, ..*other }
 }

@@ -1,15 +1,15 @@
-//! What of the experiment is to be measured, as options of the command say.
+//! The options that select what `incast` measures.
 
 use super::connections::Opener;
 use crate::results::incast::{CongestionControl, Part};
 
-/// What of the experiment is to be measured. What is empty is as the experiment itself has it.
+/// The options that select what `incast` measures. Empty options mean all values of the experiment.
 #[derive(Clone, Debug, Default, PartialEq, clap::Args)]
 pub struct Selection {
     /// `incast`: only this part (may be repeated).
     #[arg(long = "part", value_name = "NAME")]
     pub parts: Vec<Part>,
-    /// `incast`: so many senders (may be repeated).
+    /// `incast`: this number of senders (may be repeated).
     #[arg(long, value_name = "N")]
     pub senders: Vec<usize>,
     /// `incast`: the rate of the last hop.
@@ -18,7 +18,7 @@ pub struct Selection {
     /// `incast`: the queue of the last hop (may be repeated).
     #[arg(long = "buffer", value_name = "BYTES")]
     pub buffers_bytes: Vec<u64>,
-    /// `incast`: packets are marked above so much in that queue, in the part dctcp.
+    /// `incast`: packets are marked above this length of that queue, in the part dctcp.
     #[arg(long = "mark", value_name = "BYTES")]
     pub mark_bytes: Option<u64>,
     /// `incast`: the senders' congestion control (may be repeated).

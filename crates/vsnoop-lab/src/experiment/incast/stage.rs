@@ -24,7 +24,8 @@ use crate::results::{Cell, Ending, Sample};
 
 /// MTU and Ethernet header.
 pub const PACKET_BYTES: u64 = 1514;
-/// Before a round counts as hanging: TCP tries again after 0.2, 0.6, 1.4, 3 and 6.2 s.
+/// The time after which a round counts as hanging: TCP retransmits after 0.2, 0.6, 1.4, 3 and 6.2
+/// s.
 pub const PATIENCE: Duration = Duration::from_secs(15);
 /// Flows without an end are not counted in their first second.
 const SETTLE: Duration = Duration::from_secs(1);
@@ -44,7 +45,7 @@ pub struct Stage {
     pub opener: Opener,
 }
 
-/// Sums of all that is counted.
+/// Sums of all counters.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counts {
     timeouts: u64,
@@ -55,7 +56,8 @@ struct Counts {
 }
 
 impl Stage {
-    /// For these points, which have their ends in the same places: `boot` where they are guests.
+    /// A stage for these points, whose ends are in the same places: in guests that boot `boot`, if
+    /// it is given.
     pub fn build(
         session: &mut Session,
         points: &[Point],
@@ -93,7 +95,7 @@ impl Stage {
         })
     }
 
-    /// Sets up what surrounds the rounds of a point.
+    /// Sets up the stage for the rounds of a point.
     pub fn prepare(&mut self, point: &Point) -> Result<()> {
         self.set_last_hop(Some(last_hop(&point.incast)))?;
         if self.rto_min_ms != point.incast.rto_min_ms {
@@ -272,8 +274,8 @@ impl Stage {
         Ends::open(&self.fan_in, self.guests.as_ref(), wanted, &self.pattern)
     }
 
-    /// What one flow carries, in Mb/s, and how large its packets are at the last hop, if that is
-    /// limited.
+    /// The throughput of one flow in Mb/s, and the mean size of its packets at the last hop in
+    /// bytes if that hop has a rate.
     pub fn one_flow(
         &mut self,
         last_hop: Option<LastHop>,
@@ -314,12 +316,12 @@ impl Stage {
     }
 }
 
-/// Whether these can be measured on the same stage.
+/// Whether these two points can be measured on the same stage.
 pub fn same(one: &Incast, other: &Incast) -> bool {
     if one.part.has_guests() { one.part == other.part } else { !other.part.has_guests() }
 }
 
-/// As the point has it.
+/// The last hop that this point asks for.
 pub fn last_hop(incast: &Incast) -> LastHop {
     let &Incast { rate_mbit, buffer_bytes, mark_bytes, .. } = incast;
     LastHop { rate_mbit, buffer_bytes, mark_bytes }

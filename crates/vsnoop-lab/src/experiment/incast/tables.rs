@@ -5,7 +5,7 @@ use crate::results::incast::{Incast, Part};
 use crate::results::table::{Style, grid};
 use crate::results::{Group, Results, size_text};
 
-/// What a table says of each line's rounds.
+/// A column of a table: a value of each line's rounds.
 struct Column {
     name: &'static str,
     text: fn(&Outcome) -> String,

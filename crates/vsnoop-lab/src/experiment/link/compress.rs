@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use anyhow::Result;
 use serde_json::json;
-use vsnoop_testbed::hosts::Wire;
 use vsnoop_testbed::relay::{Bottleneck, Faults};
 
 use super::goals::{Bound, Goal};
@@ -35,7 +34,8 @@ const DICTIONARY: &str = "vsnoop-tls-dictionary";
 const CONTENTS: [Content; 6] =
     [Content::Digits, Content::Text, Content::Json, Content::Usrlib, Content::Xz, Content::Random];
 
-/// The tests of the packet compression service, and who takes them: with and without.
+/// The tests of the packet compression service, and the carriers that take them with and without
+/// compression.
 const PAPER_TESTS: [Content; 3] = [Content::Iperf10s, Content::Iperf30s, Content::Iperf200mb];
 const PAPER_CARRIERS: [&str; 2] = ["vsnoop-tls", "vsnoop-tls-auto"];
 
@@ -96,8 +96,7 @@ fn run(options: &Options) -> Result<Results> {
         bottleneck: Some(Bottleneck::new(RATE_MBIT, QUEUE_BYTES)),
         ..Faults::default()
     };
-    let wire = Wire::Relay(Box::new(faults));
-    let mut series = Series::begin(EXPERIMENT.name, options, &wire, &carriers)?;
+    let mut series = Series::begin(EXPERIMENT.name, options, Some(&faults), &carriers)?;
     let bytes = if options.quick { QUICK_BYTES } else { BYTES };
     println!("making {} contents", CONTENTS.len());
     let mut data = BTreeMap::new();
@@ -115,7 +114,7 @@ fn run(options: &Options) -> Result<Results> {
     for name in runs.iter().copied().filter(|name| *name != DICTIONARY) {
         turns.extend(CONTENTS.map(|content| ((name, content), rounds(options, ROUNDS))));
     }
-    // What is sent again must have been sent before.
+    // The dictionary finds only content that was sent before: the first turn sends it.
     let mut first: Vec<((&str, Content), usize)> = Vec::new();
     if runs.contains(&DICTIONARY) {
         first.push(((DICTIONARY, Content::Text), 1));

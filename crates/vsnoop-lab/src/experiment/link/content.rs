@@ -1,4 +1,4 @@
-//! What streams consist of. All but `/usr/lib` is the same on every machine.
+//! The contents of streams. All but `/usr/lib` are the same on every machine.
 //!
 //! Text and log lines are made up, from a seed, so that zstd finds in them what it finds in real
 //! ones: a ratio of somewhat more than 4 at level 1.
@@ -38,7 +38,7 @@ pub fn make(content: Content, bytes: usize) -> Result<Vec<u8>> {
     Ok(data)
 }
 
-/// How much smaller zstd makes it at levels 1 and 3, as one stream.
+/// The compression ratios of zstd at levels 1 and 3, as one stream.
 pub fn zstd_ratios(data: &[u8]) -> Result<[f64; 2]> {
     let dir = workspace::root()?.join("build/link");
     fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
@@ -55,14 +55,14 @@ pub fn zstd_ratios(data: &[u8]) -> Result<[f64; 2]> {
     ratios
 }
 
-/// Words by their frequency (the n-th has 1/n of the first's), some of them in phrases that recur,
-/// and now and then a piece of what stood just before: texts stay with their subject.
+/// Words by their frequency (the n-th has 1/n of the first's), some of them in recurring phrases,
+/// and sometimes a repeated piece of the text just before, as texts keep to their subject.
 fn text(bytes: usize) -> Vec<u8> {
     const WORDS: usize = 12_000;
     const PHRASES: usize = 300;
     const PHRASE_SHARE: f64 = 0.07;
     const AGAIN_SHARE: f64 = 0.17;
-    /// Pieces back from which something is said again.
+    /// The distance in pieces of the text that is repeated.
     const RECENT: usize = 40;
     let mut random = fastrand::Rng::with_seed(1);
     let syllables: Vec<String> = (0..200)
@@ -179,7 +179,7 @@ fn libraries(bytes: usize) -> Result<Vec<u8>> {
         if data.len() >= bytes {
             break;
         }
-        // One that cannot be read is left out.
+        // Files that cannot be read are left out.
         if let Ok(library) = fs::read(&file) {
             data.extend_from_slice(&library);
         }
@@ -199,7 +199,7 @@ fn collect(dir: PathBuf, depth: usize, files: &mut Vec<PathBuf>) {
     }
 }
 
-/// What xz makes of log lines. It takes a while, and is kept.
+/// Log lines compressed by xz. Compression takes seconds, so the result is kept in a file.
 fn xz(bytes: usize) -> Result<Vec<u8>> {
     const LOG_PER_XZ: usize = 6;
     let dir = workspace::root()?.join("build/link");

@@ -18,14 +18,14 @@ pub struct Goal {
 pub enum Bound {
     AtLeast(f64),
     AtMost(f64),
-    /// So many times another figure.
+    /// At least this multiple of another figure.
     Times(f64, &'static str),
-    /// At most so many times another figure.
+    /// At most this multiple of another figure.
     MostTimes(f64, &'static str),
 }
 
 impl Goal {
-    /// Text, measured value, whether that is enough; none where something was not measured.
+    /// Text, measured value, and whether the goal is reached; `None` if a value was not measured.
     fn judge(&self, results: &Results) -> Option<(String, f64, bool)> {
         let value = found(results, self.figure)?;
         let name = self.figure;

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use vsnoop_testbed::hosts::Wire;
 
 use super::goals::{Bound, Goal};
 use super::rig::{Task, cell};
@@ -40,7 +39,7 @@ const CARRIERS: [&str; 20] = [
     "vsnoop-tcp",
 ];
 
-/// Those that are measured also with the offloads of their devices switched off.
+/// Carriers that are measured also with the offloads of their devices switched off.
 const WITHOUT_OFFLOADS: [&str; 8] = [
     "bare",
     "vxlan",
@@ -106,7 +105,7 @@ const GOALS: [Goal; 9] = [
 
 fn run(options: &Options) -> Result<Results> {
     let carriers = chosen(&CARRIERS, &options.configurations)?;
-    let mut series = Series::begin(EXPERIMENT.name, options, &Wire::Veth, &carriers)?;
+    let mut series = Series::begin(EXPERIMENT.name, options, None, &carriers)?;
     let mut turns = Vec::new();
     for name in carriers.into_iter().filter(|name| series.rig.link(name).is_some()) {
         turns.push(((name, true), rounds(options, ROUNDS)));

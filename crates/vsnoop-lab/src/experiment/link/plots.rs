@@ -14,7 +14,7 @@ use crate::results::drawing::Drawing;
 use crate::results::link::Content;
 use crate::results::{Cell, Results};
 
-/// As a reader looks for them: what there is without a tunnel, other tunnels, vsnoop.
+/// In the order that a reader expects: no tunnel, other tunnels, vsnoop.
 const GROUPS: [Group; 5] = [
     Group { name: "no tunnel, or the kernel's", colour: RGBColor(0x8c, 0x8c, 0x8c) },
     Group { name: "others, plain", colour: RGBColor(0xfd, 0xae, 0x61) },
@@ -37,7 +37,7 @@ fn group(carrier: &Carrier) -> usize {
 pub fn vnet(results: &Results, dir: &Path) -> Result<Vec<String>> {
     let mut names = Vec::new();
     let mut cells = results.cells();
-    // Turns are in random order, and pictures in that of the paper.
+    // Samples are in random order, plots in that of the paper.
     cells.sort_by_key(|cell| (!values::has_offloads(cell), cell.path_loss_percent > 0.0));
     for cell in cells {
         let offloads = if values::has_offloads(&cell) { "" } else { "-no-offloads" };
@@ -117,7 +117,7 @@ fn bandwidth(values: &values::Values) -> Option<f64> {
     Some(values.median_mbps())
 }
 
-/// Whether there was anything to draw.
+/// Draws a plot; `false` if there are no values to draw.
 fn draw(
     results: &Results,
     dir: &Path,

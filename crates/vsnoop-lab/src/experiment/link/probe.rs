@@ -24,14 +24,14 @@ pub struct Echoes {
     pub lost: u32,
 }
 
-/// When to stop asking.
+/// The end of the echoes.
 #[derive(Clone, Copy, Debug)]
 pub enum Until<'a> {
     Count(usize),
     Stopped(&'a AtomicBool),
 }
 
-/// Asks `to`, at intervals in milliseconds drawn from `gap_ms`.
+/// Sends echo requests to `to`, at intervals in milliseconds drawn from `gap_ms`.
 pub fn echoes(netns: &Netns, to: Ipv4Addr, gap_ms: Range<u64>, until: Until) -> Result<Echoes> {
     netns.run(|| {
         let socket = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::ICMPV4))
@@ -39,7 +39,7 @@ pub fn echoes(netns: &Netns, to: Ipv4Addr, gap_ms: Range<u64>, until: Until) -> 
         setsockopt(&socket, sockopt::ReceiveTimestampns, &true).context("ask for timestamps")?;
         socket.connect(&SocketAddrV4::new(to, 0).into()).context("connect it")?;
         let id = fastrand::u16(..);
-        // Sent when, on the kernel's clock; answered ones are taken out.
+        // Send times of unanswered echoes, on the kernel's clock.
         let mut waiting: Vec<Option<Duration>> = Vec::new();
         let mut echoes = Echoes::default();
         let mut next = Instant::now();
@@ -54,7 +54,7 @@ pub fn echoes(netns: &Netns, to: Ipv4Addr, gap_ms: Range<u64>, until: Until) -> 
             let left = if more {
                 if now >= next {
                     waiting.push(Some(clock()));
-                    // Where the path has no room now, the echo is lost.
+                    // If the path has no room, the echo is lost.
                     let _ = socket.send(&echo_request(id, asked as u16));
                     last = now;
                     next = now + Duration::from_millis(fastrand::u64(gap_ms.clone()));
@@ -77,7 +77,7 @@ pub fn echoes(netns: &Netns, to: Ipv4Addr, gap_ms: Range<u64>, until: Until) -> 
     })
 }
 
-/// Number and time of an answer, if one came that is ours.
+/// The number and time of an answer to this program's echoes, if one came.
 fn answer(socket: &Socket, id: u16) -> Result<Option<(u16, Duration)>> {
     let mut packet = [0; 256];
     let mut parts = [IoSliceMut::new(&mut packet)];

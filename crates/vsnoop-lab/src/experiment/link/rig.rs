@@ -7,21 +7,22 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow};
 use serde_json::json;
-use vsnoop_testbed::hosts::{Hosts, Side, Wire};
+use vsnoop_testbed::hosts::{Network, Path, Plan};
 use vsnoop_testbed::interrupt;
+use vsnoop_testbed::relay::Faults;
 use vsnoop_testbed::session::{PREFIX, Session};
 
 use super::probe::{self, Echoes};
 use super::stream::{self, Load};
-use crate::peers::link::{self, Link, Site};
+use crate::peers::link::{self, Link, Side, Site};
 use crate::results::link::Carried;
 use crate::results::{Cell, Results, Sample};
 
-/// In the environment of results: carriers that did not run, and why.
+/// The key, in the environment of results, of carriers that did not run, with the reasons.
 pub const MISSING: &str = "missing";
-/// The congestion control of sockets that choose none, as the kernel has it unless told otherwise.
+/// The kernel's default congestion control, for sockets that choose none.
 const DEFAULT_CONGESTION_CONTROL: &str = "cubic";
-/// Between two echoes, in milliseconds.
+/// Milliseconds between two echoes.
 const IDLE_GAP_MS: Range<u64> = 5..20;
 const LOADED_GAP_MS: Range<u64> = 10..50;
 
@@ -29,12 +30,12 @@ const LOADED_GAP_MS: Range<u64> = 10..50;
 pub struct Rig {
     links: Vec<Link>,
     pub missing: BTreeMap<&'static str, String>,
-    hosts: Hosts,
+    hosts: Network,
     _session: Session,
     begin: Instant,
 }
 
-/// What one measurement does.
+/// The parameters of one measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct Task<'a> {
     pub cell: Cell,
@@ -46,14 +47,25 @@ pub struct Task<'a> {
 }
 
 impl Rig {
-    /// Builds the hosts and starts carriers; one that cannot be had is noted, and left out.
-    pub fn build(wire: &Wire, carriers: &[&'static str]) -> Result<Self> {
+    /// Builds the hosts, joined by a relay with these faults each way or by a veth, and starts
+    /// carriers. A carrier that does not start is noted, and left out.
+    pub fn build(path: Option<&Faults>, carriers: &[&'static str]) -> Result<Self> {
         let mut session = Session::begin()?;
-        let hosts = Hosts::build(PREFIX, wire)?;
+        let hosts = Network::build(Plan {
+            prefix: PREFIX,
+            path: if path.is_some() { Path::Relay { realtime: true } } else { Path::Veth },
+            ordinary_way: true,
+            ipv6: false,
+            ..Plan::default()
+        })?;
+        hosts.set_faults(path.unwrap_or(&Faults::default()));
         session.allow_congestion_control(DEFAULT_CONGESTION_CONTROL)?;
         for side in Side::BOTH {
             let key = "net.ipv4.tcp_congestion_control";
-            hosts.host(side).set_sysctl(key, DEFAULT_CONGESTION_CONTROL)?;
+            let host = &hosts.hosts[side as usize].netns;
+            host.set_sysctl(key, DEFAULT_CONGESTION_CONTROL)?;
+            // Some programs do not start on a host without a default route.
+            host.ip(&format!("route add default via {}", side.other().address()))?;
         }
         let (mut links, mut missing) = (Vec::new(), BTreeMap::new());
         for (number, name) in carriers.iter().enumerate() {
@@ -68,7 +80,7 @@ impl Rig {
                 Ok(link) => links.push(link),
                 Err(error) => {
                     interrupt::check()?;
-                    // What a command complained of may go on with its usage.
+                    // A command may print its usage after the error.
                     let error = format!("{error:#}");
                     let reason = error.lines().next().unwrap_or_default().to_owned();
                     eprintln!("{name} is missing: {reason}");
@@ -80,7 +92,7 @@ impl Rig {
         Ok(Self { links, missing, hosts, _session: session, begin: Instant::now() })
     }
 
-    /// Notes in the results what is missing and what runs.
+    /// Records in the results the carriers that run and those that do not.
     pub fn describe(&self, results: &mut Results) {
         results.environment.insert(MISSING.into(), json!(self.missing));
         let about: BTreeMap<_, _> =
@@ -93,7 +105,7 @@ impl Rig {
         self.links.iter().find(|link| link.carrier.name == name)
     }
 
-    pub fn hosts(&self) -> &Hosts {
+    pub fn hosts(&self) -> &Network {
         &self.hosts
     }
 
@@ -122,7 +134,8 @@ impl Rig {
             _ => Echoes::default(),
         };
         let at_ms = self.begin.elapsed().as_secs_f64() * 1e3;
-        let before = (link.cpu_seconds(), self.hosts.wire_bytes(Side::A)?, Instant::now());
+        let before =
+            (link.cpu_seconds(), self.hosts.outer_bytes(Side::A as usize)?, Instant::now());
         let stop = AtomicBool::new(false);
         let (streamed, loaded) = std::thread::scope(|scope| {
             let probing = (task.loaded_echoes && link.has_echo()).then(|| {
@@ -130,7 +143,8 @@ impl Rig {
                 scope.spawn(move || probe::echoes(&ends.client, ends.address, LOADED_GAP_MS, until))
             });
             let streamed = stream::stream(link, task.load);
-            let after = (link.cpu_seconds(), self.hosts.wire_bytes(Side::A), Instant::now());
+            let after =
+                (link.cpu_seconds(), self.hosts.outer_bytes(Side::A as usize), Instant::now());
             stop.store(true, Ordering::Release);
             let loaded = match probing.map(|probing| probing.join()) {
                 Some(joined) => joined.map_err(|_| anyhow!("the prober panicked"))??,
@@ -167,8 +181,8 @@ impl Rig {
     }
 }
 
-/// Measures in turns: in each of the most rounds that a turn has, every turn that is due, in random
-/// order. A turn with fewer rounds is due evenly over all.
+/// Measures turns in rounds. Each round measures the turns that are due, in random order; the
+/// rounds of a turn are spread evenly over all rounds.
 pub fn take_turns<T: Copy>(
     turns: &[(T, usize)],
     mut measure: impl FnMut(T) -> Result<()>,

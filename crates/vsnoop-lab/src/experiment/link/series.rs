@@ -2,7 +2,7 @@
 
 use anyhow::{Result, ensure};
 use serde_json::json;
-use vsnoop_testbed::hosts::Wire;
+use vsnoop_testbed::relay::Faults;
 use vsnoop_testbed::workspace;
 
 use super::rig::{self, Rig, Task};
@@ -12,18 +12,18 @@ use crate::experiment::progress::Progress;
 use crate::results::statistics::summarise;
 use crate::results::{Figure, Results};
 
-/// An experiment under way: what is measured goes into its results.
+/// An experiment under way, with its results so far.
 pub struct Series {
     pub rig: Rig,
     pub results: Results,
 }
 
 impl Series {
-    /// Checks the options, of which only some make sense, and starts what runs of the carriers.
+    /// Refuses options that these experiments do not support, and starts the carriers.
     pub fn begin(
         name: &str,
         options: &Options,
-        wire: &Wire,
+        path: Option<&Faults>,
         carriers: &[&'static str],
     ) -> Result<Self> {
         ensure!(
@@ -41,15 +41,15 @@ impl Series {
         );
         let mut results = Results::begin(name, environment::describe());
         if let Ok(program) = workspace::vsnoop_command() {
-            let version = vsnoop_testbed::net::checked(&program.to_string_lossy(), ["--version"]);
+            let version = vsnoop_testbed::net::checked(program, ["--version"]);
             results.environment.insert("vsnoop".into(), json!(version?.trim()));
         }
-        let rig = Rig::build(wire, carriers)?;
+        let rig = Rig::build(path, carriers)?;
         rig.describe(&mut results);
         Ok(Self { rig, results })
     }
 
-    /// Takes turns in rounds, one measurement each, of the carrier that `task` names.
+    /// Measures in rounds, where each turn is one measurement of the carrier that `task` names.
     pub fn take_turns<'t, T: Copy>(
         &mut self,
         progress: &mut Progress,
@@ -73,13 +73,13 @@ impl Series {
     }
 }
 
-/// Of all that the turns take.
+/// The progress of all turns together.
 pub fn progress_of<T>(turns: &[&[(T, usize)]]) -> Progress {
     let rounds = turns.iter().flat_map(|turns| turns.iter()).map(|(_, rounds)| rounds);
     Progress::new(rounds.sum())
 }
 
-/// Of one configuration, unless the options say otherwise.
+/// The rounds of one configuration: `usual`, unless the options say otherwise.
 pub fn rounds(options: &Options, usual: usize) -> usize {
     options.rounds.unwrap_or(if options.quick { 1 } else { usual })
 }

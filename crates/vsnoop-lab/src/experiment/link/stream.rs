@@ -15,20 +15,20 @@ use vsnoop_testbed::socket::info;
 
 use crate::peers::link::Link;
 
-/// As much as iperf3 writes at a time.
+/// The size of iperf3's writes.
 const CHUNK_BYTES: usize = 128 * 1024;
-/// How long an end may make no progress.
+/// The longest time without progress at an end.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// How long `ss` may see no stream, on a machine that is busy otherwise.
+/// The longest wait until `ss` shows the stream, on a busy machine.
 const SS_PATIENCE: Duration = Duration::from_secs(5);
 const CONGESTION_CONTROL: &str = "cubic";
 
-/// What is sent: `data`, over and over.
+/// The content of a stream: `data`, repeated.
 #[derive(Clone, Copy, Debug)]
 pub struct Load<'a> {
     pub data: &'a [u8],
     pub until: Until<'a>,
-    /// The receiver compares every byte. On a path without a rate that would cost what is measured.
+    /// Whether the receiver compares every byte. On a path without a rate that costs throughput.
     pub verify: bool,
 }
 
@@ -64,7 +64,7 @@ pub fn stream(link: &Link, load: Load) -> Result<Streamed> {
         let receiving = scope.spawn(|| receive(&listener, load));
         let sent = send(link, load);
         if sent.is_err() {
-            // Nobody will come any more.
+            // The client failed, so no connection will come: this ends the receiver's accept().
             let _ = listener.shutdown(Shutdown::Both);
         }
         let received = receiving.join().map_err(|_| anyhow!("the receiver panicked"))?;
@@ -109,7 +109,7 @@ fn wait_for_ss(link: &Link) -> Result<String> {
     bail!("ss -ti shows no stream within {} s", SS_PATIENCE.as_secs())
 }
 
-/// What `ss -ti` says about the client's end of a stream; nothing before there is one.
+/// The output of `ss -ti` for the client's end of a stream; empty before the connection exists.
 fn ask_ss(link: &Link) -> Result<String> {
     let port = format!(":{}", link.connect_address().port());
     let mut command = link.ends.client.command("ss");
@@ -122,13 +122,13 @@ fn open() -> Result<Socket> {
     let socket =
         Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP)).context("a socket")?;
     socket.set_tcp_congestion(CONGESTION_CONTROL.as_bytes()).context("choose cubic")?;
-    // Of a listening socket it bounds the wait for a connection.
+    // On a listening socket the read timeout bounds accept().
     socket.set_read_timeout(Some(PATIENCE)).context("bound a socket's reads")?;
     socket.set_write_timeout(Some(PATIENCE)).context("bound a socket's writes")?;
     Ok(socket)
 }
 
-/// When it began, what was sent, and what of it twice.
+/// The start time, the bytes sent, and the retransmissions.
 fn send(link: &Link, load: Load) -> Result<(Instant, u64, u32)> {
     let socket = link.ends.client.run(|| {
         let socket = open()?;
@@ -141,7 +141,7 @@ fn send(link: &Link, load: Load) -> Result<(Instant, u64, u32)> {
     loop {
         let left = match load.until {
             Until::Time(duration) if begin.elapsed() >= duration => 0,
-            // Something is sent in any case: `ss` may have answered at once.
+            // Sends at least one chunk: `ss` may have answered at once.
             Until::Stopped(stop) if sent > 0 && stop.load(Ordering::Acquire) => 0,
             Until::Time(_) | Until::Stopped(_) => u64::MAX,
             Until::Bytes(bytes) => bytes - sent,
@@ -190,7 +190,7 @@ fn receive(listener: &Socket, load: Load) -> Result<(Instant, u64)> {
     }
 }
 
-/// The data often enough to be worth a write.
+/// The data, repeated up to the size of a write.
 fn chunk(data: &[u8]) -> Cow<'_, [u8]> {
     match CHUNK_BYTES.div_ceil(data.len().max(1)) {
         1 => Cow::Borrowed(data),

@@ -62,7 +62,7 @@ fn row(name: &str, values: &Values) -> Vec<String> {
     ]
 }
 
-/// Goodput of each content over each carrier, and what the path was spared.
+/// Goodput of each content over each carrier, and the bytes that compression saved on the path.
 pub fn contents(results: &Results, style: Style) -> String {
     let mut cells = results.cells();
     cells.sort_by_key(|cell| cell.link.map(|link| link.content));

@@ -1,4 +1,4 @@
-//! What figures, goals and tables take from the samples.
+//! Values that figures, goals and tables compute from the samples.
 
 use crate::peers::link::{ALL, Carrier, Kind};
 use crate::results::link::{Carried, Content};
@@ -12,7 +12,7 @@ pub struct Values<'a> {
     pub retransmissions: u32,
 }
 
-/// The samples of a carrier in cells that `wanted` accepts; none is none.
+/// The samples of a carrier in cells that `wanted` accepts; `None` if there are none.
 pub fn of<'a>(
     results: &'a Results,
     carrier: &str,
@@ -47,7 +47,7 @@ impl Values<'_> {
         mean(&self.carried.iter().filter_map(|carried| carried.cores).collect::<Vec<_>>())
     }
 
-    /// Of all rounds together, ascending.
+    /// Round trips of all rounds without load, in milliseconds, ascending.
     pub fn idle_pings_ms(&self) -> Vec<f64> {
         ascending(self.carried.iter().flat_map(|carried| carried.idle_pings_ms.iter().copied()))
     }
@@ -60,13 +60,13 @@ impl Values<'_> {
         self.carried.iter().map(|carried| carried.loaded_pings_lost).sum()
     }
 
-    /// The share of the bytes that arrived and that the path was spared; negative where headers
-    /// made them more.
+    /// The share of the received bytes that did not have to pass the path; negative if headers
+    /// added more than compression saved.
     pub fn saved(&self) -> f64 {
         self.saved_bytes() / self.sum(|carried| carried.bytes).max(1.0)
     }
 
-    /// Of all rounds together.
+    /// Bytes of the streams minus bytes on the path, summed over all rounds.
     pub fn saved_bytes(&self) -> f64 {
         self.sum(|carried| carried.bytes) - self.sum(|carried| carried.wire_bytes)
     }
@@ -129,7 +129,7 @@ pub(super) mod testing {
     use crate::results::link::{Carried, Content, Link};
     use crate::results::{Cell, Sample};
 
-    /// A stream of digits of so many Mb/s over a veth.
+    /// The sample of a stream of digits over a veth.
     pub fn sample(carrier: &str, goodput_mbps: f64) -> Sample {
         let link = Link { rate_mbit: None, offloads: true, content: Content::Digits };
         Sample {

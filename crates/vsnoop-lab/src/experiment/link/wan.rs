@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use vsnoop_testbed::hosts::Wire;
 use vsnoop_testbed::relay::{Bottleneck, Faults};
 
 use super::goals::{Bound, Goal};
@@ -18,7 +17,8 @@ use crate::results::report::Words;
 use crate::results::statistics::percentile;
 use crate::results::{Figure, Results};
 
-/// Carrier, rounds without loss, rounds with loss. What is compared closely has the most.
+/// Carrier, rounds without loss, rounds with loss. Carriers that are compared closely have the
+/// most.
 const PLAN: [(&str, usize, usize); 14] = [
     ("bare", 2, 20),
     ("vsnoop-udp", 2, 20),
@@ -38,7 +38,7 @@ const PLAN: [(&str, usize, usize); 14] = [
 
 const RATE_MBIT: u64 = 100;
 const ONE_WAY: Duration = Duration::from_millis(10);
-/// One and a half times what is under way in a round trip.
+/// One and a half times the bandwidth-delay product.
 const QUEUE_BYTES: u64 = 375_000;
 const LOSS: f64 = 0.01;
 const STREAM: Duration = Duration::from_secs(8);
@@ -98,8 +98,7 @@ fn faults(loss: f64) -> Faults {
 
 fn run(options: &Options) -> Result<Results> {
     let carriers = chosen(&PLAN.map(|(name, _, _)| name), &options.configurations)?;
-    let wire = Wire::Relay(Box::new(faults(0.0)));
-    let mut series = Series::begin(EXPERIMENT.name, options, &wire, &carriers)?;
+    let mut series = Series::begin(EXPERIMENT.name, options, Some(&faults(0.0)), &carriers)?;
     let turns = |with_loss: bool| -> Vec<(&'static str, usize)> {
         let wanted = PLAN.into_iter().filter(|plan| series.rig.link(plan.0).is_some());
         wanted
@@ -127,7 +126,8 @@ fn run(options: &Options) -> Result<Results> {
     Ok(series.end(figures))
 }
 
-/// Of each carrier, with `wan_loss_` and `wan_` before what was measured with loss and without.
+/// The figures of each carrier: names begin with `wan_loss_` for measurements with loss, and with
+/// `wan_` for those without.
 fn figures(results: &Results) -> Vec<Figure> {
     let mut figures = Vec::new();
     for carrier in values::carriers(results) {

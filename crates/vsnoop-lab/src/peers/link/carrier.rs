@@ -1,4 +1,4 @@
-//! What a carrier is.
+//! The definition of a carrier.
 
 use anyhow::Result;
 
@@ -14,16 +14,16 @@ pub struct Carrier {
     pub(super) start: fn(&mut Site) -> Result<Ends>,
 }
 
-/// What a carrier is compared as.
+/// The class of carriers with which a carrier is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// No tunnel, or one of the kernel.
     Kernel,
     /// A user's process that does not encrypt.
     Plain,
-    /// One that does.
+    /// A user's process that encrypts.
     Sealed,
-    /// A user's process that stands between, and is no tunnel of frames.
+    /// A user's process that ends connections and opens others, and is no tunnel of frames.
     Between,
     /// vsnoop's own.
     Own,

@@ -10,7 +10,7 @@ use vsnoop_testbed::net::Netns;
 pub struct Ends {
     pub client: Arc<Netns>,
     pub server: Arc<Netns>,
-    /// Of the server, as the client sees it.
+    /// The server's address, as the client sees it.
     pub address: Ipv4Addr,
     /// The devices of both, where offloads can be switched without changing the path itself.
     pub devices: Option<[String; 2]>,

@@ -1,11 +1,11 @@
 //! fastd: a tap over UDP.
 
 use anyhow::{Context, Result};
-use vsnoop_testbed::hosts::Side;
 use vsnoop_testbed::net::checked;
 
 use super::carrier::{Carrier, Kind};
 use super::ends::Ends;
+use super::side::Side;
 use super::site::{Site, packaged};
 
 pub static PLAIN: Carrier = Carrier {
@@ -22,15 +22,16 @@ pub static SEALED: Carrier = Carrier {
     start: |site| start(site, "salsa2012+umac"),
 };
 
-/// As its documentation advises for paths of 1500 bytes: datagrams are not to be cut.
+/// fastd's documentation advises this MTU for paths of 1500 bytes: its datagrams are not
+/// fragmented.
 const MTU_BYTES: usize = 1426;
 
 fn start(site: &mut Site, method: &str) -> Result<Ends> {
     let program = packaged("fastd", "fastd")?;
     let port = site.port();
     let keys = [keys(&program)?, keys(&program)?];
-    // One calls the other: handshakes that cross each other may leave two ends with different
-    // sessions.
+    // Only one end calls the other: handshakes that cross each other may leave the ends with
+    // different sessions.
     for side in [Side::B, Side::A] {
         let remote = match side {
             Side::A => format!("remote {}:{port};", side.other().address()),
@@ -48,7 +49,7 @@ fn start(site: &mut Site, method: &str) -> Result<Ends> {
         let mut command = site.command(side, &program);
         command.arg("--config").arg(file);
         site.start(side, command, &[])?;
-        // A call to nobody would be repeated after longer than the lab waits.
+        // If the peer does not listen yet, fastd repeats its call later than the lab's timeout.
         let host = site.host(side);
         site.until("socket", || host.has_datagrams_at(port))?;
     }
@@ -62,7 +63,7 @@ struct Keys {
 
 /// Lines such as `Secret: 8897...`.
 fn keys(program: &std::path::Path) -> Result<Keys> {
-    let text = checked(&program.to_string_lossy(), ["--generate-key"])?;
+    let text = checked(program, ["--generate-key"])?;
     let find = |name: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(name));
         Ok::<_, anyhow::Error>(line.context("fastd made no keys")?.trim().to_owned())

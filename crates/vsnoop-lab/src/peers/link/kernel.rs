@@ -1,10 +1,10 @@
 //! Carriers without a process: the bare path, a bridge, and VXLAN (RFC 7348).
 
 use anyhow::{Context, Result};
-use vsnoop_testbed::hosts::Side;
 
 use super::carrier::{Carrier, Kind};
 use super::ends::Ends;
+use super::side::Side;
 use super::site::Site;
 
 pub static BARE: Carrier = Carrier {
@@ -12,7 +12,7 @@ pub static BARE: Carrier = Carrier {
     about: "the path between the hosts itself (VNET's *physical*)",
     kind: Kind::Kernel,
     start: |site| {
-        if site.hosts.is_wide_area() {
+        if site.hosts.is_relayed() {
             return Ok(Ends {
                 client: site.host(Side::A).clone(),
                 server: site.host(Side::B).clone(),
@@ -34,8 +34,8 @@ pub static BRIDGED: Carrier = Carrier {
     kind: Kind::Kernel,
     start: |site| {
         Ok(Ends {
-            client: site.hosts.guest(Side::A).clone(),
-            server: site.hosts.guest(Side::B).clone(),
+            client: site.guest(Side::A).clone(),
+            server: site.guest(Side::B).clone(),
             address: Side::B.guest_address(),
             devices: None,
             forwarded_from: None,
@@ -58,7 +58,7 @@ fn vxlan(site: &mut Site) -> Result<Ends> {
             .ip(&format!(
                 "link add {name} type vxlan id {id} local {local} remote {remote} dstport {port} \
                  dev {}",
-                site.hosts.device()
+                site.hosts.outer_device()
             ))
             .context("make a VXLAN device (CONFIG_VXLAN)")?;
     }

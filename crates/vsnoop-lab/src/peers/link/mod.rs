@@ -1,12 +1,12 @@
-//! What carries a guest's packets from one host to the other: vsnoop's link, and what a user would
-//! take instead.
+//! Carriers: programs that carry a guest's packets from one host to the other, vsnoop's link and
+//! what a user would take instead.
 //!
-//! A [`Carrier`] is started on two [`Hosts`](vsnoop_testbed::hosts::Hosts) and becomes a [`Link`]:
-//! two ends between which connections can be made, and the processes that carry them. Several stand
-//! side by side, each with its own ports, devices and addresses ([`Site`]), so that measurements
-//! can take turns. A tunnel's device with its address stands in the host's namespace, where a
-//! guest's tap would be. Every file has one program; all that a program does not need to be told is
-//! as it is by default.
+//! A [`Carrier`] is started on two hosts of a [`Network`](vsnoop_testbed::hosts::Network) and
+//! becomes a [`Link`]: two ends between which connections can be made, and the processes that carry
+//! them. Several run side by side, each with its own ports, devices and addresses ([`Site`]), so
+//! that measurements can alternate. A tunnel's device with its address is in the host's namespace,
+//! where a guest's tap would be. Every file has one program, with its default settings as far as
+//! possible.
 
 mod carrier;
 mod ends;
@@ -15,6 +15,7 @@ mod kernel;
 mod nat;
 mod openvpn;
 mod process;
+mod side;
 mod site;
 mod ssh;
 mod tinc;
@@ -30,6 +31,7 @@ use anyhow::Result;
 pub use carrier::{Carrier, Kind};
 pub use ends::Ends;
 use process::Processes;
+pub use side::Side;
 pub use site::Site;
 
 /// A carrier that runs. Its processes end when it is dropped.
@@ -69,13 +71,13 @@ impl Link {
         self.ends.forwarded_from.is_none()
     }
 
-    /// CPU time of all its processes, on both hosts, so far.
+    /// CPU time of all its processes, on both hosts, so far, in seconds.
     pub fn cpu_seconds(&self) -> Option<f64> {
         self.processes.cpu_seconds()
     }
 }
 
-/// All of them, as tables list them.
+/// All carriers, in the order of tables.
 pub static ALL: [&Carrier; 29] = [
     &kernel::BARE,
     &kernel::BRIDGED,
@@ -108,7 +110,7 @@ pub static ALL: [&Carrier; 29] = [
     &vsnoop::TLS_LZ4,
 ];
 
-/// One of them.
+/// Finds a carrier by its name.
 pub fn find(name: &str) -> Option<&'static Carrier> {
     ALL.iter().copied().find(|carrier| carrier.name == name)
 }

@@ -2,13 +2,12 @@
 
 use std::net::Ipv4Addr;
 use std::path::Path;
-use std::sync::Arc;
 
 use anyhow::Result;
-use vsnoop_testbed::hosts::Side;
 
 use super::carrier::{Carrier, Kind};
 use super::ends::Ends;
+use super::side::Side;
 use super::site::{Site, packaged};
 
 const DEVICE: &str = "tap0";
@@ -24,7 +23,8 @@ fn slirp(site: &mut Site) -> Result<Ends> {
     let program = packaged("slirp4netns", "slirp4netns")?;
     let guest = site.hosts.namespace("nat")?;
     let address: Ipv4Addr = Side::B.address();
-    // Echoes of guests leave through sockets for echoes, which not everybody may open.
+    // slirp4netns sends the guests' echo requests from ping sockets, which only groups in this
+    // range may open.
     site.host(Side::A).set_sysctl("net.ipv4.ping_group_range", "0 2147483647")?;
     let mut command = site.command(Side::A, program);
     command.args(["--configure", "--mtu=65520", "--netns-type=path"]);
@@ -34,7 +34,7 @@ fn slirp(site: &mut Site) -> Result<Ends> {
         Ok(guest.ip("route show default")?.contains(DEVICE))
     })?;
     Ok(Ends {
-        client: Arc::new(guest),
+        client: guest,
         server: site.host(Side::B).clone(),
         address,
         devices: None,

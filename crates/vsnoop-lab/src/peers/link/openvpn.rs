@@ -2,11 +2,11 @@
 //! certificates.
 
 use anyhow::{Context, Result};
-use vsnoop_testbed::hosts::Side;
 use vsnoop_testbed::net::checked;
 
 use super::carrier::{Carrier, Kind};
 use super::ends::Ends;
+use super::side::Side;
 use super::site::{Site, packaged};
 
 pub static UDP: Carrier = Carrier {

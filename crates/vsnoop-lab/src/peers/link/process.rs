@@ -9,8 +9,8 @@ use nix::unistd::Pid;
 
 use super::super::Daemon;
 
-/// Programs of one carrier. They end when this is dropped, and so does what they have started,
-/// which would outlive them otherwise.
+/// Programs of one carrier. Dropping this kills them and their descendants, which would outlive
+/// them otherwise.
 #[derive(Debug, Default)]
 pub struct Processes(Vec<Daemon>);
 
@@ -23,12 +23,12 @@ impl Processes {
         self.0.len()
     }
 
-    /// An error once one of them has ended.
+    /// Fails once one of them has ended.
     pub fn check(&mut self) -> Result<()> {
         self.0.iter_mut().try_for_each(Daemon::check)
     }
 
-    /// CPU time of all of them so far; none has none.
+    /// CPU time of all of them so far, in seconds; `None` without a program.
     pub fn cpu_seconds(&self) -> Option<f64> {
         (!self.0.is_empty()).then(|| cpu_seconds(&self.pids()))
     }
@@ -41,7 +41,7 @@ impl Processes {
 impl Drop for Processes {
     fn drop(&mut self) {
         kill_descendants(&self.pids());
-        // All of them before the first is waited for.
+        // Signals all of them before it waits for the first.
         self.0.iter_mut().for_each(Daemon::tell_to_end);
     }
 }
@@ -64,7 +64,7 @@ fn kill_descendants(roots: &[Pid]) {
     }
 }
 
-/// What `/proc/PID/stat` says.
+/// Fields of `/proc/PID/stat`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stat {
     parent: i32,

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use vsnoop_testbed::hosts::{Hosts, Side};
+use vsnoop_testbed::hosts::Network;
 use vsnoop_testbed::interrupt;
 use vsnoop_testbed::net::Netns;
 use vsnoop_testbed::session::Session;
@@ -18,6 +18,7 @@ use vsnoop_testbed::workspace;
 use super::super::Daemon;
 use super::ends::Ends;
 use super::process::Processes;
+use super::side::Side;
 
 /// Ports of a carrier beyond its first: where a server of the lab listens, and where a forwarding
 /// carrier waits for its client.
@@ -26,13 +27,13 @@ pub(super) const FORWARD: u16 = 2;
 
 const FIRST_PORT: u16 = 20_000;
 const PORTS_EACH: u16 = 10;
-/// A tunnel has keys to make and to exchange before it carries anything.
+/// The longest wait for a tunnel, which makes and exchanges keys before it carries frames.
 const READY_TIMEOUT: Duration = Duration::from_secs(20);
 const PREFIX_LENGTH: u8 = 24;
 
 #[derive(Debug)]
 pub struct Site<'a> {
-    pub hosts: &'a Hosts,
+    pub hosts: &'a Network,
     session: &'a mut Session,
     dir: PathBuf,
     number: u8,
@@ -42,17 +43,22 @@ pub struct Site<'a> {
 impl<'a> Site<'a> {
     /// `number` tells carriers on the same hosts apart; files are in the session's scratch
     /// directory.
-    pub fn new(hosts: &'a Hosts, session: &'a mut Session, number: u8) -> Result<Self> {
+    pub fn new(hosts: &'a Network, session: &'a mut Session, number: u8) -> Result<Self> {
         let dir = session.scratch().join(format!("link{number}"));
         fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
         Ok(Self { hosts, session, dir, number, processes: Processes::default() })
     }
 
     pub fn host(&self, side: Side) -> &'a Arc<Netns> {
-        self.hosts.host(side)
+        &self.hosts.hosts[side as usize].netns
     }
 
-    /// What tells this carrier apart.
+    /// The guest that a bridge of the host joins to the path.
+    pub fn guest(&self, side: Side) -> &'a Arc<Netns> {
+        &self.hosts.hosts[side as usize].vms[0]
+    }
+
+    /// The number of this carrier, which no other on the same hosts has.
     pub fn number(&self) -> u8 {
         self.number
     }
@@ -111,7 +117,7 @@ impl<'a> Site<'a> {
         self.tunnel_of(Side::BOTH.map(|side| self.device(side)))
     }
 
-    /// The same with devices that have other names.
+    /// Like [`Site::tunnel`], for devices with these names.
     pub fn tunnel_of(&mut self, devices: [String; 2]) -> Result<Ends> {
         for side in Side::BOTH {
             let (host, device) = (self.host(side), &devices[side as usize]);
@@ -131,7 +137,8 @@ impl<'a> Site<'a> {
         })
     }
 
-    /// Waits until `ready` says so, as long as all programs of the carrier run.
+    /// Waits until `ready` returns true; an error when a program of the carrier ends, or after
+    /// [`READY_TIMEOUT`].
     pub fn until(&mut self, what: &str, ready: impl FnMut() -> Result<bool>) -> Result<()> {
         let ready = until_ready(&mut self.processes, what, ready);
         ready.with_context(|| self.logs())
@@ -141,7 +148,7 @@ impl<'a> Site<'a> {
         self.processes
     }
 
-    /// Connections of both hosts that name no congestion control get this one, from now on.
+    /// Sets the default congestion control of both hosts.
     pub fn set_congestion_control(&mut self, name: &str) -> Result<()> {
         self.session.allow_congestion_control(name)?;
         for side in Side::BOTH {
@@ -150,7 +157,7 @@ impl<'a> Site<'a> {
         Ok(())
     }
 
-    /// The last that its programs said.
+    /// The last line of each of its programs' logs.
     fn logs(&self) -> String {
         let mut text = String::new();
         for entry in fs::read_dir(&self.dir).into_iter().flatten().flatten() {
@@ -166,7 +173,7 @@ impl<'a> Site<'a> {
     }
 }
 
-/// Waits until `ready` says so; an error when a program ends, or after [`READY_TIMEOUT`].
+/// Waits until `ready` returns true; an error when a program ends, or after [`READY_TIMEOUT`].
 fn until_ready(
     processes: &mut Processes,
     what: &str,

@@ -4,11 +4,11 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use vsnoop_testbed::hosts::Side;
 use vsnoop_testbed::net::checked;
 
 use super::carrier::{Carrier, Kind};
 use super::ends::Ends;
+use super::side::Side;
 use super::site::{FORWARD, SERVER, Site, packaged};
 
 pub static TAP: Carrier = Carrier {

@@ -1,11 +1,11 @@
 //! tinc 1.0 as a switch: a tap over UDP.
 
 use anyhow::Result;
-use vsnoop_testbed::hosts::Side;
 use vsnoop_testbed::net::checked;
 
 use super::carrier::{Carrier, Kind};
 use super::ends::Ends;
+use super::side::Side;
 use super::site::{Site, packaged};
 
 pub static PLAIN: Carrier = Carrier {

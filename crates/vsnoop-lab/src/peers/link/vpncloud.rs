@@ -1,10 +1,10 @@
 //! VpnCloud: a tap over UDP.
 
 use anyhow::Result;
-use vsnoop_testbed::hosts::Side;
 
 use super::carrier::{Carrier, Kind};
 use super::ends::Ends;
+use super::side::Side;
 use super::site::{Site, built};
 
 pub static PLAIN: Carrier = Carrier {

@@ -1,13 +1,14 @@
 //! vsnoop's own link, as an operator would set it up: keys, a file for each end, `vsnoop link up`.
 
-use anyhow::{Context, Result};
-use serde_json::Value;
-use vsnoop_testbed::hosts::Side;
-use vsnoop_testbed::net::checked;
+use std::net::SocketAddr;
+
+use anyhow::Result;
+use vsnoop_testbed::hosts::{all_up, keygen, link_table, peer_table, status};
 use vsnoop_testbed::workspace;
 
 use super::carrier::{Carrier, Kind};
 use super::ends::Ends;
+use super::side::Side;
 use super::site::Site;
 
 macro_rules! carrier {
@@ -66,33 +67,22 @@ pub static TLS_LZ4: Carrier = carrier!(
 
 fn start(site: &mut Site, transport: &str, more: &str) -> Result<Ends> {
     let program = workspace::vsnoop_command()?;
-    let text = program.to_string_lossy().into_owned();
     let port = site.port();
-    let key = |site: &Site, side: Side| {
-        let file = site.path(&format!("{}.key", side.name()));
-        let public = checked(&text, ["link", "keygen", &file.to_string_lossy()])?;
-        anyhow::Ok(public.trim().lines().last().unwrap_or_default().to_owned())
-    };
-    let keys = [key(site, Side::A)?, key(site, Side::B)?];
+    let key_file = |site: &Site, side: Side| site.path(&format!("{}.key", side.name()));
+    let keys = [keygen(&key_file(site, Side::A))?, keygen(&key_file(site, Side::B))?];
     let name = |site: &Site, side: Side| format!("lab{}-{}", site.number(), side.name());
     for side in Side::BOTH {
         let other = side.other();
-        let file = site.write(
-            &format!("{}.toml", side.name()),
-            &format!(
-                "[link]\nname = \"{}\"\nnetwork = \"lab{}\"\nlisten = \"{}:{port}\"\nkey = \"{}\"\n\n\
-                 [[port]]\ntap = \"{}\"\n\n[[peer]]\nname = \"{}\"\nkey = \"{}\"\n\
-                 address = \"{}:{port}\"\ntransport = \"{transport}\"\n{more}",
-                name(site, side),
-                site.number(),
-                side.address(),
-                site.path(&format!("{}.key", side.name())).display(),
-                site.device(side),
-                other.name(),
-                keys[other as usize],
-                other.address()
-            ),
-        )?;
+        let [own_address, address] =
+            [side, other].map(|side| SocketAddr::new(side.address().into(), port));
+        let network = format!("lab{}", site.number());
+        let text = [
+            &link_table(&name(site, side), &network, Some(own_address), &key_file(site, side)),
+            &format!("[[port]]\ntap = \"{}\"\n", site.device(side)),
+            &peer_table(other.name(), &keys[other as usize], address, transport),
+            more,
+        ];
+        let file = site.write(&format!("{}.toml", side.name()), &text.concat())?;
         let mut command = site.command(side, &program);
         command.args(["link", "up"]).arg(file).arg("--foreground");
         site.start(side, command, &[])?;
@@ -102,20 +92,9 @@ fn start(site: &mut Site, transport: &str, more: &str) -> Result<Ends> {
         let name = name(site, side);
         let host = site.host(side).clone();
         site.until("link that is up", || {
-            let output = host.command(&program).args(["link", "status", "--json"]).output();
-            let output = output.context("run vsnoop link status")?;
-            // Until its control socket is there, the command has nobody to ask.
-            let status: Option<Value> = serde_json::from_slice(&output.stdout).ok();
-            Ok(status.is_some_and(|status| is_up(&status, &name)))
+            // `vsnoop link status` fails until the link has its control socket.
+            Ok(status(&host, &name).is_ok_and(|status| all_up(&status)))
         })?;
     }
     Ok(ends)
-}
-
-/// Whether the link of this name says that all its peers are up.
-fn is_up(status: &Value, name: &str) -> bool {
-    let links = status.get("links").or(Some(status)).and_then(Value::as_array);
-    let link = links.into_iter().flatten().find(|link| link["name"] == name);
-    link.and_then(|link| link["peers"].as_array())
-        .is_some_and(|peers| !peers.is_empty() && peers.iter().all(|peer| peer["state"] == "up"))
 }

@@ -1,10 +1,10 @@
 //! VTun: a tap over TCP.
 
 use anyhow::Result;
-use vsnoop_testbed::hosts::Side;
 
 use super::carrier::{Carrier, Kind};
 use super::ends::Ends;
+use super::side::Side;
 use super::site::{Site, packaged};
 
 pub static PLAIN: Carrier = Carrier {

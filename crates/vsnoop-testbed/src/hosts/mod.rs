@@ -1,0 +1,26 @@
+//! Hosts on one network, each with VMs and perhaps a link; VMs are network namespaces.
+//!
+//! ```text
+//! [VM: eth0]--+                            host namespace
+//!             +--[br0, or no bridge] ... [uplink] <--- path ---> the other hosts
+//! [VM: eth0]--+
+//! ```
+//!
+//! A [`Plan`] says what the path is, how VMs are connected to their host, and whether they reach
+//! each other without a link. Links are configured by [`Network::configured`] and started by
+//! [`Network::up`]; [`Network::build`] makes a network without any.
+
+mod addresses;
+mod config;
+mod host;
+mod links;
+mod network;
+mod plan;
+
+pub use addresses::{
+    Outside, PORT, inner_v4, inner_v6, net_v4, net_v6, outer, router_v4, stranger, vm_v4, vm_v6,
+};
+pub use config::{TAP, divert, keygen, link_table, peer_table};
+pub use host::{Host, all_up, socket, start_all, status};
+pub use network::{Network, connect_routed};
+pub use plan::{Layout, Path, Plan};
