@@ -25,6 +25,7 @@ use super::ports::Ports;
 use super::shared::Shared;
 use super::tcp_handshake::{self, Established};
 use super::{egress, ingress};
+use vsnoop_link::compress::DecoderMemory;
 use vsnoop_link::handshake::{
     self, Answer, Guard, GuardLimits, Hello, Permit, Purpose, Refusal, RefusalKind,
 };
@@ -81,6 +82,8 @@ pub struct PeerEntry {
     pub machine: Peer,
     settings: PeerSettings,
     dialer: Arc<Dialer>,
+    /// Of its decoders in all sessions.
+    memory: Arc<DecoderMemory>,
     made: HashMap<SessionId, Box<Made>>,
     installed: HashMap<SessionId, Installed>,
     incomplete: Vec<Incomplete>,
@@ -188,6 +191,7 @@ impl Control {
                 machine: Peer::new(settings.clone(), fastrand::u64(..), now_ns),
                 settings,
                 dialer: Arc::new(dialer),
+                memory: Arc::new(DecoderMemory::new(peer.decoder_bytes_max())),
                 made: HashMap::new(),
                 installed: HashMap::new(),
                 incomplete: Vec::new(),
@@ -277,6 +281,13 @@ impl Control {
             }
             Event::Outgoing { peer, session, fault: Fault::Broken(why) }
             | Event::Incoming { peer, session, why } => {
+                self.tell(peer, PeerEvent::Failed { session: SessionId(session), reason: why });
+            }
+            Event::NotAccepted { peer, session, why } => {
+                warn!(
+                    "peer {}: {why}, against what this host has told it: the session ends",
+                    self.peers[peer].config.name
+                );
                 self.tell(peer, PeerEvent::Failed { session: SessionId(session), reason: why });
             }
             Event::Outgoing { peer, session, fault: Fault::TooLong { bytes } } => {
@@ -425,7 +436,8 @@ impl Control {
             return;
         }
         let Incomplete { control, from, connections, .. } = incomplete.swap_remove(at);
-        match establish::ordered(control, connections, from, false) {
+        let memory = &self.peers[peer].memory;
+        match establish::ordered(control, connections, from, false, memory) {
             Ok(made) => self.take_in(peer, Box::new(made)),
             Err(error) => {
                 warn!("peer {}: {}", self.peers[peer].config.name, with_causes(&error));
@@ -610,8 +622,9 @@ impl Control {
     fn dial(&mut self, peer: usize, address: String, epoch: u32) {
         let known = &self.peers[peer];
         let config = &known.config;
-        let hello = self.introduction.hello(epoch, config.transport, config.connections);
-        let dialer = Arc::clone(&known.dialer);
+        let hello =
+            self.introduction.hello(epoch, config.transport, config.connections, config.accepts());
+        let (dialer, memory) = (Arc::clone(&known.dialer), Arc::clone(&known.memory));
         let events = self.events.clone();
         let guard = self.guard.clone();
         let spawned = std::thread::Builder::new().name("dial".into()).spawn(move || {
@@ -619,7 +632,7 @@ impl Control {
             let resolved = |addresses: &[SocketAddr]| {
                 guard.set_peer(peer, addresses.iter().map(SocketAddr::ip));
             };
-            let result = establish::dial(&address, &dialer, hello, resolved).map(Box::new);
+            let result = establish::dial(&address, &dialer, hello, &memory, resolved).map(Box::new);
             events.send(Event::Dialled { peer, result });
         });
         if let Err(error) = spawned {
@@ -686,7 +699,8 @@ impl Welcome {
             return Answer::Refuse(Refusal::new(RefusalKind::Other, reason));
         };
         let epoch = theirs.epoch.into();
-        let hello = self.introduction.hello(epoch, peer.transport, peer.connections);
+        let accepts = peer.accepts();
+        let hello = self.introduction.hello(epoch, peer.transport, peer.connections, accepts);
         Answer::Accept(Hello { purpose: theirs.purpose, ..hello })
     }
 }

@@ -60,6 +60,10 @@ pub struct PeerStats {
     pub refused_in: Counter,
     /// Items of the session itself, more than it needs.
     pub excess_in: Counter,
+    /// Compressed by what our hello does not accept; each ended its session.
+    pub not_accepted_in: Counter,
+    /// Units beyond the peer's share while units of others waited.
+    pub dropped_share: Counter,
     pub queue_bytes: Counter,
     /// Time spent in compression and decompression.
     pub compress_ns: Counter,
