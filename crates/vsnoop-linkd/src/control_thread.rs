@@ -25,7 +25,7 @@ use super::ports::Ports;
 use super::shared::Shared;
 use super::tcp_handshake::{self, Established};
 use super::{egress, ingress};
-use vsnoop_link::compress::DecoderMemory;
+use vsnoop_link::compress::{DecoderMemory, Limits};
 use vsnoop_link::handshake::{
     self, Answer, Guard, GuardLimits, Hello, Permit, Purpose, Refusal, RefusalKind,
 };
@@ -96,6 +96,10 @@ pub struct PeerEntry {
     /// Share of the datagrams.
     loss: f64,
     used: Option<SessionId>,
+    /// The largest dictionary that rules of the file have for it, bytes.
+    dictionary_bytes: Option<u32>,
+    /// The limits of the peer that were warned of.
+    accepts_said: Option<Limits>,
     /// The MTU of the peer that was warned of.
     mtu_bytes_said: Option<u16>,
 }
@@ -201,6 +205,8 @@ impl Control {
                 path_counts: (0, 0),
                 loss: 0.0,
                 used: None,
+                dictionary_bytes: config.compress.largest_dictionary(&peer.name),
+                accepts_said: None,
                 mtu_bytes_said: None,
             }
         });
@@ -561,6 +567,7 @@ impl Control {
             counts,
             takes,
             mtu_bytes,
+            accepts,
             ..
         } = *made;
         let encrypted_bytes = if transport.is_encrypted() { TAG_BYTES } else { 0 };
@@ -568,6 +575,17 @@ impl Control {
         if mtu_bytes != ours && known.mtu_bytes_said != Some(mtu_bytes) {
             warn!("peer {}: {}", known.config.name, other_mtu(ours, mtu_bytes));
             known.mtu_bytes_said = Some(mtu_bytes);
+        }
+        if known.dictionary_bytes.is_some()
+            && transport.is_ordered()
+            && Limits::MOST.within(accepts).dictionaries == 0
+            && known.accepts_said.replace(accepts) != Some(accepts)
+        {
+            warn!(
+                "peer {}: it accepts no dictionary (its `accept_dictionary`), so each flow is \
+                 compressed by itself",
+                known.config.name
+            );
         }
         let installed =
             Installed { counts, address, transport, version, encrypted_bytes, takes, mtu_bytes };

@@ -164,6 +164,8 @@ pub struct Made {
     pub takes: Vec<IpNet>,
     /// MTU of the VMs' network there.
     pub mtu_bytes: u16,
+    /// What it decompresses.
+    pub accepts: Limits,
     pub outgoing: SessionSender,
     pub incoming: Incoming,
     pub counts: Arc<SessionCounts>,
@@ -190,6 +192,7 @@ impl Made {
             index: control.ours.session,
             takes: control.theirs.takes.clone(),
             mtu_bytes: control.theirs.mtu_bytes,
+            accepts: control.theirs.accepts,
             outgoing,
             incoming,
             counts,

@@ -62,8 +62,6 @@ pub struct PeerStats {
     pub excess_in: Counter,
     /// Compressed by what our hello does not accept; each ended its session.
     pub not_accepted_in: Counter,
-    /// Units beyond the peer's share while units of others waited.
-    pub dropped_share: Counter,
     pub queue_bytes: Counter,
     /// Time spent in compression and decompression.
     pub compress_ns: Counter,

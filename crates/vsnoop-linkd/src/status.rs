@@ -262,7 +262,6 @@ fn peer(known: &PeerEntry, stats: &PeerStats, shared: &Shared) -> PeerStatus {
         queue_bytes: stats.queue_bytes.get(),
         excess: stats.excess_in.get(),
         not_accepted: stats.not_accepted_in.get(),
-        beyond_share: stats.dropped_share.get(),
         dropped: reasons(drops.map(|(reason, drops)| (reason, &drops.frames))),
         dropped_bytes: reasons(drops.map(|(reason, drops)| (reason, &drops.bytes))),
         reconnects: status.reconnects,

@@ -226,9 +226,6 @@ pub struct PeerStatus {
     pub excess: u64,
     /// Records compressed by what this host does not accept; each ended its session.
     pub not_accepted: u64,
-    /// Datagrams that were dropped because they became more than the peer's share while those of
-    /// others waited.
-    pub beyond_share: u64,
     /// Frames, or the parts that a slow path makes of them, dropped before they were sent, by
     /// reason: "down" (no session, or it ended), "queue_full" (no room), "queue_late" (waited too
     /// long); "send" counts datagrams, which the host refused.

@@ -314,6 +314,7 @@ impl Opening<'_> {
 mod tests {
     use std::sync::Arc;
 
+    use super::super::turn::PEER_BYTES;
     use super::*;
     use crate::event::Event;
     use crate::io::udp::{MAX_SEGMENTS, Segmenting, UdpSocket};
@@ -417,6 +418,60 @@ mod tests {
         let sequence = |frame: &Vec<u8>| frame[14 + 20 + 4..14 + 20 + 8].to_vec();
         assert!(received.iter().map(sequence).eq(sent.iter().map(sequence)));
         assert_eq!(ends.shared.peers[0].refused_in.get(), 0);
+    }
+
+    /// Units of super-packets with 60,000 zeros.
+    fn bombs(count: usize) -> Vec<Vec<u8>> {
+        let mut packer = Packer::new(Codecs::ALL, coding_clock());
+        let gso = Some(Gso { kind: GsoKind::TcpV4, size: 1448, ecn: false });
+        let offload = OffloadState { needs_checksum: true, gso };
+        let mut item = unit_header(offload, 0, Way::Forwarded).to_vec();
+        let mut frame = Segment { payload: 60_000, ..Segment::default() }.build();
+        let headers = frame.len() - 60_000;
+        frame[headers..].fill(0);
+        let done = packer.compress(Method::Zstd { level: 1 }, &[&frame], 1200, &mut item);
+        assert_eq!(done, Encoded::Compressed);
+        vec![item; count]
+    }
+
+    #[test]
+    fn a_turn_ends_with_its_share_and_the_next_goes_on_where_it_was() {
+        let mut ends = Ends::new();
+        ends.send(&bombs(300));
+        let (mut all, mut turns) = (0, 0);
+        loop {
+            let mut frames = 0;
+            let mut to = |got: &mut dyn Iterator<Item = ReceivedFrame<'_>>| frames += got.count();
+            let (share, reports) = (&mut Share::default(), &mut ends.reports);
+            if !ends.datagrams.receive(&ends.shared, share, reports, &mut to).unwrap() {
+                break;
+            }
+            assert!(frames * 60_000 <= PEER_BYTES + 60_100, "{frames} frames in a turn");
+            assert_eq!(share.is_used_up(), ends.datagrams.has_left());
+            (all, turns) = (all + frames, turns + 1);
+        }
+        assert_eq!(all, 300);
+        assert!(turns >= 300 * 60_000 / PEER_BYTES, "{turns} turns");
+    }
+
+    #[test]
+    fn a_unit_that_the_hello_does_not_accept_ends_the_session_and_is_counted_once() {
+        let mut ends = Ends::new();
+        let opener = Opener::new(Suite::Plain, &KEYS, 0, 0);
+        let lz4 = Codecs { lz4: true, zstd: false };
+        ends.datagrams.install(
+            0,
+            1,
+            INDEX,
+            DatagramSession::new(vec![opener], lz4, Arc::default()),
+        );
+        ends.send(&bombs(5));
+        assert!(ends.received().is_empty());
+        assert_eq!(ends.shared.peers[0].not_accepted_in.get(), 1);
+        let ended = |event: &Event| matches!(event, Event::NotAccepted { peer: 0, session: 1, .. });
+        assert_eq!(ends.events.drain().filter(ended).count(), 1);
+        // What follows is of no session.
+        assert_eq!(ends.shared.stats.unknown_datagrams.get(), 4);
     }
 
     #[test]

@@ -14,6 +14,8 @@ pub mod datagrams;
 mod gather;
 mod reports;
 pub mod session;
+#[cfg(test)]
+mod tests;
 mod turn;
 
 use std::collections::HashMap;
