@@ -528,7 +528,7 @@ impl Control {
                 self.egress.send(egress::Order::Down { peer });
                 self.bound_frames();
             }
-            Action::Send { session, message, packet_bytes } => {
+            Action::Send { session, message, packet_bytes, to } => {
                 let Some(installed) = self.peers[peer].installed.get(&session) else { return };
                 let headers = headers_bytes(installed.address);
                 let mut item = vec![0; 1 + vsnoop_link::session::message::LARGEST_BYTES];
@@ -537,7 +537,7 @@ impl Control {
                 item.truncate(1 + length);
                 let pad_to =
                     packet_bytes.map_or(0, |bytes| usize::from(bytes) - headers.min(bytes.into()));
-                let order = egress::Order::Message { peer, session: session.0, item, pad_to };
+                let order = egress::Order::Message { peer, session: session.0, item, pad_to, to };
                 self.egress.send(order);
             }
             Action::Roam(id, address) => {

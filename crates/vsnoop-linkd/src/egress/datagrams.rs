@@ -326,9 +326,18 @@ impl DatagramSender {
         self.seal(context.stats, record_bytes);
     }
 
-    /// Sends an item at once and in a datagram of its own, padded to `pad_to` bytes.
-    pub fn alone(&mut self, context: SendContext<'_>, item: &[u8], pad_to: usize) {
+    /// Sends an item at once and in a datagram of its own, padded to `pad_to` bytes; to `to`, if
+    /// that is not the session's address.
+    pub fn alone(
+        &mut self,
+        context: SendContext<'_>,
+        item: &[u8],
+        pad_to: usize,
+        to: Option<SocketAddr>,
+    ) {
         self.flush(context);
+        let address = self.address;
+        self.address = to.or(address);
         let missing = pad_to.saturating_sub(item.len() + self.sealer.suite().overhead_bytes());
         let padding = [0; 2048];
         let mut parts: Vec<&[u8]> = vec![item];
@@ -337,6 +346,7 @@ impl DatagramSender {
         }
         self.item(context, &parts);
         self.flush(context);
+        self.address = address;
     }
 
     /// Sends what is queued if a record of this size cannot follow it.

@@ -74,12 +74,14 @@ pub enum Order {
         loss: f64,
         bytes_per_s: Option<u64>,
     },
-    /// Sends an item of the session itself, padded to `pad_to` bytes of datagram.
+    /// Sends an item of the session itself, padded to `pad_to` bytes of datagram; to `to`, if that
+    /// is not the session's address.
     Message {
         peer: usize,
         session: u64,
         item: Vec<u8>,
         pad_to: usize,
+        to: Option<SocketAddr>,
     },
     /// Says for each rule what becomes of its flows; tells when that is done.
     Survey(SyncSender<()>),
@@ -359,11 +361,11 @@ impl Egress {
                 Order::Path { peer, session, loss, bytes_per_s } => {
                     self.senders[peer].set_path(session, loss, bytes_per_s);
                 }
-                Order::Message { peer, session, item, pad_to } => {
+                Order::Message { peer, session, item, pad_to, to } => {
                     let shared = &self.shared;
                     let (udp, stats) = (&shared.udp, &shared.peers[peer]);
                     let context = SendContext { udp, stats, now_ns: shared.now_ns() };
-                    self.senders[peer].message(session, context, &item, pad_to);
+                    self.senders[peer].message(session, context, &item, pad_to, to);
                 }
                 Order::Survey(done) => {
                     let since_ns = self.shared.now_ns().saturating_sub(IN_USE_NS);

@@ -251,10 +251,17 @@ impl PeerSender {
     }
 
     /// Sends a message of the session itself.
-    pub fn message(&mut self, session: u64, context: SendContext<'_>, item: &[u8], pad_to: usize) {
+    pub fn message(
+        &mut self,
+        session: u64,
+        context: SendContext<'_>,
+        item: &[u8],
+        pad_to: usize,
+        to: Option<SocketAddr>,
+    ) {
         match self.session(session) {
             Some(SessionSender::Datagrams(datagrams)) => {
-                datagrams.alone(context, item, pad_to);
+                datagrams.alone(context, item, pad_to, to);
             }
             Some(SessionSender::Connections(connections)) => {
                 let compression = Compression { policy: None, rule_stats: Arc::default() };
