@@ -6,9 +6,12 @@
 #![no_main]
 
 use vsnoop_link::compress::unit::Unpacker;
-use vsnoop_link::compress::{Decoder, Encoded, Encoder, Limits, Method, Owner, Policy};
+use vsnoop_link::compress::{
+    Codecs, Decoder, DecoderMemory, Encoded, Encoder, Limits, Method, Owner, Policy,
+};
 
 const LIMITS: Limits = Limits {
+    codecs: Codecs::ALL,
     flows: 3,
     flow_window_log: 15,
     dictionaries: 1,
@@ -18,7 +21,8 @@ const LIMITS: Limits = Limits {
 
 libfuzzer_sys::fuzz_target!(|tape: &[u8]| {
     let mut encoder = Encoder::new(LIMITS, Box::new(|| 0));
-    let mut decoder = Decoder::new(LIMITS, Box::new(|| 0));
+    let memory = DecoderMemory::new(LIMITS.decoder_bytes_max());
+    let mut decoder = Decoder::new(LIMITS, memory.into(), Box::new(|| 0));
     let mut rest = tape;
     while let Some((&[what, length, place, value], after)) = rest.split_first_chunk() {
         let (bytes, after) = after.split_at(after.len().min(4 * usize::from(length)));
@@ -46,7 +50,7 @@ libfuzzer_sys::fuzz_target!(|tape: &[u8]| {
         let result = decoder.decode(&body, &mut out);
         assert!(out.len() <= LIMITS.message_bytes as usize);
         assert!(result.is_ok() || out.is_empty());
-        let result = Unpacker::new(Box::new(|| 0)).decompress(&body, &mut out);
+        let result = Unpacker::new(Box::new(|| 0)).decompress(&body, Codecs::ALL, &mut out);
         assert!(result.is_ok() || out.len() <= LIMITS.message_bytes as usize);
     }
     assert!(decoder.memory_bytes() as u64 <= LIMITS.decoder_bytes_max());

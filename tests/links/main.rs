@@ -3,6 +3,7 @@
 //! Every transfer is verified byte by byte, both ways at once. A test that cannot run on this
 //! machine is listed as ignored, with the reason in its kind.
 
+mod bombs;
 mod bridges;
 mod certificates;
 mod divert;
@@ -37,6 +38,7 @@ fn main() {
         vlans::trials(),
         certificates::trials(),
         hostile::trials(),
+        bombs::trials(),
         strangers::trials(),
         tenants::trials(),
         memory::trials(),

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
 use socket2::{Domain, Socket, Type};
+use vsnoop_link::compress::Limits;
 use vsnoop_link::handshake::{Hello, HelloTransport, Purpose, Versions};
 use vsnoop_link::identity::{Dialer, PeerId, PublicKey, Trust};
 use vsnoop_linkd::{credentials, key_file, tcp_handshake};
@@ -297,6 +298,7 @@ fn hello() -> Hello {
         connections: 1,
         mtu_bytes: 1500,
         takes: Vec::new(),
+        accepts: Limits::NONE,
         software: String::new(),
     }
 }

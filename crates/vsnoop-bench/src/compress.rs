@@ -12,7 +12,9 @@ use nix::time::{ClockId, clock_gettime};
 use vsnoop_lab::experiment::link::content;
 use vsnoop_lab::results::Figure;
 use vsnoop_lab::results::link::Content;
-use vsnoop_link::compress::{Clock, Decoder, Encoded, Encoder, Limits, Owner, Policy, unit};
+use vsnoop_link::compress::{
+    Clock, Codecs, Decoder, DecoderMemory, Encoded, Encoder, Limits, Owner, Policy, unit,
+};
 use vsnoop_testbed::bulk::pin;
 use vsnoop_testbed::interrupt;
 
@@ -140,8 +142,10 @@ fn clock() -> Clock {
 }
 
 fn ordered(data: &[u8], policy: &Policy) -> Result<Passage> {
-    let (mut encoder, mut decoder) =
-        (Encoder::new(Limits::default(), clock()), Decoder::new(Limits::default(), clock()));
+    let limits = Limits::MOST;
+    let memory = DecoderMemory::new(limits.decoder_bytes_max());
+    let mut encoder = Encoder::new(limits, clock());
+    let mut decoder = Decoder::new(limits, memory.into(), clock());
     encoder.set_link_rate(Some(LINK_BYTES_PER_S));
     let mut passage = Passage { bytes: data.len(), ..Passage::default() };
     let mut body = Vec::new();
@@ -159,7 +163,9 @@ fn ordered(data: &[u8], policy: &Policy) -> Result<Passage> {
 }
 
 fn units(data: &[u8], policy: &Policy) -> Result<Passage> {
-    let (mut packer, mut unpacker) = (unit::Packer::new(clock()), unit::Unpacker::new(clock()));
+    let codecs = Codecs::ALL;
+    let mut packer = unit::Packer::new(codecs, clock());
+    let mut unpacker = unit::Unpacker::new(clock());
     packer.set_link_rate(Some(LINK_BYTES_PER_S));
     let mut passage = Passage { bytes: data.len(), ..Passage::default() };
     let mut body = Vec::new();
@@ -179,7 +185,8 @@ fn units(data: &[u8], policy: &Policy) -> Result<Passage> {
             passage.compressing += cpu()? - begun;
             let (taken, rest) = payload.split_at(packed.payload_bytes);
             payload = rest;
-            let expand = |body: &[u8], out: &mut Vec<u8>| Ok(unpacker.decompress(body, out)?);
+            let expand =
+                |body: &[u8], out: &mut Vec<u8>| Ok(unpacker.decompress(body, codecs, out)?);
             passage.count([&head, taken], packed.encoded, &body, expand)?;
         }
     }

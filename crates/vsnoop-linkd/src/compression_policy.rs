@@ -232,7 +232,7 @@ mod tests {
             let mut policies = policies(&[("0.0.0.0/0", None)], dictionary);
             let whole = [&secret[..]];
             let flow = Frame::whole(OffloadState::default(), &whole).flow();
-            let mut encoder = Encoder::new(Limits::default(), coding_clock());
+            let mut encoder = Encoder::new(Limits::MOST, coding_clock());
             let mut length = |policy: Policy, frame: &[u8]| {
                 let mut body = Vec::new();
                 // Behind the addresses, the same bytes, of letters: little is gained but by

@@ -25,6 +25,7 @@ use super::ports::Ports;
 use super::shared::Shared;
 use super::tcp_handshake::{self, Established};
 use super::{egress, ingress};
+use vsnoop_link::compress::{DecoderMemory, Limits};
 use vsnoop_link::handshake::{
     self, Answer, Guard, GuardLimits, Hello, Permit, Purpose, Refusal, RefusalKind,
 };
@@ -81,6 +82,8 @@ pub struct PeerEntry {
     pub machine: Peer,
     settings: PeerSettings,
     dialer: Arc<Dialer>,
+    /// Of its decoders in all sessions.
+    memory: Arc<DecoderMemory>,
     made: HashMap<SessionId, Box<Made>>,
     installed: HashMap<SessionId, Installed>,
     incomplete: Vec<Incomplete>,
@@ -93,6 +96,10 @@ pub struct PeerEntry {
     /// Share of the datagrams.
     loss: f64,
     used: Option<SessionId>,
+    /// The largest dictionary that rules of the file have for it, bytes.
+    dictionary_bytes: Option<u32>,
+    /// The limits of the peer that were warned of.
+    accepts_said: Option<Limits>,
     /// The MTU of the peer that was warned of.
     mtu_bytes_said: Option<u16>,
 }
@@ -188,6 +195,7 @@ impl Control {
                 machine: Peer::new(settings.clone(), fastrand::u64(..), now_ns),
                 settings,
                 dialer: Arc::new(dialer),
+                memory: Arc::new(DecoderMemory::new(peer.decoder_bytes_max())),
                 made: HashMap::new(),
                 installed: HashMap::new(),
                 incomplete: Vec::new(),
@@ -197,6 +205,8 @@ impl Control {
                 path_counts: (0, 0),
                 loss: 0.0,
                 used: None,
+                dictionary_bytes: config.compress.largest_dictionary(&peer.name),
+                accepts_said: None,
                 mtu_bytes_said: None,
             }
         });
@@ -277,6 +287,13 @@ impl Control {
             }
             Event::Outgoing { peer, session, fault: Fault::Broken(why) }
             | Event::Incoming { peer, session, why } => {
+                self.tell(peer, PeerEvent::Failed { session: SessionId(session), reason: why });
+            }
+            Event::NotAccepted { peer, session, why } => {
+                warn!(
+                    "peer {}: {why}, against what this host has told it: the session ends",
+                    self.peers[peer].config.name
+                );
                 self.tell(peer, PeerEvent::Failed { session: SessionId(session), reason: why });
             }
             Event::Outgoing { peer, session, fault: Fault::TooLong { bytes } } => {
@@ -425,7 +442,8 @@ impl Control {
             return;
         }
         let Incomplete { control, from, connections, .. } = incomplete.swap_remove(at);
-        match establish::ordered(control, connections, from, false) {
+        let memory = &self.peers[peer].memory;
+        match establish::ordered(control, connections, from, false, memory) {
             Ok(made) => self.take_in(peer, Box::new(made)),
             Err(error) => {
                 warn!("peer {}: {}", self.peers[peer].config.name, with_causes(&error));
@@ -549,6 +567,7 @@ impl Control {
             counts,
             takes,
             mtu_bytes,
+            accepts,
             ..
         } = *made;
         let encrypted_bytes = if transport.is_encrypted() { TAG_BYTES } else { 0 };
@@ -556,6 +575,17 @@ impl Control {
         if mtu_bytes != ours && known.mtu_bytes_said != Some(mtu_bytes) {
             warn!("peer {}: {}", known.config.name, other_mtu(ours, mtu_bytes));
             known.mtu_bytes_said = Some(mtu_bytes);
+        }
+        if known.dictionary_bytes.is_some()
+            && transport.is_ordered()
+            && Limits::MOST.within(accepts).dictionaries == 0
+            && known.accepts_said.replace(accepts) != Some(accepts)
+        {
+            warn!(
+                "peer {}: it accepts no dictionary (its `accept_dictionary`), so each flow is \
+                 compressed by itself",
+                known.config.name
+            );
         }
         let installed =
             Installed { counts, address, transport, version, encrypted_bytes, takes, mtu_bytes };
@@ -610,8 +640,9 @@ impl Control {
     fn dial(&mut self, peer: usize, address: String, epoch: u32) {
         let known = &self.peers[peer];
         let config = &known.config;
-        let hello = self.introduction.hello(epoch, config.transport, config.connections);
-        let dialer = Arc::clone(&known.dialer);
+        let hello =
+            self.introduction.hello(epoch, config.transport, config.connections, config.accepts());
+        let (dialer, memory) = (Arc::clone(&known.dialer), Arc::clone(&known.memory));
         let events = self.events.clone();
         let guard = self.guard.clone();
         let spawned = std::thread::Builder::new().name("dial".into()).spawn(move || {
@@ -619,7 +650,7 @@ impl Control {
             let resolved = |addresses: &[SocketAddr]| {
                 guard.set_peer(peer, addresses.iter().map(SocketAddr::ip));
             };
-            let result = establish::dial(&address, &dialer, hello, resolved).map(Box::new);
+            let result = establish::dial(&address, &dialer, hello, &memory, resolved).map(Box::new);
             events.send(Event::Dialled { peer, result });
         });
         if let Err(error) = spawned {
@@ -686,7 +717,8 @@ impl Welcome {
             return Answer::Refuse(Refusal::new(RefusalKind::Other, reason));
         };
         let epoch = theirs.epoch.into();
-        let hello = self.introduction.hello(epoch, peer.transport, peer.connections);
+        let accepts = peer.accepts();
+        let hello = self.introduction.hello(epoch, peer.transport, peer.connections, accepts);
         Answer::Accept(Hello { purpose: theirs.purpose, ..hello })
     }
 }

@@ -55,7 +55,7 @@ use super::ingress;
 use super::ingress::session::DatagramSession;
 use super::io::tcp;
 use super::tcp_handshake::{self, Established};
-use vsnoop_link::compress::{Decoder, Encoder, Limits};
+use vsnoop_link::compress::{Decoder, DecoderMemory, Encoder, Limits};
 use vsnoop_link::handshake::{self, Cipher, Direction, Hello, Purpose, Secrets, Versions};
 use vsnoop_link::identity::{Dialer, PublicKey};
 use vsnoop_link::queue;
@@ -138,7 +138,13 @@ pub struct Introduction {
 
 impl Introduction {
     /// A hello for a new session.
-    pub fn hello(&self, epoch: u32, transport: Transport, connections: u8) -> Hello {
+    pub fn hello(
+        &self,
+        epoch: u32,
+        transport: Transport,
+        connections: u8,
+        accepts: Limits,
+    ) -> Hello {
         Hello {
             versions: Versions::OURS,
             purpose: Purpose::Control,
@@ -150,6 +156,7 @@ impl Introduction {
             connections,
             mtu_bytes: self.mtu_bytes,
             takes: self.takes.clone(),
+            accepts,
             software: concat!("vsnoop ", env!("CARGO_PKG_VERSION")).to_owned(),
         }
     }
@@ -170,6 +177,8 @@ pub struct Made {
     pub takes: Vec<IpNet>,
     /// MTU of the VMs' network there.
     pub mtu_bytes: u16,
+    /// What it decompresses.
+    pub accepts: Limits,
     pub outgoing: SessionSender,
     pub incoming: Incoming,
     pub counts: Arc<SessionCounts>,
@@ -196,6 +205,7 @@ impl Made {
             index: control.ours.session,
             takes: control.theirs.takes.clone(),
             mtu_bytes: control.theirs.mtu_bytes,
+            accepts: control.theirs.accepts,
             outgoing,
             incoming,
             counts,
@@ -216,6 +226,7 @@ pub fn dial(
     address: &str,
     dialer: &Dialer,
     hello: Hello,
+    memory: &Arc<DecoderMemory>,
     resolved: impl FnOnce(&[SocketAddr]),
 ) -> Result<Made, DialError> {
     let unreached = |error: Unreached| DialError { reason: error.to_string(), answered: false };
@@ -229,17 +240,22 @@ pub fn dial(
     let control = tcp_handshake::dial(stream, dialer, hello, deadline).map_err(|error| {
         DialError { reason: error.what().to_string(), answered: error.proved() }
     })?;
-    made(control, dialer, reached)
+    made(control, dialer, reached, memory)
         .map_err(|error| DialError { reason: with_causes(&error), answered: true })
 }
 
 /// Makes the session that a dialled handshake has agreed on, and dials its data connections.
-fn made(control: Established, dialer: &Dialer, reached: SocketAddr) -> Result<Made> {
+fn made(
+    control: Established,
+    dialer: &Dialer,
+    reached: SocketAddr,
+    memory: &Arc<DecoderMemory>,
+) -> Result<Made> {
     if !is_ordered(control.agreed.transport) {
         return datagrams(control, reached, true);
     }
     let connections = dial_connections(&control, dialer, reached)?;
-    ordered(control, connections, reached, true)
+    ordered(control, connections, reached, true, memory)
 }
 
 /// Dials all data connections of a session, [`ABREAST`] at a time: one after another they would
@@ -323,19 +339,23 @@ pub fn datagrams(control: Established, address: SocketAddr, dialled: bool) -> Re
     let counts = Arc::new(SessionCounts::default());
     // An acceptor learns from the first datagram where the dialler's come from.
     let known = dialled.then_some(address);
-    let outgoing = DatagramSender::new(sealer, known, FIRST_LIMIT_BYTES, Arc::clone(&counts));
+    let (accepted, counted) = (control.theirs.accepts.codecs, Arc::clone(&counts));
+    let outgoing = DatagramSender::new(sealer, known, FIRST_LIMIT_BYTES, accepted, counted);
     let outgoing = SessionSender::Datagrams(Box::new(outgoing));
-    let incoming =
-        Incoming::Datagrams(Box::new(DatagramSession::new(vec![opener], Arc::clone(&counts))));
+    let accepted = control.ours.accepts.codecs;
+    let incoming = DatagramSession::new(vec![opener], accepted, Arc::clone(&counts));
+    let incoming = Incoming::Datagrams(Box::new(incoming));
     Ok(Made::of(&control, transport, address, dialled, outgoing, incoming, counts))
 }
 
-/// Makes a session over an ordered transport of its data connections.
+/// Makes a session over an ordered transport of its data connections. `memory` is that of all
+/// decoders of the peer.
 pub fn ordered(
     control: Established,
     connections: Vec<Established>,
     address: SocketAddr,
     dialled: bool,
+    memory: &Arc<DecoderMemory>,
 ) -> Result<Made> {
     let transport = transport_of(&control)?;
     let counts = Arc::new(SessionCounts::default());
@@ -366,7 +386,8 @@ pub fn ordered(
                 egress::connection::Encryption::Tls(Box::new(tls))
             };
             let limits = queue::Limits::default();
-            let encoder = Encoder::new(Limits::default(), coding_clock());
+            let accepted = limits_of(&control.theirs, control.agreed.connections, index);
+            let encoder = Encoder::new(accepted, coding_clock());
             let counts = Arc::clone(&counts);
             outgoing.push((
                 index,
@@ -380,7 +401,8 @@ pub fn ordered(
             } else {
                 ingress::connection::Decryption::Tls(Box::new(tls))
             };
-            let decoder = Decoder::new(Limits::default(), coding_clock());
+            let accepted = limits_of(&control.ours, control.agreed.connections, index);
+            let decoder = Decoder::new(accepted, Arc::clone(memory), coding_clock());
             incoming.push(ingress::connection::Connection::new(
                 stream,
                 decryption,
@@ -397,6 +419,13 @@ pub fn ordered(
     let outgoing = SessionSender::Connections(Box::new(Connections::new(outgoing)));
     let incoming = Incoming::Connections(incoming);
     Ok(Made::of(&control, transport, address, dialled, outgoing, incoming, counts))
+}
+
+/// What this connection may use, towards the end that has said the hello. Dictionaries are on all
+/// connections but the first, unless there is one only (`egress::peer_sender`).
+fn limits_of(receiver: &Hello, connections: u8, index: u8) -> Limits {
+    let limits = Limits::MOST.within(receiver.accepts);
+    if connections > 1 && index == 0 { Limits { dictionaries: 0, ..limits } } else { limits }
 }
 
 /// Makes the socket of a data connection non-blocking, and lets it send short segments at once.
@@ -472,7 +501,7 @@ mod tests {
     fn hello() -> Hello {
         let introduction =
             Introduction { network: "n".into(), instance: 1, mtu_bytes: 1500, takes: Vec::new() };
-        introduction.hello(0, Transport::Udp, 1)
+        introduction.hello(0, Transport::Udp, 1, Limits::MOST)
     }
 
     /// Calls b from a, where `far` has the connection, and says why there is no session.
@@ -482,7 +511,8 @@ mod tests {
         let dialer = a.dialer(&peer("b"), &pinned(b)).unwrap();
         thread::scope(|scope| {
             scope.spawn(|| far(listener.accept().unwrap().0));
-            dial(&address, &dialer, hello(), |_| {}).err().expect("no session")
+            let memory = Arc::new(DecoderMemory::new(0));
+            dial(&address, &dialer, hello(), &memory, |_| {}).err().expect("no session")
         })
     }
 

@@ -31,6 +31,12 @@ pub enum Event {
         session: u64,
         why: String,
     },
+    /// A peer has compressed by what our hello does not accept.
+    NotAccepted {
+        peer: usize,
+        session: u64,
+        why: String,
+    },
     /// A read of a port has failed.
     PortFailed {
         port: usize,

@@ -60,6 +60,8 @@ pub struct PeerStats {
     pub refused_in: Counter,
     /// Items of the session itself, more than it needs.
     pub excess_in: Counter,
+    /// Compressed by what our hello does not accept; each ended its session.
+    pub not_accepted_in: Counter,
     pub queue_bytes: Counter,
     /// Time spent in compression and decompression.
     pub compress_ns: Counter,

@@ -261,6 +261,7 @@ fn peer(known: &PeerEntry, stats: &PeerStats, shared: &Shared) -> PeerStatus {
         rejected: stats.refused_in.get(),
         queue_bytes: stats.queue_bytes.get(),
         excess: stats.excess_in.get(),
+        not_accepted: stats.not_accepted_in.get(),
         dropped: reasons(drops.map(|(reason, drops)| (reason, &drops.frames))),
         dropped_bytes: reasons(drops.map(|(reason, drops)| (reason, &drops.bytes))),
         reconnects: status.reconnects,

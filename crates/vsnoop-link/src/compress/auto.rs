@@ -17,7 +17,7 @@
 use std::collections::HashMap;
 
 use super::probe::Probe;
-use super::{Decision, Method, Owner, Stats};
+use super::{Codecs, Decision, Method, Owner, Stats};
 
 /// A way to compress, with what is assumed until it was measured.
 struct Candidate {
@@ -98,13 +98,14 @@ impl FlowRecord {
         self.back_off = (self.back_off + 1).min(BACK_OFF_MAX);
     }
 
-    /// The way has proved itself: it stays, or the next cheaper one is tried. Which it is.
-    fn next_term(&mut self, way: usize) -> usize {
+    /// The way has proved itself: it stays, or the next cheaper one is tried, `cheapest` at the
+    /// least. Which it is.
+    fn next_term(&mut self, way: usize, cheapest: usize) -> usize {
         let kept = self.measured[way];
         self.measured = [None; WAYS.len()];
         self.measured[way] = kept;
         self.terms = self.terms.saturating_add(1);
-        if way > 0 && self.terms.is_power_of_two() {
+        if way > cheapest && self.terms.is_power_of_two() {
             (self.way, self.stay, self.instead_of) = (Some(way - 1), STAY_NEW, Some(way));
             return way - 1;
         }
@@ -122,6 +123,8 @@ impl FlowRecord {
 
 /// Of one connection's sender.
 pub struct Judge {
+    /// Indices of the ways that the receiver accepts; ways of one codec are beside each other.
+    ways: std::ops::Range<usize>,
     rate_bytes_per_s: Option<u64>,
     /// The highest rate since flows were last judged anew.
     highest_bytes_per_s: u64,
@@ -136,9 +139,13 @@ pub struct Judge {
     dictionary_trial_ns: u64,
 }
 
-impl Default for Judge {
-    fn default() -> Self {
+impl Judge {
+    /// For a receiver that accepts these codecs.
+    pub fn new(codecs: Codecs) -> Self {
+        let first = if codecs.lz4 { 0 } else { 1 };
+        let end = if codecs.zstd { WAYS.len() } else { 1 };
         Self {
+            ways: first..end,
             rate_bytes_per_s: None,
             highest_bytes_per_s: u64::MAX,
             ns_per_byte: WAYS.map(|way| way.ns_per_byte),
@@ -149,9 +156,7 @@ impl Default for Judge {
             dictionary_trial_ns: 0,
         }
     }
-}
 
-impl Judge {
     /// Bytes per second; `None`: not known, or not what sending waits for.
     pub fn set_link_rate(&mut self, bytes_per_s: Option<u64>) {
         let rate = bytes_per_s.unwrap_or(u64::MAX);
@@ -233,7 +238,7 @@ impl Judge {
                 return WAYS[before].method;
             }
             if self.way_ns(flow, way) * BETTER <= best_ns {
-                return WAYS[flow.next_term(way)].method;
+                return WAYS[flow.next_term(way, self.ways.start)].method;
             }
         }
         if best_ns < self.raw_ns() {
@@ -337,7 +342,7 @@ impl Judge {
     }
 
     fn best(&self, flow: &FlowRecord) -> (usize, f64) {
-        let all = (0..WAYS.len()).map(|way| (way, self.way_ns(flow, way)));
+        let all = self.ways.clone().map(|way| (way, self.way_ns(flow, way)));
         all.min_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or((0, f64::INFINITY))
     }
 

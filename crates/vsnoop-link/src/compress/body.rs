@@ -26,10 +26,24 @@ const FLAG_DICTIONARY: u8 = 0b1000;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DecodeError {
     Truncated,
-    Unknown { tag: u8 },
-    TooLong { bytes: u32 },
-    Context { number: u16 },
-    Window { log: u8 },
+    Unknown {
+        tag: u8,
+    },
+    /// By a codec that the receiver does not accept.
+    Codec {
+        name: &'static str,
+    },
+    TooLong {
+        bytes: u32,
+    },
+    Context {
+        number: u16,
+    },
+    Window {
+        log: u8,
+    },
+    /// More contexts than the peer may have over all its connections.
+    Memory,
     Content(&'static str),
 }
 
@@ -38,10 +52,32 @@ impl fmt::Display for DecodeError {
         match self {
             Self::Truncated => f.write_str("a compressed message is cut in its head"),
             Self::Unknown { tag } => write!(f, "a compressed message of unknown kind {tag:#04x}"),
+            Self::Codec { name } => write!(f, "{name}, which is not accepted here"),
             Self::TooLong { bytes } => write!(f, "a compressed message of {bytes} bytes"),
-            Self::Context { number } => write!(f, "no compression context {number}"),
-            Self::Window { log } => write!(f, "a compression window of 2^{log} bytes"),
+            Self::Context { number } => write!(
+                f,
+                "compression context {number}, which was not begun or is not accepted here"
+            ),
+            Self::Window { log } => {
+                write!(f, "a compression window of 2^{log} bytes, which is not accepted here")
+            }
+            Self::Memory => f.write_str("more contexts than the peer has memory for"),
             Self::Content(what) => write!(f, "a compressed message is damaged: {what}"),
+        }
+    }
+}
+
+impl DecodeError {
+    /// Whether the sender has used what the receiver's [`Limits`] do not allow; other bodies are
+    /// damaged.
+    pub fn is_beyond_limits(&self) -> bool {
+        match self {
+            Self::Codec { .. }
+            | Self::TooLong { .. }
+            | Self::Context { .. }
+            | Self::Window { .. }
+            | Self::Memory => true,
+            Self::Truncated | Self::Unknown { .. } | Self::Content(_) => false,
         }
     }
 }
@@ -100,8 +136,14 @@ impl Head {
         }
         let original_bytes = original_bytes as usize;
         match tag & CODEC_MASK {
+            CODEC_LZ4 if tag == CODEC_LZ4 && !limits.codecs.lz4 => {
+                Err(DecodeError::Codec { name: "lz4" })
+            }
             CODEC_LZ4 if tag == CODEC_LZ4 => Ok((Self { codec: Codec::Lz4, original_bytes }, rest)),
             CODEC_ZSTD if tag & !(CODEC_MASK | FLAG_NEW | FLAG_DICTIONARY) == 0 => {
+                if !limits.codecs.zstd {
+                    return Err(DecodeError::Codec { name: "zstd" });
+                }
                 let (&number, mut rest) = rest.split_first_chunk().ok_or(DecodeError::Truncated)?;
                 let context = ContextId {
                     dictionary: tag & FLAG_DICTIONARY != 0,
@@ -137,11 +179,11 @@ mod tests {
             let mut bytes = Vec::new();
             head.write(&mut bytes);
             for cut in 0..bytes.len() {
-                let error = Head::read(&bytes[..cut], &Limits::default()).unwrap_err();
+                let error = Head::read(&bytes[..cut], &Limits::MOST).unwrap_err();
                 assert_eq!(error, DecodeError::Truncated);
             }
             bytes.push(7);
-            assert_eq!(Head::read(&bytes, &Limits::default()).unwrap(), (head, &[7][..]));
+            assert_eq!(Head::read(&bytes, &Limits::MOST).unwrap(), (head, &[7][..]));
         }
     }
 
@@ -149,7 +191,7 @@ mod tests {
     fn an_unknown_tag_is_refused() {
         let known = [CODEC_LZ4, CODEC_ZSTD, CODEC_ZSTD | 4, CODEC_ZSTD | 8, CODEC_ZSTD | 12];
         for tag in (0..=255).filter(|tag| !known.contains(tag)) {
-            let error = Head::read(&[tag, 0, 0, 9, 0, 0, 17, 0], &Limits::default()).unwrap_err();
+            let error = Head::read(&[tag, 0, 0, 9, 0, 0, 17, 0], &Limits::MOST).unwrap_err();
             assert_eq!(error, DecodeError::Unknown { tag });
         }
     }

@@ -2,31 +2,39 @@
 //!
 //! A decoder keeps the contexts that the sender has begun, each in the slot that the sender named.
 //! It believes nothing: numbers, windows and lengths are held against its own [`Limits`] before
-//! memory is touched, and whatever does not come out at exactly the length it has said is an error.
-//! After an error the two sides' contexts are out of step, so the connection must end.
+//! memory is touched, and new contexts against the memory that the peer has left. Whatever does not
+//! come out at exactly the length it has said is an error. After an error the two sides' contexts
+//! are out of step, so the connection must end.
+
+use std::sync::Arc;
 
 use super::body::{Codec, ContextId, DecodeError, Head};
 use super::clock::Clock;
+use super::limits::{LEAST_WINDOW_LOG, context_bytes};
 use super::stream::Decompressor;
-use super::{Limits, Stats};
-
-/// zstd's least window (ZSTD_WINDOWLOG_ABSOLUTEMIN). Zero it takes for its default, which is 128
-/// MB.
-const LEAST_WINDOW_LOG: u8 = 10;
+use super::{DecoderMemory, Limits, Stats};
 
 /// Receiver's side of one ordered connection.
 pub struct Decoder {
     limits: Limits,
-    flows: Vec<Option<Decompressor>>,
-    dictionaries: Vec<Option<Decompressor>>,
+    flows: Vec<Option<Context>>,
+    dictionaries: Vec<Option<Context>>,
+    memory: Arc<DecoderMemory>,
     clock_ns: Clock,
     stats: Stats,
 }
 
+struct Context {
+    stream: Decompressor,
+    /// Bytes of the peer's memory that it has: those of its largest window, which zstd keeps.
+    taken_bytes: u64,
+}
+
 impl Decoder {
-    pub fn new(limits: Limits, clock_ns: Clock) -> Self {
+    /// `memory` is shared by all decoders of the peer.
+    pub fn new(limits: Limits, memory: Arc<DecoderMemory>, clock_ns: Clock) -> Self {
         let (flows, dictionaries) = (Vec::new(), Vec::new());
-        Self { limits, flows, dictionaries, clock_ns, stats: Stats::default() }
+        Self { limits, flows, dictionaries, memory, clock_ns, stats: Stats::default() }
     }
 
     pub fn stats(&self) -> &Stats {
@@ -55,7 +63,7 @@ impl Decoder {
         match head.codec {
             Codec::Lz4 => lz4_block(body, out),
             Codec::Zstd { context, new_window_log } => {
-                Ok(self.context(context, new_window_log)?.message(body, out)?)
+                Ok(self.context(context, new_window_log)?.stream.message(body, out)?)
             }
         }
     }
@@ -64,7 +72,7 @@ impl Decoder {
         &mut self,
         id: ContextId,
         new_window_log: Option<u8>,
-    ) -> Result<&mut Decompressor, DecodeError> {
+    ) -> Result<&mut Context, DecodeError> {
         let limits = &self.limits;
         let (slots, count, window_log_max) = match id.dictionary {
             false => (&mut self.flows, limits.flows, limits.flow_window_log),
@@ -83,10 +91,22 @@ impl Decoder {
             if slots.len() <= index {
                 slots.resize_with(index + 1, || None);
             }
+            let wanted_bytes = context_bytes(log);
             match &mut slots[index] {
-                Some(context) => context.restart(log)?,
+                Some(context) => {
+                    let more_bytes = wanted_bytes.saturating_sub(context.taken_bytes);
+                    if !self.memory.take(more_bytes) {
+                        return Err(DecodeError::Memory);
+                    }
+                    context.taken_bytes += more_bytes;
+                    context.stream.restart(log)?;
+                }
                 slot => {
-                    *slot = Some(Decompressor::new(log)?);
+                    let stream = Decompressor::new(log)?;
+                    if !self.memory.take(wanted_bytes) {
+                        return Err(DecodeError::Memory);
+                    }
+                    *slot = Some(Context { stream, taken_bytes: wanted_bytes });
                     self.stats.contexts += 1;
                 }
             }
@@ -97,7 +117,14 @@ impl Decoder {
     /// What the contexts hold, in bytes.
     pub fn memory_bytes(&self) -> usize {
         let contexts = self.flows.iter().chain(&self.dictionaries).flatten();
-        contexts.map(Decompressor::memory_bytes).sum()
+        contexts.map(|context| context.stream.memory_bytes()).sum()
+    }
+}
+
+impl Drop for Decoder {
+    fn drop(&mut self) {
+        let contexts = self.flows.iter().chain(&self.dictionaries).flatten();
+        self.memory.give_back(contexts.map(|context| context.taken_bytes).sum());
     }
 }
 

@@ -55,12 +55,12 @@ pub struct Encoder {
 }
 
 impl Encoder {
-    /// `limits` are those of the receiver, too.
+    /// `limits` are within those that the receiver has stated in its hello.
     pub fn new(limits: Limits, clock_ns: Clock) -> Self {
         Self {
             flows: ContextSlots::new(limits.flows),
             dictionaries: ContextSlots::new(limits.dictionaries),
-            judge: Judge::default(),
+            judge: Judge::new(limits.codecs),
             clock_ns,
             limits,
             clock: 0,
@@ -97,9 +97,11 @@ impl Encoder {
         now_ns: u64,
         out: &mut Vec<u8>,
     ) -> Encoded {
-        if policy.method == Method::Off {
+        let method = policy.method.accepted(self.limits.codecs);
+        if method == Method::Off {
             return Encoded::Raw;
         }
+        let policy = &Policy { method, ..*policy };
         let bytes: usize = parts.iter().map(|part| part.len()).sum();
         self.clock += 1;
         self.stats.messages += 1;
@@ -135,6 +137,7 @@ impl Encoder {
         };
         if let (Some(window), Some(level)) = (policy.dictionary, level)
             && self.limits.dictionaries > 0
+            && self.limits.codecs.zstd
         {
             if policy.method == Method::Auto && !self.judge.dictionary_keeps_up(bytes, now_ns) {
                 self.stats.busy_ns += (self.clock_ns)().saturating_sub(began);

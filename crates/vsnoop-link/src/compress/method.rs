@@ -1,12 +1,14 @@
 //! What a rule may ask of compression, as people write it: `off`, `lz4`, `zstd`, `zstd:3`, `auto`.
 //!
-//! A method is a property of the sender alone: every body says how it was made, so a method changes
-//! between two messages of a flow without a word to the receiver.
+//! A method is the sender's choice among the codecs that the receiver accepts: every body says how
+//! it was made, so a method changes between two messages of a flow without a word to the receiver.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::Codecs;
 
 /// The level of `zstd` without a level: measured, the one that keeps up with a gigabit on one core.
 pub const DEFAULT_ZSTD_LEVEL: i32 = 1;
@@ -23,6 +25,18 @@ pub enum Method {
     },
     /// Per flow, whatever shortens its way over the link: see [`super::auto`].
     Auto,
+}
+
+impl Method {
+    /// The method to use for a receiver that accepts these codecs.
+    pub fn accepted(self, codecs: Codecs) -> Self {
+        match self {
+            Self::Lz4 if !codecs.lz4 => Self::Off,
+            Self::Zstd { .. } if !codecs.zstd => Self::Off,
+            Self::Auto if codecs == Codecs::NONE => Self::Off,
+            method => method,
+        }
+    }
 }
 
 impl fmt::Display for Method {

@@ -31,6 +31,7 @@ mod clock;
 mod decision;
 mod decoder;
 mod encoder;
+mod limits;
 mod method;
 mod probe;
 mod stats;
@@ -42,44 +43,9 @@ pub use clock::Clock;
 pub use decision::Decision;
 pub use decoder::Decoder;
 pub use encoder::{Encoded, Encoder};
+pub use limits::{Codecs, DecoderMemory, Limits};
 pub use method::{DEFAULT_ZSTD_LEVEL, Method, MethodError, Owner, Policy, ZSTD_LEVELS};
 pub use stats::Stats;
-
-/// What a connection's contexts may take: the receiver has room for it, the sender keeps to it.
-/// Both ends have the default; other ones would be another version of the protocol.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Flows with a context at a time.
-    pub flows: u16,
-    /// Logarithm of a flow's window: how far back a message may refer, in bytes.
-    pub flow_window_log: u8,
-    /// Contexts that many flows share. Each takes memory of its whole window.
-    pub dictionaries: u16,
-    pub dictionary_window_log: u8,
-    /// The longest message.
-    pub message_bytes: u32,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            flows: 64,
-            flow_window_log: 20,
-            dictionaries: 2,
-            dictionary_window_log: 27,
-            message_bytes: 65_535 + 128,
-        }
-    }
-}
-
-impl Limits {
-    /// The most that a receiver's contexts take, whatever its sender does. Measured: half a
-    /// megabyte beside each window.
-    pub fn decoder_bytes_max(&self) -> u64 {
-        let all = |count: u16, log: u8| u64::from(count) * ((1 << log.min(40)) + (512 << 10));
-        all(self.flows, self.flow_window_log) + all(self.dictionaries, self.dictionary_window_log)
-    }
-}
 
 #[cfg(test)]
 mod tests;

@@ -42,11 +42,12 @@ pub fn encoder(limits: Limits) -> Encoder {
 }
 
 pub fn decoder(limits: Limits) -> Decoder {
-    Decoder::new(limits, Box::new(|| 0))
+    let memory = DecoderMemory::new(limits.decoder_bytes_max());
+    Decoder::new(limits, memory.into(), Box::new(|| 0))
 }
 
 pub fn packer() -> super::unit::Packer {
-    super::unit::Packer::new(Box::new(|| 0))
+    super::unit::Packer::new(Codecs::ALL, Box::new(|| 0))
 }
 
 pub fn unpacker() -> super::unit::Unpacker {
@@ -64,7 +65,7 @@ pub fn tight() -> Limits {
         flow_window_log: 15,
         dictionaries: 1,
         dictionary_window_log: 20,
-        ..Limits::default()
+        ..Limits::MOST
     }
 }
 

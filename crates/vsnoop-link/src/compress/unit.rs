@@ -15,7 +15,7 @@ use zstd_safe::{CCtx, CParameter, DCtx, DParameter, FrameFormat, ResetDirective,
 use super::auto::{FlowKey, Judge, Measured};
 use super::clock::Clock;
 use super::encoder::{joined, lz4_block};
-use super::{Decision, DecodeError, Encoded, Method, Policy, Stats, decoder};
+use super::{Codecs, Decision, DecodeError, Encoded, Method, Policy, Stats, decoder};
 
 const TAG_LZ4: u8 = 0;
 const TAG_ZSTD: u8 = 1;
@@ -67,6 +67,8 @@ pub struct Packer {
     scratch: Vec<u8>,
     trial: Vec<u8>,
     judge: Judge,
+    /// What the receiver accepts.
+    codecs: Codecs,
     /// Of the last flow that had each slot.
     guesses: Vec<Option<(FlowKey, f64)>>,
     clock_ns: Clock,
@@ -74,12 +76,14 @@ pub struct Packer {
 }
 
 impl Packer {
-    pub fn new(clock_ns: Clock) -> Self {
+    /// For a receiver that accepts these codecs.
+    pub fn new(codecs: Codecs, clock_ns: Clock) -> Self {
         Self {
             zstd: CCtx::create(),
             scratch: Vec::new(),
             trial: Vec::new(),
-            judge: Judge::default(),
+            judge: Judge::new(codecs),
+            codecs,
             guesses: vec![None; GUESSES],
             clock_ns,
             stats: Stats::default(),
@@ -133,14 +137,15 @@ impl Packer {
         let raw_bytes = cut.step(cut.limit_bytes.saturating_sub(cut.head.len())).max(1);
         let raw_bytes = raw_bytes.min(cut.payload.len());
         let raw = Packed { payload_bytes: raw_bytes, encoded: Encoded::Raw };
-        if policy.method == Method::Off {
+        let asked = policy.method.accepted(self.codecs);
+        if asked == Method::Off {
             return raw;
         }
         let began = (self.clock_ns)();
         self.stats.messages += 1;
         let key = (policy.owner, flow);
         let parts = [cut.head, cut.payload];
-        let method = self.judge.method(key, policy.method, &parts, now_ns, &mut self.stats);
+        let method = self.judge.method(key, asked, &parts, now_ns, &mut self.stats);
         let start = out.len();
         let payload_bytes = match method {
             Method::Off | Method::Auto => None,
@@ -157,7 +162,7 @@ impl Packer {
         self.stats.busy_ns += ns;
         if method != Method::Off {
             let result = Measured { bytes_in, bytes_out, smaller: packed.is_some(), ns };
-            self.judge.measured(key, policy.method, method, result, now_ns);
+            self.judge.measured(key, asked, method, result, now_ns);
         }
         packed.unwrap_or(raw)
     }
@@ -284,12 +289,22 @@ impl Unpacker {
         &self.stats
     }
 
-    /// Appends what `body` was made from, at most 65,535 bytes. An error costs this unit alone, and
-    /// leaves `out` as it was.
-    pub fn decompress(&mut self, body: &[u8], out: &mut Vec<u8>) -> Result<(), DecodeError> {
+    /// Appends what `body` was made from, at most 65,535 bytes. An error leaves `out` as it was; it
+    /// costs this unit alone, unless it is [beyond the limits](DecodeError::is_beyond_limits).
+    pub fn decompress(
+        &mut self,
+        body: &[u8],
+        accepted: Codecs,
+        out: &mut Vec<u8>,
+    ) -> Result<(), DecodeError> {
         let began = (self.clock_ns)();
         let (&[tag, a, b], content) =
             body.split_first_chunk::<HEAD_BYTES>().ok_or(DecodeError::Truncated)?;
+        match tag {
+            TAG_LZ4 if !accepted.lz4 => return Err(DecodeError::Codec { name: "lz4" }),
+            TAG_ZSTD if !accepted.zstd => return Err(DecodeError::Codec { name: "zstd" }),
+            _ => {}
+        }
         let start = out.len();
         out.resize(start + usize::from(u16::from_be_bytes([a, b])), 0);
         let result = match tag {

@@ -14,6 +14,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::Direction;
+use crate::compress::Limits;
 
 /// A message is at most this long, without its length.
 pub const MOST_BYTES: usize = 4096;
@@ -52,6 +53,9 @@ pub struct Hello {
     /// Diverted packets to these prefixes are let in there, and to no others.
     #[serde(default)]
     pub takes: Vec<IpNet>,
+    /// What it decompresses; the other end compresses by nothing else.
+    #[serde(default)]
+    pub accepts: Limits,
     /// Its program and version, for messages to people.
     #[serde(default)]
     pub software: String,
@@ -70,7 +74,7 @@ pub struct Versions {
 
 impl Versions {
     /// Versions that this program speaks.
-    pub const OURS: Self = Self { min: 1, max: 1 };
+    pub const OURS: Self = Self { min: 2, max: 2 };
 
     /// The newest common version.
     pub fn common(self, other: Self) -> Option<u16> {

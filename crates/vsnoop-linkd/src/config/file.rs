@@ -17,10 +17,11 @@ use serde::Deserialize;
 use toml::{Spanned, Value};
 
 use super::{
-    AuthorityConfig, CONNECTIONS, Compress, Config, ConfigError, Divert, MTU_BYTES, PORT,
-    PeerConfig, PortConfig, PortKind, Rules, Selector, Transport, TrustConfig, ValueError,
+    AcceptConfig, AuthorityConfig, CONNECTIONS, Compress, Config, ConfigError, Divert, MTU_BYTES,
+    PORT, PeerConfig, PortConfig, PortKind, Rules, Selector, Transport, TrustConfig, ValueError,
     WhenDown, value,
 };
+use vsnoop_link::compress::Codecs;
 use vsnoop_link::forwarding::{Mac, SourceFilter};
 use vsnoop_link::handshake::MOST_TAKES;
 
@@ -105,6 +106,8 @@ struct PeerTable {
     address: Field,
     transport: Field,
     connections: Field,
+    accept: Field,
+    accept_dictionary: Field,
 }
 
 #[derive(Deserialize)]
@@ -136,8 +139,15 @@ pub fn parse(file: &Path, text: &str) -> Result<Config> {
         Some(name) => name,
         None => reader.stem()?,
     };
-    let peers = reader.peers(&document.peer)?;
+    let mut peers = reader.peers(&document.peer)?;
     let ports = reader.ports(&document.port, &name)?;
+    let compress = reader.compress(&document.compress, &peers)?;
+    for (table, peer) in document.peer.iter().zip(&mut peers) {
+        // A host that keeps dictionaries for what it sends has memory for those of the peer.
+        if table.get_ref().accept_dictionary.is_none() {
+            peer.accept.dictionary_bytes = compress.largest_dictionary(&peer.name);
+        }
+    }
     let config = Config {
         file: file.to_owned(),
         network: reader
@@ -159,7 +169,7 @@ pub fn parse(file: &Path, text: &str) -> Result<Config> {
         dead_after: reader
             .time("link.dead_after", &link.dead_after, 1, 300)?
             .unwrap_or(Duration::from_secs(5)),
-        compress: reader.compress(&document.compress, &peers)?,
+        compress,
         diverts: reader.diverts(&document.divert, &peers)?,
         local: reader.local(&link.local)?,
         name,
@@ -441,7 +451,28 @@ impl Reader<'_> {
             address: self.text("peer.address", &peer.address, str::parse)?,
             transport,
             connections: connections.unwrap_or(4),
+            accept: self.accept(peer)?,
         })
+    }
+
+    /// What the peer itself says; rules may give it a dictionary, too.
+    fn accept(&self, peer: &PeerTable) -> Result<AcceptConfig> {
+        let allowed = "give off, lz4 or zstd, or a list of lz4 and zstd";
+        let codecs = |text: &str| match text {
+            "off" => Some(Codecs::NONE),
+            "lz4" => Some(Codecs { lz4: true, zstd: false }),
+            "zstd" => Some(Codecs { lz4: false, zstd: true }),
+            _ => None,
+        };
+        let listed = self.list("peer.accept", &peer.accept, codecs, allowed)?;
+        let has = |codec: fn(&Codecs) -> bool| listed.is_empty() || listed.iter().any(codec);
+        let codecs = Codecs { lz4: has(|codecs| codecs.lz4), zstd: has(|codecs| codecs.zstd) };
+        let dictionary_bytes =
+            self.text("peer.accept_dictionary", &peer.accept_dictionary, |text| match text {
+                "off" => Ok(None),
+                size => value::dictionary(size).map(Some),
+            })?;
+        Ok(AcceptConfig { codecs, dictionary_bytes: dictionary_bytes.flatten() })
     }
 
     fn compress(&self, tables: &[Spanned<CompressTable>], peers: &[PeerConfig]) -> Result<Rules> {

@@ -5,6 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::value::Address;
+use vsnoop_link::compress::{Codecs, Limits};
 use vsnoop_link::identity::PublicKey;
 
 /// Another host.
@@ -17,6 +18,43 @@ pub struct PeerConfig {
     pub transport: Transport,
     /// Ordered transports: connections beside each other.
     pub connections: u8,
+    pub accept: AcceptConfig,
+}
+
+/// What a peer may have decompressed here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AcceptConfig {
+    pub codecs: Codecs,
+    /// Largest window of a dictionary, bytes; `None`: no dictionaries.
+    pub dictionary_bytes: Option<u32>,
+}
+
+/// Contexts of flows in one direction of a session, over all its connections. Each takes up to 1.5
+/// MB.
+const SESSION_FLOWS: u16 = 128;
+/// Sessions of a peer whose decoders have all that they may have at the same time: the one in use,
+/// and those that still retire.
+const FULL_SESSIONS: u64 = 3;
+
+impl PeerConfig {
+    /// Limits of each of its connections.
+    pub fn accepts(&self) -> Limits {
+        let AcceptConfig { codecs, dictionary_bytes } = self.accept;
+        // A rule's window is rounded up to a power of two by the sender.
+        let dictionary_window_log =
+            dictionary_bytes.map_or(0, |bytes| bytes.next_power_of_two().trailing_zeros() as u8);
+        let flows = SESSION_FLOWS / u16::from(self.connections.max(1));
+        let asked = Limits { codecs, flows, dictionary_window_log, ..Limits::MOST };
+        Limits::MOST.within(asked)
+    }
+
+    /// The most that decoders of the peer take, over all its connections and sessions, bytes.
+    pub fn decoder_bytes_max(&self) -> u64 {
+        if !self.transport.is_ordered() {
+            return 0;
+        }
+        FULL_SESSIONS * u64::from(self.connections) * self.accepts().decoder_bytes_max()
+    }
 }
 
 /// How a peer proves that it is one.

@@ -133,6 +133,12 @@ impl Rules {
         if rules.len() > MOST { Err(TooManyRules) } else { Ok(Self { rules, set: 0 }) }
     }
 
+    /// The largest dictionary that frames to a peer may have, bytes.
+    pub fn largest_dictionary(&self, peer: &str) -> Option<u32> {
+        let concerned = |rule: &&Compress| rule.selector.peer.as_ref().is_none_or(|of| of == peer);
+        self.rules.iter().filter(concerned).filter_map(|rule| rule.dictionary_bytes).max()
+    }
+
     /// In the order in which they are tried.
     pub fn iter(&self) -> impl Iterator<Item = &Compress> {
         self.rules.iter()
@@ -252,7 +258,7 @@ impl From<Vm> for String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::TrustConfig;
+    use super::super::{AcceptConfig, TrustConfig};
     use super::*;
 
     fn rule(peer: Option<&str>, prefix: Option<&str>, method: &str) -> Compress {
@@ -391,6 +397,10 @@ mod tests {
             address: None,
             transport,
             connections: 4,
+            accept: AcceptConfig {
+                codecs: vsnoop_link::compress::Codecs::ALL,
+                dictionary_bytes: None,
+            },
         };
         let peers = [peer("b", Transport::Udp), peer("c", Transport::Tls)];
         for (method, of, fits) in [

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::*;
+use vsnoop_link::compress::{Codecs, Limits};
 
 const FILE: &str = "/etc/vsnoop/link/office.toml";
 const KEY_B: &str = "YmJiYmJiYmJiYmJiYmJiYmJiYmJiYmJiYmJiYmJiYmI=";
@@ -15,6 +16,31 @@ fn parse(text: &str) -> Result<Config, ConfigError> {
 }
 
 const LEAST: &str = "[link]\n[[port]]\nbridge = \"br0\"\n[[peer]]\nname = \"b\"\nkey = \"KEY_B\"\n";
+
+#[test]
+fn a_peer_may_use_what_it_is_given_and_no_dictionary_unless_a_rule_has_one() {
+    let accepts = |peer: &str, rule: &str| {
+        let text = format!("{LEAST}transport = \"tls\"\n{peer}\n{rule}");
+        let config = parse(&text).unwrap_or_else(|error| panic!("{error}"));
+        (config.peers[0].accepts(), config.peers[0].decoder_bytes_max())
+    };
+    let (limits, bytes) = accepts("", "");
+    assert_eq!((limits.codecs, limits.dictionaries), (Codecs::ALL, 0));
+    // Three sessions of four connections with 32 flows of a window of a megabyte.
+    assert_eq!(bytes, 3 * 4 * 32 * (1536 << 10));
+    let rule = "[[compress]]\nmethod = \"zstd\"\ndictionary = \"5M\"\n";
+    let (limits, _) = accepts("", rule);
+    assert_eq!((limits.dictionaries, limits.dictionary_window_log), (2, 23));
+    let (limits, _) = accepts("accept_dictionary = \"off\"", rule);
+    assert_eq!(limits.dictionaries, 0);
+    let (limits, _) = accepts("accept_dictionary = \"128M\"", "");
+    assert_eq!((limits.dictionaries, limits.dictionary_window_log), (2, 27));
+    let (limits, bytes) = accepts("accept = \"lz4\"", rule);
+    assert_eq!(limits.codecs, Codecs { lz4: true, zstd: false });
+    assert_eq!((limits.flows, limits.dictionaries, bytes), (0, 0, 0));
+    assert_eq!(accepts("accept = [\"lz4\", \"zstd\"]", "").0.codecs, Codecs::ALL);
+    assert_eq!(accepts("accept = \"off\"", "").0.codecs, Limits::NONE.codecs);
+}
 
 #[test]
 fn a_port_may_have_fixed_source_addresses() {
@@ -55,6 +81,7 @@ fn what_is_not_said_has_a_default() {
     assert_eq!(peer.trust, TrustConfig::Key(KEY_B.parse().unwrap()));
     assert_eq!((peer.address.clone(), peer.transport), (None, Transport::Udp));
     assert!(config.compress.is_empty());
+    assert_eq!(peer.accept, AcceptConfig { codecs: Codecs::ALL, dictionary_bytes: None });
 }
 
 #[test]
@@ -192,6 +219,8 @@ fn an_error_names_file_line_key_and_what_is_allowed() {
         (format!("{port}[[peer]]\nname = \"b\"\nkey = \"abc\"\n"), 6, &["peer.key", "keygen"]),
         (format!("{port}[[peer]]\nname = \"b\"\nsubject = \"b\"\n"), 4, &["peer b", "link.ca"]),
         (peer("transport = \"quic\"\n"), 7, &["peer.transport = \"quic\"", "udp, tls or tcp"]),
+        (peer("accept = \"gzip\"\n"), 7, &["peer.accept", "off, lz4 or zstd"]),
+        (peer("accept_dictionary = \"1G\"\n"), 7, &["peer.accept_dictionary", "1M to 128M"]),
         (peer("connections = 4\n"), 7, &["peer.connections", "udp"]),
         (peer("transport = \"tls\"\nconnections = 17\n"), 8, &["1 to 16"]),
         (peer("address = \"a b\"\n"), 7, &["peer.address", "192.0.2.2:7946"]),

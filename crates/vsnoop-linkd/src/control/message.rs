@@ -229,6 +229,8 @@ pub struct PeerStatus {
     pub queue_bytes: u64,
     /// Messages of its sessions that were ignored because they were more than sessions need.
     pub excess: u64,
+    /// Records compressed by what this host does not accept; each ended its session.
+    pub not_accepted: u64,
     /// Frames, or the parts that a slow path makes of them, dropped before they were sent, by
     /// reason: "down" (no session, or it ended), "queue_full" (no room), "queue_late" (waited too
     /// long); "send" counts datagrams, which the host refused.

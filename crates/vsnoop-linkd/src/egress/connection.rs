@@ -357,7 +357,7 @@ pub mod testing {
         let (far, _) = listener.accept().unwrap();
         socket.set_nonblocking(true).unwrap();
         let sealer = Sealer::new(Suite::Plain, &Material { key: [1; 32], nonce: [2; 12] }, 1, 0, 0);
-        let encoder = Encoder::new(Contexts::default(), coding_clock());
+        let encoder = Encoder::new(Contexts::MOST, coding_clock());
         let limits = Limits::default();
         (Connection::new(socket, Encryption::Records(sealer), limits, encoder, Arc::default()), far)
     }

@@ -19,7 +19,7 @@ use crate::frame::{Frame, WholeFrame};
 use crate::io::udp::{MAX_SEGMENTS, MAX_SEND_BYTES, Segmenting};
 use crate::stats::{PeerStats, RuleStats};
 use vsnoop_link::compress::unit::{self, Cut, Packer};
-use vsnoop_link::compress::{Decision, Encoded, Policy};
+use vsnoop_link::compress::{Codecs, Decision, Encoded, Policy};
 use vsnoop_link::wire::fragment::{Fragment, Fragments};
 use vsnoop_link::wire::item::{
     FRAME_HEADER_BYTES, FrameHeader, fragment_header, unit_header, unit_part_header,
@@ -69,10 +69,12 @@ struct UnitsOf<'a> {
 }
 
 impl DatagramSender {
+    /// Compresses by codecs that the receiver accepts.
     pub fn new(
         sealer: Sealer,
         address: Option<SocketAddr>,
         limit_bytes: usize,
+        accepted: Codecs,
         counts: Arc<SessionCounts>,
     ) -> Self {
         Self {
@@ -87,7 +89,7 @@ impl DatagramSender {
             next_fragment: 0,
             next_unit: 0,
             unit_datagrams: unit::datagrams(0.0),
-            packer: Packer::new(coding_clock()),
+            packer: Packer::new(accepted, coding_clock()),
             body: Vec::new(),
             too_long: None,
             sealed_bytes: 0,
@@ -419,7 +421,8 @@ mod tests {
         let (socket, far) = (UdpSocket::bind(here), std::net::UdpSocket::bind(here));
         let (socket, far) = (socket.unwrap(), far.unwrap().local_addr().unwrap());
         let sealer = Sealer::new(Suite::Plain, &Material { key: [1; 32], nonce: [2; 12] }, 1, 0, 0);
-        let mut datagrams = DatagramSender::new(sealer, Some(far), 1472, Arc::default());
+        let mut datagrams =
+            DatagramSender::new(sealer, Some(far), 1472, Codecs::ALL, Arc::default());
         let stats = PeerStats::default();
         let policy = Policy { method: Method::Lz4, owner: Owner::Named(0), dictionary: None };
         let compressions =

@@ -2,18 +2,20 @@
 
 use std::io::{self, Read};
 use std::net::TcpStream;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
+use super::turn::Share;
 use crate::counts::SessionCounts;
 use crate::stats::PeerStats;
-use vsnoop_link::compress::Decoder;
+use vsnoop_link::compress::{DecodeError, Decoder};
 use vsnoop_link::wire::item::{Item, Way};
 use vsnoop_link::wire::seal::Opener;
 use vsnoop_link::wire::stream::{Cutter, LENGTH_BYTES};
 use vsnoop_packet::offload::state::OffloadState;
 
-/// Bounds how long one connection keeps the thread from the others.
+/// Bounds how long one connection keeps the thread from the others, beside its peer's share.
 const READS_PER_PASS: usize = 16;
 
 /// Most bytes of one read of a TLS stream.
@@ -31,13 +33,34 @@ pub enum Received<'a> {
     Message(&'a [u8]),
 }
 
+/// Why a connection cannot be received any more.
+#[derive(Debug, thiserror::Error)]
+pub enum ReceiveError {
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// The peer does what our hello has ruled out.
+    #[error("the peer has sent {0}")]
+    NotAccepted(DecodeError),
+}
+
+/// What is left when the reading of a connection stops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Left {
+    /// Nothing but what the socket has.
+    Nothing,
+    /// What was read already: the peer's share of the turn is used up.
+    Read,
+}
+
 pub struct Connection {
     socket: TcpStream,
     decryption: Decryption,
     cutter: Cutter,
     decoder: Decoder,
     scratch: Vec<u8>,
+    /// Of a TLS stream: what was read last, and the part of it that TLS has not taken yet.
     raw: Vec<u8>,
+    unread: Range<usize>,
     counts: Arc<SessionCounts>,
 }
 
@@ -55,105 +78,111 @@ impl Connection {
             decoder,
             scratch: Vec::new(),
             raw: Vec::new(),
+            unread: 0..0,
             counts,
         }
     }
 
-    /// Reads what the socket holds; an error ends the connection.
+    /// Reads what the socket holds, as far as the peer's share of the turn goes; an error ends the
+    /// connection.
     pub fn receive(
         &mut self,
+        share: &mut Share,
         stats: &PeerStats,
         got: &mut dyn FnMut(Received<'_>),
-    ) -> io::Result<()> {
+    ) -> Result<Left, ReceiveError> {
+        // What the last turn has left, and what came with the end of the handshake.
+        let mut left = self.take(share, stats, got)?;
         for _ in 0..READS_PER_PASS {
-            let more = match self.decryption {
-                Decryption::Tls(_) => self.receive_tls(stats, got)?,
-                Decryption::Records(_) => self.receive_records(stats, got)?,
-            };
-            if !more {
+            if left == Left::Read || !self.read()? {
                 break;
             }
+            left = self.take(share, stats, got)?;
         }
-        Ok(())
+        Ok(left)
     }
 
-    /// One read; whether there may be more.
-    fn receive_records(
-        &mut self,
-        stats: &PeerStats,
-        got: &mut dyn FnMut(Received<'_>),
-    ) -> io::Result<bool> {
-        match waited(self.socket.read(self.cutter.space()))? {
-            None => Ok(false),
-            Some(0) => Err(ended()),
-            Some(bytes) => {
-                self.cutter.filled(bytes);
-                self.items(stats, got)?;
-                Ok(true)
+    /// One read; whether there was something.
+    fn read(&mut self) -> io::Result<bool> {
+        let read = match self.decryption {
+            // TLS itself would read no more than 4 KB at a time, so it is fed from a larger buffer.
+            Decryption::Tls(_) => {
+                self.raw.resize(RAW_BYTES, 0);
+                waited(self.socket.read(&mut self.raw))?
             }
-        }
-    }
-
-    /// One read. TLS itself would read no more than 4 KB at a time, so it is fed from a larger
-    /// buffer.
-    fn receive_tls(
-        &mut self,
-        stats: &PeerStats,
-        got: &mut dyn FnMut(Received<'_>),
-    ) -> io::Result<bool> {
-        let mut raw = std::mem::take(&mut self.raw);
-        raw.resize(RAW_BYTES, 0);
-        let read = waited(self.socket.read(&mut raw));
-        let result = match read {
-            Ok(Some(0)) => Err(ended()),
-            // What came with the end of the handshake may be in it already.
-            Ok(None) => self.feed(&[], stats, got).map(|()| false),
-            Ok(Some(bytes)) => self.feed(&raw[..bytes], stats, got).map(|()| true),
-            Err(error) => Err(error),
+            Decryption::Records(_) => waited(self.socket.read(self.cutter.space()))?,
         };
-        self.raw = raw;
-        result
+        let Some(bytes) = read else { return Ok(false) };
+        if bytes == 0 {
+            return Err(ended());
+        }
+        match self.decryption {
+            Decryption::Tls(_) => self.unread = 0..bytes,
+            Decryption::Records(_) => self.cutter.filled(bytes),
+        }
+        Ok(true)
     }
 
-    fn feed(
+    /// Takes the items of what was read.
+    fn take(
         &mut self,
-        mut bytes: &[u8],
+        share: &mut Share,
         stats: &PeerStats,
         got: &mut dyn FnMut(Received<'_>),
-    ) -> io::Result<()> {
+    ) -> Result<Left, ReceiveError> {
         loop {
-            let Decryption::Tls(tls) = &mut self.decryption else { return Ok(()) };
-            if !bytes.is_empty() {
-                tls.read_tls(&mut bytes)?;
+            if self.items(share, stats, got)? == Left::Read {
+                return Ok(Left::Read);
             }
-            let state = stats.open.time(|| tls.process_new_packets()).map_err(io::Error::other)?;
-            let closed = state.peer_has_closed();
-            while tls.wants_write() {
-                // The answer to a key update. A connection without room for it is broken.
-                tls.write_tls(&mut self.socket)?;
-            }
-            while let Decryption::Tls(tls) = &mut self.decryption {
-                match waited(tls.reader().read(self.cutter.space()))? {
-                    None | Some(0) => break,
-                    Some(bytes) => self.cutter.filled(bytes),
+            let Decryption::Tls(tls) = &mut self.decryption else { return Ok(Left::Nothing) };
+            match waited(tls.reader().read(self.cutter.space()))? {
+                None | Some(0) => {}
+                Some(bytes) => {
+                    self.cutter.filled(bytes);
+                    continue;
                 }
-                self.items(stats, got)?;
             }
-            if closed {
-                return Err(ended());
-            }
-            if bytes.is_empty() {
-                return Ok(());
+            if !self.decrypt(stats)? {
+                return Ok(Left::Nothing);
             }
         }
     }
 
-    fn items(&mut self, stats: &PeerStats, got: &mut dyn FnMut(Received<'_>)) -> io::Result<()> {
+    /// Lets TLS take a part of what was read; whether there may be more in it.
+    fn decrypt(&mut self, stats: &PeerStats) -> io::Result<bool> {
+        let Decryption::Tls(tls) = &mut self.decryption else { return Ok(false) };
+        let taken = if self.unread.is_empty() {
+            0
+        } else {
+            tls.read_tls(&mut &self.raw[self.unread.clone()])?
+        };
+        self.unread.start += taken;
+        let state = stats.open.time(|| tls.process_new_packets()).map_err(io::Error::other)?;
+        while tls.wants_write() {
+            // The answer to a key update. A connection without room for it is broken.
+            tls.write_tls(&mut self.socket)?;
+        }
+        if taken == 0 && state.plaintext_bytes_to_read() == 0 && state.peer_has_closed() {
+            return Err(ended());
+        }
+        Ok(taken > 0 || state.plaintext_bytes_to_read() > 0)
+    }
+
+    fn items(
+        &mut self,
+        share: &mut Share,
+        stats: &PeerStats,
+        got: &mut dyn FnMut(Received<'_>),
+    ) -> Result<Left, ReceiveError> {
         loop {
+            if share.is_used_up() {
+                return Ok(Left::Read);
+            }
             let next = self.cutter.cut().map_err(|too_long| {
                 io::Error::other(format!("an item of {} bytes: out of step", too_long.0))
             })?;
-            let Some(bytes) = next else { return Ok(()) };
+            let Some(bytes) = next else { return Ok(Left::Nothing) };
+            let bytes_in = bytes.len();
             stats.records_in.add(1);
             stats.wire_bytes_in.add((LENGTH_BYTES + bytes.len()) as u64);
             self.counts.received_packets.add(1);
@@ -167,18 +196,24 @@ impl Connection {
                     // On an ordered transport nothing can be missing but by an attacker's hand.
                     let (received, next) = opener.counts();
                     if received != next {
-                        return Err(io::Error::other("records are missing from the stream"));
+                        return Err(io::Error::other("records are missing from the stream").into());
                     }
                     item
                 }
             };
+            share.use_up(bytes_in);
             match Item::parse(item) {
                 Some(Item::Compressed(body)) => {
                     self.scratch.clear();
                     let before_ns = self.decoder.stats().busy_ns;
-                    self.decoder
-                        .decode(body, &mut self.scratch)
-                        .map_err(|error| io::Error::other(format!("decompression: {error}")))?;
+                    self.decoder.decode(body, &mut self.scratch).map_err(|error| {
+                        if error.is_beyond_limits() {
+                            ReceiveError::NotAccepted(error)
+                        } else {
+                            io::Error::other(format!("decompression: {error}")).into()
+                        }
+                    })?;
+                    share.use_up(self.scratch.len());
                     stats.decompress_ns.add(self.decoder.stats().busy_ns - before_ns);
                     stats.expanded_from.add(body.len() as u64);
                     stats.expanded_to.add(self.scratch.len() as u64);

@@ -16,7 +16,9 @@ use super::super::io::udp::Inbox;
 use super::super::shared::Shared;
 use super::reports::Reports;
 use super::session::DatagramSession;
+use super::turn::Share;
 use vsnoop_link::compress::unit::Unpacker;
+use vsnoop_link::compress::{Codecs, DecodeError};
 use vsnoop_link::wire::fragment::FRAME_BYTES;
 use vsnoop_link::wire::item::{Item, Way};
 use vsnoop_link::wire::replay::Fresh;
@@ -55,6 +57,9 @@ pub struct DatagramReceiver {
     /// By the index in the records of each.
     sessions: HashMap<u32, InstalledSession>,
     unpacker: Unpacker,
+    /// Where the datagrams of the inbox begin that no turn has had yet: a message, and an offset in
+    /// it.
+    left: Option<(usize, usize)>,
 }
 
 struct InstalledSession {
@@ -101,6 +106,7 @@ impl Default for DatagramReceiver {
             },
             sessions: HashMap::new(),
             unpacker: Unpacker::new(coding_clock()),
+            left: None,
         }
     }
 }
@@ -114,24 +120,38 @@ impl DatagramReceiver {
         self.sessions.retain(|_, installed| installed.session != session);
     }
 
+    /// Datagrams were received that no turn has had yet.
+    pub fn has_left(&self) -> bool {
+        self.left.is_some()
+    }
+
     /// Receives and opens one batch, and hands on its frames, in order; `false`: nothing waits.
+    /// Datagrams beyond the share of the turn are left, and the next call begins with them.
     pub fn receive(
         &mut self,
         shared: &Shared,
+        share: &mut Share,
         reports: &mut Reports,
         hand_on: HandOn<'_>,
     ) -> io::Result<bool> {
-        if !self.inbox.receive(&shared.udp)? {
+        let from = self.left.take();
+        if from.is_none() && !self.inbox.receive(&shared.udp)? {
             return Ok(false);
         }
+        let (first, skipped) = from.unwrap_or_default();
         let now_ns = shared.now_ns();
         let (messages, buffer) = self.inbox.parts();
         let (batch, unpacker) = (&mut self.batch, &mut self.unpacker);
-        let mut opening = Opening { batch, unpacker, shared, reports, now_ns };
-        for message in messages {
-            let mut at = message.begin;
+        let mut opening = Opening { batch, unpacker, share, shared, reports, now_ns };
+        for (number, message) in messages.iter().enumerate().skip(first) {
+            let mut at = message.begin + if number == first { skipped } else { 0 };
             let end = message.begin + message.length;
             while at < end {
+                if opening.share.is_used_up() {
+                    opening.batch.hand_on(buffer, hand_on);
+                    self.left = Some((number, at - message.begin));
+                    return Ok(true);
+                }
                 let next = (at + message.segment_bytes).min(end);
                 let datagram = at..next;
                 at = next;
@@ -150,6 +170,7 @@ impl DatagramReceiver {
 struct Opening<'a> {
     batch: &'a mut Batch,
     unpacker: &'a mut Unpacker,
+    share: &'a mut Share,
     shared: &'a Shared,
     reports: &'a mut Reports,
     now_ns: u64,
@@ -171,6 +192,7 @@ impl Opening<'_> {
         let Some((index, number)) = header_of(record) else {
             return shared.stats.unknown_datagrams.add(1);
         };
+        self.share.use_up(bytes);
         let Some(installed) = sessions.get_mut(&index) else {
             return shared.stats.unknown_datagrams.add(1);
         };
@@ -197,17 +219,23 @@ impl Opening<'_> {
             }
         }
         let item_at = datagram.start + HEADER_BYTES;
-        self.take(installed, item, item_at, ReceivedDatagram { from, is_newest, bytes });
+        let datagram = ReceivedDatagram { from, is_newest, bytes };
+        if let Err(error) = self.take(installed, item, item_at, datagram) {
+            // What else the session has sent is of no session from here on.
+            let InstalledSession { peer, session, .. } = *installed;
+            self.reports.not_accepted(peer, session, stats, format!("the peer has sent {error}"));
+            sessions.remove(&index);
+        }
     }
 
-    /// Takes an item, which lies at `item_at` in the inbox.
+    /// Takes an item, which lies at `item_at` in the inbox. An error: our hello does not accept it.
     fn take(
         &mut self,
         installed: &mut InstalledSession,
         item: &[u8],
         item_at: usize,
         datagram: ReceivedDatagram,
-    ) {
+    ) -> Result<(), DecodeError> {
         let InstalledSession { peer, session, ref mut opened } = *installed;
         let stats = &self.shared.peers[peer];
         let origin = Origin { peer, way: Way::of(item) };
@@ -221,18 +249,18 @@ impl Opening<'_> {
             }
             Some(Item::Fragment(offload, fragment, part)) => {
                 let whole = opened.rejoin.push(fragment, offload, part, self.now_ns);
-                let Some((offload, frame)) = whole else { return };
+                let Some((offload, frame)) = whole else { return Ok(()) };
                 let begin = self.batch.scratch.len();
                 self.batch.scratch.extend_from_slice(frame);
                 let range = begin..self.batch.scratch.len();
                 let lies = Lies::InScratch;
                 self.batch.frames.push(LyingFrame { origin, offload, lies, range });
             }
-            Some(Item::Unit { .. }) => self.unpack(peer, item),
+            Some(Item::Unit { .. }) => return self.unpack(peer, opened.accepted, item),
             Some(Item::UnitPart(fragment, part)) => {
                 let none = OffloadState::default();
                 if let Some((_, whole)) = opened.units.push(fragment, none, part, self.now_ns) {
-                    self.unpack(peer, whole);
+                    return self.unpack(peer, opened.accepted, whole);
                 }
             }
             Some(Item::Session(_)) => {
@@ -242,10 +270,11 @@ impl Opening<'_> {
             }
             Some(Item::Compressed(_)) | None => stats.refused_in.add(1),
         }
+        Ok(())
     }
 
     /// Decompresses a unit, an item, into the scratch buffer and makes it a frame.
-    fn unpack(&mut self, peer: usize, item: &[u8]) {
+    fn unpack(&mut self, peer: usize, accepted: Codecs, item: &[u8]) -> Result<(), DecodeError> {
         let stats = &self.shared.peers[peer];
         let (unpacker, scratch) = (&mut *self.unpacker, &mut self.batch.scratch);
         let begin = scratch.len();
@@ -253,8 +282,13 @@ impl Opening<'_> {
         let made = match Item::parse(item) {
             Some(Item::Unit { offload, offset, body }) => {
                 let before_ns = unpacker.stats().busy_ns;
-                let unpacked = unpacker.decompress(body, scratch);
+                let unpacked = unpacker.decompress(body, accepted, scratch);
                 stats.decompress_ns.add(unpacker.stats().busy_ns - before_ns);
+                if let Some(error) =
+                    unpacked.as_ref().err().filter(|error| error.is_beyond_limits())
+                {
+                    return Err(error.clone());
+                }
                 let offload =
                     unpacked.ok().and_then(|()| restore(&mut scratch[begin..], offset, offload));
                 offload.map(|offload| (offload, body.len()))
@@ -263,13 +297,16 @@ impl Opening<'_> {
         };
         let Some((offload, body_bytes)) = made else {
             scratch.truncate(begin);
-            return stats.refused_in.add(1);
+            stats.refused_in.add(1);
+            return Ok(());
         };
         let range = begin..scratch.len();
+        self.share.use_up(range.len());
         stats.expanded_from.add(body_bytes as u64);
         stats.expanded_to.add(range.len() as u64);
         let origin = Origin { peer, way: Way::of(item) };
         self.batch.frames.push(LyingFrame { origin, offload, lies: Lies::InScratch, range });
+        Ok(())
     }
 }
 
@@ -277,13 +314,14 @@ impl Opening<'_> {
 mod tests {
     use std::sync::Arc;
 
+    use super::super::turn::PEER_BYTES;
     use super::*;
     use crate::event::Event;
     use crate::io::udp::{MAX_SEGMENTS, Segmenting, UdpSocket};
     use crate::io::wake;
     use crate::own::Own;
     use vsnoop_link::compress::unit::Packer;
-    use vsnoop_link::compress::{Encoded, Method};
+    use vsnoop_link::compress::{Codecs, Encoded, Method};
     use vsnoop_link::forwarding;
     use vsnoop_link::wire::item::{SESSION, unit_header};
     use vsnoop_link::wire::seal::{Material, Opener, Sealer, Suite};
@@ -311,7 +349,7 @@ mod tests {
             let shared = Shared::new(table, Vec::new(), None, 1, udp, Own::default());
             let opener = Opener::new(Suite::Plain, &KEYS, 0, 0);
             let mut datagrams = DatagramReceiver::default();
-            let session = DatagramSession::new(vec![opener], Arc::default());
+            let session = DatagramSession::new(vec![opener], Codecs::ALL, Arc::default());
             datagrams.install(0, 1, INDEX, session);
             let sealer = Sealer::new(Suite::Plain, &KEYS, INDEX, 0, 0);
             let socket = UdpSocket::bind("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -343,7 +381,11 @@ mod tests {
             let mut to = |got: &mut dyn Iterator<Item = ReceivedFrame<'_>>| {
                 frames.extend(got.map(|frame| frame.bytes.to_vec()));
             };
-            while self.datagrams.receive(&self.shared, &mut self.reports, &mut to).unwrap() {}
+            let receive = &mut || {
+                let share = &mut Share::default();
+                self.datagrams.receive(&self.shared, share, &mut self.reports, &mut to)
+            };
+            while receive().unwrap() {}
             frames
         }
     }
@@ -351,7 +393,7 @@ mod tests {
     #[test]
     fn units_that_become_more_than_the_buffer_holds_all_arrive_and_in_order() {
         let mut ends = Ends::new();
-        let mut packer = Packer::new(coding_clock());
+        let mut packer = Packer::new(Codecs::ALL, coding_clock());
         let mut sent = Vec::new();
         let items: Vec<_> = (0..300u32)
             .map(|number| {
@@ -376,6 +418,60 @@ mod tests {
         let sequence = |frame: &Vec<u8>| frame[14 + 20 + 4..14 + 20 + 8].to_vec();
         assert!(received.iter().map(sequence).eq(sent.iter().map(sequence)));
         assert_eq!(ends.shared.peers[0].refused_in.get(), 0);
+    }
+
+    /// Units of super-packets with 60,000 zeros.
+    fn bombs(count: usize) -> Vec<Vec<u8>> {
+        let mut packer = Packer::new(Codecs::ALL, coding_clock());
+        let gso = Some(Gso { kind: GsoKind::TcpV4, size: 1448, ecn: false });
+        let offload = OffloadState { needs_checksum: true, gso };
+        let mut item = unit_header(offload, 0, Way::Forwarded).to_vec();
+        let mut frame = Segment { payload: 60_000, ..Segment::default() }.build();
+        let headers = frame.len() - 60_000;
+        frame[headers..].fill(0);
+        let done = packer.compress(Method::Zstd { level: 1 }, &[&frame], 1200, &mut item);
+        assert_eq!(done, Encoded::Compressed);
+        vec![item; count]
+    }
+
+    #[test]
+    fn a_turn_ends_with_its_share_and_the_next_goes_on_where_it_was() {
+        let mut ends = Ends::new();
+        ends.send(&bombs(300));
+        let (mut all, mut turns) = (0, 0);
+        loop {
+            let mut frames = 0;
+            let mut to = |got: &mut dyn Iterator<Item = ReceivedFrame<'_>>| frames += got.count();
+            let (share, reports) = (&mut Share::default(), &mut ends.reports);
+            if !ends.datagrams.receive(&ends.shared, share, reports, &mut to).unwrap() {
+                break;
+            }
+            assert!(frames * 60_000 <= PEER_BYTES + 60_100, "{frames} frames in a turn");
+            assert_eq!(share.is_used_up(), ends.datagrams.has_left());
+            (all, turns) = (all + frames, turns + 1);
+        }
+        assert_eq!(all, 300);
+        assert!(turns >= 300 * 60_000 / PEER_BYTES, "{turns} turns");
+    }
+
+    #[test]
+    fn a_unit_that_the_hello_does_not_accept_ends_the_session_and_is_counted_once() {
+        let mut ends = Ends::new();
+        let opener = Opener::new(Suite::Plain, &KEYS, 0, 0);
+        let lz4 = Codecs { lz4: true, zstd: false };
+        ends.datagrams.install(
+            0,
+            1,
+            INDEX,
+            DatagramSession::new(vec![opener], lz4, Arc::default()),
+        );
+        ends.send(&bombs(5));
+        assert!(ends.received().is_empty());
+        assert_eq!(ends.shared.peers[0].not_accepted_in.get(), 1);
+        let ended = |event: &Event| matches!(event, Event::NotAccepted { peer: 0, session: 1, .. });
+        assert_eq!(ends.events.drain().filter(ended).count(), 1);
+        // What follows is of no session.
+        assert_eq!(ends.shared.stats.unknown_datagrams.get(), 4);
     }
 
     #[test]

@@ -3,24 +3,34 @@
 //! It alone reads from the network. What came is opened and decompressed in place or into one
 //! scratch buffer; then segments of one flow, however many datagrams they came in, are merged into
 //! super-packets by reference and each is written to its port with one system call.
+//!
+//! The thread works in turns, a turn being all that one wait has found ready. In each a peer has a
+//! share ([`turn`]), in bytes after decompression; what is beyond it stays where it is, in a
+//! connection's buffer or the inbox, and is first in the next turn. An eventfd keeps the thread
+//! from waiting meanwhile.
 
 pub mod connection;
 pub mod datagrams;
 mod gather;
 mod reports;
 pub mod session;
+#[cfg(test)]
+mod tests;
+mod turn;
 
 use std::collections::HashMap;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
+use nix::sys::eventfd::{EfdFlags, EventFd};
 use vsnoop_packet::offload::merge::Merger;
 
-use self::connection::Connection;
+use self::connection::{Connection, Left, ReceiveError};
 use self::datagrams::DatagramReceiver;
 use self::gather::Gather;
 use self::reports::Reports;
 use self::session::DatagramSession;
+use self::turn::Turns;
 use super::event::{Event, ReceivedMessage};
 use super::frame::{Frame, Origin, ReceivedFrame};
 use super::io::poll::{Poll, TOKEN_MAX, Watch};
@@ -52,6 +62,8 @@ pub enum Order {
 
 const ORDERS: u64 = TOKEN_MAX;
 const UDP: u64 = TOKEN_MAX - 1;
+/// Rings while something waits for the next turn.
+const NEXT_TURN: u64 = TOKEN_MAX - 2;
 /// Bounds how long the socket keeps the thread from connections and orders.
 const BATCHES_PER_PASS: usize = 16;
 
@@ -71,6 +83,8 @@ pub struct Ingress {
     /// By token.
     connections: HashMap<u64, InstalledConnection>,
     gather: Gather,
+    turns: Turns,
+    next_turn: EventFd,
     next_token: u64,
     /// Frames since it was asked last.
     frames: usize,
@@ -85,6 +99,9 @@ impl Ingress {
     ) -> std::io::Result<Self> {
         watch.watch(&orders, ORDERS)?;
         watch.watch(&shared.udp, UDP)?;
+        let next_turn = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
+        watch.watch(&next_turn, NEXT_TURN)?;
+        let turns = Turns::new(shared.peers.len());
         let datagrams = DatagramReceiver::default();
         let connections = HashMap::new();
         let gather = Gather::default();
@@ -97,6 +114,8 @@ impl Ingress {
             datagrams,
             connections,
             gather,
+            turns,
+            next_turn,
             next_token: 0,
             frames: 0,
         })
@@ -111,10 +130,37 @@ impl Ingress {
     pub fn handle(&mut self, token: u64) -> bool {
         match token {
             ORDERS => return self.obey(),
-            UDP => self.udp(BATCHES_PER_PASS),
-            token => self.connection_ready(token),
+            // Otherwise its turn comes by the bell.
+            UDP if !self.turns.waits(UDP) => self.udp(),
+            UDP => {}
+            NEXT_TURN => self.go_on(),
+            token if !self.turns.waits(token) => self.connection_ready(token),
+            _ => {}
         }
         true
+    }
+
+    /// All that is handled until the next call is one turn.
+    pub fn begin_turn(&mut self) {
+        self.turns.begin();
+    }
+
+    /// Those that the last turn has left.
+    fn go_on(&mut self) {
+        // Nothing rang since: fine too.
+        let _ = self.next_turn.read();
+        for token in self.turns.take_waiting() {
+            match token {
+                UDP => self.udp(),
+                token => self.connection_ready(token),
+            }
+        }
+    }
+
+    fn wait_for_next_turn(&mut self, token: u64) {
+        self.turns.wait(token);
+        // It fails only when the counter is full; then it rings already.
+        let _ = self.next_turn.write(1);
     }
 
     /// Frames taken since it was asked last.
@@ -122,13 +168,17 @@ impl Ingress {
         std::mem::take(&mut self.frames)
     }
 
-    fn udp(&mut self, batches: usize) {
+    fn udp(&mut self) {
         let (shared, taken) = (&self.shared, &mut self.frames);
-        for _ in 0..batches {
+        for _ in 0..BATCHES_PER_PASS {
+            if self.turns.datagrams.is_used_up() {
+                break;
+            }
             let mut to = |frames: &mut dyn Iterator<Item = ReceivedFrame<'_>>| {
                 hand_on(shared, frames.inspect(|_| *taken += 1));
             };
-            match self.datagrams.receive(shared, &mut self.reports, &mut to) {
+            let share = &mut self.turns.datagrams;
+            match self.datagrams.receive(shared, share, &mut self.reports, &mut to) {
                 Ok(true) => {}
                 Ok(false) => return,
                 Err(error) => {
@@ -139,11 +189,18 @@ impl Ingress {
                 }
             }
         }
+        // Of what the socket has epoll tells again.
+        if self.datagrams.has_left() {
+            self.wait_for_next_turn(UDP);
+        }
     }
 
     fn connection_ready(&mut self, token: u64) {
         let Some(installed) = self.connections.get_mut(&token) else { return };
         let InstalledConnection { peer, session, ref mut connection } = *installed;
+        if self.turns.share(peer).is_used_up() {
+            return self.wait_for_next_turn(token);
+        }
         let shared = &self.shared;
         let reports = &mut self.reports;
         let gather = &mut self.gather;
@@ -167,14 +224,24 @@ impl Ingress {
                 reports.message(message, &shared.peers[peer], shared.now_ns());
             }
         };
-        let result = connection.receive(&shared.peers[peer], &mut receive);
+        let share = self.turns.share(peer);
+        let result = connection.receive(share, &shared.peers[peer], &mut receive);
         hand_on_gathered(shared, peer, gather);
         self.frames += frames;
-        if let Err(error) = result {
-            if let Some(installed) = self.connections.remove(&token) {
-                self.watch.forget(installed.connection.as_fd());
+        let error = match result {
+            Ok(Left::Nothing) => return,
+            Ok(Left::Read) => return self.wait_for_next_turn(token),
+            Err(error) => error,
+        };
+        if let Some(installed) = self.connections.remove(&token) {
+            self.watch.forget(installed.connection.as_fd());
+        }
+        let why = error.to_string();
+        match error {
+            ReceiveError::Io(_) => self.reports.ended(peer, session, why),
+            ReceiveError::NotAccepted(_) => {
+                self.reports.not_accepted(peer, session, &self.shared.peers[peer], why);
             }
-            self.reports.ended(peer, session, error.to_string());
         }
     }
 

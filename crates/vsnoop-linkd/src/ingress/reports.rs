@@ -49,6 +49,12 @@ impl Reports {
         let _ = self.events.send(Event::Incoming { peer, session, why });
     }
 
+    /// The peer has compressed by what our hello does not accept; the session ends.
+    pub fn not_accepted(&self, peer: usize, session: u64, stats: &PeerStats, why: String) {
+        stats.not_accepted_in.add(1);
+        let _ = self.events.send(Event::NotAccepted { peer, session, why });
+    }
+
     fn may(&mut self, peer: usize, now_ns: u64) -> bool {
         let Some((since_ns, count)) = self.told.get_mut(peer) else { return false };
         if now_ns.saturating_sub(*since_ns) >= SECOND_NS {

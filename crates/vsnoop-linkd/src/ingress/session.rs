@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use crate::counts::SessionCounts;
+use vsnoop_link::compress::Codecs;
 use vsnoop_link::wire::fragment::Rejoin;
 use vsnoop_link::wire::seal::Opener;
 
@@ -18,16 +19,19 @@ pub struct DatagramSession {
     pub units: Rejoin,
     /// Where its newest record came from.
     pub from: Option<SocketAddr>,
+    /// What the peer may have compressed by.
+    pub accepted: Codecs,
     pub counts: Arc<SessionCounts>,
 }
 
 impl DatagramSession {
-    pub fn new(openers: Vec<Opener>, counts: Arc<SessionCounts>) -> Self {
+    pub fn new(openers: Vec<Opener>, accepted: Codecs, counts: Arc<SessionCounts>) -> Self {
         Self {
             openers,
             rejoin: Rejoin::new(PATIENCE_NS),
             units: Rejoin::new(PATIENCE_NS),
             from: None,
+            accepted,
             counts,
         }
     }

@@ -1,9 +1,12 @@
 //! A decoder that is fed with what no honest sender makes: errors, never a panic, never memory
 //! beyond the limits.
 
+use std::sync::Arc;
+
 use proptest::prelude::*;
 use zstd_safe::{CCtx, CParameter, FrameFormat};
 
+use super::super::unit::{Cut, Packer};
 use super::*;
 
 fn refused(decoder: &mut Decoder, body: &[u8]) -> DecodeError {
@@ -107,6 +110,95 @@ fn all_contexts_at_their_largest_are_within_the_bound_that_is_promised() {
     }
     let (taken, most) = (decoder.memory_bytes() as u64, limits.decoder_bytes_max());
     assert!(taken <= most && taken * 2 > most, "{taken} of {most}");
+}
+
+#[test]
+fn codecs_that_are_not_accepted_are_refused_before_they_are_touched() {
+    let lz4 = [&[0, 0, 3, 232][..], &lz4_flex::block::compress(&[7; 1000])].concat();
+    let zstd = forged(1000, 15, 15, &[7; 1000]);
+    for (name, accepted, body) in [
+        ("lz4", Codecs { lz4: false, zstd: true }, &lz4),
+        ("zstd", Codecs { lz4: true, zstd: false }, &zstd),
+    ] {
+        let mut decoder = super::decoder(Limits { codecs: accepted, ..tight() });
+        let error = refused(&mut decoder, body);
+        assert_eq!(error, DecodeError::Codec { name });
+        assert!(error.is_beyond_limits());
+        assert_eq!(decoder.memory_bytes(), 0);
+        decoded(&mut super::decoder(tight()), body);
+        let unit = [&[u8::from(name == "zstd"), 3, 232][..], b"anything"].concat();
+        let mut out = Vec::new();
+        let error = super::unpacker().decompress(&unit, accepted, &mut out).unwrap_err();
+        assert_eq!((error, out.len()), (DecodeError::Codec { name }, 0));
+    }
+}
+
+#[test]
+fn decoders_of_a_peer_share_its_memory_and_give_it_back() {
+    // Room for three contexts of 2^15 bytes, of five.
+    let one = Limits { flows: 1, dictionaries: 0, ..tight() }.decoder_bytes_max();
+    let memory = Arc::new(DecoderMemory::new(3 * one));
+    let new = || Decoder::new(tight(), Arc::clone(&memory), Box::new(|| 0));
+    let begin = |number: u8| {
+        let mut body = forged(9, 15, 15, &[0; 9]);
+        body[5] = number;
+        body
+    };
+    let (mut first, mut second) = (new(), new());
+    for number in 0..2 {
+        decoded(&mut first, &begin(number));
+    }
+    decoded(&mut second, &begin(0));
+    assert_eq!(memory.taken_bytes(), 3 * one);
+    let error = refused(&mut second, &begin(1));
+    assert!(error == DecodeError::Memory && error.is_beyond_limits());
+    // A context that begins anew in its place takes nothing more.
+    decoded(&mut first, &begin(0));
+    drop(first);
+    assert_eq!(memory.taken_bytes(), one);
+    decoded(&mut second, &begin(1));
+    drop(second);
+    assert_eq!(memory.taken_bytes(), 0);
+}
+
+#[test]
+fn a_sender_uses_no_codec_that_the_receiver_does_not_accept() {
+    let message = payload(Kind::Text, 1, 20_000);
+    let (lz4, zstd) = (Codecs { lz4: true, zstd: false }, Codecs { lz4: false, zstd: true });
+    let shared = |method| Policy { dictionary: Some(1 << 20), ..policy(method, 1) };
+    for (accepted, method, used) in [
+        (lz4, "lz4", Some(0)),
+        (lz4, "zstd:3", None),
+        (lz4, "auto", Some(0)),
+        (zstd, "lz4", None),
+        (zstd, "zstd:3", Some(1)),
+        (zstd, "auto", Some(1)),
+        (Codecs::NONE, "lz4", None),
+        (Codecs::NONE, "zstd", None),
+        (Codecs::NONE, "auto", None),
+    ] {
+        let limits = Limits::MOST.within(Limits { codecs: accepted, ..tight() });
+        for policy in [policy(method, 1), shared(method)] {
+            let mut encoder = super::encoder(limits);
+            let mut decoder = super::decoder(limits);
+            encoder.set_link_rate(Some(100_000));
+            for _ in 0..40 {
+                let body = body(&mut encoder, 1, &policy, &message);
+                assert_eq!(body.as_ref().map(|body| body[0] & 3), used, "{method} {accepted:?}");
+                if let Some(body) = body {
+                    assert_eq!(decoded(&mut decoder, &body), message);
+                }
+            }
+        }
+        let mut packer = Packer::new(accepted, Box::new(|| 0));
+        packer.set_link_rate(Some(100_000));
+        let cut = Cut { head: &[], payload: &message, granule_bytes: 1000, limit_bytes: 1200 };
+        for _ in 0..40 {
+            let mut out = Vec::new();
+            packer.pack(1, &policy(method, 1), cut, 0, &mut out);
+            assert_eq!(out.first().copied(), used, "{method} {accepted:?}");
+        }
+    }
 }
 
 proptest! {

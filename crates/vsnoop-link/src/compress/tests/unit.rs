@@ -41,7 +41,7 @@ fn through(
     // In any order: a receiver that has seen nothing but this unit.
     for (body, plain) in units.iter().rev().filter(|(body, _)| !body.is_empty()) {
         let mut out = Vec::new();
-        super::unpacker().decompress(body, &mut out).unwrap();
+        super::unpacker().decompress(body, Codecs::ALL, &mut out).unwrap();
         assert_eq!(&out, plain);
     }
     units.iter().map(|(_, plain)| plain.len()).collect()
@@ -69,7 +69,7 @@ proptest! {
     #[test]
     fn arbitrary_units_are_refused_or_bounded(body in prop::collection::vec(any::<u8>(), 0..300)) {
         let mut out = Vec::new();
-        if super::unpacker().decompress(&body, &mut out).is_err() {
+        if super::unpacker().decompress(&body, Codecs::ALL, &mut out).is_err() {
             prop_assert!(out.is_empty());
         }
         prop_assert!(out.len() <= 65_535);
@@ -98,7 +98,7 @@ fn a_small_unit_is_compressed_as_it_is_if_that_fits() {
         Encoded::Compressed
     );
     let mut out = Vec::new();
-    super::unpacker().decompress(&body, &mut out).unwrap();
+    super::unpacker().decompress(&body, Codecs::ALL, &mut out).unwrap();
     assert_eq!(out, text);
     assert_eq!(packer.compress(Method::Off, &[&text], 9999, &mut body), Encoded::Raw);
     assert_eq!(packer.compress(method, &[&[0; 70_000]], 9999, &mut body), Encoded::Raw);
@@ -110,7 +110,7 @@ fn a_unit_bomb_is_refused() {
     let lz4 = lz4_flex::block::compress(&bomb);
     let body = [&[0, 0xff, 0xff][..], &lz4].concat();
     let mut out = Vec::new();
-    assert!(super::unpacker().decompress(&body, &mut out).is_err());
+    assert!(super::unpacker().decompress(&body, Codecs::ALL, &mut out).is_err());
     assert!(out.is_empty());
 }
 

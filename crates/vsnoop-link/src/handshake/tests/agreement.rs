@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use serde_json::{Value, json};
 
+use crate::compress::{Codecs, Limits};
 use crate::handshake::testing::{Pair, hello};
 use crate::handshake::*;
 
@@ -35,9 +36,21 @@ fn the_agreement_is_what_both_can_do() {
     let (a, b) = pair.shake();
     let (a, b) = (a.unwrap(), b.unwrap());
     assert_eq!(a.agreed, b.agreed);
-    let expected = Agreed { version: 1, epoch: 7, transport: HelloTransport::Udp, connections: 4 };
+    let expected = Agreed { version: 2, epoch: 7, transport: HelloTransport::Udp, connections: 4 };
     assert_eq!(a.agreed, expected);
     assert_eq!((a.theirs, b.theirs), (b.ours, a.ours));
+}
+
+#[test]
+fn each_end_learns_what_the_other_one_decompresses() {
+    let mut pair = Pair::pinned();
+    let lz4 = Codecs { lz4: true, zstd: false };
+    let little = Limits { codecs: lz4, flows: 0, dictionaries: 1, ..Limits::MOST };
+    pair.dials.accepts = little;
+    pair.answer = Answer::Accept(Hello { accepts: Limits::NONE, ..hello(2) });
+    let (a, b) = pair.shake();
+    assert_eq!(a.unwrap().theirs.accepts, Limits::NONE);
+    assert_eq!(b.unwrap().theirs.accepts, little);
 }
 
 #[test]
@@ -90,19 +103,19 @@ fn a_version_without_a_common_one_is_refused_whatever_else_it_says() {
     let error = Hello::decode(&framed(&future)[2..]).unwrap_err();
     assert_eq!(error, BadHello::Versions(Versions { min: 7, max: 9 }));
     let mut pair = Pair::pinned();
-    pair.dials.versions = Versions { min: 2, max: 3 };
+    pair.dials.versions = Versions { min: 3, max: 4 };
     let refusal = refusal(&pair);
     assert_eq!(refusal.kind, RefusalKind::Version);
-    assert!(refusal.reason.contains("2 to 3"), "{refusal}");
+    assert!(refusal.reason.contains("3 to 4"), "{refusal}");
 }
 
 #[test]
 fn a_newer_version_that_still_speaks_ours_gets_through() {
     let mut pair = Pair::pinned();
-    pair.dials.versions = Versions { min: 1, max: 5 };
+    pair.dials.versions = Versions { min: 2, max: 5 };
     let (a, b) = pair.shake();
-    assert_eq!(a.unwrap().agreed.version, 1);
-    assert_eq!(b.unwrap().agreed.version, 1);
+    assert_eq!(a.unwrap().agreed.version, 2);
+    assert_eq!(b.unwrap().agreed.version, 2);
 }
 
 #[test]
@@ -113,11 +126,12 @@ fn fields_of_newer_and_older_versions_do_no_harm() {
     let decoded = Hello::decode(newer.to_string().as_bytes()).unwrap();
     assert_eq!(decoded, hello(1));
     let older = json!({
-        "versions": {"min": 1, "max": 1}, "purpose": "control", "network": "office",
+        "versions": {"min": 2, "max": 2}, "purpose": "control", "network": "office",
         "instance": 1, "session": 2, "transport": "udp", "mtu_bytes": 1500,
     });
     let decoded = Hello::decode(older.to_string().as_bytes()).unwrap();
     assert_eq!((decoded.connections, decoded.epoch), (1, 0));
+    assert_eq!(decoded.accepts, Limits::NONE);
     let mut unknown = serde_json::to_value(hello(1)).unwrap();
     unknown["transport"] = json!("pigeon");
     let decoded = Hello::decode(unknown.to_string().as_bytes()).unwrap();
@@ -167,7 +181,7 @@ fn an_answer_beyond_what_was_asked_for_is_refused() {
         change(&mut agreed, &mut theirs);
         agreed.verify(&ours, &theirs).unwrap_err()
     };
-    assert_eq!(with(&|a, _| a.version = 2), "version");
+    assert_eq!(with(&|a, _| a.version = 3), "version");
     assert_eq!(with(&|a, _| a.transport = HelloTransport::UdpPlain), "transport");
     assert_eq!(with(&|a, _| a.connections = 5), "connections");
     assert_eq!(with(&|a, _| a.connections = 0), "connections");

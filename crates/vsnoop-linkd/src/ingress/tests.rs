@@ -1,0 +1,151 @@
+//! Turns of the thread, with connections over the loopback interface.
+
+use std::io::Write;
+use std::net::{TcpListener, TcpStream};
+use std::time::Duration;
+
+use super::connection::Decryption;
+use super::turn::PEER_BYTES;
+use super::*;
+use crate::cpu::coding_clock;
+use crate::io::poll::Half;
+use crate::io::udp::UdpSocket;
+use crate::own::Own;
+use vsnoop_link::compress::{
+    Codecs, Decoder, DecoderMemory, Encoded, Encoder, Limits, Method, Owner, Policy,
+};
+use vsnoop_link::forwarding::TableSettings;
+use vsnoop_link::wire::item::{COMPRESSED, FrameHeader};
+use vsnoop_link::wire::seal::{HEADER_BYTES, Material, Opener, Sealer, Suite};
+use vsnoop_packet::offload::state::OffloadState;
+
+const KEYS: Material = Material { key: [1; 32], nonce: [2; 12] };
+const FRAME_BYTES: usize = 65_000;
+const BOMBS: usize = 1000;
+
+struct Link {
+    ingress: Ingress,
+    orders: wake::Sender<Order>,
+    events: wake::Receiver<Event>,
+}
+
+impl Link {
+    fn new(peers: usize) -> Self {
+        let udp = UdpSocket::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let table = TableSettings::default();
+        let shared = Shared::new(table, Vec::new(), None, peers, udp, Own::default());
+        let (orders, obeyed) = wake::channel().unwrap();
+        let (told, events) = wake::channel().unwrap();
+        let watch = Watch::new(&Arc::new(Poll::new().unwrap()), Half::Ingress).unwrap();
+        let ingress = Ingress::new(Arc::new(shared), obeyed, told, watch).unwrap();
+        Self { ingress, orders, events }
+    }
+
+    /// A connection of a peer, and its far end.
+    fn connect(&self, peer: usize, accepted: Limits) -> Far {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let far = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (socket, _) = listener.accept().unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let opener = Decryption::Records(Box::new(Opener::new(Suite::Plain, &KEYS, 0, 0)));
+        let memory = DecoderMemory::new(accepted.decoder_bytes_max());
+        let decoder = Decoder::new(accepted, memory.into(), coding_clock());
+        let connections = vec![Connection::new(socket, opener, decoder, Arc::default())];
+        self.orders.send(Order::Connections { peer, session: 1, connections });
+        Far {
+            socket: far,
+            sealer: Sealer::new(Suite::Plain, &KEYS, 7, 0, 0),
+            encoder: Encoder::new(Limits::MOST, coding_clock()),
+        }
+    }
+
+    /// One turn; `false`: there is nothing to do.
+    fn turn(&mut self) -> bool {
+        let ready = self.ingress.poll().wait(Some(Duration::ZERO)).unwrap();
+        self.ingress.begin_turn();
+        ready.iter().for_each(|token| assert!(self.ingress.handle(*token)));
+        !ready.is_empty()
+    }
+
+    fn expanded(&self, peer: usize) -> usize {
+        self.ingress.shared.peers[peer].expanded_to.get() as usize
+    }
+
+    fn frames(&self, peer: usize) -> u64 {
+        self.ingress.shared.peers[peer].frames_in.get()
+    }
+}
+
+struct Far {
+    socket: TcpStream,
+    sealer: Sealer,
+    encoder: Encoder,
+}
+
+impl Far {
+    fn item(&mut self, item: &[u8]) {
+        let mut record = [&[0; HEADER_BYTES][..], item].concat();
+        assert!(self.sealer.seal(&mut record));
+        let length = (record.len() as u32).to_be_bytes();
+        self.socket.write_all(&[&length, &record[..]].concat()).unwrap();
+    }
+
+    /// A frame that becomes next to nothing. Bytes that the receiver has of it.
+    fn bomb(&mut self) -> usize {
+        let policy =
+            Policy { method: Method::Zstd { level: 1 }, owner: Owner::Named(1), dictionary: None };
+        let header = FrameHeader::of(OffloadState::default(), Way::Forwarded);
+        let frame = vec![0; FRAME_BYTES];
+        let mut item = vec![COMPRESSED];
+        let encoded = self.encoder.encode(1, &policy, &[header.bytes(), &frame], 0, &mut item);
+        assert_eq!(encoded, Encoded::Compressed);
+        self.item(&item);
+        header.bytes().len() + frame.len()
+    }
+}
+
+#[test]
+fn a_bomb_takes_its_peers_share_of_a_turn_and_others_get_theirs() {
+    let mut link = Link::new(2);
+    // Two connections of the peer have no more than one.
+    let mut hostile = [link.connect(0, Limits::MOST), link.connect(0, Limits::MOST)];
+    let mut other = link.connect(1, Limits::MOST);
+    let all: usize = (0..BOMBS).map(|number| hostile[number % 2].bomb()).sum();
+    let header = FrameHeader::of(OffloadState::default(), Way::Forwarded);
+    let (mut before, mut turns) = (0, 0);
+    loop {
+        // It sends a frame before each turn, and has it in that turn.
+        other.item(&[header.bytes(), &[0; 100]].concat());
+        link.turn();
+        turns += 1;
+        assert_eq!(link.frames(1), turns);
+        let expanded = link.expanded(0);
+        assert!(expanded - before <= PEER_BYTES + FRAME_BYTES + 100, "{}", expanded - before);
+        if expanded == before {
+            break;
+        }
+        before = expanded;
+    }
+    assert_eq!(link.expanded(0), all, "after {turns} turns");
+    assert!(turns as usize >= all / PEER_BYTES, "{turns}");
+    assert!(!link.turn(), "the thread sleeps");
+}
+
+#[test]
+fn what_the_hello_does_not_accept_ends_the_session_and_is_counted_once() {
+    let mut link = Link::new(1);
+    let lz4 = Codecs { lz4: true, zstd: false };
+    let mut hostile = link.connect(0, Limits { codecs: lz4, ..Limits::MOST });
+    for _ in 0..3 {
+        hostile.bomb();
+    }
+    while link.turn() {}
+    assert_eq!(link.expanded(0), 0);
+    assert_eq!(link.ingress.shared.peers[0].not_accepted_in.get(), 1);
+    assert!(link.ingress.connections.is_empty());
+    let events: Vec<_> = link.events.drain().collect();
+    let [Event::NotAccepted { peer: 0, session: 1, why }] = &events[..] else {
+        panic!("{} events", events.len())
+    };
+    assert!(why.contains("zstd, which is not accepted here"), "{why}");
+}
