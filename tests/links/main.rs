@@ -12,6 +12,7 @@ mod memory;
 mod paths;
 mod peers;
 mod routed;
+mod slow_peers;
 mod strangers;
 mod tenants;
 mod transfer;
@@ -39,6 +40,7 @@ fn main() {
         certificates::trials(),
         hostile::trials(),
         strangers::trials(),
+        slow_peers::trials(),
         tenants::trials(),
         memory::trials(),
     ]

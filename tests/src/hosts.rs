@@ -197,6 +197,22 @@ impl Network {
         Ok(netns)
     }
 
+    /// The line to a host takes this rate from now on, and has a queue of 64 MB.
+    pub fn slow_down(&self, host: usize, rate: &str) -> Result<()> {
+        self.middle.tc(&format!(
+            "qdisc add dev to{host} root tbf rate {rate} burst 16kb limit {}",
+            64 << 20
+        ))?;
+        Ok(())
+    }
+
+    /// Bytes that stand in the queue of [`slow_down`](Self::slow_down).
+    pub fn standing_bytes(&self, host: usize) -> Result<u64> {
+        let shown = self.middle.tc(&format!("-s -j qdisc show dev to{host}"))?;
+        let queues: Value = serde_json::from_str(&shown).context("reading what tc shows")?;
+        queues[0]["backlog"].as_u64().with_context(|| format!("no backlog in {shown}"))
+    }
+
     /// Sets the MTU of the hosts' network between them; their own interfaces are set by host.
     pub fn set_outer_mtu(&self, mtu_bytes: usize) -> Result<()> {
         for host in &self.hosts {

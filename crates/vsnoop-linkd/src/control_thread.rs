@@ -5,7 +5,7 @@
 //! a bounded number of them, and end by a deadline.
 
 use std::collections::HashMap;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -65,7 +65,11 @@ struct Incomplete {
 /// A session that the data threads have.
 struct Installed {
     counts: Arc<SessionCounts>,
+    /// We have called the peer.
+    dialled: bool,
     address: SocketAddr,
+    /// Our address that the peer has called; `None`: not known, or we have called it.
+    source: Option<IpAddr>,
     transport: Transport,
     version: u16,
     encrypted_bytes: usize,
@@ -271,9 +275,8 @@ impl Control {
     pub fn event(&mut self, event: Event) {
         match event {
             Event::Message(message) => self.message(&message),
-            Event::Moved { peer, session, from } => {
-                let event = PeerEvent::Received { session: SessionId(session), from, newest: true };
-                self.tell(peer, event);
+            Event::Moved { peer, session, from, to } => {
+                self.received(peer, SessionId(session), (from, to), true);
             }
             Event::Outgoing { peer, session, fault: Fault::Broken(why) }
             | Event::Incoming { peer, session, why } => {
@@ -337,17 +340,43 @@ impl Control {
         let Some(message) = Message::read(&got.item) else { return };
         let (peer, session) = (got.peer, SessionId(got.session));
         let Some(installed) = self.peers[peer].installed.get(&session) else { return };
-        let (from, newest, size) = match got.datagram {
-            Some(ReceivedDatagram { from, is_newest, bytes }) => {
-                (from, is_newest, bytes + headers_bytes(from))
+        let (ends, newest, size) = match got.datagram {
+            Some(ReceivedDatagram { from, to, is_newest, bytes }) => {
+                ((from, to), is_newest, bytes + headers_bytes(from))
             }
-            None => (installed.address, true, got.item.len()),
+            None => ((installed.address, None), true, got.item.len()),
         };
         self.tell_traffic(peer);
-        self.tell(peer, PeerEvent::Received { session, from, newest });
+        self.received(peer, session, ends, newest);
         let size_bytes = size.min(u16::MAX.into()) as u16;
         let received_ns = self.shared.now_ns();
         self.tell(peer, PeerEvent::Message { session, message, size_bytes, received_ns });
+    }
+
+    /// Something came under a session, from an address and to one of ours: what the peer has called
+    /// is what it expects answers from.
+    fn received(
+        &mut self,
+        peer: usize,
+        session: SessionId,
+        (from, to): (SocketAddr, Option<IpAddr>),
+        newest: bool,
+    ) {
+        let installed = self.peers[peer].installed.get_mut(&session);
+        let called = installed.filter(|installed| newest && !installed.dialled);
+        let is_another =
+            called.is_some_and(|installed| std::mem::replace(&mut installed.source, to) != to);
+        self.tell(peer, PeerEvent::Received { session, from, newest });
+        if is_another {
+            self.tell_address(peer, session);
+        }
+    }
+
+    /// Tells the egress thread where a session's datagrams go.
+    fn tell_address(&self, peer: usize, id: SessionId) {
+        let Some(installed) = self.peers[peer].installed.get(&id) else { return };
+        let (session, address, source) = (id.0, installed.address, installed.source);
+        self.egress.send(egress::Order::Address { peer, session, address, source });
     }
 
     /// Keeps a session until its machine has said what becomes of it.
@@ -526,7 +555,7 @@ impl Control {
                 if let Some(installed) = self.peers[peer].installed.get_mut(&id) {
                     installed.address = address;
                 }
-                self.egress.send(egress::Order::Address { peer, session: id.0, address });
+                self.tell_address(peer, id);
             }
             Action::PathMtu(bytes) => {
                 self.peers[peer].path_mtu_bytes = bytes;
@@ -540,6 +569,7 @@ impl Control {
         let known = &mut self.peers[peer];
         let Some(made) = known.made.remove(&id) else { return };
         let Made {
+            dialled,
             address,
             transport,
             version,
@@ -557,8 +587,17 @@ impl Control {
             warn!("peer {}: {}", known.config.name, other_mtu(ours, mtu_bytes));
             known.mtu_bytes_said = Some(mtu_bytes);
         }
-        let installed =
-            Installed { counts, address, transport, version, encrypted_bytes, takes, mtu_bytes };
+        let installed = Installed {
+            counts,
+            dialled,
+            address,
+            source: None,
+            transport,
+            version,
+            encrypted_bytes,
+            takes,
+            mtu_bytes,
+        };
         known.installed.insert(id, installed);
         let order = match incoming {
             Incoming::Datagrams(opened) => {

@@ -50,7 +50,7 @@ use super::counts::SessionCounts;
 use super::cpu::coding_clock;
 use super::egress;
 use super::egress::datagrams::DatagramSender;
-use super::egress::peer_sender::{Connections, SessionSender};
+use super::egress::peer_sender::{Connections, Datagrams, SessionSender};
 use super::ingress;
 use super::ingress::session::DatagramSession;
 use super::io::tcp;
@@ -314,7 +314,7 @@ pub fn datagrams(control: Established, address: SocketAddr, dialled: bool) -> Re
     // An acceptor learns from the first datagram where the dialler's come from.
     let known = dialled.then_some(address);
     let outgoing = DatagramSender::new(sealer, known, FIRST_LIMIT_BYTES, Arc::clone(&counts));
-    let outgoing = SessionSender::Datagrams(Box::new(outgoing));
+    let outgoing = SessionSender::Datagrams(Box::new(Datagrams::new(outgoing)));
     let incoming =
         Incoming::Datagrams(Box::new(DatagramSession::new(vec![opener], Arc::clone(&counts))));
     Ok(Made::of(&control, transport, address, dialled, outgoing, incoming, counts))

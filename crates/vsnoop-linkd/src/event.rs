@@ -1,7 +1,7 @@
 //! Events that the threads of a link report to its control thread.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use super::establish::Made;
 use super::fault::Fault;
@@ -13,11 +13,14 @@ use vsnoop_link::session::DialError;
 pub enum Event {
     /// A message of a session was received.
     Message(ReceivedMessage),
-    /// The newest datagram of a session came from elsewhere than those before.
+    /// The newest datagram of a session came from elsewhere than those before, or to another of our
+    /// addresses.
     Moved {
         peer: usize,
         session: u64,
         from: SocketAddr,
+        /// Our address that it was sent to.
+        to: Option<IpAddr>,
     },
     /// Something is wrong with sending under a session.
     Outgoing {
@@ -64,6 +67,8 @@ pub struct ReceivedMessage {
 #[derive(Clone, Copy)]
 pub struct ReceivedDatagram {
     pub from: SocketAddr,
+    /// Our address that it was sent to.
+    pub to: Option<IpAddr>,
     /// Its number is above those of all others so far.
     pub is_newest: bool,
     pub bytes: usize,

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 
 use super::super::cpu::coding_clock;
@@ -138,7 +138,8 @@ impl DatagramReceiver {
                 if opening.batch.is_full() {
                     opening.batch.hand_on(buffer, hand_on);
                 }
-                opening.open(&mut self.sessions, buffer, datagram, message.from);
+                let ends = (message.from, message.to);
+                opening.open(&mut self.sessions, buffer, datagram, ends);
             }
         }
         opening.batch.hand_on(buffer, hand_on);
@@ -163,7 +164,7 @@ impl Opening<'_> {
         sessions: &mut HashMap<u32, InstalledSession>,
         buffer: &mut [u8],
         datagram: Range<usize>,
-        from: SocketAddr,
+        ends: (SocketAddr, Option<IpAddr>),
     ) {
         let shared = self.shared;
         let record = &mut buffer[datagram.clone()];
@@ -190,14 +191,15 @@ impl Opening<'_> {
         let is_newest = fresh == Fresh::Newest;
         if is_newest {
             opened.counts.expected_packets.set((number & COUNTER) + 1);
-            if opened.from != Some(from)
-                && self.reports.moved(installed.peer, installed.session, from, self.now_ns)
+            if opened.ends != Some(ends)
+                && self.reports.moved(installed.peer, installed.session, ends, self.now_ns)
             {
-                opened.from = Some(from);
+                opened.ends = Some(ends);
             }
         }
         let item_at = datagram.start + HEADER_BYTES;
-        self.take(installed, item, item_at, ReceivedDatagram { from, is_newest, bytes });
+        let (from, to) = ends;
+        self.take(installed, item, item_at, ReceivedDatagram { from, to, is_newest, bytes });
     }
 
     /// Takes an item, which lies at `item_at` in the inbox.
@@ -279,7 +281,7 @@ mod tests {
 
     use super::*;
     use crate::event::Event;
-    use crate::io::udp::{MAX_SEGMENTS, Segmenting, UdpSocket};
+    use crate::io::udp::{Destination, MAX_SEGMENTS, UdpSocket};
     use crate::io::wake;
     use crate::own::Own;
     use vsnoop_link::compress::unit::Packer;
@@ -332,8 +334,9 @@ mod tests {
                     assert!(self.sealer.seal(&mut record));
                     bytes.extend(record);
                 }
-                let segmenting = &mut Segmenting::default();
-                self.socket.send(to, &bytes, bytes.len() / items.len(), segmenting).unwrap();
+                let segment_bytes = bytes.len() / items.len();
+                let to = &mut Destination::new(to, None);
+                assert_eq!(self.socket.send(to, &bytes, segment_bytes).unwrap(), bytes.len());
             }
         }
 
