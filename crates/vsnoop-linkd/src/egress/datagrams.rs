@@ -641,4 +641,73 @@ mod tests {
         }
         assert!(compressions[1].rule_stats.wire_bytes.get() < 650, "nothing was compressed");
     }
+
+    /// A sender for a far socket, and that.
+    fn ends() -> (UdpSocket, DatagramSender, std::net::UdpSocket) {
+        let here = SocketAddr::from(([127, 0, 0, 1], 0));
+        let (socket, far) = (UdpSocket::bind(here), std::net::UdpSocket::bind(here));
+        let (socket, far) = (socket.unwrap(), far.unwrap());
+        let sealer = Sealer::new(Suite::Plain, &Material { key: [1; 32], nonce: [2; 12] }, 1, 0, 0);
+        let to = far.local_addr().unwrap();
+        let mut datagrams = DatagramSender::new(sealer, Some(to), 1472, Arc::default());
+        datagrams.open(socket.sender().unwrap());
+        (socket, datagrams, far)
+    }
+
+    #[test]
+    fn frames_wait_for_room_each_flow_in_its_turn_and_messages_do_not() {
+        let (socket, mut datagrams, far) = ends();
+        let stats = PeerStats::default();
+        let context = SendContext { udp: &socket, stats: &stats, now_ns: 0 };
+        let compression = Compression { policy: None, rule_stats: Arc::default() };
+        let mut send = |datagrams: &mut DatagramSender, port: u16, number: u8| {
+            let mut frame = Segment { port, payload: 1000, ..Segment::default() }.build();
+            *frame.last_mut().unwrap() = number;
+            let parts = [&frame[..]];
+            let frame = Frame::whole(OffloadState::default(), &parts);
+            datagrams.frame(context, &frame, &compression, &mut Vec::new());
+        };
+        // As if the socket had had no room for it.
+        datagrams.sealed.push_back(Sealed { bytes: b"before".to_vec(), segment_bytes: 6 });
+        for number in 0..10 {
+            send(&mut datagrams, 1, number);
+        }
+        send(&mut datagrams, 2, 77);
+        datagrams.flush(context);
+        assert!(datagrams.is_blocked() && datagrams.queue_bytes() > 11 * 1000);
+        datagrams.alone(context, b"probe", 0);
+        datagrams.go_on(context);
+        assert!(!datagrams.is_blocked() && datagrams.queue_bytes() == 0);
+        let mut buffer = [0; 2048];
+        let mut receive = || {
+            let length = far.recv(&mut buffer).unwrap();
+            buffer[..length].to_vec()
+        };
+        assert!(receive().ends_with(b"probe"));
+        assert_eq!(receive(), b"before");
+        let numbers: Vec<_> = (0..11).map(|_| *receive().last().unwrap()).collect();
+        let turn = numbers.iter().position(|number| *number == 77).unwrap();
+        assert!(turn <= 2, "the second flow waits for the first: {numbers:?}");
+        let first: Vec<_> = numbers.into_iter().filter(|number| *number != 77).collect();
+        assert!(first.iter().copied().eq(0..10), "{first:?}");
+    }
+
+    #[test]
+    fn what_waits_at_the_end_or_beyond_the_bound_is_counted() {
+        let (socket, mut datagrams, _far) = ends();
+        let stats = PeerStats::default();
+        let context = SendContext { udp: &socket, stats: &stats, now_ns: 0 };
+        let compression = Compression { policy: None, rule_stats: Arc::default() };
+        datagrams.sealed.push_back(Sealed { bytes: vec![0; 250], segment_bytes: 100 });
+        let frame = Segment { payload: 1000, ..Segment::default() }.build();
+        let (parts, most) = ([&frame[..]], Limits::default().packets as u64);
+        for _ in 0..most + 5 {
+            let frame = Frame::whole(OffloadState::default(), &parts);
+            datagrams.frame(context, &frame, &compression, &mut Vec::new());
+        }
+        assert_eq!(stats.dropped_full.frames.get(), 5);
+        datagrams.count_waiting_as_dropped(&stats);
+        assert_eq!(stats.dropped_down.frames.get(), most + 3);
+        assert_eq!(stats.dropped_down.bytes.get(), most * frame.len() as u64 + 250);
+    }
 }
