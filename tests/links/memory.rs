@@ -3,7 +3,7 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
@@ -25,6 +25,9 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// More addresses, and more flows, than any table holds.
 const WARM_UP_FLOWS: u32 = 30_000;
 const FLOWS: u32 = 120_000;
+/// Frames under way: fewer than a tap's queue holds.
+const WINDOW: u64 = 128;
+const STALL: Duration = Duration::from_secs(2);
 /// After some of them buffers and stacks have been used that are used again.
 const WARM_UP_RECONNECTS: u64 = 10;
 const RECONNECTS: u64 = 20;
@@ -127,31 +130,41 @@ fn addresses_and_flows(transport: &'static str) -> Result<()> {
     Ok(())
 }
 
-/// Flows `first..last`; how many frames of them arrived.
+/// Sends a frame of each flow `first..last`, at most [`WINDOW`] ahead of those that arrived.
+/// Returns how many arrived. A frame is given up when none has arrived for [`STALL`].
 fn send_flows(from: &Tap, to: &Tap, first: u32, last: u32) -> Result<u64> {
     let mut pool = Pool::default();
     let (mut packet, mut read) = (pool.take(), pool.take());
-    let mut arrived = 0;
-    let mut drain = || -> Result<u64> {
-        let mut count = 0;
-        while to.read(&mut read).context("reading a frame")? {
-            count += u64::from(read.frame().get(23) == Some(&UDP));
+    let (mut arrived, mut outstanding) = (0, 0);
+    let mut wait_until_at_most = |outstanding: &mut u64, frames: u64| -> Result<()> {
+        let mut since = Instant::now();
+        while *outstanding > frames {
+            let mut count = 0;
+            while to.read(&mut read).context("reading a frame")? {
+                count += u64::from(read.frame().get(23) == Some(&UDP));
+            }
+            arrived += count;
+            *outstanding = outstanding.saturating_sub(count);
+            if count > 0 {
+                since = Instant::now();
+            } else if since.elapsed() > STALL {
+                *outstanding = 0;
+            } else {
+                std::thread::sleep(Duration::from_micros(200));
+            }
         }
-        Ok(count)
+        Ok(())
     };
     for flow in first..last {
         packet.fill(VirtioNetHdr::default(), &frame(flow));
         while !from.write(&packet).context("writing a frame")? {
             std::thread::sleep(Duration::from_micros(100));
         }
-        if flow % 32 == 0 {
-            arrived += drain()?;
-            std::thread::sleep(Duration::from_micros(300));
-        }
+        outstanding += 1;
+        wait_until_at_most(&mut outstanding, WINDOW)?;
     }
-    // What is still under way.
-    std::thread::sleep(Duration::from_millis(200));
-    Ok(arrived + drain()?)
+    wait_until_at_most(&mut outstanding, 0)?;
+    Ok(arrived)
 }
 
 /// A UDP packet from a VM, an IPv4 address and a port of its own to all.

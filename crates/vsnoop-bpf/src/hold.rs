@@ -106,7 +106,11 @@ impl Memory {
     pub fn settle(&mut self) -> Result<bool> {
         let count = word(&self.port, STATE + std::mem::offset_of!(port_state, slabs));
         let before = self.slabs.changes();
-        self.slabs.settle(count)?;
+        if let Err(error) = self.slabs.settle(count) {
+            // Of an addition that failed the hooks do not ask again.
+            self.wants_slabs().store(1, Ordering::Release);
+            return Err(error);
+        }
         Ok(self.slabs.changes() < before)
     }
 
@@ -122,9 +126,8 @@ impl Memory {
         if !self.slabs.may_add() {
             return Ok(());
         }
-        let wants = word(&self.port, STATE + std::mem::offset_of!(port_state, wants_slabs));
         // Cleared first: a request during the change is a new one.
-        if wants.swap(0, Ordering::AcqRel) == 0 {
+        if self.wants_slabs().swap(0, Ordering::AcqRel) == 0 {
             return Ok(());
         }
         let there = self.slabs.len();
@@ -136,7 +139,12 @@ impl Memory {
         let count = word(&self.port, STATE + std::mem::offset_of!(port_state, slabs));
         let added = self.slabs.add(more, &self.reserve, count);
         // Set again: a connection whose window is closed for want of memory does not ask again.
-        added.inspect_err(|_| wants.store(1, Ordering::Release))
+        added.inspect_err(|_| self.wants_slabs().store(1, Ordering::Release))
+    }
+
+    /// Do the hooks want memory? Set by them, cleared by the engine.
+    fn wants_slabs(&self) -> &AtomicU32 {
+        word(&self.port, STATE + std::mem::offset_of!(port_state, wants_slabs))
     }
 
     /// Takes unused memory away: at most half of it, so that bursts find some; and memory beyond

@@ -5,7 +5,7 @@
 //! a bounded number of them, and end by a deadline.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ use super::counts::SessionCounts;
 use super::establish::{self, Incoming, Introduction, Made};
 use super::event::{Event, ReceivedDatagram, ReceivedMessage};
 use super::fault::Fault;
-use super::io::udp::route_mtu;
+use super::io::udp::{Ends, route_mtu};
 use super::io::wake;
 use super::ports::Ports;
 use super::shared::Shared;
@@ -68,8 +68,8 @@ struct Installed {
     /// We have called the peer.
     dialled: bool,
     address: SocketAddr,
-    /// Our address that the peer has called; `None`: not known, or we have called it.
-    source: Option<IpAddr>,
+    /// The addresses of the newest datagram that was received.
+    heard: Option<Ends>,
     transport: Transport,
     version: u16,
     encrypted_bytes: usize,
@@ -275,8 +275,8 @@ impl Control {
     pub fn event(&mut self, event: Event) {
         match event {
             Event::Message(message) => self.message(&message),
-            Event::Moved { peer, session, from, to } => {
-                self.received(peer, SessionId(session), (from, to), true);
+            Event::Moved { peer, session, ends } => {
+                self.received(peer, SessionId(session), ends, true);
             }
             Event::Outgoing { peer, session, fault: Fault::Broken(why) }
             | Event::Incoming { peer, session, why } => {
@@ -341,10 +341,13 @@ impl Control {
         let (peer, session) = (got.peer, SessionId(got.session));
         let Some(installed) = self.peers[peer].installed.get(&session) else { return };
         let (ends, newest, size) = match got.datagram {
-            Some(ReceivedDatagram { from, to, is_newest, bytes }) => {
-                ((from, to), is_newest, bytes + headers_bytes(from))
+            Some(ReceivedDatagram { ends, is_newest, bytes }) => {
+                (ends, is_newest, bytes + headers_bytes(ends.peer))
             }
-            None => ((installed.address, None), true, got.item.len()),
+            None => {
+                let ends = Ends { peer: installed.address, local: None };
+                (ends, true, got.item.len())
+            }
         };
         self.tell_traffic(peer);
         self.received(peer, session, ends, newest);
@@ -353,30 +356,12 @@ impl Control {
         self.tell(peer, PeerEvent::Message { session, message, size_bytes, received_ns });
     }
 
-    /// Something came under a session, from an address and to one of ours: what the peer has called
-    /// is what it expects answers from.
-    fn received(
-        &mut self,
-        peer: usize,
-        session: SessionId,
-        (from, to): (SocketAddr, Option<IpAddr>),
-        newest: bool,
-    ) {
-        let installed = self.peers[peer].installed.get_mut(&session);
-        let called = installed.filter(|installed| newest && !installed.dialled);
-        let is_another =
-            called.is_some_and(|installed| std::mem::replace(&mut installed.source, to) != to);
-        self.tell(peer, PeerEvent::Received { session, from, newest });
-        if is_another {
-            self.tell_address(peer, session);
+    /// A session's datagram came, or something by its connections.
+    fn received(&mut self, peer: usize, session: SessionId, ends: Ends, newest: bool) {
+        if newest && let Some(installed) = self.peers[peer].installed.get_mut(&session) {
+            installed.heard = Some(ends);
         }
-    }
-
-    /// Tells the egress thread where a session's datagrams go.
-    fn tell_address(&self, peer: usize, id: SessionId) {
-        let Some(installed) = self.peers[peer].installed.get(&id) else { return };
-        let (session, address, source) = (id.0, installed.address, installed.source);
-        self.egress.send(egress::Order::Address { peer, session, address, source });
+        self.tell(peer, PeerEvent::Received { session, from: ends.peer, newest });
     }
 
     /// Keeps a session until its machine has said what becomes of it.
@@ -539,7 +524,7 @@ impl Control {
                 self.egress.send(egress::Order::Down { peer });
                 self.bound_frames();
             }
-            Action::Send { session, message, packet_bytes } => {
+            Action::Send { session, message, packet_bytes, to } => {
                 let Some(installed) = self.peers[peer].installed.get(&session) else { return };
                 let headers = headers_bytes(installed.address);
                 let mut item = vec![0; 1 + vsnoop_link::session::message::LARGEST_BYTES];
@@ -548,14 +533,16 @@ impl Control {
                 item.truncate(1 + length);
                 let pad_to =
                     packet_bytes.map_or(0, |bytes| usize::from(bytes) - headers.min(bytes.into()));
-                let order = egress::Order::Message { peer, session: session.0, item, pad_to };
+                let to = to.map(|to| self.ends(peer, session, to));
+                let order = egress::Order::Message { peer, session: session.0, item, pad_to, to };
                 self.egress.send(order);
             }
             Action::Roam(id, address) => {
                 if let Some(installed) = self.peers[peer].installed.get_mut(&id) {
                     installed.address = address;
                 }
-                self.tell_address(peer, id);
+                let ends = self.ends(peer, id, address);
+                self.egress.send(egress::Order::Address { peer, session: id.0, ends });
             }
             Action::PathMtu(bytes) => {
                 self.peers[peer].path_mtu_bytes = bytes;
@@ -563,6 +550,16 @@ impl Control {
             }
             Action::Report(report) => info!("peer {}: {report}", self.peers[peer].config.name),
         }
+    }
+
+    /// The addresses for what a session sends to `address`: what comes from there has called one of
+    /// ours, from which the peer expects answers. Whom we have called, we may reach by any.
+    fn ends(&self, peer: usize, id: SessionId, address: SocketAddr) -> Ends {
+        let installed = self.peers[peer].installed.get(&id);
+        let called = installed.filter(|installed| !installed.dialled);
+        let heard = called.and_then(|installed| installed.heard);
+        let from_there = heard.filter(|heard| heard.peer == address);
+        Ends { peer: address, local: from_there.and_then(|heard| heard.local) }
     }
 
     fn install(&mut self, peer: usize, id: SessionId) {
@@ -591,7 +588,7 @@ impl Control {
             counts,
             dialled,
             address,
-            source: None,
+            heard: None,
             transport,
             version,
             encrypted_bytes,

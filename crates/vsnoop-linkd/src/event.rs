@@ -1,10 +1,11 @@
 //! Events that the threads of a link report to its control thread.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use super::establish::Made;
 use super::fault::Fault;
+use super::io::udp::Ends;
 use super::tcp_handshake::Established;
 use vsnoop_link::handshake;
 use vsnoop_link::session::DialError;
@@ -13,14 +14,11 @@ use vsnoop_link::session::DialError;
 pub enum Event {
     /// A message of a session was received.
     Message(ReceivedMessage),
-    /// The newest datagram of a session came from elsewhere than those before, or to another of our
-    /// addresses.
+    /// The newest datagram of a session came from elsewhere than those before.
     Moved {
         peer: usize,
         session: u64,
-        from: SocketAddr,
-        /// Our address that it was sent to.
-        to: Option<IpAddr>,
+        ends: Ends,
     },
     /// Something is wrong with sending under a session.
     Outgoing {
@@ -66,9 +64,7 @@ pub struct ReceivedMessage {
 /// A datagram that a session has received.
 #[derive(Clone, Copy)]
 pub struct ReceivedDatagram {
-    pub from: SocketAddr,
-    /// Our address that it was sent to.
-    pub to: Option<IpAddr>,
+    pub ends: Ends,
     /// Its number is above those of all others so far.
     pub is_newest: bool,
     pub bytes: usize,

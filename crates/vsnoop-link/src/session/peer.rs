@@ -30,8 +30,11 @@ const SESSIONS: usize = 8;
 const UNANSWERED: u32 = 3;
 /// Probes of a pending session, and regular ones while the path is suspected, come so much faster.
 const FASTER: u64 = 5;
-/// Changes of address per second.
-const ROAMS_PER_S: u64 = 4;
+/// Addresses per second that are probed because datagrams came from them.
+const PATHS_PER_S: u64 = 4;
+/// Probes of addresses at once, after seconds without any.
+const PATHS_BURST: u64 = 4;
+const BILLION: u64 = 1_000_000_000;
 /// Longer error texts are cut.
 const REASON_CHARS: usize = 400;
 /// The reason when the peer has sent a close message.
@@ -110,8 +113,8 @@ pub struct Peer {
     told_mtu: Option<u16>,
     /// Address of the path that is measured.
     path_address: Option<SocketAddr>,
-    /// Changes of address that are allowed, in billionths, and as of when.
-    roam_credit: (u64, u64),
+    /// Probes of addresses that are allowed, in billionths, and as of when.
+    path_credit: (u64, u64),
     ups: u64,
     rekeys: u64,
     roams: u64,
@@ -148,7 +151,7 @@ impl Peer {
             meter: Meter::default(),
             told_mtu: None,
             path_address: None,
-            roam_credit: (ROAMS_PER_S * 1_000_000_000, now_ns),
+            path_credit: (PATHS_BURST * BILLION, now_ns),
             ups: 0,
             rekeys: 0,
             roams: 0,
@@ -239,7 +242,7 @@ impl Peer {
                 }
                 self.heard(session, now_ns);
                 if newest {
-                    self.roam(session, from, now_ns);
+                    self.probe_path(session, from, now_ns);
                 }
             }
             PeerEvent::Message { session, message, size_bytes, received_ns } => {
@@ -460,7 +463,7 @@ impl Peer {
         let session = used.info.id;
         let message = Message::Close(CloseReason::Silence);
         // The way there may still be open.
-        self.actions.push(Action::Send { session, message, packet_bytes: None });
+        self.actions.push(Action::Send { session, message, packet_bytes: None, to: None });
         let seconds = self.settings.dead_ns as f64 / 1e9;
         self.failed(session, &format!("nothing was heard for {seconds:.0} s"), now_ns);
     }
@@ -468,7 +471,7 @@ impl Peer {
     fn close(&mut self) {
         if let Some(session) = self.used().map(|used| used.info.id) {
             let message = Message::Close(CloseReason::Down);
-            self.actions.push(Action::Send { session, message, packet_bytes: None });
+            self.actions.push(Action::Send { session, message, packet_bytes: None, to: None });
             self.actions.push(Action::Down);
         }
         let ids: Vec<_> = self.sessions.iter().map(|session| session.info.id).collect();
@@ -584,32 +587,42 @@ impl Peer {
         self.actions.push(Action::Roam(id, from));
     }
 
-    fn roam(&mut self, id: SessionId, from: SocketAddr, now_ns: u64) {
-        let datagrams = self.settings.largest_packet_bytes.is_some();
-        let (credit, as_of_ns) = self.roam_credit;
-        let Some(session) = self.session(id) else { return };
-        let to = session.info.address;
-        let retiring = matches!(session.phase, Phase::Retiring { .. });
-        if !datagrams || retiring || canonical(from) == canonical(to) {
+    /// A datagram came from another address than the session's. It may be a copy, sent again with a
+    /// forged source: the peer has moved when it answers a probe that was sent there.
+    fn probe_path(&mut self, id: SessionId, from: SocketAddr, now_ns: u64) {
+        if self.moves(id, from).is_none() {
             return;
         }
-        let earned = now_ns.saturating_sub(as_of_ns).saturating_mul(ROAMS_PER_S);
-        let credit = credit.saturating_add(earned).min(ROAMS_PER_S * 1_000_000_000);
-        let left = credit.checked_sub(1_000_000_000);
-        let (phase, old) = (session.phase, session.info.address);
+        let (credit, as_of_ns) = self.path_credit;
+        let earned = now_ns.saturating_sub(as_of_ns).saturating_mul(PATHS_PER_S);
+        let credit = credit.saturating_add(earned).min(PATHS_BURST * BILLION);
+        let left = credit.checked_sub(BILLION);
+        self.path_credit = (left.unwrap_or(credit), now_ns);
         if left.is_some() {
-            session.info.address = from;
+            self.probe(id, ProbePurpose::Path(from), now_ns);
         }
-        self.roam_credit = (left.unwrap_or(credit), now_ns);
-        if left.is_none() {
-            return;
-        }
+    }
+
+    /// The former address of a session whose peer is at `to`; `None` if it does not move there.
+    fn moves(&self, id: SessionId, to: SocketAddr) -> Option<SocketAddr> {
+        let session = self.sessions.iter().find(|session| session.info.id == id)?;
+        let datagrams = self.settings.largest_packet_bytes.is_some();
+        let retiring = matches!(session.phase, Phase::Retiring { .. });
+        let from = session.info.address;
+        (datagrams && !retiring && canonical(from) != canonical(to)).then_some(from)
+    }
+
+    fn roam(&mut self, id: SessionId, to: SocketAddr, now_ns: u64) {
+        let Some(from) = self.moves(id, to) else { return };
+        let Some(session) = self.session(id) else { return };
+        session.info.address = to;
+        let used = session.phase == Phase::Used;
         self.roams += 1;
-        self.actions.push(Action::Roam(id, from));
-        if phase == Phase::Used {
-            self.actions.push(Action::Report(Report::Roamed { from: old, to: from }));
+        self.actions.push(Action::Roam(id, to));
+        if used {
+            self.actions.push(Action::Report(Report::Roamed { from, to }));
             self.probe_at_ns = now_ns;
-            self.follow_path(from, now_ns);
+            self.follow_path(to, now_ns);
         }
     }
 
@@ -644,6 +657,7 @@ impl Peer {
                     session: id,
                     message: answer,
                     packet_bytes: None,
+                    to: None,
                 });
                 // A peer that asks again and again gets its way now and then only.
                 if used && now_ns.saturating_sub(since_ns) >= self.settings.settled_ns {
@@ -652,6 +666,9 @@ impl Peer {
             }
             Message::Answer { id: probe, sent_ns, held_ns, answered_ns, counters, .. } => {
                 let Some(probe) = self.probes.answered(probe, sent_ns) else { return };
+                if let ProbePurpose::Path(to) = probe.purpose {
+                    self.roam(probe.session, to, now_ns);
+                }
                 let trip_ns = at_ns.saturating_sub(sent_ns).saturating_sub(held_ns);
                 self.round_trip.add(trip_ns, now_ns);
                 if used {
@@ -660,6 +677,7 @@ impl Peer {
                 }
                 if let Some(mtu) = &mut self.path_mtu {
                     match probe.purpose {
+                        ProbePurpose::Path(_) => {}
                         ProbePurpose::Alive => mtu.small_answered(),
                         ProbePurpose::Full(size) | ProbePurpose::Search(size) => {
                             mtu.answered(size, now_ns)
@@ -686,7 +704,7 @@ impl Peer {
         while let Some(probe) = self.probes.lost(timeout_ns, now_ns) {
             let Some(mtu) = &mut self.path_mtu else { continue };
             match probe.purpose {
-                ProbePurpose::Alive => {}
+                ProbePurpose::Alive | ProbePurpose::Path(_) => {}
                 ProbePurpose::Search(size) => mtu.lost(size, now_ns),
                 ProbePurpose::Full(size) => {
                     mtu.full_lost(size, now_ns);
@@ -741,12 +759,13 @@ impl Peer {
         let wants_rekey = of.info.dialler == End::Peer && self.is_old(of, now_ns);
         let counters = of.counters();
         let id = self.probes.send(session, purpose, now_ns);
-        let packet_bytes = match purpose {
-            ProbePurpose::Alive => None,
-            ProbePurpose::Full(size) | ProbePurpose::Search(size) => Some(size),
+        let (packet_bytes, to) = match purpose {
+            ProbePurpose::Alive => (None, None),
+            ProbePurpose::Full(size) | ProbePurpose::Search(size) => (Some(size), None),
+            ProbePurpose::Path(to) => (None, Some(to)),
         };
         let message = Message::Probe { id, sent_ns: now_ns, wants_rekey, counters };
-        self.actions.push(Action::Send { session, message, packet_bytes });
+        self.actions.push(Action::Send { session, message, packet_bytes, to });
     }
 
     fn tell_mtu(&mut self) {

@@ -4,6 +4,7 @@
 //! about the path.
 
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 
 use super::types::SessionId;
 
@@ -21,6 +22,8 @@ pub enum ProbePurpose {
     Full(u16),
     /// To learn whether the path takes packets of this size.
     Search(u16),
+    /// To learn whether the peer receives at this address (path validation, RFC 9000, section 8.2).
+    Path(SocketAddr),
 }
 
 /// A probe in flight.

@@ -109,6 +109,11 @@ pub struct Host {
 }
 
 impl Host {
+    /// Packets that it has sent under all its sessions.
+    pub fn sent_packets(&self) -> u64 {
+        self.sessions.values().map(|carried| carried.traffic.sent_packets).sum()
+    }
+
     fn new(settings: PeerSettings, instance: u64, address: SocketAddr, now_ns: u64) -> Self {
         Self {
             peer: Peer::new(settings.clone(), instance, now_ns),
@@ -264,12 +269,12 @@ impl World {
                 host.used = host.used.filter(|used| *used != id);
             }
             Action::Down => self.host(side).used = None,
-            Action::Send { session, message, packet_bytes } => {
+            Action::Send { session, message, packet_bytes, to } => {
                 let mut bytes = [0; message::LARGEST_BYTES];
                 let len = message.write(&mut bytes).unwrap();
                 let message = Message::read(&bytes[..len]).unwrap();
                 let bytes = packet_bytes.unwrap_or(len as u16 + OVERHEAD_BYTES);
-                self.send(side, session, bytes, Body::Message(message));
+                self.send(side, session, to, bytes, Body::Message(message));
             }
             Action::Roam(id, to) => {
                 if let Some(carried) = self.host(side).sessions.get_mut(&id) {
@@ -316,14 +321,21 @@ impl World {
         self.at(accepted_ns + trip_ns / 2, Happening::Dialled(side, instance, Ok(ours)));
     }
 
-    fn send(&mut self, side: Side, session: SessionId, bytes: u16, body: Body) {
+    fn send(
+        &mut self,
+        side: Side,
+        session: SessionId,
+        to: Option<SocketAddr>,
+        bytes: u16,
+        body: Body,
+    ) {
         let host = self.host(side);
         let from = host.address;
         let Some(carried) = host.sessions.get_mut(&session) else { return };
         carried.counter += 1;
         carried.traffic.sent_packets += 1;
         carried.traffic.sent_bytes += u64::from(bytes);
-        let (counter, Some(to)) = (carried.counter, carried.address) else { return };
+        let (counter, Some(to)) = (carried.counter, to.or(carried.address)) else { return };
         let way = self.way(side);
         let packet = Packet { to, from, session, counter, bytes, body };
         let copies = 1 + u8::from(self.random.u8(0..100) < way.double_percent);
@@ -378,7 +390,7 @@ impl World {
                 let host = self.host(side);
                 if let Some(session) = host.used.filter(|_| host.up) {
                     host.data_sent += 1;
-                    self.send(side, session, bytes, Body::Data);
+                    self.send(side, session, None, bytes, Body::Data);
                 }
                 if let Some(every_ns) = self.data_every_ns {
                     self.at(self.now_ns + every_ns, Happening::Data(side));

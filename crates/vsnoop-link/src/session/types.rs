@@ -192,6 +192,8 @@ pub enum Action {
         message: Message,
         /// Pad it so that the IP packet has so many bytes, and forbid fragments; `None`: as it is.
         packet_bytes: Option<u16>,
+        /// Send it to this address; `None`: to the session's.
+        to: Option<SocketAddr>,
     },
     /// Send packets of a session to this address from now on.
     Roam(SessionId, SocketAddr),

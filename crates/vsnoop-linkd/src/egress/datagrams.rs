@@ -14,7 +14,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::compression_policy::Compression;
 use crate::counts::SessionCounts;
 use crate::cpu::coding_clock;
 use crate::frame::{Frame, WholeFrame};
-use crate::io::udp::{Destination, MAX_SEGMENTS, MAX_SEND_BYTES, UdpSocket};
+use crate::io::udp::{Destination, Ends, MAX_SEGMENTS, MAX_SEND_BYTES, UdpSocket};
 use crate::stats::{PeerStats, RuleStats};
 use vsnoop_link::compress::unit::{self, Cut, Packer};
 use vsnoop_link::compress::{Decision, Encoded, Policy};
@@ -122,7 +122,7 @@ impl DatagramSender {
         Self {
             sealer,
             socket: None,
-            destination: address.map(|to| Destination::new(to, None)),
+            destination: address.map(|peer| Destination::new(Ends { peer, local: None })),
             sealed: VecDeque::new(),
             queue: None,
             queue_stats: Stats::default(),
@@ -156,9 +156,8 @@ impl DatagramSender {
         self.socket.as_ref().map(UdpSocket::as_fd)
     }
 
-    /// Sends to this address; from `source`, if the peer has called us there.
-    pub fn set_address(&mut self, address: SocketAddr, source: Option<IpAddr>) {
-        self.destination = Some(Destination::new(address, source));
+    pub fn set_address(&mut self, ends: Ends) {
+        self.destination = Some(Destination::new(ends));
     }
 
     /// Whether the socket had no room, and is to be watched for it.
@@ -492,8 +491,15 @@ impl DatagramSender {
     }
 
     /// Sends an item at once, ahead of all that waits, in a datagram of its own, padded to `pad_to`
-    /// bytes. It leaves by the link's socket, which carries nothing else.
-    pub fn alone(&mut self, context: SendContext<'_>, item: &[u8], pad_to: usize) {
+    /// bytes; to `to`, if that is not the session's address. It leaves by the link's socket, which
+    /// carries nothing else.
+    pub fn alone(
+        &mut self,
+        context: SendContext<'_>,
+        item: &[u8],
+        pad_to: usize,
+        to: Option<Ends>,
+    ) {
         let SendContext { udp, stats, .. } = context;
         let record_bytes = pad_to.max(item.len() + self.sealer.suite().overhead_bytes());
         let mut record = std::mem::take(&mut self.control);
@@ -502,7 +508,8 @@ impl DatagramSender {
         record.extend_from_slice(item);
         record.resize(record_bytes, 0);
         if stats.seal.time(|| self.sealer.seal(&mut record)) {
-            let destination = self.destination.as_mut();
+            let mut other = to.map(Destination::new);
+            let destination = other.as_mut().or(self.destination.as_mut());
             let sent = destination.map(|to| udp.send(to, &record, record_bytes));
             self.count(stats, sent, record_bytes, record_bytes);
         } else {
@@ -660,7 +667,7 @@ mod tests {
         let stats = PeerStats::default();
         let context = SendContext { udp: &socket, stats: &stats, now_ns: 0 };
         let compression = Compression { policy: None, rule_stats: Arc::default() };
-        let mut send = |datagrams: &mut DatagramSender, port: u16, number: u8| {
+        let send = |datagrams: &mut DatagramSender, port: u16, number: u8| {
             let mut frame = Segment { port, payload: 1000, ..Segment::default() }.build();
             *frame.last_mut().unwrap() = number;
             let parts = [&frame[..]];
@@ -675,7 +682,7 @@ mod tests {
         send(&mut datagrams, 2, 77);
         datagrams.flush(context);
         assert!(datagrams.is_blocked() && datagrams.queue_bytes() > 11 * 1000);
-        datagrams.alone(context, b"probe", 0);
+        datagrams.alone(context, b"probe", 0, None);
         datagrams.go_on(context);
         assert!(!datagrams.is_blocked() && datagrams.queue_bytes() == 0);
         let mut buffer = [0; 2048];

@@ -15,7 +15,6 @@ pub mod peer_sender;
 mod pieces;
 mod send_context;
 
-use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
@@ -31,6 +30,7 @@ use super::event::Event;
 use super::fault::Fault;
 use super::frame::{Frame, ParsedFrame};
 use super::io::poll::{Poll, TOKEN_MAX, Watch};
+use super::io::udp::Ends;
 use super::io::wake;
 use super::shared::Shared;
 use vsnoop_link::forwarding::{ForwardingDecision, Location};
@@ -60,9 +60,7 @@ pub enum Order {
     Address {
         peer: usize,
         session: u64,
-        address: SocketAddr,
-        /// Our address that the peer has called; `None`: whichever the routes say.
-        source: Option<IpAddr>,
+        ends: Ends,
     },
     /// The longest datagram for the path.
     Limit {
@@ -77,12 +75,14 @@ pub enum Order {
         loss: f64,
         bytes_per_s: Option<u64>,
     },
-    /// Sends an item of the session itself, padded to `pad_to` bytes of datagram.
+    /// Sends an item of the session itself, padded to `pad_to` bytes of datagram; to `to`, if that
+    /// is not the session's address.
     Message {
         peer: usize,
         session: u64,
         item: Vec<u8>,
         pad_to: usize,
+        to: Option<Ends>,
     },
     /// Says for each rule what becomes of its flows; tells when that is done.
     Survey(SyncSender<()>),
@@ -354,8 +354,8 @@ impl Egress {
                     self.senders[peer].retire(session, &self.watch, stats);
                 }
                 Order::Down { peer } => self.senders[peer].down(),
-                Order::Address { peer, session, address, source } => {
-                    self.senders[peer].set_address(session, address, source);
+                Order::Address { peer, session, ends } => {
+                    self.senders[peer].set_address(session, ends);
                 }
                 Order::Limit { peer, session, bytes } => {
                     self.senders[peer].set_limit(session, bytes);
@@ -363,11 +363,11 @@ impl Egress {
                 Order::Path { peer, session, loss, bytes_per_s } => {
                     self.senders[peer].set_path(session, loss, bytes_per_s);
                 }
-                Order::Message { peer, session, item, pad_to } => {
+                Order::Message { peer, session, item, pad_to, to } => {
                     let shared = &self.shared;
                     let (udp, stats) = (&shared.udp, &shared.peers[peer]);
                     let context = SendContext { udp, stats, now_ns: shared.now_ns() };
-                    self.senders[peer].message(session, context, &item, pad_to);
+                    self.senders[peer].message(session, context, &item, pad_to, to);
                 }
                 Order::Survey(done) => {
                     let since_ns = self.shared.now_ns().saturating_sub(IN_USE_NS);

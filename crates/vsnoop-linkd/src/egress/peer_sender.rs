@@ -1,7 +1,6 @@
 //! Sends the frames for one peer, under the current one of its sessions.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
@@ -10,7 +9,7 @@ use super::super::fault::Fault;
 use super::super::frame::Frame;
 use super::super::io::poll::Watch;
 use super::super::io::port::MAX_PARTS;
-use super::super::io::udp::UdpSocket;
+use super::super::io::udp::{Ends, UdpSocket};
 use super::super::stats::PeerStats;
 use super::connection::{Connection, Outgoing};
 use super::datagrams::DatagramSender;
@@ -191,10 +190,9 @@ impl PeerSender {
         }
     }
 
-    /// See [`DatagramSender::set_address`].
-    pub fn set_address(&mut self, session: u64, address: SocketAddr, source: Option<IpAddr>) {
+    pub fn set_address(&mut self, session: u64, ends: Ends) {
         if let Some(SessionSender::Datagrams(datagrams)) = self.session(session) {
-            datagrams.sender.set_address(address, source);
+            datagrams.sender.set_address(ends);
         }
     }
 
@@ -258,10 +256,17 @@ impl PeerSender {
     }
 
     /// Sends a message of the session itself.
-    pub fn message(&mut self, session: u64, context: SendContext<'_>, item: &[u8], pad_to: usize) {
+    pub fn message(
+        &mut self,
+        session: u64,
+        context: SendContext<'_>,
+        item: &[u8],
+        pad_to: usize,
+        to: Option<Ends>,
+    ) {
         match self.session(session) {
             Some(SessionSender::Datagrams(datagrams)) => {
-                datagrams.sender.alone(context, item, pad_to);
+                datagrams.sender.alone(context, item, pad_to, to);
             }
             Some(SessionSender::Connections(connections)) => {
                 let compression = Compression { policy: None, rule_stats: Arc::default() };

@@ -6,13 +6,12 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 
 use super::super::cpu::coding_clock;
 use super::super::event::{ReceivedDatagram, ReceivedMessage};
 use super::super::frame::{Origin, ReceivedFrame};
-use super::super::io::udp::Inbox;
+use super::super::io::udp::{Ends, Inbox};
 use super::super::shared::Shared;
 use super::reports::Reports;
 use super::session::DatagramSession;
@@ -138,8 +137,7 @@ impl DatagramReceiver {
                 if opening.batch.is_full() {
                     opening.batch.hand_on(buffer, hand_on);
                 }
-                let ends = (message.from, message.to);
-                opening.open(&mut self.sessions, buffer, datagram, ends);
+                opening.open(&mut self.sessions, buffer, datagram, message.ends);
             }
         }
         opening.batch.hand_on(buffer, hand_on);
@@ -164,7 +162,7 @@ impl Opening<'_> {
         sessions: &mut HashMap<u32, InstalledSession>,
         buffer: &mut [u8],
         datagram: Range<usize>,
-        ends: (SocketAddr, Option<IpAddr>),
+        ends: Ends,
     ) {
         let shared = self.shared;
         let record = &mut buffer[datagram.clone()];
@@ -191,15 +189,14 @@ impl Opening<'_> {
         let is_newest = fresh == Fresh::Newest;
         if is_newest {
             opened.counts.expected_packets.set((number & COUNTER) + 1);
-            if opened.ends != Some(ends)
+            if opened.from != Some(ends.peer)
                 && self.reports.moved(installed.peer, installed.session, ends, self.now_ns)
             {
-                opened.ends = Some(ends);
+                opened.from = Some(ends.peer);
             }
         }
         let item_at = datagram.start + HEADER_BYTES;
-        let (from, to) = ends;
-        self.take(installed, item, item_at, ReceivedDatagram { from, to, is_newest, bytes });
+        self.take(installed, item, item_at, ReceivedDatagram { ends, is_newest, bytes });
     }
 
     /// Takes an item, which lies at `item_at` in the inbox.
@@ -335,7 +332,7 @@ mod tests {
                     bytes.extend(record);
                 }
                 let segment_bytes = bytes.len() / items.len();
-                let to = &mut Destination::new(to, None);
+                let to = &mut Destination::new(super::Ends { peer: to, local: None });
                 assert_eq!(self.socket.send(to, &bytes, segment_bytes).unwrap(), bytes.len());
             }
         }

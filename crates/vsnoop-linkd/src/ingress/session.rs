@@ -1,6 +1,6 @@
 //! A session over UDP, as its receiver knows it.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use crate::counts::SessionCounts;
@@ -16,8 +16,8 @@ pub struct DatagramSession {
     pub openers: Vec<Opener>,
     pub rejoin: Rejoin,
     pub units: Rejoin,
-    /// Where its newest record came from, and to which of our addresses.
-    pub ends: Option<(SocketAddr, Option<IpAddr>)>,
+    /// Where its newest record came from.
+    pub from: Option<SocketAddr>,
     pub counts: Arc<SessionCounts>,
 }
 
@@ -27,7 +27,7 @@ impl DatagramSession {
             openers,
             rejoin: Rejoin::new(PATIENCE_NS),
             units: Rejoin::new(PATIENCE_NS),
-            ends: None,
+            from: None,
             counts,
         }
     }

@@ -29,12 +29,18 @@ pub struct UdpSocket {
     v6: bool,
 }
 
-/// Where datagrams go, by which address, and how.
+/// The addresses of a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ends {
+    pub peer: SocketAddr,
+    /// Ours; `None`: not known, or whichever the host's routes say.
+    pub local: Option<IpAddr>,
+}
+
+/// Where datagrams go, and how.
 #[derive(Debug)]
 pub struct Destination {
-    to: SocketAddr,
-    /// Our address that they leave from; `None`: as the host's routes say.
-    from: Option<IpAddr>,
+    ends: Ends,
     /// Sends until many datagrams are tried again in one: the device by which they leave does no
     /// checksums, or takes so long ones no more. It may be another one later.
     one_by_one: u32,
@@ -44,8 +50,8 @@ pub struct Destination {
 const TRY_AGAIN_SENDS: u32 = 1000;
 
 impl Destination {
-    pub fn new(to: SocketAddr, from: Option<IpAddr>) -> Self {
-        Self { to, from, one_by_one: 0 }
+    pub fn new(ends: Ends) -> Self {
+        Self { ends, one_by_one: 0 }
     }
 
     fn is_segmenting_worth_a_try(&mut self) -> bool {
@@ -178,13 +184,14 @@ impl UdpSocket {
         segment_bytes: Option<usize>,
     ) -> io::Result<usize> {
         use nix::errno::Errno::{EADDRNOTAVAIL, EHOSTUNREACH, EINVAL, ENETUNREACH};
-        let to = self.mapped(destination.to);
-        let mut sent = self.send_message(&to, destination.from, bytes, segment_bytes);
+        let to = self.mapped(destination.ends.peer);
+        let mut sent = self.send_message(&to, destination.ends.local, bytes, segment_bytes);
         let may_be_gone = [EINVAL, EADDRNOTAVAIL, ENETUNREACH, EHOSTUNREACH];
-        if destination.from.is_some() && sent.is_err_and(|error| may_be_gone.contains(&error)) {
+        if destination.ends.local.is_some() && sent.is_err_and(|error| may_be_gone.contains(&error))
+        {
             sent = self.send_message(&to, None, bytes, segment_bytes);
             if sent.is_ok() {
-                destination.from = None;
+                destination.ends.local = None;
             }
         }
         Ok(super::nonblocking::again(sent)?.unwrap_or(0))
@@ -297,9 +304,7 @@ pub struct Inbox {
 /// Datagrams of one size from one sender, one behind the other, the last perhaps shorter.
 #[derive(Clone, Copy, Debug)]
 pub struct Received {
-    pub from: SocketAddr,
-    /// Our address that they were sent to.
-    pub to: Option<IpAddr>,
+    pub ends: Ends,
     /// Where in the inbox.
     pub begin: usize,
     pub length: usize,
@@ -358,10 +363,11 @@ impl Inbox {
             if length == 0 || header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0 {
                 continue;
             }
-            let (segment_bytes, to) = described(&header.msg_hdr);
+            let (segment_bytes, local) = described(&header.msg_hdr);
+            let ends = Ends { peer: from, local };
             let segment_bytes = segment_bytes.unwrap_or(length).max(1);
             let begin = at * RECEIVE_BYTES;
-            self.messages.push(Received { from, to, begin, length, segment_bytes });
+            self.messages.push(Received { ends, begin, length, segment_bytes });
         }
         Ok(true)
     }
@@ -439,9 +445,13 @@ mod tests {
         (socket, at)
     }
 
+    fn to(peer: SocketAddr) -> Destination {
+        Destination::new(Ends { peer, local: None })
+    }
+
     #[test]
     fn sending_one_by_one_comes_to_an_end() {
-        let mut destination = Destination::new(SocketAddr::from(([127, 0, 0, 1], 9)), None);
+        let mut destination = to(SocketAddr::from(([127, 0, 0, 1], 9)));
         assert!(destination.is_segmenting_worth_a_try());
         destination.one_by_one = TRY_AGAIN_SENDS;
         let tries =
@@ -451,8 +461,8 @@ mod tests {
 
     #[test]
     fn what_is_too_long_for_the_device_alone_does_not_end_segmentation() {
-        let (socket, to) = bound();
-        let mut destination = Destination::new(to, None);
+        let (socket, at) = bound();
+        let mut destination = to(at);
         // One byte more than the loopback's 65536 take with their headers.
         let too_long = vec![0; 65_509 + 10];
         let refused = socket.send(&mut destination, &too_long, 65_509);
@@ -476,12 +486,11 @@ mod tests {
             let (far, far_at) = bound();
             let (mut inbox, mut far_inbox) = (Inbox::new(1), Inbox::new(1));
             let us = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-            let (mut to_us, mut to_far) =
-                (Destination::new(us, None), Destination::new(far_at, None));
+            let (mut to_us, mut to_far) = (to(us), to(far_at));
             for sender in &senders {
                 sender.send(&mut to_far, b"out", 3).expect("room");
                 while !far_inbox.receive(&far).expect("a datagram") {}
-                assert_eq!(far_inbox.parts().0[0].from.port(), port);
+                assert_eq!(far_inbox.parts().0[0].ends.peer.port(), port);
             }
             for number in 0..20u8 {
                 // Of many senders: a hash would spread them.
@@ -490,7 +499,7 @@ mod tests {
                 while !inbox.receive(&socket).expect("a datagram") {}
                 let (received, bytes) = inbox.parts();
                 assert_eq!(bytes[received[0].begin], number);
-                assert_eq!(received[0].to, Some(Ipv4Addr::LOCALHOST.into()));
+                assert_eq!(received[0].ends.local, Some(Ipv4Addr::LOCALHOST.into()));
             }
         }
     }
@@ -501,11 +510,11 @@ mod tests {
         let (far, at) = bound();
         let mut inbox = Inbox::new(1);
         for (source, seen) in [("127.0.0.9", "127.0.0.9"), ("192.0.2.1", "127.0.0.1")] {
-            let mut destination = Destination::new(at, source.parse().ok());
+            let mut destination = Destination::new(Ends { peer: at, local: source.parse().ok() });
             for bytes in [&b"one"[..], &[0; 3000]] {
                 any.send(&mut destination, bytes, 1000).expect("room");
                 while !inbox.receive(&far).expect("a datagram") {}
-                assert_eq!(inbox.parts().0[0].from.ip().to_string(), seen);
+                assert_eq!(inbox.parts().0[0].ends.peer.ip().to_string(), seen);
             }
         }
     }

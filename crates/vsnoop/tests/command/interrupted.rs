@@ -27,8 +27,9 @@ pub fn trials() -> Vec<Trial> {
                     let status = vsnoop(["status", "--json"])?.json()?;
                     ensure!(status["damaged"] == serde_json::json!([]), "{status}");
                     if status["ports"] == serde_json::json!([]) {
-                        ensure!(place.state()? == *before, "left: {:?}", place.state()?);
-                        return Ok(());
+                        // Unless the helper has begun to remove it just before.
+                        return wait_until("nothing is left", || Ok(place.state()? == *before))
+                            .with_context(|| format!("left: {:?}", place.state()));
                     }
                     ensure!(status["ports"][0]["state"] == "active", "{status}");
                     place.vsnoop(["detach", PORT])?.ok().map(drop)
