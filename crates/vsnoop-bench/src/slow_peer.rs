@@ -125,7 +125,7 @@ fn start(net: &Net, hosts: &[Netns], directory: &Path) -> Result<Vec<Link>> {
         std::fs::write(&path, config).context("write a configuration")?;
         let mut command = host.command(&program);
         command.args(["link", "up", "--foreground"]).arg(path);
-        command.stdin(Stdio::null()).stdout(Stdio::null());
+        command.env("RUST_LOG", "error").stdin(Stdio::null()).stdout(Stdio::null());
         links.push(Link(command.spawn().context("start a link")?));
     }
     let since = Instant::now();

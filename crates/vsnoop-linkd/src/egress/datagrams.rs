@@ -473,7 +473,8 @@ impl DatagramSender {
         }
     }
 
-    /// Adds one item to the batch; longer ones than the limit are the caller's mistake and are dropped.
+    /// Adds one item to the batch; longer ones than the limit are the caller's mistake and are
+    /// dropped.
     fn item(&mut self, context: SendContext<'_>, parts: &[&[u8]]) {
         let item_bytes: usize = parts.iter().map(|part| part.len()).sum();
         let record_bytes = item_bytes + self.sealer.suite().overhead_bytes();
@@ -562,8 +563,8 @@ impl DatagramSender {
         self.count = 0;
     }
 
-    /// Gives records to the socket; returns how many bytes are done with, sent or refused. It has no
-    /// room for the others.
+    /// Gives records to the socket; returns how many bytes are done with, sent or refused. For the
+    /// others it has no room.
     fn transmit(&mut self, stats: &PeerStats, bytes: &[u8], segment_bytes: usize) -> usize {
         let sent = match (&self.socket, &mut self.destination) {
             (Some(socket), Some(to)) => Some(socket.send(to, bytes, segment_bytes)),

@@ -100,8 +100,8 @@ const BATCHES_PER_PASS: usize = 8;
 /// A flow that was silent for longer is not counted.
 const IN_USE_NS: u64 = 10_000_000_000;
 const ORDERS: u64 = TOKEN_MAX;
-/// First token of sockets of sessions. The token of a port is its index, that of a divert tap `DIVERT_TAPS`
-/// and its index.
+/// First token of sockets of sessions. The token of a port is its index, that of a divert tap
+/// `DIVERT_TAPS` and its index.
 const SESSIONS: u64 = 1 << 32;
 const DIVERT_TAPS: u64 = 1 << 31;
 
