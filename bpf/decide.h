@@ -136,13 +136,30 @@ __noinline enum to_vm_verdict decide_locked(struct port *port, const struct flow
 	/* Else it is another flow's by now, or has another hold. */
 	verdict = TO_VM_NO_FLOW;
 	if (f->tag == tag && f->hold == wait.number)
-		verdict = config.hold && h ?
-				  hold_to_vm(f, h, s, &port->state, &port->policy, out->now, out) :
-				  flow_to_vm(f, 0, s, &port->state, &port->policy, out->now, out);
+		verdict = hold_to_vm(f, config.hold ? h : 0, s, &port->state, &port->policy,
+				     out->now, out);
 	bpf_spin_unlock(&f->lock);
 	settle(port, key, out, out->now);
 	wake_engine(port, out);
 	return verdict;
+}
+
+/* Notes the sender's ACK for later frames of the engine. */
+__noinline int note_sender(struct port *port, const struct flow_key *key, const struct segment *s)
+{
+	struct flow *f;
+	struct hold *h;
+
+	if (!port || !key || !s)
+		return 0;
+	f = flow_of(port, key);
+	if (!f)
+		return 0;
+	h = hold_of(port, f->hold);
+	/* Else it is another flow's by now, whose VM must not get this ACK. */
+	if (h && f->tag == flow_tag(key))
+		hold_note_sender(f, h, s);
+	return 0;
 }
 
 /* Decides about a segment to the VM. Two frequent cases need no lock: pure ACKs, and data that
@@ -156,11 +173,9 @@ static __always_inline enum to_vm_verdict decide_to_vm(struct port *port,
 	if (!f)
 		return TO_VM_NO_FLOW;
 	if (flow_is_plain_ack(f, s)) {
-		struct hold *h = hold_of(port, f->hold);
-
 		flow_note_ack(f, s);
-		if (h)
-			hold_note_sender(f, h, s);
+		if (f->hold)
+			note_sender(port, key, s);
 		return TO_VM_PASS;
 	}
 	/* The coarse clock costs a fourth, and is some ms behind: the VM is found late by that much
@@ -264,9 +279,10 @@ __noinline int decide_news(struct port *port, const struct flow_key *key, struct
 	if (!f)
 		return 0;
 	h = hold_of(port, f->hold);
-	if (h)
-		hold_news(f, h, news);
-	return !!h;
+	if (!h || f->tag != flow_tag(key))
+		return 0;
+	hold_news(f, h, news);
+	return 1;
 }
 
 /* Fills in the sender's latest ACK and window for a segment of the engine. Returns 0 if the segment
@@ -283,7 +299,8 @@ __noinline int decide_engine(struct port *port, const struct flow_key *key, cons
 	if (!f)
 		return 0;
 	h = hold_of(port, f->hold);
-	if (!h || (seq_ge(s->ack, h->snd_una) && s->window == h->sender_window))
+	if (!h || f->tag != flow_tag(key) ||
+	    (seq_ge(s->ack, h->snd_una) && s->window == h->sender_window))
 		return 0;
 	ack->ack = seq_max(s->ack, h->snd_una);
 	ack->window = h->sender_window;

@@ -452,40 +452,42 @@ static __always_inline bool hold_claim(struct flow *f, struct hold *h)
 	return true;
 }
 
-/* As flow_to_vm(), for a flow with a hold; may also return TO_VM_KEEP, TO_VM_DROP and
+/* As flow_to_vm(); for a flow with a hold (`h`) it may also return TO_VM_KEEP, TO_VM_DROP and
  * TO_VM_FORWARD. */
 static __always_inline enum to_vm_verdict
 hold_to_vm(struct flow *f, struct hold *h, const struct segment *s, const struct port_state *port,
 	   const struct policy *p, __u64 now, struct outcome *out)
 {
 	enum to_vm_verdict verdict;
-	bool news;
+	bool news = false;
 
 	out->events = 0;
-	/* Only the VM can fill the hole with this segment, which it gets once the flow has drained;
-	 * but a flow with ranges does not drain. So forget the ranges: the sender keeps SACKed data
-	 * (RFC 2018, section 8). */
-	if (hold_is_the_vms(s) && hold_fills(f, s) && !flow_is_refused(f, s))
-		h->range_count = 0;
-	hold_sync(f, h, port, p, now);
-	news = hold_note_sender(f, h, s);
-	if (hold_is_abandoned(f, h, port, now)) {
-		f->retired = flow_outstanding(f);
-		f->mode = FLOW_RESET;
-		h->flags |= HOLD_OVER;
-		flow_touch(f, now);
-		out->events = EVENT_ABANDONED;
-		return flow_answer_reset(f, s, out);
+	if (h) {
+		/* Only the VM can fill the hole with this segment, which it gets once the flow has
+		 * drained; but a flow with ranges does not drain. So forget the ranges: the sender
+		 * keeps SACKed data (RFC 2018, section 8). */
+		if (hold_is_the_vms(s) && hold_fills(f, s) && !flow_is_refused(f, s))
+			h->range_count = 0;
+		hold_sync(f, h, port, p, now);
+		news = hold_note_sender(f, h, s);
+		if (hold_is_abandoned(f, h, port, now)) {
+			f->retired = flow_outstanding(f);
+			f->mode = FLOW_RESET;
+			h->flags |= HOLD_OVER;
+			flow_touch(f, now);
+			out->events = EVENT_ABANDONED;
+			return flow_answer_reset(f, s, out);
+		}
+		if (hold_wants(f, h, s, port, p, now, out) && hold_claim(f, h)) {
+			out->events |= news ? EVENT_NEWS : 0;
+			return TO_VM_KEEP;
+		}
 	}
-	if (hold_wants(f, h, s, port, p, now, out) && hold_claim(f, h)) {
-		out->events |= news ? EVENT_NEWS : 0;
-		return TO_VM_KEEP;
-	}
-	if (hold_opens(f, h, s, port, p, now)) {
+	if (h && hold_opens(f, h, s, port, p, now)) {
 		f->reacked++;
 		flow_fill_ack(f, h, s, port, p, out);
 		verdict = TO_VM_REACK;
-	} else if (f->mode != FLOW_HOLDING) {
+	} else if (!h || f->mode != FLOW_HOLDING) {
 		verdict = flow_to_vm(f, h, s, port, p, now, out);
 	} else {
 		flow_touch(f, now);

@@ -46,6 +46,24 @@ static __always_inline bool flow_acceptable(const struct flow *f, const struct s
 	return seq_le(end, f->right_edge) && flow_is_valid(f, s);
 }
 
+/* Does a segment beyond a hole end beyond the VM's own window? Its sender was shown more. No stack
+ * keeps such bytes, and lwIP's cannot handle the first such segment. */
+static __always_inline bool flow_is_beyond_vm(const struct flow *f, const struct segment *s,
+					      struct seq end)
+{
+	return f->flags & FLOW_F_SCALE_KNOWN && seq_gt(s->seq, f->high_seq) &&
+	       seq_gt(end, f->right_edge) && seq_gt(f->adv_edge, f->right_edge);
+}
+
+/* A segment passes untouched, and without a copy. The VM may cut it at its window: so nothing beyond
+ * counts as handed over. */
+static __always_inline void flow_passed(struct flow *f, struct seq end, __u64 now)
+{
+	if (f->flags & FLOW_F_SCALE_KNOWN)
+		end = seq_min(end, seq_max(f->right_edge, f->high_seq));
+	flow_handed_over(f, end, false, now);
+}
+
 /* May the host leave this segment to a prompt VM? Not where the sender could be waiting for the
  * ACK: near the right edge, during the ramp, and on PSH or a segment below MSS, unless the VM has a
  * backlog of this flow (senders set PSH on every super-packet of a bulk transfer). */
@@ -159,7 +177,7 @@ flow_to_vm(struct flow *f, const struct hold *h, const struct segment *s,
 	__u8 flags = s->tcp_flags;
 	struct seq end = seq_add(s->seq, s->len + !!(flags & TCP_FIN));
 	/* Entirely below RCV.NXT: the VM drops it, and answers. */
-	bool is_old = seq_lt(end, f->vm_seq), clean;
+	bool is_old = seq_lt(end, f->vm_seq), is_beyond, clean;
 
 	out->events = 0;
 	if (f->mode == FLOW_RESET)
@@ -207,11 +225,13 @@ flow_to_vm(struct flow *f, const struct hold *h, const struct segment *s,
 	}
 
 	clean = !(flags & (TCP_FIN | TCP_URG)) && !(s->bits & (SEG_FOREIGN | SEG_CE));
-	if (seq_le(end, f->next_seq)) {
+	is_beyond = h && !(s->bits & SEG_FOREIGN) && flow_is_beyond_vm(f, s, end);
+	if (seq_le(end, f->next_seq) || is_beyond) {
 		f->ramp = 0;
-		if (seq_gt(end, f->vm_seq) && clean && !flow_vm_is_silent(f, p, now)) {
+		if (seq_gt(end, f->vm_seq) && (clean || is_beyond) &&
+		    !flow_vm_is_silent(f, p, now)) {
 			/* The VM has been handed these bytes: a second copy would make it repeat an
-			 * ACK below NEXT_SEQ. */
+			 * ACK below NEXT_SEQ. Or it cannot take them. */
 			flow_fill_ack(f, h, s, port, p, out);
 			f->reacked++;
 			return TO_VM_REACK;
@@ -224,28 +244,24 @@ flow_to_vm(struct flow *f, const struct hold *h, const struct segment *s,
 	flow_note_data(f, s, now, out);
 	if (!seq_eq(s->seq, f->high_seq) || !flow_acceptable(f, s, end))
 		flow_note_timestamp(f, s);
-	if (flow_is_bypassed(f)) {
-		flow_handed_over(f, end, false, now);
-		return TO_VM_PASS;
+	/* In bypass the VM's own TCP does the work. */
+	if (!flow_is_bypassed(f)) {
+		if (!clean || !seq_eq(s->seq, f->high_seq) || !flow_acceptable(f, s, end)) {
+			flow_offline(f, FLOW_UNEXPECTED_SEQ,
+				     s->bits & SEG_CE		  ? EVENT_OFFLINE_CE :
+				     !seq_eq(s->seq, f->high_seq) ? EVENT_OFFLINE_SEQ :
+								    0,
+				     out);
+		} else if (p->run != PORT_ACTIVE || flow_may_be_passive(f, s, end, port, p, now)) {
+			if (f->mode == FLOW_ACTIVE)
+				f->mode = FLOW_PASSIVE;
+			out->events |= EVENT_PASSIVE;
+		} else if (f->mode == FLOW_ACTIVE) {
+			/* There is no memory for a copy. */
+			flow_offline(f, FLOW_NO_BUF, EVENT_OFFLINE_NO_BUF, out);
+		}
 	}
-	if (!clean || !seq_eq(s->seq, f->high_seq) || !flow_acceptable(f, s, end)) {
-		flow_offline(f, FLOW_UNEXPECTED_SEQ,
-			     s->bits & SEG_CE		  ? EVENT_OFFLINE_CE :
-			     !seq_eq(s->seq, f->high_seq) ? EVENT_OFFLINE_SEQ :
-							    0,
-			     out);
-		flow_handed_over(f, end, false, now);
-		return TO_VM_PASS;
-	}
-	if (p->run != PORT_ACTIVE || flow_may_be_passive(f, s, end, port, p, now)) {
-		if (f->mode == FLOW_ACTIVE)
-			f->mode = FLOW_PASSIVE;
-		out->events |= EVENT_PASSIVE;
-	} else if (f->mode == FLOW_ACTIVE) {
-		/* There is no memory for a copy. */
-		flow_offline(f, FLOW_NO_BUF, EVENT_OFFLINE_NO_BUF, out);
-	}
-	flow_handed_over(f, end, false, now);
+	flow_passed(f, end, now);
 	return TO_VM_PASS;
 }
 

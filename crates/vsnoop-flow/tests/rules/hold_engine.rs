@@ -285,6 +285,7 @@ fn what_the_vm_answers_for_by_itself_is_not_counted_as_kept() {
 /// Offline: a marked segment was left to the VM, whose window takes only the first bytes of it.
 fn offline() -> Case {
     let mut c = Case::full();
+    c.acks(FULL, 1);
     let s = c.data(FULL, MSS);
     let s = segment { bits: s.bits | SEG_CE as u16, ..s };
     assert_eq!(c.decide(&s).0, Verdict::Pass);

@@ -254,10 +254,10 @@ fn a_fin_with_data_that_the_vms_window_has_no_room_for_is_kept() {
     let out = c.held(&s);
     assert_eq!((out.ack.ack, c.h.tail), (at(FULL + 100), at(FULL + 100)));
     assert!(c.holds(HOLD_FIN) && c.has(FLOW_F_FIN_SENDER));
-    // Beyond a hole it stays the VM's.
+    // Not beyond a hole.
     let mut c = Case::full();
     let s = segment { tcp_flags: ACK | FIN, ..c.data(FULL + 10, 100) };
-    assert_eq!(c.not_kept(&s).0, Verdict::Pass);
+    assert_eq!(c.not_kept(&s).0, Verdict::Reack);
 }
 
 #[test]

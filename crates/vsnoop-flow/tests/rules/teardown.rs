@@ -43,6 +43,7 @@ fn a_fin_beyond_the_vms_window_is_taken_out_where_the_host_has_shown_more() {
             c.acks(MSS, WINDOW);
         }
         c.policy.run = port_run::PORT_PAUSED;
+        c.f.high_seq = c.f.right_edge;
         let next = c.f.next_seq.diff(at(0)) as u32;
         let room = c.f.right_edge.diff(c.f.next_seq) as u32;
         c.f.adv_edge = seq { v: c.f.right_edge.v.wrapping_add(MSS) };
