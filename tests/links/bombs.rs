@@ -16,8 +16,8 @@ use vsnoop_linkd::tcp_handshake::{self, Established};
 use vsnoop_linkd::{credentials, key_file};
 use vsnoop_packet::offload::state::OffloadState;
 
-use crate::hosts::{Network, PORT, Plan, inner_v4, outer};
 use crate::{soaked, transfer, trial};
+use vsnoop_testbed::hosts::{Network, PORT, Plan, inner_v4, outer};
 
 /// The host whose key the hostile peer has; its link does not run.
 const HOSTILE: usize = 2;

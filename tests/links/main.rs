@@ -12,6 +12,7 @@ mod interfaces;
 mod memory;
 mod paths;
 mod peers;
+mod slow_peers;
 mod strangers;
 mod tenants;
 mod transfer;
@@ -40,6 +41,7 @@ fn main() {
         hostile::trials(),
         bombs::trials(),
         strangers::trials(),
+        slow_peers::trials(),
         tenants::trials(),
         memory::trials(),
     ]

@@ -6,6 +6,7 @@
 //!   programs, under real traffic;
 //! - [`lookup`]: a passing segment among 1 and among 100,000 flows;
 //! - [`compress`]: what compression of a link costs and gains, on one core;
+//! - [`slow_peer`]: what a peer behind a slow line costs the others of a link;
 //! - [`verifier`]: how long attaching takes, and the instructions that the kernel walks before it
 //!   accepts a hook.
 //! - [`idle`]: memory that an attached idle port takes.
@@ -19,6 +20,7 @@ mod incast;
 mod lookup;
 mod memory;
 mod packet;
+mod slow_peer;
 mod stage;
 mod throughput;
 mod verifier;
@@ -45,7 +47,7 @@ fn main() {
 
 /// The measurements, by the names of their modules; without arguments all of them run.
 type Part = (&'static str, fn() -> Result<Vec<Figure>>);
-const PARTS: [Part; 7] = [
+const PARTS: [Part; 8] = [
     ("idle", idle::measure),
     ("lookup", lookup::measure),
     ("incast", incast::measure),
@@ -53,6 +55,7 @@ const PARTS: [Part; 7] = [
     ("verifier", verifier::measure),
     ("packet", packet::measure),
     ("compress", compress::measure),
+    ("slow_peer", slow_peer::measure),
     ("throughput", throughput::measure),
 ];
 

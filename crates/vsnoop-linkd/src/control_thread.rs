@@ -19,7 +19,7 @@ use super::counts::SessionCounts;
 use super::establish::{self, Incoming, Introduction, Made};
 use super::event::{Event, ReceivedDatagram, ReceivedMessage};
 use super::fault::Fault;
-use super::io::udp::route_mtu;
+use super::io::udp::{Ends, route_mtu};
 use super::io::wake;
 use super::ports::Ports;
 use super::shared::Shared;
@@ -66,7 +66,11 @@ struct Incomplete {
 /// A session that the data threads have.
 struct Installed {
     counts: Arc<SessionCounts>,
+    /// We have called the peer.
+    dialled: bool,
     address: SocketAddr,
+    /// The addresses of the newest datagram that was received.
+    heard: Option<Ends>,
     transport: Transport,
     version: u16,
     encrypted_bytes: usize,
@@ -281,9 +285,8 @@ impl Control {
     pub fn event(&mut self, event: Event) {
         match event {
             Event::Message(message) => self.message(&message),
-            Event::Moved { peer, session, from } => {
-                let event = PeerEvent::Received { session: SessionId(session), from, newest: true };
-                self.tell(peer, event);
+            Event::Moved { peer, session, ends } => {
+                self.received(peer, SessionId(session), ends, true);
             }
             Event::Outgoing { peer, session, fault: Fault::Broken(why) }
             | Event::Incoming { peer, session, why } => {
@@ -354,17 +357,28 @@ impl Control {
         let Some(message) = Message::read(&got.item) else { return };
         let (peer, session) = (got.peer, SessionId(got.session));
         let Some(installed) = self.peers[peer].installed.get(&session) else { return };
-        let (from, newest, size) = match got.datagram {
-            Some(ReceivedDatagram { from, is_newest, bytes }) => {
-                (from, is_newest, bytes + headers_bytes(from))
+        let (ends, newest, size) = match got.datagram {
+            Some(ReceivedDatagram { ends, is_newest, bytes }) => {
+                (ends, is_newest, bytes + headers_bytes(ends.peer))
             }
-            None => (installed.address, true, got.item.len()),
+            None => {
+                let ends = Ends { peer: installed.address, local: None };
+                (ends, true, got.item.len())
+            }
         };
         self.tell_traffic(peer);
-        self.tell(peer, PeerEvent::Received { session, from, newest });
+        self.received(peer, session, ends, newest);
         let size_bytes = size.min(u16::MAX.into()) as u16;
         let received_ns = self.shared.now_ns();
         self.tell(peer, PeerEvent::Message { session, message, size_bytes, received_ns });
+    }
+
+    /// A session's datagram came, or something by its connections.
+    fn received(&mut self, peer: usize, session: SessionId, ends: Ends, newest: bool) {
+        if newest && let Some(installed) = self.peers[peer].installed.get_mut(&session) {
+            installed.heard = Some(ends);
+        }
+        self.tell(peer, PeerEvent::Received { session, from: ends.peer, newest });
     }
 
     /// Keeps a session until its machine has said what becomes of it.
@@ -537,6 +551,7 @@ impl Control {
                 item.truncate(1 + length);
                 let pad_to =
                     packet_bytes.map_or(0, |bytes| usize::from(bytes) - headers.min(bytes.into()));
+                let to = to.map(|to| self.ends(peer, session, to));
                 let order = egress::Order::Message { peer, session: session.0, item, pad_to, to };
                 self.egress.send(order);
             }
@@ -544,7 +559,8 @@ impl Control {
                 if let Some(installed) = self.peers[peer].installed.get_mut(&id) {
                     installed.address = address;
                 }
-                self.egress.send(egress::Order::Address { peer, session: id.0, address });
+                let ends = self.ends(peer, id, address);
+                self.egress.send(egress::Order::Address { peer, session: id.0, ends });
             }
             Action::PathMtu(bytes) => {
                 self.peers[peer].path_mtu_bytes = bytes;
@@ -554,10 +570,21 @@ impl Control {
         }
     }
 
+    /// The addresses for what a session sends to `address`: what comes from there has called one of
+    /// ours, from which the peer expects answers. Whom we have called, we may reach by any.
+    fn ends(&self, peer: usize, id: SessionId, address: SocketAddr) -> Ends {
+        let installed = self.peers[peer].installed.get(&id);
+        let called = installed.filter(|installed| !installed.dialled);
+        let heard = called.and_then(|installed| installed.heard);
+        let from_there = heard.filter(|heard| heard.peer == address);
+        Ends { peer: address, local: from_there.and_then(|heard| heard.local) }
+    }
+
     fn install(&mut self, peer: usize, id: SessionId) {
         let known = &mut self.peers[peer];
         let Some(made) = known.made.remove(&id) else { return };
         let Made {
+            dialled,
             address,
             transport,
             version,
@@ -587,8 +614,17 @@ impl Control {
                 known.config.name
             );
         }
-        let installed =
-            Installed { counts, address, transport, version, encrypted_bytes, takes, mtu_bytes };
+        let installed = Installed {
+            counts,
+            dialled,
+            address,
+            heard: None,
+            transport,
+            version,
+            encrypted_bytes,
+            takes,
+            mtu_bytes,
+        };
         known.installed.insert(id, installed);
         let order = match incoming {
             Incoming::Datagrams(opened) => {

@@ -50,7 +50,7 @@ use super::counts::SessionCounts;
 use super::cpu::coding_clock;
 use super::egress;
 use super::egress::datagrams::DatagramSender;
-use super::egress::peer_sender::{Connections, SessionSender};
+use super::egress::peer_sender::{Connections, Datagrams, SessionSender};
 use super::ingress;
 use super::ingress::session::DatagramSession;
 use super::io::tcp;
@@ -341,7 +341,7 @@ pub fn datagrams(control: Established, address: SocketAddr, dialled: bool) -> Re
     let known = dialled.then_some(address);
     let (accepted, counted) = (control.theirs.accepts.codecs, Arc::clone(&counts));
     let outgoing = DatagramSender::new(sealer, known, FIRST_LIMIT_BYTES, accepted, counted);
-    let outgoing = SessionSender::Datagrams(Box::new(outgoing));
+    let outgoing = SessionSender::Datagrams(Box::new(Datagrams::new(outgoing)));
     let accepted = control.ours.accepts.codecs;
     let incoming = DatagramSession::new(vec![opener], accepted, Arc::clone(&counts));
     let incoming = Incoming::Datagrams(Box::new(incoming));

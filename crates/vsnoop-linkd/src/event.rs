@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 
 use super::establish::Made;
 use super::fault::Fault;
+use super::io::udp::Ends;
 use super::tcp_handshake::Established;
 use vsnoop_link::handshake;
 use vsnoop_link::session::DialError;
@@ -17,7 +18,7 @@ pub enum Event {
     Moved {
         peer: usize,
         session: u64,
-        from: SocketAddr,
+        ends: Ends,
     },
     /// Something is wrong with sending under a session.
     Outgoing {
@@ -69,7 +70,7 @@ pub struct ReceivedMessage {
 /// A datagram that a session has received.
 #[derive(Clone, Copy)]
 pub struct ReceivedDatagram {
-    pub from: SocketAddr,
+    pub ends: Ends,
     /// Its number is above those of all others so far.
     pub is_newest: bool,
     pub bytes: usize,

@@ -4,7 +4,9 @@ use std::net::TcpListener;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use socket2::{Domain, Socket, Type};
+use tracing::debug;
 use vsnoop_link::identity::{self, Acceptor, Dialer, PeerId, PublicKey};
 
 use super::compression_policy::Policies;
@@ -42,6 +44,7 @@ pub struct Opened {
 
 impl Opened {
     pub fn of(config: &Config) -> Result<Self> {
+        allow_descriptors();
         let certificate = config.authority.as_ref().map(|authority| authority.cert.as_path());
         let identity = credentials::identity(&config.key, certificate)?;
         let trusts = trusts(config)?;
@@ -55,6 +58,16 @@ impl Opened {
             ports: config.ports.iter().map(|port| open(config, port)).collect::<Result<_>>()?,
             divert_taps: DivertTaps::open(config)?,
         })
+    }
+}
+
+/// Lets the process have as many descriptors as the host allows: each session needs a few, and the
+/// usual soft limit is 1024, for `select()`, which nothing here uses.
+fn allow_descriptors() {
+    let allowed = getrlimit(Resource::RLIMIT_NOFILE)
+        .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
+    if let Err(error) = allowed {
+        debug!("the limit on descriptors stays as it was: {error}");
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::Mutex;
 
 use super::counts::Counter;
 use super::cpu::Stopwatch;
+use vsnoop_link::queue::Stats;
 
 /// Frames dropped for one reason.
 #[derive(Debug, Default)]
@@ -50,9 +51,9 @@ pub struct PeerStats {
     pub wire_bytes_in: Counter,
     /// For a peer without a session, or one that ended before they were sent.
     pub dropped_down: Drops,
-    /// Before an ordered transport, to make room.
+    /// From the queue before the transport, to make room.
     pub dropped_full: Drops,
-    /// Before an ordered transport, because they had waited too long.
+    /// From the queue before the transport, because they had waited too long.
     pub dropped_late: Drops,
     /// Datagrams that the kernel refused, or that could not be made.
     pub dropped_send: Drops,
@@ -81,6 +82,18 @@ impl PeerStats {
     /// [`PeerStats::bytes_out`] after compression.
     pub fn after_compression(&self) -> u64 {
         after(&self.bytes_out, &self.compressed_from, &self.compressed_to)
+    }
+
+    /// Counts what a queue has dropped between two looks at its counters.
+    pub fn count_queue_drops(&self, before: Stats, now: Stats) {
+        self.dropped_full.add(
+            now.dropped_full_packets - before.dropped_full_packets,
+            now.dropped_full_bytes - before.dropped_full_bytes,
+        );
+        self.dropped_late.add(
+            now.dropped_late_packets - before.dropped_late_packets,
+            now.dropped_late_bytes - before.dropped_late_bytes,
+        );
     }
 
     /// [`PeerStats::bytes_in`] before decompression.

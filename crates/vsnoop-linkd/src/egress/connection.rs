@@ -158,14 +158,7 @@ impl Connection {
     fn count_dropped(&mut self, stats: &PeerStats) {
         let now = self.queue.stats();
         let before = std::mem::replace(&mut self.queue_stats, now);
-        stats.dropped_full.add(
-            now.dropped_full_packets - before.dropped_full_packets,
-            now.dropped_full_bytes - before.dropped_full_bytes,
-        );
-        stats.dropped_late.add(
-            now.dropped_late_packets - before.dropped_late_packets,
-            now.dropped_late_bytes - before.dropped_late_bytes,
-        );
+        stats.count_queue_drops(before, now);
     }
 
     /// It ends: what waits is not sent any more.

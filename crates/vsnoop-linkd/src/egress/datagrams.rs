@@ -6,23 +6,33 @@
 //! Records of one size collect in one buffer and leave with one system call (`UDP_SEGMENT`); the
 //! last record of a super-packet, a few bytes shorter than the others, is padded, so that the next
 //! super-packet can follow in the same call.
+//!
+//! Each session has a socket of its own at the link's port, and the host holds little for it: about
+//! what the path takes in [`HELD_PARTS_OF_SECOND`], so that a slow peer fills no buffer that others
+//! need. Frames that the socket does not take wait, not yet sealed, in a fair queue (RFC 8290),
+//! which drops. Messages of the session itself leave by the link's socket, past all that.
 
+use std::collections::VecDeque;
+use std::io;
 use std::net::SocketAddr;
 use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
+use super::pieces::pieces_of;
 use super::send_context::SendContext;
 use crate::compression_policy::Compression;
 use crate::counts::SessionCounts;
 use crate::cpu::coding_clock;
 use crate::frame::{Frame, WholeFrame};
-use crate::io::udp::{MAX_SEGMENTS, MAX_SEND_BYTES, Segmenting};
+use crate::io::udp::{Destination, Ends, MAX_SEGMENTS, MAX_SEND_BYTES, UdpSocket};
 use crate::stats::{PeerStats, RuleStats};
 use vsnoop_link::compress::unit::{self, Cut, Packer};
 use vsnoop_link::compress::{Codecs, Decision, Encoded, Policy};
+use vsnoop_link::queue::{FairQueue, Limits, Stats};
 use vsnoop_link::wire::fragment::{Fragment, Fragments};
 use vsnoop_link::wire::item::{
-    FRAME_HEADER_BYTES, FrameHeader, fragment_header, unit_header, unit_part_header,
+    FRAME_HEADER_BYTES, FrameHeader, Way, fragment_header, unit_header, unit_part_header,
 };
 use vsnoop_link::wire::seal::{HEADER_BYTES, Sealer};
 use vsnoop_packet::headers::Headers;
@@ -39,10 +49,44 @@ const UNIT_PART_HEADER_BYTES: usize = 5;
 /// Less payload is sent as it is.
 const WORTH_COMPRESSING_BYTES: usize = 200;
 
+/// The host holds 1/`HELD_PARTS_OF_SECOND` of what the path takes in a second, within these bounds,
+/// and so much before the path's rate is known.
+const HELD_PARTS_OF_SECOND: u64 = 250;
+const LEAST_HELD_BYTES: usize = 32 << 10;
+const MOST_HELD_BYTES: usize = 2 << 20;
+const FIRST_HELD_BYTES: usize = 256 << 10;
+
+/// A frame that waits.
+struct Waiting {
+    offload: OffloadState,
+    way: Way,
+    bytes: Vec<u8>,
+    flow: u64,
+    compression: Compression,
+}
+
+/// Records of one size, the last perhaps shorter, for which the socket had no room.
+struct Sealed {
+    bytes: Vec<u8>,
+    segment_bytes: usize,
+}
+
 pub struct DatagramSender {
     sealer: Sealer,
-    address: Option<SocketAddr>,
-    segmenting: Segmenting,
+    /// `None` until [`DatagramSender::open`].
+    socket: Option<UdpSocket>,
+    destination: Option<Destination>,
+    /// Not empty: the socket has no room.
+    sealed: VecDeque<Sealed>,
+    /// Made when something has to wait first.
+    queue: Option<Box<FairQueue<Waiting>>>,
+    /// As far as they were counted.
+    queue_stats: Stats,
+    /// The path's rate, as the host's buffer was bounded for it.
+    held_for_bytes_per_s: Option<u64>,
+    /// Records leave together up to this many bytes.
+    batch_bytes: usize,
+    control: Vec<u8>,
     /// The longest datagram that the path takes, less IP and UDP header.
     limit_bytes: usize,
     buffer: Box<[u8]>,
@@ -79,8 +123,14 @@ impl DatagramSender {
     ) -> Self {
         Self {
             sealer,
-            address,
-            segmenting: Segmenting::default(),
+            socket: None,
+            destination: address.map(|peer| Destination::new(Ends { peer, local: None })),
+            sealed: VecDeque::new(),
+            queue: None,
+            queue_stats: Stats::default(),
+            held_for_bytes_per_s: None,
+            batch_bytes: MAX_SEND_BYTES,
+            control: Vec::new(),
             limit_bytes,
             buffer: vec![0; MAX_SEND_BYTES].into_boxed_slice(),
             length: 0,
@@ -97,9 +147,38 @@ impl DatagramSender {
         }
     }
 
-    pub fn set_address(&mut self, address: SocketAddr) {
-        self.address = Some(address);
-        self.segmenting = Segmenting::default();
+    /// Sends by this socket from now on, which is for this session alone.
+    pub fn open(&mut self, socket: UdpSocket) {
+        socket.hold_at_most(FIRST_HELD_BYTES);
+        self.socket = Some(socket);
+    }
+
+    /// `None` before [`Self::open`].
+    pub fn socket(&self) -> Option<BorrowedFd<'_>> {
+        self.socket.as_ref().map(UdpSocket::as_fd)
+    }
+
+    pub fn set_address(&mut self, ends: Ends) {
+        self.destination = Some(Destination::new(ends));
+    }
+
+    /// Whether the socket had no room, and is to be watched for it.
+    pub fn is_blocked(&self) -> bool {
+        !self.sealed.is_empty()
+    }
+
+    /// Bytes that wait before the socket.
+    pub fn queue_bytes(&self) -> usize {
+        let sealed: usize = self.sealed.iter().map(|sealed| sealed.bytes.len()).sum();
+        sealed + self.queue.as_ref().map_or(0, |queue| queue.bytes())
+    }
+
+    /// The session ends: what waits is not sent any more.
+    pub fn count_waiting_as_dropped(&self, stats: &PeerStats) {
+        let waiting = self.queue.as_ref().map_or(0, |queue| queue.len());
+        let records = |sealed: &Sealed| sealed.bytes.len().div_ceil(sealed.segment_bytes);
+        let sealed: usize = self.sealed.iter().map(records).sum();
+        stats.dropped_down.add((waiting + sealed) as u64, self.queue_bytes() as u64);
     }
 
     pub fn set_limit(&mut self, limit_bytes: usize) {
@@ -129,8 +208,8 @@ impl DatagramSender {
         self.packer.decision(flow, policy)
     }
 
-    /// Queues a frame, compressed if its policy says so and it pays. `scratch` is for one that does
-    /// not lie in one piece.
+    /// Adds a frame to the batch, compressed if its policy says so and it pays; behind others that
+    /// wait for room it waits, too. `scratch` is for one that does not lie in one piece.
     pub fn frame(
         &mut self,
         context: SendContext<'_>,
@@ -138,23 +217,110 @@ impl DatagramSender {
         compression: &Compression,
         scratch: &mut Vec<u8>,
     ) {
+        if self.is_blocked() || self.queue.as_ref().is_some_and(|queue| !queue.is_empty()) {
+            self.queue(context, frame, compression, scratch);
+        } else {
+            let whole = frame.in_one_piece(scratch);
+            self.whole(context, &whole, || frame.flow(), compression);
+        }
+    }
+
+    /// Lets a frame wait. Where the path is slow, a super-packet waits in pieces, so that a drop
+    /// costs its flow less and other flows wait for less.
+    fn queue(
+        &mut self,
+        context: SendContext<'_>,
+        frame: &Frame<'_>,
+        compression: &Compression,
+        scratch: &mut Vec<u8>,
+    ) {
+        let queue = self.queue.get_or_insert_with(|| Box::new(FairQueue::new(Limits::default())));
+        let (flow, way, unit_bytes) = (frame.flow(), frame.way, queue.unit_bytes());
+        let mut push = |offload, bytes: Vec<u8>| {
+            let (length, compression) = (bytes.len(), compression.clone());
+            let waiting = Waiting { offload, way, bytes, flow, compression };
+            queue.push(flow, length, waiting, context.now_ns);
+        };
+        match pieces_of(frame, unit_bytes, scratch) {
+            Some(pieces) => pieces.for_each(|(offload, piece)| push(offload, piece)),
+            None => {
+                let mut bytes = Vec::with_capacity(frame.bytes);
+                frame.gather_into(&mut bytes);
+                push(frame.offload, bytes);
+            }
+        }
+        self.count_dropped(context.stats);
+    }
+
+    /// Goes on when the socket may have room.
+    pub fn go_on(&mut self, context: SendContext<'_>) {
+        while let Some(sealed) = self.sealed.pop_front() {
+            let done = self.transmit(context.stats, &sealed.bytes, sealed.segment_bytes);
+            if done < sealed.bytes.len() {
+                let bytes = sealed.bytes[done..].to_vec();
+                self.sealed.push_front(Sealed { bytes, ..sealed });
+                return;
+            }
+        }
+        while !self.is_blocked()
+            && let Some(waiting) = self.queue.as_mut().and_then(|queue| queue.pop(context.now_ns))
+        {
+            let Waiting { offload, way, bytes, flow, compression } = waiting;
+            let headers = Headers::of(&bytes);
+            let whole = WholeFrame { offload, way, headers, bytes: &bytes };
+            self.whole(context, &whole, || flow, &compression);
+        }
+        self.flush(context);
+        self.count_dropped(context.stats);
+        self.bound_held();
+    }
+
+    /// Counts the frames that the queue has dropped since the last call.
+    fn count_dropped(&mut self, stats: &PeerStats) {
+        let Some(queue) = &self.queue else { return };
+        let now = queue.stats();
+        let before = std::mem::replace(&mut self.queue_stats, now);
+        stats.count_queue_drops(before, now);
+    }
+
+    /// Bounds what the host holds for the session by the rate at which its queue drains.
+    fn bound_held(&mut self) {
+        let (Some(socket), Some(queue)) = (&self.socket, &self.queue) else { return };
+        let rate = queue.rate_bytes_per_s();
+        if rate == self.held_for_bytes_per_s {
+            return;
+        }
+        self.held_for_bytes_per_s = rate;
+        if let Some(rate) = rate {
+            let bytes = usize::try_from(rate / HELD_PARTS_OF_SECOND).unwrap_or(usize::MAX);
+            socket.hold_at_most(bytes.clamp(LEAST_HELD_BYTES, MOST_HELD_BYTES));
+            self.batch_bytes = queue.unit_bytes().min(MAX_SEND_BYTES);
+        }
+    }
+
+    /// Adds a frame that lies in one piece to the batch.
+    fn whole(
+        &mut self,
+        context: SendContext<'_>,
+        whole: &WholeFrame<'_>,
+        flow: impl FnOnce() -> u64,
+        compression: &Compression,
+    ) {
         let before = self.sealed_bytes;
-        let whole = frame.in_one_piece(scratch);
         let in_units = match (&compression.policy, &whole.headers) {
             (Some(policy), Some(headers)) => {
-                let how =
-                    UnitsOf { flow: frame.flow(), policy, rule_stats: &compression.rule_stats };
-                self.units(context, &whole, headers, how)
+                let how = UnitsOf { flow: flow(), policy, rule_stats: &compression.rule_stats };
+                self.units(context, whole, headers, how)
             }
             _ => false,
         };
         if !in_units {
-            self.as_it_is(context, &whole);
+            self.as_it_is(context, whole);
         }
         compression.rule_stats.wire_bytes.add(self.sealed_bytes - before);
     }
 
-    /// Queues a frame whole, or in segments, or in fragments.
+    /// Adds a frame whole, or in segments, or in fragments.
     fn as_it_is(&mut self, context: SendContext<'_>, frame: &WholeFrame<'_>) {
         let WholeFrame { offload, way, bytes, .. } = *frame;
         let limit = self.item_limit();
@@ -309,8 +475,9 @@ impl DatagramSender {
         }
     }
 
-    /// Queues one item; longer ones than the limit are the caller's mistake and are dropped.
-    pub fn item(&mut self, context: SendContext<'_>, parts: &[&[u8]]) {
+    /// Adds one item to the batch; longer ones than the limit are the caller's mistake and are
+    /// dropped.
+    fn item(&mut self, context: SendContext<'_>, parts: &[&[u8]]) {
         let item_bytes: usize = parts.iter().map(|part| part.len()).sum();
         let record_bytes = item_bytes + self.sealer.suite().overhead_bytes();
         if record_bytes > MAX_SEND_BYTES {
@@ -326,37 +493,42 @@ impl DatagramSender {
         self.seal(context.stats, record_bytes);
     }
 
-    /// Sends an item at once and in a datagram of its own, padded to `pad_to` bytes; to `to`, if
-    /// that is not the session's address.
+    /// Sends an item at once, ahead of all that waits, in a datagram of its own, padded to `pad_to`
+    /// bytes; to `to`, if that is not the session's address. It leaves by the link's socket, which
+    /// carries nothing else.
     pub fn alone(
         &mut self,
         context: SendContext<'_>,
         item: &[u8],
         pad_to: usize,
-        to: Option<SocketAddr>,
+        to: Option<Ends>,
     ) {
-        self.flush(context);
-        let address = self.address;
-        self.address = to.or(address);
-        let missing = pad_to.saturating_sub(item.len() + self.sealer.suite().overhead_bytes());
-        let padding = [0; 2048];
-        let mut parts: Vec<&[u8]> = vec![item];
-        for at in (0..missing).step_by(padding.len()) {
-            parts.push(&padding[..padding.len().min(missing - at)]);
+        let SendContext { udp, stats, .. } = context;
+        let record_bytes = pad_to.max(item.len() + self.sealer.suite().overhead_bytes());
+        let mut record = std::mem::take(&mut self.control);
+        record.clear();
+        record.resize(HEADER_BYTES, 0);
+        record.extend_from_slice(item);
+        record.resize(record_bytes, 0);
+        if stats.seal.time(|| self.sealer.seal(&mut record)) {
+            let mut other = to.map(Destination::new);
+            let destination = other.as_mut().or(self.destination.as_mut());
+            let sent = destination.map(|to| udp.send(to, &record, record_bytes));
+            self.count(stats, sent, record_bytes, record_bytes);
+        } else {
+            stats.dropped_send.add(1, record_bytes as u64);
         }
-        self.item(context, &parts);
-        self.flush(context);
-        self.address = address;
+        self.control = record;
     }
 
-    /// Sends what is queued if a record of this size cannot follow it.
+    /// Sends the batch if a record of this size cannot follow it.
     fn make_room(&mut self, context: SendContext<'_>, record_bytes: usize) {
         let last_was_shorter = self.length != self.count * self.segment_bytes;
         if self.count > 0
             && (last_was_shorter
                 || record_bytes > self.segment_bytes
                 || self.count == MAX_SEGMENTS
-                || self.length + record_bytes > MAX_SEND_BYTES)
+                || self.length + record_bytes > self.batch_bytes)
         {
             self.flush(context);
         }
@@ -376,41 +548,72 @@ impl DatagramSender {
         self.sealed_bytes += record_bytes as u64;
     }
 
-    /// Sends what is queued.
+    /// Sends the batch, or keeps what the socket has no room for.
     pub fn flush(&mut self, context: SendContext<'_>) {
         if self.count == 0 {
             return;
         }
-        let SendContext { udp, stats, .. } = context;
-        let bytes = &self.buffer[..self.length];
-        let segmenting = &mut self.segmenting;
-        let sent = self.address.map(|to| udp.send(to, bytes, self.segment_bytes, segmenting));
-        match sent {
-            Some(Ok(())) => {
-                stats.records_out.add(self.count as u64);
-                stats.wire_bytes_out.add(self.length as u64);
-                self.counts.sent_packets.add(self.count as u64);
-                self.counts.sent_bytes.add(self.length as u64);
-            }
-            Some(Err(error)) => {
-                if error.raw_os_error() == Some(libc::EMSGSIZE) {
-                    // The longest of them was; which others were is not said.
-                    let bytes = self.segment_bytes;
-                    self.too_long = Some(self.too_long.map_or(bytes, |shorter| shorter.min(bytes)));
-                }
-                stats.dropped_send.add(self.count as u64, self.length as u64);
-            }
-            None => stats.dropped_send.add(self.count as u64, self.length as u64),
+        let buffer = std::mem::take(&mut self.buffer);
+        let (bytes, segment_bytes) = (&buffer[..self.length], self.segment_bytes);
+        let done =
+            if self.is_blocked() { 0 } else { self.transmit(context.stats, bytes, segment_bytes) };
+        if done < bytes.len() {
+            self.sealed.push_back(Sealed { bytes: bytes[done..].to_vec(), segment_bytes });
         }
+        self.buffer = buffer;
         self.length = 0;
         self.count = 0;
+    }
+
+    /// Gives records to the socket; returns how many bytes are done with, sent or refused. For the
+    /// others it has no room.
+    fn transmit(&mut self, stats: &PeerStats, bytes: &[u8], segment_bytes: usize) -> usize {
+        let sent = match (&self.socket, &mut self.destination) {
+            (Some(socket), Some(to)) => Some(socket.send(to, bytes, segment_bytes)),
+            _ => None,
+        };
+        match sent {
+            Some(Ok(sent)) if sent < bytes.len() => {
+                self.count(stats, Some(Ok(sent)), sent, segment_bytes);
+                sent
+            }
+            sent => {
+                self.count(stats, sent, bytes.len(), segment_bytes);
+                bytes.len()
+            }
+        }
+    }
+
+    /// Counts what became of `bytes` of records; `None`: it is not known where they go.
+    fn count(
+        &mut self,
+        stats: &PeerStats,
+        sent: Option<io::Result<usize>>,
+        bytes: usize,
+        segment_bytes: usize,
+    ) {
+        let (records, bytes) = (bytes.div_ceil(segment_bytes) as u64, bytes as u64);
+        if let Some(Err(error)) = &sent
+            && error.raw_os_error() == Some(libc::EMSGSIZE)
+        {
+            // The longest of them was; which others were is not said.
+            let shorter = self.too_long.map_or(segment_bytes, |bytes| bytes.min(segment_bytes));
+            self.too_long = Some(shorter);
+        }
+        if sent.is_some_and(|sent| sent.is_ok_and(|sent| sent as u64 == bytes)) {
+            stats.records_out.add(records);
+            stats.wire_bytes_out.add(bytes);
+            self.counts.sent_packets.add(records);
+            self.counts.sent_bytes.add(bytes);
+        } else {
+            stats.dropped_send.add(records, bytes);
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::io::udp::UdpSocket;
     use vsnoop_link::compress::{Method, Owner};
     use vsnoop_link::wire::seal::{Material, Suite};
     use vsnoop_packet::testing::Segment;
@@ -423,6 +626,7 @@ mod tests {
         let sealer = Sealer::new(Suite::Plain, &Material { key: [1; 32], nonce: [2; 12] }, 1, 0, 0);
         let mut datagrams =
             DatagramSender::new(sealer, Some(far), 1472, Codecs::ALL, Arc::default());
+        datagrams.open(socket.sender().unwrap());
         let stats = PeerStats::default();
         let policy = Policy { method: Method::Lz4, owner: Owner::Named(0), dictionary: None };
         let compressions =
@@ -447,5 +651,75 @@ mod tests {
             assert_eq!(stats.wire_bytes_out.get(), sum);
         }
         assert!(compressions[1].rule_stats.wire_bytes.get() < 650, "nothing was compressed");
+    }
+
+    /// A sender for a far socket, and that.
+    fn ends() -> (UdpSocket, DatagramSender, std::net::UdpSocket) {
+        let here = SocketAddr::from(([127, 0, 0, 1], 0));
+        let (socket, far) = (UdpSocket::bind(here), std::net::UdpSocket::bind(here));
+        let (socket, far) = (socket.unwrap(), far.unwrap());
+        let sealer = Sealer::new(Suite::Plain, &Material { key: [1; 32], nonce: [2; 12] }, 1, 0, 0);
+        let to = far.local_addr().unwrap();
+        let mut datagrams =
+            DatagramSender::new(sealer, Some(to), 1472, Codecs::ALL, Arc::default());
+        datagrams.open(socket.sender().unwrap());
+        (socket, datagrams, far)
+    }
+
+    #[test]
+    fn frames_wait_for_room_each_flow_in_its_turn_and_messages_do_not() {
+        let (socket, mut datagrams, far) = ends();
+        let stats = PeerStats::default();
+        let context = SendContext { udp: &socket, stats: &stats, now_ns: 0 };
+        let compression = Compression { policy: None, rule_stats: Arc::default() };
+        let send = |datagrams: &mut DatagramSender, port: u16, number: u8| {
+            let mut frame = Segment { port, payload: 1000, ..Segment::default() }.build();
+            *frame.last_mut().unwrap() = number;
+            let parts = [&frame[..]];
+            let frame = Frame::whole(OffloadState::default(), &parts);
+            datagrams.frame(context, &frame, &compression, &mut Vec::new());
+        };
+        // As if the socket had had no room for it.
+        datagrams.sealed.push_back(Sealed { bytes: b"before".to_vec(), segment_bytes: 6 });
+        for number in 0..10 {
+            send(&mut datagrams, 1, number);
+        }
+        send(&mut datagrams, 2, 77);
+        datagrams.flush(context);
+        assert!(datagrams.is_blocked() && datagrams.queue_bytes() > 11 * 1000);
+        datagrams.alone(context, b"probe", 0, None);
+        datagrams.go_on(context);
+        assert!(!datagrams.is_blocked() && datagrams.queue_bytes() == 0);
+        let mut buffer = [0; 2048];
+        let mut receive = || {
+            let length = far.recv(&mut buffer).unwrap();
+            buffer[..length].to_vec()
+        };
+        assert!(receive().ends_with(b"probe"));
+        assert_eq!(receive(), b"before");
+        let numbers: Vec<_> = (0..11).map(|_| *receive().last().unwrap()).collect();
+        let turn = numbers.iter().position(|number| *number == 77).unwrap();
+        assert!(turn <= 2, "the second flow waits for the first: {numbers:?}");
+        let first: Vec<_> = numbers.into_iter().filter(|number| *number != 77).collect();
+        assert!(first.iter().copied().eq(0..10), "{first:?}");
+    }
+
+    #[test]
+    fn what_waits_at_the_end_or_beyond_the_bound_is_counted() {
+        let (socket, mut datagrams, _far) = ends();
+        let stats = PeerStats::default();
+        let context = SendContext { udp: &socket, stats: &stats, now_ns: 0 };
+        let compression = Compression { policy: None, rule_stats: Arc::default() };
+        datagrams.sealed.push_back(Sealed { bytes: vec![0; 250], segment_bytes: 100 });
+        let frame = Segment { payload: 1000, ..Segment::default() }.build();
+        let (parts, most) = ([&frame[..]], Limits::default().packets as u64);
+        for _ in 0..most + 5 {
+            let frame = Frame::whole(OffloadState::default(), &parts);
+            datagrams.frame(context, &frame, &compression, &mut Vec::new());
+        }
+        assert_eq!(stats.dropped_full.frames.get(), 5);
+        datagrams.count_waiting_as_dropped(&stats);
+        assert_eq!(stats.dropped_down.frames.get(), most + 3);
+        assert_eq!(stats.dropped_down.bytes.get(), most * frame.len() as u64 + 250);
     }
 }

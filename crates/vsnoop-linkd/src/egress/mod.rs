@@ -12,9 +12,9 @@ pub mod connection;
 pub mod datagrams;
 mod path_rate;
 pub mod peer_sender;
+mod pieces;
 mod send_context;
 
-use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
@@ -30,6 +30,7 @@ use super::event::Event;
 use super::fault::Fault;
 use super::frame::{Frame, ParsedFrame};
 use super::io::poll::{Poll, TOKEN_MAX, Watch};
+use super::io::udp::Ends;
 use super::io::wake;
 use super::shared::Shared;
 use vsnoop_link::forwarding::{ForwardingDecision, Location};
@@ -59,7 +60,7 @@ pub enum Order {
     Address {
         peer: usize,
         session: u64,
-        address: SocketAddr,
+        ends: Ends,
     },
     /// The longest datagram for the path.
     Limit {
@@ -81,7 +82,7 @@ pub enum Order {
         session: u64,
         item: Vec<u8>,
         pad_to: usize,
-        to: Option<SocketAddr>,
+        to: Option<Ends>,
     },
     /// Says for each rule what becomes of its flows; tells when that is done.
     Survey(SyncSender<()>),
@@ -99,9 +100,9 @@ const BATCHES_PER_PASS: usize = 8;
 /// A flow that was silent for longer is not counted.
 const IN_USE_NS: u64 = 10_000_000_000;
 const ORDERS: u64 = TOKEN_MAX;
-/// First token of connections. The token of a port is its index, that of a divert tap `DIVERT_TAPS`
-/// and its index.
-const CONNECTIONS: u64 = 1 << 32;
+/// First token of sockets of sessions. The token of a port is its index, that of a divert tap
+/// `DIVERT_TAPS` and its index.
+const SESSIONS: u64 = 1 << 32;
 const DIVERT_TAPS: u64 = 1 << 31;
 
 /// Where frames are read.
@@ -152,7 +153,7 @@ impl Egress {
             policies,
             buffer: BatchBuffer::default(),
             scratch: Vec::new(),
-            next_token: CONNECTIONS,
+            next_token: SESSIONS,
             frames: 0,
         })
     }
@@ -169,10 +170,10 @@ impl Egress {
             token if token < DIVERT_TAPS => {
                 self.read(Source::Port(token as usize), BATCHES_PER_PASS)
             }
-            token if token < CONNECTIONS => {
+            token if token < SESSIONS => {
                 self.read(Source::DivertTap((token - DIVERT_TAPS) as usize), BATCHES_PER_PASS);
             }
-            token => self.connection_ready(token),
+            token => self.session_ready(token),
         }
         true
     }
@@ -314,11 +315,12 @@ impl Egress {
         sender.send(context, frame, &compression, &mut self.scratch);
     }
 
-    /// The socket of a connection is writable, or has something to read.
-    fn connection_ready(&mut self, token: u64) {
+    /// The socket of a session is writable, or that of a connection has something to read.
+    fn session_ready(&mut self, token: u64) {
         let now_ns = self.shared.now_ns();
         for (peer, sender) in self.senders.iter_mut().enumerate() {
-            sender.go_on(token, now_ns, &self.shared.peers[peer]);
+            let (udp, stats) = (&self.shared.udp, &self.shared.peers[peer]);
+            sender.go_on(token, SendContext { udp, stats, now_ns });
         }
         self.look_after();
     }
@@ -338,9 +340,9 @@ impl Egress {
         for order in orders {
             match order {
                 Order::Install { peer, session, sender } => {
-                    let token = &mut self.next_token;
+                    let (token, udp) = (&mut self.next_token, &self.shared.udp);
                     if let Err(error) =
-                        self.senders[peer].install(session, *sender, &self.watch, token)
+                        self.senders[peer].install(session, *sender, udp, &self.watch, token)
                     {
                         let fault = Fault::Broken(error.to_string());
                         let _ = self.events.send(Event::Outgoing { peer, session, fault });
@@ -352,8 +354,8 @@ impl Egress {
                     self.senders[peer].retire(session, &self.watch, stats);
                 }
                 Order::Down { peer } => self.senders[peer].down(),
-                Order::Address { peer, session, address } => {
-                    self.senders[peer].set_address(session, address);
+                Order::Address { peer, session, ends } => {
+                    self.senders[peer].set_address(session, ends);
                 }
                 Order::Limit { peer, session, bytes } => {
                     self.senders[peer].set_limit(session, bytes);

@@ -1,21 +1,19 @@
 //! Sends the frames for one peer, under the current one of its sessions.
 
 use std::io;
-use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-
-use vsnoop_packet::offload::restore::restore;
-use vsnoop_packet::offload::state::OffloadState;
 
 use super::super::compression_policy::Compression;
 use super::super::fault::Fault;
 use super::super::frame::Frame;
 use super::super::io::poll::Watch;
 use super::super::io::port::MAX_PARTS;
+use super::super::io::udp::{Ends, UdpSocket};
 use super::super::stats::PeerStats;
 use super::connection::{Connection, Outgoing};
 use super::datagrams::DatagramSender;
+use super::pieces::pieces_of;
 use super::send_context::SendContext;
 use vsnoop_link::compress::{Decision, Policy};
 use vsnoop_link::queue::Classifier;
@@ -23,8 +21,22 @@ use vsnoop_link::wire::item::FrameHeader;
 
 /// Sends the frames and messages of one session.
 pub enum SessionSender {
-    Datagrams(Box<DatagramSender>),
+    Datagrams(Box<Datagrams>),
     Connections(Box<Connections>),
+}
+
+/// The sender of a session over UDP, and its socket in the thread's epoll.
+pub struct Datagrams {
+    sender: DatagramSender,
+    token: u64,
+    /// Whether the socket is watched for room, too.
+    wants_room: bool,
+}
+
+impl Datagrams {
+    pub fn new(sender: DatagramSender) -> Self {
+        Self { sender, token: 0, wants_room: false }
+    }
 }
 
 /// The data connections of a session over an ordered transport.
@@ -72,7 +84,7 @@ impl Connections {
         let chosen = chosen % self.connections.len().max(1);
         let Some(chosen) = self.connections.get_mut(chosen) else { return false };
         let connection = &mut chosen.connection;
-        let sent = match parts_of(frame, connection.unit_bytes(), scratch) {
+        let sent = match pieces_of(frame, connection.unit_bytes(), scratch) {
             Some(mut parts) => parts.try_for_each(|(offload, piece)| {
                 let header = FrameHeader::of(offload, frame.way);
                 let parts = &[header.bytes(), &piece];
@@ -106,30 +118,6 @@ impl Connections {
     }
 }
 
-/// A super-packet as smaller ones of about `unit_bytes`; `None`: it is small enough, or cannot be
-/// cut.
-fn parts_of<'s>(
-    frame: &Frame<'_>,
-    unit_bytes: usize,
-    scratch: &'s mut Vec<u8>,
-) -> Option<impl Iterator<Item = (OffloadState, Vec<u8>)> + use<'s>> {
-    let (gso, headers) = (frame.offload.gso?, frame.headers?);
-    let (payload_at, size) = (usize::from(headers.payload), usize::from(gso.size));
-    if frame.bytes <= unit_bytes || !headers.tcp() || size == 0 {
-        return None;
-    }
-    frame.gather_into(scratch);
-    let end = (headers.end as usize).min(scratch.len());
-    let (head, payload) = scratch.get(..end)?.split_at_checked(payload_at)?;
-    let step = (unit_bytes.saturating_sub(payload_at) / size).max(2) * size;
-    let offload = frame.offload;
-    Some(payload.chunks(step).enumerate().filter_map(move |(index, part)| {
-        let mut piece = [head, part].concat();
-        let offload = restore(&mut piece, index * step, offload)?;
-        Some((offload, piece))
-    }))
-}
-
 #[derive(Default)]
 pub struct PeerSender {
     sessions: Vec<(u64, SessionSender)>,
@@ -150,14 +138,24 @@ impl PeerSender {
         &mut self,
         session: u64,
         mut sender: SessionSender,
+        udp: &UdpSocket,
         watch: &Watch,
         next_token: &mut u64,
     ) -> io::Result<()> {
-        if let SessionSender::Connections(connections) = &mut sender {
-            for of in &mut connections.connections {
-                of.token = *next_token;
+        match &mut sender {
+            SessionSender::Datagrams(datagrams) => {
+                datagrams.token = *next_token;
                 *next_token += 1;
-                watch.watch(&of.connection, of.token)?;
+                let socket = udp.sender()?;
+                watch.watch(&socket, datagrams.token)?;
+                datagrams.sender.open(socket);
+            }
+            SessionSender::Connections(connections) => {
+                for of in &mut connections.connections {
+                    of.token = *next_token;
+                    *next_token += 1;
+                    watch.watch(&of.connection, of.token)?;
+                }
             }
         }
         self.sessions.push((session, sender));
@@ -176,8 +174,15 @@ impl PeerSender {
     }
 
     pub fn retire(&mut self, session: u64, watch: &Watch, stats: &PeerStats) {
-        if let Some(SessionSender::Connections(connections)) = self.session(session) {
-            connections.end(watch, stats);
+        match self.session(session) {
+            Some(SessionSender::Connections(connections)) => connections.end(watch, stats),
+            Some(SessionSender::Datagrams(datagrams)) => {
+                if let Some(socket) = datagrams.sender.socket() {
+                    watch.forget(socket);
+                }
+                datagrams.sender.count_waiting_as_dropped(stats);
+            }
+            None => {}
         }
         self.sessions.retain(|(id, _)| *id != session);
         if self.current == Some(session) {
@@ -185,22 +190,22 @@ impl PeerSender {
         }
     }
 
-    pub fn set_address(&mut self, session: u64, address: SocketAddr) {
+    pub fn set_address(&mut self, session: u64, ends: Ends) {
         if let Some(SessionSender::Datagrams(datagrams)) = self.session(session) {
-            datagrams.set_address(address);
+            datagrams.sender.set_address(ends);
         }
     }
 
     pub fn set_limit(&mut self, session: u64, bytes: usize) {
         if let Some(SessionSender::Datagrams(datagrams)) = self.session(session) {
-            datagrams.set_limit(bytes);
+            datagrams.sender.set_limit(bytes);
         }
     }
 
     /// Sets what was measured of the path of a session's datagrams.
     pub fn set_path(&mut self, session: u64, loss: f64, bytes_per_s: Option<u64>) {
         if let Some(SessionSender::Datagrams(datagrams)) = self.session(session) {
-            datagrams.set_path(loss, bytes_per_s);
+            datagrams.sender.set_path(loss, bytes_per_s);
         }
     }
 
@@ -208,7 +213,7 @@ impl PeerSender {
     pub fn decision(&self, flow: u64, policy: &Policy) -> Option<(u64, Decision)> {
         let (_, sender) = self.sessions.iter().find(|(id, _)| self.current == Some(*id))?;
         match sender {
-            SessionSender::Datagrams(datagrams) => datagrams.decision(flow, policy),
+            SessionSender::Datagrams(datagrams) => datagrams.sender.decision(flow, policy),
             // The flow may have moved from one connection to another.
             SessionSender::Connections(connections) => {
                 let all = connections
@@ -233,7 +238,7 @@ impl PeerSender {
         let taken = match self.current.and_then(|current| self.session(current)) {
             None => false,
             Some(SessionSender::Datagrams(datagrams)) => {
-                datagrams.frame(context, frame, compression, scratch);
+                datagrams.sender.frame(context, frame, compression, scratch);
                 true
             }
             Some(SessionSender::Connections(connections)) => {
@@ -257,11 +262,11 @@ impl PeerSender {
         context: SendContext<'_>,
         item: &[u8],
         pad_to: usize,
-        to: Option<SocketAddr>,
+        to: Option<Ends>,
     ) {
         match self.session(session) {
             Some(SessionSender::Datagrams(datagrams)) => {
-                datagrams.alone(context, item, pad_to, to);
+                datagrams.sender.alone(context, item, pad_to, to);
             }
             Some(SessionSender::Connections(connections)) => {
                 let compression = Compression { policy: None, rule_stats: Arc::default() };
@@ -280,26 +285,34 @@ impl PeerSender {
     pub fn flush(&mut self, context: SendContext<'_>) {
         for (_, sender) in &mut self.sessions {
             if let SessionSender::Datagrams(datagrams) = sender {
-                datagrams.flush(context);
+                datagrams.sender.flush(context);
             }
         }
     }
 
-    /// Reads and writes the connection with this token, if it is one of this peer's.
-    pub fn go_on(&mut self, token: u64, now_ns: u64, stats: &PeerStats) {
+    /// Goes on with the socket with this token, if it is one of this peer's: writes what waits for
+    /// room, and reads a connection.
+    pub fn go_on(&mut self, token: u64, context: SendContext<'_>) {
         for (_, sender) in &mut self.sessions {
-            let SessionSender::Connections(connections) = sender else { continue };
-            for of in &mut connections.connections {
-                if of.token == token
-                    && let Err(error) = of.connection.go_on(now_ns, stats)
-                {
-                    connections.broken.get_or_insert(error.to_string());
+            match sender {
+                SessionSender::Datagrams(datagrams) if datagrams.token == token => {
+                    datagrams.sender.go_on(context);
+                }
+                SessionSender::Datagrams(_) => {}
+                SessionSender::Connections(connections) => {
+                    for of in &mut connections.connections {
+                        if of.token == token
+                            && let Err(error) = of.connection.go_on(context.now_ns, context.stats)
+                        {
+                            connections.broken.get_or_insert(error.to_string());
+                        }
+                    }
                 }
             }
         }
     }
 
-    /// Polls blocked connections for room, and reports faults.
+    /// Polls blocked sockets for room, and reports faults.
     pub fn look_after(
         &mut self,
         watch: &Watch,
@@ -310,9 +323,20 @@ impl PeerSender {
         for (session, sender) in &mut self.sessions {
             match sender {
                 SessionSender::Datagrams(datagrams) => {
-                    if let Some(bytes) = datagrams.take_too_long() {
+                    let Datagrams { sender, token, wants_room } = &mut **datagrams;
+                    let blocked = sender.is_blocked();
+                    if blocked != *wants_room
+                        && let Some(socket) = sender.socket()
+                    {
+                        *wants_room = blocked;
+                        if let Err(error) = watch.want_room(socket, *token, blocked) {
+                            report(*session, Fault::Broken(error.to_string()));
+                        }
+                    }
+                    if let Some(bytes) = sender.take_too_long() {
                         report(*session, Fault::TooLong { bytes });
                     }
+                    waiting += sender.queue_bytes();
                 }
                 SessionSender::Connections(connections) => {
                     for of in &mut connections.connections {
@@ -340,9 +364,9 @@ impl PeerSender {
 #[cfg(test)]
 mod tests {
     use super::super::super::io::poll::{Half, Poll};
-    use super::super::super::io::udp::UdpSocket;
     use super::super::connection::testing::{connection, uncompressed};
     use super::*;
+    use vsnoop_packet::offload::state::OffloadState;
     use vsnoop_packet::testing::Segment;
 
     #[test]
@@ -353,7 +377,7 @@ mod tests {
         let (stats, compression) = (PeerStats::default(), uncompressed());
         let mut sender = PeerSender::default();
         let connections = SessionSender::Connections(Box::new(Connections::new(vec![connection])));
-        sender.install(1, connections, &watch, &mut 0).unwrap();
+        sender.install(1, connections, &udp, &watch, &mut 0).unwrap();
         sender.use_session(1);
         drop(far);
         let whole = Segment { payload: 1000, ..Segment::default() }.build();

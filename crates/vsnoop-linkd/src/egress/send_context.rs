@@ -5,6 +5,7 @@ use crate::stats::PeerStats;
 
 #[derive(Clone, Copy)]
 pub struct SendContext<'a> {
+    /// The socket that receives at the link's port; messages of sessions leave by it.
     pub udp: &'a UdpSocket,
     /// Counters of the peer.
     pub stats: &'a PeerStats,

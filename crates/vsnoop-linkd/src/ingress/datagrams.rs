@@ -6,13 +6,12 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::SocketAddr;
 use std::ops::Range;
 
 use super::super::cpu::coding_clock;
 use super::super::event::{ReceivedDatagram, ReceivedMessage};
 use super::super::frame::{Origin, ReceivedFrame};
-use super::super::io::udp::Inbox;
+use super::super::io::udp::{Ends, Inbox};
 use super::super::shared::Shared;
 use super::reports::Reports;
 use super::session::DatagramSession;
@@ -158,7 +157,7 @@ impl DatagramReceiver {
                 if opening.batch.is_full() {
                     opening.batch.hand_on(buffer, hand_on);
                 }
-                opening.open(&mut self.sessions, buffer, datagram, message.from);
+                opening.open(&mut self.sessions, buffer, datagram, message.ends);
             }
         }
         opening.batch.hand_on(buffer, hand_on);
@@ -184,7 +183,7 @@ impl Opening<'_> {
         sessions: &mut HashMap<u32, InstalledSession>,
         buffer: &mut [u8],
         datagram: Range<usize>,
-        from: SocketAddr,
+        ends: Ends,
     ) {
         let shared = self.shared;
         let record = &mut buffer[datagram.clone()];
@@ -212,14 +211,14 @@ impl Opening<'_> {
         let is_newest = fresh == Fresh::Newest;
         if is_newest {
             opened.counts.expected_packets.set((number & COUNTER) + 1);
-            if opened.from != Some(from)
-                && self.reports.moved(installed.peer, installed.session, from, self.now_ns)
+            if opened.from != Some(ends.peer)
+                && self.reports.moved(installed.peer, installed.session, ends, self.now_ns)
             {
-                opened.from = Some(from);
+                opened.from = Some(ends.peer);
             }
         }
         let item_at = datagram.start + HEADER_BYTES;
-        let datagram = ReceivedDatagram { from, is_newest, bytes };
+        let datagram = ReceivedDatagram { ends, is_newest, bytes };
         if let Err(error) = self.take(installed, item, item_at, datagram) {
             // What else the session has sent is of no session from here on.
             let InstalledSession { peer, session, .. } = *installed;
@@ -317,7 +316,7 @@ mod tests {
     use super::super::turn::PEER_BYTES;
     use super::*;
     use crate::event::Event;
-    use crate::io::udp::{MAX_SEGMENTS, Segmenting, UdpSocket};
+    use crate::io::udp::{Destination, MAX_SEGMENTS, UdpSocket};
     use crate::io::wake;
     use crate::own::Own;
     use vsnoop_link::compress::unit::Packer;
@@ -370,8 +369,9 @@ mod tests {
                     assert!(self.sealer.seal(&mut record));
                     bytes.extend(record);
                 }
-                let segmenting = &mut Segmenting::default();
-                self.socket.send(to, &bytes, bytes.len() / items.len(), segmenting).unwrap();
+                let segment_bytes = bytes.len() / items.len();
+                let to = &mut Destination::new(super::Ends { peer: to, local: None });
+                assert_eq!(self.socket.send(to, &bytes, segment_bytes).unwrap(), bytes.len());
             }
         }
 

@@ -4,9 +4,8 @@
 //! A message costs that thread far more than it costs its sender, and waits in memory until its
 //! turn comes.
 
-use std::net::SocketAddr;
-
 use crate::event::{Event, ReceivedMessage};
+use crate::io::udp::Ends;
 use crate::io::wake;
 use crate::stats::PeerStats;
 
@@ -36,10 +35,10 @@ impl Reports {
 
     /// A peer's newest datagram came from elsewhere than those before; `false`: it is to be told
     /// again.
-    pub fn moved(&mut self, peer: usize, session: u64, from: SocketAddr, now_ns: u64) -> bool {
+    pub fn moved(&mut self, peer: usize, session: u64, ends: Ends, now_ns: u64) -> bool {
         let may = self.may(peer, now_ns);
         if may {
-            let _ = self.events.send(Event::Moved { peer, session, from });
+            let _ = self.events.send(Event::Moved { peer, session, ends });
         }
         may
     }
@@ -93,7 +92,7 @@ mod tests {
     fn a_peer_that_comes_from_everywhere_is_followed_as_often() {
         let (sender, receiver) = wake::channel().unwrap();
         let mut reports = Reports::new(sender, 1);
-        let from = |port| SocketAddr::from(([192, 0, 2, 1], port));
+        let from = |port| Ends { peer: ([192, 0, 2, 1], port).into(), local: None };
         let told = (0..10_000).filter(|port| reports.moved(0, 1, from(*port), 0)).count();
         assert_eq!((told, receiver.drain().count()), (MOST as usize, MOST as usize));
         assert!(reports.moved(0, 1, from(1), SECOND_NS));

@@ -4,11 +4,12 @@
 //! `UDP_GRO` gives what the kernel kept or put together likewise. Datagrams are never fragmented by
 //! the network (`IP_PMTUDISC_PROBE`: the link finds the path's MTU itself).
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::mem::{size_of, zeroed};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
+use nix::sys::socket::{ControlMessage, MsgFlags, SockaddrStorage, sendmsg};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use vsnoop_link::session::canonical;
@@ -21,37 +22,87 @@ pub const MAX_SEND_BYTES: usize = 65_507;
 pub const RECEIVE_BYTES: usize = 65_536;
 const BUFFER_BYTES: usize = 8 << 20;
 
+/// The socket at a link's port, or one that sends from it ([`UdpSocket::sender`]). None waits.
 #[derive(Debug)]
 pub struct UdpSocket {
     socket: Socket,
     v6: bool,
 }
 
-/// Whether datagrams to a destination leave many at a time, or one by one for a while: the device
-/// by which they leave does no checksums, or takes so long ones no more. It may be another one
-/// later.
-#[derive(Debug, Default)]
-pub struct Segmenting {
-    /// Sends until it is tried again.
+/// The addresses of a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ends {
+    pub peer: SocketAddr,
+    /// Ours; `None`: not known, or whichever the host's routes say.
+    pub local: Option<IpAddr>,
+}
+
+/// Where datagrams go, and how.
+#[derive(Debug)]
+pub struct Destination {
+    ends: Ends,
+    /// Sends until many datagrams are tried again in one: the device by which they leave does no
+    /// checksums, or takes so long ones no more. It may be another one later.
     one_by_one: u32,
 }
 
 /// Sends that go one by one after one that could not be segmented: the trial costs little then.
 const TRY_AGAIN_SENDS: u32 = 1000;
 
-impl Segmenting {
-    fn is_worth_a_try(&mut self) -> bool {
+impl Destination {
+    pub fn new(ends: Ends) -> Self {
+        Self { ends, one_by_one: 0 }
+    }
+
+    fn is_segmenting_worth_a_try(&mut self) -> bool {
         self.one_by_one = self.one_by_one.saturating_sub(1);
         self.one_by_one == 0
     }
-
-    fn has_failed(&mut self) {
-        self.one_by_one = TRY_AGAIN_SENDS;
-    }
 }
 
+/// A classic BPF program that returns 0: which socket of a group gets a datagram.
+const FIRST_OF_GROUP: libc::sock_filter =
+    libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: 0 };
+
 impl UdpSocket {
+    /// Receives at an address, which no other process has or gets meanwhile.
     pub fn bind(address: SocketAddr) -> io::Result<Self> {
+        let socket = Self::unbound(address)?;
+        let fd = socket.socket.as_raw_fd();
+        option(fd, libc::SOL_UDP, libc::UDP_GRO, 1)?;
+        // To which of our addresses datagrams come; also of IPv4 through an IPv6 socket.
+        if address.is_ipv6() {
+            option(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1)?;
+        } else {
+            option(fd, libc::IPPROTO_IP, libc::IP_PKTINFO, 1)?;
+        }
+        for name in [libc::SO_RCVBUFFORCE, libc::SO_SNDBUFFORCE] {
+            // Refused without privilege over the initial namespace: the host's own limits hold
+            // then.
+            let _ = option(fd, libc::SOL_SOCKET, name, BUFFER_BYTES as i32);
+        }
+        socket.receive_for_the_group()?;
+        socket.socket.bind(&address.into())?;
+        Ok(socket)
+    }
+
+    /// Another socket at the same port, which only sends, and has a send buffer of its own: what
+    /// stands in the host's queues is charged to it (`sk_wmem_alloc`).
+    ///
+    /// It must belong to the same user (`SO_REUSEPORT`).
+    pub fn sender(&self) -> io::Result<Self> {
+        let at = self.socket.local_addr()?;
+        let address = at.as_socket().ok_or(io::ErrorKind::AddrNotAvailable)?;
+        let sender = Self::unbound(address)?;
+        sender.socket.set_reuse_port(true)?;
+        // Only for so long: no other process may join the group.
+        self.socket.set_reuse_port(true)?;
+        let bound = sender.socket.bind(&at);
+        self.socket.set_reuse_port(false)?;
+        bound.map(|()| sender)
+    }
+
+    fn unbound(address: SocketAddr) -> io::Result<Self> {
         let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
         if address.is_ipv6() {
             // One socket for both families, unless it is bound to an IPv6 address.
@@ -63,51 +114,91 @@ impl UdpSocket {
         }
         // Also for IPv4 through an IPv6 socket.
         option(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE)?;
-        option(fd, libc::SOL_UDP, libc::UDP_GRO, 1)?;
-        for name in [libc::SO_RCVBUFFORCE, libc::SO_SNDBUFFORCE] {
-            // Refused without privilege over the initial namespace: the host's own limits hold
-            // then.
-            let _ = option(fd, libc::SOL_SOCKET, name, BUFFER_BYTES as i32);
-        }
-        socket.bind(&address.into())?;
         Ok(Self { socket, v6: address.is_ipv6() })
     }
 
-    /// Sends `bytes` as datagrams of `segment_bytes`, the last perhaps shorter. Waits for room.
+    /// Makes a group (`SO_REUSEPORT`) of which this socket is the first and receives everything.
+    fn receive_for_the_group(&self) -> io::Result<()> {
+        let mut program = FIRST_OF_GROUP;
+        let program = libc::sock_fprog { len: 1, filter: &raw mut program };
+        self.socket.set_reuse_port(true)?;
+        let name = libc::SO_ATTACH_REUSEPORT_CBPF;
+        option_of(self.socket.as_raw_fd(), libc::SOL_SOCKET, name, &program)?;
+        self.socket.set_reuse_port(false)
+    }
+
+    /// Bounds the bytes that stand in the host's queues, as far as the host allows.
+    pub fn hold_at_most(&self, bytes: usize) {
+        // The kernel doubles it, and counts its own structures (socket(7)).
+        let bytes = i32::try_from(bytes / 2).unwrap_or(i32::MAX);
+        let fd = self.socket.as_raw_fd();
+        if option(fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, bytes).is_err() {
+            // If this is refused, too, it stays as it was.
+            let _ = option(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, bytes);
+        }
+    }
+
+    /// Sends `bytes` as datagrams of `segment_bytes`, the last perhaps shorter. Returns how many
+    /// bytes were sent: fewer than were given if the socket has no room for more.
     pub fn send(
         &self,
-        to: SocketAddr,
+        destination: &mut Destination,
         bytes: &[u8],
         segment_bytes: usize,
-        segmenting: &mut Segmenting,
-    ) -> io::Result<()> {
-        let to = self.mapped(to);
+    ) -> io::Result<usize> {
         if bytes.len() <= segment_bytes {
-            return self.socket.send_to(bytes, &to).map(|_| ());
+            return self.transmit(destination, bytes, None);
         }
-        if segmenting.is_worth_a_try() {
-            match self.send_segmented(&to, bytes, segment_bytes) {
+        if destination.is_segmenting_worth_a_try() {
+            match self.transmit(destination, bytes, Some(segment_bytes)) {
                 // The device does no checksums, the kernel knows no segmentation here, or the
                 // segments are longer than the device takes: then each is refused alone, too
                 // (`EMSGSIZE`).
                 Err(error) if matches!(error.raw_os_error(), Some(libc::EIO | libc::EINVAL)) => {
-                    segmenting.has_failed();
+                    destination.one_by_one = TRY_AGAIN_SENDS;
                 }
                 other => return other,
             }
         }
-        bytes.chunks(segment_bytes).try_for_each(|part| {
-            let sent = self.socket.send_to(part, &to).map(|_| ());
-            sent.inspect_err(|error| {
+        let mut sent = 0;
+        for part in bytes.chunks(segment_bytes) {
+            let done = self.transmit(destination, part, None).inspect_err(|error| {
                 if error.raw_os_error() == Some(libc::EMSGSIZE) {
                     // Once they are shorter, many at a time may go again.
-                    *segmenting = Segmenting::default();
+                    destination.one_by_one = 0;
                 }
-            })
-        })
+            })?;
+            sent += done;
+            if done < part.len() {
+                break;
+            }
+        }
+        Ok(sent)
     }
 
-    fn mapped(&self, to: SocketAddr) -> SockAddr {
+    /// Sends all or nothing; by whatever address if that of the destination is not ours any more.
+    fn transmit(
+        &self,
+        destination: &mut Destination,
+        bytes: &[u8],
+        segment_bytes: Option<usize>,
+    ) -> io::Result<usize> {
+        use nix::errno::Errno::{EADDRNOTAVAIL, EHOSTUNREACH, EINVAL, ENETUNREACH};
+        let to = self.mapped(destination.ends.peer);
+        let mut sent = self.send_message(&to, destination.ends.local, bytes, segment_bytes);
+        let may_be_gone = [EINVAL, EADDRNOTAVAIL, ENETUNREACH, EHOSTUNREACH];
+        if destination.ends.local.is_some() && sent.is_err_and(|error| may_be_gone.contains(&error))
+        {
+            sent = self.send_message(&to, None, bytes, segment_bytes);
+            if sent.is_ok() {
+                destination.ends.local = None;
+            }
+        }
+        Ok(super::nonblocking::again(sent)?.unwrap_or(0))
+    }
+
+    /// Also for IPv4 through an IPv6 socket.
+    fn mapped(&self, to: SocketAddr) -> SockaddrStorage {
         match to {
             SocketAddr::V4(v4) if self.v6 => {
                 SocketAddr::new(v4.ip().to_ipv6_mapped().into(), v4.port()).into()
@@ -116,32 +207,47 @@ impl UdpSocket {
         }
     }
 
-    fn send_segmented(&self, to: &SockAddr, bytes: &[u8], segment: usize) -> io::Result<()> {
-        let mut part =
-            libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-        let mut control = [0u64; 4];
-        // SAFETY: all zeroes is a valid msghdr.
-        let mut message: libc::msghdr = unsafe { zeroed() };
-        message.msg_name = to.as_ptr().cast_mut().cast();
-        message.msg_namelen = to.len();
-        message.msg_iov = &mut part;
-        message.msg_iovlen = 1;
-        message.msg_control = control.as_mut_ptr().cast();
-        // SAFETY: only computes a length.
-        message.msg_controllen = unsafe { libc::CMSG_SPACE(size_of::<u16>() as u32) } as usize;
-        // SAFETY: the control buffer is longer than one header with a u16, and aligned for it.
-        unsafe {
-            let header = libc::CMSG_FIRSTHDR(&message);
-            (*header).cmsg_level = libc::SOL_UDP;
-            (*header).cmsg_type = libc::UDP_SEGMENT;
-            (*header).cmsg_len = libc::CMSG_LEN(size_of::<u16>() as u32) as usize;
-            libc::CMSG_DATA(header).cast::<u16>().write_unaligned(segment as u16);
+    fn send_message(
+        &self,
+        to: &SockaddrStorage,
+        from: Option<IpAddr>,
+        bytes: &[u8],
+        segment_bytes: Option<usize>,
+    ) -> nix::Result<usize> {
+        let segment = segment_bytes.map(|bytes| bytes as u16);
+        let segment = segment.as_ref().map(ControlMessage::UdpGsoSegments);
+        let (v4, v6);
+        let source = match from {
+            Some(IpAddr::V4(from)) => {
+                v4 = source_v4(from);
+                Some(ControlMessage::Ipv4PacketInfo(&v4))
+            }
+            Some(IpAddr::V6(from)) => {
+                v6 = source_v6(from);
+                Some(ControlMessage::Ipv6PacketInfo(&v6))
+            }
+            None => None,
+        };
+        let parts = [IoSlice::new(bytes)];
+        let fd = self.socket.as_raw_fd();
+        let send = |control: &[ControlMessage<'_>]| {
+            sendmsg(fd, &parts, control, MsgFlags::MSG_DONTWAIT, Some(to))
+        };
+        match (segment, source) {
+            (None, None) => send(&[]),
+            (Some(one), None) | (None, Some(one)) => send(&[one]),
+            (Some(segment), Some(source)) => send(&[segment, source]),
         }
-        // SAFETY: message points to live buffers of the lengths it names; sendmsg does not write to
-        // them.
-        let sent = unsafe { libc::sendmsg(self.socket.as_raw_fd(), &message, 0) };
-        if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
+}
+
+fn source_v4(from: Ipv4Addr) -> libc::in_pktinfo {
+    let from = libc::in_addr { s_addr: u32::from_ne_bytes(from.octets()) };
+    libc::in_pktinfo { ipi_ifindex: 0, ipi_spec_dst: from, ipi_addr: libc::in_addr { s_addr: 0 } }
+}
+
+fn source_v6(from: Ipv6Addr) -> libc::in6_pktinfo {
+    libc::in6_pktinfo { ipi6_addr: libc::in6_addr { s6_addr: from.octets() }, ipi6_ifindex: 0 }
 }
 
 impl AsFd for UdpSocket {
@@ -173,31 +279,32 @@ pub fn route_mtu(to: SocketAddr) -> io::Result<u16> {
 }
 
 fn option(fd: i32, level: i32, name: i32, value: libc::c_int) -> io::Result<()> {
+    option_of(fd, level, name, &value)
+}
+
+fn option_of<T>(fd: i32, level: i32, name: i32, value: &T) -> io::Result<()> {
     // SAFETY: value is live and as long as is said.
     let set = unsafe {
-        libc::setsockopt(
-            fd,
-            level,
-            name,
-            (&raw const value).cast(),
-            size_of::<libc::c_int>() as u32,
-        )
+        libc::setsockopt(fd, level, name, (&raw const *value).cast(), size_of::<T>() as u32)
     };
     if set == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
+
+/// Room for the control messages of one receive: the size of segments and our address.
+type Control = [u64; 10];
 
 /// Buffers for several receives at once.
 pub struct Inbox {
     buffers: Box<[u8]>,
     names: Box<[libc::sockaddr_storage]>,
-    controls: Box<[[u64; 4]]>,
+    controls: Box<[Control]>,
     messages: Vec<Received>,
 }
 
 /// Datagrams of one size from one sender, one behind the other, the last perhaps shorter.
 #[derive(Clone, Copy, Debug)]
 pub struct Received {
-    pub from: SocketAddr,
+    pub ends: Ends,
     /// Where in the inbox.
     pub begin: usize,
     pub length: usize,
@@ -211,7 +318,7 @@ impl Inbox {
         Self {
             buffers: vec![0; receives * RECEIVE_BYTES].into_boxed_slice(),
             names: vec![name; receives].into_boxed_slice(),
-            controls: vec![[0; 4]; receives].into_boxed_slice(),
+            controls: vec![Control::default(); receives].into_boxed_slice(),
             messages: Vec::with_capacity(receives),
         }
     }
@@ -256,9 +363,11 @@ impl Inbox {
             if length == 0 || header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0 {
                 continue;
             }
-            let segment_bytes = segment_of(&header.msg_hdr).unwrap_or(length).max(1);
+            let (segment_bytes, local) = described(&header.msg_hdr);
+            let ends = Ends { peer: from, local };
+            let segment_bytes = segment_bytes.unwrap_or(length).max(1);
             let begin = at * RECEIVE_BYTES;
-            self.messages.push(Received { from, begin, length, segment_bytes });
+            self.messages.push(Received { ends, begin, length, segment_bytes });
         }
         Ok(true)
     }
@@ -271,22 +380,38 @@ impl Inbox {
 
 const MAX_RECEIVES: usize = 16;
 
-fn segment_of(message: &libc::msghdr) -> Option<usize> {
+/// The size of datagrams that came as one, and our address that they were sent to.
+fn described(message: &libc::msghdr) -> (Option<usize>, Option<IpAddr>) {
+    let (mut segment_bytes, mut to) = (None, None);
     // SAFETY: message was filled by recvmmsg; its control buffer is live.
     let mut at = unsafe { libc::CMSG_FIRSTHDR(message) };
     while !at.is_null() {
         // SAFETY: CMSG_FIRSTHDR and CMSG_NXTHDR return headers within the control buffer, or null.
         let header = unsafe { &*at };
-        if header.cmsg_level == libc::SOL_UDP && header.cmsg_type == libc::UDP_GRO {
-            // SAFETY: data of this type is an int; it may be unaligned.
-            let size =
-                unsafe { std::ptr::read_unaligned(libc::CMSG_DATA(at).cast::<libc::c_int>()) };
-            return usize::try_from(size).ok();
+        // SAFETY: as above.
+        let data = unsafe { libc::CMSG_DATA(at) };
+        match (header.cmsg_level, header.cmsg_type) {
+            (libc::SOL_UDP, libc::UDP_GRO) => {
+                // SAFETY: data of this type is an int; it may be unaligned.
+                let size = unsafe { data.cast::<libc::c_int>().read_unaligned() };
+                segment_bytes = usize::try_from(size).ok();
+            }
+            (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
+                // SAFETY: data of this type is an in_pktinfo; it may be unaligned.
+                let info = unsafe { data.cast::<libc::in_pktinfo>().read_unaligned() };
+                to = Some(Ipv4Addr::from(info.ipi_spec_dst.s_addr.to_ne_bytes()).into());
+            }
+            (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
+                // SAFETY: data of this type is an in6_pktinfo; it may be unaligned.
+                let info = unsafe { data.cast::<libc::in6_pktinfo>().read_unaligned() };
+                to = Some(IpAddr::from(info.ipi6_addr.s6_addr).to_canonical());
+            }
+            _ => {}
         }
         // SAFETY: as above.
         at = unsafe { libc::CMSG_NXTHDR(message, at) };
     }
-    None
+    (segment_bytes, to)
 }
 
 /// The sender, as an IPv4 address where it is one.
@@ -314,29 +439,83 @@ fn address_of(name: &libc::sockaddr_storage) -> Option<SocketAddr> {
 mod tests {
     use super::*;
 
+    fn bound() -> (UdpSocket, SocketAddr) {
+        let socket = UdpSocket::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).expect("a socket");
+        let at = socket.socket.local_addr().expect("bound").as_socket().expect("an IP address");
+        (socket, at)
+    }
+
+    fn to(peer: SocketAddr) -> Destination {
+        Destination::new(Ends { peer, local: None })
+    }
+
     #[test]
     fn sending_one_by_one_comes_to_an_end() {
-        let mut segmenting = Segmenting::default();
-        assert!(segmenting.is_worth_a_try());
-        segmenting.has_failed();
-        let tries = (0..2 * TRY_AGAIN_SENDS).filter(|_| segmenting.is_worth_a_try()).count();
+        let mut destination = to(SocketAddr::from(([127, 0, 0, 1], 9)));
+        assert!(destination.is_segmenting_worth_a_try());
+        destination.one_by_one = TRY_AGAIN_SENDS;
+        let tries =
+            (0..2 * TRY_AGAIN_SENDS).filter(|_| destination.is_segmenting_worth_a_try()).count();
         assert_eq!(tries, TRY_AGAIN_SENDS as usize + 1);
     }
 
     #[test]
     fn what_is_too_long_for_the_device_alone_does_not_end_segmentation() {
-        let local = SocketAddr::from((std::net::Ipv4Addr::LOCALHOST, 0));
-        let socket = UdpSocket::bind(local).expect("a socket");
-        let to = socket.socket.local_addr().expect("bound").as_socket().expect("an IP address");
-        let mut segmenting = Segmenting::default();
+        let (socket, at) = bound();
+        let mut destination = to(at);
         // One byte more than the loopback's 65536 take with their headers.
         let too_long = vec![0; 65_509 + 10];
-        let refused = socket.send(to, &too_long, 65_509, &mut segmenting);
+        let refused = socket.send(&mut destination, &too_long, 65_509);
         assert_eq!(refused.map_err(|error| error.raw_os_error()), Err(Some(libc::EMSGSIZE)));
-        assert!(segmenting.is_worth_a_try());
-        socket.send(to, &[0; 3000], 1000, &mut segmenting).expect("room");
+        assert!(destination.is_segmenting_worth_a_try());
+        let sent = socket.send(&mut destination, &[0; 3000], 1000).expect("room");
+        assert_eq!(sent, 3000);
         let mut inbox = Inbox::new(1);
         while !inbox.receive(&socket).expect("a datagram") {}
         assert_eq!(inbox.parts().0[0].segment_bytes, 1000);
+    }
+
+    #[test]
+    fn senders_share_the_port_and_only_the_first_socket_receives() {
+        for local in ["0.0.0.0:0", "[::]:0"] {
+            let socket = UdpSocket::bind(local.parse().expect("an address")).expect("a socket");
+            let at = socket.socket.local_addr().expect("bound").as_socket().expect("an address");
+            let senders = [(); 3].map(|()| socket.sender().expect("another socket"));
+            let port = at.port();
+            assert!(UdpSocket::bind(at).is_err(), "the port is taken");
+            let (far, far_at) = bound();
+            let (mut inbox, mut far_inbox) = (Inbox::new(1), Inbox::new(1));
+            let us = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+            let (mut to_us, mut to_far) = (to(us), to(far_at));
+            for sender in &senders {
+                sender.send(&mut to_far, b"out", 3).expect("room");
+                while !far_inbox.receive(&far).expect("a datagram") {}
+                assert_eq!(far_inbox.parts().0[0].ends.peer.port(), port);
+            }
+            for number in 0..20u8 {
+                // Of many senders: a hash would spread them.
+                let (near, _) = bound();
+                near.send(&mut to_us, &[number], 1).expect("room");
+                while !inbox.receive(&socket).expect("a datagram") {}
+                let (received, bytes) = inbox.parts();
+                assert_eq!(bytes[received[0].begin], number);
+                assert_eq!(received[0].ends.local, Some(Ipv4Addr::LOCALHOST.into()));
+            }
+        }
+    }
+
+    #[test]
+    fn datagrams_leave_from_the_address_that_is_given_while_it_is_ours() {
+        let any = UdpSocket::bind("[::]:0".parse().expect("an address")).expect("a socket");
+        let (far, at) = bound();
+        let mut inbox = Inbox::new(1);
+        for (source, seen) in [("127.0.0.9", "127.0.0.9"), ("192.0.2.1", "127.0.0.1")] {
+            let mut destination = Destination::new(Ends { peer: at, local: source.parse().ok() });
+            for bytes in [&b"one"[..], &[0; 3000]] {
+                any.send(&mut destination, bytes, 1000).expect("room");
+                while !inbox.receive(&far).expect("a datagram") {}
+                assert_eq!(inbox.parts().0[0].ends.peer.ip().to_string(), seen);
+            }
+        }
     }
 }

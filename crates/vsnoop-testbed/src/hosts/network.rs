@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
+use serde_json::Value;
 
 use super::addresses::{Outside, net_v4, net_v6, router_v4, router_v6, stranger, vm_v4, vm_v6};
 use super::host::Host;
@@ -198,6 +199,20 @@ impl Network {
         let addresses: Vec<_> = (0..addresses).map(|number| (stranger(number), 24)).collect();
         netns.up_with(UPLINK, &addresses)?;
         Ok(netns)
+    }
+
+    /// The line to a host takes this rate from now on, and has a queue of 64 MB.
+    pub fn slow_down(&self, host: usize, rate: &str) -> Result<()> {
+        let (line, limit) = (to_host(host), 64 << 20);
+        let tbf = format!("root tbf rate {rate} burst 16kb limit {limit}");
+        self.middle()?.tc(&format!("qdisc add dev {line} {tbf}")).map(drop)
+    }
+
+    /// Bytes that stand in the queue of [`slow_down`](Self::slow_down).
+    pub fn standing_bytes(&self, host: usize) -> Result<u64> {
+        let shown = self.middle()?.tc(&format!("-s -j qdisc show dev {}", to_host(host)))?;
+        let queues: Value = serde_json::from_str(&shown).context("reading what tc shows")?;
+        queues[0]["backlog"].as_u64().with_context(|| format!("no backlog in {shown}"))
     }
 
     /// Sets the MTU of the hosts' network, and of the hosts' interfaces to it.

@@ -35,4 +35,14 @@ impl Netns {
     pub fn ip(&self, arguments: &str) -> Result<String> {
         checked("ip", ["-n", self.name()].into_iter().chain(arguments.split_whitespace()))
     }
+
+    /// `tc` with the words of `arguments`, inside the namespace.
+    pub fn tc(&self, arguments: &str) -> Result<String> {
+        checked("tc", ["-n", self.name()].into_iter().chain(arguments.split_whitespace()))
+    }
+
+    /// `nft` with these rules, inside the namespace.
+    pub fn nft(&self, rules: &str) -> Result<String> {
+        checked("ip", ["netns", "exec", self.name(), "nft", rules])
+    }
 }
