@@ -47,7 +47,7 @@ static __always_inline bool flow_acceptable(const struct flow *f, const struct s
 }
 
 /* Does a segment beyond a hole end beyond the VM's own window? Its sender was shown more. No stack
- * keeps such bytes, and lwIP's cannot handle the first such segment. */
+ * keeps such bytes, and lwIP cannot handle the first such segment. */
 static __always_inline bool flow_is_beyond_vm(const struct flow *f, const struct segment *s,
 					      struct seq end)
 {
@@ -55,8 +55,8 @@ static __always_inline bool flow_is_beyond_vm(const struct flow *f, const struct
 	       seq_gt(end, f->right_edge) && seq_gt(f->adv_edge, f->right_edge);
 }
 
-/* A segment passes untouched, and without a copy. The VM may cut it at its window: so nothing beyond
- * counts as handed over. */
+/* A segment passes untouched, and without a copy. The VM may cut it at its window, so that nothing
+ * beyond counts as handed over. */
 static __always_inline void flow_passed(struct flow *f, struct seq end, __u64 now)
 {
 	if (f->flags & FLOW_F_SCALE_KNOWN)
