@@ -13,7 +13,7 @@ use crate::doctor::hold::Budget;
 use crate::doctor::{Check, Level, TapReport, host, taps};
 use crate::error::{exit_code_of, unfit};
 use crate::output::watch::print;
-use crate::output::{hint, table};
+use crate::output::{hint, hold, table};
 
 #[derive(Serialize)]
 struct Document {
@@ -70,17 +70,13 @@ fn text(document: &Document, netns: &Netns) -> String {
         table::new(&["port", "qdisc", ">ring", ">queues", "offloads", "process", "attached"]);
     let mut vms = table::new(&["port", ">vCPUs", ">run", ">wait", "quota", "verdict"]);
     for port in &document.ports {
-        let process = match (&port.process, port.pid) {
-            (Some(name), Some(pid)) => format!("{pid} {name}"),
-            _ => "-".into(),
-        };
         devices.add_row([
             port.port.clone(),
             port.qdisc.clone(),
             units::count(port.ring_frames.into()),
             units::count(port.queues.into()),
             port.offloads_text().into(),
-            process,
+            port.process_text(),
             port.attached.unwrap_or("-").to_owned(),
         ]);
         let share = |share: Option<f64>| share.map_or("-".into(), units::percent);
@@ -95,6 +91,7 @@ fn text(document: &Document, netns: &Netns) -> String {
     }
     parts.push(table::text(&devices));
     parts.push(table::text(&vms));
+    parts.extend(held_text(&document.ports));
     if let Some(budget) = &document.hold {
         parts.extend(hold_text(&document.ports, budget));
     }
@@ -120,6 +117,24 @@ fn text(document: &Document, netns: &Netns) -> String {
     parts.join("\n\n")
 }
 
+/// What each VM's port holds now, and at most; `None` if no port has a hold.
+fn held_text(ports: &[TapReport]) -> Option<String> {
+    let mut rows = table::new(&["port", "vm", ">held now", ">connections", ">memory", ">at most"]);
+    for (port, held) in ports.iter().filter_map(|port| Some((port, port.held.as_ref()?))) {
+        rows.add_row([
+            port.port.clone(),
+            port.process_text(),
+            units::bytes(held.held_bytes),
+            units::count(held.held_flows),
+            units::memory(held.used_bytes),
+            units::memory(held.size_bytes),
+        ]);
+    }
+    let holds: Vec<_> = ports.iter().filter_map(|port| port.held.as_ref()).collect();
+    let table = (!holds.is_empty()).then(|| table::text(&rows))?;
+    Some([Some(table), hold::sum_text(&holds)].into_iter().flatten().collect::<Vec<_>>().join("\n"))
+}
+
 fn left_alone_text(port: &str, left: &LeftAlone) -> String {
     format!(
         "note: port {port}: connections to port {} of the VM are not acknowledged early for another {}: {} \
@@ -136,9 +151,9 @@ fn hold_text(ports: &[TapReport], budget: &Budget) -> Option<String> {
     let mut is_any = false;
     for (port, hold) in ports.iter().filter_map(|port| Some((port, port.hold?))) {
         is_any = true;
-        let size = match port.hold_bytes {
-            0 => units::memory(hold.size_bytes),
-            has => format!("{} (has {})", units::memory(hold.size_bytes), units::memory(has)),
+        let size = match port.held.as_ref().map(|held| held.size_bytes) {
+            None => units::memory(hold.size_bytes),
+            Some(has) => format!("{} (has {})", units::memory(hold.size_bytes), units::memory(has)),
         };
         rows.add_row([
             port.port.clone(),
@@ -172,6 +187,8 @@ fn hold_text(ports: &[TapReport], budget: &Budget) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use vsnoop_host::held::{Engine, PortHold};
+
     use crate::doctor::hold::{Delay, Source};
 
     use super::*;
@@ -206,11 +223,51 @@ mod tests {
         taps::recommend_holds(&mut ports, &mut scarce);
         assert!(hold_text(&ports, &scarce).unwrap().contains("more than the 12 MiB"), "{text}");
         // It has a hold: nothing is recommended.
-        ports[0].hold_bytes = 1 << 20;
+        ports[0].held = Some(held(1 << 20, 0));
         let mut has = budget();
         taps::recommend_holds(&mut ports, &mut has);
         assert_eq!(has.needed_bytes, 0);
         assert!(hold_text(&ports, &has).unwrap().contains("16 MiB (has 1 MiB)"));
+    }
+
+    #[test]
+    fn what_is_held_is_said_of_each_vm_and_in_all() {
+        let of = |port: &str, vm: &str, hold: PortHold| TapReport {
+            port: port.into(),
+            pid: Some(77),
+            process: Some("qemu".into()),
+            vm: Some(vm.into()),
+            held: Some(hold),
+            ..TapReport::default()
+        };
+        assert_eq!(held_text(&[TapReport::default()]), None);
+        let one = of("tap0", "web", held(1 << 20, 1500));
+        let text = held_text(std::slice::from_ref(&one)).unwrap();
+        for word in ["tap0", "77 web", "1.50 kB", "4 KiB", "1 MiB"] {
+            assert!(text.contains(word), "{word:?} is not in: {text}");
+        }
+        assert!(!text.contains("in all"), "{text}");
+        let text = held_text(&[one, of("tap1", "db", held(3 << 20, 0))]).unwrap();
+        for word in ["77 web", "77 db", "3 MiB", "held in all: 8 KiB of at most 4 MiB"] {
+            assert!(text.contains(word), "{word:?} is not in: {text}");
+        }
+    }
+
+    fn held(size_bytes: u64, held_bytes: u64) -> PortHold {
+        PortHold {
+            size_bytes,
+            used_bytes: 4096,
+            memory_bytes: 1 << 20,
+            flows: 1,
+            held_flows: 1,
+            held_bytes,
+            oldest_ns: None,
+            releases: 0,
+            resends: 0,
+            resent_bytes: 0,
+            engine: Engine::Alive,
+            engine_silent_ns: Some(0),
+        }
     }
 
     #[test]

@@ -24,7 +24,7 @@ use crate::counters::Resets;
 use crate::helper;
 use crate::identity::Identity;
 use crate::output::table::NOTHING;
-use crate::output::{hint, table, watch};
+use crate::output::{hint, hold, table, watch};
 
 #[derive(Serialize)]
 struct Document {
@@ -285,20 +285,6 @@ fn missing_engine(port: &PortStatus) -> Option<String> {
     ))
 }
 
-/// Held bytes on this host, and the quotas.
-fn held_text(ports: &[PortStatus]) -> Option<String> {
-    let holds = || ports.iter().filter_map(|port| port.hold.as_ref());
-    let sum = |bytes: fn(&PortHold) -> u64| holds().map(bytes).sum::<u64>();
-    (holds().count() > 1).then(|| {
-        format!(
-            "held in all: {} of at most {}, in {} of memory",
-            units::memory(sum(|hold| hold.used_bytes)),
-            units::memory(sum(|hold| hold.size_bytes)),
-            units::memory(sum(|hold| hold.memory_bytes))
-        )
-    })
-}
-
 /// The interface and state of incast control.
 fn uplink_text(uplink: &UplinkState) -> String {
     match uplink.state {
@@ -357,7 +343,8 @@ fn text(document: &Document) -> String {
         // Once per uplink.
         troubles.dedup();
         parts.extend(troubles);
-        parts.extend(held_text(&document.ports));
+        let holds: Vec<_> = document.ports.iter().filter_map(|port| port.hold.as_ref()).collect();
+        parts.extend(hold::sum_text(&holds));
         if !document.helper.running {
             parts.push("the helper is not running: idle connections do not expire".into());
         }

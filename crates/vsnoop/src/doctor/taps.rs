@@ -11,8 +11,8 @@ use serde::Serialize;
 use vsnoop_bpf::Port;
 use vsnoop_host::error;
 use vsnoop_host::failures::LeftAlone;
+use vsnoop_host::held::{Holds, PortHold};
 use vsnoop_host::ports::Attached;
-use vsnoop_host::quota;
 use vsnoop_host::system::netdev::{self, Device};
 use vsnoop_host::system::netns::Netns;
 use vsnoop_host::system::process::{self, Process};
@@ -45,6 +45,8 @@ pub struct TapReport {
     pub segmentation_offload: Option<bool>,
     pub pid: Option<i32>,
     pub process: Option<String>,
+    /// The VM's name in the process's arguments; null without one.
+    pub vm: Option<String>,
     pub vcpus: Vec<VcpuReport>,
     /// Shares of the measured time, 0 to 1; null without a VM.
     pub ran_share: Option<f64>,
@@ -56,6 +58,8 @@ pub struct TapReport {
     pub verdict: String,
     /// Recommended hold; null if the VM was not late.
     pub hold: Option<Recommended>,
+    /// The hold of an attached port as it is now; null without one.
+    pub held: Option<PortHold>,
     #[serde(skip)]
     pub seen: Option<Delay>,
     /// VM ports whose new connections are left to the VM, because some failed.
@@ -63,9 +67,6 @@ pub struct TapReport {
     /// 90th percentile of handshakes, of an attached port.
     #[serde(skip)]
     pub round_trip_ns: Option<u64>,
-    /// Quota of an attached port; 0: no hold.
-    #[serde(skip)]
-    pub hold_bytes: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -89,6 +90,13 @@ impl TapReport {
         }
     }
 
+    pub fn process_text(&self) -> String {
+        match (self.pid, self.vm.as_ref().or(self.process.as_ref())) {
+            (Some(pid), Some(name)) => format!("{pid} {name}"),
+            _ => "-".into(),
+        }
+    }
+
     pub fn quota_text(&self) -> String {
         let quota =
             self.vcpus.iter().find_map(|vcpu| Some((vcpu.quota_cpus?, vcpu.quota_period_us?)));
@@ -102,7 +110,7 @@ impl TapReport {
 pub fn recommend_holds(ports: &mut [TapReport], budget: &mut Budget) {
     for port in ports {
         port.hold = port.seen.map(|delay| budget.recommend(delay, port.round_trip_ns));
-        if port.hold_bytes == 0 {
+        if port.held.is_none() {
             budget.needed_bytes += port.hold.map_or(0, |hold| hold.size_bytes);
         }
     }
@@ -170,10 +178,7 @@ fn report(
         .and_then(|port| Attached::of(port).ok());
     let stats = attached.as_ref().and_then(|attached| attached.port.stats().ok());
     let seen_by_hooks = stats.and_then(|stats| seen_of_acks(&Histogram::new(&stats.ack_delay_ns)));
-    let hold_bytes = attached
-        .as_ref()
-        .and_then(|attached| attached.port.policy().ok())
-        .map_or(0, |policy| quota::bytes_of(&policy));
+    let held = attached.as_ref().and_then(|attached| held_now(&attached.port).ok()).flatten();
     let round_trip_ns = stats.and_then(|stats| Histogram::new(&stats.round_trip_ns).p90);
     let left_alone = attached.as_ref().and_then(|attached| LeftAlone::of(&attached.port).ok());
     let attached = attached.map(|attached| attached.condition());
@@ -200,6 +205,7 @@ fn report(
         would_gain: has_vm.then_some(refused.is_none() && shares.held_up() >= WORTH_IT),
         refused,
         pid: process.as_ref().map(|process| process.pid),
+        vm: process.as_ref().and_then(|process| process::vm_name(process.pid)),
         process: process.map(|process| process.name),
         vcpus: vcpus.iter().map(vcpu_report).collect(),
         ran_share: share(shares.ran),
@@ -207,11 +213,15 @@ fn report(
         throttled_share: share(shares.throttled),
         attached,
         hold: None,
+        held,
         seen: seen_by_hooks.or(seen),
         left_alone: left_alone.unwrap_or_default(),
         round_trip_ns,
-        hold_bytes,
     })
+}
+
+fn held_now(port: &Port) -> Result<Option<PortHold>> {
+    Ok(Holds::open(port)?.port(port, &port.flows()?)?)
 }
 
 fn refusal(device: &Device, root: &qdisc::Root) -> Option<String> {

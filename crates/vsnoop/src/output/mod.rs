@@ -3,6 +3,7 @@
 pub mod bars;
 pub mod hint;
 pub mod histogram;
+pub mod hold;
 pub mod report;
 pub mod table;
 pub mod watch;

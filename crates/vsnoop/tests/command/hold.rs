@@ -285,6 +285,16 @@ pub fn trials() -> Vec<Trial> {
                 ensure!(hold["engine"] == "alive", "{hold}");
             }
             ensure!(status["engine"]["running"] == true, "{status}");
+            let doctor =
+                network.vsnoop(&["doctor", topology::PORT, "--measure", "0.1", "--json"])?;
+            let port = &doctor["ports"][0];
+            let (held, pid) = (&port["held"], std::process::id());
+            ensure!(port["pid"] == pid && held["size_bytes"] == 4 << 20, "{doctor}");
+            ensure!(held["held_bytes"].as_u64() > Some(0) && held["held_flows"] == 1, "{doctor}");
+            let doctor = network.table("doctor")?;
+            for word in ["held now", "at most", "4 MiB", &pid.to_string()] {
+                ensure!(doctor.contains(word), "{word:?} is not in: {doctor}");
+            }
             for (command, words) in [
                 ("flows", &["holding", "held", "again"][..]),
                 ("stats", &["/4 MiB used by 1 connection", "engine: alive", "hold_full"]),
@@ -360,6 +370,8 @@ pub fn trials() -> Vec<Trial> {
         trial("a_port_that_is_only_observed_says_nothing_of_a_hold", || {
             let place = Place::new("plain")?;
             place.vsnoop(["attach", PORT, "--observe"])?.ok()?;
+            let doctor = place.vsnoop(["doctor", PORT, "--measure", "0.1", "--json"])?.json()?;
+            ensure!(doctor["ports"][0]["held"].is_null(), "{doctor}");
             for command in ["status", "stats"] {
                 let json = place.vsnoop([command, PORT, "--json"])?.json()?;
                 ensure!(json["ports"][0]["hold"].is_null(), "{json}");
