@@ -6,6 +6,7 @@ use std::time::Instant;
 use anyhow::Result;
 use serde::Serialize;
 use vsnoop_bpf::types::port_stats;
+use vsnoop_host::failures::LeftAlone;
 use vsnoop_host::held::{Holds, PortHold};
 use vsnoop_host::incast::{Control, UplinkState};
 use vsnoop_host::ports;
@@ -32,6 +33,8 @@ struct PortStats<'a> {
     resets: Resets,
     /// Segments that the tap's ring refused.
     ring_full: u64,
+    /// VM ports whose new connections are left to the VM now, because some failed.
+    left_alone_ports: Vec<LeftAlone>,
     /// The hold as it is now; null without one.
     hold: Option<PortHold>,
     /// The uplink as it is now; null without incast control.
@@ -43,6 +46,7 @@ struct Sample {
     stats: port_stats,
     resets: Resets,
     ring_full: u64,
+    left_alone: Vec<LeftAlone>,
     hold: Option<PortHold>,
     incast: Option<UplinkState>,
 }
@@ -81,6 +85,7 @@ fn read(cli: &Cli, arguments: &cli::Watched) -> Result<Vec<Sample>> {
                 stats: attached.port.stats()?,
                 resets: Resets::of(&attached.meta, &attached.port.stats()?),
                 ring_full: attached.port.state()?.ring_full,
+                left_alone: LeftAlone::of(&attached.port)?,
                 hold: Holds::open(&attached.port)?.port(&attached.port, &attached.port.flows()?)?,
                 incast: UplinkState::of_port(&attached)?,
             })
@@ -96,6 +101,7 @@ fn json(samples: &[Sample]) -> Result<String> {
             counters: Counters(&sample.stats),
             resets: sample.resets,
             ring_full: sample.ring_full,
+            left_alone_ports: sample.left_alone.clone(),
             hold: sample.hold.clone(),
             incast: sample.incast.clone(),
         })
@@ -137,6 +143,9 @@ fn block(sample: &Sample, earlier: Option<port_stats>, seconds: f64) -> String {
         rows.add_row(row);
     }
     text.push_str(&table::text(&rows));
+    for left in &sample.left_alone {
+        text.push_str(&format!("\n\n{}", left.text()));
+    }
     if let Some(hold) = &sample.hold {
         text.push_str(&format!("\n\n{}", hold_lines(hold).join("\n")));
     }

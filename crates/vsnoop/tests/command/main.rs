@@ -9,6 +9,7 @@
 mod bad_input;
 mod damaged;
 mod detach;
+mod failures;
 mod held;
 mod helper;
 mod hold;
@@ -36,6 +37,7 @@ fn main() {
         detach::trials(),
         off::trials(),
         held::trials(),
+        failures::trials(),
         helper::trials(),
         hold::trials(),
         incast::trials(),
