@@ -30,7 +30,7 @@ const REDIRECT: i32 = 7;
 
 fn main() {
     let arguments = Arguments::from_args();
-    let tests: [(&str, fn()); 25] = [
+    let tests: [(&str, fn()); 26] = [
         ("the_verifier_accepts_both_hooks", the_verifier_accepts_both_hooks),
         ("a_port_is_attached_once_and_found_again", a_port_is_attached_once_and_found_again),
         ("another_versions_pins_are_damaged", another_versions_pins_are_damaged),
@@ -45,6 +45,10 @@ fn main() {
         ("of_a_replaced_flow_nothing_more_is_sent", of_a_replaced_flow_nothing_more_is_sent),
         ("a_record_of_another_key_is_not_touched", a_record_of_another_key_is_not_touched),
         ("an_early_ack_goes_the_vms_own_way", an_early_ack_goes_the_vms_own_way),
+        (
+            "an_early_ack_over_ipv6_has_the_vms_class_and_flow_label",
+            an_early_ack_over_ipv6_has_the_vms_class_and_flow_label,
+        ),
         (
             "an_ack_is_forwarded_where_the_vm_accepts_it",
             an_ack_is_forwarded_where_the_vm_accepts_it,
@@ -407,6 +411,62 @@ fn an_early_ack_goes_the_vms_own_way() {
     port.run_hook(Hook::FromVm, &frame, 1).expect("run");
     let reply = answer();
     assert_eq!((&reply[..6], reply[15]), (&[8; 6][..], 2 << 2));
+}
+
+/// The first word of an IPv6 header: version, traffic class and flow label. The ECN bits of the
+/// VM's class are those of its own packets, not of the host's.
+fn an_early_ack_over_ipv6_has_the_vms_class_and_flow_label() {
+    let port = Attached::with_hold();
+    engine(&port);
+    let address = |last| {
+        let mut address = [0; 16];
+        (address[0], address[15]) = (0xfd, last);
+        address
+    };
+    let (sender, vm) = (address(1), address(2));
+    let (key, active) = record();
+    let key = flow_key { sender_addr: sender, vm_addr: vm, ..key };
+    let record = flow { vm_seq: active.next_seq, ..active };
+    port.insert_flow(&key, &record).expect("insert a flow");
+    let ip = |source, destination, traffic_class, label: u32| {
+        let ip = etherparse::Ipv6Header {
+            traffic_class,
+            flow_label: label.try_into().expect("20 bits"),
+            hop_limit: 64,
+            next_header: etherparse::IpNumber::TCP,
+            source,
+            destination,
+            ..Default::default()
+        };
+        etherparse::IpHeaders::Ipv6(ip, Default::default())
+    };
+    let answer = |seq| {
+        let mut frame = Vec::new();
+        PacketBuilder::ethernet2([6; 6], [2; 6])
+            .ip(ip(sender, vm, 0, 0x54321))
+            .tcp(40000, 80, seq, 1000)
+            .ack(500)
+            .write(&mut frame, &[7; 100])
+            .expect("build a segment");
+        let (verdict, reply) = port.run_hook(Hook::ToVm, &frame, 1).expect("run");
+        assert_eq!(verdict, REDIRECT, "acknowledged");
+        assert_eq!((&reply[22..38], &reply[38..54]), (&vm[..], &sender[..]), "the VM's");
+        assert_eq!(&reply[62..66], &(seq + 100).to_be_bytes(), "ACK");
+        u32::from_be_bytes([reply[14], reply[15], reply[16], reply[17]])
+    };
+    assert_eq!(answer(4000), 0x6b80_0000, "of its record");
+    for (class, label, word) in [(0x28, 0xabcde, 0x628a_bcde), (0xbb, 0x00001, 0x6b80_0001)] {
+        let mut frame = Vec::new();
+        PacketBuilder::ethernet2([2; 6], [8; 6])
+            .ip(ip(vm, sender, class, label))
+            .tcp(80, 40000, 500, 9000)
+            .ack(4000)
+            .write(&mut frame, &[])
+            .expect("build an ACK");
+        port.run_hook(Hook::FromVm, &frame, 1).expect("run");
+        let seq = port.flow(&key).expect("read").expect("a record").next_seq.v;
+        assert_eq!(answer(seq), word, "class {class:#x}, label {label:#x}");
+    }
 }
 
 fn an_ack_is_forwarded_where_the_vm_accepts_it() {
