@@ -180,3 +180,24 @@ fn text(document: &Document, over: bool) -> String {
         table::text(&rows)
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_of_the_first_table_is_no_number_of_nanoseconds() {
+        let first = |seconds, over| {
+            let text = text(&Document { seconds, ports: Vec::new() }, over);
+            text.lines().next().map(str::to_owned)
+        };
+        assert_eq!(
+            first(802e-9, false).as_deref(),
+            Some("observing the ACK delay of VMs for 0.0 s (no packet is changed; Ctrl-C ends)")
+        );
+        assert_eq!(
+            first(3.26, true).as_deref(),
+            Some("observed the ACK delay of VMs for 3.3 s (no packet is changed)")
+        );
+    }
+}
