@@ -8,6 +8,7 @@ mod bound;
 mod ends;
 mod frozen;
 mod lossy;
+mod mtu;
 mod network;
 mod release;
 mod window;
@@ -23,6 +24,7 @@ pub fn trials() -> Vec<Trial> {
     [
         frozen::trials(),
         lossy::trials(),
+        mtu::trials(),
         bound::trials(),
         window::trials(),
         ends::trials(),
