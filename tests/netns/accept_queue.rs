@@ -29,6 +29,22 @@ const LATER: Duration = Duration::from_millis(1500);
 /// The kernel's own retries move the last answer by seconds from run to run.  A delay that vsnoop
 /// makes shows in every try, beside all that was seen without it.
 const TRIES: usize = 5;
+/// Clients, backlog, and seconds for which the application is busy.
+const LISTENERS: &[(usize, i32, u64)] =
+    &[(8, 1, 1), (8, 1, 3), (30, 8, 1), (30, 8, 3), (300, 128, 1)];
+/// Besides, in `make soak`, which sets `VSNOOP_SOAK`.
+const LISTENERS_OF_SOAK: &[(usize, i32, u64)] = &[
+    (8, 1, 6),
+    (30, 1, 1),
+    (30, 1, 3),
+    (30, 1, 6),
+    (30, 8, 6),
+    (30, 128, 1),
+    (30, 128, 3),
+    (30, 128, 6),
+    (300, 128, 3),
+    (300, 128, 6),
+];
 
 /// A listener, and how many want something of it.
 #[derive(Clone, Copy, Debug)]
@@ -43,9 +59,10 @@ struct Scene {
 
 pub fn trials() -> Vec<Trial> {
     let cookies = [("without_cookies", "0"), ("with_cookies", "1"), ("cookies_always", "2")];
-    let listeners = [(8, 1, 1), (8, 1, 3), (30, 8, 1), (30, 8, 3), (300, 128, 1)];
+    let is_soak = std::env::var_os("VSNOOP_SOAK").is_some();
+    let listeners = LISTENERS.iter().chain(if is_soak { LISTENERS_OF_SOAK } else { &[] });
     let mut trials = Vec::new();
-    for (clients, backlog, seconds) in listeners {
+    for &(clients, backlog, seconds) in listeners {
         for (name, cookies) in cookies {
             let busy = Duration::from_secs(seconds);
             let scene = Scene { clients, backlog, busy, cookies };
