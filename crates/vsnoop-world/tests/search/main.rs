@@ -1,8 +1,8 @@
 //! Exhaustive searches of small connections: all events in every order.
 //!
-//! Searches that a test can afford are walked to their end, which `whole` asserts. The others stop at
-//! a limit, which `VSNOOP_STATES` raises: they are for `make soak`. A failure has the history that
-//! leads to it, and `VSNOOP_TRACE=1` prints it segment by segment.
+//! Searches that a test can afford are walked to their end, which `whole` asserts. The others stop
+//! at a limit, which `VSNOOP_STATES` raises: they are for `make soak`. A failure has the history
+//! that leads to it, and `VSNOOP_TRACE=1` prints it segment by segment.
 
 use vsnoop_world::search::{Budget, Found, Setting, replay, search};
 
