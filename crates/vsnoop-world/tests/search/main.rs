@@ -81,7 +81,7 @@ fn a_loss_inside_the_guest() {
 
 #[test]
 fn a_window_of_two_segments() {
-    let found = whole("small window", Setting { window: 2, segments: 4, ..PLAIN });
+    let found = part("small window", Setting { window: 2, segments: 4, ..PLAIN });
     assert!(found.holding > 0, "nothing was ever held");
 }
 

@@ -125,7 +125,7 @@ impl Budget {
 
     pub fn recommend(&self, delay: Delay, round_trip_ns: Option<u64>) -> Recommended {
         let time_ns = 2 * u128::from(delay.delay_ns) + u128::from(round_trip_ns.unwrap_or(0));
-        let arriving = u128::from(self.bandwidth_bits) * time_ns / 8_000_000_000;
+        let arriving = u128::from(self.bandwidth_bits).saturating_mul(time_ns) / 8_000_000_000;
         let bytes = u64::try_from(arriving).unwrap_or(u64::MAX).min(HOLD_MOST);
         let size_bytes = bytes.next_power_of_two().clamp(HOLD_LEAST, HOLD_MOST);
         Recommended { size_bytes, delay, round_trip_ns }
