@@ -39,6 +39,7 @@ mod io;
 pub mod key_file;
 mod own;
 mod ports;
+pub mod privileges;
 mod serve;
 mod setup;
 mod shared;
