@@ -13,10 +13,11 @@
 //! way is waited for but the forwarding table. While there is little to do one thread does both
 //! ([`threads`]). [`control_thread`] keeps the peers' sessions; it runs on the thread that called
 //! [`run`], beside the control socket and the signals. [`setup`] builds all that, [`serve`] waits
-//! and answers. [`establish`] makes sessions. [`privileges`] ends what is not needed after the setup. [`divert`] is the second way into the link, past
-//! ports and table.
+//! and answers. [`establish`] makes sessions. [`divert`] is the second way into the link, past
+//! ports and table. [`privileges`] ends what is not needed after the setup.
 
 mod bridge;
+mod callers;
 mod causes;
 mod complaints;
 mod compression_policy;

@@ -198,7 +198,8 @@ fn flooded(sources: u8, configured: bool, times: usize) -> (usize, usize) {
                 let Ok(stream) = stream else { continue };
                 let Ok(from) = stream.peer_addr() else { continue };
                 let now_ns = began.elapsed().as_nanos() as u64;
-                let Ok(permit) = guard.admit(from.ip(), now_ns) else { continue };
+                let Ok(admitted) = guard.admit(from.ip(), now_ns) else { continue };
+                let permit = admitted.permit;
                 scope.spawn(move || {
                     let policy = |_: &PeerId, _: &Hello| pair.answer.clone();
                     let until = Instant::now() + permit.allowance();
