@@ -137,8 +137,9 @@ pub fn scenario(kind: Kind, seed: u64) -> Scenario {
     machine.absence_ms = Some(rng.u64(1..1_000));
     machine.attached = !one_in(rng, 4);
     machine.acts = acts(rng, machine.attached);
-    // A VM of lwIP fails an assertion of its own if a sender that was shown more than the VM's window
-    // sends so much when the hooks are gone, and the VM has lost what came before (docs/limits.md).
+    // A VM of lwIP fails an assertion of its own if a sender that was shown more than the VM's
+    // window sends so much when the hooks are gone, and the VM has lost what came before
+    // (docs/limits.md).
     let ahead = [0, 100_000, u32::MAX][rng.usize(0..3)];
     machine.ahead = if kind == Kind::Lwip && !machine.acts.is_empty() { 0 } else { ahead };
     Scenario {
