@@ -12,6 +12,7 @@ mod interfaces;
 mod memory;
 mod paths;
 mod peers;
+mod privileges;
 mod slow_peers;
 mod strangers;
 mod tenants;
@@ -41,6 +42,7 @@ fn main() {
         hostile::trials(),
         bombs::trials(),
         strangers::trials(),
+        privileges::trials(),
         slow_peers::trials(),
         tenants::trials(),
         memory::trials(),

@@ -4,7 +4,7 @@
 //! `make soak` the transfers beside them go on until there were enough seconds with a thousand.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -12,13 +12,15 @@ use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
 use socket2::{Domain, Socket, Type};
 use vsnoop_link::compress::Limits;
-use vsnoop_link::handshake::{Hello, HelloTransport, Purpose, Versions};
+use vsnoop_link::handshake::{Hello, HelloTransport, Machine, Purpose, Versions};
 use vsnoop_link::identity::{Dialer, PeerId, PublicKey, Trust};
 use vsnoop_linkd::{credentials, key_file, tcp_handshake};
 use vsnoop_testbed::net::Netns;
 
 use crate::{soaked, transfer, trial};
-use vsnoop_testbed::hosts::{Host, Network, PORT, Plan, inner_v4, outer, start_all, stranger};
+use vsnoop_testbed::hosts::{
+    Host, Network, Outside, PORT, Plan, inner_v4, outer, start_all, stranger,
+};
 
 /// Beside the transfers, in each second that counts in `make soak`.
 const CALLS_PER_S: u64 = 1000;
@@ -44,6 +46,13 @@ const GROWTH_KIB: u64 = 16 << 10;
 /// The most threads of handshakes, beside those that a link always has.
 const THREADS: u64 = 64 + 16;
 
+/// Where replayed hellos come from: an address on the hosts' network, and 2^32 networks behind it.
+const REPLAYER: &str = "fd77::99";
+const REPLAYED_FROM: &str = "fd78::";
+/// How long they come, and how many challenges there are before the peer calls.
+const REPLAYED_FOR: Duration = Duration::from_secs(8);
+const CHALLENGED: u64 = 200;
+
 pub fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
     for transport in ["udp", "tls"] {
@@ -56,6 +65,10 @@ pub fn trials() -> Vec<Trial> {
             move || starts_in_a_flood(transport),
         ));
     }
+    trials.push(trial(
+        "strangers::udp::a_replayed_hello_from_thousands_of_networks_is_answered_at_a_rate",
+        replayed,
+    ));
     trials
 }
 
@@ -205,6 +218,100 @@ fn flooder(away: &Netns, number: usize, done: &AtomicBool) -> Result<()> {
                 }
             }
             std::thread::sleep(Duration::from_millis(50));
+        }
+        Ok(())
+    })
+}
+
+/// A recorded hello comes from one /64 after the other. The link computes for a few of them; the
+/// peer, which comes from an address that the link does not know, is challenged and gets through.
+fn replayed() -> Result<()> {
+    let plan = Plan { outside: Outside::V6, ..Plan::default() };
+    let mut network = Network::configured(plan)?;
+    network.edit_config(0, |text| {
+        let lines = text.lines().filter(|line| !line.starts_with("address"));
+        lines.collect::<Vec<_>>().join("\n")
+    })?;
+    let away = network.stranger(1)?;
+    away.set_sysctl("net.ipv6.ip_nonlocal_bind", "1")?;
+    away.ip(&format!("addr add {REPLAYER}/64 dev uplink nodad"))?;
+    away.ip(&format!("route add local {REPLAYED_FROM}/32 dev lo"))?;
+    network.hosts[0].netns.ip(&format!("route add {REPLAYED_FROM}/32 via {REPLAYER}"))?;
+    let dialer = unknown(&network)?;
+    let hello = Machine::dial(&dialer, hello())?.send();
+    let (left, right) = network.hosts.split_at_mut(1);
+    let (a, b) = (&mut left[0], &mut right[0]);
+    a.start()?;
+    let [tls, challenged, done] = [(); 3].map(|()| AtomicU64::new(0));
+    let began = Instant::now();
+    std::thread::scope(|scope| -> Result<()> {
+        let replayers: Vec<_> = (0..FLOODERS as u64)
+            .map(|number| {
+                let (away, hello, counts, done) = (&away, &hello, [&tls, &challenged], &done);
+                scope.spawn(move || replayer(away, number, hello, counts, done))
+            })
+            .collect();
+        let beside = (|| {
+            while challenged.load(Ordering::Relaxed) < CHALLENGED {
+                ensure!(began.elapsed() < PATIENCE, "no flood: {tls:?} {challenged:?}");
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            b.start()?;
+            b.until_all_up()?;
+            transfer::run(&a.vms[0], &b.vms[0], inner_v4(1, 0), 8 << 20, &AtomicU64::new(0))?;
+            while began.elapsed() < REPLAYED_FOR {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            Ok(())
+        })();
+        done.store(1, Ordering::Relaxed);
+        for replayer in replayers {
+            replayer.join().map_err(|_| anyhow::anyhow!("a replayer panicked"))??;
+        }
+        beside
+    })?;
+    // handshake::GuardLimits::strangers: 64 at once, and 32 a second.
+    let most = 64 + 32 * (began.elapsed().as_secs() + 1);
+    let (tls, challenged) = (tls.into_inner(), challenged.into_inner());
+    eprintln!("{tls} computed, {challenged} challenged in {:?}", began.elapsed());
+    ensure!(tls <= most, "{tls} answers, not {most} at most; {challenged} challenges");
+    Ok(())
+}
+
+/// Sends a recorded hello from new networks, and counts what is answered: by TLS, or a challenge.
+fn replayer(
+    away: &Netns,
+    number: u64,
+    hello: &[u8],
+    [tls, challenged]: [&AtomicU64; 2],
+    done: &AtomicU64,
+) -> Result<()> {
+    /// The first byte of a record of TLS with a handshake.
+    const HANDSHAKE: u8 = 22;
+    let at = SocketAddr::new(Outside::V6.address(0), PORT);
+    let prefix: Ipv6Addr = REPLAYED_FROM.parse()?;
+    away.run(|| {
+        for call in 0u64.. {
+            if done.load(Ordering::Relaxed) != 0 {
+                break;
+            }
+            let net = u128::from((number << 28) + call) << 64;
+            let from = Ipv6Addr::from(u128::from(prefix) | net | 1);
+            let socket = Socket::new(Domain::IPV6, Type::STREAM, None)?;
+            socket.bind(&SocketAddr::new(from.into(), 0).into())?;
+            socket.set_linger(Some(Duration::ZERO))?;
+            let Ok(()) = socket.connect_timeout(&at.into(), Duration::from_secs(1)) else {
+                continue;
+            };
+            let mut stream = TcpStream::from(socket);
+            stream.set_read_timeout(Some(Duration::from_millis(200)))?;
+            let mut first = [0];
+            let read = stream.write_all(hello).and_then(|()| stream.read_exact(&mut first));
+            match (read, first) {
+                (Err(_), _) => {}
+                (Ok(()), [HANDSHAKE]) => drop(tls.fetch_add(1, Ordering::Relaxed)),
+                (Ok(()), _) => drop(challenged.fetch_add(1, Ordering::Relaxed)),
+            }
         }
         Ok(())
     })

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use ipnet::IpNet;
 use tracing::{debug, info, warn};
 
+use super::callers::Callers;
 use super::causes::with_causes;
 use super::complaints::Complaints;
 use super::config::{Address, Config, PeerConfig, Transport, TrustConfig};
@@ -27,7 +28,7 @@ use super::tcp_handshake::{self, Established};
 use super::{egress, ingress};
 use vsnoop_link::compress::{DecoderMemory, Limits};
 use vsnoop_link::handshake::{
-    self, Answer, Guard, GuardLimits, Hello, Permit, Purpose, Refusal, RefusalKind,
+    self, Admitted, Answer, Guard, GuardLimits, Hello, Permit, Purpose, Refusal, RefusalKind,
 };
 use vsnoop_link::identity::{Acceptor, Dialer, PeerId, PublicKey};
 use vsnoop_link::session::{
@@ -248,8 +249,7 @@ impl Control {
 
     /// Callers that were turned away before they had said anything.
     pub fn callers_turned_away(&self) -> u64 {
-        let counts = self.guard.counts();
-        counts.refused_full + counts.refused_source_slots + counts.refused_source_rate
+        self.guard.counts().turned_away()
     }
 
     /// When [`tick`](Self::tick) is due.
@@ -698,7 +698,10 @@ impl Control {
 
     /// Starts a thread that takes callers.
     pub fn listen(&self, listener: TcpListener) -> std::io::Result<()> {
+        let callers = Callers::default();
         let welcome = Welcome {
+            callers: callers.clone(),
+            shared: Arc::clone(&self.shared),
             introduction: self.introduction.clone(),
             acceptor: self.acceptor.clone(),
             peers: self.peers.iter().map(|known| known.config.clone()).collect(),
@@ -714,12 +717,19 @@ impl Control {
                     continue;
                 };
                 let from = canonical(from);
-                let Ok(permit) = guard.admit(from.ip(), shared.now_ns()) else { continue };
+                let Ok(admitted) = guard.admit(from.ip(), shared.now_ns()) else { continue };
+                let Admitted { permit, displaced } = admitted;
+                if let Some(displaced) = displaced {
+                    callers.end(displaced);
+                }
+                let id = permit.id();
+                callers.begin(id, &stream);
                 let welcome = Arc::clone(&welcome);
                 let taken = std::thread::Builder::new()
                     .name("accept".into())
                     .spawn(move || welcome.handshake(stream, from, permit));
                 if let Err(error) = taken {
+                    callers.forget(id);
                     debug!("no thread for a caller from {from}: {error}");
                 }
             }
@@ -730,6 +740,8 @@ impl Control {
 
 /// Context of a thread that answers a caller.
 struct Welcome {
+    callers: Callers,
+    shared: Arc<Shared>,
     introduction: Introduction,
     acceptor: Acceptor,
     peers: Vec<PeerConfig>,
@@ -740,7 +752,21 @@ impl Welcome {
     fn handshake(&self, stream: std::net::TcpStream, from: SocketAddr, permit: Permit) {
         let deadline = Instant::now() + permit.allowance().min(tcp_handshake::DEADLINE);
         let policy = |peer: &PeerId, theirs: &Hello| self.answer(peer, theirs);
-        let established = tcp_handshake::accept(stream, &self.acceptor, &policy, deadline);
+        let established = if permit.is_challenged() {
+            let network = &self.introduction.network;
+            let may_go_on = || permit.answered(self.shared.now_ns());
+            tcp_handshake::accept_challenged(
+                stream,
+                &self.acceptor,
+                network,
+                may_go_on,
+                &policy,
+                deadline,
+            )
+        } else {
+            tcp_handshake::accept(stream, &self.acceptor, &policy, deadline)
+        };
+        self.callers.forget(permit.id());
         if established.is_ok() {
             permit.authenticated();
         }

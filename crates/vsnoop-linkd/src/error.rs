@@ -11,6 +11,7 @@ use super::divert::hooks::HookError;
 use super::divert::taps::DivertTapError;
 use super::io::device::DeviceError;
 use super::io::port::PortError;
+use super::privileges::{AccountError, PrivilegeError};
 
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
@@ -34,6 +35,10 @@ pub enum LinkError {
     Credentials(Box<CredentialsError>),
     #[error("listening at {address} ({protocol}): {error}{hint}")]
     Listen { address: SocketAddr, protocol: &'static str, error: io::Error, hint: &'static str },
+    #[error(transparent)]
+    Account(#[from] AccountError),
+    #[error(transparent)]
+    Privileges(#[from] PrivilegeError),
     #[error("peer {peer} needs a `ca`")]
     NoAuthority { peer: String },
     #[error(transparent)]

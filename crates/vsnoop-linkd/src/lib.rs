@@ -14,9 +14,10 @@
 //! ([`threads`]). [`control_thread`] keeps the peers' sessions; it runs on the thread that called
 //! [`run`], beside the control socket and the signals. [`setup`] builds all that, [`serve`] waits
 //! and answers. [`establish`] makes sessions. [`divert`] is the second way into the link, past
-//! ports and table.
+//! ports and table. [`privileges`] ends what is not needed after the setup.
 
 mod bridge;
+mod callers;
 mod causes;
 mod complaints;
 mod compression_policy;
@@ -39,6 +40,7 @@ mod io;
 pub mod key_file;
 mod own;
 mod ports;
+pub mod privileges;
 mod serve;
 mod setup;
 mod shared;

@@ -21,6 +21,7 @@ use super::io::poll::Poll;
 use super::io::wake;
 use super::own::Own;
 use super::ports::Ports;
+use super::privileges;
 use super::setup::{Opened, Threads};
 use super::shared::Shared;
 use super::status::{self, About};
@@ -53,6 +54,7 @@ impl Link {
     /// see.
     pub fn build(config: Config) -> Result<Self> {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+        let plan = privileges::Plan::of(&config)?;
         let Opened { acceptor, dialers, ours, udp, listener, ports, divert_taps } =
             Opened::of(&config)?;
         let ageing_ns = config.age.as_nanos() as u64;
@@ -64,6 +66,11 @@ impl Link {
         }
         let shared = Arc::new(shared);
         let mut hooks = Hooks::new(&config, Arc::clone(&shared))?;
+        // The last moment without other threads.
+        if let Some(account) = &plan.account {
+            account.own(&shared.udp)?;
+        }
+        plan.drop()?;
         let rule_set = RuleSet::new(config.compress.clone());
         let Threads { egress_thread, ingress_thread, egress, ingress, events, told } =
             Threads::start(&shared, policies_of(&config, &rule_set))?;

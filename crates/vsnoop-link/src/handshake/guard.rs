@@ -1,18 +1,25 @@
 //! Limits on the resources that unauthenticated callers may use.
 //!
 //! Whoever reaches the listener can make it do a handshake: some hundred microseconds of computing,
-//! a thread, and seconds of waiting for one that says nothing more. So the number of handshakes is
-//! bounded by slots. A part of them is reserved for callers from addresses of peers, configured or
-//! proved before; and each source has a rate and a share of its own. An IPv6 source is a /64,
-//! within which a host may choose its address. A handshake that proves a peer costs its source
-//! nothing.
+//! a thread, and seconds of waiting for one that says nothing more. So handshakes are bounded:
 //!
-//! To refuse costs an accept and a close. What is remembered is bounded, too: when too many sources
-//! call, all of them that have nothing under way are forgotten, and begin with a full allowance
-//! again.
+//! - *Known* callers come from addresses of peers, configured or proved before. Their slots and
+//!   accounts are apart from those of *strangers*, which cannot use them up.
+//! - Each source has a rate and a share of the slots. An IPv6 source is a /64, within which a host
+//!   may choose its address. A handshake that proves a peer costs its source nothing.
+//! - All strangers together have a rate. Beyond it a caller gets a [challenge](super::challenge)
+//!   before anything is computed with keys, and those that answer have a rate of their own.
+//! - A stranger that finds no slot displaces the oldest call of the source with the most: to keep
+//!   others out, a host needs as many sources as there are slots.
+//!
+//! To refuse costs an accept and a close. Accounts of strangers are a table of fixed size, by a
+//! hash with a secret key: nobody's account is forgotten because others call, and a source that
+//! shares an account with another one cannot choose which.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::hash_map::RandomState;
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
+use std::hash::BuildHasher;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -21,6 +28,25 @@ use super::DEADLINE;
 
 /// Addresses that count of what the name of a configured peer stands for.
 const PEER_ADDRESSES: usize = 16;
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// How often something may happen.
+#[derive(Clone, Copy, Debug)]
+pub struct Rate {
+    pub per_s: u32,
+    /// At once, after a pause.
+    pub burst: u32,
+}
+
+impl Rate {
+    fn cost_ns(self) -> u64 {
+        SECOND_NS / u64::from(self.per_s.max(1))
+    }
+
+    fn most_ns(self) -> u64 {
+        self.cost_ns() * u64::from(self.burst.max(1))
+    }
+}
 
 /// What unknown callers may use up.
 #[derive(Clone, Copy, Debug)]
@@ -31,12 +57,16 @@ pub struct GuardLimits {
     pub reserved: usize,
     /// Handshakes under way of one source.
     pub source_slots: usize,
-    /// Handshakes of one source that fail, per second.
-    pub source_per_s: u32,
-    /// Those it may have at once, after a pause.
-    pub source_burst: u32,
-    /// Sources that are remembered.
-    pub sources: usize,
+    /// Handshakes of one source that fail.
+    pub source: Rate,
+    /// Handshakes of all strangers that fail, without a challenge.
+    pub strangers: Rate,
+    /// Challenges.
+    pub challenges: Rate,
+    /// Handshakes of strangers that have answered their challenge and fail all the same.
+    pub answered: Rate,
+    /// Accounts that strangers share.
+    pub accounts: usize,
     /// Addresses of authenticated peers that are remembered.
     pub proved: usize,
     /// What an unknown caller may take for its handshake while half of the slots are taken.
@@ -50,9 +80,13 @@ impl Default for GuardLimits {
             reserved: 16,
             // A session opens several data connections at the same time.
             source_slots: 16,
-            source_per_s: 8,
-            source_burst: 32,
-            sources: 4096,
+            source: Rate { per_s: 8, burst: 32 },
+            // A handshake computes for half a millisecond: together at most 3% of a CPU.
+            strangers: Rate { per_s: 32, burst: 64 },
+            answered: Rate { per_s: 32, burst: 64 },
+            // A thread, and no computing.
+            challenges: Rate { per_s: 512, burst: 512 },
+            accounts: 4096,
             proved: 256,
             hurried: Duration::from_secs(1),
         }
@@ -68,6 +102,8 @@ pub enum CallRefused {
     SourceSlots,
     /// Its source has had too many handshakes that failed.
     SourceRate,
+    /// Strangers have had too many.
+    TotalRate,
 }
 
 impl fmt::Display for CallRefused {
@@ -76,6 +112,7 @@ impl fmt::Display for CallRefused {
             Self::Full => "too many handshakes are under way",
             Self::SourceSlots => "too many handshakes of this source are under way",
             Self::SourceRate => "too many handshakes of this source have failed",
+            Self::TotalRate => "too many handshakes of strangers have failed",
         })
     }
 }
@@ -85,21 +122,50 @@ impl fmt::Display for CallRefused {
 pub struct GuardCounts {
     pub admitted: u64,
     pub authenticated: u64,
+    /// Of those admitted.
+    pub challenged: u64,
+    /// Ended for another stranger, or a peer.
+    pub displaced: u64,
     pub refused_full: u64,
     pub refused_source_slots: u64,
     pub refused_source_rate: u64,
+    pub refused_total_rate: u64,
+}
+
+impl GuardCounts {
+    /// Callers that were turned away before they had said anything, or could say more.
+    pub fn turned_away(&self) -> u64 {
+        self.displaced
+            + self.refused_full
+            + self.refused_source_slots
+            + self.refused_source_rate
+            + self.refused_total_rate
+    }
 }
 
 /// Stands before a listener. Clones are the same guard.
 #[derive(Clone, Debug)]
 pub struct Guard(Arc<Mutex<Book>>);
 
+/// A handshake under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CallId(u64);
+
+/// An admitted caller.
+#[derive(Debug)]
+pub struct Admitted {
+    pub permit: Permit,
+    /// This call has lost its slot: its connection is to be closed.
+    pub displaced: Option<CallId>,
+}
+
 /// A slot for one handshake; free again when this is dropped.
 #[derive(Debug)]
 pub struct Permit {
     guard: Guard,
-    from: IpAddr,
+    id: CallId,
     allowance: Duration,
+    challenged: bool,
     authenticated: bool,
 }
 
@@ -117,10 +183,14 @@ impl Guard {
     }
 
     /// May a caller from this address have a handshake, now?
-    pub fn admit(&self, from: IpAddr, now_ns: u64) -> Result<Permit, CallRefused> {
-        let from = from.to_canonical();
-        let allowance = self.book().admit(from, now_ns)?;
-        Ok(Permit { guard: self.clone(), from, allowance, authenticated: false })
+    pub fn admit(&self, from: IpAddr, now_ns: u64) -> Result<Admitted, CallRefused> {
+        let mut book = self.book();
+        let decision = book.admit(from.to_canonical(), now_ns);
+        let Decision { id, allowance, challenged, displaced } =
+            decision.inspect_err(|refused| book.count(*refused))?;
+        let guard = self.clone();
+        let permit = Permit { guard, id, allowance, challenged, authenticated: false };
+        Ok(Admitted { permit, displaced })
     }
 
     /// What has come of calls so far.
@@ -131,7 +201,7 @@ impl Guard {
     /// Handshakes under way.
     #[cfg(test)]
     pub fn under_way(&self) -> usize {
-        self.book().under_way
+        self.book().calls.len()
     }
 
     fn book(&self) -> MutexGuard<'_, Book> {
@@ -141,9 +211,27 @@ impl Guard {
 }
 
 impl Permit {
+    pub fn id(&self) -> CallId {
+        self.id
+    }
+
     /// What the handshake may take.
     pub fn allowance(&self) -> Duration {
         self.allowance
+    }
+
+    /// Whether the caller has to answer a challenge first.
+    pub fn is_challenged(&self) -> bool {
+        self.challenged
+    }
+
+    /// The caller has answered its challenge: may it have the handshake?
+    pub fn answered(&self, now_ns: u64) -> Result<(), CallRefused> {
+        let mut book = self.guard.book();
+        let rate = book.limits.answered;
+        let taken = book.answered.take(rate, now_ns);
+        if taken { Ok(()) } else { Err(CallRefused::TotalRate) }
+            .inspect_err(|refused| book.count(*refused))
     }
 
     /// The handshake has proved a peer: its address is remembered, and nothing is charged.
@@ -154,7 +242,7 @@ impl Permit {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        self.guard.book().leave(self.from, self.authenticated);
+        self.guard.book().leave(self.id, self.authenticated);
     }
 }
 
@@ -171,106 +259,222 @@ fn source_of(address: IpAddr) -> Source {
     }
 }
 
-#[derive(Debug)]
+/// What may still be spent, in time: one costs a second divided by the rate.
+#[derive(Clone, Copy, Debug)]
+struct Credit {
+    left_ns: u64,
+    as_of_ns: u64,
+}
+
+impl Credit {
+    fn full(rate: Rate) -> Self {
+        Self { left_ns: rate.most_ns(), as_of_ns: 0 }
+    }
+
+    fn take(&mut self, rate: Rate, now_ns: u64) -> bool {
+        let passed = now_ns.saturating_sub(self.as_of_ns);
+        self.left_ns = self.left_ns.saturating_add(passed).min(rate.most_ns());
+        self.as_of_ns = self.as_of_ns.max(now_ns);
+        let enough = self.left_ns >= rate.cost_ns();
+        if enough {
+            self.left_ns -= rate.cost_ns();
+        }
+        enough
+    }
+
+    fn give_back(&mut self, rate: Rate) {
+        self.left_ns = (self.left_ns + rate.cost_ns()).min(rate.most_ns());
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
 struct Account {
     under_way: usize,
-    /// What it may still spend, in time: a handshake costs a second divided by the rate.
-    credit_ns: u64,
-    as_of_ns: u64,
+    credit: Credit,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum AccountKey {
+    Known(Source),
+    /// Index in the table of strangers.
+    Stranger(usize),
+}
+
+#[derive(Debug)]
+struct Call {
+    from: IpAddr,
+    account: AccountKey,
+    challenged: bool,
+}
+
+impl Call {
+    fn is_strangers(&self) -> bool {
+        matches!(self.account, AccountKey::Stranger(_))
+    }
+}
+
+struct Decision {
+    id: CallId,
+    allowance: Duration,
+    challenged: bool,
+    displaced: Option<CallId>,
 }
 
 #[derive(Debug)]
 struct Book {
     limits: GuardLimits,
-    under_way: usize,
+    next: u64,
+    /// Handshakes under way, the oldest first.
+    calls: BTreeMap<CallId, Call>,
     /// Addresses of the configured peers, by number.
     configured: HashMap<usize, Vec<IpAddr>>,
     /// Addresses that peers have authenticated from, the latest last.
     proved: VecDeque<IpAddr>,
-    accounts: HashMap<Source, Account>,
+    known: HashMap<Source, Account>,
+    strangers: Vec<Account>,
+    hasher: RandomState,
+    /// Of all strangers together.
+    total: Credit,
+    challenges: Credit,
+    answered: Credit,
     counts: GuardCounts,
 }
 
 impl Book {
     fn new(limits: GuardLimits) -> Self {
+        let fresh = Account { under_way: 0, credit: Credit::full(limits.source) };
         Self {
             limits,
-            under_way: 0,
+            next: 0,
+            calls: BTreeMap::new(),
             configured: HashMap::new(),
             proved: VecDeque::new(),
-            accounts: HashMap::new(),
+            known: HashMap::new(),
+            strangers: vec![fresh; limits.accounts.max(1)],
+            hasher: RandomState::new(),
+            total: Credit::full(limits.strangers),
+            challenges: Credit::full(limits.challenges),
+            answered: Credit::full(limits.answered),
             counts: GuardCounts::default(),
         }
     }
 
-    fn cost_ns(&self) -> u64 {
-        1_000_000_000 / u64::from(self.limits.source_per_s.max(1))
-    }
-
-    fn most_credit_ns(&self) -> u64 {
-        self.cost_ns() * u64::from(self.limits.source_burst.max(1))
-    }
-
-    fn admit(&mut self, from: IpAddr, now_ns: u64) -> Result<Duration, CallRefused> {
-        let configured = self.configured.values().any(|addresses| addresses.contains(&from));
-        let known = configured || self.proved.contains(&from);
-        let slots = if known { self.limits.slots } else { self.limits.slots - self.reserved() };
-        if self.under_way >= slots {
-            self.counts.refused_full += 1;
+    fn admit(&mut self, from: IpAddr, now_ns: u64) -> Result<Decision, CallRefused> {
+        let key = self.key(from);
+        let limits = self.limits;
+        let is_stranger = matches!(key, AccountKey::Stranger(_));
+        if !is_stranger && self.known_under_way() >= limits.slots {
             return Err(CallRefused::Full);
         }
-        let (cost, most) = (self.cost_ns(), self.most_credit_ns());
-        let most_under_way = self.limits.source_slots;
-        let account = self.account(source_of(from), now_ns);
-        let passed = now_ns.saturating_sub(account.as_of_ns);
-        account.credit_ns = account.credit_ns.saturating_add(passed).min(most);
-        account.as_of_ns = account.as_of_ns.max(now_ns);
-        if account.under_way >= most_under_way {
-            self.counts.refused_source_slots += 1;
+        let slots = limits.slots - if is_stranger { limits.reserved.min(limits.slots) } else { 0 };
+        let displaced = if self.calls.len() < slots { None } else { Some(self.displaceable()?) };
+        let account = self.account(key);
+        if account.under_way >= limits.source_slots {
             return Err(CallRefused::SourceSlots);
         }
-        if account.credit_ns < cost {
-            self.counts.refused_source_rate += 1;
+        if !account.credit.take(limits.source, now_ns) {
             return Err(CallRefused::SourceRate);
         }
-        account.credit_ns -= cost;
-        account.under_way += 1;
-        self.under_way += 1;
+        let challenged = is_stranger && !self.total.take(limits.strangers, now_ns);
+        if challenged && !self.challenges.take(limits.challenges, now_ns) {
+            return Err(CallRefused::TotalRate);
+        }
+        if let Some(id) = displaced {
+            self.leave(id, false);
+            self.counts.displaced += 1;
+        }
+        self.account(key).under_way += 1;
+        let id = CallId(self.next);
+        self.next += 1;
+        self.calls.insert(id, Call { from, account: key, challenged });
         self.counts.admitted += 1;
-        let hurry = !known && self.under_way * 2 > self.limits.slots;
-        Ok(if hurry { self.limits.hurried } else { DEADLINE })
+        self.counts.challenged += u64::from(challenged);
+        let hurry = is_stranger && self.calls.len() * 2 > limits.slots;
+        let allowance = if hurry { limits.hurried } else { DEADLINE };
+        Ok(Decision { id, allowance, challenged, displaced })
     }
 
-    fn leave(&mut self, from: IpAddr, authenticated: bool) {
-        let (cost, most) = (self.cost_ns(), self.most_credit_ns());
-        self.under_way -= 1;
-        // It is there: an account with something under way is not forgotten.
-        if let Some(account) = self.accounts.get_mut(&source_of(from)) {
-            account.under_way -= 1;
-            if authenticated {
-                account.credit_ns = (account.credit_ns + cost).min(most);
+    /// The call that has to go when there is no slot left: of the account with the most of them,
+    /// the oldest. Calls of peers stay.
+    fn displaceable(&self) -> Result<CallId, CallRefused> {
+        let strangers = self.calls.iter().filter(|(_, call)| call.is_strangers());
+        let share = |call: &Call| match call.account {
+            AccountKey::Stranger(at) => self.strangers[at].under_way,
+            AccountKey::Known(_) => 0,
+        };
+        let most = strangers.max_by_key(|(id, call)| (share(call), std::cmp::Reverse(**id)));
+        most.map(|(id, _)| *id).ok_or(CallRefused::Full)
+    }
+
+    /// Does nothing for a call that was displaced before, except that it remembers no peer: that
+    /// one has lost its connection.
+    fn leave(&mut self, id: CallId, authenticated: bool) {
+        let Some(Call { from, account: key, challenged }) = self.calls.remove(&id) else { return };
+        let limits = self.limits;
+        let account = self.account(key);
+        account.under_way -= 1;
+        if !authenticated {
+            return;
+        }
+        account.credit.give_back(limits.source);
+        match (key, challenged) {
+            (AccountKey::Known(_), _) => {}
+            (AccountKey::Stranger(_), false) => self.total.give_back(limits.strangers),
+            (AccountKey::Stranger(_), true) => {
+                self.challenges.give_back(limits.challenges);
+                self.answered.give_back(limits.answered);
             }
         }
-        if authenticated {
-            self.counts.authenticated += 1;
-            self.proved.retain(|a| *a != from);
-            self.proved.push_back(from);
-            if self.proved.len() > self.limits.proved {
-                self.proved.pop_front();
+        self.counts.authenticated += 1;
+        self.proved.retain(|a| *a != from);
+        self.proved.push_back(from);
+        if self.proved.len() > limits.proved {
+            self.proved.pop_front();
+        }
+    }
+
+    fn known_under_way(&self) -> usize {
+        self.calls.values().filter(|call| !call.is_strangers()).count()
+    }
+
+    fn is_known(&self, from: IpAddr) -> bool {
+        self.configured.values().any(|addresses| addresses.contains(&from))
+            || self.proved.contains(&from)
+    }
+
+    fn key(&mut self, from: IpAddr) -> AccountKey {
+        let source = source_of(from);
+        if !self.is_known(from) {
+            let hash = self.hasher.hash_one(source);
+            return AccountKey::Stranger((hash % self.strangers.len() as u64) as usize);
+        }
+        // Each has one, and as many again that are not known any more.
+        let most = 2 * (self.proved.len() + self.configured.len() * PEER_ADDRESSES);
+        if self.known.len() > most {
+            let mut sources: Vec<_> = self.proved.iter().copied().map(source_of).collect();
+            sources.extend(self.configured.values().flatten().copied().map(source_of));
+            self.known.retain(|at, account| account.under_way > 0 || sources.contains(at));
+        }
+        AccountKey::Known(source)
+    }
+
+    fn account(&mut self, key: AccountKey) -> &mut Account {
+        match key {
+            AccountKey::Stranger(at) => &mut self.strangers[at],
+            AccountKey::Known(source) => {
+                let credit = Credit::full(self.limits.source);
+                self.known.entry(source).or_insert(Account { under_way: 0, credit })
             }
         }
     }
 
-    fn reserved(&self) -> usize {
-        self.limits.reserved.min(self.limits.slots)
-    }
-
-    fn account(&mut self, source: Source, now_ns: u64) -> &mut Account {
-        if self.accounts.len() >= self.limits.sources && !self.accounts.contains_key(&source) {
-            self.accounts.retain(|_, account| account.under_way > 0);
-        }
-        let credit_ns = self.most_credit_ns();
-        self.accounts.entry(source).or_insert(Account { under_way: 0, credit_ns, as_of_ns: now_ns })
+    fn count(&mut self, refused: CallRefused) {
+        *match refused {
+            CallRefused::Full => &mut self.counts.refused_full,
+            CallRefused::SourceSlots => &mut self.counts.refused_source_slots,
+            CallRefused::SourceRate => &mut self.counts.refused_source_rate,
+            CallRefused::TotalRate => &mut self.counts.refused_total_rate,
+        } += 1;
     }
 }
 
@@ -278,8 +482,6 @@ impl Book {
 mod tests {
     use super::*;
     use std::net::Ipv4Addr;
-
-    const SECOND_NS: u64 = 1_000_000_000;
 
     fn unknown(n: u32) -> IpAddr {
         Ipv4Addr::from(0x0a00_0000 + n).into()
@@ -289,18 +491,113 @@ mod tests {
         "192.0.2.1".parse().unwrap()
     }
 
+    /// As many strangers in all as may be.
+    fn without_total() -> GuardLimits {
+        let strangers = Rate { per_s: 1000, burst: u32::MAX };
+        GuardLimits { strangers, ..GuardLimits::default() }
+    }
+
+    fn permit(guard: &Guard, from: IpAddr, now_ns: u64) -> Permit {
+        guard.admit(from, now_ns).unwrap().permit
+    }
+
     #[test]
     fn unknown_sources_cannot_take_the_slots_of_peers() {
-        let guard = Guard::new(GuardLimits::default());
+        let guard = Guard::new(without_total());
         guard.set_peer(0, [peer()]);
-        let taken: Vec<_> = (0..1000).filter_map(|n| guard.admit(unknown(n), 0).ok()).collect();
-        assert_eq!(taken.len(), 48);
-        assert_eq!(guard.admit(unknown(2000), 0).unwrap_err(), CallRefused::Full);
-        let peers: Vec<_> = (0..100).map_while(|_| guard.admit(peer(), 0).ok()).collect();
-        assert_eq!(peers.len(), 16);
+        let taken: Vec<_> = (0..48).map(|n| guard.admit(unknown(n), 0).unwrap()).collect();
+        assert!(taken.iter().all(|admitted| admitted.displaced.is_none()));
+        let peers: Vec<_> = (0..16).map(|_| guard.admit(peer(), 0).unwrap()).collect();
+        assert!(peers.iter().all(|admitted| admitted.displaced.is_none()));
+        assert_eq!(guard.admit(peer(), 0).unwrap_err(), CallRefused::SourceSlots);
         drop(taken);
         assert_eq!(guard.under_way(), 16);
         assert!(guard.admit(unknown(2000), 0).is_ok());
+    }
+
+    #[test]
+    fn a_peer_displaces_a_stranger_and_no_stranger_a_peer() {
+        let guard = Guard::new(GuardLimits { slots: 4, reserved: 1, ..without_total() });
+        guard.set_peer(0, [peer()]);
+        let strangers: Vec<_> = (0..3).map(|n| permit(&guard, unknown(n), 0)).collect();
+        let peers: Vec<_> = (0..4).map(|_| guard.admit(peer(), 0).unwrap()).collect();
+        let displaced: Vec<_> = peers.iter().filter_map(|admitted| admitted.displaced).collect();
+        assert_eq!(displaced, strangers.iter().map(Permit::id).collect::<Vec<_>>());
+        assert_eq!(guard.admit(peer(), 0).unwrap_err(), CallRefused::Full);
+        assert_eq!(guard.admit(unknown(9), 0).unwrap_err(), CallRefused::Full);
+        drop(strangers);
+        assert_eq!(guard.under_way(), 4, "what was displaced is not counted again");
+    }
+
+    #[test]
+    fn the_source_with_the_most_calls_loses_its_oldest() {
+        let guard = Guard::new(without_total());
+        // Six sources, as many calls as they get: one with a single call is not displaced.
+        let modest = permit(&guard, unknown(1000), 0);
+        let mut held = Vec::new();
+        for n in 0..96 {
+            let Ok(admitted) = guard.admit(unknown(n % 6), 0) else { continue };
+            assert_ne!(admitted.displaced, Some(modest.id()));
+            held.push(admitted.permit);
+        }
+        let another = guard.admit(unknown(2000), 0).unwrap();
+        let greedy: Vec<_> = held.iter().map(Permit::id).collect();
+        assert!(greedy.contains(&another.displaced.unwrap()));
+        for _ in 0..100 {
+            let admitted = guard.admit(unknown(3), 0);
+            let displaced = admitted.ok().and_then(|admitted| admitted.displaced);
+            assert!(displaced.is_none_or(|id| id != modest.id() && id != another.permit.id()));
+        }
+        assert!(guard.under_way() <= 48);
+    }
+
+    #[test]
+    fn beyond_the_rate_of_all_strangers_they_are_challenged_and_then_refused() {
+        let limits = GuardLimits::default();
+        let guard = Guard::new(limits);
+        guard.set_peer(0, [peer()]);
+        let (mut open, mut challenged, mut refused) = (0, 0, 0);
+        // Of two seconds, a source for each call: in none is one forgotten.
+        for n in 0..20_000u32 {
+            match guard.admit(unknown(n), u64::from(n) * SECOND_NS / 10_000) {
+                Ok(admitted) if admitted.permit.is_challenged() => challenged += 1,
+                Ok(_) => open += 1,
+                Err(CallRefused::TotalRate) => refused += 1,
+                Err(other) => panic!("{other}"),
+            }
+        }
+        let most = |rate: Rate| rate.burst + 2 * rate.per_s;
+        assert!(open <= most(limits.strangers) && open + 2 > limits.strangers.burst, "{open}");
+        assert!(challenged <= most(limits.challenges), "{challenged}");
+        assert!(refused > 18_000, "{refused}");
+        let known = permit(&guard, peer(), 2 * SECOND_NS);
+        assert!(!known.is_challenged());
+    }
+
+    #[test]
+    fn those_that_answer_have_a_rate_which_a_peer_gives_back() {
+        let strangers = Rate { per_s: 1, burst: 1 };
+        let limits = GuardLimits { strangers, ..GuardLimits::default() };
+        let guard = Guard::new(limits);
+        let _first = permit(&guard, unknown(0), 0);
+        for n in 0..500 {
+            let peer = permit(&guard, unknown(1000 + n), 0);
+            assert!(peer.is_challenged() && peer.answered(0).is_ok());
+            peer.authenticated();
+        }
+        let answered =
+            (0..500).filter(|n| permit(&guard, unknown(9000 + n), 0).answered(0).is_ok());
+        assert_eq!(answered.count(), limits.answered.burst as usize);
+    }
+
+    #[test]
+    fn no_account_is_forgotten_because_others_call() {
+        let guard = Guard::new(without_total());
+        while guard.admit(unknown(1), 0).is_ok() {}
+        for n in 0..100_000 {
+            let _ = guard.admit(unknown(1000 + n), 0);
+        }
+        assert_eq!(guard.admit(unknown(1), 0).unwrap_err(), CallRefused::SourceRate);
     }
 
     #[test]
@@ -319,15 +616,15 @@ mod tests {
     fn a_caller_is_in_a_hurry_only_when_it_is_unknown_and_slots_are_scarce() {
         let guard = Guard::new(GuardLimits::default());
         guard.set_peer(0, [peer()]);
-        let taken: Vec<_> = (0..40).map(|n| guard.admit(unknown(n), 0).unwrap()).collect();
+        let taken: Vec<_> = (0..40).map(|n| permit(&guard, unknown(n), 0)).collect();
         assert_eq!(taken[0].allowance(), DEADLINE);
         assert_eq!(taken[39].allowance(), GuardLimits::default().hurried);
-        assert_eq!(guard.admit(peer(), 0).unwrap().allowance(), DEADLINE);
+        assert_eq!(permit(&guard, peer(), 0).allowance(), DEADLINE);
     }
 
     #[test]
     fn one_source_is_held_to_its_rate_and_its_share() {
-        let limits = GuardLimits::default();
+        let limits = without_total();
         let guard = Guard::new(limits);
         let held: Vec<_> = (0..100).map_while(|_| guard.admit(unknown(1), 0).ok()).collect();
         assert_eq!(held.len(), limits.source_slots);
@@ -335,7 +632,7 @@ mod tests {
         drop(held);
         let in_ten_seconds =
             (0..10_000).filter(|ms| guard.admit(unknown(1), ms * SECOND_NS / 1000).is_ok()).count();
-        let most = (limits.source_burst + 10 * limits.source_per_s) as usize;
+        let most = (limits.source.burst + 10 * limits.source.per_s) as usize;
         assert!(in_ten_seconds + limits.source_slots <= most, "{in_ten_seconds}");
         assert!(in_ten_seconds + limits.source_slots + 2 > most, "{in_ten_seconds}");
         assert!(guard.admit(unknown(2), 0).is_ok());
@@ -343,7 +640,7 @@ mod tests {
 
     #[test]
     fn a_host_cannot_evade_its_rate_by_other_addresses_of_its_ipv6_prefix() {
-        let guard = Guard::new(GuardLimits::default());
+        let guard = Guard::new(without_total());
         let admitted = |prefix: u128| {
             (0..500u128)
                 .filter(|n| {
@@ -367,9 +664,9 @@ mod tests {
 
     #[test]
     fn a_peer_that_has_proved_itself_is_known_and_not_charged() {
-        let guard = Guard::new(GuardLimits::default());
+        let guard = Guard::new(without_total());
         for _ in 0..1000 {
-            guard.admit(unknown(1), 0).unwrap().authenticated();
+            permit(&guard, unknown(1), 0).authenticated();
         }
         let _others: Vec<_> = (100..1100).filter_map(|n| guard.admit(unknown(n), 0).ok()).collect();
         assert!(guard.admit(unknown(1), 0).is_ok());
@@ -380,12 +677,13 @@ mod tests {
     fn what_is_remembered_is_bounded() {
         let limits = GuardLimits::default();
         let guard = Guard::new(limits);
-        let held: Vec<_> = (0..40).map(|n| guard.admit(unknown(n), 0).unwrap()).collect();
+        let held: Vec<_> = (0..40).map(|n| permit(&guard, unknown(n), 0)).collect();
         for n in 0..100_000 {
-            guard.admit(unknown(1000 + n), 0).unwrap().authenticated();
+            permit(&guard, unknown(1000 + n), 0).authenticated();
         }
         let book = guard.book();
-        assert!(book.accounts.len() <= limits.sources);
+        assert_eq!(book.strangers.len(), limits.accounts);
+        assert!(book.known.len() <= 2 * limits.proved + 1);
         assert_eq!(book.proved.len(), limits.proved);
         drop(book);
         drop(held);

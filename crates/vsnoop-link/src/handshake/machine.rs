@@ -9,6 +9,7 @@ use std::io::{self, Read, Write};
 use rustls::Connection;
 
 use super::agree::{Answer, no_common_version};
+use super::challenge;
 use super::hello::{Agreed, BadHello, Hello, LENGTH_BYTES, MOST_BYTES, Reply};
 use super::secrets::{Cipher, Secrets};
 use super::{Error, Refusal, RefusalKind};
@@ -62,6 +63,10 @@ pub struct Machine {
     header: Vec<u8>,
     read_bytes: usize,
     message: Vec<u8>,
+    /// The acceptor's challenge, as far as it is here; empty without one.
+    challenge: Vec<u8>,
+    /// Output beside that of TLS.
+    challenge_answer: Vec<u8>,
     #[cfg(test)]
     instead: Option<Vec<u8>>,
 }
@@ -125,6 +130,8 @@ impl Machine {
             header: Vec::new(),
             read_bytes: 0,
             message: Vec::new(),
+            challenge: Vec::new(),
+            challenge_answer: Vec::new(),
             #[cfg(test)]
             instead: None,
         }
@@ -150,6 +157,7 @@ impl Machine {
                 break;
             }
         }
+        bytes.append(&mut self.challenge_answer);
         bytes
     }
 
@@ -241,6 +249,9 @@ impl Machine {
         if self.read_bytes > MOST_HANDSHAKE_BYTES {
             return Err(self.tls_error(rustls::Error::General("it does not end".into())));
         }
+        if self.is_challenge(bytes)? {
+            return Ok(());
+        }
         let mut rest = bytes;
         while !rest.is_empty() {
             match self.tls.read_tls(&mut rest) {
@@ -259,6 +270,33 @@ impl Machine {
             self.hear()?;
         }
         Ok(())
+    }
+
+    /// Whether these bytes belong to a challenge, which is answered when it is complete. It comes
+    /// before everything else, or not at all.
+    fn is_challenge(&mut self, bytes: &[u8]) -> Result<bool, Error> {
+        let (End::Dialler(_, hello), Some(first)) = (&self.end, bytes.first()) else {
+            return Ok(false);
+        };
+        let have = self.challenge.len();
+        let is_first = self.read_bytes == bytes.len() && challenge::begins(*first);
+        let goes_on = have > 0 && have < challenge::CHALLENGE_BYTES;
+        if !is_first && !goes_on {
+            return Ok(false);
+        }
+        self.challenge.extend_from_slice(bytes);
+        // Its header may say that it is longer, or shorter.
+        let is_whole = self.record_left.is_none() && self.header.is_empty();
+        if is_whole || self.challenge.len() >= challenge::CHALLENGE_BYTES {
+            match challenge::answer(&hello.network, &self.challenge) {
+                Some(answer) => self.challenge_answer.extend_from_slice(&answer),
+                None => {
+                    let bad = rustls::Error::General("a malformed challenge".into());
+                    return Err(self.tls_error(bad));
+                }
+            }
+        }
+        Ok(true)
     }
 
     /// Keeps track of record boundaries.

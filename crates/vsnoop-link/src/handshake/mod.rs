@@ -9,13 +9,14 @@
 //!
 //! [`Machine`] is one end of it: fed with bytes, it returns bytes and what it has come to. A
 //! [`Guard`] stands before the acceptor: it bounds what callers that have not said who they are can
-//! use up.
+//! use up. Under load it has them answer a [`Challenge`] before the handshake.
 //!
 //! A control connection makes a session: the keys of its records are [`Secrets`] of the handshake,
 //! and the connection itself is closed. For other keys there is another handshake. A data
 //! connection joins a session and carries its frames.
 
 mod agree;
+mod challenge;
 mod error;
 mod guard;
 mod hello;
@@ -29,8 +30,9 @@ mod tests;
 use std::time::Duration;
 
 pub use agree::Answer;
+pub use challenge::{CHALLENGE_BYTES, Challenge};
 pub use error::{Error, ErrorKind};
-pub use guard::{CallRefused, Guard, GuardCounts, GuardLimits, Permit};
+pub use guard::{Admitted, CallId, CallRefused, Guard, GuardCounts, GuardLimits, Permit, Rate};
 pub use hello::{
     Agreed, BadHello, Hello, HelloTransport, MOST_BYTES, MOST_TAKES, Purpose, Refusal, RefusalKind,
     Reply, Versions,

@@ -75,6 +75,7 @@ struct LinkTable {
     name: Field,
     network: Field,
     listen: Field,
+    user: Field,
     key: Field,
     cert: Field,
     ca: Field,
@@ -156,6 +157,7 @@ pub fn parse(file: &Path, text: &str) -> Result<Config> {
         listen: reader
             .text("link.listen", &link.listen, listen)?
             .unwrap_or_else(|| SocketAddr::from(([0u16; 8], PORT))),
+        user: reader.text("link.user", &link.user, value::user)?,
         key: reader
             .path("link.key", &link.key)?
             .unwrap_or_else(|| Path::new(super::DIRECTORY).join(format!("{name}.key"))),

@@ -44,6 +44,8 @@ pub struct Config {
     pub network: String,
     /// UDP and TCP.
     pub listen: SocketAddr,
+    /// The user that the link becomes once it has opened what needs root.
+    pub user: Option<String>,
     /// File of the private key.
     pub key: PathBuf,
     /// A private CA beside pinned keys; peers with [`Trust::Subject`] need it.

@@ -192,6 +192,7 @@ fn an_error_names_file_line_key_and_what_is_allowed() {
         (LEAST.replace("[link]", "[link]\nmtu = 100000"), 2, &["100000", "1280 to 9216"]),
         (LEAST.replace("[link]", "[link]\nmtu = \"x\""), 2, &["link.mtu = \"x\""]),
         (LEAST.replace("[link]", "[link]\nname = \"../x\""), 2, &["link.name", "letters"]),
+        (LEAST.replace("[link]", "[link]\nuser = \"\""), 2, &["link.user", "a user"]),
         (LEAST.replace("[link]", "[link]\nlisten = \"7946\""), 2, &["link.listen", "[::]:7946"]),
         (LEAST.replace("[link]", "[link]\nage = \"soon\""), 2, &["link.age", "300s"]),
         (LEAST.replace("[link]", "[link]\nage = -1"), 2, &["link.age = -1"]),

@@ -37,6 +37,8 @@ pub enum ValueError {
     Interface,
     #[error("give the DNS name in the peer's certificate")]
     Subject,
+    #[error("give the name of a user of this host")]
+    User,
     #[error("give the path of a file")]
     Path,
     #[error("a dictionary has 1M to 128M bytes (suffixes K, M)")]
@@ -100,6 +102,12 @@ impl fmt::Display for Address {
             write!(f, "{}:{}", self.host, self.port)
         }
     }
+}
+
+/// Whether there is such a user is found out when the link begins.
+pub fn user(text: &str) -> Result<String, ValueError> {
+    let is_good = !text.is_empty() && !text.contains(|c: char| c.is_control() || c.is_whitespace());
+    if is_good { Ok(text.to_owned()) } else { Err(ValueError::User) }
 }
 
 pub fn is_host_name(text: &str) -> bool {

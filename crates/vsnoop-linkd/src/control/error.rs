@@ -41,6 +41,12 @@ pub enum ControlError {
 }
 
 impl ControlError {
+    /// This user may not do that with the file.
+    pub(super) fn is_denied(&self) -> bool {
+        let Self::Path { error, .. } = self else { return false };
+        error.kind() == io::ErrorKind::PermissionDenied
+    }
+
     pub(super) fn path<E: Into<io::Error>>(
         doing: &'static str,
         path: impl Into<PathBuf>,

@@ -154,7 +154,10 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         for removed in [self.files.remove_socket(), self.files.remove_lock()] {
-            if let Err(error) = removed {
+            // A link that is another user's now may not: the next command removes both.
+            if let Err(error) = removed
+                && !error.is_denied()
+            {
                 tracing::warn!("{}", crate::causes::with_causes(&error));
             }
         }

@@ -12,13 +12,18 @@ use rustls::Connection;
 
 pub use vsnoop_link::handshake::DEADLINE;
 use vsnoop_link::handshake::{
-    Agreed, Answer, Cipher, Error, Hello, Machine, Outcome, Purpose, Refusal, RefusalKind, Secrets,
-    Step,
+    Agreed, Answer, CHALLENGE_BYTES, CallRefused, Challenge, Cipher, Error, Hello, Machine,
+    Outcome, Purpose, Refusal, RefusalKind, Secrets, Step,
 };
 use vsnoop_link::identity::{Acceptor, Dialer, PeerId, PublicKey};
 
 /// How long a peer that was refused has for reading why.
 const LINGER: Duration = Duration::from_millis(500);
+/// Of TLS.
+const RECORD_HEADER_BYTES: usize = 5;
+/// Of a ClientHello, most of which are its shares of keys.
+const MOST_FIRST_BYTES: usize = 8 << 10;
+const CHALLENGE_ANSWER: &str = "answer to our challenge";
 
 /// A connection whose ends know each other.
 #[derive(Debug)]
@@ -53,7 +58,7 @@ pub fn dial(
     let machine = Machine::dial(dialer, hello)?;
     // The machine of a dialler never asks.
     let nobody = |_: &PeerId, _: &Hello| Answer::Refuse(Refusal::new(RefusalKind::Other, ""));
-    run(stream, machine, &nobody, deadline)
+    run(stream, machine, Vec::new(), &nobody, deadline)
 }
 
 /// The accepting end: `policy` answers the peer once it is identified. Ends by `deadline`.
@@ -63,12 +68,72 @@ pub fn accept(
     policy: &dyn Fn(&PeerId, &Hello) -> Answer,
     deadline: Instant,
 ) -> Result<Established, Error> {
-    run(stream, Machine::accept(acceptor)?, policy, deadline)
+    run(stream, Machine::accept(acceptor)?, Vec::new(), policy, deadline)
 }
 
+/// Has the caller answer a challenge before [`accept`]: see [`Challenge`]. `may_go_on` is asked
+/// when it has done so.
+pub fn accept_challenged(
+    mut stream: TcpStream,
+    acceptor: &Acceptor,
+    network: &str,
+    may_go_on: impl FnOnce() -> Result<(), CallRefused>,
+    policy: &dyn Fn(&PeerId, &Hello) -> Answer,
+    deadline: Instant,
+) -> Result<Established, Error> {
+    let first = challenged(&mut stream, network, deadline).and_then(|first| {
+        may_go_on().map_err(|refused| io::Error::other(refused.to_string()))?;
+        Ok(first)
+    });
+    let first = first.map_err(|error| match error.kind() {
+        io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => {
+            Error::TimedOut { with: None, proved: false, waited_for: CHALLENGE_ANSWER }
+        }
+        io::ErrorKind::UnexpectedEof
+        | io::ErrorKind::ConnectionReset
+        | io::ErrorKind::BrokenPipe => {
+            Error::Cut { with: None, proved: false, waited_for: CHALLENGE_ANSWER }
+        }
+        _ => Error::Io { with: None, proved: false, error },
+    })?;
+    run(stream, Machine::accept(acceptor)?, first, policy, deadline)
+}
+
+/// The first record of a caller that has answered a challenge.
+fn challenged(stream: &mut TcpStream, network: &str, deadline: Instant) -> io::Result<Vec<u8>> {
+    let challenge = Challenge::new().ok_or_else(|| io::Error::other("no random numbers"))?;
+    stream.set_nonblocking(false)?;
+    stream.set_nodelay(true)?;
+    write(stream, &challenge.message(), deadline)?;
+    let mut first = vec![0; RECORD_HEADER_BYTES];
+    read_exact(stream, &mut first, deadline)?;
+    let body_bytes = usize::from(u16::from_be_bytes([first[3], first[4]]));
+    if body_bytes > MOST_FIRST_BYTES {
+        return Err(io::Error::other("its first record is too long"));
+    }
+    first.resize(RECORD_HEADER_BYTES + body_bytes, 0);
+    read_exact(stream, &mut first[RECORD_HEADER_BYTES..], deadline)?;
+    let mut answer = [0; CHALLENGE_BYTES];
+    read_exact(stream, &mut answer, deadline)?;
+    if !challenge.is_answered_by(network, &answer) {
+        return Err(io::Error::other("it does not answer our challenge"));
+    }
+    Ok(first)
+}
+
+fn read_exact(stream: &mut TcpStream, buffer: &mut [u8], deadline: Instant) -> io::Result<()> {
+    let mut have = 0;
+    while have < buffer.len() {
+        have += read(stream, &mut buffer[have..], deadline)?;
+    }
+    Ok(())
+}
+
+/// `begun`: what has come from the other end already.
 fn run(
     mut stream: TcpStream,
     mut machine: Machine,
+    mut begun: Vec<u8>,
     policy: &dyn Fn(&PeerId, &Hello) -> Answer,
     deadline: Instant,
 ) -> Result<Established, Error> {
@@ -96,6 +161,10 @@ fn run(
             Step::Answer(peer, hello) => {
                 let answer = policy(peer, hello);
                 machine.answer(answer)
+            }
+            Step::Read(most) if !begun.is_empty() => {
+                let bytes: Vec<u8> = begun.drain(..most.min(begun.len())).collect();
+                machine.receive(&bytes)
             }
             Step::Read(most) => {
                 let most = most.min(buffer.len());

@@ -10,6 +10,7 @@ use vsnoop_link::handshake::{Guard, GuardLimits};
 use vsnoop_link::identity::testing::{host, peer, pinned};
 
 use super::*;
+use crate::callers::Callers;
 
 /// Both ends of a TCP connection.
 fn sockets() -> (TcpStream, TcpStream) {
@@ -187,9 +188,10 @@ fn flooded(sources: u8, configured: bool, times: usize) -> (usize, usize) {
     let half = Machine::dial(&pair.dialer, hello(1)).unwrap().send();
     let half = &half[..half.len() / 2];
     let (stop, calls) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let callers = Callers::default();
     let began = Instant::now();
     let succeeded = thread::scope(|scope| {
-        let (pair, stop, calls, guard) = (&pair, &stop, &calls, &guard);
+        let (pair, stop, calls, guard, callers) = (&pair, &stop, &calls, &guard, &callers);
         scope.spawn(move || {
             for stream in listener.incoming() {
                 if stop.load(Relaxed) {
@@ -198,11 +200,24 @@ fn flooded(sources: u8, configured: bool, times: usize) -> (usize, usize) {
                 let Ok(stream) = stream else { continue };
                 let Ok(from) = stream.peer_addr() else { continue };
                 let now_ns = began.elapsed().as_nanos() as u64;
-                let Ok(permit) = guard.admit(from.ip(), now_ns) else { continue };
+                let Ok(admitted) = guard.admit(from.ip(), now_ns) else { continue };
+                let permit = admitted.permit;
+                if let Some(displaced) = admitted.displaced {
+                    callers.end(displaced);
+                }
+                callers.begin(permit.id(), &stream);
                 scope.spawn(move || {
                     let policy = |_: &PeerId, _: &Hello| pair.answer.clone();
                     let until = Instant::now() + permit.allowance();
-                    if accept(stream, &pair.acceptor, &policy, until).is_ok() {
+                    let (acceptor, policy) = (&pair.acceptor, &policy);
+                    let result = if permit.is_challenged() {
+                        let may_go_on = || permit.answered(began.elapsed().as_nanos() as u64);
+                        accept_challenged(stream, acceptor, "office", may_go_on, policy, until)
+                    } else {
+                        accept(stream, acceptor, policy, until)
+                    };
+                    callers.forget(permit.id());
+                    if result.is_ok() {
                         permit.authenticated();
                     }
                 });
@@ -266,6 +281,57 @@ fn a_flood_from_many_sources_does_not_keep_a_configured_peer_out() {
     let (succeeded, calls) = flooded(200, true, 30);
     assert_eq!(succeeded, 30);
     assert!(calls >= 1000);
+}
+
+#[test]
+fn a_flood_from_six_sources_does_not_keep_an_unknown_peer_out() {
+    let (succeeded, calls) = flooded(6, false, 30);
+    assert_eq!(succeeded, 30);
+    assert!(calls >= 1000);
+}
+
+/// What the acceptor comes to when it challenges a caller of network `office`.
+fn challenge(network: &str, pair: &Pair, rate_left: bool) -> [Option<Error>; 2] {
+    let (ours, theirs) = sockets();
+    let may_go_on = || if rate_left { Ok(()) } else { Err(CallRefused::TotalRate) };
+    thread::scope(|scope| {
+        let accepting = scope.spawn(move || {
+            let policy = |_: &PeerId, _: &Hello| pair.answer.clone();
+            accept_challenged(theirs, &pair.acceptor, network, may_go_on, &policy, deadline())
+        });
+        let dialled = dial(ours, &pair.dialer, pair.dials.clone(), deadline());
+        [dialled.err(), accepting.join().unwrap().err()]
+    })
+}
+
+#[test]
+fn a_challenged_peer_gets_through_and_one_of_another_network_does_not() {
+    let pair = Pair::pinned();
+    let [dialled, accepted] = challenge("office", &pair, true);
+    assert!(dialled.is_none() && accepted.is_none(), "{dialled:?} {accepted:?}");
+    for (network, rate_left, why) in
+        [("home", true, "does not answer our challenge"), ("office", false, "too many")]
+    {
+        let [dialled, accepted] = challenge(network, &pair, rate_left);
+        assert!(dialled.is_some_and(|error| !error.proved()));
+        let said = accepted.expect("refused").what().to_string();
+        assert!(said.contains(why), "{said}");
+    }
+}
+
+#[test]
+fn who_does_not_answer_a_challenge_is_waited_for_until_the_deadline_only() {
+    let pair = Pair::pinned();
+    let (mut ours, theirs) = sockets();
+    ours.write_all(&Machine::dial(&pair.dialer, hello(1)).unwrap().send()).unwrap();
+    let until = Instant::now() + Duration::from_millis(50);
+    let policy = |_: &PeerId, _: &Hello| pair.answer.clone();
+    let error =
+        accept_challenged(theirs, &pair.acceptor, "office", || Ok(()), &policy, until).unwrap_err();
+    assert!(error.what().to_string().contains("no answer to our challenge"), "{error}");
+    let mut first = [0];
+    ours.read_exact(&mut first).unwrap();
+    assert_eq!(first, [0xf0], "nothing of TLS was answered");
 }
 
 #[test]
