@@ -131,6 +131,8 @@ fn everything_can_be_said() {
         prefix = "10.2.0.0/16"
         peer = "b"
         when_down = "drop"
+        mac = "52:54:00:00:00:01"
+        address = ["10.1.0.7", "fd00::/64"]
         "#,
     )
     .unwrap();
@@ -152,10 +154,13 @@ fn everything_can_be_said() {
     );
     assert_eq!(rule.dictionary_bytes, Some(128 << 20));
     assert_eq!(config.diverts[0].when_down, WhenDown::Drop);
+    let sources = &config.diverts[0].sources;
+    assert_eq!(sources.macs, ["52:54:00:00:00:01".parse().unwrap()]);
+    assert_eq!(sources.addresses, ["10.1.0.7/32", "fd00::/64"].map(|net| net.parse().unwrap()));
 }
 
 /// Of a VM behind tap t; its prefix follows.
-const DIVERT: &str = "[[divert]]\ninterface = \"t\"\npeer = \"b\"\n";
+const DIVERT: &str = "[[divert]]\ninterface = \"t\"\npeer = \"b\"\naddress = \"10.1.0.1\"\n";
 
 #[test]
 fn an_error_names_file_line_key_and_what_is_allowed() {
@@ -279,7 +284,7 @@ fn an_error_names_file_line_key_and_what_is_allowed() {
         ),
         (
             peer(&format!("{DIVERT}prefix = \"10.2.0.0/16\"\n{DIVERT}prefix = \"10.2.3.4/16\"\n")),
-            11,
+            12,
             &["10.2.0.0/16", "interface t", "line 7", "leave out"],
         ),
         (
@@ -289,10 +294,15 @@ fn an_error_names_file_line_key_and_what_is_allowed() {
             &["10.2.0.0/16", "10.0.0.0/8", "link.local"],
         ),
         (
-            peer("[[divert]]\ninterface = \"vsl7\"\nprefix = \"::/0\"\npeer = \"b\"\n")
+            peer("[[divert]]\ninterface = \"vsl7\"\naddress = \"::1\"\nprefix = \"::/0\"\npeer = \"b\"\n")
                 .replace("bridge = \"br0\"", "bridge = \"br0\"\nname = \"vsl7\""),
             8,
             &["vsl7", "[[port]]"],
+        ),
+        (
+            peer("[[divert]]\ninterface = \"t\"\nprefix = \"::/0\"\npeer = \"b\"\n"),
+            7,
+            &["an address, or link.local"],
         ),
         (LEAST.replace("[link]", "[link]\nlocal = \"here\""), 2, &["link.local", "10.0.0.0/8"]),
         (

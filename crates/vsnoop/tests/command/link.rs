@@ -24,7 +24,8 @@ use crate::trial;
 
 /// Where the control sockets are.
 const SOCKETS: &str = "/run/vsnoop/link";
-const DIVERT: &str = "[[divert]]\ninterface = \"tap7\"\nprefix = \"10.2.0.0/16\"\npeer = \"b\"\n";
+const DIVERT: &str = "[[divert]]\ninterface = \"tap7\"\nprefix = \"10.2.0.0/16\"\npeer = \"b\"\n\
+                      address = \"10.1.0.0/16\"\n";
 /// The key of a peer that does not exist.
 const KEY_B: &str = "YmJiYmJiYmJiYmJiYmJiYmJiYmJiYmJiYmJiYmJiYmI=";
 const KEY_C: &str = "Y2NjY2NjY2NjY2NjY2NjY2NjY2NjY2NjY2NjY2NjY2M=";
