@@ -32,12 +32,14 @@ pub fn trials() -> Vec<Trial> {
     trials.push(trial("paths::tls::many_connections_come_up_over_a_long_path", long));
     let uncuttable = not_to_be_cut();
     for transport in ["tls", "tcp"] {
+        let name = format!("paths::{transport}::a_firewall_that_forgets_interrupts_nothing");
+        trials.push(trial(name, move || forgetful(transport)));
         let name =
             format!("paths::{transport}::connections_that_are_cut_in_mid_transfer_are_made_anew");
-        let trial = trial(name, move || cut(transport));
+        let cut = trial(name, move || cut(transport));
         trials.push(match &uncuttable {
-            Some(reason) => trial.with_kind(format!("skipped: {reason}")).with_ignored_flag(true),
-            None => trial,
+            Some(reason) => cut.with_kind(format!("skipped: {reason}")).with_ignored_flag(true),
+            None => cut,
         });
     }
     trials
@@ -58,6 +60,46 @@ fn not_to_be_cut() -> Option<String> {
         Ok(false) => Some("this kernel closes no connections (CONFIG_INET_DIAG_DESTROY)".into()),
         Err(error) => Some(format!("ss -K does not run: {error}")),
     }
+}
+
+/// A stateful firewall forgets connections that are silent for some seconds, as NATs do after a
+/// minute, and drops their packets from then on. Each connection of the link is still there after a
+/// time in which no VM sends.
+fn forgetful(transport: &'static str) -> Result<()> {
+    const FORGOTTEN: Duration = Duration::from_secs(12);
+    let mut network = Network::configured(Plan { transport, ..Plan::default() })?;
+    let a = &network.hosts[0];
+    a.netns.nft(
+        "table inet firewall {\n\
+         chain in {\n\
+         type filter hook input priority 0; policy accept;\n\
+         iifname uplink meta l4proto tcp ct state invalid drop\n\
+         }\n\
+         chain out {\n\
+         type filter hook output priority 0; policy accept;\n\
+         oifname uplink meta l4proto tcp ct state invalid drop\n\
+         }\n\
+         }",
+    )?;
+    a.netns.run(|| {
+        for (key, value) in [("timeout_established", FORGOTTEN.as_secs()), ("loose", 0)] {
+            let file = format!("/proc/sys/net/netfilter/nf_conntrack_tcp_{key}");
+            std::fs::write(&file, value.to_string()).with_context(|| file.clone())?;
+        }
+        Ok(())
+    })?;
+    start_all(&mut network.hosts)?;
+    let [a, b] = &network.hosts[..] else { unreachable!("two hosts") };
+    let moved = AtomicU64::new(0);
+    let transfer = || transfer::run(&a.vms[0], &b.vms[0], inner_v4(1, 0), 8 << 20, &moved);
+    transfer()?;
+    std::thread::sleep(2 * FORGOTTEN);
+    transfer()?;
+    for (host, peer) in [(a, "h1"), (b, "h0")] {
+        let peer = host.peer(peer)?;
+        ensure!(peer["reconnects"] == 0, "connections were made anew: {peer}");
+    }
+    Ok(())
 }
 
 /// Handshakes of 32 connections one after another would take 96 round trips, longer than the
