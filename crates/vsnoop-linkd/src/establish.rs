@@ -454,7 +454,8 @@ fn directions(dialled: bool) -> (Direction, Direction) {
 }
 
 fn material(secrets: &Secrets, direction: Direction) -> Material {
-    Material { key: *secrets.key(direction, STREAM), nonce: secrets.nonce_base(direction, STREAM) }
+    let (key, nonce) = (secrets.key(direction, STREAM), secrets.nonce_base(direction, STREAM));
+    Material { key: *key, nonce: *nonce }
 }
 
 fn suite_of(cipher: Cipher) -> Suite {
