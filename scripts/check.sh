@@ -1,6 +1,6 @@
 #!/bin/sh
-# Checks the sources without running them: formatting, lints, warnings of the C compilers, and that
-# SPECIFICATION.md names what there is.
+# Checks the sources without running them: formatting, lints, warnings of the C compilers, subjects
+# of commits, and that SPECIFICATION.md names what there is.
 #
 # Prints a line for each check, and before it what a failed one has to say.  Goes on after a failure;
 # exits 1 if there was one.  scripts/test.sh counts the lines.
@@ -41,6 +41,9 @@ check rustfmt "mended by: cargo fmt --all" cargo fmt --all --check
 check clang-format "mended by: clang-format -i \$(find bpf flow crates -name '*.[ch]')" \
 	clang-format --dry-run --Werror --ferror-limit=1 $(find bpf flow crates -name '*.[ch]')
 check shellcheck "mended by hand, with: shellcheck FILE" shellcheck scripts/*.sh .ci/run
+# Those of the last commits, where there is a repository.
+check "commit subjects" "mended by: git commit --amend (at most 72 characters)" \
+	sh -c '! git log -20 --format=%s | grep ".\{73\}"'
 check SPECIFICATION.md "mended by naming what there is" sh scripts/specification.sh
 # The build scripts compile C with warnings as errors.  The release profile has their results, with
 # the C libraries of dependencies, in common with `make build` and `make test`.

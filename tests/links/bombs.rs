@@ -37,7 +37,7 @@ pub fn trials() -> Vec<Trial> {
 
 /// Three hosts, of which two have links that are up with each other.
 fn network() -> Result<Network> {
-    let mut network = Network::build(Plan { hosts: 3, transport: "tls", ..Plan::default() })?;
+    let mut network = Network::configured(Plan { hosts: 3, transport: "tls", ..Plan::default() })?;
     for host in [0, 1] {
         network.let_wait(host, HOSTILE)?;
     }

@@ -96,7 +96,7 @@ fn inner_v4_of(host: usize) -> Ipv4Addr {
 /// other at its second address.
 fn second_address(outside: Outside) -> Result<()> {
     const SECOND: usize = 150;
-    let mut network = Network::build(Plan { outside, ..Plan::default() })?;
+    let mut network = Network::configured(Plan { outside, ..Plan::default() })?;
     let line =
         |host: usize| format!("address = \"{}\"\n", SocketAddr::new(outside.address(host), PORT));
     network.edit_config(0, |text| text.replace(&line(1), &line(SECOND)))?;

@@ -37,6 +37,11 @@ pub enum Case {
     Races,
 }
 
+/// A fifth of the sender's least retransmission timeout.
+const NOISE_MS: u64 = 50;
+/// The time until another engine begins, ms.
+const ABSENCE_MS: u64 = 500;
+
 impl Case {
     /// May a connection be reset that is not reset without vsnoop? Yes, where an end aborts it,
     /// because its progress by then is a matter of time; and where no engine is left to hand over
@@ -45,18 +50,14 @@ impl Case {
         matches!(self, Case::Abort(_) | Case::EngineKilledForGood)
     }
 
-    /// Does its duration vary by chance? A stop of seconds, or an engine that is missing at the
-    /// wrong moment, prolongs it.
-    pub fn is_timed(self) -> bool {
-        !matches!(
-            self,
-            Case::Abort(_)
-                | Case::EngineKilled
-                | Case::EngineKilledForGood
-                | Case::AttachedLate
-                | Case::DetachedEarly
-                | Case::Paused
-        )
+    /// The time by which it may be longer than a third more than without vsnoop, ms; `None` if its
+    /// duration is a matter of chance. A missing engine delays what only it can hand over.
+    pub fn delay_ms(self) -> Option<u64> {
+        match self {
+            Case::Abort(_) => None,
+            Case::EngineKilled => Some(NOISE_MS + ABSENCE_MS),
+            _ => Some(NOISE_MS),
+        }
     }
 
     /// All cases.
@@ -128,7 +129,7 @@ pub(crate) fn machine(kind: Kind) -> Machine {
         gso: kind == Kind::Linux,
         chunks: 1024,
         ahead: u32::MAX,
-        absence_ms: Some(500),
+        absence_ms: Some(ABSENCE_MS),
         acts: Vec::new(),
         attached: true,
     }

@@ -17,9 +17,6 @@ fn is_chosen(name: &str, what: &str) -> bool {
     std::env::var(name).map_or(true, |wanted| wanted == what)
 }
 
-/// About a retransmission timeout.
-const NOISE_MS: u64 = 50;
-
 /// The mean of the middle half, which outliers and rounding do not affect.
 fn middle(mut values: Vec<u64>) -> u64 {
     values.sort_unstable();
@@ -77,7 +74,7 @@ fn run(kind: Kind) -> Vec<String> {
         println!(
             "{kind:?} {name}: {with_ms} ms, without {without_ms} ms, {early} early ACKs, {crashes} crashes"
         );
-        if case.is_timed() && with_ms > without_ms * 13 / 10 + NOISE_MS {
+        if case.delay_ms().is_some_and(|delay_ms| with_ms > without_ms * 13 / 10 + delay_ms) {
             wrong.push(format!("{kind:?} {name}: {with_ms} ms instead of {without_ms}"));
         }
     }
