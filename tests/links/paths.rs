@@ -1,12 +1,14 @@
 //! The network between two hosts changes: large packets vanish, connections are cut.
 
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::ops::RangeInclusive;
 use std::process::Command;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
+use socket2::SockRef;
 use vsnoop_testbed::relay::Faults;
 
 use crate::{transfer, trial};
@@ -29,6 +31,7 @@ pub fn trials() -> Vec<Trial> {
         ),
         trial("paths::udp::jumbo_frames_cross_to_a_peer_that_calls", jumbo),
     ]);
+    trials.push(trial("paths::udp::a_narrow_path_lowers_the_mss_to_its_own_peer_only", own_mss));
     trials.push(trial("paths::tls::many_connections_come_up_over_a_long_path", long));
     let uncuttable = not_to_be_cut();
     for transport in ["tls", "tcp"] {
@@ -189,6 +192,36 @@ fn shrinks() -> Result<()> {
             status["peers"][0][direction].as_u64() > Some(0)
         })?;
     }
+    Ok(())
+}
+
+/// The path to the third host is narrow.
+fn own_mss() -> Result<()> {
+    let mut network = Network::configured(Plan { hosts: 3, ..Plan::default() })?;
+    network.hosts[2].netns.set_mtu("uplink", NARROW_BYTES as usize)?;
+    start_all(&mut network.hosts)?;
+    let [a, b, c] = &network.hosts[..] else { unreachable!("three hosts") };
+    let is = |peer: &str, mtu_bytes: RangeInclusive<u64>| {
+        a.until(&format!("the MTU of the path to {peer} is found"), |status| {
+            let mut peers = status["peers"].as_array().into_iter().flatten();
+            let found = peers.find(|one| one["name"] == peer);
+            found
+                .and_then(|peer| peer["path_mtu_bytes"].as_u64())
+                .is_some_and(|bytes| mtu_bytes.contains(&bytes))
+        })
+    };
+    is("h1", 1500..=1500)?;
+    is("h2", NARROW_BYTES - 30..=NARROW_BYTES)?;
+    let mss = |to: &Host| -> Result<u32> {
+        let at = SocketAddr::new(inner_v4(to.number(), 0), 0);
+        let listener = to.vms[0].run(|| Ok(TcpListener::bind(at)?))?;
+        let address = listener.local_addr()?;
+        let _caller = a.vms[0].run(|| Ok(TcpStream::connect_timeout(&address, PATIENCE)?))?;
+        let (accepted, _) = listener.accept()?;
+        Ok(SockRef::from(&accepted).tcp_mss()?)
+    };
+    let (wide, narrow) = (mss(b)?, mss(c)?);
+    ensure!(wide >= narrow + 90, "an MSS of {wide} to the wide path, {narrow} to the narrow one");
     Ok(())
 }
 

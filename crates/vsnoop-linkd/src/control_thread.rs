@@ -657,8 +657,7 @@ impl Control {
         self.bound_frames();
     }
 
-    /// Bounds the MSS of TCP by the least size of datagrams to peers, so that no frame has to be
-    /// split.
+    /// Bounds the MSS of TCP by the size of datagrams to the peer, so that no frame has to be split.
     fn bound_frames(&self) {
         let room = |known: &PeerEntry| {
             let installed = known.installed.get(&known.used?)?;
@@ -671,8 +670,9 @@ impl Control {
                 + FRAME_HEADER_BYTES;
             Some(usize::from(known.path_mtu_bytes).saturating_sub(around))
         };
-        let least = self.peers.iter().filter_map(room).min();
-        self.shared.set_frame_limit(least.filter(|_| self.clamp_mss));
+        for (peer, known) in self.peers.iter().enumerate() {
+            self.shared.set_frame_limit(peer, room(known).filter(|_| self.clamp_mss));
+        }
     }
 
     fn dial(&mut self, peer: usize, address: String, epoch: u32) {
