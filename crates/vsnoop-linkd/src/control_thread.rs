@@ -657,7 +657,8 @@ impl Control {
         self.bound_frames();
     }
 
-    /// Bounds the MSS of TCP by the size of datagrams to the peer, so that no frame has to be split.
+    /// Bounds the MSS of TCP by the size of datagrams to each peer, so that no frame has to be
+    /// split.
     fn bound_frames(&self) {
         let room = |known: &PeerEntry| {
             let installed = known.installed.get(&known.used?)?;

@@ -46,7 +46,7 @@ mod tests {
             step(RETURN, libc::SECCOMP_RET_ALLOW, 0),
         ];
         let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-        // SAFETY: both change the calling thread only; the kernel copies the program, which is live.
+        // SAFETY: both change the calling thread only; the kernel copies the live program.
         let done = unsafe {
             libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
                 + libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program)

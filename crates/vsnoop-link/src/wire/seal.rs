@@ -47,8 +47,9 @@ impl Suite {
     }
 }
 
-/// Key material of one direction and stream, as exported; longer than some suites need. It is zeroed
-/// when dropped.
+/// Key material of one direction and stream, as exported; longer than some suites need.
+///
+/// It is zeroed when dropped.
 #[derive(Clone)]
 pub struct Material {
     pub key: [u8; 32],

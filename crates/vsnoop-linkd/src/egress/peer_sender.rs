@@ -110,8 +110,8 @@ impl Connections {
         sent.is_ok()
     }
 
-    /// Sends a message on the first connection, and on those that are silent. Whoever gets one twice
-    /// ignores the copy.
+    /// Sends a message on the first connection, and on those that are silent. The peer ignores
+    /// copies.
     fn message(&mut self, context: SendContext<'_>, item: &Outgoing<'_>) {
         let SendContext { stats, now_ns, .. } = context;
         for (index, DataConnection { connection, .. }) in self.connections.iter_mut().enumerate() {
