@@ -6,7 +6,8 @@
  * The hook runs on the ingress of the VM's tap, after from_vm, which must see all packets of the
  * VM. The packet stays as it is: super-packets whole, checksums partial. Packets that cannot be
  * routed any further (link-local, multicast, neighbour discovery, hop limit used up) pass to the
- * stack, and so do those with a VLAN tag.
+ * stack, and so do those with a VLAN tag. A diverted packet meets no firewall of this host, so its
+ * sources are checked here: with any but the VM's it is treated as while the link is down.
  *
  * The link may go down at any time, and its process may die. `divert_up` is 0 while the link is
  * down. Nothing here is pinned, so the hook ends with the process. The link's tap may be deleted
@@ -72,8 +73,15 @@ static __always_inline bool is_local_v6(const struct in6_addr *addr)
 
 enum found { FOUND_ADDRESS, FOUND_NOTHING, FOUND_SHORT };
 
-/* Finds the packet's destination address, if it can be routed. */
-static __always_inline enum found find(struct __sk_buff *skb, struct divert_key *key)
+/* What a packet is looked up by. */
+struct packet_keys {
+	struct divert_key to;
+	struct divert_key from;
+	struct divert_key mac;
+};
+
+/* Finds the packet's addresses, if it can be routed. */
+static __always_inline enum found find(struct __sk_buff *skb, struct packet_keys *keys)
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
 	struct ethhdr *eth = data;
@@ -82,6 +90,8 @@ static __always_inline enum found find(struct __sk_buff *skb, struct divert_key 
 		return FOUND_SHORT;
 	if (eth->h_dest[0] & 1) /* broadcast and multicast */
 		return FOUND_NOTHING;
+	keys->mac.kind = DIVERT_FROM_MAC;
+	__builtin_memcpy(keys->mac.addr, eth->h_source, ETH_ALEN);
 	if (eth->h_proto == bpf_htons(ETH_P_IP)) {
 		struct iphdr *ip = (void *)(eth + 1);
 
@@ -90,8 +100,10 @@ static __always_inline enum found find(struct __sk_buff *skb, struct divert_key 
 		if (*(__u8 *)ip >> 4 != 4 || ip->ttl <= 1 || is_local_v4(ip->saddr) ||
 		    is_local_v4(ip->daddr))
 			return FOUND_NOTHING;
-		key->family = 4;
-		__builtin_memcpy(key->addr, &ip->daddr, 4);
+		keys->to.kind = DIVERT_TO_V4;
+		__builtin_memcpy(keys->to.addr, &ip->daddr, 4);
+		keys->from.kind = DIVERT_FROM_V4;
+		__builtin_memcpy(keys->from.addr, &ip->saddr, 4);
 		return FOUND_ADDRESS;
 	}
 	if (eth->h_proto == bpf_htons(ETH_P_IPV6)) {
@@ -110,17 +122,28 @@ static __always_inline enum found find(struct __sk_buff *skb, struct divert_key 
 			if (*type >= 133 && *type <= 137)
 				return FOUND_NOTHING;
 		}
-		key->family = 6;
-		__builtin_memcpy(key->addr, &ip->daddr, 16);
+		keys->to.kind = DIVERT_TO_V6;
+		__builtin_memcpy(keys->to.addr, &ip->daddr, 16);
+		keys->from.kind = DIVERT_FROM_V6;
+		__builtin_memcpy(keys->from.addr, &ip->saddr, 16);
 		return FOUND_ADDRESS;
 	}
 	return FOUND_NOTHING;
 }
 
+static __always_inline int not_diverted(const struct divert_rule *rule)
+{
+	return rule->action == DIVERT_OR_DROP ? HOOK_DROP : HOOK_NEXT;
+}
+
 SEC("tcx/ingress")
 int divert(struct __sk_buff *skb)
 {
-	struct divert_key key = { .bits = 32 + 128 };
+	struct packet_keys keys = {
+		.to.bits = 32 + 128,
+		.from.bits = 32 + 128,
+		.mac.bits = 32 + 128,
+	};
 	struct divert_rule *rule;
 	__u32 zero = 0, *tap;
 	enum found found;
@@ -128,26 +151,30 @@ int divert(struct __sk_buff *skb)
 
 	if (skb->vlan_present)
 		return HOOK_NEXT;
-	found = find(skb, &key);
+	found = find(skb, &keys);
 	if (found == FOUND_SHORT) {
 		__u32 want = sizeof(struct ethhdr) + sizeof(struct ipv6hdr) + 1;
 
 		if (bpf_skb_pull_data(skb, want < skb->len ? want : skb->len))
 			return HOOK_NEXT;
-		found = find(skb, &key);
+		found = find(skb, &keys);
 	}
 	if (found != FOUND_ADDRESS)
 		return HOOK_NEXT;
 	rules = bpf_map_lookup_elem(&in_force, &zero);
 	if (!rules)
 		return HOOK_NEXT;
-	rule = bpf_map_lookup_elem(rules, &key);
+	rule = bpf_map_lookup_elem(rules, &keys.to);
 	if (!rule || rule->action == DIVERT_NEVER)
 		return HOOK_NEXT;
+	if (!bpf_map_lookup_elem(rules, &keys.from) || !bpf_map_lookup_elem(rules, &keys.mac)) {
+		__sync_fetch_and_add(&rule->forged, 1);
+		return not_diverted(rule);
+	}
 	tap = bpf_map_lookup_elem(&link_tap, &zero);
 	if (!divert_up || !tap || !*tap) {
 		__sync_fetch_and_add(&rule->missed, 1);
-		return rule->action == DIVERT_OR_DROP ? HOOK_DROP : HOOK_NEXT;
+		return not_diverted(rule);
 	}
 	__sync_fetch_and_add(&rule->packets, 1);
 	__sync_fetch_and_add(&rule->bytes, skb->len);

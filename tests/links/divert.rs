@@ -4,7 +4,7 @@
 //! Where a test is to show that it goes through the link, the hosts have no other way to each
 //! other's VMs.
 
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
@@ -46,6 +46,7 @@ pub fn trials() -> Vec<Trial> {
     trials.push(trial("divert::down_gives_the_traffic_back", down));
     trials.push(trial("divert::the_longest_prefix_of_an_interface_has_the_packet", longest));
     trials.push(trial("divert::what_is_for_no_vm_of_the_far_host_is_refused_there", foreign));
+    trials.push(trial("divert::a_forged_source_is_not_diverted", forged));
     trials
 }
 
@@ -437,6 +438,32 @@ fn foreign() -> Result<()> {
     tap.send(vm_v4(1))?;
     b.until("the VM's frame is let in", |status| status["entry"]["peers"][0]["frames"] == 1)?;
     exchange(&network, 0, 1)
+}
+
+/// The VM of host 0 has a second address, which is not in `link.local`.
+fn forged() -> Result<()> {
+    const FORGED: [u8; 4] = [10, 77, 0, 9];
+    let network = Network::up(Plan::routed())?;
+    let [a, b] = &network.hosts[..] else { unreachable!("two hosts") };
+    until_diverts(a, "active")?;
+    a.vms[0].ip("address add 10.77.0.9/32 dev eth0")?;
+    let receiver = b.vms[0].run(|| Ok(UdpSocket::bind((vm_v4(1), 0))?))?;
+    receiver.set_read_timeout(Some(Duration::from_secs(60)))?;
+    let send = |from: IpAddr, text: &[u8]| -> Result<()> {
+        let socket = a.vms[0].run(|| Ok(UdpSocket::bind((from, 0))?))?;
+        socket.send_to(text, receiver.local_addr()?)?;
+        Ok(())
+    };
+    send(FORGED.into(), b"forged")?;
+    a.until("the forged packet is counted", |status| {
+        let diverts = status["diverts"].as_array();
+        diverts.is_some_and(|all| all.iter().any(|divert| divert["forged"].as_u64() >= Some(1)))
+    })?;
+    send(vm_v4(0), b"own")?;
+    let mut text = [0; 16];
+    let (bytes, from) = receiver.recv_from(&mut text)?;
+    ensure!(&text[..bytes] == b"own" && from.ip() == vm_v4(0), "{from} comes out at the far host");
+    Ok(())
 }
 
 /// A divert tap of a link, from the host's side.

@@ -1,12 +1,14 @@
 //! The network between two hosts changes: large packets vanish, connections are cut.
 
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::ops::RangeInclusive;
 use std::process::Command;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
+use socket2::SockRef;
 use vsnoop_testbed::relay::Faults;
 
 use crate::{transfer, trial};
@@ -29,15 +31,18 @@ pub fn trials() -> Vec<Trial> {
         ),
         trial("paths::udp::jumbo_frames_cross_to_a_peer_that_calls", jumbo),
     ]);
+    trials.push(trial("paths::udp::a_narrow_path_lowers_the_mss_to_its_own_peer_only", own_mss));
     trials.push(trial("paths::tls::many_connections_come_up_over_a_long_path", long));
     let uncuttable = not_to_be_cut();
     for transport in ["tls", "tcp"] {
+        let name = format!("paths::{transport}::a_firewall_that_forgets_interrupts_nothing");
+        trials.push(trial(name, move || forgetful(transport)));
         let name =
             format!("paths::{transport}::connections_that_are_cut_in_mid_transfer_are_made_anew");
-        let trial = trial(name, move || cut(transport));
+        let cut = trial(name, move || cut(transport));
         trials.push(match &uncuttable {
-            Some(reason) => trial.with_kind(format!("skipped: {reason}")).with_ignored_flag(true),
-            None => trial,
+            Some(reason) => cut.with_kind(format!("skipped: {reason}")).with_ignored_flag(true),
+            None => cut,
         });
     }
     trials
@@ -58,6 +63,46 @@ fn not_to_be_cut() -> Option<String> {
         Ok(false) => Some("this kernel closes no connections (CONFIG_INET_DIAG_DESTROY)".into()),
         Err(error) => Some(format!("ss -K does not run: {error}")),
     }
+}
+
+/// A stateful firewall forgets connections that are silent for some seconds, as NATs do after a
+/// minute, and drops their packets from then on. Each connection of the link is still there after a
+/// time in which no VM sends.
+fn forgetful(transport: &'static str) -> Result<()> {
+    const FORGOTTEN: Duration = Duration::from_secs(12);
+    let mut network = Network::configured(Plan { transport, ..Plan::default() })?;
+    let a = &network.hosts[0];
+    a.netns.nft(
+        "table inet firewall {\n\
+         chain in {\n\
+         type filter hook input priority 0; policy accept;\n\
+         iifname uplink meta l4proto tcp ct state invalid drop\n\
+         }\n\
+         chain out {\n\
+         type filter hook output priority 0; policy accept;\n\
+         oifname uplink meta l4proto tcp ct state invalid drop\n\
+         }\n\
+         }",
+    )?;
+    a.netns.run(|| {
+        for (key, value) in [("timeout_established", FORGOTTEN.as_secs()), ("loose", 0)] {
+            let file = format!("/proc/sys/net/netfilter/nf_conntrack_tcp_{key}");
+            std::fs::write(&file, value.to_string()).with_context(|| file.clone())?;
+        }
+        Ok(())
+    })?;
+    start_all(&mut network.hosts)?;
+    let [a, b] = &network.hosts[..] else { unreachable!("two hosts") };
+    let moved = AtomicU64::new(0);
+    let transfer = || transfer::run(&a.vms[0], &b.vms[0], inner_v4(1, 0), 8 << 20, &moved);
+    transfer()?;
+    std::thread::sleep(2 * FORGOTTEN);
+    transfer()?;
+    for (host, peer) in [(a, "h1"), (b, "h0")] {
+        let peer = host.peer(peer)?;
+        ensure!(peer["reconnects"] == 0, "connections were made anew: {peer}");
+    }
+    Ok(())
 }
 
 /// Handshakes of 32 connections one after another would take 96 round trips, longer than the
@@ -147,6 +192,36 @@ fn shrinks() -> Result<()> {
             status["peers"][0][direction].as_u64() > Some(0)
         })?;
     }
+    Ok(())
+}
+
+/// The path to the third host is narrow.
+fn own_mss() -> Result<()> {
+    let mut network = Network::configured(Plan { hosts: 3, ..Plan::default() })?;
+    network.hosts[2].netns.set_mtu("uplink", NARROW_BYTES as usize)?;
+    start_all(&mut network.hosts)?;
+    let [a, b, c] = &network.hosts[..] else { unreachable!("three hosts") };
+    let is = |peer: &str, mtu_bytes: RangeInclusive<u64>| {
+        a.until(&format!("the MTU of the path to {peer} is found"), |status| {
+            let mut peers = status["peers"].as_array().into_iter().flatten();
+            let found = peers.find(|one| one["name"] == peer);
+            found
+                .and_then(|peer| peer["path_mtu_bytes"].as_u64())
+                .is_some_and(|bytes| mtu_bytes.contains(&bytes))
+        })
+    };
+    is("h1", 1500..=1500)?;
+    is("h2", NARROW_BYTES - 30..=NARROW_BYTES)?;
+    let mss = |to: &Host| -> Result<u32> {
+        let at = SocketAddr::new(inner_v4(to.number(), 0), 0);
+        let listener = to.vms[0].run(|| Ok(TcpListener::bind(at)?))?;
+        let address = listener.local_addr()?;
+        let _caller = a.vms[0].run(|| Ok(TcpStream::connect_timeout(&address, PATIENCE)?))?;
+        let (accepted, _) = listener.accept()?;
+        Ok(SockRef::from(&accepted).tcp_mss()?)
+    };
+    let (wide, narrow) = (mss(b)?, mss(c)?);
+    ensure!(wide >= narrow + 90, "an MSS of {wide} to the wide path, {narrow} to the narrow one");
     Ok(())
 }
 

@@ -27,7 +27,7 @@ use crate::stage::PREFIX;
 const HOSTS: u8 = 3;
 const SLOW: u8 = 1;
 const FAST: u8 = 2;
-const PORT: u16 = 7946;
+const PORT: u16 = 7757;
 const PREFIX_LENGTH: u8 = 24;
 /// Until every link has its peers.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -10,7 +10,7 @@ use std::process::Command;
 use etherparse::PacketBuilder;
 use libtest_mimic::{Arguments, Failed, Trial};
 use vsnoop_bpf::Error;
-use vsnoop_bpf::divert::{Action, Diversion, Rule, RuleCounters};
+use vsnoop_bpf::divert::{Action, Diversion, Rule, RuleCounters, Sources};
 
 /// Verdicts.
 const NEXT: i32 = -1;
@@ -19,7 +19,7 @@ const REDIRECT: i32 = 7;
 
 fn main() {
     let arguments = Arguments::from_args();
-    let tests: [(&str, fn()); 9] = [
+    let tests: [(&str, fn()); 10] = [
         ("the_verifier_accepts_the_hook", the_verifier_accepts_the_hook),
         ("the_longest_prefix_decides", the_longest_prefix_decides),
         (
@@ -30,6 +30,7 @@ fn main() {
         ("fragments_are_diverted_like_all_else", fragments_are_diverted_like_all_else),
         ("damaged_and_random_frames_pass", damaged_and_random_frames_pass),
         ("a_rule_says_what_happens_while_the_link_is_down", while_the_link_is_down),
+        ("forged_sources_are_not_diverted", forged_sources_are_not_diverted),
         ("a_link_whose_tap_is_gone_is_down", a_link_whose_tap_is_gone_is_down),
         ("new_rules_keep_what_their_prefixes_have_counted", new_rules_keep_counts),
     ];
@@ -67,13 +68,18 @@ fn rule(prefix: &str, action: Action) -> Rule {
 /// A VM's tap and a link's, in a namespace that ends with the calling thread; the hook on the
 /// first.
 fn attached(rules: &[Rule]) -> Diversion {
+    attached_with(rules, Sources::default())
+}
+
+fn attached_with(rules: &[Rule], sources: Sources) -> Diversion {
     // SAFETY: moves only the calling thread, which runs nothing but this test.
     assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNET) }, 0, "cannot make a network namespace");
     for tap in ["vm0", "link0"] {
         ip(&format!("tuntap add dev {tap} mode tap vnet_hdr"));
         ip(&format!("link set {tap} up"));
     }
-    Diversion::attach(index("vm0"), index("link0"), rules).unwrap_or_else(|error| panic!("{error}"))
+    Diversion::attach(index("vm0"), index("link0"), rules, sources)
+        .unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// Of a link that is up.
@@ -152,6 +158,33 @@ fn the_longest_prefix_decides() {
     let packets: Vec<_> = counters.iter().map(|(_, counted)| counted.packets).collect();
     assert_eq!(packets, [1, 0, 1, 1, 0, 1]);
     assert_eq!(counters[0].1.bytes, to_v4([10, 2, 9, 9]).len() as u64);
+}
+
+fn forged_sources_are_not_diverted() {
+    let remote = [10, 2, 0, 1];
+    let [pass, drop] = [Action::DivertOrPass, Action::DivertOrDrop];
+    let rules = [rule("10.2.0.0/16", pass), rule("10.3.0.0/16", drop), rule("::/0", pass)];
+    let prefix = |text: &str| text.parse().expect("a prefix");
+    let sources =
+        Sources { macs: vec![VM], prefixes: vec![prefix("10.1.0.2/32"), prefix("fd00:1::/64")] };
+    let diversion = attached_with(&rules, sources);
+    diversion.set_up(true).expect("set it up");
+    let mut other_mac = to_v4(remote);
+    other_mac[11] ^= 1;
+    for (frame, verdict, what) in [
+        (to_v4(remote), REDIRECT, "the VM's own"),
+        (to_v6("fd00:2::1"), REDIRECT, "the VM's own, IPv6"),
+        (v4([10, 1, 0, 3], remote, 64), NEXT, "another address"),
+        (v4([10, 1, 0, 3], [10, 3, 0, 1], 64), DROP, "another address, where nothing may pass"),
+        (v6("fd00:3::2", "fd00:2::1", 64), NEXT, "another address, IPv6"),
+        (other_mac, NEXT, "another MAC address"),
+    ] {
+        assert_eq!(diversion.run_hook(&frame).expect("run"), verdict, "{what}");
+    }
+    let counters = diversion.counters().expect("counters");
+    let forged: Vec<_> = counters.iter().map(|(_, counted)| counted.forged).collect();
+    let packets: Vec<_> = counters.iter().map(|(_, counted)| counted.packets).collect();
+    assert_eq!((forged, packets), (vec![2, 1, 1], vec![1, 0, 1]));
 }
 
 fn a_prefix_of_one_family_is_none_of_the_other() {
@@ -308,7 +341,7 @@ fn new_rules_keep_counts() {
         assert_eq!(diversion.run_hook(&to_v4([10, 3, 0, 1])).expect("run"), NEXT);
         diversion.run_hook(&frame).expect("run");
         let packets = 3 + round;
-        let expected = RuleCounters { packets, bytes: packets * bytes, missed: 0 };
+        let expected = RuleCounters { packets, bytes: packets * bytes, ..RuleCounters::default() };
         let counters = diversion.counters().expect("counters");
         assert_eq!(counters, [(rule(stays, Action::DivertOrDrop), expected)]);
     }

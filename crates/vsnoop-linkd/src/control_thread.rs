@@ -161,6 +161,7 @@ pub struct Control {
     guard: Guard,
     complaints: Complaints,
     clamp_mss: bool,
+    dead_after: Duration,
 }
 
 /// Arguments of [`Control::new`] besides the configuration.
@@ -237,6 +238,7 @@ impl Control {
             guard,
             complaints: Complaints::default(),
             clamp_mss: config.clamp_mss,
+            dead_after: config.dead_after,
         };
         control.bound_frames();
         control
@@ -457,7 +459,7 @@ impl Control {
         }
         let Incomplete { control, from, connections, .. } = incomplete.swap_remove(at);
         let memory = &self.peers[peer].memory;
-        match establish::ordered(control, connections, from, false, memory) {
+        match establish::ordered(control, connections, from, false, memory, self.dead_after) {
             Ok(made) => self.take_in(peer, Box::new(made)),
             Err(error) => {
                 warn!("peer {}: {}", self.peers[peer].config.name, with_causes(&error));
@@ -655,7 +657,7 @@ impl Control {
         self.bound_frames();
     }
 
-    /// Bounds the MSS of TCP by the least size of datagrams to peers, so that no frame has to be
+    /// Bounds the MSS of TCP by the size of datagrams to each peer, so that no frame has to be
     /// split.
     fn bound_frames(&self) {
         let room = |known: &PeerEntry| {
@@ -669,8 +671,9 @@ impl Control {
                 + FRAME_HEADER_BYTES;
             Some(usize::from(known.path_mtu_bytes).saturating_sub(around))
         };
-        let least = self.peers.iter().filter_map(room).min();
-        self.shared.set_frame_limit(least.filter(|_| self.clamp_mss));
+        for (peer, known) in self.peers.iter().enumerate() {
+            self.shared.set_frame_limit(peer, room(known).filter(|_| self.clamp_mss));
+        }
     }
 
     fn dial(&mut self, peer: usize, address: String, epoch: u32) {
@@ -681,12 +684,14 @@ impl Control {
         let (dialer, memory) = (Arc::clone(&known.dialer), Arc::clone(&known.memory));
         let events = self.events.clone();
         let guard = self.guard.clone();
+        let dead_after = self.dead_after;
         let spawned = std::thread::Builder::new().name("dial".into()).spawn(move || {
             // A peer that can be dialled may also call.
             let resolved = |addresses: &[SocketAddr]| {
                 guard.set_peer(peer, addresses.iter().map(SocketAddr::ip));
             };
-            let result = establish::dial(&address, &dialer, hello, &memory, resolved).map(Box::new);
+            let made = establish::dial(&address, &dialer, hello, &memory, dead_after, resolved);
+            let result = made.map(Box::new);
             events.send(Event::Dialled { peer, result });
         });
         if let Err(error) = spawned {

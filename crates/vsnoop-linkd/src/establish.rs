@@ -71,8 +71,6 @@ const ABREAST: usize = 8;
 const CONTROL_MSS_BYTES: u32 = 1280 - 40 - 20;
 /// A path with a longer round trip is a long path.
 const FAR: Duration = Duration::from_millis(2);
-/// The kernel ends a data connection whose bytes the peer has not acknowledged for so long.
-const USER_TIMEOUT: Duration = Duration::from_secs(10);
 /// The stream of records that the egress thread seals.
 const STREAM: u8 = 0;
 /// Datagrams until the path's MTU is known: what IPv6 demands of every path, less its headers.
@@ -227,6 +225,7 @@ pub fn dial(
     dialer: &Dialer,
     hello: Hello,
     memory: &Arc<DecoderMemory>,
+    dead_after: Duration,
     resolved: impl FnOnce(&[SocketAddr]),
 ) -> Result<Made, DialError> {
     let unreached = |error: Unreached| DialError { reason: error.to_string(), answered: false };
@@ -240,7 +239,7 @@ pub fn dial(
     let control = tcp_handshake::dial(stream, dialer, hello, deadline).map_err(|error| {
         DialError { reason: error.what().to_string(), answered: error.proved() }
     })?;
-    made(control, dialer, reached, memory)
+    made(control, dialer, reached, memory, dead_after)
         .map_err(|error| DialError { reason: with_causes(&error), answered: true })
 }
 
@@ -250,12 +249,13 @@ fn made(
     dialer: &Dialer,
     reached: SocketAddr,
     memory: &Arc<DecoderMemory>,
+    dead_after: Duration,
 ) -> Result<Made> {
     if !is_ordered(control.agreed.transport) {
         return datagrams(control, reached, true);
     }
     let connections = dial_connections(&control, dialer, reached)?;
-    ordered(control, connections, reached, true, memory)
+    ordered(control, connections, reached, true, memory, dead_after)
 }
 
 /// Dials all data connections of a session, [`ABREAST`] at a time: one after another they would
@@ -349,13 +349,15 @@ pub fn datagrams(control: Established, address: SocketAddr, dialled: bool) -> Re
 }
 
 /// Makes a session over an ordered transport of its data connections. `memory` is that of all
-/// decoders of the peer.
+/// decoders of the peer. A connection whose bytes the peer has not acknowledged for `dead_after`
+/// ends.
 pub fn ordered(
     control: Established,
     connections: Vec<Established>,
     address: SocketAddr,
     dialled: bool,
     memory: &Arc<DecoderMemory>,
+    dead_after: Duration,
 ) -> Result<Made> {
     let transport = transport_of(&control)?;
     let counts = Arc::new(SessionCounts::default());
@@ -370,7 +372,7 @@ pub fn ordered(
             return Err(EstablishError::OtherPeer);
         }
         let Established { stream, tls, secrets, cipher, .. } = connection;
-        prepare(&stream).map_err(EstablishError::Prepare)?;
+        prepare(&stream, dead_after).map_err(EstablishError::Prepare)?;
         let suite = if transport.is_encrypted() { suite_of(cipher) } else { Suite::Plain };
         let keys = material(&secrets, direction);
         let epoch = control.agreed.epoch as u8;
@@ -428,12 +430,13 @@ fn limits_of(receiver: &Hello, connections: u8, index: u8) -> Limits {
     if connections > 1 && index == 0 { Limits { dictionaries: 0, ..limits } } else { limits }
 }
 
-/// Makes the socket of a data connection non-blocking, and lets it send short segments at once.
-fn prepare(stream: &TcpStream) -> io::Result<()> {
+/// Makes the socket of a data connection non-blocking, and lets it send short segments at once. The
+/// kernel ends it when the peer has not acknowledged its bytes for `dead_after`.
+fn prepare(stream: &TcpStream, dead_after: Duration) -> io::Result<()> {
     stream.set_nonblocking(true)?;
     stream.set_nodelay(true)?;
     let socket = SockRef::from(stream);
-    socket.set_tcp_user_timeout(Some(USER_TIMEOUT))?;
+    socket.set_tcp_user_timeout(Some(dead_after))?;
     // On a long path bbr, which does not take a random loss for congestion; on a short one cubic,
     // which costs less time. Where the kernel has not got it, or does not allow it, it stays as it
     // is.
@@ -451,7 +454,8 @@ fn directions(dialled: bool) -> (Direction, Direction) {
 }
 
 fn material(secrets: &Secrets, direction: Direction) -> Material {
-    Material { key: *secrets.key(direction, STREAM), nonce: secrets.nonce_base(direction, STREAM) }
+    let (key, nonce) = (secrets.key(direction, STREAM), secrets.nonce_base(direction, STREAM));
+    Material { key: *key, nonce: *nonce }
 }
 
 fn suite_of(cipher: Cipher) -> Suite {
@@ -512,7 +516,9 @@ mod tests {
         thread::scope(|scope| {
             scope.spawn(|| far(listener.accept().unwrap().0));
             let memory = Arc::new(DecoderMemory::new(0));
-            dial(&address, &dialer, hello(), &memory, |_| {}).err().expect("no session")
+            dial(&address, &dialer, hello(), &memory, Duration::from_secs(5), |_| {})
+                .err()
+                .expect("no session")
         })
     }
 

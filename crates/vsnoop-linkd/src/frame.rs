@@ -7,6 +7,7 @@ use std::cell::OnceCell;
 
 use vsnoop_link::queue::Kind;
 use vsnoop_link::wire::item::Way;
+use vsnoop_packet::format::SYN;
 use vsnoop_packet::headers::{Headers, ethernet_hash};
 use vsnoop_packet::offload::merge::Merged;
 use vsnoop_packet::offload::state::OffloadState;
@@ -77,6 +78,12 @@ impl<'a> Frame<'a> {
             Some(headers) => headers.flow_hash(self.start()),
             None => ethernet_hash(self.start()),
         })
+    }
+
+    /// It is the first of a TCP connection in its direction.
+    pub fn is_syn(&self) -> bool {
+        let tcp = self.headers.as_ref().and_then(|headers| headers.tcp_header(self.start()));
+        tcp.is_some_and(|tcp| tcp.flags & SYN != 0)
     }
 
     pub fn kind(&self) -> Kind {

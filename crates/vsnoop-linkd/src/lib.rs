@@ -38,6 +38,7 @@ mod frame;
 mod ingress;
 mod io;
 pub mod key_file;
+mod listen;
 mod own;
 mod ports;
 pub mod privileges;
@@ -56,6 +57,7 @@ pub use self::causes::{BoxedError, with_causes};
 use self::config::Config;
 use self::control::{LogLevel, Server};
 pub use self::error::LinkError;
+pub use self::listen::listen_address;
 use self::serve::Link;
 
 /// Runs a link until it is told to end, by [`control::Request::Down`] or by SIGTERM, SIGINT or

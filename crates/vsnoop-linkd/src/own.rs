@@ -76,7 +76,7 @@ impl Own {
 mod tests {
     use super::*;
 
-    const OURS: u16 = 7946;
+    const OURS: u16 = 7757;
     const THEIRS: u16 = 443;
     const EPHEMERAL: u16 = 50_000;
 

@@ -19,6 +19,7 @@ use super::error::LinkError;
 use super::event::Event;
 use super::io::poll::Poll;
 use super::io::wake;
+use super::listen::listen_address;
 use super::own::Own;
 use super::ports::Ports;
 use super::privileges;
@@ -53,6 +54,7 @@ impl Link {
     /// Makes all of it. Everything that may be refused comes before anything is made that others
     /// see.
     pub fn build(config: Config) -> Result<Self> {
+        let config = Config { listen: listen_address(config.listen), ..config };
         let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
         let plan = privileges::Plan::of(&config)?;
         let Opened { acceptor, dialers, ours, udp, listener, ports, divert_taps } =

@@ -24,7 +24,8 @@ pub struct Shared {
     pub own: Own,
     pub stats: LinkStats,
     /// The longest frame that every peer over UDP takes without another cut; 0: no limit.
-    frame_limit_bytes: AtomicUsize,
+    /// By peer; 0: none.
+    frame_limits_bytes: Vec<AtomicUsize>,
 }
 
 impl Shared {
@@ -45,7 +46,7 @@ impl Shared {
             udp,
             own,
             stats: LinkStats::default(),
-            frame_limit_bytes: AtomicUsize::new(0),
+            frame_limits_bytes: (0..peers).map(|_| AtomicUsize::new(0)).collect(),
         }
     }
 
@@ -60,14 +61,16 @@ impl Shared {
     }
 
     /// See [`set_frame_limit`](Self::set_frame_limit).
-    pub fn frame_limit(&self) -> Option<usize> {
-        let limit = self.frame_limit_bytes.load(Ordering::Relaxed);
+    pub fn frame_limit(&self, peer: usize) -> Option<usize> {
+        let limit = self.frame_limits_bytes.get(peer)?.load(Ordering::Relaxed);
         (limit > 0).then_some(limit)
     }
 
-    /// TCP is told to make no longer frames; `None`: as long as it likes.
-    pub fn set_frame_limit(&self, bytes: Option<usize>) {
-        self.frame_limit_bytes.store(bytes.unwrap_or(0), Ordering::Relaxed);
+    /// TCP is told to make no longer frames to a peer; `None`: as long as it likes.
+    pub fn set_frame_limit(&self, peer: usize, bytes: Option<usize>) {
+        if let Some(limit) = self.frame_limits_bytes.get(peer) {
+            limit.store(bytes.unwrap_or(0), Ordering::Relaxed);
+        }
     }
 
     /// Writes a frame to a local port.

@@ -121,6 +121,7 @@ fn diverts(hooks: &Hooks) -> Vec<DivertStatus> {
             packets: counters.packets,
             bytes: counters.bytes,
             missed: counters.missed,
+            forged: counters.forged,
         };
         prefixes.map(row).collect::<Vec<_>>()
     };

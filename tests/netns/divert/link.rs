@@ -18,7 +18,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use ipnet::IpNet;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::{CloneFlags, setns};
-use vsnoop_bpf::divert::{Action, Diversion, Reentry, Rule, destination, prepare};
+use vsnoop_bpf::divert::{Action, Diversion, Reentry, Rule, Sources, destination, prepare};
 use vsnoop_netdev::tap::{Tap, TapOptions};
 use vsnoop_packet::packet::Pool;
 use vsnoop_testbed::hosts::Network;
@@ -146,7 +146,7 @@ fn open(end: &End) -> Result<(Tap, Reentry, Diversion)> {
         let tap = Tap::open(LINK_TAP, &TapOptions::default())?;
         let ready = prepare(LINK_TAP, 1500, &end.own)?;
         let port = nix::net::if_::if_nametoindex(PORT).context("find the VM's tap")?;
-        let diversion = Diversion::attach(port, ready.ifindex, &end.rules)?;
+        let diversion = Diversion::attach(port, ready.ifindex, &end.rules, Sources::default())?;
         Ok((tap, Reentry::new(ready.mac, end.own.clone()), diversion))
     })
     .with_context(|| format!("one end of a link, in {}", end.netns))

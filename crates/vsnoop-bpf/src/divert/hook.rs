@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use ipnet::IpNet;
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, MapType, Object, ObjectBuilder};
-use vsnoop_flow::types::{self, divert_key, divert_rule};
+use vsnoop_flow::types::{self, divert_key, divert_kind, divert_rule};
 
 use crate::account::{ProgramInfo, program_info};
 use crate::error::{Error, Result};
@@ -53,6 +53,36 @@ pub struct Rule {
     pub action: Action,
 }
 
+/// Sources that a VM may use; an empty list allows all. With others, packets are treated as while
+/// the link is down.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Sources {
+    /// Of Ethernet.
+    pub macs: Vec<[u8; 6]>,
+    /// Of IPv4 and IPv6.
+    pub prefixes: Vec<IpNet>,
+}
+
+impl Sources {
+    fn keys(&self) -> Vec<divert_key> {
+        let mut keys: Vec<_> = self.prefixes.iter().map(|prefix| key(prefix, FROM)).collect();
+        if keys.is_empty() {
+            keys.extend([FROM.v4, FROM.v6].map(any));
+        }
+        let mac = |mac: &[u8; 6]| {
+            let mut key = any(divert_kind::DIVERT_FROM_MAC);
+            key.bits += 48;
+            key.addr[..6].copy_from_slice(mac);
+            key
+        };
+        keys.extend(self.macs.iter().map(mac));
+        if self.macs.is_empty() {
+            keys.push(any(divert_kind::DIVERT_FROM_MAC));
+        }
+        keys
+    }
+}
+
 /// Counters of one rule.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RuleCounters {
@@ -62,6 +92,8 @@ pub struct RuleCounters {
     pub bytes: u64,
     /// Packets that came while the link was down.
     pub missed: u64,
+    /// Packets with other sources than [`Sources`].
+    pub forged: u64,
 }
 
 impl std::ops::Add for RuleCounters {
@@ -72,6 +104,7 @@ impl std::ops::Add for RuleCounters {
             packets: self.packets.wrapping_add(other.packets),
             bytes: self.bytes.wrapping_add(other.bytes),
             missed: self.missed.wrapping_add(other.missed),
+            forged: self.forged.wrapping_add(other.forged),
         }
     }
 }
@@ -84,6 +117,7 @@ pub struct Diversion {
     up: MapHandle,
     in_force: MapHandle,
     rules: Vec<Rule>,
+    sources: Sources,
     trie: MapHandle,
     /// Counts of earlier tries for the prefixes of this one.
     past: HashMap<IpNet, RuleCounters>,
@@ -95,7 +129,12 @@ impl Diversion {
     ///
     /// Both taps are in the network namespace of the calling thread. Another link, with other
     /// rules, may be attached to the same tap: the first rule that diverts takes the packet.
-    pub fn attach(ifindex: u32, link_ifindex: u32, rules: &[Rule]) -> Result<Self> {
+    pub fn attach(
+        ifindex: u32,
+        link_ifindex: u32,
+        rules: &[Rule],
+        sources: Sources,
+    ) -> Result<Self> {
         let rules = checked(rules)?;
         let refused = |source: libbpf_rs::Error| match source.kind() {
             libbpf_rs::ErrorKind::PermissionDenied => {
@@ -113,14 +152,15 @@ impl Diversion {
         objects::map(&object, Map::LinkTap)
             .update(&0u32.to_ne_bytes(), &link_ifindex.to_ne_bytes(), MapFlags::ANY)
             .map_err(Error::bpf(format!("divert into interface {link_ifindex}")))?;
-        let trie = fill(&rules)?;
+        let trie = fill(&rules, &sources)?;
         exchange(&in_force, &trie)?;
         // After from_vm, whichever is attached first: from_vm goes before all others.
         let name = format!("interface {ifindex}");
         let link = tcx_link(&object, Program::Divert, ifindex, &name, libbpf_sys::BPF_F_AFTER)?;
         // SAFETY: a fresh link that nobody else owns.
         let link = unsafe { Link::from_ptr(link) };
-        Ok(Self { _link: link, object, up, in_force, rules, trie, past: HashMap::new() })
+        let past = HashMap::new();
+        Ok(Self { _link: link, object, up, in_force, rules, sources, trie, past })
     }
 
     /// Sets whether the link is up, from the next packet on.
@@ -133,7 +173,7 @@ impl Diversion {
     /// Replaces the rules; after an error the old ones stay.
     pub fn set_rules(&mut self, rules: &[Rule]) -> Result<()> {
         let rules = checked(rules)?;
-        let trie = fill(&rules)?;
+        let trie = fill(&rules, &self.sources)?;
         exchange(&self.in_force, &trie)?;
         // No hook uses the old trie any more, so its counters are final. If they cannot be read,
         // the new rules apply all the same, and count from 0.
@@ -147,10 +187,11 @@ impl Diversion {
     /// The rules in force, and the counters of each since its prefix has had a rule.
     pub fn counters(&self) -> Result<Vec<(Rule, RuleCounters)>> {
         let counters = self.rules.iter().map(|rule| {
-            let found = self.trie.lookup(key(&rule.prefix).as_bytes(), MapFlags::ANY);
+            let found = self.trie.lookup(key(&rule.prefix, TO).as_bytes(), MapFlags::ANY);
             let found = found.map_err(Error::bpf(format!("read the rule of {}", rule.prefix)))?;
             let now = found.and_then(|bytes| divert_rule::from_bytes(&bytes)).unwrap_or_default();
-            let now = RuleCounters { packets: now.packets, bytes: now.bytes, missed: now.missed };
+            let divert_rule { packets, bytes, missed, forged, .. } = now;
+            let now = RuleCounters { packets, bytes, missed, forged };
             Ok((*rule, now + self.past.get(&rule.prefix).copied().unwrap_or_default()))
         });
         counters.collect()
@@ -193,23 +234,39 @@ fn checked(rules: &[Rule]) -> Result<Vec<Rule>> {
     }
 }
 
-fn key(prefix: &IpNet) -> divert_key {
+/// Kinds of addresses of the two families (`enum divert_kind`).
+#[derive(Clone, Copy)]
+struct Kinds {
+    v4: u32,
+    v6: u32,
+}
+
+const TO: Kinds = Kinds { v4: divert_kind::DIVERT_TO_V4, v6: divert_kind::DIVERT_TO_V6 };
+const FROM: Kinds = Kinds { v4: divert_kind::DIVERT_FROM_V4, v6: divert_kind::DIVERT_FROM_V6 };
+
+/// All addresses of a kind.
+fn any(kind: u32) -> divert_key {
+    divert_key { bits: u32::BITS, kind, addr: [0; 16] }
+}
+
+fn key(prefix: &IpNet, kinds: Kinds) -> divert_key {
     let mut addr = [0; 16];
-    let family = match prefix.network() {
+    let kind = match prefix.network() {
         IpAddr::V4(v4) => {
             addr[..4].copy_from_slice(&v4.octets());
-            4
+            kinds.v4
         }
         IpAddr::V6(v6) => {
             addr = v6.octets();
-            6
+            kinds.v6
         }
     };
-    divert_key { bits: u32::BITS + u32::from(prefix.prefix_len()), family, addr }
+    divert_key { bits: u32::BITS + u32::from(prefix.prefix_len()), kind, addr }
 }
 
-/// A trie of these rules, which no hook uses yet.
-fn fill(rules: &[Rule]) -> Result<MapHandle> {
+/// A trie of these rules and sources, which no hook uses yet.
+fn fill(rules: &[Rule], sources: &Sources) -> Result<MapHandle> {
+    let sources = sources.keys();
     let opts = libbpf_sys::bpf_map_create_opts {
         sz: size_of::<libbpf_sys::bpf_map_create_opts>() as _,
         map_flags: libbpf_sys::BPF_F_NO_PREALLOC,
@@ -220,14 +277,20 @@ fn fill(rules: &[Rule]) -> Result<MapHandle> {
         Some("divert_rules"),
         size_of::<divert_key>() as u32,
         size_of::<divert_rule>() as u32,
-        rules.len().max(1) as u32,
+        (rules.len() + sources.len()) as u32,
         &opts,
     )
     .map_err(Error::bpf("make a map of rules"))?;
     for rule in rules {
         let value = divert_rule { action: rule.action.number(), ..Default::default() };
-        trie.update(key(&rule.prefix).as_bytes(), value.as_bytes(), MapFlags::NO_EXIST)
+        trie.update(key(&rule.prefix, TO).as_bytes(), value.as_bytes(), MapFlags::NO_EXIST)
             .map_err(Error::bpf(format!("write the rule of {}", rule.prefix)))?;
+    }
+    let source = divert_rule::default();
+    for key in sources {
+        // A list may have one twice.
+        trie.update(key.as_bytes(), source.as_bytes(), MapFlags::ANY)
+            .map_err(Error::bpf("write the sources"))?;
     }
     Ok(trie)
 }

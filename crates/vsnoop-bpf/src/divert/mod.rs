@@ -16,6 +16,6 @@ mod hook;
 mod reentry;
 mod tap;
 
-pub use hook::{Action, Diversion, Rule, RuleCounters};
+pub use hook::{Action, Diversion, Rule, RuleCounters, Sources};
 pub use reentry::{Reentry, destination};
 pub use tap::{LinkTap, prepare};

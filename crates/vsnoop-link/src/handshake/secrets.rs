@@ -76,8 +76,8 @@ impl Secrets {
     }
 
     /// The value that is combined with a record's counter to make its nonce.
-    pub fn nonce_base(&self, direction: Direction, stream: u8) -> [u8; NONCE_BYTES] {
-        *self.expand(NONCE, direction, stream)
+    pub fn nonce_base(&self, direction: Direction, stream: u8) -> Zeroizing<[u8; NONCE_BYTES]> {
+        self.expand(NONCE, direction, stream)
     }
 
     fn expand<const N: usize>(

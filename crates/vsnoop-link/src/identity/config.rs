@@ -9,6 +9,7 @@ use std::sync::Arc;
 use rustls::client::Resumption;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::NoServerSessionStorage;
+use rustls::sign::SingleCertAndKey;
 use rustls::version::TLS13;
 use rustls::{ClientConfig, ClientConnection, ServerConfig, ServerConnection};
 
@@ -49,8 +50,7 @@ impl Identity {
             .map_err(IdentityError::NoTls13)?
             .dangerous()
             .with_custom_certificate_verifier(verifier.clone())
-            .with_client_auth_cert(self.chain.clone(), self.key.clone_key())
-            .map_err(IdentityError::UnusableCertificate)?;
+            .with_client_cert_resolver(Arc::new(SingleCertAndKey::from(Arc::clone(&self.own))));
         tls.alpn_protocols = vec![ALPN.to_vec()];
         tls.resumption = Resumption::disabled();
         // It is sent in clear.
@@ -72,8 +72,7 @@ impl Identity {
             .with_protocol_versions(&[&TLS13])
             .map_err(IdentityError::NoTls13)?
             .with_client_cert_verifier(verifier.clone())
-            .with_single_cert(self.chain.clone(), self.key.clone_key())
-            .map_err(IdentityError::UnusableCertificate)?;
+            .with_cert_resolver(Arc::new(SingleCertAndKey::from(Arc::clone(&self.own))));
         tls.alpn_protocols = vec![ALPN.to_vec()];
         tls.session_storage = Arc::new(NoServerSessionStorage {});
         tls.send_tls13_tickets = 0;

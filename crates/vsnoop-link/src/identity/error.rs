@@ -56,8 +56,6 @@ pub enum IdentityError {
     },
     #[error("TLS 1.3 is not available")]
     NoTls13(#[source] rustls::Error),
-    #[error("the certificate cannot be used")]
-    UnusableCertificate(#[source] rustls::Error),
     #[error("peers {other} and {peer} have the same key or name: who calls?")]
     SamePeer { other: PeerId, peer: PeerId },
     #[error("the key of peer {peer} is that of this host itself; give the peer's own key")]

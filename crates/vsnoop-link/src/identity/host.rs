@@ -6,7 +6,7 @@ use aws_lc_rs::signature::Ed25519KeyPair;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::ParsedCertificate;
-use rustls::sign::SigningKey;
+use rustls::sign::{CertifiedKey, SigningKey};
 use zeroize::Zeroizing;
 
 use super::{IdentityError, PublicKey};
@@ -22,8 +22,8 @@ pub struct Pem<'a> {
 /// Identity of this host.
 #[derive(Debug)]
 pub struct Identity {
-    pub(super) key: PrivateKeyDer<'static>,
-    pub(super) chain: Vec<CertificateDer<'static>>,
+    /// The chain of certificates, and what signs with the key, of which there is no other copy.
+    pub(super) own: Arc<CertifiedKey>,
     public: PublicKey,
 }
 
@@ -48,7 +48,7 @@ impl Identity {
             }
             None => vec![self_signed(&der)?],
         };
-        Ok(Self { key: der, chain, public })
+        Ok(Self { own: Arc::new(CertifiedKey::new(chain, signer)), public })
     }
 
     /// The public key that peers pin.
@@ -66,6 +66,7 @@ pub fn generate_key() -> Result<Zeroizing<String>, IdentityError> {
         .and_then(|pair| pair.to_pkcs8v1())
         .map_err(|_| IdentityError::NoRandom)?;
     let pair = rcgen::KeyPair::try_from(pkcs8.as_ref()).map_err(IdentityError::NewKey)?;
+    let pair = Zeroizing::new(pair);
     Ok(Zeroizing::new(pair.serialize_pem()))
 }
 
@@ -74,11 +75,14 @@ pub fn public_key_of(key: Pem<'_>) -> Result<PublicKey, IdentityError> {
     public_key(&*read_key(key)?.1)
 }
 
-/// A private key, as bytes and as something that signs.
-fn read_key(key: Pem<'_>) -> Result<(PrivateKeyDer<'static>, Arc<dyn SigningKey>), IdentityError> {
+/// The bytes of a private key, and what signs with it.
+type ReadKey = (Zeroizing<PrivateKeyDer<'static>>, Arc<dyn SigningKey>);
+
+fn read_key(key: Pem<'_>) -> Result<ReadKey, IdentityError> {
     let file = || key.file.to_owned();
     let der = PrivateKeyDer::from_pem_slice(key.bytes)
         .map_err(|error| IdentityError::NoKey { file: file(), error })?;
+    let der = Zeroizing::new(der);
     let signer = rustls::crypto::aws_lc_rs::sign::any_supported_type(&der)
         .map_err(|error| IdentityError::UnusableKey { file: file(), error })?;
     Ok((der, signer))
@@ -111,10 +115,10 @@ pub(super) fn key_of(certificate: &CertificateDer<'_>) -> Result<PublicKey, rust
 
 /// A certificate that says nothing but the key.
 fn self_signed(key: &PrivateKeyDer<'static>) -> Result<CertificateDer<'static>, IdentityError> {
-    let pair = rcgen::KeyPair::try_from(key).map_err(IdentityError::KeyKind)?;
+    let pair = Zeroizing::new(rcgen::KeyPair::try_from(key).map_err(IdentityError::KeyKind)?);
     let mut params = rcgen::CertificateParams::default();
     params.distinguished_name = rcgen::DistinguishedName::new();
     params.distinguished_name.push(rcgen::DnType::CommonName, "vsnoop link");
-    let certificate = params.self_signed(&pair).map_err(IdentityError::Sign)?;
+    let certificate = params.self_signed(&*pair).map_err(IdentityError::Sign)?;
     Ok(certificate.der().clone())
 }

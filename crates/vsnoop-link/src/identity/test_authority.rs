@@ -6,7 +6,6 @@ use rcgen::{
     BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     date_time_ymd,
 };
-use rustls::crypto::aws_lc_rs::sign::any_supported_type;
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 
 use super::testing::load;
@@ -15,8 +14,7 @@ use super::{Authority, Dialer, Identity, Pem, Trust, generate_key};
 impl Dialer {
     /// Presents the certificates of `other`, with nothing but the key of `own`.
     pub fn with_certificates_of(mut self, other: &Identity, own: &Identity) -> Self {
-        let signer = any_supported_type(&own.key).unwrap();
-        let stolen = CertifiedKey::new(other.chain.clone(), signer);
+        let stolen = CertifiedKey::new(other.own.cert.clone(), Arc::clone(&own.own.key));
         let mut tls = (*self.tls).clone();
         tls.client_auth_cert_resolver = Arc::new(SingleCertAndKey::from(stolen));
         self.tls = Arc::new(tls);

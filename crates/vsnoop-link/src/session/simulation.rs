@@ -182,8 +182,8 @@ impl World {
         let instances = (random.u64(..), random.u64(..));
         Self {
             now_ns: S,
-            a: Host::new(a, instances.0, "192.0.2.1:7946".parse().unwrap(), S),
-            b: Host::new(b, instances.1, "192.0.2.2:7946".parse().unwrap(), S),
+            a: Host::new(a, instances.0, "192.0.2.1:7757".parse().unwrap(), S),
+            b: Host::new(b, instances.1, "192.0.2.2:7757".parse().unwrap(), S),
             ways: [Way::default(); 2],
             random,
             data_every_ns: None,

@@ -304,7 +304,7 @@ fn a_peer_that_moves_is_followed_although_sources_are_forged() {
 fn the_same_address_written_as_ipv6_is_no_move() {
     let mut world = up(1, Dials::A, &settings(1500));
     let session = world.b.used.unwrap();
-    let from = "[::ffff:192.0.2.1]:7946".parse().unwrap();
+    let from = "[::ffff:192.0.2.1]:7757".parse().unwrap();
     world.give(Side::B, PeerEvent::Received { session, from, newest: true });
     assert_eq!(world.b.peer.status().roams, 0);
 }

@@ -10,6 +10,7 @@
 //! up, and a new session has new keys. The plain form, for measurement, has the header and no tag.
 
 use aws_lc_rs::aead::{self, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+use zeroize::{Zeroize, Zeroizing};
 
 use super::replay::{Fresh, ReplayWindow};
 
@@ -47,15 +48,25 @@ impl Suite {
 }
 
 /// Key material of one direction and stream, as exported; longer than some suites need.
+///
+/// It is zeroed when dropped.
 #[derive(Clone)]
 pub struct Material {
     pub key: [u8; 32],
     pub nonce: [u8; NONCE_LEN],
 }
 
+impl Drop for Material {
+    fn drop(&mut self) {
+        self.key.zeroize();
+        self.nonce.zeroize();
+    }
+}
+
+/// The AEAD's library zeroes its own copy of the key.
 struct RecordKey {
     key: Option<LessSafeKey>,
-    nonce: [u8; NONCE_LEN],
+    nonce: Zeroizing<[u8; NONCE_LEN]>,
 }
 
 impl RecordKey {
@@ -65,11 +76,11 @@ impl RecordKey {
                 .expect("the slice is as long as the algorithm wants");
             LessSafeKey::new(unbound)
         });
-        Self { key, nonce: material.nonce }
+        Self { key, nonce: Zeroizing::new(material.nonce) }
     }
 
     fn nonce(&self, number: u64) -> Nonce {
-        let mut nonce = self.nonce;
+        let mut nonce = *self.nonce;
         for (byte, number) in nonce[NONCE_LEN - 8..].iter_mut().zip(number.to_be_bytes()) {
             *byte ^= number;
         }
@@ -198,6 +209,26 @@ mod tests {
 
     fn material() -> Material {
         Material { key: [7; 32], nonce: [9; NONCE_LEN] }
+    }
+
+    /// What a dropped value leaves in its memory.
+    fn left_by<T, const N: usize>(value: T, secret: impl Fn(&T) -> &[u8; N]) -> [u8; N] {
+        let mut value = std::mem::ManuallyDrop::new(value);
+        let at = std::ptr::from_ref(secret(&value));
+        // SAFETY: it is dropped once. Its memory is live until the end of this function, and any
+        // bytes are a valid array.
+        unsafe {
+            std::mem::ManuallyDrop::drop(&mut value);
+            at.read_volatile()
+        }
+    }
+
+    #[test]
+    fn keys_are_zeroed_when_they_are_dropped() {
+        assert_eq!(left_by(material(), |material| &material.key), [0; 32]);
+        assert_eq!(left_by(material(), |material| &material.nonce), [0; NONCE_LEN]);
+        let key = RecordKey::new(Suite::Aes128Gcm, &material());
+        assert_eq!(left_by(key, |key| &key.nonce), [0; NONCE_LEN]);
     }
 
     fn pair(suite: Suite) -> (Sealer, Opener) {

@@ -130,6 +130,8 @@ struct DivertTable {
     prefix: Field,
     peer: Field,
     when_down: Field,
+    mac: Field,
+    address: Field,
 }
 
 pub fn parse(file: &Path, text: &str) -> Result<Config> {
@@ -149,6 +151,7 @@ pub fn parse(file: &Path, text: &str) -> Result<Config> {
             peer.accept.dictionary_bytes = compress.largest_dictionary(&peer.name);
         }
     }
+    let local = reader.local(&link.local)?;
     let config = Config {
         file: file.to_owned(),
         network: reader
@@ -172,8 +175,8 @@ pub fn parse(file: &Path, text: &str) -> Result<Config> {
             .time("link.dead_after", &link.dead_after, 1, 300)?
             .unwrap_or(Duration::from_secs(5)),
         compress,
-        diverts: reader.diverts(&document.divert, &peers)?,
-        local: reader.local(&link.local)?,
+        diverts: reader.diverts(&document.divert, &peers, &local)?,
+        local,
         name,
         ports,
         peers,
@@ -516,11 +519,17 @@ impl Reader<'_> {
         &self,
         tables: &[Spanned<DivertTable>],
         peers: &[PeerConfig],
+        local: &[ipnet::IpNet],
     ) -> Result<Vec<Divert>> {
-        tables.iter().map(|table| self.divert(table, peers)).collect()
+        tables.iter().map(|table| self.divert(table, peers, local)).collect()
     }
 
-    fn divert(&self, table: &Spanned<DivertTable>, peers: &[PeerConfig]) -> Result<Divert> {
+    fn divert(
+        &self,
+        table: &Spanned<DivertTable>,
+        peers: &[PeerConfig],
+        local: &[ipnet::IpNet],
+    ) -> Result<Divert> {
         let divert = table.get_ref();
         let missing = |what: &str| {
             let what = format!("a [[divert]] needs {what}");
@@ -536,6 +545,10 @@ impl Reader<'_> {
             "drop" => Ok(WhenDown::Drop),
             _ => Err(ValueError::WhenDown),
         })?;
+        let mut addresses = self.prefixes("divert.address", &divert.address)?;
+        if addresses.is_empty() {
+            addresses = local.to_vec();
+        }
         let offset = divert.interface.as_ref().map_or(0, |found| found.span().start);
         Ok(Divert {
             line: self.line(offset),
@@ -545,6 +558,7 @@ impl Reader<'_> {
                 .known_peer("divert.peer", &divert.peer, peers)?
                 .ok_or_else(|| missing("a peer: behind which the prefix is"))?,
             when_down: when_down.unwrap_or(WhenDown::Pass),
+            sources: SourceFilter { macs: self.macs("divert.mac", &divert.mac)?, addresses },
         })
     }
 
@@ -666,6 +680,11 @@ impl Reader<'_> {
         for (table, divert) in document.divert.iter().zip(&config.diverts) {
             let Divert { interface, prefixes, .. } = divert;
             let here = table.span().start;
+            if divert.sources.addresses.is_empty() {
+                let what = "a [[divert]] needs an address, or link.local: the sources that the VM may \
+                            use, since no firewall of this host sees diverted packets";
+                return Err(self.complaint(here, what));
+            }
             if config.ports.iter().any(|port| port.name == *interface) {
                 let what = format!(
                     "interface {interface} is a [[port]], by which all its frames go through the link: \

@@ -111,6 +111,8 @@ pub struct Divert {
     /// Name of the peer behind which they are.
     pub peer: String,
     pub when_down: WhenDown,
+    /// Sources that the VM may use.
+    pub sources: SourceFilter,
 }
 
 /// Treatment of diverted traffic while the peer is not reachable.

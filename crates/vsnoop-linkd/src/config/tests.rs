@@ -68,7 +68,7 @@ fn a_port_may_have_fixed_source_addresses() {
 fn what_is_not_said_has_a_default() {
     let config = parse(LEAST).unwrap();
     assert_eq!((config.name.as_str(), config.network.as_str()), ("office", "office"));
-    assert_eq!(config.listen.to_string(), "[::]:7946");
+    assert_eq!(config.listen.to_string(), "[::]:7757");
     assert_eq!(config.key, Path::new("/etc/vsnoop/link/office.key"));
     assert_eq!((config.mtu_bytes, config.clamp_mss), (1500, true));
     assert_eq!((config.age, config.rekey), (Duration::from_secs(300), Duration::from_secs(3600)));
@@ -116,7 +116,7 @@ fn everything_can_be_said() {
         [[peer]]
         name = "c"
         subject = "host-c.example"
-        address = "host-c.example:7946"
+        address = "host-c.example:7757"
         transport = "udp-plain"
         [[compress]]
         peer = "b"
@@ -131,6 +131,8 @@ fn everything_can_be_said() {
         prefix = "10.2.0.0/16"
         peer = "b"
         when_down = "drop"
+        mac = "52:54:00:00:00:01"
+        address = ["10.1.0.7", "fd00::/64"]
         "#,
     )
     .unwrap();
@@ -152,10 +154,13 @@ fn everything_can_be_said() {
     );
     assert_eq!(rule.dictionary_bytes, Some(128 << 20));
     assert_eq!(config.diverts[0].when_down, WhenDown::Drop);
+    let sources = &config.diverts[0].sources;
+    assert_eq!(sources.macs, ["52:54:00:00:00:01".parse().unwrap()]);
+    assert_eq!(sources.addresses, ["10.1.0.7/32", "fd00::/64"].map(|net| net.parse().unwrap()));
 }
 
 /// Of a VM behind tap t; its prefix follows.
-const DIVERT: &str = "[[divert]]\ninterface = \"t\"\npeer = \"b\"\n";
+const DIVERT: &str = "[[divert]]\ninterface = \"t\"\npeer = \"b\"\naddress = \"10.1.0.1\"\n";
 
 #[test]
 fn an_error_names_file_line_key_and_what_is_allowed() {
@@ -171,7 +176,7 @@ fn an_error_names_file_line_key_and_what_is_allowed() {
         ("[link]\nmtu 1500\n".into(), 2, &["expected `=`", "in `mtu 1500`"]),
         ("[link]\nname = \"x\n".into(), 2, &["expected `\"`", "in `name = \"x`"]),
         ("[link]\nname = x\n".into(), 2, &["quoted", "in `name = x`"]),
-        (peer("address = 192.0.2.2:7946\n"), 7, &["in `address = 192.0.2.2:7946`"]),
+        (peer("address = 192.0.2.2:7757\n"), 7, &["in `address = 192.0.2.2:7757`"]),
         ("[link]\nclamp_mss = True\n".into(), 2, &["`true`", "in `clamp_mss = True`"]),
         // A line ends as it does on another system.
         ("[link]\r\n\r\nclamp_mss = 5 5\r\n".into(), 3, &["in `clamp_mss = 5 5`"]),
@@ -193,7 +198,7 @@ fn an_error_names_file_line_key_and_what_is_allowed() {
         (LEAST.replace("[link]", "[link]\nmtu = \"x\""), 2, &["link.mtu = \"x\""]),
         (LEAST.replace("[link]", "[link]\nname = \"../x\""), 2, &["link.name", "letters"]),
         (LEAST.replace("[link]", "[link]\nuser = \"\""), 2, &["link.user", "a user"]),
-        (LEAST.replace("[link]", "[link]\nlisten = \"7946\""), 2, &["link.listen", "[::]:7946"]),
+        (LEAST.replace("[link]", "[link]\nlisten = \"7757\""), 2, &["link.listen", "[::]:7757"]),
         (LEAST.replace("[link]", "[link]\nage = \"soon\""), 2, &["link.age", "300s"]),
         (LEAST.replace("[link]", "[link]\nage = -1"), 2, &["link.age = -1"]),
         (LEAST.replace("[link]", "[link]\nca = \"ca.pem\""), 2, &["link.cert", "link.ca"]),
@@ -224,7 +229,7 @@ fn an_error_names_file_line_key_and_what_is_allowed() {
         (peer("accept_dictionary = \"1G\"\n"), 7, &["peer.accept_dictionary", "1M to 128M"]),
         (peer("connections = 4\n"), 7, &["peer.connections", "udp"]),
         (peer("transport = \"tls\"\nconnections = 17\n"), 8, &["1 to 16"]),
-        (peer("address = \"a b\"\n"), 7, &["peer.address", "192.0.2.2:7946"]),
+        (peer("address = \"a b\"\n"), 7, &["peer.address", "192.0.2.2:7757"]),
         (peer("[[peer]]\nname = \"b\"\nkey = \"KEY_C\"\n"), 7, &["called b", "line 4"]),
         (peer("[[peer]]\nname = \"c\"\nkey = \"KEY_B\"\n"), 7, &["same key", "line 4"]),
         // The same key without its padding.
@@ -280,7 +285,7 @@ fn an_error_names_file_line_key_and_what_is_allowed() {
         ),
         (
             peer(&format!("{DIVERT}prefix = \"10.2.0.0/16\"\n{DIVERT}prefix = \"10.2.3.4/16\"\n")),
-            11,
+            12,
             &["10.2.0.0/16", "interface t", "line 7", "leave out"],
         ),
         (
@@ -290,10 +295,15 @@ fn an_error_names_file_line_key_and_what_is_allowed() {
             &["10.2.0.0/16", "10.0.0.0/8", "link.local"],
         ),
         (
-            peer("[[divert]]\ninterface = \"vsl7\"\nprefix = \"::/0\"\npeer = \"b\"\n")
+            peer("[[divert]]\ninterface = \"vsl7\"\naddress = \"::1\"\nprefix = \"::/0\"\npeer = \"b\"\n")
                 .replace("bridge = \"br0\"", "bridge = \"br0\"\nname = \"vsl7\""),
             8,
             &["vsl7", "[[port]]"],
+        ),
+        (
+            peer("[[divert]]\ninterface = \"t\"\nprefix = \"::/0\"\npeer = \"b\"\n"),
+            7,
+            &["an address, or link.local"],
         ),
         (LEAST.replace("[link]", "[link]\nlocal = \"here\""), 2, &["link.local", "10.0.0.0/8"]),
         (

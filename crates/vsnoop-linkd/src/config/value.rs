@@ -5,8 +5,8 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::str::FromStr;
 use std::time::Duration;
 
-/// UDP and TCP, where nothing else is said.
-pub const PORT: u16 = 7946;
+/// UDP and TCP, where nothing else is said. IANA has assigned 7748 to 7774 to no service.
+pub const PORT: u16 = 7757;
 
 /// IFNAMSIZ without its end.
 const INTERFACE_NAME_BYTES: usize = 15;
@@ -178,12 +178,12 @@ mod tests {
     #[test]
     fn an_address_is_shown_as_it_can_be_read_again() {
         for (text, shown) in [
-            ("192.0.2.2:7946", "192.0.2.2:7946"),
-            ("192.0.2.2", "192.0.2.2:7946"),
-            ("2001:db8::2", "[2001:db8::2]:7946"),
+            ("192.0.2.2:7757", "192.0.2.2:7757"),
+            ("192.0.2.2", "192.0.2.2:7757"),
+            ("2001:db8::2", "[2001:db8::2]:7757"),
             ("[2001:db8::2]:1", "[2001:db8::2]:1"),
             ("host-b.example:7000", "host-b.example:7000"),
-            ("host-b", "host-b:7946"),
+            ("host-b", "host-b:7757"),
         ] {
             let address: Address = text.parse().unwrap();
             assert_eq!(address.to_string(), shown);
@@ -196,10 +196,10 @@ mod tests {
 
     #[test]
     fn an_ipv6_address_that_may_end_with_a_port_is_asked_about() {
-        let error = "2001:db8::2:7946".parse::<Address>().unwrap_err().to_string();
-        assert!(error.contains("[2001:db8::2]:7946"), "{error}");
-        assert!(error.contains("[2001:db8::2:7946]:7946"), "{error}");
-        for clear in ["2001:db8::2", "2001:db8:1:2:3:4:5:6", "::1", "192.0.2.2:7946"] {
+        let error = "2001:db8::2:7757".parse::<Address>().unwrap_err().to_string();
+        assert!(error.contains("[2001:db8::2]:7757"), "{error}");
+        assert!(error.contains("[2001:db8::2:7757]:7757"), "{error}");
+        for clear in ["2001:db8::2", "2001:db8:1:2:3:4:5:6", "::1", "192.0.2.2:7757"] {
             assert!(clear.parse::<Address>().is_ok(), "{clear}");
         }
     }

@@ -304,6 +304,9 @@ pub struct DivertStatus {
     pub bytes: u64,
     /// Packets that came while the diversion was not active.
     pub missed: u64,
+    /// Packets with a source that is not the VM's.
+    #[serde(default)]
+    pub forged: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

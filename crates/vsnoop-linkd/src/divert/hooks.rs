@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
 use tracing::{info, warn};
-use vsnoop_bpf::divert::{Diversion, Rule, RuleCounters};
+use vsnoop_bpf::divert::{Diversion, Rule, RuleCounters, Sources};
 
 use super::rules;
 use super::taps::DivertTap;
 use crate::causes::with_causes;
-use crate::config::{Config, Divert};
+use crate::config::{Config, Divert, SourceFilter};
 use crate::control::DivertState;
 use crate::shared::Shared;
 
@@ -155,7 +155,10 @@ impl Hook {
         if device.is_some_and(|found| found.tap.is_none()) {
             return Err(HookError::NotATap { interface: interface() });
         }
-        let diversion = Diversion::attach(ifindex, self.divert_tap_ifindex, &self.rules)
+        let SourceFilter { macs, addresses } = &self.divert.sources;
+        let macs = macs.iter().map(|mac| mac.0).collect();
+        let sources = Sources { macs, prefixes: addresses.clone() };
+        let diversion = Diversion::attach(ifindex, self.divert_tap_ifindex, &self.rules, sources)
             .map_err(|error| HookError::Attach { interface: interface(), error })?;
         self.attached = Some(Attached { ifindex, diversion, is_up: false });
         Ok(())

@@ -7,7 +7,6 @@ use std::io;
 use std::ops::Range;
 
 use vsnoop_packet::headers::Headers;
-use vsnoop_packet::mss;
 use vsnoop_packet::offload::state::OffloadState;
 use vsnoop_packet::offload::{settle, udp};
 use vsnoop_packet::vnet::{VNET_BYTES, VirtioNetHdr};
@@ -20,8 +19,6 @@ use crate::stats::{LinkStats, PortStats};
 const LONGEST_BYTES: usize = 65_536 + 256;
 const ARENA_BYTES: usize = 4 * LONGEST_BYTES;
 const FRAMES: usize = 128;
-/// Without options: the MSS counts them as payload.
-const TCP_HEADER_BYTES: usize = 20;
 /// Frames of so few bytes are none.
 const SHORTEST_BYTES: usize = 14;
 
@@ -50,14 +47,12 @@ impl BatchBuffer {
     /// Reads what waits, up to the room there is.
     ///
     /// An offload that [`OffloadState`] cannot describe is done here ([`settle`]), or the frame is
-    /// dropped and counted. The link's own packets are dropped and counted, too. The MSS of SYNs is
-    /// lowered, so that TCP makes no frames longer than `limit_bytes`.
+    /// dropped and counted. The link's own packets are dropped and counted, too.
     pub fn fill(
         &mut self,
         port: &Port,
         port_stats: &PortStats,
         stats: &LinkStats,
-        limit_bytes: Option<usize>,
         own: Option<&Own>,
     ) -> Left {
         self.frames.clear();
@@ -103,10 +98,6 @@ impl BatchBuffer {
                 stats.malformed_frames.add(1);
                 continue;
             };
-            if let (Some(limit), Some(headers)) = (limit_bytes, &headers) {
-                let mss = limit.saturating_sub(usize::from(headers.l4) + TCP_HEADER_BYTES);
-                mss::clamp(&offload, headers, frame, mss.min(u16::MAX.into()) as u16);
-            }
             self.frames.push(ReadFrame { offload, headers, range });
         };
         port_stats.frames_in.add(count as u64);

@@ -63,6 +63,8 @@ pub struct Connection {
     spare: Vec<Vec<u8>>,
     path: PathRate,
     counts: Arc<SessionCounts>,
+    /// When something was sent last.
+    sent_ns: u64,
 }
 
 /// An item to send on a connection.
@@ -95,11 +97,17 @@ impl Connection {
             spare: Vec::new(),
             path: PathRate::default(),
             counts,
+            sent_ns: 0,
         }
     }
 
     pub fn blocked(&self) -> bool {
         self.blocked
+    }
+
+    /// Nothing was sent for so long, and nothing waits.
+    pub fn is_silent(&self, for_ns: u64, now_ns: u64) -> bool {
+        !self.blocked && self.queue.is_empty() && now_ns.saturating_sub(self.sent_ns) >= for_ns
     }
 
     /// How long items should be, see [`FairQueue::unit_bytes`].
@@ -221,6 +229,7 @@ impl Connection {
     ) -> io::Result<()> {
         let before = parts.iter().map(|part| part.len()).sum::<usize>() as u64;
         self.path.carries(before);
+        self.sent_ns = now_ns;
         let rule_stats = &compression.rule_stats;
         if let Some(policy) = &compression.policy {
             self.compressed.clear();

@@ -19,6 +19,8 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
+use vsnoop_link::wire::item::Way;
+use vsnoop_packet::mss;
 use vsnoop_packet::offload::merge::Merger;
 
 use self::batch::{BatchBuffer, Left};
@@ -97,6 +99,8 @@ pub enum Order {
 
 /// Bounds how long one port keeps the thread from the others.
 const BATCHES_PER_PASS: usize = 8;
+/// Without options: the MSS counts them as payload.
+const TCP_HEADER_BYTES: usize = 20;
 /// A flow that was silent for longer is not counted.
 const IN_USE_NS: u64 = 10_000_000_000;
 const ORDERS: u64 = TOKEN_MAX;
@@ -121,6 +125,8 @@ pub struct Egress {
     policies: Policies,
     buffer: BatchBuffer,
     scratch: Vec<u8>,
+    /// A SYN with another MSS.
+    syn: Vec<u8>,
     next_token: u64,
     /// Frames since it was asked last.
     frames: usize,
@@ -153,6 +159,7 @@ impl Egress {
             policies,
             buffer: BatchBuffer::default(),
             scratch: Vec::new(),
+            syn: Vec::new(),
             next_token: SESSIONS,
             frames: 0,
         })
@@ -198,9 +205,8 @@ impl Egress {
                     }
                 };
                 let Some(CountedPort { port, stats, .. }) = found else { break };
-                let limit = self.shared.frame_limit();
                 let own = port.is_interface().then_some(&self.shared.own);
-                let left = buffer.fill(port, stats, &self.shared.stats, limit, own);
+                let left = buffer.fill(port, stats, &self.shared.stats, own);
                 if let Left::Failed(error) = &left
                     && !port.is_of_state(error)
                 {
@@ -305,7 +311,26 @@ impl Egress {
         }
     }
 
+    /// Sends a frame to a peer. The MSS of a SYN is lowered, so that TCP makes no frames that are
+    /// longer than a datagram to this peer.
     fn hand_to_peer(&mut self, port: usize, peer: usize, frame: &Frame<'_>, now_ns: u64) {
+        let Some(limit_bytes) = self.shared.frame_limit(peer).filter(|_| frame.is_syn()) else {
+            return self.send(port, peer, frame, now_ns);
+        };
+        let mut syn = std::mem::take(&mut self.syn);
+        frame.gather_into(&mut syn);
+        if let Some(headers) = &frame.headers {
+            let mss = limit_bytes.saturating_sub(usize::from(headers.l4) + TCP_HEADER_BYTES);
+            mss::clamp(&frame.offload, headers, &mut syn, mss.min(u16::MAX.into()) as u16);
+        }
+        let part = [&syn[..]];
+        let lowered = Frame::parsed(frame.offload, frame.headers, &part);
+        let lowered = if frame.way == Way::Diverted { lowered.diverted() } else { lowered };
+        self.send(port, peer, &lowered, now_ns);
+        self.syn = syn;
+    }
+
+    fn send(&mut self, port: usize, peer: usize, frame: &Frame<'_>, now_ns: u64) {
         let (Some(sender), Some(stats)) = (self.senders.get_mut(peer), self.shared.peers.get(peer))
         else {
             return;

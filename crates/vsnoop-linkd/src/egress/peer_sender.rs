@@ -19,6 +19,11 @@ use vsnoop_link::compress::{Decision, Policy};
 use vsnoop_link::queue::Classifier;
 use vsnoop_link::wire::item::FrameHeader;
 
+/// A data connection that is silent for so long carries a copy of the session's next message. NATs
+/// and firewalls forget silent connections, many after a minute; and a connection that a router has
+/// forgotten is noticed by its TCP before frames depend on it.
+const KEEP_ALIVE_NS: u64 = 5_000_000_000;
+
 /// Sends the frames and messages of one session.
 pub enum SessionSender {
     Datagrams(Box<Datagrams>),
@@ -103,6 +108,19 @@ impl Connections {
             self.broken.get_or_insert(error.to_string());
         }
         sent.is_ok()
+    }
+
+    /// Sends a message on the first connection, and on those that are silent. The peer ignores
+    /// copies.
+    fn message(&mut self, context: SendContext<'_>, item: &Outgoing<'_>) {
+        let SendContext { stats, now_ns, .. } = context;
+        for (index, DataConnection { connection, .. }) in self.connections.iter_mut().enumerate() {
+            if (index == 0 || connection.is_silent(KEEP_ALIVE_NS, now_ns))
+                && let Err(error) = connection.send(item, now_ns, stats)
+            {
+                self.broken.get_or_insert(error.to_string());
+            }
+        }
     }
 
     fn queue_bytes(&self) -> usize {
@@ -271,11 +289,7 @@ impl PeerSender {
             Some(SessionSender::Connections(connections)) => {
                 let compression = Compression { policy: None, rule_stats: Arc::default() };
                 let item = Outgoing { flow: 0, parts: &[item], compression: &compression };
-                if let Some(first) = connections.connections.first_mut()
-                    && let Err(error) = first.connection.send(&item, context.now_ns, context.stats)
-                {
-                    connections.broken.get_or_insert(error.to_string());
-                }
+                connections.message(context, &item);
             }
             None => {}
         }

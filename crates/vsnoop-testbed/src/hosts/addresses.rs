@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// Port of links. Each network has its own namespaces.
-pub const PORT: u16 = 7946;
+pub const PORT: u16 = 7757;
 
 /// Address family by which hosts reach each other, and at which links listen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -24,7 +24,8 @@ use crate::trial;
 
 /// Where the control sockets are.
 const SOCKETS: &str = "/run/vsnoop/link";
-const DIVERT: &str = "[[divert]]\ninterface = \"tap7\"\nprefix = \"10.2.0.0/16\"\npeer = \"b\"\n";
+const DIVERT: &str = "[[divert]]\ninterface = \"tap7\"\nprefix = \"10.2.0.0/16\"\npeer = \"b\"\n\
+                      address = \"10.1.0.0/16\"\n";
 /// The key of a peer that does not exist.
 const KEY_B: &str = "YmJiYmJiYmJiYmJiYmJiYmJiYmJiYmJiYmJiYmJiYmI=";
 const KEY_C: &str = "Y2NjY2NjY2NjY2NjY2NjY2NjY2NjY2NjY2NjY2NjY2M=";
@@ -41,7 +42,7 @@ pub fn trials() -> Vec<Trial> {
         trial("the_public_key_is_shown_again_and_no_key_is_overwritten", keygen),
         trial("a_peer_whose_name_leads_nowhere_is_dialled_all_the_same", || {
             let place = LinkHost::new("name")?;
-            place.write(&place.config().replace("192.0.2.2:7946", "host-b.invalid:7946"))?;
+            place.write(&place.config().replace("192.0.2.2:7757", "host-b.invalid:7757"))?;
             place.up()?.ok()?;
             let peer = place.status()?["peers"][0].clone();
             ensure!(peer["state"] == "dialling" || peer["state"] == "down", "{peer}");
@@ -144,7 +145,7 @@ fn refused() -> Vec<Trial> {
         refusal(
             "an_interface_that_leads_to_the_peer",
             3,
-            &["eth7", "peer b (192.0.2.2:7946)"],
+            &["eth7", "peer b (192.0.2.2:7757)"],
             |place| {
                 place.netns.ip("link add eth7 type veth peer name other")?;
                 place.netns.ip("link set other up")?;
@@ -213,16 +214,16 @@ fn refused() -> Vec<Trial> {
                 vsnoop(["link", "keygen", "--show", place.key().to_str().unwrap()])?.ok()?.out;
             place.write(&place.config().replace(KEY_B, own.trim()))
         }),
-        refusal("an_address_of_another_host", 3, &["192.0.2.77:7946", "ip address"], |place| {
-            place.write(&place.config().replace("[link]", "[link]\nlisten = \"192.0.2.77:7946\""))
+        refusal("an_address_of_another_host", 3, &["192.0.2.77:7757", "ip address"], |place| {
+            place.write(&place.config().replace("[link]", "[link]\nlisten = \"192.0.2.77:7757\""))
         }),
         trial("an_address_in_use_is_refused_and_nothing_is_left", || {
             let place = LinkHost::new("use")?;
-            let udp = place.netns.run(|| Ok(UdpSocket::bind("[::]:7946")?))?;
-            place.is_refused(3, &["UDP port [::]:7946", "in use", "link.listen"])?;
+            let udp = place.netns.run(|| Ok(UdpSocket::bind("[::]:7757")?))?;
+            place.is_refused(3, &["UDP port [::]:7757", "in use", "link.listen"])?;
             drop(udp);
-            let tcp = place.netns.run(|| Ok(TcpListener::bind("[::]:7946")?))?;
-            place.is_refused(3, &["TCP port [::]:7946", "in use", "link.listen"])?;
+            let tcp = place.netns.run(|| Ok(TcpListener::bind("[::]:7757")?))?;
+            place.is_refused(3, &["TCP port [::]:7757", "in use", "link.listen"])?;
             drop(tcp);
             place.up()?.ok()?;
             Ok(())
@@ -299,14 +300,14 @@ fn comes_and_goes() -> Result<()> {
     ensure!(ran.err.is_empty(), "{}", ran.err);
     // The first attempt may have failed by now: there is no route.
     let said = "link office is up: port vsl-office in br0; peer b: d";
-    ensure!(ran.out.starts_with(said) && ran.out.contains("192.0.2.2:7946"), "{}", ran.out);
+    ensure!(ran.out.starts_with(said) && ran.out.contains("192.0.2.2:7757"), "{}", ran.out);
     let status = place.status()?;
     ensure!(status["name"] == "office" && status["network"] == "both", "{status}");
     ensure!(status["netns"].as_u64() == Some(place.netns.inode()?), "{status}");
     ensure!(status["ports"][0]["bridge"] == "br0", "{status}");
-    ensure!(status["peers"][0]["address"] == "192.0.2.2:7946", "{status}");
+    ensure!(status["peers"][0]["address"] == "192.0.2.2:7757", "{status}");
     let shown = place.link(["status", "office", "--flows"])?.ok()?.out;
-    for word in ["office", "vsl-office", "in br0", "peer", "192.0.2.2:7946", "path MTU"] {
+    for word in ["office", "vsl-office", "in br0", "peer", "192.0.2.2:7757", "path MTU"] {
         ensure!(shown.contains(word), "{word} is not in: {shown}");
     }
     let elsewhere = Net::new(PREFIX).host("other")?;
@@ -471,7 +472,7 @@ fn log() -> Result<()> {
         wait_until("the link is up", || said("link office is up"))?;
         let call = || {
             place.netns.run(|| {
-                let mut stream = std::net::TcpStream::connect("127.0.0.1:7946")?;
+                let mut stream = std::net::TcpStream::connect("127.0.0.1:7757")?;
                 stream.write_all(b"GET / HTTP/1.0\r\n\r\n")?;
                 // Until it was refused.
                 stream.set_read_timeout(Some(Duration::from_secs(120)))?;
@@ -555,7 +556,7 @@ impl LinkHost {
     fn config(&self) -> String {
         format!(
             "[link]\nnetwork = \"both\"\nkey = \"office.key\"\n[[port]]\nbridge = \"br0\"\n\
-             [[peer]]\nname = \"b\"\nkey = \"{KEY_B}\"\naddress = \"192.0.2.2:7946\"\n"
+             [[peer]]\nname = \"b\"\nkey = \"{KEY_B}\"\naddress = \"192.0.2.2:7757\"\n"
         )
     }
 

@@ -9,7 +9,7 @@ use vsnoop_host::error::Unfit;
 use vsnoop_host::system::netdev::{self, Device};
 use vsnoop_linkd::config::{Config, PortConfig, PortKind, TrustConfig};
 use vsnoop_linkd::control::{AlreadyUp, LinkFiles};
-use vsnoop_linkd::credentials;
+use vsnoop_linkd::{credentials, listen_address};
 
 use crate::error::unfit;
 
@@ -36,7 +36,7 @@ pub fn run(config: &Config, place: &str) -> Result<Vec<String>> {
             ));
         }
     }
-    listen(config.listen)?;
+    listen(listen_address(config.listen))?;
     warnings.extend(config.unencrypted().map(|peer| {
         format!(
             "traffic with peer {} is NOT ENCRYPTED ({}): everybody on the way can read it, change it and \

@@ -136,7 +136,8 @@ fn compression(status: &Status) -> Option<String> {
 }
 
 fn diverts(status: &Status) -> Option<String> {
-    let headings = ["diverted from", "to", "peer", "state", ">packets", ">bytes", ">missed"];
+    let headings =
+        ["diverted from", "to", "peer", "state", ">packets", ">bytes", ">missed", ">forged"];
     section(&headings, status.diverts.iter().map(diverted))
 }
 
@@ -240,6 +241,7 @@ fn diverted(divert: &DivertStatus) -> Vec<String> {
         units::count(divert.packets),
         units::bytes(divert.bytes),
         units::count(divert.missed),
+        units::count(divert.forged),
     ]
 }
 
