@@ -2,8 +2,8 @@
 //!
 //! It reads bytes of strangers and peers. Should one of them take over a thread, this is what the
 //! thread can do: see docs/decisions/0026-link-privileges.md. Capabilities, user and filters of
-//! system calls belong to a thread and are inherited by those that it starts, so that [`Plan::drop`]
-//! is called before there are others.
+//! system calls belong to a thread and are inherited by those that it starts, so [`Plan::drop`] is
+//! called before there are others.
 
 mod capabilities;
 mod seccomp;
