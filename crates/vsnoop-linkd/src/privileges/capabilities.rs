@@ -3,16 +3,17 @@
 use caps::{CapSet, Capability, CapsHashSet};
 use tracing::debug;
 
-use super::{Plan, PrivilegeError};
+use super::error::PrivilegeError;
+use super::needs::Needs;
 
 /// Those that a link uses while it runs, as far as it was started with them.
-pub fn kept(plan: &Plan) -> Result<CapsHashSet, PrivilegeError> {
+pub fn kept(needs: Needs) -> Result<CapsHashSet, PrivilegeError> {
     // For a bridge that comes again, SO_SNDBUFFORCE of sessions, and settings of divert taps.
     let mut used = CapsHashSet::from([Capability::CAP_NET_ADMIN]);
-    if plan.diverts {
+    if needs.diverts {
         used.insert(Capability::CAP_BPF);
     }
-    if plan.binds_low_port {
+    if needs.binds_low_port {
         used.insert(Capability::CAP_NET_BIND_SERVICE);
     }
     let given = caps::read(None, CapSet::Permitted)?;

@@ -10,7 +10,8 @@ use seccompiler::{
     SeccompRule, apply_filter, sock_filter,
 };
 
-use super::{Plan, PrivilegeError};
+use super::error::PrivilegeError;
+use super::needs::Needs;
 
 /// They run other programs, reach other processes, change mounts, namespaces, users, the kernel or
 /// the clock, or are large parts of the kernel that a link does not use.
@@ -114,10 +115,10 @@ const OTHER_ABI: u32 = u32::MAX;
 
 /// From now on these calls fail with EPERM, or ENOSYS. no_new_privs must be set. A call of another
 /// architecture ends the process.
-pub fn install(plan: &Plan) -> Result<(), PrivilegeError> {
+pub fn install(needs: Needs) -> Result<(), PrivilegeError> {
     let mut refused: BTreeMap<_, _> =
         NEVER.iter().chain(NEVER_HERE).map(|call| (*call, Vec::new())).collect();
-    if !plan.diverts {
+    if !needs.diverts {
         refused.insert(libc::SYS_bpf, Vec::new());
     }
     refused.insert(libc::SYS_clone, new_namespaces()?);

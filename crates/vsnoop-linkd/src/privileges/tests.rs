@@ -32,7 +32,7 @@ fn call(number: libc::c_long, arguments: [usize; 5]) -> Result<(), Errno> {
 /// In the child: nothing that is tried here may succeed.
 fn drop_and_try(user: &str) {
     let account = (!user.is_empty()).then(|| Account::find(user).expect("a user"));
-    let plan = Plan { account, diverts: false, binds_low_port: false };
+    let plan = Plan { account, needs: Needs { diverts: false, binds_low_port: false } };
     plan.drop().expect("dropped");
     let status = fs::read_to_string("/proc/thread-self/status").expect("a status");
     for name in ["CapEff", "CapPrm", "CapBnd"] {

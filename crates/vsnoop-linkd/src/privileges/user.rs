@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use nix::sys::prctl;
 use nix::unistd::{self, Gid, Uid, User};
 
-use super::PrivilegeError;
+use super::error::PrivilegeError;
 
 #[derive(Debug, thiserror::Error)]
 pub enum AccountError {

@@ -1,0 +1,41 @@
+//! What a link keeps, and the order in which it gives up the rest.
+
+use super::error::PrivilegeError;
+use super::needs::Needs;
+use super::user::{Account, AccountError};
+use super::{capabilities, seccomp};
+use crate::config::Config;
+
+/// Ports below need CAP_NET_BIND_SERVICE: each session over UDP opens a socket at the link's port.
+const FIRST_FREE_PORT: u16 = 1024;
+
+/// What a link keeps.
+#[derive(Debug)]
+pub struct Plan {
+    /// `None`: the user that started it.
+    pub account: Option<Account>,
+    pub needs: Needs,
+}
+
+impl Plan {
+    /// For a link of this configuration. Fails if there is no such user.
+    pub fn of(config: &Config) -> Result<Self, AccountError> {
+        let needs = Needs {
+            diverts: !config.diverts.is_empty(),
+            binds_low_port: config.listen.port() < FIRST_FREE_PORT,
+        };
+        Ok(Self { account: config.user.as_deref().map(Account::find).transpose()?, needs })
+    }
+
+    /// Gives up all else, in this thread and all that it will start, for ever.
+    pub fn drop(&self) -> Result<(), PrivilegeError> {
+        let kept = capabilities::kept(self.needs)?;
+        capabilities::bound(&kept);
+        if let Some(account) = &self.account {
+            account.enter()?;
+        }
+        capabilities::keep_only(&kept)?;
+        nix::sys::prctl::set_no_new_privs().map_err(PrivilegeError::NoNewPrivileges)?;
+        seccomp::install(self.needs)
+    }
+}
