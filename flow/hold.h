@@ -609,7 +609,9 @@ flow_kept(struct flow *f, struct hold *h, const struct segment *s, bool copied, 
 		if (f->mode == FLOW_HOLDING)
 			return KEPT_DROP;
 		flow_offline(f, FLOW_NO_BUF, EVENT_OFFLINE_NO_BUF, out);
-		flow_handed_over(f, end, false, now);
+		if (!taken && flow_is_beyond_vm(f, s, end))
+			return KEPT_DROP;
+		flow_passed(f, end, now);
 		return taken ? KEPT_DROP : KEPT_PASS;
 	}
 	if (handed) {

@@ -205,10 +205,11 @@ flow_to_vm(struct flow *f, const struct hold *h, const struct segment *s,
 	if (s->bits & SEG_FOREIGN && !is_old)
 		flow_bypass(f, FLOW_F_FOREIGN, out);
 	flow_note_ack(f, s);
+	is_beyond = h && !(s->bits & SEG_FOREIGN) && flow_is_beyond_vm(f, s, end);
 	/* The VM ignores a FIN beyond its window, and keeps one behind a hole. */
 	if (flags & TCP_FIN && !is_old) {
 		if (seq_le(end, seq_add(f->right_edge, 1)))
-			f->flags |= FLOW_F_FIN_SENDER;
+			f->flags |= is_beyond ? 0 : FLOW_F_FIN_SENDER;
 		else if (s->len && f->early_bytes && seq_gt(f->adv_edge, f->right_edge))
 			out->events |= EVENT_EARLY_FIN;
 	}
@@ -225,13 +226,12 @@ flow_to_vm(struct flow *f, const struct hold *h, const struct segment *s,
 	}
 
 	clean = !(flags & (TCP_FIN | TCP_URG)) && !(s->bits & (SEG_FOREIGN | SEG_CE));
-	is_beyond = h && !(s->bits & SEG_FOREIGN) && flow_is_beyond_vm(f, s, end);
 	if (seq_le(end, f->next_seq) || is_beyond) {
 		f->ramp = 0;
 		if (seq_gt(end, f->vm_seq) && (clean || is_beyond) &&
 		    !flow_vm_is_silent(f, p, now)) {
-			/* The VM has been handed these bytes: a second copy would make it repeat an
-			 * ACK below NEXT_SEQ. Or it cannot take them. */
+			/* The VM has been handed these bytes, and would answer a second copy with
+			 * an ACK below NEXT_SEQ. Or they are beyond a hole and its window. */
 			flow_fill_ack(f, h, s, port, p, out);
 			f->reacked++;
 			return TO_VM_REACK;

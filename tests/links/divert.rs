@@ -307,7 +307,7 @@ fn made_again() -> Result<()> {
     until_diverts(&network.hosts[1], "active")?;
     exchange(&network, 0, 1)?;
     let before = diverted_bytes(&network.hosts[0])?;
-    network.disconnect_vms(0);
+    network.disconnect_vms(0)?;
     until_diverts(&network.hosts[0], "no_interface")?;
     ensure!(diverted_bytes(&network.hosts[0])? >= before, "what was counted is forgotten");
     network.connect_vms(0)?;

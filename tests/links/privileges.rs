@@ -102,7 +102,7 @@ fn diverting(plan: Plan) -> Result<()> {
     };
     for again in [false, true] {
         if again {
-            network.disconnect_vms(0);
+            network.disconnect_vms(0)?;
             network.connect_vms(0)?;
         }
         network.hosts.iter().try_for_each(active)?;

@@ -48,7 +48,7 @@ fn lowered(family: Family) -> Result<()> {
 
     topology.host.set_mtu(PORT, LOWER_BYTES)?;
     // Much of what the guest loses is sent again in single segments.
-    topology.set_guest_faults(Side::Vm, Faults { loss: 0.1, ..Faults::default() });
+    topology.set_guest_faults(Side::Vm, Faults { loss: 0.5, ..Faults::default() });
     topology.guest().set_freeze(Freeze::Never);
     pair.vm.receive(BYTES).with_context(|| attached.describe())?;
     ensure!(attached.hold("resends")? > 0, "nothing was sent again\n{}", attached.describe());

@@ -60,8 +60,9 @@ impl Destination {
     }
 }
 
-/// A classic BPF program that returns 0: which socket of a group gets a datagram.
-const FIRST_OF_GROUP: libc::sock_filter =
+/// A classic BPF program that returns 0: of a group, that its first socket gets a datagram; of a
+/// socket, that it gets none.
+const RETURN_0: libc::sock_filter =
     libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: 0 };
 
 impl UdpSocket {
@@ -69,7 +70,6 @@ impl UdpSocket {
     pub fn bind(address: SocketAddr) -> io::Result<Self> {
         let socket = Self::unbound(address)?;
         let fd = socket.socket.as_raw_fd();
-        option(fd, libc::SOL_UDP, libc::UDP_GRO, 1)?;
         // To which of our addresses datagrams come; also of IPv4 through an IPv6 socket.
         if address.is_ipv6() {
             option(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1)?;
@@ -81,7 +81,10 @@ impl UdpSocket {
             // then.
             let _ = option(fd, libc::SOL_SOCKET, name, BUFFER_BYTES as i32);
         }
-        socket.receive_for_the_group()?;
+        // It is the first of a group (`SO_REUSEPORT`), and receives everything.
+        socket.socket.set_reuse_port(true)?;
+        socket.attach_return_0(libc::SO_ATTACH_REUSEPORT_CBPF)?;
+        socket.socket.set_reuse_port(false)?;
         socket.socket.bind(&address.into())?;
         Ok(socket)
     }
@@ -94,6 +97,8 @@ impl UdpSocket {
         let at = self.socket.local_addr()?;
         let address = at.as_socket().ok_or(io::ErrorKind::AddrNotAvailable)?;
         let sender = Self::unbound(address)?;
+        // Each socket at the port gets what is sent to a broadcast or multicast address.
+        sender.attach_return_0(libc::SO_ATTACH_FILTER)?;
         sender.socket.set_reuse_port(true)?;
         // Only for so long: no other process may join the group.
         self.socket.set_reuse_port(true)?;
@@ -114,17 +119,16 @@ impl UdpSocket {
         }
         // Also for IPv4 through an IPv6 socket.
         option(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE)?;
+        // Of each socket of a group: the kernel may ask any of them.
+        option(fd, libc::SOL_UDP, libc::UDP_GRO, 1)?;
         Ok(Self { socket, v6: address.is_ipv6() })
     }
 
-    /// Makes a group (`SO_REUSEPORT`) of which this socket is the first and receives everything.
-    fn receive_for_the_group(&self) -> io::Result<()> {
-        let mut program = FIRST_OF_GROUP;
+    /// Attaches [`RETURN_0`] by this option.
+    fn attach_return_0(&self, option: libc::c_int) -> io::Result<()> {
+        let mut program = RETURN_0;
         let program = libc::sock_fprog { len: 1, filter: &raw mut program };
-        self.socket.set_reuse_port(true)?;
-        let name = libc::SO_ATTACH_REUSEPORT_CBPF;
-        option_of(self.socket.as_raw_fd(), libc::SOL_SOCKET, name, &program)?;
-        self.socket.set_reuse_port(false)
+        option_of(self.socket.as_raw_fd(), libc::SOL_SOCKET, option, &program)
     }
 
     /// Bounds the bytes that stand in the host's queues, as far as the host allows.
@@ -473,6 +477,22 @@ mod tests {
         let mut inbox = Inbox::new(1);
         while !inbox.receive(&socket).expect("a datagram") {}
         assert_eq!(inbox.parts().0[0].segment_bytes, 1000);
+    }
+
+    /// Of a group, too, each socket gets a broadcast; nothing would ever read it there.
+    #[test]
+    fn a_sender_does_not_get_what_is_broadcast() {
+        let socket = UdpSocket::bind(SocketAddr::from(([0, 0, 0, 0], 0))).expect("a socket");
+        let sender = socket.sender().expect("another socket");
+        let at = socket.socket.local_addr().expect("bound").as_socket().expect("an address");
+        let stranger = std::net::UdpSocket::bind("127.0.0.1:0").expect("a socket");
+        stranger.set_broadcast(true).expect("an option");
+        stranger.send_to(&[7], ("127.255.255.255", at.port())).expect("room");
+        let mut inbox = Inbox::new(1);
+        while !inbox.receive(&socket).expect("a datagram") {}
+        sender.socket.set_nonblocking(true).expect("an option");
+        let got = sender.socket.recv(&mut [std::mem::MaybeUninit::uninit()]);
+        assert_eq!(got.map_err(|error| error.kind()), Err(io::ErrorKind::WouldBlock));
     }
 
     #[test]

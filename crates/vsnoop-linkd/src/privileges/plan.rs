@@ -6,8 +6,12 @@ use super::user::{Account, AccountError};
 use super::{capabilities, seccomp};
 use crate::config::Config;
 
-/// Ports below need CAP_NET_BIND_SERVICE: each session over UDP opens a socket at the link's port.
-const FIRST_FREE_PORT: u16 = 1024;
+/// The first port that needs no CAP_NET_BIND_SERVICE (ip-sysctl). Each session over UDP opens a
+/// socket at the link's port.
+fn first_free_port() -> u16 {
+    let said = std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start");
+    said.ok().and_then(|said| said.trim().parse().ok()).unwrap_or(u16::MAX)
+}
 
 /// What a link keeps.
 #[derive(Debug)]
@@ -22,7 +26,7 @@ impl Plan {
     pub fn of(config: &Config) -> Result<Self, AccountError> {
         let needs = Needs {
             diverts: !config.diverts.is_empty(),
-            binds_low_port: config.listen.port() < FIRST_FREE_PORT,
+            binds_low_port: config.listen.port() < first_free_port(),
         };
         Ok(Self { account: config.user.as_deref().map(Account::find).transpose()?, needs })
     }

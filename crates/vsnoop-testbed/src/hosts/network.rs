@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
@@ -13,7 +14,10 @@ use super::plan::{BRIDGE, BRIDGED_UPLINK, Layout, Path, Plan, UPLINK};
 use crate::net::{Net, Netns, Offloads, TapOptions};
 use crate::relay::{Counters, Direction, Faults, Relay, RelayOptions};
 use crate::topology::Family;
+use crate::wait::wait_until;
 
+/// For devices that are deleted.
+const PATIENCE: Duration = Duration::from_secs(10);
 const VM_DEVICE: &str = "eth0";
 /// The bridge in the middle.
 const MIDDLE: &str = "net";
@@ -143,8 +147,13 @@ impl Network {
     }
 
     /// Deletes the taps of a host's VMs, and the VMs' devices.
-    pub fn disconnect_vms(&mut self, number: usize) {
-        self.hosts[number].relays.clear();
+    pub fn disconnect_vms(&mut self, number: usize) -> Result<()> {
+        let host = &mut self.hosts[number];
+        host.relays.clear();
+        // A process that is being started may have a copy of a descriptor until its exec.
+        let Some(tap) = self.plan.tap else { return Ok(()) };
+        let link = format!("link show dev {tap}");
+        wait_until("a tap is gone", PATIENCE, || Ok(host.netns.ip(&link).is_err()))
     }
 
     /// The address of a host's first VM.
