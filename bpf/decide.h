@@ -133,7 +133,7 @@ __noinline enum to_vm_verdict decide_locked(struct port *port, const struct flow
 			break;
 		bpf_spin_unlock(&f->lock);
 	}
-	/* The tag differs when the record is another flow's by now. It may have another hold, too. */
+	/* The tag differs when the record is another flow's by now, and the hold may, too. */
 	verdict = TO_VM_NO_FLOW;
 	if (f->tag == tag && f->hold == wait.number)
 		verdict = hold_to_vm(f, config.hold ? h : 0, s, &port->state, &port->policy,
@@ -156,7 +156,8 @@ __noinline int note_sender(struct port *port, const struct flow_key *key, const 
 	if (!f)
 		return 0;
 	h = hold_of(port, f->hold);
-	/* The tag differs when the record is another flow's by now: its VM must not get this ACK. */
+	/* The tag differs when the record is another flow's by now: its VM must not get this
+	 * ACK. */
 	if (h && f->tag == flow_tag(key))
 		hold_note_sender(f, h, s);
 	return 0;
@@ -216,7 +217,7 @@ __noinline enum kept_verdict decide_kept(struct port *port, const struct flow_ke
 	tag = flow_tag(key);
 	if (f) {
 		bpf_spin_lock(&f->lock);
-		/* The tag differs when the record is another flow's by now. It may have another hold, too. */
+		/* The tag differs when the record is another flow's by now; the hold may, too. */
 		is_there = f->tag == tag && f->hold == out->hold;
 		if (is_there)
 			verdict = flow_kept(f, h, s, done & KEEP_COPIED, taken, &port->state,
