@@ -31,8 +31,8 @@ fn run(kind: Kind) -> Vec<String> {
     if !is_chosen("VSNOOP_KIND", &format!("{kind:?}")) {
         return wrong;
     }
-    // The median of 20 transfers with losses is now and then twice that of 200.
-    let seeds = number("VSNOOP_SEEDS").unwrap_or(60);
+    // Few: `make soak` runs many. The seeds, and so the results, are the same each time.
+    let seeds = number("VSNOOP_SEEDS").unwrap_or(30);
     for case in Case::all() {
         let name = format!("{case:?}");
         if !is_chosen("VSNOOP_CASE", &name) {
