@@ -70,7 +70,7 @@ struct Installed {
     /// We have called the peer.
     dialled: bool,
     address: SocketAddr,
-    /// The addresses of the newest datagram that was received.
+    /// The addresses of the datagram that was received last.
     heard: Option<Ends>,
     transport: Transport,
     version: u16,
@@ -377,7 +377,8 @@ impl Control {
 
     /// A session's datagram came, or something by its connections.
     fn received(&mut self, peer: usize, session: SessionId, ends: Ends, newest: bool) {
-        if newest && let Some(installed) = self.peers[peer].installed.get_mut(&session) {
+        // Also of one that was overtaken: the answer to a probe of another path may be.
+        if let Some(installed) = self.peers[peer].installed.get_mut(&session) {
             installed.heard = Some(ends);
         }
         self.tell(peer, PeerEvent::Received { session, from: ends.peer, newest });
