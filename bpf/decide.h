@@ -145,22 +145,15 @@ __noinline enum to_vm_verdict decide_locked(struct port *port, const struct flow
 }
 
 /* Notes the sender's ACK for later frames of the engine. */
-__noinline int note_sender(struct port *port, const struct flow_key *key, const struct segment *s)
+static __noinline void note_sender(struct port *port, const struct flow_key *key, struct flow *f,
+				   const struct segment *s)
 {
-	struct flow *f;
-	struct hold *h;
+	struct hold *h = hold_of(port, f->hold);
 
-	if (!port || !key || !s)
-		return 0;
-	f = flow_of(port, key);
-	if (!f)
-		return 0;
-	h = hold_of(port, f->hold);
 	/* The tag differs when the record is another flow's by now: its VM must not get this
 	 * ACK. */
 	if (h && f->tag == flow_tag(key))
 		hold_note_sender(f, h, s);
-	return 0;
 }
 
 /* Decides about a segment to the VM. Two frequent cases need no lock: pure ACKs, and data that
@@ -176,7 +169,7 @@ static __always_inline enum to_vm_verdict decide_to_vm(struct port *port,
 	if (flow_is_plain_ack(f, s)) {
 		flow_note_ack(f, s);
 		if (f->hold)
-			note_sender(port, key, s);
+			note_sender(port, key, f, s);
 		return TO_VM_PASS;
 	}
 	/* The coarse clock costs a fourth, and is some ms behind: the VM is found late by that much
