@@ -12,9 +12,9 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use libbpf_rs::{MapCore, MapHandle, RingBuffer, RingBufferBuilder};
-use vsnoop_flow::growth::{SLABS_AT_ONCE, slabs_to_add};
+use vsnoop_flow::growth::{may_shrink_to, slab_quota, slabs_to_add};
 use vsnoop_flow::types::{
-    self, SLAB_BYTES, SLAB_CHUNKS, SLAB_HOLDS, SLABS, hold, policy, port_state, reclaim as why, seq,
+    self, SLAB_BYTES, SLAB_HOLDS, hold, policy, port_state, reclaim as why, seq,
 };
 
 use crate::error::{Error, Result};
@@ -147,8 +147,7 @@ impl Memory {
         word(&self.port, STATE + std::mem::offset_of!(port_state, wants_slabs))
     }
 
-    /// Takes unused memory away: at most half of it, so that bursts find some; and memory beyond
-    /// the quota. For the engine only.
+    /// Takes unused memory away, and memory beyond the quota. For the engine only.
     pub fn shrink(&mut self) -> Result<()> {
         self.settle()?;
         if self.slabs.changes() > 0 {
@@ -157,19 +156,14 @@ impl Memory {
         let count = word(&self.port, STATE + std::mem::offset_of!(port_state, slabs));
         let used = word(&self.port, STATE + std::mem::offset_of!(port_state, chunks_used));
         let (there, quota) = (self.slabs.len(), self.quota());
-        let least = there - there.div_ceil(2).min(SLABS_AT_ONCE);
-        // The hooks want more when half is used.
-        let may = |left: u32| {
-            left >= least
-                && (left >= quota || used.load(Ordering::Relaxed) <= left * SLAB_CHUNKS / 2)
-        };
+        let may = |left: u32| may_shrink_to(left, there, quota, used.load(Ordering::Relaxed));
         self.slabs.take(may, count)
     }
 
     /// Slabs that the port may have.
     fn quota(&self) -> u32 {
         let chunks = word(&self.port, POLICY + std::mem::offset_of!(policy, hold_chunks));
-        chunks.load(Ordering::Relaxed).div_ceil(SLAB_CHUNKS).min(SLABS)
+        slab_quota(chunks.load(Ordering::Relaxed))
     }
 
     /// For epoll: readable after the hooks rang.

@@ -5,9 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle, ProgramHandle};
-use vsnoop_flow::types::{
-    self, flow, flow_key, flow_mode, policy, port_meta, port_state, port_stats,
-};
+use vsnoop_flow::types::{self, flow, flow_key, policy, port_meta, port_state, port_stats};
+use vsnoop_upkeep::held::outstanding;
 
 use crate::account::{ProgramInfo, program_info};
 use crate::error::{Error, Result};
@@ -20,7 +19,7 @@ use crate::mapping::Mapping;
 use crate::maps::PortMap;
 use crate::record::Record;
 use crate::text::c_string;
-use crate::{batch, pins, programs, reclaim, seat};
+use crate::{batch, pins, programs, seat};
 
 const ZERO: [u8; 4] = [0; 4];
 
@@ -34,7 +33,7 @@ pub struct Port {
     /// Settings and state: struct port of flow/types/port.h.
     shared: MapHandle,
     stats: MapHandle,
-    flows: MapHandle,
+    pub(crate) flows: MapHandle,
 }
 
 impl Port {
@@ -212,61 +211,7 @@ impl Port {
 
     /// Connections and bytes that were acknowledged early and not yet by the VM.
     pub fn outstanding(&self) -> Result<(u64, u64)> {
-        let flows = self.flows()?;
-        let behind =
-            flows.iter().map(|(_, flow)| outstanding_bytes(flow)).filter(|bytes| *bytes > 0);
-        Ok(behind.fold((0, 0), |(flows, total), bytes| (flows + 1, total + bytes)))
-    }
-
-    /// Removes a flow's record if `is_due` returns true for it. Returns false if it was kept, or
-    /// gone already.
-    ///
-    /// `is_due` is called twice: for the present record, so that busy records are rarely taken out;
-    /// then for the record that was taken out, which no hook can change any more. A record that
-    /// became busy meanwhile is put back. While a record is out, segments for the VM pass and
-    /// nothing is acknowledged early. The VM's ACK passes as well, or creates another record; if
-    /// that one begins below the old NEXT_SEQ, it does not cover the bytes between, and the
-    /// connection becomes a tombstone (the helper sends the RSTs).
-    ///
-    /// One race remains: a hook on another CPU that has looked the record up and not locked it yet,
-    /// a few instructions later, works on a record that is no longer in the table. If that is
-    /// `decide_kept()`, one segment is acknowledged early without a record. The segment is in the
-    /// VM's ring all the same; only a guest that loses this very segment would leave its sender
-    /// waiting, on a connection that was idle for the time of `is_due` and resumed within those
-    /// nanoseconds. To close it, the record would have to be marked as dead under its lock first,
-    /// which needs a BPF program; or the port suspended for an RCU grace period, which costs all
-    /// its connections more than the risk is worth. If the table fills up while the record is out,
-    /// an error is returned, and the record is lost.
-    pub fn delete_flow_if(
-        &self,
-        key: &flow_key,
-        mut is_due: impl FnMut(&flow) -> bool,
-    ) -> Result<bool> {
-        let what = || format!("delete a flow of {}", self.dir.display());
-        let Some(flow) = self.flow(key)? else { return Ok(false) };
-        if !is_due(&flow) {
-            return Ok(false);
-        }
-        let taken = take::<flow>(&self.flows, key.as_bytes()).map_err(Error::bpf(what()))?;
-        let Some(mut taken) = taken else { return Ok(false) };
-        if is_due(&taken) {
-            return Ok(true);
-        }
-        match self.flows.update(key.as_bytes(), taken.as_bytes(), MapFlags::NO_EXIST) {
-            Ok(()) => return Ok(false),
-            Err(error) if error.kind() == libbpf_rs::ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(Error::bpf(what())(error)),
-        }
-        let acknowledged = self.flow(key)?.map_or(taken.vm_seq, |other| other.vm_seq);
-        let unknown = taken.next_seq.diff(acknowledged);
-        if unknown > 0 {
-            taken.mode = flow_mode::FLOW_RESET as u8;
-            taken.retired = unknown as u32;
-            self.flows
-                .update(key.as_bytes(), taken.as_bytes(), MapFlags::ANY)
-                .map_err(Error::bpf(what()))?;
-        }
-        Ok(false)
+        Ok(outstanding(&self.flows()?))
     }
 
     /// The record of one flow.
@@ -276,42 +221,6 @@ impl Port {
             .lookup(key.as_bytes(), MapFlags::LOCK)
             .map_err(Error::bpf(format!("read a flow of {}", self.dir.display())))?;
         Ok(found.and_then(|bytes| flow::from_bytes(&bytes)))
-    }
-
-    /// Turns a flow into a tombstone: the hooks answer later segments of either end with RST.
-    /// `seen` is the record on which the decision is based; returns false, and does nothing, if the
-    /// VM has advanced since. `now_ns` (CLOCK_MONOTONIC) starts the tombstone's lifetime.
-    ///
-    /// Reading and writing are two system calls, each under the record's lock; changes of the hooks
-    /// between them are overwritten. None of these breaks the promise:
-    /// - the VM acknowledges: a healthy connection is reset. Its ACK came within microseconds after
-    ///   seconds of silence;
-    /// - more is acknowledged early: the connection must be reset all the same; `retired` misses
-    ///   those bytes;
-    /// - either end sends: the sequence numbers of the first RSTs are out of date, and the
-    ///   tombstone answers the next packet;
-    /// - the connection ends, and its record is removed: nothing is written, and false returned.
-    ///   Only if another connection with the same addresses and ports begins as well, that one is
-    ///   reset.
-    pub fn mark_reset(&self, key: &flow_key, seen: &flow, now_ns: u64) -> Result<bool> {
-        let what = || format!("reset a flow of {}", self.dir.display());
-        let Some(mut now) = self.flow(key)? else { return Ok(false) };
-        if now.vm_seq != seen.vm_seq || u32::from(now.mode) == flow_mode::FLOW_RESET {
-            return Ok(false);
-        }
-        now.mode = flow_mode::FLOW_RESET as u8;
-        now.last_ns = now_ns;
-        now.retired = now.next_seq.diff(now.vm_seq).max(0) as u32;
-        let existing = MapFlags::LOCK | MapFlags::EXIST;
-        match self.flows.update(key.as_bytes(), now.as_bytes(), existing) {
-            Err(error) if error.kind() == libbpf_rs::ErrorKind::NotFound => return Ok(false),
-            other => other.map_err(Error::bpf(what()))?,
-        }
-        if now.hold != 0 {
-            // The engine notices it within a second, even if this fails.
-            let _ = reclaim::end(&self.dir, now.hold.into());
-        }
-        Ok(true)
     }
 
     /// Sends an Ethernet frame to the VM, or to the sender as if the VM had
@@ -461,31 +370,4 @@ fn memlock(fd: BorrowedFd) -> Option<u64> {
     let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd())).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("memlock:"))?;
     line.trim().parse().ok()
-}
-
-/// Bytes that the host has acknowledged early and the VM has not; none once the connection has
-/// ended or was reset.
-pub fn outstanding_bytes(flow: &flow) -> u64 {
-    let live = u32::from(flow.mode) != flow_mode::FLOW_RESET
-        && u32::from(flow.flags) & types::FLOW_F_CLOSED == 0;
-    if live { flow.next_seq.diff(flow.vm_seq).max(0) as u64 } else { 0 }
-}
-
-/// Takes a record out of a hash map, and returns its last contents.
-fn take<T: Record>(map: &MapHandle, key: &[u8]) -> libbpf_rs::Result<Option<T>> {
-    let mut value = vec![0u8; map.value_size() as usize];
-    // SAFETY: a key and room for a value of the map's own sizes, which outlive the call.
-    let rc = unsafe {
-        libbpf_sys::bpf_map_lookup_and_delete_elem_flags(
-            map.as_fd().as_raw_fd(),
-            key.as_ptr().cast(),
-            value.as_mut_ptr().cast(),
-            u64::from(libbpf_sys::BPF_F_LOCK),
-        )
-    };
-    match -rc {
-        0 => Ok(T::from_bytes(&value)),
-        libc::ENOENT => Ok(None),
-        errno => Err(libbpf_rs::Error::from_raw_os_error(errno)),
-    }
 }

@@ -3,11 +3,9 @@
 use std::net::IpAddr;
 
 use vsnoop_flow::types;
+use vsnoop_upkeep::settings;
 
 use crate::text::c_name;
-
-/// A VM that sent nothing for this long gets no early ACKs.
-pub const SILENCE_MS: u32 = 300_000;
 
 /// Size of the doorbell, in which the hooks write the numbers of holds: 16 bytes each.
 const DOORBELL_BYTES: u32 = 4096;
@@ -65,13 +63,7 @@ impl AttachSpec {
             ifindex,
             ifname: ifname.to_owned(),
             netns,
-            policy: types::policy {
-                run: types::port_run::PORT_OBSERVE,
-                passive: 1,
-                ahead: u32::MAX,
-                silence_ms: SILENCE_MS,
-                ..Default::default()
-            },
+            policy: settings::initial(),
             port_rules: Vec::new(),
             prefix_rules: Vec::new(),
             limits: Limits::default(),

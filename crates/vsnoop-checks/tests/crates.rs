@@ -14,18 +14,37 @@ struct Row {
 }
 
 /// From the ground up: a crate imports only those whose rows come before its own.
-const ROWS: [Row; 17] = [
+const ROWS: [Row; 18] = [
     row("vsnoop-packet", &[]),
     row("vsnoop-netdev", &["vsnoop-packet"]),
     row("vsnoop-flow", &[]),
     row("vsnoop-hold", &["vsnoop-flow", "vsnoop-packet"]),
     row("vsnoop-link", &["vsnoop-packet"]),
-    row("vsnoop-bpf", &["vsnoop-flow"]),
-    row("vsnoop-host", &["vsnoop-bpf", "vsnoop-flow", "vsnoop-netdev", "vsnoop-packet"]),
+    row("vsnoop-upkeep", &["vsnoop-flow", "vsnoop-hold", "vsnoop-packet"]),
+    row("vsnoop-bpf", &["vsnoop-flow", "vsnoop-upkeep"]),
+    row(
+        "vsnoop-host",
+        &[
+            "vsnoop-bpf",
+            "vsnoop-flow",
+            "vsnoop-hold",
+            "vsnoop-netdev",
+            "vsnoop-packet",
+            "vsnoop-upkeep",
+        ],
+    ),
     row("vsnoop-linkd", &["vsnoop-bpf", "vsnoop-link", "vsnoop-netdev", "vsnoop-packet"]),
     row(
         "vsnoop",
-        &["vsnoop-bpf", "vsnoop-flow", "vsnoop-hold", "vsnoop-host", "vsnoop-link", "vsnoop-linkd"],
+        &[
+            "vsnoop-bpf",
+            "vsnoop-flow",
+            "vsnoop-hold",
+            "vsnoop-host",
+            "vsnoop-link",
+            "vsnoop-linkd",
+            "vsnoop-upkeep",
+        ],
     ),
     row("vsnoop-guest", &[]),
     row("vsnoop-testbed", &["vsnoop-guest", "vsnoop-netdev", "vsnoop-packet"]),
@@ -34,7 +53,7 @@ const ROWS: [Row; 17] = [
         "vsnoop-bench",
         &["vsnoop-bpf", "vsnoop-lab", "vsnoop-link", "vsnoop-packet", "vsnoop-testbed"],
     ),
-    row("vsnoop-world", &["vsnoop-flow", "vsnoop-hold", "vsnoop-packet"]),
+    row("vsnoop-world", &["vsnoop-flow", "vsnoop-hold", "vsnoop-packet", "vsnoop-upkeep"]),
     row("vsnoop-tests", &["vsnoop-testbed"]),
     row("vsnoop-checks", &[]),
     row("vsnoop-fuzz", &["vsnoop-flow", "vsnoop-link", "vsnoop-packet"]),
@@ -65,13 +84,14 @@ const IO: [&str; 9] = [
 ];
 
 /// Crates that decide.
-const DECIDE: [&str; 4] = ["vsnoop-flow", "vsnoop-hold", "vsnoop-link", "vsnoop-packet"];
+const DECIDE: [&str; 5] =
+    ["vsnoop-flow", "vsnoop-hold", "vsnoop-link", "vsnoop-packet", "vsnoop-upkeep"];
 
 /// Programs that have a command line; libraries have none.
 const COMMANDS: [&str; 2] = ["vsnoop", "vsnoop-lab"];
 
 /// Libraries of the product: their errors are types, which a caller can tell apart.
-const LIBRARIES: [&str; 8] = [
+const LIBRARIES: [&str; 9] = [
     "vsnoop-bpf",
     "vsnoop-flow",
     "vsnoop-hold",
@@ -80,6 +100,7 @@ const LIBRARIES: [&str; 8] = [
     "vsnoop-linkd",
     "vsnoop-netdev",
     "vsnoop-packet",
+    "vsnoop-upkeep",
 ];
 
 struct Manifest {

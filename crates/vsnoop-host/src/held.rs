@@ -1,13 +1,12 @@
 //! The present state of a port's holds: what is held, how much memory it takes, and whether an
 //! engine is alive.
-//!
-//! A flow's record has what the hooks know, and these learn of the engine's work only at the flow's
-//! next packet. So the byte up to which the VM was handed everything is the higher of the record's
-//! `high_seq` and the hold's `released`.
 
 use serde::Serialize;
-use vsnoop_bpf::types::{self, HOLD_CHUNK, flow, flow_key, flow_mode, seq};
-use vsnoop_bpf::{Hold, Memory, Port, Record, outstanding_bytes};
+use vsnoop_bpf::types::{self, HOLD_CHUNK, flow, flow_key};
+use vsnoop_bpf::{Hold, Memory, Port};
+use vsnoop_upkeep::held;
+use vsnoop_upkeep::outstanding_bytes;
+use vsnoop_upkeep::release::Ended;
 
 use crate::error::Result;
 use crate::system::clock::monotonic_ns;
@@ -81,9 +80,12 @@ impl Holds {
 
     /// The hold of this flow, if it has one.
     fn of(&self, key: &flow_key, flow: &flow) -> Option<Hold> {
-        let memory = self.memory.as_ref().filter(|_| flow.hold != 0)?;
-        let hold = memory.read(flow.hold.into());
-        (hold.used != 0 && hold.key.as_bytes() == key.as_bytes()).then_some(hold)
+        held::hold_of(key, flow, |number| self.read(number))
+    }
+
+    /// The hold with this number; a free one if the holds cannot be read.
+    pub fn read(&self, number: u32) -> Hold {
+        self.memory.as_ref().map(|memory| memory.read(number)).unwrap_or_default()
     }
 
     /// The hold of this flow; `None` if it has none.
@@ -93,23 +95,12 @@ impl Holds {
 
     /// Bytes that were acknowledged early and not handed to the VM.
     pub fn held_bytes(&self, key: &flow_key, flow: &flow) -> u64 {
-        held_bytes(flow, self.of(key, flow).as_ref())
+        held::held_bytes(flow, self.of(key, flow).as_ref())
     }
 
-    /// Bytes that only this host has: held bytes, or all outstanding bytes if the VM has lost some
-    /// and the engine is retransmitting.
+    /// Bytes that only this host has.
     pub fn needed_bytes(&self, key: &flow_key, flow: &flow) -> u64 {
-        let hold = self.of(key, flow);
-        let is_mending = hold.is_some_and(|hold| {
-            let is_kept = hold.chunks > 0 && flow.vm_seq.diff(hold.tail) < 0;
-            is_kept && (hold.repeated > 0 || hold.resends > 0)
-        });
-        if is_mending { outstanding_bytes(flow) } else { held_bytes(flow, hold.as_ref()) }
-    }
-
-    /// The VM was handed all bytes below.
-    pub fn handed(&self, key: &flow_key, flow: &flow) -> seq {
-        handed(flow, self.of(key, flow).as_ref())
+        held::needed_bytes(flow, self.of(key, flow).as_ref())
     }
 
     /// The port's hold; `None` when it was attached without.
@@ -187,6 +178,16 @@ impl Left {
         Ok(left)
     }
 
+    /// Without the connections that were reset since.
+    pub fn without(self, ended: Ended) -> Self {
+        Self {
+            flows: self.flows.saturating_sub(ended.flows),
+            bytes: self.bytes.saturating_sub(ended.outstanding_bytes),
+            held_flows: 0,
+            held_bytes: 0,
+        }
+    }
+
     pub fn text(self) -> String {
         amount(self.bytes, self.flows)
     }
@@ -210,7 +211,7 @@ fn engine(silent_ns: Option<u64>) -> Engine {
 }
 
 fn describe(flow: &flow, hold: &Hold, now_ns: u64) -> FlowHold {
-    let held_bytes = held_bytes(flow, Some(hold));
+    let held_bytes = held::held_bytes(flow, Some(hold));
     FlowHold {
         held_bytes,
         kept_bytes: outstanding_bytes(flow),
@@ -222,25 +223,10 @@ fn describe(flow: &flow, hold: &Hold, now_ns: u64) -> FlowHold {
     }
 }
 
-fn held_bytes(flow: &flow, hold: Option<&Hold>) -> u64 {
-    if u32::from(flow.mode) != flow_mode::FLOW_HOLDING
-        || u32::from(flow.flags) & types::FLOW_F_CLOSED != 0
-    {
-        return 0;
-    }
-    flow.next_seq.diff(handed(flow, hold)).max(0) as u64
-}
-
-/// Includes the sender's FIN.
-fn handed(flow: &flow, hold: Option<&Hold>) -> seq {
-    match hold.map(|hold| hold.released) {
-        Some(released) if released.diff(flow.high_seq) > 0 => released,
-        _ => flow.high_seq,
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use vsnoop_bpf::types::{flow_mode, seq};
+
     use super::*;
 
     fn holding() -> flow {
@@ -251,25 +237,6 @@ mod tests {
             next_seq: seq::new(1100),
             ..Default::default()
         }
-    }
-
-    #[test]
-    fn held_is_what_neither_hooks_nor_engine_have_handed_over() {
-        let flow = holding();
-        assert_eq!(held_bytes(&flow, None), 1000);
-        for (released, held) in [(100, 1000), (50, 1000), (600, 500), (1100, 0), (1101, 0)] {
-            let hold = Hold { released: seq::new(released), ..Default::default() };
-            assert_eq!(held_bytes(&flow, Some(&hold)), held, "released {released}");
-        }
-    }
-
-    #[test]
-    fn only_a_live_flow_that_holds_has_held_bytes() {
-        for mode in [flow_mode::FLOW_ACTIVE, flow_mode::FLOW_BYPASS, flow_mode::FLOW_RESET] {
-            assert_eq!(held_bytes(&flow { mode: mode as u8, ..holding() }, None), 0);
-        }
-        let closed = flow { flags: types::FLOW_F_CLOSED as u16, ..holding() };
-        assert_eq!(held_bytes(&closed, None), 0);
     }
 
     #[test]

@@ -13,7 +13,6 @@ pub mod config;
 pub mod error;
 pub mod failures;
 pub mod flow_key;
-pub mod frame;
 pub mod held;
 pub mod incast;
 pub mod lock;

@@ -18,7 +18,7 @@
 //! | 1. restore the qdisc: no early ACK without noqueue | attached | the command, repeated |
 //! | 2. reset connections with held bytes ([`end_held`]) | attached | the same |
 //! | 3. set the pins aside, take the hooks off | leaving | [`finish`] |
-//! | 4. reset again; repeat the RSTs of the last [`FRESH_NS`] | leaving | [`finish`] |
+//! | 4. reset again; repeat the RSTs of the last 5 s | leaving | [`finish`] |
 //! | 5. return incast credit, empty the slot, remove the pins | detached | |
 //!
 //! [`finish`] is called by the helper and by the next command that changes something, under the
@@ -51,12 +51,13 @@
 //! link that was taken off and one whose tap was deleted look the same. If the tap is deleted after
 //! that, the bytes in its ring are lost without a RST; `detach` has warned of them.
 
-use vsnoop_bpf::types::{flow, flow_key, flow_mode, port_meta, reset_reason};
-use vsnoop_bpf::{Listed, Port, outstanding_bytes};
+use vsnoop_bpf::types::{flow, flow_key, port_meta};
+use vsnoop_bpf::{Listed, Port};
+use vsnoop_upkeep::release::{Ended, entomb_held, fresh_tombstones, to_tell};
+use vsnoop_upkeep::segment::{Segment, frame};
 
 use crate::error::{Error, Result, with_causes};
-use crate::frame::{Segment, frame};
-use crate::held::{Holds, Left};
+use crate::held::Holds;
 use crate::incast;
 use crate::lock::CommandLock;
 use crate::ports::Attached;
@@ -64,37 +65,6 @@ use crate::reset::{reset_senders, send};
 use crate::system::clock::monotonic_ns;
 use crate::system::netns::Netns;
 use crate::system::{netdev, qdisc};
-
-/// The helper has repeated the RSTs of older tombstones.
-const FRESH_NS: u64 = 5_000_000_000;
-
-/// Connections that were reset because they had held bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ended {
-    pub flows: u64,
-    /// Their held bytes.
-    pub held_bytes: u64,
-    /// Their bytes that the VM had not acknowledged, held bytes included.
-    pub outstanding_bytes: u64,
-}
-
-impl Ended {
-    pub fn add(&mut self, other: Self) {
-        self.flows += other.flows;
-        self.held_bytes += other.held_bytes;
-        self.outstanding_bytes += other.outstanding_bytes;
-    }
-
-    /// The part of an earlier `left` that was not reset.
-    pub fn rest_of(self, left: Left) -> Left {
-        Left {
-            flows: left.flows.saturating_sub(self.flows),
-            bytes: left.bytes.saturating_sub(self.outstanding_bytes),
-            held_flows: 0,
-            held_bytes: 0,
-        }
-    }
-}
 
 /// Result of a release.
 #[derive(Debug, Default)]
@@ -215,75 +185,22 @@ pub fn end_held_of(port: &Port) -> Result<Ended> {
 /// Resets the connections with bytes that the VM has not been handed.
 fn end_held(port: &Port, netns: Option<&Netns>) -> Result<Ended> {
     let holds = Holds::open_or_do_without(port);
-    let mut ended = Ended::default();
-    for (key, flow) in &port.flows()? {
-        if let Some((flow, held_bytes)) = entomb(port, &holds, key, *flow)? {
-            let outstanding_bytes = outstanding_bytes(&flow);
-            ended.add(Ended { flows: 1, held_bytes, outstanding_bytes });
-        }
-    }
+    let ended = entomb_held(&mut { port }, |number| holds.read(number), monotonic_ns()?)?;
     if ended.flows > 0 {
         tell_tombstones(port, netns)?;
     }
     Ok(ended)
 }
 
-/// Turns a flow with held bytes into a tombstone. Returns the flow as it was, and the held bytes.
-fn entomb(
-    port: &Port,
-    holds: &Holds,
-    key: &flow_key,
-    mut flow: flow,
-) -> Result<Option<(flow, u64)>> {
-    loop {
-        let held_bytes = holds.needed_bytes(key, &flow);
-        if held_bytes == 0 {
-            return Ok(None);
-        }
-        if port.mark_reset(key, &flow, monotonic_ns()?)? {
-            let counted =
-                port.count_reset(reset_reason::RESET_DETACHED, 1, outstanding_bytes(&flow));
-            if let Err(error) = counted {
-                tracing::debug!("a reset is not counted: {error:#}");
-            }
-            return Ok(Some((flow, held_bytes)));
-        }
-        // The VM has acknowledged something since, or the record is a tombstone already, or gone.
-        match port.flow(key)? {
-            Some(now) => flow = now,
-            None => return Ok(None),
-        }
-    }
-}
-
 /// Sends RSTs to both ends of recently reset connections.
 fn tell_tombstones(port: &Port, netns: Option<&Netns>) -> Result<()> {
     let Some(netns) = netns else { return Ok(()) };
     let holds = Holds::open_or_do_without(port);
-    let mut told = Vec::new();
-    for (key, flow) in fresh_tombstones(port)? {
-        told.push((key, flow));
-        // The VM reads its ring before the RST, so a second RST has the SEQ that is next after the
-        // ring.
-        let handed = holds.handed(&key, &flow);
-        if handed.diff(flow.vm_seq) > 0 {
-            told.push((key, flow { vm_seq: handed, ..flow }));
-        }
-    }
+    let told = to_tell(port.flows()?, |number| holds.read(number), monotonic_ns()?);
     netns.run(|| {
         told.iter().for_each(|(key, flow)| send(port, key, flow));
         Ok(())
     })
-}
-
-fn fresh_tombstones(port: &Port) -> Result<Vec<(flow_key, flow)>> {
-    let now_ns = monotonic_ns()?;
-    let mut flows = port.flows()?;
-    flows.retain(|(_, flow)| {
-        u32::from(flow.mode) == flow_mode::FLOW_RESET
-            && now_ns.saturating_sub(flow.last_ns) < FRESH_NS
-    });
-    Ok(flows)
 }
 
 /// Does the tap exist? Assumed if its namespace cannot be found.
@@ -297,7 +214,7 @@ fn device_exists(port: &Port, netns: Option<&Netns>) -> Result<bool> {
 /// lost with the tap.
 fn bury(port: &Port, netns: Option<&Netns>) -> Result<()> {
     let (flows, bytes) = port.outstanding()?;
-    let tombstones = fresh_tombstones(port)?;
+    let tombstones = fresh_tombstones(port.flows()?, monotonic_ns()?);
     let reset = match netns.filter(|_| flows > 0 || !tombstones.is_empty()) {
         Some(netns) => netns.run(|| {
             tell_senders(port, &tombstones)?;

@@ -1,57 +1,43 @@
-//! Resets a connection at both ends.
-//!
-//! If a RST is lost, or does not match the receiver's RCV.NXT, the record stays as a tombstone, and
-//! the hooks answer the next packet of either end with RST.
+//! Resets a connection at both ends: the decisions of `vsnoop_upkeep::reset`, at a port of this
+//! host.
 
 use vsnoop_bpf::types::{flow, flow_key, reset_reason};
-use vsnoop_bpf::{Port, outstanding_bytes};
+use vsnoop_bpf::{Hold, Port};
+use vsnoop_hold::Reason;
+use vsnoop_upkeep::outstanding_bytes;
+use vsnoop_upkeep::reset::{self, GivenUp};
+use vsnoop_upkeep::segment::{Segment, frame};
 
 use crate::error::Result;
-use crate::frame::{Segment, frame};
 use crate::system::clock::monotonic_ns;
 use crate::system::netdev;
 
 /// Resets the connection at both ends and counts the reason; false if the VM has acknowledged
 /// something since `flow` was read. The calling thread must be in the tap's network namespace.
 pub fn reset(port: &Port, key: &flow_key, flow: &flow, why: reset_reason::Type) -> Result<bool> {
-    if !port.mark_reset(key, flow, monotonic_ns()?)? {
-        return Ok(false);
-    }
-    send(port, key, flow);
-    port.count_reset(why, 1, outstanding_bytes(flow))?;
-    if is_of_the_host(why) {
-        port.note_failure(u16::from_be(key.vm_port), monotonic_ns()?)?;
-    }
-    Ok(true)
+    let now_ns = monotonic_ns()?;
+    Ok(reset::reset(&mut { port }, key, flow, why, deserted_bridge(port), now_ns)?)
 }
 
-/// Could the connection have succeeded without vsnoop? Not if its VM is gone.
-fn is_of_the_host(why: reset_reason::Type) -> bool {
-    use reset_reason::{RESET_ENGINE_GONE, RESET_REFUSED, RESET_SILENT};
-    matches!(why, RESET_REFUSED | RESET_SILENT | RESET_ENGINE_GONE)
+/// The engine gives up the connection of this hold, as [`reset::give_up`] does. The calling thread
+/// must be in the tap's network namespace.
+pub fn give_up(port: &Port, hold: &Hold, reason: Reason) -> Result<GivenUp> {
+    let now_ns = monotonic_ns()?;
+    Ok(reset::give_up(&mut { port }, hold, reason, deserted_bridge(port), now_ns)?)
 }
 
-/// Sends the RST to both ends; also used to repeat it, since an end that only reads would wait for
-/// ever after a loss. A failure is not reported: the tombstone answers later.
-///
-/// A bridge drops frames from a tap without a reader: the RST to the sender then leaves through the
-/// bridge itself.
+/// Sends the RST to both ends, or repeats it ([`reset::send`]). The calling thread must be in the
+/// tap's network namespace.
 pub fn send(port: &Port, key: &flow_key, flow: &flow) {
-    let bridge = deserted_bridge(port).unwrap_or_default();
-    for segment in [Segment::ResetVm, Segment::ResetSender] {
-        let frame = frame(key, flow, segment);
-        let sent = match bridge {
-            Some(bridge) if segment.is_for_sender() => port.send_out_of(bridge, &frame),
-            _ => port.inject(&frame, segment.is_for_sender()),
-        };
-        if let Err(error) = sent {
-            tracing::debug!("{segment:?}: {error:#}");
-        }
-    }
+    reset::send(&mut { port }, key, flow, deserted_bridge(port));
 }
 
 /// The bridge of a tap without a reader.
-fn deserted_bridge(port: &Port) -> Result<Option<u32>> {
+fn deserted_bridge(port: &Port) -> Option<u32> {
+    find_deserted_bridge(port).unwrap_or_default()
+}
+
+fn find_deserted_bridge(port: &Port) -> Result<Option<u32>> {
     let meta = port.meta()?;
     let device = netdev::find_index(meta.ifindex)?;
     let is_deserted = device.is_none_or(|device| !device.carrier);

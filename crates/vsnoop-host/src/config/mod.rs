@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use toml::{Spanned, Value};
-use vsnoop_bpf::SILENCE_MS;
+use vsnoop_upkeep::settings::SILENCE_MS;
 
 use crate::error::{Result, usage};
 use crate::incast::configured::{Defaults, Table};

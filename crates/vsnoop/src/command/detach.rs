@@ -38,7 +38,7 @@ fn outcome(name: &str, left: Left, released: Released) -> Outcome {
     // Otherwise the ring is gone, or another process reports it.
     let has_ring = !released.tap_deleted && !released.by_another;
     let ended = released.ended;
-    let left = if has_ring { ended.rest_of(left) } else { Left::default() };
+    let left = if has_ring { left.without(ended) } else { Left::default() };
     let mut text = format!("{name}: detached");
     if released.tap_deleted {
         text.push_str("; the tap had been deleted before");

@@ -18,10 +18,11 @@ use vsnoop_bpf::types::port_meta;
 use vsnoop_bpf::{Listed, Port};
 use vsnoop_host::error::with_causes;
 use vsnoop_host::held::amount;
-use vsnoop_host::release::{self, Ended};
+use vsnoop_host::release;
 use vsnoop_host::system::netns::{self, Netns};
 use vsnoop_host::system::{kernel, netdev, qdisc};
 use vsnoop_host::units;
+use vsnoop_upkeep::release::Ended;
 
 use crate::cli::Cli;
 use crate::error::EXIT_RUNTIME;

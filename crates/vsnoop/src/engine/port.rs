@@ -5,15 +5,16 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use vsnoop_bpf::types::{hold, reset_reason, seq};
+use vsnoop_bpf::types::{hold, seq};
 use vsnoop_bpf::{Hold, Memory, Reserve};
 use vsnoop_hold::{Clock, Engine, Host, Reason, Reclaimed, Sent, Slice, Urgency};
 use vsnoop_host::ports::Attached;
-use vsnoop_host::reset::reset;
+use vsnoop_host::reset::give_up;
 use vsnoop_host::run_time::RunTime;
 use vsnoop_host::system::clock::monotonic_ns;
 use vsnoop_host::system::netns::Netns;
 use vsnoop_host::vm::Vm;
+use vsnoop_upkeep::reset::GivenUp;
 
 use super::device::{Device, Part};
 
@@ -245,23 +246,17 @@ impl Host for Surroundings {
 impl Surroundings {
     fn try_to_give_up(&mut self, hold: &hold, reason: Reason) -> Result<bool> {
         let port = &self.attached.port;
-        let Some(flow) = port.flow(&hold.key)? else { return Ok(true) };
         let netns = Netns::find_again(self.attached.meta.netns, &mut self.netns_path)
             .context("its network namespace cannot be found")?;
-        let (why, counted) = match reason {
-            Reason::Refused => {
-                let why = "its VM has room, answers, and refuses the same bytes";
-                (why, reset_reason::RESET_REFUSED)
-            }
-            Reason::Silent => {
-                ("its VM ran for long and answered nothing", reset_reason::RESET_SILENT)
-            }
+        let why = match reason {
+            Reason::Refused => "its VM has room, answers, and refuses the same bytes",
+            Reason::Silent => "its VM ran for long and answered nothing",
         };
-        if !netns.run(|| reset(port, &hold.key, &flow, counted))? {
-            return Ok(false);
+        let given_up = netns.run(|| give_up(port, hold, reason))?;
+        if given_up == GivenUp::Reset {
+            tracing::warn!("port {}: a connection was reset: {why}", self.attached.name);
         }
-        tracing::warn!("port {}: a connection was reset: {why}", self.attached.name);
-        Ok(true)
+        Ok(given_up != GivenUp::Advanced)
     }
 
     fn complain(&mut self, text: String) {

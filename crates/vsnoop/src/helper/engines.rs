@@ -3,30 +3,23 @@
 //! While a port has a hold, an engine must run (crates/vsnoop/src/engine): one that ended is
 //! started again, one that hangs is killed first. Without a sign of life for a second the hooks do
 //! not rely on the engine; the held bytes stay there for the next one. Only if no engine runs for
-//! `HOLD_ABANDONED` (its program is gone, say) are connections with held bytes reset, and after
-//! `LOST` connections whose VM may have lost some. The engine in turn keeps the helper running.
+//! long (its program is gone, say) are connections reset (`vsnoop_upkeep::abandoned`). The engine in turn keeps the helper running.
 
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use vsnoop_bpf::types::{HOLD_ABANDONED_S, flow, flow_key, flow_mode};
-use vsnoop_bpf::{Memory, outstanding_bytes};
-use vsnoop_hold::View;
+use vsnoop_bpf::Memory;
+use vsnoop_bpf::types::{flow, flow_key};
 use vsnoop_host::ports::Attached;
 use vsnoop_host::system::clock::monotonic_ns;
+use vsnoop_upkeep::abandoned::{HOLD_ABANDONED_NS, abandoned};
 
 use crate::background::{self, Role};
 
 /// An engine without a sign of life for so long hangs.
 const HANGS: Duration = Duration::from_secs(3);
-/// The same time as in the hooks.
-const HOLD_ABANDONED: Duration = Duration::from_secs(HOLD_ABANDONED_S as u64);
-/// Without an engine, a VM that has acknowledged nothing for so long may have lost segments (R2 of
-/// RFC 9293, section 3.8.3).
-const LOST: Duration = Duration::from_secs(100);
-
 type Entry = (flow_key, flow);
 
 #[derive(Debug, Default)]
@@ -90,23 +83,10 @@ impl Held {
             self.looked = true;
         }
         let Some(memory) = &mut self.memory else { return Ok(Vec::new()) };
-        let now_ns = monotonic_ns()?;
-        let silent = Duration::from_nanos(now_ns.saturating_sub(memory.engine_ns()));
-        if silent < HOLD_ABANDONED {
-            return Ok(Vec::new());
+        let (now_ns, engine_ns) = (monotonic_ns()?, memory.engine_ns());
+        if now_ns.saturating_sub(engine_ns) >= HOLD_ABANDONED_NS {
+            memory.refresh()?;
         }
-        memory.refresh()?;
-        let is_lost = |(_, flow): &&Entry| {
-            let stands = Duration::from_nanos(now_ns.saturating_sub(flow.progress_ns));
-            is_held(memory, flow) || outstanding_bytes(flow) > 0 && silent.min(stands) >= LOST
-        };
-        Ok(flows.iter().filter(is_lost).copied().collect())
+        Ok(abandoned(flows, engine_ns, now_ns, |number| memory.read(number)))
     }
-}
-
-/// Has the flow bytes that the VM was not handed yet?
-fn is_held(memory: &Memory, flow: &flow) -> bool {
-    u32::from(flow.mode) == flow_mode::FLOW_HOLDING
-        && flow.hold != 0
-        && !View::new(&memory.read(flow.hold.into())).is_drained()
 }

@@ -17,10 +17,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use vsnoop_bpf::types::flow;
 use vsnoop_bpf::{GrantQueue, Granted, Uplink};
-use vsnoop_host::frame::{Segment, frame};
 use vsnoop_host::ports::Attached;
 use vsnoop_host::system::clock::monotonic_ns;
 use vsnoop_host::system::netns::Netns;
+use vsnoop_upkeep::segment::{Segment, frame};
 
 /// The grants of one port.
 pub struct PortGrants {

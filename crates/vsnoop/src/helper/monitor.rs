@@ -5,9 +5,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use vsnoop_bpf::types::{flow, flow_key, flow_mode, reset_reason};
-use vsnoop_bpf::{Port, Record, outstanding_bytes};
-use vsnoop_flow::expiry;
+use vsnoop_bpf::Port;
+use vsnoop_bpf::types::{flow, flow_key, reset_reason};
 use vsnoop_host::error::{self, with_causes};
 use vsnoop_host::failures::LeftAlone;
 use vsnoop_host::incast;
@@ -20,14 +19,13 @@ use vsnoop_host::system::clock::monotonic_ns;
 use vsnoop_host::system::netdev::{self, Device};
 use vsnoop_host::system::netns::Netns;
 use vsnoop_host::units;
+use vsnoop_upkeep::expiry::expire;
+use vsnoop_upkeep::outstanding_bytes;
+use vsnoop_upkeep::tombstones::Tombstones;
 
 use super::engines::{Engines, Held};
 use super::grants::{PortGrants, serve_all};
 use super::surroundings::Surroundings;
-
-/// Interval and number of repetitions of a RST.
-const REPEAT_PERIOD: Duration = Duration::from_secs(1);
-const REPEATS: u32 = 5;
 
 /// A tap without a reader for so long has lost its VM; replacing a VMM takes less.
 const DESERTED: Duration = Duration::from_secs(3);
@@ -56,8 +54,8 @@ struct Watched {
     left_alone: Vec<u16>,
     /// Since when the tap has had no reader and unacknowledged bytes.
     deserted: Option<Instant>,
-    /// Reset connections, by the bytes of their keys: RSTs sent, and when the last was.
-    tombstones: HashMap<Vec<u8>, (u32, Instant)>,
+    /// Connections that were reset.
+    tombstones: Tombstones,
 }
 
 impl Monitor {
@@ -130,7 +128,7 @@ impl Watched {
             abandoned: 0,
             left_alone: Vec::new(),
             deserted: None,
-            tombstones: HashMap::new(),
+            tombstones: Tombstones::default(),
         }
     }
 
@@ -155,33 +153,12 @@ impl Watched {
     }
 
     fn expire(&self, attached: &Attached, flows: &[(flow_key, flow)]) -> Result<()> {
-        let now_ns = monotonic_ns()?;
-        let crowded = flows.len() as u64 * 10 > u64::from(attached.port.max_flows()) * 9;
-        for (key, flow) in flows {
-            if expiry::is_due(flow, now_ns, crowded) {
-                let is_due = |flow: &flow| expiry::is_due(flow, now_ns, crowded);
-                if attached.port.delete_flow_if(key, is_due)? {
-                    incast::forget(attached, flow)?;
-                }
-            }
-        }
-        Ok(())
+        let removed = |flow: &flow| Ok(incast::forget(attached, flow)?);
+        expire(&mut &attached.port, flows, monotonic_ns()?, removed)
     }
 
-    /// Repeats RSTs: one may be lost, inside the guest too, and an end that only reads would never
-    /// learn of it.
     fn repeat_resets(&mut self, attached: &Attached, flows: &[(flow_key, flow)]) -> Result<()> {
-        let is_reset = |flow: &flow| u32::from(flow.mode) == flow_mode::FLOW_RESET;
-        let mut earlier = std::mem::take(&mut self.tombstones);
-        let mut due = Vec::new();
-        for (key, flow) in flows.iter().filter(|(_, flow)| is_reset(flow)) {
-            let (mut sent, mut at) = earlier.remove(key.as_bytes()).unwrap_or((0, Instant::now()));
-            if sent < REPEATS && at.elapsed() >= REPEAT_PERIOD {
-                due.push((key, flow));
-                (sent, at) = (sent + 1, Instant::now());
-            }
-            self.tombstones.insert(key.as_bytes().to_vec(), (sent, at));
-        }
+        let due = self.tombstones.due(flows, monotonic_ns()?);
         if due.is_empty() {
             return Ok(());
         }

@@ -3,7 +3,7 @@
 //! The RST to the VM has SEQ = its RCV.NXT, as if from the sender; the RST to the sender has SEQ =
 //! the VM's SND.NXT. Both are exact, as RFC 5961 demands.
 
-use vsnoop_bpf::types::{self, flow, flow_key};
+use vsnoop_flow::types::{self, flow, flow_key};
 use vsnoop_packet::builder::{Addresses, Ethernet, Route, TcpFrame};
 use vsnoop_packet::format::{ACK, RST, Tag};
 
@@ -45,7 +45,7 @@ fn tags(key: &flow_key) -> [Option<Tag>; 2] {
 
 #[cfg(test)]
 mod tests {
-    use vsnoop_bpf::types::seq;
+    use vsnoop_flow::types::seq;
     use vsnoop_packet::checksum;
     use vsnoop_packet::headers::Headers;
 

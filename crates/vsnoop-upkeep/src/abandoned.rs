@@ -1,0 +1,39 @@
+//! Connections that no engine serves any more.
+
+use vsnoop_flow::types::{HOLD_ABANDONED_S, flow, flow_key, flow_mode, hold};
+use vsnoop_hold::View;
+
+use crate::held::outstanding_bytes;
+
+/// The same time as in the hooks: no engine runs.
+pub const HOLD_ABANDONED_NS: u64 = HOLD_ABANDONED_S as u64 * 1_000_000_000;
+/// Without an engine, a VM that has acknowledged nothing for so long may have lost segments (R2 of
+/// RFC 9293, section 3.8.3).
+const LOST_NS: u64 = 100_000_000_000;
+
+/// Connections whose held bytes no engine has handed over, or whose losses none has retransmitted,
+/// for too long. `engine_ns`: the engine's last sign of life; `hold` reads a hold by its number;
+/// both times are CLOCK_MONOTONIC.
+pub fn abandoned(
+    flows: &[(flow_key, flow)],
+    engine_ns: u64,
+    now_ns: u64,
+    hold: impl Fn(u32) -> hold,
+) -> Vec<(flow_key, flow)> {
+    let silent_ns = now_ns.saturating_sub(engine_ns);
+    if silent_ns < HOLD_ABANDONED_NS {
+        return Vec::new();
+    }
+    let is_lost = |(_, flow): &&(flow_key, flow)| {
+        let stands_ns = now_ns.saturating_sub(flow.progress_ns);
+        is_held(flow, &hold) || outstanding_bytes(flow) > 0 && silent_ns.min(stands_ns) >= LOST_NS
+    };
+    flows.iter().filter(is_lost).copied().collect()
+}
+
+/// Has the flow bytes that the VM was not handed yet?
+fn is_held(flow: &flow, hold: &impl Fn(u32) -> hold) -> bool {
+    u32::from(flow.mode) == flow_mode::FLOW_HOLDING
+        && flow.hold != 0
+        && !View::new(&hold(flow.hold.into())).is_drained()
+}

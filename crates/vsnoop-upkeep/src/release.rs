@@ -1,0 +1,102 @@
+//! Resets the connections that would not survive the release of their port, because bytes that the
+//! VM was not handed are in its hold only.
+
+use vsnoop_flow::types::{flow, flow_key, hold, reset_reason};
+
+use crate::connections::{Connections, mark_reset};
+use crate::held::{handed, hold_of, needed_bytes, outstanding_bytes};
+use crate::tombstones::is_tombstone;
+
+/// The helper has repeated the RSTs of older tombstones.
+const FRESH_NS: u64 = 5_000_000_000;
+
+/// Connections that were reset because they had held bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ended {
+    pub flows: u64,
+    /// Their held bytes.
+    pub held_bytes: u64,
+    /// Their bytes that the VM had not acknowledged, held bytes included.
+    pub outstanding_bytes: u64,
+}
+
+impl Ended {
+    pub fn add(&mut self, other: Self) {
+        self.flows += other.flows;
+        self.held_bytes += other.held_bytes;
+        self.outstanding_bytes += other.outstanding_bytes;
+    }
+}
+
+/// Turns the flows with bytes that the VM has not been handed into tombstones, and counts them; the
+/// caller sends the RSTs ([`to_tell`]). `hold` reads a hold by its number; `now_ns`:
+/// CLOCK_MONOTONIC.
+pub fn entomb_held<C: Connections>(
+    connections: &mut C,
+    hold: impl Fn(u32) -> hold,
+    now_ns: u64,
+) -> Result<Ended, C::Error> {
+    let mut ended = Ended::default();
+    for (key, flow) in connections.flows()? {
+        if let Some((flow, held_bytes)) = entomb(connections, &hold, &key, flow, now_ns)? {
+            let outstanding_bytes = outstanding_bytes(&flow);
+            ended.add(Ended { flows: 1, held_bytes, outstanding_bytes });
+        }
+    }
+    Ok(ended)
+}
+
+/// Turns a flow with held bytes into a tombstone. Returns the flow as it was, and the held bytes.
+fn entomb<C: Connections>(
+    connections: &mut C,
+    hold: impl Fn(u32) -> hold,
+    key: &flow_key,
+    mut flow: flow,
+    now_ns: u64,
+) -> Result<Option<(flow, u64)>, C::Error> {
+    loop {
+        let held_bytes = needed_bytes(&flow, hold_of(key, &flow, &hold).as_ref());
+        if held_bytes == 0 {
+            return Ok(None);
+        }
+        if mark_reset(connections, key, &flow, now_ns)? {
+            let counted =
+                connections.count_reset(reset_reason::RESET_DETACHED, 1, outstanding_bytes(&flow));
+            if let Err(error) = counted {
+                tracing::debug!("a reset is not counted: {error:#}");
+            }
+            return Ok(Some((flow, held_bytes)));
+        }
+        // The VM has acknowledged something since, or the record is a tombstone already, or gone.
+        match connections.flow(key)? {
+            Some(now) => flow = now,
+            None => return Ok(None),
+        }
+    }
+}
+
+/// Recently reset connections, once for each RST that the VM is sent; it reads its ring before a
+/// RST, so a second one has the SEQ that is next after the ring. `hold` and `now_ns` as in
+/// [`entomb_held`].
+pub fn to_tell(
+    flows: Vec<(flow_key, flow)>,
+    hold: impl Fn(u32) -> hold,
+    now_ns: u64,
+) -> Vec<(flow_key, flow)> {
+    let mut told = Vec::new();
+    for (key, flow) in fresh_tombstones(flows, now_ns) {
+        told.push((key, flow));
+        let handed = handed(&flow, hold_of(&key, &flow, &hold).as_ref());
+        if handed.diff(flow.vm_seq) > 0 {
+            told.push((key, flow { vm_seq: handed, ..flow }));
+        }
+    }
+    told
+}
+
+/// Those of `flows` that were reset a short time ago.
+pub fn fresh_tombstones(mut flows: Vec<(flow_key, flow)>, now_ns: u64) -> Vec<(flow_key, flow)> {
+    let is_fresh = |flow: &flow| now_ns.saturating_sub(flow.last_ns) < FRESH_NS;
+    flows.retain(|(_, flow)| is_tombstone(flow) && is_fresh(flow));
+    flows
+}
