@@ -24,14 +24,7 @@ const ROWS: [Row; 18] = [
     row("vsnoop-bpf", &["vsnoop-flow", "vsnoop-upkeep"]),
     row(
         "vsnoop-host",
-        &[
-            "vsnoop-bpf",
-            "vsnoop-flow",
-            "vsnoop-hold",
-            "vsnoop-netdev",
-            "vsnoop-packet",
-            "vsnoop-upkeep",
-        ],
+        &["vsnoop-bpf", "vsnoop-flow", "vsnoop-hold", "vsnoop-netdev", "vsnoop-upkeep"],
     ),
     row("vsnoop-linkd", &["vsnoop-bpf", "vsnoop-link", "vsnoop-netdev", "vsnoop-packet"]),
     row(

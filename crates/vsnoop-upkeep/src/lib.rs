@@ -9,11 +9,12 @@
 //! `connections` has the trait, and the changes of one record that take several accesses;
 //! `segment` builds RSTs, `reset` ends a connection, `tombstones` repeats RSTs, `expiry` removes
 //! records, `held` says how many bytes only the host has, `abandoned` finds connections that no
-//! engine serves, `release` ends those that a release would leave without their bytes, and
+//! engine serves, `drain` says how long a release waits, `release` ends those that a release would leave without their bytes, and
 //! `settings` has the policy of a port that is just attached.
 
 pub mod abandoned;
 pub mod connections;
+pub mod drain;
 pub mod expiry;
 pub mod held;
 pub mod release;
@@ -24,3 +25,6 @@ pub mod tombstones;
 
 pub use connections::{Connections, delete_flow_if, mark_reset};
 pub use held::outstanding_bytes;
+
+/// Interval of the helper's looks at all flows.
+pub const LOOK_NS: u64 = 250_000_000;

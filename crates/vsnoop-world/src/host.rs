@@ -1,17 +1,16 @@
-//! One VM on its host: the port with the programs, the product's engine, the VM behind the ring,
-//! and the helper's duties.
-
-use std::collections::BTreeMap;
+//! One VM on its host: the port with the programs, the product's engine, and the VM behind the
+//! ring.
 
 use fastrand::Rng;
-use vsnoop_flow::growth::{SLABS_AT_ONCE, slabs_to_add};
-use vsnoop_flow::testing::clock::MS;
-use vsnoop_flow::testing::segment::{ACK, FIN, RST, Seg, brief};
-use vsnoop_flow::types::{self, *};
+use vsnoop_flow::growth::{may_shrink_to, slab_quota, slabs_to_add};
+use vsnoop_flow::testing::segment::{FIN, Seg, brief};
+use vsnoop_flow::types::*;
 use vsnoop_hold::{
-    Clock, Device, Engine, Memory, RETRY_NS, Reason, Reclaimed, Sent, Slice, TICK_NS, Urgency,
+    Clock, Device, Engine, Host, Memory, RETRY_NS, Reason, Reclaimed, Sent, Slice, TICK_NS, Urgency,
 };
 use vsnoop_packet::vnet::VNET_BYTES;
+use vsnoop_upkeep::reset::{self, GivenUp};
+use vsnoop_upkeep::settings;
 
 use crate::frame::{Frame, Summed};
 use crate::guest::Guest;
@@ -19,6 +18,7 @@ use crate::kernel::{Fate, Port};
 use crate::layout;
 use crate::native::Program;
 use crate::schedule::Schedule;
+use crate::upkeep::Upkeep;
 use crate::wire::{self, Path};
 
 /// Mark of the engine's frames (bpf/reply.h).
@@ -59,9 +59,9 @@ impl Fortune {
     }
 }
 
-/// A VM and its host.
+/// A VM and the engine that serves it.
 #[derive(Clone)]
-pub struct Host {
+pub struct Served {
     pub vm: Vm,
     engine: Option<Engine>,
     /// When the engine runs next.
@@ -89,8 +89,8 @@ pub struct Vm {
     /// Highest ACK of a sender in the ring, by connection.
     acked: Vec<Option<u32>>,
     pub resets: Vec<(usize, Reason)>,
-    /// Connections that were reset: number of repetitions of their RSTs, and time of the last.
-    repeated: BTreeMap<Vec<u8>, (u32, u64)>,
+    /// What the helper does.
+    pub upkeep: Upkeep,
 }
 
 impl Vm {
@@ -183,14 +183,14 @@ impl Vm {
     }
 
     /// Runs the program `reclaim` for a hold.
-    fn run_reclaim(&mut self, number: u32, why: reclaim::Type) -> reclaimed::Type {
+    pub(crate) fn run_reclaim(&mut self, number: u32, why: reclaim::Type) -> reclaimed::Type {
         let mut frame = Frame::new(vec![0; ETHERNET]);
         (frame.cb[0], frame.cb[1]) = (number, why);
         self.port.now = self.now;
         self.port.test_run(Program::Reclaim, &mut frame, &mut |_, _| {}) as reclaimed::Type
     }
 
-    fn state(&mut self) -> &mut port_state {
+    pub fn state(&mut self) -> &mut port_state {
         &mut self.port.shared().state
     }
 
@@ -198,10 +198,10 @@ impl Vm {
         &mut self.port.shared().policy
     }
 
-    /// The settings of a port that was just attached (`AttachSpec::new` of vsnoop-bpf).
+    /// The settings of a port that was just attached.
     pub fn attach_settings(&mut self) -> &mut policy {
         let policy = self.policy();
-        *policy = types::policy { passive: 1, ahead: u32::MAX, silence_ms: 300_000, ..*policy };
+        *policy = settings::initial();
         policy
     }
 
@@ -251,39 +251,6 @@ impl Vm {
         let ports = (path.sender.1.to_be(), path.vm.1.to_be());
         self.flows().into_iter().find(|(key, _)| (key.sender_port, key.vm_port) == ports)
     }
-
-    /// Resets both ends, as crates/vsnoop-host/src/reset.rs does. False if the VM has acknowledged
-    /// something since.
-    pub fn reset(&mut self, key: &flow_key, seen: &flow) -> bool {
-        let now = self.now;
-        let Some(f) = self.flow(key) else { return false };
-        if f.vm_seq != seen.vm_seq || u32::from(f.mode) == flow_mode::FLOW_RESET {
-            return false;
-        }
-        f.retired = f.next_seq.diff(f.vm_seq).max(0) as u32;
-        f.mode = flow_mode::FLOW_RESET as u8;
-        f.last_ns = now;
-        if seen.hold != 0 {
-            self.run_reclaim(seen.hold.into(), reclaim::RECLAIM_RESET);
-        }
-        self.send_resets(key, seen);
-        true
-    }
-
-    /// RST to both ends, by the program `inject`.
-    fn send_resets(&mut self, key: &flow_key, seen: &flow) {
-        let sender_port = u16::from_be(key.sender_port);
-        let path = self.paths.iter().find(|(_, path)| path.sender.1 == sender_port);
-        let path = path.expect("a path").1.clone();
-        let to_vm = Seg::bare(seen.vm_seq.v, seen.snd_nxt.v, RST | ACK);
-        let to_sender = Seg::bare(seen.snd_nxt.v, seen.next_seq.v, RST | ACK);
-        for (segment, is_for_sender) in [(to_vm, false), (to_sender, true)] {
-            let mut frame = wire::encode(&segment, &path, !is_for_sender, Summed::None);
-            frame.cb[0] = is_for_sender.into();
-            self.port.now = self.now;
-            self.port.test_run(Program::Inject, &mut frame, &mut |_, _| {});
-        }
-    }
 }
 
 /// The bytes of a key.
@@ -330,7 +297,7 @@ fn hear(
     }
 }
 
-impl Host {
+impl Served {
     pub fn new(
         port: Port,
         guest: Box<dyn Guest>,
@@ -354,7 +321,7 @@ impl Host {
             steps: 0,
             acked: vec![None; connections],
             resets: Vec::new(),
-            repeated: BTreeMap::new(),
+            upkeep: Upkeep::default(),
         };
         Self { vm, engine: None, engine_at: u64::MAX, next_tick: 0 }
     }
@@ -561,12 +528,11 @@ impl Memory for Vm {
         }
     }
 
-    /// Adds slabs as crates/vsnoop-bpf/src/hold.rs does, without waiting for the kernel.
     fn grow(&mut self) {
         if !self.step() || self.state().wants_slabs == 0 {
             return;
         }
-        let quota = self.policy().hold_chunks.div_ceil(SLAB_CHUNKS).min(SLABS);
+        let quota = slab_quota(self.policy().hold_chunks);
         let there = self.state().slabs;
         for index in there..there + slabs_to_add(there, quota) {
             self.port.add_slab(index);
@@ -579,9 +545,10 @@ impl Memory for Vm {
         if !self.step() {
             return;
         }
-        let there = self.state().slabs;
-        for last in (0..there).rev().take(there.div_ceil(2).min(SLABS_AT_ONCE) as usize) {
-            if self.state().chunks_used > last * SLAB_CHUNKS / 2 || !self.take_last(last) {
+        let (there, used) = (self.state().slabs, self.state().chunks_used);
+        let quota = slab_quota(self.policy().hold_chunks);
+        for last in (0..there).rev() {
+            if !may_shrink_to(last, there, quota, used) || !self.take_last(last) {
                 break;
             }
         }
@@ -682,57 +649,20 @@ impl Clock for Vm {
     }
 }
 
-impl vsnoop_hold::Host for Vm {
+impl Host for Vm {
     fn give_up(&mut self, hold: &hold, reason: Reason) -> bool {
         if !self.step() {
             return false;
         }
-        let key = hold.key;
-        let Some(seen) = self.flow(&key).map(|f| *f) else { return true };
-        if !self.reset(&key, &seen) {
-            return false;
+        let now = self.now;
+        let Ok(given_up) = reset::give_up(self, hold, reason, None, now);
+        if given_up == GivenUp::Reset {
+            let port = u16::from_be(hold.key.sender_port);
+            let found = self.paths.iter().find(|(_, path)| path.sender.1 == port);
+            let c = found.map_or(0, |(c, _)| *c);
+            self.note(|| format!("{c}  the engine gives up: {reason:?}"));
+            self.resets.push((c, reason));
         }
-        let port = u16::from_be(key.sender_port);
-        let c = self.paths.iter().find(|(_, path)| path.sender.1 == port).map_or(0, |(c, _)| *c);
-        self.note(|| format!("{c}  the engine gives up: {reason:?}"));
-        self.resets.push((c, reason));
-        true
-    }
-}
-
-/// Values of crates/vsnoop/src/helper/monitor.rs.
-const REPEAT_PERIOD: u64 = 1_000 * MS;
-const REPEATS: u32 = 5;
-
-/// Interval of the helper's look at all flows.
-pub const HELPER_PERIOD: u64 = 250 * MS;
-
-impl Vm {
-    /// The helper's duties (crates/vsnoop/src/helper/monitor.rs): repeats the RSTs of connections
-    /// that were reset, and removes expired records.
-    pub fn helper(&mut self) {
-        for (key, f) in self.flows() {
-            if u32::from(f.mode) == flow_mode::FLOW_RESET {
-                let (times, last) = *self.repeated.entry(bytes_of(&key).to_vec()).or_insert((0, 0));
-                if times < REPEATS && self.now >= last + REPEAT_PERIOD {
-                    self.repeated.insert(bytes_of(&key).to_vec(), (times + 1, self.now));
-                    self.send_resets(&key, &f);
-                }
-            }
-            if vsnoop_flow::expiry::is_due(&f, self.now, false) {
-                self.note(|| "the helper forgets a record".into());
-                self.port.delete("flows", bytes_of(&key));
-            }
-        }
-    }
-
-    /// Bytes that the sender has an ACK for and the VM was not seen to acknowledge.
-    pub fn outstanding(&self) -> u64 {
-        let outstanding = |f: &types::flow| {
-            let is_over = u32::from(f.mode) == flow_mode::FLOW_RESET
-                || u32::from(f.flags) & FLOW_F_CLOSED != 0;
-            if is_over { 0 } else { f.next_seq.diff(f.vm_seq).max(0) as u64 }
-        };
-        self.flows().iter().map(|(_, f)| outstanding(f)).sum()
+        given_up != GivenUp::Advanced
     }
 }

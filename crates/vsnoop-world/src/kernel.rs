@@ -271,6 +271,15 @@ impl Port {
         values.iter().map(read).collect()
     }
 
+    /// Writes the value of `key`, by the system call; false if it fails. `flags`: as of
+    /// bpf_map_update_elem().
+    pub fn update(&mut self, name: &str, key: &[u8], value: &[u8], flags: u64) -> bool {
+        let own = self.own(name);
+        let result = self.maps[own].update(key, value, flags, &mut self.grave);
+        self.grave.clear();
+        result == 0
+    }
+
     pub fn delete(&mut self, name: &str, key: &[u8]) -> bool {
         let own = self.own(name);
         let result = self.maps[own].delete(key, &mut self.grave);

@@ -17,6 +17,7 @@ pub mod scenario;
 pub mod schedule;
 pub mod search;
 pub mod storm;
+pub mod upkeep;
 pub mod wire;
 pub mod world;
 

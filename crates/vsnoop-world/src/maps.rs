@@ -17,8 +17,10 @@ mod kind {
     pub const RINGBUF: u32 = 27;
 }
 
-const NOEXIST: u64 = 1;
-const EXIST: u64 = 2;
+/// Flags of an update, linux/bpf.h.
+pub const ANY: u64 = 0;
+pub const NOEXIST: u64 = 1;
+pub const EXIST: u64 = 2;
 const ENOENT: i64 = -2;
 const E2BIG: i64 = -7;
 const EAGAIN: i64 = -11;

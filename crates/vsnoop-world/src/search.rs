@@ -21,11 +21,12 @@ use vsnoop_flow::testing::end::End;
 use vsnoop_flow::testing::segment::*;
 use vsnoop_flow::testing::tcp::{State as TcpState, Tcp};
 use vsnoop_flow::types::{flow_mode, port_run};
+use vsnoop_upkeep::LOOK_NS;
 
 use crate::checks::{self, Told};
 use crate::frame::Summed;
 use crate::guest::{self, Kind};
-use crate::host::{Fortune, HELPER_PERIOD, Host, described};
+use crate::host::{Fortune, Served, described};
 use crate::kernel::Port;
 use crate::wire::{self, Path};
 
@@ -86,9 +87,9 @@ pub struct Setting {
 }
 
 #[derive(Clone)]
-struct World {
+struct State {
     now: u64,
-    host: Host,
+    served: Served,
     sender: Tcp,
     path: Path,
     told: Told,
@@ -134,7 +135,7 @@ fn rng() -> Rng {
 
 use Action::*;
 
-impl World {
+impl State {
     fn new(setting: &Setting) -> Self {
         let path = Path::new(0, 0, false);
         let bytes = setting.segments * u64::from(MSS);
@@ -151,7 +152,7 @@ impl World {
         let guest = guest::make(Kind::Linux, &ends, 0);
         let mut w = Self {
             now: START,
-            host: Host::new(port, guest, fortune, paths, 1, 1),
+            served: Served::new(port, guest, fortune, paths, 1, 1),
             sender: Tcp::new(end(bytes, 8, setting), 0),
             path,
             told: Told { from_the_start: true, ..Told::default() },
@@ -161,12 +162,12 @@ impl World {
             ring_is_full: false,
             helped_at: START,
         };
-        let policy = w.host.vm.attach_settings();
+        let policy = w.served.vm.attach_settings();
         policy.run = port_run::PORT_ACTIVE;
         policy.hold_chunks = 16;
         // The host never takes the VM for prompt, so that it acts wherever it can.
         policy.passive = 0;
-        w.host.start_engine(w.now);
+        w.served.start_engine(w.now);
         w.sender.open(w.now);
         w.flush();
         if !setting.handshake {
@@ -193,12 +194,12 @@ impl World {
         allow(LoseToHost, !self.to_host.is_empty() && b.network_losses > 0);
         allow(AtSender, !self.to_sender.is_empty());
         allow(LoseToSender, !self.to_sender.is_empty() && b.network_losses > 0);
-        let ring = &self.host.vm.port.ring;
+        let ring = &self.served.vm.port.ring;
         allow(VmTakes, !ring.is_empty());
         allow(VmLoses, !ring.is_empty() && b.guest_losses > 0);
         allow(RingFills, !self.ring_is_full && b.full_rings > 0);
         allow(RingEmpties, self.ring_is_full);
-        let lives = self.host.has_engine();
+        let lives = self.served.has_engine();
         allow(EngineRuns, lives);
         allow(EngineDies, lives && b.kills > 0);
         for step in DEATHS {
@@ -232,37 +233,37 @@ impl World {
                 self.budget.network_losses -= 1;
                 self.to_sender.remove(0);
             }
-            VmTakes => self.host.vm.take_one(false),
+            VmTakes => self.served.vm.take_one(false),
             VmLoses => {
                 self.budget.guest_losses -= 1;
-                self.host.vm.take_one(true);
+                self.served.vm.take_one(true);
             }
             RingFills => {
                 self.budget.full_rings -= 1;
                 self.ring_is_full = true;
-                self.host.vm.port.ring_slots = 0;
+                self.served.vm.port.ring_slots = 0;
             }
             RingEmpties => {
                 self.ring_is_full = false;
-                self.host.vm.port.ring_slots = 16;
+                self.served.vm.port.ring_slots = 16;
             }
             EngineRuns => {
-                self.host.run_engine(self.now);
+                self.served.run_engine(self.now);
             }
             EngineDies => {
                 self.budget.kills -= 1;
-                self.host.stop_engine();
+                self.served.stop_engine();
             }
             EngineDiesAt(step) => {
                 self.budget.kills -= 1;
-                self.host.vm.fortune.crash_at = Some(self.host.vm.steps + step);
-                if self.host.run_engine(self.now) {
-                    self.host.stop_engine();
+                self.served.vm.fortune.crash_at = Some(self.served.vm.steps + step);
+                if self.served.run_engine(self.now) {
+                    self.served.stop_engine();
                 }
-                self.host.vm.fortune.crash_at = None;
+                self.served.vm.fortune.crash_at = None;
             }
             EngineStarts => {
-                self.host.start_engine(self.now);
+                self.served.start_engine(self.now);
             }
             TimePasses => {
                 self.budget.times -= 1;
@@ -274,57 +275,57 @@ impl World {
 
     fn at_host(&mut self, s: &Seg) {
         let frame = wire::encode(s, &self.path, true, Summed::Unnecessary);
-        self.host.vm.now = self.now;
-        self.host.vm.egress(frame);
-        let newest = self.host.vm.port.ring.back().and_then(wire::decode);
+        self.served.vm.now = self.now;
+        self.served.vm.egress(frame);
+        let newest = self.served.vm.port.ring.back().and_then(wire::decode);
         if let Some(newest) = newest.filter(|newest| newest.has(ACK)) {
-            self.host.vm.acked(0, &newest);
+            self.served.vm.acked(0, &newest);
         }
     }
 
     /// Moves the clock to the next timer.
     fn pass_time(&mut self) {
         let sender = self.sender.next_timer(self.now);
-        let vm = self.host.vm.guest.next_timer(self.now);
-        let engine = self.host.has_engine().then(|| self.host.next_tick().max(self.now + MS));
-        let helper = Some(self.helped_at + HELPER_PERIOD);
+        let vm = self.served.vm.guest.next_timer(self.now);
+        let engine = self.served.has_engine().then(|| self.served.next_tick().max(self.now + MS));
+        let helper = Some(self.helped_at + LOOK_NS);
         let next = [sender, vm, engine, helper].into_iter().flatten().min().expect("the helper");
         self.now = next;
-        self.host.vm.now = next;
+        self.served.vm.now = next;
         if sender.is_some_and(|at| at <= next) {
             self.sender.timers(next, &mut rng());
         }
         if vm.is_some_and(|at| at <= next) {
-            self.host.vm.guest.timers(next, &mut rng());
+            self.served.vm.guest.timers(next, &mut rng());
         }
-        if next >= self.helped_at + HELPER_PERIOD {
+        if next >= self.helped_at + LOOK_NS {
             self.helped_at = next;
-            self.host.vm.helper();
+            self.served.vm.helper();
         }
     }
 
     /// Moves all output to its next stop.
     fn flush(&mut self) {
-        self.host.vm.now = self.now;
-        self.host.vm.rng = rng();
-        self.host.vm.hear();
-        while let Some(frame) = self.host.vm.port.to_host.pop_front() {
-            self.host.vm.note(|| format!("   host > {}", described(&frame)));
+        self.served.vm.now = self.now;
+        self.served.vm.rng = rng();
+        self.served.vm.hear();
+        while let Some(frame) = self.served.vm.port.to_host.pop_front() {
+            self.served.vm.note(|| format!("   host > {}", described(&frame)));
             let s = wire::decode(&frame).expect("a whole frame");
             if self.sender.state != TcpState::Reset {
-                let Self { told, host, sender, path, .. } = self;
-                checks::told(told, &mut host.vm, 0, &frame, &s, sender, path);
+                let Self { told, served, sender, path, .. } = self;
+                checks::told(told, &mut served.vm, 0, &frame, &s, sender, path);
             }
             self.to_sender.push(s);
         }
         while let Some(s) = self.sender.out.pop_front() {
-            self.host.vm.note(|| format!("   sender > {}", brief(&s)));
+            self.served.vm.note(|| format!("   sender > {}", brief(&s)));
             self.to_host.push(s);
         }
     }
 
     fn is_over(&self) -> bool {
-        let progress = self.host.vm.guest.progress(0);
+        let progress = self.served.vm.guest.progress(0);
         let vm_is_over = progress.is_done || progress.is_reset;
         vm_is_over && self.sender.is_over()
     }
@@ -340,21 +341,21 @@ impl World {
             }
             self.act_if(!self.to_host.is_empty(), Action::AtHost);
             self.act_if(!self.to_sender.is_empty(), Action::AtSender);
-            self.act_if(!self.host.vm.port.ring.is_empty(), Action::VmTakes);
-            if !self.host.has_engine() {
+            self.act_if(!self.served.vm.port.ring.is_empty(), Action::VmTakes);
+            if !self.served.has_engine() {
                 self.act(Action::EngineStarts);
             }
             self.act(Action::EngineRuns);
             let is_quiet = self.to_host.is_empty()
                 && self.to_sender.is_empty()
-                && self.host.vm.port.ring.is_empty();
+                && self.served.vm.port.ring.is_empty();
             engine_waits = if is_quiet { engine_waits + 1 } else { 0 };
             if engine_waits > 1 {
                 self.pass_time();
                 self.flush();
             }
         }
-        Ok(self.sender.is_done() && self.host.vm.guest.progress(0).is_done)
+        Ok(self.sender.is_done() && self.served.vm.guest.progress(0).is_done)
     }
 
     fn act_if(&mut self, is_wanted: bool, action: Action) {
@@ -374,14 +375,14 @@ impl World {
             t.snd_edge,
             t.rcv_nxt,
             t.got_fin,
-            self.host.vm.guest.progress(0),
-            self.host.vm.flow_of(0)
+            self.served.vm.guest.progress(0),
+            self.served.vm.flow_of(0)
         )
     }
 
     fn digest(&self, into: &mut Vec<u8>) -> u128 {
         into.clear();
-        self.host.digest(into);
+        self.served.digest(into);
         let rest = (&self.sender, &self.told, &self.to_host, &self.to_sender, self.now);
         into.extend(format!("{rest:?} {:?} {}", self.budget, self.ring_is_full).bytes());
         let half = |salt: u8| {
@@ -428,7 +429,7 @@ pub fn search(setting: &Setting, most: usize) -> Found {
         most,
         buffer: Vec::new(),
     };
-    search.visit(World::new(setting));
+    search.visit(State::new(setting));
     std::panic::set_hook(hook);
     search.found.is_complete = search.found.states < most;
     search.found
@@ -436,12 +437,12 @@ pub fn search(setting: &Setting, most: usize) -> Found {
 
 /// Replays one history, with a trace if `VSNOOP_TRACE` is set.
 pub fn replay(setting: &Setting, history: &[Action]) -> Result<bool, String> {
-    let mut w = World::new(setting);
+    let mut w = State::new(setting);
     for &action in history {
-        w.host.vm.note(|| format!("{action:?}"));
+        w.served.vm.note(|| format!("{action:?}"));
         w.act(action);
     }
-    w.host.vm.note(|| "and fairly".into());
+    w.served.vm.note(|| "and fairly".into());
     w.continue_fairly()
 }
 
@@ -451,14 +452,14 @@ fn message(panic: Box<dyn std::any::Any + Send>) -> String {
 }
 
 impl Search {
-    fn visit(&mut self, w: World) {
+    fn visit(&mut self, w: State) {
         let digest = w.digest(&mut self.buffer);
         if self.found.wrong.is_some() || self.found.states >= self.most || !self.met.insert(digest)
         {
             return;
         }
         self.found.states += 1;
-        let mode = w.host.vm.flow_of(0).map(|(_, f)| u32::from(f.mode));
+        let mode = w.served.vm.flow_of(0).map(|(_, f)| u32::from(f.mode));
         self.found.holding += usize::from(mode == Some(flow_mode::FLOW_HOLDING));
         let copy = AssertUnwindSafe(w.clone());
         match catch_unwind(|| { copy }.0.continue_fairly()).unwrap_or_else(|e| Err(message(e))) {

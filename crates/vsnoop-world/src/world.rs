@@ -8,11 +8,12 @@ use vsnoop_flow::testing::clock::{Events, MS, START};
 use vsnoop_flow::testing::segment::*;
 use vsnoop_flow::testing::tcp::{State, Tcp};
 use vsnoop_flow::types::*;
+use vsnoop_upkeep::{LOOK_NS, drain};
 
 use crate::checks::{self, Told};
 use crate::frame::{Frame, Summed};
 use crate::guest;
-use crate::host::{HELPER_PERIOD, Host, described};
+use crate::host::{Served, described};
 use crate::kernel::Port;
 use crate::scenario::{Act, Scenario};
 use crate::wire::{self, Path};
@@ -30,6 +31,7 @@ enum Event {
     VmTimer(usize),
     Act(usize, Act),
     Helper(usize),
+    Drains(usize),
     EngineStarts(usize),
     EngineRuns(usize),
     /// Faults end.
@@ -38,7 +40,7 @@ enum Event {
 
 /// How a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum Ending {
     /// Both streams whole.
     Exact,
     Reset,
@@ -53,7 +55,7 @@ pub enum End {
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// End and duration (ns) of each connection.
-    pub ends: Vec<(End, u64)>,
+    pub ends: Vec<(Ending, u64)>,
     pub stats: port_stats,
     pub steps: u64,
     pub engine_steps: u64,
@@ -74,11 +76,12 @@ struct Connection {
 }
 
 struct Machine {
-    host: Host,
+    served: Served,
     poll_at: u64,
     timer: u64,
     engine_event: u64,
-    detaching: bool,
+    /// When a detach began that has not ended.
+    detaching: Option<u64>,
 }
 
 pub struct World {
@@ -131,15 +134,16 @@ impl World {
                 port.device.features = 0;
             }
             let fortune = machine.fortune.clone();
-            let mut host = Host::new(port, guest, fortune, paths, sc.connections.len(), sc.seed);
-            host.vm.port.attached = false;
-            attach_settings(&mut host, machine);
+            let mut served =
+                Served::new(port, guest, fortune, paths, sc.connections.len(), sc.seed);
+            served.vm.port.attached = false;
+            attach_settings(&mut served, machine);
             Machine {
-                host,
+                served,
                 poll_at: u64::MAX,
                 timer: u64::MAX,
                 engine_event: u64::MAX,
-                detaching: false,
+                detaching: None,
             }
         });
         let mut w = Self {
@@ -201,7 +205,7 @@ impl World {
             }
             self.now = time;
             for machine in &mut self.machines {
-                machine.host.vm.now = time;
+                machine.served.vm.now = time;
             }
             self.handle(event);
             self.flush();
@@ -224,7 +228,7 @@ impl World {
     }
 
     fn progress(&self, c: usize) -> guest::Progress {
-        self.machines[self.connections[c].vm].host.vm.guest.progress(c)
+        self.machines[self.connections[c].vm].served.vm.guest.progress(c)
     }
 
     fn finish(mut self) -> Outcome {
@@ -239,15 +243,15 @@ impl World {
                 && !sender.is_done()
                 && progress.early_fin == Some(sender.cfg.bytes + 1);
             let end = if is_cut_short {
-                End::CutShort
+                Ending::CutShort
             } else if connection.over_at.is_none() {
-                End::Hung
+                Ending::Hung
             } else if sender.is_done() && progress.is_done {
                 let sent = sender.cfg.bytes + 2;
                 assert_eq!(progress.accepted, sent, "{c}: the VM's copy has the wrong length");
                 let received = self.sc.connections[c].guest.bytes + 2;
                 assert_eq!(sender.rcv_nxt, received, "{c}: the sender's copy has the wrong length");
-                End::Exact
+                Ending::Exact
             } else {
                 let is_whole = progress.accepted >= sender.cfg.bytes + 2;
                 assert!(
@@ -255,24 +259,24 @@ impl World {
                     "{c}: the sender believes in more than arrived: {}",
                     self.summary()
                 );
-                End::Reset
+                Ending::Reset
             };
             ends.push((end, took));
         }
         let summary = self.summary();
         let mut stats = port_stats::default();
         if !self.sc.without {
-            let found = self.machines[0].host.vm.port.value::<port_stats>("stats", &[0; 4]);
+            let found = self.machines[0].served.vm.port.value::<port_stats>("stats", &[0; 4]);
             stats = found.map(|stats| *stats).unwrap_or_default();
         }
-        let engine_steps = self.machines.iter().map(|m| m.host.vm.steps).sum();
+        let engine_steps = self.machines.iter().map(|m| m.served.vm.steps).sum();
         Outcome { ends, stats, steps: self.steps, engine_steps, crashes: self.crashes, summary }
     }
 
     pub fn summary(&self) -> String {
         let mut text = format!("\n after {} ms", (self.now - START) / MS);
         for machine in &self.machines {
-            let vm = &machine.host.vm;
+            let vm = &machine.served.vm;
             let state = vm.port.shared_now().state;
             text += &format!("\n ring {} {state:?} {:?}", vm.port.ring.len(), vm.resets);
         }
@@ -290,7 +294,7 @@ impl World {
                 t.right_edge,
                 self.progress(c),
             );
-            let vm = &self.machines[connection.vm].host.vm;
+            let vm = &self.machines[connection.vm].served.vm;
             if let Some((_, f)) = vm.flow_of(c) {
                 text += &format!("\n  {f:?}");
             }
@@ -303,8 +307,8 @@ impl World {
             Event::Open(c) => {
                 if self.sc.connections[c].vm_opens {
                     let m = self.connections[c].vm;
-                    self.machines[m].host.vm.guest.open(c, self.now);
-                    self.machines[m].host.vm.hear();
+                    self.machines[m].served.vm.guest.open(c, self.now);
+                    self.machines[m].served.vm.hear();
                 } else {
                     self.connections[c].sender.open(self.now);
                 }
@@ -322,8 +326,8 @@ impl World {
                 self.note(|| format!("{c}  abort, by the VM: {by_vm}"));
                 let m = self.connections[c].vm;
                 if by_vm {
-                    self.machines[m].host.vm.guest.abort(c);
-                    self.machines[m].host.vm.timers();
+                    self.machines[m].served.vm.guest.abort(c);
+                    self.machines[m].served.vm.timers();
                 } else {
                     self.connections[c].sender.abort();
                 }
@@ -331,23 +335,24 @@ impl World {
             Event::VmPoll(m) => {
                 let machine = &mut self.machines[m];
                 machine.poll_at = u64::MAX;
-                if let Some(end) = machine.host.vm.stands_until() {
+                if let Some(end) = machine.served.vm.stands_until() {
                     machine.poll_at = end;
                     self.events.at(end, Event::VmPoll(m));
                 } else {
-                    machine.host.vm.run_guest();
+                    machine.served.vm.run_guest();
                 }
             }
             // An earlier event has replaced it.
             Event::VmTimer(m) if self.machines[m].timer > self.now => {}
             Event::VmTimer(m) => {
                 self.machines[m].timer = u64::MAX;
-                self.machines[m].host.vm.timers();
+                self.machines[m].served.vm.timers();
             }
             Event::Act(m, act) => self.act(m, act),
             Event::Helper(m) => self.helper(m),
+            Event::Drains(m) => self.drains(m),
             Event::EngineStarts(m) => {
-                if !self.machines[m].host.start_engine(self.now) {
+                if !self.machines[m].served.start_engine(self.now) {
                     self.engine_died(m);
                 }
             }
@@ -356,13 +361,13 @@ impl World {
             Event::EngineRuns(m) => {
                 let machine = &mut self.machines[m];
                 machine.engine_event = u64::MAX;
-                if machine.host.engine_at <= self.now && !machine.host.run_engine(self.now) {
+                if machine.served.engine_at <= self.now && !machine.served.run_engine(self.now) {
                     self.engine_died(m);
                 }
             }
             Event::Calm => {
                 for machine in &mut self.machines {
-                    machine.host.vm.calm = true;
+                    machine.served.vm.calm = true;
                 }
             }
         }
@@ -380,7 +385,7 @@ impl World {
     fn at_host(&mut self, c: usize, s: &Seg) {
         self.note(|| format!("{c}  host < {}", brief(s)));
         let connection = &self.connections[c];
-        let vm = &mut self.machines[connection.vm].host.vm;
+        let vm = &mut self.machines[connection.vm].served.vm;
         // State of the checksum that the device reports.
         let summed = match self.sc.seed % 4 {
             0 => Summed::None,
@@ -410,10 +415,10 @@ impl World {
         let sc = &self.sc.machines[m];
         match act {
             Act::Attach => {
-                if !machine.host.vm.port.attached {
-                    machine.host.vm.port.load();
-                    attach_settings(&mut machine.host, sc);
-                    machine.host.vm.port.attached = true;
+                if !machine.served.vm.port.attached {
+                    machine.served.vm.port.load();
+                    attach_settings(&mut machine.served, sc);
+                    machine.served.vm.port.attached = true;
                     if self.now > START {
                         for c in self.connections.iter_mut().filter(|c| c.vm == m) {
                             c.told.from_the_start = false;
@@ -421,43 +426,52 @@ impl World {
                     }
                     self.events.at(self.now, Event::EngineStarts(m));
                 }
-                machine.detaching = false;
-                machine.host.vm.policy().run = port_run::PORT_ACTIVE;
+                machine.detaching = None;
+                machine.served.vm.policy().run = port_run::PORT_ACTIVE;
             }
-            Act::Resume => machine.host.vm.policy().run = port_run::PORT_ACTIVE,
-            Act::Pause => machine.host.vm.policy().run = port_run::PORT_PAUSED,
+            Act::Resume => machine.served.vm.policy().run = port_run::PORT_ACTIVE,
+            Act::Pause => machine.served.vm.policy().run = port_run::PORT_PAUSED,
             Act::Detach => {
-                machine.host.vm.policy().run = port_run::PORT_PAUSED;
-                machine.detaching = true;
+                machine.served.vm.policy().run = port_run::PORT_PAUSED;
+                machine.detaching = Some(self.now);
+                self.events.at(self.now, Event::Drains(m));
             }
         }
     }
 
     fn helper(&mut self, m: usize) {
-        self.events.at(self.now + HELPER_PERIOD, Event::Helper(m));
+        self.events.at(self.now + LOOK_NS, Event::Helper(m));
         let machine = &mut self.machines[m];
-        if !machine.host.vm.port.attached {
+        if !machine.served.vm.port.attached {
             return;
         }
-        machine.host.vm.helper();
-        if machine.detaching && machine.host.vm.outstanding() == 0 {
-            machine.detaching = false;
-            machine.host.vm.port.attached = false;
-            machine.host.stop_engine();
-            for c in self.connections.iter_mut().filter(|c| c.vm == m) {
-                c.told.from_the_start = false;
-                c.was_detached = true;
-            }
-            self.note(|| "detached".into());
+        machine.served.vm.helper();
+    }
+
+    /// A detach waits, and then takes the port off.
+    fn drains(&mut self, m: usize) {
+        let machine = &mut self.machines[m];
+        let Some(since) = machine.detaching else { return };
+        if !machine.served.vm.is_drained(since) {
+            self.events.at(self.now + drain::STEP_NS, Event::Drains(m));
+            return;
         }
+        machine.detaching = None;
+        machine.served.vm.release();
+        machine.served.stop_engine();
+        for c in self.connections.iter_mut().filter(|c| c.vm == m) {
+            c.told.from_the_start = false;
+            c.was_detached = true;
+        }
+        self.note(|| "detached".into());
     }
 
     /// Moves all output to its next stop.
     fn flush(&mut self) {
         for m in 0..self.machines.len() {
-            self.machines[m].host.vm.now = self.now;
-            self.machines[m].host.vm.hear();
-            while let Some(frame) = self.machines[m].host.vm.port.to_host.pop_front() {
+            self.machines[m].served.vm.now = self.now;
+            self.machines[m].served.vm.hear();
+            while let Some(frame) = self.machines[m].served.vm.port.to_host.pop_front() {
                 self.leaves(m, frame);
             }
             self.wake(m);
@@ -480,7 +494,7 @@ impl World {
 
     /// A frame leaves the host for the sender.
     fn leaves(&mut self, m: usize, frame: Frame) {
-        let vm = &mut self.machines[m].host.vm;
+        let vm = &mut self.machines[m].served.vm;
         let Some(c) = vm.connection(&frame.bytes, false) else { return };
         vm.note(|| format!("{c}  host > {}", described(&frame)));
         let Some(s) = wire::decode(&frame) else {
@@ -507,7 +521,7 @@ impl World {
     /// Adds events for all parts that have something to do.
     fn wake(&mut self, m: usize) {
         let machine = &mut self.machines[m];
-        let vm = &mut machine.host.vm;
+        let vm = &mut machine.served.vm;
         if !vm.port.ring.is_empty() && machine.poll_at == u64::MAX {
             machine.poll_at = self.now + vm.rng.u64(1_000..60_000);
             self.events.at(machine.poll_at, Event::VmPoll(m));
@@ -523,17 +537,17 @@ impl World {
                 self.events.at(timer, Event::VmTimer(m));
             }
         }
-        machine.host.hear_doorbell(self.now);
-        if machine.host.engine_at < machine.engine_event {
-            machine.engine_event = machine.host.engine_at;
-            self.events.at(machine.host.engine_at.max(self.now), Event::EngineRuns(m));
+        machine.served.hear_doorbell(self.now);
+        if machine.served.engine_at < machine.engine_event {
+            machine.engine_event = machine.served.engine_at;
+            self.events.at(machine.served.engine_at.max(self.now), Event::EngineRuns(m));
         }
     }
 }
 
 /// The settings that the command writes when it attaches a port.
-fn attach_settings(host: &mut Host, machine: &crate::scenario::Machine) {
-    let policy = host.vm.attach_settings();
+fn attach_settings(served: &mut Served, machine: &crate::scenario::Machine) {
+    let policy = served.vm.attach_settings();
     policy.run = port_run::PORT_ACTIVE;
     policy.hold_chunks = machine.chunks;
     policy.ahead = machine.ahead;

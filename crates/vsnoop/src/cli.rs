@@ -9,6 +9,7 @@ use vsnoop_bpf::Limits;
 use vsnoop_host::{config, incast};
 use vsnoop_linkd::config::{Method, Vm, dictionary};
 use vsnoop_linkd::control::LogLevel;
+use vsnoop_upkeep::drain;
 
 /// Options of all commands, which follow those of a command in its help and its manual page.
 const GLOBAL: &str = "Global options";
@@ -221,7 +222,7 @@ pub struct Drain {
     #[arg(required = true, value_name = "PORT")]
     pub ports: Vec<String>,
     /// Wait at most this long for the VM to acknowledge what vsnoop has acknowledged.
-    #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", default_value_t = drain::TIMEOUT_S, value_parser = seconds)]
     pub timeout: f64,
 }
 

@@ -17,10 +17,11 @@ use vsnoop_bpf::types::port_run;
 use vsnoop_host::held::{Holds, Left};
 use vsnoop_host::ports::{Attached, State};
 use vsnoop_host::units;
+use vsnoop_upkeep::drain::{STEP_NS, is_over};
 
 use crate::output::watch::Interrupt;
 
-const STEP: Duration = Duration::from_millis(5);
+const STEP: Duration = Duration::from_nanos(STEP_NS);
 /// A longer wait prints a message.
 const PATIENCE: Duration = Duration::from_millis(500);
 
@@ -38,7 +39,9 @@ pub fn drain(attached: &Attached, timeout: Duration, interrupt: &Interrupt) -> R
     let holds = Holds::open_or_do_without(port);
     loop {
         let left = Left::of(port, &holds)?;
-        if left.bytes == 0 || start.elapsed() >= timeout || !port.links_alive() {
+        let waited_ns = start.elapsed().as_nanos() as u64;
+        let is_over = is_over(left.bytes, waited_ns, timeout.as_nanos() as u64);
+        if is_over || !port.links_alive() {
             return Ok(left);
         }
         if interrupt.is_set() {

@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use vsnoop_world::cases::{Case, scenario};
 use vsnoop_world::guest::Kind;
-use vsnoop_world::world::{End, World};
+use vsnoop_world::world::{Ending, World};
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|v| v.parse().ok())
@@ -60,11 +60,11 @@ fn run(kind: Kind) -> Vec<String> {
             crashes += with.crashes;
             for (&(end, took), &(end_without, took_without)) in with.ends.iter().zip(&without.ends)
             {
-                let is_excused = end == End::Reset && case.may_be_reset();
-                if end != End::Exact && end != end_without && !is_excused {
+                let is_excused = end == Ending::Reset && case.may_be_reset();
+                if end != Ending::Exact && end != end_without && !is_excused {
                     wrong.push(format!("{end:?}: {again} {}", with.summary));
                 }
-                if end == End::Exact && end_without == End::Exact {
+                if end == Ending::Exact && end_without == Ending::Exact {
                     with_ms.push(took / 1_000_000);
                     without_ms.push(took_without / 1_000_000);
                 }

@@ -3,7 +3,7 @@
 //! The checks of the world cover safety at each segment: no byte is acknowledged that is neither
 //! held nor delivered, no stream has a wrong byte. Here a connection must end whole, unless an end
 //! aborts it, or the same storm ends in the same way without vsnoop. One fault of smoltcp is
-//! accepted ([`End::CutShort`]).
+//! accepted ([`Ending::CutShort`]).
 //!
 //! `VSNOOP_STORM=KIND:SEED` replays one (`VSNOOP_TRACE=1` prints every segment);
 //! `VSNOOP_STORM_SECONDS` sets the time for each kind of VM, with other seeds in each run.
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use vsnoop_world::guest::Kind;
 use vsnoop_world::storm::{is_aborted, scenario};
-use vsnoop_world::world::{End, World};
+use vsnoop_world::world::{Ending, World};
 
 /// Storms of each kind in `make test`.
 const FEW: u64 = 1_500;
@@ -26,7 +26,7 @@ fn run(kind: Kind, seed: u64) -> Result<(), String> {
     let world = AssertUnwindSafe(|| World::new(sc.clone()).run());
     let with = catch_unwind(world).map_err(|_| format!("a check failed: {name}"))?;
     for (c, &(end, _)) in with.ends.iter().enumerate() {
-        if matches!(end, End::Exact | End::CutShort) || is_excused {
+        if matches!(end, Ending::Exact | Ending::CutShort) || is_excused {
             continue;
         }
         let mut without = sc.clone();

@@ -38,7 +38,7 @@ use crate::error::unfit;
 use monitor::Monitor;
 
 /// Interval of looks at the flows.
-const PERIOD: Duration = Duration::from_millis(250);
+const PERIOD: Duration = Duration::from_nanos(vsnoop_upkeep::LOOK_NS);
 /// How long the helper runs without a port, in case another one comes.
 const LINGER: Duration = Duration::from_secs(2);
 /// With very many flows a look takes long: it may take 1/CPU_PART of a CPU.

@@ -1,0 +1,170 @@
+//! What the helper and the commands do at a port: the decisions of vsnoop-upkeep, on the maps of
+//! the simulated kernel.
+
+use std::convert::Infallible;
+
+use vsnoop_flow::types::*;
+use vsnoop_upkeep::abandoned::abandoned;
+use vsnoop_upkeep::expiry::expire;
+use vsnoop_upkeep::held;
+use vsnoop_upkeep::release::{Ended, entomb_held, to_tell};
+use vsnoop_upkeep::reset::{reset, send};
+use vsnoop_upkeep::tombstones::Tombstones;
+use vsnoop_upkeep::{Connections, drain};
+
+use crate::frame::Frame;
+use crate::host::{Vm, bytes_of};
+use crate::maps;
+use crate::native::Program;
+
+const DRAIN_NS: u64 = (drain::TIMEOUT_S * 1e9) as u64;
+
+/// What user space knows of a port from one look to the next.
+#[derive(Clone, Debug, Default)]
+pub struct Upkeep {
+    tombstones: Tombstones,
+    /// Connections that user space reset, by reason.
+    pub counted: [u64; reset_reason::RESET_REASONS as usize],
+}
+
+impl Connections for Vm {
+    type Error = Infallible;
+
+    fn flows(&mut self) -> Result<Vec<(flow_key, flow)>, Infallible> {
+        Ok(Vm::flows(self))
+    }
+
+    fn max_flows(&mut self) -> u32 {
+        self.port.map("flows").shape.max_entries
+    }
+
+    fn flow(&mut self, key: &flow_key) -> Result<Option<flow>, Infallible> {
+        Ok(Vm::flow(self, key).map(|flow| *flow))
+    }
+
+    fn take(&mut self, key: &flow_key) -> Result<Option<flow>, Infallible> {
+        let taken = Vm::flow(self, key).map(|flow| *flow);
+        self.port.delete("flows", bytes_of(key));
+        Ok(taken)
+    }
+
+    fn add(&mut self, key: &flow_key, flow: &flow) -> Result<bool, Infallible> {
+        Ok(self.port.update("flows", bytes_of(key), bytes_of(flow), maps::NOEXIST))
+    }
+
+    fn put(&mut self, key: &flow_key, flow: &flow) -> Result<(), Infallible> {
+        let done = self.port.update("flows", bytes_of(key), bytes_of(flow), maps::ANY);
+        assert!(done, "the table of flows is full");
+        Ok(())
+    }
+
+    fn replace(&mut self, key: &flow_key, flow: &flow) -> Result<bool, Infallible> {
+        let found = Vm::flow(self, key).map(|found| *found = *flow);
+        Ok(found.is_some())
+    }
+
+    fn end_hold(&mut self, number: u32) {
+        self.run_reclaim(number, reclaim::RECLAIM_RESET);
+    }
+
+    fn count_reset(
+        &mut self,
+        why: reset_reason::Type,
+        flows: u64,
+        _bytes: u64,
+    ) -> Result<(), Infallible> {
+        self.upkeep.counted[why as usize] += flows;
+        Ok(())
+    }
+
+    fn note_failure(&mut self, vm_port: u16, now_ns: u64) -> Result<(), Infallible> {
+        let key = u32::from(vm_port).to_ne_bytes();
+        let found = self.port.value::<failures>("failures", &key);
+        let mut failures = found.map(|failures| *failures).unwrap_or_default();
+        vsnoop_flow::note_failure(&mut failures, now_ns);
+        self.port.update("failures", &key, bytes_of(&failures), maps::ANY);
+        Ok(())
+    }
+
+    fn inject(&mut self, frame: &[u8], to_sender: bool) -> Result<(), Infallible> {
+        let mut frame = Frame::new(frame.to_vec());
+        frame.cb[0] = to_sender.into();
+        self.port.now = self.now;
+        self.port.test_run(Program::Inject, &mut frame, &mut |_, _| {});
+        Ok(())
+    }
+
+    fn send_out_of(&mut self, _ifindex: u32, _frame: &[u8]) -> Result<(), Infallible> {
+        unreachable!("no tap here is without a reader")
+    }
+}
+
+impl Vm {
+    /// One look of the helper (crates/vsnoop/src/helper/monitor.rs).
+    pub fn helper(&mut self) {
+        let now = self.now;
+        let flows = Vm::flows(self);
+        let mut gone = 0;
+        let Ok(()) = expire(self, &flows, now, |_| {
+            gone += 1;
+            Ok::<(), Infallible>(())
+        });
+        if gone > 0 {
+            self.note(|| format!("the helper removes {gone} records"));
+        }
+        for (key, flow) in self.upkeep.tombstones.due(&flows, now) {
+            send(self, &key, &flow, None);
+        }
+        let engine_ns = self.state().engine_ns;
+        let holds = self.holds();
+        for (key, flow) in abandoned(&flows, engine_ns, now, |number| holds.read(number)) {
+            self.note(|| "the helper resets a connection that no engine serves".into());
+            let Ok(_) = reset(self, &key, &flow, reset_reason::RESET_ENGINE_GONE, None, now);
+        }
+    }
+
+    /// Does a drain that began at `since` end now?
+    pub fn is_drained(&self, since: u64) -> bool {
+        drain::is_over(held::outstanding(&self.flows()).1, self.now - since, DRAIN_NS)
+    }
+
+    /// Releases the port, as crates/vsnoop-host/src/release.rs does.
+    pub fn release(&mut self) {
+        self.end_held();
+        self.port.attached = false;
+        self.end_held();
+        self.tell_tombstones();
+    }
+
+    fn end_held(&mut self) {
+        let (holds, now) = (self.holds(), self.now);
+        let Ok(ended) = entomb_held(self, |number| holds.read(number), now);
+        if ended != Ended::default() {
+            self.note(|| format!("the release ends connections: {ended:?}"));
+            self.tell_tombstones();
+        }
+    }
+
+    fn tell_tombstones(&mut self) {
+        let holds = self.holds();
+        for (key, flow) in to_tell(Vm::flows(self), |number| holds.read(number), self.now) {
+            send(self, &key, &flow, None);
+        }
+    }
+
+    /// All holds, as they are now.
+    fn holds(&mut self) -> Holds {
+        let count = self.state().slabs * SLAB_HOLDS;
+        Holds((1..=count).map(|number| self.hold(number).map(|hold| *hold)).collect())
+    }
+}
+
+struct Holds(Vec<Option<hold>>);
+
+impl Holds {
+    /// The hold with this number, from 1; a free one where there is none.
+    fn read(&self, number: u32) -> hold {
+        let at = (number as usize).checked_sub(1);
+        at.and_then(|at| self.0.get(at).copied().flatten()).unwrap_or_default()
+    }
+}
