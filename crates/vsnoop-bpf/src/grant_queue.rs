@@ -7,6 +7,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use vsnoop_flow::types::{
     flow_key, incast_account, incast_grant_result, incast_port, port, port_state,
 };
+use vsnoop_upkeep::grants::{self, Granted};
 
 use crate::error::{Error, Result};
 use crate::inject::Runner;
@@ -69,17 +70,6 @@ pub struct GrantQueue {
     dir: PathBuf,
 }
 
-/// Result of offering a grant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Granted {
-    /// No connection can take one now.
-    None,
-    /// A connection took it; its sender was sent an ACK.
-    Sent,
-    /// The connections that were tried could not take it; others may.
-    Retry,
-}
-
 impl GrantQueue {
     pub(crate) fn open(incast: PortIncast, dir: &Path, ifindex: u32) -> Result<Self> {
         let map = |map: PortMap| {
@@ -101,20 +91,32 @@ impl GrantQueue {
     pub fn incast(&self) -> &PortIncast {
         &self.incast
     }
+}
 
-    /// The next connection: the head of the grant queue or, if that is empty, the first finished
-    /// one.
-    pub fn head(&self) -> Result<Option<flow_key>> {
+/// The calling thread must be in the tap's network namespace to grant.
+impl grants::GrantQueue for &GrantQueue {
+    type Error = Error;
+
+    fn queued(&self) -> u32 {
+        self.incast.queued()
+    }
+
+    fn finished(&self) -> u32 {
+        self.incast.finished()
+    }
+
+    fn grants(&self) -> u32 {
+        self.incast.grants()
+    }
+
+    fn head(&mut self) -> Result<Option<flow_key>> {
         let queue = if self.incast.queued() > 0 { &self.queue } else { &self.finished };
         let what = || format!("read the grant queue of {}", self.dir.display());
         let found = queue.lookup(&[], MapFlags::ANY).map_err(Error::bpf(what()))?;
         Ok(found.and_then(|bytes| flow_key::from_bytes(&bytes)))
     }
 
-    /// Grants the next connection a window, if there is credit. `ack`: a pure ACK of the VM with
-    /// the connection's IP version and VLAN tags. The calling thread must be in the tap's network
-    /// namespace.
-    pub fn grant_next(&self, ack: &[u8]) -> Result<Granted> {
+    fn grant_next(&mut self, ack: &[u8]) -> Result<Granted> {
         let run = self.grant.run(self.ifindex, [0, 0], ack);
         let run =
             run.map_err(Error::bpf(format!("open a window behind {}", self.dir.display())))?;

@@ -17,6 +17,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, ObjectBuilder, ProgramHandle};
+use vsnoop_flow::incast::uplink_rate;
 use vsnoop_flow::types::{self, flow, uplink};
 
 use crate::account::{ProgramInfo, program_info};
@@ -67,12 +68,6 @@ pub struct UplinkSettings {
     pub bits_per_second: u64,
     /// Queue of the last hop before it, bytes.
     pub buffer_bytes: u32,
-}
-
-/// A rate in the hooks' unit: bytes per 2^20 ns; at least 1.
-pub fn uplink_rate(bits_per_second: u64) -> u32 {
-    let bytes = u128::from(bits_per_second) * (1 << 20) / 8 / 1_000_000_000;
-    u32::try_from(bytes).unwrap_or(u32::MAX).max(1)
 }
 
 /// The pins of one uplink, open.

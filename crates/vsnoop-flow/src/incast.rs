@@ -22,6 +22,12 @@ impl types::incast {
     }
 }
 
+/// A rate in the hooks' unit: bytes per 2^20 ns; at least 1.
+pub fn uplink_rate(bits_per_second: u64) -> u32 {
+    let bytes = u128::from(bits_per_second) * (1 << 20) / 8 / 1_000_000_000;
+    u32::try_from(bytes).unwrap_or(u32::MAX).max(1)
+}
+
 /// May this flow be shaped?
 pub fn shapes(f: &flow, u: &uplink) -> bool {
     // SAFETY: all pointers come from live references; the C code keeps none.

@@ -6,16 +6,19 @@
 //! maps, and vsnoop-world with the maps of a simulated kernel, so that simulations run the same
 //! code.
 //!
-//! `connections` has the trait, and the changes of one record that take several accesses;
-//! `segment` builds RSTs, `reset` ends a connection, `tombstones` repeats RSTs, `expiry` removes
-//! records, `held` says how many bytes only the host has, `abandoned` finds connections that no
-//! engine serves, `drain` says how long a release waits, `release` ends those that a release would leave without their bytes, and
-//! `settings` has the policy of a port that is just attached.
+//! - `connections`: the trait, and the changes of one record that take several accesses;
+//! - `segment` builds RSTs, `reset` ends a connection, `tombstones` repeats its RSTs;
+//! - `expiry` removes records, `abandoned` finds connections that no engine serves;
+//! - `held` says how many bytes only the host has, `drain` how long a release waits for them, and
+//!   `release` ends connections that would lose them;
+//! - `grants` opens windows of incast control that no packet opens;
+//! - `settings`: the policy of a port that is just attached.
 
 pub mod abandoned;
 pub mod connections;
 pub mod drain;
 pub mod expiry;
+pub mod grants;
 pub mod held;
 pub mod release;
 pub mod reset;

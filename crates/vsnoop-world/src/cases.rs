@@ -6,7 +6,7 @@ use vsnoop_flow::testing::network::Link;
 
 use crate::guest::Kind;
 use crate::host::Fortune;
-use crate::scenario::{Act, Connection, Machine, Scenario};
+use crate::scenario::{Act, Connection, LastHop, Machine, Scenario};
 use crate::schedule::Schedule;
 
 /// A fault or load of the VM, its connections, or vsnoop.
@@ -35,6 +35,9 @@ pub enum Case {
     EngineKilledForGood,
     /// Several CPUs of the host run the programs at the same time.
     Races,
+    /// Many senders answer at the same time through a last hop with a short queue, incast control
+    /// is on, and the VM stops for this many ms of each 100 ms.
+    Incast(u64),
 }
 
 /// A fifth of the sender's least retransmission timeout.
@@ -58,6 +61,11 @@ impl Case {
             Case::EngineKilled => Some(NOISE_MS + ABSENCE_MS),
             _ => Some(NOISE_MS),
         }
+    }
+
+    /// Is there incast control? Then many senders share a last hop.
+    pub fn has_incast(self) -> bool {
+        matches!(self, Case::Incast(_))
     }
 
     /// All cases.
@@ -88,6 +96,8 @@ impl Case {
             EngineKilled,
             EngineKilledForGood,
             Races,
+            Incast(0),
+            Incast(50),
         ]
     }
 }
@@ -129,6 +139,7 @@ pub(crate) fn machine(kind: Kind) -> Machine {
         gso: kind == Kind::Linux,
         chunks: 1024,
         ahead: u32::MAX,
+        incast: None,
         absence_ms: Some(ABSENCE_MS),
         acts: Vec::new(),
         attached: true,
@@ -141,20 +152,45 @@ pub fn scenario(case: Case, kind: Kind, seed: u64, without: bool) -> Scenario {
     let sizes: &[u64] = match case {
         // Long enough for the fault to occur.
         Case::Frozen(_) | Case::FrozenLong | Case::Lossy(..) => &[300_000, 1_000_000],
+        Case::Incast(_) => &[20_000, 60_000],
         _ => &[1_000, 10_000, 100_000, 300_000, 1_000_000],
     };
     let bytes = sizes[rng.usize(0..sizes.len())];
     let mut connection = connection(kind, bytes, &mut rng);
     let mut machine = machine(kind);
     arrange(case, &mut machine, &mut connection, &mut rng);
+    let (mut connections, mut last_hop) = (vec![connection], None);
+    if case.has_incast() {
+        last_hop = Some(incast(&mut machine, &mut connections, 24, &mut rng));
+    }
     Scenario {
         seed,
         machines: vec![machine],
-        connections: vec![connection],
+        connections,
+        last_hop,
         hostile_ms: 300_000,
         patience_ms: 400_000,
         without,
     }
+}
+
+/// Makes `count` connections of the first one, which begin together, behind a last hop that incast
+/// control knows.
+pub(crate) fn incast(
+    machine: &mut Machine,
+    connections: &mut Vec<Connection>,
+    count: usize,
+    rng: &mut Rng,
+) -> LastHop {
+    let hop = LastHop { mbps: 1_000, queue: [32 << 10, 64 << 10][rng.usize(0..2)] };
+    machine.incast = Some((hop.mbps * 1_000_000, hop.queue));
+    for _ in 1..count {
+        let mut other = connections[0].clone();
+        other.sender.iss = rng.u32(..);
+        other.guest.iss = rng.u32(..);
+        connections.push(other);
+    }
+    hop
 }
 
 /// A connection without faults; the sender has `bytes`.
@@ -259,6 +295,15 @@ fn arrange(case: Case, machine: &mut Machine, connection: &mut Connection, rng: 
             machine.fortune.crash_at = Some(rng.u64(1..400));
             machine.absence_ms = None;
             machine.fortune.schedule = Schedule::Periodic { from: 0, period: 100, stop: 50 };
+        }
+        Case::Incast(stop) => {
+            // Only flows with short round trips are shaped.
+            (connection.to_vm.delay_us, connection.from_vm.delay_us) = (50, 50);
+            // Super-packets are made behind the last hop.
+            connection.sender.units = 1;
+            if stop > 0 {
+                machine.fortune.schedule = Schedule::Periodic { from: 20, period: 100, stop };
+            }
         }
         Case::Races => {
             machine.fortune.races = 300;

@@ -73,6 +73,8 @@ pub struct Port {
     pub attached: bool,
     /// Other CPUs act in the gaps.
     pub racing: bool,
+    /// The uplink, if it has a program: packets for the VM come in by it.
+    pub uplink_ifindex: Option<u32>,
     /// Shapes of all maps of the source, inner maps included.
     shapes: Vec<Shape>,
     maps: Vec<Map>,
@@ -185,6 +187,7 @@ impl Port {
             now: 1,
             attached: true,
             racing: false,
+            uplink_ifindex: None,
             shapes: shapes.collect(),
             maps: Vec::new(),
             variables: Vec::new(),
@@ -230,6 +233,15 @@ impl Port {
     fn own(&self, name: &str) -> usize {
         let found = map(name);
         self.maps[found].inner(&SLOT.to_le_bytes()).map_or(found, |inner| inner as usize)
+    }
+
+    /// The record of the uplink, which incast control uses.
+    pub fn uplink(&mut self) -> &mut types::uplink {
+        let found = native::globals().iter().position(|global| name_of(global.name) == "uplink");
+        let value = &mut self.variables[found.expect("the programs have it")];
+        assert_eq!(value.bytes().len(), size_of::<types::uplink>());
+        // SAFETY: a whole record, aligned; types of C may have any value.
+        unsafe { &mut *value.as_mut_ptr().cast() }
     }
 
     /// A copy of it.
@@ -337,6 +349,13 @@ impl Port {
         assert_eq!(inner.shape.value_size, size_of::<T>(), "what is in {outer} has another type");
         // SAFETY: a value of the map, which stays while the map is borrowed.
         inner.lookup(&[0; 4], 0).map(|value| unsafe { &mut *value.cast() })
+    }
+
+    /// A packet comes in by the uplink, whose program counts it.
+    pub fn comes_in(&mut self, frame: &mut Frame) {
+        let Some(ifindex) = self.uplink_ifindex.filter(|_| self.attached) else { return };
+        self.run(Program::Uplink, frame, &mut |_, _| {});
+        frame.ingress_ifindex = ifindex;
     }
 
     /// A packet leaves the host for the VM.

@@ -227,6 +227,12 @@ impl Map {
         if remove { values.pop_front() } else { values.front().cloned() }
     }
 
+    /// The first value of a queue, which stays.
+    pub fn front(&self) -> Option<&[u8]> {
+        let Entries::Queue { values } = &self.entries else { return None };
+        values.front().map(Vec::as_slice)
+    }
+
     /// `flags`: as of bpf_ringbuf_output().
     pub fn ring(&mut self, record: &[u8], flags: u64) -> i64 {
         let Entries::Ring { records, bytes, is_woken } = &mut self.entries else { return EINVAL };

@@ -45,10 +45,20 @@ pub struct Machine {
     /// Quota of the hold, chunks.
     pub chunks: u32,
     pub ahead: u32,
+    /// Incast control of the uplink's rate and queue (bits per second and bytes); none: off.
+    pub incast: Option<(u64, u32)>,
     /// Time from the death of an engine to the next one, ms; none: there is none.
     pub absence_ms: Option<u64>,
     pub acts: Vec<(u64, Act)>,
     pub attached: bool,
+}
+
+/// The last hop before the uplink of all hosts: a link with a queue that drops what does not fit.
+#[derive(Clone, Debug)]
+pub struct LastHop {
+    pub mbps: u64,
+    /// Length of its queue, bytes.
+    pub queue: u32,
 }
 
 #[derive(Clone, Debug)]
@@ -58,6 +68,8 @@ pub struct Scenario {
     pub connections: Vec<Connection>,
     /// After this time there are no more faults, ms.
     pub hostile_ms: u64,
+    /// Between network and hosts.
+    pub last_hop: Option<LastHop>,
     /// A connection that has not ended by then hangs, ms.
     pub patience_ms: u64,
     /// Without vsnoop: the same world with no program on any port.

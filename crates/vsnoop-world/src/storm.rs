@@ -8,7 +8,7 @@ use fastrand::Rng;
 use vsnoop_flow::testing::end::End;
 use vsnoop_flow::testing::network::Link;
 
-use crate::cases::{end, machine};
+use crate::cases::{end, incast, machine};
 use crate::guest::Kind;
 use crate::scenario::{Act, Connection, Scenario};
 use crate::schedule::Schedule;
@@ -16,6 +16,9 @@ use crate::schedule::Schedule;
 /// How long the storm lasts, and how long everything may take, ms.
 const STORM_MS: u64 = 3_000;
 const PATIENCE_MS: u64 = 900_000;
+
+/// One storm in so many has several senders behind a last hop, and incast control.
+const INCAST: u32 = 6;
 
 fn one_in(rng: &mut Rng, many: u32) -> bool {
     rng.u32(0..many) == 0
@@ -142,18 +145,28 @@ pub fn scenario(kind: Kind, seed: u64) -> Scenario {
     // (docs/limits.md).
     let ahead = [0, 100_000, u32::MAX][rng.usize(0..3)];
     machine.ahead = if kind == Kind::Lwip && !machine.acts.is_empty() { 0 } else { ahead };
+    let (mut connections, mut last_hop) = (vec![connection], None);
+    if one_in(rng, INCAST) {
+        let count = rng.usize(2..6);
+        last_hop = Some(incast(&mut machine, &mut connections, count, rng));
+        for connection in &mut connections[1..] {
+            connection.start_ms = rng.u64(0..20);
+            connection.abort = None;
+        }
+    }
     Scenario {
         seed,
         machines: vec![machine],
-        connections: vec![connection],
+        connections,
+        last_hop,
         hostile_ms: STORM_MS,
         patience_ms: PATIENCE_MS,
         without: false,
     }
 }
 
-/// Does an end abort? A peer that gets nothing at that moment, and sends nothing, never learns of
-/// it.
-pub fn is_aborted(sc: &Scenario) -> bool {
-    sc.connections[0].abort.is_some()
+/// Does an end of connection `c` abort it? A peer that gets nothing at that moment, and sends
+/// nothing, never learns of it.
+pub fn is_aborted(sc: &Scenario, c: usize) -> bool {
+    sc.connections[c].abort.is_some()
 }

@@ -6,6 +6,7 @@ use std::convert::Infallible;
 use vsnoop_flow::types::*;
 use vsnoop_upkeep::abandoned::abandoned;
 use vsnoop_upkeep::expiry::expire;
+use vsnoop_upkeep::grants::{self, GrantQueue, Granted, PORT_GRANTS, Rounds};
 use vsnoop_upkeep::held;
 use vsnoop_upkeep::release::{Ended, entomb_held, to_tell};
 use vsnoop_upkeep::reset::{reset, send};
@@ -23,6 +24,7 @@ const DRAIN_NS: u64 = (drain::TIMEOUT_S * 1e9) as u64;
 #[derive(Clone, Debug, Default)]
 pub struct Upkeep {
     tombstones: Tombstones,
+    grants: Option<Rounds>,
     /// Connections that user space reset, by reason.
     pub counted: [u64; reset_reason::RESET_REASONS as usize],
 }
@@ -104,13 +106,19 @@ impl Vm {
     pub fn helper(&mut self) {
         let now = self.now;
         let flows = Vm::flows(self);
-        let mut gone = 0;
-        let Ok(()) = expire(self, &flows, now, |_| {
-            gone += 1;
+        let mut gone = Vec::new();
+        let Ok(()) = expire(self, &flows, now, |flow| {
+            gone.push(*flow);
             Ok::<(), Infallible>(())
         });
-        if gone > 0 {
-            self.note(|| format!("the helper removes {gone} records"));
+        for mut flow in gone {
+            self.note(|| "the helper removes a record".into());
+            // As vsnoop_bpf::Uplink::forget().
+            if flow.incast.is_shaped() {
+                let mut uplink = *self.port.uplink();
+                vsnoop_flow::incast::end(&mut flow, &mut uplink, &mut self.state().incast);
+                *self.port.uplink() = uplink;
+            }
         }
         for (key, flow) in self.upkeep.tombstones.due(&flows, now) {
             send(self, &key, &flow, None);
@@ -121,6 +129,24 @@ impl Vm {
             self.note(|| "the helper resets a connection that no engine serves".into());
             let Ok(_) = reset(self, &key, &flow, reset_reason::RESET_ENGINE_GONE, None, now);
         }
+    }
+
+    /// The helper opens windows that no packet opens. Returns when it does so again; none without
+    /// incast control.
+    pub fn open_windows(&mut self) -> Option<u64> {
+        self.port.uplink_ifindex?;
+        let now = self.now;
+        let mut rounds = self.upkeep.grants.take().unwrap_or_else(|| Rounds::new(now));
+        let offered = rounds.serve(self, PORT_GRANTS, now, |vm, most| {
+            let Ok(offered) = grants::grant(vm, most);
+            offered
+        });
+        if offered > 0 {
+            self.note(|| format!("the helper offers {offered} grants"));
+        }
+        let next = now + rounds.period_ns();
+        self.upkeep.grants = Some(rounds);
+        Some(next)
     }
 
     /// Does a drain that began at `since` end now?
@@ -156,6 +182,41 @@ impl Vm {
     fn holds(&mut self) -> Holds {
         let count = self.state().slabs * SLAB_HOLDS;
         Holds((1..=count).map(|number| self.hold(number).map(|hold| *hold)).collect())
+    }
+}
+
+impl GrantQueue for Vm {
+    type Error = Infallible;
+
+    fn queued(&self) -> u32 {
+        self.port.shared_now().state.incast.own.queued as u32
+    }
+
+    fn finished(&self) -> u32 {
+        let incast = self.port.shared_now().state.incast;
+        (incast.shut + incast.idle) as u32
+    }
+
+    fn grants(&self) -> u32 {
+        self.port.shared_now().state.incast.grants
+    }
+
+    fn head(&mut self) -> Result<Option<flow_key>, Infallible> {
+        let queue = if self.queued() > 0 { "grant_queue" } else { "finished_queue" };
+        let found = self.port.map(queue).front();
+        // SAFETY: the queue has keys, which may have any value.
+        Ok(found.map(|bytes| unsafe { bytes.as_ptr().cast::<flow_key>().read_unaligned() }))
+    }
+
+    fn grant_next(&mut self, ack: &[u8]) -> Result<Granted, Infallible> {
+        let mut frame = Frame::new(ack.to_vec());
+        self.port.now = self.now;
+        let result = self.port.test_run(Program::Grant, &mut frame, &mut |_, _| {});
+        Ok(match result as u32 {
+            incast_grant_result::GRANT_SENT => Granted::Sent,
+            incast_grant_result::GRANT_RETRY => Granted::Retry,
+            _ => Granted::None,
+        })
     }
 }
 

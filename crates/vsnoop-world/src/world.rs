@@ -4,6 +4,7 @@
 //! failure can be replayed. `VSNOOP_TRACE=1` prints every segment.
 
 use fastrand::Rng;
+use vsnoop_flow::incast::uplink_rate;
 use vsnoop_flow::testing::clock::{Events, MS, START};
 use vsnoop_flow::testing::segment::*;
 use vsnoop_flow::testing::tcp::{State, Tcp};
@@ -19,10 +20,15 @@ use crate::scenario::{Act, Scenario};
 use crate::wire::{self, Path};
 
 const MAX_STEPS: u64 = 20_000_000;
+/// The interface by which packets for VMs come in.
+const UPLINK: u32 = 3;
 
 #[derive(Debug)]
 enum Event {
     Open(usize),
+    /// It arrives at the last hop.
+    AtLastHop(usize, Seg),
+    LeavesLastHop(usize, Seg),
     AtHost(usize, Seg),
     AtSender(usize, Seg),
     SenderTimer(usize),
@@ -31,6 +37,7 @@ enum Event {
     VmTimer(usize),
     Act(usize, Act),
     Helper(usize),
+    OpensWindows(usize),
     Drains(usize),
     EngineStarts(usize),
     EngineRuns(usize),
@@ -60,6 +67,9 @@ pub struct Outcome {
     pub steps: u64,
     pub engine_steps: u64,
     pub crashes: u64,
+    /// Segments that the last hop dropped, and grants of incast control.
+    pub dropped: u64,
+    pub grants: u64,
     /// Reasons, where a connection hung or was reset.
     pub summary: String,
 }
@@ -91,9 +101,26 @@ pub struct World {
     events: Events<Event>,
     connections: Vec<Connection>,
     machines: Vec<Machine>,
+    /// Bytes in the queue of the last hop, and until when it is busy.
+    queued: u32,
+    busy_until: u64,
+    dropped: u64,
     steps: u64,
     crashes: u64,
     trace: bool,
+}
+
+/// Bytes of a frame without its payload, and what it takes on the wire beside it.
+const HEADERS: u32 = 66;
+const WIRE: u32 = 24;
+
+fn segments(s: &Seg) -> u32 {
+    if s.unit == 0 { 1 } else { s.len().div_ceil(s.unit.into()).max(1) }
+}
+
+/// Bytes that a segment, or the segments of a super-packet, take in a queue.
+fn frame_bytes(s: &Seg) -> u32 {
+    s.len() + segments(s) * HEADERS
 }
 
 impl World {
@@ -152,6 +179,9 @@ impl World {
             events: Events::default(),
             connections: connections.collect(),
             machines: machines.collect(),
+            queued: 0,
+            busy_until: 0,
+            dropped: 0,
             steps: 0,
             crashes: 0,
             trace: std::env::var_os("VSNOOP_TRACE").is_some(),
@@ -270,7 +300,18 @@ impl World {
             stats = found.map(|stats| *stats).unwrap_or_default();
         }
         let engine_steps = self.machines.iter().map(|m| m.served.vm.steps).sum();
-        Outcome { ends, stats, steps: self.steps, engine_steps, crashes: self.crashes, summary }
+        let granted = |m: &Machine| u64::from(m.served.vm.port.shared_now().state.incast.grants);
+        let grants = self.machines.iter().map(granted).sum();
+        Outcome {
+            ends,
+            stats,
+            steps: self.steps,
+            engine_steps,
+            crashes: self.crashes,
+            dropped: self.dropped,
+            grants,
+            summary,
+        }
     }
 
     pub fn summary(&self) -> String {
@@ -313,6 +354,11 @@ impl World {
                     self.connections[c].sender.open(self.now);
                 }
             }
+            Event::AtLastHop(c, s) => self.at_last_hop(c, s),
+            Event::LeavesLastHop(c, s) => {
+                self.queued -= frame_bytes(&s);
+                self.at_host(c, &s);
+            }
             Event::AtHost(c, s) => self.at_host(c, &s),
             Event::AtSender(c, s) => {
                 self.note(|| format!("{c}      sender < {}", brief(&s)));
@@ -350,6 +396,7 @@ impl World {
             }
             Event::Act(m, act) => self.act(m, act),
             Event::Helper(m) => self.helper(m),
+            Event::OpensWindows(m) => self.opens_windows(m),
             Event::Drains(m) => self.drains(m),
             Event::EngineStarts(m) => {
                 if !self.machines[m].served.start_engine(self.now) {
@@ -382,6 +429,21 @@ impl World {
         }
     }
 
+    /// Queues the segment, or drops it.
+    fn at_last_hop(&mut self, c: usize, s: Seg) {
+        let hop = self.sc.last_hop.as_ref().expect("there is a last hop");
+        let bytes = frame_bytes(&s);
+        if self.queued + bytes > hop.queue {
+            self.note(|| format!("{c}  the last hop drops {}", brief(&s)));
+            self.dropped += 1;
+            return;
+        }
+        self.queued += bytes;
+        let wire_ns = u64::from(bytes + segments(&s) * WIRE) * 8_000 / hop.mbps;
+        self.busy_until = self.busy_until.max(self.now) + wire_ns;
+        self.events.at(self.busy_until, Event::LeavesLastHop(c, s));
+    }
+
     fn at_host(&mut self, c: usize, s: &Seg) {
         self.note(|| format!("{c}  host < {}", brief(s)));
         let connection = &self.connections[c];
@@ -397,6 +459,7 @@ impl World {
         if self.sc.seed.is_multiple_of(3) {
             frame.linear = self.rng.u32(14..=frame.bytes.len() as u32);
         }
+        vm.port.comes_in(&mut frame);
         let fate = vm.egress(frame);
         vm.note(|| format!("{c}  to_vm: {fate:?}"));
         let newest = vm.port.ring.back();
@@ -425,6 +488,7 @@ impl World {
                         }
                     }
                     self.events.at(self.now, Event::EngineStarts(m));
+                    self.events.at(self.now, Event::OpensWindows(m));
                 }
                 machine.detaching = None;
                 machine.served.vm.policy().run = port_run::PORT_ACTIVE;
@@ -446,6 +510,15 @@ impl World {
             return;
         }
         machine.served.vm.helper();
+    }
+
+    fn opens_windows(&mut self, m: usize) {
+        let vm = &mut self.machines[m].served.vm;
+        if vm.port.attached
+            && let Some(next) = vm.open_windows()
+        {
+            self.events.at(next, Event::OpensWindows(m));
+        }
     }
 
     /// A detach waits, and then takes the port off.
@@ -513,7 +586,11 @@ impl World {
         let link = if to_vm { &connection.to_vm } else { &connection.from_vm };
         let (hostile, ecn) = (self.hostile(), self.connections[c].sender.ecn);
         for (delay, s) in link.carry(s, hostile, ecn, &mut self.rng) {
-            let event = if to_vm { Event::AtHost(c, s) } else { Event::AtSender(c, s) };
+            let event = match self.sc.last_hop {
+                _ if !to_vm => Event::AtSender(c, s),
+                Some(_) => Event::AtLastHop(c, s),
+                None => Event::AtHost(c, s),
+            };
             self.events.at(self.now + delay, event);
         }
     }
@@ -551,4 +628,12 @@ fn attach_settings(served: &mut Served, machine: &crate::scenario::Machine) {
     policy.run = port_run::PORT_ACTIVE;
     policy.hold_chunks = machine.chunks;
     policy.ahead = machine.ahead;
+    if let Some((bits_per_second, buffer)) = machine.incast {
+        let port = &mut served.vm.port;
+        port.uplink_ifindex = Some(UPLINK);
+        let uplink = port.uplink();
+        uplink.rate = uplink_rate(bits_per_second);
+        uplink.buffer = buffer;
+        uplink.ways[0] = UPLINK;
+    }
 }

@@ -40,6 +40,7 @@ fn run(kind: Kind) -> Vec<String> {
         }
         let (mut with_ms, mut without_ms) = (Vec::new(), Vec::new());
         let (mut early, mut crashes) = (0, 0);
+        let (mut grants, mut dropped, mut dropped_without) = (0, 0, 0);
         for seed in 0..seeds {
             if number("VSNOOP_ONLY").is_some_and(|only| only != seed) {
                 continue;
@@ -58,6 +59,9 @@ fn run(kind: Kind) -> Vec<String> {
             };
             early += with.stats.early_acks;
             crashes += with.crashes;
+            grants += with.grants;
+            dropped += with.dropped;
+            dropped_without += without.dropped;
             for (&(end, took), &(end_without, took_without)) in with.ends.iter().zip(&without.ends)
             {
                 let is_excused = end == Ending::Reset && case.may_be_reset();
@@ -74,6 +78,12 @@ fn run(kind: Kind) -> Vec<String> {
         println!(
             "{kind:?} {name}: {with_ms} ms, without {without_ms} ms, {early} early ACKs, {crashes} crashes"
         );
+        if case.has_incast() {
+            println!("  {dropped} drops, without {dropped_without}, {grants} grants");
+            if grants == 0 || dropped >= dropped_without / 4 {
+                wrong.push(format!("{kind:?} {name}: the last hop drops {dropped} segments"));
+            }
+        }
         if case.delay_ms().is_some_and(|delay_ms| with_ms > without_ms * 13 / 10 + delay_ms) {
             wrong.push(format!("{kind:?} {name}: {with_ms} ms instead of {without_ms}"));
         }

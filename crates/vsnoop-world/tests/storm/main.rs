@@ -21,12 +21,11 @@ const FEW: u64 = 1_500;
 /// Runs one storm; an error says what failed.
 fn run(kind: Kind, seed: u64) -> Result<(), String> {
     let sc = scenario(kind, seed);
-    let is_excused = is_aborted(&sc);
     let name = format!("VSNOOP_STORM={kind:?}:{seed} VSNOOP_TRACE=1");
     let world = AssertUnwindSafe(|| World::new(sc.clone()).run());
     let with = catch_unwind(world).map_err(|_| format!("a check failed: {name}"))?;
     for (c, &(end, _)) in with.ends.iter().enumerate() {
-        if matches!(end, Ending::Exact | Ending::CutShort) || is_excused {
+        if matches!(end, Ending::Exact | Ending::CutShort) || is_aborted(&sc, c) {
             continue;
         }
         let mut without = sc.clone();

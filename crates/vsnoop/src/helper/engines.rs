@@ -3,7 +3,8 @@
 //! While a port has a hold, an engine must run (crates/vsnoop/src/engine): one that ended is
 //! started again, one that hangs is killed first. Without a sign of life for a second the hooks do
 //! not rely on the engine; the held bytes stay there for the next one. Only if no engine runs for
-//! long (its program is gone, say) are connections reset (`vsnoop_upkeep::abandoned`). The engine in turn keeps the helper running.
+//! long (its program is gone, say) are connections reset (`vsnoop_upkeep::abandoned`). The engine
+//! in turn keeps the helper running.
 
 use std::time::{Duration, Instant};
 
@@ -20,6 +21,7 @@ use crate::background::{self, Role};
 
 /// An engine without a sign of life for so long hangs.
 const HANGS: Duration = Duration::from_secs(3);
+
 type Entry = (flow_key, flow);
 
 #[derive(Debug, Default)]

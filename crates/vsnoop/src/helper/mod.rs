@@ -31,6 +31,7 @@ use anyhow::Result;
 use vsnoop_host::error::Unfit;
 use vsnoop_host::ports;
 use vsnoop_host::priority::Priority;
+use vsnoop_upkeep::LOOK_NS;
 
 use crate::background::{self, Instance, Role};
 use crate::cli;
@@ -38,7 +39,7 @@ use crate::error::unfit;
 use monitor::Monitor;
 
 /// Interval of looks at the flows.
-const PERIOD: Duration = Duration::from_nanos(vsnoop_upkeep::LOOK_NS);
+const PERIOD: Duration = Duration::from_nanos(LOOK_NS);
 /// How long the helper runs without a port, in case another one comes.
 const LINGER: Duration = Duration::from_secs(2);
 /// With very many flows a look takes long: it may take 1/CPU_PART of a CPU.
