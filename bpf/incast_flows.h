@@ -50,8 +50,7 @@ static __always_inline bool incast_began_beside(const struct port *port, const s
 static __always_inline enum incast_waiting open_window(struct port *port, struct flow *f,
 						       const struct segment *vm, __u64 now)
 {
-	enum incast_waiting waits =
-		incast_open(f, &uplink, &port->state.incast, incast_reason(f, vm), now);
+	enum incast_waiting waits = incast_open_for(f, &uplink, &port->state.incast, vm, now);
 
 	incast_note_shown(f, vm, now);
 	return waits;

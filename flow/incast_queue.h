@@ -189,6 +189,35 @@ static __always_inline enum incast_waiting incast_open(struct flow *f, struct up
 	return INCAST_QUEUED;
 }
 
+/* Before the VM's segment `vm` passes: counts data that the VM acknowledges, and that were not
+ * counted when they came, because the hooks did not expect the VM to accept them (their ACK was
+ * older than SND.UNA, say). Otherwise their credit would stay outstanding, and a sender that has
+ * used up its window so would wait for ever. Returns whether there were any. */
+static __always_inline bool incast_catch_up(struct flow *f, struct uplink *u,
+					    struct incast_port *port, const struct segment *vm)
+{
+	struct incast *i = &f->incast;
+	struct seq most = seq_max(f->right_edge, seq_max(f->adv_edge, i->edge));
+
+	if (!flow_is_shaped(f) || f->flags & FLOW_F_FIN_SENDER || !(vm->tcp_flags & TCP_ACK) ||
+	    !seq_gt(vm->ack, i->received) || seq_gt(vm->ack, most))
+		return false;
+	incast_move(f, u, port, vm->ack, seq_max(i->edge, vm->ack));
+	return true;
+}
+
+/* incast_open() for the ACK of the VM's segment `vm`; null: because of the sender's data. */
+static __always_inline enum incast_waiting incast_open_for(struct flow *f, struct uplink *u,
+							   struct incast_port *port,
+							   const struct segment *vm, __u64 now)
+{
+	enum incast_why why = incast_reason(f, vm);
+
+	if (vm && incast_catch_up(f, u, port, vm) && why == INCAST_NO_REASON)
+		why = INCAST_DATA;
+	return incast_open(f, u, port, why, now);
+}
+
 static __always_inline bool incast_somebody_waits(const struct incast_port *port)
 {
 	return port->own.queued > 0 || port->shut > 0 || port->idle > 0;

@@ -116,10 +116,7 @@ pub fn open(
     now: u64,
 ) -> types::incast_waiting::Type {
     // SAFETY: as in shapes(); null is allowed.
-    unsafe {
-        let why = types::incast_reason(f, vm.map_or(null(), from_ref));
-        types::incast_open(f, u, port, why, now)
-    }
+    unsafe { types::incast_open_for(f, u, port, vm.map_or(null(), from_ref), now) }
 }
 
 /// Begins to measure a round trip with an ACK to the sender. `vm`: the VM's segment with the ACK.
