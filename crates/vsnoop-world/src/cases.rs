@@ -161,7 +161,7 @@ pub fn scenario(case: Case, kind: Kind, seed: u64, without: bool) -> Scenario {
     arrange(case, &mut machine, &mut connection, &mut rng);
     let (mut connections, mut last_hop) = (vec![connection], None);
     if case.has_incast() {
-        last_hop = Some(incast(&mut machine, &mut connections, 24, &mut rng));
+        last_hop = Some(incast(&mut machine, &mut connections, 8, &mut rng));
     }
     Scenario {
         seed,
@@ -302,7 +302,8 @@ fn arrange(case: Case, machine: &mut Machine, connection: &mut Connection, rng: 
             // Super-packets are made behind the last hop.
             connection.sender.units = 1;
             if stop > 0 {
-                machine.fortune.schedule = Schedule::Periodic { from: 20, period: 100, stop };
+                let from = rng.u64(0..5);
+                machine.fortune.schedule = Schedule::Periodic { from, period: 100, stop };
             }
         }
         Case::Races => {

@@ -18,7 +18,7 @@ const STORM_MS: u64 = 3_000;
 const PATIENCE_MS: u64 = 900_000;
 
 /// One storm in so many has several senders behind a last hop, and incast control.
-const INCAST: u32 = 6;
+const INCAST: u32 = 8;
 
 fn one_in(rng: &mut Rng, many: u32) -> bool {
     rng.u32(0..many) == 0
@@ -147,7 +147,7 @@ pub fn scenario(kind: Kind, seed: u64) -> Scenario {
     machine.ahead = if kind == Kind::Lwip && !machine.acts.is_empty() { 0 } else { ahead };
     let (mut connections, mut last_hop) = (vec![connection], None);
     if one_in(rng, INCAST) {
-        let count = rng.usize(2..6);
+        let count = rng.usize(2..4);
         last_hop = Some(incast(&mut machine, &mut connections, count, rng));
         for connection in &mut connections[1..] {
             connection.start_ms = rng.u64(0..20);

@@ -49,8 +49,7 @@ unsigned int lwip_vm_random(void);
 #define LWIP_HOOK_TCP_ISN(local, local_port, remote, remote_port) lwip_vm_random()
 
 #define MEM_SIZE (1024 * 1024)
-#define MEMP_NUM_TCP_PCB 32
-#define MEMP_NUM_TCP_PCB_LISTEN 32
+#define MEMP_NUM_TCP_PCB 16
 #define MEMP_NUM_TCP_SEG 1024
 #define MEMP_NUM_PBUF 1024
 #define PBUF_POOL_SIZE 512

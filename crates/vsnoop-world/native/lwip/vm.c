@@ -24,7 +24,7 @@ static void *pristine;
 
 #include "vm.h"
 
-#define ENDS 32
+#define ENDS 8
 #define MTU 1500
 /* TCP's largest window with TCP_RCV_SCALE. */
 #define UNREAD (0xffff << TCP_RCV_SCALE)

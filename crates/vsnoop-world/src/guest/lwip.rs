@@ -104,6 +104,14 @@ struct Conn {
     application: Application,
 }
 
+impl Conn {
+    /// Has the application a connection, or something to read?
+    fn can_act(&self) -> bool {
+        let state = self.socket.state();
+        state.is_open || state.unread > 0
+    }
+}
+
 /// The index of an end in vm.c.
 #[derive(Clone, Copy, Debug)]
 struct Socket(u32);
@@ -198,11 +206,8 @@ impl Lwip {
 
     /// Runs the applications' due actions.
     fn act(&mut self, now: u64) {
-        for end in &mut self.ends {
-            let state = end.socket.state();
-            if state.is_open || state.unread > 0 {
-                end.application.act(&mut end.socket, now);
-            }
+        for end in self.ends.iter_mut().filter(|end| end.can_act()) {
+            end.application.act(&mut end.socket, now);
         }
     }
 }
@@ -245,7 +250,7 @@ impl Guest for Lwip {
             u32::MAX => None,
             wait => Some(START + (u64::from(millis(now)) + u64::from(wait)) * MS),
         };
-        let application = self.ends.iter();
+        let application = self.ends.iter().filter(|end| end.can_act());
         let application = application.filter_map(|end| end.application.next_act(&end.socket, now));
         timer.into_iter().chain(application).min().map(|at| at.max(now + 1_000))
     }
