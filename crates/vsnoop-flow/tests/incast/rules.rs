@@ -773,3 +773,25 @@ fn counters_near_their_limits() {
     }
     assert_eq!(rate_of(1_000), 131_072);
 }
+
+#[test]
+fn data_with_an_old_ack_are_counted_once_the_vm_acknowledges_them() {
+    let mut c = Case::with(40);
+    c.p().flows = 40;
+    c.i(0).window = 2 * LEAST;
+    c.vm(0, 100);
+    let shown = c.outstanding(0) / UNIT * UNIT;
+    assert!(shown >= MSS);
+    // The segment was overtaken by an ACK of the VM's data.
+    let mut s = c.segment(0, 0, shown);
+    s.ack = s.ack.add(0u32.wrapping_sub(50));
+    c.f(0).snd_una = c.f(0).snd_nxt;
+    assert!(c.host.to_vm(0, &s, c.now).delivered);
+    assert_eq!(c.i(0).received, at(0), "the VM might refuse it");
+    c.f(0).high_seq = at(shown);
+    c.vm(0, 0);
+    let open = c.outstanding(0);
+    let waiting = u32::from(c.i(0).waiting);
+    assert_eq!(c.i(0).received, at(shown));
+    assert!(open >= MSS || waiting == incast_waiting::INCAST_QUEUED, "nothing would open it");
+}
