@@ -9,8 +9,10 @@ use vsnoop_hold::{
     Clock, Device, Engine, Host, Memory, RETRY_NS, Reason, Reclaimed, Sent, Slice, TICK_NS, Urgency,
 };
 use vsnoop_packet::vnet::VNET_BYTES;
+use vsnoop_upkeep::grants::Rounds;
 use vsnoop_upkeep::reset::{self, GivenUp};
 use vsnoop_upkeep::settings;
+use vsnoop_upkeep::tombstones::Tombstones;
 
 use crate::frame::{Frame, Summed};
 use crate::guest::Guest;
@@ -18,7 +20,6 @@ use crate::kernel::{Fate, Port};
 use crate::layout;
 use crate::native::Program;
 use crate::schedule::Schedule;
-use crate::upkeep::Upkeep;
 use crate::wire::{self, Path};
 
 /// Mark of the engine's frames (bpf/reply.h).
@@ -89,8 +90,16 @@ pub struct Vm {
     /// Highest ACK of a sender in the ring, by connection.
     acked: Vec<Option<u32>>,
     pub resets: Vec<(usize, Reason)>,
-    /// What the helper does.
     pub upkeep: Upkeep,
+}
+
+/// What user space knows of a port from one look to the next (upkeep.rs).
+#[derive(Clone, Debug, Default)]
+pub struct Upkeep {
+    pub tombstones: Tombstones,
+    pub grants: Option<Rounds>,
+    /// Connections that user space reset, by reason.
+    pub counted: [u64; reset_reason::RESET_REASONS as usize],
 }
 
 impl Vm {

@@ -10,7 +10,6 @@ use vsnoop_upkeep::grants::{self, GrantQueue, Granted, PORT_GRANTS, Rounds};
 use vsnoop_upkeep::held;
 use vsnoop_upkeep::release::{Ended, entomb_held, to_tell};
 use vsnoop_upkeep::reset::{reset, send};
-use vsnoop_upkeep::tombstones::Tombstones;
 use vsnoop_upkeep::{Connections, drain};
 
 use crate::frame::Frame;
@@ -19,15 +18,6 @@ use crate::maps;
 use crate::native::Program;
 
 const DRAIN_NS: u64 = (drain::TIMEOUT_S * 1e9) as u64;
-
-/// What user space knows of a port from one look to the next.
-#[derive(Clone, Debug, Default)]
-pub struct Upkeep {
-    tombstones: Tombstones,
-    grants: Option<Rounds>,
-    /// Connections that user space reset, by reason.
-    pub counted: [u64; reset_reason::RESET_REASONS as usize],
-}
 
 impl Connections for Vm {
     type Error = Infallible;
