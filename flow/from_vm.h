@@ -98,7 +98,7 @@ flow_abandon(struct flow *f, struct hold *h, const struct segment *s, struct out
 	out->events |= EVENT_ABANDONED;
 	out->ack.seq = s->ack;
 	out->ack.ack = f->snd_nxt;
-	flow_fill_way(f, &out->ack);
+	flow_fill_route(f, &out->ack);
 	return FROM_VM_RESET_BOTH;
 }
 
@@ -317,7 +317,7 @@ flow_from_vm(struct flow *f, struct hold *h, const struct segment *s, const stru
 	if (f->mode == FLOW_RESET) {
 		out->ack.seq = s->ack;
 		out->ack.ack = end;
-		flow_fill_way(f, &out->ack);
+		flow_fill_route(f, &out->ack);
 		return FROM_VM_RESET;
 	}
 	if (!(s->tcp_flags & TCP_ACK))

@@ -20,7 +20,7 @@
  *                     hole are forgotten, because the flow could not drain with them.
  *
  * A segment that the VM does not get may still have an ACK of the VM's data, or a window update.
- * These go to the VM at once, as a pure ACK (EVENT_NEWS, hold_news()).
+ * These go to the VM at once, as a pure ACK (EVENT_SENDER_ACK, hold_fill_sender_ack()).
  *
  * hold_to_vm() decides about a segment. With TO_VM_KEEP it has claimed the chain (`claimed`); the
  * caller copies, hands over according to out->hand, and calls flow_kept(), which moves NEXT_SEQ and
@@ -140,21 +140,21 @@ static __always_inline bool hold_is_drained(const struct flow *f, const struct h
 static __always_inline void hold_sync(struct flow *f, struct hold *h, const struct port_state *port,
 				      const struct policy *p, __u64 now)
 {
-	struct seq released = h->released;
+	struct seq handed = h->handed;
 
 	if (!hold_engine_lives(port, now))
 		h->rcv_win = 0;
 	/* Ranges may be dropped: the sender keeps SACKed data (RFC 2018, section 8). */
-	if (p->run != PORT_ACTIVE || !hold_engine_lives(port, now))
+	if (p->run != PORT_ACCELERATE || !hold_engine_lives(port, now))
 		h->range_count = 0;
 	if (f->mode != FLOW_HOLDING)
 		return;
-	if (seq_gt(released, f->high_seq) &&
-	    seq_le(released, seq_add(h->tail, !!(h->flags & HOLD_FIN)))) {
+	if (seq_gt(handed, f->high_seq) &&
+	    seq_le(handed, seq_add(h->tail, !!(h->flags & HOLD_FIN)))) {
 		/* Before that the VM had no backlog. */
-		if (seq_le(f->high_seq, f->vm_seq) && h->released_ns > f->progress_ns)
-			f->progress_ns = h->released_ns;
-		f->high_seq = released;
+		if (seq_le(f->high_seq, f->vm_seq) && h->handed_ns > f->progress_ns)
+			f->progress_ns = h->handed_ns;
+		f->high_seq = handed;
 	}
 	/* If only the FIN is left, no engine is needed: the sender repeats it. */
 	if (seq_ge(f->high_seq, h->tail) && !hold_engine_lives(port, now))
@@ -162,8 +162,8 @@ static __always_inline void hold_sync(struct flow *f, struct hold *h, const stru
 	if (!hold_is_drained(f, h))
 		return;
 	/* The VM has seen the engine's TSval, which may be that of a later segment. */
-	if ((__s32)(h->released_tsval - f->ts_recent) > 0)
-		f->ts_recent = h->released_tsval;
+	if ((__s32)(h->handed_tsval - f->ts_recent) > 0)
+		f->ts_recent = h->handed_tsval;
 	f->mode = h->flags & HOLD_FIN || f->flags & FLOW_F_ECE ? FLOW_UNEXPECTED_SEQ : FLOW_ACTIVE;
 	h->since_ns = 0;
 }
@@ -190,7 +190,7 @@ static __always_inline bool hold_is_abandoned(const struct flow *f, const struct
 static __always_inline bool hold_note_sender(const struct flow *f, struct hold *h,
 					     const struct segment *s)
 {
-	bool news = false;
+	bool has_new_ack = false;
 
 	if (!(s->tcp_flags & TCP_ACK) || seq_gt(s->ack, f->snd_nxt))
 		return false;
@@ -202,34 +202,34 @@ static __always_inline bool hold_note_sender(const struct flow *f, struct hold *
 		return false;
 	if (seq_gt(s->seq, h->sender_seq) ||
 	    (seq_eq(s->seq, h->sender_seq) && seq_ge(s->ack, h->snd_una))) {
-		news = h->sender_window != s->window;
+		has_new_ack = h->sender_window != s->window;
 		h->sender_seq = s->seq;
 		h->sender_window = s->window;
 	}
 	if (seq_gt(s->ack, h->snd_una)) {
 		h->snd_una = s->ack;
-		news = true;
+		has_new_ack = true;
 	}
 	if (s->bits & SEG_TIMESTAMPS && (__s32)(s->tsval - h->tsval) >= 0) {
 		h->tsval = s->tsval;
 		h->tsecr = s->tsecr;
 	}
-	return news;
+	return has_new_ack;
 }
 
 /* Fills in a pure ACK for the VM with the sender's latest ACK and window. */
-static __always_inline void hold_news(const struct flow *f, const struct hold *h,
-				      struct ack_fields *news)
+static __always_inline void hold_fill_sender_ack(const struct flow *f, const struct hold *h,
+						 struct ack_fields *ack)
 {
-	news->seq = hold_vm_next(f);
-	news->ack = h->snd_una;
-	news->window = h->sender_window;
-	news->timestamps = !!(f->flags & FLOW_F_TIMESTAMPS);
+	ack->seq = hold_vm_next(f);
+	ack->ack = h->snd_una;
+	ack->window = h->sender_window;
+	ack->timestamps = !!(f->flags & FLOW_F_TIMESTAMPS);
 	/* At most the TSval of the engine's frames (RFC 7323, section 5). */
-	news->tsval = h->released_tsval;
-	news->tsecr = h->tsecr;
-	news->sack = 0;
-	flow_fill_way(f, news);
+	ack->tsval = h->handed_tsval;
+	ack->tsecr = h->tsecr;
+	ack->sack = 0;
+	flow_fill_route(f, ack);
 }
 
 /* Updates the hold from an ACK of the VM. `edge`: the right edge that it shows; `advanced`: it
@@ -319,7 +319,7 @@ static __always_inline bool hold_wants(const struct flow *f, const struct hold *
 	struct seq end = seq_add(s->seq, s->len);
 	__s32 skip = seq_diff(f->next_seq, s->seq);
 
-	if (p->run != PORT_ACTIVE || !s->len || (s->tcp_flags & touched) != TCP_ACK ||
+	if (p->run != PORT_ACCELERATE || !s->len || (s->tcp_flags & touched) != TCP_ACK ||
 	    s->bits & SEG_FOREIGN || h->flags & HOLD_FIN || !flow_is_valid(f, s) ||
 	    seq_gt(end, seq_max(f->adv_edge, f->right_edge)) || flow_vm_is_silent(f, p, now))
 		return false;
@@ -360,7 +360,7 @@ static __always_inline bool hold_opens(struct flow *f, struct hold *h, const str
 {
 	__s32 own = seq_diff(f->right_edge, f->next_seq);
 
-	if (f->mode != FLOW_ACTIVE || !flow_caught_up(f) || p->run != PORT_ACTIVE || s->len ||
+	if (f->mode != FLOW_ACTIVE || !flow_caught_up(f) || p->run != PORT_ACCELERATE || s->len ||
 	    (s->tcp_flags & (TCP_FIN | TCP_SYN | TCP_RST | TCP_ACK)) != TCP_ACK ||
 	    !seq_lt(s->seq, f->next_seq) || flow_is_refused(f, s) || flow_vm_is_silent(f, p, now))
 		return false;
@@ -395,7 +395,7 @@ hold_not_kept(struct flow *f, struct hold *h, const struct segment *s,
 	__u8 flags = s->tcp_flags;
 
 	out->ack.seq = hold_vm_next(f);
-	out->ack.tsval = h->released_tsval;
+	out->ack.tsval = h->handed_tsval;
 	if (flags & TCP_RST) {
 		if (seq_gt(s->seq, f->high_seq) && !seq_eq(s->seq, f->next_seq)) {
 			/* Beyond the VM's window: the VM would not even send a challenge ACK (RFC
@@ -427,7 +427,7 @@ hold_not_kept(struct flow *f, struct hold *h, const struct segment *s,
 		}
 	} else if (is_silent) {
 		return TO_VM_DROP;
-	} else if (flags & TCP_FIN && seq_eq(end, f->next_seq) && p->run == PORT_ACTIVE) {
+	} else if (flags & TCP_FIN && seq_eq(end, f->next_seq) && p->run == PORT_ACCELERATE) {
 		if (!(h->flags & HOLD_FIN))
 			out->events |= EVENT_WAKE;
 		hold_note_fin(f, h);
@@ -459,7 +459,7 @@ hold_to_vm(struct flow *f, struct hold *h, const struct segment *s, const struct
 	   const struct policy *p, __u64 now, struct outcome *out)
 {
 	enum to_vm_verdict verdict;
-	bool news = false;
+	bool has_new_ack = false;
 
 	out->events = 0;
 	if (h) {
@@ -469,7 +469,7 @@ hold_to_vm(struct flow *f, struct hold *h, const struct segment *s, const struct
 		if (hold_is_the_vms(s) && hold_fills(f, s) && !flow_is_refused(f, s))
 			h->range_count = 0;
 		hold_sync(f, h, port, p, now);
-		news = hold_note_sender(f, h, s);
+		has_new_ack = hold_note_sender(f, h, s);
 		if (hold_is_abandoned(f, h, port, now)) {
 			f->retired = flow_outstanding(f);
 			f->mode = FLOW_RESET;
@@ -479,7 +479,7 @@ hold_to_vm(struct flow *f, struct hold *h, const struct segment *s, const struct
 			return flow_answer_reset(f, s, out);
 		}
 		if (hold_wants(f, h, s, port, p, now, out) && hold_claim(f, h)) {
-			out->events |= news ? EVENT_NEWS : 0;
+			out->events |= has_new_ack ? EVENT_SENDER_ACK : 0;
 			return TO_VM_KEEP;
 		}
 	}
@@ -495,8 +495,8 @@ hold_to_vm(struct flow *f, struct hold *h, const struct segment *s, const struct
 			flow_note_ack(f, s);
 		verdict = hold_not_kept(f, h, s, port, p, now, out);
 	}
-	if (news && (verdict == TO_VM_REACK || verdict == TO_VM_DROP))
-		out->events |= EVENT_NEWS;
+	if (has_new_ack && (verdict == TO_VM_REACK || verdict == TO_VM_DROP))
+		out->events |= EVENT_SENDER_ACK;
 	return verdict;
 }
 
@@ -531,9 +531,9 @@ static __always_inline void hold_grow(struct flow *f, struct hold *h, __u32 byte
 static __always_inline void hold_start(struct flow *f, struct hold *h, __u64 now)
 {
 	f->mode = FLOW_HOLDING;
-	h->released = f->high_seq = seq_max(h->sure, f->vm_seq);
+	h->handed = f->high_seq = seq_max(h->sure, f->vm_seq);
 	/* No segment handed over so far has a higher TSval. */
-	h->released_tsval = f->ts_recent;
+	h->handed_tsval = f->ts_recent;
 	h->since_ns = now;
 }
 
@@ -564,7 +564,7 @@ static __always_inline bool hold_may_keep(const struct flow *f, const struct seg
 					  bool handed, const struct port_state *port,
 					  const struct policy *p, __u64 now)
 {
-	if (p->run != PORT_ACTIVE || !flow_is_valid(f, s) ||
+	if (p->run != PORT_ACCELERATE || !flow_is_valid(f, s) ||
 	    seq_diff(f->next_seq, s->seq) >= (__s32)s->len)
 		return false;
 	if (f->mode != FLOW_HOLDING && f->mode != FLOW_ACTIVE && !hold_may_begin(f))
@@ -599,7 +599,7 @@ flow_kept(struct flow *f, struct hold *h, const struct segment *s, bool copied, 
 	bool within = seq_le(end, f->right_edge);
 	bool handed = within && (taken || hand == HAND_ON);
 
-	out->events &= EVENT_NEWS;
+	out->events &= EVENT_SENDER_ACK;
 	h->claimed = 0;
 	flow_note_data(f, s, now, out);
 	if (!copied)
@@ -618,7 +618,7 @@ flow_kept(struct flow *f, struct hold *h, const struct segment *s, bool copied, 
 		flow_handed_over(f, end, true, now);
 		if (taken)
 			h->sure = end;
-		out->events &= ~EVENT_NEWS;
+		out->events &= ~EVENT_SENDER_ACK;
 	} else if (f->mode != FLOW_HOLDING) {
 		hold_start(f, h, now);
 	}
@@ -679,13 +679,13 @@ static __always_inline void hold_begin(struct flow *f, struct hold *h, __u16 num
 {
 	h->vm_seq = f->vm_seq;
 	/* Empty: the first copy begins at NEXT_SEQ. */
-	h->first = h->tail = h->released = h->high_seq = h->sure = f->next_seq;
+	h->first = h->tail = h->handed = h->high_seq = h->sure = f->next_seq;
 	h->right_edge = f->right_edge;
 	h->snd_una = f->snd_una;
 	h->sender_seq = seq_add(f->vm_seq, (__u32)-1);
 	h->snd_nxt = f->snd_nxt;
 	h->vm_tsval = f->vm_tsval;
-	h->tsval = h->released_tsval = f->ts_recent;
+	h->tsval = h->handed_tsval = f->ts_recent;
 	h->tsecr = f->vm_tsval;
 	h->flags = (f->flags & FLOW_F_TIMESTAMPS ? HOLD_TIMESTAMPS : 0) |
 		   (f->flags & FLOW_F_UNCONFIRMED ? HOLD_UNCONFIRMED : 0);

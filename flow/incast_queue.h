@@ -16,10 +16,10 @@ static __always_inline void incast_leave_queue(struct flow *f, struct uplink *u,
 		__sync_fetch_and_sub(&u->all.queued, 1);
 		__sync_fetch_and_sub(&port->own.queued, 1);
 	}
-	if (i->waiting == INCAST_SHUT)
-		__sync_fetch_and_sub(&port->shut, 1);
-	if (i->waiting == INCAST_IDLE)
-		__sync_fetch_and_sub(&port->idle, 1);
+	if (i->waiting == INCAST_FINISHED_ANSWERER)
+		__sync_fetch_and_sub(&port->finished_answerers, 1);
+	if (i->waiting == INCAST_FINISHED_OTHER)
+		__sync_fetch_and_sub(&port->finished_others, 1);
 	i->waiting = INCAST_NOT_WAITING;
 }
 
@@ -85,11 +85,11 @@ static __always_inline enum incast_waiting incast_open_idle(struct flow *f, stru
 	} else if (incast_can_reopen(u, port, answers)) {
 		incast_give(f, u, port, incast_least(f, u, port));
 	} else if (!i->waiting) {
-		i->waiting = answers ? INCAST_SHUT : INCAST_IDLE;
+		i->waiting = answers ? INCAST_FINISHED_ANSWERER : INCAST_FINISHED_OTHER;
 		if (answers)
-			__sync_fetch_and_add(&port->shut, 1);
+			__sync_fetch_and_add(&port->finished_answerers, 1);
 		else
-			__sync_fetch_and_add(&port->idle, 1);
+			__sync_fetch_and_add(&port->finished_others, 1);
 		return i->waiting;
 	}
 	return INCAST_NOT_WAITING;
@@ -191,7 +191,7 @@ static __always_inline enum incast_waiting incast_open(struct flow *f, struct up
 
 static __always_inline bool incast_somebody_waits(const struct incast_port *port)
 {
-	return port->own.queued > 0 || port->shut > 0 || port->idle > 0;
+	return port->own.queued > 0 || port->finished_answerers > 0 || port->finished_others > 0;
 }
 
 /* Which queue of this port is served next, if there is credit for its head? Called before a flow is
@@ -202,16 +202,16 @@ static __always_inline enum incast_waiting incast_next(struct uplink *u, struct 
 {
 	if (!incast_is_on(u))
 		return port->own.queued > 0	   ? INCAST_QUEUED :
-		       incast_somebody_waits(port) ? INCAST_SHUT :
+		       incast_somebody_waits(port) ? INCAST_FINISHED_ANSWERER :
 						     INCAST_NOT_WAITING;
 	incast_advance_time(u, port, now);
 	if (port->own.queued > 0) {
 		incast_want(u, port);
 		return incast_left(u, port) > 0 ? INCAST_QUEUED : INCAST_NOT_WAITING;
 	}
-	if ((port->shut > 0 && incast_can_reopen(u, port, true)) ||
-	    (port->idle > 0 && incast_can_reopen(u, port, false)))
-		return INCAST_SHUT;
+	if ((port->finished_answerers > 0 && incast_can_reopen(u, port, true)) ||
+	    (port->finished_others > 0 && incast_can_reopen(u, port, false)))
+		return INCAST_FINISHED_ANSWERER;
 	return INCAST_NOT_WAITING;
 }
 
@@ -233,7 +233,7 @@ static __always_inline void incast_show(struct flow *f, const struct hold *h,
 	ack->tsval = f->vm_tsval;
 	ack->tsecr = i->ts_recent;
 	ack->sack = 0;
-	flow_fill_way(f, ack);
+	flow_fill_route(f, ack);
 }
 
 /* Offers a grant to a flow that waits for `waits`. With SERVED_ACK its sender must be sent `ack`.

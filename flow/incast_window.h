@@ -189,7 +189,7 @@ static __always_inline void incast_received(struct flow *f, struct uplink *u,
 	if (i->census != (__u8)u->census) {
 		i->census = u->census;
 		if (!__sync_fetch_and_add(&port->counted, 1))
-			__sync_fetch_and_add(&u->active_now, 1);
+			__sync_fetch_and_add(&u->receiving_now, 1);
 	}
 	i->bits &= ~INCAST_ASKED;
 	incast_touch(f, u, port);

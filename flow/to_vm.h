@@ -91,7 +91,7 @@ flow_answer_reset(const struct flow *f, const struct segment *s, struct outcome 
 		return TO_VM_PASS;
 	out->ack.seq = s->ack;
 	out->ack.ack = seq_add(s->seq, s->len);
-	flow_fill_way(f, &out->ack);
+	flow_fill_route(f, &out->ack);
 	return TO_VM_RESET;
 }
 
@@ -106,7 +106,7 @@ static __always_inline void flow_fill_ack(struct flow *f, const struct hold *h,
 	/* The VM's last TSval: with a later one PAWS would drop the VM's next segment. */
 	out->ack.tsval = f->vm_tsval;
 	out->ack.tsecr = s->tsval;
-	flow_fill_way(f, &out->ack);
+	flow_fill_route(f, &out->ack);
 	out->ack.sack = h && h->range_count && f->flags & FLOW_F_SACK ? f->hold : 0;
 }
 
@@ -142,7 +142,7 @@ static __always_inline bool flow_continues_passive(const struct flow *f, const s
 	       !(s->bits & (SEG_FOREIGN | SEG_CE)) && seq_eq(s->seq, f->high_seq) &&
 	       seq_le(f->next_seq, f->vm_seq) && seq_gt(f->high_seq, f->vm_seq) && f->sample &&
 	       flow_acceptable(f, s, end) && s->unit_len <= f->mss && !flow_is_late(f, now) &&
-	       (p->run != PORT_ACTIVE || flow_may_be_passive(f, s, end, port, p, now));
+	       (p->run != PORT_ACCELERATE || flow_may_be_passive(f, s, end, port, p, now));
 }
 
 static __always_inline void flow_note_passive(struct flow *f, const struct segment *s)
@@ -252,7 +252,8 @@ flow_to_vm(struct flow *f, const struct hold *h, const struct segment *s,
 				     !seq_eq(s->seq, f->high_seq) ? EVENT_OFFLINE_SEQ :
 								    0,
 				     out);
-		} else if (p->run != PORT_ACTIVE || flow_may_be_passive(f, s, end, port, p, now)) {
+		} else if (p->run != PORT_ACCELERATE ||
+			   flow_may_be_passive(f, s, end, port, p, now)) {
 			if (f->mode == FLOW_ACTIVE)
 				f->mode = FLOW_PASSIVE;
 			out->events |= EVENT_PASSIVE;

@@ -85,7 +85,7 @@ struct Case {
     without: usize,
 }
 
-use port_run::{PORT_ACTIVE, PORT_PAUSED};
+use port_run::{PORT_ACCELERATE, PORT_PAUSED};
 
 #[rustfmt::skip]
 const CASES: [Case; 7] = [
@@ -100,9 +100,9 @@ const CASES: [Case; 7] = [
     Case { name: "queued", uplink: Some(LAST_HOP), window: WIDE, shown: MSS,
         run: PORT_PAUSED, order: Order::Granted, without: 3 },
     Case { name: "off_early", uplink: None, window: WIDE, shown: MSS,
-        run: PORT_ACTIVE, order: Order::Single, without: 5 },
+        run: PORT_ACCELERATE, order: Order::Single, without: 5 },
     Case { name: "early_queued", uplink: Some(LAST_HOP), window: WIDE, shown: MSS,
-        run: PORT_ACTIVE, order: Order::Granted, without: 5 },
+        run: PORT_ACCELERATE, order: Order::Granted, without: 5 },
 ];
 /// Slabs of the hold for cases with early acknowledgement: a chunk for each flow.
 const SLABS: u32 = 10_000 / SLAB_HOLDS + 1;
@@ -358,7 +358,7 @@ impl Site {
         let mut spec = AttachSpec::new(ifindex, &name, inode);
         spec.policy.run = case.run;
         spec.policy.passive = 0;
-        let is_early = case.run == PORT_ACTIVE;
+        let is_early = case.run == PORT_ACCELERATE;
         if is_early {
             spec.policy.hold_chunks = SLABS * SLAB_CHUNKS;
         }

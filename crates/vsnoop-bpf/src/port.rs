@@ -199,7 +199,7 @@ impl Port {
     /// Puts a flow on record, as known from elsewhere; an error when it exists
     /// or the table is full.
     pub fn insert_flow(&self, key: &flow_key, flow: &flow) -> Result<()> {
-        let flow = flow { tag: vsnoop_flow::tag(key), ..*flow };
+        let flow = flow { key_hash: vsnoop_flow::key_hash(key), ..*flow };
         self.flows
             .update(key.as_bytes(), flow.as_bytes(), MapFlags::NO_EXIST)
             .map_err(Error::bpf(format!("insert a flow of {}", self.dir.display())))

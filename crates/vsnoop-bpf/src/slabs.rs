@@ -279,10 +279,10 @@ impl Slabs {
         ))
     }
 
-    /// The active bits of a slab.
-    pub(crate) fn active(&self, index: u32) -> Option<&AtomicU32> {
+    /// The busy bits of a slab.
+    pub(crate) fn busy(&self, index: u32) -> Option<&AtomicU32> {
         let slab = self.mapped.get(index as usize)?;
-        Some(slab.word(std::mem::offset_of!(hold_slab, active), 0, 0))
+        Some(slab.word(std::mem::offset_of!(hold_slab, busy), 0, 0))
     }
 
     fn map_id(&self, index: u32) -> Result<Option<u32>> {
@@ -435,7 +435,7 @@ mod tests {
         add(&mut engine, 1, &count);
         assert_eq!(count.load(Ordering::Acquire), 2);
         other.refresh(&count).expect("refresh");
-        // The last byte of the last chunk, the last hold, a link, an active bit.
+        // The last byte of the last chunk, the last hold, a link, a busy bit.
         let last = 2 * SLAB_CHUNKS - 1;
         // SAFETY: mapped, and as large as a chunk.
         unsafe {
@@ -448,8 +448,8 @@ mod tests {
         assert_eq!(used(&other, 2 * SLAB_HOLDS).load(Ordering::SeqCst), 1);
         engine.next(last).expect("it is there").store(5, Ordering::SeqCst);
         assert_eq!(other.next(last).expect("it is there").load(Ordering::SeqCst), 5);
-        engine.active(1).expect("it is there").store(9, Ordering::SeqCst);
-        assert_eq!(other.active(1).expect("it is there").load(Ordering::SeqCst), 9);
+        engine.busy(1).expect("it is there").store(9, Ordering::SeqCst);
+        assert_eq!(other.busy(1).expect("it is there").load(Ordering::SeqCst), 9);
     }
 
     #[test]
@@ -459,7 +459,7 @@ mod tests {
         assert!(engine.hold(0).is_none() && engine.hold(SLAB_HOLDS + 1).is_none());
         assert!(engine.hold(1).is_some() && engine.hold(SLAB_HOLDS).is_some());
         assert!(engine.bytes(SLAB_CHUNKS).is_none() && engine.next(SLAB_CHUNKS).is_none());
-        assert!(engine.active(1).is_none());
+        assert!(engine.busy(1).is_none());
     }
 
     #[test]

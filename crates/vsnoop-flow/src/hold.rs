@@ -132,11 +132,11 @@ pub fn from_vm(
 }
 
 /// The sender's latest ACK and window, for a VM that does not get the segment.
-pub fn news(f: &flow, h: &hold) -> ack_fields {
-    let mut news = ack_fields::default();
+pub fn sender_ack(f: &flow, h: &hold) -> ack_fields {
+    let mut ack = ack_fields::default();
     // SAFETY: as in to_vm().
-    unsafe { types::hold_news(f, h, &mut news) };
-    news
+    unsafe { types::hold_fill_sender_ack(f, h, &mut ack) };
+    ack
 }
 
 /// May another flow take this hold, because the flow is silent?

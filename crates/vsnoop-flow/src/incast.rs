@@ -53,15 +53,15 @@ pub fn is_live(f: &flow, u: &uplink) -> bool {
 }
 
 /// Did a packet with this skb_iif come through the uplink?
-pub fn is_way(u: &uplink, ifindex: u32) -> bool {
+pub fn is_ingress(u: &uplink, ifindex: u32) -> bool {
     // SAFETY: as in shapes().
-    unsafe { types::incast_is_way(u, ifindex) }
+    unsafe { types::incast_is_ingress(u, ifindex) }
 }
 
 /// Records whether the sender's latest segment came through the uplink.
-pub fn note_way(f: &mut flow, is_way: bool) {
+pub fn note_ingress(f: &mut flow, by_uplink: bool) {
     // SAFETY: as in shapes().
-    unsafe { types::incast_note_way(f, is_way) }
+    unsafe { types::incast_note_ingress(f, by_uplink) }
 }
 
 /// The equal share of one flow of this port, bytes.

@@ -7,7 +7,7 @@
 //!
 //! # When the engine looks at a hold
 //! ```text
-//!             doorbell, active bit, inherited         poll() says no      its timer
+//!             doorbell, busy bit, inherited         poll() says no      its timer
 //!   unknown ---------------------------------> due ------------------> busy ------> due
 //!                                                |                         ^
 //!                       the VM has acknowledged  |                         | something was kept
@@ -24,7 +24,7 @@
 //!   holds in one [`Engine::work`], so that a port with very many busy holds does not starve other
 //!   ports.
 //! - A *busy* hold has a timer, in the VM's run time or the clock's ([`Flow::deadline`]).
-//! - A hook that keeps something sets the hold's *active bit* if it is clear. The engine clears the
+//! - A hook that keeps something sets the hold's *busy bit* if it is clear. The engine clears the
 //!   bit when nothing happened for a while, and looks once more afterwards: a hook that found the
 //!   bit still set has written its copy by then.
 //!
@@ -65,7 +65,7 @@ const IDLE_LONG_NS: u64 = 60_000_000_000 + TICK_NS;
 const END_NS: u64 = 20_000_000;
 /// Ticks between attempts to give unused memory back.
 const SHRINK_TICKS: u32 = 200;
-/// Holds that share a word of active bits.
+/// Holds that share a word of busy bits.
 const GROUP: u32 = 32;
 
 /// One port's memory, which the engine shares with the hooks (flow/types/hold.h, `struct
@@ -87,20 +87,20 @@ pub trait Memory {
     /// Lets the hooks ring for this hold again.
     fn clear_rung(&mut self, number: u32);
     /// Active bits of the 32 holds from number 32 * `group` + 1.
-    fn active(&mut self, group: u32) -> u32;
-    /// Clears an active bit: the hooks set it when they keep something.
-    fn clear_active(&mut self, number: u32);
+    fn busy(&mut self, group: u32) -> u32;
+    /// Clears a busy bit: the hooks set it when they keep something.
+    fn clear_busy(&mut self, number: u32);
     /// Sign of life for the hooks.
     fn heartbeat(&mut self, now_ns: u64);
 
-    /// Notes that the VM was handed all bytes below `released`.
-    fn set_released(&mut self, number: u32, released: seq);
+    /// Notes that the VM was handed all bytes below `handed`.
+    fn set_handed(&mut self, number: u32, handed: seq);
     /// Notes when data were handed to a VM that had acknowledged everything before.
-    fn set_released_ns(&mut self, number: u32, now_ns: u64);
+    fn set_handed_ns(&mut self, number: u32, now_ns: u64);
     /// Notes the TSval of the frames that follow.
-    fn set_released_tsval(&mut self, number: u32, tsval: u32);
+    fn set_handed_tsval(&mut self, number: u32, tsval: u32);
     /// Counts a frame that the VM was handed for the first time.
-    fn count_release(&mut self, number: u32);
+    fn count_handover(&mut self, number: u32);
     /// Counts a frame that the VM was handed again.
     fn count_resend(&mut self, number: u32, bytes: u32);
     /// Counts a probe, before it is sent.
@@ -305,7 +305,7 @@ impl Engine {
             host.shrink();
             self.mtu = host.mtu();
         }
-        self.look_at_active_bits(host);
+        self.look_at_busy_bits(host);
         for (at, number) in self.by_run_time.take(self.time.run_time_ns, TIMERS) {
             self.run_timer_rings(at, number);
         }
@@ -357,11 +357,11 @@ impl Engine {
         self.was_waiting = is_waiting;
     }
 
-    fn look_at_active_bits(&mut self, host: &mut impl Host) {
+    fn look_at_busy_bits(&mut self, host: &mut impl Host) {
         let groups = host.hold_count().div_ceil(GROUP);
         self.known.resize(groups as usize, 0);
         for group in 0..groups {
-            let bits = host.active(group);
+            let bits = host.busy(group);
             let mut new = bits & !self.known[group as usize];
             self.known[group as usize] = bits;
             while new != 0 {
@@ -371,9 +371,9 @@ impl Engine {
         }
     }
 
-    fn clear_active(&mut self, host: &mut impl Host, number: u32) {
+    fn clear_busy(&mut self, host: &mut impl Host, number: u32) {
         let (group, bit) = ((number - 1) / GROUP, (number - 1) % GROUP);
-        host.clear_active(number);
+        host.clear_busy(number);
         if let Some(known) = self.known.get_mut(group as usize) {
             *known &= !(1 << bit);
         }
@@ -486,7 +486,7 @@ impl Engine {
         };
         held.state = next;
         match next {
-            State::Leaving { .. } => self.clear_active(host, number),
+            State::Leaving { .. } => self.clear_busy(host, number),
             State::Quiet => return self.set_clock_timer(number, self.time.now_ns + IDLE_NS),
             _ => {}
         }
@@ -512,11 +512,11 @@ impl Engine {
         }
     }
 
-    /// The hold is free. A hook sets the active bit for the next flow only if it is clear: true if
+    /// The hold is free. A hook sets the busy bit for the next flow only if it is clear: true if
     /// a flow has it already, whose copies may have left the bit as it was.
     fn is_taken_again(&mut self, host: &mut impl Host, number: u32) -> bool {
         self.forget(number);
-        self.clear_active(host, number);
+        self.clear_busy(host, number);
         host.read(number).used != 0
     }
 
@@ -549,7 +549,7 @@ impl Engine {
         let marked = frame.kind == Kind::Release && newest.marked != course.marked;
         // Before the frame is sent: ACKs that the hooks forward must not have a later TSval (RFC
         // 7323).
-        host.set_released_tsval(number, newest.tsval);
+        host.set_handed_tsval(number, newest.tsval);
         let mut sent = host.send(&headers(&newest, frame, marked, self.mtu), &payload);
         if sent == Sent::TooLarge {
             self.mtu = host.mtu();
@@ -567,10 +567,10 @@ impl Engine {
         match frame.kind {
             Kind::Release => {
                 if view.handed == view.vm_seq {
-                    host.set_released_ns(number, self.time.now_ns);
+                    host.set_handed_ns(number, self.time.now_ns);
                 }
-                host.set_released(number, frame.end());
-                host.count_release(number);
+                host.set_handed(number, frame.end());
+                host.count_handover(number);
             }
             Kind::Resend => host.count_resend(number, frame.len),
             Kind::Ack | Kind::Probe => {}

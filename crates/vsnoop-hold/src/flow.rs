@@ -477,8 +477,8 @@ impl Flow {
     }
 
     fn acknowledge(&self, view: &View) -> Option<Frame> {
-        let is_news = view.sender != self.carried && !view.is_drained();
-        is_news.then_some(Frame { seq: view.handed, len: 0, fin: false, kind: Kind::Ack })
+        let is_unsent = view.sender != self.carried && !view.is_drained();
+        is_unsent.then_some(Frame { seq: view.handed, len: 0, fin: false, kind: Kind::Ack })
     }
 
     fn probe(&self, view: &View) -> Option<Frame> {

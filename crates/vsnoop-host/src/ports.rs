@@ -59,7 +59,7 @@ impl Attached {
         } else {
             match port.policy()?.run {
                 port_run::PORT_OBSERVE => State::Observing,
-                port_run::PORT_ACTIVE => State::Active,
+                port_run::PORT_ACCELERATE => State::Active,
                 _ => State::Paused,
             }
         };

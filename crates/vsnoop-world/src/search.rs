@@ -162,7 +162,7 @@ impl World {
             helped_at: START,
         };
         let policy = w.host.vm.attach_settings();
-        policy.run = port_run::PORT_ACTIVE;
+        policy.run = port_run::PORT_ACCELERATE;
         policy.hold_chunks = 16;
         // The host never takes the VM for prompt, so that it acts wherever it can.
         policy.passive = 0;

@@ -123,7 +123,7 @@ struct Attached(Option<Port>);
 impl Attached {
     fn active() -> Self {
         let mut spec = tap();
-        spec.policy.run = port_run::PORT_ACTIVE;
+        spec.policy.run = port_run::PORT_ACCELERATE;
         Attached(Some(Port::attach(&spec).unwrap_or_else(|error| panic!("{error}"))))
     }
 }
@@ -131,7 +131,7 @@ impl Attached {
 impl Attached {
     fn with_hold() -> Self {
         let mut spec = tap();
-        spec.policy.run = port_run::PORT_ACTIVE;
+        spec.policy.run = port_run::PORT_ACCELERATE;
         spec.policy.hold_chunks = 64;
         Attached(Some(Port::attach(&spec).unwrap_or_else(|error| panic!("{error}"))))
     }
@@ -366,7 +366,7 @@ fn a_record_of_another_key_is_not_touched() {
     let port = Attached::with_hold();
     let (key, record) = holding(&port);
     let flows = MapHandle::from_pinned_path(port.dir().join("flows")).expect("open the flows");
-    let other = flow { tag: record.tag ^ 1, ..record };
+    let other = flow { key_hash: record.key_hash ^ 1, ..record };
     flows.update(key.as_bytes(), other.as_bytes(), MapFlags::EXIST).expect("write a record");
     let memory = Memory::open(&port).expect("open the memory").expect("there is a hold");
     let before = memory.read(record.hold.into());
@@ -503,7 +503,7 @@ fn what_the_vm_acknowledged_is_freed() {
     assert_eq!(used(), 1);
     // The engine has handed it over.
     let memory = Memory::open(&port).expect("open the memory").expect("there is a hold");
-    memory.set_released(record.hold.into(), seq { v: 5000 });
+    memory.set_handed(record.hold.into(), seq { v: 5000 });
     port.run_hook(Hook::FromVm, &of_vm(500, 5000, 9000, &[], &[]), 1).expect("run");
     assert_eq!(used(), 0);
 }
@@ -522,7 +522,7 @@ fn only_the_fifth_connection_that_ends_wakes() {
         let frame = of_sender_at(sender_port, 4000, 500, &[7; 1000]);
         assert_eq!(port.run_hook(Hook::ToVm, &frame, 1).expect("run").0, REDIRECT);
         let held = port.flow(&key).expect("read").expect("a record").hold;
-        memory.set_released(held.into(), seq { v: 5000 });
+        memory.set_handed(held.into(), seq { v: 5000 });
         let ack = of_vm_to(sender_port, 500, 5000, 9000, &[], &[]);
         port.run_hook(Hook::FromVm, &ack, 1).expect("run");
     };

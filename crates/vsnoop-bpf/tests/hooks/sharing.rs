@@ -32,7 +32,7 @@ fn alone(specs: Vec<AttachSpec>, ports: Option<bool>, prefixes: Option<bool>) ->
 
 fn attach_with_hold(spec: &AttachSpec) -> Attached {
     let mut spec = spec.clone();
-    spec.policy.run = port_run::PORT_ACTIVE;
+    spec.policy.run = port_run::PORT_ACCELERATE;
     spec.policy.hold_chunks = 64;
     attach(&spec)
 }
@@ -67,7 +67,7 @@ pub fn what_is_on_record_of_a_port_no_other_knows() {
     assert_eq!(one.stats().expect("stats").from_vm_packets, 1);
     assert_eq!(other.stats().expect("stats").from_vm_packets, 1);
     one.set_run(port_run::PORT_PAUSED).expect("pause");
-    assert_eq!(other.policy().expect("policy").run, port_run::PORT_ACTIVE);
+    assert_eq!(other.policy().expect("policy").run, port_run::PORT_ACCELERATE);
 }
 
 /// The number of a port's slot, as its directory has it.

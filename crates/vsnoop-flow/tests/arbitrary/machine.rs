@@ -40,7 +40,7 @@ pub fn run(program: &[u8], seen: &mut Seen) {
         f: None,
         e: None,
         port: port_state::default(),
-        policy: policy { run: port_run::PORT_ACTIVE, passive: 1, ..Default::default() },
+        policy: policy { run: port_run::PORT_ACCELERATE, passive: 1, ..Default::default() },
         now: 1_000_000_000,
         seen,
     };
@@ -71,7 +71,7 @@ impl Machine<'_> {
             14 => {
                 self.policy = policy {
                     run: match self.tape.byte() {
-                        0..=200 => port_run::PORT_ACTIVE,
+                        0..=200 => port_run::PORT_ACCELERATE,
                         other => u32::from(other) % 3,
                     },
                     silence_ms: self.tape.word() >> (self.tape.byte() % 32),

@@ -29,7 +29,7 @@ pub fn at(offset: u32) -> seq {
 impl Case {
     pub fn new(mbps: u32, buffer: u32) -> Self {
         let u = uplink { rate: rate_of(mbps), buffer, ..uplink::default() };
-        let policy = policy { run: port_run::PORT_ACTIVE, passive: 0, ..policy::default() };
+        let policy = policy { run: port_run::PORT_ACCELERATE, passive: 0, ..policy::default() };
         Case { host: Host::new(u, policy), now: 1_000 * MS, sent: Vec::new() }
     }
 

@@ -231,7 +231,7 @@ impl Machine {
             }
             Op::Way { flow, beside } => {
                 let Some(id) = self.pick(flow) else { return };
-                incast::note_way(self.host.flows[id].as_mut().expect("picked"), !beside);
+                incast::note_ingress(self.host.flows[id].as_mut().expect("picked"), !beside);
             }
             Op::Wait { ns } => self.now = self.now.saturating_add_signed(ns),
             Op::Rate { mbps } => self.host.uplink.rate = rate_of(mbps),
@@ -265,9 +265,11 @@ impl Machine {
             );
             assert_eq!(count(&|id, f| is_of(id) && is_queued(f)), port.own.queued);
             assert_eq!(count(&|id, f| is_of(id) && f.incast.is_shaped()), port.own.open);
-            let shut = count(&|id, f| is_of(id) && waits(f, incast_waiting::INCAST_SHUT));
-            let idle = count(&|id, f| is_of(id) && waits(f, incast_waiting::INCAST_IDLE));
-            assert_eq!((shut, idle), (port.shut, port.idle));
+            let answerers =
+                count(&|id, f| is_of(id) && waits(f, incast_waiting::INCAST_FINISHED_ANSWERER));
+            let others =
+                count(&|id, f| is_of(id) && waits(f, incast_waiting::INCAST_FINISHED_OTHER));
+            assert_eq!((answerers, others), (port.finished_answerers, port.finished_others));
         }
         for (id, f) in flows() {
             let i = &f.incast;
@@ -275,7 +277,9 @@ impl Machine {
                 let queue = &self.host.ports[self.host.port_of(id)].grant_queue;
                 assert!(queue.contains(&id), "waits, and is not in the grant queue");
             }
-            if waits(f, incast_waiting::INCAST_SHUT) || waits(f, incast_waiting::INCAST_IDLE) {
+            if waits(f, incast_waiting::INCAST_FINISHED_ANSWERER)
+                || waits(f, incast_waiting::INCAST_FINISHED_OTHER)
+            {
                 let queue = &self.host.ports[self.host.port_of(id)].finished_queue;
                 assert!(queue.contains(&id), "is finished, and not in its queue");
             }
@@ -311,7 +315,7 @@ proptest! {
         ops in prop::collection::vec(op(), 1..600),
     ) {
         let u = uplink { rate: rate_of(1_000), buffer, ..uplink::default() };
-        let policy = policy { run: port_run::PORT_ACTIVE, passive: 1, ..policy::default() };
+        let policy = policy { run: port_run::PORT_ACCELERATE, passive: 1, ..policy::default() };
         let mut m = Machine {
             host: Host::new(u, policy),
             now: 1_000_000_000,

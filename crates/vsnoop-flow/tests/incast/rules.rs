@@ -196,7 +196,7 @@ fn a_flow_that_only_answers_stays_shut_only_while_others_need_credit() {
     let mut s = c.segment(0, 0, 2_000);
     s.tcp_flags |= TCP_PSH as u8;
     c.host.to_vm(0, &s, c.now);
-    assert_eq!(u32::from(c.i(0).waiting), incast_waiting::INCAST_IDLE);
+    assert_eq!(u32::from(c.i(0).waiting), incast_waiting::INCAST_FINISHED_OTHER);
     c.u().all.outstanding -= 200_000;
     let now = c.now;
     let order: Vec<_> =
@@ -567,14 +567,14 @@ fn bypassed_and_reset_flows_are_not_shaped() {
 }
 
 #[test]
-fn only_interfaces_that_lead_from_the_uplink_are_its_ways() {
+fn only_listed_interfaces_are_ingress_of_the_uplink() {
     let mut c = Case::with(0);
-    c.u().ways[..3].copy_from_slice(&[4, 9, 2]);
-    for (ifindex, is_way) in [(4, true), (9, true), (2, true), (3, false), (0, false)] {
-        assert_eq!(incast::is_way(c.u(), ifindex), is_way, "{ifindex}");
+    c.u().ingress[..3].copy_from_slice(&[4, 9, 2]);
+    for (ifindex, expected) in [(4, true), (9, true), (2, true), (3, false), (0, false)] {
+        assert_eq!(incast::is_ingress(c.u(), ifindex), expected, "{ifindex}");
     }
-    c.u().ways = [7; INCAST_WAYS as usize];
-    assert!(!incast::is_way(c.u(), 8));
+    c.u().ingress = [7; INCAST_INGRESS as usize];
+    assert!(!incast::is_ingress(c.u(), 8));
 }
 
 #[test]
@@ -582,7 +582,7 @@ fn a_flow_beside_the_uplink_has_no_outstanding_credit_and_is_not_queued() {
     let mut c = crowd(20);
     let head = c.host.ports[0].grant_queue[0];
     for id in [0, head] {
-        incast::note_way(c.f(id), false);
+        incast::note_ingress(c.f(id), false);
         c.data(id, MSS);
         assert_eq!((c.i(id).is_shaped(), c.i(id).waiting, c.outstanding(id)), (false, 0, 0));
     }
@@ -591,7 +591,7 @@ fn a_flow_beside_the_uplink_has_no_outstanding_credit_and_is_not_queued() {
     assert_eq!(Case::edge_of(&ack), MSS + (4 << 20), "the VM's own window");
     exact(&mut c);
     // It comes through the uplink again.
-    incast::note_way(c.f(0), true);
+    incast::note_ingress(c.f(0), true);
     c.data(0, MSS);
     assert!(c.i(0).is_shaped());
     exact(&mut c);

@@ -202,7 +202,7 @@ impl Sim {
             buffer: set.control.unwrap_or(0),
             ..uplink::default()
         };
-        let run = if set.early { port_run::PORT_ACTIVE } else { port_run::PORT_OBSERVE };
+        let run = if set.early { port_run::PORT_ACCELERATE } else { port_run::PORT_OBSERVE };
         let mut sim = Sim {
             host: Host::new(u, policy { run, passive: 1, ..policy::default() }),
             now: START,

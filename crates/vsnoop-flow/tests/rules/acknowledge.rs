@@ -183,7 +183,7 @@ fn a_paused_port_gives_no_new_early_acks_but_honours_those_given() {
         assert_eq!(c.acks(MSS, c.window_at(MSS)).0, FromVm::Drop);
         assert_eq!(c.decide(&c.data(MSS, MSS)).0, Verdict::Reack);
         assert_eq!(c.acks(3 * MSS, WINDOW).0, FromVm::Pass);
-        c.policy.run = port_run::PORT_ACTIVE;
+        c.policy.run = port_run::PORT_ACCELERATE;
         c.early(&c.data(3 * MSS, MSS));
     }
 }

@@ -100,7 +100,7 @@ impl Case {
             keeps: outcome::default(),
             port: port_state { engine_ns: now, slabs: CHUNKS / SLAB_CHUNKS, ..Default::default() },
             policy: policy {
-                run: port_run::PORT_ACTIVE,
+                run: port_run::PORT_ACCELERATE,
                 hold_chunks: CHUNKS,
                 silence_ms: 300_000,
                 ..Default::default()
@@ -421,8 +421,8 @@ impl Case {
 
     /// The engine hands over all bytes below, with the sender's latest TSval.
     pub fn release(&mut self, offset: u32) {
-        self.h.released = at(offset);
-        self.h.released_tsval = self.h.tsval;
+        self.h.handed = at(offset);
+        self.h.handed_tsval = self.h.tsval;
     }
 
     /// The right edge that an ACK shows.

@@ -30,9 +30,9 @@ fn the_vms_ack_finds_a_drained_flow_too() {
 
 #[test]
 fn what_an_engine_cannot_have_handed_over_is_not_believed() {
-    for released in [at(END + 1), at(FULL - MSS), at(0).add(1 << 31)] {
+    for handed in [at(END + 1), at(FULL - MSS), at(0).add(1 << 31)] {
         let mut c = Case::holding();
-        c.h.released = released;
+        c.h.handed = handed;
         c.acks(FULL / 2, 0);
         assert_eq!((c.mode(), c.f.high_seq), (flow_mode::FLOW_HOLDING, at(FULL)));
     }
@@ -58,7 +58,7 @@ fn the_vm_is_late_only_from_when_the_engine_handed_it_something() {
     let before = c.f.progress_ns;
     c.wait(10_000 * MS);
     c.release(END);
-    c.h.released_ns = c.now;
+    c.h.handed_ns = c.now;
     c.now += MS / 2;
     let (_, out) = c.acks(FULL + MSS, c.window_at(FULL + MSS));
     assert_eq!(out.events & EVENT_LATE, 0, "it had half a millisecond");
@@ -68,7 +68,7 @@ fn the_vm_is_late_only_from_when_the_engine_handed_it_something() {
     let since = c.f.progress_ns;
     c.wait(10_000 * MS);
     c.release(END);
-    c.h.released_ns = c.now;
+    c.h.handed_ns = c.now;
     let (_, out) = c.acks(FULL, WINDOW);
     assert_eq!((out.events & EVENT_LATE, out.late_since_ns), (EVENT_LATE, since));
 }
@@ -138,7 +138,7 @@ fn the_vms_acks_tell_the_engine_and_not_the_sender() {
     assert_eq!(verdict, FromVm::Drop);
     assert_ne!(out.events & EVENT_WAKE, 0);
     assert_eq!((c.h.vm_seq, c.h.right_edge, c.h.heard), (at(MSS), c.f.right_edge, heard + 1));
-    // A window that opens is news too; what says nothing new is none.
+    // So does an ACK that opens the window; one that changes nothing does not.
     let (_, out) = c.acks(MSS, WINDOW);
     assert_ne!(out.events & EVENT_WAKE, 0);
     let (_, out) = c.acks(MSS, WINDOW);
@@ -277,7 +277,7 @@ fn what_the_vm_answers_for_by_itself_is_not_counted_as_kept() {
     c.policy.run = port_run::PORT_PAUSED;
     assert_eq!(c.not_kept(&c.data(MSS, MSS)).0, Verdict::Pass);
     c.acks(2 * MSS, WINDOW);
-    c.policy.run = port_run::PORT_ACTIVE;
+    c.policy.run = port_run::PORT_ACCELERATE;
     c.early(&c.data(2 * MSS, MSS));
     assert_eq!((c.h.first, c.h.tail), (at(2 * MSS), at(3 * MSS)));
 }
@@ -307,7 +307,7 @@ fn a_segment_beyond_the_vms_window_is_held_when_an_offline_flow_has_nothing_outs
     let out = c.held(&last(&c));
     assert_eq!((out.ack.ack, c.f.high_seq), (at(FULL + MSS), at(FULL)));
     assert!(c.holds(HOLD_FIN));
-    assert_eq!((c.h.released, c.h.high_seq), (at(FULL), at(FULL)), "the engine begins there");
+    assert_eq!((c.h.handed, c.h.high_seq), (at(FULL), at(FULL)), "the engine begins there");
 }
 
 #[test]

@@ -22,7 +22,7 @@ fn what_lies_beyond_the_vms_window_is_held() {
     let mut c = Case::full();
     let out = c.held(&c.data(FULL, MSS));
     assert_eq!((out.ack.ack, c.h.tail), (at(FULL + MSS), at(FULL + MSS)));
-    assert_eq!((c.f.high_seq, c.h.high_seq, c.h.released), (at(FULL), at(FULL), at(FULL)));
+    assert_eq!((c.f.high_seq, c.h.high_seq, c.h.handed), (at(FULL), at(FULL), at(FULL)));
     assert_ne!(out.events & EVENT_WAKE, 0);
     assert_eq!(c.h.since_ns, c.now);
 }
@@ -117,12 +117,12 @@ fn what_is_beyond_the_window_is_answered_and_not_kept() {
 fn a_pure_ack_reaches_the_vm_at_once_where_the_vm_accepts_it() {
     let mut c = Case::holding();
     c.hear(&c.data_of_vm(0, 100, FULL));
-    c.h.released_tsval = c.h.tsval.wrapping_add(5);
+    c.h.handed_tsval = c.h.tsval.wrapping_add(5);
     let s = segment { window: 77, ..c.ack_of_sender(END, 100) };
     let (verdict, out) = c.not_kept(&s);
     assert_eq!(verdict, Verdict::Forward);
     assert_eq!(out.ack.seq, at(FULL), "what the VM has been handed");
-    assert_eq!(out.ack.tsval, c.h.released_tsval, "not newer than the frames before it");
+    assert_eq!(out.ack.tsval, c.h.handed_tsval, "not newer than the frames before it");
     assert_eq!(
         (c.h.snd_una, c.h.sender_window),
         (vm_at(100), 77),

@@ -72,7 +72,7 @@ fn a_keep_alive_asks_a_silent_vm_itself() {
         let (verdict, out) = c.not_kept(&c.data(offset, 0));
         // Below its RCV.NXT, so that it answers (RFC 9293, section 3.8.4).
         assert_eq!((verdict, out.ack.seq), (Verdict::Forward, at(MSS - 1)));
-        assert_eq!(out.ack.tsval, c.h.released_tsval);
+        assert_eq!(out.ack.tsval, c.h.handed_tsval);
     }
     // Its answer reaches the sender, with NEXT_SEQ as ACK.
     c.f.flags |= FLOW_F_REPLY_DUE as u16;

@@ -140,7 +140,7 @@ fn a_refused_clone_is_held_from_the_first_byte_that_the_ring_is_not_known_to_hav
     assert_eq!(c.decide(&s).0, Verdict::Keep { skip: 0, hand: Hand::AndAck });
     let (_, out) = c.after_copy(&s, true, false);
     assert_eq!((out.ack.ack, c.mode()), (s.seq.add(MSS), flow_mode::FLOW_HOLDING));
-    assert_eq!((c.f.high_seq, c.h.released, c.h.high_seq), (sure, sure, sure));
+    assert_eq!((c.f.high_seq, c.h.handed, c.h.high_seq), (sure, sure, sure));
     assert_ne!(out.events & EVENT_WAKE, 0);
     // Bytes that the VM has acknowledged meanwhile it has.
     let mut c = bulk(Case::new());
@@ -150,7 +150,7 @@ fn a_refused_clone_is_held_from_the_first_byte_that_the_ring_is_not_known_to_hav
     let s = psh(c.data(next(&c), MSS));
     assert!(matches!(c.decide(&s).0, Verdict::Keep { .. }));
     c.after_copy(&s, true, false);
-    assert_eq!((c.f.high_seq, c.h.released), (vm, vm));
+    assert_eq!((c.f.high_seq, c.h.handed), (vm, vm));
 }
 
 #[test]
@@ -160,7 +160,7 @@ fn a_segment_beyond_the_vms_window_is_held_from_there_too() {
     three(&mut c);
     c.acks(0, ((next(&c)) >> SCALE) as u16);
     c.held(&c.data(next(&c), MSS));
-    assert_eq!((c.f.high_seq, c.h.released), (sure, sure));
+    assert_eq!((c.f.high_seq, c.h.handed), (sure, sure));
 }
 
 #[test]

@@ -82,7 +82,7 @@ fn what_it_is_sent_begins_where_the_handshake_ended() {
     // Without data: a segment beyond its RCV.NXT would complete no handshake.
     let (verdict, out) = c.not_kept(&c.ack_of_sender(MSS, 0));
     assert_eq!((verdict, out.ack.seq), (Verdict::Forward, at(0)));
-    assert_eq!(vsnoop_flow::hold::news(&c.f, &c.h).seq, at(0));
+    assert_eq!(vsnoop_flow::hold::sender_ack(&c.f, &c.h).seq, at(0));
     // Nor one below it, which a listener with SYN cookies takes for another handshake.
     c.wait(400_000 * MS);
     let (verdict, out) = c.not_kept(&c.ack_of_sender(MSS - 1, 0));
@@ -91,7 +91,7 @@ fn what_it_is_sent_begins_where_the_handshake_ended() {
     c.acks(0, WINDOW);
     let (_, out) = c.not_kept(&c.ack_of_sender(MSS, 0));
     assert_eq!(out.ack.seq, at(MSS));
-    assert_eq!(vsnoop_flow::hold::news(&c.f, &c.h).seq, at(MSS));
+    assert_eq!(vsnoop_flow::hold::sender_ack(&c.f, &c.h).seq, at(MSS));
 }
 
 #[test]

@@ -75,7 +75,7 @@ fn a_window_shown_while_observing_is_not_taken_back() {
     for mut c in Case::both() {
         c.policy.run = port_run::PORT_OBSERVE;
         c.acks(0, 2 * WINDOW);
-        c.policy.run = port_run::PORT_ACTIVE;
+        c.policy.run = port_run::PORT_ACCELERATE;
         c.acks(0, WINDOW);
         let out = c.early(&c.data(0, MSS));
         assert!((2 * FULL as i32 - c.edge(&out)).abs() < UNIT);
@@ -131,7 +131,7 @@ fn unknown_scale_shows_no_much_smaller_window_than_the_vm() {
 
 #[test]
 fn unknown_scale_leaves_the_vms_own_window_alone() {
-    for run in [port_run::PORT_ACTIVE, port_run::PORT_PAUSED] {
+    for run in [port_run::PORT_ACCELERATE, port_run::PORT_PAUSED] {
         let mut c = Case::mid_flow().unbounded();
         c.policy.run = run;
         assert_eq!(c.acks(1, 60_000).0, FromVm::Pass);

@@ -22,7 +22,7 @@ pub fn held(handed: u32, tail: u32, edge: u32) -> hold {
         first: at(0),
         vm_seq: at(0),
         high_seq: at(handed),
-        released: at(handed),
+        handed: at(handed),
         tail: at(tail),
         right_edge: at(edge),
         mss: MSS as u16,
@@ -66,7 +66,7 @@ impl Case {
         let frame = self.wants()?;
         self.flow.sent(&self.view(), &frame);
         if frame.kind == Kind::Release {
-            self.h.released = frame.end();
+            self.h.handed = frame.end();
         }
         Some(frame)
     }

@@ -137,7 +137,7 @@ fn what_was_handed_over_and_not_noted_is_handed_over_again() {
 fn the_fin_goes_with_the_last_byte() {
     let mut c = Case::new(held(0, 3_000, 3_000)).fin();
     assert_eq!(c.send_all(), [with_fin(release(0, 3_000))]);
-    assert_eq!(c.h.released, at(3_001));
+    assert_eq!(c.h.handed, at(3_001));
     let mut c = Case::new(held(0, 3_000, 2_000)).fin();
     assert_eq!(c.send_all(), [release(0, 2_000)], "not before");
 }
@@ -166,7 +166,7 @@ fn what_the_sender_acknowledges_goes_alone_when_nothing_else_goes() {
     assert_eq!(c.send(), Some(Frame { seq: at(1_000), len: 0, fin: false, kind: Kind::Ack }));
     assert_eq!(c.send(), None);
     c.h.sender_window += 1;
-    assert_eq!(c.send().map(|frame| frame.kind), Some(Kind::Ack), "its window is news too");
+    assert_eq!(c.send().map(|frame| frame.kind), Some(Kind::Ack), "a new window too");
     // A frame with data carries the ACK.
     c.h.snd_una = at(8);
     c.acks(0, 3_000);

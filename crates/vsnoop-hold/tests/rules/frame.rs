@@ -86,11 +86,11 @@ fn tags_are_put_back() {
     let present = VLAN_PRESENT as u16;
     let mut hold = hold(1_448);
     hold.key.vlan_outer = present | 5;
-    hold.tag_proto = 0x8100u16.to_be();
+    hold.vlan_proto = 0x8100u16.to_be();
     let bytes = headers(&hold, &release(0, 5), false, MTU);
     assert_eq!(bytes[VNET_BYTES..][12..18], [0x81, 0, 0, 5, 8, 0]);
     hold.key.vlan_inner = present | 6;
-    hold.tag_proto = 0x88a8u16.to_be();
+    hold.vlan_proto = 0x88a8u16.to_be();
     let bytes = headers(&hold, &release(0, 5), false, MTU);
     assert_eq!(bytes[VNET_BYTES..][12..22], [0x88, 0xa8, 0, 5, 0x81, 0, 0, 6, 8, 0]);
 }
@@ -111,7 +111,7 @@ fn a_super_packet_is_cut_into_segments_of_the_sender_that_fit_the_mtu() {
 fn a_full_segment_with_tags_is_cut_where_one_tag_is_all_that_fits() {
     let mut hold = hold(1_448);
     hold.key.vlan_outer = VLAN_PRESENT as u16 | 5;
-    hold.tag_proto = 0x8100u16.to_be();
+    hold.vlan_proto = 0x8100u16.to_be();
     assert_eq!(cut(&hold, 1_448, 1_500), 0);
     hold.key.vlan_inner = VLAN_PRESENT as u16 | 6;
     assert_eq!(cut(&hold, 1_448, 1_500), 1_444);

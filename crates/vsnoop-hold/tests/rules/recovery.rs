@@ -119,7 +119,7 @@ fn without_sack_one_frame_is_sent_again_and_the_next_with_each_ack_that_falls_sh
     }
     assert_eq!(c.send_all(), [resend(0, 65_000)]);
     c.repeats(&[]);
-    assert_eq!(c.send(), None, "more of the same is no news");
+    assert_eq!(c.send(), None, "the same report again");
     c.acks(65_000, 200_000);
     assert_eq!(c.send_all(), [resend(65_000, 65_000)]);
     // A partial ACK, below the retransmitted bytes.

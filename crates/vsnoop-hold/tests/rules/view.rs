@@ -8,7 +8,7 @@ use crate::case::*;
 #[test]
 fn what_was_handed_over_is_what_the_hooks_know_or_the_engine_has_done_since() {
     let mut h = held(1_000, 9_000, 20_000);
-    for (high, released, handed) in [
+    for (high, by_engine, handed) in [
         (1_000, 1_000, 1_000),
         (1_000, 5_000, 5_000),
         (1_000, 9_000, 9_000),
@@ -19,15 +19,15 @@ fn what_was_handed_over_is_what_the_hooks_know_or_the_engine_has_done_since() {
         (1_000, 1 << 30, 1_000),
         (1_000, 3 << 30, 1_000),
     ] {
-        (h.high_seq, h.released) = (at(high), at(released));
-        assert_eq!(View::new(&h).handed, at(handed), "{high} {released}");
+        (h.high_seq, h.handed) = (at(high), at(by_engine));
+        assert_eq!(View::new(&h).handed, at(handed), "{high} {by_engine}");
     }
 }
 
 #[test]
 fn the_fin_counts_as_one_more() {
     let mut h = held(9_000, 9_000, 20_000);
-    h.released = at(9_001);
+    h.handed = at(9_001);
     assert_eq!(View::new(&h).handed, at(9_000), "there is no FIN");
     h.flags = HOLD_FIN as u16;
     let view = View::new(&h);
@@ -37,7 +37,7 @@ fn the_fin_counts_as_one_more() {
     assert!(!View::new(&h).is_done());
     h.vm_seq = at(9_001);
     assert!(View::new(&h).is_done());
-    h.released = at(9_000);
+    h.handed = at(9_000);
     assert!(View::new(&h).is_drained(), "acknowledged, though nobody noted that it was sent");
 }
 

@@ -1,14 +1,14 @@
 //! Incast control in the commands: the uplink of a port (`uplink`), its settings (`setting`) and
-//! their defaults (`configured`), the interfaces of its packets (`ways`), the state of uplinks
+//! their defaults (`configured`), the interfaces of its packets (`ingress`), the state of uplinks
 //! (`state`), the list of them (`listed`), and the windows of connections (`window`).
 
 pub mod configured;
+pub mod ingress;
 pub mod listed;
 mod reckoning;
 pub mod setting;
 pub mod state;
 pub mod uplink;
-pub mod ways;
 pub mod window;
 
 use vsnoop_bpf::types::flow;

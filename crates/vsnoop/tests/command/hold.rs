@@ -317,7 +317,7 @@ pub fn trials() -> Vec<Trial> {
             })?;
             let stats = network.vsnoop(&["stats", topology::PORT, "--json"])?;
             let hold = &stats["ports"][0]["hold"];
-            ensure!(hold["releases"].as_u64() > Some(0) && hold["held_bytes"] == 0, "{stats}");
+            ensure!(hold["handovers"].as_u64() > Some(0) && hold["held_bytes"] == 0, "{stats}");
             ensure!(hold["oldest_ns"].is_null(), "{stats}");
             network.detach()
         }),

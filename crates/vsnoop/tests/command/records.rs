@@ -83,9 +83,9 @@ fn record(next_seq: u32, vm_seq: u32) -> flow {
     flow { next_seq: seq::new(next_seq), vm_seq: seq::new(vm_seq), ..Default::default() }
 }
 
-/// Equal except for the tag, which depends on the key.
+/// Equal except for the hash, which depends on the key.
 fn is_same(found: flow, given: &flow) -> bool {
-    flow { tag: given.tag, ..found }.as_bytes() == given.as_bytes()
+    flow { key_hash: given.key_hash, ..found }.as_bytes() == given.as_bytes()
 }
 
 /// The record in the table after `old` was taken out and found busy, and `new` was inserted

@@ -10,7 +10,7 @@ const OTHER_HOP: [u8; 6] = [2, 0, 0, 0, 0, 9];
 const OTHER_TRAFFIC: u32 = 0x08 << 20 | 0xfffff;
 
 #[track_caller]
-fn goes_by(ack: &ack_fields, hop: [u8; 6], traffic: u32) {
+fn is_routed(ack: &ack_fields, hop: [u8; 6], traffic: u32) {
     assert_eq!((ack.next_hop, ack.traffic), (hop, traffic));
 }
 
@@ -56,27 +56,30 @@ fn answers() -> Vec<Answer> {
             c.now += 30_000 * MS;
             c.acks(0, c.window_at(0)).1
         }),
-        ("news", |c| outcome { ack: hold::news(&c.f, &c.h), ..outcome::default() }),
+        ("the sender's ACK", |c| outcome {
+            ack: hold::sender_ack(&c.f, &c.h),
+            ..outcome::default()
+        }),
     ]
 }
 
 #[test]
-fn answers_go_by_the_way_that_the_handshake_showed() {
+fn answers_use_the_next_hop_and_traffic_class_of_the_handshake() {
     for case in [Case::unconfirmed(), Case::accepted(), Case::opened()] {
         for (what, answer) in answers() {
             println!("{what}");
-            goes_by(&answer(&mut case.clone().unbounded()).ack, NEXT_HOP, TRAFFIC);
+            is_routed(&answer(&mut case.clone().unbounded()).ack, NEXT_HOP, TRAFFIC);
         }
     }
     let c = Case::new();
     let f = vsnoop_flow::flow_mid_flow(&c.ack_of_vm(0, WINDOW), c.now).expect("an ACK of the VM");
     assert_eq!((f.next_hop, f.traffic), (NEXT_HOP, TRAFFIC));
     let mut c = Case::mid_flow();
-    goes_by(&c.early(&c.data(1, 10)).ack, NEXT_HOP, TRAFFIC);
+    is_routed(&c.early(&c.data(1, 10)).ack, NEXT_HOP, TRAFFIC);
 }
 
 #[test]
-fn answers_follow_the_vm_to_another_way() {
+fn answers_use_the_vms_latest_next_hop_and_traffic_class() {
     for (what, answer) in answers() {
         println!("{what}");
         let mut c = Case::new();
@@ -91,13 +94,13 @@ fn answers_follow_the_vm_to_another_way() {
             }
             _ => answer(&mut c),
         };
-        goes_by(&out.ack, OTHER_HOP, OTHER_TRAFFIC);
+        is_routed(&out.ack, OTHER_HOP, OTHER_TRAFFIC);
     }
 }
 
 #[test]
-fn where_the_senders_segments_come_from_is_no_way_back() {
+fn next_hop_and_traffic_class_of_the_sender_are_not_used() {
     let mut c = Case::new();
     let s = segment { destination: [2, 0, 0, 0, 0, 1], traffic: 7, ..c.data(0, MSS) };
-    goes_by(&c.early(&s).ack, NEXT_HOP, TRAFFIC);
+    is_routed(&c.early(&s).ack, NEXT_HOP, TRAFFIC);
 }
