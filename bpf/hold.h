@@ -507,7 +507,7 @@ __noinline int hold_take(struct port *port, const struct flow_key *key)
 		h->resent_bytes = 0;
 		bpf_spin_lock(&f->lock);
 		if (!f->hold)
-			hold_begin(f, h, w.number);
+			hold_init(f, h, w.number);
 		number = f->hold;
 		bpf_spin_unlock(&f->lock);
 	}

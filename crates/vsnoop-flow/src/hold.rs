@@ -148,5 +148,5 @@ pub fn is_idle(f: &flow, h: &hold, now: u64) -> bool {
 /// Initialises a hold for a flow that has none; `number` is the hold's, from 1.
 pub fn begin(f: &mut flow, h: &mut hold, number: u16) {
     // SAFETY: as in to_vm().
-    unsafe { types::hold_begin(f, h, number) }
+    unsafe { types::hold_init(f, h, number) }
 }

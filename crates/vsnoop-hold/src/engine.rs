@@ -58,7 +58,7 @@ const TIMERS: usize = 4096;
 const WATCH_NS: u64 = 100_000_000;
 /// Longest interval of looks at a hold with unacknowledged bytes, whether the VM runs or not.
 const LOOK_NS: u64 = 1_000_000_000;
-/// HOLD_IDLE_NS and HOLD_IDLE_LONG_NS of flow/hold.h, plus a tick.
+/// HOLD_IDLE_NS and HOLD_IDLE_LONG_NS of flow/hold_state.h, plus a tick.
 const IDLE_NS: u64 = 10_000_000_000 + TICK_NS;
 const IDLE_LONG_NS: u64 = 60_000_000_000 + TICK_NS;
 /// After this time no hook uses a hold whose flow is over.
