@@ -14,7 +14,7 @@ use crate::system::clock::monotonic_ns;
 use crate::units;
 
 /// The hooks do not rely on an engine without a sign of life for this time (HOLD_STALE_NS in
-/// flow/hold.h).
+/// flow/hold_state.h).
 const STALE_NS: u64 = 1_000_000_000;
 
 /// The holds of one port.
