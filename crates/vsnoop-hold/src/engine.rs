@@ -546,7 +546,7 @@ impl Engine {
         if newest.used == 0 || u32::from(newest.flags) & HOLD_OVER != 0 {
             return Outcome::Later;
         }
-        let marked = frame.kind == Kind::Release && newest.marked != course.marked;
+        let marked = frame.kind == Kind::Handover && newest.marked != course.marked;
         // Before the frame is sent: ACKs that the hooks forward must not have a later TSval (RFC
         // 7323).
         host.set_handed_tsval(number, newest.tsval);
@@ -565,7 +565,7 @@ impl Engine {
         }
         course.flow.sent(view, frame);
         match frame.kind {
-            Kind::Release => {
+            Kind::Handover => {
                 if view.handed == view.vm_seq {
                     host.set_handed_ns(number, self.time.now_ns);
                 }

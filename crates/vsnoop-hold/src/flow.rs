@@ -64,7 +64,7 @@ const LARGEST: u32 = 65_535 - 60;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Bytes that the VM gets for the first time.
-    Release,
+    Handover,
     /// A retransmission.
     Resend,
     /// A pure ACK with the sender's latest ACK and window.
@@ -137,7 +137,7 @@ pub struct Flow {
     /// Widest window of the VM so far, bytes.
     widest: u32,
     /// A portion is being handed over.
-    releasing: bool,
+    handing_over: bool,
     /// Since when less than a portion waits, ns of run time.
     waits_ns: Option<u64>,
     given_up: Option<Reason>,
@@ -201,7 +201,7 @@ impl Flow {
             refusal: Refusal::default(),
             confirmation: None,
             widest: 0,
-            releasing: false,
+            handing_over: false,
             waits_ns: None,
             given_up: None,
         }
@@ -239,7 +239,7 @@ impl Flow {
             return None;
         }
         self.resend(view)
-            .or_else(|| self.release(view, time.run_time_ns))
+            .or_else(|| self.hand_over(view, time.run_time_ns))
             .or_else(|| self.acknowledge(view))
             .or_else(|| self.probe(view))
     }
@@ -271,7 +271,7 @@ impl Flow {
                 }
             }
             Kind::Probe => (self.probe.due, self.probe.sent_at) = (false, Some(view.heard)),
-            Kind::Release | Kind::Ack => {}
+            Kind::Handover | Kind::Ack => {}
         }
     }
 
@@ -291,7 +291,7 @@ impl Flow {
             first.pause_ns = (first.pause_ns * 2).min(CONFIRM_MOST_NS);
         }
         if view.handed == view.vm_seq {
-            return release(view);
+            return handover(view);
         }
         if is_due {
             first.until = Some(view.handed);
@@ -444,14 +444,14 @@ impl Flow {
         (len > 0 || fin).then_some(Frame { seq: from, len, fin, kind: Kind::Resend })
     }
 
-    fn release(&mut self, view: &View, run_time_ns: u64) -> Option<Frame> {
-        self.releasing &= view.right_edge.diff(view.handed) > 0;
-        if !self.releasing && !self.is_portion(view, run_time_ns) {
+    fn hand_over(&mut self, view: &View, run_time_ns: u64) -> Option<Frame> {
+        self.handing_over &= view.right_edge.diff(view.handed) > 0;
+        if !self.handing_over && !self.is_portion(view, run_time_ns) {
             return None;
         }
         self.waits_ns = None;
-        let frame = release(view);
-        self.releasing = frame.is_some();
+        let frame = handover(view);
+        self.handing_over = frame.is_some();
         frame
     }
 
@@ -509,7 +509,7 @@ impl Confirmation {
 }
 
 /// Held bytes that fit into the VM's window.
-fn release(view: &View) -> Option<Frame> {
+fn handover(view: &View) -> Option<Frame> {
     let from = view.handed;
     if view.is_drained() || from.diff(view.first) < 0 {
         return None;
@@ -525,7 +525,7 @@ fn release(view: &View) -> Option<Frame> {
     }
     // A FIN needs no room in the window.
     let fin = view.fin && is_last;
-    (len > 0 || fin).then_some(Frame { seq: from, len, fin, kind: Kind::Release })
+    (len > 0 || fin).then_some(Frame { seq: from, len, fin, kind: Kind::Handover })
 }
 
 /// Do repeated ACKs or SACK blocks prove a loss?

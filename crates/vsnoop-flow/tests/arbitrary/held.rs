@@ -532,7 +532,7 @@ impl Machine<'_> {
         vsnoop_flow::learn(&mut self.port, out, self.now);
         if out.events & EVENT_FREE != 0 {
             self.seen.freed += 1;
-            self.m.release();
+            self.m.free();
         }
     }
 

@@ -76,7 +76,7 @@ fn filled_hole_is_not_acknowledged_before_the_vm() {
 }
 
 #[test]
-fn a_hole_is_not_forgotten_in_a_silence() {
+fn a_hole_is_not_forgotten_after_idle_time() {
     for c in Case::both() {
         let mut c = c.without_hold();
         for i in 1..4 {
@@ -141,7 +141,7 @@ fn a_foreign_option_of_the_vm_puts_the_flow_in_bypass() {
 }
 
 #[test]
-fn in_bypass_what_was_acknowledged_is_still_honoured() {
+fn in_bypass_acknowledged_bytes_are_still_honoured() {
     for mut c in Case::both() {
         c.early(&c.data(0, 2 * MSS));
         let mut s = c.data(2 * MSS, MSS);
@@ -216,7 +216,7 @@ fn an_observed_port_changes_no_packet() {
 }
 
 #[test]
-fn the_vm_that_answers_while_a_segment_is_copied_answers_for_it() {
+fn a_segment_that_the_vm_acknowledges_during_the_copy_is_not_acknowledged_again() {
     for mut c in Case::both() {
         let s = c.data(0, MSS);
         assert!(matches!(c.decide(&s).0, Verdict::Keep { .. }));

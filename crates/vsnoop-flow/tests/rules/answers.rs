@@ -74,7 +74,7 @@ fn retransmission_is_reacked_by_the_host() {
 }
 
 #[test]
-fn a_retransmission_of_what_the_vm_acknowledged_goes_to_the_vm() {
+fn a_retransmission_below_vm_seq_goes_to_the_vm() {
     for mut c in Case::both() {
         c.early(&c.data(0, 3 * MSS));
         c.acks(MSS, WINDOW);
@@ -137,7 +137,7 @@ fn the_reply_to_a_window_probe_passes() {
 }
 
 #[test]
-fn a_window_that_opens_is_shown_at_once() {
+fn a_window_update_passes_at_once() {
     for mut c in Case::both() {
         c.early(&c.data(0, FULL));
         let (verdict, out) = c.acks(MSS, 1_000);
@@ -180,7 +180,7 @@ fn challenge_ack_that_also_acknowledges_is_never_rewritten() {
 }
 
 #[test]
-fn challenge_ack_is_not_forgotten_over_another_ack() {
+fn another_ack_does_not_end_the_wait_for_a_challenge_ack() {
     for mut c in Case::both() {
         c.early(&c.data(0, MSS));
         c.pass(&segment { tcp_flags: SYN, ..c.data(9, 0) });
@@ -211,7 +211,7 @@ fn challenge_ack_does_not_take_back_the_window_that_the_hold_gave() {
 }
 
 #[test]
-fn an_old_or_unbelievable_ack_is_not_learnt_from() {
+fn an_old_or_implausible_ack_changes_no_state() {
     for mut c in Case::both() {
         c.early(&c.data(0, 2 * MSS));
         c.acks(2 * MSS, WINDOW);

@@ -420,7 +420,7 @@ impl Case {
     }
 
     /// The engine hands over all bytes below, with the sender's latest TSval.
-    pub fn release(&mut self, offset: u32) {
+    pub fn engine_hands_over(&mut self, offset: u32) {
         self.h.handed = at(offset);
         self.h.handed_tsval = self.h.tsval;
     }

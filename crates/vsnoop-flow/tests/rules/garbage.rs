@@ -64,7 +64,7 @@ fn spoken(mut c: Case) -> Case {
 }
 
 #[test]
-fn what_the_vm_would_refuse_changes_nothing() {
+fn a_segment_that_the_vm_refuses_changes_no_state() {
     let mut offline = Case::accepted().without_hold();
     offline.pass(&offline.data(MSS, MSS));
     let mut outstanding = Case::accepted();
@@ -89,7 +89,7 @@ fn what_the_vm_would_refuse_changes_nothing() {
 }
 
 #[test]
-fn what_the_vm_would_refuse_is_answered_by_the_vm() {
+fn a_segment_that_the_vm_refuses_is_answered_by_the_vm() {
     for mut c in Case::both() {
         c.early(&c.data(0, 2 * MSS));
         c.pass(&c.data(FULL + 10_000_000, MSS));

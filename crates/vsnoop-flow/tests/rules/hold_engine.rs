@@ -12,10 +12,10 @@ const ABANDONED: u64 = HOLD_ABANDONED_S as u64 * 1000 * MS;
 fn a_flow_is_active_again_when_the_engine_has_handed_over_everything() {
     let mut c = Case::holding();
     c.acks(FULL, WINDOW);
-    c.release(FULL + MSS);
+    c.engine_hands_over(FULL + MSS);
     c.held(&c.data(END, MSS));
     assert_eq!(c.f.high_seq, at(FULL + MSS));
-    c.release(END + MSS);
+    c.engine_hands_over(END + MSS);
     c.early(&c.data(END + MSS, MSS));
     assert_eq!((c.mode(), c.h.since_ns), (flow_mode::FLOW_ACTIVE, 0));
 }
@@ -23,13 +23,13 @@ fn a_flow_is_active_again_when_the_engine_has_handed_over_everything() {
 #[test]
 fn the_vms_ack_finds_a_drained_flow_too() {
     let mut c = Case::holding();
-    c.release(END);
+    c.engine_hands_over(END);
     c.acks(FULL, WINDOW);
     assert_eq!((c.mode(), c.f.high_seq), (flow_mode::FLOW_ACTIVE, at(END)));
 }
 
 #[test]
-fn what_an_engine_cannot_have_handed_over_is_not_believed() {
+fn an_impossible_position_of_the_engine_is_ignored() {
     for handed in [at(END + 1), at(FULL - MSS), at(0).add(1 << 31)] {
         let mut c = Case::holding();
         c.h.handed = handed;
@@ -39,25 +39,25 @@ fn what_an_engine_cannot_have_handed_over_is_not_believed() {
 }
 
 #[test]
-fn the_vm_knows_the_timestamps_that_the_engine_used() {
+fn ts_recent_follows_the_tsval_of_the_engines_frames() {
     let mut c = Case::holding();
     // A pure ACK of the sender, later than its last data, went with the engine's frames.
     c.ts = c.ts.wrapping_add(10);
     c.decide(&c.ack_of_sender(END, 0));
     c.acks(FULL, WINDOW);
-    c.release(END);
+    c.engine_hands_over(END);
     let late = segment { tsval: c.ts.wrapping_sub(1), ..c.data(END, MSS) };
     assert_eq!(c.not_kept(&late).0, Verdict::Pass, "the VM may drop it");
     assert_eq!(c.f.next_seq, at(END));
 }
 
 #[test]
-fn the_vm_is_late_only_from_when_the_engine_handed_it_something() {
+fn lateness_is_counted_from_the_engines_hand_over() {
     let mut c = Case::holding();
     c.acks(FULL, WINDOW);
     let before = c.f.progress_ns;
     c.wait(10_000 * MS);
-    c.release(END);
+    c.engine_hands_over(END);
     c.h.handed_ns = c.now;
     c.now += MS / 2;
     let (_, out) = c.acks(FULL + MSS, c.window_at(FULL + MSS));
@@ -67,20 +67,20 @@ fn the_vm_is_late_only_from_when_the_engine_handed_it_something() {
     let mut c = Case::holding();
     let since = c.f.progress_ns;
     c.wait(10_000 * MS);
-    c.release(END);
+    c.engine_hands_over(END);
     c.h.handed_ns = c.now;
     let (_, out) = c.acks(FULL, WINDOW);
     assert_eq!((out.events & EVENT_LATE, out.late_since_ns), (EVENT_LATE, since));
 }
 
 #[test]
-fn a_fin_is_drained_when_the_vm_has_been_handed_it() {
+fn a_flow_with_a_fin_is_drained_when_the_fin_was_handed_over() {
     let mut c = Case::holding();
     c.decide(&segment { tcp_flags: ACK | FIN, ..c.data(END, 0) });
-    c.release(END);
+    c.engine_hands_over(END);
     c.acks(FULL, WINDOW);
     assert_eq!(c.mode(), flow_mode::FLOW_HOLDING);
-    c.release(END + 1);
+    c.engine_hands_over(END + 1);
     // The VM's own ACK of the FIN ends it.
     c.acks(END, WINDOW);
     assert_eq!(c.mode(), flow_mode::FLOW_UNEXPECTED_SEQ);
@@ -90,7 +90,7 @@ fn a_fin_is_drained_when_the_vm_has_been_handed_it() {
 }
 
 #[test]
-fn what_the_vm_has_beyond_what_is_held_was_not_handed_over_by_the_engine() {
+fn sacked_bytes_of_the_vm_do_not_count_as_handed_over_while_holding() {
     // It passed before the flow was held.
     let mut c = Case::holding();
     c.hear(&c.sack_of_vm(FULL, END + 5 * MSS));
@@ -100,12 +100,12 @@ fn what_the_vm_has_beyond_what_is_held_was_not_handed_over_by_the_engine() {
 }
 
 #[test]
-fn a_fin_that_alone_is_left_needs_no_engine() {
+fn a_flow_with_only_a_fin_left_needs_no_engine() {
     let mut c = Case::holding();
     let fin = segment { tcp_flags: ACK | FIN, ..c.data(END, 0) };
     c.decide(&fin);
     c.acks(FULL, WINDOW);
-    c.release(END);
+    c.engine_hands_over(END);
     c.now += 1_000 * MS - 1;
     assert_eq!(c.decide(&fin).0, Verdict::Drop, "it lives");
     c.now += 1;
@@ -113,7 +113,7 @@ fn a_fin_that_alone_is_left_needs_no_engine() {
     assert!(!c.holds(HOLD_FIN));
     let mut c = Case::holding();
     c.decide(&fin);
-    c.release(END - 1);
+    c.engine_hands_over(END - 1);
     c.now += 4_000 * MS;
     assert_eq!(c.decide(&fin).0, Verdict::Drop);
     assert!(c.holds(HOLD_FIN), "there are bytes before it");
@@ -124,14 +124,14 @@ fn a_flow_whose_vm_echoes_congestion_stays_offline_when_it_is_drained() {
     let mut c = Case::holding();
     c.hear(&segment { tcp_flags: ACK | ECE, ..c.ack_of_vm(FULL, WINDOW) });
     assert_eq!(c.mode(), flow_mode::FLOW_HOLDING);
-    c.release(END);
+    c.engine_hands_over(END);
     let cwr = segment { tcp_flags: ACK | CWR, ..c.data(END, MSS) };
     assert_eq!(c.not_kept(&cwr).0, Verdict::Pass);
     assert_eq!(c.mode(), flow_mode::FLOW_UNEXPECTED_SEQ);
 }
 
 #[test]
-fn the_vms_acks_tell_the_engine_and_not_the_sender() {
+fn acks_of_held_bytes_wake_the_engine_and_do_not_pass() {
     let mut c = Case::holding();
     let heard = c.h.heard;
     let (verdict, out) = c.acks(MSS, c.window_at(MSS));
@@ -156,7 +156,7 @@ fn data_of_the_vm_leaves_with_the_hosts_ack_and_window() {
 }
 
 #[test]
-fn a_record_with_bytes_held_is_not_forgotten_when_both_ends_have_said_fin() {
+fn a_record_with_held_bytes_stays_after_both_fins() {
     let mut c = Case::holding();
     c.decide(&segment { tcp_flags: ACK | FIN, ..c.data(END, 0) });
     c.hear(&segment { tcp_flags: ACK | FIN, ..c.ack_of_vm(MSS, c.window_at(MSS)) });
@@ -164,13 +164,13 @@ fn a_record_with_bytes_held_is_not_forgotten_when_both_ends_have_said_fin() {
     // The VM has acknowledged all that it was handed, and waits for the rest.
     let (_, out) = c.acks(FULL, WINDOW);
     assert_eq!(out.events & EVENT_CLOSED, 0);
-    c.release(END + 1);
+    c.engine_hands_over(END + 1);
     let (_, out) = c.acks(END + 1, WINDOW);
     assert_ne!(out.events & EVENT_CLOSED, 0);
 }
 
 #[test]
-fn of_a_loss_that_there_is_a_copy_of_the_engine_is_told() {
+fn the_engine_is_woken_for_a_loss_of_a_copied_byte() {
     let mut c = Case::holding();
     c.acks(MSS, c.window_at(MSS));
     for i in 1..10 {
@@ -183,7 +183,7 @@ fn of_a_loss_that_there_is_a_copy_of_the_engine_is_told() {
 }
 
 #[test]
-fn a_loss_is_covered_while_nothing_waits_too() {
+fn the_engine_is_woken_for_a_loss_if_no_bytes_wait() {
     let mut c = Case::full();
     for i in 1..10 {
         assert_eq!(c.hear(&c.sack_of_vm(0, (2 + i) * MSS)).0, FromVm::Drop);
@@ -213,7 +213,7 @@ fn a_flow_whose_engine_is_gone_for_30_s_is_reset_at_the_next_packet_of_either_en
 }
 
 #[test]
-fn a_reset_and_a_syn_for_a_flow_whose_engine_is_gone_are_the_vms() {
+fn a_reset_and_a_syn_pass_if_the_engine_is_gone() {
     for flags in [RST, SYN, RST | ACK, 0] {
         let mut c = Case::holding();
         c.now = c.port.engine_ns + ABANDONED;
@@ -225,7 +225,7 @@ fn a_reset_and_a_syn_for_a_flow_whose_engine_is_gone_are_the_vms() {
 }
 
 #[test]
-fn until_then_it_is_waited_for() {
+fn a_flow_without_an_engine_is_not_reset_within_30_s() {
     let mut c = Case::holding();
     c.now = c.port.engine_ns + ABANDONED - 1;
     assert_eq!(c.decide(&c.data(END, MSS)).0, Verdict::Reack);
@@ -241,20 +241,20 @@ fn until_then_it_is_waited_for() {
 }
 
 #[test]
-fn a_flow_of_which_nothing_waits_needs_no_engine() {
+fn a_flow_without_held_bytes_needs_no_engine() {
     let mut c = Case::full();
     c.now += 2 * ABANDONED;
     assert_ne!(c.decide(&c.data(0, MSS)).0, Verdict::Reset);
     assert_ne!(c.acks(MSS, c.window_at(MSS)).0, FromVm::ResetBoth);
     // Nor a flow that the engine has drained.
     let mut c = Case::holding();
-    c.release(END);
+    c.engine_hands_over(END);
     c.now += 2 * ABANDONED;
     assert_ne!(c.decide(&c.data(0, MSS)).0, Verdict::Reset);
 }
 
 #[test]
-fn chunks_that_the_vm_has_acknowledged_are_given_back_by_one_cpu() {
+fn acknowledged_chunks_are_freed_by_one_cpu() {
     let mut c = Case::new();
     c.early(&c.data(0, 10_000));
     let (_, out) = c.hear_only(&c.ack_of_vm(HOLD_CHUNK - 1, WINDOW));
@@ -270,7 +270,7 @@ fn chunks_that_the_vm_has_acknowledged_are_given_back_by_one_cpu() {
 }
 
 #[test]
-fn what_the_vm_answers_for_by_itself_is_not_counted_as_kept() {
+fn bytes_left_to_the_vm_do_not_count_as_copies() {
     let mut c = Case::new();
     c.early(&c.data(0, MSS));
     c.acks(MSS, WINDOW);
@@ -318,7 +318,7 @@ fn an_offline_flow_with_outstanding_bytes_is_left_to_the_vm() {
 }
 
 #[test]
-fn what_fits_into_the_vms_window_is_left_to_it_while_the_flow_is_offline() {
+fn an_offline_flows_data_within_the_window_are_left_to_the_vm() {
     let mut c = offline();
     assert_eq!(c.not_kept(&c.data(FULL, 128)).0, Verdict::Pass);
     assert_eq!(c.not_kept(&c.data(FULL + 128, MSS)).0, Verdict::Pass, "nor is what is not next");

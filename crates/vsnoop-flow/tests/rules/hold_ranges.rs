@@ -27,7 +27,7 @@ fn beyond(c: &mut Case, offset: u32, len: u32) {
 }
 
 #[test]
-fn what_lies_beyond_a_hole_is_kept_and_reported() {
+fn data_beyond_a_hole_are_kept_and_reported_by_sack() {
     let mut c = Case::holding();
     beyond(&mut c, MSS, MSS);
     assert_eq!(ranges(&c), [(MSS as i32, 2 * MSS as i32)]);
@@ -40,12 +40,12 @@ fn a_hole_is_kept_for_an_active_flow_too() {
     assert_eq!((out.ack.ack, c.f.high_seq), (at(0), at(0)));
     assert_eq!(c.h.since_ns, c.now);
     // The flow is held until the hole is filled.
-    c.release(0);
+    c.engine_hands_over(0);
     c.held(&c.data(3 * MSS, MSS));
 }
 
 #[test]
-fn a_vm_without_sack_has_none_in_its_name() {
+fn no_sack_is_sent_for_a_vm_without_sack() {
     let mut c = Case::plain().unbounded();
     let out = c.held(&c.data(MSS, MSS));
     assert_eq!(out.ack.sack, 0);
@@ -121,13 +121,13 @@ fn a_flow_with_ranges_is_not_drained() {
     let mut c = Case::holding();
     beyond(&mut c, MSS, MSS);
     c.acks(FULL, WINDOW);
-    c.release(END);
+    c.engine_hands_over(END);
     // In its window, and not handed over by the hooks: the ranges are beyond it.
     c.held(&c.data(END + 5 * MSS, MSS));
 }
 
 #[test]
-fn ranges_are_forgotten_when_nobody_may_keep_them() {
+fn ranges_are_dropped_when_port_or_engine_stops() {
     // The sender keeps SACKed data.
     for spoil in
         [|c: &mut Case| c.now += 1_000 * MS, |c: &mut Case| c.policy.run = port_run::PORT_PAUSED]
@@ -147,7 +147,7 @@ fn not_to_be_kept(s: segment) -> [segment; 2] {
 }
 
 #[test]
-fn a_hole_that_only_the_vm_can_fill_is_not_waited_for() {
+fn ranges_are_dropped_when_only_the_vm_can_fill_the_hole() {
     let active = Case::new();
     for s in not_to_be_kept(active.data(0, MSS)) {
         // Only bytes beyond the hole wait.
@@ -164,14 +164,14 @@ fn a_hole_that_only_the_vm_can_fill_is_not_waited_for() {
         assert_eq!(c.not_kept(&s).0, Verdict::Drop);
         assert!(ranges(&c).is_empty());
         c.acks(FULL, WINDOW);
-        c.release(END);
+        c.engine_hands_over(END);
         assert_eq!(c.not_kept(&s).0, Verdict::Pass);
         assert_eq!(c.f.high_seq, at(END + 10));
     }
 }
 
 #[test]
-fn ranges_stay_when_such_a_segment_does_not_fill_the_first_hole() {
+fn ranges_stay_if_an_urgent_segment_does_not_fill_the_first_hole() {
     for (offset, len) in [(END - 20, 20), (END + 1, 50), (END + 3 * MSS, MSS)] {
         for s in not_to_be_kept(Case::holding().data(offset, len)) {
             let mut c = Case::holding();
@@ -201,7 +201,7 @@ fn the_time_that_bytes_wait_begins_when_the_hole_is_filled() {
 }
 
 #[test]
-fn the_timestamp_of_a_range_is_not_the_vms_yet() {
+fn the_tsval_of_a_range_is_not_ts_recent() {
     let mut c = Case::holding();
     let recent = c.f.ts_recent;
     c.ts = c.ts.wrapping_add(50);
@@ -215,7 +215,7 @@ fn the_vms_own_ack_may_fill_a_hole() {
     // The VM got the byte in between; copies continue behind it.
     let mut c = Case::holding();
     beyond(&mut c, 1, 500);
-    c.release(END);
+    c.engine_hands_over(END);
     let filled = c.clone();
     let (_, out) = c.acks(END + 1, WINDOW);
     assert_eq!((c.f.next_seq, c.h.tail), (at(END + 501), at(END + 501)));
@@ -229,7 +229,7 @@ fn the_vms_own_ack_may_fill_a_hole() {
 }
 
 #[test]
-fn what_lies_behind_a_fin_is_no_part_of_the_stream() {
+fn ranges_beyond_a_fin_are_dropped() {
     for len in [0, 100] {
         let mut c = Case::holding();
         beyond(&mut c, 500, 100);
@@ -242,7 +242,7 @@ fn what_lies_behind_a_fin_is_no_part_of_the_stream() {
         assert!(c.holds(HOLD_FIN) && ranges(&c).is_empty());
         // It is drained with the FIN.
         c.acks(FULL, WINDOW);
-        c.release(END + len + 1);
+        c.engine_hands_over(END + len + 1);
         c.acks(END + len, WINDOW);
         assert_eq!(c.mode(), flow_mode::FLOW_UNEXPECTED_SEQ);
     }

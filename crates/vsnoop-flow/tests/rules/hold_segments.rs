@@ -9,7 +9,7 @@ use crate::case::*;
 const END: u32 = FULL + 2 * MSS;
 
 #[test]
-fn what_lies_within_the_vms_window_is_copied_and_handed_over() {
+fn in_order_data_within_the_vms_window_are_copied_and_handed_over() {
     let mut c = Case::new();
     let out = c.early(&c.data(0, MSS));
     assert_eq!((out.ack.ack, c.h.tail, c.f.high_seq), (at(MSS), at(MSS), at(MSS)));
@@ -18,7 +18,7 @@ fn what_lies_within_the_vms_window_is_copied_and_handed_over() {
 }
 
 #[test]
-fn what_lies_beyond_the_vms_window_is_held() {
+fn data_beyond_the_vms_window_are_held() {
     let mut c = Case::full();
     let out = c.held(&c.data(FULL, MSS));
     assert_eq!((out.ack.ack, c.h.tail), (at(FULL + MSS), at(FULL + MSS)));
@@ -28,7 +28,7 @@ fn what_lies_beyond_the_vms_window_is_held() {
 }
 
 #[test]
-fn what_lies_half_within_the_vms_window_is_held_as_a_whole() {
+fn a_segment_partly_within_the_vms_window_is_held_as_a_whole() {
     let mut c = Case::new();
     c.early(&c.data(0, FULL - 100));
     c.held(&c.data(FULL - 100, MSS));
@@ -36,7 +36,7 @@ fn what_lies_half_within_the_vms_window_is_held_as_a_whole() {
 }
 
 #[test]
-fn what_the_ring_refuses_is_held() {
+fn a_segment_that_the_ring_refuses_is_held() {
     let mut c = Case::new();
     let s = c.data(0, MSS);
     assert_eq!(c.decide(&s).0, Verdict::Keep { skip: 0, hand: Hand::AndAck });
@@ -46,7 +46,7 @@ fn what_the_ring_refuses_is_held() {
 }
 
 #[test]
-fn what_the_vm_may_drop_because_it_took_window_back_meanwhile_is_held() {
+fn a_clone_is_held_if_the_vm_shrinks_its_window_meanwhile() {
     let mut c = Case::new();
     let s = c.data(0, MSS);
     assert_eq!(c.decide(&s).0, Verdict::Keep { skip: 0, hand: Hand::AndAck });
@@ -57,7 +57,7 @@ fn what_the_vm_may_drop_because_it_took_window_back_meanwhile_is_held() {
 }
 
 #[test]
-fn nothing_overtakes_what_is_held() {
+fn later_data_do_not_overtake_held_bytes() {
     let mut c = Case::holding();
     c.acks(FULL, WINDOW);
     // The VM's window has room now, but the engine has not drained the hold yet.
@@ -84,7 +84,7 @@ fn without_memory_nothing_is_acknowledged() {
 }
 
 #[test]
-fn only_what_is_new_of_a_segment_is_kept() {
+fn only_the_new_bytes_of_a_segment_are_kept() {
     let mut c = Case::holding();
     let s = c.data(END - 1_000, 3_000);
     assert_eq!(c.decide(&s).0, Verdict::Keep { skip: 1_000, hand: Hand::Nothing });
@@ -105,7 +105,7 @@ fn old_data_and_probes_are_answered_by_the_host() {
 }
 
 #[test]
-fn what_is_beyond_the_window_is_answered_and_not_kept() {
+fn data_beyond_the_shown_edge_are_answered_and_not_kept() {
     let mut c = Case::holding();
     c.h.rcv_win = 0;
     c.f.adv_edge = at(END);
@@ -131,7 +131,7 @@ fn a_pure_ack_reaches_the_vm_at_once_where_the_vm_accepts_it() {
 }
 
 #[test]
-fn what_acknowledges_what_the_vm_never_sent_is_dropped() {
+fn a_segment_with_an_ack_beyond_snd_nxt_is_dropped() {
     let mut c = Case::holding();
     let una = c.h.snd_una;
     assert_eq!(c.not_kept(&c.ack_of_sender(END, 1)).0, Verdict::Drop);
@@ -141,7 +141,7 @@ fn what_acknowledges_what_the_vm_never_sent_is_dropped() {
 }
 
 #[test]
-fn what_paws_would_drop_is_not_kept() {
+fn a_segment_that_paws_drops_is_not_kept() {
     let mut c = Case::holding();
     let s = segment { tsval: c.f.ts_recent.wrapping_sub(1), ..c.data(END, MSS) };
     assert_eq!(c.not_kept(&s).0, Verdict::Reack);
@@ -150,7 +150,7 @@ fn what_paws_would_drop_is_not_kept() {
 }
 
 #[test]
-fn what_only_the_vm_could_answer_is_dropped_and_comes_again() {
+fn urgent_data_and_foreign_options_are_dropped_while_bytes_are_held() {
     let mut c = Case::holding();
     let urgent = segment { tcp_flags: ACK | URG, ..c.data(END, 10) };
     let foreign = segment { bits: (SEG_FOREIGN | SEG_TIMESTAMPS) as u16, ..c.data(END, 10) };
@@ -180,7 +180,7 @@ fn a_paused_port_keeps_nothing_more() {
 }
 
 #[test]
-fn a_mark_of_congestion_is_remembered_for_the_engine() {
+fn a_ce_mark_on_held_data_is_recorded_for_the_engine() {
     let mut c = Case::holding();
     let s = c.data(END, MSS);
     c.held(&segment { bits: s.bits | SEG_CE as u16, ..s });
@@ -190,7 +190,7 @@ fn a_mark_of_congestion_is_remembered_for_the_engine() {
 }
 
 #[test]
-fn before_anything_is_held_a_mark_of_congestion_is_the_vms_to_echo() {
+fn a_ce_mark_goes_to_the_vm_if_nothing_is_held() {
     for offset in [0, FULL] {
         let mut c = Case::new();
         if offset > 0 {
@@ -204,7 +204,7 @@ fn before_anything_is_held_a_mark_of_congestion_is_the_vms_to_echo() {
 }
 
 #[test]
-fn a_fin_alone_is_remembered_and_not_acknowledged() {
+fn a_fin_without_data_is_recorded_and_not_acknowledged() {
     let mut c = Case::holding();
     let fin = segment { tcp_flags: ACK | FIN, ..c.data(END, 0) };
     let (verdict, out) = c.not_kept(&fin);
@@ -228,7 +228,7 @@ fn a_fin_with_data_is_kept_and_its_data_acknowledged() {
 }
 
 #[test]
-fn a_fin_beyond_a_hole_is_not_remembered() {
+fn a_fin_beyond_a_hole_is_not_recorded() {
     let mut c = Case::holding();
     for len in [0, 100] {
         let s = segment { tcp_flags: ACK | FIN, ..c.data(END + 10, len) };
@@ -248,7 +248,7 @@ fn nothing_is_kept_behind_a_fin() {
 }
 
 #[test]
-fn a_fin_with_data_that_the_vms_window_has_no_room_for_is_kept() {
+fn a_fin_with_data_beyond_the_vms_window_is_kept() {
     let mut c = Case::full();
     let s = segment { tcp_flags: ACK | FIN, ..c.data(FULL, 100) };
     let out = c.held(&s);
@@ -261,7 +261,7 @@ fn a_fin_with_data_that_the_vms_window_has_no_room_for_is_kept() {
 }
 
 #[test]
-fn before_anything_is_held_a_fin_is_the_vms() {
+fn a_fin_goes_to_the_vm_if_nothing_is_held() {
     let mut c = Case::new();
     let s = segment { tcp_flags: ACK | FIN, ..c.data(0, 100) };
     assert_eq!(c.not_kept(&s).0, Verdict::Pass);
@@ -269,7 +269,7 @@ fn before_anything_is_held_a_fin_is_the_vms() {
 }
 
 #[test]
-fn an_exact_reset_reaches_the_vm_where_it_is_exact_there_and_ends_the_hold() {
+fn a_reset_at_next_seq_is_forwarded_at_the_vms_seq_and_ends_the_hold() {
     let mut c = Case::holding();
     let s = segment { tcp_flags: RST, ..c.data(END, 0) };
     let (verdict, out) = c.not_kept(&s);
@@ -294,7 +294,7 @@ fn after_a_reset_that_the_ring_may_have_refused_the_vms_acks_pass_as_they_are() 
 }
 
 #[test]
-fn any_other_reset_and_a_syn_are_the_vms_to_challenge() {
+fn a_syn_and_a_reset_elsewhere_pass_to_the_vm_which_challenges_them() {
     for (flags, offset) in [(RST, FULL - 1), (RST, FULL), (SYN, FULL), (SYN, END)] {
         let mut c = Case::holding();
         let s = segment { tcp_flags: flags, ..c.data(offset, 0) };
@@ -312,7 +312,7 @@ fn any_other_reset_and_a_syn_are_the_vms_to_challenge() {
 }
 
 #[test]
-fn one_cpu_at_a_time_has_the_chain() {
+fn one_cpu_at_a_time_claims_the_chain() {
     let mut c = Case::holding();
     let (first, second) = (c.data(END, MSS), c.data(END + MSS, MSS));
     assert!(matches!(c.decide(&first).0, Verdict::Keep { .. }));
@@ -325,7 +325,7 @@ fn one_cpu_at_a_time_has_the_chain() {
 }
 
 #[test]
-fn what_finds_the_chain_taken_is_the_vms() {
+fn a_segment_goes_to_the_vm_if_another_cpu_has_claimed_the_chain() {
     let mut c = Case::new();
     let (first, second) = (c.data(0, MSS), c.data(MSS, MSS));
     assert!(matches!(c.decide(&first).0, Verdict::Keep { .. }));
@@ -334,7 +334,7 @@ fn what_finds_the_chain_taken_is_the_vms() {
 }
 
 #[test]
-fn an_out_of_order_segment_is_kept_where_all_that_the_sender_was_shown_has_room() {
+fn an_out_of_order_segment_is_kept_if_the_hold_has_room_for_the_shown_window() {
     for chunks in [0, 1] {
         let mut c = Case::new();
         // The VM's own window is larger than what is free.
@@ -355,7 +355,7 @@ fn an_out_of_order_segment_is_kept_where_all_that_the_sender_was_shown_has_room(
 }
 
 #[test]
-fn what_was_overtaken_while_it_was_copied_is_not_acknowledged_twice() {
+fn bytes_acknowledged_during_the_copy_are_not_acknowledged_twice() {
     let mut c = Case::full();
     let s = c.data(FULL, MSS);
     assert!(matches!(c.decide(&s).0, Verdict::Keep { .. }));
@@ -378,7 +378,7 @@ fn a_flow_that_went_to_bypass_while_a_segment_was_copied_leaves_it_to_the_vm() {
 }
 
 #[test]
-fn what_the_sender_says_is_noted_whatever_becomes_of_it() {
+fn the_senders_ack_and_window_are_noted_with_every_verdict() {
     let mut c = Case::holding();
     c.hear(&c.data_of_vm(0, 100, FULL));
     let newer = c.h.tsval.wrapping_add(9);
@@ -395,7 +395,7 @@ fn what_the_sender_says_is_noted_whatever_becomes_of_it() {
 }
 
 #[test]
-fn what_the_vm_would_not_accept_tells_nothing() {
+fn the_ack_of_a_segment_that_the_vm_refuses_is_not_noted() {
     let mut c = Case::holding();
     c.hear(&c.data_of_vm(0, 100, FULL));
     let edge = c.f.adv_edge.diff(at(0)) as u32;

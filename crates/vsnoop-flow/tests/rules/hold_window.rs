@@ -28,7 +28,7 @@ fn the_window_grows_by_two_bytes_for_each_byte_acknowledged() {
 }
 
 #[test]
-fn it_begins_with_the_vms_own_window() {
+fn the_shown_window_begins_with_the_vms_own() {
     let mut c = Case::new();
     c.early(&c.data(0, MSS));
     assert_eq!(c.h.rcv_win, FULL - MSS + 2 * MSS);
@@ -49,7 +49,7 @@ fn a_sender_runs_ahead_of_the_vms_window_as_far_as_the_operator_says() {
     assert_eq!(c.not_kept(&c.data(most, MSS)).0, Verdict::Reack);
     // The bound moves with the VM's own edge.
     c.acks(FULL, WINDOW);
-    c.release(most);
+    c.engine_hands_over(most);
     let out = c.early(&c.data(most, MSS));
     about(c.edge(&out), 2 * FULL + 10 * 1_024);
 }
@@ -70,7 +70,7 @@ fn a_port_with_less_memory_than_its_quota_shows_no_more() {
 }
 
 #[test]
-fn the_more_of_the_pool_is_taken_the_less_one_flow_gets() {
+fn a_flow_gets_less_the_more_memory_is_used() {
     let mut c = Case::full();
     c.port.chunks_used = CHUNKS - 5;
     // Four fifths of what is free and what it has itself, from VM_SEQ on.
@@ -122,7 +122,7 @@ fn a_prompt_vm_needs_no_larger_window() {
 }
 
 #[test]
-fn while_the_vm_is_prompt_the_edge_stays_until_its_own_has_come_up_with_it() {
+fn the_edge_stays_while_the_vm_is_prompt() {
     let mut c = Case::new();
     let out = c.early(&c.data(0, MSS));
     let shown = c.edge(&out);
@@ -137,7 +137,7 @@ fn while_the_vm_is_prompt_the_edge_stays_until_its_own_has_come_up_with_it() {
 }
 
 #[test]
-fn what_is_held_is_shown_no_more_of_the_vms_window_than_there_is_room_for() {
+fn a_holding_flow_is_shown_no_more_than_the_hold_has_room_for() {
     for free in [10, 4_000] {
         let mut c = Case::holding();
         c.port.chunks_used = CHUNKS - free;
@@ -166,7 +166,7 @@ fn without_an_engine_nothing_beyond_the_vms_window_is_acknowledged() {
 }
 
 #[test]
-fn without_an_engine_what_fits_is_copied_and_handed_over_as_ever() {
+fn without_an_engine_data_within_the_window_are_acknowledged_early() {
     let mut c = Case::new();
     c.now += 10 * HOLD_STALE;
     let out = c.early(&c.data(0, MSS));
@@ -175,7 +175,7 @@ fn without_an_engine_what_fits_is_copied_and_handed_over_as_ever() {
 }
 
 #[test]
-fn an_engine_that_dies_while_a_segment_is_copied_is_not_relied_upon() {
+fn an_engine_that_dies_during_a_copy_is_not_relied_upon() {
     let mut c = Case::full();
     let s = c.data(FULL, MSS);
     assert!(matches!(c.decide(&s).0, Verdict::Keep { .. }));
@@ -227,7 +227,7 @@ fn closed() -> Case {
 }
 
 #[test]
-fn a_sender_that_asks_for_a_closed_window_is_given_one_of_the_hold() {
+fn a_probe_of_a_closed_window_is_answered_with_the_holds_window() {
     let mut c = closed();
     let (verdict, out) = c.not_kept(&c.ack_of_sender(FULL - 1, 0));
     assert_eq!(verdict, Verdict::Reack);
@@ -236,7 +236,7 @@ fn a_sender_that_asks_for_a_closed_window_is_given_one_of_the_hold() {
 }
 
 #[test]
-fn the_vm_answers_for_its_window_where_the_hold_has_none() {
+fn a_probe_passes_to_the_vm_if_the_hold_has_no_room() {
     for spoil in [
         |c: &mut Case| c.now += HOLD_STALE,
         |c: &mut Case| c.policy.run = port_run::PORT_PAUSED,

@@ -26,7 +26,7 @@ fn repeats(c: &mut Case, s: &segment, is_loss: bool) {
 }
 
 #[test]
-fn of_a_loss_that_the_vm_reports_the_engine_is_told() {
+fn a_reported_loss_wakes_the_engine() {
     for c in Case::both() {
         let mut c = waiting(c);
         for _ in 0..20 {
@@ -37,7 +37,7 @@ fn of_a_loss_that_the_vm_reports_the_engine_is_told() {
 }
 
 #[test]
-fn without_sack_a_repetition_is_a_report() {
+fn without_sack_a_repeated_ack_is_a_loss_report() {
     let mut c = waiting(Case::plain());
     for _ in 0..20 {
         let s = c.ack_of_vm(MSS, c.window_at(MSS));
@@ -46,7 +46,7 @@ fn without_sack_a_repetition_is_a_report() {
 }
 
 #[test]
-fn with_sack_a_repetition_without_blocks_proves_nothing() {
+fn with_sack_a_repeated_ack_without_blocks_is_no_loss_report() {
     for c in Case::both() {
         let mut c = waiting(c);
         let plain = c.ack_of_vm(MSS, c.window_at(MSS));
@@ -96,7 +96,7 @@ fn data_of_the_vm_is_no_report_of_a_loss() {
 }
 
 #[test]
-fn repeated_acks_of_next_seq_are_the_senders_business() {
+fn repeated_acks_of_next_seq_pass_to_the_sender() {
     for c in Case::both() {
         let mut c = c.without_hold();
         c.pass(&c.data(0, MSS));
@@ -131,7 +131,7 @@ fn a_reset_flow_answers_both_ends_with_rst() {
 }
 
 #[test]
-fn a_reset_flow_hands_on_what_is_no_part_of_it() {
+fn a_reset_flow_passes_syns_and_resets() {
     let mut c = reset();
     for flags in [RST, RST | ACK, SYN] {
         let s = segment { tcp_flags: flags, ..c.data(4 * MSS, 0) };

@@ -39,7 +39,7 @@ fn a_prompt_vm_is_left_to_answer_by_itself() {
 }
 
 #[test]
-fn no_flow_is_passive_without_the_operators_leave() {
+fn no_flow_is_passive_if_the_operator_forbids_it() {
     for c in Case::both() {
         let mut c = prompt(c);
         c.policy.passive = 0;
@@ -94,14 +94,14 @@ fn after_a_hole_the_ramp_begins_again() {
         let offset = sent(&c);
         c.held(&c.data(offset + MSS, MSS));
         c.held(&c.data(offset, MSS));
-        c.release(offset + 2 * MSS);
+        c.engine_hands_over(offset + 2 * MSS);
         c.acks(offset + 2 * MSS, WINDOW);
         c.early(&c.data(offset + 2 * MSS, MSS));
     }
 }
 
 #[test]
-fn a_vm_that_was_late_is_not_left_alone() {
+fn a_late_vm_is_not_prompt() {
     for c in Case::both() {
         let mut c = prompt(c);
         let offset = sent(&c);
@@ -119,7 +119,7 @@ fn a_vm_that_was_late_is_not_left_alone() {
 }
 
 #[test]
-fn a_vm_that_does_not_answer_is_seen_to_be_late_while_it_is_silent() {
+fn a_vm_that_does_not_answer_counts_as_late() {
     for c in Case::both() {
         let mut c = prompt(c);
         let offset = sent(&c);
@@ -158,7 +158,7 @@ fn a_vm_delayed_for_a_moment_now_and_then_is_still_prompt() {
 }
 
 #[test]
-fn a_vm_delayed_for_half_of_the_time_is_not() {
+fn a_vm_delayed_for_half_of_the_time_is_not_prompt() {
     for c in Case::both() {
         let mut c = bulk(c, 7 * MS); // of 13 ms
         c.kept(&c.data(sent(&c), MSS));
@@ -166,7 +166,7 @@ fn a_vm_delayed_for_half_of_the_time_is_not() {
 }
 
 #[test]
-fn a_clock_read_late_on_another_core_makes_nobody_late() {
+fn a_clock_that_steps_back_between_cores_makes_no_vm_late() {
     for c in Case::both() {
         let mut c = prompt(c);
         let offset = sent(&c);
@@ -194,7 +194,7 @@ fn psh_in_the_midst_of_bulk_is_left_to_a_prompt_vm() {
 }
 
 #[test]
-fn while_acknowledged_bytes_are_outstanding_the_hold_is_told_what_the_sender_tells() {
+fn the_senders_ack_is_noted_while_acknowledged_bytes_are_outstanding() {
     for c in Case::both() {
         let mut c = c;
         let is_left = |c: &Case, s| continues_passive(&c.f, s, &c.port, &c.policy, c.now);

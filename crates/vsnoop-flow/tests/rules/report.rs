@@ -13,7 +13,7 @@ fn with_a_range(mut c: Case) -> Case {
 }
 
 #[test]
-fn a_pure_ack_of_the_vm_gives_way_to_one_that_reports() {
+fn a_pure_ack_of_the_vm_is_replaced_by_one_with_sack() {
     for c in Case::both() {
         let mut c = with_a_range(c);
         c.vm_ts = VM_TS + 9;
@@ -27,7 +27,7 @@ fn a_pure_ack_of_the_vm_gives_way_to_one_that_reports() {
 }
 
 #[test]
-fn a_probe_of_the_vm_stays_one() {
+fn a_probe_of_the_vm_is_not_replaced() {
     for (acked, window) in [(MSS, WINDOW), (0, WINDOW)] {
         let mut c = Case::accepted();
         c.hear(&c.data_of_vm(0, 10, 0));
@@ -39,7 +39,7 @@ fn a_probe_of_the_vm_stays_one() {
 }
 
 #[test]
-fn a_window_that_opens_is_shown_with_the_report() {
+fn a_window_update_carries_sack() {
     for c in Case::both() {
         let mut c = with_a_range(c);
         let (verdict, out) = c.acks(0, 4 * WINDOW);
@@ -49,13 +49,13 @@ fn a_window_that_opens_is_shown_with_the_report() {
 }
 
 #[test]
-fn a_superfluous_ack_is_dropped_all_the_same() {
+fn a_superfluous_ack_is_dropped_while_ranges_are_reported() {
     let mut c = with_a_range(Case::accepted());
     assert_eq!(c.acks(0, c.window_at(0)).0, FromVm::Drop);
 }
 
 #[test]
-fn data_of_the_vm_has_no_room_for_it() {
+fn data_of_the_vm_carries_no_added_sack() {
     let mut c = with_a_range(Case::accepted());
     let (verdict, out) = c.hear(&c.data_of_vm(0, 10, 0));
     assert_eq!((verdict, out.ack.ack), (FromVm::Rewrite, at(MSS)));
@@ -64,15 +64,15 @@ fn data_of_the_vm_has_no_room_for_it() {
 }
 
 #[test]
-fn a_filled_hole_is_reported_no_more() {
+fn a_filled_hole_ends_the_sack_report() {
     let mut c = with_a_range(Case::accepted());
     c.held(&c.data(MSS, MSS));
-    c.release(3 * MSS);
+    c.engine_hands_over(3 * MSS);
     assert_eq!(c.acks(3 * MSS, WINDOW).0, FromVm::Pass);
 }
 
 #[test]
-fn a_sender_without_sack_is_told_nothing() {
+fn no_sack_is_sent_to_a_sender_without_sack() {
     let mut c = with_a_range(Case::plain());
     assert_ne!(c.acks(MSS, WINDOW).0, FromVm::Replace);
 }

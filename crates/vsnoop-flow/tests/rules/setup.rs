@@ -33,7 +33,7 @@ fn the_window_of_a_syn_is_not_scaled() {
 }
 
 #[test]
-fn nothing_but_an_ack_of_the_vms_syn_ack_completes_the_handshake() {
+fn only_an_ack_of_the_vms_syn_ack_completes_the_handshake() {
     let e = vsnoop_flow::embryo_of_vm(&vm_syn(ACK));
     let c = Case::accepted();
     let good = c.ack_of_sender(0, 0);
@@ -126,7 +126,7 @@ fn a_repeated_syn_ack_keeps_the_record() {
 }
 
 #[test]
-fn a_flow_found_in_mid_stream_has_no_scale_and_is_not_trusted_at_once() {
+fn a_mid_stream_flow_has_no_scale_and_is_unproven() {
     let mut c = Case::accepted();
     let ack = c.ack_of_vm(0, WINDOW);
     c.f = vsnoop_flow::flow_mid_flow(&ack, c.now).expect("an ACK of the VM");
@@ -147,7 +147,7 @@ fn a_flow_found_in_mid_stream_has_no_scale_and_is_not_trusted_at_once() {
 }
 
 #[test]
-fn an_ack_for_what_the_record_has_not_seen_proves_nothing() {
+fn an_ack_beyond_the_record_does_not_prove_an_empty_ring() {
     let mut c = Case::accepted();
     let ack = c.ack_of_vm(0, WINDOW);
     c.f = vsnoop_flow::flow_mid_flow(&ack, c.now).expect("an ACK of the VM");
@@ -159,7 +159,7 @@ fn an_ack_for_what_the_record_has_not_seen_proves_nothing() {
 }
 
 #[test]
-fn a_handshake_whose_last_ack_went_another_way_is_not_trusted_at_once() {
+fn a_record_that_missed_the_senders_ack_is_unproven() {
     let c = Case::accepted();
     let e = vsnoop_flow::embryo_of_vm(&vm_syn(ACK));
     let f = vsnoop_flow::flow_opened(&e, &c.ack_of_vm(2 * MSS, WINDOW), c.now).expect("an ACK");
@@ -169,7 +169,7 @@ fn a_handshake_whose_last_ack_went_another_way_is_not_trusted_at_once() {
 }
 
 #[test]
-fn nothing_but_a_plain_ack_of_the_vm_reveals_a_flow_in_mid_stream() {
+fn only_a_plain_ack_of_the_vm_creates_a_mid_stream_record() {
     let c = Case::accepted();
     let ack = c.ack_of_vm(0, WINDOW);
     for flags in [SYN, SYN | ACK, RST, RST | ACK, FIN | ACK, PSH] {

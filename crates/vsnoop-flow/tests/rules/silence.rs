@@ -52,7 +52,7 @@ fn nothing_is_acknowledged_again_for_a_silent_vm() {
 }
 
 #[test]
-fn until_then_the_host_answers() {
+fn before_silence_ms_the_host_answers() {
     let mut c = silent_for(Case::holding(), SILENCE - COARSE);
     assert_eq!(c.not_kept(&c.data(0, MSS)).0, Verdict::Reack);
     assert_eq!(c.not_kept(&c.data(END - 1, 0)).0, Verdict::Reack);
@@ -64,7 +64,7 @@ fn until_then_the_host_answers() {
 }
 
 #[test]
-fn a_keep_alive_asks_a_silent_vm_itself() {
+fn a_keep_alive_passes_to_a_silent_vm() {
     let mut c = Case::holding();
     c.acks(MSS, c.window_at(MSS));
     let mut c = silent(c);
@@ -82,7 +82,7 @@ fn a_keep_alive_asks_a_silent_vm_itself() {
 }
 
 #[test]
-fn acks_and_resets_of_the_sender_reach_a_silent_vm_as_ever() {
+fn acks_and_resets_of_the_sender_reach_a_silent_vm() {
     let mut c = silent(Case::holding());
     let (verdict, out) = c.not_kept(&c.ack_of_sender(END, 0));
     assert_eq!((verdict, out.ack.seq), (Verdict::Forward, at(FULL)));
@@ -91,7 +91,7 @@ fn acks_and_resets_of_the_sender_reach_a_silent_vm_as_ever() {
 }
 
 #[test]
-fn any_packet_of_the_vm_is_a_sign_of_life() {
+fn any_packet_of_the_vm_ends_its_silence() {
     let says: [fn(&Case) -> segment; 3] = [
         |c| c.data_of_vm(0, 1, 0),
         // Even an old one.

@@ -22,7 +22,7 @@ fn a_fin_goes_in_sequence_and_is_acknowledged_by_the_vm_alone() {
 }
 
 #[test]
-fn a_fin_that_the_vm_cannot_take_ends_no_record() {
+fn a_fin_beyond_the_vms_window_ends_no_record() {
     // Beyond the VM's window: it accepts nothing of it, and has acknowledged all that it was
     // handed.
     let mut c = Case::new();
@@ -70,7 +70,7 @@ fn a_fin_behind_a_hole_ends_the_record_when_the_vm_has_everything() {
 }
 
 #[test]
-fn a_half_close_keeps_the_record_and_its_service() {
+fn a_half_closed_flow_is_still_acknowledged_early() {
     for mut c in Case::both() {
         // The VM has nothing more to say, the sender has.
         let (verdict, out) = c.hear(&fin(c.data_of_vm(0, 0, 0)));

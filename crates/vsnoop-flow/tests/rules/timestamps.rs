@@ -36,7 +36,7 @@ fn a_segment_without_the_timestamps_in_use_is_left_to_the_vm() {
 }
 
 #[test]
-fn what_paws_would_drop_is_not_acknowledged() {
+fn a_segment_that_paws_drops_is_not_acknowledged() {
     for mut c in Case::both() {
         c.ts = SENDER_TS.wrapping_add(10);
         c.early(&c.data(0, MSS));
@@ -69,7 +69,7 @@ fn paws_counts_the_timestamps_of_old_segments() {
 }
 
 #[test]
-fn an_ack_of_the_vm_that_has_seen_it_all_sets_paws_right() {
+fn ts_recent_follows_the_vms_echo_when_nothing_is_outstanding() {
     for mut c in Case::both() {
         c.early(&c.data(0, MSS));
         c.acks(MSS, WINDOW);

@@ -64,18 +64,18 @@ fn a_listener_that_does_not_answer_is_handed_nothing_more() {
 }
 
 #[test]
-fn when_it_answers_it_is_handed_segments_again() {
+fn a_listener_that_answers_is_handed_segments_again() {
     let mut c = asked();
     c.wait(ANSWERS_WITHIN + 1);
     c.held(&c.data(MSS, MSS));
     c.acks(MSS, WINDOW);
-    c.release(2 * MSS);
+    c.engine_hands_over(2 * MSS);
     let verdict = c.decide(&c.data(2 * MSS, MSS)).0;
     assert_eq!(verdict, Verdict::Keep { skip: 0, hand: Hand::AndAck });
 }
 
 #[test]
-fn what_it_is_sent_begins_where_the_handshake_ended() {
+fn segments_to_an_unconfirmed_vm_begin_at_vm_seq() {
     let mut c = asked();
     c.held(&c.data(MSS + 1, MSS));
     assert_eq!(c.f.high_seq, at(MSS));
@@ -95,7 +95,7 @@ fn what_it_is_sent_begins_where_the_handshake_ended() {
 }
 
 #[test]
-fn its_repeated_syn_ack_keeps_the_record_and_the_bytes() {
+fn a_repeated_syn_ack_keeps_the_record_and_the_held_bytes() {
     let mut c = asked();
     c.wait(ANSWERS_WITHIN + 1);
     c.held(&c.data(MSS, MSS));
@@ -118,7 +118,7 @@ fn a_listener_takes_no_data_if_the_vm_repeats_its_syn_ack_twice() {
 }
 
 #[test]
-fn a_vm_that_resets_what_only_the_host_has_is_counted() {
+fn a_reset_of_bytes_that_only_the_host_acknowledged_is_counted() {
     let rst = |c: &Case| segment { tcp_flags: RST, ..c.ack_of_vm(0, 0) };
     let mut c = asked();
     let (_, out) = c.hear(&rst(&c));
@@ -131,7 +131,7 @@ fn a_vm_that_resets_what_only_the_host_has_is_counted() {
 }
 
 #[test]
-fn a_reset_in_answer_to_what_only_the_host_has_sent_is_counted() {
+fn a_reset_after_a_retransmission_of_the_host_is_counted() {
     let rst = |c: &Case| segment { tcp_flags: RST, ..c.ack_of_vm(MSS, 0) };
     // What the engine sent (resends, probes), and whether the VM answered it before its RST.
     for (resends, probes, answers, is_refused) in

@@ -63,7 +63,7 @@ fn without_a_copy_a_window_that_the_vm_takes_back_is_taken_back() {
 }
 
 #[test]
-fn a_vm_that_grants_as_it_was_shown_is_not_touched() {
+fn an_ack_of_the_vm_with_the_shown_edge_passes_untouched() {
     for mut c in Case::both() {
         c.early(&c.data(0, MSS));
         assert_eq!(c.acks(MSS, WINDOW).0, FromVm::Pass);
@@ -130,7 +130,7 @@ fn unknown_scale_shows_no_much_smaller_window_than_the_vm() {
 }
 
 #[test]
-fn unknown_scale_leaves_the_vms_own_window_alone() {
+fn unknown_scale_leaves_the_vms_window_field_alone() {
     for run in [port_run::PORT_ACCELERATE, port_run::PORT_PAUSED] {
         let mut c = Case::mid_flow().unbounded();
         c.policy.run = run;
@@ -139,7 +139,7 @@ fn unknown_scale_leaves_the_vms_own_window_alone() {
 }
 
 #[test]
-fn what_a_sender_was_not_shown_is_not_acknowledged() {
+fn data_beyond_the_shown_edge_are_not_acknowledged() {
     for c in Case::both() {
         let mut c = c.unbounded();
         c.early(&c.data(0, MSS));
@@ -164,7 +164,7 @@ fn what_a_sender_was_not_shown_is_not_acknowledged() {
 
 /// Without the host the sender would not send it. lwIP fails where such a segment comes first.
 #[test]
-fn beyond_a_hole_and_its_own_window_the_vm_gets_nothing() {
+fn data_beyond_a_hole_and_the_vms_window_do_not_reach_the_vm() {
     let mut c = Case::full();
     let shown = c.f.adv_edge;
     assert!(shown.diff(c.f.right_edge) > 2 * MSS as i32);

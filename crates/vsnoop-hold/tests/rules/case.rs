@@ -65,7 +65,7 @@ impl Case {
     pub fn send(&mut self) -> Option<Frame> {
         let frame = self.wants()?;
         self.flow.sent(&self.view(), &frame);
-        if frame.kind == Kind::Release {
+        if frame.kind == Kind::Handover {
             self.h.handed = frame.end();
         }
         Some(frame)
@@ -112,12 +112,12 @@ impl Case {
     }
 }
 
-pub fn release(from: u32, len: u32) -> Frame {
-    Frame { seq: at(from), len, fin: false, kind: Kind::Release }
+pub fn handover(from: u32, len: u32) -> Frame {
+    Frame { seq: at(from), len, fin: false, kind: Kind::Handover }
 }
 
 pub fn resend(from: u32, len: u32) -> Frame {
-    Frame { kind: Kind::Resend, ..release(from, len) }
+    Frame { kind: Kind::Resend, ..handover(from, len) }
 }
 
 pub fn with_fin(frame: Frame) -> Frame {
@@ -126,7 +126,7 @@ pub fn with_fin(frame: Frame) -> Frame {
 
 /// A window probe with the byte at VM_SEQ.
 pub fn probe(vm_seq: u32) -> Frame {
-    Frame { kind: Kind::Probe, ..release(vm_seq, 1) }
+    Frame { kind: Kind::Probe, ..handover(vm_seq, 1) }
 }
 
 /// A keep-alive probe: SEQ is VM_SEQ - 1, no data.

@@ -85,7 +85,7 @@ fn a_lost_retransmission_is_sent_again_when_something_later_arrives() {
     h.high_seq = at(10_000);
     let mut c = Case::new(h);
     c.repeats(&[(1_000, 4_000)]);
-    assert_eq!(c.send_all(), [resend(0, 1_000), release(10_000, 10_000)]);
+    assert_eq!(c.send_all(), [resend(0, 1_000), handover(10_000, 10_000)]);
     // A block of bytes sent before the retransmission proves nothing.
     c.repeats(&[(1_000, 10_000)]);
     assert_eq!(c.send(), None);
@@ -266,13 +266,13 @@ fn a_vm_that_answers_and_does_not_take_what_it_has_room_for_is_given_up() {
 }
 
 #[test]
-fn room_for_the_last_bytes_is_room() {
+fn a_window_with_room_for_the_last_bytes_is_open() {
     let mut c = Case::new(held(100, 100, 100));
     talks_on(&mut c);
 }
 
 #[test]
-fn progress_and_a_window_that_closed_give_a_vm_all_its_chances_again() {
+fn progress_or_a_closed_window_restarts_the_count_of_refusals() {
     let progress = |c: &mut Case| c.acks(1_000, 20_000);
     let closed = |c: &mut Case| {
         c.acks(0, 0);
@@ -361,14 +361,14 @@ fn a_hole_before_the_fin_is_sent_without_it() {
 }
 
 #[test]
-fn what_was_lost_goes_before_what_is_held() {
+fn retransmissions_go_before_held_bytes() {
     let mut c = Case::new(held(10_000, 30_000, 20_000));
     c.repeats(&[(1_000, 4_000)]);
-    assert_eq!(c.send_all(), [resend(0, 1_000), release(10_000, 10_000)]);
+    assert_eq!(c.send_all(), [resend(0, 1_000), handover(10_000, 10_000)]);
 }
 
 #[test]
-fn what_there_is_no_copy_of_is_not_sent_again() {
+fn bytes_without_a_copy_are_not_retransmitted() {
     // Handed over before the flow had a hold: the sender retransmits.
     let mut h = held(10_000, 10_000, 20_000);
     h.first = at(5_000);
@@ -395,7 +395,7 @@ fn a_flow_without_memory_sends_no_bytes() {
 }
 
 #[test]
-fn what_another_engine_left_is_asked_for_at_once() {
+fn a_new_engine_resends_and_probes_at_once() {
     // Engines that are replaced quickly never run for a whole timeout.
     let mut c = handed();
     c.flow = Flow::resumed(&c.view(), c.time());

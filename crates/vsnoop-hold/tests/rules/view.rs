@@ -49,7 +49,7 @@ fn a_vm_may_acknowledge_what_a_killed_engine_had_not_noted() {
 }
 
 #[test]
-fn drained_and_done_are_two_things() {
+fn a_drained_hold_is_done_when_the_vm_has_acknowledged_it() {
     let view = View::new(&held(8_999, 9_000, 20_000));
     assert!(!view.is_drained() && !view.is_done());
     let mut h = held(9_000, 9_000, 20_000);
@@ -83,7 +83,7 @@ fn sack_blocks_come_in_order() {
 fn a_segment_has_at_least_a_byte() {
     let mut h = held(0, 10, 20);
     h.mss = 0;
-    assert_eq!(Case::new(h).send_all(), [release(0, 10)]);
+    assert_eq!(Case::new(h).send_all(), [handover(0, 10)]);
 }
 
 #[test]

@@ -51,7 +51,7 @@ fn of_a_bulk_transfer_every_fourth_segment_is_acknowledged() {
 }
 
 #[test]
-fn of_what_passes_a_copy_is_kept_and_no_word_said() {
+fn a_segment_that_passes_is_copied_and_not_acknowledged() {
     let mut c = bulk(Case::new());
     let (tail, bytes) = (c.h.tail, c.f.early_bytes);
     three(&mut c);
@@ -61,7 +61,7 @@ fn of_what_passes_a_copy_is_kept_and_no_word_said() {
 }
 
 #[test]
-fn what_a_sender_may_wait_for_is_acknowledged_at_once() {
+fn segments_that_a_sender_may_wait_for_are_acknowledged_at_once() {
     let kinds: [fn(segment) -> segment; 3] = [
         psh,
         |s| segment { len: MSS - 1, unit_len: (MSS - 1) as u16, ..s },
@@ -87,7 +87,7 @@ fn a_super_packet_of_four_segments_is_acknowledged_at_once() {
 }
 
 #[test]
-fn near_the_end_of_what_was_shown_every_segment_is_acknowledged() {
+fn near_the_shown_edge_every_segment_is_acknowledged() {
     let mut c = bulk(Case::accepted().bounded(40 * MSS));
     for i in RAMP..36 {
         let verdict = c.decide(&c.data(i * MSS, MSS)).0;
@@ -109,7 +109,7 @@ fn after_a_loss_every_segment_is_acknowledged() {
             let offset = next(c);
             c.held(&c.data(offset + MSS, MSS));
             c.held(&c.data(offset, MSS));
-            c.release(offset + 2 * MSS);
+            c.engine_hands_over(offset + 2 * MSS);
         },
         |c| {
             c.not_kept(&c.data(0, MSS));
@@ -131,7 +131,7 @@ fn after_a_loss_every_segment_is_acknowledged() {
 }
 
 #[test]
-fn a_refused_clone_is_held_from_the_first_byte_that_the_ring_is_not_known_to_have() {
+fn holding_begins_at_the_first_byte_not_known_to_be_in_the_ring() {
     let mut c = bulk(Case::new());
     let sure = c.f.next_seq;
     // The ring may have refused them as well: the hooks did not see the result.
@@ -154,7 +154,7 @@ fn a_refused_clone_is_held_from_the_first_byte_that_the_ring_is_not_known_to_hav
 }
 
 #[test]
-fn a_segment_beyond_the_vms_window_is_held_from_there_too() {
+fn holding_beyond_the_window_begins_at_the_first_byte_not_known_to_be_in_the_ring() {
     let mut c = bulk(Case::new());
     let sure = c.f.next_seq;
     three(&mut c);
@@ -164,7 +164,7 @@ fn a_segment_beyond_the_vms_window_is_held_from_there_too() {
 }
 
 #[test]
-fn the_vms_own_ack_is_the_senders_where_the_host_has_said_nothing() {
+fn the_vms_ack_passes_for_bytes_that_the_host_has_not_acknowledged() {
     // Two segments, and nothing more to send: without vsnoop the VM's ACK would be there now.
     for acked in [MSS, 2 * MSS] {
         let mut c = bulk(Case::accepted());
@@ -187,7 +187,7 @@ fn the_vms_own_ack_is_the_senders_where_the_host_has_said_nothing() {
 }
 
 #[test]
-fn the_vms_own_ack_of_what_the_host_has_acknowledged_is_superfluous() {
+fn the_vms_ack_of_acknowledged_bytes_is_dropped() {
     let mut c = bulk(Case::accepted());
     let told = next(&c);
     c.handed_on(&c.data(told, MSS));
