@@ -71,7 +71,7 @@ enum Order {
     Granted,
 }
 
-struct Case {
+struct Workload {
     name: &'static str,
     /// None: without incast control, rate 0.
     uplink: Option<UplinkSettings>,
@@ -88,20 +88,20 @@ struct Case {
 use port_run::{PORT_ACCELERATE, PORT_PAUSED};
 
 #[rustfmt::skip]
-const CASES: [Case; 7] = [
-    Case { name: "off", uplink: None, window: NARROW, shown: NARROW,
+const CASES: [Workload; 7] = [
+    Workload { name: "off", uplink: None, window: NARROW, shown: NARROW,
         run: PORT_PAUSED, order: Order::Trains, without: 0 },
-    Case { name: "far", uplink: Some(PLENTY), window: NARROW, shown: NARROW,
+    Workload { name: "far", uplink: Some(PLENTY), window: NARROW, shown: NARROW,
         run: PORT_PAUSED, order: Order::Trains, without: 0 },
-    Case { name: "near", uplink: Some(PLENTY), window: WIDE, shown: NARROW,
+    Workload { name: "near", uplink: Some(PLENTY), window: WIDE, shown: NARROW,
         run: PORT_PAUSED, order: Order::Trains, without: 0 },
-    Case { name: "off_single", uplink: None, window: WIDE, shown: MSS,
+    Workload { name: "off_single", uplink: None, window: WIDE, shown: MSS,
         run: PORT_PAUSED, order: Order::Single, without: 3 },
-    Case { name: "queued", uplink: Some(LAST_HOP), window: WIDE, shown: MSS,
+    Workload { name: "queued", uplink: Some(LAST_HOP), window: WIDE, shown: MSS,
         run: PORT_PAUSED, order: Order::Granted, without: 3 },
-    Case { name: "off_early", uplink: None, window: WIDE, shown: MSS,
+    Workload { name: "off_early", uplink: None, window: WIDE, shown: MSS,
         run: PORT_ACCELERATE, order: Order::Single, without: 5 },
-    Case { name: "early_queued", uplink: Some(LAST_HOP), window: WIDE, shown: MSS,
+    Workload { name: "early_queued", uplink: Some(LAST_HOP), window: WIDE, shown: MSS,
         run: PORT_ACCELERATE, order: Order::Granted, without: 5 },
 ];
 /// Slabs of the hold for cases with early acknowledgement: a chunk for each flow.
@@ -207,7 +207,7 @@ fn figures(
 
 /// A case, under way.
 struct Scene {
-    case: &'static Case,
+    case: &'static Workload,
     site: Site,
     conversation: Conversation,
     exchanged: u32,
@@ -216,7 +216,7 @@ struct Scene {
 
 impl Scene {
     /// The calling thread is in the namespace.
-    fn set(netns: &Netns, case: &'static Case, flows: u32) -> Result<Self> {
+    fn set(netns: &Netns, case: &'static Workload, flows: u32) -> Result<Self> {
         let site = Site::attach(netns, case, flows)?;
         let conversation = Conversation::begin(&site.datapath(), flows, case.window, case.shown)?;
         Ok(Self { case, site, conversation, exchanged: 0, random: fastrand::Rng::with_seed(1) })
@@ -294,7 +294,7 @@ impl Scene {
 
 /// Sends this number of segments and their ACKs.
 fn talk(
-    case: &Case,
+    case: &Workload,
     datapath: &Datapath,
     conversation: &mut Conversation,
     random: &mut fastrand::Rng,
@@ -340,7 +340,7 @@ struct Site {
 }
 
 impl Site {
-    fn attach(netns: &Netns, case: &Case, flows: u32) -> Result<Self> {
+    fn attach(netns: &Netns, case: &Workload, flows: u32) -> Result<Self> {
         let device = |name: &str| -> Result<(Tap, u32)> {
             let options = TapOptions { nonblocking: true, ..TapOptions::default() };
             let tap = Tap::open(name, &options)?;

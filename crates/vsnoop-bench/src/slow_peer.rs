@@ -100,7 +100,7 @@ fn beside_flood<T>(from: &Netns, echoes: impl Fn() -> Result<T>) -> Result<T> {
     })
 }
 
-fn start(net: &Net, hosts: &[Netns], directory: &Path) -> Result<Vec<Link>> {
+fn start(net: &Net, hosts: &[Netns], directory: &Path) -> Result<Vec<LinkProcess>> {
     let program = workspace::vsnoop_command()?;
     let text = program.to_string_lossy().into_owned();
     let file = |number: u8| directory.join(format!("{number}.key")).display().to_string();
@@ -126,7 +126,7 @@ fn start(net: &Net, hosts: &[Netns], directory: &Path) -> Result<Vec<Link>> {
         let mut command = host.command(&program);
         command.args(["link", "up", "--foreground"]).arg(path);
         command.env("RUST_LOG", "error").stdin(Stdio::null()).stdout(Stdio::null());
-        links.push(Link(command.spawn().context("start a link")?));
+        links.push(LinkProcess(command.spawn().context("start a link")?));
     }
     let since = Instant::now();
     for (number, host) in (0..HOSTS).zip(hosts) {
@@ -154,9 +154,9 @@ fn inner(number: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 93, 0, 1 + number)
 }
 
-struct Link(Child);
+struct LinkProcess(Child);
 
-impl Drop for Link {
+impl Drop for LinkProcess {
     fn drop(&mut self) {
         // It may have ended already; nobody else has waited for it.
         let _ = kill(Pid::from_raw(self.0.id() as i32), Signal::SIGTERM);

@@ -1,9 +1,9 @@
 //! The engine's loop for one port: when it looks at a hold, and what it does with a frame.
 //!
-//! [`Engine`] does no input or output. Its surroundings are a [`Host`]: the [`Memory`] that it
-//! shares with the hooks, the [`Device`] into the VM, a [`Clock`], and the reset of a connection.
-//! `vsnoop`'s engine implements it with mapped BPF maps and a packet socket; simulations have their
-//! own.
+//! [`Engine`] does no input or output. Its surroundings are a [`PortAccess`]: the [`Memory`] that
+//! it shares with the hooks, the [`Device`] into the VM, a [`Clock`], and the reset of a
+//! connection. `vsnoop`'s engine implements it with mapped BPF maps and a packet socket;
+//! simulations have their own.
 //!
 //! # When the engine looks at a hold
 //! ```text
@@ -29,8 +29,8 @@
 //!   bit still set has written its copy by then.
 //!
 //! # Killing an engine
-//! An engine has no state that must survive: another [`Engine::new`] on the same memory continues.
-//! A simulation kills an engine between any two calls of its `Host`: from that call on the host
+//! An engine has no state that must survive: another [`Engine::new`] on the same memory continues. A
+//! simulation kills an engine between any two calls of its `PortAccess`: from that call on the host
 //! does nothing and refuses frames, and it drops the engine when the outermost call returns.
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -38,7 +38,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use vsnoop_flow::types::{HOLD_OVER, hold, seq};
 
 use crate::chain::{Chain, Chunks, Slice};
-use crate::flow::{Flow, Frame, Kind, Reason};
+use crate::flow::{Flow, HoldFrame, Kind, Reason};
 use crate::frame::headers;
 use crate::time::{Deadline, Time, Timer, Timers};
 use crate::view::View;
@@ -159,7 +159,7 @@ pub trait Clock {
 }
 
 /// The surroundings of one port.
-pub trait Host: Memory + Device + Clock {
+pub trait PortAccess: Memory + Device + Clock {
     /// Resets the connection of this hold at both ends, and counts the reason. Returns false, and
     /// does nothing, if the VM has acknowledged something since.
     fn give_up(&mut self, hold: &hold, reason: Reason) -> bool;
@@ -261,7 +261,7 @@ impl<H: Memory> Chunks for Links<'_, H> {
 
 impl Engine {
     /// Continues with the port's memory, as an earlier engine left it.
-    pub fn new(host: &mut impl Host) -> Self {
+    pub fn new(host: &mut impl PortAccess) -> Self {
         let count = host.hold_count();
         let mut engine = Self {
             time: Time { now_ns: host.now_ns(), run_time_ns: 0 },
@@ -295,7 +295,7 @@ impl Engine {
     }
 
     /// Sends a sign of life, and serves timers.
-    pub fn tick(&mut self, host: &mut impl Host) {
+    pub fn tick(&mut self, host: &mut impl PortAccess) {
         self.time.now_ns = host.now_ns();
         host.heartbeat(self.time.now_ns);
         self.ticks += 1;
@@ -315,7 +315,7 @@ impl Engine {
     }
 
     /// Serves due holds, some frames of each.
-    pub fn work(&mut self, host: &mut impl Host) {
+    pub fn work(&mut self, host: &mut impl PortAccess) {
         self.ring_is_full = false;
         for number in host.take_rung() {
             if number == 0 {
@@ -346,7 +346,7 @@ impl Engine {
         }
     }
 
-    fn look_at_clock(&mut self, host: &mut impl Host) {
+    fn look_at_clock(&mut self, host: &mut impl PortAccess) {
         let is_waiting = self.waiting > 0;
         // One tick longer than needed, so that a wait always begins with a fresh sample.
         if is_waiting || self.was_waiting {
@@ -357,7 +357,7 @@ impl Engine {
         self.was_waiting = is_waiting;
     }
 
-    fn look_at_busy_bits(&mut self, host: &mut impl Host) {
+    fn look_at_busy_bits(&mut self, host: &mut impl PortAccess) {
         let groups = host.hold_count().div_ceil(GROUP);
         self.known.resize(groups as usize, 0);
         for group in 0..groups {
@@ -371,7 +371,7 @@ impl Engine {
         }
     }
 
-    fn clear_busy(&mut self, host: &mut impl Host, number: u32) {
+    fn clear_busy(&mut self, host: &mut impl PortAccess, number: u32) {
         let (group, bit) = ((number - 1) / GROUP, (number - 1) % GROUP);
         host.clear_busy(number);
         if let Some(known) = self.known.get_mut(group as usize) {
@@ -386,7 +386,7 @@ impl Engine {
         }
     }
 
-    fn clock_timer_rings(&mut self, host: &mut impl Host, at: u64, number: u32) {
+    fn clock_timer_rings(&mut self, host: &mut impl PortAccess, at: u64, number: u32) {
         let Some(held) = self.held.get_mut(&number) else { return };
         if !self.by_clock.is_due(&mut held.clock_timer, at, self.time.now_ns, number) {
             return;
@@ -399,7 +399,7 @@ impl Engine {
     }
 
     /// Serves a hold; true if it has more to send.
-    fn serve(&mut self, host: &mut impl Host, number: u32) -> bool {
+    fn serve(&mut self, host: &mut impl PortAccess, number: u32) -> bool {
         // First of all: changes after this ring again.
         host.clear_rung(number);
         let is_inherited = self.inherited.remove(&number);
@@ -458,7 +458,13 @@ impl Engine {
 
     /// Gives a connection up. True if the VM has acknowledged something meanwhile, and the hold
     /// must be looked at again.
-    fn give_up(&mut self, host: &mut impl Host, number: u32, hold: &hold, why: Reason) -> bool {
+    fn give_up(
+        &mut self,
+        host: &mut impl PortAccess,
+        number: u32,
+        hold: &hold,
+        why: Reason,
+    ) -> bool {
         self.forget(number);
         if !host.give_up(hold, why) {
             return true;
@@ -468,7 +474,7 @@ impl Engine {
     }
 
     /// The VM has acknowledged everything: watches the hold.
-    fn rest(&mut self, host: &mut impl Host, number: u32, hold: &hold) {
+    fn rest(&mut self, host: &mut impl PortAccess, number: u32, hold: &hold) {
         let held = self.held.entry(number).or_default();
         if held.course.take().is_some() {
             self.waiting -= 1;
@@ -514,7 +520,7 @@ impl Engine {
 
     /// The hold is free. A hook sets the busy bit for the next flow only if it is clear: true if
     /// a flow has it already, whose copies may have left the bit as it was.
-    fn is_taken_again(&mut self, host: &mut impl Host, number: u32) -> bool {
+    fn is_taken_again(&mut self, host: &mut impl PortAccess, number: u32) -> bool {
         self.forget(number);
         self.clear_busy(host, number);
         host.read(number).used != 0
@@ -528,7 +534,13 @@ impl Engine {
         }
     }
 
-    fn send(&mut self, host: &mut impl Host, number: u32, view: &View, frame: &Frame) -> Outcome {
+    fn send(
+        &mut self,
+        host: &mut impl PortAccess,
+        number: u32,
+        view: &View,
+        frame: &HoldFrame,
+    ) -> Outcome {
         let course = self.held.get_mut(&number).and_then(|held| held.course.as_mut());
         let Some(course) = course else { return Outcome::Later };
         let mut payload = Vec::new();
@@ -579,7 +591,7 @@ impl Engine {
     }
 
     /// Reclaims the memory of a hold whose flow is over, or whose VM has acknowledged everything.
-    fn reclaim(&mut self, host: &mut impl Host, number: u32, end: bool) {
+    fn reclaim(&mut self, host: &mut impl PortAccess, number: u32, end: bool) {
         let was_quiet = self.held.get(&number).is_some_and(|held| held.state == State::Quiet);
         let reclaimed = host.reclaim(number, end);
         if reclaimed == Reclaimed::Free {

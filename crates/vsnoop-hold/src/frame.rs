@@ -18,11 +18,11 @@ use vsnoop_packet::options;
 use vsnoop_packet::vnet::VNET_BYTES;
 use zerocopy::IntoBytes;
 
-use crate::flow::Frame;
+use crate::flow::HoldFrame;
 
 /// Builds `virtio_net_hdr` of [`VNET_BYTES`] and headers; the payload follows. `marked`: a segment
 /// in it had a CE mark. `mtu`: of the device, bytes.
-pub fn headers(hold: &hold, frame: &Frame, marked: bool, mtu: u32) -> Vec<u8> {
+pub fn headers(hold: &hold, frame: &HoldFrame, marked: bool, mtu: u32) -> Vec<u8> {
     let key = &hold.key;
     let ethernet = ethernet(hold);
     let addresses = Addresses::of_mapped(key.sender_addr, key.vm_addr);

@@ -682,7 +682,7 @@ impl Clock for Vm {
     }
 }
 
-impl vsnoop_hold::Host for Vm {
+impl vsnoop_hold::PortAccess for Vm {
     fn give_up(&mut self, hold: &hold, reason: Reason) -> bool {
         if !self.step() {
             return false;

@@ -40,7 +40,7 @@ pub struct Seen {
     pub ended: u64,
 }
 
-struct Machine<'a> {
+struct HeldFlow<'a> {
     tape: Tape<'a>,
     f: flow,
     m: Memory,
@@ -80,7 +80,7 @@ pub fn run(program: &[u8], seen: &mut Seen) {
     let f = begin(&mut tape, now);
     let port = port_state { engine_ns: now, slabs: SLABS, ..port_state::default() };
     let (m, told) = (Memory::default(), f.next_seq);
-    let mut m = Machine { f, m, port, policy, tape, now, told, seen };
+    let mut m = HeldFlow { f, m, port, policy, tape, now, told, seen };
     while !m.tape.0.is_empty() {
         m.step();
         m.sound();
@@ -115,7 +115,7 @@ fn begin(tape: &mut Tape, now: u64) -> flow {
     vsnoop_flow::flow_accepted(&e, &ack, now).expect("the handshake is whole")
 }
 
-impl Machine<'_> {
+impl HeldFlow<'_> {
     fn step(&mut self) {
         match self.tape.byte() % 16 {
             0..=6 => self.towards_vm(),

@@ -23,7 +23,7 @@ pub struct Seen {
     pub closed: u64,
 }
 
-struct Machine<'a> {
+struct PassedFlow<'a> {
     tape: Tape<'a>,
     f: Option<flow>,
     e: Option<embryo>,
@@ -35,7 +35,7 @@ struct Machine<'a> {
 
 /// Runs the program.
 pub fn run(program: &[u8], seen: &mut Seen) {
-    let mut m = Machine {
+    let mut m = PassedFlow {
         tape: Tape(program),
         f: None,
         e: None,
@@ -62,7 +62,7 @@ fn sound(f: &flow) {
     assert!(f.scale <= 14);
 }
 
-impl Machine<'_> {
+impl PassedFlow<'_> {
     fn step(&mut self) {
         match self.tape.byte() % 16 {
             0..=6 => self.towards_vm(),

@@ -32,7 +32,7 @@ pub struct PortSide {
     pub finished_queue: VecDeque<usize>,
 }
 
-pub struct Host {
+pub struct IncastHooks {
     pub uplink: uplink,
     pub ports: Vec<PortSide>,
     pub policy: policy,
@@ -46,9 +46,9 @@ pub struct Host {
 }
 
 #[allow(clippy::wrong_self_convention, reason = "called as the hooks are, to_vm and from_vm")]
-impl Host {
+impl IncastHooks {
     pub fn new(uplink: uplink, policy: policy) -> Self {
-        Host {
+        IncastHooks {
             uplink,
             ports: vec![PortSide::default()],
             policy: policy { hold_chunks: 1 << 16, silence_ms: 300_000, ..policy },

@@ -4,7 +4,7 @@
 use proptest::prelude::*;
 use vsnoop_flow::{flow, incast, policy, segment, seq, types::*};
 
-use crate::host::{Host, PortSide};
+use crate::host::{IncastHooks, PortSide};
 
 /// Flows are distributed over these in turn.
 const PORTS: usize = 3;
@@ -106,8 +106,8 @@ pub fn rate_of(mbps: u32) -> u32 {
     ((u64::from(mbps) * 125_000) << 20).div_ceil(1_000_000_000) as u32
 }
 
-struct Machine {
-    host: Host,
+struct CheckedHooks {
+    host: IncastHooks,
     now: u64,
     /// Data that is between the two parts of its decision.
     pending: Vec<(usize, segment, bool)>,
@@ -119,7 +119,7 @@ struct Machine {
     sent: Vec<seq>,
 }
 
-impl Machine {
+impl CheckedHooks {
     fn pick(&self, flow: usize) -> Option<usize> {
         let n = self.host.flows.len();
         let id = if n == 0 { return None } else { flow % n };
@@ -316,8 +316,8 @@ proptest! {
     ) {
         let u = uplink { rate: rate_of(1_000), buffer, ..uplink::default() };
         let policy = policy { run: port_run::PORT_ACCELERATE, passive: 1, ..policy::default() };
-        let mut m = Machine {
-            host: Host::new(u, policy),
+        let mut m = CheckedHooks {
+            host: IncastHooks::new(u, policy),
             now: 1_000_000_000,
             pending: Vec::new(),
             edges: Vec::new(),

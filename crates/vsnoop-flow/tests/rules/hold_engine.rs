@@ -10,7 +10,7 @@ const ABANDONED: u64 = HOLD_ABANDONED_S as u64 * 1000 * MS;
 
 #[test]
 fn a_flow_is_active_again_when_the_engine_has_handed_over_everything() {
-    let mut c = Case::holding();
+    let mut c = FlowCase::holding();
     c.acks(FULL, WINDOW);
     c.engine_hands_over(FULL + MSS);
     c.held(&c.data(END, MSS));
@@ -22,7 +22,7 @@ fn a_flow_is_active_again_when_the_engine_has_handed_over_everything() {
 
 #[test]
 fn the_vms_ack_finds_a_drained_flow_too() {
-    let mut c = Case::holding();
+    let mut c = FlowCase::holding();
     c.engine_hands_over(END);
     c.acks(FULL, WINDOW);
     assert_eq!((c.mode(), c.f.high_seq), (flow_mode::FLOW_ACTIVE, at(END)));
@@ -31,7 +31,7 @@ fn the_vms_ack_finds_a_drained_flow_too() {
 #[test]
 fn an_impossible_position_of_the_engine_is_ignored() {
     for handed in [at(END + 1), at(FULL - MSS), at(0).add(1 << 31)] {
-        let mut c = Case::holding();
+        let mut c = FlowCase::holding();
         c.h.handed = handed;
         c.acks(FULL / 2, 0);
         assert_eq!((c.mode(), c.f.high_seq), (flow_mode::FLOW_HOLDING, at(FULL)));
@@ -40,7 +40,7 @@ fn an_impossible_position_of_the_engine_is_ignored() {
 
 #[test]
 fn ts_recent_follows_the_tsval_of_the_engines_frames() {
-    let mut c = Case::holding();
+    let mut c = FlowCase::holding();
     // A pure ACK of the sender, later than its last data, went with the engine's frames.
     c.ts = c.ts.wrapping_add(10);
     c.decide(&c.ack_of_sender(END, 0));
@@ -53,7 +53,7 @@ fn ts_recent_follows_the_tsval_of_the_engines_frames() {
 
 #[test]
 fn lateness_is_counted_from_the_engines_hand_over() {
-    let mut c = Case::holding();
+    let mut c = FlowCase::holding();
     c.acks(FULL, WINDOW);
     let before = c.f.progress_ns;
     c.wait(10_000 * MS);
@@ -64,7 +64,7 @@ fn lateness_is_counted_from_the_engines_hand_over() {
     assert_eq!(out.events & EVENT_LATE, 0, "it had half a millisecond");
     assert!(c.f.progress_ns > before);
     // One that has an older backlog is late since then.
-    let mut c = Case::holding();
+    let mut c = FlowCase::holding();
     let since = c.f.progress_ns;
     c.wait(10_000 * MS);
     c.engine_hands_over(END);
@@ -75,7 +75,7 @@ fn lateness_is_counted_from_the_engines_hand_over() {
 
 #[test]
 fn a_flow_with_a_fin_is_drained_when_the_fin_was_handed_over() {
-    let mut c = Case::holding();
+    let mut c = FlowCase::holding();
     c.decide(&segment { tcp_flags: ACK | FIN, ..c.data(END, 0) });
     c.engine_hands_over(END);
     c.acks(FULL, WINDOW);
@@ -92,7 +92,7 @@ fn a_flow_with_a_fin_is_drained_when_the_fin_was_handed_over() {
 #[test]
 fn sacked_bytes_of_the_vm_do_not_count_as_handed_over_while_holding() {
     // It passed before the flow was held.
-    let mut c = Case::holding();
+    let mut c = FlowCase::holding();
     c.hear(&c.sack_of_vm(FULL, END + 5 * MSS));
     assert_eq!((c.mode(), c.f.high_seq), (flow_mode::FLOW_HOLDING, at(FULL)));
     c.now += ABANDONED;
@@ -101,7 +101,7 @@ fn sacked_bytes_of_the_vm_do_not_count_as_handed_over_while_holding() {
 
 #[test]
 fn a_flow_with_only_a_fin_left_needs_no_engine() {
-    let mut c = Case::holding();
+    let mut c = FlowCase::holding();
     let fin = segment { tcp_flags: ACK | FIN, ..c.data(END, 0) };
     c.decide(&fin);
     c.acks(FULL, WINDOW);
@@ -111,7 +111,7 @@ fn a_flow_with_only_a_fin_left_needs_no_engine() {
     c.now += 1;
     assert_eq!(c.decide(&fin).0, Verdict::Pass);
     assert!(!c.holds(HOLD_FIN));
-    let mut c = Case::holding();
+    let mut c = FlowCase::holding();
     c.decide(&fin);
     c.engine_hands_over(END - 1);
     c.now += 4_000 * MS;
@@ -121,7 +121,7 @@ fn a_flow_with_only_a_fin_left_needs_no_engine() {
 
 #[test]
 fn a_flow_whose_vm_echoes_congestion_stays_offline_when_it_is_drained() {
-    let mut c = Case::holding();
+    let mut c = FlowCase::holding();
     c.hear(&segment { tcp_flags: ACK | ECE, ..c.ack_of_vm(FULL, WINDOW) });
     assert_eq!(c.mode(), flow_mode::FLOW_HOLDING);
     c.engine_hands_over(END);
@@ -132,7 +132,7 @@ fn a_flow_whose_vm_echoes_congestion_stays_offline_when_it_is_drained() {
 
 #[test]
 fn acks_of_held_bytes_wake_the_engine_and_do_not_pass() {
-    let mut c = Case::holding();
+    let mut c = FlowCase::holding();
     let heard = c.h.heard;
     let (verdict, out) = c.acks(MSS, c.window_at(MSS));
     assert_eq!(verdict, FromVm::Drop);
@@ -148,7 +148,7 @@ fn acks_of_held_bytes_wake_the_engine_and_do_not_pass() {
 
 #[test]
 fn data_of_the_vm_leaves_with_the_hosts_ack_and_window() {
-    let mut c = Case::holding();
+    let mut c = FlowCase::holding();
     let (verdict, out) = c.hear(&c.data_of_vm(0, 100, MSS));
     assert_eq!((verdict, out.ack.ack), (FromVm::Rewrite, at(END)));
     assert_eq!(c.edge(&out), c.f.adv_edge.diff(at(0)));
@@ -157,7 +157,7 @@ fn data_of_the_vm_leaves_with_the_hosts_ack_and_window() {
 
 #[test]
 fn a_record_with_held_bytes_stays_after_both_fins() {
-    let mut c = Case::holding();
+    let mut c = FlowCase::holding();
     c.decide(&segment { tcp_flags: ACK | FIN, ..c.data(END, 0) });
     c.hear(&segment { tcp_flags: ACK | FIN, ..c.ack_of_vm(MSS, c.window_at(MSS)) });
     c.decide(&c.ack_of_sender(END + 1, 1));
@@ -171,7 +171,7 @@ fn a_record_with_held_bytes_stays_after_both_fins() {
 
 #[test]
 fn the_engine_is_woken_for_a_loss_of_a_copied_byte() {
-    let mut c = Case::holding();
+    let mut c = FlowCase::holding();
     c.acks(MSS, c.window_at(MSS));
     for i in 1..10 {
         let (verdict, out) = c.hear(&c.sack_of_vm(MSS, (2 + i) * MSS));
@@ -184,7 +184,7 @@ fn the_engine_is_woken_for_a_loss_of_a_copied_byte() {
 
 #[test]
 fn the_engine_is_woken_for_a_loss_if_no_bytes_wait() {
-    let mut c = Case::full();
+    let mut c = FlowCase::full();
     for i in 1..10 {
         assert_eq!(c.hear(&c.sack_of_vm(0, (2 + i) * MSS)).0, FromVm::Drop);
         assert_eq!(c.h.repeated, i);
@@ -194,18 +194,18 @@ fn the_engine_is_woken_for_a_loss_if_no_bytes_wait() {
 
 #[test]
 fn a_flow_whose_engine_is_gone_for_30_s_is_reset_at_the_next_packet_of_either_end() {
-    let gone = |mut c: Case| {
+    let gone = |mut c: FlowCase| {
         c.now = c.port.engine_ns + ABANDONED;
         c
     };
-    let mut c = gone(Case::holding());
+    let mut c = gone(FlowCase::holding());
     let (verdict, out) = c.decide(&c.data(END, MSS));
     assert_eq!((verdict, out.events), (Verdict::Reset, EVENT_ABANDONED));
     assert_eq!(out.ack.seq, c.f.snd_nxt, "exact for the sender");
     assert_eq!((c.mode(), c.f.retired), (flow_mode::FLOW_RESET, END));
     assert!(c.holds(HOLD_OVER));
 
-    let mut c = gone(Case::holding());
+    let mut c = gone(FlowCase::holding());
     let (verdict, out) = c.acks(MSS, c.window_at(MSS));
     assert_eq!((verdict, out.events & EVENT_ABANDONED), (FromVm::ResetBoth, EVENT_ABANDONED));
     assert_eq!((out.ack.seq, out.ack.ack), (at(MSS), vm_at(0)), "exact for both");
@@ -215,7 +215,7 @@ fn a_flow_whose_engine_is_gone_for_30_s_is_reset_at_the_next_packet_of_either_en
 #[test]
 fn a_reset_and_a_syn_pass_if_the_engine_is_gone() {
     for flags in [RST, SYN, RST | ACK, 0] {
-        let mut c = Case::holding();
+        let mut c = FlowCase::holding();
         c.now = c.port.engine_ns + ABANDONED;
         let (verdict, out) = c.decide(&segment { tcp_flags: flags, ..c.data(END, 0) });
         assert_eq!((verdict, out.events), (Verdict::Pass, EVENT_ABANDONED), "{flags}");
@@ -226,12 +226,12 @@ fn a_reset_and_a_syn_pass_if_the_engine_is_gone() {
 
 #[test]
 fn a_flow_without_an_engine_is_not_reset_within_30_s() {
-    let mut c = Case::holding();
+    let mut c = FlowCase::holding();
     c.now = c.port.engine_ns + ABANDONED - 1;
     assert_eq!(c.decide(&c.data(END, MSS)).0, Verdict::Reack);
     assert_eq!(c.acks(MSS, c.window_at(MSS)).0, FromVm::Drop);
     // Held for a shorter time: a new engine may start.
-    let mut c = Case::full();
+    let mut c = FlowCase::full();
     c.now += 900 * MS;
     c.held(&c.data(FULL, MSS));
     c.now += ABANDONED - MS;
@@ -242,12 +242,12 @@ fn a_flow_without_an_engine_is_not_reset_within_30_s() {
 
 #[test]
 fn a_flow_without_held_bytes_needs_no_engine() {
-    let mut c = Case::full();
+    let mut c = FlowCase::full();
     c.now += 2 * ABANDONED;
     assert_ne!(c.decide(&c.data(0, MSS)).0, Verdict::Reset);
     assert_ne!(c.acks(MSS, c.window_at(MSS)).0, FromVm::ResetBoth);
     // Nor a flow that the engine has drained.
-    let mut c = Case::holding();
+    let mut c = FlowCase::holding();
     c.engine_hands_over(END);
     c.now += 2 * ABANDONED;
     assert_ne!(c.decide(&c.data(0, MSS)).0, Verdict::Reset);
@@ -255,7 +255,7 @@ fn a_flow_without_held_bytes_needs_no_engine() {
 
 #[test]
 fn acknowledged_chunks_are_freed_by_one_cpu() {
-    let mut c = Case::new();
+    let mut c = FlowCase::new();
     c.early(&c.data(0, 10_000));
     let (_, out) = c.hear_only(&c.ack_of_vm(HOLD_CHUNK - 1, WINDOW));
     assert_eq!(out.events & EVENT_FREE, 0, "not a whole chunk");
@@ -271,7 +271,7 @@ fn acknowledged_chunks_are_freed_by_one_cpu() {
 
 #[test]
 fn bytes_left_to_the_vm_do_not_count_as_copies() {
-    let mut c = Case::new();
+    let mut c = FlowCase::new();
     c.early(&c.data(0, MSS));
     c.acks(MSS, WINDOW);
     c.policy.run = port_run::PORT_PAUSED;
@@ -283,8 +283,8 @@ fn bytes_left_to_the_vm_do_not_count_as_copies() {
 }
 
 /// Offline: a marked segment was left to the VM, whose window takes only the first bytes of it.
-fn offline() -> Case {
-    let mut c = Case::full();
+fn offline() -> FlowCase {
+    let mut c = FlowCase::full();
     c.acks(FULL, 1);
     let s = c.data(FULL, MSS);
     let s = segment { bits: s.bits | SEG_CE as u16, ..s };
@@ -296,7 +296,7 @@ fn offline() -> Case {
     c
 }
 
-fn last(c: &Case) -> segment {
+fn last(c: &FlowCase) -> segment {
     segment { tcp_flags: ACK | FIN, ..c.data(FULL, MSS) }
 }
 

@@ -1,6 +1,6 @@
 //! One test for each settled rule of the decision core.
 //!
-//! The tests drive the C code segment by segment through [`case::Case`]. The
+//! The tests drive the C code segment by segment through [`case::FlowCase`]. The
 //! sender's stream begins shortly before its sequence numbers wrap, so that
 //! every rule is tried across the wrap as well.
 

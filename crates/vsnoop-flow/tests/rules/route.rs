@@ -14,14 +14,14 @@ fn is_routed(ack: &ack_fields, hop: [u8; 6], traffic: u32) {
     assert_eq!((ack.next_hop, ack.traffic), (hop, traffic));
 }
 
-fn waits(c: &mut Case) -> outcome {
+fn waits(c: &mut FlowCase) -> outcome {
     let full = c.f.right_edge.diff(at(0)) as u32;
     c.early(&c.data(0, full));
     c.held(&c.data(full, MSS))
 }
 
 /// A kind of answer, and a function that provokes it.
-type Answer = (&'static str, fn(&mut Case) -> outcome);
+type Answer = (&'static str, fn(&mut FlowCase) -> outcome);
 
 /// All packets that the host itself makes.
 fn answers() -> Vec<Answer> {
@@ -65,16 +65,16 @@ fn answers() -> Vec<Answer> {
 
 #[test]
 fn answers_use_the_next_hop_and_traffic_class_of_the_handshake() {
-    for case in [Case::unconfirmed(), Case::accepted(), Case::opened()] {
+    for case in [FlowCase::unconfirmed(), FlowCase::accepted(), FlowCase::opened()] {
         for (what, answer) in answers() {
             println!("{what}");
             is_routed(&answer(&mut case.clone().unbounded()).ack, NEXT_HOP, TRAFFIC);
         }
     }
-    let c = Case::new();
+    let c = FlowCase::new();
     let f = vsnoop_flow::flow_mid_flow(&c.ack_of_vm(0, WINDOW), c.now).expect("an ACK of the VM");
     assert_eq!((f.next_hop, f.traffic), (NEXT_HOP, TRAFFIC));
-    let mut c = Case::mid_flow();
+    let mut c = FlowCase::mid_flow();
     is_routed(&c.early(&c.data(1, 10)).ack, NEXT_HOP, TRAFFIC);
 }
 
@@ -82,7 +82,7 @@ fn answers_use_the_next_hop_and_traffic_class_of_the_handshake() {
 fn answers_use_the_vms_latest_next_hop_and_traffic_class() {
     for (what, answer) in answers() {
         println!("{what}");
-        let mut c = Case::new();
+        let mut c = FlowCase::new();
         let s =
             segment { destination: OTHER_HOP, traffic: OTHER_TRAFFIC, ..c.ack_of_vm(0, WINDOW) };
         c.hear(&s);
@@ -100,7 +100,7 @@ fn answers_use_the_vms_latest_next_hop_and_traffic_class() {
 
 #[test]
 fn next_hop_and_traffic_class_of_the_sender_are_not_used() {
-    let mut c = Case::new();
+    let mut c = FlowCase::new();
     let s = segment { destination: [2, 0, 0, 0, 0, 1], traffic: 7, ..c.data(0, MSS) };
     is_routed(&c.early(&s).ack, NEXT_HOP, TRAFFIC);
 }

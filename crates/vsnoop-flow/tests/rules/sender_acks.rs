@@ -13,7 +13,7 @@ const SENDER_WINDOW: u16 = 10_000;
 const END: u32 = FULL + 2 * MSS;
 
 /// The VM knows the sender's latest ACK and window.
-fn heard(mut c: Case) -> Case {
+fn heard(mut c: FlowCase) -> FlowCase {
     let next = c.f.next_seq.diff(at(0)) as u32;
     c.hear(&c.data_of_vm(0, 100, c.f.vm_seq.diff(at(0)) as u32));
     c.decide(&c.ack_of_sender(next, 0));
@@ -33,7 +33,7 @@ fn kinds(s: segment) -> [(segment, bool); 4] {
 }
 
 #[track_caller]
-fn forwards_sender_ack(c: &Case, s: &segment, out: &outcome, is_new: bool) {
+fn forwards_sender_ack(c: &FlowCase, s: &segment, out: &outcome, is_new: bool) {
     assert_eq!(out.events & EVENT_SENDER_ACK != 0, is_new, "{s:?}");
     let ack = hold::sender_ack(&c.f, &c.h);
     assert_eq!((ack.ack, ack.window), (s.ack, s.window));
@@ -46,7 +46,7 @@ fn forwards_sender_ack(c: &Case, s: &segment, out: &outcome, is_new: bool) {
 
 #[test]
 fn the_ack_of_a_segment_held_beyond_the_window_reaches_the_vm() {
-    for case in [Case::full(), Case::holding()] {
+    for case in [FlowCase::full(), FlowCase::holding()] {
         let case = heard(case);
         let next = case.f.next_seq.diff(at(0)) as u32;
         for (s, is_new) in kinds(case.data(next, MSS)) {
@@ -59,7 +59,7 @@ fn the_ack_of_a_segment_held_beyond_the_window_reaches_the_vm() {
 
 #[test]
 fn the_ack_of_a_segment_kept_beyond_a_hole_reaches_the_vm() {
-    for case in [Case::new(), Case::holding()] {
+    for case in [FlowCase::new(), FlowCase::holding()] {
         let case = heard(case);
         let next = case.f.next_seq.diff(at(0)) as u32;
         for (s, is_new) in kinds(case.data(next + MSS, MSS)) {
@@ -73,7 +73,7 @@ fn the_ack_of_a_segment_kept_beyond_a_hole_reaches_the_vm() {
 
 #[test]
 fn the_ack_of_a_retransmission_that_the_host_answers_reaches_the_vm() {
-    for (case, offset) in [(Case::full(), FULL - MSS), (Case::holding(), END - MSS)] {
+    for (case, offset) in [(FlowCase::full(), FULL - MSS), (FlowCase::holding(), END - MSS)] {
         let case = heard(case);
         for (s, is_new) in kinds(case.data(offset, MSS)) {
             // Older than the segment with the latest window: not new then.
@@ -89,7 +89,7 @@ fn the_ack_of_a_retransmission_that_the_host_answers_reaches_the_vm() {
 
 #[test]
 fn the_ack_of_a_probe_that_the_host_answers_reaches_the_vm() {
-    let case = heard(Case::new());
+    let case = heard(FlowCase::new());
     let mut c = case;
     c.early(&segment { ack: vm_at(0), ..c.data(0, MSS) });
     let s = segment { ack: vm_at(100), ..c.data(MSS - 1, 0) };
@@ -100,7 +100,7 @@ fn the_ack_of_a_probe_that_the_host_answers_reaches_the_vm() {
 
 #[test]
 fn the_ack_of_a_dropped_segment_reaches_the_vm() {
-    let case = heard(Case::holding());
+    let case = heard(FlowCase::holding());
     for (s, is_new) in kinds(case.data(END, 10)) {
         let urgent = segment { tcp_flags: ACK | URG, ..s };
         let fin = segment { tcp_flags: ACK | FIN, len: 0, ..s };
@@ -121,7 +121,7 @@ fn the_ack_of_a_dropped_segment_reaches_the_vm() {
 
 #[test]
 fn the_ack_of_a_segment_that_the_ring_refuses_reaches_the_vm() {
-    let case = heard(Case::new());
+    let case = heard(FlowCase::new());
     for (s, is_new) in kinds(case.data(0, MSS)) {
         let mut c = case.clone();
         assert!(matches!(c.decide(&s).0, Verdict::Keep { .. }));
@@ -132,13 +132,13 @@ fn the_ack_of_a_segment_that_the_ring_refuses_reaches_the_vm() {
 
 #[test]
 fn a_segment_that_reaches_the_vm_needs_no_ack_of_its_own() {
-    let case = heard(Case::new());
+    let case = heard(FlowCase::new());
     for (s, _) in kinds(case.data(0, MSS)) {
         let out = case.clone().early(&s);
         assert_eq!(out.events & EVENT_SENDER_ACK, 0);
     }
     // A pure ACK itself reaches the VM, whether it passes or is forwarded.
-    for (case, offset) in [(Case::new(), 0), (Case::holding(), END)] {
+    for (case, offset) in [(FlowCase::new(), 0), (FlowCase::holding(), END)] {
         let case = heard(case);
         for (s, _) in kinds(case.data(offset, 0)) {
             let (verdict, out) = case.clone().not_kept(&s);
@@ -150,7 +150,7 @@ fn a_segment_that_reaches_the_vm_needs_no_ack_of_its_own() {
 
 #[test]
 fn the_ack_of_a_segment_with_some_new_bytes_is_noted() {
-    let case = heard(Case::new());
+    let case = heard(FlowCase::new());
     let mut case = case;
     case.early(&segment { ack: vm_at(0), ..case.data(0, 2 * MSS) });
     case.acks(MSS, WINDOW);
@@ -164,7 +164,7 @@ fn the_ack_of_a_segment_with_some_new_bytes_is_noted() {
 
 #[test]
 fn an_ack_older_than_that_of_an_old_segment_is_noted() {
-    let mut case = Case::new();
+    let mut case = FlowCase::new();
     case.early(&case.data(0, 2 * MSS));
     case.acks(MSS, WINDOW);
     let mut c = heard(case);

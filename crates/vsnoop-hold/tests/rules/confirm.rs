@@ -1,17 +1,17 @@
 //! A connection that the VM has not confirmed: it may have none.
 
 use vsnoop_flow::types::HOLD_UNCONFIRMED;
-use vsnoop_hold::{Deadline, Flow, Frame, Kind, Reason};
+use vsnoop_hold::{Deadline, Flow, HoldFrame, Kind, Reason};
 
 use crate::case::*;
 
 /// Two segments were handed over, and more is held.
-fn unconfirmed() -> Case {
-    Case::new(held(2_000, 5_000, 9_000)).unconfirmed()
+fn unconfirmed() -> HoldCase {
+    HoldCase::new(held(2_000, 5_000, 9_000)).unconfirmed()
 }
 
 /// Polls every 10 ms of the clock until `until_ms`; returns the frames and their times.
-fn course(c: &mut Case, until_ms: u64) -> Vec<(u64, Frame)> {
+fn course(c: &mut HoldCase, until_ms: u64) -> Vec<(u64, HoldFrame)> {
     let mut sent = Vec::new();
     while c.now_ns < until_ms * MS {
         let now_ms = c.now_ns / MS;
@@ -52,7 +52,7 @@ fn nothing_below_the_first_byte_and_no_bare_ack_is_sent() {
 
 #[test]
 fn the_first_byte_is_handed_over_when_none_was() {
-    let mut c = Case::new(held(0, 5_000, 3_000)).unconfirmed();
+    let mut c = HoldCase::new(held(0, 5_000, 3_000)).unconfirmed();
     assert_eq!(c.send_all(), [handover(0, 3_000)]);
     assert_eq!(course(&mut c, 500), [(200, resend(0, 3_000))]);
 }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use vsnoop_flow::seq;
 use vsnoop_flow::types::{HOLD_OVER, hold};
 use vsnoop_hold::{
-    Clock, Device, Engine, Host, Memory, Reason, Reclaimed, Sent, Slice, TICK_NS, Urgency,
+    Clock, Device, Engine, Memory, PortAccess, Reason, Reclaimed, Sent, Slice, TICK_NS, Urgency,
 };
 use vsnoop_packet::vnet::VNET_BYTES;
 
@@ -15,7 +15,7 @@ const SECOND: u64 = 1_000 * MS;
 
 /// Memory, device and clock under the test's control.
 #[derive(Default)]
-struct Port {
+struct TestPort {
     now_ns: u64,
     holds: HashMap<u32, hold>,
     count: u32,
@@ -40,7 +40,7 @@ struct Port {
     new_ack: Option<seq>,
 }
 
-impl Port {
+impl TestPort {
     fn new(count: u32) -> Self {
         Self { count, mtu: 1_500, ..Self::default() }
     }
@@ -78,7 +78,7 @@ impl Port {
     }
 }
 
-impl Memory for Port {
+impl Memory for TestPort {
     fn hold_count(&mut self) -> u32 {
         self.count
     }
@@ -156,7 +156,7 @@ impl Memory for Port {
     fn shrink(&mut self) {}
 }
 
-impl Device for Port {
+impl Device for TestPort {
     fn mtu(&mut self) -> u32 {
         self.mtu
     }
@@ -176,7 +176,7 @@ impl Device for Port {
     }
 }
 
-impl Clock for Port {
+impl Clock for TestPort {
     fn now_ns(&mut self) -> u64 {
         self.now_ns
     }
@@ -188,7 +188,7 @@ impl Clock for Port {
     fn forget_run_time(&mut self) {}
 }
 
-impl Host for Port {
+impl PortAccess for TestPort {
     fn give_up(&mut self, _hold: &hold, reason: Reason) -> bool {
         self.given_up.push(reason);
         !self.is_late
@@ -197,7 +197,7 @@ impl Host for Port {
 
 #[test]
 fn a_loss_that_nobody_reports_is_mended_without_a_doorbell() {
-    let mut port = Port::new(32);
+    let mut port = TestPort::new(32);
     let mut engine = Engine::new(&mut port);
     port.run(&mut engine, SECOND);
     port.lags(5);
@@ -209,7 +209,7 @@ fn a_loss_that_nobody_reports_is_mended_without_a_doorbell() {
 
 #[test]
 fn what_an_engine_left_is_looked_at_by_the_next_one_without_a_sign() {
-    let mut port = Port::new(64);
+    let mut port = TestPort::new(64);
     port.lags(40);
     port.busy.clear();
     let mut engine = Engine::new(&mut port);
@@ -219,7 +219,7 @@ fn what_an_engine_left_is_looked_at_by_the_next_one_without_a_sign() {
 
 #[test]
 fn a_quiet_hold_costs_nothing_and_is_reclaimed_after_its_idle_times() {
-    let mut port = Port::new(64);
+    let mut port = TestPort::new(64);
     for number in 1..=64 {
         port.lags(number);
         port.acks(number, 10_000);
@@ -241,7 +241,7 @@ fn a_quiet_hold_costs_nothing_and_is_reclaimed_after_its_idle_times() {
 #[test]
 fn a_hold_that_another_flow_takes_is_looked_at() {
     for taken_at_once in [false, true] {
-        let mut port = Port { taken_at_once, ..Port::new(32) };
+        let mut port = TestPort { taken_at_once, ..TestPort::new(32) };
         let mut engine = Engine::new(&mut port);
         port.lags(1);
         port.run(&mut engine, 100 * MS);
@@ -263,7 +263,7 @@ fn a_hold_that_another_flow_takes_is_looked_at() {
 
 #[test]
 fn bytes_kept_after_a_busy_bit_was_cleared_are_seen() {
-    let mut port = Port::new(32);
+    let mut port = TestPort::new(32);
     port.lags(1);
     port.acks(1, 10_000);
     let mut engine = Engine::new(&mut port);
@@ -288,7 +288,7 @@ fn bytes_kept_after_a_busy_bit_was_cleared_are_seen() {
 
 #[test]
 fn very_many_busy_holds_are_served_in_small_parts() {
-    let mut port = Port::new(16_384);
+    let mut port = TestPort::new(16_384);
     let mut engine = Engine::new(&mut port);
     (1..=16_384).for_each(|number| port.lags(number));
     port.run(&mut engine, TICK_NS);
@@ -315,7 +315,7 @@ fn very_many_busy_holds_are_served_in_small_parts() {
 
 #[test]
 fn a_hold_whose_flow_is_over_is_given_back_a_moment_later() {
-    let mut port = Port::new(32);
+    let mut port = TestPort::new(32);
     port.lags(1);
     let mut engine = Engine::new(&mut port);
     port.run(&mut engine, SECOND);
@@ -332,7 +332,7 @@ fn a_hold_whose_flow_is_over_is_given_back_a_moment_later() {
 
 #[test]
 fn a_frame_carries_what_the_sender_has_told_meanwhile() {
-    let mut port = Port::new(32);
+    let mut port = TestPort::new(32);
     port.holds.insert(1, held(0, 5_000, 9_000));
     port.rung.push(1);
     port.new_ack = Some(seq::new(0x0102_0304));
@@ -345,7 +345,7 @@ fn a_frame_carries_what_the_sender_has_told_meanwhile() {
 
 #[test]
 fn a_lower_mtu_is_learned_and_kept_to() {
-    let mut port = Port::new(32);
+    let mut port = TestPort::new(32);
     port.mtu = 1_600;
     let mut engine = Engine::new(&mut port);
     let mut hold = held(0, 1_448, 9_000);
@@ -361,7 +361,7 @@ fn a_lower_mtu_is_learned_and_kept_to() {
 
 #[test]
 fn a_ring_that_is_full_is_tried_again_soon_and_a_device_in_trouble_by_the_tick() {
-    let mut port = Port::new(32);
+    let mut port = TestPort::new(32);
     port.holds.insert(1, held(0, 5_000, 9_000));
     port.rung.push(1);
     let mut engine = Engine::new(&mut port);
@@ -381,7 +381,7 @@ fn a_ring_that_is_full_is_tried_again_soon_and_a_device_in_trouble_by_the_tick()
 
 #[test]
 fn a_silent_vm_is_given_up_once_and_its_hold_given_back() {
-    let mut port = Port::new(32);
+    let mut port = TestPort::new(32);
     port.lags(1);
     let mut engine = Engine::new(&mut port);
     port.over = true;
@@ -392,7 +392,7 @@ fn a_silent_vm_is_given_up_once_and_its_hold_given_back() {
 
 #[test]
 fn a_vm_that_takes_something_at_the_last_moment_is_not_given_up() {
-    let mut port = Port::new(32);
+    let mut port = TestPort::new(32);
     port.lags(1);
     port.is_late = true;
     let mut engine = Engine::new(&mut port);
@@ -408,7 +408,7 @@ fn a_vm_that_takes_something_at_the_last_moment_is_not_given_up() {
 
 #[test]
 fn memory_is_added_when_the_hooks_ring_for_it() {
-    let mut port = Port::new(0);
+    let mut port = TestPort::new(0);
     let mut engine = Engine::new(&mut port);
     port.rung.push(0);
     engine.work(&mut port);
@@ -417,7 +417,7 @@ fn memory_is_added_when_the_hooks_ring_for_it() {
 
 #[test]
 fn each_probe_is_counted() {
-    let mut port = Port::new(32);
+    let mut port = TestPort::new(32);
     let mut hold = held(1_000, 20_000, 1_000);
     hold.vm_seq = at(1_000);
     port.holds.insert(1, hold);

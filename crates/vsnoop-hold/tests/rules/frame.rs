@@ -2,7 +2,7 @@
 
 use vsnoop_flow::seq;
 use vsnoop_flow::types::{HOLD_TIMESTAMPS, VLAN_PRESENT, flow_key, hold};
-use vsnoop_hold::{Frame, headers};
+use vsnoop_hold::{HoldFrame, headers};
 use vsnoop_packet::checksum;
 use vsnoop_packet::vnet::VNET_BYTES;
 
@@ -58,7 +58,7 @@ fn finished(bytes: &[u8], payload: &[u8]) -> Vec<u8> {
 
 #[test]
 fn a_frame_is_what_the_sender_might_have_sent() {
-    let frame = Frame { fin: true, ..handover(0, 5) };
+    let frame = HoldFrame { fin: true, ..handover(0, 5) };
     let bytes = headers(&hold(1_448), &frame, false, MTU);
     let ip = finished(&bytes, b"hello");
     assert_eq!(ip[..14], [2, 2, 2, 2, 2, 2, 4, 4, 4, 4, 4, 4, 8, 0]);

@@ -60,7 +60,7 @@ fn a_drained_hold_is_done_when_the_vm_has_acknowledged_it() {
 
 #[test]
 fn bogus_sack_blocks_are_not_believed() {
-    let mut c = Case::new(held(5_000, 9_000, 20_000));
+    let mut c = HoldCase::new(held(5_000, 9_000, 20_000));
     c.h.vm_seq = at(1_000);
     c.sacks(&[(0, 500), (1_000, 2_000), (3_000, 3_000), (4_000, 5_001)]);
     assert!(c.view().blocks().is_empty(), "{:?}", c.view().blocks());
@@ -73,7 +73,7 @@ fn bogus_sack_blocks_are_not_believed() {
 
 #[test]
 fn sack_blocks_come_in_order() {
-    let mut c = Case::new(held(9_000, 9_000, 20_000));
+    let mut c = HoldCase::new(held(9_000, 9_000, 20_000));
     c.sacks(&[(7_000, 8_000), (1_000, 2_000), (3_000, 3_500), (5_000, 6_000)]);
     let starts: Vec<_> = c.view().blocks().iter().map(|block| block.0.diff(at(0))).collect();
     assert_eq!(starts, [1_000, 3_000, 5_000, 7_000]);
@@ -83,7 +83,7 @@ fn sack_blocks_come_in_order() {
 fn a_segment_has_at_least_a_byte() {
     let mut h = held(0, 10, 20);
     h.mss = 0;
-    assert_eq!(Case::new(h).send_all(), [handover(0, 10)]);
+    assert_eq!(HoldCase::new(h).send_all(), [handover(0, 10)]);
 }
 
 #[test]

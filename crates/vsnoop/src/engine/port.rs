@@ -1,4 +1,4 @@
-//! One port: the `Host` of the engine's loop (crates/vsnoop-hold).
+//! One port: the `PortAccess` of the engine's loop (crates/vsnoop-hold).
 
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use vsnoop_bpf::types::{hold, reset_reason, seq};
 use vsnoop_bpf::{Hold, Memory, Reserve};
-use vsnoop_hold::{Clock, Engine, Host, Reason, Reclaimed, Sent, Slice, Urgency};
+use vsnoop_hold::{Clock, Engine, PortAccess, Reason, Reclaimed, Sent, Slice, Urgency};
 use vsnoop_host::ports::Attached;
 use vsnoop_host::reset::reset;
 use vsnoop_host::run_time::RunTime;
@@ -233,7 +233,7 @@ impl Clock for Surroundings {
     }
 }
 
-impl Host for Surroundings {
+impl PortAccess for Surroundings {
     fn give_up(&mut self, hold: &hold, reason: Reason) -> bool {
         self.try_to_give_up(hold, reason).unwrap_or_else(|error| {
             self.complain(format!("reset a connection: {error:#}"));
