@@ -29,9 +29,9 @@
 //!   bit still set has written its copy by then.
 //!
 //! # Killing an engine
-//! An engine has no state that must survive: another [`Engine::new`] on the same memory continues. A
-//! simulation kills an engine between any two calls of its `PortAccess`: from that call on the host
-//! does nothing and refuses frames, and it drops the engine when the outermost call returns.
+//! An engine has no state that must survive: another [`Engine::new`] on the same memory continues.
+//! A simulation kills an engine between any two calls of its `PortAccess`: from that call on the
+//! host does nothing and refuses frames, and it drops the engine when the outermost call returns.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
