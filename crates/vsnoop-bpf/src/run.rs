@@ -155,7 +155,7 @@ impl Port {
             opened => opened.map_err(Error::io(what()))?,
         };
         pins::flock(&directory, libc::LOCK_EX).map_err(Error::io(what()))?;
-        // If the port was released during the wait, a change would have no effect.
+        // If the port was detached during the wait, a change would have no effect.
         let lock = RecordLock { _directory: directory };
         if self.is_there() { Ok(lock) } else { Err(self.taken_away()) }
     }

@@ -6,9 +6,9 @@
 //! the number of slabs, from number 0.
 //!
 //! Only the engine adds and removes slabs. It may be killed at any time: a map beyond the number is
-//! ignored, a missing one below it ends the list, and the next engine releases what it had claimed
-//! in the last slab ([`Slabs::adopt`]). Hooks may still use a slab that was removed; the kernel
-//! keeps it until they are done.
+//! ignored, a missing one below it ends the list, and the next engine gives back what it had
+//! claimed in the last slab ([`Slabs::adopt`]). Hooks may still use a slab that was removed; the
+//! kernel keeps it until they are done.
 //!
 //! The system call for such a change returns only when no program that may have used the old map
 //! runs any more, some 10 to 25 ms later. So a thread of its own waits for each. The hooks find new
@@ -112,7 +112,7 @@ impl Slabs {
         // Some may have been counted and not added.
         count.store(self.len(), Ordering::Release);
         if let Some(last) = self.mapped.last() {
-            last.claims().for_each(release);
+            last.claims().for_each(give_back);
         }
         let mut end = self.len();
         while end < SLABS && self.map_id(end)?.is_some() {
@@ -121,7 +121,7 @@ impl Slabs {
         self.delete(self.len()..end)
     }
 
-    /// Keeps the slot. `None` for a port that was released: its slot may be another port's, so
+    /// Keeps the slot. `None` for a port that was detached: its slot may be another port's, so
     /// nothing is read, changed or mapped.
     fn keep_slot(&mut self) -> Result<Option<File>> {
         match pins::keep_slot(&self.dir, self.inode) {
@@ -334,7 +334,7 @@ impl Slab {
             let claimed =
                 word.compare_exchange(0, HOLD_RESERVED, Ordering::SeqCst, Ordering::SeqCst);
             if claimed.is_err() {
-                self.claims().take(taken).for_each(release);
+                self.claims().take(taken).for_each(give_back);
                 return false;
             }
         }
@@ -352,7 +352,7 @@ fn join_all(changes: Vec<Change>) -> libbpf_rs::Result<()> {
     result
 }
 
-fn release(word: &AtomicU32) {
+fn give_back(word: &AtomicU32) {
     // Any other value belongs to a flow.
     let _ = word.compare_exchange(HOLD_RESERVED, 0, Ordering::SeqCst, Ordering::SeqCst);
 }

@@ -87,7 +87,7 @@ pub fn forget(attached: &Attached, flow: &flow) -> Result<()> {
     Ok(())
 }
 
-/// The port is released: returns the credit of its connections. No hook may use its records any
+/// The port is detached: returns the credit of its connections. No hook may use its records any
 /// more.
 pub fn forget_all(port: &Port) -> Result<()> {
     let meta = port.meta()?;
