@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * State of a hold: the engine's sign of life, FLOW_HOLDING from its begin to its end, and the
+ * State of a hold: the engine's sign of life, the mode FLOW_HOLDING from start to end, and the
  * fields that the record and the hold have in common.
  *
  * RCV_WIN grows by two bytes for each byte acknowledged (the report's 2 MSS per MSS), up to what
