@@ -3,7 +3,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use crate::{transfer, trial};
 use vsnoop_testbed::hosts::{Network, Outside, PORT, Plan, inner_v4, start_all};
+use vsnoop_testbed::wait::wait_until;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -58,11 +59,9 @@ fn slow_line() -> Result<()> {
     let answered = std::thread::scope(|scope| -> Result<_> {
         let _end = EndOnDrop(&ends);
         scope.spawn(|| flood(&socket, to, &sent, &ends));
-        let since = Instant::now();
-        while sent.load(Ordering::Relaxed) < FLOODED_BYTES {
-            ensure!(since.elapsed() < PATIENCE, "the flood stands still");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        wait_until("the line is flooded", PATIENCE, || {
+            Ok(sent.load(Ordering::Relaxed) >= FLOODED_BYTES)
+        })?;
         let answered = a.vms[0].ping(fast, ECHOES)?.len();
         let standing = network.standing_bytes(1)?;
         ensure!(standing < BOUND_BYTES, "{standing} bytes stand before the slow line");

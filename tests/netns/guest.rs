@@ -111,9 +111,11 @@ fn long_freeze() -> anyhow::Result<()> {
         let plan = Plan { opener, ..case.plan.clone() };
         let stream = Stream::start(&topology, &plan)?;
         stream.wait_paused()?;
+        let timeouts = || topology.vm.counter("TcpExt", "TCPTimeouts");
+        let before = timeouts()?;
         topology.guest().set_freeze(Freeze::Now);
         stream.go_on();
-        std::thread::sleep(Duration::from_secs(3));
+        attached.wait_until("the VM's TCP has timed out", || Ok(timeouts()? >= before + 3))?;
         let while_frozen = attached::is_wanted().then(|| attached.counter("early_acks"));
         topology.guest().set_freeze(Freeze::Never);
         let outcome = stream.finish().with_context(|| attached.describe())?;

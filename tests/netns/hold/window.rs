@@ -9,6 +9,7 @@ use vsnoop_testbed::net::Offloads;
 use vsnoop_testbed::relay::{Direction, Freeze};
 use vsnoop_testbed::stream::{Plan, SocketOptions};
 use vsnoop_testbed::topology::{Family, Topology, TopologyOptions};
+use vsnoop_testbed::wait::wait_until;
 
 use super::SIZE;
 use crate::attached;
@@ -16,6 +17,8 @@ use crate::case::Case;
 use crate::pair::Pair;
 use crate::trial;
 
+/// Until the VM has closed its window.
+const PATIENCE: Duration = Duration::from_secs(60);
 const SIZES: [(&str, Offloads); 2] =
     [("super_packets", Offloads::SUPER_PACKETS), ("mtu_sized", Offloads::NONE)];
 
@@ -108,14 +111,10 @@ fn closed(offloads: Offloads) -> Result<()> {
 }
 
 fn until_window_is_closed(topology: &Topology) -> Result<()> {
-    for _ in 0..600 {
+    wait_until("the VM has closed its window", PATIENCE, || {
         let (to, from) = ("TCPToZeroWindowAdv", "TCPFromZeroWindowAdv");
-        if topology.vm.counter("TcpExt", to)? > topology.vm.counter("TcpExt", from)? {
-            return Ok(());
-        }
-        std::thread::sleep(Duration::from_millis(100));
-    }
-    anyhow::bail!("the VM never closed its window")
+        Ok(topology.vm.counter("TcpExt", to)? > topology.vm.counter("TcpExt", from)?)
+    })
 }
 
 /// More than the hold can take: the sender's window closes, and its probes are answered.

@@ -9,7 +9,6 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use libtest_mimic::Trial;
@@ -231,8 +230,7 @@ fn what_a_command_is_in_the_middle_of_is_not_called_damaged() -> Result<()> {
     let unfinished = Path::new(PINS).join("1-1");
     fs::create_dir(&unfinished)?;
     let status = thread::spawn(|| vsnoop(["status", "--json"])?.json());
-    // Time for the helper's look.
-    thread::sleep(Duration::from_millis(300));
+    wait_for_a_look(&port_of(&place)?)?;
     ensure!(!status.is_finished(), "it did not wait for the command");
     fs::remove_dir(&unfinished)?;
     drop(lock);
