@@ -8,7 +8,7 @@ use libtest_mimic::Trial;
 use vsnoop_testbed::net::Offloads;
 use vsnoop_testbed::relay::{Direction, Faults, Freeze};
 use vsnoop_testbed::stream::{Plan, Stream};
-use vsnoop_testbed::topology::{Family, Side, TopologyOptions};
+use vsnoop_testbed::topology::{Family, PORT, Side, TopologyOptions};
 
 use crate::attached::{self, Attached};
 use crate::backlog::Backlog;
@@ -141,15 +141,8 @@ fn full_ring(offloads: Offloads) -> anyhow::Result<()> {
         ..base
     }
     .run_and(|topology, _, _| {
-        let link = topology.host.ip("-s link show vst-port")?;
-        let dropped = link
-            .lines()
-            .skip_while(|line| !line.trim_start().starts_with("TX:"))
-            .nth(1)
-            .and_then(|line| line.split_whitespace().nth(3))
-            .and_then(|count| count.parse::<u64>().ok())
-            .context("ip shows no count of dropped frames")?;
-        ensure!(dropped > 0, "the ring was never full\n{link}");
+        let dropped = topology.host.device_counters(PORT)?.dropped_on_the_way_out()?;
+        ensure!(dropped > 0, "the ring was never full");
         Ok(())
     })
 }

@@ -253,14 +253,9 @@ impl Stage {
 
     /// Counters of the host's side of any tap of the stage.
     pub fn counts_of(&self, tap: &str) -> Result<TapCounts> {
-        let text = self.host.ip(&format!("-s -j link show {tap}"))?;
-        let links: serde_json::Value = serde_json::from_str(&text).context("parse ip's JSON")?;
-        let count = |name: &str| {
-            links[0]["stats64"]["tx"][name]
-                .as_u64()
-                .with_context(|| format!("ip shows no counter {name} of {tap}"))
-        };
-        Ok(TapCounts { to_vm_bytes: count("bytes")?, drops: count("dropped")? })
+        let counters = self.host.device_counters(tap)?;
+        let (to_vm_bytes, drops) = (counters.sent_bytes()?, counters.dropped_on_the_way_out()?);
+        Ok(TapCounts { to_vm_bytes, drops })
     }
 }
 

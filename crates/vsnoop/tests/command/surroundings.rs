@@ -12,7 +12,7 @@ use serde_json::Value;
 use vsnoop_bpf::Port;
 use vsnoop_bpf::types::{FLOW_F_CLOSED, flow};
 use vsnoop_testbed::relay::{Faults, Freeze};
-use vsnoop_testbed::topology::{self, Side};
+use vsnoop_testbed::topology::{self, BRIDGE, Side};
 
 use crate::helper::{Network, expect_reset};
 use crate::records::KEY;
@@ -20,8 +20,6 @@ use crate::sandbox::{
     PORT, Place, foreground_helper, foreign_program, helper_pid, is_running, vsnoop_in, wait_until,
 };
 use crate::skipped;
-
-const BRIDGE: &str = "vst-bridge";
 
 pub fn trials() -> Vec<Trial> {
     let mut trials = trials![
