@@ -5,7 +5,7 @@ use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
 use vsnoop_testbed::net::Offloads;
 use vsnoop_testbed::relay::{Faults, Freeze};
-use vsnoop_testbed::stream::{Plan, Stream};
+use vsnoop_testbed::stream::{Stream, StreamPlan};
 use vsnoop_testbed::topology::{
     BRIDGE, CLIENT_DEVICE, CLIENT_MAC, Family, PORT, Side, Topology, TopologyOptions, UPLINK,
     VM_MAC, address,
@@ -136,14 +136,14 @@ fn many_meanwhile(
 ) -> Result<()> {
     let topology = case.build()?;
     let mut attached = case.attach(&topology)?;
-    let plan = Plan {
+    let plan = StreamPlan {
         to_vm_bytes,
         from_vm_bytes: 2000,
         pause_every_bytes: Some(1000),
         ..case.plan.clone()
     };
     let streams = (0..MANY)
-        .map(|seed| Stream::start(&topology, &Plan { seed, ..plan.clone() }))
+        .map(|seed| Stream::start(&topology, &StreamPlan { seed, ..plan.clone() }))
         .collect::<Result<Vec<_>>>()?;
     streams.iter().try_for_each(Stream::wait_paused)?;
     streams.iter().for_each(Stream::go_on);

@@ -7,7 +7,7 @@ use libtest_mimic::Trial;
 use socket2::SockRef;
 use vsnoop_testbed::net::Offloads;
 use vsnoop_testbed::relay::{Direction, Freeze};
-use vsnoop_testbed::stream::{Plan, SocketOptions};
+use vsnoop_testbed::stream::{SocketOptions, StreamPlan};
 use vsnoop_testbed::topology::{Family, Topology, TopologyOptions};
 use vsnoop_testbed::wait::wait_until;
 
@@ -51,7 +51,7 @@ fn case(offloads: Offloads) -> Case {
 fn tiny(offloads: Offloads) -> Result<()> {
     let case = case(offloads);
     let socket = SocketOptions { vm_receive_buffer_bytes: Some(4096), ..SocketOptions::default() };
-    let plan = Plan { socket, ..case.plan.clone() };
+    let plan = StreamPlan { socket, ..case.plan.clone() };
     Case { plan, families: &[Family::V4, Family::V6], ..case }
         .run_and(|_, attached, _| attached.ensure_held())
 }
@@ -63,7 +63,7 @@ fn huge(offloads: Offloads) -> Result<()> {
         ("net.ipv4.tcp_rmem", "4096 16777216 33554432"),
         ("net.ipv4.tcp_wmem", "4096 16777216 33554432"),
     ];
-    let plan = Plan { to_vm_bytes: 20_000_000, ..Case::default().plan };
+    let plan = StreamPlan { to_vm_bytes: 20_000_000, ..Case::default().plan };
     let case = Case { plan, sysctls, ..case(offloads) };
     if attached::is_wanted() {
         let topology = case.build()?;

@@ -20,7 +20,7 @@ use vsnoop_bpf::types::flow_mode;
 use vsnoop_bpf::{AttachSpec, Error, Listed, Port};
 use vsnoop_testbed::topology;
 
-use crate::helper::{Network, Pair, expect_reset};
+use crate::helper::{AttachedNetwork, Pair, expect_reset};
 use crate::sandbox::{PINS, PORT, Place, helper_pid, program, text, vsnoop, wait_until};
 use crate::surroundings::{port_of, wait_for_a_look};
 
@@ -306,14 +306,14 @@ pub fn wait_for_no_pins() -> Result<()> {
 }
 
 /// A thousand bytes that were acknowledged early while the VM is frozen.
-fn outstanding(role: &str) -> Result<(Network, Pair)> {
-    let network = Network::new(role)?;
+fn outstanding(role: &str) -> Result<(AttachedNetwork, Pair)> {
+    let network = AttachedNetwork::new(role)?;
     let mut pair = network.connect()?;
     network.freeze_with_bytes_outstanding(&mut pair)?;
     Ok((network, pair))
 }
 
-pub fn port_of_network(network: &Network) -> Result<Port> {
+pub fn port_of_network(network: &AttachedNetwork) -> Result<Port> {
     let host = &network.topology.host;
     Ok(Port::open(host.inode()?, host.run(|| Ok(if_nametoindex(topology::PORT)?))?)?)
 }

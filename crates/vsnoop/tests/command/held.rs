@@ -15,7 +15,7 @@ use vsnoop_bpf::types::{flow, flow_key, flow_mode};
 use vsnoop_testbed::topology;
 
 use crate::detach::{port_of_network, take_lock, wait_for_no_pins};
-use crate::helper::{Network, Pair, expect_reset};
+use crate::helper::{AttachedNetwork, Pair, expect_reset};
 use crate::hold::{MUCH, Stopped, freeze_with_much, holding, network_with_hold};
 use crate::sandbox::{PINS, helper_pid, now_ns, program, text, vsnoop, vsnoop_in, wait_until};
 
@@ -169,7 +169,7 @@ fn senders_that_a_killed_detach_had_not_told_are_told_when_the_tap_is_deleted() 
 }
 
 /// Starts a command that waits for the VM, and returns when it waits.
-fn begin(network: &Network, command: &str) -> Result<Child> {
+fn begin(network: &AttachedNetwork, command: &str) -> Result<Child> {
     let mut child = Command::new(program());
     let child = child.args(["--netns", network.topology.host.name(), command, topology::PORT]);
     let child = child.args(["--timeout", "600", "--json"]);
@@ -194,7 +194,7 @@ fn receive_all(pair: &mut Pair) -> Result<()> {
     Ok(())
 }
 
-fn expect_both_reset(network: &Network, pair: &mut Pair) -> Result<()> {
+fn expect_both_reset(network: &AttachedNetwork, pair: &mut Pair) -> Result<()> {
     expect_reset(&mut pair.client).context("the sender")?;
     network.thaw();
     expect_reset_after_data(&mut pair.server).context("the VM")

@@ -62,7 +62,7 @@ fn the_helper_cleans_up_after_a_deleted_tap() -> Result<()> {
 }
 
 fn what_the_guest_lost_is_mended_from_the_copy() -> Result<()> {
-    let network = Network::new("lost")?;
+    let network = AttachedNetwork::new("lost")?;
     let mut pair = network.connect()?;
     pair.exchange(10_000)?;
     let lossy = Faults { loss: 1.0, data_only: true, ..Faults::default() };
@@ -82,7 +82,7 @@ fn what_the_guest_lost_is_mended_from_the_copy() -> Result<()> {
 }
 
 fn a_frozen_vm_is_never_suspected() -> Result<()> {
-    let network = Network::new("frozen")?;
+    let network = AttachedNetwork::new("frozen")?;
     let mut pair = network.connect()?;
     network.freeze_with_bytes_outstanding(&mut pair)?;
     thread::sleep(FROZEN);
@@ -96,7 +96,7 @@ fn a_frozen_vm_is_never_suspected() -> Result<()> {
 }
 
 fn detach_waits_until_the_vm_has_everything() -> Result<()> {
-    let network = Network::new("wait")?;
+    let network = AttachedNetwork::new("wait")?;
     let mut pair = network.connect()?;
     network.freeze_with_bytes_outstanding(&mut pair)?;
     let mut detach = Command::new(program());
@@ -118,7 +118,7 @@ fn detach_waits_until_the_vm_has_everything() -> Result<()> {
 }
 
 fn detach_says_what_was_still_on_its_way() -> Result<()> {
-    let network = Network::new("drain")?;
+    let network = AttachedNetwork::new("drain")?;
     let mut pair = network.connect()?;
     network.freeze_with_bytes_outstanding(&mut pair)?;
     let host = network.topology.host.name();
@@ -136,7 +136,7 @@ fn detach_says_what_was_still_on_its_way() -> Result<()> {
 }
 
 /// A client, a host and a stand-in for a VM, attached.
-pub struct Network {
+pub struct AttachedNetwork {
     pub topology: Topology,
 }
 
@@ -145,7 +145,7 @@ pub struct Pair {
     pub server: TcpStream,
 }
 
-impl Network {
+impl AttachedNetwork {
     /// Leaves a thousand sevens that were acknowledged early while the VM is frozen.
     pub fn freeze_with_bytes_outstanding(&self, pair: &mut Pair) -> Result<()> {
         pair.exchange(10_000)?;

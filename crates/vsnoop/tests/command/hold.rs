@@ -19,7 +19,7 @@ use vsnoop_bpf::types::port_stats;
 use vsnoop_testbed::relay::{Faults, Freeze};
 use vsnoop_testbed::topology::{self, Side};
 
-use crate::helper::{Network, Pair};
+use crate::helper::{AttachedNetwork, Pair};
 use crate::sandbox::{PORT, Place, foreground_helper, helper_pid, vsnoop, vsnoop_in, wait_until};
 
 /// More than the window that the stand-in for a VM begins with.
@@ -103,7 +103,7 @@ fn options_and_settings_that_went_away_are_refused_with_the_way_out() -> Result<
     ] {
         place.vsnoop([&["attach", PORT], arguments].concat())?.failed(2, &words)?;
     }
-    let file = Configuration::new(&place, "[hold]\nper_flow = \"128K\"\n")?;
+    let file = ConfigFile::new(&place, "[hold]\nper_flow = \"128K\"\n")?;
     let words = [&file.path, "line 2", "hold.per_flow went away", "remove the line"];
     place.vsnoop(["attach", PORT, "--config", &file.path])?.failed(2, &words)?;
     ensure!(place.state()? == before, "something changed");
@@ -113,7 +113,7 @@ fn options_and_settings_that_went_away_are_refused_with_the_way_out() -> Result<
 fn a_port_holds_without_being_asked_to_and_is_not_refused_for_its_share() -> Result<()> {
     let (one, two) = (Place::new("share1")?, Place::new("share2")?);
     let attach = |place: &Place, total: &str| -> Result<u64> {
-        let file = Configuration::new(place, &format!("[hold]\ntotal = \"{total}\"\n"))?;
+        let file = ConfigFile::new(place, &format!("[hold]\ntotal = \"{total}\"\n"))?;
         let json = place.vsnoop(["attach", PORT, "--json", "--config", &file.path])?.json()?;
         let status = place.vsnoop(["status", PORT, "--json"])?.json()?;
         let hold_bytes = json["ports"][0]["hold_bytes"].as_u64().context("no hold")?;
@@ -149,7 +149,7 @@ fn set_changes_the_bounds_of_an_attached_port() -> Result<()> {
     let words = "holds at most 2 MiB, senders not ahead of the VM's window";
     ensure!(said.contains(words), "{said}");
     ensure!(shown()? == (Value::from(2 << 20), Value::from(0)), "{:?}", shown()?);
-    let file = Configuration::new(&place, "[hold]\ntotal = \"3M\"\n")?;
+    let file = ConfigFile::new(&place, "[hold]\ntotal = \"3M\"\n")?;
     let set = |bytes| place.vsnoop(["set", PORT, "--hold", bytes, "--config", &file.path]);
     // Its own quota does not count.
     set("3M")?.ok()?;
@@ -196,7 +196,7 @@ fn a_larger_hold_takes_more_at_once_and_a_smaller_one_keeps_what_there_is() -> R
 fn the_holds_of_all_ports_together_are_bounded() -> Result<()> {
     let (one, two) = (Place::new("one")?, Place::new("two")?);
     let before = two.state()?;
-    let file = Configuration::new(&one, "[hold]\ntotal = \"3M\"\n")?;
+    let file = ConfigFile::new(&one, "[hold]\ntotal = \"3M\"\n")?;
     let attach = |place: &Place, bytes: &str| {
         place.vsnoop(["--config", &file.path, "attach", PORT, "--hold", bytes])
     };
@@ -221,7 +221,7 @@ fn the_holds_of_all_ports_together_are_bounded() -> Result<()> {
 fn a_wrong_configuration_is_named_with_line_and_key_and_keeps_nobody_from_detaching() -> Result<()>
 {
     let place = Place::new("wrong")?;
-    let file = Configuration::new(&place, "[hold]\ntotal = \"4M\"\n\ntotals = 1\n")?;
+    let file = ConfigFile::new(&place, "[hold]\ntotal = \"4M\"\n\ntotals = 1\n")?;
     let before = place.state()?;
     let line = format!("{}, line 4", file.path);
     place
@@ -239,7 +239,7 @@ fn a_wrong_configuration_is_named_with_line_and_key_and_keeps_nobody_from_detach
 
 fn doctor_says_what_the_configuration_leaves_for_holds() -> Result<()> {
     let place = Place::new("left")?;
-    let file = Configuration::new(&place, "[hold]\ntotal = \"3M\"\n")?;
+    let file = ConfigFile::new(&place, "[hold]\ntotal = \"3M\"\n")?;
     place.vsnoop(["--config", &file.path, "attach", PORT, "--hold", "1M"])?.ok()?;
     let json = place.vsnoop(["--config", &file.path, "doctor", PORT, "--json"])?.json()?;
     let hold = &json["hold"];
@@ -414,15 +414,15 @@ fn count_as_abandoned(stats: &Path, count: u64) -> Result<()> {
 }
 
 /// A VM that is frozen while [`MUCH`] was acknowledged for it, part of which waits on this host.
-pub fn holding(role: &str) -> Result<(Network, Pair)> {
+pub fn holding(role: &str) -> Result<(AttachedNetwork, Pair)> {
     let network = network_with_hold(role)?;
     let mut pair = network.connect()?;
     freeze_with_much(&network, &mut pair)?;
     Ok((network, pair))
 }
 
-pub fn network_with_hold(role: &str) -> Result<Network> {
-    let network = Network::new(role)?;
+pub fn network_with_hold(role: &str) -> Result<AttachedNetwork> {
+    let network = AttachedNetwork::new(role)?;
     network.detach()?;
     let host = &network.topology.host;
     let hold = ["attach", topology::PORT, "--no-passive", "--hold", "4M"];
@@ -435,7 +435,7 @@ pub fn network_with_hold(role: &str) -> Result<Network> {
 }
 
 /// The first segments of a port may find no memory yet: it is added on demand.
-fn until_acknowledged_early(network: &Network, pair: &mut Pair) -> Result<()> {
+fn until_acknowledged_early(network: &AttachedNetwork, pair: &mut Pair) -> Result<()> {
     wait_until("the host acknowledges early", || {
         pair.exchange(1000)?;
         let stats = network.vsnoop(&["stats", topology::PORT, "--json"])?;
@@ -443,7 +443,7 @@ fn until_acknowledged_early(network: &Network, pair: &mut Pair) -> Result<()> {
     })
 }
 
-pub fn freeze_with_much(network: &Network, pair: &mut Pair) -> Result<()> {
+pub fn freeze_with_much(network: &AttachedNetwork, pair: &mut Pair) -> Result<()> {
     until_acknowledged_early(network, pair)?;
     let frozen = Faults { freeze: Freeze::Now, ..Faults::default() };
     network.topology.set_guest_faults(Side::Vm, frozen);
@@ -509,11 +509,11 @@ impl Drop for Stopped {
 }
 
 /// A configuration of its own for a test.
-pub struct Configuration {
+pub struct ConfigFile {
     pub path: String,
 }
 
-impl Configuration {
+impl ConfigFile {
     pub fn new(place: &Place, text: &str) -> Result<Self> {
         let file = Self { path: format!("/run/{}.toml", place.netns.name()) };
         file.write(text)?;

@@ -19,7 +19,7 @@ use vsnoop_bpf::types::{
 use vsnoop_bpf::{Record, UPLINK_ROOT};
 use vsnoop_testbed::net::{Tap, TapOptions};
 
-use crate::hold::{Configuration, Stopped};
+use crate::hold::{ConfigFile, Stopped};
 use crate::records::KEY;
 use crate::sandbox::{
     PORT, Place, Ran, State, helper_pid, list, now_ns, tcx_programs, vsnoop, wait_until,
@@ -688,7 +688,7 @@ fn configured() -> Vec<Trial> {
 fn the_configuration_says_what_attach_does_not() -> Result<()> {
     let bridge = Bridge::new("config2")?;
     let text = "[incast]\nrate = \"5G\"\nbuffer = \"256K\"\nuplink = \"vscli-other\"\n";
-    let file = Configuration::new(&bridge.place, text)?;
+    let file = ConfigFile::new(&bridge.place, text)?;
     let attach = |options: &[&str]| -> Result<(Value, u64, u64)> {
         let json = bridge.attach(PORT, &[&["--config", &file.path, "--json"], options].concat())?;
         let json = json.json()?;
@@ -714,7 +714,7 @@ fn the_configuration_says_what_attach_does_not() -> Result<()> {
 
 fn a_configuration_is_no_order_to_change_an_uplink_that_is_there() -> Result<()> {
     let bridge = Bridge::new("config3")?;
-    let file = Configuration::new(&bridge.place, "[incast]\nrate = \"5G\"\n")?;
+    let file = ConfigFile::new(&bridge.place, "[incast]\nrate = \"5G\"\n")?;
     bridge.attach(PORT, &["--incast", "1G"])?.ok()?;
     bridge.attach(SECOND, &["--incast", "--config", &file.path])?.ok()?;
     ensure!(bridge.uplink()?["rate_bits_per_second"] == 1_000_000_000u64);
@@ -725,7 +725,7 @@ fn a_configuration_is_no_order_to_change_an_uplink_that_is_there() -> Result<()>
 fn a_wrong_configuration_of_incast_control_is_named_with_line_and_key() -> Result<()> {
     let bridge = Bridge::new("config4")?;
     let before = bridge.everything()?;
-    let file = Configuration::new(&bridge.place, "")?;
+    let file = ConfigFile::new(&bridge.place, "")?;
     for (text, words) in [
         ("[incast]\nrate = \"fast\"\n", ["line 2", "incast.rate", "25G"]),
         ("[incast]\n\nrate = 0\n", ["line 3", "incast.rate = 0", "1M to 400G"]),

@@ -14,7 +14,7 @@ use vsnoop_bpf::types::{FLOW_F_CLOSED, flow};
 use vsnoop_testbed::relay::{Faults, Freeze};
 use vsnoop_testbed::topology::{self, BRIDGE, Side};
 
-use crate::helper::{Network, expect_reset};
+use crate::helper::{AttachedNetwork, expect_reset};
 use crate::records::KEY;
 use crate::sandbox::{
     PORT, Place, foreground_helper, foreign_program, helper_pid, is_running, vsnoop_in, wait_until,
@@ -152,7 +152,7 @@ fn the_log_names_port_program_and_way_out_once() -> Result<()> {
 }
 
 fn a_suspended_port_acknowledges_nothing_early_and_honours_what_it_has() -> Result<()> {
-    let network = Network::new("held")?;
+    let network = AttachedNetwork::new("held")?;
     network.detach()?;
     let host = &network.topology.host;
     vsnoop_in(host.name(), ["attach", topology::PORT, "--no-passive"])?.ok()?;
@@ -213,7 +213,7 @@ fn a_port_behind_another_qdisc_is_not_called_active() -> Result<()> {
 }
 
 fn a_tap_that_joins_a_bridge_later_has_its_senders_reset_over_it() -> Result<()> {
-    let network = Network::new("join")?;
+    let network = AttachedNetwork::new("join")?;
     network.detach()?;
     let host = &network.topology.host;
     host.ip(&format!("link set {} nomaster", topology::PORT))?;
