@@ -278,13 +278,12 @@ static __always_inline void incast_show(struct flow *f, const struct hold *h,
 	flow_fill_route(f, ack);
 }
 
-/* Offers a grant to a flow that waits for `waits`. With SERVED_ACK its sender must be sent `ack`.
- * `h`: its hold, or null. */
-static __always_inline enum incast_served
-incast_serve(struct flow *f, const struct hold *h, struct uplink *u, enum incast_waiting waits,
-	     struct port_state *state, const struct policy *p, __u64 now, struct ack_fields *ack)
+/* Offers a grant to a flow that waits for `waits`. After SERVED_ACK its sender must be shown the
+ * window (incast_show()). */
+static __always_inline enum incast_served incast_serve(struct flow *f, struct uplink *u,
+						       enum incast_waiting waits,
+						       struct incast_port *port, __u64 now)
 {
-	struct incast_port *port = &state->incast;
 	struct incast *i = &f->incast;
 
 	if (!i->waiting || (i->waiting == INCAST_QUEUED) != (waits == INCAST_QUEUED))
@@ -300,7 +299,6 @@ incast_serve(struct flow *f, const struct hold *h, struct uplink *u, enum incast
 	if (flow_is_bypassed(f) || f->mode == FLOW_RESET)
 		return SERVED_GONE;
 	port->grants++;
-	incast_show(f, h, state, p, now, ack);
 	return SERVED_ACK;
 }
 

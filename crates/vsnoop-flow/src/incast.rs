@@ -1,6 +1,6 @@
 //! Incast control: the decisions of flow/incast.h about the flows behind an uplink.
 
-use std::ptr::{from_mut, from_ref, null};
+use std::ptr::{from_ref, null};
 
 use crate::types::{self, *};
 
@@ -137,11 +137,15 @@ pub fn serve(
     p: &policy,
     now: u64,
 ) -> Served {
-    let mut ack = ack_fields::default();
     // SAFETY: as in shapes().
-    match unsafe { types::incast_serve(f, null(), u, waits, port, p, now, from_mut(&mut ack)) } {
+    match unsafe { types::incast_serve(f, u, waits, &mut port.incast, now) } {
         incast_served::SERVED_NOT_YET => Served::NotYet,
-        incast_served::SERVED_ACK => Served::Ack(ack),
+        incast_served::SERVED_ACK => {
+            let mut ack = ack_fields::default();
+            // SAFETY: as in shapes(); a flow without a hold has null.
+            unsafe { types::incast_show(f, null(), port, p, now, &mut ack) };
+            Served::Ack(ack)
+        }
         incast_served::SERVED_GONE => Served::Gone,
         other => unreachable!("incast_serve() answered {other}"),
     }
