@@ -56,6 +56,6 @@ pub use reclaim::Reclaimed;
 pub use record::Record;
 pub use reserve::Reserve;
 pub use spec::{AttachSpec, Limits};
-pub use uplink::{UPLINK_ROOT, Uplink, UplinkId, UplinkSettings, WAYS};
+pub use uplink::{INGRESS_MAX, UPLINK_ROOT, Uplink, UplinkId, UplinkSettings};
 pub use vsnoop_flow::incast::uplink_rate;
 pub use vsnoop_flow::types;

@@ -3,7 +3,7 @@
 //!
 //! A flow's record has what the hooks know, and these learn of the engine's work only at the flow's
 //! next packet. So the byte up to which the VM was handed everything is the higher of the record's
-//! `high_seq` and the hold's `released`.
+//! `high_seq` and the hold's `handed`.
 
 use vsnoop_flow::types::{self, flow, flow_key, flow_mode, hold, seq};
 
@@ -50,8 +50,8 @@ pub fn needed_bytes(flow: &flow, hold: Option<&hold>) -> u64 {
 
 /// The VM was handed all bytes below; includes the sender's FIN.
 pub fn handed(flow: &flow, hold: Option<&hold>) -> seq {
-    match hold.map(|hold| hold.released) {
-        Some(released) if released.diff(flow.high_seq) > 0 => released,
+    match hold.map(|hold| hold.handed) {
+        Some(handed) if handed.diff(flow.high_seq) > 0 => handed,
         _ => flow.high_seq,
     }
 }
@@ -74,9 +74,9 @@ mod tests {
     fn held_is_what_neither_hooks_nor_engine_have_handed_over() {
         let flow = holding();
         assert_eq!(held_bytes(&flow, None), 1000);
-        for (released, held) in [(100, 1000), (50, 1000), (600, 500), (1100, 0), (1101, 0)] {
-            let hold = hold { released: seq::new(released), ..Default::default() };
-            assert_eq!(held_bytes(&flow, Some(&hold)), held, "released {released}");
+        for (handed, held) in [(100, 1000), (50, 1000), (600, 500), (1100, 0), (1101, 0)] {
+            let hold = hold { handed: seq::new(handed), ..Default::default() };
+            assert_eq!(held_bytes(&flow, Some(&hold)), held, "handed {handed}");
         }
     }
 

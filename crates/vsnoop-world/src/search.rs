@@ -17,7 +17,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use fastrand::Rng;
 use vsnoop_flow::testing::clock::{MS, START};
-use vsnoop_flow::testing::end::End;
+use vsnoop_flow::testing::end::EndSettings;
 use vsnoop_flow::testing::segment::*;
 use vsnoop_flow::testing::tcp::{State as TcpState, Tcp};
 use vsnoop_flow::types::{flow_mode, port_run};
@@ -102,8 +102,8 @@ struct State {
 
 const MSS: u16 = 100;
 
-fn end(bytes: u64, window: u64, setting: &Setting) -> End {
-    End {
+fn end(bytes: u64, window: u64, setting: &Setting) -> EndSettings {
+    EndSettings {
         iss: 0u32.wrapping_sub(150),
         mss: MSS,
         units: 1,
@@ -163,7 +163,7 @@ impl State {
             helped_at: START,
         };
         let policy = w.served.vm.attach_settings();
-        policy.run = port_run::PORT_ACTIVE;
+        policy.run = port_run::PORT_ACCELERATE;
         policy.hold_chunks = 16;
         // The host never takes the VM for prompt, so that it acts wherever it can.
         policy.passive = 0;

@@ -184,7 +184,7 @@ impl GrantQueue for Vm {
 
     fn finished(&self) -> u32 {
         let incast = self.port.shared_now().state.incast;
-        (incast.shut + incast.idle) as u32
+        (incast.finished_answerers + incast.finished_others) as u32
     }
 
     fn grants(&self) -> u32 {

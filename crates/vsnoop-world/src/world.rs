@@ -491,9 +491,9 @@ impl World {
                     self.events.at(self.now, Event::OpensWindows(m));
                 }
                 machine.detaching = None;
-                machine.served.vm.policy().run = port_run::PORT_ACTIVE;
+                machine.served.vm.policy().run = port_run::PORT_ACCELERATE;
             }
-            Act::Resume => machine.served.vm.policy().run = port_run::PORT_ACTIVE,
+            Act::Resume => machine.served.vm.policy().run = port_run::PORT_ACCELERATE,
             Act::Pause => machine.served.vm.policy().run = port_run::PORT_PAUSED,
             Act::Detach => {
                 machine.served.vm.policy().run = port_run::PORT_PAUSED;
@@ -625,7 +625,7 @@ impl World {
 /// The settings that the command writes when it attaches a port.
 fn attach_settings(served: &mut Served, machine: &crate::scenario::Machine) {
     let policy = served.vm.attach_settings();
-    policy.run = port_run::PORT_ACTIVE;
+    policy.run = port_run::PORT_ACCELERATE;
     policy.hold_chunks = machine.chunks;
     policy.ahead = machine.ahead;
     if let Some((bits_per_second, buffer)) = machine.incast {
@@ -634,6 +634,6 @@ fn attach_settings(served: &mut Served, machine: &crate::scenario::Machine) {
         let uplink = port.uplink();
         uplink.rate = uplink_rate(bits_per_second);
         uplink.buffer = buffer;
-        uplink.ways[0] = UPLINK;
+        uplink.ingress[0] = UPLINK;
     }
 }
