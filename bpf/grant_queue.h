@@ -33,8 +33,8 @@ static __always_inline bool is_ipv4(const struct flow_key *key)
 	return !a[0] && !a[1] && a[2] == bpf_htonl(0xffff);
 }
 
-/* Offers a grant to a flow that waits for `waits`. After SERVED_ACK the flow has a wider window, and
- * its sender must be told (show_grant()). */
+/* Offers a grant to a flow that waits for `waits`. After SERVED_ACK the flow has a wider window,
+ * and its sender must be told (show_grant()). */
 __noinline enum incast_served serve_flow(struct port *port, const struct flow_key *key, __u32 waits)
 {
 	enum incast_served served;
