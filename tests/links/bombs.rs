@@ -136,7 +136,7 @@ impl Hostile {
 fn dial(network: &Network, purpose: Purpose) -> Result<Established> {
     let theirs = key_file::public(&network.key_file(0))?;
     let identity = credentials::identity(&network.key_file(HOSTILE), None)?;
-    let dialer = identity.dialer(&PeerId::new("h0"), &Trust::Key(theirs))?;
+    let dialer = identity.dialer(&PeerId::new("h0"), &Trust::key(theirs))?;
     let hello = Hello {
         versions: Versions::OURS,
         purpose,

@@ -13,6 +13,7 @@ mod memory;
 mod paths;
 mod peers;
 mod privileges;
+mod reload;
 mod slow_peers;
 mod strangers;
 mod tenants;
@@ -43,6 +44,7 @@ fn main() {
         bombs::trials(),
         strangers::trials(),
         privileges::trials(),
+        reload::trials(),
         slow_peers::trials(),
         tenants::trials(),
         memory::trials(),

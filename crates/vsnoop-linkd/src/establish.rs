@@ -57,7 +57,7 @@ use super::io::tcp;
 use super::tcp_handshake::{self, Established};
 use vsnoop_link::compress::{Decoder, DecoderMemory, Encoder, Limits};
 use vsnoop_link::handshake::{self, Cipher, Direction, Hello, Purpose, Secrets, Versions};
-use vsnoop_link::identity::{Dialer, PublicKey};
+use vsnoop_link::identity::{Dialer, Proof, PublicKey};
 use vsnoop_link::queue;
 use vsnoop_link::session::DialError;
 use vsnoop_link::wire::seal::{Material, Opener, Sealer, Suite};
@@ -177,6 +177,8 @@ pub struct Made {
     pub mtu_bytes: u16,
     /// What it decompresses.
     pub accepts: Limits,
+    /// How it has shown who it is.
+    pub proof: Proof,
     pub outgoing: SessionSender,
     pub incoming: Incoming,
     pub counts: Arc<SessionCounts>,
@@ -204,6 +206,7 @@ impl Made {
             takes: control.theirs.takes.clone(),
             mtu_bytes: control.theirs.mtu_bytes,
             accepts: control.theirs.accepts,
+            proof: control.proof.clone(),
             outgoing,
             incoming,
             counts,

@@ -34,21 +34,21 @@ impl Identity {
         let (der, signer) = read_key(key)?;
         let public = public_key(&*signer)?;
         let chain = match certificates {
-            Some(pem) => {
-                let chain = read_certificates(pem)?;
-                let theirs = key_of(&chain[0]).map_err(|error| IdentityError::BadCertificate {
-                    file: pem.file.to_owned(),
-                    error,
-                })?;
-                if theirs != public {
-                    let (certificate, key) = (pem.file.to_owned(), key.file.to_owned());
-                    return Err(IdentityError::OtherKey { certificate, theirs, key, ours: public });
-                }
-                chain
-            }
+            Some(pem) => chain_of(pem, key.file, public)?,
             None => vec![self_signed(&der)?],
         };
         Ok(Self { own: Arc::new(CertifiedKey::new(chain, signer)), public })
+    }
+
+    /// The same host with other certificates for its key, or without one.
+    pub fn with_certificates(&self, certificates: Option<Pem<'_>>) -> Result<Self, IdentityError> {
+        let signer = Arc::clone(&self.own.key);
+        let chain = match certificates {
+            Some(pem) => chain_of(pem, "the present private key", self.public)?,
+            // What it has signed itself shows nothing but the key; so does any other.
+            None => self.own.cert.clone(),
+        };
+        Ok(Self { own: Arc::new(CertifiedKey::new(chain, signer)), public: self.public })
     }
 
     /// The public key that peers pin.
@@ -91,6 +91,23 @@ fn read_key(key: Pem<'_>) -> Result<ReadKey, IdentityError> {
 fn public_key(signer: &dyn SigningKey) -> Result<PublicKey, IdentityError> {
     let spki = signer.public_key().ok_or(IdentityError::NoPublicKey)?;
     Ok(PublicKey::of_spki(&spki))
+}
+
+/// The chain of certificates for the public key `ours`, whose private key is in `key`.
+fn chain_of(
+    pem: Pem<'_>,
+    key: &str,
+    ours: PublicKey,
+) -> Result<Vec<CertificateDer<'static>>, IdentityError> {
+    let chain = read_certificates(pem)?;
+    let file = || pem.file.to_owned();
+    let theirs =
+        key_of(&chain[0]).map_err(|error| IdentityError::BadCertificate { file: file(), error })?;
+    if theirs != ours {
+        let (certificate, key) = (file(), key.to_owned());
+        return Err(IdentityError::OtherKey { certificate, theirs, key, ours });
+    }
+    Ok(chain)
 }
 
 /// All certificates, at least one.

@@ -15,13 +15,19 @@ use super::{IdentityError, PublicKey};
 /// The proof that makes a host a certain peer.
 #[derive(Clone, Debug)]
 pub enum Trust {
-    /// It has the private key of this public key. Nothing else is looked at; this never expires.
-    Key(PublicKey),
+    /// It has the private key of one of these public keys: several while one replaces another.
+    /// Nothing else is looked at; this never expires.
+    Keys(Vec<PublicKey>),
     /// It has a certificate of this authority, valid today, with this name.
     Named(Arc<Authority>, ServerName<'static>),
 }
 
 impl Trust {
+    /// The host that has the private key of `key`.
+    pub fn key(key: PublicKey) -> Self {
+        Self::Keys(vec![key])
+    }
+
     /// The host for which `authority` has signed a certificate with `name`, a DNS name or an
     /// address.
     pub fn named(authority: &Arc<Authority>, name: &str) -> Result<Self, IdentityError> {

@@ -260,6 +260,11 @@ impl Peer {
                 }
             }
             PeerEvent::Failed { session, reason } => self.failed(session, &reason, now_ns),
+            PeerEvent::Renew => {
+                for session in &mut self.sessions {
+                    session.old_at_ns = session.old_at_ns.min(now_ns);
+                }
+            }
             PeerEvent::Close => self.close(),
             PeerEvent::Tick => {}
         }

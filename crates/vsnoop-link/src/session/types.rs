@@ -151,6 +151,8 @@ pub enum PeerEvent {
         /// The reason, as the status shows it.
         reason: String,
     },
+    /// Replace the session in use: what both ends agree on has changed here.
+    Renew,
     /// The link goes down.
     Close,
     /// Time has passed: at [`Peer::deadline_ns`](super::Peer::deadline_ns), or earlier.

@@ -24,12 +24,15 @@ use super::{
 use vsnoop_link::compress::Codecs;
 use vsnoop_link::forwarding::{Mac, SourceFilter};
 use vsnoop_link::handshake::MOST_TAKES;
+use vsnoop_link::identity::PublicKey;
 
 type Field = Option<Spanned<Value>>;
 type Result<T> = std::result::Result<T, ConfigError>;
 
 /// Characters of a line that an error shows.
 const EXCERPT_CHARS: usize = 80;
+/// Public keys of one peer: the present one, and those that replace it.
+const KEYS: usize = 8;
 
 impl Config {
     /// Reads and checks a file.
@@ -400,27 +403,54 @@ impl Reader<'_> {
             |peer| Some(&peer.name),
             |name| format!("another peer is called {name}; names must differ"),
         )?;
-        self.differ(
-            tables,
-            &peers,
-            "peer",
-            |peer| match &peer.trust {
-                TrustConfig::Key(key) => Some(key),
-                TrustConfig::Subject(_) => None,
-            },
-            |_| "another peer has the same key; every host needs one of its own".into(),
-        )?;
+        self.keys_differ(tables, &peers)?;
         self.differ(
             tables,
             &peers,
             "peer",
             |peer| match &peer.trust {
                 TrustConfig::Subject(subject) => Some(subject),
-                TrustConfig::Key(_) => None,
+                TrustConfig::Keys(_) => None,
             },
             |subject| format!("another peer has the subject {subject}, too"),
         )?;
         Ok(peers)
+    }
+
+    /// No key is of two peers, nor twice of one.
+    fn keys_differ(&self, tables: &[Spanned<PeerTable>], peers: &[PeerConfig]) -> Result<()> {
+        let mut seen = HashMap::new();
+        for (table, peer) in tables.iter().zip(peers) {
+            let TrustConfig::Keys(keys) = &peer.trust else { continue };
+            let here = table.span().start;
+            for key in keys {
+                let Some(first) = seen.insert(key, here) else { continue };
+                let line = self.line(first);
+                let what = format!(
+                    "the same key stands in the [[peer]] of line {line}; every host needs one of \
+                     its own"
+                );
+                return Err(self.complaint(here, what));
+            }
+        }
+        Ok(())
+    }
+
+    /// One public key, or a list of some.
+    fn keys(&self, field: &Field) -> Result<Option<Vec<PublicKey>>> {
+        const KEY: &str = "peer.key";
+        let Some(found) = field else { return Ok(None) };
+        let allowed = format!("give a public key, or a list of up to {KEYS}");
+        let wrong = |why: &dyn fmt::Display| self.wrong(KEY, found, why);
+        let one = |value: &Value| match value.as_str() {
+            Some(text) => text.parse().map_err(|why| wrong(&why)),
+            None => Err(wrong(&allowed)),
+        };
+        let keys = match found.get_ref() {
+            Value::Array(values) => values.iter().map(one).collect::<Result<Vec<_>>>()?,
+            value => vec![one(value)?],
+        };
+        if keys.is_empty() || keys.len() > KEYS { Err(wrong(&allowed)) } else { Ok(Some(keys)) }
     }
 
     fn peer(&self, table: &Spanned<PeerTable>) -> Result<PeerConfig> {
@@ -428,12 +458,12 @@ impl Reader<'_> {
         let here = table.span().start;
         let name = self.text("peer.name", &peer.name, value::name)?;
         let name = name.ok_or_else(|| self.complaint(here, "a [[peer]] needs a name"))?;
-        let key = self.text("peer.key", &peer.key, str::parse)?;
+        let keys = self.keys(&peer.key)?;
         let subject = self.text("peer.subject", &peer.subject, |text| {
             if value::is_host_name(text) { Ok(text.to_owned()) } else { Err(ValueError::Subject) }
         })?;
-        let trust = match (key, subject) {
-            (Some(key), None) => TrustConfig::Key(key),
+        let trust = match (keys, subject) {
+            (Some(keys), None) => TrustConfig::Keys(keys),
             (None, Some(subject)) => TrustConfig::Subject(subject),
             _ => {
                 let what = format!(

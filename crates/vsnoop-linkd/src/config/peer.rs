@@ -60,8 +60,8 @@ impl PeerConfig {
 /// How a peer proves that it is one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TrustConfig {
-    /// It has this key.
-    Key(PublicKey),
+    /// It has one of these keys: several while one replaces another.
+    Keys(Vec<PublicKey>),
     /// The CA has certified it under this name.
     Subject(String),
 }

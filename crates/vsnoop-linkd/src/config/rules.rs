@@ -144,6 +144,11 @@ impl Rules {
         self.rules.iter()
     }
 
+    /// Those of `set`.
+    pub fn of_set(&self) -> &[Compress] {
+        &self.rules[..self.set]
+    }
+
     pub fn len(&self) -> usize {
         self.rules.len()
     }

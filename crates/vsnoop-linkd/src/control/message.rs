@@ -24,6 +24,8 @@ pub enum Request {
     Log {
         level: LogLevel,
     },
+    /// Read the configuration file again, and go on by it.
+    Reload,
     /// End, after the answer.
     Down,
 }
@@ -85,10 +87,37 @@ pub enum Response {
     Done,
     /// The answer to [`Request::Set`].
     Set(RuleChange),
+    /// The answer to [`Request::Reload`]: it has taken effect.
+    Reloaded(Reloaded),
     /// The request was refused, for this reason.
     Refused {
         reason: String,
     },
+}
+
+/// What a reload has changed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Reloaded {
+    pub peers: Changes,
+    pub ports: Changes,
+    /// `[[divert]]` tables, as "INTERFACE to PEER".
+    pub diverts: Changes,
+    /// Other keys of the file that have another value now.
+    pub changed: Vec<String>,
+    /// Whether this host presents another key.
+    pub key: bool,
+    /// Compression rules of `vsnoop link set` that have ended.
+    pub ended: Vec<Compress>,
+}
+
+/// Names of what came, stayed with other settings, and went.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Changes {
+    pub added: Vec<String>,
+    pub changed: Vec<String>,
+    pub removed: Vec<String>,
 }
 
 /// The state of a link.
