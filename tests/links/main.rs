@@ -7,6 +7,7 @@ mod bombs;
 mod bridges;
 mod certificates;
 mod divert;
+mod expiry;
 mod hostile;
 mod interfaces;
 mod memory;
@@ -40,6 +41,7 @@ fn main() {
         bridges::trials(),
         vlans::trials(),
         certificates::trials(),
+        expiry::trials(),
         hostile::trials(),
         bombs::trials(),
         strangers::trials(),

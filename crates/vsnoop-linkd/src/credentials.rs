@@ -10,7 +10,7 @@ use vsnoop_link::identity::{
     Acceptor, Authority, Dialer, Identity, IdentityError, PeerId, Pem, Trust,
 };
 
-use crate::config::{Config, PeerConfig, TrustConfig};
+use crate::config::{AuthorityConfig, Config, PeerConfig, TrustConfig};
 use crate::key_file::{self, KeyFileError};
 
 #[derive(Debug, thiserror::Error)]
@@ -75,7 +75,7 @@ impl Credentials {
 }
 
 fn trusts(config: &Config) -> Result<Vec<(PeerId, Trust)>> {
-    let authority = config.authority.as_ref().map(|files| authority(&files.ca)).transpose()?;
+    let authority = config.authority.as_ref().map(authority).transpose()?;
     let trust = |peer: &PeerConfig| {
         let trust = match (&peer.trust, &authority) {
             (TrustConfig::Keys(keys), _) => Trust::Keys(keys.clone()),
@@ -89,9 +89,13 @@ fn trusts(config: &Config) -> Result<Vec<(PeerId, Trust)>> {
     config.peers.iter().map(trust).collect()
 }
 
-/// The authority whose certificates are in `file`.
-pub fn authority(file: &Path) -> Result<Arc<Authority>> {
-    Ok(Authority::new(CertificateFile::read(file)?.pem())?)
+/// The authority with these files.
+pub fn authority(files: &AuthorityConfig) -> Result<Arc<Authority>> {
+    let certificates = CertificateFile::read(&files.ca)?;
+    let lists = files.lists.iter().map(|file| CertificateFile::read_list(file));
+    let lists = lists.collect::<std::result::Result<Vec<_>, _>>()?;
+    let lists: Vec<_> = lists.iter().map(CertificateFile::pem).collect();
+    Ok(Authority::new(certificates.pem(), &lists)?)
 }
 
 struct CertificateFile {
@@ -107,6 +111,14 @@ impl CertificateFile {
             Err(error) => {
                 Err(IdentityError::Certificates { file: name, error: pem::Error::Io(error) })
             }
+        }
+    }
+
+    fn read_list(file: &Path) -> std::result::Result<Self, IdentityError> {
+        let name = file.display().to_string();
+        match fs::read(file) {
+            Ok(bytes) => Ok(Self { name, bytes }),
+            Err(error) => Err(IdentityError::Lists { file: name, error: pem::Error::Io(error) }),
         }
     }
 
@@ -126,6 +138,7 @@ mod tests {
         key_file::keygen(&key).unwrap();
         let error = identity(&key, Some(&none)).unwrap_err().to_string();
         assert!(error.contains("cannot read the certificate file"), "{error}");
-        assert!(authority(&none).is_err());
+        let lists = Vec::new();
+        assert!(authority(&AuthorityConfig { cert: key, ca: none, lists }).is_err());
     }
 }

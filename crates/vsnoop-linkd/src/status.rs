@@ -11,7 +11,7 @@ use super::compression_policy::RuleSet;
 use super::config::{Config, PeerConfig, PortConfig, PortKind};
 use super::control::{
     Carried, Cpu, DivertState, DivertStatus, EnteredStatus, EntryStatus, FrameCounts, Learned,
-    LinkCpu, PeerState, PeerStatus, PortStatus, Problem, RuleStatus, Status,
+    LinkCpu, PeerState, PeerStatus, PortStatus, Problem, RekeyStatus, RuleStatus, Status,
 };
 use super::control_thread::{Control, PeerEntry, other_mtu};
 use super::counts::Counter;
@@ -23,6 +23,8 @@ use super::slots::Slots;
 use super::stats::{PeerStats, RuleStats};
 use vsnoop_link::forwarding::Location;
 use vsnoop_link::session::SessionState;
+
+const SECOND_NS: u64 = 1_000_000_000;
 
 /// The constant part of a link's status.
 pub struct About {
@@ -40,6 +42,8 @@ pub struct Sources<'a> {
     pub peers: &'a Slots,
     pub control: &'a Control,
     pub hooks: &'a Hooks,
+    /// Why certificates and revocation lists are not those of the files.
+    pub credentials_trouble: Option<&'a str>,
 }
 
 impl Sources<'_> {
@@ -50,7 +54,7 @@ impl Sources<'_> {
 }
 
 fn of(sources: &Sources<'_>, addresses: bool) -> Status {
-    let Sources { about, config, rule_set, shared, peers: slots, control, hooks } = *sources;
+    let Sources { about, config, rule_set, shared, peers: slots, control, hooks, .. } = *sources;
     let ports = ports(config, shared, &control.ports);
     let of = |configured: &PeerConfig| {
         let slot = slots.of(&configured.name)?;
@@ -87,7 +91,7 @@ fn of(sources: &Sources<'_>, addresses: bool) -> Status {
             .divert_taps
             .as_ref()
             .and_then(|divert_taps| entry(config, slots, divert_taps)),
-        problems: problems(config, control, hooks),
+        problems: problems(sources),
         learned: learned.len() as u64,
         addresses: addresses.then(|| {
             let show = |entry: &vsnoop_link::forwarding::LearnedAddress| {
@@ -151,7 +155,12 @@ fn entry(config: &Config, slots: &Slots, divert_taps: &DivertTaps) -> Option<Ent
     })
 }
 
-fn problems(config: &Config, control: &Control, hooks: &Hooks) -> Vec<Problem> {
+fn problems(sources: &Sources<'_>) -> Vec<Problem> {
+    let Sources { config, control, hooks, credentials_trouble, .. } = *sources;
+    let outdated = |error: &str| Problem {
+        what: format!("certificates and revocation lists stay as they were: {error}"),
+        remedy: "`vsnoop link reload` reads them again".to_owned(),
+    };
     let lost = |trouble: &String| Problem {
         what: trouble.clone(),
         remedy: "until then diverted packets of peers are lost here".to_owned(),
@@ -163,7 +172,8 @@ fn problems(config: &Config, control: &Control, hooks: &Hooks) -> Vec<Problem> {
         (ours != theirs).then(|| Problem { what: what(), remedy })
     };
     let mtus = control.peers.iter().filter(|known| !known.is_removed).filter_map(apart);
-    hooks.trouble.iter().map(lost).chain(mtus).collect()
+    let outdated = credentials_trouble.map(outdated);
+    hooks.trouble.iter().map(lost).chain(outdated).chain(mtus).collect()
 }
 
 fn compression(rule_set: &RuleSet) -> Vec<RuleStatus> {
@@ -276,6 +286,12 @@ fn peer(known: &PeerEntry, stats: &PeerStats, shared: &Shared) -> PeerStatus {
         reconnects: status.reconnects,
         rekeys: status.rekeys,
         roams: status.roams,
+        rekey: status.overdue.map(|overdue| RekeyStatus {
+            since: now.saturating_sub(shared.now_ns().saturating_sub(overdue.since_ns) / SECOND_NS),
+            reason: overdue.reason,
+            ends: now + overdue.ends_ns.saturating_sub(shared.now_ns()) / SECOND_NS,
+        }),
+        expires: known.holds_until_s(),
     }
 }
 

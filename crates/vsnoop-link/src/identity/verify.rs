@@ -120,11 +120,15 @@ impl Verifier {
         let mut asked = Vec::new();
         for (peer, trust) in &self.peers {
             let Trust::Named(authority, name) = trust else { continue };
-            let known = asked.iter().find(|(a, _)| Arc::ptr_eq(a, authority));
+            // An acceptor's is verified for the name of one peer.
+            let known = asked
+                .iter()
+                .find(|(a, _)| presents == Presents::Dialler && Arc::ptr_eq(a, authority));
             let signed = match known {
                 Some((_, signed)) => *signed,
                 None => {
-                    let signed = authority.has_signed(presents, certificate, intermediates, now);
+                    let signed =
+                        authority.has_signed(presents, name, certificate, intermediates, now);
                     asked.push((Arc::clone(authority), signed.is_ok()));
                     // With pinned peers, too, a key nobody knows is the better explanation.
                     match signed {

@@ -82,6 +82,7 @@ struct LinkTable {
     key: Field,
     cert: Field,
     ca: Field,
+    crl: Field,
     mtu: Field,
     age: Field,
     clamp_mss: Field,
@@ -297,11 +298,24 @@ impl Reader<'_> {
         })
     }
 
+    /// One path, or a list.
+    fn paths(&self, key: &str, field: &Field) -> Result<Vec<PathBuf>> {
+        let directory = self.file.parent().unwrap_or(Path::new(""));
+        let path = |text: &str| (!text.is_empty()).then(|| directory.join(text));
+        self.list(key, field, path, "give the path of a file, or a list of them")
+    }
+
     fn authority(&self, table: &Spanned<LinkTable>) -> Result<Option<AuthorityConfig>> {
         let link = table.get_ref();
+        let lists = self.paths("link.crl", &link.crl)?;
         match (self.path("link.cert", &link.cert)?, self.path("link.ca", &link.ca)?) {
-            (Some(cert), Some(ca)) => Ok(Some(AuthorityConfig { cert, ca })),
-            (None, None) => Ok(None),
+            (Some(cert), Some(ca)) => Ok(Some(AuthorityConfig { cert, ca, lists })),
+            (None, None) if lists.is_empty() => Ok(None),
+            (None, None) => {
+                let offset = link.crl.as_ref().map_or(0, |found| found.span().start);
+                let what = "link.crl goes with link.cert and link.ca only";
+                Err(self.complaint(offset, what))
+            }
             _ => {
                 let found = link.cert.as_ref().or(link.ca.as_ref());
                 let offset = found.map_or(table.span().start, |found| found.span().start);

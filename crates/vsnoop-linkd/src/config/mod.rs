@@ -77,6 +77,8 @@ pub struct AuthorityConfig {
     pub cert: PathBuf,
     /// Whom it believes; PEM.
     pub ca: PathBuf,
+    /// What it has taken back; PEM.
+    pub lists: Vec<PathBuf>,
 }
 
 /// A way between the link and local VMs.

@@ -269,6 +269,21 @@ pub struct PeerStatus {
     pub reconnects: u64,
     pub rekeys: u64,
     pub roams: u64,
+    /// New keys are due and do not come.
+    pub rekey: Option<RekeyStatus>,
+    /// When the certificate that the peer has shown expires, and the session ends.
+    pub expires: Option<u64>,
+}
+
+/// New keys of a session that is up are due and do not come.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RekeyStatus {
+    /// When this began.
+    pub since: u64,
+    pub reason: String,
+    /// When the session ends for that.
+    pub ends: u64,
 }
 
 /// Frames on their way through the stages.

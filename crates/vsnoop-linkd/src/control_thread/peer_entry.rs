@@ -137,6 +137,11 @@ impl PeerEntry {
         Some(self.installed.get(&self.used?)?.mtu_bytes)
     }
 
+    /// Until when what the peer has shown of itself holds, in seconds since the epoch.
+    pub fn holds_until_s(&self) -> Option<u64> {
+        self.installed.get(&self.used?)?.proof.until_s()
+    }
+
     pub fn status(&self) -> PeerSnapshot {
         self.machine.status()
     }
@@ -164,6 +169,7 @@ pub fn settings(peer: &PeerConfig, link: &Config, is_favoured: bool) -> PeerSett
         largest_packet_bytes: (!peer.transport.is_ordered()).then_some(LEAST_MTU_BYTES),
         dead_ns: link.dead_after.as_nanos() as u64,
         rekey_ns: link.rekey.as_nanos() as u64,
+        keys_end_ns: 2 * link.rekey.as_nanos() as u64,
         address: peer.address.as_ref().map(ToString::to_string),
         ..PeerSettings::default()
     }

@@ -24,6 +24,8 @@ pub struct NewPeers<'a> {
     /// In the order of the configuration.
     pub dialers: Vec<Dialer>,
     pub ours: PublicKey,
+    /// This host shows another key or certificate than before.
+    pub is_shown_anew: bool,
 }
 
 impl Control {
@@ -53,10 +55,9 @@ impl Control {
 
     /// Goes on with these peers. Those that stay as they are notice nothing.
     pub fn reload(&mut self, shared: Arc<Shared>, new: NewPeers<'_>) {
-        let NewPeers { config, slots, acceptor, dialers, ours } = new;
+        let NewPeers { config, slots, acceptor, dialers, ours, is_shown_anew } = new;
         self.reloads += 1;
         self.shared = shared;
-        let is_another_key = ours != self.ours;
         self.ours = ours;
         self.clamp_mss = config.clamp_mss;
         self.dead_after = config.dead_after;
@@ -70,7 +71,7 @@ impl Control {
             let Some(slot) = slots.of(&peer.name) else { continue };
             match self.peers.get(slot) {
                 Some(known) if !known.is_removed => {
-                    self.change_peer(slot, peer, config, dialer, is_another_key);
+                    self.change_peer(slot, peer, config, dialer, is_shown_anew);
                 }
                 _ => self.add_peer(slot, peer, config, dialer),
             }
@@ -99,7 +100,7 @@ impl Control {
         peer: &PeerConfig,
         config: &Config,
         dialer: Dialer,
-        is_another_key: bool,
+        is_shown_anew: bool,
     ) {
         let reloads = self.reloads;
         let known = &mut self.peers[slot];
@@ -125,7 +126,7 @@ impl Control {
             self.tell(slot, PeerEvent::Configured(settings));
         }
         self.verify_again(slot);
-        if is_agreed_anew || is_another_key {
+        if is_agreed_anew || is_shown_anew {
             self.tell(slot, PeerEvent::Renew);
         }
     }
@@ -159,7 +160,7 @@ impl Control {
 
     fn end_sessions(&mut self, slot: usize, ended: Vec<(SessionId, String)>) {
         for (session, reason) in ended {
-            self.tell(slot, PeerEvent::Failed { session, reason });
+            self.tell(slot, PeerEvent::Expired { session, reason });
         }
     }
 }

@@ -30,6 +30,7 @@ use crate::listen::listen_address;
 use crate::own::Own;
 use crate::ports::Ports;
 use crate::privileges;
+use crate::revocation::RevocationLists;
 use crate::setup::{Opened, Threads};
 use crate::shared::Shared;
 use crate::slots::Slots;
@@ -53,6 +54,9 @@ pub struct Link {
     control: Control,
     slots: PeersAndPorts,
     identity: Identity,
+    lists: RevocationLists,
+    /// Why certificates and lists are not those of the files.
+    credentials_trouble: Option<String>,
     /// See [`Opened::spares`].
     spares: Vec<SparePacketSocket>,
     /// What the link may still do.
@@ -107,6 +111,7 @@ impl Link {
         hooks.follow(|peer| control.takes(peer));
         Ok(Self {
             about: About { since, key: ours.to_string() },
+            lists: RevocationLists::of(&config),
             config,
             shared,
             rule_set,
@@ -114,6 +119,7 @@ impl Link {
             control,
             slots,
             identity,
+            credentials_trouble: None,
             spares,
             needs: plan.needs,
             egress: to_egress,
@@ -160,6 +166,9 @@ impl Link {
                 ends |= matches!(request, Request::Down);
                 self.answer(request, log)
             })?;
+            if self.lists.have_changed() {
+                self.read_credentials_again();
+            }
             self.control.tick();
             self.hooks.follow(|peer| self.control.takes(peer));
             self.check_threads()?;
@@ -203,6 +212,7 @@ impl Link {
             peers: &self.slots.peers,
             control: &self.control,
             hooks: &self.hooks,
+            credentials_trouble: self.credentials_trouble.as_deref(),
         };
         Status { cpu, ..sources.status(addresses) }
     }

@@ -29,6 +29,7 @@ use crate::ingress;
 use crate::io::device::Device;
 use crate::io::port::{Port, PortError};
 use crate::listen::listen_address;
+use crate::revocation::RevocationLists;
 use crate::setup::{open_tap, start_tap};
 use crate::shared::Shared;
 
@@ -106,6 +107,29 @@ impl Link {
         self.apply(prepared)?;
         info!("the configuration {} was read again", self.config.file.display());
         Ok(change)
+    }
+
+    /// Reads certificates and revocation lists again, by the same configuration.
+    pub(super) fn read_credentials_again(&mut self) {
+        let Credentials { identity, acceptor, dialers } =
+            match Credentials::read_again(&self.config, &self.identity) {
+                Ok(credentials) => credentials,
+                Err(error) => {
+                    let error = with_causes(&error);
+                    warn!("certificates and revocation lists stay as they were: {error}");
+                    self.credentials_trouble = Some(error);
+                    return;
+                }
+            };
+        info!("certificates and revocation lists were read again");
+        self.credentials_trouble = None;
+        let ours = identity.public();
+        self.about.key = ours.to_string();
+        let is_shown_anew = !identity.shows_same(&self.identity);
+        self.identity = identity;
+        let (config, slots) = (&self.config, &self.slots.peers);
+        let new = NewPeers { config, slots, acceptor, dialers, ours, is_shown_anew };
+        self.control.reload(Arc::clone(&self.shared), new);
     }
 
     fn prepare(&mut self) -> Result<Prepared> {
@@ -222,8 +246,11 @@ impl Link {
         self.hooks.reload(hooks, Arc::clone(&self.shared));
         let ours = identity.public();
         self.about.key = ours.to_string();
+        let is_shown_anew = !identity.shows_same(&self.identity);
         self.identity = identity;
-        let new = NewPeers { config, slots: &self.slots.peers, acceptor, dialers, ours };
+        (self.lists, self.credentials_trouble) = (RevocationLists::of(config), None);
+        let new =
+            NewPeers { config, slots: &self.slots.peers, acceptor, dialers, ours, is_shown_anew };
         self.control.reload(Arc::clone(&self.shared), new);
         // From here on nothing holds the ports that were removed.
         for port in &config.ports {
