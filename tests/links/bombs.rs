@@ -149,6 +149,7 @@ fn dial(network: &Network, purpose: Purpose) -> Result<Established> {
         mtu_bytes: 1500,
         takes: Vec::new(),
         accepts: Limits::MOST,
+        ecn: true,
         software: String::new(),
     };
     let at = SocketAddr::new(outer(0), PORT);

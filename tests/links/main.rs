@@ -10,7 +10,9 @@ mod divert;
 mod expiry;
 mod hostile;
 mod interfaces;
+mod marks;
 mod memory;
+mod names;
 mod paths;
 mod peers;
 mod privileges;
@@ -50,6 +52,8 @@ fn main() {
         slow_peers::trials(),
         tenants::trials(),
         memory::trials(),
+        marks::trials(),
+        names::trials(),
     ]
     .into_iter()
     .flatten()

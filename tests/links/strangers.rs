@@ -406,6 +406,7 @@ fn hello() -> Hello {
         mtu_bytes: 1500,
         takes: Vec::new(),
         accepts: Limits::NONE,
+        ecn: false,
         software: String::new(),
     }
 }

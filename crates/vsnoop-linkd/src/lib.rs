@@ -43,6 +43,7 @@ mod listen;
 mod own;
 mod ports;
 pub mod privileges;
+mod race;
 mod revocation;
 mod serve;
 mod setup;

@@ -113,7 +113,9 @@ fn wait(attempts: &[Attempt], until: Instant) -> io::Result<Vec<bool>> {
 
 /// Each once; after the first of one family the first of the other, and so on.
 fn alternating(addresses: &[SocketAddr]) -> Vec<SocketAddr> {
-    let is_of_first = |address: &SocketAddr| Some(address.is_ipv4()) == addresses.first().map(SocketAddr::is_ipv4);
+    let is_of_first = |address: &SocketAddr| {
+        Some(address.is_ipv4()) == addresses.first().map(SocketAddr::is_ipv4)
+    };
     let (first, other): (Vec<_>, Vec<_>) = addresses.iter().copied().partition(is_of_first);
     let (mut first, mut other) = (first.into_iter(), other.into_iter());
     let mut all: Vec<SocketAddr> = Vec::new();

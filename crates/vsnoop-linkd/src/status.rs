@@ -279,6 +279,7 @@ fn peer(known: &PeerEntry, stats: &PeerStats, shared: &Shared) -> PeerStatus {
         lost_in: status.delivery.lost_in_packets,
         rejected: stats.refused_in.get(),
         queue_bytes: stats.queue_bytes.get(),
+        congested: stats.congested_in.get(),
         excess: stats.excess_in.get(),
         not_accepted: stats.not_accepted_in.get(),
         dropped: reasons(drops.map(|(reason, drops)| (reason, &drops.frames))),

@@ -19,7 +19,8 @@ const ECN: u8 = 0b11;
 const NOT_ECT: u8 = 0b00;
 const ECT_1: u8 = 0b01;
 const ECT_0: u8 = 0b10;
-const CE: u8 = 0b11;
+/// Congestion experienced.
+pub const CE: u8 = 0b11;
 
 /// What of a packet's traffic class its datagram has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,6 +52,11 @@ pub fn class_of(headers: Option<&Headers>, frame: &[u8]) -> u8 {
 /// Whether an outer field with this class may change the inner one.
 pub fn may_change(outer: u8) -> bool {
     matches!(outer & ECN, ECT_1 | CE)
+}
+
+/// Whether a router has marked it.
+pub fn is_congested(outer: u8) -> bool {
+    outer & ECN == CE
 }
 
 /// A packet has met congestion that its ends are not told of: the router would have dropped it.

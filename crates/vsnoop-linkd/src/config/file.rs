@@ -18,8 +18,8 @@ use toml::{Spanned, Value};
 
 use super::{
     AcceptConfig, AuthorityConfig, CONNECTIONS, Compress, Config, ConfigError, Divert, MTU_BYTES,
-    PORT, PeerConfig, PortConfig, PortKind, Rules, Selector, Transport, TrustConfig, ValueError,
-    WhenDown, value,
+    OuterConfig, PORT, PeerConfig, PortConfig, PortKind, Rules, Selector, Transport, TrustConfig,
+    ValueError, WhenDown, value,
 };
 use vsnoop_link::compress::Codecs;
 use vsnoop_link::forwarding::{Mac, SourceFilter};
@@ -113,6 +113,9 @@ struct PeerTable {
     connections: Field,
     accept: Field,
     accept_dictionary: Field,
+    dscp: Field,
+    ecn: Field,
+    flow_label: Field,
 }
 
 #[derive(Deserialize)]
@@ -501,6 +504,27 @@ impl Reader<'_> {
             transport,
             connections: connections.unwrap_or(4),
             accept: self.accept(peer)?,
+            outer: self.outer(peer, transport)?,
+        })
+    }
+
+    /// Connections have marks of their own.
+    fn outer(&self, peer: &PeerTable, transport: Transport) -> Result<OuterConfig> {
+        let truth = |key: &str, field: &Field| {
+            let value = self.truth(key, field)?;
+            match field {
+                Some(found) if transport.is_ordered() => {
+                    let allowed = format!("goes with udp only; the transport is {transport}");
+                    Err(self.wrong(key, found, allowed))
+                }
+                _ => Ok(value),
+            }
+        };
+        let default = OuterConfig::default();
+        Ok(OuterConfig {
+            dscp: truth("peer.dscp", &peer.dscp)?.unwrap_or(default.dscp),
+            ecn: truth("peer.ecn", &peer.ecn)?.unwrap_or(default.ecn),
+            flow_label: truth("peer.flow_label", &peer.flow_label)?.unwrap_or(default.flow_label),
         })
     }
 

@@ -20,7 +20,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-pub use peer::{AcceptConfig, PeerConfig, Transport, TrustConfig};
+pub use peer::{AcceptConfig, OuterConfig, PeerConfig, Transport, TrustConfig};
 pub use rules::{Compress, FrameFields, RuleChange, RuleError, Rules, Selector, TooManyRules, Vm};
 pub use value::{Address, PORT, ValueError, dictionary, is_link_name};
 pub use vsnoop_link::compress::Method;

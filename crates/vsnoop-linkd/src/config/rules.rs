@@ -263,7 +263,7 @@ impl From<Vm> for String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{AcceptConfig, TrustConfig};
+    use super::super::{AcceptConfig, OuterConfig, TrustConfig};
     use super::*;
 
     fn rule(peer: Option<&str>, prefix: Option<&str>, method: &str) -> Compress {
@@ -406,6 +406,7 @@ mod tests {
                 codecs: vsnoop_link::compress::Codecs::ALL,
                 dictionary_bytes: None,
             },
+            outer: OuterConfig::default(),
         };
         let peers = [peer("b", Transport::Udp), peer("c", Transport::Tls)];
         for (method, of, fits) in [

@@ -256,6 +256,9 @@ pub struct PeerStatus {
     pub rejected: u64,
     /// Bytes that wait to be sent.
     pub queue_bytes: u64,
+    /// Frames from the peer that routers have marked (ECN): their packets are marked, too, or were
+    /// dropped where they do not know ECN.
+    pub congested: u64,
     /// Messages of its sessions that were ignored because they were more than sessions need.
     pub excess: u64,
     /// Records compressed by what this host does not accept; each ended its session.

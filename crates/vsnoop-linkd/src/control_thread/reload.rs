@@ -117,8 +117,9 @@ impl Control {
         if before.trust != peer.trust {
             known.trusted_since = reloads;
         }
-        // Both are agreed on in a handshake.
-        let is_agreed_anew = (before.accept, before.connections) != (peer.accept, peer.connections);
+        // They are agreed on in a handshake.
+        let is_agreed_anew = (before.accept, before.connections, before.outer)
+            != (peer.accept, peer.connections, peer.outer);
         if is_agreed_anew {
             known.memory = Arc::new(DecoderMemory::new(peer.decoder_bytes_max()));
         }

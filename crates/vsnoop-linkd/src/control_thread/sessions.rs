@@ -10,6 +10,8 @@ use tracing::warn;
 use super::Control;
 use super::peer_entry::{Incomplete, Installed, other_mtu};
 use crate::causes::with_causes;
+use crate::config::OuterConfig;
+use crate::egress::peer_sender::SessionSender;
 use crate::establish::{self, Incoming, Made};
 use crate::event::Event;
 use crate::tcp_handshake::Established;
@@ -147,9 +149,14 @@ impl Control {
             takes,
             mtu_bytes,
             accepts,
+            ecn,
             proof,
             ..
         } = *made;
+        let mut outgoing = outgoing;
+        if let SessionSender::Datagrams(sender) = &mut outgoing {
+            sender.set_outer(OuterConfig { ecn, ..known.config.outer });
+        }
         let encrypted_bytes = if transport.is_encrypted() { TAG_BYTES } else { 0 };
         let ours = self.introduction.mtu_bytes;
         if mtu_bytes != ours && known.mtu_bytes_said != Some(mtu_bytes) {
@@ -199,8 +206,13 @@ impl Control {
     pub(super) fn dial(&mut self, peer: usize, address: String, epoch: u32) {
         let known = &self.peers[peer];
         let config = &known.config;
-        let hello =
-            self.introduction.hello(epoch, config.transport, config.connections, config.accepts());
+        let hello = self.introduction.hello(
+            epoch,
+            config.transport,
+            config.connections,
+            config.accepts(),
+            config.outer.ecn,
+        );
         let (dialer, memory) = (Arc::clone(&known.dialer), Arc::clone(&known.memory));
         let (events, serial) = (self.events.clone(), known.serial);
         let guard = self.guard.clone();

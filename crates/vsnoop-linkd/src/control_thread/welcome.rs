@@ -117,7 +117,8 @@ impl Welcome {
         };
         let epoch = theirs.epoch.into();
         let accepts = peer.accepts();
-        let hello = self.introduction.hello(epoch, peer.transport, peer.connections, accepts);
+        let PeerConfig { transport, connections, outer, .. } = *peer;
+        let hello = self.introduction.hello(epoch, transport, connections, accepts, outer.ecn);
         Answer::Accept(Hello { purpose: theirs.purpose, ..hello })
     }
 }
