@@ -180,6 +180,21 @@ static __always_inline bool flow_believes(const struct flow *f, const struct seg
 	return seq_ge(s->ack, f->vm_seq) && seq_diff(s->ack, f->high_seq) <= (__s32)FLOW_MAX_WINDOW;
 }
 
+/* Learn: the VM's TSecr is its TS.Recent (RFC 7323, section 4.3), and it drops data with a lower
+ * TSval. It may have TS.Recent from segments that the hooks do not read: fragments. The engine's
+ * frames have at least that TSval. */
+static __always_inline void flow_note_ts_recent(struct flow *f, struct hold *h,
+						const struct segment *s)
+{
+	bool settled = !flow_outstanding(f);
+
+	if (ts_is_later(s->tsecr, f->ts_recent) ||
+	    (settled && (seq_gt(s->ack, f->ts_seq) || (__s32)(s->tsecr - f->ts_recent) > 0)))
+		f->ts_recent = s->tsecr;
+	if (h && ts_is_later(s->tsecr, h->tsval))
+		h->tsval = s->tsecr;
+}
+
 /* Learn: updates the record from the VM's ACK. Returns whether VM_SEQ advanced. */
 static __always_inline bool flow_note_vm_ack(struct flow *f, struct hold *h,
 					     const struct segment *s, bool pure, __u64 now,
@@ -203,9 +218,8 @@ static __always_inline bool flow_note_vm_ack(struct flow *f, struct hold *h,
 	if (h)
 		hold_note_vm(f, h, edge, advanced, out);
 	f->right_edge = edge;
-	if (s->bits & SEG_TIMESTAMPS && !flow_outstanding(f) &&
-	    (seq_gt(s->ack, f->ts_seq) || (__s32)(s->tsecr - f->ts_recent) > 0))
-		f->ts_recent = s->tsecr; /* the VM's own TS.Recent */
+	if (s->bits & SEG_TIMESTAMPS)
+		flow_note_ts_recent(f, h, s);
 	return advanced;
 }
 

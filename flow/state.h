@@ -33,6 +33,8 @@
 /* Bytes beyond VM_SEQ that are believable while the scale is unknown:
  * the largest window there is (RFC 7323, section 2.3). */
 #define FLOW_MAX_WINDOW (1u << 30)
+/* Ticks that a TSecr of the VM may be ahead of the record; a minute of microseconds. */
+#define FLOW_MAX_TS_STEP (1u << 26)
 /* Failures of connections of a VM port within this time are counted together. */
 #define FLOW_FAILURES_NS (60 * NSEC_PER_SEC)
 /* After so many failures new connections of the port go to BYPASS ... */
@@ -153,6 +155,15 @@ static __always_inline void flow_closed(struct flow *f)
 	f->flags |= FLOW_F_CLOSED;
 	if (f->mode != FLOW_RESET)
 		f->mode = FLOW_BYPASS;
+}
+
+/* Is this TSecr of the VM beyond a TSval of the sender that is known, and near enough to be the
+ * sender's? No VM may move the clock of its connection by what only it says. */
+static __always_inline bool ts_is_later(__u32 tsecr, __u32 tsval)
+{
+	__u32 ahead = tsecr - tsval;
+
+	return ahead > 0 && ahead < FLOW_MAX_TS_STEP;
 }
 
 /* Raises ts_recent. A receiver records the TSval of a segment at its left edge, of an old segment

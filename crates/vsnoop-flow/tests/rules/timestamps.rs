@@ -80,3 +80,29 @@ fn an_ack_of_the_vm_that_has_seen_it_all_sets_paws_right() {
         c.early(&c.data(2 * MSS, MSS));
     }
 }
+
+/// The VM has read fragments, which the hooks do not: its TS.Recent is later than any TSval that
+/// the record has seen.
+#[test]
+fn a_copy_carries_at_least_the_tsval_that_the_vm_echoes() {
+    let mut c = Case::new();
+    c.early(&c.data(0, MSS));
+    let told = c.ts.wrapping_add(200);
+    let repeated = segment { tsecr: told, ..c.ack_of_vm(0, WINDOW) };
+    c.hear(&repeated);
+    assert_eq!(c.h.tsval, told);
+    // PAWS drops this one.
+    c.pass(&c.data(MSS, MSS));
+}
+
+#[test]
+fn a_tsecr_that_no_sender_can_have_sent_changes_nothing() {
+    for step in [0, u32::MAX, FLOW_MAX_TS_STEP, 1 << 31] {
+        let mut c = Case::new();
+        c.early(&c.data(0, MSS));
+        let lie = segment { tsecr: c.ts.wrapping_add(step), ..c.ack_of_vm(0, WINDOW) };
+        c.hear(&lie);
+        assert_eq!(c.h.tsval, c.ts);
+        c.early(&c.data(MSS, MSS));
+    }
+}
