@@ -37,13 +37,14 @@ fn counted(netns: &Netns, comment: &str) -> Result<u64> {
 fn send(network: &Network) -> Result<()> {
     let from = &network.hosts[0].vms[0];
     let socket = from.run(|| Ok(UdpSocket::bind("0.0.0.0:0")?))?;
+    let class = EF_ECT0;
     // SAFETY: the value is a live int of the length given.
     let set = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
             libc::IPPROTO_IP,
             libc::IP_TOS,
-            (&raw const EF_ECT0).cast(),
+            (&raw const class).cast(),
             size_of::<i32>() as u32,
         )
     };

@@ -11,8 +11,8 @@
 //!          dialler                                         acceptor
 //!  1 session::Peer    Action::Dial
 //!  2 control_thread   dial(): thread "dial"
-//!  3 establish        dial(): TCP ------------------> control_thread  listen(): thread "accept"
-//!                                                       Guard::admit, Welcome::handshake
+//!  3 establish        dial(): TCP ------------------> control_thread  Door::listen(): thread
+//!                                                       "accept"; Guard::admit, Door::handshake
 //!  4 tcp_handshake    dial() <-- handshake::Machine --> tcp_handshake accept()
 //!                                                       Welcome::answer
 //!  5 Established                                        Event::Accepted(Established)

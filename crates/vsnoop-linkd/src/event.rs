@@ -26,8 +26,9 @@ pub enum Event {
     PortFailed { port: usize, error: io::Error },
     /// A read of a divert tap has failed; it is not read any more.
     DivertTapFailed { divert_tap: usize, error: io::Error },
-    /// `serial`: of the entry of the peer that was dialled ([`crate::control_thread`]).
-    Dialled { peer: usize, serial: u64, result: Result<Box<Made>, DialError> },
+    /// `serial`: of the entry of the peer that was dialled ([`crate::control_thread`]);
+    /// `generation`: reloads before it began.
+    Dialled { peer: usize, serial: u64, generation: u64, result: Result<Box<Made>, DialError> },
     Accepted {
         from: SocketAddr,
         /// Reloads before the handshake began.

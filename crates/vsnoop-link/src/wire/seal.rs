@@ -316,11 +316,29 @@ mod tests {
 
     #[test]
     fn a_sealer_stops_before_a_number_comes_twice() {
-        let (mut sealer, _) = pair(Suite::Aes128Gcm);
+        let (mut sealer, _) = pair(Suite::Plain);
         sealer.counter = (1 << COUNTER_BITS) - 1;
         let mut bytes = [0; 40];
         assert!(sealer.seal(&mut bytes));
         assert!(!sealer.seal(&mut bytes));
+    }
+
+    #[test]
+    fn a_key_is_used_for_so_many_records_and_bytes_only() {
+        let mut bytes = [0; 40];
+        let (mut sealer, mut opener) = pair(Suite::Aes128Gcm);
+        sealer.counter = MOST_RECORDS - 1;
+        assert!(sealer.seal(&mut bytes));
+        assert!(opener.open(&mut bytes).is_ok());
+        assert!(!sealer.seal(&mut bytes), "its records are used up");
+        // Of a peer that goes on all the same.
+        bytes[HEADER_BYTES - 8..HEADER_BYTES]
+            .copy_from_slice(&(sealer.prefix | MOST_RECORDS).to_be_bytes());
+        assert_eq!(opener.open(&mut bytes).err(), Some(OpenError::UsedUp));
+        let (mut sealer, _) = pair(Suite::Aes128Gcm);
+        sealer.key.used_bytes = MOST_BYTES - 40;
+        assert!(sealer.seal(&mut bytes));
+        assert!(!sealer.seal(&mut bytes), "its bytes are used up");
     }
 
     proptest! {

@@ -201,14 +201,9 @@ impl Control {
             }
             // It was of a peer that had the number before.
             Event::Dialled { peer, serial, .. } if self.peers[peer].serial != serial => {}
-            Event::Dialled { peer, result, .. } => match result {
-                Ok(made) => {
-                    let info = self.keep(peer, made);
-                    self.tell(peer, PeerEvent::Dialled(Ok(info)));
-                    self.peers[peer].made.clear();
-                }
-                Err(error) => self.tell(peer, PeerEvent::Dialled(Err(error))),
-            },
+            Event::Dialled { peer, generation, result, .. } => {
+                self.dialled(peer, generation, result)
+            }
             Event::Accepted { from, generation, established } => match established {
                 Ok(established) => self.accepted(from, generation, *established),
                 Err(error) => self.turned_away(from, &error),

@@ -57,8 +57,6 @@ pub struct PeerEntry {
     /// The configuration has it no more: its machine is closed, and its number may be given to
     /// another.
     pub is_removed: bool,
-    /// Handshakes that began before this many reloads do not count: who may be the peer has changed.
-    pub trusted_since: u64,
     pub config: PeerConfig,
     pub machine: Peer,
     pub settings: PeerSettings,
@@ -100,7 +98,6 @@ impl PeerEntry {
         Self {
             serial,
             is_removed: false,
-            trusted_since: 0,
             config: peer.clone(),
             machine: Peer::new(settings.clone(), fastrand::u64(..), now_ns),
             settings,

@@ -13,7 +13,7 @@ use crate::shared::Shared;
 use crate::slots::Slots;
 use vsnoop_link::compress::DecoderMemory;
 use vsnoop_link::forwarding::Location;
-use vsnoop_link::identity::{Acceptor, Dialer, PublicKey};
+use vsnoop_link::identity::{Acceptor, Dialer, Proof, PublicKey};
 use vsnoop_link::session::{PeerEvent, SessionId};
 
 /// What a new configuration has for the peers.
@@ -82,8 +82,7 @@ impl Control {
     fn add_peer(&mut self, slot: usize, peer: &PeerConfig, config: &Config, dialer: Dialer) {
         let (serial, now_ns) = (self.next_serial, self.shared.now_ns());
         self.next_serial += 1;
-        let mut entry = PeerEntry::new(peer, config, dialer, self.ours, serial, now_ns);
-        entry.trusted_since = self.reloads;
+        let entry = PeerEntry::new(peer, config, dialer, self.ours, serial, now_ns);
         self.guard.set_peer(slot, peer.address.as_ref().and_then(Address::literal));
         match self.peers.get_mut(slot) {
             Some(known) => *known = entry,
@@ -102,7 +101,6 @@ impl Control {
         dialer: Dialer,
         is_shown_anew: bool,
     ) {
-        let reloads = self.reloads;
         let known = &mut self.peers[slot];
         known.dialer = Arc::new(dialer);
         let settings = settings(peer, config, known.settings.favoured);
@@ -114,9 +112,6 @@ impl Control {
         }
         let dictionary_bytes = config.compress.largest_dictionary(&peer.name);
         known.dictionary_bytes = dictionary_bytes;
-        if before.trust != peer.trust {
-            known.trusted_since = reloads;
-        }
         // They are agreed on in a handshake.
         let is_agreed_anew = (before.accept, before.connections, before.outer)
             != (peer.accept, peer.connections, peer.outer);
@@ -141,12 +136,14 @@ impl Control {
                 ended.push((*id, format!("it is not trusted any more: it {error}")));
             }
         }
-        if !ended.is_empty() {
-            // What it has begun meanwhile was trusted as before.
-            known.incomplete.clear();
-            known.trusted_since = self.reloads;
-        }
+        let dialer = &known.dialer;
+        known.incomplete.retain_mut(|begun| dialer.verify_again(&mut begun.control.proof).is_ok());
         self.end_sessions(slot, ended);
+    }
+
+    /// Whether what a handshake has shown that began after so many reloads still counts.
+    pub(super) fn is_still_trusted(&self, slot: usize, generation: u64, proof: &mut Proof) -> bool {
+        generation == self.reloads || self.peers[slot].dialer.verify_again(proof).is_ok()
     }
 
     /// Ends the sessions whose proof has come to its end.

@@ -61,10 +61,14 @@ impl Control {
         info
     }
 
-    pub(super) fn accepted(&mut self, from: SocketAddr, generation: u64, established: Established) {
+    pub(super) fn accepted(
+        &mut self,
+        from: SocketAddr,
+        generation: u64,
+        mut established: Established,
+    ) {
         let Some(peer) = self.index_of(&established.peer) else { return };
-        // Who may be the peer has changed meanwhile; it calls again.
-        if generation < self.peers[peer].trusted_since {
+        if !self.is_still_trusted(peer, generation, &mut established.proof) {
             return;
         }
         match established.purpose {
@@ -121,6 +125,30 @@ impl Control {
             Err(error) => {
                 warn!("peer {}: {}", self.peers[peer].config.name, with_causes(&error));
             }
+        }
+    }
+
+    /// A call has ended.
+    pub(super) fn dialled(
+        &mut self,
+        peer: usize,
+        generation: u64,
+        result: Result<Box<Made>, DialError>,
+    ) {
+        let trusted = result.and_then(|mut made| {
+            if self.is_still_trusted(peer, generation, &mut made.proof) {
+                return Ok(made);
+            }
+            let reason = "the configuration has changed meanwhile".into();
+            Err(DialError { reason, answered: false })
+        });
+        match trusted {
+            Ok(made) => {
+                let info = self.keep(peer, made);
+                self.tell(peer, PeerEvent::Dialled(Ok(info)));
+                self.peers[peer].made.clear();
+            }
+            Err(error) => self.tell(peer, PeerEvent::Dialled(Err(error))),
         }
     }
 
@@ -214,7 +242,7 @@ impl Control {
             config.outer.ecn,
         );
         let (dialer, memory) = (Arc::clone(&known.dialer), Arc::clone(&known.memory));
-        let (events, serial) = (self.events.clone(), known.serial);
+        let (events, serial, generation) = (self.events.clone(), known.serial, self.reloads);
         let guard = self.guard.clone();
         let dead_after = self.dead_after;
         let spawned = std::thread::Builder::new().name("dial".into()).spawn(move || {
@@ -224,12 +252,12 @@ impl Control {
             };
             let made = establish::dial(&address, &dialer, hello, &memory, dead_after, resolved);
             let result = made.map(Box::new);
-            events.send(Event::Dialled { peer, serial, result });
+            events.send(Event::Dialled { peer, serial, generation, result });
         });
         if let Err(error) = spawned {
             let reason = format!("no thread for a call: {error}");
             let result = Err(DialError { reason, answered: false });
-            self.events.send(Event::Dialled { peer, serial, result });
+            self.events.send(Event::Dialled { peer, serial, generation, result });
         }
     }
 }
