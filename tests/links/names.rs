@@ -9,7 +9,7 @@ use nix::sched::{CloneFlags, unshare};
 
 use crate::trial;
 use vsnoop_testbed::hosts::{Network, PORT, Plan, outer};
-use vsnoop_testbed::net::checked;
+use vsnoop_testbed::net::{check, checked};
 
 /// Far less than the time after which an address is given up, and far more than a call to a live
 /// one takes.
@@ -42,7 +42,7 @@ fn dead() -> Result<()> {
             checked("mount", ["--make-rprivate", "/"])?;
             let hosts = hosts.to_str().context("a path")?;
             checked("mount", ["--bind", hosts, "/etc/hosts"])?;
-            let resolved = checked("getent", ["ahostsv4", NAME])?;
+            let resolved = check(a.netns.command("getent").args(["ahostsv4", NAME]))?;
             ensure!(resolved.starts_with(&dead.to_string()), "another order: {resolved}");
             a.start()
         });

@@ -99,7 +99,7 @@ impl Ports {
     /// Goes on with these ports; those that stay keep their state.
     pub fn reload(&mut self, configured: &[config::PortConfig], shared: Arc<Shared>) {
         let mut before = std::mem::take(&mut self.states);
-        let state = |slot: usize, found: &CountedPort| {
+        let mut state = |slot: usize, found: &CountedPort| {
             let configured = configured.iter().find(|port| port.name == found.name())?;
             let bridge = match &configured.kind {
                 PortKind::Bridge(bridge) => Some(bridge.clone()),
@@ -112,13 +112,8 @@ impl Ports {
                 None => Some(PortState::new(found.name(), bridge)),
             }
         };
-        let slots = shared.ports.iter().enumerate();
-        self.states = slots
-            .map({
-                let mut state = state;
-                move |(slot, port)| state(slot, port.as_ref()?)
-            })
-            .collect();
+        let ports = shared.ports.iter().enumerate();
+        self.states = ports.map(|(slot, port)| state(slot, port.as_ref()?)).collect();
         self.bridges =
             self.states.iter().flatten().filter_map(|state| state.bridge.clone()).collect();
         self.shared = shared;

@@ -88,7 +88,7 @@ pub enum Response {
     /// The answer to [`Request::Set`].
     Set(RuleChange),
     /// The answer to [`Request::Reload`]: it has taken effect.
-    Reloaded(Reloaded),
+    Reloaded(Box<Reloaded>),
     /// The request was refused, for this reason.
     Refused {
         reason: String,

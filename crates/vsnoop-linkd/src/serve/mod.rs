@@ -185,7 +185,7 @@ impl Link {
                 Err(error) => Response::Refused { reason: with_causes(&*error) },
             },
             Request::Reload => match self.reload() {
-                Ok(change) => Response::Reloaded(change),
+                Ok(change) => Response::Reloaded(Box::new(change)),
                 Err(error) => Response::Refused { reason: with_causes(&error) },
             },
             Request::Down => Response::Done,
