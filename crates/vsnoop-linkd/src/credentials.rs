@@ -49,8 +49,8 @@ impl Credentials {
         Self::with(config, identity(&config.key, certificate)?)
     }
 
-    /// Like [`Credentials::read`]; where this user may not read the key file, the host keeps the key
-    /// that it has.
+    /// Like [`Credentials::read`]; where this user may not read the key file, the host keeps the
+    /// key that it has.
     pub fn read_again(config: &Config, before: &Identity) -> Result<Self> {
         let denied = match Self::read(config) {
             Err(CredentialsError::KeyFile(error)) if error.is_denied() => error,

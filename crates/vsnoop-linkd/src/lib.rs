@@ -65,8 +65,9 @@ pub use self::listen::listen_address;
 use self::serve::Link;
 
 /// Runs a link until it is told to end, by [`control::Request::Down`] or by SIGTERM or SIGINT.
-/// SIGHUP has it read its configuration again. `ready` is called when it is up: it has its name, its ports and its sockets; `log` when
-/// another level is wanted of the log. Called before the process has other threads.
+/// SIGHUP has it read its configuration again. `ready` is called when it is up: it has its name,
+/// its ports and its sockets; `log` when another level is wanted of the log. Called before the
+/// process has other threads.
 pub fn run(
     config: Config,
     ready: impl FnOnce(),

@@ -58,9 +58,9 @@ pub struct Authority {
 impl Authority {
     /// The authority whose certificates these are: several while one replaces another.
     ///
-    /// `lists`: its revocation lists, and those of all authorities between it and the hosts. Without
-    /// any nothing is revoked; with some, a certificate of an authority without a list is refused. A
-    /// list counts until there is a newer one.
+    /// `lists`: its revocation lists, and those of all authorities between it and the hosts.
+    /// Without any nothing is revoked; with some, a certificate of an authority without a list is
+    /// refused. A list counts until there is a newer one.
     pub fn new(certificates: Pem<'_>, lists: &[Pem<'_>]) -> Result<Arc<Self>, IdentityError> {
         let file = || certificates.file.to_owned();
         let mut roots = RootCertStore::empty();

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use ipnet::IpNet;
 use tracing::{debug, info, warn};
 
-use self::paths::headers_bytes;
+use self::peer_entry::headers_bytes;
 pub use self::peer_entry::{PeerEntry, other_mtu};
 pub use self::reload::NewPeers;
 use self::welcome::{Door, Welcome};

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use super::Control;
-use super::peer_entry::PeerEntry;
+use super::peer_entry::{PeerEntry, headers_bytes};
 use crate::egress;
 use crate::io::udp::Ends;
 use vsnoop_link::session::{PeerEvent, SessionId};
@@ -15,9 +15,6 @@ use vsnoop_link::wire::seal::HEADER_BYTES;
 const PATH_EVERY: Duration = Duration::from_secs(1);
 /// Fewer say nothing about the share that is lost.
 const FEW_PACKETS: f64 = 50.0;
-/// IP and UDP header.
-const V4_HEADERS_BYTES: usize = 20 + 8;
-const V6_HEADERS_BYTES: usize = 40 + 8;
 
 impl Control {
     /// The host refused a datagram of so many bytes: its interface may take less than before.
@@ -99,8 +96,4 @@ impl Control {
             self.shared.set_frame_limit(peer, room(known).filter(|_| self.clamp_mss));
         }
     }
-}
-
-pub fn headers_bytes(address: SocketAddr) -> usize {
-    if address.is_ipv4() { V4_HEADERS_BYTES } else { V6_HEADERS_BYTES }
 }

@@ -21,6 +21,9 @@ const ROUTE_EVERY: Duration = Duration::from_secs(60);
 /// The minimum MTU of IPv6 (RFC 8200, section 5): assumed until the path's MTU was found.
 const LEAST_MTU_BYTES: u16 = 1280;
 const ORDINARY_MTU_BYTES: u16 = 1500;
+/// IP and UDP header.
+const V4_HEADERS_BYTES: usize = 20 + 8;
+const V6_HEADERS_BYTES: usize = 40 + 8;
 
 /// A session that still waits for data connections.
 pub struct Incomplete {
@@ -175,4 +178,9 @@ pub fn settings(peer: &PeerConfig, link: &Config, is_favoured: bool) -> PeerSett
 /// Message about a peer with another `link.mtu`.
 pub fn other_mtu(ours: u16, theirs: u16) -> String {
     format!("link.mtu is {ours} here and {theirs} there")
+}
+
+/// Bytes of a datagram to or from an address before its payload.
+pub fn headers_bytes(address: SocketAddr) -> usize {
+    if address.is_ipv4() { V4_HEADERS_BYTES } else { V6_HEADERS_BYTES }
 }
