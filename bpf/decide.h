@@ -50,7 +50,8 @@ static __always_inline void note(struct port *port, const struct outcome *out, _
 	if (!out->events)
 		return;
 	port_learn(&port->state, out, now);
-	if (!(out->events & ~(EVENT_PROMPT | EVENT_PASSIVE | EVENT_WAKE | EVENT_FREE | EVENT_NEWS)))
+	if (!(out->events &
+	      ~(EVENT_PROMPT | EVENT_PASSIVE | EVENT_WAKE | EVENT_FREE | EVENT_SENDER_ACK)))
 		return;
 	st = stats_of(port);
 	if (st)
@@ -63,7 +64,7 @@ static __always_inline void settle(struct port *port, const struct flow_key *key
 {
 	note(port, out, now);
 	if (out->events & EVENT_FREE)
-		hold_release(port, out->hold, false);
+		hold_free(port, out->hold, false);
 	if (out->events & (EVENT_REFUSED | EVENT_ABANDONED))
 		note_failure(port, key, true);
 	if (out->events & EVENT_CLOSED) {
@@ -86,8 +87,8 @@ struct hold_wait {
 	__u32 number;
 };
 
-/* bpf_loop() callback: ends when another CPU has released the flow's hold. That CPU copies at most
- * one packet, or frees chunks. */
+/* bpf_loop() callback: ends when another CPU has ended its claim on the chain. That CPU copies at
+ * most one packet, or frees chunks. */
 static long wait_for_hold(__u32 i, const struct hold_wait *w)
 {
 	struct hold *h = hold_number(w->slot, w->number);
@@ -107,7 +108,7 @@ __noinline enum to_vm_verdict decide_locked(struct port *port, const struct flow
 	__u32 tries;
 	struct hold *h;
 	struct flow *f;
-	__u16 tag;
+	__u16 key_hash;
 
 	if (!port || !key || !s || !out)
 		return TO_VM_NO_FLOW;
@@ -120,7 +121,7 @@ __noinline enum to_vm_verdict decide_locked(struct port *port, const struct flow
 	out->hold = wait.number;
 	wait.slot = port->slot;
 	h = hold_of(port, wait.number);
-	tag = flow_tag(key);
+	key_hash = flow_key_hash(key);
 	out->events = 0;
 	/* Another CPU may claim the hold between the wait and the lock: try again, HOLD_TRIES
 	 * times. */
@@ -133,9 +134,9 @@ __noinline enum to_vm_verdict decide_locked(struct port *port, const struct flow
 			break;
 		bpf_spin_unlock(&f->lock);
 	}
-	/* The tag differs when the record is another flow's by now, and the hold may, too. */
+	/* The hash differs when the record is another flow's by now, and the hold may, too. */
 	verdict = TO_VM_NO_FLOW;
-	if (f->tag == tag && f->hold == wait.number)
+	if (f->key_hash == key_hash && f->hold == wait.number)
 		verdict = hold_to_vm(f, config.hold ? h : 0, s, &port->state, &port->policy,
 				     out->now, out);
 	bpf_spin_unlock(&f->lock);
@@ -150,9 +151,9 @@ static __noinline void note_sender(struct port *port, const struct flow_key *key
 {
 	struct hold *h = hold_of(port, f->hold);
 
-	/* The tag differs when the record is another flow's by now: its VM must not get this
+	/* The hash differs when the record is another flow's by now: its VM must not get this
 	 * ACK. */
-	if (h && f->tag == flow_tag(key))
+	if (h && f->key_hash == flow_key_hash(key))
 		hold_note_sender(f, h, s);
 }
 
@@ -197,7 +198,7 @@ __noinline enum kept_verdict decide_kept(struct port *port, const struct flow_ke
 	struct hold *h;
 	struct flow *f;
 	__u64 now;
-	__u16 tag;
+	__u16 key_hash;
 
 	if (!port || !key || !s || !out)
 		return KEPT_DROP;
@@ -207,11 +208,11 @@ __noinline enum kept_verdict decide_kept(struct port *port, const struct flow_ke
 		return KEPT_DROP;
 	verdict = taken ? KEPT_DROP : KEPT_PASS;
 	now = out->now;
-	tag = flow_tag(key);
+	key_hash = flow_key_hash(key);
 	if (f) {
 		bpf_spin_lock(&f->lock);
-		/* The tag differs when the record is another flow's by now; the hold may, too. */
-		is_there = f->tag == tag && f->hold == out->hold;
+		/* The hash differs when the record is another flow's by now; the hold may, too. */
+		is_there = f->key_hash == key_hash && f->hold == out->hold;
 		if (is_there)
 			verdict = flow_kept(f, h, s, done & KEEP_COPIED, taken, &port->state,
 					    &port->policy, now, out);
@@ -222,7 +223,7 @@ __noinline enum kept_verdict decide_kept(struct port *port, const struct flow_ke
 		__sync_lock_test_and_set(&h->claimed, 0);
 		return verdict;
 	}
-	mark_active(port, out->hold);
+	mark_busy(port, out->hold);
 	/* No settle(): flow_kept() sets none of its events. */
 	note(port, out, now);
 	wake_engine(port, out);
@@ -238,7 +239,7 @@ __noinline enum from_vm_verdict decide_from_vm(struct port *port, const struct f
 	struct flow *f;
 	struct hold *h;
 	__u64 now;
-	__u16 tag;
+	__u16 key_hash;
 
 	if (!port || !key || !s || !out)
 		return FROM_VM_NO_FLOW;
@@ -248,12 +249,12 @@ __noinline enum from_vm_verdict decide_from_vm(struct port *port, const struct f
 	out->now = now = bpf_ktime_get_ns();
 	out->hold = config.hold ? f->hold : 0;
 	h = hold_of(port, out->hold);
-	tag = flow_tag(key);
+	key_hash = flow_key_hash(key);
 	bpf_spin_lock(&f->lock);
 	/* Pass if the record now belongs to another flow, or if its hold has just changed: the VM's
 	 * next ACK updates both. */
 	verdict = FROM_VM_PASS;
-	if (f->tag == tag && f->hold == out->hold)
+	if (f->key_hash == key_hash && f->hold == out->hold)
 		verdict = flow_from_vm(f, h, s, &port->state, &port->policy, now, out);
 	bpf_spin_unlock(&f->lock);
 	settle(port, key, out, now);
@@ -262,20 +263,21 @@ __noinline enum from_vm_verdict decide_from_vm(struct port *port, const struct f
 
 /* Fills in a pure ACK with the sender's latest ACK and window, for a VM that does not get the
  * segment itself. Returns 0 if the flow has gone or has no hold. */
-__noinline int decide_news(struct port *port, const struct flow_key *key, struct ack_fields *news)
+__noinline int decide_sender_ack(struct port *port, const struct flow_key *key,
+				 struct ack_fields *ack)
 {
 	struct flow *f;
 	struct hold *h;
 
-	if (!port || !key || !news)
+	if (!port || !key || !ack)
 		return 0;
 	f = flow_of(port, key);
 	if (!f)
 		return 0;
 	h = hold_of(port, f->hold);
-	if (!h || f->tag != flow_tag(key))
+	if (!h || f->key_hash != flow_key_hash(key))
 		return 0;
-	hold_news(f, h, news);
+	hold_fill_sender_ack(f, h, ack);
 	return 1;
 }
 
@@ -293,7 +295,7 @@ __noinline int decide_engine(struct port *port, const struct flow_key *key, cons
 	if (!f)
 		return 0;
 	h = hold_of(port, f->hold);
-	if (!h || f->tag != flow_tag(key) ||
+	if (!h || f->key_hash != flow_key_hash(key) ||
 	    (seq_ge(s->ack, h->snd_una) && s->window == h->sender_window))
 		return 0;
 	ack->ack = seq_max(s->ack, h->snd_una);

@@ -33,26 +33,49 @@ static __always_inline bool is_ipv4(const struct flow_key *key)
 	return !a[0] && !a[1] && a[2] == bpf_htonl(0xffff);
 }
 
-/* Offers a grant to the flow of grant->key, which waits for `waits`. With SERVED_ACK its sender
- * must be sent grant->ack. */
-static __always_inline enum incast_served serve_flow(struct port *port, struct grant *grant,
-						     enum incast_waiting waits, __u64 now)
+/* Offers a grant to a flow that waits for `waits`. After SERVED_ACK the flow has a wider window, and
+ * its sender must be told (show_grant()). */
+__noinline enum incast_served serve_flow(struct port *port, const struct flow_key *key, __u32 waits)
 {
-	struct flow *f = flow_of(port, &grant->key);
-	const struct hold *h;
 	enum incast_served served;
-	__u32 number;
+	struct flow *f;
+	__u64 now;
 
+	if (!INCAST_USED || !port || !key)
+		return SERVED_GONE;
+	f = flow_of(port, key);
+	if (!f)
+		return SERVED_GONE;
+	now = bpf_ktime_get_ns();
+	bpf_spin_lock(&f->lock);
+	served = incast_serve(f, &uplink, waits, &port->state.incast, now);
+	bpf_spin_unlock(&f->lock);
+	return served;
+}
+
+/* Fills in the ACK that shows the sender of grant->key its window. Returns SERVED_ACK, or
+ * SERVED_GONE if the flow has gone. */
+__noinline enum incast_served show_grant(struct port *port, struct grant *grant)
+{
+	const struct hold *h;
+	struct flow *f;
+	__u32 number;
+	__u64 now;
+
+	if (!INCAST_USED || !port || !grant)
+		return SERVED_GONE;
+	f = flow_of(port, &grant->key);
 	if (!f)
 		return SERVED_GONE;
 	number = f->hold;
 	h = hold_of(port, number);
+	now = bpf_ktime_get_ns();
 	bpf_spin_lock(&f->lock);
 	if (f->hold != number)
 		h = 0;
-	served = incast_serve(f, h, &uplink, waits, &port->state, &port->policy, now, &grant->ack);
+	incast_show(f, h, &port->state, &port->policy, now, &grant->ack);
 	bpf_spin_unlock(&f->lock);
-	return served;
+	return SERVED_ACK;
 }
 
 /* Offers a grant to the flow at the head of the queue. `like`: key of the packet that will become
@@ -64,13 +87,11 @@ __noinline enum incast_grant_result try_grant(struct port *port, const struct fl
 	struct grant *grant;
 	__u32 zero = 0;
 	void *queue;
-	__u64 now;
 
 	if (!INCAST_USED || !port || !like)
 		return GRANT_NONE;
 	grant = bpf_map_lookup_elem(&grants, &zero);
-	now = bpf_ktime_get_ns();
-	waits = incast_next(&uplink, &port->state.incast, now);
+	waits = incast_next(&uplink, &port->state.incast, bpf_ktime_get_ns());
 	if (!grant || !waits)
 		return GRANT_NONE;
 	queue = queue_of(port, waits);
@@ -79,9 +100,11 @@ __noinline enum incast_grant_result try_grant(struct port *port, const struct fl
 	/* The packet must have the IP version and VLAN tags of the granted flow. */
 	if (is_ipv4(&grant->key) == is_ipv4(like) && grant->key.vlan_outer == like->vlan_outer &&
 	    grant->key.vlan_inner == like->vlan_inner)
-		served = serve_flow(port, grant, waits, now);
+		served = serve_flow(port, &grant->key, waits);
 	if (served == SERVED_NOT_YET)
 		queue_push(port, waits, &grant->key);
+	if (served == SERVED_ACK)
+		served = show_grant(port, grant);
 	return served == SERVED_ACK ? GRANT_SENT : GRANT_RETRY;
 }
 

@@ -63,13 +63,13 @@ static __always_inline struct hold_chunk *chunk_number(__u32 slot, __u32 chunk)
 }
 
 /* Marks the hold for the engine, which looks at it until the VM has acknowledged its copies. */
-static __always_inline void mark_active(const struct port *port, __u32 number)
+static __always_inline void mark_busy(const struct port *port, __u32 number)
 {
 	struct hold_slab *slab = slab_number(port->slot, (number - 1) / SLAB_HOLDS);
 	__u32 bit = 1u << ((number - 1) % SLAB_HOLDS);
 
-	if (slab && !(*(volatile __u32 *)&slab->active & bit))
-		__sync_fetch_and_or(&slab->active, bit);
+	if (slab && !(*(volatile __u32 *)&slab->busy & bit))
+		__sync_fetch_and_or(&slab->busy, bit);
 }
 
 static __always_inline void ring(const struct port *port, __u32 number, __u64 flags)
@@ -201,7 +201,7 @@ static long free_chunk(__u32 i, struct free_walk *w)
 
 /* Frees the chunks that the VM has acknowledged, or all, `most` at a time. The caller has claimed
  * the chain. */
-static __always_inline void hold_free(struct port *port, struct hold *h, bool all, __u32 most)
+static __always_inline void free_chunks(struct port *port, struct hold *h, bool all, __u32 most)
 {
 	struct free_walk w = { .port = port, .h = h, .all = all };
 
@@ -210,7 +210,7 @@ static __always_inline void hold_free(struct port *port, struct hold *h, bool al
 		__sync_fetch_and_add(&port->state.chunks_used, -w.freed);
 }
 
-__noinline int hold_release(struct port *port, __u32 number, bool all)
+__noinline int hold_free(struct port *port, __u32 number, bool all)
 {
 	struct hold *h;
 
@@ -219,8 +219,8 @@ __noinline int hold_release(struct port *port, __u32 number, bool all)
 	h = hold_of(port, number);
 	if (!h)
 		return -1;
-	hold_free(port, h, all || (seq_ge(h->vm_seq, h->tail) && !h->range_count),
-		  all ? HOLD_CHAIN : HOLD_FREE);
+	free_chunks(port, h, all || (seq_ge(h->vm_seq, h->tail) && !h->range_count),
+		    all ? HOLD_CHAIN : HOLD_FREE);
 	__sync_lock_test_and_set(&h->claimed, 0);
 	return 0;
 }
@@ -306,12 +306,12 @@ static long copy_chunk(__u32 i, struct copy_walk *w)
 }
 
 /* Notes the protocol of the VLAN tag, 802.1Q or 802.1ad, for the engine's frames. */
-static __always_inline void note_tag(struct __sk_buff *skb, struct hold *h)
+static __always_inline void note_vlan_tag(struct __sk_buff *skb, struct hold *h)
 {
 	if (skb->vlan_present)
-		h->tag_proto = skb->vlan_proto;
+		h->vlan_proto = skb->vlan_proto;
 	else
-		bpf_skb_load_bytes(skb, 2 * ETH_ALEN, &h->tag_proto, sizeof(h->tag_proto));
+		bpf_skb_load_bytes(skb, 2 * ETH_ALEN, &h->vlan_proto, sizeof(h->vlan_proto));
 }
 
 /* Copies the segment's new data, which begin at offset `data` + out->skip of the packet, to their
@@ -336,10 +336,10 @@ __noinline int hold_copy(struct __sk_buff *skb, struct port *port, const struct 
 	copy.slot = seek.slot = port->slot;
 	copy.from = data + out->skip;
 	copy.left = len;
-	if (h->key.vlan_outer && !h->tag_proto)
-		note_tag(skb, h);
+	if (h->key.vlan_outer && !h->vlan_proto)
+		note_vlan_tag(skb, h);
 	if (seq_eq(h->first, h->tail) && !h->range_count)
-		hold_free(port, h, true, HOLD_CHAIN);
+		free_chunks(port, h, true, HOLD_CHAIN);
 	in_order = seq == h->tail.v;
 	fresh = !h->chunks;
 	base = fresh ? h->tail.v : h->front >> 32;
@@ -480,7 +480,7 @@ __noinline int hold_take(struct port *port, const struct flow_key *key)
 	if (!port || !key)
 		return 0;
 	f = flow_of(port, key);
-	if (!f || f->mode != FLOW_ACTIVE || port->policy.run != PORT_ACTIVE)
+	if (!f || f->mode != FLOW_ACTIVE || port->policy.run != PORT_ACCELERATE)
 		return 0;
 	w.start = port->state.hold_cursor;
 	bpf_loop(2 * SLAB_HOLDS, try_hold, &w, 0);
@@ -499,15 +499,15 @@ __noinline int hold_take(struct port *port, const struct flow_key *key)
 		h->chunks = 0;
 		h->claimed = 0;
 		h->rcv_win = 0;
-		h->since_ns = h->released_ns = 0;
+		h->since_ns = h->handed_ns = 0;
 		h->repeated = h->sack_count = h->rung = h->marked = h->heard = 0;
 		h->range_count = 0;
-		h->tag_proto = 0;
-		h->releases = h->resends = h->probes = 0;
+		h->vlan_proto = 0;
+		h->handovers = h->resends = h->probes = 0;
 		h->resent_bytes = 0;
 		bpf_spin_lock(&f->lock);
 		if (!f->hold)
-			hold_begin(f, h, w.number);
+			hold_init(f, h, w.number);
 		number = f->hold;
 		bpf_spin_unlock(&f->lock);
 	}
@@ -540,7 +540,7 @@ __noinline enum reclaimed hold_reclaim(struct port *port, __u32 number, enum rec
 			f->hold = 0;
 		if (mine && (f->mode == FLOW_RESET || f->flags & FLOW_F_CLOSED)) {
 			h->flags |= HOLD_OVER;
-			/* With RECLAIM_RESET user space has yet to read `released`. */
+			/* With RECLAIM_RESET user space has yet to read `handed`. */
 			if (why != RECLAIM_RESET)
 				f->hold = 0;
 		}
@@ -555,12 +555,12 @@ __noinline enum reclaimed hold_reclaim(struct port *port, __u32 number, enum rec
 	}
 	/* All chunks: the VM sends no further ACK that would free the rest. */
 	if (claimed)
-		hold_release(port, number, true);
+		hold_free(port, number, true);
 	if (mine)
 		return RECLAIMED_USED;
 	if (why != RECLAIM_HOLD)
 		return RECLAIMED_OVER;
-	hold_release(port, number, true);
+	hold_free(port, number, true);
 	__sync_lock_test_and_set(&h->used, 0);
 	return RECLAIMED_FREE;
 }

@@ -32,7 +32,7 @@ __noinline int incast_syn(struct port *port, const struct flow_key *key, __u32 i
 
 	if (!INCAST_USED || !port || !key)
 		return 0;
-	if (incast_is_way(&uplink, ifindex))
+	if (incast_is_ingress(&uplink, ifindex))
 		forget(table(beside, port), key);
 	else
 		store(table(beside, port), key, &yes, BPF_ANY);
@@ -90,7 +90,7 @@ __noinline int incast_data(struct port *port, const struct flow_key *key, const 
 {
 	struct flow *f;
 	enum incast_waiting waits;
-	bool is_way;
+	bool by_uplink;
 	__u64 now;
 
 	if (!INCAST_USED || !port || !key || !s)
@@ -99,10 +99,10 @@ __noinline int incast_data(struct port *port, const struct flow_key *key, const 
 	if (!f)
 		return 0;
 	now = bpf_ktime_get_ns();
-	is_way = incast_is_way(&uplink, ifindex);
+	by_uplink = incast_is_ingress(&uplink, ifindex);
 	bpf_spin_lock(&f->lock);
-	incast_note_way(f, is_way);
-	if (is_way)
+	incast_note_ingress(f, by_uplink);
+	if (by_uplink)
 		incast_received(f, &uplink, &port->state.incast, s, now);
 	waits = open_window(port, f, 0, now);
 	bpf_spin_unlock(&f->lock);

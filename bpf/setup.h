@@ -47,7 +47,7 @@ static __always_inline bool has_failed(const struct port *port, const struct flo
 static __always_inline bool insert_flow(const struct port *port, const struct flow_key *key,
 					struct flow *f, struct port_stats *st)
 {
-	f->tag = flow_tag(key);
+	f->key_hash = flow_key_hash(key);
 	if (f->mode != FLOW_BYPASS && is_listed_out(port, key)) {
 		f->mode = FLOW_BYPASS;
 		f->flags |= FLOW_F_DENIED;
@@ -58,7 +58,7 @@ static __always_inline bool insert_flow(const struct port *port, const struct fl
 		st->left_alone++;
 	}
 	if (incast_began_beside(port, key))
-		incast_note_way(f, false);
+		incast_note_ingress(f, false);
 	if (store(table(flows, port), key, f, BPF_NOEXIST)) {
 		st->flows_refused++;
 		return false;

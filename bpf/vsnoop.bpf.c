@@ -68,17 +68,17 @@ static __always_inline int send_grant(struct __sk_buff *skb, const struct packet
 	return bpf_redirect(skb->ifindex, BPF_F_INGRESS);
 }
 
-/* Sends the VM a pure ACK with the sender's ACK and window, instead of the packet (hold_news()),
- * which is cut down to it. Returns 0, or -1 if the packet is unusable. */
-static __noinline int tell_vm(struct __sk_buff *skb, struct port *port, const struct packet *p,
-			      const struct flow_key *key)
+/* Sends the VM a pure ACK with the sender's ACK and window (hold_fill_sender_ack()), instead of the
+ * packet, which is cut down to it. Returns 0, or -1 if the packet is unusable. */
+static __noinline int send_sender_ack(struct __sk_buff *skb, struct port *port,
+				      const struct packet *p, const struct flow_key *key)
 {
-	struct ack_fields news = {};
+	struct ack_fields ack = {};
 	__u32 mark = skb->mark;
 
-	if (!decide_news(port, key, &news))
+	if (!decide_sender_ack(port, key, &ack))
 		return 0;
-	if (make_reply(skb, p, key, &news, TCP_ACK))
+	if (make_reply(skb, p, key, &ack, TCP_ACK))
 		return -1;
 	set_mark(skb, MARK_HANDED | (mark & ~MARK_MASK));
 	bpf_clone_redirect(skb, skb->ifindex, 0);
@@ -100,8 +100,8 @@ static __always_inline int keep(struct __sk_buff *skb, struct port *port, const 
 		taken = hand_over(skb, port, st);
 	verdict = decide_kept(port, key, s, (copied ? KEEP_COPIED : 0) | (taken ? KEEP_TAKEN : 0),
 			      out);
-	if (verdict != KEPT_PASS && out->events & EVENT_NEWS && !taken &&
-	    tell_vm(skb, port, p, key))
+	if (verdict != KEPT_PASS && out->events & EVENT_SENDER_ACK && !taken &&
+	    send_sender_ack(skb, port, p, key))
 		return HOOK_DROP;
 	switch (verdict) {
 	case KEPT_PASS:
@@ -206,8 +206,8 @@ int to_vm(struct __sk_buff *skb)
 		verdict = decide_locked(port, &key, &s, &out);
 	}
 	/* For TO_VM_KEEP keep() does this. */
-	if (config.hold && verdict != TO_VM_KEEP && out.events & EVENT_NEWS &&
-	    tell_vm(skb, port, &p, &key))
+	if (config.hold && verdict != TO_VM_KEEP && out.events & EVENT_SENDER_ACK &&
+	    send_sender_ack(skb, port, &p, &key))
 		return HOOK_DROP;
 	switch (verdict) {
 	case TO_VM_KEEP:

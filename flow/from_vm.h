@@ -69,7 +69,8 @@ static __always_inline bool flow_window_opens(const struct flow *f, const struct
 /* Has the sender an ACK of everything below `ack`? `next` is NEXT_SEQ before this ACK of the VM.
  * Not acknowledged yet: segments passed to the VM since the host's last ACK (HAND_ON), and a hole
  * that the VM has filled. */
-static __always_inline bool flow_is_told(const struct hold *h, struct seq next, struct seq ack)
+static __always_inline bool flow_sender_has_ack(const struct hold *h, struct seq next,
+						struct seq ack)
 {
 	__s32 bytes = seq_diff(next, ack);
 
@@ -98,7 +99,7 @@ flow_abandon(struct flow *f, struct hold *h, const struct segment *s, struct out
 	out->events |= EVENT_ABANDONED;
 	out->ack.seq = s->ack;
 	out->ack.ack = f->snd_nxt;
-	flow_fill_way(f, &out->ack);
+	flow_fill_route(f, &out->ack);
 	return FROM_VM_RESET_BOTH;
 }
 
@@ -169,13 +170,13 @@ static __always_inline void flow_note_vm(struct flow *f, struct hold *h, const s
 	if (h) {
 		h->flags &= ~HOLD_UNCONFIRMED;
 		h->answered = h->resends + h->probes;
-		hold_sync(f, h, port, p, now);
+		hold_note_engine(f, h, port, p, now);
 	}
 }
 
 /* An ACK below VM_SEQ, or implausibly far beyond what the VM was handed, passes and changes
  * nothing. */
-static __always_inline bool flow_believes(const struct flow *f, const struct segment *s)
+static __always_inline bool flow_ack_is_plausible(const struct flow *f, const struct segment *s)
 {
 	return seq_ge(s->ack, f->vm_seq) && seq_diff(s->ack, f->high_seq) <= (__s32)FLOW_MAX_WINDOW;
 }
@@ -212,11 +213,11 @@ static __always_inline bool flow_note_vm_ack(struct flow *f, struct hold *h,
 	if (advanced) {
 		flow_vm_advanced(f, s->ack, now, out);
 	} else if (pure && flow_outstanding(f) && !(f->flags & FLOW_F_CHALLENGE_DUE)) {
-		if (h && hold_covers(f, h) && flow_repeats_for_a_hole(f, s, edge))
+		if (h && hold_has_byte_at_vm_seq(f, h) && flow_repeats_for_a_hole(f, s, edge))
 			hold_note_loss(h, out);
 	}
 	if (h)
-		hold_note_vm(f, h, edge, advanced, out);
+		hold_note_vm_ack(f, h, edge, advanced, out);
 	f->right_edge = edge;
 	if (s->bits & SEG_TIMESTAMPS)
 		flow_note_ts_recent(f, h, s);
@@ -289,7 +290,7 @@ flow_answer_vm(struct flow *f, struct hold *h, const struct segment *s, struct s
 		flow_clear(f, FLOW_F_REPLY_DUE);
 		if (h)
 			h->unanswered = 0;
-		if (pure && hold_reports(f, h))
+		if (pure && hold_reports_ranges(f, h))
 			return flow_replace(f, h, s, port, p, out);
 		if (flow_is_bypassed(f) || seq_eq(flow_shown_edge(f, h, port, p), edge)) {
 			f->adv_edge = seq_max(f->adv_edge, edge);
@@ -301,7 +302,7 @@ flow_answer_vm(struct flow *f, struct hold *h, const struct segment *s, struct s
 	/* An ACK with a SEQ below SND.NXT is the VM's own keep-alive or window probe: it passes. */
 	if (pure && seq_ge(s->seq, f->snd_nxt) && !flow_window_opens(f, h, port, p) &&
 	    !(s->tcp_flags & TCP_ECE) && !(f->flags & FLOW_F_REPLY_DUE) &&
-	    flow_is_told(h, next, s->ack)) {
+	    flow_sender_has_ack(h, next, s->ack)) {
 		f->suppressed++;
 		return FROM_VM_DROP;
 	}
@@ -309,7 +310,7 @@ flow_answer_vm(struct flow *f, struct hold *h, const struct segment *s, struct s
 	if (h)
 		h->unanswered = 0;
 	f->rewritten++;
-	if (pure && (hold_reports(f, h) || s->bits & SEG_SACK_ODD))
+	if (pure && (hold_reports_ranges(f, h) || s->bits & SEG_SACK_ODD))
 		return flow_replace(f, h, s, port, p, out);
 	out->ack.window = flow_advertise(f, h, out->ack.ack, port, p);
 	return FROM_VM_REWRITE;
@@ -331,7 +332,7 @@ flow_from_vm(struct flow *f, struct hold *h, const struct segment *s, const stru
 	if (f->mode == FLOW_RESET) {
 		out->ack.seq = s->ack;
 		out->ack.ack = end;
-		flow_fill_way(f, &out->ack);
+		flow_fill_route(f, &out->ack);
 		return FROM_VM_RESET;
 	}
 	if (!(s->tcp_flags & TCP_ACK))
@@ -340,7 +341,7 @@ flow_from_vm(struct flow *f, struct hold *h, const struct segment *s, const stru
 	flow_note_vm(f, h, s, end, port, p, now);
 	if (h && hold_is_abandoned(f, h, port, now))
 		return flow_abandon(f, h, s, out);
-	if (!flow_believes(f, s)) {
+	if (!flow_ack_is_plausible(f, s)) {
 		flow_bypass_foreign(f, s, was, out);
 		return FROM_VM_PASS;
 	}

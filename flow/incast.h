@@ -41,17 +41,19 @@
  *   any other     it leaves the scope, or its record is removed     left alone    the VM's own
  *   NOT_WAITING   credit is left, and the queue is empty            NOT_WAITING   grows
  *   NOT_WAITING   closed, nothing granted                           QUEUED        closed
- *   NOT_WAITING   closed, FINISHED, and it only ever answers        SHUT          closed
- *   NOT_WAITING   closed, FINISHED, and it may send unasked         IDLE          closed
+ *   NOT_WAITING   closed, FINISHED, and it only ever answers        ANSWERER      closed
+ *   NOT_WAITING   closed, FINISHED, and it may send unasked         OTHER         closed
  *   QUEUED        at the head, and there is credit                  NOT_WAITING   what it asks for
- *   SHUT          at the head, the grant queue is empty, silent     NOT_WAITING   two segments
+ *   ANSWERER      at the head, the grant queue is empty, silent     NOT_WAITING   two segments
  *                 flows have less outstanding than the credit
- *   IDLE          at the head, the grant queue is empty, credit     NOT_WAITING   two segments
+ *   OTHER         at the head, the grant queue is empty, credit     NOT_WAITING   two segments
  *                 is left
- *   SHUT, IDLE    request of the VM, or more data: nothing granted  QUEUED        closed
- *   SHUT, IDLE    request of the VM: granted                        NOT_WAITING   what it asks for
+ *   finished      request of the VM, or more data: nothing granted  QUEUED        closed
+ *   finished      request of the VM: granted                        NOT_WAITING   what it asks for
  *   any waiting   the VM answers a probe of its sender              NOT_WAITING   two segments
  *   any waiting   rounding opens the window, or the queue is full   NOT_WAITING   as it is
+ *
+ *   (ANSWERER, OTHER: INCAST_FINISHED_ANSWERER, _OTHER; "finished": both. One queue serves them.)
  *
  *   bit        set                                       cleared
  *   FINISHED   a segment ends an answer                  by more data, a request, an answered probe

@@ -57,23 +57,23 @@ static __always_inline bool incast_shapes(const struct flow *f, const struct upl
 
 /* Did a packet with this skb->skb_iif come through the uplink? skb_iif is the last interface by
  * which the stack received it; 0: the host sent it. */
-static __always_inline bool incast_is_way(const struct uplink *u, __u32 ifindex)
+static __always_inline bool incast_is_ingress(const struct uplink *u, __u32 ifindex)
 {
 	__u32 i;
 
 	if (!ifindex)
 		return false;
-	for (i = 0; i < INCAST_WAYS && u->ways[i]; i++)
-		if (u->ways[i] == ifindex)
+	for (i = 0; i < INCAST_INGRESS && u->ingress[i]; i++)
+		if (u->ingress[i] == ifindex)
 			return true;
 	return false;
 }
 
 /* Records whether the latest segment of the sender came through the uplink: only then is the flow
  * shaped. */
-static __always_inline void incast_note_way(struct flow *f, bool is_way)
+static __always_inline void incast_note_ingress(struct flow *f, bool by_uplink)
 {
-	if (is_way)
+	if (by_uplink)
 		f->incast.bits &= ~INCAST_BESIDE;
 	else
 		f->incast.bits |= INCAST_BESIDE;
@@ -121,10 +121,10 @@ static __always_inline __u32 incast_port_share(const struct uplink *u,
 	return incast_credit(u) / incast_ports(u, port);
 }
 
-/* Does this port have more outstanding than an equal share among all active ports? */
+/* Does this port have more outstanding than an equal share among all ports that receive data? */
 static __always_inline bool incast_has_much(const struct uplink *u, const struct incast_port *port)
 {
-	__u32 ports = u->active > u->active_now ? u->active : u->active_now;
+	__u32 ports = u->receiving > u->receiving_now ? u->receiving : u->receiving_now;
 
 	return port->own.outstanding > (__s64)(incast_credit(u) / (ports ? ports : 1));
 }
@@ -233,8 +233,8 @@ static __always_inline void incast_advance_time(struct uplink *u, struct incast_
 	slot = u->census_ns;
 	if (since_ns(now, slot) >= INCAST_CENSUS_NS &&
 	    __sync_bool_compare_and_swap(&u->census_ns, slot, now)) {
-		u->active = u->active_now;
-		u->active_now = 0;
+		u->receiving = u->receiving_now;
+		u->receiving_now = 0;
 		u->wanting = u->wanting_now;
 		u->wanting_now = 0;
 		u->census++;

@@ -16,10 +16,10 @@ static __always_inline void incast_leave_queue(struct flow *f, struct uplink *u,
 		__sync_fetch_and_sub(&u->all.queued, 1);
 		__sync_fetch_and_sub(&port->own.queued, 1);
 	}
-	if (i->waiting == INCAST_SHUT)
-		__sync_fetch_and_sub(&port->shut, 1);
-	if (i->waiting == INCAST_IDLE)
-		__sync_fetch_and_sub(&port->idle, 1);
+	if (i->waiting == INCAST_FINISHED_ANSWERER)
+		__sync_fetch_and_sub(&port->finished_answerers, 1);
+	if (i->waiting == INCAST_FINISHED_OTHER)
+		__sync_fetch_and_sub(&port->finished_others, 1);
 	i->waiting = INCAST_NOT_WAITING;
 }
 
@@ -74,8 +74,8 @@ static __always_inline bool incast_can_reopen(const struct uplink *u,
 
 /* Opens the window of a flow whose sender has finished, if it may. Returns what the flow waits for
  * from now on, if it did not wait before. */
-static __always_inline enum incast_waiting incast_open_idle(struct flow *f, struct uplink *u,
-							    struct incast_port *port)
+static __always_inline enum incast_waiting incast_open_finished(struct flow *f, struct uplink *u,
+								struct incast_port *port)
 {
 	struct incast *i = &f->incast;
 	bool answers = i->bits & INCAST_ANSWERS && !(i->bits & INCAST_SPEAKS);
@@ -85,11 +85,11 @@ static __always_inline enum incast_waiting incast_open_idle(struct flow *f, stru
 	} else if (incast_can_reopen(u, port, answers)) {
 		incast_give(f, u, port, incast_least(f, u, port));
 	} else if (!i->waiting) {
-		i->waiting = answers ? INCAST_SHUT : INCAST_IDLE;
+		i->waiting = answers ? INCAST_FINISHED_ANSWERER : INCAST_FINISHED_OTHER;
 		if (answers)
-			__sync_fetch_and_add(&port->shut, 1);
+			__sync_fetch_and_add(&port->finished_answerers, 1);
 		else
-			__sync_fetch_and_add(&port->idle, 1);
+			__sync_fetch_and_add(&port->finished_others, 1);
 		return i->waiting;
 	}
 	return INCAST_NOT_WAITING;
@@ -108,17 +108,110 @@ static __always_inline __s64 incast_spare(const struct uplink *u, const struct i
 	return silent > 0 ? left - silent : left;
 }
 
+/* Does the VM ask the sender for more: with a request, or by answering its probe? */
+static __always_inline bool incast_vm_asks(enum incast_why why)
+{
+	return why == INCAST_REQUEST || why == INCAST_PROBED;
+}
+
+/* Updates the bits that say whether the sender has finished, and whether it answers or sends
+ * unasked. */
+static __always_inline void incast_note_reason(struct incast *i, enum incast_why why)
+{
+	if (i->bits & INCAST_FINISHED) {
+		if (why == INCAST_REQUEST)
+			i->bits |= INCAST_ANSWERS;
+		if (why == INCAST_PROBED)
+			i->bits |= INCAST_SPEAKS;
+	}
+	if (incast_vm_asks(why))
+		i->bits &= ~INCAST_FINISHED;
+	if (why == INCAST_REQUEST)
+		i->bits |= INCAST_ASKED;
+}
+
+/* Grants the flow a window of `want` bytes, or what there is credit for. `open`: its window now,
+ * bytes. Returns whether it was granted more than it has. */
+static __always_inline bool incast_grant(struct flow *f, struct uplink *u, struct incast_port *port,
+					 enum incast_why why, __u32 want, __s32 open)
+{
+	__s64 spare = incast_spare(u, port), left = incast_left(u, port);
+
+	if ((__s64)want - open > left || incast_has_much(u, port))
+		incast_want(u, port);
+	if ((__s64)want - open > spare)
+		want = incast_whole(f, u, port, open + spare > 0 ? open + spare : 0);
+	/* Requests come in volleys, and their answers come at the same time: three quarters of the
+	 * share are left to the others. */
+	if (incast_vm_asks(why) && (__s64)want - open > spare)
+		left -= incast_port_share(u, port) / 4 * 3;
+	if ((__s32)want <= open)
+		return false;
+	/* The head of the queue gets its grant when any credit is left. */
+	if (left < (__s64)want - open && (why != INCAST_DEQUEUED || left <= 0))
+		return false;
+	incast_give(f, u, port, want);
+	return true;
+}
+
+/* A flow with a closed window gets nothing: it waits in the grant queue. */
+static __always_inline enum incast_waiting incast_enqueue(struct flow *f, struct uplink *u,
+							  struct incast_port *port)
+{
+	incast_leave_queue(f, u, port);
+	f->incast.waiting = INCAST_QUEUED;
+	__sync_fetch_and_add(&u->all.queued, 1);
+	__sync_fetch_and_add(&port->own.queued, 1);
+	incast_want(u, port);
+	return INCAST_QUEUED;
+}
+
+/* Opens the window of a flow whose sender has not finished. `want`: bytes that it asks for;
+ * `least`: the minimum window. Returns as incast_open(). */
+static __always_inline enum incast_waiting incast_open_live(struct flow *f, struct uplink *u,
+							    struct incast_port *port,
+							    enum incast_why why, __u32 want,
+							    __u32 least)
+{
+	struct incast *i = &f->incast;
+	__s32 open = incast_window(f);
+	bool is_open = open >= (__s32)incast_mss(f);
+
+	/* Rounding may have opened the window. */
+	if (is_open)
+		incast_leave_queue(f, u, port);
+	if ((__s32)want <= open)
+		return INCAST_NOT_WAITING;
+	/* The sender has waited for a timeout: a window that stayed closed for so long was a
+	 * mistake. */
+	if (why == INCAST_PROBED && (__s32)least > open) {
+		incast_give(f, u, port, least);
+		return INCAST_NOT_WAITING;
+	}
+	/* With a small share the window opens only after the sender has used all of it: the sender
+	 * then sends the next grant as one train. */
+	if (is_open && incast_share(u, port) < INCAST_SLIDES * incast_mss(f))
+		return INCAST_NOT_WAITING;
+	/* Data do not open a closed window: their ACK may be the VM's, and late. */
+	if (why == INCAST_DEQUEUED || (port->own.queued <= 0 && (incast_vm_asks(why) || is_open))) {
+		if (incast_grant(f, u, port, why, want, open))
+			return INCAST_NOT_WAITING;
+	}
+	if (is_open || i->waiting == INCAST_QUEUED)
+		return INCAST_NOT_WAITING;
+	/* A new flow's first window is enough to show that there is an answer. */
+	if (incast_vm_asks(why) && open >= (__s32)(INCAST_SMALLEST / 2) && !(i->bits & INCAST_WIDE))
+		return INCAST_NOT_WAITING;
+	return incast_enqueue(f, u, port);
+}
+
 /* An ACK is about to go to the sender: opens its window further, if it may. Returns what the flow
- * waits for from now on, if that is new: QUEUED, SHUT or IDLE. */
+ * waits for from now on, if that is new: the grant queue, or the queue of finished flows. */
 static __always_inline enum incast_waiting incast_open(struct flow *f, struct uplink *u,
 						       struct incast_port *port,
 						       enum incast_why why, __u64 now)
 {
-	struct incast *i = &f->incast;
-	__u32 few = incast_least(f, u, port), want = incast_whole(f, u, port, i->window);
-	bool asked = why == INCAST_REQUEST || why == INCAST_PROBED;
-	__s32 open, mss = incast_mss(f);
-	__s64 left, spare;
+	__u32 least = incast_least(f, u, port), want = incast_whole(f, u, port, f->incast.window);
 
 	if (!incast_shapes(f, u)) {
 		if (flow_is_shaped(f))
@@ -131,67 +224,16 @@ static __always_inline enum incast_waiting incast_open(struct flow *f, struct up
 	if (why == INCAST_NO_REASON)
 		return INCAST_NOT_WAITING;
 	incast_note_rounding(f, u, port);
-	if (why == INCAST_REQUEST && i->bits & INCAST_FINISHED)
-		i->bits |= INCAST_ANSWERS;
-	if (why == INCAST_PROBED && i->bits & INCAST_FINISHED)
-		i->bits |= INCAST_SPEAKS;
-	if (asked)
-		i->bits &= ~INCAST_FINISHED;
-	if (why == INCAST_REQUEST)
-		i->bits |= INCAST_ASKED;
-	if (why == INCAST_DATA && i->bits & INCAST_FINISHED)
-		return incast_open_idle(f, u, port);
+	incast_note_reason(&f->incast, why);
+	if (why == INCAST_DATA && f->incast.bits & INCAST_FINISHED)
+		return incast_open_finished(f, u, port);
 	incast_touch(f, u, port);
-	open = incast_window(f);
-	/* Rounding may have opened the window. */
-	if (open >= mss)
-		incast_leave_queue(f, u, port);
-	if ((__s32)want <= open)
-		return INCAST_NOT_WAITING;
-	/* The sender has waited for a timeout: a window that stayed closed for so long was a
-	 * mistake. */
-	if (why == INCAST_PROBED && (__s32)few > open) {
-		incast_give(f, u, port, few);
-		return INCAST_NOT_WAITING;
-	}
-	/* With many flows a window closes before it opens again: only a closed window tells what
-	 * its sender does with it, and the sender sends a train. Data do not open a closed window:
-	 * their ACK may be the VM's, and late. */
-	if (open >= mss && incast_share(u, port) < INCAST_SLIDES * incast_mss(f))
-		return INCAST_NOT_WAITING;
-	if (why == INCAST_DEQUEUED || (port->own.queued <= 0 && (asked || open >= mss))) {
-		spare = incast_spare(u, port);
-		left = incast_left(u, port);
-		if ((__s64)want - open > left || incast_has_much(u, port))
-			incast_want(u, port);
-		if ((__s64)want - open > spare)
-			want = incast_whole(f, u, port, open + spare > 0 ? open + spare : 0);
-		/* Requests come in volleys, and their answers come at the same time. */
-		if (asked && (__s64)want - open > spare)
-			left -= incast_port_share(u, port) / 4 * 3;
-		/* The head of the queue gets its grant when any credit is left. */
-		if ((__s32)want > open &&
-		    (left >= (__s64)want - open || (why == INCAST_DEQUEUED && left > 0))) {
-			incast_give(f, u, port, want);
-			return INCAST_NOT_WAITING;
-		}
-	}
-	if (open >= mss || i->waiting == INCAST_QUEUED)
-		return INCAST_NOT_WAITING;
-	/* A new flow's first window is enough to show that there is an answer. */
-	if (asked && open >= (__s32)(INCAST_SMALLEST / 2) && !(i->bits & INCAST_WIDE))
-		return INCAST_NOT_WAITING;
-	incast_leave_queue(f, u, port);
-	i->waiting = INCAST_QUEUED;
-	__sync_fetch_and_add(&u->all.queued, 1);
-	__sync_fetch_and_add(&port->own.queued, 1);
-	incast_want(u, port);
-	return INCAST_QUEUED;
+	return incast_open_live(f, u, port, why, want, least);
 }
 
 static __always_inline bool incast_somebody_waits(const struct incast_port *port)
 {
-	return port->own.queued > 0 || port->shut > 0 || port->idle > 0;
+	return port->own.queued > 0 || port->finished_answerers > 0 || port->finished_others > 0;
 }
 
 /* Which queue of this port is served next, if there is credit for its head? Called before a flow is
@@ -202,16 +244,16 @@ static __always_inline enum incast_waiting incast_next(struct uplink *u, struct 
 {
 	if (!incast_is_on(u))
 		return port->own.queued > 0	   ? INCAST_QUEUED :
-		       incast_somebody_waits(port) ? INCAST_SHUT :
+		       incast_somebody_waits(port) ? INCAST_FINISHED_ANSWERER :
 						     INCAST_NOT_WAITING;
 	incast_advance_time(u, port, now);
 	if (port->own.queued > 0) {
 		incast_want(u, port);
 		return incast_left(u, port) > 0 ? INCAST_QUEUED : INCAST_NOT_WAITING;
 	}
-	if ((port->shut > 0 && incast_can_reopen(u, port, true)) ||
-	    (port->idle > 0 && incast_can_reopen(u, port, false)))
-		return INCAST_SHUT;
+	if ((port->finished_answerers > 0 && incast_can_reopen(u, port, true)) ||
+	    (port->finished_others > 0 && incast_can_reopen(u, port, false)))
+		return INCAST_FINISHED_ANSWERER;
 	return INCAST_NOT_WAITING;
 }
 
@@ -233,23 +275,22 @@ static __always_inline void incast_show(struct flow *f, const struct hold *h,
 	ack->tsval = f->vm_tsval;
 	ack->tsecr = i->ts_recent;
 	ack->sack = 0;
-	flow_fill_way(f, ack);
+	flow_fill_route(f, ack);
 }
 
-/* Offers a grant to a flow that waits for `waits`. With SERVED_ACK its sender must be sent `ack`.
- * `h`: its hold, or null. */
-static __always_inline enum incast_served
-incast_serve(struct flow *f, const struct hold *h, struct uplink *u, enum incast_waiting waits,
-	     struct port_state *state, const struct policy *p, __u64 now, struct ack_fields *ack)
+/* Offers a grant to a flow that waits for `waits`. After SERVED_ACK its sender must be shown the
+ * window (incast_show()). */
+static __always_inline enum incast_served incast_serve(struct flow *f, struct uplink *u,
+						       enum incast_waiting waits,
+						       struct incast_port *port, __u64 now)
 {
-	struct incast_port *port = &state->incast;
 	struct incast *i = &f->incast;
 
 	if (!i->waiting || (i->waiting == INCAST_QUEUED) != (waits == INCAST_QUEUED))
 		return SERVED_GONE;
 	if (waits != INCAST_QUEUED && incast_shapes(f, u)) {
 		incast_advance_time(u, port, now);
-		incast_open_idle(f, u, port);
+		incast_open_finished(f, u, port);
 	} else {
 		incast_open(f, u, port, INCAST_DEQUEUED, now);
 	}
@@ -258,7 +299,6 @@ incast_serve(struct flow *f, const struct hold *h, struct uplink *u, enum incast
 	if (flow_is_bypassed(f) || f->mode == FLOW_RESET)
 		return SERVED_GONE;
 	port->grants++;
-	incast_show(f, h, state, p, now, ack);
 	return SERVED_ACK;
 }
 

@@ -179,7 +179,7 @@ static __always_inline void incast_received(struct flow *f, struct uplink *u,
 		return;
 	incast_advance_time(u, port, now);
 	/* A forged segment counts only if the VM would accept it. */
-	if (fresh <= 0 || !flow_is_valid(f, s) ||
+	if (fresh <= 0 || !flow_accepts_segment(f, s) ||
 	    seq_gt(end, seq_max(f->right_edge, seq_max(f->adv_edge, i->edge))))
 		return;
 	if (s->bits & SEG_TIMESTAMPS)
@@ -189,7 +189,7 @@ static __always_inline void incast_received(struct flow *f, struct uplink *u,
 	if (i->census != (__u8)u->census) {
 		i->census = u->census;
 		if (!__sync_fetch_and_add(&port->counted, 1))
-			__sync_fetch_and_add(&u->active_now, 1);
+			__sync_fetch_and_add(&u->receiving_now, 1);
 	}
 	i->bits &= ~INCAST_ASKED;
 	incast_touch(f, u, port);

@@ -74,8 +74,8 @@ static __always_inline bool flow_vm_is_silent(const struct flow *f, const struct
 	return stamps > 0 && ((__u64)stamps << 20) > p->silence_ms * NSEC_PER_MSEC;
 }
 
-/* 16-bit hash of a key. A caller that has locked a record compares it with flow.tag. */
-static __always_inline __u16 flow_tag(const struct flow_key *key)
+/* 16-bit hash of a key. A caller that has locked a record compares it with flow.key_hash. */
+static __always_inline __u16 flow_key_hash(const struct flow_key *key)
 {
 	const __u16 *from = (const void *)&key->sender_addr[12],
 		    *to = (const void *)&key->vm_addr[12];
@@ -86,7 +86,7 @@ static __always_inline __u16 flow_tag(const struct flow_key *key)
 
 /* Fills in next hop, traffic class and flow label for a packet that the host sends for the VM, as
  * in the VM's own packets. */
-static __always_inline void flow_fill_way(const struct flow *f, struct ack_fields *ack)
+static __always_inline void flow_fill_route(const struct flow *f, struct ack_fields *ack)
 {
 	ack->traffic = f->traffic;
 	copy_mac(ack->next_hop, f->next_hop);

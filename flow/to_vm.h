@@ -16,7 +16,7 @@
 #include "state.h"
 
 /* Would the VM accept this in-order segment, given room in its window? */
-static __always_inline bool flow_is_valid(const struct flow *f, const struct segment *s)
+static __always_inline bool flow_accepts_segment(const struct flow *f, const struct segment *s)
 {
 	if (seq_gt(s->ack, f->snd_nxt) || seq_lt(s->ack, f->snd_una))
 		return false;
@@ -31,7 +31,7 @@ static __always_inline bool flow_is_valid(const struct flow *f, const struct seg
 
 /* Would the VM refuse the segment whatever it carries? Its SEQ is beyond the right edge that the
  * sender was shown, or its ACK is beyond SND.NXT or too old (RFC 5961, section 5.2). */
-static __always_inline bool flow_is_refused(const struct flow *f, const struct segment *s)
+static __always_inline bool flow_refuses_segment(const struct flow *f, const struct segment *s)
 {
 	struct seq edge = f->flags & FLOW_F_SCALE_KNOWN ? seq_max(f->right_edge, f->adv_edge) :
 							  seq_add(f->vm_seq, FLOW_MAX_WINDOW);
@@ -40,10 +40,10 @@ static __always_inline bool flow_is_refused(const struct flow *f, const struct s
 	       seq_diff(f->snd_una, s->ack) > (__s32)FLOW_MAX_WINDOW;
 }
 
-static __always_inline bool flow_acceptable(const struct flow *f, const struct segment *s,
-					    struct seq end)
+static __always_inline bool flow_accepts_within_window(const struct flow *f,
+						       const struct segment *s, struct seq end)
 {
-	return seq_le(end, f->right_edge) && flow_is_valid(f, s);
+	return seq_le(end, f->right_edge) && flow_accepts_segment(f, s);
 }
 
 /* Does a segment beyond a hole end beyond the VM's own window? Its sender was shown more. No stack
@@ -91,7 +91,7 @@ flow_answer_reset(const struct flow *f, const struct segment *s, struct outcome 
 		return TO_VM_PASS;
 	out->ack.seq = s->ack;
 	out->ack.ack = seq_add(s->seq, s->len);
-	flow_fill_way(f, &out->ack);
+	flow_fill_route(f, &out->ack);
 	return TO_VM_RESET;
 }
 
@@ -106,19 +106,19 @@ static __always_inline void flow_fill_ack(struct flow *f, const struct hold *h,
 	/* The VM's last TSval: with a later one PAWS would drop the VM's next segment. */
 	out->ack.tsval = f->vm_tsval;
 	out->ack.tsecr = s->tsval;
-	flow_fill_way(f, &out->ack);
+	flow_fill_route(f, &out->ack);
 	out->ack.sack = h && h->range_count && f->flags & FLOW_F_SACK ? f->hold : 0;
 }
 
 /* A pure ACK of the VM's data, with nothing else to decide. May be called, and noted, without the
- * lock: snd_una may step back for a moment, and an older value only makes flow_acceptable() more
- * lenient. */
+ * lock: snd_una may step back for a moment, and an older value only makes
+ * flow_accepts_within_window() more lenient. */
 static __always_inline bool flow_is_plain_ack(const struct flow *f, const struct segment *s)
 {
 	return s->len == 0 && (s->tcp_flags & ~(TCP_PSH | TCP_ECE)) == TCP_ACK &&
 	       !(s->bits & SEG_FOREIGN) && f->mode != FLOW_RESET && f->mode != FLOW_HOLDING &&
 	       !(f->flags & FLOW_F_FIN_SENDER) && seq_ge(s->seq, f->next_seq) &&
-	       !flow_is_refused(f, s);
+	       !flow_refuses_segment(f, s);
 }
 
 static __always_inline void flow_note_ack(struct flow *f, const struct segment *s)
@@ -141,8 +141,9 @@ static __always_inline bool flow_continues_passive(const struct flow *f, const s
 	return f->mode == FLOW_PASSIVE && s->len && (s->tcp_flags & touched) == TCP_ACK &&
 	       !(s->bits & (SEG_FOREIGN | SEG_CE)) && seq_eq(s->seq, f->high_seq) &&
 	       seq_le(f->next_seq, f->vm_seq) && seq_gt(f->high_seq, f->vm_seq) && f->sample &&
-	       flow_acceptable(f, s, end) && s->unit_len <= f->mss && !flow_is_late(f, now) &&
-	       (p->run != PORT_ACTIVE || flow_may_be_passive(f, s, end, port, p, now));
+	       flow_accepts_within_window(f, s, end) && s->unit_len <= f->mss &&
+	       !flow_is_late(f, now) &&
+	       (p->run != PORT_ACCELERATE || flow_may_be_passive(f, s, end, port, p, now));
 }
 
 static __always_inline void flow_note_passive(struct flow *f, const struct segment *s)
@@ -165,6 +166,116 @@ static __always_inline void flow_note_data(struct flow *f, const struct segment 
 		flow_saw_late(f, out);
 }
 
+/* Notes a RST or SYN of the sender, which passes: the VM may answer it with a challenge ACK. */
+static __always_inline void flow_note_rst_or_syn(struct flow *f, const struct segment *s)
+{
+	/* SEQ is NEXT_SEQ: the ring keeps the order, so that this is the VM's RCV.NXT when it gets
+	 * the RST, and the VM accepts it (RFC 5961, section 3.2). Otherwise, or after a loss in the
+	 * guest, the VM sends a challenge ACK. */
+	if (s->tcp_flags & TCP_RST && seq_eq(s->seq, f->next_seq))
+		flow_closed(f);
+	f->flags |= FLOW_F_CHALLENGE_DUE;
+}
+
+/* Notes a FIN of the sender that the VM has not received yet, with SEQ `end` - 1. The VM ignores a
+ * FIN beyond its window, and keeps one behind a hole. */
+static __always_inline void flow_note_fin(struct flow *f, const struct segment *s, struct seq end,
+					  bool is_beyond, struct outcome *out)
+{
+	if (seq_le(end, seq_add(f->right_edge, 1)))
+		f->flags |= is_beyond ? 0 : FLOW_F_FIN_SENDER;
+	else if (s->len && f->early_bytes && seq_gt(f->adv_edge, f->right_edge))
+		out->events |= EVENT_EARLY_FIN;
+}
+
+/* Passes a segment without data or FIN: a pure ACK, or below NEXT_SEQ a keep-alive or window probe,
+ * which the VM must answer. */
+static __always_inline enum to_vm_verdict flow_pass_empty(struct flow *f, const struct segment *s,
+							  struct outcome *out)
+{
+	if (seq_lt(s->seq, f->next_seq)) {
+		flow_note_timestamp(f, s);
+		f->flags |= FLOW_F_REPLY_DUE;
+	}
+	if (flow_is_finished(f))
+		out->events |= EVENT_CLOSED;
+	return TO_VM_PASS;
+}
+
+/* Is there nothing in this segment that the VM itself must process, besides its data? */
+static __always_inline bool flow_is_plain_data(const struct segment *s)
+{
+	return !(s->tcp_flags & (TCP_FIN | TCP_URG)) && !(s->bits & (SEG_FOREIGN | SEG_CE));
+}
+
+/* Answers a segment with nothing new for the VM: its bytes are below NEXT_SEQ, or (`is_beyond`)
+ * beyond a hole and the VM's own window. The VM has been handed bytes between VM_SEQ and NEXT_SEQ,
+ * and would answer a second copy with an ACK below NEXT_SEQ, so the host answers. The VM answers if
+ * it must process more than the data, or is silent. */
+static __always_inline enum to_vm_verdict
+flow_answer_old_data(struct flow *f, const struct hold *h, const struct segment *s, struct seq end,
+		     bool is_beyond, const struct port_state *port, const struct policy *p,
+		     __u64 now, struct outcome *out)
+{
+	f->ramp = 0;
+	if (seq_gt(end, f->vm_seq) && (is_beyond || flow_is_plain_data(s)) &&
+	    !flow_vm_is_silent(f, p, now)) {
+		flow_fill_ack(f, h, s, port, p, out);
+		f->reacked++;
+		return TO_VM_REACK;
+	}
+	flow_note_timestamp(f, s);
+	f->flags |= FLOW_F_REPLY_DUE;
+	return TO_VM_PASS;
+}
+
+/* Event for a flow that goes to FLOW_UNEXPECTED_SEQ because of this segment; 0: none is counted. */
+static __always_inline __u32 flow_offline_event(const struct flow *f, const struct segment *s)
+{
+	if (s->bits & SEG_CE)
+		return EVENT_OFFLINE_CE;
+	return seq_eq(s->seq, f->high_seq) ? 0 : EVENT_OFFLINE_SEQ;
+}
+
+/* Mode of a flow after a segment with new data that was not copied. `is_next`: the segment
+ * continues what the VM was handed, and the VM will accept it. In bypass the VM's own TCP does the
+ * work. */
+static __always_inline void flow_mode_by_data(struct flow *f, const struct segment *s,
+					      struct seq end, bool is_next,
+					      const struct port_state *port, const struct policy *p,
+					      __u64 now, struct outcome *out)
+{
+	if (flow_is_bypassed(f))
+		return;
+	if (!is_next || !flow_is_plain_data(s)) {
+		flow_offline(f, FLOW_UNEXPECTED_SEQ, flow_offline_event(f, s), out);
+	} else if (p->run != PORT_ACCELERATE || flow_may_be_passive(f, s, end, port, p, now)) {
+		if (f->mode == FLOW_ACTIVE)
+			f->mode = FLOW_PASSIVE;
+		out->events |= EVENT_PASSIVE;
+	} else if (f->mode == FLOW_ACTIVE) {
+		/* There is no memory for a copy. */
+		flow_offline(f, FLOW_NO_BUF, EVENT_OFFLINE_NO_BUF, out);
+	}
+}
+
+/* Passes a segment with new data that was not copied, and sets the flow's mode. */
+static __always_inline enum to_vm_verdict flow_pass_data(struct flow *f, const struct segment *s,
+							 struct seq end,
+							 const struct port_state *port,
+							 const struct policy *p, __u64 now,
+							 struct outcome *out)
+{
+	bool is_next = seq_eq(s->seq, f->high_seq) && flow_accepts_within_window(f, s, end);
+
+	flow_note_data(f, s, now, out);
+	if (!is_next)
+		flow_note_timestamp(f, s);
+	flow_mode_by_data(f, s, end, is_next, port, p, now, out);
+	flow_passed(f, end, now);
+	return TO_VM_PASS;
+}
+
 /*
  * Decides about a segment to the VM that is not kept. `h`: the flow's hold, or null (see
  * hold_to_vm()); `now`: CLOCK_MONOTONIC, ns. Returns TO_VM_PASS, or TO_VM_REACK or TO_VM_RESET with
@@ -177,28 +288,19 @@ flow_to_vm(struct flow *f, const struct hold *h, const struct segment *s,
 	__u8 flags = s->tcp_flags;
 	struct seq end = seq_add(s->seq, s->len + !!(flags & TCP_FIN));
 	/* Entirely below RCV.NXT: the VM drops it, and answers. */
-	bool is_old = seq_lt(end, f->vm_seq), is_beyond, clean;
+	bool is_old = seq_lt(end, f->vm_seq), is_beyond;
 
 	out->events = 0;
 	if (f->mode == FLOW_RESET)
 		return flow_answer_reset(f, s, out);
 	flow_touch(f, now);
-	if (flags & TCP_RST) {
-		/* SEQ is NEXT_SEQ: the ring keeps the order, so that this is the VM's RCV.NXT when
-		 * it gets the RST, and the VM accepts it (RFC 5961, section 3.2). Otherwise, or
-		 * after a loss in the guest, the VM sends a challenge ACK. */
-		if (seq_eq(s->seq, f->next_seq))
-			flow_closed(f);
-		f->flags |= FLOW_F_CHALLENGE_DUE;
-		return TO_VM_PASS;
-	}
-	if (flags & TCP_SYN) {
-		f->flags |= FLOW_F_CHALLENGE_DUE;
+	if (flags & (TCP_RST | TCP_SYN)) {
+		flow_note_rst_or_syn(f, s);
 		return TO_VM_PASS;
 	}
 	if (!(flags & TCP_ACK))
 		return TO_VM_PASS;
-	if (flow_is_refused(f, s)) {
+	if (flow_refuses_segment(f, s)) {
 		f->flags |= seq_gt(s->ack, f->snd_nxt) ? FLOW_F_CHALLENGE_DUE : FLOW_F_REPLY_DUE;
 		return TO_VM_PASS;
 	}
@@ -206,63 +308,13 @@ flow_to_vm(struct flow *f, const struct hold *h, const struct segment *s,
 		flow_bypass(f, FLOW_F_FOREIGN, out);
 	flow_note_ack(f, s);
 	is_beyond = h && !(s->bits & SEG_FOREIGN) && flow_is_beyond_vm(f, s, end);
-	/* The VM ignores a FIN beyond its window, and keeps one behind a hole. */
-	if (flags & TCP_FIN && !is_old) {
-		if (seq_le(end, seq_add(f->right_edge, 1)))
-			f->flags |= is_beyond ? 0 : FLOW_F_FIN_SENDER;
-		else if (s->len && f->early_bytes && seq_gt(f->adv_edge, f->right_edge))
-			out->events |= EVENT_EARLY_FIN;
-	}
-	if (seq_eq(s->seq, end)) {
-		/* A pure ACK, or below NEXT_SEQ a keep-alive or window probe,
-		 * which the VM must answer. */
-		if (seq_lt(s->seq, f->next_seq)) {
-			flow_note_timestamp(f, s);
-			f->flags |= FLOW_F_REPLY_DUE;
-		}
-		if (flow_is_finished(f))
-			out->events |= EVENT_CLOSED;
-		return TO_VM_PASS;
-	}
-
-	clean = !(flags & (TCP_FIN | TCP_URG)) && !(s->bits & (SEG_FOREIGN | SEG_CE));
-	if (seq_le(end, f->next_seq) || is_beyond) {
-		f->ramp = 0;
-		if (seq_gt(end, f->vm_seq) && (clean || is_beyond) &&
-		    !flow_vm_is_silent(f, p, now)) {
-			/* The VM has been handed these bytes, and would answer a second copy with
-			 * an ACK below NEXT_SEQ. Or they are beyond a hole and its window. */
-			flow_fill_ack(f, h, s, port, p, out);
-			f->reacked++;
-			return TO_VM_REACK;
-		}
-		flow_note_timestamp(f, s);
-		f->flags |= FLOW_F_REPLY_DUE;
-		return TO_VM_PASS;
-	}
-
-	flow_note_data(f, s, now, out);
-	if (!seq_eq(s->seq, f->high_seq) || !flow_acceptable(f, s, end))
-		flow_note_timestamp(f, s);
-	/* In bypass the VM's own TCP does the work. */
-	if (!flow_is_bypassed(f)) {
-		if (!clean || !seq_eq(s->seq, f->high_seq) || !flow_acceptable(f, s, end)) {
-			flow_offline(f, FLOW_UNEXPECTED_SEQ,
-				     s->bits & SEG_CE		  ? EVENT_OFFLINE_CE :
-				     !seq_eq(s->seq, f->high_seq) ? EVENT_OFFLINE_SEQ :
-								    0,
-				     out);
-		} else if (p->run != PORT_ACTIVE || flow_may_be_passive(f, s, end, port, p, now)) {
-			if (f->mode == FLOW_ACTIVE)
-				f->mode = FLOW_PASSIVE;
-			out->events |= EVENT_PASSIVE;
-		} else if (f->mode == FLOW_ACTIVE) {
-			/* There is no memory for a copy. */
-			flow_offline(f, FLOW_NO_BUF, EVENT_OFFLINE_NO_BUF, out);
-		}
-	}
-	flow_passed(f, end, now);
-	return TO_VM_PASS;
+	if (flags & TCP_FIN && !is_old)
+		flow_note_fin(f, s, end, is_beyond, out);
+	if (seq_eq(s->seq, end))
+		return flow_pass_empty(f, s, out);
+	if (seq_le(end, f->next_seq) || is_beyond)
+		return flow_answer_old_data(f, h, s, end, is_beyond, port, p, now, out);
+	return flow_pass_data(f, s, end, port, p, now, out);
 }
 
 #endif

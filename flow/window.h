@@ -12,7 +12,7 @@
  * plus the raw window, which is never beyond the true one, and the window field shrinks by the
  * bytes that the host acknowledged early. This is safe whatever the true scale: raw - x units is at
  * most raw units - x bytes. Since the sender is shown less than the VM would show it, the host
- * acknowledges early within a part of the raw window only (flow_shows_enough()).
+ * acknowledges early within a part of the raw window only (flow_may_acknowledge_up_to()).
  */
 #ifndef VSNOOP_FLOW_WINDOW_H
 #define VSNOOP_FLOW_WINDOW_H
@@ -30,7 +30,7 @@ static __always_inline bool flow_is_shaped(const struct flow *f)
 }
 
 /* May the host acknowledge up to `end` without showing much less window than the VM? */
-static __always_inline bool flow_shows_enough(const struct flow *f, struct seq end)
+static __always_inline bool flow_may_acknowledge_up_to(const struct flow *f, struct seq end)
 {
 	return f->flags & FLOW_F_SCALE_KNOWN ||
 	       (__s64)seq_diff(end, f->vm_seq) * FLOW_UNSCALED_PART <=
@@ -79,7 +79,7 @@ static __always_inline struct seq flow_allowed_edge(const struct flow *f, const 
 		held = seq_min(held, seq_add(edge, p->ahead));
 	if (f->mode == FLOW_HOLDING)
 		edge = seq_min(edge, room);
-	if (p->run == PORT_ACTIVE)
+	if (p->run == PORT_ACCELERATE)
 		edge = seq_max(edge, held);
 	return seq_max(edge, f->adv_edge);
 }

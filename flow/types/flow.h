@@ -81,7 +81,7 @@ struct flow {
 	/* Seldom written. */
 	__u64 last_ns; /* last packet that was decided about under the lock; see flow_touch() */
 	__u16 offline; /* how often the flow left ACTIVE, up to 65535 */
-	__u16 tag; /* hash of the key, see flow_tag(): detects a reused record */
+	__u16 key_hash; /* hash of the key, see flow_key_hash(): detects a reused record */
 	__u16 mss; /* largest segment payload seen, bytes */
 	__u16 flags; /* FLOW_F_* */
 	__u8 mode; /* enum flow_mode */

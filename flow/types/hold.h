@@ -10,7 +10,7 @@
  *
  * The stream of a flow that is held, SEQ rising from left to right, over its chain:
  *
- *    front        vm_seq        released         tail       ranges[2..3]      ranges[0..1]
+ *    front        vm_seq        handed           tail       ranges[2..3]      ranges[0..1]
  *      |             |             |              |          |         |       |          |
  *      +-------------+-------------+--------------+          +---------+       +----------+
  *      | the VM has  | handed to   | waits for    |   hole   | a range | hole  | latest   |
@@ -26,7 +26,7 @@
  *   front      SEQ of the chain's first byte, and its chunk: advances by whole chunks
  *   first      copies begin here if it is above vm_seq: the VM answers for the bytes before it
  *   sure       the ring has taken all bytes below; it may have refused those up to high_seq
- *   high_seq   `released`, as far as the hooks have read it
+ *   high_seq   `handed`, as far as the hooks have read it
  *   tail       NEXT_SEQ of the record; a FIN that is held follows it (HOLD_FIN)
  *
  * The chain has chunks for holes, too: the byte with SEQ s lies (s - SEQ of `front`) / HOLD_CHUNK
@@ -91,7 +91,7 @@ struct hold {
 	__u16 mss; /* as in the record */
 	__u16 flags; /* HOLD_* */
 	__u8 next_hop[6]; /* as in the record: source address of frames for the VM */
-	__u16 tag_proto; /* of the outer VLAN tag, network byte order; 0: not seen yet */
+	__u16 vlan_proto; /* of the outer VLAN tag, network byte order; 0: not seen yet */
 	__u16 unanswered; /* bytes / 16 kept since the last early ACK */
 	__u32 marked; /* held segments with a CE mark, which the VM must echo (RFC 3168) */
 	struct seq sure; /* the ring has taken all bytes below */
@@ -103,10 +103,10 @@ struct hold {
 	__u32 rung; /* the engine was woken for this hold, and has not looked yet */
 
 	/* Engine. */
-	__u64 released_ns; /* time of the last hand-over to a VM with no backlog */
-	struct seq released; /* handed to the VM up to here, including a FIN */
-	__u32 released_tsval; /* the TSval of its latest frame */
-	__u32 releases; /* frames handed to the VM for the first time */
+	__u64 handed_ns; /* time of the last hand-over to a VM with no backlog */
+	struct seq handed; /* handed to the VM up to here, including a FIN */
+	__u32 handed_tsval; /* the TSval of its latest frame */
+	__u32 handovers; /* frames handed to the VM for the first time */
 	__u32 resends; /* frames handed to it again */
 	__u64 resent_bytes; /* payload of the resent frames */
 	__u32 probes; /* keep-alive probes (RFC 9293, section 3.8.4) */
@@ -142,7 +142,7 @@ struct hold_slab {
 	struct hold holds[SLAB_HOLDS]; /* one for each flow */
 	/* A bit for each hold with copies that the VM may have to acknowledge. The hooks set it,
 	 * the engine clears it. */
-	__u32 active;
+	__u32 busy;
 	__u32 zero;
 };
 

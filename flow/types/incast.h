@@ -31,8 +31,8 @@
 enum incast_waiting {
 	INCAST_NOT_WAITING = 0, /* its window is open, or it is not shaped */
 	INCAST_QUEUED = 1, /* for credit, with a closed window: in the grant queue */
-	INCAST_SHUT = 2, /* finished when its window closed; it only ever answers */
-	INCAST_IDLE = 3, /* finished when its window closed; it may send unasked */
+	INCAST_FINISHED_ANSWERER = 2, /* finished when its window closed; it only ever answers */
+	INCAST_FINISHED_OTHER = 3, /* finished when its window closed; it may send unasked */
 };
 
 /* Result of offering a grant to the flows of a port. */
@@ -93,8 +93,8 @@ struct incast_port {
 	__u32 counted; /* the same so far in the present census */
 	__u32 census; /* the uplink's, when `flows` was set */
 	__u32 wanted; /* the latest census in which the port wanted more than there was */
-	__s32 shut; /* flows in INCAST_SHUT */
-	__s32 idle; /* flows in INCAST_IDLE */
+	__s32 finished_answerers; /* flows in INCAST_FINISHED_ANSWERER */
+	__s32 finished_others; /* flows in INCAST_FINISHED_OTHER */
 	__u32 grants; /* grants to waiting flows */
 	__u32 wanted_before; /* the census before `wanted` in which it did */
 };

@@ -10,7 +10,7 @@
 /* What the hooks do to packets of a port. */
 enum port_run {
 	PORT_OBSERVE = 0, /* measure only; no packet is changed */
-	PORT_ACTIVE = 1, /* early ACKs are sent */
+	PORT_ACCELERATE = 1, /* early ACKs are sent; "active" in JSON */
 	PORT_PAUSED = 2, /* no new early ACKs; those given out are honoured */
 };
 

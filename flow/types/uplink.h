@@ -8,7 +8,7 @@
 
 #include "incast.h"
 
-#define INCAST_WAYS 64
+#define INCAST_INGRESS 64
 
 /* Rates are bytes per 2^20 ns. */
 struct uplink {
@@ -28,15 +28,15 @@ struct uplink {
 	__u32 t_ns; /* T */
 	__u32 base_rtt_ns; /* round trip with an empty queue */
 	__u32 census; /* number of the present census */
-	__u32 active; /* ports that received data during the last census */
-	__u32 active_now; /* the same, so far in the present census */
+	__u32 receiving; /* ports that received data during the last census */
+	__u32 receiving_now; /* the same, so far in the present census */
 	__u32 wanting; /* ports that wanted more than their share: last census */
 	__u32 wanting_now; /* the same, so far in the present census */
 	__u32 is_granting; /* 1: in the second half of the slot */
 
 	/* Interfaces by which packets of the uplink may enter the stack: the uplink, its master,
 	 * and what is stacked on these. Written by user space; ends with a 0. */
-	__u32 ways[INCAST_WAYS];
+	__u32 ingress[INCAST_INGRESS];
 };
 
 #endif

@@ -60,9 +60,9 @@ enum from_vm_verdict {
 #define EVENT_HOLD_FULL 0x02000 /* no memory for a segment */
 #define EVENT_ABANDONED 0x04000 /* reset: no engine is left to hand over its bytes */
 #define EVENT_OUT_OF_ORDER 0x08000 /* kept in an out-of-order range */
-/* The segment has an ACK or a window that the VM does not know. If the VM does not get the segment,
- * send it hold_news(). */
-#define EVENT_NEWS 0x10000
+/* The segment has an ACK or a window that the VM does not know. If the VM does not get the
+ * segment, send it hold_fill_sender_ack(). */
+#define EVENT_SENDER_ACK 0x10000
 /* The segment passes, but its FIN lies beyond the VM's window because the host has shown the sender
  * more: remove the FIN. Some guests accept the data up to their window, and the FIN too. */
 #define EVENT_EARLY_FIN 0x20000

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
 use vsnoop_testbed::net::Offloads;
 use vsnoop_testbed::relay::{Faults, Freeze};
-use vsnoop_testbed::stream::{Plan, Stream};
+use vsnoop_testbed::stream::{Stream, StreamPlan};
 use vsnoop_testbed::topology::{Family, Side, TopologyOptions};
 
 use crate::attached::Attached;
@@ -52,13 +52,13 @@ fn again_and_again(family: Family, offloads: Offloads, to_vm: Faults) -> Result<
     let streams = |opener: Side| -> Result<u64> {
         let mut count = 0;
         while !over.load(Ordering::Relaxed) {
-            let plan = Plan {
+            let plan = StreamPlan {
                 family,
                 opener,
                 to_vm_bytes: 3_000_000,
                 from_vm_bytes: 500_000,
                 seed: count * 2 + opener as u64,
-                ..Plan::default()
+                ..StreamPlan::default()
             };
             let outcome = Stream::run(&topology, &plan).with_context(|| attached.describe())?;
             ensure!(outcome.is_complete(), "{outcome:?}\n{}", attached.describe());

@@ -2,13 +2,14 @@
 //! again.
 
 use std::sync::atomic::AtomicU64;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
 
 use crate::{transfer, trial};
 use vsnoop_testbed::hosts::{Host, Network, Plan, inner_v4, inner_v6};
+use vsnoop_testbed::wait::wait_until;
 
 const PATIENCE: Duration = Duration::from_secs(120);
 const TAP: &str = "vsl0";
@@ -40,12 +41,8 @@ fn is_in(host: &Host, bridge: &str) -> Result<bool> {
 
 /// Waits without asking the link: a request would make it look at the tap.
 fn until_in(host: &Host, bridge: &str) -> Result<()> {
-    let since = Instant::now();
-    while !is_in(host, bridge)? {
-        ensure!(since.elapsed() < PATIENCE, "{TAP} is not in {bridge}: {}", host.words());
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    Ok(())
+    wait_until(&format!("{TAP} is in {bridge}"), PATIENCE, || is_in(host, bridge))
+        .with_context(|| host.words())
 }
 
 fn until_port(host: &Host, up: bool, reason: Option<&str>) -> Result<()> {

@@ -12,9 +12,10 @@ use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, date_tim
 
 use crate::{transfer, trial};
 use vsnoop_testbed::hosts::{Network, Plan, inner_v4};
+use vsnoop_testbed::wait::wait_until;
 
-/// A host that is refused calls several times within this time.
-const CALLS_AGAIN: Duration = Duration::from_secs(3);
+/// Until a host that is refused has called again.
+const PATIENCE: Duration = Duration::from_secs(60);
 /// The host whose certificate has expired.
 const EXPIRED: usize = 2;
 
@@ -82,10 +83,12 @@ fn expired(transport: &'static str, calls: bool) -> Result<()> {
         })?;
         // The called link reports it, too, but not for each call.
         if calls {
-            a.until("who called has called again", |_| {
-                a.words().matches("a certificate that has expired").count() > 0
-            })?;
-            std::thread::sleep(CALLS_AGAIN);
+            a.until("the call was reported", |_| a.words().contains("has expired"))?;
+            let refused_at = || anyhow::Ok(caller.peer("h0")?["since"].clone());
+            for _ in 0..2 {
+                let before = refused_at()?;
+                wait_until("it was refused again", PATIENCE, || Ok(refused_at()? != before))?;
+            }
             let words = a.words();
             let said: Vec<_> = words.lines().filter(|line| line.contains("has expired")).collect();
             ensure!(said.len() == 1 && said[0].contains("WARN"), "not one warning: {words}");

@@ -10,6 +10,10 @@ use serde_json::Value;
 
 use crate::{transfer, trial};
 use vsnoop_testbed::hosts::{Network, Outside, PORT, Plan, inner_v4, socket, start_all};
+use vsnoop_testbed::wait::wait_until;
+
+/// A step that takes longer has failed.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 pub fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
@@ -48,8 +52,10 @@ fn killed(transport: &'static str) -> Result<()> {
     let done = std::thread::scope(|scope| -> Result<()> {
         let running = scope.spawn(|| transfer::run(from, &vm[0], inner_v4(1, 0), 64 << 20, &moved));
         transfer::until_moved(&moved, 8 << 20)?;
+        let timeouts = || from.counter("TcpExt", "TCPTimeouts");
+        let before = timeouts()?;
         b.kill();
-        std::thread::sleep(Duration::from_millis(300));
+        wait_until("the VM's TCP has timed out", PATIENCE, || Ok(timeouts()? > before))?;
         b.start()?;
         running.join().map_err(|_| anyhow::anyhow!("the transfer panicked"))?
     });

@@ -1,9 +1,9 @@
 //! A peer behind a slow line takes nothing from the others, and one that is called at another of
 //! its addresses answers from there.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use crate::{transfer, trial};
 use vsnoop_testbed::hosts::{Network, Outside, PORT, Plan, inner_v4, start_all};
+use vsnoop_testbed::wait::wait_until;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -48,9 +49,9 @@ fn slow_line() -> Result<()> {
     const BOUND_BYTES: u64 = 512 << 10;
     let network = Network::up(Plan { hosts: 3, ..Plan::default() })?;
     let a = &network.hosts[0];
-    let fast = inner_v4_of(2);
+    let fast = inner_v4(2, 0);
     // Neighbours and forwarding tables are learned.
-    ensure!(a.vms[0].ping(fast, 10)?.len() == 10 && a.vms[0].ping(inner_v4_of(1), 10)?.len() == 10);
+    ensure!(a.vms[0].ping(fast, 10)?.len() == 10 && a.vms[0].ping(inner_v4(1, 0), 10)?.len() == 10);
     network.slow_down(1, "10mbit")?;
     let bind = || UdpSocket::bind("0.0.0.0:0").context("binding");
     let (socket, to) = (a.vms[0].run(bind)?, SocketAddr::new(inner_v4(1, 0), 9));
@@ -58,11 +59,9 @@ fn slow_line() -> Result<()> {
     let answered = std::thread::scope(|scope| -> Result<_> {
         let _end = EndOnDrop(&ends);
         scope.spawn(|| flood(&socket, to, &sent, &ends));
-        let since = Instant::now();
-        while sent.load(Ordering::Relaxed) < FLOODED_BYTES {
-            ensure!(since.elapsed() < PATIENCE, "the flood stands still");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        wait_until("the line is flooded", PATIENCE, || {
+            Ok(sent.load(Ordering::Relaxed) >= FLOODED_BYTES)
+        })?;
         let answered = a.vms[0].ping(fast, ECHOES)?.len();
         let standing = network.standing_bytes(1)?;
         ensure!(standing < BOUND_BYTES, "{standing} bytes stand before the slow line");
@@ -82,13 +81,6 @@ struct EndOnDrop<'a>(&'a AtomicBool);
 impl Drop for EndOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
-    }
-}
-
-fn inner_v4_of(host: usize) -> Ipv4Addr {
-    match inner_v4(host, 0) {
-        IpAddr::V4(address) => address,
-        IpAddr::V6(_) => unreachable!("an IPv4 address"),
     }
 }
 

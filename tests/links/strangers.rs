@@ -16,6 +16,7 @@ use vsnoop_link::handshake::{Hello, HelloTransport, Machine, Purpose, Versions};
 use vsnoop_link::identity::{Dialer, PeerId, PublicKey, Trust};
 use vsnoop_linkd::{credentials, key_file, tcp_handshake};
 use vsnoop_testbed::net::Netns;
+use vsnoop_testbed::wait::wait_until;
 
 use crate::{soaked, transfer, trial};
 use vsnoop_testbed::hosts::{
@@ -252,10 +253,9 @@ fn replayed() -> Result<()> {
             })
             .collect();
         let beside = (|| {
-            while challenged.load(Ordering::Relaxed) < CHALLENGED {
-                ensure!(began.elapsed() < PATIENCE, "no flood: {tls:?} {challenged:?}");
-                std::thread::sleep(Duration::from_millis(20));
-            }
+            wait_until("strangers are challenged", PATIENCE, || {
+                Ok(challenged.load(Ordering::Relaxed) >= CHALLENGED)
+            })?;
             b.start()?;
             b.until_all_up()?;
             transfer::run(&a.vms[0], &b.vms[0], inner_v4(1, 0), 8 << 20, &AtomicU64::new(0))?;

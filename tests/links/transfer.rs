@@ -3,10 +3,11 @@
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use vsnoop_testbed::net::Netns;
+use vsnoop_testbed::wait::wait_until;
 
 const PATIENCE: Duration = Duration::from_secs(120);
 const CHUNK_BYTES: usize = 64 << 10;
@@ -41,12 +42,11 @@ pub fn run(from: &Netns, to: &Netns, at: IpAddr, bytes: u64, moved: &AtomicU64) 
 
 /// Waits until `bytes` bytes have moved.
 pub fn until_moved(moved: &AtomicU64, bytes: u64) -> Result<()> {
-    let since = Instant::now();
-    while moved.load(Ordering::Relaxed) < bytes {
-        ensure!(since.elapsed() < PATIENCE / 2, "the transfer stands still");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    Ok(())
+    wait_until(
+        "the transfer has moved",
+        PATIENCE / 2,
+        || Ok(moved.load(Ordering::Relaxed) >= bytes),
+    )
 }
 
 fn both_ways(

@@ -4,7 +4,7 @@ use anyhow::{Context, ensure};
 use libtest_mimic::Trial;
 use vsnoop_testbed::net::Offloads;
 use vsnoop_testbed::relay::Faults;
-use vsnoop_testbed::stream::{Plan, SocketOptions, Stream};
+use vsnoop_testbed::stream::{SocketOptions, Stream, StreamPlan};
 use vsnoop_testbed::topology::{Family, Side, TopologyOptions};
 
 use crate::attached::{self, Attached};
@@ -118,7 +118,7 @@ fn urgent_data() -> anyhow::Result<()> {
     let base = Case::default();
     // URG stands on every segment of the 64 KB before urgent data, which may be all of them.
     Case {
-        plan: Plan { urgent_every_bytes: Some(37_777), ..base.plan.clone() },
+        plan: StreamPlan { urgent_every_bytes: Some(37_777), ..base.plan.clone() },
         early: Early::Any,
         ..base
     }
@@ -135,7 +135,7 @@ fn fast_open() -> anyhow::Result<()> {
     // The first connection fetches the cookie that the others use.
     for seed in 0..4 {
         for opener in [Side::Client, Side::Vm] {
-            let plan = Plan { opener, seed, socket, ..case.plan.clone() };
+            let plan = StreamPlan { opener, seed, socket, ..case.plan.clone() };
             let outcome = Stream::run(&topology, &plan).with_context(|| attached.describe())?;
             ensure!(outcome.is_complete(), "{opener:?}: {outcome:?}\n{}", attached.describe());
             used += u32::from(outcome.client.info()?.fast_open);
@@ -152,7 +152,7 @@ fn closing_window() -> anyhow::Result<()> {
         let base = Case::default();
         Case {
             topology: TopologyOptions { from_client: offloads, ..base.topology.clone() },
-            plan: Plan {
+            plan: StreamPlan {
                 vm_dawdles: std::time::Duration::from_millis(5),
                 socket: SocketOptions {
                     vm_receive_buffer_bytes: Some(8192),
@@ -178,7 +178,7 @@ fn closing_window() -> anyhow::Result<()> {
 fn tiny_writes() -> anyhow::Result<()> {
     let base = Case::default();
     Case {
-        plan: Plan {
+        plan: StreamPlan {
             write_bytes: 7,
             to_vm_bytes: 50_000,
             from_vm_bytes: 50_000,
@@ -193,7 +193,7 @@ fn tiny_writes() -> anyhow::Result<()> {
 fn bypassed(socket: SocketOptions) -> anyhow::Result<()> {
     let base = Case::default();
     Case {
-        plan: Plan { socket, ..base.plan.clone() },
+        plan: StreamPlan { socket, ..base.plan.clone() },
         families: &[Family::V4, Family::V6],
         early: Early::Never,
         ..base

@@ -7,8 +7,8 @@ use anyhow::{Context, ensure};
 use libtest_mimic::Trial;
 use vsnoop_testbed::net::Offloads;
 use vsnoop_testbed::relay::{Direction, Faults, Freeze};
-use vsnoop_testbed::stream::{Plan, Stream};
-use vsnoop_testbed::topology::{Family, Side, TopologyOptions};
+use vsnoop_testbed::stream::{Stream, StreamPlan};
+use vsnoop_testbed::topology::{Family, PORT, Side, TopologyOptions};
 
 use crate::attached::{self, Attached};
 use crate::backlog::Backlog;
@@ -71,7 +71,7 @@ fn lossy(mut to_vm: Faults, mut from_vm: Faults, offloads: Offloads) -> anyhow::
             from_vm: offloads,
             ..base.topology.clone()
         },
-        plan: Plan { to_vm_bytes: 1_000_000, ..base.plan.clone() },
+        plan: StreamPlan { to_vm_bytes: 1_000_000, ..base.plan.clone() },
         families: &[Family::V4, Family::V6],
         openers: &[Side::Client, Side::Vm, Side::Client, Side::Vm],
         to_vm,
@@ -86,7 +86,7 @@ fn lossy(mut to_vm: Faults, mut from_vm: Faults, offloads: Offloads) -> anyhow::
         }
         ensure!(happened > 0, "the fault never happened");
         for seed in 0..SHORT_STREAMS {
-            let plan = Plan { seed, to_vm_bytes: SHORT_BYTES, ..case.plan.clone() };
+            let plan = StreamPlan { seed, to_vm_bytes: SHORT_BYTES, ..case.plan.clone() };
             let outcome = Stream::run(topology, &plan)?;
             ensure!(outcome.is_complete(), "a short stream was reset: {outcome:?}");
         }
@@ -97,7 +97,7 @@ fn lossy(mut to_vm: Faults, mut from_vm: Faults, offloads: Offloads) -> anyhow::
 fn long_freeze() -> anyhow::Result<()> {
     let base = Case::default();
     let case = Case {
-        plan: Plan {
+        plan: StreamPlan {
             to_vm_bytes: 3_000_000,
             pause_every_bytes: Some(100_000),
             ..base.plan.clone()
@@ -108,12 +108,14 @@ fn long_freeze() -> anyhow::Result<()> {
     for opener in [Side::Client, Side::Vm] {
         let topology = case.build()?;
         let mut attached = Attached::new(&topology)?;
-        let plan = Plan { opener, ..case.plan.clone() };
+        let plan = StreamPlan { opener, ..case.plan.clone() };
         let stream = Stream::start(&topology, &plan)?;
         stream.wait_paused()?;
+        let timeouts = || topology.vm.counter("TcpExt", "TCPTimeouts");
+        let before = timeouts()?;
         topology.guest().set_freeze(Freeze::Now);
         stream.go_on();
-        std::thread::sleep(Duration::from_secs(3));
+        attached.wait_until("the VM's TCP has timed out", || Ok(timeouts()? >= before + 3))?;
         let while_frozen = attached::is_wanted().then(|| attached.counter("early_acks"));
         topology.guest().set_freeze(Freeze::Never);
         let outcome = stream.finish().with_context(|| attached.describe())?;
@@ -135,19 +137,12 @@ fn full_ring(offloads: Offloads) -> anyhow::Result<()> {
             ring_frames: if offloads.tso { 2 } else { 8 },
             ..base.topology.clone()
         },
-        plan: Plan { to_vm_bytes: 1_000_000, ..base.plan.clone() },
+        plan: StreamPlan { to_vm_bytes: 1_000_000, ..base.plan.clone() },
         ..base
     }
     .run_and(|topology, _, _| {
-        let link = topology.host.ip("-s link show vst-port")?;
-        let dropped = link
-            .lines()
-            .skip_while(|line| !line.trim_start().starts_with("TX:"))
-            .nth(1)
-            .and_then(|line| line.split_whitespace().nth(3))
-            .and_then(|count| count.parse::<u64>().ok())
-            .context("ip shows no count of dropped frames")?;
-        ensure!(dropped > 0, "the ring was never full\n{link}");
+        let dropped = topology.host.device_counters(PORT)?.dropped_on_the_way_out()?;
+        ensure!(dropped > 0, "the ring was never full");
         Ok(())
     })
 }

@@ -5,8 +5,11 @@ use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
 use vsnoop_testbed::net::Offloads;
 use vsnoop_testbed::relay::{Faults, Freeze};
-use vsnoop_testbed::stream::{Plan, Stream};
-use vsnoop_testbed::topology::{Family, Side, Topology, TopologyOptions, address};
+use vsnoop_testbed::stream::{Stream, StreamPlan};
+use vsnoop_testbed::topology::{
+    BRIDGE, CLIENT_DEVICE, CLIENT_MAC, Family, PORT, Side, Topology, TopologyOptions, UPLINK,
+    VM_MAC, address,
+};
 
 use crate::attached::{self, Attached};
 use crate::case::{Case, Early, SHARING_A_CORE};
@@ -19,22 +22,20 @@ const SIZES: [(&str, Offloads); 2] =
 const SHALLOW: &[&str] = &["--incast", "1G", "--incast-buffer", "16K"];
 /// With what is on the wire, and a unit of the scale.
 const BOUND: u64 = 2 * (16 << 10);
-const ORDINARY: &[&str] = &["--incast", "1G", "--uplink", "vst-uplink"];
+const ORDINARY: &[&str] = &["--incast", "1G", "--uplink", UPLINK];
 /// Both without early acknowledgement.
 const SHALLOW_ALONE: &[&str] = &["--observe", "--incast", "1G", "--incast-buffer", "16K"];
-const ORDINARY_ALONE: &[&str] = &["--observe", "--incast", "1G", "--uplink", "vst-uplink"];
+const ORDINARY_ALONE: &[&str] = &["--observe", "--incast", "1G", "--uplink", UPLINK];
 /// Far more than there is credit for.
 const MANY: u64 = 40;
 /// An interface beside the one that the client is at.
 const BESIDE: &[&str] = &["--incast", "1G", "--incast-buffer", "16K", "--uplink", OTHER];
 const BESIDE_ALONE: &[&str] =
     &["--observe", "--incast", "1G", "--incast-buffer", "16K", "--uplink", OTHER];
-const SHALLOW_HERE: &[&str] =
-    &["--incast", "1G", "--incast-buffer", "16K", "--uplink", "vst-uplink"];
+const SHALLOW_HERE: &[&str] = &["--incast", "1G", "--incast-buffer", "16K", "--uplink", UPLINK];
 /// A second way from the client to the host's bridge.
 const OTHER: &str = "vst-other";
 const CLIENT_OTHER: &str = "vst-client2";
-const CLIENT_DEVICE: &str = "vst-client";
 /// The window of a SYN-ACK is 64 KB at most; a shallow queue leaves little of that.
 const UNTOUCHED: u32 = 60_000;
 
@@ -135,14 +136,14 @@ fn many_meanwhile(
 ) -> Result<()> {
     let topology = case.build()?;
     let mut attached = case.attach(&topology)?;
-    let plan = Plan {
+    let plan = StreamPlan {
         to_vm_bytes,
         from_vm_bytes: 2000,
         pause_every_bytes: Some(1000),
         ..case.plan.clone()
     };
     let streams = (0..MANY)
-        .map(|seed| Stream::start(&topology, &Plan { seed, ..plan.clone() }))
+        .map(|seed| Stream::start(&topology, &StreamPlan { seed, ..plan.clone() }))
         .collect::<Result<Vec<_>>>()?;
     streams.iter().try_for_each(Stream::wait_paused)?;
     streams.iter().for_each(Stream::go_on);
@@ -205,7 +206,7 @@ fn gone(case: Case) -> Result<()> {
     }
     let case = Case { freezes: &[Freeze::Never], ..case };
     let topology = case.build()?;
-    add_other_way(&topology)?;
+    topology.add_way(OTHER, CLIENT_OTHER, CLIENT_MAC)?;
     move_client(&topology, CLIENT_DEVICE, CLIENT_OTHER)?;
     let mut attached = case.attach(&topology)?;
     let mut pair = Pair::connect(&topology, Family::V4)?;
@@ -229,7 +230,7 @@ fn beside(case: Case) -> Result<()> {
     }
     let case = Case { freezes: &[Freeze::Never], ..case };
     let topology = case.build()?;
-    add_other_way(&topology)?;
+    topology.add_way(OTHER, CLIENT_OTHER, CLIENT_MAC)?;
     let mut attached = case.attach(&topology)?;
     let mut pair = Pair::connect(&topology, Family::V4)?;
     let first = pair.client.info()?.send_window_bytes;
@@ -252,7 +253,7 @@ fn another_way(case: Case) -> Result<()> {
     }
     let case = Case { freezes: &[Freeze::Never], ..case };
     let topology = case.build()?;
-    add_other_way(&topology)?;
+    topology.add_way(OTHER, CLIENT_OTHER, CLIENT_MAC)?;
     let mut attached = case.attach(&topology)?;
     let mut pair = Pair::connect(&topology, Family::V4)?;
     expect_own_windows(&mut pair, &attached)?;
@@ -278,14 +279,14 @@ fn routed(case: Case, through_bridge: bool) -> Result<()> {
     let case = Case { freezes: &[Freeze::Never], ..case };
     let topology = case.build()?;
     let host = &topology.host;
-    let way = if through_bridge { "vst-bridge" } else { "vst-uplink" };
-    host.ip("link set vst-port nomaster")?;
+    let way = if through_bridge { BRIDGE } else { UPLINK };
+    host.ip(&format!("link set {PORT} nomaster"))?;
     if !through_bridge {
-        host.ip("link set vst-uplink nomaster")?;
+        host.ip(&format!("link set {UPLINK} nomaster"))?;
     }
     host.set_sysctl("net.ipv4.ip_forward", "1")?;
     for (device, side, mac, other_mac) in
-        [(way, Side::Client, CLIENT_MAC, VM_MAC), ("vst-port", Side::Vm, VM_MAC, CLIENT_MAC)]
+        [(way, Side::Client, CLIENT_MAC, VM_MAC), (PORT, Side::Vm, VM_MAC, CLIENT_MAC)]
     {
         // Each end takes the host for the other one.
         host.set_mac(device, other_mac)?;
@@ -297,17 +298,6 @@ fn routed(case: Case, through_bridge: bool) -> Result<()> {
     let mut attached = case.attach(&topology)?;
     is_shaped(&topology, &attached)?;
     attached.detach()
-}
-
-const CLIENT_MAC: [u8; 6] = [2, 0x76, 0x73, 0, 0, 1];
-const VM_MAC: [u8; 6] = [2, 0x76, 0x73, 0, 0, 2];
-
-/// Another port of the bridge, with a device of the client's that is not used yet.
-fn add_other_way(topology: &Topology) -> Result<()> {
-    topology.host.veth(OTHER, &topology.client, CLIENT_OTHER)?;
-    topology.host.add_port("vst-bridge", OTHER)?;
-    topology.client.set_mac(CLIENT_OTHER, CLIENT_MAC)?;
-    topology.client.up(CLIENT_OTHER)
 }
 
 /// The client uses another of its devices; its connections live on.

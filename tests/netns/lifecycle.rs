@@ -7,7 +7,7 @@ use anyhow::{Context, ensure};
 use libtest_mimic::Trial;
 use vsnoop_testbed::net::Offloads;
 use vsnoop_testbed::relay::Freeze;
-use vsnoop_testbed::stream::{Plan, Stream};
+use vsnoop_testbed::stream::{Stream, StreamPlan};
 use vsnoop_testbed::topology::{Family, PORT, Side, TopologyOptions, address};
 
 use crate::attached::{self, Attached};
@@ -30,8 +30,8 @@ pub fn trials() -> Vec<Trial> {
     ]
 }
 
-fn paused_in_the_middle(case: &Case, opener: Side) -> Plan {
-    Plan { opener, pause_every_bytes: Some(150_000), ..case.plan.clone() }
+fn paused_in_the_middle(case: &Case, opener: Side) -> StreamPlan {
+    StreamPlan { opener, pause_every_bytes: Some(150_000), ..case.plan.clone() }
 }
 
 fn attach_in_mid_stream() -> anyhow::Result<()> {
@@ -83,14 +83,14 @@ fn again_and_again() -> anyhow::Result<()> {
     let topology = case.build()?;
     let mut attached = Attached::new(&topology)?;
     let bytes = (SWITCHES + 2) * STEP_BYTES;
-    let plan = Plan {
+    let plan = StreamPlan {
         to_vm_bytes: bytes,
         from_vm_bytes: bytes,
         pause_every_bytes: Some(STEP_BYTES),
         ..case.plan.clone()
     };
     let streams = [Side::Client, Side::Vm]
-        .map(|opener| Stream::start(&topology, &Plan { opener, ..plan.clone() }));
+        .map(|opener| Stream::start(&topology, &StreamPlan { opener, ..plan.clone() }));
     let streams: Vec<_> = streams.into_iter().collect::<anyhow::Result<_>>()?;
     for _ in 0..SWITCHES {
         streams.iter().try_for_each(Stream::wait_paused)?;
@@ -132,7 +132,7 @@ fn several_streams() -> anyhow::Result<()> {
     let streams: Vec<_> = (0..8)
         .map(|seed| {
             let opener = if seed % 2 == 0 { Side::Client } else { Side::Vm };
-            Stream::start(&topology, &Plan { opener, seed, ..case.plan.clone() })
+            Stream::start(&topology, &StreamPlan { opener, seed, ..case.plan.clone() })
         })
         .collect();
     for stream in streams {

@@ -6,7 +6,7 @@ use anyhow::{Context, ensure};
 use libtest_mimic::Trial;
 use vsnoop_testbed::net::Offloads;
 use vsnoop_testbed::relay::{Counters, Direction, Faults, Freeze};
-use vsnoop_testbed::stream::Plan;
+use vsnoop_testbed::stream::StreamPlan;
 use vsnoop_testbed::topology::{Family, TopologyOptions};
 
 use crate::attached;
@@ -74,7 +74,7 @@ fn hostile(
     let base = Case::default();
     let case = Case {
         topology: TopologyOptions { from_client: offloads, ..base.topology.clone() },
-        plan: Plan { to_vm_bytes: 600_000, ..base.plan.clone() },
+        plan: StreamPlan { to_vm_bytes: 600_000, ..base.plan.clone() },
         families,
         network,
         // A VM that always answers late, and one that always answers promptly.

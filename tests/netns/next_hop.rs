@@ -5,19 +5,19 @@ use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
 use vsnoop_testbed::net::Offloads;
 use vsnoop_testbed::relay::Freeze;
-use vsnoop_testbed::topology::{Family, Side, Topology, TopologyOptions, address};
+use vsnoop_testbed::topology::{
+    CLIENT_DEVICE, Family, Side, Topology, TopologyOptions, VM_MAC, address,
+};
 
 use crate::attached::{self, Attached};
 use crate::case::Case;
 use crate::pair::Pair;
 use crate::trial;
 
-const BRIDGE: &str = "vst-bridge";
 /// The interface at which segments of the client arrive; its other end is the client's.
 const FORTH: &str = "vst-forth";
 const CLIENT_FORTH: &str = "vst-client2";
 const FORTH_MAC: [u8; 6] = [2, 0x76, 0x73, 0, 0, 0x77];
-const VM_MAC: [u8; 6] = [2, 0x76, 0x73, 0, 0, 2];
 const BYTES: u64 = 1_000_000;
 /// Least size of a frame without payload.
 const ACK_BYTES: u64 = 54;
@@ -69,12 +69,9 @@ fn asymmetric(offloads: Offloads) -> Result<()> {
 
 /// Makes the client send to the VM by a second interface; the VM answers to the first.
 fn send_another_way(topology: &Topology) -> Result<()> {
-    let (client, host) = (&topology.client, &topology.host);
-    host.veth(FORTH, client, CLIENT_FORTH)?;
-    host.add_port(BRIDGE, FORTH)?;
-    client.set_mac(CLIENT_FORTH, FORTH_MAC)?;
-    client.up(CLIENT_FORTH)?;
-    for interface in ["all", "default", CLIENT_FORTH, "vst-client"] {
+    topology.add_way(FORTH, CLIENT_FORTH, FORTH_MAC)?;
+    let client = &topology.client;
+    for interface in ["all", "default", CLIENT_FORTH, CLIENT_DEVICE] {
         client.set_sysctl(&format!("net.ipv4.conf.{interface}.rp_filter"), "0")?;
     }
     let vm = address(Side::Vm, Family::V4);

@@ -6,7 +6,7 @@ use anyhow::ensure;
 use libtest_mimic::Trial;
 use vsnoop_testbed::net::Offloads;
 use vsnoop_testbed::relay::{Direction, Freeze};
-use vsnoop_testbed::stream::Plan;
+use vsnoop_testbed::stream::StreamPlan;
 use vsnoop_testbed::topology::{Family, Side, TopologyOptions};
 
 use crate::case::{Case, SHARING_A_CORE};
@@ -37,7 +37,7 @@ fn two(families: &'static [Family], offloads: Offloads) -> anyhow::Result<()> {
             from_vm: offloads,
             ..base.topology.clone()
         },
-        plan: Plan { to_vm_bytes: 1_000_000, ..base.plan.clone() },
+        plan: StreamPlan { to_vm_bytes: 1_000_000, ..base.plan.clone() },
         families,
         freezes: &[SHARING_A_CORE, Freeze::Never],
         ..base

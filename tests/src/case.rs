@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use vsnoop_testbed::relay::{Direction, Faults, Freeze};
-use vsnoop_testbed::stream::{Outcome, Plan, Stream};
+use vsnoop_testbed::stream::{Outcome, Stream, StreamPlan};
 use vsnoop_testbed::topology::{Family, Side, Topology, TopologyOptions};
 
 use crate::PREFIX;
@@ -36,7 +36,7 @@ pub struct Case {
     pub options: &'static [&'static str],
     /// Set at both ends before the first stream.
     pub sysctls: Vec<(&'static str, &'static str)>,
-    pub plan: Plan,
+    pub plan: StreamPlan,
     /// One stream for each combination of these, one after the other.
     pub families: &'static [Family],
     pub openers: &'static [Side],
@@ -63,11 +63,11 @@ impl Default for Case {
             hold: None,
             options: &[],
             sysctls: Vec::new(),
-            plan: Plan {
+            plan: StreamPlan {
                 to_vm_bytes: 400_000,
                 from_vm_bytes: 200_000,
                 seed: number.into(),
-                ..Plan::default()
+                ..StreamPlan::default()
             },
             families: &[Family::V4],
             openers: &[Side::Client, Side::Vm],
@@ -160,13 +160,14 @@ impl Case {
     }
 
     /// All streams of this case, and how the VM runs meanwhile.
-    pub fn streams(&self) -> Vec<(Freeze, Plan)> {
+    pub fn streams(&self) -> Vec<(Freeze, StreamPlan)> {
         let mut streams = Vec::new();
         for freeze in self.freezes {
             for family in self.families {
                 for opener in self.openers {
                     let seed = self.plan.seed.wrapping_add(streams.len() as u64) << 8;
-                    let plan = Plan { family: *family, opener: *opener, seed, ..self.plan.clone() };
+                    let plan =
+                        StreamPlan { family: *family, opener: *opener, seed, ..self.plan.clone() };
                     streams.push((*freeze, plan));
                 }
             }

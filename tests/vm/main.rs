@@ -43,6 +43,8 @@ const MB: u64 = 1000 * KB;
 const DEFAULT_RING: usize = 1000;
 /// Far longer than any of these transfers takes with all its recoveries, also on a slow machine.
 const LIMIT: Duration = Duration::from_secs(600);
+/// A ring that is not full after this time will not be.
+const FULL: Duration = Duration::from_secs(2);
 /// Time for which a test watches a transfer whose other end has vanished and that cannot be reset.
 const LONELY: Duration = Duration::from_secs(20);
 
@@ -207,7 +209,12 @@ impl Bench {
             interrupt::check()?;
             let frozen = Frozen::begin(self)?;
             // Frames under way arrive in the ring.
-            thread::sleep(Duration::from_millis(500));
+            let mut carried = 0;
+            wait_until("no more frames come", || {
+                let before = carried;
+                carried = self.stage.tap_counts(VICTIM)?.to_vm_bytes;
+                Ok(carried == before)
+            })?;
             if over() {
                 return Ok(None);
             }
@@ -323,9 +330,11 @@ fn frozen(bench: &Bench) -> Result<()> {
                 bench.until_moved(since, 2 * MB)?;
                 let frozen = Frozen::begin(bench)?;
                 // Connections that are opened to a frozen machine, and a neighbour that goes on.
+                let repeated = || bench.stage.client().counter("TcpExt", "TCPSynRetrans");
+                let before = repeated()?;
                 let late = scope.spawn(|| bench.exact(VICTIM, Upload, 100 * KB));
                 bench.exact(NEIGHBOUR, Upload, MB)?;
-                thread::sleep(Duration::from_secs(3));
+                wait_until("a SYN was sent again", || Ok(repeated()? > before))?;
                 let in_time = !up.is_finished();
                 drop(frozen);
                 joined(up)?;
@@ -348,11 +357,13 @@ fn small_ring(bench: &Bench) -> Result<()> {
             let jobs: Vec<_> = (0..4).map(|_| scope.spawn(upload)).collect();
             bench.until_moved(since.to_vm_bytes, 500 * KB)?;
             let frozen = Frozen::begin(bench)?;
-            thread::sleep(Duration::from_secs(2));
+            let full = wait::wait_until("the ring is full", FULL, || {
+                Ok(bench.stage.tap_counts(VICTIM)?.drops > since.drops)
+            });
             drop(frozen);
-            jobs.into_iter().try_for_each(joined)
-        })?;
-        Ok(bench.stage.tap_counts(VICTIM)?.drops > since.drops)
+            jobs.into_iter().try_for_each(joined)?;
+            Ok(full.is_ok())
+        })
     })?;
     bench.until_no_connection(VICTIM)
 }

@@ -71,7 +71,7 @@ enum Order {
     Granted,
 }
 
-struct Case {
+struct Variant {
     name: &'static str,
     /// None: without incast control, rate 0.
     uplink: Option<UplinkSettings>,
@@ -85,24 +85,24 @@ struct Case {
     without: usize,
 }
 
-use port_run::{PORT_ACTIVE, PORT_PAUSED};
+use port_run::{PORT_ACCELERATE, PORT_PAUSED};
 
 #[rustfmt::skip]
-const CASES: [Case; 7] = [
-    Case { name: "off", uplink: None, window: NARROW, shown: NARROW,
+const VARIANTS: [Variant; 7] = [
+    Variant { name: "off", uplink: None, window: NARROW, shown: NARROW,
         run: PORT_PAUSED, order: Order::Trains, without: 0 },
-    Case { name: "far", uplink: Some(PLENTY), window: NARROW, shown: NARROW,
+    Variant { name: "far", uplink: Some(PLENTY), window: NARROW, shown: NARROW,
         run: PORT_PAUSED, order: Order::Trains, without: 0 },
-    Case { name: "near", uplink: Some(PLENTY), window: WIDE, shown: NARROW,
+    Variant { name: "near", uplink: Some(PLENTY), window: WIDE, shown: NARROW,
         run: PORT_PAUSED, order: Order::Trains, without: 0 },
-    Case { name: "off_single", uplink: None, window: WIDE, shown: MSS,
+    Variant { name: "off_single", uplink: None, window: WIDE, shown: MSS,
         run: PORT_PAUSED, order: Order::Single, without: 3 },
-    Case { name: "queued", uplink: Some(LAST_HOP), window: WIDE, shown: MSS,
+    Variant { name: "queued", uplink: Some(LAST_HOP), window: WIDE, shown: MSS,
         run: PORT_PAUSED, order: Order::Granted, without: 3 },
-    Case { name: "off_early", uplink: None, window: WIDE, shown: MSS,
-        run: PORT_ACTIVE, order: Order::Single, without: 5 },
-    Case { name: "early_queued", uplink: Some(LAST_HOP), window: WIDE, shown: MSS,
-        run: PORT_ACTIVE, order: Order::Granted, without: 5 },
+    Variant { name: "off_early", uplink: None, window: WIDE, shown: MSS,
+        run: PORT_ACCELERATE, order: Order::Single, without: 5 },
+    Variant { name: "early_queued", uplink: Some(LAST_HOP), window: WIDE, shown: MSS,
+        run: PORT_ACCELERATE, order: Order::Granted, without: 5 },
 ];
 /// Slabs of the hold for cases with early acknowledgement: a chunk for each flow.
 const SLABS: u32 = 10_000 / SLAB_HOLDS + 1;
@@ -122,7 +122,7 @@ pub fn measure() -> Result<Vec<Figure>> {
 
 fn among(netns: &Netns, flows: u32) -> Result<Vec<Figure>> {
     pin(SENDER_CORE)?;
-    let cases = &CASES[..if flows == 1 { FOR_ONE_FLOW } else { CASES.len() }];
+    let cases = &VARIANTS[..if flows == 1 { FOR_ONE_FLOW } else { VARIANTS.len() }];
     let mut scenes: Vec<_> =
         cases.iter().map(|case| Scene::set(netns, case, flows)).collect::<Result<_>>()?;
     let empty = EmptyProgram::attach(scenes[0].site.ifindex, Hook::ToVm)?;
@@ -181,7 +181,7 @@ fn figures(
     let flows = format!("{flows}_flow{}{on}", if flows == 1 { "" } else { "s" });
     let mut figures = Vec::new();
     let mut note = |name: String, value: f64| figures.push(figure(&name, value, "ns", "lower"));
-    for (at, case) in CASES[..scenes.len()].iter().enumerate() {
+    for (at, case) in VARIANTS[..scenes.len()].iter().enumerate() {
         let name = case.name;
         let mut line = Vec::new();
         for (hook, hook_name) in HOOKS.iter().enumerate() {
@@ -207,7 +207,7 @@ fn figures(
 
 /// A case, under way.
 struct Scene {
-    case: &'static Case,
+    case: &'static Variant,
     site: Site,
     conversation: Conversation,
     exchanged: u32,
@@ -216,7 +216,7 @@ struct Scene {
 
 impl Scene {
     /// The calling thread is in the namespace.
-    fn set(netns: &Netns, case: &'static Case, flows: u32) -> Result<Self> {
+    fn set(netns: &Netns, case: &'static Variant, flows: u32) -> Result<Self> {
         let site = Site::attach(netns, case, flows)?;
         let conversation = Conversation::begin(&site.datapath(), flows, case.window, case.shown)?;
         Ok(Self { case, site, conversation, exchanged: 0, random: fastrand::Rng::with_seed(1) })
@@ -294,7 +294,7 @@ impl Scene {
 
 /// Sends this number of segments and their ACKs.
 fn talk(
-    case: &Case,
+    case: &Variant,
     datapath: &Datapath,
     conversation: &mut Conversation,
     random: &mut fastrand::Rng,
@@ -340,7 +340,7 @@ struct Site {
 }
 
 impl Site {
-    fn attach(netns: &Netns, case: &Case, flows: u32) -> Result<Self> {
+    fn attach(netns: &Netns, case: &Variant, flows: u32) -> Result<Self> {
         let device = |name: &str| -> Result<(Tap, u32)> {
             let options = TapOptions { nonblocking: true, ..TapOptions::default() };
             let tap = Tap::open(name, &options)?;
@@ -358,7 +358,7 @@ impl Site {
         let mut spec = AttachSpec::new(ifindex, &name, inode);
         spec.policy.run = case.run;
         spec.policy.passive = 0;
-        let is_early = case.run == PORT_ACTIVE;
+        let is_early = case.run == PORT_ACCELERATE;
         if is_early {
             spec.policy.hold_chunks = SLABS * SLAB_CHUNKS;
         }

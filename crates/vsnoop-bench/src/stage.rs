@@ -9,7 +9,7 @@
 use anyhow::{Context, Result};
 use vsnoop_testbed::bulk::pin;
 use vsnoop_testbed::net::{Netns, Offloads};
-use vsnoop_testbed::topology::{Topology, TopologyOptions};
+use vsnoop_testbed::topology::{CLIENT_DEVICE, Topology, TopologyOptions, UPLINK};
 
 /// Prefix of the namespaces; left-overs of a crashed run are found by it.
 pub const PREFIX: &str = "vsb-";
@@ -29,8 +29,8 @@ pub fn build(from_client: Offloads) -> Result<Topology> {
     pin(VM_CORE)?;
     let topology = Topology::build(&options)?;
     pin(SENDER_CORE)?;
-    steer(&topology.host, "vst-uplink")?;
-    steer(&topology.client, "vst-client")?;
+    steer(&topology.host, UPLINK)?;
+    steer(&topology.client, CLIENT_DEVICE)?;
     Ok(topology)
 }
 

@@ -21,8 +21,8 @@ pub struct PortIncast(Mapping);
 const INCAST: usize = std::mem::offset_of!(port, state) + std::mem::offset_of!(port_state, incast);
 const OWN: usize = INCAST + std::mem::offset_of!(incast_port, own);
 const QUEUED: usize = OWN + std::mem::offset_of!(incast_account, queued);
-const SHUT: usize = INCAST + std::mem::offset_of!(incast_port, shut);
-const IDLE: usize = INCAST + std::mem::offset_of!(incast_port, idle);
+const FINISHED_ANSWERERS: usize = INCAST + std::mem::offset_of!(incast_port, finished_answerers);
+const FINISHED_OTHERS: usize = INCAST + std::mem::offset_of!(incast_port, finished_others);
 const GRANTS: usize = INCAST + std::mem::offset_of!(incast_port, grants);
 
 impl PortIncast {
@@ -37,7 +37,7 @@ impl PortIncast {
 
     /// Finished connections with a closed window.
     pub fn finished(&self) -> u32 {
-        self.count(SHUT) + self.count(IDLE)
+        self.count(FINISHED_ANSWERERS) + self.count(FINISHED_OTHERS)
     }
 
     /// Grants to waiting connections.

@@ -217,14 +217,14 @@ impl Memory {
 
     /// A bit for each of the 32 holds from number 32 * `group` + 1: the VM may have to acknowledge
     /// something.
-    pub fn active(&self, group: u32) -> u32 {
-        self.slabs.active(group).map_or(0, |word| word.load(Ordering::Acquire))
+    pub fn busy(&self, group: u32) -> u32 {
+        self.slabs.busy(group).map_or(0, |word| word.load(Ordering::Acquire))
     }
 
-    /// Clears an active bit: the hooks set it when they keep something.
-    pub fn clear_active(&self, number: u32) {
+    /// Clears a busy bit: the hooks set it when they keep something.
+    pub fn clear_busy(&self, number: u32) {
         let (group, bit) = ((number - 1) / SLAB_HOLDS, (number - 1) % SLAB_HOLDS);
-        if let Some(word) = self.slabs.active(group) {
+        if let Some(word) = self.slabs.busy(group) {
             word.fetch_and(!(1 << bit), Ordering::SeqCst);
         }
     }
@@ -266,31 +266,31 @@ impl Memory {
         });
     }
 
-    /// Notes that the VM was handed all bytes below `released`.
-    pub fn set_released(&self, number: u32, released: seq) {
-        self.set(number, std::mem::offset_of!(hold, released), |word| {
-            word.store(released.v, Ordering::Release);
+    /// Notes that the VM was handed all bytes below `handed`.
+    pub fn set_handed(&self, number: u32, handed: seq) {
+        self.set(number, std::mem::offset_of!(hold, handed), |word| {
+            word.store(handed.v, Ordering::Release);
         });
     }
 
     /// Notes when data were handed to a VM that had acknowledged everything before. `now_ns`:
     /// CLOCK_MONOTONIC.
-    pub fn set_released_ns(&self, number: u32, now_ns: u64) {
-        if let Some(word) = self.word64(number, std::mem::offset_of!(hold, released_ns)) {
+    pub fn set_handed_ns(&self, number: u32, now_ns: u64) {
+        if let Some(word) = self.word64(number, std::mem::offset_of!(hold, handed_ns)) {
             word.store(now_ns, Ordering::Release);
         }
     }
 
     /// Notes the TSval of the frames that follow.
-    pub fn set_released_tsval(&self, number: u32, tsval: u32) {
-        self.set(number, std::mem::offset_of!(hold, released_tsval), |word| {
+    pub fn set_handed_tsval(&self, number: u32, tsval: u32) {
+        self.set(number, std::mem::offset_of!(hold, handed_tsval), |word| {
             word.store(tsval, Ordering::Release);
         });
     }
 
     /// Counts a frame that the VM was handed for the first time.
-    pub fn count_release(&self, number: u32) {
-        self.set(number, std::mem::offset_of!(hold, releases), count_one);
+    pub fn count_handover(&self, number: u32) {
+        self.set(number, std::mem::offset_of!(hold, handovers), count_one);
     }
 
     /// Counts a frame with `bytes` that the VM was handed again.

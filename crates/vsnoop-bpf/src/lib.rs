@@ -55,5 +55,5 @@ pub use reclaim::Reclaimed;
 pub use record::Record;
 pub use reserve::Reserve;
 pub use spec::{AttachSpec, Limits, SILENCE_MS};
-pub use uplink::{UPLINK_ROOT, Uplink, UplinkId, UplinkSettings, WAYS, uplink_rate};
+pub use uplink::{INGRESS_MAX, UPLINK_ROOT, Uplink, UplinkId, UplinkSettings, uplink_rate};
 pub use vsnoop_flow::types;

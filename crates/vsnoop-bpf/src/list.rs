@@ -62,7 +62,7 @@ impl Port {
         Ok(pins::entries(Stage::Listed)?.into_iter().map(with_inode).collect())
     }
 
-    /// Ports that a process is releasing, or was when it was killed, and incomplete attaches of
+    /// Ports that a process is detaching, or was when it was killed, and incomplete attaches of
     /// killed processes.
     pub fn cut_short() -> Result<Vec<Listed>> {
         let mut paths = pins::entries(Stage::Leaving)?;

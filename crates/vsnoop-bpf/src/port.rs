@@ -199,7 +199,7 @@ impl Port {
     /// Puts a flow on record, as known from elsewhere; an error when it exists
     /// or the table is full.
     pub fn insert_flow(&self, key: &flow_key, flow: &flow) -> Result<()> {
-        let flow = flow { tag: vsnoop_flow::tag(key), ..*flow };
+        let flow = flow { key_hash: vsnoop_flow::key_hash(key), ..*flow };
         self.flows
             .update(key.as_bytes(), flow.as_bytes(), MapFlags::NO_EXIST)
             .map_err(Error::bpf(format!("insert a flow of {}", self.dir.display())))
@@ -339,7 +339,7 @@ impl Port {
 
     /// Are the hooks detached, as their pinned links show? For a listed port this means that the
     /// tap was deleted. A pin that cannot be read proves nothing, and is an error:
-    /// [`Error::NotAttached`] if the port was released meanwhile.
+    /// [`Error::NotAttached`] if the port was detached meanwhile.
     pub fn hooks_are_off(&self) -> Result<bool> {
         let is_off = |hook| self.link(hook).map(|link| link.ifindex == 0);
         let off = is_off(Hook::ToVm).and_then(|off| Ok(is_off(Hook::FromVm)? || off));
@@ -351,7 +351,7 @@ impl Port {
         matches!(self.hooks_are_off(), Ok(false))
     }
 
-    /// Is a process releasing it, or was one killed while it did ([`Port::cut_short`])?
+    /// Is a process detaching it, or was one killed while it did ([`Port::cut_short`])?
     pub fn is_set_aside(&self) -> bool {
         pins::is_aside(&self.dir)
     }
@@ -371,7 +371,7 @@ impl Port {
         self.if_there(open_map::<T>(&self.dir.join(map.pin())))
     }
 
-    /// Replaces the error by [`Error::NotAttached`] if the port was released meanwhile.
+    /// Replaces the error by [`Error::NotAttached`] if the port was detached meanwhile.
     pub(crate) fn if_there<T>(&self, result: Result<T>) -> Result<T> {
         result.map_err(|error| if self.is_there() { error } else { self.taken_away() })
     }

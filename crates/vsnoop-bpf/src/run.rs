@@ -3,8 +3,8 @@
 //! The operator chooses active or paused. The helper may suspend the port, whatever the choice,
 //! while something on the tap makes the hand-over inexact. Both are in one word of the policy in
 //! the port's pinned record, `run`: the choice, and the bit `PORT_SUSPENDED`. The hooks compare the
-//! word with `PORT_ACTIVE` and `PORT_OBSERVE` and treat all other values as `PORT_PAUSED`, so the
-//! bit alone pauses the port. Because it is in the kernel, neither the end of the helper nor a
+//! word with `PORT_ACCELERATE` and `PORT_OBSERVE` and treat all other values as `PORT_PAUSED`, so
+//! the bit alone pauses the port. Because it is in the kernel, neither the end of the helper nor a
 //! `resume` ends the suspension, and the operator's choice is kept.
 
 use std::fs::File;
@@ -32,7 +32,7 @@ impl Port {
         Ok(policy { run: policy.run & !PORT_SUSPENDED, ..policy })
     }
 
-    /// Sets `PORT_OBSERVE`, `PORT_ACTIVE` or `PORT_PAUSED`. A suspension continues.
+    /// Sets `PORT_OBSERVE`, `PORT_ACCELERATE` or `PORT_PAUSED`. A suspension continues.
     pub fn set_run(&self, run: port_run::Type) -> Result<()> {
         let _lock = self.lock_records()?;
         let policy = self.raw_policy()?;
@@ -155,7 +155,7 @@ impl Port {
             opened => opened.map_err(Error::io(what()))?,
         };
         pins::flock(&directory, libc::LOCK_EX).map_err(Error::io(what()))?;
-        // If the port was released during the wait, a change would have no effect.
+        // If the port was detached during the wait, a change would have no effect.
         let lock = RecordLock { _directory: directory };
         if self.is_there() { Ok(lock) } else { Err(self.taken_away()) }
     }

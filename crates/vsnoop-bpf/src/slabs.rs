@@ -6,9 +6,9 @@
 //! the number of slabs, from number 0.
 //!
 //! Only the engine adds and removes slabs. It may be killed at any time: a map beyond the number is
-//! ignored, a missing one below it ends the list, and the next engine releases what it had claimed
-//! in the last slab ([`Slabs::adopt`]). Hooks may still use a slab that was removed; the kernel
-//! keeps it until they are done.
+//! ignored, a missing one below it ends the list, and the next engine gives back what it had
+//! claimed in the last slab ([`Slabs::adopt`]). Hooks may still use a slab that was removed; the
+//! kernel keeps it until they are done.
 //!
 //! The system call for such a change returns only when no program that may have used the old map
 //! runs any more, some 10 to 25 ms later. So a thread of its own waits for each. The hooks find new
@@ -112,7 +112,7 @@ impl Slabs {
         // Some may have been counted and not added.
         count.store(self.len(), Ordering::Release);
         if let Some(last) = self.mapped.last() {
-            last.claims().for_each(release);
+            last.claims().for_each(give_back);
         }
         let mut end = self.len();
         while end < SLABS && self.map_id(end)?.is_some() {
@@ -121,7 +121,7 @@ impl Slabs {
         self.delete(self.len()..end)
     }
 
-    /// Keeps the slot. `None` for a port that was released: its slot may be another port's, so
+    /// Keeps the slot. `None` for a port that was detached: its slot may be another port's, so
     /// nothing is read, changed or mapped.
     fn keep_slot(&mut self) -> Result<Option<File>> {
         match pins::keep_slot(&self.dir, self.inode) {
@@ -279,10 +279,10 @@ impl Slabs {
         ))
     }
 
-    /// The active bits of a slab.
-    pub(crate) fn active(&self, index: u32) -> Option<&AtomicU32> {
+    /// The busy bits of a slab.
+    pub(crate) fn busy(&self, index: u32) -> Option<&AtomicU32> {
         let slab = self.mapped.get(index as usize)?;
-        Some(slab.word(std::mem::offset_of!(hold_slab, active), 0, 0))
+        Some(slab.word(std::mem::offset_of!(hold_slab, busy), 0, 0))
     }
 
     fn map_id(&self, index: u32) -> Result<Option<u32>> {
@@ -334,7 +334,7 @@ impl Slab {
             let claimed =
                 word.compare_exchange(0, HOLD_RESERVED, Ordering::SeqCst, Ordering::SeqCst);
             if claimed.is_err() {
-                self.claims().take(taken).for_each(release);
+                self.claims().take(taken).for_each(give_back);
                 return false;
             }
         }
@@ -352,7 +352,7 @@ fn join_all(changes: Vec<Change>) -> libbpf_rs::Result<()> {
     result
 }
 
-fn release(word: &AtomicU32) {
+fn give_back(word: &AtomicU32) {
     // Any other value belongs to a flow.
     let _ = word.compare_exchange(HOLD_RESERVED, 0, Ordering::SeqCst, Ordering::SeqCst);
 }
@@ -435,7 +435,7 @@ mod tests {
         add(&mut engine, 1, &count);
         assert_eq!(count.load(Ordering::Acquire), 2);
         other.refresh(&count).expect("refresh");
-        // The last byte of the last chunk, the last hold, a link, an active bit.
+        // The last byte of the last chunk, the last hold, a link, a busy bit.
         let last = 2 * SLAB_CHUNKS - 1;
         // SAFETY: mapped, and as large as a chunk.
         unsafe {
@@ -448,8 +448,8 @@ mod tests {
         assert_eq!(used(&other, 2 * SLAB_HOLDS).load(Ordering::SeqCst), 1);
         engine.next(last).expect("it is there").store(5, Ordering::SeqCst);
         assert_eq!(other.next(last).expect("it is there").load(Ordering::SeqCst), 5);
-        engine.active(1).expect("it is there").store(9, Ordering::SeqCst);
-        assert_eq!(other.active(1).expect("it is there").load(Ordering::SeqCst), 9);
+        engine.busy(1).expect("it is there").store(9, Ordering::SeqCst);
+        assert_eq!(other.busy(1).expect("it is there").load(Ordering::SeqCst), 9);
     }
 
     #[test]
@@ -459,7 +459,7 @@ mod tests {
         assert!(engine.hold(0).is_none() && engine.hold(SLAB_HOLDS + 1).is_none());
         assert!(engine.hold(1).is_some() && engine.hold(SLAB_HOLDS).is_some());
         assert!(engine.bytes(SLAB_CHUNKS).is_none() && engine.next(SLAB_CHUNKS).is_none());
-        assert!(engine.active(1).is_none());
+        assert!(engine.busy(1).is_none());
     }
 
     #[test]

@@ -41,7 +41,7 @@ const LINK: &str = "link_count";
 const NAME: &str = "interface";
 
 /// Most interfaces by which packets of an uplink may come in; a 0 ends the list.
-pub const WAYS: usize = types::INCAST_WAYS as usize - 1;
+pub const INGRESS_MAX: usize = types::INCAST_INGRESS as usize - 1;
 
 /// Identifies an uplink.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -109,7 +109,7 @@ impl Uplink {
         if let Ok(uplink) = &made
             && is_new
         {
-            uplink.set_ways(&[ifindex]);
+            uplink.set_ingress(&[ifindex]);
         }
         if made.is_err() && is_new {
             // Best effort: the error that led here is the one to report.
@@ -223,18 +223,18 @@ impl Uplink {
         self.u32(std::mem::offset_of!(uplink, buffer)).store(bytes, Ordering::Release);
     }
 
-    /// Sets the interfaces by which packets of the uplink may come in; at most [`WAYS`], the rest
-    /// is ignored.
-    pub fn set_ways(&self, ways: &[u32]) {
-        let of_record = |at: usize| self.u32(std::mem::offset_of!(uplink, ways) + 4 * at);
-        for (at, way) in ways.iter().take(WAYS).chain([&0]).enumerate() {
-            of_record(at).store(*way, Ordering::Release);
+    /// Sets the interfaces by which packets of the uplink may come in; at most
+    /// [`INGRESS_MAX`], the rest is ignored.
+    pub fn set_ingress(&self, ifindexes: &[u32]) {
+        let of_record = |at: usize| self.u32(std::mem::offset_of!(uplink, ingress) + 4 * at);
+        for (at, ifindex) in ifindexes.iter().take(INGRESS_MAX).chain([&0]).enumerate() {
+            of_record(at).store(*ifindex, Ordering::Release);
         }
     }
 
-    /// The list of [`Uplink::set_ways`].
-    pub fn ways(&self) -> Result<Vec<u32>> {
-        Ok(self.state()?.ways.into_iter().take_while(|way| *way != 0).collect())
+    /// The list of [`Uplink::set_ingress`].
+    pub fn ingress(&self) -> Result<Vec<u32>> {
+        Ok(self.state()?.ingress.into_iter().take_while(|ifindex| *ifindex != 0).collect())
     }
 
     /// Turns incast control off: windows are those of the VMs again.

@@ -23,11 +23,11 @@ fn main() {
         ("the_verifier_accepts_the_hook", the_verifier_accepts_the_hook),
         ("the_longest_prefix_decides", the_longest_prefix_decides),
         (
-            "a_prefix_of_one_family_is_none_of_the_other",
-            a_prefix_of_one_family_is_none_of_the_other,
+            "a_prefix_matches_its_own_address_family_only",
+            a_prefix_matches_its_own_address_family_only,
         ),
-        ("what_cannot_be_routed_is_not_diverted", what_cannot_be_routed_is_not_diverted),
-        ("fragments_are_diverted_like_all_else", fragments_are_diverted_like_all_else),
+        ("unroutable_packets_are_not_diverted", unroutable_packets_are_not_diverted),
+        ("fragments_are_diverted", fragments_are_diverted),
         ("damaged_and_random_frames_pass", damaged_and_random_frames_pass),
         ("a_rule_says_what_happens_while_the_link_is_down", while_the_link_is_down),
         ("forged_sources_are_not_diverted", forged_sources_are_not_diverted),
@@ -187,7 +187,7 @@ fn forged_sources_are_not_diverted() {
     assert_eq!((forged, packets), (vec![2, 1, 1], vec![1, 0, 1]));
 }
 
-fn a_prefix_of_one_family_is_none_of_the_other() {
+fn a_prefix_matches_its_own_address_family_only() {
     let mut diversion = up(&[rule("::/0", Action::DivertOrPass)]);
     assert_eq!(diversion.run_hook(&to_v4([10, 2, 0, 1])).expect("run"), NEXT);
     diversion.set_rules(&[rule("0.0.0.0/0", Action::DivertOrPass)]).expect("other rules");
@@ -196,7 +196,7 @@ fn a_prefix_of_one_family_is_none_of_the_other() {
 }
 
 /// Everything is to be diverted; these are not.
-fn what_cannot_be_routed_is_not_diverted() {
+fn unroutable_packets_are_not_diverted() {
     let diversion = up(&everything());
     let vm = [10, 1, 0, 2];
     let remote = [10, 2, 0, 1];
@@ -264,7 +264,7 @@ fn what_cannot_be_routed_is_not_diverted() {
     }
 }
 
-fn fragments_are_diverted_like_all_else() {
+fn fragments_are_diverted() {
     let diversion = up(&everything());
     for offset_and_flags in [0x2000u16, 0x00b9] {
         let mut frame = to_v4([10, 2, 0, 1]);

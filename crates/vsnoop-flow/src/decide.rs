@@ -83,10 +83,10 @@ pub fn from_vm(f: &mut flow, s: &segment, p: &policy, now: u64) -> (FromVm, outc
     (FromVm::new(verdict), out)
 }
 
-/// Hash of a key, as in the record's `tag`.
-pub fn tag(key: &flow_key) -> u16 {
+/// Hash of a key, as in the record's `key_hash`.
+pub fn key_hash(key: &flow_key) -> u16 {
     // SAFETY: as in to_vm().
-    unsafe { types::flow_tag(key) }
+    unsafe { types::flow_key_hash(key) }
 }
 
 /// A connection of this VM port failed for a reason that is the host's own.

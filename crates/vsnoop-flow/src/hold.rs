@@ -132,11 +132,11 @@ pub fn from_vm(
 }
 
 /// The sender's latest ACK and window, for a VM that does not get the segment.
-pub fn news(f: &flow, h: &hold) -> ack_fields {
-    let mut news = ack_fields::default();
+pub fn sender_ack(f: &flow, h: &hold) -> ack_fields {
+    let mut ack = ack_fields::default();
     // SAFETY: as in to_vm().
-    unsafe { types::hold_news(f, h, &mut news) };
-    news
+    unsafe { types::hold_fill_sender_ack(f, h, &mut ack) };
+    ack
 }
 
 /// May another flow take this hold, because the flow is silent?
@@ -148,5 +148,5 @@ pub fn is_idle(f: &flow, h: &hold, now: u64) -> bool {
 /// Initialises a hold for a flow that has none; `number` is the hold's, from 1.
 pub fn begin(f: &mut flow, h: &mut hold, number: u16) {
     // SAFETY: as in to_vm().
-    unsafe { types::hold_begin(f, h, number) }
+    unsafe { types::hold_init(f, h, number) }
 }

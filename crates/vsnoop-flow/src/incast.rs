@@ -1,6 +1,6 @@
 //! Incast control: the decisions of flow/incast.h about the flows behind an uplink.
 
-use std::ptr::{from_mut, from_ref, null};
+use std::ptr::{from_ref, null};
 
 use crate::types::{self, *};
 
@@ -53,15 +53,15 @@ pub fn is_live(f: &flow, u: &uplink) -> bool {
 }
 
 /// Did a packet with this skb_iif come through the uplink?
-pub fn is_way(u: &uplink, ifindex: u32) -> bool {
+pub fn is_ingress(u: &uplink, ifindex: u32) -> bool {
     // SAFETY: as in shapes().
-    unsafe { types::incast_is_way(u, ifindex) }
+    unsafe { types::incast_is_ingress(u, ifindex) }
 }
 
 /// Records whether the sender's latest segment came through the uplink.
-pub fn note_way(f: &mut flow, is_way: bool) {
+pub fn note_ingress(f: &mut flow, by_uplink: bool) {
     // SAFETY: as in shapes().
-    unsafe { types::incast_note_way(f, is_way) }
+    unsafe { types::incast_note_ingress(f, by_uplink) }
 }
 
 /// The equal share of one flow of this port, bytes.
@@ -137,11 +137,15 @@ pub fn serve(
     p: &policy,
     now: u64,
 ) -> Served {
-    let mut ack = ack_fields::default();
     // SAFETY: as in shapes().
-    match unsafe { types::incast_serve(f, null(), u, waits, port, p, now, from_mut(&mut ack)) } {
+    match unsafe { types::incast_serve(f, u, waits, &mut port.incast, now) } {
         incast_served::SERVED_NOT_YET => Served::NotYet,
-        incast_served::SERVED_ACK => Served::Ack(ack),
+        incast_served::SERVED_ACK => {
+            let mut ack = ack_fields::default();
+            // SAFETY: as in shapes(); a flow without a hold has null.
+            unsafe { types::incast_show(f, null(), port, p, now, &mut ack) };
+            Served::Ack(ack)
+        }
         incast_served::SERVED_GONE => Served::Gone,
         other => unreachable!("incast_serve() answered {other}"),
     }

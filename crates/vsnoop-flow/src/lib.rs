@@ -26,8 +26,8 @@ pub mod testing;
 
 pub use decide::{
     FromVm, Verdict, answer_embryo, continues_passive, embryo_of_vm, flow_accepted, flow_mid_flow,
-    flow_opened, from_vm, is_left_alone, is_own_syn, learn, note_failure, note_not_taken,
-    repeats_syn, tag, to_vm,
+    flow_opened, from_vm, is_left_alone, is_own_syn, key_hash, learn, note_failure, note_not_taken,
+    repeats_syn, to_vm,
 };
 pub use types::{ack_fields, embryo, flow, flow_key, outcome, policy, port_state, segment, seq};
 

@@ -1,13 +1,13 @@
 //! The engine's loop for one port: when it looks at a hold, and what it does with a frame.
 //!
-//! [`Engine`] does no input or output. Its surroundings are a [`Host`]: the [`Memory`] that it
-//! shares with the hooks, the [`Device`] into the VM, a [`Clock`], and the reset of a connection.
-//! `vsnoop`'s engine implements it with mapped BPF maps and a packet socket; simulations have their
-//! own.
+//! [`Engine`] does no input or output. Its surroundings are a [`PortAccess`]: the [`Memory`] that
+//! it shares with the hooks, the [`Device`] into the VM, a [`Clock`], and the reset of a
+//! connection. `vsnoop`'s engine implements it with mapped BPF maps and a packet socket;
+//! simulations have their own.
 //!
 //! # When the engine looks at a hold
 //! ```text
-//!             doorbell, active bit, inherited         poll() says no      its timer
+//!             doorbell, busy bit, inherited         poll() says no      its timer
 //!   unknown ---------------------------------> due ------------------> busy ------> due
 //!                                                |                         ^
 //!                       the VM has acknowledged  |                         | something was kept
@@ -24,21 +24,21 @@
 //!   holds in one [`Engine::work`], so that a port with very many busy holds does not starve other
 //!   ports.
 //! - A *busy* hold has a timer, in the VM's run time or the clock's ([`Flow::deadline`]).
-//! - A hook that keeps something sets the hold's *active bit* if it is clear. The engine clears the
+//! - A hook that keeps something sets the hold's *busy bit* if it is clear. The engine clears the
 //!   bit when nothing happened for a while, and looks once more afterwards: a hook that found the
 //!   bit still set has written its copy by then.
 //!
 //! # Killing an engine
 //! An engine has no state that must survive: another [`Engine::new`] on the same memory continues.
-//! A simulation kills an engine between any two calls of its `Host`: from that call on the host
-//! does nothing and refuses frames, and it drops the engine when the outermost call returns.
+//! A simulation kills an engine between any two calls of its `PortAccess`: from that call on the
+//! host does nothing and refuses frames, and it drops the engine when the outermost call returns.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use vsnoop_flow::types::{HOLD_OVER, hold, seq};
 
 use crate::chain::{Chain, Chunks, Slice};
-use crate::flow::{Flow, Frame, Kind, Reason};
+use crate::flow::{Flow, HoldFrame, Kind, Reason};
 use crate::frame::headers;
 use crate::time::{Deadline, Time, Timer, Timers};
 use crate::view::View;
@@ -58,14 +58,14 @@ const TIMERS: usize = 4096;
 const WATCH_NS: u64 = 100_000_000;
 /// Longest interval of looks at a hold with unacknowledged bytes, whether the VM runs or not.
 const LOOK_NS: u64 = 1_000_000_000;
-/// HOLD_IDLE_NS and HOLD_IDLE_LONG_NS of flow/hold.h, plus a tick.
+/// HOLD_IDLE_NS and HOLD_IDLE_LONG_NS of flow/hold_state.h, plus a tick.
 const IDLE_NS: u64 = 10_000_000_000 + TICK_NS;
 const IDLE_LONG_NS: u64 = 60_000_000_000 + TICK_NS;
 /// After this time no hook uses a hold whose flow is over.
 const END_NS: u64 = 20_000_000;
 /// Ticks between attempts to give unused memory back.
 const SHRINK_TICKS: u32 = 200;
-/// Holds that share a word of active bits.
+/// Holds that share a word of busy bits.
 const GROUP: u32 = 32;
 
 /// One port's memory, which the engine shares with the hooks (flow/types/hold.h, `struct
@@ -87,20 +87,20 @@ pub trait Memory {
     /// Lets the hooks ring for this hold again.
     fn clear_rung(&mut self, number: u32);
     /// Active bits of the 32 holds from number 32 * `group` + 1.
-    fn active(&mut self, group: u32) -> u32;
-    /// Clears an active bit: the hooks set it when they keep something.
-    fn clear_active(&mut self, number: u32);
+    fn busy(&mut self, group: u32) -> u32;
+    /// Clears a busy bit: the hooks set it when they keep something.
+    fn clear_busy(&mut self, number: u32);
     /// Sign of life for the hooks.
     fn heartbeat(&mut self, now_ns: u64);
 
-    /// Notes that the VM was handed all bytes below `released`.
-    fn set_released(&mut self, number: u32, released: seq);
+    /// Notes that the VM was handed all bytes below `handed`.
+    fn set_handed(&mut self, number: u32, handed: seq);
     /// Notes when data were handed to a VM that had acknowledged everything before.
-    fn set_released_ns(&mut self, number: u32, now_ns: u64);
+    fn set_handed_ns(&mut self, number: u32, now_ns: u64);
     /// Notes the TSval of the frames that follow.
-    fn set_released_tsval(&mut self, number: u32, tsval: u32);
+    fn set_handed_tsval(&mut self, number: u32, tsval: u32);
     /// Counts a frame that the VM was handed for the first time.
-    fn count_release(&mut self, number: u32);
+    fn count_handover(&mut self, number: u32);
     /// Counts a frame that the VM was handed again.
     fn count_resend(&mut self, number: u32, bytes: u32);
     /// Counts a probe, before it is sent.
@@ -159,7 +159,7 @@ pub trait Clock {
 }
 
 /// The surroundings of one port.
-pub trait Host: Memory + Device + Clock {
+pub trait PortAccess: Memory + Device + Clock {
     /// Resets the connection of this hold at both ends, and counts the reason. Returns false, and
     /// does nothing, if the VM has acknowledged something since.
     fn give_up(&mut self, hold: &hold, reason: Reason) -> bool;
@@ -261,7 +261,7 @@ impl<H: Memory> Chunks for Links<'_, H> {
 
 impl Engine {
     /// Continues with the port's memory, as an earlier engine left it.
-    pub fn new(host: &mut impl Host) -> Self {
+    pub fn new(host: &mut impl PortAccess) -> Self {
         let count = host.hold_count();
         let mut engine = Self {
             time: Time { now_ns: host.now_ns(), run_time_ns: 0 },
@@ -295,7 +295,7 @@ impl Engine {
     }
 
     /// Sends a sign of life, and serves timers.
-    pub fn tick(&mut self, host: &mut impl Host) {
+    pub fn tick(&mut self, host: &mut impl PortAccess) {
         self.time.now_ns = host.now_ns();
         host.heartbeat(self.time.now_ns);
         self.ticks += 1;
@@ -305,7 +305,7 @@ impl Engine {
             host.shrink();
             self.mtu = host.mtu();
         }
-        self.look_at_active_bits(host);
+        self.look_at_busy_bits(host);
         for (at, number) in self.by_run_time.take(self.time.run_time_ns, TIMERS) {
             self.run_timer_rings(at, number);
         }
@@ -315,7 +315,7 @@ impl Engine {
     }
 
     /// Serves due holds, some frames of each.
-    pub fn work(&mut self, host: &mut impl Host) {
+    pub fn work(&mut self, host: &mut impl PortAccess) {
         self.ring_is_full = false;
         for number in host.take_rung() {
             if number == 0 {
@@ -346,7 +346,7 @@ impl Engine {
         }
     }
 
-    fn look_at_clock(&mut self, host: &mut impl Host) {
+    fn look_at_clock(&mut self, host: &mut impl PortAccess) {
         let is_waiting = self.waiting > 0;
         // One tick longer than needed, so that a wait always begins with a fresh sample.
         if is_waiting || self.was_waiting {
@@ -357,11 +357,11 @@ impl Engine {
         self.was_waiting = is_waiting;
     }
 
-    fn look_at_active_bits(&mut self, host: &mut impl Host) {
+    fn look_at_busy_bits(&mut self, host: &mut impl PortAccess) {
         let groups = host.hold_count().div_ceil(GROUP);
         self.known.resize(groups as usize, 0);
         for group in 0..groups {
-            let bits = host.active(group);
+            let bits = host.busy(group);
             let mut new = bits & !self.known[group as usize];
             self.known[group as usize] = bits;
             while new != 0 {
@@ -371,9 +371,9 @@ impl Engine {
         }
     }
 
-    fn clear_active(&mut self, host: &mut impl Host, number: u32) {
+    fn clear_busy(&mut self, host: &mut impl PortAccess, number: u32) {
         let (group, bit) = ((number - 1) / GROUP, (number - 1) % GROUP);
-        host.clear_active(number);
+        host.clear_busy(number);
         if let Some(known) = self.known.get_mut(group as usize) {
             *known &= !(1 << bit);
         }
@@ -386,7 +386,7 @@ impl Engine {
         }
     }
 
-    fn clock_timer_rings(&mut self, host: &mut impl Host, at: u64, number: u32) {
+    fn clock_timer_rings(&mut self, host: &mut impl PortAccess, at: u64, number: u32) {
         let Some(held) = self.held.get_mut(&number) else { return };
         if !self.by_clock.is_due(&mut held.clock_timer, at, self.time.now_ns, number) {
             return;
@@ -399,7 +399,7 @@ impl Engine {
     }
 
     /// Serves a hold; true if it has more to send.
-    fn serve(&mut self, host: &mut impl Host, number: u32) -> bool {
+    fn serve(&mut self, host: &mut impl PortAccess, number: u32) -> bool {
         // First of all: changes after this ring again.
         host.clear_rung(number);
         let is_inherited = self.inherited.remove(&number);
@@ -458,7 +458,13 @@ impl Engine {
 
     /// Gives a connection up. True if the VM has acknowledged something meanwhile, and the hold
     /// must be looked at again.
-    fn give_up(&mut self, host: &mut impl Host, number: u32, hold: &hold, why: Reason) -> bool {
+    fn give_up(
+        &mut self,
+        host: &mut impl PortAccess,
+        number: u32,
+        hold: &hold,
+        why: Reason,
+    ) -> bool {
         self.forget(number);
         if !host.give_up(hold, why) {
             return true;
@@ -468,7 +474,7 @@ impl Engine {
     }
 
     /// The VM has acknowledged everything: watches the hold.
-    fn rest(&mut self, host: &mut impl Host, number: u32, hold: &hold) {
+    fn rest(&mut self, host: &mut impl PortAccess, number: u32, hold: &hold) {
         let held = self.held.entry(number).or_default();
         if held.course.take().is_some() {
             self.waiting -= 1;
@@ -486,7 +492,7 @@ impl Engine {
         };
         held.state = next;
         match next {
-            State::Leaving { .. } => self.clear_active(host, number),
+            State::Leaving { .. } => self.clear_busy(host, number),
             State::Quiet => return self.set_clock_timer(number, self.time.now_ns + IDLE_NS),
             _ => {}
         }
@@ -512,11 +518,11 @@ impl Engine {
         }
     }
 
-    /// The hold is free. A hook sets the active bit for the next flow only if it is clear: true if
+    /// The hold is free. A hook sets the busy bit for the next flow only if it is clear: true if
     /// a flow has it already, whose copies may have left the bit as it was.
-    fn is_taken_again(&mut self, host: &mut impl Host, number: u32) -> bool {
+    fn is_taken_again(&mut self, host: &mut impl PortAccess, number: u32) -> bool {
         self.forget(number);
-        self.clear_active(host, number);
+        self.clear_busy(host, number);
         host.read(number).used != 0
     }
 
@@ -528,7 +534,13 @@ impl Engine {
         }
     }
 
-    fn send(&mut self, host: &mut impl Host, number: u32, view: &View, frame: &Frame) -> Outcome {
+    fn send(
+        &mut self,
+        host: &mut impl PortAccess,
+        number: u32,
+        view: &View,
+        frame: &HoldFrame,
+    ) -> Outcome {
         let course = self.held.get_mut(&number).and_then(|held| held.course.as_mut());
         let Some(course) = course else { return Outcome::Later };
         let mut payload = Vec::new();
@@ -546,10 +558,10 @@ impl Engine {
         if newest.used == 0 || u32::from(newest.flags) & HOLD_OVER != 0 {
             return Outcome::Later;
         }
-        let marked = frame.kind == Kind::Release && newest.marked != course.marked;
+        let marked = frame.kind == Kind::Handover && newest.marked != course.marked;
         // Before the frame is sent: ACKs that the hooks forward must not have a later TSval (RFC
         // 7323).
-        host.set_released_tsval(number, newest.tsval);
+        host.set_handed_tsval(number, newest.tsval);
         let mut sent = host.send(&headers(&newest, frame, marked, self.mtu), &payload);
         if sent == Sent::TooLarge {
             self.mtu = host.mtu();
@@ -565,12 +577,12 @@ impl Engine {
         }
         course.flow.sent(view, frame);
         match frame.kind {
-            Kind::Release => {
+            Kind::Handover => {
                 if view.handed == view.vm_seq {
-                    host.set_released_ns(number, self.time.now_ns);
+                    host.set_handed_ns(number, self.time.now_ns);
                 }
-                host.set_released(number, frame.end());
-                host.count_release(number);
+                host.set_handed(number, frame.end());
+                host.count_handover(number);
             }
             Kind::Resend => host.count_resend(number, frame.len),
             Kind::Ack | Kind::Probe => {}
@@ -579,7 +591,7 @@ impl Engine {
     }
 
     /// Reclaims the memory of a hold whose flow is over, or whose VM has acknowledged everything.
-    fn reclaim(&mut self, host: &mut impl Host, number: u32, end: bool) {
+    fn reclaim(&mut self, host: &mut impl PortAccess, number: u32, end: bool) {
         let was_quiet = self.held.get(&number).is_some_and(|held| held.state == State::Quiet);
         let reclaimed = host.reclaim(number, end);
         if reclaimed == Reclaimed::Free {

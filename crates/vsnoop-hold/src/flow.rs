@@ -64,7 +64,7 @@ const LARGEST: u32 = 65_535 - 60;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Bytes that the VM gets for the first time.
-    Release,
+    Handover,
     /// A retransmission.
     Resend,
     /// A pure ACK with the sender's latest ACK and window.
@@ -84,7 +84,7 @@ pub enum Reason {
 
 /// A segment, or a super-packet, for the VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Frame {
+pub struct HoldFrame {
     /// SEQ of the first byte.
     pub seq: seq,
     /// Payload, bytes.
@@ -95,7 +95,7 @@ pub struct Frame {
     pub kind: Kind,
 }
 
-impl Frame {
+impl HoldFrame {
     /// SEQ after the last byte, or after the FIN.
     pub fn end(&self) -> seq {
         self.seq.add(self.len + u32::from(self.fin))
@@ -137,7 +137,7 @@ pub struct Flow {
     /// Widest window of the VM so far, bytes.
     widest: u32,
     /// A portion is being handed over.
-    releasing: bool,
+    handing_over: bool,
     /// Since when less than a portion waits, ns of run time.
     waits_ns: Option<u64>,
     given_up: Option<Reason>,
@@ -201,7 +201,7 @@ impl Flow {
             refusal: Refusal::default(),
             confirmation: None,
             widest: 0,
-            releasing: false,
+            handing_over: false,
             waits_ns: None,
             given_up: None,
         }
@@ -227,7 +227,7 @@ impl Flow {
     }
 
     /// The next frame to send now, if there is one.
-    pub fn poll(&mut self, view: &View, time: Time) -> Option<Frame> {
+    pub fn poll(&mut self, view: &View, time: Time) -> Option<HoldFrame> {
         if view.unconfirmed {
             return self.confirm(view, time);
         }
@@ -239,7 +239,7 @@ impl Flow {
             return None;
         }
         self.resend(view)
-            .or_else(|| self.release(view, time.run_time_ns))
+            .or_else(|| self.hand_over(view, time.run_time_ns))
             .or_else(|| self.acknowledge(view))
             .or_else(|| self.probe(view))
     }
@@ -255,7 +255,7 @@ impl Flow {
     }
 
     /// Notes that the device has taken a frame.
-    pub fn sent(&mut self, view: &View, frame: &Frame) {
+    pub fn sent(&mut self, view: &View, frame: &HoldFrame) {
         self.carried = view.sender;
         self.silence.frames += 1;
         match frame.kind {
@@ -271,13 +271,13 @@ impl Flow {
                 }
             }
             Kind::Probe => (self.probe.due, self.probe.sent_at) = (false, Some(view.heard)),
-            Kind::Release | Kind::Ack => {}
+            Kind::Handover | Kind::Ack => {}
         }
     }
 
     /// An attempt to complete the handshake: data from VM_SEQ on, and no more than was handed over
     /// before.
-    fn confirm(&mut self, view: &View, time: Time) -> Option<Frame> {
+    fn confirm(&mut self, view: &View, time: Time) -> Option<HoldFrame> {
         let first = self.confirmation.get_or_insert_with(|| Confirmation::new(time));
         let is_over = time.now_ns.saturating_sub(first.since_ns) >= UNCONFIRMED_NS
             && time.run_time_ns.saturating_sub(first.run_time_ns) >= SILENT_NS;
@@ -291,7 +291,7 @@ impl Flow {
             first.pause_ns = (first.pause_ns * 2).min(CONFIRM_MOST_NS);
         }
         if view.handed == view.vm_seq {
-            return release(view);
+            return handover(view);
         }
         if is_due {
             first.until = Some(view.handed);
@@ -411,7 +411,7 @@ impl Flow {
     }
 
     /// Retransmission of the next hole, within the VM's window.
-    fn resend(&self, view: &View) -> Option<Frame> {
+    fn resend(&self, view: &View) -> Option<HoldFrame> {
         let recovery = self.recovery.filter(|_| view.is_kept())?;
         let mut from = later(recovery.next, view.vm_seq);
         let blocks = view.blocks();
@@ -434,24 +434,24 @@ impl Flow {
     }
 
     /// Retransmission of the part of these bytes that the VM was handed, within its window.
-    fn again(&self, view: &View, from: seq, until: seq) -> Option<Frame> {
+    fn again(&self, view: &View, from: seq, until: seq) -> Option<HoldFrame> {
         // A FIN is sent with the last byte, or alone.
         let fin = view.fin && until.diff(view.tail) > 0;
         let until = earlier(earlier(until, view.tail), later(view.right_edge, view.vm_seq));
         let bytes = until.diff(from).max(0) as u32;
         let len = bytes.min(largest(view));
         let fin = fin && from.add(len) == view.tail && from.diff(view.tail) <= 0;
-        (len > 0 || fin).then_some(Frame { seq: from, len, fin, kind: Kind::Resend })
+        (len > 0 || fin).then_some(HoldFrame { seq: from, len, fin, kind: Kind::Resend })
     }
 
-    fn release(&mut self, view: &View, run_time_ns: u64) -> Option<Frame> {
-        self.releasing &= view.right_edge.diff(view.handed) > 0;
-        if !self.releasing && !self.is_portion(view, run_time_ns) {
+    fn hand_over(&mut self, view: &View, run_time_ns: u64) -> Option<HoldFrame> {
+        self.handing_over &= view.right_edge.diff(view.handed) > 0;
+        if !self.handing_over && !self.is_portion(view, run_time_ns) {
             return None;
         }
         self.waits_ns = None;
-        let frame = release(view);
-        self.releasing = frame.is_some();
+        let frame = handover(view);
+        self.handing_over = frame.is_some();
         frame
     }
 
@@ -476,12 +476,12 @@ impl Flow {
         true
     }
 
-    fn acknowledge(&self, view: &View) -> Option<Frame> {
-        let is_news = view.sender != self.carried && !view.is_drained();
-        is_news.then_some(Frame { seq: view.handed, len: 0, fin: false, kind: Kind::Ack })
+    fn acknowledge(&self, view: &View) -> Option<HoldFrame> {
+        let is_unsent = view.sender != self.carried && !view.is_drained();
+        is_unsent.then_some(HoldFrame { seq: view.handed, len: 0, fin: false, kind: Kind::Ack })
     }
 
-    fn probe(&self, view: &View) -> Option<Frame> {
+    fn probe(&self, view: &View) -> Option<HoldFrame> {
         if !self.probe.due {
             return None;
         }
@@ -492,7 +492,7 @@ impl Flow {
         } else {
             (view.vm_seq.add(u32::MAX), 0)
         };
-        Some(Frame { seq, len, fin: false, kind: Kind::Probe })
+        Some(HoldFrame { seq, len, fin: false, kind: Kind::Probe })
     }
 }
 
@@ -509,7 +509,7 @@ impl Confirmation {
 }
 
 /// Held bytes that fit into the VM's window.
-fn release(view: &View) -> Option<Frame> {
+fn handover(view: &View) -> Option<HoldFrame> {
     let from = view.handed;
     if view.is_drained() || from.diff(view.first) < 0 {
         return None;
@@ -525,7 +525,7 @@ fn release(view: &View) -> Option<Frame> {
     }
     // A FIN needs no room in the window.
     let fin = view.fin && is_last;
-    (len > 0 || fin).then_some(Frame { seq: from, len, fin, kind: Kind::Release })
+    (len > 0 || fin).then_some(HoldFrame { seq: from, len, fin, kind: Kind::Handover })
 }
 
 /// Do repeated ACKs or SACK blocks prove a loss?

@@ -18,11 +18,11 @@ use vsnoop_packet::options;
 use vsnoop_packet::vnet::VNET_BYTES;
 use zerocopy::IntoBytes;
 
-use crate::flow::Frame;
+use crate::flow::HoldFrame;
 
 /// Builds `virtio_net_hdr` of [`VNET_BYTES`] and headers; the payload follows. `marked`: a segment
 /// in it had a CE mark. `mtu`: of the device, bytes.
-pub fn headers(hold: &hold, frame: &Frame, marked: bool, mtu: u32) -> Vec<u8> {
+pub fn headers(hold: &hold, frame: &HoldFrame, marked: bool, mtu: u32) -> Vec<u8> {
     let key = &hold.key;
     let ethernet = ethernet(hold);
     let addresses = Addresses::of_mapped(key.sender_addr, key.vm_addr);
@@ -67,7 +67,7 @@ pub fn headers(hold: &hold, frame: &Frame, marked: bool, mtu: u32) -> Vec<u8> {
 /// A packet socket accepts a single segment that fits the MTU, not counting one 802.1Q tag;
 /// anything larger must be a super-packet.
 fn segment(hold: &hold, len: u32, headers: &Headers, mtu: u32) -> u32 {
-    let is_tagged = headers.tags > 0 && u16::from_be(hold.tag_proto) == VLAN;
+    let is_tagged = headers.tags > 0 && u16::from_be(hold.vlan_proto) == VLAN;
     let most = mtu as usize + ETHERNET_BYTES + if is_tagged { TAG_BYTES } else { 0 };
     let fits = most.saturating_sub(headers.payload.into()).max(8);
     let size = u32::from(hold.mss).clamp(1, fits as u32);
@@ -76,7 +76,7 @@ fn segment(hold: &hold, len: u32, headers: &Headers, mtu: u32) -> u32 {
 
 fn ethernet(hold: &hold) -> Ethernet {
     let key = &hold.key;
-    let outer = u16::from_be(hold.tag_proto);
+    let outer = u16::from_be(hold.vlan_proto);
     let tag = |ether_type, tag: u16| {
         (u32::from(tag) & VLAN_PRESENT != 0).then_some(Tag { ether_type, id: tag & 0x0fff })
     };

@@ -5,11 +5,11 @@
 //! window opens, and retransmits what the VM lost, until the VM has acknowledged it.
 //!
 //! Nothing here does input or output, and no state here must survive. [`Engine`] is the loop of one
-//! port, over a [`Host`] (memory, device, clock). For each connection a [`View`] is a snapshot of
-//! its hold, a [`Flow`] decides on the next [`Frame`], [`headers`] builds its headers, [`Chain`]
-//! finds its bytes, and shared memory records how far the VM was handed data. A new engine with
-//! nothing but that memory continues where the last one was killed; at worst it sends a frame
-//! twice, which a TCP drops.
+//! port, over a [`PortAccess`] (memory, device, clock). For each connection a [`View`] is a
+//! snapshot of its hold, a [`Flow`] decides on the next [`HoldFrame`], [`headers`] builds its
+//! headers, [`Chain`] finds its bytes, and shared memory records how far the VM was handed data. A
+//! new engine with nothing but that memory continues where the last one was killed; at worst it
+//! sends a frame twice, which a TCP drops.
 //!
 //! There is no congestion window: between host and VM is a ring, which takes a frame or refuses it,
 //! and the VM's own window. Timers count the VM's run time, in which it could have answered
@@ -24,9 +24,9 @@ mod view;
 
 pub use chain::{Chain, Chunks, Slice};
 pub use engine::{
-    Clock, Device, Engine, Host, Memory, RETRY_NS, Reclaimed, Sent, TICK_NS, Urgency,
+    Clock, Device, Engine, Memory, PortAccess, RETRY_NS, Reclaimed, Sent, TICK_NS, Urgency,
 };
-pub use flow::{Flow, Frame, Kind, PATIENCE_NS, Reason};
+pub use flow::{Flow, HoldFrame, Kind, PATIENCE_NS, Reason};
 pub use frame::headers;
 pub use time::{Deadline, Time};
 pub use view::View;

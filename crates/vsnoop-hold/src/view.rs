@@ -40,10 +40,10 @@ impl View {
         let tail = if is_empty { hold.vm_seq } else { hold.tail };
         let fin = u32::from(hold.flags) & types::HOLD_FIN != 0 && !is_empty;
         let end = tail.add(fin.into());
-        // high_seq, or `released` if that is later. An old `released`, from before the hooks handed
+        // high_seq, or `handed` if that is later. An old `handed`, from before the hooks handed
         // over by themselves for a while, is behind high_seq, or beyond the end after a wrap.
-        let ahead = hold.released.diff(hold.high_seq) > 0 && hold.released.diff(end) <= 0;
-        let handed = if ahead { hold.released } else { hold.high_seq };
+        let ahead = hold.handed.diff(hold.high_seq) > 0 && hold.handed.diff(end) <= 0;
+        let handed = if ahead { hold.handed } else { hold.high_seq };
         // The VM may acknowledge bytes that a killed engine handed over without noting it.
         let handed = if hold.vm_seq.diff(handed) > 0 { hold.vm_seq } else { handed };
         let mut view = Self {
@@ -102,8 +102,8 @@ impl View {
     fn sort_blocks(&mut self, hold: &hold) {
         let reported = hold.sack.chunks_exact(2).take(hold.sack_count as usize);
         for (&left, &right) in reported.map(|edges| (&edges[0], &edges[1])) {
-            let is_news = left.diff(self.vm_seq) > 0 && right.diff(left) > 0;
-            if is_news && right.diff(self.handed) <= 0 {
+            let is_valid = left.diff(self.vm_seq) > 0 && right.diff(left) > 0;
+            if is_valid && right.diff(self.handed) <= 0 {
                 self.blocks[self.block_count] = (left, right);
                 self.block_count += 1;
             }

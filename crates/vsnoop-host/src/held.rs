@@ -3,7 +3,7 @@
 //!
 //! A flow's record has what the hooks know, and these learn of the engine's work only at the flow's
 //! next packet. So the byte up to which the VM was handed everything is the higher of the record's
-//! `high_seq` and the hold's `released`.
+//! `high_seq` and the hold's `handed`.
 
 use serde::Serialize;
 use vsnoop_bpf::types::{self, HOLD_CHUNK, flow, flow_key, flow_mode, seq};
@@ -14,7 +14,7 @@ use crate::system::clock::monotonic_ns;
 use crate::units;
 
 /// The hooks do not rely on an engine without a sign of life for this time (HOLD_STALE_NS in
-/// flow/hold.h).
+/// flow/hold_state.h).
 const STALE_NS: u64 = 1_000_000_000;
 
 /// The holds of one port.
@@ -33,7 +33,7 @@ pub struct FlowHold {
     /// For how long the oldest held byte has waited; null when nothing is held.
     pub oldest_ns: Option<u64>,
     /// Frames that the engine handed to the VM, retransmitted frames, and bytes of those.
-    pub releases: u32,
+    pub handovers: u32,
     pub resends: u32,
     pub resent_bytes: u64,
 }
@@ -50,7 +50,7 @@ pub struct PortHold {
     pub held_flows: u64,
     pub held_bytes: u64,
     pub oldest_ns: Option<u64>,
-    pub releases: u64,
+    pub handovers: u64,
     pub resends: u64,
     pub resent_bytes: u64,
     pub engine: Engine,
@@ -130,7 +130,7 @@ impl Holds {
             held_flows: 0,
             held_bytes: 0,
             oldest_ns: None,
-            releases: 0,
+            handovers: 0,
             resends: 0,
             resent_bytes: 0,
             engine: engine(engine_silent_ns),
@@ -149,7 +149,7 @@ impl PortHold {
         self.held_flows += u64::from(flow.held_bytes > 0);
         self.held_bytes += flow.held_bytes;
         self.oldest_ns = self.oldest_ns.max(flow.oldest_ns);
-        self.releases += u64::from(flow.releases);
+        self.handovers += u64::from(flow.handovers);
         self.resends += u64::from(flow.resends);
         self.resent_bytes += flow.resent_bytes;
     }
@@ -216,7 +216,7 @@ fn describe(flow: &flow, hold: &Hold, now_ns: u64) -> FlowHold {
         kept_bytes: outstanding_bytes(flow),
         oldest_ns: (held_bytes > 0 && hold.since_ns != 0)
             .then(|| now_ns.saturating_sub(hold.since_ns)),
-        releases: hold.releases,
+        handovers: hold.handovers,
         resends: hold.resends,
         resent_bytes: hold.resent_bytes,
     }
@@ -233,8 +233,8 @@ fn held_bytes(flow: &flow, hold: Option<&Hold>) -> u64 {
 
 /// Includes the sender's FIN.
 fn handed(flow: &flow, hold: Option<&Hold>) -> seq {
-    match hold.map(|hold| hold.released) {
-        Some(released) if released.diff(flow.high_seq) > 0 => released,
+    match hold.map(|hold| hold.handed) {
+        Some(handed) if handed.diff(flow.high_seq) > 0 => handed,
         _ => flow.high_seq,
     }
 }
@@ -257,9 +257,9 @@ mod tests {
     fn held_is_what_neither_hooks_nor_engine_have_handed_over() {
         let flow = holding();
         assert_eq!(held_bytes(&flow, None), 1000);
-        for (released, held) in [(100, 1000), (50, 1000), (600, 500), (1100, 0), (1101, 0)] {
-            let hold = Hold { released: seq::new(released), ..Default::default() };
-            assert_eq!(held_bytes(&flow, Some(&hold)), held, "released {released}");
+        for (handed, held) in [(100, 1000), (50, 1000), (600, 500), (1100, 0), (1101, 0)] {
+            let hold = Hold { handed: seq::new(handed), ..Default::default() };
+            assert_eq!(held_bytes(&flow, Some(&hold)), held, "handed {handed}");
         }
     }
 
@@ -276,11 +276,11 @@ mod tests {
     fn the_oldest_byte_has_an_age_while_something_is_held() {
         let flow = holding();
         let hold =
-            Hold { released: seq::new(100), since_ns: 400, releases: 3, ..Default::default() };
+            Hold { handed: seq::new(100), since_ns: 400, handovers: 3, ..Default::default() };
         let shown = describe(&flow, &hold, 1000);
         assert_eq!((shown.held_bytes, shown.kept_bytes, shown.oldest_ns), (1000, 1200, Some(600)));
-        assert_eq!(shown.releases, 3);
-        let done = Hold { released: seq::new(1100), ..hold };
+        assert_eq!(shown.handovers, 3);
+        let done = Hold { handed: seq::new(1100), ..hold };
         assert_eq!(describe(&flow, &done, 1000).oldest_ns, None);
     }
 

@@ -2,7 +2,7 @@
 //!
 //! An attachment is identified by the inode of the network namespace and the interface's index; its
 //! name is that of the tap when the helper last read it. A port whose tap was deleted is "gone":
-//! only its pins are left, and every command that changes something releases it first (`sweep`). A
+//! only its pins are left, and every command that changes something detaches it first (`sweep`). A
 //! port that is being detached is not listed (`release`).
 
 use std::collections::HashSet;
@@ -59,7 +59,7 @@ impl Attached {
         } else {
             match port.policy()?.run {
                 port_run::PORT_OBSERVE => State::Observing,
-                port_run::PORT_ACTIVE => State::Active,
+                port_run::PORT_ACCELERATE => State::Active,
                 _ => State::Paused,
             }
         };

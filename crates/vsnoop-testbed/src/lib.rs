@@ -1,19 +1,34 @@
 //! Small networks on one machine, of namespaces, taps, relays and virtual machines, for tests,
 //! experiments and benchmarks.
 //!
-//! - [`net`] owns namespaces and the devices in them; [`relay`] moves frames between two taps and
-//!   does to them what networks and guests do;
-//! - [`topology`] puts a client, a bridge and a VM's stand-in together; [`fan_in`] puts many
-//!   senders before a VM, behind a [`switch`] with a shallow buffer, which may mark; [`hosts`]
-//!   joins hosts with VMs and links;
+//! - [`net`] owns namespaces and makes the devices in them and between them, a line for each;
+//!   [`relay`] moves frames between two taps and does to them what networks and guests do;
+//! - [`topology`], [`fan_in`] with its [`switch`], [`hosts`] and [`stage`] are the networks, see
+//!   below;
 //! - [`stream`] sends byte streams through and verifies every byte, [`bulk`] measures how much goes
 //!   through, [`socket`] and [`capture`] tell what TCP did;
-//! - [`guest`] makes the kernel and initramfs that machines boot, [`vm`] runs them, [`stage`] puts
-//!   machines and a client into a network of their own, [`client`] transfers and measures;
+//! - [`guest`] makes the kernel and initramfs that machines boot, [`vm`] runs them, [`client`]
+//!   transfers and measures;
 //! - [`vsnoop`] is the command under test, [`workspace`] knows where it is and whether it is older
 //!   than its sources;
 //! - [`session`] keeps runs apart and clears up after them, [`interrupt`] is Ctrl-C, [`wait`] waits
 //!   for events.
+//!
+//! There are four networks. Each is made in one place, by calls of [`net`]; its users give options
+//! and no devices.
+//!
+//! - [`topology::Topology`] (`TopologyOptions`): a client, a host with a bridge and an attached
+//!   tap, a namespace as the VM. Tests netns, faults and command; bench.
+//! - [`fan_in::FanIn`] (`FanInOptions`): many senders behind a [`switch`] with a shallow buffer,
+//!   which may mark; a namespace or a machine as the VM. Tests netns (fan_in); lab (incast).
+//! - [`hosts::Network`] (`hosts::Plan`): hosts joined by a bridge, a veth or a relay, each with VMs
+//!   and perhaps a link. Tests links, netns (divert) and vm (link); lab (link); bench (slow_peer).
+//! - [`stage::Stage`] (`StageOptions`, `PathOptions`): machines on a bridge, and a client behind a
+//!   path that changes. Tests vm; lab.
+//!
+//! What one test adds to such a network (a VM in a VLAN, a second bridge) it adds by [`net`], too.
+//! Some tests of the command and of the bench need a single namespace with a tap or a bridge:
+//! `Place`, `Bridge` and `LinkHost` in crates/vsnoop/tests/command.
 
 pub mod bulk;
 pub mod capture;

@@ -28,7 +28,7 @@ const RUN_DIR: &str = "/run/vsnoop-lab";
 struct Journal {
     settings: Vec<Setting>,
     processes: Vec<Process>,
-    ports: Vec<Port>,
+    ports: Vec<PortRecord>,
 }
 
 /// A kernel setting and the value that it had before.
@@ -46,7 +46,7 @@ struct Process {
 
 /// A port that may be attached.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct Port {
+struct PortRecord {
     netns: String,
     name: String,
 }
@@ -127,7 +127,7 @@ impl Session {
 
     /// Notes a port to be detached, should this session crash.
     pub fn note_port(&mut self, netns: &str, name: &str) -> Result<()> {
-        let port = Port { netns: netns.to_owned(), name: name.to_owned() };
+        let port = PortRecord { netns: netns.to_owned(), name: name.to_owned() };
         if self.journal.ports.contains(&port) {
             return Ok(());
         }

@@ -27,7 +27,7 @@ use crate::guest::Image;
 use crate::net::{Net, Netns, TapOptions};
 use crate::relay::Relay;
 use crate::session::{PREFIX, Session};
-use crate::vm::{Accelerator, Network, Vm};
+use crate::vm::{Accelerator, Nic, Vm};
 use crate::vsnoop::Vsnoop;
 
 /// All taps and the path are in it.
@@ -58,7 +58,7 @@ pub struct StageOptions {
 pub struct Stage {
     // In the order of their end: machines before the namespaces that they are in.
     vms: Vec<Vm>,
-    path: Path,
+    path: CurrentPath,
     client: Netns,
     host: Netns,
     ports: Vec<Ports>,
@@ -69,7 +69,7 @@ pub struct Stage {
 
 /// The present path (`path`).
 #[derive(Debug)]
-enum Path {
+enum CurrentPath {
     None,
     Veth,
     Relayed(Relay),
@@ -111,7 +111,7 @@ impl Stage {
         let vsnoop = vsnoop.map(|vsnoop| vsnoop.in_netns(host.name()));
         let mut stage = Self {
             vms: Vec::new(),
-            path: Path::None,
+            path: CurrentPath::None,
             client,
             host,
             ports: Vec::new(),
@@ -138,7 +138,7 @@ impl Stage {
     ) -> Result<()> {
         let tuned = self.tuned.then(|| format!("vslab-wide{index}"));
         let ports = Ports { plain: format!("vslab-tap{index}"), tuned };
-        let mut networks = Vec::new();
+        let mut nics = Vec::new();
         for (name, is_tuned) in [(Some(&ports.plain), false), (ports.tuned.as_ref(), true)] {
             let Some(name) = name else { continue };
             // Made here, so that vsnoop can be attached before and after QEMU holds it.
@@ -147,7 +147,7 @@ impl Stage {
                 self.host.set_txqueuelen(name, TUNED_RING)?;
             }
             self.host.add_port(BRIDGE, name)?;
-            networks.push(Network {
+            nics.push(Nic {
                 netns: &self.host,
                 tap: name.clone(),
                 mac: format!("52:54:00:76:{:02x}:{index:02x}", 0x73 + u8::from(is_tuned)),
@@ -157,7 +157,7 @@ impl Stage {
         }
         let name = format!("vslab-vm{index}");
         let dir = session.scratch().join(&name);
-        let vm = Vm::start(&name, image, accelerator, &networks, &dir)?;
+        let vm = Vm::start(&name, image, accelerator, &nics, &dir)?;
         session.note_process(vm.pid())?;
         session.note_port(self.host.name(), &ports.plain)?;
         self.ports.push(ports);
@@ -253,14 +253,9 @@ impl Stage {
 
     /// Counters of the host's side of any tap of the stage.
     pub fn counts_of(&self, tap: &str) -> Result<TapCounts> {
-        let text = self.host.ip(&format!("-s -j link show {tap}"))?;
-        let links: serde_json::Value = serde_json::from_str(&text).context("parse ip's JSON")?;
-        let count = |name: &str| {
-            links[0]["stats64"]["tx"][name]
-                .as_u64()
-                .with_context(|| format!("ip shows no counter {name} of {tap}"))
-        };
-        Ok(TapCounts { to_vm_bytes: count("bytes")?, drops: count("dropped")? })
+        let counters = self.host.device_counters(tap)?;
+        let (to_vm_bytes, drops) = (counters.sent_bytes()?, counters.dropped_on_the_way_out()?);
+        Ok(TapCounts { to_vm_bytes, drops })
     }
 }
 

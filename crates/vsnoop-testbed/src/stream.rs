@@ -3,8 +3,8 @@
 //! Each end writes its seeded pattern, reads the other's, and compares byte by byte. When it has
 //! verified all it writes one byte more, the verdict, and closes its direction; so an end is
 //! complete only if the other has confirmed everything. What a stream may come to is
-//! [`End::Complete`] or [`End::Reset`]; a wrong byte, an early end of file, or no progress for a
-//! minute is an error, whichever side sees it.
+//! [`StreamEnd::Complete`] or [`StreamEnd::Reset`]; a wrong byte, an early end of file, or no
+//! progress for a minute is an error, whichever side sees it.
 
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
@@ -28,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Options of a stream.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct StreamPlan {
     pub opener: Side,
     pub family: Family,
     /// Bytes from the client to the VM.
@@ -49,7 +49,7 @@ pub struct Plan {
     pub socket: SocketOptions,
 }
 
-impl Default for Plan {
+impl Default for StreamPlan {
     fn default() -> Self {
         Self {
             opener: Side::Client,
@@ -69,14 +69,14 @@ impl Default for Plan {
 
 /// Result of one end of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum StreamEnd {
     /// All bytes arrived, were correct, and the other end confirmed them.
     Complete(ConnectionInfo),
     /// The connection was reset, or its TCP gave up.
     Reset,
 }
 
-impl End {
+impl StreamEnd {
     /// The kernel's state of a complete connection.
     pub fn info(self) -> Result<ConnectionInfo> {
         match self {
@@ -89,20 +89,20 @@ impl End {
 /// Both ends, when they have ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    pub client: End,
-    pub vm: End,
+    pub client: StreamEnd,
+    pub vm: StreamEnd,
 }
 
 impl Outcome {
     pub fn is_complete(&self) -> bool {
-        matches!((self.client, self.vm), (End::Complete(_), End::Complete(_)))
+        matches!((self.client, self.vm), (StreamEnd::Complete(_), StreamEnd::Complete(_)))
     }
 }
 
 /// A stream under way.
 #[derive(Debug)]
 pub struct Stream {
-    ends: [(Side, JoinHandle<Result<End>>); 2],
+    ends: [(Side, JoinHandle<Result<StreamEnd>>); 2],
     shared: Arc<Shared>,
 }
 
@@ -128,7 +128,7 @@ const NO_MORE: u64 = u64::MAX;
 
 impl Stream {
     /// Opens the connection and starts both ends.
-    pub fn start(topology: &Topology, plan: &Plan) -> Result<Self> {
+    pub fn start(topology: &Topology, plan: &StreamPlan) -> Result<Self> {
         let shared = Arc::new(Shared::default());
         let acceptor = match plan.opener {
             Side::Client => Side::Vm,
@@ -146,7 +146,7 @@ impl Stream {
     }
 
     /// Runs a stream to its end.
-    pub fn run(topology: &Topology, plan: &Plan) -> Result<Outcome> {
+    pub fn run(topology: &Topology, plan: &StreamPlan) -> Result<Outcome> {
         Self::start(topology, plan)?.finish()
     }
 
@@ -184,7 +184,7 @@ impl Stream {
     /// Waits for both ends.
     pub fn finish(self) -> Result<Outcome> {
         self.go_on();
-        let mut outcome = Outcome { client: End::Reset, vm: End::Reset };
+        let mut outcome = Outcome { client: StreamEnd::Reset, vm: StreamEnd::Reset };
         let mut errors = Vec::new();
         for (side, thread) in self.ends {
             let end = thread.join().map_err(|_| anyhow!("the thread of {side:?} panicked"))?;
@@ -203,10 +203,10 @@ impl Stream {
 
 fn spawn(
     side: Side,
-    plan: &Plan,
+    plan: &StreamPlan,
     shared: &Arc<Shared>,
     socket: impl FnOnce() -> Result<Socket> + Send + 'static,
-) -> Result<JoinHandle<Result<End>>> {
+) -> Result<JoinHandle<Result<StreamEnd>>> {
     let (plan, shared) = (plan.clone(), shared.clone());
     std::thread::Builder::new()
         .name(format!("stream {side:?}"))
@@ -246,7 +246,7 @@ enum Half {
     Reset,
 }
 
-fn converse(socket: &Socket, side: Side, plan: &Plan, shared: &Shared) -> Result<End> {
+fn converse(socket: &Socket, side: Side, plan: &StreamPlan, shared: &Shared) -> Result<StreamEnd> {
     let (out_bytes, in_bytes) = match side {
         Side::Client => (plan.to_vm_bytes, plan.from_vm_bytes),
         Side::Vm => (plan.from_vm_bytes, plan.to_vm_bytes),
@@ -272,8 +272,8 @@ fn converse(socket: &Socket, side: Side, plan: &Plan, shared: &Shared) -> Result
         }
         let written = writer.join().map_err(|_| anyhow!("a writer panicked"))?;
         match (read?, written?) {
-            (Half::Done, Half::Done) => Ok(End::Complete(info(socket)?)),
-            _ => Ok(End::Reset),
+            (Half::Done, Half::Done) => Ok(StreamEnd::Complete(info(socket)?)),
+            _ => Ok(StreamEnd::Reset),
         }
     })
 }
@@ -283,7 +283,7 @@ fn write(
     seed: u64,
     bytes: u64,
     side: Side,
-    plan: &Plan,
+    plan: &StreamPlan,
     shared: &Shared,
     verified: &mpsc::Receiver<()>,
 ) -> Result<Half> {
@@ -334,7 +334,7 @@ fn read(
     seed: u64,
     bytes: u64,
     side: Side,
-    plan: &Plan,
+    plan: &StreamPlan,
     shared: &Shared,
     verdict: mpsc::Sender<()>,
 ) -> Result<Half> {

@@ -18,7 +18,7 @@
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::net::{Net, Netns, TapOptions, checked};
+use super::net::{Net, Netns, TapOptions};
 use super::relay::{Bottleneck, Direction, Faults, Relay, RelayOptions};
 
 const BRIDGE: &str = "vst-switch";
@@ -139,7 +139,7 @@ impl Switch {
     fn set_queue_disciplines(&self, last_hop: Option<LastHop>) -> Result<()> {
         // A bucket that is changed keeps its old queue and its counters.
         if self.counts().is_ok() {
-            self.tc(&format!("qdisc del dev {PORT} root"))?;
+            self.netns.tc(&format!("qdisc del dev {PORT} root"))?;
         }
         let Some(last_hop) = last_hop else { return Ok(()) };
         let LastHop { rate_mbit, buffer_bytes, mark_bytes } = last_hop;
@@ -153,7 +153,7 @@ impl Switch {
             format!("class add dev {PORT} parent 2: classid 2:1 htb rate {rate_mbit}mbit {burst}"),
             format!("qdisc add dev {PORT} parent 2:1 handle 3: bfifo limit {buffer_bytes}"),
         ] {
-            self.tc(&words)?;
+            self.netns.tc(&words)?;
         }
         Ok(())
     }
@@ -162,12 +162,8 @@ impl Switch {
     pub fn counts(&self) -> Result<PortCounts> {
         match &self.relay {
             Some(port) => port.counts(),
-            None => parse(&self.tc(&format!("-s -j qdisc show dev {PORT}"))?),
+            None => parse(&self.netns.tc(&format!("-s -j qdisc show dev {PORT}"))?),
         }
-    }
-
-    fn tc(&self, arguments: &str) -> Result<String> {
-        checked("tc", ["-n", self.netns.name()].into_iter().chain(arguments.split_whitespace()))
     }
 }
 

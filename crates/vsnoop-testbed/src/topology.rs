@@ -21,12 +21,14 @@ use super::relay::{Direction, Faults, Relay, RelayOptions};
 
 /// The tap of the VM in the host namespace: the one to attach to.
 pub const PORT: &str = "vst-port";
-const BRIDGE: &str = "vst-bridge";
-const UPLINK: &str = "vst-uplink";
-const CLIENT_DEVICE: &str = "vst-client";
+/// The bridge of the host, and its port towards the client.
+pub const BRIDGE: &str = "vst-bridge";
+pub const UPLINK: &str = "vst-uplink";
+/// The client's device.
+pub const CLIENT_DEVICE: &str = "vst-client";
 const VM_DEVICE: &str = "vst-vm";
-const CLIENT_MAC: [u8; 6] = [2, 0x76, 0x73, 0, 0, 1];
-const VM_MAC: [u8; 6] = [2, 0x76, 0x73, 0, 0, 2];
+pub const CLIENT_MAC: [u8; 6] = [2, 0x76, 0x73, 0, 0, 1];
+pub const VM_MAC: [u8; 6] = [2, 0x76, 0x73, 0, 0, 2];
 
 /// The two ends of every connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -167,6 +169,14 @@ impl Topology {
             }
         }
         Ok(Self { guest, network, client, vm, host })
+    }
+
+    /// Adds a second way from the client to the bridge: a veth pair with these names, of which the
+    /// client's end has a MAC address and no other.
+    pub fn add_way(&self, port: &str, device: &str, mac: [u8; 6]) -> Result<()> {
+        self.host.veth_port(BRIDGE, port, &self.client, device)?;
+        self.client.set_mac(device, mac)?;
+        self.client.up(device)
     }
 
     pub fn netns(&self, side: Side) -> &Netns {

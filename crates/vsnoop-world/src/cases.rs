@@ -1,8 +1,8 @@
 //! The scenarios that are run with vsnoop and without it, one for each kind of fault or load.
 
 use fastrand::Rng;
-use vsnoop_flow::testing::end::End;
-use vsnoop_flow::testing::network::Link;
+use vsnoop_flow::testing::end::EndSettings;
+use vsnoop_flow::testing::network::Network;
 
 use crate::guest::Kind;
 use crate::host::Fortune;
@@ -93,8 +93,8 @@ impl Case {
 }
 
 /// An end with ordinary properties.
-pub(crate) fn end(rng: &mut Rng, bytes: u64) -> End {
-    End {
+pub(crate) fn end(rng: &mut Rng, bytes: u64) -> EndSettings {
+    EndSettings {
         iss: if rng.bool() { 0u32.wrapping_sub(rng.u32(0..200_000)) } else { rng.u32(..) },
         mss: 1448,
         units: if rng.bool() { 1 } else { 20 },
@@ -160,7 +160,7 @@ pub fn scenario(case: Case, kind: Kind, seed: u64, without: bool) -> Scenario {
 /// A connection without faults; the sender has `bytes`.
 fn connection(kind: Kind, bytes: u64, rng: &mut Rng) -> Connection {
     let delay_us = [50, 500, 5_000][rng.usize(0..3)];
-    let link = Link {
+    let link = Network {
         delay_us,
         jitter_us: 0,
         loss: 0,

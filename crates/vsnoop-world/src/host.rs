@@ -479,17 +479,17 @@ impl Memory for Vm {
         }
     }
 
-    fn active(&mut self, group: u32) -> u32 {
+    fn busy(&mut self, group: u32) -> u32 {
         self.step();
-        self.slab(group).map_or(0, |slab| slab.active)
+        self.slab(group).map_or(0, |slab| slab.busy)
     }
 
-    fn clear_active(&mut self, number: u32) {
+    fn clear_busy(&mut self, number: u32) {
         let at = number - 1;
         if self.step()
             && let Some(slab) = self.slab(at / SLAB_HOLDS)
         {
-            slab.active &= !(1 << (at % SLAB_HOLDS));
+            slab.busy &= !(1 << (at % SLAB_HOLDS));
         }
     }
 
@@ -499,35 +499,35 @@ impl Memory for Vm {
         }
     }
 
-    fn set_released(&mut self, number: u32, released: seq) {
+    fn set_handed(&mut self, number: u32, handed: seq) {
         if self.step()
             && let Some(hold) = self.hold(number)
         {
-            hold.released = released;
+            hold.handed = handed;
         }
     }
 
-    fn set_released_ns(&mut self, number: u32, now_ns: u64) {
+    fn set_handed_ns(&mut self, number: u32, now_ns: u64) {
         if self.step()
             && let Some(hold) = self.hold(number)
         {
-            hold.released_ns = now_ns;
+            hold.handed_ns = now_ns;
         }
     }
 
-    fn set_released_tsval(&mut self, number: u32, tsval: u32) {
+    fn set_handed_tsval(&mut self, number: u32, tsval: u32) {
         if self.step()
             && let Some(hold) = self.hold(number)
         {
-            hold.released_tsval = tsval;
+            hold.handed_tsval = tsval;
         }
     }
 
-    fn count_release(&mut self, number: u32) {
+    fn count_handover(&mut self, number: u32) {
         if self.step()
             && let Some(hold) = self.hold(number)
         {
-            hold.releases += 1;
+            hold.handovers += 1;
         }
     }
 
@@ -682,7 +682,7 @@ impl Clock for Vm {
     }
 }
 
-impl vsnoop_hold::Host for Vm {
+impl vsnoop_hold::PortAccess for Vm {
     fn give_up(&mut self, hold: &hold, reason: Reason) -> bool {
         if !self.step() {
             return false;

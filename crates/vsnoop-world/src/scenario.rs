@@ -1,7 +1,7 @@
 //! The plan of a simulation: connections, VMs, faults.
 
-use vsnoop_flow::testing::end::End;
-use vsnoop_flow::testing::network::Link;
+use vsnoop_flow::testing::end::EndSettings;
+use vsnoop_flow::testing::network::Network;
 
 use crate::guest::Kind;
 use crate::host::Fortune;
@@ -25,10 +25,10 @@ pub struct Connection {
     /// The paths to the VM and from it have different routers.
     pub is_asymmetric: bool,
     pub vm_opens: bool,
-    pub sender: End,
-    pub guest: End,
-    pub to_vm: Link,
-    pub from_vm: Link,
+    pub sender: EndSettings,
+    pub guest: EndSettings,
+    pub to_vm: Network,
+    pub from_vm: Network,
     pub start_ms: u64,
     /// An abort: by the VM (true) or the sender, and when.
     pub abort: Option<(bool, u64)>,

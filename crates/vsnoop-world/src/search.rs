@@ -17,7 +17,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use fastrand::Rng;
 use vsnoop_flow::testing::clock::{MS, START};
-use vsnoop_flow::testing::end::End;
+use vsnoop_flow::testing::end::EndSettings;
 use vsnoop_flow::testing::segment::*;
 use vsnoop_flow::testing::tcp::{State as TcpState, Tcp};
 use vsnoop_flow::types::{flow_mode, port_run};
@@ -101,8 +101,8 @@ struct World {
 
 const MSS: u16 = 100;
 
-fn end(bytes: u64, window: u64, setting: &Setting) -> End {
-    End {
+fn end(bytes: u64, window: u64, setting: &Setting) -> EndSettings {
+    EndSettings {
         iss: 0u32.wrapping_sub(150),
         mss: MSS,
         units: 1,
@@ -162,7 +162,7 @@ impl World {
             helped_at: START,
         };
         let policy = w.host.vm.attach_settings();
-        policy.run = port_run::PORT_ACTIVE;
+        policy.run = port_run::PORT_ACCELERATE;
         policy.hold_chunks = 16;
         // The host never takes the VM for prompt, so that it acts wherever it can.
         policy.passive = 0;

@@ -5,8 +5,8 @@
 //! connection can end.
 
 use fastrand::Rng;
-use vsnoop_flow::testing::end::End;
-use vsnoop_flow::testing::network::Link;
+use vsnoop_flow::testing::end::EndSettings;
+use vsnoop_flow::testing::network::Network;
 
 use crate::cases::{end, machine};
 use crate::guest::Kind;
@@ -26,8 +26,8 @@ fn rate(rng: &mut Rng, most: u32) -> u32 {
     if rng.bool() { 0 } else { rng.u32(1..=most) }
 }
 
-fn link(rng: &mut Rng) -> Link {
-    Link {
+fn link(rng: &mut Rng) -> Network {
+    Network {
         delay_us: [50, 500, 5_000][rng.usize(0..3)],
         jitter_us: if rng.bool() { 0 } else { rng.u64(1..2_000) },
         loss: rate(rng, 40),
@@ -50,7 +50,7 @@ fn schedule(rng: &mut Rng) -> Schedule {
 }
 
 /// The application and the buffers of the VM's end.
-fn guest_end(rng: &mut Rng, kind: Kind) -> End {
+fn guest_end(rng: &mut Rng, kind: Kind) -> EndSettings {
     let bytes = [0, 200, 50_000, 300_000][rng.usize(0..4)];
     let mut guest = end(rng, bytes);
     guest.rcvbuf = match rng.u32(0..3) {

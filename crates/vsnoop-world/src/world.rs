@@ -422,9 +422,9 @@ impl World {
                     self.events.at(self.now, Event::EngineStarts(m));
                 }
                 machine.detaching = false;
-                machine.host.vm.policy().run = port_run::PORT_ACTIVE;
+                machine.host.vm.policy().run = port_run::PORT_ACCELERATE;
             }
-            Act::Resume => machine.host.vm.policy().run = port_run::PORT_ACTIVE,
+            Act::Resume => machine.host.vm.policy().run = port_run::PORT_ACCELERATE,
             Act::Pause => machine.host.vm.policy().run = port_run::PORT_PAUSED,
             Act::Detach => {
                 machine.host.vm.policy().run = port_run::PORT_PAUSED;
@@ -534,7 +534,7 @@ impl World {
 /// The settings that the command writes when it attaches a port.
 fn attach_settings(host: &mut Host, machine: &crate::scenario::Machine) {
     let policy = host.vm.attach_settings();
-    policy.run = port_run::PORT_ACTIVE;
+    policy.run = port_run::PORT_ACCELERATE;
     policy.hold_chunks = machine.chunks;
     policy.ahead = machine.ahead;
 }

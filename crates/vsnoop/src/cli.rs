@@ -59,7 +59,7 @@ pub enum Command {
     /// Show the uplinks with incast control, and what all connections behind them have.
     Incast(Incast),
     /// Carry frames of VMs to other hosts, compressed where that pays (docs/link.md).
-    Link(Link),
+    Link(LinkArguments),
     /// Take everything off all ports at once, damaged state included: the panic switch.
     Off(Off),
     /// Expires idle flows, resets those whose bytes nobody can hand over; started by other
@@ -297,7 +297,7 @@ pub struct IncastOff {
 }
 
 #[derive(Debug, Args)]
-pub struct Link {
+pub struct LinkArguments {
     #[command(subcommand)]
     pub action: LinkAction,
 }

@@ -43,7 +43,7 @@ pub fn drain(attached: &Attached, timeout: Duration, interrupt: &Interrupt) -> R
         }
         if interrupt.is_set() {
             if attached.state == State::Active {
-                port.set_run(port_run::PORT_ACTIVE)?;
+                port.set_run(port_run::PORT_ACCELERATE)?;
             }
             bail!("interrupted; port {} goes on as before", attached.label());
         }

@@ -1,7 +1,6 @@
 //! Two hosts with a VM each.
 
-use anyhow::{Context, Result};
-use serde_json::Value;
+use anyhow::Result;
 use vsnoop_testbed::hosts::{Host, Layout, Network, Path, Plan};
 use vsnoop_testbed::topology::PORT;
 
@@ -19,8 +18,5 @@ pub fn build(layout: Layout) -> Result<Network> {
 
 /// Packets that came out of the link at a host.
 pub fn came_out(host: &Host) -> Result<u64> {
-    let text = host.netns.ip(&format!("-j -s link show {LINK_TAP}"))?;
-    let links: Value = serde_json::from_str(&text).context("ip printed no JSON")?;
-    let packets = links[0]["stats64"]["rx"]["packets"].as_u64();
-    packets.with_context(|| format!("no counter of packets: {text}"))
+    host.netns.device_counters(LINK_TAP)?.received_packets()
 }

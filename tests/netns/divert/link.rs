@@ -40,7 +40,7 @@ struct Carried {
 
 /// One end: its namespace, its VM's addresses, and its rules.
 #[derive(Clone, Debug)]
-struct End {
+struct LinkEnd {
     netns: String,
     own: Vec<IpNet>,
     rules: Vec<Rule>,
@@ -60,8 +60,8 @@ pub fn rules(hosts: &Network, to: usize, action: Action) -> Vec<Rule> {
     [Family::V4, Family::V6].map(|family| whole(hosts.vm_address(to, family))).to_vec()
 }
 
-fn ends(hosts: &Network, rules_of: impl Fn(usize) -> Vec<Rule>) -> [End; 2] {
-    [0, 1].map(|number| End {
+fn ends(hosts: &Network, rules_of: impl Fn(usize) -> Vec<Rule>) -> [LinkEnd; 2] {
+    [0, 1].map(|number| LinkEnd {
         netns: hosts.hosts[number].netns.name().to_owned(),
         own: [Family::V4, Family::V6]
             .map(|family| hosts.vm_address(number, family).into())
@@ -81,7 +81,7 @@ impl Link {
         Self::between(&ends(hosts, rules_of))
     }
 
-    fn between(ends: &[End; 2]) -> Result<Self> {
+    fn between(ends: &[LinkEnd; 2]) -> Result<Self> {
         let [(left, left_reentry, left_diversion), (right, right_reentry, right_diversion)] =
             [open(&ends[0])?, open(&ends[1])?];
         let (carried, stop) = (Arc::<[Carried; 2]>::default(), Arc::new(AtomicBool::new(false)));
@@ -141,7 +141,7 @@ impl Drop for Link {
     }
 }
 
-fn open(end: &End) -> Result<(Tap, Reentry, Diversion)> {
+fn open(end: &LinkEnd) -> Result<(Tap, Reentry, Diversion)> {
     inside(&end.netns, || {
         let tap = Tap::open(LINK_TAP, &TapOptions::default())?;
         let ready = prepare(LINK_TAP, 1500, &end.own)?;
@@ -249,10 +249,10 @@ pub fn serve() -> Result<()> {
         let mut words = end.split(',');
         let netns = words.next().unwrap_or_default().to_owned();
         let own = words.map(str::parse).collect::<Result<Vec<IpNet>, _>>()?;
-        anyhow::Ok(End { netns, own, rules: Vec::new() })
+        anyhow::Ok(LinkEnd { netns, own, rules: Vec::new() })
     });
     let mut end = || ends.next().with_context(|| format!("{ENDS}: {text}"))?;
-    let mut ends: [End; 2] = [end()?, end()?];
+    let mut ends: [LinkEnd; 2] = [end()?, end()?];
     for (from, to) in [(0, 1), (1, 0)] {
         let action = Action::DivertOrPass;
         ends[from].rules =

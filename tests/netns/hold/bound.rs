@@ -5,7 +5,7 @@ use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
 use vsnoop_testbed::net::Offloads;
 use vsnoop_testbed::relay::Freeze;
-use vsnoop_testbed::stream::{Plan, SocketOptions, Stream};
+use vsnoop_testbed::stream::{SocketOptions, Stream, StreamPlan};
 use vsnoop_testbed::topology::{Family, Side, TopologyOptions};
 
 use crate::attached;
@@ -95,7 +95,7 @@ fn shared(offloads: Offloads) -> Result<()> {
     let mut attached = case.attach(&topology)?;
     let size = attached.hold("size_bytes")?;
     ensure!(size == 1 << 20, "a hold of {size} bytes");
-    let slow = Plan {
+    let slow = StreamPlan {
         to_vm_bytes: SLOW_BYTES,
         from_vm_bytes: 1000,
         vm_stops_after_bytes: Some(AT_FIRST_BYTES),
@@ -103,7 +103,7 @@ fn shared(offloads: Offloads) -> Result<()> {
         ..case.plan.clone()
     };
     let readers = (0..SLOW_READERS)
-        .map(|seed| Stream::start(&topology, &Plan { seed, ..slow.clone() }))
+        .map(|seed| Stream::start(&topology, &StreamPlan { seed, ..slow.clone() }))
         .collect::<Result<Vec<_>>>()?;
     let mut most = 0;
     let mut look = || -> Result<u64> {
@@ -117,11 +117,11 @@ fn shared(offloads: Offloads) -> Result<()> {
 
     let quick = Stream::start(
         &topology,
-        &Plan {
+        &StreamPlan {
             seed: SLOW_READERS,
             to_vm_bytes: QUICK_BYTES,
             from_vm_bytes: 1000,
-            ..Plan::default()
+            ..StreamPlan::default()
         },
     )?;
     attached.wait_until("the quick reader has everything", || {

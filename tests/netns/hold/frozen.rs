@@ -90,7 +90,11 @@ fn acknowledged(scene: &Scene, bytes: u64) -> Result<()> {
     topology.guest().set_freeze(Freeze::Never);
     pair.vm.receive(bytes).with_context(|| attached.describe())?;
     attached.until_memory_is_free()?;
-    ensure!(attached.hold("releases")? > 0, "nobody released anything\n{}", attached.describe());
+    ensure!(
+        attached.hold("handovers")? > 0,
+        "the engine handed over nothing\n{}",
+        attached.describe()
+    );
     // It lives on, both ways.
     pair.vm.send(10_000)?;
     pair.client.receive(10_000)?;

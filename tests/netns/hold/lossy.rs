@@ -7,7 +7,7 @@ use anyhow::ensure;
 use libtest_mimic::Trial;
 use vsnoop_testbed::net::Offloads;
 use vsnoop_testbed::relay::{Counters, Direction, Faults};
-use vsnoop_testbed::stream::Plan;
+use vsnoop_testbed::stream::StreamPlan;
 use vsnoop_testbed::topology::{Family, Topology, TopologyOptions};
 
 use super::SIZE;
@@ -59,7 +59,7 @@ fn mended(offloads: Offloads, to_vm: Faults, evidence: Evidence) -> anyhow::Resu
             ..base.topology.clone()
         },
         hold: Some(SIZE),
-        plan: Plan { to_vm_bytes: 1_000_000, ..base.plan.clone() },
+        plan: StreamPlan { to_vm_bytes: 1_000_000, ..base.plan.clone() },
         families: &[Family::V4, Family::V6],
         to_vm,
         ..base

@@ -6,7 +6,7 @@ use anyhow::{Context, ensure};
 use libtest_mimic::Trial;
 use vsnoop_testbed::net::Offloads;
 use vsnoop_testbed::relay::{Counters, Direction, Faults};
-use vsnoop_testbed::stream::Plan;
+use vsnoop_testbed::stream::StreamPlan;
 use vsnoop_testbed::topology::{Family, TopologyOptions};
 
 use super::{SIZE, SMALL_WINDOW};
@@ -68,7 +68,7 @@ fn hostile(mut case: Case, evidence: Evidence) -> anyhow::Result<()> {
             *chance *= 5.0;
         }
     }
-    let plan = Plan { to_vm_bytes: 1_000_000, ..case.plan.clone() };
+    let plan = StreamPlan { to_vm_bytes: 1_000_000, ..case.plan.clone() };
     let sysctls = vec![SMALL_WINDOW];
     Case { hold: Some(SIZE), plan, sysctls, ..case }.run_and(|topology, attached, _| {
         let network = topology.network().context("no network relay")?;
@@ -86,7 +86,7 @@ fn congestion_marks(families: &'static [Family], offloads: Offloads) -> anyhow::
         network: Faults { mark_ce: if offloads.tso { 0.05 } else { 0.005 }, ..Faults::default() },
         topology: TopologyOptions { from_client: offloads, ..base.topology.clone() },
         hold: Some(SIZE),
-        plan: Plan { to_vm_bytes: 1_000_000, ..base.plan.clone() },
+        plan: StreamPlan { to_vm_bytes: 1_000_000, ..base.plan.clone() },
         families,
         ..base
     };

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
 use vsnoop_testbed::relay::Freeze;
-use vsnoop_testbed::stream::{Plan, Stream};
+use vsnoop_testbed::stream::{Stream, StreamPlan};
 use vsnoop_testbed::topology::{Family, PORT, Side, Topology};
 
 use super::{SIZE, SMALL_WINDOW};
@@ -126,14 +126,14 @@ fn in_mid_stream() -> Result<()> {
     let topology = case.build()?;
     let mut attached = case.attach(&topology)?;
     let bytes = (SWITCHES + 2) * STEP_BYTES;
-    let plan = Plan {
+    let plan = StreamPlan {
         to_vm_bytes: bytes,
         from_vm_bytes: bytes,
         pause_every_bytes: Some(STEP_BYTES),
         ..case.plan.clone()
     };
     let streams = [Side::Client, Side::Vm]
-        .map(|opener| Stream::start(&topology, &Plan { opener, ..plan.clone() }));
+        .map(|opener| Stream::start(&topology, &StreamPlan { opener, ..plan.clone() }));
     let streams: Vec<_> = streams.into_iter().collect::<Result<_>>()?;
     for _ in 0..SWITCHES {
         streams.iter().try_for_each(Stream::wait_paused)?;

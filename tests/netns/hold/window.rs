@@ -7,8 +7,9 @@ use libtest_mimic::Trial;
 use socket2::SockRef;
 use vsnoop_testbed::net::Offloads;
 use vsnoop_testbed::relay::{Direction, Freeze};
-use vsnoop_testbed::stream::{Plan, SocketOptions};
+use vsnoop_testbed::stream::{SocketOptions, StreamPlan};
 use vsnoop_testbed::topology::{Family, Topology, TopologyOptions};
+use vsnoop_testbed::wait::wait_until;
 
 use super::SIZE;
 use crate::attached;
@@ -16,6 +17,8 @@ use crate::case::Case;
 use crate::pair::Pair;
 use crate::trial;
 
+/// Until the VM has closed its window.
+const PATIENCE: Duration = Duration::from_secs(60);
 const SIZES: [(&str, Offloads); 2] =
     [("super_packets", Offloads::SUPER_PACKETS), ("mtu_sized", Offloads::NONE)];
 
@@ -48,7 +51,7 @@ fn case(offloads: Offloads) -> Case {
 fn tiny(offloads: Offloads) -> Result<()> {
     let case = case(offloads);
     let socket = SocketOptions { vm_receive_buffer_bytes: Some(4096), ..SocketOptions::default() };
-    let plan = Plan { socket, ..case.plan.clone() };
+    let plan = StreamPlan { socket, ..case.plan.clone() };
     Case { plan, families: &[Family::V4, Family::V6], ..case }
         .run_and(|_, attached, _| attached.ensure_held())
 }
@@ -60,7 +63,7 @@ fn huge(offloads: Offloads) -> Result<()> {
         ("net.ipv4.tcp_rmem", "4096 16777216 33554432"),
         ("net.ipv4.tcp_wmem", "4096 16777216 33554432"),
     ];
-    let plan = Plan { to_vm_bytes: 20_000_000, ..Case::default().plan };
+    let plan = StreamPlan { to_vm_bytes: 20_000_000, ..Case::default().plan };
     let case = Case { plan, sysctls, ..case(offloads) };
     if attached::is_wanted() {
         let topology = case.build()?;
@@ -108,14 +111,10 @@ fn closed(offloads: Offloads) -> Result<()> {
 }
 
 fn until_window_is_closed(topology: &Topology) -> Result<()> {
-    for _ in 0..600 {
+    wait_until("the VM has closed its window", PATIENCE, || {
         let (to, from) = ("TCPToZeroWindowAdv", "TCPFromZeroWindowAdv");
-        if topology.vm.counter("TcpExt", to)? > topology.vm.counter("TcpExt", from)? {
-            return Ok(());
-        }
-        std::thread::sleep(Duration::from_millis(100));
-    }
-    anyhow::bail!("the VM never closed its window")
+        Ok(topology.vm.counter("TcpExt", to)? > topology.vm.counter("TcpExt", from)?)
+    })
 }
 
 /// More than the hold can take: the sender's window closes, and its probes are answered.

@@ -33,7 +33,10 @@ fn main() {
     let tests: [(&str, fn()); 26] = [
         ("the_verifier_accepts_both_hooks", the_verifier_accepts_both_hooks),
         ("a_port_is_attached_once_and_found_again", a_port_is_attached_once_and_found_again),
-        ("another_versions_pins_are_damaged", another_versions_pins_are_damaged),
+        (
+            "pins_of_another_abi_are_reported_as_damaged",
+            pins_of_another_abi_are_reported_as_damaged,
+        ),
         ("damaged_frames_pass_untouched", damaged_frames_pass_untouched),
         ("random_frames_pass_untouched", random_frames_pass_untouched),
         ("an_ack_below_next_seq_is_dropped", an_ack_below_next_seq_is_dropped),
@@ -41,10 +44,13 @@ fn main() {
         ("every_flow_of_a_large_table_is_listed", every_flow_of_a_large_table_is_listed),
         ("a_syn_flood_pushes_out_no_flow", a_syn_flood_pushes_out_no_flow),
         ("stale_sack_blocks_are_removed", stale_sack_blocks_are_removed),
-        ("of_a_reset_flow_nothing_more_is_sent", of_a_reset_flow_nothing_more_is_sent),
-        ("of_a_replaced_flow_nothing_more_is_sent", of_a_replaced_flow_nothing_more_is_sent),
+        ("a_reset_flow_sends_no_more_early_acks", a_reset_flow_sends_no_more_early_acks),
+        ("a_replaced_flow_sends_no_more_early_acks", a_replaced_flow_sends_no_more_early_acks),
         ("a_record_of_another_key_is_not_touched", a_record_of_another_key_is_not_touched),
-        ("an_early_ack_goes_the_vms_own_way", an_early_ack_goes_the_vms_own_way),
+        (
+            "an_early_ack_has_the_vms_next_hop_and_traffic_class",
+            an_early_ack_has_the_vms_next_hop_and_traffic_class,
+        ),
         (
             "an_early_ack_over_ipv6_has_the_vms_class_and_flow_label",
             an_early_ack_over_ipv6_has_the_vms_class_and_flow_label,
@@ -53,21 +59,27 @@ fn main() {
             "an_ack_is_forwarded_where_the_vm_accepts_it",
             an_ack_is_forwarded_where_the_vm_accepts_it,
         ),
-        ("an_ack_beyond_what_was_shown_is_not_noted", an_ack_beyond_what_was_shown_is_not_noted),
-        ("what_the_vm_acknowledged_is_freed", what_the_vm_acknowledged_is_freed),
-        ("only_the_fifth_connection_that_ends_wakes", only_the_fifth_connection_that_ends_wakes),
+        (
+            "an_ack_on_a_segment_beyond_the_shown_edge_is_not_noted",
+            an_ack_on_a_segment_beyond_the_shown_edge_is_not_noted,
+        ),
+        ("acknowledged_chunks_are_freed", acknowledged_chunks_are_freed),
+        (
+            "the_fifth_connection_that_ends_wakes_the_engine",
+            the_fifth_connection_that_ends_wakes_the_engine,
+        ),
         ("a_vm_port_that_failed_twice_is_left_alone", a_vm_port_that_failed_twice_is_left_alone),
         (
-            "what_is_on_record_of_a_port_no_other_knows",
-            sharing::what_is_on_record_of_a_port_no_other_knows,
+            "a_ports_records_are_not_visible_to_another_port",
+            sharing::a_ports_records_are_not_visible_to_another_port,
         ),
         (
-            "what_is_held_for_a_port_no_other_touches",
-            sharing::what_is_held_for_a_port_no_other_touches,
+            "a_ports_copies_are_not_changed_by_another_port",
+            sharing::a_ports_copies_are_not_changed_by_another_port,
         ),
         (
-            "memory_of_a_port_that_went_is_not_changed",
-            sharing::memory_of_a_port_that_went_is_not_changed,
+            "memory_of_a_detached_port_is_not_changed",
+            sharing::memory_of_a_detached_port_is_not_changed,
         ),
         ("programs_go_with_their_last_port", sharing::programs_go_with_their_last_port),
         (
@@ -123,7 +135,7 @@ struct Attached(Option<Port>);
 impl Attached {
     fn active() -> Self {
         let mut spec = tap();
-        spec.policy.run = port_run::PORT_ACTIVE;
+        spec.policy.run = port_run::PORT_ACCELERATE;
         Attached(Some(Port::attach(&spec).unwrap_or_else(|error| panic!("{error}"))))
     }
 }
@@ -131,7 +143,7 @@ impl Attached {
 impl Attached {
     fn with_hold() -> Self {
         let mut spec = tap();
-        spec.policy.run = port_run::PORT_ACTIVE;
+        spec.policy.run = port_run::PORT_ACCELERATE;
         spec.policy.hold_chunks = 64;
         Attached(Some(Port::attach(&spec).unwrap_or_else(|error| panic!("{error}"))))
     }
@@ -185,7 +197,7 @@ fn a_port_is_attached_once_and_found_again() {
     assert!(matches!(Port::open(spec.netns, spec.ifindex), Err(Error::NotAttached(_))));
 }
 
-fn another_versions_pins_are_damaged() {
+fn pins_of_another_abi_are_reported_as_damaged() {
     let spec = tap();
     let port = Port::attach(&spec).expect("attach");
     fs::remove_file(port.dir().join("flows")).expect("unpin the flows");
@@ -341,7 +353,7 @@ fn is_over(port: &Port, of: &flow) -> bool {
     u32::from(memory.read(of.hold.into()).flags) & HOLD_OVER != 0
 }
 
-fn of_a_reset_flow_nothing_more_is_sent() {
+fn a_reset_flow_sends_no_more_early_acks() {
     let port = Attached::with_hold();
     let (key, record) = holding(&port);
     assert!(!is_over(&port, &record));
@@ -353,7 +365,7 @@ fn of_a_reset_flow_nothing_more_is_sent() {
 }
 
 /// The VM begins a connection of the same addresses and ports.
-fn of_a_replaced_flow_nothing_more_is_sent() {
+fn a_replaced_flow_sends_no_more_early_acks() {
     let port = Attached::with_hold();
     let (key, record) = holding(&port);
     assert_eq!(port.run_hook(Hook::FromVm, &syn_of_vm(80, 40000), 1).expect("run").0, NEXT);
@@ -366,7 +378,7 @@ fn a_record_of_another_key_is_not_touched() {
     let port = Attached::with_hold();
     let (key, record) = holding(&port);
     let flows = MapHandle::from_pinned_path(port.dir().join("flows")).expect("open the flows");
-    let other = flow { tag: record.tag ^ 1, ..record };
+    let other = flow { key_hash: record.key_hash ^ 1, ..record };
     flows.update(key.as_bytes(), other.as_bytes(), MapFlags::EXIST).expect("write a record");
     let memory = Memory::open(&port).expect("open the memory").expect("there is a hold");
     let before = memory.read(record.hold.into());
@@ -388,7 +400,7 @@ fn a_record_of_another_key_is_not_touched() {
 }
 
 /// The sender's segment came from another MAC than the VM's own segments go to.
-fn an_early_ack_goes_the_vms_own_way() {
+fn an_early_ack_has_the_vms_next_hop_and_traffic_class() {
     let port = Attached::with_hold();
     holding(&port);
     let answer = || port.run_hook(Hook::ToVm, &of_sender(5000, 500, &[7; 10]), 1).expect("run").1;
@@ -481,7 +493,7 @@ fn an_ack_is_forwarded_where_the_vm_accepts_it() {
 }
 
 /// A pure ACK is noted without the lock.
-fn an_ack_beyond_what_was_shown_is_not_noted() {
+fn an_ack_on_a_segment_beyond_the_shown_edge_is_not_noted() {
     let port = Attached::active();
     let (key, record) = record();
     let record = flow { snd_nxt: seq { v: 700 }, vm_seq: record.next_seq, ..record };
@@ -496,21 +508,21 @@ fn an_ack_beyond_what_was_shown_is_not_noted() {
     assert_eq!(una(4000, 600), 600);
 }
 
-fn what_the_vm_acknowledged_is_freed() {
+fn acknowledged_chunks_are_freed() {
     let port = Attached::with_hold();
     let (_, record) = holding(&port);
     let used = || port.state().expect("state").chunks_used;
     assert_eq!(used(), 1);
     // The engine has handed it over.
     let memory = Memory::open(&port).expect("open the memory").expect("there is a hold");
-    memory.set_released(record.hold.into(), seq { v: 5000 });
+    memory.set_handed(record.hold.into(), seq { v: 5000 });
     port.run_hook(Hook::FromVm, &of_vm(500, 5000, 9000, &[], &[]), 1).expect("run");
     assert_eq!(used(), 0);
 }
 
 /// The engine reads at its next tick that a connection has ended; what cannot wait wakes it all
 /// the same.
-fn only_the_fifth_connection_that_ends_wakes() {
+fn the_fifth_connection_that_ends_wakes_the_engine() {
     let port = Attached::with_hold();
     engine(&port);
     let memory = Memory::open(&port).expect("open the memory").expect("there is a hold");
@@ -522,7 +534,7 @@ fn only_the_fifth_connection_that_ends_wakes() {
         let frame = of_sender_at(sender_port, 4000, 500, &[7; 1000]);
         assert_eq!(port.run_hook(Hook::ToVm, &frame, 1).expect("run").0, REDIRECT);
         let held = port.flow(&key).expect("read").expect("a record").hold;
-        memory.set_released(held.into(), seq { v: 5000 });
+        memory.set_handed(held.into(), seq { v: 5000 });
         let ack = of_vm_to(sender_port, 500, 5000, 9000, &[], &[]);
         port.run_hook(Hook::FromVm, &ack, 1).expect("run");
     };

@@ -32,7 +32,7 @@ fn alone(specs: Vec<AttachSpec>, ports: Option<bool>, prefixes: Option<bool>) ->
 
 fn attach_with_hold(spec: &AttachSpec) -> Attached {
     let mut spec = spec.clone();
-    spec.policy.run = port_run::PORT_ACTIVE;
+    spec.policy.run = port_run::PORT_ACCELERATE;
     spec.policy.hold_chunks = 64;
     attach(&spec)
 }
@@ -54,7 +54,7 @@ fn is_there(programs: &Path) -> bool {
     all_programs().iter().any(|name| programs.ends_with(name))
 }
 
-pub fn what_is_on_record_of_a_port_no_other_knows() {
+pub fn a_ports_records_are_not_visible_to_another_port() {
     let specs = taps(2);
     let (one, other) = (attach_with_hold(&specs[0]), attach_with_hold(&specs[1]));
     assert_eq!(programs(&one), programs(&other));
@@ -67,7 +67,7 @@ pub fn what_is_on_record_of_a_port_no_other_knows() {
     assert_eq!(one.stats().expect("stats").from_vm_packets, 1);
     assert_eq!(other.stats().expect("stats").from_vm_packets, 1);
     one.set_run(port_run::PORT_PAUSED).expect("pause");
-    assert_eq!(other.policy().expect("policy").run, port_run::PORT_ACTIVE);
+    assert_eq!(other.policy().expect("policy").run, port_run::PORT_ACCELERATE);
 }
 
 /// The number of a port's slot, as its directory has it.
@@ -76,7 +76,7 @@ fn slot(port: &Port) -> u32 {
     slot.to_str().and_then(|number| number.parse().ok()).expect("a number")
 }
 
-pub fn what_is_held_for_a_port_no_other_touches() {
+pub fn a_ports_copies_are_not_changed_by_another_port() {
     let specs = alone(taps(3), Some(false), None);
     let one = attach_with_hold(&specs[0]);
     let gone = attach_with_hold(&specs[1]);
@@ -111,7 +111,7 @@ const SLABS: u32 = 4;
 
 /// What an engine that has not heard of it would do to a port that went is not done to the next
 /// one in its slot.
-pub fn memory_of_a_port_that_went_is_not_changed() {
+pub fn memory_of_a_detached_port_is_not_changed() {
     let specs = alone(taps(2), None, Some(false));
     let gone = attach_with_hold(&specs[0]);
     let mut memory_of_gone = grown(&gone);

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 /// One end of the connection.
 #[derive(Clone, Debug)]
-pub struct End {
+pub struct EndSettings {
     pub iss: u32,
     pub mss: u16,
     /// Most segments in a super-packet.
@@ -49,7 +49,7 @@ pub fn near_wrap() -> impl Strategy<Value = u32> {
 }
 
 /// Any end.
-pub fn end() -> impl Strategy<Value = End> {
+pub fn end() -> impl Strategy<Value = EndSettings> {
     let shape = (
         near_wrap(),
         prop_oneof![Just(1448u16), Just(536), Just(8948), 100u16..1460],
@@ -84,7 +84,7 @@ pub fn end() -> impl Strategy<Value = End> {
         let (timestamps, ts_offset, sack, ecn, rto_ms, data_probes, closes_last, tiny, urgent) =
             options;
         let rcvbuf = rcvbuf.max(u64::from(mss) + 200);
-        End {
+        EndSettings {
             iss,
             mss,
             units: units.min(65_000 / mss),

@@ -11,7 +11,7 @@ use super::segment::Seg;
 
 /// Probabilities are per thousand.
 #[derive(Clone, Debug)]
-pub struct Link {
+pub struct Network {
     pub delay_us: u64,
     pub jitter_us: u64,
     pub loss: u32,
@@ -22,23 +22,17 @@ pub struct Link {
 }
 
 /// Any network.
-pub fn link() -> impl Strategy<Value = Link> {
+pub fn network() -> impl Strategy<Value = Network> {
     (10u64..5_000, prop_oneof![Just(0u64), 1u64..2_000])
         .prop_flat_map(|(delay_us, jitter_us)| {
             (Just((delay_us, jitter_us)), rate(80), rate(50), rate(30), rate(60), rate(30))
         })
-        .prop_map(|((delay_us, jitter_us), loss, duplicate, corrupt, reorder, congestion)| Link {
-            delay_us,
-            jitter_us,
-            loss,
-            duplicate,
-            corrupt,
-            reorder,
-            congestion,
+        .prop_map(|((delay_us, jitter_us), loss, duplicate, corrupt, reorder, congestion)| {
+            Network { delay_us, jitter_us, loss, duplicate, corrupt, reorder, congestion }
         })
 }
 
-impl Link {
+impl Network {
     /// Copies of a segment that arrive, with their delays in ns. `hostile`: with faults, else with
     /// delays only; `ecn`: it may get a CE mark.
     pub fn carry(&self, mut s: Seg, hostile: bool, ecn: bool, rng: &mut Rng) -> Vec<(u64, Seg)> {

@@ -13,7 +13,7 @@ use std::rc::Rc;
 use fastrand::Rng;
 
 use super::clock::MS;
-use super::end::End;
+use super::end::EndSettings;
 use super::segment::*;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub enum State {
 
 #[derive(Clone, Debug)]
 pub struct Tcp {
-    pub cfg: End,
+    pub cfg: EndSettings,
     /// Number of the stream that this end sends.
     pub stream: u64,
     pub state: State,
@@ -88,7 +88,7 @@ pub struct Tcp {
 }
 
 impl Tcp {
-    pub fn new(cfg: End, stream: u64) -> Self {
+    pub fn new(cfg: EndSettings, stream: u64) -> Self {
         let cwnd = 10 * u64::from(cfg.mss);
         Tcp {
             stream,

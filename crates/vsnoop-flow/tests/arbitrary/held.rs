@@ -28,7 +28,7 @@ pub struct Seen {
     pub forwarded: u64,
     pub reacked: u64,
     pub dropped: u64,
-    pub news: u64,
+    pub sender_acks: u64,
     pub suppressed: u64,
     pub rewritten: u64,
     pub replaced: u64,
@@ -40,7 +40,7 @@ pub struct Seen {
     pub ended: u64,
 }
 
-struct Machine<'a> {
+struct HeldFlow<'a> {
     tape: Tape<'a>,
     f: flow,
     m: Memory,
@@ -66,7 +66,7 @@ pub fn run(program: &[u8], seen: &mut Seen) {
     let mut tape = Tape(program);
     let now = 10 * SECOND;
     let policy = policy {
-        run: port_run::PORT_ACTIVE,
+        run: port_run::PORT_ACCELERATE,
         passive: u32::from(tape.byte()) % 2,
         hold_chunks: 4 + u32::from(tape.byte()) % 60,
         ahead: match tape.byte() % 4 {
@@ -80,7 +80,7 @@ pub fn run(program: &[u8], seen: &mut Seen) {
     let f = begin(&mut tape, now);
     let port = port_state { engine_ns: now, slabs: SLABS, ..port_state::default() };
     let (m, told) = (Memory::default(), f.next_seq);
-    let mut m = Machine { f, m, port, policy, tape, now, told, seen };
+    let mut m = HeldFlow { f, m, port, policy, tape, now, told, seen };
     while !m.tape.0.is_empty() {
         m.step();
         m.sound();
@@ -115,7 +115,7 @@ fn begin(tape: &mut Tape, now: u64) -> flow {
     vsnoop_flow::flow_accepted(&e, &ack, now).expect("the handshake is whole")
 }
 
-impl Machine<'_> {
+impl HeldFlow<'_> {
     fn step(&mut self) {
         match self.tape.byte() % 16 {
             0..=6 => self.towards_vm(),
@@ -131,7 +131,7 @@ impl Machine<'_> {
             }
             13 => {
                 self.policy.run = match self.tape.byte() {
-                    0..=220 => port_run::PORT_ACTIVE,
+                    0..=220 => port_run::PORT_ACCELERATE,
                     other => u32::from(other) % 3,
                 }
             }
@@ -161,17 +161,17 @@ impl Machine<'_> {
         let fin = u32::from(u32::from(h.flags) & HOLD_FIN != 0);
         match how {
             0..=110 => {
-                h.released = h.tail.add(fin);
-                h.released_tsval = h.tsval;
+                h.handed = h.tail.add(fin);
+                h.handed_tsval = h.tsval;
                 h.resends += u32::from(how < 30);
                 h.probes += u32::from(how > 100);
             }
             111..=200 => {
                 let left = h.tail.diff(h.high_seq).max(0) as u32;
-                h.released = h.high_seq.add(any % (left + 1));
+                h.handed = h.high_seq.add(any % (left + 1));
             }
-            201..=230 => h.released = seq::new(any),
-            _ => h.released_tsval = any,
+            201..=230 => h.handed = seq::new(any),
+            _ => h.handed_tsval = any,
         }
         h.rung = 0;
     }
@@ -301,10 +301,10 @@ impl Machine<'_> {
             let is_challenge = u32::from(s.tcp_flags) & TCP_RST != 0;
             assert!(!answers || is_challenge, "answered for a silent VM: {verdict:?} {s:?}");
         }
-        let news = out.events & EVENT_NEWS != 0;
-        self.seen.news += u64::from(news);
+        let is_new = out.events & EVENT_SENDER_ACK != 0;
+        self.seen.sender_acks += u64::from(is_new);
         match verdict {
-            Verdict::Pass => assert!(!news, "the VM gets it all"),
+            Verdict::Pass => assert!(!is_new, "the VM gets it all"),
             Verdict::Reset => {
                 self.seen.abandoned += u64::from(out.events & EVENT_ABANDONED != 0);
                 assert_eq!(u32::from(self.f.mode), flow_mode::FLOW_RESET);
@@ -321,7 +321,7 @@ impl Machine<'_> {
                 self.seen.forwarded += 1;
                 let rst = u32::from(s.tcp_flags) & TCP_RST != 0;
                 assert!(s.len == 0 || rst, "data was forwarded");
-                assert!(!news, "the VM gets it");
+                assert!(!is_new, "the VM gets it");
                 let unconfirmed = u32::from(self.f.flags) & FLOW_F_UNCONFIRMED != 0;
                 assert!(!unconfirmed || out.ack.seq == self.f.vm_seq, "it has no connection yet");
                 assert!(out.ack.seq.diff(self.f.high_seq) <= 0, "beyond what the VM has");
@@ -392,7 +392,7 @@ impl Machine<'_> {
         assert!(copied, "acknowledged without a copy");
         assert_eq!(u32::from(s.tcp_flags) & (TCP_SYN | TCP_RST | TCP_URG), 0);
         assert_eq!(u32::from(s.bits) & SEG_FOREIGN, 0);
-        assert_eq!(self.policy.run, port_run::PORT_ACTIVE);
+        assert_eq!(self.policy.run, port_run::PORT_ACCELERATE);
         if out.events & EVENT_OUT_OF_ORDER != 0 {
             self.tells(out.ack.ack);
             self.seen.out_of_order += 1;
@@ -482,8 +482,8 @@ impl Machine<'_> {
                 assert!(s.len == 0 && !fin && !rst, "more than an ACK was suppressed");
                 assert!(s.ack.diff(f.next_seq) < 0, "the ACK of NEXT_SEQ was suppressed");
                 // In units of 16 bytes.
-                let news = s.ack.diff(self.told);
-                assert!(news <= 64, "the VM's ACK was news to the sender: {news} {f:?}");
+                let growth = s.ack.diff(self.told);
+                assert!(growth <= 64, "the VM's ACK was new to the sender: {growth} {f:?}");
             }
             FromVm::Rewrite | FromVm::Replace => {
                 self.seen.rewritten += u64::from(verdict == FromVm::Rewrite);
@@ -532,7 +532,7 @@ impl Machine<'_> {
         vsnoop_flow::learn(&mut self.port, out, self.now);
         if out.events & EVENT_FREE != 0 {
             self.seen.freed += 1;
-            self.m.release();
+            self.m.free();
         }
     }
 

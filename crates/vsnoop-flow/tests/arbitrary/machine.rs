@@ -23,7 +23,7 @@ pub struct Seen {
     pub closed: u64,
 }
 
-struct Machine<'a> {
+struct PassedFlow<'a> {
     tape: Tape<'a>,
     f: Option<flow>,
     e: Option<embryo>,
@@ -35,12 +35,12 @@ struct Machine<'a> {
 
 /// Runs the program.
 pub fn run(program: &[u8], seen: &mut Seen) {
-    let mut m = Machine {
+    let mut m = PassedFlow {
         tape: Tape(program),
         f: None,
         e: None,
         port: port_state::default(),
-        policy: policy { run: port_run::PORT_ACTIVE, passive: 1, ..Default::default() },
+        policy: policy { run: port_run::PORT_ACCELERATE, passive: 1, ..Default::default() },
         now: 1_000_000_000,
         seen,
     };
@@ -62,7 +62,7 @@ fn sound(f: &flow) {
     assert!(f.scale <= 14);
 }
 
-impl Machine<'_> {
+impl PassedFlow<'_> {
     fn step(&mut self) {
         match self.tape.byte() % 16 {
             0..=6 => self.towards_vm(),
@@ -71,7 +71,7 @@ impl Machine<'_> {
             14 => {
                 self.policy = policy {
                     run: match self.tape.byte() {
-                        0..=200 => port_run::PORT_ACTIVE,
+                        0..=200 => port_run::PORT_ACCELERATE,
                         other => u32::from(other) % 3,
                     },
                     silence_ms: self.tape.word() >> (self.tape.byte() % 32),

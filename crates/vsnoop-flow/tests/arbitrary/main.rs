@@ -53,7 +53,7 @@ fn no_sequence_of_segments_makes_a_hold_unsound() {
         seen.forwarded,
         seen.reacked,
         seen.dropped,
-        seen.news,
+        seen.sender_acks,
         seen.suppressed,
         seen.rewritten,
         seen.replaced,

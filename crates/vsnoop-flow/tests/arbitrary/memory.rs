@@ -61,7 +61,7 @@ impl Memory {
     }
 
     /// Frees whole chunks that the VM has acknowledged, and ends the caller's claim.
-    pub fn release(&mut self) {
+    pub fn free(&mut self) {
         let h = &self.hold;
         if h.vm_seq.diff(h.tail) >= 0 && h.range_count == 0 {
             self.hold.chunks = 0;

@@ -5,7 +5,7 @@
 
 use vsnoop_flow::{ack_fields, flow, policy, segment, seq, types::*};
 
-use crate::host::{Answer, Host};
+use crate::host::{Answer, IncastHooks};
 use crate::properties::rate_of;
 
 pub const US: u64 = 1_000;
@@ -15,8 +15,8 @@ pub const BUFFER: u32 = 128 << 10;
 pub const SCALE: u8 = 7;
 const VM_WINDOW: u32 = 4 << 20;
 
-pub struct Case {
-    pub host: Host,
+pub struct IncastCase {
+    pub host: IncastHooks,
     pub now: u64,
     sent: Vec<u32>,
 }
@@ -26,16 +26,16 @@ pub fn at(offset: u32) -> seq {
     seq::new(0u32.wrapping_sub(20_000)).add(offset)
 }
 
-impl Case {
+impl IncastCase {
     pub fn new(mbps: u32, buffer: u32) -> Self {
         let u = uplink { rate: rate_of(mbps), buffer, ..uplink::default() };
-        let policy = policy { run: port_run::PORT_ACTIVE, passive: 0, ..policy::default() };
-        Case { host: Host::new(u, policy), now: 1_000 * MS, sent: Vec::new() }
+        let policy = policy { run: port_run::PORT_ACCELERATE, passive: 0, ..policy::default() };
+        IncastCase { host: IncastHooks::new(u, policy), now: 1_000 * MS, sent: Vec::new() }
     }
 
     /// 1 Gb/s, 128 kB, and so many flows that the VM has opened.
     pub fn with(flows: usize) -> Self {
-        let mut case = Case::new(1_000, BUFFER);
+        let mut case = IncastCase::new(1_000, BUFFER);
         for _ in 0..flows {
             case.begin(0);
         }
@@ -90,7 +90,7 @@ impl Case {
 
     /// Moves the clock.
     pub fn advance_time(&mut self, now: u64) {
-        let Host { uplink, ports, .. } = &mut self.host;
+        let IncastHooks { uplink, ports, .. } = &mut self.host;
         vsnoop_flow::incast::advance_time(uplink, &mut ports[0].state.incast, now);
     }
 

@@ -12,7 +12,7 @@ use vsnoop_flow::{
 /// Queued flows that are tried for one grant, as in bpf/grant_queue.h.
 const TRIES: usize = 4;
 
-const SHUT: u32 = incast_waiting::INCAST_SHUT;
+const FINISHED: u32 = incast_waiting::INCAST_FINISHED_ANSWERER;
 
 /// An ACK that leaves for the sender of flow `.0`.
 pub type Answer = (usize, ack_fields);
@@ -32,7 +32,7 @@ pub struct PortSide {
     pub finished_queue: VecDeque<usize>,
 }
 
-pub struct Host {
+pub struct IncastHooks {
     pub uplink: uplink,
     pub ports: Vec<PortSide>,
     pub policy: policy,
@@ -46,9 +46,9 @@ pub struct Host {
 }
 
 #[allow(clippy::wrong_self_convention, reason = "called as the hooks are, to_vm and from_vm")]
-impl Host {
+impl IncastHooks {
     pub fn new(uplink: uplink, policy: policy) -> Self {
-        Host {
+        IncastHooks {
             uplink,
             ports: vec![PortSide::default()],
             policy: policy { hold_chunks: 1 << 16, silence_ms: 300_000, ..policy },
@@ -112,7 +112,7 @@ impl Host {
         incast::note_shown(f, vm, now);
         match waits {
             incast_waiting::INCAST_QUEUED => port.grant_queue.push_back(id),
-            SHUT | incast_waiting::INCAST_IDLE => port.finished_queue.push_back(id),
+            FINISHED | incast_waiting::INCAST_FINISHED_OTHER => port.finished_queue.push_back(id),
             _ => return false,
         }
         true
@@ -147,7 +147,7 @@ impl Host {
         };
         let (h, state) = (&mut self.holds[id], &self.ports[port].state);
         let is_active = u32::from(f.mode) == flow_mode::FLOW_ACTIVE;
-        if f.hold == 0 && s.len > 0 && is_active && self.policy.run == port_run::PORT_ACTIVE {
+        if f.hold == 0 && s.len > 0 && is_active && self.policy.run == port_run::PORT_ACCELERATE {
             hold::begin(f, h, 1);
         }
         let (verdict, out) = if f.hold != 0 {
@@ -223,7 +223,9 @@ impl Host {
             FromVm::Reset | FromVm::ResetBoth => return vec![],
         };
         let share = self.share_of(port);
-        if (share.own.queued > 0 || share.shut > 0 || share.idle > 0) && s.len == 0 {
+        if (share.own.queued > 0 || share.finished_answerers > 0 || share.finished_others > 0)
+            && s.len == 0
+        {
             answers.extend(self.grant_next(port, now));
         }
         answers
@@ -236,7 +238,7 @@ impl Host {
             let waits = incast::next(&mut self.uplink, &mut state.incast, now);
             let queue = match waits {
                 incast_waiting::INCAST_QUEUED => grant_queue,
-                SHUT => finished_queue,
+                FINISHED => finished_queue,
                 _ => return None,
             };
             let id = queue.pop_front()?;

@@ -4,7 +4,7 @@
 use proptest::prelude::*;
 use vsnoop_flow::{flow, incast, policy, segment, seq, types::*};
 
-use crate::host::{Host, PortSide};
+use crate::host::{IncastHooks, PortSide};
 
 /// Flows are distributed over these in turn.
 const PORTS: usize = 3;
@@ -106,8 +106,8 @@ pub fn rate_of(mbps: u32) -> u32 {
     ((u64::from(mbps) * 125_000) << 20).div_ceil(1_000_000_000) as u32
 }
 
-struct Machine {
-    host: Host,
+struct CheckedHooks {
+    host: IncastHooks,
     now: u64,
     /// Data that is between the two parts of its decision.
     pending: Vec<(usize, segment, bool)>,
@@ -119,7 +119,7 @@ struct Machine {
     sent: Vec<seq>,
 }
 
-impl Machine {
+impl CheckedHooks {
     fn pick(&self, flow: usize) -> Option<usize> {
         let n = self.host.flows.len();
         let id = if n == 0 { return None } else { flow % n };
@@ -231,7 +231,7 @@ impl Machine {
             }
             Op::Way { flow, beside } => {
                 let Some(id) = self.pick(flow) else { return };
-                incast::note_way(self.host.flows[id].as_mut().expect("picked"), !beside);
+                incast::note_ingress(self.host.flows[id].as_mut().expect("picked"), !beside);
             }
             Op::Wait { ns } => self.now = self.now.saturating_add_signed(ns),
             Op::Rate { mbps } => self.host.uplink.rate = rate_of(mbps),
@@ -265,9 +265,11 @@ impl Machine {
             );
             assert_eq!(count(&|id, f| is_of(id) && is_queued(f)), port.own.queued);
             assert_eq!(count(&|id, f| is_of(id) && f.incast.is_shaped()), port.own.open);
-            let shut = count(&|id, f| is_of(id) && waits(f, incast_waiting::INCAST_SHUT));
-            let idle = count(&|id, f| is_of(id) && waits(f, incast_waiting::INCAST_IDLE));
-            assert_eq!((shut, idle), (port.shut, port.idle));
+            let answerers =
+                count(&|id, f| is_of(id) && waits(f, incast_waiting::INCAST_FINISHED_ANSWERER));
+            let others =
+                count(&|id, f| is_of(id) && waits(f, incast_waiting::INCAST_FINISHED_OTHER));
+            assert_eq!((answerers, others), (port.finished_answerers, port.finished_others));
         }
         for (id, f) in flows() {
             let i = &f.incast;
@@ -275,7 +277,9 @@ impl Machine {
                 let queue = &self.host.ports[self.host.port_of(id)].grant_queue;
                 assert!(queue.contains(&id), "waits, and is not in the grant queue");
             }
-            if waits(f, incast_waiting::INCAST_SHUT) || waits(f, incast_waiting::INCAST_IDLE) {
+            if waits(f, incast_waiting::INCAST_FINISHED_ANSWERER)
+                || waits(f, incast_waiting::INCAST_FINISHED_OTHER)
+            {
                 let queue = &self.host.ports[self.host.port_of(id)].finished_queue;
                 assert!(queue.contains(&id), "is finished, and not in its queue");
             }
@@ -311,9 +315,9 @@ proptest! {
         ops in prop::collection::vec(op(), 1..600),
     ) {
         let u = uplink { rate: rate_of(1_000), buffer, ..uplink::default() };
-        let policy = policy { run: port_run::PORT_ACTIVE, passive: 1, ..policy::default() };
-        let mut m = Machine {
-            host: Host::new(u, policy),
+        let policy = policy { run: port_run::PORT_ACCELERATE, passive: 1, ..policy::default() };
+        let mut m = CheckedHooks {
+            host: IncastHooks::new(u, policy),
             now: 1_000_000_000,
             pending: Vec::new(),
             edges: Vec::new(),

@@ -4,7 +4,7 @@ use vsnoop_flow::testing::segment::{ACK, RST};
 use vsnoop_flow::{FromVm, incast, segment, types::*};
 
 use crate::case::*;
-use crate::host::Host;
+use crate::host::IncastHooks;
 use crate::properties::rate_of;
 
 const LEAST: u32 = INCAST_LEAST_MSS;
@@ -16,7 +16,7 @@ const fn segments(count: u32) -> u32 {
 }
 
 #[track_caller]
-fn exact(c: &mut Case) {
+fn exact(c: &mut IncastCase) {
     assert_eq!(incast::outstanding(&c.host.uplink), c.host.outstanding());
 }
 
@@ -24,7 +24,7 @@ fn exact(c: &mut Case) {
 
 #[test]
 fn a_request_takes_credit_and_its_answer_pays_it_back() {
-    let mut c = Case::with(1);
+    let mut c = IncastCase::with(1);
     assert_eq!(incast::outstanding(c.u()), 0, "nothing was asked for yet");
     c.vm(0, 100);
     assert_eq!(c.outstanding(0), segments(10));
@@ -40,7 +40,7 @@ fn a_request_takes_credit_and_its_answer_pays_it_back() {
 
 #[test]
 fn the_window_of_the_handshake_counts_as_outstanding() {
-    let mut c = Case::new(1_000, BUFFER);
+    let mut c = IncastCase::new(1_000, BUFFER);
     c.begin(5_000);
     assert_eq!(incast::outstanding(c.u()), 5_000);
     // An older flow with any window is charged nothing.
@@ -51,13 +51,13 @@ fn the_window_of_the_handshake_counts_as_outstanding() {
 
 #[test]
 fn an_edge_is_not_taken_back_when_the_window_shrinks() {
-    let mut c = Case::with(1);
+    let mut c = IncastCase::with(1);
     c.vm(0, 100);
     let mut shown = 0;
     for window in [20, 10, 2, 5, 1, 30, 1] {
         c.i(0).window = window * LEAST;
         for (_, ack) in c.wait(10 * US).data(0, MSS) {
-            let edge = Case::edge_of(&ack);
+            let edge = IncastCase::edge_of(&ack);
             assert!(edge + (1 << SCALE) > shown, "{edge} after {shown}");
             shown = shown.max(edge);
         }
@@ -67,7 +67,7 @@ fn an_edge_is_not_taken_back_when_the_window_shrinks() {
 
 #[test]
 fn data_beyond_the_edge_pays_back_no_more_than_was_outstanding() {
-    let mut c = Case::with(2);
+    let mut c = IncastCase::with(2);
     c.vm(0, 100);
     c.vm(1, 100);
     let other = c.outstanding(1);
@@ -80,7 +80,7 @@ fn data_beyond_the_edge_pays_back_no_more_than_was_outstanding() {
 
 #[test]
 fn the_account_holds_across_the_wrap_and_for_what_comes_twice_or_out_of_order() {
-    let mut c = Case::with(1);
+    let mut c = IncastCase::with(1);
     c.vm(0, 100);
     for i in 0..60 {
         c.wait(12 * US).data(0, MSS);
@@ -102,7 +102,7 @@ fn the_account_holds_across_the_wrap_and_for_what_comes_twice_or_out_of_order() 
 
 #[test]
 fn credit_comes_in_whole_segments() {
-    let mut c = Case::with(1);
+    let mut c = IncastCase::with(1);
     c.i(0).window = 3 * LEAST + 700;
     c.vm(0, 100);
     assert_eq!(c.outstanding(0), segments(3));
@@ -110,7 +110,7 @@ fn credit_comes_in_whole_segments() {
 
 #[test]
 fn no_more_is_granted_than_the_credit() {
-    let mut c = Case::with(60);
+    let mut c = IncastCase::with(60);
     for id in 0..60 {
         c.i(id).window = 64 << 10;
         c.vm(id, 100);
@@ -124,7 +124,7 @@ fn no_more_is_granted_than_the_credit() {
 
 #[test]
 fn a_volley_of_requests_gets_what_there_is_and_the_rest_is_queued() {
-    let mut c = Case::with(100);
+    let mut c = IncastCase::with(100);
     for id in 0..100 {
         c.vm(id, 100);
     }
@@ -136,8 +136,8 @@ fn a_volley_of_requests_gets_what_there_is_and_the_rest_is_queued() {
 
 /// A flow that was granted two segments while its window was closed, and has answered with `len`
 /// bytes.
-fn answered(len: u32, flags: u32) -> Case {
-    let mut c = Case::with(40);
+fn answered(len: u32, flags: u32) -> IncastCase {
+    let mut c = IncastCase::with(40);
     c.p().flows = 40;
     c.i(0).window = 2 * LEAST;
     c.vm(0, 100);
@@ -149,14 +149,14 @@ fn answered(len: u32, flags: u32) -> Case {
 
 #[test]
 fn a_short_segment_with_psh_ends_an_answer_unless_the_window_cut_it() {
-    let finished = |c: &mut Case| u32::from(c.i(0).bits) & INCAST_FINISHED != 0;
+    let finished = |c: &mut IncastCase| u32::from(c.i(0).bits) & INCAST_FINISHED != 0;
     assert!(finished(&mut answered(700, TCP_PSH)));
     assert!(!finished(&mut answered(700, 0)), "more is to come");
     assert!(!finished(&mut answered(MSS, TCP_PSH)), "a whole segment says nothing");
     let shown = segments(2) / UNIT * UNIT;
     assert!(!finished(&mut answered(shown, TCP_PSH)), "it ends where the window does");
     // Data that were in flight at the grant prove nothing.
-    let mut c = Case::with(40);
+    let mut c = IncastCase::with(40);
     c.p().flows = 40;
     c.begin(600);
     c.i(40).window = 2 * LEAST;
@@ -185,7 +185,7 @@ fn a_flow_that_only_answers_stays_shut_only_while_others_need_credit() {
     // There is credit: it was given a new window at once.
     assert_eq!(c.i(0).waiting, 0);
     assert!(c.outstanding(0) >= LEAST);
-    let mut c = Case::with(40);
+    let mut c = IncastCase::with(40);
     c.p().flows = 40;
     (c.i(0).window, c.i(1).window) = (2 * LEAST, 2 * LEAST);
     c.vm(0, 100);
@@ -196,7 +196,7 @@ fn a_flow_that_only_answers_stays_shut_only_while_others_need_credit() {
     let mut s = c.segment(0, 0, 2_000);
     s.tcp_flags |= TCP_PSH as u8;
     c.host.to_vm(0, &s, c.now);
-    assert_eq!(u32::from(c.i(0).waiting), incast_waiting::INCAST_IDLE);
+    assert_eq!(u32::from(c.i(0).waiting), incast_waiting::INCAST_FINISHED_OTHER);
     c.u().all.outstanding -= 200_000;
     let now = c.now;
     let order: Vec<_> =
@@ -206,7 +206,7 @@ fn a_flow_that_only_answers_stays_shut_only_while_others_need_credit() {
 
 #[test]
 fn a_flow_that_waited_for_a_timeout_gets_a_window_whatever_the_credit() {
-    let mut c = Case::with(2);
+    let mut c = IncastCase::with(2);
     c.u().all.outstanding += 1 << 20;
     c.vm(0, 100);
     assert_eq!(u32::from(c.i(0).waiting), incast_waiting::INCAST_QUEUED);
@@ -219,7 +219,7 @@ fn a_flow_that_waited_for_a_timeout_gets_a_window_whatever_the_credit() {
 #[test]
 fn among_many_an_open_window_does_not_move() {
     for (flows, moves) in [(4, true), (40, false)] {
-        let mut c = Case::with(1);
+        let mut c = IncastCase::with(1);
         (c.p().flows, c.i(0).window) = (flows, 4 * LEAST);
         c.vm(0, 100);
         let edge = c.f(0).adv_edge;
@@ -230,7 +230,7 @@ fn among_many_an_open_window_does_not_move() {
 
 #[test]
 fn an_ack_without_news_opens_nothing() {
-    let mut c = Case::with(1);
+    let mut c = IncastCase::with(1);
     c.vm(0, 0);
     assert_eq!(c.outstanding(0), 0);
     assert_eq!(c.u().all.queued, 0);
@@ -238,7 +238,7 @@ fn an_ack_without_news_opens_nothing() {
 
 #[test]
 fn credit_of_silent_flows_does_not_count_until_they_send() {
-    let mut c = Case::with(2);
+    let mut c = IncastCase::with(2);
     c.vm(0, 100);
     let outstanding = i64::from(c.outstanding(0));
     // It got a request, and may compute its answer.
@@ -260,8 +260,8 @@ fn credit_of_silent_flows_does_not_count_until_they_send() {
 // The grant queue.
 
 /// `n` flows that use what there is; the last has a closed window and waits.
-fn crowd(n: usize) -> Case {
-    let mut c = Case::new(1_000, 20_000);
+fn crowd(n: usize) -> IncastCase {
+    let mut c = IncastCase::new(1_000, 20_000);
     for _ in 0..n {
         c.begin(0);
     }
@@ -306,7 +306,7 @@ fn a_grant_shows_the_new_edge_and_acknowledges_what_the_vm_has() {
     let snd_nxt = c.f(head).snd_nxt;
     let (id, ack) = c.use_up(0)[0];
     assert_eq!((id, ack.ack, ack.seq), (head, at(0), snd_nxt));
-    assert!(Case::edge_of(&ack) > c.outstanding(head) - UNIT);
+    assert!(IncastCase::edge_of(&ack) > c.outstanding(head) - UNIT);
     assert_eq!(ack.timestamps, 1);
 }
 
@@ -340,7 +340,7 @@ fn when_all_flows_have_ended_nothing_is_outstanding_or_queued() {
 // The window.
 
 /// A round trip of 100 us in which `bytes` came, at a window of `window`.
-fn round_trip(c: &mut Case, window: u32, bytes: u32) -> u32 {
+fn round_trip(c: &mut IncastCase, window: u32, bytes: u32) -> u32 {
     let now = c.wait(100 * US).now;
     let i = c.i(0);
     i.window = window;
@@ -352,8 +352,8 @@ fn round_trip(c: &mut Case, window: u32, bytes: u32) -> u32 {
 }
 
 /// The only flow of a census, with this many others.
-fn among(flows: u32) -> Case {
-    let mut c = Case::with(1);
+fn among(flows: u32) -> IncastCase {
+    let mut c = IncastCase::with(1);
     c.vm(0, 100);
     c.p().flows = flows;
     c.u().census_ns = c.now;
@@ -373,7 +373,7 @@ fn avoidance_steps_by_a_segment_or_a_sixteenth() {
     let mut c = among(5);
     c.i(0).bits |= INCAST_AVOIDS as u16;
     assert_eq!(round_trip(&mut c, 8_000, 8_000), 8_000 + LEAST);
-    let mut c = Case::new(100_000, 1 << 20);
+    let mut c = IncastCase::new(100_000, 1 << 20);
     c.begin(0);
     c.p().flows = 2;
     c.u().census_ns = c.now;
@@ -434,7 +434,7 @@ fn no_flow_grows_twice_within_two_round_trips_beyond_the_share() {
 
 #[test]
 fn the_first_half_of_a_slot_measures_and_the_second_gives_away() {
-    let mut c = Case::with(1);
+    let mut c = IncastCase::with(1);
     let t = 100 * US;
     let (rate, now) = (u64::from(c.u().rate), c.now);
     c.u().slot_ns = now;
@@ -477,7 +477,7 @@ fn a_mark_halves_the_window() {
     let mut s = c.segment(0, 0, MSS);
     s.bits |= SEG_CE as u16;
     c.host.to_vm(0, &s, c.now);
-    let marked = |c: &mut Case| u32::from(c.i(0).bits) & INCAST_MARKED;
+    let marked = |c: &mut IncastCase| u32::from(c.i(0).bits) & INCAST_MARKED;
     assert_ne!(marked(&mut c), 0);
     let now = c.now;
     let i = c.i(0);
@@ -510,7 +510,7 @@ fn after_a_long_pause_a_flow_begins_anew() {
 // Scope.
 
 /// Answers to grants that take this long, without timestamps: whether it is still shaped.
-fn far(c: &mut Case, rtt_ns: u64, times: usize) -> bool {
+fn far(c: &mut IncastCase, rtt_ns: u64, times: usize) -> bool {
     c.f(0).flags &= !(FLOW_F_TIMESTAMPS as u16);
     c.i(0).window = 4 * LEAST;
     c.vm(0, 100);
@@ -529,18 +529,18 @@ fn far(c: &mut Case, rtt_ns: u64, times: usize) -> bool {
 
 #[test]
 fn a_flow_with_long_round_trips_is_left_alone_and_pays_back() {
-    let mut c = Case::with(1);
+    let mut c = IncastCase::with(1);
     assert!(!far(&mut c, 20 * MS, 10));
     assert_eq!((incast::outstanding(c.u()), c.u().all.open), (0, 0));
     let edge = c.f(0).right_edge;
     let answers = c.vm(0, 0);
-    let shown = Case::edge_of(&answers[0].1);
+    let shown = IncastCase::edge_of(&answers[0].1);
     assert!(at(shown).diff(edge) >= 0, "the VM's own window");
 }
 
 #[test]
 fn a_few_pauses_put_no_flow_out_of_scope() {
-    let mut c = Case::with(1);
+    let mut c = IncastCase::with(1);
     assert!(far(&mut c, 20 * MS, 7));
     assert!(far(&mut c, 100 * US, 1));
     assert!(far(&mut c, 20 * MS, 7));
@@ -548,7 +548,7 @@ fn a_few_pauses_put_no_flow_out_of_scope() {
 
 #[test]
 fn a_full_queue_puts_no_flow_out_of_scope() {
-    let mut c = Case::new(1_000, 256 << 10);
+    let mut c = IncastCase::new(1_000, 256 << 10);
     c.begin(0);
     assert!(far(&mut c, 4 * MS, 30));
 }
@@ -556,7 +556,7 @@ fn a_full_queue_puts_no_flow_out_of_scope() {
 #[test]
 fn bypassed_and_reset_flows_are_not_shaped() {
     for mode in [flow_mode::FLOW_BYPASS, flow_mode::FLOW_RESET] {
-        let mut c = Case::with(1);
+        let mut c = IncastCase::with(1);
         c.vm(0, 100);
         assert!(c.outstanding(0) > 0);
         c.f(0).mode = mode as u8;
@@ -567,14 +567,14 @@ fn bypassed_and_reset_flows_are_not_shaped() {
 }
 
 #[test]
-fn only_interfaces_that_lead_from_the_uplink_are_its_ways() {
-    let mut c = Case::with(0);
-    c.u().ways[..3].copy_from_slice(&[4, 9, 2]);
-    for (ifindex, is_way) in [(4, true), (9, true), (2, true), (3, false), (0, false)] {
-        assert_eq!(incast::is_way(c.u(), ifindex), is_way, "{ifindex}");
+fn only_listed_interfaces_are_ingress_of_the_uplink() {
+    let mut c = IncastCase::with(0);
+    c.u().ingress[..3].copy_from_slice(&[4, 9, 2]);
+    for (ifindex, expected) in [(4, true), (9, true), (2, true), (3, false), (0, false)] {
+        assert_eq!(incast::is_ingress(c.u(), ifindex), expected, "{ifindex}");
     }
-    c.u().ways = [7; INCAST_WAYS as usize];
-    assert!(!incast::is_way(c.u(), 8));
+    c.u().ingress = [7; INCAST_INGRESS as usize];
+    assert!(!incast::is_ingress(c.u(), 8));
 }
 
 #[test]
@@ -582,16 +582,16 @@ fn a_flow_beside_the_uplink_has_no_outstanding_credit_and_is_not_queued() {
     let mut c = crowd(20);
     let head = c.host.ports[0].grant_queue[0];
     for id in [0, head] {
-        incast::note_way(c.f(id), false);
+        incast::note_ingress(c.f(id), false);
         c.data(id, MSS);
         assert_eq!((c.i(id).is_shaped(), c.i(id).waiting, c.outstanding(id)), (false, 0, 0));
     }
     assert_eq!((c.u().all.open, c.p().own.open), (18, 18));
     let (_, ack) = c.vm(0, 100)[0];
-    assert_eq!(Case::edge_of(&ack), MSS + (4 << 20), "the VM's own window");
+    assert_eq!(IncastCase::edge_of(&ack), MSS + (4 << 20), "the VM's own window");
     exact(&mut c);
     // It comes through the uplink again.
-    incast::note_way(c.f(0), true);
+    incast::note_ingress(c.f(0), true);
     c.data(0, MSS);
     assert!(c.i(0).is_shaped());
     exact(&mut c);
@@ -599,7 +599,7 @@ fn a_flow_beside_the_uplink_has_no_outstanding_credit_and_is_not_queued() {
 
 #[test]
 fn without_the_scale_nothing_is_shaped() {
-    let mut c = Case::with(1);
+    let mut c = IncastCase::with(1);
     let known = FLOW_F_SCALE_KNOWN as u16;
     c.f(0).flags &= !known;
     c.vm(0, 100);
@@ -608,10 +608,10 @@ fn without_the_scale_nothing_is_shaped() {
 
 #[test]
 fn without_incast_control_a_window_is_the_vms_own() {
-    let mut c = Case::new(0, BUFFER);
+    let mut c = IncastCase::new(0, BUFFER);
     c.begin(0);
     let (_, ack) = c.vm(0, 100)[0];
-    assert_eq!(Case::edge_of(&ack), 4 << 20);
+    assert_eq!(IncastCase::edge_of(&ack), 4 << 20);
     assert_eq!(c.u().all.open, 0);
 }
 
@@ -623,7 +623,7 @@ fn incast_control_that_is_turned_off_leaves_nothing() {
         let s = c.segment(id, 0, 0);
         let (now, mut port) = (c.now, *c.p());
         incast::open(&mut c.f(id).clone(), &mut c.u().clone(), &mut port, Some(&s), now);
-        let Host { uplink, flows, ports, .. } = &mut c.host;
+        let IncastHooks { uplink, flows, ports, .. } = &mut c.host;
         let port = &mut ports[0].state.incast;
         incast::open(flows[id].as_mut().expect("is there"), uplink, port, None, now);
     }
@@ -632,7 +632,7 @@ fn incast_control_that_is_turned_off_leaves_nothing() {
 
 #[test]
 fn a_flow_that_the_vm_resets_pays_back() {
-    let mut c = Case::with(1);
+    let mut c = IncastCase::with(1);
     c.vm(0, 100);
     let s = segment { seq: c.f(0).snd_nxt, tcp_flags: RST | ACK, ..segment::default() };
     c.host.from_vm(0, &s, c.now);
@@ -644,7 +644,7 @@ fn a_flow_that_the_vm_resets_pays_back() {
 
 #[test]
 fn a_handshake_shows_ten_segments_or_a_part_of_what_is_left() {
-    let mut c = Case::new(1_000, BUFFER);
+    let mut c = IncastCase::new(1_000, BUFFER);
     let credit = incast::credit(c.u());
     assert_eq!(c.first_window(), credit / 2 / 4);
     c.u().buffer = 1 << 20;
@@ -664,7 +664,7 @@ fn a_handshake_shows_ten_segments_or_a_part_of_what_is_left() {
 
 #[test]
 fn the_round_trip_is_timed_from_a_new_tsval_to_its_echo() {
-    let mut c = Case::with(1);
+    let mut c = IncastCase::with(1);
     c.vm(0, 100);
     c.i(0).rtt_ns = 500_000;
     c.wait(MS).data(0, MSS);
@@ -685,7 +685,7 @@ fn the_round_trip_is_timed_from_a_new_tsval_to_its_echo() {
 
 #[test]
 fn without_timestamps_it_is_timed_from_the_edge_that_was_shown_before() {
-    let mut c = Case::with(1);
+    let mut c = IncastCase::with(1);
     c.f(0).flags &= !(FLOW_F_TIMESTAMPS as u16);
     c.i(0).window = 4 * LEAST;
     c.vm(0, 100);
@@ -702,7 +702,7 @@ fn without_timestamps_it_is_timed_from_the_edge_that_was_shown_before() {
 
 #[test]
 fn the_time_to_think_about_a_request_is_no_round_trip() {
-    let mut c = Case::with(1);
+    let mut c = IncastCase::with(1);
     c.vm(0, 100);
     assert_eq!(c.i(0).asked_at, 0);
     c.wait(MS).data(0, MSS);
@@ -715,7 +715,7 @@ fn the_time_to_think_about_a_request_is_no_round_trip() {
 
 #[test]
 fn time_that_stands_still_or_goes_back_does_no_harm() {
-    let mut c = Case::with(3);
+    let mut c = IncastCase::with(3);
     for step in 0..400u64 {
         let id = (step % 3) as usize;
         c.now = if step % 7 == 0 { c.now - 50 * US } else { c.now };
@@ -732,7 +732,7 @@ fn time_that_stands_still_or_goes_back_does_no_harm() {
 fn rates_and_segments_of_any_size() {
     for mbps in [10, 100, 1_000, 10_000, 100_000] {
         for mss in [536, 1_448, 8_960] {
-            let mut c = Case::new(mbps, BUFFER);
+            let mut c = IncastCase::new(mbps, BUFFER);
             c.begin(0);
             c.vm(0, 100);
             for _ in 0..2_000 {
@@ -751,7 +751,7 @@ fn rates_and_segments_of_any_size() {
 
 #[test]
 fn counters_near_their_limits() {
-    let mut c = Case::with(2);
+    let mut c = IncastCase::with(2);
     c.u().bytes = u64::MAX - 10_000;
     c.u().census = u32::MAX;
     c.u().all.epoch = u32::MAX;
@@ -763,7 +763,7 @@ fn counters_near_their_limits() {
         c.wait(100 * US);
         let s = c.segment(0, 0, 0);
         let now = c.now;
-        let Host { uplink, flows, ports, .. } = &mut c.host;
+        let IncastHooks { uplink, flows, ports, .. } = &mut c.host;
         let port = &mut ports[0].state.incast;
         let f = flows[0].as_mut().expect("is there");
         let data = segment { seq: f.incast.received, len: 1_448, unit_len: 1_448, ..s };

@@ -14,7 +14,7 @@ use vsnoop_flow::testing::clock::{Events, START};
 use vsnoop_flow::testing::segment::Ranges;
 use vsnoop_flow::{ack_fields, embryo, incast, policy, segment, seq, types::*};
 
-use crate::host::Host;
+use crate::host::IncastHooks;
 
 pub const US: u64 = 1_000;
 pub const MS: u64 = 1_000_000;
@@ -172,7 +172,7 @@ struct Receiver {
 
 pub struct Sim {
     pub set: Setting,
-    pub host: Host,
+    pub host: IncastHooks,
     pub now: u64,
     pub tally: Tally,
     events: Events<Event>,
@@ -202,9 +202,9 @@ impl Sim {
             buffer: set.control.unwrap_or(0),
             ..uplink::default()
         };
-        let run = if set.early { port_run::PORT_ACTIVE } else { port_run::PORT_OBSERVE };
+        let run = if set.early { port_run::PORT_ACCELERATE } else { port_run::PORT_OBSERVE };
         let mut sim = Sim {
-            host: Host::new(u, policy { run, passive: 1, ..policy::default() }),
+            host: IncastHooks::new(u, policy { run, passive: 1, ..policy::default() }),
             now: START,
             tally: Tally::default(),
             events: Events::default(),

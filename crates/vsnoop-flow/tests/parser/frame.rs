@@ -47,7 +47,7 @@ impl TcpOption {
 }
 
 #[derive(Clone, Debug)]
-pub struct Frame {
+pub struct TestFrame {
     pub ipv6: bool,
     pub tags: Vec<u16>,
     pub src: [u8; 16],
@@ -67,7 +67,7 @@ pub struct Frame {
     pub padding: usize,
 }
 
-impl Frame {
+impl TestFrame {
     /// The same over IPv4, between addresses that end alike.
     pub fn over_ipv4(mut self) -> Self {
         self.ipv6 = false;
@@ -169,7 +169,7 @@ pub fn option() -> impl Strategy<Value = TcpOption> {
     ]
 }
 
-pub fn frame() -> impl Strategy<Value = Frame> {
+pub fn frame() -> impl Strategy<Value = TestFrame> {
     let address = any::<([u8; 16], [u8; 16], u16, u16)>();
     let header = (any::<(u32, u32, u8, u16)>(), prop_oneof![9 => Just(0u8), 1 => 1u8..16], 0u8..4);
     let shape = (
@@ -188,7 +188,7 @@ pub fn frame() -> impl Strategy<Value = Frame> {
                 a[10..12].fill(0xff);
             }
         }
-        Frame {
+        TestFrame {
             ipv6,
             tags,
             src,

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use vsnoop_flow::packets::{Meta, parse, rewrite};
 use vsnoop_flow::{ack_fields, seq, types::*};
 
-use frame::{DST_MAC, Frame, Guarded, SRC_MAC, TcpOption, frame, option};
+use frame::{DST_MAC, Guarded, SRC_MAC, TcpOption, TestFrame, frame, option};
 
 fn all(bytes: &[u8], to_vm: bool) -> Meta {
     Meta { linear: bytes.len(), to_vm, ..Meta::default() }
@@ -19,7 +19,7 @@ fn bit(bits: u16, bit: u32) -> bool {
 }
 
 /// A window scale, timestamps and SACK as the last such option says.
-fn check_options(f: &Frame, s: &vsnoop_flow::segment) {
+fn check_options(f: &TestFrame, s: &vsnoop_flow::segment) {
     let options = f.fitting();
     let timestamps = options.iter().rev().find_map(|o| match o {
         TcpOption::Timestamps(v, e) => Some((*v, *e)),
@@ -56,7 +56,7 @@ fn check_options(f: &Frame, s: &vsnoop_flow::segment) {
 }
 
 /// A VM's ACK with SACK blocks as TCPs send them: aligned by two NOPs.
-fn with_sack() -> impl Strategy<Value = Frame> {
+fn with_sack() -> impl Strategy<Value = TestFrame> {
     (
         frame(),
         prop::option::of(any::<(u32, u32)>()),

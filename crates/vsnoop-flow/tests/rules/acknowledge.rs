@@ -7,7 +7,7 @@ use crate::case::*;
 
 #[test]
 fn in_order_data_is_acknowledged_at_once() {
-    for mut c in Case::both() {
+    for mut c in FlowCase::both() {
         for i in 0..16 {
             let ack = c.early(&c.data(i * MSS, MSS)).ack;
             assert_eq!(ack.ack, at((i + 1) * MSS));
@@ -21,7 +21,7 @@ fn in_order_data_is_acknowledged_at_once() {
 
 #[test]
 fn a_super_packet_is_acknowledged_as_one() {
-    for mut c in Case::both() {
+    for mut c in FlowCase::both() {
         let out = c.early(&c.data(0, 40 * MSS));
         assert_eq!(out.ack.ack, at(40 * MSS));
         assert_eq!(u32::from(c.f.mss), MSS);
@@ -30,7 +30,7 @@ fn a_super_packet_is_acknowledged_as_one() {
 
 #[test]
 fn without_a_copy_nothing_is_acknowledged() {
-    for c in Case::both() {
+    for c in FlowCase::both() {
         let mut c = c.without_hold();
         assert_ne!(c.pass(&c.data(0, MSS)) & EVENT_OFFLINE_NO_BUF, 0);
         assert_eq!((c.mode(), c.f.high_seq), (flow_mode::FLOW_NO_BUF, at(MSS)));
@@ -49,7 +49,7 @@ fn without_a_copy_nothing_is_acknowledged() {
 
 #[test]
 fn data_after_a_hole_is_left_to_the_vm_where_no_copies_are_kept() {
-    for c in Case::both() {
+    for c in FlowCase::both() {
         let mut c = c.without_hold();
         let events = c.pass(&c.data(MSS, MSS));
         assert_ne!(events & EVENT_OFFLINE_SEQ, 0);
@@ -59,7 +59,7 @@ fn data_after_a_hole_is_left_to_the_vm_where_no_copies_are_kept() {
 
 #[test]
 fn filled_hole_is_not_acknowledged_before_the_vm() {
-    for c in Case::both() {
+    for c in FlowCase::both() {
         let mut c = c.without_hold();
         c.pass(&c.data(MSS, MSS));
         c.pass(&c.data(2 * MSS, MSS));
@@ -76,8 +76,8 @@ fn filled_hole_is_not_acknowledged_before_the_vm() {
 }
 
 #[test]
-fn a_hole_is_not_forgotten_in_a_silence() {
-    for c in Case::both() {
+fn a_hole_is_not_forgotten_after_idle_time() {
+    for c in FlowCase::both() {
         let mut c = c.without_hold();
         for i in 1..4 {
             c.pass(&c.data(i * MSS, MSS));
@@ -97,7 +97,7 @@ fn a_hole_is_not_forgotten_in_a_silence() {
 #[test]
 fn syn_fin_rst_and_urg_are_left_to_the_vm() {
     for flag in [SYN, FIN, RST, URG] {
-        for mut c in Case::both() {
+        for mut c in FlowCase::both() {
             let mut s = c.data(0, MSS);
             s.tcp_flags |= flag;
             c.pass(&s);
@@ -108,7 +108,7 @@ fn syn_fin_rst_and_urg_are_left_to_the_vm() {
 
 #[test]
 fn a_segment_without_ack_is_left_to_the_vm() {
-    for mut c in Case::both() {
+    for mut c in FlowCase::both() {
         let mut s = c.data(0, MSS);
         s.tcp_flags = PSH;
         c.pass(&s);
@@ -118,7 +118,7 @@ fn a_segment_without_ack_is_left_to_the_vm() {
 
 #[test]
 fn a_foreign_option_puts_the_flow_in_bypass_for_good() {
-    for mut c in Case::both() {
+    for mut c in FlowCase::both() {
         c.early(&c.data(0, MSS));
         let mut s = c.data(MSS, MSS);
         s.bits |= SEG_FOREIGN as u16;
@@ -131,7 +131,7 @@ fn a_foreign_option_puts_the_flow_in_bypass_for_good() {
 
 #[test]
 fn a_foreign_option_of_the_vm_puts_the_flow_in_bypass() {
-    for mut c in Case::both() {
+    for mut c in FlowCase::both() {
         let mut s = c.ack_of_vm(0, WINDOW);
         s.bits |= SEG_FOREIGN as u16;
         c.hear(&s);
@@ -141,8 +141,8 @@ fn a_foreign_option_of_the_vm_puts_the_flow_in_bypass() {
 }
 
 #[test]
-fn in_bypass_what_was_acknowledged_is_still_honoured() {
-    for mut c in Case::both() {
+fn in_bypass_acknowledged_bytes_are_still_honoured() {
+    for mut c in FlowCase::both() {
         c.early(&c.data(0, 2 * MSS));
         let mut s = c.data(2 * MSS, MSS);
         s.bits |= SEG_FOREIGN as u16;
@@ -155,7 +155,7 @@ fn in_bypass_what_was_acknowledged_is_still_honoured() {
 
 #[test]
 fn an_ack_of_what_the_vm_never_sent_is_left_to_the_vm() {
-    for mut c in Case::both() {
+    for mut c in FlowCase::both() {
         let mut s = c.data(0, MSS);
         s.ack = vm_at(1);
         c.pass(&s);
@@ -165,7 +165,7 @@ fn an_ack_of_what_the_vm_never_sent_is_left_to_the_vm() {
 
 #[test]
 fn a_segment_with_an_old_ack_is_left_to_the_vm() {
-    for mut c in Case::both() {
+    for mut c in FlowCase::both() {
         c.hear(&c.data_of_vm(0, 500, 0));
         c.pass(&c.ack_of_sender(0, 500));
         let mut s = c.data(0, MSS);
@@ -176,21 +176,21 @@ fn a_segment_with_an_old_ack_is_left_to_the_vm() {
 
 #[test]
 fn a_paused_port_gives_no_new_early_acks_but_honours_those_given() {
-    for mut c in Case::both() {
+    for mut c in FlowCase::both() {
         c.early(&c.data(0, 2 * MSS));
         c.policy.run = port_run::PORT_PAUSED;
         c.pass(&c.data(2 * MSS, MSS));
         assert_eq!(c.acks(MSS, c.window_at(MSS)).0, FromVm::Drop);
         assert_eq!(c.decide(&c.data(MSS, MSS)).0, Verdict::Reack);
         assert_eq!(c.acks(3 * MSS, WINDOW).0, FromVm::Pass);
-        c.policy.run = port_run::PORT_ACTIVE;
+        c.policy.run = port_run::PORT_ACCELERATE;
         c.early(&c.data(3 * MSS, MSS));
     }
 }
 
 #[test]
 fn a_pause_between_decision_and_hand_over_stops_the_early_ack() {
-    for mut c in Case::both() {
+    for mut c in FlowCase::both() {
         let s = c.data(0, MSS);
         assert!(matches!(c.decide(&s).0, Verdict::Keep { .. }));
         c.policy.run = port_run::PORT_PAUSED;
@@ -202,7 +202,7 @@ fn a_pause_between_decision_and_hand_over_stops_the_early_ack() {
 
 #[test]
 fn an_observed_port_changes_no_packet() {
-    for mut c in Case::both() {
+    for mut c in FlowCase::both() {
         c.policy.run = port_run::PORT_OBSERVE;
         for i in 0..5 {
             c.pass(&c.data(i * MSS, MSS));
@@ -216,8 +216,8 @@ fn an_observed_port_changes_no_packet() {
 }
 
 #[test]
-fn the_vm_that_answers_while_a_segment_is_copied_answers_for_it() {
-    for mut c in Case::both() {
+fn a_segment_that_the_vm_acknowledges_during_the_copy_is_not_acknowledged_again() {
+    for mut c in FlowCase::both() {
         let s = c.data(0, MSS);
         assert!(matches!(c.decide(&s).0, Verdict::Keep { .. }));
         c.hear_only(&c.ack_of_vm(MSS, WINDOW));

@@ -7,7 +7,7 @@ use crate::case::*;
 
 #[test]
 fn ack_of_exactly_next_seq_passes() {
-    for mut c in Case::both() {
+    for mut c in FlowCase::both() {
         c.early(&c.data(0, 3 * MSS));
         assert_eq!(c.acks(3 * MSS, WINDOW).0, FromVm::Pass);
         assert_eq!(c.f.vm_seq, at(3 * MSS));
@@ -16,7 +16,7 @@ fn ack_of_exactly_next_seq_passes() {
 
 #[test]
 fn an_ack_beyond_next_seq_passes() {
-    for c in Case::both() {
+    for c in FlowCase::both() {
         let mut c = c.without_hold();
         c.pass(&c.data(MSS, MSS));
         c.pass(&c.data(0, MSS));
@@ -27,7 +27,7 @@ fn an_ack_beyond_next_seq_passes() {
 
 #[test]
 fn an_ack_below_next_seq_is_superfluous() {
-    for mut c in Case::both() {
+    for mut c in FlowCase::both() {
         c.early(&c.data(0, 3 * MSS));
         assert_eq!(c.acks(MSS, c.window_at(MSS)).0, FromVm::Drop);
         assert_eq!(c.f.vm_seq, at(MSS), "but it is learnt from");
@@ -37,7 +37,7 @@ fn an_ack_below_next_seq_is_superfluous() {
 
 #[test]
 fn data_of_the_vm_always_passes_with_next_seq_and_the_window_from_the_right_edge() {
-    for mut c in Case::both() {
+    for mut c in FlowCase::both() {
         c.early(&c.data(0, 3 * MSS));
         let (verdict, out) = c.hear(&c.data_of_vm(0, 100, MSS));
         assert_eq!(verdict, FromVm::Rewrite);
@@ -49,7 +49,7 @@ fn data_of_the_vm_always_passes_with_next_seq_and_the_window_from_the_right_edge
 
 #[test]
 fn early_acks_carry_the_seq_that_the_vm_sends_next() {
-    for mut c in Case::both() {
+    for mut c in FlowCase::both() {
         c.hear(&c.data_of_vm(0, 700, 0));
         let ack = c.early(&c.data(0, MSS)).ack;
         assert_eq!(ack.seq, vm_at(700));
@@ -61,7 +61,7 @@ fn early_acks_carry_the_seq_that_the_vm_sends_next() {
 
 #[test]
 fn retransmission_is_reacked_by_the_host() {
-    for mut c in Case::both() {
+    for mut c in FlowCase::both() {
         c.early(&c.data(0, 3 * MSS));
         let (verdict, out) = c.decide(&c.data(MSS, MSS));
         assert_eq!(verdict, Verdict::Reack);
@@ -74,8 +74,8 @@ fn retransmission_is_reacked_by_the_host() {
 }
 
 #[test]
-fn a_retransmission_of_what_the_vm_acknowledged_goes_to_the_vm() {
-    for mut c in Case::both() {
+fn a_retransmission_below_vm_seq_goes_to_the_vm() {
+    for mut c in FlowCase::both() {
         c.early(&c.data(0, 3 * MSS));
         c.acks(MSS, WINDOW);
         c.pass(&c.data(0, MSS));
@@ -88,7 +88,7 @@ fn a_retransmission_of_what_the_vm_acknowledged_goes_to_the_vm() {
 
 #[test]
 fn a_retransmission_with_new_data_behind_it_goes_to_the_vm() {
-    for mut c in Case::both() {
+    for mut c in FlowCase::both() {
         c.early(&c.data(0, MSS));
         c.pass(&c.data(0, 2 * MSS));
         assert_eq!(c.f.next_seq, at(MSS));
@@ -100,7 +100,7 @@ fn a_retransmission_with_new_data_behind_it_goes_to_the_vm() {
 #[test]
 fn a_retransmission_with_flags_goes_to_the_vm() {
     for flag in [URG, FIN] {
-        for mut c in Case::both() {
+        for mut c in FlowCase::both() {
             c.early(&c.data(0, 2 * MSS));
             let mut s = c.data(0, MSS);
             s.tcp_flags |= flag;
@@ -111,7 +111,7 @@ fn a_retransmission_with_flags_goes_to_the_vm() {
 
 #[test]
 fn the_reply_to_a_keep_alive_is_not_suppressed() {
-    for mut c in Case::both() {
+    for mut c in FlowCase::both() {
         c.early(&c.data(0, 2 * MSS));
         c.pass(&segment { tcp_flags: ACK | URG, ..c.data(2 * MSS, 1) });
         // A keep-alive probe, one byte below the sender's SND.NXT: the host cannot know the VM's
@@ -124,7 +124,7 @@ fn the_reply_to_a_keep_alive_is_not_suppressed() {
 
 #[test]
 fn the_reply_to_a_window_probe_passes() {
-    for mut c in Case::both() {
+    for mut c in FlowCase::both() {
         c.early(&c.data(0, FULL));
         c.acks(FULL, 0);
         // With a byte of data, beyond the window.
@@ -137,8 +137,8 @@ fn the_reply_to_a_window_probe_passes() {
 }
 
 #[test]
-fn a_window_that_opens_is_shown_at_once() {
-    for mut c in Case::both() {
+fn a_window_update_passes_at_once() {
+    for mut c in FlowCase::both() {
         c.early(&c.data(0, FULL));
         let (verdict, out) = c.acks(MSS, 1_000);
         assert_eq!(verdict, FromVm::Rewrite);
@@ -151,13 +151,13 @@ fn a_window_that_opens_is_shown_at_once() {
 
 #[test]
 fn challenge_ack_is_never_rewritten() {
-    let provocations: [fn(&Case) -> segment; 3] = [
+    let provocations: [fn(&FlowCase) -> segment; 3] = [
         |c| segment { tcp_flags: RST, ..c.data(5 * MSS, 0) },
         |c| segment { tcp_flags: SYN, ..c.data(9, 0) },
         |c| segment { ack: vm_at(9), ..c.data(2 * MSS, 0) },
     ];
     for provoke in provocations {
-        for mut c in Case::both() {
+        for mut c in FlowCase::both() {
             c.early(&c.data(0, 2 * MSS));
             c.pass(&provoke(&c));
             assert_eq!(c.acks(0, WINDOW).0, FromVm::Pass);
@@ -168,7 +168,7 @@ fn challenge_ack_is_never_rewritten() {
 
 #[test]
 fn challenge_ack_that_also_acknowledges_is_never_rewritten() {
-    for mut c in Case::both() {
+    for mut c in FlowCase::both() {
         c.early(&c.data(0, 2 * MSS));
         c.pass(&segment { tcp_flags: SYN, ..c.data(9, 0) });
         // The VM's delayed ACK goes out with it.
@@ -180,8 +180,8 @@ fn challenge_ack_that_also_acknowledges_is_never_rewritten() {
 }
 
 #[test]
-fn challenge_ack_is_not_forgotten_over_another_ack() {
-    for mut c in Case::both() {
+fn another_ack_does_not_end_the_wait_for_a_challenge_ack() {
+    for mut c in FlowCase::both() {
         c.early(&c.data(0, MSS));
         c.pass(&segment { tcp_flags: SYN, ..c.data(9, 0) });
         c.acks(MSS, WINDOW);
@@ -193,7 +193,7 @@ fn challenge_ack_is_not_forgotten_over_another_ack() {
 
 #[test]
 fn challenge_ack_does_not_take_back_the_window_that_the_hold_gave() {
-    for c in Case::both() {
+    for c in FlowCase::both() {
         let mut c = c.unbounded();
         c.early(&c.data(0, 2 * MSS));
         let shown = c.f.adv_edge;
@@ -211,8 +211,8 @@ fn challenge_ack_does_not_take_back_the_window_that_the_hold_gave() {
 }
 
 #[test]
-fn an_old_or_unbelievable_ack_is_not_learnt_from() {
-    for mut c in Case::both() {
+fn an_old_or_implausible_ack_changes_no_state() {
+    for mut c in FlowCase::both() {
         c.early(&c.data(0, 2 * MSS));
         c.acks(2 * MSS, WINDOW);
         let before = c.f;
@@ -226,7 +226,7 @@ fn an_old_or_unbelievable_ack_is_not_learnt_from() {
 
 #[test]
 fn the_vms_answers_are_timed() {
-    for mut c in Case::both() {
+    for mut c in FlowCase::both() {
         c.early(&c.data(0, MSS));
         c.now += 30 * MS;
         let (_, out) = c.acks(MSS, WINDOW);
@@ -244,7 +244,7 @@ fn the_vms_answers_are_timed() {
 
 #[test]
 fn keep_alives_and_probes_of_the_vm_pass_while_bytes_are_outstanding() {
-    for mut c in Case::both() {
+    for mut c in FlowCase::both() {
         c.early(&c.data(0, MSS));
         let ack = c.ack_of_vm(0, WINDOW);
         let probe = segment { seq: ack.seq.add(u32::MAX), ..ack };

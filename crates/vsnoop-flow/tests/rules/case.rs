@@ -32,11 +32,11 @@ pub const CHUNKS: u32 = 4_096;
 pub const NEXT_HOP: [u8; 6] = [2, 0, 0, 0, 0, 7];
 pub const TRAFFIC: u32 = 0x2e << 20 | 0x12345;
 
-/// A flow with a hold from the start, except after [`Case::without_hold`]. Senders may not send
-/// beyond the VM's own window, except in cases that are [`Case::unbounded`]. An engine lives, and
-/// the VM is not prompt.
+/// A flow with a hold from the start, except after [`FlowCase::without_hold`]. Senders may not send
+/// beyond the VM's own window, except in cases that are [`FlowCase::unbounded`]. An engine lives,
+/// and the VM is not prompt.
 #[derive(Clone)]
-pub struct Case {
+pub struct FlowCase {
     pub f: flow,
     pub h: types::hold,
     /// Outcome of the last TO_VM_KEEP.
@@ -91,16 +91,16 @@ pub fn sender_syn_ack() -> segment {
     }
 }
 
-impl Case {
+impl FlowCase {
     fn of(f: flow) -> Self {
         let now = 1_000 * MS;
-        Case {
+        FlowCase {
             f,
             h: types::hold { used: 1, ..Default::default() },
             keeps: outcome::default(),
             port: port_state { engine_ns: now, slabs: CHUNKS / SLAB_CHUNKS, ..Default::default() },
             policy: policy {
-                run: port_run::PORT_ACTIVE,
+                run: port_run::PORT_ACCELERATE,
                 hold_chunks: CHUNKS,
                 silence_ms: 300_000,
                 ..Default::default()
@@ -114,7 +114,7 @@ impl Case {
     /// A connection that the VM has accepted, and sent nothing for since.
     pub fn unconfirmed() -> Self {
         let e = vsnoop_flow::embryo_of_vm(&vm_syn(ACK));
-        let mut case = Case::of(flow::default());
+        let mut case = FlowCase::of(flow::default());
         let first = case.ack_of_sender(0, 0);
         case.f = vsnoop_flow::flow_accepted(&e, &first, case.now).expect("the handshake is whole");
         case.begin_hold();
@@ -124,7 +124,7 @@ impl Case {
 
     /// A connection that the VM accepted.
     pub fn accepted() -> Self {
-        let mut case = Case::unconfirmed();
+        let mut case = FlowCase::unconfirmed();
         // The VM opens its window as far as its ACKs say.
         case.acks(0, WINDOW);
         case
@@ -132,7 +132,7 @@ impl Case {
 
     /// A connection that the VM opened.
     pub fn opened() -> Self {
-        let mut case = Case::of(flow::default());
+        let mut case = FlowCase::of(flow::default());
         let mut e: embryo = vsnoop_flow::embryo_of_vm(&vm_syn(0));
         assert!(vsnoop_flow::answer_embryo(&mut e, &sender_syn_ack()));
         let ack = case.ack_of_vm(0, WINDOW);
@@ -144,7 +144,7 @@ impl Case {
 
     /// A connection found in mid-stream; the VM has acknowledged one byte since.
     pub fn mid_flow() -> Self {
-        let mut case = Case::of(flow::default());
+        let mut case = FlowCase::of(flow::default());
         let ack = case.ack_of_vm(0, WINDOW);
         case.f = vsnoop_flow::flow_mid_flow(&ack, case.now).expect("an ACK of the VM");
         case.hear(&ack);
@@ -156,7 +156,7 @@ impl Case {
 
     /// Accepted; the sender may send beyond the VM's window as far as the hold allows.
     pub fn new() -> Self {
-        Case::accepted().unbounded()
+        FlowCase::accepted().unbounded()
     }
 
     pub fn unbounded(mut self) -> Self {
@@ -201,12 +201,12 @@ impl Case {
 
     /// The two ways in which the whole handshake is seen.
     pub fn both() -> [Self; 2] {
-        [Case::accepted(), Case::opened()]
+        [FlowCase::accepted(), FlowCase::opened()]
     }
 
     /// Neither timestamps nor SACK.
     pub fn plain() -> Self {
-        let mut case = Case::accepted();
+        let mut case = FlowCase::accepted();
         case.f.flags &= !((FLOW_F_TIMESTAMPS | FLOW_F_SACK) as u16);
         case.begin_hold();
         case
@@ -420,9 +420,9 @@ impl Case {
     }
 
     /// The engine hands over all bytes below, with the sender's latest TSval.
-    pub fn release(&mut self, offset: u32) {
-        self.h.released = at(offset);
-        self.h.released_tsval = self.h.tsval;
+    pub fn engine_hands_over(&mut self, offset: u32) {
+        self.h.handed = at(offset);
+        self.h.handed_tsval = self.h.tsval;
     }
 
     /// The right edge that an ACK shows.

@@ -6,12 +6,12 @@ use crate::case::*;
 
 #[test]
 fn a_ce_mark_is_left_to_the_vm_until_its_echo_has_ended() {
-    for mut c in Case::both() {
+    for mut c in FlowCase::both() {
         c.early(&c.data(0, MSS));
         let mut s = c.data(MSS, MSS);
         s.bits |= SEG_CE as u16;
         assert_ne!(c.pass(&s) & EVENT_OFFLINE_CE, 0);
-        let echo = |c: &Case, offset| {
+        let echo = |c: &FlowCase, offset| {
             let mut s = c.ack_of_vm(offset, WINDOW);
             s.tcp_flags |= ECE;
             s
@@ -30,7 +30,7 @@ fn a_ce_mark_is_left_to_the_vm_until_its_echo_has_ended() {
 
 #[test]
 fn an_echo_below_next_seq_is_not_suppressed() {
-    for mut c in Case::both() {
+    for mut c in FlowCase::both() {
         c.early(&c.data(0, 3 * MSS));
         let mut s = c.ack_of_vm(MSS, c.window_at(MSS));
         s.tcp_flags |= ECE;
@@ -46,7 +46,7 @@ fn accurate_ecn_in_the_handshake_means_bypass() {
     let mut syn_ack = vm_syn(ACK);
     syn_ack.tcp_flags |= CWR;
     let e = vsnoop_flow::embryo_of_vm(&syn_ack);
-    let c = Case::accepted();
+    let c = FlowCase::accepted();
     let f = vsnoop_flow::flow_accepted(&e, &c.ack_of_sender(0, 0), c.now).expect("handshake");
     assert_eq!(u32::from(f.mode), flow_mode::FLOW_BYPASS);
 

@@ -19,7 +19,7 @@ fn loaded(s: segment) -> Vec<segment> {
 }
 
 /// Of a connection whose scale is known, or not.
-fn refused(c: &Case) -> Vec<segment> {
+fn refused(c: &FlowCase) -> Vec<segment> {
     let next = c.f.next_seq.diff(at(0)) as u32;
     let edge = c.f.adv_edge.diff(at(0)).max(c.f.right_edge.diff(at(0))) as u32;
     let edge = if c.has(FLOW_F_SCALE_KNOWN) { edge } else { 1 << 30 };
@@ -44,7 +44,7 @@ fn state(f: &flow) -> flow {
 }
 
 #[track_caller]
-fn changes_nothing(case: &Case, s: &segment) {
+fn changes_nothing(case: &FlowCase, s: &segment) {
     let mut c = case.clone();
     c.wait(100 * MS);
     let before = c.clone();
@@ -58,28 +58,28 @@ fn changes_nothing(case: &Case, s: &segment) {
 }
 
 /// The VM has sent 50 bytes.
-fn spoken(mut c: Case) -> Case {
+fn spoken(mut c: FlowCase) -> FlowCase {
     c.hear(&c.data_of_vm(0, 50, c.f.vm_seq.diff(at(0)) as u32));
     c
 }
 
 #[test]
-fn what_the_vm_would_refuse_changes_nothing() {
-    let mut offline = Case::accepted().without_hold();
+fn a_segment_that_the_vm_refuses_changes_no_state() {
+    let mut offline = FlowCase::accepted().without_hold();
     offline.pass(&offline.data(MSS, MSS));
-    let mut outstanding = Case::accepted();
+    let mut outstanding = FlowCase::accepted();
     outstanding.early(&outstanding.data(0, 3 * MSS));
     for case in [
-        Case::accepted(),
-        Case::opened(),
-        Case::mid_flow(),
-        Case::accepted().without_hold(),
-        Case::mid_flow().without_hold(),
-        Case::unconfirmed(),
+        FlowCase::accepted(),
+        FlowCase::opened(),
+        FlowCase::mid_flow(),
+        FlowCase::accepted().without_hold(),
+        FlowCase::mid_flow().without_hold(),
+        FlowCase::unconfirmed(),
         outstanding,
         offline,
-        Case::full(),
-        Case::holding(),
+        FlowCase::full(),
+        FlowCase::holding(),
     ] {
         let case = spoken(case);
         for s in refused(&case) {
@@ -89,8 +89,8 @@ fn what_the_vm_would_refuse_changes_nothing() {
 }
 
 #[test]
-fn what_the_vm_would_refuse_is_answered_by_the_vm() {
-    for mut c in Case::both() {
+fn a_segment_that_the_vm_refuses_is_answered_by_the_vm() {
+    for mut c in FlowCase::both() {
         c.early(&c.data(0, 2 * MSS));
         c.pass(&c.data(FULL + 10_000_000, MSS));
         let (verdict, _) = c.acks(MSS, c.window_at(MSS));
@@ -100,7 +100,7 @@ fn what_the_vm_would_refuse_is_answered_by_the_vm() {
 
 #[test]
 fn an_old_segment_ends_nothing_and_puts_nothing_in_bypass() {
-    for case in Case::both() {
+    for case in FlowCase::both() {
         let mut case = case;
         case.early(&case.data(0, 10_000));
         case.acks(10_000, WINDOW);

@@ -10,77 +10,77 @@ const ABANDONED: u64 = HOLD_ABANDONED_S as u64 * 1000 * MS;
 
 #[test]
 fn a_flow_is_active_again_when_the_engine_has_handed_over_everything() {
-    let mut c = Case::holding();
+    let mut c = FlowCase::holding();
     c.acks(FULL, WINDOW);
-    c.release(FULL + MSS);
+    c.engine_hands_over(FULL + MSS);
     c.held(&c.data(END, MSS));
     assert_eq!(c.f.high_seq, at(FULL + MSS));
-    c.release(END + MSS);
+    c.engine_hands_over(END + MSS);
     c.early(&c.data(END + MSS, MSS));
     assert_eq!((c.mode(), c.h.since_ns), (flow_mode::FLOW_ACTIVE, 0));
 }
 
 #[test]
 fn the_vms_ack_finds_a_drained_flow_too() {
-    let mut c = Case::holding();
-    c.release(END);
+    let mut c = FlowCase::holding();
+    c.engine_hands_over(END);
     c.acks(FULL, WINDOW);
     assert_eq!((c.mode(), c.f.high_seq), (flow_mode::FLOW_ACTIVE, at(END)));
 }
 
 #[test]
-fn what_an_engine_cannot_have_handed_over_is_not_believed() {
-    for released in [at(END + 1), at(FULL - MSS), at(0).add(1 << 31)] {
-        let mut c = Case::holding();
-        c.h.released = released;
+fn an_impossible_position_of_the_engine_is_ignored() {
+    for handed in [at(END + 1), at(FULL - MSS), at(0).add(1 << 31)] {
+        let mut c = FlowCase::holding();
+        c.h.handed = handed;
         c.acks(FULL / 2, 0);
         assert_eq!((c.mode(), c.f.high_seq), (flow_mode::FLOW_HOLDING, at(FULL)));
     }
 }
 
 #[test]
-fn the_vm_knows_the_timestamps_that_the_engine_used() {
-    let mut c = Case::holding();
+fn ts_recent_follows_the_tsval_of_the_engines_frames() {
+    let mut c = FlowCase::holding();
     // A pure ACK of the sender, later than its last data, went with the engine's frames.
     c.ts = c.ts.wrapping_add(10);
     c.decide(&c.ack_of_sender(END, 0));
     c.acks(FULL, WINDOW);
-    c.release(END);
+    c.engine_hands_over(END);
     let late = segment { tsval: c.ts.wrapping_sub(1), ..c.data(END, MSS) };
     assert_eq!(c.not_kept(&late).0, Verdict::Pass, "the VM may drop it");
     assert_eq!(c.f.next_seq, at(END));
 }
 
 #[test]
-fn the_vm_is_late_only_from_when_the_engine_handed_it_something() {
-    let mut c = Case::holding();
+fn lateness_is_counted_from_the_engines_hand_over() {
+    let mut c = FlowCase::holding();
     c.acks(FULL, WINDOW);
     let before = c.f.progress_ns;
     c.wait(10_000 * MS);
-    c.release(END);
-    c.h.released_ns = c.now;
+    c.engine_hands_over(END);
+    c.h.handed_ns = c.now;
     c.now += MS / 2;
     let (_, out) = c.acks(FULL + MSS, c.window_at(FULL + MSS));
     assert_eq!(out.events & EVENT_LATE, 0, "it had half a millisecond");
     assert!(c.f.progress_ns > before);
     // One that has an older backlog is late since then.
-    let mut c = Case::holding();
+    let mut c = FlowCase::holding();
     let since = c.f.progress_ns;
     c.wait(10_000 * MS);
-    c.release(END);
-    c.h.released_ns = c.now;
+    c.engine_hands_over(END);
+    c.h.handed_ns = c.now;
     let (_, out) = c.acks(FULL, WINDOW);
     assert_eq!((out.events & EVENT_LATE, out.late_since_ns), (EVENT_LATE, since));
 }
 
 #[test]
-fn a_fin_is_drained_when_the_vm_has_been_handed_it() {
-    let mut c = Case::holding();
+fn a_flow_with_a_fin_is_drained_when_the_fin_was_handed_over() {
+    let mut c = FlowCase::holding();
     c.decide(&segment { tcp_flags: ACK | FIN, ..c.data(END, 0) });
-    c.release(END);
+    c.engine_hands_over(END);
     c.acks(FULL, WINDOW);
     assert_eq!(c.mode(), flow_mode::FLOW_HOLDING);
-    c.release(END + 1);
+    c.engine_hands_over(END + 1);
     // The VM's own ACK of the FIN ends it.
     c.acks(END, WINDOW);
     assert_eq!(c.mode(), flow_mode::FLOW_UNEXPECTED_SEQ);
@@ -90,9 +90,9 @@ fn a_fin_is_drained_when_the_vm_has_been_handed_it() {
 }
 
 #[test]
-fn what_the_vm_has_beyond_what_is_held_was_not_handed_over_by_the_engine() {
+fn sacked_bytes_of_the_vm_do_not_count_as_handed_over_while_holding() {
     // It passed before the flow was held.
-    let mut c = Case::holding();
+    let mut c = FlowCase::holding();
     c.hear(&c.sack_of_vm(FULL, END + 5 * MSS));
     assert_eq!((c.mode(), c.f.high_seq), (flow_mode::FLOW_HOLDING, at(FULL)));
     c.now += ABANDONED;
@@ -100,20 +100,20 @@ fn what_the_vm_has_beyond_what_is_held_was_not_handed_over_by_the_engine() {
 }
 
 #[test]
-fn a_fin_that_alone_is_left_needs_no_engine() {
-    let mut c = Case::holding();
+fn a_flow_with_only_a_fin_left_needs_no_engine() {
+    let mut c = FlowCase::holding();
     let fin = segment { tcp_flags: ACK | FIN, ..c.data(END, 0) };
     c.decide(&fin);
     c.acks(FULL, WINDOW);
-    c.release(END);
+    c.engine_hands_over(END);
     c.now += 1_000 * MS - 1;
     assert_eq!(c.decide(&fin).0, Verdict::Drop, "it lives");
     c.now += 1;
     assert_eq!(c.decide(&fin).0, Verdict::Pass);
     assert!(!c.holds(HOLD_FIN));
-    let mut c = Case::holding();
+    let mut c = FlowCase::holding();
     c.decide(&fin);
-    c.release(END - 1);
+    c.engine_hands_over(END - 1);
     c.now += 4_000 * MS;
     assert_eq!(c.decide(&fin).0, Verdict::Drop);
     assert!(c.holds(HOLD_FIN), "there are bytes before it");
@@ -121,24 +121,24 @@ fn a_fin_that_alone_is_left_needs_no_engine() {
 
 #[test]
 fn a_flow_whose_vm_echoes_congestion_stays_offline_when_it_is_drained() {
-    let mut c = Case::holding();
+    let mut c = FlowCase::holding();
     c.hear(&segment { tcp_flags: ACK | ECE, ..c.ack_of_vm(FULL, WINDOW) });
     assert_eq!(c.mode(), flow_mode::FLOW_HOLDING);
-    c.release(END);
+    c.engine_hands_over(END);
     let cwr = segment { tcp_flags: ACK | CWR, ..c.data(END, MSS) };
     assert_eq!(c.not_kept(&cwr).0, Verdict::Pass);
     assert_eq!(c.mode(), flow_mode::FLOW_UNEXPECTED_SEQ);
 }
 
 #[test]
-fn the_vms_acks_tell_the_engine_and_not_the_sender() {
-    let mut c = Case::holding();
+fn acks_of_held_bytes_wake_the_engine_and_do_not_pass() {
+    let mut c = FlowCase::holding();
     let heard = c.h.heard;
     let (verdict, out) = c.acks(MSS, c.window_at(MSS));
     assert_eq!(verdict, FromVm::Drop);
     assert_ne!(out.events & EVENT_WAKE, 0);
     assert_eq!((c.h.vm_seq, c.h.right_edge, c.h.heard), (at(MSS), c.f.right_edge, heard + 1));
-    // A window that opens is news too; what says nothing new is none.
+    // So does an ACK that opens the window; one that changes nothing does not.
     let (_, out) = c.acks(MSS, WINDOW);
     assert_ne!(out.events & EVENT_WAKE, 0);
     let (_, out) = c.acks(MSS, WINDOW);
@@ -148,7 +148,7 @@ fn the_vms_acks_tell_the_engine_and_not_the_sender() {
 
 #[test]
 fn data_of_the_vm_leaves_with_the_hosts_ack_and_window() {
-    let mut c = Case::holding();
+    let mut c = FlowCase::holding();
     let (verdict, out) = c.hear(&c.data_of_vm(0, 100, MSS));
     assert_eq!((verdict, out.ack.ack), (FromVm::Rewrite, at(END)));
     assert_eq!(c.edge(&out), c.f.adv_edge.diff(at(0)));
@@ -156,22 +156,22 @@ fn data_of_the_vm_leaves_with_the_hosts_ack_and_window() {
 }
 
 #[test]
-fn a_record_with_bytes_held_is_not_forgotten_when_both_ends_have_said_fin() {
-    let mut c = Case::holding();
+fn a_record_with_held_bytes_stays_after_both_fins() {
+    let mut c = FlowCase::holding();
     c.decide(&segment { tcp_flags: ACK | FIN, ..c.data(END, 0) });
     c.hear(&segment { tcp_flags: ACK | FIN, ..c.ack_of_vm(MSS, c.window_at(MSS)) });
     c.decide(&c.ack_of_sender(END + 1, 1));
     // The VM has acknowledged all that it was handed, and waits for the rest.
     let (_, out) = c.acks(FULL, WINDOW);
     assert_eq!(out.events & EVENT_CLOSED, 0);
-    c.release(END + 1);
+    c.engine_hands_over(END + 1);
     let (_, out) = c.acks(END + 1, WINDOW);
     assert_ne!(out.events & EVENT_CLOSED, 0);
 }
 
 #[test]
-fn of_a_loss_that_there_is_a_copy_of_the_engine_is_told() {
-    let mut c = Case::holding();
+fn the_engine_is_woken_for_a_loss_of_a_copied_byte() {
+    let mut c = FlowCase::holding();
     c.acks(MSS, c.window_at(MSS));
     for i in 1..10 {
         let (verdict, out) = c.hear(&c.sack_of_vm(MSS, (2 + i) * MSS));
@@ -183,8 +183,8 @@ fn of_a_loss_that_there_is_a_copy_of_the_engine_is_told() {
 }
 
 #[test]
-fn a_loss_is_covered_while_nothing_waits_too() {
-    let mut c = Case::full();
+fn the_engine_is_woken_for_a_loss_if_no_bytes_wait() {
+    let mut c = FlowCase::full();
     for i in 1..10 {
         assert_eq!(c.hear(&c.sack_of_vm(0, (2 + i) * MSS)).0, FromVm::Drop);
         assert_eq!(c.h.repeated, i);
@@ -194,18 +194,18 @@ fn a_loss_is_covered_while_nothing_waits_too() {
 
 #[test]
 fn a_flow_whose_engine_is_gone_for_30_s_is_reset_at_the_next_packet_of_either_end() {
-    let gone = |mut c: Case| {
+    let gone = |mut c: FlowCase| {
         c.now = c.port.engine_ns + ABANDONED;
         c
     };
-    let mut c = gone(Case::holding());
+    let mut c = gone(FlowCase::holding());
     let (verdict, out) = c.decide(&c.data(END, MSS));
     assert_eq!((verdict, out.events), (Verdict::Reset, EVENT_ABANDONED));
     assert_eq!(out.ack.seq, c.f.snd_nxt, "exact for the sender");
     assert_eq!((c.mode(), c.f.retired), (flow_mode::FLOW_RESET, END));
     assert!(c.holds(HOLD_OVER));
 
-    let mut c = gone(Case::holding());
+    let mut c = gone(FlowCase::holding());
     let (verdict, out) = c.acks(MSS, c.window_at(MSS));
     assert_eq!((verdict, out.events & EVENT_ABANDONED), (FromVm::ResetBoth, EVENT_ABANDONED));
     assert_eq!((out.ack.seq, out.ack.ack), (at(MSS), vm_at(0)), "exact for both");
@@ -213,9 +213,9 @@ fn a_flow_whose_engine_is_gone_for_30_s_is_reset_at_the_next_packet_of_either_en
 }
 
 #[test]
-fn a_reset_and_a_syn_for_a_flow_whose_engine_is_gone_are_the_vms() {
+fn a_reset_and_a_syn_pass_if_the_engine_is_gone() {
     for flags in [RST, SYN, RST | ACK, 0] {
-        let mut c = Case::holding();
+        let mut c = FlowCase::holding();
         c.now = c.port.engine_ns + ABANDONED;
         let (verdict, out) = c.decide(&segment { tcp_flags: flags, ..c.data(END, 0) });
         assert_eq!((verdict, out.events), (Verdict::Pass, EVENT_ABANDONED), "{flags}");
@@ -225,13 +225,13 @@ fn a_reset_and_a_syn_for_a_flow_whose_engine_is_gone_are_the_vms() {
 }
 
 #[test]
-fn until_then_it_is_waited_for() {
-    let mut c = Case::holding();
+fn a_flow_without_an_engine_is_not_reset_within_30_s() {
+    let mut c = FlowCase::holding();
     c.now = c.port.engine_ns + ABANDONED - 1;
     assert_eq!(c.decide(&c.data(END, MSS)).0, Verdict::Reack);
     assert_eq!(c.acks(MSS, c.window_at(MSS)).0, FromVm::Drop);
     // Held for a shorter time: a new engine may start.
-    let mut c = Case::full();
+    let mut c = FlowCase::full();
     c.now += 900 * MS;
     c.held(&c.data(FULL, MSS));
     c.now += ABANDONED - MS;
@@ -241,21 +241,21 @@ fn until_then_it_is_waited_for() {
 }
 
 #[test]
-fn a_flow_of_which_nothing_waits_needs_no_engine() {
-    let mut c = Case::full();
+fn a_flow_without_held_bytes_needs_no_engine() {
+    let mut c = FlowCase::full();
     c.now += 2 * ABANDONED;
     assert_ne!(c.decide(&c.data(0, MSS)).0, Verdict::Reset);
     assert_ne!(c.acks(MSS, c.window_at(MSS)).0, FromVm::ResetBoth);
     // Nor a flow that the engine has drained.
-    let mut c = Case::holding();
-    c.release(END);
+    let mut c = FlowCase::holding();
+    c.engine_hands_over(END);
     c.now += 2 * ABANDONED;
     assert_ne!(c.decide(&c.data(0, MSS)).0, Verdict::Reset);
 }
 
 #[test]
-fn chunks_that_the_vm_has_acknowledged_are_given_back_by_one_cpu() {
-    let mut c = Case::new();
+fn acknowledged_chunks_are_freed_by_one_cpu() {
+    let mut c = FlowCase::new();
     c.early(&c.data(0, 10_000));
     let (_, out) = c.hear_only(&c.ack_of_vm(HOLD_CHUNK - 1, WINDOW));
     assert_eq!(out.events & EVENT_FREE, 0, "not a whole chunk");
@@ -270,21 +270,21 @@ fn chunks_that_the_vm_has_acknowledged_are_given_back_by_one_cpu() {
 }
 
 #[test]
-fn what_the_vm_answers_for_by_itself_is_not_counted_as_kept() {
-    let mut c = Case::new();
+fn bytes_left_to_the_vm_do_not_count_as_copies() {
+    let mut c = FlowCase::new();
     c.early(&c.data(0, MSS));
     c.acks(MSS, WINDOW);
     c.policy.run = port_run::PORT_PAUSED;
     assert_eq!(c.not_kept(&c.data(MSS, MSS)).0, Verdict::Pass);
     c.acks(2 * MSS, WINDOW);
-    c.policy.run = port_run::PORT_ACTIVE;
+    c.policy.run = port_run::PORT_ACCELERATE;
     c.early(&c.data(2 * MSS, MSS));
     assert_eq!((c.h.first, c.h.tail), (at(2 * MSS), at(3 * MSS)));
 }
 
 /// Offline: a marked segment was left to the VM, whose window takes only the first bytes of it.
-fn offline() -> Case {
-    let mut c = Case::full();
+fn offline() -> FlowCase {
+    let mut c = FlowCase::full();
     c.acks(FULL, 1);
     let s = c.data(FULL, MSS);
     let s = segment { bits: s.bits | SEG_CE as u16, ..s };
@@ -296,7 +296,7 @@ fn offline() -> Case {
     c
 }
 
-fn last(c: &Case) -> segment {
+fn last(c: &FlowCase) -> segment {
     segment { tcp_flags: ACK | FIN, ..c.data(FULL, MSS) }
 }
 
@@ -307,7 +307,7 @@ fn a_segment_beyond_the_vms_window_is_held_when_an_offline_flow_has_nothing_outs
     let out = c.held(&last(&c));
     assert_eq!((out.ack.ack, c.f.high_seq), (at(FULL + MSS), at(FULL)));
     assert!(c.holds(HOLD_FIN));
-    assert_eq!((c.h.released, c.h.high_seq), (at(FULL), at(FULL)), "the engine begins there");
+    assert_eq!((c.h.handed, c.h.high_seq), (at(FULL), at(FULL)), "the engine begins there");
 }
 
 #[test]
@@ -318,7 +318,7 @@ fn an_offline_flow_with_outstanding_bytes_is_left_to_the_vm() {
 }
 
 #[test]
-fn what_fits_into_the_vms_window_is_left_to_it_while_the_flow_is_offline() {
+fn an_offline_flows_data_within_the_window_are_left_to_the_vm() {
     let mut c = offline();
     assert_eq!(c.not_kept(&c.data(FULL, 128)).0, Verdict::Pass);
     assert_eq!(c.not_kept(&c.data(FULL + 128, MSS)).0, Verdict::Pass, "nor is what is not next");

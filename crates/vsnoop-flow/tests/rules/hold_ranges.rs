@@ -8,13 +8,13 @@ use crate::case::*;
 const END: u32 = FULL + 2 * MSS;
 
 /// The out-of-order ranges that an ACK reports.
-fn ranges(c: &Case) -> Vec<(i32, i32)> {
+fn ranges(c: &FlowCase) -> Vec<(i32, i32)> {
     let edges = c.h.ranges.chunks_exact(2).take(c.h.range_count as usize);
     edges.map(|edges| (edges[0].diff(at(END)), edges[1].diff(at(END)))).collect()
 }
 
 /// A segment so many bytes beyond the end of what is held.
-fn beyond(c: &mut Case, offset: u32, len: u32) {
+fn beyond(c: &mut FlowCase, offset: u32, len: u32) {
     let next = c.f.next_seq;
     let out = c.held(&c.data(END + offset, len));
     assert_eq!(
@@ -27,33 +27,33 @@ fn beyond(c: &mut Case, offset: u32, len: u32) {
 }
 
 #[test]
-fn what_lies_beyond_a_hole_is_kept_and_reported() {
-    let mut c = Case::holding();
+fn data_beyond_a_hole_are_kept_and_reported_by_sack() {
+    let mut c = FlowCase::holding();
     beyond(&mut c, MSS, MSS);
     assert_eq!(ranges(&c), [(MSS as i32, 2 * MSS as i32)]);
 }
 
 #[test]
 fn a_hole_is_kept_for_an_active_flow_too() {
-    let mut c = Case::new();
+    let mut c = FlowCase::new();
     let out = c.held(&c.data(MSS, MSS));
     assert_eq!((out.ack.ack, c.f.high_seq), (at(0), at(0)));
     assert_eq!(c.h.since_ns, c.now);
     // The flow is held until the hole is filled.
-    c.release(0);
+    c.engine_hands_over(0);
     c.held(&c.data(3 * MSS, MSS));
 }
 
 #[test]
-fn a_vm_without_sack_has_none_in_its_name() {
-    let mut c = Case::plain().unbounded();
+fn no_sack_is_sent_for_a_vm_without_sack() {
+    let mut c = FlowCase::plain().unbounded();
     let out = c.held(&c.data(MSS, MSS));
     assert_eq!(out.ack.sack, 0);
 }
 
 #[test]
 fn a_filled_hole_acknowledges_what_follows_it() {
-    let mut c = Case::holding();
+    let mut c = FlowCase::holding();
     beyond(&mut c, MSS, MSS);
     beyond(&mut c, 3 * MSS, MSS);
     let out = c.held(&c.data(END, MSS));
@@ -66,7 +66,7 @@ fn a_filled_hole_acknowledges_what_follows_it() {
 
 #[test]
 fn one_segment_may_fill_several_holes() {
-    let mut c = Case::holding();
+    let mut c = FlowCase::holding();
     for i in [4, 2, 6] {
         beyond(&mut c, i * 100, 100);
     }
@@ -77,7 +77,7 @@ fn one_segment_may_fill_several_holes() {
 
 #[test]
 fn ranges_that_touch_become_one_the_latest_first() {
-    let mut c = Case::holding();
+    let mut c = FlowCase::holding();
     beyond(&mut c, 100, 100);
     beyond(&mut c, 400, 100);
     assert_eq!(ranges(&c), [(400, 500), (100, 200)]);
@@ -91,7 +91,7 @@ fn ranges_that_touch_become_one_the_latest_first() {
 
 #[test]
 fn a_fifth_range_is_not_reported() {
-    let mut c = Case::holding();
+    let mut c = FlowCase::holding();
     for i in 0..4 {
         beyond(&mut c, 100 + 200 * i, 100);
     }
@@ -108,7 +108,7 @@ fn a_fifth_range_is_not_reported() {
 
 #[test]
 fn nothing_is_kept_beyond_the_window() {
-    let mut c = Case::holding();
+    let mut c = FlowCase::holding();
     let room = c.f.adv_edge.diff(at(END)) as u32;
     c.h.rcv_win = 0;
     let (verdict, out) = c.not_kept(&c.data(END + room - 100, MSS));
@@ -118,21 +118,22 @@ fn nothing_is_kept_beyond_the_window() {
 
 #[test]
 fn a_flow_with_ranges_is_not_drained() {
-    let mut c = Case::holding();
+    let mut c = FlowCase::holding();
     beyond(&mut c, MSS, MSS);
     c.acks(FULL, WINDOW);
-    c.release(END);
+    c.engine_hands_over(END);
     // In its window, and not handed over by the hooks: the ranges are beyond it.
     c.held(&c.data(END + 5 * MSS, MSS));
 }
 
 #[test]
-fn ranges_are_forgotten_when_nobody_may_keep_them() {
+fn ranges_are_dropped_when_port_or_engine_stops() {
     // The sender keeps SACKed data.
-    for spoil in
-        [|c: &mut Case| c.now += 1_000 * MS, |c: &mut Case| c.policy.run = port_run::PORT_PAUSED]
-    {
-        let mut c = Case::holding();
+    for spoil in [
+        |c: &mut FlowCase| c.now += 1_000 * MS,
+        |c: &mut FlowCase| c.policy.run = port_run::PORT_PAUSED,
+    ] {
+        let mut c = FlowCase::holding();
         beyond(&mut c, MSS, MSS);
         spoil(&mut c);
         let (_, out) = c.not_kept(&c.data(END, 10));
@@ -147,8 +148,8 @@ fn not_to_be_kept(s: segment) -> [segment; 2] {
 }
 
 #[test]
-fn a_hole_that_only_the_vm_can_fill_is_not_waited_for() {
-    let active = Case::new();
+fn ranges_are_dropped_when_only_the_vm_can_fill_the_hole() {
+    let active = FlowCase::new();
     for s in not_to_be_kept(active.data(0, MSS)) {
         // Only bytes beyond the hole wait.
         let mut c = active.clone();
@@ -159,22 +160,22 @@ fn a_hole_that_only_the_vm_can_fill_is_not_waited_for() {
     }
     for s in not_to_be_kept(active.data(END - 10, 20)) {
         // Bytes before it wait: it comes again when the VM has them.
-        let mut c = Case::holding();
+        let mut c = FlowCase::holding();
         beyond(&mut c, MSS, MSS);
         assert_eq!(c.not_kept(&s).0, Verdict::Drop);
         assert!(ranges(&c).is_empty());
         c.acks(FULL, WINDOW);
-        c.release(END);
+        c.engine_hands_over(END);
         assert_eq!(c.not_kept(&s).0, Verdict::Pass);
         assert_eq!(c.f.high_seq, at(END + 10));
     }
 }
 
 #[test]
-fn ranges_stay_when_such_a_segment_does_not_fill_the_first_hole() {
+fn ranges_stay_if_an_urgent_segment_does_not_fill_the_first_hole() {
     for (offset, len) in [(END - 20, 20), (END + 1, 50), (END + 3 * MSS, MSS)] {
-        for s in not_to_be_kept(Case::holding().data(offset, len)) {
-            let mut c = Case::holding();
+        for s in not_to_be_kept(FlowCase::holding().data(offset, len)) {
+            let mut c = FlowCase::holding();
             beyond(&mut c, MSS, MSS);
             assert_eq!(c.not_kept(&s).0, Verdict::Drop);
             assert_eq!(ranges(&c).len(), 1, "{offset}");
@@ -184,7 +185,7 @@ fn ranges_stay_when_such_a_segment_does_not_fill_the_first_hole() {
 
 #[test]
 fn a_range_alone_does_not_make_a_flow_abandoned() {
-    let mut c = Case::new();
+    let mut c = FlowCase::new();
     c.held(&c.data(MSS, MSS));
     c.now += 10_000 * MS;
     assert_ne!(c.decide(&c.data(MSS, MSS)).0, Verdict::Reset);
@@ -193,7 +194,7 @@ fn a_range_alone_does_not_make_a_flow_abandoned() {
 
 #[test]
 fn the_time_that_bytes_wait_begins_when_the_hole_is_filled() {
-    let mut c = Case::new();
+    let mut c = FlowCase::new();
     c.held(&c.data(MSS, MSS));
     c.wait(3_000 * MS);
     c.held(&c.data(0, MSS));
@@ -201,8 +202,8 @@ fn the_time_that_bytes_wait_begins_when_the_hole_is_filled() {
 }
 
 #[test]
-fn the_timestamp_of_a_range_is_not_the_vms_yet() {
-    let mut c = Case::holding();
+fn the_tsval_of_a_range_is_not_ts_recent() {
+    let mut c = FlowCase::holding();
     let recent = c.f.ts_recent;
     c.ts = c.ts.wrapping_add(50);
     beyond(&mut c, MSS, MSS);
@@ -213,9 +214,9 @@ fn the_timestamp_of_a_range_is_not_the_vms_yet() {
 #[test]
 fn the_vms_own_ack_may_fill_a_hole() {
     // The VM got the byte in between; copies continue behind it.
-    let mut c = Case::holding();
+    let mut c = FlowCase::holding();
     beyond(&mut c, 1, 500);
-    c.release(END);
+    c.engine_hands_over(END);
     let filled = c.clone();
     let (_, out) = c.acks(END + 1, WINDOW);
     assert_eq!((c.f.next_seq, c.h.tail), (at(END + 501), at(END + 501)));
@@ -229,9 +230,9 @@ fn the_vms_own_ack_may_fill_a_hole() {
 }
 
 #[test]
-fn what_lies_behind_a_fin_is_no_part_of_the_stream() {
+fn ranges_beyond_a_fin_are_dropped() {
     for len in [0, 100] {
-        let mut c = Case::holding();
+        let mut c = FlowCase::holding();
         beyond(&mut c, 500, 100);
         let s = segment { tcp_flags: ACK | FIN, ..c.data(END, len) };
         if len == 0 {
@@ -242,7 +243,7 @@ fn what_lies_behind_a_fin_is_no_part_of_the_stream() {
         assert!(c.holds(HOLD_FIN) && ranges(&c).is_empty());
         // It is drained with the FIN.
         c.acks(FULL, WINDOW);
-        c.release(END + len + 1);
+        c.engine_hands_over(END + len + 1);
         c.acks(END + len, WINDOW);
         assert_eq!(c.mode(), flow_mode::FLOW_UNEXPECTED_SEQ);
     }

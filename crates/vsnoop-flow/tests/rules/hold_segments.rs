@@ -5,12 +5,12 @@ use vsnoop_flow::{FromVm, segment, types::*};
 
 use crate::case::*;
 
-/// Where the held stream of [`Case::holding`] ends.
+/// Where the held stream of [`FlowCase::holding`] ends.
 const END: u32 = FULL + 2 * MSS;
 
 #[test]
-fn what_lies_within_the_vms_window_is_copied_and_handed_over() {
-    let mut c = Case::new();
+fn in_order_data_within_the_vms_window_are_copied_and_handed_over() {
+    let mut c = FlowCase::new();
     let out = c.early(&c.data(0, MSS));
     assert_eq!((out.ack.ack, c.h.tail, c.f.high_seq), (at(MSS), at(MSS), at(MSS)));
     assert_eq!(c.mode(), flow_mode::FLOW_ACTIVE);
@@ -18,26 +18,26 @@ fn what_lies_within_the_vms_window_is_copied_and_handed_over() {
 }
 
 #[test]
-fn what_lies_beyond_the_vms_window_is_held() {
-    let mut c = Case::full();
+fn data_beyond_the_vms_window_are_held() {
+    let mut c = FlowCase::full();
     let out = c.held(&c.data(FULL, MSS));
     assert_eq!((out.ack.ack, c.h.tail), (at(FULL + MSS), at(FULL + MSS)));
-    assert_eq!((c.f.high_seq, c.h.high_seq, c.h.released), (at(FULL), at(FULL), at(FULL)));
+    assert_eq!((c.f.high_seq, c.h.high_seq, c.h.handed), (at(FULL), at(FULL), at(FULL)));
     assert_ne!(out.events & EVENT_WAKE, 0);
     assert_eq!(c.h.since_ns, c.now);
 }
 
 #[test]
-fn what_lies_half_within_the_vms_window_is_held_as_a_whole() {
-    let mut c = Case::new();
+fn a_segment_partly_within_the_vms_window_is_held_as_a_whole() {
+    let mut c = FlowCase::new();
     c.early(&c.data(0, FULL - 100));
     c.held(&c.data(FULL - 100, MSS));
     assert_eq!(c.f.high_seq, at(FULL - 100));
 }
 
 #[test]
-fn what_the_ring_refuses_is_held() {
-    let mut c = Case::new();
+fn a_segment_that_the_ring_refuses_is_held() {
+    let mut c = FlowCase::new();
     let s = c.data(0, MSS);
     assert_eq!(c.decide(&s).0, Verdict::Keep { skip: 0, hand: Hand::AndAck });
     let (kept, out) = c.after_copy(&s, true, false);
@@ -46,8 +46,8 @@ fn what_the_ring_refuses_is_held() {
 }
 
 #[test]
-fn what_the_vm_may_drop_because_it_took_window_back_meanwhile_is_held() {
-    let mut c = Case::new();
+fn a_clone_is_held_if_the_vm_shrinks_its_window_meanwhile() {
+    let mut c = FlowCase::new();
     let s = c.data(0, MSS);
     assert_eq!(c.decide(&s).0, Verdict::Keep { skip: 0, hand: Hand::AndAck });
     c.acks(0, 5);
@@ -57,8 +57,8 @@ fn what_the_vm_may_drop_because_it_took_window_back_meanwhile_is_held() {
 }
 
 #[test]
-fn nothing_overtakes_what_is_held() {
-    let mut c = Case::holding();
+fn later_data_do_not_overtake_held_bytes() {
+    let mut c = FlowCase::holding();
     c.acks(FULL, WINDOW);
     // The VM's window has room now, but the engine has not drained the hold yet.
     c.held(&c.data(END, MSS));
@@ -67,7 +67,7 @@ fn nothing_overtakes_what_is_held() {
 
 #[test]
 fn without_memory_nothing_is_acknowledged() {
-    let mut c = Case::holding();
+    let mut c = FlowCase::holding();
     let s = c.data(END, MSS);
     assert!(matches!(c.decide(&s).0, Verdict::Keep { .. }));
     let (kept, out) = c.after_copy(&s, false, false);
@@ -75,7 +75,7 @@ fn without_memory_nothing_is_acknowledged() {
     assert_ne!(out.events & EVENT_HOLD_FULL, 0);
     assert_eq!(c.h.claimed, 0);
     // With nothing held the VM gets it, and answers.
-    let mut c = Case::new();
+    let mut c = FlowCase::new();
     let s = c.data(0, MSS);
     assert!(matches!(c.decide(&s).0, Verdict::Keep { .. }));
     let (kept, _) = c.after_copy(&s, false, false);
@@ -84,8 +84,8 @@ fn without_memory_nothing_is_acknowledged() {
 }
 
 #[test]
-fn only_what_is_new_of_a_segment_is_kept() {
-    let mut c = Case::holding();
+fn only_the_new_bytes_of_a_segment_are_kept() {
+    let mut c = FlowCase::holding();
     let s = c.data(END - 1_000, 3_000);
     assert_eq!(c.decide(&s).0, Verdict::Keep { skip: 1_000, hand: Hand::Nothing });
     let before = c.f.early_bytes;
@@ -95,7 +95,7 @@ fn only_what_is_new_of_a_segment_is_kept() {
 
 #[test]
 fn old_data_and_probes_are_answered_by_the_host() {
-    let mut c = Case::holding();
+    let mut c = FlowCase::holding();
     for (offset, len) in [(0, MSS), (FULL, MSS), (END - 1, 0), (END - 1, 1), (0, 0)] {
         let reacked = c.f.reacked;
         let (verdict, out) = c.not_kept(&c.data(offset, len));
@@ -105,8 +105,8 @@ fn old_data_and_probes_are_answered_by_the_host() {
 }
 
 #[test]
-fn what_is_beyond_the_window_is_answered_and_not_kept() {
-    let mut c = Case::holding();
+fn data_beyond_the_shown_edge_are_answered_and_not_kept() {
+    let mut c = FlowCase::holding();
     c.h.rcv_win = 0;
     c.f.adv_edge = at(END);
     let (verdict, out) = c.not_kept(&c.data(END, 1));
@@ -115,14 +115,14 @@ fn what_is_beyond_the_window_is_answered_and_not_kept() {
 
 #[test]
 fn a_pure_ack_reaches_the_vm_at_once_where_the_vm_accepts_it() {
-    let mut c = Case::holding();
+    let mut c = FlowCase::holding();
     c.hear(&c.data_of_vm(0, 100, FULL));
-    c.h.released_tsval = c.h.tsval.wrapping_add(5);
+    c.h.handed_tsval = c.h.tsval.wrapping_add(5);
     let s = segment { window: 77, ..c.ack_of_sender(END, 100) };
     let (verdict, out) = c.not_kept(&s);
     assert_eq!(verdict, Verdict::Forward);
     assert_eq!(out.ack.seq, at(FULL), "what the VM has been handed");
-    assert_eq!(out.ack.tsval, c.h.released_tsval, "not newer than the frames before it");
+    assert_eq!(out.ack.tsval, c.h.handed_tsval, "not newer than the frames before it");
     assert_eq!(
         (c.h.snd_una, c.h.sender_window),
         (vm_at(100), 77),
@@ -131,8 +131,8 @@ fn a_pure_ack_reaches_the_vm_at_once_where_the_vm_accepts_it() {
 }
 
 #[test]
-fn what_acknowledges_what_the_vm_never_sent_is_dropped() {
-    let mut c = Case::holding();
+fn a_segment_with_an_ack_beyond_snd_nxt_is_dropped() {
+    let mut c = FlowCase::holding();
     let una = c.h.snd_una;
     assert_eq!(c.not_kept(&c.ack_of_sender(END, 1)).0, Verdict::Drop);
     let s = segment { ack: vm_at(1), ..c.data(END, MSS) };
@@ -141,8 +141,8 @@ fn what_acknowledges_what_the_vm_never_sent_is_dropped() {
 }
 
 #[test]
-fn what_paws_would_drop_is_not_kept() {
-    let mut c = Case::holding();
+fn a_segment_that_paws_drops_is_not_kept() {
+    let mut c = FlowCase::holding();
     let s = segment { tsval: c.f.ts_recent.wrapping_sub(1), ..c.data(END, MSS) };
     assert_eq!(c.not_kept(&s).0, Verdict::Reack);
     let s = segment { bits: 0, ..c.data(END, MSS) };
@@ -150,8 +150,8 @@ fn what_paws_would_drop_is_not_kept() {
 }
 
 #[test]
-fn what_only_the_vm_could_answer_is_dropped_and_comes_again() {
-    let mut c = Case::holding();
+fn urgent_data_and_foreign_options_are_dropped_while_bytes_are_held() {
+    let mut c = FlowCase::holding();
     let urgent = segment { tcp_flags: ACK | URG, ..c.data(END, 10) };
     let foreign = segment { bits: (SEG_FOREIGN | SEG_TIMESTAMPS) as u16, ..c.data(END, 10) };
     let bare = segment { tcp_flags: PSH, ..c.data(END, 10) };
@@ -163,7 +163,7 @@ fn what_only_the_vm_could_answer_is_dropped_and_comes_again() {
 
 #[test]
 fn a_paused_port_keeps_nothing_more() {
-    let mut c = Case::holding();
+    let mut c = FlowCase::holding();
     c.policy.run = port_run::PORT_PAUSED;
     for s in [c.data(END, MSS), segment { tcp_flags: ACK | FIN, ..c.data(END, 0) }] {
         let (verdict, out) = c.not_kept(&s);
@@ -171,7 +171,7 @@ fn a_paused_port_keeps_nothing_more() {
     }
     assert!(!c.holds(HOLD_FIN));
     // One that was being copied when the port was paused.
-    let mut c = Case::holding();
+    let mut c = FlowCase::holding();
     let s = c.data(END, MSS);
     assert!(matches!(c.decide(&s).0, Verdict::Keep { .. }));
     c.policy.run = port_run::PORT_PAUSED;
@@ -180,8 +180,8 @@ fn a_paused_port_keeps_nothing_more() {
 }
 
 #[test]
-fn a_mark_of_congestion_is_remembered_for_the_engine() {
-    let mut c = Case::holding();
+fn a_ce_mark_on_held_data_is_recorded_for_the_engine() {
+    let mut c = FlowCase::holding();
     let s = c.data(END, MSS);
     c.held(&segment { bits: s.bits | SEG_CE as u16, ..s });
     assert_eq!(c.h.marked, 1);
@@ -190,9 +190,9 @@ fn a_mark_of_congestion_is_remembered_for_the_engine() {
 }
 
 #[test]
-fn before_anything_is_held_a_mark_of_congestion_is_the_vms_to_echo() {
+fn a_ce_mark_goes_to_the_vm_if_nothing_is_held() {
     for offset in [0, FULL] {
-        let mut c = Case::new();
+        let mut c = FlowCase::new();
         if offset > 0 {
             c.early(&c.data(0, FULL));
         }
@@ -204,8 +204,8 @@ fn before_anything_is_held_a_mark_of_congestion_is_the_vms_to_echo() {
 }
 
 #[test]
-fn a_fin_alone_is_remembered_and_not_acknowledged() {
-    let mut c = Case::holding();
+fn a_fin_without_data_is_recorded_and_not_acknowledged() {
+    let mut c = FlowCase::holding();
     let fin = segment { tcp_flags: ACK | FIN, ..c.data(END, 0) };
     let (verdict, out) = c.not_kept(&fin);
     assert_eq!(verdict, Verdict::Drop);
@@ -218,7 +218,7 @@ fn a_fin_alone_is_remembered_and_not_acknowledged() {
 
 #[test]
 fn a_fin_with_data_is_kept_and_its_data_acknowledged() {
-    let mut c = Case::holding();
+    let mut c = FlowCase::holding();
     let s = segment { tcp_flags: ACK | FIN | PSH, ..c.data(END, 100) };
     let out = c.held(&s);
     assert_eq!((out.ack.ack, c.h.tail), (at(END + 100), at(END + 100)));
@@ -228,8 +228,8 @@ fn a_fin_with_data_is_kept_and_its_data_acknowledged() {
 }
 
 #[test]
-fn a_fin_beyond_a_hole_is_not_remembered() {
-    let mut c = Case::holding();
+fn a_fin_beyond_a_hole_is_not_recorded() {
+    let mut c = FlowCase::holding();
     for len in [0, 100] {
         let s = segment { tcp_flags: ACK | FIN, ..c.data(END + 10, len) };
         let (verdict, out) = c.not_kept(&s);
@@ -241,36 +241,36 @@ fn a_fin_beyond_a_hole_is_not_remembered() {
 
 #[test]
 fn nothing_is_kept_behind_a_fin() {
-    let mut c = Case::holding();
+    let mut c = FlowCase::holding();
     c.not_kept(&segment { tcp_flags: ACK | FIN, ..c.data(END, 0) });
     c.not_kept(&c.data(END, MSS));
     c.not_kept(&c.data(END + 1, MSS));
 }
 
 #[test]
-fn a_fin_with_data_that_the_vms_window_has_no_room_for_is_kept() {
-    let mut c = Case::full();
+fn a_fin_with_data_beyond_the_vms_window_is_kept() {
+    let mut c = FlowCase::full();
     let s = segment { tcp_flags: ACK | FIN, ..c.data(FULL, 100) };
     let out = c.held(&s);
     assert_eq!((out.ack.ack, c.h.tail), (at(FULL + 100), at(FULL + 100)));
     assert!(c.holds(HOLD_FIN) && c.has(FLOW_F_FIN_SENDER));
     // Not beyond a hole.
-    let mut c = Case::full();
+    let mut c = FlowCase::full();
     let s = segment { tcp_flags: ACK | FIN, ..c.data(FULL + 10, 100) };
     assert_eq!(c.not_kept(&s).0, Verdict::Reack);
 }
 
 #[test]
-fn before_anything_is_held_a_fin_is_the_vms() {
-    let mut c = Case::new();
+fn a_fin_goes_to_the_vm_if_nothing_is_held() {
+    let mut c = FlowCase::new();
     let s = segment { tcp_flags: ACK | FIN, ..c.data(0, 100) };
     assert_eq!(c.not_kept(&s).0, Verdict::Pass);
     assert!(!c.holds(HOLD_FIN));
 }
 
 #[test]
-fn an_exact_reset_reaches_the_vm_where_it_is_exact_there_and_ends_the_hold() {
-    let mut c = Case::holding();
+fn a_reset_at_next_seq_is_forwarded_at_the_vms_seq_and_ends_the_hold() {
+    let mut c = FlowCase::holding();
     let s = segment { tcp_flags: RST, ..c.data(END, 0) };
     let (verdict, out) = c.not_kept(&s);
     assert_eq!((verdict, out.ack.seq), (Verdict::Forward, at(FULL)));
@@ -279,9 +279,9 @@ fn an_exact_reset_reaches_the_vm_where_it_is_exact_there_and_ends_the_hold() {
 
 #[test]
 fn after_a_reset_that_the_ring_may_have_refused_the_vms_acks_pass_as_they_are() {
-    let mut holding = Case::holding();
+    let mut holding = FlowCase::holding();
     holding.decide(&segment { tcp_flags: RST, ..holding.data(END, 0) });
-    let mut early = Case::full();
+    let mut early = FlowCase::full();
     early.decide(&segment { tcp_flags: RST, ..early.data(FULL, 0) });
     for mut c in [holding, early] {
         // The sender answers each with a RST at its ACK, which the VM takes if that is the last.
@@ -294,16 +294,16 @@ fn after_a_reset_that_the_ring_may_have_refused_the_vms_acks_pass_as_they_are() 
 }
 
 #[test]
-fn any_other_reset_and_a_syn_are_the_vms_to_challenge() {
+fn a_syn_and_a_reset_elsewhere_pass_to_the_vm_which_challenges_them() {
     for (flags, offset) in [(RST, FULL - 1), (RST, FULL), (SYN, FULL), (SYN, END)] {
-        let mut c = Case::holding();
+        let mut c = FlowCase::holding();
         let s = segment { tcp_flags: flags, ..c.data(offset, 0) };
         assert_eq!(c.not_kept(&s).0, Verdict::Pass);
         assert!(c.has(FLOW_F_CHALLENGE_DUE));
     }
     // A RST whose SEQ is not exact ends nothing.
     for offset in [FULL - 1, FULL, FULL + 1, END - 1, END + 1, END + 100_000] {
-        let mut c = Case::holding();
+        let mut c = FlowCase::holding();
         let (verdict, _) = c.not_kept(&segment { tcp_flags: RST, ..c.data(offset, 0) });
         assert_ne!(verdict, Verdict::Forward);
         assert!(!c.has(FLOW_F_CLOSED) && !c.holds(HOLD_OVER));
@@ -312,8 +312,8 @@ fn any_other_reset_and_a_syn_are_the_vms_to_challenge() {
 }
 
 #[test]
-fn one_cpu_at_a_time_has_the_chain() {
-    let mut c = Case::holding();
+fn one_cpu_at_a_time_claims_the_chain() {
+    let mut c = FlowCase::holding();
     let (first, second) = (c.data(END, MSS), c.data(END + MSS, MSS));
     assert!(matches!(c.decide(&first).0, Verdict::Keep { .. }));
     assert_eq!(c.h.claimed, 1);
@@ -325,8 +325,8 @@ fn one_cpu_at_a_time_has_the_chain() {
 }
 
 #[test]
-fn what_finds_the_chain_taken_is_the_vms() {
-    let mut c = Case::new();
+fn a_segment_goes_to_the_vm_if_another_cpu_has_claimed_the_chain() {
+    let mut c = FlowCase::new();
     let (first, second) = (c.data(0, MSS), c.data(MSS, MSS));
     assert!(matches!(c.decide(&first).0, Verdict::Keep { .. }));
     assert_eq!(c.decide(&second).0, Verdict::Pass, "nothing is lost by it");
@@ -334,9 +334,9 @@ fn what_finds_the_chain_taken_is_the_vms() {
 }
 
 #[test]
-fn an_out_of_order_segment_is_kept_where_all_that_the_sender_was_shown_has_room() {
+fn an_out_of_order_segment_is_kept_if_the_hold_has_room_for_the_shown_window() {
     for chunks in [0, 1] {
-        let mut c = Case::new();
+        let mut c = FlowCase::new();
         // The VM's own window is larger than what is free.
         let free = c.f.adv_edge.diff(c.f.next_seq) as u32 / HOLD_CHUNK + chunks;
         c.port.chunks_used = CHUNKS - free;
@@ -347,7 +347,7 @@ fn an_out_of_order_segment_is_kept_where_all_that_the_sender_was_shown_has_room(
         assert_eq!(c.mode() == flow_mode::FLOW_HOLDING, chunks == 1);
     }
     // The ring refuses the segment.
-    let mut c = Case::new();
+    let mut c = FlowCase::new();
     c.port.chunks_used = CHUNKS - 1;
     let s = c.data(0, MSS);
     assert!(matches!(c.decide(&s).0, Verdict::Keep { .. }));
@@ -355,8 +355,8 @@ fn an_out_of_order_segment_is_kept_where_all_that_the_sender_was_shown_has_room(
 }
 
 #[test]
-fn what_was_overtaken_while_it_was_copied_is_not_acknowledged_twice() {
-    let mut c = Case::full();
+fn bytes_acknowledged_during_the_copy_are_not_acknowledged_twice() {
+    let mut c = FlowCase::full();
     let s = c.data(FULL, MSS);
     assert!(matches!(c.decide(&s).0, Verdict::Keep { .. }));
     c.f.next_seq = at(FULL + MSS);
@@ -368,7 +368,7 @@ fn what_was_overtaken_while_it_was_copied_is_not_acknowledged_twice() {
 #[test]
 fn a_flow_that_went_to_bypass_while_a_segment_was_copied_leaves_it_to_the_vm() {
     for (taken, kept) in [(true, Kept::Drop), (false, Kept::Pass)] {
-        let mut c = Case::new();
+        let mut c = FlowCase::new();
         let s = c.data(0, MSS);
         assert!(matches!(c.decide(&s).0, Verdict::Keep { .. }));
         c.f.mode = flow_mode::FLOW_BYPASS as u8;
@@ -378,8 +378,8 @@ fn a_flow_that_went_to_bypass_while_a_segment_was_copied_leaves_it_to_the_vm() {
 }
 
 #[test]
-fn what_the_sender_says_is_noted_whatever_becomes_of_it() {
-    let mut c = Case::holding();
+fn the_senders_ack_and_window_are_noted_with_every_verdict() {
+    let mut c = FlowCase::holding();
     c.hear(&c.data_of_vm(0, 100, FULL));
     let newer = c.h.tsval.wrapping_add(9);
     let bare = segment { tcp_flags: ACK | URG, ..c.data(END, 1) };
@@ -395,14 +395,14 @@ fn what_the_sender_says_is_noted_whatever_becomes_of_it() {
 }
 
 #[test]
-fn what_the_vm_would_not_accept_tells_nothing() {
-    let mut c = Case::holding();
+fn the_ack_of_a_segment_that_the_vm_refuses_is_not_noted() {
+    let mut c = FlowCase::holding();
     c.hear(&c.data_of_vm(0, 100, FULL));
     let edge = c.f.adv_edge.diff(at(0)) as u32;
-    let shown = |c: &Case| (c.h.snd_una, c.h.tsval, c.h.sender_window);
+    let shown = |c: &FlowCase| (c.h.snd_una, c.h.tsval, c.h.sender_window);
     let before = shown(&c);
     let newer = c.h.tsval.wrapping_add(1 << 30);
-    let says = |c: &mut Case, offset| {
+    let says = |c: &mut FlowCase, offset| {
         c.decide(&segment { tsval: newer, window: 5, ..c.ack_of_sender(offset, 60) });
         shown(c)
     };
@@ -419,9 +419,9 @@ fn what_the_vm_would_not_accept_tells_nothing() {
 
 #[test]
 fn an_older_window_does_not_replace_a_newer_one() {
-    let mut c = Case::holding();
+    let mut c = FlowCase::holding();
     c.hear(&c.data_of_vm(0, 100, MSS));
-    let says = |c: &mut Case, offset, ack, window| {
+    let says = |c: &mut FlowCase, offset, ack, window| {
         c.decide(&segment { window, ..c.ack_of_sender(offset, ack) });
         c.h.sender_window
     };

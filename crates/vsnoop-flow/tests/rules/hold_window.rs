@@ -15,28 +15,28 @@ fn about(edge: i32, expected: u32) {
 
 #[test]
 fn the_window_grows_by_two_bytes_for_each_byte_acknowledged() {
-    let mut c = Case::new();
+    let mut c = FlowCase::new();
     let out = c.early(&c.data(0, MSS));
     about(c.edge(&out), FULL + 2 * MSS);
     let out = c.early(&c.data(MSS, MSS));
     about(c.edge(&out), FULL + 5 * MSS);
     // Held or handed over makes no difference.
-    let mut c = Case::full();
+    let mut c = FlowCase::full();
     let before = c.h.rcv_win;
     c.held(&c.data(FULL, 10 * MSS));
     assert_eq!(c.h.rcv_win, before + 20 * MSS);
 }
 
 #[test]
-fn it_begins_with_the_vms_own_window() {
-    let mut c = Case::new();
+fn the_shown_window_begins_with_the_vms_own() {
+    let mut c = FlowCase::new();
     c.early(&c.data(0, MSS));
     assert_eq!(c.h.rcv_win, FULL - MSS + 2 * MSS);
 }
 
 #[test]
 fn a_sender_runs_ahead_of_the_vms_window_as_far_as_the_operator_says() {
-    let mut c = Case::new();
+    let mut c = FlowCase::new();
     c.policy.ahead = 10 * 1_024;
     let most = FULL + 10 * 1_024;
     let mut out = c.early(&c.data(0, FULL));
@@ -49,7 +49,7 @@ fn a_sender_runs_ahead_of_the_vms_window_as_far_as_the_operator_says() {
     assert_eq!(c.not_kept(&c.data(most, MSS)).0, Verdict::Reack);
     // The bound moves with the VM's own edge.
     c.acks(FULL, WINDOW);
-    c.release(most);
+    c.engine_hands_over(most);
     let out = c.early(&c.data(most, MSS));
     about(c.edge(&out), 2 * FULL + 10 * 1_024);
 }
@@ -57,7 +57,7 @@ fn a_sender_runs_ahead_of_the_vms_window_as_far_as_the_operator_says() {
 #[test]
 fn a_port_with_less_memory_than_its_quota_shows_no_more() {
     let edge_with = |slabs, chunks| {
-        let mut c = Case::new();
+        let mut c = FlowCase::new();
         (c.port.slabs, c.policy.hold_chunks) = (slabs, chunks);
         c.h.rcv_win = 1 << 30;
         let out = c.early(&c.data(0, MSS));
@@ -70,18 +70,18 @@ fn a_port_with_less_memory_than_its_quota_shows_no_more() {
 }
 
 #[test]
-fn the_more_of_the_pool_is_taken_the_less_one_flow_gets() {
-    let mut c = Case::full();
+fn a_flow_gets_less_the_more_memory_is_used() {
+    let mut c = FlowCase::full();
     c.port.chunks_used = CHUNKS - 5;
     // Four fifths of what is free and what it has itself, from VM_SEQ on.
     let share = |own: u32| (5 * HOLD_CHUNK + own) * 4 / 5;
     let out = c.held(&c.data(FULL, MSS));
     about(c.edge(&out), share(FULL + MSS).max(c.f.adv_edge.diff(at(0)) as u32));
-    let mut c = Case::new();
+    let mut c = FlowCase::new();
     c.port.chunks_used = CHUNKS - 5;
     let out = c.early(&c.data(0, 20 * MSS));
     about(c.edge(&out), share(20 * MSS).max(FULL));
-    let mut c = Case::new();
+    let mut c = FlowCase::new();
     c.port.chunks_used = CHUNKS - 1;
     let out = c.early(&c.data(0, 20 * MSS));
     about(c.edge(&out), FULL);
@@ -92,7 +92,7 @@ fn the_more_of_the_pool_is_taken_the_less_one_flow_gets() {
 
 #[test]
 fn an_edge_that_was_shown_is_not_taken_back() {
-    let mut c = Case::full();
+    let mut c = FlowCase::full();
     let out = c.held(&c.data(FULL, 10 * MSS));
     let edge = c.edge(&out);
     // Neither when the pool fills, nor when the port is paused, nor when the VM's window shrinks.
@@ -112,7 +112,7 @@ fn an_edge_that_was_shown_is_not_taken_back() {
 
 #[test]
 fn a_prompt_vm_needs_no_larger_window() {
-    let mut c = Case::new();
+    let mut c = FlowCase::new();
     c.port.prompt_until_ns = c.now + MS;
     c.early(&c.data(0, MSS));
     assert_eq!(c.h.rcv_win, 0);
@@ -122,8 +122,8 @@ fn a_prompt_vm_needs_no_larger_window() {
 }
 
 #[test]
-fn while_the_vm_is_prompt_the_edge_stays_until_its_own_has_come_up_with_it() {
-    let mut c = Case::new();
+fn the_edge_stays_while_the_vm_is_prompt() {
+    let mut c = FlowCase::new();
     let out = c.early(&c.data(0, MSS));
     let shown = c.edge(&out);
     c.port.prompt_until_ns = c.now + MS;
@@ -137,9 +137,9 @@ fn while_the_vm_is_prompt_the_edge_stays_until_its_own_has_come_up_with_it() {
 }
 
 #[test]
-fn what_is_held_is_shown_no_more_of_the_vms_window_than_there_is_room_for() {
+fn a_holding_flow_is_shown_no_more_than_the_hold_has_room_for() {
     for free in [10, 4_000] {
-        let mut c = Case::holding();
+        let mut c = FlowCase::holding();
         c.port.chunks_used = CHUNKS - free;
         let shown = c.f.adv_edge.diff(at(0)) as u32;
         c.acks(MSS, 0x7fff);
@@ -154,7 +154,7 @@ fn what_is_held_is_shown_no_more_of_the_vms_window_than_there_is_room_for() {
 
 #[test]
 fn without_an_engine_nothing_beyond_the_vms_window_is_acknowledged() {
-    let mut c = Case::full();
+    let mut c = FlowCase::full();
     let shown = c.f.adv_edge;
     assert!(shown.diff(c.f.right_edge) > MSS as i32);
     c.now = c.port.engine_ns + HOLD_STALE - 1;
@@ -166,8 +166,8 @@ fn without_an_engine_nothing_beyond_the_vms_window_is_acknowledged() {
 }
 
 #[test]
-fn without_an_engine_what_fits_is_copied_and_handed_over_as_ever() {
-    let mut c = Case::new();
+fn without_an_engine_data_within_the_window_are_acknowledged_early() {
+    let mut c = FlowCase::new();
     c.now += 10 * HOLD_STALE;
     let out = c.early(&c.data(0, MSS));
     about(c.edge(&out), FULL);
@@ -175,8 +175,8 @@ fn without_an_engine_what_fits_is_copied_and_handed_over_as_ever() {
 }
 
 #[test]
-fn an_engine_that_dies_while_a_segment_is_copied_is_not_relied_upon() {
-    let mut c = Case::full();
+fn an_engine_that_dies_during_a_copy_is_not_relied_upon() {
+    let mut c = FlowCase::full();
     let s = c.data(FULL, MSS);
     assert!(matches!(c.decide(&s).0, Verdict::Keep { .. }));
     c.now = c.port.engine_ns + HOLD_STALE;
@@ -187,14 +187,14 @@ fn an_engine_that_dies_while_a_segment_is_copied_is_not_relied_upon() {
 
 #[test]
 fn a_flow_whose_scale_is_unknown_gets_no_more_than_the_vms_window() {
-    let mut c = Case::mid_flow().unbounded();
+    let mut c = FlowCase::mid_flow().unbounded();
     c.early(&c.data(1, 100));
     assert_eq!(c.h.rcv_win, 0);
     c.pass(&c.data(1 + u32::from(WINDOW), 100));
 }
 
 /// The VM has opened its window, but its ACK was lost.
-fn opened_unheard(window: u16) -> Case {
+fn opened_unheard(window: u16) -> FlowCase {
     let mut c = closed();
     c.policy.ahead = 0;
     c.acks(FULL, window);
@@ -216,8 +216,8 @@ fn a_window_probe_is_answered_with_the_edge_that_the_host_knows() {
 }
 
 /// The VM has closed its window, and the sender knows.
-fn closed() -> Case {
-    let mut c = Case::new();
+fn closed() -> FlowCase {
+    let mut c = FlowCase::new();
     c.port.prompt_until_ns = c.now + MS;
     c.early(&c.data(0, FULL));
     c.acks(FULL, 0);
@@ -227,7 +227,7 @@ fn closed() -> Case {
 }
 
 #[test]
-fn a_sender_that_asks_for_a_closed_window_is_given_one_of_the_hold() {
+fn a_probe_of_a_closed_window_is_answered_with_the_holds_window() {
     let mut c = closed();
     let (verdict, out) = c.not_kept(&c.ack_of_sender(FULL - 1, 0));
     assert_eq!(verdict, Verdict::Reack);
@@ -236,13 +236,13 @@ fn a_sender_that_asks_for_a_closed_window_is_given_one_of_the_hold() {
 }
 
 #[test]
-fn the_vm_answers_for_its_window_where_the_hold_has_none() {
+fn a_probe_passes_to_the_vm_if_the_hold_has_no_room() {
     for spoil in [
-        |c: &mut Case| c.now += HOLD_STALE,
-        |c: &mut Case| c.policy.run = port_run::PORT_PAUSED,
-        |c: &mut Case| c.policy.ahead = 0,
+        |c: &mut FlowCase| c.now += HOLD_STALE,
+        |c: &mut FlowCase| c.policy.run = port_run::PORT_PAUSED,
+        |c: &mut FlowCase| c.policy.ahead = 0,
         // Less than a segment: it is to say how much.
-        |c: &mut Case| {
+        |c: &mut FlowCase| {
             c.policy.ahead = 0;
             c.acks(FULL, (MSS >> SCALE) as u16);
         },

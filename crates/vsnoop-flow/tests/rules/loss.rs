@@ -6,7 +6,7 @@ use vsnoop_flow::{FromVm, segment, types::*};
 use crate::case::*;
 
 /// Four segments acknowledged early; the VM has acknowledged the first.
-fn waiting(mut c: Case) -> Case {
+fn waiting(mut c: FlowCase) -> FlowCase {
     for i in 0..4 {
         c.early(&c.data(i * MSS, MSS));
     }
@@ -16,7 +16,7 @@ fn waiting(mut c: Case) -> Case {
 
 /// The VM repeats an ACK; asserts whether it wakes the engine, and that the sender gets nothing.
 #[track_caller]
-fn repeats(c: &mut Case, s: &segment, is_loss: bool) {
+fn repeats(c: &mut FlowCase, s: &segment, is_loss: bool) {
     let before = c.h.repeated;
     let (verdict, out) = c.hear(s);
     assert_eq!(verdict, FromVm::Drop);
@@ -26,8 +26,8 @@ fn repeats(c: &mut Case, s: &segment, is_loss: bool) {
 }
 
 #[test]
-fn of_a_loss_that_the_vm_reports_the_engine_is_told() {
-    for c in Case::both() {
+fn a_reported_loss_wakes_the_engine() {
+    for c in FlowCase::both() {
         let mut c = waiting(c);
         for _ in 0..20 {
             let s = c.sack_of_vm(MSS, 4 * MSS);
@@ -37,8 +37,8 @@ fn of_a_loss_that_the_vm_reports_the_engine_is_told() {
 }
 
 #[test]
-fn without_sack_a_repetition_is_a_report() {
-    let mut c = waiting(Case::plain());
+fn without_sack_a_repeated_ack_is_a_loss_report() {
+    let mut c = waiting(FlowCase::plain());
     for _ in 0..20 {
         let s = c.ack_of_vm(MSS, c.window_at(MSS));
         repeats(&mut c, &s, true);
@@ -46,8 +46,8 @@ fn without_sack_a_repetition_is_a_report() {
 }
 
 #[test]
-fn with_sack_a_repetition_without_blocks_proves_nothing() {
-    for c in Case::both() {
+fn with_sack_a_repeated_ack_without_blocks_is_no_loss_report() {
+    for c in FlowCase::both() {
         let mut c = waiting(c);
         let plain = c.ack_of_vm(MSS, c.window_at(MSS));
         repeats(&mut c, &plain, false);
@@ -59,7 +59,7 @@ fn with_sack_a_repetition_without_blocks_proves_nothing() {
 
 #[test]
 fn a_challenge_ack_is_no_report_of_a_loss() {
-    let mut c = waiting(Case::plain());
+    let mut c = waiting(FlowCase::plain());
     c.pass(&segment { tcp_flags: SYN, ..c.data(9, 0) });
     assert_eq!(c.acks(MSS, c.window_at(MSS)).0, FromVm::Pass);
     assert_eq!(c.h.repeated, 0);
@@ -67,7 +67,7 @@ fn a_challenge_ack_is_no_report_of_a_loss() {
 
 #[test]
 fn a_probe_of_the_vm_is_no_report_of_a_loss() {
-    let mut c = Case::plain();
+    let mut c = FlowCase::plain();
     c.hear(&c.data_of_vm(0, 50, 0));
     let mut c = waiting(c);
     let probe = segment { seq: vm_at(49), ..c.ack_of_vm(MSS, c.window_at(MSS)) };
@@ -77,7 +77,7 @@ fn a_probe_of_the_vm_is_no_report_of_a_loss() {
 
 #[test]
 fn a_window_update_is_no_report_of_a_loss() {
-    let mut c = waiting(Case::plain());
+    let mut c = waiting(FlowCase::plain());
     for i in 1..5 {
         let s = c.ack_of_vm(MSS, c.window_at(MSS) + i);
         repeats(&mut c, &s, false);
@@ -86,7 +86,7 @@ fn a_window_update_is_no_report_of_a_loss() {
 
 #[test]
 fn data_of_the_vm_is_no_report_of_a_loss() {
-    for c in Case::both() {
+    for c in FlowCase::both() {
         let mut c = waiting(c);
         let s = c.data_of_vm(0, 10, MSS);
         let s = segment { bits: s.bits | SEG_SACK as u16, sack_end: at(4 * MSS), ..s };
@@ -96,8 +96,8 @@ fn data_of_the_vm_is_no_report_of_a_loss() {
 }
 
 #[test]
-fn repeated_acks_of_next_seq_are_the_senders_business() {
-    for c in Case::both() {
+fn repeated_acks_of_next_seq_pass_to_the_sender() {
+    for c in FlowCase::both() {
         let mut c = c.without_hold();
         c.pass(&c.data(0, MSS));
         c.acks(MSS, WINDOW);
@@ -109,8 +109,8 @@ fn repeated_acks_of_next_seq_are_the_senders_business() {
 }
 
 /// The VM has reset the connection while bytes were outstanding.
-fn reset() -> Case {
-    let mut c = waiting(Case::accepted());
+fn reset() -> FlowCase {
+    let mut c = waiting(FlowCase::accepted());
     let rst = segment { tcp_flags: RST, ..c.ack_of_vm(MSS, 0) };
     assert_eq!(c.hear(&rst).0, FromVm::Pass);
     assert_eq!((c.mode(), c.f.retired), (flow_mode::FLOW_RESET, 3 * MSS));
@@ -131,7 +131,7 @@ fn a_reset_flow_answers_both_ends_with_rst() {
 }
 
 #[test]
-fn a_reset_flow_hands_on_what_is_no_part_of_it() {
+fn a_reset_flow_passes_syns_and_resets() {
     let mut c = reset();
     for flags in [RST, RST | ACK, SYN] {
         let s = segment { tcp_flags: flags, ..c.data(4 * MSS, 0) };

@@ -1,6 +1,6 @@
 //! One test for each settled rule of the decision core.
 //!
-//! The tests drive the C code segment by segment through [`case::Case`]. The
+//! The tests drive the C code segment by segment through [`case::FlowCase`]. The
 //! sender's stream begins shortly before its sequence numbers wrap, so that
 //! every rule is tried across the wrap as well.
 
@@ -15,14 +15,14 @@ mod hold_ranges;
 mod hold_segments;
 mod hold_window;
 mod loss;
-mod news;
 mod passive;
 mod report;
+mod route;
+mod sender_acks;
 mod setup;
 mod silence;
-mod sparing;
 mod teardown;
+mod thinning;
 mod timestamps;
 mod unconfirmed;
-mod way;
 mod window;

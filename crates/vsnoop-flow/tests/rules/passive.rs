@@ -5,7 +5,7 @@ use vsnoop_flow::{continues_passive, segment, types::*};
 use crate::case::*;
 
 /// A flow past its ramp, to a VM that has answered promptly for long enough.
-fn prompt(mut c: Case) -> Case {
+fn prompt(mut c: FlowCase) -> FlowCase {
     c.policy.passive = 1;
     let mut offset = 0;
     for _ in 0..400 {
@@ -20,13 +20,13 @@ fn prompt(mut c: Case) -> Case {
     c
 }
 
-fn sent(c: &Case) -> u32 {
+fn sent(c: &FlowCase) -> u32 {
     c.f.next_seq.diff(at(0)) as u32
 }
 
 #[test]
 fn a_prompt_vm_is_left_to_answer_by_itself() {
-    for c in Case::both() {
+    for c in FlowCase::both() {
         let mut c = prompt(c);
         assert_eq!(c.pass(&c.data(sent(&c), MSS)), EVENT_PASSIVE);
         assert_eq!(c.mode(), flow_mode::FLOW_PASSIVE);
@@ -39,8 +39,8 @@ fn a_prompt_vm_is_left_to_answer_by_itself() {
 }
 
 #[test]
-fn no_flow_is_passive_without_the_operators_leave() {
-    for c in Case::both() {
+fn no_flow_is_passive_if_the_operator_forbids_it() {
+    for c in FlowCase::both() {
         let mut c = prompt(c);
         c.policy.passive = 0;
         c.kept(&c.data(sent(&c), MSS));
@@ -49,7 +49,7 @@ fn no_flow_is_passive_without_the_operators_leave() {
 
 #[test]
 fn psh_is_acknowledged_at_once_even_when_passive_is_allowed() {
-    for c in Case::both() {
+    for c in FlowCase::both() {
         let mut c = prompt(c);
         let s = segment { tcp_flags: ACK | PSH, ..c.data(sent(&c), MSS) };
         c.early(&s);
@@ -58,7 +58,7 @@ fn psh_is_acknowledged_at_once_even_when_passive_is_allowed() {
 
 #[test]
 fn a_segment_below_mss_is_acknowledged_at_once() {
-    for c in Case::both() {
+    for c in FlowCase::both() {
         let mut c = prompt(c);
         c.early(&c.data(sent(&c), MSS - 1));
     }
@@ -66,7 +66,7 @@ fn a_segment_below_mss_is_acknowledged_at_once() {
 
 #[test]
 fn near_the_end_of_the_window_segments_are_acknowledged_at_once() {
-    for c in Case::both() {
+    for c in FlowCase::both() {
         let c = prompt(c);
         let offset = sent(&c);
         let mut c = c.bounded(offset + 3 * MSS - 1);
@@ -76,7 +76,7 @@ fn near_the_end_of_the_window_segments_are_acknowledged_at_once() {
 
 #[test]
 fn the_first_16_segments_are_acknowledged_one_by_one() {
-    for c in Case::both() {
+    for c in FlowCase::both() {
         let mut c = prompt(c);
         c.f.ramp = 0;
         let offset = sent(&c);
@@ -89,20 +89,20 @@ fn the_first_16_segments_are_acknowledged_one_by_one() {
 
 #[test]
 fn after_a_hole_the_ramp_begins_again() {
-    for c in Case::both() {
+    for c in FlowCase::both() {
         let mut c = prompt(c);
         let offset = sent(&c);
         c.held(&c.data(offset + MSS, MSS));
         c.held(&c.data(offset, MSS));
-        c.release(offset + 2 * MSS);
+        c.engine_hands_over(offset + 2 * MSS);
         c.acks(offset + 2 * MSS, WINDOW);
         c.early(&c.data(offset + 2 * MSS, MSS));
     }
 }
 
 #[test]
-fn a_vm_that_was_late_is_not_left_alone() {
-    for c in Case::both() {
+fn a_late_vm_is_not_prompt() {
+    for c in FlowCase::both() {
         let mut c = prompt(c);
         let offset = sent(&c);
         for i in 0..3 {
@@ -119,8 +119,8 @@ fn a_vm_that_was_late_is_not_left_alone() {
 }
 
 #[test]
-fn a_vm_that_does_not_answer_is_seen_to_be_late_while_it_is_silent() {
-    for c in Case::both() {
+fn a_vm_that_does_not_answer_counts_as_late() {
+    for c in FlowCase::both() {
         let mut c = prompt(c);
         let offset = sent(&c);
         c.pass(&c.data(offset, MSS));
@@ -133,7 +133,7 @@ fn a_vm_that_does_not_answer_is_seen_to_be_late_while_it_is_silent() {
 }
 
 /// Bulk for half a second to a VM that is late for `late_ns` after every 6 ms or so.
-fn bulk(c: Case, late_ns: u64) -> Case {
+fn bulk(c: FlowCase, late_ns: u64) -> FlowCase {
     let mut c = prompt(c);
     for turn in 0..1000 {
         let offset = sent(&c);
@@ -151,23 +151,23 @@ fn bulk(c: Case, late_ns: u64) -> Case {
 
 #[test]
 fn a_vm_delayed_for_a_moment_now_and_then_is_still_prompt() {
-    for c in Case::both() {
+    for c in FlowCase::both() {
         let mut c = bulk(c, 2 * MS);
         assert_eq!(c.pass(&c.data(sent(&c), MSS)), EVENT_PASSIVE);
     }
 }
 
 #[test]
-fn a_vm_delayed_for_half_of_the_time_is_not() {
-    for c in Case::both() {
+fn a_vm_delayed_for_half_of_the_time_is_not_prompt() {
+    for c in FlowCase::both() {
         let mut c = bulk(c, 7 * MS); // of 13 ms
         c.kept(&c.data(sent(&c), MSS));
     }
 }
 
 #[test]
-fn a_clock_read_late_on_another_core_makes_nobody_late() {
-    for c in Case::both() {
+fn a_clock_that_steps_back_between_cores_makes_no_vm_late() {
+    for c in FlowCase::both() {
         let mut c = prompt(c);
         let offset = sent(&c);
         c.pass(&c.data(offset, MSS));
@@ -182,9 +182,9 @@ fn a_clock_read_late_on_another_core_makes_nobody_late() {
 
 #[test]
 fn psh_in_the_midst_of_bulk_is_left_to_a_prompt_vm() {
-    for c in Case::both() {
+    for c in FlowCase::both() {
         let mut c = prompt(c);
-        let psh = |c: &Case, offset| segment { tcp_flags: ACK | PSH, ..c.data(offset, MSS) };
+        let psh = |c: &FlowCase, offset| segment { tcp_flags: ACK | PSH, ..c.data(offset, MSS) };
         // The VM has a backlog: its next ACK will cover this segment too.
         let offset = sent(&c);
         c.early(&psh(&c, offset));
@@ -194,10 +194,10 @@ fn psh_in_the_midst_of_bulk_is_left_to_a_prompt_vm() {
 }
 
 #[test]
-fn while_acknowledged_bytes_are_outstanding_the_hold_is_told_what_the_sender_tells() {
-    for c in Case::both() {
+fn the_senders_ack_is_noted_while_acknowledged_bytes_are_outstanding() {
+    for c in FlowCase::both() {
         let mut c = c;
-        let is_left = |c: &Case, s| continues_passive(&c.f, s, &c.port, &c.policy, c.now);
+        let is_left = |c: &FlowCase, s| continues_passive(&c.f, s, &c.port, &c.policy, c.now);
         // The engine may send this one again.
         c.early(&c.data(0, MSS));
         c.policy.run = port_run::PORT_PAUSED;

@@ -6,7 +6,7 @@ use crate::case::*;
 
 #[test]
 fn a_record_begins_with_the_handshake_that_the_vm_accepts() {
-    let c = Case::accepted();
+    let c = FlowCase::accepted();
     assert_eq!(c.f.next_seq, at(0));
     assert_eq!(c.f.snd_nxt, vm_at(0));
     assert_eq!(c.f.scale, SCALE);
@@ -17,7 +17,7 @@ fn a_record_begins_with_the_handshake_that_the_vm_accepts() {
 
 #[test]
 fn a_record_begins_with_the_handshake_that_the_vm_opens() {
-    let c = Case::opened();
+    let c = FlowCase::opened();
     assert_eq!(c.f.next_seq, at(0));
     assert_eq!(c.f.scale, SCALE);
     assert!(c.has(FLOW_F_TIMESTAMPS) && c.has(FLOW_F_SACK) && c.has(FLOW_F_SCALE_KNOWN));
@@ -26,16 +26,16 @@ fn a_record_begins_with_the_handshake_that_the_vm_opens() {
 
 #[test]
 fn the_window_of_a_syn_is_not_scaled() {
-    let c = Case::accepted();
+    let c = FlowCase::accepted();
     let e = vsnoop_flow::embryo_of_vm(&vm_syn(ACK));
     let f = vsnoop_flow::flow_accepted(&e, &c.ack_of_sender(0, 0), c.now).expect("handshake");
     assert_eq!(f.right_edge, at(SYN_WINDOW.into()));
 }
 
 #[test]
-fn nothing_but_an_ack_of_the_vms_syn_ack_completes_the_handshake() {
+fn only_an_ack_of_the_vms_syn_ack_completes_the_handshake() {
     let e = vsnoop_flow::embryo_of_vm(&vm_syn(ACK));
-    let c = Case::accepted();
+    let c = FlowCase::accepted();
     let good = c.ack_of_sender(0, 0);
     let made = |s: &segment| vsnoop_flow::flow_accepted(&e, s, c.now).is_some();
     assert!(made(&good));
@@ -54,7 +54,7 @@ fn nothing_but_an_ack_of_the_vms_syn_ack_completes_the_handshake() {
 #[test]
 fn a_record_that_begins_after_a_hole_waits_for_the_vm() {
     let e = vsnoop_flow::embryo_of_vm(&vm_syn(ACK));
-    let mut c = Case::accepted();
+    let mut c = FlowCase::accepted();
     // The ACK of the handshake and the first segment are lost.
     let second = c.data(MSS, MSS);
     c.f = vsnoop_flow::flow_accepted(&e, &second, c.now).expect("it acknowledges the SYN-ACK");
@@ -74,13 +74,13 @@ fn a_syn_ack_for_another_syn_is_ignored() {
     assert!(!vsnoop_flow::answer_embryo(&mut e, &other));
     assert_eq!(e, before);
     // Until it is answered, an ACK of the VM completes nothing.
-    let c = Case::accepted();
+    let c = FlowCase::accepted();
     assert!(vsnoop_flow::flow_opened(&e, &c.ack_of_vm(0, WINDOW), c.now).is_none());
 }
 
 #[test]
 fn only_options_that_both_ends_offer_are_in_use() {
-    let c = Case::opened();
+    let c = FlowCase::opened();
     for (missing, flag) in [(SEG_TIMESTAMPS, FLOW_F_TIMESTAMPS), (SEG_SACK_PERMITTED, FLOW_F_SACK)]
     {
         let mut e = vsnoop_flow::embryo_of_vm(&vm_syn(0));
@@ -101,7 +101,7 @@ fn only_options_that_both_ends_offer_are_in_use() {
 
 #[test]
 fn fast_open_data_and_foreign_options_in_the_handshake_mean_bypass() {
-    let c = Case::accepted();
+    let c = FlowCase::accepted();
     let mut with_option = vm_syn(ACK);
     with_option.bits |= SEG_FOREIGN as u16;
     let with_data = segment { len: 10, ..vm_syn(ACK) };
@@ -114,7 +114,7 @@ fn fast_open_data_and_foreign_options_in_the_handshake_mean_bypass() {
 
 #[test]
 fn a_repeated_syn_ack_keeps_the_record() {
-    let mut c = Case::accepted();
+    let mut c = FlowCase::accepted();
     c.early(&c.data(0, MSS));
     assert!(vsnoop_flow::is_own_syn(&c.f, &vm_syn(ACK)), "it is ahead of the VM");
     // Another ISS, or a SYN, is a new connection.
@@ -126,8 +126,8 @@ fn a_repeated_syn_ack_keeps_the_record() {
 }
 
 #[test]
-fn a_flow_found_in_mid_stream_has_no_scale_and_is_not_trusted_at_once() {
-    let mut c = Case::accepted();
+fn a_mid_stream_flow_has_no_scale_and_is_unproven() {
+    let mut c = FlowCase::accepted();
     let ack = c.ack_of_vm(0, WINDOW);
     c.f = vsnoop_flow::flow_mid_flow(&ack, c.now).expect("an ACK of the VM");
     c.hear(&ack);
@@ -147,8 +147,8 @@ fn a_flow_found_in_mid_stream_has_no_scale_and_is_not_trusted_at_once() {
 }
 
 #[test]
-fn an_ack_for_what_the_record_has_not_seen_proves_nothing() {
-    let mut c = Case::accepted();
+fn an_ack_beyond_the_record_does_not_prove_an_empty_ring() {
+    let mut c = FlowCase::accepted();
     let ack = c.ack_of_vm(0, WINDOW);
     c.f = vsnoop_flow::flow_mid_flow(&ack, c.now).expect("an ACK of the VM");
     c.acks(300, WINDOW);
@@ -159,8 +159,8 @@ fn an_ack_for_what_the_record_has_not_seen_proves_nothing() {
 }
 
 #[test]
-fn a_handshake_whose_last_ack_went_another_way_is_not_trusted_at_once() {
-    let c = Case::accepted();
+fn a_record_that_missed_the_senders_ack_is_unproven() {
+    let c = FlowCase::accepted();
     let e = vsnoop_flow::embryo_of_vm(&vm_syn(ACK));
     let f = vsnoop_flow::flow_opened(&e, &c.ack_of_vm(2 * MSS, WINDOW), c.now).expect("an ACK");
     assert_eq!(f.next_seq, at(2 * MSS));
@@ -169,8 +169,8 @@ fn a_handshake_whose_last_ack_went_another_way_is_not_trusted_at_once() {
 }
 
 #[test]
-fn nothing_but_a_plain_ack_of_the_vm_reveals_a_flow_in_mid_stream() {
-    let c = Case::accepted();
+fn only_a_plain_ack_of_the_vm_creates_a_mid_stream_record() {
+    let c = FlowCase::accepted();
     let ack = c.ack_of_vm(0, WINDOW);
     for flags in [SYN, SYN | ACK, RST, RST | ACK, FIN | ACK, PSH] {
         let s = segment { tcp_flags: flags, ..ack };
@@ -201,7 +201,7 @@ fn a_syn_ack_may_take_data_of_the_vms_syn_or_leave_it() {
 fn a_connection_that_began_with_fast_open_is_left_alone_and_its_edge_stays() {
     for acked in [0, 200] {
         let e = fast_open(200, acked).expect("it is the answer to that SYN");
-        let mut c = Case::opened().without_hold();
+        let mut c = FlowCase::opened().without_hold();
         let first = segment { seq: vm_at(200), ..c.ack_of_vm(0, WINDOW) };
         c.f = vsnoop_flow::flow_opened(&e, &first, c.now).expect("the handshake is whole");
         assert_eq!((c.mode(), c.f.scale), (flow_mode::FLOW_BYPASS, SCALE));

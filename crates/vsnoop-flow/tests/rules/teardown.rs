@@ -10,7 +10,7 @@ fn fin(s: segment) -> segment {
 
 #[test]
 fn a_fin_goes_in_sequence_and_is_acknowledged_by_the_vm_alone() {
-    for mut c in Case::both() {
+    for mut c in FlowCase::both() {
         c.early(&c.data(0, MSS));
         c.pass(&fin(c.data(MSS, 10)));
         assert_eq!(c.f.high_seq, at(MSS + 11));
@@ -22,10 +22,10 @@ fn a_fin_goes_in_sequence_and_is_acknowledged_by_the_vm_alone() {
 }
 
 #[test]
-fn a_fin_that_the_vm_cannot_take_ends_no_record() {
+fn a_fin_beyond_the_vms_window_ends_no_record() {
     // Beyond the VM's window: it accepts nothing of it, and has acknowledged all that it was
     // handed.
-    let mut c = Case::new();
+    let mut c = FlowCase::new();
     c.acks(0, WINDOW);
     c.hear(&fin(c.data_of_vm(0, 0, 0)));
     let beyond = c.f.right_edge.diff(c.f.next_seq) as u32;
@@ -37,7 +37,7 @@ fn a_fin_that_the_vm_cannot_take_ends_no_record() {
 #[test]
 fn a_fin_beyond_the_vms_window_is_taken_out_where_the_host_has_shown_more() {
     for is_early in [true, false] {
-        let mut c = Case::new();
+        let mut c = FlowCase::new();
         if is_early {
             c.early(&c.data(0, MSS));
             c.acks(MSS, WINDOW);
@@ -58,7 +58,7 @@ fn a_fin_beyond_the_vms_window_is_taken_out_where_the_host_has_shown_more() {
 
 #[test]
 fn a_fin_behind_a_hole_ends_the_record_when_the_vm_has_everything() {
-    let mut c = Case::new();
+    let mut c = FlowCase::new();
     c.hear(&fin(c.data_of_vm(0, 0, 0)));
     c.pass(&fin(c.data(MSS, 10)));
     let (_, out) = c.decide(&c.ack_of_sender(MSS + 11, 1));
@@ -70,8 +70,8 @@ fn a_fin_behind_a_hole_ends_the_record_when_the_vm_has_everything() {
 }
 
 #[test]
-fn a_half_close_keeps_the_record_and_its_service() {
-    for mut c in Case::both() {
+fn a_half_closed_flow_is_still_acknowledged_early() {
+    for mut c in FlowCase::both() {
         // The VM has nothing more to say, the sender has.
         let (verdict, out) = c.hear(&fin(c.data_of_vm(0, 0, 0)));
         assert_eq!((verdict, out.events & EVENT_CLOSED), (FromVm::Pass, 0));
@@ -88,7 +88,7 @@ fn a_half_close_keeps_the_record_and_its_service() {
 
 #[test]
 fn a_record_goes_when_both_fins_and_every_byte_are_acknowledged() {
-    for mut c in Case::both() {
+    for mut c in FlowCase::both() {
         c.early(&c.data(0, MSS));
         c.pass(&fin(c.data(MSS, 0)));
         // The VM's FIN acknowledges the sender's data, not yet its FIN.
@@ -105,7 +105,7 @@ fn a_record_goes_when_both_fins_and_every_byte_are_acknowledged() {
 
 #[test]
 fn a_record_goes_with_the_senders_last_ack() {
-    for mut c in Case::both() {
+    for mut c in FlowCase::both() {
         c.pass(&fin(c.data(0, 0)));
         c.hear(&fin(c.data_of_vm(0, 0, 1)));
         assert_ne!(c.decide(&c.ack_of_sender(1, 1)).1.events & EVENT_CLOSED, 0);
@@ -114,7 +114,7 @@ fn a_record_goes_with_the_senders_last_ack() {
 
 #[test]
 fn a_record_never_goes_while_bytes_are_outstanding() {
-    for mut c in Case::both() {
+    for mut c in FlowCase::both() {
         c.early(&c.data(0, 4 * MSS));
         c.pass(&fin(c.data(4 * MSS, 0)));
         c.hear(&fin(c.data_of_vm(0, 0, MSS)));
@@ -129,7 +129,7 @@ fn a_record_never_goes_while_bytes_are_outstanding() {
 
 #[test]
 fn a_reset_by_the_vm_ends_the_record() {
-    for mut c in Case::both() {
+    for mut c in FlowCase::both() {
         c.early(&c.data(0, MSS));
         c.acks(MSS, WINDOW);
         let rst = segment { tcp_flags: RST, ..c.ack_of_vm(MSS, 0) };
@@ -141,7 +141,7 @@ fn a_reset_by_the_vm_ends_the_record() {
 
 #[test]
 fn a_reset_by_the_vm_with_bytes_outstanding_leaves_a_tombstone() {
-    for mut c in Case::both() {
+    for mut c in FlowCase::both() {
         c.early(&c.data(0, MSS));
         let rst = segment { tcp_flags: RST, ..c.ack_of_vm(0, 0) };
         for _ in 0..2 {
@@ -156,7 +156,7 @@ fn a_reset_by_the_vm_with_bytes_outstanding_leaves_a_tombstone() {
 
 #[test]
 fn an_exact_reset_by_the_sender_ends_early_acknowledgement_but_not_the_record() {
-    for mut c in Case::both() {
+    for mut c in FlowCase::both() {
         c.early(&c.data(0, MSS));
         let rst = segment { tcp_flags: RST, ..c.data(MSS, 0) };
         assert_eq!(c.pass(&rst) & EVENT_CLOSED, 0, "bytes are outstanding");
@@ -170,7 +170,7 @@ fn an_exact_reset_by_the_sender_ends_early_acknowledgement_but_not_the_record() 
 fn a_reset_elsewhere_in_the_window_ends_nothing() {
     // The VM's RCV.NXT will be another when it gets the RST.
     for offset in [0, MSS - 1, MSS + 1, 2 * MSS] {
-        for mut c in Case::both() {
+        for mut c in FlowCase::both() {
             c.early(&c.data(0, MSS));
             let rst = segment { tcp_flags: RST, ..c.data(offset, 0) };
             c.pass(&rst);
@@ -182,7 +182,7 @@ fn a_reset_elsewhere_in_the_window_ends_nothing() {
 
 #[test]
 fn a_vm_that_lost_data_may_challenge_a_reset() {
-    for mut c in Case::both() {
+    for mut c in FlowCase::both() {
         c.early(&c.data(0, 2 * MSS));
         c.pass(&segment { tcp_flags: RST, ..c.data(2 * MSS, 0) });
         assert_eq!(c.acks(MSS, c.window_at(MSS)).0, FromVm::Pass);

@@ -9,25 +9,25 @@ use crate::case::*;
 /// HOLD_UNCONFIRMED_NS.
 const ANSWERS_WITHIN: u64 = 200 * MS;
 
-fn is_unconfirmed(c: &Case) -> bool {
+fn is_unconfirmed(c: &FlowCase) -> bool {
     let record = c.has(FLOW_F_UNCONFIRMED);
     assert_eq!(record, c.holds(HOLD_UNCONFIRMED), "the engine knows");
     record
 }
 
 /// A connection whose VM was handed a segment, and has not answered.
-fn asked() -> Case {
-    let mut c = Case::unconfirmed().unbounded();
+fn asked() -> FlowCase {
+    let mut c = FlowCase::unconfirmed().unbounded();
     c.early(&c.data(0, MSS));
     c
 }
 
 #[test]
 fn a_connection_is_unconfirmed_until_the_vm_has_sent_something_beyond_its_syn_ack() {
-    assert!(is_unconfirmed(&Case::unconfirmed()));
+    assert!(is_unconfirmed(&FlowCase::unconfirmed()));
     assert!(is_unconfirmed(&asked()));
-    assert!(!is_unconfirmed(&Case::opened()) && !is_unconfirmed(&Case::mid_flow()));
-    let says: [fn(&Case) -> segment; 4] = [
+    assert!(!is_unconfirmed(&FlowCase::opened()) && !is_unconfirmed(&FlowCase::mid_flow()));
+    let says: [fn(&FlowCase) -> segment; 4] = [
         |c| c.ack_of_vm(0, WINDOW),
         |c| c.ack_of_vm(MSS, WINDOW),
         |c| c.data_of_vm(0, 10, 0),
@@ -53,36 +53,36 @@ fn a_listener_that_does_not_answer_is_handed_nothing_more() {
     assert_eq!(out.ack.ack, at(3 * MSS), "the sender is acknowledged all the same");
     assert_ne!(out.events & EVENT_WAKE, 0);
     // A VM that was handed nothing has nothing to answer.
-    let mut c = Case::unconfirmed();
+    let mut c = FlowCase::unconfirmed();
     c.wait(10 * ANSWERS_WITHIN);
     c.early(&c.data(0, MSS));
     // And a VM that has answered may take its time.
-    let mut c = Case::accepted();
+    let mut c = FlowCase::accepted();
     c.early(&c.data(0, MSS));
     c.wait(10 * ANSWERS_WITHIN);
     c.early(&c.data(MSS, MSS));
 }
 
 #[test]
-fn when_it_answers_it_is_handed_segments_again() {
+fn a_listener_that_answers_is_handed_segments_again() {
     let mut c = asked();
     c.wait(ANSWERS_WITHIN + 1);
     c.held(&c.data(MSS, MSS));
     c.acks(MSS, WINDOW);
-    c.release(2 * MSS);
+    c.engine_hands_over(2 * MSS);
     let verdict = c.decide(&c.data(2 * MSS, MSS)).0;
     assert_eq!(verdict, Verdict::Keep { skip: 0, hand: Hand::AndAck });
 }
 
 #[test]
-fn what_it_is_sent_begins_where_the_handshake_ended() {
+fn segments_to_an_unconfirmed_vm_begin_at_vm_seq() {
     let mut c = asked();
     c.held(&c.data(MSS + 1, MSS));
     assert_eq!(c.f.high_seq, at(MSS));
     // Without data: a segment beyond its RCV.NXT would complete no handshake.
     let (verdict, out) = c.not_kept(&c.ack_of_sender(MSS, 0));
     assert_eq!((verdict, out.ack.seq), (Verdict::Forward, at(0)));
-    assert_eq!(vsnoop_flow::hold::news(&c.f, &c.h).seq, at(0));
+    assert_eq!(vsnoop_flow::hold::sender_ack(&c.f, &c.h).seq, at(0));
     // Nor one below it, which a listener with SYN cookies takes for another handshake.
     c.wait(400_000 * MS);
     let (verdict, out) = c.not_kept(&c.ack_of_sender(MSS - 1, 0));
@@ -91,11 +91,11 @@ fn what_it_is_sent_begins_where_the_handshake_ended() {
     c.acks(0, WINDOW);
     let (_, out) = c.not_kept(&c.ack_of_sender(MSS, 0));
     assert_eq!(out.ack.seq, at(MSS));
-    assert_eq!(vsnoop_flow::hold::news(&c.f, &c.h).seq, at(MSS));
+    assert_eq!(vsnoop_flow::hold::sender_ack(&c.f, &c.h).seq, at(MSS));
 }
 
 #[test]
-fn its_repeated_syn_ack_keeps_the_record_and_the_bytes() {
+fn a_repeated_syn_ack_keeps_the_record_and_the_held_bytes() {
     let mut c = asked();
     c.wait(ANSWERS_WITHIN + 1);
     c.held(&c.data(MSS, MSS));
@@ -105,7 +105,7 @@ fn its_repeated_syn_ack_keeps_the_record_and_the_bytes() {
 #[test]
 fn a_listener_takes_no_data_if_the_vm_repeats_its_syn_ack_twice() {
     // Nothing came yet that it could take.
-    let mut c = Case::unconfirmed();
+    let mut c = FlowCase::unconfirmed();
     c.wait(1_000 * MS);
     assert!(!vsnoop_flow::repeats_syn(&mut c.f, c.now));
     c.wait(MS);
@@ -118,26 +118,26 @@ fn a_listener_takes_no_data_if_the_vm_repeats_its_syn_ack_twice() {
 }
 
 #[test]
-fn a_vm_that_resets_what_only_the_host_has_is_counted() {
-    let rst = |c: &Case| segment { tcp_flags: RST, ..c.ack_of_vm(0, 0) };
+fn a_reset_of_bytes_that_only_the_host_acknowledged_is_counted() {
+    let rst = |c: &FlowCase| segment { tcp_flags: RST, ..c.ack_of_vm(0, 0) };
     let mut c = asked();
     let (_, out) = c.hear(&rst(&c));
     assert_eq!(out.events, EVENT_REFUSED);
     assert!(c.holds(HOLD_OVER));
     // With nothing outstanding the sender learns of it, and loses nothing.
-    let mut c = Case::unconfirmed();
+    let mut c = FlowCase::unconfirmed();
     let (_, out) = c.hear(&rst(&c));
     assert_eq!(out.events & EVENT_REFUSED, 0);
 }
 
 #[test]
-fn a_reset_in_answer_to_what_only_the_host_has_sent_is_counted() {
-    let rst = |c: &Case| segment { tcp_flags: RST, ..c.ack_of_vm(MSS, 0) };
+fn a_reset_after_a_retransmission_of_the_host_is_counted() {
+    let rst = |c: &FlowCase| segment { tcp_flags: RST, ..c.ack_of_vm(MSS, 0) };
     // What the engine sent (resends, probes), and whether the VM answered it before its RST.
     for (resends, probes, answers, is_refused) in
         [(1, 0, false, true), (0, 1, false, true), (1, 1, true, false), (0, 0, false, false)]
     {
-        let mut c = Case::accepted();
+        let mut c = FlowCase::accepted();
         c.early(&c.data(0, 2 * MSS));
         c.acks(MSS, c.window_at(MSS));
         c.h.resends += resends;

@@ -10,13 +10,13 @@ const UNIT: i32 = 1 << SCALE;
 #[test]
 fn nothing_beyond_the_vms_right_edge_is_acknowledged() {
     let edge = 50u32 << SCALE;
-    for c in Case::both() {
+    for c in FlowCase::both() {
         let mut c = c.bounded(edge);
         c.early(&c.data(0, edge - 1));
         c.pass(&c.data(edge - 1, 2));
         assert_eq!(c.f.high_seq, at(edge), "the VM takes no more than that");
     }
-    for c in Case::both() {
+    for c in FlowCase::both() {
         let mut c = c.bounded(edge);
         c.early(&c.data(0, edge));
     }
@@ -24,7 +24,7 @@ fn nothing_beyond_the_vms_right_edge_is_acknowledged() {
 
 #[test]
 fn an_early_ack_shows_the_vms_own_right_edge() {
-    for mut c in Case::both() {
+    for mut c in FlowCase::both() {
         for i in 0..10 {
             let out = c.early(&c.data(i * 999, 999));
             let back = c.f.right_edge.diff(at(0)) - c.edge(&out);
@@ -35,7 +35,7 @@ fn an_early_ack_shows_the_vms_own_right_edge() {
 
 #[test]
 fn a_closed_window_is_shown_closed() {
-    for c in Case::both() {
+    for c in FlowCase::both() {
         let mut c = c.bounded(20 << SCALE);
         assert_eq!(c.early(&c.data(0, 20 << SCALE)).ack.window, 0);
     }
@@ -43,7 +43,7 @@ fn a_closed_window_is_shown_closed() {
 
 #[test]
 fn a_window_that_the_vm_takes_back_stays_as_it_was_shown() {
-    for mut c in Case::both() {
+    for mut c in FlowCase::both() {
         let shown = c.f.adv_edge;
         c.acks(0, 20);
         let out = c.early(&c.data(0, 10 << SCALE));
@@ -56,15 +56,15 @@ fn a_window_that_the_vm_takes_back_stays_as_it_was_shown() {
 
 #[test]
 fn without_a_copy_a_window_that_the_vm_takes_back_is_taken_back() {
-    for c in Case::both() {
+    for c in FlowCase::both() {
         let mut c = c.without_hold();
         assert_eq!(c.acks(0, 20).0, FromVm::Pass);
     }
 }
 
 #[test]
-fn a_vm_that_grants_as_it_was_shown_is_not_touched() {
-    for mut c in Case::both() {
+fn an_ack_of_the_vm_with_the_shown_edge_passes_untouched() {
+    for mut c in FlowCase::both() {
         c.early(&c.data(0, MSS));
         assert_eq!(c.acks(MSS, WINDOW).0, FromVm::Pass);
     }
@@ -72,10 +72,10 @@ fn a_vm_that_grants_as_it_was_shown_is_not_touched() {
 
 #[test]
 fn a_window_shown_while_observing_is_not_taken_back() {
-    for mut c in Case::both() {
+    for mut c in FlowCase::both() {
         c.policy.run = port_run::PORT_OBSERVE;
         c.acks(0, 2 * WINDOW);
-        c.policy.run = port_run::PORT_ACTIVE;
+        c.policy.run = port_run::PORT_ACCELERATE;
         c.acks(0, WINDOW);
         let out = c.early(&c.data(0, MSS));
         assert!((2 * FULL as i32 - c.edge(&out)).abs() < UNIT);
@@ -84,7 +84,7 @@ fn a_window_shown_while_observing_is_not_taken_back() {
 
 #[test]
 fn a_vms_window_below_the_scales_unit_is_shown_as_none() {
-    let mut c = Case::accepted().bounded(9 << SCALE);
+    let mut c = FlowCase::accepted().bounded(9 << SCALE);
     let out = c.early(&c.data(0, (8 << SCALE) + 1));
     assert_eq!(out.ack.window, 0, "more than the VM has is no safe answer");
 }
@@ -92,7 +92,7 @@ fn a_vms_window_below_the_scales_unit_is_shown_as_none() {
 #[test]
 fn unknown_scale_never_shows_more_than_the_vm_granted() {
     for scale in 0..15 {
-        let mut c = Case::mid_flow();
+        let mut c = FlowCase::mid_flow();
         let granted = at(1).add(u32::from(WINDOW) << scale);
         for (offset, len) in [(1, 1), (2, 48), (50, 76)] {
             let ack = c.early(&c.data(offset, len)).ack;
@@ -113,16 +113,16 @@ fn unknown_scale_shows_no_much_smaller_window_than_the_vm() {
     // half of that, would be worse than no answer.
     let quarter = u32::from(WINDOW) / 4;
     for len in [quarter, 1] {
-        let mut c = Case::mid_flow();
+        let mut c = FlowCase::mid_flow();
         let ack = c.early(&c.data(1, len)).ack;
         assert_eq!(u32::from(ack.window), u32::from(WINDOW) - len);
     }
     for len in [quarter + 1, 500, MSS] {
-        let mut c = Case::mid_flow();
+        let mut c = FlowCase::mid_flow();
         c.pass(&c.data(1, len));
     }
     // Bytes acknowledged since the VM's own ACK count, and no others.
-    let mut c = Case::mid_flow();
+    let mut c = FlowCase::mid_flow();
     c.early(&c.data(1, quarter));
     c.pass(&c.data(1 + quarter, 1));
     c.acks(2 + quarter, WINDOW);
@@ -130,17 +130,17 @@ fn unknown_scale_shows_no_much_smaller_window_than_the_vm() {
 }
 
 #[test]
-fn unknown_scale_leaves_the_vms_own_window_alone() {
-    for run in [port_run::PORT_ACTIVE, port_run::PORT_PAUSED] {
-        let mut c = Case::mid_flow().unbounded();
+fn unknown_scale_leaves_the_vms_window_field_alone() {
+    for run in [port_run::PORT_ACCELERATE, port_run::PORT_PAUSED] {
+        let mut c = FlowCase::mid_flow().unbounded();
         c.policy.run = run;
         assert_eq!(c.acks(1, 60_000).0, FromVm::Pass);
     }
 }
 
 #[test]
-fn what_a_sender_was_not_shown_is_not_acknowledged() {
-    for c in Case::both() {
+fn data_beyond_the_shown_edge_are_not_acknowledged() {
+    for c in FlowCase::both() {
         let mut c = c.unbounded();
         c.early(&c.data(0, MSS));
         let shown = c.f.adv_edge.diff(at(0)) as u32;
@@ -155,7 +155,7 @@ fn what_a_sender_was_not_shown_is_not_acknowledged() {
         }
         c.held(&c.data(MSS, shown - MSS));
     }
-    let mut c = Case::holding();
+    let mut c = FlowCase::holding();
     let (shown, next) = (c.f.adv_edge.diff(at(0)) as u32, c.f.next_seq);
     c.h.rcv_win += 10 * MSS;
     let (verdict, out) = c.not_kept(&c.data(next.diff(at(0)) as u32, shown));
@@ -164,8 +164,8 @@ fn what_a_sender_was_not_shown_is_not_acknowledged() {
 
 /// Without the host the sender would not send it. lwIP fails where such a segment comes first.
 #[test]
-fn beyond_a_hole_and_its_own_window_the_vm_gets_nothing() {
-    let mut c = Case::full();
+fn data_beyond_a_hole_and_the_vms_window_do_not_reach_the_vm() {
+    let mut c = FlowCase::full();
     let shown = c.f.adv_edge;
     assert!(shown.diff(c.f.right_edge) > 2 * MSS as i32);
     c.policy.run = port_run::PORT_PAUSED;

@@ -2,7 +2,7 @@
 
 use vsnoop_flow::seq;
 use vsnoop_flow::types::{HOLD_FIN, HOLD_UNCONFIRMED, hold};
-use vsnoop_hold::{Deadline, Flow, Frame, Kind, Time, View};
+use vsnoop_hold::{Deadline, Flow, HoldFrame, Kind, Time, View};
 
 pub const MS: u64 = 1_000_000;
 pub const MSS: u32 = 1_000;
@@ -22,7 +22,7 @@ pub fn held(handed: u32, tail: u32, edge: u32) -> hold {
         first: at(0),
         vm_seq: at(0),
         high_seq: at(handed),
-        released: at(handed),
+        handed: at(handed),
         tail: at(tail),
         right_edge: at(edge),
         mss: MSS as u16,
@@ -31,7 +31,7 @@ pub fn held(handed: u32, tail: u32, edge: u32) -> hold {
     }
 }
 
-pub struct Case {
+pub struct HoldCase {
     pub h: hold,
     pub flow: Flow,
     /// Run time of the VM.
@@ -39,7 +39,7 @@ pub struct Case {
     pub now_ns: u64,
 }
 
-impl Case {
+impl HoldCase {
     pub fn new(h: hold) -> Self {
         Self { flow: Flow::new(&View::new(&h), Time::default()), h, run_time_ns: 0, now_ns: 0 }
     }
@@ -57,22 +57,22 @@ impl Case {
     }
 
     /// The next frame, without sending it.
-    pub fn wants(&mut self) -> Option<Frame> {
+    pub fn wants(&mut self) -> Option<HoldFrame> {
         self.flow.poll(&self.view(), self.time())
     }
 
     /// Sends one frame as the I/O layer does.
-    pub fn send(&mut self) -> Option<Frame> {
+    pub fn send(&mut self) -> Option<HoldFrame> {
         let frame = self.wants()?;
         self.flow.sent(&self.view(), &frame);
-        if frame.kind == Kind::Release {
-            self.h.released = frame.end();
+        if frame.kind == Kind::Handover {
+            self.h.handed = frame.end();
         }
         Some(frame)
     }
 
     /// Sends all frames that are due.
-    pub fn send_all(&mut self) -> Vec<Frame> {
+    pub fn send_all(&mut self) -> Vec<HoldFrame> {
         let frames: Vec<_> = std::iter::from_fn(|| self.send()).take(100).collect();
         assert!(frames.len() < 100, "it never ends: {:?}", frames.last());
         frames
@@ -112,24 +112,24 @@ impl Case {
     }
 }
 
-pub fn release(from: u32, len: u32) -> Frame {
-    Frame { seq: at(from), len, fin: false, kind: Kind::Release }
+pub fn handover(from: u32, len: u32) -> HoldFrame {
+    HoldFrame { seq: at(from), len, fin: false, kind: Kind::Handover }
 }
 
-pub fn resend(from: u32, len: u32) -> Frame {
-    Frame { kind: Kind::Resend, ..release(from, len) }
+pub fn resend(from: u32, len: u32) -> HoldFrame {
+    HoldFrame { kind: Kind::Resend, ..handover(from, len) }
 }
 
-pub fn with_fin(frame: Frame) -> Frame {
-    Frame { fin: true, ..frame }
+pub fn with_fin(frame: HoldFrame) -> HoldFrame {
+    HoldFrame { fin: true, ..frame }
 }
 
 /// A window probe with the byte at VM_SEQ.
-pub fn probe(vm_seq: u32) -> Frame {
-    Frame { kind: Kind::Probe, ..release(vm_seq, 1) }
+pub fn probe(vm_seq: u32) -> HoldFrame {
+    HoldFrame { kind: Kind::Probe, ..handover(vm_seq, 1) }
 }
 
 /// A keep-alive probe: SEQ is VM_SEQ - 1, no data.
-pub fn keep_alive(vm_seq: u32) -> Frame {
-    Frame { seq: at(vm_seq).add(u32::MAX), len: 0, fin: false, kind: Kind::Probe }
+pub fn keep_alive(vm_seq: u32) -> HoldFrame {
+    HoldFrame { seq: at(vm_seq).add(u32::MAX), len: 0, fin: false, kind: Kind::Probe }
 }

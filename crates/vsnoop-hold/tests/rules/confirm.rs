@@ -1,17 +1,17 @@
 //! A connection that the VM has not confirmed: it may have none.
 
 use vsnoop_flow::types::HOLD_UNCONFIRMED;
-use vsnoop_hold::{Deadline, Flow, Frame, Kind, Reason};
+use vsnoop_hold::{Deadline, Flow, HoldFrame, Kind, Reason};
 
 use crate::case::*;
 
 /// Two segments were handed over, and more is held.
-fn unconfirmed() -> Case {
-    Case::new(held(2_000, 5_000, 9_000)).unconfirmed()
+fn unconfirmed() -> HoldCase {
+    HoldCase::new(held(2_000, 5_000, 9_000)).unconfirmed()
 }
 
 /// Polls every 10 ms of the clock until `until_ms`; returns the frames and their times.
-fn course(c: &mut Case, until_ms: u64) -> Vec<(u64, Frame)> {
+fn course(c: &mut HoldCase, until_ms: u64) -> Vec<(u64, HoldFrame)> {
     let mut sent = Vec::new();
     while c.now_ns < until_ms * MS {
         let now_ms = c.now_ns / MS;
@@ -52,31 +52,31 @@ fn nothing_below_the_first_byte_and_no_bare_ack_is_sent() {
 
 #[test]
 fn the_first_byte_is_handed_over_when_none_was() {
-    let mut c = Case::new(held(0, 5_000, 3_000)).unconfirmed();
-    assert_eq!(c.send_all(), [release(0, 3_000)]);
+    let mut c = HoldCase::new(held(0, 5_000, 3_000)).unconfirmed();
+    assert_eq!(c.send_all(), [handover(0, 3_000)]);
     assert_eq!(course(&mut c, 500), [(200, resend(0, 3_000))]);
 }
 
 #[test]
-fn what_is_confirmed_goes_on_as_ever() {
+fn after_confirmation_the_rest_is_handed_over() {
     let mut c = unconfirmed();
     course(&mut c, 60_000);
     c.run_time_ns = 60_000 * MS;
     c.h.flags &= !(HOLD_UNCONFIRMED as u16);
     c.acks(2_000, 9_000);
-    assert_eq!(c.send_all(), [release(2_000, 3_000)]);
+    assert_eq!(c.send_all(), [handover(2_000, 3_000)]);
     assert_eq!(c.flow.given_up(), None);
 }
 
 #[test]
-fn the_next_try_is_a_matter_of_the_clock() {
+fn an_unconfirmed_connection_is_retried_by_the_clock() {
     let mut c = unconfirmed();
     assert_eq!(c.send(), None);
     assert_eq!(c.deadline(), Deadline { now_ns: Some(200 * MS), run_time_ns: None });
 }
 
 #[test]
-fn it_is_given_up_when_no_listener_can_remember_it_any_more() {
+fn an_unconfirmed_connection_is_given_up_after_130_s_and_100_s_of_run_time() {
     let mut c = unconfirmed();
     c.wants();
     c.now_ns = 130_000 * MS;
@@ -88,7 +88,7 @@ fn it_is_given_up_when_no_listener_can_remember_it_any_more() {
 }
 
 #[test]
-fn another_engine_tries_at_once() {
+fn a_new_engine_retries_an_unconfirmed_connection_at_once() {
     let mut c = unconfirmed();
     c.flow = Flow::resumed(&c.view(), c.time());
     assert_eq!(c.send_all(), [resend(0, 2_000)]);

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use vsnoop_flow::seq;
 use vsnoop_flow::types::{HOLD_OVER, hold};
 use vsnoop_hold::{
-    Clock, Device, Engine, Host, Memory, Reason, Reclaimed, Sent, Slice, TICK_NS, Urgency,
+    Clock, Device, Engine, Memory, PortAccess, Reason, Reclaimed, Sent, Slice, TICK_NS, Urgency,
 };
 use vsnoop_packet::vnet::VNET_BYTES;
 
@@ -15,11 +15,11 @@ const SECOND: u64 = 1_000 * MS;
 
 /// Memory, device and clock under the test's control.
 #[derive(Default)]
-struct Port {
+struct TestPort {
     now_ns: u64,
     holds: HashMap<u32, hold>,
     count: u32,
-    active: HashMap<u32, u32>,
+    busy: HashMap<u32, u32>,
     rung: Vec<u32>,
     reads: usize,
     reclaimed: Vec<(u32, bool)>,
@@ -37,10 +37,10 @@ struct Port {
     is_late: bool,
     grown: usize,
     /// The sender's ACK that comes while the engine looks for bytes.
-    news: Option<seq>,
+    new_ack: Option<seq>,
 }
 
-impl Port {
+impl TestPort {
     fn new(count: u32) -> Self {
         Self { count, mtu: 1_500, ..Self::default() }
     }
@@ -48,7 +48,7 @@ impl Port {
     /// A hold whose VM has acknowledged none of the 10,000 bytes that it was handed.
     fn lags(&mut self, number: u32) {
         self.holds.insert(number, held(10_000, 10_000, 20_000));
-        *self.active.entry((number - 1) / 32).or_default() |= 1 << ((number - 1) % 32);
+        *self.busy.entry((number - 1) / 32).or_default() |= 1 << ((number - 1) % 32);
     }
 
     fn acks(&mut self, number: u32, offset: u32) {
@@ -78,7 +78,7 @@ impl Port {
     }
 }
 
-impl Memory for Port {
+impl Memory for TestPort {
     fn hold_count(&mut self) -> u32 {
         self.count
     }
@@ -89,8 +89,8 @@ impl Memory for Port {
     }
 
     fn front(&mut self, number: u32) -> (seq, u32) {
-        if let Some(news) = self.news {
-            self.holds.get_mut(&number).expect("it is used").snd_una = news;
+        if let Some(ack) = self.new_ack {
+            self.holds.get_mut(&number).expect("it is used").snd_una = ack;
         }
         (at(0), 0)
     }
@@ -107,25 +107,25 @@ impl Memory for Port {
         self.holds.entry(number).or_default().rung = 0;
     }
 
-    fn active(&mut self, group: u32) -> u32 {
-        self.active.get(&group).copied().unwrap_or_default()
+    fn busy(&mut self, group: u32) -> u32 {
+        self.busy.get(&group).copied().unwrap_or_default()
     }
 
-    fn clear_active(&mut self, number: u32) {
-        *self.active.entry((number - 1) / 32).or_default() &= !(1 << ((number - 1) % 32));
+    fn clear_busy(&mut self, number: u32) {
+        *self.busy.entry((number - 1) / 32).or_default() &= !(1 << ((number - 1) % 32));
     }
 
     fn heartbeat(&mut self, _now_ns: u64) {}
 
-    fn set_released(&mut self, number: u32, released: seq) {
-        self.holds.get_mut(&number).expect("it is used").released = released;
+    fn set_handed(&mut self, number: u32, handed: seq) {
+        self.holds.get_mut(&number).expect("it is used").handed = handed;
     }
 
-    fn set_released_ns(&mut self, _number: u32, _now_ns: u64) {}
+    fn set_handed_ns(&mut self, _number: u32, _now_ns: u64) {}
 
-    fn set_released_tsval(&mut self, _number: u32, _tsval: u32) {}
+    fn set_handed_tsval(&mut self, _number: u32, _tsval: u32) {}
 
-    fn count_release(&mut self, _number: u32) {}
+    fn count_handover(&mut self, _number: u32) {}
 
     fn count_resend(&mut self, _number: u32, _bytes: u32) {}
 
@@ -156,7 +156,7 @@ impl Memory for Port {
     fn shrink(&mut self) {}
 }
 
-impl Device for Port {
+impl Device for TestPort {
     fn mtu(&mut self) -> u32 {
         self.mtu
     }
@@ -176,7 +176,7 @@ impl Device for Port {
     }
 }
 
-impl Clock for Port {
+impl Clock for TestPort {
     fn now_ns(&mut self) -> u64 {
         self.now_ns
     }
@@ -188,7 +188,7 @@ impl Clock for Port {
     fn forget_run_time(&mut self) {}
 }
 
-impl Host for Port {
+impl PortAccess for TestPort {
     fn give_up(&mut self, _hold: &hold, reason: Reason) -> bool {
         self.given_up.push(reason);
         !self.is_late
@@ -197,7 +197,7 @@ impl Host for Port {
 
 #[test]
 fn a_loss_that_nobody_reports_is_mended_without_a_doorbell() {
-    let mut port = Port::new(32);
+    let mut port = TestPort::new(32);
     let mut engine = Engine::new(&mut port);
     port.run(&mut engine, SECOND);
     port.lags(5);
@@ -209,9 +209,9 @@ fn a_loss_that_nobody_reports_is_mended_without_a_doorbell() {
 
 #[test]
 fn what_an_engine_left_is_looked_at_by_the_next_one_without_a_sign() {
-    let mut port = Port::new(64);
+    let mut port = TestPort::new(64);
     port.lags(40);
-    port.active.clear();
+    port.busy.clear();
     let mut engine = Engine::new(&mut port);
     port.work(&mut engine);
     assert_eq!(port.frames.len(), 2);
@@ -219,14 +219,14 @@ fn what_an_engine_left_is_looked_at_by_the_next_one_without_a_sign() {
 
 #[test]
 fn a_quiet_hold_costs_nothing_and_is_reclaimed_after_its_idle_times() {
-    let mut port = Port::new(64);
+    let mut port = TestPort::new(64);
     for number in 1..=64 {
         port.lags(number);
         port.acks(number, 10_000);
     }
     let mut engine = Engine::new(&mut port);
     port.run(&mut engine, SECOND);
-    assert_eq!(port.active.values().sum::<u32>(), 0);
+    assert_eq!(port.busy.values().sum::<u32>(), 0);
     port.reads = 0;
     port.run(&mut engine, 8 * SECOND);
     assert_eq!((port.reads, port.reclaimed.len()), (0, 0));
@@ -241,11 +241,11 @@ fn a_quiet_hold_costs_nothing_and_is_reclaimed_after_its_idle_times() {
 #[test]
 fn a_hold_that_another_flow_takes_is_looked_at() {
     for taken_at_once in [false, true] {
-        let mut port = Port { taken_at_once, ..Port::new(32) };
+        let mut port = TestPort { taken_at_once, ..TestPort::new(32) };
         let mut engine = Engine::new(&mut port);
         port.lags(1);
         port.run(&mut engine, 100 * MS);
-        // Its flow ends before all of it is acknowledged: the active bit was never cleared.
+        // Its flow ends before all of it is acknowledged: the busy bit was never cleared.
         port.holds.get_mut(&1).expect("it is used").flags |= HOLD_OVER as u16;
         port.over = true;
         port.rung.push(1);
@@ -262,12 +262,12 @@ fn a_hold_that_another_flow_takes_is_looked_at() {
 }
 
 #[test]
-fn what_is_kept_after_an_active_bit_was_cleared_is_seen() {
-    let mut port = Port::new(32);
+fn bytes_kept_after_a_busy_bit_was_cleared_are_seen() {
+    let mut port = TestPort::new(32);
     port.lags(1);
     port.acks(1, 10_000);
     let mut engine = Engine::new(&mut port);
-    while port.active[&0] != 0 {
+    while port.busy[&0] != 0 {
         port.run(&mut engine, TICK_NS);
     }
     // A hook that found the bit set a moment before.
@@ -281,14 +281,14 @@ fn what_is_kept_after_an_active_bit_was_cleared_is_seen() {
     port.run(&mut engine, 5 * SECOND);
     let hold = port.holds.get_mut(&1).expect("it is used");
     (hold.tail, hold.high_seq) = (at(14_000), at(14_000));
-    port.active.insert(0, 1);
+    port.busy.insert(0, 1);
     port.run(&mut engine, 500 * MS);
     assert!(!port.frames.is_empty());
 }
 
 #[test]
 fn very_many_busy_holds_are_served_in_small_parts() {
-    let mut port = Port::new(16_384);
+    let mut port = TestPort::new(16_384);
     let mut engine = Engine::new(&mut port);
     (1..=16_384).for_each(|number| port.lags(number));
     port.run(&mut engine, TICK_NS);
@@ -315,7 +315,7 @@ fn very_many_busy_holds_are_served_in_small_parts() {
 
 #[test]
 fn a_hold_whose_flow_is_over_is_given_back_a_moment_later() {
-    let mut port = Port::new(32);
+    let mut port = TestPort::new(32);
     port.lags(1);
     let mut engine = Engine::new(&mut port);
     port.run(&mut engine, SECOND);
@@ -332,10 +332,10 @@ fn a_hold_whose_flow_is_over_is_given_back_a_moment_later() {
 
 #[test]
 fn a_frame_carries_what_the_sender_has_told_meanwhile() {
-    let mut port = Port::new(32);
+    let mut port = TestPort::new(32);
     port.holds.insert(1, held(0, 5_000, 9_000));
     port.rung.push(1);
-    port.news = Some(seq::new(0x0102_0304));
+    port.new_ack = Some(seq::new(0x0102_0304));
     let mut engine = Engine::new(&mut port);
     port.work(&mut engine);
     let (headers, _) = &port.frames[0];
@@ -345,7 +345,7 @@ fn a_frame_carries_what_the_sender_has_told_meanwhile() {
 
 #[test]
 fn a_lower_mtu_is_learned_and_kept_to() {
-    let mut port = Port::new(32);
+    let mut port = TestPort::new(32);
     port.mtu = 1_600;
     let mut engine = Engine::new(&mut port);
     let mut hold = held(0, 1_448, 9_000);
@@ -356,12 +356,12 @@ fn a_lower_mtu_is_learned_and_kept_to() {
     port.work(&mut engine);
     let (headers, _) = &port.frames[0];
     assert_eq!(u16::from_le_bytes([headers[4], headers[5]]), 1_400 - 60);
-    assert_eq!(port.holds[&1].released, at(1_448));
+    assert_eq!(port.holds[&1].handed, at(1_448));
 }
 
 #[test]
 fn a_ring_that_is_full_is_tried_again_soon_and_a_device_in_trouble_by_the_tick() {
-    let mut port = Port::new(32);
+    let mut port = TestPort::new(32);
     port.holds.insert(1, held(0, 5_000, 9_000));
     port.rung.push(1);
     let mut engine = Engine::new(&mut port);
@@ -376,12 +376,12 @@ fn a_ring_that_is_full_is_tried_again_soon_and_a_device_in_trouble_by_the_tick()
     assert!((8..=11).contains(&port.refused), "{}", port.refused);
     port.says = None;
     port.run(&mut engine, 2 * TICK_NS);
-    assert_eq!(port.holds[&1].released, at(5_000));
+    assert_eq!(port.holds[&1].handed, at(5_000));
 }
 
 #[test]
 fn a_silent_vm_is_given_up_once_and_its_hold_given_back() {
-    let mut port = Port::new(32);
+    let mut port = TestPort::new(32);
     port.lags(1);
     let mut engine = Engine::new(&mut port);
     port.over = true;
@@ -392,7 +392,7 @@ fn a_silent_vm_is_given_up_once_and_its_hold_given_back() {
 
 #[test]
 fn a_vm_that_takes_something_at_the_last_moment_is_not_given_up() {
-    let mut port = Port::new(32);
+    let mut port = TestPort::new(32);
     port.lags(1);
     port.is_late = true;
     let mut engine = Engine::new(&mut port);
@@ -408,7 +408,7 @@ fn a_vm_that_takes_something_at_the_last_moment_is_not_given_up() {
 
 #[test]
 fn memory_is_added_when_the_hooks_ring_for_it() {
-    let mut port = Port::new(0);
+    let mut port = TestPort::new(0);
     let mut engine = Engine::new(&mut port);
     port.rung.push(0);
     engine.work(&mut port);
@@ -417,7 +417,7 @@ fn memory_is_added_when_the_hooks_ring_for_it() {
 
 #[test]
 fn each_probe_is_counted() {
-    let mut port = Port::new(32);
+    let mut port = TestPort::new(32);
     let mut hold = held(1_000, 20_000, 1_000);
     hold.vm_seq = at(1_000);
     port.holds.insert(1, hold);

@@ -2,7 +2,7 @@
 
 use vsnoop_flow::seq;
 use vsnoop_flow::types::{HOLD_TIMESTAMPS, VLAN_PRESENT, flow_key, hold};
-use vsnoop_hold::{Frame, headers};
+use vsnoop_hold::{HoldFrame, headers};
 use vsnoop_packet::checksum;
 use vsnoop_packet::vnet::VNET_BYTES;
 
@@ -42,7 +42,7 @@ fn gso_size(bytes: &[u8]) -> u16 {
 }
 
 fn cut(hold: &hold, len: u32, mtu: u32) -> u16 {
-    gso_size(&headers(hold, &release(0, len), false, mtu))
+    gso_size(&headers(hold, &handover(0, len), false, mtu))
 }
 
 /// Completes the frame's checksum, as a device does.
@@ -58,7 +58,7 @@ fn finished(bytes: &[u8], payload: &[u8]) -> Vec<u8> {
 
 #[test]
 fn a_frame_is_what_the_sender_might_have_sent() {
-    let frame = Frame { fin: true, ..release(0, 5) };
+    let frame = HoldFrame { fin: true, ..handover(0, 5) };
     let bytes = headers(&hold(1_448), &frame, false, MTU);
     let ip = finished(&bytes, b"hello");
     assert_eq!(ip[..14], [2, 2, 2, 2, 2, 2, 4, 4, 4, 4, 4, 4, 8, 0]);
@@ -75,7 +75,7 @@ fn a_frame_of_ipv6_has_a_right_checksum_and_the_networks_mark() {
     let mut hold = hold(1_428);
     (hold.key.sender_addr[0], hold.key.vm_addr[0]) = (0xfd, 0xfd);
     for (marked, class) in [(false, 0x00), (true, 0x30)] {
-        let frame = finished(&headers(&hold, &release(0, 5), marked, MTU), b"hello");
+        let frame = finished(&headers(&hold, &handover(0, 5), marked, MTU), b"hello");
         assert_eq!(frame[12..16], [0x86, 0xdd, 0x60, class]);
         assert_eq!(checksum::tcp_is_right(&frame), Some(true));
     }
@@ -86,12 +86,12 @@ fn tags_are_put_back() {
     let present = VLAN_PRESENT as u16;
     let mut hold = hold(1_448);
     hold.key.vlan_outer = present | 5;
-    hold.tag_proto = 0x8100u16.to_be();
-    let bytes = headers(&hold, &release(0, 5), false, MTU);
+    hold.vlan_proto = 0x8100u16.to_be();
+    let bytes = headers(&hold, &handover(0, 5), false, MTU);
     assert_eq!(bytes[VNET_BYTES..][12..18], [0x81, 0, 0, 5, 8, 0]);
     hold.key.vlan_inner = present | 6;
-    hold.tag_proto = 0x88a8u16.to_be();
-    let bytes = headers(&hold, &release(0, 5), false, MTU);
+    hold.vlan_proto = 0x88a8u16.to_be();
+    let bytes = headers(&hold, &handover(0, 5), false, MTU);
     assert_eq!(bytes[VNET_BYTES..][12..22], [0x88, 0xa8, 0, 5, 0x81, 0, 0, 6, 8, 0]);
 }
 
@@ -111,7 +111,7 @@ fn a_super_packet_is_cut_into_segments_of_the_sender_that_fit_the_mtu() {
 fn a_full_segment_with_tags_is_cut_where_one_tag_is_all_that_fits() {
     let mut hold = hold(1_448);
     hold.key.vlan_outer = VLAN_PRESENT as u16 | 5;
-    hold.tag_proto = 0x8100u16.to_be();
+    hold.vlan_proto = 0x8100u16.to_be();
     assert_eq!(cut(&hold, 1_448, 1_500), 0);
     hold.key.vlan_inner = VLAN_PRESENT as u16 | 6;
     assert_eq!(cut(&hold, 1_448, 1_500), 1_444);

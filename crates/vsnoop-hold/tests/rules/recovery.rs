@@ -5,8 +5,8 @@ use vsnoop_hold::{Flow, Reason};
 use crate::case::*;
 
 /// Ten segments were handed over, all there is.
-fn handed() -> Case {
-    Case::new(held(10_000, 10_000, 20_000))
+fn handed() -> HoldCase {
+    HoldCase::new(held(10_000, 10_000, 20_000))
 }
 
 #[test]
@@ -33,7 +33,7 @@ fn blocks_of_three_segments_prove_it_at_once() {
 fn reports_that_an_earlier_engine_has_heard_prove_nothing() {
     let mut h = held(10_000, 10_000, 20_000);
     h.repeated = 50;
-    let mut c = Case::new(h);
+    let mut c = HoldCase::new(h);
     c.sacks(&[(1_000, 2_000)]);
     assert_eq!(c.send(), None);
     for _ in 0..3 {
@@ -83,9 +83,9 @@ fn a_hole_that_is_filled_is_not_sent_again() {
 fn a_lost_retransmission_is_sent_again_when_something_later_arrives() {
     let mut h = held(10_000, 30_000, 20_000);
     h.high_seq = at(10_000);
-    let mut c = Case::new(h);
+    let mut c = HoldCase::new(h);
     c.repeats(&[(1_000, 4_000)]);
-    assert_eq!(c.send_all(), [resend(0, 1_000), release(10_000, 10_000)]);
+    assert_eq!(c.send_all(), [resend(0, 1_000), handover(10_000, 10_000)]);
     // A block of bytes sent before the retransmission proves nothing.
     c.repeats(&[(1_000, 10_000)]);
     assert_eq!(c.send(), None);
@@ -112,14 +112,14 @@ fn recovery_ends_where_it_began() {
 
 #[test]
 fn without_sack_one_frame_is_sent_again_and_the_next_with_each_ack_that_falls_short() {
-    let mut c = Case::new(held(150_000, 150_000, 200_000));
+    let mut c = HoldCase::new(held(150_000, 150_000, 200_000));
     for _ in 0..3 {
         assert_eq!(c.send(), None);
         c.repeats(&[]);
     }
     assert_eq!(c.send_all(), [resend(0, 65_000)]);
     c.repeats(&[]);
-    assert_eq!(c.send(), None, "more of the same is no news");
+    assert_eq!(c.send(), None, "the same report again");
     c.acks(65_000, 200_000);
     assert_eq!(c.send_all(), [resend(65_000, 65_000)]);
     // A partial ACK, below the retransmitted bytes.
@@ -222,7 +222,7 @@ fn a_vm_whose_acks_come_eight_seconds_late_is_not_given_up() {
 }
 
 /// A VM that answers, and accepts nothing.
-fn talks(c: &mut Case) {
+fn talks(c: &mut HoldCase) {
     c.run_time_ns += 3_200 * MS;
     c.send_all();
     c.repeats(&[]);
@@ -230,7 +230,7 @@ fn talks(c: &mut Case) {
 }
 
 /// Until it is given up; returns how often it answered.
-fn talks_on(c: &mut Case) -> u32 {
+fn talks_on(c: &mut HoldCase) -> u32 {
     let mut times = 0;
     while c.flow.given_up().is_none() {
         assert!(times < 100, "it never is");
@@ -266,15 +266,15 @@ fn a_vm_that_answers_and_does_not_take_what_it_has_room_for_is_given_up() {
 }
 
 #[test]
-fn room_for_the_last_bytes_is_room() {
-    let mut c = Case::new(held(100, 100, 100));
+fn a_window_with_room_for_the_last_bytes_is_open() {
+    let mut c = HoldCase::new(held(100, 100, 100));
     talks_on(&mut c);
 }
 
 #[test]
-fn progress_and_a_window_that_closed_give_a_vm_all_its_chances_again() {
-    let progress = |c: &mut Case| c.acks(1_000, 20_000);
-    let closed = |c: &mut Case| {
+fn progress_or_a_closed_window_restarts_the_count_of_refusals() {
+    let progress = |c: &mut HoldCase| c.acks(1_000, 20_000);
+    let closed = |c: &mut HoldCase| {
         c.acks(0, 0);
         c.send();
         c.acks(0, 20_000);
@@ -301,7 +301,7 @@ fn a_vm_that_was_not_handed_anything_has_not_refused_it() {
     let mut before = held(10_000, 10_000, 20_000);
     before.first = at(5_000);
     for h in [waits, before] {
-        let mut c = Case::new(h);
+        let mut c = HoldCase::new(h);
         for _ in 0..100 {
             c.run_time_ns += 3_200 * MS;
             // The ring is full.
@@ -341,10 +341,10 @@ fn nothing_is_sent_again_beyond_a_window_that_was_taken_back() {
 
 #[test]
 fn a_lost_fin_is_sent_again_with_the_last_byte_or_alone() {
-    let mut c = Case::new(held(3_001, 3_000, 9_000)).fin();
+    let mut c = HoldCase::new(held(3_001, 3_000, 9_000)).fin();
     c.run_time_ns = 200 * MS;
     assert_eq!(c.send(), Some(with_fin(resend(0, 3_000))));
-    let mut c = Case::new(held(3_001, 3_000, 9_000)).fin();
+    let mut c = HoldCase::new(held(3_001, 3_000, 9_000)).fin();
     c.acks(3_000, 3_000);
     c.send();
     c.run_time_ns = 200 * MS;
@@ -355,24 +355,24 @@ fn a_lost_fin_is_sent_again_with_the_last_byte_or_alone() {
 
 #[test]
 fn a_hole_before_the_fin_is_sent_without_it() {
-    let mut c = Case::new(held(10_001, 10_000, 20_000)).fin();
+    let mut c = HoldCase::new(held(10_001, 10_000, 20_000)).fin();
     c.repeats(&[(1_000, 10_001)]);
     assert_eq!(c.send_all(), [resend(0, 1_000)]);
 }
 
 #[test]
-fn what_was_lost_goes_before_what_is_held() {
-    let mut c = Case::new(held(10_000, 30_000, 20_000));
+fn retransmissions_go_before_held_bytes() {
+    let mut c = HoldCase::new(held(10_000, 30_000, 20_000));
     c.repeats(&[(1_000, 4_000)]);
-    assert_eq!(c.send_all(), [resend(0, 1_000), release(10_000, 10_000)]);
+    assert_eq!(c.send_all(), [resend(0, 1_000), handover(10_000, 10_000)]);
 }
 
 #[test]
-fn what_there_is_no_copy_of_is_not_sent_again() {
+fn bytes_without_a_copy_are_not_retransmitted() {
     // Handed over before the flow had a hold: the sender retransmits.
     let mut h = held(10_000, 10_000, 20_000);
     h.first = at(5_000);
-    let mut c = Case::new(h);
+    let mut c = HoldCase::new(h);
     for _ in 0..5 {
         c.repeats(&[(1_000, 4_000)]);
         assert_eq!(c.send(), None);
@@ -388,14 +388,14 @@ fn what_there_is_no_copy_of_is_not_sent_again() {
 fn a_flow_without_memory_sends_no_bytes() {
     let mut h = held(10_000, 10_000, 20_000);
     h.chunks = 0;
-    let mut c = Case::new(h);
+    let mut c = HoldCase::new(h);
     c.repeats(&[(1_000, 9_000)]);
     c.run_time_ns = 1_000 * MS;
     assert!(c.send_all().iter().all(|frame| frame.len == 0));
 }
 
 #[test]
-fn what_another_engine_left_is_asked_for_at_once() {
+fn a_new_engine_resends_and_probes_at_once() {
     // Engines that are replaced quickly never run for a whole timeout.
     let mut c = handed();
     c.flow = Flow::resumed(&c.view(), c.time());

@@ -8,7 +8,7 @@ use crate::case::*;
 #[test]
 fn what_was_handed_over_is_what_the_hooks_know_or_the_engine_has_done_since() {
     let mut h = held(1_000, 9_000, 20_000);
-    for (high, released, handed) in [
+    for (high, by_engine, handed) in [
         (1_000, 1_000, 1_000),
         (1_000, 5_000, 5_000),
         (1_000, 9_000, 9_000),
@@ -19,15 +19,15 @@ fn what_was_handed_over_is_what_the_hooks_know_or_the_engine_has_done_since() {
         (1_000, 1 << 30, 1_000),
         (1_000, 3 << 30, 1_000),
     ] {
-        (h.high_seq, h.released) = (at(high), at(released));
-        assert_eq!(View::new(&h).handed, at(handed), "{high} {released}");
+        (h.high_seq, h.handed) = (at(high), at(by_engine));
+        assert_eq!(View::new(&h).handed, at(handed), "{high} {by_engine}");
     }
 }
 
 #[test]
 fn the_fin_counts_as_one_more() {
     let mut h = held(9_000, 9_000, 20_000);
-    h.released = at(9_001);
+    h.handed = at(9_001);
     assert_eq!(View::new(&h).handed, at(9_000), "there is no FIN");
     h.flags = HOLD_FIN as u16;
     let view = View::new(&h);
@@ -37,7 +37,7 @@ fn the_fin_counts_as_one_more() {
     assert!(!View::new(&h).is_done());
     h.vm_seq = at(9_001);
     assert!(View::new(&h).is_done());
-    h.released = at(9_000);
+    h.handed = at(9_000);
     assert!(View::new(&h).is_drained(), "acknowledged, though nobody noted that it was sent");
 }
 
@@ -49,7 +49,7 @@ fn a_vm_may_acknowledge_what_a_killed_engine_had_not_noted() {
 }
 
 #[test]
-fn drained_and_done_are_two_things() {
+fn a_drained_hold_is_done_when_the_vm_has_acknowledged_it() {
     let view = View::new(&held(8_999, 9_000, 20_000));
     assert!(!view.is_drained() && !view.is_done());
     let mut h = held(9_000, 9_000, 20_000);
@@ -60,7 +60,7 @@ fn drained_and_done_are_two_things() {
 
 #[test]
 fn bogus_sack_blocks_are_not_believed() {
-    let mut c = Case::new(held(5_000, 9_000, 20_000));
+    let mut c = HoldCase::new(held(5_000, 9_000, 20_000));
     c.h.vm_seq = at(1_000);
     c.sacks(&[(0, 500), (1_000, 2_000), (3_000, 3_000), (4_000, 5_001)]);
     assert!(c.view().blocks().is_empty(), "{:?}", c.view().blocks());
@@ -73,7 +73,7 @@ fn bogus_sack_blocks_are_not_believed() {
 
 #[test]
 fn sack_blocks_come_in_order() {
-    let mut c = Case::new(held(9_000, 9_000, 20_000));
+    let mut c = HoldCase::new(held(9_000, 9_000, 20_000));
     c.sacks(&[(7_000, 8_000), (1_000, 2_000), (3_000, 3_500), (5_000, 6_000)]);
     let starts: Vec<_> = c.view().blocks().iter().map(|block| block.0.diff(at(0))).collect();
     assert_eq!(starts, [1_000, 3_000, 5_000, 7_000]);
@@ -83,7 +83,7 @@ fn sack_blocks_come_in_order() {
 fn a_segment_has_at_least_a_byte() {
     let mut h = held(0, 10, 20);
     h.mss = 0;
-    assert_eq!(Case::new(h).send_all(), [release(0, 10)]);
+    assert_eq!(HoldCase::new(h).send_all(), [handover(0, 10)]);
 }
 
 #[test]

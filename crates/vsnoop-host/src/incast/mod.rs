@@ -1,14 +1,14 @@
 //! Incast control in the commands: the uplink of a port (`uplink`), its settings (`setting`) and
-//! their defaults (`configured`), the interfaces of its packets (`ways`), the state of uplinks
+//! their defaults (`configured`), the interfaces of its packets (`ingress`), the state of uplinks
 //! (`state`), the list of them (`listed`), and the windows of connections (`window`).
 
 pub mod configured;
+pub mod ingress;
 pub mod listed;
 mod reckoning;
 pub mod setting;
 pub mod state;
 pub mod uplink;
-pub mod ways;
 pub mod window;
 
 use vsnoop_bpf::types::flow;
@@ -87,7 +87,7 @@ pub fn forget(attached: &Attached, flow: &flow) -> Result<()> {
     Ok(())
 }
 
-/// The port is released: returns the credit of its connections. No hook may use its records any
+/// The port is detached: returns the credit of its connections. No hook may use its records any
 /// more.
 pub fn forget_all(port: &Port) -> Result<()> {
     let meta = port.meta()?;

@@ -9,9 +9,9 @@ use vsnoop_bpf::{Port, Uplink, UplinkSettings, uplink_rate};
 use vsnoop_netdev::ethtool;
 
 use super::configured::Defaults;
+use super::ingress;
 use super::reckoning::bits_per_second;
 use super::setting::{DEFAULT_BUFFER, RATES, Rate, buffer_text, rate_text};
-use super::ways;
 use crate::error::{Error, Result, Unfit, unfit, usage};
 use crate::system::netdev::{self, Device};
 use crate::system::netns::Netns;
@@ -65,7 +65,7 @@ pub fn prepare(tap: &Device, netns: &Netns, wanted: &Wanted<'_>) -> Result<Joine
     match known {
         Some(known) => {
             let joined = join(&known, &uplink, wanted)?;
-            ways::set(&known, uplink.index)?;
+            ingress::set(&known, uplink.index)?;
             Ok(joined)
         }
         None => begin(&uplink, netns, wanted),
@@ -80,7 +80,7 @@ fn begin(uplink: &Device, netns: &Netns, wanted: &Wanted<'_>) -> Result<Joined> 
     };
     let begun = Uplink::attach(netns.inode, uplink.index, &uplink.name, &settings)
         .map_err(|source| Error::Uplink { name: uplink.name.clone(), source })?;
-    ways::set(&begun, uplink.index)?;
+    ingress::set(&begun, uplink.index)?;
     Ok(Joined {
         uplink: uplink.name.clone(),
         ifindex: uplink.index,

@@ -1,7 +1,7 @@
 //! Fields that only samples of the link experiments have.
 //!
 //! A sample is one measurement over one carrier: perhaps echoes over the idle path, then one
-//! stream. What surrounds it is a [`Link`], part of its cell; what came of it is [`Carried`].
+//! stream. What surrounds it is a [`LinkCell`], part of its cell; what came of it is [`Carried`].
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 /// The two hosts' path, and what the ends send over it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Link {
+pub struct LinkCell {
     /// The rate of the path between the hosts; `None`: a veth, as fast as the machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate_mbit: Option<u64>,
@@ -59,7 +59,7 @@ impl Content {
     }
 }
 
-impl fmt::Display for Link {
+impl fmt::Display for LinkCell {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.rate_mbit {
             Some(rate) => write!(f, "{rate} Mb/s")?,

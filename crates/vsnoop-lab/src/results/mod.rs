@@ -25,7 +25,7 @@ use serde_json::Value;
 use vsnoop_testbed::stage::path::PathLink;
 
 use incast::{Incast, Round};
-use link::{Carried, Link};
+use link::{Carried, LinkCell};
 
 pub use size::{size_name, size_text};
 
@@ -115,7 +115,7 @@ pub struct Cell {
     pub incast: Option<Incast>,
     /// Where two hosts are linked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub link: Option<Link>,
+    pub link: Option<LinkCell>,
 }
 
 impl Cell {

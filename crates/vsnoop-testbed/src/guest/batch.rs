@@ -185,7 +185,7 @@ fn boot(kernel: &Path, initramfs: &Path, limit: Duration) -> Result<Report> {
     let child = command
         .spawn()
         .with_context(|| format!("start {QEMU}: is the package qemu-system-x86 installed?"))?;
-    let mut machine = Machine(child);
+    let mut machine = Emulator(child);
     let mut output = machine.0.stdout.take().context("QEMU's output was not kept")?;
     thread::scope(|scope| {
         let console = scope.spawn(move || {
@@ -202,9 +202,9 @@ fn boot(kernel: &Path, initramfs: &Path, limit: Duration) -> Result<Report> {
 }
 
 /// A QEMU process that dies with its owner, or with the thread that started it.
-struct Machine(Child);
+struct Emulator(Child);
 
-impl Machine {
+impl Emulator {
     /// Whether it has ended by itself.
     fn wait(&mut self, limit: Duration) -> Result<bool> {
         let deadline = Instant::now() + limit;
@@ -218,7 +218,7 @@ impl Machine {
     }
 }
 
-impl Drop for Machine {
+impl Drop for Emulator {
     fn drop(&mut self) {
         // It may have ended already, and killing one that was waited for is an error too.
         let _ = self.0.kill();

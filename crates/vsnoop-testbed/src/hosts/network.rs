@@ -217,6 +217,11 @@ impl Network {
         self.middle()?.tc(&format!("qdisc add dev {line} {tbf}")).map(drop)
     }
 
+    /// Ends [`slow_down`](Self::slow_down).
+    pub fn speed_up(&self, host: usize) -> Result<()> {
+        self.middle()?.tc(&format!("qdisc del dev {} root", to_host(host))).map(drop)
+    }
+
     /// Bytes that stand in the queue of [`slow_down`](Self::slow_down).
     pub fn standing_bytes(&self, host: usize) -> Result<u64> {
         let shown = self.middle()?.tc(&format!("-s -j qdisc show dev {}", to_host(host)))?;

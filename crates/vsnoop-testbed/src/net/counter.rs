@@ -37,7 +37,20 @@ pub struct DeviceCounters {
 impl DeviceCounters {
     /// Packets that the device should have sent and has dropped.
     pub fn dropped_on_the_way_out(&self) -> Result<u64> {
-        let found = dropped(&text(&self.file)?, &self.device);
+        self.read(DROPPED_OUT)
+    }
+
+    /// Bytes that the device has sent, from the Ethernet header on.
+    pub fn sent_bytes(&self) -> Result<u64> {
+        self.read(BYTES_OUT)
+    }
+
+    pub fn received_packets(&self) -> Result<u64> {
+        self.read(PACKETS_IN)
+    }
+
+    fn read(&self, place: usize) -> Result<u64> {
+        let found = value(&text(&self.file)?, &self.device, place);
         found.with_context(|| format!("/proc/net/dev does not count for {}", self.device))
     }
 }
@@ -58,8 +71,7 @@ impl Netns {
 
     /// Bytes that a device has sent, from the Ethernet header on.
     pub fn sent_bytes(&self, device: &str) -> Result<u64> {
-        let found = value_out(&text(&self.open("dev")?)?, device, 0);
-        found.with_context(|| format!("/proc/net/dev does not count for {device}"))
+        self.device_counters(device)?.sent_bytes()
     }
 
     fn open(&self, name: &str) -> Result<File> {
@@ -86,18 +98,18 @@ fn text(file: &File) -> Result<String> {
     String::from_utf8(bytes).context("counters are not text")
 }
 
-fn dropped(text: &str, device: &str) -> Option<u64> {
-    value_out(text, device, 3)
-}
+/// Places in the line of a device: bytes and packets received, and six more numbers of these; then
+/// bytes, packets, errors and drops of what is sent.
+const PACKETS_IN: usize = 1;
+const BYTES_OUT: usize = 8;
+const DROPPED_OUT: usize = 11;
 
-/// The file has a line for each device: eight numbers of received packets, then bytes, packets,
-/// errors and drops of sent ones. This is the number at `place` of the latter.
-fn value_out(text: &str, device: &str, place: usize) -> Option<u64> {
+fn value(text: &str, device: &str, place: usize) -> Option<u64> {
     let values = text.lines().find_map(|line| {
         let (name, values) = line.split_once(':')?;
         (name.trim() == device).then_some(values)
     })?;
-    values.split_whitespace().nth(8 + place)?.parse().ok()
+    values.split_whitespace().nth(place)?.parse().ok()
 }
 
 #[cfg(test)]
@@ -105,13 +117,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn drops_on_the_way_out_are_the_twelfth_number_of_the_device() {
+    fn numbers_of_a_device_are_found_by_their_places() {
         let text = "Inter-|   Receive    |  Transmit\n face |bytes packets |bytes packets\n\
                     \x20 tap1: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16\n\
                     \x20   lo: 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n";
-        assert_eq!(dropped(text, "tap1"), Some(12));
-        assert_eq!(value_out(text, "tap1", 0), Some(9));
-        assert_eq!(dropped(text, "lo"), Some(0));
-        assert_eq!(dropped(text, "tap"), None);
+        let of_tap1 = [PACKETS_IN, BYTES_OUT, DROPPED_OUT].map(|place| value(text, "tap1", place));
+        assert_eq!(of_tap1, [Some(2), Some(9), Some(12)]);
+        assert_eq!(value(text, "lo", DROPPED_OUT), Some(0));
+        assert_eq!(value(text, "tap", DROPPED_OUT), None);
     }
 }

@@ -1,10 +1,10 @@
 //! Round trips by ICMP echo, which the kernel of the other end answers at once.
 
 use std::io::{self, Read};
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddrV4};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use socket2::{Domain, Protocol, Socket, Type};
 use vsnoop_packet::checksum;
 
@@ -17,8 +17,10 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const PAUSE_MS: std::ops::Range<u64> = 5..20;
 
 impl Netns {
-    /// The round trips of `count` echoes, in their order; an echo without answer is left out.
-    pub fn ping(&self, to: Ipv4Addr, count: u16) -> Result<Vec<Duration>> {
+    /// The round trips of `count` echoes to an address of IPv4, in their order; an echo without
+    /// answer is left out.
+    pub fn ping(&self, to: impl Into<IpAddr>, count: u16) -> Result<Vec<Duration>> {
+        let IpAddr::V4(to) = to.into() else { bail!("echoes need an address of IPv4") };
         self.run(|| {
             let socket = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::ICMPV4))
                 .context("open a socket for ICMP (needs root)")?;

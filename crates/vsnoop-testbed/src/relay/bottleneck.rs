@@ -75,13 +75,13 @@ mod tests {
     /// 1000 bytes take 80 us.
     const LINK: Bottleneck = Bottleneck::new(100, 5000);
 
-    struct Port {
+    struct TimedQueue {
         link: Bottleneck,
         queue: Queue,
         begin: Instant,
     }
 
-    impl Port {
+    impl TimedQueue {
         fn new(link: Bottleneck) -> Self {
             Self { link, queue: Queue::default(), begin: Instant::now() }
         }
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn packets_leave_at_the_rate_of_the_link_and_an_idle_link_saves_nothing_up() {
-        let mut port = Port::new(LINK);
+        let mut port = TimedQueue::new(LINK);
         assert_eq!([(); 3].map(|()| port.leaves(1000, 0)), [Some(80), Some(160), Some(240)]);
         assert_eq!(port.leaves(500, 200), Some(280), "behind those before it");
         assert_eq!(port.leaves(1000, 10_000), Some(10_080));
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn a_long_burst_that_never_overflows_goes_at_the_rate_exactly() {
-        let mut port = Port::new(Bottleneck { rate_mbit: 7, overhead_bytes: 24, ..LINK });
+        let mut port = TimedQueue::new(Bottleneck { rate_mbit: 7, overhead_bytes: 24, ..LINK });
         let (mut sent, mut last) = (0, 0);
         for n in 0..100_000 {
             // Twice as much as the link takes.
@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_dropped_and_room_comes_back_as_packets_leave() {
-        let mut port = Port::new(LINK);
+        let mut port = TimedQueue::new(LINK);
         assert!((0..5).all(|_| port.leaves(1000, 0).is_some()));
         assert_eq!(port.leaves(1000, 0), None);
         assert_eq!(port.leaves(1, 79), None);
@@ -141,18 +141,18 @@ mod tests {
 
     #[test]
     fn packets_that_find_more_than_the_threshold_are_marked() {
-        let mut port = Port::new(Bottleneck { mark_bytes: Some(2000), ..LINK });
+        let mut port = TimedQueue::new(Bottleneck { mark_bytes: Some(2000), ..LINK });
         let marks: Vec<_> = (0..5).map(|_| port.is_marked(1000, 0)).collect();
         assert_eq!(marks, [false, false, false, true, true]);
         assert!(!port.is_marked(1000, 240), "two are left");
         assert!(port.is_marked(1000, 240), "three are left");
-        let mut never = Port::new(LINK);
+        let mut never = TimedQueue::new(LINK);
         assert!((0..5).all(|_| !never.is_marked(1000, 0)));
     }
 
     #[test]
     fn what_a_packet_costs_besides_its_bytes_takes_time_and_no_room() {
-        let mut port = Port::new(Bottleneck { overhead_bytes: 1000, ..LINK });
+        let mut port = TimedQueue::new(Bottleneck { overhead_bytes: 1000, ..LINK });
         let times: Vec<_> = (0..6).map(|_| port.leaves(1000, 0)).collect();
         assert_eq!(times, [Some(160), Some(320), Some(480), Some(640), Some(800), None]);
     }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 
-use super::{BRIDGE, PREFIX_LENGTH, Path, Stage, address};
+use super::{BRIDGE, CurrentPath, PREFIX_LENGTH, Stage, address};
 use crate::net::TapOptions;
 use crate::relay::{Bottleneck, Direction, Faults, RelayOptions};
 
@@ -58,7 +58,7 @@ impl Stage {
         for direction in [Direction::LeftToRight, Direction::RightToLeft] {
             relay.set_faults(direction, faults.clone());
         }
-        self.path = Path::Relayed(relay);
+        self.path = CurrentPath::Relayed(relay);
         self.connect_ends()
     }
 
@@ -66,19 +66,19 @@ impl Stage {
     pub(super) fn lay_veth(&mut self) -> Result<()> {
         self.take_up()?;
         self.host.veth(UPLINK, &self.client, CLIENT_DEVICE)?;
-        self.path = Path::Veth;
+        self.path = CurrentPath::Veth;
         self.connect_ends()
     }
 
     fn take_up(&mut self) -> Result<()> {
-        match std::mem::replace(&mut self.path, Path::None) {
-            Path::Veth => self.host.delete(UPLINK),
+        match std::mem::replace(&mut self.path, CurrentPath::None) {
+            CurrentPath::Veth => self.host.delete(UPLINK),
             // Its taps vanish as they are closed.
-            Path::Relayed(relay) => {
+            CurrentPath::Relayed(relay) => {
                 drop(relay);
                 Ok(())
             }
-            Path::None => Ok(()),
+            CurrentPath::None => Ok(()),
         }
     }
 
@@ -94,7 +94,7 @@ impl Stage {
 
     /// Frames that the path has lost although it was not to: its queue was full.
     pub fn path_overflows(&self) -> u64 {
-        let Path::Relayed(relay) = &self.path else { return 0 };
+        let CurrentPath::Relayed(relay) = &self.path else { return 0 };
         let lost = |direction| relay.counters(direction).overflowed;
         lost(Direction::LeftToRight) + lost(Direction::RightToLeft)
     }

@@ -48,7 +48,7 @@ pub fn require_qemu() -> Result<()> {
 
 /// A network interface of a machine.
 #[derive(Clone, Debug)]
-pub struct Network<'a> {
+pub struct Nic<'a> {
     /// Holds the tap; QEMU runs inside it.
     pub netns: &'a Netns,
     pub tap: String,
@@ -80,7 +80,7 @@ impl Vm {
         name: &str,
         image: &Image,
         accelerator: Accelerator,
-        networks: &[Network],
+        nics: &[Nic],
         dir: &Path,
     ) -> Result<Self> {
         // Deletes the output of an earlier machine of this name.
@@ -89,7 +89,7 @@ impl Vm {
         }
         fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
         let mut append = String::from("console=ttyS0 panic=-1 quiet");
-        let mut command = match networks.first() {
+        let mut command = match nics.first() {
             Some(network) => network.netns.command(QEMU),
             None => Command::new(QEMU),
         };
@@ -107,7 +107,7 @@ impl Vm {
             .args(["-serial", "chardev:control"])
             .args(["-chardev", &unix_socket("qmp", &dir.join("qmp"))])
             .args(["-mon", "chardev=qmp,mode=control"]);
-        for (number, network) in networks.iter().enumerate() {
+        for (number, network) in nics.iter().enumerate() {
             let (tap, mac) = (&network.tap, &network.mac);
             let netdev = format!("tap,id=net{number},ifname={tap},script=no,downscript=no");
             let mut device = format!("virtio-net-pci,netdev=net{number},mac={mac},romfile=");
@@ -116,8 +116,8 @@ impl Vm {
             }
             command.args(["-netdev", &netdev, "-device", &device]);
         }
-        if !networks.is_empty() {
-            let addresses: Vec<_> = networks.iter().map(|network| &*network.address).collect();
+        if !nics.is_empty() {
+            let addresses: Vec<_> = nics.iter().map(|network| &*network.address).collect();
             append += &format!(" {ADDRESS_PARAMETER}={}", addresses.join(","));
         }
         let errors = fs::File::create(dir.join("qemu")).context("create QEMU's log")?;

@@ -2,7 +2,7 @@
 //! `End` says, and checks the data.
 
 use vsnoop_flow::testing::clock::MS;
-use vsnoop_flow::testing::end::End;
+use vsnoop_flow::testing::end::EndSettings;
 use vsnoop_flow::testing::segment::content;
 
 /// Result of a read.
@@ -27,7 +27,7 @@ pub trait Stream {
 
 #[derive(Debug)]
 pub struct Application {
-    end: End,
+    end: EndSettings,
     /// When it first acted on an established connection.
     pub opened_ns: Option<u64>,
     pub read: u64,
@@ -38,7 +38,7 @@ pub struct Application {
 }
 
 impl Application {
-    pub fn new(end: &End) -> Self {
+    pub fn new(end: &EndSettings) -> Self {
         Self {
             end: end.clone(),
             opened_ns: None,

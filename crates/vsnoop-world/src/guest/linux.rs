@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use fastrand::Rng;
-use vsnoop_flow::testing::end::End;
+use vsnoop_flow::testing::end::EndSettings;
 use vsnoop_flow::testing::tcp::{State, Tcp};
 
 use super::tcp::{Guest, Progress};
@@ -17,7 +17,7 @@ pub struct Linux {
 }
 
 impl Linux {
-    pub fn new(ends: &[(usize, Path, End)]) -> Self {
+    pub fn new(ends: &[(usize, Path, EndSettings)]) -> Self {
         let ends = ends.iter().map(|(c, path, end)| (*c, (path.clone(), Tcp::new(end.clone(), 1))));
         Self { ends: ends.collect() }
     }

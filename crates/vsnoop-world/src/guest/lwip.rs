@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use fastrand::Rng;
 use vsnoop_flow::testing::clock::{MS, START};
-use vsnoop_flow::testing::end::End;
+use vsnoop_flow::testing::end::EndSettings;
 
 use super::application::{Application, Received, Stream};
 use super::tcp::{Guest, Progress};
@@ -163,7 +163,7 @@ impl Stream for Socket {
 }
 
 impl Lwip {
-    pub fn new(ends: &[(usize, Path, End)], seed: u64) -> Self {
+    pub fn new(ends: &[(usize, Path, EndSettings)], seed: u64) -> Self {
         let alone = LWIP.lock().unwrap_or_else(PoisonError::into_inner);
         let window = ends.first().map_or(65_535, |(_, _, end)| end.rcvbuf as u32);
         sent().clear();

@@ -11,12 +11,12 @@ pub use lwip::Lwip;
 pub use smol::Smol;
 pub use tcp::{Guest, Kind, Progress};
 
-use vsnoop_flow::testing::end::End;
+use vsnoop_flow::testing::end::EndSettings;
 
 use crate::wire::Path;
 
 /// A VM of this kind with one end of each connection.
-pub fn make(kind: Kind, ends: &[(usize, Path, End)], seed: u64) -> Box<dyn Guest> {
+pub fn make(kind: Kind, ends: &[(usize, Path, EndSettings)], seed: u64) -> Box<dyn Guest> {
     match kind {
         Kind::Linux => Box::new(Linux::new(ends)),
         Kind::Smol => Box::new(Smol::new(ends, seed)),

@@ -18,7 +18,7 @@ use smoltcp::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
 use smoltcp::socket::tcp::{RecvError, Socket, SocketBuffer, State};
 use smoltcp::time::Instant;
 use smoltcp::wire::{HardwareAddress, IpCidr};
-use vsnoop_flow::testing::end::End;
+use vsnoop_flow::testing::end::EndSettings;
 use vsnoop_flow::testing::segment::{ACK, FIN, RST, SYN, Seg, position};
 
 use super::application::{Application, Received, Stream};
@@ -154,7 +154,7 @@ impl std::fmt::Debug for Smol {
 }
 
 impl Smol {
-    pub fn new(ends: &[(usize, Path, End)], seed: u64) -> Self {
+    pub fn new(ends: &[(usize, Path, EndSettings)], seed: u64) -> Self {
         let mut wire = Wire::default();
         let mut config = Config::new(HardwareAddress::Ip);
         config.random_seed = seed;
@@ -387,7 +387,8 @@ mod tests {
         fn new(bytes: u64) -> Self {
             let path = Path::new(0, 0, false);
             let mut rng = Rng::with_seed(1);
-            let end = End { rcvbuf: WINDOW, closes_last: true, ..cases::end(&mut rng, bytes) };
+            let end =
+                EndSettings { rcvbuf: WINDOW, closes_last: true, ..cases::end(&mut rng, bytes) };
             let vm = Smol::new(&[(0, path.clone(), end)], 1);
             let mut case = Self { vm, now: START, path, rng, iss: 0 };
             let answer = case.hear(Seg::bare(IRS, 0, SYN), 65_535);

@@ -234,7 +234,7 @@ fn switch_on(port: &Port, device: &Device, root: &qdisc::Root) -> Result<()> {
     if *root != qdisc::Root::NoQueue {
         qdisc::replace_by_noqueue(device)?;
     }
-    Ok(port.set_run(port_run::PORT_ACTIVE)?)
+    Ok(port.set_run(port_run::PORT_ACCELERATE)?)
 }
 
 fn stop_if(interrupt: &Interrupt) -> Result<()> {

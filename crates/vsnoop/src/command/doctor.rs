@@ -262,7 +262,7 @@ mod tests {
             held_flows: 1,
             held_bytes,
             oldest_ns: None,
-            releases: 0,
+            handovers: 0,
             resends: 0,
             resent_bytes: 0,
             engine: Engine::Alive,

@@ -282,7 +282,7 @@ mod tests {
             held_bytes: 12_345_678,
             kept_bytes: 123_456_789,
             oldest_ns: Some(12_345_678),
-            releases: 1234,
+            handovers: 1234,
             resends: 12,
             resent_bytes: 123_456,
         };

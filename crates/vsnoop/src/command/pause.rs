@@ -54,7 +54,7 @@ pub fn resume(cli: &Cli, arguments: &cli::Ports) -> Result<u8> {
     let netns = Netns::chosen(cli.netns.as_deref())?;
     let code = report::each(cli, &arguments.ports, |name| {
         let attached = usable(name, &netns)?;
-        attached.port.set_run(port_run::PORT_ACTIVE)?;
+        attached.port.set_run(port_run::PORT_ACCELERATE)?;
         // Read again: the helper may have ended the suspension since.
         Ok(if attached.port.is_suspended()? {
             let text = format!(

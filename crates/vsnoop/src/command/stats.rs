@@ -182,8 +182,8 @@ fn hold_lines(hold: &PortHold) -> [String; 4] {
             units::plural(hold.held_flows, "connection")
         ),
         format!(
-            "of these connections: {} released, {} again ({})",
-            units::plural(hold.releases, "frame"),
+            "of these connections: {} handed over, {} again ({})",
+            units::plural(hold.handovers, "frame"),
             units::count(hold.resends),
             units::bytes(hold.resent_bytes)
         ),

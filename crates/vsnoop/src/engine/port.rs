@@ -1,4 +1,4 @@
-//! One port: the `Host` of the engine's loop (crates/vsnoop-hold).
+//! One port: the `PortAccess` of the engine's loop (crates/vsnoop-hold).
 
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use vsnoop_bpf::types::{hold, reset_reason, seq};
 use vsnoop_bpf::{Hold, Memory, Reserve};
-use vsnoop_hold::{Clock, Engine, Host, Reason, Reclaimed, Sent, Slice, Urgency};
+use vsnoop_hold::{Clock, Engine, PortAccess, Reason, Reclaimed, Sent, Slice, Urgency};
 use vsnoop_host::ports::Attached;
 use vsnoop_host::reset::reset;
 use vsnoop_host::run_time::RunTime;
@@ -124,32 +124,32 @@ impl vsnoop_hold::Memory for Surroundings {
         self.memory.clear_rung(number);
     }
 
-    fn active(&mut self, group: u32) -> u32 {
-        self.memory.active(group)
+    fn busy(&mut self, group: u32) -> u32 {
+        self.memory.busy(group)
     }
 
-    fn clear_active(&mut self, number: u32) {
-        self.memory.clear_active(number);
+    fn clear_busy(&mut self, number: u32) {
+        self.memory.clear_busy(number);
     }
 
     fn heartbeat(&mut self, now_ns: u64) {
         self.memory.heartbeat(now_ns);
     }
 
-    fn set_released(&mut self, number: u32, released: seq) {
-        self.memory.set_released(number, released);
+    fn set_handed(&mut self, number: u32, handed: seq) {
+        self.memory.set_handed(number, handed);
     }
 
-    fn set_released_ns(&mut self, number: u32, now_ns: u64) {
-        self.memory.set_released_ns(number, now_ns);
+    fn set_handed_ns(&mut self, number: u32, now_ns: u64) {
+        self.memory.set_handed_ns(number, now_ns);
     }
 
-    fn set_released_tsval(&mut self, number: u32, tsval: u32) {
-        self.memory.set_released_tsval(number, tsval);
+    fn set_handed_tsval(&mut self, number: u32, tsval: u32) {
+        self.memory.set_handed_tsval(number, tsval);
     }
 
-    fn count_release(&mut self, number: u32) {
-        self.memory.count_release(number);
+    fn count_handover(&mut self, number: u32) {
+        self.memory.count_handover(number);
     }
 
     fn count_resend(&mut self, number: u32, bytes: u32) {
@@ -233,7 +233,7 @@ impl Clock for Surroundings {
     }
 }
 
-impl Host for Surroundings {
+impl PortAccess for Surroundings {
     fn give_up(&mut self, hold: &hold, reason: Reason) -> bool {
         self.try_to_give_up(hold, reason).unwrap_or_else(|error| {
             self.complain(format!("reset a connection: {error:#}"));

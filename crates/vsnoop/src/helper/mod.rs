@@ -11,7 +11,7 @@
 //! - keeps the engine running while a port has a hold (`engines`);
 //! - opens windows that incast control has closed, where no packet comes that could (`grants`), a
 //!   hundred times a second, or five hundred while connections are queued;
-//! - releases ports whose tap was deleted, completes what killed commands have begun, and removes
+//! - detaches ports whose tap was deleted, completes what killed commands have begun, and removes
 //!   uplinks without ports (`monitor`).
 //!
 //! It has real-time priority within a budget (`priority`).

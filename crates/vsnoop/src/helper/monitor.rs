@@ -11,7 +11,7 @@ use vsnoop_flow::expiry;
 use vsnoop_host::error::{self, with_causes};
 use vsnoop_host::failures::LeftAlone;
 use vsnoop_host::incast;
-use vsnoop_host::incast::ways::Follower;
+use vsnoop_host::incast::ingress::Follower;
 use vsnoop_host::lock::CommandLock;
 use vsnoop_host::ports::{self, Attached, State};
 use vsnoop_host::release::{finish, release};
@@ -37,7 +37,7 @@ const DESERTED: Duration = Duration::from_secs(3);
 pub struct Monitor {
     engines: Engines,
     watched: HashMap<(u64, u32), Watched>,
-    ways: Follower,
+    ingress: Follower,
     /// Index of the port that is served first.
     first_served: usize,
 }
@@ -88,7 +88,7 @@ impl Monitor {
             self.watched.insert(key, watched);
         }
         self.engines.look(self.watched.values().filter_map(|watched| watched.held.engine_ns()));
-        if let Err(error) = incast::sweep_if_idle().and_then(|()| self.ways.look()) {
+        if let Err(error) = incast::sweep_if_idle().and_then(|()| self.ingress.look()) {
             tracing::warn!("uplinks: {}", with_causes(&error));
         }
         let cut_short = finish_what_was_cut_short();

@@ -4,201 +4,232 @@ use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
 
 use crate::sandbox::{PORT, Place, foreign_program, vsnoop, vsnoop_under};
+use crate::surroundings::{add_filter, with_filter};
 use crate::{skipped, trial};
 
 pub fn trials() -> Vec<Trial> {
-    let mut trials = vec![
-        trial("a_port_that_does_not_exist_is_refused", || {
-            refused(Place::new("none")?, &["attach", "nowhere"], 31, &["nowhere", "ip link"])
-        }),
-        trial("a_port_in_another_network_namespace_is_not_found_without_its_name", || {
-            let place = Place::new("else")?;
-            place.vsnoop(["attach", PORT])?.ok()?;
-            vsnoop(["detach", PORT])?.failed(39, &[PORT, "--netns", place.netns.name()])?;
-            place.vsnoop(["detach", PORT])?.ok()?;
-            vsnoop(["detach", PORT])?.failed(31, &[PORT])
-        }),
-        trial("an_attached_port_is_refused_and_stays_attached", || {
-            let place = Place::new("twice")?;
-            let before = place.state()?;
-            place.vsnoop(["attach", PORT])?.ok()?;
-            let attached = place.state()?;
-            place.vsnoop(["attach", PORT])?.failed(33, &[PORT, "detach vscli-tap0`"])?;
-            place.vsnoop(["observe", PORT, "--for", "1"])?.failed(33, &[PORT])?;
-            ensure!(place.state()? == attached, "the attachment changed");
-            place.vsnoop(["detach", PORT])?.ok()?;
-            ensure!(place.state()? == before, "something was left: {:?}", place.state()?);
-            Ok(())
-        }),
-        trial("a_port_that_is_not_attached_cannot_be_detached", || {
-            let place = Place::new("idle")?;
-            for command in ["detach", "pause", "resume", "stats", "flows", "status"] {
-                place.vsnoop([command, PORT])?.failed(39, &[PORT, "status`"])?;
-            }
-            Ok(())
-        }),
-        trial("a_configured_qdisc_is_refused_and_kept", || {
-            let place = Place::new("tbf")?;
-            place
-                .tc(&format!("qdisc add dev {PORT} root tbf rate 1mbit burst 10k latency 50ms"))?;
-            refused(place, &["attach", PORT], 34, &[PORT, "tbf", "tc qdisc del"])
-        }),
-        trial("a_qdisc_that_somebody_added_is_configured_even_if_it_is_like_the_default", || {
-            let place = Place::new("pfifo")?;
-            place.tc(&format!("qdisc add dev {PORT} root pfifo_fast"))?;
-            refused(place, &["attach", PORT], 34, &[PORT, "pfifo_fast"])
-        }),
-        trial("another_tcx_program_on_the_egress_is_refused", || {
-            let place = Place::new("tcx")?;
-            let _program = place.netns.run(|| foreign_program(PORT))?;
-            refused(place, &["attach", PORT], 34, &[PORT, "tcx program"])
-        }),
-        trial("no_privilege_is_said_at_once", || {
-            let place = Place::new("caps")?;
-            let before = place.state()?;
-            let netns = place.netns.name().to_owned();
-            let way = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"];
-            for command in
-                [&["attach", PORT][..], &["detach", PORT], &["off", "--all"], &["status"]]
-            {
-                let arguments = [&["--netns", &netns], command].concat();
-                vsnoop_under(&way, &arguments)?.failed(36, &["CAP_NET_ADMIN", "root"])?;
-            }
-            ensure!(place.state()? == before, "something changed");
-            Ok(())
-        }),
-        trial("a_bpffs_that_is_not_mounted_is_named_with_the_command_that_mounts_it", || {
-            let place = Place::new("bpffs")?;
-            let before = place.state()?;
-            let script = "while umount /sys/fs/bpf 2>/dev/null; do :; done; exec \"$@\"";
-            let way = ["unshare", "--mount", "sh", "-c", script, "sh"];
-            let netns = place.netns.name().to_owned();
-            for command in
-                [&["attach", PORT][..], &["detach", PORT], &["off", "--all"], &["status"]]
-            {
-                let arguments = [&["--netns", &netns], command].concat();
-                vsnoop_under(&way, &arguments)?
-                    .failed(37, &["/sys/fs/bpf", "mount -t bpf bpf /sys/fs/bpf"])?;
-            }
-            let doctor = vsnoop_under(&way, &["doctor"])?;
-            doctor.failed(37, &["mount -t bpf bpf /sys/fs/bpf"])?;
-            ensure!(place.state()? == before, "something changed");
-            Ok(())
-        }),
-        trial("a_kernel_that_is_too_old_is_refused", || {
-            // The kernel then reports 2.6 as its release (personality UNAME26).
-            without_feature("old", &["setarch", "--uname-2.6"], &["6.6 or newer"])
-        }),
-        trial("a_kernel_without_btf_is_refused", || {
-            let script = "mount -t tmpfs none /sys/kernel/btf && exec \"$@\"";
-            let way = ["unshare", "--mount", "sh", "-c", script, "sh"];
-            without_feature("btf", &way, &["/sys/kernel/btf/vmlinux", "CONFIG_DEBUG_INFO_BTF"])
-        }),
-        trial("more_flows_than_a_host_may_have_are_refused", || {
-            let place = Place::new("many")?;
-            refused(place, &["attach", PORT, "--max-flows", "1048577"], 3, &[PORT, "--max-flows"])
-        }),
-        trial("observing_is_refused_where_other_ports_have_all_the_flows", || {
-            let full = Place::new("full")?;
-            let place = Place::new("more")?;
-            let before = place.state()?;
-            full.vsnoop(["attach", PORT, "--max-flows", "1048576"])?.ok()?;
-            let refused = place.vsnoop(["observe", PORT, "--for", "0.1"])?;
-            let attached = place.state()?;
-            full.vsnoop(["detach", PORT])?.ok()?;
-            refused.failed(3, &[PORT, "1048576", "detach a port"])?;
-            ensure!(attached.programs == before.programs, "something was attached");
-            place.vsnoop(["observe", PORT, "--for", "0.1"])?.ok().map(drop)
-        }),
-        trial("wrong_arguments_are_usage_errors", || {
-            let place = Place::new("usage")?;
-            let before = place.state()?;
-            for arguments in [
-                &["attach"][..],
-                &["attach", PORT, "--allow-port", "80", "--deny-port", "80"],
-                &["attach", PORT, "--allow", "10.0.0.0/40"],
-                &["attach", PORT, "--buf-size", "2G"],
-                &["detach", PORT, "--timeout", "soon"],
-                &["off"],
-                &["fly"],
-            ] {
-                let ran = place.vsnoop(arguments)?;
-                ensure!(ran.code == 2, "{arguments:?}: exit code {}: {}", ran.code, ran.err);
-            }
-            vsnoop(["--netns", "/proc/self/status", "attach", PORT])?
-                .failed(2, &["/proc/self/status", "not a network namespace"])?;
-            vsnoop(["--netns", "nowhere", "attach", PORT])?.failed(3, &["nowhere", "ip netns"])?;
-            ensure!(place.state()? == before, "something changed");
-            Ok(())
-        }),
-        trial("a_failure_before_the_first_port_is_a_json_document", || {
-            let nowhere = vsnoop(["--netns", "nowhere", "attach", PORT, "--json"])?;
-            ensure!(nowhere.failure()?["kind"] == "environment", "{nowhere:?}");
-            for arguments in [
-                &["attach", "--json"][..],
-                &["--json", "fly"],
-                &["attach", PORT, "--json", "--allow-port", "80", "--deny-port", "80"],
-            ] {
-                let ran = vsnoop(arguments)?;
-                ensure!(ran.failure()?["kind"] == "usage", "{arguments:?}: {ran:?}");
-            }
-            let place = Place::new("json")?;
-            let idle = place.vsnoop(["status", PORT, "--json"])?;
-            ensure!(idle.failure()?["kind"] == "not_attached", "{idle:?}");
-            Ok(())
-        }),
-        trial("a_way_out_leads_into_the_namespace_of_the_port", || {
-            let place = Place::new("hint")?;
-            let name = place.netns.name();
-            place.vsnoop(["attach", PORT])?.ok()?;
-            let detach = format!("`vsnoop --netns {name} detach {PORT}`");
-            place.vsnoop(["attach", PORT])?.failed(33, &[&detach])?;
-            let json = place.vsnoop(["attach", PORT, "--json"])?;
-            ensure!(json.out.contains(&detach), "{json:?}");
-            place.tc(&format!("qdisc replace dev {PORT} root pfifo_fast"))?;
-            let tc = format!("`ip netns exec {name} tc qdisc replace dev {PORT} root noqueue`");
-            let status = vsnoop(["status"])?.ok()?.out;
-            ensure!(status.contains(&tc), "{tc} is not in: {status}");
-            place.vsnoop(["detach", PORT])?.ok()?;
-            place
-                .vsnoop(["detach", PORT])?
-                .failed(39, &[&format!("`vsnoop --netns {name} status`")])
-        }),
-        trial("nothing_is_repeated_every_0_seconds", || {
-            for command in [&["status"][..], &["stats"], &["flows"], &["incast"], &["observe", "x"]]
-            {
-                let ran = vsnoop([command, &["--watch", "0"]].concat())?;
-                ensure!(ran.code == 2 && ran.err.contains("more than 0"), "{ran:?}");
-            }
-            Ok(())
-        }),
-        trial("a_port_that_is_named_twice_is_meant_once", || {
-            let place = Place::new("once")?;
-            for command in ["attach", "pause", "resume", "status", "detach"] {
-                let json = place.vsnoop([command, PORT, PORT, "--json"])?.json()?;
-                let ports = json["ports"].as_array().context("no ports")?;
-                ensure!(ports.len() == 1, "{command}: {json}");
-            }
-            place.vsnoop(["observe", PORT, PORT, "--for", "0.1"])?.ok().map(drop)
-        }),
-        trial("of_several_ports_each_is_reported_and_the_good_ones_are_attached", || {
-            let place = Place::new("both")?;
-            let before = place.state()?;
-            place.vsnoop(["attach", "nowhere", PORT])?.failed(31, &["nowhere"])?;
-            let status = place.vsnoop(["status", "--json"])?.json()?;
-            ensure!(status["ports"][0]["port"] == PORT, "{status}");
-            let ran = place.vsnoop(["detach", PORT, "nowhere", "--json"])?;
-            ensure!(ran.code == 31, "exit code {}", ran.code);
-            let json: serde_json::Value = serde_json::from_str(&ran.out)?;
-            ensure!(json["ports"][0]["result"] == "detached", "{json}");
-            ensure!(json["ports"][1]["error"]["kind"] == "no_such_port", "{json}");
-            ensure!(place.state()? == before, "something was left");
-            Ok(())
-        }),
+    let mut trials = trials![
+        a_port_that_does_not_exist_is_refused,
+        a_port_in_another_network_namespace_is_not_found_without_its_name,
+        an_attached_port_is_refused_and_stays_attached,
+        a_port_that_is_not_attached_cannot_be_detached,
+        a_configured_qdisc_is_refused_and_kept,
+        a_qdisc_that_somebody_added_is_configured_even_if_it_is_like_the_default,
+        another_tcx_program_on_the_egress_is_refused,
+        no_privilege_is_said_at_once,
+        a_bpffs_that_is_not_mounted_is_named_with_the_command_that_mounts_it,
+        a_kernel_that_is_too_old_is_refused,
+        a_kernel_without_btf_is_refused,
+        more_flows_than_a_host_may_have_are_refused,
+        observing_is_refused_where_other_ports_have_all_the_flows,
+        wrong_arguments_are_usage_errors,
+        a_failure_before_the_first_port_is_a_json_document,
+        a_way_out_leads_into_the_namespace_of_the_port,
+        nothing_is_repeated_every_0_seconds,
+        a_port_that_is_named_twice_is_meant_once,
+        of_several_ports_each_is_reported_and_the_good_ones_are_attached,
     ];
     trials.extend(other_devices());
-    trials.push(foreign_filter());
+    trials.extend(trials![a_tc_filter_on_the_egress_is_refused].into_iter().map(with_filter));
     trials
+}
+
+fn a_port_that_does_not_exist_is_refused() -> Result<()> {
+    refused(Place::new("none")?, &["attach", "nowhere"], 31, &["nowhere", "ip link"])
+}
+
+fn a_port_in_another_network_namespace_is_not_found_without_its_name() -> Result<()> {
+    let place = Place::new("else")?;
+    place.vsnoop(["attach", PORT])?.ok()?;
+    vsnoop(["detach", PORT])?.failed(39, &[PORT, "--netns", place.netns.name()])?;
+    place.vsnoop(["detach", PORT])?.ok()?;
+    vsnoop(["detach", PORT])?.failed(31, &[PORT])
+}
+
+fn an_attached_port_is_refused_and_stays_attached() -> Result<()> {
+    let place = Place::new("twice")?;
+    let before = place.state()?;
+    place.vsnoop(["attach", PORT])?.ok()?;
+    let attached = place.state()?;
+    place.vsnoop(["attach", PORT])?.failed(33, &[PORT, "detach vscli-tap0`"])?;
+    place.vsnoop(["observe", PORT, "--for", "1"])?.failed(33, &[PORT])?;
+    ensure!(place.state()? == attached, "the attachment changed");
+    place.vsnoop(["detach", PORT])?.ok()?;
+    ensure!(place.state()? == before, "something was left: {:?}", place.state()?);
+    Ok(())
+}
+
+fn a_port_that_is_not_attached_cannot_be_detached() -> Result<()> {
+    let place = Place::new("idle")?;
+    for command in ["detach", "pause", "resume", "stats", "flows", "status"] {
+        place.vsnoop([command, PORT])?.failed(39, &[PORT, "status`"])?;
+    }
+    Ok(())
+}
+
+fn a_configured_qdisc_is_refused_and_kept() -> Result<()> {
+    let place = Place::new("tbf")?;
+    place.tc(&format!("qdisc add dev {PORT} root tbf rate 1mbit burst 10k latency 50ms"))?;
+    refused(place, &["attach", PORT], 34, &[PORT, "tbf", "tc qdisc del"])
+}
+
+fn a_qdisc_that_somebody_added_is_configured_even_if_it_is_like_the_default() -> Result<()> {
+    let place = Place::new("pfifo")?;
+    place.tc(&format!("qdisc add dev {PORT} root pfifo_fast"))?;
+    refused(place, &["attach", PORT], 34, &[PORT, "pfifo_fast"])
+}
+
+fn another_tcx_program_on_the_egress_is_refused() -> Result<()> {
+    let place = Place::new("tcx")?;
+    let _program = place.netns.run(|| foreign_program(PORT))?;
+    refused(place, &["attach", PORT], 34, &[PORT, "tcx program"])
+}
+
+fn no_privilege_is_said_at_once() -> Result<()> {
+    let place = Place::new("caps")?;
+    let before = place.state()?;
+    let netns = place.netns.name().to_owned();
+    let way = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"];
+    for command in [&["attach", PORT][..], &["detach", PORT], &["off", "--all"], &["status"]] {
+        let arguments = [&["--netns", &netns], command].concat();
+        vsnoop_under(&way, &arguments)?.failed(36, &["CAP_NET_ADMIN", "root"])?;
+    }
+    ensure!(place.state()? == before, "something changed");
+    Ok(())
+}
+
+fn a_bpffs_that_is_not_mounted_is_named_with_the_command_that_mounts_it() -> Result<()> {
+    let place = Place::new("bpffs")?;
+    let before = place.state()?;
+    let script = "while umount /sys/fs/bpf 2>/dev/null; do :; done; exec \"$@\"";
+    let way = ["unshare", "--mount", "sh", "-c", script, "sh"];
+    let netns = place.netns.name().to_owned();
+    for command in [&["attach", PORT][..], &["detach", PORT], &["off", "--all"], &["status"]] {
+        let arguments = [&["--netns", &netns], command].concat();
+        vsnoop_under(&way, &arguments)?
+            .failed(37, &["/sys/fs/bpf", "mount -t bpf bpf /sys/fs/bpf"])?;
+    }
+    let doctor = vsnoop_under(&way, &["doctor"])?;
+    doctor.failed(37, &["mount -t bpf bpf /sys/fs/bpf"])?;
+    ensure!(place.state()? == before, "something changed");
+    Ok(())
+}
+
+fn a_kernel_that_is_too_old_is_refused() -> Result<()> {
+    // The kernel then reports 2.6 as its release (personality UNAME26).
+    without_feature("old", &["setarch", "--uname-2.6"], &["6.6 or newer"])
+}
+
+fn a_kernel_without_btf_is_refused() -> Result<()> {
+    let script = "mount -t tmpfs none /sys/kernel/btf && exec \"$@\"";
+    let way = ["unshare", "--mount", "sh", "-c", script, "sh"];
+    without_feature("btf", &way, &["/sys/kernel/btf/vmlinux", "CONFIG_DEBUG_INFO_BTF"])
+}
+
+fn more_flows_than_a_host_may_have_are_refused() -> Result<()> {
+    let place = Place::new("many")?;
+    refused(place, &["attach", PORT, "--max-flows", "1048577"], 3, &[PORT, "--max-flows"])
+}
+
+fn observing_is_refused_where_other_ports_have_all_the_flows() -> Result<()> {
+    let full = Place::new("full")?;
+    let place = Place::new("more")?;
+    let before = place.state()?;
+    full.vsnoop(["attach", PORT, "--max-flows", "1048576"])?.ok()?;
+    let refused = place.vsnoop(["observe", PORT, "--for", "0.1"])?;
+    let attached = place.state()?;
+    full.vsnoop(["detach", PORT])?.ok()?;
+    refused.failed(3, &[PORT, "1048576", "detach a port"])?;
+    ensure!(attached.programs == before.programs, "something was attached");
+    place.vsnoop(["observe", PORT, "--for", "0.1"])?.ok().map(drop)
+}
+
+fn wrong_arguments_are_usage_errors() -> Result<()> {
+    let place = Place::new("usage")?;
+    let before = place.state()?;
+    for arguments in [
+        &["attach"][..],
+        &["attach", PORT, "--allow-port", "80", "--deny-port", "80"],
+        &["attach", PORT, "--allow", "10.0.0.0/40"],
+        &["attach", PORT, "--buf-size", "2G"],
+        &["detach", PORT, "--timeout", "soon"],
+        &["off"],
+        &["fly"],
+    ] {
+        let ran = place.vsnoop(arguments)?;
+        ensure!(ran.code == 2, "{arguments:?}: exit code {}: {}", ran.code, ran.err);
+    }
+    vsnoop(["--netns", "/proc/self/status", "attach", PORT])?
+        .failed(2, &["/proc/self/status", "not a network namespace"])?;
+    vsnoop(["--netns", "nowhere", "attach", PORT])?.failed(3, &["nowhere", "ip netns"])?;
+    ensure!(place.state()? == before, "something changed");
+    Ok(())
+}
+
+fn a_failure_before_the_first_port_is_a_json_document() -> Result<()> {
+    let nowhere = vsnoop(["--netns", "nowhere", "attach", PORT, "--json"])?;
+    ensure!(nowhere.failure()?["kind"] == "environment", "{nowhere:?}");
+    for arguments in [
+        &["attach", "--json"][..],
+        &["--json", "fly"],
+        &["attach", PORT, "--json", "--allow-port", "80", "--deny-port", "80"],
+    ] {
+        let ran = vsnoop(arguments)?;
+        ensure!(ran.failure()?["kind"] == "usage", "{arguments:?}: {ran:?}");
+    }
+    let place = Place::new("json")?;
+    let idle = place.vsnoop(["status", PORT, "--json"])?;
+    ensure!(idle.failure()?["kind"] == "not_attached", "{idle:?}");
+    Ok(())
+}
+
+fn a_way_out_leads_into_the_namespace_of_the_port() -> Result<()> {
+    let place = Place::new("hint")?;
+    let name = place.netns.name();
+    place.vsnoop(["attach", PORT])?.ok()?;
+    let detach = format!("`vsnoop --netns {name} detach {PORT}`");
+    place.vsnoop(["attach", PORT])?.failed(33, &[&detach])?;
+    let json = place.vsnoop(["attach", PORT, "--json"])?;
+    ensure!(json.out.contains(&detach), "{json:?}");
+    place.tc(&format!("qdisc replace dev {PORT} root pfifo_fast"))?;
+    let tc = format!("`ip netns exec {name} tc qdisc replace dev {PORT} root noqueue`");
+    let status = vsnoop(["status"])?.ok()?.out;
+    ensure!(status.contains(&tc), "{tc} is not in: {status}");
+    place.vsnoop(["detach", PORT])?.ok()?;
+    place.vsnoop(["detach", PORT])?.failed(39, &[&format!("`vsnoop --netns {name} status`")])
+}
+
+fn nothing_is_repeated_every_0_seconds() -> Result<()> {
+    for command in [&["status"][..], &["stats"], &["flows"], &["incast"], &["observe", "x"]] {
+        let ran = vsnoop([command, &["--watch", "0"]].concat())?;
+        ensure!(ran.code == 2 && ran.err.contains("more than 0"), "{ran:?}");
+    }
+    Ok(())
+}
+
+fn a_port_that_is_named_twice_is_meant_once() -> Result<()> {
+    let place = Place::new("once")?;
+    for command in ["attach", "pause", "resume", "status", "detach"] {
+        let json = place.vsnoop([command, PORT, PORT, "--json"])?.json()?;
+        let ports = json["ports"].as_array().context("no ports")?;
+        ensure!(ports.len() == 1, "{command}: {json}");
+    }
+    place.vsnoop(["observe", PORT, PORT, "--for", "0.1"])?.ok().map(drop)
+}
+
+fn of_several_ports_each_is_reported_and_the_good_ones_are_attached() -> Result<()> {
+    let place = Place::new("both")?;
+    let before = place.state()?;
+    place.vsnoop(["attach", "nowhere", PORT])?.failed(31, &["nowhere"])?;
+    let status = place.vsnoop(["status", "--json"])?.json()?;
+    ensure!(status["ports"][0]["port"] == PORT, "{status}");
+    let ran = place.vsnoop(["detach", PORT, "nowhere", "--json"])?;
+    ensure!(ran.code == 31, "exit code {}", ran.code);
+    let json: serde_json::Value = serde_json::from_str(&ran.out)?;
+    ensure!(json["ports"][0]["result"] == "detached", "{json}");
+    ensure!(json["ports"][1]["error"]["kind"] == "no_such_port", "{json}");
+    ensure!(place.state()? == before, "something was left");
+    Ok(())
 }
 
 /// The command fails with this code and these words, and changes nothing.
@@ -249,18 +280,8 @@ fn other_devices() -> impl Iterator<Item = Trial> {
     })
 }
 
-fn foreign_filter() -> Trial {
-    let make = |place: &Place| {
-        place.tc(&format!("qdisc add dev {PORT} clsact"))?;
-        place.tc(&format!("filter add dev {PORT} egress u32 match u32 0 0"))
-    };
-    let test = trial("a_tc_filter_on_the_egress_is_refused", move || {
-        let place = Place::new("filter")?;
-        make(&place)?;
-        refused(place, &["attach", PORT], 34, &[PORT, "tc filter", "tc filter del"])
-    });
-    match Place::new("probe").and_then(|place| make(&place)) {
-        Ok(()) => test,
-        Err(_) => skipped(test, "this kernel has no u32 filter"),
-    }
+fn a_tc_filter_on_the_egress_is_refused() -> Result<()> {
+    let place = Place::new("filter")?;
+    add_filter(&place)?;
+    refused(place, &["attach", PORT], 34, &[PORT, "tc filter", "tc filter del"])
 }

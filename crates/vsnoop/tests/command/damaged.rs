@@ -11,62 +11,69 @@ use libtest_mimic::Trial;
 use serde_json::Value;
 
 use crate::sandbox::{PINS, PORT, Place, Ran, State, program, vsnoop, wait_until};
-use crate::trial;
 
 pub fn trials() -> Vec<Trial> {
-    vec![
-        trial("state_of_another_abi_is_refused_and_removed_by_off", || {
-            damaged("abi", true, (1, 1), |pins| {
-                let meta = MapHandle::from_pinned_path(pins.join("meta"))?;
-                let key = 0u32.to_ne_bytes();
-                let mut value = meta.lookup(&key, MapFlags::ANY)?.context("no record")?;
-                value[..4].copy_from_slice(&9999u32.to_ne_bytes());
-                Ok(meta.update(&key, &value, MapFlags::ANY)?)
-            })
-        }),
-        trial("a_missing_pin_is_refused_and_removed_by_off", || {
-            damaged("pin", true, (1, 1), |pins| Ok(fs::remove_file(pins.join("flows"))?))
-        }),
-        trial("a_missing_link_is_refused_and_removed_by_off", || {
-            damaged("link", true, (1, 0), |pins| Ok(fs::remove_file(pins.join("link_from_vm"))?))
-        }),
-        trial("a_pin_that_is_no_link_is_refused_and_removed_by_off", || {
-            damaged("nolink", true, (0, 1), |pins| {
-                fs::remove_file(pins.join("link_to_vm"))?;
-                let mut flows = MapHandle::from_pinned_path(pins.join("flows"))?;
-                Ok(flows.pin(pins.join("link_to_vm"))?)
-            })
-        }),
-        trial("records_of_another_size_are_refused_and_removed_by_off", || {
-            damaged("size", false, (1, 1), |pins| {
-                let path = pins.join("meta");
-                fs::remove_file(&path)?;
-                let options = libbpf_sys::bpf_map_create_opts {
-                    sz: size_of::<libbpf_sys::bpf_map_create_opts>() as _,
-                    ..Default::default()
-                };
-                let mut map =
-                    MapHandle::create(MapType::Array, Some("old_meta"), 4, 8, 1, &options)?;
-                Ok(map.pin(path)?)
-            })
-        }),
-        trial("a_command_short_of_descriptors_calls_nothing_damaged", short_of_descriptors),
-        trial("a_directory_that_is_no_port_is_shown_and_removed_by_off", || {
-            let place = Place::new("dir")?;
-            let before = place.state()?;
-            let path = Path::new(PINS).join("leftover");
-            fs::create_dir_all(&path)?;
-            let status = vsnoop(["status"])?.ok()?;
-            ensure!(
-                status.out.contains("leftover") && status.out.contains("off --all"),
-                "{status:?}"
-            );
-            let json = vsnoop(["off", "--all", "--json"])?.json()?;
-            ensure!(json["damaged_removed"][0] == "leftover", "{json}");
-            ensure!(place.state()? == before, "something was left");
-            Ok(())
-        }),
+    trials![
+        state_of_another_abi_is_refused_and_removed_by_off,
+        a_missing_pin_is_refused_and_removed_by_off,
+        a_missing_link_is_refused_and_removed_by_off,
+        a_pin_that_is_no_link_is_refused_and_removed_by_off,
+        records_of_another_size_are_refused_and_removed_by_off,
+        a_command_short_of_descriptors_calls_nothing_damaged,
+        a_directory_that_is_no_port_is_shown_and_removed_by_off,
     ]
+}
+
+fn state_of_another_abi_is_refused_and_removed_by_off() -> Result<()> {
+    damaged("abi", true, (1, 1), |pins| {
+        let meta = MapHandle::from_pinned_path(pins.join("meta"))?;
+        let key = 0u32.to_ne_bytes();
+        let mut value = meta.lookup(&key, MapFlags::ANY)?.context("no record")?;
+        value[..4].copy_from_slice(&9999u32.to_ne_bytes());
+        Ok(meta.update(&key, &value, MapFlags::ANY)?)
+    })
+}
+
+fn a_missing_pin_is_refused_and_removed_by_off() -> Result<()> {
+    damaged("pin", true, (1, 1), |pins| Ok(fs::remove_file(pins.join("flows"))?))
+}
+
+fn a_missing_link_is_refused_and_removed_by_off() -> Result<()> {
+    damaged("link", true, (1, 0), |pins| Ok(fs::remove_file(pins.join("link_from_vm"))?))
+}
+
+fn a_pin_that_is_no_link_is_refused_and_removed_by_off() -> Result<()> {
+    damaged("nolink", true, (0, 1), |pins| {
+        fs::remove_file(pins.join("link_to_vm"))?;
+        let mut flows = MapHandle::from_pinned_path(pins.join("flows"))?;
+        Ok(flows.pin(pins.join("link_to_vm"))?)
+    })
+}
+
+fn records_of_another_size_are_refused_and_removed_by_off() -> Result<()> {
+    damaged("size", false, (1, 1), |pins| {
+        let path = pins.join("meta");
+        fs::remove_file(&path)?;
+        let options = libbpf_sys::bpf_map_create_opts {
+            sz: size_of::<libbpf_sys::bpf_map_create_opts>() as _,
+            ..Default::default()
+        };
+        let mut map = MapHandle::create(MapType::Array, Some("old_meta"), 4, 8, 1, &options)?;
+        Ok(map.pin(path)?)
+    })
+}
+
+fn a_directory_that_is_no_port_is_shown_and_removed_by_off() -> Result<()> {
+    let place = Place::new("dir")?;
+    let before = place.state()?;
+    let path = Path::new(PINS).join("leftover");
+    fs::create_dir_all(&path)?;
+    let status = vsnoop(["status"])?.ok()?;
+    ensure!(status.out.contains("leftover") && status.out.contains("off --all"), "{status:?}");
+    let json = vsnoop(["off", "--all", "--json"])?.json()?;
+    ensure!(json["damaged_removed"][0] == "leftover", "{json}");
+    ensure!(place.state()? == before, "something was left");
+    Ok(())
 }
 
 /// `remembers`: the rest still has the replaced qdisc. `programs`: the hooks whose links are still
@@ -107,7 +114,7 @@ fn damaged(
 }
 
 /// From too few descriptors for any command to enough.
-fn short_of_descriptors() -> Result<()> {
+fn a_command_short_of_descriptors_calls_nothing_damaged() -> Result<()> {
     let place = Place::new("files")?;
     place.vsnoop(["attach", PORT])?.ok()?;
     let mut refused = 0;

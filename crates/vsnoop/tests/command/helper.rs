@@ -14,118 +14,129 @@ use vsnoop_testbed::relay::{Direction, Faults, Freeze};
 use vsnoop_testbed::topology::{self, Family, Side, Topology, TopologyOptions, address};
 
 use crate::sandbox::{PORT, PREFIX, Place, helper_pid, program, text, vsnoop_in, wait_until};
-use crate::trial;
 
 /// Longer than the helper's timeout for lost data where it cannot know whether a VM runs.
 const FROZEN: Duration = Duration::from_secs(7);
 
 pub fn trials() -> Vec<Trial> {
-    vec![
-        trial("the_helper_runs_while_a_port_is_attached_and_not_longer", || {
-            let place = Place::new("help")?;
-            place.vsnoop(["attach", PORT])?.ok()?;
-            let first = helper_pid()?.context("no helper")?;
-            place.vsnoop(["detach", PORT])?.ok()?;
-            wait_until("the helper has ended", || Ok(helper_pid()?.is_none()))?;
-            place.vsnoop(["attach", PORT])?.ok()?;
-            let second = helper_pid()?.context("no helper")?;
-            ensure!(first != second, "the helper had not ended");
-            place.vsnoop(["detach", PORT])?.ok()?;
-            Ok(())
-        }),
-        trial("a_killed_helper_is_replaced_by_the_next_command", || {
-            let place = Place::new("kill")?;
-            place.vsnoop(["attach", PORT])?.ok()?;
-            let first = helper_pid()?.context("no helper")?;
-            kill(Pid::from_raw(first), Signal::SIGKILL)?;
-            wait_until("another helper runs", || {
-                Ok(helper_pid()?.is_some_and(|second| second != first))
-            })?;
-            place.vsnoop(["detach", PORT])?.ok()?;
-            Ok(())
-        }),
-        trial("the_helper_cleans_up_after_a_deleted_tap", || {
-            let place = Place::new("bury")?;
-            place.vsnoop(["attach", PORT])?.ok()?;
-            let pins = place.pins()?;
-            place.netns.ip(&format!("link del {PORT}"))?;
-            wait_until("the pins have vanished", || Ok(!pins.exists()))
-        }),
-        trial("what_the_guest_lost_is_mended_from_the_copy", || {
-            let network = Network::new("lost")?;
-            let mut pair = network.connect()?;
-            pair.exchange(10_000)?;
-            let lossy = Faults { loss: 1.0, data_only: true, ..Faults::default() };
-            network.topology.set_guest_faults(Side::Vm, lossy);
-            pair.client.write_all(&[7; 1000])?;
-            wait_until("the host has acknowledged what the guest lost", || {
-                let lost = network.topology.guest().counters(Direction::LeftToRight).lost;
-                Ok(lost > 0 && network.outstanding_bytes()? == 1000)
-            })?;
-            network.thaw();
-            let mut received = [0; 1000];
-            pair.server.read_exact(&mut received).context("what was lost")?;
-            ensure!(received == [7; 1000]);
-            pair.exchange(10_000)?;
-            network.expect_no_reset()?;
-            network.detach()
-        }),
-        trial("a_frozen_vm_is_never_suspected", || {
-            let network = Network::new("frozen")?;
-            let mut pair = network.connect()?;
-            network.freeze_with_bytes_outstanding(&mut pair)?;
-            thread::sleep(FROZEN);
-            network.thaw();
-            let mut received = [0; 1000];
-            pair.server.read_exact(&mut received).context("the bytes that were in the ring")?;
-            ensure!(received == [7; 1000]);
-            pair.exchange(10_000)?;
-            network.expect_no_reset()?;
-            network.detach()
-        }),
-        trial("detach_waits_until_the_vm_has_everything", || {
-            let network = Network::new("wait")?;
-            let mut pair = network.connect()?;
-            network.freeze_with_bytes_outstanding(&mut pair)?;
-            let mut detach = Command::new(program());
-            let detach = detach.args(["--netns", network.topology.host.name(), "detach", "--json"]);
-            let detach = detach.args([topology::PORT, "--timeout", "600"]);
-            let child = detach.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
-            wait_until("the port is paused", || {
-                let status = network.vsnoop(&["status", topology::PORT, "--json"])?;
-                Ok(status["ports"][0]["state"] == "paused")
-            })?;
-            network.thaw();
-            let output = child.wait_with_output()?;
-            ensure!(output.status.success(), "{}", text(&output.stderr));
-            let json: serde_json::Value = serde_json::from_slice(&output.stdout)?;
-            ensure!(json["ports"][0]["outstanding_bytes"] == 0, "{json}");
-            let mut received = [0; 1000];
-            pair.server.read_exact(&mut received)?;
-            pair.exchange(10_000)
-        }),
-        trial("detach_says_what_was_still_on_its_way", || {
-            let network = Network::new("drain")?;
-            let mut pair = network.connect()?;
-            network.freeze_with_bytes_outstanding(&mut pair)?;
-            let host = network.topology.host.name();
-            let paused = vsnoop_in(host, ["pause", topology::PORT, "--timeout", "0.1"])?;
-            paused.failed(1, &["1,000 bytes of 1 connection"])?;
-            vsnoop_in(host, ["resume", topology::PORT])?.ok()?;
-            let ran = vsnoop_in(host, ["detach", topology::PORT, "--timeout", "0.1", "--json"])?;
-            ensure!(ran.err.contains("1,000 bytes of 1 connection"), "{ran:?}");
-            let json = ran.json()?;
-            ensure!(json["ports"][0]["outstanding_bytes"] == 1000, "{json}");
-            network.thaw();
-            let mut received = [0; 1000];
-            pair.server.read_exact(&mut received).context("the bytes that were in the ring")?;
-            pair.exchange(10_000)
-        }),
+    trials![
+        the_helper_runs_while_a_port_is_attached_and_not_longer,
+        a_killed_helper_is_replaced_by_the_next_command,
+        the_helper_cleans_up_after_a_deleted_tap,
+        what_the_guest_lost_is_mended_from_the_copy,
+        a_frozen_vm_is_never_suspected,
+        detach_waits_until_the_vm_has_everything,
+        detach_says_what_was_still_on_its_way,
     ]
 }
 
+fn the_helper_runs_while_a_port_is_attached_and_not_longer() -> Result<()> {
+    let place = Place::new("help")?;
+    place.vsnoop(["attach", PORT])?.ok()?;
+    let first = helper_pid()?.context("no helper")?;
+    place.vsnoop(["detach", PORT])?.ok()?;
+    wait_until("the helper has ended", || Ok(helper_pid()?.is_none()))?;
+    place.vsnoop(["attach", PORT])?.ok()?;
+    let second = helper_pid()?.context("no helper")?;
+    ensure!(first != second, "the helper had not ended");
+    place.vsnoop(["detach", PORT])?.ok()?;
+    Ok(())
+}
+
+fn a_killed_helper_is_replaced_by_the_next_command() -> Result<()> {
+    let place = Place::new("kill")?;
+    place.vsnoop(["attach", PORT])?.ok()?;
+    let first = helper_pid()?.context("no helper")?;
+    kill(Pid::from_raw(first), Signal::SIGKILL)?;
+    wait_until("another helper runs", || Ok(helper_pid()?.is_some_and(|second| second != first)))?;
+    place.vsnoop(["detach", PORT])?.ok()?;
+    Ok(())
+}
+
+fn the_helper_cleans_up_after_a_deleted_tap() -> Result<()> {
+    let place = Place::new("bury")?;
+    place.vsnoop(["attach", PORT])?.ok()?;
+    let pins = place.pins()?;
+    place.netns.ip(&format!("link del {PORT}"))?;
+    wait_until("the pins have vanished", || Ok(!pins.exists()))
+}
+
+fn what_the_guest_lost_is_mended_from_the_copy() -> Result<()> {
+    let network = AttachedNetwork::new("lost")?;
+    let mut pair = network.connect()?;
+    pair.exchange(10_000)?;
+    let lossy = Faults { loss: 1.0, data_only: true, ..Faults::default() };
+    network.topology.set_guest_faults(Side::Vm, lossy);
+    pair.client.write_all(&[7; 1000])?;
+    wait_until("the host has acknowledged what the guest lost", || {
+        let lost = network.topology.guest().counters(Direction::LeftToRight).lost;
+        Ok(lost > 0 && network.outstanding_bytes()? == 1000)
+    })?;
+    network.thaw();
+    let mut received = [0; 1000];
+    pair.server.read_exact(&mut received).context("what was lost")?;
+    ensure!(received == [7; 1000]);
+    pair.exchange(10_000)?;
+    network.expect_no_reset()?;
+    network.detach()
+}
+
+fn a_frozen_vm_is_never_suspected() -> Result<()> {
+    let network = AttachedNetwork::new("frozen")?;
+    let mut pair = network.connect()?;
+    network.freeze_with_bytes_outstanding(&mut pair)?;
+    thread::sleep(FROZEN);
+    network.thaw();
+    let mut received = [0; 1000];
+    pair.server.read_exact(&mut received).context("the bytes that were in the ring")?;
+    ensure!(received == [7; 1000]);
+    pair.exchange(10_000)?;
+    network.expect_no_reset()?;
+    network.detach()
+}
+
+fn detach_waits_until_the_vm_has_everything() -> Result<()> {
+    let network = AttachedNetwork::new("wait")?;
+    let mut pair = network.connect()?;
+    network.freeze_with_bytes_outstanding(&mut pair)?;
+    let mut detach = Command::new(program());
+    let detach = detach.args(["--netns", network.topology.host.name(), "detach", "--json"]);
+    let detach = detach.args([topology::PORT, "--timeout", "600"]);
+    let child = detach.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    wait_until("the port is paused", || {
+        let status = network.vsnoop(&["status", topology::PORT, "--json"])?;
+        Ok(status["ports"][0]["state"] == "paused")
+    })?;
+    network.thaw();
+    let output = child.wait_with_output()?;
+    ensure!(output.status.success(), "{}", text(&output.stderr));
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+    ensure!(json["ports"][0]["outstanding_bytes"] == 0, "{json}");
+    let mut received = [0; 1000];
+    pair.server.read_exact(&mut received)?;
+    pair.exchange(10_000)
+}
+
+fn detach_says_what_was_still_on_its_way() -> Result<()> {
+    let network = AttachedNetwork::new("drain")?;
+    let mut pair = network.connect()?;
+    network.freeze_with_bytes_outstanding(&mut pair)?;
+    let host = network.topology.host.name();
+    let paused = vsnoop_in(host, ["pause", topology::PORT, "--timeout", "0.1"])?;
+    paused.failed(1, &["1,000 bytes of 1 connection"])?;
+    vsnoop_in(host, ["resume", topology::PORT])?.ok()?;
+    let ran = vsnoop_in(host, ["detach", topology::PORT, "--timeout", "0.1", "--json"])?;
+    ensure!(ran.err.contains("1,000 bytes of 1 connection"), "{ran:?}");
+    let json = ran.json()?;
+    ensure!(json["ports"][0]["outstanding_bytes"] == 1000, "{json}");
+    network.thaw();
+    let mut received = [0; 1000];
+    pair.server.read_exact(&mut received).context("the bytes that were in the ring")?;
+    pair.exchange(10_000)
+}
+
 /// A client, a host and a stand-in for a VM, attached.
-pub struct Network {
+pub struct AttachedNetwork {
     pub topology: Topology,
 }
 
@@ -134,7 +145,7 @@ pub struct Pair {
     pub server: TcpStream,
 }
 
-impl Network {
+impl AttachedNetwork {
     /// Leaves a thousand sevens that were acknowledged early while the VM is frozen.
     pub fn freeze_with_bytes_outstanding(&self, pair: &mut Pair) -> Result<()> {
         pair.exchange(10_000)?;

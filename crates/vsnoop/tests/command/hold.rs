@@ -19,368 +19,387 @@ use vsnoop_bpf::types::port_stats;
 use vsnoop_testbed::relay::{Faults, Freeze};
 use vsnoop_testbed::topology::{self, Side};
 
-use crate::helper::{Network, Pair};
+use crate::helper::{AttachedNetwork, Pair};
 use crate::sandbox::{PORT, Place, foreground_helper, helper_pid, vsnoop, vsnoop_in, wait_until};
-use crate::trial;
 
 /// More than the window that the stand-in for a VM begins with.
 pub const MUCH: usize = 400_000;
 
 pub fn trials() -> Vec<Trial> {
-    vec![
-        trial("a_hold_is_said_shown_and_given_back", || {
-            let place = Place::new("hold")?;
-            let before = place.state()?;
-            let said = place.vsnoop(["attach", PORT, "--hold", "16M"])?.ok()?.out;
-            ensure!(said.contains("attached, holds at most 16 MiB;"), "{said}");
-            place.vsnoop(["detach", PORT])?.ok()?;
-            let some = ["attach", PORT, "--hold", "1M", "--ahead", "64K"];
-            let said = place.vsnoop(some)?.ok()?.out;
-            let words = "holds at most 1 MiB, senders at most 64 KiB ahead of the VM's window";
-            ensure!(said.contains(words), "{said}");
-            place.vsnoop(["detach", PORT])?.ok()?;
-            let arguments = ["attach", PORT, "--hold", "1M", "--ahead", "0", "--json"];
-            let json = place.vsnoop(arguments)?.json()?;
-            let port = &json["ports"][0];
-            ensure!(port["hold_bytes"] == 1 << 20 && port["ahead_bytes"] == 0, "{json}");
-            place.vsnoop(["detach", PORT])?.ok()?;
-            ensure!(place.state()? == before, "something was left: {:?}", place.state()?);
-            Ok(())
-        }),
-        trial("the_largest_hold_can_be_attached", || {
-            let place = Place::new("large")?;
-            place.vsnoop(["attach", PORT, "--hold", "256M"])?.ok()?;
-            place.vsnoop(["detach", PORT])?.ok().map(drop)
-        }),
-        trial("wrong_bounds_of_a_hold_are_usage_errors", || {
-            let place = Place::new("bounds")?;
-            let before = place.state()?;
-            for (arguments, words) in [
-                (&["attach", PORT, "--hold", "1K"][..], ["--hold", "256K to 256M"]),
-                (&["attach", PORT, "--hold", "1G"], ["--hold", "256K to 256M"]),
-                (&["attach", PORT, "--ahead", "2G"], ["--ahead", "up to 1G"]),
-                (&["set", PORT, "--hold", "1K"], ["--hold", "256K to 256M"]),
-                (&["set", PORT], ["--hold", "--ahead"]),
-                (&["observe", PORT, "--hold", "1M"], ["--hold", "unexpected"]),
-            ] {
-                let ran = place.vsnoop(arguments)?;
-                ensure!(ran.code == 2, "{arguments:?}: exit code {}: {}", ran.code, ran.err);
-                for word in words {
-                    ensure!(ran.err.contains(word), "{word:?} is not in: {}", ran.err);
-                }
-            }
-            ensure!(place.state()? == before, "something changed");
-            Ok(())
-        }),
-        trial("options_and_settings_that_went_away_are_refused_with_the_way_out", || {
-            let place = Place::new("removed")?;
-            let before = place.state()?;
-            for (arguments, words) in [
-                (&["--buf-size", "64K"][..], ["--buf-size went away", "--ahead"]),
-                (&["--buf-size"], ["--buf-size went away", "--ahead"]),
-                (
-                    &["--hold", "1M", "--hold-per-flow", "64K"],
-                    ["--hold-per-flow went", "leave it out"],
-                ),
-                (&["--no-thin"], ["--no-thin was renamed", "--no-passive"]),
-            ] {
-                place.vsnoop([&["attach", PORT], arguments].concat())?.failed(2, &words)?;
-            }
-            let file = Configuration::new(&place, "[hold]\nper_flow = \"128K\"\n")?;
-            let words = [&file.path, "line 2", "hold.per_flow went away", "remove the line"];
-            place.vsnoop(["attach", PORT, "--config", &file.path])?.failed(2, &words)?;
-            ensure!(place.state()? == before, "something changed");
-            Ok(())
-        }),
-        trial("a_port_holds_without_being_asked_to_and_is_not_refused_for_its_share", || {
-            let (one, two) = (Place::new("share1")?, Place::new("share2")?);
-            let attach = |place: &Place, total: &str| -> Result<u64> {
-                let file = Configuration::new(place, &format!("[hold]\ntotal = \"{total}\"\n"))?;
-                let json =
-                    place.vsnoop(["attach", PORT, "--json", "--config", &file.path])?.json()?;
-                let status = place.vsnoop(["status", PORT, "--json"])?.json()?;
-                let hold_bytes = json["ports"][0]["hold_bytes"].as_u64().context("no hold")?;
-                ensure!(status["ports"][0]["hold"]["size_bytes"] == hold_bytes, "{status}");
-                Ok(hold_bytes)
-            };
-            // Both are VMs of this host, and this process has no other taps.
-            ensure!(attach(&one, "8M")? == 4 << 20);
-            ensure!(attach(&two, "8M")? == 4 << 20);
-            two.vsnoop(["detach", PORT])?.ok()?;
-            ensure!(attach(&two, "1M")? == 256 << 10, "the least, where nothing is left");
-            for place in [&one, &two] {
-                place.vsnoop(["detach", PORT])?.ok()?;
-            }
-            let json = one.vsnoop(["attach", PORT, "--json"])?.json()?;
-            ensure!(json["ports"][0]["hold_bytes"].as_u64() >= Some(256 << 10), "{json}");
-            one.vsnoop(["detach", PORT])?.ok().map(drop)
-        }),
-        trial("set_changes_the_bounds_of_an_attached_port", || {
-            let place = Place::new("set")?;
-            place.vsnoop(["attach", PORT, "--hold", "1M"])?.ok()?;
-            let attached = place.state()?;
-            let shown = || -> Result<(Value, Value)> {
-                let json = place.vsnoop(["status", PORT, "--json"])?.json()?;
-                let port = &json["ports"][0];
-                Ok((port["hold"]["size_bytes"].clone(), port["ahead_bytes"].clone()))
-            };
-            ensure!(shown()? == (Value::from(1 << 20), Value::Null), "{:?}", shown()?);
-            let json = place.vsnoop(["set", PORT, "--hold", "2M", "--json"])?.json()?;
-            ensure!(json["ports"][0]["hold_bytes"] == 2 << 20, "{json}");
-            let said = place.vsnoop(["set", PORT, "--ahead", "0"])?.ok()?.out;
-            let words = "holds at most 2 MiB, senders not ahead of the VM's window";
-            ensure!(said.contains(words), "{said}");
-            ensure!(shown()? == (Value::from(2 << 20), Value::from(0)), "{:?}", shown()?);
-            let file = Configuration::new(&place, "[hold]\ntotal = \"3M\"\n")?;
-            let set = |bytes| place.vsnoop(["set", PORT, "--hold", bytes, "--config", &file.path]);
-            // Its own quota does not count.
-            set("3M")?.ok()?;
-            set("4M")?.failed(3, &[PORT, "4 MiB", "3 MiB", &file.path])?;
-            ensure!(shown()?.0 == 3 << 20, "{:?}", shown()?);
-            ensure!(place.state()? == attached, "the attachment changed");
-            place.vsnoop(["detach", PORT])?.ok()?;
-            place.vsnoop(["set", PORT, "--hold", "1M"])?.failed(39, &[PORT, "not attached"])?;
-            place.vsnoop(["attach", PORT, "--observe"])?.ok()?;
-            place
-                .vsnoop(["set", PORT, "--hold", "1M"])?
-                .failed(39, &[PORT, "only being observed"])?;
-            place.vsnoop(["detach", PORT])?.ok().map(drop)
-        }),
-        trial("a_larger_hold_takes_more_at_once_and_a_smaller_one_keeps_what_there_is", || {
-            let network = network_with_hold("resize")?;
-            let set = |bytes| {
-                vsnoop_in(network.topology.host.name(), ["set", topology::PORT, "--hold", bytes])
-            };
-            set("256K")?.ok()?;
-            let mut pair = network.connect()?;
-            until_acknowledged_early(&network, &mut pair)?;
-            let frozen = Faults { freeze: Freeze::Now, ..Faults::default() };
-            network.topology.set_guest_faults(Side::Vm, frozen);
-            pair.client.write_all(&[7; MUCH])?;
-            wait_until("the hold is full", || Ok(network.outstanding_bytes()? > 128 << 10))?;
-            let outstanding = network.outstanding_bytes()?;
-            ensure!(outstanding <= 256 << 10, "{outstanding} bytes in a hold of 256 KiB");
-            set("4M")?.ok()?;
-            wait_until("all is held", || Ok(network.outstanding_bytes()? == MUCH as u64))?;
-            set("256K")?.ok()?;
-            let status = network.vsnoop(&["status", topology::PORT, "--json"])?;
-            let hold = &status["ports"][0]["hold"];
-            ensure!(hold["size_bytes"] == 256 << 10, "{hold}");
-            ensure!(hold["used_bytes"].as_u64() >= Some(MUCH as u64), "{hold}");
-            ensure!(hold["memory_bytes"].as_u64() >= hold["used_bytes"].as_u64(), "{hold}");
-            network.thaw();
-            let mut received = vec![0; MUCH];
-            pair.server.read_exact(&mut received).context("what was held")?;
-            ensure!(received.iter().all(|byte| *byte == 7), "the VM received something else");
-            wait_until("the VM has caught up", || Ok(network.outstanding_bytes()? == 0))?;
-            pair.exchange(10_000)?;
-            network.detach()
-        }),
-        trial("the_holds_of_all_ports_together_are_bounded", || {
-            let (one, two) = (Place::new("one")?, Place::new("two")?);
-            let before = two.state()?;
-            let file = Configuration::new(&one, "[hold]\ntotal = \"3M\"\n")?;
-            let attach = |place: &Place, bytes: &str| {
-                place.vsnoop(["--config", &file.path, "attach", PORT, "--hold", bytes])
-            };
-            attach(&one, "4M")?.failed(3, &[PORT, "4 MiB", "3 MiB", &file.path, "--hold"])?;
-            attach(&one, "2M")?.ok()?;
-            let attached = one.state()?;
-            let words = [PORT, "hold of 2 MiB", "may have 3 MiB", "2 MiB are given", "vsnoop set"];
-            attach(&two, "2M")?.failed(3, &words)?;
-            ensure!(two.state()?.programs == before.programs, "something was attached");
-            ensure!(one.state()? == attached, "the other port changed");
-            // The rest is enough for this, and always for a port's default.
-            attach(&two, "1M")?.ok()?;
-            two.vsnoop(["detach", PORT])?.ok()?;
-            two.vsnoop(["--config", &file.path, "attach", PORT])?.ok()?;
-            one.vsnoop(["detach", PORT])?.ok()?;
-            two.vsnoop(["detach", PORT])?.ok()?;
-            // Returned memory can be given again.
-            attach(&two, "3M")?.ok()?;
-            two.vsnoop(["detach", PORT])?.ok().map(drop)
-        }),
-        trial(
-            "a_wrong_configuration_is_named_with_line_and_key_and_keeps_nobody_from_detaching",
-            || {
-                let place = Place::new("wrong")?;
-                let file = Configuration::new(&place, "[hold]\ntotal = \"4M\"\n\ntotals = 1\n")?;
-                let before = place.state()?;
-                let line = format!("{}, line 4", file.path);
-                place
-                    .vsnoop(["--config", &file.path, "attach", PORT])?
-                    .failed(2, &[&line, "totals", "`total`"])?;
-                place
-                    .vsnoop(["--config", "/nonexistent.toml", "attach", PORT])?
-                    .failed(2, &["/nonexistent.toml", "cannot be read"])?;
-                ensure!(place.state()? == before, "something changed");
-                place.vsnoop(["attach", PORT])?.ok()?;
-                place.vsnoop(["--config", &file.path, "status"])?.ok()?;
-                place.vsnoop(["--config", &file.path, "detach", PORT])?.ok()?;
-                vsnoop(["--config", &file.path, "off", "--all"])?.ok().map(drop)
-            },
-        ),
-        trial("doctor_says_what_the_configuration_leaves_for_holds", || {
-            let place = Place::new("left")?;
-            let file = Configuration::new(&place, "[hold]\ntotal = \"3M\"\n")?;
-            place.vsnoop(["--config", &file.path, "attach", PORT, "--hold", "1M"])?.ok()?;
-            let json = place.vsnoop(["--config", &file.path, "doctor", PORT, "--json"])?.json()?;
-            let hold = &json["hold"];
-            ensure!(hold["total_bytes"] == 3 << 20 && hold["taken_bytes"] == 1 << 20, "{json}");
-            ensure!(hold["total_from"] == format!("hold.total in {}", file.path), "{json}");
-            ensure!(hold["bandwidth_bits"].as_u64() > Some(0), "{json}");
-            place.vsnoop(["detach", PORT])?.ok()?;
-            file.write("[hold]\ntotals = 1\n")?;
-            let doctor = place.vsnoop(["--config", &file.path, "doctor", PORT])?;
-            doctor.failed(3, &["not ready", &file.path, "line 2", "totals"])
-        }),
-        trial("doctor_recommends_a_hold_for_a_vm_that_waits_for_its_cpu", || {
-            let place = Place::new("waits")?;
-            // This process holds the tap; a thread of this name is taken for its vCPU.
-            let _rivals: Vec<_> = (0..4).map(|_| Busy::thread("rival")).collect::<Result<_>>()?;
-            let before = place.vsnoop(["doctor", PORT, "--measure", "0.1", "--json"])?.json()?;
-            ensure!(before["ports"][0]["hold"].is_null(), "{before}");
-            let _vcpu = Busy::thread("CPU 0/KVM")?;
-            let arguments = ["doctor", PORT, "--measure", "1"];
-            let json = place.vsnoop(arguments.iter().chain(&["--json"]))?.json()?;
-            let hold = &json["ports"][0]["hold"];
-            ensure!(hold["delay_from"] == "vcpu_wait", "{json}");
-            ensure!(hold["size_bytes"].as_u64() >= Some(256 << 10), "{json}");
-            ensure!(json["hold"]["needed_bytes"] == hold["size_bytes"], "{json}");
-            let text = place.vsnoop(arguments)?.ok()?.out;
-            for word in [
-                "delay seen",
-                "mean wait for a CPU",
-                "bandwidth",
-                "round trip",
-                "for all holds of this host",
-                "without --hold a port gets",
-            ] {
-                ensure!(text.contains(word), "{word:?} is not in: {text}");
-            }
-            Ok(())
-        }),
-        trial("what_is_held_is_shown_with_its_age_and_reaches_the_vm", || {
-            let (network, mut pair) = holding("held")?;
-            let shown = network.vsnoop(&["flows", topology::PORT, "--json"])?;
-            let flow = &shown["ports"][0]["flows"][0];
-            ensure!(flow["mode"] == "holding", "{shown}");
-            let hold = &flow["hold"];
-            ensure!(hold["kept_bytes"] == MUCH && flow["outstanding_bytes"] == MUCH, "{shown}");
-            let held = hold["held_bytes"].as_u64().context("no held_bytes")?;
-            ensure!(held > 0 && held < MUCH as u64, "{shown}");
-            ensure!(hold["oldest_ns"].as_u64().is_some_and(|ns| ns > 0), "{shown}");
-
-            let stats = network.vsnoop(&["stats", topology::PORT, "--json"])?;
-            let port = &stats["ports"][0];
-            ensure!(port["held_segments"].as_u64() > Some(0) && port["kept_bytes"] != 0, "{stats}");
-            ensure!(port["round_trip_ns"]["count"] == 1, "of one handshake: {stats}");
-            let status = network.vsnoop(&["status", topology::PORT, "--json"])?;
-            for hold in [&port["hold"], &status["ports"][0]["hold"]] {
-                ensure!(hold["size_bytes"] == 4 << 20, "{hold}");
-                let used = hold["used_bytes"].as_u64().context("no used_bytes")?;
-                ensure!((MUCH as u64..=4 << 20).contains(&used), "{hold}");
-                ensure!(hold["flows"] == 1 && hold["held_flows"] == 1, "{hold}");
-                ensure!(hold["held_bytes"].as_u64() > Some(0), "{hold}");
-                ensure!(hold["engine"] == "alive", "{hold}");
-            }
-            ensure!(status["engine"]["running"] == true, "{status}");
-            let doctor =
-                network.vsnoop(&["doctor", topology::PORT, "--measure", "0.1", "--json"])?;
-            let port = &doctor["ports"][0];
-            let (held, pid) = (&port["held"], std::process::id());
-            ensure!(port["pid"] == pid && held["size_bytes"] == 4 << 20, "{doctor}");
-            ensure!(held["held_bytes"].as_u64() > Some(0) && held["held_flows"] == 1, "{doctor}");
-            let doctor = network.table("doctor")?;
-            for word in ["held now", "at most", "4 MiB", &pid.to_string()] {
-                ensure!(doctor.contains(word), "{word:?} is not in: {doctor}");
-            }
-            for (command, words) in [
-                ("flows", &["holding", "held", "again"][..]),
-                ("stats", &["/4 MiB used by 1 connection", "engine: alive", "hold_full"]),
-                ("status", &["hold", "/4 MiB"]),
-            ] {
-                let table = network.table(command)?;
-                for word in words {
-                    ensure!(table.contains(word), "{word:?} is not in: {table}");
-                }
-                ensure!(!table.contains("no engine"), "{table}");
-            }
-
-            network.thaw();
-            let mut received = vec![0; MUCH];
-            pair.server.read_exact(&mut received).context("what was held")?;
-            ensure!(received.iter().all(|byte| *byte == 7), "the VM received something else");
-            wait_until("the memory is free again", || {
-                let stats = network.vsnoop(&["stats", topology::PORT, "--json"])?;
-                Ok(stats["ports"][0]["hold"]["used_bytes"] == 0)
-            })?;
-            let stats = network.vsnoop(&["stats", topology::PORT, "--json"])?;
-            let hold = &stats["ports"][0]["hold"];
-            ensure!(hold["releases"].as_u64() > Some(0) && hold["held_bytes"] == 0, "{stats}");
-            ensure!(hold["oldest_ns"].is_null(), "{stats}");
-            network.detach()
-        }),
-        trial("an_engine_that_stands_still_is_said", || {
-            let place = Place::new("still")?;
-            place.vsnoop(["attach", PORT, "--hold", "1M"])?.ok()?;
-            wait_for_engine(&place)?;
-            // The helper would replace it.
-            let helper = Stopped::process(helper_pid()?.context("no helper")?)?;
-            let status = place.vsnoop(["status", PORT, "--json"])?.json()?;
-            let pid = status["engine"]["pid"].as_i64().context("no engine")?;
-            let engine = Stopped::process(pid as i32)?;
-            wait_until("the engine is missed", || Ok(engine_state(&place)? == "silent"))?;
-            let table = place.vsnoop(["status", PORT])?.ok()?.out;
-            for word in [PORT, "no engine", "not heard of for", "the VM answers by itself"] {
-                ensure!(table.contains(word), "{word:?} is not in: {table}");
-            }
-            let table = place.vsnoop(["stats", PORT])?.ok()?.out;
-            ensure!(table.contains("engine: not heard of for"), "{table}");
-            drop((engine, helper));
-            wait_for_engine(&place)?;
-            let table = place.vsnoop(["status", PORT])?.ok()?.out;
-            ensure!(!table.contains("no engine"), "{table}");
-            place.vsnoop(["detach", PORT])?.ok().map(drop)
-        }),
-        trial("the_log_says_what_the_kernel_side_has_reset", || {
-            let place = Place::new("log2")?;
-            let log = format!("/run/{}.log", place.netns.name());
-            place.vsnoop(["attach", PORT, "--hold", "1M"])?.ok()?;
-            let mut helper = foreground_helper(&log)?;
-            let mut expected = Vec::new();
-            for (count, words) in [(1, "1 connection reset"), (2, "2 connections reset")] {
-                count_as_abandoned(&place.pins()?.join("stats"), count)?;
-                expected.push(words);
-                wait_until("the log says so", || {
-                    let text = fs::read_to_string(&log)?;
-                    Ok(expected.iter().all(|words| text.contains(words)))
-                })?;
-            }
-            place.vsnoop(["detach", PORT])?.ok()?;
-            ensure!(helper.wait()?.success(), "the helper failed");
-            let text = fs::read_to_string(&log)?;
-            let warnings: Vec<_> = text.lines().filter(|line| line.contains("WARN")).collect();
-            ensure!(warnings.len() == 2, "{text}");
-            for warning in warnings {
-                ensure!(warning.contains(PORT) && warning.contains("the engine"), "{text}");
-            }
-            Ok(())
-        }),
-        trial("a_port_that_is_only_observed_says_nothing_of_a_hold", || {
-            let place = Place::new("plain")?;
-            place.vsnoop(["attach", PORT, "--observe"])?.ok()?;
-            let doctor = place.vsnoop(["doctor", PORT, "--measure", "0.1", "--json"])?.json()?;
-            ensure!(doctor["ports"][0]["held"].is_null(), "{doctor}");
-            for command in ["status", "stats"] {
-                let json = place.vsnoop([command, PORT, "--json"])?.json()?;
-                ensure!(json["ports"][0]["hold"].is_null(), "{json}");
-                let table = place.vsnoop([command, PORT])?.ok()?.out;
-                ensure!(!table.contains("engine:") && !table.contains("/"), "{table}");
-            }
-            place.vsnoop(["detach", PORT])?.ok().map(drop)
-        }),
+    trials![
+        a_hold_is_said_shown_and_given_back,
+        the_largest_hold_can_be_attached,
+        wrong_bounds_of_a_hold_are_usage_errors,
+        options_and_settings_that_went_away_are_refused_with_the_way_out,
+        a_port_holds_without_being_asked_to_and_is_not_refused_for_its_share,
+        set_changes_the_bounds_of_an_attached_port,
+        a_larger_hold_takes_more_at_once_and_a_smaller_one_keeps_what_there_is,
+        the_holds_of_all_ports_together_are_bounded,
+        a_wrong_configuration_is_named_with_line_and_key_and_keeps_nobody_from_detaching,
+        doctor_says_what_the_configuration_leaves_for_holds,
+        doctor_recommends_a_hold_for_a_vm_that_waits_for_its_cpu,
+        what_is_held_is_shown_with_its_age_and_reaches_the_vm,
+        an_engine_that_stands_still_is_said,
+        the_log_says_what_the_kernel_side_has_reset,
+        a_port_that_is_only_observed_says_nothing_of_a_hold,
     ]
+}
+
+fn a_hold_is_said_shown_and_given_back() -> Result<()> {
+    let place = Place::new("hold")?;
+    let before = place.state()?;
+    let said = place.vsnoop(["attach", PORT, "--hold", "16M"])?.ok()?.out;
+    ensure!(said.contains("attached, holds at most 16 MiB;"), "{said}");
+    place.vsnoop(["detach", PORT])?.ok()?;
+    let some = ["attach", PORT, "--hold", "1M", "--ahead", "64K"];
+    let said = place.vsnoop(some)?.ok()?.out;
+    let words = "holds at most 1 MiB, senders at most 64 KiB ahead of the VM's window";
+    ensure!(said.contains(words), "{said}");
+    place.vsnoop(["detach", PORT])?.ok()?;
+    let arguments = ["attach", PORT, "--hold", "1M", "--ahead", "0", "--json"];
+    let json = place.vsnoop(arguments)?.json()?;
+    let port = &json["ports"][0];
+    ensure!(port["hold_bytes"] == 1 << 20 && port["ahead_bytes"] == 0, "{json}");
+    place.vsnoop(["detach", PORT])?.ok()?;
+    ensure!(place.state()? == before, "something was left: {:?}", place.state()?);
+    Ok(())
+}
+
+fn the_largest_hold_can_be_attached() -> Result<()> {
+    let place = Place::new("large")?;
+    place.vsnoop(["attach", PORT, "--hold", "256M"])?.ok()?;
+    place.vsnoop(["detach", PORT])?.ok().map(drop)
+}
+
+fn wrong_bounds_of_a_hold_are_usage_errors() -> Result<()> {
+    let place = Place::new("bounds")?;
+    let before = place.state()?;
+    for (arguments, words) in [
+        (&["attach", PORT, "--hold", "1K"][..], ["--hold", "256K to 256M"]),
+        (&["attach", PORT, "--hold", "1G"], ["--hold", "256K to 256M"]),
+        (&["attach", PORT, "--ahead", "2G"], ["--ahead", "up to 1G"]),
+        (&["set", PORT, "--hold", "1K"], ["--hold", "256K to 256M"]),
+        (&["set", PORT], ["--hold", "--ahead"]),
+        (&["observe", PORT, "--hold", "1M"], ["--hold", "unexpected"]),
+    ] {
+        let ran = place.vsnoop(arguments)?;
+        ensure!(ran.code == 2, "{arguments:?}: exit code {}: {}", ran.code, ran.err);
+        for word in words {
+            ensure!(ran.err.contains(word), "{word:?} is not in: {}", ran.err);
+        }
+    }
+    ensure!(place.state()? == before, "something changed");
+    Ok(())
+}
+
+fn options_and_settings_that_went_away_are_refused_with_the_way_out() -> Result<()> {
+    let place = Place::new("removed")?;
+    let before = place.state()?;
+    for (arguments, words) in [
+        (&["--buf-size", "64K"][..], ["--buf-size went away", "--ahead"]),
+        (&["--buf-size"], ["--buf-size went away", "--ahead"]),
+        (&["--hold", "1M", "--hold-per-flow", "64K"], ["--hold-per-flow went", "leave it out"]),
+        (&["--no-thin"], ["--no-thin was renamed", "--no-passive"]),
+    ] {
+        place.vsnoop([&["attach", PORT], arguments].concat())?.failed(2, &words)?;
+    }
+    let file = ConfigFile::new(&place, "[hold]\nper_flow = \"128K\"\n")?;
+    let words = [&file.path, "line 2", "hold.per_flow went away", "remove the line"];
+    place.vsnoop(["attach", PORT, "--config", &file.path])?.failed(2, &words)?;
+    ensure!(place.state()? == before, "something changed");
+    Ok(())
+}
+
+fn a_port_holds_without_being_asked_to_and_is_not_refused_for_its_share() -> Result<()> {
+    let (one, two) = (Place::new("share1")?, Place::new("share2")?);
+    let attach = |place: &Place, total: &str| -> Result<u64> {
+        let file = ConfigFile::new(place, &format!("[hold]\ntotal = \"{total}\"\n"))?;
+        let json = place.vsnoop(["attach", PORT, "--json", "--config", &file.path])?.json()?;
+        let status = place.vsnoop(["status", PORT, "--json"])?.json()?;
+        let hold_bytes = json["ports"][0]["hold_bytes"].as_u64().context("no hold")?;
+        ensure!(status["ports"][0]["hold"]["size_bytes"] == hold_bytes, "{status}");
+        Ok(hold_bytes)
+    };
+    // Both are VMs of this host, and this process has no other taps.
+    ensure!(attach(&one, "8M")? == 4 << 20);
+    ensure!(attach(&two, "8M")? == 4 << 20);
+    two.vsnoop(["detach", PORT])?.ok()?;
+    ensure!(attach(&two, "1M")? == 256 << 10, "the least, where nothing is left");
+    for place in [&one, &two] {
+        place.vsnoop(["detach", PORT])?.ok()?;
+    }
+    let json = one.vsnoop(["attach", PORT, "--json"])?.json()?;
+    ensure!(json["ports"][0]["hold_bytes"].as_u64() >= Some(256 << 10), "{json}");
+    one.vsnoop(["detach", PORT])?.ok().map(drop)
+}
+
+fn set_changes_the_bounds_of_an_attached_port() -> Result<()> {
+    let place = Place::new("set")?;
+    place.vsnoop(["attach", PORT, "--hold", "1M"])?.ok()?;
+    let attached = place.state()?;
+    let shown = || -> Result<(Value, Value)> {
+        let json = place.vsnoop(["status", PORT, "--json"])?.json()?;
+        let port = &json["ports"][0];
+        Ok((port["hold"]["size_bytes"].clone(), port["ahead_bytes"].clone()))
+    };
+    ensure!(shown()? == (Value::from(1 << 20), Value::Null), "{:?}", shown()?);
+    let json = place.vsnoop(["set", PORT, "--hold", "2M", "--json"])?.json()?;
+    ensure!(json["ports"][0]["hold_bytes"] == 2 << 20, "{json}");
+    let said = place.vsnoop(["set", PORT, "--ahead", "0"])?.ok()?.out;
+    let words = "holds at most 2 MiB, senders not ahead of the VM's window";
+    ensure!(said.contains(words), "{said}");
+    ensure!(shown()? == (Value::from(2 << 20), Value::from(0)), "{:?}", shown()?);
+    let file = ConfigFile::new(&place, "[hold]\ntotal = \"3M\"\n")?;
+    let set = |bytes| place.vsnoop(["set", PORT, "--hold", bytes, "--config", &file.path]);
+    // Its own quota does not count.
+    set("3M")?.ok()?;
+    set("4M")?.failed(3, &[PORT, "4 MiB", "3 MiB", &file.path])?;
+    ensure!(shown()?.0 == 3 << 20, "{:?}", shown()?);
+    ensure!(place.state()? == attached, "the attachment changed");
+    place.vsnoop(["detach", PORT])?.ok()?;
+    place.vsnoop(["set", PORT, "--hold", "1M"])?.failed(39, &[PORT, "not attached"])?;
+    place.vsnoop(["attach", PORT, "--observe"])?.ok()?;
+    place.vsnoop(["set", PORT, "--hold", "1M"])?.failed(39, &[PORT, "only being observed"])?;
+    place.vsnoop(["detach", PORT])?.ok().map(drop)
+}
+
+fn a_larger_hold_takes_more_at_once_and_a_smaller_one_keeps_what_there_is() -> Result<()> {
+    let network = network_with_hold("resize")?;
+    let set =
+        |bytes| vsnoop_in(network.topology.host.name(), ["set", topology::PORT, "--hold", bytes]);
+    set("256K")?.ok()?;
+    let mut pair = network.connect()?;
+    until_acknowledged_early(&network, &mut pair)?;
+    let frozen = Faults { freeze: Freeze::Now, ..Faults::default() };
+    network.topology.set_guest_faults(Side::Vm, frozen);
+    pair.client.write_all(&[7; MUCH])?;
+    wait_until("the hold is full", || Ok(network.outstanding_bytes()? > 128 << 10))?;
+    let outstanding = network.outstanding_bytes()?;
+    ensure!(outstanding <= 256 << 10, "{outstanding} bytes in a hold of 256 KiB");
+    set("4M")?.ok()?;
+    wait_until("all is held", || Ok(network.outstanding_bytes()? == MUCH as u64))?;
+    set("256K")?.ok()?;
+    let status = network.vsnoop(&["status", topology::PORT, "--json"])?;
+    let hold = &status["ports"][0]["hold"];
+    ensure!(hold["size_bytes"] == 256 << 10, "{hold}");
+    ensure!(hold["used_bytes"].as_u64() >= Some(MUCH as u64), "{hold}");
+    ensure!(hold["memory_bytes"].as_u64() >= hold["used_bytes"].as_u64(), "{hold}");
+    network.thaw();
+    let mut received = vec![0; MUCH];
+    pair.server.read_exact(&mut received).context("what was held")?;
+    ensure!(received.iter().all(|byte| *byte == 7), "the VM received something else");
+    wait_until("the VM has caught up", || Ok(network.outstanding_bytes()? == 0))?;
+    pair.exchange(10_000)?;
+    network.detach()
+}
+
+fn the_holds_of_all_ports_together_are_bounded() -> Result<()> {
+    let (one, two) = (Place::new("one")?, Place::new("two")?);
+    let before = two.state()?;
+    let file = ConfigFile::new(&one, "[hold]\ntotal = \"3M\"\n")?;
+    let attach = |place: &Place, bytes: &str| {
+        place.vsnoop(["--config", &file.path, "attach", PORT, "--hold", bytes])
+    };
+    attach(&one, "4M")?.failed(3, &[PORT, "4 MiB", "3 MiB", &file.path, "--hold"])?;
+    attach(&one, "2M")?.ok()?;
+    let attached = one.state()?;
+    let words = [PORT, "hold of 2 MiB", "may have 3 MiB", "2 MiB are given", "vsnoop set"];
+    attach(&two, "2M")?.failed(3, &words)?;
+    ensure!(two.state()?.programs == before.programs, "something was attached");
+    ensure!(one.state()? == attached, "the other port changed");
+    // The rest is enough for this, and always for a port's default.
+    attach(&two, "1M")?.ok()?;
+    two.vsnoop(["detach", PORT])?.ok()?;
+    two.vsnoop(["--config", &file.path, "attach", PORT])?.ok()?;
+    one.vsnoop(["detach", PORT])?.ok()?;
+    two.vsnoop(["detach", PORT])?.ok()?;
+    // Returned memory can be given again.
+    attach(&two, "3M")?.ok()?;
+    two.vsnoop(["detach", PORT])?.ok().map(drop)
+}
+
+fn a_wrong_configuration_is_named_with_line_and_key_and_keeps_nobody_from_detaching() -> Result<()>
+{
+    let place = Place::new("wrong")?;
+    let file = ConfigFile::new(&place, "[hold]\ntotal = \"4M\"\n\ntotals = 1\n")?;
+    let before = place.state()?;
+    let line = format!("{}, line 4", file.path);
+    place
+        .vsnoop(["--config", &file.path, "attach", PORT])?
+        .failed(2, &[&line, "totals", "`total`"])?;
+    place
+        .vsnoop(["--config", "/nonexistent.toml", "attach", PORT])?
+        .failed(2, &["/nonexistent.toml", "cannot be read"])?;
+    ensure!(place.state()? == before, "something changed");
+    place.vsnoop(["attach", PORT])?.ok()?;
+    place.vsnoop(["--config", &file.path, "status"])?.ok()?;
+    place.vsnoop(["--config", &file.path, "detach", PORT])?.ok()?;
+    vsnoop(["--config", &file.path, "off", "--all"])?.ok().map(drop)
+}
+
+fn doctor_says_what_the_configuration_leaves_for_holds() -> Result<()> {
+    let place = Place::new("left")?;
+    let file = ConfigFile::new(&place, "[hold]\ntotal = \"3M\"\n")?;
+    place.vsnoop(["--config", &file.path, "attach", PORT, "--hold", "1M"])?.ok()?;
+    let json = place.vsnoop(["--config", &file.path, "doctor", PORT, "--json"])?.json()?;
+    let hold = &json["hold"];
+    ensure!(hold["total_bytes"] == 3 << 20 && hold["taken_bytes"] == 1 << 20, "{json}");
+    ensure!(hold["total_from"] == format!("hold.total in {}", file.path), "{json}");
+    ensure!(hold["bandwidth_bits"].as_u64() > Some(0), "{json}");
+    place.vsnoop(["detach", PORT])?.ok()?;
+    file.write("[hold]\ntotals = 1\n")?;
+    let doctor = place.vsnoop(["--config", &file.path, "doctor", PORT])?;
+    doctor.failed(3, &["not ready", &file.path, "line 2", "totals"])
+}
+
+fn doctor_recommends_a_hold_for_a_vm_that_waits_for_its_cpu() -> Result<()> {
+    let place = Place::new("waits")?;
+    // This process holds the tap; a thread of this name is taken for its vCPU.
+    let _rivals: Vec<_> = (0..4).map(|_| Busy::thread("rival")).collect::<Result<_>>()?;
+    let before = place.vsnoop(["doctor", PORT, "--measure", "0.1", "--json"])?.json()?;
+    ensure!(before["ports"][0]["hold"].is_null(), "{before}");
+    let _vcpu = Busy::thread("CPU 0/KVM")?;
+    let arguments = ["doctor", PORT, "--measure", "1"];
+    let json = place.vsnoop(arguments.iter().chain(&["--json"]))?.json()?;
+    let hold = &json["ports"][0]["hold"];
+    ensure!(hold["delay_from"] == "vcpu_wait", "{json}");
+    ensure!(hold["size_bytes"].as_u64() >= Some(256 << 10), "{json}");
+    ensure!(json["hold"]["needed_bytes"] == hold["size_bytes"], "{json}");
+    let text = place.vsnoop(arguments)?.ok()?.out;
+    for word in [
+        "delay seen",
+        "mean wait for a CPU",
+        "bandwidth",
+        "round trip",
+        "for all holds of this host",
+        "without --hold a port gets",
+    ] {
+        ensure!(text.contains(word), "{word:?} is not in: {text}");
+    }
+    Ok(())
+}
+
+fn what_is_held_is_shown_with_its_age_and_reaches_the_vm() -> Result<()> {
+    let (network, mut pair) = holding("held")?;
+    let shown = network.vsnoop(&["flows", topology::PORT, "--json"])?;
+    let flow = &shown["ports"][0]["flows"][0];
+    ensure!(flow["mode"] == "holding", "{shown}");
+    let hold = &flow["hold"];
+    ensure!(hold["kept_bytes"] == MUCH && flow["outstanding_bytes"] == MUCH, "{shown}");
+    let held = hold["held_bytes"].as_u64().context("no held_bytes")?;
+    ensure!(held > 0 && held < MUCH as u64, "{shown}");
+    ensure!(hold["oldest_ns"].as_u64().is_some_and(|ns| ns > 0), "{shown}");
+
+    let stats = network.vsnoop(&["stats", topology::PORT, "--json"])?;
+    let port = &stats["ports"][0];
+    ensure!(port["held_segments"].as_u64() > Some(0) && port["kept_bytes"] != 0, "{stats}");
+    ensure!(port["round_trip_ns"]["count"] == 1, "of one handshake: {stats}");
+    let status = network.vsnoop(&["status", topology::PORT, "--json"])?;
+    for hold in [&port["hold"], &status["ports"][0]["hold"]] {
+        ensure!(hold["size_bytes"] == 4 << 20, "{hold}");
+        let used = hold["used_bytes"].as_u64().context("no used_bytes")?;
+        ensure!((MUCH as u64..=4 << 20).contains(&used), "{hold}");
+        ensure!(hold["flows"] == 1 && hold["held_flows"] == 1, "{hold}");
+        ensure!(hold["held_bytes"].as_u64() > Some(0), "{hold}");
+        ensure!(hold["engine"] == "alive", "{hold}");
+    }
+    ensure!(status["engine"]["running"] == true, "{status}");
+    let doctor = network.vsnoop(&["doctor", topology::PORT, "--measure", "0.1", "--json"])?;
+    let port = &doctor["ports"][0];
+    let (held, pid) = (&port["held"], std::process::id());
+    ensure!(port["pid"] == pid && held["size_bytes"] == 4 << 20, "{doctor}");
+    ensure!(held["held_bytes"].as_u64() > Some(0) && held["held_flows"] == 1, "{doctor}");
+    let doctor = network.table("doctor")?;
+    for word in ["held now", "at most", "4 MiB", &pid.to_string()] {
+        ensure!(doctor.contains(word), "{word:?} is not in: {doctor}");
+    }
+    for (command, words) in [
+        ("flows", &["holding", "held", "again"][..]),
+        ("stats", &["/4 MiB used by 1 connection", "engine: alive", "hold_full"]),
+        ("status", &["hold", "/4 MiB"]),
+    ] {
+        let table = network.table(command)?;
+        for word in words {
+            ensure!(table.contains(word), "{word:?} is not in: {table}");
+        }
+        ensure!(!table.contains("no engine"), "{table}");
+    }
+
+    network.thaw();
+    let mut received = vec![0; MUCH];
+    pair.server.read_exact(&mut received).context("what was held")?;
+    ensure!(received.iter().all(|byte| *byte == 7), "the VM received something else");
+    wait_until("the memory is free again", || {
+        let stats = network.vsnoop(&["stats", topology::PORT, "--json"])?;
+        Ok(stats["ports"][0]["hold"]["used_bytes"] == 0)
+    })?;
+    let stats = network.vsnoop(&["stats", topology::PORT, "--json"])?;
+    let hold = &stats["ports"][0]["hold"];
+    ensure!(hold["handovers"].as_u64() > Some(0) && hold["held_bytes"] == 0, "{stats}");
+    ensure!(hold["oldest_ns"].is_null(), "{stats}");
+    network.detach()
+}
+
+fn an_engine_that_stands_still_is_said() -> Result<()> {
+    let place = Place::new("still")?;
+    place.vsnoop(["attach", PORT, "--hold", "1M"])?.ok()?;
+    wait_for_engine(&place)?;
+    // The helper would replace it.
+    let helper = Stopped::process(helper_pid()?.context("no helper")?)?;
+    let status = place.vsnoop(["status", PORT, "--json"])?.json()?;
+    let pid = status["engine"]["pid"].as_i64().context("no engine")?;
+    let engine = Stopped::process(pid as i32)?;
+    wait_until("the engine is missed", || Ok(engine_state(&place)? == "silent"))?;
+    let table = place.vsnoop(["status", PORT])?.ok()?.out;
+    for word in [PORT, "no engine", "not heard of for", "the VM answers by itself"] {
+        ensure!(table.contains(word), "{word:?} is not in: {table}");
+    }
+    let table = place.vsnoop(["stats", PORT])?.ok()?.out;
+    ensure!(table.contains("engine: not heard of for"), "{table}");
+    drop((engine, helper));
+    wait_for_engine(&place)?;
+    let table = place.vsnoop(["status", PORT])?.ok()?.out;
+    ensure!(!table.contains("no engine"), "{table}");
+    place.vsnoop(["detach", PORT])?.ok().map(drop)
+}
+
+fn the_log_says_what_the_kernel_side_has_reset() -> Result<()> {
+    let place = Place::new("log2")?;
+    let log = format!("/run/{}.log", place.netns.name());
+    place.vsnoop(["attach", PORT, "--hold", "1M"])?.ok()?;
+    let mut helper = foreground_helper(&log)?;
+    let mut expected = Vec::new();
+    for (count, words) in [(1, "1 connection reset"), (2, "2 connections reset")] {
+        count_as_abandoned(&place.pins()?.join("stats"), count)?;
+        expected.push(words);
+        wait_until("the log says so", || {
+            let text = fs::read_to_string(&log)?;
+            Ok(expected.iter().all(|words| text.contains(words)))
+        })?;
+    }
+    place.vsnoop(["detach", PORT])?.ok()?;
+    ensure!(helper.wait()?.success(), "the helper failed");
+    let text = fs::read_to_string(&log)?;
+    let warnings: Vec<_> = text.lines().filter(|line| line.contains("WARN")).collect();
+    ensure!(warnings.len() == 2, "{text}");
+    for warning in warnings {
+        ensure!(warning.contains(PORT) && warning.contains("the engine"), "{text}");
+    }
+    Ok(())
+}
+
+fn a_port_that_is_only_observed_says_nothing_of_a_hold() -> Result<()> {
+    let place = Place::new("plain")?;
+    place.vsnoop(["attach", PORT, "--observe"])?.ok()?;
+    let doctor = place.vsnoop(["doctor", PORT, "--measure", "0.1", "--json"])?.json()?;
+    ensure!(doctor["ports"][0]["held"].is_null(), "{doctor}");
+    for command in ["status", "stats"] {
+        let json = place.vsnoop([command, PORT, "--json"])?.json()?;
+        ensure!(json["ports"][0]["hold"].is_null(), "{json}");
+        let table = place.vsnoop([command, PORT])?.ok()?.out;
+        ensure!(!table.contains("engine:") && !table.contains("/"), "{table}");
+    }
+    place.vsnoop(["detach", PORT])?.ok().map(drop)
 }
 
 /// Adds `count` connections to the hooks' counter.
@@ -395,15 +414,15 @@ fn count_as_abandoned(stats: &Path, count: u64) -> Result<()> {
 }
 
 /// A VM that is frozen while [`MUCH`] was acknowledged for it, part of which waits on this host.
-pub fn holding(role: &str) -> Result<(Network, Pair)> {
+pub fn holding(role: &str) -> Result<(AttachedNetwork, Pair)> {
     let network = network_with_hold(role)?;
     let mut pair = network.connect()?;
     freeze_with_much(&network, &mut pair)?;
     Ok((network, pair))
 }
 
-pub fn network_with_hold(role: &str) -> Result<Network> {
-    let network = Network::new(role)?;
+pub fn network_with_hold(role: &str) -> Result<AttachedNetwork> {
+    let network = AttachedNetwork::new(role)?;
     network.detach()?;
     let host = &network.topology.host;
     let hold = ["attach", topology::PORT, "--no-passive", "--hold", "4M"];
@@ -416,7 +435,7 @@ pub fn network_with_hold(role: &str) -> Result<Network> {
 }
 
 /// The first segments of a port may find no memory yet: it is added on demand.
-fn until_acknowledged_early(network: &Network, pair: &mut Pair) -> Result<()> {
+fn until_acknowledged_early(network: &AttachedNetwork, pair: &mut Pair) -> Result<()> {
     wait_until("the host acknowledges early", || {
         pair.exchange(1000)?;
         let stats = network.vsnoop(&["stats", topology::PORT, "--json"])?;
@@ -424,7 +443,7 @@ fn until_acknowledged_early(network: &Network, pair: &mut Pair) -> Result<()> {
     })
 }
 
-pub fn freeze_with_much(network: &Network, pair: &mut Pair) -> Result<()> {
+pub fn freeze_with_much(network: &AttachedNetwork, pair: &mut Pair) -> Result<()> {
     until_acknowledged_early(network, pair)?;
     let frozen = Faults { freeze: Freeze::Now, ..Faults::default() };
     network.topology.set_guest_faults(Side::Vm, frozen);
@@ -490,11 +509,11 @@ impl Drop for Stopped {
 }
 
 /// A configuration of its own for a test.
-pub struct Configuration {
+pub struct ConfigFile {
     pub path: String,
 }
 
-impl Configuration {
+impl ConfigFile {
     pub fn new(place: &Place, text: &str) -> Result<Self> {
         let file = Self { path: format!("/run/{}.toml", place.netns.name()) };
         file.write(text)?;

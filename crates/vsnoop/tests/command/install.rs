@@ -8,41 +8,41 @@ use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
 use vsnoop_testbed::workspace;
 
-use crate::trial;
-
 /// The private /run of the tests, in which nothing else has this name.
 const DESTDIR: &str = "/run/vsnoop-install";
 
 pub fn trials() -> Vec<Trial> {
-    vec![trial("install_puts_command_pages_and_completions_in_place", || {
-        // Builds nothing: `cargo test` has.
-        run(Command::new("make")
-            .args(["--old-file=build", "install"])
-            .arg(format!("DESTDIR={DESTDIR}"))
-            .current_dir(workspace::root()?))?;
-        let usr = Path::new(DESTDIR).join("usr/local");
-        run(Command::new(usr.join("sbin/vsnoop")).arg("--version"))?;
-        for page in ["vsnoop.8", "vsnoop-attach.8", "vsnoop-link-up.8"] {
-            let page = usr.join("share/man/man8").join(page);
-            let text = fs::read_to_string(&page).with_context(|| page.display().to_string())?;
-            ensure!(text.contains(".TH"), "{} is no manual page", page.display());
-        }
-        for (file, part) in [
-            ("zsh/site-functions/_vsnoop", "#compdef vsnoop"),
-            ("fish/vendor_completions.d/vsnoop.fish", "complete -c vsnoop"),
-        ] {
-            let text = fs::read_to_string(usr.join("share").join(file)).context(file)?;
-            ensure!(text.contains(part), "{file}: {text}");
-        }
-        let bash = usr.join("share/bash-completion/completions/vsnoop");
-        run(Command::new("bash").arg("-n").arg(&bash))?;
-        let complete = "source \"$0\"; COMP_WORDS=(vsnoop att); COMP_CWORD=1; \
-            _vsnoop vsnoop att vsnoop; echo \"${COMPREPLY[@]}\"";
-        let offered = run(Command::new("bash").arg("-c").arg(complete).arg(&bash))?;
-        ensure!(offered.trim() == "attach", "bash completes `att` with {offered:?}");
-        fs::remove_dir_all(DESTDIR)?;
-        Ok(())
-    })]
+    trials![install_puts_command_pages_and_completions_in_place]
+}
+
+fn install_puts_command_pages_and_completions_in_place() -> Result<()> {
+    // Builds nothing: `cargo test` has.
+    run(Command::new("make")
+        .args(["--old-file=build", "install"])
+        .arg(format!("DESTDIR={DESTDIR}"))
+        .current_dir(workspace::root()?))?;
+    let usr = Path::new(DESTDIR).join("usr/local");
+    run(Command::new(usr.join("sbin/vsnoop")).arg("--version"))?;
+    for page in ["vsnoop.8", "vsnoop-attach.8", "vsnoop-link-up.8"] {
+        let page = usr.join("share/man/man8").join(page);
+        let text = fs::read_to_string(&page).with_context(|| page.display().to_string())?;
+        ensure!(text.contains(".TH"), "{} is no manual page", page.display());
+    }
+    for (file, part) in [
+        ("zsh/site-functions/_vsnoop", "#compdef vsnoop"),
+        ("fish/vendor_completions.d/vsnoop.fish", "complete -c vsnoop"),
+    ] {
+        let text = fs::read_to_string(usr.join("share").join(file)).context(file)?;
+        ensure!(text.contains(part), "{file}: {text}");
+    }
+    let bash = usr.join("share/bash-completion/completions/vsnoop");
+    run(Command::new("bash").arg("-n").arg(&bash))?;
+    let complete = "source \"$0\"; COMP_WORDS=(vsnoop att); COMP_CWORD=1; \
+        _vsnoop vsnoop att vsnoop; echo \"${COMPREPLY[@]}\"";
+    let offered = run(Command::new("bash").arg("-c").arg(complete).arg(&bash))?;
+    ensure!(offered.trim() == "attach", "bash completes `att` with {offered:?}");
+    fs::remove_dir_all(DESTDIR)?;
+    Ok(())
 }
 
 /// Output of a command, which must succeed.

@@ -12,68 +12,72 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::sandbox::{PINS, PORT, Place, State, list, program, vsnoop, wait_until};
-use crate::trial;
 
 /// Number of kills, spread over the time in which pins, hooks and qdisc are set up.
 const STEPS: u32 = 12;
 
 pub fn trials() -> Vec<Trial> {
-    vec![
-        trial(
-            "attach_that_is_killed_is_whole_or_leaves_nothing_that_status_does_not_remove",
-            || {
-                let place = Place::new("kill1")?;
-                killed_everywhere(&place, Signal::SIGKILL, |before| {
-                    let status = vsnoop(["status", "--json"])?.json()?;
-                    ensure!(status["damaged"] == serde_json::json!([]), "{status}");
-                    if status["ports"] == serde_json::json!([]) {
-                        // Unless the helper has begun to remove it just before.
-                        return wait_until("nothing is left", || Ok(place.state()? == *before))
-                            .with_context(|| format!("left: {:?}", place.state()));
-                    }
-                    ensure!(status["ports"][0]["state"] == "active", "{status}");
-                    place.vsnoop(["detach", PORT])?.ok().map(drop)
-                })
-            },
-        ),
-        trial("attach_that_is_killed_hinders_no_further_attach_and_no_other_port", || {
-            let (place, other) = (Place::new("kill2")?, Place::new("kill2b")?);
-            other.vsnoop(["attach", PORT])?.ok()?;
-            let others = (other.state()?.qdiscs, other.programs()?);
-            killed_everywhere(&place, Signal::SIGKILL, |_| {
-                let again = place.vsnoop(["attach", PORT])?;
-                let is_whole = again.code == 33;
-                ensure!(is_whole || again.code == 0, "{again:?}");
-                place.vsnoop(["detach", PORT])?.ok()?;
-                let now = (other.state()?.qdiscs, other.programs()?);
-                ensure!(now == others, "another port is {now:?} instead of {others:?}");
-                Ok(())
-            })?;
-            other.vsnoop(["detach", PORT])?.ok().map(drop)
-        }),
-        trial("attach_that_is_killed_is_cleaned_up_by_detach", || {
-            let place = Place::new("kill3")?;
-            killed_everywhere(&place, Signal::SIGKILL, |_| {
-                // It is attached, or detach says that it is not.
-                let ran = place.vsnoop(["detach", PORT])?;
-                ensure!([0, 39].contains(&ran.code), "{ran:?}");
-                Ok(())
-            })
-        }),
-        trial("attach_that_gets_a_signal_is_whole_or_leaves_nothing", || {
-            let place = Place::new("term")?;
-            killed_everywhere(&place, Signal::SIGTERM, |before| {
-                if place.pins()?.exists() {
-                    return place.vsnoop(["detach", PORT])?.ok().map(drop);
-                }
-                // Nothing was there to be cleaned up.
-                let mut now = place.state()?;
-                now.pins.retain(|path| path.starts_with(place.pins().unwrap_or_default()));
-                ensure!(now == *before, "left: {now:?}");
-                Ok(())
-            })
-        }),
+    trials![
+        attach_that_is_killed_is_whole_or_leaves_nothing_that_status_does_not_remove,
+        attach_that_is_killed_hinders_no_further_attach_and_no_other_port,
+        attach_that_is_killed_is_cleaned_up_by_detach,
+        attach_that_gets_a_signal_is_whole_or_leaves_nothing,
     ]
+}
+
+fn attach_that_is_killed_is_whole_or_leaves_nothing_that_status_does_not_remove() -> Result<()> {
+    let place = Place::new("kill1")?;
+    killed_everywhere(&place, Signal::SIGKILL, |before| {
+        let status = vsnoop(["status", "--json"])?.json()?;
+        ensure!(status["damaged"] == serde_json::json!([]), "{status}");
+        if status["ports"] == serde_json::json!([]) {
+            // Unless the helper has begun to remove it just before.
+            return wait_until("nothing is left", || Ok(place.state()? == *before))
+                .with_context(|| format!("left: {:?}", place.state()));
+        }
+        ensure!(status["ports"][0]["state"] == "active", "{status}");
+        place.vsnoop(["detach", PORT])?.ok().map(drop)
+    })
+}
+
+fn attach_that_is_killed_hinders_no_further_attach_and_no_other_port() -> Result<()> {
+    let (place, other) = (Place::new("kill2")?, Place::new("kill2b")?);
+    other.vsnoop(["attach", PORT])?.ok()?;
+    let others = (other.state()?.qdiscs, other.programs()?);
+    killed_everywhere(&place, Signal::SIGKILL, |_| {
+        let again = place.vsnoop(["attach", PORT])?;
+        let is_whole = again.code == 33;
+        ensure!(is_whole || again.code == 0, "{again:?}");
+        place.vsnoop(["detach", PORT])?.ok()?;
+        let now = (other.state()?.qdiscs, other.programs()?);
+        ensure!(now == others, "another port is {now:?} instead of {others:?}");
+        Ok(())
+    })?;
+    other.vsnoop(["detach", PORT])?.ok().map(drop)
+}
+
+fn attach_that_is_killed_is_cleaned_up_by_detach() -> Result<()> {
+    let place = Place::new("kill3")?;
+    killed_everywhere(&place, Signal::SIGKILL, |_| {
+        // It is attached, or detach says that it is not.
+        let ran = place.vsnoop(["detach", PORT])?;
+        ensure!([0, 39].contains(&ran.code), "{ran:?}");
+        Ok(())
+    })
+}
+
+fn attach_that_gets_a_signal_is_whole_or_leaves_nothing() -> Result<()> {
+    let place = Place::new("term")?;
+    killed_everywhere(&place, Signal::SIGTERM, |before| {
+        if place.pins()?.exists() {
+            return place.vsnoop(["detach", PORT])?.ok().map(drop);
+        }
+        // Nothing was there to be cleaned up.
+        let mut now = place.state()?;
+        now.pins.retain(|path| path.starts_with(place.pins().unwrap_or_default()));
+        ensure!(now == *before, "left: {now:?}");
+        Ok(())
+    })
 }
 
 /// Kills an attach while it loads, and then at each of many moments after its first pin. `verify`

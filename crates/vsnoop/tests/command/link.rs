@@ -31,89 +31,149 @@ const KEY_B: &str = "YmJiYmJiYmJiYmJiYmJiYmJiYmJiYmJiYmJiYmJiYmI=";
 const KEY_C: &str = "Y2NjY2NjY2NjY2NjY2NjY2NjY2NjY2NjY2NjY2NjY2M=";
 
 pub fn trials() -> Vec<Trial> {
-    let mut trials = vec![
-        trial("a_link_comes_up_says_so_and_goes_without_a_trace", comes_and_goes),
-        trial("a_link_that_is_up_is_not_started_twice", twice),
-        trial("a_link_that_was_killed_is_in_nobodys_way", killed),
-        trial("what_others_left_of_a_link_confuses_nobody", left_over),
-        trial("a_link_in_the_foreground_tells_systemd_and_ends_at_sigterm", foreground),
-        trial("what_is_set_is_in_force_and_nonsense_is_refused", set),
-        trial("a_running_link_logs_more_and_less_as_it_is_told", log),
-        trial("the_public_key_is_shown_again_and_no_key_is_overwritten", keygen),
-        trial("a_peer_whose_name_leads_nowhere_is_dialled_all_the_same", || {
-            let place = LinkHost::new("name")?;
-            place.write(&place.config().replace("192.0.2.2:7757", "host-b.invalid:7757"))?;
-            place.up()?.ok()?;
-            let peer = place.status()?["peers"][0].clone();
-            ensure!(peer["state"] == "dialling" || peer["state"] == "down", "{peer}");
-            Ok(())
-        }),
-        trial("an_unencrypted_transport_warns", || {
-            let place = LinkHost::new("plain")?;
-            place.write(
-                &place.config().replace("[[peer]]", "[[peer]]\ntransport = \"udp-plain\""),
-            )?;
-            let ran = place.up()?.ok()?;
-            ensure!(ran.err.contains("peer b is NOT ENCRYPTED (udp-plain)"), "{}", ran.err);
-            let status = place.link(["status"])?.ok()?;
-            ensure!(status.out.contains("peer b: NOT ENCRYPTED"), "{}", status.out);
-            Ok(())
-        }),
-        trial("a_port_that_is_in_a_bridge_besides_warns", || {
-            let place = LinkHost::new("twice-in")?;
-            place.netns.ip("link add vm0 type veth peer name other")?;
-            place.netns.ip("link set vm0 master br0")?;
-            let alone = place.config().replace("bridge = \"br0\"", "interface = \"vm0\"");
-            let both =
-                place.config().replace("[[peer]]", "[[port]]\ninterface = \"vm0\"\n[[peer]]");
-            for (config, words) in [
-                (&alone, ["do not reach each other", "bridge = \"br0\" instead"]),
-                (&both, ["goes through the link twice", "leave out the [[port]]"]),
-            ] {
-                place.write(config)?;
-                let said = place.up()?.ok()?.err;
-                ensure!(said.contains("port vm0 is in bridge br0"), "{said}");
-                ensure!(words.iter().all(|word| said.contains(word)), "{said}");
-                ensure!(said.contains("`ip link set vm0 nomaster`"), "{said}");
-                place.link(["down", "office"])?.ok()?;
-            }
-            place.netns.ip("link set vm0 nomaster")?;
-            for config in [&alone, &both] {
-                place.write(config)?;
-                let said = place.up()?.ok()?.err;
-                ensure!(said.is_empty(), "{said}");
-                place.link(["down", "office"])?.ok()?;
-            }
-            Ok(())
-        }),
-        trial("a_bridge_that_is_down_is_said_to_be_at_once", || {
-            let place = LinkHost::new("down")?;
-            place.netns.ip("link set br0 down")?;
-            let ran = place.up()?.ok()?;
-            let said = "port vsl-office in br0: down (bridge br0 is down: `ip link set br0 up`)";
-            ensure!(ran.out.contains(said), "{}", ran.out);
-            Ok(())
-        }),
-        trial("a_link_that_is_not_up_is_said_not_to_be", || {
-            for command in [&["down", "nowhere"][..], &["status", "nowhere"]] {
-                vsnoop([&["link"], command].concat())?
-                    .failed(41, &["nowhere", "vsnoop link up"])?;
-            }
-            vsnoop(["link", "set", "nowhere", "--compress", "lz4"])?.failed(41, &["nowhere"])?;
-            let status = vsnoop(["link", "status"])?.ok()?;
-            ensure!(status.out.contains("no link is up"), "{}", status.out);
-            vsnoop(["link", "up", "nowhere"])?.failed(2, &["/etc/vsnoop/link/nowhere.toml"])
-        }),
-        trial("links_need_root_and_say_so", || {
-            let way = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"];
-            for command in [&["up", "x.toml"][..], &["down", "x"], &["status"]] {
-                vsnoop_under(&way, &[&["link"], command].concat())?.failed(36, &["root"])?;
-            }
-            Ok(())
-        }),
+    let mut trials = trials![
+        a_link_comes_up_says_so_and_goes_without_a_trace,
+        a_link_that_is_up_is_not_started_twice,
+        a_link_that_was_killed_is_in_nobodys_way,
+        what_others_left_of_a_link_confuses_nobody,
+        a_link_in_the_foreground_tells_systemd_and_ends_at_sigterm,
+        what_is_set_is_in_force_and_nonsense_is_refused,
+        a_running_link_logs_more_and_less_as_it_is_told,
+        the_public_key_is_shown_again_and_no_key_is_overwritten,
+        a_peer_whose_name_leads_nowhere_is_dialled_all_the_same,
+        an_unencrypted_transport_warns,
+        a_port_that_is_in_a_bridge_besides_warns,
+        a_bridge_that_is_down_is_said_to_be_at_once,
+        a_link_that_is_not_up_is_said_not_to_be,
+        links_need_root_and_say_so,
+        what_is_no_tap_is_not_diverted_when_it_comes_later_either,
+        a_host_that_would_drop_what_is_diverted_to_it_is_told,
+        a_diverted_vm_that_is_not_there_is_waited_for,
+        a_directory_for_a_configuration_is_refused,
+        an_address_in_use_is_refused_and_nothing_is_left,
     ];
     trials.extend(refused());
     trials
+}
+
+fn a_peer_whose_name_leads_nowhere_is_dialled_all_the_same() -> Result<()> {
+    let place = LinkHost::new("name")?;
+    place.write(&place.config().replace("192.0.2.2:7757", "host-b.invalid:7757"))?;
+    place.up()?.ok()?;
+    let peer = place.status()?["peers"][0].clone();
+    ensure!(peer["state"] == "dialling" || peer["state"] == "down", "{peer}");
+    Ok(())
+}
+
+fn an_unencrypted_transport_warns() -> Result<()> {
+    let place = LinkHost::new("plain")?;
+    place.write(&place.config().replace("[[peer]]", "[[peer]]\ntransport = \"udp-plain\""))?;
+    let ran = place.up()?.ok()?;
+    ensure!(ran.err.contains("peer b is NOT ENCRYPTED (udp-plain)"), "{}", ran.err);
+    let status = place.link(["status"])?.ok()?;
+    ensure!(status.out.contains("peer b: NOT ENCRYPTED"), "{}", status.out);
+    Ok(())
+}
+
+fn a_port_that_is_in_a_bridge_besides_warns() -> Result<()> {
+    let place = LinkHost::new("twice-in")?;
+    place.netns.ip("link add vm0 type veth peer name other")?;
+    place.netns.ip("link set vm0 master br0")?;
+    let alone = place.config().replace("bridge = \"br0\"", "interface = \"vm0\"");
+    let both = place.config().replace("[[peer]]", "[[port]]\ninterface = \"vm0\"\n[[peer]]");
+    for (config, words) in [
+        (&alone, ["do not reach each other", "bridge = \"br0\" instead"]),
+        (&both, ["goes through the link twice", "leave out the [[port]]"]),
+    ] {
+        place.write(config)?;
+        let said = place.up()?.ok()?.err;
+        ensure!(said.contains("port vm0 is in bridge br0"), "{said}");
+        ensure!(words.iter().all(|word| said.contains(word)), "{said}");
+        ensure!(said.contains("`ip link set vm0 nomaster`"), "{said}");
+        place.link(["down", "office"])?.ok()?;
+    }
+    place.netns.ip("link set vm0 nomaster")?;
+    for config in [&alone, &both] {
+        place.write(config)?;
+        let said = place.up()?.ok()?.err;
+        ensure!(said.is_empty(), "{said}");
+        place.link(["down", "office"])?.ok()?;
+    }
+    Ok(())
+}
+
+fn a_bridge_that_is_down_is_said_to_be_at_once() -> Result<()> {
+    let place = LinkHost::new("down")?;
+    place.netns.ip("link set br0 down")?;
+    let ran = place.up()?.ok()?;
+    let said = "port vsl-office in br0: down (bridge br0 is down: `ip link set br0 up`)";
+    ensure!(ran.out.contains(said), "{}", ran.out);
+    Ok(())
+}
+
+fn a_link_that_is_not_up_is_said_not_to_be() -> Result<()> {
+    for command in [&["down", "nowhere"][..], &["status", "nowhere"]] {
+        vsnoop([&["link"], command].concat())?.failed(41, &["nowhere", "vsnoop link up"])?;
+    }
+    vsnoop(["link", "set", "nowhere", "--compress", "lz4"])?.failed(41, &["nowhere"])?;
+    let status = vsnoop(["link", "status"])?.ok()?;
+    ensure!(status.out.contains("no link is up"), "{}", status.out);
+    vsnoop(["link", "up", "nowhere"])?.failed(2, &["/etc/vsnoop/link/nowhere.toml"])
+}
+
+fn links_need_root_and_say_so() -> Result<()> {
+    let way = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"];
+    for command in [&["up", "x.toml"][..], &["down", "x"], &["status"]] {
+        vsnoop_under(&way, &[&["link"], command].concat())?.failed(36, &["root"])?;
+    }
+    Ok(())
+}
+
+fn what_is_no_tap_is_not_diverted_when_it_comes_later_either() -> Result<()> {
+    let place = LinkHost::new("later")?;
+    place.write(&format!("{}{DIVERT}", place.config()))?;
+    place.up()?.ok()?;
+    place.netns.ip("link add tap7 type veth peer name other")?;
+    wait_until("it is refused", || {
+        let divert = place.status()?["diverts"][0].clone();
+        let reason = divert["reason"].as_str().unwrap_or_default();
+        Ok(divert["state"] == "failed" && reason.contains("tap7 is not a tap"))
+    })?;
+    place.netns.ip("link del tap7")?;
+    place.netns.ip("tuntap add tap7 mode tap")?;
+    wait_until("it is hooked", || Ok(place.status()?["diverts"][0]["state"] == "peer_down"))
+}
+
+fn a_diverted_vm_that_is_not_there_is_waited_for() -> Result<()> {
+    let place = LinkHost::new("divert")?;
+    place.write(&format!("{}{DIVERT}", place.config()))?;
+    let ran = place.up()?.ok()?;
+    ensure!(ran.err.contains("tap7 does not exist"), "{}", ran.err);
+    let diverts = place.status()?["diverts"].clone();
+    ensure!(diverts[0]["state"] == "no_interface", "{diverts}");
+    place.netns.ip("tuntap add tap7 mode tap")?;
+    wait_until("it is hooked", || {
+        let divert = place.status()?["diverts"][0].clone();
+        Ok(divert["state"] == "peer_down" && divert["active"] == false)
+    })
+}
+
+fn a_directory_for_a_configuration_is_refused() -> Result<()> {
+    let place = LinkHost::new("directory")?;
+    let directory = place.directory.to_str().context("a path")?;
+    vsnoop(["link", "up", &format!("{directory}/")])?.failed(2, &["is a directory", "NAME.toml"])
+}
+
+fn an_address_in_use_is_refused_and_nothing_is_left() -> Result<()> {
+    let place = LinkHost::new("use")?;
+    let udp = place.netns.run(|| Ok(UdpSocket::bind("[::]:7757")?))?;
+    place.is_refused(3, &["UDP port [::]:7757", "in use", "link.listen"])?;
+    drop(udp);
+    let tcp = place.netns.run(|| Ok(TcpListener::bind("[::]:7757")?))?;
+    place.is_refused(3, &["TCP port [::]:7757", "in use", "link.listen"])?;
+    drop(tcp);
+    place.up()?.ok()?;
+    Ok(())
 }
 
 /// Each error of a configuration or a host.
@@ -166,45 +226,11 @@ fn refused() -> Vec<Trial> {
                 place.write(&format!("{}{DIVERT}", place.config()))
             },
         ),
-        trial("what_is_no_tap_is_not_diverted_when_it_comes_later_either", || {
-            let place = LinkHost::new("later")?;
-            place.write(&format!("{}{DIVERT}", place.config()))?;
-            place.up()?.ok()?;
-            place.netns.ip("link add tap7 type veth peer name other")?;
-            wait_until("it is refused", || {
-                let divert = place.status()?["diverts"][0].clone();
-                let reason = divert["reason"].as_str().unwrap_or_default();
-                Ok(divert["state"] == "failed" && reason.contains("tap7 is not a tap"))
-            })?;
-            place.netns.ip("link del tap7")?;
-            place.netns.ip("tuntap add tap7 mode tap")?;
-            wait_until("it is hooked", || Ok(place.status()?["diverts"][0]["state"] == "peer_down"))
-        }),
-        trial("a_host_that_would_drop_what_is_diverted_to_it_is_told", filtered),
-        trial("a_diverted_vm_that_is_not_there_is_waited_for", || {
-            let place = LinkHost::new("divert")?;
-            place.write(&format!("{}{DIVERT}", place.config()))?;
-            let ran = place.up()?.ok()?;
-            ensure!(ran.err.contains("tap7 does not exist"), "{}", ran.err);
-            let diverts = place.status()?["diverts"].clone();
-            ensure!(diverts[0]["state"] == "no_interface", "{diverts}");
-            place.netns.ip("tuntap add tap7 mode tap")?;
-            wait_until("it is hooked", || {
-                let divert = place.status()?["diverts"][0].clone();
-                Ok(divert["state"] == "peer_down" && divert["active"] == false)
-            })
-        }),
         refusal("a_key_that_is_not_there", 3, &["key", "vsnoop link keygen"], |place| {
             Ok(fs::remove_file(place.key())?)
         }),
         refusal("a_key_in_no_directory", 3, &["mkdir -p", "keys", "vsnoop link keygen"], |place| {
             place.write(&place.config().replace("office.key", "keys/office.key"))
-        }),
-        trial("a_directory_for_a_configuration_is_refused", || {
-            let place = LinkHost::new("directory")?;
-            let directory = place.directory.to_str().context("a path")?;
-            vsnoop(["link", "up", &format!("{directory}/")])?
-                .failed(2, &["is a directory", "NAME.toml"])
         }),
         refusal("a_key_that_others_can_read", 3, &["office.key", "chmod 600"], |place| {
             Ok(fs::set_permissions(place.key(), Permissions::from_mode(0o644))?)
@@ -216,17 +242,6 @@ fn refused() -> Vec<Trial> {
         }),
         refusal("an_address_of_another_host", 3, &["192.0.2.77:7757", "ip address"], |place| {
             place.write(&place.config().replace("[link]", "[link]\nlisten = \"192.0.2.77:7757\""))
-        }),
-        trial("an_address_in_use_is_refused_and_nothing_is_left", || {
-            let place = LinkHost::new("use")?;
-            let udp = place.netns.run(|| Ok(UdpSocket::bind("[::]:7757")?))?;
-            place.is_refused(3, &["UDP port [::]:7757", "in use", "link.listen"])?;
-            drop(udp);
-            let tcp = place.netns.run(|| Ok(TcpListener::bind("[::]:7757")?))?;
-            place.is_refused(3, &["TCP port [::]:7757", "in use", "link.listen"])?;
-            drop(tcp);
-            place.up()?.ok()?;
-            Ok(())
         }),
     ]
 }
@@ -252,7 +267,7 @@ fn unfiltering() -> Result<&'static str> {
 }
 
 /// The kernel takes the greater of the filter of `all` and that of an interface.
-fn filtered() -> Result<()> {
+fn a_host_that_would_drop_what_is_diverted_to_it_is_told() -> Result<()> {
     let filter = |interface: &str| format!("net.ipv4.conf.{interface}.rp_filter");
     for (all, loose, strict) in [("1", "2", "1"), ("2", "2", "2")] {
         let place = LinkHost::new("filter")?;
@@ -293,7 +308,7 @@ fn filtered() -> Result<()> {
     Ok(())
 }
 
-fn comes_and_goes() -> Result<()> {
+fn a_link_comes_up_says_so_and_goes_without_a_trace() -> Result<()> {
     let place = LinkHost::new("up")?;
     let before = place.links()?;
     let ran = place.up()?.ok()?;
@@ -321,7 +336,7 @@ fn comes_and_goes() -> Result<()> {
     Ok(())
 }
 
-fn twice() -> Result<()> {
+fn a_link_that_is_up_is_not_started_twice() -> Result<()> {
     let place = LinkHost::new("twice")?;
     place.up()?.ok()?;
     let pid = place.status()?["pid"].clone();
@@ -331,7 +346,7 @@ fn twice() -> Result<()> {
     Ok(())
 }
 
-fn killed() -> Result<()> {
+fn a_link_that_was_killed_is_in_nobodys_way() -> Result<()> {
     let place = LinkHost::new("kill")?;
     place.up()?.ok()?;
     let status = place.status()?;
@@ -348,7 +363,7 @@ fn killed() -> Result<()> {
 }
 
 /// A lock with a reused process id, a socket without a lock, and no socket at all.
-fn left_over() -> Result<()> {
+fn what_others_left_of_a_link_confuses_nobody() -> Result<()> {
     let place = LinkHost::new("left")?;
     fs::create_dir_all(SOCKETS)?;
     let file = |kind: &str| Path::new(SOCKETS).join(format!("office.{kind}"));
@@ -389,7 +404,7 @@ fn left_over() -> Result<()> {
     Ok(())
 }
 
-fn foreground() -> Result<()> {
+fn a_link_in_the_foreground_tells_systemd_and_ends_at_sigterm() -> Result<()> {
     let place = LinkHost::new("front")?;
     let name = place.directory.join("notify.sock");
     let systemd = UnixDatagram::bind(&name)?;
@@ -412,7 +427,7 @@ fn foreground() -> Result<()> {
     Ok(())
 }
 
-fn set() -> Result<()> {
+fn what_is_set_is_in_force_and_nonsense_is_refused() -> Result<()> {
     let place = LinkHost::new("set")?;
     let over_tls = "[[peer]]\nname = \"c\"\ntransport = \"tls\"\nkey = ";
     place.write(&format!("{}{over_tls}\"{KEY_C}\"\n", place.config()))?;
@@ -457,7 +472,7 @@ fn set() -> Result<()> {
 }
 
 /// A connection from another program is logged at the level debug.
-fn log() -> Result<()> {
+fn a_running_link_logs_more_and_less_as_it_is_told() -> Result<()> {
     let place = LinkHost::new("log")?;
     let log = place.directory.join("log");
     let mut child = Command::new(program())
@@ -506,7 +521,7 @@ fn log() -> Result<()> {
     result
 }
 
-fn keygen() -> Result<()> {
+fn the_public_key_is_shown_again_and_no_key_is_overwritten() -> Result<()> {
     let place = LinkHost::new("key")?;
     let file = place.directory.join("new.key");
     let name = file.to_str().context("a path")?;

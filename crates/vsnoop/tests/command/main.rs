@@ -6,6 +6,11 @@
 //! panic switch takes everything off. A test that cannot run here is listed as ignored, with the
 //! reason.
 
+/// Tests by the names of their functions.
+macro_rules! trials {
+    ($($test:ident),* $(,)?) => { vec![$(crate::trial(stringify!($test), $test)),*] };
+}
+
 mod bad_input;
 mod damaged;
 mod detach;

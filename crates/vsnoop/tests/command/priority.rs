@@ -43,18 +43,21 @@ pub fn trials() -> Vec<Trial> {
             })
         })
         .collect();
-    trials.push(trial("the_helper_has_its_turn_beside_busy_processes", || {
-        let place = Place::new("busy")?;
-        place.vsnoop(["attach", PORT])?.ok()?;
-        let port = port_of(&place)?;
-        let spinning = Spinning::start()?;
-        for _ in 0..10 {
-            wait_for_a_look(&port)?;
-        }
-        drop(spinning);
-        place.vsnoop(["detach", PORT])?.ok().map(drop)
-    }));
+    trials.extend(trials![the_helper_has_its_turn_beside_busy_processes]);
+
     trials
+}
+
+fn the_helper_has_its_turn_beside_busy_processes() -> Result<()> {
+    let place = Place::new("busy")?;
+    place.vsnoop(["attach", PORT])?.ok()?;
+    let port = port_of(&place)?;
+    let spinning = Spinning::start()?;
+    for _ in 0..10 {
+        wait_for_a_look(&port)?;
+    }
+    drop(spinning);
+    place.vsnoop(["detach", PORT])?.ok().map(drop)
 }
 
 fn chosen_under(name: &str, way: &[&str]) -> Result<()> {

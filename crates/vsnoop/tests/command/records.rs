@@ -6,66 +6,75 @@ use vsnoop_bpf::types::{flow, flow_key, flow_mode, seq};
 use vsnoop_bpf::{AttachSpec, Port, Record};
 
 use crate::sandbox::{PORT, Place, helper_pid, wait_until};
-use crate::trial;
 
 pub fn trials() -> Vec<Trial> {
-    vec![
-        trial("a_record_that_is_due_is_forgotten", || {
-            with_table("due", |table| {
-                table.insert_flow(&KEY, &record(1000, 1000))?;
-                ensure!(table.delete_flow_if(&KEY, |_| true)?, "it was kept");
-                ensure!(table.flow(&KEY)?.is_none(), "it is still there");
-                ensure!(!table.delete_flow_if(&KEY, |_| true)?, "it was forgotten twice");
-                Ok(())
-            })
-        }),
-        trial("a_record_that_becomes_busy_while_it_is_looked_at_is_put_back", || {
-            with_table("busy", |table| {
-                table.insert_flow(&KEY, &record(1000, 1000))?;
-                let busy = record(3000, 1000);
-                let mut looks = 0;
-                let forgotten = table.delete_flow_if(&KEY, |seen| {
-                    looks += 1;
-                    if looks == 1 {
-                        replace(table, &busy);
-                    }
-                    seen.next_seq.v == seen.vm_seq.v
-                })?;
-                ensure!(!forgotten && looks == 2, "forgotten: {forgotten}, looks: {looks}");
-                let found = table.flow(&KEY)?.context("it is gone")?;
-                ensure!(is_same(found, &busy), "it has changed: {found:?}");
-                Ok(())
-            })
-        }),
-        trial("a_tombstone_stands_from_its_making", || {
-            with_table("grave", |table| {
-                let silent = flow { last_ns: 1, ..record(3000, 1000) };
-                table.insert_flow(&KEY, &silent)?;
-                ensure!(table.mark_reset(&KEY, &silent, 77)?, "it was not marked");
-                let found = table.flow(&KEY)?.context("it is gone")?;
-                ensure!(u32::from(found.mode) == flow_mode::FLOW_RESET, "{found:?}");
-                ensure!((found.last_ns, found.retired) == (77, 2000), "{found:?}");
-                Ok(())
-            })
-        }),
-        trial("bytes_that_a_new_record_knows_nothing_of_end_in_a_tombstone", || {
-            with_table("clash", |table| {
-                // Created by an ACK of the VM below the old NEXT_SEQ.
-                let found = after_clash(table, &record(3000, 1000), &record(2000, 2000))?;
-                ensure!(u32::from(found.mode) == flow_mode::FLOW_RESET, "mode {}", found.mode);
-                ensure!(found.retired == 1000 && found.next_seq.v == 3000, "{found:?}");
-                Ok(())
-            })
-        }),
-        trial("a_new_record_stays_when_the_vm_has_everything", || {
-            with_table("news", |table| {
-                let new = record(3000, 3000);
-                let found = after_clash(table, &record(3000, 1000), &new)?;
-                ensure!(is_same(found, &new), "it has changed: {found:?}");
-                Ok(())
-            })
-        }),
+    trials![
+        a_record_that_is_due_is_forgotten,
+        a_record_that_becomes_busy_while_it_is_looked_at_is_put_back,
+        a_tombstone_stands_from_its_making,
+        bytes_that_a_new_record_knows_nothing_of_end_in_a_tombstone,
+        a_new_record_stays_when_the_vm_has_everything,
     ]
+}
+
+fn a_record_that_is_due_is_forgotten() -> Result<()> {
+    with_table("due", |table| {
+        table.insert_flow(&KEY, &record(1000, 1000))?;
+        ensure!(table.delete_flow_if(&KEY, |_| true)?, "it was kept");
+        ensure!(table.flow(&KEY)?.is_none(), "it is still there");
+        ensure!(!table.delete_flow_if(&KEY, |_| true)?, "it was forgotten twice");
+        Ok(())
+    })
+}
+
+fn a_record_that_becomes_busy_while_it_is_looked_at_is_put_back() -> Result<()> {
+    with_table("busy", |table| {
+        table.insert_flow(&KEY, &record(1000, 1000))?;
+        let busy = record(3000, 1000);
+        let mut looks = 0;
+        let forgotten = table.delete_flow_if(&KEY, |seen| {
+            looks += 1;
+            if looks == 1 {
+                replace(table, &busy);
+            }
+            seen.next_seq.v == seen.vm_seq.v
+        })?;
+        ensure!(!forgotten && looks == 2, "forgotten: {forgotten}, looks: {looks}");
+        let found = table.flow(&KEY)?.context("it is gone")?;
+        ensure!(is_same(found, &busy), "it has changed: {found:?}");
+        Ok(())
+    })
+}
+
+fn a_tombstone_stands_from_its_making() -> Result<()> {
+    with_table("grave", |table| {
+        let silent = flow { last_ns: 1, ..record(3000, 1000) };
+        table.insert_flow(&KEY, &silent)?;
+        ensure!(table.mark_reset(&KEY, &silent, 77)?, "it was not marked");
+        let found = table.flow(&KEY)?.context("it is gone")?;
+        ensure!(u32::from(found.mode) == flow_mode::FLOW_RESET, "{found:?}");
+        ensure!((found.last_ns, found.retired) == (77, 2000), "{found:?}");
+        Ok(())
+    })
+}
+
+fn bytes_that_a_new_record_knows_nothing_of_end_in_a_tombstone() -> Result<()> {
+    with_table("clash", |table| {
+        // Created by an ACK of the VM below the old NEXT_SEQ.
+        let found = after_clash(table, &record(3000, 1000), &record(2000, 2000))?;
+        ensure!(u32::from(found.mode) == flow_mode::FLOW_RESET, "mode {}", found.mode);
+        ensure!(found.retired == 1000 && found.next_seq.v == 3000, "{found:?}");
+        Ok(())
+    })
+}
+
+fn a_new_record_stays_when_the_vm_has_everything() -> Result<()> {
+    with_table("news", |table| {
+        let new = record(3000, 3000);
+        let found = after_clash(table, &record(3000, 1000), &new)?;
+        ensure!(is_same(found, &new), "it has changed: {found:?}");
+        Ok(())
+    })
 }
 
 pub const KEY: flow_key = flow_key {
@@ -83,9 +92,9 @@ fn record(next_seq: u32, vm_seq: u32) -> flow {
     flow { next_seq: seq::new(next_seq), vm_seq: seq::new(vm_seq), ..Default::default() }
 }
 
-/// Equal except for the tag, which depends on the key.
+/// Equal except for the hash, which depends on the key.
 fn is_same(found: flow, given: &flow) -> bool {
-    flow { tag: given.tag, ..found }.as_bytes() == given.as_bytes()
+    flow { key_hash: given.key_hash, ..found }.as_bytes() == given.as_bytes()
 }
 
 /// The record in the table after `old` was taken out and found busy, and `new` was inserted

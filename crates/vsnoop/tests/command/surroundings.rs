@@ -12,230 +12,252 @@ use serde_json::Value;
 use vsnoop_bpf::Port;
 use vsnoop_bpf::types::{FLOW_F_CLOSED, flow};
 use vsnoop_testbed::relay::{Faults, Freeze};
-use vsnoop_testbed::topology::{self, Side};
+use vsnoop_testbed::topology::{self, BRIDGE, Side};
 
-use crate::helper::{Network, expect_reset};
+use crate::helper::{AttachedNetwork, expect_reset};
 use crate::records::KEY;
 use crate::sandbox::{
     PORT, Place, foreground_helper, foreign_program, helper_pid, is_running, vsnoop_in, wait_until,
 };
-use crate::{skipped, trial};
-
-const BRIDGE: &str = "vst-bridge";
+use crate::skipped;
 
 pub fn trials() -> Vec<Trial> {
-    vec![
-        trial("a_program_that_comes_later_pauses_the_port_until_it_goes", || {
-            let place = Place::new("come")?;
-            place.vsnoop(["attach", PORT])?.ok()?;
-            let before = status(&place)?;
-            ensure!(before["paused_by"].is_null() && before["helper_pauses"] == 0, "{before}");
-            ensure!(before["foreign_programs"] == serde_json::json!([]), "{before}");
-
-            let program = place.netns.run(|| foreign_program(PORT))?;
-            wait_for_state(&place, "paused")?;
-            let held = status(&place)?;
-            ensure!(held["paused_by"] == "helper" && held["helper_pauses"] == 1, "{held}");
-            let found = held["foreign_programs"].as_array().context("no list")?;
-            ensure!(found.len() == 1, "{held}");
-            ensure!(found[0]["kind"] == "tcx program" && found[0]["name"] == "empty", "{held}");
-            let id = found[0]["id"].as_u64().context("no id")?;
-            for command in ["stats", "flows"] {
-                let json = place.vsnoop([command, PORT, "--json"])?.json()?;
-                let port = &json["ports"][0];
-                ensure!(port["state"] == "paused" && port["paused_by"] == "helper", "{json}");
-            }
-            let doctor = place.vsnoop(["doctor", PORT, "--json"])?.json()?;
-            ensure!(doctor["ports"][0]["attached"] == "paused", "{doctor}");
-            let table = place.vsnoop(["stats", PORT])?.ok()?.out;
-            ensure!(table.contains("(paused, "), "{table}");
-            let table = place.vsnoop(["status", PORT])?.ok()?.out;
-            let named = format!("tcx program empty (id {id})");
-            for word in ["paused by the helper", &named, "bpftool net", "goes on by itself"] {
-                ensure!(table.contains(word), "{word:?} is not in: {table}");
-            }
-
-            drop(program);
-            wait_for_state(&place, "active")?;
-            let after = status(&place)?;
-            ensure!(after["paused_by"].is_null() && after["helper_pauses"] == 1, "{after}");
-            ensure!(!place.vsnoop(["status", PORT])?.ok()?.out.contains("egress"));
-            place.vsnoop(["detach", PORT])?.ok().map(drop)
-        }),
-        trial("a_port_that_the_operator_paused_stays_paused_when_the_program_goes", || {
-            let place = Place::new("chose")?;
-            place.vsnoop(["attach", PORT])?.ok()?;
-            place.vsnoop(["pause", PORT])?.ok()?;
-            let program = place.netns.run(|| foreign_program(PORT))?;
-            wait_for_suspension(&place, true)?;
-            ensure!(status(&place)?["paused_by"] == "operator", "{}", status(&place)?);
-            drop(program);
-            wait_for_suspension(&place, false)?;
-            let after = status(&place)?;
-            ensure!(after["state"] == "paused" && after["paused_by"] == "operator", "{after}");
-            place.vsnoop(["resume", PORT])?.ok()?;
-            ensure!(status(&place)?["state"] == "active", "{}", status(&place)?);
-            place.vsnoop(["detach", PORT])?.ok().map(drop)
-        }),
-        trial("pause_and_resume_of_a_suspended_port_count_when_the_program_goes", || {
-            let place = Place::new("both")?;
-            place.vsnoop(["attach", PORT])?.ok()?;
-            let program = place.netns.run(|| foreign_program(PORT))?;
-            wait_for_suspension(&place, true)?;
-            let json = place.vsnoop(["resume", PORT, "--json"])?.json()?;
-            ensure!(json["ports"][0]["result"] == "paused", "{json}");
-            let text = place.vsnoop(["resume", PORT])?.ok()?.out;
-            ensure!(
-                text.contains("stays paused") && text.contains(&format!("status {PORT}`")),
-                "{text}"
-            );
-            let resumed = status(&place)?;
-            ensure!(resumed["state"] == "paused" && resumed["paused_by"] == "helper", "{resumed}");
-            place.vsnoop(["pause", PORT])?.ok()?;
-            drop(program);
-            wait_for_suspension(&place, false)?;
-            let after = status(&place)?;
-            ensure!(after["state"] == "paused" && after["paused_by"] == "operator", "{after}");
-            place.vsnoop(["detach", PORT])?.ok().map(drop)
-        }),
-        trial("a_new_helper_ends_the_suspension_of_the_killed_one", || {
-            let place = Place::new("heir")?;
-            place.vsnoop(["attach", PORT])?.ok()?;
-            let program = place.netns.run(|| foreign_program(PORT))?;
-            wait_for_suspension(&place, true)?;
-            let pid = helper_pid()?.context("no helper")?;
-            kill(Pid::from_raw(pid), Signal::SIGKILL)?;
-            wait_until("the helper is dead", || Ok(!is_running(pid)))?;
-            drop(program);
-            ensure!(port_of(&place)?.is_suspended()?, "the kernel side went on without a look");
-            // `status`, which this calls, starts another helper.
-            wait_for_state(&place, "active")?;
-            place.vsnoop(["detach", PORT])?.ok().map(drop)
-        }),
-        trial("the_log_names_port_program_and_way_out_once", || {
-            let place = Place::new("log")?;
-            let log = format!("/run/{}.log", place.netns.name());
-            place.vsnoop(["attach", PORT])?.ok()?;
-            let mut helper = foreground_helper(&log)?;
-            let foreign = place.netns.run(|| foreign_program(PORT))?;
-            wait_for_suspension(&place, true)?;
-            wait_for_a_look(&port_of(&place)?)?;
-            drop(foreign);
-            wait_for_suspension(&place, false)?;
-            place.vsnoop(["detach", PORT])?.ok()?;
-            ensure!(helper.wait()?.success(), "the helper failed");
-            let text = fs::read_to_string(&log)?;
-            let warnings: Vec<_> = text.lines().filter(|line| line.contains("WARN")).collect();
-            ensure!(warnings.len() == 1, "{text}");
-            for word in [PORT, "tcx program empty (id ", "tc filter del", "goes on by itself"] {
-                ensure!(warnings[0].contains(word), "{word:?} is not in: {text}");
-            }
-            ensure!(text.contains("no longer suspended"), "{text}");
-            Ok(())
-        }),
-        trial("a_suspended_port_acknowledges_nothing_early_and_honours_what_it_has", || {
-            let network = Network::new("held")?;
-            network.detach()?;
-            let host = &network.topology.host;
-            vsnoop_in(host.name(), ["attach", topology::PORT, "--no-passive"])?.ok()?;
-            let mut pair = network.connect()?;
-            pair.exchange(10_000)?;
-            let frozen = Faults { freeze: Freeze::Now, ..Faults::default() };
-            network.topology.set_guest_faults(Side::Vm, frozen);
-            pair.client.write_all(&[7; 1000])?;
-            wait_until("the host has acknowledged", || Ok(network.outstanding_bytes()? == 1000))?;
-
-            let program = host.run(|| foreign_program(topology::PORT))?;
-            let shown = || network.vsnoop(&["status", topology::PORT, "--json"]);
-            wait_until("the port is paused", || Ok(shown()?["ports"][0]["state"] == "paused"))?;
-            pair.client.write_all(&[8; 1000])?;
-            network.topology.set_guest_faults(Side::Vm, Faults::default());
-            let mut received = [0; 2000];
-            pair.server.read_exact(&mut received).context("the bytes that were on their way")?;
-            ensure!(received[..1000] == [7; 1000] && received[1000..] == [8; 1000]);
-            wait_until("the VM has caught up", || Ok(network.outstanding_bytes()? == 0))?;
-            let early = early_acks(&shown()?)?;
-            pair.exchange(10_000)?;
-            ensure!(early_acks(&shown()?)? == early, "a paused port acknowledges early");
-
-            drop(program);
-            wait_until("the port is active", || Ok(shown()?["ports"][0]["state"] == "active"))?;
-            pair.exchange(10_000)?;
-            pair.exchange(10_000)?;
-            ensure!(early_acks(&shown()?)? > early, "it does not go on: {}", shown()?);
-            network.detach()
-        }),
-        trial("a_tap_that_is_renamed_is_shown_by_its_new_name", || {
-            const NEW: &str = "vscli-new0";
-            let place = Place::new("name")?;
-            place.vsnoop(["attach", PORT])?.ok()?;
-            place.netns.ip(&format!("link set {PORT} down"))?;
-            place.netns.ip(&format!("link set {PORT} name {NEW} up"))?;
-            for command in ["status", "stats", "flows"] {
-                wait_until(&format!("{command} has the new name"), || {
-                    let json = place.vsnoop([command, "--json"])?.json()?;
-                    Ok(json["ports"][0]["port"] == NEW)
-                })?;
-            }
-            let json = place.vsnoop(["pause", NEW, "--json"])?.json()?;
-            ensure!(json["ports"][0]["port"] == NEW, "{json}");
-            place.vsnoop(["detach", NEW])?.ok().map(drop)
-        }),
-        trial("a_port_behind_another_qdisc_is_not_called_active", || {
-            let place = Place::new("fq")?;
-            place.vsnoop(["attach", PORT])?.ok()?;
-            place.tc(&format!("qdisc replace dev {PORT} root pfifo_fast"))?;
-            let blocked = status(&place)?;
-            ensure!(blocked["state"] == "blocked" && blocked["qdisc"] == "pfifo_fast", "{blocked}");
-            place.tc(&format!("qdisc replace dev {PORT} root noqueue"))?;
-            ensure!(status(&place)?["state"] == "active", "{}", status(&place)?);
-            place.vsnoop(["detach", PORT])?.ok().map(drop)
-        }),
-        trial("a_tap_that_joins_a_bridge_later_has_its_senders_reset_over_it", || {
-            let network = Network::new("join")?;
-            network.detach()?;
-            let host = &network.topology.host;
-            host.ip(&format!("link set {} nomaster", topology::PORT))?;
-            vsnoop_in(host.name(), ["attach", topology::PORT])?.ok()?;
-            let index = |name: &'static str| host.run(move || Ok(if_nametoindex(name)?));
-            let port = Port::open(host.inode()?, index(topology::PORT)?)?;
-            ensure!(port.meta()?.bridge == 0, "it is on a bridge already");
-            host.add_port(BRIDGE, topology::PORT)?;
-            let bridge = index(BRIDGE)?;
-            wait_until("the bridge is known", || Ok(port.meta()?.bridge == bridge))?;
-
-            let mut pair = network.connect()?;
-            network.freeze_with_bytes_outstanding(&mut pair)?;
-            // As scripts do it: off the bridge first.
-            host.ip(&format!("link set {} nomaster", topology::PORT))?;
-            wait_for_a_look(&port)?;
-            host.ip(&format!("link del {}", topology::PORT))?;
-            expect_reset(&mut pair.client).context("the sender")
-        }),
-        filter_that_comes_later(),
-    ]
+    let mut trials = trials![
+        a_program_that_comes_later_pauses_the_port_until_it_goes,
+        a_port_that_the_operator_paused_stays_paused_when_the_program_goes,
+        pause_and_resume_of_a_suspended_port_count_when_the_program_goes,
+        a_new_helper_ends_the_suspension_of_the_killed_one,
+        the_log_names_port_program_and_way_out_once,
+        a_suspended_port_acknowledges_nothing_early_and_honours_what_it_has,
+        a_tap_that_is_renamed_is_shown_by_its_new_name,
+        a_port_behind_another_qdisc_is_not_called_active,
+        a_tap_that_joins_a_bridge_later_has_its_senders_reset_over_it,
+    ];
+    trials.extend(
+        trials![a_tc_filter_that_comes_later_pauses_the_port_until_it_goes]
+            .into_iter()
+            .map(with_filter),
+    );
+    trials
 }
 
-fn filter_that_comes_later() -> Trial {
-    let make = |place: &Place| {
-        place.tc(&format!("qdisc add dev {PORT} clsact"))?;
-        place.tc(&format!("filter add dev {PORT} egress u32 match u32 0 0"))
-    };
-    let test = trial("a_tc_filter_that_comes_later_pauses_the_port_until_it_goes", move || {
-        let place = Place::new("u32")?;
-        place.vsnoop(["attach", PORT])?.ok()?;
-        make(&place)?;
-        wait_for_state(&place, "paused")?;
-        let table = place.vsnoop(["status", PORT])?.ok()?.out;
-        ensure!(table.contains("(tc filter u32)"), "{table}");
-        place.tc(&format!("filter del dev {PORT} egress"))?;
-        wait_for_state(&place, "active")?;
-        place.vsnoop(["detach", PORT])?.ok().map(drop)
-    });
-    match Place::new("probe").and_then(|place| make(&place)) {
+fn a_program_that_comes_later_pauses_the_port_until_it_goes() -> Result<()> {
+    let place = Place::new("come")?;
+    place.vsnoop(["attach", PORT])?.ok()?;
+    let before = status(&place)?;
+    ensure!(before["paused_by"].is_null() && before["helper_pauses"] == 0, "{before}");
+    ensure!(before["foreign_programs"] == serde_json::json!([]), "{before}");
+
+    let program = place.netns.run(|| foreign_program(PORT))?;
+    wait_for_state(&place, "paused")?;
+    let held = status(&place)?;
+    ensure!(held["paused_by"] == "helper" && held["helper_pauses"] == 1, "{held}");
+    let found = held["foreign_programs"].as_array().context("no list")?;
+    ensure!(found.len() == 1, "{held}");
+    ensure!(found[0]["kind"] == "tcx program" && found[0]["name"] == "empty", "{held}");
+    let id = found[0]["id"].as_u64().context("no id")?;
+    for command in ["stats", "flows"] {
+        let json = place.vsnoop([command, PORT, "--json"])?.json()?;
+        let port = &json["ports"][0];
+        ensure!(port["state"] == "paused" && port["paused_by"] == "helper", "{json}");
+    }
+    let doctor = place.vsnoop(["doctor", PORT, "--json"])?.json()?;
+    ensure!(doctor["ports"][0]["attached"] == "paused", "{doctor}");
+    let table = place.vsnoop(["stats", PORT])?.ok()?.out;
+    ensure!(table.contains("(paused, "), "{table}");
+    let table = place.vsnoop(["status", PORT])?.ok()?.out;
+    let named = format!("tcx program empty (id {id})");
+    for word in ["paused by the helper", &named, "bpftool net", "goes on by itself"] {
+        ensure!(table.contains(word), "{word:?} is not in: {table}");
+    }
+
+    drop(program);
+    wait_for_state(&place, "active")?;
+    let after = status(&place)?;
+    ensure!(after["paused_by"].is_null() && after["helper_pauses"] == 1, "{after}");
+    ensure!(!place.vsnoop(["status", PORT])?.ok()?.out.contains("egress"));
+    place.vsnoop(["detach", PORT])?.ok().map(drop)
+}
+
+fn a_port_that_the_operator_paused_stays_paused_when_the_program_goes() -> Result<()> {
+    let place = Place::new("chose")?;
+    place.vsnoop(["attach", PORT])?.ok()?;
+    place.vsnoop(["pause", PORT])?.ok()?;
+    let program = place.netns.run(|| foreign_program(PORT))?;
+    wait_for_suspension(&place, true)?;
+    ensure!(status(&place)?["paused_by"] == "operator", "{}", status(&place)?);
+    drop(program);
+    wait_for_suspension(&place, false)?;
+    let after = status(&place)?;
+    ensure!(after["state"] == "paused" && after["paused_by"] == "operator", "{after}");
+    place.vsnoop(["resume", PORT])?.ok()?;
+    ensure!(status(&place)?["state"] == "active", "{}", status(&place)?);
+    place.vsnoop(["detach", PORT])?.ok().map(drop)
+}
+
+fn pause_and_resume_of_a_suspended_port_count_when_the_program_goes() -> Result<()> {
+    let place = Place::new("both")?;
+    place.vsnoop(["attach", PORT])?.ok()?;
+    let program = place.netns.run(|| foreign_program(PORT))?;
+    wait_for_suspension(&place, true)?;
+    let json = place.vsnoop(["resume", PORT, "--json"])?.json()?;
+    ensure!(json["ports"][0]["result"] == "paused", "{json}");
+    let text = place.vsnoop(["resume", PORT])?.ok()?.out;
+    ensure!(text.contains("stays paused") && text.contains(&format!("status {PORT}`")), "{text}");
+    let resumed = status(&place)?;
+    ensure!(resumed["state"] == "paused" && resumed["paused_by"] == "helper", "{resumed}");
+    place.vsnoop(["pause", PORT])?.ok()?;
+    drop(program);
+    wait_for_suspension(&place, false)?;
+    let after = status(&place)?;
+    ensure!(after["state"] == "paused" && after["paused_by"] == "operator", "{after}");
+    place.vsnoop(["detach", PORT])?.ok().map(drop)
+}
+
+fn a_new_helper_ends_the_suspension_of_the_killed_one() -> Result<()> {
+    let place = Place::new("heir")?;
+    place.vsnoop(["attach", PORT])?.ok()?;
+    let program = place.netns.run(|| foreign_program(PORT))?;
+    wait_for_suspension(&place, true)?;
+    let pid = helper_pid()?.context("no helper")?;
+    kill(Pid::from_raw(pid), Signal::SIGKILL)?;
+    wait_until("the helper is dead", || Ok(!is_running(pid)))?;
+    drop(program);
+    ensure!(port_of(&place)?.is_suspended()?, "the kernel side went on without a look");
+    // `status`, which this calls, starts another helper.
+    wait_for_state(&place, "active")?;
+    place.vsnoop(["detach", PORT])?.ok().map(drop)
+}
+
+fn the_log_names_port_program_and_way_out_once() -> Result<()> {
+    let place = Place::new("log")?;
+    let log = format!("/run/{}.log", place.netns.name());
+    place.vsnoop(["attach", PORT])?.ok()?;
+    let mut helper = foreground_helper(&log)?;
+    let foreign = place.netns.run(|| foreign_program(PORT))?;
+    wait_for_suspension(&place, true)?;
+    wait_for_a_look(&port_of(&place)?)?;
+    drop(foreign);
+    wait_for_suspension(&place, false)?;
+    place.vsnoop(["detach", PORT])?.ok()?;
+    ensure!(helper.wait()?.success(), "the helper failed");
+    let text = fs::read_to_string(&log)?;
+    let warnings: Vec<_> = text.lines().filter(|line| line.contains("WARN")).collect();
+    ensure!(warnings.len() == 1, "{text}");
+    for word in [PORT, "tcx program empty (id ", "tc filter del", "goes on by itself"] {
+        ensure!(warnings[0].contains(word), "{word:?} is not in: {text}");
+    }
+    ensure!(text.contains("no longer suspended"), "{text}");
+    Ok(())
+}
+
+fn a_suspended_port_acknowledges_nothing_early_and_honours_what_it_has() -> Result<()> {
+    let network = AttachedNetwork::new("held")?;
+    network.detach()?;
+    let host = &network.topology.host;
+    vsnoop_in(host.name(), ["attach", topology::PORT, "--no-passive"])?.ok()?;
+    let mut pair = network.connect()?;
+    pair.exchange(10_000)?;
+    let frozen = Faults { freeze: Freeze::Now, ..Faults::default() };
+    network.topology.set_guest_faults(Side::Vm, frozen);
+    pair.client.write_all(&[7; 1000])?;
+    wait_until("the host has acknowledged", || Ok(network.outstanding_bytes()? == 1000))?;
+
+    let program = host.run(|| foreign_program(topology::PORT))?;
+    let shown = || network.vsnoop(&["status", topology::PORT, "--json"]);
+    wait_until("the port is paused", || Ok(shown()?["ports"][0]["state"] == "paused"))?;
+    pair.client.write_all(&[8; 1000])?;
+    network.topology.set_guest_faults(Side::Vm, Faults::default());
+    let mut received = [0; 2000];
+    pair.server.read_exact(&mut received).context("the bytes that were on their way")?;
+    ensure!(received[..1000] == [7; 1000] && received[1000..] == [8; 1000]);
+    wait_until("the VM has caught up", || Ok(network.outstanding_bytes()? == 0))?;
+    let early = early_acks(&shown()?)?;
+    pair.exchange(10_000)?;
+    ensure!(early_acks(&shown()?)? == early, "a paused port acknowledges early");
+
+    drop(program);
+    wait_until("the port is active", || Ok(shown()?["ports"][0]["state"] == "active"))?;
+    pair.exchange(10_000)?;
+    pair.exchange(10_000)?;
+    ensure!(early_acks(&shown()?)? > early, "it does not go on: {}", shown()?);
+    network.detach()
+}
+
+fn a_tap_that_is_renamed_is_shown_by_its_new_name() -> Result<()> {
+    const NEW: &str = "vscli-new0";
+    let place = Place::new("name")?;
+    place.vsnoop(["attach", PORT])?.ok()?;
+    place.netns.ip(&format!("link set {PORT} down"))?;
+    place.netns.ip(&format!("link set {PORT} name {NEW} up"))?;
+    for command in ["status", "stats", "flows"] {
+        wait_until(&format!("{command} has the new name"), || {
+            let json = place.vsnoop([command, "--json"])?.json()?;
+            Ok(json["ports"][0]["port"] == NEW)
+        })?;
+    }
+    let json = place.vsnoop(["pause", NEW, "--json"])?.json()?;
+    ensure!(json["ports"][0]["port"] == NEW, "{json}");
+    place.vsnoop(["detach", NEW])?.ok().map(drop)
+}
+
+fn a_port_behind_another_qdisc_is_not_called_active() -> Result<()> {
+    let place = Place::new("fq")?;
+    place.vsnoop(["attach", PORT])?.ok()?;
+    place.tc(&format!("qdisc replace dev {PORT} root pfifo_fast"))?;
+    let blocked = status(&place)?;
+    ensure!(blocked["state"] == "blocked" && blocked["qdisc"] == "pfifo_fast", "{blocked}");
+    place.tc(&format!("qdisc replace dev {PORT} root noqueue"))?;
+    ensure!(status(&place)?["state"] == "active", "{}", status(&place)?);
+    place.vsnoop(["detach", PORT])?.ok().map(drop)
+}
+
+fn a_tap_that_joins_a_bridge_later_has_its_senders_reset_over_it() -> Result<()> {
+    let network = AttachedNetwork::new("join")?;
+    network.detach()?;
+    let host = &network.topology.host;
+    host.ip(&format!("link set {} nomaster", topology::PORT))?;
+    vsnoop_in(host.name(), ["attach", topology::PORT])?.ok()?;
+    let index = |name: &'static str| host.run(move || Ok(if_nametoindex(name)?));
+    let port = Port::open(host.inode()?, index(topology::PORT)?)?;
+    ensure!(port.meta()?.bridge == 0, "it is on a bridge already");
+    host.add_port(BRIDGE, topology::PORT)?;
+    let bridge = index(BRIDGE)?;
+    wait_until("the bridge is known", || Ok(port.meta()?.bridge == bridge))?;
+
+    let mut pair = network.connect()?;
+    network.freeze_with_bytes_outstanding(&mut pair)?;
+    // As scripts do it: off the bridge first.
+    host.ip(&format!("link set {} nomaster", topology::PORT))?;
+    wait_for_a_look(&port)?;
+    host.ip(&format!("link del {}", topology::PORT))?;
+    expect_reset(&mut pair.client).context("the sender")
+}
+
+/// A filter of tc at the egress of the port; not every kernel has one.
+pub fn add_filter(place: &Place) -> Result<()> {
+    place.tc(&format!("qdisc add dev {PORT} clsact"))?;
+    place.tc(&format!("filter add dev {PORT} egress u32 match u32 0 0"))
+}
+
+/// The test, unless the kernel has no such filter.
+pub fn with_filter(test: Trial) -> Trial {
+    match Place::new("probe").and_then(|place| add_filter(&place)) {
         Ok(()) => test,
         Err(_) => skipped(test, "this kernel has no u32 filter"),
     }
+}
+
+fn a_tc_filter_that_comes_later_pauses_the_port_until_it_goes() -> Result<()> {
+    let place = Place::new("u32")?;
+    place.vsnoop(["attach", PORT])?.ok()?;
+    add_filter(&place)?;
+    wait_for_state(&place, "paused")?;
+    let table = place.vsnoop(["status", PORT])?.ok()?.out;
+    ensure!(table.contains("(tc filter u32)"), "{table}");
+    place.tc(&format!("filter del dev {PORT} egress"))?;
+    wait_for_state(&place, "active")?;
+    place.vsnoop(["detach", PORT])?.ok().map(drop)
 }
 
 fn status(place: &Place) -> Result<Value> {

@@ -10,7 +10,7 @@ use vsnoop_testbed::fan_in::{
 use vsnoop_testbed::guest::{self, Image};
 use vsnoop_testbed::net::mac_text;
 use vsnoop_testbed::session::Session;
-use vsnoop_testbed::vm::{self, Accelerator, Network, OnHostCore, Vm};
+use vsnoop_testbed::vm::{self, Accelerator, Nic, OnHostCore, Vm};
 
 const BOOT_TIMEOUT: Duration = Duration::from_secs(120);
 /// A guest keeps its neighbour entries for the whole experiment: no ARP requests share the path
@@ -37,7 +37,7 @@ impl Boot {
         Ok(Self { image, accelerator })
     }
 
-    fn start(&self, session: &mut Session, name: &str, network: Network<'_>) -> Result<Vm> {
+    fn start(&self, session: &mut Session, name: &str, network: Nic<'_>) -> Result<Vm> {
         let dir = session.scratch().join(name);
         let vm = Vm::start(name, &self.image, self.accelerator, &[network], &dir)?;
         session.note_process(vm.pid())?;
@@ -55,7 +55,7 @@ pub fn image() -> Result<Image> {
 impl Guests {
     /// Boots the VM of a network that was built for one, and one sender for each of its places.
     pub fn boot(session: &mut Session, boot: &Boot, fan_in: &FanIn) -> Result<Self> {
-        let network = |netns, tap: &str, mac, address| Network {
+        let network = |netns, tap: &str, mac, address| Nic {
             netns,
             tap: tap.to_owned(),
             mac: mac_text(mac),

@@ -37,7 +37,7 @@ use crate::results::statistics::{ascending, percentile, summarise};
 use guests::Boot;
 use plan::Point;
 pub use selection::Selection;
-use stage::{Stage, last_hop};
+use stage::{IncastStage, last_hop};
 
 /// Counted rounds of one configuration before the next one has its turn.
 const BLOCK_ROUNDS: usize = 10;
@@ -142,7 +142,7 @@ fn run(options: &Options) -> Result<Results> {
         let boot = boot.as_ref().filter(|_| points[0].incast.part.has_guests());
         println!("building a switch with its senders, for {}", points[0].incast.part.name());
         let opener = options.incast.opener.unwrap_or_default();
-        let mut stage = Stage::build(&mut session, points, boot, opener, vsnoop.as_ref())?;
+        let mut stage = IncastStage::build(&mut session, points, boot, opener, vsnoop.as_ref())?;
         calibrate(&mut stage, &mut results, &points[0].incast)?;
         for point in points {
             let end = progress.done() + point.rounds * point.configurations.len();
@@ -157,7 +157,7 @@ fn run(options: &Options) -> Result<Results> {
 }
 
 /// Checks the stage: the throughput of one flow, the size of its packets, and the round trip time.
-fn calibrate(stage: &mut Stage, results: &mut Results, incast: &Incast) -> Result<()> {
+fn calibrate(stage: &mut IncastStage, results: &mut Results, incast: &Incast) -> Result<()> {
     let congestion_control = incast.congestion_control;
     let (unlimited, _) = stage.one_flow(None, congestion_control)?;
     let last_hop = last_hop(incast);
@@ -194,7 +194,7 @@ fn calibrate(stage: &mut Stage, results: &mut Results, incast: &Incast) -> Resul
 }
 
 fn measure(
-    stage: &mut Stage,
+    stage: &mut IncastStage,
     session: &mut Session,
     point: &Point,
     begin: Instant,

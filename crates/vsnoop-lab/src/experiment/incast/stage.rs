@@ -34,7 +34,7 @@ const SENDING_GUESTS: usize = 2;
 pub const LONG: Duration = Duration::from_secs(5);
 
 /// The guests are declared first, to end before the namespaces that they are in.
-pub struct Stage {
+pub struct IncastStage {
     guests: Option<Guests>,
     pub fan_in: FanIn,
     counters: Vec<TcpCounters>,
@@ -55,7 +55,7 @@ struct Counts {
     tap_drops: u64,
 }
 
-impl Stage {
+impl IncastStage {
     /// A stage for these points, whose ends are in the same places: in guests that boot `boot`, if
     /// it is given.
     pub fn build(

@@ -14,7 +14,7 @@ use super::stream::{Load, Until};
 use super::values::{self, figure, has_content};
 use super::{content, goals, plots, tables};
 use crate::experiment::definition::{Experiment, Options, chosen};
-use crate::results::link::{Content, Link};
+use crate::results::link::{Content, LinkCell};
 use crate::results::report::Words;
 use crate::results::{Figure, Results};
 
@@ -146,7 +146,7 @@ fn task(content: Content, data: &BTreeMap<Content, Vec<u8>>) -> Task<'_> {
         Content::Iperf200mb => Until::Bytes(200_000_000),
         _ => Until::Bytes(data.len() as u64),
     };
-    let about = Link { rate_mbit: Some(RATE_MBIT), offloads: true, content };
+    let about = LinkCell { rate_mbit: Some(RATE_MBIT), offloads: true, content };
     Task {
         cell: cell(about, 2.0 * ONE_WAY.as_secs_f64() * 1e3, 0.0),
         load: Load { data, until, verify: true },

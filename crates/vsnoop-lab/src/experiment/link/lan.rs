@@ -12,7 +12,7 @@ use super::values::{self, best_peer, figure, has_offloads, mean};
 use super::{goals, plots, tables};
 use crate::experiment::definition::{Experiment, Options, chosen};
 use crate::peers::link::Kind;
-use crate::results::link::{Content, Link};
+use crate::results::link::{Content, LinkCell};
 use crate::results::report::Words;
 use crate::results::{Cell, Figure, Results};
 
@@ -116,7 +116,7 @@ fn run(options: &Options) -> Result<Results> {
     let mut progress = progress_of(&[&turns]);
     let stream = if options.quick { QUICK_STREAM } else { STREAM };
     series.take_turns(&mut progress, &turns, |(name, offloads)| {
-        let about = Link { rate_mbit: None, offloads, content: Content::Digits };
+        let about = LinkCell { rate_mbit: None, offloads, content: Content::Digits };
         let task = Task {
             cell: cell(about, 0.0, 0.0),
             load: Load { data: b"0123456789", until: Until::Time(stream), verify: false },

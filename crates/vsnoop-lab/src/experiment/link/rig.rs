@@ -14,7 +14,7 @@ use vsnoop_testbed::session::{PREFIX, Session};
 
 use super::probe::{self, Echoes};
 use super::stream::{self, Load};
-use crate::peers::link::{self, Link, Side, Site};
+use crate::peers::link::{self, HostSide, RunningCarrier, Site};
 use crate::results::link::Carried;
 use crate::results::{Cell, Results, Sample};
 
@@ -28,7 +28,7 @@ const LOADED_GAP_MS: Range<u64> = 10..50;
 
 /// Links are declared first, to end before their hosts.
 pub struct Rig {
-    links: Vec<Link>,
+    links: Vec<RunningCarrier>,
     pub missing: BTreeMap<&'static str, String>,
     hosts: Network,
     _session: Session,
@@ -60,7 +60,7 @@ impl Rig {
         })?;
         hosts.set_faults(path.unwrap_or(&Faults::default()));
         session.allow_congestion_control(DEFAULT_CONGESTION_CONTROL)?;
-        for side in Side::BOTH {
+        for side in HostSide::BOTH {
             let key = "net.ipv4.tcp_congestion_control";
             let host = &hosts.hosts[side as usize].netns;
             host.set_sysctl(key, DEFAULT_CONGESTION_CONTROL)?;
@@ -74,7 +74,7 @@ impl Rig {
                 link::find(name).with_context(|| format!("no carrier is called {name}"))?;
             let number = u8::try_from(number + 1).context("too many carriers")?;
             let started = Site::new(&hosts, &mut session, number)
-                .and_then(|site| Link::start(carrier, site))
+                .and_then(|site| RunningCarrier::start(carrier, site))
                 .and_then(|link| stream::verify_cubic(&link).map(|()| link));
             match started {
                 Ok(link) => links.push(link),
@@ -101,7 +101,7 @@ impl Rig {
     }
 
     /// A carrier, if it runs.
-    pub fn link(&self, name: &str) -> Option<&Link> {
+    pub fn link(&self, name: &str) -> Option<&RunningCarrier> {
         self.links.iter().find(|link| link.carrier.name == name)
     }
 
@@ -109,19 +109,19 @@ impl Rig {
         &self.hosts
     }
 
-    pub fn measure(&self, link: &Link, task: Task) -> Result<Sample> {
+    pub fn measure(&self, link: &RunningCarrier, task: Task) -> Result<Sample> {
         let name = link.carrier.name;
         self.try_measure(link, task).with_context(|| format!("{name}, {}", task.cell))
     }
 
-    fn try_measure(&self, link: &Link, task: Task) -> Result<Sample> {
+    fn try_measure(&self, link: &RunningCarrier, task: Task) -> Result<Sample> {
         interrupt::check()?;
         let ends = &link.ends;
         let offloads = task.cell.link.is_none_or(|link| link.offloads);
         let switch = |on: bool| -> Result<()> {
             let devices = ends.devices.as_ref().context("it has no devices of its own")?;
-            ends.client.set_offloads(&devices[Side::A as usize], on)?;
-            ends.server.set_offloads(&devices[Side::B as usize], on)
+            ends.client.set_offloads(&devices[HostSide::A as usize], on)?;
+            ends.server.set_offloads(&devices[HostSide::B as usize], on)
         };
         if !offloads {
             switch(false)?;
@@ -135,7 +135,7 @@ impl Rig {
         };
         let at_ms = self.begin.elapsed().as_secs_f64() * 1e3;
         let before =
-            (link.cpu_seconds(), self.hosts.outer_bytes(Side::A as usize)?, Instant::now());
+            (link.cpu_seconds(), self.hosts.outer_bytes(HostSide::A as usize)?, Instant::now());
         let stop = AtomicBool::new(false);
         let (streamed, loaded) = std::thread::scope(|scope| {
             let probing = (task.loaded_echoes && link.has_echo()).then(|| {
@@ -144,7 +144,7 @@ impl Rig {
             });
             let streamed = stream::stream(link, task.load);
             let after =
-                (link.cpu_seconds(), self.hosts.outer_bytes(Side::A as usize), Instant::now());
+                (link.cpu_seconds(), self.hosts.outer_bytes(HostSide::A as usize), Instant::now());
             stop.store(true, Ordering::Release);
             let loaded = match probing.map(|probing| probing.join()) {
                 Some(joined) => joined.map_err(|_| anyhow!("the prober panicked"))??,
@@ -199,7 +199,11 @@ pub fn take_turns<T: Copy>(
 }
 
 /// The cell of a measurement.
-pub fn cell(link: crate::results::link::Link, path_rtt_ms: f64, path_loss_percent: f64) -> Cell {
+pub fn cell(
+    link: crate::results::link::LinkCell,
+    path_rtt_ms: f64,
+    path_loss_percent: f64,
+) -> Cell {
     Cell { path_rtt_ms, path_loss_percent, link: Some(link), ..Cell::default() }
 }
 

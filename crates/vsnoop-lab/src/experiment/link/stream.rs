@@ -13,7 +13,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use vsnoop_testbed::interrupt;
 use vsnoop_testbed::socket::info;
 
-use crate::peers::link::Link;
+use crate::peers::link::RunningCarrier;
 
 /// The size of iperf3's writes.
 const CHUNK_BYTES: usize = 128 * 1024;
@@ -52,7 +52,7 @@ impl Streamed {
     }
 }
 
-pub fn stream(link: &Link, load: Load) -> Result<Streamed> {
+pub fn stream(link: &RunningCarrier, load: Load) -> Result<Streamed> {
     let listener = link.ends.server.run(|| {
         let socket = open()?;
         socket.set_reuse_address(true).context("reuse the server's port")?;
@@ -78,7 +78,7 @@ pub fn stream(link: &Link, load: Load) -> Result<Streamed> {
 }
 
 /// Runs a stream until `ss -ti` has said which congestion control the kernel uses for it.
-pub fn verify_cubic(link: &Link) -> Result<()> {
+pub fn verify_cubic(link: &RunningCarrier) -> Result<()> {
     let stop = AtomicBool::new(false);
     let load = Load { data: b"vsnoop", until: Until::Stopped(&stop), verify: true };
     let said = std::thread::scope(|scope| {
@@ -97,7 +97,7 @@ pub fn verify_cubic(link: &Link) -> Result<()> {
     Ok(())
 }
 
-fn wait_for_ss(link: &Link) -> Result<String> {
+fn wait_for_ss(link: &RunningCarrier) -> Result<String> {
     let deadline = Instant::now() + SS_PATIENCE;
     while Instant::now() < deadline {
         let said = ask_ss(link)?;
@@ -110,7 +110,7 @@ fn wait_for_ss(link: &Link) -> Result<String> {
 }
 
 /// The output of `ss -ti` for the client's end of a stream; empty before the connection exists.
-fn ask_ss(link: &Link) -> Result<String> {
+fn ask_ss(link: &RunningCarrier) -> Result<String> {
     let port = format!(":{}", link.connect_address().port());
     let mut command = link.ends.client.command("ss");
     command.args(["-tinH", "state", "established", "dport", "=", &port]);
@@ -129,7 +129,7 @@ fn open() -> Result<Socket> {
 }
 
 /// The start time, the bytes sent, and the retransmissions.
-fn send(link: &Link, load: Load) -> Result<(Instant, u64, u32)> {
+fn send(link: &RunningCarrier, load: Load) -> Result<(Instant, u64, u32)> {
     let socket = link.ends.client.run(|| {
         let socket = open()?;
         let at = link.connect_address();

@@ -126,12 +126,12 @@ pub fn found(results: &Results, name: &str) -> Option<f64> {
 
 #[cfg(test)]
 pub(super) mod testing {
-    use crate::results::link::{Carried, Content, Link};
+    use crate::results::link::{Carried, Content, LinkCell};
     use crate::results::{Cell, Sample};
 
     /// The sample of a stream of digits over a veth.
     pub fn sample(carrier: &str, goodput_mbps: f64) -> Sample {
-        let link = Link { rate_mbit: None, offloads: true, content: Content::Digits };
+        let link = LinkCell { rate_mbit: None, offloads: true, content: Content::Digits };
         Sample {
             configuration: carrier.into(),
             cell: Cell { link: Some(link), ..Cell::default() },

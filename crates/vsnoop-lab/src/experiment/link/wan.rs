@@ -12,7 +12,7 @@ use super::stream::{Load, Until};
 use super::values::{self, deviation, figure, mean};
 use super::{content, goals, plots, tables};
 use crate::experiment::definition::{Experiment, Options, chosen};
-use crate::results::link::{Content, Link};
+use crate::results::link::{Content, LinkCell};
 use crate::results::report::Words;
 use crate::results::statistics::percentile;
 use crate::results::{Figure, Results};
@@ -113,7 +113,7 @@ fn run(options: &Options) -> Result<Results> {
         let stream = if options.quick { QUICK_STREAM } else { stream };
         series.take_turns(&mut progress, &turns, |name| {
             let about =
-                Link { rate_mbit: Some(RATE_MBIT), offloads: true, content: Content::Digits };
+                LinkCell { rate_mbit: Some(RATE_MBIT), offloads: true, content: Content::Digits };
             let task = Task {
                 cell: cell(about, 2.0 * ONE_WAY.as_secs_f64() * 1e3, loss * 100.0),
                 load: Load { data: &data, until: Until::Time(stream), verify: true },

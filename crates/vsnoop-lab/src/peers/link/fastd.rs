@@ -5,7 +5,7 @@ use vsnoop_testbed::net::checked;
 
 use super::carrier::{Carrier, Kind};
 use super::ends::Ends;
-use super::side::Side;
+use super::side::HostSide;
 use super::site::{Site, packaged};
 
 pub static PLAIN: Carrier = Carrier {
@@ -32,10 +32,10 @@ fn start(site: &mut Site, method: &str) -> Result<Ends> {
     let keys = [keys(&program)?, keys(&program)?];
     // Only one end calls the other: handshakes that cross each other may leave the ends with
     // different sessions.
-    for side in [Side::B, Side::A] {
+    for side in [HostSide::B, HostSide::A] {
         let remote = match side {
-            Side::A => format!("remote {}:{port};", side.other().address()),
-            Side::B => String::new(),
+            HostSide::A => format!("remote {}:{port};", side.other().address()),
+            HostSide::B => String::new(),
         };
         let text = format!(
             "mode tap;\nmtu {MTU_BYTES};\ninterface \"{}\";\nmethod \"{method}\";\nbind {}:{port};\n\

@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 
 use super::carrier::{Carrier, Kind};
 use super::ends::Ends;
-use super::side::Side;
+use super::side::HostSide;
 use super::site::Site;
 
 pub static BARE: Carrier = Carrier {
@@ -14,16 +14,16 @@ pub static BARE: Carrier = Carrier {
     start: |site| {
         if site.hosts.is_relayed() {
             return Ok(Ends {
-                client: site.host(Side::A).clone(),
-                server: site.host(Side::B).clone(),
-                address: Side::B.address(),
+                client: site.host(HostSide::A).clone(),
+                server: site.host(HostSide::B).clone(),
+                address: HostSide::B.address(),
                 devices: None,
                 forwarded_from: None,
             });
         }
         // A veth of its own, whose offloads may be switched off without the others' path.
-        let [a, b] = Side::BOTH.map(|side| site.device(side));
-        site.host(Side::A).veth(&a, site.host(Side::B), &b)?;
+        let [a, b] = HostSide::BOTH.map(|side| site.device(side));
+        site.host(HostSide::A).veth(&a, site.host(HostSide::B), &b)?;
         site.tunnel()
     },
 };
@@ -34,9 +34,9 @@ pub static BRIDGED: Carrier = Carrier {
     kind: Kind::Kernel,
     start: |site| {
         Ok(Ends {
-            client: site.guest(Side::A).clone(),
-            server: site.guest(Side::B).clone(),
-            address: Side::B.guest_address(),
+            client: site.guest(HostSide::A).clone(),
+            server: site.guest(HostSide::B).clone(),
+            address: HostSide::B.guest_address(),
             devices: None,
             forwarded_from: None,
         })
@@ -51,7 +51,7 @@ pub static VXLAN: Carrier = Carrier {
 };
 
 fn vxlan(site: &mut Site) -> Result<Ends> {
-    for side in Side::BOTH {
+    for side in HostSide::BOTH {
         let (name, port, id) = (site.device(side), site.port(), site.number());
         let (local, remote) = (side.address(), side.other().address());
         site.host(side)

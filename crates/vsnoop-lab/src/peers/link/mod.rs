@@ -2,11 +2,11 @@
 //! what a user would take instead.
 //!
 //! A [`Carrier`] is started on two hosts of a [`Network`](vsnoop_testbed::hosts::Network) and
-//! becomes a [`Link`]: two ends between which connections can be made, and the processes that carry
-//! them. Several run side by side, each with its own ports, devices and addresses ([`Site`]), so
-//! that measurements can alternate. A tunnel's device with its address is in the host's namespace,
-//! where a guest's tap would be. Every file has one program, with its default settings as far as
-//! possible.
+//! becomes a [`RunningCarrier`]: two ends between which connections can be made, and the processes
+//! that carry them. Several run side by side, each with its own ports, devices and addresses
+//! ([`Site`]), so that measurements can alternate. A tunnel's device with its address is in the
+//! host's namespace, where a guest's tap would be. Every file has one program, with its default
+//! settings as far as possible.
 
 mod carrier;
 mod ends;
@@ -31,19 +31,19 @@ use anyhow::Result;
 pub use carrier::{Carrier, Kind};
 pub use ends::Ends;
 use process::Processes;
-pub use side::Side;
+pub use side::HostSide;
 pub use site::Site;
 
 /// A carrier that runs. Its processes end when it is dropped.
 #[derive(Debug)]
-pub struct Link {
+pub struct RunningCarrier {
     processes: Processes,
     pub carrier: &'static Carrier,
     pub ends: Ends,
     port: u16,
 }
 
-impl Link {
+impl RunningCarrier {
     /// Starts a carrier and waits until it carries.
     pub fn start(carrier: &'static Carrier, mut site: Site) -> Result<Self> {
         let ends = (carrier.start)(&mut site)?;

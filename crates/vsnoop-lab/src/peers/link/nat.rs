@@ -7,7 +7,7 @@ use anyhow::Result;
 
 use super::carrier::{Carrier, Kind};
 use super::ends::Ends;
-use super::side::Side;
+use super::side::HostSide;
 use super::site::{Site, packaged};
 
 const DEVICE: &str = "tap0";
@@ -22,20 +22,20 @@ pub static SLIRP: Carrier = Carrier {
 fn slirp(site: &mut Site) -> Result<Ends> {
     let program = packaged("slirp4netns", "slirp4netns")?;
     let guest = site.hosts.namespace("nat")?;
-    let address: Ipv4Addr = Side::B.address();
+    let address: Ipv4Addr = HostSide::B.address();
     // slirp4netns sends the guests' echo requests from ping sockets, which only groups in this
     // range may open.
-    site.host(Side::A).set_sysctl("net.ipv4.ping_group_range", "0 2147483647")?;
-    let mut command = site.command(Side::A, program);
+    site.host(HostSide::A).set_sysctl("net.ipv4.ping_group_range", "0 2147483647")?;
+    let mut command = site.command(HostSide::A, program);
     command.args(["--configure", "--mtu=65520", "--netns-type=path"]);
     command.arg(Path::new("/run/netns").join(guest.name())).arg(DEVICE);
-    site.start(Side::A, command, &[])?;
+    site.start(HostSide::A, command, &[])?;
     site.until("route through slirp4netns", || {
         Ok(guest.ip("route show default")?.contains(DEVICE))
     })?;
     Ok(Ends {
         client: guest,
-        server: site.host(Side::B).clone(),
+        server: site.host(HostSide::B).clone(),
         address,
         devices: None,
         forwarded_from: None,

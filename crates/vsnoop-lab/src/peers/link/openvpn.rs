@@ -6,7 +6,7 @@ use vsnoop_testbed::net::checked;
 
 use super::carrier::{Carrier, Kind};
 use super::ends::Ends;
-use super::side::Side;
+use super::side::HostSide;
 use super::site::{Site, packaged};
 
 pub static UDP: Carrier = Carrier {
@@ -32,9 +32,9 @@ pub static LZ4: Carrier = Carrier {
 
 fn start(site: &mut Site, protocols: [&str; 2], more: &[&str]) -> Result<Ends> {
     let program = packaged("openvpn", "openvpn")?;
-    let prints = [certificate(site, Side::A)?, certificate(site, Side::B)?];
+    let prints = [certificate(site, HostSide::A)?, certificate(site, HostSide::B)?];
     let port = site.port().to_string();
-    for side in [Side::B, Side::A] {
+    for side in [HostSide::B, HostSide::A] {
         let protocol = protocols[side as usize];
         let mut command = site.command(side, &program);
         let (local, remote) = (side.address().to_string(), side.other().address().to_string());
@@ -45,7 +45,7 @@ fn start(site: &mut Site, protocols: [&str; 2], more: &[&str]) -> Result<Ends> {
         command.args(["--key", &format!("{}.key", side.name())]);
         command.args(["--data-ciphers", "AES-128-GCM", "--cipher", "AES-128-GCM"]);
         command.args(["--connect-retry", "1", "--verb", "1"]);
-        if side == Side::A {
+        if side == HostSide::A {
             command.args(["--remote", &remote, "--tls-client"]);
         } else {
             command.args(["--tls-server", "--dh", "none"]);
@@ -60,7 +60,7 @@ fn start(site: &mut Site, protocols: [&str; 2], more: &[&str]) -> Result<Ends> {
 }
 
 /// Makes a key and a certificate, and returns the fingerprint of that.
-fn certificate(site: &Site, side: Side) -> Result<String> {
+fn certificate(site: &Site, side: HostSide) -> Result<String> {
     let path = |extension: &str| site.path(&format!("{}.{extension}", side.name()));
     let (key, certificate) = (path("key"), path("crt"));
     let (key, certificate) = (key.to_string_lossy(), certificate.to_string_lossy());

@@ -6,12 +6,12 @@ use vsnoop_testbed::hosts::{inner_v4, outer};
 
 /// One of the two hosts: connections are opened by A's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
+pub enum HostSide {
     A,
     B,
 }
 
-impl Side {
+impl HostSide {
     pub const BOTH: [Self; 2] = [Self::A, Self::B];
 
     pub fn name(self) -> &'static str {

@@ -18,7 +18,7 @@ use vsnoop_testbed::workspace;
 use super::super::Daemon;
 use super::ends::Ends;
 use super::process::Processes;
-use super::side::Side;
+use super::side::HostSide;
 
 /// Ports of a carrier beyond its first: where a server of the lab listens, and where a forwarding
 /// carrier waits for its client.
@@ -49,12 +49,12 @@ impl<'a> Site<'a> {
         Ok(Self { hosts, session, dir, number, processes: Processes::default() })
     }
 
-    pub fn host(&self, side: Side) -> &'a Arc<Netns> {
+    pub fn host(&self, side: HostSide) -> &'a Arc<Netns> {
         &self.hosts.hosts[side as usize].netns
     }
 
     /// The guest that a bridge of the host joins to the path.
-    pub fn guest(&self, side: Side) -> &'a Arc<Netns> {
+    pub fn guest(&self, side: HostSide) -> &'a Arc<Netns> {
         &self.hosts.hosts[side as usize].vms[0]
     }
 
@@ -69,12 +69,12 @@ impl<'a> Site<'a> {
     }
 
     /// The device of its end; no other end on either host is called so.
-    pub fn device(&self, side: Side) -> String {
+    pub fn device(&self, side: HostSide) -> String {
         format!("vsl{}{}", self.number, side.name())
     }
 
     /// The address of its end.
-    pub fn overlay(&self, side: Side) -> Ipv4Addr {
+    pub fn overlay(&self, side: HostSide) -> Ipv4Addr {
         Ipv4Addr::new(10, 91, self.number, side.number())
     }
 
@@ -97,14 +97,14 @@ impl<'a> Site<'a> {
     }
 
     /// A command on a host.
-    pub fn command(&self, side: Side, program: impl AsRef<OsStr>) -> Command {
+    pub fn command(&self, side: HostSide, program: impl AsRef<OsStr>) -> Command {
         let mut command = self.host(side).command(program);
         command.current_dir(&self.dir);
         command
     }
 
     /// Starts a program on a host, and waits until it listens on these TCP ports.
-    pub fn start(&mut self, side: Side, command: Command, ports: &[u16]) -> Result<()> {
+    pub fn start(&mut self, side: HostSide, command: Command, ports: &[u16]) -> Result<()> {
         let log = self.dir.join(format!("{}.{}.log", side.name(), self.processes.count()));
         let daemon = Daemon::start(command, self.host(side), ports, &log)?;
         self.session.note_process(daemon.pid())?;
@@ -114,12 +114,12 @@ impl<'a> Site<'a> {
 
     /// Waits for the devices that its programs make, gives them their addresses, and sets them up.
     pub fn tunnel(&mut self) -> Result<Ends> {
-        self.tunnel_of(Side::BOTH.map(|side| self.device(side)))
+        self.tunnel_of(HostSide::BOTH.map(|side| self.device(side)))
     }
 
     /// Like [`Site::tunnel`], for devices with these names.
     pub fn tunnel_of(&mut self, devices: [String; 2]) -> Result<Ends> {
-        for side in Side::BOTH {
+        for side in HostSide::BOTH {
             let (host, device) = (self.host(side), &devices[side as usize]);
             let made = until_ready(&mut self.processes, &format!("device {device}"), || {
                 Ok(host.ip(&format!("link show {device}")).is_ok())
@@ -129,9 +129,9 @@ impl<'a> Site<'a> {
             host.up(device)?;
         }
         Ok(Ends {
-            client: self.host(Side::A).clone(),
-            server: self.host(Side::B).clone(),
-            address: self.overlay(Side::B),
+            client: self.host(HostSide::A).clone(),
+            server: self.host(HostSide::B).clone(),
+            address: self.overlay(HostSide::B),
             devices: Some(devices),
             forwarded_from: None,
         })
@@ -151,7 +151,7 @@ impl<'a> Site<'a> {
     /// Sets the default congestion control of both hosts.
     pub fn set_congestion_control(&mut self, name: &str) -> Result<()> {
         self.session.allow_congestion_control(name)?;
-        for side in Side::BOTH {
+        for side in HostSide::BOTH {
             self.host(side).set_sysctl("net.ipv4.tcp_congestion_control", name)?;
         }
         Ok(())

@@ -8,7 +8,7 @@ use vsnoop_testbed::net::checked;
 
 use super::carrier::{Carrier, Kind};
 use super::ends::Ends;
-use super::side::Side;
+use super::side::HostSide;
 use super::site::{FORWARD, SERVER, Site, packaged};
 
 pub static TAP: Carrier = Carrier {
@@ -31,8 +31,8 @@ fn tap(site: &mut Site) -> Result<Ends> {
     let key = serve(site)?;
     let mut command = client(site, &key)?;
     command.args(["-o", "Tunnel=ethernet", "-w", &format!("{number}:{number}")]);
-    command.arg(format!("root@{}", Side::B.address()));
-    site.start(Side::A, command, &[])?;
+    command.arg(format!("root@{}", HostSide::B.address()));
+    site.start(HostSide::A, command, &[])?;
     site.tunnel_of([device.clone(), device])
 }
 
@@ -41,12 +41,12 @@ fn forward(site: &mut Site) -> Result<Ends> {
     let key = serve(site)?;
     let mut command = client(site, &key)?;
     command.args(["-C", "-L", &format!("127.0.0.1:{from}:127.0.0.1:{to}")]);
-    command.arg(format!("root@{}", Side::B.address()));
-    site.start(Side::A, command, &[from])?;
+    command.arg(format!("root@{}", HostSide::B.address()));
+    site.start(HostSide::A, command, &[from])?;
     Ok(Ends {
-        client: site.host(Side::A).clone(),
-        server: site.host(Side::B).clone(),
-        address: Side::B.address(),
+        client: site.host(HostSide::A).clone(),
+        server: site.host(HostSide::B).clone(),
+        address: HostSide::B.address(),
         devices: None,
         forwarded_from: Some(from),
     })
@@ -67,21 +67,21 @@ fn serve(site: &mut Site) -> Result<PathBuf> {
         "Port {}\nListenAddress {}\nHostKey {}\nAuthorizedKeysFile {}\nPidFile none\nStrictModes no\n\
          UsePAM no\nPermitRootLogin prohibit-password\nPermitTunnel yes\nPasswordAuthentication no\n",
         site.port(),
-        Side::B.address(),
+        HostSide::B.address(),
         host.display(),
         public.display()
     );
     let file = site.write("sshd.conf", &text)?;
-    let mut command = site.command(Side::B, program);
+    let mut command = site.command(HostSide::B, program);
     command.arg("-D").arg("-e").arg("-f").arg(file);
     let port = site.port();
-    site.start(Side::B, command, &[port])?;
+    site.start(HostSide::B, command, &[port])?;
     Ok(site.path("user"))
 }
 
 fn client(site: &Site, key: &std::path::Path) -> Result<std::process::Command> {
     let program = packaged("ssh", "openssh-client")?;
-    let mut command = site.command(Side::A, program);
+    let mut command = site.command(HostSide::A, program);
     command.args(["-F", "none", "-N", "-T", "-c", "aes128-gcm@openssh.com"]);
     command.args(["-p", &site.port().to_string(), "-i"]).arg(key);
     for option in [

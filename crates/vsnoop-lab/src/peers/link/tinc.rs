@@ -5,7 +5,7 @@ use vsnoop_testbed::net::checked;
 
 use super::carrier::{Carrier, Kind};
 use super::ends::Ends;
-use super::side::Side;
+use super::side::HostSide;
 use super::site::{Site, packaged};
 
 pub static PLAIN: Carrier = Carrier {
@@ -25,7 +25,7 @@ pub static SEALED: Carrier = Carrier {
 fn start(site: &mut Site, cipher: &str, digest: &str) -> Result<Ends> {
     let program = packaged("tincd", "tinc")?;
     let port = site.port();
-    for side in Side::BOTH {
+    for side in HostSide::BOTH {
         // Each has a directory, with the hosts' descriptions in both.
         let dir = side.name();
         let key = checked("openssl", ["genrsa", "-traditional", "2048"])?;
@@ -36,10 +36,10 @@ fn start(site: &mut Site, cipher: &str, digest: &str) -> Result<Ends> {
             "Address = {}\nPort = {port}\nCipher = {cipher}\nDigest = {digest}\n{public}",
             side.address()
         );
-        for directory in Side::BOTH {
+        for directory in HostSide::BOTH {
             site.write(&format!("{}/hosts/{dir}", directory.name()), &text)?;
         }
-        let connect = if side == Side::A { "ConnectTo = b\n" } else { "" };
+        let connect = if side == HostSide::A { "ConnectTo = b\n" } else { "" };
         site.write(
             &format!("{dir}/tinc.conf"),
             &format!(
@@ -50,12 +50,12 @@ fn start(site: &mut Site, cipher: &str, digest: &str) -> Result<Ends> {
             ),
         )?;
     }
-    for side in [Side::B, Side::A] {
+    for side in [HostSide::B, HostSide::A] {
         let mut command = site.command(side, &program);
         command.arg("-c").arg(site.path(side.name())).arg("-D");
         command.arg(format!("--pidfile={}", site.path(&format!("{}.pid", side.name())).display()));
         let listening = [port];
-        site.start(side, command, if side == Side::B { &listening } else { &[] })?;
+        site.start(side, command, if side == HostSide::B { &listening } else { &[] })?;
     }
     site.tunnel()
 }

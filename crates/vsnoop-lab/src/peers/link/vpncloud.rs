@@ -4,7 +4,7 @@ use anyhow::Result;
 
 use super::carrier::{Carrier, Kind};
 use super::ends::Ends;
-use super::side::Side;
+use super::side::HostSide;
 use super::site::{Site, built};
 
 pub static PLAIN: Carrier = Carrier {
@@ -24,7 +24,7 @@ pub static SEALED: Carrier = Carrier {
 fn start(site: &mut Site, algorithm: &str) -> Result<Ends> {
     let program = built("vpncloud")?;
     let port = site.port();
-    for side in Side::BOTH {
+    for side in HostSide::BOTH {
         let mut command = site.command(side, &program);
         command.args(["--type", "tap", "--password", "lab", "--algorithm", algorithm]);
         command.args(["--device", &site.device(side)]);

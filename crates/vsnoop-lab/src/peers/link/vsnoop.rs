@@ -8,7 +8,7 @@ use vsnoop_testbed::workspace;
 
 use super::carrier::{Carrier, Kind};
 use super::ends::Ends;
-use super::side::Side;
+use super::side::HostSide;
 use super::site::Site;
 
 macro_rules! carrier {
@@ -68,10 +68,10 @@ pub static TLS_LZ4: Carrier = carrier!(
 fn start(site: &mut Site, transport: &str, more: &str) -> Result<Ends> {
     let program = workspace::vsnoop_command()?;
     let port = site.port();
-    let key_file = |site: &Site, side: Side| site.path(&format!("{}.key", side.name()));
-    let keys = [keygen(&key_file(site, Side::A))?, keygen(&key_file(site, Side::B))?];
-    let name = |site: &Site, side: Side| format!("lab{}-{}", site.number(), side.name());
-    for side in Side::BOTH {
+    let key_file = |site: &Site, side: HostSide| site.path(&format!("{}.key", side.name()));
+    let keys = [keygen(&key_file(site, HostSide::A))?, keygen(&key_file(site, HostSide::B))?];
+    let name = |site: &Site, side: HostSide| format!("lab{}-{}", site.number(), side.name());
+    for side in HostSide::BOTH {
         let other = side.other();
         let [own_address, address] =
             [side, other].map(|side| SocketAddr::new(side.address().into(), port));
@@ -88,7 +88,7 @@ fn start(site: &mut Site, transport: &str, more: &str) -> Result<Ends> {
         site.start(side, command, &[])?;
     }
     let ends = site.tunnel()?;
-    for side in Side::BOTH {
+    for side in HostSide::BOTH {
         let name = name(site, side);
         let host = site.host(side).clone();
         site.until("link that is up", || {

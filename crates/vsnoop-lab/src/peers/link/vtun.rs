@@ -4,7 +4,7 @@ use anyhow::Result;
 
 use super::carrier::{Carrier, Kind};
 use super::ends::Ends;
-use super::side::Side;
+use super::side::HostSide;
 use super::site::{Site, packaged};
 
 pub static PLAIN: Carrier = Carrier {
@@ -36,7 +36,7 @@ pub static ZLIB: Carrier = Carrier {
 fn start(site: &mut Site, compress: &str) -> Result<Ends> {
     let program = packaged("vtund", "vtun")?;
     let (port, number) = (site.port(), site.number());
-    for side in [Side::B, Side::A] {
+    for side in [HostSide::B, HostSide::A] {
         // Sessions are locked by their names, on the whole machine.
         let text = format!(
             "options {{ port {port}; timeout 60; syslog daemon; }}\n\
@@ -47,7 +47,7 @@ fn start(site: &mut Site, compress: &str) -> Result<Ends> {
         let file = site.write(&format!("{}.conf", side.name()), &text)?;
         let mut command = site.command(side, &program);
         command.arg("-n").arg("-f").arg(file).args(["-P", &port.to_string()]);
-        if side == Side::B {
+        if side == HostSide::B {
             command.arg("-s");
             site.start(side, command, &[port])?;
         } else {

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::carrier::{Carrier, Kind};
 use super::ends::Ends;
-use super::side::Side;
+use super::side::HostSide;
 use super::site::{Site, built};
 
 const SOCKETS: &str = "/var/run/wireguard";
@@ -28,7 +28,7 @@ fn start(site: &mut Site) -> Result<Ends> {
     let program = built("wireguard-go")?;
     let keys = [keys()?, keys()?];
     let port = site.port();
-    for side in Side::BOTH {
+    for side in HostSide::BOTH {
         let device = site.device(side);
         let mut command = site.command(side, &program);
         command.arg("-f").arg(&device);

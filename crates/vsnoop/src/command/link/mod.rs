@@ -22,7 +22,7 @@ use anyhow::Result;
 
 use crate::cli::{self, Cli, LinkAction};
 
-pub fn run(cli: &Cli, arguments: &cli::Link) -> Result<u8> {
+pub fn run(cli: &Cli, arguments: &cli::LinkArguments) -> Result<u8> {
     match &arguments.action {
         LinkAction::Keygen(arguments) => keygen::run(cli, arguments),
         LinkAction::Up(arguments) if arguments.foreground || arguments.report => {

@@ -10,18 +10,18 @@ const OTHER_HOP: [u8; 6] = [2, 0, 0, 0, 0, 9];
 const OTHER_TRAFFIC: u32 = 0x08 << 20 | 0xfffff;
 
 #[track_caller]
-fn goes_by(ack: &ack_fields, hop: [u8; 6], traffic: u32) {
+fn is_routed(ack: &ack_fields, hop: [u8; 6], traffic: u32) {
     assert_eq!((ack.next_hop, ack.traffic), (hop, traffic));
 }
 
-fn waits(c: &mut Case) -> outcome {
+fn waits(c: &mut FlowCase) -> outcome {
     let full = c.f.right_edge.diff(at(0)) as u32;
     c.early(&c.data(0, full));
     c.held(&c.data(full, MSS))
 }
 
 /// A kind of answer, and a function that provokes it.
-type Answer = (&'static str, fn(&mut Case) -> outcome);
+type Answer = (&'static str, fn(&mut FlowCase) -> outcome);
 
 /// All packets that the host itself makes.
 fn answers() -> Vec<Answer> {
@@ -56,30 +56,33 @@ fn answers() -> Vec<Answer> {
             c.now += 30_000 * MS;
             c.acks(0, c.window_at(0)).1
         }),
-        ("news", |c| outcome { ack: hold::news(&c.f, &c.h), ..outcome::default() }),
+        ("the sender's ACK", |c| outcome {
+            ack: hold::sender_ack(&c.f, &c.h),
+            ..outcome::default()
+        }),
     ]
 }
 
 #[test]
-fn answers_go_by_the_way_that_the_handshake_showed() {
-    for case in [Case::unconfirmed(), Case::accepted(), Case::opened()] {
+fn answers_use_the_next_hop_and_traffic_class_of_the_handshake() {
+    for case in [FlowCase::unconfirmed(), FlowCase::accepted(), FlowCase::opened()] {
         for (what, answer) in answers() {
             println!("{what}");
-            goes_by(&answer(&mut case.clone().unbounded()).ack, NEXT_HOP, TRAFFIC);
+            is_routed(&answer(&mut case.clone().unbounded()).ack, NEXT_HOP, TRAFFIC);
         }
     }
-    let c = Case::new();
+    let c = FlowCase::new();
     let f = vsnoop_flow::flow_mid_flow(&c.ack_of_vm(0, WINDOW), c.now).expect("an ACK of the VM");
     assert_eq!((f.next_hop, f.traffic), (NEXT_HOP, TRAFFIC));
-    let mut c = Case::mid_flow();
-    goes_by(&c.early(&c.data(1, 10)).ack, NEXT_HOP, TRAFFIC);
+    let mut c = FlowCase::mid_flow();
+    is_routed(&c.early(&c.data(1, 10)).ack, NEXT_HOP, TRAFFIC);
 }
 
 #[test]
-fn answers_follow_the_vm_to_another_way() {
+fn answers_use_the_vms_latest_next_hop_and_traffic_class() {
     for (what, answer) in answers() {
         println!("{what}");
-        let mut c = Case::new();
+        let mut c = FlowCase::new();
         let s =
             segment { destination: OTHER_HOP, traffic: OTHER_TRAFFIC, ..c.ack_of_vm(0, WINDOW) };
         c.hear(&s);
@@ -91,13 +94,13 @@ fn answers_follow_the_vm_to_another_way() {
             }
             _ => answer(&mut c),
         };
-        goes_by(&out.ack, OTHER_HOP, OTHER_TRAFFIC);
+        is_routed(&out.ack, OTHER_HOP, OTHER_TRAFFIC);
     }
 }
 
 #[test]
-fn where_the_senders_segments_come_from_is_no_way_back() {
-    let mut c = Case::new();
+fn next_hop_and_traffic_class_of_the_sender_are_not_used() {
+    let mut c = FlowCase::new();
     let s = segment { destination: [2, 0, 0, 0, 0, 1], traffic: 7, ..c.data(0, MSS) };
-    goes_by(&c.early(&s).ack, NEXT_HOP, TRAFFIC);
+    is_routed(&c.early(&s).ack, NEXT_HOP, TRAFFIC);
 }

@@ -9,14 +9,14 @@ use crate::case::*;
 const RAMP: u32 = 16;
 
 /// A flow past its ramp.
-fn bulk(mut c: Case) -> Case {
+fn bulk(mut c: FlowCase) -> FlowCase {
     for i in 0..RAMP {
         c.early(&c.data(i * MSS, MSS));
     }
     c
 }
 
-fn next(c: &Case) -> u32 {
+fn next(c: &FlowCase) -> u32 {
     c.f.next_seq.diff(at(0)) as u32
 }
 
@@ -25,7 +25,7 @@ fn psh(s: segment) -> segment {
 }
 
 /// Three segments that a later ACK covers.
-fn three(c: &mut Case) {
+fn three(c: &mut FlowCase) {
     for _ in 0..3 {
         c.handed_on(&c.data(next(c), MSS));
     }
@@ -34,7 +34,7 @@ fn three(c: &mut Case) {
 #[test]
 fn of_a_bulk_transfer_every_fourth_segment_is_acknowledged() {
     for mss in [MSS, 1_460, 1_000, 536, 8_948] {
-        let mut c = bulk(Case::new());
+        let mut c = bulk(FlowCase::new());
         c.f.mss = mss as u16;
         for round in 0..4 {
             for _ in 0..3 {
@@ -51,8 +51,8 @@ fn of_a_bulk_transfer_every_fourth_segment_is_acknowledged() {
 }
 
 #[test]
-fn of_what_passes_a_copy_is_kept_and_no_word_said() {
-    let mut c = bulk(Case::new());
+fn a_segment_that_passes_is_copied_and_not_acknowledged() {
+    let mut c = bulk(FlowCase::new());
     let (tail, bytes) = (c.h.tail, c.f.early_bytes);
     three(&mut c);
     assert_eq!(c.h.tail, tail.add(3 * MSS));
@@ -61,14 +61,14 @@ fn of_what_passes_a_copy_is_kept_and_no_word_said() {
 }
 
 #[test]
-fn what_a_sender_may_wait_for_is_acknowledged_at_once() {
+fn segments_that_a_sender_may_wait_for_are_acknowledged_at_once() {
     let kinds: [fn(segment) -> segment; 3] = [
         psh,
         |s| segment { len: MSS - 1, unit_len: (MSS - 1) as u16, ..s },
         |s| segment { len: 4 * MSS, ..s },
     ];
     for kind in kinds {
-        let mut c = bulk(Case::new());
+        let mut c = bulk(FlowCase::new());
         three(&mut c);
         let s = kind(c.data(next(&c), MSS));
         let out = c.early(&s);
@@ -80,15 +80,15 @@ fn what_a_sender_may_wait_for_is_acknowledged_at_once() {
 
 #[test]
 fn a_super_packet_of_four_segments_is_acknowledged_at_once() {
-    let mut c = bulk(Case::new());
+    let mut c = bulk(FlowCase::new());
     c.handed_on(&c.data(next(&c), 3 * MSS));
     c.early(&c.data(next(&c), MSS));
     c.early(&c.data(next(&c), 4 * MSS));
 }
 
 #[test]
-fn near_the_end_of_what_was_shown_every_segment_is_acknowledged() {
-    let mut c = bulk(Case::accepted().bounded(40 * MSS));
+fn near_the_shown_edge_every_segment_is_acknowledged() {
+    let mut c = bulk(FlowCase::accepted().bounded(40 * MSS));
     for i in RAMP..36 {
         let verdict = c.decide(&c.data(i * MSS, MSS)).0;
         let hand = if (i - RAMP) % 4 == 3 { Hand::AndAck } else { Hand::On };
@@ -104,12 +104,12 @@ fn near_the_end_of_what_was_shown_every_segment_is_acknowledged() {
 #[test]
 fn after_a_loss_every_segment_is_acknowledged() {
     // A hole, a retransmission, a sender that has slowed down.
-    let losses: [fn(&mut Case); 3] = [
+    let losses: [fn(&mut FlowCase); 3] = [
         |c| {
             let offset = next(c);
             c.held(&c.data(offset + MSS, MSS));
             c.held(&c.data(offset, MSS));
-            c.release(offset + 2 * MSS);
+            c.engine_hands_over(offset + 2 * MSS);
         },
         |c| {
             c.not_kept(&c.data(0, MSS));
@@ -120,7 +120,7 @@ fn after_a_loss_every_segment_is_acknowledged() {
         },
     ];
     for loss in losses {
-        let mut c = bulk(Case::new());
+        let mut c = bulk(FlowCase::new());
         three(&mut c);
         loss(&mut c);
         // One of them may have been the segment itself.
@@ -131,8 +131,8 @@ fn after_a_loss_every_segment_is_acknowledged() {
 }
 
 #[test]
-fn a_refused_clone_is_held_from_the_first_byte_that_the_ring_is_not_known_to_have() {
-    let mut c = bulk(Case::new());
+fn holding_begins_at_the_first_byte_not_known_to_be_in_the_ring() {
+    let mut c = bulk(FlowCase::new());
     let sure = c.f.next_seq;
     // The ring may have refused them as well: the hooks did not see the result.
     three(&mut c);
@@ -140,34 +140,34 @@ fn a_refused_clone_is_held_from_the_first_byte_that_the_ring_is_not_known_to_hav
     assert_eq!(c.decide(&s).0, Verdict::Keep { skip: 0, hand: Hand::AndAck });
     let (_, out) = c.after_copy(&s, true, false);
     assert_eq!((out.ack.ack, c.mode()), (s.seq.add(MSS), flow_mode::FLOW_HOLDING));
-    assert_eq!((c.f.high_seq, c.h.released, c.h.high_seq), (sure, sure, sure));
+    assert_eq!((c.f.high_seq, c.h.handed, c.h.high_seq), (sure, sure, sure));
     assert_ne!(out.events & EVENT_WAKE, 0);
     // Bytes that the VM has acknowledged meanwhile it has.
-    let mut c = bulk(Case::new());
+    let mut c = bulk(FlowCase::new());
     three(&mut c);
     c.acks(next(&c) - MSS, WINDOW);
     let vm = c.f.vm_seq;
     let s = psh(c.data(next(&c), MSS));
     assert!(matches!(c.decide(&s).0, Verdict::Keep { .. }));
     c.after_copy(&s, true, false);
-    assert_eq!((c.f.high_seq, c.h.released), (vm, vm));
+    assert_eq!((c.f.high_seq, c.h.handed), (vm, vm));
 }
 
 #[test]
-fn a_segment_beyond_the_vms_window_is_held_from_there_too() {
-    let mut c = bulk(Case::new());
+fn holding_beyond_the_window_begins_at_the_first_byte_not_known_to_be_in_the_ring() {
+    let mut c = bulk(FlowCase::new());
     let sure = c.f.next_seq;
     three(&mut c);
     c.acks(0, ((next(&c)) >> SCALE) as u16);
     c.held(&c.data(next(&c), MSS));
-    assert_eq!((c.f.high_seq, c.h.released), (sure, sure));
+    assert_eq!((c.f.high_seq, c.h.handed), (sure, sure));
 }
 
 #[test]
-fn the_vms_own_ack_is_the_senders_where_the_host_has_said_nothing() {
+fn the_vms_ack_passes_for_bytes_that_the_host_has_not_acknowledged() {
     // Two segments, and nothing more to send: without vsnoop the VM's ACK would be there now.
     for acked in [MSS, 2 * MSS] {
-        let mut c = bulk(Case::accepted());
+        let mut c = bulk(FlowCase::accepted());
         let told = next(&c);
         c.handed_on(&c.data(told, MSS));
         c.handed_on(&c.data(told + MSS, MSS));
@@ -178,7 +178,7 @@ fn the_vms_own_ack_is_the_senders_where_the_host_has_said_nothing() {
         three(&mut c);
         c.early(&c.data(next(&c), MSS));
     }
-    let mut c = bulk(Case::accepted());
+    let mut c = bulk(FlowCase::accepted());
     let told = next(&c);
     three(&mut c);
     assert_eq!(c.acks(told + MSS, c.window_at(told + MSS)).0, FromVm::Rewrite);
@@ -187,8 +187,8 @@ fn the_vms_own_ack_is_the_senders_where_the_host_has_said_nothing() {
 }
 
 #[test]
-fn the_vms_own_ack_of_what_the_host_has_acknowledged_is_superfluous() {
-    let mut c = bulk(Case::accepted());
+fn the_vms_ack_of_acknowledged_bytes_is_dropped() {
+    let mut c = bulk(FlowCase::accepted());
     let told = next(&c);
     c.handed_on(&c.data(told, MSS));
     for acked in [MSS, told - MSS, told] {

@@ -2,58 +2,58 @@
 //!
 //! skb_iif is the last interface by which the stack received a packet. A bridge and a router do not
 //! change it. A bond or team receives the packet again, and so does a VLAN device, or a bridge that
-//! hands the packet to the host for routing. So the ways of an uplink are the uplink, its masters,
-//! the devices stacked on these, and so on. A veth's peer receives a packet as a new one: the way
-//! ends there.
+//! hands the packet to the host for routing. So the ingress interfaces of an uplink are the uplink,
+//! its masters, the devices stacked on these, and so on. A veth's peer receives a packet as a new
+//! one: the list ends there.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use vsnoop_bpf::{Uplink, UplinkId, WAYS};
+use vsnoop_bpf::{INGRESS_MAX, Uplink, UplinkId};
 
 use crate::error::Result;
 use crate::system::netdev::{self, Device};
 use crate::system::netns::Netns;
 
-/// The ways of interface `uplink`, which is the first, in a stable order.
+/// The ingress interfaces of `uplink`, which is the first, in a stable order.
 pub fn from(uplink: u32, devices: &[Device]) -> Vec<u32> {
-    let mut ways = vec![uplink];
+    let mut found = vec![uplink];
     let mut at = 0;
-    while let Some(&way) = ways.get(at) {
-        let master = devices.iter().find(|device| device.index == way).and_then(|d| d.master);
-        let is_upon = |device: &&Device| device.lower == Some(way) && device.kind != "veth";
+    while let Some(&ifindex) = found.get(at) {
+        let master = devices.iter().find(|device| device.index == ifindex).and_then(|d| d.master);
+        let is_upon = |device: &&Device| device.lower == Some(ifindex) && device.kind != "veth";
         let upper = devices.iter().filter(is_upon).map(|device| device.index);
         for next in master.into_iter().chain(upper) {
-            if !ways.contains(&next) {
-                ways.push(next);
+            if !found.contains(&next) {
+                found.push(next);
             }
         }
         at += 1;
     }
-    ways
+    found
 }
 
-/// Sets the ways of an uplink. The calling thread is in its network namespace.
+/// Sets the ingress interfaces of an uplink. The calling thread is in its network namespace.
 pub fn set(uplink: &Uplink, ifindex: u32) -> Result<()> {
-    let ways = from(ifindex, &netdev::list()?);
-    let known = ways.len().min(WAYS);
-    if uplink.ways()? == ways[..known] {
+    let found = from(ifindex, &netdev::list()?);
+    let known = found.len().min(INGRESS_MAX);
+    if uplink.ingress()? == found[..known] {
         return Ok(());
     }
-    if known < ways.len() {
+    if known < found.len() {
         tracing::warn!(
-            "uplink {}: {} interfaces lead from it; incast control knows the first {WAYS}",
+            "uplink {}: {} interfaces lead from it; incast control knows the first {INGRESS_MAX}",
             uplink.ifname(),
-            ways.len()
+            found.len()
         );
     }
-    uplink.set_ways(&ways);
+    uplink.set_ingress(&found);
     Ok(())
 }
 
-/// Keeps the ways of all uplinks up to date: interfaces are created, deleted, and added to bridges
-/// and bonds.
+/// Keeps the ingress interfaces of all uplinks up to date: interfaces are created, deleted, and
+/// added to bridges and bonds.
 #[derive(Default)]
 pub struct Follower {
     /// Paths of their network namespaces.
@@ -116,13 +116,13 @@ mod tests {
     }
 
     #[test]
-    fn the_peer_of_a_veth_is_no_way() {
+    fn the_peer_of_a_veth_is_no_ingress_interface() {
         let devices = [device(2, "veth", 0, 3), device(3, "veth", 0, 2)];
         assert_eq!(from(2, &devices), [2]);
     }
 
     #[test]
-    fn an_interface_that_is_gone_is_its_own_way() {
+    fn of_an_interface_that_is_gone_only_itself_is_listed() {
         assert_eq!(from(7, &[]), [7]);
     }
 }

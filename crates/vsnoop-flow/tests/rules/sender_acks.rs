@@ -13,7 +13,7 @@ const SENDER_WINDOW: u16 = 10_000;
 const END: u32 = FULL + 2 * MSS;
 
 /// The VM knows the sender's latest ACK and window.
-fn spoken(mut c: Case) -> Case {
+fn heard(mut c: FlowCase) -> FlowCase {
     let next = c.f.next_seq.diff(at(0)) as u32;
     c.hear(&c.data_of_vm(0, 100, c.f.vm_seq.diff(at(0)) as u32));
     c.decide(&c.ack_of_sender(next, 0));
@@ -33,124 +33,124 @@ fn kinds(s: segment) -> [(segment, bool); 4] {
 }
 
 #[track_caller]
-fn tells(c: &Case, s: &segment, out: &outcome, is_news: bool) {
-    assert_eq!(out.events & EVENT_NEWS != 0, is_news, "{s:?}");
-    let news = hold::news(&c.f, &c.h);
-    assert_eq!((news.ack, news.window), (s.ack, s.window));
-    assert_eq!(news.seq, c.f.high_seq, "where the VM accepts it");
-    assert_eq!(news.timestamps, 1);
-    assert_eq!(news.tsval, c.h.released_tsval, "not newer than the frames of the engine");
-    assert_eq!(news.tsecr, c.h.tsecr);
-    assert_eq!(news.sack, 0);
+fn forwards_sender_ack(c: &FlowCase, s: &segment, out: &outcome, is_new: bool) {
+    assert_eq!(out.events & EVENT_SENDER_ACK != 0, is_new, "{s:?}");
+    let ack = hold::sender_ack(&c.f, &c.h);
+    assert_eq!((ack.ack, ack.window), (s.ack, s.window));
+    assert_eq!(ack.seq, c.f.high_seq, "where the VM accepts it");
+    assert_eq!(ack.timestamps, 1);
+    assert_eq!(ack.tsval, c.h.handed_tsval, "not newer than the frames of the engine");
+    assert_eq!(ack.tsecr, c.h.tsecr);
+    assert_eq!(ack.sack, 0);
 }
 
 #[test]
-fn news_on_what_is_kept_beyond_the_vms_window_reach_it() {
-    for case in [Case::full(), Case::holding()] {
-        let case = spoken(case);
+fn the_ack_of_a_segment_held_beyond_the_window_reaches_the_vm() {
+    for case in [FlowCase::full(), FlowCase::holding()] {
+        let case = heard(case);
         let next = case.f.next_seq.diff(at(0)) as u32;
-        for (s, is_news) in kinds(case.data(next, MSS)) {
+        for (s, is_new) in kinds(case.data(next, MSS)) {
             let mut c = case.clone();
             let out = c.held(&s);
-            tells(&c, &s, &out, is_news);
+            forwards_sender_ack(&c, &s, &out, is_new);
         }
     }
 }
 
 #[test]
-fn news_on_what_is_kept_beyond_a_hole_reach_it() {
-    for case in [Case::new(), Case::holding()] {
-        let case = spoken(case);
+fn the_ack_of_a_segment_kept_beyond_a_hole_reaches_the_vm() {
+    for case in [FlowCase::new(), FlowCase::holding()] {
+        let case = heard(case);
         let next = case.f.next_seq.diff(at(0)) as u32;
-        for (s, is_news) in kinds(case.data(next + MSS, MSS)) {
+        for (s, is_new) in kinds(case.data(next + MSS, MSS)) {
             let mut c = case.clone();
             let out = c.held(&s);
             assert_ne!(out.events & EVENT_OUT_OF_ORDER, 0);
-            tells(&c, &s, &out, is_news);
+            forwards_sender_ack(&c, &s, &out, is_new);
         }
     }
 }
 
 #[test]
-fn news_on_what_is_acknowledged_again_reach_it() {
-    for (case, offset) in [(Case::full(), FULL - MSS), (Case::holding(), END - MSS)] {
-        let case = spoken(case);
-        for (s, is_news) in kinds(case.data(offset, MSS)) {
+fn the_ack_of_a_retransmission_that_the_host_answers_reaches_the_vm() {
+    for (case, offset) in [(FlowCase::full(), FULL - MSS), (FlowCase::holding(), END - MSS)] {
+        let case = heard(case);
+        for (s, is_new) in kinds(case.data(offset, MSS)) {
             // Older than the segment with the latest window: not new then.
-            let is_news = is_news && s.ack != vm_at(0);
+            let is_new = is_new && s.ack != vm_at(0);
             let s = segment { window: SENDER_WINDOW, ..s };
             let mut c = case.clone();
             let (verdict, out) = c.not_kept(&s);
             assert_eq!(verdict, Verdict::Reack);
-            tells(&c, &s, &out, is_news);
+            forwards_sender_ack(&c, &s, &out, is_new);
         }
     }
 }
 
 #[test]
-fn news_on_a_probe_that_the_host_answers_reach_it() {
-    let case = spoken(Case::new());
+fn the_ack_of_a_probe_that_the_host_answers_reaches_the_vm() {
+    let case = heard(FlowCase::new());
     let mut c = case;
     c.early(&segment { ack: vm_at(0), ..c.data(0, MSS) });
     let s = segment { ack: vm_at(100), ..c.data(MSS - 1, 0) };
     let (verdict, out) = c.not_kept(&s);
     assert_eq!(verdict, Verdict::Reack);
-    tells(&c, &s, &out, true);
+    forwards_sender_ack(&c, &s, &out, true);
 }
 
 #[test]
-fn news_on_what_is_dropped_reach_it() {
-    let case = spoken(Case::holding());
-    for (s, is_news) in kinds(case.data(END, 10)) {
+fn the_ack_of_a_dropped_segment_reaches_the_vm() {
+    let case = heard(FlowCase::holding());
+    for (s, is_new) in kinds(case.data(END, 10)) {
         let urgent = segment { tcp_flags: ACK | URG, ..s };
         let fin = segment { tcp_flags: ACK | FIN, len: 0, ..s };
         for s in [urgent, fin] {
             let mut c = case.clone();
             let (verdict, out) = c.not_kept(&s);
             assert_eq!(verdict, Verdict::Drop);
-            tells(&c, &s, &out, is_news);
+            forwards_sender_ack(&c, &s, &out, is_new);
         }
         // Without memory.
         let mut c = case.clone();
         assert!(matches!(c.decide(&s).0, Verdict::Keep { .. }));
         let (kept, out) = c.after_copy(&s, false, false);
         assert_eq!(kept, Kept::Drop);
-        tells(&c, &s, &out, is_news);
+        forwards_sender_ack(&c, &s, &out, is_new);
     }
 }
 
 #[test]
-fn what_the_ring_refuses_brings_its_news_by_another_way() {
-    let case = spoken(Case::new());
-    for (s, is_news) in kinds(case.data(0, MSS)) {
+fn the_ack_of_a_segment_that_the_ring_refuses_reaches_the_vm() {
+    let case = heard(FlowCase::new());
+    for (s, is_new) in kinds(case.data(0, MSS)) {
         let mut c = case.clone();
         assert!(matches!(c.decide(&s).0, Verdict::Keep { .. }));
         let (_, out) = c.after_copy(&s, true, false);
-        tells(&c, &s, &out, is_news);
+        forwards_sender_ack(&c, &s, &out, is_new);
     }
 }
 
 #[test]
-fn what_the_vm_gets_brings_its_news_itself() {
-    let case = spoken(Case::new());
+fn a_segment_that_reaches_the_vm_needs_no_ack_of_its_own() {
+    let case = heard(FlowCase::new());
     for (s, _) in kinds(case.data(0, MSS)) {
         let out = case.clone().early(&s);
-        assert_eq!(out.events & EVENT_NEWS, 0);
+        assert_eq!(out.events & EVENT_SENDER_ACK, 0);
     }
     // A pure ACK itself reaches the VM, whether it passes or is forwarded.
-    for (case, offset) in [(Case::new(), 0), (Case::holding(), END)] {
-        let case = spoken(case);
+    for (case, offset) in [(FlowCase::new(), 0), (FlowCase::holding(), END)] {
+        let case = heard(case);
         for (s, _) in kinds(case.data(offset, 0)) {
             let (verdict, out) = case.clone().not_kept(&s);
             assert!(matches!(verdict, Verdict::Pass | Verdict::Forward));
-            assert_eq!(out.events & EVENT_NEWS, 0);
+            assert_eq!(out.events & EVENT_SENDER_ACK, 0);
         }
     }
 }
 
 #[test]
-fn news_on_what_the_vm_has_in_part_are_noted() {
-    let case = spoken(Case::new());
+fn the_ack_of_a_segment_with_some_new_bytes_is_noted() {
+    let case = heard(FlowCase::new());
     let mut case = case;
     case.early(&segment { ack: vm_at(0), ..case.data(0, 2 * MSS) });
     case.acks(MSS, WINDOW);
@@ -164,10 +164,10 @@ fn news_on_what_the_vm_has_in_part_are_noted() {
 
 #[test]
 fn an_ack_older_than_that_of_an_old_segment_is_noted() {
-    let mut case = Case::new();
+    let mut case = FlowCase::new();
     case.early(&case.data(0, 2 * MSS));
     case.acks(MSS, WINDOW);
-    let mut c = spoken(case);
+    let mut c = heard(case);
     // The VM drops this one, with its ACK.
     c.decide(&segment { ack: vm_at(100), ..c.data(0, MSS) });
     assert_eq!(c.h.snd_una, vm_at(0));

@@ -1,0 +1,270 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Verdict on a segment to a VM, of a flow with a hold: keep it, answer it, drop it, or leave it to
+ * flow_to_vm(). See hold.h for the table.
+ */
+#ifndef VSNOOP_FLOW_HOLD_TO_VM_H
+#define VSNOOP_FLOW_HOLD_TO_VM_H
+
+#include "hold_sender.h"
+#include "to_vm.h"
+
+/* In a bulk transfer every fourth segment is acknowledged: a sender has less than four segments in
+ * flight only for moments (BBR's minimum window is four). */
+#define HOLD_ACK_SEGMENTS 4
+/* After this time without an answer a listener takes no data: later segments wait in the hold. */
+#define HOLD_UNCONFIRMED_NS (200 * NSEC_PER_MSEC)
+
+/* How a segment within the VM's window goes to the VM. Most segments of a bulk transfer pass
+ * without an ACK. An ACK is sent at once for PSH, for a segment below MSS, during the ramp, near
+ * the edge that the sender was shown, and with incast control, whose grants come with ACKs. */
+static __always_inline enum hand hold_choose_hand(const struct flow *f, const struct hold *h,
+						  const struct segment *s, struct seq end)
+{
+	__u32 few = HOLD_ACK_SEGMENTS * f->mss;
+
+	if (s->tcp_flags & TCP_PSH || s->unit_len < f->mss || f->ramp < FLOW_RAMP ||
+	    h->unanswered * 16u + s->len >= few || seq_diff(f->adv_edge, end) < (__s32)few ||
+	    flow_is_shaped(f))
+		return HAND_AND_ACK;
+	return HAND_ON;
+}
+
+/* Has a listener not answered for HOLD_UNCONFIRMED_NS? Its accept queue may be full; then the VM
+ * gets only the data that complete the handshake, since it could take more for an attack. */
+static __always_inline bool flow_listener_is_silent(const struct flow *f, __u64 now)
+{
+	return f->flags & FLOW_F_UNCONFIRMED && flow_outstanding(f) &&
+	       since_ns(now, f->progress_ns) > HOLD_UNCONFIRMED_NS;
+}
+
+/* Is this a segment that may be kept at all? Plain data that the VM's TCP would accept, up to the
+ * edge that the sender was shown, for a VM that is not silent. `end`: SEQ behind its last byte. */
+static __always_inline bool hold_accepts_segment(const struct flow *f, const struct hold *h,
+						 const struct segment *s, struct seq end,
+						 const struct policy *p, __u64 now)
+{
+	const __u8 touched = TCP_SYN | TCP_RST | TCP_URG | TCP_ACK;
+
+	return p->run == PORT_ACCELERATE && s->len && (s->tcp_flags & touched) == TCP_ACK &&
+	       !(s->bits & SEG_FOREIGN) && !(h->flags & HOLD_FIN) && flow_accepts_segment(f, s) &&
+	       seq_le(end, seq_max(f->adv_edge, f->right_edge)) && !flow_vm_is_silent(f, p, now);
+}
+
+/* May this segment be kept for a flow that is not in HOLDING? `skip`: its bytes below NEXT_SEQ,
+ * negative beyond a hole; `within`: it can be handed over at once. */
+static __always_inline bool hold_may_start_with(const struct flow *f, const struct segment *s,
+						struct seq end, __s32 skip, bool within)
+{
+	if (skip > 0 || !hold_may_enter_holding(f))
+		return false;
+	if (f->mode != FLOW_ACTIVE)
+		return !skip && !within;
+	/* A segment with FIN is left to the VM, unless the data lie beyond its window: it would
+	 * then get the FIN only after a timeout of the sender. */
+	return !(s->bits & SEG_CE) &&
+	       !(s->tcp_flags & TCP_FIN && (skip || seq_le(end, f->right_edge)));
+}
+
+/* Should this segment be kept? Sets out->skip and out->hand. */
+static __always_inline bool hold_keeps_segment(const struct flow *f, const struct hold *h,
+					       const struct segment *s,
+					       const struct port_state *port,
+					       const struct policy *p, __u64 now,
+					       struct outcome *out)
+{
+	struct seq end = seq_add(s->seq, s->len);
+	__s32 skip = seq_diff(f->next_seq, s->seq);
+
+	if (!hold_accepts_segment(f, h, s, end, p, now))
+		return false;
+	out->skip = 0;
+	out->hand = HAND_NOTHING;
+	if (f->mode != FLOW_HOLDING) {
+		bool within =
+			!skip && seq_le(end, f->right_edge) && !flow_listener_is_silent(f, now);
+
+		if (!hold_may_start_with(f, s, end, skip, within))
+			return false;
+		if (within) {
+			out->hand = hold_choose_hand(f, h, s, end);
+			return flow_may_acknowledge_up_to(f, end) &&
+			       !flow_may_be_passive(f, s, end, port, p, now);
+		}
+	} else if (skip >= (__s32)s->len || (skip < 0 && s->tcp_flags & TCP_FIN)) {
+		return false;
+	}
+	out->skip = skip > 0 ? skip : 0;
+	return f->flags & FLOW_F_SCALE_KNOWN && hold_engine_lives(port, now) &&
+	       seq_le(end, flow_shown_edge(f, h, port, p));
+}
+
+/* Does the host answer this keep-alive or window probe of the sender? It does where the VM's window
+ * or the hold has room: the VM's own window update may have been lost, and not every VM answers a
+ * segment below its window. */
+static __always_inline bool hold_answers_probe(struct flow *f, struct hold *h,
+					       const struct segment *s,
+					       const struct port_state *port,
+					       const struct policy *p, __u64 now)
+{
+	__s32 own = seq_diff(f->right_edge, f->next_seq);
+
+	if (f->mode != FLOW_ACTIVE || !flow_caught_up(f) || p->run != PORT_ACCELERATE || s->len ||
+	    (s->tcp_flags & (TCP_FIN | TCP_SYN | TCP_RST | TCP_ACK)) != TCP_ACK ||
+	    !seq_lt(s->seq, f->next_seq) || flow_refuses_segment(f, s) ||
+	    flow_vm_is_silent(f, p, now))
+		return false;
+	if (own >= (__s32)f->mss)
+		return true;
+	if (!p->ahead || !(f->flags & FLOW_F_SCALE_KNOWN) || !hold_engine_lives(port, now))
+		return false;
+	if (h->rcv_win < 2u * f->mss)
+		h->rcv_win = 2 * f->mss;
+	return seq_gt(flow_shown_edge(f, h, port, p), f->next_seq);
+}
+
+/* Data that only the VM can process: with urgent data or an option that is not understood. */
+static __always_inline bool segment_needs_vm(const struct segment *s)
+{
+	return s->len && (s->bits & SEG_FOREIGN || s->tcp_flags & TCP_URG);
+}
+
+/* Does the segment start at or below NEXT_SEQ, and fill bytes of the first hole? */
+static __always_inline bool segment_fills_first_hole(const struct flow *f, const struct segment *s)
+{
+	return seq_le(s->seq, f->next_seq) && seq_gt(seq_add(s->seq, s->len), f->next_seq);
+}
+
+/* Answers a RST of the sender for a flow in HOLDING. out->ack has the SEQ and TSval of a segment to
+ * the VM. */
+static __always_inline enum to_vm_verdict
+hold_answer_rst(struct flow *f, struct hold *h, const struct segment *s,
+		const struct port_state *port, const struct policy *p, struct outcome *out)
+{
+	if (seq_gt(s->seq, f->high_seq) && !seq_eq(s->seq, f->next_seq)) {
+		/* Beyond the VM's window: the VM would not even send a challenge ACK (RFC 5961). */
+		flow_fill_ack(f, h, s, port, p, out);
+		return TO_VM_REACK;
+	}
+	f->flags |= FLOW_F_CHALLENGE_DUE;
+	if (!seq_eq(s->seq, f->next_seq))
+		return TO_VM_PASS;
+	flow_closed(f);
+	h->flags |= HOLD_OVER;
+	return TO_VM_FORWARD;
+}
+
+/* Verdict on a segment of a flow in HOLDING that is not kept. */
+static __always_inline enum to_vm_verdict hold_answer_not_kept(struct flow *f, struct hold *h,
+							       const struct segment *s,
+							       const struct port_state *port,
+							       const struct policy *p, __u64 now,
+							       struct outcome *out)
+{
+	bool is_silent = flow_vm_is_silent(f, p, now);
+	struct seq end = seq_add(s->seq, s->len);
+	__u8 flags = s->tcp_flags;
+
+	out->ack.seq = hold_seq_for_vm(f);
+	out->ack.tsval = h->handed_tsval;
+	if (flags & TCP_RST)
+		return hold_answer_rst(f, h, s, port, p, out);
+	if (flags & TCP_SYN) {
+		f->flags |= FLOW_F_CHALLENGE_DUE;
+		return TO_VM_PASS;
+	}
+	if (!(flags & TCP_ACK) || flow_refuses_segment(f, s) || segment_needs_vm(s))
+		return TO_VM_DROP;
+	if (!s->len && !(flags & TCP_FIN)) {
+		if (seq_ge(s->seq, f->next_seq))
+			return TO_VM_FORWARD;
+		if (is_silent) {
+			/* A silent VM must answer the probe itself (RFC 9293, section 3.8.4). */
+			if (!(f->flags & FLOW_F_UNCONFIRMED))
+				out->ack.seq = seq_add(f->vm_seq, (__u32)-1);
+			return TO_VM_FORWARD;
+		}
+	} else if (is_silent) {
+		return TO_VM_DROP;
+	} else if (flags & TCP_FIN && seq_eq(end, f->next_seq) && p->run == PORT_ACCELERATE) {
+		if (!(h->flags & HOLD_FIN))
+			out->events |= EVENT_WAKE;
+		hold_note_fin(f, h);
+		return TO_VM_DROP;
+	}
+	f->reacked++;
+	flow_fill_ack(f, h, s, port, p, out);
+	return TO_VM_REACK;
+}
+
+/* Claims the chain for a copy. Fails while another CPU has it. */
+static __always_inline bool hold_claim_chain(struct flow *f, struct hold *h)
+{
+	if (h->claimed)
+		return false;
+	h->claimed = 1;
+	if (!seq_eq(h->tail, f->next_seq) && !h->range_count) {
+		/* Segments since the last copy were left to the VM. */
+		h->first = h->tail = h->sure = f->next_seq;
+		h->rcv_win = 0;
+	}
+	return true;
+}
+
+/* No engine is left to hand over the held bytes: resets the flow, and answers the sender. */
+static __always_inline enum to_vm_verdict hold_abandon(struct flow *f, struct hold *h,
+						       const struct segment *s, __u64 now,
+						       struct outcome *out)
+{
+	f->retired = flow_outstanding(f);
+	f->mode = FLOW_RESET;
+	h->flags |= HOLD_OVER;
+	flow_touch(f, now);
+	out->events = EVENT_ABANDONED;
+	return flow_answer_reset(f, s, out);
+}
+
+/* As flow_to_vm(); for a flow with a hold (`h`) it may also return TO_VM_KEEP, TO_VM_DROP and
+ * TO_VM_FORWARD. */
+static __always_inline enum to_vm_verdict
+hold_to_vm(struct flow *f, struct hold *h, const struct segment *s, const struct port_state *port,
+	   const struct policy *p, __u64 now, struct outcome *out)
+{
+	enum to_vm_verdict verdict;
+	bool has_new_ack = false;
+
+	out->events = 0;
+	if (h) {
+		/* Only the VM can fill the hole with this segment, which it gets once the flow has
+		 * drained; but a flow with ranges does not drain. So forget the ranges: the sender
+		 * keeps SACKed data (RFC 2018, section 8). */
+		if (segment_needs_vm(s) && segment_fills_first_hole(f, s) &&
+		    !flow_refuses_segment(f, s))
+			h->range_count = 0;
+		hold_note_engine(f, h, port, p, now);
+		has_new_ack = hold_note_sender(f, h, s);
+		if (hold_is_abandoned(f, h, port, now))
+			return hold_abandon(f, h, s, now, out);
+		if (hold_keeps_segment(f, h, s, port, p, now, out) && hold_claim_chain(f, h)) {
+			out->events |= has_new_ack ? EVENT_SENDER_ACK : 0;
+			return TO_VM_KEEP;
+		}
+	}
+	if (h && hold_answers_probe(f, h, s, port, p, now)) {
+		f->reacked++;
+		flow_fill_ack(f, h, s, port, p, out);
+		verdict = TO_VM_REACK;
+	} else if (!h || f->mode != FLOW_HOLDING) {
+		verdict = flow_to_vm(f, h, s, port, p, now, out);
+	} else {
+		flow_touch(f, now);
+		if (!flow_refuses_segment(f, s))
+			flow_note_ack(f, s);
+		verdict = hold_answer_not_kept(f, h, s, port, p, now, out);
+	}
+	if (has_new_ack && (verdict == TO_VM_REACK || verdict == TO_VM_DROP))
+		out->events |= EVENT_SENDER_ACK;
+	return verdict;
+}
+
+#endif

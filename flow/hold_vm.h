@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * What a hold learns from an ACK of the VM: which copies it may free, and which bytes the guest
+ * lost.
+ */
+#ifndef VSNOOP_FLOW_HOLD_VM_H
+#define VSNOOP_FLOW_HOLD_VM_H
+
+#include "hold_state.h"
+
+/* Is there a copy of the byte at VM_SEQ? */
+static __always_inline bool hold_has_byte_at_vm_seq(const struct flow *f, const struct hold *h)
+{
+	return h->chunks && seq_le(h->first, f->vm_seq) && seq_lt(f->vm_seq, h->tail);
+}
+
+/* Updates the hold from an ACK of the VM. `edge`: the right edge that it shows; `advanced`: it
+ * moved VM_SEQ. */
+static __always_inline void hold_note_vm_ack(struct flow *f, struct hold *h, struct seq edge,
+					     bool advanced, struct outcome *out)
+{
+	if (f->mode == FLOW_HOLDING && (advanced || !seq_eq(edge, h->right_edge)))
+		out->events |= EVENT_WAKE;
+	h->heard++;
+	h->vm_seq = f->vm_seq;
+	/* Acceptable segments are at or above VM_SEQ - 1; raising sender_seq keeps the comparison
+	 * from wrapping. */
+	h->sender_seq = seq_max(h->sender_seq, seq_add(f->vm_seq, (__u32)-1));
+	/* Segments that were left to the VM have no copies; they may have filled a hole. */
+	if (!h->claimed) {
+		/* While `claimed` another CPU copies to the place that these fields name. */
+		if (seq_gt(f->vm_seq, h->tail) && !(h->flags & HOLD_FIN)) {
+			h->tail = hold_join_ranges(h, f->vm_seq);
+			f->next_seq = seq_max(f->next_seq, h->tail);
+		}
+		h->first = seq_max(h->first, seq_min(f->vm_seq, h->tail));
+	}
+	h->right_edge = edge;
+	h->high_seq = f->high_seq;
+	h->snd_nxt = f->snd_nxt;
+	h->vm_tsval = f->vm_tsval;
+	if (!same_mac(h->next_hop, f->next_hop))
+		copy_mac(h->next_hop, f->next_hop);
+	if (h->chunks && !h->claimed &&
+	    ((seq_ge(f->vm_seq, h->tail) && !h->range_count) ||
+	     seq_diff(f->vm_seq, seq_of(h->front >> 32)) >= HOLD_CHUNK)) {
+		h->claimed = 1;
+		out->events |= EVENT_FREE;
+	}
+}
+
+/* The VM reports the loss of a byte that the hold has. */
+static __always_inline void hold_note_loss(struct hold *h, struct outcome *out)
+{
+	h->repeated++;
+	out->events |= EVENT_WAKE;
+}
+
+#endif
