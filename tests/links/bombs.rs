@@ -136,7 +136,7 @@ impl Hostile {
 fn dial(network: &Network, purpose: Purpose) -> Result<Established> {
     let theirs = key_file::public(&network.key_file(0))?;
     let identity = credentials::identity(&network.key_file(HOSTILE), None)?;
-    let dialer = identity.dialer(&PeerId::new("h0"), &Trust::Key(theirs))?;
+    let dialer = identity.dialer(&PeerId::new("h0"), &Trust::key(theirs))?;
     let hello = Hello {
         versions: Versions::OURS,
         purpose,
@@ -149,6 +149,7 @@ fn dial(network: &Network, purpose: Purpose) -> Result<Established> {
         mtu_bytes: 1500,
         takes: Vec::new(),
         accepts: Limits::MOST,
+        ecn: true,
         software: String::new(),
     };
     let at = SocketAddr::new(outer(0), PORT);

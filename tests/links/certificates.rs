@@ -132,7 +132,7 @@ fn certify(network: &Network) -> Result<()> {
 }
 
 /// Peers by the names in their certificates instead of their keys.
-fn by_names(text: &str, certificate: &Path, authority: &Path) -> String {
+pub fn by_names(text: &str, certificate: &Path, authority: &Path) -> String {
     let files =
         format!("[link]\ncert = \"{}\"\nca = \"{}\"\n", certificate.display(), authority.display());
     let mut peer = "";

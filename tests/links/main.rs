@@ -7,12 +7,16 @@ mod bombs;
 mod bridges;
 mod certificates;
 mod divert;
+mod expiry;
 mod hostile;
 mod interfaces;
+mod marks;
 mod memory;
+mod names;
 mod paths;
 mod peers;
 mod privileges;
+mod reload;
 mod slow_peers;
 mod strangers;
 mod tenants;
@@ -39,13 +43,17 @@ fn main() {
         bridges::trials(),
         vlans::trials(),
         certificates::trials(),
+        expiry::trials(),
         hostile::trials(),
         bombs::trials(),
         strangers::trials(),
         privileges::trials(),
+        reload::trials(),
         slow_peers::trials(),
         tenants::trials(),
         memory::trials(),
+        marks::trials(),
+        names::trials(),
     ]
     .into_iter()
     .flatten()

@@ -322,7 +322,7 @@ fn unknown(network: &Network) -> Result<Dialer> {
     let file = network.file("stranger.key");
     key_file::keygen(&file)?;
     let theirs: PublicKey = key_file::public(&network.key_file(0))?;
-    Ok(credentials::identity(&file, None)?.dialer(&PeerId::new("h0"), &Trust::Key(theirs))?)
+    Ok(credentials::identity(&file, None)?.dialer(&PeerId::new("h0"), &Trust::key(theirs))?)
 }
 
 /// Calls host 0 in all manners in turn, from one address after the other, at its part of the rate.
@@ -406,6 +406,7 @@ fn hello() -> Hello {
         mtu_bytes: 1500,
         takes: Vec::new(),
         accepts: Limits::NONE,
+        ecn: false,
         software: String::new(),
     }
 }

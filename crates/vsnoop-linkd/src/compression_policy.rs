@@ -15,6 +15,8 @@ use vsnoop_link::compress::{Decision, Method, Owner, Policy};
 
 /// Entries of the cache; a full cache is emptied.
 const FLOWS: usize = 4096;
+/// Divert taps have numbers from here on, where ports have those below.
+pub const FIRST_DIVERT_TAP: usize = 1 << 16;
 
 /// The compression rules with their counters. The last of `stats` counts frames that no rule
 /// matches.
@@ -77,6 +79,7 @@ pub struct Policies {
     rule_set: RuleSet,
     peers: Arc<[String]>,
     ports: Arc<[String]>,
+    divert_taps: Arc<[String]>,
     /// The cache.
     known: HashMap<CacheKey, CachedCompression>,
 }
@@ -114,9 +117,14 @@ impl Endpoints {
 }
 
 impl Policies {
-    /// `peers` and `ports`: their names, by index.
-    pub fn new(rule_set: RuleSet, peers: Arc<[String]>, ports: Arc<[String]>) -> Self {
-        Self { rule_set, peers, ports, known: HashMap::new() }
+    /// Names by number; of divert taps those of the VMs' taps.
+    pub fn new(
+        rule_set: RuleSet,
+        peers: Arc<[String]>,
+        ports: Arc<[String]>,
+        divert_taps: Arc<[String]>,
+    ) -> Self {
+        Self { rule_set, peers, ports, divert_taps, known: HashMap::new() }
     }
 
     /// Whether anything may be compressed.
@@ -176,8 +184,11 @@ impl Policies {
 
     fn look_up(&self, peer: usize, port: usize, endpoints: &Endpoints) -> Option<Compression> {
         let Endpoints { macs, ips } = *endpoints;
-        let traffic =
-            FrameFields { peer: self.peers.get(peer)?, port: self.ports.get(port)?, macs, ips };
+        let name = match port.checked_sub(FIRST_DIVERT_TAP) {
+            Some(divert_tap) => self.divert_taps.get(divert_tap)?,
+            None => self.ports.get(port)?,
+        };
+        let traffic = FrameFields { peer: self.peers.get(peer)?, port: name, macs, ips };
         let (index, rule) = self.rule_set.rules.first_match(&traffic)?;
         let owner = self.rule_set.owner(rule, port, macs[0])?;
         let policy = Policy { method: rule.method, owner, dictionary: rule.dictionary_bytes };
@@ -208,7 +219,12 @@ mod tests {
         };
         let rules = Rules::new(owners.iter().map(rule).collect()).unwrap();
         let names = |names: [&str; 2]| names.map(str::to_owned).into();
-        Policies::new(RuleSet::new(rules), names(["b", "c"]), names(["vsl0", "vsl1"]))
+        Policies::new(
+            RuleSet::new(rules),
+            names(["b", "c"]),
+            names(["vsl0", "vsl1"]),
+            Arc::default(),
+        )
     }
 
     fn policy(policies: &mut Policies, port: usize, frame: &[u8]) -> Policy {

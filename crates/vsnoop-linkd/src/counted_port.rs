@@ -1,6 +1,7 @@
 //! A port with its counters, and writing frames to it.
 
 use std::io::IoSlice;
+use std::sync::Arc;
 
 use vsnoop_link::forwarding::SourceFilter;
 
@@ -8,16 +9,18 @@ use super::frame::Frame;
 use super::io::port::{MAX_PARTS, Port};
 use super::stats::PortStats;
 
+/// Clones are the same port, with sources of their own.
+#[derive(Clone)]
 pub struct CountedPort {
-    pub port: Port,
-    pub stats: PortStats,
+    pub port: Arc<Port>,
+    pub stats: Arc<PortStats>,
     /// Source addresses that its VMs may use.
     pub sources: SourceFilter,
 }
 
 impl CountedPort {
     pub fn new(port: Port) -> Self {
-        Self { port, stats: PortStats::default(), sources: SourceFilter::default() }
+        Self { port: Arc::new(port), stats: Arc::default(), sources: SourceFilter::default() }
     }
 
     pub fn name(&self) -> &str {

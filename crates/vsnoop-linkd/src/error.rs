@@ -39,8 +39,6 @@ pub enum LinkError {
     Account(#[from] AccountError),
     #[error(transparent)]
     Privileges(#[from] PrivilegeError),
-    #[error("peer {peer} needs a `ca`")]
-    NoAuthority { peer: String },
     #[error(transparent)]
     Port(#[from] PortError),
     #[error(transparent)]

@@ -11,8 +11,8 @@
 //!          dialler                                         acceptor
 //!  1 session::Peer    Action::Dial
 //!  2 control_thread   dial(): thread "dial"
-//!  3 establish        dial(): TCP ------------------> control_thread  listen(): thread "accept"
-//!                                                       Guard::admit, Welcome::handshake
+//!  3 establish        dial(): TCP ------------------> control_thread  Door::listen(): thread
+//!                                                       "accept"; Guard::admit, Door::handshake
 //!  4 tcp_handshake    dial() <-- handshake::Machine --> tcp_handshake accept()
 //!                                                       Welcome::answer
 //!  5 Established                                        Event::Accepted(Established)
@@ -42,7 +42,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
-use socket2::{Domain, SockRef, Socket, Type};
+use socket2::SockRef;
 
 use super::causes::with_causes;
 use super::config::Transport;
@@ -54,16 +54,15 @@ use super::egress::peer_sender::{Connections, Datagrams, SessionSender};
 use super::ingress;
 use super::ingress::session::DatagramSession;
 use super::io::tcp;
+use super::race;
 use super::tcp_handshake::{self, Established};
 use vsnoop_link::compress::{Decoder, DecoderMemory, Encoder, Limits};
 use vsnoop_link::handshake::{self, Cipher, Direction, Hello, Purpose, Secrets, Versions};
-use vsnoop_link::identity::{Dialer, PublicKey};
+use vsnoop_link::identity::{Dialer, Proof, PublicKey};
 use vsnoop_link::queue;
 use vsnoop_link::session::DialError;
 use vsnoop_link::wire::seal::{Material, Opener, Sealer, Suite};
 
-/// Timeout of a connection attempt to one address.
-const CONNECT: Duration = Duration::from_secs(3);
 /// Data connections of a session that are dialled at the same time: half of what a listener lets
 /// one source have.
 const ABREAST: usize = 8;
@@ -142,6 +141,7 @@ impl Introduction {
         transport: Transport,
         connections: u8,
         accepts: Limits,
+        ecn: bool,
     ) -> Hello {
         Hello {
             versions: Versions::OURS,
@@ -155,6 +155,7 @@ impl Introduction {
             mtu_bytes: self.mtu_bytes,
             takes: self.takes.clone(),
             accepts,
+            ecn,
             software: concat!("vsnoop ", env!("CARGO_PKG_VERSION")).to_owned(),
         }
     }
@@ -177,6 +178,10 @@ pub struct Made {
     pub mtu_bytes: u16,
     /// What it decompresses.
     pub accepts: Limits,
+    /// Both ends read ECN of datagrams.
+    pub ecn: bool,
+    /// How it has shown who it is.
+    pub proof: Proof,
     pub outgoing: SessionSender,
     pub incoming: Incoming,
     pub counts: Arc<SessionCounts>,
@@ -204,6 +209,8 @@ impl Made {
             takes: control.theirs.takes.clone(),
             mtu_bytes: control.theirs.mtu_bytes,
             accepts: control.theirs.accepts,
+            ecn: control.ours.ecn && control.theirs.ecn,
+            proof: control.proof.clone(),
             outgoing,
             incoming,
             counts,
@@ -232,7 +239,12 @@ pub fn dial(
     let unresolved = |error| unreached(Unreached::Resolve { address: address.to_owned(), error });
     let addresses: Vec<_> = address.to_socket_addrs().map_err(unresolved)?.collect();
     resolved(&addresses);
-    let stream = connect(address, &addresses).map_err(unreached)?;
+    let stream = race::connect(&addresses, CONTROL_MSS_BYTES).map_err(|last| {
+        unreached(match last {
+            Some((address, error)) => Unreached::Call { address, error },
+            None => Unreached::NoAddress { address: address.to_owned() },
+        })
+    })?;
     let gone = |error| unreached(Unreached::Gone(error));
     let reached = stream.peer_addr().map_err(gone)?;
     let deadline = Instant::now() + tcp_handshake::DEADLINE;
@@ -301,30 +313,10 @@ fn dial_connections(
 }
 
 fn dial_connection(dialer: &Dialer, hello: Hello, reached: SocketAddr) -> Result<Established> {
-    let stream = TcpStream::connect_timeout(&reached, CONNECT)
+    let stream = TcpStream::connect_timeout(&reached, race::CONNECT)
         .map_err(|error| EstablishError::Call { address: reached, error })?;
     let deadline = Instant::now() + tcp_handshake::DEADLINE;
     Ok(tcp_handshake::dial(stream, dialer, hello, deadline)?)
-}
-
-fn connect(address: &str, addresses: &[SocketAddr]) -> Result<TcpStream, Unreached> {
-    let mut last = None;
-    for address in addresses {
-        match call(address) {
-            Ok(stream) => return Ok(stream),
-            Err(error) => last = Some(Unreached::Call { address: *address, error }),
-        }
-    }
-    Err(last.unwrap_or_else(|| Unreached::NoAddress { address: address.to_owned() }))
-}
-
-/// For a handshake, in segments that every path takes: on one that swallows longer packets and says
-/// nothing, TCP would send the first flight again and again. Both ends keep to what the SYN says.
-fn call(address: &SocketAddr) -> io::Result<TcpStream> {
-    let socket = Socket::new(Domain::for_address(*address), Type::STREAM, None)?;
-    socket.set_tcp_mss(CONTROL_MSS_BYTES)?;
-    socket.connect_timeout(&(*address).into(), CONNECT)?;
-    Ok(socket.into())
 }
 
 /// Makes a session over UDP.
@@ -505,7 +497,7 @@ mod tests {
     fn hello() -> Hello {
         let introduction =
             Introduction { network: "n".into(), instance: 1, mtu_bytes: 1500, takes: Vec::new() };
-        introduction.hello(0, Transport::Udp, 1, Limits::MOST)
+        introduction.hello(0, Transport::Udp, 1, Limits::MOST, true)
     }
 
     /// Calls b from a, where `far` has the connection, and says why there is no session.

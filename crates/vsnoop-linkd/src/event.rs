@@ -15,45 +15,24 @@ pub enum Event {
     /// A message of a session was received.
     Message(ReceivedMessage),
     /// The newest datagram of a session came from elsewhere than those before.
-    Moved {
-        peer: usize,
-        session: u64,
-        ends: Ends,
-    },
+    Moved { peer: usize, session: u64, ends: Ends },
     /// Something is wrong with sending under a session.
-    Outgoing {
-        peer: usize,
-        session: u64,
-        fault: Fault,
-    },
+    Outgoing { peer: usize, session: u64, fault: Fault },
     /// A session cannot be received any more.
-    Incoming {
-        peer: usize,
-        session: u64,
-        why: String,
-    },
+    Incoming { peer: usize, session: u64, why: String },
     /// A peer has compressed by what our hello does not accept.
-    NotAccepted {
-        peer: usize,
-        session: u64,
-        why: String,
-    },
+    NotAccepted { peer: usize, session: u64, why: String },
     /// A read of a port has failed.
-    PortFailed {
-        port: usize,
-        error: io::Error,
-    },
+    PortFailed { port: usize, error: io::Error },
     /// A read of a divert tap has failed; it is not read any more.
-    DivertTapFailed {
-        divert_tap: usize,
-        error: io::Error,
-    },
-    Dialled {
-        peer: usize,
-        result: Result<Box<Made>, DialError>,
-    },
+    DivertTapFailed { divert_tap: usize, error: io::Error },
+    /// `serial`: of the entry of the peer that was dialled ([`crate::control_thread`]);
+    /// `generation`: reloads before it began.
+    Dialled { peer: usize, serial: u64, generation: u64, result: Result<Box<Made>, DialError> },
     Accepted {
         from: SocketAddr,
+        /// Reloads before the handshake began.
+        generation: u64,
         established: Result<Box<Established>, handshake::Error>,
     },
 }

@@ -66,6 +66,18 @@ pub enum KeyFileError {
     },
 }
 
+impl KeyFileError {
+    /// This user may not read the file.
+    pub fn is_denied(&self) -> bool {
+        let denied = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
+        match self {
+            Self::Open { error, .. } => denied(error),
+            Self::OfAnother { .. } => true,
+            _ => false,
+        }
+    }
+}
+
 type Result<T> = std::result::Result<T, KeyFileError>;
 
 /// A key file is a few lines.

@@ -19,6 +19,7 @@
 mod bridge;
 mod callers;
 mod causes;
+mod clock;
 mod complaints;
 mod compression_policy;
 pub mod config;
@@ -42,9 +43,12 @@ mod listen;
 mod own;
 mod ports;
 pub mod privileges;
+mod race;
+mod revocation;
 mod serve;
 mod setup;
 mod shared;
+mod slots;
 mod stats;
 mod status;
 pub mod tcp_handshake;
@@ -60,9 +64,10 @@ pub use self::error::LinkError;
 pub use self::listen::listen_address;
 use self::serve::Link;
 
-/// Runs a link until it is told to end, by [`control::Request::Down`] or by SIGTERM, SIGINT or
-/// SIGHUP. `ready` is called when it is up: it has its name, its ports and its sockets; `log` when
-/// another level is wanted of the log. Called before the process has other threads.
+/// Runs a link until it is told to end, by [`control::Request::Down`] or by SIGTERM or SIGINT.
+/// SIGHUP has it read its configuration again. `ready` is called when it is up: it has its name,
+/// its ports and its sockets; `log` when another level is wanted of the log. Called before the
+/// process has other threads.
 pub fn run(
     config: Config,
     ready: impl FnOnce(),

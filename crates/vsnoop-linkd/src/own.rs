@@ -19,20 +19,26 @@ use super::config::Config;
 pub struct Own {
     listens_at: u16,
     /// Ports of peers that are called, over TCP.
-    calls: Vec<u16>,
+    calls: RwLock<Vec<u16>>,
     addresses: RwLock<HashSet<IpAddr>>,
 }
 
 impl Own {
     pub fn new(config: &Config) -> Self {
-        let calls = config.peers.iter().filter_map(|peer| Some(peer.address.as_ref()?.port));
         let own = Self {
             listens_at: config.listen.port(),
-            calls: calls.collect(),
+            calls: RwLock::default(),
             addresses: RwLock::default(),
         };
+        own.set_calls(config);
         own.look();
         own
+    }
+
+    /// Takes the ports of the peers that are called.
+    pub fn set_calls(&self, config: &Config) {
+        let calls = config.peers.iter().filter_map(|peer| Some(peer.address.as_ref()?.port));
+        *self.calls.write().unwrap_or_else(PoisonError::into_inner) = calls.collect();
     }
 
     /// Takes this host's addresses as they are now.
@@ -60,7 +66,8 @@ impl Own {
         let l4 = usize::from(headers.l4);
         let Some(&[a, b, c, d]) = frame.get(l4..l4 + 4) else { return false };
         let (from, to) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
-        let of_call = |theirs| is_tcp && self.calls.contains(&theirs);
+        let calls = self.calls.read().unwrap_or_else(PoisonError::into_inner);
+        let of_call = |theirs| is_tcp && calls.contains(&theirs);
         let may_be_sent = from == self.listens_at || of_call(to);
         let may_be_got = to == self.listens_at || of_call(from);
         if !may_be_sent && !may_be_got {
@@ -83,7 +90,7 @@ mod tests {
     fn own() -> Own {
         let addresses = ["192.0.2.1", "2001:db8::1"].map(|text| text.parse().unwrap());
         let addresses = RwLock::new(HashSet::from(addresses));
-        Own { listens_at: OURS, calls: vec![THEIRS], addresses }
+        Own { listens_at: OURS, calls: RwLock::new(vec![THEIRS]), addresses }
     }
 
     /// A frame between hosts whose addresses end so.

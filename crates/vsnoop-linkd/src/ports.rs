@@ -29,7 +29,8 @@ const LOOK: Duration = Duration::from_secs(1);
 pub struct Ports {
     shared: Arc<Shared>,
     egress: wake::Sender<Order>,
-    states: Vec<PortState>,
+    /// By slot; `None`: the port was removed.
+    states: Vec<Option<PortState>>,
     /// The bridges of all ports; no two ports have the same.
     bridges: Vec<String>,
     looked: Instant,
@@ -82,41 +83,60 @@ struct Failure {
 }
 
 impl Ports {
-    /// `configured`: one for each port of `shared`, in the same order.
+    /// `configured`: one for each port of `shared`.
     pub fn new(
         configured: &[config::PortConfig],
         shared: Arc<Shared>,
         egress: wake::Sender<Order>,
     ) -> Self {
-        let state = |(found, configured): (&CountedPort, &config::PortConfig)| PortState {
-            first_index: index_of(found.name()),
-            bridge: match &configured.kind {
+        let (states, bridges) = (Vec::new(), Vec::new());
+        let none = Arc::clone(&shared);
+        let mut ports = Self { shared: none, egress, states, bridges, looked: Instant::now() };
+        ports.reload(configured, shared);
+        ports
+    }
+
+    /// Goes on with these ports; those that stay keep their state.
+    pub fn reload(&mut self, configured: &[config::PortConfig], shared: Arc<Shared>) {
+        let mut before = std::mem::take(&mut self.states);
+        let mut state = |slot: usize, found: &CountedPort| {
+            let configured = configured.iter().find(|port| port.name == found.name())?;
+            let bridge = match &configured.kind {
                 PortKind::Bridge(bridge) => Some(bridge.clone()),
                 PortKind::Tap | PortKind::Interface => None,
-            },
-            is_there: true,
-            seen: Sight::WELL,
-            failure: None,
+            };
+            let is_same =
+                self.shared.port(slot).is_some_and(|old| Arc::ptr_eq(&old.port, &found.port));
+            match before.get_mut(slot).and_then(Option::take).filter(|_| is_same) {
+                Some(state) => Some(PortState { bridge, ..state }),
+                None => Some(PortState::new(found.name(), bridge)),
+            }
         };
-        let states: Vec<_> = shared.ports.iter().zip(configured).map(state).collect();
-        let bridges = states.iter().filter_map(|state| state.bridge.clone()).collect();
-        Self { shared, egress, states, bridges, looked: Instant::now() }
+        let ports = shared.ports.iter().enumerate();
+        self.states = ports.map(|(slot, port)| state(slot, port.as_ref()?)).collect();
+        self.bridges =
+            self.states.iter().flatten().filter_map(|state| state.bridge.clone()).collect();
+        self.shared = shared;
     }
 
     /// Whether a port carries frames.
     pub fn carries(&self, port: usize) -> bool {
-        self.states.get(port).is_some_and(|state| state.seen.carries)
+        self.state(port).is_some_and(|state| state.seen.carries)
     }
 
     /// Why a port carries no frames, or how it differs from its configuration.
     pub fn reason(&self, port: usize) -> Option<&str> {
-        self.states.get(port)?.seen.reason.as_deref()
+        self.state(port)?.seen.reason.as_deref()
+    }
+
+    fn state(&self, port: usize) -> Option<&PortState> {
+        self.states.get(port)?.as_ref()
     }
 
     /// A read of a port has failed.
     pub fn failed(&mut self, port: usize, error: io::Error) {
-        let Some((found, state)) = self.shared.ports.get(port).zip(self.states.get_mut(port))
-        else {
+        let state = self.states.get_mut(port).and_then(Option::as_mut);
+        let Some((found, state)) = self.shared.port(port).zip(state) else {
             return;
         };
         if !found.port.is_of_state(&error) {
@@ -130,10 +150,11 @@ impl Ports {
         if self.looked.elapsed() >= LOOK {
             self.looked = Instant::now();
             self.look();
-            for (port, state) in self.states.iter_mut().enumerate().filter(|(_, s)| s.is_there) {
+            for (port, state) in self.states.iter_mut().enumerate() {
+                let Some(state) = state.as_mut().filter(|state| state.is_there) else { continue };
                 state.retry(|| self.egress.send(Order::Watch { port }));
             }
-            if self.shared.ports.iter().any(|found| found.port.is_interface()) {
+            if self.shared.all_ports().any(|(_, found)| found.port.is_interface()) {
                 self.shared.own.look();
             }
         }
@@ -141,7 +162,8 @@ impl Ports {
 
     /// Checks all ports, and repairs what can be repaired.
     pub fn look(&mut self) {
-        for (CountedPort { port, .. }, state) in self.shared.ports.iter().zip(&mut self.states) {
+        for (found, state) in self.shared.ports.iter().zip(&mut self.states) {
+            let (Some(CountedPort { port, .. }), Some(state)) = (found, state) else { continue };
             let name = port.name();
             let (seen, mended) = state.see(port, &self.bridges);
             if let Some(mended) = mended {
@@ -162,6 +184,12 @@ impl Ports {
 }
 
 impl PortState {
+    /// Of a port that was just opened.
+    fn new(name: &str, bridge: Option<String>) -> Self {
+        let first_index = index_of(name);
+        Self { first_index, bridge, is_there: true, seen: Sight::WELL, failure: None }
+    }
+
     /// State of the port, and what was repaired. `bridges`: those of all ports.
     fn see(&mut self, port: &Port, bridges: &[String]) -> (Sight, Option<String>) {
         let name = port.name();

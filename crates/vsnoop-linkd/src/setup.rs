@@ -7,35 +7,37 @@ use std::thread::JoinHandle;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use socket2::{Domain, Socket, Type};
 use tracing::debug;
-use vsnoop_link::identity::{self, Acceptor, Dialer, PeerId, PublicKey};
 
 use super::compression_policy::Policies;
-use super::config::{self, Config, PortKind, TrustConfig};
-use super::credentials;
+use super::config::{self, Config, PortKind};
+use super::credentials::Credentials;
 use super::divert::taps::DivertTaps;
 use super::egress::{self, Egress};
 use super::error::LinkError;
 use super::event::Event;
 use super::ingress::{self, Ingress};
 use super::io::device::Device;
+use super::io::packet_socket::SparePacketSocket;
 use super::io::poll::{Half, Poll, Watch};
 use super::io::port::Port;
 use super::io::udp::UdpSocket;
 use super::io::wake;
 use super::shared::Shared;
+use super::slots::Slots;
 use super::threads::Crew;
 
 type Result<T> = std::result::Result<T, LinkError>;
 
 /// Callers that wait to be looked at.
 const BACKLOG: i32 = 256;
+/// Interfaces that may become ports while the link runs: by then it may not make a packet socket.
+const SPARES: usize = 16;
 
 /// Resources whose opening may be refused, or that may be in use.
 pub struct Opened {
-    pub acceptor: Acceptor,
-    /// By peer.
-    pub dialers: Vec<Dialer>,
-    pub ours: PublicKey,
+    pub credentials: Credentials,
+    /// For interfaces that become ports later.
+    pub spares: Vec<SparePacketSocket>,
     pub udp: UdpSocket,
     pub listener: TcpListener,
     pub ports: Vec<Port>,
@@ -43,22 +45,22 @@ pub struct Opened {
 }
 
 impl Opened {
-    pub fn of(config: &Config) -> Result<Self> {
+    pub fn of(config: &Config, peers: &Slots) -> Result<Self> {
         allow_descriptors();
-        let certificate = config.authority.as_ref().map(|authority| authority.cert.as_path());
-        let identity = credentials::identity(&config.key, certificate)?;
-        let trusts = trusts(config)?;
-        let dialers = trusts.iter().map(|(peer, trust)| identity.dialer(peer, trust));
         Ok(Self {
-            acceptor: identity.acceptor(&trusts)?,
-            dialers: dialers.collect::<std::result::Result<_, _>>()?,
-            ours: identity.public(),
+            credentials: Credentials::read(config)?,
+            spares: spares(),
             udp: UdpSocket::bind(config.listen).map_err(|error| in_use(config, "UDP", error))?,
             listener: listen(config)?,
             ports: config.ports.iter().map(|port| open(config, port)).collect::<Result<_>>()?,
-            divert_taps: DivertTaps::open(config)?,
+            divert_taps: DivertTaps::open(config, peers)?,
         })
     }
+}
+
+/// Without CAP_NET_RAW there are none.
+fn spares() -> Vec<SparePacketSocket> {
+    (0..SPARES).map_while(|_| SparePacketSocket::new().ok()).collect()
 }
 
 /// Lets the process have as many descriptors as the host allows: each session needs a few, and the
@@ -112,24 +114,6 @@ fn spawn(name: &'static str, run: impl FnOnce() + Send + 'static) -> Result<Join
         .map_err(|error| LinkError::Thread { name, error })
 }
 
-fn trusts(config: &Config) -> Result<Vec<(PeerId, identity::Trust)>> {
-    let authority =
-        config.authority.as_ref().map(|files| credentials::authority(&files.ca)).transpose()?;
-    let trust = |peer: &config::PeerConfig| {
-        let trust = match (&peer.trust, &authority) {
-            (TrustConfig::Key(key), _) => identity::Trust::Key(*key),
-            (TrustConfig::Subject(name), Some(authority)) => {
-                identity::Trust::named(authority, name)?
-            }
-            (TrustConfig::Subject(_), None) => {
-                return Err(LinkError::NoAuthority { peer: peer.name.clone() });
-            }
-        };
-        Ok((PeerId::new(&peer.name), trust))
-    };
-    config.peers.iter().map(trust).collect()
-}
-
 fn listen(config: &Config) -> Result<TcpListener> {
     let make = || -> std::io::Result<Socket> {
         let socket = Socket::new(Domain::for_address(config.listen), Type::STREAM, None)?;
@@ -159,12 +143,23 @@ fn open(config: &Config, port: &config::PortConfig) -> Result<Port> {
     if port.kind == PortKind::Interface {
         return Ok(Port::interface(&port.name)?);
     }
+    let opened = open_tap(config, port)?;
+    start_tap(port)?;
+    Ok(opened)
+}
+
+/// Makes the tap of a port; nothing reaches it yet.
+pub fn open_tap(config: &Config, port: &config::PortConfig) -> Result<Port> {
     let opened = Port::tap(&port.name)?;
+    Device::new(&port.name)?.set_mtu(config.mtu_bytes)?;
+    Ok(opened)
+}
+
+/// Puts the tap of a port into its bridge, and sets it up.
+pub fn start_tap(port: &config::PortConfig) -> Result<()> {
     let device = Device::new(&port.name)?;
-    device.set_mtu(config.mtu_bytes)?;
     if let PortKind::Bridge(bridge) = &port.kind {
         device.join(bridge)?;
     }
-    device.set_up()?;
-    Ok(opened)
+    Ok(device.set_up()?)
 }

@@ -1,8 +1,13 @@
 //! State that the threads of a link share: the forwarding table, the ports, counters, the clock.
+//!
+//! A [`Shared`] never changes. A reload makes another one of the same parts and new ones, which
+//! each thread gets by an order: no thread waits for a lock on its way to a port. Ports and peers
+//! have numbers (*slots*) that stay theirs until they are removed; then others may get them.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
 
+use super::clock::Clock;
 use super::counted_port::CountedPort;
 use super::divert::taps::DivertTaps;
 use super::frame::Frame;
@@ -12,20 +17,23 @@ use super::own::Own;
 use super::stats::{LinkStats, PeerStats};
 use vsnoop_link::forwarding::{self, Location, SourceFilter};
 
+#[derive(Clone)]
 pub struct Shared {
-    begun: Instant,
-    pub table: forwarding::SharedTable,
-    pub ports: Vec<CountedPort>,
+    pub clock: Clock,
+    pub table: Arc<forwarding::SharedTable>,
+    /// By slot; `None`: the port was removed.
+    pub ports: Vec<Option<CountedPort>>,
     /// `None` without diversion.
     pub divert_taps: Option<DivertTaps>,
-    pub peers: Vec<PeerStats>,
-    pub udp: UdpSocket,
+    /// By slot, also of those that were removed.
+    pub peers: Vec<Arc<PeerStats>>,
+    pub udp: Arc<UdpSocket>,
     /// Which packets are the link's own.
-    pub own: Own,
-    pub stats: LinkStats,
+    pub own: Arc<Own>,
+    pub stats: Arc<LinkStats>,
     /// The longest frame that every peer over UDP takes without another cut; 0: no limit.
     /// By peer; 0: none.
-    frame_limits_bytes: Vec<AtomicUsize>,
+    frame_limits_bytes: Vec<Arc<AtomicUsize>>,
 }
 
 impl Shared {
@@ -38,26 +46,52 @@ impl Shared {
         own: Own,
     ) -> Self {
         Self {
-            begun: Instant::now(),
-            table: forwarding::SharedTable::new(table),
-            ports: ports.into_iter().map(CountedPort::new).collect(),
+            clock: Clock::start(),
+            table: Arc::new(forwarding::SharedTable::new(table)),
+            ports: ports.into_iter().map(CountedPort::new).map(Some).collect(),
             divert_taps,
-            peers: (0..peers).map(|_| PeerStats::default()).collect(),
-            udp,
-            own,
-            stats: LinkStats::default(),
-            frame_limits_bytes: (0..peers).map(|_| AtomicUsize::new(0)).collect(),
+            peers: (0..peers).map(|_| Arc::default()).collect(),
+            udp: Arc::new(udp),
+            own: Arc::new(own),
+            stats: Arc::default(),
+            frame_limits_bytes: (0..peers).map(|_| Arc::default()).collect(),
+        }
+    }
+
+    /// The port with this number.
+    pub fn port(&self, slot: usize) -> Option<&CountedPort> {
+        self.ports.get(slot)?.as_ref()
+    }
+
+    /// All ports, with their numbers.
+    pub fn all_ports(&self) -> impl Iterator<Item = (usize, &CountedPort)> {
+        self.ports.iter().enumerate().filter_map(|(slot, port)| Some((slot, port.as_ref()?)))
+    }
+
+    /// Makes room for the counters of a peer with this number, from zero.
+    pub fn set_new_peer(&mut self, slot: usize) {
+        if slot >= self.peers.len() {
+            self.peers.resize_with(slot + 1, Arc::default);
+            self.frame_limits_bytes.resize_with(slot + 1, Arc::default);
+        }
+        self.peers[slot] = Arc::default();
+        self.frame_limits_bytes[slot] = Arc::default();
+        if let Some(divert_taps) = &mut self.divert_taps {
+            divert_taps.set_new_peer(slot);
         }
     }
 
     /// Bounds the source addresses of a port's VMs, and fixes their MAC addresses to it.
-    pub fn allow_sources(&mut self, port: usize, sources: &SourceFilter) {
+    pub fn allow_sources(&mut self, slot: usize, sources: &SourceFilter) {
         let mut table = self.table.write();
+        table.unfix(Location::Port(slot as u16));
         for mac in &sources.macs {
-            table.fix(*mac, Location::Port(port as u16));
+            table.fix(*mac, Location::Port(slot as u16));
         }
         drop(table);
-        self.ports[port].sources = sources.clone();
+        if let Some(Some(port)) = self.ports.get_mut(slot) {
+            port.sources = sources.clone();
+        }
     }
 
     /// See [`set_frame_limit`](Self::set_frame_limit).
@@ -74,13 +108,13 @@ impl Shared {
     }
 
     /// Writes a frame to a local port.
-    pub fn write_to_port(&self, index: usize, frame: &Frame<'_>) {
-        let Some(port) = self.ports.get(index) else { return };
+    pub fn write_to_port(&self, slot: usize, frame: &Frame<'_>) {
+        let Some(port) = self.port(slot) else { return };
         port.write(frame);
     }
 
     /// Nanoseconds since the link began.
     pub fn now_ns(&self) -> u64 {
-        self.begun.elapsed().as_nanos() as u64
+        self.clock.now_ns()
     }
 }

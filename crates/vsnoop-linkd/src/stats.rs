@@ -59,6 +59,9 @@ pub struct PeerStats {
     pub dropped_send: Drops,
     /// Records refused: forged, replayed, malformed.
     pub refused_in: Counter,
+    /// Frames that met congestion on the path: their packets were marked, or dropped if their ends
+    /// know no ECN.
+    pub congested_in: Counter,
     /// Items of the session itself, more than it needs.
     pub excess_in: Counter,
     /// Compressed by what our hello does not accept; each ended its session.

@@ -8,21 +8,23 @@ use ipnet::IpNet;
 use vsnoop_bpf::divert::RuleCounters;
 
 use super::compression_policy::RuleSet;
-use super::config::{Config, PortConfig, PortKind};
+use super::config::{Config, PeerConfig, PortConfig, PortKind};
 use super::control::{
     Carried, Cpu, DivertState, DivertStatus, EnteredStatus, EntryStatus, FrameCounts, Learned,
-    LinkCpu, PeerState, PeerStatus, PortStatus, Problem, RuleStatus, Status,
+    LinkCpu, PeerState, PeerStatus, PortStatus, Problem, RekeyStatus, RuleStatus, Status,
 };
 use super::control_thread::{Control, PeerEntry, other_mtu};
-use super::counted_port::CountedPort;
 use super::counts::Counter;
 use super::divert::hooks::{Hook, Hooks};
-use super::divert::taps::{DivertTaps, Entered};
+use super::divert::taps::DivertTaps;
 use super::ports::Ports;
 use super::shared::Shared;
+use super::slots::Slots;
 use super::stats::{PeerStats, RuleStats};
 use vsnoop_link::forwarding::Location;
 use vsnoop_link::session::SessionState;
+
+const SECOND_NS: u64 = 1_000_000_000;
 
 /// The constant part of a link's status.
 pub struct About {
@@ -37,8 +39,11 @@ pub struct Sources<'a> {
     pub config: &'a Config,
     pub rule_set: &'a RuleSet,
     pub shared: &'a Shared,
+    pub peers: &'a Slots,
     pub control: &'a Control,
     pub hooks: &'a Hooks,
+    /// Why certificates and revocation lists are not those of the files.
+    pub credentials_trouble: Option<&'a str>,
 }
 
 impl Sources<'_> {
@@ -49,14 +54,13 @@ impl Sources<'_> {
 }
 
 fn of(sources: &Sources<'_>, addresses: bool) -> Status {
-    let Sources { about, config, rule_set, shared, control, hooks } = *sources;
+    let Sources { about, config, rule_set, shared, peers: slots, control, hooks, .. } = *sources;
     let ports = ports(config, shared, &control.ports);
-    let peers: Vec<_> = control
-        .peers
-        .iter()
-        .zip(&shared.peers)
-        .map(|(peer, stats)| self::peer(peer, stats, shared))
-        .collect();
+    let of = |configured: &PeerConfig| {
+        let slot = slots.of(&configured.name)?;
+        Some(self::peer(control.peers.get(slot)?, shared.peers.get(slot)?, shared))
+    };
+    let peers: Vec<_> = config.peers.iter().filter_map(of).collect();
     let entries = || shared.table.read().entries(shared.now_ns()).collect::<Vec<_>>();
     let learned = entries();
     let callers = Counter::default();
@@ -83,20 +87,23 @@ fn of(sources: &Sources<'_>, addresses: bool) -> Status {
         peers,
         compression: compression(rule_set),
         diverts: diverts(hooks),
-        entry: shared.divert_taps.as_ref().and_then(|divert_taps| entry(config, divert_taps)),
-        problems: problems(config, control, hooks),
+        entry: shared
+            .divert_taps
+            .as_ref()
+            .and_then(|divert_taps| entry(config, slots, divert_taps)),
+        problems: problems(sources),
         learned: learned.len() as u64,
         addresses: addresses.then(|| {
             let show = |entry: &vsnoop_link::forwarding::LearnedAddress| {
                 let (port, peer) = match entry.location {
-                    Location::Port(index) => (config.ports.get(usize::from(index)), None),
-                    Location::Peer(index) => (None, config.peers.get(usize::from(index))),
+                    Location::Port(slot) => (shared.port(slot.into()), None),
+                    Location::Peer(slot) => (None, control.peers.get(usize::from(slot))),
                 };
                 Learned {
                     mac: entry.mac,
                     vlan: (entry.vlan != 0).then_some(entry.vlan),
-                    port: port.map(|port| port.name.clone()),
-                    peer: peer.map(|peer| peer.name.clone()),
+                    port: port.map(|port| port.name().to_owned()),
+                    peer: peer.map(|peer| peer.config.name.clone()),
                     age_ns: entry.age_ns,
                     contested: entry.contested,
                 }
@@ -128,23 +135,32 @@ fn diverts(hooks: &Hooks) -> Vec<DivertStatus> {
     hooks.hooks.iter().flat_map(rows).collect()
 }
 
-fn entry(config: &Config, divert_taps: &DivertTaps) -> Option<EntryStatus> {
-    let divert_tap = divert_taps.taps.first()?;
-    let entered = |(peer, entered): (&super::config::PeerConfig, &Entered)| EnteredStatus {
-        peer: peer.name.clone(),
-        frames: entered.frames.get(),
-        bytes: entered.bytes.get(),
-        refused: reasons([("prefix", &entered.refused_prefix), ("form", &entered.refused_form)]),
+fn entry(config: &Config, slots: &Slots, divert_taps: &DivertTaps) -> Option<EntryStatus> {
+    let divert_tap = divert_taps.tap(0)?;
+    let entered = |peer: &PeerConfig| {
+        let entered = divert_taps.peers.get(slots.of(&peer.name)?)?;
+        let refused = [("prefix", &entered.refused_prefix), ("form", &entered.refused_form)];
+        Some(EnteredStatus {
+            peer: peer.name.clone(),
+            frames: entered.frames.get(),
+            bytes: entered.bytes.get(),
+            refused: reasons(refused),
+        })
     };
     Some(EntryStatus {
         tap: divert_tap.port.name().to_owned(),
         prefixes: divert_taps.local.clone(),
-        peers: config.peers.iter().zip(&divert_taps.peers).map(entered).collect(),
+        peers: config.peers.iter().filter_map(entered).collect(),
         dropped: divert_tap.port.stats.dropped_out.get(),
     })
 }
 
-fn problems(config: &Config, control: &Control, hooks: &Hooks) -> Vec<Problem> {
+fn problems(sources: &Sources<'_>) -> Vec<Problem> {
+    let Sources { config, control, hooks, credentials_trouble, .. } = *sources;
+    let outdated = |error: &str| Problem {
+        what: format!("certificates and revocation lists stay as they were: {error}"),
+        remedy: "`vsnoop link reload` reads them again".to_owned(),
+    };
     let lost = |trouble: &String| Problem {
         what: trouble.clone(),
         remedy: "until then diverted packets of peers are lost here".to_owned(),
@@ -155,8 +171,9 @@ fn problems(config: &Config, control: &Control, hooks: &Hooks) -> Vec<Problem> {
         let what = || format!("peer {}: {}", known.config.name, other_mtu(ours, theirs));
         (ours != theirs).then(|| Problem { what: what(), remedy })
     };
-    let mtus = control.peers.iter().filter_map(apart);
-    hooks.trouble.iter().map(lost).chain(mtus).collect()
+    let mtus = control.peers.iter().filter(|known| !known.is_removed).filter_map(apart);
+    let outdated = credentials_trouble.map(outdated);
+    hooks.trouble.iter().map(lost).chain(outdated).chain(mtus).collect()
 }
 
 fn compression(rule_set: &RuleSet) -> Vec<RuleStatus> {
@@ -180,14 +197,15 @@ fn compression(rule_set: &RuleSet) -> Vec<RuleStatus> {
 }
 
 fn ports(config: &Config, shared: &Shared, states: &Ports) -> Vec<PortStatus> {
-    let status = |(index, (port, counted)): (usize, (&PortConfig, &CountedPort))| {
+    let status = |port: &PortConfig| {
+        let (index, counted) = shared.all_ports().find(|(_, found)| found.name() == port.name)?;
         let stats = &counted.stats;
         let (kind, bridge) = match &port.kind {
             PortKind::Bridge(bridge) => ("bridge", Some(bridge.clone())),
             PortKind::Tap => ("tap", None),
             PortKind::Interface => ("interface", None),
         };
-        PortStatus {
+        Some(PortStatus {
             name: port.name.clone(),
             kind: kind.into(),
             bridge,
@@ -196,9 +214,9 @@ fn ports(config: &Config, shared: &Shared, states: &Ports) -> Vec<PortStatus> {
             received: traffic(&stats.frames_in, &stats.bytes_in),
             sent: traffic(&stats.frames_out, &stats.bytes_out),
             dropped: reasons([("full", &stats.dropped_out), ("forged", &stats.forged_in)]),
-        }
+        })
     };
-    config.ports.iter().zip(&shared.ports).enumerate().map(status).collect()
+    config.ports.iter().filter_map(status).collect()
 }
 
 fn peer(known: &PeerEntry, stats: &PeerStats, shared: &Shared) -> PeerStatus {
@@ -261,6 +279,7 @@ fn peer(known: &PeerEntry, stats: &PeerStats, shared: &Shared) -> PeerStatus {
         lost_in: status.delivery.lost_in_packets,
         rejected: stats.refused_in.get(),
         queue_bytes: stats.queue_bytes.get(),
+        congested: stats.congested_in.get(),
         excess: stats.excess_in.get(),
         not_accepted: stats.not_accepted_in.get(),
         dropped: reasons(drops.map(|(reason, drops)| (reason, &drops.frames))),
@@ -268,6 +287,12 @@ fn peer(known: &PeerEntry, stats: &PeerStats, shared: &Shared) -> PeerStatus {
         reconnects: status.reconnects,
         rekeys: status.rekeys,
         roams: status.roams,
+        rekey: status.overdue.map(|overdue| RekeyStatus {
+            since: now.saturating_sub(shared.now_ns().saturating_sub(overdue.since_ns) / SECOND_NS),
+            reason: overdue.reason,
+            ends: now + overdue.ends_ns.saturating_sub(shared.now_ns()) / SECOND_NS,
+        }),
+        expires: known.holds_until_s(),
     }
 }
 

@@ -239,7 +239,8 @@ mod tests {
         let both = Arc::new(Poll::new().unwrap());
         let watch = |half| Watch::new(&both, half).unwrap();
         let (out, back) = (watch(Half::Egress), watch(Half::Ingress));
-        let policies = Policies::new(RuleSet::new(Rules::default()), [].into(), [].into());
+        let policies =
+            Policies::new(RuleSet::new(Rules::default()), [].into(), [].into(), [].into());
         let out =
             Egress::new(shared.clone(), egress_orders, events.clone(), policies, out).unwrap();
         let back = Ingress::new(shared, ingress_orders, events, back).unwrap();

@@ -309,6 +309,9 @@ pub enum LinkAction {
     Keygen(LinkKeygen),
     /// Start a link, and wait until it is up.
     Up(LinkUp),
+    /// Have a link read its configuration file again: peers, keys, certificates, rules, ports and
+    /// diversions come, change and go while all others carry on (SIGHUP does the same).
+    Reload(LinkReload),
     /// End a link.
     Down(LinkDown),
     /// Show which links are up, and how they and their peers are.
@@ -338,6 +341,12 @@ pub struct LinkUp {
     /// Go to the background and say on standard output what came of it.
     #[arg(long, hide = true, conflicts_with = "foreground")]
     pub report: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct LinkReload {
+    /// Name of the link.
+    pub name: String,
 }
 
 #[derive(Debug, Args)]

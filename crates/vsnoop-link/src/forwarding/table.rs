@@ -176,9 +176,30 @@ impl Table {
         Self { settings, known: HashMap::new(), fixed: HashMap::new(), locations: HashMap::new() }
     }
 
+    /// How long an address is known without a frame from it, from now on.
+    pub fn set_ageing(&mut self, ageing_ns: u64) {
+        self.settings.ageing_ns = ageing_ns;
+    }
+
     /// Gives an address to a location, in all VLANs: frames from it are believed there only.
     pub fn fix(&mut self, mac: Mac, location: Location) {
         self.fixed.insert(mac, location);
+    }
+
+    /// Takes all such addresses from a location again.
+    pub fn unfix(&mut self, location: Location) {
+        self.fixed.retain(|_, fixed| *fixed != location);
+    }
+
+    /// A location is no more: its addresses are learned anew elsewhere.
+    pub fn forget(&mut self, location: Location) {
+        self.unfix(location);
+        for key in self.locations.get(&location).cloned().unwrap_or_default() {
+            self.remove(key);
+        }
+        for known in self.known.values_mut() {
+            known.rival.take_if(|rival| rival.location == location);
+        }
     }
 
     fn is_fixed_elsewhere(&self, mac: Mac, location: Location) -> bool {
@@ -570,6 +591,23 @@ mod tests {
                 other => panic!("step {step}: frames to the owner go to {other:?}"),
             }
         }
+    }
+
+    #[test]
+    fn a_location_that_is_forgotten_has_no_address_any_more() {
+        let mut table = table();
+        table.fix(mac(3), PEER);
+        let in_use =
+            |table: &mut Table, number, from| table.learn(0, mac(number), from, 0).unwrap();
+        in_use(&mut table, 1, PEER);
+        in_use(&mut table, 2, PORT);
+        in_use(&mut table, 2, PEER);
+        table.forget(PEER);
+        assert_eq!(
+            [1, 2, 3].map(|number| table.lookup(0, mac(number), 0)),
+            [None, Some(At(PORT)), None]
+        );
+        assert!(table.entries(0).all(|entry| entry.location == PORT && !entry.contested));
     }
 
     #[test]

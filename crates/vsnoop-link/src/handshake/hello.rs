@@ -56,6 +56,10 @@ pub struct Hello {
     /// What it decompresses; the other end compresses by nothing else.
     #[serde(default)]
     pub accepts: Limits,
+    /// It brings what routers write into the ECN of datagrams into the packets in them; without
+    /// that the other end sends none (RFC 6040, section 4.3).
+    #[serde(default)]
+    pub ecn: bool,
     /// Its program and version, for messages to people.
     #[serde(default)]
     pub software: String,

@@ -13,7 +13,7 @@ use super::challenge;
 use super::hello::{Agreed, BadHello, Hello, LENGTH_BYTES, MOST_BYTES, Reply};
 use super::secrets::{Cipher, Secrets};
 use super::{Error, Refusal, RefusalKind};
-use crate::identity::{Acceptor, Dialer, PeerId, PublicKey};
+use crate::identity::{Acceptor, Dialer, PeerId, Proof, PublicKey};
 
 /// Bytes of the header of a TLS record: its type, version and length.
 const HEADER_BYTES: usize = 5;
@@ -46,6 +46,8 @@ pub struct Outcome {
     pub agreed: Agreed,
     pub cipher: Cipher,
     pub secrets: Secrets,
+    /// How the peer has shown who it is.
+    pub proof: Proof,
     /// The TLS connection, if it continues after the handshake.
     pub tls: Connection,
 }
@@ -236,9 +238,14 @@ impl Machine {
             let why = "an unknown cipher was negotiated".into();
             return Some(Err(Error::Peer { peer, why }));
         };
+        let chain = tls.peer_certificates().unwrap_or_default();
+        let proof = match &self.end {
+            End::Dialler(dialer, _) => Proof::of_acceptor(dialer, chain),
+            End::Acceptor(acceptor) => Proof::of_dialler(acceptor, chain),
+        };
         Some(match Secrets::export(&tls, agreed.epoch) {
             Ok(secrets) => {
-                Ok(Outcome { peer, peer_key, theirs, ours, agreed, cipher, secrets, tls })
+                Ok(Outcome { peer, peer_key, theirs, ours, agreed, cipher, secrets, proof, tls })
             }
             Err(error) => Err(Error::Tls { with, proved: true, ours: self.end.key(), error }),
         })

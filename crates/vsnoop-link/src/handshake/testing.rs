@@ -19,6 +19,7 @@ pub fn hello(instance: u64) -> Hello {
         mtu_bytes: 1500,
         takes: Vec::new(),
         accepts: Limits::MOST,
+        ecn: true,
         software: "vsnoop 0.1.0".into(),
     }
 }

@@ -27,7 +27,7 @@ pub(crate) const ALPN: &[u8] = b"vsnoop-link/1";
 pub struct Dialer {
     peer: PeerId,
     pub(super) tls: Arc<ClientConfig>,
-    verifier: Arc<Verifier>,
+    pub(super) verifier: Arc<Verifier>,
     ours: PublicKey,
 }
 
@@ -35,7 +35,7 @@ pub struct Dialer {
 #[derive(Clone, Debug)]
 pub struct Acceptor {
     tls: Arc<ServerConfig>,
-    verifier: Arc<Verifier>,
+    pub(super) verifier: Arc<Verifier>,
     ours: PublicKey,
 }
 
@@ -82,7 +82,7 @@ impl Identity {
     }
 
     fn check(&self, peer: &PeerId, trust: &Trust) -> Result<(), IdentityError> {
-        if matches!(trust, Trust::Key(key) if *key == self.public()) {
+        if matches!(trust, Trust::Keys(keys) if keys.contains(&self.public())) {
             return Err(IdentityError::OwnKey { peer: peer.clone() });
         }
         Ok(())
@@ -145,7 +145,7 @@ fn peer_of(
 
 fn same(a: &Trust, b: &Trust) -> bool {
     match (a, b) {
-        (Trust::Key(a), Trust::Key(b)) => a == b,
+        (Trust::Keys(a), Trust::Keys(b)) => a.iter().any(|key| b.contains(key)),
         (Trust::Named(a, x), Trust::Named(b, y)) => a.is(b) && x == y,
         _ => false,
     }

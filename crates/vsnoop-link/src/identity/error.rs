@@ -54,6 +54,20 @@ pub enum IdentityError {
         #[source]
         error: VerifierBuilderError,
     },
+    #[error("cannot read the revocation list {file}")]
+    Lists {
+        file: String,
+        #[source]
+        error: pem::Error,
+    },
+    #[error("{file} has no revocation list in PEM (`openssl ca -gencrl` makes one)")]
+    NoList { file: String },
+    #[error("{files}: this is no revocation list that can be used")]
+    BadList {
+        files: String,
+        #[source]
+        error: rustls::Error,
+    },
     #[error("TLS 1.3 is not available")]
     NoTls13(#[source] rustls::Error),
     #[error("peers {other} and {peer} have the same key or name: who calls?")]

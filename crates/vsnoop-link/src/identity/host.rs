@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use aws_lc_rs::signature::Ed25519KeyPair;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 use rustls::server::ParsedCertificate;
 use rustls::sign::{CertifiedKey, SigningKey};
 use zeroize::Zeroizing;
@@ -25,6 +25,8 @@ pub struct Identity {
     /// The chain of certificates, and what signs with the key, of which there is no other copy.
     pub(super) own: Arc<CertifiedKey>,
     public: PublicKey,
+    /// An authority has signed its certificate.
+    is_certified: bool,
 }
 
 impl Identity {
@@ -33,22 +35,30 @@ impl Identity {
     pub fn new(key: Pem<'_>, certificates: Option<Pem<'_>>) -> Result<Self, IdentityError> {
         let (der, signer) = read_key(key)?;
         let public = public_key(&*signer)?;
+        let is_certified = certificates.is_some();
         let chain = match certificates {
-            Some(pem) => {
-                let chain = read_certificates(pem)?;
-                let theirs = key_of(&chain[0]).map_err(|error| IdentityError::BadCertificate {
-                    file: pem.file.to_owned(),
-                    error,
-                })?;
-                if theirs != public {
-                    let (certificate, key) = (pem.file.to_owned(), key.file.to_owned());
-                    return Err(IdentityError::OtherKey { certificate, theirs, key, ours: public });
-                }
-                chain
-            }
+            Some(pem) => chain_of(pem, key.file, public)?,
             None => vec![self_signed(&der)?],
         };
-        Ok(Self { own: Arc::new(CertifiedKey::new(chain, signer)), public })
+        Ok(Self { own: Arc::new(CertifiedKey::new(chain, signer)), public, is_certified })
+    }
+
+    /// The same host with other certificates for its key, or without one.
+    pub fn with_certificates(&self, certificates: Option<Pem<'_>>) -> Result<Self, IdentityError> {
+        let signer = Arc::clone(&self.own.key);
+        let (public, is_certified) = (self.public, certificates.is_some());
+        let chain = match certificates {
+            Some(pem) => chain_of(pem, "the present private key", self.public)?,
+            // What it has signed itself shows nothing but the key; so does any other.
+            None => self.own.cert.clone(),
+        };
+        Ok(Self { own: Arc::new(CertifiedKey::new(chain, signer)), public, is_certified })
+    }
+
+    /// Whether it shows the same to its peers: key, and certificates of an authority.
+    pub fn shows_same(&self, other: &Self) -> bool {
+        let is_certified = self.is_certified || other.is_certified;
+        self.public == other.public && (!is_certified || self.own.cert == other.own.cert)
     }
 
     /// The public key that peers pin.
@@ -93,6 +103,23 @@ fn public_key(signer: &dyn SigningKey) -> Result<PublicKey, IdentityError> {
     Ok(PublicKey::of_spki(&spki))
 }
 
+/// The chain of certificates for the public key `ours`, whose private key is in `key`.
+fn chain_of(
+    pem: Pem<'_>,
+    key: &str,
+    ours: PublicKey,
+) -> Result<Vec<CertificateDer<'static>>, IdentityError> {
+    let chain = read_certificates(pem)?;
+    let file = || pem.file.to_owned();
+    let theirs =
+        key_of(&chain[0]).map_err(|error| IdentityError::BadCertificate { file: file(), error })?;
+    if theirs != ours {
+        let (certificate, key) = (file(), key.to_owned());
+        return Err(IdentityError::OtherKey { certificate, theirs, key, ours });
+    }
+    Ok(chain)
+}
+
 /// All certificates, at least one.
 pub(super) fn read_certificates(
     pem: Pem<'_>,
@@ -105,6 +132,20 @@ pub(super) fn read_certificates(
         return Err(IdentityError::NoCertificate { file: file() });
     }
     Ok(certificates)
+}
+
+/// All revocation lists, at least one.
+pub(super) fn read_lists(
+    pem: Pem<'_>,
+) -> Result<Vec<CertificateRevocationListDer<'static>>, IdentityError> {
+    let file = || pem.file.to_owned();
+    let lists: Vec<_> = CertificateRevocationListDer::pem_slice_iter(pem.bytes)
+        .collect::<Result<_, _>>()
+        .map_err(|error| IdentityError::Lists { file: file(), error })?;
+    if lists.is_empty() {
+        return Err(IdentityError::NoList { file: file() });
+    }
+    Ok(lists)
 }
 
 /// The key that a certificate is for.

@@ -13,6 +13,7 @@
 mod config;
 mod error;
 mod host;
+mod proof;
 mod provider;
 mod public_key;
 mod trust;
@@ -31,6 +32,7 @@ pub(crate) use config::ALPN;
 pub use config::{Acceptor, Dialer};
 pub use error::IdentityError;
 pub use host::{Identity, Pem, generate_key, public_key_of};
+pub use proof::Proof;
 pub use public_key::{BadPublicKey, PublicKey};
 pub use trust::{Authority, Trust};
 pub use verify::Untrusted;

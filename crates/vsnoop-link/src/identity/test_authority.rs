@@ -43,7 +43,8 @@ impl TestAuthority {
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.distinguished_name.push(rcgen::DnType::CommonName, name);
         let certificate = params.self_signed(&key).unwrap().pem();
-        let trusted = Authority::new(Pem { bytes: certificate.as_bytes(), file: name }).unwrap();
+        let trusted =
+            Authority::new(Pem { bytes: certificate.as_bytes(), file: name }, &[]).unwrap();
         Self { issuer: Issuer::new(params, key), trusted }
     }
 

@@ -21,5 +21,5 @@ pub fn peer(name: &str) -> PeerId {
 
 /// Trusts the holder of this host's key.
 pub fn pinned(host: &Identity) -> Trust {
-    Trust::Key(host.public())
+    Trust::key(host.public())
 }

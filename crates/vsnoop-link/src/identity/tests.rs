@@ -56,7 +56,7 @@ fn a_certificate_for_another_key_is_refused() {
     assert!(error.contains("is for another key"), "{error}");
     let error = load(&a, Some(&a)).unwrap_err().to_string();
     assert!(error.contains("no certificate in PEM"), "{error}");
-    assert!(Authority::new(Pem { bytes: a.as_bytes(), file: "ca" }).is_err());
+    assert!(Authority::new(Pem { bytes: a.as_bytes(), file: "ca" }, &[]).is_err());
 }
 
 #[test]

@@ -3,25 +3,32 @@
 use std::sync::Arc;
 
 use rustls::RootCertStore;
-use rustls::client::{verify_server_cert_signed_by_trust_anchor, verify_server_name};
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::client::danger::ServerCertVerifier;
+use rustls::client::{VerifierBuilderError, WebPkiServerVerifier, verify_server_name};
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, ServerName, UnixTime};
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
 
-use super::host::{Pem, read_certificates};
+use super::host::{Pem, read_certificates, read_lists};
 use super::provider::provider;
 use super::{IdentityError, PublicKey};
 
 /// The proof that makes a host a certain peer.
 #[derive(Clone, Debug)]
 pub enum Trust {
-    /// It has the private key of this public key. Nothing else is looked at; this never expires.
-    Key(PublicKey),
+    /// It has the private key of one of these public keys: several while one replaces another.
+    /// Nothing else is looked at; this never expires.
+    Keys(Vec<PublicKey>),
     /// It has a certificate of this authority, valid today, with this name.
     Named(Arc<Authority>, ServerName<'static>),
 }
 
 impl Trust {
+    /// The host that has the private key of `key`.
+    pub fn key(key: PublicKey) -> Self {
+        Self::Keys(vec![key])
+    }
+
     /// The host for which `authority` has signed a certificate with `name`, a DNS name or an
     /// address.
     pub fn named(authority: &Arc<Authority>, name: &str) -> Result<Self, IdentityError> {
@@ -43,11 +50,18 @@ pub(super) enum Presents {
 pub struct Authority {
     roots: RootCertStore,
     diallers: Arc<dyn ClientCertVerifier>,
+    acceptors: Arc<WebPkiServerVerifier>,
+    /// Whose certificates it has taken back.
+    revoked: Vec<CertificateRevocationListDer<'static>>,
 }
 
 impl Authority {
     /// The authority whose certificates these are: several while one replaces another.
-    pub fn new(certificates: Pem<'_>) -> Result<Arc<Self>, IdentityError> {
+    ///
+    /// `lists`: its revocation lists, and those of all authorities between it and the hosts.
+    /// Without any nothing is revoked; with some, a certificate of an authority without a list is
+    /// refused. A list counts until there is a newer one.
+    pub fn new(certificates: Pem<'_>, lists: &[Pem<'_>]) -> Result<Arc<Self>, IdentityError> {
         let file = || certificates.file.to_owned();
         let mut roots = RootCertStore::empty();
         for certificate in read_certificates(certificates)? {
@@ -56,21 +70,37 @@ impl Authority {
                 .map_err(|error| IdentityError::NoAuthority { file: file(), error })?;
         }
         let all = Arc::new(roots.clone());
-        let diallers = WebPkiClientVerifier::builder_with_provider(all, provider())
+        let revoked = lists.iter().map(|list| read_lists(*list)).collect::<Result<Vec<_>, _>>()?;
+        let revoked = revoked.concat();
+        let unusable = |error| match error {
+            VerifierBuilderError::InvalidCrl(error) => IdentityError::BadList {
+                files: lists.iter().map(|list| list.file).collect::<Vec<_>>().join(", "),
+                error: error.into(),
+            },
+            error => IdentityError::UnusableAuthority { file: file(), error },
+        };
+        let diallers = WebPkiClientVerifier::builder_with_provider(Arc::clone(&all), provider())
+            .with_crls(revoked.clone())
             .build()
-            .map_err(|error| IdentityError::UnusableAuthority { file: file(), error })?;
-        Ok(Arc::new(Self { roots, diallers }))
+            .map_err(unusable)?;
+        let acceptors = WebPkiServerVerifier::builder_with_provider(all, provider())
+            .with_crls(revoked.clone())
+            .build()
+            .map_err(unusable)?;
+        Ok(Arc::new(Self { roots, diallers, acceptors, revoked }))
     }
 
-    /// Whether the other has the same certificates.
+    /// Whether the other has the same certificates and lists.
     pub(super) fn is(&self, other: &Self) -> bool {
-        self.roots.roots == other.roots.roots
+        self.roots.roots == other.roots.roots && self.revoked == other.revoked
     }
 
-    /// Whether it has signed this certificate, for this role, and for now.
+    /// Whether it has signed this certificate, for this role, and for now; that of an acceptor for
+    /// this name.
     pub(super) fn has_signed(
         &self,
         presents: Presents,
+        name: &ServerName<'_>,
         certificate: &CertificateDer<'_>,
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
@@ -79,13 +109,11 @@ impl Authority {
             Presents::Dialler => {
                 self.diallers.verify_client_cert(certificate, intermediates, now).map(|_| ())
             }
-            Presents::Acceptor => verify_server_cert_signed_by_trust_anchor(
-                &ParsedCertificate::try_from(certificate)?,
-                &self.roots,
-                intermediates,
-                now,
-                provider().signature_verification_algorithms.all,
-            ),
+            Presents::Acceptor => {
+                let verified =
+                    self.acceptors.verify_server_cert(certificate, intermediates, name, &[], now);
+                verified.map(|_| ())
+            }
         }
     }
 }

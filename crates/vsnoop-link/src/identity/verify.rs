@@ -23,8 +23,8 @@ use super::{PeerId, PublicKey, Trust};
 /// Why a certificate is no peer's, where TLS has no error for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Untrusted {
-    /// It was to be that of one peer, whose pinned key is another.
-    OtherKey { presented: PublicKey, pinned: PublicKey },
+    /// It was to be that of one peer, whose pinned keys are others.
+    OtherKey { presented: PublicKey, pinned: Vec<PublicKey> },
     /// It has the key of no peer.
     UnknownKey { presented: PublicKey },
     /// The authority has signed it, but it has the name of no peer.
@@ -36,11 +36,15 @@ pub enum Untrusted {
 impl fmt::Display for Untrusted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::OtherKey { presented, pinned } => write!(
-                f,
-                "presented key {presented}, not the pinned {pinned}; is the configuration of one of \
-                 the hosts old? compare with `vsnoop link keygen --show FILE` on the peer's host"
-            ),
+            Self::OtherKey { presented, pinned } => {
+                let pinned: Vec<_> = pinned.iter().map(ToString::to_string).collect();
+                write!(
+                    f,
+                    "presented key {presented}, not the pinned {}; is the configuration of one of the \
+                     hosts old? compare with `vsnoop link keygen --show FILE` on the peer's host",
+                    pinned.join(" or ")
+                )
+            }
             Self::UnknownKey { presented } => write!(
                 f,
                 "presented key {presented}, which is no peer's; if it is to be one, give its [[peer]] \
@@ -90,14 +94,25 @@ impl Verifier {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<&PeerId, Error> {
+        self.identify_as(self.presents, certificate, intermediates, now)
+    }
+
+    /// Which peer presents this certificate in that role.
+    pub(super) fn identify_as(
+        &self,
+        presents: Presents,
+        certificate: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<&PeerId, Error> {
         let presented = key_of(certificate)?;
-        let pinned = |t: &Trust| matches!(t, Trust::Key(key) if *key == presented);
+        let pinned = |t: &Trust| matches!(t, Trust::Keys(keys) if keys.contains(&presented));
         if let Some((peer, _)) = self.peers.iter().find(|(_, trust)| pinned(trust)) {
             return Ok(peer);
         }
         let mut why = match &self.peers[..] {
-            [(_, Trust::Key(pinned))] if self.presents == Presents::Acceptor => {
-                Untrusted::OtherKey { presented, pinned: *pinned }.into()
+            [(_, Trust::Keys(pinned))] if presents == Presents::Acceptor => {
+                Untrusted::OtherKey { presented, pinned: pinned.clone() }.into()
             }
             _ => Untrusted::UnknownKey { presented }.into(),
         };
@@ -105,12 +120,15 @@ impl Verifier {
         let mut asked = Vec::new();
         for (peer, trust) in &self.peers {
             let Trust::Named(authority, name) = trust else { continue };
-            let known = asked.iter().find(|(a, _)| Arc::ptr_eq(a, authority));
+            // An acceptor's is verified for the name of one peer.
+            let known = asked
+                .iter()
+                .find(|(a, _)| presents == Presents::Dialler && Arc::ptr_eq(a, authority));
             let signed = match known {
                 Some((_, signed)) => *signed,
                 None => {
                     let signed =
-                        authority.has_signed(self.presents, certificate, intermediates, now);
+                        authority.has_signed(presents, name, certificate, intermediates, now);
                     asked.push((Arc::clone(authority), signed.is_ok()));
                     // With pinned peers, too, a key nobody knows is the better explanation.
                     match signed {
@@ -123,7 +141,7 @@ impl Verifier {
             if signed {
                 match has_name(certificate, name) {
                     Ok(()) => return Ok(peer),
-                    Err(e) if self.presents == Presents::Acceptor => why = e,
+                    Err(e) if presents == Presents::Acceptor => why = e,
                     Err(_) => why = Untrusted::UnknownName { presented }.into(),
                 }
             }

@@ -68,6 +68,8 @@ pub enum CloseReason {
     Down,
     /// Nothing arrived any more.
     Silence,
+    /// Its keys, or what the peer has shown of itself, have come to their end.
+    Expired,
     /// A reason of a later version.
     Other(u8),
 }
@@ -216,6 +218,7 @@ impl From<CloseReason> for u8 {
         match reason {
             CloseReason::Down => 1,
             CloseReason::Silence => 2,
+            CloseReason::Expired => 3,
             CloseReason::Other(code) => code,
         }
     }
@@ -226,6 +229,7 @@ impl From<u8> for CloseReason {
         match code {
             1 => Self::Down,
             2 => Self::Silence,
+            3 => Self::Expired,
             code => Self::Other(code),
         }
     }

@@ -19,8 +19,8 @@ use super::path_mtu::PathMtu;
 use super::probes::{ProbePurpose, Probes};
 use super::round_trip::RoundTrip;
 use super::types::{
-    Action, DialError, End, PeerEvent, PeerSettings, PeerSnapshot, Report, SessionId, SessionInfo,
-    SessionState, SessionTraffic,
+    Action, DialError, End, Overdue, PeerEvent, PeerSettings, PeerSnapshot, Report, SessionId,
+    SessionInfo, SessionState, SessionTraffic,
 };
 
 /// Sessions at the same time, whatever a peer does.
@@ -37,6 +37,8 @@ const PATHS_BURST: u64 = 4;
 const BILLION: u64 = 1_000_000_000;
 /// Longer error texts are cut.
 const REASON_CHARS: usize = 400;
+/// Why there are no new keys where only the peer can dial.
+const NOT_RENEWED: &str = "the peer, which alone can call, does not make them";
 /// The reason when the peer has sent a close message.
 const TAKEN_DOWN: &str = "the peer has taken the link down";
 
@@ -61,6 +63,8 @@ struct Session {
     since_ns: u64,
     /// When its keys are old.
     old_at_ns: u64,
+    /// When it ends, even if there is no other.
+    ends_at_ns: u64,
     /// Of an instance of the peer that is gone: any other session outranks it.
     void: bool,
     /// Where its datagrams come from is known: not of one that the peer has dialled, until the
@@ -102,6 +106,8 @@ pub struct Peer {
     /// something does.
     known: Option<String>,
     reported: Option<String>,
+    /// Since when the session in use is to be replaced in vain, and why.
+    rekey_failed: Option<(u64, String)>,
     probes: Probes,
     probe_at_ns: u64,
     probe_full: bool,
@@ -143,6 +149,7 @@ impl Peer {
             reason: None,
             known: None,
             reported: None,
+            rekey_failed: None,
             probes,
             probe_at_ns: u64::MAX,
             probe_full: false,
@@ -191,6 +198,7 @@ impl Peer {
                 Phase::Retiring { until_ns } => until_ns,
                 Phase::Used => self.probe_at_ns.min(self.search_deadline_ns()),
             });
+            deadline_ns = deadline_ns.min(session.ends_at_ns);
         }
         if let (Some(_), Some((since_ns, UNANSWERED..))) = (self.used(), self.unanswered) {
             deadline_ns = deadline_ns.min(since_ns.saturating_add(self.settings.dead_ns));
@@ -220,7 +228,13 @@ impl Peer {
             reconnects: self.ups.saturating_sub(1),
             rekeys: self.rekeys,
             roams: self.roams,
+            overdue: used.and_then(|used| self.overdue(used)),
         }
+    }
+
+    fn overdue(&self, used: &Session) -> Option<Overdue> {
+        let (since_ns, reason) = self.rekey_failed.clone()?;
+        Some(Overdue { since_ns, reason, ends_ns: used.ends_at_ns })
     }
 
     fn event(&mut self, event: PeerEvent, now_ns: u64) {
@@ -260,6 +274,12 @@ impl Peer {
                 }
             }
             PeerEvent::Failed { session, reason } => self.failed(session, &reason, now_ns),
+            PeerEvent::Expired { session, reason } => self.end(session, &reason, now_ns),
+            PeerEvent::Renew => {
+                for session in &mut self.sessions {
+                    session.old_at_ns = session.old_at_ns.min(now_ns);
+                }
+            }
             PeerEvent::Close => self.close(),
             PeerEvent::Tick => {}
         }
@@ -267,6 +287,7 @@ impl Peer {
 
     fn tick(&mut self, now_ns: u64) {
         self.expire(now_ns);
+        self.end_keys(now_ns);
         self.count_losses(now_ns);
         self.look_for_death(now_ns);
         self.rekey(now_ns);
@@ -324,6 +345,7 @@ impl Peer {
             traffic: SessionTraffic::default(),
             since_ns: now_ns,
             old_at_ns,
+            ends_at_ns: now_ns.saturating_add(self.settings.keys_end_ns),
             void: false,
             located,
         });
@@ -384,6 +406,7 @@ impl Peer {
         self.meter.begin();
         self.unanswered = None;
         (self.rekeying, self.rekey_asked) = (false, false);
+        self.rekey_failed = None;
         self.dial_at_ns = None;
         self.probe_at_ns = now_ns;
         if was_up {
@@ -420,6 +443,7 @@ impl Peer {
                 self.unanswered = None;
                 self.probe_at_ns = u64::MAX;
                 (self.rekeying, self.rekey_asked) = (false, false);
+                self.rekey_failed = None;
                 self.actions.push(Action::Down);
                 let reason = cut(reason);
                 self.actions.push(Action::Report(Report::Down { reason: reason.clone() }));
@@ -450,6 +474,33 @@ impl Peer {
             if theirs {
                 self.known = Some(cut(&reason));
             }
+        }
+    }
+
+    /// Ends sessions whose keys are used up, or too old: without new ones there is none.
+    fn end_keys(&mut self, now_ns: u64) {
+        let PeerSettings { most_records, most_bytes, .. } = self.settings;
+        let is_over = |session: &&Session| {
+            let traffic = &session.traffic;
+            now_ns >= session.ends_at_ns
+                || traffic.sent_packets.max(traffic.expected_packets) >= most_records
+                || traffic.sent_bytes.max(traffic.received_bytes) >= most_bytes
+        };
+        while let Some(id) = self.sessions.iter().find(is_over).map(|session| session.info.id) {
+            let why = match &self.rekey_failed {
+                Some((_, reason)) => format!(": {reason}"),
+                None => String::new(),
+            };
+            self.end(id, &format!("its keys have come to their end without new ones{why}"), now_ns);
+        }
+    }
+
+    /// Ends a session, and says so to the peer.
+    fn end(&mut self, session: SessionId, reason: &str, now_ns: u64) {
+        if self.session(session).is_some() {
+            let message = Message::Close(CloseReason::Expired);
+            self.actions.push(Action::Send { session, message, packet_bytes: None, to: None });
+            self.failed(session, reason, now_ns);
         }
     }
 
@@ -532,12 +583,27 @@ impl Peer {
             return;
         }
         self.dial_later(now_ns);
+        if let Some(ends_at_ns) = self.used().map(|used| used.ends_at_ns) {
+            return self.rekey_fails(reason, ends_at_ns, now_ns);
+        }
         let Some(at_ns) = self.dial_at_ns else { return };
         if self.reported.as_ref() != Some(&reason) {
             self.reported = Some(reason.clone());
             let retry_ns = at_ns.saturating_sub(now_ns);
             self.actions.push(Action::Report(Report::DialFailed { reason, retry_ns }));
         }
+    }
+
+    /// The session in use was to be replaced, which has failed.
+    fn rekey_fails(&mut self, reason: String, ends_at_ns: u64, now_ns: u64) {
+        let since_ns = match &self.rekey_failed {
+            Some((_, before)) if *before == reason => return,
+            Some((since_ns, _)) => *since_ns,
+            None => now_ns,
+        };
+        let left_ns = ends_at_ns.saturating_sub(now_ns);
+        self.actions.push(Action::Report(Report::RekeyFailed { reason: reason.clone(), left_ns }));
+        self.rekey_failed = Some((since_ns, reason));
     }
 
     /// Whether a session has been used enough.
@@ -550,6 +616,14 @@ impl Peer {
 
     fn rekey(&mut self, now_ns: u64) {
         let Some(used) = self.used() else { return };
+        let waits_ns = self.settings.rekey_ns / 2;
+        if self.settings.address.is_none()
+            && self.rekey_failed.is_none()
+            && now_ns >= used.old_at_ns.saturating_add(waits_ns)
+        {
+            let ends_at_ns = used.ends_at_ns;
+            return self.rekey_fails(NOT_RENEWED.to_owned(), ends_at_ns, now_ns);
+        }
         if self.rekeying || self.dialling || self.settings.address.is_none() {
             return;
         }
@@ -692,6 +766,10 @@ impl Peer {
                 let reason = match reason {
                     CloseReason::Down => TAKEN_DOWN,
                     CloseReason::Silence => "the peer has heard nothing from here",
+                    CloseReason::Expired => {
+                        "the peer has ended the session: its keys, or this host's certificate, have \
+                         come to their end there"
+                    }
                     CloseReason::Other(_) => "the peer has ended the session",
                 };
                 self.failed(id, reason, now_ns);

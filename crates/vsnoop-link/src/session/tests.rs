@@ -75,6 +75,29 @@ fn many_records_or_bytes_make_new_keys_too() {
 }
 
 #[test]
+fn keys_end_without_new_ones_and_a_failing_rekey_is_told() {
+    let settings = PeerSettings { rekey_ns: 20 * S, keys_end_ns: 40 * S, ..settings(1500) };
+    let mut world = World::new(1, Dials::A, &settings);
+    world.run_until_agreed(5 * S).expect("up");
+    // From now on nobody can dial.
+    let waits = PeerSettings { address: None, ..world.a.settings.clone() };
+    world.give(Side::A, PeerEvent::Configured(waits));
+    world.run(36 * S);
+    for host in [&world.a, &world.b] {
+        let status = host.peer.status();
+        assert!(matches!(status.state, SessionState::Up(_)), "{status:?}");
+        let overdue = status.overdue.expect("it is told");
+        assert!(overdue.since_ns < overdue.ends_ns, "{overdue:?}");
+    }
+    world.run(8 * S);
+    for host in [&world.a, &world.b] {
+        let status = host.peer.status();
+        assert!(!matches!(status.state, SessionState::Up(_)), "{status:?}");
+        assert_eq!((status.overdue, host.downs()), (None, 1));
+    }
+}
+
+#[test]
 fn the_passive_end_gets_new_keys_by_asking() {
     // Only the end that cannot dial counts the session as old.
     let mut world = World::new(1, Dials::A, &settings(1500));

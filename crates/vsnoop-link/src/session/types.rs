@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use super::delivery::Delivery;
 use super::message::Message;
 use super::round_trip::RoundTrip;
+use crate::wire::seal::{MOST_BYTES, MOST_RECORDS};
 
 /// A session at this end: a name that the caller gives, unique while the process lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -53,11 +54,17 @@ pub struct PeerSettings {
     pub dead_ns: u64,
     /// Age at which keys are replaced.
     pub rekey_ns: u64,
-    /// Records of one session, in either direction, after which keys are replaced. RFC 9001,
-    /// section 6.6 and appendix B.1: 2^28 of AES-GCM for packets of up to 2^11 bytes.
+    /// Age at which a session ends, with new keys or without.
+    pub keys_end_ns: u64,
+    /// Records of one session, in either direction, after which keys are replaced.
     pub rekey_records: u64,
-    /// Bytes, likewise: 2^23 packets of up to 2^16 bytes.
+    /// Bytes, likewise.
     pub rekey_bytes: u64,
+    /// Records after which a session ends, with new keys or without: see
+    /// [`MOST_RECORDS`](crate::wire::seal::MOST_RECORDS).
+    pub most_records: u64,
+    /// Bytes, likewise.
+    pub most_bytes: u64,
     /// How long packets of a replaced session are still received.
     pub retire_ns: u64,
     /// First and last of the waits between attempts to dial.
@@ -77,8 +84,11 @@ impl Default for PeerSettings {
             probe_ns: SECOND_NS,
             dead_ns: 5 * SECOND_NS,
             rekey_ns: 3600 * SECOND_NS,
-            rekey_records: 1 << 28,
-            rekey_bytes: 1 << 39,
+            keys_end_ns: 7200 * SECOND_NS,
+            rekey_records: MOST_RECORDS / 2,
+            rekey_bytes: MOST_BYTES / 2,
+            most_records: MOST_RECORDS,
+            most_bytes: MOST_BYTES,
             retire_ns: 10 * SECOND_NS,
             back_off_ns: (SECOND_NS / 5, 30 * SECOND_NS),
             settled_ns: 10 * SECOND_NS,
@@ -151,6 +161,15 @@ pub enum PeerEvent {
         /// The reason, as the status shows it.
         reason: String,
     },
+    /// A session may not go on: what the peer has shown of itself does not hold any more.
+    Expired {
+        /// The session.
+        session: SessionId,
+        /// The reason, as the status shows it.
+        reason: String,
+    },
+    /// Replace the session in use: what both ends agree on has changed here.
+    Renew,
     /// The link goes down.
     Close,
     /// Time has passed: at [`Peer::deadline_ns`](super::Peer::deadline_ns), or earlier.
@@ -225,6 +244,13 @@ pub enum Report {
         /// Time until the next attempt.
         retry_ns: u64,
     },
+    /// New keys are due, and an attempt to make them has failed.
+    RekeyFailed {
+        /// The reason.
+        reason: String,
+        /// Time until the session ends.
+        left_ns: u64,
+    },
     /// The peer has moved.
     Roamed {
         /// The former address.
@@ -245,6 +271,10 @@ impl fmt::Display for Report {
             Self::DialFailed { reason, retry_ns } => {
                 let seconds = *retry_ns as f64 / 1e9;
                 write!(f, "{reason}; next attempt in {seconds:.1} s")
+            }
+            Self::RekeyFailed { reason, left_ns } => {
+                let seconds = left_ns / SECOND_NS;
+                write!(f, "no new keys: {reason}; the session ends in {seconds} s")
             }
             Self::Roamed { from, to } => write!(f, "moved from {from} to {to}"),
             Self::PathMtu(bytes) => write!(f, "path MTU {bytes}"),
@@ -293,6 +323,19 @@ pub struct PeerSnapshot {
     pub rekeys: u64,
     /// Changes of address.
     pub roams: u64,
+    /// New keys are due and do not come.
+    pub overdue: Option<Overdue>,
+}
+
+/// The session in use should have been replaced, and was not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Overdue {
+    /// Since when.
+    pub since_ns: u64,
+    /// Why.
+    pub reason: String,
+    /// When the session ends for its age.
+    pub ends_ns: u64,
 }
 
 impl PeerSnapshot {

@@ -10,3 +10,4 @@ pub mod item;
 pub mod replay;
 pub mod seal;
 pub mod stream;
+pub mod traffic_class;

@@ -23,6 +23,12 @@ const COUNTER_BITS: u32 = 48;
 /// The counter in a number.
 pub const COUNTER: u64 = (1 << COUNTER_BITS) - 1;
 
+/// Records under one key. RFC 9001, section 6.6 and appendix B.1: 2^28 of AES-GCM for packets of up
+/// to 2^11 bytes.
+pub const MOST_RECORDS: u64 = 1 << 28;
+/// Bytes under one key, likewise: 2^23 packets of up to 2^16 bytes.
+pub const MOST_BYTES: u64 = 1 << 39;
+
 /// How records of a session are protected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Suite {
@@ -65,6 +71,8 @@ impl Drop for Material {
 
 /// The AEAD's library zeroes its own copy of the key.
 struct RecordKey {
+    /// Bytes of records so far.
+    used_bytes: u64,
     key: Option<LessSafeKey>,
     nonce: Zeroizing<[u8; NONCE_LEN]>,
 }
@@ -76,7 +84,14 @@ impl RecordKey {
                 .expect("the slice is as long as the algorithm wants");
             LessSafeKey::new(unbound)
         });
-        Self { key, nonce: Zeroizing::new(material.nonce) }
+        Self { used_bytes: 0, key, nonce: Zeroizing::new(material.nonce) }
+    }
+
+    /// Whether a record with this counter may be under this key; of those without a key any.
+    fn may_take(&self, counter: u64, bytes: usize) -> bool {
+        self.key.is_none()
+            || (counter < MOST_RECORDS
+                && self.used_bytes.saturating_add(bytes as u64) <= MOST_BYTES)
     }
 
     fn nonce(&self, number: u64) -> Nonce {
@@ -110,12 +125,17 @@ impl Sealer {
     }
 
     /// Makes `record` one: the item stands from [`HEADER_BYTES`] to [`TAG_BYTES`] before its end
-    /// (to its end in the plain form). `false`: all numbers are used up, nothing was sealed.
+    /// (to its end in the plain form). `false`: the key or its numbers are used up, nothing was
+    /// sealed.
     #[must_use]
     pub fn seal(&mut self, record: &mut [u8]) -> bool {
-        if self.counter >> COUNTER_BITS != 0 || record.len() < self.suite.overhead_bytes() {
+        if self.counter >> COUNTER_BITS != 0
+            || record.len() < self.suite.overhead_bytes()
+            || !self.key.may_take(self.counter, record.len())
+        {
             return false;
         }
+        self.key.used_bytes += record.len() as u64;
         let number = self.prefix | self.counter;
         self.counter += 1;
         let (header, rest) = record.split_at_mut(HEADER_BYTES);
@@ -150,6 +170,8 @@ pub enum OpenError {
     Replayed,
     /// Not sealed by the peer.
     Forged,
+    /// More than the key may be used for.
+    UsedUp,
 }
 
 impl Opener {
@@ -171,6 +193,10 @@ impl Opener {
         if !self.window.may_be_new(counter) {
             return Err(OpenError::Replayed);
         }
+        let bytes = record.len();
+        if !self.key.may_take(counter, bytes) {
+            return Err(OpenError::UsedUp);
+        }
         let (header, rest) = record.split_at_mut(HEADER_BYTES);
         let item = match &self.key.key {
             None => rest,
@@ -179,6 +205,7 @@ impl Opener {
                 .map_err(|_| OpenError::Forged)?,
         };
         let fresh = self.window.take(counter).ok_or(OpenError::Replayed)?;
+        self.key.used_bytes += bytes as u64;
         Ok((item, fresh))
     }
 
@@ -289,11 +316,29 @@ mod tests {
 
     #[test]
     fn a_sealer_stops_before_a_number_comes_twice() {
-        let (mut sealer, _) = pair(Suite::Aes128Gcm);
+        let (mut sealer, _) = pair(Suite::Plain);
         sealer.counter = (1 << COUNTER_BITS) - 1;
         let mut bytes = [0; 40];
         assert!(sealer.seal(&mut bytes));
         assert!(!sealer.seal(&mut bytes));
+    }
+
+    #[test]
+    fn a_key_is_used_for_so_many_records_and_bytes_only() {
+        let mut bytes = [0; 40];
+        let (mut sealer, mut opener) = pair(Suite::Aes128Gcm);
+        sealer.counter = MOST_RECORDS - 1;
+        assert!(sealer.seal(&mut bytes));
+        assert!(opener.open(&mut bytes).is_ok());
+        assert!(!sealer.seal(&mut bytes), "its records are used up");
+        // Of a peer that goes on all the same.
+        bytes[HEADER_BYTES - 8..HEADER_BYTES]
+            .copy_from_slice(&(sealer.prefix | MOST_RECORDS).to_be_bytes());
+        assert_eq!(opener.open(&mut bytes).err(), Some(OpenError::UsedUp));
+        let (mut sealer, _) = pair(Suite::Aes128Gcm);
+        sealer.key.used_bytes = MOST_BYTES - 40;
+        assert!(sealer.seal(&mut bytes));
+        assert!(!sealer.seal(&mut bytes), "its bytes are used up");
     }
 
     proptest! {

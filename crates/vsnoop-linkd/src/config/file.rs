@@ -18,18 +18,21 @@ use toml::{Spanned, Value};
 
 use super::{
     AcceptConfig, AuthorityConfig, CONNECTIONS, Compress, Config, ConfigError, Divert, MTU_BYTES,
-    PORT, PeerConfig, PortConfig, PortKind, Rules, Selector, Transport, TrustConfig, ValueError,
-    WhenDown, value,
+    OuterConfig, PORT, PeerConfig, PortConfig, PortKind, Rules, Selector, Transport, TrustConfig,
+    ValueError, WhenDown, value,
 };
 use vsnoop_link::compress::Codecs;
 use vsnoop_link::forwarding::{Mac, SourceFilter};
 use vsnoop_link::handshake::MOST_TAKES;
+use vsnoop_link::identity::PublicKey;
 
 type Field = Option<Spanned<Value>>;
 type Result<T> = std::result::Result<T, ConfigError>;
 
 /// Characters of a line that an error shows.
 const EXCERPT_CHARS: usize = 80;
+/// Public keys of one peer: the present one, and those that replace it.
+const KEYS: usize = 8;
 
 impl Config {
     /// Reads and checks a file.
@@ -79,6 +82,7 @@ struct LinkTable {
     key: Field,
     cert: Field,
     ca: Field,
+    crl: Field,
     mtu: Field,
     age: Field,
     clamp_mss: Field,
@@ -109,6 +113,9 @@ struct PeerTable {
     connections: Field,
     accept: Field,
     accept_dictionary: Field,
+    dscp: Field,
+    ecn: Field,
+    flow_label: Field,
 }
 
 #[derive(Deserialize)]
@@ -294,11 +301,24 @@ impl Reader<'_> {
         })
     }
 
+    /// One path, or a list.
+    fn paths(&self, key: &str, field: &Field) -> Result<Vec<PathBuf>> {
+        let directory = self.file.parent().unwrap_or(Path::new(""));
+        let path = |text: &str| (!text.is_empty()).then(|| directory.join(text));
+        self.list(key, field, path, "give the path of a file, or a list of them")
+    }
+
     fn authority(&self, table: &Spanned<LinkTable>) -> Result<Option<AuthorityConfig>> {
         let link = table.get_ref();
+        let lists = self.paths("link.crl", &link.crl)?;
         match (self.path("link.cert", &link.cert)?, self.path("link.ca", &link.ca)?) {
-            (Some(cert), Some(ca)) => Ok(Some(AuthorityConfig { cert, ca })),
-            (None, None) => Ok(None),
+            (Some(cert), Some(ca)) => Ok(Some(AuthorityConfig { cert, ca, lists })),
+            (None, None) if lists.is_empty() => Ok(None),
+            (None, None) => {
+                let offset = link.crl.as_ref().map_or(0, |found| found.span().start);
+                let what = "link.crl goes with link.cert and link.ca only";
+                Err(self.complaint(offset, what))
+            }
             _ => {
                 let found = link.cert.as_ref().or(link.ca.as_ref());
                 let offset = found.map_or(table.span().start, |found| found.span().start);
@@ -400,27 +420,54 @@ impl Reader<'_> {
             |peer| Some(&peer.name),
             |name| format!("another peer is called {name}; names must differ"),
         )?;
-        self.differ(
-            tables,
-            &peers,
-            "peer",
-            |peer| match &peer.trust {
-                TrustConfig::Key(key) => Some(key),
-                TrustConfig::Subject(_) => None,
-            },
-            |_| "another peer has the same key; every host needs one of its own".into(),
-        )?;
+        self.keys_differ(tables, &peers)?;
         self.differ(
             tables,
             &peers,
             "peer",
             |peer| match &peer.trust {
                 TrustConfig::Subject(subject) => Some(subject),
-                TrustConfig::Key(_) => None,
+                TrustConfig::Keys(_) => None,
             },
             |subject| format!("another peer has the subject {subject}, too"),
         )?;
         Ok(peers)
+    }
+
+    /// No key is of two peers, nor twice of one.
+    fn keys_differ(&self, tables: &[Spanned<PeerTable>], peers: &[PeerConfig]) -> Result<()> {
+        let mut seen = HashMap::new();
+        for (table, peer) in tables.iter().zip(peers) {
+            let TrustConfig::Keys(keys) = &peer.trust else { continue };
+            let here = table.span().start;
+            for key in keys {
+                let Some(first) = seen.insert(key, here) else { continue };
+                let line = self.line(first);
+                let what = format!(
+                    "the same key stands in the [[peer]] of line {line}; every host needs one of \
+                     its own"
+                );
+                return Err(self.complaint(here, what));
+            }
+        }
+        Ok(())
+    }
+
+    /// One public key, or a list of some.
+    fn keys(&self, field: &Field) -> Result<Option<Vec<PublicKey>>> {
+        const KEY: &str = "peer.key";
+        let Some(found) = field else { return Ok(None) };
+        let allowed = format!("give a public key, or a list of up to {KEYS}");
+        let wrong = |why: &dyn fmt::Display| self.wrong(KEY, found, why);
+        let one = |value: &Value| match value.as_str() {
+            Some(text) => text.parse().map_err(|why| wrong(&why)),
+            None => Err(wrong(&allowed)),
+        };
+        let keys = match found.get_ref() {
+            Value::Array(values) => values.iter().map(one).collect::<Result<Vec<_>>>()?,
+            value => vec![one(value)?],
+        };
+        if keys.is_empty() || keys.len() > KEYS { Err(wrong(&allowed)) } else { Ok(Some(keys)) }
     }
 
     fn peer(&self, table: &Spanned<PeerTable>) -> Result<PeerConfig> {
@@ -428,12 +475,12 @@ impl Reader<'_> {
         let here = table.span().start;
         let name = self.text("peer.name", &peer.name, value::name)?;
         let name = name.ok_or_else(|| self.complaint(here, "a [[peer]] needs a name"))?;
-        let key = self.text("peer.key", &peer.key, str::parse)?;
+        let keys = self.keys(&peer.key)?;
         let subject = self.text("peer.subject", &peer.subject, |text| {
             if value::is_host_name(text) { Ok(text.to_owned()) } else { Err(ValueError::Subject) }
         })?;
-        let trust = match (key, subject) {
-            (Some(key), None) => TrustConfig::Key(key),
+        let trust = match (keys, subject) {
+            (Some(keys), None) => TrustConfig::Keys(keys),
             (None, Some(subject)) => TrustConfig::Subject(subject),
             _ => {
                 let what = format!(
@@ -457,6 +504,27 @@ impl Reader<'_> {
             transport,
             connections: connections.unwrap_or(4),
             accept: self.accept(peer)?,
+            outer: self.outer(peer, transport)?,
+        })
+    }
+
+    /// Connections have marks of their own.
+    fn outer(&self, peer: &PeerTable, transport: Transport) -> Result<OuterConfig> {
+        let truth = |key: &str, field: &Field| {
+            let value = self.truth(key, field)?;
+            match field {
+                Some(found) if transport.is_ordered() => {
+                    let allowed = format!("goes with udp only; the transport is {transport}");
+                    Err(self.wrong(key, found, allowed))
+                }
+                _ => Ok(value),
+            }
+        };
+        let default = OuterConfig::default();
+        Ok(OuterConfig {
+            dscp: truth("peer.dscp", &peer.dscp)?.unwrap_or(default.dscp),
+            ecn: truth("peer.ecn", &peer.ecn)?.unwrap_or(default.ecn),
+            flow_label: truth("peer.flow_label", &peer.flow_label)?.unwrap_or(default.flow_label),
         })
     }
 

@@ -20,7 +20,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-pub use peer::{AcceptConfig, PeerConfig, Transport, TrustConfig};
+pub use peer::{AcceptConfig, OuterConfig, PeerConfig, Transport, TrustConfig};
 pub use rules::{Compress, FrameFields, RuleChange, RuleError, Rules, Selector, TooManyRules, Vm};
 pub use value::{Address, PORT, ValueError, dictionary, is_link_name};
 pub use vsnoop_link::compress::Method;
@@ -77,6 +77,8 @@ pub struct AuthorityConfig {
     pub cert: PathBuf,
     /// Whom it believes; PEM.
     pub ca: PathBuf,
+    /// What it has taken back; PEM.
+    pub lists: Vec<PathBuf>,
 }
 
 /// A way between the link and local VMs.

@@ -19,6 +19,24 @@ pub struct PeerConfig {
     /// Ordered transports: connections beside each other.
     pub connections: u8,
     pub accept: AcceptConfig,
+    pub outer: OuterConfig,
+}
+
+/// What datagrams show of the packets in them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OuterConfig {
+    /// Their DSCP.
+    pub dscp: bool,
+    /// Their ECN (RFC 6040), if the peer reads it.
+    pub ecn: bool,
+    /// The hash of their flow, in the flow label of IPv6.
+    pub flow_label: bool,
+}
+
+impl Default for OuterConfig {
+    fn default() -> Self {
+        Self { dscp: true, ecn: true, flow_label: false }
+    }
 }
 
 /// What a peer may have decompressed here.
@@ -60,8 +78,8 @@ impl PeerConfig {
 /// How a peer proves that it is one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TrustConfig {
-    /// It has this key.
-    Key(PublicKey),
+    /// It has one of these keys: several while one replaces another.
+    Keys(Vec<PublicKey>),
     /// The CA has certified it under this name.
     Subject(String),
 }

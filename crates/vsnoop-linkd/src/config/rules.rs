@@ -144,6 +144,11 @@ impl Rules {
         self.rules.iter()
     }
 
+    /// Those of `set`.
+    pub fn of_set(&self) -> &[Compress] {
+        &self.rules[..self.set]
+    }
+
     pub fn len(&self) -> usize {
         self.rules.len()
     }
@@ -258,7 +263,7 @@ impl From<Vm> for String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{AcceptConfig, TrustConfig};
+    use super::super::{AcceptConfig, OuterConfig, TrustConfig};
     use super::*;
 
     fn rule(peer: Option<&str>, prefix: Option<&str>, method: &str) -> Compress {
@@ -401,6 +406,7 @@ mod tests {
                 codecs: vsnoop_link::compress::Codecs::ALL,
                 dictionary_bytes: None,
             },
+            outer: OuterConfig::default(),
         };
         let peers = [peer("b", Transport::Udp), peer("c", Transport::Tls)];
         for (method, of, fits) in [

@@ -78,7 +78,7 @@ fn what_is_not_said_has_a_default() {
         [PortConfig { name: "vsl-office".into(), kind: bridge, sources: SourceFilter::default() }]
     );
     let [peer] = &config.peers[..] else { panic!("{:?}", config.peers) };
-    assert_eq!(peer.trust, TrustConfig::Key(KEY_B.parse().unwrap()));
+    assert_eq!(peer.trust, TrustConfig::Keys(vec![KEY_B.parse().unwrap()]));
     assert_eq!((peer.address.clone(), peer.transport), (None, Transport::Udp));
     assert!(config.compress.is_empty());
     assert_eq!(peer.accept, AcceptConfig { codecs: Codecs::ALL, dictionary_bytes: None });

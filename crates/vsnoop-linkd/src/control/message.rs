@@ -24,6 +24,8 @@ pub enum Request {
     Log {
         level: LogLevel,
     },
+    /// Read the configuration file again, and go on by it.
+    Reload,
     /// End, after the answer.
     Down,
 }
@@ -85,10 +87,37 @@ pub enum Response {
     Done,
     /// The answer to [`Request::Set`].
     Set(RuleChange),
+    /// The answer to [`Request::Reload`]: it has taken effect.
+    Reloaded(Box<Reloaded>),
     /// The request was refused, for this reason.
     Refused {
         reason: String,
     },
+}
+
+/// What a reload has changed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Reloaded {
+    pub peers: Changes,
+    pub ports: Changes,
+    /// `[[divert]]` tables, as "INTERFACE to PEER".
+    pub diverts: Changes,
+    /// Other keys of the file that have another value now.
+    pub changed: Vec<String>,
+    /// Whether this host presents another key.
+    pub key: bool,
+    /// Compression rules of `vsnoop link set` that have ended.
+    pub ended: Vec<Compress>,
+}
+
+/// Names of what came, stayed with other settings, and went.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Changes {
+    pub added: Vec<String>,
+    pub changed: Vec<String>,
+    pub removed: Vec<String>,
 }
 
 /// The state of a link.
@@ -227,6 +256,9 @@ pub struct PeerStatus {
     pub rejected: u64,
     /// Bytes that wait to be sent.
     pub queue_bytes: u64,
+    /// Frames from the peer that routers have marked (ECN): their packets are marked, too, or were
+    /// dropped where they do not know ECN.
+    pub congested: u64,
     /// Messages of its sessions that were ignored because they were more than sessions need.
     pub excess: u64,
     /// Records compressed by what this host does not accept; each ended its session.
@@ -240,6 +272,21 @@ pub struct PeerStatus {
     pub reconnects: u64,
     pub rekeys: u64,
     pub roams: u64,
+    /// New keys are due and do not come.
+    pub rekey: Option<RekeyStatus>,
+    /// When the certificate that the peer has shown expires, and the session ends.
+    pub expires: Option<u64>,
+}
+
+/// New keys of a session that is up are due and do not come.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RekeyStatus {
+    /// When this began.
+    pub since: u64,
+    pub reason: String,
+    /// When the session ends for that.
+    pub ends: u64,
 }
 
 /// Frames on their way through the stages.

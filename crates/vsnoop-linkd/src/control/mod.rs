@@ -14,8 +14,8 @@ pub use client::{AskError, ask, running};
 pub use error::{AlreadyUp, ControlError};
 pub use files::LinkFiles;
 pub use message::{
-    Carried, Cpu, DivertState, DivertStatus, EnteredStatus, EntryStatus, FrameCounts, Learned,
-    LinkCpu, LogLevel, PeerState, PeerStatus, PortStatus, Problem, Request, Response, RuleStatus,
-    Set, Status,
+    Carried, Changes, Cpu, DivertState, DivertStatus, EnteredStatus, EntryStatus, FrameCounts,
+    Learned, LinkCpu, LogLevel, PeerState, PeerStatus, PortStatus, Problem, RekeyStatus, Reloaded,
+    Request, Response, RuleStatus, Set, Status,
 };
 pub use server::Server;

@@ -284,7 +284,7 @@ mod tests {
                 Response::Status(Box::new(Status { name: "office".into(), ..Status::default() }))
             }
             Request::Set(_) | Request::Log { .. } => refused("no"),
-            Request::Down => Response::Done,
+            Request::Down | Request::Reload => Response::Done,
         }
     }
 

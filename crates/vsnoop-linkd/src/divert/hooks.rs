@@ -13,11 +13,12 @@ use tracing::{info, warn};
 use vsnoop_bpf::divert::{Diversion, Rule, RuleCounters, Sources};
 
 use super::rules;
-use super::taps::DivertTap;
+use super::taps::{DivertTap, DivertTaps};
 use crate::causes::with_causes;
 use crate::config::{Config, Divert, SourceFilter};
 use crate::control::DivertState;
 use crate::shared::Shared;
+use crate::slots::Slots;
 
 /// How often taps are looked at.
 const LOOK: Duration = Duration::from_secs(1);
@@ -75,33 +76,42 @@ pub struct Hooks {
 
 impl Hooks {
     /// Hooks the taps that are there. Says what forbids it altogether, such as the kernel.
-    pub fn new(config: &Config, shared: Arc<Shared>) -> Result<Self> {
-        let divert_taps = shared.divert_taps.iter().flat_map(|divert_taps| &divert_taps.taps);
-        let divert_taps: Vec<_> = divert_taps.collect();
-        let hook = |(index, divert): (usize, &Divert)| -> Option<Hook> {
-            let own =
-                |tap: &&&DivertTap| tap.interface.as_deref() == Some(divert.interface.as_str());
-            let divert_tap = divert_taps.iter().find(own)?;
-            let peer = config.peers.iter().position(|peer| peer.name == divert.peer)?;
-            Some(Hook {
-                divert: divert.clone(),
-                state: DivertState::NoInterface,
-                reason: None,
-                not_taken: Vec::new(),
-                divert_tap: divert_tap.port.name().to_owned(),
-                peer,
-                divert_tap_ifindex: divert_tap.ifindex,
-                rules: rules::of_table(config, index),
-                attached: None,
-                past: vec![RuleCounters::default(); divert.prefixes.len()],
-            })
-        };
-        let hooks: Vec<_> = config.diverts.iter().enumerate().filter_map(hook).collect();
-        let mut hooks = Self { hooks, shared: Arc::clone(&shared), looked: None, trouble: None };
-        for hook in &mut hooks.hooks {
+    pub fn new(config: &Config, shared: Arc<Shared>, peers: &Slots) -> Result<Self> {
+        let mut hooks = all(config, shared.divert_taps.as_ref(), peers);
+        for hook in &mut hooks {
+            hook.look()?;
+        }
+        Ok(Self { hooks, shared, looked: None, trouble: None })
+    }
+
+    /// The hooks of another configuration. Those that it has in common with this one are to be
+    /// taken from here ([`Self::reload`]); the others are attached, and do not divert yet.
+    pub fn prepare(
+        &self,
+        config: &Config,
+        divert_taps: Option<&DivertTaps>,
+        peers: &Slots,
+    ) -> Result<Vec<Hook>> {
+        let mut hooks = all(config, divert_taps, peers);
+        for hook in hooks.iter_mut().filter(|hook| !self.hooks.iter().any(|old| old.is(hook))) {
             hook.look()?;
         }
         Ok(hooks)
+    }
+
+    /// Goes on with these hooks, and with its own of the same kind.
+    pub fn reload(&mut self, hooks: Vec<Hook>, shared: Arc<Shared>) {
+        self.shared = shared;
+        let mut before = std::mem::replace(&mut self.hooks, hooks);
+        for hook in &mut self.hooks {
+            if let Some(at) = before.iter().position(|old| old.is(hook)) {
+                let old = before.swap_remove(at);
+                *hook = Hook { divert: hook.divert.clone(), ..old };
+            } else {
+                hook.go_on_counting(&before);
+            }
+        }
+        // Those that are left are detached here, when the new ones are there.
     }
 
     /// Has the hooks divert what may be diverted now. `takes`: what a peer lets in, by its index;
@@ -132,7 +142,48 @@ impl Hooks {
     }
 }
 
+/// The hooks of a configuration, not attached yet.
+fn all(config: &Config, divert_taps: Option<&DivertTaps>, peers: &Slots) -> Vec<Hook> {
+    let hook = |(index, divert): (usize, &Divert)| -> Option<Hook> {
+        let own = |tap: &DivertTap| tap.interface.as_deref() == Some(divert.interface.as_str());
+        let (_, divert_tap) = divert_taps?.all().find(|(_, tap)| own(tap))?;
+        Some(Hook {
+            divert: divert.clone(),
+            state: DivertState::NoInterface,
+            reason: None,
+            not_taken: Vec::new(),
+            divert_tap: divert_tap.port.name().to_owned(),
+            peer: peers.of(&divert.peer)?,
+            divert_tap_ifindex: divert_tap.ifindex,
+            rules: rules::of_table(config, index),
+            attached: None,
+            past: vec![RuleCounters::default(); divert.prefixes.len()],
+        })
+    };
+    config.diverts.iter().enumerate().filter_map(hook).collect()
+}
+
 impl Hook {
+    /// Whether it does the same, wherever in the file it stands.
+    fn is(&self, other: &Self) -> bool {
+        let of = |hook: &Self| Divert { line: 0, ..hook.divert.clone() };
+        of(self) == of(other)
+            && (self.peer, self.divert_tap_ifindex) == (other.peer, other.divert_tap_ifindex)
+            && self.rules == other.rules
+    }
+
+    /// Goes on where hooks for the same prefixes of the interface have stopped.
+    fn go_on_counting(&mut self, before: &[Self]) {
+        let same = before.iter().filter(|old| old.divert.interface == self.divert.interface);
+        for old in same {
+            for (prefix, counted) in old.divert.prefixes.iter().zip(old.counted()) {
+                if let Some(at) = self.divert.prefixes.iter().position(|own| own == prefix) {
+                    self.past[at] = counted;
+                }
+            }
+        }
+    }
+
     /// Hooks the tap if it has come, or has come again. The hook goes when there is nothing to
     /// divert into.
     fn look(&mut self) -> Result<()> {

@@ -7,6 +7,7 @@ use ipnet::IpNet;
 use vsnoop_bpf::divert::{Action, Rule};
 
 use crate::config::{Config, Divert, WhenDown};
+use crate::slots::Slots;
 
 /// The rules of the hook of table `index`.
 ///
@@ -38,8 +39,8 @@ pub fn of_table(config: &Config, index: usize) -> Vec<Rule> {
 pub struct Routes(Vec<(IpNet, usize)>);
 
 impl Routes {
-    pub fn of(config: &Config, interface: &str) -> Self {
-        let peer = |divert: &Divert| config.peers.iter().position(|peer| peer.name == divert.peer);
+    pub fn of(config: &Config, interface: &str, peers: &Slots) -> Self {
+        let peer = |divert: &Divert| peers.of(&divert.peer);
         let tables = config.diverts.iter().filter(|divert| divert.interface == interface);
         let mut routes: Vec<_> = tables
             .filter_map(|divert| Some((divert, peer(divert)?)))
@@ -125,13 +126,14 @@ mod tests {
 
     #[test]
     fn the_peer_of_the_longest_prefix_has_the_packet() {
-        let routes = Routes::of(&config(), "t");
+        let slots = Slots::new(config().peers.iter().map(|peer| &peer.name));
+        let routes = Routes::of(&config(), "t", &slots);
         let peer = |to: &str| routes.peer_of(to.parse().unwrap());
         assert_eq!(peer("10.2.0.1"), Some(0));
         assert_eq!(peer("10.3.0.1"), Some(1));
         assert_eq!(peer("fd00:5::1"), Some(0));
         assert_eq!(peer("192.0.2.1"), None);
-        assert_eq!(Routes::of(&config(), "u").peer_of("10.2.0.1".parse().unwrap()), None);
+        assert_eq!(Routes::of(&config(), "u", &slots).peer_of("10.2.0.1".parse().unwrap()), None);
     }
 
     #[test]

@@ -4,6 +4,8 @@
 //! hook on its VM's tap, or by the host itself; the latter is dropped. Frames of peers are not
 //! trusted: only unicast packets to VMs of this host enter it, and each refusal is counted.
 
+use std::sync::Arc;
+
 use ipnet::IpNet;
 use vsnoop_bpf::divert::{LinkTap, Reentry, destination, prepare};
 
@@ -13,6 +15,7 @@ use crate::counted_port::CountedPort;
 use crate::counts::Counter;
 use crate::frame::Frame;
 use crate::io::port::{Port, PortError};
+use crate::slots::Slots;
 
 /// Headers that decide whether a frame enters the host: Ethernet, IPv6, and the byte after it.
 const FRONT_BYTES: usize = 64;
@@ -35,7 +38,8 @@ pub enum DivertTapError {
 
 type Result<T> = std::result::Result<T, DivertTapError>;
 
-/// One divert tap.
+/// One divert tap; clones are the same.
+#[derive(Clone)]
 pub struct DivertTap {
     pub port: CountedPort,
     pub ifindex: u32,
@@ -56,18 +60,21 @@ pub struct Entered {
     pub refused_form: Counter,
 }
 
-/// All divert taps; packets of peers enter the host by the first.
+/// All divert taps; packets of peers enter the host by the first, which stays.
+#[derive(Clone)]
 pub struct DivertTaps {
-    pub taps: Vec<DivertTap>,
-    pub peers: Vec<Entered>,
+    /// By slot; `None`: the tap was removed.
+    pub taps: Vec<Option<DivertTap>>,
+    /// By the peer's slot.
+    pub peers: Vec<Arc<Entered>>,
     pub local: Vec<IpNet>,
     mtu_bytes: u16,
-    reentry: Reentry,
+    reentry: Arc<Reentry>,
 }
 
 impl DivertTaps {
     /// `None`: this link diverts nothing, and accepts nothing diverted.
-    pub fn open(config: &Config) -> Result<Option<Self>> {
+    pub fn open(config: &Config, peers: &Slots) -> Result<Option<Self>> {
         let mut interfaces: Vec<_> = config.diverted_interfaces().cloned().map(Some).collect();
         if interfaces.is_empty() {
             if config.local.is_empty() {
@@ -80,25 +87,89 @@ impl DivertTaps {
         let mut mac = [0; 6];
         let mut taps = Vec::new();
         for interface in interfaces {
-            let port = make_tap()?;
             let let_in: &[IpNet] = if taps.is_empty() { &local } else { &[] };
-            let link_tap = prepared(&port, mtu_bytes, let_in)?;
+            let (tap, tap_mac) = DivertTap::make(interface, mtu_bytes, let_in)?;
             if taps.is_empty() {
-                mac = link_tap.mac;
+                mac = tap_mac;
             }
-            let routes =
-                interface.as_deref().map_or(Routes::default(), |name| Routes::of(config, name));
-            let (port, ifindex) = (CountedPort::new(port), link_tap.ifindex);
-            taps.push(DivertTap { port, ifindex, interface, routes });
+            taps.push(Some(tap));
         }
-        let peers = config.peers.iter().map(|_| Entered::default()).collect();
-        let reentry = Reentry::new(mac, local.clone());
-        Ok(Some(Self { taps, peers, local, mtu_bytes, reentry }))
+        let entered = (0..peers.len()).map(|_| Arc::default()).collect();
+        let reentry = Arc::new(Reentry::new(mac, local.clone()));
+        let mut made = Self { taps, peers: entered, local, mtu_bytes, reentry };
+        made.set_routes(config, peers);
+        Ok(Some(made))
+    }
+
+    /// As the configuration says now: with taps for interfaces that have none yet, and without
+    /// those of interfaces that are not diverted any more.
+    pub fn reloaded(&self, config: &Config, peers: &Slots) -> Result<Self> {
+        let mut new = self.clone();
+        let wanted: Vec<_> = config.diverted_interfaces().collect();
+        let is_wanted = |tap: &DivertTap| {
+            tap.interface.as_ref().is_some_and(|interface| wanted.contains(&interface))
+        };
+        for (slot, tap) in new.taps.iter_mut().enumerate() {
+            if tap.as_ref().is_some_and(is_wanted) {
+                continue;
+            }
+            match tap {
+                // Packets of peers enter by it.
+                Some(entry) if slot == 0 => entry.interface = None,
+                _ => *tap = None,
+            }
+        }
+        for interface in wanted {
+            if new.all().any(|(_, tap)| tap.interface.as_ref() == Some(interface)) {
+                continue;
+            }
+            let free = new.taps.iter().position(|tap| match tap {
+                Some(tap) => tap.interface.is_none(),
+                None => true,
+            });
+            match free.and_then(|slot| new.taps.get_mut(slot)) {
+                Some(Some(entry)) => entry.interface = Some(interface.clone()),
+                Some(none) => {
+                    let made = DivertTap::make(Some(interface.clone()), new.mtu_bytes, &[])?;
+                    *none = Some(made.0);
+                }
+                None => {
+                    let made = DivertTap::make(Some(interface.clone()), new.mtu_bytes, &[])?;
+                    new.taps.push(Some(made.0));
+                }
+            }
+        }
+        new.set_routes(config, peers);
+        Ok(new)
+    }
+
+    fn set_routes(&mut self, config: &Config, peers: &Slots) {
+        for tap in self.taps.iter_mut().flatten() {
+            let of = |interface: &String| Routes::of(config, interface, peers);
+            tap.routes = tap.interface.as_ref().map_or(Routes::default(), of);
+        }
+    }
+
+    /// Counts the frames of a peer with this number from zero.
+    pub fn set_new_peer(&mut self, slot: usize) {
+        if slot >= self.peers.len() {
+            self.peers.resize_with(slot + 1, Arc::default);
+        }
+        self.peers[slot] = Arc::default();
+    }
+
+    pub fn tap(&self, slot: usize) -> Option<&DivertTap> {
+        self.taps.get(slot)?.as_ref()
+    }
+
+    /// All taps, with their numbers.
+    pub fn all(&self) -> impl Iterator<Item = (usize, &DivertTap)> {
+        self.taps.iter().enumerate().filter_map(|(slot, tap)| Some((slot, tap.as_ref()?)))
     }
 
     /// Repeats the settings of the first divert tap: other services may have changed them.
     pub fn prepare_again(&self) -> Result<()> {
-        match self.taps.first() {
+        match self.tap(0) {
             Some(tap) => prepared(&tap.port.port, self.mtu_bytes, &self.local).map(drop),
             None => Ok(()),
         }
@@ -106,12 +177,12 @@ impl DivertTaps {
 
     /// The peer that a frame of a divert tap is for; `None`: no hook has sent this frame.
     pub fn peer_of(&self, tap: usize, frame: &Frame<'_>) -> Option<usize> {
-        self.taps.get(tap)?.routes.peer_of(destination(frame.start())?)
+        self.tap(tap)?.routes.peer_of(destination(frame.start())?)
     }
 
     /// Writes a frame of a peer into the host, or refuses it.
     pub fn enter(&self, peer: usize, frame: &Frame<'_>) {
-        let (Some(tap), Some(entered)) = (self.taps.first(), self.peers.get(peer)) else {
+        let (Some(tap), Some(entered)) = (self.tap(0), self.peers.get(peer)) else {
             return;
         };
         let start = frame.start();
@@ -121,6 +192,20 @@ impl DivertTaps {
         if entered.judge(&self.reentry, front, frame.bytes) {
             tap.port.write_with_front(front, frame);
         }
+    }
+}
+
+impl DivertTap {
+    /// Makes one, and says its MAC address. Packets to `let_in` may enter the host by it.
+    fn make(
+        interface: Option<String>,
+        mtu_bytes: u16,
+        let_in: &[IpNet],
+    ) -> Result<(Self, [u8; 6])> {
+        let port = make_tap()?;
+        let LinkTap { mac, ifindex, .. } = prepared(&port, mtu_bytes, let_in)?;
+        let (port, routes) = (CountedPort::new(port), Routes::default());
+        Ok((Self { port, ifindex, interface, routes }, mac))
     }
 }
 

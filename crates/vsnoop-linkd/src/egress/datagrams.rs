@@ -22,10 +22,11 @@ use std::sync::Arc;
 use super::pieces::pieces_of;
 use super::send_context::SendContext;
 use crate::compression_policy::Compression;
+use crate::config::OuterConfig;
 use crate::counts::SessionCounts;
 use crate::cpu::coding_clock;
 use crate::frame::{Frame, WholeFrame};
-use crate::io::udp::{Destination, Ends, MAX_SEGMENTS, MAX_SEND_BYTES, UdpSocket};
+use crate::io::udp::{Destination, Ends, MAX_SEGMENTS, MAX_SEND_BYTES, Mark, UdpSocket};
 use crate::stats::{PeerStats, RuleStats};
 use vsnoop_link::compress::unit::{self, Cut, Packer};
 use vsnoop_link::compress::{Codecs, Decision, Encoded, Policy};
@@ -35,6 +36,7 @@ use vsnoop_link::wire::item::{
     FRAME_HEADER_BYTES, FrameHeader, Way, fragment_header, unit_header, unit_part_header,
 };
 use vsnoop_link::wire::seal::{HEADER_BYTES, Sealer};
+use vsnoop_link::wire::traffic_class::{Copied, class_of};
 use vsnoop_packet::headers::Headers;
 use vsnoop_packet::offload::restore::restore;
 use vsnoop_packet::offload::split::Split;
@@ -48,6 +50,9 @@ const UNIT_HEADER_BYTES: usize = 8;
 const UNIT_PART_HEADER_BYTES: usize = 5;
 /// Less payload is sent as it is.
 const WORTH_COMPRESSING_BYTES: usize = 200;
+
+/// Flow labels (RFC 6437) of a session: as many paths as its flows are spread over.
+const FLOW_LABELS: u64 = 64;
 
 /// The host holds 1/`HELD_PARTS_OF_SECOND` of what the path takes in a second, within these bounds,
 /// and so much before the path's rate is known.
@@ -69,6 +74,7 @@ struct Waiting {
 struct Sealed {
     bytes: Vec<u8>,
     segment_bytes: usize,
+    mark: Mark,
 }
 
 pub struct DatagramSender {
@@ -93,6 +99,11 @@ pub struct DatagramSender {
     length: usize,
     segment_bytes: usize,
     count: usize,
+    /// Of the batch.
+    mark: Mark,
+    /// Of the frame that is added to it.
+    frame_mark: Mark,
+    outer: OuterConfig,
     next_fragment: u16,
     next_unit: u16,
     unit_datagrams: usize,
@@ -136,6 +147,9 @@ impl DatagramSender {
             length: 0,
             segment_bytes: 0,
             count: 0,
+            mark: Mark::default(),
+            frame_mark: Mark::default(),
+            outer: OuterConfig::default(),
             next_fragment: 0,
             next_unit: 0,
             unit_datagrams: unit::datagrams(0.0),
@@ -156,6 +170,11 @@ impl DatagramSender {
     /// `None` before [`Self::open`].
     pub fn socket(&self) -> Option<BorrowedFd<'_>> {
         self.socket.as_ref().map(UdpSocket::as_fd)
+    }
+
+    /// What datagrams show of the packets in them, from now on.
+    pub fn set_outer(&mut self, outer: OuterConfig) {
+        self.outer = outer;
     }
 
     pub fn set_address(&mut self, ends: Ends) {
@@ -255,7 +274,8 @@ impl DatagramSender {
     /// Goes on when the socket may have room.
     pub fn go_on(&mut self, context: SendContext<'_>) {
         while let Some(sealed) = self.sealed.pop_front() {
-            let done = self.transmit(context.stats, &sealed.bytes, sealed.segment_bytes);
+            let Sealed { segment_bytes, mark, .. } = sealed;
+            let done = self.transmit(context.stats, &sealed.bytes, segment_bytes, mark);
             if done < sealed.bytes.len() {
                 let bytes = sealed.bytes[done..].to_vec();
                 self.sealed.push_front(Sealed { bytes, ..sealed });
@@ -307,9 +327,12 @@ impl DatagramSender {
         compression: &Compression,
     ) {
         let before = self.sealed_bytes;
+        let needs_flow = self.outer.flow_label || compression.policy.is_some();
+        let flow = if needs_flow { flow() } else { 0 };
+        self.frame_mark = self.mark_of(whole, flow);
         let in_units = match (&compression.policy, &whole.headers) {
             (Some(policy), Some(headers)) => {
-                let how = UnitsOf { flow: flow(), policy, rule_stats: &compression.rule_stats };
+                let how = UnitsOf { flow, policy, rule_stats: &compression.rule_stats };
                 self.units(context, whole, headers, how)
             }
             _ => false,
@@ -318,6 +341,15 @@ impl DatagramSender {
             self.as_it_is(context, whole);
         }
         compression.rule_stats.wire_bytes.add(self.sealed_bytes - before);
+    }
+
+    /// What the datagrams of a frame show of it.
+    fn mark_of(&self, whole: &WholeFrame<'_>, flow: u64) -> Mark {
+        let OuterConfig { dscp, ecn, flow_label } = self.outer;
+        let class = Copied { dscp, ecn }.outer(class_of(whole.headers.as_ref(), whole.bytes));
+        // Few labels are enough to spread flows, and let many frames leave together.
+        let label = if flow_label { 1 + (flow % FLOW_LABELS) as u32 } else { 0 };
+        Mark { class, label }
     }
 
     /// Adds a frame whole, or in segments, or in fragments.
@@ -513,7 +545,10 @@ impl DatagramSender {
         if stats.seal.time(|| self.sealer.seal(&mut record)) {
             let mut other = to.map(Destination::new);
             let destination = other.as_mut().or(self.destination.as_mut());
-            let sent = destination.map(|to| udp.send(to, &record, record_bytes));
+            let sent = destination.map(|to| {
+                to.mark = Mark::default();
+                udp.send(to, &record, record_bytes)
+            });
             self.count(stats, sent, record_bytes, record_bytes);
         } else {
             stats.dropped_send.add(1, record_bytes as u64);
@@ -526,6 +561,7 @@ impl DatagramSender {
         let last_was_shorter = self.length != self.count * self.segment_bytes;
         if self.count > 0
             && (last_was_shorter
+                || self.mark != self.frame_mark
                 || record_bytes > self.segment_bytes
                 || self.count == MAX_SEGMENTS
                 || self.length + record_bytes > self.batch_bytes)
@@ -542,6 +578,7 @@ impl DatagramSender {
         }
         if self.count == 0 {
             self.segment_bytes = record_bytes;
+            self.mark = self.frame_mark;
         }
         self.length += record_bytes;
         self.count += 1;
@@ -555,10 +592,14 @@ impl DatagramSender {
         }
         let buffer = std::mem::take(&mut self.buffer);
         let (bytes, segment_bytes) = (&buffer[..self.length], self.segment_bytes);
-        let done =
-            if self.is_blocked() { 0 } else { self.transmit(context.stats, bytes, segment_bytes) };
+        let mark = self.mark;
+        let done = if self.is_blocked() {
+            0
+        } else {
+            self.transmit(context.stats, bytes, segment_bytes, mark)
+        };
         if done < bytes.len() {
-            self.sealed.push_back(Sealed { bytes: bytes[done..].to_vec(), segment_bytes });
+            self.sealed.push_back(Sealed { bytes: bytes[done..].to_vec(), segment_bytes, mark });
         }
         self.buffer = buffer;
         self.length = 0;
@@ -567,9 +608,18 @@ impl DatagramSender {
 
     /// Gives records to the socket; returns how many bytes are done with, sent or refused. For the
     /// others it has no room.
-    fn transmit(&mut self, stats: &PeerStats, bytes: &[u8], segment_bytes: usize) -> usize {
+    fn transmit(
+        &mut self,
+        stats: &PeerStats,
+        bytes: &[u8],
+        segment_bytes: usize,
+        mark: Mark,
+    ) -> usize {
         let sent = match (&self.socket, &mut self.destination) {
-            (Some(socket), Some(to)) => Some(socket.send(to, bytes, segment_bytes)),
+            (Some(socket), Some(to)) => {
+                to.mark = mark;
+                Some(socket.send(to, bytes, segment_bytes))
+            }
             _ => None,
         };
         match sent {
@@ -680,7 +730,11 @@ mod tests {
             datagrams.frame(context, &frame, &compression, &mut Vec::new());
         };
         // As if the socket had had no room for it.
-        datagrams.sealed.push_back(Sealed { bytes: b"before".to_vec(), segment_bytes: 6 });
+        datagrams.sealed.push_back(Sealed {
+            bytes: b"before".to_vec(),
+            segment_bytes: 6,
+            mark: Mark::default(),
+        });
         for number in 0..10 {
             send(&mut datagrams, 1, number);
         }
@@ -710,7 +764,11 @@ mod tests {
         let stats = PeerStats::default();
         let context = SendContext { udp: &socket, stats: &stats, now_ns: 0 };
         let compression = Compression { policy: None, rule_stats: Arc::default() };
-        datagrams.sealed.push_back(Sealed { bytes: vec![0; 250], segment_bytes: 100 });
+        datagrams.sealed.push_back(Sealed {
+            bytes: vec![0; 250],
+            segment_bytes: 100,
+            mark: Mark::default(),
+        });
         let frame = Segment { payload: 1000, ..Segment::default() }.build();
         let (parts, most) = ([&frame[..]], Limits::default().packets as u64);
         for _ in 0..most + 5 {

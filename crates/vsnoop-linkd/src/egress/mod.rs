@@ -15,6 +15,7 @@ pub mod peer_sender;
 mod pieces;
 mod send_context;
 
+use std::collections::HashMap;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
@@ -26,12 +27,14 @@ use vsnoop_packet::offload::merge::Merger;
 use self::batch::{BatchBuffer, Left};
 use self::peer_sender::{PeerSender, SessionSender};
 use self::send_context::SendContext;
-use super::compression_policy::Policies;
+use super::compression_policy::{FIRST_DIVERT_TAP, Policies};
 use super::counted_port::CountedPort;
+use super::divert::taps::DivertTaps;
 use super::event::Event;
 use super::fault::Fault;
 use super::frame::{Frame, ParsedFrame};
 use super::io::poll::{Poll, TOKEN_MAX, Watch};
+use super::io::port::Port;
 use super::io::udp::Ends;
 use super::io::wake;
 use super::shared::Shared;
@@ -94,6 +97,11 @@ pub enum Order {
     Watch {
         port: usize,
     },
+    /// Ports and peers are others now.
+    Reload {
+        shared: Arc<Shared>,
+        done: SyncSender<()>,
+    },
     Stop,
 }
 
@@ -116,8 +124,18 @@ enum Source {
     DivertTap(usize),
 }
 
+/// Ports and divert taps by their tokens.
+fn sources(shared: &Shared) -> HashMap<u64, Arc<Port>> {
+    let ports = shared.all_ports().map(|(slot, port)| (slot as u64, Arc::clone(&port.port)));
+    let taps = shared.divert_taps.iter().flat_map(DivertTaps::all);
+    let taps = taps.map(|(slot, tap)| (DIVERT_TAPS + slot as u64, Arc::clone(&tap.port.port)));
+    ports.chain(taps).collect()
+}
+
 pub struct Egress {
     shared: Arc<Shared>,
+    /// What is read, by token.
+    sources: HashMap<u64, Arc<Port>>,
     orders: wake::Receiver<Order>,
     events: wake::Sender<Event>,
     watch: Watch,
@@ -141,16 +159,13 @@ impl Egress {
         watch: Watch,
     ) -> std::io::Result<Self> {
         watch.watch(&orders, ORDERS)?;
-        for (index, port) in shared.ports.iter().enumerate() {
-            watch.watch(&port.port, index as u64)?;
-        }
-        for (index, divert_tap) in
-            shared.divert_taps.iter().flat_map(|divert_taps| &divert_taps.taps).enumerate()
-        {
-            watch.watch(&divert_tap.port.port, DIVERT_TAPS + index as u64)?;
-        }
         let senders = shared.peers.iter().map(|_| PeerSender::default()).collect();
+        let sources = sources(&shared);
+        for (token, port) in &sources {
+            watch.watch(port, *token)?;
+        }
         Ok(Self {
+            sources,
             shared,
             orders,
             events,
@@ -197,15 +212,15 @@ impl Egress {
         for _ in 0..batches {
             let left = {
                 let found = match source {
-                    Source::Port(index) => self.shared.ports.get(index),
-                    Source::DivertTap(index) => {
+                    Source::Port(slot) => self.shared.port(slot),
+                    Source::DivertTap(slot) => {
                         let divert_tap =
-                            self.shared.divert_taps.as_ref().and_then(|all| all.taps.get(index));
+                            self.shared.divert_taps.as_ref().and_then(|all| all.tap(slot));
                         divert_tap.map(|divert_tap| &divert_tap.port)
                     }
                 };
                 let Some(CountedPort { port, stats, .. }) = found else { break };
-                let own = port.is_interface().then_some(&self.shared.own);
+                let own = port.is_interface().then_some(&*self.shared.own);
                 let left = buffer.fill(port, stats, &self.shared.stats, own);
                 if let Left::Failed(error) = &left
                     && !port.is_of_state(error)
@@ -272,14 +287,12 @@ impl Egress {
         if let Some(peer) =
             divert_taps.and_then(|divert_taps| divert_taps.peer_of(divert_tap, frame))
         {
-            // Behind the ports, as in the names that rules know.
-            let port = self.shared.ports.len() + divert_tap;
-            self.hand_to_peer(port, peer, frame, now_ns);
+            self.hand_to_peer(FIRST_DIVERT_TAP + divert_tap, peer, frame, now_ns);
         }
     }
 
     fn forward(&mut self, from: usize, frame: &Frame<'_>, now_ns: u64) {
-        if !self.shared.ports[from].allows(frame) {
+        if !self.shared.port(from).is_some_and(|port| port.allows(frame)) {
             return;
         }
         let location = Location::Port(from as u16);
@@ -291,9 +304,9 @@ impl Egress {
                 self.hand_to(from, b, frame, now_ns);
             }
             ForwardingDecision::Flood => {
-                for port in 0..self.shared.ports.len() {
-                    if from != port {
-                        self.shared.write_to_port(port, frame);
+                for (slot, port) in self.shared.all_ports() {
+                    if from != slot {
+                        port.write(frame);
                     }
                 }
                 for peer in 0..self.senders.len() {
@@ -359,6 +372,35 @@ impl Egress {
         }
     }
 
+    /// Goes on with these ports and peers. Sessions of peers that were removed are retired already.
+    fn reload(&mut self, shared: Arc<Shared>) {
+        let before = std::mem::replace(&mut self.sources, sources(&shared));
+        for (token, port) in &before {
+            if !self.sources.get(token).is_some_and(|now| Arc::ptr_eq(now, port)) {
+                self.watch.forget(port.as_fd());
+            }
+        }
+        for (token, port) in &self.sources {
+            if before.get(token).is_some_and(|before| Arc::ptr_eq(before, port)) {
+                continue;
+            }
+            if let Err(error) = self.watch.watch(port, *token) {
+                let failed = match *token {
+                    token if token < DIVERT_TAPS => {
+                        Event::PortFailed { port: token as usize, error }
+                    }
+                    token => {
+                        let divert_tap = (token - DIVERT_TAPS) as usize;
+                        Event::DivertTapFailed { divert_tap, error }
+                    }
+                };
+                let _ = self.events.send(failed);
+            }
+        }
+        self.senders.resize_with(shared.peers.len(), PeerSender::default);
+        self.shared = shared;
+    }
+
     /// Carries out the orders that wait; `false`: to stop.
     fn obey(&mut self) -> bool {
         let orders: Vec<_> = self.orders.drain().collect();
@@ -406,12 +448,17 @@ impl Egress {
                 }
                 Order::Policies(policies) => self.policies = policies,
                 Order::Watch { port } => {
-                    let Some(found) = self.shared.ports.get(port) else { continue };
+                    let Some(found) = self.shared.port(port) else { continue };
                     // It may have failed, and been forgotten, more than once.
                     self.watch.forget(found.port.as_fd());
                     if let Err(error) = self.watch.watch(&found.port, port as u64) {
                         let _ = self.events.send(Event::PortFailed { port, error });
                     }
+                }
+                Order::Reload { shared, done } => {
+                    self.reload(shared);
+                    // The requester may have given up.
+                    let _ = done.try_send(());
                 }
                 Order::Stop => return false,
             }

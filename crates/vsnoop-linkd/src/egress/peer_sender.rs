@@ -5,6 +5,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use super::super::compression_policy::Compression;
+use super::super::config::OuterConfig;
 use super::super::fault::Fault;
 use super::super::frame::Frame;
 use super::super::io::poll::Watch;
@@ -41,6 +42,11 @@ pub struct Datagrams {
 impl Datagrams {
     pub fn new(sender: DatagramSender) -> Self {
         Self { sender, token: 0, wants_room: false }
+    }
+
+    /// What its datagrams show of the packets in them.
+    pub fn set_outer(&mut self, outer: OuterConfig) {
+        self.sender.set_outer(outer);
     }
 }
 

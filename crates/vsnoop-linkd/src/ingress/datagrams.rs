@@ -13,6 +13,7 @@ use super::super::event::{ReceivedDatagram, ReceivedMessage};
 use super::super::frame::{Origin, ReceivedFrame};
 use super::super::io::udp::{Ends, Inbox};
 use super::super::shared::Shared;
+use super::super::stats::PeerStats;
 use super::reports::Reports;
 use super::session::DatagramSession;
 use super::turn::Share;
@@ -22,6 +23,7 @@ use vsnoop_link::wire::fragment::FRAME_BYTES;
 use vsnoop_link::wire::item::{Item, Way};
 use vsnoop_link::wire::replay::Fresh;
 use vsnoop_link::wire::seal::{COUNTER, HEADER_BYTES, header_of, stream_of};
+use vsnoop_link::wire::traffic_class::{self, CE, is_congested, may_change};
 use vsnoop_packet::offload::restore::restore;
 use vsnoop_packet::offload::state::OffloadState;
 
@@ -141,7 +143,8 @@ impl DatagramReceiver {
         let now_ns = shared.now_ns();
         let (messages, buffer) = self.inbox.parts();
         let (batch, unpacker) = (&mut self.batch, &mut self.unpacker);
-        let mut opening = Opening { batch, unpacker, share, shared, reports, now_ns };
+        let class = 0;
+        let mut opening = Opening { batch, unpacker, share, shared, reports, now_ns, class };
         for (number, message) in messages.iter().enumerate().skip(first) {
             let mut at = message.begin + if number == first { skipped } else { 0 };
             let end = message.begin + message.length;
@@ -157,6 +160,7 @@ impl DatagramReceiver {
                 if opening.batch.is_full() {
                     opening.batch.hand_on(buffer, hand_on);
                 }
+                opening.class = message.class;
                 opening.open(&mut self.sessions, buffer, datagram, message.ends);
             }
         }
@@ -173,6 +177,8 @@ struct Opening<'a> {
     shared: &'a Shared,
     reports: &'a mut Reports,
     now_ns: u64,
+    /// Of the datagram that is opened.
+    class: u8,
 }
 
 impl Opening<'_> {
@@ -203,6 +209,8 @@ impl Opening<'_> {
         let Ok((item, fresh)) = stats.open.time(|| opener.open(record)) else {
             return stats.refused_in.add(1);
         };
+        let is_kept = !may_change(self.class)
+            || decapsulate_item(stats, &mut opened.congested, self.class, item);
         let item = &*item;
         stats.records_in.add(1);
         stats.wire_bytes_in.add(bytes as u64);
@@ -218,6 +226,9 @@ impl Opening<'_> {
             }
         }
         let item_at = datagram.start + HEADER_BYTES;
+        if !is_kept {
+            return;
+        }
         let datagram = ReceivedDatagram { ends, is_newest, bytes };
         if let Err(error) = self.take(installed, item, item_at, datagram) {
             // What else the session has sent is of no session from here on.
@@ -252,6 +263,11 @@ impl Opening<'_> {
                 let begin = self.batch.scratch.len();
                 self.batch.scratch.extend_from_slice(frame);
                 let range = begin..self.batch.scratch.len();
+                if opened.congested[0].take_if(|id| *id == fragment.id).is_some()
+                    && !decapsulate(stats, CE, &mut self.batch.scratch[range.clone()])
+                {
+                    return Ok(());
+                }
                 let lies = Lies::InScratch;
                 self.batch.frames.push(LyingFrame { origin, offload, lies, range });
             }
@@ -259,6 +275,9 @@ impl Opening<'_> {
             Some(Item::UnitPart(fragment, part)) => {
                 let none = OffloadState::default();
                 if let Some((_, whole)) = opened.units.push(fragment, none, part, self.now_ns) {
+                    if opened.congested[1].take_if(|id| *id == fragment.id).is_some() {
+                        self.class = CE;
+                    }
                     return self.unpack(peer, opened.accepted, whole);
                 }
             }
@@ -300,6 +319,9 @@ impl Opening<'_> {
             return Ok(());
         };
         let range = begin..scratch.len();
+        if !decapsulate(stats, self.class, &mut scratch[range.clone()]) {
+            return Ok(());
+        }
         self.share.use_up(range.len());
         stats.expanded_from.add(body_bytes as u64);
         stats.expanded_to.add(range.len() as u64);
@@ -307,6 +329,36 @@ impl Opening<'_> {
         self.batch.frames.push(LyingFrame { origin, offload, lies: Lies::InScratch, range });
         Ok(())
     }
+}
+
+/// Brings the congestion that the datagram of an item has met into its frame, or notes it for that
+/// of which the item is a part (`congested`); `false`: the frame is dropped.
+fn decapsulate_item(
+    stats: &PeerStats,
+    congested: &mut [Option<u16>; 2],
+    class: u8,
+    item: &mut [u8],
+) -> bool {
+    let begin = match Item::parse(item) {
+        Some(Item::Frame(_, frame)) => frame.as_ptr().addr() - item.as_ptr().addr(),
+        Some(Item::Fragment(_, fragment, _)) if is_congested(class) => {
+            congested[0] = Some(fragment.id);
+            return true;
+        }
+        Some(Item::UnitPart(fragment, _)) if is_congested(class) => {
+            congested[1] = Some(fragment.id);
+            return true;
+        }
+        _ => return true,
+    };
+    decapsulate(stats, class, &mut item[begin..])
+}
+
+/// Brings the congestion that a datagram has met into a frame; `false`: it is dropped.
+fn decapsulate(stats: &PeerStats, class: u8, frame: &mut [u8]) -> bool {
+    let decapsulated = traffic_class::decapsulate(frame, class);
+    stats.congested_in.add(u64::from(decapsulated != Ok(false)));
+    decapsulated.is_ok()
 }
 
 #[cfg(test)]

@@ -21,6 +21,7 @@ mod turn;
 use std::collections::HashMap;
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use vsnoop_packet::offload::merge::Merger;
@@ -56,6 +57,11 @@ pub enum Order {
     },
     Retire {
         session: u64,
+    },
+    /// Ports and peers are others now.
+    Reload {
+        shared: Arc<Shared>,
+        done: SyncSender<()>,
     },
     Stop,
 }
@@ -98,7 +104,7 @@ impl Ingress {
         watch: Watch,
     ) -> std::io::Result<Self> {
         watch.watch(&orders, ORDERS)?;
-        watch.watch(&shared.udp, UDP)?;
+        watch.watch(&*shared.udp, UDP)?;
         let next_turn = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
         watch.watch(&next_turn, NEXT_TURN)?;
         let turns = Turns::new(shared.peers.len());
@@ -278,6 +284,13 @@ impl Ingress {
                         stays
                     });
                 }
+                Order::Reload { shared, done } => {
+                    self.turns.set_peers(shared.peers.len());
+                    self.reports.set_peers(shared.peers.len());
+                    self.shared = shared;
+                    // The requester may have given up.
+                    let _ = done.try_send(());
+                }
                 Order::Stop => return false,
             }
         }
@@ -341,8 +354,8 @@ fn deliver(shared: &Shared, from: Origin, frame: &Frame<'_>, now_ns: u64) {
             deliver_to(shared, b, frame);
         }
         ForwardingDecision::Flood => {
-            for port in 0..shared.ports.len() {
-                shared.write_to_port(port, frame);
+            for (_, port) in shared.all_ports() {
+                port.write(frame);
             }
         }
         ForwardingDecision::Drop(_) => shared.stats.dropped_forwarding.add(1),

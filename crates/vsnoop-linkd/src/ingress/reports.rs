@@ -24,6 +24,11 @@ impl Reports {
         Self { events, told: vec![(0, 0); peers] }
     }
 
+    /// There are so many now.
+    pub fn set_peers(&mut self, peers: usize) {
+        self.told.resize(peers, (0, 0));
+    }
+
     /// A session's own item came; too many are dropped and counted.
     pub fn message(&mut self, message: ReceivedMessage, stats: &PeerStats, now_ns: u64) {
         if self.may(message.peer, now_ns) {

@@ -17,6 +17,8 @@ pub struct DatagramSession {
     pub openers: Vec<Opener>,
     pub rejoin: Rejoin,
     pub units: Rejoin,
+    /// The frame, and the unit, of which the newest part that had met congestion (CE) was.
+    pub congested: [Option<u16>; 2],
     /// Where its newest record came from.
     pub from: Option<SocketAddr>,
     /// What the peer may have compressed by.
@@ -30,6 +32,7 @@ impl DatagramSession {
             openers,
             rejoin: Rejoin::new(PATIENCE_NS),
             units: Rejoin::new(PATIENCE_NS),
+            congested: [None; 2],
             from: None,
             accepted,
             counts,

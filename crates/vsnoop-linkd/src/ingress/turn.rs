@@ -48,6 +48,11 @@ impl Turns {
         Self { shares, datagrams: Share::default(), waiting: VecDeque::new() }
     }
 
+    /// There are so many now.
+    pub fn set_peers(&mut self, peers: usize) {
+        self.shares.resize(peers, Share::default());
+    }
+
     /// A new turn begins.
     pub fn begin(&mut self) {
         self.shares.fill(Share::default());

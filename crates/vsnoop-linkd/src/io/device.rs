@@ -8,11 +8,14 @@ use socket2::{Domain, Socket, Type};
 
 /// `SIOCBRADDIF` of linux/sockios.h.
 const SIOCBRADDIF: libc::c_ulong = 0x89a2;
+/// `SIOCBRDELIF`, likewise.
+const SIOCBRDELIF: libc::c_ulong = 0x89a3;
 
 nix::ioctl_readwrite_bad!(siocgifflags, libc::SIOCGIFFLAGS, libc::ifreq);
 nix::ioctl_write_ptr_bad!(siocsifflags, libc::SIOCSIFFLAGS, libc::ifreq);
 nix::ioctl_write_ptr_bad!(siocsifmtu, libc::SIOCSIFMTU, libc::ifreq);
 nix::ioctl_write_ptr_bad!(siocbraddif, SIOCBRADDIF, libc::ifreq);
+nix::ioctl_write_ptr_bad!(siocbrdelif, SIOCBRDELIF, libc::ifreq);
 
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
@@ -48,6 +51,13 @@ pub enum DeviceError {
     NoBridge { bridge: String },
     #[error("{bridge} is no bridge")]
     NotABridge { bridge: String },
+    #[error("taking {name} out of bridge {bridge}")]
+    Leave {
+        name: String,
+        bridge: String,
+        #[source]
+        error: io::Error,
+    },
     #[error("putting {name} into bridge {bridge}")]
     Join {
         name: String,
@@ -83,6 +93,27 @@ impl<'a> Device<'a> {
             *to = *from as libc::c_char;
         }
         Ok(request)
+    }
+
+    /// Takes it out of this bridge; if it is in another one, or in none, nothing changes.
+    pub fn leave(&self, bridge: &str) -> Result<()> {
+        let (Ok(index), Ok(_)) =
+            (nix::net::if_::if_nametoindex(self.name), nix::net::if_::if_nametoindex(bridge))
+        else {
+            return Ok(());
+        };
+        let mut request = self.request(bridge)?;
+        request.ifr_ifru.ifru_ifindex = index as i32;
+        // SAFETY: the request is live and names the bridge.
+        match unsafe { siocbrdelif(self.socket.as_raw_fd(), &request) } {
+            // It is no bridge, or another's.
+            Ok(_) | Err(nix::Error::EINVAL | nix::Error::EOPNOTSUPP) => Ok(()),
+            Err(error) => Err(DeviceError::Leave {
+                name: self.name.to_owned(),
+                bridge: bridge.to_owned(),
+                error: error.into(),
+            }),
+        }
     }
 
     pub fn set_mtu(&self, bytes: u16) -> Result<()> {

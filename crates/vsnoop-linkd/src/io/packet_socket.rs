@@ -64,16 +64,13 @@ pub struct PacketSocket {
     index: AtomicU32,
 }
 
-impl PacketSocket {
-    pub fn open(name: &str) -> Result<Self, PacketSocketError> {
-        let index = nix::net::if_::if_nametoindex(name).map_err(|error| {
-            PacketSocketError::NoInterface { name: name.to_owned(), error: error.into() }
-        })?;
-        Self::open_index(name, index)
-            .map_err(|error| PacketSocketError::Open { name: name.to_owned(), error })
-    }
+/// A packet socket that has joined no interface yet: it receives nothing. To make one needs
+/// CAP_NET_RAW, to join needs nothing.
+#[derive(Debug)]
+pub struct SparePacketSocket(OwnedFd);
 
-    fn open_index(name: &str, index: u32) -> Result<Self, JoinError> {
+impl SparePacketSocket {
+    pub fn new() -> Result<Self, JoinError> {
         // No protocol yet: nothing arrives before all options are set.
         let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
         // SAFETY: a plain system call.
@@ -88,6 +85,33 @@ impl PacketSocket {
         option(&fd, libc::PACKET_AUXDATA, &one).map_err(JoinError::call("PACKET_AUXDATA"))?;
         option(&fd, PACKET_IGNORE_OUTGOING, &one)
             .map_err(JoinError::call("PACKET_IGNORE_OUTGOING"))?;
+        Ok(Self(fd))
+    }
+}
+
+impl PacketSocket {
+    pub fn open(name: &str) -> Result<Self, PacketSocketError> {
+        let index = nix::net::if_::if_nametoindex(name).map_err(|error| {
+            PacketSocketError::NoInterface { name: name.to_owned(), error: error.into() }
+        })?;
+        Self::open_index(name, index)
+            .map_err(|error| PacketSocketError::Open { name: name.to_owned(), error })
+    }
+
+    /// Joins the interface `name` by a socket that was made before.
+    pub fn open_with(spare: SparePacketSocket, name: &str) -> Result<Self, PacketSocketError> {
+        let index = nix::net::if_::if_nametoindex(name).map_err(|error| {
+            PacketSocketError::NoInterface { name: name.to_owned(), error: error.into() }
+        })?;
+        let socket = Self { fd: spare.0, name: name.to_owned(), index: AtomicU32::new(0) };
+        let joined = socket.join(index);
+        joined
+            .map(|()| socket)
+            .map_err(|error| PacketSocketError::Open { name: name.to_owned(), error })
+    }
+
+    fn open_index(name: &str, index: u32) -> Result<Self, JoinError> {
+        let SparePacketSocket(fd) = SparePacketSocket::new()?;
         let socket = Self { fd, name: name.to_owned(), index: AtomicU32::new(0) };
         socket.join(index)?;
         Ok(socket)

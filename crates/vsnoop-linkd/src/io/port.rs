@@ -13,7 +13,7 @@ use vsnoop_packet::vnet::{VNET_BYTES, VirtioNetHdr};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::nonblocking::again;
-use super::packet_socket::{PacketSocket, PacketSocketError};
+use super::packet_socket::{PacketSocket, PacketSocketError, SparePacketSocket};
 
 #[derive(Debug, thiserror::Error)]
 pub enum PortError {
@@ -43,6 +43,11 @@ impl Port {
     /// Joins the interface `name`.
     pub fn interface(name: &str) -> Result<Self, PortError> {
         Ok(Self::Interface(PacketSocket::open(name)?))
+    }
+
+    /// Joins the interface `name` by a socket that was made before.
+    pub fn interface_with(spare: SparePacketSocket, name: &str) -> Result<Self, PortError> {
+        Ok(Self::Interface(PacketSocket::open_with(spare, name)?))
     }
 
     pub fn name(&self) -> &str {

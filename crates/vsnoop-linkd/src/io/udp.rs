@@ -6,7 +6,7 @@
 
 use std::io::{self, IoSlice};
 use std::mem::{size_of, zeroed};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use nix::sys::socket::{ControlMessage, MsgFlags, SockaddrStorage, sendmsg};
@@ -37,10 +37,21 @@ pub struct Ends {
     pub local: Option<IpAddr>,
 }
 
+/// What the IP header of a datagram says of its contents.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Mark {
+    /// DSCP and ECN.
+    pub class: u8,
+    /// The flow label of IPv6; 0: the host's own.
+    pub label: u32,
+}
+
 /// Where datagrams go, and how.
 #[derive(Debug)]
 pub struct Destination {
     ends: Ends,
+    /// Of what is sent from now on.
+    pub mark: Mark,
     /// Sends until many datagrams are tried again in one: the device by which they leave does no
     /// checksums, or takes so long ones no more. It may be another one later.
     one_by_one: u32,
@@ -51,7 +62,7 @@ const TRY_AGAIN_SENDS: u32 = 1000;
 
 impl Destination {
     pub fn new(ends: Ends) -> Self {
-        Self { ends, one_by_one: 0 }
+        Self { ends, mark: Mark::default(), one_by_one: 0 }
     }
 
     fn is_segmenting_worth_a_try(&mut self) -> bool {
@@ -73,9 +84,12 @@ impl UdpSocket {
         // To which of our addresses datagrams come; also of IPv4 through an IPv6 socket.
         if address.is_ipv6() {
             option(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1)?;
+            option(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1)?;
         } else {
             option(fd, libc::IPPROTO_IP, libc::IP_PKTINFO, 1)?;
         }
+        // Also of IPv4 through an IPv6 socket.
+        option(fd, libc::IPPROTO_IP, libc::IP_RECVTOS, 1)?;
         for name in [libc::SO_RCVBUFFORCE, libc::SO_SNDBUFFORCE] {
             // Refused without privilege over the initial namespace: the host's own limits hold
             // then.
@@ -116,6 +130,8 @@ impl UdpSocket {
         let fd = socket.as_raw_fd();
         if address.is_ipv6() {
             option(fd, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE)?;
+            // Flow labels of destinations count.
+            option(fd, libc::IPPROTO_IPV6, libc::IPV6_FLOWINFO_SEND, 1)?;
         }
         // Also for IPv4 through an IPv6 socket.
         option(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE)?;
@@ -188,12 +204,13 @@ impl UdpSocket {
         segment_bytes: Option<usize>,
     ) -> io::Result<usize> {
         use nix::errno::Errno::{EADDRNOTAVAIL, EHOSTUNREACH, EINVAL, ENETUNREACH};
-        let to = self.mapped(destination.ends.peer);
-        let mut sent = self.send_message(&to, destination.ends.local, bytes, segment_bytes);
+        let Destination { ends: Ends { peer, local }, mark, .. } = *destination;
+        let to = self.mapped(peer, mark.label);
+        let mut sent = self.send_message(&to, local, bytes, segment_bytes, mark.class);
         let may_be_gone = [EINVAL, EADDRNOTAVAIL, ENETUNREACH, EHOSTUNREACH];
         if destination.ends.local.is_some() && sent.is_err_and(|error| may_be_gone.contains(&error))
         {
-            sent = self.send_message(&to, None, bytes, segment_bytes);
+            sent = self.send_message(&to, None, bytes, segment_bytes, mark.class);
             if sent.is_ok() {
                 destination.ends.local = None;
             }
@@ -202,10 +219,14 @@ impl UdpSocket {
     }
 
     /// Also for IPv4 through an IPv6 socket.
-    fn mapped(&self, to: SocketAddr) -> SockaddrStorage {
+    fn mapped(&self, to: SocketAddr, label: u32) -> SockaddrStorage {
         match to {
             SocketAddr::V4(v4) if self.v6 => {
                 SocketAddr::new(v4.ip().to_ipv6_mapped().into(), v4.port()).into()
+            }
+            SocketAddr::V6(v6) if label != 0 && v6.ip().to_ipv4_mapped().is_none() => {
+                let info = label.to_be();
+                SocketAddrV6::new(*v6.ip(), v6.port(), info, v6.scope_id()).into()
             }
             other => other.into(),
         }
@@ -217,6 +238,7 @@ impl UdpSocket {
         from: Option<IpAddr>,
         bytes: &[u8],
         segment_bytes: Option<usize>,
+        class: u8,
     ) -> nix::Result<usize> {
         let segment = segment_bytes.map(|bytes| bytes as u16);
         let segment = segment.as_ref().map(ControlMessage::UdpGsoSegments);
@@ -237,10 +259,21 @@ impl UdpSocket {
         let send = |control: &[ControlMessage<'_>]| {
             sendmsg(fd, &parts, control, MsgFlags::MSG_DONTWAIT, Some(to))
         };
-        match (segment, source) {
-            (None, None) => send(&[]),
-            (Some(one), None) | (None, Some(one)) => send(&[one]),
-            (Some(segment), Some(source)) => send(&[segment, source]),
+        let wide_class = i32::from(class);
+        let is_v4 = to.as_sockaddr_in6().is_none_or(|to| to.ip().to_ipv4_mapped().is_some());
+        let class = match class {
+            0 => None,
+            _ if is_v4 => Some(ControlMessage::Ipv4Tos(&class)),
+            _ => Some(ControlMessage::Ipv6TClass(&wide_class)),
+        };
+        match (segment, source, class) {
+            (None, None, None) => send(&[]),
+            (Some(one), None, None) | (None, Some(one), None) => send(&[one]),
+            (Some(segment), Some(source), None) => send(&[segment, source]),
+            (segment, source, class) => {
+                let all: Vec<_> = [segment, source, class].into_iter().flatten().collect();
+                send(&all)
+            }
         }
     }
 }
@@ -294,8 +327,9 @@ fn option_of<T>(fd: i32, level: i32, name: i32, value: &T) -> io::Result<()> {
     if set == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Room for the control messages of one receive: the size of segments and our address.
-type Control = [u64; 10];
+/// Room for the control messages of one receive: the size of segments, our address and the traffic
+/// class.
+type Control = [u64; 14];
 
 /// Buffers for several receives at once.
 pub struct Inbox {
@@ -313,6 +347,8 @@ pub struct Received {
     pub begin: usize,
     pub length: usize,
     pub segment_bytes: usize,
+    /// Their traffic class: DSCP and ECN.
+    pub class: u8,
 }
 
 impl Inbox {
@@ -367,11 +403,11 @@ impl Inbox {
             if length == 0 || header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0 {
                 continue;
             }
-            let (segment_bytes, local) = described(&header.msg_hdr);
+            let Described { segment_bytes, to: local, class } = described(&header.msg_hdr);
             let ends = Ends { peer: from, local };
             let segment_bytes = segment_bytes.unwrap_or(length).max(1);
             let begin = at * RECEIVE_BYTES;
-            self.messages.push(Received { ends, begin, length, segment_bytes });
+            self.messages.push(Received { ends, begin, length, segment_bytes, class });
         }
         Ok(true)
     }
@@ -384,9 +420,18 @@ impl Inbox {
 
 const MAX_RECEIVES: usize = 16;
 
-/// The size of datagrams that came as one, and our address that they were sent to.
-fn described(message: &libc::msghdr) -> (Option<usize>, Option<IpAddr>) {
-    let (mut segment_bytes, mut to) = (None, None);
+/// What the kernel says of datagrams that came as one.
+#[derive(Default)]
+struct Described {
+    /// The size of each.
+    segment_bytes: Option<usize>,
+    /// Our address that they were sent to.
+    to: Option<IpAddr>,
+    class: u8,
+}
+
+fn described(message: &libc::msghdr) -> Described {
+    let mut described = Described::default();
     // SAFETY: message was filled by recvmmsg; its control buffer is live.
     let mut at = unsafe { libc::CMSG_FIRSTHDR(message) };
     while !at.is_null() {
@@ -398,24 +443,33 @@ fn described(message: &libc::msghdr) -> (Option<usize>, Option<IpAddr>) {
             (libc::SOL_UDP, libc::UDP_GRO) => {
                 // SAFETY: data of this type is an int; it may be unaligned.
                 let size = unsafe { data.cast::<libc::c_int>().read_unaligned() };
-                segment_bytes = usize::try_from(size).ok();
+                described.segment_bytes = usize::try_from(size).ok();
             }
             (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
                 // SAFETY: data of this type is an in_pktinfo; it may be unaligned.
                 let info = unsafe { data.cast::<libc::in_pktinfo>().read_unaligned() };
-                to = Some(Ipv4Addr::from(info.ipi_spec_dst.s_addr.to_ne_bytes()).into());
+                described.to = Some(Ipv4Addr::from(info.ipi_spec_dst.s_addr.to_ne_bytes()).into());
             }
             (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
                 // SAFETY: data of this type is an in6_pktinfo; it may be unaligned.
                 let info = unsafe { data.cast::<libc::in6_pktinfo>().read_unaligned() };
-                to = Some(IpAddr::from(info.ipi6_addr.s6_addr).to_canonical());
+                described.to = Some(IpAddr::from(info.ipi6_addr.s6_addr).to_canonical());
+            }
+            (libc::IPPROTO_IP, libc::IP_TOS) => {
+                // SAFETY: data of this type is a byte.
+                described.class = unsafe { data.read() };
+            }
+            (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
+                // SAFETY: data of this type is an int; it may be unaligned.
+                let class = unsafe { data.cast::<libc::c_int>().read_unaligned() };
+                described.class = class as u8;
             }
             _ => {}
         }
         // SAFETY: as above.
         at = unsafe { libc::CMSG_NXTHDR(message, at) };
     }
-    (segment_bytes, to)
+    described
 }
 
 /// The sender, as an IPv4 address where it is one.

@@ -15,7 +15,7 @@ use vsnoop_link::handshake::{
     Agreed, Answer, CHALLENGE_BYTES, CallRefused, Challenge, Cipher, Error, Hello, Machine,
     Outcome, Purpose, Refusal, RefusalKind, Secrets, Step,
 };
-use vsnoop_link::identity::{Acceptor, Dialer, PeerId, PublicKey};
+use vsnoop_link::identity::{Acceptor, Dialer, PeerId, Proof, PublicKey};
 
 /// How long a peer that was refused has for reading why.
 const LINGER: Duration = Duration::from_millis(500);
@@ -32,6 +32,8 @@ pub struct Established {
     pub peer: PeerId,
     /// Its key.
     pub peer_key: PublicKey,
+    /// How it has shown who it is.
+    pub proof: Proof,
     /// Purpose of the connection.
     pub purpose: Purpose,
     /// The peer's hello.
@@ -187,9 +189,21 @@ fn run(
     let Some(outcome) = machine.finish() else {
         return Err(Error::Cut { with: None, proved, waited_for });
     };
-    let Outcome { peer, peer_key, theirs, ours, agreed, cipher, secrets, tls } = outcome?;
+    let Outcome { peer, peer_key, theirs, ours, agreed, cipher, secrets, proof, tls } = outcome?;
     let purpose = theirs.purpose;
-    Ok(Established { peer, peer_key, purpose, theirs, ours, agreed, cipher, secrets, tls, stream })
+    Ok(Established {
+        peer,
+        peer_key,
+        proof,
+        purpose,
+        theirs,
+        ours,
+        agreed,
+        cipher,
+        secrets,
+        tls,
+        stream,
+    })
 }
 
 fn left(deadline: Instant) -> io::Result<Duration> {

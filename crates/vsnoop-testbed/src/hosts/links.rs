@@ -67,11 +67,14 @@ impl Network {
         self.file(&format!("{host}.key"))
     }
 
+    /// The configuration of a host.
+    pub fn config(&self, host: usize) -> Result<String> {
+        fs::read_to_string(&self.hosts[host].config).context("reading a configuration")
+    }
+
     /// Changes the configuration of a host, before its link is started.
     pub fn edit_config(&self, host: usize, edit: impl Fn(&str) -> String) -> Result<()> {
-        let host = &self.hosts[host];
-        let text = fs::read_to_string(&host.config).context("reading a configuration")?;
-        host.configure(&edit(&text))
+        self.hosts[host].configure(&edit(&self.config(host)?))
     }
 
     /// The host does not call this peer any more, but is called.

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use nix::ifaddrs::getifaddrs;
 use vsnoop_host::error::Unfit;
 use vsnoop_host::system::netdev::{self, Device};
-use vsnoop_linkd::config::{Config, PortConfig, PortKind, TrustConfig};
+use vsnoop_linkd::config::{Config, PeerConfig, PortConfig, PortKind, TrustConfig};
 use vsnoop_linkd::control::{AlreadyUp, LinkFiles};
 use vsnoop_linkd::{credentials, listen_address};
 
@@ -52,9 +52,13 @@ fn identity(config: &Config) -> Result<()> {
     let cert = config.authority.as_ref().map(|authority| authority.cert.as_path());
     let own = credentials::identity(&config.key, cert).map_err(other)?;
     if let Some(authority) = &config.authority {
-        credentials::authority(&authority.ca).map_err(other)?;
+        credentials::authority(authority).map_err(other)?;
     }
-    match config.peers.iter().find(|peer| peer.trust == TrustConfig::Key(own.public())) {
+    let is_own = |peer: &&PeerConfig| match &peer.trust {
+        TrustConfig::Keys(keys) => keys.contains(&own.public()),
+        TrustConfig::Subject(_) => false,
+    };
+    match config.peers.iter().find(is_own) {
         Some(peer) => Err(unfit(
             Unfit::Other,
             format!(

@@ -11,6 +11,7 @@ mod file;
 mod keygen;
 mod notify;
 mod process;
+mod reload;
 mod report;
 mod set;
 mod status;
@@ -28,6 +29,7 @@ pub fn run(cli: &Cli, arguments: &cli::LinkArguments) -> Result<u8> {
             process::run(cli, arguments)
         }
         LinkAction::Up(arguments) => up::run(cli, arguments),
+        LinkAction::Reload(arguments) => reload::run(cli, arguments),
         LinkAction::Down(arguments) => down::run(cli, arguments),
         LinkAction::Status(arguments) => status::run(cli, arguments),
         LinkAction::Set(arguments) => set::run(cli, arguments),

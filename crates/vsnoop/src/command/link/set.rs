@@ -86,7 +86,9 @@ fn outcome(name: &str, answer: Response) -> Result<RuleChange> {
         // A link of an older version, which does not report the effect on other rules.
         Response::Done => Ok(RuleChange::default()),
         Response::Refused { reason } => Err(usage(reason)),
-        Response::Status(_) => bail!("link {name} gave an answer to something else"),
+        Response::Status(_) | Response::Reloaded(_) => {
+            bail!("link {name} gave an answer to something else")
+        }
     }
 }
 

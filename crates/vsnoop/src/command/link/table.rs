@@ -317,7 +317,13 @@ fn trouble(peer: &PeerStatus, ports: bool, now: u64) -> Option<String> {
     let address = peer.address.as_deref().unwrap_or("its address");
     let reason = peer.reason.as_deref();
     match peer.state {
-        PeerState::Up => None,
+        PeerState::Up => peer.rekey.as_ref().map(|rekey| {
+            let (period, left) = (since(now, rekey.since), since(rekey.ends, now));
+            format!(
+                "peer {name} gets no new keys since {period} ({}); its session ends in {left}",
+                rekey.reason
+            )
+        }),
         PeerState::Waiting => Some(format!(
             "peer {name} has not called for {period}{}: is its link up, and does it have this host's address?",
             reason.map_or(String::new(), |reason| format!(" ({reason})"))

@@ -1,31 +1,40 @@
 //! A link that runs: it waits for events of its threads, commands and signals, and answers.
 
+mod reload;
+
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nix::sys::signalfd::SignalFd;
 use vsnoop_link::forwarding;
+use vsnoop_link::identity::Identity;
 
-use super::causes::{BoxedError, with_causes};
-use super::compression_policy::{Policies, RuleSet};
-use super::config::{self, Config};
-use super::control::{LinkCpu, LogLevel, Request, Response, Server, Set, Status};
-use super::control_thread::{Control, Parts};
-use super::cpu;
-use super::divert::hooks::Hooks;
-use super::egress::Order;
-use super::error::LinkError;
-use super::event::Event;
-use super::io::poll::Poll;
-use super::io::wake;
-use super::listen::listen_address;
-use super::own::Own;
-use super::ports::Ports;
-use super::privileges;
-use super::setup::{Opened, Threads};
-use super::shared::Shared;
-use super::status::{self, About};
+use crate::causes::{BoxedError, with_causes};
+use crate::compression_policy::{Policies, RuleSet};
+use crate::config::{self, Config};
+use crate::control::{LinkCpu, LogLevel, Request, Response, Server, Set, Status};
+use crate::control_thread::{Control, Parts};
+use crate::cpu;
+use crate::credentials::Credentials;
+use crate::divert::hooks::Hooks;
+use crate::divert::taps::DivertTap;
+use crate::egress::Order;
+use crate::error::LinkError;
+use crate::event::Event;
+use crate::ingress;
+use crate::io::packet_socket::SparePacketSocket;
+use crate::io::poll::Poll;
+use crate::io::wake;
+use crate::listen::listen_address;
+use crate::own::Own;
+use crate::ports::Ports;
+use crate::privileges;
+use crate::revocation::RevocationLists;
+use crate::setup::{Opened, Threads};
+use crate::shared::Shared;
+use crate::slots::Slots;
+use crate::status::{self, About};
 
 type Result<T> = std::result::Result<T, LinkError>;
 type Log<'a> = &'a dyn Fn(LogLevel) -> std::result::Result<(), BoxedError>;
@@ -43,7 +52,17 @@ pub struct Link {
     rule_set: RuleSet,
     hooks: Hooks,
     control: Control,
+    slots: PeersAndPorts,
+    identity: Identity,
+    lists: RevocationLists,
+    /// Why certificates and lists are not those of the files.
+    credentials_trouble: Option<String>,
+    /// See [`Opened::spares`].
+    spares: Vec<SparePacketSocket>,
+    /// What the link may still do.
+    needs: privileges::Needs,
     egress: wake::Sender<Order>,
+    ingress: wake::Sender<ingress::Order>,
     told: wake::Receiver<Event>,
     egress_thread: JoinHandle<()>,
     ingress_thread: JoinHandle<()>,
@@ -57,8 +76,11 @@ impl Link {
         let config = Config { listen: listen_address(config.listen), ..config };
         let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
         let plan = privileges::Plan::of(&config)?;
-        let Opened { acceptor, dialers, ours, udp, listener, ports, divert_taps } =
-            Opened::of(&config)?;
+        let slots = PeersAndPorts::new(&config);
+        let Opened { credentials, spares, udp, listener, ports, divert_taps } =
+            Opened::of(&config, &slots.peers)?;
+        let Credentials { identity, acceptor, dialers } = credentials;
+        let ours = identity.public();
         let ageing_ns = config.age.as_nanos() as u64;
         let table = forwarding::TableSettings { ageing_ns, ..forwarding::TableSettings::default() };
         let (peers, own) = (config.peers.len(), Own::new(&config));
@@ -67,17 +89,18 @@ impl Link {
             shared.allow_sources(index, &port.sources);
         }
         let shared = Arc::new(shared);
-        let mut hooks = Hooks::new(&config, Arc::clone(&shared))?;
+        let mut hooks = Hooks::new(&config, Arc::clone(&shared), &slots.peers)?;
         // The last moment without other threads.
         if let Some(account) = &plan.account {
-            account.own(&shared.udp)?;
+            account.own(&*shared.udp)?;
         }
         plan.drop()?;
         let rule_set = RuleSet::new(config.compress.clone());
         let Threads { egress_thread, ingress_thread, egress, ingress, events, told } =
-            Threads::start(&shared, policies_of(&config, &rule_set))?;
+            Threads::start(&shared, slots.policies(&rule_set, &shared))?;
         let ports = Ports::new(&config.ports, Arc::clone(&shared), egress.clone());
-        let (to_egress, in_control) = (egress.clone(), Arc::clone(&shared));
+        let (to_egress, to_ingress) = (egress.clone(), ingress.clone());
+        let in_control = Arc::clone(&shared);
         let parts =
             Parts { shared: in_control, ports, acceptor, dialers, ours, egress, ingress, events };
         let mut control = Control::new(&config, parts);
@@ -88,12 +111,19 @@ impl Link {
         hooks.follow(|peer| control.takes(peer));
         Ok(Self {
             about: About { since, key: ours.to_string() },
+            lists: RevocationLists::of(&config),
             config,
             shared,
             rule_set,
             hooks,
             control,
+            slots,
+            identity,
+            credentials_trouble: None,
+            spares,
+            needs: plan.needs,
             egress: to_egress,
+            ingress: to_ingress,
             told,
             egress_thread,
             ingress_thread,
@@ -126,11 +156,19 @@ impl Link {
             if ready.contains(&EVENTS) {
                 self.told.drain().for_each(|event| self.control.event(event));
             }
-            ends |= signals.read_signal().map_err(LinkError::call("read a signal"))?.is_some();
+            let signal = signals.read_signal().map_err(LinkError::call("read a signal"))?;
+            match signal.map(|signal| signal.ssi_signo as i32) {
+                Some(libc::SIGHUP) => self.reload_and_log(),
+                Some(_) => ends = true,
+                None => {}
+            }
             server.serve(&mut |request| {
                 ends |= matches!(request, Request::Down);
                 self.answer(request, log)
             })?;
+            if self.lists.have_changed() {
+                self.read_credentials_again();
+            }
             self.control.tick();
             self.hooks.follow(|peer| self.control.takes(peer));
             self.check_threads()?;
@@ -145,6 +183,10 @@ impl Link {
             Request::Log { level } => match log(level) {
                 Ok(()) => Response::Done,
                 Err(error) => Response::Refused { reason: with_causes(&*error) },
+            },
+            Request::Reload => match self.reload() {
+                Ok(change) => Response::Reloaded(Box::new(change)),
+                Err(error) => Response::Refused { reason: with_causes(&error) },
             },
             Request::Down => Response::Done,
         }
@@ -167,8 +209,10 @@ impl Link {
             config: &self.config,
             rule_set: &self.rule_set,
             shared: &self.shared,
+            peers: &self.slots.peers,
             control: &self.control,
             hooks: &self.hooks,
+            credentials_trouble: self.credentials_trouble.as_deref(),
         };
         Status { cpu, ..sources.status(addresses) }
     }
@@ -184,7 +228,8 @@ impl Link {
         match rules.set(rule) {
             Ok(outcome) => {
                 self.rule_set.replace(rules);
-                self.egress.send(Order::Policies(policies_of(&self.config, &self.rule_set)));
+                let policies = self.slots.policies(&self.rule_set, &self.shared);
+                self.egress.send(Order::Policies(policies));
                 Response::Set(outcome)
             }
             Err(error) => Response::Refused { reason: error.to_string() },
@@ -213,10 +258,34 @@ impl Link {
     }
 }
 
-/// The rules as the egress thread uses them.
-fn policies_of(config: &Config, rule_set: &RuleSet) -> Policies {
-    let peers = config.peers.iter().map(|peer| peer.name.clone()).collect();
-    // Divert taps come after the ports.
-    let ports = config.port_names().cloned().collect();
-    Policies::new(rule_set.clone(), peers, ports)
+/// The numbers of peers and ports.
+struct PeersAndPorts {
+    peers: Slots,
+    ports: Slots,
+}
+
+impl PeersAndPorts {
+    /// In the order of the configuration.
+    fn new(config: &Config) -> Self {
+        Self {
+            peers: Slots::new(config.peers.iter().map(|peer| &peer.name)),
+            ports: Slots::new(config.ports.iter().map(|port| &port.name)),
+        }
+    }
+
+    /// Those that stay keep their numbers.
+    fn reloaded(&self, config: &Config) -> Self {
+        Self {
+            peers: self.peers.reloaded(config.peers.iter().map(|peer| &peer.name)),
+            ports: self.ports.reloaded(config.ports.iter().map(|port| &port.name)),
+        }
+    }
+
+    /// The rules as the egress thread uses them.
+    fn policies(&self, rule_set: &RuleSet, shared: &Shared) -> Policies {
+        let taps = shared.divert_taps.iter().flat_map(|divert_taps| &divert_taps.taps);
+        let interface = |tap: &Option<DivertTap>| tap.as_ref()?.interface.clone();
+        let divert_taps = taps.map(|tap| interface(tap).unwrap_or_default()).collect();
+        Policies::new(rule_set.clone(), self.peers.names(), self.ports.names(), divert_taps)
+    }
 }

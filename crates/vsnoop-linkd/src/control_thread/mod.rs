@@ -1,0 +1,324 @@
+//! The thread that decides: it keeps the peers' state machines and makes sessions.
+//!
+//! It never touches a frame. What the other threads see of interest comes as [`Event`]s; what the
+//! state machines want goes to the data threads as orders. Handshakes run on threads of their own,
+//! a bounded number of them, and end by a deadline.
+
+mod paths;
+mod peer_entry;
+mod reload;
+mod sessions;
+mod welcome;
+
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ipnet::IpNet;
+use tracing::{debug, info, warn};
+
+use self::peer_entry::headers_bytes;
+pub use self::peer_entry::{PeerEntry, other_mtu};
+pub use self::reload::NewPeers;
+use self::welcome::{Door, Welcome};
+use super::complaints::Complaints;
+use super::config::{Address, Config};
+use super::establish::Introduction;
+use super::event::{Event, ReceivedDatagram, ReceivedMessage};
+use super::fault::Fault;
+use super::io::udp::Ends;
+use super::io::wake;
+use super::ports::Ports;
+use super::shared::Shared;
+use super::tcp_handshake::Established;
+use super::{egress, ingress};
+use vsnoop_link::handshake::{self, Guard, GuardLimits};
+use vsnoop_link::identity::{Acceptor, Dialer, PublicKey};
+use vsnoop_link::session::{Action, Message, PeerEvent, SessionId};
+use vsnoop_link::wire::item::SESSION;
+
+pub struct Control {
+    shared: Arc<Shared>,
+    pub ports: Ports,
+    introduction: Introduction,
+    door: Door,
+    ours: PublicKey,
+    next_serial: u64,
+    /// Reloads so far.
+    reloads: u64,
+    /// By slot, also those that were removed.
+    pub peers: Vec<PeerEntry>,
+    strays: Vec<(Instant, Established)>,
+    next_session: u64,
+    egress: wake::Sender<egress::Order>,
+    ingress: wake::Sender<ingress::Order>,
+    events: wake::Sender<Event>,
+    guard: Guard,
+    complaints: Complaints,
+    clamp_mss: bool,
+    dead_after: Duration,
+}
+
+/// Arguments of [`Control::new`] besides the configuration.
+pub struct Parts {
+    pub shared: Arc<Shared>,
+    pub ports: Ports,
+    pub acceptor: Acceptor,
+    pub dialers: Vec<Dialer>,
+    pub ours: PublicKey,
+    pub egress: wake::Sender<egress::Order>,
+    pub ingress: wake::Sender<ingress::Order>,
+    pub events: wake::Sender<Event>,
+}
+
+impl Control {
+    pub fn new(config: &Config, parts: Parts) -> Self {
+        let Parts { shared, ports, acceptor, dialers, ours, egress, ingress, events } = parts;
+        let introduction = Introduction {
+            network: config.network.clone(),
+            instance: fastrand::u64(..),
+            mtu_bytes: config.mtu_bytes,
+            takes: config.local.clone(),
+        };
+        let now_ns = shared.now_ns();
+        let peers: Vec<_> = config
+            .peers
+            .iter()
+            .zip(dialers)
+            .zip(1..)
+            .map(|((peer, dialer), serial)| {
+                PeerEntry::new(peer, config, dialer, ours, serial, now_ns)
+            })
+            .collect();
+        let guard = Guard::new(GuardLimits::default());
+        for (peer, config) in config.peers.iter().enumerate() {
+            // Names are resolved when they are called.
+            let literal = config.address.as_ref().and_then(Address::literal);
+            guard.set_peer(peer, literal);
+        }
+        let welcome = Welcome {
+            introduction: introduction.clone(),
+            acceptor,
+            peers: config.peers.clone(),
+            generation: 0,
+        };
+        let door = Door::new(welcome, guard.clone(), shared.clock, events.clone());
+        let control = Self {
+            shared,
+            ports,
+            introduction,
+            door,
+            ours,
+            next_serial: 1 + peers.len() as u64,
+            reloads: 0,
+            peers,
+            strays: Vec::new(),
+            next_session: 1,
+            egress,
+            ingress,
+            events,
+            guard,
+            complaints: Complaints::default(),
+            clamp_mss: config.clamp_mss,
+            dead_after: config.dead_after,
+        };
+        control.bound_frames();
+        control
+    }
+
+    /// See [`PeerEntry::takes`].
+    pub fn takes(&self, peer: usize) -> Option<&[IpNet]> {
+        self.peers.get(peer)?.takes()
+    }
+
+    /// Callers that were turned away before they had said anything.
+    pub fn callers_turned_away(&self) -> u64 {
+        self.guard.counts().turned_away()
+    }
+
+    /// When [`tick`](Self::tick) is due.
+    pub fn deadline(&self) -> Duration {
+        let next = self.peers.iter().map(|peer| peer.machine.deadline_ns()).min();
+        let now_ns = self.shared.now_ns();
+        let wait = Duration::from_nanos(next.unwrap_or(u64::MAX).saturating_sub(now_ns));
+        wait.min(Duration::from_secs(1))
+    }
+
+    /// Lets time pass.
+    pub fn tick(&mut self) {
+        for peer in 0..self.peers.len() {
+            self.tell_traffic(peer);
+            self.tell(peer, PeerEvent::Tick);
+            self.tell_path(peer);
+            self.end_proofs(peer);
+        }
+        self.expire_incomplete();
+        self.ports.follow();
+    }
+
+    /// Takes callers from now on, on a thread of its own.
+    pub fn listen(&self, listener: TcpListener) -> std::io::Result<()> {
+        self.door.listen(listener)
+    }
+
+    /// Sends a close message to all peers, and stops the data threads.
+    pub fn close(&mut self) {
+        for peer in 0..self.peers.len() {
+            self.tell(peer, PeerEvent::Close);
+        }
+        self.egress.send(egress::Order::Stop);
+        self.ingress.send(ingress::Order::Stop);
+    }
+
+    /// Takes what another thread told.
+    pub fn event(&mut self, event: Event) {
+        match event {
+            Event::Message(message) => self.message(&message),
+            Event::Moved { peer, session, ends } => {
+                self.received(peer, SessionId(session), ends, true);
+            }
+            Event::Outgoing { peer, session, fault: Fault::Broken(why) }
+            | Event::Incoming { peer, session, why } => {
+                self.tell(peer, PeerEvent::Failed { session: SessionId(session), reason: why });
+            }
+            Event::NotAccepted { peer, session, why } => {
+                warn!(
+                    "peer {}: {why}, against what this host has told it: the session ends",
+                    self.peers[peer].config.name
+                );
+                self.tell(peer, PeerEvent::Failed { session: SessionId(session), reason: why });
+            }
+            Event::Outgoing { peer, session, fault: Fault::TooLong { bytes } } => {
+                self.too_long(peer, SessionId(session), bytes);
+            }
+            Event::PortFailed { port, error } => self.ports.failed(port, error),
+            // Its hook sees that, too, and says what follows.
+            Event::DivertTapFailed { divert_tap, error } => {
+                let taps = self.shared.divert_taps.as_ref();
+                let tap = taps.and_then(|taps| taps.tap(divert_tap));
+                let name = tap.map_or("?", |tap| tap.port.name());
+                warn!("tap {name}: {error}; no diverted frames come from it");
+            }
+            // It was of a peer that had the number before.
+            Event::Dialled { peer, serial, .. } if self.peers[peer].serial != serial => {}
+            Event::Dialled { peer, generation, result, .. } => {
+                self.dialled(peer, generation, result)
+            }
+            Event::Accepted { from, generation, established } => match established {
+                Ok(established) => self.accepted(from, generation, *established),
+                Err(error) => self.turned_away(from, &error),
+            },
+        }
+    }
+
+    fn turned_away(&mut self, from: SocketAddr, error: &handshake::Error) {
+        let who = match error.peer() {
+            Some(peer) => format!("peer {peer} at {from}"),
+            None => format!("a caller from {from}"),
+        };
+        if self.complaints.is_due(from.ip(), error, self.shared.now_ns()) {
+            warn!("{who}: {}", error.what());
+        } else {
+            debug!("{who}: {}", error.what());
+        }
+    }
+
+    fn message(&mut self, got: &ReceivedMessage) {
+        let Some(message) = Message::read(&got.item) else { return };
+        let (peer, session) = (got.peer, SessionId(got.session));
+        let Some(installed) = self.peers[peer].installed.get(&session) else { return };
+        let (ends, newest, size) = match got.datagram {
+            Some(ReceivedDatagram { ends, is_newest, bytes }) => {
+                (ends, is_newest, bytes + headers_bytes(ends.peer))
+            }
+            None => {
+                let ends = Ends { peer: installed.address, local: None };
+                (ends, true, got.item.len())
+            }
+        };
+        self.tell_traffic(peer);
+        self.received(peer, session, ends, newest);
+        let size_bytes = size.min(u16::MAX.into()) as u16;
+        let received_ns = self.shared.now_ns();
+        self.tell(peer, PeerEvent::Message { session, message, size_bytes, received_ns });
+    }
+
+    /// A session's datagram came, or something by its connections.
+    fn received(&mut self, peer: usize, session: SessionId, ends: Ends, newest: bool) {
+        // Also of one that was overtaken: the answer to a probe of another path may be.
+        if let Some(installed) = self.peers[peer].installed.get_mut(&session) {
+            installed.heard = Some(ends);
+        }
+        self.tell(peer, PeerEvent::Received { session, from: ends.peer, newest });
+    }
+
+    fn tell_traffic(&mut self, peer: usize) {
+        let installed = &self.peers[peer].installed;
+        let traffic: Vec<_> =
+            installed.iter().map(|(id, session)| (*id, session.counts.traffic())).collect();
+        for (id, traffic) in traffic {
+            self.tell(peer, PeerEvent::Traffic(id, traffic));
+        }
+    }
+
+    fn tell(&mut self, peer: usize, event: PeerEvent) {
+        let now_ns = self.shared.now_ns();
+        for action in self.peers[peer].machine.handle(event, now_ns) {
+            self.act(peer, action);
+        }
+        if let Some(bytes) = self.peers[peer].ask_route() {
+            self.tell(peer, PeerEvent::Largest(bytes));
+        }
+    }
+
+    fn act(&mut self, peer: usize, action: Action) {
+        match action {
+            Action::Dial { address, epoch } => self.dial(peer, address, epoch),
+            Action::Install(id) => self.install(peer, id),
+            Action::Use(id) => {
+                self.peers[peer].used = Some(id);
+                self.egress.send(egress::Order::Use { peer, session: id.0 });
+                self.limit(peer);
+            }
+            Action::Forget(id) => {
+                let known = &mut self.peers[peer];
+                known.installed.remove(&id);
+                if known.used == Some(id) {
+                    known.used = None;
+                }
+                self.egress.send(egress::Order::Retire { peer, session: id.0 });
+                self.ingress.send(ingress::Order::Retire { session: id.0 });
+            }
+            Action::Down => {
+                self.peers[peer].used = None;
+                self.egress.send(egress::Order::Down { peer });
+                self.bound_frames();
+            }
+            Action::Send { session, message, packet_bytes, to } => {
+                let Some(installed) = self.peers[peer].installed.get(&session) else { return };
+                let headers = headers_bytes(installed.address);
+                let mut item = vec![0; 1 + vsnoop_link::session::message::LARGEST_BYTES];
+                item[0] = SESSION;
+                let Some(length) = message.write(&mut item[1..]) else { return };
+                item.truncate(1 + length);
+                let pad_to =
+                    packet_bytes.map_or(0, |bytes| usize::from(bytes) - headers.min(bytes.into()));
+                let to = to.map(|to| self.ends(peer, session, to));
+                let order = egress::Order::Message { peer, session: session.0, item, pad_to, to };
+                self.egress.send(order);
+            }
+            Action::Roam(id, address) => {
+                if let Some(installed) = self.peers[peer].installed.get_mut(&id) {
+                    installed.address = address;
+                }
+                let ends = self.ends(peer, id, address);
+                self.egress.send(egress::Order::Address { peer, session: id.0, ends });
+            }
+            Action::PathMtu(bytes) => {
+                self.peers[peer].path_mtu_bytes = bytes;
+                self.limit(peer);
+            }
+            Action::Report(report) => info!("peer {}: {report}", self.peers[peer].config.name),
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! The paths to peers: addresses, sizes of datagrams, measurements for the compressor.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use super::Control;
+use super::peer_entry::{PeerEntry, headers_bytes};
+use crate::egress;
+use crate::io::udp::Ends;
+use vsnoop_link::session::{PeerEvent, SessionId};
+use vsnoop_link::wire::item::FRAME_HEADER_BYTES;
+use vsnoop_link::wire::seal::HEADER_BYTES;
+
+/// How often the egress thread hears of the path.
+const PATH_EVERY: Duration = Duration::from_secs(1);
+/// Fewer say nothing about the share that is lost.
+const FEW_PACKETS: f64 = 50.0;
+
+impl Control {
+    /// The host refused a datagram of so many bytes: its interface may take less than before.
+    pub(super) fn too_long(&mut self, peer: usize, session: SessionId, bytes: usize) {
+        let known = &mut self.peers[peer];
+        let Some(installed) = known.installed.get(&session).filter(|_| known.used == Some(session))
+        else {
+            return;
+        };
+        let size = bytes + headers_bytes(installed.address);
+        known.route_asked = None;
+        let size_bytes = size.min(u16::MAX.into()) as u16;
+        self.tell(peer, PeerEvent::TooBig { size_bytes });
+    }
+
+    /// Tells the compressor what the state machine measured of the path; about once a second.
+    pub(super) fn tell_path(&mut self, peer: usize) {
+        let known = &mut self.peers[peer];
+        let Some(used) = known.used else { return };
+        if known.path_told.elapsed() < PATH_EVERY {
+            return;
+        }
+        known.path_told = Instant::now();
+        let delivery = known.machine.status().delivery;
+        let (lost_before, delivered_before) = known.path_counts;
+        known.path_counts = (delivery.lost_out_packets, delivery.delivered_packets);
+        let lost = delivery.lost_out_packets.saturating_sub(lost_before) as f64;
+        let delivered = delivery.delivered_packets.saturating_sub(delivered_before) as f64;
+        if lost + delivered >= FEW_PACKETS {
+            // Smoothed over some seconds: a burst is not a bad path.
+            known.loss += (lost / (lost + delivered) - known.loss) / 4.0;
+        }
+        self.egress.send(egress::Order::Path {
+            peer,
+            session: used.0,
+            loss: known.loss,
+            bytes_per_s: delivery.path_bytes_per_s,
+        });
+    }
+
+    /// The addresses for what a session sends to `address`: what comes from there has called one of
+    /// ours, from which the peer expects answers. Whom we have called, we may reach by any.
+    pub(super) fn ends(&self, peer: usize, id: SessionId, address: SocketAddr) -> Ends {
+        let installed = self.peers[peer].installed.get(&id);
+        let called = installed.filter(|installed| !installed.dialled);
+        let heard = called.and_then(|installed| installed.heard);
+        let from_there = heard.filter(|heard| heard.peer == address);
+        Ends { peer: address, local: from_there.and_then(|heard| heard.local) }
+    }
+
+    /// Tells the data thread how long datagrams may be.
+    pub(super) fn limit(&self, peer: usize) {
+        let known = &self.peers[peer];
+        let Some((id, installed)) = known.used.and_then(|id| Some((id, known.installed.get(&id)?)))
+        else {
+            return;
+        };
+        let bytes =
+            usize::from(known.path_mtu_bytes).saturating_sub(headers_bytes(installed.address));
+        self.egress.send(egress::Order::Limit { peer, session: id.0, bytes });
+        self.bound_frames();
+    }
+
+    /// Bounds the MSS of TCP by the size of datagrams to each peer, so that no frame has to be
+    /// split.
+    pub(super) fn bound_frames(&self) {
+        let room = |known: &PeerEntry| {
+            let installed = known.installed.get(&known.used?)?;
+            if installed.transport.is_ordered() {
+                return None;
+            }
+            let around = headers_bytes(installed.address)
+                + HEADER_BYTES
+                + installed.encrypted_bytes
+                + FRAME_HEADER_BYTES;
+            Some(usize::from(known.path_mtu_bytes).saturating_sub(around))
+        };
+        for (peer, known) in self.peers.iter().enumerate() {
+            self.shared.set_frame_limit(peer, room(known).filter(|_| self.clamp_mss));
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! What the control thread knows of one peer.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ipnet::IpNet;
+
+use crate::config::{Config, PeerConfig, Transport, TrustConfig};
+use crate::counts::SessionCounts;
+use crate::establish::Made;
+use crate::io::udp::{Ends, route_mtu};
+use crate::tcp_handshake::Established;
+use vsnoop_link::compress::{DecoderMemory, Limits};
+use vsnoop_link::identity::{Dialer, Proof, PublicKey};
+use vsnoop_link::session::{Peer, PeerSettings, PeerSnapshot, SessionId};
+
+/// How often the host is asked how large packets to a peer may be.
+const ROUTE_EVERY: Duration = Duration::from_secs(60);
+/// The minimum MTU of IPv6 (RFC 8200, section 5): assumed until the path's MTU was found.
+const LEAST_MTU_BYTES: u16 = 1280;
+const ORDINARY_MTU_BYTES: u16 = 1500;
+/// IP and UDP header.
+const V4_HEADERS_BYTES: usize = 20 + 8;
+const V6_HEADERS_BYTES: usize = 40 + 8;
+
+/// A session that still waits for data connections.
+pub struct Incomplete {
+    pub control: Established,
+    pub from: SocketAddr,
+    pub connections: Vec<Established>,
+    /// Since the last of them, or the beginning.
+    pub since: Instant,
+}
+
+/// A session that the data threads have.
+pub struct Installed {
+    pub counts: Arc<SessionCounts>,
+    /// We have called the peer.
+    pub dialled: bool,
+    pub address: SocketAddr,
+    /// The addresses of the datagram that was received last.
+    pub heard: Option<Ends>,
+    pub transport: Transport,
+    pub version: u16,
+    pub encrypted_bytes: usize,
+    /// See [`PeerEntry::takes`].
+    pub takes: Vec<IpNet>,
+    /// See [`PeerEntry::mtu_bytes`].
+    pub mtu_bytes: u16,
+    /// How the peer has shown who it is.
+    pub proof: Proof,
+}
+
+/// One peer.
+pub struct PeerEntry {
+    /// Of the entry; never used twice.
+    pub serial: u64,
+    /// The configuration has it no more: its machine is closed, and its number may be given to
+    /// another.
+    pub is_removed: bool,
+    pub config: PeerConfig,
+    pub machine: Peer,
+    pub settings: PeerSettings,
+    pub dialer: Arc<Dialer>,
+    /// Of its decoders in all sessions.
+    pub memory: Arc<DecoderMemory>,
+    pub made: HashMap<SessionId, Box<Made>>,
+    pub installed: HashMap<SessionId, Installed>,
+    pub incomplete: Vec<Incomplete>,
+    pub path_mtu_bytes: u16,
+    /// For whose packets, and when, the host was asked how large they may be.
+    pub route_asked: Option<(SocketAddr, Instant)>,
+    pub path_told: Instant,
+    /// Lost and delivered, when it was told.
+    pub path_counts: (u64, u64),
+    /// Share of the datagrams.
+    pub loss: f64,
+    pub used: Option<SessionId>,
+    /// The largest dictionary that rules of the file have for it, bytes.
+    pub dictionary_bytes: Option<u32>,
+    /// The limits of the peer that were warned of.
+    pub accepts_said: Option<Limits>,
+    /// The MTU of the peer that was warned of.
+    pub mtu_bytes_said: Option<u16>,
+}
+
+impl PeerEntry {
+    /// A peer that was just configured.
+    pub fn new(
+        peer: &PeerConfig,
+        link: &Config,
+        dialer: Dialer,
+        ours: PublicKey,
+        serial: u64,
+        now_ns: u64,
+    ) -> Self {
+        let is_favoured = matches!(&peer.trust, TrustConfig::Keys(theirs) if ours > theirs[0]);
+        let settings = settings(peer, link, is_favoured);
+        Self {
+            serial,
+            is_removed: false,
+            config: peer.clone(),
+            machine: Peer::new(settings.clone(), fastrand::u64(..), now_ns),
+            settings,
+            dialer: Arc::new(dialer),
+            memory: Arc::new(DecoderMemory::new(peer.decoder_bytes_max())),
+            made: HashMap::new(),
+            installed: HashMap::new(),
+            incomplete: Vec::new(),
+            path_mtu_bytes: LEAST_MTU_BYTES,
+            route_asked: None,
+            path_told: Instant::now(),
+            path_counts: (0, 0),
+            loss: 0.0,
+            used: None,
+            dictionary_bytes: link.compress.largest_dictionary(&peer.name),
+            accepts_said: None,
+            mtu_bytes_said: None,
+        }
+    }
+
+    /// Version of the protocol and transport of the session in use.
+    pub fn session(&self) -> Option<(u16, Transport)> {
+        let installed = self.installed.get(&self.used?)?;
+        Some((installed.version, installed.transport))
+    }
+
+    /// The prefixes to which the peer lets diverted packets in; `None` while there is no session.
+    pub fn takes(&self) -> Option<&[IpNet]> {
+        Some(&self.installed.get(&self.used?)?.takes)
+    }
+
+    /// The MTU of the VMs' network there; `None` while there is no session.
+    pub fn mtu_bytes(&self) -> Option<u16> {
+        Some(self.installed.get(&self.used?)?.mtu_bytes)
+    }
+
+    /// Until when what the peer has shown of itself holds, in seconds since the epoch.
+    pub fn holds_until_s(&self) -> Option<u64> {
+        self.installed.get(&self.used?)?.proof.until_s()
+    }
+
+    pub fn status(&self) -> PeerSnapshot {
+        self.machine.status()
+    }
+
+    /// The MTU of the way to the peer, when it is time to ask the host for it: it is at another
+    /// address, or was asked for long ago.
+    pub fn ask_route(&mut self) -> Option<u16> {
+        let installed = self.installed.get(&self.used?)?;
+        let to = installed.address;
+        let is_answered =
+            |(of, when): (SocketAddr, Instant)| of.ip() == to.ip() && when.elapsed() < ROUTE_EVERY;
+        if installed.transport.is_ordered() || self.route_asked.is_some_and(is_answered) {
+            return None;
+        }
+        self.route_asked = Some((to, Instant::now()));
+        // An interface of which nothing is known is an Ethernet's.
+        Some(route_mtu(to).unwrap_or(ORDINARY_MTU_BYTES))
+    }
+}
+
+/// Settings of a peer's state machine.
+pub fn settings(peer: &PeerConfig, link: &Config, is_favoured: bool) -> PeerSettings {
+    PeerSettings {
+        favoured: is_favoured,
+        largest_packet_bytes: (!peer.transport.is_ordered()).then_some(LEAST_MTU_BYTES),
+        dead_ns: link.dead_after.as_nanos() as u64,
+        rekey_ns: link.rekey.as_nanos() as u64,
+        keys_end_ns: 2 * link.rekey.as_nanos() as u64,
+        address: peer.address.as_ref().map(ToString::to_string),
+        ..PeerSettings::default()
+    }
+}
+
+/// Message about a peer with another `link.mtu`.
+pub fn other_mtu(ours: u16, theirs: u16) -> String {
+    format!("link.mtu is {ours} here and {theirs} there")
+}
+
+/// Bytes of a datagram to or from an address before its payload.
+pub fn headers_bytes(address: SocketAddr) -> usize {
+    if address.is_ipv4() { V4_HEADERS_BYTES } else { V6_HEADERS_BYTES }
+}

@@ -1,0 +1,164 @@
+//! Peers that are added, changed and removed while the link runs.
+
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use tracing::info;
+
+use super::Control;
+use super::peer_entry::{PeerEntry, settings};
+use super::welcome::Welcome;
+use crate::config::{Address, Config, PeerConfig};
+use crate::shared::Shared;
+use crate::slots::Slots;
+use vsnoop_link::compress::DecoderMemory;
+use vsnoop_link::forwarding::Location;
+use vsnoop_link::identity::{Acceptor, Dialer, Proof, PublicKey};
+use vsnoop_link::session::{PeerEvent, SessionId};
+
+/// What a new configuration has for the peers.
+pub struct NewPeers<'a> {
+    pub config: &'a Config,
+    pub slots: &'a Slots,
+    pub acceptor: Acceptor,
+    /// In the order of the configuration.
+    pub dialers: Vec<Dialer>,
+    pub ours: PublicKey,
+    /// This host shows another key or certificate than before.
+    pub is_shown_anew: bool,
+}
+
+impl Control {
+    /// Ends the sessions of peers that are not in the new configuration, or that cannot go on as
+    /// they are. The data threads have retired them before they get the new [`Shared`].
+    pub fn leave_peers(&mut self, config: &Config) {
+        for peer in 0..self.peers.len() {
+            let known = &self.peers[peer];
+            if known.is_removed {
+                continue;
+            }
+            let new = config.peers.iter().find(|new| new.name == known.config.name);
+            let stays = new.is_some_and(|new| new.transport == known.config.transport);
+            if stays {
+                continue;
+            }
+            info!("peer {}: its session ends, by the new configuration", known.config.name);
+            self.tell(peer, PeerEvent::Close);
+            let known = &mut self.peers[peer];
+            known.is_removed = true;
+            known.made.clear();
+            known.incomplete.clear();
+            self.shared.table.write().forget(Location::Peer(peer as u16));
+            self.guard.set_peer(peer, []);
+        }
+    }
+
+    /// Goes on with these peers. Those that stay as they are notice nothing.
+    pub fn reload(&mut self, shared: Arc<Shared>, new: NewPeers<'_>) {
+        let NewPeers { config, slots, acceptor, dialers, ours, is_shown_anew } = new;
+        self.reloads += 1;
+        self.shared = shared;
+        self.ours = ours;
+        self.clamp_mss = config.clamp_mss;
+        self.dead_after = config.dead_after;
+        self.door.set(Welcome {
+            introduction: self.introduction.clone(),
+            acceptor,
+            peers: config.peers.clone(),
+            generation: self.reloads,
+        });
+        for (peer, dialer) in config.peers.iter().zip(dialers) {
+            let Some(slot) = slots.of(&peer.name) else { continue };
+            match self.peers.get(slot) {
+                Some(known) if !known.is_removed => {
+                    self.change_peer(slot, peer, config, dialer, is_shown_anew);
+                }
+                _ => self.add_peer(slot, peer, config, dialer),
+            }
+        }
+        self.bound_frames();
+    }
+
+    fn add_peer(&mut self, slot: usize, peer: &PeerConfig, config: &Config, dialer: Dialer) {
+        let (serial, now_ns) = (self.next_serial, self.shared.now_ns());
+        self.next_serial += 1;
+        let entry = PeerEntry::new(peer, config, dialer, self.ours, serial, now_ns);
+        self.guard.set_peer(slot, peer.address.as_ref().and_then(Address::literal));
+        match self.peers.get_mut(slot) {
+            Some(known) => *known = entry,
+            // Numbers have no gaps.
+            None => self.peers.push(entry),
+        }
+        info!("peer {}: configured", peer.name);
+        self.tell(slot, PeerEvent::Tick);
+    }
+
+    fn change_peer(
+        &mut self,
+        slot: usize,
+        peer: &PeerConfig,
+        config: &Config,
+        dialer: Dialer,
+        is_shown_anew: bool,
+    ) {
+        let known = &mut self.peers[slot];
+        known.dialer = Arc::new(dialer);
+        let settings = settings(peer, config, known.settings.favoured);
+        let is_other = settings != known.settings;
+        known.settings = settings.clone();
+        let before = std::mem::replace(&mut known.config, peer.clone());
+        if before.address != peer.address {
+            self.guard.set_peer(slot, peer.address.as_ref().and_then(Address::literal));
+        }
+        let dictionary_bytes = config.compress.largest_dictionary(&peer.name);
+        known.dictionary_bytes = dictionary_bytes;
+        // They are agreed on in a handshake.
+        let is_agreed_anew = (before.accept, before.connections, before.outer)
+            != (peer.accept, peer.connections, peer.outer);
+        if is_agreed_anew {
+            known.memory = Arc::new(DecoderMemory::new(peer.decoder_bytes_max()));
+        }
+        if is_other {
+            self.tell(slot, PeerEvent::Configured(settings));
+        }
+        self.verify_again(slot);
+        if is_agreed_anew || is_shown_anew {
+            self.tell(slot, PeerEvent::Renew);
+        }
+    }
+
+    /// Ends the sessions of a peer whose proof does not hold any more.
+    fn verify_again(&mut self, slot: usize) {
+        let known = &mut self.peers[slot];
+        let mut ended = Vec::new();
+        for (id, session) in &mut known.installed {
+            if let Err(error) = known.dialer.verify_again(&mut session.proof) {
+                ended.push((*id, format!("it is not trusted any more: it {error}")));
+            }
+        }
+        let dialer = &known.dialer;
+        known.incomplete.retain_mut(|begun| dialer.verify_again(&mut begun.control.proof).is_ok());
+        self.end_sessions(slot, ended);
+    }
+
+    /// Whether what a handshake has shown that began after so many reloads still counts.
+    pub(super) fn is_still_trusted(&self, slot: usize, generation: u64, proof: &mut Proof) -> bool {
+        generation == self.reloads || self.peers[slot].dialer.verify_again(proof).is_ok()
+    }
+
+    /// Ends the sessions whose proof has come to its end.
+    pub(super) fn end_proofs(&mut self, slot: usize) {
+        let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+        let sessions = self.peers[slot].installed.iter();
+        let over = sessions
+            .filter(|(_, session)| session.proof.until_s().is_some_and(|until_s| now_s > until_s));
+        let over = over.map(|(id, _)| (*id, "its certificate has expired".to_owned())).collect();
+        self.end_sessions(slot, over);
+    }
+
+    fn end_sessions(&mut self, slot: usize, ended: Vec<(SessionId, String)>) {
+        for (session, reason) in ended {
+            self.tell(slot, PeerEvent::Expired { session, reason });
+        }
+    }
+}

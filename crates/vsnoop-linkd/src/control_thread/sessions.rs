@@ -1,0 +1,263 @@
+//! Sessions as they begin: dialling, what callers have agreed on, and the orders that give a
+//! session to the data threads.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tracing::warn;
+
+use super::Control;
+use super::peer_entry::{Incomplete, Installed, other_mtu};
+use crate::causes::with_causes;
+use crate::config::OuterConfig;
+use crate::egress::peer_sender::SessionSender;
+use crate::establish::{self, Incoming, Made};
+use crate::event::Event;
+use crate::tcp_handshake::Established;
+use crate::{egress, ingress};
+use vsnoop_link::compress::Limits;
+use vsnoop_link::handshake::Purpose;
+use vsnoop_link::identity::PeerId;
+use vsnoop_link::session::{DialError, End, PeerEvent, SessionId, SessionInfo};
+use vsnoop_link::wire::seal::TAG_BYTES;
+
+/// Data connections that may wait for the control connection of their session; more are closed.
+const STRAYS: usize = 64;
+/// A session that gets no further data connection for so long is given up.
+const CONNECTIONS_IN: Duration = Duration::from_secs(10);
+
+impl Control {
+    /// Gives up sessions whose data connections do not come.
+    pub(super) fn expire_incomplete(&mut self) {
+        for peer in &mut self.peers {
+            peer.incomplete.retain(|session| session.since.elapsed() < CONNECTIONS_IN);
+        }
+        self.strays.retain(|(since, _)| since.elapsed() < CONNECTIONS_IN);
+    }
+
+    /// Keeps a session until its machine has said what becomes of it.
+    pub(super) fn keep(&mut self, peer: usize, made: Box<Made>) -> SessionInfo {
+        let id = SessionId(self.next_session);
+        self.next_session += 1;
+        let info = SessionInfo {
+            id,
+            dialler: if made.dialled { End::Us } else { End::Peer },
+            epoch: made.epoch,
+            instance: made.instance,
+            address: made.address,
+        };
+        let known = &mut self.peers[peer];
+        let favoured = self.ours > made.peer_key;
+        if known.settings.favoured != favoured {
+            // The key of a peer with a subject is known from its handshake.
+            known.settings.favoured = favoured;
+            let settings = known.settings.clone();
+            known.made.insert(id, made);
+            self.tell(peer, PeerEvent::Configured(settings));
+        } else {
+            known.made.insert(id, made);
+        }
+        info
+    }
+
+    pub(super) fn accepted(
+        &mut self,
+        from: SocketAddr,
+        generation: u64,
+        mut established: Established,
+    ) {
+        let Some(peer) = self.index_of(&established.peer) else { return };
+        if !self.is_still_trusted(peer, generation, &mut established.proof) {
+            return;
+        }
+        match established.purpose {
+            Purpose::Control if establish::is_ordered(established.agreed.transport) => {
+                let incomplete = Incomplete {
+                    control: established,
+                    from,
+                    connections: Vec::new(),
+                    since: Instant::now(),
+                };
+                let known = &mut self.peers[peer];
+                // One that dials again has given up what it had begun.
+                known.incomplete.clear();
+                known.incomplete.push(incomplete);
+                for (since, stray) in std::mem::take(&mut self.strays) {
+                    self.add_connection(since, stray);
+                }
+            }
+            Purpose::Control => match establish::datagrams(established, from, false) {
+                Ok(made) => self.take_in(peer, Box::new(made)),
+                Err(error) => {
+                    warn!("peer {}: {}", self.peers[peer].config.name, with_causes(&error));
+                }
+            },
+            Purpose::Data { .. } => self.add_connection(Instant::now(), established),
+        }
+    }
+
+    /// Adds a data connection to its session, or keeps it until the session is known.
+    fn add_connection(&mut self, since: Instant, connection: Established) {
+        let (Some(peer), Purpose::Data { session, .. }) =
+            (self.index_of(&connection.peer), connection.purpose)
+        else {
+            return;
+        };
+        let incomplete = &mut self.peers[peer].incomplete;
+        let Some(at) = incomplete.iter().position(|waits| waits.control.ours.session == session)
+        else {
+            if self.strays.len() < STRAYS {
+                self.strays.push((since, connection));
+            }
+            return;
+        };
+        incomplete[at].connections.push(connection);
+        incomplete[at].since = Instant::now();
+        let wanted = 2 * usize::from(incomplete[at].control.agreed.connections.max(1));
+        if incomplete[at].connections.len() < wanted {
+            return;
+        }
+        let Incomplete { control, from, connections, .. } = incomplete.swap_remove(at);
+        let memory = &self.peers[peer].memory;
+        match establish::ordered(control, connections, from, false, memory, self.dead_after) {
+            Ok(made) => self.take_in(peer, Box::new(made)),
+            Err(error) => {
+                warn!("peer {}: {}", self.peers[peer].config.name, with_causes(&error));
+            }
+        }
+    }
+
+    /// A call has ended.
+    pub(super) fn dialled(
+        &mut self,
+        peer: usize,
+        generation: u64,
+        result: Result<Box<Made>, DialError>,
+    ) {
+        let trusted = result.and_then(|mut made| {
+            if self.is_still_trusted(peer, generation, &mut made.proof) {
+                return Ok(made);
+            }
+            let reason = "the configuration has changed meanwhile".into();
+            Err(DialError { reason, answered: false })
+        });
+        match trusted {
+            Ok(made) => {
+                let info = self.keep(peer, made);
+                self.tell(peer, PeerEvent::Dialled(Ok(info)));
+                self.peers[peer].made.clear();
+            }
+            Err(error) => self.tell(peer, PeerEvent::Dialled(Err(error))),
+        }
+    }
+
+    fn take_in(&mut self, peer: usize, made: Box<Made>) {
+        let info = self.keep(peer, made);
+        self.tell(peer, PeerEvent::Accepted(info));
+        self.peers[peer].made.clear();
+    }
+
+    fn index_of(&self, peer: &PeerId) -> Option<usize> {
+        self.peers.iter().position(|known| !known.is_removed && known.config.name == peer.as_str())
+    }
+
+    pub(super) fn install(&mut self, peer: usize, id: SessionId) {
+        let known = &mut self.peers[peer];
+        let Some(made) = known.made.remove(&id) else { return };
+        let Made {
+            dialled,
+            address,
+            transport,
+            version,
+            index,
+            outgoing,
+            incoming,
+            counts,
+            takes,
+            mtu_bytes,
+            accepts,
+            ecn,
+            proof,
+            ..
+        } = *made;
+        let mut outgoing = outgoing;
+        if let SessionSender::Datagrams(sender) = &mut outgoing {
+            sender.set_outer(OuterConfig { ecn, ..known.config.outer });
+        }
+        let encrypted_bytes = if transport.is_encrypted() { TAG_BYTES } else { 0 };
+        let ours = self.introduction.mtu_bytes;
+        if mtu_bytes != ours && known.mtu_bytes_said != Some(mtu_bytes) {
+            warn!("peer {}: {}", known.config.name, other_mtu(ours, mtu_bytes));
+            known.mtu_bytes_said = Some(mtu_bytes);
+        }
+        if known.dictionary_bytes.is_some()
+            && transport.is_ordered()
+            && Limits::MOST.within(accepts).dictionaries == 0
+            && known.accepts_said.replace(accepts) != Some(accepts)
+        {
+            warn!(
+                "peer {}: it accepts no dictionary (its `accept_dictionary`), so each flow is \
+                 compressed by itself",
+                known.config.name
+            );
+        }
+        let installed = Installed {
+            counts,
+            dialled,
+            address,
+            heard: None,
+            transport,
+            version,
+            encrypted_bytes,
+            takes,
+            mtu_bytes,
+            proof,
+        };
+        known.installed.insert(id, installed);
+        let order = match incoming {
+            Incoming::Datagrams(opened) => {
+                ingress::Order::Datagrams { peer, session: id.0, index, opened }
+            }
+            Incoming::Connections(connections) => {
+                ingress::Order::Connections { peer, session: id.0, connections }
+            }
+        };
+        self.ingress.send(order);
+        self.egress.send(egress::Order::Install {
+            peer,
+            session: id.0,
+            sender: Box::new(outgoing),
+        });
+    }
+
+    pub(super) fn dial(&mut self, peer: usize, address: String, epoch: u32) {
+        let known = &self.peers[peer];
+        let config = &known.config;
+        let hello = self.introduction.hello(
+            epoch,
+            config.transport,
+            config.connections,
+            config.accepts(),
+            config.outer.ecn,
+        );
+        let (dialer, memory) = (Arc::clone(&known.dialer), Arc::clone(&known.memory));
+        let (events, serial, generation) = (self.events.clone(), known.serial, self.reloads);
+        let guard = self.guard.clone();
+        let dead_after = self.dead_after;
+        let spawned = std::thread::Builder::new().name("dial".into()).spawn(move || {
+            // A peer that can be dialled may also call.
+            let resolved = |addresses: &[SocketAddr]| {
+                guard.set_peer(peer, addresses.iter().map(SocketAddr::ip));
+            };
+            let made = establish::dial(&address, &dialer, hello, &memory, dead_after, resolved);
+            let result = made.map(Box::new);
+            events.send(Event::Dialled { peer, serial, generation, result });
+        });
+        if let Err(error) = spawned {
+            let reason = format!("no thread for a call: {error}");
+            let result = Err(DialError { reason, answered: false });
+            self.events.send(Event::Dialled { peer, serial, generation, result });
+        }
+    }
+}

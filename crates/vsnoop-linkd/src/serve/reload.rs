@@ -1,0 +1,341 @@
+//! The configuration file, read again while the link runs.
+//!
+//! First all that may be refused: the file is checked whole, keys and certificates are read, new
+//! taps and hooks are made. Nothing of the running link has changed until then, and an error leaves
+//! it so. Then the data threads get the new ports and peers ([`Shared`]); those that are in the old
+//! configuration and in the new one are the same objects, with the same numbers, and notice
+//! nothing. Old taps are gone before new ones join their bridges, where frames would go round.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use tracing::{error, info, warn};
+use vsnoop_link::forwarding::Location;
+
+use super::{Link, PeersAndPorts};
+use crate::causes::with_causes;
+use crate::config::{Config, ConfigError, Divert, PortConfig, PortKind};
+use crate::control::{Changes, Reloaded};
+use crate::control_thread::NewPeers;
+use crate::counted_port::CountedPort;
+use crate::credentials::{Credentials, CredentialsError};
+use crate::divert::hooks::{Hook, HookError};
+use crate::divert::taps::{DivertTapError, DivertTaps};
+use crate::egress;
+use crate::error::LinkError;
+use crate::ingress;
+use crate::io::device::Device;
+use crate::io::port::{Port, PortError};
+use crate::listen::listen_address;
+use crate::revocation::RevocationLists;
+use crate::setup::{open_tap, start_tap};
+use crate::shared::Shared;
+
+/// How long the data threads are waited for.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Why a new configuration is not taken; the link goes on by the old one.
+#[derive(Debug, thiserror::Error)]
+pub enum ReloadError {
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error(
+        "{keys} cannot change while the link runs: put back what was there, or end it and start it \
+         again (`vsnoop link down {link}`, `vsnoop link up {file}`)"
+    )]
+    Fixed { keys: String, link: String, file: String },
+    #[error(
+        "[[divert]]: the file had none when the link was started, so that it has given up the \
+         privileges for it; `vsnoop link down {link}` and `vsnoop link up {file}`"
+    )]
+    Privileges { link: String, file: String },
+    #[error(
+        "port {port}: no more interfaces can become ports while the link runs (the privilege for \
+         that is given up); `vsnoop link down {link}` and `vsnoop link up {file}`"
+    )]
+    NoSocket { port: String, link: String, file: String },
+    #[error(
+        "port {port}: a tap of the link does not become an existing interface while the link runs, \
+         nor the other way round; give the port another name"
+    )]
+    OtherKind { port: String },
+    #[error("there is no bridge {bridge} here: make it (`ip link add {bridge} type bridge`)")]
+    NoBridge { bridge: String },
+    #[error(transparent)]
+    Find(#[from] vsnoop_netdev::Error),
+    #[error(transparent)]
+    Credentials(#[from] CredentialsError),
+    #[error(transparent)]
+    Port(#[from] PortError),
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    #[error(transparent)]
+    DivertTap(#[from] DivertTapError),
+    #[error(transparent)]
+    Hook(#[from] HookError),
+    #[error("the threads that move frames do not answer; the log may say more")]
+    Silent,
+}
+
+type Result<T> = std::result::Result<T, ReloadError>;
+
+/// All that a new configuration needs, made and not in use yet.
+struct Prepared {
+    config: Config,
+    slots: PeersAndPorts,
+    credentials: Credentials,
+    /// By name.
+    ports: HashMap<String, Port>,
+    divert_taps: Option<DivertTaps>,
+    hooks: Vec<Hook>,
+}
+
+impl Link {
+    /// For SIGHUP.
+    pub(super) fn reload_and_log(&mut self) {
+        if let Err(error) = self.reload() {
+            error!("the configuration stays as it was: {}", with_causes(&error));
+        }
+    }
+
+    /// Reads the configuration again, and goes on by it. An error leaves all as it was.
+    pub(super) fn reload(&mut self) -> Result<Reloaded> {
+        let prepared = self.prepare()?;
+        let change = self.difference(&prepared);
+        self.apply(prepared)?;
+        info!("the configuration {} was read again", self.config.file.display());
+        Ok(change)
+    }
+
+    /// Reads certificates and revocation lists again, by the same configuration.
+    pub(super) fn read_credentials_again(&mut self) {
+        let Credentials { identity, acceptor, dialers } =
+            match Credentials::read_again(&self.config, &self.identity) {
+                Ok(credentials) => credentials,
+                Err(error) => {
+                    let error = with_causes(&error);
+                    warn!("certificates and revocation lists stay as they were: {error}");
+                    self.credentials_trouble = Some(error);
+                    return;
+                }
+            };
+        info!("certificates and revocation lists were read again");
+        self.credentials_trouble = None;
+        let ours = identity.public();
+        self.about.key = ours.to_string();
+        let is_shown_anew = !identity.shows_same(&self.identity);
+        self.identity = identity;
+        let (config, slots) = (&self.config, &self.slots.peers);
+        let new = NewPeers { config, slots, acceptor, dialers, ours, is_shown_anew };
+        self.control.reload(Arc::clone(&self.shared), new);
+    }
+
+    fn prepare(&mut self) -> Result<Prepared> {
+        let config = Config::read(&self.config.file)?;
+        let config = Config { listen: listen_address(config.listen), ..config };
+        self.check_fixed(&config)?;
+        let credentials = Credentials::read_again(&config, &self.identity)?;
+        let slots = self.slots.reloaded(&config);
+        let divert_taps = self.shared.divert_taps.as_ref();
+        let divert_taps =
+            divert_taps.map(|taps| taps.reloaded(&config, &slots.peers)).transpose()?;
+        let hooks = self.hooks.prepare(&config, divert_taps.as_ref(), &slots.peers)?;
+        let ports = self.open_ports(&config)?;
+        Ok(Prepared { config, slots, credentials, ports, divert_taps, hooks })
+    }
+
+    /// Names what the new configuration would change and cannot.
+    fn check_fixed(&self, new: &Config) -> Result<()> {
+        let old = &self.config;
+        let (link, file) = (old.name.clone(), old.file.display().to_string());
+        let fixed = [
+            ("link.name", old.name != new.name),
+            ("link.network", old.network != new.network),
+            ("link.listen", old.listen != new.listen),
+            ("link.user", old.user != new.user),
+            ("link.mtu", old.mtu_bytes != new.mtu_bytes),
+            ("link.local", old.local != new.local),
+        ];
+        let keys: Vec<_> =
+            fixed.into_iter().filter(|(_, differs)| *differs).map(|(key, _)| key).collect();
+        if !keys.is_empty() {
+            return Err(ReloadError::Fixed { keys: keys.join(", "), link, file });
+        }
+        if !new.diverts.is_empty() && !self.needs.diverts {
+            return Err(ReloadError::Privileges { link, file });
+        }
+        for port in &new.ports {
+            let before = old.ports.iter().find(|before| before.name == port.name);
+            let is_interface = |port: &PortConfig| port.kind == PortKind::Interface;
+            if before.is_some_and(|before| is_interface(before) != is_interface(port)) {
+                return Err(ReloadError::OtherKind { port: port.name.clone() });
+            }
+            let PortKind::Bridge(bridge) = &port.kind else { continue };
+            if before.is_some_and(|before| before.kind == port.kind) {
+                continue;
+            }
+            let found = vsnoop_netdev::find(bridge)?;
+            if found.is_none_or(|found| found.kind != "bridge") {
+                return Err(ReloadError::NoBridge { bridge: bridge.clone() });
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens the ports that are new.
+    fn open_ports(&mut self, config: &Config) -> Result<HashMap<String, Port>> {
+        let mut opened = HashMap::new();
+        for port in &config.ports {
+            if self.slots.ports.of(&port.name).is_some() {
+                continue;
+            }
+            let made = if port.kind == PortKind::Interface {
+                let (link, file) = (config.name.clone(), config.file.display().to_string());
+                let spare = self.spares.pop().ok_or_else(|| ReloadError::NoSocket {
+                    port: port.name.clone(),
+                    link,
+                    file,
+                })?;
+                Port::interface_with(spare, &port.name)?
+            } else {
+                open_tap(config, port)?
+            };
+            opened.insert(port.name.clone(), made);
+        }
+        Ok(opened)
+    }
+
+    fn apply(&mut self, prepared: Prepared) -> Result<()> {
+        let Prepared { config, slots, credentials, mut ports, divert_taps, hooks } = prepared;
+        let before = std::mem::replace(&mut self.config, config);
+        let config = &self.config;
+        self.control.leave_peers(config);
+        let mut shared = Shared::clone(&self.shared);
+        shared.divert_taps = divert_taps;
+        for slot in 0..slots.peers.len() {
+            if self.slots.peers.name(slot) != slots.peers.name(slot) {
+                shared.set_new_peer(slot);
+            }
+        }
+        shared.ports.resize_with(slots.ports.len(), || None);
+        for slot in 0..slots.ports.len() {
+            let name = slots.ports.name(slot);
+            if self.slots.ports.name(slot) != name {
+                shared.table.write().forget(Location::Port(slot as u16));
+                shared.ports[slot] = name.and_then(|name| ports.remove(name)).map(CountedPort::new);
+            }
+            let Some(port) = config.ports.iter().find(|port| Some(port.name.as_str()) == name)
+            else {
+                continue;
+            };
+            shared.allow_sources(slot, &port.sources);
+        }
+        shared.own.set_calls(config);
+        shared.table.write().set_ageing(config.age.as_nanos() as u64);
+        self.shared = Arc::new(shared);
+        self.slots = slots;
+        self.rule_set.replace(config.compress.clone());
+
+        let policies = self.slots.policies(&self.rule_set, &self.shared);
+        self.egress.send(egress::Order::Policies(policies));
+        self.control.ports.reload(&config.ports, Arc::clone(&self.shared));
+        let Credentials { identity, acceptor, dialers } = credentials;
+        let is_done = self.hand_over();
+        self.hooks.reload(hooks, Arc::clone(&self.shared));
+        let ours = identity.public();
+        self.about.key = ours.to_string();
+        let is_shown_anew = !identity.shows_same(&self.identity);
+        self.identity = identity;
+        (self.lists, self.credentials_trouble) = (RevocationLists::of(config), None);
+        let new =
+            NewPeers { config, slots: &self.slots.peers, acceptor, dialers, ours, is_shown_anew };
+        self.control.reload(Arc::clone(&self.shared), new);
+        // From here on nothing holds the ports that were removed.
+        for port in &config.ports {
+            let old = before.ports.iter().find(|old| old.name == port.name);
+            if let Err(error) = move_port(old, port) {
+                // It is tried again each second.
+                warn!("port {}: {}", port.name, with_causes(&error));
+            }
+        }
+        self.hooks.follow(|peer| self.control.takes(peer));
+        if is_done { Ok(()) } else { Err(ReloadError::Silent) }
+    }
+
+    /// Gives the data threads the new ports and peers; whether both have them.
+    fn hand_over(&self) -> bool {
+        let (done, is_done) = mpsc::sync_channel(2);
+        let shared = || Arc::clone(&self.shared);
+        self.egress.send(egress::Order::Reload { shared: shared(), done: done.clone() });
+        self.ingress.send(ingress::Order::Reload { shared: shared(), done });
+        (0..2).all(|_| is_done.recv_timeout(PATIENCE).is_ok())
+    }
+
+    /// What is other in the new configuration.
+    fn difference(&self, new: &Prepared) -> Reloaded {
+        let (old, to) = (&self.config, &new.config);
+        let others = [
+            ("link.age", old.age != to.age),
+            ("link.clamp_mss", old.clamp_mss != to.clamp_mss),
+            ("link.rekey", old.rekey != to.rekey),
+            ("link.dead_after", old.dead_after != to.dead_after),
+            ("link.key", old.key != to.key),
+            ("link.cert and link.ca", old.authority != to.authority),
+            ("[[compress]]", self.rule_set.rules != to.compress),
+        ];
+        let changed = others.into_iter().filter(|(_, differs)| *differs);
+        let divert = |divert: &Divert| format!("{} to {}", divert.interface, divert.peer);
+        let bare = |divert: &Divert| Divert { line: 0, ..divert.clone() };
+        Reloaded {
+            peers: changes(&old.peers, &to.peers, |peer| peer.name.clone(), Clone::clone),
+            ports: changes(&old.ports, &to.ports, |port| port.name.clone(), Clone::clone),
+            diverts: changes(&old.diverts, &to.diverts, divert, bare),
+            changed: changed.map(|(key, _)| key.to_owned()).collect(),
+            key: new.credentials.identity.public() != self.identity.public(),
+            ended: self.rule_set.rules.of_set().to_vec(),
+        }
+    }
+}
+
+/// Puts the tap of a port where it is to be now.
+fn move_port(old: Option<&PortConfig>, port: &PortConfig) -> std::result::Result<(), LinkError> {
+    if port.kind == PortKind::Interface || old.is_some_and(|old| old.kind == port.kind) {
+        return Ok(());
+    }
+    if let Some(PortKind::Bridge(bridge)) = old.map(|old| &old.kind) {
+        Device::new(&port.name)?.leave(bridge)?;
+    }
+    start_tap(port)
+}
+
+/// What is named in one list only, or in both with another value.
+fn changes<T, V: PartialEq>(
+    old: &[T],
+    new: &[T],
+    name: impl Fn(&T) -> String,
+    value: impl Fn(&T) -> V,
+) -> Changes {
+    let named = |all: &[T]| -> Vec<(String, V)> {
+        all.iter().map(|item| (name(item), value(item))).collect()
+    };
+    let (old, new) = (named(old), named(new));
+    let has = |all: &[(String, V)], name: &str| all.iter().any(|(other, _)| other == name);
+    let mut changes = Changes::default();
+    for (name, value) in &new {
+        // A name may stand for several.
+        let same = |(other, before): &(String, V)| other == name && before == value;
+        if old.iter().any(same) {
+            continue;
+        }
+        let list = if has(&old, name) { &mut changes.changed } else { &mut changes.added };
+        if !list.contains(name) {
+            list.push(name.clone());
+        }
+    }
+    let gone = old.iter().filter(|(name, _)| !has(&new, name));
+    changes.removed = gone.map(|(name, _)| name.clone()).collect();
+    changes.removed.dedup();
+    changes
+}

@@ -1,0 +1,81 @@
+//! `vsnoop link reload`: has a link read its configuration file again.
+
+use anyhow::{Result, bail};
+use serde::Serialize;
+use vsnoop_linkd::control::{self, Changes, Reloaded, Request, Response};
+
+use super::ask::require_root;
+use crate::cli::{self, Cli};
+use crate::error::usage;
+use crate::output::watch::print;
+
+#[derive(Serialize)]
+struct Document<'a> {
+    link: &'a str,
+    result: &'static str,
+    #[serde(flatten)]
+    reloaded: &'a Reloaded,
+}
+
+pub fn run(cli: &Cli, arguments: &cli::LinkReload) -> Result<u8> {
+    require_root()?;
+    let link = &arguments.name;
+    let reloaded = match control::ask(link, &Request::Reload)? {
+        Response::Reloaded(reloaded) => reloaded,
+        Response::Refused { reason } => {
+            return Err(usage(format!("link {link} goes on as it was: {reason}")));
+        }
+        _ => bail!("link {link} gave an answer to something else"),
+    };
+    if cli.json {
+        let document = Document { link, result: "reloaded", reloaded: &reloaded };
+        print(&serde_json::to_string(&document)?)?;
+    } else {
+        print(&text(link, &reloaded))?;
+    }
+    Ok(0)
+}
+
+/// "link office: reloaded; peers added: c; ports removed: vsl1; changed: [[compress]]"
+fn text(link: &str, reloaded: &Reloaded) -> String {
+    let Reloaded { peers, ports, diverts, changed, key, ended } = reloaded;
+    let mut parts = vec![format!("link {link}: reloaded")];
+    for (kind, Changes { added, changed, removed }) in
+        [("peers", peers), ("ports", ports), ("diversions", diverts)]
+    {
+        let lists = [("added", added), ("changed", changed), ("removed", removed)];
+        let some = lists.into_iter().filter(|(_, names)| !names.is_empty());
+        parts.extend(some.map(|(what, names)| format!("{kind} {what}: {}", names.join(", "))));
+    }
+    if !changed.is_empty() {
+        parts.push(format!("changed: {}", changed.join(", ")));
+    }
+    if *key {
+        parts.push("this host has another key now".to_owned());
+    }
+    if !ended.is_empty() {
+        let rules = ended.iter().map(|rule| format!("{} ({})", rule.selector, rule.method));
+        parts.push(format!("rules of `set` that ended: {}", rules.collect::<Vec<_>>().join("; ")));
+    }
+    if parts.len() == 1 {
+        parts.push("the configuration has not changed".to_owned());
+    }
+    parts.join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_reload_has_changed_is_said() {
+        let mut reloaded = Reloaded::default();
+        assert!(text("office", &reloaded).ends_with("the configuration has not changed"));
+        reloaded.peers.added = vec!["c".into(), "d".into()];
+        reloaded.ports.removed = vec!["vsl1".into()];
+        reloaded.changed = vec!["link.rekey".into()];
+        let said = "link office: reloaded; peers added: c, d; ports removed: vsl1; \
+                    changed: link.rekey";
+        assert_eq!(text("office", &reloaded), said);
+    }
+}

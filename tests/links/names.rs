@@ -1,0 +1,55 @@
+//! Peers by names that have several addresses.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use libtest_mimic::Trial;
+use nix::sched::{CloneFlags, unshare};
+
+use crate::trial;
+use vsnoop_testbed::hosts::{Network, PORT, Plan, outer};
+use vsnoop_testbed::net::{check, checked};
+
+/// Far less than the time after which an address is given up, and far more than a call to a live
+/// one takes.
+const AT_ONCE: Duration = Duration::from_secs(2);
+/// The name of host 1.
+const NAME: &str = "h1.example";
+
+pub fn trials() -> Vec<Trial> {
+    vec![trial("names::a_dead_address_does_not_keep_from_a_live_one", dead)]
+}
+
+/// The first address of the name is one at which nothing answers.
+fn dead() -> Result<()> {
+    let mut network = Network::configured(Plan::default())?;
+    network.let_wait(1, 0)?;
+    network
+        .edit_config(0, |text| text.replace(&format!("\"{}:", outer(1)), &format!("\"{NAME}:")))?;
+    ensure!(network.config(0)?.contains(&format!("\"{NAME}:{PORT}\"")), "no name");
+    let hosts = network.file("hosts");
+    let (dead, live) = (outer(2), outer(1));
+    fs::write(&hosts, format!("{dead} {NAME}\n{live} {NAME}\n")).context("writing names")?;
+    let [a, b] = &mut network.hosts[..] else { unreachable!("two hosts") };
+    // It has a neighbour's entry, so that nothing says that there is none.
+    a.netns.ip(&format!("neigh add {dead} lladdr 02:00:00:00:ff:01 dev uplink"))?;
+    b.start()?;
+    // The names are of this thread and its children alone.
+    std::thread::scope(|scope| {
+        let start = scope.spawn(|| -> Result<()> {
+            unshare(CloneFlags::CLONE_FS | CloneFlags::CLONE_NEWNS).context("own mounts")?;
+            checked("mount", ["--make-rprivate", "/"])?;
+            let hosts = hosts.to_str().context("a path")?;
+            checked("mount", ["--bind", hosts, "/etc/hosts"])?;
+            let resolved = check(a.netns.command("getent").args(["ahostsv4", NAME]))?;
+            ensure!(resolved.starts_with(&dead.to_string()), "another order: {resolved}");
+            a.start()
+        });
+        start.join().map_err(|_| anyhow::anyhow!("the start panicked"))?
+    })?;
+    let since = Instant::now();
+    a.until_all_up()?;
+    ensure!(since.elapsed() < AT_ONCE, "up after {:?}: {}", since.elapsed(), a.words());
+    Ok(())
+}
