@@ -54,9 +54,10 @@ __noinline enum incast_served serve_flow(struct port *port, const struct flow_ke
 }
 
 /* Fills in the ACK that shows the sender of grant->key its window. Returns SERVED_ACK, or
- * SERVED_GONE if the flow has gone. */
+ * SERVED_GONE if the flow has gone, or another CPU has shown the window since serve_flow(). */
 __noinline enum incast_served show_grant(struct port *port, struct grant *grant)
 {
+	enum incast_served served = SERVED_GONE;
 	const struct hold *h;
 	struct flow *f;
 	__u32 number;
@@ -73,9 +74,12 @@ __noinline enum incast_served show_grant(struct port *port, struct grant *grant)
 	bpf_spin_lock(&f->lock);
 	if (f->hold != number)
 		h = 0;
-	incast_show(f, h, &port->state, &port->policy, now, &grant->ack);
+	if (incast_must_show(f)) {
+		incast_show(f, h, &port->state, &port->policy, now, &grant->ack);
+		served = SERVED_ACK;
+	}
 	bpf_spin_unlock(&f->lock);
-	return SERVED_ACK;
+	return served;
 }
 
 /* Offers a grant to the flow at the head of the queue. `like`: key of the packet that will become

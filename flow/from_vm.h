@@ -189,7 +189,9 @@ static __always_inline void flow_note_ts_recent(struct flow *f, struct hold *h,
 {
 	bool settled = !flow_outstanding(f);
 
-	if (ts_is_later(s->tsecr, f->ts_recent) ||
+	/* In HOLDING the engine's frames have the sender's latest TSval: a segment with an older one
+	 * can still be kept. */
+	if ((f->mode != FLOW_HOLDING && ts_is_later(s->tsecr, f->ts_recent)) ||
 	    (settled && (seq_gt(s->ack, f->ts_seq) || (__s32)(s->tsecr - f->ts_recent) > 0)))
 		f->ts_recent = s->tsecr;
 	if (h && ts_is_later(s->tsecr, h->tsval))

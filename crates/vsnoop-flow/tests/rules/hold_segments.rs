@@ -109,6 +109,7 @@ fn data_beyond_the_shown_edge_are_answered_and_not_kept() {
     let mut c = FlowCase::holding();
     c.h.rcv_win = 0;
     c.f.adv_edge = at(END);
+    c.port.prompt_until_ns = c.now + MS;
     let (verdict, out) = c.not_kept(&c.data(END, 1));
     assert_eq!((verdict, out.ack.ack, out.ack.window), (Verdict::Reack, at(END), 0));
 }

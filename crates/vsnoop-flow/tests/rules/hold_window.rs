@@ -137,6 +137,24 @@ fn the_edge_stays_while_the_vm_is_prompt() {
 }
 
 #[test]
+fn a_window_that_closed_while_the_vm_was_prompt_opens_for_a_probe() {
+    let mut c = FlowCase::holding();
+    c.port.prompt_until_ns = c.now + MS;
+    let mut next = FULL + 2 * MSS;
+    while c.f.adv_edge.diff(at(next)) >= MSS as i32 {
+        c.held(&c.data(next, MSS));
+        next += MSS;
+    }
+    let probe = c.ack_of_sender(next - 1, 0);
+    let (_, out) = c.not_kept(&probe);
+    assert!(c.edge(&out) < (next + MSS) as i32, "the VM is prompt");
+    c.port.prompt_until_ns = 0;
+    let (verdict, out) = c.not_kept(&probe);
+    assert_eq!(verdict, Verdict::Reack);
+    assert!(c.edge(&out) >= (next + MSS) as i32, "the VM has stopped");
+}
+
+#[test]
 fn a_holding_flow_is_shown_no_more_than_the_hold_has_room_for() {
     for free in [10, 4_000] {
         let mut c = FlowCase::holding();
