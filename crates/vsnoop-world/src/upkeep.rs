@@ -5,10 +5,10 @@ use std::convert::Infallible;
 
 use vsnoop_flow::types::*;
 use vsnoop_upkeep::abandoned::abandoned;
+use vsnoop_upkeep::detach::{Ended, entomb_held, to_tell};
 use vsnoop_upkeep::expiry::expire;
 use vsnoop_upkeep::grants::{self, GrantQueue, Granted, PORT_GRANTS, Rounds};
 use vsnoop_upkeep::held;
-use vsnoop_upkeep::release::{Ended, entomb_held, to_tell};
 use vsnoop_upkeep::reset::{reset, send};
 use vsnoop_upkeep::{Connections, drain};
 
@@ -144,8 +144,8 @@ impl Vm {
         drain::is_over(held::outstanding(&self.flows()).1, self.now - since, DRAIN_NS)
     }
 
-    /// Releases the port, as crates/vsnoop-host/src/release.rs does.
-    pub fn release(&mut self) {
+    /// Detaches the port, as crates/vsnoop-host/src/detach.rs does.
+    pub fn detach(&mut self) {
         self.end_held();
         self.port.attached = false;
         self.end_held();
@@ -156,7 +156,7 @@ impl Vm {
         let (holds, now) = (self.holds(), self.now);
         let Ok(ended) = entomb_held(self, |number| holds.read(number), now);
         if ended != Ended::default() {
-            self.note(|| format!("the release ends connections: {ended:?}"));
+            self.note(|| format!("the detach ends connections: {ended:?}"));
             self.tell_tombstones();
         }
     }

@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use vsnoop_bpf::Port;
 use vsnoop_bpf::types::{flow, flow_key, reset_reason};
+use vsnoop_host::detach::{detach, finish};
 use vsnoop_host::error::{self, with_causes};
 use vsnoop_host::failures::LeftAlone;
 use vsnoop_host::incast;
 use vsnoop_host::incast::ingress::Follower;
 use vsnoop_host::lock::CommandLock;
 use vsnoop_host::ports::{self, Attached, State};
-use vsnoop_host::release::{finish, release};
 use vsnoop_host::reset::{reset, send};
 use vsnoop_host::system::clock::monotonic_ns;
 use vsnoop_host::system::netdev::{self, Device};
@@ -68,8 +68,8 @@ impl Monitor {
             let key = (attached.meta.netns, attached.meta.ifindex);
             let name = attached.name.clone();
             if attached.state == State::Gone {
-                // One failure must not keep the others from being released.
-                if let Err(error) = release(attached) {
+                // One failure must not keep the others from being detached.
+                if let Err(error) = detach(attached) {
                     tracing::warn!("port {name}: {}", with_causes(&error));
                 }
                 continue;

@@ -1,6 +1,6 @@
-//! Release or pause of a port while bytes for its VM are held on this host: they are drained, or
+//! Detach or pause of a port while bytes for its VM are held on this host: they are drained, or
 //! their connections are reset at both ends, whichever process is killed
-//! (crates/vsnoop-host/src/release.rs).
+//! (crates/vsnoop-host/src/detach.rs).
 
 use std::fs;
 use std::io::{ErrorKind, Read};

@@ -1,4 +1,4 @@
-//! Resets the connections that would not survive the release of their port, because bytes that the
+//! Resets the connections that would not survive the detach of their port, because bytes that the
 //! VM was not handed are in its hold only.
 
 use vsnoop_flow::types::{flow, flow_key, hold, reset_reason};

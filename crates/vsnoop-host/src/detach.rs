@@ -1,4 +1,4 @@
-//! Releases a port: restores its default qdisc, takes the hooks off, removes the pins.
+//! Detaches a port: restores its default qdisc, takes the hooks off, removes the pins.
 //!
 //! A port's pins are in a directory that is *listed* under the port's name. `Port::leave` renames
 //! it (*set aside*), which is atomic, and then takes the hooks off:
@@ -11,7 +11,7 @@
 //! | leaving | set aside | on, then off | exists or deleted |
 //! | detached | removed | off | exists or deleted |
 //!
-//! Steps of [`release`], and the state that a process leaves if it is killed after the step:
+//! Steps of [`detach`], and the state that a process leaves if it is killed after the step:
 //!
 //! | step | killed after it | continued by |
 //! |---|---|---|
@@ -38,7 +38,7 @@
 //! first. It repeats recent RSTs, because a RST may be lost and no process is left to repeat it
 //! later.
 //!
-//! Events during a release:
+//! Events during a detach:
 //!
 //! | event | while listed | once set aside |
 //! |---|---|---|
@@ -53,7 +53,7 @@
 
 use vsnoop_bpf::types::{flow, flow_key, port_meta};
 use vsnoop_bpf::{Listed, Port};
-use vsnoop_upkeep::release::{Ended, entomb_held, fresh_tombstones, to_tell};
+use vsnoop_upkeep::detach::{Ended, entomb_held, fresh_tombstones, to_tell};
 use vsnoop_upkeep::segment::{Segment, frame};
 
 use crate::error::{Error, Result, with_causes};
@@ -66,24 +66,24 @@ use crate::system::clock::monotonic_ns;
 use crate::system::netns::Netns;
 use crate::system::{netdev, qdisc};
 
-/// Result of a release.
+/// Result of a detach.
 #[derive(Debug, Default)]
-pub struct Released {
+pub struct Detached {
     /// Its tap was deleted, before or meanwhile; its senders were reset.
     pub tap_deleted: bool,
-    /// Another process has released it.
+    /// Another process has detached it.
     pub by_another: bool,
     pub ended: Ended,
     /// A message about the qdisc.
     pub note: Option<String>,
 }
 
-/// Releases a port; see the module.
-pub fn release(attached: Attached) -> Result<Released> {
+/// Detaches a port; see the module.
+pub fn detach(attached: Attached) -> Result<Detached> {
     // Checked again: the port may have been looked up long ago.
     let hooks_are_off = match attached.port.hooks_are_off() {
         Err(vsnoop_bpf::Error::NotAttached(_)) => {
-            return Ok(Released { by_another: true, ..Released::default() });
+            return Ok(Detached { by_another: true, ..Detached::default() });
         }
         off => off?,
     };
@@ -96,12 +96,12 @@ pub fn release(attached: Attached) -> Result<Released> {
     } else {
         restore_qdisc(&attached.port, &attached.meta, netns.as_ref())?
     };
-    Ok(match let_go(attached.port, netns.as_ref(), tap_deleted)? {
-        Some(gone) => {
-            let Gone { tap_deleted, ended } = gone;
-            Released { tap_deleted, by_another: false, ended, note }
+    Ok(match remove(attached.port, netns.as_ref(), tap_deleted)? {
+        Some(removed) => {
+            let Removed { tap_deleted, ended } = removed;
+            Detached { tap_deleted, by_another: false, ended, note }
         }
-        None => Released { by_another: true, ..Released::default() },
+        None => Detached { by_another: true, ..Detached::default() },
     })
 }
 
@@ -122,7 +122,7 @@ pub fn finish(_lock: &CommandLock) -> Result<()> {
     failed.map_or(Ok(()), Err)
 }
 
-/// Completes the release of a port that was set aside. Its hooks being off does not mean that its
+/// Completes the detach of a port that was set aside. Its hooks being off does not mean that its
 /// tap is gone.
 pub fn finish_one(port: Port) -> Result<Ended> {
     let meta = port.meta()?;
@@ -132,17 +132,17 @@ pub fn finish_one(port: Port) -> Result<Ended> {
     if Port::open(meta.netns, meta.ifindex).is_err() {
         restore_qdisc(&port, &meta, netns.as_ref())?;
     }
-    Ok(let_go(port, netns.as_ref(), false)?.map_or_else(Ended::default, |gone| gone.ended))
+    Ok(remove(port, netns.as_ref(), false)?.map_or_else(Ended::default, |removed| removed.ended))
 }
 
-/// Result of [`let_go`].
-struct Gone {
+/// Result of [`remove`].
+struct Removed {
     tap_deleted: bool,
     ended: Ended,
 }
 
-/// Steps 2 to 5. `None` if another process has released the port.
-fn let_go(mut port: Port, netns: Option<&Netns>, tap_deleted: bool) -> Result<Option<Gone>> {
+/// Steps 2 to 5. `None` if another process has detached the port.
+fn remove(mut port: Port, netns: Option<&Netns>, tap_deleted: bool) -> Result<Option<Removed>> {
     let mut ended = Ended::default();
     if !tap_deleted && device_exists(&port, netns)? {
         ended = end_held(&port, netns)?;
@@ -169,7 +169,7 @@ fn let_go(mut port: Port, netns: Option<&Netns>, tap_deleted: bool) -> Result<Op
             "{flows} connections were reset: {held_bytes} bytes were still held for them"
         );
     }
-    Ok(Some(Gone { tap_deleted, ended }))
+    Ok(Some(Removed { tap_deleted, ended }))
 }
 
 /// [`end_held`] for callers that have not looked up the port's network namespace.
