@@ -29,10 +29,10 @@
 //!
 //! Step 2: the VM acknowledges by itself what it has been handed. *Held* bytes, acknowledged early
 //! but not handed over, would never reach it: the engine serves listed ports only, and the copies
-//! are freed with the slot. So their connections are reset: the record becomes a *tombstone* (mode
-//! RESET), for which nothing is acknowledged, and both ends get a RST. A command that is killed in
-//! between leaves each connection as it was, or a tombstone; the hooks answer the ends of a
-//! tombstone with RST at their next packet, and the helper repeats the RSTs.
+//! are freed with the slot. So their connections are reset: the record enters RESET, in which
+//! nothing is acknowledged, and both ends get a RST. A command that is killed in between leaves
+//! each record as it was, or in RESET; the hooks answer the ends of a connection in RESET with RST
+//! at their next packet, and the helper repeats the RSTs.
 //!
 //! Step 4 resets connections that got held bytes since step 2, because `off --all` pauses no port
 //! first. It repeats recent RSTs, because a RST may be lost and no process is left to repeat it
@@ -47,13 +47,14 @@
 //! | its tap is attached again | refused | new pins in a directory of their own |
 //!
 //! A deleted tap takes its ring along, so the senders of bytes that the VM has not acknowledged are
-//! reset over the tap's bridge ([`bury`]). After step 3 the device itself is looked up, because a
-//! link that was taken off and one whose tap was deleted look the same. If the tap is deleted after
-//! that, the bytes in its ring are lost without a RST; `detach` has warned of them.
+//! reset over the tap's bridge ([`reset_after_tap_deleted`]). After step 3 the device itself is
+//! looked up, because a link that was taken off and one whose tap was deleted look the same. If the
+//! tap is deleted after that, the bytes in its ring are lost without a RST; `detach` has warned of
+//! them.
 
 use vsnoop_bpf::types::{flow, flow_key, port_meta};
 use vsnoop_bpf::{Listed, Port};
-use vsnoop_upkeep::detach::{Ended, entomb_held, fresh_tombstones, to_tell};
+use vsnoop_upkeep::detach::{Ended, recently_reset, reset_held, rsts_to_send};
 use vsnoop_upkeep::segment::{Segment, frame};
 
 use crate::error::{Error, Result, with_causes};
@@ -152,11 +153,11 @@ fn remove(mut port: Port, netns: Option<&Netns>, tap_deleted: bool) -> Result<Op
     }
     let tap_deleted = tap_deleted || !device_exists(&port, netns)?;
     if tap_deleted {
-        bury(&port, netns)?;
+        reset_after_tap_deleted(&port, netns)?;
         ended = Ended::default();
     } else {
         ended.add(end_held(&port, netns)?);
-        tell_tombstones(&port, netns)?;
+        send_rsts(&port, netns)?;
     }
     if let Err(error) = incast::forget_all(&port) {
         let error = with_causes(&error);
@@ -185,20 +186,20 @@ pub fn end_held_of(port: &Port) -> Result<Ended> {
 /// Resets the connections with bytes that the VM has not been handed.
 fn end_held(port: &Port, netns: Option<&Netns>) -> Result<Ended> {
     let holds = Holds::open_or_do_without(port);
-    let ended = entomb_held(&mut { port }, |number| holds.read(number), monotonic_ns()?)?;
+    let ended = reset_held(&mut { port }, |number| holds.read(number), monotonic_ns()?)?;
     if ended.flows > 0 {
-        tell_tombstones(port, netns)?;
+        send_rsts(port, netns)?;
     }
     Ok(ended)
 }
 
 /// Sends RSTs to both ends of recently reset connections.
-fn tell_tombstones(port: &Port, netns: Option<&Netns>) -> Result<()> {
+fn send_rsts(port: &Port, netns: Option<&Netns>) -> Result<()> {
     let Some(netns) = netns else { return Ok(()) };
     let holds = Holds::open_or_do_without(port);
-    let told = to_tell(port.flows()?, |number| holds.read(number), monotonic_ns()?);
+    let rsts = rsts_to_send(port.flows()?, |number| holds.read(number), monotonic_ns()?);
     netns.run(|| {
-        told.iter().for_each(|(key, flow)| send(port, key, flow));
+        rsts.iter().for_each(|(key, flow)| send(port, key, flow));
         Ok(())
     })
 }
@@ -212,12 +213,12 @@ fn device_exists(port: &Port, netns: Option<&Netns>) -> Result<bool> {
 /// The tap was deleted, and its ring and the held bytes are lost: resets the senders of bytes that
 /// the VM had not acknowledged, over the tap's bridge, and repeats recent RSTs, which may have been
 /// lost with the tap.
-fn bury(port: &Port, netns: Option<&Netns>) -> Result<()> {
+fn reset_after_tap_deleted(port: &Port, netns: Option<&Netns>) -> Result<()> {
     let (flows, bytes) = port.outstanding()?;
-    let tombstones = fresh_tombstones(port.flows()?, monotonic_ns()?);
-    let reset = match netns.filter(|_| flows > 0 || !tombstones.is_empty()) {
+    let recent = recently_reset(port.flows()?, monotonic_ns()?);
+    let reset = match netns.filter(|_| flows > 0 || !recent.is_empty()) {
         Some(netns) => netns.run(|| {
-            tell_senders(port, &tombstones)?;
+            send_rsts_to_senders(port, &recent)?;
             reset_senders(port)
         })?,
         None => 0,
@@ -232,7 +233,7 @@ fn bury(port: &Port, netns: Option<&Netns>) -> Result<()> {
 
 /// Sends RSTs to senders over the bridge. The calling thread must be in the tap's network
 /// namespace.
-fn tell_senders(port: &Port, flows: &[(flow_key, flow)]) -> Result<()> {
+fn send_rsts_to_senders(port: &Port, flows: &[(flow_key, flow)]) -> Result<()> {
     let bridge = port.meta()?.bridge;
     for (key, flow) in flows.iter().filter(|_| bridge != 0) {
         let sent = port.send_out_of(bridge, &frame(key, flow, Segment::ResetSender));

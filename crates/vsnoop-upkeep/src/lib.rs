@@ -7,7 +7,7 @@
 //! code.
 //!
 //! - `connections`: the trait, and the changes of one record that take several accesses;
-//! - `segment` builds RSTs, `reset` ends a connection, `tombstones` repeats its RSTs;
+//! - `segment` builds RSTs, `reset` ends a connection, `repeat` repeats its RSTs;
 //! - `expiry` removes records, `abandoned` finds connections that no engine serves;
 //! - `held` says how many bytes only the host has, `drain` how long a detach waits for them, and
 //!   `detach` ends connections that would lose them;
@@ -21,10 +21,10 @@ pub mod drain;
 pub mod expiry;
 pub mod grants;
 pub mod held;
+pub mod repeat;
 pub mod reset;
 pub mod segment;
 pub mod settings;
-pub mod tombstones;
 
 pub use connections::{Connections, delete_flow_if, mark_reset};
 pub use held::outstanding_bytes;

@@ -5,7 +5,7 @@ use std::convert::Infallible;
 
 use vsnoop_flow::types::*;
 use vsnoop_upkeep::abandoned::abandoned;
-use vsnoop_upkeep::detach::{Ended, entomb_held, to_tell};
+use vsnoop_upkeep::detach::{Ended, reset_held, rsts_to_send};
 use vsnoop_upkeep::expiry::expire;
 use vsnoop_upkeep::grants::{self, GrantQueue, Granted, PORT_GRANTS, Rounds};
 use vsnoop_upkeep::held;
@@ -110,7 +110,7 @@ impl Vm {
                 *self.port.uplink() = uplink;
             }
         }
-        for (key, flow) in self.upkeep.tombstones.due(&flows, now) {
+        for (key, flow) in self.upkeep.rst_repeats.due(&flows, now) {
             send(self, &key, &flow, None);
         }
         let engine_ns = self.state().engine_ns;
@@ -149,21 +149,21 @@ impl Vm {
         self.end_held();
         self.port.attached = false;
         self.end_held();
-        self.tell_tombstones();
+        self.send_rsts();
     }
 
     fn end_held(&mut self) {
         let (holds, now) = (self.holds(), self.now);
-        let Ok(ended) = entomb_held(self, |number| holds.read(number), now);
+        let Ok(ended) = reset_held(self, |number| holds.read(number), now);
         if ended != Ended::default() {
             self.note(|| format!("the detach ends connections: {ended:?}"));
-            self.tell_tombstones();
+            self.send_rsts();
         }
     }
 
-    fn tell_tombstones(&mut self) {
+    fn send_rsts(&mut self) {
         let holds = self.holds();
-        for (key, flow) in to_tell(Vm::flows(self), |number| holds.read(number), self.now) {
+        for (key, flow) in rsts_to_send(Vm::flows(self), |number| holds.read(number), self.now) {
             send(self, &key, &flow, None);
         }
     }

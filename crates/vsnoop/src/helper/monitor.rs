@@ -21,7 +21,7 @@ use vsnoop_host::system::netns::Netns;
 use vsnoop_host::units;
 use vsnoop_upkeep::expiry::expire;
 use vsnoop_upkeep::outstanding_bytes;
-use vsnoop_upkeep::tombstones::Tombstones;
+use vsnoop_upkeep::repeat::RstRepeats;
 
 use super::engines::{Engines, Held};
 use super::grants::{PortGrants, serve_all};
@@ -55,7 +55,7 @@ struct Watched {
     /// Since when the tap has had no reader and unacknowledged bytes.
     deserted: Option<Instant>,
     /// Connections that were reset.
-    tombstones: Tombstones,
+    rst_repeats: RstRepeats,
 }
 
 impl Monitor {
@@ -128,7 +128,7 @@ impl Watched {
             abandoned: 0,
             left_alone: Vec::new(),
             deserted: None,
-            tombstones: Tombstones::default(),
+            rst_repeats: RstRepeats::default(),
         }
     }
 
@@ -158,7 +158,7 @@ impl Watched {
     }
 
     fn repeat_resets(&mut self, attached: &Attached, flows: &[(flow_key, flow)]) -> Result<()> {
-        let due = self.tombstones.due(flows, monotonic_ns()?);
+        let due = self.rst_repeats.due(flows, monotonic_ns()?);
         if due.is_empty() {
             return Ok(());
         }

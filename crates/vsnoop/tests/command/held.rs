@@ -136,7 +136,7 @@ fn a_detach_that_was_killed_with_bytes_held_is_finished_by_the_helper() -> Resul
 }
 
 fn a_killed_detach_leaves_a_record_that_acknowledges_nothing() -> Result<()> {
-    let (network, mut pair) = holding("tomb")?;
+    let (network, mut pair) = holding("mark")?;
     let port = port_of_network(&network)?;
     let (key, record) = the_flow(&port)?;
     ensure!(port.mark_reset(&key, &record, now_ns()?)?, "it was not marked");
