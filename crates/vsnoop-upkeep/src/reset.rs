@@ -31,8 +31,8 @@ pub fn reset<C: Connections>(
     Ok(true)
 }
 
-/// The engine gives up the connection of this hold. Returns false, and does nothing, if the VM has
-/// acknowledged something since the hold was read.
+/// Resets the connection of this hold, which the engine gives up. `bridge` and `now_ns`: as in
+/// [`reset`].
 pub fn give_up<C: Connections>(
     connections: &mut C,
     hold: &hold,
@@ -56,7 +56,7 @@ pub enum GivenUp {
     Reset,
     /// It has no record any more.
     Gone,
-    /// The VM has acknowledged something since; nothing was done.
+    /// The VM has acknowledged something meanwhile; nothing was done.
     Advanced,
 }
 

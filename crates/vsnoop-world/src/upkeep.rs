@@ -198,8 +198,8 @@ impl GrantQueue for Vm {
         Ok(found.map(|bytes| unsafe { bytes.as_ptr().cast::<flow_key>().read_unaligned() }))
     }
 
-    fn grant_next(&mut self, ack: &[u8]) -> Result<Granted, Infallible> {
-        let mut frame = Frame::new(ack.to_vec());
+    fn grant_next(&mut self, segment: &[u8]) -> Result<Granted, Infallible> {
+        let mut frame = Frame::new(segment.to_vec());
         self.port.now = self.now;
         let result = self.port.test_run(Program::Grant, &mut frame, &mut |_, _| {});
         Ok(match result as u32 {
