@@ -361,8 +361,8 @@ int inject(struct __sk_buff *skb)
 }
 
 /* Grants a window to the next waiting flow where no packet passes that could: run by
- * BPF_PROG_TEST_RUN with a pure ACK that has that flow's IP version and VLAN tags, and the port in
- * cb[CB_SLOT] and cb[CB_ID]. Returns enum incast_grant_result. */
+ * BPF_PROG_TEST_RUN with a segment without payload that has that flow's IP version and VLAN tags,
+ * and the port in cb[CB_SLOT] and cb[CB_ID]. Returns enum incast_grant_result. */
 SEC("tcx/egress")
 int grant(struct __sk_buff *skb)
 {

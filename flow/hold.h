@@ -16,8 +16,8 @@
  *   FIN               recorded, and sent to the VM by the engine
  *   RST               with SEQ = NEXT_SEQ: forwarded like a pure ACK, the held bytes are given up
  *   URG, or an option that is not understood: dropped; the sender repeats it, and the VM gets it
- *                     once the flow has drained.  If it would fill a hole, the ranges beyond the
- *                     hole are forgotten, because the flow could not drain with them.
+ *                     once everything is handed over.  If it would fill a hole, the ranges beyond
+ *                     the hole are forgotten: with them the flow could not leave HOLDING.
  *
  * A segment that the VM does not get may still have an ACK of the VM's data, or a window update.
  * These go to the VM at once, as a pure ACK (EVENT_SENDER_ACK, hold_fill_sender_ack()).

@@ -40,7 +40,7 @@ static __always_inline void hold_note_fin(struct flow *f, struct hold *h)
 }
 
 /* Has the engine handed over everything? */
-static __always_inline bool hold_is_drained(const struct flow *f, const struct hold *h)
+static __always_inline bool hold_is_all_handed(const struct flow *f, const struct hold *h)
 {
 	if (h->range_count)
 		return false;
@@ -71,7 +71,7 @@ static __always_inline void hold_note_engine(struct flow *f, struct hold *h,
 	/* If only the FIN is left, no engine is needed: the sender repeats it. */
 	if (seq_ge(f->high_seq, h->tail) && !hold_engine_lives(port, now))
 		h->flags &= ~HOLD_FIN;
-	if (!hold_is_drained(f, h))
+	if (!hold_is_all_handed(f, h))
 		return;
 	/* The VM has seen the engine's TSval, which may be that of a later segment. */
 	if ((__s32)(h->handed_tsval - f->ts_recent) > 0)
@@ -84,7 +84,7 @@ static __always_inline void hold_note_engine(struct flow *f, struct hold *h,
 static __always_inline bool hold_is_abandoned(const struct flow *f, const struct hold *h,
 					      const struct port_state *port, __u64 now)
 {
-	return f->mode == FLOW_HOLDING && !hold_is_drained(f, h) &&
+	return f->mode == FLOW_HOLDING && !hold_is_all_handed(f, h) &&
 	       since_ns(now, h->since_ns) >= HOLD_ABANDONED_NS && hold_engine_is_gone(port, now);
 }
 

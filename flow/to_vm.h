@@ -3,8 +3,8 @@
  * Decisions about a segment to the VM of which no copy is made (the report's vSnoop_ingress): the
  * VM answers it, and the host updates the record.
  *
- * The host acknowledges only bytes that it has copied: hold.h decides about those, and calls
- * flow_to_vm() for all other segments.
+ * The host acknowledges only bytes that it has copied: hold_to_vm.h decides about those, and
+ * calls flow_to_vm() for all other segments.
  *
  * The host acknowledges nothing that the VM would not accept: a segment must carry an acceptable
  * ACK (RFC 9293, section 3.10.7.4) and an acceptable timestamp (RFC 7323, PAWS). A segment that the

@@ -80,8 +80,8 @@ struct hold {
 	struct seq snd_una; /* highest ACK of the sender that is valid */
 	struct seq snd_nxt; /* as in the record */
 	__u32 vm_tsval; /* as in the record */
-	__u32 tsval; /* the highest TSval of the sender */
-	__u32 tsecr; /* its latest TSecr */
+	__u32 tsval; /* the highest TSval of the sender, or the VM's TSecr if that is later */
+	__u32 tsecr; /* the sender's latest TSecr */
 	__u32 range_count; /* number of out-of-order ranges, kept beyond a hole */
 	struct seq ranges[8]; /* left and right edge of each, the latest first */
 	__u32 rcv_win; /* RCV_WIN: bytes that the sender may be shown beyond NEXT_SEQ */

@@ -186,7 +186,7 @@ pub fn killed(bench: &Bench) -> Result<()> {
                 .with_context(|| bench.story(NEIGHBOUR))?;
         }
         kill(machine.pid(), Signal::SIGKILL).context("kill the machine")?;
-        waitpid(machine.pid(), None).context("bury the machine")?;
+        waitpid(machine.pid(), None).context("reap the machine")?;
         match joined(up)? {
             Outcome::Broken(_) => Ok(()),
             Outcome::Hung if !bench.attached => Ok(()),

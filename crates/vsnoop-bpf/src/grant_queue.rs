@@ -116,8 +116,8 @@ impl grants::GrantQueue for &GrantQueue {
         Ok(found.and_then(|bytes| flow_key::from_bytes(&bytes)))
     }
 
-    fn grant_next(&mut self, ack: &[u8]) -> Result<Granted> {
-        let run = self.grant.run(self.ifindex, [0, 0], ack);
+    fn grant_next(&mut self, segment: &[u8]) -> Result<Granted> {
+        let run = self.grant.run(self.ifindex, [0, 0], segment);
         let run =
             run.map_err(Error::bpf(format!("open a window behind {}", self.dir.display())))?;
         Ok(match run.verdict as u32 {

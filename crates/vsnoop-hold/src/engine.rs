@@ -86,7 +86,7 @@ pub trait Memory {
     fn take_rung(&mut self) -> Vec<u32>;
     /// Lets the hooks ring for this hold again.
     fn clear_rung(&mut self, number: u32);
-    /// Active bits of the 32 holds from number 32 * `group` + 1.
+    /// Busy bits of the 32 holds from number 32 * `group` + 1.
     fn busy(&mut self, group: u32) -> u32;
     /// Clears a busy bit: the hooks set it when they keep something.
     fn clear_busy(&mut self, number: u32);
@@ -190,7 +190,7 @@ pub struct Engine {
     queued: HashSet<u32>,
     by_clock: Timers,
     by_run_time: Timers,
-    /// Active bits as last read.
+    /// Busy bits as last read.
     known: Vec<u32>,
     /// Holds whose VM has not acknowledged everything.
     waiting: usize,

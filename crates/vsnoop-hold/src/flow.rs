@@ -407,7 +407,7 @@ impl Flow {
             self.probe.keep_alive = !self.probe.keep_alive;
         }
         // Beside a retransmission, too: the VM may have shrunk its window since.
-        self.probe.due = view.right_edge.diff(view.vm_seq) <= 0 || view.is_drained();
+        self.probe.due = view.right_edge.diff(view.vm_seq) <= 0 || view.is_all_handed();
     }
 
     /// Retransmission of the next hole, within the VM's window.
@@ -477,7 +477,7 @@ impl Flow {
     }
 
     fn acknowledge(&self, view: &View) -> Option<HoldFrame> {
-        let is_unsent = view.sender != self.carried && !view.is_drained();
+        let is_unsent = view.sender != self.carried && !view.is_all_handed();
         is_unsent.then_some(HoldFrame { seq: view.handed, len: 0, fin: false, kind: Kind::Ack })
     }
 
@@ -511,7 +511,7 @@ impl Confirmation {
 /// Held bytes that fit into the VM's window.
 fn handover(view: &View) -> Option<HoldFrame> {
     let from = view.handed;
-    if view.is_drained() || from.diff(view.first) < 0 {
+    if view.is_all_handed() || from.diff(view.first) < 0 {
         return None;
     }
     let limit = earlier(view.tail, view.right_edge);

@@ -66,7 +66,7 @@ impl View {
     }
 
     /// Was everything handed over?
-    pub fn is_drained(&self) -> bool {
+    pub fn is_all_handed(&self) -> bool {
         self.handed.diff(self.end()) >= 0
     }
 

@@ -4,9 +4,9 @@
 use serde::Serialize;
 use vsnoop_bpf::types::{self, HOLD_CHUNK, flow, flow_key};
 use vsnoop_bpf::{Hold, Memory, Port};
+use vsnoop_upkeep::detach::Ended;
 use vsnoop_upkeep::held;
 use vsnoop_upkeep::outstanding_bytes;
-use vsnoop_upkeep::release::Ended;
 
 use crate::error::Result;
 use crate::system::clock::monotonic_ns;

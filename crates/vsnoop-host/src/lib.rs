@@ -2,7 +2,7 @@
 //! command and its processes in the background need.
 //!
 //! `system` looks at the host: devices, network namespaces, processes, vCPUs. `ports` finds
-//! attachments, `held` and `failures` say how they are, `release` and `sweep` end them; `reset`
+//! attachments, `held` and `failures` say how they are, `detach` and `sweep` end them; `reset`
 //! ends a connection. `config` reads the host's settings, `quota` bounds the memory of holds by
 //! them, and `incast` knows uplinks.
 //!
@@ -10,6 +10,7 @@
 //! what is noticed on the way goes to `tracing`.
 
 pub mod config;
+pub mod detach;
 pub mod error;
 pub mod failures;
 pub mod flow_key;
@@ -19,7 +20,6 @@ pub mod lock;
 pub mod ports;
 pub mod priority;
 pub mod quota;
-pub mod release;
 pub mod reset;
 pub mod run_time;
 pub mod size;

@@ -3,7 +3,7 @@
 //! An attachment is identified by the inode of the network namespace and the interface's index; its
 //! name is that of the tap when the helper last read it. A port whose tap was deleted is "gone":
 //! only its pins are left, and every command that changes something detaches it first (`sweep`). A
-//! port that is being detached is not listed (`release`).
+//! port that is being detached is not listed (`detach`).
 
 use std::collections::HashSet;
 

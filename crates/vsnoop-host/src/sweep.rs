@@ -5,7 +5,7 @@ use vsnoop_bpf::Port;
 use crate::error::{Error, Result};
 use crate::lock::CommandLock;
 use crate::ports::{self, State};
-use crate::{incast, release};
+use crate::{detach, incast};
 
 /// Removes what killed commands have left, unless a command that may do so is running.
 pub fn finish_if_idle() -> Result<()> {
@@ -14,21 +14,21 @@ pub fn finish_if_idle() -> Result<()> {
         return Ok(());
     }
     let Some(lock) = CommandLock::try_take()? else { return Ok(()) };
-    release::finish(&lock)?;
+    detach::finish(&lock)?;
     vsnoop_bpf::tidy();
     incast::sweep(&lock)
 }
 
-/// Releases ports whose tap was deleted, and completes what killed commands have begun.
+/// Detaches ports whose tap was deleted, and completes what killed commands have begun.
 pub fn sweep(lock: &CommandLock) -> Result<()> {
     for attached in ports::inventory()?.ports {
         if attached.state == State::Gone {
             let name = attached.name.clone();
-            release::release(attached)
+            detach::detach(attached)
                 .map_err(|error| Error::CleanUp { port: name, error: error.into() })?;
         }
     }
-    release::finish(lock)?;
+    detach::finish(lock)?;
     vsnoop_bpf::tidy();
     incast::sweep(lock)
 }

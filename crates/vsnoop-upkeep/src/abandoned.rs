@@ -35,5 +35,5 @@ pub fn abandoned(
 fn is_held(flow: &flow, hold: &impl Fn(u32) -> hold) -> bool {
     u32::from(flow.mode) == flow_mode::FLOW_HOLDING
         && flow.hold != 0
-        && !View::new(&hold(flow.hold.into())).is_drained()
+        && !View::new(&hold(flow.hold.into())).is_all_handed()
 }

@@ -53,7 +53,7 @@ pub trait Connections {
 /// became busy meanwhile is put back. While a record is out, segments for the VM pass and
 /// nothing is acknowledged early. The VM's ACK passes as well, or creates another record; if
 /// that one begins below the old NEXT_SEQ, it does not cover the bytes between, and the
-/// connection becomes a tombstone (the helper sends the RSTs).
+/// record enters RESET (the helper sends the RSTs).
 ///
 /// One race remains: a hook on another CPU that has looked the record up and not locked it yet,
 /// a few instructions later, works on a record that is no longer in the table. If that is
@@ -90,9 +90,9 @@ pub fn delete_flow_if<C: Connections>(
     Ok(false)
 }
 
-/// Turns a flow into a tombstone: the hooks answer later segments of either end with RST.
+/// Puts a flow into RESET: the hooks answer later segments of either end with RST.
 /// `seen` is the record on which the decision is based; returns false, and does nothing, if the
-/// VM has advanced since. `now_ns` (CLOCK_MONOTONIC) starts the tombstone's lifetime.
+/// VM has advanced since. `now_ns` (CLOCK_MONOTONIC): the record's lifetime in RESET begins.
 ///
 /// Reading and writing are two accesses, each under the record's lock; changes of the hooks
 /// between them are overwritten. None of these breaks the promise:
@@ -101,7 +101,7 @@ pub fn delete_flow_if<C: Connections>(
 /// - more is acknowledged early: the connection must be reset all the same; `retired` misses
 ///   those bytes;
 /// - either end sends: the sequence numbers of the first RSTs are out of date, and the
-///   tombstone answers the next packet;
+///   hooks answer the next packet with RST;
 /// - the connection ends, and its record is removed: nothing is written, and false returned.
 ///   Only if another connection with the same addresses and ports begins as well, that one is
 ///   reset.

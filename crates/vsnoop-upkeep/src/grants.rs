@@ -48,9 +48,10 @@ pub trait GrantQueue {
     /// The next connection: the head of the grant queue or, if that is empty, the first finished
     /// one.
     fn head(&mut self) -> Result<Option<flow_key>, Self::Error>;
-    /// Grants the next connection a window, if there is credit. `ack`: a pure ACK of the VM with
-    /// the connection's IP version and VLAN tags.
-    fn grant_next(&mut self, ack: &[u8]) -> Result<Granted, Self::Error>;
+    /// Grants the next connection a window, if there is credit. `segment`: a frame of the VM
+    /// without payload, with the connection's IP version and VLAN tags; the hooks write the ACK
+    /// over it.
+    fn grant_next(&mut self, segment: &[u8]) -> Result<Granted, Self::Error>;
 }
 
 /// The rounds of one port.
@@ -108,8 +109,8 @@ pub fn grant<Q: GrantQueue>(queue: &mut Q, most: usize) -> Result<usize, Q::Erro
     for offered in 0..most {
         let Some(key) = queue.head()? else { return Ok(offered) };
         // Only the packet's form matters: the hooks choose the connection.
-        let ack = frame(&key, &flow::default(), Segment::ResetSender);
-        if queue.grant_next(&ack)? == Granted::None {
+        let segment = frame(&key, &flow::default(), Segment::ResetSender);
+        if queue.grant_next(&segment)? == Granted::None {
             return Ok(offered);
         }
     }

@@ -7,12 +7,12 @@
 
 use vsnoop_flow::types::{self, flow, flow_key, flow_mode, hold, seq};
 
-use crate::tombstones::{is_tombstone, key_bytes};
+use crate::repeat::{is_reset, key_bytes};
 
 /// Bytes that the host has acknowledged early and the VM has not; none once the connection has
 /// ended or was reset.
 pub fn outstanding_bytes(flow: &flow) -> u64 {
-    let live = !is_tombstone(flow) && u32::from(flow.flags) & types::FLOW_F_CLOSED == 0;
+    let live = !is_reset(flow) && u32::from(flow.flags) & types::FLOW_F_CLOSED == 0;
     if live { flow.next_seq.diff(flow.vm_seq).max(0) as u64 } else { 0 }
 }
 

@@ -1,7 +1,7 @@
 //! Resets a connection at both ends.
 //!
-//! If a RST is lost, or does not match the receiver's RCV.NXT, the record stays as a tombstone, and
-//! the hooks answer the next packet of either end with RST.
+//! If a RST is lost, or does not match the receiver's RCV.NXT, the record stays in RESET, and the
+//! hooks answer the next packet of either end with RST.
 
 use vsnoop_flow::types::{flow, flow_key, hold, reset_reason};
 use vsnoop_hold::Reason;
@@ -31,8 +31,8 @@ pub fn reset<C: Connections>(
     Ok(true)
 }
 
-/// The engine gives up the connection of this hold. Returns false, and does nothing, if the VM has
-/// acknowledged something since the hold was read.
+/// Resets the connection of this hold, which the engine gives up. `bridge` and `now_ns`: as in
+/// [`reset`].
 pub fn give_up<C: Connections>(
     connections: &mut C,
     hold: &hold,
@@ -56,7 +56,7 @@ pub enum GivenUp {
     Reset,
     /// It has no record any more.
     Gone,
-    /// The VM has acknowledged something since; nothing was done.
+    /// The VM has acknowledged something meanwhile; nothing was done.
     Advanced,
 }
 
@@ -67,7 +67,7 @@ fn is_of_the_host(why: reset_reason::Type) -> bool {
 }
 
 /// Sends the RST to both ends; also used to repeat it, since an end that only reads would wait for
-/// ever after a loss. A failure is not reported: the tombstone answers later.
+/// ever after a loss. A failure is not reported: the hooks send a RST later.
 ///
 /// `bridge`: the bridge of a tap without a reader. It drops frames from such a tap: the RST to the
 /// sender then leaves through the bridge itself.

@@ -11,9 +11,9 @@ use vsnoop_hold::{
 };
 use vsnoop_packet::vnet::VNET_BYTES;
 use vsnoop_upkeep::grants::Rounds;
+use vsnoop_upkeep::repeat::RstRepeats;
 use vsnoop_upkeep::reset::{self, GivenUp};
 use vsnoop_upkeep::settings;
-use vsnoop_upkeep::tombstones::Tombstones;
 
 use crate::frame::{Frame, Summed};
 use crate::guest::Guest;
@@ -97,7 +97,7 @@ pub struct Vm {
 /// What user space knows of a port from one look to the next (upkeep.rs).
 #[derive(Clone, Debug, Default)]
 pub struct Upkeep {
-    pub tombstones: Tombstones,
+    pub rst_repeats: RstRepeats,
     pub grants: Option<Rounds>,
     /// Connections that user space reset, by reason.
     pub counted: [u64; reset_reason::RESET_REASONS as usize],

@@ -5,10 +5,10 @@ use std::convert::Infallible;
 
 use vsnoop_flow::types::*;
 use vsnoop_upkeep::abandoned::abandoned;
+use vsnoop_upkeep::detach::{Ended, reset_held, rsts_to_send};
 use vsnoop_upkeep::expiry::expire;
 use vsnoop_upkeep::grants::{self, GrantQueue, Granted, PORT_GRANTS, Rounds};
 use vsnoop_upkeep::held;
-use vsnoop_upkeep::release::{Ended, entomb_held, to_tell};
 use vsnoop_upkeep::reset::{reset, send};
 use vsnoop_upkeep::{Connections, drain};
 
@@ -110,7 +110,7 @@ impl Vm {
                 *self.port.uplink() = uplink;
             }
         }
-        for (key, flow) in self.upkeep.tombstones.due(&flows, now) {
+        for (key, flow) in self.upkeep.rst_repeats.due(&flows, now) {
             send(self, &key, &flow, None);
         }
         let engine_ns = self.state().engine_ns;
@@ -144,26 +144,26 @@ impl Vm {
         drain::is_over(held::outstanding(&self.flows()).1, self.now - since, DRAIN_NS)
     }
 
-    /// Releases the port, as crates/vsnoop-host/src/release.rs does.
-    pub fn release(&mut self) {
+    /// Detaches the port, as crates/vsnoop-host/src/detach.rs does.
+    pub fn detach(&mut self) {
         self.end_held();
         self.port.attached = false;
         self.end_held();
-        self.tell_tombstones();
+        self.send_rsts();
     }
 
     fn end_held(&mut self) {
         let (holds, now) = (self.holds(), self.now);
-        let Ok(ended) = entomb_held(self, |number| holds.read(number), now);
+        let Ok(ended) = reset_held(self, |number| holds.read(number), now);
         if ended != Ended::default() {
-            self.note(|| format!("the release ends connections: {ended:?}"));
-            self.tell_tombstones();
+            self.note(|| format!("the detach ends connections: {ended:?}"));
+            self.send_rsts();
         }
     }
 
-    fn tell_tombstones(&mut self) {
+    fn send_rsts(&mut self) {
         let holds = self.holds();
-        for (key, flow) in to_tell(Vm::flows(self), |number| holds.read(number), self.now) {
+        for (key, flow) in rsts_to_send(Vm::flows(self), |number| holds.read(number), self.now) {
             send(self, &key, &flow, None);
         }
     }
@@ -198,8 +198,8 @@ impl GrantQueue for Vm {
         Ok(found.map(|bytes| unsafe { bytes.as_ptr().cast::<flow_key>().read_unaligned() }))
     }
 
-    fn grant_next(&mut self, ack: &[u8]) -> Result<Granted, Infallible> {
-        let mut frame = Frame::new(ack.to_vec());
+    fn grant_next(&mut self, segment: &[u8]) -> Result<Granted, Infallible> {
+        let mut frame = Frame::new(segment.to_vec());
         self.port.now = self.now;
         let result = self.port.test_run(Program::Grant, &mut frame, &mut |_, _| {});
         Ok(match result as u32 {

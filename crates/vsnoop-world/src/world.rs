@@ -530,7 +530,7 @@ impl World {
             return;
         }
         machine.detaching = None;
-        machine.served.vm.release();
+        machine.served.vm.detach();
         machine.served.stop_engine();
         for c in self.connections.iter_mut().filter(|c| c.vm == m) {
             c.told.from_the_start = false;

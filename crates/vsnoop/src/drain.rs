@@ -6,8 +6,8 @@
 //!
 //! The wait is bounded. At its end, bytes that were handed to the VM are in its ring or in its TCP.
 //! Bytes that are still held are reported, because they need this host: a migration must not leave
-//! them behind, and a release resets their connections (`release`). The wait ends at once when the
-//! tap is deleted, or another process detaches the port; the caller finds out which.
+//! them behind, and a detach resets their connections (vsnoop-host's `detach`). The wait ends at
+//! once when the tap is deleted, or another process detaches the port; the caller finds out which.
 
 use std::thread;
 use std::time::{Duration, Instant};

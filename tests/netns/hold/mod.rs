@@ -5,12 +5,12 @@
 //! use them at the same time.
 
 mod bound;
+mod detach;
 mod ends;
 mod frozen;
 mod lossy;
 mod mtu;
 mod network;
-mod release;
 mod window;
 
 use libtest_mimic::Trial;
@@ -29,7 +29,7 @@ pub fn trials() -> Vec<Trial> {
         window::trials(),
         ends::trials(),
         network::trials(),
-        release::trials(),
+        detach::trials(),
     ]
     .into_iter()
     .flatten()

@@ -359,7 +359,7 @@ fn a_reset_flow_sends_no_more_early_acks() {
     assert!(!is_over(&port, &record));
     assert!(port.mark_reset(&key, &record, 1).expect("mark it"));
     assert!(is_over(&port, &record));
-    let now = port.flow(&key).expect("read").expect("a tombstone");
+    let now = port.flow(&key).expect("read").expect("a record in RESET");
     assert_eq!(u32::from(now.mode), flow_mode::FLOW_RESET);
     assert_eq!(now.hold, record.hold, "who resets it has yet to read what was handed over");
 }

@@ -24,7 +24,7 @@ pub struct Seen {
     pub out_of_order: u64,
     pub full: u64,
     pub fins: u64,
-    pub drained: u64,
+    pub all_handed: u64,
     pub forwarded: u64,
     pub reacked: u64,
     pub dropped: u64,
@@ -292,7 +292,7 @@ impl HeldFlow<'_> {
         let (verdict, out) =
             hold::to_vm(&mut self.f, &mut self.m.hold, s, &self.port, &self.policy, self.now);
         assert_eq!(self.f.next_seq, before.next_seq, "NEXT_SEQ moved before the copy");
-        self.drained(&before);
+        self.note_all_handed(&before);
         self.refused_changes_nothing(&before, s);
         self.settle(&out);
         if self.is_silent() {
@@ -467,7 +467,7 @@ impl HeldFlow<'_> {
             hold::from_vm(&mut self.f, &mut self.m.hold, s, &self.port, &self.policy, self.now);
         self.seen.told += u64::from(self.m.hold.repeated != told);
         self.seen.refused += u64::from(out.events & EVENT_REFUSED != 0);
-        self.drained(&before);
+        self.note_all_handed(&before);
         self.settle(&out);
         let f = self.f;
         assert!(f.next_seq.diff(before.next_seq) >= 0, "NEXT_SEQ went back");
@@ -522,10 +522,10 @@ impl HeldFlow<'_> {
         }
     }
 
-    fn drained(&mut self, before: &flow) {
+    fn note_all_handed(&mut self, before: &flow) {
         let (was, is) = (u32::from(before.mode), u32::from(self.f.mode));
         let holding = flow_mode::FLOW_HOLDING;
-        self.seen.drained += u64::from(was == holding && is == flow_mode::FLOW_ACTIVE);
+        self.seen.all_handed += u64::from(was == holding && is == flow_mode::FLOW_ACTIVE);
     }
 
     fn settle(&mut self, out: &outcome) {

@@ -49,7 +49,7 @@ fn no_sequence_of_segments_makes_a_hold_unsound() {
         seen.out_of_order,
         seen.full,
         seen.fins,
-        seen.drained,
+        seen.all_handed,
         seen.forwarded,
         seen.reacked,
         seen.dropped,

@@ -21,7 +21,7 @@ fn a_flow_is_active_again_when_the_engine_has_handed_over_everything() {
 }
 
 #[test]
-fn the_vms_ack_finds_a_drained_flow_too() {
+fn the_vms_ack_finds_that_all_is_handed_too() {
     let mut c = FlowCase::holding();
     c.engine_hands_over(END);
     c.acks(FULL, WINDOW);
@@ -74,7 +74,7 @@ fn lateness_is_counted_from_the_engines_hand_over() {
 }
 
 #[test]
-fn a_flow_with_a_fin_is_drained_when_the_fin_was_handed_over() {
+fn a_flow_with_a_fin_is_all_handed_when_the_fin_was_handed_over() {
     let mut c = FlowCase::holding();
     c.decide(&segment { tcp_flags: ACK | FIN, ..c.data(END, 0) });
     c.engine_hands_over(END);
@@ -120,7 +120,7 @@ fn a_flow_with_only_a_fin_left_needs_no_engine() {
 }
 
 #[test]
-fn a_flow_whose_vm_echoes_congestion_stays_offline_when_it_is_drained() {
+fn a_flow_whose_vm_echoes_congestion_stays_offline_when_all_is_handed() {
     let mut c = FlowCase::holding();
     c.hear(&segment { tcp_flags: ACK | ECE, ..c.ack_of_vm(FULL, WINDOW) });
     assert_eq!(c.mode(), flow_mode::FLOW_HOLDING);
@@ -246,7 +246,7 @@ fn a_flow_without_held_bytes_needs_no_engine() {
     c.now += 2 * ABANDONED;
     assert_ne!(c.decide(&c.data(0, MSS)).0, Verdict::Reset);
     assert_ne!(c.acks(MSS, c.window_at(MSS)).0, FromVm::ResetBoth);
-    // Nor a flow that the engine has drained.
+    // Nor a flow for which the engine has handed over everything.
     let mut c = FlowCase::holding();
     c.engine_hands_over(END);
     c.now += 2 * ABANDONED;

@@ -117,7 +117,7 @@ fn nothing_is_kept_beyond_the_window() {
 }
 
 #[test]
-fn a_flow_with_ranges_is_not_drained() {
+fn a_flow_with_ranges_is_not_all_handed() {
     let mut c = FlowCase::holding();
     beyond(&mut c, MSS, MSS);
     c.acks(FULL, WINDOW);
@@ -241,7 +241,7 @@ fn ranges_beyond_a_fin_are_dropped() {
             c.held(&s);
         }
         assert!(c.holds(HOLD_FIN) && ranges(&c).is_empty());
-        // It is drained with the FIN.
+        // Everything is handed over with the FIN.
         c.acks(FULL, WINDOW);
         c.engine_hands_over(END + len + 1);
         c.acks(END + len, WINDOW);

@@ -60,7 +60,7 @@ fn a_clone_is_held_if_the_vm_shrinks_its_window_meanwhile() {
 fn later_data_do_not_overtake_held_bytes() {
     let mut c = FlowCase::holding();
     c.acks(FULL, WINDOW);
-    // The VM's window has room now, but the engine has not drained the hold yet.
+    // The VM's window has room now, but the engine has not handed over everything yet.
     c.held(&c.data(END, MSS));
     assert_eq!(c.f.high_seq, at(FULL));
 }

@@ -140,7 +140,7 @@ fn a_reset_by_the_vm_ends_the_record() {
 }
 
 #[test]
-fn a_reset_by_the_vm_with_bytes_outstanding_leaves_a_tombstone() {
+fn a_reset_by_the_vm_with_bytes_outstanding_leaves_a_record_in_reset() {
     for mut c in FlowCase::both() {
         c.early(&c.data(0, MSS));
         let rst = segment { tcp_flags: RST, ..c.ack_of_vm(0, 0) };

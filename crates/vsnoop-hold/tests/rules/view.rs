@@ -32,13 +32,13 @@ fn the_fin_counts_as_one_more() {
     h.flags = HOLD_FIN as u16;
     let view = View::new(&h);
     assert_eq!((view.handed, view.end()), (at(9_001), at(9_001)));
-    assert!(view.is_drained() && !view.is_done());
+    assert!(view.is_all_handed() && !view.is_done());
     h.vm_seq = at(9_000);
     assert!(!View::new(&h).is_done());
     h.vm_seq = at(9_001);
     assert!(View::new(&h).is_done());
     h.handed = at(9_000);
-    assert!(View::new(&h).is_drained(), "acknowledged, though nobody noted that it was sent");
+    assert!(View::new(&h).is_all_handed(), "acknowledged, though nobody noted that it was sent");
 }
 
 #[test]
@@ -49,11 +49,11 @@ fn a_vm_may_acknowledge_what_a_killed_engine_had_not_noted() {
 }
 
 #[test]
-fn a_drained_hold_is_done_when_the_vm_has_acknowledged_it() {
+fn a_hold_that_is_all_handed_is_done_when_the_vm_has_acknowledged_it() {
     let view = View::new(&held(8_999, 9_000, 20_000));
-    assert!(!view.is_drained() && !view.is_done());
+    assert!(!view.is_all_handed() && !view.is_done());
     let mut h = held(9_000, 9_000, 20_000);
-    assert!(View::new(&h).is_drained() && !View::new(&h).is_done());
+    assert!(View::new(&h).is_all_handed() && !View::new(&h).is_done());
     h.vm_seq = at(9_000);
     assert!(View::new(&h).is_done());
 }

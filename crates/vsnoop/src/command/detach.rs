@@ -1,13 +1,13 @@
-//! `vsnoop detach`: stops early ACKs, waits until the VM has acknowledged everything, releases the
-//! port.
+//! `vsnoop detach`: stops early ACKs, waits until the VM has acknowledged everything, takes the
+//! port off.
 
 use std::time::Duration;
 
 use anyhow::Result;
+use vsnoop_host::detach::{Detached, detach};
 use vsnoop_host::held::{Left, amount};
 use vsnoop_host::lock::CommandLock;
 use vsnoop_host::ports;
-use vsnoop_host::release::{Released, release};
 use vsnoop_host::sweep;
 use vsnoop_host::system::kernel;
 use vsnoop_host::system::netns::Netns;
@@ -28,28 +28,28 @@ pub fn run(cli: &Cli, arguments: &cli::Drain) -> Result<u8> {
         // The lock is not held during the wait, so that other ports can be changed.
         let left = drain(&attached, timeout, &interrupt)?;
         let _lock = CommandLock::take()?;
-        Ok(outcome(name, left, release(attached)?))
+        Ok(outcome(name, left, detach(attached)?))
     })?;
     sweep::sweep(&CommandLock::take()?)?;
     Ok(code)
 }
 
-fn outcome(name: &str, left: Left, released: Released) -> Outcome {
+fn outcome(name: &str, left: Left, detached: Detached) -> Outcome {
     // Otherwise the ring is gone, or another process reports it.
-    let has_ring = !released.tap_deleted && !released.by_another;
-    let ended = released.ended;
+    let has_ring = !detached.tap_deleted && !detached.by_another;
+    let ended = detached.ended;
     let left = if has_ring { left.without(ended) } else { Left::default() };
     let mut text = format!("{name}: detached");
-    if released.tap_deleted {
+    if detached.tap_deleted {
         text.push_str("; the tap had been deleted before");
     }
-    if released.by_another {
+    if detached.by_another {
         text.push_str(" meanwhile, by somebody else or because its tap was deleted");
     }
     if ended.flows > 0 {
         text.push_str(&format!("; {} reset", units::plural(ended.flows, "connection")));
     }
-    if let Some(note) = released.note {
+    if let Some(note) = detached.note {
         text.push_str(&format!("; {note}"));
     }
     let mut warnings = Vec::new();

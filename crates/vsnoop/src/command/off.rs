@@ -16,13 +16,13 @@ use anyhow::Result;
 use serde::Serialize;
 use vsnoop_bpf::types::port_meta;
 use vsnoop_bpf::{Listed, Port};
+use vsnoop_host::detach;
 use vsnoop_host::error::with_causes;
 use vsnoop_host::held::amount;
-use vsnoop_host::release;
 use vsnoop_host::system::netns::{self, Netns};
 use vsnoop_host::system::{kernel, netdev, qdisc};
 use vsnoop_host::units;
-use vsnoop_upkeep::release::Ended;
+use vsnoop_upkeep::detach::Ended;
 
 use crate::cli::Cli;
 use crate::error::EXIT_RUNTIME;
@@ -129,7 +129,7 @@ pub fn run(cli: &Cli) -> Result<u8> {
 
 /// Resets connections with held bytes, and takes the hooks off; the rest can wait.
 fn take_off(mut port: Port, left: &mut Vec<Port>, ended: &mut Ended) -> Result<()> {
-    match release::end_held_of(&port) {
+    match detach::end_held_of(&port) {
         Ok(others) => ended.add(others),
         // Tried again once the hooks are off.
         Err(error) => eprintln!("vsnoop: resetting what is held: {}", with_causes(&error)),
@@ -148,7 +148,7 @@ fn take_off(mut port: Port, left: &mut Vec<Port>, ended: &mut Ended) -> Result<(
 
 /// Best effort, since the hooks are off. Resets the senders of a deleted tap.
 fn finish(port: Port, ended: &mut Ended) {
-    match release::finish_one(port) {
+    match detach::finish_one(port) {
         Ok(others) => ended.add(others),
         Err(error) => {
             let error = with_causes(&error);

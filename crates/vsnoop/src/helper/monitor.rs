@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use vsnoop_bpf::Port;
 use vsnoop_bpf::types::{flow, flow_key, reset_reason};
+use vsnoop_host::detach::{detach, finish};
 use vsnoop_host::error::{self, with_causes};
 use vsnoop_host::failures::LeftAlone;
 use vsnoop_host::incast;
 use vsnoop_host::incast::ingress::Follower;
 use vsnoop_host::lock::CommandLock;
 use vsnoop_host::ports::{self, Attached, State};
-use vsnoop_host::release::{finish, release};
 use vsnoop_host::reset::{reset, send};
 use vsnoop_host::system::clock::monotonic_ns;
 use vsnoop_host::system::netdev::{self, Device};
@@ -21,7 +21,7 @@ use vsnoop_host::system::netns::Netns;
 use vsnoop_host::units;
 use vsnoop_upkeep::expiry::expire;
 use vsnoop_upkeep::outstanding_bytes;
-use vsnoop_upkeep::tombstones::Tombstones;
+use vsnoop_upkeep::repeat::RstRepeats;
 
 use super::engines::{Engines, Held};
 use super::grants::{PortGrants, serve_all};
@@ -55,7 +55,7 @@ struct Watched {
     /// Since when the tap has had no reader and unacknowledged bytes.
     deserted: Option<Instant>,
     /// Connections that were reset.
-    tombstones: Tombstones,
+    rst_repeats: RstRepeats,
 }
 
 impl Monitor {
@@ -68,8 +68,8 @@ impl Monitor {
             let key = (attached.meta.netns, attached.meta.ifindex);
             let name = attached.name.clone();
             if attached.state == State::Gone {
-                // One failure must not keep the others from being released.
-                if let Err(error) = release(attached) {
+                // One failure must not keep the others from being detached.
+                if let Err(error) = detach(attached) {
                     tracing::warn!("port {name}: {}", with_causes(&error));
                 }
                 continue;
@@ -128,7 +128,7 @@ impl Watched {
             abandoned: 0,
             left_alone: Vec::new(),
             deserted: None,
-            tombstones: Tombstones::default(),
+            rst_repeats: RstRepeats::default(),
         }
     }
 
@@ -158,7 +158,7 @@ impl Watched {
     }
 
     fn repeat_resets(&mut self, attached: &Attached, flows: &[(flow_key, flow)]) -> Result<()> {
-        let due = self.tombstones.due(flows, monotonic_ns()?);
+        let due = self.rst_repeats.due(flows, monotonic_ns()?);
         if due.is_empty() {
             return Ok(());
         }

@@ -1,5 +1,5 @@
 //! `detach` is complete when it returns, and a port in the middle of a detach counts as nothing
-//! else (crates/vsnoop-host/src/release.rs).
+//! else (crates/vsnoop-host/src/detach.rs).
 
 use std::ffi::CString;
 use std::fs;

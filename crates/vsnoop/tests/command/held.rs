@@ -1,6 +1,6 @@
-//! Release or pause of a port while bytes for its VM are held on this host: they are drained, or
+//! Detach or pause of a port while bytes for its VM are held on this host: they are drained, or
 //! their connections are reset at both ends, whichever process is killed
-//! (crates/vsnoop-host/src/release.rs).
+//! (crates/vsnoop-host/src/detach.rs).
 
 use std::fs;
 use std::io::{ErrorKind, Read};
@@ -136,7 +136,7 @@ fn a_detach_that_was_killed_with_bytes_held_is_finished_by_the_helper() -> Resul
 }
 
 fn a_killed_detach_leaves_a_record_that_acknowledges_nothing() -> Result<()> {
-    let (network, mut pair) = holding("tomb")?;
+    let (network, mut pair) = holding("mark")?;
     let port = port_of_network(&network)?;
     let (key, record) = the_flow(&port)?;
     ensure!(port.mark_reset(&key, &record, now_ns()?)?, "it was not marked");

@@ -54,7 +54,7 @@ fn a_killed_helper_is_replaced_by_the_next_command() -> Result<()> {
 }
 
 fn the_helper_cleans_up_after_a_deleted_tap() -> Result<()> {
-    let place = Place::new("bury")?;
+    let place = Place::new("swept")?;
     place.vsnoop(["attach", PORT])?.ok()?;
     let pins = place.pins()?;
     place.netns.ip(&format!("link del {PORT}"))?;

@@ -240,7 +240,7 @@ fn uplinks_of_other_network_namespaces_are_listed_and_not_touched() -> Result<()
 }
 
 fn an_uplink_goes_with_a_tap_that_is_deleted() -> Result<()> {
-    let bridge = Bridge::new("bury2")?;
+    let bridge = Bridge::new("swept2")?;
     bridge.attach(PORT, &["--incast", "1G"])?.ok()?;
     bridge.place.netns.ip(&format!("link del {PORT}"))?;
     wait_until("the uplink's pins are gone", || Ok(!Path::new(UPLINK_ROOT).exists()))?;

@@ -68,7 +68,7 @@ fn skipped(trial: Trial, reason: &str) -> Trial {
 }
 
 /// A test of this name. After a failure all attachments are removed: the next test would find them,
-/// and the helper would release them during it.
+/// and the helper would detach them during it.
 fn trial(name: &str, test: impl FnOnce() -> anyhow::Result<()> + Send + 'static) -> Trial {
     Trial::test(name, || {
         test().map_err(|error| {

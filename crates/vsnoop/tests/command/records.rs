@@ -11,8 +11,8 @@ pub fn trials() -> Vec<Trial> {
     trials![
         a_record_that_is_due_is_forgotten,
         a_record_that_becomes_busy_while_it_is_looked_at_is_put_back,
-        a_tombstone_stands_from_its_making,
-        bytes_that_a_new_record_knows_nothing_of_end_in_a_tombstone,
+        a_record_in_reset_lives_from_its_reset,
+        bytes_that_a_new_record_knows_nothing_of_end_in_reset,
         a_new_record_stays_when_the_vm_has_everything,
     ]
 }
@@ -46,8 +46,8 @@ fn a_record_that_becomes_busy_while_it_is_looked_at_is_put_back() -> Result<()> 
     })
 }
 
-fn a_tombstone_stands_from_its_making() -> Result<()> {
-    with_table("grave", |table| {
+fn a_record_in_reset_lives_from_its_reset() -> Result<()> {
+    with_table("made", |table| {
         let silent = flow { last_ns: 1, ..record(3000, 1000) };
         table.insert_flow(&KEY, &silent)?;
         ensure!(table.mark_reset(&KEY, &silent, 77)?, "it was not marked");
@@ -58,7 +58,7 @@ fn a_tombstone_stands_from_its_making() -> Result<()> {
     })
 }
 
-fn bytes_that_a_new_record_knows_nothing_of_end_in_a_tombstone() -> Result<()> {
+fn bytes_that_a_new_record_knows_nothing_of_end_in_reset() -> Result<()> {
     with_table("clash", |table| {
         // Created by an ACK of the VM below the old NEXT_SEQ.
         let found = after_clash(table, &record(3000, 1000), &record(2000, 2000))?;

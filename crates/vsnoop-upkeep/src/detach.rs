@@ -1,14 +1,14 @@
-//! Resets the connections that would not survive the release of their port, because bytes that the
+//! Resets the connections that would not survive the detach of their port, because bytes that the
 //! VM was not handed are in its hold only.
 
 use vsnoop_flow::types::{flow, flow_key, hold, reset_reason};
 
 use crate::connections::{Connections, mark_reset};
 use crate::held::{handed, hold_of, needed_bytes, outstanding_bytes};
-use crate::tombstones::is_tombstone;
+use crate::repeat::is_reset;
 
-/// The helper has repeated the RSTs of older tombstones.
-const FRESH_NS: u64 = 5_000_000_000;
+/// The helper has repeated the RSTs of connections that were reset longer ago.
+const RECENT_NS: u64 = 5_000_000_000;
 
 /// Connections that were reset because they had held bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,17 +28,17 @@ impl Ended {
     }
 }
 
-/// Turns the flows with bytes that the VM has not been handed into tombstones, and counts them; the
-/// caller sends the RSTs ([`to_tell`]). `hold` reads a hold by its number; `now_ns`:
+/// Puts the flows with bytes that the VM has not been handed into RESET, and counts them; the
+/// caller sends the RSTs ([`rsts_to_send`]). `hold` reads a hold by its number; `now_ns`:
 /// CLOCK_MONOTONIC.
-pub fn entomb_held<C: Connections>(
+pub fn reset_held<C: Connections>(
     connections: &mut C,
     hold: impl Fn(u32) -> hold,
     now_ns: u64,
 ) -> Result<Ended, C::Error> {
     let mut ended = Ended::default();
     for (key, flow) in connections.flows()? {
-        if let Some((flow, held_bytes)) = entomb(connections, &hold, &key, flow, now_ns)? {
+        if let Some((flow, held_bytes)) = reset_if_held(connections, &hold, &key, flow, now_ns)? {
             let outstanding_bytes = outstanding_bytes(&flow);
             ended.add(Ended { flows: 1, held_bytes, outstanding_bytes });
         }
@@ -46,8 +46,8 @@ pub fn entomb_held<C: Connections>(
     Ok(ended)
 }
 
-/// Turns a flow with held bytes into a tombstone. Returns the flow as it was, and the held bytes.
-fn entomb<C: Connections>(
+/// Puts a flow with held bytes into RESET. Returns the flow as it was, and the held bytes.
+fn reset_if_held<C: Connections>(
     connections: &mut C,
     hold: impl Fn(u32) -> hold,
     key: &flow_key,
@@ -67,7 +67,7 @@ fn entomb<C: Connections>(
             }
             return Ok(Some((flow, held_bytes)));
         }
-        // The VM has acknowledged something since, or the record is a tombstone already, or gone.
+        // The VM has acknowledged something since, or the record is in RESET already, or gone.
         match connections.flow(key)? {
             Some(now) => flow = now,
             None => return Ok(None),
@@ -77,26 +77,26 @@ fn entomb<C: Connections>(
 
 /// Recently reset connections, once for each RST that the VM is sent; it reads its ring before a
 /// RST, so a second one has the SEQ that is next after the ring. `hold` and `now_ns` as in
-/// [`entomb_held`].
-pub fn to_tell(
+/// [`reset_held`].
+pub fn rsts_to_send(
     flows: Vec<(flow_key, flow)>,
     hold: impl Fn(u32) -> hold,
     now_ns: u64,
 ) -> Vec<(flow_key, flow)> {
-    let mut told = Vec::new();
-    for (key, flow) in fresh_tombstones(flows, now_ns) {
-        told.push((key, flow));
+    let mut rsts = Vec::new();
+    for (key, flow) in recently_reset(flows, now_ns) {
+        rsts.push((key, flow));
         let handed = handed(&flow, hold_of(&key, &flow, &hold).as_ref());
         if handed.diff(flow.vm_seq) > 0 {
-            told.push((key, flow { vm_seq: handed, ..flow }));
+            rsts.push((key, flow { vm_seq: handed, ..flow }));
         }
     }
-    told
+    rsts
 }
 
 /// Those of `flows` that were reset a short time ago.
-pub fn fresh_tombstones(mut flows: Vec<(flow_key, flow)>, now_ns: u64) -> Vec<(flow_key, flow)> {
-    let is_fresh = |flow: &flow| now_ns.saturating_sub(flow.last_ns) < FRESH_NS;
-    flows.retain(|(_, flow)| is_tombstone(flow) && is_fresh(flow));
+pub fn recently_reset(mut flows: Vec<(flow_key, flow)>, now_ns: u64) -> Vec<(flow_key, flow)> {
+    let is_recent = |flow: &flow| now_ns.saturating_sub(flow.last_ns) < RECENT_NS;
+    flows.retain(|(_, flow)| is_reset(flow) && is_recent(flow));
     flows
 }

@@ -16,15 +16,15 @@ const BYTES: u64 = 1_000_000;
 
 pub fn trials() -> Vec<Trial> {
     vec![
-        trial("hold::release::pause_waits_until_the_vm_has_everything", pause),
-        trial("hold::release::pause_fails_while_the_vm_stands_still", pause_in_vain),
-        trial("hold::release::pause_and_resume_in_mid_stream", in_mid_stream),
-        trial("hold::release::detach_waits_until_the_vm_has_everything", detach),
-        trial("hold::release::detach_from_a_vm_that_stands_still_resets_both_ends", || {
+        trial("hold::detach::pause_waits_until_the_vm_has_everything", pause),
+        trial("hold::detach::pause_fails_while_the_vm_stands_still", pause_in_vain),
+        trial("hold::detach::pause_and_resume_in_mid_stream", in_mid_stream),
+        trial("hold::detach::detach_waits_until_the_vm_has_everything", detach),
+        trial("hold::detach::detach_from_a_vm_that_stands_still_resets_both_ends", || {
             frozen(|attached| attached.run(&["detach", PORT, "--timeout", "1"]).map(drop))
         }),
-        trial("hold::release::a_deleted_tap_resets_senders", || deleted_tap(false)),
-        trial("hold::release::detaching_a_deleted_tap_resets_senders", || deleted_tap(true)),
+        trial("hold::detach::a_deleted_tap_resets_senders", || deleted_tap(false)),
+        trial("hold::detach::detaching_a_deleted_tap_resets_senders", || deleted_tap(true)),
     ]
 }
 
@@ -183,14 +183,14 @@ fn detach() -> Result<()> {
 }
 
 /// Removes the port without waiting for the VM: bytes that only the host had are lost.
-fn frozen(let_go: impl FnOnce(&Attached<'_>) -> Result<()>) -> Result<()> {
+fn frozen(remove: impl FnOnce(&Attached<'_>) -> Result<()>) -> Result<()> {
     if !attached::is_wanted() {
         return Ok(());
     }
     let topology = still().build()?;
     let mut attached = still().attach(&topology)?;
     let mut pair = held(&topology, &attached)?;
-    let_go(&attached)?;
+    remove(&attached)?;
     attached.forget();
     pair.client.expect_reset().context("the sender")?;
     topology.guest().set_freeze(Freeze::Never);

@@ -1,4 +1,4 @@
-//! Releases a port: restores its default qdisc, takes the hooks off, removes the pins.
+//! Detaches a port: restores its default qdisc, takes the hooks off, removes the pins.
 //!
 //! A port's pins are in a directory that is *listed* under the port's name. `Port::leave` renames
 //! it (*set aside*), which is atomic, and then takes the hooks off:
@@ -11,7 +11,7 @@
 //! | leaving | set aside | on, then off | exists or deleted |
 //! | detached | removed | off | exists or deleted |
 //!
-//! Steps of [`release`], and the state that a process leaves if it is killed after the step:
+//! Steps of [`detach`], and the state that a process leaves if it is killed after the step:
 //!
 //! | step | killed after it | continued by |
 //! |---|---|---|
@@ -29,16 +29,16 @@
 //!
 //! Step 2: the VM acknowledges by itself what it has been handed. *Held* bytes, acknowledged early
 //! but not handed over, would never reach it: the engine serves listed ports only, and the copies
-//! are freed with the slot. So their connections are reset: the record becomes a *tombstone* (mode
-//! RESET), for which nothing is acknowledged, and both ends get a RST. A command that is killed in
-//! between leaves each connection as it was, or a tombstone; the hooks answer the ends of a
-//! tombstone with RST at their next packet, and the helper repeats the RSTs.
+//! are freed with the slot. So their connections are reset: the record enters RESET, in which
+//! nothing is acknowledged, and both ends get a RST. A command that is killed in between leaves
+//! each record as it was, or in RESET; the hooks answer the ends of a connection in RESET with RST
+//! at their next packet, and the helper repeats the RSTs.
 //!
 //! Step 4 resets connections that got held bytes since step 2, because `off --all` pauses no port
 //! first. It repeats recent RSTs, because a RST may be lost and no process is left to repeat it
 //! later.
 //!
-//! Events during a release:
+//! Events during a detach:
 //!
 //! | event | while listed | once set aside |
 //! |---|---|---|
@@ -47,13 +47,14 @@
 //! | its tap is attached again | refused | new pins in a directory of their own |
 //!
 //! A deleted tap takes its ring along, so the senders of bytes that the VM has not acknowledged are
-//! reset over the tap's bridge ([`bury`]). After step 3 the device itself is looked up, because a
-//! link that was taken off and one whose tap was deleted look the same. If the tap is deleted after
-//! that, the bytes in its ring are lost without a RST; `detach` has warned of them.
+//! reset over the tap's bridge ([`reset_after_tap_deleted`]). After step 3 the device itself is
+//! looked up, because a link that was taken off and one whose tap was deleted look the same. If the
+//! tap is deleted after that, the bytes in its ring are lost without a RST; `detach` has warned of
+//! them.
 
 use vsnoop_bpf::types::{flow, flow_key, port_meta};
 use vsnoop_bpf::{Listed, Port};
-use vsnoop_upkeep::release::{Ended, entomb_held, fresh_tombstones, to_tell};
+use vsnoop_upkeep::detach::{Ended, recently_reset, reset_held, rsts_to_send};
 use vsnoop_upkeep::segment::{Segment, frame};
 
 use crate::error::{Error, Result, with_causes};
@@ -66,24 +67,24 @@ use crate::system::clock::monotonic_ns;
 use crate::system::netns::Netns;
 use crate::system::{netdev, qdisc};
 
-/// Result of a release.
+/// Result of a detach.
 #[derive(Debug, Default)]
-pub struct Released {
+pub struct Detached {
     /// Its tap was deleted, before or meanwhile; its senders were reset.
     pub tap_deleted: bool,
-    /// Another process has released it.
+    /// Another process has detached it.
     pub by_another: bool,
     pub ended: Ended,
     /// A message about the qdisc.
     pub note: Option<String>,
 }
 
-/// Releases a port; see the module.
-pub fn release(attached: Attached) -> Result<Released> {
+/// Detaches a port; see the module.
+pub fn detach(attached: Attached) -> Result<Detached> {
     // Checked again: the port may have been looked up long ago.
     let hooks_are_off = match attached.port.hooks_are_off() {
         Err(vsnoop_bpf::Error::NotAttached(_)) => {
-            return Ok(Released { by_another: true, ..Released::default() });
+            return Ok(Detached { by_another: true, ..Detached::default() });
         }
         off => off?,
     };
@@ -96,12 +97,12 @@ pub fn release(attached: Attached) -> Result<Released> {
     } else {
         restore_qdisc(&attached.port, &attached.meta, netns.as_ref())?
     };
-    Ok(match let_go(attached.port, netns.as_ref(), tap_deleted)? {
-        Some(gone) => {
-            let Gone { tap_deleted, ended } = gone;
-            Released { tap_deleted, by_another: false, ended, note }
+    Ok(match remove(attached.port, netns.as_ref(), tap_deleted)? {
+        Some(removed) => {
+            let Removed { tap_deleted, ended } = removed;
+            Detached { tap_deleted, by_another: false, ended, note }
         }
-        None => Released { by_another: true, ..Released::default() },
+        None => Detached { by_another: true, ..Detached::default() },
     })
 }
 
@@ -122,7 +123,7 @@ pub fn finish(_lock: &CommandLock) -> Result<()> {
     failed.map_or(Ok(()), Err)
 }
 
-/// Completes the release of a port that was set aside. Its hooks being off does not mean that its
+/// Completes the detach of a port that was set aside. Its hooks being off does not mean that its
 /// tap is gone.
 pub fn finish_one(port: Port) -> Result<Ended> {
     let meta = port.meta()?;
@@ -132,17 +133,17 @@ pub fn finish_one(port: Port) -> Result<Ended> {
     if Port::open(meta.netns, meta.ifindex).is_err() {
         restore_qdisc(&port, &meta, netns.as_ref())?;
     }
-    Ok(let_go(port, netns.as_ref(), false)?.map_or_else(Ended::default, |gone| gone.ended))
+    Ok(remove(port, netns.as_ref(), false)?.map_or_else(Ended::default, |removed| removed.ended))
 }
 
-/// Result of [`let_go`].
-struct Gone {
+/// Result of [`remove`].
+struct Removed {
     tap_deleted: bool,
     ended: Ended,
 }
 
-/// Steps 2 to 5. `None` if another process has released the port.
-fn let_go(mut port: Port, netns: Option<&Netns>, tap_deleted: bool) -> Result<Option<Gone>> {
+/// Steps 2 to 5. `None` if another process has detached the port.
+fn remove(mut port: Port, netns: Option<&Netns>, tap_deleted: bool) -> Result<Option<Removed>> {
     let mut ended = Ended::default();
     if !tap_deleted && device_exists(&port, netns)? {
         ended = end_held(&port, netns)?;
@@ -152,11 +153,11 @@ fn let_go(mut port: Port, netns: Option<&Netns>, tap_deleted: bool) -> Result<Op
     }
     let tap_deleted = tap_deleted || !device_exists(&port, netns)?;
     if tap_deleted {
-        bury(&port, netns)?;
+        reset_after_tap_deleted(&port, netns)?;
         ended = Ended::default();
     } else {
         ended.add(end_held(&port, netns)?);
-        tell_tombstones(&port, netns)?;
+        send_rsts(&port, netns)?;
     }
     if let Err(error) = incast::forget_all(&port) {
         let error = with_causes(&error);
@@ -169,7 +170,7 @@ fn let_go(mut port: Port, netns: Option<&Netns>, tap_deleted: bool) -> Result<Op
             "{flows} connections were reset: {held_bytes} bytes were still held for them"
         );
     }
-    Ok(Some(Gone { tap_deleted, ended }))
+    Ok(Some(Removed { tap_deleted, ended }))
 }
 
 /// [`end_held`] for callers that have not looked up the port's network namespace.
@@ -185,20 +186,20 @@ pub fn end_held_of(port: &Port) -> Result<Ended> {
 /// Resets the connections with bytes that the VM has not been handed.
 fn end_held(port: &Port, netns: Option<&Netns>) -> Result<Ended> {
     let holds = Holds::open_or_do_without(port);
-    let ended = entomb_held(&mut { port }, |number| holds.read(number), monotonic_ns()?)?;
+    let ended = reset_held(&mut { port }, |number| holds.read(number), monotonic_ns()?)?;
     if ended.flows > 0 {
-        tell_tombstones(port, netns)?;
+        send_rsts(port, netns)?;
     }
     Ok(ended)
 }
 
 /// Sends RSTs to both ends of recently reset connections.
-fn tell_tombstones(port: &Port, netns: Option<&Netns>) -> Result<()> {
+fn send_rsts(port: &Port, netns: Option<&Netns>) -> Result<()> {
     let Some(netns) = netns else { return Ok(()) };
     let holds = Holds::open_or_do_without(port);
-    let told = to_tell(port.flows()?, |number| holds.read(number), monotonic_ns()?);
+    let rsts = rsts_to_send(port.flows()?, |number| holds.read(number), monotonic_ns()?);
     netns.run(|| {
-        told.iter().for_each(|(key, flow)| send(port, key, flow));
+        rsts.iter().for_each(|(key, flow)| send(port, key, flow));
         Ok(())
     })
 }
@@ -212,12 +213,12 @@ fn device_exists(port: &Port, netns: Option<&Netns>) -> Result<bool> {
 /// The tap was deleted, and its ring and the held bytes are lost: resets the senders of bytes that
 /// the VM had not acknowledged, over the tap's bridge, and repeats recent RSTs, which may have been
 /// lost with the tap.
-fn bury(port: &Port, netns: Option<&Netns>) -> Result<()> {
+fn reset_after_tap_deleted(port: &Port, netns: Option<&Netns>) -> Result<()> {
     let (flows, bytes) = port.outstanding()?;
-    let tombstones = fresh_tombstones(port.flows()?, monotonic_ns()?);
-    let reset = match netns.filter(|_| flows > 0 || !tombstones.is_empty()) {
+    let recent = recently_reset(port.flows()?, monotonic_ns()?);
+    let reset = match netns.filter(|_| flows > 0 || !recent.is_empty()) {
         Some(netns) => netns.run(|| {
-            tell_senders(port, &tombstones)?;
+            send_rsts_to_senders(port, &recent)?;
             reset_senders(port)
         })?,
         None => 0,
@@ -232,7 +233,7 @@ fn bury(port: &Port, netns: Option<&Netns>) -> Result<()> {
 
 /// Sends RSTs to senders over the bridge. The calling thread must be in the tap's network
 /// namespace.
-fn tell_senders(port: &Port, flows: &[(flow_key, flow)]) -> Result<()> {
+fn send_rsts_to_senders(port: &Port, flows: &[(flow_key, flow)]) -> Result<()> {
     let bridge = port.meta()?.bridge;
     for (key, flow) in flows.iter().filter(|_| bridge != 0) {
         let sent = port.send_out_of(bridge, &frame(key, flow, Segment::ResetSender));
