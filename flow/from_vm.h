@@ -226,7 +226,7 @@ static __always_inline bool flow_note_vm_ack(struct flow *f, struct hold *h,
 	return advanced;
 }
 
-/* Mode: the VM uses an option that is not understood. A flow in HOLDING drains first. `was`: the
+/* Mode: the VM uses an option that is not understood. A flow in HOLDING hands over all first. `was`: the
  * mode when the segment came. */
 static __always_inline void flow_bypass_foreign(struct flow *f, const struct segment *s, __u8 was,
 						struct outcome *out)

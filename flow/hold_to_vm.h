@@ -239,9 +239,9 @@ hold_to_vm(struct flow *f, struct hold *h, const struct segment *s, const struct
 
 	out->events = 0;
 	if (h) {
-		/* Only the VM can fill the hole with this segment, which it gets once the flow has
-		 * drained; but a flow with ranges does not drain. So forget the ranges: the sender
-		 * keeps SACKed data (RFC 2018, section 8). */
+		/* Only the VM can fill the hole with this segment, which it gets once the engine has
+		 * handed over all; with ranges it never has. So forget the ranges: the sender keeps
+		 * SACKed data (RFC 2018, section 8). */
 		if (segment_needs_vm(s) && segment_fills_first_hole(f, s) &&
 		    !flow_refuses_segment(f, s))
 			h->range_count = 0;
