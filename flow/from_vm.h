@@ -189,8 +189,8 @@ static __always_inline void flow_note_ts_recent(struct flow *f, struct hold *h,
 {
 	bool settled = !flow_outstanding(f);
 
-	/* In HOLDING the engine's frames have the sender's latest TSval: a segment with an older one
-	 * can still be kept. */
+	/* In HOLDING the engine's frames have the sender's latest TSval: a segment with an older
+	 * one can still be kept. */
 	if ((f->mode != FLOW_HOLDING && ts_is_later(s->tsecr, f->ts_recent)) ||
 	    (settled && (seq_gt(s->ack, f->ts_seq) || (__s32)(s->tsecr - f->ts_recent) > 0)))
 		f->ts_recent = s->tsecr;
@@ -226,8 +226,8 @@ static __always_inline bool flow_note_vm_ack(struct flow *f, struct hold *h,
 	return advanced;
 }
 
-/* Mode: the VM uses an option that is not understood. A flow in HOLDING hands over all first. `was`: the
- * mode when the segment came. */
+/* Mode: the VM uses an option that is not understood. A flow in HOLDING hands over all first.
+ * `was`: the mode when the segment came. */
 static __always_inline void flow_bypass_foreign(struct flow *f, const struct segment *s, __u8 was,
 						struct outcome *out)
 {

@@ -192,8 +192,8 @@ static __always_inline enum to_vm_verdict hold_answer_not_kept(struct flow *f, s
 		hold_note_fin(f, h);
 		return TO_VM_DROP;
 	}
-	/* The edge stayed while the VM was prompt (hold_grow_window()), and the VM has stopped since: the
-	 * sender has filled the window, and asks for more. */
+	/* The edge stayed while the VM was prompt (hold_grow_window()), and the VM has stopped
+	 * since: the sender has filled the window, and asks for more. */
 	if (h->rcv_win < 2u * f->mss && !port_is_prompt(port, now) && hold_engine_lives(port, now))
 		h->rcv_win = 2 * f->mss;
 	f->reacked++;
@@ -239,9 +239,9 @@ hold_to_vm(struct flow *f, struct hold *h, const struct segment *s, const struct
 
 	out->events = 0;
 	if (h) {
-		/* Only the VM can fill the hole with this segment, which it gets once the engine has
-		 * handed over all; with ranges it never has. So forget the ranges: the sender keeps
-		 * SACKed data (RFC 2018, section 8). */
+		/* Only the VM can fill the hole with this segment, which it gets once the engine
+		 * has handed over all; with ranges it never has. So forget the ranges: the sender
+		 * keeps SACKed data (RFC 2018, section 8). */
 		if (segment_needs_vm(s) && segment_fills_first_hole(f, s) &&
 		    !flow_refuses_segment(f, s))
 			h->range_count = 0;
