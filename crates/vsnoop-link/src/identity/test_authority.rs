@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use rcgen::{
-    BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    date_time_ymd,
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, ExtendedKeyUsagePurpose,
+    IsCa, Issuer, KeyIdMethod, KeyPair, date_time_ymd,
 };
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 
@@ -70,6 +70,19 @@ impl TestAuthority {
             Validity::Future => (date_time_ymd(2998, 1, 1), date_time_ymd(2999, 1, 1)),
         };
         params.signed_by(&key_pair, &self.issuer).unwrap().pem()
+    }
+
+    /// A revocation list with nothing on it.
+    pub fn list(&self) -> String {
+        let list = CertificateRevocationListParams {
+            this_update: date_time_ymd(2001, 1, 1),
+            next_update: date_time_ymd(2999, 1, 1),
+            crl_number: 1.into(),
+            issuing_distribution_point: None,
+            revoked_certs: Vec::new(),
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        list.signed_by(&self.issuer).unwrap().pem().unwrap()
     }
 
     /// A host with a new key and a certificate.

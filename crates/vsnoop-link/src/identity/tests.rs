@@ -60,6 +60,24 @@ fn a_certificate_for_another_key_is_refused() {
 }
 
 #[test]
+fn lists_that_would_cut_off_all_are_refused() {
+    let (authority, other) = (TestAuthority::new("ca"), TestAuthority::new("other"));
+    let namesake = TestAuthority::new("ca");
+    let own = authority.host("a.example", Validity::Now);
+    let checked = |list: &str| {
+        let lists = [Pem { bytes: list.as_bytes(), file: "list" }];
+        authority.trusted.with_lists(&lists).unwrap().check_lists(&own)
+    };
+    checked(&authority.list()).unwrap();
+    let error = checked(&namesake.list()).unwrap_err();
+    assert!(matches!(error, IdentityError::BadList { .. }), "{error:?}");
+    let error = checked(&other.list()).unwrap_err();
+    assert!(matches!(error, IdentityError::NoListOfOwn { .. }), "{error:?}");
+    checked(&[authority.list(), other.list()].concat()).unwrap();
+    authority.trusted.check_lists(&own).unwrap();
+}
+
+#[test]
 fn peers_that_cannot_be_told_apart_are_refused() {
     let authority = TestAuthority::new("ca");
     let (a, b) = (host(), host());

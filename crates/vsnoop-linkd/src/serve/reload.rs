@@ -85,6 +85,7 @@ type Result<T> = std::result::Result<T, ReloadError>;
 struct Prepared {
     config: Config,
     slots: PeersAndPorts,
+    lists: RevocationLists,
     credentials: Credentials,
     /// By name.
     ports: HashMap<String, Port>,
@@ -109,26 +110,27 @@ impl Link {
         Ok(change)
     }
 
-    /// Reads certificates and revocation lists again, by the same configuration.
-    pub(super) fn read_credentials_again(&mut self) {
-        let Credentials { identity, acceptor, dialers } =
-            match Credentials::read_again(&self.config, &self.identity) {
+    /// Reads the revocation lists again, and nothing else: a key or certificate that lies there for
+    /// the next reload does not count yet.
+    pub(super) fn read_lists_again(&mut self) {
+        let (identity, authority) = (Arc::clone(&self.identity), self.authority.as_deref());
+        let Credentials { identity, authority, acceptor, dialers } =
+            match Credentials::with_lists_again(&self.config, identity, authority) {
                 Ok(credentials) => credentials,
                 Err(error) => {
                     let error = with_causes(&error);
-                    warn!("certificates and revocation lists stay as they were: {error}");
-                    self.credentials_trouble = Some(error);
+                    // It is tried again and again.
+                    if self.lists_trouble.as_ref() != Some(&error) {
+                        warn!("the revocation lists stay as they were: {error}");
+                    }
+                    self.lists_trouble = Some(error);
                     return;
                 }
             };
-        info!("certificates and revocation lists were read again");
-        self.credentials_trouble = None;
-        let ours = identity.public();
-        self.about.key = ours.to_string();
-        let is_shown_anew = !identity.shows_same(&self.identity);
-        self.identity = identity;
-        let (config, slots) = (&self.config, &self.slots.peers);
-        let new = NewPeers { config, slots, acceptor, dialers, ours, is_shown_anew };
+        info!("the revocation lists were read again");
+        (self.authority, self.lists_trouble) = (authority, None);
+        let (config, slots, ours) = (&self.config, &self.slots.peers, identity.public());
+        let new = NewPeers { config, slots, acceptor, dialers, ours, is_shown_anew: false };
         self.control.reload(Arc::clone(&self.shared), new);
     }
 
@@ -136,6 +138,8 @@ impl Link {
         let config = Config::read(&self.config.file)?;
         let config = Config { listen: listen_address(config.listen), ..config };
         self.check_fixed(&config)?;
+        // Before they are read: one that is replaced meanwhile is read again.
+        let lists = RevocationLists::of(&config);
         let credentials = Credentials::read_again(&config, &self.identity)?;
         let slots = self.slots.reloaded(&config);
         let divert_taps = self.shared.divert_taps.as_ref();
@@ -143,7 +147,7 @@ impl Link {
             divert_taps.map(|taps| taps.reloaded(&config, &slots.peers)).transpose()?;
         let hooks = self.hooks.prepare(&config, divert_taps.as_ref(), &slots.peers)?;
         let ports = self.open_ports(&config)?;
-        Ok(Prepared { config, slots, credentials, ports, divert_taps, hooks })
+        Ok(Prepared { config, slots, lists, credentials, ports, divert_taps, hooks })
     }
 
     /// Names what the new configuration would change and cannot.
@@ -208,7 +212,7 @@ impl Link {
     }
 
     fn apply(&mut self, prepared: Prepared) -> Result<()> {
-        let Prepared { config, slots, credentials, mut ports, divert_taps, hooks } = prepared;
+        let Prepared { config, slots, lists, credentials, mut ports, divert_taps, hooks } = prepared;
         let before = std::mem::replace(&mut self.config, config);
         let config = &self.config;
         self.control.leave_peers(config);
@@ -241,14 +245,14 @@ impl Link {
         let policies = self.slots.policies(&self.rule_set, &self.shared);
         self.egress.send(egress::Order::Policies(policies));
         self.control.ports.reload(&config.ports, Arc::clone(&self.shared));
-        let Credentials { identity, acceptor, dialers } = credentials;
+        let Credentials { identity, authority, acceptor, dialers } = credentials;
         let is_done = self.hand_over();
         self.hooks.reload(hooks, Arc::clone(&self.shared));
         let ours = identity.public();
         self.about.key = ours.to_string();
         let is_shown_anew = !identity.shows_same(&self.identity);
-        self.identity = identity;
-        (self.lists, self.credentials_trouble) = (RevocationLists::of(config), None);
+        (self.identity, self.authority) = (identity, authority);
+        (self.lists, self.lists_trouble) = (lists, None);
         let new =
             NewPeers { config, slots: &self.slots.peers, acceptor, dialers, ours, is_shown_anew };
         self.control.reload(Arc::clone(&self.shared), new);
