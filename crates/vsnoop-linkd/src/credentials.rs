@@ -10,6 +10,7 @@ use vsnoop_link::identity::{
     Acceptor, Authority, Dialer, Identity, IdentityError, PeerId, Pem, Trust,
 };
 
+use crate::causes::with_causes;
 use crate::config::{AuthorityConfig, Config, PeerConfig, TrustConfig};
 use crate::key_file::{self, KeyFileError};
 
@@ -38,6 +39,8 @@ pub fn identity(key: &Path, certificate: Option<&Path>) -> Result<Identity> {
 /// What a link shows to its peers, and how it knows them.
 pub struct Credentials {
     pub identity: Arc<Identity>,
+    /// Why the key is not that of the file.
+    pub key_trouble: Option<String>,
     /// Of the peers with a `subject`.
     pub authority: Option<Arc<Authority>>,
     pub acceptor: Acceptor,
@@ -60,12 +63,14 @@ impl Credentials {
             Err(CredentialsError::KeyFile(error)) if error.is_denied() => error,
             other => return other,
         };
-        warn!("{denied}; the key stays as it is");
+        let trouble = format!("{}; the key stays as it is", with_causes(&denied));
+        warn!("{trouble}");
         let certificate = config.authority.as_ref().map(|authority| authority.cert.as_path());
         let certificate = certificate.map(CertificateFile::read).transpose()?;
         let certificate = certificate.as_ref().map(CertificateFile::pem);
         let authority = config.authority.as_ref().map(authority).transpose()?;
-        Self::with(config, before.with_certificates(certificate)?.into(), authority)
+        let identity = before.with_certificates(certificate)?.into();
+        Ok(Self { key_trouble: Some(trouble), ..Self::with(config, identity, authority)? })
     }
 
     /// With the revocation lists that the files have now; all else stays, whatever its files have.
@@ -95,6 +100,7 @@ impl Credentials {
             acceptor: identity.acceptor(&trusts)?,
             dialers: dialers.collect::<std::result::Result<_, _>>()?,
             identity,
+            key_trouble: None,
             authority,
         })
     }

@@ -92,10 +92,9 @@ impl Authority {
         let revoked = lists.iter().map(|list| read_lists(*list)).collect::<Result<Vec<_>, _>>()?;
         let revoked = revoked.concat();
         let unusable = |error| match error {
-            VerifierBuilderError::InvalidCrl(error) => IdentityError::BadList {
-                files: names.clone(),
-                error: error.into(),
-            },
+            VerifierBuilderError::InvalidCrl(error) => {
+                IdentityError::BadList { files: names.clone(), error: error.into() }
+            }
             error => IdentityError::UnusableAuthority { file: file.clone(), error },
         };
         let diallers = WebPkiClientVerifier::builder_with_provider(Arc::clone(&all), provider())

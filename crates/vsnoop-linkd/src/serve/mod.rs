@@ -80,7 +80,7 @@ impl Link {
         let slots = PeersAndPorts::new(&config);
         let Opened { lists, credentials, spares, udp, listener, ports, divert_taps } =
             Opened::of(&config, &slots.peers)?;
-        let Credentials { identity, authority, acceptor, dialers } = credentials;
+        let Credentials { identity, authority, acceptor, dialers, .. } = credentials;
         let ours = identity.public();
         let ageing_ns = config.age.as_nanos() as u64;
         let table = forwarding::TableSettings { ageing_ns, ..forwarding::TableSettings::default() };

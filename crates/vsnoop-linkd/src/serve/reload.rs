@@ -75,8 +75,6 @@ pub enum ReloadError {
     DivertTap(#[from] DivertTapError),
     #[error(transparent)]
     Hook(#[from] HookError),
-    #[error("the threads that move frames do not answer; the log may say more")]
-    Silent,
 }
 
 type Result<T> = std::result::Result<T, ReloadError>;
@@ -104,8 +102,13 @@ impl Link {
     /// Reads the configuration again, and goes on by it. An error leaves all as it was.
     pub(super) fn reload(&mut self) -> Result<Reloaded> {
         let prepared = self.prepare()?;
-        let change = self.difference(&prepared);
-        self.apply(prepared)?;
+        let mut change = self.difference(&prepared);
+        if !self.apply(prepared) {
+            let warning = "it is applied, but the threads that move frames do not answer yet; the \
+                           log may say more";
+            warn!("{warning}");
+            change.warnings.push(warning.to_owned());
+        }
         info!("the configuration {} was read again", self.config.file.display());
         Ok(change)
     }
@@ -114,7 +117,7 @@ impl Link {
     /// the next reload does not count yet.
     pub(super) fn read_lists_again(&mut self) {
         let (identity, authority) = (Arc::clone(&self.identity), self.authority.as_deref());
-        let Credentials { identity, authority, acceptor, dialers } =
+        let Credentials { identity, authority, acceptor, dialers, .. } =
             match Credentials::with_lists_again(&self.config, identity, authority) {
                 Ok(credentials) => credentials,
                 Err(error) => {
@@ -211,8 +214,10 @@ impl Link {
         Ok(opened)
     }
 
-    fn apply(&mut self, prepared: Prepared) -> Result<()> {
-        let Prepared { config, slots, lists, credentials, mut ports, divert_taps, hooks } = prepared;
+    /// Whether the threads that move frames have taken it.
+    fn apply(&mut self, prepared: Prepared) -> bool {
+        let Prepared { config, slots, lists, credentials, mut ports, divert_taps, hooks } =
+            prepared;
         let before = std::mem::replace(&mut self.config, config);
         let config = &self.config;
         self.control.leave_peers(config);
@@ -245,7 +250,7 @@ impl Link {
         let policies = self.slots.policies(&self.rule_set, &self.shared);
         self.egress.send(egress::Order::Policies(policies));
         self.control.ports.reload(&config.ports, Arc::clone(&self.shared));
-        let Credentials { identity, authority, acceptor, dialers } = credentials;
+        let Credentials { identity, authority, acceptor, dialers, .. } = credentials;
         let is_done = self.hand_over();
         self.hooks.reload(hooks, Arc::clone(&self.shared));
         let ours = identity.public();
@@ -265,7 +270,7 @@ impl Link {
             }
         }
         self.hooks.follow(|peer| self.control.takes(peer));
-        if is_done { Ok(()) } else { Err(ReloadError::Silent) }
+        is_done
     }
 
     /// Gives the data threads the new ports and peers; whether both have them.
@@ -292,12 +297,16 @@ impl Link {
         let changed = others.into_iter().filter(|(_, differs)| *differs);
         let divert = |divert: &Divert| format!("{} to {}", divert.interface, divert.peer);
         let bare = |divert: &Divert| Divert { line: 0, ..divert.clone() };
+        let identity = &new.credentials.identity;
+        let key = identity.public() != self.identity.public();
         Reloaded {
             peers: changes(&old.peers, &to.peers, |peer| peer.name.clone(), Clone::clone),
             ports: changes(&old.ports, &to.ports, |port| port.name.clone(), Clone::clone),
             diverts: changes(&old.diverts, &to.diverts, divert, bare),
             changed: changed.map(|(key, _)| key.to_owned()).collect(),
-            key: new.credentials.identity.public() != self.identity.public(),
+            key,
+            certificate: !key && !identity.shows_same(&self.identity),
+            warnings: new.credentials.key_trouble.iter().cloned().collect(),
             ended: self.rule_set.rules.of_set().to_vec(),
         }
     }
