@@ -149,7 +149,7 @@ impl Link {
         let divert_taps =
             divert_taps.map(|taps| taps.reloaded(&config, &slots.peers)).transpose()?;
         let hooks = self.hooks.prepare(&config, divert_taps.as_ref(), &slots.peers)?;
-        let ports = self.open_ports(&config)?;
+        let ports = self.open_taps(&config)?;
         Ok(Prepared { config, slots, lists, credentials, ports, divert_taps, hooks })
     }
 
@@ -191,33 +191,46 @@ impl Link {
         Ok(())
     }
 
-    /// Opens the ports that are new.
-    fn open_ports(&mut self, config: &Config) -> Result<HashMap<String, Port>> {
-        let mut opened = HashMap::new();
+    /// Makes the taps of ports that are new. Interfaces are joined when nothing can be refused any
+    /// more, so that no spare socket is lost ([`Self::take_spares`]).
+    fn open_taps(&self, config: &Config) -> Result<HashMap<String, Port>> {
+        let (mut opened, mut spares) = (HashMap::new(), self.spares.len());
         for port in &config.ports {
             if self.slots.ports.of(&port.name).is_some() {
                 continue;
             }
-            let made = if port.kind == PortKind::Interface {
-                let (link, file) = (config.name.clone(), config.file.display().to_string());
-                let spare = self.spares.pop().ok_or_else(|| ReloadError::NoSocket {
+            if port.kind == PortKind::Interface {
+                Port::check_interface(&port.name)?;
+                spares = spares.checked_sub(1).ok_or_else(|| ReloadError::NoSocket {
                     port: port.name.clone(),
-                    link,
-                    file,
+                    link: config.name.clone(),
+                    file: config.file.display().to_string(),
                 })?;
-                Port::interface_with(spare, &port.name)?
             } else {
-                open_tap(config, port)?
-            };
-            opened.insert(port.name.clone(), made);
+                opened.insert(port.name.clone(), open_tap(config, port)?);
+            }
         }
         Ok(opened)
+    }
+
+    /// Joins the interfaces that are new.
+    fn take_spares(&mut self, config: &Config, opened: &mut HashMap<String, Port>) {
+        for port in &config.ports {
+            let is_new = self.slots.ports.of(&port.name).is_none();
+            if !is_new || port.kind != PortKind::Interface {
+                continue;
+            }
+            if let Some(spare) = self.spares.pop() {
+                opened.insert(port.name.clone(), Port::interface_with(spare, &port.name));
+            }
+        }
     }
 
     /// Whether the threads that move frames have taken it.
     fn apply(&mut self, prepared: Prepared) -> bool {
         let Prepared { config, slots, lists, credentials, mut ports, divert_taps, hooks } =
             prepared;
+        self.take_spares(&config, &mut ports);
         let before = std::mem::replace(&mut self.config, config);
         let config = &self.config;
         self.control.leave_peers(config);
