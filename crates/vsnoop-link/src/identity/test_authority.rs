@@ -1,6 +1,7 @@
 //! Private authorities, and hosts with certificates of them, for the tests of this crate.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateRevocationListParams, ExtendedKeyUsagePurpose,
@@ -26,6 +27,8 @@ impl Dialer {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Validity {
     Now,
+    /// To this time, seconds since the epoch.
+    Until(u64),
     Past,
     Future,
 }
@@ -66,6 +69,9 @@ impl TestAuthority {
         params.extended_key_usages = purposes.to_vec();
         (params.not_before, params.not_after) = match validity {
             Validity::Now => (date_time_ymd(2001, 1, 1), date_time_ymd(2999, 1, 1)),
+            Validity::Until(end_s) => {
+                (date_time_ymd(2001, 1, 1), date_time_ymd(1970, 1, 1) + Duration::from_secs(end_s))
+            }
             Validity::Past => (date_time_ymd(2001, 1, 1), date_time_ymd(2002, 1, 1)),
             Validity::Future => (date_time_ymd(2998, 1, 1), date_time_ymd(2999, 1, 1)),
         };
