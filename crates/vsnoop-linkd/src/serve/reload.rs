@@ -145,11 +145,12 @@ impl Link {
         let lists = RevocationLists::of(&config);
         let credentials = Credentials::read_again(&config, &self.identity)?;
         let slots = self.slots.reloaded(&config);
+        let ports = self.open_taps(&config)?;
         let divert_taps = self.shared.divert_taps.as_ref();
         let divert_taps =
             divert_taps.map(|taps| taps.reloaded(&config, &slots.peers)).transpose()?;
+        // Last: with `when_down = "drop"` they drop packets from here on.
         let hooks = self.hooks.prepare(&config, divert_taps.as_ref(), &slots.peers)?;
-        let ports = self.open_taps(&config)?;
         Ok(Prepared { config, slots, lists, credentials, ports, divert_taps, hooks })
     }
 
@@ -264,6 +265,7 @@ impl Link {
         self.egress.send(egress::Order::Policies(policies));
         self.control.ports.reload(&config.ports, Arc::clone(&self.shared));
         let Credentials { identity, authority, acceptor, dialers, .. } = credentials;
+        self.hooks.stop_leaving(&hooks);
         let is_done = self.hand_over();
         self.hooks.reload(hooks, Arc::clone(&self.shared));
         let ours = identity.public();
