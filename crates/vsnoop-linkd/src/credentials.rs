@@ -10,6 +10,7 @@ use vsnoop_link::identity::{
     Acceptor, Authority, Dialer, Identity, IdentityError, PeerId, Pem, Trust,
 };
 
+use crate::causes::with_causes;
 use crate::config::{AuthorityConfig, Config, PeerConfig, TrustConfig};
 use crate::key_file::{self, KeyFileError};
 
@@ -37,7 +38,11 @@ pub fn identity(key: &Path, certificate: Option<&Path>) -> Result<Identity> {
 
 /// What a link shows to its peers, and how it knows them.
 pub struct Credentials {
-    pub identity: Identity,
+    pub identity: Arc<Identity>,
+    /// Why the key is not that of the file.
+    pub key_trouble: Option<String>,
+    /// Of the peers with a `subject`.
+    pub authority: Option<Arc<Authority>>,
     pub acceptor: Acceptor,
     /// In the order of the configuration.
     pub dialers: Vec<Dialer>,
@@ -46,7 +51,9 @@ pub struct Credentials {
 impl Credentials {
     pub fn read(config: &Config) -> Result<Self> {
         let certificate = config.authority.as_ref().map(|authority| authority.cert.as_path());
-        Self::with(config, identity(&config.key, certificate)?)
+        let identity = identity(&config.key, certificate)?;
+        let authority = config.authority.as_ref().map(authority).transpose()?;
+        Self::with(config, identity.into(), authority)
     }
 
     /// Like [`Credentials::read`]; where this user may not read the key file, the host keeps the
@@ -56,28 +63,52 @@ impl Credentials {
             Err(CredentialsError::KeyFile(error)) if error.is_denied() => error,
             other => return other,
         };
-        warn!("{denied}; the key stays as it is");
+        let trouble = format!("{}; the key stays as it is", with_causes(&denied));
+        warn!("{trouble}");
         let certificate = config.authority.as_ref().map(|authority| authority.cert.as_path());
         let certificate = certificate.map(CertificateFile::read).transpose()?;
         let certificate = certificate.as_ref().map(CertificateFile::pem);
-        Self::with(config, before.with_certificates(certificate)?)
+        let authority = config.authority.as_ref().map(authority).transpose()?;
+        let identity = before.with_certificates(certificate)?.into();
+        Ok(Self { key_trouble: Some(trouble), ..Self::with(config, identity, authority)? })
     }
 
-    fn with(config: &Config, identity: Identity) -> Result<Self> {
-        let trusts = trusts(config)?;
+    /// With the revocation lists that the files have now; all else stays, whatever its files have.
+    pub fn with_lists_again(
+        config: &Config,
+        identity: Arc<Identity>,
+        authority: Option<&Authority>,
+    ) -> Result<Self> {
+        let (Some(files), Some(authority)) = (&config.authority, authority) else {
+            return Self::with(config, identity, None);
+        };
+        let authority = with_lists(files, |lists| authority.with_lists(lists))?;
+        Self::with(config, identity, Some(authority))
+    }
+
+    fn with(
+        config: &Config,
+        identity: Arc<Identity>,
+        authority: Option<Arc<Authority>>,
+    ) -> Result<Self> {
+        if let Some(authority) = &authority {
+            authority.check_lists(&identity)?;
+        }
+        let trusts = trusts(config, authority.as_ref())?;
         let dialers = trusts.iter().map(|(peer, trust)| identity.dialer(peer, trust));
         Ok(Self {
             acceptor: identity.acceptor(&trusts)?,
             dialers: dialers.collect::<std::result::Result<_, _>>()?,
             identity,
+            key_trouble: None,
+            authority,
         })
     }
 }
 
-fn trusts(config: &Config) -> Result<Vec<(PeerId, Trust)>> {
-    let authority = config.authority.as_ref().map(authority).transpose()?;
+fn trusts(config: &Config, authority: Option<&Arc<Authority>>) -> Result<Vec<(PeerId, Trust)>> {
     let trust = |peer: &PeerConfig| {
-        let trust = match (&peer.trust, &authority) {
+        let trust = match (&peer.trust, authority) {
             (TrustConfig::Keys(keys), _) => Trust::Keys(keys.clone()),
             (TrustConfig::Subject(name), Some(authority)) => Trust::named(authority, name)?,
             (TrustConfig::Subject(_), None) => {
@@ -92,10 +123,17 @@ fn trusts(config: &Config) -> Result<Vec<(PeerId, Trust)>> {
 /// The authority with these files.
 pub fn authority(files: &AuthorityConfig) -> Result<Arc<Authority>> {
     let certificates = CertificateFile::read(&files.ca)?;
+    with_lists(files, |lists| Authority::new(certificates.pem(), lists))
+}
+
+fn with_lists(
+    files: &AuthorityConfig,
+    authority: impl FnOnce(&[Pem<'_>]) -> std::result::Result<Arc<Authority>, IdentityError>,
+) -> Result<Arc<Authority>> {
     let lists = files.lists.iter().map(|file| CertificateFile::read_list(file));
     let lists = lists.collect::<std::result::Result<Vec<_>, _>>()?;
     let lists: Vec<_> = lists.iter().map(CertificateFile::pem).collect();
-    Ok(Authority::new(certificates.pem(), &lists)?)
+    Ok(authority(&lists)?)
 }
 
 struct CertificateFile {

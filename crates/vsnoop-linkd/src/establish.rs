@@ -37,7 +37,7 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -223,7 +223,8 @@ pub enum Incoming {
     Connections(Vec<ingress::connection::Connection>),
 }
 
-/// Calls a peer and makes a session with it. `resolved` is told which addresses it may have.
+/// Calls a peer and makes a session with it. `resolved` is told which addresses it may have;
+/// `failed` is the one that took the connection last, if no session came of that.
 ///
 /// That somebody takes the connection is no answer: a port forwarder may, or the kernel for a
 /// process that ends.
@@ -233,13 +234,15 @@ pub fn dial(
     hello: Hello,
     memory: &Arc<DecoderMemory>,
     dead_after: Duration,
+    failed: &Mutex<Option<SocketAddr>>,
     resolved: impl FnOnce(&[SocketAddr]),
 ) -> Result<Made, DialError> {
     let unreached = |error: Unreached| DialError { reason: error.to_string(), answered: false };
     let unresolved = |error| unreached(Unreached::Resolve { address: address.to_owned(), error });
     let addresses: Vec<_> = address.to_socket_addrs().map_err(unresolved)?.collect();
     resolved(&addresses);
-    let stream = race::connect(&addresses, CONTROL_MSS_BYTES).map_err(|last| {
+    let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
+    let stream = race::connect(&addresses, CONTROL_MSS_BYTES, *failed).map_err(|last| {
         unreached(match last {
             Some((address, error)) => Unreached::Call { address, error },
             None => Unreached::NoAddress { address: address.to_owned() },
@@ -247,12 +250,15 @@ pub fn dial(
     })?;
     let gone = |error| unreached(Unreached::Gone(error));
     let reached = stream.peer_addr().map_err(gone)?;
+    *failed = Some(reached);
     let deadline = Instant::now() + tcp_handshake::DEADLINE;
     let control = tcp_handshake::dial(stream, dialer, hello, deadline).map_err(|error| {
         DialError { reason: error.what().to_string(), answered: error.proved() }
     })?;
-    made(control, dialer, reached, memory, dead_after)
-        .map_err(|error| DialError { reason: with_causes(&error), answered: true })
+    let made = made(control, dialer, reached, memory, dead_after)
+        .map_err(|error| DialError { reason: with_causes(&error), answered: true })?;
+    *failed = None;
+    Ok(made)
 }
 
 /// Makes the session that a dialled handshake has agreed on, and dials its data connections.
@@ -508,7 +514,8 @@ mod tests {
         thread::scope(|scope| {
             scope.spawn(|| far(listener.accept().unwrap().0));
             let memory = Arc::new(DecoderMemory::new(0));
-            dial(&address, &dialer, hello(), &memory, Duration::from_secs(5), |_| {})
+            let (dead_after, failed) = (Duration::from_secs(5), Mutex::default());
+            dial(&address, &dialer, hello(), &memory, dead_after, &failed, |_| {})
                 .err()
                 .expect("no session")
         })

@@ -1,7 +1,7 @@
 //! Events that the threads of a link report to its control thread.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use super::establish::Made;
 use super::fault::Fault;
@@ -26,6 +26,8 @@ pub enum Event {
     PortFailed { port: usize, error: io::Error },
     /// A read of a divert tap has failed; it is not read any more.
     DivertTapFailed { divert_tap: usize, error: io::Error },
+    /// The address of a peer that is dialled was resolved; `serial` as below.
+    Resolved { peer: usize, serial: u64, addresses: Vec<IpAddr> },
     /// `serial`: of the entry of the peer that was dialled ([`crate::control_thread`]);
     /// `generation`: reloads before it began.
     Dialled { peer: usize, serial: u64, generation: u64, result: Result<Box<Made>, DialError> },

@@ -29,12 +29,17 @@ struct Attempt {
 }
 
 /// Connects to the first of these addresses that answers, in segments of at most `mss_bytes`; or
-/// says why the last one failed, `None` without addresses.
+/// says why the last one failed, `None` without addresses. `failed`: one that was taken before, and
+/// came to nothing; those after it are tried first.
 pub fn connect(
     addresses: &[SocketAddr],
     mss_bytes: u32,
+    failed: Option<SocketAddr>,
 ) -> Result<TcpStream, Option<(SocketAddr, io::Error)>> {
     let mut waiting: VecDeque<_> = alternating(addresses).into();
+    if let Some(at) = waiting.iter().position(|address| Some(*address) == failed) {
+        waiting.rotate_left(at + 1);
+    }
     let (mut attempts, mut last) = (Vec::<Attempt>::new(), None);
     let mut next_at = Instant::now();
     loop {
@@ -154,11 +159,22 @@ mod tests {
         let live = listener.local_addr().unwrap();
         let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let since = Instant::now();
-        let stream = connect(&[closed, live], 1220).unwrap();
+        let stream = connect(&[closed, live], 1220, None).unwrap();
         assert_eq!(stream.peer_addr().unwrap(), live);
         assert!(since.elapsed() < STAGGER, "{:?}", since.elapsed());
-        let (address, error) = connect(&[closed], 1220).unwrap_err().unwrap();
+        let (address, error) = connect(&[closed], 1220, None).unwrap_err().unwrap();
         assert_eq!((address, error.kind()), (closed, io::ErrorKind::ConnectionRefused));
-        assert!(connect(&[], 1220).unwrap_err().is_none());
+        assert!(connect(&[], 1220, None).unwrap_err().is_none());
+    }
+
+    #[test]
+    fn one_that_came_to_nothing_is_tried_last() {
+        let listeners = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+        let all = listeners.each_ref().map(|listener| listener.local_addr().unwrap());
+        let taken =
+            |failed| connect(&all, 1220, failed).unwrap().peer_addr().expect("it is connected");
+        assert_eq!(taken(None), all[0]);
+        assert_eq!(taken(Some(all[0])), all[1]);
+        assert_eq!(taken(Some(all[2])), all[0]);
     }
 }

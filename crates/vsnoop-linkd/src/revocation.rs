@@ -26,13 +26,14 @@ impl RevocationLists {
         Self { files, looked: Instant::now() }
     }
 
-    /// Whether a file has changed since it was looked at last; asks now and then only.
-    pub fn have_changed(&mut self) -> bool {
+    /// Whether they are to be read: a file has changed since it was looked at last, or the last
+    /// reading has `failed`. Asks now and then only.
+    pub fn are_due(&mut self, failed: bool) -> bool {
         if self.looked.elapsed() < LOOK {
             return false;
         }
         self.looked = Instant::now();
-        let mut is_other = false;
+        let mut is_other = failed;
         for (file, before) in &mut self.files {
             let now = look(file);
             is_other |= now != *before;

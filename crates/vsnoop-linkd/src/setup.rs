@@ -22,6 +22,7 @@ use super::io::poll::{Half, Poll, Watch};
 use super::io::port::Port;
 use super::io::udp::UdpSocket;
 use super::io::wake;
+use super::revocation::RevocationLists;
 use super::shared::Shared;
 use super::slots::Slots;
 use super::threads::Crew;
@@ -35,6 +36,7 @@ const SPARES: usize = 16;
 
 /// Resources whose opening may be refused, or that may be in use.
 pub struct Opened {
+    pub lists: RevocationLists,
     pub credentials: Credentials,
     /// For interfaces that become ports later.
     pub spares: Vec<SparePacketSocket>,
@@ -48,6 +50,8 @@ impl Opened {
     pub fn of(config: &Config, peers: &Slots) -> Result<Self> {
         allow_descriptors();
         Ok(Self {
+            // Before they are read: one that is replaced meanwhile is read again.
+            lists: RevocationLists::of(config),
             credentials: Credentials::read(config)?,
             spares: spares(),
             udp: UdpSocket::bind(config.listen).map_err(|error| in_use(config, "UDP", error))?,

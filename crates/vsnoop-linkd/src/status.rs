@@ -42,8 +42,8 @@ pub struct Sources<'a> {
     pub peers: &'a Slots,
     pub control: &'a Control,
     pub hooks: &'a Hooks,
-    /// Why certificates and revocation lists are not those of the files.
-    pub credentials_trouble: Option<&'a str>,
+    /// Why the revocation lists are not those of the files.
+    pub lists_trouble: Option<&'a str>,
 }
 
 impl Sources<'_> {
@@ -156,10 +156,10 @@ fn entry(config: &Config, slots: &Slots, divert_taps: &DivertTaps) -> Option<Ent
 }
 
 fn problems(sources: &Sources<'_>) -> Vec<Problem> {
-    let Sources { config, control, hooks, credentials_trouble, .. } = *sources;
+    let Sources { config, control, hooks, lists_trouble, .. } = *sources;
     let outdated = |error: &str| Problem {
-        what: format!("certificates and revocation lists stay as they were: {error}"),
-        remedy: "`vsnoop link reload` reads them again".to_owned(),
+        what: format!("the revocation lists stay as they were: {error}"),
+        remedy: "the files are read again every few seconds".to_owned(),
     };
     let lost = |trouble: &String| Problem {
         what: trouble.clone(),
@@ -172,7 +172,7 @@ fn problems(sources: &Sources<'_>) -> Vec<Problem> {
         (ours != theirs).then(|| Problem { what: what(), remedy })
     };
     let mtus = control.peers.iter().filter(|known| !known.is_removed).filter_map(apart);
-    let outdated = credentials_trouble.map(outdated);
+    let outdated = lists_trouble.map(outdated);
     hooks.trouble.iter().map(lost).chain(outdated).chain(mtus).collect()
 }
 

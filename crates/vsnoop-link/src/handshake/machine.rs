@@ -10,7 +10,7 @@ use rustls::Connection;
 
 use super::agree::{Answer, no_common_version};
 use super::challenge;
-use super::hello::{Agreed, BadHello, Hello, LENGTH_BYTES, MOST_BYTES, Reply};
+use super::hello::{Agreed, BadHello, Hello, LENGTH_BYTES, MOST_BYTES, Purpose, Reply};
 use super::secrets::{Cipher, Secrets};
 use super::{Error, Refusal, RefusalKind};
 use crate::identity::{Acceptor, Dialer, PeerId, Proof, PublicKey};
@@ -239,9 +239,11 @@ impl Machine {
             return Some(Err(Error::Peer { peer, why }));
         };
         let chain = tls.peer_certificates().unwrap_or_default();
+        // A data connection ends with the session of its control connection.
+        let ends = ours.purpose == Purpose::Control;
         let proof = match &self.end {
-            End::Dialler(dialer, _) => Proof::of_acceptor(dialer, chain),
-            End::Acceptor(acceptor) => Proof::of_dialler(acceptor, chain),
+            End::Dialler(dialer, _) => Proof::of_acceptor(dialer, chain, ends),
+            End::Acceptor(acceptor) => Proof::of_dialler(acceptor, chain, ends),
         };
         Some(match Secrets::export(&tls, agreed.epoch) {
             Ok(secrets) => {

@@ -68,6 +68,8 @@ pub enum IdentityError {
         #[source]
         error: rustls::Error,
     },
+    #[error("{files}: no list is of the authority that has signed this host's certificate")]
+    NoListOfOwn { files: String },
     #[error("TLS 1.3 is not available")]
     NoTls13(#[source] rustls::Error),
     #[error("peers {other} and {peer} have the same key or name: who calls?")]

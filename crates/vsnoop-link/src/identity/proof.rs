@@ -1,5 +1,6 @@
 //! What a peer has shown in a handshake, kept to be verified again while its session lasts.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustls::pki_types::{CertificateDer, UnixTime};
@@ -20,19 +21,31 @@ pub struct Proof {
 }
 
 impl Proof {
-    /// Of what the peer that `dialer` has called presented.
-    pub(crate) fn of_acceptor(dialer: &Dialer, chain: &[CertificateDer<'static>]) -> Self {
-        Self::new(Presents::Acceptor, chain, &dialer.verifier)
+    /// Of what the peer that `dialer` has called presented. `ends`: its end is asked for.
+    pub(crate) fn of_acceptor(
+        dialer: &Dialer,
+        chain: &[CertificateDer<'static>],
+        ends: bool,
+    ) -> Self {
+        Self::new(Presents::Acceptor, chain, ends.then_some(&dialer.verifier))
     }
 
-    /// Of what a peer that has called `acceptor` presented.
-    pub(crate) fn of_dialler(acceptor: &Acceptor, chain: &[CertificateDer<'static>]) -> Self {
-        Self::new(Presents::Dialler, chain, &acceptor.verifier)
+    /// Of what a peer that has called `acceptor` presented. `ends`: its end is asked for.
+    pub(crate) fn of_dialler(
+        acceptor: &Acceptor,
+        chain: &[CertificateDer<'static>],
+        ends: bool,
+    ) -> Self {
+        Self::new(Presents::Dialler, chain, ends.then_some(&acceptor.verifier))
     }
 
-    fn new(presents: Presents, chain: &[CertificateDer<'static>], verifier: &Verifier) -> Self {
+    fn new(
+        presents: Presents,
+        chain: &[CertificateDer<'static>],
+        verifier: Option<&Arc<Verifier>>,
+    ) -> Self {
         let mut proof = Self { chain: chain.to_vec(), presents, until_s: None };
-        proof.until_s = proof.holds_until(verifier);
+        proof.until_s = verifier.and_then(|verifier| proof.holds_until(verifier));
         proof
     }
 
@@ -54,19 +67,21 @@ impl Proof {
             let at = UnixTime::since_unix_epoch(Duration::from_secs(at_s));
             self.verify(verifier, at).is_ok()
         };
-        let (mut valid_s, mut invalid_s) = (now_s, now_s.saturating_add(FAR_AHEAD_S));
-        if holds(invalid_s) {
+        let mut at_s = now_s.saturating_add(FAR_AHEAD_S);
+        if holds(at_s) {
             return None;
         }
-        while invalid_s - valid_s > 1 {
-            let middle_s = valid_s.midpoint(invalid_s);
-            if holds(middle_s) {
-                valid_s = middle_s;
-            } else {
-                invalid_s = middle_s;
+        let (first, others) = self.chain.split_first()?;
+        // Each time another certificate of the path has expired.
+        while let Some(end_s) = verifier.expired(self.presents, first, others, at_s)
+            && end_s < at_s
+        {
+            at_s = end_s;
+            if holds(at_s) {
+                return Some(at_s);
             }
         }
-        Some(valid_s)
+        Some(now_s)
     }
 }
 

@@ -1,10 +1,11 @@
 //! Private authorities, and hosts with certificates of them, for the tests of this crate.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use rcgen::{
-    BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    date_time_ymd,
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, ExtendedKeyUsagePurpose,
+    IsCa, Issuer, KeyIdMethod, KeyPair, date_time_ymd,
 };
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 
@@ -26,6 +27,8 @@ impl Dialer {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Validity {
     Now,
+    /// To this time, seconds since the epoch.
+    Until(u64),
     Past,
     Future,
 }
@@ -66,10 +69,26 @@ impl TestAuthority {
         params.extended_key_usages = purposes.to_vec();
         (params.not_before, params.not_after) = match validity {
             Validity::Now => (date_time_ymd(2001, 1, 1), date_time_ymd(2999, 1, 1)),
+            Validity::Until(end_s) => {
+                (date_time_ymd(2001, 1, 1), date_time_ymd(1970, 1, 1) + Duration::from_secs(end_s))
+            }
             Validity::Past => (date_time_ymd(2001, 1, 1), date_time_ymd(2002, 1, 1)),
             Validity::Future => (date_time_ymd(2998, 1, 1), date_time_ymd(2999, 1, 1)),
         };
         params.signed_by(&key_pair, &self.issuer).unwrap().pem()
+    }
+
+    /// A revocation list with nothing on it.
+    pub fn list(&self) -> String {
+        let list = CertificateRevocationListParams {
+            this_update: date_time_ymd(2001, 1, 1),
+            next_update: date_time_ymd(2999, 1, 1),
+            crl_number: 1.into(),
+            issuing_distribution_point: None,
+            revoked_certs: Vec::new(),
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        list.signed_by(&self.issuer).unwrap().pem().unwrap()
     }
 
     /// A host with a new key and a certificate.

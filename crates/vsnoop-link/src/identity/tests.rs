@@ -60,6 +60,41 @@ fn a_certificate_for_another_key_is_refused() {
 }
 
 #[test]
+fn lists_that_would_cut_off_all_are_refused() {
+    let (authority, other) = (TestAuthority::new("ca"), TestAuthority::new("other"));
+    let namesake = TestAuthority::new("ca");
+    let own = authority.host("a.example", Validity::Now);
+    let checked = |list: &str| {
+        let lists = [Pem { bytes: list.as_bytes(), file: "list" }];
+        authority.trusted.with_lists(&lists).unwrap().check_lists(&own)
+    };
+    checked(&authority.list()).unwrap();
+    let error = checked(&namesake.list()).unwrap_err();
+    assert!(matches!(error, IdentityError::BadList { .. }), "{error:?}");
+    let error = checked(&other.list()).unwrap_err();
+    assert!(matches!(error, IdentityError::NoListOfOwn { .. }), "{error:?}");
+    checked(&[authority.list(), other.list()].concat()).unwrap();
+    authority.trusted.check_lists(&own).unwrap();
+}
+
+#[test]
+fn a_proof_holds_until_the_first_certificate_of_the_path_expires() {
+    let authority = TestAuthority::new("ca");
+    let (own, named) = (host(), authority.host("b.example", Validity::Now));
+    let until = |trusts: &[(PeerId, Trust)], shown: &Identity| {
+        let acceptor = own.acceptor(trusts).unwrap();
+        Proof::of_dialler(&acceptor, &shown.own.cert, true).until_s()
+    };
+    let by_name = (peer("b"), authority.trust("b.example"));
+    let by_key = (peer("c"), pinned(&host()));
+    assert_eq!(until(std::slice::from_ref(&by_name), &named), None, "longer than any session");
+    let soon = authority.host("b.example", Validity::Until(4_000_000_000));
+    for trusts in [vec![by_name.clone()], vec![by_key, by_name]] {
+        assert_eq!(until(&trusts, &soon), Some(4_000_000_000));
+    }
+}
+
+#[test]
 fn peers_that_cannot_be_told_apart_are_refused() {
     let authority = TestAuthority::new("ca");
     let (a, b) = (host(), host());

@@ -1,17 +1,18 @@
 //! Whom this host believes to be a peer.
 
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-use rustls::RootCertStore;
 use rustls::client::danger::ServerCertVerifier;
 use rustls::client::{VerifierBuilderError, WebPkiServerVerifier, verify_server_name};
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, ServerName, UnixTime};
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
+use rustls::{CertificateError, Error, RootCertStore};
 
 use super::host::{Pem, read_certificates, read_lists};
 use super::provider::provider;
-use super::{IdentityError, PublicKey};
+use super::{Identity, IdentityError, PublicKey};
 
 /// The proof that makes a host a certain peer.
 #[derive(Clone, Debug)]
@@ -48,9 +49,13 @@ pub(super) enum Presents {
 /// A private certificate authority.
 #[derive(Debug)]
 pub struct Authority {
+    /// The file with its certificates.
+    file: String,
     roots: RootCertStore,
     diallers: Arc<dyn ClientCertVerifier>,
     acceptors: Arc<WebPkiServerVerifier>,
+    /// The files of the lists.
+    lists: String,
     /// Whose certificates it has taken back.
     revoked: Vec<CertificateRevocationListDer<'static>>,
 }
@@ -62,22 +67,35 @@ impl Authority {
     /// Without any nothing is revoked; with some, a certificate of an authority without a list is
     /// refused. A list counts until there is a newer one.
     pub fn new(certificates: Pem<'_>, lists: &[Pem<'_>]) -> Result<Arc<Self>, IdentityError> {
-        let file = || certificates.file.to_owned();
+        let file = certificates.file.to_owned();
         let mut roots = RootCertStore::empty();
         for certificate in read_certificates(certificates)? {
             roots
                 .add(certificate)
-                .map_err(|error| IdentityError::NoAuthority { file: file(), error })?;
+                .map_err(|error| IdentityError::NoAuthority { file: file.clone(), error })?;
         }
+        Self::of(file, roots, lists)
+    }
+
+    /// The same certificates with other revocation lists.
+    pub fn with_lists(&self, lists: &[Pem<'_>]) -> Result<Arc<Self>, IdentityError> {
+        Self::of(self.file.clone(), self.roots.clone(), lists)
+    }
+
+    fn of(
+        file: String,
+        roots: RootCertStore,
+        lists: &[Pem<'_>],
+    ) -> Result<Arc<Self>, IdentityError> {
+        let names = lists.iter().map(|list| list.file).collect::<Vec<_>>().join(", ");
         let all = Arc::new(roots.clone());
         let revoked = lists.iter().map(|list| read_lists(*list)).collect::<Result<Vec<_>, _>>()?;
         let revoked = revoked.concat();
         let unusable = |error| match error {
-            VerifierBuilderError::InvalidCrl(error) => IdentityError::BadList {
-                files: lists.iter().map(|list| list.file).collect::<Vec<_>>().join(", "),
-                error: error.into(),
-            },
-            error => IdentityError::UnusableAuthority { file: file(), error },
+            VerifierBuilderError::InvalidCrl(error) => {
+                IdentityError::BadList { files: names.clone(), error: error.into() }
+            }
+            error => IdentityError::UnusableAuthority { file: file.clone(), error },
         };
         let diallers = WebPkiClientVerifier::builder_with_provider(Arc::clone(&all), provider())
             .with_crls(revoked.clone())
@@ -87,7 +105,28 @@ impl Authority {
             .with_crls(revoked.clone())
             .build()
             .map_err(unusable)?;
-        Ok(Arc::new(Self { roots, diallers, acceptors, revoked }))
+        Ok(Arc::new(Self { file, roots, diallers, acceptors, lists: names, revoked }))
+    }
+
+    /// Checks the lists by the certificates of this host: what is found only when a certificate is
+    /// verified (a wrong signature, a list of another authority) would cut off all peers.
+    pub fn check_lists(&self, own: &Identity) -> Result<(), IdentityError> {
+        let Some((certificate, others)) = own.own.cert.split_first() else { return Ok(()) };
+        // Names are compared last.
+        let name = ServerName::from(Ipv4Addr::UNSPECIFIED);
+        for presents in [Presents::Dialler, Presents::Acceptor] {
+            let files = || self.lists.clone();
+            match self.has_signed(presents, &name, certificate, others, UnixTime::now()) {
+                Err(Error::InvalidCertificate(CertificateError::UnknownRevocationStatus)) => {
+                    return Err(IdentityError::NoListOfOwn { files: files() });
+                }
+                Err(error @ Error::InvalidCertRevocationList(_)) => {
+                    return Err(IdentityError::BadList { files: files(), error });
+                }
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     /// Whether the other has the same certificates and lists.

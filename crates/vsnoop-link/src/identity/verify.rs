@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls13_signature};
@@ -18,7 +19,7 @@ use rustls::{
 use super::host::key_of;
 use super::provider::provider;
 use super::trust::{Presents, has_name};
-use super::{PeerId, PublicKey, Trust};
+use super::{Authority, PeerId, PublicKey, Trust};
 
 /// Why a certificate is no peer's, where TLS has no error for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -147,6 +148,36 @@ impl Verifier {
             }
         }
         Err(why)
+    }
+
+    /// When a certificate of the path to an authority has expired, if one has at `at_s`; both in
+    /// seconds since the epoch.
+    pub(super) fn expired(
+        &self,
+        presents: Presents,
+        certificate: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        at_s: u64,
+    ) -> Option<u64> {
+        let at = UnixTime::since_unix_epoch(Duration::from_secs(at_s));
+        let mut asked: Vec<&Arc<Authority>> = Vec::new();
+        let mut last_s = None;
+        for (_, trust) in &self.peers {
+            let Trust::Named(authority, name) = trust else { continue };
+            if asked.iter().any(|known| Arc::ptr_eq(known, authority)) {
+                continue;
+            }
+            asked.push(authority);
+            // The name is compared last.
+            if let Err(Error::InvalidCertificate(CertificateError::ExpiredContext {
+                not_after,
+                ..
+            })) = authority.has_signed(presents, name, certificate, intermediates, at)
+            {
+                last_s = last_s.max(Some(not_after.as_secs()));
+            }
+        }
+        last_s
     }
 
     fn only_named(&self) -> bool {

@@ -606,14 +606,6 @@ impl Peer {
         self.rekey_failed = Some((since_ns, reason));
     }
 
-    /// Whether a session has been used enough.
-    fn is_old(&self, session: &Session, now_ns: u64) -> bool {
-        let traffic = &session.traffic;
-        now_ns >= session.old_at_ns
-            || traffic.sent_packets.max(traffic.expected_packets) >= self.settings.rekey_records
-            || traffic.sent_bytes.max(traffic.received_bytes) >= self.settings.rekey_bytes
-    }
-
     fn rekey(&mut self, now_ns: u64) {
         let Some(used) = self.used() else { return };
         let waits_ns = self.settings.rekey_ns / 2;
@@ -630,7 +622,7 @@ impl Peer {
         // It is the dialler's task, unless it does not do it.
         let overdue_ns = used.old_at_ns.saturating_add(self.settings.rekey_ns / 4);
         let ours = used.info.dialler == End::Us || now_ns >= overdue_ns;
-        if self.rekey_asked || (ours && self.is_old(used, now_ns)) {
+        if self.rekey_asked || (ours && now_ns >= used.old_at_ns) {
             (self.rekeying, self.rekey_asked) = (true, false);
             self.back_off.reset();
             self.dial_later(now_ns);
@@ -640,7 +632,13 @@ impl Peer {
     // The path
 
     fn traffic(&mut self, id: SessionId, traffic: SessionTraffic, now_ns: u64) {
+        let (rekey_records, rekey_bytes) = (self.settings.rekey_records, self.settings.rekey_bytes);
         let Some(session) = self.session(id) else { return };
+        if traffic.sent_packets.max(traffic.expected_packets) >= rekey_records
+            || traffic.sent_bytes.max(traffic.received_bytes) >= rekey_bytes
+        {
+            session.old_at_ns = session.old_at_ns.min(now_ns);
+        }
         let heard = traffic.received_packets > session.traffic.received_packets;
         session.traffic = traffic;
         // The packet that says where they come from is still to be told of, if it is not located.
@@ -834,7 +832,7 @@ impl Peer {
 
     fn probe(&mut self, session: SessionId, purpose: ProbePurpose, now_ns: u64) {
         let Some(of) = self.sessions.iter().find(|s| s.info.id == session) else { return };
-        let wants_rekey = of.info.dialler == End::Peer && self.is_old(of, now_ns);
+        let wants_rekey = of.info.dialler == End::Peer && now_ns >= of.old_at_ns;
         let counters = of.counters();
         let id = self.probes.send(session, purpose, now_ns);
         let (packet_bytes, to) = match purpose {

@@ -75,6 +75,21 @@ fn many_records_or_bytes_make_new_keys_too() {
 }
 
 #[test]
+fn keys_that_are_due_by_amount_are_overdue_too() {
+    let settings = PeerSettings { rekey_ns: 20 * S, rekey_records: 5000, ..settings(1500) };
+    let mut world = World::new(1, Dials::A, &settings);
+    world.run_until_agreed(5 * S).expect("up");
+    let waits = PeerSettings { address: None, ..world.a.settings.clone() };
+    world.give(Side::A, PeerEvent::Configured(waits));
+    world.data_every_ns = Some(MS);
+    // By age it would be 28 s at least.
+    world.run(20 * S);
+    for host in [&world.a, &world.b] {
+        assert!(host.peer.status().overdue.is_some(), "{:?}", host.peer.status());
+    }
+}
+
+#[test]
 fn keys_end_without_new_ones_and_a_failing_rekey_is_told() {
     let settings = PeerSettings { rekey_ns: 20 * S, keys_end_ns: 40 * S, ..settings(1500) };
     let mut world = World::new(1, Dials::A, &settings);

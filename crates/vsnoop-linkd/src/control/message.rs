@@ -107,6 +107,10 @@ pub struct Reloaded {
     pub changed: Vec<String>,
     /// Whether this host presents another key.
     pub key: bool,
+    /// Whether it presents another certificate for the same key.
+    pub certificate: bool,
+    /// What was not done, or should be looked at.
+    pub warnings: Vec<String>,
     /// Compression rules of `vsnoop link set` that have ended.
     pub ended: Vec<Compress>,
 }

@@ -199,6 +199,13 @@ impl Control {
                 let name = tap.map_or("?", |tap| tap.port.name());
                 warn!("tap {name}: {error}; no diverted frames come from it");
             }
+            // A peer that can be dialled may also call.
+            Event::Resolved { peer, serial, addresses } => {
+                let known = &self.peers[peer];
+                if known.serial == serial && !known.is_removed {
+                    self.guard.set_peer(peer, addresses);
+                }
+            }
             // It was of a peer that had the number before.
             Event::Dialled { peer, serial, .. } if self.peers[peer].serial != serial => {}
             Event::Dialled { peer, generation, result, .. } => {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
@@ -64,6 +64,8 @@ pub struct PeerEntry {
     pub machine: Peer,
     pub settings: PeerSettings,
     pub dialer: Arc<Dialer>,
+    /// See [`crate::establish::dial`].
+    pub failed: Arc<Mutex<Option<SocketAddr>>>,
     /// Of its decoders in all sessions.
     pub memory: Arc<DecoderMemory>,
     pub made: HashMap<SessionId, Box<Made>>,
@@ -105,6 +107,7 @@ impl PeerEntry {
             machine: Peer::new(settings.clone(), fastrand::u64(..), now_ns),
             settings,
             dialer: Arc::new(dialer),
+            failed: Arc::default(),
             memory: Arc::new(DecoderMemory::new(peer.decoder_bytes_max())),
             made: HashMap::new(),
             installed: HashMap::new(),

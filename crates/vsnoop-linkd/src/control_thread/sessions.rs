@@ -243,14 +243,14 @@ impl Control {
         );
         let (dialer, memory) = (Arc::clone(&known.dialer), Arc::clone(&known.memory));
         let (events, serial, generation) = (self.events.clone(), known.serial, self.reloads);
-        let guard = self.guard.clone();
-        let dead_after = self.dead_after;
+        let (dead_after, failed) = (self.dead_after, Arc::clone(&known.failed));
         let spawned = std::thread::Builder::new().name("dial".into()).spawn(move || {
-            // A peer that can be dialled may also call.
             let resolved = |addresses: &[SocketAddr]| {
-                guard.set_peer(peer, addresses.iter().map(SocketAddr::ip));
+                let addresses = addresses.iter().map(SocketAddr::ip).collect();
+                events.send(Event::Resolved { peer, serial, addresses });
             };
-            let made = establish::dial(&address, &dialer, hello, &memory, dead_after, resolved);
+            let made =
+                establish::dial(&address, &dialer, hello, &memory, dead_after, &failed, resolved);
             let result = made.map(Box::new);
             events.send(Event::Dialled { peer, serial, generation, result });
         });

@@ -99,6 +99,22 @@ impl Hooks {
         Ok(hooks)
     }
 
+    /// Stops those that do not stay: the divert tap that they send to may be another interface's
+    /// from now on.
+    pub fn stop_leaving(&mut self, staying: &[Hook]) {
+        let leaving = self.hooks.iter_mut().filter(|old| !staying.iter().any(|new| old.is(new)));
+        for hook in leaving {
+            let Some(attached) = hook.attached.as_mut().filter(|attached| attached.is_up) else {
+                continue;
+            };
+            match attached.diversion.set_up(false) {
+                Ok(()) => attached.is_up = false,
+                // Without the hook all goes its ordinary way.
+                Err(_) => hook.attached = None,
+            }
+        }
+    }
+
     /// Goes on with these hooks, and with its own of the same kind.
     pub fn reload(&mut self, hooks: Vec<Hook>, shared: Arc<Shared>) {
         self.shared = shared;

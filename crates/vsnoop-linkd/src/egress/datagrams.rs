@@ -44,6 +44,8 @@ use vsnoop_packet::offload::state::{Gso, GsoKind, OffloadState};
 
 /// Padding that costs less than a system call.
 const WORTH_PADDING_BYTES: usize = 64;
+/// Class selector 6, for network control (RFC 4594), as a traffic class.
+const CONTROL_CLASS: u8 = 48 << 2;
 /// Header of a fragment's item.
 const FRAGMENT_HEADER_BYTES: usize = 8;
 const UNIT_HEADER_BYTES: usize = 8;
@@ -536,6 +538,9 @@ impl DatagramSender {
         to: Option<Ends>,
     ) {
         let SendContext { udp, stats, .. } = context;
+        // Or traffic that a VM marks as urgent would overtake them, and the peer seem down.
+        let class = if self.outer.dscp { CONTROL_CLASS } else { 0 };
+        let control_mark = Mark { class, ..Mark::default() };
         let record_bytes = pad_to.max(item.len() + self.sealer.suite().overhead_bytes());
         let mut record = std::mem::take(&mut self.control);
         record.clear();
@@ -546,7 +551,7 @@ impl DatagramSender {
             let mut other = to.map(Destination::new);
             let destination = other.as_mut().or(self.destination.as_mut());
             let sent = destination.map(|to| {
-                to.mark = Mark::default();
+                to.mark = control_mark;
                 udp.send(to, &record, record_bytes)
             });
             self.count(stats, sent, record_bytes, record_bytes);

@@ -15,6 +15,7 @@ use std::mem::{size_of, zeroed};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use tracing::debug;
 use vsnoop_packet::vnet::VNET_BYTES;
 
 use super::nonblocking::again;
@@ -91,23 +92,28 @@ impl SparePacketSocket {
 
 impl PacketSocket {
     pub fn open(name: &str) -> Result<Self, PacketSocketError> {
-        let index = nix::net::if_::if_nametoindex(name).map_err(|error| {
-            PacketSocketError::NoInterface { name: name.to_owned(), error: error.into() }
-        })?;
-        Self::open_index(name, index)
+        Self::open_index(name, Self::index_of(name)?)
             .map_err(|error| PacketSocketError::Open { name: name.to_owned(), error })
     }
 
-    /// Joins the interface `name` by a socket that was made before.
-    pub fn open_with(spare: SparePacketSocket, name: &str) -> Result<Self, PacketSocketError> {
-        let index = nix::net::if_::if_nametoindex(name).map_err(|error| {
-            PacketSocketError::NoInterface { name: name.to_owned(), error: error.into() }
-        })?;
+    /// Joins the interface `name` by a socket that was made before. If that fails, as when the
+    /// interface has just gone, its index is 0, and it may be [joined](Self::join) later.
+    pub fn open_with(spare: SparePacketSocket, name: &str) -> Self {
         let socket = Self { fd: spare.0, name: name.to_owned(), index: AtomicU32::new(0) };
-        let joined = socket.join(index);
-        joined
-            .map(|()| socket)
-            .map_err(|error| PacketSocketError::Open { name: name.to_owned(), error })
+        if let Ok(index) = nix::net::if_::if_nametoindex(name)
+            && let Err(error) = socket.join(index)
+        {
+            debug!("{name} is not joined yet: {error}");
+        }
+        socket
+    }
+
+    /// The index of the interface `name`.
+    pub fn index_of(name: &str) -> Result<u32, PacketSocketError> {
+        nix::net::if_::if_nametoindex(name).map_err(|error| PacketSocketError::NoInterface {
+            name: name.to_owned(),
+            error: error.into(),
+        })
     }
 
     fn open_index(name: &str, index: u32) -> Result<Self, JoinError> {

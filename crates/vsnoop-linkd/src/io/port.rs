@@ -45,9 +45,14 @@ impl Port {
         Ok(Self::Interface(PacketSocket::open(name)?))
     }
 
-    /// Joins the interface `name` by a socket that was made before.
-    pub fn interface_with(spare: SparePacketSocket, name: &str) -> Result<Self, PortError> {
-        Ok(Self::Interface(PacketSocket::open_with(spare, name)?))
+    /// Joins the interface `name` by a socket that was made before, now or when it is looked at.
+    pub fn interface_with(spare: SparePacketSocket, name: &str) -> Self {
+        Self::Interface(PacketSocket::open_with(spare, name))
+    }
+
+    /// Whether there is an interface `name` to be joined.
+    pub fn check_interface(name: &str) -> Result<(), PortError> {
+        Ok(PacketSocket::index_of(name).map(drop)?)
     }
 
     pub fn name(&self) -> &str {

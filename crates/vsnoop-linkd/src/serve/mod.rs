@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nix::sys::signalfd::SignalFd;
 use vsnoop_link::forwarding;
-use vsnoop_link::identity::Identity;
+use vsnoop_link::identity::{Authority, Identity};
 
 use crate::causes::{BoxedError, with_causes};
 use crate::compression_policy::{Policies, RuleSet};
@@ -53,10 +53,11 @@ pub struct Link {
     hooks: Hooks,
     control: Control,
     slots: PeersAndPorts,
-    identity: Identity,
+    identity: Arc<Identity>,
+    authority: Option<Arc<Authority>>,
     lists: RevocationLists,
-    /// Why certificates and lists are not those of the files.
-    credentials_trouble: Option<String>,
+    /// Why the revocation lists are not those of the files.
+    lists_trouble: Option<String>,
     /// See [`Opened::spares`].
     spares: Vec<SparePacketSocket>,
     /// What the link may still do.
@@ -77,9 +78,9 @@ impl Link {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
         let plan = privileges::Plan::of(&config)?;
         let slots = PeersAndPorts::new(&config);
-        let Opened { credentials, spares, udp, listener, ports, divert_taps } =
+        let Opened { lists, credentials, spares, udp, listener, ports, divert_taps } =
             Opened::of(&config, &slots.peers)?;
-        let Credentials { identity, acceptor, dialers } = credentials;
+        let Credentials { identity, authority, acceptor, dialers, .. } = credentials;
         let ours = identity.public();
         let ageing_ns = config.age.as_nanos() as u64;
         let table = forwarding::TableSettings { ageing_ns, ..forwarding::TableSettings::default() };
@@ -111,7 +112,7 @@ impl Link {
         hooks.follow(|peer| control.takes(peer));
         Ok(Self {
             about: About { since, key: ours.to_string() },
-            lists: RevocationLists::of(&config),
+            lists,
             config,
             shared,
             rule_set,
@@ -119,7 +120,8 @@ impl Link {
             control,
             slots,
             identity,
-            credentials_trouble: None,
+            authority,
+            lists_trouble: None,
             spares,
             needs: plan.needs,
             egress: to_egress,
@@ -166,8 +168,8 @@ impl Link {
                 ends |= matches!(request, Request::Down);
                 self.answer(request, log)
             })?;
-            if self.lists.have_changed() {
-                self.read_credentials_again();
+            if self.lists.are_due(self.lists_trouble.is_some()) {
+                self.read_lists_again();
             }
             self.control.tick();
             self.hooks.follow(|peer| self.control.takes(peer));
@@ -212,7 +214,7 @@ impl Link {
             peers: &self.slots.peers,
             control: &self.control,
             hooks: &self.hooks,
-            credentials_trouble: self.credentials_trouble.as_deref(),
+            lists_trouble: self.lists_trouble.as_deref(),
         };
         Status { cpu, ..sources.status(addresses) }
     }

@@ -75,8 +75,6 @@ pub enum ReloadError {
     DivertTap(#[from] DivertTapError),
     #[error(transparent)]
     Hook(#[from] HookError),
-    #[error("the threads that move frames do not answer; the log may say more")]
-    Silent,
 }
 
 type Result<T> = std::result::Result<T, ReloadError>;
@@ -85,6 +83,7 @@ type Result<T> = std::result::Result<T, ReloadError>;
 struct Prepared {
     config: Config,
     slots: PeersAndPorts,
+    lists: RevocationLists,
     credentials: Credentials,
     /// By name.
     ports: HashMap<String, Port>,
@@ -103,32 +102,38 @@ impl Link {
     /// Reads the configuration again, and goes on by it. An error leaves all as it was.
     pub(super) fn reload(&mut self) -> Result<Reloaded> {
         let prepared = self.prepare()?;
-        let change = self.difference(&prepared);
-        self.apply(prepared)?;
+        let mut change = self.difference(&prepared);
+        if !self.apply(prepared) {
+            let warning = "it is applied, but the threads that move frames do not answer yet; the \
+                           log may say more";
+            warn!("{warning}");
+            change.warnings.push(warning.to_owned());
+        }
         info!("the configuration {} was read again", self.config.file.display());
         Ok(change)
     }
 
-    /// Reads certificates and revocation lists again, by the same configuration.
-    pub(super) fn read_credentials_again(&mut self) {
-        let Credentials { identity, acceptor, dialers } =
-            match Credentials::read_again(&self.config, &self.identity) {
+    /// Reads the revocation lists again, and nothing else: a key or certificate that lies there for
+    /// the next reload does not count yet.
+    pub(super) fn read_lists_again(&mut self) {
+        let (identity, authority) = (Arc::clone(&self.identity), self.authority.as_deref());
+        let Credentials { identity, authority, acceptor, dialers, .. } =
+            match Credentials::with_lists_again(&self.config, identity, authority) {
                 Ok(credentials) => credentials,
                 Err(error) => {
                     let error = with_causes(&error);
-                    warn!("certificates and revocation lists stay as they were: {error}");
-                    self.credentials_trouble = Some(error);
+                    // It is tried again and again.
+                    if self.lists_trouble.as_ref() != Some(&error) {
+                        warn!("the revocation lists stay as they were: {error}");
+                    }
+                    self.lists_trouble = Some(error);
                     return;
                 }
             };
-        info!("certificates and revocation lists were read again");
-        self.credentials_trouble = None;
-        let ours = identity.public();
-        self.about.key = ours.to_string();
-        let is_shown_anew = !identity.shows_same(&self.identity);
-        self.identity = identity;
-        let (config, slots) = (&self.config, &self.slots.peers);
-        let new = NewPeers { config, slots, acceptor, dialers, ours, is_shown_anew };
+        info!("the revocation lists were read again");
+        (self.authority, self.lists_trouble) = (authority, None);
+        let (config, slots, ours) = (&self.config, &self.slots.peers, identity.public());
+        let new = NewPeers { config, slots, acceptor, dialers, ours, is_shown_anew: false };
         self.control.reload(Arc::clone(&self.shared), new);
     }
 
@@ -136,14 +141,17 @@ impl Link {
         let config = Config::read(&self.config.file)?;
         let config = Config { listen: listen_address(config.listen), ..config };
         self.check_fixed(&config)?;
+        // Before they are read: one that is replaced meanwhile is read again.
+        let lists = RevocationLists::of(&config);
         let credentials = Credentials::read_again(&config, &self.identity)?;
         let slots = self.slots.reloaded(&config);
+        let ports = self.open_taps(&config)?;
         let divert_taps = self.shared.divert_taps.as_ref();
         let divert_taps =
             divert_taps.map(|taps| taps.reloaded(&config, &slots.peers)).transpose()?;
+        // Last: with `when_down = "drop"` they drop packets from here on.
         let hooks = self.hooks.prepare(&config, divert_taps.as_ref(), &slots.peers)?;
-        let ports = self.open_ports(&config)?;
-        Ok(Prepared { config, slots, credentials, ports, divert_taps, hooks })
+        Ok(Prepared { config, slots, lists, credentials, ports, divert_taps, hooks })
     }
 
     /// Names what the new configuration would change and cannot.
@@ -184,31 +192,46 @@ impl Link {
         Ok(())
     }
 
-    /// Opens the ports that are new.
-    fn open_ports(&mut self, config: &Config) -> Result<HashMap<String, Port>> {
-        let mut opened = HashMap::new();
+    /// Makes the taps of ports that are new. Interfaces are joined when nothing can be refused any
+    /// more, so that no spare socket is lost ([`Self::take_spares`]).
+    fn open_taps(&self, config: &Config) -> Result<HashMap<String, Port>> {
+        let (mut opened, mut spares) = (HashMap::new(), self.spares.len());
         for port in &config.ports {
             if self.slots.ports.of(&port.name).is_some() {
                 continue;
             }
-            let made = if port.kind == PortKind::Interface {
-                let (link, file) = (config.name.clone(), config.file.display().to_string());
-                let spare = self.spares.pop().ok_or_else(|| ReloadError::NoSocket {
+            if port.kind == PortKind::Interface {
+                Port::check_interface(&port.name)?;
+                spares = spares.checked_sub(1).ok_or_else(|| ReloadError::NoSocket {
                     port: port.name.clone(),
-                    link,
-                    file,
+                    link: config.name.clone(),
+                    file: config.file.display().to_string(),
                 })?;
-                Port::interface_with(spare, &port.name)?
             } else {
-                open_tap(config, port)?
-            };
-            opened.insert(port.name.clone(), made);
+                opened.insert(port.name.clone(), open_tap(config, port)?);
+            }
         }
         Ok(opened)
     }
 
-    fn apply(&mut self, prepared: Prepared) -> Result<()> {
-        let Prepared { config, slots, credentials, mut ports, divert_taps, hooks } = prepared;
+    /// Joins the interfaces that are new.
+    fn take_spares(&mut self, config: &Config, opened: &mut HashMap<String, Port>) {
+        for port in &config.ports {
+            let is_new = self.slots.ports.of(&port.name).is_none();
+            if !is_new || port.kind != PortKind::Interface {
+                continue;
+            }
+            if let Some(spare) = self.spares.pop() {
+                opened.insert(port.name.clone(), Port::interface_with(spare, &port.name));
+            }
+        }
+    }
+
+    /// Whether the threads that move frames have taken it.
+    fn apply(&mut self, prepared: Prepared) -> bool {
+        let Prepared { config, slots, lists, credentials, mut ports, divert_taps, hooks } =
+            prepared;
+        self.take_spares(&config, &mut ports);
         let before = std::mem::replace(&mut self.config, config);
         let config = &self.config;
         self.control.leave_peers(config);
@@ -241,14 +264,15 @@ impl Link {
         let policies = self.slots.policies(&self.rule_set, &self.shared);
         self.egress.send(egress::Order::Policies(policies));
         self.control.ports.reload(&config.ports, Arc::clone(&self.shared));
-        let Credentials { identity, acceptor, dialers } = credentials;
+        let Credentials { identity, authority, acceptor, dialers, .. } = credentials;
+        self.hooks.stop_leaving(&hooks);
         let is_done = self.hand_over();
         self.hooks.reload(hooks, Arc::clone(&self.shared));
         let ours = identity.public();
         self.about.key = ours.to_string();
         let is_shown_anew = !identity.shows_same(&self.identity);
-        self.identity = identity;
-        (self.lists, self.credentials_trouble) = (RevocationLists::of(config), None);
+        (self.identity, self.authority) = (identity, authority);
+        (self.lists, self.lists_trouble) = (lists, None);
         let new =
             NewPeers { config, slots: &self.slots.peers, acceptor, dialers, ours, is_shown_anew };
         self.control.reload(Arc::clone(&self.shared), new);
@@ -261,7 +285,7 @@ impl Link {
             }
         }
         self.hooks.follow(|peer| self.control.takes(peer));
-        if is_done { Ok(()) } else { Err(ReloadError::Silent) }
+        is_done
     }
 
     /// Gives the data threads the new ports and peers; whether both have them.
@@ -288,12 +312,16 @@ impl Link {
         let changed = others.into_iter().filter(|(_, differs)| *differs);
         let divert = |divert: &Divert| format!("{} to {}", divert.interface, divert.peer);
         let bare = |divert: &Divert| Divert { line: 0, ..divert.clone() };
+        let identity = &new.credentials.identity;
+        let key = identity.public() != self.identity.public();
         Reloaded {
             peers: changes(&old.peers, &to.peers, |peer| peer.name.clone(), Clone::clone),
             ports: changes(&old.ports, &to.ports, |port| port.name.clone(), Clone::clone),
             diverts: changes(&old.diverts, &to.diverts, divert, bare),
             changed: changed.map(|(key, _)| key.to_owned()).collect(),
-            key: new.credentials.identity.public() != self.identity.public(),
+            key,
+            certificate: !key && !identity.shows_same(&self.identity),
+            warnings: new.credentials.key_trouble.iter().cloned().collect(),
             ended: self.rule_set.rules.of_set().to_vec(),
         }
     }

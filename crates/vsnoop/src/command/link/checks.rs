@@ -52,7 +52,8 @@ fn identity(config: &Config) -> Result<()> {
     let cert = config.authority.as_ref().map(|authority| authority.cert.as_path());
     let own = credentials::identity(&config.key, cert).map_err(other)?;
     if let Some(authority) = &config.authority {
-        credentials::authority(authority).map_err(other)?;
+        let authority = credentials::authority(authority).map_err(other)?;
+        authority.check_lists(&own).map_err(|error| other(error.into()))?;
     }
     let is_own = |peer: &&PeerConfig| match &peer.trust {
         TrustConfig::Keys(keys) => keys.contains(&own.public()),

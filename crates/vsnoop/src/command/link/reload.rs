@@ -27,6 +27,9 @@ pub fn run(cli: &Cli, arguments: &cli::LinkReload) -> Result<u8> {
         }
         _ => bail!("link {link} gave an answer to something else"),
     };
+    for warning in &reloaded.warnings {
+        eprintln!("vsnoop: {warning}");
+    }
     if cli.json {
         let document = Document { link, result: "reloaded", reloaded: &reloaded };
         print(&serde_json::to_string(&document)?)?;
@@ -38,7 +41,7 @@ pub fn run(cli: &Cli, arguments: &cli::LinkReload) -> Result<u8> {
 
 /// "link office: reloaded; peers added: c; ports removed: vsl1; changed: [[compress]]"
 fn text(link: &str, reloaded: &Reloaded) -> String {
-    let Reloaded { peers, ports, diverts, changed, key, ended } = reloaded;
+    let Reloaded { peers, ports, diverts, changed, key, certificate, ended, .. } = reloaded;
     let mut parts = vec![format!("link {link}: reloaded")];
     for (kind, Changes { added, changed, removed }) in
         [("peers", peers), ("ports", ports), ("diversions", diverts)]
@@ -52,6 +55,9 @@ fn text(link: &str, reloaded: &Reloaded) -> String {
     }
     if *key {
         parts.push("this host has another key now".to_owned());
+    }
+    if *certificate {
+        parts.push("this host has another certificate now".to_owned());
     }
     if !ended.is_empty() {
         let rules = ended.iter().map(|rule| format!("{} ({})", rule.selector, rule.method));
@@ -77,5 +83,8 @@ mod tests {
         let said = "link office: reloaded; peers added: c, d; ports removed: vsl1; \
                     changed: link.rekey";
         assert_eq!(text("office", &reloaded), said);
+        let renewed = Reloaded { certificate: true, ..Reloaded::default() };
+        let said = "link office: reloaded; this host has another certificate now";
+        assert_eq!(text("office", &renewed), said);
     }
 }
