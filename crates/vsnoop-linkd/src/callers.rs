@@ -26,7 +26,7 @@ impl Callers {
         self.streams().remove(&id);
     }
 
-    /// Ends a handshake: whoever reads the connection sees its end.
+    /// Shuts the connection of a handshake down; the thread that reads it gets end of file.
     pub fn end(&self, id: CallId) {
         if let Some(stream) = self.streams().remove(&id) {
             // The caller may have ended it.

@@ -13,8 +13,8 @@
 //!   others out, a host needs as many sources as there are slots.
 //!
 //! To refuse costs an accept and a close. Accounts of strangers are a table of fixed size, by a
-//! hash with a secret key: nobody's account is forgotten because others call, and a source that
-//! shares an account with another one cannot choose which.
+//! hash with a secret key: calls of other sources remove no account, and a source cannot choose the
+//! one that it shares an account with.
 
 use std::collections::hash_map::RandomState;
 use std::collections::{BTreeMap, HashMap, VecDeque};

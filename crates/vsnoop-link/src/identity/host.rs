@@ -49,7 +49,7 @@ impl Identity {
         let (public, is_certified) = (self.public, certificates.is_some());
         let chain = match certificates {
             Some(pem) => chain_of(pem, "the present private key", self.public)?,
-            // What it has signed itself shows nothing but the key; so does any other.
+            // A self-signed certificate proves the key, and nothing else.
             None => self.own.cert.clone(),
         };
         Ok(Self { own: Arc::new(CertifiedKey::new(chain, signer)), public, is_certified })

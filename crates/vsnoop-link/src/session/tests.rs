@@ -94,7 +94,7 @@ fn keys_end_without_new_ones_and_a_failing_rekey_is_told() {
     let settings = PeerSettings { rekey_ns: 20 * S, keys_end_ns: 40 * S, ..settings(1500) };
     let mut world = World::new(1, Dials::A, &settings);
     world.run_until_agreed(5 * S).expect("up");
-    // From now on nobody can dial.
+    // Now neither end has an address to dial.
     let waits = PeerSettings { address: None, ..world.a.settings.clone() };
     world.give(Side::A, PeerEvent::Configured(waits));
     world.run(36 * S);

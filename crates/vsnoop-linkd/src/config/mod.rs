@@ -75,9 +75,9 @@ pub struct Config {
 pub struct AuthorityConfig {
     /// This host's own certificate chain, for its key; PEM.
     pub cert: PathBuf,
-    /// Whom it believes; PEM.
+    /// Certificates of the CA; PEM.
     pub ca: PathBuf,
-    /// What it has taken back; PEM.
+    /// Revocation lists of the CA; PEM.
     pub lists: Vec<PathBuf>,
 }
 

@@ -17,7 +17,7 @@ const PATH_EVERY: Duration = Duration::from_secs(1);
 const FEW_PACKETS: f64 = 50.0;
 
 impl Control {
-    /// The host refused a datagram of so many bytes: its interface may take less than before.
+    /// The kernel refused a datagram of `bytes` (EMSGSIZE): an MTU may be lower now.
     pub(super) fn too_long(&mut self, peer: usize, session: SessionId, bytes: usize) {
         let known = &mut self.peers[peer];
         let Some(installed) = known.installed.get(&session).filter(|_| known.used == Some(session))

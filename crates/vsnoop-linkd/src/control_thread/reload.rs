@@ -141,7 +141,7 @@ impl Control {
         self.end_sessions(slot, ended);
     }
 
-    /// Whether what a handshake has shown that began after so many reloads still counts.
+    /// Is the proof of a handshake still valid? `generation`: number of reloads when it began.
     pub(super) fn is_still_trusted(&self, slot: usize, generation: u64, proof: &mut Proof) -> bool {
         generation == self.reloads || self.peers[slot].dialer.verify_again(proof).is_ok()
     }

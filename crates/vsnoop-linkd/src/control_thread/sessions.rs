@@ -24,7 +24,7 @@ use vsnoop_link::wire::seal::TAG_BYTES;
 
 /// Data connections that may wait for the control connection of their session; more are closed.
 const STRAYS: usize = 64;
-/// A session that gets no further data connection for so long is given up.
+/// A session whose data connections are incomplete is closed after this time without a new one.
 const CONNECTIONS_IN: Duration = Duration::from_secs(10);
 
 impl Control {
