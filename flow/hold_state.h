@@ -25,7 +25,7 @@ static __always_inline bool hold_engine_lives(const struct port_state *port, __u
 	return since_ns(now, port->engine_ns) < HOLD_STALE_NS;
 }
 
-/* The engine gave no sign of life for so long that none is expected to start again. */
+/* Was the last sign of life HOLD_ABANDONED_NS ago? Then no engine is expected to start again. */
 static __always_inline bool hold_engine_is_gone(const struct port_state *port, __u64 now)
 {
 	return since_ns(now, port->engine_ns) >= HOLD_ABANDONED_NS;

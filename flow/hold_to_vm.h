@@ -99,6 +99,13 @@ static __always_inline bool hold_keeps_segment(const struct flow *f, const struc
 	       seq_le(end, flow_shown_edge(f, h, port, p));
 }
 
+/* The sender has filled its window, and asks for more: RCV_WIN is at least two segments. */
+static __always_inline void hold_open_for_probe(const struct flow *f, struct hold *h)
+{
+	if (h->rcv_win < 2u * f->mss)
+		h->rcv_win = 2 * f->mss;
+}
+
 /* Does the host answer this keep-alive or window probe of the sender? It does where the VM's window
  * or the hold has room: the VM's own window update may have been lost, and not every VM answers a
  * segment below its window. */
@@ -118,8 +125,7 @@ static __always_inline bool hold_answers_probe(struct flow *f, struct hold *h,
 		return true;
 	if (!p->ahead || !(f->flags & FLOW_F_SCALE_KNOWN) || !hold_engine_lives(port, now))
 		return false;
-	if (h->rcv_win < 2u * f->mss)
-		h->rcv_win = 2 * f->mss;
+	hold_open_for_probe(f, h);
 	return seq_gt(flow_shown_edge(f, h, port, p), f->next_seq);
 }
 
@@ -193,9 +199,9 @@ static __always_inline enum to_vm_verdict hold_answer_not_kept(struct flow *f, s
 		return TO_VM_DROP;
 	}
 	/* The edge stayed while the VM was prompt (hold_grow_window()), and the VM has stopped
-	 * since: the sender has filled the window, and asks for more. */
-	if (h->rcv_win < 2u * f->mss && !port_is_prompt(port, now) && hold_engine_lives(port, now))
-		h->rcv_win = 2 * f->mss;
+	 * since. */
+	if (!port_is_prompt(port, now) && hold_engine_lives(port, now))
+		hold_open_for_probe(f, h);
 	f->reacked++;
 	flow_fill_ack(f, h, s, port, p, out);
 	return TO_VM_REACK;

@@ -130,7 +130,7 @@ fn fixed() -> Result<()> {
     Ok(())
 }
 
-/// A peer that is nobody, and the table that is to follow.
+/// A `[[peer]]` with an unused key, and the head of the next table.
 fn other_peer() -> String {
     let key = "YmJiYmJiYmJiYmJiYmJiYmJiYmJiYmJiYmJiYmJiYmI=";
     format!("[[peer]]\nname = \"x\"\nkey = \"{key}\"\n[[port]]")

@@ -77,31 +77,13 @@ fn detach_in_mid_stream() -> anyhow::Result<()> {
 /// Under full traffic, of a VM that shares a core: each switch begins with streams that go on, and
 /// they never come to their end before the last.
 fn again_and_again() -> anyhow::Result<()> {
-    const SWITCHES: u64 = 5;
-    const STEP_BYTES: u64 = 400_000;
     let case = Case::default();
     let topology = case.build()?;
     let mut attached = Attached::new(&topology)?;
-    let bytes = (SWITCHES + 2) * STEP_BYTES;
-    let plan = StreamPlan {
-        to_vm_bytes: bytes,
-        from_vm_bytes: bytes,
-        pause_every_bytes: Some(STEP_BYTES),
-        ..case.plan.clone()
-    };
-    let streams = [Side::Client, Side::Vm]
-        .map(|opener| Stream::start(&topology, &StreamPlan { opener, ..plan.clone() }));
-    let streams: Vec<_> = streams.into_iter().collect::<anyhow::Result<_>>()?;
-    for _ in 0..SWITCHES {
-        streams.iter().try_for_each(Stream::wait_paused)?;
-        streams.iter().for_each(Stream::step);
+    case.run_in_steps(&mut attached, &topology, 5, 400_000, |attached| {
         attached.detach()?;
-        attached.attach()?;
-    }
-    for stream in streams {
-        let outcome = stream.finish().with_context(|| attached.describe())?;
-        ensure!(outcome.is_complete(), "{outcome:?}\n{}", attached.describe());
-    }
+        attached.attach()
+    })?;
     topology.guest().set_freeze(Freeze::Never);
     attached.detach()
 }

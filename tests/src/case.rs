@@ -159,6 +159,38 @@ impl Case {
         })
     }
 
+    /// Runs a stream opened by each end. Both pause after each `step_bytes`, `steps` times;
+    /// `at_each` is called when they go on. They end after its last call.
+    pub fn run_in_steps(
+        &self,
+        attached: &mut Attached<'_>,
+        topology: &Topology,
+        steps: u64,
+        step_bytes: u64,
+        at_each: impl Fn(&mut Attached<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let bytes = (steps + 2) * step_bytes;
+        let plan = StreamPlan {
+            to_vm_bytes: bytes,
+            from_vm_bytes: bytes,
+            pause_every_bytes: Some(step_bytes),
+            ..self.plan.clone()
+        };
+        let streams = [Side::Client, Side::Vm]
+            .map(|opener| Stream::start(topology, &StreamPlan { opener, ..plan.clone() }));
+        let streams: Vec<_> = streams.into_iter().collect::<Result<_>>()?;
+        for _ in 0..steps {
+            streams.iter().try_for_each(Stream::wait_paused)?;
+            streams.iter().for_each(Stream::step);
+            at_each(attached)?;
+        }
+        for stream in streams {
+            let outcome = stream.finish().with_context(|| attached.describe())?;
+            ensure!(outcome.is_complete(), "{outcome:?}\n{}", attached.describe());
+        }
+        Ok(())
+    }
+
     /// All streams of this case, and how the VM runs meanwhile.
     pub fn streams(&self) -> Vec<(Freeze, StreamPlan)> {
         let mut streams = Vec::new();

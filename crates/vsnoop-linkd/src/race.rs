@@ -19,7 +19,7 @@ use socket2::{Domain, Socket, Type};
 const STAGGER: Duration = Duration::from_millis(250);
 /// Timeout of a connection attempt to one address.
 pub const CONNECT: Duration = Duration::from_secs(3);
-/// Addresses of a name that are tried; whoever answers for it may send many.
+/// Most addresses of a name that are tried: a DNS server may answer with any number.
 const MOST: usize = 16;
 
 struct Attempt {

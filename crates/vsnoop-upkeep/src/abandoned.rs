@@ -7,8 +7,8 @@ use crate::held::outstanding_bytes;
 
 /// The same time as in the hooks: no engine runs.
 pub const HOLD_ABANDONED_NS: u64 = HOLD_ABANDONED_S as u64 * 1_000_000_000;
-/// Without an engine, a VM that has acknowledged nothing for so long may have lost segments (R2 of
-/// RFC 9293, section 3.8.3).
+/// If the VM has acknowledged nothing for this time, and no engine retransmits, its segments count
+/// as lost (R2 of RFC 9293, section 3.8.3).
 const LOST_NS: u64 = 100_000_000_000;
 
 /// Connections whose held bytes no engine has handed over, or whose losses none has retransmitted,

@@ -17,7 +17,7 @@ use crate::schedule::Schedule;
 const STORM_MS: u64 = 3_000;
 const PATIENCE_MS: u64 = 900_000;
 
-/// One storm in so many has several senders behind a last hop, and incast control.
+/// One storm in eight has several senders behind a last hop, and incast control.
 const INCAST: u32 = 8;
 
 fn one_in(rng: &mut Rng, many: u32) -> bool {

@@ -3,8 +3,7 @@
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
 use vsnoop_testbed::relay::Freeze;
-use vsnoop_testbed::stream::{Stream, StreamPlan};
-use vsnoop_testbed::topology::{Family, PORT, Side, Topology};
+use vsnoop_testbed::topology::{Family, PORT, Topology};
 
 use super::{SIZE, SMALL_WINDOW};
 use crate::attached::{self, Attached};
@@ -120,31 +119,13 @@ fn pause_in_vain() -> Result<()> {
 
 /// Under full traffic both ways.
 fn in_mid_stream() -> Result<()> {
-    const SWITCHES: u64 = 4;
-    const STEP_BYTES: u64 = 500_000;
     let case = Case { freezes: &[SHARING_A_CORE], ..still() };
     let topology = case.build()?;
     let mut attached = case.attach(&topology)?;
-    let bytes = (SWITCHES + 2) * STEP_BYTES;
-    let plan = StreamPlan {
-        to_vm_bytes: bytes,
-        from_vm_bytes: bytes,
-        pause_every_bytes: Some(STEP_BYTES),
-        ..case.plan.clone()
-    };
-    let streams = [Side::Client, Side::Vm]
-        .map(|opener| Stream::start(&topology, &StreamPlan { opener, ..plan.clone() }));
-    let streams: Vec<_> = streams.into_iter().collect::<Result<_>>()?;
-    for _ in 0..SWITCHES {
-        streams.iter().try_for_each(Stream::wait_paused)?;
-        streams.iter().for_each(Stream::step);
+    case.run_in_steps(&mut attached, &topology, 4, 500_000, |attached| {
         attached.run(&["pause", PORT])?;
-        attached.run(&["resume", PORT])?;
-    }
-    for stream in streams {
-        let outcome = stream.finish().with_context(|| attached.describe())?;
-        ensure!(outcome.is_complete(), "{outcome:?}\n{}", attached.describe());
-    }
+        attached.run(&["resume", PORT]).map(drop)
+    })?;
     topology.guest().set_freeze(Freeze::Never);
     if attached.has_hold() {
         attached.ensure_held()?;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use aws_lc_rs::signature::Ed25519KeyPair;
-use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 use rustls::server::ParsedCertificate;
 use rustls::sign::{CertifiedKey, SigningKey};
@@ -124,28 +124,38 @@ fn chain_of(
 pub(super) fn read_certificates(
     pem: Pem<'_>,
 ) -> Result<Vec<CertificateDer<'static>>, IdentityError> {
-    let file = || pem.file.to_owned();
-    let certificates: Vec<_> = CertificateDer::pem_slice_iter(pem.bytes)
-        .collect::<Result<_, _>>()
-        .map_err(|error| IdentityError::Certificates { file: file(), error })?;
-    if certificates.is_empty() {
-        return Err(IdentityError::NoCertificate { file: file() });
-    }
-    Ok(certificates)
+    read_all(
+        pem,
+        |file, error| IdentityError::Certificates { file, error },
+        |file| IdentityError::NoCertificate { file },
+    )
 }
 
 /// All revocation lists, at least one.
 pub(super) fn read_lists(
     pem: Pem<'_>,
 ) -> Result<Vec<CertificateRevocationListDer<'static>>, IdentityError> {
+    read_all(
+        pem,
+        |file, error| IdentityError::Lists { file, error },
+        |file| IdentityError::NoList { file },
+    )
+}
+
+/// All items of a kind; `bad`: the text is not PEM, `none`: it has no such item.
+fn read_all<T: PemObject>(
+    pem: Pem<'_>,
+    bad: impl Fn(String, pem::Error) -> IdentityError,
+    none: impl Fn(String) -> IdentityError,
+) -> Result<Vec<T>, IdentityError> {
     let file = || pem.file.to_owned();
-    let lists: Vec<_> = CertificateRevocationListDer::pem_slice_iter(pem.bytes)
+    let items: Vec<T> = T::pem_slice_iter(pem.bytes)
         .collect::<Result<_, _>>()
-        .map_err(|error| IdentityError::Lists { file: file(), error })?;
-    if lists.is_empty() {
-        return Err(IdentityError::NoList { file: file() });
+        .map_err(|error| bad(file(), error))?;
+    if items.is_empty() {
+        return Err(none(file()));
     }
-    Ok(lists)
+    Ok(items)
 }
 
 /// The key that a certificate is for.

@@ -24,7 +24,7 @@ impl Reports {
         Self { events, told: vec![(0, 0); peers] }
     }
 
-    /// There are so many now.
+    /// A reload has changed the number of peer slots to `peers`.
     pub fn set_peers(&mut self, peers: usize) {
         self.told.resize(peers, (0, 0));
     }

@@ -48,7 +48,7 @@ impl Turns {
         Self { shares, datagrams: Share::default(), waiting: VecDeque::new() }
     }
 
-    /// There are so many now.
+    /// A reload has changed the number of peer slots to `peers`.
     pub fn set_peers(&mut self, peers: usize) {
         self.shares.resize(peers, Share::default());
     }
