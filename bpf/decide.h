@@ -11,6 +11,13 @@
 #include "hold.h"
 #include "incast_flows.h"
 
+static __always_inline struct decision_context context_of(const struct port *port, __u64 now)
+{
+	struct decision_context c = { .port = &port->state, .policy = &port->policy, .now = now };
+
+	return c;
+}
+
 static __always_inline void count_events(struct port_stats *st, const struct outcome *out)
 {
 	__u32 events = out->events;
@@ -25,7 +32,7 @@ static __always_inline void count_events(struct port_stats *st, const struct out
 		st->offline_ce++;
 	if (events & EVENT_BYPASS)
 		st->bypassed++;
-	if (events & EVENT_REFUSED)
+	if (events & (EVENT_REFUSED | EVENT_FORGOTTEN))
 		st->vm_refused++;
 	if (events & EVENT_CLOSED)
 		st->flows_closed++;
@@ -103,6 +110,7 @@ static long wait_for_hold(__u32 i, const struct hold_wait *w)
 __noinline enum to_vm_verdict decide_locked(struct port *port, const struct flow_key *key,
 					    const struct segment *s, struct outcome *out)
 {
+	struct decision_context c;
 	enum to_vm_verdict verdict;
 	struct hold_wait wait;
 	__u32 tries;
@@ -122,6 +130,7 @@ __noinline enum to_vm_verdict decide_locked(struct port *port, const struct flow
 	wait.slot = port->slot;
 	h = hold_of(port, wait.number);
 	key_hash = flow_key_hash(key);
+	c = context_of(port, 0);
 	out->events = 0;
 	/* Another CPU may claim the hold between the wait and the lock: try again, HOLD_TRIES
 	 * times. */
@@ -134,11 +143,11 @@ __noinline enum to_vm_verdict decide_locked(struct port *port, const struct flow
 			break;
 		bpf_spin_unlock(&f->lock);
 	}
+	c.now = out->now;
 	/* The hash differs when the record is another flow's by now, and the hold may, too. */
 	verdict = TO_VM_NO_FLOW;
 	if (f->key_hash == key_hash && f->hold == wait.number)
-		verdict = hold_to_vm(f, config.hold ? h : 0, s, &port->state, &port->policy,
-				     out->now, out);
+		verdict = hold_to_vm(f, config.hold ? h : 0, s, &c, out);
 	bpf_spin_unlock(&f->lock);
 	settle(port, key, out, out->now);
 	wake_engine(port, out);
@@ -175,26 +184,26 @@ static __always_inline enum to_vm_verdict decide_to_vm(struct port *port,
 	}
 	/* The coarse clock costs a fourth, and is some ms behind: the VM is found late by that much
 	 * later. */
-	if (f->mode == FLOW_PASSIVE &&
-	    flow_continues_passive(f, s, &port->state, &port->policy, bpf_ktime_get_coarse_ns())) {
-		flow_note_passive(f, s);
-		out->events = EVENT_PASSIVE;
-		return TO_VM_PASS;
+	if (f->mode == FLOW_PASSIVE) {
+		struct decision_context c = context_of(port, bpf_ktime_get_coarse_ns());
+
+		if (flow_continues_passive(f, s, &c)) {
+			flow_note_passive(f, s);
+			out->events = EVENT_PASSIVE;
+			return TO_VM_PASS;
+		}
 	}
 	return decide_locked(port, key, s, out);
 }
 
-/* Argument `done` of decide_kept(): what was done with the segment. */
-#define KEEP_COPIED 0x01
-#define KEEP_TAKEN 0x02 /* the ring took the clone */
-
-/* Completes TO_VM_KEEP under the record's lock, and ends the claim on the chain. If the record is
- * gone, nothing is acknowledged. */
+/* Completes TO_VM_KEEP under the record's lock, and ends the claim on the chain. `done`: KEEP_*. If
+ * the record is gone, nothing is acknowledged. */
 __noinline enum kept_verdict decide_kept(struct port *port, const struct flow_key *key,
 					 const struct segment *s, __u32 done, struct outcome *out)
 {
-	bool is_there = false, taken = done & KEEP_TAKEN;
+	struct decision_context c;
 	enum kept_verdict verdict;
+	bool is_there = false;
 	struct hold *h;
 	struct flow *f;
 	__u64 now;
@@ -206,16 +215,16 @@ __noinline enum kept_verdict decide_kept(struct port *port, const struct flow_ke
 	h = hold_of(port, out->hold);
 	if (!h)
 		return KEPT_DROP;
-	verdict = taken ? KEPT_DROP : KEPT_PASS;
+	verdict = done & KEEP_TAKEN ? KEPT_DROP : KEPT_PASS;
 	now = out->now;
+	c = context_of(port, now);
 	key_hash = flow_key_hash(key);
 	if (f) {
 		bpf_spin_lock(&f->lock);
 		/* The hash differs when the record is another flow's by now; the hold may, too. */
 		is_there = f->key_hash == key_hash && f->hold == out->hold;
 		if (is_there)
-			verdict = flow_kept(f, h, s, done & KEEP_COPIED, taken, &port->state,
-					    &port->policy, now, out);
+			verdict = flow_kept(f, h, s, done, &c, out);
 		bpf_spin_unlock(&f->lock);
 	}
 	if (!is_there) {
@@ -235,6 +244,7 @@ __noinline enum kept_verdict decide_kept(struct port *port, const struct flow_ke
 __noinline enum from_vm_verdict decide_from_vm(struct port *port, const struct flow_key *key,
 					       const struct segment *s, struct outcome *out)
 {
+	struct decision_context c;
 	enum from_vm_verdict verdict;
 	struct flow *f;
 	struct hold *h;
@@ -250,12 +260,13 @@ __noinline enum from_vm_verdict decide_from_vm(struct port *port, const struct f
 	out->hold = config.hold ? f->hold : 0;
 	h = hold_of(port, out->hold);
 	key_hash = flow_key_hash(key);
+	c = context_of(port, now);
 	bpf_spin_lock(&f->lock);
 	/* Pass if the record now belongs to another flow, or if its hold has just changed: the VM's
 	 * next ACK updates both. */
 	verdict = FROM_VM_PASS;
 	if (f->key_hash == key_hash && f->hold == out->hold)
-		verdict = flow_from_vm(f, h, s, &port->state, &port->policy, now, out);
+		verdict = flow_from_vm(f, h, s, &c, out);
 	bpf_spin_unlock(&f->lock);
 	settle(port, key, out, now);
 	return verdict;

@@ -37,7 +37,7 @@ static __always_inline bool is_ipv4(const struct flow_key *key)
  * and its sender must be told (show_grant()). */
 __noinline enum incast_served serve_flow(struct port *port, const struct flow_key *key, __u32 waits)
 {
-	enum incast_served served;
+	enum incast_served served = SERVED_GONE;
 	struct flow *f;
 	__u64 now;
 
@@ -48,7 +48,8 @@ __noinline enum incast_served serve_flow(struct port *port, const struct flow_ke
 		return SERVED_GONE;
 	now = bpf_ktime_get_ns();
 	bpf_spin_lock(&f->lock);
-	served = incast_serve(f, &uplink, waits, &port->state.incast, now);
+	if (is_record_of(f, key))
+		served = incast_serve(f, &uplink, waits, &port->state.incast, now);
 	bpf_spin_unlock(&f->lock);
 	return served;
 }
@@ -74,7 +75,7 @@ __noinline enum incast_served show_grant(struct port *port, struct grant *grant)
 	bpf_spin_lock(&f->lock);
 	if (f->hold != number)
 		h = 0;
-	if (incast_must_show(f)) {
+	if (is_record_of(f, &grant->key) && incast_must_show(f)) {
 		incast_show(f, h, &port->state, &port->policy, now, &grant->ack);
 		served = SERVED_ACK;
 	}
@@ -106,7 +107,7 @@ __noinline enum incast_grant_result try_grant(struct port *port, const struct fl
 	    grant->key.vlan_inner == like->vlan_inner)
 		served = serve_flow(port, &grant->key, waits);
 	if (served == SERVED_NOT_YET)
-		queue_push(port, waits, &grant->key);
+		enqueue_flow(port, &grant->key, waits);
 	if (served == SERVED_ACK)
 		served = show_grant(port, grant);
 	return served == SERVED_ACK ? GRANT_SENT : GRANT_RETRY;

@@ -56,6 +56,13 @@ static __always_inline enum incast_waiting open_window(struct port *port, struct
 	return waits;
 }
 
+/* Is the record, which the caller has locked, still that of `key`? It may have become another
+ * flow's since the look-up. */
+static __always_inline bool is_record_of(const struct flow *f, const struct flow_key *key)
+{
+	return f->key_hash == flow_key_hash(key);
+}
+
 /* The port's queue of flows that wait for `waits`. */
 static __always_inline void *queue_of(const struct port *port, enum incast_waiting waits)
 {
@@ -73,12 +80,18 @@ static __always_inline long queue_push(const struct port *port, enum incast_wait
 /* Appends the flow to its queue. If the queue is full the flow does not wait: its sender will
  * probe. */
 static __always_inline void enqueue_flow(struct port *port, const struct flow_key *key,
-					 struct flow *f, enum incast_waiting waits)
+					 enum incast_waiting waits)
 {
+	struct flow *f;
+
 	if (!queue_push(port, waits, key))
 		return;
+	f = flow_of(port, key);
+	if (!f)
+		return;
 	bpf_spin_lock(&f->lock);
-	incast_leave_queue(f, &uplink, &port->state.incast);
+	if (is_record_of(f, key))
+		incast_leave_queue(f, &uplink, &port->state.incast);
 	bpf_spin_unlock(&f->lock);
 }
 
@@ -100,13 +113,17 @@ __noinline int incast_data(struct port *port, const struct flow_key *key, const 
 	now = bpf_ktime_get_ns();
 	by_uplink = incast_is_ingress(&uplink, ifindex);
 	bpf_spin_lock(&f->lock);
+	if (!is_record_of(f, key)) {
+		bpf_spin_unlock(&f->lock);
+		return 0;
+	}
 	incast_note_ingress(f, by_uplink);
 	if (by_uplink)
 		incast_received(f, &uplink, &port->state.incast, s, now);
 	waits = open_window(port, f, 0, now);
 	bpf_spin_unlock(&f->lock);
 	if (waits)
-		enqueue_flow(port, key, f, waits);
+		enqueue_flow(port, key, waits);
 	return !!waits;
 }
 
@@ -115,6 +132,7 @@ __noinline int incast_answer(struct port *port, const struct flow_key *key, cons
 {
 	struct flow *f;
 	enum incast_waiting waits;
+	__u32 differs;
 	__u64 now;
 
 	if (!INCAST_USED || !port || !key || !s)
@@ -124,10 +142,18 @@ __noinline int incast_answer(struct port *port, const struct flow_key *key, cons
 		return 0;
 	now = bpf_ktime_get_ns();
 	bpf_spin_lock(&f->lock);
+	differs = f->key_hash ^ flow_key_hash(key);
+	/* Hides the comparison from clang: with what it makes of is_record_of() here, the verifier
+	 * walks 13 % more instructions of from_vm(). */
+	asm volatile("" : "+r"(differs));
+	if (differs) {
+		bpf_spin_unlock(&f->lock);
+		return 0;
+	}
 	waits = open_window(port, f, s, now);
 	bpf_spin_unlock(&f->lock);
 	if (waits)
-		enqueue_flow(port, key, f, waits);
+		enqueue_flow(port, key, waits);
 	return 0;
 }
 
@@ -142,7 +168,8 @@ __noinline int incast_flow_ends(struct port *port, const struct flow_key *key)
 	if (!f || !flow_is_shaped(f))
 		return 0;
 	bpf_spin_lock(&f->lock);
-	incast_end(f, &uplink, &port->state.incast);
+	if (is_record_of(f, key))
+		incast_end(f, &uplink, &port->state.incast);
 	bpf_spin_unlock(&f->lock);
 	return 0;
 }

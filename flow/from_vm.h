@@ -55,9 +55,9 @@ static __always_inline void flow_vm_advanced(struct flow *f, struct seq ack, __u
  * sender has left; a smaller one waits for the next early ACK or the ACK of NEXT_SEQ (silly window
  * syndrome, RFC 9293, section 3.8.6.2). */
 static __always_inline bool flow_window_opens(const struct flow *f, const struct hold *h,
-					      const struct port_state *port, const struct policy *p)
+					      const struct decision_context *c)
 {
-	struct seq edge = flow_shown_edge(f, h, port, p);
+	struct seq edge = flow_shown_edge(f, h, c->port, c->policy);
 	__s32 growth = seq_diff(edge, f->adv_edge);
 
 	/* Incast control may grant no more than two segments: any growth opens a closed window. */
@@ -120,6 +120,10 @@ static __always_inline enum from_vm_verdict flow_reset_by_vm(struct flow *f, str
 	 * again. */
 	if (f->flags & FLOW_F_UNCONFIRMED || (h && h->answered != h->resends + h->probes))
 		out->events |= EVENT_REFUSED;
+	/* A RST without ACK answers a segment of no connection (RFC 9293, section 3.10.7.1). An
+	 * application that has closed answers data so, too, with vsnoop and without. */
+	else if (!(s->tcp_flags & TCP_ACK) && !(f->flags & FLOW_F_FIN_VM))
+		out->events |= EVENT_FORGOTTEN;
 	/* If this RST is lost, a sender that only receives would not learn of it: keep the record,
 	 * and answer its segments with RST. */
 	f->retired = flow_outstanding(f);
@@ -135,11 +139,12 @@ static __always_inline enum from_vm_verdict flow_reset_by_vm(struct flow *f, str
  * reported, every ACK must report them until the hole is filled (RFC 2018, section 4), and the VM's
  * ACK has no room for the option. The same goes for an ACK with stale SACK blocks that cannot be
  * removed (SEG_SACK_ODD). */
-static __always_inline enum from_vm_verdict
-flow_replace(struct flow *f, const struct hold *h, const struct segment *s,
-	     const struct port_state *port, const struct policy *p, struct outcome *out)
+static __always_inline enum from_vm_verdict flow_replace(struct flow *f, const struct hold *h,
+							 const struct segment *s,
+							 const struct decision_context *c,
+							 struct outcome *out)
 {
-	flow_fill_ack(f, h, s, port, p, out);
+	flow_fill_ack(f, h, s, c, out);
 	out->ack.seq = s->seq;
 	out->ack.tsval = s->tsval;
 	out->ack.tsecr = s->tsecr;
@@ -148,11 +153,10 @@ flow_replace(struct flow *f, const struct hold *h, const struct segment *s,
 
 /* Learn: updates the record from a segment of the VM, whatever it acknowledges. */
 static __always_inline void flow_note_vm(struct flow *f, struct hold *h, const struct segment *s,
-					 struct seq end, const struct port_state *port,
-					 const struct policy *p, __u64 now)
+					 struct seq end, const struct decision_context *c)
 {
-	flow_touch(f, now);
-	f->heard_at = flow_stamp(now);
+	flow_touch(f, c->now);
+	f->heard_at = flow_stamp(c->now);
 	flow_clear(f, FLOW_F_UNCONFIRMED);
 	if (f->traffic != s->traffic)
 		f->traffic = s->traffic;
@@ -170,7 +174,7 @@ static __always_inline void flow_note_vm(struct flow *f, struct hold *h, const s
 	if (h) {
 		h->flags &= ~HOLD_UNCONFIRMED;
 		h->answered = h->resends + h->probes;
-		hold_note_engine(f, h, port, p, now);
+		hold_note_engine(f, h, c);
 	}
 }
 
@@ -254,16 +258,22 @@ static __always_inline void flow_mode_by_vm(struct flow *f, const struct segment
 		out->events |= EVENT_CLOSED;
 }
 
-/* Answer: what the sender gets. `next`: NEXT_SEQ before this ACK; `advanced`: the ACK moved
- * VM_SEQ. */
+/* What the steps before the answer have found out about a segment of the VM. */
+struct learnt {
+	struct seq next; /* NEXT_SEQ before it */
+	bool advanced; /* its ACK moved VM_SEQ */
+	bool pure; /* it has neither data nor FIN */
+};
+
+/* Answer: what the sender gets. */
 static __always_inline enum from_vm_verdict
-flow_answer_vm(struct flow *f, struct hold *h, const struct segment *s, struct seq next,
-	       bool advanced, bool pure, const struct port_state *port, const struct policy *p,
-	       struct outcome *out)
+flow_answer_vm(struct flow *f, struct hold *h, const struct segment *s, const struct learnt *l,
+	       const struct decision_context *c, struct outcome *out)
 {
 	struct seq edge = f->right_edge;
+	bool pure = l->pure;
 
-	if (p->run == PORT_OBSERVE && !flow_is_shaped(f)) {
+	if (c->policy->run == PORT_OBSERVE && !flow_is_shaped(f)) {
 		/* Record the edge as shown: a later limit must not take it back. */
 		f->adv_edge = seq_max(f->adv_edge, edge);
 		return FROM_VM_PASS;
@@ -276,15 +286,15 @@ flow_answer_vm(struct flow *f, struct hold *h, const struct segment *s, struct s
 		/* A challenge ACK is never raised (RFC 5961): the sender builds its RST on the ACK
 		 * field. It may itself advance VM_SEQ, or follow an ACK that does. A window once
 		 * shown is still kept. */
-		if (!advanced)
+		if (!l->advanced)
 			flow_clear(f, FLOW_F_CHALLENGE_DUE);
-		if (flow_is_bypassed(f) ||
-		    seq_diff(flow_shown_edge(f, h, port, p), edge) < 1 << (f->scale & 15)) {
+		if (flow_is_bypassed(f) || seq_diff(flow_shown_edge(f, h, c->port, c->policy),
+						    edge) < 1 << (f->scale & 15)) {
 			f->adv_edge = seq_max(f->adv_edge, edge);
 			return FROM_VM_PASS;
 		}
 		out->ack.ack = s->ack;
-		out->ack.window = flow_advertise(f, h, s->ack, port, p);
+		out->ack.window = flow_advertise(f, h, s->ack, c->port, c->policy);
 		return FROM_VM_REWRITE;
 	}
 	out->ack.ack = seq_max(s->ack, f->next_seq);
@@ -293,18 +303,19 @@ flow_answer_vm(struct flow *f, struct hold *h, const struct segment *s, struct s
 		if (h)
 			h->unanswered = 0;
 		if (pure && hold_reports_ranges(f, h))
-			return flow_replace(f, h, s, port, p, out);
-		if (flow_is_bypassed(f) || seq_eq(flow_shown_edge(f, h, port, p), edge)) {
+			return flow_replace(f, h, s, c, out);
+		if (flow_is_bypassed(f) ||
+		    seq_eq(flow_shown_edge(f, h, c->port, c->policy), edge)) {
 			f->adv_edge = seq_max(f->adv_edge, edge);
 			return FROM_VM_PASS;
 		}
-		out->ack.window = flow_advertise(f, h, s->ack, port, p);
+		out->ack.window = flow_advertise(f, h, s->ack, c->port, c->policy);
 		return FROM_VM_REWRITE;
 	}
 	/* An ACK with a SEQ below SND.NXT is the VM's own keep-alive or window probe: it passes. */
-	if (pure && seq_ge(s->seq, f->snd_nxt) && !flow_window_opens(f, h, port, p) &&
+	if (pure && seq_ge(s->seq, f->snd_nxt) && !flow_window_opens(f, h, c) &&
 	    !(s->tcp_flags & TCP_ECE) && !(f->flags & FLOW_F_REPLY_DUE) &&
-	    flow_sender_has_ack(h, next, s->ack)) {
+	    flow_sender_has_ack(h, l->next, s->ack)) {
 		f->suppressed++;
 		return FROM_VM_DROP;
 	}
@@ -313,24 +324,25 @@ flow_answer_vm(struct flow *f, struct hold *h, const struct segment *s, struct s
 		h->unanswered = 0;
 	f->rewritten++;
 	if (pure && (hold_reports_ranges(f, h) || s->bits & SEG_SACK_ODD))
-		return flow_replace(f, h, s, port, p, out);
-	out->ack.window = flow_advertise(f, h, out->ack.ack, port, p);
+		return flow_replace(f, h, s, c, out);
+	out->ack.window = flow_advertise(f, h, out->ack.ack, c->port, c->policy);
 	return FROM_VM_REWRITE;
 }
 
-/* Decides about a segment of the VM. `h`: the flow's hold, or null; `now`: CLOCK_MONOTONIC, ns.
- * FROM_VM_REWRITE, _REPLACE and _RESET* refer to out->ack. */
-static __always_inline enum from_vm_verdict
-flow_from_vm(struct flow *f, struct hold *h, const struct segment *s, const struct port_state *port,
-	     const struct policy *p, __u64 now, struct outcome *out)
+/* Decides about a segment of the VM. `h`: the flow's hold, or null. FROM_VM_REWRITE, _REPLACE and
+ * _RESET* refer to out->ack. */
+static __always_inline enum from_vm_verdict flow_from_vm(struct flow *f, struct hold *h,
+							 const struct segment *s,
+							 const struct decision_context *c,
+							 struct outcome *out)
 {
-	struct seq end = seq_add(s->seq, s->len + !!(s->tcp_flags & TCP_FIN)), next = f->next_seq;
-	bool pure = seq_eq(s->seq, end), advanced;
+	struct seq end = seq_add(s->seq, s->len + !!(s->tcp_flags & TCP_FIN));
+	struct learnt l = { .next = f->next_seq, .pure = seq_eq(s->seq, end) };
 	__u8 was = f->mode;
 
 	out->events = 0;
 	if (s->tcp_flags & TCP_RST)
-		return flow_reset_by_vm(f, h, s, now, out);
+		return flow_reset_by_vm(f, h, s, c->now, out);
 	if (f->mode == FLOW_RESET) {
 		out->ack.seq = s->ack;
 		out->ack.ack = end;
@@ -340,18 +352,18 @@ flow_from_vm(struct flow *f, struct hold *h, const struct segment *s, const stru
 	if (!(s->tcp_flags & TCP_ACK))
 		return FROM_VM_PASS;
 
-	flow_note_vm(f, h, s, end, port, p, now);
-	if (h && hold_is_abandoned(f, h, port, now))
+	flow_note_vm(f, h, s, end, c);
+	if (h && hold_is_abandoned(f, h, c->port, c->now))
 		return flow_abandon(f, h, s, out);
 	if (!flow_ack_is_plausible(f, s)) {
 		flow_bypass_foreign(f, s, was, out);
 		return FROM_VM_PASS;
 	}
-	advanced = flow_note_vm_ack(f, h, s, pure, now, out);
+	l.advanced = flow_note_vm_ack(f, h, s, l.pure, c->now, out);
 
-	flow_mode_by_vm(f, s, was, pure, out);
+	flow_mode_by_vm(f, s, was, l.pure, out);
 
-	return flow_answer_vm(f, h, s, next, advanced, pure, port, p, out);
+	return flow_answer_vm(f, h, s, &l, c, out);
 }
 
 #endif

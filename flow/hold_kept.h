@@ -20,10 +20,9 @@ static __always_inline bool hold_has_room_for_window(const struct flow *f,
 
 /* May the copied segment still be acknowledged, now that the lock is held again? */
 static __always_inline bool hold_may_acknowledge(const struct flow *f, const struct segment *s,
-						 bool handed, const struct port_state *port,
-						 const struct policy *p, __u64 now)
+						 bool handed, const struct decision_context *c)
 {
-	if (p->run != PORT_ACCELERATE || !flow_accepts_segment(f, s) ||
+	if (c->policy->run != PORT_ACCELERATE || !flow_accepts_segment(f, s) ||
 	    seq_diff(f->next_seq, s->seq) >= (__s32)s->len)
 		return false;
 	if (f->mode != FLOW_HOLDING && f->mode != FLOW_ACTIVE && !hold_may_enter_holding(f))
@@ -32,13 +31,13 @@ static __always_inline bool hold_may_acknowledge(const struct flow *f, const str
 		return true;
 	/* A segment beyond the VM's window, or refused by the ring, needs an engine, and the engine
 	 * needs the VM's window. */
-	if (!(f->flags & FLOW_F_SCALE_KNOWN) || !hold_engine_lives(port, now))
+	if (!(f->flags & FLOW_F_SCALE_KNOWN) || !hold_engine_lives(c->port, c->now))
 		return false;
 	/* The VM itself can take an out-of-order segment within its window, which may be far larger
 	 * than the hold. */
 	return f->mode == FLOW_HOLDING || seq_le(s->seq, f->next_seq) ||
 	       seq_gt(seq_add(s->seq, s->len), f->right_edge) ||
-	       hold_has_room_for_window(f, port, p);
+	       hold_has_room_for_window(f, c->port, c->policy);
 }
 
 /* The segment cannot be acknowledged. The VM acknowledges it if it gets it; else the sender repeats
@@ -58,15 +57,15 @@ static __always_inline enum kept_verdict hold_leave_to_vm(struct flow *f, const 
 
 /* A copy in order, up to `end`: moves NEXT_SEQ, and returns by how many bytes. */
 static __always_inline __u32 hold_extend(struct flow *f, struct hold *h, const struct segment *s,
-					 struct seq end, const struct port_state *port,
-					 const struct policy *p, __u64 now, struct outcome *out)
+					 struct seq end, const struct decision_context *c,
+					 struct outcome *out)
 {
 	__u32 bytes;
 
 	flow_note_timestamp(f, s);
 	end = hold_join_ranges(h, end);
 	if (f->mode == FLOW_HOLDING && seq_eq(f->high_seq, f->next_seq))
-		h->since_ns = now;
+		h->since_ns = c->now;
 	bytes = seq_diff(end, f->next_seq);
 	f->next_seq = h->tail = end;
 	if (f->mode == FLOW_HOLDING) {
@@ -75,7 +74,7 @@ static __always_inline __u32 hold_extend(struct flow *f, struct hold *h, const s
 			hold_note_fin(f, h);
 	}
 	hold_tell_engine(f, h);
-	hold_grow_window(f, h, bytes, port, p, now);
+	hold_grow_window(f, h, bytes, c);
 	if (f->ramp < FLOW_RAMP)
 		f->ramp++;
 	f->early_bytes += bytes;
@@ -85,27 +84,28 @@ static __always_inline __u32 hold_extend(struct flow *f, struct hold *h, const s
 /* A copy beyond a hole: adds the range, and acknowledges NEXT_SEQ again. */
 static __always_inline enum kept_verdict
 hold_answer_out_of_order(struct flow *f, struct hold *h, const struct segment *s, struct seq end,
-			 const struct port_state *port, const struct policy *p, struct outcome *out)
+			 const struct decision_context *c, struct outcome *out)
 {
 	/* Its TSval does not become TS.Recent (RFC 7323, section 4.3). */
 	f->ramp = 0;
 	out->events |= EVENT_OUT_OF_ORDER;
 	hold_note_range(h, s->seq, end);
-	flow_fill_ack(f, h, s, port, p, out);
+	flow_fill_ack(f, h, s, c, out);
 	return KEPT_ACK;
 }
 
 /*
  * Second half of TO_VM_KEEP; ends the claim on the chain.
  *
- * `copied`: the segment was copied, else there was no memory; `taken`: the device took the clone,
- * else it refused it or was not asked. With HAND_ON the segment passes to the VM after this call.
- * KEPT_ACK comes with out->ack.
+ * `done`: KEEP_*. With HAND_ON the segment passes to the VM after this call. KEPT_ACK comes with
+ * out->ack.
  */
-static __always_inline enum kept_verdict
-flow_kept(struct flow *f, struct hold *h, const struct segment *s, bool copied, bool taken,
-	  const struct port_state *port, const struct policy *p, __u64 now, struct outcome *out)
+static __always_inline enum kept_verdict flow_kept(struct flow *f, struct hold *h,
+						   const struct segment *s, __u32 done,
+						   const struct decision_context *c,
+						   struct outcome *out)
 {
+	bool copied = done & KEEP_COPIED, taken = done & KEEP_TAKEN;
 	struct seq end = seq_add(s->seq, s->len);
 	__u32 bytes, hand = out->hand;
 	bool out_of_order = seq_gt(s->seq, f->next_seq);
@@ -115,24 +115,24 @@ flow_kept(struct flow *f, struct hold *h, const struct segment *s, bool copied, 
 
 	out->events &= EVENT_SENDER_ACK;
 	h->claimed = 0;
-	flow_note_data(f, s, now, out);
+	flow_note_data(f, s, c->now, out);
 	if (!copied)
 		out->events |= EVENT_HOLD_FULL;
-	if (!copied || !hold_may_acknowledge(f, s, handed, port, p, now))
-		return hold_leave_to_vm(f, s, end, taken, now, out);
+	if (!copied || !hold_may_acknowledge(f, s, handed, c))
+		return hold_leave_to_vm(f, s, end, taken, c->now, out);
 	if (handed) {
-		flow_handed_over(f, end, true, now);
+		flow_handed_over(f, end, true, c->now);
 		if (taken)
 			h->sure = end;
 		out->events &= ~EVENT_SENDER_ACK;
 	} else if (f->mode != FLOW_HOLDING) {
-		hold_enter_holding(f, h, now);
+		hold_enter_holding(f, h, c->now);
 	}
 	if (s->bits & SEG_CE)
 		h->marked++;
 	if (out_of_order)
-		return hold_answer_out_of_order(f, h, s, end, port, p, out);
-	bytes = hold_extend(f, h, s, end, port, p, now, out);
+		return hold_answer_out_of_order(f, h, s, end, c, out);
+	bytes = hold_extend(f, h, s, end, c, out);
 	if (handed && hand == HAND_ON) {
 		/* Rounded up, so that the ACK does not wait for a fifth segment. */
 		h->unanswered += (bytes + 15) / 16;
@@ -140,7 +140,7 @@ flow_kept(struct flow *f, struct hold *h, const struct segment *s, bool copied, 
 	}
 	h->unanswered = 0;
 	f->early_acks++;
-	flow_fill_ack(f, h, s, port, p, out);
+	flow_fill_ack(f, h, s, c, out);
 	return KEPT_ACK;
 }
 

@@ -49,15 +49,14 @@ static __always_inline bool hold_is_all_handed(const struct flow *f, const struc
 
 /* Updates the record from the engine's fields of the hold. */
 static __always_inline void hold_note_engine(struct flow *f, struct hold *h,
-					     const struct port_state *port, const struct policy *p,
-					     __u64 now)
+					     const struct decision_context *c)
 {
 	struct seq handed = h->handed;
 
-	if (!hold_engine_lives(port, now))
+	if (!hold_engine_lives(c->port, c->now))
 		h->rcv_win = 0;
 	/* Ranges may be dropped: the sender keeps SACKed data (RFC 2018, section 8). */
-	if (p->run != PORT_ACCELERATE || !hold_engine_lives(port, now))
+	if (c->policy->run != PORT_ACCELERATE || !hold_engine_lives(c->port, c->now))
 		h->range_count = 0;
 	if (f->mode != FLOW_HOLDING)
 		return;
@@ -69,7 +68,7 @@ static __always_inline void hold_note_engine(struct flow *f, struct hold *h,
 		f->high_seq = handed;
 	}
 	/* If only the FIN is left, no engine is needed: the sender repeats it. */
-	if (seq_ge(f->high_seq, h->tail) && !hold_engine_lives(port, now))
+	if (seq_ge(f->high_seq, h->tail) && !hold_engine_lives(c->port, c->now))
 		h->flags &= ~HOLD_FIN;
 	if (!hold_is_all_handed(f, h))
 		return;
@@ -125,13 +124,12 @@ static __always_inline void hold_tell_engine(const struct flow *f, struct hold *
 
 /* Grows RCV_WIN after `bytes` were acknowledged. */
 static __always_inline void hold_grow_window(struct flow *f, struct hold *h, __u32 bytes,
-					     const struct port_state *port, const struct policy *p,
-					     __u64 now)
+					     const struct decision_context *c)
 {
 	__s32 own = seq_diff(f->right_edge, f->next_seq);
 	__s32 shown = seq_diff(f->adv_edge, f->next_seq);
 
-	if (port_is_prompt(port, now)) {
+	if (port_is_prompt(c->port, c->now)) {
 		/* The edge stays until the VM's own has reached it: then the flow may be
 		 * passive. */
 		if (shown < 0)
@@ -140,13 +138,13 @@ static __always_inline void hold_grow_window(struct flow *f, struct hold *h, __u
 			h->rcv_win = shown;
 		return;
 	}
-	if (!hold_engine_lives(port, now) || !(f->flags & FLOW_F_SCALE_KNOWN))
+	if (!hold_engine_lives(c->port, c->now) || !(f->flags & FLOW_F_SCALE_KNOWN))
 		return;
 	if (own > 0 && h->rcv_win < (__u32)own)
 		h->rcv_win = own;
 	h->rcv_win += 2 * bytes;
-	if (h->rcv_win / HOLD_CHUNK > p->hold_chunks)
-		h->rcv_win = p->hold_chunks * HOLD_CHUNK;
+	if (h->rcv_win / HOLD_CHUNK > c->policy->hold_chunks)
+		h->rcv_win = c->policy->hold_chunks * HOLD_CHUNK;
 }
 
 /* May another flow take this hold? Its connection is silent, and gets a hold again when it needs

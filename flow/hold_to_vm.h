@@ -69,34 +69,33 @@ static __always_inline bool hold_may_start_with(const struct flow *f, const stru
 /* Should this segment be kept? Sets out->skip and out->hand. */
 static __always_inline bool hold_keeps_segment(const struct flow *f, const struct hold *h,
 					       const struct segment *s,
-					       const struct port_state *port,
-					       const struct policy *p, __u64 now,
+					       const struct decision_context *c,
 					       struct outcome *out)
 {
 	struct seq end = seq_add(s->seq, s->len);
 	__s32 skip = seq_diff(f->next_seq, s->seq);
 
-	if (!hold_accepts_segment(f, h, s, end, p, now))
+	if (!hold_accepts_segment(f, h, s, end, c->policy, c->now))
 		return false;
 	out->skip = 0;
 	out->hand = HAND_NOTHING;
 	if (f->mode != FLOW_HOLDING) {
 		bool within =
-			!skip && seq_le(end, f->right_edge) && !flow_listener_is_silent(f, now);
+			!skip && seq_le(end, f->right_edge) && !flow_listener_is_silent(f, c->now);
 
 		if (!hold_may_start_with(f, s, end, skip, within))
 			return false;
 		if (within) {
 			out->hand = hold_choose_hand(f, h, s, end);
 			return flow_may_acknowledge_up_to(f, end) &&
-			       !flow_may_be_passive(f, s, end, port, p, now);
+			       !flow_may_be_passive(f, s, end, c);
 		}
 	} else if (skip >= (__s32)s->len || (skip < 0 && s->tcp_flags & TCP_FIN)) {
 		return false;
 	}
 	out->skip = skip > 0 ? skip : 0;
-	return f->flags & FLOW_F_SCALE_KNOWN && hold_engine_lives(port, now) &&
-	       seq_le(end, flow_shown_edge(f, h, port, p));
+	return f->flags & FLOW_F_SCALE_KNOWN && hold_engine_lives(c->port, c->now) &&
+	       seq_le(end, flow_shown_edge(f, h, c->port, c->policy));
 }
 
 /* The sender has filled its window, and asks for more: RCV_WIN is at least two segments. */
@@ -111,22 +110,22 @@ static __always_inline void hold_open_for_probe(const struct flow *f, struct hol
  * segment below its window. */
 static __always_inline bool hold_answers_probe(struct flow *f, struct hold *h,
 					       const struct segment *s,
-					       const struct port_state *port,
-					       const struct policy *p, __u64 now)
+					       const struct decision_context *c)
 {
 	__s32 own = seq_diff(f->right_edge, f->next_seq);
 
-	if (f->mode != FLOW_ACTIVE || !flow_caught_up(f) || p->run != PORT_ACCELERATE || s->len ||
-	    (s->tcp_flags & (TCP_FIN | TCP_SYN | TCP_RST | TCP_ACK)) != TCP_ACK ||
+	if (f->mode != FLOW_ACTIVE || !flow_caught_up(f) || c->policy->run != PORT_ACCELERATE ||
+	    s->len || (s->tcp_flags & (TCP_FIN | TCP_SYN | TCP_RST | TCP_ACK)) != TCP_ACK ||
 	    !seq_lt(s->seq, f->next_seq) || flow_refuses_segment(f, s) ||
-	    flow_vm_is_silent(f, p, now))
+	    flow_vm_is_silent(f, c->policy, c->now))
 		return false;
 	if (own >= (__s32)f->mss)
 		return true;
-	if (!p->ahead || !(f->flags & FLOW_F_SCALE_KNOWN) || !hold_engine_lives(port, now))
+	if (!c->policy->ahead || !(f->flags & FLOW_F_SCALE_KNOWN) ||
+	    !hold_engine_lives(c->port, c->now))
 		return false;
 	hold_open_for_probe(f, h);
-	return seq_gt(flow_shown_edge(f, h, port, p), f->next_seq);
+	return seq_gt(flow_shown_edge(f, h, c->port, c->policy), f->next_seq);
 }
 
 /* Data that only the VM can process: with urgent data or an option that is not understood. */
@@ -143,13 +142,14 @@ static __always_inline bool segment_fills_first_hole(const struct flow *f, const
 
 /* Answers a RST of the sender for a flow in HOLDING. out->ack has the SEQ and TSval of a segment to
  * the VM. */
-static __always_inline enum to_vm_verdict
-hold_answer_rst(struct flow *f, struct hold *h, const struct segment *s,
-		const struct port_state *port, const struct policy *p, struct outcome *out)
+static __always_inline enum to_vm_verdict hold_answer_rst(struct flow *f, struct hold *h,
+							  const struct segment *s,
+							  const struct decision_context *c,
+							  struct outcome *out)
 {
 	if (seq_gt(s->seq, f->high_seq) && !seq_eq(s->seq, f->next_seq)) {
 		/* Beyond the VM's window: the VM would not even send a challenge ACK (RFC 5961). */
-		flow_fill_ack(f, h, s, port, p, out);
+		flow_fill_ack(f, h, s, c, out);
 		return TO_VM_REACK;
 	}
 	f->flags |= FLOW_F_CHALLENGE_DUE;
@@ -163,18 +163,17 @@ hold_answer_rst(struct flow *f, struct hold *h, const struct segment *s,
 /* Verdict on a segment of a flow in HOLDING that is not kept. */
 static __always_inline enum to_vm_verdict hold_answer_not_kept(struct flow *f, struct hold *h,
 							       const struct segment *s,
-							       const struct port_state *port,
-							       const struct policy *p, __u64 now,
+							       const struct decision_context *c,
 							       struct outcome *out)
 {
-	bool is_silent = flow_vm_is_silent(f, p, now);
+	bool is_silent = flow_vm_is_silent(f, c->policy, c->now);
 	struct seq end = seq_add(s->seq, s->len);
 	__u8 flags = s->tcp_flags;
 
 	out->ack.seq = hold_seq_for_vm(f);
 	out->ack.tsval = h->handed_tsval;
 	if (flags & TCP_RST)
-		return hold_answer_rst(f, h, s, port, p, out);
+		return hold_answer_rst(f, h, s, c, out);
 	if (flags & TCP_SYN) {
 		f->flags |= FLOW_F_CHALLENGE_DUE;
 		return TO_VM_PASS;
@@ -192,7 +191,8 @@ static __always_inline enum to_vm_verdict hold_answer_not_kept(struct flow *f, s
 		}
 	} else if (is_silent) {
 		return TO_VM_DROP;
-	} else if (flags & TCP_FIN && seq_eq(end, f->next_seq) && p->run == PORT_ACCELERATE) {
+	} else if (flags & TCP_FIN && seq_eq(end, f->next_seq) &&
+		   c->policy->run == PORT_ACCELERATE) {
 		if (!(h->flags & HOLD_FIN))
 			out->events |= EVENT_WAKE;
 		hold_note_fin(f, h);
@@ -200,10 +200,10 @@ static __always_inline enum to_vm_verdict hold_answer_not_kept(struct flow *f, s
 	}
 	/* The edge stayed while the VM was prompt (hold_grow_window()), and the VM has stopped
 	 * since. */
-	if (!port_is_prompt(port, now) && hold_engine_lives(port, now))
+	if (!port_is_prompt(c->port, c->now) && hold_engine_lives(c->port, c->now))
 		hold_open_for_probe(f, h);
 	f->reacked++;
-	flow_fill_ack(f, h, s, port, p, out);
+	flow_fill_ack(f, h, s, c, out);
 	return TO_VM_REACK;
 }
 
@@ -236,9 +236,10 @@ static __always_inline enum to_vm_verdict hold_abandon(struct flow *f, struct ho
 
 /* As flow_to_vm(); for a flow with a hold (`h`) it may also return TO_VM_KEEP, TO_VM_DROP and
  * TO_VM_FORWARD. */
-static __always_inline enum to_vm_verdict
-hold_to_vm(struct flow *f, struct hold *h, const struct segment *s, const struct port_state *port,
-	   const struct policy *p, __u64 now, struct outcome *out)
+static __always_inline enum to_vm_verdict hold_to_vm(struct flow *f, struct hold *h,
+						     const struct segment *s,
+						     const struct decision_context *c,
+						     struct outcome *out)
 {
 	enum to_vm_verdict verdict;
 	bool has_new_ack = false;
@@ -251,26 +252,26 @@ hold_to_vm(struct flow *f, struct hold *h, const struct segment *s, const struct
 		if (segment_needs_vm(s) && segment_fills_first_hole(f, s) &&
 		    !flow_refuses_segment(f, s))
 			h->range_count = 0;
-		hold_note_engine(f, h, port, p, now);
+		hold_note_engine(f, h, c);
 		has_new_ack = hold_note_sender(f, h, s);
-		if (hold_is_abandoned(f, h, port, now))
-			return hold_abandon(f, h, s, now, out);
-		if (hold_keeps_segment(f, h, s, port, p, now, out) && hold_claim_chain(f, h)) {
+		if (hold_is_abandoned(f, h, c->port, c->now))
+			return hold_abandon(f, h, s, c->now, out);
+		if (hold_keeps_segment(f, h, s, c, out) && hold_claim_chain(f, h)) {
 			out->events |= has_new_ack ? EVENT_SENDER_ACK : 0;
 			return TO_VM_KEEP;
 		}
 	}
-	if (h && hold_answers_probe(f, h, s, port, p, now)) {
+	if (h && hold_answers_probe(f, h, s, c)) {
 		f->reacked++;
-		flow_fill_ack(f, h, s, port, p, out);
+		flow_fill_ack(f, h, s, c, out);
 		verdict = TO_VM_REACK;
 	} else if (!h || f->mode != FLOW_HOLDING) {
-		verdict = flow_to_vm(f, h, s, port, p, now, out);
+		verdict = flow_to_vm(f, h, s, c, out);
 	} else {
-		flow_touch(f, now);
+		flow_touch(f, c->now);
 		if (!flow_refuses_segment(f, s))
 			flow_note_ack(f, s);
-		verdict = hold_answer_not_kept(f, h, s, port, p, now, out);
+		verdict = hold_answer_not_kept(f, h, s, c, out);
 	}
 	if (has_new_ack && (verdict == TO_VM_REACK || verdict == TO_VM_DROP))
 		out->events |= EVENT_SENDER_ACK;

@@ -68,19 +68,19 @@ static __always_inline void flow_passed(struct flow *f, struct seq end, __u64 no
  * ACK: near the right edge, during the ramp, and on PSH or a segment below MSS, unless the VM has a
  * backlog of this flow (senders set PSH on every super-packet of a bulk transfer). */
 static __always_inline bool flow_may_be_passive(const struct flow *f, const struct segment *s,
-						struct seq end, const struct port_state *port,
-						const struct policy *p, __u64 now)
+						struct seq end, const struct decision_context *c)
 {
 	bool may_wait = s->tcp_flags & TCP_PSH || s->unit_len < f->mss;
 
-	if (!p->passive || f->ramp < FLOW_RAMP || (may_wait && seq_le(f->high_seq, f->vm_seq)))
+	if (!c->policy->passive || f->ramp < FLOW_RAMP ||
+	    (may_wait && seq_le(f->high_seq, f->vm_seq)))
 		return false;
 	if (seq_diff(f->right_edge, end) < 2 * (__s32)f->mss)
 		return false;
 	/* The sender was shown more than the VM's own window. */
 	if (seq_diff(f->adv_edge, f->right_edge) >= 2 * (__s32)f->mss)
 		return false;
-	return port_is_prompt(port, now);
+	return port_is_prompt(c->port, c->now);
 }
 
 /* Answers a segment in a flow that was reset. A SYN passes: it begins a new connection. */
@@ -96,12 +96,12 @@ flow_answer_reset(const struct flow *f, const struct segment *s, struct outcome 
 }
 
 static __always_inline void flow_fill_ack(struct flow *f, const struct hold *h,
-					  const struct segment *s, const struct port_state *port,
-					  const struct policy *p, struct outcome *out)
+					  const struct segment *s, const struct decision_context *c,
+					  struct outcome *out)
 {
 	out->ack.seq = f->snd_nxt;
 	out->ack.ack = f->next_seq;
-	out->ack.window = flow_advertise(f, h, f->next_seq, port, p);
+	out->ack.window = flow_advertise(f, h, f->next_seq, c->port, c->policy);
 	out->ack.timestamps = !!(f->flags & FLOW_F_TIMESTAMPS);
 	/* The VM's last TSval: with a later one PAWS would drop the VM's next segment. */
 	out->ack.tsval = f->vm_tsval;
@@ -132,8 +132,7 @@ static __always_inline void flow_note_ack(struct flow *f, const struct segment *
  * early before the VM's own ACK has reached it. Not while acknowledged bytes are outstanding: the
  * engine may send them again, with the ACK that this segment brings (hold_note_sender()). */
 static __always_inline bool flow_continues_passive(const struct flow *f, const struct segment *s,
-						   const struct port_state *port,
-						   const struct policy *p, __u64 now)
+						   const struct decision_context *c)
 {
 	const __u8 touched = TCP_FIN | TCP_SYN | TCP_RST | TCP_URG | TCP_ACK | TCP_CWR;
 	struct seq end = seq_add(s->seq, s->len);
@@ -142,8 +141,8 @@ static __always_inline bool flow_continues_passive(const struct flow *f, const s
 	       !(s->bits & (SEG_FOREIGN | SEG_CE)) && seq_eq(s->seq, f->high_seq) &&
 	       seq_le(f->next_seq, f->vm_seq) && seq_gt(f->high_seq, f->vm_seq) && f->sample &&
 	       flow_accepts_within_window(f, s, end) && s->unit_len <= f->mss &&
-	       !flow_is_late(f, now) &&
-	       (p->run != PORT_ACCELERATE || flow_may_be_passive(f, s, end, port, p, now));
+	       !flow_is_late(f, c->now) &&
+	       (c->policy->run != PORT_ACCELERATE || flow_may_be_passive(f, s, end, c));
 }
 
 static __always_inline void flow_note_passive(struct flow *f, const struct segment *s)
@@ -208,19 +207,17 @@ static __always_inline bool flow_is_plain_data(const struct segment *s)
 	return !(s->tcp_flags & (TCP_FIN | TCP_URG)) && !(s->bits & (SEG_FOREIGN | SEG_CE));
 }
 
-/* Answers a segment with nothing new for the VM: its bytes are below NEXT_SEQ, or (`is_beyond`)
- * beyond a hole and the VM's own window. The VM has been handed bytes between VM_SEQ and NEXT_SEQ,
- * and would answer a second copy with an ACK below NEXT_SEQ, so the host answers. The VM answers if
- * it must process more than the data, or is silent. */
+/* Answers a segment with nothing new for the VM: its bytes are below NEXT_SEQ, or beyond a hole and
+ * the VM's own window. The VM has been handed bytes between VM_SEQ and NEXT_SEQ, and would answer a
+ * second copy with an ACK below NEXT_SEQ, so the host answers. The VM answers if all of it is below
+ * VM_SEQ, or it must process more than the data (`needs_vm`), or if it is silent. */
 static __always_inline enum to_vm_verdict
-flow_answer_old_data(struct flow *f, const struct hold *h, const struct segment *s, struct seq end,
-		     bool is_beyond, const struct port_state *port, const struct policy *p,
-		     __u64 now, struct outcome *out)
+flow_answer_old_data(struct flow *f, const struct hold *h, const struct segment *s, bool needs_vm,
+		     const struct decision_context *c, struct outcome *out)
 {
 	f->ramp = 0;
-	if (seq_gt(end, f->vm_seq) && (is_beyond || flow_is_plain_data(s)) &&
-	    !flow_vm_is_silent(f, p, now)) {
-		flow_fill_ack(f, h, s, port, p, out);
+	if (!needs_vm && !flow_vm_is_silent(f, c->policy, c->now)) {
+		flow_fill_ack(f, h, s, c, out);
 		f->reacked++;
 		return TO_VM_REACK;
 	}
@@ -242,14 +239,13 @@ static __always_inline __u32 flow_offline_event(const struct flow *f, const stru
  * work. */
 static __always_inline void flow_mode_by_data(struct flow *f, const struct segment *s,
 					      struct seq end, bool is_next,
-					      const struct port_state *port, const struct policy *p,
-					      __u64 now, struct outcome *out)
+					      const struct decision_context *c, struct outcome *out)
 {
 	if (flow_is_bypassed(f))
 		return;
 	if (!is_next || !flow_is_plain_data(s)) {
 		flow_offline(f, FLOW_UNEXPECTED_SEQ, flow_offline_event(f, s), out);
-	} else if (p->run != PORT_ACCELERATE || flow_may_be_passive(f, s, end, port, p, now)) {
+	} else if (c->policy->run != PORT_ACCELERATE || flow_may_be_passive(f, s, end, c)) {
 		if (f->mode == FLOW_ACTIVE)
 			f->mode = FLOW_PASSIVE;
 		out->events |= EVENT_PASSIVE;
@@ -262,38 +258,37 @@ static __always_inline void flow_mode_by_data(struct flow *f, const struct segme
 /* Passes a segment with new data that was not copied, and sets the flow's mode. */
 static __always_inline enum to_vm_verdict flow_pass_data(struct flow *f, const struct segment *s,
 							 struct seq end,
-							 const struct port_state *port,
-							 const struct policy *p, __u64 now,
+							 const struct decision_context *c,
 							 struct outcome *out)
 {
 	bool is_next = seq_eq(s->seq, f->high_seq) && flow_accepts_within_window(f, s, end);
 
-	flow_note_data(f, s, now, out);
+	flow_note_data(f, s, c->now, out);
 	if (!is_next)
 		flow_note_timestamp(f, s);
-	flow_mode_by_data(f, s, end, is_next, port, p, now, out);
-	flow_passed(f, end, now);
+	flow_mode_by_data(f, s, end, is_next, c, out);
+	flow_passed(f, end, c->now);
 	return TO_VM_PASS;
 }
 
 /*
  * Decides about a segment to the VM that is not kept. `h`: the flow's hold, or null (see
- * hold_to_vm()); `now`: CLOCK_MONOTONIC, ns. Returns TO_VM_PASS, or TO_VM_REACK or TO_VM_RESET with
- * out->ack.
+ * hold_to_vm()). Returns TO_VM_PASS, or TO_VM_REACK or TO_VM_RESET with out->ack.
  */
-static __always_inline enum to_vm_verdict
-flow_to_vm(struct flow *f, const struct hold *h, const struct segment *s,
-	   const struct port_state *port, const struct policy *p, __u64 now, struct outcome *out)
+static __always_inline enum to_vm_verdict flow_to_vm(struct flow *f, const struct hold *h,
+						     const struct segment *s,
+						     const struct decision_context *c,
+						     struct outcome *out)
 {
 	__u8 flags = s->tcp_flags;
 	struct seq end = seq_add(s->seq, s->len + !!(flags & TCP_FIN));
 	/* Entirely below RCV.NXT: the VM drops it, and answers. */
-	bool is_old = seq_lt(end, f->vm_seq), is_beyond;
+	bool is_old = seq_lt(end, f->vm_seq), is_beyond, needs_vm;
 
 	out->events = 0;
 	if (f->mode == FLOW_RESET)
 		return flow_answer_reset(f, s, out);
-	flow_touch(f, now);
+	flow_touch(f, c->now);
 	if (flags & (TCP_RST | TCP_SYN)) {
 		flow_note_rst_or_syn(f, s);
 		return TO_VM_PASS;
@@ -312,9 +307,11 @@ flow_to_vm(struct flow *f, const struct hold *h, const struct segment *s,
 		flow_note_fin(f, s, end, is_beyond, out);
 	if (seq_eq(s->seq, end))
 		return flow_pass_empty(f, s, out);
-	if (seq_le(end, f->next_seq) || is_beyond)
-		return flow_answer_old_data(f, h, s, end, is_beyond, port, p, now, out);
-	return flow_pass_data(f, s, end, port, p, now, out);
+	if (seq_le(end, f->next_seq) || is_beyond) {
+		needs_vm = seq_le(end, f->vm_seq) || !(is_beyond || flow_is_plain_data(s));
+		return flow_answer_old_data(f, h, s, needs_vm, c, out);
+	}
+	return flow_pass_data(f, s, end, c, out);
 }
 
 #endif

@@ -56,10 +56,10 @@ fn main() -> Result<()> {
     build.flag("-fsanitize-undefined-trap-on-error").opt_level(2).flag("-g").flag("-fexceptions");
     let objects =
         build.try_compile_intermediates().context("compiling the programs natively failed")?;
-    hide_symbols(&objects)?;
+    let [object] = &objects[..] else { bail!("kernel.c is not one object") };
     let mut library = cc::Build::new();
-    for object in &objects {
-        library.object(object);
+    for copy in 0..COPIES {
+        library.object(copy_of(object, copy)?);
     }
     library.try_compile("vsnoop_world").context("making a library of the programs failed")?;
     compile_lwip(&native.join("lwip"), &out, &clang)
@@ -139,22 +139,24 @@ fn lwip_sources() -> Result<PathBuf> {
     Ok(Path::new(manifest).with_file_name("src"))
 }
 
-/// Functions that Rust calls. All other symbols stay local, since the programs have common names.
-const ENTRIES: [&str; 5] =
-    ["world_run", "world_maps", "world_map_count", "world_globals", "world_global_count"];
+/// Copies of the programs, so that as many threads can run them: as many as src/native.rs declares.
+const COPIES: usize = 4;
 
-fn hide_symbols(objects: &[PathBuf]) -> Result<()> {
-    for object in objects {
-        let status = Command::new("objcopy")
-            .args(ENTRIES.map(|entry| format!("--keep-global-symbol={entry}")))
-            .arg(object)
-            .status()
-            .context("cannot run objcopy: install binutils (scripts/setup.sh does)")?;
-        if !status.success() {
-            bail!("objcopy could not hide the symbols of {}", object.display());
-        }
+/// A copy of the programs. Only what Rust refers to has a global name, which ends with the copy's
+/// number: the programs have common names.
+fn copy_of(object: &Path, number: usize) -> Result<PathBuf> {
+    let copy = object.with_extension(format!("{number}.o"));
+    let entry = format!("world_programs_{number}");
+    let status = Command::new("objcopy")
+        .arg(format!("--redefine-sym=world_programs={entry}"))
+        .arg(format!("--keep-global-symbol={entry}"))
+        .args([object, &copy])
+        .status()
+        .context("cannot run objcopy: install binutils (scripts/setup.sh does)")?;
+    if !status.success() {
+        bail!("objcopy could not copy {}", object.display());
     }
-    Ok(())
+    Ok(copy)
 }
 
 /// The types of a BPF object that are needed here. Layout: the kernel's documentation of BTF.
@@ -259,17 +261,16 @@ impl Types {
             let path = format!("{name}.");
             maps.push(definition(&format!("&{name}"), name, &path, &self.types[*at], within)?);
         }
-        writeln!(text, "const struct world_map world_maps[] = {{")?;
+        writeln!(text, "static const struct world_map world_maps[] = {{")?;
         maps.iter().chain(&inner).for_each(|map| text.push_str(map));
-        writeln!(text, "}};\nconst __u32 world_map_count = {};", maps.len() + inner.len())?;
-        writeln!(text, "const struct world_global world_globals[] = {{")?;
+        writeln!(text, "}};\nstatic const struct world_global world_globals[] = {{")?;
         let is_data =
             |name: &str| [".data", ".bss", ".rodata"].iter().any(|start| name.starts_with(start));
         let globals = self.variables(is_data);
         for name in globals.keys() {
             writeln!(text, "\t{{ (void *)&{name}, \"{name}\", sizeof({name}) }},")?;
         }
-        writeln!(text, "}};\nconst __u32 world_global_count = {};", globals.len())?;
+        writeln!(text, "}};")?;
         Ok(text)
     }
 }

@@ -74,4 +74,11 @@ struct port {
 	struct port_state state; /* written by hooks and engine */
 };
 
+/* What a decision depends on besides the flow and the segment. */
+struct decision_context {
+	const struct port_state *port;
+	const struct policy *policy;
+	__u64 now; /* CLOCK_MONOTONIC, ns */
+};
+
 #endif

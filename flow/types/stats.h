@@ -31,7 +31,7 @@ struct port_stats {
 	__u64 bad_checksum; /* segments with a wrong checksum; passed untouched */
 	__u64 not_exact; /* segments whose hand-over cannot be exact: qdisc, segmentation */
 	__u64 left_alone; /* flows left to the VM because its port's connections failed */
-	__u64 vm_refused; /* RSTs of the VM that only the host's actions can explain */
+	__u64 vm_refused; /* RSTs of the VM for which the host's actions may be the reason */
 	__u64 resets_sent; /* RSTs made by the hooks */
 	__u64 malformed; /* packets that could not be parsed; passed untouched */
 	__u64 kept_bytes; /* copied into the hold */

@@ -25,6 +25,10 @@ enum hand {
 	HAND_ON = 2, /* it passes itself, and a later early ACK covers it */
 };
 
+/* What was done with a segment after TO_VM_KEEP. */
+#define KEEP_COPIED 0x01 /* it was copied; else there was no memory */
+#define KEEP_TAKEN 0x02 /* the ring took the clone; else refused it, or was not asked */
+
 /* Verdict on a segment after TO_VM_KEEP. */
 enum kept_verdict {
 	KEPT_PASS = 0, /* pass untouched */
@@ -66,6 +70,9 @@ enum from_vm_verdict {
 /* The segment passes, but its FIN lies beyond the VM's window because the host has shown the sender
  * more: remove the FIN. Some guests accept the data up to their window, and the FIN too. */
 #define EVENT_EARLY_FIN 0x20000
+/* The VM's RST says that it does not know the connection (any more), which it has not closed, and
+ * the host has bytes for it: it was rebooted, say. */
+#define EVENT_FORGOTTEN 0x40000
 
 /* Outcome of a decision. */
 struct outcome {

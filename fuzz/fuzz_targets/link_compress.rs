@@ -7,10 +7,10 @@
 
 use vsnoop_link::compress::unit::Unpacker;
 use vsnoop_link::compress::{
-    Codecs, Decoder, DecoderMemory, Encoded, Encoder, Limits, Method, Owner, Policy,
+    Codecs, CompressionLimits, Decoder, DecoderMemory, Encoded, Encoder, Method, Owner, Policy,
 };
 
-const LIMITS: Limits = Limits {
+const LIMITS: CompressionLimits = CompressionLimits {
     codecs: Codecs::ALL,
     flows: 3,
     flow_window_log: 15,

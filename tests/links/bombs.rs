@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
-use vsnoop_link::compress::{Encoded, Encoder, Limits, Method, Owner, Policy};
+use vsnoop_link::compress::{CompressionLimits, Encoded, Encoder, Method, Owner, Policy};
 use vsnoop_link::handshake::{Direction, Hello, HelloTransport, Purpose, Versions};
 use vsnoop_link::identity::{PeerId, Trust};
 use vsnoop_link::wire::item::{COMPRESSED, FrameHeader, Way};
@@ -81,7 +81,7 @@ fn not_accepted() -> Result<()> {
     let before_kib = a.in_proc_status("VmRSS")?;
     let mut hostile = Hostile::join(&network)?;
     ensure!(hostile.accepted.dictionaries == 0, "{:?}", hostile.accepted);
-    let encoder = &mut Encoder::new(Limits::MOST, Box::new(|| 0));
+    let encoder = &mut Encoder::new(CompressionLimits::MOST, Box::new(|| 0));
     // It ends before all of them are sent.
     let _ = (0..BOMBS).try_for_each(|_| hostile.send(&bomb(encoder, Some(128 << 20))?));
     a.until("the session has ended", |status| status["peers"][1]["not_accepted"] == 1)?;
@@ -108,7 +108,7 @@ fn bomb(encoder: &mut Encoder, dictionary: Option<u32>) -> Result<Vec<u8>> {
 struct Hostile {
     connection: Established,
     /// What host 0 has said.
-    accepted: Limits,
+    accepted: CompressionLimits,
     /// Keeps the session as it was made.
     _other: Established,
 }
@@ -148,7 +148,7 @@ fn dial(network: &Network, purpose: Purpose) -> Result<Established> {
         connections: 1,
         mtu_bytes: 1500,
         takes: Vec::new(),
-        accepts: Limits::MOST,
+        accepts: CompressionLimits::MOST,
         ecn: true,
         software: String::new(),
     };

@@ -8,6 +8,7 @@ mod bridges;
 mod certificates;
 mod divert;
 mod expiry;
+mod floods;
 mod hostile;
 mod interfaces;
 mod marks;
@@ -16,6 +17,7 @@ mod names;
 mod paths;
 mod peers;
 mod privileges;
+mod raw_vm;
 mod reload;
 mod slow_peers;
 mod strangers;
@@ -51,6 +53,7 @@ fn main() {
         reload::trials(),
         slow_peers::trials(),
         tenants::trials(),
+        floods::trials(),
         memory::trials(),
         marks::trials(),
         names::trials(),

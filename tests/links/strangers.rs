@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
 use socket2::{Domain, Socket, Type};
-use vsnoop_link::compress::Limits;
+use vsnoop_link::compress::CompressionLimits;
 use vsnoop_link::handshake::{Hello, HelloTransport, Machine, Purpose, Versions};
 use vsnoop_link::identity::{Dialer, PeerId, PublicKey, Trust};
 use vsnoop_linkd::{credentials, key_file, tcp_handshake};
@@ -405,7 +405,7 @@ fn hello() -> Hello {
         connections: 1,
         mtu_bytes: 1500,
         takes: Vec::new(),
-        accepts: Limits::NONE,
+        accepts: CompressionLimits::NONE,
         ecn: false,
         software: String::new(),
     }

@@ -4,23 +4,16 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
 use vsnoop_packet::packet::Pool;
-use vsnoop_packet::testing::Segment;
-use vsnoop_packet::vnet::VirtioNetHdr;
-use vsnoop_testbed::net::{Tap, TapOptions};
+use vsnoop_packet::testing::SegmentBuilder;
 
+use crate::raw_vm::{
+    ATTACKER, BROADCAST, OTHER, OWNER, PATIENCE, frame, introduce, raw_vm, receive, send, send_with,
+};
 use crate::trial;
-use vsnoop_testbed::hosts::{Host, Network, Plan, start_all};
-
-const PATIENCE: Duration = Duration::from_secs(60);
-/// For local experiments (IEEE 802): no stack answers it.
-const ETHER_TYPE: [u8; 2] = [0x88, 0xb5];
-const OWNER: [u8; 6] = [2, 0, 0, 0, 0, 1];
-const OTHER: [u8; 6] = [2, 0, 0, 0, 0, 2];
-const ATTACKER: [u8; 6] = [2, 0, 0, 0, 0, 3];
-const BROADCAST: [u8; 6] = [0xff; 6];
+use vsnoop_testbed::hosts::{Network, Plan, start_all};
 
 pub fn trials() -> Vec<Trial> {
     vec![
@@ -28,62 +21,6 @@ pub fn trials() -> Vec<Trial> {
         trial("tenants::a_port_takes_only_the_sources_that_it_may_have", fixed),
         trial("tenants::tiny_segments_starve_nobody", tiny_segments),
     ]
-}
-
-fn raw_vm(host: &Host, name: &str) -> Result<Tap> {
-    let tap = host.netns.tap(name, &TapOptions::default())?;
-    host.netns.add_port("br0", name)?;
-    Ok(tap)
-}
-
-fn frame(destination: [u8; 6], source: [u8; 6], number: u32) -> Vec<u8> {
-    let mut frame = [&destination[..], &source, &ETHER_TYPE, &number.to_be_bytes()].concat();
-    frame.resize(64, 0x5a);
-    frame
-}
-
-fn send(tap: &Tap, frame: &[u8]) -> Result<()> {
-    send_with(tap, VirtioNetHdr::default(), frame)
-}
-
-fn send_with(tap: &Tap, header: VirtioNetHdr, frame: &[u8]) -> Result<()> {
-    let mut packet = Pool::default().take();
-    packet.fill(header, frame);
-    ensure!(tap.write(&packet).context("write a frame")?, "no room for a frame");
-    Ok(())
-}
-
-/// Reads until this frame comes; `refused` must not come before.
-fn receive(tap: &Tap, wanted: &[u8], refused: &[Vec<u8>]) -> Result<()> {
-    let mut packet = Pool::default().take();
-    let since = Instant::now();
-    while since.elapsed() < PATIENCE {
-        if !tap.read(&mut packet).context("read a frame")? {
-            std::thread::sleep(Duration::from_micros(200));
-        } else if packet.frame() == wanted {
-            return Ok(());
-        } else if refused.iter().any(|frame| frame == packet.frame()) {
-            bail!("a frame came that must not: {:02x?}", &packet.frame()[..18]);
-        }
-    }
-    bail!("a frame was lost: {:02x?}", &wanted[..18])
-}
-
-/// Sends until one arrives: bridges and links then know the source.
-fn introduce(from: &Tap, to: &Tap, source: [u8; 6]) -> Result<()> {
-    let mut packet = Pool::default().take();
-    let since = Instant::now();
-    let wanted = frame(BROADCAST, source, u32::MAX);
-    while since.elapsed() < PATIENCE {
-        send(from, &wanted)?;
-        std::thread::sleep(Duration::from_millis(50));
-        while to.read(&mut packet).context("read a frame")? {
-            if packet.frame() == wanted {
-                return Ok(());
-            }
-        }
-    }
-    bail!("no frame arrives from {source:02x?}")
 }
 
 /// An attacker on a third host sends frames with the owner's address. Each frame of the owner, and
@@ -172,7 +109,8 @@ fn tiny_segments() -> Result<()> {
     introduce(&vm, &other, OWNER)?;
     introduce(&hostile, &other, ATTACKER)?;
     introduce(&other, &vm, OTHER)?;
-    let (header, mut packet) = Segment { payload: 60_000, ..Segment::default() }.partial(Some(1));
+    let (header, mut packet) =
+        SegmentBuilder { payload: 60_000, ..SegmentBuilder::default() }.partial(Some(1));
     packet[..6].copy_from_slice(&OTHER);
     packet[6..12].copy_from_slice(&ATTACKER);
     for number in 0..SUPER_PACKETS {

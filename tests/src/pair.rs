@@ -166,6 +166,24 @@ impl End {
         socket.set_linger(Some(Duration::ZERO)).context("SO_LINGER")
     }
 
+    /// Closes without telling the other end, as if this end's host were reset: it answers later
+    /// segments with RST.
+    pub fn forget(self) -> Result<()> {
+        let on: libc::c_int = 1;
+        // SAFETY: the descriptor is an open socket, and the option is an int of this size.
+        let done = unsafe {
+            libc::setsockopt(
+                self.socket.as_raw_fd(),
+                libc::IPPROTO_TCP,
+                libc::TCP_REPAIR,
+                (&raw const on).cast(),
+                size_of_val(&on) as libc::socklen_t,
+            )
+        };
+        ensure!(done == 0, "TCP_REPAIR: {}", std::io::Error::last_os_error());
+        Ok(())
+    }
+
     /// The other end's FIN comes next.
     pub fn expect_end(&mut self) -> Result<()> {
         match self.socket.read(&mut [0]).context("waiting for the end of file")? {

@@ -27,12 +27,12 @@ const PAUSE: Duration = Duration::from_secs(8);
 const KILLS: usize = 5;
 
 /// A machine's port has a hold until this is dropped.
-struct Held<'a> {
+struct HoldGuard<'a> {
     bench: &'a Bench,
     machine: usize,
 }
 
-impl<'a> Held<'a> {
+impl<'a> HoldGuard<'a> {
     fn begin(bench: &'a Bench, machine: usize) -> Result<Self> {
         let this = Self { bench, machine };
         if bench.attached {
@@ -72,7 +72,7 @@ impl<'a> Held<'a> {
     }
 }
 
-impl Drop for Held<'_> {
+impl Drop for HoldGuard<'_> {
     fn drop(&mut self) {
         let again = || {
             self.bench.stage.detach(self.machine)?;
@@ -96,7 +96,7 @@ pub fn firewall_of_20_percent(bench: &Bench) -> Result<()> {
 
 /// Segments that the guest loses are retransmitted; no connection is reset.
 fn firewall(bench: &Bench, drop_percent: u32, sizes: &[u64]) -> Result<()> {
-    let held = Held::begin(bench, VICTIM)?;
+    let held = HoldGuard::begin(bench, VICTIM)?;
     let victim = bench.stage.vm(VICTIM);
     victim.command(&Command::Firewall { drop_percent })?;
     let result = {
@@ -121,7 +121,7 @@ fn firewall(bench: &Bench, drop_percent: u32, sizes: &[u64]) -> Result<()> {
 }
 
 pub fn engine_killed(bench: &Bench) -> Result<()> {
-    let held = Held::begin(bench, VICTIM)?;
+    let held = HoldGuard::begin(bench, VICTIM)?;
     let load = Load::start(bench)?;
     with_enough_bytes("the transfer was over before the engine was killed often", |times| {
         thread::scope(|scope| {
@@ -145,7 +145,7 @@ pub fn engine_killed(bench: &Bench) -> Result<()> {
 
 /// A machine that does not run for a while, as in a snapshot, while the host holds much for it.
 pub fn paused(bench: &Bench) -> Result<()> {
-    let held = Held::begin(bench, VICTIM)?;
+    let held = HoldGuard::begin(bench, VICTIM)?;
     let since = bench.stage.tap_counts(VICTIM)?.to_vm_bytes;
     // More than the hold takes.
     let up_bytes = 40 * MB;
@@ -168,7 +168,7 @@ pub fn paused(bench: &Bench) -> Result<()> {
 
 /// The last test: it kills the machine.
 pub fn killed(bench: &Bench) -> Result<()> {
-    let held = Held::begin(bench, NEIGHBOUR)?;
+    let held = HoldGuard::begin(bench, NEIGHBOUR)?;
     let machine = bench.stage.vm(NEIGHBOUR);
     thread::scope(|scope| {
         let request = Request {

@@ -13,7 +13,7 @@ use vsnoop_lab::experiment::link::content;
 use vsnoop_lab::results::Figure;
 use vsnoop_lab::results::link::Content;
 use vsnoop_link::compress::{
-    Clock, Codecs, Decoder, DecoderMemory, Encoded, Encoder, Limits, Owner, Policy, unit,
+    Clock, Codecs, CompressionLimits, Decoder, DecoderMemory, Encoded, Encoder, Owner, Policy, unit,
 };
 use vsnoop_testbed::bulk::pin;
 use vsnoop_testbed::interrupt;
@@ -142,7 +142,7 @@ fn clock() -> Clock {
 }
 
 fn ordered(data: &[u8], policy: &Policy) -> Result<Passage> {
-    let limits = Limits::MOST;
+    let limits = CompressionLimits::MOST;
     let memory = DecoderMemory::new(limits.decoder_bytes_max());
     let mut encoder = Encoder::new(limits, clock());
     let mut decoder = Decoder::new(limits, memory.into(), clock());

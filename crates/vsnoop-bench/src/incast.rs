@@ -29,7 +29,7 @@ use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
 use anyhow::{Context, Result, ensure};
 use vsnoop_bpf::types::{SLAB_CHUNKS, SLAB_HOLDS, port_run};
 use vsnoop_bpf::{
-    AttachSpec, EmptyProgram, Hook, Limits, Port, ProgramInfo, Uplink, UplinkSettings,
+    AttachSpec, EmptyProgram, Hook, Port, ProgramInfo, TableLimits, Uplink, UplinkSettings,
     account_run_time,
 };
 use vsnoop_lab::results::Figure;
@@ -362,7 +362,7 @@ impl Site {
         if is_early {
             spec.policy.hold_chunks = SLABS * SLAB_CHUNKS;
         }
-        spec.limits = Limits { max_flows: flows + flows / 4 + 1, ..Limits::default() };
+        spec.limits = TableLimits { max_flows: flows + flows / 4 + 1, ..TableLimits::default() };
         let mut site = Self {
             ifindex,
             port: None,

@@ -10,7 +10,7 @@ use std::os::unix::fs::MetadataExt;
 
 use anyhow::{Context, Result};
 use vsnoop_bpf::types::{flow, flow_mode, port_run};
-use vsnoop_bpf::{AttachSpec, Hook, Limits, Port, account_run_time};
+use vsnoop_bpf::{AttachSpec, Hook, Port, TableLimits, account_run_time};
 use vsnoop_lab::results::Figure;
 use vsnoop_packet::builder::TcpFrame;
 use vsnoop_testbed::net::{Net, TapOptions};
@@ -36,7 +36,7 @@ pub fn measure() -> Result<Vec<Figure>> {
         let inode = std::fs::metadata("/proc/thread-self/ns/net").context("this namespace")?.ino();
         let mut spec = AttachSpec::new(ifindex, TAP, inode);
         spec.policy.run = port_run::PORT_PAUSED;
-        spec.limits = Limits { max_flows: MANY + MANY / 4, ..Limits::default() };
+        spec.limits = TableLimits { max_flows: MANY + MANY / 4, ..TableLimits::default() };
         let port = Port::attach(&spec)?;
         let figures = figures(&port);
         port.detach()?;

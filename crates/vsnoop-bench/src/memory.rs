@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use vsnoop_bpf::{Memory, Port, Reserve};
+use vsnoop_bpf::{HoldMaps, Port, Reserve};
 
 use crate::figures::say;
 
@@ -51,7 +51,7 @@ impl Drop for Growing {
 
 fn grow(netns: u64, ifindex: u32, stop: &AtomicBool) -> Result<()> {
     let port = Port::open(netns, ifindex).context("open the port")?;
-    let mut memory = Memory::open(&port)?.context("the port has no hold")?;
+    let mut memory = HoldMaps::open(&port)?.context("the port has no hold")?;
     memory.adopt(&Reserve::default())?;
     while !stop.load(Ordering::Relaxed) {
         memory.grow().context("add slabs")?;

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use libbpf_rs::{MapCore, MapHandle, RingBuffer, RingBufferBuilder};
 use vsnoop_flow::growth::{may_shrink_to, slab_quota, slabs_to_add};
+use vsnoop_flow::hold::Reclaimed;
 use vsnoop_flow::types::{
     self, SLAB_BYTES, SLAB_HOLDS, hold, policy, port_state, reclaim as why, seq,
 };
@@ -23,7 +24,7 @@ use crate::map::open_any_map;
 use crate::mapping::Mapping;
 use crate::maps::{PortMap, SharedProgram};
 use crate::port::Port;
-use crate::reclaim::{Reclaimed, reclaim};
+use crate::reclaim::reclaim;
 use crate::reserve::Reserve;
 use crate::slabs::Slabs;
 
@@ -31,7 +32,7 @@ use crate::slabs::Slabs;
 pub type Hold = hold;
 
 /// The maps of one port with a hold.
-pub struct Memory {
+pub struct HoldMaps {
     slabs: Slabs,
     reserve: Reserve,
     port: Mapping,
@@ -48,7 +49,7 @@ const POLICY: usize = std::mem::offset_of!(types::port, policy);
 /// Size of a record in the doorbell: its header, and the number of a hold.
 const RECORD_BYTES: u32 = 16;
 
-impl Memory {
+impl HoldMaps {
     /// `None` when the port was attached without a hold.
     pub fn open(port: &Port) -> Result<Option<Self>> {
         let mut memory = Self::open_without_slabs(port)?;
@@ -114,7 +115,7 @@ impl Memory {
         Ok(self.slabs.changes() < before)
     }
 
-    /// Was memory added that the hooks do not use yet? See [`Memory::settle`].
+    /// Was memory added that the hooks do not use yet? See [`HoldMaps::settle`].
     pub fn is_growing(&self) -> bool {
         let count = word(&self.port, STATE + std::mem::offset_of!(port_state, slabs));
         count.load(Ordering::Relaxed) < self.slabs.len()

@@ -2,22 +2,12 @@
 
 use std::path::Path;
 
+use vsnoop_flow::hold::Reclaimed;
 use vsnoop_flow::types::{reclaim as why, reclaimed};
 
 use crate::error::{Error, Result};
 use crate::inject::Runner;
 use crate::maps::SharedProgram;
-
-/// Result of reclaiming a hold.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reclaimed {
-    /// Its flow still has it.
-    Used,
-    /// Its flow is over: end it once no hook can use it.
-    Over,
-    /// It is free.
-    Free,
-}
 
 /// Stops sending for a flow that was reset, whose record names this hold.
 pub(crate) fn end(dir: &Path, number: u32) -> Result<()> {
@@ -28,9 +18,5 @@ pub(crate) fn reclaim(program: &Runner, number: u32, why: why::Type) -> Result<R
     let run = program
         .run(0, [number, why], &[0; 64])
         .map_err(Error::bpf(format!("reclaim hold {number}")))?;
-    Ok(match run.verdict as reclaimed::Type {
-        reclaimed::RECLAIMED_USED => Reclaimed::Used,
-        reclaimed::RECLAIMED_OVER => Reclaimed::Over,
-        _ => Reclaimed::Free,
-    })
+    Ok(Reclaimed::new(run.verdict as reclaimed::Type))
 }

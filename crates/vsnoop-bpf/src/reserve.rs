@@ -2,8 +2,8 @@
 //!
 //! To make a slab takes the kernel about 0.1 ms, and a sender beside the host fills the first ones
 //! within a millisecond. So the engine keeps a few for all ports together, gives them to the port
-//! that wants some, and makes others when nothing else is to be done. None has ever been used: what
-//! a port gives back goes to the kernel.
+//! that wants some, and makes others one by one when nothing else is to be done. None has ever been
+//! used: what a port gives back goes to the kernel.
 
 use std::cell::RefCell;
 use std::path::Path;

@@ -13,16 +13,16 @@ const DOORBELL_BYTES: u32 = 4096;
 /// Bounds of one port's tables. Both take memory even if the port is idle: 16 bytes for a flow (its
 /// bucket; the record is allocated with the connection), 152 for an embryo.
 #[derive(Debug, Clone, Copy)]
-pub struct Limits {
+pub struct TableLimits {
     /// Flows; further ones are not accelerated.
     pub max_flows: u32,
     /// Handshakes under way; a full table evicts the oldest.
     pub max_embryos: u32,
 }
 
-impl Default for Limits {
+impl Default for TableLimits {
     fn default() -> Self {
-        Limits { max_flows: 4096, max_embryos: 256 }
+        TableLimits { max_flows: 4096, max_embryos: 256 }
     }
 }
 
@@ -43,7 +43,7 @@ pub struct AttachSpec {
     /// the longest prefix wins.
     pub prefix_rules: Vec<(IpAddr, u8, bool)>,
     /// Bounds of the tables.
-    pub limits: Limits,
+    pub limits: TableLimits,
     /// The default qdisc that the caller replaced by noqueue, to be restored.
     pub qdisc_replaced: Option<String>,
     /// The tap's ring and queues, to notice when they change.
@@ -66,7 +66,7 @@ impl AttachSpec {
             policy: settings::initial(),
             port_rules: Vec::new(),
             prefix_rules: Vec::new(),
-            limits: Limits::default(),
+            limits: TableLimits::default(),
             qdisc_replaced: None,
             tx_queue_len: 0,
             tx_queues: 0,

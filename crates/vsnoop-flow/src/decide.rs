@@ -4,7 +4,7 @@ use std::ptr::{null, null_mut};
 
 use crate::types::{self, *};
 
-/// Verdict on a segment to the VM that is not kept.
+/// Verdict on a segment to the VM; for a flow without a hold, one of the first three.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Hand on untouched.
@@ -13,6 +13,39 @@ pub enum Verdict {
     Reack,
     /// Answer with RST, hand nothing on.
     Reset,
+    /// Copy from byte `skip`, hand over as `hand` says, then call [`crate::hold::kept`].
+    Keep {
+        /// Leading bytes that are kept already.
+        skip: u32,
+        /// How it goes to the VM.
+        hand: Hand,
+    },
+    /// Drop: the sender sends it again.
+    Drop,
+    /// Hand on with `outcome.ack`'s SEQ and TSval.
+    Forward,
+}
+
+/// How a segment that was copied goes to the VM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hand {
+    /// Not now: it waits in the hold.
+    Nothing,
+    /// As a clone; if the ring takes it, the host acknowledges.
+    AndAck,
+    /// It passes itself, and a later early ACK covers it.
+    On,
+}
+
+impl Hand {
+    pub(crate) fn new(hand: u32) -> Self {
+        match hand {
+            hand::HAND_NOTHING => Self::Nothing,
+            hand::HAND_AND_ACK => Self::AndAck,
+            hand::HAND_ON => Self::On,
+            other => unreachable!("hold_to_vm() wants a segment handed over as {other}"),
+        }
+    }
 }
 
 /// Verdict on a segment of the VM.
@@ -46,6 +79,10 @@ impl FromVm {
     }
 }
 
+pub(crate) fn context(port: &port_state, policy: &policy, now: u64) -> decision_context {
+    decision_context { port, policy, now }
+}
+
 /// Decides about a segment to the VM, of a flow without a hold. `now` in ns.
 pub fn to_vm(
     f: &mut flow,
@@ -57,7 +94,7 @@ pub fn to_vm(
     let mut out = outcome::default();
     // SAFETY: all pointers come from live references, or are null where the C code allows it; it
     // keeps none.
-    let verdict = unsafe { types::flow_to_vm(f, null(), s, port, p, now, &mut out) };
+    let verdict = unsafe { types::flow_to_vm(f, null(), s, &context(port, p, now), &mut out) };
     let verdict = match verdict {
         to_vm_verdict::TO_VM_PASS => Verdict::Pass,
         to_vm_verdict::TO_VM_REACK => Verdict::Reack,
@@ -71,7 +108,7 @@ pub fn to_vm(
 /// not used.
 pub fn continues_passive(f: &flow, s: &segment, port: &port_state, p: &policy, now: u64) -> bool {
     // SAFETY: as in to_vm().
-    unsafe { types::flow_continues_passive(f, s, port, p, now) }
+    unsafe { types::flow_continues_passive(f, s, &context(port, p, now)) }
 }
 
 /// Decides about a segment that the VM sends.
@@ -79,7 +116,8 @@ pub fn from_vm(f: &mut flow, s: &segment, p: &policy, now: u64) -> (FromVm, outc
     let mut out = outcome::default();
     let port = port_state::default();
     // SAFETY: as in to_vm().
-    let verdict = unsafe { types::flow_from_vm(f, null_mut(), s, &port, p, now, &mut out) };
+    let verdict =
+        unsafe { types::flow_from_vm(f, null_mut(), s, &context(&port, p, now), &mut out) };
     (FromVm::new(verdict), out)
 }
 

@@ -1,51 +1,8 @@
 //! The decisions of flow/hold.h, about a flow with a hold.
 
-use crate::decide::FromVm;
+use crate::decide::{FromVm, context};
+pub use crate::decide::{Hand, Verdict};
 use crate::types::{self, *};
-
-/// Verdict on a segment to the VM.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// Hand on untouched.
-    Pass,
-    /// Answer with `outcome.ack`, hand nothing on.
-    Reack,
-    /// Answer with RST, hand nothing on.
-    Reset,
-    /// Copy from byte `skip`, hand over as `hand` says, then call [`kept`].
-    Keep {
-        /// Leading bytes that are kept already.
-        skip: u32,
-        /// How it goes to the VM.
-        hand: Hand,
-    },
-    /// Drop: the sender sends it again.
-    Drop,
-    /// Hand on with `outcome.ack`'s SEQ and TSval.
-    Forward,
-}
-
-/// How a segment that was copied goes to the VM.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Hand {
-    /// Not now: it waits in the hold.
-    Nothing,
-    /// As a clone; if the ring takes it, the host acknowledges.
-    AndAck,
-    /// It passes itself, and a later early ACK covers it.
-    On,
-}
-
-impl Hand {
-    fn new(hand: u32) -> Self {
-        match hand {
-            hand::HAND_NOTHING => Self::Nothing,
-            hand::HAND_AND_ACK => Self::AndAck,
-            hand::HAND_ON => Self::On,
-            other => unreachable!("hold_to_vm() wants a segment handed over as {other}"),
-        }
-    }
-}
 
 /// Verdict on a segment after [`Verdict::Keep`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,7 +26,7 @@ pub fn to_vm(
 ) -> (Verdict, outcome) {
     let mut out = outcome::default();
     // SAFETY: all pointers come from live references; the C code keeps none.
-    let verdict = unsafe { types::hold_to_vm(f, h, s, port, p, now, &mut out) };
+    let verdict = unsafe { types::hold_to_vm(f, h, s, &context(port, p, now), &mut out) };
     let verdict = match verdict {
         to_vm_verdict::TO_VM_PASS => Verdict::Pass,
         to_vm_verdict::TO_VM_REACK => Verdict::Reack,
@@ -95,6 +52,28 @@ pub struct Copied {
     pub out: outcome,
 }
 
+/// Result of reclaiming a hold: that of `reclaim()` in bpf/.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reclaimed {
+    /// The flow still has this hold.
+    Used,
+    /// Its flow is over: end it once no hook can use it.
+    Over,
+    /// The hold is free.
+    Free,
+}
+
+impl Reclaimed {
+    /// From the program's result.
+    pub fn new(result: reclaimed::Type) -> Self {
+        match result {
+            reclaimed::RECLAIMED_USED => Self::Used,
+            reclaimed::RECLAIMED_OVER => Self::Over,
+            _ => Self::Free,
+        }
+    }
+}
+
 /// Second half of [`Verdict::Keep`].
 pub fn kept(
     f: &mut flow,
@@ -105,8 +84,9 @@ pub fn kept(
     p: &policy,
     now: u64,
 ) -> (Kept, outcome) {
+    let done = if copied { KEEP_COPIED } else { 0 } | if taken { KEEP_TAKEN } else { 0 };
     // SAFETY: as in to_vm().
-    let verdict = unsafe { types::flow_kept(f, h, s, copied, taken, port, p, now, &mut out) };
+    let verdict = unsafe { types::flow_kept(f, h, s, done, &context(port, p, now), &mut out) };
     let verdict = match verdict {
         kept_verdict::KEPT_PASS => Kept::Pass,
         kept_verdict::KEPT_ACK => Kept::Ack,
@@ -127,7 +107,7 @@ pub fn from_vm(
 ) -> (FromVm, outcome) {
     let mut out = outcome::default();
     // SAFETY: as in to_vm().
-    let verdict = unsafe { types::flow_from_vm(f, h, s, port, p, now, &mut out) };
+    let verdict = unsafe { types::flow_from_vm(f, h, s, &context(port, p, now), &mut out) };
     (FromVm::new(verdict), out)
 }
 

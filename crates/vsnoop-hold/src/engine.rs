@@ -35,6 +35,7 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
+use vsnoop_flow::hold::Reclaimed;
 use vsnoop_flow::types::{HOLD_OVER, hold, seq};
 
 use crate::chain::{Chain, Chunks, Slice};
@@ -115,21 +116,12 @@ pub trait Memory {
     fn shrink(&mut self);
 }
 
-/// Result of [`Memory::reclaim`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reclaimed {
-    /// The flow still has this hold.
-    Used,
-    /// Its flow is over: end it once no hook can use it.
-    Over,
-    /// The hold is free.
-    Free,
-}
-
 /// The way into the VM.
 pub trait Device {
     /// Its current MTU, bytes.
     fn mtu(&mut self) -> u32;
+    /// Does the VM take super-packets of TCP at present?
+    fn takes_super_packets(&mut self) -> bool;
     /// Hands a frame over: `virtio_net_hdr` of 10 bytes, headers, and payload out of the chunks'
     /// memory.
     fn send(&mut self, headers: &[u8], payload: &[Slice]) -> Sent;
@@ -182,7 +174,8 @@ pub struct Engine {
     time: Time,
     was_waiting: bool,
     mtu: u32,
-    held: HashMap<u32, Held>,
+    super_packets: bool,
+    held: HashMap<u32, HoldState>,
     /// Holds of an earlier engine that this one has not looked at yet.
     inherited: HashSet<u32>,
     /// Numbers of due holds, each once.
@@ -200,10 +193,10 @@ pub struct Engine {
 
 /// State of one hold.
 #[derive(Clone, Debug, Default)]
-struct Held {
+struct HoldState {
     /// None while the VM has nothing to acknowledge.
     course: Option<Course>,
-    state: State,
+    state: Phase,
     clock_timer: Timer,
     run_timer: Timer,
 }
@@ -215,9 +208,9 @@ struct Course {
     marked: u32,
 }
 
-/// States of the module's diagram.
+/// Phases of the module's diagram.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum State {
+enum Phase {
     #[default]
     Busy,
     /// Looked at every [`WATCH_NS`]; has what the last look saw.
@@ -235,7 +228,7 @@ enum State {
 }
 
 /// What happened to a frame.
-enum Outcome {
+enum HandOver {
     Taken,
     /// The ring is full.
     Refused,
@@ -267,6 +260,7 @@ impl Engine {
             time: Time { now_ns: host.now_ns(), run_time_ns: 0 },
             was_waiting: false,
             mtu: host.mtu(),
+            super_packets: host.takes_super_packets(),
             held: HashMap::new(),
             inherited: HashSet::new(),
             due: VecDeque::new(),
@@ -304,6 +298,7 @@ impl Engine {
         if self.ticks.is_multiple_of(SHRINK_TICKS) {
             host.shrink();
             self.mtu = host.mtu();
+            self.super_packets = host.takes_super_packets();
         }
         self.look_at_busy_bits(host);
         for (at, number) in self.by_run_time.take(self.time.run_time_ns, TIMERS) {
@@ -392,9 +387,9 @@ impl Engine {
             return;
         }
         match held.state {
-            State::Quiet => self.reclaim(host, number, false),
-            State::Ending => self.reclaim(host, number, true),
-            State::Busy | State::Watched { .. } | State::Leaving { .. } => self.queue(number),
+            Phase::Quiet => self.reclaim(host, number, false),
+            Phase::Ending => self.reclaim(host, number, true),
+            Phase::Busy | Phase::Watched { .. } | Phase::Leaving { .. } => self.queue(number),
         }
     }
 
@@ -412,7 +407,8 @@ impl Engine {
                 self.reclaim(host, number, false);
                 return false;
             }
-            let view = View::new(&hold);
+            let mut view = View::new(&hold);
+            view.super_packets = self.super_packets;
             if view.is_done() {
                 self.rest(host, number, &hold);
                 return false;
@@ -429,12 +425,12 @@ impl Engine {
                 return false;
             };
             match self.send(host, number, &view, &frame) {
-                Outcome::Taken => {}
-                Outcome::Refused => {
+                HandOver::Taken => {}
+                HandOver::Refused => {
                     self.ring_is_full = true;
                     return true;
                 }
-                Outcome::Later => {
+                HandOver::Later => {
                     self.set_clock_timer(number, time.now_ns + TICK_NS);
                     return false;
                 }
@@ -446,7 +442,7 @@ impl Engine {
     /// The [`Course`] of a hold whose VM has not acknowledged everything.
     fn course(&mut self, number: u32, view: &View, hold: &hold, inherited: bool) -> &mut Course {
         let held = self.held.entry(number).or_default();
-        held.state = State::Busy;
+        held.state = Phase::Busy;
         let waiting = &mut self.waiting;
         let time = self.time;
         held.course.get_or_insert_with(|| {
@@ -482,18 +478,18 @@ impl Engine {
         held.run_timer.stop();
         let (heard, tail) = (hold.heard, hold.tail);
         let next = match held.state {
-            State::Watched { heard: before, tail: end } if (before, end) == (heard, tail) => {
-                State::Leaving { heard, tail }
+            Phase::Watched { heard: before, tail: end } if (before, end) == (heard, tail) => {
+                Phase::Leaving { heard, tail }
             }
-            State::Leaving { heard: before, tail: end } if (before, end) == (heard, tail) => {
-                State::Quiet
+            Phase::Leaving { heard: before, tail: end } if (before, end) == (heard, tail) => {
+                Phase::Quiet
             }
-            _ => State::Watched { heard, tail },
+            _ => Phase::Watched { heard, tail },
         };
         held.state = next;
         match next {
-            State::Leaving { .. } => self.clear_busy(host, number),
-            State::Quiet => return self.set_clock_timer(number, self.time.now_ns + IDLE_NS),
+            Phase::Leaving { .. } => self.clear_busy(host, number),
+            Phase::Quiet => return self.set_clock_timer(number, self.time.now_ns + IDLE_NS),
             _ => {}
         }
         self.set_clock_timer(number, self.time.now_ns + WATCH_NS);
@@ -540,14 +536,14 @@ impl Engine {
         number: u32,
         view: &View,
         frame: &HoldFrame,
-    ) -> Outcome {
+    ) -> HandOver {
         let course = self.held.get_mut(&number).and_then(|held| held.course.as_mut());
-        let Some(course) = course else { return Outcome::Later };
+        let Some(course) = course else { return HandOver::Later };
         let mut payload = Vec::new();
         if frame.len > 0 {
             let mut links = Links { host: &mut *host, number };
             let found = course.chain.find(&mut links, frame.seq, frame.len);
-            let Some(found) = found else { return Outcome::Later };
+            let Some(found) = found else { return HandOver::Later };
             payload = found;
         }
         if frame.kind == Kind::Probe {
@@ -556,7 +552,7 @@ impl Engine {
         // As late as possible, so that the frame has the sender's latest ACK and window.
         let newest = host.read(number);
         if newest.used == 0 || u32::from(newest.flags) & HOLD_OVER != 0 {
-            return Outcome::Later;
+            return HandOver::Later;
         }
         let marked = frame.kind == Kind::Handover && newest.marked != course.marked;
         // Before the frame is sent: ACKs that the hooks forward must not have a later TSval (RFC
@@ -569,8 +565,8 @@ impl Engine {
         }
         match sent {
             Sent::Taken => {}
-            Sent::Refused => return Outcome::Refused,
-            Sent::TooLarge | Sent::Failed => return Outcome::Later,
+            Sent::Refused => return HandOver::Refused,
+            Sent::TooLarge | Sent::Failed => return HandOver::Later,
         }
         if marked {
             course.marked = newest.marked;
@@ -587,12 +583,12 @@ impl Engine {
             Kind::Resend => host.count_resend(number, frame.len),
             Kind::Ack | Kind::Probe => {}
         }
-        Outcome::Taken
+        HandOver::Taken
     }
 
     /// Reclaims the memory of a hold whose flow is over, or whose VM has acknowledged everything.
     fn reclaim(&mut self, host: &mut impl PortAccess, number: u32, end: bool) {
-        let was_quiet = self.held.get(&number).is_some_and(|held| held.state == State::Quiet);
+        let was_quiet = self.held.get(&number).is_some_and(|held| held.state == Phase::Quiet);
         let reclaimed = host.reclaim(number, end);
         if reclaimed == Reclaimed::Free {
             if self.is_taken_again(host, number) {
@@ -606,9 +602,9 @@ impl Engine {
         }
         held.run_timer.stop();
         let (state, wait) = match reclaimed {
-            Reclaimed::Over => (State::Ending, END_NS),
-            _ if was_quiet => (State::Quiet, IDLE_LONG_NS),
-            _ => (State::Quiet, IDLE_NS),
+            Reclaimed::Over => (Phase::Ending, END_NS),
+            _ if was_quiet => (Phase::Quiet, IDLE_LONG_NS),
+            _ => (Phase::Quiet, IDLE_NS),
         };
         held.state = state;
         self.set_clock_timer(number, self.time.now_ns + wait);

@@ -130,7 +130,7 @@ pub struct Flow {
     had_room: bool,
     recovery: Option<Recovery>,
     carried: (seq, u16),
-    probe: Probe,
+    probe: WindowProbe,
     silence: Silence,
     refusal: Refusal,
     confirmation: Option<Confirmation>,
@@ -145,7 +145,7 @@ pub struct Flow {
 
 /// State of window probes.
 #[derive(Clone, Debug, Default)]
-struct Probe {
+struct WindowProbe {
     due: bool,
     /// The next is a keep-alive probe; else it has one byte, if there is one.
     keep_alive: bool,
@@ -196,7 +196,7 @@ impl Flow {
             had_room: view.has_room(),
             recovery: None,
             carried: view.sender,
-            probe: Probe::default(),
+            probe: WindowProbe::default(),
             silence: Silence { since_ns: time.run_time_ns, frames: 0 },
             refusal: Refusal::default(),
             confirmation: None,
@@ -535,9 +535,11 @@ fn has_lost(view: &View, repeats: u32) -> bool {
         && (repeats >= REPEATED || reported >= REPEATED as i32 * view.mss as i32)
 }
 
-/// Payload of the largest frame: whole segments.
+/// Payload of the largest frame: whole segments. The stack splits a super-packet that the tap does
+/// not take, and does not tell whether the ring had room for all of its segments.
 fn largest(view: &View) -> u32 {
-    (LARGEST / view.mss).max(1) * view.mss
+    let segments = if view.super_packets { LARGEST / view.mss } else { 1 };
+    segments.max(1) * view.mss
 }
 
 fn later(a: seq, b: seq) -> seq {

@@ -23,10 +23,9 @@ mod time;
 mod view;
 
 pub use chain::{Chain, Chunks, Slice};
-pub use engine::{
-    Clock, Device, Engine, Memory, PortAccess, RETRY_NS, Reclaimed, Sent, TICK_NS, Urgency,
-};
+pub use engine::{Clock, Device, Engine, Memory, PortAccess, RETRY_NS, Sent, TICK_NS, Urgency};
 pub use flow::{Flow, HoldFrame, Kind, PATIENCE_NS, Reason};
 pub use frame::headers;
 pub use time::{Deadline, Time};
 pub use view::View;
+pub use vsnoop_flow::hold::Reclaimed;

@@ -22,6 +22,8 @@ pub struct View {
     pub unconfirmed: bool,
     /// Payload of the largest segment that the sender sends, bytes; at least 1.
     pub mss: u32,
+    /// The VM takes super-packets; otherwise a frame is one segment.
+    pub super_packets: bool,
     /// How often the VM has reported a loss.
     pub repeated: u32,
     /// Number of the VM's segments.
@@ -33,7 +35,7 @@ pub struct View {
 }
 
 impl View {
-    /// The hold as read from shared memory.
+    /// The hold as read from shared memory, of a VM that takes super-packets.
     pub fn new(hold: &hold) -> Self {
         // Without a chunk at most a FIN is held.
         let is_empty = hold.chunks == 0 && hold.vm_seq != hold.tail;
@@ -55,6 +57,7 @@ impl View {
             fin,
             unconfirmed: u32::from(hold.flags) & types::HOLD_UNCONFIRMED != 0,
             mss: u32::from(hold.mss).max(1),
+            super_packets: true,
             repeated: hold.repeated,
             heard: hold.heard,
             sender: (hold.snd_una, hold.sender_window),

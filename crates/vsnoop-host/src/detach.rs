@@ -55,7 +55,7 @@
 use vsnoop_bpf::types::{flow, flow_key, port_meta};
 use vsnoop_bpf::{Listed, Port};
 use vsnoop_upkeep::detach::{Ended, recently_reset, reset_held, rsts_to_send};
-use vsnoop_upkeep::segment::{Segment, frame};
+use vsnoop_upkeep::segment::{ResetSegment, frame};
 
 use crate::error::{Error, Result, with_causes};
 use crate::held::Holds;
@@ -236,7 +236,7 @@ fn reset_after_tap_deleted(port: &Port, netns: Option<&Netns>) -> Result<()> {
 fn send_rsts_to_senders(port: &Port, flows: &[(flow_key, flow)]) -> Result<()> {
     let bridge = port.meta()?.bridge;
     for (key, flow) in flows.iter().filter(|_| bridge != 0) {
-        let sent = port.send_out_of(bridge, &frame(key, flow, Segment::ResetSender));
+        let sent = port.send_out_of(bridge, &frame(key, flow, ResetSegment::ResetSender));
         if let Err(error) = sent {
             tracing::debug!("a RST to a sender: {error:#}");
         }

@@ -3,7 +3,7 @@
 
 use serde::Serialize;
 use vsnoop_bpf::types::{self, HOLD_CHUNK, flow, flow_key};
-use vsnoop_bpf::{Hold, Memory, Port};
+use vsnoop_bpf::{Hold, HoldMaps, Port};
 use vsnoop_upkeep::detach::Ended;
 use vsnoop_upkeep::held;
 use vsnoop_upkeep::outstanding_bytes;
@@ -18,7 +18,7 @@ const STALE_NS: u64 = 1_000_000_000;
 
 /// The holds of one port.
 pub struct Holds {
-    memory: Option<Memory>,
+    memory: Option<HoldMaps>,
     now_ns: u64,
 }
 
@@ -52,7 +52,7 @@ pub struct PortHold {
     pub handovers: u64,
     pub resends: u64,
     pub resent_bytes: u64,
-    pub engine: Engine,
+    pub engine: EngineState,
     /// Time since the engine's last sign of life; null without any.
     pub engine_silent_ns: Option<u64>,
 }
@@ -60,7 +60,7 @@ pub struct PortHold {
 /// The engine, as the hooks see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Engine {
+pub enum EngineState {
     Alive,
     /// It was alive before.
     Silent,
@@ -69,7 +69,7 @@ pub enum Engine {
 
 impl Holds {
     pub fn open(port: &Port) -> Result<Self> {
-        Ok(Self { memory: Memory::open(port)?, now_ns: monotonic_ns()? })
+        Ok(Self { memory: HoldMaps::open(port)?, now_ns: monotonic_ns()? })
     }
 
     /// For callers that must not fail: if the holds cannot be read, all bytes beyond the record's
@@ -148,16 +148,16 @@ impl PortHold {
     /// For example "not heard of for 12.3 s".
     pub fn engine_text(&self) -> String {
         match (self.engine, self.engine_silent_ns) {
-            (Engine::Alive, _) => "alive".into(),
-            (Engine::Silent, Some(ns)) => format!("not heard of for {}", units::duration(ns)),
-            (Engine::Silent | Engine::Never, _) => "never heard of".into(),
+            (EngineState::Alive, _) => "alive".into(),
+            (EngineState::Silent, Some(ns)) => format!("not heard of for {}", units::duration(ns)),
+            (EngineState::Silent | EngineState::Never, _) => "never heard of".into(),
         }
     }
 }
 
 /// What was acknowledged early and has not reached the VM's TCP yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Left {
+pub struct Outstanding {
     pub flows: u64,
     pub bytes: u64,
     /// Of these, what the VM has not been handed.
@@ -165,7 +165,7 @@ pub struct Left {
     pub held_bytes: u64,
 }
 
-impl Left {
+impl Outstanding {
     pub fn of(port: &Port, holds: &Holds) -> Result<Self> {
         let mut left = Self::default();
         for (key, flow) in &port.flows()? {
@@ -202,11 +202,11 @@ pub fn amount(bytes: u64, flows: u64) -> String {
     format!("{} of {}", units::plural(bytes, "byte"), units::plural(flows, "connection"))
 }
 
-fn engine(silent_ns: Option<u64>) -> Engine {
+fn engine(silent_ns: Option<u64>) -> EngineState {
     match silent_ns {
-        None => Engine::Never,
-        Some(ns) if ns < STALE_NS => Engine::Alive,
-        Some(_) => Engine::Silent,
+        None => EngineState::Never,
+        Some(ns) if ns < STALE_NS => EngineState::Alive,
+        Some(_) => EngineState::Silent,
     }
 }
 
@@ -253,8 +253,8 @@ mod tests {
 
     #[test]
     fn an_engine_is_stale_after_a_second() {
-        assert_eq!(engine(None), Engine::Never);
-        assert_eq!(engine(Some(STALE_NS - 1)), Engine::Alive);
-        assert_eq!(engine(Some(STALE_NS)), Engine::Silent);
+        assert_eq!(engine(None), EngineState::Never);
+        assert_eq!(engine(Some(STALE_NS - 1)), EngineState::Alive);
+        assert_eq!(engine(Some(STALE_NS)), EngineState::Silent);
     }
 }

@@ -56,6 +56,15 @@ pub fn try_lock(name: &str) -> Result<Option<Flock<File>>> {
         .truncate(false)
         .open(&path)
         .map_err(Error::file("open", &path))?;
+    try_lock_file(file, &path)
+}
+
+/// Takes the lock of a directory that exists; `None` if another process has it.
+pub fn try_lock_directory(path: &Path) -> Result<Option<Flock<File>>> {
+    try_lock_file(File::open(path).map_err(Error::file("open", path))?, path)
+}
+
+fn try_lock_file(file: File, path: &Path) -> Result<Option<Flock<File>>> {
     match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
         Ok(lock) => Ok(Some(lock)),
         Err((_, Errno::EWOULDBLOCK)) => Ok(None),

@@ -21,14 +21,14 @@ pub struct Attached {
     pub port: Port,
     pub meta: port_meta,
     pub name: String,
-    pub state: State,
+    pub state: AttachmentState,
     /// The helper has suspended it, whatever the operator's choice.
     pub suspended: bool,
 }
 
 /// The operator's choice, or that the tap is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum AttachmentState {
     Observing,
     Active,
     Paused,
@@ -55,12 +55,12 @@ impl Attached {
     pub fn of(port: Port) -> vsnoop_bpf::Result<Self> {
         let meta = port.meta()?;
         let state = if port.hooks_are_off()? {
-            State::Gone
+            AttachmentState::Gone
         } else {
             match port.policy()?.run {
-                port_run::PORT_OBSERVE => State::Observing,
-                port_run::PORT_ACCELERATE => State::Active,
-                _ => State::Paused,
+                port_run::PORT_OBSERVE => AttachmentState::Observing,
+                port_run::PORT_ACCELERATE => AttachmentState::Active,
+                _ => AttachmentState::Paused,
             }
         };
         Ok(Self { name: port.ifname()?, meta, state, suspended: port.is_suspended()?, port })
@@ -69,8 +69,8 @@ impl Attached {
     /// What keeps the port from acknowledging early; the operator's pause takes precedence.
     pub fn paused_by(&self) -> Option<PausedBy> {
         match self.state {
-            State::Paused => Some(PausedBy::Operator),
-            State::Active if self.suspended => Some(PausedBy::Helper),
+            AttachmentState::Paused => Some(PausedBy::Operator),
+            AttachmentState::Active if self.suspended => Some(PausedBy::Helper),
             _ => None,
         }
     }
@@ -78,8 +78,8 @@ impl Attached {
     /// Its state as text, for tables and JSON.
     pub fn condition(&self) -> &'static str {
         match (self.state, self.paused_by()) {
-            (State::Observing, _) => "observing",
-            (State::Gone, _) => "gone",
+            (AttachmentState::Observing, _) => "observing",
+            (AttachmentState::Gone, _) => "gone",
             (_, Some(_)) => "paused",
             (_, None) => "active",
         }

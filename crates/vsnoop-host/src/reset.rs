@@ -6,24 +6,48 @@ use vsnoop_bpf::{Hold, Port};
 use vsnoop_hold::Reason;
 use vsnoop_upkeep::outstanding_bytes;
 use vsnoop_upkeep::reset::{self, GivenUp};
-use vsnoop_upkeep::segment::{Segment, frame};
+use vsnoop_upkeep::segment::{ResetSegment, frame};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::system::clock::monotonic_ns;
 use crate::system::netdev;
+use crate::system::netns::Netns;
 
 /// Resets the connection at both ends and counts the reason; false if the VM has acknowledged
-/// something since `flow` was read. The calling thread must be in the tap's network namespace.
-pub fn reset(port: &Port, key: &flow_key, flow: &flow, why: reset_reason::Type) -> Result<bool> {
+/// something since `flow` was read. `netns`: the tap's network namespace; without it the ends get
+/// their RSTs from the hooks, at their next packet.
+pub fn reset(
+    port: &Port,
+    netns: Option<&Netns>,
+    key: &flow_key,
+    flow: &flow,
+    why: reset_reason::Type,
+) -> Result<bool> {
     let now_ns = monotonic_ns()?;
-    Ok(reset::reset(&mut { port }, key, flow, why, deserted_bridge(port), now_ns)?)
+    let tell = |_: &mut &Port, key: &flow_key, flow: &flow| tell(port, netns, key, flow);
+    Ok(reset::reset(&mut { port }, key, flow, why, now_ns, tell)?)
 }
 
-/// The engine gives up the connection of this hold, as [`reset::give_up`] does. The calling thread
-/// must be in the tap's network namespace.
-pub fn give_up(port: &Port, hold: &Hold, reason: Reason) -> Result<GivenUp> {
+/// The engine gives up the connection of this hold, as [`reset::give_up`] does. `netns`: as of
+/// [`reset`].
+pub fn give_up(port: &Port, netns: Option<&Netns>, hold: &Hold, reason: Reason) -> Result<GivenUp> {
     let now_ns = monotonic_ns()?;
-    Ok(reset::give_up(&mut { port }, hold, reason, deserted_bridge(port), now_ns)?)
+    let tell = |_: &mut &Port, key: &flow_key, flow: &flow| tell(port, netns, key, flow);
+    Ok(reset::give_up(&mut { port }, hold, reason, now_ns, tell)?)
+}
+
+/// [`send`] in this network namespace. A failure is not reported: the hooks send a RST later.
+fn tell(port: &Port, netns: Option<&Netns>, key: &flow_key, flow: &flow) {
+    let sent = match netns {
+        Some(netns) => netns.run(|| {
+            send(port, key, flow);
+            Ok(())
+        }),
+        None => Err(Error::NoNetns),
+    };
+    if let Err(error) = sent {
+        tracing::debug!("RSTs of {}: {error:#}", port.dir().display());
+    }
 }
 
 /// Sends the RST to both ends, or repeats it ([`reset::send`]). The calling thread must be in the
@@ -52,7 +76,7 @@ pub fn reset_senders(port: &Port) -> Result<usize> {
         return Ok(0);
     }
     let reset = |(key, flow): &(flow_key, flow)| -> Result<()> {
-        Ok(port.send_out_of(bridge, &frame(key, flow, Segment::ResetSender))?)
+        Ok(port.send_out_of(bridge, &frame(key, flow, ResetSegment::ResetSender))?)
     };
     let flows = port.flows()?;
     let behind = flows.iter().filter(|(_, flow)| outstanding_bytes(flow) > 0);

@@ -4,7 +4,7 @@ use vsnoop_bpf::Port;
 
 use crate::error::{Error, Result};
 use crate::lock::CommandLock;
-use crate::ports::{self, State};
+use crate::ports::{self, AttachmentState};
 use crate::{detach, incast};
 
 /// Removes what killed commands have left, unless a command that may do so is running.
@@ -22,7 +22,7 @@ pub fn finish_if_idle() -> Result<()> {
 /// Detaches ports whose tap was deleted, and completes what killed commands have begun.
 pub fn sweep(lock: &CommandLock) -> Result<()> {
     for attached in ports::inventory()?.ports {
-        if attached.state == State::Gone {
+        if attached.state == AttachmentState::Gone {
             let name = attached.name.clone();
             detach::detach(attached)
                 .map_err(|error| Error::CleanUp { port: name, error: error.into() })?;

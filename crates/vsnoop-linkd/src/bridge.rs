@@ -5,7 +5,7 @@
 use vsnoop_netdev as netdev;
 
 use super::causes::{BoxedError, with_causes};
-use super::io::device::Device;
+use super::io::device::Interface;
 
 /// How a tap stands to its bridge.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -43,7 +43,7 @@ fn try_look(tap: &str, bridge: &str, ports: &[String]) -> Result<Standing, Boxed
         _ => None,
     };
     let is_put_back = is_in.is_none() && wanted.as_ref().is_some_and(is_bridge);
-    if is_put_back && let Err(error) = Device::new(tap)?.join(bridge) {
+    if is_put_back && let Err(error) = Interface::new(tap)?.join(bridge) {
         let reason = Some(with_causes(&error));
         return Ok(Standing { reason, ..Standing::default() });
     }

@@ -202,9 +202,9 @@ mod tests {
     use super::super::config::Selector;
     use super::*;
     use crate::cpu::coding_clock;
-    use vsnoop_link::compress::{Encoded, Encoder, Limits};
+    use vsnoop_link::compress::{CompressionLimits, Encoded, Encoder};
     use vsnoop_packet::offload::state::OffloadState;
-    use vsnoop_packet::testing::Segment;
+    use vsnoop_packet::testing::SegmentBuilder;
 
     const PEER: usize = 0;
     const PORT: usize = 0;
@@ -242,13 +242,13 @@ mod tests {
 
     #[test]
     fn two_vms_with_the_same_connection_share_nothing() {
-        let secret = Segment { payload: 9000, ..Segment::default() }.build();
+        let secret = SegmentBuilder { payload: 9000, ..SegmentBuilder::default() }.build();
         let guess = of_another(&secret);
         for dictionary in [None, Some(1 << 20)] {
             let mut policies = policies(&[("0.0.0.0/0", None)], dictionary);
             let whole = [&secret[..]];
             let flow = Frame::whole(OffloadState::default(), &whole).flow();
-            let mut encoder = Encoder::new(Limits::MOST, coding_clock());
+            let mut encoder = Encoder::new(CompressionLimits::MOST, coding_clock());
             let mut length = |policy: Policy, frame: &[u8]| {
                 let mut body = Vec::new();
                 // Behind the addresses, the same bytes, of letters: little is gained but by
@@ -269,7 +269,7 @@ mod tests {
     #[test]
     fn a_vm_is_known_by_its_port_too() {
         let mut policies = policies(&[("0.0.0.0/0", None)], None);
-        let frame = Segment::default().build();
+        let frame = SegmentBuilder::default().build();
         assert_ne!(policy(&mut policies, 0, &frame).owner, policy(&mut policies, 1, &frame).owner);
     }
 
@@ -277,7 +277,7 @@ mod tests {
     fn a_hash_that_two_flows_have_joins_no_owners() {
         let mut policies =
             policies(&[("10.0.0.2/32", Some("one")), ("0.0.0.0/0", Some("two"))], None);
-        let frame = Segment::default().build();
+        let frame = SegmentBuilder::default().build();
         let one = policy(&mut policies, PORT, &frame).owner;
         // What is remembered becomes that of another connection, as if the hash were the same.
         for known in policies.known.values_mut() {
@@ -293,7 +293,7 @@ mod tests {
 
     #[test]
     fn names_are_owners_whoever_sends_and_each_keeps_its_number() {
-        let frame = Segment::default().build();
+        let frame = SegmentBuilder::default().build();
         let mut policies =
             policies(&[("192.0.2.0/24", Some("other")), ("0.0.0.0/0", Some("one"))], None);
         let one = policy(&mut policies, PORT, &frame).owner;

@@ -6,20 +6,20 @@ use std::sync::Arc;
 use vsnoop_link::forwarding::SourceFilter;
 
 use super::frame::Frame;
-use super::io::port::{MAX_PARTS, Port};
+use super::io::port::{LinkPort, MAX_PARTS};
 use super::stats::PortStats;
 
 /// Clones are the same port, with sources of their own.
 #[derive(Clone)]
 pub struct CountedPort {
-    pub port: Arc<Port>,
+    pub port: Arc<LinkPort>,
     pub stats: Arc<PortStats>,
     /// Source addresses that its VMs may use.
     pub sources: SourceFilter,
 }
 
 impl CountedPort {
-    pub fn new(port: Port) -> Self {
+    pub fn new(port: LinkPort) -> Self {
         Self { port: Arc::new(port), stats: Arc::default(), sources: SourceFilter::default() }
     }
 

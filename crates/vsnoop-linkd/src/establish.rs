@@ -15,11 +15,11 @@
 //!                                                       "accept"; Guard::admit, Door::handshake
 //!  4 tcp_handshake    dial() <-- handshake::Machine --> tcp_handshake accept()
 //!                                                       Welcome::answer
-//!  5 Established                                        Event::Accepted(Established)
+//!  5 Established                                        ControlEvent::Accepted(Established)
 //!  6 establish        over UDP: datagrams(),            control_thread accepted(): datagrams(), or
 //!                     or dial_connections()               waits for add_connection() and then
 //!                     and ordered()                       ordered()
-//!  7 Event::Dialled(Made)                               Made
+//!  7 ControlEvent::Dialled(Made)                        Made
 //!  8 control_thread   keep()                            control_thread take_in(), keep()
 //!  9 session::Peer    PeerEvent::Dialled                session::Peer   PeerEvent::Accepted
 //! 10                  Action::Install                                   Action::Install
@@ -56,7 +56,7 @@ use super::ingress::session::DatagramSession;
 use super::io::tcp;
 use super::race;
 use super::tcp_handshake::{self, Established};
-use vsnoop_link::compress::{Decoder, DecoderMemory, Encoder, Limits};
+use vsnoop_link::compress::{CompressionLimits, Decoder, DecoderMemory, Encoder};
 use vsnoop_link::handshake::{self, Cipher, Direction, Hello, Purpose, Secrets, Versions};
 use vsnoop_link::identity::{Dialer, Proof, PublicKey};
 use vsnoop_link::queue;
@@ -140,7 +140,7 @@ impl Introduction {
         epoch: u32,
         transport: Transport,
         connections: u8,
-        accepts: Limits,
+        accepts: CompressionLimits,
         ecn: bool,
     ) -> Hello {
         Hello {
@@ -177,7 +177,7 @@ pub struct Made {
     /// MTU of the VMs' network there.
     pub mtu_bytes: u16,
     /// What it decompresses.
-    pub accepts: Limits,
+    pub accepts: CompressionLimits,
     /// Both ends read ECN of datagrams.
     pub ecn: bool,
     /// How it has shown who it is.
@@ -220,7 +220,7 @@ impl Made {
 
 pub enum Incoming {
     Datagrams(Box<DatagramSession>),
-    Connections(Vec<ingress::connection::Connection>),
+    Connections(Vec<ingress::connection::ConnectionReceiver>),
 }
 
 /// Calls a peer and makes a session with it. `resolved` is told which addresses it may have;
@@ -385,13 +385,15 @@ pub fn ordered(
                 tls.set_buffer_limit(None);
                 egress::connection::Encryption::Tls(Box::new(tls))
             };
-            let limits = queue::Limits::default();
+            let limits = queue::QueueLimits::default();
             let accepted = limits_of(&control.theirs, control.agreed.connections, index);
             let encoder = Encoder::new(accepted, coding_clock());
             let counts = Arc::clone(&counts);
             outgoing.push((
                 index,
-                egress::connection::Connection::new(stream, encryption, limits, encoder, counts),
+                egress::connection::ConnectionSender::new(
+                    stream, encryption, limits, encoder, counts,
+                ),
             ));
         } else {
             let decryption = if records {
@@ -403,7 +405,7 @@ pub fn ordered(
             };
             let accepted = limits_of(&control.ours, control.agreed.connections, index);
             let decoder = Decoder::new(accepted, Arc::clone(memory), coding_clock());
-            incoming.push(ingress::connection::Connection::new(
+            incoming.push(ingress::connection::ConnectionReceiver::new(
                 stream,
                 decryption,
                 decoder,
@@ -423,9 +425,13 @@ pub fn ordered(
 
 /// What this connection may use, towards the end that has said the hello. Dictionaries are on all
 /// connections but the first, unless there is one only (`egress::peer_sender`).
-fn limits_of(receiver: &Hello, connections: u8, index: u8) -> Limits {
-    let limits = Limits::MOST.within(receiver.accepts);
-    if connections > 1 && index == 0 { Limits { dictionaries: 0, ..limits } } else { limits }
+fn limits_of(receiver: &Hello, connections: u8, index: u8) -> CompressionLimits {
+    let limits = CompressionLimits::MOST.within(receiver.accepts);
+    if connections > 1 && index == 0 {
+        CompressionLimits { dictionaries: 0, ..limits }
+    } else {
+        limits
+    }
 }
 
 /// Makes the socket of a data connection non-blocking, and lets it send short segments at once. The
@@ -503,7 +509,7 @@ mod tests {
     fn hello() -> Hello {
         let introduction =
             Introduction { network: "n".into(), instance: 1, mtu_bytes: 1500, takes: Vec::new() };
-        introduction.hello(0, Transport::Udp, 1, Limits::MOST, true)
+        introduction.hello(0, Transport::Udp, 1, CompressionLimits::MOST, true)
     }
 
     /// Calls b from a, where `far` has the connection, and says why there is no session.

@@ -5,17 +5,17 @@ use std::net::{IpAddr, SocketAddr};
 
 use super::establish::Made;
 use super::fault::Fault;
-use super::io::udp::Ends;
+use super::io::udp::Endpoints;
 use super::tcp_handshake::Established;
 use vsnoop_link::handshake;
 use vsnoop_link::session::DialError;
 
 /// From the data threads, and from those that make sessions.
-pub enum Event {
+pub enum ControlEvent {
     /// A message of a session was received.
     Message(ReceivedMessage),
     /// The newest datagram of a session came from elsewhere than those before.
-    Moved { peer: usize, session: u64, ends: Ends },
+    Moved { peer: usize, session: u64, ends: Endpoints },
     /// Something is wrong with sending under a session.
     Outgoing { peer: usize, session: u64, fault: Fault },
     /// A session cannot be received any more.
@@ -51,7 +51,7 @@ pub struct ReceivedMessage {
 /// A datagram that a session has received.
 #[derive(Clone, Copy)]
 pub struct ReceivedDatagram {
-    pub ends: Ends,
+    pub ends: Endpoints,
     /// Its number is above those of all others so far.
     pub is_newest: bool,
     pub bytes: usize,

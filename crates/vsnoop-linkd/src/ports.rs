@@ -17,9 +17,9 @@ use super::causes::with_causes;
 use super::config::{self, PortKind};
 use super::counted_port::CountedPort;
 use super::egress::Order;
-use super::io::device::Device;
+use super::io::device::Interface;
 use super::io::packet_socket::JoinError;
-use super::io::port::Port;
+use super::io::port::LinkPort;
 use super::io::wake;
 use super::shared::Shared;
 
@@ -191,7 +191,7 @@ impl PortState {
     }
 
     /// State of the port, and what was repaired. `bridges`: those of all ports.
-    fn see(&mut self, port: &Port, bridges: &[String]) -> (Sight, Option<String>) {
+    fn see(&mut self, port: &LinkPort, bridges: &[String]) -> (Sight, Option<String>) {
         let name = port.name();
         self.is_there = false;
         let is_new = match self.find(port) {
@@ -209,7 +209,7 @@ impl PortState {
             }
             seen = Sight { carries: standing.carries, reason: standing.reason };
         }
-        self.is_there = Device::new(name).is_ok_and(|device| device.is_up());
+        self.is_there = Interface::new(name).is_ok_and(|device| device.is_up());
         if !self.is_there {
             seen = Sight::broken(format!("it is down: `ip link set {name} up`"));
         } else if let Some(failure) = &self.failure {
@@ -220,17 +220,17 @@ impl PortState {
 
     /// Whether the interface of the port is another one than before, which is joined; else why
     /// there is none.
-    fn find(&mut self, port: &Port) -> Result<bool, Missing> {
+    fn find(&mut self, port: &LinkPort) -> Result<bool, Missing> {
         let name = port.name();
         match (port, index_of(name)) {
-            (Port::Interface(_), None) => Err(Missing::Interface { name: name.to_owned() }),
-            (Port::Interface(socket), Some(index)) if socket.index() != index => {
+            (LinkPort::Interface(_), None) => Err(Missing::Interface { name: name.to_owned() }),
+            (LinkPort::Interface(socket), Some(index)) if socket.index() != index => {
                 socket.join(index)?;
                 // Whatever went wrong was of the other one.
                 self.failure.iter_mut().for_each(|failure| failure.is_tried = false);
                 Ok(true)
             }
-            (Port::Tap(_), index) if index.is_none() || index != self.first_index => {
+            (LinkPort::Tap(_), index) if index.is_none() || index != self.first_index => {
                 Err(Missing::Tap)
             }
             _ => Ok(false),

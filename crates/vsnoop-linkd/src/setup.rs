@@ -14,12 +14,12 @@ use super::credentials::Credentials;
 use super::divert::taps::DivertTaps;
 use super::egress::{self, Egress};
 use super::error::LinkError;
-use super::event::Event;
+use super::event::ControlEvent;
 use super::ingress::{self, Ingress};
-use super::io::device::Device;
+use super::io::device::Interface;
 use super::io::packet_socket::SparePacketSocket;
 use super::io::poll::{Half, Poll, Watch};
-use super::io::port::Port;
+use super::io::port::LinkPort;
 use super::io::udp::UdpSocket;
 use super::io::wake;
 use super::revocation::RevocationLists;
@@ -42,7 +42,7 @@ pub struct Opened {
     pub spares: Vec<SparePacketSocket>,
     pub udp: UdpSocket,
     pub listener: TcpListener,
-    pub ports: Vec<Port>,
+    pub ports: Vec<LinkPort>,
     pub divert_taps: Option<DivertTaps>,
 }
 
@@ -84,8 +84,8 @@ pub struct Threads {
     pub egress: wake::Sender<egress::Order>,
     pub ingress: wake::Sender<ingress::Order>,
     /// For threads that tell of something.
-    pub events: wake::Sender<Event>,
-    pub told: wake::Receiver<Event>,
+    pub events: wake::Sender<ControlEvent>,
+    pub told: wake::Receiver<ControlEvent>,
 }
 
 impl Threads {
@@ -143,9 +143,9 @@ fn in_use(config: &Config, protocol: &'static str, error: std::io::Error) -> Lin
     LinkError::Listen { address: config.listen, protocol, error, hint }
 }
 
-fn open(config: &Config, port: &config::PortConfig) -> Result<Port> {
+fn open(config: &Config, port: &config::PortConfig) -> Result<LinkPort> {
     if port.kind == PortKind::Interface {
-        return Ok(Port::interface(&port.name)?);
+        return Ok(LinkPort::interface(&port.name)?);
     }
     let opened = open_tap(config, port)?;
     start_tap(port)?;
@@ -153,15 +153,15 @@ fn open(config: &Config, port: &config::PortConfig) -> Result<Port> {
 }
 
 /// Makes the tap of a port; nothing reaches it yet.
-pub fn open_tap(config: &Config, port: &config::PortConfig) -> Result<Port> {
-    let opened = Port::tap(&port.name)?;
-    Device::new(&port.name)?.set_mtu(config.mtu_bytes)?;
+pub fn open_tap(config: &Config, port: &config::PortConfig) -> Result<LinkPort> {
+    let opened = LinkPort::tap(&port.name)?;
+    Interface::new(&port.name)?.set_mtu(config.mtu_bytes)?;
     Ok(opened)
 }
 
 /// Puts the tap of a port into its bridge, and sets it up.
 pub fn start_tap(port: &config::PortConfig) -> Result<()> {
-    let device = Device::new(&port.name)?;
+    let device = Interface::new(&port.name)?;
     if let PortKind::Bridge(bridge) = &port.kind {
         device.join(bridge)?;
     }

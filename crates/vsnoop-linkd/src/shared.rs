@@ -11,7 +11,7 @@ use super::clock::Clock;
 use super::counted_port::CountedPort;
 use super::divert::taps::DivertTaps;
 use super::frame::Frame;
-use super::io::port::Port;
+use super::io::port::LinkPort;
 use super::io::udp::UdpSocket;
 use super::own::Own;
 use super::stats::{LinkStats, PeerStats};
@@ -39,7 +39,7 @@ pub struct Shared {
 impl Shared {
     pub fn new(
         table: forwarding::TableSettings,
-        ports: Vec<Port>,
+        ports: Vec<LinkPort>,
         divert_taps: Option<DivertTaps>,
         peers: usize,
         udp: UdpSocket,
@@ -111,6 +111,13 @@ impl Shared {
     pub fn write_to_port(&self, slot: usize, frame: &Frame<'_>) {
         let Some(port) = self.port(slot) else { return };
         port.write(frame);
+    }
+
+    /// Counts a frame of a port that was not copied to peers, because its source floods too much.
+    pub fn count_flood(&self, slot: usize) {
+        if let Some(port) = self.port(slot) {
+            port.stats.flood_in.add(1);
+        }
     }
 
     /// Nanoseconds since the link began.

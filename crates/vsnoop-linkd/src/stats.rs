@@ -5,7 +5,7 @@ use std::sync::Mutex;
 
 use super::counts::Counter;
 use super::cpu::Stopwatch;
-use vsnoop_link::queue::Stats;
+use vsnoop_link::queue::QueueStats;
 
 /// Frames dropped for one reason.
 #[derive(Debug, Default)]
@@ -34,6 +34,8 @@ pub struct PortStats {
     pub dropped_out: Counter,
     /// From the VMs, with a source address that the port's `mac` or `address` does not allow.
     pub forged_in: Counter,
+    /// From the VMs, for all, but not copied to peers: beyond `flood_rate`.
+    pub flood_in: Counter,
 }
 
 /// Counters of one peer.
@@ -88,7 +90,7 @@ impl PeerStats {
     }
 
     /// Counts what a queue has dropped between two looks at its counters.
-    pub fn count_queue_drops(&self, before: Stats, now: Stats) {
+    pub fn count_queue_drops(&self, before: QueueStats, now: QueueStats) {
         self.dropped_full.add(
             now.dropped_full_packets - before.dropped_full_packets,
             now.dropped_full_bytes - before.dropped_full_bytes,

@@ -13,9 +13,9 @@ use super::control::{
     Carried, Cpu, DivertState, DivertStatus, EnteredStatus, EntryStatus, FrameCounts, Learned,
     LinkCpu, PeerState, PeerStatus, PortStatus, Problem, RekeyStatus, RuleStatus, Status,
 };
-use super::control_thread::{Control, PeerEntry, other_mtu};
+use super::control_thread::{ControlThread, PeerEntry, other_mtu};
 use super::counts::Counter;
-use super::divert::hooks::{Hook, Hooks};
+use super::divert::hooks::{DivertHook, DivertHooks};
 use super::divert::taps::DivertTaps;
 use super::ports::Ports;
 use super::shared::Shared;
@@ -40,8 +40,8 @@ pub struct Sources<'a> {
     pub rule_set: &'a RuleSet,
     pub shared: &'a Shared,
     pub peers: &'a Slots,
-    pub control: &'a Control,
-    pub hooks: &'a Hooks,
+    pub control: &'a ControlThread,
+    pub hooks: &'a DivertHooks,
     /// Why the revocation lists are not those of the files.
     pub lists_trouble: Option<&'a str>,
 }
@@ -108,13 +108,14 @@ fn of(sources: &Sources<'_>, addresses: bool) -> Status {
                     contested: entry.contested,
                 }
             };
-            learned.iter().map(show).collect()
+            let groups = shared.table.read().groups(shared.now_ns()).collect::<Vec<_>>();
+            learned.iter().chain(&groups).map(show).collect()
         }),
     }
 }
 
-fn diverts(hooks: &Hooks) -> Vec<DivertStatus> {
-    let rows = |hook: &Hook| {
+fn diverts(hooks: &DivertHooks) -> Vec<DivertStatus> {
+    let rows = |hook: &DivertHook| {
         let prefixes = hook.divert.prefixes.iter().zip(hook.counted());
         let row = |(prefix, counters): (&IpNet, RuleCounters)| DivertStatus {
             interface: hook.divert.interface.clone(),
@@ -213,7 +214,11 @@ fn ports(config: &Config, shared: &Shared, states: &Ports) -> Vec<PortStatus> {
             reason: states.reason(index).map(str::to_owned),
             received: traffic(&stats.frames_in, &stats.bytes_in),
             sent: traffic(&stats.frames_out, &stats.bytes_out),
-            dropped: reasons([("full", &stats.dropped_out), ("forged", &stats.forged_in)]),
+            dropped: reasons([
+                ("full", &stats.dropped_out),
+                ("forged", &stats.forged_in),
+                ("flood", &stats.flood_in),
+            ]),
         })
     };
     config.ports.iter().filter_map(status).collect()

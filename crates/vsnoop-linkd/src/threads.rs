@@ -212,7 +212,7 @@ mod tests {
     use super::*;
     use crate::compression_policy::{Policies, RuleSet};
     use crate::config::Rules;
-    use crate::event::Event;
+    use crate::event::ControlEvent;
     use crate::io::poll::Watch;
     use crate::io::udp::UdpSocket;
     use crate::io::wake;
@@ -226,7 +226,7 @@ mod tests {
         egress: wake::Sender<egress::Order>,
         ingress: wake::Sender<ingress::Order>,
         ended: mpsc::Receiver<()>,
-        _events: wake::Receiver<Event>,
+        _events: wake::Receiver<ControlEvent>,
     }
 
     fn running() -> Running {

@@ -1,6 +1,6 @@
 //! What a device's driver tells, and what it is told to do (SIOCETHTOOL).
 
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 
@@ -86,11 +86,33 @@ unsafe fn ask<T>(device: &str, record: &mut T) -> Result<()> {
     for (to, from) in request.ifr_name.iter_mut().zip(device.bytes()) {
         *to = from as libc::c_char;
     }
+    // SAFETY: the caller's promise; the name is zero-terminated, because it is shorter.
+    unsafe { ask_by(socket.as_fd(), request, record) }
+}
+
+/// Asks the driver of the device that `request` names, by a socket of the device's namespace.
+///
+/// # Safety
+/// As for [`ask`]; the name ends with a zero byte.
+unsafe fn ask_by<T>(
+    socket: BorrowedFd<'_>,
+    mut request: libc::ifreq,
+    record: &mut T,
+) -> Result<()> {
     request.ifr_ifru.ifru_data = std::ptr::from_mut(record).cast();
-    // SAFETY: the request is zero-terminated, as the name is shorter, and points at a live record
-    // of the command's own layout, as the caller promises.
+    // SAFETY: the request points at a live record of the command's own layout, as the caller
+    // promises.
     unsafe { siocethtool(socket.as_raw_fd(), &mut request) }.map_err(Error::Refused)?;
     Ok(())
+}
+
+/// Whether an offload of the device is on that `request` names (SIOCGIFNAME), by a socket of the
+/// device's namespace.
+pub fn is_on_by(socket: BorrowedFd<'_>, request: libc::ifreq, offload: Offload) -> Result<bool> {
+    let mut value = EthtoolValue { command: offload.reads(), data: 0 };
+    // SAFETY: the record of these commands; the kernel ends names with a zero byte.
+    unsafe { ask_by(socket, request, &mut value) }?;
+    Ok(value.data != 0)
 }
 
 /// Whether an offload of a device is on.

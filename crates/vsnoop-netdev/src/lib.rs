@@ -35,7 +35,7 @@ pub struct Device {
     pub index: u32,
     /// The kernel's word for its kind: "tun" for taps too; empty for physical devices.
     pub kind: String,
-    pub tap: Option<Tap>,
+    pub tap: Option<TapInfo>,
     pub up: bool,
     /// Somebody holds the other end.
     pub carrier: bool,
@@ -63,7 +63,7 @@ impl Device {
 
 /// What is known of a tap beyond other devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tap {
+pub struct TapInfo {
     pub vnet_hdr: bool,
     pub multi_queue: bool,
     /// Queues that a process serves now; 1 unless the tap has several.
@@ -143,8 +143,8 @@ fn device(answer: RouteNetlinkMessage) -> Option<Device> {
     Some(device)
 }
 
-fn tap(data: &[InfoTun]) -> Option<Tap> {
-    let mut tap = Tap { queues: 1, ..Tap::default() };
+fn tap(data: &[InfoTun]) -> Option<TapInfo> {
+    let mut tap = TapInfo { queues: 1, ..TapInfo::default() };
     let mut kind = 0;
     for attribute in data {
         let InfoTun::Other(attribute) = attribute else { continue };
@@ -194,7 +194,7 @@ mod tests {
             attribute(IFLA_TUN_MULTI_QUEUE, &[1]),
             attribute(IFLA_TUN_NUM_QUEUES, &4u32.to_ne_bytes()),
         ];
-        assert_eq!(tap(&multi), Some(Tap { vnet_hdr: true, multi_queue: true, queues: 4 }));
+        assert_eq!(tap(&multi), Some(TapInfo { vnet_hdr: true, multi_queue: true, queues: 4 }));
     }
 
     #[test]

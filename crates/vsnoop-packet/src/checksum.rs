@@ -143,7 +143,7 @@ pub fn complete_at(frame: &mut [u8], start: usize, end: usize, offset: u16) -> b
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::Segment;
+    use crate::testing::SegmentBuilder;
     use etherparse::{NetSlice, SlicedPacket, TransportSlice};
     use proptest::prelude::*;
 
@@ -181,7 +181,8 @@ mod tests {
         for v6 in [false, true] {
             for payload in [0, 1, 2, 1447, 1448] {
                 for tags in 0..3 {
-                    let frame = Segment { v6, payload, tags, ..Segment::default() }.build();
+                    let frame =
+                        SegmentBuilder { v6, payload, tags, ..SegmentBuilder::default() }.build();
                     assert_eq!(tcp_is_right(&frame), Some(true));
                     let sliced = SlicedPacket::from_ethernet(&frame).expect("well-formed");
                     let Some(TransportSlice::Tcp(tcp)) = sliced.transport else { panic!("no TCP") };
@@ -205,7 +206,7 @@ mod tests {
 
     #[test]
     fn any_flipped_bit_of_the_ip_packet_is_noticed() {
-        let frame = Segment { payload: 9, ..Segment::default() }.build();
+        let frame = SegmentBuilder { payload: 9, ..SegmentBuilder::default() }.build();
         for bit in 14 * 8..frame.len() * 8 {
             let mut flipped = frame.clone();
             flipped[bit / 8] ^= 1 << (bit % 8);

@@ -126,9 +126,9 @@ fn write_headers(packet: &mut Packet, whole: &Headers, part: Part, identificatio
 mod tests {
     use super::*;
     use crate::checksum;
-    use crate::testing::Segment;
+    use crate::testing::SegmentBuilder;
 
-    fn partial(spec: &Segment) -> Packet {
+    fn partial(spec: &SegmentBuilder) -> Packet {
         let (header, frame) = spec.partial(None);
         let mut packet = Pool::default().take();
         packet.fill(header, &frame);
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn tags_come_off_as_they_went_on_and_the_checksum_stays_found() {
-        let mut packet = partial(&Segment { payload: 77, ..Segment::default() });
+        let mut packet = partial(&SegmentBuilder { payload: 77, ..SegmentBuilder::default() });
         let before = (packet.header, packet.frame().to_vec());
         let tags = [Tag::customer(7), Tag::service(9)];
         for tag in tags {
@@ -161,11 +161,12 @@ mod tests {
             for (traffic_class, marked) in
                 [(0, 0), (1, 3), (2, 3), (3, 3), (0xb8, 0xb8), (0xb9, 0xbb)]
             {
-                let spec = Segment { v6, traffic_class, payload: 5, ..Segment::default() };
+                let spec =
+                    SegmentBuilder { v6, traffic_class, payload: 5, ..SegmentBuilder::default() };
                 let mut packet = Pool::default().take();
                 packet.fill(Default::default(), &spec.build());
                 assert_eq!(mark_ce(&mut packet), traffic_class & 3 != 0);
-                let expected = Segment { traffic_class: marked, ..spec }.build();
+                let expected = SegmentBuilder { traffic_class: marked, ..spec }.build();
                 assert_eq!(packet.frame(), expected);
                 assert_eq!(checksum::tcp_is_right(packet.frame()), Some(true));
             }
@@ -176,7 +177,7 @@ mod tests {
     fn fragments_put_together_are_the_packet() {
         use etherparse::SlicedPacket;
         for v6 in [false, true] {
-            let spec = Segment { v6, payload: 1000, ..Segment::default() };
+            let spec = SegmentBuilder { v6, payload: 1000, ..SegmentBuilder::default() };
             let mut fragments = Vec::new();
             fragment(partial(&spec), 403, 5, &mut Pool::default(), &mut fragments);
             assert_eq!(fragments.len(), 3);

@@ -272,14 +272,15 @@ pub(crate) fn be32(frame: &[u8], at: usize) -> Option<u32> {
 mod tests {
     use super::*;
     use crate::format::{ACK, PSH};
-    use crate::testing::Segment;
+    use crate::testing::SegmentBuilder;
     use proptest::prelude::*;
 
     #[test]
     fn layers_are_found_behind_any_number_of_tags() {
         for (v6, ip_header) in [(false, 20), (true, 40)] {
             for tags in 0..3 {
-                let frame = Segment { v6, tags, payload: 100, ..Segment::default() }.build();
+                let frame =
+                    SegmentBuilder { v6, tags, payload: 100, ..SegmentBuilder::default() }.build();
                 let headers = Headers::of(&frame).expect("IP");
                 let ip = 14 + 4 * tags as u16;
                 assert_eq!((headers.ip, headers.l4), (ip, ip + ip_header));
@@ -295,7 +296,7 @@ mod tests {
     #[test]
     fn a_cut_frame_has_no_headers() {
         for v6 in [false, true] {
-            let frame = Segment { v6, payload: 50, ..Segment::default() }.build();
+            let frame = SegmentBuilder { v6, payload: 50, ..SegmentBuilder::default() }.build();
             for end in 0..frame.len() {
                 assert_eq!(Headers::of(&frame[..end]), None, "cut at {end}");
             }
@@ -304,7 +305,7 @@ mod tests {
 
     #[test]
     fn padding_is_not_part_of_the_packet() {
-        let mut frame = Segment { payload: 1, ..Segment::default() }.build();
+        let mut frame = SegmentBuilder { payload: 1, ..SegmentBuilder::default() }.build();
         let end = frame.len();
         frame.resize(end + 9, 0xee);
         assert_eq!(Headers::of(&frame).expect("IP").end as usize, end);
@@ -312,7 +313,7 @@ mod tests {
 
     #[test]
     fn a_fragment_is_no_segment() {
-        let mut frame = Segment { payload: 100, ..Segment::default() }.build();
+        let mut frame = SegmentBuilder { payload: 100, ..SegmentBuilder::default() }.build();
         frame[14 + 6] |= 0x20;
         let headers = Headers::of(&frame).expect("IP");
         assert!(headers.fragment && !headers.tcp());
@@ -321,10 +322,15 @@ mod tests {
     #[test]
     fn flows_differ_in_what_makes_a_flow_and_in_nothing_else() {
         let hash = |frame: &[u8]| Headers::of(frame).expect("IP").flow_hash(frame);
-        let frame = Segment { tags: 1, payload: 10, ..Segment::default() }.build();
+        let frame = SegmentBuilder { tags: 1, payload: 10, ..SegmentBuilder::default() }.build();
         let base = hash(&frame);
-        let later =
-            Segment { tags: 1, payload: 900, sequence: 5, flags: PSH | ACK, ..Segment::default() };
+        let later = SegmentBuilder {
+            tags: 1,
+            payload: 900,
+            sequence: 5,
+            flags: PSH | ACK,
+            ..SegmentBuilder::default()
+        };
         assert_eq!(hash(&later.build()), base);
         // VLAN, source and destination address, source and destination port.
         for at in [15, 18 + 15, 18 + 19, 18 + 21, 18 + 23] {

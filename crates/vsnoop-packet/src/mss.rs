@@ -44,12 +44,13 @@ mod tests {
     use super::*;
     use crate::checksum::{complete, transport_is_right};
     use crate::format::ACK;
-    use crate::testing::Segment;
+    use crate::testing::SegmentBuilder;
     use proptest::prelude::*;
 
     /// A SYN with these options instead of the timestamps, 12 bytes; checksum left to do.
     fn syn(v6: bool, flags: u8, options: &[u8; 12]) -> (Headers, Vec<u8>) {
-        let (_, mut frame) = Segment { v6, flags, tags: 1, ..Segment::default() }.partial(None);
+        let (_, mut frame) =
+            SegmentBuilder { v6, flags, tags: 1, ..SegmentBuilder::default() }.partial(None);
         let headers = Headers::of(&frame).expect("IP");
         let at = usize::from(headers.l4) + TCP_BYTES;
         frame[at..at + 12].copy_from_slice(options);

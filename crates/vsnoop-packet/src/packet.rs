@@ -122,9 +122,9 @@ impl Pool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::Segment;
+    use crate::testing::SegmentBuilder;
 
-    fn partial(segment: &Segment) -> Packet {
+    fn partial(segment: &SegmentBuilder) -> Packet {
         let (header, frame) = segment.partial(None);
         let mut packet = Pool::default().take();
         packet.fill(header, &frame);
@@ -135,7 +135,7 @@ mod tests {
     fn a_partial_checksum_is_completed_and_padding_does_not_count() {
         for v6 in [false, true] {
             for payload in [0, 1, 2, 1447, 1448] {
-                let segment = Segment { v6, payload, tags: 1, ..Segment::default() };
+                let segment = SegmentBuilder { v6, payload, tags: 1, ..SegmentBuilder::default() };
                 let mut packet = partial(&segment);
                 assert_eq!(checksum::tcp_is_right(packet.frame()), Some(false));
                 let length = packet.frame().len();
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn a_header_that_points_outside_the_frame_is_refused() {
-        let mut packet = partial(&Segment::default());
+        let mut packet = partial(&SegmentBuilder::default());
         packet.header.csum_start.set(60_000);
         assert!(!packet.complete_checksum());
     }

@@ -65,10 +65,10 @@ mod tests {
     use super::*;
     use crate::format::{ACK, CWR, FIN, PSH};
     use crate::headers::be16;
-    use crate::testing::Segment;
+    use crate::testing::SegmentBuilder;
     use crate::vnet::VirtioNetHdr;
 
-    fn cut(spec: &Segment, segment_bytes: u16) -> Vec<Packet> {
+    fn cut(spec: &SegmentBuilder, segment_bytes: u16) -> Vec<Packet> {
         let mut pool = Pool::default();
         let mut packet = pool.take();
         let (header, frame) = spec.partial(Some(segment_bytes));
@@ -88,7 +88,8 @@ mod tests {
             for payload in [1, 1448, 1449, 10 * 1448, 60_001] {
                 for tags in 0..3 {
                     let sequence = u32::MAX - 3000;
-                    let spec = Segment { v6, payload, tags, sequence, ..Segment::default() };
+                    let spec =
+                        SegmentBuilder { v6, payload, tags, sequence, ..SegmentBuilder::default() };
                     let mut bytes = Vec::new();
                     for (index, packet) in (0..).zip(cut(&spec, 1448)) {
                         assert_eq!(packet.header, VirtioNetHdr::default());
@@ -109,7 +110,7 @@ mod tests {
     fn another_size_than_the_named_one_may_be_asked_for() {
         for (asked, expected) in [(500, 6), (2000, 2), (9000, 1)] {
             let (header, frame) =
-                Segment { payload: 3000, ..Segment::default() }.partial(Some(1000));
+                SegmentBuilder { payload: 3000, ..SegmentBuilder::default() }.partial(Some(1000));
             let mut pool = Pool::default();
             let mut packet = pool.take();
             packet.fill(header, &frame);
@@ -123,7 +124,8 @@ mod tests {
     #[test]
     fn flags_stay_where_they_mean_something_and_identifications_go_on() {
         let flags = ACK | FIN | PSH | CWR;
-        let segments = cut(&Segment { payload: 3000, flags, ..Segment::default() }, 1000);
+        let segments =
+            cut(&SegmentBuilder { payload: 3000, flags, ..SegmentBuilder::default() }, 1000);
         let flags: Vec<_> = segments
             .iter()
             .map(|packet| headers(packet).tcp_header(packet.frame()).map(|tcp| tcp.flags))

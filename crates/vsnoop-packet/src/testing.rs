@@ -9,7 +9,7 @@ use crate::vnet::{GSO_UDP_L4, VirtioNetHdr};
 
 /// A segment with timestamps (32 bytes of TCP header).
 #[derive(Clone, Debug)]
-pub struct Segment {
+pub struct SegmentBuilder {
     pub v6: bool,
     /// How many VLAN tags there are; at most 2.
     pub tags: usize,
@@ -24,7 +24,7 @@ pub struct Segment {
     pub payload: usize,
 }
 
-impl Default for Segment {
+impl Default for SegmentBuilder {
     fn default() -> Self {
         Self {
             v6: false,
@@ -42,7 +42,7 @@ impl Default for Segment {
     }
 }
 
-impl Segment {
+impl SegmentBuilder {
     /// The payload is a function of the sequence number, so that a misplaced byte is seen.
     pub fn payload_bytes(&self) -> Vec<u8> {
         (0..self.payload as u32)

@@ -25,7 +25,7 @@ const LONGEST_FRAME: usize = 65_536 + 64;
 
 /// A TCP segment, or a super-packet of several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Segment {
+pub struct CapturedSegment {
     /// Time since 1970.
     pub at: Duration,
     pub source_port: u16,
@@ -55,7 +55,7 @@ impl Capture {
 
     /// The packets since the last call, in order; an error when frames were
     /// lost.
-    pub fn take(&self) -> Result<Vec<Segment>> {
+    pub fn take(&self) -> Result<Vec<CapturedSegment>> {
         let mut frame = vec![0; LONGEST_FRAME];
         let mut control = cmsg_space!(TimeSpec);
         let mut segments = Vec::new();
@@ -103,10 +103,10 @@ fn time(message: ControlMessageOwned) -> Option<Duration> {
     }
 }
 
-fn segment(frame: &[u8], at: Duration) -> Option<Segment> {
+fn segment(frame: &[u8], at: Duration) -> Option<CapturedSegment> {
     let headers = Headers::of(frame)?;
     let tcp = headers.tcp_header(frame)?;
-    Some(Segment {
+    Some(CapturedSegment {
         at,
         source_port: tcp.source_port.get(),
         destination_port: tcp.destination_port.get(),

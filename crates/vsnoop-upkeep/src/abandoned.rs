@@ -37,3 +37,44 @@ fn is_held(flow: &flow, hold: &impl Fn(u32) -> hold) -> bool {
         && flow.hold != 0
         && !View::new(&hold(flow.hold.into())).is_all_handed()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vsnoop_flow::types::seq;
+
+    const SECOND: u64 = 1_000_000_000;
+    const NOW: u64 = 1000 * SECOND;
+
+    /// A connection with 1000 unacknowledged bytes, whose VM has acknowledged nothing for
+    /// `stands_ns`.
+    fn behind(stands_ns: u64) -> flow {
+        flow { next_seq: seq::new(1000), progress_ns: NOW - stands_ns, ..Default::default() }
+    }
+
+    /// The same with all of them held.
+    fn holding() -> flow {
+        flow { mode: flow_mode::FLOW_HOLDING as u8, hold: 1, ..behind(0) }
+    }
+
+    fn is_abandoned(flow: flow, engine_silent_ns: u64) -> bool {
+        let kept = hold { tail: seq::new(1000), chunks: 1, used: 1, ..Default::default() };
+        let flows = [(flow_key::default(), flow)];
+        !abandoned(&flows, NOW - engine_silent_ns, NOW, |_| kept).is_empty()
+    }
+
+    #[test]
+    fn held_bytes_wait_30_s_for_another_engine() {
+        assert!(!is_abandoned(holding(), 30 * SECOND - 1));
+        assert!(is_abandoned(holding(), 30 * SECOND));
+    }
+
+    #[test]
+    fn a_vm_without_an_engine_has_100_s_to_acknowledge_something() {
+        assert!(!is_abandoned(behind(500 * SECOND), 100 * SECOND - 1), "the engine is gone lately");
+        assert!(!is_abandoned(behind(100 * SECOND - 1), 500 * SECOND), "the VM has acknowledged");
+        assert!(is_abandoned(behind(100 * SECOND), 100 * SECOND));
+        let idle = flow { next_seq: seq::new(0), ..behind(500 * SECOND) };
+        assert!(!is_abandoned(idle, 500 * SECOND), "nothing is outstanding");
+    }
+}

@@ -8,22 +8,25 @@ use vsnoop_hold::Reason;
 
 use crate::connections::{Connections, mark_reset};
 use crate::held::outstanding_bytes;
-use crate::segment::{Segment, frame};
+use crate::segment::{ResetSegment, frame};
 
-/// Resets the connection at both ends and counts the reason; false if the VM has acknowledged
-/// something since `flow` was read. `bridge`: as in [`send`]. `now_ns`: CLOCK_MONOTONIC.
+/// Resets the connection and counts the reason; false if the VM has acknowledged something since
+/// `flow` was read. `now_ns`: CLOCK_MONOTONIC.
+///
+/// `tell` sends the RSTs ([`send`]), with whatever must be looked up for them. It is called when
+/// the record is in RESET: no failure of it keeps a connection from being reset and counted.
 pub fn reset<C: Connections>(
     connections: &mut C,
     key: &flow_key,
     flow: &flow,
     why: reset_reason::Type,
-    bridge: Option<u32>,
     now_ns: u64,
+    tell: impl FnOnce(&mut C, &flow_key, &flow),
 ) -> Result<bool, C::Error> {
     if !mark_reset(connections, key, flow, now_ns)? {
         return Ok(false);
     }
-    send(connections, key, flow, bridge);
+    tell(connections, key, flow);
     connections.count_reset(why, 1, outstanding_bytes(flow))?;
     if is_of_the_host(why) {
         connections.note_failure(u16::from_be(key.vm_port), now_ns)?;
@@ -31,21 +34,21 @@ pub fn reset<C: Connections>(
     Ok(true)
 }
 
-/// Resets the connection of this hold, which the engine gives up. `bridge` and `now_ns`: as in
+/// Resets the connection of this hold, which the engine gives up. `now_ns` and `tell`: as in
 /// [`reset`].
 pub fn give_up<C: Connections>(
     connections: &mut C,
     hold: &hold,
     reason: Reason,
-    bridge: Option<u32>,
     now_ns: u64,
+    tell: impl FnOnce(&mut C, &flow_key, &flow),
 ) -> Result<GivenUp, C::Error> {
     let Some(flow) = connections.flow(&hold.key)? else { return Ok(GivenUp::Gone) };
     let why = match reason {
         Reason::Refused => reset_reason::RESET_REFUSED,
         Reason::Silent => reset_reason::RESET_SILENT,
     };
-    let is_reset = reset(connections, &hold.key, &flow, why, bridge, now_ns)?;
+    let is_reset = reset(connections, &hold.key, &flow, why, now_ns, tell)?;
     Ok(if is_reset { GivenUp::Reset } else { GivenUp::Advanced })
 }
 
@@ -72,7 +75,7 @@ fn is_of_the_host(why: reset_reason::Type) -> bool {
 /// `bridge`: the bridge of a tap without a reader. It drops frames from such a tap: the RST to the
 /// sender then leaves through the bridge itself.
 pub fn send<C: Connections>(connections: &mut C, key: &flow_key, flow: &flow, bridge: Option<u32>) {
-    for segment in [Segment::ResetVm, Segment::ResetSender] {
+    for segment in [ResetSegment::ResetVm, ResetSegment::ResetSender] {
         let frame = frame(key, flow, segment);
         let sent = match bridge {
             Some(bridge) if segment.is_for_sender() => connections.send_out_of(bridge, &frame),
@@ -81,5 +84,118 @@ pub fn send<C: Connections>(connections: &mut C, key: &flow_key, flow: &flow, br
         if let Err(error) = sent {
             tracing::debug!("{segment:?}: {error:#}");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use vsnoop_flow::types::{flow_mode, seq};
+
+    use super::*;
+
+    /// One connection, and what was counted.
+    #[derive(Default)]
+    struct One {
+        flow: flow,
+        counted: Vec<(reset_reason::Type, u64)>,
+        failures: u32,
+    }
+
+    impl Connections for One {
+        type Error = Infallible;
+
+        fn flows(&mut self) -> Result<Vec<(flow_key, flow)>, Infallible> {
+            Ok(vec![(flow_key::default(), self.flow)])
+        }
+
+        fn max_flows(&mut self) -> u32 {
+            1
+        }
+
+        fn flow(&mut self, _: &flow_key) -> Result<Option<flow>, Infallible> {
+            Ok(Some(self.flow))
+        }
+
+        fn take(&mut self, _: &flow_key) -> Result<Option<flow>, Infallible> {
+            Ok(Some(self.flow))
+        }
+
+        fn add(&mut self, _: &flow_key, _: &flow) -> Result<bool, Infallible> {
+            Ok(false)
+        }
+
+        fn put(&mut self, _: &flow_key, flow: &flow) -> Result<(), Infallible> {
+            self.flow = *flow;
+            Ok(())
+        }
+
+        fn replace(&mut self, key: &flow_key, flow: &flow) -> Result<bool, Infallible> {
+            self.put(key, flow)?;
+            Ok(true)
+        }
+
+        fn end_hold(&mut self, _: u32) {}
+
+        fn count_reset(
+            &mut self,
+            why: reset_reason::Type,
+            _: u64,
+            bytes: u64,
+        ) -> Result<(), Infallible> {
+            self.counted.push((why, bytes));
+            Ok(())
+        }
+
+        fn note_failure(&mut self, _: u16, _: u64) -> Result<(), Infallible> {
+            self.failures += 1;
+            Ok(())
+        }
+
+        fn inject(&mut self, _: &[u8], _: bool) -> Result<(), Infallible> {
+            Ok(())
+        }
+
+        fn send_out_of(&mut self, _: u32, _: &[u8]) -> Result<(), Infallible> {
+            Ok(())
+        }
+    }
+
+    fn is_reset(one: &One) -> bool {
+        u32::from(one.flow.mode) == flow_mode::FLOW_RESET
+    }
+
+    #[test]
+    fn a_connection_whose_ends_cannot_be_told_is_reset_and_counted() {
+        let mut one = One::default();
+        one.flow.next_seq = seq::new(700);
+        let mut told = 0;
+        let Ok(given_up) = give_up(&mut one, &hold::default(), Reason::Silent, 1, |one, _, _| {
+            // What is looked up for the RSTs may fail: the record is in RESET by then.
+            assert!(is_reset(one));
+            told += 1;
+        });
+        assert_eq!((given_up, told), (GivenUp::Reset, 1));
+        assert!(is_reset(&one));
+        assert_eq!(one.counted, [(reset_reason::RESET_SILENT, 700)]);
+        assert_eq!(one.failures, 1);
+    }
+
+    #[test]
+    fn a_connection_that_is_in_reset_is_not_counted_again() {
+        let mut one = One::default();
+        one.flow.mode = flow_mode::FLOW_RESET as u8;
+        let flow = one.flow;
+        let Ok(is_reset) = reset(
+            &mut one,
+            &flow_key::default(),
+            &flow,
+            reset_reason::RESET_DESERTED,
+            1,
+            |_, _, _| panic!("nothing to tell"),
+        );
+        assert!(!is_reset);
+        assert!(one.counted.is_empty());
     }
 }

@@ -8,26 +8,26 @@ use vsnoop_packet::builder::{Addresses, Ethernet, Route, TcpFrame};
 use vsnoop_packet::format::{ACK, RST, Tag};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Segment {
+pub enum ResetSegment {
     ResetVm,
     ResetSender,
 }
 
-impl Segment {
+impl ResetSegment {
     pub fn is_for_sender(self) -> bool {
         self == Self::ResetSender
     }
 }
 
 /// An Ethernet frame with the segment.
-pub fn frame(key: &flow_key, flow: &flow, segment: Segment) -> Vec<u8> {
+pub fn frame(key: &flow_key, flow: &flow, segment: ResetSegment) -> Vec<u8> {
     // The key has ports in network byte order.
     let sender = (key.sender_addr, u16::from_be(key.sender_port), flow.next_hop);
     let vm = (key.vm_addr, u16::from_be(key.vm_port), key.vm_mac);
     let (from, to) = if segment.is_for_sender() { (vm, sender) } else { (sender, vm) };
     let (sequence, acknowledgment) = match segment {
-        Segment::ResetVm => (flow.vm_seq.v, flow.snd_nxt.v),
-        Segment::ResetSender => (flow.snd_nxt.v, flow.next_seq.v),
+        ResetSegment::ResetVm => (flow.vm_seq.v, flow.snd_nxt.v),
+        ResetSegment::ResetSender => (flow.snd_nxt.v, flow.next_seq.v),
     };
     let ethernet = Ethernet { source: from.2, destination: to.2, tags: tags(key) };
     let route = Route::new(ethernet, Addresses::of_mapped(from.0, to.0));
@@ -89,8 +89,8 @@ mod tests {
     fn each_end_is_reset_with_the_sequence_number_that_it_expects() {
         for v4 in [true, false] {
             for (segment, sequence, acknowledged, ports, to) in [
-                (Segment::ResetVm, 1000, 77, [5000, 80], [2; 6]),
-                (Segment::ResetSender, 77, 2000, [80, 5000], [4; 6]),
+                (ResetSegment::ResetVm, 1000, 77, [5000, 80], [2; 6]),
+                (ResetSegment::ResetSender, 77, 2000, [80, 5000], [4; 6]),
             ] {
                 let bytes = frame(&key(v4), &record(), segment);
                 assert_eq!(bytes[..6], to);
@@ -108,7 +108,7 @@ mod tests {
     #[test]
     fn tags_are_put_back() {
         let present = types::VLAN_PRESENT as u16;
-        for segment in [Segment::ResetVm, Segment::ResetSender] {
+        for segment in [ResetSegment::ResetVm, ResetSegment::ResetSender] {
             let tagged = flow_key { vlan_outer: present | 5, ..key(true) };
             let bytes = frame(&tagged, &record(), segment);
             assert_eq!(bytes[12..16], [0x81, 0x00, 0, 5]);

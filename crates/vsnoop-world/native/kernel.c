@@ -376,7 +376,7 @@ static int call(enum world_program program, struct __sk_buff *ctx)
 	world_bug("there is no such program");
 }
 
-int world_run(enum world_program program, struct world_frame *f, const struct world_device *d)
+static int run(enum world_program program, struct world_frame *f, const struct world_device *d)
 {
 	struct world_skb s = {
 		.ctx = {
@@ -419,3 +419,11 @@ int world_run(enum world_program program, struct world_frame *f, const struct wo
 	f->redirect_flags = redirect_flags;
 	return result;
 }
+
+const struct world_programs world_programs = {
+	.run = run,
+	.maps = world_maps,
+	.globals = world_globals,
+	.map_count = sizeof(world_maps) / sizeof(*world_maps),
+	.global_count = sizeof(world_globals) / sizeof(*world_globals),
+};

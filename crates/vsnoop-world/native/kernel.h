@@ -69,13 +69,18 @@ struct world_global {
 	__u32 size;
 };
 
-extern const struct world_map world_maps[];
-extern const __u32 world_map_count;
-extern const struct world_global world_globals[];
-extern const __u32 world_global_count;
+/* The programs, and all maps and global variables that they have. */
+struct world_programs {
+	int (*run)(enum world_program program, struct world_frame *frame,
+		   const struct world_device *device);
+	const struct world_map *maps;
+	const struct world_global *globals;
+	__u32 map_count;
+	__u32 global_count;
+};
 
-int world_run(enum world_program program, struct world_frame *frame,
-	      const struct world_device *device);
+/* build.rs links several copies of this, each with variables of its own: world_programs_0, ... */
+extern const struct world_programs world_programs;
 
 /* In Rust. */
 void *world_lookup(const void *map, const void *key);

@@ -17,7 +17,7 @@ use vsnoop_upkeep::settings;
 
 use crate::frame::{Frame, Summed};
 use crate::guest::Guest;
-use crate::kernel::{Fate, Port};
+use crate::kernel::{Fate, SimulatedPort};
 use crate::layout;
 use crate::native::Program;
 use crate::schedule::Schedule;
@@ -74,7 +74,7 @@ pub struct Served {
 /// All parts but the engine; this is the engine's `Host`.
 #[derive(Clone)]
 pub struct Vm {
-    pub port: Port,
+    pub port: SimulatedPort,
     pub guest: Box<dyn Guest>,
     pub fortune: Fortune,
     pub now: u64,
@@ -129,7 +129,7 @@ impl Vm {
         port.now = *now;
         port.racing = fortune.races > 0 && !*calm;
         let races = fortune.races;
-        let mut gap = |port: &mut Port, _: &'static str| {
+        let mut gap = |port: &mut SimulatedPort, _: &'static str| {
             if rng.u32(0..20_000) < races {
                 run_guest(port, &mut **guest, fortune, *calm, *now, rng);
             }
@@ -269,8 +269,13 @@ pub fn bytes_of<T: Copy>(value: &T) -> &[u8] {
     unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast(), size_of::<T>()) }
 }
 
+/// Sends both ends of a connection their RSTs: the tap always has a reader.
+pub fn tell(vm: &mut Vm, key: &flow_key, flow: &flow) {
+    reset::send(vm, key, flow, None);
+}
+
 fn run_guest(
-    port: &mut Port,
+    port: &mut SimulatedPort,
     guest: &mut dyn Guest,
     fortune: &Fortune,
     calm: bool,
@@ -291,7 +296,7 @@ fn run_guest(
 }
 
 fn hear(
-    port: &mut Port,
+    port: &mut SimulatedPort,
     guest: &mut dyn Guest,
     fortune: &Fortune,
     calm: bool,
@@ -309,7 +314,7 @@ fn hear(
 
 impl Served {
     pub fn new(
-        port: Port,
+        port: SimulatedPort,
         guest: Box<dyn Guest>,
         fortune: Fortune,
         paths: Vec<(usize, Path)>,
@@ -529,13 +534,8 @@ impl Memory for Vm {
         if !self.step() {
             return Reclaimed::Used;
         }
-        match self
-            .run_reclaim(number, if end { reclaim::RECLAIM_HOLD } else { reclaim::RECLAIM_CHUNKS })
-        {
-            reclaimed::RECLAIMED_USED => Reclaimed::Used,
-            reclaimed::RECLAIMED_OVER => Reclaimed::Over,
-            _ => Reclaimed::Free,
-        }
+        let why = if end { reclaim::RECLAIM_HOLD } else { reclaim::RECLAIM_CHUNKS };
+        Reclaimed::new(self.run_reclaim(number, why))
     }
 
     fn grow(&mut self) {
@@ -568,6 +568,10 @@ impl Memory for Vm {
 impl Device for Vm {
     fn mtu(&mut self) -> u32 {
         self.mtu
+    }
+
+    fn takes_super_packets(&mut self) -> bool {
+        true
     }
 
     fn send(&mut self, headers: &[u8], payload: &[Slice]) -> Sent {
@@ -665,7 +669,7 @@ impl PortAccess for Vm {
             return false;
         }
         let now = self.now;
-        let Ok(given_up) = reset::give_up(self, hold, reason, None, now);
+        let Ok(given_up) = reset::give_up(self, hold, reason, now, tell);
         if given_up == GivenUp::Reset {
             let port = u16::from_be(hold.key.sender_port);
             let found = self.paths.iter().find(|(_, path)| path.sender.1 == port);

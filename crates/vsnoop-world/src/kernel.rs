@@ -1,9 +1,9 @@
 //! The kernel around the programs: a port with its tap, its maps and its programs.
 //!
-//! Each [`Port`] has a state of its own, which can be copied, compared by [`Port::digest`] and
-//! restored; there may be any number of ports. The programs' global variables exist once in this
-//! process: they are set when a program of a port runs, and saved afterwards, by one thread at a
-//! time.
+//! Each [`SimulatedPort`] has a state of its own, which can be copied, compared by
+//! [`SimulatedPort::digest`] and restored; there may be any number of ports. The programs' global
+//! variables exist once in each of the few copies of the programs that this process has: they are
+//! set when a program of a port runs, and saved afterwards, by one thread at a time.
 //!
 //! Concurrency: whenever a program calls a helper, the caller's function [`Gap`] runs and may do
 //! what another CPU would do at that moment.
@@ -12,14 +12,14 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr::null_mut;
-use std::sync::{Mutex, Once};
+use std::sync::{Mutex, Once, OnceLock};
 
 use vsnoop_flow::types;
 
 use crate::frame::{FEATURE_SHIFT, Frame, GSO_TCPV4, GSO_TCPV6, Summed};
 use crate::layout;
 use crate::maps::{CPUS, Entries, Map, Shape, Value};
-use crate::native::{self, Device, Long, Program};
+use crate::native::{self, COPIES, Device, Long, Program, Programs};
 
 const HOOK_NEXT: i32 = -1;
 const HOOK_DROP: i32 = 2;
@@ -33,8 +33,8 @@ const ROOM: usize = 1 << 17;
 /// Most packets in use at the same time: one for each CPU, and a clone of it.
 const PACKETS: usize = 2 * CPUS + 2;
 
-/// Held while the programs' variables are in use.
-static GLOBALS: Mutex<()> = Mutex::new(());
+/// Held while the variables of a copy of the programs are in use.
+static GLOBALS: [Mutex<()>; COPIES] = [const { Mutex::new(()) }; COPIES];
 /// Addresses of inner maps, as the programs see them.
 static INNER: [u8; 1 << 16] = [0; 1 << 16];
 
@@ -45,7 +45,7 @@ const SLABS: &str = "slabs";
 const FIRST_SLAB: u32 = SLOT * types::SLABS;
 
 /// Called whenever a program is in a helper.
-pub type Gap<'a> = dyn FnMut(&mut Port, &'static str) + 'a;
+pub type Gap<'a> = dyn FnMut(&mut SimulatedPort, &'static str) + 'a;
 
 /// The verdict on a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +64,7 @@ pub enum Fate {
 
 /// A tap with vsnoop's programs on it.
 #[derive(Clone, Debug)]
-pub struct Port {
+pub struct SimulatedPort {
     pub ifindex: u32,
     pub device: Device,
     /// CLOCK_MONOTONIC, ns.
@@ -95,7 +95,7 @@ pub struct Port {
 }
 
 struct Context {
-    port: *mut Port,
+    port: *mut SimulatedPort,
     gap: *mut Gap<'static>,
     cpu: usize,
     packets: usize,
@@ -136,7 +136,7 @@ fn make_constants_writable() {
     DONE.call_once(|| {
         // SAFETY: asks for a number.
         let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
-        for global in native::globals() {
+        for global in native::copies().into_iter().flat_map(Programs::globals) {
             let start = global.start as usize & !(page - 1);
             let len = global.start as usize + global.size as usize - start;
             // SAFETY: whole pages of this program's data, which stay readable.
@@ -162,12 +162,12 @@ fn shape_of(map: &native::Map) -> Shape {
     }
 }
 
-impl Port {
+impl SimulatedPort {
     /// A port whose programs were just attached. `resize` may change the size of maps, by name, as
     /// the loader does.
     pub fn new(ifindex: u32, ring_slots: usize, resize: impl Fn(&str, &mut Shape)) -> Self {
         make_constants_writable();
-        let shapes = native::maps().iter().map(|map| {
+        let shapes = native::programs().maps().iter().map(|map| {
             let mut shape = shape_of(map);
             resize(name_of(map.name), &mut shape);
             shape
@@ -207,14 +207,14 @@ impl Port {
     /// Loads the programs again, with empty maps of the same sizes.
     pub fn load(&mut self) {
         self.variables = initial().to_vec();
-        let inner = |at: usize| native::maps().iter().any(|map| map.inner == at as i32);
+        let inner = |at: usize| native::programs().maps().iter().any(|map| map.inner == at as i32);
         // A definition of inner maps alone needs no memory.
         let shape = |(at, shape): (usize, &Shape)| Shape {
             max_entries: if inner(at) { 0 } else { shape.max_entries },
             ..*shape
         };
         self.maps = self.shapes.iter().enumerate().map(shape).map(Map::new).collect();
-        for map in native::maps().iter().filter(|map| map.inner >= 0) {
+        for map in native::programs().maps().iter().filter(|map| map.inner >= 0) {
             let name = name_of(map.name);
             if name != SLABS {
                 self.put_in(name, SLOT);
@@ -237,8 +237,12 @@ impl Port {
 
     /// The record of the uplink, which incast control uses.
     pub fn uplink(&mut self) -> &mut types::uplink {
-        let found = native::globals().iter().position(|global| name_of(global.name) == "uplink");
-        let value = &mut self.variables[found.expect("the programs have it")];
+        static AT: OnceLock<usize> = OnceLock::new();
+        let at = *AT.get_or_init(|| {
+            let is_it = |global: &native::Global| name_of(global.name) == "uplink";
+            native::programs().globals().iter().position(is_it).expect("the programs have it")
+        });
+        let value = &mut self.variables[at];
         assert_eq!(value.bytes().len(), size_of::<types::uplink>());
         // SAFETY: a whole record, aligned; types of C may have any value.
         unsafe { &mut *value.as_mut_ptr().cast() }
@@ -315,9 +319,9 @@ impl Port {
 
     /// Creates an inner map.
     fn put_in(&mut self, outer: &str, index: u32) {
-        let shape = self.shapes[native::maps()[map(outer)].inner as usize];
+        let shape = self.shapes[native::programs().maps()[map(outer)].inner as usize];
         let gone = |number: &usize| !self.is_inner(*number as u32);
-        let first = native::maps().len();
+        let first = native::programs().maps().len();
         let free = (first..self.maps.len()).find(gone).unwrap_or(self.maps.len());
         if free == self.maps.len() {
             self.maps.push(Map::new(shape));
@@ -445,11 +449,16 @@ impl Port {
     fn run(&mut self, program: Program, frame: &mut Frame, gap: &mut Gap) -> (i32, (u32, u32)) {
         let outer = CONTEXT.get();
         if !outer.is_null() {
-            // SAFETY: the context of a call further up this stack, which waits for this one.
+            // SAFETY: the context of a call further up this stack, which waits for this one, and
+            // has saved the variables.
             let outer = unsafe { &*outer };
-            return self.run_on(program, frame, gap, outer.cpu, outer.packets);
+            self.fill_variables();
+            let result = self.run_on(program, frame, gap, outer.cpu, outer.packets);
+            self.save_variables();
+            return result;
         }
-        let guard = GLOBALS.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let guard =
+            GLOBALS[native::own_copy()].lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         self.fill_variables();
         let result = self.run_on(program, frame, gap, 0, 0);
         self.save_variables();
@@ -459,14 +468,14 @@ impl Port {
     }
 
     fn fill_variables(&self) {
-        for (global, value) in native::globals().iter().zip(&self.variables) {
+        for (global, value) in native::programs().globals().iter().zip(&self.variables) {
             // SAFETY: both have the length of the variable; the lock is held.
             unsafe { copy(value.bytes().as_ptr(), global.start.cast(), global.size) };
         }
     }
 
     fn save_variables(&mut self) {
-        for (global, value) in native::globals().iter().zip(&mut self.variables) {
+        for (global, value) in native::programs().globals().iter().zip(&mut self.variables) {
             // SAFETY: both have the length of the variable; the lock is held.
             unsafe { copy(global.start.cast(), value.as_mut_ptr(), global.size) };
         }
@@ -493,7 +502,8 @@ impl Port {
         CONTEXT.set(&mut context);
         // SAFETY: all pointers are valid during the call; the callbacks below find the port by the
         // context, and `self` is not used until the call returns.
-        let result = unsafe { native::world_run(program, &mut skb, &(*context.port).device) };
+        let result =
+            unsafe { (native::programs().run)(program, &mut skb, &(*context.port).device) };
         drop(restore);
         accept(frame, &skb);
         if let Summed::Complete(sum) = frame.summed {
@@ -521,16 +531,17 @@ impl Port {
 
 /// Initial values of the variables.
 fn initial() -> &'static [Value] {
-    static INITIAL: std::sync::OnceLock<Vec<Value>> = std::sync::OnceLock::new();
+    static INITIAL: OnceLock<Vec<Value>> = OnceLock::new();
     INITIAL.get_or_init(|| {
-        let _guard = GLOBALS.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let _guard =
+            GLOBALS[native::own_copy()].lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let read = |global: &native::Global| {
             let mut value = Value::new(global.size as usize);
             // SAFETY: both have the length of the variable; the lock is held.
             unsafe { copy(global.start.cast(), value.as_mut_ptr(), global.size) };
             value
         };
-        native::globals().iter().map(read).collect()
+        native::programs().globals().iter().map(read).collect()
     })
 }
 
@@ -551,7 +562,10 @@ unsafe fn copy(from: *const u8, to: *mut u8, len: u32) {
 }
 
 fn map(name: &str) -> usize {
-    let found = native::maps().iter().position(|map| name_of(map.name) == name);
+    static NAMES: OnceLock<Vec<&str>> = OnceLock::new();
+    let names = NAMES
+        .get_or_init(|| native::programs().maps().iter().map(|map| name_of(map.name)).collect());
+    let found = names.iter().position(|map| *map == name);
     found.unwrap_or_else(|| panic!("the programs have no map {name}"))
 }
 
@@ -635,7 +649,7 @@ fn context() -> &'static mut Context {
     unsafe { CONTEXT.get().as_mut() }.expect("a program runs")
 }
 
-fn port() -> &'static mut Port {
+fn port() -> &'static mut SimulatedPort {
     // SAFETY: as in context(); run_on() does not use its `self` meanwhile.
     unsafe { &mut *context().port }
 }
@@ -646,7 +660,8 @@ fn map_at(address: *const c_void) -> usize {
     if inner < INNER.len() {
         return inner;
     }
-    let found = native::maps().iter().position(|map| map.map == address && !address.is_null());
+    let found =
+        native::programs().maps().iter().position(|map| map.map == address && !address.is_null());
     found.expect("a program uses a map that is none")
 }
 
@@ -773,7 +788,10 @@ unsafe extern "C-unwind" fn world_transmit(
     }
     // SAFETY: the gap of the program that is running; it is not in it.
     let gap = unsafe { &mut *context.gap };
-    if port.egress(frame, gap) == Fate::Refused { NET_XMIT_DROP } else { 0 }
+    port.save_variables();
+    let fate = port.egress(frame, gap);
+    port.fill_variables();
+    if fate == Fate::Refused { NET_XMIT_DROP } else { 0 }
 }
 
 #[unsafe(no_mangle)]

@@ -1,7 +1,8 @@
 //! The programs of bpf/ on simulated hosts, between simulated TCPs.
 //!
-//! [`kernel::Port`] runs the programs themselves: bpf/*.bpf.c is compiled whole for this machine,
-//! with maps and helpers of [`maps`] and native/kernel.c. Nothing here is part of the product.
+//! [`kernel::SimulatedPort`] runs the programs themselves: bpf/*.bpf.c is compiled whole for this
+//! machine, with maps and helpers of [`maps`] and native/kernel.c. Nothing here is part of the
+//! product.
 #![allow(missing_docs, reason = "for tests only")]
 
 pub mod cases;

@@ -1,6 +1,7 @@
 //! The declarations of native/kernel.h.
 
 use std::ffi::{c_char, c_int, c_long, c_void};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 #[repr(C)]
 pub struct Frame {
@@ -83,27 +84,62 @@ pub enum Program {
     Uplink,
 }
 
-unsafe extern "C-unwind" {
-    pub fn world_run(program: Program, frame: *mut Frame, device: *const Device) -> c_int;
+/// The programs, with maps and global variables.
+#[repr(C)]
+pub struct Programs {
+    pub run:
+        unsafe extern "C-unwind" fn(Program, frame: *mut Frame, device: *const Device) -> c_int,
+    maps: *const Map,
+    globals: *const Global,
+    map_count: u32,
+    global_count: u32,
 }
+
+// SAFETY: constants of the C code.
+unsafe impl Sync for Programs {}
 
 unsafe extern "C" {
-    static world_maps: [Map; 0];
-    static world_map_count: u32;
-    static world_globals: [Global; 0];
-    static world_global_count: u32;
+    static world_programs_0: Programs;
+    static world_programs_1: Programs;
+    static world_programs_2: Programs;
+    static world_programs_3: Programs;
 }
 
-/// The maps' definitions; inner maps last.
-pub fn maps() -> &'static [Map] {
-    // SAFETY: constants, of this length.
-    unsafe { std::slice::from_raw_parts(world_maps.as_ptr(), world_map_count as usize) }
+/// Copies of the programs.
+pub const COPIES: usize = 4;
+
+/// All copies: the same programs, each with global variables of its own.
+pub fn copies() -> [&'static Programs; COPIES] {
+    // SAFETY: constants of the C code.
+    unsafe { [&world_programs_0, &world_programs_1, &world_programs_2, &world_programs_3] }
 }
 
-/// The programs' variables.
-pub fn globals() -> &'static [Global] {
-    // SAFETY: constants, of this length.
-    unsafe { std::slice::from_raw_parts(world_globals.as_ptr(), world_global_count as usize) }
+/// Number of the copy that this thread runs.
+pub fn own_copy() -> usize {
+    static THREADS: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        static OWN: usize = THREADS.fetch_add(1, Ordering::Relaxed) % COPIES;
+    }
+    OWN.with(|own| *own)
+}
+
+/// The copy that this thread runs.
+pub fn programs() -> &'static Programs {
+    copies()[own_copy()]
+}
+
+impl Programs {
+    /// The maps' definitions; inner maps last.
+    pub fn maps(&self) -> &'static [Map] {
+        // SAFETY: constants, of this length.
+        unsafe { std::slice::from_raw_parts(self.maps, self.map_count as usize) }
+    }
+
+    /// The programs' variables.
+    pub fn globals(&self) -> &'static [Global] {
+        // SAFETY: constants, of this length.
+        unsafe { std::slice::from_raw_parts(self.globals, self.global_count as usize) }
+    }
 }
 
 pub type Long = c_long;

@@ -19,7 +19,7 @@ use fastrand::Rng;
 use vsnoop_flow::testing::clock::{MS, START};
 use vsnoop_flow::testing::end::EndSettings;
 use vsnoop_flow::testing::segment::*;
-use vsnoop_flow::testing::tcp::{State as TcpState, Tcp};
+use vsnoop_flow::testing::tcp::{Tcp, TcpState};
 use vsnoop_flow::types::{flow_mode, port_run};
 use vsnoop_upkeep::LOOK_NS;
 
@@ -27,7 +27,7 @@ use crate::checks::{self, Told};
 use crate::frame::Summed;
 use crate::guest::{self, Kind};
 use crate::host::{Fortune, Served, described};
-use crate::kernel::Port;
+use crate::kernel::SimulatedPort;
 use crate::wire::{self, Path};
 
 /// How often each fault may happen in one history.
@@ -87,7 +87,7 @@ pub struct Setting {
 }
 
 #[derive(Clone)]
-struct State {
+struct SearchState {
     now: u64,
     served: Served,
     sender: Tcp,
@@ -135,13 +135,13 @@ fn rng() -> Rng {
 
 use Action::*;
 
-impl State {
+impl SearchState {
     fn new(setting: &Setting) -> Self {
         let path = Path::new(0, 0, false);
         let bytes = setting.segments * u64::from(MSS);
         let ends = [(0, path.clone(), end(0, setting.window, setting))];
         let fortune = Fortune::kind(1);
-        let mut port = Port::new(10, 16, |name, shape| {
+        let mut port = SimulatedPort::new(10, 16, |name, shape| {
             // Small, because states are copied.
             if shape.max_entries > 16 && !name.starts_with("doorbell") && name != "slabs" {
                 shape.max_entries = 16;
@@ -429,7 +429,7 @@ pub fn search(setting: &Setting, most: usize) -> Found {
         most,
         buffer: Vec::new(),
     };
-    search.visit(State::new(setting));
+    search.visit(SearchState::new(setting));
     std::panic::set_hook(hook);
     search.found.is_complete = search.found.states < most;
     search.found
@@ -437,7 +437,7 @@ pub fn search(setting: &Setting, most: usize) -> Found {
 
 /// Replays one history, with a trace if `VSNOOP_TRACE` is set.
 pub fn replay(setting: &Setting, history: &[Action]) -> Result<bool, String> {
-    let mut w = State::new(setting);
+    let mut w = SearchState::new(setting);
     for &action in history {
         w.served.vm.note(|| format!("{action:?}"));
         w.act(action);
@@ -452,7 +452,7 @@ fn message(panic: Box<dyn std::any::Any + Send>) -> String {
 }
 
 impl Search {
-    fn visit(&mut self, w: State) {
+    fn visit(&mut self, w: SearchState) {
         let digest = w.digest(&mut self.buffer);
         if self.found.wrong.is_some() || self.found.states >= self.most || !self.met.insert(digest)
         {

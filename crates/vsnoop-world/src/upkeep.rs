@@ -13,7 +13,8 @@ use vsnoop_upkeep::reset::{reset, send};
 use vsnoop_upkeep::{Connections, drain};
 
 use crate::frame::Frame;
-use crate::host::{Vm, bytes_of};
+use crate::host::{Vm, bytes_of, tell};
+use crate::kernel::SimulatedPort;
 use crate::maps;
 use crate::native::Program;
 
@@ -117,7 +118,7 @@ impl Vm {
         let holds = self.holds();
         for (key, flow) in abandoned(&flows, engine_ns, now, |number| holds.read(number)) {
             self.note(|| "the helper resets a connection that no engine serves".into());
-            let Ok(_) = reset(self, &key, &flow, reset_reason::RESET_ENGINE_GONE, None, now);
+            let Ok(_) = reset(self, &key, &flow, reset_reason::RESET_ENGINE_GONE, now, tell);
         }
     }
 
@@ -127,8 +128,9 @@ impl Vm {
         self.port.uplink_ifindex?;
         let now = self.now;
         let mut rounds = self.upkeep.grants.take().unwrap_or_else(|| Rounds::new(now));
-        let offered = rounds.serve(self, PORT_GRANTS, now, |vm, most| {
-            let Ok(offered) = grants::grant(vm, most);
+        self.port.now = now;
+        let offered = rounds.serve(&mut self.port, PORT_GRANTS, now, |port, most| {
+            let Ok(offered) = grants::grant(port, most);
             offered
         });
         if offered > 0 {
@@ -175,33 +177,32 @@ impl Vm {
     }
 }
 
-impl GrantQueue for Vm {
+impl GrantQueue for SimulatedPort {
     type Error = Infallible;
 
     fn queued(&self) -> u32 {
-        self.port.shared_now().state.incast.own.queued as u32
+        self.shared_now().state.incast.own.queued as u32
     }
 
     fn finished(&self) -> u32 {
-        let incast = self.port.shared_now().state.incast;
+        let incast = self.shared_now().state.incast;
         (incast.finished_answerers + incast.finished_others) as u32
     }
 
     fn grants(&self) -> u32 {
-        self.port.shared_now().state.incast.grants
+        self.shared_now().state.incast.grants
     }
 
     fn head(&mut self) -> Result<Option<flow_key>, Infallible> {
         let queue = if self.queued() > 0 { "grant_queue" } else { "finished_queue" };
-        let found = self.port.map(queue).front();
+        let found = self.map(queue).front();
         // SAFETY: the queue has keys, which may have any value.
         Ok(found.map(|bytes| unsafe { bytes.as_ptr().cast::<flow_key>().read_unaligned() }))
     }
 
     fn grant_next(&mut self, segment: &[u8]) -> Result<Granted, Infallible> {
         let mut frame = Frame::new(segment.to_vec());
-        self.port.now = self.now;
-        let result = self.port.test_run(Program::Grant, &mut frame, &mut |_, _| {});
+        let result = self.test_run(Program::Grant, &mut frame, &mut |_, _| {});
         Ok(match result as u32 {
             incast_grant_result::GRANT_SENT => Granted::Sent,
             incast_grant_result::GRANT_RETRY => Granted::Retry,

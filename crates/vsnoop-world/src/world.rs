@@ -7,7 +7,7 @@ use fastrand::Rng;
 use vsnoop_flow::incast::uplink_rate;
 use vsnoop_flow::testing::clock::{Events, MS, START};
 use vsnoop_flow::testing::segment::*;
-use vsnoop_flow::testing::tcp::{State, Tcp};
+use vsnoop_flow::testing::tcp::{Tcp, TcpState};
 use vsnoop_flow::types::*;
 use vsnoop_upkeep::{LOOK_NS, drain};
 
@@ -15,7 +15,7 @@ use crate::checks::{self, Told};
 use crate::frame::{Frame, Summed};
 use crate::guest;
 use crate::host::{Served, described};
-use crate::kernel::Port;
+use crate::kernel::SimulatedPort;
 use crate::scenario::{Act, Scenario};
 use crate::wire::{self, Path};
 
@@ -74,7 +74,7 @@ pub struct Outcome {
     pub summary: String,
 }
 
-struct Connection {
+struct ConnectionState {
     path: Path,
     vm: usize,
     sender: Tcp,
@@ -85,7 +85,7 @@ struct Connection {
     was_detached: bool,
 }
 
-struct Machine {
+struct MachineState {
     served: Served,
     poll_at: u64,
     timer: u64,
@@ -99,8 +99,8 @@ pub struct World {
     now: u64,
     rng: Rng,
     events: Events<Event>,
-    connections: Vec<Connection>,
-    machines: Vec<Machine>,
+    connections: Vec<ConnectionState>,
+    machines: Vec<MachineState>,
     /// Bytes in the queue of the last hop, and until when it is busy.
     queued: u32,
     busy_until: u64,
@@ -136,19 +136,20 @@ impl World {
                 path
             })
             .collect();
-        let connections = sc.connections.iter().zip(&paths).map(|(connection, path)| Connection {
-            path: path.clone(),
-            vm: connection.vm,
-            sender: Tcp::new(connection.sender.clone(), 0),
-            timer: u64::MAX,
-            // Packets of two CPUs at the same time may be reordered.
-            told: Told {
-                from_the_start: sc.machines[connection.vm].fortune.races == 0,
-                ..Told::default()
-            },
-            over_at: None,
-            was_detached: false,
-        });
+        let connections =
+            sc.connections.iter().zip(&paths).map(|(connection, path)| ConnectionState {
+                path: path.clone(),
+                vm: connection.vm,
+                sender: Tcp::new(connection.sender.clone(), 0),
+                timer: u64::MAX,
+                // Packets of two CPUs at the same time may be reordered.
+                told: Told {
+                    from_the_start: sc.machines[connection.vm].fortune.races == 0,
+                    ..Told::default()
+                },
+                over_at: None,
+                was_detached: false,
+            });
         let machines = sc.machines.iter().enumerate().map(|(vm, machine)| {
             let of_vm = || sc.connections.iter().enumerate().filter(move |(_, c)| c.vm == vm);
             let ends: Vec<_> = of_vm()
@@ -156,7 +157,7 @@ impl World {
                 .collect();
             let paths = of_vm().map(|(c, _)| (c, paths[c].clone())).collect();
             let guest = guest::make(machine.kind, &ends, sc.seed);
-            let mut port = Port::new(10 + vm as u32, machine.ring_slots, |_, _| {});
+            let mut port = SimulatedPort::new(10 + vm as u32, machine.ring_slots, |_, _| {});
             if !machine.gso {
                 port.device.features = 0;
             }
@@ -165,7 +166,7 @@ impl World {
                 Served::new(port, guest, fortune, paths, sc.connections.len(), sc.seed);
             served.vm.port.attached = false;
             attach_settings(&mut served, machine);
-            Machine {
+            MachineState {
                 served,
                 poll_at: u64::MAX,
                 timer: u64::MAX,
@@ -300,7 +301,8 @@ impl World {
             stats = found.map(|stats| *stats).unwrap_or_default();
         }
         let engine_steps = self.machines.iter().map(|m| m.served.vm.steps).sum();
-        let granted = |m: &Machine| u64::from(m.served.vm.port.shared_now().state.incast.grants);
+        let granted =
+            |m: &MachineState| u64::from(m.served.vm.port.shared_now().state.incast.grants);
         let grants = self.machines.iter().map(granted).sum();
         Outcome {
             ends,
@@ -574,8 +576,8 @@ impl World {
             panic!("{c}: a broken frame leaves the host: {:02x?}", frame.bytes)
         };
         let connection = &mut self.connections[c];
-        if vm.port.attached && connection.sender.state != State::Reset {
-            let Connection { told, sender, path, .. } = connection;
+        if vm.port.attached && connection.sender.state != TcpState::Reset {
+            let ConnectionState { told, sender, path, .. } = connection;
             checks::told(told, vm, c, &frame, &s, sender, path);
         }
         self.travel(c, s, false);

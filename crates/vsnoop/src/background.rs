@@ -16,7 +16,7 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{fmt, registry, reload};
-use vsnoop_host::lock::{self, try_lock};
+use vsnoop_host::lock::{self, try_lock, try_lock_directory};
 use vsnoop_host::system::kernel;
 
 use crate::output::watch::Interrupt;
@@ -51,9 +51,13 @@ const START: Duration = Duration::from_secs(1);
 const TRIES: u32 = 10;
 const TRY_AGAIN: Duration = Duration::from_millis(7);
 
+/// The BPF file system, with the ports that an engine looks after.
+const PORTS: &str = "/sys/fs/bpf";
+
 /// Held by a process while it works.
 pub struct Instance {
     _file: Flock<File>,
+    _ports: Option<Flock<File>>,
 }
 
 impl Instance {
@@ -61,19 +65,39 @@ impl Instance {
     /// the lock for a moment, so a single failure proves nothing.
     pub fn take(role: Role) -> Result<Option<Self>> {
         let lock = role.lock();
-        let mut tries = 0..TRIES;
-        let mut file = loop {
-            match try_lock(lock)? {
-                Some(file) => break file,
-                None if tries.next().is_none() => return Ok(None),
-                None => thread::sleep(TRY_AGAIN),
+        let Some(mut file) = in_several_tries(|| try_lock(lock))? else { return Ok(None) };
+        // A process with another /run, in a container say, has lock files of its own, but the same
+        // ports; two engines would send the same copies.
+        let ports = match role {
+            Role::Helper => None,
+            Role::Engine => {
+                let ports = in_several_tries(|| try_lock_directory(Path::new(PORTS)))?;
+                Some(ports.with_context(|| {
+                    format!(
+                        "another engine looks after the ports of {PORTS}, with another {}",
+                        lock::DIRECTORY
+                    )
+                })?)
             }
         };
         file.set_len(0)
             .and_then(|()| file.rewind())
             .and_then(|()| write!(file, "{}", std::process::id()))
             .with_context(|| format!("write {}/{lock}", lock::DIRECTORY))?;
-        Ok(Some(Self { _file: file }))
+        Ok(Some(Self { _file: file, _ports: ports }))
+    }
+}
+
+fn in_several_tries(
+    lock: impl Fn() -> vsnoop_host::error::Result<Option<Flock<File>>>,
+) -> Result<Option<Flock<File>>> {
+    let mut tries = 0..TRIES;
+    loop {
+        match lock()? {
+            Some(file) => return Ok(Some(file)),
+            None if tries.next().is_none() => return Ok(None),
+            None => thread::sleep(TRY_AGAIN),
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{ArgGroup, Args, Parser, Subcommand};
 use ipnet::IpNet;
-use vsnoop_bpf::Limits;
+use vsnoop_bpf::TableLimits;
 use vsnoop_host::{config, incast};
 use vsnoop_linkd::config::{Method, Vm, dictionary};
 use vsnoop_linkd::control::LogLevel;
@@ -152,7 +152,7 @@ pub struct Attach {
     #[arg(
         long,
         value_name = "N",
-        default_value_t = Limits::default().max_flows,
+        default_value_t = TableLimits::default().max_flows,
         value_parser = clap::value_parser!(u32).range(1..)
     )]
     pub max_flows: u32,

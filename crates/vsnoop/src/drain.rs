@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use vsnoop_bpf::types::port_run;
-use vsnoop_host::held::{Holds, Left};
-use vsnoop_host::ports::{Attached, State};
+use vsnoop_host::held::{Holds, Outstanding};
+use vsnoop_host::ports::{Attached, AttachmentState};
 use vsnoop_host::units;
 use vsnoop_upkeep::drain::{STEP_NS, is_over};
 
@@ -26,26 +26,26 @@ const STEP: Duration = Duration::from_nanos(STEP_NS);
 const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Pauses the port and waits. After an interrupt the port continues as before.
-pub fn drain(attached: &Attached, timeout: Duration, interrupt: &Interrupt) -> Result<Left> {
+pub fn drain(attached: &Attached, timeout: Duration, interrupt: &Interrupt) -> Result<Outstanding> {
     let port = &attached.port;
     match attached.state {
-        State::Active => port.set_run(port_run::PORT_PAUSED)?,
-        State::Paused => {}
+        AttachmentState::Active => port.set_run(port_run::PORT_PAUSED)?,
+        AttachmentState::Paused => {}
         // Nothing was acknowledged early, or the VM is gone.
-        State::Observing | State::Gone => return Ok(Left::default()),
+        AttachmentState::Observing | AttachmentState::Gone => return Ok(Outstanding::default()),
     }
     let start = Instant::now();
     let mut announced = false;
     let holds = Holds::open_or_do_without(port);
     loop {
-        let left = Left::of(port, &holds)?;
+        let left = Outstanding::of(port, &holds)?;
         let waited_ns = start.elapsed().as_nanos() as u64;
         let is_over = is_over(left.bytes, waited_ns, timeout.as_nanos() as u64);
         if is_over || !port.links_alive() {
             return Ok(left);
         }
         if interrupt.is_set() {
-            if attached.state == State::Active {
+            if attached.state == AttachmentState::Active {
                 port.set_run(port_run::PORT_ACCELERATE)?;
             }
             bail!("interrupted; port {} goes on as before", attached.label());

@@ -7,7 +7,7 @@ use vsnoop_host::ports::{Attached, PausedBy};
 
 /// The first fields of every JSON object about an attached port.
 #[derive(Clone, Debug, Serialize)]
-pub struct Identity {
+pub struct PortIdentity {
     pub port: String,
     pub ifindex: u32,
     /// Inode of the network namespace.
@@ -20,7 +20,7 @@ pub struct Identity {
     pub paused_by: Option<PausedBy>,
 }
 
-impl Identity {
+impl PortIdentity {
     /// `names` as made by [`vsnoop_host::system::netns::names`].
     pub fn of(attached: &Attached, names: &HashMap<u64, String>) -> Self {
         Self {

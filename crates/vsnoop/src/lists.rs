@@ -80,4 +80,17 @@ mod tests {
         let many = Lists { allow_port: (1..=1025).collect(), ..lists() };
         assert!(port_rules(&many).is_err());
     }
+
+    #[test]
+    fn a_port_has_1024_prefixes_and_no_more() {
+        let prefix = |i: u32| IpNet::new(IpAddr::from((10 << 24 | i).to_be_bytes()), 32).unwrap();
+        let both = |count: u32| Lists {
+            allow: (0..count / 2).map(prefix).collect(),
+            deny: (count / 2..count).map(prefix).collect(),
+            ..lists()
+        };
+        assert_eq!(prefix_rules(&both(1024)).unwrap().len(), 1024);
+        let error = prefix_rules(&both(1025)).unwrap_err().to_string();
+        assert!(error.contains("1025 prefixes are too many, at most 1024"), "{error}");
+    }
 }

@@ -5,7 +5,7 @@ use libtest_mimic::Trial;
 use vsnoop_testbed::relay::Freeze;
 use vsnoop_testbed::topology::{Family, PORT, Topology};
 
-use super::{SIZE, SMALL_WINDOW};
+use super::still;
 use crate::attached::{self, Attached};
 use crate::case::{Case, SHARING_A_CORE};
 use crate::pair::Pair;
@@ -25,15 +25,6 @@ pub fn trials() -> Vec<Trial> {
         trial("hold::detach::a_deleted_tap_resets_senders", || deleted_tap(false)),
         trial("hold::detach::detaching_a_deleted_tap_resets_senders", || deleted_tap(true)),
     ]
-}
-
-fn still() -> Case {
-    Case {
-        hold: Some(SIZE),
-        sysctls: vec![SMALL_WINDOW],
-        freezes: &[Freeze::Never],
-        ..Case::default()
-    }
 }
 
 /// A connection whose VM stands still, and most of whose data the host holds.

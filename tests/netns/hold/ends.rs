@@ -6,7 +6,7 @@ use vsnoop_testbed::net::Offloads;
 use vsnoop_testbed::relay::Freeze;
 use vsnoop_testbed::topology::{Family, Topology, TopologyOptions};
 
-use super::{SIZE, SMALL_WINDOW};
+use super::still;
 use crate::attached::{self, Attached};
 use crate::case::Case;
 use crate::pair::Pair;
@@ -47,12 +47,9 @@ fn with_held_data(family: Family, offloads: Offloads, test: Test) -> Result<()> 
     if !attached::is_wanted() {
         return Ok(());
     }
-    let base = Case::default();
+    let base = still();
     let case = Case {
         topology: TopologyOptions { from_client: offloads, ..base.topology.clone() },
-        hold: Some(SIZE),
-        sysctls: vec![SMALL_WINDOW],
-        freezes: &[Freeze::Never],
         ..base
     };
     let topology = case.build()?;

@@ -11,9 +11,13 @@ mod frozen;
 mod lossy;
 mod mtu;
 mod network;
+mod reboot;
 mod window;
 
 use libtest_mimic::Trial;
+use vsnoop_testbed::relay::Freeze;
+
+use crate::case::Case;
 
 /// Room for everything that one of these tests sends.
 const SIZE: &str = "16M";
@@ -30,8 +34,19 @@ pub fn trials() -> Vec<Trial> {
         ends::trials(),
         network::trials(),
         detach::trials(),
+        reboot::trials(),
     ]
     .into_iter()
     .flatten()
     .collect()
+}
+
+/// A port with a hold, whose VM has a small window and is frozen by the test only.
+fn still() -> Case {
+    Case {
+        hold: Some(SIZE),
+        sysctls: vec![SMALL_WINDOW],
+        freezes: &[Freeze::Never],
+        ..Case::default()
+    }
 }

@@ -6,9 +6,8 @@ use libtest_mimic::Trial;
 use vsnoop_testbed::relay::{Faults, Freeze};
 use vsnoop_testbed::topology::{Family, PORT, Side};
 
-use super::{SIZE, SMALL_WINDOW};
+use super::still;
 use crate::attached;
-use crate::case::Case;
 use crate::pair::Pair;
 use crate::{FAMILIES, trial};
 
@@ -31,12 +30,7 @@ fn lowered(family: Family) -> Result<()> {
     if !attached::is_wanted() {
         return Ok(());
     }
-    let case = Case {
-        hold: Some(SIZE),
-        sysctls: vec![SMALL_WINDOW],
-        freezes: &[Freeze::Never],
-        ..Case::default()
-    };
+    let case = still();
     let topology = case.build()?;
     let mut attached = case.attach(&topology)?;
     let mut pair = Pair::connect(&topology, family)?;

@@ -34,7 +34,7 @@ pub struct LinkTap {
 ///
 /// Call it repeatedly: services that configure new interfaces may run later.
 pub fn prepare(name: &str, mtu_bytes: u32, prefixes: &[IpNet]) -> Result<LinkTap> {
-    let device = Device::find(name)?;
+    let device = Interface::find(name)?;
     device.set_mtu(mtu_bytes)?;
     if prefixes.iter().any(|prefix| matches!(prefix, IpNet::V4(_))) {
         forward_v4(name)?;
@@ -127,13 +127,13 @@ impl Sysctl {
 }
 
 /// An interface of the calling thread's network namespace.
-struct Device {
+struct Interface {
     name: String,
     ifindex: u32,
     socket: UnixDatagram,
 }
 
-impl Device {
+impl Interface {
     fn find(name: &str) -> Result<Self> {
         let is_name = (1..libc::IFNAMSIZ).contains(&name.len()) && !name.contains('/');
         let Some(c_name) = CString::new(name).ok().filter(|_| is_name) else {

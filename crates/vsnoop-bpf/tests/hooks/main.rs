@@ -20,7 +20,7 @@ use libtest_mimic::{Arguments, Failed, Trial};
 use vsnoop_bpf::types::{
     FLOW_F_FAILED, FLOW_F_UNCONFIRMED, HOLD_OVER, flow, flow_key, flow_mode, port_run, seq,
 };
-use vsnoop_bpf::{AttachSpec, Error, Hook, Listed, Memory, Port, Record, Reserve};
+use vsnoop_bpf::{AttachSpec, Error, HoldMaps, Hook, Listed, Port, Record, Reserve};
 
 const TAP: &str = "t0";
 /// Verdicts of a hook.
@@ -321,8 +321,8 @@ fn now_ns() -> u64 {
 }
 
 /// An engine that has just given the port its first memory.
-fn engine(port: &Port) -> Memory {
-    let mut memory = Memory::open(port).expect("open the memory").expect("the port has a hold");
+fn engine(port: &Port) -> HoldMaps {
+    let mut memory = HoldMaps::open(port).expect("open the memory").expect("the port has a hold");
     memory.adopt(&Reserve::default()).expect("adopt");
     assert!(memory.hold_count() > 0, "the first connection finds no memory");
     // It stays alive for as long as the test may take.
@@ -349,7 +349,7 @@ fn holding(port: &Port) -> (flow_key, flow) {
 
 /// Is the engine told that the stream of this flow's hold has ended?
 fn is_over(port: &Port, of: &flow) -> bool {
-    let memory = Memory::open(port).expect("open the memory").expect("there is a hold");
+    let memory = HoldMaps::open(port).expect("open the memory").expect("there is a hold");
     u32::from(memory.read(of.hold.into()).flags) & HOLD_OVER != 0
 }
 
@@ -380,7 +380,7 @@ fn a_record_of_another_key_is_not_touched() {
     let flows = MapHandle::from_pinned_path(port.dir().join("flows")).expect("open the flows");
     let other = flow { key_hash: record.key_hash ^ 1, ..record };
     flows.update(key.as_bytes(), other.as_bytes(), MapFlags::EXIST).expect("write a record");
-    let memory = Memory::open(&port).expect("open the memory").expect("there is a hold");
+    let memory = HoldMaps::open(&port).expect("open the memory").expect("there is a hold");
     let before = memory.read(record.hold.into());
     for (hook, frame) in [
         (Hook::ToVm, of_sender(5000, 500, &[7; 100])),
@@ -514,7 +514,7 @@ fn acknowledged_chunks_are_freed() {
     let used = || port.state().expect("state").chunks_used;
     assert_eq!(used(), 1);
     // The engine has handed it over.
-    let memory = Memory::open(&port).expect("open the memory").expect("there is a hold");
+    let memory = HoldMaps::open(&port).expect("open the memory").expect("there is a hold");
     memory.set_handed(record.hold.into(), seq { v: 5000 });
     port.run_hook(Hook::FromVm, &of_vm(500, 5000, 9000, &[], &[]), 1).expect("run");
     assert_eq!(used(), 0);
@@ -525,7 +525,7 @@ fn acknowledged_chunks_are_freed() {
 fn the_fifth_connection_that_ends_wakes_the_engine() {
     let port = Attached::with_hold();
     engine(&port);
-    let memory = Memory::open(&port).expect("open the memory").expect("there is a hold");
+    let memory = HoldMaps::open(&port).expect("open the memory").expect("there is a hold");
     let holds = |sender_port: u16| {
         let (mut key, active) = record();
         key.sender_port = sender_port.to_be();

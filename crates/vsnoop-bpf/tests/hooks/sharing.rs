@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use vsnoop_bpf::types::{PORT_SLOTS, SLAB_CHUNKS, SLAB_HOLDS, port_run};
 use vsnoop_bpf::{
-    AttachSpec, Hook, Memory, PIN_ROOT, Port, Reclaimed, Reserve, Uplink, UplinkSettings,
+    AttachSpec, HoldMaps, Hook, PIN_ROOT, Port, Reclaimed, Reserve, Uplink, UplinkSettings,
 };
 
 use crate::{Attached, DROP, NEXT, ahead, holding, of_vm, taps};
@@ -80,7 +80,7 @@ pub fn a_ports_copies_are_not_changed_by_another_port() {
     let specs = alone(taps(3), Some(false), None);
     let one = attach_with_hold(&specs[0]);
     let gone = attach_with_hold(&specs[1]);
-    let memory_of_gone = Memory::open(&gone).expect("open the memory").expect("there is a hold");
+    let memory_of_gone = HoldMaps::open(&gone).expect("open the memory").expect("there is a hold");
     drop(gone);
     // It has the slot of the one that went.
     let next = attach_with_hold(&specs[2]);
@@ -89,15 +89,15 @@ pub fn a_ports_copies_are_not_changed_by_another_port() {
     holding(&one);
     // An engine that has not heard of it.
     assert_eq!(memory_of_gone.reclaim(record.hold.into(), true).expect("reclaim"), Reclaimed::Free);
-    let memory = Memory::open(&next).expect("open the memory").expect("there is a hold");
+    let memory = HoldMaps::open(&next).expect("open the memory").expect("there is a hold");
     assert_eq!(memory.reclaim(record.hold.into(), true).expect("reclaim"), Reclaimed::Used);
     assert_eq!(next.state().expect("state").chunks_used, 1);
     assert_eq!(one.state().expect("state").chunks_used, 1);
 }
 
 /// The engine's view of a port's memory, as large as it may be.
-fn grown(port: &Port) -> Memory {
-    let mut memory = Memory::open(port).expect("open the memory").expect("there is a hold");
+fn grown(port: &Port) -> HoldMaps {
+    let mut memory = HoldMaps::open(port).expect("open the memory").expect("there is a hold");
     memory.adopt(&Reserve::default()).expect("adopt");
     port.set_bounds(Some(SLABS * SLAB_CHUNKS), None).expect("ask for memory");
     memory.grow().expect("grow");
@@ -124,7 +124,7 @@ pub fn memory_of_a_detached_port_is_not_changed() {
     while !memory_of_gone.settle().expect("settle") {}
     memory_of_gone.adopt(&Reserve::default()).expect("adopt");
     assert_eq!(memory_of_gone.hold_count(), 0);
-    let still = Memory::open(&next).expect("open the memory").expect("there is a hold");
+    let still = HoldMaps::open(&next).expect("open the memory").expect("there is a hold");
     assert_eq!(still.hold_count(), SLABS * SLAB_HOLDS);
 }
 

@@ -4,7 +4,7 @@ use fastrand::Rng;
 
 use super::clock::MS;
 use super::segment::*;
-use super::tcp::{State, Tcp};
+use super::tcp::{Tcp, TcpState};
 
 impl Tcp {
     /// The position after the last byte that the application has written.
@@ -16,7 +16,7 @@ impl Tcp {
 
     /// Time of the application's next write.
     pub(super) fn next_write(&self, now: u64) -> Option<u64> {
-        if self.state != State::Open || self.written(now) > self.cfg.bytes {
+        if self.state != TcpState::Open || self.written(now) > self.cfg.bytes {
             return None;
         }
         let gap = self.cfg.write_gap_ms.max(1) * MS;
@@ -93,7 +93,7 @@ impl Tcp {
 
     /// Sends all that may be sent. `probe`: the persist timer expired.
     pub(super) fn pump(&mut self, now: u64, rng: &mut Rng, probe: bool) {
-        if self.state != State::Open {
+        if self.state != TcpState::Open {
             return;
         }
         self.retransmit(now, rng);

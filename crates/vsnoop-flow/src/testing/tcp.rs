@@ -17,7 +17,7 @@ use super::end::EndSettings;
 use super::segment::*;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum TcpState {
     Listen,
     SynSent,
     SynReceived,
@@ -30,7 +30,7 @@ pub struct Tcp {
     pub cfg: EndSettings,
     /// Number of the stream that this end sends.
     pub stream: u64,
-    pub state: State,
+    pub state: TcpState,
     pub out: VecDeque<Seg>,
     pub opened_ns: u64,
 
@@ -92,7 +92,7 @@ impl Tcp {
         let cwnd = 10 * u64::from(cfg.mss);
         Tcp {
             stream,
-            state: State::Listen,
+            state: TcpState::Listen,
             out: VecDeque::new(),
             opened_ns: 0,
             timestamps: false,
@@ -142,7 +142,7 @@ impl Tcp {
 
     /// All bytes sent and acknowledged, all bytes received and read.
     pub fn is_done(&self) -> bool {
-        self.state == State::Open
+        self.state == TcpState::Open
             && self.una == self.cfg.bytes + 2
             && self.got_fin
             && self.unread() == 0
@@ -150,7 +150,7 @@ impl Tcp {
 
     /// Has the connection ended, by close or reset?
     pub fn is_over(&self) -> bool {
-        self.state == State::Reset || self.is_done()
+        self.state == TcpState::Reset || self.is_done()
     }
 
     pub fn ts_now(&self, now: u64) -> u32 {
@@ -171,15 +171,15 @@ impl Tcp {
 
     /// Sends a SYN.
     pub fn open(&mut self, now: u64) {
-        self.state = State::SynSent;
+        self.state = TcpState::SynSent;
         self.nxt = 1;
         self.send_syn(now);
     }
 
     /// Resets the connection, as an application may.
     pub fn abort(&mut self) {
-        if self.state == State::Open && !self.is_done() {
-            self.state = State::Reset;
+        if self.state == TcpState::Open && !self.is_done() {
+            self.state = TcpState::Reset;
             let mut s = Seg::bare(self.wire(self.nxt), self.peer_wire(self.rcv_nxt), RST | ACK);
             s.ts = None;
             self.out.push_back(s);
@@ -188,7 +188,7 @@ impl Tcp {
 
     /// Shrinks the window, as after a loss of memory.
     pub fn shrink(&mut self) {
-        if self.state == State::Open {
+        if self.state == TcpState::Open {
             self.cfg.rcvbuf =
                 (self.cfg.rcvbuf / 3).max(u64::from(self.cfg.mss) + 200).max(2 << self.rcv_scale);
             self.right_edge = self.rcv_nxt + self.free();
@@ -196,7 +196,7 @@ impl Tcp {
     }
 
     pub(super) fn send_syn(&mut self, now: u64) {
-        let answers = self.state == State::SynReceived;
+        let answers = self.state == TcpState::SynReceived;
         let mut s = Seg::bare(self.wire(0), 0, SYN);
         let ecn = if answers { self.ecn } else { self.cfg.ecn };
         if answers {
@@ -238,7 +238,7 @@ impl Tcp {
     }
 
     fn establish(&mut self, now: u64) {
-        self.state = State::Open;
+        self.state = TcpState::Open;
         self.opened_ns = now;
         self.una = 1;
         self.nxt = self.nxt.max(1);
@@ -253,21 +253,21 @@ impl Tcp {
             return;
         }
         match self.state {
-            State::Listen => {
+            TcpState::Listen => {
                 if s.flags & (SYN | ACK | RST) == SYN {
                     self.handshake(s);
-                    self.state = State::SynReceived;
+                    self.state = TcpState::SynReceived;
                     self.nxt = 1;
                     self.send_syn(now);
                 } else {
                     self.refuse(s);
                 }
             }
-            State::SynSent => {
+            TcpState::SynSent => {
                 let acks = s.has(ACK) && s.ack == self.wire(1);
                 if s.has(RST) {
                     if acks {
-                        self.state = State::Reset;
+                        self.state = TcpState::Reset;
                     }
                 } else if s.has(ACK) && !acks {
                     self.refuse(s);
@@ -278,8 +278,8 @@ impl Tcp {
                     self.pump(now, rng, false);
                 }
             }
-            State::Reset => self.refuse(s),
-            State::SynReceived | State::Open => self.segment(now, s, rng),
+            TcpState::Reset => self.refuse(s),
+            TcpState::SynReceived | TcpState::Open => self.segment(now, s, rng),
         }
     }
 
@@ -323,14 +323,14 @@ impl Tcp {
             if self.got_fin && self.una == self.cfg.bytes + 2 {
                 // In TIME-WAIT a RST is ignored (RFC 1337); unread data can still be read.
             } else if start == self.rcv_nxt as i64 {
-                self.state = State::Reset;
+                self.state = TcpState::Reset;
             } else {
                 self.send_ack(now);
             }
             return;
         }
         if s.has(SYN) {
-            if self.state == State::SynReceived {
+            if self.state == TcpState::SynReceived {
                 self.send_syn(now);
             } else {
                 self.send_ack(now);
@@ -341,7 +341,7 @@ impl Tcp {
             return;
         }
         let ack = position(s.ack, self.cfg.iss, self.una.max(1));
-        if self.state == State::SynReceived {
+        if self.state == TcpState::SynReceived {
             if ack != 1 {
                 return self.refuse(s);
             }
@@ -522,7 +522,7 @@ impl Tcp {
         self.next_read_ns = now + self.cfg.read_gap_ms * MS;
         let offered = self.rcv_nxt + self.free();
         let worth = u64::from(self.cfg.mss).min(self.cfg.rcvbuf / 2);
-        if self.state == State::Open
+        if self.state == TcpState::Open
             && offered >= self.right_edge + worth.max(1 << self.rcv_scale)
             && !self.got_fin
         {
@@ -532,14 +532,14 @@ impl Tcp {
 
     /// Serves the timers that have expired.
     pub fn timers(&mut self, now: u64, rng: &mut Rng) {
-        if self.state == State::SynSent || self.state == State::SynReceived {
+        if self.state == TcpState::SynSent || self.state == TcpState::SynReceived {
             if self.rto_ns.is_some_and(|t| t <= now) {
                 self.backoff += 1;
                 self.send_syn(now);
             }
             return;
         }
-        if self.state != State::Open {
+        if self.state != TcpState::Open {
             return;
         }
         self.read_some(now);
@@ -551,11 +551,11 @@ impl Tcp {
 
     /// Time at which [`Self::timers`] must be called next.
     pub fn next_timer(&self, now: u64) -> Option<u64> {
-        if self.state == State::Reset {
+        if self.state == TcpState::Reset {
             return None;
         }
-        let read = (self.state == State::Open && self.unread() > 0).then_some(self.next_read_ns);
-        let open = self.state == State::Open;
+        let read = (self.state == TcpState::Open && self.unread() > 0).then_some(self.next_read_ns);
+        let open = self.state == TcpState::Open;
         let keepalive = (open && !self.is_done()).then_some(self.keepalive_ns);
         let times =
             [self.rto_ns, self.persist_ns, self.delack_ns, read, keepalive, self.next_write(now)];

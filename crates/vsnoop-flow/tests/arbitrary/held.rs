@@ -7,7 +7,7 @@
 use vsnoop_flow::hold::{self, Copied, Hand, Kept, Verdict};
 use vsnoop_flow::{FromVm, flow, outcome, policy, port_state, segment, seq, types::*};
 
-use crate::memory::Memory;
+use crate::memory::ModelHold;
 use crate::tape::Tape;
 
 const SECOND: u64 = 1_000_000_000;
@@ -43,7 +43,7 @@ pub struct Seen {
 struct HeldFlow<'a> {
     tape: Tape<'a>,
     f: flow,
-    m: Memory,
+    m: ModelHold,
     port: port_state,
     policy: policy,
     now: u64,
@@ -79,7 +79,7 @@ pub fn run(program: &[u8], seen: &mut Seen) {
     };
     let f = begin(&mut tape, now);
     let port = port_state { engine_ns: now, slabs: SLABS, ..port_state::default() };
-    let (m, told) = (Memory::default(), f.next_seq);
+    let (m, told) = (ModelHold::default(), f.next_seq);
     let mut m = HeldFlow { f, m, port, policy, tape, now, told, seen };
     while !m.tape.0.is_empty() {
         m.step();

@@ -7,13 +7,13 @@ use vsnoop_flow::types::{HOLD_CHUNK, hold};
 use vsnoop_flow::{flow, seq};
 
 #[derive(Default)]
-pub struct Memory {
+pub struct ModelHold {
     pub hold: hold,
     /// The stream from [`Self::front`] on; `None` where nothing was copied.
     bytes: Vec<Option<u8>>,
 }
 
-impl Memory {
+impl ModelHold {
     /// Gives the hold to a flow that has none.
     pub fn take(&mut self, f: &mut flow) {
         assert_eq!(self.hold.used, 0, "two flows have one hold");

@@ -219,6 +219,27 @@ proptest! {
         prop_assert!(bit(parsed.segment().bits, SEG_FOREIGN));
     }
 
+    /// Kinds of the IANA registry "TCP Option Kind Numbers".
+    #[test]
+    fn signatures_mptcp_and_accurate_ecn_are_foreign(f in frame(), at in 0usize..9) {
+        const MD5: (u8, usize) = (19, 16);
+        const TCP_AO: (u8, usize) = (29, 14);
+        const MPTCP: (u8, usize) = (30, 10);
+        const ACCURATE_ECN: [(u8, usize); 2] = [(172, 9), (174, 9)];
+        for (kind, bytes) in [MD5, TCP_AO, MPTCP].into_iter().chain(ACCURATE_ECN) {
+            let mut f = f.clone();
+            f.reserved = 0;
+            f.options = vec![TcpOption::Nop; at];
+            let mut memory = Guarded::new(&f.bytes());
+            let parsed = parse(memory.bytes(), all(&f.bytes(), true)).expect("it is TCP");
+            prop_assert!(!bit(parsed.segment().bits, SEG_FOREIGN));
+            f.options.push(TcpOption::Foreign(kind, vec![0xa5; bytes]));
+            let mut memory = Guarded::new(&f.bytes());
+            let parsed = parse(memory.bytes(), all(&f.bytes(), true)).expect("it is TCP");
+            prop_assert!(bit(parsed.segment().bits, SEG_FOREIGN), "kind {kind}");
+        }
+    }
+
     #[test]
     fn random_options_do_no_harm(
         f in frame(),

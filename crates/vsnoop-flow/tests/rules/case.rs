@@ -285,14 +285,7 @@ impl FlowCase {
         let (verdict, out) = if self.f.hold != 0 {
             hold::to_vm(&mut self.f, &mut self.h, s, &self.port, &self.policy, self.now)
         } else {
-            let (verdict, out) =
-                vsnoop_flow::to_vm(&mut self.f, s, &self.port, &self.policy, self.now);
-            let verdict = match verdict {
-                vsnoop_flow::Verdict::Pass => Verdict::Pass,
-                vsnoop_flow::Verdict::Reack => Verdict::Reack,
-                vsnoop_flow::Verdict::Reset => Verdict::Reset,
-            };
-            (verdict, out)
+            vsnoop_flow::to_vm(&mut self.f, s, &self.port, &self.policy, self.now)
         };
         if matches!(verdict, Verdict::Keep { .. }) {
             self.keeps = out;

@@ -150,3 +150,28 @@ fn a_reset_after_a_retransmission_of_the_host_is_counted() {
         assert_eq!(c.mode(), flow_mode::FLOW_RESET);
     }
 }
+
+#[test]
+fn a_reset_of_a_connection_that_the_vm_knows_no_more_is_counted() {
+    // A segment of no connection is answered with RST alone; an application that aborts sends ACK,
+    // too.
+    for (flags, is_forgotten) in [(RST, true), (RST | ACK, false)] {
+        let mut c = FlowCase::accepted();
+        c.early(&c.data(0, 2 * MSS));
+        let (_, out) = c.hear(&segment { tcp_flags: flags, ..c.ack_of_vm(0, 0) });
+        assert_eq!(out.events & EVENT_FORGOTTEN != 0, is_forgotten);
+        // The VM port has not failed.
+        assert_eq!(out.events & EVENT_REFUSED, 0);
+        assert_eq!(c.mode(), flow_mode::FLOW_RESET);
+    }
+}
+
+#[test]
+fn a_reset_by_an_application_that_has_closed_is_its_own() {
+    let mut c = FlowCase::accepted();
+    c.hear(&segment { tcp_flags: ACK | FIN, ..c.ack_of_vm(0, WINDOW) });
+    c.early(&c.data(0, 2 * MSS));
+    let (_, out) = c.hear(&segment { tcp_flags: RST, ..c.ack_of_vm(0, 0) });
+    assert_eq!(out.events & (EVENT_FORGOTTEN | EVENT_REFUSED), 0);
+    assert_eq!(c.mode(), flow_mode::FLOW_RESET);
+}

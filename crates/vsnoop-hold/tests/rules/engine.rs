@@ -28,6 +28,7 @@ struct TestPort {
     /// Another flow gets the hold before the engine can look.
     taken_at_once: bool,
     mtu: u32,
+    no_tso: bool,
     says: Option<Sent>,
     /// Headers, and payload.
     frames: Vec<(Vec<u8>, Vec<Slice>)>,
@@ -159,6 +160,10 @@ impl Memory for TestPort {
 impl Device for TestPort {
     fn mtu(&mut self) -> u32 {
         self.mtu
+    }
+
+    fn takes_super_packets(&mut self) -> bool {
+        !self.no_tso
     }
 
     fn send(&mut self, headers: &[u8], payload: &[Slice]) -> Sent {
@@ -357,6 +362,21 @@ fn a_lower_mtu_is_learned_and_kept_to() {
     let (headers, _) = &port.frames[0];
     assert_eq!(u16::from_le_bytes([headers[4], headers[5]]), 1_400 - 60);
     assert_eq!(port.holds[&1].handed, at(1_448));
+}
+
+#[test]
+fn a_vm_that_takes_no_super_packets_gets_segments() {
+    let mut port = TestPort::new(32);
+    port.no_tso = true;
+    let mut engine = Engine::new(&mut port);
+    port.holds.insert(1, held(0, 9_000, 20_000));
+    port.rung.push(1);
+    port.work(&mut engine);
+    assert!(port.frames.len() >= 6, "{} frames", port.frames.len());
+    for (headers, _) in &port.frames {
+        assert_eq!(headers[4..6], [0, 0], "gso_size");
+    }
+    assert_eq!(port.holds[&1].handed, at(9_000));
 }
 
 #[test]

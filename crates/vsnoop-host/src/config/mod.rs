@@ -63,7 +63,7 @@ pub struct Config {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Document {
+struct ConfigFile {
     #[serde(default)]
     hold: HoldTable,
     #[serde(default)]
@@ -111,7 +111,7 @@ impl Config {
             let line = text[..offset.min(text.len())].matches('\n').count() + 1;
             usage(format!("{}, line {line}: {what}", file.display()))
         };
-        let document: Document = toml::from_str(text).map_err(|error| {
+        let document: ConfigFile = toml::from_str(text).map_err(|error| {
             let what = error.message().lines().collect::<Vec<_>>().join(", ");
             let offset = error.span().map_or(0, |span| span.start).min(text.len());
             let begin = text[..offset].rfind('\n').map_or(0, |end| end + 1);
@@ -229,7 +229,7 @@ mod tests {
 
     #[test]
     fn the_silence_is_read_in_seconds() {
-        assert_eq!(parse("").unwrap().silence_ms, SILENCE_MS);
+        assert_eq!(parse("").unwrap().silence_ms, 300_000);
         assert_eq!(parse("[hold]\nsilence = 60").unwrap().silence_ms, 60_000);
     }
 

@@ -67,10 +67,9 @@ const PERIOD: Duration = Duration::from_secs(1);
 impl Follower {
     /// Updates all uplinks, once per `PERIOD`.
     pub fn look(&mut self) -> Result<()> {
-        if self.looked_at.is_some_and(|at| at.elapsed() < PERIOD) {
+        if !self.is_due(Instant::now()) {
             return Ok(());
         }
-        self.looked_at = Some(Instant::now());
         if !Uplink::are_any() {
             self.places.clear();
             return Ok(());
@@ -87,6 +86,15 @@ impl Follower {
         }
         Ok(())
     }
+
+    /// Is a look due? If so, the next is due a period later.
+    fn is_due(&mut self, now: Instant) -> bool {
+        let is_due = self.looked_at.is_none_or(|at| now.duration_since(at) >= PERIOD);
+        if is_due {
+            self.looked_at = Some(now);
+        }
+        is_due
+    }
 }
 
 #[cfg(test)]
@@ -97,6 +105,14 @@ mod tests {
         let some = |index: u32| Some(index).filter(|index| *index != 0);
         let (master, lower) = (some(master), some(lower));
         Device { index, kind: kind.into(), master, lower, ..Device::default() }
+    }
+
+    #[test]
+    fn uplinks_are_looked_at_once_a_second() {
+        let (mut follower, start) = (Follower::default(), Instant::now());
+        let due = [0, 250, 999, 1000, 1250, 2000];
+        let due = due.map(|ms| follower.is_due(start + Duration::from_millis(ms)));
+        assert_eq!(due, [true, false, false, true, false, true]);
     }
 
     #[test]

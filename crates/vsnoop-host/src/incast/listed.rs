@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use serde::Serialize;
 use vsnoop_bpf::{Error, Uplink, UplinkId};
 
-use super::state::{Control, UplinkState};
+use super::state::{UplinkControl, UplinkState};
 use super::uplink_id;
 use crate::error::{self, Result, Unfit, unfit, usage};
 use crate::ports;
@@ -14,7 +14,7 @@ use crate::system::netns::{self, Netns};
 
 /// An uplink with incast control.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Listed {
+pub struct ListedUplink {
     #[serde(flatten)]
     pub state: UplinkState,
     pub ifindex: u32,
@@ -28,18 +28,18 @@ pub struct Listed {
 
 /// Pins that cannot be understood.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Damaged {
+pub struct DamagedUplink {
     pub path: String,
     pub reason: String,
 }
 
 #[derive(Debug, Default, Serialize)]
 pub struct Uplinks {
-    pub uplinks: Vec<Listed>,
-    pub damaged: Vec<Damaged>,
+    pub uplinks: Vec<ListedUplink>,
+    pub damaged: Vec<DamagedUplink>,
 }
 
-impl Listed {
+impl ListedUplink {
     pub fn id(&self) -> UplinkId {
         UplinkId { netns: self.netns, ifindex: self.ifindex }
     }
@@ -57,13 +57,13 @@ pub fn all() -> Result<Uplinks> {
             // Detached meanwhile.
             Ok(None) => continue,
             Err(Error::Damaged { path, reason }) => {
-                found.damaged.push(Damaged { path: path.display().to_string(), reason });
+                found.damaged.push(DamagedUplink { path: path.display().to_string(), reason });
                 continue;
             }
             Err(error) => return Err(error.into()),
         };
         let behind = ports.iter().filter(|port| uplink_id(port) == id);
-        found.uplinks.push(Listed {
+        found.uplinks.push(ListedUplink {
             state: UplinkState::read(&uplink, id, &mut paths.get(&id.netns).cloned())?,
             ifindex: id.ifindex,
             netns: id.netns,
@@ -79,7 +79,11 @@ fn name_of(netns: u64, names: &HashMap<u64, String>) -> Option<String> {
 }
 
 /// The uplink of this name in `netns`; without a name the only one.
-pub fn choose(uplinks: Vec<Listed>, name: Option<&str>, netns: &Netns) -> Result<Listed> {
+pub fn choose(
+    uplinks: Vec<ListedUplink>,
+    name: Option<&str>,
+    netns: &Netns,
+) -> Result<ListedUplink> {
     let (mut here, elsewhere): (Vec<_>, Vec<_>) =
         uplinks.into_iter().partition(|uplink| uplink.netns == netns.inode);
     let Some(name) = name else {
@@ -93,7 +97,7 @@ pub fn choose(uplinks: Vec<Listed>, name: Option<&str>, netns: &Netns) -> Result
         };
     };
     // A deleted uplink may have had the name of an existing one.
-    here.sort_by_key(|uplink| uplink.state.state == Control::Gone);
+    here.sort_by_key(|uplink| uplink.state.state == UplinkControl::Gone);
     if let Some(at) = here.iter().position(|uplink| uplink.state.name == name) {
         return Ok(here.remove(at));
     }
@@ -116,7 +120,7 @@ pub fn choose(uplinks: Vec<Listed>, name: Option<&str>, netns: &Netns) -> Result
     Err(unfit(Unfit::NotAttached, text))
 }
 
-fn none(elsewhere: &[Listed], netns: &Netns) -> error::Error {
+fn none(elsewhere: &[ListedUplink], netns: &Netns) -> error::Error {
     let label = netns.label();
     let way = match elsewhere.first() {
         None => "`vsnoop attach PORT --incast` begins it".to_owned(),
@@ -129,7 +133,7 @@ fn none(elsewhere: &[Listed], netns: &Netns) -> error::Error {
     unfit(Unfit::NotAttached, text)
 }
 
-fn names(uplinks: &[Listed]) -> String {
+fn names(uplinks: &[ListedUplink]) -> String {
     let names: Vec<_> = uplinks.iter().map(|uplink| uplink.state.name.as_str()).collect();
     names.join(", ")
 }

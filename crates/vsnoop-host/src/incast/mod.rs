@@ -21,7 +21,7 @@ use crate::system::netdev;
 use crate::system::netns::Netns;
 
 pub use setting::{Rate, buffer, rate};
-pub use state::{Control, UplinkState};
+pub use state::{UplinkControl, UplinkState};
 
 /// Removes uplinks without ports. The lock keeps commands from attaching one meanwhile.
 pub fn sweep(_lock: &CommandLock) -> Result<()> {

@@ -21,7 +21,7 @@ const SLOT_NS: u64 = 100_000_000;
 /// Does incast control shape windows?
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Control {
+pub enum UplinkControl {
     On,
     /// Turned off: windows are the VMs' own.
     Off,
@@ -38,7 +38,7 @@ pub struct UplinkState {
     pub name: String,
     /// Null if it is gone.
     pub interface: Option<String>,
-    pub state: Control,
+    pub state: UplinkControl,
     /// 0: off. For a deleted uplink 0 after the helper's next look.
     pub rate_bits_per_second: u64,
     pub buffer_bytes: u32,
@@ -92,9 +92,9 @@ impl UplinkState {
             None => None,
         };
         let (name, control) = control(uplink, &record, device.as_ref());
-        let is_on = control == Control::On;
+        let is_on = control == UplinkControl::On;
         Ok(Self {
-            interface: (control != Control::Gone).then(|| name.clone()),
+            interface: (control != UplinkControl::Gone).then(|| name.clone()),
             name,
             state: control,
             rate_bits_per_second: bits_per_second(record.rate.into()),
@@ -128,25 +128,29 @@ impl UplinkState {
 }
 
 /// Name of the interface, and whether windows are shaped. `device`: the interface, if it was found.
-pub fn control(uplink: &Uplink, record: &uplink, device: Option<&Device>) -> (String, Control) {
+pub fn control(
+    uplink: &Uplink,
+    record: &uplink,
+    device: Option<&Device>,
+) -> (String, UplinkControl) {
     let name = device.map_or_else(|| uplink.ifname(), |device| device.name.clone());
     let control = match (uplink.has_hook(), device) {
-        (true, _) if record.rate == 0 => Control::Off,
-        (true, _) => Control::On,
-        (false, Some(_)) => Control::Unhooked,
-        (false, None) => Control::Gone,
+        (true, _) if record.rate == 0 => UplinkControl::Off,
+        (true, _) => UplinkControl::On,
+        (false, Some(_)) => UplinkControl::Unhooked,
+        (false, None) => UplinkControl::Gone,
     };
     (name, control)
 }
 
-pub fn trouble(name: &str, control: Control) -> Option<String> {
+pub fn trouble(name: &str, control: UplinkControl) -> Option<String> {
     match control {
-        Control::On | Control::Off => None,
-        Control::Gone => Some(format!(
+        UplinkControl::On | UplinkControl::Off => None,
+        UplinkControl::Gone => Some(format!(
             "uplink {name} is gone: incast control stands still, and windows are the VMs' own; detach the \
              ports behind it, and attach them to another one"
         )),
-        Control::Unhooked => Some(format!(
+        UplinkControl::Unhooked => Some(format!(
             "uplink {name} has lost its hook: incast control stands still, and windows are the VMs' own; \
              `vsnoop incast set --uplink {name} --rate RATE` puts it on again"
         )),

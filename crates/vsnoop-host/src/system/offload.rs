@@ -1,14 +1,11 @@
 //! Offloads of a tap, which its reader sets: do super-packets and partial checksums reach the VM?
 
-use vsnoop_netdev::ethtool::{Offload, is_on};
+use std::os::fd::BorrowedFd;
+
+use vsnoop_netdev::ethtool::{Offload, is_on, is_on_by};
+use vsnoop_netdev::tap::Offloads;
 
 use crate::error::Result;
-
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Offloads {
-    pub checksum: bool,
-    pub tso: bool,
-}
 
 /// Reads the offloads of a device of the calling thread's namespace.
 pub fn read(device: &str) -> Result<Offloads> {
@@ -16,4 +13,10 @@ pub fn read(device: &str) -> Result<Offloads> {
         checksum: is_on(device, Offload::SendChecksum)?,
         tso: is_on(device, Offload::Tso)?,
     })
+}
+
+/// Does the device that `request` names (SIOCGIFNAME) take super-packets of TCP? `socket` is one of
+/// the device's network namespace. False if the device is gone.
+pub fn takes_super_packets(socket: BorrowedFd<'_>, request: libc::ifreq) -> bool {
+    is_on_by(socket, request, Offload::Tso).unwrap_or(false)
 }

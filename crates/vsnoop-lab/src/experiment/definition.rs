@@ -39,7 +39,7 @@ pub struct Options {
     pub incast: Selection,
 }
 
-/// The names of `all` that were asked for; all of them if none was.
+/// The names of `all` that the options select; all of them if these select none.
 pub fn chosen(all: &[&'static str], asked: &[String]) -> Result<Vec<&'static str>> {
     if let Some(unknown) = asked.iter().find(|name| !all.contains(&name.as_str())) {
         bail!("there is no configuration {unknown:?}; there are: {}", all.join(", "));

@@ -21,8 +21,8 @@ pub struct Lab {
 }
 
 impl Lab {
-    /// Makes missing parts, such as a guest image with these options; the error names a part that
-    /// cannot be had.
+    /// Makes missing parts, such as a guest image with these options. The error names the part that
+    /// could not be made.
     pub fn open(parts: guest::Options) -> Result<Self> {
         ensure!(
             nix::unistd::geteuid().is_root(),
@@ -36,8 +36,8 @@ impl Lab {
         Ok(Self { session, image, accelerator })
     }
 
-    /// Results without samples. The machine is described now: before booting, which is work itself,
-    /// and before the lab is confined to one core.
+    /// Results without samples. Describes the machine before booting, which is a load itself, and
+    /// before the lab is confined to one core.
     pub fn results(&self, experiment: &str) -> Results {
         let mut environment = environment::describe();
         environment.extend([

@@ -1,4 +1,4 @@
-//! The round trip of a path, measured before anything is measured on it.
+//! Checks the round trip of a path before the measurements on it.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ const PINGS: u16 = 40;
 /// one.
 const TOLERANCE: Duration = Duration::from_millis(1);
 
-/// Round trips as they were measured on a path without load.
+/// Round trips measured on a path without load.
 #[derive(Clone, Copy, Debug)]
 pub struct RoundTrip {
     pub p50_ms: f64,

@@ -1,7 +1,7 @@
 //! Whether, and how, a flow's next message is compressed.
 //!
 //! Whatever the method, a flow that cannot be made smaller is left alone: it is looked at again (a
-//! [`Probe`]) after 1, 2, 4 .. 1024 messages or after a second, whatever is first.
+//! [`Sampler`]) after 1, 2, 4 .. 1024 messages or after a second, whatever is first.
 //!
 //! `auto` compares, for each way it knows, the time that a byte takes against that of sending it as
 //! it is. While the link sends, the next message is encoded: the slower of both sets the pace, and
@@ -16,8 +16,8 @@
 
 use std::collections::HashMap;
 
-use super::probe::Probe;
-use super::{Codecs, Decision, Method, Owner, Stats};
+use super::probe::Sampler;
+use super::{Codecs, CompressionStats, Decision, Method, Owner};
 
 /// A way to compress, with what is assumed until it was measured.
 struct Candidate {
@@ -133,7 +133,7 @@ pub struct Judge {
     /// Two generations: when the young are too many they become the old, and the old are forgotten.
     young: HashMap<FlowKey, FlowRecord>,
     old: HashMap<FlowKey, FlowRecord>,
-    probe: Probe,
+    probe: Sampler,
     /// Of all dictionaries: time for a byte, and when the next trial of a slow one is due.
     dictionary_ns_per_byte: f64,
     dictionary_trial_ns: u64,
@@ -151,7 +151,7 @@ impl Judge {
             ns_per_byte: WAYS.map(|way| way.ns_per_byte),
             young: HashMap::new(),
             old: HashMap::new(),
-            probe: Probe::default(),
+            probe: Sampler::default(),
             dictionary_ns_per_byte: DICTIONARY_NS_PER_BYTE,
             dictionary_trial_ns: 0,
         }
@@ -178,7 +178,7 @@ impl Judge {
         asked: Method,
         parts: &[&[u8]],
         now_ns: u64,
-        stats: &mut Stats,
+        stats: &mut CompressionStats,
     ) -> Method {
         let mut flow = self.flow(key);
         flow.seen_ns = now_ns;
@@ -208,7 +208,7 @@ impl Judge {
         asked: Method,
         parts: &[&[u8]],
         now_ns: u64,
-        stats: &mut Stats,
+        stats: &mut CompressionStats,
     ) -> Method {
         if !flow.good {
             if !flow.due(now_ns) {

@@ -13,7 +13,7 @@
 
 use std::fmt;
 
-use super::Limits;
+use super::CompressionLimits;
 use super::stream::StreamError;
 
 const CODEC_MASK: u8 = 0b0011;
@@ -68,8 +68,8 @@ impl fmt::Display for DecodeError {
 }
 
 impl DecodeError {
-    /// Whether the sender has used what the receiver's [`Limits`] do not allow; other bodies are
-    /// damaged.
+    /// Whether the sender has used what the receiver's [`CompressionLimits`] do not allow; other
+    /// bodies are damaged.
     pub fn is_beyond_limits(&self) -> bool {
         match self {
             Self::Codec { .. }
@@ -128,7 +128,10 @@ impl Head {
     }
 
     /// The head of `body` and what follows it, if both are within `limits`.
-    pub fn read<'a>(body: &'a [u8], limits: &Limits) -> Result<(Self, &'a [u8]), DecodeError> {
+    pub fn read<'a>(
+        body: &'a [u8],
+        limits: &CompressionLimits,
+    ) -> Result<(Self, &'a [u8]), DecodeError> {
         let (&[tag, a, b, c], rest) = body.split_first_chunk().ok_or(DecodeError::Truncated)?;
         let original_bytes = u32::from_be_bytes([0, a, b, c]);
         if original_bytes > limits.message_bytes {
@@ -179,11 +182,11 @@ mod tests {
             let mut bytes = Vec::new();
             head.write(&mut bytes);
             for cut in 0..bytes.len() {
-                let error = Head::read(&bytes[..cut], &Limits::MOST).unwrap_err();
+                let error = Head::read(&bytes[..cut], &CompressionLimits::MOST).unwrap_err();
                 assert_eq!(error, DecodeError::Truncated);
             }
             bytes.push(7);
-            assert_eq!(Head::read(&bytes, &Limits::MOST).unwrap(), (head, &[7][..]));
+            assert_eq!(Head::read(&bytes, &CompressionLimits::MOST).unwrap(), (head, &[7][..]));
         }
     }
 
@@ -191,7 +194,8 @@ mod tests {
     fn an_unknown_tag_is_refused() {
         let known = [CODEC_LZ4, CODEC_ZSTD, CODEC_ZSTD | 4, CODEC_ZSTD | 8, CODEC_ZSTD | 12];
         for tag in (0..=255).filter(|tag| !known.contains(tag)) {
-            let error = Head::read(&[tag, 0, 0, 9, 0, 0, 17, 0], &Limits::MOST).unwrap_err();
+            let error =
+                Head::read(&[tag, 0, 0, 9, 0, 0, 17, 0], &CompressionLimits::MOST).unwrap_err();
             assert_eq!(error, DecodeError::Unknown { tag });
         }
     }

@@ -1,10 +1,10 @@
 //! The receiver's side of one ordered connection.
 //!
 //! A decoder keeps the contexts that the sender has begun, each in the slot that the sender named.
-//! It believes nothing: numbers, windows and lengths are held against its own [`Limits`] before
-//! memory is touched, and new contexts against the memory that the peer has left. Whatever does not
-//! come out at exactly the length it has said is an error. After an error the two sides' contexts
-//! are out of step, so the connection must end.
+//! It believes nothing: numbers, windows and lengths are held against its own [`CompressionLimits`]
+//! before memory is touched, and new contexts against the memory that the peer has left. Whatever
+//! does not come out at exactly the length it has said is an error. After an error the two sides'
+//! contexts are out of step, so the connection must end.
 
 use std::sync::Arc;
 
@@ -12,16 +12,16 @@ use super::body::{Codec, ContextId, DecodeError, Head};
 use super::clock::Clock;
 use super::limits::{LEAST_WINDOW_LOG, context_bytes};
 use super::stream::Decompressor;
-use super::{DecoderMemory, Limits, Stats};
+use super::{CompressionLimits, CompressionStats, DecoderMemory};
 
 /// Receiver's side of one ordered connection.
 pub struct Decoder {
-    limits: Limits,
+    limits: CompressionLimits,
     flows: Vec<Option<Context>>,
     dictionaries: Vec<Option<Context>>,
     memory: Arc<DecoderMemory>,
     clock_ns: Clock,
-    stats: Stats,
+    stats: CompressionStats,
 }
 
 struct Context {
@@ -32,12 +32,12 @@ struct Context {
 
 impl Decoder {
     /// `memory` is shared by all decoders of the peer.
-    pub fn new(limits: Limits, memory: Arc<DecoderMemory>, clock_ns: Clock) -> Self {
+    pub fn new(limits: CompressionLimits, memory: Arc<DecoderMemory>, clock_ns: Clock) -> Self {
         let (flows, dictionaries) = (Vec::new(), Vec::new());
-        Self { limits, flows, dictionaries, memory, clock_ns, stats: Stats::default() }
+        Self { limits, flows, dictionaries, memory, clock_ns, stats: CompressionStats::default() }
     }
 
-    pub fn stats(&self) -> &Stats {
+    pub fn stats(&self) -> &CompressionStats {
         &self.stats
     }
 

@@ -1,11 +1,11 @@
 //! The sender's side of one ordered connection.
 //!
 //! Each flow that zstd is used for has a *context*, the stream of what it sent before, and the
-//! receiver has its counterpart under the same number. There are as many as the [`Limits`] allow; a
-//! further flow takes the slot of the one that was silent longest, and the flag NEW tells the
-//! receiver. A message that did not become smaller goes raw, and its context, which has taken it in
-//! already, starts anew with the next one. A dictionary is not thrown away for that: it carries the
-//! few bytes more.
+//! receiver has its counterpart under the same number. There are as many as the
+//! [`CompressionLimits`] allow; a further flow takes the slot of the one that was silent longest,
+//! and the flag NEW tells the receiver. A message that did not become smaller goes raw, and its
+//! context, which has taken it in already, starts anew with the next one. A dictionary is not
+//! thrown away for that: it carries the few bytes more.
 
 use std::collections::HashMap;
 
@@ -13,7 +13,9 @@ use super::auto::{Judge, Measured};
 use super::body::{Codec, ContextId, Head};
 use super::clock::Clock;
 use super::stream::{Compressor, Parameters, StreamError};
-use super::{DEFAULT_ZSTD_LEVEL, Decision, Limits, Method, Owner, Policy, Stats};
+use super::{
+    CompressionLimits, CompressionStats, DEFAULT_ZSTD_LEVEL, Decision, Method, Owner, Policy,
+};
 
 /// What became of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +45,7 @@ struct Context {
 
 /// Sender's side of one ordered connection: contexts of flows.
 pub struct Encoder {
-    limits: Limits,
+    limits: CompressionLimits,
     flows: ContextSlots,
     dictionaries: ContextSlots,
     judge: Judge,
@@ -51,12 +53,12 @@ pub struct Encoder {
     /// Counts messages; orders contexts by their last use.
     clock: u64,
     scratch: Vec<u8>,
-    stats: Stats,
+    stats: CompressionStats,
 }
 
 impl Encoder {
     /// `limits` are within those that the receiver has stated in its hello.
-    pub fn new(limits: Limits, clock_ns: Clock) -> Self {
+    pub fn new(limits: CompressionLimits, clock_ns: Clock) -> Self {
         Self {
             flows: ContextSlots::new(limits.flows),
             dictionaries: ContextSlots::new(limits.dictionaries),
@@ -65,11 +67,11 @@ impl Encoder {
             limits,
             clock: 0,
             scratch: Vec::new(),
-            stats: Stats::default(),
+            stats: CompressionStats::default(),
         }
     }
 
-    pub fn stats(&self) -> &Stats {
+    pub fn stats(&self) -> &CompressionStats {
         &self.stats
     }
 
@@ -256,7 +258,7 @@ impl ContextSlots {
         whose: Whose,
         parameters: Parameters,
         clock: u64,
-        stats: &mut Stats,
+        stats: &mut CompressionStats,
     ) -> Result<(u16, &mut Context), StreamError> {
         let number = match self.numbers.get(&whose) {
             Some(&number) => number,

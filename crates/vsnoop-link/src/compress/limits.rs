@@ -1,9 +1,9 @@
 //! What a receiver decompresses.
 //!
-//! The receiver states its [`Limits`] in the hello of a session, from its own configuration; the
-//! sender keeps to them, and the receiver enforces them. Nothing else bounds its memory: the
-//! [`DecoderMemory`] that all decoders of a peer share holds the sum, however many connections and
-//! sessions the peer makes.
+//! The receiver states its [`CompressionLimits`] in the hello of a session, from its own
+//! configuration; the sender keeps to them, and the receiver enforces them. Nothing else bounds its
+//! memory: the [`DecoderMemory`] that all decoders of a peer share holds the sum, however many
+//! connections and sessions the peer makes.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -32,7 +32,7 @@ impl Codecs {
 /// accepts nothing of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Limits {
+pub struct CompressionLimits {
     pub codecs: Codecs,
     /// Flows with a context at a time.
     pub flows: u16,
@@ -45,13 +45,13 @@ pub struct Limits {
     pub message_bytes: u32,
 }
 
-impl Default for Limits {
+impl Default for CompressionLimits {
     fn default() -> Self {
         Self::NONE
     }
 }
 
-impl Limits {
+impl CompressionLimits {
     /// Only uncompressed messages.
     pub const NONE: Self = Self {
         codecs: Codecs::NONE,
@@ -140,30 +140,51 @@ mod tests {
     #[test]
     fn what_is_within_two_limits_is_the_less_of_each() {
         let lz4 = Codecs { lz4: true, zstd: false };
-        let little = Limits { dictionaries: 1, dictionary_window_log: 20, ..Limits::MOST };
-        assert_eq!(Limits::MOST.within(Limits::MOST), Limits::MOST);
-        assert_eq!(little.within(Limits::MOST), little);
-        assert_eq!(Limits::MOST.within(little), little);
-        assert_eq!(Limits::MOST.within(Limits::NONE), Limits::NONE);
+        let little = CompressionLimits {
+            dictionaries: 1,
+            dictionary_window_log: 20,
+            ..CompressionLimits::MOST
+        };
+        assert_eq!(
+            CompressionLimits::MOST.within(CompressionLimits::MOST),
+            CompressionLimits::MOST
+        );
+        assert_eq!(little.within(CompressionLimits::MOST), little);
+        assert_eq!(CompressionLimits::MOST.within(little), little);
+        assert_eq!(
+            CompressionLimits::MOST.within(CompressionLimits::NONE),
+            CompressionLimits::NONE
+        );
         // A peer that accepts more than anybody uses makes the sender use no more.
-        let all = Limits {
+        let all = CompressionLimits {
             flows: u16::MAX,
             dictionaries: u16::MAX,
             flow_window_log: 255,
-            ..Limits::MOST
+            ..CompressionLimits::MOST
         };
-        assert_eq!(Limits::MOST.within(all), Limits::MOST);
+        assert_eq!(CompressionLimits::MOST.within(all), CompressionLimits::MOST);
         // Contexts are zstd's, and have windows that zstd has.
-        let without = Limits::MOST.within(Limits { codecs: lz4, ..Limits::MOST });
+        let without = CompressionLimits::MOST
+            .within(CompressionLimits { codecs: lz4, ..CompressionLimits::MOST });
         assert_eq!((without.flows, without.dictionaries), (0, 0));
-        let narrow = Limits { flow_window_log: 9, dictionary_window_log: 0, ..Limits::MOST };
+        let narrow = CompressionLimits {
+            flow_window_log: 9,
+            dictionary_window_log: 0,
+            ..CompressionLimits::MOST
+        };
         assert_eq!((narrow.within(narrow).flows, narrow.within(narrow).dictionaries), (0, 0));
     }
 
     #[test]
     fn a_hello_that_says_nothing_accepts_nothing() {
-        assert_eq!(serde_json::from_str::<Limits>("{}").unwrap(), Limits::NONE);
-        let json = serde_json::to_string(&Limits::MOST).unwrap();
-        assert_eq!(serde_json::from_str::<Limits>(&json).unwrap(), Limits::MOST);
+        assert_eq!(
+            serde_json::from_str::<CompressionLimits>("{}").unwrap(),
+            CompressionLimits::NONE
+        );
+        let json = serde_json::to_string(&CompressionLimits::MOST).unwrap();
+        assert_eq!(
+            serde_json::from_str::<CompressionLimits>(&json).unwrap(),
+            CompressionLimits::MOST
+        );
     }
 }

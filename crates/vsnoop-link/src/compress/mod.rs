@@ -43,9 +43,9 @@ pub use clock::Clock;
 pub use decision::Decision;
 pub use decoder::Decoder;
 pub use encoder::{Encoded, Encoder};
-pub use limits::{Codecs, DecoderMemory, Limits};
+pub use limits::{Codecs, CompressionLimits, DecoderMemory};
 pub use method::{DEFAULT_ZSTD_LEVEL, Method, MethodError, Owner, Policy, ZSTD_LEVELS};
-pub use stats::Stats;
+pub use stats::CompressionStats;
 
 #[cfg(test)]
 mod tests;

@@ -8,11 +8,11 @@ const SAMPLE_BYTES: usize = 4096;
 const SKEW_BYTES_MIN: usize = 1024;
 
 #[derive(Default)]
-pub struct Probe {
+pub struct Sampler {
     scratch: Vec<u8>,
 }
 
-impl Probe {
+impl Sampler {
     /// Bytes that lz4 would make of one byte of this message, as far as the sample tells; `None` if
     /// nothing is to be gained.
     pub fn ratio(&mut self, parts: &[&[u8]]) -> Option<f64> {
@@ -57,20 +57,20 @@ mod tests {
     fn random_bytes_are_seen_as_such_at_every_size() {
         for bytes in (0..2000).chain([4096, 65_000]) {
             assert_eq!(
-                Probe::default().ratio(&[&[0; 66], &random(bytes.max(67))]),
+                Sampler::default().ratio(&[&[0; 66], &random(bytes.max(67))]),
                 None,
                 "{bytes}"
             );
         }
-        assert_eq!(Probe::default().ratio(&[]), None);
-        assert_eq!(Probe::default().ratio(&[&[], &[]]), None);
+        assert_eq!(Sampler::default().ratio(&[]), None);
+        assert_eq!(Sampler::default().ratio(&[&[], &[]]), None);
     }
 
     #[test]
     fn text_and_what_only_an_entropy_coder_shrinks_are_seen() {
         let text = "It was the best of times, it was the worst of times. ".repeat(100);
-        assert!(Probe::default().ratio(&[&[0; 66], text.as_bytes()]).unwrap() < 0.2);
+        assert!(Sampler::default().ratio(&[&[0; 66], text.as_bytes()]).unwrap() < 0.2);
         let base64: Vec<u8> = random(9000).iter().map(|byte| b'0' + byte % 64).collect();
-        assert!(Probe::default().ratio(&[&base64]).unwrap() > 0.9);
+        assert!(Sampler::default().ratio(&[&base64]).unwrap() > 0.9);
     }
 }

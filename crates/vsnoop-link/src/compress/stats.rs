@@ -5,7 +5,7 @@ use serde::Serialize;
 /// Of an encoder: in is what the guests sent, out what the link carries. Of a decoder: the other
 /// way round.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Stats {
+pub struct CompressionStats {
     /// Messages that were asked to be compressed, or came compressed.
     pub messages: u64,
     /// Of those, the ones that went as they were.

@@ -37,11 +37,11 @@ pub fn payload(kind: Kind, seed: u64, bytes: usize) -> Vec<u8> {
 }
 
 /// Without a clock: coding costs nothing.
-pub fn encoder(limits: Limits) -> Encoder {
+pub fn encoder(limits: CompressionLimits) -> Encoder {
     Encoder::new(limits, Box::new(|| 0))
 }
 
-pub fn decoder(limits: Limits) -> Decoder {
+pub fn decoder(limits: CompressionLimits) -> Decoder {
     let memory = DecoderMemory::new(limits.decoder_bytes_max());
     Decoder::new(limits, memory.into(), Box::new(|| 0))
 }
@@ -59,13 +59,13 @@ pub fn policy(method: &str, owner: u32) -> Policy {
 }
 
 /// Few contexts, small windows: what is rare in life happens all the time.
-pub fn tight() -> Limits {
-    Limits {
+pub fn tight() -> CompressionLimits {
+    CompressionLimits {
         flows: 3,
         flow_window_log: 15,
         dictionaries: 1,
         dictionary_window_log: 20,
-        ..Limits::MOST
+        ..CompressionLimits::MOST
     }
 }
 

@@ -15,7 +15,7 @@ use zstd_safe::{CCtx, CParameter, DCtx, DParameter, FrameFormat, ResetDirective,
 use super::auto::{FlowKey, Judge, Measured};
 use super::clock::Clock;
 use super::encoder::{joined, lz4_block};
-use super::{Codecs, Decision, DecodeError, Encoded, Method, Policy, Stats, decoder};
+use super::{Codecs, CompressionStats, Decision, DecodeError, Encoded, Method, Policy, decoder};
 
 const TAG_LZ4: u8 = 0;
 const TAG_ZSTD: u8 = 1;
@@ -72,7 +72,7 @@ pub struct Packer {
     /// Of the last flow that had each slot.
     guesses: Vec<Option<(FlowKey, f64)>>,
     clock_ns: Clock,
-    stats: Stats,
+    stats: CompressionStats,
 }
 
 impl Packer {
@@ -86,11 +86,11 @@ impl Packer {
             codecs,
             guesses: vec![None; GUESSES],
             clock_ns,
-            stats: Stats::default(),
+            stats: CompressionStats::default(),
         }
     }
 
-    pub fn stats(&self) -> &Stats {
+    pub fn stats(&self) -> &CompressionStats {
         &self.stats
     }
 
@@ -277,15 +277,15 @@ fn zstd_frame(zstd: &mut CCtx<'static>, level: i32, whole: &[u8], out: &mut Vec<
 pub struct Unpacker {
     zstd: DCtx<'static>,
     clock_ns: Clock,
-    stats: Stats,
+    stats: CompressionStats,
 }
 
 impl Unpacker {
     pub fn new(clock_ns: Clock) -> Self {
-        Self { zstd: DCtx::create(), clock_ns, stats: Stats::default() }
+        Self { zstd: DCtx::create(), clock_ns, stats: CompressionStats::default() }
     }
 
-    pub fn stats(&self) -> &Stats {
+    pub fn stats(&self) -> &CompressionStats {
         &self.stats
     }
 

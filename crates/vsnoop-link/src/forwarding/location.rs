@@ -1,5 +1,7 @@
 //! Locations that a frame comes from and goes to, and the decision where it goes.
 
+use super::mac::Mac;
+
 /// Where an address was learned, and so where frames for it go.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Location {
@@ -17,14 +19,38 @@ impl Location {
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ForwardingDecision {
     To(Location),
     /// Two locations use the destination's address.
     Both(Location, Location),
-    /// To every location that [`Location::reaches`] allows.
-    Flood,
+    /// To every location of these that [`Location::reaches`] allows.
+    Flood(Scope),
     Drop(DropReason),
+}
+
+/// Locations that get a copy of a frame.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Scope {
+    All,
+    /// No peer: the sender has had as many copies sent to all peers as it may.
+    Ports,
+    /// Members of a multicast group.
+    Members(Vec<Location>),
+    /// These, and all peers.
+    MembersAndPeers(Vec<Location>),
+}
+
+impl Scope {
+    pub fn includes(&self, location: Location) -> bool {
+        let is_peer = matches!(location, Location::Peer(_));
+        match self {
+            Self::All => true,
+            Self::Ports => !is_peer,
+            Self::Members(members) => members.contains(&location),
+            Self::MembersAndPeers(members) => is_peer || members.contains(&location),
+        }
+    }
 }
 
 /// Why a frame goes nowhere.
@@ -44,4 +70,15 @@ pub enum DropReason {
     SameLocation,
     /// The destination is at a peer, and so was the sender.
     SplitHorizon,
+}
+
+/// An address at a location, as it is shown.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LearnedAddress {
+    pub vlan: u16,
+    pub mac: Mac,
+    pub location: Location,
+    pub age_ns: u64,
+    /// Another location uses it, too.
+    pub contested: bool,
 }

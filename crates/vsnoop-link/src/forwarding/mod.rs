@@ -5,17 +5,23 @@
 //! is never handed to another one (split horizon), and nothing ever goes back to where it came
 //! from; no loop can form within the mesh. Loops that are closed outside of it, by a second way
 //! between two LANs, show as addresses that two locations use; what goes round is bounded there.
+//!
+//! A multicast goes to the locations that have members of its group, where that is known. What a VM
+//! sends to all peers is bounded.
 
 mod frame_addresses;
+mod groups;
 mod location;
 mod mac;
+mod membership;
+mod rate;
 mod shared_table;
 mod source_filter;
 mod table;
 
 pub use frame_addresses::FrameAddresses;
-pub use location::{DropReason, ForwardingDecision, Location};
+pub use location::{DropReason, ForwardingDecision, LearnedAddress, Location, Scope};
 pub use mac::{BadMac, Mac};
 pub use shared_table::SharedTable;
 pub use source_filter::{Forged, SourceFilter};
-pub use table::{LearnedAddress, Source, Table, TableSettings, Whereabouts};
+pub use table::{Source, Table, TableSettings, Whereabouts};

@@ -4,6 +4,7 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::frame_addresses::FrameAddresses;
 use super::location::{DropReason, ForwardingDecision, Location};
+use super::membership::MembershipMessage;
 use super::table::{Table, TableSettings};
 
 #[derive(Debug)]
@@ -14,25 +15,37 @@ impl SharedTable {
         Self(RwLock::new(Table::new(settings)))
     }
 
-    /// Learns from a frame and says where it goes.
-    pub fn forward(&self, frame: &[u8], from: Location, now_ns: u64) -> ForwardingDecision {
-        let Some(addresses) = FrameAddresses::of(frame) else {
+    /// Learns from a frame of this length and says where it goes. `frame` is its first part, with
+    /// all headers; the whole frame if it is neither TCP nor UDP.
+    pub fn forward(
+        &self,
+        frame: &[u8],
+        bytes: usize,
+        from: Location,
+        now_ns: u64,
+    ) -> ForwardingDecision {
+        let Some(addresses) = FrameAddresses::of(frame, bytes) else {
             return ForwardingDecision::Drop(DropReason::Short);
         };
         // Control frames have addresses of bridges, which are nobody's destination.
         if addresses.destination.is_control() {
             return ForwardingDecision::Drop(DropReason::Control);
         }
-        {
+        let message = MembershipMessage::of(frame);
+        if message.is_none() {
             let table = self.read();
             if let Some(source) = table.confirm(addresses.vlan, addresses.source, from, now_ns) {
                 return table.decide(&addresses, from, source, now_ns);
             }
         }
         let mut table = self.write();
-        match table.learn(addresses.vlan, addresses.source, from, now_ns) {
-            Ok(source) => table.decide(&addresses, from, source, now_ns),
-            Err(reason) => ForwardingDecision::Drop(reason),
+        let source = match table.learn(addresses.vlan, addresses.source, from, now_ns) {
+            Ok(source) => source,
+            Err(reason) => return ForwardingDecision::Drop(reason),
+        };
+        match message {
+            Some(message) => table.decide_membership(&message, &addresses, from, source, now_ns),
+            None => table.decide(&addresses, from, source, now_ns),
         }
     }
 
@@ -49,8 +62,10 @@ impl SharedTable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::forwarding::Mac;
+    use crate::forwarding::membership::tests::igmp_frame;
+    use crate::forwarding::{Mac, Scope};
     use proptest::prelude::*;
+    use std::net::Ipv4Addr;
 
     const A: [u8; 6] = [2, 0, 0, 0, 0, 0xa];
     const B: [u8; 6] = [2, 0, 0, 0, 0, 0xb];
@@ -64,29 +79,54 @@ mod tests {
     #[test]
     fn two_hosts_find_each_other() {
         let shared = SharedTable::new(TableSettings::default());
-        assert_eq!(shared.forward(&frame([0xff; 6], A), PORT, 0), ForwardingDecision::Flood);
-        assert_eq!(shared.forward(&frame(A, B), PEER, 1), ForwardingDecision::To(PORT));
-        assert_eq!(shared.forward(&frame(B, A), PORT, 2), ForwardingDecision::To(PEER));
-        assert_eq!(shared.forward(&frame(A, B), PEER, 3), ForwardingDecision::To(PORT));
+        assert_eq!(
+            shared.forward(&frame([0xff; 6], A), 64, PORT, 0),
+            ForwardingDecision::Flood(Scope::All)
+        );
+        assert_eq!(shared.forward(&frame(A, B), 64, PEER, 1), ForwardingDecision::To(PORT));
+        assert_eq!(shared.forward(&frame(B, A), 64, PORT, 2), ForwardingDecision::To(PEER));
+        assert_eq!(shared.forward(&frame(A, B), 64, PEER, 3), ForwardingDecision::To(PORT));
     }
 
     #[test]
     fn frames_that_go_round_a_loop_are_bounded() {
         let shared = SharedTable::new(TableSettings::default());
         let dropped = (0..1000)
-            .map(|now| shared.forward(&frame([0xff; 6], A), [PORT, PEER][now as usize % 2], now))
+            .map(|now| {
+                shared.forward(&frame([0xff; 6], A), 64, [PORT, PEER][now as usize % 2], now)
+            })
             .filter(|decision| *decision == ForwardingDecision::Drop(DropReason::Loop))
             .count();
         assert!(dropped >= 480, "{dropped}");
     }
 
     #[test]
+    fn a_group_goes_to_its_members() {
+        let shared = SharedTable::new(TableSettings::default());
+        let group = Ipv4Addr::new(239, 1, 2, 3);
+        let data = frame([1, 0, 0x5e, 1, 2, 3], A);
+        let mut query = igmp_frame(0x11, Ipv4Addr::new(224, 0, 0, 1), Ipv4Addr::UNSPECIFIED);
+        query[6..12].copy_from_slice(&B);
+        assert_eq!(shared.forward(&query, 64, PEER, 0), ForwardingDecision::Flood(Scope::All));
+        let report = shared.forward(&igmp_frame(0x16, group, group), 64, Location::Port(1), 1);
+        assert_eq!(report, ForwardingDecision::Flood(Scope::All), "not all have reported yet");
+        let members = Scope::Members(vec![PEER, Location::Port(1)]);
+        let later = 20_000_000_000;
+        assert_eq!(shared.forward(&data, 64, PORT, later), ForwardingDecision::Flood(members));
+        let all_hosts = (Mac([1, 0, 0x5e, 0, 0, 1]), PEER, later);
+        let group = (Mac([1, 0, 0x5e, 1, 2, 3]), Location::Port(1), later - 1);
+        let table = shared.read();
+        let known = table.groups(later).map(|at| (at.mac, at.location, at.age_ns));
+        assert_eq!(known.collect::<Vec<_>>(), [group, all_hosts]);
+    }
+
+    #[test]
     fn control_frames_leave_no_trace() {
         let shared = SharedTable::new(TableSettings::default());
-        let decision = shared.forward(&frame([1, 0x80, 0xc2, 0, 0, 2], A), PORT, 0);
+        let decision = shared.forward(&frame([1, 0x80, 0xc2, 0, 0, 2], A), 64, PORT, 0);
         assert_eq!(decision, ForwardingDecision::Drop(DropReason::Control));
         assert_eq!(shared.read().lookup(0, Mac(A), 0), None);
-        assert_eq!(shared.forward(&A, PORT, 0), ForwardingDecision::Drop(DropReason::Short));
+        assert_eq!(shared.forward(&A, 64, PORT, 0), ForwardingDecision::Drop(DropReason::Short));
     }
 
     #[test]
@@ -100,7 +140,7 @@ mod tests {
                         let [high, low] = (number % 50).to_be_bytes();
                         let source = [2, 0, 0, thread as u8, high, low];
                         let decision =
-                            shared.forward(&frame(source, source), Location::Port(thread), 0);
+                            shared.forward(&frame(source, source), 64, Location::Port(thread), 0);
                         assert_eq!(decision, ForwardingDecision::Drop(DropReason::SameLocation));
                     }
                 });
@@ -119,9 +159,9 @@ mod tests {
             })
             .collect();
         for (number, known) in frames.iter().enumerate() {
-            shared.forward(known, Location::Port(number as u16 % 12), 0);
+            shared.forward(known, 64, Location::Port(number as u16 % 12), 0);
             let back = [&known[6..12], &known[..6], &known[12..]].concat();
-            shared.forward(&back, PEER, 0);
+            shared.forward(&back, 64, PEER, 0);
         }
         // The best of short rounds: the others were interrupted.
         let best = |rounds: usize, each: &mut dyn FnMut(usize)| {
@@ -134,7 +174,7 @@ mod tests {
         };
         let known = best(1000, &mut |_| {
             for (number, frame) in frames.iter().enumerate() {
-                let decision = shared.forward(frame, Location::Port(number as u16 % 12), 0);
+                let decision = shared.forward(frame, 64, Location::Port(number as u16 % 12), 0);
                 assert_eq!(decision, ForwardingDecision::To(PEER));
             }
         });
@@ -142,7 +182,7 @@ mod tests {
         let invented = best(100, &mut |round| {
             for number in 0..frames.len() {
                 let [.., a, b, c, d] = (round * frames.len() + number).to_be_bytes();
-                shared.forward(&frame([0xff; 6], [6, 0, a, b, c, d]), Location::Port(40), 0);
+                shared.forward(&frame([0xff; 6], [6, 0, a, b, c, d]), 64, Location::Port(40), 0);
             }
         });
         println!("an invented address: {invented:?} ns");
@@ -157,7 +197,7 @@ mod tests {
             for (now, (destination, source, at, peer)) in frames.into_iter().enumerate() {
                 let from = if peer { Location::Peer(at) } else { Location::Port(at) };
                 let frame = frame([2, 0, 0, 0, 0, destination], [2, 0, 0, 0, 0, source]);
-                match shared.forward(&frame, from, now as u64 * 300_000_000) {
+                match shared.forward(&frame, 64, from, now as u64 * 300_000_000) {
                     ForwardingDecision::To(to) => prop_assert!(from.reaches(to)),
                     ForwardingDecision::Both(a, b) => {
                         prop_assert!(a != b && from.reaches(a) && from.reaches(b));

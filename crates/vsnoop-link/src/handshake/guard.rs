@@ -186,7 +186,7 @@ impl Guard {
     pub fn admit(&self, from: IpAddr, now_ns: u64) -> Result<Admitted, CallRefused> {
         let mut book = self.book();
         let decision = book.admit(from.to_canonical(), now_ns);
-        let Decision { id, allowance, challenged, displaced } =
+        let Admission { id, allowance, challenged, displaced } =
             decision.inspect_err(|refused| book.count(*refused))?;
         let guard = self.clone();
         let permit = Permit { guard, id, allowance, challenged, authenticated: false };
@@ -313,7 +313,7 @@ impl Call {
     }
 }
 
-struct Decision {
+struct Admission {
     id: CallId,
     allowance: Duration,
     challenged: bool,
@@ -359,7 +359,7 @@ impl Book {
         }
     }
 
-    fn admit(&mut self, from: IpAddr, now_ns: u64) -> Result<Decision, CallRefused> {
+    fn admit(&mut self, from: IpAddr, now_ns: u64) -> Result<Admission, CallRefused> {
         let key = self.key(from);
         let limits = self.limits;
         let is_stranger = matches!(key, AccountKey::Stranger(_));
@@ -391,7 +391,7 @@ impl Book {
         self.counts.challenged += u64::from(challenged);
         let hurry = is_stranger && self.calls.len() * 2 > limits.slots;
         let allowance = if hurry { limits.hurried } else { DEADLINE };
-        Ok(Decision { id, allowance, challenged, displaced })
+        Ok(Admission { id, allowance, challenged, displaced })
     }
 
     /// The call that has to go when there is no slot left: of the account with the most of them,

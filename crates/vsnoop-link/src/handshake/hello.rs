@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::Direction;
-use crate::compress::Limits;
+use crate::compress::CompressionLimits;
 
 /// A message is at most this long, without its length.
 pub const MOST_BYTES: usize = 4096;
@@ -55,7 +55,7 @@ pub struct Hello {
     pub takes: Vec<IpNet>,
     /// What it decompresses; the other end compresses by nothing else.
     #[serde(default)]
-    pub accepts: Limits,
+    pub accepts: CompressionLimits,
     /// It brings what routers write into the ECN of datagrams into the packets in them; without
     /// that the other end sends none (RFC 6040, section 4.3).
     #[serde(default)]

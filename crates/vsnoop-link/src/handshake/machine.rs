@@ -56,8 +56,8 @@ pub struct Outcome {
 #[derive(Debug)]
 pub struct Machine {
     tls: Connection,
-    end: End,
-    state: State,
+    end: HandshakeRole,
+    state: HandshakeState,
     /// Whether the other end is authenticated.
     proved: bool,
     /// Bytes of the current record that are still to come, once its header is here.
@@ -74,13 +74,13 @@ pub struct Machine {
 }
 
 #[derive(Debug)]
-enum End {
+enum HandshakeRole {
     Dialler(Dialer, Hello),
     Acceptor(Acceptor),
 }
 
 #[derive(Debug)]
-enum State {
+enum HandshakeState {
     /// TLS is not complete.
     Handshake,
     /// TLS is complete; the other end's message has not come yet.
@@ -106,7 +106,7 @@ impl Machine {
     /// The dialling end, with its `hello`.
     pub fn dial(dialer: &Dialer, hello: Hello) -> Result<Self, Error> {
         hello.encode().map_err(Error::Ours)?;
-        let end = End::Dialler(dialer.clone(), hello);
+        let end = HandshakeRole::Dialler(dialer.clone(), hello);
         match dialer.connection() {
             Ok(tls) => Ok(Self::new(tls.into(), end)),
             Err(error) => Err(end.tls(error, false)),
@@ -115,18 +115,18 @@ impl Machine {
 
     /// The accepting end.
     pub fn accept(acceptor: &Acceptor) -> Result<Self, Error> {
-        let end = End::Acceptor(acceptor.clone());
+        let end = HandshakeRole::Acceptor(acceptor.clone());
         match acceptor.connection() {
             Ok(tls) => Ok(Self::new(tls.into(), end)),
             Err(error) => Err(end.tls(error, false)),
         }
     }
 
-    fn new(tls: Connection, end: End) -> Self {
+    fn new(tls: Connection, end: HandshakeRole) -> Self {
         Self {
             tls,
             end,
-            state: State::Handshake,
+            state: HandshakeState::Handshake,
             proved: false,
             record_left: None,
             header: Vec::new(),
@@ -142,11 +142,11 @@ impl Machine {
     /// The next need. Output comes first: see [`Machine::send`].
     pub fn step(&self) -> Step<'_> {
         match &self.state {
-            State::Handshake | State::Message(..) => {
+            HandshakeState::Handshake | HandshakeState::Message(..) => {
                 Step::Read(self.record_left.unwrap_or(HEADER_BYTES - self.header.len()))
             }
-            State::Asked(peer, _, hello) => Step::Answer(peer, hello),
-            State::Done(_) | State::Failed => Step::Done,
+            HandshakeState::Asked(peer, _, hello) => Step::Answer(peer, hello),
+            HandshakeState::Done(_) | HandshakeState::Failed => Step::Done,
         }
     }
 
@@ -166,10 +166,10 @@ impl Machine {
     /// What this end waits for, in words for messages.
     pub fn waits_for(&self) -> &'static str {
         match (&self.state, &self.end) {
-            (State::Handshake, _) if self.read_bytes == 0 => "first message",
-            (State::Handshake, _) => "part of the TLS handshake",
-            (_, End::Dialler(..)) => "answer to our hello",
-            (_, End::Acceptor(_)) => "hello",
+            (HandshakeState::Handshake, _) if self.read_bytes == 0 => "first message",
+            (HandshakeState::Handshake, _) => "part of the TLS handshake",
+            (_, HandshakeRole::Dialler(..)) => "answer to our hello",
+            (_, HandshakeRole::Acceptor(_)) => "hello",
         }
     }
 
@@ -181,9 +181,9 @@ impl Machine {
     /// The peer, if it is known.
     pub fn peer(&self) -> Option<&PeerId> {
         match &self.state {
-            State::Message(peer, _) | State::Asked(peer, ..) => Some(peer),
-            State::Done(done) => Some(&done.peer),
-            State::Handshake | State::Failed => self.end.peer(),
+            HandshakeState::Message(peer, _) | HandshakeState::Asked(peer, ..) => Some(peer),
+            HandshakeState::Done(done) => Some(&done.peer),
+            HandshakeState::Handshake | HandshakeState::Failed => self.end.peer(),
         }
     }
 
@@ -191,7 +191,7 @@ impl Machine {
     pub fn receive(&mut self, bytes: &[u8]) -> Result<(), Error> {
         let result = self.take(bytes);
         if result.is_err() {
-            self.state = State::Failed;
+            self.state = HandshakeState::Failed;
             self.tls.send_close_notify();
         }
         result
@@ -199,7 +199,8 @@ impl Machine {
 
     /// The acceptor's owner answers.
     pub fn answer(&mut self, answer: Answer) -> Result<(), Error> {
-        let State::Asked(peer, key, theirs) = std::mem::replace(&mut self.state, State::Failed)
+        let HandshakeState::Asked(peer, key, theirs) =
+            std::mem::replace(&mut self.state, HandshakeState::Failed)
         else {
             return Ok(());
         };
@@ -216,7 +217,7 @@ impl Machine {
                 let reply = Reply::Accepted { hello: ours.clone(), agreed: agreed.clone() };
                 self.say(reply.encode())?;
                 let agreement = Agreement { peer, peer_key: key, theirs, ours, agreed };
-                self.state = State::Done(Box::new(agreement));
+                self.state = HandshakeState::Done(Box::new(agreement));
                 Ok(())
             }
         }
@@ -230,7 +231,7 @@ impl Machine {
 
     /// The result; `None` before the handshake is done.
     pub fn finish(self) -> Option<Result<Outcome, Error>> {
-        let State::Done(done) = self.state else { return None };
+        let HandshakeState::Done(done) = self.state else { return None };
         let Agreement { peer, peer_key, theirs, ours, agreed } = *done;
         let with = Some(peer.clone());
         let tls = self.tls;
@@ -242,8 +243,8 @@ impl Machine {
         // A data connection ends with the session of its control connection.
         let ends = ours.purpose == Purpose::Control;
         let proof = match &self.end {
-            End::Dialler(dialer, _) => Proof::of_acceptor(dialer, chain, ends),
-            End::Acceptor(acceptor) => Proof::of_dialler(acceptor, chain, ends),
+            HandshakeRole::Dialler(dialer, _) => Proof::of_acceptor(dialer, chain, ends),
+            HandshakeRole::Acceptor(acceptor) => Proof::of_dialler(acceptor, chain, ends),
         };
         Some(match Secrets::export(&tls, agreed.epoch) {
             Ok(secrets) => {
@@ -272,10 +273,10 @@ impl Machine {
             }
             self.tls.process_new_packets().map_err(|e| self.tls_error(e))?;
         }
-        if matches!(self.state, State::Handshake) && !self.tls.is_handshaking() {
+        if matches!(self.state, HandshakeState::Handshake) && !self.tls.is_handshaking() {
             self.shaken()?;
         }
-        if matches!(self.state, State::Message(..)) {
+        if matches!(self.state, HandshakeState::Message(..)) {
             self.hear()?;
         }
         Ok(())
@@ -284,7 +285,7 @@ impl Machine {
     /// Whether these bytes belong to a challenge, which is answered when it is complete. It comes
     /// before everything else, or not at all.
     fn is_challenge(&mut self, bytes: &[u8]) -> Result<bool, Error> {
-        let (End::Dialler(_, hello), Some(first)) = (&self.end, bytes.first()) else {
+        let (HandshakeRole::Dialler(_, hello), Some(first)) = (&self.end, bytes.first()) else {
             return Ok(false);
         };
         let have = self.challenge.len();
@@ -337,24 +338,24 @@ impl Machine {
         }
         let chain = self.tls.peer_certificates().unwrap_or_default();
         let (peer, key) = match &self.end {
-            End::Dialler(dialer, _) => dialer.peer_of(chain),
-            End::Acceptor(acceptor) => acceptor.peer_of(chain),
+            HandshakeRole::Dialler(dialer, _) => dialer.peer_of(chain),
+            HandshakeRole::Acceptor(acceptor) => acceptor.peer_of(chain),
         }
         .map_err(|e| self.tls_error(e))?;
         self.proved = true;
-        if let End::Dialler(_, hello) = &self.end {
+        if let HandshakeRole::Dialler(_, hello) = &self.end {
             let hello = hello.encode();
             #[cfg(test)]
             let hello = self.instead.take().map_or(hello, Ok);
             self.say(hello)?;
         }
-        self.state = State::Message(peer, key);
+        self.state = HandshakeState::Message(peer, key);
         Ok(())
     }
 
     /// Handles the other end's message once it is complete.
     fn hear(&mut self) -> Result<(), Error> {
-        let State::Message(peer, key) = &self.state else { return Ok(()) };
+        let HandshakeState::Message(peer, key) = &self.state else { return Ok(()) };
         let (peer, key) = (peer.clone(), *key);
         loop {
             let wanted = match self.message[..] {
@@ -388,7 +389,7 @@ impl Machine {
         }
         let message = std::mem::take(&mut self.message);
         let message = &message[LENGTH_BYTES..];
-        if let End::Dialler(_, ours) = &self.end {
+        if let HandshakeRole::Dialler(_, ours) = &self.end {
             let agreement = match Reply::decode(message).map_err(|e| bad(&peer, &e))? {
                 Reply::Refused(refusal) => return Err(Error::RefusedBy { peer, refusal }),
                 Reply::Accepted { hello, agreed } => {
@@ -400,11 +401,11 @@ impl Machine {
                     Agreement { peer, peer_key: key, theirs: hello, ours, agreed }
                 }
             };
-            self.state = State::Done(Box::new(agreement));
+            self.state = HandshakeState::Done(Box::new(agreement));
             return Ok(());
         }
         match Hello::decode(message) {
-            Ok(hello) => self.state = State::Asked(peer, key, hello),
+            Ok(hello) => self.state = HandshakeState::Asked(peer, key, hello),
             Err(BadHello::Versions(theirs)) => {
                 return Err(self.refuse(peer, no_common_version(theirs)));
             }
@@ -439,7 +440,7 @@ impl Machine {
     }
 }
 
-impl End {
+impl HandshakeRole {
     fn peer(&self) -> Option<&PeerId> {
         match self {
             Self::Dialler(dialer, _) => Some(dialer.peer()),

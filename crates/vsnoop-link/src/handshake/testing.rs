@@ -1,7 +1,7 @@
 //! Two ends in memory, for tests, also of the daemon (see `crate::identity::testing`).
 
 use super::*;
-use crate::compress::Limits;
+use crate::compress::CompressionLimits;
 use crate::identity::testing::{host, peer, pinned};
 use crate::identity::{Acceptor, Dialer, Identity, Trust};
 
@@ -18,7 +18,7 @@ pub fn hello(instance: u64) -> Hello {
         connections: 4,
         mtu_bytes: 1500,
         takes: Vec::new(),
-        accepts: Limits::MOST,
+        accepts: CompressionLimits::MOST,
         ecn: true,
         software: "vsnoop 0.1.0".into(),
     }

@@ -39,7 +39,7 @@ const STALE: u64 = 10;
 
 /// Bounds of a queue.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct QueueLimits {
     /// Bytes in all queues, at any rate.
     pub bytes: usize,
     /// Items in all queues.
@@ -51,7 +51,7 @@ pub struct Limits {
     pub interval_ns: u64,
 }
 
-impl Default for Limits {
+impl Default for QueueLimits {
     fn default() -> Self {
         // The interval is as long as bbr, in the kernel, sends next to nothing to measure the round
         // trip: a queue of that time is not the flow's doing. Shorter, it costs a cubic flow a
@@ -62,7 +62,7 @@ impl Default for Limits {
 
 /// Counters since the queue was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stats {
+pub struct QueueStats {
     /// Given to the queue.
     pub pushed_packets: u64,
     /// Given to the queue.
@@ -101,7 +101,7 @@ struct FlowQueue {
 /// The queue.
 #[derive(Debug)]
 pub struct FairQueue<T> {
-    limits: Limits,
+    limits: QueueLimits,
     arena: Arena<T>,
     flows: Vec<FlowQueue>,
     /// Bytes of each queue; in an array of their own, for the search for the longest queue.
@@ -112,12 +112,12 @@ pub struct FairQueue<T> {
     /// The largest item of late.
     largest_bytes: usize,
     rate: DrainRate,
-    stats: Stats,
+    stats: QueueStats,
 }
 
 impl<T> FairQueue<T> {
     /// An empty queue.
-    pub fn new(limits: Limits) -> Self {
+    pub fn new(limits: QueueLimits) -> Self {
         let flow = FlowQueue {
             items: Chain::EMPTY,
             codel: Codel::default(),
@@ -134,7 +134,7 @@ impl<T> FairQueue<T> {
             bytes: 0,
             largest_bytes: 0,
             rate: DrainRate::default(),
-            stats: Stats::default(),
+            stats: QueueStats::default(),
         }
     }
 
@@ -221,7 +221,7 @@ impl<T> FairQueue<T> {
     }
 
     /// Counters.
-    pub fn stats(&self) -> Stats {
+    pub fn stats(&self) -> QueueStats {
         self.stats
     }
 

@@ -18,4 +18,4 @@ mod simulation;
 mod tests;
 
 pub use classify::{Classifier, Kind};
-pub use fair::{FairQueue, Limits, Stats};
+pub use fair::{FairQueue, QueueLimits, QueueStats};

@@ -15,7 +15,7 @@ const WINDOW_BYTES: f64 = 64e6;
 
 /// How a sender grows its window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Control {
+pub enum CongestionControl {
     Cubic,
     Reno,
 }
@@ -31,7 +31,7 @@ pub struct Item {
 /// A sender with more to send than it ever can.
 #[derive(Debug)]
 pub struct Sender {
-    control: Control,
+    control: CongestionControl,
     cwnd: f64,
     threshold: f64,
     /// CUBIC: the window before the last loss, and when that was.
@@ -52,7 +52,7 @@ pub struct Sender {
 }
 
 impl Sender {
-    pub fn new(control: Control) -> Self {
+    pub fn new(control: CongestionControl) -> Self {
         Self {
             control,
             cwnd: 10.0 * MSS as f64,
@@ -120,7 +120,7 @@ impl Sender {
     }
 
     fn reduce(&mut self, now_ns: u64) {
-        let keep = if self.control == Control::Cubic { 0.7 } else { 0.5 };
+        let keep = if self.control == CongestionControl::Cubic { 0.7 } else { 0.5 };
         self.before = self.cwnd;
         self.cwnd = (self.cwnd * keep).max(2.0 * MSS as f64);
         self.threshold = self.cwnd;
@@ -133,11 +133,11 @@ impl Sender {
             self.cwnd += bytes;
             // HyStart: a round trip that grows ends the slow start.
             let more_ns = (self.least_ns / 8).clamp(4 * MS, 16 * MS);
-            if self.control == Control::Cubic && trip_ns > self.least_ns + more_ns {
+            if self.control == CongestionControl::Cubic && trip_ns > self.least_ns + more_ns {
                 (self.threshold, self.before) = (self.cwnd, self.cwnd);
                 self.reduced_ns = now_ns;
             }
-        } else if self.control == Control::Reno {
+        } else if self.control == CongestionControl::Reno {
             self.cwnd += mss * bytes / self.cwnd;
         } else {
             let t = (now_ns - self.reduced_ns + trip_ns) as f64 / 1e9;
@@ -171,7 +171,7 @@ impl Sender {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Happening {
+enum Event {
     /// The connection has delivered the item that it was sending.
     Carried,
     Acknowledged(Item),
@@ -197,7 +197,7 @@ pub struct World {
     buffered: usize,
     carrying: bool,
     events: BinaryHeap<std::cmp::Reverse<(u64, u64)>>,
-    happenings: BTreeMap<u64, Happening>,
+    event_of: BTreeMap<u64, Event>,
     sent_ns: BTreeMap<(usize, u64), u64>,
     pings: u64,
     order: u64,
@@ -209,7 +209,7 @@ impl World {
     pub fn new(mbps: u64, round_trip_ms: u64, senders: Vec<Sender>) -> Self {
         Self {
             now_ns: 0,
-            queue: FairQueue::new(Limits::default()),
+            queue: FairQueue::new(QueueLimits::default()),
             senders,
             rate_bytes_per_s: mbps * 125_000,
             delay_ns: round_trip_ms * MS,
@@ -222,16 +222,16 @@ impl World {
             buffered: 0,
             carrying: false,
             events: BinaryHeap::new(),
-            happenings: BTreeMap::new(),
+            event_of: BTreeMap::new(),
             sent_ns: BTreeMap::new(),
             pings: 0,
             order: 0,
         }
     }
 
-    fn at(&mut self, at_ns: u64, happening: Happening) {
+    fn at(&mut self, at_ns: u64, event: Event) {
         self.events.push(std::cmp::Reverse((at_ns, self.order)));
-        self.happenings.insert(self.order, happening);
+        self.event_of.insert(self.order, event);
         self.order += 1;
     }
 
@@ -262,14 +262,14 @@ impl World {
         {
             self.carrying = true;
             let takes_ns = item.bytes as u64 * S / self.rate_bytes_per_s;
-            self.at(self.now_ns + takes_ns, Happening::Carried);
+            self.at(self.now_ns + takes_ns, Event::Carried);
         }
     }
 
     pub fn run(&mut self, for_ns: u64) {
         let end_ns = self.now_ns + for_ns;
         if self.ping_every_ns.is_some() && self.pings == 0 {
-            self.at(self.now_ns, Happening::Ping);
+            self.at(self.now_ns, Event::Ping);
         }
         self.fill();
         loop {
@@ -285,25 +285,25 @@ impl World {
                 late.for_each(|sender| sender.timeout(timeout));
             } else {
                 let order = self.events.pop().unwrap().0.1;
-                match self.happenings.remove(&order).unwrap() {
-                    Happening::Carried => {
+                match self.event_of.remove(&order).unwrap() {
+                    Event::Carried => {
                         self.carrying = false;
                         let (item, sent_ns) = self.buffer.pop_front().unwrap();
                         self.buffered -= item.bytes;
                         if item.flow == PING {
                             self.pings_ns.push(self.now_ns - sent_ns);
                         } else {
-                            self.at(self.now_ns + self.delay_ns, Happening::Acknowledged(item));
+                            self.at(self.now_ns + self.delay_ns, Event::Acknowledged(item));
                         }
                     }
-                    Happening::Acknowledged(item) => {
+                    Event::Acknowledged(item) => {
                         self.senders[item.flow].acknowledged(item.number, self.now_ns);
                     }
-                    Happening::Ping => {
+                    Event::Ping => {
                         self.pings += 1;
                         self.push(Item { flow: PING, number: self.pings, bytes: 98 });
                         let every_ns = self.ping_every_ns.unwrap_or(S);
-                        self.at(self.now_ns + every_ns, Happening::Ping);
+                        self.at(self.now_ns + every_ns, Event::Ping);
                     }
                 }
             }

@@ -7,18 +7,18 @@ use proptest::prelude::*;
 use super::simulation::*;
 use super::*;
 
-fn bulk(control: Control, flows: usize) -> Vec<Sender> {
+fn bulk(control: CongestionControl, flows: usize) -> Vec<Sender> {
     (0..flows).map(|_| Sender::new(control)).collect()
 }
 
 #[test]
 fn one_cubic_or_reno_flow_fills_the_connection_and_its_queue_is_short() {
     for (control, mbps, round_trip_ms, least) in [
-        (Control::Cubic, 100, 20, 0.90),
-        (Control::Reno, 100, 20, 0.85),
-        (Control::Cubic, 10, 20, 0.90),
-        (Control::Cubic, 1000, 10, 0.85),
-        (Control::Cubic, 100, 2, 0.90),
+        (CongestionControl::Cubic, 100, 20, 0.90),
+        (CongestionControl::Reno, 100, 20, 0.85),
+        (CongestionControl::Cubic, 10, 20, 0.90),
+        (CongestionControl::Cubic, 1000, 10, 0.85),
+        (CongestionControl::Cubic, 100, 2, 0.90),
     ] {
         for cut in [true, false] {
             let mut world = World::new(mbps, round_trip_ms, bulk(control, 1));
@@ -44,7 +44,7 @@ fn one_cubic_or_reno_flow_fills_the_connection_and_its_queue_is_short() {
 
 #[test]
 fn a_ping_does_not_wait_behind_sixteen_bulk_flows() {
-    for control in [Control::Cubic, Control::Reno] {
+    for control in [CongestionControl::Cubic, CongestionControl::Reno] {
         let mut world = World::new(100, 20, bulk(control, 16));
         world.ping_every_ns = Some(10 * MS);
         world.run(5 * S);
@@ -69,7 +69,7 @@ fn a_ping_does_not_wait_behind_sixteen_bulk_flows() {
 
 #[test]
 fn bulk_flows_get_equal_shares_also_beside_one_that_never_gives_way() {
-    let mut world = World::new(100, 20, bulk(Control::Cubic, 8));
+    let mut world = World::new(100, 20, bulk(CongestionControl::Cubic, 8));
     world.run(5 * S);
     world.measure();
     world.run(30 * S);
@@ -80,7 +80,7 @@ fn bulk_flows_get_equal_shares_also_beside_one_that_never_gives_way() {
     assert!(jain > 0.98, "{jain} {shares:?}");
 
     // Two flows; one pushes ten times as much as the connection takes.
-    let mut queue = FairQueue::new(Limits::default());
+    let mut queue = FairQueue::new(QueueLimits::default());
     let mut popped = [0, 0];
     for now_ms in 0..10_000_u64 {
         for _ in 0..10 {
@@ -99,7 +99,7 @@ fn bulk_flows_get_equal_shares_also_beside_one_that_never_gives_way() {
 
 #[test]
 fn a_connection_that_becomes_slow_has_a_short_queue_again_soon() {
-    let mut world = World::new(100, 20, bulk(Control::Cubic, 4));
+    let mut world = World::new(100, 20, bulk(CongestionControl::Cubic, 4));
     world.run(10 * S);
     world.rate_bytes_per_s /= 10;
     world.run(3 * S);
@@ -117,7 +117,7 @@ fn a_connection_that_becomes_slow_has_a_short_queue_again_soon() {
 
 #[test]
 fn a_connection_that_halts_for_its_own_retransmissions_is_used_all_the_same() {
-    let mut world = World::new(100, 20, bulk(Control::Cubic, 1));
+    let mut world = World::new(100, 20, bulk(CongestionControl::Cubic, 1));
     let mut delivered = 0;
     for _ in 0..100 {
         world.run(270 * MS);
@@ -133,7 +133,7 @@ fn a_connection_that_halts_for_its_own_retransmissions_is_used_all_the_same() {
 
 #[test]
 fn what_waited_through_a_stall_is_not_sent_when_it_is_stale() {
-    let mut queue = FairQueue::new(Limits::default());
+    let mut queue = FairQueue::new(QueueLimits::default());
     for i in 0..100 {
         queue.push(i, 1000, i, 0);
     }
@@ -145,7 +145,7 @@ fn what_waited_through_a_stall_is_not_sent_when_it_is_stale() {
 
 #[test]
 fn room_is_made_in_the_longest_line() {
-    let mut queue = FairQueue::new(Limits { bytes: 10_000, ..Limits::default() });
+    let mut queue = FairQueue::new(QueueLimits { bytes: 10_000, ..QueueLimits::default() });
     queue.push(1, 2_000, "small", 0);
     for _ in 0..4 {
         queue.push(2, 2_000, "fat", 0);
@@ -160,7 +160,7 @@ fn room_is_made_in_the_longest_line() {
 
 #[test]
 fn an_item_that_never_fits_is_dropped_itself() {
-    let mut queue = FairQueue::new(Limits { bytes: 1000, ..Limits::default() });
+    let mut queue = FairQueue::new(QueueLimits { bytes: 1000, ..QueueLimits::default() });
     queue.push(1, 900, 1, 0);
     queue.push(2, 1001, 2, 0);
     assert_eq!(queue.stats().dropped_full_bytes, 1001);
@@ -177,7 +177,7 @@ proptest! {
             1..400,
         ),
     ) {
-        let limits = Limits { bytes, packets, ..Limits::default() };
+        let limits = QueueLimits { bytes, packets, ..QueueLimits::default() };
         let mut queue = FairQueue::new(limits);
         let alive = Rc::new(());
         let (mut now_ns, mut popped, mut dropped) = (0, 0_u64, 0);

@@ -32,6 +32,7 @@
 //! | retiring | yes, what is still under way | nothing | [`Action::Install`] if it is new |
 //! | forgotten | no | no | [`Action::Forget`], and [`Action::Down`] if it was in use |
 
+mod address;
 pub mod back_off;
 pub mod delivery;
 pub mod message;
@@ -46,8 +47,9 @@ mod simulation;
 mod tests;
 mod types;
 
+pub use address::canonical;
 pub use message::{Counters, Message};
-pub use peer::{Peer, canonical};
+pub use peer::Peer;
 pub use types::{
     Action, DialError, End, PeerEvent, PeerSettings, PeerSnapshot, Report, SessionId, SessionInfo,
     SessionState, SessionTraffic,

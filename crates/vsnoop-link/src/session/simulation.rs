@@ -73,7 +73,7 @@ struct Packet {
 }
 
 #[derive(Clone, Debug)]
-enum Happening {
+enum Event {
     Arrives(Side, Packet),
     /// The acceptor has the session now.
     Accepted(Side, SessionInfo),
@@ -92,7 +92,7 @@ struct Carried {
 }
 
 /// An end: a peer's state machine and what a daemon does around it.
-pub struct Host {
+pub struct SimulatedHost {
     pub peer: Peer,
     pub up: bool,
     pub address: SocketAddr,
@@ -108,7 +108,7 @@ pub struct Host {
     pub most_sessions: usize,
 }
 
-impl Host {
+impl SimulatedHost {
     /// Packets that it has sent under all its sessions.
     pub fn sent_packets(&self) -> u64 {
         self.sessions.values().map(|carried| carried.traffic.sent_packets).sum()
@@ -143,8 +143,8 @@ impl Host {
 
 pub struct World {
     pub now_ns: u64,
-    pub a: Host,
-    pub b: Host,
+    pub a: SimulatedHost,
+    pub b: SimulatedHost,
     /// From A to B, and back.
     pub ways: [Way; 2],
     pub random: fastrand::Rng,
@@ -152,7 +152,7 @@ pub struct World {
     pub data_every_ns: Option<u64>,
     pub data_bytes: u16,
     queue: BinaryHeap<(std::cmp::Reverse<(u64, u64)>, usize)>,
-    happenings: BTreeMap<usize, Happening>,
+    event_of: BTreeMap<usize, Event>,
     order: u64,
     next_session: u64,
 }
@@ -182,20 +182,20 @@ impl World {
         let instances = (random.u64(..), random.u64(..));
         Self {
             now_ns: S,
-            a: Host::new(a, instances.0, "192.0.2.1:7757".parse().unwrap(), S),
-            b: Host::new(b, instances.1, "192.0.2.2:7757".parse().unwrap(), S),
+            a: SimulatedHost::new(a, instances.0, "192.0.2.1:7757".parse().unwrap(), S),
+            b: SimulatedHost::new(b, instances.1, "192.0.2.2:7757".parse().unwrap(), S),
             ways: [Way::default(); 2],
             random,
             data_every_ns: None,
             data_bytes: 200,
             queue: BinaryHeap::new(),
-            happenings: BTreeMap::new(),
+            event_of: BTreeMap::new(),
             order: 0,
             next_session: 1,
         }
     }
 
-    pub fn host(&mut self, side: Side) -> &mut Host {
+    pub fn host(&mut self, side: Side) -> &mut SimulatedHost {
         match side {
             Side::A => &mut self.a,
             Side::B => &mut self.b,
@@ -296,11 +296,11 @@ impl World {
         let instance = self.host(side).instance;
         if there.cut || back.cut {
             let error = Err(unreached("timed out"));
-            return self.at(now_ns + 5 * S, Happening::Dialled(side, instance, error));
+            return self.at(now_ns + 5 * S, Event::Dialled(side, instance, error));
         }
         if !self.host(side.other()).up {
             let error = Err(unreached("connection refused"));
-            return self.at(now_ns + trip_ns, Happening::Dialled(side, instance, error));
+            return self.at(now_ns + trip_ns, Event::Dialled(side, instance, error));
         }
         let id = SessionId(self.next_session);
         self.next_session += 1;
@@ -317,8 +317,8 @@ impl World {
         }
         let theirs = SessionInfo { dialler: End::Peer, instance, address, ..ours.clone() };
         let accepted_ns = now_ns + 2 * trip_ns;
-        self.at(accepted_ns, Happening::Accepted(side.other(), theirs));
-        self.at(accepted_ns + trip_ns / 2, Happening::Dialled(side, instance, Ok(ours)));
+        self.at(accepted_ns, Event::Accepted(side.other(), theirs));
+        self.at(accepted_ns + trip_ns / 2, Event::Dialled(side, instance, Ok(ours)));
     }
 
     fn send(
@@ -343,22 +343,22 @@ impl World {
             let lost = self.random.u8(0..100) < way.loss_percent;
             if !(way.cut || lost || bytes > way.mtu_bytes) {
                 let delay_ns = way.delay_ns + self.random.u64(0..=way.jitter_ns);
-                self.at(self.now_ns + delay_ns, Happening::Arrives(side.other(), packet.clone()));
+                self.at(self.now_ns + delay_ns, Event::Arrives(side.other(), packet.clone()));
             }
         }
     }
 
-    fn at(&mut self, at_ns: u64, happening: Happening) {
+    fn at(&mut self, at_ns: u64, event: Event) {
         let key = self.order as usize;
         self.queue.push((std::cmp::Reverse((at_ns, self.order)), key));
-        self.happenings.insert(key, happening);
+        self.event_of.insert(key, event);
         self.order += 1;
     }
 
-    fn happen(&mut self, happening: Happening) {
-        match happening {
-            Happening::Arrives(side, packet) => self.arrives(side, packet),
-            Happening::Accepted(side, info) => {
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::Arrives(side, packet) => self.arrives(side, packet),
+            Event::Accepted(side, info) => {
                 let host = self.host(side);
                 if host.up {
                     let ordered = host.settings.largest_packet_bytes.is_none();
@@ -367,7 +367,7 @@ impl World {
                     self.give(side, PeerEvent::Accepted(info));
                 }
             }
-            Happening::Dialled(side, instance, result) => {
+            Event::Dialled(side, instance, result) => {
                 // The answer does not arrive if the network was cut, or the acceptor died.
                 let result = result.and_then(|info| {
                     let cut = self.ways.iter().any(|way| way.cut);
@@ -385,7 +385,7 @@ impl World {
                 }
                 self.give(side, PeerEvent::Dialled(result));
             }
-            Happening::Data(side) => {
+            Event::Data(side) => {
                 let bytes = self.data_bytes;
                 let host = self.host(side);
                 if let Some(session) = host.used.filter(|_| host.up) {
@@ -393,7 +393,7 @@ impl World {
                     self.send(side, session, None, bytes, Body::Data);
                 }
                 if let Some(every_ns) = self.data_every_ns {
-                    self.at(self.now_ns + every_ns, Happening::Data(side));
+                    self.at(self.now_ns + every_ns, Event::Data(side));
                 }
             }
         }
@@ -436,14 +436,15 @@ impl World {
     pub fn run(&mut self, for_ns: u64) {
         let end_ns = self.now_ns + for_ns;
         if let Some(every_ns) = self.data_every_ns
-            && !self.happenings.values().any(|h| matches!(h, Happening::Data(_)))
+            && !self.event_of.values().any(|h| matches!(h, Event::Data(_)))
         {
-            self.at(self.now_ns + every_ns, Happening::Data(Side::A));
-            self.at(self.now_ns + every_ns, Happening::Data(Side::B));
+            self.at(self.now_ns + every_ns, Event::Data(Side::A));
+            self.at(self.now_ns + every_ns, Event::Data(Side::B));
         }
         let mut still = 0;
         loop {
-            let deadline = |host: &Host| if host.up { host.peer.deadline_ns() } else { u64::MAX };
+            let deadline =
+                |host: &SimulatedHost| if host.up { host.peer.deadline_ns() } else { u64::MAX };
             let (at_a, at_b) = (deadline(&self.a), deadline(&self.b));
             let next = self.queue.peek().map_or(u64::MAX, |(key, _)| key.0.0);
             let then_ns = next.min(at_a).min(at_b);
@@ -455,8 +456,8 @@ impl World {
             self.now_ns = self.now_ns.max(then_ns);
             if next == then_ns {
                 let (_, key) = self.queue.pop().unwrap();
-                let happening = self.happenings.remove(&key).unwrap();
-                self.happen(happening);
+                let event = self.event_of.remove(&key).unwrap();
+                self.happen(event);
             } else {
                 self.give(if at_a == then_ns { Side::A } else { Side::B }, PeerEvent::Tick);
             }

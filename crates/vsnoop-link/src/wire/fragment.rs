@@ -86,15 +86,15 @@ pub struct Rejoin {
     /// How long a frame may take to arrive.
     patience_ns: u64,
     /// Oldest first.
-    waiting: Vec<Waiting>,
+    waiting: Vec<Reassembly>,
     bytes: usize,
     /// The frame that was handed out last; the buffer is used again.
     whole: Vec<u8>,
-    spare: Vec<Waiting>,
+    spare: Vec<Reassembly>,
 }
 
 #[derive(Debug, Default)]
-struct Waiting {
+struct Reassembly {
     id: u16,
     count: u8,
     offload: OffloadState,
@@ -182,7 +182,7 @@ impl Rejoin {
         Some((offload, &self.whole))
     }
 
-    fn give_up(&mut self, is_over: impl Fn(&Waiting, u64) -> bool) {
+    fn give_up(&mut self, is_over: impl Fn(&Reassembly, u64) -> bool) {
         let mut at = 0;
         while at < self.waiting.len() {
             if is_over(&self.waiting[at], self.patience_ns) {
@@ -200,7 +200,7 @@ impl Rejoin {
     }
 
     /// Keeps a few buffers, so that a steady flow of fragments allocates nothing.
-    fn keep(&mut self, frame: Waiting) {
+    fn keep(&mut self, frame: Reassembly) {
         if self.spare.len() < 4 {
             self.spare.push(frame);
         }

@@ -103,13 +103,13 @@ fn set_ecn(headers: &Headers, frame: &mut [u8], ecn: u8) {
 
 #[cfg(test)]
 mod tests {
-    use vsnoop_packet::testing::Segment;
+    use vsnoop_packet::testing::SegmentBuilder;
 
     use super::*;
 
     /// A frame of TCP over IPv4 whose packet has this class; its header's checksum is right.
     fn frame(class: u8) -> Vec<u8> {
-        let mut frame = Segment { payload: 10, ..Segment::default() }.build();
+        let mut frame = SegmentBuilder { payload: 10, ..SegmentBuilder::default() }.build();
         frame[15] = class;
         frame[24..26].fill(0);
         let sum = header_sum(&frame);

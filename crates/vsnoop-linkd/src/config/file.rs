@@ -29,6 +29,9 @@ use vsnoop_link::identity::PublicKey;
 type Field = Option<Spanned<Value>>;
 type Result<T> = std::result::Result<T, ConfigError>;
 
+/// Frames per second that a VM may send to all peers: ARP and discovery need some, and a stream of
+/// MTU-sized frames has 12 Mb/s.
+const FLOOD_RATE: u32 = 1000;
 /// Characters of a line that an error shows.
 const EXCERPT_CHARS: usize = 80;
 /// Public keys of one peer: the present one, and those that replace it.
@@ -60,7 +63,7 @@ fn unreadable(file: &Path, error: io::Error) -> ConfigError {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Document {
+struct ConfigFile {
     link: Spanned<LinkTable>,
     #[serde(default)]
     port: Vec<Spanned<PortTable>>,
@@ -85,6 +88,7 @@ struct LinkTable {
     crl: Field,
     mtu: Field,
     age: Field,
+    flood_rate: Field,
     clamp_mss: Field,
     rekey: Field,
     dead_after: Field,
@@ -174,6 +178,9 @@ pub fn parse(file: &Path, text: &str) -> Result<Config> {
         authority: reader.authority(&document.link)?,
         mtu_bytes: reader.number("link.mtu", &link.mtu, MTU_BYTES)?.unwrap_or(1500),
         age: reader.time("link.age", &link.age, 1, 86_400)?.unwrap_or(Duration::from_secs(300)),
+        flood_rate: reader
+            .number("link.flood_rate", &link.flood_rate, 0..=1_000_000)?
+            .unwrap_or(FLOOD_RATE),
         clamp_mss: reader.truth("link.clamp_mss", &link.clamp_mss)?.unwrap_or(true),
         rekey: reader
             .time("link.rekey", &link.rekey, 5, 86_400)?
@@ -208,7 +215,7 @@ impl Reader<'_> {
         ConfigError::at(self.file, self.line(offset), what)
     }
 
-    fn document(&self) -> Result<Document> {
+    fn document(&self) -> Result<ConfigFile> {
         toml::from_str(self.text).map_err(|error| {
             let what = error.message().lines().collect::<Vec<_>>().join(", ");
             let what = what.replace("expected a sequence", "expected double brackets: several");
@@ -714,7 +721,7 @@ impl Reader<'_> {
     }
 
     /// Checks conditions between tables.
-    fn whole(&self, document: &Document, config: &Config) -> Result<()> {
+    fn whole(&self, document: &ConfigFile, config: &Config) -> Result<()> {
         let here = document.link.span().start;
         if config.peers.is_empty() {
             return Err(self.complaint(here, "a link needs at least one [[peer]]"));
@@ -743,7 +750,7 @@ impl Reader<'_> {
     }
 
     /// Each prefix of an interface has one peer, and is not of this host.
-    fn diverted(&self, document: &Document, config: &Config) -> Result<()> {
+    fn diverted(&self, document: &ConfigFile, config: &Config) -> Result<()> {
         let mut seen = HashMap::new();
         for (table, divert) in document.divert.iter().zip(&config.diverts) {
             let Divert { interface, prefixes, .. } = divert;

@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
+use vsnoop_link::forwarding::TableSettings;
 
 pub use peer::{AcceptConfig, OuterConfig, PeerConfig, Transport, TrustConfig};
 pub use rules::{Compress, FrameFields, RuleChange, RuleError, Rules, Selector, TooManyRules, Vm};
@@ -54,6 +55,8 @@ pub struct Config {
     pub mtu_bytes: u16,
     /// A learned address that was not heard of for this long is forgotten.
     pub age: Duration,
+    /// Frames that an address of a VM may send to all peers, per second; 0: any number.
+    pub flood_rate: u32,
     /// Lower the MSS in SYNs to what fits a datagram.
     pub clamp_mss: bool,
     /// A session is replaced by a new handshake after this long.
@@ -157,6 +160,15 @@ impl ConfigError {
 }
 
 impl Config {
+    /// The rules of the forwarding table.
+    pub fn table_settings(&self) -> TableSettings {
+        TableSettings {
+            ageing_ns: self.age.as_nanos() as u64,
+            floods_per_second: self.flood_rate.into(),
+            ..TableSettings::default()
+        }
+    }
+
     /// Peers whose traffic anybody on the way can read.
     pub fn unencrypted(&self) -> impl Iterator<Item = &PeerConfig> {
         self.peers.iter().filter(|peer| !peer.transport.is_encrypted())

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::value::Address;
-use vsnoop_link::compress::{Codecs, Limits};
+use vsnoop_link::compress::{Codecs, CompressionLimits};
 use vsnoop_link::identity::PublicKey;
 
 /// Another host.
@@ -56,14 +56,15 @@ const FULL_SESSIONS: u64 = 3;
 
 impl PeerConfig {
     /// Limits of each of its connections.
-    pub fn accepts(&self) -> Limits {
+    pub fn accepts(&self) -> CompressionLimits {
         let AcceptConfig { codecs, dictionary_bytes } = self.accept;
         // A rule's window is rounded up to a power of two by the sender.
         let dictionary_window_log =
             dictionary_bytes.map_or(0, |bytes| bytes.next_power_of_two().trailing_zeros() as u8);
         let flows = SESSION_FLOWS / u16::from(self.connections.max(1));
-        let asked = Limits { codecs, flows, dictionary_window_log, ..Limits::MOST };
-        Limits::MOST.within(asked)
+        let asked =
+            CompressionLimits { codecs, flows, dictionary_window_log, ..CompressionLimits::MOST };
+        CompressionLimits::MOST.within(asked)
     }
 
     /// The most that decoders of the peer take, over all its connections and sessions, bytes.

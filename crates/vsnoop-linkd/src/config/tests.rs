@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::*;
-use vsnoop_link::compress::{Codecs, Limits};
+use vsnoop_link::compress::{Codecs, CompressionLimits};
 
 const FILE: &str = "/etc/vsnoop/link/office.toml";
 const KEY_B: &str = "YmJiYmJiYmJiYmJiYmJiYmJiYmJiYmJiYmJiYmJiYmI=";
@@ -39,7 +39,7 @@ fn a_peer_may_use_what_it_is_given_and_no_dictionary_unless_a_rule_has_one() {
     assert_eq!(limits.codecs, Codecs { lz4: true, zstd: false });
     assert_eq!((limits.flows, limits.dictionaries, bytes), (0, 0, 0));
     assert_eq!(accepts("accept = [\"lz4\", \"zstd\"]", "").0.codecs, Codecs::ALL);
-    assert_eq!(accepts("accept = \"off\"", "").0.codecs, Limits::NONE.codecs);
+    assert_eq!(accepts("accept = \"off\"", "").0.codecs, CompressionLimits::NONE.codecs);
 }
 
 #[test]
@@ -72,6 +72,7 @@ fn what_is_not_said_has_a_default() {
     assert_eq!(config.key, Path::new("/etc/vsnoop/link/office.key"));
     assert_eq!((config.mtu_bytes, config.clamp_mss), (1500, true));
     assert_eq!((config.age, config.rekey), (Duration::from_secs(300), Duration::from_secs(3600)));
+    assert_eq!(config.flood_rate, 1000);
     let bridge = PortKind::Bridge("br0".into());
     assert_eq!(
         config.ports,
@@ -97,6 +98,7 @@ fn everything_can_be_said() {
         ca = "/etc/ca.pem"
         mtu = 9000
         age = "5m"
+        flood_rate = 0
         clamp_mss = false
         rekey = "10m"
         dead_after = 2
@@ -201,6 +203,7 @@ fn an_error_names_file_line_key_and_what_is_allowed() {
         (LEAST.replace("[link]", "[link]\nlisten = \"7757\""), 2, &["link.listen", "[::]:7757"]),
         (LEAST.replace("[link]", "[link]\nage = \"soon\""), 2, &["link.age", "300s"]),
         (LEAST.replace("[link]", "[link]\nage = -1"), 2, &["link.age = -1"]),
+        (LEAST.replace("[link]", "[link]\nflood_rate = -1"), 2, &["link.flood_rate = -1", "0 to"]),
         (LEAST.replace("[link]", "[link]\nca = \"ca.pem\""), 2, &["link.cert", "link.ca"]),
         (LEAST.replace("[link]", "[link]\nclamp_mss = 1"), 2, &["clamp_mss", "true or false"]),
         (

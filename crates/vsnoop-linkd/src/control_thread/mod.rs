@@ -1,9 +1,10 @@
 //! The thread that decides: it keeps the peers' state machines and makes sessions.
 //!
-//! It never touches a frame. What the other threads see of interest comes as [`Event`]s; what the
-//! state machines want goes to the data threads as orders. Handshakes run on threads of their own,
-//! a bounded number of them, and end by a deadline.
+//! It never touches a frame. What the other threads see of interest comes as [`ControlEvent`]s;
+//! what the state machines want goes to the data threads as orders. Handshakes run on threads of
+//! their own, a bounded number of them, and end by a deadline.
 
+mod deadlines;
 mod paths;
 mod peer_entry;
 mod reload;
@@ -17,6 +18,7 @@ use std::time::{Duration, Instant};
 use ipnet::IpNet;
 use tracing::{debug, info, warn};
 
+use self::deadlines::Deadlines;
 use self::peer_entry::headers_bytes;
 pub use self::peer_entry::{PeerEntry, other_mtu};
 pub use self::reload::NewPeers;
@@ -24,9 +26,9 @@ use self::welcome::{Door, Welcome};
 use super::complaints::Complaints;
 use super::config::{Address, Config};
 use super::establish::Introduction;
-use super::event::{Event, ReceivedDatagram, ReceivedMessage};
+use super::event::{ControlEvent, ReceivedDatagram, ReceivedMessage};
 use super::fault::Fault;
-use super::io::udp::Ends;
+use super::io::udp::Endpoints;
 use super::io::wake;
 use super::ports::Ports;
 use super::shared::Shared;
@@ -37,7 +39,7 @@ use vsnoop_link::identity::{Acceptor, Dialer, PublicKey};
 use vsnoop_link::session::{Action, Message, PeerEvent, SessionId};
 use vsnoop_link::wire::item::SESSION;
 
-pub struct Control {
+pub struct ControlThread {
     shared: Arc<Shared>,
     pub ports: Ports,
     introduction: Introduction,
@@ -48,18 +50,20 @@ pub struct Control {
     reloads: u64,
     /// By slot, also those that were removed.
     pub peers: Vec<PeerEntry>,
+    /// Of the peers' machines.
+    deadlines: Deadlines,
     strays: Vec<(Instant, Established)>,
     next_session: u64,
     egress: wake::Sender<egress::Order>,
     ingress: wake::Sender<ingress::Order>,
-    events: wake::Sender<Event>,
+    events: wake::Sender<ControlEvent>,
     guard: Guard,
     complaints: Complaints,
     clamp_mss: bool,
     dead_after: Duration,
 }
 
-/// Arguments of [`Control::new`] besides the configuration.
+/// Arguments of [`ControlThread::new`] besides the configuration.
 pub struct Parts {
     pub shared: Arc<Shared>,
     pub ports: Ports,
@@ -68,10 +72,10 @@ pub struct Parts {
     pub ours: PublicKey,
     pub egress: wake::Sender<egress::Order>,
     pub ingress: wake::Sender<ingress::Order>,
-    pub events: wake::Sender<Event>,
+    pub events: wake::Sender<ControlEvent>,
 }
 
-impl Control {
+impl ControlThread {
     pub fn new(config: &Config, parts: Parts) -> Self {
         let Parts { shared, ports, acceptor, dialers, ours, egress, ingress, events } = parts;
         let introduction = Introduction {
@@ -103,7 +107,7 @@ impl Control {
             generation: 0,
         };
         let door = Door::new(welcome, guard.clone(), shared.clock, events.clone());
-        let control = Self {
+        let mut control = Self {
             shared,
             ports,
             introduction,
@@ -112,6 +116,7 @@ impl Control {
             next_serial: 1 + peers.len() as u64,
             reloads: 0,
             peers,
+            deadlines: Deadlines::default(),
             strays: Vec::new(),
             next_session: 1,
             egress,
@@ -123,6 +128,10 @@ impl Control {
             dead_after: config.dead_after,
         };
         control.bound_frames();
+        // All are due.
+        if let Some(last) = control.peers.len().checked_sub(1) {
+            control.deadlines.set(last, 0);
+        }
         control
     }
 
@@ -138,21 +147,20 @@ impl Control {
 
     /// When [`tick`](Self::tick) is due.
     pub fn deadline(&self) -> Duration {
-        let next = self.peers.iter().map(|peer| peer.machine.deadline_ns()).min();
-        let now_ns = self.shared.now_ns();
-        let wait = Duration::from_nanos(next.unwrap_or(u64::MAX).saturating_sub(now_ns));
-        wait.min(Duration::from_secs(1))
+        let wait_ns = self.deadlines.next_ns().saturating_sub(self.shared.now_ns());
+        Duration::from_nanos(wait_ns).min(Duration::from_secs(1))
     }
 
     /// Lets time pass.
     pub fn tick(&mut self) {
-        for peer in 0..self.peers.len() {
+        for peer in self.deadlines.take_due(self.shared.now_ns()) {
             self.tell_traffic(peer);
             self.tell(peer, PeerEvent::Tick);
             self.tell_path(peer);
             self.end_proofs(peer);
+            self.expire_incomplete(peer);
         }
-        self.expire_incomplete();
+        self.expire_strays();
         self.ports.follow();
     }
 
@@ -171,47 +179,47 @@ impl Control {
     }
 
     /// Takes what another thread told.
-    pub fn event(&mut self, event: Event) {
+    pub fn event(&mut self, event: ControlEvent) {
         match event {
-            Event::Message(message) => self.message(&message),
-            Event::Moved { peer, session, ends } => {
+            ControlEvent::Message(message) => self.message(&message),
+            ControlEvent::Moved { peer, session, ends } => {
                 self.received(peer, SessionId(session), ends, true);
             }
-            Event::Outgoing { peer, session, fault: Fault::Broken(why) }
-            | Event::Incoming { peer, session, why } => {
+            ControlEvent::Outgoing { peer, session, fault: Fault::Broken(why) }
+            | ControlEvent::Incoming { peer, session, why } => {
                 self.tell(peer, PeerEvent::Failed { session: SessionId(session), reason: why });
             }
-            Event::NotAccepted { peer, session, why } => {
+            ControlEvent::NotAccepted { peer, session, why } => {
                 warn!(
                     "peer {}: {why}, against what this host has told it: the session ends",
                     self.peers[peer].config.name
                 );
                 self.tell(peer, PeerEvent::Failed { session: SessionId(session), reason: why });
             }
-            Event::Outgoing { peer, session, fault: Fault::TooLong { bytes } } => {
+            ControlEvent::Outgoing { peer, session, fault: Fault::TooLong { bytes } } => {
                 self.too_long(peer, SessionId(session), bytes);
             }
-            Event::PortFailed { port, error } => self.ports.failed(port, error),
+            ControlEvent::PortFailed { port, error } => self.ports.failed(port, error),
             // Its hook sees that, too, and says what follows.
-            Event::DivertTapFailed { divert_tap, error } => {
+            ControlEvent::DivertTapFailed { divert_tap, error } => {
                 let taps = self.shared.divert_taps.as_ref();
                 let tap = taps.and_then(|taps| taps.tap(divert_tap));
                 let name = tap.map_or("?", |tap| tap.port.name());
                 warn!("tap {name}: {error}; no diverted frames come from it");
             }
             // A peer that can be dialled may also call.
-            Event::Resolved { peer, serial, addresses } => {
+            ControlEvent::Resolved { peer, serial, addresses } => {
                 let known = &self.peers[peer];
                 if known.serial == serial && !known.is_removed {
                     self.guard.set_peer(peer, addresses);
                 }
             }
             // It was of a peer that had the number before.
-            Event::Dialled { peer, serial, .. } if self.peers[peer].serial != serial => {}
-            Event::Dialled { peer, generation, result, .. } => {
+            ControlEvent::Dialled { peer, serial, .. } if self.peers[peer].serial != serial => {}
+            ControlEvent::Dialled { peer, generation, result, .. } => {
                 self.dialled(peer, generation, result)
             }
-            Event::Accepted { from, generation, established } => match established {
+            ControlEvent::Accepted { from, generation, established } => match established {
                 Ok(established) => self.accepted(from, generation, *established),
                 Err(error) => self.turned_away(from, &error),
             },
@@ -239,7 +247,7 @@ impl Control {
                 (ends, is_newest, bytes + headers_bytes(ends.peer))
             }
             None => {
-                let ends = Ends { peer: installed.address, local: None };
+                let ends = Endpoints { peer: installed.address, local: None };
                 (ends, true, got.item.len())
             }
         };
@@ -251,7 +259,7 @@ impl Control {
     }
 
     /// A session's datagram came, or something by its connections.
-    fn received(&mut self, peer: usize, session: SessionId, ends: Ends, newest: bool) {
+    fn received(&mut self, peer: usize, session: SessionId, ends: Endpoints, newest: bool) {
         // Also of one that was overtaken: the answer to a probe of another path may be.
         if let Some(installed) = self.peers[peer].installed.get_mut(&session) {
             installed.heard = Some(ends);
@@ -276,6 +284,7 @@ impl Control {
         if let Some(bytes) = self.peers[peer].ask_route() {
             self.tell(peer, PeerEvent::Largest(bytes));
         }
+        self.deadlines.set(peer, self.peers[peer].machine.deadline_ns());
     }
 
     fn act(&mut self, peer: usize, action: Action) {

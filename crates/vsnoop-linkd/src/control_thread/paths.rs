@@ -3,10 +3,10 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use super::Control;
+use super::ControlThread;
 use super::peer_entry::{PeerEntry, headers_bytes};
 use crate::egress;
-use crate::io::udp::Ends;
+use crate::io::udp::Endpoints;
 use vsnoop_link::session::{PeerEvent, SessionId};
 use vsnoop_link::wire::item::FRAME_HEADER_BYTES;
 use vsnoop_link::wire::seal::HEADER_BYTES;
@@ -16,7 +16,7 @@ const PATH_EVERY: Duration = Duration::from_secs(1);
 /// Fewer say nothing about the share that is lost.
 const FEW_PACKETS: f64 = 50.0;
 
-impl Control {
+impl ControlThread {
     /// The kernel refused a datagram of `bytes` (EMSGSIZE): an MTU may be lower now.
     pub(super) fn too_long(&mut self, peer: usize, session: SessionId, bytes: usize) {
         let known = &mut self.peers[peer];
@@ -57,12 +57,12 @@ impl Control {
 
     /// The addresses for what a session sends to `address`: what comes from there has called one of
     /// ours, from which the peer expects answers. Whom we have called, we may reach by any.
-    pub(super) fn ends(&self, peer: usize, id: SessionId, address: SocketAddr) -> Ends {
+    pub(super) fn ends(&self, peer: usize, id: SessionId, address: SocketAddr) -> Endpoints {
         let installed = self.peers[peer].installed.get(&id);
         let called = installed.filter(|installed| !installed.dialled);
         let heard = called.and_then(|installed| installed.heard);
         let from_there = heard.filter(|heard| heard.peer == address);
-        Ends { peer: address, local: from_there.and_then(|heard| heard.local) }
+        Endpoints { peer: address, local: from_there.and_then(|heard| heard.local) }
     }
 
     /// Tells the data thread how long datagrams may be.

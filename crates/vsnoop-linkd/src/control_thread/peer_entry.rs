@@ -10,9 +10,9 @@ use ipnet::IpNet;
 use crate::config::{Config, PeerConfig, Transport, TrustConfig};
 use crate::counts::SessionCounts;
 use crate::establish::Made;
-use crate::io::udp::{Ends, route_mtu};
+use crate::io::udp::{Endpoints, route_mtu};
 use crate::tcp_handshake::Established;
-use vsnoop_link::compress::{DecoderMemory, Limits};
+use vsnoop_link::compress::{CompressionLimits, DecoderMemory};
 use vsnoop_link::identity::{Dialer, Proof, PublicKey};
 use vsnoop_link::session::{Peer, PeerSettings, PeerSnapshot, SessionId};
 
@@ -41,7 +41,7 @@ pub struct Installed {
     pub dialled: bool,
     pub address: SocketAddr,
     /// The addresses of the datagram that was received last.
-    pub heard: Option<Ends>,
+    pub heard: Option<Endpoints>,
     pub transport: Transport,
     pub version: u16,
     pub encrypted_bytes: usize,
@@ -83,7 +83,7 @@ pub struct PeerEntry {
     /// The largest dictionary that rules of the file have for it, bytes.
     pub dictionary_bytes: Option<u32>,
     /// The limits of the peer that were warned of.
-    pub accepts_said: Option<Limits>,
+    pub accepts_said: Option<CompressionLimits>,
     /// The MTU of the peer that was warned of.
     pub mtu_bytes_said: Option<u16>,
 }

@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use tracing::info;
 
-use super::Control;
+use super::ControlThread;
 use super::peer_entry::{PeerEntry, settings};
 use super::welcome::Welcome;
 use crate::config::{Address, Config, PeerConfig};
@@ -28,7 +28,7 @@ pub struct NewPeers<'a> {
     pub is_shown_anew: bool,
 }
 
-impl Control {
+impl ControlThread {
     /// Ends the sessions of peers that are not in the new configuration, or that cannot go on as
     /// they are. The data threads have retired them before they get the new [`Shared`].
     pub fn leave_peers(&mut self, config: &Config) {

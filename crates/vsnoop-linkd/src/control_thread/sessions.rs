@@ -7,16 +7,16 @@ use std::time::{Duration, Instant};
 
 use tracing::warn;
 
-use super::Control;
+use super::ControlThread;
 use super::peer_entry::{Incomplete, Installed, other_mtu};
 use crate::causes::with_causes;
 use crate::config::OuterConfig;
 use crate::egress::peer_sender::SessionSender;
 use crate::establish::{self, Incoming, Made};
-use crate::event::Event;
+use crate::event::ControlEvent;
 use crate::tcp_handshake::Established;
 use crate::{egress, ingress};
-use vsnoop_link::compress::Limits;
+use vsnoop_link::compress::CompressionLimits;
 use vsnoop_link::handshake::Purpose;
 use vsnoop_link::identity::PeerId;
 use vsnoop_link::session::{DialError, End, PeerEvent, SessionId, SessionInfo};
@@ -27,12 +27,15 @@ const STRAYS: usize = 64;
 /// A session whose data connections are incomplete is closed after this time without a new one.
 const CONNECTIONS_IN: Duration = Duration::from_secs(10);
 
-impl Control {
+impl ControlThread {
     /// Gives up sessions whose data connections do not come.
-    pub(super) fn expire_incomplete(&mut self) {
-        for peer in &mut self.peers {
-            peer.incomplete.retain(|session| session.since.elapsed() < CONNECTIONS_IN);
-        }
+    pub(super) fn expire_incomplete(&mut self, peer: usize) {
+        let incomplete = &mut self.peers[peer].incomplete;
+        incomplete.retain(|session| session.since.elapsed() < CONNECTIONS_IN);
+    }
+
+    /// Forgets data connections whose session does not come.
+    pub(super) fn expire_strays(&mut self) {
         self.strays.retain(|(since, _)| since.elapsed() < CONNECTIONS_IN);
     }
 
@@ -193,7 +196,7 @@ impl Control {
         }
         if known.dictionary_bytes.is_some()
             && transport.is_ordered()
-            && Limits::MOST.within(accepts).dictionaries == 0
+            && CompressionLimits::MOST.within(accepts).dictionaries == 0
             && known.accepts_said.replace(accepts) != Some(accepts)
         {
             warn!(
@@ -247,17 +250,17 @@ impl Control {
         let spawned = std::thread::Builder::new().name("dial".into()).spawn(move || {
             let resolved = |addresses: &[SocketAddr]| {
                 let addresses = addresses.iter().map(SocketAddr::ip).collect();
-                events.send(Event::Resolved { peer, serial, addresses });
+                events.send(ControlEvent::Resolved { peer, serial, addresses });
             };
             let made =
                 establish::dial(&address, &dialer, hello, &memory, dead_after, &failed, resolved);
             let result = made.map(Box::new);
-            events.send(Event::Dialled { peer, serial, generation, result });
+            events.send(ControlEvent::Dialled { peer, serial, generation, result });
         });
         if let Err(error) = spawned {
             let reason = format!("no thread for a call: {error}");
             let result = Err(DialError { reason, answered: false });
-            self.events.send(Event::Dialled { peer, serial, generation, result });
+            self.events.send(ControlEvent::Dialled { peer, serial, generation, result });
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::callers::Callers;
 use crate::clock::Clock;
 use crate::config::PeerConfig;
 use crate::establish::Introduction;
-use crate::event::Event;
+use crate::event::ControlEvent;
 use crate::io::wake;
 use crate::tcp_handshake;
 use vsnoop_link::handshake::{Admitted, Answer, Guard, Hello, Permit, Refusal, RefusalKind};
@@ -33,11 +33,16 @@ pub struct Door {
     callers: Callers,
     guard: Guard,
     clock: Clock,
-    events: wake::Sender<Event>,
+    events: wake::Sender<ControlEvent>,
 }
 
 impl Door {
-    pub fn new(welcome: Welcome, guard: Guard, clock: Clock, events: wake::Sender<Event>) -> Self {
+    pub fn new(
+        welcome: Welcome,
+        guard: Guard,
+        clock: Clock,
+        events: wake::Sender<ControlEvent>,
+    ) -> Self {
         let welcome = Arc::new(RwLock::new(Arc::new(welcome)));
         Self { welcome, callers: Callers::default(), guard, clock, events }
     }
@@ -105,7 +110,7 @@ impl Door {
             permit.authenticated();
         }
         let (established, generation) = (established.map(Box::new), welcome.generation);
-        self.events.send(Event::Accepted { from, generation, established });
+        self.events.send(ControlEvent::Accepted { from, generation, established });
     }
 }
 

@@ -49,7 +49,7 @@ struct Attached {
 }
 
 /// One `[[divert]]`.
-pub struct Hook {
+pub struct DivertHook {
     pub divert: Divert,
     pub state: DivertState,
     /// Why it does not divert, all of it.
@@ -66,15 +66,15 @@ pub struct Hook {
     past: Vec<RuleCounters>,
 }
 
-pub struct Hooks {
-    pub hooks: Vec<Hook>,
+pub struct DivertHooks {
+    pub hooks: Vec<DivertHook>,
     shared: Arc<Shared>,
     looked: Option<Instant>,
     /// Packets of peers are not routed, and why.
     pub trouble: Option<String>,
 }
 
-impl Hooks {
+impl DivertHooks {
     /// Hooks the taps that are there. Says what forbids it altogether, such as the kernel.
     pub fn new(config: &Config, shared: Arc<Shared>, peers: &Slots) -> Result<Self> {
         let mut hooks = all(config, shared.divert_taps.as_ref(), peers);
@@ -91,7 +91,7 @@ impl Hooks {
         config: &Config,
         divert_taps: Option<&DivertTaps>,
         peers: &Slots,
-    ) -> Result<Vec<Hook>> {
+    ) -> Result<Vec<DivertHook>> {
         let mut hooks = all(config, divert_taps, peers);
         for hook in hooks.iter_mut().filter(|hook| !self.hooks.iter().any(|old| old.is(hook))) {
             hook.look()?;
@@ -101,7 +101,7 @@ impl Hooks {
 
     /// Stops those that do not stay: the divert tap that they send to may be another interface's
     /// from now on.
-    pub fn stop_leaving(&mut self, staying: &[Hook]) {
+    pub fn stop_leaving(&mut self, staying: &[DivertHook]) {
         let leaving = self.hooks.iter_mut().filter(|old| !staying.iter().any(|new| old.is(new)));
         for hook in leaving {
             let Some(attached) = hook.attached.as_mut().filter(|attached| attached.is_up) else {
@@ -116,13 +116,13 @@ impl Hooks {
     }
 
     /// Goes on with these hooks, and with its own of the same kind.
-    pub fn reload(&mut self, hooks: Vec<Hook>, shared: Arc<Shared>) {
+    pub fn reload(&mut self, hooks: Vec<DivertHook>, shared: Arc<Shared>) {
         self.shared = shared;
         let mut before = std::mem::replace(&mut self.hooks, hooks);
         for hook in &mut self.hooks {
             if let Some(at) = before.iter().position(|old| old.is(hook)) {
                 let old = before.swap_remove(at);
-                *hook = Hook { divert: hook.divert.clone(), ..old };
+                *hook = DivertHook { divert: hook.divert.clone(), ..old };
             } else {
                 hook.go_on_counting(&before);
             }
@@ -159,11 +159,11 @@ impl Hooks {
 }
 
 /// The hooks of a configuration, not attached yet.
-fn all(config: &Config, divert_taps: Option<&DivertTaps>, peers: &Slots) -> Vec<Hook> {
-    let hook = |(index, divert): (usize, &Divert)| -> Option<Hook> {
+fn all(config: &Config, divert_taps: Option<&DivertTaps>, peers: &Slots) -> Vec<DivertHook> {
+    let hook = |(index, divert): (usize, &Divert)| -> Option<DivertHook> {
         let own = |tap: &DivertTap| tap.interface.as_deref() == Some(divert.interface.as_str());
         let (_, divert_tap) = divert_taps?.all().find(|(_, tap)| own(tap))?;
-        Some(Hook {
+        Some(DivertHook {
             divert: divert.clone(),
             state: DivertState::NoInterface,
             reason: None,
@@ -179,7 +179,7 @@ fn all(config: &Config, divert_taps: Option<&DivertTaps>, peers: &Slots) -> Vec<
     config.diverts.iter().enumerate().filter_map(hook).collect()
 }
 
-impl Hook {
+impl DivertHook {
     /// Whether it does the same, wherever in the file it stands.
     fn is(&self, other: &Self) -> bool {
         let of = |hook: &Self| Divert { line: 0, ..hook.divert.clone() };

@@ -14,7 +14,7 @@ use crate::config::Config;
 use crate::counted_port::CountedPort;
 use crate::counts::Counter;
 use crate::frame::Frame;
-use crate::io::port::{Port, PortError};
+use crate::io::port::{LinkPort, PortError};
 use crate::slots::Slots;
 
 /// Headers that decide whether a frame enters the host: Ethernet, IPv6, and the byte after it.
@@ -227,13 +227,13 @@ impl Entered {
 }
 
 /// Makes a divert tap with the first number that is free.
-fn make_tap() -> Result<Port> {
+fn make_tap() -> Result<LinkPort> {
     for number in 0..NUMBERS {
         let name = format!("vsd{number}");
         if is_there(&name) {
             continue;
         }
-        match Port::tap(&name) {
+        match LinkPort::tap(&name) {
             Ok(port) => return Ok(port),
             // Another link was faster.
             Err(_) if is_there(&name) => {}
@@ -247,7 +247,7 @@ fn is_there(interface: &str) -> bool {
     nix::net::if_::if_nametoindex(interface).is_ok()
 }
 
-fn prepared(port: &Port, mtu_bytes: u16, local: &[IpNet]) -> Result<LinkTap> {
+fn prepared(port: &LinkPort, mtu_bytes: u16, local: &[IpNet]) -> Result<LinkTap> {
     prepare(port.name(), mtu_bytes.into(), local)
         .map_err(|error| DivertTapError::Prepare { tap: port.name().to_owned(), error })
 }

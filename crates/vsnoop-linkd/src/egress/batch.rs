@@ -12,7 +12,7 @@ use vsnoop_packet::offload::{settle, udp};
 use vsnoop_packet::vnet::{VNET_BYTES, VirtioNetHdr};
 
 use crate::frame::ParsedFrame;
-use crate::io::port::Port;
+use crate::io::port::LinkPort;
 use crate::own::Own;
 use crate::stats::{LinkStats, PortStats};
 
@@ -23,7 +23,7 @@ const FRAMES: usize = 128;
 const SHORTEST_BYTES: usize = 14;
 
 /// State of the port after a [`BatchBuffer`] was filled.
-pub enum Left {
+pub enum ReadEnd {
     Nothing,
     More,
     /// The port has failed; what was read before is there.
@@ -50,28 +50,28 @@ impl BatchBuffer {
     /// dropped and counted. The link's own packets are dropped and counted, too.
     pub fn fill(
         &mut self,
-        port: &Port,
+        port: &LinkPort,
         port_stats: &PortStats,
         stats: &LinkStats,
         own: Option<&Own>,
-    ) -> Left {
+    ) -> ReadEnd {
         self.frames.clear();
         self.bytes.resize(ARENA_BYTES, 0);
         let (mut end, mut bytes, mut count) = (0, 0, 0);
         let left = loop {
             let room = self.bytes.len().saturating_sub(end);
             if count == FRAMES || room < LONGEST_BYTES {
-                break Left::More;
+                break ReadEnd::More;
             }
             let (header, range) = match port.read(&mut self.bytes[end..]) {
                 Ok(Some(read)) => read,
-                Ok(None) => break Left::Nothing,
+                Ok(None) => break ReadEnd::Nothing,
                 Err(error) if port.is_of_frame(&error) => {
                     count += 1;
                     stats.malformed_frames.add(1);
                     continue;
                 }
-                Err(error) => break Left::Failed(error),
+                Err(error) => break ReadEnd::Failed(error),
             };
             let range = end + range.start..end + range.end;
             bytes += range.len() as u64;

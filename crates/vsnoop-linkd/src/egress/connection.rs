@@ -19,7 +19,7 @@ use crate::counts::SessionCounts;
 use crate::io::tcp::Sending;
 use crate::stats::{PeerStats, RuleStats};
 use vsnoop_link::compress::{Decision, Encoded, Encoder, Policy};
-use vsnoop_link::queue::{FairQueue, Limits, Stats};
+use vsnoop_link::queue::{FairQueue, QueueLimits, QueueStats};
 use vsnoop_link::wire::item::COMPRESSED;
 use vsnoop_link::wire::seal::{HEADER_BYTES, Sealer};
 use vsnoop_link::wire::stream::LENGTH_BYTES;
@@ -41,18 +41,18 @@ pub enum Encryption {
 }
 
 /// An item that waits.
-struct Waiting {
+struct QueuedItem {
     bytes: Vec<u8>,
     flow: u64,
     compression: Compression,
 }
 
-pub struct Connection {
+pub struct ConnectionSender {
     socket: TcpStream,
     encryption: Encryption,
-    queue: FairQueue<Waiting>,
+    queue: FairQueue<QueuedItem>,
     /// As far as they were counted.
-    queue_stats: Stats,
+    queue_stats: QueueStats,
     encoder: Encoder,
     /// Encoded and not yet written.
     pending: Vec<u8>,
@@ -75,11 +75,11 @@ pub struct Outgoing<'a> {
     pub compression: &'a Compression,
 }
 
-impl Connection {
+impl ConnectionSender {
     pub fn new(
         socket: TcpStream,
         encryption: Encryption,
-        limits: Limits,
+        limits: QueueLimits,
         encoder: Encoder,
         counts: Arc<SessionCounts>,
     ) -> Self {
@@ -88,7 +88,7 @@ impl Connection {
             socket,
             encryption,
             queue: FairQueue::new(limits),
-            queue_stats: Stats::default(),
+            queue_stats: QueueStats::default(),
             encoder,
             pending: Vec::new(),
             written: 0,
@@ -156,7 +156,7 @@ impl Connection {
             bytes.extend_from_slice(part);
         }
         let length = bytes.len();
-        let waiting = Waiting { bytes, flow: item.flow, compression: item.compression.clone() };
+        let waiting = QueuedItem { bytes, flow: item.flow, compression: item.compression.clone() };
         self.queue.push(item.flow, length, waiting, now_ns);
         self.count_dropped(stats);
         Ok(())
@@ -183,7 +183,7 @@ impl Connection {
             let waiting = self.queue.pop(now_ns);
             self.count_dropped(stats);
             let Some(waiting) = waiting else { break };
-            let Waiting { bytes, flow, compression } = waiting;
+            let QueuedItem { bytes, flow, compression } = waiting;
             self.encode(flow, &compression, &[&bytes], now_ns, stats)?;
             if self.spare.len() < 8 {
                 self.spare.push(bytes);
@@ -337,7 +337,7 @@ fn hold_unsent(socket: &TcpStream, bytes: u64) {
     let _ = SockRef::from(socket).set_tcp_notsent_lowat(bytes as u32);
 }
 
-impl AsFd for Connection {
+impl AsFd for ConnectionSender {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
@@ -349,19 +349,28 @@ pub mod testing {
     use std::net::TcpListener;
 
     use super::*;
-    use vsnoop_link::compress::Limits as Contexts;
+    use vsnoop_link::compress::CompressionLimits;
     use vsnoop_link::wire::seal::{Material, Suite};
 
     /// A connection over the loopback interface, and its far end.
-    pub fn connection() -> (Connection, TcpStream) {
+    pub fn connection() -> (ConnectionSender, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (far, _) = listener.accept().unwrap();
         socket.set_nonblocking(true).unwrap();
         let sealer = Sealer::new(Suite::Plain, &Material { key: [1; 32], nonce: [2; 12] }, 1, 0, 0);
-        let encoder = Encoder::new(Contexts::MOST, coding_clock());
-        let limits = Limits::default();
-        (Connection::new(socket, Encryption::Records(sealer), limits, encoder, Arc::default()), far)
+        let encoder = Encoder::new(CompressionLimits::MOST, coding_clock());
+        let limits = QueueLimits::default();
+        (
+            ConnectionSender::new(
+                socket,
+                Encryption::Records(sealer),
+                limits,
+                encoder,
+                Arc::default(),
+            ),
+            far,
+        )
     }
 
     pub fn uncompressed() -> Compression {
@@ -378,7 +387,7 @@ mod tests {
     const BYTES: usize = 1000;
 
     /// Sends items of many flows until the socket is full and so many wait.
-    fn fill(connection: &mut Connection, waiting: usize, stats: &PeerStats) {
+    fn fill(connection: &mut ConnectionSender, waiting: usize, stats: &PeerStats) {
         let compression = uncompressed();
         for flow in 0.. {
             let parts: &[&[u8]] = &[&[0; BYTES]];

@@ -1,16 +1,17 @@
 //! Sends frames to a peer over UDP.
 //!
-//! Frames become records that each can be delivered alone: a super-packet is cut into TCP segments
-//! that fit the path, what cannot be cut is sent in fragments. Compressed, it becomes units that
-//! each can be delivered alone, of one datagram on a path with losses, of a few on one without.
-//! Records of one size collect in one buffer and leave with one system call (`UDP_SEGMENT`); the
-//! last record of a super-packet, a few bytes shorter than the others, is padded, so that the next
-//! super-packet can follow in the same call.
+//! Frames become records that the receiver can use one by one, in any order. A super-packet is cut
+//! into TCP segments that fit the path; a frame that cannot be cut is sent in fragments. With
+//! compression it becomes units: of one datagram each on a path with losses, of a few on one
+//! without. Records of one size collect in a batch and leave with one system call (`UDP_SEGMENT`).
+//! The last record of a super-packet is padded if it is a few bytes shorter than the others, so
+//! that the next super-packet can follow in the same call.
 //!
-//! Each session has a socket of its own at the link's port, and the host holds little for it: about
-//! what the path takes in [`HELD_PARTS_OF_SECOND`], so that a slow peer fills no buffer that others
-//! need. Frames that the socket does not take wait, not yet sealed, in a fair queue (RFC 8290),
-//! which drops. Messages of the session itself leave by the link's socket, past all that.
+//! Each session has a socket of its own at the link's port. Its send buffer is small, about what
+//! the path takes in a second divided by [`HELD_PARTS_OF_SECOND`], so that a slow peer fills no
+//! buffer that others need. Frames that the socket does not take wait in a fair queue (FQ-CoDel,
+//! RFC 8290), which may drop them; they are sealed when they leave it. Messages of the session
+//! itself leave by the link's socket, ahead of the queue.
 
 use std::collections::VecDeque;
 use std::io;
@@ -26,11 +27,11 @@ use crate::config::OuterConfig;
 use crate::counts::SessionCounts;
 use crate::cpu::coding_clock;
 use crate::frame::{Frame, WholeFrame};
-use crate::io::udp::{Destination, Ends, MAX_SEGMENTS, MAX_SEND_BYTES, Mark, UdpSocket};
+use crate::io::udp::{Destination, Endpoints, MAX_SEGMENTS, MAX_SEND_BYTES, Mark, UdpSocket};
 use crate::stats::{PeerStats, RuleStats};
 use vsnoop_link::compress::unit::{self, Cut, Packer};
 use vsnoop_link::compress::{Codecs, Decision, Encoded, Policy};
-use vsnoop_link::queue::{FairQueue, Limits, Stats};
+use vsnoop_link::queue::{FairQueue, QueueLimits, QueueStats};
 use vsnoop_link::wire::fragment::{Fragment, Fragments};
 use vsnoop_link::wire::item::{
     FRAME_HEADER_BYTES, FrameHeader, Way, fragment_header, unit_header, unit_part_header,
@@ -42,7 +43,7 @@ use vsnoop_packet::offload::restore::restore;
 use vsnoop_packet::offload::split::Split;
 use vsnoop_packet::offload::state::{Gso, GsoKind, OffloadState};
 
-/// Padding that costs less than a system call.
+/// Most bytes of padding: more would cost more than another system call.
 const WORTH_PADDING_BYTES: usize = 64;
 /// Class selector 6, for network control (RFC 4594), as a traffic class.
 const CONTROL_CLASS: u8 = 48 << 2;
@@ -50,21 +51,22 @@ const CONTROL_CLASS: u8 = 48 << 2;
 const FRAGMENT_HEADER_BYTES: usize = 8;
 const UNIT_HEADER_BYTES: usize = 8;
 const UNIT_PART_HEADER_BYTES: usize = 5;
-/// Less payload is sent as it is.
+/// Least payload that is compressed.
 const WORTH_COMPRESSING_BYTES: usize = 200;
 
-/// Flow labels (RFC 6437) of a session: as many paths as its flows are spread over.
+/// Number of flow labels (RFC 6437) over which a session spreads its flows.
 const FLOW_LABELS: u64 = 64;
 
-/// The host holds 1/`HELD_PARTS_OF_SECOND` of what the path takes in a second, within these bounds,
-/// and so much before the path's rate is known.
+/// The socket's send buffer is 1/`HELD_PARTS_OF_SECOND` of what the path takes in a second, at
+/// least `LEAST_HELD_BYTES` and at most `MOST_HELD_BYTES`; `FIRST_HELD_BYTES` until the rate is
+/// known.
 const HELD_PARTS_OF_SECOND: u64 = 250;
 const LEAST_HELD_BYTES: usize = 32 << 10;
 const MOST_HELD_BYTES: usize = 2 << 20;
 const FIRST_HELD_BYTES: usize = 256 << 10;
 
-/// A frame that waits.
-struct Waiting {
+/// A frame in the queue.
+struct QueuedFrame {
     offload: OffloadState,
     way: Way,
     bytes: Vec<u8>,
@@ -84,26 +86,28 @@ pub struct DatagramSender {
     /// `None` until [`DatagramSender::open`].
     socket: Option<UdpSocket>,
     destination: Option<Destination>,
-    /// Not empty: the socket has no room.
+    /// Records that the socket had no room for.
     sealed: VecDeque<Sealed>,
-    /// Made when something has to wait first.
-    queue: Option<Box<FairQueue<Waiting>>>,
-    /// As far as they were counted.
-    queue_stats: Stats,
-    /// The path's rate, as the host's buffer was bounded for it.
+    /// Allocated when the first frame has to wait.
+    queue: Option<Box<FairQueue<QueuedFrame>>>,
+    /// The queue's counters at the last [`Self::count_dropped`].
+    queue_stats: QueueStats,
+    /// The rate that the socket's send buffer was last set for.
     held_for_bytes_per_s: Option<u64>,
-    /// Records leave together up to this many bytes.
+    /// Most bytes of a batch.
     batch_bytes: usize,
     control: Vec<u8>,
-    /// The longest datagram that the path takes, less IP and UDP header.
+    /// The longest record: what the path takes, less IP and UDP header.
     limit_bytes: usize,
+    /// The batch: `count` records of `segment_bytes` each, the last perhaps shorter; `length`
+    /// bytes.
     buffer: Box<[u8]>,
     length: usize,
     segment_bytes: usize,
     count: usize,
-    /// Of the batch.
+    /// Mark of the batch.
     mark: Mark,
-    /// Of the frame that is added to it.
+    /// Mark of the frame that is being added.
     frame_mark: Mark,
     outer: OuterConfig,
     next_fragment: u16,
@@ -111,9 +115,9 @@ pub struct DatagramSender {
     unit_datagrams: usize,
     packer: Packer,
     body: Vec<u8>,
-    /// The shortest datagram that the host refused for its length.
+    /// The shortest datagram that the host refused for its length (EMSGSIZE).
     too_long: Option<usize>,
-    /// In all records so far.
+    /// Sum of all records so far.
     sealed_bytes: u64,
     counts: Arc<SessionCounts>,
 }
@@ -126,7 +130,7 @@ struct UnitsOf<'a> {
 }
 
 impl DatagramSender {
-    /// Compresses by codecs that the receiver accepts.
+    /// `limit_bytes`: see [`Self::set_limit`]. `accepted`: codecs that the receiver decompresses.
     pub fn new(
         sealer: Sealer,
         address: Option<SocketAddr>,
@@ -137,10 +141,10 @@ impl DatagramSender {
         Self {
             sealer,
             socket: None,
-            destination: address.map(|peer| Destination::new(Ends { peer, local: None })),
+            destination: address.map(|peer| Destination::new(Endpoints { peer, local: None })),
             sealed: VecDeque::new(),
             queue: None,
-            queue_stats: Stats::default(),
+            queue_stats: QueueStats::default(),
             held_for_bytes_per_s: None,
             batch_bytes: MAX_SEND_BYTES,
             control: Vec::new(),
@@ -163,38 +167,38 @@ impl DatagramSender {
         }
     }
 
-    /// Sends by this socket from now on, which is for this session alone.
+    /// Sends by this socket from now on. No other session uses it.
     pub fn open(&mut self, socket: UdpSocket) {
         socket.hold_at_most(FIRST_HELD_BYTES);
         self.socket = Some(socket);
     }
 
-    /// `None` before [`Self::open`].
+    /// The session's socket; `None` before [`Self::open`].
     pub fn socket(&self) -> Option<BorrowedFd<'_>> {
         self.socket.as_ref().map(UdpSocket::as_fd)
     }
 
-    /// What datagrams show of the packets in them, from now on.
+    /// Sets which fields of the inner packets the datagrams copy.
     pub fn set_outer(&mut self, outer: OuterConfig) {
         self.outer = outer;
     }
 
-    pub fn set_address(&mut self, ends: Ends) {
+    pub fn set_address(&mut self, ends: Endpoints) {
         self.destination = Some(Destination::new(ends));
     }
 
-    /// Whether the socket had no room, and is to be watched for it.
+    /// Whether the socket had no room; then the caller waits until it is writable.
     pub fn is_blocked(&self) -> bool {
         !self.sealed.is_empty()
     }
 
-    /// Bytes that wait before the socket.
+    /// Bytes in the queue, and of records that the socket had no room for.
     pub fn queue_bytes(&self) -> usize {
         let sealed: usize = self.sealed.iter().map(|sealed| sealed.bytes.len()).sum();
         sealed + self.queue.as_ref().map_or(0, |queue| queue.bytes())
     }
 
-    /// The session ends: what waits is not sent any more.
+    /// Counts the frames and records that wait as dropped, because the session ends.
     pub fn count_waiting_as_dropped(&self, stats: &PeerStats) {
         let waiting = self.queue.as_ref().map_or(0, |queue| queue.len());
         let records = |sealed: &Sealed| sealed.bytes.len().div_ceil(sealed.segment_bytes);
@@ -202,23 +206,23 @@ impl DatagramSender {
         stats.dropped_down.add((waiting + sealed) as u64, self.queue_bytes() as u64);
     }
 
+    /// Sets the most bytes of a record.
     pub fn set_limit(&mut self, limit_bytes: usize) {
         self.limit_bytes = limit_bytes;
     }
 
-    /// Items may have this many bytes.
+    /// Most bytes of an item, which is a record without header and tag.
     pub fn item_limit(&self) -> usize {
         self.limit_bytes.saturating_sub(self.sealer.suite().overhead_bytes())
     }
 
-    /// The length of a datagram that the host itself refused for it (`EMSGSIZE`) since the last
-    /// call.
+    /// The length of the shortest datagram that the host refused with EMSGSIZE since the last call.
     pub fn take_too_long(&mut self) -> Option<usize> {
         self.too_long.take()
     }
 
-    /// Sets the measurements of the path: the share of datagrams that it loses, and its rate where
-    /// it is known.
+    /// Sets the measurements of the path: `loss` is the share of datagrams that it loses, 0 to 1;
+    /// `bytes_per_s` its rate if that is known.
     pub fn set_path(&mut self, loss: f64, bytes_per_s: Option<u64>) {
         self.unit_datagrams = unit::datagrams(loss);
         self.packer.set_link_rate(bytes_per_s);
@@ -229,8 +233,8 @@ impl DatagramSender {
         self.packer.decision(flow, policy)
     }
 
-    /// Adds a frame to the batch, compressed if its policy says so and it pays; behind others that
-    /// wait for room it waits, too. `scratch` is for one that does not lie in one piece.
+    /// Adds a frame to the batch, compressed if its policy says so and that pays. If other frames
+    /// wait, it is queued behind them. `scratch` is for a frame that does not lie in one piece.
     pub fn frame(
         &mut self,
         context: SendContext<'_>,
@@ -246,8 +250,8 @@ impl DatagramSender {
         }
     }
 
-    /// Lets a frame wait. Where the path is slow, a super-packet waits in pieces, so that a drop
-    /// costs its flow less and other flows wait for less.
+    /// Queues a frame. On a slow path a super-packet is queued in pieces: a drop then costs its
+    /// flow less, and other flows wait for a shorter time.
     fn queue(
         &mut self,
         context: SendContext<'_>,
@@ -255,11 +259,12 @@ impl DatagramSender {
         compression: &Compression,
         scratch: &mut Vec<u8>,
     ) {
-        let queue = self.queue.get_or_insert_with(|| Box::new(FairQueue::new(Limits::default())));
+        let queue =
+            self.queue.get_or_insert_with(|| Box::new(FairQueue::new(QueueLimits::default())));
         let (flow, way, unit_bytes) = (frame.flow(), frame.way, queue.unit_bytes());
         let mut push = |offload, bytes: Vec<u8>| {
             let (length, compression) = (bytes.len(), compression.clone());
-            let waiting = Waiting { offload, way, bytes, flow, compression };
+            let waiting = QueuedFrame { offload, way, bytes, flow, compression };
             queue.push(flow, length, waiting, context.now_ns);
         };
         match pieces_of(frame, unit_bytes, scratch) {
@@ -273,7 +278,7 @@ impl DatagramSender {
         self.count_dropped(context.stats);
     }
 
-    /// Goes on when the socket may have room.
+    /// Sends what waits, as far as the socket has room.
     pub fn go_on(&mut self, context: SendContext<'_>) {
         while let Some(sealed) = self.sealed.pop_front() {
             let Sealed { segment_bytes, mark, .. } = sealed;
@@ -287,7 +292,7 @@ impl DatagramSender {
         while !self.is_blocked()
             && let Some(waiting) = self.queue.as_mut().and_then(|queue| queue.pop(context.now_ns))
         {
-            let Waiting { offload, way, bytes, flow, compression } = waiting;
+            let QueuedFrame { offload, way, bytes, flow, compression } = waiting;
             let headers = Headers::of(&bytes);
             let whole = WholeFrame { offload, way, headers, bytes: &bytes };
             self.whole(context, &whole, || flow, &compression);
@@ -305,7 +310,7 @@ impl DatagramSender {
         stats.count_queue_drops(before, now);
     }
 
-    /// Bounds what the host holds for the session by the rate at which its queue drains.
+    /// Sets the socket's send buffer by the rate at which the queue drains.
     fn bound_held(&mut self) {
         let (Some(socket), Some(queue)) = (&self.socket, &self.queue) else { return };
         let rate = queue.rate_bytes_per_s();
@@ -345,11 +350,11 @@ impl DatagramSender {
         compression.rule_stats.wire_bytes.add(self.sealed_bytes - before);
     }
 
-    /// What the datagrams of a frame show of it.
+    /// Traffic class and flow label of a frame's datagrams.
     fn mark_of(&self, whole: &WholeFrame<'_>, flow: u64) -> Mark {
         let OuterConfig { dscp, ecn, flow_label } = self.outer;
         let class = Copied { dscp, ecn }.outer(class_of(whole.headers.as_ref(), whole.bytes));
-        // Few labels are enough to spread flows, and let many frames leave together.
+        // Records of one batch have one label, so few labels keep batches large.
         let label = if flow_label { 1 + (flow % FLOW_LABELS) as u32 } else { 0 };
         Mark { class, label }
     }
@@ -393,10 +398,11 @@ impl DatagramSender {
         }
     }
 
-    /// Sends a TCP frame in compressed units; `false`: it cannot be, and nothing was sent.
+    /// Sends a TCP frame in compressed units. Returns `false`, and sends nothing, if the frame
+    /// cannot be cut or is too short.
     ///
-    /// Parts that do not become smaller go as pieces of their own, so that the receiver gets each
-    /// byte once and in order.
+    /// A part that does not become smaller is sent as a frame of its own, so that the receiver gets
+    /// each byte once and in order.
     fn units(
         &mut self,
         context: SendContext<'_>,
@@ -407,7 +413,7 @@ impl DatagramSender {
         let (payload_at, end) = (usize::from(headers.payload), headers.end as usize);
         let limit = self.item_limit();
         let room = limit.saturating_sub(FRAME_HEADER_BYTES);
-        // It says, too, whether the frame may be cut at all, and that its checksum is right.
+        // `Split` also checks that the frame may be cut, and its checksum.
         let Some(split) = Split::new(frame.offload, headers, frame.bytes, room) else {
             return false;
         };
@@ -435,7 +441,7 @@ impl DatagramSender {
             stats.compress_ns.add(spent_ns);
             rule_stats.compress_ns.add(spent_ns);
             let taken = packed.payload_bytes.clamp(1, payload.len() - at);
-            // Each part has the headers with it, and the frame has them once.
+            // Each part has the headers; they count once for the frame.
             let of_frame = if at == 0 { head.len() + taken } else { taken };
             if packed.encoded == Encoded::Compressed {
                 stats.compressed_from.add(of_frame as u64);
@@ -464,11 +470,12 @@ impl DatagramSender {
         let (head, payload) = frame.bytes.split_at(headers.payload.into());
         let mut piece = [head, &payload[range.clone()]].concat();
         let Some(offload) = restore(&mut piece, range.start, frame.offload) else { return };
-        // The layers begin where they do in the whole.
+        // The layers have the same offsets as in the whole frame.
         let headers = Some(Headers { end: piece.len() as u32, ..*headers });
         self.as_it_is(context, &WholeFrame { offload, way: frame.way, headers, bytes: &piece });
     }
 
+    /// Sends a compressed unit, in parts if it is longer than a record.
     fn unit(&mut self, context: SendContext<'_>, header: &[u8], body: &[u8]) {
         let part_room = self.item_limit() - UNIT_PART_HEADER_BYTES;
         if header.len() + body.len() <= self.item_limit() {
@@ -482,6 +489,7 @@ impl DatagramSender {
         self.in_parts(context, whole.len(), parts, unit_part_header);
     }
 
+    /// Sends a frame in fragments.
     fn fragments(&mut self, context: SendContext<'_>, frame: &WholeFrame<'_>) {
         let id = self.next_fragment;
         let part_bytes = self.item_limit().saturating_sub(FRAGMENT_HEADER_BYTES);
@@ -491,8 +499,8 @@ impl DatagramSender {
         self.in_parts(context, frame.bytes.len(), fragments, header);
     }
 
-    /// Sends each part as an item with its header; `None`: it cannot be cut into so few, and is
-    /// dropped.
+    /// Sends each part as an item with its header. `fragments` is `None` if there would be more
+    /// than the format can number: then `bytes` are counted as dropped.
     fn in_parts<H: AsRef<[u8]>>(
         &mut self,
         context: SendContext<'_>,
@@ -509,8 +517,8 @@ impl DatagramSender {
         }
     }
 
-    /// Adds one item to the batch; longer ones than the limit are the caller's mistake and are
-    /// dropped.
+    /// Adds one item to the batch. Drops and counts one that is longer than the batch, which is an
+    /// error of the caller.
     fn item(&mut self, context: SendContext<'_>, parts: &[&[u8]]) {
         let item_bytes: usize = parts.iter().map(|part| part.len()).sum();
         let record_bytes = item_bytes + self.sealer.suite().overhead_bytes();
@@ -527,18 +535,18 @@ impl DatagramSender {
         self.seal(context.stats, record_bytes);
     }
 
-    /// Sends an item at once, ahead of all that waits, in a datagram of its own, padded to `pad_to`
-    /// bytes; to `to`, if that is not the session's address. It leaves by the link's socket, which
-    /// carries nothing else.
+    /// Sends an item at once, ahead of the queue, in a datagram of its own, padded to `pad_to`
+    /// bytes. It leaves by the link's socket, which carries no frames. `to` replaces the session's
+    /// address.
     pub fn alone(
         &mut self,
         context: SendContext<'_>,
         item: &[u8],
         pad_to: usize,
-        to: Option<Ends>,
+        to: Option<Endpoints>,
     ) {
         let SendContext { udp, stats, .. } = context;
-        // Or traffic that a VM marks as urgent would overtake them, and the peer seem down.
+        // Without it, traffic that a VM marks as urgent delays probes, and the peer seems down.
         let class = if self.outer.dscp { CONTROL_CLASS } else { 0 };
         let control_mark = Mark { class, ..Mark::default() };
         let record_bytes = pad_to.max(item.len() + self.sealer.suite().overhead_bytes());
@@ -561,7 +569,7 @@ impl DatagramSender {
         self.control = record;
     }
 
-    /// Sends the batch if a record of this size cannot follow it.
+    /// Sends the batch if a record of this size cannot be added to it.
     fn make_room(&mut self, context: SendContext<'_>, record_bytes: usize) {
         let last_was_shorter = self.length != self.count * self.segment_bytes;
         if self.count > 0
@@ -575,6 +583,7 @@ impl DatagramSender {
         }
     }
 
+    /// Seals the record at the end of the batch, and makes it part of the batch.
     fn seal(&mut self, stats: &PeerStats, record_bytes: usize) {
         let record = &mut self.buffer[self.length..self.length + record_bytes];
         if !stats.seal.time(|| self.sealer.seal(record)) {
@@ -590,7 +599,7 @@ impl DatagramSender {
         self.sealed_bytes += record_bytes as u64;
     }
 
-    /// Sends the batch, or keeps what the socket has no room for.
+    /// Sends the batch, and keeps the records that the socket has no room for.
     pub fn flush(&mut self, context: SendContext<'_>) {
         if self.count == 0 {
             return;
@@ -611,8 +620,8 @@ impl DatagramSender {
         self.count = 0;
     }
 
-    /// Gives records to the socket; returns how many bytes are done with, sent or refused. For the
-    /// others it has no room.
+    /// Gives records to the socket. Returns the number of leading bytes that were sent or refused;
+    /// the socket has no room for the rest.
     fn transmit(
         &mut self,
         stats: &PeerStats,
@@ -639,7 +648,8 @@ impl DatagramSender {
         }
     }
 
-    /// Counts what became of `bytes` of records; `None`: it is not known where they go.
+    /// Counts `bytes` of records as sent or dropped. `sent` is `None` if the session has no address
+    /// or no socket yet.
     fn count(
         &mut self,
         stats: &PeerStats,
@@ -651,7 +661,7 @@ impl DatagramSender {
         if let Some(Err(error)) = &sent
             && error.raw_os_error() == Some(libc::EMSGSIZE)
         {
-            // The longest of them was; which others were is not said.
+            // The kernel does not say which of them were too long; the longest was.
             let shorter = self.too_long.map_or(segment_bytes, |bytes| bytes.min(segment_bytes));
             self.too_long = Some(shorter);
         }
@@ -671,7 +681,7 @@ mod tests {
     use super::*;
     use vsnoop_link::compress::{Method, Owner};
     use vsnoop_link::wire::seal::{Material, Suite};
-    use vsnoop_packet::testing::Segment;
+    use vsnoop_packet::testing::SegmentBuilder;
 
     #[test]
     fn a_class_has_the_bytes_on_the_wire_that_its_frames_became_compressed_or_not() {
@@ -686,7 +696,7 @@ mod tests {
         let policy = Policy { method: Method::Lz4, owner: Owner::Named(0), dictionary: None };
         let compressions =
             [None, Some(policy)].map(|policy| Compression { policy, rule_stats: Arc::default() });
-        let mut frame = Segment { payload: 1300, ..Segment::default() }.build();
+        let mut frame = SegmentBuilder { payload: 1300, ..SegmentBuilder::default() }.build();
         let headers = Headers::of(&frame).unwrap();
         // The sum of zeroes: its checksum is still to be made.
         frame[usize::from(headers.payload)..].fill(0);
@@ -728,7 +738,8 @@ mod tests {
         let context = SendContext { udp: &socket, stats: &stats, now_ns: 0 };
         let compression = Compression { policy: None, rule_stats: Arc::default() };
         let send = |datagrams: &mut DatagramSender, port: u16, number: u8| {
-            let mut frame = Segment { port, payload: 1000, ..Segment::default() }.build();
+            let mut frame =
+                SegmentBuilder { port, payload: 1000, ..SegmentBuilder::default() }.build();
             *frame.last_mut().unwrap() = number;
             let parts = [&frame[..]];
             let frame = Frame::whole(OffloadState::default(), &parts);
@@ -774,8 +785,8 @@ mod tests {
             segment_bytes: 100,
             mark: Mark::default(),
         });
-        let frame = Segment { payload: 1000, ..Segment::default() }.build();
-        let (parts, most) = ([&frame[..]], Limits::default().packets as u64);
+        let frame = SegmentBuilder { payload: 1000, ..SegmentBuilder::default() }.build();
+        let (parts, most) = ([&frame[..]], QueueLimits::default().packets as u64);
         for _ in 0..most + 5 {
             let frame = Frame::whole(OffloadState::default(), &parts);
             datagrams.frame(context, &frame, &compression, &mut Vec::new());

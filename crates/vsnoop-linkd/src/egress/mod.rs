@@ -14,6 +14,7 @@ mod path_rate;
 pub mod peer_sender;
 mod pieces;
 mod send_context;
+mod senders;
 
 use std::collections::HashMap;
 use std::os::fd::AsFd;
@@ -24,21 +25,22 @@ use vsnoop_link::wire::item::Way;
 use vsnoop_packet::mss;
 use vsnoop_packet::offload::merge::Merger;
 
-use self::batch::{BatchBuffer, Left};
+use self::batch::{BatchBuffer, ReadEnd};
 use self::peer_sender::{PeerSender, SessionSender};
 use self::send_context::SendContext;
+use self::senders::Senders;
 use super::compression_policy::{FIRST_DIVERT_TAP, Policies};
 use super::counted_port::CountedPort;
 use super::divert::taps::DivertTaps;
-use super::event::Event;
+use super::event::ControlEvent;
 use super::fault::Fault;
 use super::frame::{Frame, ParsedFrame};
 use super::io::poll::{Poll, TOKEN_MAX, Watch};
-use super::io::port::Port;
-use super::io::udp::Ends;
+use super::io::port::LinkPort;
+use super::io::udp::Endpoints;
 use super::io::wake;
 use super::shared::Shared;
-use vsnoop_link::forwarding::{ForwardingDecision, Location};
+use vsnoop_link::forwarding::{ForwardingDecision, Location, Scope};
 
 /// An order of the control thread. `session` numbers are its own, never used twice.
 pub enum Order {
@@ -65,7 +67,7 @@ pub enum Order {
     Address {
         peer: usize,
         session: u64,
-        ends: Ends,
+        ends: Endpoints,
     },
     /// The longest datagram for the path.
     Limit {
@@ -87,7 +89,7 @@ pub enum Order {
         session: u64,
         item: Vec<u8>,
         pad_to: usize,
-        to: Option<Ends>,
+        to: Option<Endpoints>,
     },
     /// Says for each rule what becomes of its flows; tells when that is done.
     Survey(SyncSender<()>),
@@ -97,7 +99,7 @@ pub enum Order {
     Watch {
         port: usize,
     },
-    /// Ports and peers are others now.
+    /// Go on with these ports and peers.
     Reload {
         shared: Arc<Shared>,
         done: SyncSender<()>,
@@ -112,9 +114,11 @@ const TCP_HEADER_BYTES: usize = 20;
 /// A flow that was silent for longer is not counted.
 const IN_USE_NS: u64 = 10_000_000_000;
 const ORDERS: u64 = TOKEN_MAX;
-/// First token of sockets of sessions. The token of a port is its index, that of a divert tap
-/// `DIVERT_TAPS` and its index.
+/// First token of sockets of sessions, each with its peer's slot in the lowest bits. The token of a
+/// port is its index, that of a divert tap `DIVERT_TAPS` and its index.
 const SESSIONS: u64 = 1 << 32;
+/// Slots of peers: [`Location::Peer`] has 16 bits.
+const MOST_PEERS: u64 = 1 << 16;
 const DIVERT_TAPS: u64 = 1 << 31;
 
 /// Where frames are read.
@@ -125,7 +129,7 @@ enum Source {
 }
 
 /// Ports and divert taps by their tokens.
-fn sources(shared: &Shared) -> HashMap<u64, Arc<Port>> {
+fn sources(shared: &Shared) -> HashMap<u64, Arc<LinkPort>> {
     let ports = shared.all_ports().map(|(slot, port)| (slot as u64, Arc::clone(&port.port)));
     let taps = shared.divert_taps.iter().flat_map(DivertTaps::all);
     let taps = taps.map(|(slot, tap)| (DIVERT_TAPS + slot as u64, Arc::clone(&tap.port.port)));
@@ -135,18 +139,21 @@ fn sources(shared: &Shared) -> HashMap<u64, Arc<Port>> {
 pub struct Egress {
     shared: Arc<Shared>,
     /// What is read, by token.
-    sources: HashMap<u64, Arc<Port>>,
+    sources: HashMap<u64, Arc<LinkPort>>,
     orders: wake::Receiver<Order>,
-    events: wake::Sender<Event>,
+    events: wake::Sender<ControlEvent>,
     watch: Watch,
-    senders: Vec<PeerSender>,
+    senders: Senders,
+    /// Whether frames are merged for a peer with an ordered transport.
+    any_ordered: bool,
     policies: Policies,
     buffer: BatchBuffer,
     scratch: Vec<u8>,
     /// A SYN with another MSS.
     syn: Vec<u8>,
+    /// Number of session sockets that have had a token.
     next_token: u64,
-    /// Frames since it was asked last.
+    /// Frames that were read since [`take_count`](Self::take_count).
     frames: usize,
 }
 
@@ -154,12 +161,12 @@ impl Egress {
     pub fn new(
         shared: Arc<Shared>,
         orders: wake::Receiver<Order>,
-        events: wake::Sender<Event>,
+        events: wake::Sender<ControlEvent>,
         policies: Policies,
         watch: Watch,
     ) -> std::io::Result<Self> {
         watch.watch(&orders, ORDERS)?;
-        let senders = shared.peers.iter().map(|_| PeerSender::default()).collect();
+        let senders = Senders::new(shared.peers.len());
         let sources = sources(&shared);
         for (token, port) in &sources {
             watch.watch(port, *token)?;
@@ -171,11 +178,12 @@ impl Egress {
             events,
             watch,
             senders,
+            any_ordered: false,
             policies,
             buffer: BatchBuffer::default(),
             scratch: Vec::new(),
             syn: Vec::new(),
-            next_token: SESSIONS,
+            next_token: 0,
             frames: 0,
         })
     }
@@ -185,7 +193,8 @@ impl Egress {
         self.watch.own()
     }
 
-    /// Does what one that is ready wants; `false`: to stop.
+    /// Serves the source, socket or queue of orders with this token, which is ready; `false`: to
+    /// stop.
     pub fn handle(&mut self, token: u64) -> bool {
         match token {
             ORDERS => return self.obey(),
@@ -200,7 +209,7 @@ impl Egress {
         true
     }
 
-    /// Frames taken since it was asked last.
+    /// Number of frames that were read since the last call.
     pub fn take_count(&mut self) -> usize {
         std::mem::take(&mut self.frames)
     }
@@ -222,7 +231,7 @@ impl Egress {
                 let Some(CountedPort { port, stats, .. }) = found else { break };
                 let own = port.is_interface().then_some(&*self.shared.own);
                 let left = buffer.fill(port, stats, &self.shared.stats, own);
-                if let Left::Failed(error) = &left
+                if let ReadEnd::Failed(error) = &left
                     && !port.is_of_state(error)
                 {
                     // It would be told again and again. The control thread has it watched again.
@@ -232,13 +241,13 @@ impl Egress {
             };
             self.batch(source, &buffer);
             match left {
-                Left::More => {}
-                Left::Nothing => break,
-                Left::Failed(error) => {
+                ReadEnd::More => {}
+                ReadEnd::Nothing => break,
+                ReadEnd::Failed(error) => {
                     let failed = match source {
-                        Source::Port(port) => Event::PortFailed { port, error },
+                        Source::Port(port) => ControlEvent::PortFailed { port, error },
                         Source::DivertTap(divert_tap) => {
-                            Event::DivertTapFailed { divert_tap, error }
+                            ControlEvent::DivertTapFailed { divert_tap, error }
                         }
                     };
                     let _ = self.events.send(failed);
@@ -255,7 +264,7 @@ impl Egress {
         }
         self.frames += buffer.len();
         let now_ns = self.shared.now_ns();
-        if self.policies.any() || self.senders.iter().any(PeerSender::is_ordered) {
+        if self.policies.any() || self.any_ordered {
             let mut merger = Merger::new();
             for ParsedFrame { offload, headers, bytes } in buffer.frames() {
                 merger.push_parsed(offload, headers, bytes, &mut |merged| {
@@ -268,9 +277,9 @@ impl Egress {
                 self.hand_on(source, Frame::parsed(offload, headers, &[bytes]), now_ns);
             }
         }
-        for (sender, stats) in self.senders.iter_mut().zip(&self.shared.peers) {
+        self.senders.for_each_used(&self.shared.peers, |_, sender, stats| {
             sender.flush(SendContext { udp: &self.shared.udp, stats, now_ns });
-        }
+        });
         self.look_after();
     }
 
@@ -296,21 +305,26 @@ impl Egress {
             return;
         }
         let location = Location::Port(from as u16);
-        let decision = self.shared.table.forward(frame.start(), location, now_ns);
+        let decision = self.shared.table.forward(frame.start(), frame.bytes, location, now_ns);
         match decision {
             ForwardingDecision::To(to) => self.hand_to(from, to, frame, now_ns),
             ForwardingDecision::Both(a, b) => {
                 self.hand_to(from, a, frame, now_ns);
                 self.hand_to(from, b, frame, now_ns);
             }
-            ForwardingDecision::Flood => {
+            ForwardingDecision::Flood(scope) => {
                 for (slot, port) in self.shared.all_ports() {
-                    if from != slot {
+                    if from != slot && scope.includes(Location::Port(slot as u16)) {
                         port.write(frame);
                     }
                 }
+                if scope == Scope::Ports {
+                    self.shared.count_flood(from);
+                }
                 for peer in 0..self.senders.len() {
-                    self.hand_to_peer(from, peer, frame, now_ns);
+                    if scope.includes(Location::Peer(peer as u16)) {
+                        self.hand_to_peer(from, peer, frame, now_ns);
+                    }
                 }
             }
             ForwardingDecision::Drop(_) => self.shared.stats.dropped_forwarding.add(1),
@@ -356,20 +370,23 @@ impl Egress {
     /// The socket of a session is writable, or that of a connection has something to read.
     fn session_ready(&mut self, token: u64) {
         let now_ns = self.shared.now_ns();
-        for (peer, sender) in self.senders.iter_mut().enumerate() {
-            let (udp, stats) = (&self.shared.udp, &self.shared.peers[peer]);
-            sender.go_on(token, SendContext { udp, stats, now_ns });
+        let peer = ((token - SESSIONS) % MOST_PEERS) as usize;
+        if let (Some(sender), Some(stats)) =
+            (self.senders.get_mut(peer), self.shared.peers.get(peer))
+        {
+            sender.go_on(token, SendContext { udp: &self.shared.udp, stats, now_ns });
         }
         self.look_after();
     }
 
     /// Follows what sending did to the transports.
     fn look_after(&mut self) {
-        for (peer, sender) in self.senders.iter_mut().enumerate() {
-            sender.look_after(&self.watch, &self.shared.peers[peer], &mut |session, fault| {
-                let _ = self.events.send(Event::Outgoing { peer, session, fault });
+        self.senders.for_each_used(&self.shared.peers, |peer, sender, stats| {
+            sender.look_after(&self.watch, stats, &mut |session, fault| {
+                let _ = self.events.send(ControlEvent::Outgoing { peer, session, fault });
             });
-        }
+        });
+        self.senders.settle();
     }
 
     /// Goes on with these ports and peers. Sessions of peers that were removed are retired already.
@@ -387,17 +404,17 @@ impl Egress {
             if let Err(error) = self.watch.watch(port, *token) {
                 let failed = match *token {
                     token if token < DIVERT_TAPS => {
-                        Event::PortFailed { port: token as usize, error }
+                        ControlEvent::PortFailed { port: token as usize, error }
                     }
                     token => {
                         let divert_tap = (token - DIVERT_TAPS) as usize;
-                        Event::DivertTapFailed { divert_tap, error }
+                        ControlEvent::DivertTapFailed { divert_tap, error }
                     }
                 };
                 let _ = self.events.send(failed);
             }
         }
-        self.senders.resize_with(shared.peers.len(), PeerSender::default);
+        self.senders.resize(shared.peers.len());
         self.shared = shared;
     }
 
@@ -407,34 +424,42 @@ impl Egress {
         for order in orders {
             match order {
                 Order::Install { peer, session, sender } => {
-                    let (token, udp) = (&mut self.next_token, &self.shared.udp);
-                    if let Err(error) =
-                        self.senders[peer].install(session, *sender, udp, &self.watch, token)
-                    {
+                    let mut token = || {
+                        self.next_token += 1;
+                        SESSIONS + self.next_token * MOST_PEERS + peer as u64
+                    };
+                    let Some(of) = self.senders.get_mut(peer) else { continue };
+                    let udp = &self.shared.udp;
+                    if let Err(error) = of.install(session, *sender, udp, &self.watch, &mut token) {
                         let fault = Fault::Broken(error.to_string());
-                        let _ = self.events.send(Event::Outgoing { peer, session, fault });
+                        let _ = self.events.send(ControlEvent::Outgoing { peer, session, fault });
                     }
                 }
-                Order::Use { peer, session } => self.senders[peer].use_session(session),
-                Order::Retire { peer, session } => {
-                    let stats = &self.shared.peers[peer];
-                    self.senders[peer].retire(session, &self.watch, stats);
+                Order::Use { peer, session } => {
+                    self.with_sender(peer, |of| of.use_session(session));
                 }
-                Order::Down { peer } => self.senders[peer].down(),
+                Order::Retire { peer, session } => {
+                    if let Some(of) = self.senders.get_mut(peer) {
+                        of.retire(session, &self.watch, &self.shared.peers[peer]);
+                    }
+                }
+                Order::Down { peer } => self.with_sender(peer, PeerSender::down),
                 Order::Address { peer, session, ends } => {
-                    self.senders[peer].set_address(session, ends);
+                    self.with_sender(peer, |of| of.set_address(session, ends));
                 }
                 Order::Limit { peer, session, bytes } => {
-                    self.senders[peer].set_limit(session, bytes);
+                    self.with_sender(peer, |of| of.set_limit(session, bytes));
                 }
                 Order::Path { peer, session, loss, bytes_per_s } => {
-                    self.senders[peer].set_path(session, loss, bytes_per_s);
+                    self.with_sender(peer, |of| of.set_path(session, loss, bytes_per_s));
                 }
                 Order::Message { peer, session, item, pad_to, to } => {
                     let shared = &self.shared;
                     let (udp, stats) = (&shared.udp, &shared.peers[peer]);
                     let context = SendContext { udp, stats, now_ns: shared.now_ns() };
-                    self.senders[peer].message(session, context, &item, pad_to, to);
+                    if let Some(of) = self.senders.get_mut(peer) {
+                        of.message(session, context, &item, pad_to, to);
+                    }
                 }
                 Order::Survey(done) => {
                     let since_ns = self.shared.now_ns().saturating_sub(IN_USE_NS);
@@ -452,7 +477,7 @@ impl Egress {
                     // It may have failed, and been forgotten, more than once.
                     self.watch.forget(found.port.as_fd());
                     if let Err(error) = self.watch.watch(&found.port, port as u64) {
-                        let _ = self.events.send(Event::PortFailed { port, error });
+                        let _ = self.events.send(ControlEvent::PortFailed { port, error });
                     }
                 }
                 Order::Reload { shared, done } => {
@@ -463,7 +488,14 @@ impl Egress {
                 Order::Stop => return false,
             }
         }
+        self.any_ordered = self.senders.any_ordered();
         self.look_after();
         true
+    }
+
+    fn with_sender(&mut self, peer: usize, change: impl FnOnce(&mut PeerSender)) {
+        if let Some(sender) = self.senders.get_mut(peer) {
+            change(sender);
+        }
     }
 }

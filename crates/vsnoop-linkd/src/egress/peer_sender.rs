@@ -10,9 +10,9 @@ use super::super::fault::Fault;
 use super::super::frame::Frame;
 use super::super::io::poll::Watch;
 use super::super::io::port::MAX_PARTS;
-use super::super::io::udp::{Ends, UdpSocket};
+use super::super::io::udp::{Endpoints, UdpSocket};
 use super::super::stats::PeerStats;
-use super::connection::{Connection, Outgoing};
+use super::connection::{ConnectionSender, Outgoing};
 use super::datagrams::DatagramSender;
 use super::pieces::pieces_of;
 use super::send_context::SendContext;
@@ -58,7 +58,7 @@ pub struct Connections {
 }
 
 struct DataConnection {
-    connection: Connection,
+    connection: ConnectionSender,
     /// Token of its socket in the thread's epoll.
     token: u64,
     /// Whether the socket is watched for room, too.
@@ -66,7 +66,7 @@ struct DataConnection {
 }
 
 impl Connections {
-    pub fn new(connections: Vec<Connection>) -> Self {
+    pub fn new(connections: Vec<ConnectionSender>) -> Self {
         let classifier = Classifier::new(connections.len());
         let unwatched = |connection| DataConnection { connection, token: 0, wants_room: false };
         let connections = connections.into_iter().map(unwatched).collect();
@@ -164,20 +164,18 @@ impl PeerSender {
         mut sender: SessionSender,
         udp: &UdpSocket,
         watch: &Watch,
-        next_token: &mut u64,
+        next_token: &mut dyn FnMut() -> u64,
     ) -> io::Result<()> {
         match &mut sender {
             SessionSender::Datagrams(datagrams) => {
-                datagrams.token = *next_token;
-                *next_token += 1;
+                datagrams.token = next_token();
                 let socket = udp.sender()?;
                 watch.watch(&socket, datagrams.token)?;
                 datagrams.sender.open(socket);
             }
             SessionSender::Connections(connections) => {
                 for of in &mut connections.connections {
-                    of.token = *next_token;
-                    *next_token += 1;
+                    of.token = next_token();
                     watch.watch(&of.connection, of.token)?;
                 }
             }
@@ -214,7 +212,7 @@ impl PeerSender {
         }
     }
 
-    pub fn set_address(&mut self, session: u64, ends: Ends) {
+    pub fn set_address(&mut self, session: u64, ends: Endpoints) {
         if let Some(SessionSender::Datagrams(datagrams)) = self.session(session) {
             datagrams.sender.set_address(ends);
         }
@@ -286,7 +284,7 @@ impl PeerSender {
         context: SendContext<'_>,
         item: &[u8],
         pad_to: usize,
-        to: Option<Ends>,
+        to: Option<Endpoints>,
     ) {
         match self.session(session) {
             Some(SessionSender::Datagrams(datagrams)) => {
@@ -387,7 +385,7 @@ mod tests {
     use super::super::connection::testing::{connection, uncompressed};
     use super::*;
     use vsnoop_packet::offload::state::OffloadState;
-    use vsnoop_packet::testing::Segment;
+    use vsnoop_packet::testing::SegmentBuilder;
 
     #[test]
     fn what_no_connection_takes_is_dropped_and_not_sent() {
@@ -397,10 +395,10 @@ mod tests {
         let (stats, compression) = (PeerStats::default(), uncompressed());
         let mut sender = PeerSender::default();
         let connections = SessionSender::Connections(Box::new(Connections::new(vec![connection])));
-        sender.install(1, connections, &udp, &watch, &mut 0).unwrap();
+        sender.install(1, connections, &udp, &watch, &mut || 0).unwrap();
         sender.use_session(1);
         drop(far);
-        let whole = Segment { payload: 1000, ..Segment::default() }.build();
+        let whole = SegmentBuilder { payload: 1000, ..SegmentBuilder::default() }.build();
         let parts = [&whole[..]];
         let (mut given, mut at_fault) = (0, Vec::new());
         while given < 1000 {

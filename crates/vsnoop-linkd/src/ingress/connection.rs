@@ -15,7 +15,7 @@ use vsnoop_link::wire::seal::Opener;
 use vsnoop_link::wire::stream::{Cutter, LENGTH_BYTES};
 use vsnoop_packet::offload::state::OffloadState;
 
-/// Bounds how long one connection keeps the thread from the others, beside its peer's share.
+/// Besides the peer's share, bounds how long one connection occupies the thread.
 const READS_PER_PASS: usize = 16;
 
 /// Most bytes of one read of a TLS stream.
@@ -38,33 +38,33 @@ pub enum Received<'a> {
 pub enum ReceiveError {
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// The peer does what our hello has ruled out.
+    /// The peer has sent what our hello does not accept.
     #[error("the peer has sent {0}")]
     NotAccepted(DecodeError),
 }
 
-/// What is left when the reading of a connection stops.
+/// What remains when [`ConnectionReceiver::receive`] stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Left {
-    /// Nothing but what the socket has.
+    /// Nothing here; the socket may have more.
     Nothing,
-    /// What was read already: the peer's share of the turn is used up.
+    /// Bytes that were read already: the peer's share of the turn is used up.
     Read,
 }
 
-pub struct Connection {
+pub struct ConnectionReceiver {
     socket: TcpStream,
     decryption: Decryption,
     cutter: Cutter,
     decoder: Decoder,
     scratch: Vec<u8>,
-    /// Of a TLS stream: what was read last, and the part of it that TLS has not taken yet.
+    /// Of a TLS stream: the bytes of the last read, and the range that TLS has not taken yet.
     raw: Vec<u8>,
     unread: Range<usize>,
     counts: Arc<SessionCounts>,
 }
 
-impl Connection {
+impl ConnectionReceiver {
     pub fn new(
         socket: TcpStream,
         decryption: Decryption,
@@ -83,7 +83,7 @@ impl Connection {
         }
     }
 
-    /// Reads what the socket holds, as far as the peer's share of the turn goes; an error ends the
+    /// Reads what the socket holds, up to the peer's share of the turn. An error ends the
     /// connection.
     pub fn receive(
         &mut self,
@@ -91,7 +91,7 @@ impl Connection {
         stats: &PeerStats,
         got: &mut dyn FnMut(Received<'_>),
     ) -> Result<Left, ReceiveError> {
-        // What the last turn has left, and what came with the end of the handshake.
+        // First what remains of the last turn, or has arrived with the end of the handshake.
         let mut left = self.take(share, stats, got)?;
         for _ in 0..READS_PER_PASS {
             if left == Left::Read || !self.read()? {
@@ -102,10 +102,10 @@ impl Connection {
         Ok(left)
     }
 
-    /// One read; whether there was something.
+    /// Reads once. Returns whether there was something.
     fn read(&mut self) -> io::Result<bool> {
         let read = match self.decryption {
-            // TLS itself would read no more than 4 KB at a time, so it is fed from a larger buffer.
+            // rustls reads at most 4 KB at a time, so it reads from a larger buffer.
             Decryption::Tls(_) => {
                 self.raw.resize(RAW_BYTES, 0);
                 waited(self.socket.read(&mut self.raw))?
@@ -148,7 +148,7 @@ impl Connection {
         }
     }
 
-    /// Lets TLS take a part of what was read; whether there may be more in it.
+    /// Passes a part of what was read to TLS. Returns whether TLS may have more plaintext.
     fn decrypt(&mut self, stats: &PeerStats) -> io::Result<bool> {
         let Decryption::Tls(tls) = &mut self.decryption else { return Ok(false) };
         let taken = if self.unread.is_empty() {
@@ -159,7 +159,7 @@ impl Connection {
         self.unread.start += taken;
         let state = stats.open.time(|| tls.process_new_packets()).map_err(io::Error::other)?;
         while tls.wants_write() {
-            // The answer to a key update. A connection without room for it is broken.
+            // The answer to a key update. If the socket has no room for it, the connection fails.
             tls.write_tls(&mut self.socket)?;
         }
         if taken == 0 && state.plaintext_bytes_to_read() == 0 && state.peer_has_closed() {
@@ -193,7 +193,7 @@ impl Connection {
                     let (item, _) = stats.open.time(|| opener.open(bytes)).map_err(|refused| {
                         io::Error::other(format!("a record was refused: {refused:?}"))
                     })?;
-                    // On an ordered transport nothing can be missing but by an attacker's hand.
+                    // An ordered transport loses nothing: only an attacker can remove a record.
                     let (received, next) = opener.counts();
                     if received != next {
                         return Err(io::Error::other("records are missing from the stream").into());
@@ -228,14 +228,14 @@ impl Connection {
                     got(Received::Frame(offload, Way::of(item), frame))
                 }
                 Some(Item::Session(message)) => got(Received::Message(message)),
-                // A newer peer may send what this one does not know.
+                // A newer version may send kinds of items that this one does not know.
                 _ => stats.refused_in.add(1),
             }
         }
     }
 }
 
-impl AsFd for Connection {
+impl AsFd for ConnectionReceiver {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
@@ -245,7 +245,7 @@ fn ended() -> io::Error {
     io::Error::new(io::ErrorKind::ConnectionReset, "the peer ended the connection")
 }
 
-/// `None`: nothing there yet.
+/// `None`: the socket has no data now.
 fn waited(result: io::Result<usize>) -> io::Result<Option<usize>> {
     match result {
         Ok(bytes) => Ok(Some(bytes)),

@@ -1,8 +1,9 @@
 //! Receives frames from peers over UDP.
 //!
-//! First every datagram of a batch is opened, where it lies; fragments are rejoined and units
-//! decompressed into a scratch buffer. Then the frames are handed on by reference, and some of them
-//! earlier where that buffer is full: units may become far more than they were.
+//! First all datagrams of a batch are opened in place; fragments are reassembled and units
+//! decompressed into a scratch buffer. Then the frames are passed on by reference. If the scratch
+//! buffer is full before (units may decompress to far more), the frames so far are passed on
+//! earlier.
 
 use std::collections::HashMap;
 use std::io;
@@ -11,7 +12,7 @@ use std::ops::Range;
 use super::super::cpu::coding_clock;
 use super::super::event::{ReceivedDatagram, ReceivedMessage};
 use super::super::frame::{Origin, ReceivedFrame};
-use super::super::io::udp::{Ends, Inbox};
+use super::super::io::udp::{Endpoints, Inbox};
 use super::super::shared::Shared;
 use super::super::stats::PeerStats;
 use super::reports::Reports;
@@ -27,11 +28,10 @@ use vsnoop_link::wire::traffic_class::{self, CE, is_congested, may_change};
 use vsnoop_packet::offload::restore::restore;
 use vsnoop_packet::offload::state::OffloadState;
 
-/// Receives at once: each may be a whole super-packet.
+/// Messages of one receive. The kernel may have merged a super-packet's datagrams into one (GRO).
 const RECEIVES: usize = 8;
 const SCRATCH_BYTES: usize = 4 << 20;
-/// Longest data that one datagram may complete: a frame by its last fragment, or a unit, which is
-/// not longer.
+/// Longest data that one datagram can complete: a frame by its last fragment. A unit is not longer.
 const MOST_OF_DATAGRAM_BYTES: usize = FRAME_BYTES;
 
 /// Where the bytes of a frame lie.
@@ -55,11 +55,10 @@ pub type HandOn<'a> = &'a mut dyn FnMut(&mut dyn Iterator<Item = ReceivedFrame<'
 pub struct DatagramReceiver {
     inbox: Inbox,
     batch: Batch,
-    /// By the index in the records of each.
+    /// Keyed by the index in their records.
     sessions: HashMap<u32, InstalledSession>,
     unpacker: Unpacker,
-    /// Where the datagrams of the inbox begin that no turn has had yet: a message, and an offset in
-    /// it.
+    /// The first datagram in the inbox that no turn has handled yet: message, and offset in it.
     left: Option<(usize, usize)>,
 }
 
@@ -76,7 +75,7 @@ struct Batch {
 }
 
 impl Batch {
-    /// One more datagram may complete more than the scratch buffer has room for.
+    /// Whether one more datagram may complete more than the scratch buffer has room for.
     fn is_full(&self) -> bool {
         self.scratch.len() + MOST_OF_DATAGRAM_BYTES > SCRATCH_BYTES
     }
@@ -121,13 +120,13 @@ impl DatagramReceiver {
         self.sessions.retain(|_, installed| installed.session != session);
     }
 
-    /// Datagrams were received that no turn has had yet.
+    /// Whether there are received datagrams that no turn has handled yet.
     pub fn has_left(&self) -> bool {
         self.left.is_some()
     }
 
-    /// Receives and opens one batch, and hands on its frames, in order; `false`: nothing waits.
-    /// Datagrams beyond the share of the turn are left, and the next call begins with them.
+    /// Receives and opens one batch, and passes on its frames, in order. Returns `false` if there
+    /// was none. The next call begins with the datagrams beyond the share of the turn.
     pub fn receive(
         &mut self,
         shared: &Shared,
@@ -177,19 +176,19 @@ struct Opening<'a> {
     shared: &'a Shared,
     reports: &'a mut Reports,
     now_ns: u64,
-    /// Of the datagram that is opened.
+    /// Of the datagram that is being opened.
     class: u8,
 }
 
 impl Opening<'_> {
-    /// Opens the record in the bytes `datagram` of `buffer`, where it lies, and takes its item; one
-    /// that is refused is counted.
+    /// Opens the record in the bytes `datagram` of `buffer` in place, and handles its item. Counts
+    /// a record that is refused.
     fn open(
         &mut self,
         sessions: &mut HashMap<u32, InstalledSession>,
         buffer: &mut [u8],
         datagram: Range<usize>,
-        ends: Ends,
+        ends: Endpoints,
     ) {
         let shared = self.shared;
         let record = &mut buffer[datagram.clone()];
@@ -231,14 +230,14 @@ impl Opening<'_> {
         }
         let datagram = ReceivedDatagram { ends, is_newest, bytes };
         if let Err(error) = self.take(installed, item, item_at, datagram) {
-            // What else the session has sent is of no session from here on.
+            // Later records of the session belong to no session.
             let InstalledSession { peer, session, .. } = *installed;
             self.reports.not_accepted(peer, session, stats, format!("the peer has sent {error}"));
             sessions.remove(&index);
         }
     }
 
-    /// Takes an item, which lies at `item_at` in the inbox. An error: our hello does not accept it.
+    /// Handles the item at `item_at` in the inbox. Fails if our hello does not accept it.
     fn take(
         &mut self,
         installed: &mut InstalledSession,
@@ -251,7 +250,7 @@ impl Opening<'_> {
         let origin = Origin { peer, way: Way::of(item) };
         match Item::parse(item) {
             Some(Item::Frame(offload, frame)) => {
-                // The inbox cannot be referred to while records in it are opened.
+                // A reference into the inbox cannot be kept while records in it are opened.
                 let begin = frame.as_ptr().addr() - item.as_ptr().addr() + item_at;
                 let range = begin..begin + frame.len();
                 let lies = Lies::InInbox;
@@ -291,12 +290,12 @@ impl Opening<'_> {
         Ok(())
     }
 
-    /// Decompresses a unit, an item, into the scratch buffer and makes it a frame.
+    /// Decompresses a unit into the scratch buffer, and makes a frame of it.
     fn unpack(&mut self, peer: usize, accepted: Codecs, item: &[u8]) -> Result<(), DecodeError> {
         let stats = &self.shared.peers[peer];
         let (unpacker, scratch) = (&mut *self.unpacker, &mut self.batch.scratch);
         let begin = scratch.len();
-        // Another kind of item in a unit's parts is as wrong as one that is no unit.
+        // Parts of another kind of item are refused like an item that is no unit.
         let made = match Item::parse(item) {
             Some(Item::Unit { offload, offset, body }) => {
                 let before_ns = unpacker.stats().busy_ns;
@@ -331,8 +330,9 @@ impl Opening<'_> {
     }
 }
 
-/// Brings the congestion that the datagram of an item has met into its frame, or notes it for that
-/// of which the item is a part (`congested`); `false`: the frame is dropped.
+/// Copies the CE mark of an item's datagram to the item's frame. If the item is a part of one,
+/// notes the mark in `congested` for the whole. Returns `false` if the frame is to be dropped (RFC
+/// 6040).
 fn decapsulate_item(
     stats: &PeerStats,
     congested: &mut [Option<u16>; 2],
@@ -354,7 +354,7 @@ fn decapsulate_item(
     decapsulate(stats, class, &mut item[begin..])
 }
 
-/// Brings the congestion that a datagram has met into a frame; `false`: it is dropped.
+/// Copies the CE mark of a datagram to a frame. Returns `false` if the frame is to be dropped.
 fn decapsulate(stats: &PeerStats, class: u8, frame: &mut [u8]) -> bool {
     let decapsulated = traffic_class::decapsulate(frame, class);
     stats.congested_in.add(u64::from(decapsulated != Ok(false)));
@@ -367,7 +367,7 @@ mod tests {
 
     use super::super::turn::PEER_BYTES;
     use super::*;
-    use crate::event::Event;
+    use crate::event::ControlEvent;
     use crate::io::udp::{Destination, MAX_SEGMENTS, UdpSocket};
     use crate::io::wake;
     use crate::own::Own;
@@ -377,22 +377,22 @@ mod tests {
     use vsnoop_link::wire::item::{SESSION, unit_header};
     use vsnoop_link::wire::seal::{Material, Opener, Sealer, Suite};
     use vsnoop_packet::offload::state::{Gso, GsoKind};
-    use vsnoop_packet::testing::Segment;
+    use vsnoop_packet::testing::SegmentBuilder;
 
     const INDEX: u32 = 7;
     const KEYS: Material = Material { key: [1; 32], nonce: [2; 12] };
 
     /// Two ends of a session on the loopback interface.
-    struct Ends {
+    struct SessionEnds {
         shared: Shared,
         reports: Reports,
-        events: wake::Receiver<Event>,
+        events: wake::Receiver<ControlEvent>,
         datagrams: DatagramReceiver,
         sealer: Sealer,
         socket: UdpSocket,
     }
 
-    impl Ends {
+    impl SessionEnds {
         fn new() -> Self {
             let free = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
             let udp = UdpSocket::bind(free).unwrap();
@@ -422,7 +422,7 @@ mod tests {
                     bytes.extend(record);
                 }
                 let segment_bytes = bytes.len() / items.len();
-                let to = &mut Destination::new(super::Ends { peer: to, local: None });
+                let to = &mut Destination::new(super::Endpoints { peer: to, local: None });
                 assert_eq!(self.socket.send(to, &bytes, segment_bytes).unwrap(), bytes.len());
             }
         }
@@ -444,13 +444,17 @@ mod tests {
 
     #[test]
     fn units_that_become_more_than_the_buffer_holds_all_arrive_and_in_order() {
-        let mut ends = Ends::new();
+        let mut ends = SessionEnds::new();
         let mut packer = Packer::new(Codecs::ALL, coding_clock());
         let mut sent = Vec::new();
         let items: Vec<_> = (0..300u32)
             .map(|number| {
-                let mut frame =
-                    Segment { sequence: number, payload: 60_000, ..Segment::default() }.build();
+                let mut frame = SegmentBuilder {
+                    sequence: number,
+                    payload: 60_000,
+                    ..SegmentBuilder::default()
+                }
+                .build();
                 let headers = frame.len() - 60_000;
                 frame[headers..].fill(b'a');
                 let gso = Some(Gso { kind: GsoKind::TcpV4, size: 1448, ecn: false });
@@ -478,7 +482,7 @@ mod tests {
         let gso = Some(Gso { kind: GsoKind::TcpV4, size: 1448, ecn: false });
         let offload = OffloadState { needs_checksum: true, gso };
         let mut item = unit_header(offload, 0, Way::Forwarded).to_vec();
-        let mut frame = Segment { payload: 60_000, ..Segment::default() }.build();
+        let mut frame = SegmentBuilder { payload: 60_000, ..SegmentBuilder::default() }.build();
         let headers = frame.len() - 60_000;
         frame[headers..].fill(0);
         let done = packer.compress(Method::Zstd { level: 1 }, &[&frame], 1200, &mut item);
@@ -488,7 +492,7 @@ mod tests {
 
     #[test]
     fn a_turn_ends_with_its_share_and_the_next_goes_on_where_it_was() {
-        let mut ends = Ends::new();
+        let mut ends = SessionEnds::new();
         ends.send(&bombs(300));
         let (mut all, mut turns) = (0, 0);
         loop {
@@ -508,7 +512,7 @@ mod tests {
 
     #[test]
     fn a_unit_that_the_hello_does_not_accept_ends_the_session_and_is_counted_once() {
-        let mut ends = Ends::new();
+        let mut ends = SessionEnds::new();
         let opener = Opener::new(Suite::Plain, &KEYS, 0, 0);
         let lz4 = Codecs { lz4: true, zstd: false };
         ends.datagrams.install(
@@ -520,19 +524,21 @@ mod tests {
         ends.send(&bombs(5));
         assert!(ends.received().is_empty());
         assert_eq!(ends.shared.peers[0].not_accepted_in.get(), 1);
-        let ended = |event: &Event| matches!(event, Event::NotAccepted { peer: 0, session: 1, .. });
+        let ended = |event: &ControlEvent| {
+            matches!(event, ControlEvent::NotAccepted { peer: 0, session: 1, .. })
+        };
         assert_eq!(ends.events.drain().filter(ended).count(), 1);
-        // What follows is of no session.
+        // Records that follow belong to no session.
         assert_eq!(ends.shared.stats.unknown_datagrams.get(), 4);
     }
 
     #[test]
     fn messages_are_handed_on_or_counted() {
-        let mut ends = Ends::new();
+        let mut ends = SessionEnds::new();
         let item = [&[SESSION][..], &[0; 99]].concat();
         ends.send(&vec![item; 3000]);
         assert!(ends.received().is_empty());
-        let is_message = |event: &Event| matches!(event, Event::Message(_));
+        let is_message = |event: &ControlEvent| matches!(event, ControlEvent::Message(_));
         let heard = ends.events.drain().filter(is_message).count() as u64;
         assert!(heard > 0);
         assert_eq!(heard + ends.shared.peers[0].excess_in.get(), 3000);

@@ -1,9 +1,9 @@
-//! Frames that came together over a connection, kept until all of them are there, so that segments
-//! of a flow can become one super-packet.
+//! Collects the frames of one read of a connection, so that segments of a flow become one
+//! super-packet.
 //!
-//! After a loss outside, everything behind it arrives at once. Given to a guest in small pieces,
-//! each of them is work and an acknowledgement, and the many acknowledgements that tell of one
-//! delay make a sender leave slow start (HyStart, RFC 9406) long before the link is full.
+//! After a loss on the path, TCP delivers everything behind it at once. In small frames each would
+//! cost the guest work and an ACK, and many ACKs that were delayed alike make a sender leave slow
+//! start (HyStart, RFC 9406) long before the link is full.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ use crate::frame::{Origin, ReceivedFrame};
 use vsnoop_link::wire::item::Way;
 use vsnoop_packet::offload::state::OffloadState;
 
-/// A larger frame is worth its own way: it is handed on where it lies.
+/// A larger frame is not copied, but passed on where it lies.
 const SMALL_BYTES: usize = 48 << 10;
 /// Most bytes that are kept: a few super-packets.
 const MOST_BYTES: usize = 512 << 10;
@@ -29,7 +29,8 @@ struct GatheredFrame {
 }
 
 impl Gather {
-    /// Keeps a frame; `false`: it is too large, or there is no room until [`Self::clear`].
+    /// Copies a frame. Returns `false` if it is too large, or if there is no room until
+    /// [`Self::clear`].
     pub fn keep(&mut self, offload: OffloadState, way: Way, frame: &[u8]) -> bool {
         let begin = self.bytes.len();
         if frame.len() > SMALL_BYTES || begin + frame.len() > MOST_BYTES {

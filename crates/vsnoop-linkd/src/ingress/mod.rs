@@ -1,13 +1,13 @@
 //! The half that carries frames from peers to local ports.
 //!
-//! It alone reads from the network. What came is opened and decompressed in place or into one
-//! scratch buffer; then segments of one flow, however many datagrams they came in, are merged into
-//! super-packets by reference and each is written to its port with one system call.
+//! Only this half reads from the network. It opens records in place, and decompresses into a
+//! scratch buffer; then it merges segments of one flow, from any number of datagrams, into
+//! super-packets by reference, and writes each to its port with one system call.
 //!
-//! The thread works in turns, a turn being all that one wait has found ready. In each a peer has a
-//! share ([`turn`]), in bytes after decompression; what is beyond it stays where it is, in a
-//! connection's buffer or the inbox, and is first in the next turn. An eventfd keeps the thread
-//! from waiting meanwhile.
+//! The thread works in turns. A turn handles everything that one `epoll_wait` has returned. In each
+//! turn a peer has a share ([`turn`]), in bytes after decompression. What is beyond the share stays
+//! in the connection's buffer or the inbox, and comes first in the next turn; an eventfd makes the
+//! next `epoll_wait` return at once.
 
 pub mod connection;
 pub mod datagrams;
@@ -26,13 +26,13 @@ use std::sync::mpsc::SyncSender;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use vsnoop_packet::offload::merge::Merger;
 
-use self::connection::{Connection, Left, ReceiveError};
+use self::connection::{ConnectionReceiver, Left, ReceiveError};
 use self::datagrams::DatagramReceiver;
 use self::gather::Gather;
 use self::reports::Reports;
 use self::session::DatagramSession;
 use self::turn::Turns;
-use super::event::{Event, ReceivedMessage};
+use super::event::{ControlEvent, ReceivedMessage};
 use super::frame::{Frame, Origin, ReceivedFrame};
 use super::io::poll::{Poll, TOKEN_MAX, Watch};
 use super::io::wake;
@@ -53,12 +53,12 @@ pub enum Order {
     Connections {
         peer: usize,
         session: u64,
-        connections: Vec<Connection>,
+        connections: Vec<ConnectionReceiver>,
     },
     Retire {
         session: u64,
     },
-    /// Ports and peers are others now.
+    /// A reload has changed ports or peers.
     Reload {
         shared: Arc<Shared>,
         done: SyncSender<()>,
@@ -68,16 +68,16 @@ pub enum Order {
 
 const ORDERS: u64 = TOKEN_MAX;
 const UDP: u64 = TOKEN_MAX - 1;
-/// Rings while something waits for the next turn.
+/// Token of the eventfd that is readable while something waits for the next turn.
 const NEXT_TURN: u64 = TOKEN_MAX - 2;
-/// Bounds how long the socket keeps the thread from connections and orders.
+/// Bounds how long the socket occupies the thread before connections and orders.
 const BATCHES_PER_PASS: usize = 16;
 
 /// A data connection and the session that it belongs to.
 struct InstalledConnection {
     peer: usize,
     session: u64,
-    connection: Connection,
+    connection: ConnectionReceiver,
 }
 
 pub struct Ingress {
@@ -86,13 +86,13 @@ pub struct Ingress {
     reports: Reports,
     watch: Watch,
     datagrams: DatagramReceiver,
-    /// By token.
+    /// Keyed by token.
     connections: HashMap<u64, InstalledConnection>,
     gather: Gather,
     turns: Turns,
     next_turn: EventFd,
     next_token: u64,
-    /// Frames since it was asked last.
+    /// Frames since the last [`Self::take_count`].
     frames: usize,
 }
 
@@ -100,7 +100,7 @@ impl Ingress {
     pub fn new(
         shared: Arc<Shared>,
         orders: wake::Receiver<Order>,
-        events: wake::Sender<Event>,
+        events: wake::Sender<ControlEvent>,
         watch: Watch,
     ) -> std::io::Result<Self> {
         watch.watch(&orders, ORDERS)?;
@@ -132,11 +132,11 @@ impl Ingress {
         self.watch.own()
     }
 
-    /// Does what one that is ready wants; `false`: to stop.
+    /// Handles a descriptor that is ready. Returns `false` if the thread is to stop.
     pub fn handle(&mut self, token: u64) -> bool {
         match token {
             ORDERS => return self.obey(),
-            // Otherwise its turn comes by the bell.
+            // A connection that waits for the next turn is handled there.
             UDP if !self.turns.waits(UDP) => self.udp(),
             UDP => {}
             NEXT_TURN => self.go_on(),
@@ -146,14 +146,14 @@ impl Ingress {
         true
     }
 
-    /// All that is handled until the next call is one turn.
+    /// Begins a turn, which lasts until the next call.
     pub fn begin_turn(&mut self) {
         self.turns.begin();
     }
 
-    /// Those that the last turn has left.
+    /// Handles what the last turn has left.
     fn go_on(&mut self) {
-        // Nothing rang since: fine too.
+        // The eventfd may not have been written since.
         let _ = self.next_turn.read();
         for token in self.turns.take_waiting() {
             match token {
@@ -165,11 +165,11 @@ impl Ingress {
 
     fn wait_for_next_turn(&mut self, token: u64) {
         self.turns.wait(token);
-        // It fails only when the counter is full; then it rings already.
+        // It fails only if the counter is full; then the eventfd is readable already.
         let _ = self.next_turn.write(1);
     }
 
-    /// Frames taken since it was asked last.
+    /// Number of frames since the last call.
     pub fn take_count(&mut self) -> usize {
         std::mem::take(&mut self.frames)
     }
@@ -188,14 +188,13 @@ impl Ingress {
                 Ok(true) => {}
                 Ok(false) => return,
                 Err(error) => {
-                    // What the network said of an earlier datagram; the session finds out by
-                    // itself.
+                    // An ICMP error for an earlier datagram. The session's probes find out.
                     tracing::debug!("receiving datagrams: {error}");
                     return;
                 }
             }
         }
-        // Of what the socket has epoll tells again.
+        // epoll is level-triggered: it reports what the socket still has.
         if self.datagrams.has_left() {
             self.wait_for_next_turn(UDP);
         }
@@ -251,7 +250,7 @@ impl Ingress {
         }
     }
 
-    /// Carries out the orders that wait; `false`: to stop.
+    /// Carries out the orders in the channel. Returns `false` if the thread is to stop.
     fn obey(&mut self) -> bool {
         let orders: Vec<_> = self.orders.drain().collect();
         for order in orders {
@@ -269,7 +268,7 @@ impl Ingress {
                         }
                         let installed = InstalledConnection { peer, session, connection };
                         self.connections.insert(token, installed);
-                        // TLS may hold already what came with the end of the handshake.
+                        // TLS may have data that arrived with the end of the handshake.
                         self.connection_ready(token);
                     }
                 }
@@ -303,7 +302,7 @@ fn hand_on_gathered(shared: &Shared, peer: usize, gather: &mut Gather) {
     gather.clear();
 }
 
-/// Hands on frames that came together; segments of a flow as one.
+/// Passes on the frames of a batch; merges segments of a flow.
 fn hand_on<'f>(shared: &Shared, frames: impl Iterator<Item = ReceivedFrame<'f>>) {
     let now_ns = shared.now_ns();
     let mut merger = Merger::new();
@@ -322,7 +321,7 @@ fn hand_on<'f>(shared: &Shared, frames: impl Iterator<Item = ReceivedFrame<'f>>)
     }
 }
 
-/// Never from a peer to a peer: all of them are connected with each other.
+/// Writes a peer's frame to a port. It never goes to a peer: all peers are connected directly.
 fn deliver_to(shared: &Shared, to: Location, frame: &Frame<'_>) {
     match to {
         Location::Port(port) => shared.write_to_port(usize::from(port), frame),
@@ -330,7 +329,7 @@ fn deliver_to(shared: &Shared, to: Location, frame: &Frame<'_>) {
     }
 }
 
-/// Hands a peer's frame to the port, or the ports, that it is for; a diverted one to the host.
+/// Writes a peer's frame to its port, or to several; a diverted one to the host's divert tap.
 fn deliver(shared: &Shared, from: Origin, frame: &Frame<'_>, now_ns: u64) {
     let Origin { peer, way } = from;
     if frame.start().len() < 14 {
@@ -347,15 +346,18 @@ fn deliver(shared: &Shared, from: Origin, frame: &Frame<'_>, now_ns: u64) {
         }
         return;
     }
-    match shared.table.forward(frame.start(), Location::Peer(peer as u16), now_ns) {
+    let location = Location::Peer(peer as u16);
+    match shared.table.forward(frame.start(), frame.bytes, location, now_ns) {
         ForwardingDecision::To(to) => deliver_to(shared, to, frame),
         ForwardingDecision::Both(a, b) => {
             deliver_to(shared, a, frame);
             deliver_to(shared, b, frame);
         }
-        ForwardingDecision::Flood => {
-            for (_, port) in shared.all_ports() {
-                port.write(frame);
+        ForwardingDecision::Flood(scope) => {
+            for (slot, port) in shared.all_ports() {
+                if scope.includes(Location::Port(slot as u16)) {
+                    port.write(frame);
+                }
             }
         }
         ForwardingDecision::Drop(_) => shared.stats.dropped_forwarding.add(1),

@@ -1,11 +1,10 @@
-//! Reports to the control thread about a peer's own items, limited per second, however much the
-//! peer sends.
+//! Reports to the control thread about the session items of peers, at a bounded rate per peer.
 //!
-//! A message costs that thread far more than it costs its sender, and waits in memory until its
-//! turn comes.
+//! A message costs that thread far more than it costs the peer, and takes memory until the thread
+//! handles it.
 
-use crate::event::{Event, ReceivedMessage};
-use crate::io::udp::Ends;
+use crate::event::{ControlEvent, ReceivedMessage};
+use crate::io::udp::Endpoints;
 use crate::io::wake;
 use crate::stats::PeerStats;
 
@@ -14,13 +13,13 @@ const MOST: u32 = 256;
 const SECOND_NS: u64 = 1_000_000_000;
 
 pub struct Reports {
-    events: wake::Sender<Event>,
-    /// By peer: when its second began, and what it has told since.
+    events: wake::Sender<ControlEvent>,
+    /// For each peer: when its present second began, and the number of reports since.
     told: Vec<(u64, u32)>,
 }
 
 impl Reports {
-    pub fn new(events: wake::Sender<Event>, peers: usize) -> Self {
+    pub fn new(events: wake::Sender<ControlEvent>, peers: usize) -> Self {
         Self { events, told: vec![(0, 0); peers] }
     }
 
@@ -29,34 +28,35 @@ impl Reports {
         self.told.resize(peers, (0, 0));
     }
 
-    /// A session's own item came; too many are dropped and counted.
+    /// Reports an item of the session itself. Beyond the rate it is dropped and counted.
     pub fn message(&mut self, message: ReceivedMessage, stats: &PeerStats, now_ns: u64) {
         if self.may(message.peer, now_ns) {
-            let _ = self.events.send(Event::Message(message));
+            let _ = self.events.send(ControlEvent::Message(message));
         } else {
             stats.excess_in.add(1);
         }
     }
 
-    /// A peer's newest datagram came from elsewhere than those before; `false`: it is to be told
-    /// again.
-    pub fn moved(&mut self, peer: usize, session: u64, ends: Ends, now_ns: u64) -> bool {
+    /// Reports that a peer's newest datagram has another source than those before. Returns `false`
+    /// beyond the rate: the caller repeats it.
+    pub fn moved(&mut self, peer: usize, session: u64, ends: Endpoints, now_ns: u64) -> bool {
         let may = self.may(peer, now_ns);
         if may {
-            let _ = self.events.send(Event::Moved { peer, session, ends });
+            let _ = self.events.send(ControlEvent::Moved { peer, session, ends });
         }
         may
     }
 
-    /// A session cannot be received any more.
+    /// Reports that a session cannot be received any more.
     pub fn ended(&self, peer: usize, session: u64, why: String) {
-        let _ = self.events.send(Event::Incoming { peer, session, why });
+        let _ = self.events.send(ControlEvent::Incoming { peer, session, why });
     }
 
-    /// The peer has compressed by what our hello does not accept; the session ends.
+    /// Reports that the peer has compressed in a way that our hello does not accept, which ends the
+    /// session.
     pub fn not_accepted(&self, peer: usize, session: u64, stats: &PeerStats, why: String) {
         stats.not_accepted_in.add(1);
-        let _ = self.events.send(Event::NotAccepted { peer, session, why });
+        let _ = self.events.send(ControlEvent::NotAccepted { peer, session, why });
     }
 
     fn may(&mut self, peer: usize, now_ns: u64) -> bool {
@@ -97,7 +97,7 @@ mod tests {
     fn a_peer_that_comes_from_everywhere_is_followed_as_often() {
         let (sender, receiver) = wake::channel().unwrap();
         let mut reports = Reports::new(sender, 1);
-        let from = |port| Ends { peer: ([192, 0, 2, 1], port).into(), local: None };
+        let from = |port| Endpoints { peer: ([192, 0, 2, 1], port).into(), local: None };
         let told = (0..10_000).filter(|port| reports.moved(0, 1, from(*port), 0)).count();
         assert_eq!((told, receiver.drain().count()), (MOST as usize, MOST as usize));
         assert!(reports.moved(0, 1, from(1), SECOND_NS));

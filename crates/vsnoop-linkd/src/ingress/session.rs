@@ -1,4 +1,4 @@
-//! A session over UDP, as its receiver knows it.
+//! The receiving state of a session over UDP.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,15 +13,15 @@ const PATIENCE_NS: u64 = 1_000_000_000;
 
 /// Keys and state that open the records of one session.
 pub struct DatagramSession {
-    /// By stream.
+    /// For each stream.
     pub openers: Vec<Opener>,
     pub rejoin: Rejoin,
     pub units: Rejoin,
-    /// The frame, and the unit, of which the newest part that had met congestion (CE) was.
+    /// The frame and the unit of the newest part whose datagram had a CE mark.
     pub congested: [Option<u16>; 2],
-    /// Where its newest record came from.
+    /// Source of its newest record.
     pub from: Option<SocketAddr>,
-    /// What the peer may have compressed by.
+    /// Codecs that our hello accepts.
     pub accepted: Codecs,
     pub counts: Arc<SessionCounts>,
 }

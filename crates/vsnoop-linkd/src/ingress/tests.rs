@@ -12,7 +12,7 @@ use crate::io::poll::Half;
 use crate::io::udp::UdpSocket;
 use crate::own::Own;
 use vsnoop_link::compress::{
-    Codecs, Decoder, DecoderMemory, Encoded, Encoder, Limits, Method, Owner, Policy,
+    Codecs, CompressionLimits, Decoder, DecoderMemory, Encoded, Encoder, Method, Owner, Policy,
 };
 use vsnoop_link::forwarding::TableSettings;
 use vsnoop_link::wire::item::{COMPRESSED, FrameHeader};
@@ -23,13 +23,13 @@ const KEYS: Material = Material { key: [1; 32], nonce: [2; 12] };
 const FRAME_BYTES: usize = 65_000;
 const BOMBS: usize = 1000;
 
-struct Link {
+struct Fixture {
     ingress: Ingress,
     orders: wake::Sender<Order>,
-    events: wake::Receiver<Event>,
+    events: wake::Receiver<ControlEvent>,
 }
 
-impl Link {
+impl Fixture {
     fn new(peers: usize) -> Self {
         let udp = UdpSocket::bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let table = TableSettings::default();
@@ -42,7 +42,7 @@ impl Link {
     }
 
     /// A connection of a peer, and its far end.
-    fn connect(&self, peer: usize, accepted: Limits) -> Far {
+    fn connect(&self, peer: usize, accepted: CompressionLimits) -> Far {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let far = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (socket, _) = listener.accept().unwrap();
@@ -50,12 +50,12 @@ impl Link {
         let opener = Decryption::Records(Box::new(Opener::new(Suite::Plain, &KEYS, 0, 0)));
         let memory = DecoderMemory::new(accepted.decoder_bytes_max());
         let decoder = Decoder::new(accepted, memory.into(), coding_clock());
-        let connections = vec![Connection::new(socket, opener, decoder, Arc::default())];
+        let connections = vec![ConnectionReceiver::new(socket, opener, decoder, Arc::default())];
         self.orders.send(Order::Connections { peer, session: 1, connections });
         Far {
             socket: far,
             sealer: Sealer::new(Suite::Plain, &KEYS, 7, 0, 0),
-            encoder: Encoder::new(Limits::MOST, coding_clock()),
+            encoder: Encoder::new(CompressionLimits::MOST, coding_clock()),
         }
     }
 
@@ -106,10 +106,11 @@ impl Far {
 
 #[test]
 fn a_bomb_takes_its_peers_share_of_a_turn_and_others_get_theirs() {
-    let mut link = Link::new(2);
+    let mut link = Fixture::new(2);
     // Two connections of the peer have no more than one.
-    let mut hostile = [link.connect(0, Limits::MOST), link.connect(0, Limits::MOST)];
-    let mut other = link.connect(1, Limits::MOST);
+    let mut hostile =
+        [link.connect(0, CompressionLimits::MOST), link.connect(0, CompressionLimits::MOST)];
+    let mut other = link.connect(1, CompressionLimits::MOST);
     let all: usize = (0..BOMBS).map(|number| hostile[number % 2].bomb()).sum();
     let header = FrameHeader::of(OffloadState::default(), Way::Forwarded);
     let (mut before, mut turns) = (0, 0);
@@ -133,9 +134,9 @@ fn a_bomb_takes_its_peers_share_of_a_turn_and_others_get_theirs() {
 
 #[test]
 fn what_the_hello_does_not_accept_ends_the_session_and_is_counted_once() {
-    let mut link = Link::new(1);
+    let mut link = Fixture::new(1);
     let lz4 = Codecs { lz4: true, zstd: false };
-    let mut hostile = link.connect(0, Limits { codecs: lz4, ..Limits::MOST });
+    let mut hostile = link.connect(0, CompressionLimits { codecs: lz4, ..CompressionLimits::MOST });
     for _ in 0..3 {
         hostile.bomb();
     }
@@ -144,7 +145,7 @@ fn what_the_hello_does_not_accept_ends_the_session_and_is_counted_once() {
     assert_eq!(link.ingress.shared.peers[0].not_accepted_in.get(), 1);
     assert!(link.ingress.connections.is_empty());
     let events: Vec<_> = link.events.drain().collect();
-    let [Event::NotAccepted { peer: 0, session: 1, why }] = &events[..] else {
+    let [ControlEvent::NotAccepted { peer: 0, session: 1, why }] = &events[..] else {
         panic!("{} events", events.len())
     };
     assert!(why.contains("zstd, which is not accepted here"), "{why}");

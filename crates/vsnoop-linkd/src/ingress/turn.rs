@@ -1,14 +1,14 @@
-//! How much the ingress thread does for a peer before it looks after the others.
+//! Bounds the work of the ingress thread for a peer in a turn.
 //!
-//! What a peer sends becomes far more here, up to a thousand times: so its share is measured in
-//! bytes after decompression, not in reads. A connection whose peer has used up its share keeps
-//! what it has read and waits for the next turn, in order.
+//! Data can decompress to a thousand times their size, so a peer's share is measured in bytes after
+//! decompression, not in reads. A connection whose peer has used up its share keeps what it has
+//! read, and waits for the next turn, in order.
 
 use std::collections::VecDeque;
 
-/// Bytes after decompression that a peer may have in a turn: what a few reads bring uncompressed.
+/// A peer's share of a turn, bytes after decompression: what a few reads bring uncompressed.
 pub const PEER_BYTES: usize = 4 << 20;
-/// Handing on an item takes about as long as copying this many bytes.
+/// Cost of passing on an item, in bytes that could be copied in that time.
 const ITEM_BYTES: usize = 256;
 
 /// A peer's share of a turn.
@@ -24,7 +24,7 @@ impl Default for Share {
 }
 
 impl Share {
-    /// An item of so many bytes was handed on.
+    /// Counts an item of so many bytes.
     pub fn use_up(&mut self, bytes: usize) {
         self.left_bytes = self.left_bytes.saturating_sub(ITEM_BYTES + bytes);
     }
@@ -34,10 +34,10 @@ impl Share {
     }
 }
 
-/// The shares of the present turn, and who waits for the next.
+/// The shares of the present turn, and the connections that wait for the next.
 pub struct Turns {
     shares: Vec<Share>,
-    /// Of the socket for datagrams, which all peers have in common.
+    /// The share of the socket for datagrams, which is one for all peers.
     pub datagrams: Share,
     waiting: VecDeque<u64>,
 }
@@ -53,7 +53,7 @@ impl Turns {
         self.shares.resize(peers, Share::default());
     }
 
-    /// A new turn begins.
+    /// Begins a turn.
     pub fn begin(&mut self) {
         self.shares.fill(Share::default());
         self.datagrams = Share::default();
@@ -74,7 +74,7 @@ impl Turns {
         self.waiting.contains(&token)
     }
 
-    /// Those that waited for this turn, in order.
+    /// The connections that waited for this turn, in order.
     pub fn take_waiting(&mut self) -> VecDeque<u64> {
         std::mem::take(&mut self.waiting)
     }

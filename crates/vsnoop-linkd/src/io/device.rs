@@ -70,12 +70,12 @@ pub enum DeviceError {
 type Result<T> = std::result::Result<T, DeviceError>;
 
 /// An interface of the calling thread's network namespace.
-pub struct Device<'a> {
+pub struct Interface<'a> {
     name: &'a str,
     socket: Socket,
 }
 
-impl<'a> Device<'a> {
+impl<'a> Interface<'a> {
     pub fn new(name: &'a str) -> Result<Self> {
         let socket = Socket::new(Domain::IPV4, Type::DGRAM, None).map_err(DeviceError::Socket)?;
         Ok(Self { name, socket })

@@ -23,12 +23,12 @@ pub enum PortError {
     Interface(#[from] PacketSocketError),
 }
 
-pub enum Port {
+pub enum LinkPort {
     Tap(Tap),
     Interface(PacketSocket),
 }
 
-impl Port {
+impl LinkPort {
     /// Makes the tap `name`.
     pub fn tap(name: &str) -> Result<Self, PortError> {
         let options = TapOptions {
@@ -115,7 +115,7 @@ impl Port {
 /// Parts that a frame may lie in.
 pub const MAX_PARTS: usize = 80;
 
-impl AsFd for Port {
+impl AsFd for LinkPort {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             Self::Tap(tap) => tap.as_fd(),

@@ -31,7 +31,7 @@ pub struct UdpSocket {
 
 /// The addresses of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ends {
+pub struct Endpoints {
     pub peer: SocketAddr,
     /// Ours; `None`: not known, or whichever the host's routes say.
     pub local: Option<IpAddr>,
@@ -49,7 +49,7 @@ pub struct Mark {
 /// Where datagrams go, and how.
 #[derive(Debug)]
 pub struct Destination {
-    ends: Ends,
+    ends: Endpoints,
     /// Of what is sent from now on.
     pub mark: Mark,
     /// Sends until many datagrams are tried again in one: the device by which they leave does no
@@ -61,7 +61,7 @@ pub struct Destination {
 const TRY_AGAIN_SENDS: u32 = 1000;
 
 impl Destination {
-    pub fn new(ends: Ends) -> Self {
+    pub fn new(ends: Endpoints) -> Self {
         Self { ends, mark: Mark::default(), one_by_one: 0 }
     }
 
@@ -204,7 +204,7 @@ impl UdpSocket {
         segment_bytes: Option<usize>,
     ) -> io::Result<usize> {
         use nix::errno::Errno::{EADDRNOTAVAIL, EHOSTUNREACH, EINVAL, ENETUNREACH};
-        let Destination { ends: Ends { peer, local }, mark, .. } = *destination;
+        let Destination { ends: Endpoints { peer, local }, mark, .. } = *destination;
         let to = self.mapped(peer, mark.label);
         let mut sent = self.send_message(&to, local, bytes, segment_bytes, mark.class);
         let may_be_gone = [EINVAL, EADDRNOTAVAIL, ENETUNREACH, EHOSTUNREACH];
@@ -329,20 +329,20 @@ fn option_of<T>(fd: i32, level: i32, name: i32, value: &T) -> io::Result<()> {
 
 /// Room for the control messages of one receive: the size of segments, our address and the traffic
 /// class.
-type Control = [u64; 14];
+type ControlMessages = [u64; 14];
 
 /// Buffers for several receives at once.
 pub struct Inbox {
     buffers: Box<[u8]>,
     names: Box<[libc::sockaddr_storage]>,
-    controls: Box<[Control]>,
+    controls: Box<[ControlMessages]>,
     messages: Vec<Received>,
 }
 
 /// Datagrams of one size from one sender, one behind the other, the last perhaps shorter.
 #[derive(Clone, Copy, Debug)]
 pub struct Received {
-    pub ends: Ends,
+    pub ends: Endpoints,
     /// Where in the inbox.
     pub begin: usize,
     pub length: usize,
@@ -358,7 +358,7 @@ impl Inbox {
         Self {
             buffers: vec![0; receives * RECEIVE_BYTES].into_boxed_slice(),
             names: vec![name; receives].into_boxed_slice(),
-            controls: vec![Control::default(); receives].into_boxed_slice(),
+            controls: vec![ControlMessages::default(); receives].into_boxed_slice(),
             messages: Vec::with_capacity(receives),
         }
     }
@@ -404,7 +404,7 @@ impl Inbox {
                 continue;
             }
             let Described { segment_bytes, to: local, class } = described(&header.msg_hdr);
-            let ends = Ends { peer: from, local };
+            let ends = Endpoints { peer: from, local };
             let segment_bytes = segment_bytes.unwrap_or(length).max(1);
             let begin = at * RECEIVE_BYTES;
             self.messages.push(Received { ends, begin, length, segment_bytes, class });
@@ -504,7 +504,7 @@ mod tests {
     }
 
     fn to(peer: SocketAddr) -> Destination {
-        Destination::new(Ends { peer, local: None })
+        Destination::new(Endpoints { peer, local: None })
     }
 
     #[test]
@@ -584,7 +584,8 @@ mod tests {
         let (far, at) = bound();
         let mut inbox = Inbox::new(1);
         for (source, seen) in [("127.0.0.9", "127.0.0.9"), ("192.0.2.1", "127.0.0.1")] {
-            let mut destination = Destination::new(Ends { peer: at, local: source.parse().ok() });
+            let mut destination =
+                Destination::new(Endpoints { peer: at, local: source.parse().ok() });
             for bytes in [&b"one"[..], &[0; 3000]] {
                 any.send(&mut destination, bytes, 1000).expect("room");
                 while !inbox.receive(&far).expect("a datagram") {}

@@ -7,21 +7,20 @@ use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nix::sys::signalfd::SignalFd;
-use vsnoop_link::forwarding;
 use vsnoop_link::identity::{Authority, Identity};
 
 use crate::causes::{BoxedError, with_causes};
 use crate::compression_policy::{Policies, RuleSet};
 use crate::config::{self, Config};
 use crate::control::{LinkCpu, LogLevel, Request, Response, Server, Set, Status};
-use crate::control_thread::{Control, Parts};
+use crate::control_thread::{ControlThread, Parts};
 use crate::cpu;
 use crate::credentials::Credentials;
-use crate::divert::hooks::Hooks;
+use crate::divert::hooks::DivertHooks;
 use crate::divert::taps::DivertTap;
 use crate::egress::Order;
 use crate::error::LinkError;
-use crate::event::Event;
+use crate::event::ControlEvent;
 use crate::ingress;
 use crate::io::packet_socket::SparePacketSocket;
 use crate::io::poll::Poll;
@@ -50,8 +49,8 @@ pub struct Link {
     about: About,
     shared: Arc<Shared>,
     rule_set: RuleSet,
-    hooks: Hooks,
-    control: Control,
+    hooks: DivertHooks,
+    control: ControlThread,
     slots: PeersAndPorts,
     identity: Arc<Identity>,
     authority: Option<Arc<Authority>>,
@@ -64,7 +63,7 @@ pub struct Link {
     needs: privileges::Needs,
     egress: wake::Sender<Order>,
     ingress: wake::Sender<ingress::Order>,
-    told: wake::Receiver<Event>,
+    told: wake::Receiver<ControlEvent>,
     egress_thread: JoinHandle<()>,
     ingress_thread: JoinHandle<()>,
     load: cpu::Load,
@@ -82,15 +81,14 @@ impl Link {
             Opened::of(&config, &slots.peers)?;
         let Credentials { identity, authority, acceptor, dialers, .. } = credentials;
         let ours = identity.public();
-        let ageing_ns = config.age.as_nanos() as u64;
-        let table = forwarding::TableSettings { ageing_ns, ..forwarding::TableSettings::default() };
+        let table = config.table_settings();
         let (peers, own) = (config.peers.len(), Own::new(&config));
         let mut shared = Shared::new(table, ports, divert_taps, peers, udp, own);
         for (index, port) in config.ports.iter().enumerate() {
             shared.allow_sources(index, &port.sources);
         }
         let shared = Arc::new(shared);
-        let mut hooks = Hooks::new(&config, Arc::clone(&shared), &slots.peers)?;
+        let mut hooks = DivertHooks::new(&config, Arc::clone(&shared), &slots.peers)?;
         // The last moment without other threads.
         if let Some(account) = &plan.account {
             account.own(&*shared.udp)?;
@@ -104,7 +102,7 @@ impl Link {
         let in_control = Arc::clone(&shared);
         let parts =
             Parts { shared: in_control, ports, acceptor, dialers, ours, egress, ingress, events };
-        let mut control = Control::new(&config, parts);
+        let mut control = ControlThread::new(&config, parts);
         control
             .listen(listener)
             .map_err(LinkError::call("starting the thread that takes callers"))?;

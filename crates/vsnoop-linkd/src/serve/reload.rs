@@ -21,13 +21,13 @@ use crate::control::{Changes, Reloaded};
 use crate::control_thread::NewPeers;
 use crate::counted_port::CountedPort;
 use crate::credentials::{Credentials, CredentialsError};
-use crate::divert::hooks::{Hook, HookError};
+use crate::divert::hooks::{DivertHook, HookError};
 use crate::divert::taps::{DivertTapError, DivertTaps};
 use crate::egress;
 use crate::error::LinkError;
 use crate::ingress;
-use crate::io::device::Device;
-use crate::io::port::{Port, PortError};
+use crate::io::device::Interface;
+use crate::io::port::{LinkPort, PortError};
 use crate::listen::listen_address;
 use crate::revocation::RevocationLists;
 use crate::setup::{open_tap, start_tap};
@@ -86,9 +86,9 @@ struct Prepared {
     lists: RevocationLists,
     credentials: Credentials,
     /// By name.
-    ports: HashMap<String, Port>,
+    ports: HashMap<String, LinkPort>,
     divert_taps: Option<DivertTaps>,
-    hooks: Vec<Hook>,
+    hooks: Vec<DivertHook>,
 }
 
 impl Link {
@@ -194,14 +194,14 @@ impl Link {
 
     /// Makes the taps of ports that are new. Interfaces are joined when nothing can be refused any
     /// more, so that no spare socket is lost ([`Self::take_spares`]).
-    fn open_taps(&self, config: &Config) -> Result<HashMap<String, Port>> {
+    fn open_taps(&self, config: &Config) -> Result<HashMap<String, LinkPort>> {
         let (mut opened, mut spares) = (HashMap::new(), self.spares.len());
         for port in &config.ports {
             if self.slots.ports.of(&port.name).is_some() {
                 continue;
             }
             if port.kind == PortKind::Interface {
-                Port::check_interface(&port.name)?;
+                LinkPort::check_interface(&port.name)?;
                 spares = spares.checked_sub(1).ok_or_else(|| ReloadError::NoSocket {
                     port: port.name.clone(),
                     link: config.name.clone(),
@@ -215,14 +215,14 @@ impl Link {
     }
 
     /// Joins the interfaces that are new.
-    fn take_spares(&mut self, config: &Config, opened: &mut HashMap<String, Port>) {
+    fn take_spares(&mut self, config: &Config, opened: &mut HashMap<String, LinkPort>) {
         for port in &config.ports {
             let is_new = self.slots.ports.of(&port.name).is_none();
             if !is_new || port.kind != PortKind::Interface {
                 continue;
             }
             if let Some(spare) = self.spares.pop() {
-                opened.insert(port.name.clone(), Port::interface_with(spare, &port.name));
+                opened.insert(port.name.clone(), LinkPort::interface_with(spare, &port.name));
             }
         }
     }
@@ -256,7 +256,7 @@ impl Link {
             shared.allow_sources(slot, &port.sources);
         }
         shared.own.set_calls(config);
-        shared.table.write().set_ageing(config.age.as_nanos() as u64);
+        shared.table.write().set(config.table_settings());
         self.shared = Arc::new(shared);
         self.slots = slots;
         self.rule_set.replace(config.compress.clone());
@@ -333,7 +333,7 @@ fn move_port(old: Option<&PortConfig>, port: &PortConfig) -> std::result::Result
         return Ok(());
     }
     if let Some(PortKind::Bridge(bridge)) = old.map(|old| &old.kind) {
-        Device::new(&port.name)?.leave(bridge)?;
+        Interface::new(&port.name)?.leave(bridge)?;
     }
     start_tap(port)
 }

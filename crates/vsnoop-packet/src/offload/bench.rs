@@ -7,7 +7,7 @@ use std::time::Instant;
 use super::{Merger, OffloadState, Split};
 use crate::checksum;
 use crate::headers::Headers;
-use crate::testing::Segment;
+use crate::testing::SegmentBuilder;
 
 /// Prints bytes per nanosecond of `work`, which handles `bytes` each time; the best of
 /// short rounds, since the others were interrupted.
@@ -26,7 +26,7 @@ fn measure(name: &str, bytes: usize, mut work: impl FnMut()) {
 #[test]
 #[ignore = "a measurement"]
 fn speed() {
-    let spec = Segment { payload: 64_000, ..Segment::default() };
+    let spec = SegmentBuilder { payload: 64_000, ..SegmentBuilder::default() };
     let (header, frame) = spec.partial(Some(1448));
     let offload = OffloadState::of(&header).expect("understood");
     let complete = spec.build();

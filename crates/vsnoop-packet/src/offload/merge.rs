@@ -70,7 +70,7 @@ struct OpenSuperPacket<'a> {
 }
 
 /// What is looked at in a segment; its headers are plain and within the frame.
-struct Segment {
+struct ParsedSegment {
     headers: Headers,
     sequence: u32,
     flags: u8,
@@ -80,7 +80,7 @@ struct Segment {
     is_super: bool,
 }
 
-impl Segment {
+impl ParsedSegment {
     /// `None` if it cannot be part of a super-packet, whatever came before.
     fn of(offload: &OffloadState, headers: &Headers, frame: &[u8]) -> Option<Self> {
         let l4 = usize::from(headers.l4);
@@ -155,7 +155,7 @@ impl<'a> Merger<'a> {
             return pass(offload, Some(headers), None, frame, emit);
         }
         let hash = headers.flow_hash(frame);
-        let segment = Segment::of(&offload, &headers, frame);
+        let segment = ParsedSegment::of(&offload, &headers, frame);
         if let Some(flow) = self.flows.iter_mut().find(|flow| flow.is(hash, &headers, frame)) {
             if let Some(segment) = &segment
                 && flow.takes(segment, &offload, frame)
@@ -248,7 +248,13 @@ impl<'a> OpenSuperPacket<'a> {
             && self.first[usize::from(self.headers.l4)..][..4] == frame[l4..][..4]
     }
 
-    fn start(&mut self, hash: u64, segment: &Segment, offload: OffloadState, frame: &'a [u8]) {
+    fn start(
+        &mut self,
+        hash: u64,
+        segment: &ParsedSegment,
+        offload: OffloadState,
+        frame: &'a [u8],
+    ) {
         self.hash = hash;
         self.first = frame;
         self.headers = segment.headers;
@@ -262,7 +268,7 @@ impl<'a> OpenSuperPacket<'a> {
     }
 
     /// Whether a segment of this flow may be merged now.
-    fn takes(&mut self, segment: &Segment, offload: &OffloadState, frame: &[u8]) -> bool {
+    fn takes(&mut self, segment: &ParsedSegment, offload: &OffloadState, frame: &[u8]) -> bool {
         let headers = &segment.headers;
         let (ip, l4, payload) =
             (usize::from(headers.ip), usize::from(headers.l4), usize::from(headers.payload));
@@ -317,7 +323,7 @@ impl<'a> OpenSuperPacket<'a> {
         self.trusted
     }
 
-    fn add(&mut self, segment: &Segment, frame: &'a [u8]) {
+    fn add(&mut self, segment: &ParsedSegment, frame: &'a [u8]) {
         let payload = usize::from(self.headers.payload);
         if self.count == 1 {
             self.parts[0] = &self.first[payload..self.headers.end as usize];
@@ -398,7 +404,7 @@ mod tests {
     use super::*;
     use crate::checksum::complete;
     use crate::offload::Split;
-    use crate::testing::Segment as Spec;
+    use crate::testing::SegmentBuilder;
 
     /// A merged frame: its offload state and its bytes.
     type Out = (OffloadState, Vec<u8>);
@@ -427,7 +433,7 @@ mod tests {
     }
 
     /// Consecutive segments of these sizes with complete checksums.
-    fn run(spec: &Spec, sizes: &[usize]) -> Vec<(OffloadState, Vec<u8>)> {
+    fn run(spec: &SegmentBuilder, sizes: &[usize]) -> Vec<(OffloadState, Vec<u8>)> {
         let mut next = spec.clone();
         sizes
             .iter()
@@ -456,7 +462,8 @@ mod tests {
             for tags in 0..3 {
                 for flags in [ACK, ACK | PSH, ACK | FIN, ACK | CWR] {
                     let payload = if v6 { 65_535 - 32 } else { 65_535 - 52 };
-                    let spec = Spec { v6, tags, payload, flags, ..Spec::default() };
+                    let spec =
+                        SegmentBuilder { v6, tags, payload, flags, ..SegmentBuilder::default() };
                     let (header, frame) = spec.partial(Some(1448));
                     let offload = OffloadState::of(&header).expect("understood");
                     let headers = Headers::of(&frame).expect("IP");
@@ -480,43 +487,48 @@ mod tests {
     #[test]
     fn a_guest_without_offloads_is_coalesced() {
         for v6 in [false, true] {
-            let spec = Spec { v6, sequence: u32::MAX - 2000, ..Spec::default() };
+            let spec =
+                SegmentBuilder { v6, sequence: u32::MAX - 2000, ..SegmentBuilder::default() };
             let merged = merge(&run(&spec, &[1000, 1000, 1000, 500]));
             assert_eq!(sizes(&merged), [(3500, 1000)]);
             let (offload, mut frame) = merged.into_iter().next().expect("one");
             assert!(offload.needs_checksum);
             complete(&mut frame);
-            assert_eq!(frame, Spec { payload: 3500, ..spec }.build());
+            assert_eq!(frame, SegmentBuilder { payload: 3500, ..spec }.build());
         }
     }
 
     #[test]
     fn only_the_last_segment_may_be_shorter_and_none_larger() {
-        let spec = Spec::default();
+        let spec = SegmentBuilder::default();
         let merged = merge(&run(&spec, &[1000, 1000, 500, 1000, 1000, 1001, 1001]));
         assert_eq!(sizes(&merged), [(2500, 1000), (2000, 1000), (2002, 1001)]);
     }
 
     #[test]
     fn a_corrupted_segment_passes_alone_and_unchanged() {
-        let mut frames = run(&Spec::default(), &[1000; 5]);
+        let mut frames = run(&SegmentBuilder::default(), &[1000; 5]);
         let end = frames[2].1.len();
         frames[2].1[end - 1] ^= 1;
         let merged = merge(&frames);
         assert_eq!(sizes(&merged), [(2000, 1000), (1000, 0), (2000, 1000)]);
         assert_eq!(merged[1].1, frames[2].1);
-        let mut frames = run(&Spec::default(), &[1000; 3]);
+        let mut frames = run(&SegmentBuilder::default(), &[1000; 3]);
         frames[0].1[100] ^= 1;
         assert_eq!(sizes(&merge(&frames)), [(1000, 0), (2000, 1000)]);
     }
 
     #[test]
     fn segments_that_differ_in_a_header_are_not_merged() {
-        let spec = Spec::default();
-        let next =
-            Spec { sequence: spec.sequence + 1000, identification: 8, payload: 1000, ..spec };
-        let first = Spec { payload: 1000, ..Spec::default() };
-        let two = |second: Spec| {
+        let spec = SegmentBuilder::default();
+        let next = SegmentBuilder {
+            sequence: spec.sequence + 1000,
+            identification: 8,
+            payload: 1000,
+            ..spec
+        };
+        let first = SegmentBuilder { payload: 1000, ..SegmentBuilder::default() };
+        let two = |second: SegmentBuilder| {
             merge(&[
                 (OffloadState::default(), first.build()),
                 (OffloadState::default(), second.build()),
@@ -524,23 +536,28 @@ mod tests {
             .len()
         };
         assert_eq!(two(next.clone()), 1);
-        assert_eq!(two(Spec { sequence: next.sequence + 1, ..next.clone() }), 2);
-        assert_eq!(two(Spec { sequence: next.sequence - 1, ..next.clone() }), 2);
-        assert_eq!(two(Spec { acknowledged: 78, ..next.clone() }), 2);
-        assert_eq!(two(Spec { window: 501, ..next.clone() }), 2);
-        assert_eq!(two(Spec { timestamp: 2, ..next.clone() }), 2);
-        assert_eq!(two(Spec { port: 1235, ..next.clone() }), 2);
-        assert_eq!(two(Spec { tags: 1, ..next.clone() }), 2);
+        assert_eq!(two(SegmentBuilder { sequence: next.sequence + 1, ..next.clone() }), 2);
+        assert_eq!(two(SegmentBuilder { sequence: next.sequence - 1, ..next.clone() }), 2);
+        assert_eq!(two(SegmentBuilder { acknowledged: 78, ..next.clone() }), 2);
+        assert_eq!(two(SegmentBuilder { window: 501, ..next.clone() }), 2);
+        assert_eq!(two(SegmentBuilder { timestamp: 2, ..next.clone() }), 2);
+        assert_eq!(two(SegmentBuilder { port: 1235, ..next.clone() }), 2);
+        assert_eq!(two(SegmentBuilder { tags: 1, ..next.clone() }), 2);
         for flag in [0x02, 0x04, 0x20, 0x40, 0x80] {
-            assert_eq!(two(Spec { flags: ACK | flag, ..next.clone() }), 2, "flag {flag:x}");
+            assert_eq!(
+                two(SegmentBuilder { flags: ACK | flag, ..next.clone() }),
+                2,
+                "flag {flag:x}"
+            );
         }
     }
 
     #[test]
     fn what_cannot_be_merged_does_not_overtake() {
-        let mut frames = run(&Spec::default(), &[1000, 1000]);
+        let mut frames = run(&SegmentBuilder::default(), &[1000, 1000]);
         // An acknowledgement without data, then the stream goes on.
-        let bare = Spec { sequence: 1_002_000, identification: 9, ..Spec::default() };
+        let bare =
+            SegmentBuilder { sequence: 1_002_000, identification: 9, ..SegmentBuilder::default() };
         frames.push((OffloadState::default(), bare.build()));
         frames.extend(run(&bare, &[1000, 1000]));
         assert_eq!(sizes(&merge(&frames)), [(2000, 1000), (0, 0), (2000, 1000)]);
@@ -549,7 +566,7 @@ mod tests {
     #[test]
     fn flows_side_by_side_are_merged_each() {
         let runs: Vec<_> = (0..FLOWS as u16)
-            .map(|port| run(&Spec { port, ..Spec::default() }, &[1000; 4]))
+            .map(|port| run(&SegmentBuilder { port, ..SegmentBuilder::default() }, &[1000; 4]))
             .collect();
         let mut frames = Vec::new();
         for index in 0..4 {
@@ -560,10 +577,10 @@ mod tests {
 
     #[test]
     fn super_packets_are_merged_onto_each_other() {
-        let spec = Spec { payload: 3000, ..Spec::default() };
+        let spec = SegmentBuilder { payload: 3000, ..SegmentBuilder::default() };
         let (header, first) = spec.partial(Some(1000));
         let offload = OffloadState::of(&header).expect("understood");
-        let next = Spec { sequence: spec.sequence + 3000, ..spec };
+        let next = SegmentBuilder { sequence: spec.sequence + 3000, ..spec };
         let (_, second) = next.partial(Some(1000));
         assert_eq!(sizes(&merge(&[(offload, first), (offload, second)])), [(6000, 1000)]);
     }
@@ -571,13 +588,14 @@ mod tests {
     #[test]
     fn no_super_packet_is_larger_than_an_ip_packet() {
         for v6 in [false, true] {
-            let merged = merge(&run(&Spec { v6, ..Spec::default() }, &[1448; 60]));
+            let merged =
+                merge(&run(&SegmentBuilder { v6, ..SegmentBuilder::default() }, &[1448; 60]));
             assert_eq!(merged.len(), 2);
             for (_, frame) in merged {
                 assert!(Headers::of(&frame).is_some_and(|headers| headers.end < 65_600));
             }
         }
-        let merged = merge(&run(&Spec::default(), &[100; 200]));
+        let merged = merge(&run(&SegmentBuilder::default(), &[100; 200]));
         assert_eq!(sizes(&merged), [(6400, 100), (6400, 100), (6400, 100), (800, 100)]);
     }
 }

@@ -10,7 +10,7 @@ use crate::checksum::{self, complete};
 use crate::format::{ACK, CWR, FIN, PSH};
 use crate::headers::{Headers, be32};
 use crate::mss;
-use crate::testing::Segment;
+use crate::testing::SegmentBuilder;
 
 /// The pieces of a frame.
 fn cut(offload: OffloadState, frame: &[u8], limit: usize) -> Vec<Vec<u8>> {
@@ -60,8 +60,9 @@ prop_compose! {
         identification: u16,
         payload in 1..60_000usize,
         flags in prop::sample::select(vec![ACK, ACK | PSH, ACK | FIN, ACK | CWR, ACK | PSH | CWR]),
-    ) -> Segment {
-        Segment { v6, tags, sequence, identification, payload, flags, ..Segment::default() }
+    ) -> SegmentBuilder {
+        let default = SegmentBuilder::default();
+        SegmentBuilder { v6, tags, sequence, identification, payload, flags, ..default }
     }
 }
 
@@ -108,7 +109,7 @@ proptest! {
         let mut frames = Vec::new();
         for (at, (spec, port)) in specs.iter().enumerate() {
             let payload = spec.payload % 20_000 + 1;
-            let spec = Segment { port: port % 5, payload, ..spec.clone() };
+            let spec = SegmentBuilder { port: port % 5, payload, ..spec.clone() };
             let (header, frame) = spec.partial(Some(1000));
             let offload = OffloadState::of(&header).expect("understood");
             if at % 4 == 3 {
@@ -152,7 +153,7 @@ proptest! {
     fn corruption_is_never_hidden(
         spec in segments(), flips in prop::collection::vec((0..10usize, any::<u16>()), 1..4),
     ) {
-        let spec = Segment { payload: spec.payload % 9000 + 1000, ..spec };
+        let spec = SegmentBuilder { payload: spec.payload % 9000 + 1000, ..spec };
         let (header, frame) = spec.partial(Some(1000));
         let mut pieces = cut(OffloadState::of(&header).expect("understood"), &frame, 1000);
         assert!(pieces.iter_mut().all(|piece| complete(piece)));
@@ -198,11 +199,11 @@ proptest! {
         noise in prop::collection::vec((any::<u16>(), any::<u8>()), 0..12),
         cut_at: u16, limit in 0..2000usize, size: u16, needs_checksum: bool, is_super: bool,
     ) {
-        let spec = Segment { payload: spec.payload % 3000, ..spec };
+        let spec = SegmentBuilder { payload: spec.payload % 3000, ..spec };
         let mut frames = Vec::new();
         for index in 0..4u32 {
             let sequence = spec.sequence.wrapping_add(index * spec.payload as u32);
-            let mut frame = Segment { sequence, ..spec.clone() }.build();
+            let mut frame = SegmentBuilder { sequence, ..spec.clone() }.build();
             // Mostly in the headers.
             for (at, byte) in noise.iter().skip(index as usize * 3) {
                 let within = if at % 4 == 0 { frame.len() } else { 100.min(frame.len()) };

@@ -53,14 +53,15 @@ mod tests {
     use super::*;
     use crate::checksum::{complete, transport_is_right};
     use crate::offload::Split;
-    use crate::testing::Segment;
+    use crate::testing::SegmentBuilder;
     use proptest::prelude::*;
 
     #[test]
     fn parts_are_the_pieces_that_a_split_makes() {
         for v6 in [false, true] {
             for tags in 0..3 {
-                let spec = Segment { v6, tags, payload: 10_000, ..Segment::default() };
+                let spec =
+                    SegmentBuilder { v6, tags, payload: 10_000, ..SegmentBuilder::default() };
                 let (header, frame) = spec.partial(Some(1000));
                 let headers = Headers::of(&frame).unwrap();
                 let offload = OffloadState::of(&header).unwrap();
@@ -84,7 +85,8 @@ mod tests {
 
     #[test]
     fn a_part_of_several_segments_stays_a_super_packet() {
-        let (header, frame) = Segment { payload: 10_000, ..Segment::default() }.partial(Some(1000));
+        let (header, frame) =
+            SegmentBuilder { payload: 10_000, ..SegmentBuilder::default() }.partial(Some(1000));
         let offload = OffloadState::of(&header).unwrap();
         let at = usize::from(Headers::of(&frame).unwrap().payload);
         let mut part = frame[..at + 3000].to_vec();
@@ -101,7 +103,7 @@ mod tests {
             let offload = OffloadState { needs_checksum: true, gso: Some(crate::offload::Gso {
                 kind: crate::offload::GsoKind::TcpV4, size: 1000, ecn: false,
             }) };
-            let spec = Segment { payload: 10_000, ..Segment::default() };
+            let spec = SegmentBuilder { payload: 10_000, ..SegmentBuilder::default() };
             let (_, mut frame) = spec.partial(Some(1000));
             let length = bytes.len().min(frame.len());
             frame[..length].copy_from_slice(&bytes[..length]);

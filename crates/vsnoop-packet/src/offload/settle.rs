@@ -36,14 +36,14 @@ pub fn settle(
 mod tests {
     use super::*;
     use crate::checksum::{complete, transport_is_right};
-    use crate::testing::Segment;
+    use crate::testing::SegmentBuilder;
     use proptest::prelude::*;
 
     #[test]
     fn a_partial_checksum_is_left_to_whoever_gets_the_frame() {
         for v6 in [false, true] {
             for payload in [0, 1, 2, 1447, 1448] {
-                let spec = Segment { v6, payload, tags: 1, ..Segment::default() };
+                let spec = SegmentBuilder { v6, payload, tags: 1, ..SegmentBuilder::default() };
                 let (header, mut frame) = spec.partial(None);
                 frame.extend([0xee; 5]);
                 let headers = Headers::of(&frame).expect("IP");
@@ -58,7 +58,7 @@ mod tests {
     #[test]
     fn the_checksum_of_an_inner_packet_is_done_at_once() {
         // The guest's tunnel: an outer UDP header without a checksum, then a whole frame.
-        let inner = Segment { payload: 100, ..Segment::default() };
+        let inner = SegmentBuilder { payload: 100, ..SegmentBuilder::default() };
         let (mut header, partial) = inner.partial(None);
         let mut frame = vec![2; 12];
         frame.extend([8, 0, 0x45, 0]);
@@ -85,7 +85,7 @@ mod tests {
                 csum_offset: offset.into(),
                 ..VirtioNetHdr::default()
             };
-            let mut frame = Segment { payload, ..Segment::default() }.build();
+            let mut frame = SegmentBuilder { payload, ..SegmentBuilder::default() }.build();
             let length = frame.len();
             let headers = Headers::of(&frame);
             settle(&header, headers.as_ref(), &mut frame);

@@ -208,7 +208,7 @@ mod tests {
     use super::*;
     use crate::checksum::complete;
     use crate::format::ACK;
-    use crate::testing::Segment;
+    use crate::testing::SegmentBuilder;
 
     fn pieces(offload: OffloadState, frame: &[u8], limit: usize) -> Option<Vec<Vec<u8>>> {
         let headers = Headers::of(frame).expect("IP");
@@ -230,14 +230,14 @@ mod tests {
         for v6 in [false, true] {
             for tags in 0..3 {
                 for payload in [1, 1000, 1001, 2999, 3000, 3001, 60_000] {
-                    let spec = Segment {
+                    let spec = SegmentBuilder {
                         v6,
                         tags,
                         payload,
                         sequence: u32::MAX - 1500,
                         identification: u16::MAX,
                         flags: ACK | PSH | FIN | CWR,
-                        ..Segment::default()
+                        ..SegmentBuilder::default()
                     };
                     let (header, frame) = spec.partial(Some(1000));
                     let offload = OffloadState::of(&header).expect("understood");
@@ -274,7 +274,8 @@ mod tests {
     fn a_tiny_gso_size_makes_no_flood() {
         for (size, made) in [(1, 256), (8, 256), (234, 256), (235, 256), (236, 255), (1448, 45)] {
             let payload = 60_000;
-            let spec = Segment { payload, flags: ACK | PSH | FIN, ..Segment::default() };
+            let spec =
+                SegmentBuilder { payload, flags: ACK | PSH | FIN, ..SegmentBuilder::default() };
             let (header, frame) = spec.partial(Some(size));
             let offload = OffloadState::of(&header).expect("understood");
             let all = pieces(offload, &frame, 1400).expect("can be cut");
@@ -293,7 +294,8 @@ mod tests {
     #[test]
     fn a_network_card_cuts_all_of_it() {
         let payload = 60_000;
-        let (header, frame) = Segment { payload, ..Segment::default() }.partial(Some(100));
+        let (header, frame) =
+            SegmentBuilder { payload, ..SegmentBuilder::default() }.partial(Some(100));
         let offload = OffloadState::of(&header).expect("understood");
         let headers = Headers::of(&frame).expect("IP");
         let split = Split::of_size(offload, &headers, &frame, 100).expect("can be cut");
@@ -303,7 +305,7 @@ mod tests {
     #[test]
     fn pieces_are_of_nearly_equal_size() {
         for payload in (1..5000).step_by(37) {
-            let (_, frame) = Segment { payload, ..Segment::default() }.partial(None);
+            let (_, frame) = SegmentBuilder { payload, ..SegmentBuilder::default() }.partial(None);
             let pieces = pieces(Split::OFFLOAD, &frame, 66 + 400).expect("can be cut");
             assert_eq!(pieces.len(), payload.div_ceil(400));
             let last = pieces.last().map_or(0, Vec::len);
@@ -313,7 +315,7 @@ mod tests {
 
     #[test]
     fn a_wrong_checksum_is_not_hidden() {
-        let frame = Segment { payload: 3000, ..Segment::default() }.build();
+        let frame = SegmentBuilder { payload: 3000, ..SegmentBuilder::default() }.build();
         assert_eq!(
             pieces(OffloadState::default(), &frame, 1400).map(|pieces| pieces.len()),
             Some(3)
@@ -333,14 +335,16 @@ mod tests {
     #[test]
     fn connection_control_is_not_cut() {
         for flags in [SYN, RST | ACK, URG | ACK] {
-            let (_, frame) = Segment { payload: 3000, flags, ..Segment::default() }.partial(None);
+            let (_, frame) =
+                SegmentBuilder { payload: 3000, flags, ..SegmentBuilder::default() }.partial(None);
             assert_eq!(pieces(Split::OFFLOAD, &frame, 1400), None);
         }
     }
 
     #[test]
     fn padding_is_dropped() {
-        let (_, mut frame) = Segment { payload: 1, ..Segment::default() }.partial(None);
+        let (_, mut frame) =
+            SegmentBuilder { payload: 1, ..SegmentBuilder::default() }.partial(None);
         let end = frame.len();
         frame.resize(end + 9, 0xee);
         assert_eq!(pieces(Split::OFFLOAD, &frame, 1400), Some(vec![frame[..end].to_vec()]));
@@ -348,14 +352,15 @@ mod tests {
 
     #[test]
     fn room_for_the_headers_alone_is_no_room() {
-        let (_, frame) = Segment { payload: 100, ..Segment::default() }.partial(None);
+        let (_, frame) = SegmentBuilder { payload: 100, ..SegmentBuilder::default() }.partial(None);
         assert_eq!(pieces(Split::OFFLOAD, &frame, 66), None);
         assert_eq!(pieces(Split::OFFLOAD, &frame, 67).map(|pieces| pieces.len()), Some(100));
     }
 
     #[test]
     fn a_short_buffer_is_left_alone() {
-        let (_, frame) = Segment { payload: 3000, ..Segment::default() }.partial(None);
+        let (_, frame) =
+            SegmentBuilder { payload: 3000, ..SegmentBuilder::default() }.partial(None);
         let headers = Headers::of(&frame).expect("IP");
         let mut split = Split::new(Split::OFFLOAD, &headers, &frame, 1400).expect("can be cut");
         assert_eq!(split.next(&mut [0; 100]), None);

@@ -105,14 +105,15 @@ impl Gso {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::Segment;
+    use crate::testing::SegmentBuilder;
 
     #[test]
     fn a_header_comes_back_as_it_was() {
         for v6 in [false, true] {
             for tags in 0..3 {
                 for gso in [None, Some(1448)] {
-                    let spec = Segment { v6, tags, payload: 5000, ..Segment::default() };
+                    let spec =
+                        SegmentBuilder { v6, tags, payload: 5000, ..SegmentBuilder::default() };
                     let (header, frame) = spec.partial(gso);
                     let offload = OffloadState::of(&header).expect("understood");
                     let headers = Headers::of(&frame).expect("IP");
@@ -125,14 +126,15 @@ mod tests {
 
     #[test]
     fn a_checksum_of_an_inner_packet_is_not_taken_for_the_outer_one() {
-        let (mut header, frame) = Segment::default().partial(None);
+        let (mut header, frame) = SegmentBuilder::default().partial(None);
         header.csum_start.set(header.csum_start.get() + 50);
         assert!(!OffloadState::stands_at(&header, &Headers::of(&frame).expect("IP")));
     }
 
     #[test]
     fn unknown_kinds_and_empty_sizes_are_not_understood() {
-        let (header, _) = Segment { payload: 5000, ..Segment::default() }.partial(Some(1000));
+        let (header, _) =
+            SegmentBuilder { payload: 5000, ..SegmentBuilder::default() }.partial(Some(1000));
         assert!(OffloadState::of(&header).is_some());
         assert_eq!(OffloadState::of(&VirtioNetHdr { gso_type: 3, ..header }), None);
         assert_eq!(OffloadState::of(&VirtioNetHdr { gso_size: 0.into(), ..header }), None);
@@ -141,7 +143,7 @@ mod tests {
 
     #[test]
     fn a_peer_that_lies_about_a_super_packet_is_not_believed() {
-        let frame = Segment::default().build();
+        let frame = SegmentBuilder::default().build();
         let headers = Headers::of(&frame).expect("IP");
         let gso = Some(Gso { kind: GsoKind::TcpV6, size: 1000, ecn: false });
         let header = OffloadState { needs_checksum: true, gso }.header(Some(&headers));

@@ -105,7 +105,7 @@ mod tests {
 
     use super::*;
     use crate::checksum::complete;
-    use crate::testing::{Datagram, Segment};
+    use crate::testing::{Datagram, SegmentBuilder};
 
     fn pieces(header: &VirtioNetHdr, frame: &[u8]) -> Option<Vec<Vec<u8>>> {
         let headers = Headers::of(frame)?;
@@ -161,7 +161,7 @@ mod tests {
         ] {
             assert_eq!(pieces(&wrong, &frame), None);
         }
-        let tcp = Segment { payload: 5000, ..Segment::default() }.build();
+        let tcp = SegmentBuilder { payload: 5000, ..SegmentBuilder::default() }.build();
         assert_eq!(pieces(&header, &tcp), None);
         assert_eq!(pieces(&header, &frame[..frame.len() - 1]), None);
     }

@@ -21,8 +21,8 @@ use anyhow::{Context, Result};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::signal::Signal;
 
-use super::Kernel;
 use super::archive::{self, Archive};
+use super::{KERNEL_COMMAND_LINE, Kernel};
 
 const QEMU: &str = "qemu-system-x86_64";
 const CPUS: &str = "2";
@@ -174,7 +174,7 @@ fn boot(kernel: &Path, initramfs: &Path, limit: Duration) -> Result<Report> {
         .arg(kernel)
         .arg("-initrd")
         .arg(initramfs)
-        .args(["-append", "console=ttyS0 panic=-1 quiet"])
+        .args(["-append", KERNEL_COMMAND_LINE])
         .args(["-chardev", "stdio,id=console,signal=off", "-serial", "chardev:console"])
         .stdin(Stdio::null())
         .stdout(Stdio::piped());

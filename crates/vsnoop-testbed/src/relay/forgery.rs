@@ -83,7 +83,7 @@ fn damage(payload: &mut Vec<u8>, random: &mut fastrand::Rng) -> Option<()> {
 #[cfg(test)]
 mod tests {
     use vsnoop_packet::checksum::{ip_is_right, transport_is_right};
-    use vsnoop_packet::testing::{Datagram, Segment};
+    use vsnoop_packet::testing::{Datagram, SegmentBuilder};
 
     use super::*;
 
@@ -119,7 +119,7 @@ mod tests {
     #[test]
     fn what_is_no_datagram_stays_as_it_is() {
         let mut random = fastrand::Rng::with_seed(1);
-        let frame = Segment { payload: 8, ..Segment::default() }.build();
+        let frame = SegmentBuilder { payload: 8, ..SegmentBuilder::default() }.build();
         assert_eq!(rewritten(&frame, Source::Elsewhere, true, &mut random), None);
         assert_eq!(rewritten(&frame[..20], Source::Itself, true, &mut random), None);
     }

@@ -421,7 +421,7 @@ fn is_echo(frame: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use vsnoop_packet::testing::Segment;
+    use vsnoop_packet::testing::SegmentBuilder;
 
     use super::*;
 
@@ -429,7 +429,8 @@ mod tests {
     fn a_super_packet_counts_as_the_segments_that_it_will_be() {
         let segments = |payload: usize, gso_size: u16| {
             let gso_size = Some(gso_size).filter(|size| *size > 0);
-            let (header, frame) = Segment { payload, ..Segment::default() }.partial(gso_size);
+            let (header, frame) =
+                SegmentBuilder { payload, ..SegmentBuilder::default() }.partial(gso_size);
             let mut packet = Pool::default().take();
             packet.fill(header, &frame);
             segments_of(&packet)

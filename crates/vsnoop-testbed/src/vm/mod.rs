@@ -29,7 +29,7 @@ pub use sched::{GUEST_CORE, HOST_CORE, OnHostCore, pin_self, require_two_cores};
 
 use quota::Quota;
 
-use crate::guest::Image;
+use crate::guest::{Image, KERNEL_COMMAND_LINE};
 use crate::interrupt;
 use crate::net::Netns;
 
@@ -88,7 +88,7 @@ impl Vm {
             fs::remove_dir_all(dir).with_context(|| format!("empty {}", dir.display()))?;
         }
         fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
-        let mut append = String::from("console=ttyS0 panic=-1 quiet");
+        let mut append = String::from(KERNEL_COMMAND_LINE);
         let mut command = match nics.first() {
             Some(network) => network.netns.command(QEMU),
             None => Command::new(QEMU),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use fastrand::Rng;
 use vsnoop_flow::testing::end::EndSettings;
-use vsnoop_flow::testing::tcp::{State, Tcp};
+use vsnoop_flow::testing::tcp::{Tcp, TcpState};
 
 use super::tcp::{Guest, Progress};
 use crate::frame::{Frame, Summed};
@@ -72,8 +72,8 @@ impl Guest for Linux {
         Progress {
             accepted: tcp.rcv_nxt,
             is_done: tcp.is_done(),
-            is_reset: tcp.state == State::Reset,
-            is_open: tcp.state == State::Open && !tcp.is_done(),
+            is_reset: tcp.state == TcpState::Reset,
+            is_open: tcp.state == TcpState::Open && !tcp.is_done(),
             early_fin: None,
         }
     }

@@ -24,7 +24,7 @@ mod native {
     /// State of an end.
     #[derive(Clone, Copy, Debug, Default)]
     #[repr(C)]
-    pub struct State {
+    pub struct EndState {
         pub accepted: u32,
         pub unread: u32,
         pub room: u32,
@@ -53,7 +53,7 @@ mod native {
         pub fn lwip_vm_write(end: u32, bytes: *const u8, len: u32) -> u32;
         pub fn lwip_vm_close(end: u32) -> bool;
         pub fn lwip_vm_abort(end: u32);
-        pub fn lwip_vm_look(end: u32, state: *mut State);
+        pub fn lwip_vm_look(end: u32, state: *mut EndState);
     }
 }
 
@@ -131,8 +131,8 @@ fn millis(now: u64) -> u32 {
 }
 
 impl Socket {
-    fn state(self) -> native::State {
-        let mut state = native::State::default();
+    fn state(self) -> native::EndState {
+        let mut state = native::EndState::default();
         // SAFETY: see Lwip::_alone; the pointer is to a struct of this layout.
         unsafe { native::lwip_vm_look(self.0, &mut state) };
         state

@@ -10,7 +10,7 @@ use std::net::IpAddr;
 
 use anyhow::{Context, Result};
 use vsnoop_bpf::types::{HOLD_CHUNK, policy, port_run};
-use vsnoop_bpf::{AttachSpec, Limits, Loaded, Port};
+use vsnoop_bpf::{AttachSpec, Loaded, Port, TableLimits};
 use vsnoop_host::config::Config;
 use vsnoop_host::error::Unfit;
 use vsnoop_host::incast;
@@ -44,7 +44,7 @@ struct Request<'a> {
     hold: Option<u32>,
     port_rules: Vec<(u16, bool)>,
     prefix_rules: Vec<(IpAddr, u8, bool)>,
-    limits: Limits,
+    limits: TableLimits,
     incast: Option<Wanted<'a>>,
     config: &'a Config,
     interrupt: &'a Interrupt,
@@ -73,7 +73,7 @@ pub fn run(cli: &Cli, arguments: &cli::Attach) -> Result<u8> {
         hold: arguments.bounds.hold,
         port_rules,
         prefix_rules,
-        limits: Limits { max_flows: arguments.max_flows, ..Limits::default() },
+        limits: TableLimits { max_flows: arguments.max_flows, ..TableLimits::default() },
         incast: arguments.incast.map(|rate| Wanted {
             rate,
             uplink: arguments.uplink.as_deref(),

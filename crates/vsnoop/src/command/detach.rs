@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use vsnoop_host::detach::{Detached, detach};
-use vsnoop_host::held::{Left, amount};
+use vsnoop_host::held::{Outstanding, amount};
 use vsnoop_host::lock::CommandLock;
 use vsnoop_host::ports;
 use vsnoop_host::sweep;
@@ -34,11 +34,11 @@ pub fn run(cli: &Cli, arguments: &cli::Drain) -> Result<u8> {
     Ok(code)
 }
 
-fn outcome(name: &str, left: Left, detached: Detached) -> Outcome {
+fn outcome(name: &str, left: Outstanding, detached: Detached) -> Outcome {
     // Otherwise the ring is gone, or another process reports it.
     let has_ring = !detached.tap_deleted && !detached.by_another;
     let ended = detached.ended;
-    let left = if has_ring { left.without(ended) } else { Left::default() };
+    let left = if has_ring { left.without(ended) } else { Outstanding::default() };
     let mut text = format!("{name}: detached");
     if detached.tap_deleted {
         text.push_str("; the tap had been deleted before");

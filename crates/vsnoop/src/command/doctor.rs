@@ -16,7 +16,7 @@ use crate::output::watch::print;
 use crate::output::{hint, hold, table};
 
 #[derive(Serialize)]
-struct Document {
+struct DoctorDocument {
     ready: bool,
     host: Vec<Check>,
     /// Null if the configuration, or the host's memory, cannot be read.
@@ -36,7 +36,7 @@ pub fn run(cli: &Cli, arguments: &cli::Doctor) -> Result<u8> {
         taps::recommend_holds(&mut ports, budget);
     }
     let ready = host.iter().all(|check| check.level != Level::Fail);
-    let document = Document { ready, host, hold, ports };
+    let document = DoctorDocument { ready, host, hold, ports };
     if cli.json {
         print(&serde_json::to_string(&document)?)?;
     } else {
@@ -53,7 +53,7 @@ pub fn run(cli: &Cli, arguments: &cli::Doctor) -> Result<u8> {
     })
 }
 
-fn text(document: &Document, netns: &Netns) -> String {
+fn text(document: &DoctorDocument, netns: &Netns) -> String {
     let mut checks = table::new(&["host", "", ""]);
     for check in &document.host {
         checks.add_row([check.name.to_owned(), check.level.text().into(), check.detail.clone()]);
@@ -187,7 +187,7 @@ fn hold_text(ports: &[TapReport], budget: &Budget) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use vsnoop_host::held::{Engine, PortHold};
+    use vsnoop_host::held::{EngineState, PortHold};
 
     use crate::doctor::hold::{Delay, Source};
 
@@ -265,7 +265,7 @@ mod tests {
             handovers: 0,
             resends: 0,
             resent_bytes: 0,
-            engine: Engine::Alive,
+            engine: EngineState::Alive,
             engine_silent_ns: Some(0),
         }
     }

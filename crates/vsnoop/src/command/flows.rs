@@ -14,19 +14,19 @@ use vsnoop_host::system::netns;
 use vsnoop_host::units;
 
 use crate::cli::{self, Cli};
-use crate::identity::Identity;
+use crate::identity::PortIdentity;
 use crate::output::table::NOTHING;
 use crate::output::{table, watch};
 
 #[derive(Serialize)]
-struct Document {
+struct FlowsDocument {
     ports: Vec<PortFlows>,
 }
 
 #[derive(Serialize)]
 struct PortFlows {
     #[serde(flatten)]
-    identity: Identity,
+    identity: PortIdentity,
     /// For the table; in JSON it is part of each flow.
     #[serde(skip)]
     has_hold: bool,
@@ -90,10 +90,10 @@ pub fn run(cli: &Cli, arguments: &cli::Flows) -> Result<u8> {
             flows.sort_by_key(|flow| (flow.idle_ns, flow.sender));
             let has_hold = attached.port.policy()?.hold_chunks > 0;
             let has_uplink = attached.meta.uplink != 0;
-            let identity = Identity::of(&attached, &names);
+            let identity = PortIdentity::of(&attached, &names);
             ports.push(PortFlows { identity, has_hold, has_uplink, flows });
         }
-        let document = Document { ports };
+        let document = FlowsDocument { ports };
         if cli.json { Ok(serde_json::to_string(&document)?) } else { Ok(text(&document)) }
     })?;
     Ok(0)
@@ -171,7 +171,7 @@ fn flag_names(flags: u32) -> Vec<&'static str> {
     NAMES.iter().filter(|(flag, _)| flags & flag != 0).map(|(_, name)| *name).collect()
 }
 
-fn text(document: &Document) -> String {
+fn text(document: &FlowsDocument) -> String {
     if document.ports.is_empty() {
         return NOTHING.to_owned();
     }
@@ -287,7 +287,7 @@ mod tests {
             resent_bytes: 123_456,
         };
         let flow = Flow { hold: Some(hold), ..describe(&key, &seen, 123_456_789) };
-        let identity = Identity {
+        let identity = PortIdentity {
             port: "vnet0".into(),
             ifindex: 1,
             netns: 1,
@@ -297,7 +297,7 @@ mod tests {
         };
         let ports =
             vec![PortFlows { identity, has_hold: true, has_uplink: false, flows: vec![flow] }];
-        let text = text(&Document { ports });
+        let text = text(&FlowsDocument { ports });
         for word in ["held", "12.3 MB", "12.3 ms", "123 kB", "holding"] {
             assert!(text.contains(word), "{word:?} is not in:\n{text}");
         }

@@ -4,9 +4,9 @@
 use anyhow::{Context, Result};
 use vsnoop_bpf::{Uplink, UplinkSettings};
 use vsnoop_host::error::Unfit;
-use vsnoop_host::incast::listed::{self, Listed, Uplinks};
+use vsnoop_host::incast::listed::{self, ListedUplink, Uplinks};
 use vsnoop_host::incast::uplink::bits_of;
-use vsnoop_host::incast::{Control, Rate};
+use vsnoop_host::incast::{Rate, UplinkControl};
 use vsnoop_host::lock::CommandLock;
 use vsnoop_host::sweep;
 use vsnoop_host::system::netdev::{self, Device};
@@ -56,7 +56,7 @@ fn show(cli: &Cli, every: Option<f64>) -> Result<()> {
 fn change(
     cli: &Cli,
     name: Option<&str>,
-    work: impl FnOnce(&Listed, &Netns) -> Result<()>,
+    work: impl FnOnce(&ListedUplink, &Netns) -> Result<()>,
 ) -> Result<()> {
     let netns = Netns::chosen(cli.netns.as_deref())?;
     let lock = CommandLock::take()?;
@@ -76,7 +76,7 @@ fn change(
     watch::print(&lines.join("\n"))
 }
 
-fn put(uplink: &Listed, set: &cli::IncastSet, netns: &Netns) -> Result<()> {
+fn put(uplink: &ListedUplink, set: &cli::IncastSet, netns: &Netns) -> Result<()> {
     let name = &uplink.state.name;
     let device = netns.run(|| netdev::find_index(uplink.ifindex))?;
     let device = device.ok_or_else(|| {
@@ -90,7 +90,7 @@ fn put(uplink: &Listed, set: &cli::IncastSet, netns: &Netns) -> Result<()> {
     let rate = set.rate.map(rate).transpose()?;
     let open = open(uplink)?;
     match (uplink.state.state, rate) {
-        (Control::On | Control::Off, rate) => {
+        (UplinkControl::On | UplinkControl::Off, rate) => {
             if let Some(bytes) = set.buffer {
                 open.set_buffer(bytes);
             }
@@ -117,28 +117,28 @@ fn hook(device: &Device, netns: &Netns, settings: UplinkSettings) -> Result<()> 
     })
 }
 
-fn open(uplink: &Listed) -> Result<Uplink> {
+fn open(uplink: &ListedUplink) -> Result<Uplink> {
     let name = &uplink.state.name;
     Uplink::open(uplink.netns, uplink.ifindex)?
         .with_context(|| format!("uplink {name} was taken away at this moment; repeat the command"))
 }
 
 /// State of an uplink after a change.
-fn line(uplink: &Listed) -> String {
+fn line(uplink: &ListedUplink) -> String {
     let state = &uplink.state;
     let name = &state.name;
     let ports = units::plural(uplink.ports.len() as u64, "port");
     match state.state {
-        Control::On => format!(
+        UplinkControl::On => format!(
             "{name}: incast control at {}, {} of queue before it, for {ports}",
             units::bit_rate(state.rate_bits_per_second),
             units::memory(state.buffer_bytes.into())
         ),
-        Control::Off => format!(
+        UplinkControl::Off => format!(
             "{name}: incast control is off for {ports}, and windows are the VMs' own; `vsnoop incast set \
              --uplink {name} --rate RATE` turns it on"
         ),
-        Control::Gone | Control::Unhooked => state.trouble().unwrap_or_default(),
+        UplinkControl::Gone | UplinkControl::Unhooked => state.trouble().unwrap_or_default(),
     }
 }
 
@@ -174,17 +174,17 @@ fn text(uplinks: &Uplinks) -> String {
     parts.join("\n")
 }
 
-fn row(uplink: &Listed) -> [String; 10] {
+fn row(uplink: &ListedUplink) -> [String; 10] {
     let state = &uplink.state;
     let rate = |bits: Option<u64>| bits.map_or("-".into(), units::bit_rate);
     [
         state.name.clone(),
         uplink.netns_name.clone().unwrap_or_else(|| "-".into()),
         match state.state {
-            Control::On => units::bit_rate(state.rate_bits_per_second),
-            Control::Off => "off".into(),
-            Control::Gone => "gone".into(),
-            Control::Unhooked => "no hook".into(),
+            UplinkControl::On => units::bit_rate(state.rate_bits_per_second),
+            UplinkControl::Off => "off".into(),
+            UplinkControl::Gone => "gone".into(),
+            UplinkControl::Unhooked => "no hook".into(),
         },
         units::memory(state.buffer_bytes.into()),
         uplink.ports.join(" "),

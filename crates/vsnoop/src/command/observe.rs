@@ -32,7 +32,7 @@ struct Observed {
 }
 
 #[derive(Serialize)]
-struct Document {
+struct ObserveDocument {
     seconds: f64,
     ports: Vec<Row>,
 }
@@ -66,7 +66,7 @@ pub fn run(cli: &Cli, arguments: &cli::Observe) -> Result<u8> {
     loop {
         let now = Instant::now();
         let over = interrupt.is_set() || end.is_some_and(|end| now >= end);
-        let document = Document {
+        let document = ObserveDocument {
             seconds: start.elapsed().as_secs_f64(),
             ports: observed.iter().map(Observed::row).collect::<Result<_>>()?,
         };
@@ -147,7 +147,7 @@ impl Drop for Observed {
     }
 }
 
-fn text(document: &Document, over: bool) -> String {
+fn text(document: &ObserveDocument, over: bool) -> String {
     let mut rows = table::new(&[
         "port",
         ">flows",
@@ -188,7 +188,7 @@ mod tests {
     #[test]
     fn the_time_of_the_first_table_is_no_number_of_nanoseconds() {
         let first = |seconds, over| {
-            let text = text(&Document { seconds, ports: Vec::new() }, over);
+            let text = text(&ObserveDocument { seconds, ports: Vec::new() }, over);
             text.lines().next().map(str::to_owned)
         };
         assert_eq!(

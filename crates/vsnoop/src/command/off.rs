@@ -34,7 +34,7 @@ const LIMIT: Duration = Duration::from_secs(2);
 const LIMIT_EACH: Duration = Duration::from_millis(50);
 
 #[derive(Default, Serialize)]
-struct Document {
+struct OffDocument {
     /// Names of removed directories of pins.
     removed: Vec<String>,
     damaged_removed: Vec<String>,
@@ -53,7 +53,7 @@ struct Failed {
     error: String,
 }
 
-impl Document {
+impl OffDocument {
     fn fail(&mut self, path: &Path, error: &anyhow::Error) {
         let path = path.display().to_string();
         self.failed.push(Failed { path, error: error.to_string() });
@@ -69,7 +69,7 @@ struct Replaced {
 
 pub fn run(cli: &Cli) -> Result<u8> {
     kernel::require()?;
-    let mut document = Document::default();
+    let mut document = OffDocument::default();
     let mut replaced = Vec::new();
     let mut left = Vec::new();
     let mut ended = Ended::default();
@@ -170,7 +170,7 @@ fn replaced_qdisc(meta: &port_meta) -> Option<Replaced> {
 }
 
 /// On a thread of its own, so that a kernel lock cannot delay the switch.
-fn restore(replaced: Vec<Replaced>, document: &mut Document) {
+fn restore(replaced: Vec<Replaced>, document: &mut OffDocument) {
     document.qdiscs_left = replaced.iter().map(|port| port.name.clone()).collect();
     let until = Instant::now() + LIMIT + LIMIT_EACH * replaced.len() as u32;
     let (done, results) = mpsc::channel();
@@ -211,7 +211,7 @@ fn netns_paths(replaced: &[Replaced]) -> HashMap<u64, PathBuf> {
     places
 }
 
-fn text(document: &Document) -> String {
+fn text(document: &OffDocument) -> String {
     let count = document.removed.len() + document.damaged_removed.len();
     if count == 0 && document.failed.is_empty() {
         return "nothing was attached".into();

@@ -5,8 +5,8 @@ use std::time::Duration;
 use anyhow::Result;
 use vsnoop_bpf::types::port_run;
 use vsnoop_host::error::Unfit;
-use vsnoop_host::held::Left;
-use vsnoop_host::ports::{self, Attached, State};
+use vsnoop_host::held::Outstanding;
+use vsnoop_host::ports::{self, Attached, AttachmentState};
 use vsnoop_host::system::kernel;
 use vsnoop_host::system::netns::Netns;
 
@@ -70,7 +70,7 @@ pub fn resume(cli: &Cli, arguments: &cli::Ports) -> Result<u8> {
     Ok(code)
 }
 
-fn held(left: Left) -> String {
+fn held(left: Outstanding) -> String {
     match left.held_bytes {
         0 => String::new(),
         _ => format!(
@@ -83,15 +83,15 @@ fn held(left: Left) -> String {
 fn usable(name: &str, netns: &Netns) -> Result<Attached> {
     let attached = ports::find(name, netns)?;
     match attached.state {
-        State::Active | State::Paused => Ok(attached),
-        State::Observing => Err(unfit(
+        AttachmentState::Active | AttachmentState::Paused => Ok(attached),
+        AttachmentState::Observing => Err(unfit(
             Unfit::NotAttached,
             format!(
                 "port {name} is only being observed, and nothing is acknowledged early; `vsnoop detach \
                  {name}`, then `vsnoop attach {name}`"
             ),
         )),
-        State::Gone => Err(unfit(
+        AttachmentState::Gone => Err(unfit(
             Unfit::NoPort,
             format!("the tap of port {name} has been deleted; `vsnoop detach {name}` cleans up"),
         )),

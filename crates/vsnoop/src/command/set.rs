@@ -8,7 +8,7 @@ use vsnoop_bpf::types::HOLD_CHUNK;
 use vsnoop_host::config::Config;
 use vsnoop_host::error::Unfit;
 use vsnoop_host::lock::CommandLock;
-use vsnoop_host::ports::{self, State};
+use vsnoop_host::ports::{self, AttachmentState};
 use vsnoop_host::quota;
 use vsnoop_host::system::kernel;
 use vsnoop_host::system::netns::Netns;
@@ -28,7 +28,7 @@ pub fn run(cli: &Cli, arguments: &cli::Set) -> Result<u8> {
 
 fn set(name: &str, netns: &Netns, config: &Config, bounds: cli::Bounds) -> Result<Outcome> {
     let attached = ports::find(name, netns)?;
-    if attached.state == State::Observing {
+    if attached.state == AttachmentState::Observing {
         return Err(unfit(
             Unfit::NotAttached,
             format!(

@@ -8,26 +8,26 @@ use serde::Serialize;
 use vsnoop_bpf::types::port_stats;
 use vsnoop_host::failures::LeftAlone;
 use vsnoop_host::held::{Holds, PortHold};
-use vsnoop_host::incast::{Control, UplinkState};
+use vsnoop_host::incast::{UplinkControl, UplinkState};
 use vsnoop_host::ports;
 use vsnoop_host::system::netns;
 use vsnoop_host::units;
 
 use crate::cli::{self, Cli};
 use crate::counters::{self, Counters, Resets};
-use crate::identity::Identity;
+use crate::identity::PortIdentity;
 use crate::output::table::NOTHING;
 use crate::output::{bars, histogram::Histogram, table, watch};
 
 #[derive(Serialize)]
-struct Document<'a> {
+struct StatsDocument<'a> {
     ports: Vec<PortStats<'a>>,
 }
 
 #[derive(Serialize)]
 struct PortStats<'a> {
     #[serde(flatten)]
-    identity: Identity,
+    identity: PortIdentity,
     #[serde(flatten)]
     counters: Counters<'a>,
     resets: Resets,
@@ -42,7 +42,7 @@ struct PortStats<'a> {
 }
 
 struct Sample {
-    identity: Identity,
+    identity: PortIdentity,
     stats: port_stats,
     resets: Resets,
     ring_full: u64,
@@ -81,7 +81,7 @@ fn read(cli: &Cli, arguments: &cli::Watched) -> Result<Vec<Sample>> {
         .into_iter()
         .map(|attached| {
             Ok(Sample {
-                identity: Identity::of(&attached, &names),
+                identity: PortIdentity::of(&attached, &names),
                 stats: attached.port.stats()?,
                 resets: Resets::of(&attached.meta, &attached.port.stats()?),
                 ring_full: attached.port.state()?.ring_full,
@@ -106,7 +106,7 @@ fn json(samples: &[Sample]) -> Result<String> {
             incast: sample.incast.clone(),
         })
         .collect();
-    Ok(serde_json::to_string(&Document { ports })?)
+    Ok(serde_json::to_string(&StatsDocument { ports })?)
 }
 
 fn block(sample: &Sample, earlier: Option<port_stats>, seconds: f64) -> String {
@@ -193,10 +193,14 @@ fn hold_lines(hold: &PortHold) -> [String; 4] {
 
 fn uplink_lines(uplink: &UplinkState) -> [String; 3] {
     let name = match uplink.state {
-        Control::On => format!("{}, {}", uplink.name, units::bit_rate(uplink.rate_bits_per_second)),
-        Control::Off => format!("{} (off: nothing is shaped)", uplink.name),
-        Control::Gone => format!("{} (gone: nothing is shaped)", uplink.name),
-        Control::Unhooked => format!("{} (its hook was taken off: nothing is shaped)", uplink.name),
+        UplinkControl::On => {
+            format!("{}, {}", uplink.name, units::bit_rate(uplink.rate_bits_per_second))
+        }
+        UplinkControl::Off => format!("{} (off: nothing is shaped)", uplink.name),
+        UplinkControl::Gone => format!("{} (gone: nothing is shaped)", uplink.name),
+        UplinkControl::Unhooked => {
+            format!("{} (its hook was taken off: nothing is shaped)", uplink.name)
+        }
     };
     let rate = |bits: Option<u64>| bits.map_or("-".into(), units::bit_rate);
     let bandwidth = &uplink.bandwidth;

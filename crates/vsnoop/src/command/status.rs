@@ -8,8 +8,8 @@ use serde::Serialize;
 use vsnoop_bpf::Hook;
 use vsnoop_host::error::{self, with_causes};
 use vsnoop_host::failures::LeftAlone;
-use vsnoop_host::held::{Engine, Holds, PortHold};
-use vsnoop_host::incast::{Control, UplinkState};
+use vsnoop_host::held::{EngineState, Holds, PortHold};
+use vsnoop_host::incast::{UplinkControl, UplinkState};
 use vsnoop_host::ports::{self, Attached, Inventory, PausedBy};
 use vsnoop_host::sweep;
 use vsnoop_host::system::egress::{self, Foreign};
@@ -22,12 +22,12 @@ use crate::background::{self, Role};
 use crate::cli::{self, Cli};
 use crate::counters::Resets;
 use crate::helper;
-use crate::identity::Identity;
+use crate::identity::PortIdentity;
 use crate::output::table::NOTHING;
 use crate::output::{hint, hold, table, watch};
 
 #[derive(Serialize)]
-struct Document {
+struct StatusDocument {
     ports: Vec<PortStatus>,
     damaged: Vec<DamagedStatus>,
     helper: ProcessOfTheHost,
@@ -37,7 +37,7 @@ struct Document {
 #[derive(Serialize)]
 struct PortStatus {
     #[serde(flatten)]
-    identity: Identity,
+    identity: PortIdentity,
     /// Seconds since the epoch.
     attached_at: u64,
     /// Connections on record, and their limit.
@@ -125,7 +125,7 @@ pub fn run(cli: &Cli, arguments: &cli::Watched) -> Result<u8> {
     Ok(0)
 }
 
-fn read(inventory: Inventory) -> Result<Document> {
+fn read(inventory: Inventory) -> Result<StatusDocument> {
     let names = netns::names();
     let paths = netns::paths();
     let mut holders = process::tap_holders();
@@ -134,7 +134,7 @@ fn read(inventory: Inventory) -> Result<Document> {
         .iter()
         .filter_map(|attached| {
             let holder = holders.remove(&(attached.name.clone(), attached.meta.netns));
-            let status = port_status(attached, Identity::of(attached, &names), &paths, holder);
+            let status = port_status(attached, PortIdentity::of(attached, &names), &paths, holder);
             // A port that was detached meanwhile is omitted, and not damaged.
             (status.is_ok() || attached.port.is_there()).then_some(status)
         })
@@ -148,12 +148,17 @@ fn read(inventory: Inventory) -> Result<Document> {
         })
         .collect();
     let helper = helper::running_pid().into();
-    Ok(Document { ports, damaged, helper, engine: background::running_pid(Role::Engine).into() })
+    Ok(StatusDocument {
+        ports,
+        damaged,
+        helper,
+        engine: background::running_pid(Role::Engine).into(),
+    })
 }
 
 fn port_status(
     attached: &Attached,
-    identity: Identity,
+    identity: PortIdentity,
     paths: &HashMap<u64, PathBuf>,
     holder: Option<Process>,
 ) -> Result<PortStatus> {
@@ -214,9 +219,9 @@ impl Around {
     }
 
     /// Marks an active port as blocked if its qdisc is not noqueue.
-    fn seen(&self, identity: Identity) -> Identity {
+    fn seen(&self, identity: PortIdentity) -> PortIdentity {
         let is_blocked = identity.state == "active" && self.qdisc != qdisc::NOQUEUE;
-        Identity {
+        PortIdentity {
             port: self.name.clone(),
             state: if is_blocked { "blocked" } else { identity.state },
             ..identity
@@ -265,7 +270,7 @@ fn hindrance(port: &PortStatus) -> Option<String> {
 
 /// A message if no engine serves the port, so that nothing is held.
 fn missing_engine(port: &PortStatus) -> Option<String> {
-    let hold = port.hold.as_ref().filter(|hold| hold.engine != Engine::Alive)?;
+    let hold = port.hold.as_ref().filter(|hold| hold.engine != EngineState::Alive)?;
     if !["active", "blocked", "paused"].contains(&port.identity.state) {
         return None;
     }
@@ -288,14 +293,14 @@ fn missing_engine(port: &PortStatus) -> Option<String> {
 /// The interface and state of incast control.
 fn uplink_text(uplink: &UplinkState) -> String {
     match uplink.state {
-        Control::On => uplink.name.clone(),
-        Control::Off => format!("{} (off)", uplink.name),
-        Control::Gone => format!("{} (gone)", uplink.name),
-        Control::Unhooked => format!("{} (no hook)", uplink.name),
+        UplinkControl::On => uplink.name.clone(),
+        UplinkControl::Off => format!("{} (off)", uplink.name),
+        UplinkControl::Gone => format!("{} (gone)", uplink.name),
+        UplinkControl::Unhooked => format!("{} (no hook)", uplink.name),
     }
 }
 
-fn text(document: &Document) -> String {
+fn text(document: &StatusDocument) -> String {
     let mut parts = Vec::new();
     if document.ports.is_empty() {
         parts.push(NOTHING.to_owned());

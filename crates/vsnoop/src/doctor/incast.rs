@@ -3,8 +3,8 @@
 
 use anyhow::Result;
 use vsnoop_host::error::Unfit;
-use vsnoop_host::incast::Control;
-use vsnoop_host::incast::listed::{self, Listed};
+use vsnoop_host::incast::UplinkControl;
+use vsnoop_host::incast::listed::{self, ListedUplink};
 use vsnoop_host::incast::uplink::link_speed;
 use vsnoop_host::system::netdev::{self, Device};
 use vsnoop_host::system::netns;
@@ -16,7 +16,7 @@ use super::{Check, Level};
 pub fn check() -> Option<Check> {
     let found = listed::all().ok()?;
     let paths = netns::paths();
-    let look = |uplink: &Listed| -> Result<(Level, String)> {
+    let look = |uplink: &ListedUplink| -> Result<(Level, String)> {
         let path = paths.get(&uplink.netns).map(|path| path.to_string_lossy());
         let device = match path {
             Some(path) => netns::Netns::open(&path)?.run(|| look_at(uplink.ifindex))?,
@@ -49,13 +49,13 @@ fn look_at(ifindex: u32) -> Result<Option<(Device, Option<u64>)>> {
     }))
 }
 
-fn finding(uplink: &Listed, device: Option<&(Device, Option<u64>)>) -> (Level, String) {
+fn finding(uplink: &ListedUplink, device: Option<&(Device, Option<u64>)>) -> (Level, String) {
     let state = &uplink.state;
     let name = &state.name;
     if let Some(trouble) = state.trouble() {
         return (Level::Warn, trouble);
     }
-    if state.state == Control::Off {
+    if state.state == UplinkControl::Off {
         return (Level::Ok, format!("uplink {name}: off"));
     }
     if device.is_some_and(|(device, _)| !device.up || !device.carrier) {
@@ -82,8 +82,8 @@ mod tests {
 
     use super::*;
 
-    fn uplink(state: Control) -> Listed {
-        Listed {
+    fn uplink(state: UplinkControl) -> ListedUplink {
+        ListedUplink {
             state: UplinkState {
                 name: "eth0".into(),
                 interface: Some("eth0".into()),
@@ -110,10 +110,10 @@ mod tests {
     #[test]
     fn an_uplink_that_works_is_well() {
         for bits in [None, Some(10_000_000_000), Some(25_000_000_000)] {
-            let found = finding(&uplink(Control::On), Some(&device(bits)));
+            let found = finding(&uplink(UplinkControl::On), Some(&device(bits)));
             assert_eq!(found, (Level::Ok, "uplink eth0: 10 Gb/s, 1 port".into()));
         }
-        let off = finding(&uplink(Control::Off), Some(&device(Some(1_000_000_000))));
+        let off = finding(&uplink(UplinkControl::Off), Some(&device(Some(1_000_000_000))));
         assert_eq!(off, (Level::Ok, "uplink eth0: off".into()));
     }
 
@@ -122,10 +122,10 @@ mod tests {
         let down = (Device { up: true, ..Device::default() }, None);
         let slow = device(Some(1_000_000_000));
         for (state, device, words) in [
-            (Control::On, &slow, ["its link has 1.0 Gb/s", "--rate link"]),
-            (Control::On, &down, ["eth0 is down", "nothing comes in"]),
-            (Control::Unhooked, &slow, ["lost its hook", "vsnoop incast set --uplink eth0"]),
-            (Control::Gone, &slow, ["eth0 is gone", "detach"]),
+            (UplinkControl::On, &slow, ["its link has 1.0 Gb/s", "--rate link"]),
+            (UplinkControl::On, &down, ["eth0 is down", "nothing comes in"]),
+            (UplinkControl::Unhooked, &slow, ["lost its hook", "vsnoop incast set --uplink eth0"]),
+            (UplinkControl::Gone, &slow, ["eth0 is gone", "detach"]),
         ] {
             let (level, text) = finding(&uplink(state), Some(device));
             assert_eq!(level, Level::Warn);

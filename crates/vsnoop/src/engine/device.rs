@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use anyhow::{Context, Result};
 use libc::c_int;
 use vsnoop_hold::Sent;
+use vsnoop_host::system::offload;
 
 /// As in bpf/reply.h: the hook passes the frame, with the sender's latest ACK and window.
 const MARK_ENGINE: u32 = 0x5e30_0000;
@@ -63,22 +64,34 @@ impl Device {
         self.ask_mtu().unwrap_or(ETHERNET)
     }
 
-    /// The socket belongs to the tap's network namespace, wherever the calling thread is.
+    /// Does the tap take super-packets, because its reader (a guest with TSO) has said so? False if
+    /// the tap is gone.
+    pub fn takes_super_packets(&self) -> bool {
+        let name = self.request_by_name();
+        name.is_some_and(|request| offload::takes_super_packets(self.socket.as_fd(), request))
+    }
+
     fn ask_mtu(&self) -> Option<u32> {
-        // SAFETY: an all-zero ifreq is one.
-        let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-        request.ifr_ifru.ifru_ifindex = self.ifindex as i32;
-        let fd = self.socket.as_raw_fd();
-        // SAFETY: a complete ifreq; SIOCGIFNAME reads the index and writes the name, SIOCGIFMTU
-        // reads that and writes the MTU.
+        let mut request = self.request_by_name()?;
+        // SAFETY: a complete ifreq; SIOCGIFMTU reads the name and writes the MTU.
         unsafe {
-            if libc::ioctl(fd, libc::SIOCGIFNAME, &mut request) != 0
-                || libc::ioctl(fd, libc::SIOCGIFMTU, &mut request) != 0
-            {
+            if libc::ioctl(self.socket.as_raw_fd(), libc::SIOCGIFMTU, &mut request) != 0 {
                 return None;
             }
             u32::try_from(request.ifr_ifru.ifru_mtu).ok()
         }
+    }
+
+    /// A request with the tap's present name. The socket belongs to the tap's network namespace,
+    /// wherever the calling thread is.
+    fn request_by_name(&self) -> Option<libc::ifreq> {
+        // SAFETY: an all-zero ifreq is one.
+        let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+        request.ifr_ifru.ifru_ifindex = self.ifindex as i32;
+        let fd = self.socket.as_raw_fd();
+        // SAFETY: a complete ifreq; SIOCGIFNAME reads the index and writes the name.
+        let found = unsafe { libc::ioctl(fd, libc::SIOCGIFNAME, &mut request) } == 0;
+        found.then_some(request)
     }
 
     /// Hands a frame over.

@@ -3,7 +3,7 @@
 //!
 //! One process per host. The helper starts and supervises it while a port has a hold; it exits when
 //! none has. It waits for the doorbells of all ports, to which the hooks write the numbers of
-//! holds, and serves timers every [`TICK`]. All state is in pinned memory (`vsnoop_bpf::Memory`),
+//! holds, and serves timers every [`TICK`]. All state is in pinned memory (`vsnoop_bpf::HoldMaps`),
 //! so it may be killed at any instant, and the next engine continues. It gives a sign of life there
 //! at every tick; without one the hooks soon stop relying on it.
 //!
@@ -19,10 +19,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
-use vsnoop_bpf::{Memory, Port, Reserve};
+use vsnoop_bpf::{HoldMaps, Port, Reserve};
 use vsnoop_hold::{RETRY_NS, TICK_NS, Urgency};
 use vsnoop_host::error::{Unfit, with_causes};
-use vsnoop_host::ports::{self, Attached, State};
+use vsnoop_host::ports::{self, Attached, AttachmentState};
 use vsnoop_host::priority::Priority;
 use vsnoop_host::system::netns::Netns;
 
@@ -37,6 +37,8 @@ use port::EnginePort;
 const TICK: Duration = Duration::from_nanos(TICK_NS);
 /// Time after which a full ring is tried again, unless the VM sends something.
 const RETRY: Duration = Duration::from_nanos(RETRY_NS);
+/// Between two additions to the reserve.
+const REFILL: Duration = Duration::from_millis(10);
 /// Interval at which ports are listed.
 const DISCOVERY: Duration = Duration::from_millis(1000);
 /// How long a command that attaches waits for the engine.
@@ -68,7 +70,7 @@ pub fn ensure_working(names: &[String], netns: &Netns) {
     let start = Instant::now();
     let failed = background::start(Role::Engine).err();
     for name in names {
-        let memory = ports::find(name, netns).and_then(|found| Ok(Memory::open(&found.port)?));
+        let memory = ports::find(name, netns).and_then(|found| Ok(HoldMaps::open(&found.port)?));
         let Ok(Some(memory)) = memory else { continue };
         while memory.engine_ns() == 0 {
             if failed.is_some() || start.elapsed() > START {
@@ -88,6 +90,8 @@ struct Engine {
     ports: HashMap<(u64, u32), EnginePort>,
     /// Memory for whichever port wants some.
     reserve: Reserve,
+    /// Next addition to the reserve.
+    refill_at: Instant,
     trouble: HashMap<(u64, u32), String>,
     /// Pinned ports at the last discovery.
     listed: Vec<(PathBuf, Option<u64>)>,
@@ -100,6 +104,7 @@ impl Engine {
             epoll,
             ports: HashMap::new(),
             reserve: Reserve::default(),
+            refill_at: Instant::now(),
             trouble: HashMap::new(),
             listed: Vec::new(),
         })
@@ -134,8 +139,11 @@ impl Engine {
             let most = match self.ports.values().map(EnginePort::urgency).max() {
                 Some(Urgency::Now) => Duration::ZERO,
                 Some(Urgency::Soon) => RETRY,
-                Some(Urgency::None) if self.refill_reserve() => Duration::ZERO,
-                _ => tick_at.saturating_duration_since(Instant::now()),
+                Some(Urgency::None) => {
+                    let wake_at = self.refill_reserve(now).map_or(tick_at, |at| at.min(tick_at));
+                    wake_at.saturating_duration_since(Instant::now())
+                }
+                None => tick_at.saturating_duration_since(Instant::now()),
             };
             let timeout = EpollTimeout::try_from(most.as_micros().div_ceil(1000) as u64)
                 .unwrap_or(EpollTimeout::ZERO);
@@ -147,11 +155,18 @@ impl Engine {
         Ok(())
     }
 
-    /// Adds to the reserve, a little at a time, because ports come first; `true` if it is not full
-    /// yet.
-    fn refill_reserve(&mut self) -> bool {
-        // If the kernel has no memory now, a port asks for what it wants when it wants it.
-        self.reserve.refill().unwrap_or(false)
+    /// Adds to the reserve, one slab each REFILL: this thread has a real-time priority, and the
+    /// connection that has just used the reserve may need this CPU for its reply. Returns the time
+    /// of the next one; `None`: the reserve is full.
+    fn refill_reserve(&mut self, now: Instant) -> Option<Instant> {
+        if now >= self.refill_at {
+            // If the kernel has no memory now, a port asks for what it wants when it wants it.
+            if !self.reserve.refill().unwrap_or(false) {
+                return None;
+            }
+            self.refill_at = now + REFILL;
+        }
+        Some(self.refill_at)
     }
 
     /// Opens new ports with a hold, and drops those that are gone.
@@ -162,7 +177,7 @@ impl Engine {
         };
         let mut earlier = std::mem::take(&mut self.ports);
         for attached in inventory.ports {
-            if attached.state == State::Gone {
+            if attached.state == AttachmentState::Gone {
                 continue;
             }
             let key = (attached.meta.netns, attached.meta.ifindex);
@@ -186,7 +201,7 @@ impl Engine {
     }
 
     fn open(&self, attached: Attached) -> Result<Option<EnginePort>> {
-        let Some(memory) = Memory::open(&attached.port)? else { return Ok(None) };
+        let Some(memory) = HoldMaps::open(&attached.port)? else { return Ok(None) };
         let name = attached.name.clone();
         let port = EnginePort::new(attached, memory, &self.reserve)
             .with_context(|| format!("port {name}: what it holds cannot be handed over"))?;

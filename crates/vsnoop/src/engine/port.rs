@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use vsnoop_bpf::types::{hold, seq};
-use vsnoop_bpf::{Hold, Memory, Reserve};
+use vsnoop_bpf::{Hold, HoldMaps, Reserve};
 use vsnoop_hold::{Clock, Engine, PortAccess, Reason, Reclaimed, Sent, Slice, Urgency};
 use vsnoop_host::ports::Attached;
 use vsnoop_host::reset::give_up;
@@ -27,7 +27,7 @@ pub struct EnginePort {
 /// Implements the traits of vsnoop-hold.
 struct Surroundings {
     attached: Attached,
-    memory: Memory,
+    memory: HoldMaps,
     device: Device,
     netns_path: Option<PathBuf>,
     vm: Vm,
@@ -37,7 +37,7 @@ struct Surroundings {
 }
 
 impl EnginePort {
-    pub fn new(attached: Attached, mut memory: Memory, reserve: &Reserve) -> Result<Self> {
+    pub fn new(attached: Attached, mut memory: HoldMaps, reserve: &Reserve) -> Result<Self> {
         memory.adopt(reserve)?;
         let mut netns_path = None;
         let netns = Netns::find_again(attached.meta.netns, &mut netns_path)
@@ -162,15 +162,10 @@ impl vsnoop_hold::Memory for Surroundings {
     }
 
     fn reclaim(&mut self, number: u32, end: bool) -> Reclaimed {
-        match self.memory.reclaim(number, end) {
-            Ok(vsnoop_bpf::Reclaimed::Used) => Reclaimed::Used,
-            Ok(vsnoop_bpf::Reclaimed::Over) => Reclaimed::Over,
-            Ok(vsnoop_bpf::Reclaimed::Free) => Reclaimed::Free,
-            Err(error) => {
-                tracing::debug!("port {}: {error:#}", self.attached.name);
-                Reclaimed::Used
-            }
-        }
+        self.memory.reclaim(number, end).unwrap_or_else(|error| {
+            tracing::debug!("port {}: {error:#}", self.attached.name);
+            Reclaimed::Used
+        })
     }
 
     fn grow(&mut self) {
@@ -189,6 +184,10 @@ impl vsnoop_hold::Memory for Surroundings {
 impl vsnoop_hold::Device for Surroundings {
     fn mtu(&mut self) -> u32 {
         self.device.mtu()
+    }
+
+    fn takes_super_packets(&mut self) -> bool {
+        self.device.takes_super_packets()
     }
 
     fn send(&mut self, headers: &[u8], payload: &[Slice]) -> Sent {
@@ -246,13 +245,12 @@ impl PortAccess for Surroundings {
 impl Surroundings {
     fn try_to_give_up(&mut self, hold: &hold, reason: Reason) -> Result<bool> {
         let port = &self.attached.port;
-        let netns = Netns::find_again(self.attached.meta.netns, &mut self.netns_path)
-            .context("its network namespace cannot be found")?;
+        let netns = Netns::find_again(self.attached.meta.netns, &mut self.netns_path);
         let why = match reason {
             Reason::Refused => "its VM has room, answers, and refuses the same bytes",
             Reason::Silent => "its VM ran for long and answered nothing",
         };
-        let given_up = netns.run(|| give_up(port, hold, reason))?;
+        let given_up = give_up(port, netns.as_ref(), hold, reason)?;
         if given_up == GivenUp::Reset {
             tracing::warn!("port {}: a connection was reset: {why}", self.attached.name);
         }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use vsnoop_bpf::Memory;
+use vsnoop_bpf::HoldMaps;
 use vsnoop_bpf::types::{flow, flow_key};
 use vsnoop_host::ports::Attached;
 use vsnoop_host::system::clock::monotonic_ns;
@@ -66,22 +66,22 @@ impl Engines {
 
 /// A port's hold, as the helper sees it.
 #[derive(Default)]
-pub struct Held {
-    memory: Option<Memory>,
+pub struct WatchedHold {
+    memory: Option<HoldMaps>,
     looked: bool,
 }
 
-impl Held {
+impl WatchedHold {
     /// Time of the engine's last sign of life; `None` without a hold.
     pub fn engine_ns(&self) -> Option<u64> {
-        self.memory.as_ref().map(Memory::engine_ns)
+        self.memory.as_ref().map(HoldMaps::engine_ns)
     }
 
     /// Connections whose held bytes no engine has handed over, or whose losses none has
     /// retransmitted, for too long.
     pub fn abandoned(&mut self, attached: &Attached, flows: &[Entry]) -> Result<Vec<Entry>> {
         if !self.looked {
-            self.memory = Memory::open_without_slabs(&attached.port)?;
+            self.memory = HoldMaps::open_without_slabs(&attached.port)?;
             self.looked = true;
         }
         let Some(memory) = &mut self.memory else { return Ok(Vec::new()) };

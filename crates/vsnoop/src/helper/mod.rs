@@ -20,6 +20,7 @@
 //! VM is gone waits. So it may be killed at any time; the next command, or the engine, starts it
 //! again.
 
+mod desertion;
 mod engines;
 mod grants;
 mod monitor;

@@ -8,12 +8,12 @@ use anyhow::{Context, Result};
 use vsnoop_bpf::Port;
 use vsnoop_bpf::types::{flow, flow_key, reset_reason};
 use vsnoop_host::detach::{detach, finish};
-use vsnoop_host::error::{self, with_causes};
+use vsnoop_host::error::with_causes;
 use vsnoop_host::failures::LeftAlone;
 use vsnoop_host::incast;
 use vsnoop_host::incast::ingress::Follower;
 use vsnoop_host::lock::CommandLock;
-use vsnoop_host::ports::{self, Attached, State};
+use vsnoop_host::ports::{self, Attached, AttachmentState};
 use vsnoop_host::reset::{reset, send};
 use vsnoop_host::system::clock::monotonic_ns;
 use vsnoop_host::system::netdev::{self, Device};
@@ -23,12 +23,10 @@ use vsnoop_upkeep::expiry::expire;
 use vsnoop_upkeep::outstanding_bytes;
 use vsnoop_upkeep::repeat::RstRepeats;
 
-use super::engines::{Engines, Held};
+use super::desertion::Desertion;
+use super::engines::{Engines, WatchedHold};
 use super::grants::{PortGrants, serve_all};
-use super::surroundings::Surroundings;
-
-/// A tap without a reader for so long has lost its VM; replacing a VMM takes less.
-const DESERTED: Duration = Duration::from_secs(3);
+use super::surroundings::LoggedState;
 
 /// State of all ports between two looks.
 #[derive(Default)]
@@ -44,16 +42,15 @@ struct Watched {
     /// Id of the attachment.
     id: u64,
     netns_path: Option<PathBuf>,
-    surroundings: Surroundings,
-    held: Held,
+    surroundings: LoggedState,
+    held: WatchedHold,
     /// Connections that wait for incast control to open their window.
     grants: Option<PortGrants>,
     /// Connections that the hooks had reset for want of an engine, at the last look.
     abandoned: u64,
     /// VM ports that were in BYPASS at the last look.
     left_alone: Vec<u16>,
-    /// Since when the tap has had no reader and unacknowledged bytes.
-    deserted: Option<Instant>,
+    desertion: Desertion,
     /// Connections that were reset.
     rst_repeats: RstRepeats,
 }
@@ -67,7 +64,7 @@ impl Monitor {
         for attached in inventory.ports {
             let key = (attached.meta.netns, attached.meta.ifindex);
             let name = attached.name.clone();
-            if attached.state == State::Gone {
+            if attached.state == AttachmentState::Gone {
                 // One failure must not keep the others from being detached.
                 if let Err(error) = detach(attached) {
                     tracing::warn!("port {name}: {}", with_causes(&error));
@@ -122,12 +119,12 @@ impl Watched {
         Self {
             id: attached.port.id(),
             netns_path: None,
-            surroundings: Surroundings::default(),
-            held: Held::default(),
+            surroundings: LoggedState::default(),
+            held: WatchedHold::default(),
             grants: None,
             abandoned: 0,
             left_alone: Vec::new(),
-            deserted: None,
+            desertion: Desertion::default(),
             rst_repeats: RstRepeats::default(),
         }
     }
@@ -140,7 +137,7 @@ impl Watched {
         self.grants = PortGrants::of(attached, self.grants.take())?;
         let flows = attached.port.flows()?;
         self.expire(attached, &flows)?;
-        if attached.state == State::Observing {
+        if attached.state == AttachmentState::Observing {
             return Ok(());
         }
         self.repeat_resets(attached, &flows)?;
@@ -204,11 +201,7 @@ impl Watched {
             flows.iter().filter(|(_, flow)| outstanding_bytes(flow) > 0).copied().collect();
         let is_deserted = !behind.is_empty()
             && self.device(attached)?.is_some_and(|device| device.up && !device.carrier);
-        if !is_deserted {
-            self.deserted = None;
-            return Ok(());
-        }
-        if self.deserted.get_or_insert_with(Instant::now).elapsed() < DESERTED {
+        if !self.desertion.lasts(is_deserted, Instant::now()) {
             return Ok(());
         }
         let why = "nobody reads the tap any more: the VM is gone";
@@ -233,18 +226,18 @@ impl Watched {
         if flows.is_empty() {
             return Ok(());
         }
-        let netns = Netns::find_again(attached.meta.netns, &mut self.netns_path)
-            .context("its network namespace cannot be found")?;
-        let reset_flows = netns.run(|| {
-            let mut count = 0u64;
-            for (key, flow) in flows {
-                count += u64::from(reset(&attached.port, key, flow, counted)?);
+        let netns = Netns::find_again(attached.meta.netns, &mut self.netns_path);
+        let (mut reset_flows, mut failed) = (0u64, None);
+        for (key, flow) in flows {
+            // One failure must not keep the others from being reset.
+            match reset(&attached.port, netns.as_ref(), key, flow, counted) {
+                Ok(is_reset) => reset_flows += u64::from(is_reset),
+                Err(error) => failed = Some(error),
             }
-            Ok::<_, error::Error>(count)
-        })?;
+        }
         if reset_flows > 0 {
             tracing::warn!("port {}: {reset_flows} connections reset: {why}", attached.name);
         }
-        Ok(())
+        failed.map_or(Ok(()), |error| Err(error.into()))
     }
 }

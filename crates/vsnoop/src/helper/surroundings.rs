@@ -17,23 +17,23 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use vsnoop_bpf::Hook;
-use vsnoop_host::ports::{Attached, State};
+use vsnoop_host::ports::{Attached, AttachmentState};
 use vsnoop_host::system::egress::{self, Foreign};
 use vsnoop_host::system::netdev::{self, Device};
 use vsnoop_host::system::netns::Netns;
 
 /// State of one port between two looks, to log each change once.
 #[derive(Default)]
-pub struct Surroundings {
+pub struct LoggedState {
     foreign: Vec<Foreign>,
     trouble: Option<String>,
 }
 
-impl Surroundings {
+impl LoggedState {
     /// `path`: the tap's network namespace, as [`Netns::find_again`] keeps it.
     pub fn look(&mut self, attached: &Attached, path: &mut Option<PathBuf>) {
         // A port that is only observed needs no suspension.
-        if attached.state == State::Observing {
+        if attached.state == AttachmentState::Observing {
             return;
         }
         let trouble = match self.try_look(attached, path) {

@@ -10,7 +10,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 use libtest_mimic::Trial;
 use serde_json::Value;
 
-use crate::sandbox::{PINS, PORT, Place, Ran, State, program, vsnoop, wait_until};
+use crate::sandbox::{PINS, PORT, Place, Ran, Snapshot, program, vsnoop, wait_until};
 
 pub fn trials() -> Vec<Trial> {
     trials![
@@ -105,7 +105,7 @@ fn damaged(
     if remembers {
         ensure!(after == before, "something was left: {after:?}");
     } else {
-        let unhooked = State { qdiscs: after.qdiscs.clone(), ..before };
+        let unhooked = Snapshot { qdiscs: after.qdiscs.clone(), ..before };
         ensure!(after == unhooked, "something was left: {after:?}");
     }
     place.vsnoop(["attach", PORT])?.ok()?;

@@ -17,7 +17,9 @@ use vsnoop_testbed::topology;
 use crate::detach::{port_of_network, take_lock, wait_for_no_pins};
 use crate::helper::{AttachedNetwork, Pair, expect_reset};
 use crate::hold::{MUCH, Stopped, freeze_with_much, holding, network_with_hold};
-use crate::sandbox::{PINS, helper_pid, now_ns, program, text, vsnoop, vsnoop_in, wait_until};
+use crate::sandbox::{
+    PINS, foreground_helper, helper_pid, now_ns, program, text, vsnoop, vsnoop_in, wait_until,
+};
 
 pub fn trials() -> Vec<Trial> {
     trials![
@@ -151,9 +153,18 @@ fn a_killed_detach_leaves_a_record_that_acknowledges_nothing() -> Result<()> {
 
 fn a_tap_that_is_deleted_with_bytes_held_has_its_senders_reset() -> Result<()> {
     let (network, mut pair) = holding("del")?;
+    let log = format!("/run/{}.log", network.topology.host.name());
+    let mut helper = foreground_helper(&log)?;
     network.topology.host.ip(&format!("link del {}", topology::PORT))?;
     expect_reset(&mut pair.client).context("the sender")?;
-    wait_for_no_pins()
+    wait_for_no_pins()?;
+    // The counters went with the port: the log has what was reset, and why.
+    ensure!(helper.wait()?.success(), "the helper failed");
+    let log = fs::read_to_string(&log)?;
+    for words in [topology::PORT, "its tap was deleted", "1 senders were reset"] {
+        ensure!(log.contains(words), "{words:?} is not in: {log}");
+    }
+    Ok(())
 }
 
 fn senders_that_a_killed_detach_had_not_told_are_told_when_the_tap_is_deleted() -> Result<()> {

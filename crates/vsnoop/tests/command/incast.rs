@@ -22,7 +22,7 @@ use vsnoop_testbed::net::{Tap, TapOptions};
 use crate::hold::{ConfigFile, Stopped};
 use crate::records::KEY;
 use crate::sandbox::{
-    PORT, Place, Ran, State, helper_pid, list, now_ns, tcx_programs, vsnoop, wait_until,
+    PORT, Place, Ran, Snapshot, helper_pid, list, now_ns, tcx_programs, vsnoop, wait_until,
 };
 use crate::surroundings::{port_of, wait_for_a_look};
 
@@ -45,7 +45,7 @@ struct Bridge {
 /// State that an attach may leave behind.
 #[derive(Debug, PartialEq, Eq)]
 struct Everything {
-    port: State,
+    port: Snapshot,
     pins: Vec<PathBuf>,
     /// Egress and ingress of the uplinks.
     programs: [(u32, u32); 2],

@@ -11,7 +11,7 @@ use libtest_mimic::Trial;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::sandbox::{PINS, PORT, Place, State, list, program, vsnoop, wait_until};
+use crate::sandbox::{PINS, PORT, Place, Snapshot, list, program, vsnoop, wait_until};
 
 /// Number of kills, spread over the time in which pins, hooks and qdisc are set up.
 const STEPS: u32 = 12;
@@ -85,9 +85,9 @@ fn attach_that_gets_a_signal_is_whole_or_leaves_nothing() -> Result<()> {
 fn killed_everywhere(
     place: &Place,
     signal: Signal,
-    mut verify: impl FnMut(&State) -> Result<()>,
+    mut verify: impl FnMut(&Snapshot) -> Result<()>,
 ) -> Result<()> {
-    let before = State { pins: Vec::new(), ..place.state()? };
+    let before = Snapshot { pins: Vec::new(), ..place.state()? };
     let mut steps = vec![None];
     steps.extend((0..STEPS).map(|step| Some(Duration::from_micros(400) * step * step / 4)));
     for step in steps {
@@ -105,7 +105,7 @@ fn killed_everywhere(
         end(attach, signal)?;
         verify(&before).with_context(|| format!("killed {step:?} after its first pin"))?;
         wait_until("all is as before", || {
-            Ok(State { pins: Vec::new(), ..place.state()? } == before)
+            Ok(Snapshot { pins: Vec::new(), ..place.state()? } == before)
         })
         .with_context(|| format!("killed {step:?} after its first pin: {:?}", place.state()))?;
         ensure!(!place.pins()?.exists(), "its pins are left");

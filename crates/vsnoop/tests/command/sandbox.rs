@@ -79,11 +79,11 @@ impl Place {
     }
 
     /// Everything of the port that vsnoop may change.
-    pub fn state(&self) -> Result<State> {
+    pub fn state(&self) -> Result<Snapshot> {
         let output = self.netns.command("tc").args(["qdisc", "show"]).output().context("tc")?;
         let mut qdiscs: Vec<_> = text(&output.stdout).lines().map(str::to_owned).collect();
         qdiscs.sort();
-        Ok(State {
+        Ok(Snapshot {
             qdiscs: qdiscs.join("\n"),
             pins: list(Path::new(PINS)),
             programs: self.programs()?,
@@ -98,7 +98,7 @@ impl Place {
 
 /// See [`Place::state`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct State {
+pub struct Snapshot {
     pub qdiscs: String,
     pub pins: Vec<PathBuf>,
     /// See [`Place::programs`].

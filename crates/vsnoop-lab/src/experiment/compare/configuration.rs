@@ -46,7 +46,7 @@ impl Configuration {
         }
     }
 
-    /// The configurations of `all` that were asked for by name; all of them if none was.
+    /// The configurations of `all` with these names; all of them if there are no names.
     pub fn chosen(all: &[Self], asked: &[String]) -> Result<Vec<Self>> {
         let names: Vec<_> = all.iter().map(|configuration| configuration.name()).collect();
         let chosen = chosen(&names, asked)?;

@@ -19,8 +19,8 @@ pub struct Machines {
     pub cells: Vec<Cell>,
 }
 
-/// The cells, as asked for. A number of machines without a load (or the reverse) gets the one that
-/// the experiment itself combines it with, else that of its first cell.
+/// The cells that the options select. A number of machines without a load (or the reverse) gets the
+/// one that the experiment itself combines it with, else that of its first cell.
 pub fn machines(comparison: &Comparison, options: &Options) -> Result<Vec<Machines>> {
     let own = comparison.machines;
     let first = own[0];
@@ -77,7 +77,7 @@ pub fn machines(comparison: &Comparison, options: &Options) -> Result<Vec<Machin
     Ok(pairs.into_iter().map(machines).collect())
 }
 
-/// Sizes and rounds of one cell, as asked for.
+/// Sizes and rounds of one cell that the options select.
 pub fn rounds(comparison: &Comparison, options: &Options) -> Result<Vec<(u64, usize)>> {
     let plan = if options.quick { comparison.quick_plan } else { comparison.plan };
     let mut plan = plan.to_vec();

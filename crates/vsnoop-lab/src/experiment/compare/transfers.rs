@@ -26,7 +26,7 @@ const END_TIMEOUT: Duration = Duration::from_secs(10);
 const WARM_UP_BYTES: u64 = 10_000;
 
 pub struct Transfers {
-    // In the order of their end: peers before the namespaces that they are in.
+    // Fields are dropped in this order: peers end before the namespaces that they are in.
     proxy: Option<Proxy>,
     server: Option<Server>,
     stage: Stage,
@@ -122,7 +122,7 @@ impl Transfers {
         })
     }
 
-    /// Where the client connects to, and the tap that its bytes pass.
+    /// The address that the client connects to, and the tap that its bytes pass.
     fn way(&self, configuration: Configuration, machine: usize) -> Result<(SocketAddr, &str)> {
         let plain = self.stage.tap(machine);
         Ok(match configuration {

@@ -1,6 +1,5 @@
 //! `demo`: uploads to a web server in a VM with a CPU quota, from a client some milliseconds away,
-//! with and without vsnoop. The same client beside the host, and small requests, show who gains
-//! nothing.
+//! with and without vsnoop. Uploads of a client beside the host, and small requests, gain nothing.
 
 mod plan;
 mod request;
@@ -33,8 +32,7 @@ use crate::results::{CUT_SHORT, Cell, Results, Sample, statistics};
 const LOAD_PERIOD_MS: u32 = 70;
 /// Requests of one attachment, where they are small.
 const GETS: usize = 20;
-/// The pause after attaching: background work of `attach` is over by then, and the quota is
-/// refilled.
+/// The pause after attaching, in which background work of `attach` ends and the quota is refilled.
 const PAUSE_MS: std::ops::Range<u64> = 500..700;
 const END_TIMEOUT: Duration = Duration::from_secs(10);
 /// The only machine.

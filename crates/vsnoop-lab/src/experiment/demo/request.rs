@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use vsnoop_guest::pattern::Pattern;
 use vsnoop_guest::web;
-use vsnoop_testbed::capture::Segment;
+use vsnoop_testbed::capture::CapturedSegment;
 use vsnoop_testbed::interrupt;
 use vsnoop_testbed::net::Netns;
 
@@ -91,7 +91,7 @@ fn curl(client: &Netns, options: &[&str], url: &str) -> Result<()> {
 }
 
 /// The requests among the client's captured segments, in the order of their connections.
-pub fn times(segments: &[Segment]) -> Result<Vec<Times>> {
+pub fn times(segments: &[CapturedSegment]) -> Result<Vec<Times>> {
     let opened = segments.iter().filter(|one| one.destination_port == PORT && one.syn);
     let mut ports: Vec<u16> = opened.map(|syn| syn.source_port).collect();
     ports.dedup();
@@ -99,9 +99,9 @@ pub fn times(segments: &[Segment]) -> Result<Vec<Times>> {
 }
 
 /// The times of the connection from this port of the client.
-fn times_of(segments: &[Segment], port: u16) -> Result<Times> {
-    let sent = |one: &&Segment| one.source_port == port && one.destination_port == PORT;
-    let received = |one: &&Segment| one.destination_port == port && one.source_port == PORT;
+fn times_of(segments: &[CapturedSegment], port: u16) -> Result<Times> {
+    let sent = |one: &&CapturedSegment| one.source_port == port && one.destination_port == PORT;
+    let received = |one: &&CapturedSegment| one.destination_port == port && one.source_port == PORT;
     let syn = segments.iter().find(|one| sent(one) && one.syn).context("no SYN was seen")?;
     // Offsets in the client's stream; wrapping, as sequence numbers do.
     let offset = |number: u32| number.wrapping_sub(syn.seq.wrapping_add(1)) as i32;
@@ -120,7 +120,7 @@ fn times_of(segments: &[Segment], port: u16) -> Result<Times> {
     let syn_ack = segments.iter().find(|one| received(one) && one.syn);
     let syn_ack = syn_ack.context("no SYN-ACK was seen")?;
     // Retransmissions of the response do not count: the first segment that reaches the end does.
-    let reached = |one: &Segment| one.seq.wrapping_sub(syn_ack.seq) + one.payload_bytes;
+    let reached = |one: &CapturedSegment| one.seq.wrapping_sub(syn_ack.seq) + one.payload_bytes;
     let response = || segments.iter().filter(received).filter(|one| one.payload_bytes > 0);
     let end = response().map(reached).max().context("there was no response")?;
     let confirmed = response().find(|one| reached(one) == end).context("there was no response")?;
@@ -138,8 +138,8 @@ mod tests {
 
     const CLIENT: u16 = 40_000;
 
-    fn sent(at_ms: u64, seq: u32, payload_bytes: u32) -> Segment {
-        Segment {
+    fn sent(at_ms: u64, seq: u32, payload_bytes: u32) -> CapturedSegment {
+        CapturedSegment {
             at: Duration::from_millis(at_ms),
             source_port: CLIENT,
             destination_port: PORT,
@@ -151,28 +151,28 @@ mod tests {
     }
 
     /// The first of the response, unless it is changed.
-    fn received(at_ms: u64, ack: u32, payload_bytes: u32) -> Segment {
+    fn received(at_ms: u64, ack: u32, payload_bytes: u32) -> CapturedSegment {
         let other = sent(at_ms, 1, payload_bytes);
-        Segment { source_port: PORT, destination_port: CLIENT, ack: Some(ack), ..other }
+        CapturedSegment { source_port: PORT, destination_port: CLIENT, ack: Some(ack), ..other }
     }
 
     #[test]
     fn times_begin_with_the_syn_and_repeated_segments_are_counted() {
         // The numbers wrap within the request.
         let first = u32::MAX - 1000;
-        let syn = Segment { syn: true, ack: None, ..sent(10, first.wrapping_sub(1), 0) };
+        let syn = CapturedSegment { syn: true, ack: None, ..sent(10, first.wrapping_sub(1), 0) };
         let second = first.wrapping_add(2000);
         let segments = [
             syn,
-            Segment { syn: true, seq: 0, ..received(30, first, 0) },
+            CapturedSegment { syn: true, seq: 0, ..received(30, first, 0) },
             sent(31, first, 2000),
             sent(32, second, 4000),
             received(52, second, 0),
             sent(60, second, 2000),
             received(80, second.wrapping_add(4000), 0),
             received(90, second.wrapping_add(4000), 100),
-            Segment { seq: 101, ..received(91, second.wrapping_add(4000), 50) },
-            Segment { seq: 101, ..received(300, second.wrapping_add(4000), 50) },
+            CapturedSegment { seq: 101, ..received(91, second.wrapping_add(4000), 50) },
+            CapturedSegment { seq: 101, ..received(300, second.wrapping_add(4000), 50) },
         ];
         let expected = Times {
             connected: Duration::from_millis(20),

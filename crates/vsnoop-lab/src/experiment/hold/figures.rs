@@ -1,9 +1,9 @@
 //! The figures of the experiment: how much sooner `hold` is, by cell and size.
 //!
 //! Names end with the size in bytes and the cell
-//! (`acked_p50_off_over_hold_100000_5vms_load100_rtt5`); those of the first cell that was measured
-//! stand without it as well.  In the names `hold` is the configuration `vsnoop`: names that are
-//! published do not change.
+//! (`acked_p50_off_over_hold_100000_5vms_load100_rtt5`). Figures of the first measured cell have a
+//! second name without the cell. In the names `hold` is the configuration `vsnoop`, because
+//! published names do not change.
 
 use crate::results::statistics::{ACKED, DELIVERED, Metric, TOTAL};
 use crate::results::{Figure, Group, Results};

@@ -1,7 +1,7 @@
 //! The goals of holding, beside what was measured.
 //!
-//! Noise is the 95 % interval of a ratio of medians by the bootstrap: a configuration is behind, or
-//! ahead, when the whole interval is.
+//! A configuration is behind (or ahead) if the whole 95 % interval of a ratio of medians, by the
+//! bootstrap, is below (or above) 1.
 
 use std::fmt::Write;
 

@@ -1,6 +1,5 @@
-//! `hold`: what early acknowledgement gains with and without running ahead of the VM's own
-//! window, and what others can do instead. A
-//! [comparison](super::compare) of all configurations, in four cells.
+//! `hold`: a [comparison](super::compare) of early acknowledgement, within the VM's own window and
+//! beyond it, with its alternatives, in four cells.
 
 mod figures;
 mod goals;

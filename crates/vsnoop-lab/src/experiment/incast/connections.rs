@@ -13,7 +13,7 @@ use vsnoop_testbed::net::Netns;
 
 use crate::results::incast::CongestionControl;
 
-/// With a buffer of its own a receiver's window is not tuned by its kernel.
+/// A socket with a buffer size (SO_RCVBUF) has no receive window tuning.
 const CAPPED_BUFFER_BYTES: usize = 128 * 1024;
 /// The port at which the VM listens, when the senders open their connections.
 const PORT: u16 = 5501;

@@ -81,7 +81,7 @@ fn to_a_guest<'a>(
     Ok((receiver, Sending::Here { _senders: senders }))
 }
 
-/// Each sending guest has as many connections as the others, or one more.
+/// Divides the connections among the sending guests; their numbers differ by at most one.
 fn among_guests<'a>(guests: &'a Guests, wanted: &Wanted) -> Result<(GuestEnd<'a>, Sending<'a>)> {
     let congestion_control = wanted.congestion_control.name();
     let (mut ends, mut to) = (Vec::new(), Vec::new());

@@ -26,7 +26,7 @@ pub struct Outcome {
     pub last_hop_drops: f64,
     pub last_hop_marks: f64,
     pub window_probes: f64,
-    /// Connections; where incast control was attached.
+    /// Connections, if incast control was attached.
     pub shaped: Option<f64>,
     /// In all.
     pub tap_drops: u64,
@@ -158,8 +158,8 @@ fn worst_jain_index(results: &Results, configuration: &str) -> Option<f64> {
     indices.reduce(f64::min)
 }
 
-/// Goodput with control over goodput without, the least where no round of plain TCP had a timeout
-/// and no guest was at an end; and where that was.
+/// The least ratio of goodput with control to goodput without, and the group that has it. Only
+/// groups without guests in which no round of plain TCP had a timeout count.
 pub fn worst_ratio(results: &Results) -> Option<(f64, Group)> {
     let groups = results.groups();
     let has_guests = |group: &Group| group.cell.incast.is_some_and(|i| i.part.has_guests());

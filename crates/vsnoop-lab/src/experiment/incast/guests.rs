@@ -23,8 +23,8 @@ pub struct Boot {
     pub accelerator: Accelerator,
 }
 
-/// Running guests. The receiver's vCPU has a core for itself; everything else is on the other one,
-/// the calling thread and what it starts included, until this is dropped.
+/// Running guests. The receiver's vCPU has a core for itself. Until this is dropped everything else
+/// is on the other core, also the calling thread and what it starts.
 pub struct Guests {
     pub receiver: Vm,
     pub senders: Vec<Vm>,

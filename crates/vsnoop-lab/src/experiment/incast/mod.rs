@@ -1,10 +1,10 @@
 //! `incast`: many senders answer one machine at once, through a last hop with a shallow buffer.
 //!
-//! The experiments of the ICTCP paper (Wu, Feng, Guo, Zhang: ICTCP, CoNEXT 2010). The machine asks
-//! all senders for some data at the same time and goes on when it has everything: a round. Where
-//! the buffer of the last hop overflows, whole windows are lost, and the round takes as long as the
-//! retransmission timer of the unluckiest sender. [`plan`] says which rounds there are, [`stage`]
-//! measures them, [`ends`] are the two ends of the traffic, some of them in [`guests`].
+//! The experiments of the ICTCP paper (Wu, Feng, Guo, Zhang: ICTCP, CoNEXT 2010). In a round the
+//! machine requests data from all senders at the same time; the round ends when all data have
+//! arrived. If the buffer of the last hop overflows, whole windows are lost, and the round lasts
+//! until the last retransmission timeout. [`plan`] has the rounds, [`stage`] measures them,
+//! [`ends`] are the two ends of the traffic, some of them in [`guests`].
 
 mod configuration;
 mod connections;
@@ -39,12 +39,12 @@ use plan::Point;
 pub use selection::Selection;
 use stage::{IncastStage, last_hop};
 
-/// Counted rounds of one configuration before the next one has its turn.
+/// Counted rounds of a block; the next block has the next configuration.
 const BLOCK_ROUNDS: usize = 10;
 /// Longest time of a point's measurements, even if rounds remain.
 const BUDGET: Duration = Duration::from_secs(90);
-/// Packets that wait for a CPU: the kernel's default of 1000 is less than what many senders send at
-/// once, and nothing may be lost but at the last hop.
+/// net.core.netdev_max_backlog, packets: many senders send more at once than the default of 1000,
+/// and packets may be lost at the last hop only.
 const BACKLOG_PACKETS: &str = "20000";
 
 pub const EXPERIMENT: Experiment = Experiment {

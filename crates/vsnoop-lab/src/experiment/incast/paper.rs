@@ -1,4 +1,4 @@
-//! The paper's figures, and what was to be reached, beside what was measured.
+//! The paper's figures and the goals, beside the measured values.
 
 use anyhow::Result;
 

@@ -1,7 +1,8 @@
 //! The stage of the experiment, and what is measured on it.
 //!
-//! Rounds come in blocks: a configuration is set up, connections are opened, one round warms them
-//! up and is not counted, the others are. Between blocks nothing is left of either.
+//! Rounds are measured in blocks. A block sets up a configuration, opens connections, runs one
+//! round that is not counted, to warm them up, and then the counted rounds. At its end it closes
+//! the connections and removes the configuration.
 
 use std::time::{Duration, Instant};
 
@@ -316,7 +317,7 @@ impl IncastStage {
     }
 }
 
-/// Whether these two points can be measured on the same stage.
+/// Whether one stage serves both points.
 pub fn same(one: &Incast, other: &Incast) -> bool {
     if one.part.has_guests() { one.part == other.part } else { !other.part.has_guests() }
 }

@@ -1,7 +1,7 @@
 //! The contents of streams. All but `/usr/lib` are the same on every machine.
 //!
-//! Text and log lines are made up, from a seed, so that zstd finds in them what it finds in real
-//! ones: a ratio of somewhat more than 4 at level 1.
+//! Text and log lines are generated from a seed. zstd compresses them like real ones, by a factor
+//! of somewhat more than 4 at level 1.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -55,8 +55,9 @@ pub fn zstd_ratios(data: &[u8]) -> Result<[f64; 2]> {
     ratios
 }
 
-/// Words by their frequency (the n-th has 1/n of the first's), some of them in recurring phrases,
-/// and sometimes a repeated piece of the text just before, as texts keep to their subject.
+/// Words with the frequencies of Zipf's law (the n-th is 1/n as frequent as the first), some of
+/// them in recurring phrases. Now and then a recent piece of the text is repeated, as in real
+/// texts.
 fn text(bytes: usize) -> Vec<u8> {
     const WORDS: usize = 12_000;
     const PHRASES: usize = 300;

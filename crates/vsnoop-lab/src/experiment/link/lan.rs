@@ -1,4 +1,4 @@
-//! `link-lan`: hosts on a veth, so that nothing limits but the carrier and the machine.
+//! `link-lan`: hosts on a veth, so that only the carrier and the machine limit the throughput.
 
 use std::time::Duration;
 

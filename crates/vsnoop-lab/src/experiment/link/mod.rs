@@ -1,9 +1,9 @@
-//! `link-lan`, `link-wan`, `link-compress`: what carries a guest's frames to another host, and how
-//! well.
+//! `link-lan`, `link-wan`, `link-compress`: comparisons of carriers, the programs that carry a
+//! guest's frames to another host.
 //!
-//! All carriers of an experiment ([`peers::link`](crate::peers::link)) stand side by side on two
-//! hosts ([`rig`]), and measurements take turns. A measurement is one TCP stream with cubic at both
-//! ends ([`stream`]), with echoes before and beside it ([`probe`]); [`content`] is what is sent.
+//! All carriers of an experiment ([`peers::link`](crate::peers::link)) run at the same time on two
+//! hosts ([`rig`]), and are measured in turn. A measurement is one TCP stream with cubic at both
+//! ends ([`stream`]), with echoes before and beside it ([`probe`]); [`content`] makes the data.
 
 mod compress;
 pub mod content;

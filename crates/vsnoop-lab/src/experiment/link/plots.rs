@@ -1,6 +1,6 @@
-//! The figures of the papers as bars. Of VNET latency, its deviation and bandwidth, for each path,
-//! with colours for what encrypts and what does not; of the packet compression service its tests
-//! and the bytes it saved.
+//! The papers' figures as bar charts: of VNET latency, its deviation and bandwidth, for each path,
+//! with a colour for carriers that encrypt and one for the others; of the packet compression
+//! service its tests, and the bytes that it saved.
 
 use std::path::Path;
 

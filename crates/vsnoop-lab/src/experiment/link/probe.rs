@@ -1,7 +1,7 @@
-//! Echoes at uneven intervals, answered or not: one does not wait for the other.
+//! ICMP echoes at random intervals. A request does not wait for the reply to the one before.
 //!
-//! An answer's time is that at which the kernel received it, so that a busy CPU's delay in waking
-//! the asking thread is not taken for one of the path.
+//! The time of a reply is the kernel's receive timestamp, so that the delay until a busy CPU wakes
+//! the thread does not count as one of the path.
 
 use std::io::IoSliceMut;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -15,7 +15,7 @@ use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg, setsockopt, socko
 use socket2::{Domain, Protocol, Socket, Type};
 use vsnoop_testbed::net::{Netns, echo_number, echo_request};
 
-/// Answers that come later than this after the last question are lost.
+/// Replies that arrive later than this after the last request count as lost.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 #[derive(Clone, Debug, Default)]
@@ -77,7 +77,7 @@ pub fn echoes(netns: &Netns, to: Ipv4Addr, gap_ms: Range<u64>, until: Until) -> 
     })
 }
 
-/// The number and time of an answer to this program's echoes, if one came.
+/// The sequence number and receive time of a reply to this program's echoes, if there is one.
 fn answer(socket: &Socket, id: u16) -> Result<Option<(u16, Duration)>> {
     let mut packet = [0; 256];
     let mut parts = [IoSliceMut::new(&mut packet)];

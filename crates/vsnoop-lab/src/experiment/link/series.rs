@@ -1,4 +1,4 @@
-//! An experiment with links under way: its rig, its turns, and its results.
+//! A running experiment with links: its rig, its turns, and its results.
 
 use anyhow::{Result, ensure};
 use serde_json::json;
@@ -12,7 +12,7 @@ use crate::experiment::progress::Progress;
 use crate::results::statistics::summarise;
 use crate::results::{Figure, Results};
 
-/// An experiment under way, with its results so far.
+/// A running experiment with its results so far.
 pub struct Series {
     pub rig: Rig,
     pub results: Results,

@@ -16,7 +16,7 @@ fn costing(cost_ns: &Arc<AtomicU64>, link_rate: Option<u64>) -> Encoder {
         now_ns += cost_ns.load(Relaxed);
         now_ns
     };
-    let mut encoder = Encoder::new(Limits::MOST, Box::new(clock));
+    let mut encoder = Encoder::new(CompressionLimits::MOST, Box::new(clock));
     encoder.set_link_rate(link_rate);
     encoder
 }
@@ -157,7 +157,7 @@ fn a_flow_of_an_unknown_rate_is_judged_as_soon_as_there_is_one() {
 /// (parts of a thousand) and takes so long for it: lz4, zstd at levels 1, 3 and 6.
 fn settles_on(effects: [(usize, u64); 4]) -> Method {
     let key = (Owner::Named(1), 1);
-    let (message, mut stats) = (payload(Kind::Text, 1, 64_000), Stats::default());
+    let (message, mut stats) = (payload(Kind::Text, 1, 64_000), CompressionStats::default());
     let mut judge = Judge::new(Codecs::ALL);
     judge.set_link_rate(Some(100 * MEGABIT));
     let mut taken = Vec::new();
@@ -211,7 +211,7 @@ fn auto_uses_a_dictionary_where_it_is_faster_than_the_link_and_nowhere_else() {
 fn a_dictionary_is_left_while_the_cpu_is_busy_and_known_when_it_is_free_again() {
     let cost_ns = Arc::new(AtomicU64::new(100_000));
     let mut encoder = costing(&cost_ns, Some(100 * MEGABIT));
-    let mut decoder = super::decoder(Limits::MOST);
+    let mut decoder = super::decoder(CompressionLimits::MOST);
     let file = payload(Kind::Random, 1, 64_000);
     let first = encode(&mut encoder, &shared(), &file, 0).expect("taken in");
     assert_eq!(decoded(&mut decoder, &first), file);

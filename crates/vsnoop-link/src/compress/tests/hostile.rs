@@ -84,7 +84,7 @@ fn a_window_that_is_none_does_not_lift_the_bound() {
 
 #[test]
 fn contexts_that_were_not_begun_or_not_agreed_are_refused() {
-    let mut decoder = super::decoder(Limits { dictionaries: 0, ..tight() });
+    let mut decoder = super::decoder(CompressionLimits { dictionaries: 0, ..tight() });
     for (tag, number) in [(0b0001, 0u8), (0b0001, 2), (0b0101, 3), (0b0001, 255), (0b1101, 0)] {
         let body = [tag, 0, 0, 9, 0, number, 15, 1, 2, 3];
         assert_eq!(refused(&mut decoder, &body), DecodeError::Context { number: number.into() });
@@ -94,7 +94,7 @@ fn contexts_that_were_not_begun_or_not_agreed_are_refused() {
 
 #[test]
 fn all_contexts_at_their_largest_are_within_the_bound_that_is_promised() {
-    let limits = Limits { flows: 20, flow_window_log: 18, ..tight() };
+    let limits = CompressionLimits { flows: 20, flow_window_log: 18, ..tight() };
     let (mut encoder, mut decoder) = (super::encoder(limits), super::decoder(limits));
     for flow in 0..20 {
         for round in 0..8 {
@@ -120,7 +120,7 @@ fn codecs_that_are_not_accepted_are_refused_before_they_are_touched() {
         ("lz4", Codecs { lz4: false, zstd: true }, &lz4),
         ("zstd", Codecs { lz4: true, zstd: false }, &zstd),
     ] {
-        let mut decoder = super::decoder(Limits { codecs: accepted, ..tight() });
+        let mut decoder = super::decoder(CompressionLimits { codecs: accepted, ..tight() });
         let error = refused(&mut decoder, body);
         assert_eq!(error, DecodeError::Codec { name });
         assert!(error.is_beyond_limits());
@@ -136,7 +136,7 @@ fn codecs_that_are_not_accepted_are_refused_before_they_are_touched() {
 #[test]
 fn decoders_of_a_peer_share_its_memory_and_give_it_back() {
     // Room for three contexts of 2^15 bytes, of five.
-    let one = Limits { flows: 1, dictionaries: 0, ..tight() }.decoder_bytes_max();
+    let one = CompressionLimits { flows: 1, dictionaries: 0, ..tight() }.decoder_bytes_max();
     let memory = Arc::new(DecoderMemory::new(3 * one));
     let new = || Decoder::new(tight(), Arc::clone(&memory), Box::new(|| 0));
     let begin = |number: u8| {
@@ -177,7 +177,8 @@ fn a_sender_uses_no_codec_that_the_receiver_does_not_accept() {
         (Codecs::NONE, "zstd", None),
         (Codecs::NONE, "auto", None),
     ] {
-        let limits = Limits::MOST.within(Limits { codecs: accepted, ..tight() });
+        let limits =
+            CompressionLimits::MOST.within(CompressionLimits { codecs: accepted, ..tight() });
         for policy in [policy(method, 1), shared(method)] {
             let mut encoder = super::encoder(limits);
             let mut decoder = super::decoder(limits);

@@ -72,7 +72,7 @@ proptest! {
 
 #[test]
 fn a_flow_refers_to_its_earlier_messages_and_a_stranger_does_not() {
-    let mut encoder = super::encoder(Limits::MOST);
+    let mut encoder = super::encoder(CompressionLimits::MOST);
     let message = payload(Kind::Text, 1, 20_000);
     let first = body(&mut encoder, 1, &policy("zstd", 1), &message).unwrap();
     let again = body(&mut encoder, 1, &policy("zstd", 1), &message).unwrap();
@@ -82,7 +82,7 @@ fn a_flow_refers_to_its_earlier_messages_and_a_stranger_does_not() {
 }
 
 /// Everything after the head, which names the slot, is what an encoder makes that has seen nothing.
-fn assert_learned_nothing(body: &[u8], policy: &Policy, message: &[u8], limits: Limits) {
+fn assert_learned_nothing(body: &[u8], policy: &Policy, message: &[u8], limits: CompressionLimits) {
     let fresh = super::body(&mut super::encoder(limits), 1, policy, message).unwrap();
     assert_eq!(body[6..], fresh[6..]);
 }
@@ -93,7 +93,7 @@ fn what_one_owner_sent_does_not_show_in_the_bytes_of_another() {
     let secret: Vec<u8> = payload(Kind::Random, 1, 30_000).iter().map(|b| b'A' + b % 32).collect();
     for dictionary in [None, Some(1 << 20)] {
         let of = |owner| Policy { dictionary, ..policy("zstd", owner) };
-        let limits = Limits { dictionaries: 2, flow_window_log: 17, ..tight() };
+        let limits = CompressionLimits { dictionaries: 2, flow_window_log: 17, ..tight() };
         let mut encoder = super::encoder(limits);
         body(&mut encoder, 1, &of(1), &secret).unwrap();
         // The same flow's number, the same bytes, another owner.
@@ -109,7 +109,7 @@ fn who_takes_the_place_of_another_flow_inherits_nothing() {
     let secret = payload(Kind::Text, 1, 30_000);
     for dictionary in [None, Some(1 << 20)] {
         let of = |owner| Policy { dictionary, ..policy("zstd", owner) };
-        let limits = Limits { flows: 1, ..tight() };
+        let limits = CompressionLimits { flows: 1, ..tight() };
         let (mut encoder, mut decoder) = (super::encoder(limits), super::decoder(limits));
         for owner in [1, 2, 1] {
             let body = body(&mut encoder, 1, &of(owner), &secret).unwrap();
@@ -172,7 +172,7 @@ fn a_method_that_changes_in_mid_flow_disturbs_nothing() {
 
 #[test]
 fn a_dictionary_knows_what_another_flow_has_sent_long_before() {
-    let limits = Limits { dictionary_window_log: 23, ..tight() };
+    let limits = CompressionLimits { dictionary_window_log: 23, ..tight() };
     let (mut encoder, mut decoder) = (super::encoder(limits), super::decoder(limits));
     let shared = Policy { dictionary: Some(8 << 20), ..policy("zstd", 1) };
     // Incompressible in itself: only the repetition can be gained.
@@ -203,7 +203,7 @@ fn a_message_grows_in_a_dictionary_by_a_few_bytes_at_most() {
 
 #[test]
 fn a_dictionary_that_the_receiver_has_no_room_for_is_not_used() {
-    let limits = Limits { dictionaries: 0, ..tight() };
+    let limits = CompressionLimits { dictionaries: 0, ..tight() };
     let (mut encoder, mut decoder) = (super::encoder(limits), super::decoder(limits));
     let shared = Policy { dictionary: Some(8 << 20), ..policy("zstd", 1) };
     let message = payload(Kind::Text, 1, 10_000);
@@ -213,7 +213,7 @@ fn a_dictionary_that_the_receiver_has_no_room_for_is_not_used() {
 
 #[test]
 fn no_flows_at_all_is_a_limit_too() {
-    let limits = Limits { flows: 0, dictionaries: 0, ..tight() };
+    let limits = CompressionLimits { flows: 0, dictionaries: 0, ..tight() };
     let mut encoder = super::encoder(limits);
     let message = payload(Kind::Text, 1, 10_000);
     assert_eq!(body(&mut encoder, 1, &policy("zstd", 1), &message), None);

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use serde_json::{Value, json};
 
-use crate::compress::{Codecs, Limits};
+use crate::compress::{Codecs, CompressionLimits};
 use crate::handshake::testing::{Pair, hello};
 use crate::handshake::*;
 
@@ -45,11 +45,12 @@ fn the_agreement_is_what_both_can_do() {
 fn each_end_learns_what_the_other_one_decompresses() {
     let mut pair = Pair::pinned();
     let lz4 = Codecs { lz4: true, zstd: false };
-    let little = Limits { codecs: lz4, flows: 0, dictionaries: 1, ..Limits::MOST };
+    let little =
+        CompressionLimits { codecs: lz4, flows: 0, dictionaries: 1, ..CompressionLimits::MOST };
     pair.dials.accepts = little;
-    pair.answer = Answer::Accept(Hello { accepts: Limits::NONE, ..hello(2) });
+    pair.answer = Answer::Accept(Hello { accepts: CompressionLimits::NONE, ..hello(2) });
     let (a, b) = pair.shake();
-    assert_eq!(a.unwrap().theirs.accepts, Limits::NONE);
+    assert_eq!(a.unwrap().theirs.accepts, CompressionLimits::NONE);
     assert_eq!(b.unwrap().theirs.accepts, little);
 }
 
@@ -131,7 +132,7 @@ fn fields_of_newer_and_older_versions_do_no_harm() {
     });
     let decoded = Hello::decode(older.to_string().as_bytes()).unwrap();
     assert_eq!((decoded.connections, decoded.epoch), (1, 0));
-    assert_eq!(decoded.accepts, Limits::NONE);
+    assert_eq!(decoded.accepts, CompressionLimits::NONE);
     let mut unknown = serde_json::to_value(hello(1)).unwrap();
     unknown["transport"] = json!("pigeon");
     let decoded = Hello::decode(unknown.to_string().as_bytes()).unwrap();

@@ -5,7 +5,7 @@ use vsnoop_linkd::control::Status;
 
 /// The document of `--json`.
 #[derive(Serialize)]
-pub struct Document {
+pub struct LinkStatusDocument {
     pub links: Vec<Status>,
     /// Links that run but do not answer.
     pub silent: Vec<Silent>,

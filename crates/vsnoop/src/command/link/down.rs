@@ -15,7 +15,7 @@ use crate::output::watch::print;
 const PATIENCE: Duration = Duration::from_secs(15);
 
 #[derive(Serialize)]
-struct Document<'a> {
+struct DownDocument<'a> {
     link: &'a str,
     result: &'static str,
 }
@@ -38,7 +38,7 @@ pub fn run(cli: &Cli, arguments: &cli::LinkDown) -> Result<u8> {
         thread::sleep(Duration::from_millis(5));
     }
     if cli.json {
-        print(&serde_json::to_string(&Document { link: name, result: "down" })?)?;
+        print(&serde_json::to_string(&DownDocument { link: name, result: "down" })?)?;
     } else {
         print(&format!("link {name} is down"))?;
     }

@@ -8,7 +8,7 @@ use crate::cli::{self, Cli};
 use crate::output::watch::print;
 
 #[derive(Serialize)]
-struct Document {
+struct KeygenDocument {
     file: String,
     public_key: String,
 }
@@ -18,7 +18,7 @@ pub fn run(cli: &Cli, arguments: &cli::LinkKeygen) -> Result<u8> {
     let public = if arguments.show { key_file::public(file) } else { key_file::keygen(file) }?;
     let (file, public_key) = (file.display().to_string(), public.to_string());
     if cli.json {
-        print(&serde_json::to_string(&Document { file, public_key })?)?;
+        print(&serde_json::to_string(&KeygenDocument { file, public_key })?)?;
     } else {
         // No other output, for scripts.
         print(&public_key)?;

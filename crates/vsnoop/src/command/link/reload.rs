@@ -10,7 +10,7 @@ use crate::error::usage;
 use crate::output::watch::print;
 
 #[derive(Serialize)]
-struct Document<'a> {
+struct ReloadDocument<'a> {
     link: &'a str,
     result: &'static str,
     #[serde(flatten)]
@@ -31,7 +31,7 @@ pub fn run(cli: &Cli, arguments: &cli::LinkReload) -> Result<u8> {
         eprintln!("vsnoop: {warning}");
     }
     if cli.json {
-        let document = Document { link, result: "reloaded", reloaded: &reloaded };
+        let document = ReloadDocument { link, result: "reloaded", reloaded: &reloaded };
         print(&serde_json::to_string(&document)?)?;
     } else {
         print(&text(link, &reloaded))?;

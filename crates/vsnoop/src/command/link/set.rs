@@ -16,7 +16,7 @@ use crate::output::watch::print;
 const SHOWN: usize = 8;
 
 #[derive(Serialize)]
-struct Document<'a> {
+struct SetDocument<'a> {
     link: &'a str,
     result: &'static str,
     #[serde(flatten)]
@@ -68,7 +68,7 @@ fn compress(cli: &Cli, arguments: &cli::LinkSet, method: Method) -> Result<()> {
     let answer = control::ask(&arguments.name, &Request::Set(set.clone()))?;
     let outcome = outcome(&arguments.name, answer)?;
     if cli.json {
-        print(&serde_json::to_string(&Document {
+        print(&serde_json::to_string(&SetDocument {
             link: &arguments.name,
             result: "set",
             set: &set,

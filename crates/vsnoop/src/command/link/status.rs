@@ -5,7 +5,7 @@ use vsnoop_host::system::netns::Netns;
 use vsnoop_linkd::control::{self, AskError};
 
 use super::ask::{require_root, status_of};
-use super::document::{Document, Silent};
+use super::document::{LinkStatusDocument, Silent};
 use super::table;
 use crate::cli::{self, Cli};
 use crate::output::watch;
@@ -29,12 +29,12 @@ pub fn run(cli: &Cli, arguments: &cli::LinkStatus) -> Result<u8> {
     Ok(0)
 }
 
-fn read(arguments: &cli::LinkStatus) -> Result<Document> {
+fn read(arguments: &cli::LinkStatus) -> Result<LinkStatusDocument> {
     if let Some(name) = &arguments.name {
         let links = vec![status_of(name, arguments.flows)?];
-        return Ok(Document { links, silent: Vec::new() });
+        return Ok(LinkStatusDocument { links, silent: Vec::new() });
     }
-    let mut document = Document { links: Vec::new(), silent: Vec::new() };
+    let mut document = LinkStatusDocument { links: Vec::new(), silent: Vec::new() };
     for name in control::running()? {
         match status_of(&name, arguments.flows) {
             Ok(status) => document.links.push(status),

@@ -10,7 +10,7 @@ use vsnoop_linkd::control::{
     PeerStatus, PortStatus, RuleStatus, Status,
 };
 
-use super::document::Document;
+use super::document::LinkStatusDocument;
 use crate::output::table;
 
 /// Shown if there is none.
@@ -18,7 +18,7 @@ const NOTHING: &str = "no link is up; `vsnoop link up FILE` starts one";
 /// Most addresses of one link in the text; JSON has all.
 const ADDRESSES: usize = 1000;
 
-pub fn text(document: &Document, details: bool) -> String {
+pub fn text(document: &LinkStatusDocument, details: bool) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
     let mut parts: Vec<_> =
         document.links.iter().map(|status| link(status, now, details)).collect();

@@ -20,7 +20,7 @@ use crate::error::Reported;
 use crate::output::watch::print;
 
 #[derive(Serialize)]
-struct Document {
+struct UpDocument {
     links: [Status; 1],
     warnings: Vec<String>,
 }
@@ -39,7 +39,7 @@ pub fn run(cli: &Cli, arguments: &cli::LinkUp) -> Result<u8> {
     }
     let status = status_of(&config.name, false)?;
     if cli.json {
-        print(&serde_json::to_string(&Document { links: [status], warnings })?)?;
+        print(&serde_json::to_string(&UpDocument { links: [status], warnings })?)?;
     } else {
         print(&line(&status))?;
     }

@@ -5,7 +5,7 @@
 
 use vsnoop_flow::{ack_fields, flow, policy, segment, seq, types::*};
 
-use crate::host::{Answer, IncastHooks};
+use crate::hooks::{Answer, Hooks};
 use crate::properties::rate_of;
 
 pub const US: u64 = 1_000;
@@ -16,7 +16,7 @@ pub const SCALE: u8 = 7;
 const VM_WINDOW: u32 = 4 << 20;
 
 pub struct IncastCase {
-    pub host: IncastHooks,
+    pub host: Hooks,
     pub now: u64,
     sent: Vec<u32>,
 }
@@ -28,9 +28,9 @@ pub fn at(offset: u32) -> seq {
 
 impl IncastCase {
     pub fn new(mbps: u32, buffer: u32) -> Self {
-        let u = uplink { rate: rate_of(mbps), buffer, ..uplink::default() };
         let policy = policy { run: port_run::PORT_ACCELERATE, passive: 0, ..policy::default() };
-        IncastCase { host: IncastHooks::new(u, policy), now: 1_000 * MS, sent: Vec::new() }
+        let host = Hooks::new(1, rate_of(mbps), buffer, policy);
+        IncastCase { host, now: 1_000 * MS, sent: Vec::new() }
     }
 
     /// 1 Gb/s, 128 kB, and so many flows that the VM has opened.
@@ -55,15 +55,15 @@ impl IncastCase {
             flags: (FLOW_F_SCALE_KNOWN | FLOW_F_TIMESTAMPS) as u16,
             ..flow::default()
         };
-        self.host.flows.push(Some(f));
+        let id = self.host.connect(0);
+        self.host.insert(id, f);
         self.sent.push(0);
-        let id = self.sent.len() - 1;
         self.vm(id, 0);
         id
     }
 
     pub fn u(&mut self) -> &mut uplink {
-        &mut self.host.uplink
+        self.host.uplink()
     }
 
     /// The port of all flows of a case.
@@ -72,7 +72,7 @@ impl IncastCase {
     }
 
     pub fn f(&mut self, id: usize) -> &mut flow {
-        self.host.flows[id].as_mut().expect("the flow is there")
+        self.host.flow(id).expect("the flow is there")
     }
 
     pub fn i(&mut self, id: usize) -> &mut incast {
@@ -80,18 +80,20 @@ impl IncastCase {
     }
 
     pub fn share(&mut self) -> u32 {
-        vsnoop_flow::incast::share(&self.host.uplink, &self.host.ports[0].state.incast)
+        let uplink = *self.u();
+        vsnoop_flow::incast::share(&uplink, self.p())
     }
 
     pub fn first_window(&mut self) -> u32 {
-        let port = &self.host.ports[0].state.incast;
-        vsnoop_flow::incast::first_window(&self.host.uplink, port, INCAST_LEAST_MSS)
+        let uplink = *self.u();
+        vsnoop_flow::incast::first_window(&uplink, self.p(), INCAST_LEAST_MSS)
     }
 
     /// Moves the clock.
     pub fn advance_time(&mut self, now: u64) {
-        let IncastHooks { uplink, ports, .. } = &mut self.host;
-        vsnoop_flow::incast::advance_time(uplink, &mut ports[0].state.incast, now);
+        let mut uplink = *self.u();
+        vsnoop_flow::incast::advance_time(&mut uplink, self.p(), now);
+        *self.u() = uplink;
     }
 
     pub fn wait(&mut self, ns: u64) -> &mut Self {
@@ -121,7 +123,6 @@ impl IncastCase {
         let offset = self.sent[id];
         self.sent[id] += len;
         let s = self.segment(id, offset, len);
-        self.u().bytes += u64::from(len + 90);
         self.host.to_vm(id, &s, self.now).answers
     }
 
@@ -130,6 +131,11 @@ impl IncastCase {
         let f = self.f(id);
         let len = f.adv_edge.diff(f.incast.received) as u32;
         self.data(id, len)
+    }
+
+    /// Flows that wait in the grant queue.
+    pub fn queue(&self) -> Vec<usize> {
+        self.host.queue(0, "grant_queue")
     }
 
     /// The VM acknowledges what it has been handed, and sends `len` bytes.

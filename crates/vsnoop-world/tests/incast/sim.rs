@@ -9,12 +9,13 @@
 //! seed.
 
 use std::collections::VecDeque;
+use std::iter::repeat_n;
 
 use vsnoop_flow::testing::clock::{Events, START};
 use vsnoop_flow::testing::segment::Ranges;
-use vsnoop_flow::{ack_fields, embryo, incast, policy, segment, seq, types::*};
+use vsnoop_flow::{ack_fields, incast, policy, segment, seq, types::*};
 
-use crate::host::IncastHooks;
+use crate::hooks::Hooks;
 
 pub const US: u64 = 1_000;
 pub const MS: u64 = 1_000_000;
@@ -172,7 +173,7 @@ struct Receiver {
 
 pub struct Sim {
     pub set: Setting,
-    pub host: IncastHooks,
+    pub host: Hooks,
     pub now: u64,
     pub tally: Tally,
     events: Events<Event>,
@@ -197,14 +198,11 @@ pub struct Round {
 impl Sim {
     pub fn new(set: Setting) -> Self {
         let rate = ((set.mbps * 125_000) << 20).div_ceil(1_000_000_000) as u32;
-        let u = uplink {
-            rate: if set.control.is_some() { rate } else { 0 },
-            buffer: set.control.unwrap_or(0),
-            ..uplink::default()
-        };
+        let (rate, buffer) = set.control.map_or((0, 0), |buffer| (rate, buffer));
         let run = if set.early { port_run::PORT_ACCELERATE } else { port_run::PORT_OBSERVE };
+        let policy = policy { run, passive: 1, ..policy::default() };
         let mut sim = Sim {
-            host: IncastHooks::new(u, policy { run, passive: 1, ..policy::default() }),
+            host: Hooks::new(set.ports.len().max(1), rate, buffer, policy),
             now: START,
             tally: Tally::default(),
             events: Events::default(),
@@ -217,12 +215,10 @@ impl Sim {
             rng: fastrand::Rng::with_seed(set.seed),
             set,
         };
-        for (port, senders) in sim.set.ports.iter().enumerate() {
-            sim.host.port_of.extend(std::iter::repeat_n(port, *senders));
-        }
-        sim.host.ports.resize_with(sim.set.ports.len().max(1), Default::default);
-        for id in 0..sim.set.senders + sim.set.idle {
-            sim.connect(id);
+        let of_ports = sim.set.ports.clone().into_iter().enumerate();
+        let mut port_of = of_ports.flat_map(|(port, senders)| repeat_n(port, senders));
+        for _ in 0..sim.set.senders + sim.set.idle {
+            sim.connect(port_of.next().unwrap_or(0));
         }
         if sim.set.control.is_some() {
             sim.events.at(sim.now + sim.set.helper_ns, Event::Helper);
@@ -236,11 +232,10 @@ impl Sim {
         (self.now / MS) as u32
     }
 
-    /// The VM accepts connection `id`, and sends the first byte.
-    fn connect(&mut self, id: usize) {
+    /// The VM of a port accepts a connection, and sends the first byte.
+    fn connect(&mut self, port: usize) {
         let first = self.rng.u32(..);
-        let shown = self.host.syn_window(self.host.port_of(id), 65_160);
-        let options = (SEG_TIMESTAMPS | SEG_SCALE | SEG_SACK_PERMITTED) as u16;
+        let id = self.host.connect(port);
         let syn = segment {
             seq: seq::new(VM_FIRST.wrapping_sub(1)),
             ack: seq::new(first),
@@ -248,10 +243,10 @@ impl Sim {
             tsval: self.ts(),
             scale: self.set.scale,
             tcp_flags: (TCP_SYN | TCP_ACK) as u8,
-            bits: options,
+            bits: (SEG_TIMESTAMPS | SEG_SCALE | SEG_SACK_PERMITTED) as u16,
             ..segment::default()
         };
-        let e = embryo { shown, ..vsnoop_flow::embryo_of_vm(&syn) };
+        let shown = self.host.from_vm(id, &syn, self.now)[0].1.window;
         let ack = segment {
             seq: seq::new(first),
             ack: seq::new(VM_FIRST),
@@ -261,8 +256,6 @@ impl Sim {
             bits: SEG_TIMESTAMPS as u16,
             ..segment::default()
         };
-        let f = vsnoop_flow::flow_accepted(&e, &ack, self.now).expect("the handshake is whole");
-        self.host.flows.push(Some(f));
         self.host.to_vm(id, &ack, self.now);
         self.senders.push(Sender {
             first,
@@ -331,15 +324,12 @@ impl Sim {
             let Some((at, event)) = self.events.pop() else { return false };
             self.now = at;
             self.step(event);
-            self.tally.outstanding_max =
-                self.tally.outstanding_max.max(incast::outstanding(&self.host.uplink));
+            let outstanding = incast::outstanding(self.host.uplink());
+            self.tally.outstanding_max = self.tally.outstanding_max.max(outstanding);
             self.steps += 1;
             if self.steps.is_multiple_of(1_000) {
-                assert_eq!(
-                    self.host.outstanding(),
-                    incast::outstanding(&self.host.uplink),
-                    "outstanding is not the sum of the flows"
-                );
+                let sum = self.host.outstanding();
+                assert_eq!(sum, outstanding, "outstanding is not the sum of the flows");
             }
         }
     }
@@ -378,7 +368,7 @@ impl Sim {
             Event::Acked(acked) => self.acked(acked),
             Event::Timer(id) => self.timer(id),
             Event::Helper => {
-                for port in 0..self.host.ports.len() {
+                for port in 0..self.set.ports.len().max(1) {
                     self.helper_serves(port);
                 }
                 self.events.at(self.now + self.set.helper_ns, Event::Helper);
@@ -388,10 +378,8 @@ impl Sim {
 
     /// Lets the helper serve the waiting flows of a port without traffic.
     fn helper_serves(&mut self, port: usize) {
-        for _ in
-            0..self.host.ports[port].grant_queue.len() + self.host.ports[port].finished_queue.len()
-        {
-            let Some((id, ack)) = self.host.grant_next(port, self.now) else { break };
+        let waiting = self.host.waiting(port);
+        for (id, ack) in self.host.grants(port, waiting, self.now) {
             self.tally.helper_grants += 1;
             self.answer(id, &ack, false);
         }
@@ -430,7 +418,6 @@ impl Sim {
 
     fn arrives(&mut self, data: Data) {
         let (r, s) = (&mut self.receivers[data.id], &self.senders[data.id]);
-        self.host.uplink.bytes += u64::from(data.len + HEADERS + WIRE);
         let mut bits = SEG_TIMESTAMPS;
         if data.ce {
             bits |= SEG_CE;

@@ -1,10 +1,9 @@
 //! The rules of incast control, one by one.
 
 use vsnoop_flow::testing::segment::{ACK, RST};
-use vsnoop_flow::{FromVm, incast, segment, types::*};
+use vsnoop_flow::{incast, segment, types::*};
 
 use crate::case::*;
-use crate::host::IncastHooks;
 use crate::properties::rate_of;
 
 const LEAST: u32 = INCAST_LEAST_MSS;
@@ -17,7 +16,7 @@ const fn segments(count: u32) -> u32 {
 
 #[track_caller]
 fn exact(c: &mut IncastCase) {
-    assert_eq!(incast::outstanding(&c.host.uplink), c.host.outstanding());
+    assert_eq!(incast::outstanding(c.u()), c.host.outstanding());
 }
 
 // Credit.
@@ -199,8 +198,7 @@ fn a_flow_that_only_answers_stays_shut_only_while_others_need_credit() {
     assert_eq!(u32::from(c.i(0).waiting), incast_waiting::INCAST_FINISHED_OTHER);
     c.u().all.outstanding -= 200_000;
     let now = c.now;
-    let order: Vec<_> =
-        std::iter::from_fn(|| c.host.grant_next(0, now)).map(|(id, _)| id).collect();
+    let order: Vec<_> = c.host.grants(0, 16, now).into_iter().map(|(id, _)| id).collect();
     assert_eq!(order, [1, 0], "flows in the grant queue come first");
 }
 
@@ -276,18 +274,18 @@ fn a_flow_without_credit_is_queued_once() {
     let mut c = crowd(20);
     let waiting = c.u().all.queued;
     assert!(waiting > 0);
-    assert_eq!(c.host.ports[0].grant_queue.len(), waiting as usize);
+    assert_eq!(c.queue().len(), waiting as usize);
     for id in 0..20 {
         c.vm(id, 100);
     }
     assert_eq!(c.u().all.queued, waiting);
-    assert_eq!(c.host.ports[0].grant_queue.len(), waiting as usize);
+    assert_eq!(c.queue().len(), waiting as usize);
 }
 
 #[test]
 fn queued_flows_are_served_before_open_ones() {
     let mut c = crowd(20);
-    let head = c.host.ports[0].grant_queue[0];
+    let head = c.queue()[0];
     c.i(0).window = 10 * LEAST;
     c.data(0, MSS);
     assert!(c.outstanding(0) < segments(10), "took what others wait for");
@@ -302,7 +300,7 @@ fn queued_flows_are_served_before_open_ones() {
 #[test]
 fn a_grant_shows_the_new_edge_and_acknowledges_what_the_vm_has() {
     let mut c = crowd(20);
-    let head = c.host.ports[0].grant_queue[0];
+    let head = c.queue()[0];
     let snd_nxt = c.f(head).snd_nxt;
     let (id, ack) = c.use_up(0)[0];
     assert_eq!((id, ack.ack, ack.seq), (head, at(0), snd_nxt));
@@ -331,7 +329,8 @@ fn every_queued_flow_gets_a_grant() {
 fn when_all_flows_have_ended_nothing_is_outstanding_or_queued() {
     let mut c = crowd(20);
     for id in 0..20 {
-        c.host.remove(id);
+        let now = c.now;
+        c.host.begin_anew(id, now);
     }
     let u = c.u();
     assert_eq!((incast::outstanding(u), u.all.queued, u.all.open), (0, 0, 0));
@@ -450,7 +449,8 @@ fn the_first_half_of_a_slot_measures_and_the_second_gives_away() {
     assert_eq!(c.u().quota, (rate / 10 * 9 - total) as i64);
     c.advance_time(now + 2 * t);
     assert_eq!((c.u().is_granting, c.u().slot_ns), (0, now + 2 * t));
-    assert_eq!(c.host.uplink.slot_bytes, c.host.uplink.bytes);
+    let u = c.u();
+    assert_eq!(u.slot_bytes, u.bytes);
     // More than ALPHA came in: no quota is left.
     c.u().bytes += (rate * t * 95 / 100) >> 20;
     c.advance_time(now + 3 * t);
@@ -580,9 +580,9 @@ fn only_listed_interfaces_are_ingress_of_the_uplink() {
 #[test]
 fn a_flow_beside_the_uplink_has_no_outstanding_credit_and_is_not_queued() {
     let mut c = crowd(20);
-    let head = c.host.ports[0].grant_queue[0];
+    let head = c.queue()[0];
     for id in [0, head] {
-        incast::note_ingress(c.f(id), false);
+        c.host.turn_aside(id, true);
         c.data(id, MSS);
         assert_eq!((c.i(id).is_shaped(), c.i(id).waiting, c.outstanding(id)), (false, 0, 0));
     }
@@ -591,7 +591,7 @@ fn a_flow_beside_the_uplink_has_no_outstanding_credit_and_is_not_queued() {
     assert_eq!(IncastCase::edge_of(&ack), MSS + (4 << 20), "the VM's own window");
     exact(&mut c);
     // It comes through the uplink again.
-    incast::note_ingress(c.f(0), true);
+    c.host.turn_aside(0, false);
     c.data(0, MSS);
     assert!(c.i(0).is_shaped());
     exact(&mut c);
@@ -620,12 +620,7 @@ fn incast_control_that_is_turned_off_leaves_nothing() {
     let mut c = crowd(20);
     c.u().rate = 0;
     for id in 0..20 {
-        let s = c.segment(id, 0, 0);
-        let (now, mut port) = (c.now, *c.p());
-        incast::open(&mut c.f(id).clone(), &mut c.u().clone(), &mut port, Some(&s), now);
-        let IncastHooks { uplink, flows, ports, .. } = &mut c.host;
-        let port = &mut ports[0].state.incast;
-        incast::open(flows[id].as_mut().expect("is there"), uplink, port, None, now);
+        c.vm(id, 0);
     }
     assert_eq!((incast::outstanding(c.u()), c.u().all.queued, c.u().all.open), (0, 0, 0));
 }
@@ -636,7 +631,7 @@ fn a_flow_that_the_vm_resets_pays_back() {
     c.vm(0, 100);
     let s = segment { seq: c.f(0).snd_nxt, tcp_flags: RST | ACK, ..segment::default() };
     c.host.from_vm(0, &s, c.now);
-    assert!(c.host.flows[0].is_none(), "the record goes: {:?}", FromVm::Pass);
+    assert!(c.host.flow(0).is_none(), "the record goes");
     assert_eq!((incast::outstanding(c.u()), c.u().all.open), (0, 0));
 }
 
@@ -757,18 +752,9 @@ fn counters_near_their_limits() {
     c.u().all.epoch = u32::MAX;
     c.u().slot_bytes = u64::MAX - 20_000;
     for _ in 0..200 {
-        c.u().bytes = c.host.uplink.bytes.wrapping_add(100);
-        let rtt = u32::MAX;
-        c.i(0).measured = rtt;
-        c.wait(100 * US);
-        let s = c.segment(0, 0, 0);
-        let now = c.now;
-        let IncastHooks { uplink, flows, ports, .. } = &mut c.host;
-        let port = &mut ports[0].state.incast;
-        let f = flows[0].as_mut().expect("is there");
-        let data = segment { seq: f.incast.received, len: 1_448, unit_len: 1_448, ..s };
-        incast::received(f, uplink, port, &data, now);
-        incast::open(f, uplink, port, None, now);
+        c.i(0).measured = u32::MAX;
+        c.wait(100 * US).data(0, MSS);
+        c.vm(0, 100);
         exact(&mut c);
     }
     assert_eq!(rate_of(1_000), 131_072);

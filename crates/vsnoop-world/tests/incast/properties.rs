@@ -1,10 +1,13 @@
 //! Invariants of incast control: any flows, under any segments, in any order, with a clock that may
 //! stop or step back.
 
+use std::mem::{swap, take};
+use std::slice::Iter;
+
 use proptest::prelude::*;
 use vsnoop_flow::{flow, incast, policy, segment, seq, types::*};
 
-use crate::host::{IncastHooks, PortSide};
+use crate::hooks::Hooks;
 
 /// Flows are distributed over these in turn.
 const PORTS: usize = 3;
@@ -24,11 +27,12 @@ enum Op {
         len: u32,
         marked: bool,
     },
-    /// The same, but other CPUs act between its two parts.
+    /// The same, but other CPUs act after incast control's part of it, until [`Op::Decide`].
     Arrives {
         flow: usize,
         len: u32,
     },
+    /// The last such segment goes on.
     Decide,
     /// The VM acknowledges this share (of 255) of what it has not yet, and sends bytes.
     VmSends {
@@ -107,10 +111,10 @@ pub fn rate_of(mbps: u32) -> u32 {
 }
 
 struct CheckedHooks {
-    host: IncastHooks,
+    host: Hooks,
     now: u64,
-    /// Data that is between the two parts of its decision.
-    pending: Vec<(usize, segment, bool)>,
+    /// Flows with a segment between the two parts of its decision: it has yet to queue them.
+    pending: Vec<usize>,
     /// Granted edges of shaped flows, and the edges that senders were shown.
     edges: Vec<(Option<seq>, seq)>,
     /// Highest credit so far: a window is limited by it only when it changes.
@@ -120,14 +124,14 @@ struct CheckedHooks {
 }
 
 impl CheckedHooks {
-    fn pick(&self, flow: usize) -> Option<usize> {
-        let n = self.host.flows.len();
+    /// A flow with a record, and this record.
+    fn pick(&mut self, flow: usize) -> Option<(usize, flow)> {
+        let n = self.host.len();
         let id = if n == 0 { return None } else { flow % n };
-        self.host.flows[id].as_ref().map(|_| id)
+        self.host.flow(id).map(|f| (id, *f))
     }
 
-    fn data(&mut self, id: usize, skip: i32, len: u32, bits: u32) -> segment {
-        let f = self.host.flows[id].as_ref().expect("picked");
+    fn data(&mut self, (id, f): (usize, flow), skip: i32, len: u32, bits: u32) -> segment {
         let at = self.sent[id].add(skip as u32);
         if at.add(len).diff(self.sent[id]) > 0 {
             self.sent[id] = at.add(len);
@@ -147,53 +151,51 @@ impl CheckedHooks {
         }
     }
 
+    /// Takes and checks all operations, until [`Op::Decide`] within a gap.
+    fn run(&mut self, ops: &mut Iter<Op>, in_gap: bool) {
+        while let Some(op) = ops.next() {
+            match *op {
+                Op::Decide if in_gap => break,
+                Op::Arrives { flow, len } => self.arrives(flow, len, ops),
+                _ => self.step(op),
+            }
+            self.check();
+        }
+    }
+
+    fn arrives(&mut self, flow: usize, len: u32, ops: &mut Iter<Op>) {
+        let Some(picked) = self.pick(flow) else { return };
+        let s = self.data(picked, 0, len, 0);
+        let (id, now) = (picked.0, self.now);
+        let uplink = self.host.uplink();
+        if uplink.rate == 0 && uplink.all.open == 0 {
+            // There is no part of incast control.
+            self.host.to_vm(id, &s, now);
+            return;
+        }
+        let mut host = take(&mut self.host);
+        self.pending.push(id);
+        host.to_vm_meanwhile(id, &s, now, &mut |host| {
+            swap(host, &mut self.host);
+            self.run(ops, true);
+            swap(host, &mut self.host);
+            self.now
+        });
+        self.pending.pop();
+        self.host = host;
+    }
+
     fn step(&mut self, op: &Op) {
         match *op {
-            Op::Begin { scale, stamps, shown } => {
-                if self.host.flows.len() == 300 {
-                    return;
-                }
-                let first = seq::new(0u32.wrapping_sub(shown));
-                let port = self.host.flows.len() % PORTS;
-                let shown = self.host.syn_window(port, shown);
-                let mut f = flow {
-                    next_seq: first,
-                    vm_seq: first,
-                    high_seq: first,
-                    right_edge: first.add(shown),
-                    adv_edge: first.add(shown),
-                    scale,
-                    mss: 536,
-                    flags: FLOW_F_SCALE_KNOWN as u16,
-                    ..flow::default()
-                };
-                if stamps {
-                    f.flags |= FLOW_F_TIMESTAMPS as u16;
-                }
-                self.host.flows.push(Some(f));
-                self.host.port_of.push(port);
-                self.sent.push(first);
-                self.edges.push((None, first));
-            }
+            Op::Begin { scale, stamps, shown } => self.begin(scale, stamps, shown),
             Op::Data { flow, skip, len, marked } => {
-                let Some(id) = self.pick(flow) else { return };
-                let s = self.data(id, skip, len, if marked { SEG_CE } else { 0 });
-                self.host.to_vm(id, &s, self.now);
+                let Some(picked) = self.pick(flow) else { return };
+                let s = self.data(picked, skip, len, if marked { SEG_CE } else { 0 });
+                self.host.to_vm(picked.0, &s, self.now);
             }
-            Op::Arrives { flow, len } => {
-                let Some(id) = self.pick(flow) else { return };
-                let s = self.data(id, 0, len, 0);
-                let waits = self.host.arrives(id, &s, self.now);
-                self.pending.push((id, s, waits));
-            }
-            Op::Decide => {
-                if let Some((id, s, waits)) = self.pending.pop() {
-                    self.host.decide_to_vm(id, &s, waits, self.now);
-                }
-            }
+            Op::Arrives { .. } | Op::Decide => {}
             Op::VmSends { flow, share, window, len } => {
-                let Some(id) = self.pick(flow) else { return };
-                let f = self.host.flows[id].as_ref().expect("picked");
+                let Some((id, f)) = self.pick(flow) else { return };
                 let fresh = f.high_seq.diff(f.vm_seq).max(0) as u32;
                 let s = segment {
                     seq: f.snd_nxt,
@@ -212,37 +214,66 @@ impl CheckedHooks {
                 self.host.from_vm(id, &s, self.now);
             }
             Op::Foreign { flow } => {
-                let Some(id) = self.pick(flow) else { return };
-                let s = self.data(id, 0, 1, SEG_FOREIGN);
-                self.host.to_vm(id, &s, self.now);
+                let Some(picked) = self.pick(flow) else { return };
+                let s = self.data(picked, 0, 1, SEG_FOREIGN);
+                self.host.to_vm(picked.0, &s, self.now);
             }
             Op::Reset { flow } => {
-                let Some(id) = self.pick(flow) else { return };
-                let f = self.host.flows[id].as_ref().expect("picked");
+                let Some((id, f)) = self.pick(flow) else { return };
                 let s = segment { seq: f.snd_nxt, tcp_flags: TCP_RST as u8, ..segment::default() };
                 self.host.from_vm(id, &s, self.now);
             }
             Op::Gone { flow } => {
-                let Some(id) = self.pick(flow) else { return };
-                self.host.remove(id);
+                let Some((id, _)) = self.pick(flow) else { return };
+                self.host.begin_anew(id, self.now);
             }
             Op::Grant { port } => {
-                self.host.grant_next(port, self.now);
+                self.host.grants(port, 1, self.now);
             }
             Op::Way { flow, beside } => {
-                let Some(id) = self.pick(flow) else { return };
-                incast::note_ingress(self.host.flows[id].as_mut().expect("picked"), !beside);
+                let Some((id, _)) = self.pick(flow) else { return };
+                self.host.turn_aside(id, beside);
             }
             Op::Wait { ns } => self.now = self.now.saturating_add_signed(ns),
-            Op::Rate { mbps } => self.host.uplink.rate = rate_of(mbps),
+            Op::Rate { mbps } => self.host.uplink().rate = rate_of(mbps),
         }
     }
 
+    /// The VM accepts a connection.
+    fn begin(&mut self, scale: u8, stamps: bool, shown: u32) {
+        if self.host.len() == 300 {
+            return;
+        }
+        let id = self.host.connect(self.host.len() % PORTS);
+        let first = seq::new(0u32.wrapping_sub(shown));
+        let (stamps, now) = (if stamps { SEG_TIMESTAMPS } else { 0 }, self.now);
+        let syn = segment {
+            ack: first,
+            window: shown as u16,
+            scale,
+            tcp_flags: (TCP_SYN | TCP_ACK) as u8,
+            bits: (SEG_SCALE | stamps) as u16,
+            ..segment::default()
+        };
+        self.host.from_vm(id, &syn, now);
+        let ack = segment {
+            seq: first,
+            ack: seq::new(1),
+            tcp_flags: TCP_ACK as u8,
+            bits: stamps as u16,
+            ..segment::default()
+        };
+        self.host.to_vm(id, &ack, now);
+        self.sent.push(first);
+        self.edges.push((None, first));
+    }
+
     fn check(&mut self) {
-        let u = &self.host.uplink;
+        let uplink = *self.host.uplink();
+        let u = &uplink;
         self.most_credit = self.most_credit.max(incast::credit(u));
-        let flows =
-            || self.host.flows.iter().enumerate().filter_map(|(id, f)| Some((id, f.as_ref()?)));
+        let records = self.host.flows();
+        let flows = || records.iter().enumerate().filter_map(|(id, f)| Some((id, f.as_ref()?)));
         assert_eq!(
             self.host.outstanding(),
             incast::outstanding(u),
@@ -255,11 +286,12 @@ impl CheckedHooks {
         let is_queued = |f: &flow| waits(f, incast_waiting::INCAST_QUEUED);
         assert_eq!(count(&|_, f| is_queued(f)), u.all.queued);
         assert_eq!(count(&|_, f| f.incast.is_shaped()), u.all.open);
-        for (at, PortSide { state, .. }) in self.host.ports.iter().enumerate() {
-            let port = &state.incast;
+        for at in 0..PORTS {
+            let outstanding = self.host.outstanding_of(at);
+            let port = *self.host.share_of(at);
             let is_of = |id| self.host.port_of(id) == at;
             assert_eq!(
-                self.host.outstanding_of(at),
+                outstanding,
                 port.own.outstanding + port.own.silent,
                 "an account of a port is not the sum of its flows"
             );
@@ -273,14 +305,16 @@ impl CheckedHooks {
         }
         for (id, f) in flows() {
             let i = &f.incast;
-            if u32::from(i.waiting) == incast_waiting::INCAST_QUEUED {
-                let queue = &self.host.ports[self.host.port_of(id)].grant_queue;
+            let queue = |name| self.host.queue(self.host.port_of(id), name);
+            let is_pending = self.pending.contains(&id);
+            if waits(f, incast_waiting::INCAST_QUEUED) && !is_pending {
+                let queue = queue("grant_queue");
                 assert!(queue.contains(&id), "waits, and is not in the grant queue");
             }
-            if waits(f, incast_waiting::INCAST_FINISHED_ANSWERER)
-                || waits(f, incast_waiting::INCAST_FINISHED_OTHER)
-            {
-                let queue = &self.host.ports[self.host.port_of(id)].finished_queue;
+            let is_finished = waits(f, incast_waiting::INCAST_FINISHED_ANSWERER)
+                || waits(f, incast_waiting::INCAST_FINISHED_OTHER);
+            if is_finished && !is_pending {
+                let queue = queue("finished_queue");
                 assert!(queue.contains(&id), "is finished, and not in its queue");
             }
             if i.is_shaped() {
@@ -292,7 +326,7 @@ impl CheckedHooks {
                 );
             }
         }
-        for (id, f) in self.host.flows.iter().enumerate() {
+        for (id, f) in records.iter().enumerate() {
             let Some(f) = f else { continue };
             let (edge, shown) = self.edges[id];
             assert!(f.adv_edge.diff(shown) >= 0, "what the sender was shown is taken back");
@@ -314,26 +348,21 @@ proptest! {
         buffer in 0..(1u32 << 20),
         ops in prop::collection::vec(op(), 1..600),
     ) {
-        let u = uplink { rate: rate_of(1_000), buffer, ..uplink::default() };
         let policy = policy { run: port_run::PORT_ACCELERATE, passive: 1, ..policy::default() };
         let mut m = CheckedHooks {
-            host: IncastHooks::new(u, policy),
+            host: Hooks::new(PORTS, rate_of(1_000), buffer, policy),
             now: 1_000_000_000,
             pending: Vec::new(),
             edges: Vec::new(),
             most_credit: 0,
             sent: Vec::new(),
         };
-        m.host.ports.resize_with(PORTS, PortSide::default);
-        for op in &ops {
-            m.step(op);
-            m.check();
-        }
+        m.run(&mut ops.iter(), false);
         // With all flows gone no credit is outstanding, and no flow waits.
-        for id in 0..m.host.flows.len() {
-            m.host.remove(id);
+        for id in 0..m.host.len() {
+            m.host.begin_anew(id, m.now);
         }
-        let u = &m.host.uplink;
+        let u = m.host.uplink();
         prop_assert_eq!((incast::outstanding(u), u.all.queued, u.all.open), (0, 0, 0));
     }
 }

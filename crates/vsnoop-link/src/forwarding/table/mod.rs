@@ -1,0 +1,539 @@
+//! The learned addresses, each VLAN's for itself.
+//!
+//! A frame's source address makes and refreshes its entry, which expires when no frame has come
+//! from the address for a while. Expired entries are removed when others need their room. A frame
+//! refreshes its entry with shared access only, a few times a second, so that only new addresses
+//! and moves write to a table behind a read-write lock.
+//!
+//! # An address that two locations use
+//! A VM that migrates, a loop and a forged source address look the same at first: frames with one
+//! source address come from two locations. A bridge believes the last frame; one forged frame is
+//! then enough to take the owner's traffic away. This table believes both locations for as long as
+//! both use the address:
+//!
+//! | the address was last used by | frames to it go to |
+//! |---|---|
+//! | one location | that location |
+//! | one location, and no more than [`TableSettings::doubt_ns`] before by another | both |
+//! | a third location beside two such | all locations (flood) |
+//!
+//! Frames from the address are forwarded from each of them, and none is dropped for its source.
+//! What could keep a loop going is bounded: a frame that is copied, and whose source address
+//! entered the table at another location that still uses it, counts towards a rate
+//! ([`TableSettings::copies_per_second`]).
+//!
+//! # Multicast and floods
+//! A multicast goes where its group has members, if that is known ([`groups`](super::groups)). What
+//! a port sends to all peers is bounded, because each such frame is sent as often as there are
+//! peers: each address has a rate ([`TableSettings::floods_per_second`]), and so have all addresses
+//! of a port together, against invented ones. An address that is known for a while has a small rate
+//! beside, which the others of its port cannot use up.
+//!
+//! # Bounds
+//! The table is bounded, and so is each location in it: a location that is full gives up one of its
+//! own entries, a full table one of the location that has most. A flood of invented addresses thus
+//! pushes out none of another location's. Which entry goes is decided by a sample, its oldest:
+//! finding the oldest of all would make such a flood expensive.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::frame_addresses::FrameAddresses;
+use super::groups::Groups;
+use super::location::{DropReason, ForwardingDecision, LearnedAddress, Location, Scope};
+use super::mac::Mac;
+use super::membership::MembershipMessage;
+use super::rate::Rate;
+
+const SECOND_NS: u64 = 1_000_000_000;
+/// Entries of which the oldest gives way.
+const SAMPLE: usize = 16;
+
+/// How often `seen_ns` is written at most: other cores read it.
+const REFRESH_NS: u64 = SECOND_NS / 4;
+/// Copies that a doubtful source may have at once.
+const COPIES_BURST: u64 = 10;
+/// What all addresses of a port may flood together, by what one may.
+const FLOODS_OF_PORT: u64 = 4;
+/// Frames per second that an address may flood whatever others of its port do: ARP and DHCP.
+const ASSURED_PER_SECOND: u64 = 10;
+/// The time since its first frame after which an address has that rate.
+const ASSURED_AFTER_NS: u64 = 10 * SECOND_NS;
+/// Bytes of a frame that count as one: a frame of the usual MTU. A super-packet counts as its
+/// segments.
+const FLOOD_BYTES: usize = 1514;
+
+#[derive(Clone, Copy, Debug)]
+pub struct TableSettings {
+    /// How long an address is known without a frame from it.
+    pub ageing_ns: u64,
+    /// Entries in all.
+    pub entries: usize,
+    /// Entries of one location.
+    pub entries_per_location: usize,
+    /// How long a location that used an address is believed to have it, beside another.
+    pub doubt_ns: u64,
+    /// Frames of a doubtful source that are copied, per address and second.
+    pub copies_per_second: u64,
+    /// Frames to all peers, per address and second, and as many at once; 0: any number.
+    pub floods_per_second: u64,
+}
+
+impl Default for TableSettings {
+    fn default() -> Self {
+        Self {
+            ageing_ns: 300 * SECOND_NS,
+            entries: 8192,
+            entries_per_location: 2048,
+            doubt_ns: 2 * SECOND_NS,
+            copies_per_second: 100,
+            floods_per_second: 1000,
+        }
+    }
+}
+
+/// Where an address is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Whereabouts {
+    At(Location),
+    /// Two locations use it; the first had it before.
+    Either(Location, Location),
+    /// More than two do.
+    Anywhere,
+}
+
+/// State of the location that a frame came from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Source {
+    /// No other location uses its address, or this one used it first.
+    Settled,
+    /// Another location has used its address first, and still does.
+    Doubtful,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct AddressKey {
+    mac: Mac,
+    vlan: u16,
+}
+
+/// A location beside the one that an address has, which uses it too.
+#[derive(Debug)]
+struct Rival {
+    location: Location,
+    seen_ns: AtomicU64,
+}
+
+#[derive(Debug)]
+struct LearnedEntry {
+    location: Location,
+    /// Where its key stands in the location's list.
+    index: usize,
+    seen_ns: AtomicU64,
+    rival: Option<Rival>,
+    /// Until when more than two locations use the address.
+    crowded_until_ns: u64,
+    /// When the address was seen at this location first.
+    since_ns: u64,
+    copies: Rate,
+    floods: Rate,
+    assured: Rate,
+}
+
+/// What is known of a location.
+#[derive(Debug, Default)]
+struct LocationEntry {
+    /// Its addresses, in no order.
+    keys: Vec<AddressKey>,
+    floods: Rate,
+}
+
+impl LearnedEntry {
+    fn new(location: Location, index: usize, now_ns: u64) -> Self {
+        Self {
+            location,
+            index,
+            seen_ns: AtomicU64::new(now_ns),
+            rival: None,
+            crowded_until_ns: 0,
+            since_ns: now_ns,
+            copies: Rate::default(),
+            floods: Rate::default(),
+            assured: Rate::default(),
+        }
+    }
+
+    /// When a frame came from the address last, by any location.
+    fn newest_ns(&self) -> u64 {
+        let rival_ns = self.rival.as_ref().map_or(0, |rival| rival.seen_ns.load(Relaxed));
+        self.seen_ns.load(Relaxed).max(rival_ns)
+    }
+
+    fn whereabouts(&self, doubt_ns: u64, now_ns: u64) -> Whereabouts {
+        let Some(rival) = &self.rival else { return Whereabouts::At(self.location) };
+        if now_ns < self.crowded_until_ns {
+            return Whereabouts::Anywhere;
+        }
+        let (own_ns, rival_ns) = (self.seen_ns.load(Relaxed), rival.seen_ns.load(Relaxed));
+        if own_ns > rival_ns.saturating_add(doubt_ns) {
+            Whereabouts::At(self.location)
+        } else if rival_ns > own_ns.saturating_add(doubt_ns) {
+            Whereabouts::At(rival.location)
+        } else {
+            Whereabouts::Either(self.location, rival.location)
+        }
+    }
+}
+
+#[derive(Debug)]
+pub struct Table {
+    settings: TableSettings,
+    known: HashMap<AddressKey, LearnedEntry>,
+    /// Addresses that the configuration gives to one location.
+    fixed: HashMap<Mac, Location>,
+    /// One entry for each port and peer.
+    locations: HashMap<Location, LocationEntry>,
+    groups: Groups,
+}
+
+impl Table {
+    pub fn new(settings: TableSettings) -> Self {
+        Self {
+            settings,
+            known: HashMap::new(),
+            fixed: HashMap::new(),
+            locations: HashMap::new(),
+            groups: Groups::default(),
+        }
+    }
+
+    /// The rules from now on; what was learned stays.
+    pub fn set(&mut self, settings: TableSettings) {
+        self.settings = settings;
+    }
+
+    /// Gives an address to a location, in all VLANs: frames from it are believed there only.
+    pub fn fix(&mut self, mac: Mac, location: Location) {
+        self.fixed.insert(mac, location);
+    }
+
+    /// Takes all such addresses from a location again.
+    pub fn unfix(&mut self, location: Location) {
+        self.fixed.retain(|_, fixed| *fixed != location);
+    }
+
+    /// Removes a location and its addresses, which are learned anew elsewhere.
+    pub fn forget(&mut self, location: Location) {
+        self.unfix(location);
+        self.groups.forget(location);
+        if let Some(LocationEntry { keys, .. }) = self.locations.remove(&location) {
+            for key in &keys {
+                self.known.remove(key);
+            }
+        }
+        for known in self.known.values_mut() {
+            known.rival.take_if(|rival| rival.location == location);
+        }
+    }
+
+    fn is_fixed_elsewhere(&self, mac: Mac, location: Location) -> bool {
+        self.fixed.get(&mac).is_some_and(|fixed| *fixed != location)
+    }
+
+    /// Where an address is, if it is known and not too old.
+    pub fn lookup(&self, vlan: u16, mac: Mac, now_ns: u64) -> Option<Whereabouts> {
+        if let Some(fixed) = self.fixed.get(&mac) {
+            return Some(Whereabouts::At(*fixed));
+        }
+        let known = self.known.get(&AddressKey { mac, vlan })?;
+        self.is_fresh(known, now_ns).then(|| known.whereabouts(self.settings.doubt_ns, now_ns))
+    }
+
+    fn is_fresh(&self, known: &LearnedEntry, now_ns: u64) -> bool {
+        now_ns.saturating_sub(known.newest_ns()) <= self.settings.ageing_ns
+    }
+
+    /// Notes a frame from a known address; `None` if [`Self::learn`] has something to do.
+    pub fn confirm(&self, vlan: u16, mac: Mac, from: Location, now_ns: u64) -> Option<Source> {
+        let known = self.known.get(&AddressKey { mac, vlan })?;
+        if !self.is_fresh(known, now_ns) {
+            return None;
+        }
+        let own_age_ns = now_ns.saturating_sub(known.seen_ns.load(Relaxed));
+        let (seen_ns, source) = match &known.rival {
+            _ if known.location == from => (&known.seen_ns, Source::Settled),
+            Some(rival) if rival.location == from && own_age_ns <= self.settings.doubt_ns => {
+                (&rival.seen_ns, Source::Doubtful)
+            }
+            _ => return None,
+        };
+        if now_ns.saturating_sub(seen_ns.load(Relaxed)) >= REFRESH_NS {
+            seen_ns.store(now_ns, Relaxed);
+        }
+        Some(source)
+    }
+
+    /// Learns from a frame; the reason if it has no address to learn, and is therefore dropped.
+    pub fn learn(
+        &mut self,
+        vlan: u16,
+        mac: Mac,
+        from: Location,
+        now_ns: u64,
+    ) -> Result<Source, DropReason> {
+        if mac.is_group() || mac.0 == [0; 6] {
+            return Err(DropReason::BadSource);
+        }
+        if self.is_fixed_elsewhere(mac, from) {
+            return Err(DropReason::Forged);
+        }
+        let key = AddressKey { mac, vlan };
+        let doubt_ns = self.settings.doubt_ns;
+        let Some(known) = self.known.get_mut(&key) else {
+            self.insert(key, from, now_ns);
+            return Ok(Source::Settled);
+        };
+        let is_in_use = |seen_ns: u64| now_ns.saturating_sub(seen_ns) <= doubt_ns;
+        if known.location == from {
+            known.seen_ns.store(now_ns, Relaxed);
+            return Ok(Source::Settled);
+        }
+        self.groups.note_move(from, now_ns);
+        if !is_in_use(known.seen_ns.load(Relaxed)) {
+            self.relist(key, from, now_ns);
+            return Ok(Source::Settled);
+        }
+        if let Some(rival) = &known.rival
+            && rival.location != from
+            && is_in_use(rival.seen_ns.load(Relaxed))
+        {
+            known.crowded_until_ns = now_ns.saturating_add(doubt_ns);
+        }
+        known.rival = Some(Rival { location: from, seen_ns: AtomicU64::new(now_ns) });
+        Ok(Source::Doubtful)
+    }
+
+    /// Where a frame goes. `source` is what [`Self::confirm`] or [`Self::learn`] said of it.
+    pub fn decide(
+        &self,
+        addresses: &FrameAddresses,
+        from: Location,
+        source: Source,
+        now_ns: u64,
+    ) -> ForwardingDecision {
+        if addresses.destination.is_control() {
+            return ForwardingDecision::Drop(DropReason::Control);
+        }
+        let known = if addresses.destination.is_group() {
+            None
+        } else {
+            self.lookup(addresses.vlan, addresses.destination, now_ns)
+        };
+        let is_known = known.is_some();
+        let to = known.unwrap_or(Whereabouts::Anywhere);
+        if let Whereabouts::At(to) = to {
+            return Self::to_one(from, to);
+        }
+        if source == Source::Doubtful && !self.may_copy(addresses, now_ns) {
+            return ForwardingDecision::Drop(DropReason::Loop);
+        }
+        match to {
+            Whereabouts::Either(a, b) if from.reaches(a) && from.reaches(b) => {
+                ForwardingDecision::Both(a, b)
+            }
+            Whereabouts::Either(a, b) => Self::to_one(from, if from.reaches(a) { a } else { b }),
+            // Its owner must not lose traffic because others use its address.
+            _ if is_known => ForwardingDecision::Flood(Scope::All),
+            _ => {
+                let group = addresses.destination;
+                let scope = match addresses.is_stacked {
+                    // Only of the outer VLAN it is known who is a member.
+                    true => Scope::All,
+                    false => self.groups.scope(addresses.vlan, group, now_ns),
+                };
+                ForwardingDecision::Flood(self.bounded(scope, addresses, from, source, now_ns))
+            }
+        }
+    }
+
+    /// Where a membership message goes, which is learned from too. `source`: as for
+    /// [`Self::decide`].
+    pub fn decide_membership(
+        &mut self,
+        message: &MembershipMessage,
+        addresses: &FrameAddresses,
+        from: Location,
+        source: Source,
+        now_ns: u64,
+    ) -> ForwardingDecision {
+        if source == Source::Doubtful && !self.may_copy(addresses, now_ns) {
+            return ForwardingDecision::Drop(DropReason::Loop);
+        }
+        let scope = self.groups.scope_of_message(addresses.vlan, message, now_ns);
+        let scope = self.bounded(scope, addresses, from, source, now_ns);
+        // Members behind peers that do not get a query do not report.
+        if scope != Scope::Ports {
+            self.groups.note(addresses.vlan, from, message, now_ns);
+        }
+        ForwardingDecision::Flood(scope)
+    }
+
+    /// The scope of a frame, without peers if its source may not flood so much.
+    fn bounded(
+        &self,
+        scope: Scope,
+        addresses: &FrameAddresses,
+        from: Location,
+        source: Source,
+        now_ns: u64,
+    ) -> Scope {
+        let is_of_vm = matches!(from, Location::Port(_));
+        let is_free = self.settings.floods_per_second == 0 || matches!(scope, Scope::Members(_));
+        if !is_of_vm || is_free || self.may_flood(addresses, from, source, now_ns) {
+            scope
+        } else {
+            Scope::Ports
+        }
+    }
+
+    /// Takes a frame from what its source may flood; `false` if nothing is left.
+    fn may_flood(
+        &self,
+        addresses: &FrameAddresses,
+        from: Location,
+        source: Source,
+        now_ns: u64,
+    ) -> bool {
+        let count = addresses.bytes.div_ceil(FLOOD_BYTES).max(1) as u64;
+        let own = self.settings.floods_per_second;
+        let of_port = FLOODS_OF_PORT * own;
+        let key = AddressKey { mac: addresses.source, vlan: addresses.vlan };
+        // The rate is the owner's. That of a doubtful source is [`Self::may_copy`]'s.
+        let entry = self.known.get(&key).filter(|_| source == Source::Settled);
+        if entry.is_some_and(|entry| !entry.floods.allows(own, own, now_ns)) {
+            return false;
+        }
+        let port = self.locations.get(&from);
+        if port.is_none_or(|port| port.floods.allows(of_port, of_port, now_ns)) {
+            port.inspect(|port| port.floods.take(count, of_port, now_ns));
+        } else {
+            let is_settled = |entry: &&LearnedEntry| {
+                now_ns.saturating_sub(entry.since_ns) >= ASSURED_AFTER_NS
+                    && entry.assured.allows(ASSURED_PER_SECOND, ASSURED_PER_SECOND, now_ns)
+            };
+            let Some(entry) = entry.filter(is_settled) else { return false };
+            entry.assured.take(count, ASSURED_PER_SECOND, now_ns);
+        }
+        entry.inspect(|entry| entry.floods.take(count, own, now_ns));
+        true
+    }
+
+    fn to_one(from: Location, to: Location) -> ForwardingDecision {
+        if to == from {
+            ForwardingDecision::Drop(DropReason::SameLocation)
+        } else if !from.reaches(to) {
+            ForwardingDecision::Drop(DropReason::SplitHorizon)
+        } else {
+            ForwardingDecision::To(to)
+        }
+    }
+
+    /// Takes one copy from what a doubtful source may have; `false` if nothing is left.
+    fn may_copy(&self, addresses: &FrameAddresses, now_ns: u64) -> bool {
+        let key = AddressKey { mac: addresses.source, vlan: addresses.vlan };
+        let Some(known) = self.known.get(&key) else { return true };
+        let per_second = self.settings.copies_per_second;
+        let is_allowed = known.copies.allows(per_second, COPIES_BURST, now_ns);
+        if is_allowed {
+            known.copies.take(1, per_second, now_ns);
+        }
+        is_allowed
+    }
+
+    /// Every address at each location that frames to it go to, in no order.
+    pub fn entries(&self, now_ns: u64) -> impl Iterator<Item = LearnedAddress> {
+        let fresh = self.known.iter().filter(move |(_, known)| self.is_fresh(known, now_ns));
+        fresh.flat_map(move |(key, known)| {
+            let whereabouts = known.whereabouts(self.settings.doubt_ns, now_ns);
+            let rival = known.rival.as_ref().map(|rival| (rival.location, &rival.seen_ns));
+            let used = [Some((known.location, &known.seen_ns)), rival].into_iter().flatten();
+            let shown = used.filter(move |(location, _)| match whereabouts {
+                Whereabouts::At(at) => at == *location,
+                Whereabouts::Either(..) | Whereabouts::Anywhere => true,
+            });
+            shown.map(move |(location, seen_ns)| LearnedAddress {
+                vlan: key.vlan,
+                mac: key.mac,
+                location,
+                age_ns: now_ns.saturating_sub(seen_ns.load(Relaxed)),
+                contested: !matches!(whereabouts, Whereabouts::At(_)),
+            })
+        })
+    }
+
+    /// Every multicast group at each location with members of it, and the group of all hosts where
+    /// a querier is, in no order; the age is the time since the last report or query.
+    pub fn groups(&self, now_ns: u64) -> impl Iterator<Item = LearnedAddress> {
+        self.groups.entries(now_ns)
+    }
+
+    fn insert(&mut self, key: AddressKey, location: Location, now_ns: u64) {
+        let taken = self.locations.get(&location).map_or(0, |entry| entry.keys.len());
+        if taken >= self.settings.entries_per_location.max(1) {
+            self.displace(location);
+        } else if self.known.len() >= self.settings.entries.max(1)
+            && let Some(largest) = self.largest_location()
+        {
+            self.displace(largest);
+        }
+        let keys = &mut self.locations.entry(location).or_default().keys;
+        let index = keys.len();
+        keys.push(key);
+        self.known.insert(key, LearnedEntry::new(location, index, now_ns));
+    }
+
+    fn largest_location(&self) -> Option<Location> {
+        let largest = self.locations.iter().max_by_key(|(_, entry)| entry.keys.len());
+        largest.map(|(location, _)| *location)
+    }
+
+    /// Removes the oldest of a sample of a location's entries.
+    fn displace(&mut self, location: Location) {
+        let Some(LocationEntry { keys, .. }) = self.locations.get(&location) else { return };
+        if keys.is_empty() {
+            return;
+        }
+        let begin = if keys.len() > SAMPLE { fastrand::usize(..keys.len()) } else { 0 };
+        let oldest = (0..SAMPLE.min(keys.len()))
+            .map(|step| keys[(begin + step) % keys.len()])
+            .min_by_key(|key| self.known.get(key).map(|known| known.newest_ns()));
+        if let Some(key) = oldest {
+            self.remove(key);
+        }
+    }
+
+    fn remove(&mut self, key: AddressKey) {
+        if let Some(known) = self.known.remove(&key) {
+            self.unlist(known.location, known.index);
+        }
+    }
+
+    /// Moves a known key to another location, which alone has it from now on.
+    fn relist(&mut self, key: AddressKey, to: Location, now_ns: u64) {
+        self.remove(key);
+        self.insert(key, to, now_ns);
+    }
+
+    /// Takes a key off a location's list; the last one takes its position.
+    fn unlist(&mut self, location: Location, index: usize) {
+        let Some(LocationEntry { keys, .. }) = self.locations.get_mut(&location) else { return };
+        keys.swap_remove(index);
+        if let Some(known) = keys.get(index).and_then(|moved| self.known.get_mut(moved)) {
+            known.index = index;
+        }
+    }
+}

@@ -1,0 +1,371 @@
+use super::Whereabouts::{Anywhere, At, Either};
+use super::*;
+use crate::forwarding::membership::Family;
+use proptest::prelude::*;
+
+const PORT: Location = Location::Port(1);
+const OTHER: Location = Location::Port(2);
+const PEER: Location = Location::Peer(1);
+
+fn mac(number: u32) -> Mac {
+    let [a, b, c, d] = number.to_be_bytes();
+    Mac([2, 0, a, b, c, d])
+}
+
+fn table() -> Table {
+    Table::new(TableSettings::default())
+}
+
+fn addresses(destination: Mac) -> FrameAddresses {
+    FrameAddresses { destination, source: mac(99), vlan: 0, is_stacked: false, bytes: 64 }
+}
+
+#[test]
+fn vlans_learn_for_themselves() {
+    let mut table = table();
+    assert_eq!(table.learn(1, mac(1), PORT, 0), Ok(Source::Settled));
+    assert_eq!(table.learn(2, mac(1), PEER, 0), Ok(Source::Settled));
+    assert_eq!(table.lookup(1, mac(1), 0), Some(At(PORT)));
+    assert_eq!(table.lookup(2, mac(1), 0), Some(At(PEER)));
+    assert_eq!(table.lookup(0, mac(1), 0), None);
+}
+
+#[test]
+fn an_address_is_forgotten_when_it_is_silent() {
+    let mut table = table();
+    let ageing = TableSettings::default().ageing_ns;
+    assert_eq!(table.learn(0, mac(1), PORT, 0), Ok(Source::Settled));
+    assert_eq!(table.confirm(0, mac(1), PORT, ageing), Some(Source::Settled));
+    assert_eq!(table.lookup(0, mac(1), 2 * ageing), Some(At(PORT)));
+    assert_eq!(table.lookup(0, mac(1), 2 * ageing + 1), None);
+    assert_eq!(table.confirm(0, mac(1), PORT, 2 * ageing + 1), None);
+}
+
+#[test]
+fn nothing_goes_back_or_from_peer_to_peer() {
+    let mut table = table();
+    assert_eq!(table.learn(0, mac(1), PORT, 0), Ok(Source::Settled));
+    assert_eq!(table.learn(0, mac(2), PEER, 0), Ok(Source::Settled));
+    let decide = |to: u32, from| table.decide(&addresses(mac(to)), from, Source::Settled, 0);
+    assert_eq!(decide(1, PEER), ForwardingDecision::To(PORT));
+    assert_eq!(decide(1, OTHER), ForwardingDecision::To(PORT));
+    assert_eq!(decide(2, PORT), ForwardingDecision::To(PEER));
+    assert_eq!(decide(1, PORT), ForwardingDecision::Drop(DropReason::SameLocation));
+    assert_eq!(decide(2, Location::Peer(2)), ForwardingDecision::Drop(DropReason::SplitHorizon));
+    assert_eq!(decide(3, PORT), ForwardingDecision::Flood(Scope::All));
+    assert!(!PEER.reaches(Location::Peer(2)) && !PORT.reaches(PORT));
+    assert!(PEER.reaches(PORT) && PORT.reaches(PEER) && PORT.reaches(OTHER));
+}
+
+#[test]
+fn groups_are_flooded_and_control_is_not() {
+    let table = table();
+    assert_eq!(
+        table.decide(&addresses(Mac([0xff; 6])), PORT, Source::Settled, 0),
+        ForwardingDecision::Flood(Scope::All)
+    );
+    assert_eq!(
+        table.decide(&addresses(Mac([0x33, 0x33, 0, 0, 0, 1])), PEER, Source::Settled, 0),
+        ForwardingDecision::Flood(Scope::All)
+    );
+    let stp = Mac([1, 0x80, 0xc2, 0, 0, 0]);
+    assert_eq!(
+        table.decide(&addresses(stp), PORT, Source::Settled, 0),
+        ForwardingDecision::Drop(DropReason::Control)
+    );
+}
+
+#[test]
+fn a_group_address_is_never_learned() {
+    let mut table = table();
+    for source in [Mac([0xff; 6]), Mac([1, 2, 3, 4, 5, 6]), Mac([0; 6])] {
+        assert_eq!(table.learn(0, source, PORT, 0), Err(DropReason::BadSource));
+    }
+    assert!(table.known.is_empty());
+}
+
+/// Frames of `source` at `from` that go to all, of `count` at one moment.
+fn flooded(table: &mut Table, source: Mac, from: Location, count: usize, now: u64) -> usize {
+    let broadcast = FrameAddresses { source, ..addresses(Mac([0xff; 6])) };
+    let known = table.learn(0, source, from, now).expect("an address");
+    let decisions = (0..count).map(|_| table.decide(&broadcast, from, known, now));
+    decisions.filter(|decision| *decision == ForwardingDecision::Flood(Scope::All)).count()
+}
+
+#[test]
+fn what_a_vm_floods_is_bounded_and_no_other_vm_notices() {
+    let settings = TableSettings { floods_per_second: 100, ..TableSettings::default() };
+    let mut table = Table::new(settings);
+    assert_eq!(flooded(&mut table, mac(1), PORT, 1000, 0), 100);
+    assert_eq!(flooded(&mut table, mac(2), PORT, 10, 0), 10, "another VM");
+    assert_eq!(flooded(&mut table, mac(1), PORT, 1000, SECOND_NS / 2), 50);
+    assert_eq!(flooded(&mut table, mac(3), PEER, 1000, 0), 1000, "copies to ports only");
+    // Invented addresses have what a port has.
+    let invented = (100..200).map(|n| flooded(&mut table, mac(n), OTHER, 50, 0)).sum::<usize>();
+    assert_eq!(invented, 400);
+    // A super-packet counts as its segments.
+    let long = FrameAddresses { bytes: 20 * FLOOD_BYTES, ..addresses(Mac([0xff; 6])) };
+    let long = FrameAddresses { source: mac(2), ..long };
+    let decide = |_| table.decide(&long, PORT, Source::Settled, SECOND_NS);
+    let all = (0..50).map(decide).filter(|to| *to == ForwardingDecision::Flood(Scope::All));
+    assert_eq!(all.count(), 5);
+}
+
+#[test]
+fn invented_addresses_do_not_use_up_what_a_known_one_needs() {
+    let settings = TableSettings { floods_per_second: 100, ..TableSettings::default() };
+    let mut table = Table::new(settings);
+    let flood = |table: &mut Table, now| {
+        let each = |n: u32| flooded(table, mac(n), PORT, 50, now);
+        (1000..1100).map(each).sum::<usize>()
+    };
+    assert_eq!(flooded(&mut table, mac(1), PORT, 1, 0), 1);
+    let later = ASSURED_AFTER_NS;
+    assert_eq!(flood(&mut table, later), 400);
+    assert_eq!(flooded(&mut table, mac(1), PORT, 50, later), 10);
+    assert_eq!(flooded(&mut table, mac(2), PORT, 50, later), 0, "a new one");
+    assert_eq!(flood(&mut table, later + SECOND_NS / 2), 200);
+    assert_eq!(flooded(&mut table, mac(1), PORT, 50, later + SECOND_NS / 2), 5);
+}
+
+#[test]
+fn a_forged_source_does_not_use_up_what_its_owner_may_flood() {
+    let settings = TableSettings { floods_per_second: 100, ..TableSettings::default() };
+    let mut table = Table::new(settings);
+    assert_eq!(flooded(&mut table, mac(1), PORT, 1, 0), 1);
+    let long = FrameAddresses { bytes: 44 * FLOOD_BYTES, ..addresses(Mac([0xff; 6])) };
+    let long = FrameAddresses { source: mac(1), ..long };
+    let forged = table.learn(0, mac(1), OTHER, 1).expect("an address");
+    assert_eq!(forged, Source::Doubtful);
+    for _ in 0..100 {
+        table.decide(&long, OTHER, forged, 1);
+    }
+    assert!(flooded(&mut table, mac(1), PORT, 200, 2) >= 99);
+}
+
+#[test]
+fn frames_to_a_contested_address_are_not_bounded() {
+    let settings = TableSettings { floods_per_second: 10, ..TableSettings::default() };
+    let mut table = Table::new(settings);
+    for from in [PORT, PEER, OTHER] {
+        table.learn(0, mac(1), from, 0).expect("an address");
+    }
+    let all = |_| table.decide(&addresses(mac(1)), Location::Port(9), Source::Settled, 1);
+    assert!((0..1000).map(all).all(|to| to == ForwardingDecision::Flood(Scope::All)));
+}
+
+#[test]
+fn no_bound_is_none() {
+    let settings = TableSettings { floods_per_second: 0, ..TableSettings::default() };
+    assert_eq!(flooded(&mut Table::new(settings), mac(1), PORT, 100_000, 0), 100_000);
+}
+
+#[test]
+fn a_query_that_peers_do_not_get_is_not_learned() {
+    let settings = TableSettings { floods_per_second: 100, ..TableSettings::default() };
+    let mut table = Table::new(settings);
+    assert_eq!(flooded(&mut table, mac(1), PORT, 1000, 0), 100);
+    let query = MembershipMessage::GeneralQuery(Family::V4, 0);
+    let group = FrameAddresses { source: mac(1), ..addresses(Mac([1, 0, 0x5e, 0, 0, 1])) };
+    let mut ask = |now| table.decide_membership(&query, &group, PORT, Source::Settled, now);
+    assert_eq!(ask(0), ForwardingDecision::Flood(Scope::Ports));
+    let data = addresses(Mac([1, 0, 0x5e, 9, 9, 9]));
+    let to_group = |table: &Table| table.decide(&data, PEER, Source::Settled, 3 * SECOND_NS);
+    assert_eq!(to_group(&table), ForwardingDecision::Flood(Scope::All));
+    let mut ask = |now| table.decide_membership(&query, &group, PORT, Source::Settled, now);
+    assert_eq!(ask(SECOND_NS), ForwardingDecision::Flood(Scope::All));
+    assert_eq!(to_group(&table), ForwardingDecision::Flood(Scope::Members(vec![PORT])));
+}
+
+#[test]
+fn a_flood_from_one_place_pushes_out_its_own_only() {
+    let settings =
+        TableSettings { entries: 100, entries_per_location: 60, ..TableSettings::default() };
+    let mut table = Table::new(settings);
+    for number in 0..40 {
+        assert_eq!(table.learn(0, mac(number), PORT, 0), Ok(Source::Settled));
+    }
+    for number in 0..10_000 {
+        assert_eq!(
+            table.learn(0, mac(1000 + number), PEER, 1 + u64::from(number)),
+            Ok(Source::Settled)
+        );
+    }
+    assert_eq!(table.known.len(), 100);
+    for number in 0..40 {
+        assert_eq!(table.lookup(0, mac(number), 0), Some(At(PORT)), "address {number}");
+    }
+    // A third location still finds room, taken from who has most.
+    assert_eq!(table.learn(0, mac(77), OTHER, 20_000), Ok(Source::Settled));
+    assert_eq!(table.lookup(0, mac(77), 20_000), Some(At(OTHER)));
+    assert_eq!(table.locations[&PORT].keys.len(), 40);
+    assert_eq!(table.known.len(), 100);
+}
+
+#[test]
+fn the_oldest_gives_way() {
+    let mut table =
+        Table::new(TableSettings { entries_per_location: 3, ..TableSettings::default() });
+    for (number, now) in [(1, 0), (2, 1), (3, 2)] {
+        assert_eq!(table.learn(0, mac(number), PORT, now), Ok(Source::Settled));
+    }
+    assert!(table.confirm(0, mac(1), PORT, SECOND_NS).is_some());
+    assert_eq!(table.learn(0, mac(4), PORT, SECOND_NS), Ok(Source::Settled));
+    let known = [1, 2, 3, 4].map(|number| table.lookup(0, mac(number), SECOND_NS).is_some());
+    assert_eq!(known, [true, false, true, true]);
+}
+
+const DOUBT: u64 = 2 * SECOND_NS;
+
+#[test]
+fn a_vm_that_migrates_is_found_at_once_and_alone_a_little_later() {
+    let mut table = table();
+    assert_eq!(table.learn(0, mac(1), PORT, 0), Ok(Source::Settled));
+    assert_eq!(table.confirm(0, mac(1), PEER, 1), None);
+    assert_eq!(table.learn(0, mac(1), PEER, 1), Ok(Source::Doubtful));
+    assert_eq!(table.lookup(0, mac(1), 1), Some(Either(PORT, PEER)));
+    assert_eq!(table.entries(1).filter(|entry| entry.contested).count(), 2);
+    assert_eq!(table.confirm(0, mac(1), PEER, DOUBT), Some(Source::Doubtful));
+    let later = DOUBT + 1;
+    assert_eq!(table.confirm(0, mac(1), PEER, later), None, "it is to be moved");
+    assert_eq!(table.learn(0, mac(1), PEER, later), Ok(Source::Settled));
+    assert_eq!(table.lookup(0, mac(1), later), Some(At(PEER)));
+    assert_eq!(table.entries(later).filter(|entry| !entry.contested).count(), 1);
+}
+
+#[test]
+fn a_move_after_silence_is_believed_like_a_bridge_believes_it() {
+    let mut table = table();
+    assert_eq!(table.learn(0, mac(1), PORT, 0), Ok(Source::Settled));
+    assert_eq!(table.learn(0, mac(1), PEER, DOUBT + 1), Ok(Source::Settled));
+    assert_eq!(table.lookup(0, mac(1), DOUBT + 1), Some(At(PEER)));
+}
+
+/// The owner sends 100 frames a second, the other host forges one at the worst moments: when
+/// the owner's entry is about to be refreshed, and often.
+#[test]
+fn forged_frames_take_nothing_from_the_owner() {
+    let mut table = table();
+    let mut now = 0;
+    for step in 0..12_000u64 {
+        now += SECOND_NS / 100;
+        let from_owner = addresses(mac(7));
+        let source = match table.confirm(0, mac(1), PORT, now) {
+            Some(source) => source,
+            None => table.learn(0, mac(1), PORT, now).expect("an address"),
+        };
+        let from_owner = FrameAddresses { source: mac(1), ..from_owner };
+        let decision = table.decide(&from_owner, PORT, source, now);
+        assert_eq!(decision, ForwardingDecision::Flood(Scope::All), "frame {step} of the owner");
+        if step % 100 < 3 && table.confirm(0, mac(1), PEER, now).is_none() {
+            let _ = table.learn(0, mac(1), PEER, now);
+        }
+        match table.lookup(0, mac(1), now + 1) {
+            Some(At(PORT) | Either(PORT, PEER)) => {}
+            other => panic!("step {step}: frames to the owner go to {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_location_that_is_forgotten_has_no_address_any_more() {
+    let mut table = table();
+    table.fix(mac(3), PEER);
+    let in_use = |table: &mut Table, number, from| table.learn(0, mac(number), from, 0).unwrap();
+    in_use(&mut table, 1, PEER);
+    in_use(&mut table, 2, PORT);
+    in_use(&mut table, 2, PEER);
+    table.forget(PEER);
+    assert_eq!(
+        [1, 2, 3].map(|number| table.lookup(0, mac(number), 0)),
+        [None, Some(At(PORT)), None]
+    );
+    assert!(table.entries(0).all(|entry| entry.location == PORT && !entry.contested));
+}
+
+#[test]
+fn a_fixed_address_is_believed_at_its_port_only() {
+    let mut table = table();
+    table.fix(mac(1), PORT);
+    assert_eq!(table.learn(0, mac(1), PEER, 0), Err(DropReason::Forged));
+    assert_eq!(table.learn(0, mac(1), PORT, 1), Ok(Source::Settled));
+    assert_eq!(table.confirm(0, mac(1), PEER, 2), None);
+    assert_eq!(table.learn(0, mac(1), PEER, 2), Err(DropReason::Forged));
+    for vlan in [0, 7] {
+        assert_eq!(table.lookup(vlan, mac(1), u64::MAX), Some(At(PORT)));
+    }
+}
+
+#[test]
+fn a_third_location_makes_it_a_flood_until_it_is_silent() {
+    let mut table = table();
+    for (location, now) in [(PORT, 0), (PEER, 1), (OTHER, 2)] {
+        let _ = table.learn(0, mac(1), location, now);
+    }
+    assert_eq!(table.lookup(0, mac(1), 2), Some(Anywhere));
+    assert_eq!(table.confirm(0, mac(1), PORT, DOUBT + 3), Some(Source::Settled));
+    assert_eq!(table.lookup(0, mac(1), DOUBT + 3), Some(At(PORT)));
+}
+
+#[test]
+fn frames_to_a_doubtful_address_go_where_they_may() {
+    let mut table = table();
+    for (location, now) in [(PORT, 0), (PEER, 1)] {
+        let _ = table.learn(0, mac(1), location, now);
+    }
+    let decide = |from| table.decide(&addresses(mac(1)), from, Source::Settled, 2);
+    assert_eq!(decide(OTHER), ForwardingDecision::Both(PORT, PEER));
+    assert_eq!(decide(PORT), ForwardingDecision::To(PEER));
+    assert_eq!(decide(PEER), ForwardingDecision::To(PORT));
+    assert_eq!(decide(Location::Peer(2)), ForwardingDecision::To(PORT));
+}
+
+#[test]
+fn copies_of_a_doubtful_source_are_bounded() {
+    let mut table = table();
+    let group = FrameAddresses { source: mac(1), ..addresses(Mac([0xff; 6])) };
+    let _ = table.learn(0, mac(1), PORT, 0);
+    let mut flooded = 0;
+    for now in (0..10 * SECOND_NS).step_by(1_000_000) {
+        let _ = table.confirm(0, mac(1), PORT, now);
+        let source = match table.confirm(0, mac(1), PEER, now) {
+            Some(source) => source,
+            None => table.learn(0, mac(1), PEER, now).expect("an address"),
+        };
+        let decision = table.decide(&group, PEER, source, now);
+        flooded += u64::from(decision == ForwardingDecision::Flood(Scope::All));
+        let settled = table.decide(&group, PORT, Source::Settled, now);
+        assert_eq!(settled, ForwardingDecision::Flood(Scope::All));
+    }
+    assert!((1000..=1000 + COPIES_BURST).contains(&flooded), "{flooded} in 10 s");
+}
+
+proptest! {
+    #[test]
+    fn lists_and_entries_agree_whatever_happens(
+        steps in proptest::collection::vec((0..4u8, 0..40u32, 0..5u16, 0..400u64), 1..400),
+    ) {
+        let settings = TableSettings::default();
+        let settings = TableSettings { entries: 20, entries_per_location: 8, ..settings };
+        let mut table = Table::new(settings);
+        let mut now = 0;
+        for (step, number, at, seconds) in steps {
+            let location = if at < 3 { Location::Port(at) } else { Location::Peer(at) };
+            now += seconds * SECOND_NS / 20;
+            match step {
+                0..=2 => { let _ = table.learn(0, mac(number), location, now); }
+                _ => { table.confirm(0, mac(number), location, now); }
+            }
+            prop_assert!(table.known.len() <= 20);
+            let listed: usize = table.locations.values().map(|entry| entry.keys.len()).sum();
+            prop_assert_eq!(listed, table.known.len());
+            for (location, LocationEntry { keys, .. }) in &table.locations {
+                prop_assert!(keys.len() <= 8);
+                for (index, key) in keys.iter().enumerate() {
+                    let known = &table.known[key];
+                    prop_assert_eq!((known.location, known.index), (*location, index));
+                }
+            }
+        }
+    }
+}

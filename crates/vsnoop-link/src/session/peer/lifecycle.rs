@@ -1,0 +1,244 @@
+//! The sessions of a peer: installed, used, retired, forgotten (the phases of [`super::super`]).
+
+use super::session::{Phase, Session};
+use super::{Peer, TAKEN_DOWN, UNANSWERED, cut};
+use crate::session::message::{CloseReason, Message};
+use crate::session::order::Rank;
+use crate::session::types::{
+    Action, End, PeerSettings, Report, SessionId, SessionInfo, SessionTraffic,
+};
+
+/// Sessions at the same time, whatever a peer does.
+const SESSIONS: usize = 8;
+
+impl Peer {
+    pub(super) fn used(&self) -> Option<&Session> {
+        self.sessions.iter().find(|session| session.phase == Phase::Used)
+    }
+
+    pub(super) fn session(&mut self, id: SessionId) -> Option<&mut Session> {
+        self.sessions.iter_mut().find(|session| session.info.id == id)
+    }
+
+    pub(super) fn rank(&self, info: &SessionInfo) -> Rank {
+        Rank::of(info, self.settings.favoured)
+    }
+
+    /// Whether the session in use stays when a packet arrives under this one.
+    pub(super) fn outranked(&self, info: &SessionInfo) -> bool {
+        self.used().is_some_and(|used| !used.void && self.rank(&used.info) > self.rank(info))
+    }
+
+    pub(super) fn install(&mut self, info: SessionInfo, now_ns: u64) {
+        if self.session(info.id).is_some() {
+            return;
+        }
+        self.known.take_if(|known| known == TAKEN_DOWN);
+        if self.epochs.saw(&info) {
+            for session in &mut self.sessions {
+                session.void = session.info.instance != info.instance;
+            }
+        }
+        self.make_room();
+        let phase = if self.outranked(&info) {
+            Phase::Retiring { until_ns: now_ns.saturating_add(self.settings.retire_ns) }
+        } else {
+            // Only the dialler knows that the other end has the session too.
+            let probe_ns = if info.dialler == End::Us { now_ns } else { u64::MAX };
+            Phase::Pending { until_ns: now_ns.saturating_add(self.settings.dead_ns), probe_ns }
+        };
+        // Up to a tenth earlier, so that links that began together do not rekey together.
+        let spread_ns = self.random.u64(0..=self.settings.rekey_ns / 10);
+        let old_at_ns = now_ns.saturating_add(self.settings.rekey_ns - spread_ns);
+        self.actions.push(Action::Install(info.id));
+        let located = info.dialler == End::Us || self.settings.largest_packet_bytes.is_none();
+        self.sessions.push(Session {
+            info,
+            phase,
+            traffic: SessionTraffic::default(),
+            since_ns: now_ns,
+            old_at_ns,
+            ends_at_ns: now_ns.saturating_add(self.settings.keys_end_ns),
+            void: false,
+            located,
+        });
+    }
+
+    /// Bounds the number of sessions: forgets the peer's oldest retiring ones, then pending ones.
+    pub(super) fn make_room(&mut self) {
+        while self.sessions.len() >= SESSIONS {
+            let worst = self.sessions.iter().min_by_key(|session| match session.phase {
+                Phase::Retiring { until_ns } => (0, until_ns),
+                Phase::Pending { until_ns, .. } => (1, until_ns),
+                Phase::Used => (2, 0),
+            });
+            let Some(id) = worst.map(|session| session.info.id) else { return };
+            self.forget(id);
+        }
+    }
+
+    /// An authenticated packet has arrived under a session.
+    pub(super) fn heard(&mut self, id: SessionId, now_ns: u64) {
+        let Some(session) = self.sessions.iter().find(|session| session.info.id == id) else {
+            return;
+        };
+        match session.phase {
+            Phase::Used => self.unanswered = None,
+            Phase::Retiring { .. } => {}
+            Phase::Pending { .. } => self.use_session(id, now_ns),
+        }
+    }
+
+    pub(super) fn retire(&mut self, id: SessionId, now_ns: u64) {
+        let until_ns = now_ns.saturating_add(self.settings.retire_ns);
+        if let Some(session) = self.session(id) {
+            session.phase = Phase::Retiring { until_ns };
+        }
+    }
+
+    pub(super) fn use_session(&mut self, id: SessionId, now_ns: u64) {
+        let Some(info) = self.session(id).map(|session| session.info.clone()) else { return };
+        let was_up = self.used().is_some();
+        self.actions.push(Action::Use(id));
+        let others: Vec<_> = self.sessions.iter().filter(|s| s.info.id != id).collect();
+        let (void, others): (Vec<_>, Vec<_>) = others.into_iter().partition(|s| s.void);
+        let void: Vec<_> = void.iter().map(|s| s.info.id).collect();
+        // One of higher rank that is still pending may replace this one later.
+        let retiring: Vec<_> = others
+            .iter()
+            .filter(|s| s.phase == Phase::Used || self.rank(&s.info) < self.rank(&info))
+            .filter(|s| !matches!(s.phase, Phase::Retiring { .. }))
+            .map(|s| s.info.id)
+            .collect();
+        void.into_iter().for_each(|other| self.forget(other));
+        retiring.into_iter().for_each(|other| self.retire(other, now_ns));
+        if let Some(session) = self.session(id) {
+            session.phase = Phase::Used;
+        }
+        self.meter.begin();
+        self.unanswered = None;
+        (self.rekeying, self.rekey_asked) = (false, false);
+        self.rekey_failed = None;
+        self.dial_at_ns = None;
+        self.probe_at_ns = now_ns;
+        if was_up {
+            self.rekeys += 1;
+            self.actions.push(Action::Report(Report::Replaced));
+        } else {
+            self.ups += 1;
+            self.since_ns = now_ns;
+            self.reported = None;
+            self.known = None;
+            self.actions.push(Action::Report(Report::Up { address: info.address }));
+        }
+        self.follow_path(info.address, now_ns);
+    }
+
+    pub(super) fn forget(&mut self, id: SessionId) {
+        self.sessions.retain(|session| session.info.id != id);
+        self.probes.forget(id);
+        self.actions.push(Action::Forget(id));
+    }
+
+    /// A session is lost; if it is the one in use, the peer is.
+    pub(super) fn failed(&mut self, id: SessionId, reason: &str, now_ns: u64) {
+        let Some(session) = self.session(id) else { return };
+        let (phase, ours) = (session.phase, session.info.dialler == End::Us);
+        self.forget(id);
+        match phase {
+            Phase::Used => {
+                let settled = now_ns.saturating_sub(self.since_ns) >= self.settings.settled_ns;
+                if settled {
+                    self.back_off.reset();
+                }
+                self.since_ns = now_ns;
+                self.unanswered = None;
+                self.probe_at_ns = u64::MAX;
+                (self.rekeying, self.rekey_asked) = (false, false);
+                self.rekey_failed = None;
+                self.actions.push(Action::Down);
+                let reason = cut(reason);
+                self.actions.push(Action::Report(Report::Down { reason: reason.clone() }));
+                self.reason = Some(reason);
+                self.dial_later(now_ns);
+            }
+            Phase::Pending { .. } if ours => self.dial_failed(reason, true, now_ns),
+            Phase::Pending { .. } => self.reason = Some(cut(reason)),
+            Phase::Retiring { .. } => {}
+        }
+    }
+
+    pub(super) fn expire(&mut self, now_ns: u64) {
+        let over = |session: &&Session| match session.phase {
+            Phase::Pending { until_ns, .. } | Phase::Retiring { until_ns } => now_ns >= until_ns,
+            Phase::Used => false,
+        };
+        while let Some(session) = self.sessions.iter().find(over) {
+            let (id, address) = (session.info.id, session.info.address);
+            let theirs =
+                session.info.dialler == End::Peer && matches!(session.phase, Phase::Pending { .. });
+            let medium = match self.settings.largest_packet_bytes {
+                Some(_) => "no datagram came through: does a firewall let UDP pass both ways?",
+                None => "its data connections carried nothing: does a firewall cut them?",
+            };
+            let reason = format!("the handshake with {address} went well, but {medium}");
+            self.failed(id, &reason, now_ns);
+            if theirs {
+                self.known = Some(cut(&reason));
+            }
+        }
+    }
+
+    /// Ends sessions whose keys are too old, or were used for too many records or bytes.
+    pub(super) fn end_keys(&mut self, now_ns: u64) {
+        let PeerSettings { most_records, most_bytes, .. } = self.settings;
+        let is_over = |session: &&Session| {
+            let traffic = &session.traffic;
+            now_ns >= session.ends_at_ns
+                || traffic.sent_packets.max(traffic.expected_packets) >= most_records
+                || traffic.sent_bytes.max(traffic.received_bytes) >= most_bytes
+        };
+        while let Some(id) = self.sessions.iter().find(is_over).map(|session| session.info.id) {
+            let why = match &self.rekey_failed {
+                Some((_, reason)) => format!(": {reason}"),
+                None => String::new(),
+            };
+            self.end(id, &format!("its keys have come to their end without new ones{why}"), now_ns);
+        }
+    }
+
+    /// Ends a session, and sends the peer a close message.
+    pub(super) fn end(&mut self, session: SessionId, reason: &str, now_ns: u64) {
+        if self.session(session).is_some() {
+            let message = Message::Close(CloseReason::Expired);
+            self.actions.push(Action::Send { session, message, packet_bytes: None, to: None });
+            self.failed(session, reason, now_ns);
+        }
+    }
+
+    pub(super) fn look_for_death(&mut self, now_ns: u64) {
+        let (Some(used), Some((since_ns, UNANSWERED..))) = (self.used(), self.unanswered) else {
+            return;
+        };
+        if now_ns.saturating_sub(since_ns) < self.settings.dead_ns {
+            return;
+        }
+        let session = used.info.id;
+        let message = Message::Close(CloseReason::Silence);
+        // The path may have failed in one direction only.
+        self.actions.push(Action::Send { session, message, packet_bytes: None, to: None });
+        let seconds = self.settings.dead_ns as f64 / 1e9;
+        self.failed(session, &format!("nothing was heard for {seconds:.0} s"), now_ns);
+    }
+
+    pub(super) fn close(&mut self) {
+        if let Some(session) = self.used().map(|used| used.info.id) {
+            let message = Message::Close(CloseReason::Down);
+            self.actions.push(Action::Send { session, message, packet_bytes: None, to: None });
+            self.actions.push(Action::Down);
+        }
+        let ids: Vec<_> = self.sessions.iter().map(|session| session.info.id).collect();
+        ids.into_iter().for_each(|id| self.forget(id));
+        self.closed = true;
+    }
+}

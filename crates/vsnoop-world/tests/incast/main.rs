@@ -1,0 +1,9 @@
+//! Incast control (flow/incast.h), as the programs of bpf/ do it: its rules one by one, its
+//! invariants under any events, and its results in a simulated network.
+
+mod case;
+mod hooks;
+mod properties;
+mod rounds;
+mod rules;
+mod sim;

@@ -1,0 +1,48 @@
+//! Taps whose VM was killed: nobody reads them, and bytes for it are outstanding.
+
+use std::time::{Duration, Instant};
+
+/// A tap without a reader for this time has lost its VM. Replacing a VMM takes less.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Since when a tap has had no reader, at all looks since then.
+#[derive(Default)]
+pub struct Desertion {
+    since: Option<Instant>,
+}
+
+impl Desertion {
+    /// Takes what a look at `now` has found; returns whether the tap has lost its VM.
+    pub fn lasts(&mut self, is_deserted: bool, now: Instant) -> bool {
+        if !is_deserted {
+            self.since = None;
+            return false;
+        }
+        now.duration_since(*self.since.get_or_insert(now)) >= PATIENCE
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_vm_is_gone_after_3_s_without_a_reader() {
+        let (mut desertion, start) = (Desertion::default(), Instant::now());
+        let at = |ms: u64| start + Duration::from_millis(ms);
+        assert!(!desertion.lasts(true, at(0)));
+        assert!(!desertion.lasts(true, at(2999)));
+        assert!(desertion.lasts(true, at(3000)));
+    }
+
+    #[test]
+    fn another_vmm_within_3_s_is_the_same_vm() {
+        let (mut desertion, start) = (Desertion::default(), Instant::now());
+        let at = |ms: u64| start + Duration::from_millis(ms);
+        assert!(!desertion.lasts(true, at(0)));
+        assert!(!desertion.lasts(false, at(2000)));
+        assert!(!desertion.lasts(true, at(2500)));
+        assert!(!desertion.lasts(true, at(5000)));
+        assert!(desertion.lasts(true, at(5500)));
+    }
+}
