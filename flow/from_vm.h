@@ -103,13 +103,21 @@ flow_abandon(struct flow *f, struct hold *h, const struct segment *s, struct out
 	return FROM_VM_RESET_BOTH;
 }
 
+/* May the sender accept a RST with this SEQ? It accepts its RCV.NXT only, which lies between
+ * SND.UNA and SND.NXT, and ignores or challenges any other (RFC 9293, section 3.10.7.4). */
+static __always_inline bool flow_rst_is_acceptable(const struct flow *f, const struct segment *s)
+{
+	return seq_ge(s->seq, f->snd_una) && seq_le(s->seq, f->snd_nxt);
+}
+
 /* A RST of the VM. */
 static __always_inline enum from_vm_verdict flow_reset_by_vm(struct flow *f, struct hold *h,
 							     const struct segment *s, __u64 now,
 							     struct outcome *out)
 {
-	if (f->mode == FLOW_RESET)
-		return FROM_VM_PASS; /* the record keeps answering until it expires */
+	/* In RESET the record keeps answering until it expires. */
+	if (f->mode == FLOW_RESET || !flow_rst_is_acceptable(f, s))
+		return FROM_VM_PASS;
 	if (!flow_outstanding(f)) {
 		flow_closed(f);
 		out->events |= EVENT_CLOSED;
@@ -127,7 +135,6 @@ static __always_inline enum from_vm_verdict flow_reset_by_vm(struct flow *f, str
 	/* If this RST is lost, a sender that only receives would not learn of it: keep the record,
 	 * and answer its segments with RST. */
 	f->retired = flow_outstanding(f);
-	f->snd_nxt = seq_max(f->snd_nxt, s->seq);
 	if (h)
 		h->flags |= HOLD_OVER;
 	f->mode = FLOW_RESET;

@@ -11,6 +11,7 @@ mod frozen;
 mod lossy;
 mod mtu;
 mod network;
+mod no_tso;
 mod reboot;
 mod window;
 
@@ -33,6 +34,7 @@ pub fn trials() -> Vec<Trial> {
         window::trials(),
         ends::trials(),
         network::trials(),
+        no_tso::trials(),
         detach::trials(),
         reboot::trials(),
     ]

@@ -155,6 +155,22 @@ fn a_reset_by_the_vm_with_bytes_outstanding_leaves_a_record_in_reset() {
 }
 
 #[test]
+fn a_reset_by_the_vm_that_the_sender_ignores_ends_nothing() {
+    for (sent, offset) in [(0, 1), (0, -1i32), (MSS, MSS as i32 + 1), (0, i32::MAX)] {
+        for mut c in FlowCase::both() {
+            c.early(&c.data(0, MSS));
+            c.hear(&c.data_of_vm(0, sent, 0));
+            let first = c.ack_of_vm(0, 0);
+            let seq = seq { v: first.seq.v.wrapping_add(offset as u32) };
+            let (verdict, out) = c.hear(&segment { tcp_flags: RST, seq, ..first });
+            assert_eq!((verdict, out.events), (FromVm::Pass, 0));
+            assert_eq!(c.mode(), flow_mode::FLOW_ACTIVE);
+            c.early(&c.data(MSS, MSS));
+        }
+    }
+}
+
+#[test]
 fn an_exact_reset_by_the_sender_ends_early_acknowledgement_but_not_the_record() {
     for mut c in FlowCase::both() {
         c.early(&c.data(0, MSS));
