@@ -6,6 +6,7 @@ use anyhow::{Context, Result};
 use clap::{Args, Parser, Subcommand};
 use vsnoop_lab::experiment::incast::Selection;
 use vsnoop_lab::experiment::{ALL, Experiment, Options};
+use vsnoop_lab::results::incast::CongestionControl;
 use vsnoop_lab::results::table::Style;
 use vsnoop_lab::results::{CUT_SHORT, Results, report};
 use vsnoop_testbed::stage::path::PathLink;
@@ -78,6 +79,9 @@ struct Run {
         requires = "path_rate_mbit"
     )]
     path_queue_bytes: u64,
+    /// `hold`, `incast`: the senders' congestion control (`incast`: may be repeated).
+    #[arg(long = "congestion-control", value_name = "NAME")]
+    congestion_controls: Vec<CongestionControl>,
     #[command(flatten)]
     incast: Selection,
 }
@@ -140,6 +144,7 @@ fn run_experiments(run: Run) -> Result<()> {
         path_rtts_ms: run.path_rtts_ms,
         path_loss_percent: run.path_loss_percent,
         path_link,
+        congestion_controls: run.congestion_controls,
         incast: run.incast,
     };
     for experiment in experiments {

@@ -4,6 +4,7 @@ use anyhow::{Result, bail};
 use vsnoop_testbed::stage::path::PathLink;
 
 use super::incast::Selection;
+use crate::results::incast::CongestionControl;
 use crate::results::report::Words;
 
 use crate::results::Results;
@@ -35,6 +36,8 @@ pub struct Options {
     pub path_loss_percent: Option<f64>,
     /// The rate and queue of the path; `None`: the path has no rate.
     pub path_link: Option<PathLink>,
+    /// The senders' congestion control, in `hold` and `incast`.
+    pub congestion_controls: Vec<CongestionControl>,
     /// Options of the experiment `incast` only.
     pub incast: Selection,
 }

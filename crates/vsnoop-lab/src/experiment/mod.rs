@@ -35,9 +35,16 @@ impl Experiment {
     pub fn run(&self, options: &Options, out: &Path) -> Result<(Results, PathBuf)> {
         ensure!(
             self.name == incast::EXPERIMENT.name || options.incast == incast::Selection::default(),
-            "--part, --senders, --rate, --buffer, --mark, --congestion-control, --rto-min and --opener \
-             are options of the experiment {} only",
+            "--part, --senders, --rate, --buffer, --mark, --rto-min and --opener are options of the \
+             experiment {} only",
             incast::EXPERIMENT.name
+        );
+        let choose_congestion_control = [hold::EXPERIMENT.name, incast::EXPERIMENT.name];
+        ensure!(
+            choose_congestion_control.contains(&self.name)
+                || options.congestion_controls.is_empty(),
+            "--congestion-control is an option of the experiments {} only",
+            choose_congestion_control.join(" and ")
         );
         let results = (self.run)(options)?;
         let is_whole = |results: &Results| !results.environment.contains_key(CUT_SHORT);

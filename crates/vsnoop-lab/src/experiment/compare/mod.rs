@@ -40,8 +40,10 @@ impl Comparison {
         let plan = plan::rounds(self, options)?;
         let attaches = configurations.iter().any(|choice| choice.attach_options().is_some());
         let vsnoop = if attaches { Some(Vsnoop::find()?) } else { None };
+        let congestion_control = plan::congestion_control(options)?;
         let mut lab = Lab::open(guest::Options::default())?;
         let mut results = lab.results(self.name);
+        results.environment.insert("congestion_control".into(), json!(congestion_control));
         if let Some(vsnoop) = &vsnoop {
             results.environment.insert("vsnoop".into(), json!(vsnoop.version()?));
         }
@@ -54,7 +56,9 @@ impl Comparison {
             let Machines { vms, load, .. } = *machines;
             let tuned = configurations.contains(&Configuration::Tuned);
             let stage = lab.boot(StageOptions { vms, tuned }, load, vsnoop.as_ref())?;
-            let mut transfers = Transfers::new(&mut lab.session, stage, &configurations, begin)?;
+            let session = &mut lab.session;
+            let mut transfers =
+                Transfers::new(session, stage, &configurations, congestion_control, begin)?;
             for cell in &machines.cells {
                 let path = transfers.enter(*cell).with_context(|| cell.to_string())?;
                 results.environment.insert(format!("path_{}", cell.suffix()), json!(path));

@@ -1,10 +1,13 @@
 //! The transfers of an experiment: cells, and rounds of each size in them.
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
+
+use vsnoop_testbed::stage::CONGESTION_CONTROL;
 
 use super::comparison::Comparison;
 use crate::experiment::definition::Options;
 use crate::results::Cell;
+use crate::results::incast::CongestionControl;
 
 /// The most machines: more would not boot in time.
 const MOST_VMS: usize = 16;
@@ -17,6 +20,16 @@ pub struct Machines {
     pub vms: usize,
     pub load: f64,
     pub cells: Vec<Cell>,
+}
+
+/// The client's congestion control.
+pub fn congestion_control(options: &Options) -> Result<&'static str> {
+    match options.congestion_controls[..] {
+        [] => Ok(CONGESTION_CONTROL),
+        [CongestionControl::Dctcp] => bail!("no path of this experiment marks packets for dctcp"),
+        [only] => Ok(only.name()),
+        _ => bail!("all transfers of a run have the same congestion control: give one"),
+    }
 }
 
 /// The cells that the options select. A number of machines without a load (or the reverse) gets the

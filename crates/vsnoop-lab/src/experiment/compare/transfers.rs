@@ -9,8 +9,8 @@ use vsnoop_testbed::client::{self, Outcome, Request, Times};
 use vsnoop_testbed::interrupt;
 use vsnoop_testbed::net::Netns;
 use vsnoop_testbed::session::Session;
+use vsnoop_testbed::stage::Stage;
 use vsnoop_testbed::stage::path::PathOptions;
-use vsnoop_testbed::stage::{CONGESTION_CONTROL, Stage};
 
 use super::configuration::Configuration;
 use crate::experiment::path_check::check_path;
@@ -32,6 +32,8 @@ pub struct Transfers {
     stage: Stage,
     configurations: Vec<Configuration>,
     cell: Cell,
+    /// The client's.
+    congestion_control: &'static str,
     begin: Instant,
 }
 
@@ -41,6 +43,7 @@ impl Transfers {
         session: &mut Session,
         stage: Stage,
         configurations: &[Configuration],
+        congestion_control: &'static str,
         begin: Instant,
     ) -> Result<Self> {
         let needs = |configuration| configurations.contains(&configuration);
@@ -55,7 +58,8 @@ impl Transfers {
             None
         };
         let configurations = configurations.to_vec();
-        Ok(Self { proxy, server, stage, configurations, cell: Cell::default(), begin })
+        let cell = Cell::default();
+        Ok(Self { proxy, server, stage, configurations, cell, congestion_control, begin })
     }
 
     /// Sets up the path of a cell, measures it, and transfers some bytes in each configuration, so
@@ -168,7 +172,7 @@ impl Transfers {
             direction: Direction::Upload,
             size_bytes,
             seed: fastrand::u64(..),
-            congestion_control: CONGESTION_CONTROL,
+            congestion_control: self.congestion_control,
             timeout: TIMEOUT,
         };
         match client::transfer(self.stage.client(), &request)? {

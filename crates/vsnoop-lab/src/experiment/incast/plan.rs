@@ -129,7 +129,7 @@ pub fn points(options: &Options) -> Result<Vec<Point>> {
         || wanted.rate_mbit.is_some()
         || wanted.mark_bytes.is_some()
         || !wanted.buffers_bytes.is_empty()
-        || !wanted.congestion_controls.is_empty()
+        || !options.congestion_controls.is_empty()
         || !wanted.rtos_min_ms.is_empty()
         || !options.sizes_bytes.is_empty();
     let all = if options.quick { QUICK } else { FULL };
@@ -243,7 +243,7 @@ impl Series {
         };
         let sizes =
             if self.part == Part::Long { self.sizes } else { or(&options.sizes_bytes, self.sizes) };
-        for &congestion_control in or(&wanted.congestion_controls, self.congestion_controls) {
+        for &congestion_control in or(&options.congestion_controls, self.congestion_controls) {
             for &rto_min_ms in or(&wanted.rtos_min_ms, self.rtos_min_ms) {
                 for &buffer_bytes in or(&wanted.buffers_bytes, self.buffers) {
                     for &size in sizes {
@@ -357,7 +357,7 @@ mod tests {
             |incast: Selection| points(&Options { incast, ..Options::default() }).is_err();
         assert!(refused(Selection { mark_bytes: Some(20_000), ..Selection::default() }));
         let dctcp = vec![CongestionControl::Dctcp];
-        assert!(refused(Selection { congestion_controls: dctcp, ..Selection::default() }));
+        assert!(points(&Options { congestion_controls: dctcp, ..Options::default() }).is_err());
         let dctcp = Selection { parts: vec![Part::Dctcp], ..Selection::default() };
         assert!(refused(Selection { rtos_min_ms: vec![1], ..dctcp.clone() }));
         assert!(refused(Selection { buffers_bytes: vec![2_000_000], ..dctcp.clone() }));

@@ -1,7 +1,7 @@
 //! The options that select what `incast` measures.
 
 use super::connections::Opener;
-use crate::results::incast::{CongestionControl, Part};
+use crate::results::incast::Part;
 
 /// The options that select what `incast` measures. Empty options mean all values of the experiment.
 #[derive(Clone, Debug, Default, PartialEq, clap::Args)]
@@ -21,9 +21,6 @@ pub struct Selection {
     /// `incast`: packets are marked above this length of that queue, in the part dctcp.
     #[arg(long = "mark", value_name = "BYTES")]
     pub mark_bytes: Option<u64>,
-    /// `incast`: the senders' congestion control (may be repeated).
-    #[arg(long = "congestion-control", value_name = "NAME")]
-    pub congestion_controls: Vec<CongestionControl>,
     /// `incast`: the least retransmission timeout of the senders (may be repeated).
     #[arg(long = "rto-min", value_name = "MS")]
     pub rtos_min_ms: Vec<u32>,
