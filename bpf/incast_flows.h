@@ -20,7 +20,7 @@ static __always_inline bool incast_is_used(void)
 /* Does a flow of this port wait? Then the next pure ACK may become its grant. */
 static __always_inline bool incast_has_waiting(const struct port *port)
 {
-	return INCAST_USED && incast_somebody_waits(&port->state.incast);
+	return INCAST_USED && incast_has_waiting_flow(&port->state.incast);
 }
 
 /* Records the path of a connection from the sender's SYN or SYN-ACK, before there is a record.

@@ -263,7 +263,7 @@ static __always_inline enum incast_waiting incast_open_for(struct flow *f, struc
 	return incast_open(f, u, port, why, now);
 }
 
-static __always_inline bool incast_somebody_waits(const struct incast_port *port)
+static __always_inline bool incast_has_waiting_flow(const struct incast_port *port)
 {
 	return port->own.queued > 0 || port->finished_answerers > 0 || port->finished_others > 0;
 }
@@ -275,9 +275,9 @@ static __always_inline enum incast_waiting incast_next(struct uplink *u, struct 
 						       __u64 now)
 {
 	if (!incast_is_on(u))
-		return port->own.queued > 0	   ? INCAST_QUEUED :
-		       incast_somebody_waits(port) ? INCAST_FINISHED_ANSWERER :
-						     INCAST_NOT_WAITING;
+		return port->own.queued > 0	     ? INCAST_QUEUED :
+		       incast_has_waiting_flow(port) ? INCAST_FINISHED_ANSWERER :
+						       INCAST_NOT_WAITING;
 	incast_advance_time(u, port, now);
 	if (port->own.queued > 0) {
 		incast_want(u, port);

@@ -245,21 +245,21 @@ impl Scene {
             talk(case, &site.datapath(), conversation, random, number, &mut { from_vm })?;
         } else {
             std::thread::scope(|scope| {
-                let (ask, questions) = sync_channel(1);
-                let (answer, answers) = sync_channel(1);
+                let (request, requests) = sync_channel(1);
+                let (reply, replies) = sync_channel(1);
                 scope.spawn(move || {
                     let pinned = pin(VM_CORE);
-                    while let Some(frame) = next(&questions) {
+                    while let Some(frame) = next(&requests) {
                         let ran = if pinned.is_ok() { from_vm(frame) } else { break };
-                        if answer.send(ran).is_err() {
+                        if reply.send(ran).is_err() {
                             break;
                         }
                     }
                     pinned
                 });
                 let mut from_vm = |frame| {
-                    ask.send(frame).context("the VM's core has stopped")?;
-                    next(&answers).context("the VM's core has stopped")?
+                    request.send(frame).context("the VM's core has stopped")?;
+                    next(&replies).context("the VM's core has stopped")?
                 };
                 talk(case, &site.datapath(), conversation, random, number, &mut from_vm)
             })?;

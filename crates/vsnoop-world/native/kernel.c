@@ -113,7 +113,7 @@ __u64 bpf_ringbuf_query(const void *ring, __u64 flags)
 {
 	enter("ringbuf_query");
 	if (flags != BPF_RB_AVAIL_DATA)
-		world_bug("a question that this ring does not answer");
+		world_bug("this query of a ring buffer has no model");
 	return world_ring_bytes(ring);
 }
 
