@@ -1,6 +1,9 @@
 //! Tables of samples, for terminals and for reports.
 
-use comfy_table::{Cell as Field, CellAlignment, Table, presets};
+use comfy_table::{Cell as Field, CellAlignment, ContentArrangement, Table, presets};
+
+/// Most columns of a terminal that a table takes.
+const TERMINAL_COLUMNS: u16 = 100;
 
 /// Output format of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -9,14 +12,21 @@ pub enum Style {
     Markdown,
 }
 
-/// A table with this header; the first `words` columns are words, the others numbers.
+/// A table with this header, whose lines Markdown has in one; the first `words` columns are words,
+/// the others numbers.
 pub fn grid(style: Style, header: &[&str], words: usize, rows: Vec<Vec<String>>) -> String {
     let mut table = Table::new();
-    table.load_preset(match style {
-        Style::Terminal => presets::UTF8_FULL_CONDENSED,
-        Style::Markdown => presets::ASCII_MARKDOWN,
-    });
-    table.set_header(header);
+    match style {
+        Style::Terminal => table
+            .load_preset(presets::UTF8_FULL_CONDENSED)
+            .set_content_arrangement(ContentArrangement::Dynamic)
+            .set_width(TERMINAL_COLUMNS),
+        Style::Markdown => table.load_preset(presets::ASCII_MARKDOWN),
+    };
+    table.set_header(header.iter().map(|name| match style {
+        Style::Terminal => (*name).to_owned(),
+        Style::Markdown => name.replace('\n', " "),
+    }));
     for row in rows {
         table.add_row(row.into_iter().enumerate().map(|(column, text)| {
             let right = column >= words;

@@ -36,11 +36,6 @@ pub fn table(results: &Results, style: Style) -> String {
         "times sooner\n(95 %)",
         "acked ms\noff/vsnoop",
     ];
-    let header = match style {
-        Style::Terminal => header.map(str::to_owned),
-        Style::Markdown => header.map(|name| name.replace('\n', " ")),
-    };
-    let header: Vec<&str> = header.iter().map(String::as_str).collect();
     let rows = results.groups().into_iter().map(|group| row(results, &group)).collect();
     let meaning = match style {
         // The report has it in its text.
