@@ -38,7 +38,9 @@ static __always_inline bool hold_note_sender(const struct flow *f, struct hold *
 	if (!hold_accepts_sender_ack(f, h, s))
 		return false;
 	if (seq_ge(s->seq, h->sender_seq)) {
-		has_new_ack = h->sender_window != s->window;
+		/* The first may be in place of a handshake's ACK that was lost. */
+		has_new_ack = h->flags & HOLD_NO_WINDOW || h->sender_window != s->window;
+		h->flags &= ~HOLD_NO_WINDOW;
 		h->sender_seq = s->seq;
 		h->sender_window = s->window;
 	}

@@ -175,7 +175,7 @@ static __always_inline void hold_init(struct flow *f, struct hold *h, __u16 numb
 	h->vm_tsval = f->vm_tsval;
 	h->tsval = h->handed_tsval = f->ts_recent;
 	h->tsecr = f->vm_tsval;
-	h->flags = (f->flags & FLOW_F_TIMESTAMPS ? HOLD_TIMESTAMPS : 0) |
+	h->flags = HOLD_NO_WINDOW | (f->flags & FLOW_F_TIMESTAMPS ? HOLD_TIMESTAMPS : 0) |
 		   (f->flags & FLOW_F_UNCONFIRMED ? HOLD_UNCONFIRMED : 0);
 	h->mss = f->mss;
 	h->unanswered = 0;

@@ -119,6 +119,7 @@ struct hold {
 #define HOLD_OVER 0x04 /* the connection was reset: the engine sends nothing more */
 /* FLOW_F_UNCONFIRMED: the engine sends only data from VM_SEQ on, which complete the handshake. */
 #define HOLD_UNCONFIRMED 0x08
+#define HOLD_NO_WINDOW 0x10 /* `sender_window` is not known yet: the record's last user left it */
 
 /* Argument of reclaim(): what the engine wants freed of a hold. */
 enum reclaim {

@@ -175,3 +175,20 @@ fn an_ack_older_than_that_of_an_old_segment_is_noted() {
     c.decide(&c.ack_of_sender(2 * MSS, 60));
     assert_eq!(c.h.snd_una, vm_at(60));
 }
+
+/// The handshake's ACK was lost, and the data after it came beyond a hole. The record of the hold had
+/// another flow before, perhaps with the same window.
+#[test]
+fn the_first_ack_of_a_sender_reaches_the_vm_whatever_the_record_had_before() {
+    for window in [0, 1, SENDER_WINDOW, u16::MAX] {
+        let mut c = FlowCase::unconfirmed().unbounded();
+        c.h.sender_window = window;
+        c.begin_hold();
+        let first = c.data(MSS, MSS);
+        assert_ne!(c.held(&first).events & EVENT_SENDER_ACK, 0, "{window}");
+        let ack = hold::sender_ack(&c.f, &c.h);
+        assert_eq!((ack.seq, ack.ack, ack.window), (at(0), vm_at(0), SENDER_WINDOW));
+        let second = c.data(2 * MSS, MSS);
+        assert_eq!(c.held(&second).events & EVENT_SENDER_ACK, 0, "{window}");
+    }
+}
