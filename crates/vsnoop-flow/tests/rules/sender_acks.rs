@@ -176,8 +176,8 @@ fn an_ack_older_than_that_of_an_old_segment_is_noted() {
     assert_eq!(c.h.snd_una, vm_at(60));
 }
 
-/// The handshake's ACK was lost, and the data after it came beyond a hole. The record of the hold had
-/// another flow before, perhaps with the same window.
+/// The handshake's ACK was lost, and the data after it came beyond a hole. The record of the hold
+/// had another flow before, perhaps with the same window.
 #[test]
 fn the_first_ack_of_a_sender_reaches_the_vm_whatever_the_record_had_before() {
     for window in [0, 1, SENDER_WINDOW, u16::MAX] {
