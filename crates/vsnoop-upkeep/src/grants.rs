@@ -116,3 +116,65 @@ pub fn grant<Q: GrantQueue>(queue: &mut Q, most: usize) -> Result<usize, Q::Erro
     }
     Ok(most)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    /// A VM that has filled its table, so that any number of connections waits, and credit for all.
+    #[derive(Default)]
+    struct Flood {
+        heads: usize,
+        granted: u32,
+        sent: bool,
+    }
+
+    impl GrantQueue for Flood {
+        type Error = std::convert::Infallible;
+
+        fn queued(&self) -> u32 {
+            65_536
+        }
+
+        fn finished(&self) -> u32 {
+            65_536
+        }
+
+        fn grants(&self) -> u32 {
+            self.granted
+        }
+
+        fn head(&mut self) -> Result<Option<flow_key>, Self::Error> {
+            self.heads += 1;
+            Ok(Some(flow_key::default()))
+        }
+
+        fn grant_next(&mut self, _segment: &[u8]) -> Result<Granted, Self::Error> {
+            self.granted += u32::from(self.sent);
+            Ok(if self.sent { Granted::Sent } else { Granted::Retry })
+        }
+    }
+
+    #[test]
+    fn a_round_does_little_however_many_connections_wait() {
+        for sent in [true, false] {
+            let mut queue = Flood { sent, ..Flood::default() };
+            let mut rounds = Rounds::new(0);
+            let (mut now, mut offers) = (0, 0);
+            for _ in 0..1000 {
+                let before = queue.heads;
+                let offered = rounds.serve(&mut queue, PORT_GRANTS, now, |queue, most| {
+                    let Ok(offered) = grant(queue, most);
+                    offered
+                });
+                assert!(offered <= PORT_GRANTS && queue.heads - before <= PORT_GRANTS);
+                assert!(rounds.period_ns() >= HURRY_NS);
+                now += rounds.period_ns();
+                offers += usize::from(offered > 0);
+            }
+            assert!(offers > 500, "only {offers} rounds granted, to {} ms", now / MS);
+        }
+    }
+}

@@ -43,6 +43,8 @@ pub struct Budget {
     pub full_rings: u8,
     /// Deaths of the engine, between two of its runs or within one.
     pub kills: u8,
+    /// Deaths of the helper.
+    pub helper_kills: u8,
     /// Steps of the clock to the next timer.
     pub times: u8,
 }
@@ -64,6 +66,9 @@ pub enum Action {
     /// The engine dies within a run, at this step.
     EngineDiesAt(u64),
     EngineStarts,
+    HelperDies,
+    /// Another helper starts, and looks at the port at once.
+    HelperStarts,
     TimePasses,
 }
 
@@ -97,7 +102,8 @@ struct SearchState {
     to_sender: Vec<Seg>,
     budget: Budget,
     ring_is_full: bool,
-    helped_at: u64,
+    /// The helper's last look; none while it is dead.
+    helped_at: Option<u64>,
 }
 
 const MSS: u16 = 100;
@@ -160,7 +166,7 @@ impl SearchState {
             to_sender: Vec::new(),
             budget: setting.budget,
             ring_is_full: false,
-            helped_at: START,
+            helped_at: Some(START),
         };
         let policy = w.served.vm.attach_settings();
         policy.run = port_run::PORT_ACCELERATE;
@@ -206,6 +212,8 @@ impl SearchState {
             allow(EngineDiesAt(step), lives && b.kills > 0);
         }
         allow(EngineStarts, !lives);
+        allow(HelperDies, self.helped_at.is_some() && b.helper_kills > 0);
+        allow(HelperStarts, self.helped_at.is_none());
         allow(TimePasses, b.times > 0);
         all
     }
@@ -265,6 +273,12 @@ impl SearchState {
             EngineStarts => {
                 self.served.start_engine(self.now);
             }
+            HelperDies => {
+                self.budget.helper_kills -= 1;
+                self.helped_at = None;
+                self.served.vm.forget_helper();
+            }
+            HelperStarts => self.help(),
             TimePasses => {
                 self.budget.times -= 1;
                 self.pass_time();
@@ -283,13 +297,13 @@ impl SearchState {
         }
     }
 
-    /// Moves the clock to the next timer.
+    /// Moves the clock to the next timer, if there is one.
     fn pass_time(&mut self) {
         let sender = self.sender.next_timer(self.now);
         let vm = self.served.vm.guest.next_timer(self.now);
         let engine = self.served.has_engine().then(|| self.served.next_tick().max(self.now + MS));
-        let helper = Some(self.helped_at + LOOK_NS);
-        let next = [sender, vm, engine, helper].into_iter().flatten().min().expect("the helper");
+        let helper = self.helped_at.map(|at| at + LOOK_NS);
+        let Some(next) = [sender, vm, engine, helper].into_iter().flatten().min() else { return };
         self.now = next;
         self.served.vm.now = next;
         if sender.is_some_and(|at| at <= next) {
@@ -298,10 +312,15 @@ impl SearchState {
         if vm.is_some_and(|at| at <= next) {
             self.served.vm.guest.timers(next, &mut rng());
         }
-        if next >= self.helped_at + LOOK_NS {
-            self.helped_at = next;
-            self.served.vm.helper();
+        if self.helped_at.is_some_and(|at| next >= at + LOOK_NS) {
+            self.help();
         }
+    }
+
+    /// The helper looks at the port.
+    fn help(&mut self) {
+        self.helped_at = Some(self.now);
+        self.served.vm.helper();
     }
 
     /// Moves all output to its next stop.
@@ -335,6 +354,7 @@ impl SearchState {
         let deadline = self.now + PATIENCE_NS;
         let mut engine_waits = 0;
         self.act_if(self.ring_is_full, Action::RingEmpties);
+        self.act_if(self.helped_at.is_none(), Action::HelperStarts);
         while !self.is_over() {
             if self.now > deadline {
                 return Err(format!("it hangs: {}", self.describe()));
@@ -384,7 +404,8 @@ impl SearchState {
         into.clear();
         self.served.digest(into);
         let rest = (&self.sender, &self.told, &self.to_host, &self.to_sender, self.now);
-        into.extend(format!("{rest:?} {:?} {}", self.budget, self.ring_is_full).bytes());
+        let faults = (&self.budget, self.ring_is_full, self.helped_at);
+        into.extend(format!("{rest:?} {faults:?}").bytes());
         let half = |salt: u8| {
             let mut hasher = DefaultHasher::new();
             (salt, &into[..]).hash(&mut hasher);

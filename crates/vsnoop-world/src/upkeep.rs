@@ -9,6 +9,7 @@ use vsnoop_upkeep::detach::{Ended, reset_held, rsts_to_send};
 use vsnoop_upkeep::expiry::expire;
 use vsnoop_upkeep::grants::{self, GrantQueue, Granted, PORT_GRANTS, Rounds};
 use vsnoop_upkeep::held;
+use vsnoop_upkeep::repeat::RstRepeats;
 use vsnoop_upkeep::reset::{reset, send};
 use vsnoop_upkeep::{Connections, drain};
 
@@ -120,6 +121,12 @@ impl Vm {
             self.note(|| "the helper resets a connection that no engine serves".into());
             let Ok(_) = reset(self, &key, &flow, reset_reason::RESET_ENGINE_GONE, now, tell);
         }
+    }
+
+    /// The helper dies: the next one remembers nothing.
+    pub fn forget_helper(&mut self) {
+        self.upkeep.rst_repeats = RstRepeats::default();
+        self.upkeep.grants = None;
     }
 
     /// The helper opens windows that no packet opens. Returns when it does so again; none without

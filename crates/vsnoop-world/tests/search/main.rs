@@ -50,8 +50,15 @@ fn run(name: &str, setting: Setting, most: usize) -> Found {
     found
 }
 
-const NOTHING: Budget =
-    Budget { network_losses: 0, overtakes: 0, guest_losses: 0, full_rings: 0, kills: 0, times: 1 };
+const NOTHING: Budget = Budget {
+    network_losses: 0,
+    overtakes: 0,
+    guest_losses: 0,
+    full_rings: 0,
+    kills: 0,
+    helper_kills: 0,
+    times: 1,
+};
 
 const PLAIN: Setting = Setting {
     budget: NOTHING,
@@ -95,6 +102,14 @@ fn a_ring_that_refuses() {
 fn an_engine_that_dies_anywhere() {
     let budget = Budget { kills: 1, ..NOTHING };
     let found = part("engine", Setting { budget, window: 2, segments: 4, ..PLAIN });
+    assert!(found.holding > 0, "nothing was ever held");
+}
+
+/// One segment fills the VM's window, so that the other one waits for the engine.
+#[test]
+fn engine_and_helper_die_and_come_back() {
+    let budget = Budget { kills: 1, helper_kills: 1, ..NOTHING };
+    let found = whole("engine and helper", Setting { budget, window: 1, segments: 2, ..PLAIN });
     assert!(found.holding > 0, "nothing was ever held");
 }
 
