@@ -62,7 +62,7 @@ impl PortMap {
         }
     }
 
-    /// The array in a slot of which it is; `None`: the programs do not know it.
+    /// The shared array that holds this map at the port's slot; `None` if no program uses it.
     pub(crate) fn table(self) -> Option<SharedMap> {
         let is_it = |shared: &&SharedMap| shared.role() == Role::Table(self);
         SharedMap::ALL.iter().find(is_it).copied()

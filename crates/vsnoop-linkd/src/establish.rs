@@ -226,8 +226,8 @@ pub enum Incoming {
 /// Calls a peer and makes a session with it. `resolved` is told which addresses it may have;
 /// `failed` is the one that took the connection last, if no session came of that.
 ///
-/// That somebody takes the connection is no answer: a port forwarder may, or the kernel for a
-/// process that ends.
+/// A completed TCP handshake does not prove that the peer answers: a port forwarder may accept the
+/// connection, or the kernel for a process that ends.
 pub fn dial(
     address: &str,
     dialer: &Dialer,

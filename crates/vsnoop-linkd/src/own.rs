@@ -1,10 +1,9 @@
 //! The link's own packets, seen at one of its ports.
 //!
-//! An interface that is a port may be one by which the link reaches a peer: known beforehand only
-//! of peers with a literal address, and not for ever. What it receives there from the peer would be
-//! carried to the peer, which sends it on, and so without end. So frames that this host's link has
-//! sent or is to get are not carried: they are known by this host's addresses, its port, and for
-//! calls to peers those of the peers.
+//! A port may be the interface that carries the link's own packets; this is known in advance only
+//! for peers with a literal address, and routes change. Forwarding these packets to the peer would
+//! be a loop. So the link does not carry frames from or to its own sockets, which it tells by this
+//! host's addresses and the link's port, and for calls to peers by the peers' addresses.
 
 use std::collections::HashSet;
 use std::net::IpAddr;

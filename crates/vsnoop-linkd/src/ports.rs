@@ -165,9 +165,9 @@ impl Ports {
         for (found, state) in self.shared.ports.iter().zip(&mut self.states) {
             let (Some(CountedPort { port, .. }), Some(state)) = (found, state) else { continue };
             let name = port.name();
-            let (seen, mended) = state.see(port, &self.bridges);
-            if let Some(mended) = mended {
-                info!("port {name}: {mended}");
+            let (seen, repaired) = state.see(port, &self.bridges);
+            if let Some(repaired) = repaired {
+                info!("port {name}: {repaired}");
             }
             if seen == state.seen {
                 continue;
@@ -226,7 +226,7 @@ impl PortState {
             (LinkPort::Interface(_), None) => Err(Missing::Interface { name: name.to_owned() }),
             (LinkPort::Interface(socket), Some(index)) if socket.index() != index => {
                 socket.join(index)?;
-                // Whatever went wrong was of the other one.
+                // Earlier failures belong to the deleted interface.
                 self.failure.iter_mut().for_each(|failure| failure.is_tried = false);
                 Ok(true)
             }

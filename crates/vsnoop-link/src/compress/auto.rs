@@ -1,18 +1,19 @@
 //! Whether, and how, a flow's next message is compressed.
 //!
-//! Whatever the method, a flow that cannot be made smaller is left alone: it is looked at again (a
-//! [`Sampler`]) after 1, 2, 4 .. 1024 messages or after a second, whatever is first.
+//! With every method, a flow that does not shrink is sent as it is. It is tried again (a
+//! [`Sampler`]) after 1, 2, 4 .. 1024 messages or after a second, whichever comes first.
 //!
-//! `auto` compares, for each way it knows, the time that a byte takes against that of sending it as
-//! it is. While the link sends, the next message is encoded: the slower of both sets the pace, and
-//! the CPU's time is not for nothing either. The rate of the link is given, what encoding costs and
-//! gains is measured while it is done. A way must be a tenth better than the present one to take
-//! its place. What less effort would do is only supposed while more is made, and wrong for some
-//! data: so it is tried for a while, ever more seldom. Where nothing pays, one message is tried at
-//! the same falling pace, so that a link that became slow, or a CPU that became free, is noticed.
+//! `auto` compares the cost of a byte by each way with that of sending it as it is. The next
+//! message is encoded while the link sends, so the cost is that of the slower one, CPU or link,
+//! plus a share of the CPU's time. The rate of the link is given; cost and gain of encoding are
+//! measured while a way is in use. A way must be a tenth better than the present one to replace it.
+//! The effect of a lower level is only estimated while a higher one is in use, and the estimate can
+//! be wrong, so the lower level is tried for [`STAY_NEW`] messages, at exponentially growing
+//! intervals. Where no way pays, one message is tried at such intervals, too: the link may become
+//! slow, or the CPU free.
 //!
-//! What a dictionary gains is known only when something comes again. So it is not judged by its
-//! gain: `auto` uses it where encoding is faster than the link, and the link alone sets the pace.
+//! A dictionary gains only when data repeat, which cannot be measured before. So `auto` uses it
+//! wherever encoding is faster than the link.
 
 use std::collections::HashMap;
 
@@ -75,7 +76,7 @@ struct FlowRecord {
     good: bool,
     /// Of the way in `WAYS`, if `auto` has chosen one.
     way: Option<usize>,
-    /// Messages until the way is thought over: a new one is slow and poor in the beginning.
+    /// Messages until the way is evaluated again: its first ones are slow and compress badly.
     stay: u16,
     /// How often that was done.
     terms: u32,
@@ -98,8 +99,8 @@ impl FlowRecord {
         self.back_off = (self.back_off + 1).min(BACK_OFF_MAX);
     }
 
-    /// The way has proved itself: it stays, or the next cheaper one is tried, `cheapest` at the
-    /// least. Which it is.
+    /// Keeps the way, or starts a trial of the next cheaper one, not below `cheapest`. Returns the
+    /// way in use.
     fn next_term(&mut self, way: usize, cheapest: usize) -> usize {
         let kept = self.measured[way];
         self.measured = [None; WAYS.len()];

@@ -69,7 +69,7 @@ pub struct Packer {
     judge: Judge,
     /// What the receiver accepts.
     codecs: Codecs,
-    /// Of the last flow that had each slot.
+    /// Estimated ratio of the last flow in each slot.
     guesses: Vec<Option<(FlowKey, f64)>>,
     clock_ns: Clock,
     stats: CompressionStats,

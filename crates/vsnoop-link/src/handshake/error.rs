@@ -21,13 +21,13 @@ pub enum Error {
     Io { with: Option<PeerId>, proved: bool, error: io::Error },
     /// TLS: the other end is not who it must be, does not believe us, or speaks something else.
     Tls { with: Option<PeerId>, proved: bool, ours: PublicKey, error: rustls::Error },
-    /// It is a peer, and says what it must not.
+    /// A peer has sent a message that the protocol forbids.
     Peer { peer: PeerId, why: String },
     /// The peer refuses us.
     RefusedBy { peer: PeerId, refusal: Refusal },
     /// We refuse the peer, and have told it so.
     Refused { peer: PeerId, refusal: Refusal },
-    /// What we were to say cannot be said.
+    /// Our own hello is invalid, and was not sent.
     Ours(BadHello),
 }
 
@@ -64,8 +64,7 @@ impl Error {
         }
     }
 
-    /// The other end has shown who it is: what went wrong is between the two, and not somebody
-    /// else's doing.
+    /// The peer was authenticated before the error, so that no third party has caused it.
     pub fn proved(&self) -> bool {
         match self {
             Self::TimedOut { proved, .. } | Self::Cut { proved, .. } => *proved,

@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use super::DEADLINE;
 
-/// Addresses that count of what the name of a configured peer stands for.
+/// Most addresses that are taken from the DNS name of a configured peer.
 const PEER_ADDRESSES: usize = 16;
 const SECOND_NS: u64 = 1_000_000_000;
 
@@ -205,7 +205,7 @@ impl Guard {
     }
 
     fn book(&self) -> MutexGuard<'_, Book> {
-        // Nothing in here leaves the book half written.
+        // A poisoned lock is no error: no panic can leave the accounts inconsistent.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -557,7 +557,7 @@ mod tests {
         let guard = Guard::new(limits);
         guard.set_peer(0, [peer()]);
         let (mut open, mut challenged, mut refused) = (0, 0, 0);
-        // Of two seconds, a source for each call: in none is one forgotten.
+        // 20,000 calls within 2 s, each from another source. No account is evicted.
         for n in 0..20_000u32 {
             match guard.admit(unknown(n), u64::from(n) * SECOND_NS / 10_000) {
                 Ok(admitted) if admitted.permit.is_challenged() => challenged += 1,

@@ -56,7 +56,7 @@ pub struct Authority {
     acceptors: Arc<WebPkiServerVerifier>,
     /// The files of the lists.
     lists: String,
-    /// Whose certificates it has taken back.
+    /// Certificate revocation lists (RFC 5280) of the authority.
     revoked: Vec<CertificateRevocationListDer<'static>>,
 }
 

@@ -30,7 +30,7 @@ pub enum Untrusted {
     UnknownKey { presented: PublicKey },
     /// The authority has signed it, but it has the name of no peer.
     UnknownName { presented: PublicKey },
-    /// The certificate is one thing, whoever presents it another.
+    /// The presenter does not have the certificate's private key.
     WithoutItsKey { presented: PublicKey },
 }
 

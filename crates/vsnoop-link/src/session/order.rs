@@ -43,7 +43,8 @@ impl Epochs {
     pub fn saw(&mut self, info: &SessionInfo) -> bool {
         let restarted = self.instance.is_some_and(|instance| instance != info.instance);
         self.instance = Some(info.instance);
-        // What we tried before it said who it is counts as well: it may have seen it.
+        // Includes epochs that we dialled before the peer's instance was known: it may have
+        // received them.
         self.highest = self.highest.max(info.epoch);
         restarted
     }

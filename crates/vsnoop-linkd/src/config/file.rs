@@ -220,7 +220,7 @@ impl Reader<'_> {
             let what = error.message().lines().collect::<Vec<_>>().join(", ");
             let what = what.replace("expected a sequence", "expected double brackets: several");
             let Some(span) = error.span() else { return self.complaint(0, what) };
-            // Of a key the parser speaks only if it is unknown.
+            // The parser names the key in errors about unknown keys only, so the line is quoted.
             let line = self.text.lines().nth(self.line(span.start) - 1).unwrap_or_default().trim();
             let quoted = if line.is_empty() { "" } else { &format!(", in `{}`", excerpt(line)) };
             self.complaint(span.start, format!("{what}{quoted}"))

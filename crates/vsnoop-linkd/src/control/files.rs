@@ -127,7 +127,7 @@ impl LinkFiles {
             let file = self.open(matches!(kind, FlockArg::LockExclusiveNonblock))?;
             match Flock::lock(file, kind) {
                 Ok(lock) if self.is_that_of(&lock)? => return Ok(Some(lock)),
-                // A link ended between the opening and the locking. That takes one each time.
+                // Another link ended between open and lock. Each retry needs one more such end.
                 Ok(_) => {}
                 Err((_, Errno::EWOULDBLOCK)) => return Ok(None),
                 Err((_, errno)) => {
@@ -184,7 +184,7 @@ fn patience() -> impl FnMut() -> bool {
     }
 }
 
-/// That it is not there is as well.
+/// Removes a file; a missing one is no error.
 fn remove(path: &Path) -> Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -301,7 +301,7 @@ mod tests {
             }
         });
         assert_eq!(mistaken.into_inner(), 0);
-        // The lock may be left, but nothing after one who looks alone.
+        // Concurrent look-ups may leave the lock's file; a single one removes it.
         assert!(!files.is_taken().unwrap());
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
     }

@@ -55,8 +55,8 @@ impl ControlThread {
         });
     }
 
-    /// The addresses for what a session sends to `address`: what comes from there has called one of
-    /// ours, from which the peer expects answers. Whom we have called, we may reach by any.
+    /// The addresses for what a session sends to `address`. If the peer has dialled, it expects
+    /// answers from the address that it has called; if this host has, any local address will do.
     pub(super) fn ends(&self, peer: usize, id: SessionId, address: SocketAddr) -> Endpoints {
         let installed = self.peers[peer].installed.get(&id);
         let called = installed.filter(|installed| !installed.dialled);

@@ -86,10 +86,10 @@ impl ParsedSegment {
         let l4 = usize::from(headers.l4);
         let flags = *frame.get(l4 + 13)?;
         let bytes = headers.payload_bytes();
-        // What else than these may be set, a segment of a stream in full flow does not have.
         if bytes == 0 || !headers.plain() || usize::from(headers.payload) > HEAD_BYTES {
             return None;
         }
+        // A segment with any other flag is not merged.
         if flags & !(PSH | FIN | CWR | ECE) != ACK {
             return None;
         }

@@ -57,7 +57,7 @@ const SAMPLE: usize = 16;
 const REFRESH_NS: u64 = SECOND_NS / 4;
 /// Copies that a doubtful source may have at once.
 const COPIES_BURST: u64 = 10;
-/// What all addresses of a port may flood together, by what one may.
+/// Flood rate of a port, in multiples of the rate of one address.
 const FLOODS_OF_PORT: u64 = 4;
 /// Frames per second that an address may flood whatever others of its port do: ARP and DHCP.
 const ASSURED_PER_SECOND: u64 = 10;
@@ -351,7 +351,7 @@ impl Table {
             _ => {
                 let group = addresses.destination;
                 let scope = match addresses.is_stacked {
-                    // Only of the outer VLAN it is known who is a member.
+                    // Membership is known for the outer VLAN tag only.
                     true => Scope::All,
                     false => self.groups.scope(addresses.vlan, group, now_ns),
                 };
