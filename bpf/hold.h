@@ -385,7 +385,7 @@ __noinline int hold_copy(struct __sk_buff *skb, struct port *port, const struct 
 	}
 	bpf_loop(HOLD_REACH, copy_chunk, &copy, 0);
 	/* A full barrier: the bytes are visible to the engine before `tail` is. */
-	__sync_fetch_and_add(&h->rung, 0);
+	__sync_fetch_and_add(&h->woken, 0);
 	return copy.left ? -1 : 0;
 }
 
@@ -396,7 +396,7 @@ static __always_inline void ring_doorbell(const struct port *port, __u32 number)
 
 	/* Forced, because by default the kernel wakes the reader only if it has read all earlier
 	 * records. */
-	if (h && !__sync_lock_test_and_set(&h->rung, 1))
+	if (h && !__sync_lock_test_and_set(&h->woken, 1))
 		ring(port, number, BPF_RB_FORCE_WAKEUP);
 }
 
@@ -416,7 +416,7 @@ static __always_inline void give_back(const struct port *port, __u32 number)
 	if (!h || !bell)
 		return;
 	h->flags |= HOLD_OVER;
-	if (__sync_lock_test_and_set(&h->rung, 1))
+	if (__sync_lock_test_and_set(&h->woken, 1))
 		return;
 	if (h->chunks <= 1 && bpf_ringbuf_query(bell, BPF_RB_AVAIL_DATA) < HOLD_ENDED_BYTES)
 		flags = BPF_RB_NO_WAKEUP;
@@ -500,7 +500,7 @@ __noinline int hold_take(struct port *port, const struct flow_key *key)
 		h->claimed = 0;
 		h->rcv_win = 0;
 		h->since_ns = h->handed_ns = 0;
-		h->repeated = h->sack_count = h->rung = h->marked = h->heard = 0;
+		h->duplicate_acks = h->sack_count = h->woken = h->marked = h->vm_acks = 0;
 		h->range_count = 0;
 		h->vlan_proto = 0;
 		h->handovers = h->resends = h->probes = 0;

@@ -16,9 +16,9 @@
  *
  * A RST, a segment without ACK, and any segment of a reset flow are answered before these steps.
  *
- * Loss inside the guest: a VM that repeats an ACK below NEXT_SEQ and reports later bytes has lost
- * one. The hold has a copy of every byte that the host acknowledged; the engine is woken, and sends
- * it again.
+ * Loss inside the guest: a VM that sends a duplicate ACK below NEXT_SEQ and reports later bytes
+ * has lost one. The hold has a copy of every byte that the host acknowledged; the engine is woken,
+ * and sends it again.
  */
 #ifndef VSNOOP_FLOW_FROM_VM_H
 #define VSNOOP_FLOW_FROM_VM_H
@@ -78,9 +78,9 @@ static __always_inline bool flow_sender_has_ack(const struct hold *h, struct seq
 	return !h || (bytes >= 0 && bytes + HOLD_ACK_SEGMENTS * 16 >= h->unanswered * 16);
 }
 
-/* A pure ACK that repeats VM_SEQ while acknowledged bytes are outstanding: does it prove that the
- * guest lost a segment? With SACK it must report bytes above the hole. Without SACK it must repeat
- * the window, and must not be a probe of the VM, which has a SEQ below SND.NXT. */
+/* A duplicate ACK (RFC 5681) of VM_SEQ while acknowledged bytes are outstanding: does it prove that
+ * the guest lost a segment? With SACK it must report bytes above the hole. Without SACK it must
+ * repeat the window, and must not be a probe of the VM, which has a SEQ below SND.NXT. */
 static __always_inline bool flow_repeats_for_a_hole(const struct flow *f, const struct segment *s,
 						    struct seq edge)
 {

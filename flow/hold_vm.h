@@ -21,7 +21,7 @@ static __always_inline void hold_note_vm_ack(struct flow *f, struct hold *h, str
 {
 	if (f->mode == FLOW_HOLDING && (advanced || !seq_eq(edge, h->right_edge)))
 		out->events |= EVENT_WAKE;
-	h->heard++;
+	h->vm_acks++;
 	h->vm_seq = f->vm_seq;
 	/* Acceptable segments are at or above VM_SEQ - 1; raising sender_seq keeps the comparison
 	 * from wrapping. */
@@ -52,7 +52,7 @@ static __always_inline void hold_note_vm_ack(struct flow *f, struct hold *h, str
 /* The VM reports the loss of a byte that the hold has. */
 static __always_inline void hold_note_loss(struct hold *h, struct outcome *out)
 {
-	h->repeated++;
+	h->duplicate_acks++;
 	out->events |= EVENT_WAKE;
 }
 

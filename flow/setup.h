@@ -164,8 +164,8 @@ static __always_inline bool flow_opened(struct flow *f, const struct embryo *e,
 	return true;
 }
 
-/* Creates a flow in mid-stream from an ACK of the VM. SACK is assumed: a VM without it repeats
- * plain ACKs, which then prove no loss. */
+/* Creates a flow in mid-stream from an ACK of the VM. SACK is assumed: a VM without it sends
+ * duplicate ACKs without blocks, which then prove no loss. */
 static __always_inline bool flow_mid_flow(struct flow *f, const struct segment *s, __u64 now)
 {
 	if (!(s->tcp_flags & TCP_ACK) || s->tcp_flags & (TCP_SYN | TCP_RST | TCP_FIN))

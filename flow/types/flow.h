@@ -57,7 +57,7 @@ enum flow_mode {
 #define FLOW_F_FIN_VM 0x0040 /* the VM has sent its FIN */
 #define FLOW_F_CLOSED 0x0080 /* torn down; the record waits to expire */
 #define FLOW_F_REPLY_DUE 0x0100 /* the sender waits for an answer of the VM: pass it */
-#define FLOW_F_CHALLENGE_DUE 0x0200 /* the next repeated ACK may be a challenge ACK */
+#define FLOW_F_CHALLENGE_DUE 0x0200 /* the next duplicate ACK may be a challenge ACK */
 #define FLOW_F_ECE 0x0400 /* the VM echoes congestion (RFC 3168) */
 /* The VM has sent nothing beyond its SYN-ACK: it may have no connection yet (full accept queue, SYN
  * cookies). */

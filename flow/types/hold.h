@@ -96,11 +96,11 @@ struct hold {
 	__u32 marked; /* held segments with a CE mark, which the VM must echo (RFC 3168) */
 	struct seq sure; /* the ring has taken all bytes below */
 	__u32 answered; /* resends + probes when the VM's last segment came */
-	__u32 heard; /* ACKs of the VM */
-	__u32 repeated; /* ACKs of the VM that report a loss */
-	__u32 sack_count; /* SACK blocks of the last of these */
+	__u32 vm_acks; /* ACKs of the VM */
+	__u32 duplicate_acks; /* duplicate ACKs of the VM, which report a loss (RFC 5681) */
+	__u32 sack_count; /* SACK blocks of the last duplicate ACK */
 	struct seq sack[8]; /* left and right edge of each block */
-	__u32 rung; /* the engine was woken for this hold, and has not looked yet */
+	__u32 woken; /* the engine was woken for this hold, and has not looked yet */
 
 	/* Engine. */
 	__u64 handed_ns; /* time of the last hand-over to a VM with no backlog */

@@ -99,7 +99,7 @@ impl Conversation {
     }
 
     /// Takes the flow that has waited longest since it was allowed to send. While none is, the VM
-    /// repeats an ACK now and then, as senders that probe closed windows would have it do.
+    /// sends a duplicate ACK now and then, as senders that probe closed windows would have it do.
     pub fn next_granted(&mut self, datapath: &Datapath) -> Result<u32> {
         for _ in 0..PROBES {
             if let Some(n) = self.allowed.pop_front() {

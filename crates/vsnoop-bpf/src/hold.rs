@@ -38,7 +38,7 @@ pub struct HoldMaps {
     port: Mapping,
     reclaim: Runner,
     doorbell: RingBuffer<'static>,
-    rung: Rc<RefCell<Vec<u32>>>,
+    woken: Rc<RefCell<Vec<u32>>>,
     /// Size of the doorbell, records.
     room: usize,
 }
@@ -66,15 +66,15 @@ impl HoldMaps {
         let dir = port.dir();
         let shared = port.open_map::<types::port>(PortMap::Ports)?;
         let bell = port.if_there(open_any_map(&dir.join(PortMap::Doorbell.pin())))?;
-        let rung = Rc::new(RefCell::new(Vec::new()));
+        let woken = Rc::new(RefCell::new(Vec::new()));
         let memory = Self {
             slabs: Slabs::open(dir)?,
             reserve: Reserve::default(),
             port: Mapping::new(&shared, dir)?,
             reclaim: Runner::open(dir, SharedProgram::Reclaim)?,
-            doorbell: listen(&bell, rung.clone())
+            doorbell: listen(&bell, woken.clone())
                 .map_err(Error::bpf(format!("listen to the doorbell of {}", dir.display())))?,
-            rung,
+            woken,
             room: (bell.max_entries() / RECORD_BYTES) as usize,
         };
         Ok(Some(memory))
@@ -174,19 +174,19 @@ impl HoldMaps {
     }
 
     /// Takes the numbers of holds from the doorbell, with duplicates; 0: the hooks want memory.
-    pub fn take_rung(&self) -> Vec<u32> {
+    pub fn take_woken(&self) -> Vec<u32> {
         // All complete records are in the list, whatever the result.
         let _ = self.doorbell.consume();
-        let mut rung = self.rung.borrow_mut().split_off(0);
+        let mut woken = self.woken.borrow_mut().split_off(0);
         // It may have been full, and records may be lost.
-        if rung.len() >= self.room / 2 {
-            let is_rung = |number: &u32| {
-                let word = self.word(*number, std::mem::offset_of!(hold, rung));
+        if woken.len() >= self.room / 2 {
+            let is_woken = |number: &u32| {
+                let word = self.word(*number, std::mem::offset_of!(hold, woken));
                 word.is_some_and(|word| word.load(Ordering::Relaxed) != 0)
             };
-            rung.extend((1..=self.hold_count()).filter(is_rung));
+            woken.extend((1..=self.hold_count()).filter(is_woken));
         }
-        rung
+        woken
     }
 
     /// Sign of life of the engine for the hooks. `now_ns`: CLOCK_MONOTONIC.
@@ -255,8 +255,8 @@ impl HoldMaps {
     }
 
     /// Lets the hooks ring for this hold again.
-    pub fn clear_rung(&self, number: u32) {
-        self.set(number, std::mem::offset_of!(hold, rung), |word| {
+    pub fn clear_woken(&self, number: u32) {
+        self.set(number, std::mem::offset_of!(hold, woken), |word| {
             word.swap(0, Ordering::SeqCst);
         });
     }
@@ -341,11 +341,14 @@ fn word(mapping: &Mapping, offset: usize) -> &AtomicU32 {
     unsafe { AtomicU32::from_ptr(mapping.at(offset).cast()) }
 }
 
-fn listen(bell: &MapHandle, rung: Rc<RefCell<Vec<u32>>>) -> libbpf_rs::Result<RingBuffer<'static>> {
+fn listen(
+    bell: &MapHandle,
+    woken: Rc<RefCell<Vec<u32>>>,
+) -> libbpf_rs::Result<RingBuffer<'static>> {
     let mut builder = RingBufferBuilder::new();
     builder.add(bell, move |bytes| {
         if let Some(number) = bytes.first_chunk::<4>() {
-            rung.borrow_mut().push(u32::from_ne_bytes(*number));
+            woken.borrow_mut().push(u32::from_ne_bytes(*number));
         }
         0
     })?;

@@ -84,9 +84,9 @@ pub trait Memory {
     fn next(&mut self, chunk: u32) -> u32;
 
     /// Takes the numbers of holds from the doorbell, since the last call; 0: the hooks want memory.
-    fn take_rung(&mut self) -> Vec<u32>;
+    fn take_woken(&mut self) -> Vec<u32>;
     /// Lets the hooks ring for this hold again.
-    fn clear_rung(&mut self, number: u32);
+    fn clear_woken(&mut self, number: u32);
     /// Busy bits of the 32 holds from number 32 * `group` + 1.
     fn busy(&mut self, group: u32) -> u32;
     /// Clears a busy bit: the hooks set it when they keep something.
@@ -215,12 +215,12 @@ enum Phase {
     Busy,
     /// Looked at every [`WATCH_NS`]; has what the last look saw.
     Watched {
-        heard: u32,
+        vm_acks: u32,
         tail: seq,
     },
     /// Nothing happened since the last look; the next look is the last.
     Leaving {
-        heard: u32,
+        vm_acks: u32,
         tail: seq,
     },
     Quiet,
@@ -312,7 +312,7 @@ impl Engine {
     /// Serves due holds, some frames of each.
     pub fn work(&mut self, host: &mut impl PortAccess) {
         self.ring_is_full = false;
-        for number in host.take_rung() {
+        for number in host.take_woken() {
             if number == 0 {
                 host.grow();
             } else {
@@ -396,7 +396,7 @@ impl Engine {
     /// Serves a hold; true if it has more to send.
     fn serve(&mut self, host: &mut impl PortAccess, number: u32) -> bool {
         // First of all: changes after this ring again.
-        host.clear_rung(number);
+        host.clear_woken(number);
         let is_inherited = self.inherited.remove(&number);
         for _ in 0..HOLD_FRAMES {
             let hold = host.read(number);
@@ -476,15 +476,15 @@ impl Engine {
             self.waiting -= 1;
         }
         held.run_timer.stop();
-        let (heard, tail) = (hold.heard, hold.tail);
+        let (vm_acks, tail) = (hold.vm_acks, hold.tail);
         let next = match held.state {
-            Phase::Watched { heard: before, tail: end } if (before, end) == (heard, tail) => {
-                Phase::Leaving { heard, tail }
+            Phase::Watched { vm_acks: before, tail: end } if (before, end) == (vm_acks, tail) => {
+                Phase::Leaving { vm_acks, tail }
             }
-            Phase::Leaving { heard: before, tail: end } if (before, end) == (heard, tail) => {
+            Phase::Leaving { vm_acks: before, tail: end } if (before, end) == (vm_acks, tail) => {
                 Phase::Quiet
             }
-            _ => Phase::Watched { heard, tail },
+            _ => Phase::Watched { vm_acks, tail },
         };
         held.state = next;
         match next {

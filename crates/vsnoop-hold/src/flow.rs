@@ -8,9 +8,9 @@
 //! (RFC 9293, section 3.8.6.2.1). A VM that has acknowledged everything gets a segment as soon as
 //! one fits.
 //!
-//! *Loss* is detected in two ways. The VM repeats its ACK, three times or with SACK blocks of three
-//! segments: the holes below the highest block are then sent again, once, and a second time only
-//! when a block shows that something sent after them has arrived (after RFC 6675 and RFC 8985;
+//! *Loss* is detected in two ways. The VM sends three duplicate ACKs, or one with SACK blocks of
+//! three segments: the holes below the highest block are then sent again, once, and a second time
+//! only when a block shows that something sent after them has arrived (after RFC 6675 and RFC 8985;
 //! nothing is reordered between host and VM). Without SACK one frame is sent again, and the next
 //! with each partial ACK (RFC 6582). Or the VM had [`TIMEOUT_NS`] of run time to answer and did
 //! not: the first frame is then sent again, and the timeout doubles (RFC 6298).
@@ -55,8 +55,8 @@ const UNCONFIRMED_NS: u64 = 130_000_000_000;
 /// clock.
 const CONFIRM_NS: u64 = 200_000_000;
 const CONFIRM_MOST_NS: u64 = 1_000_000_000;
-/// Repeated ACKs that prove a loss (RFC 5681).
-const REPEATED: u32 = 3;
+/// Duplicate ACKs that prove a loss (RFC 5681).
+const DUPLICATE_ACKS: u32 = 3;
 /// Largest payload of a frame: an IPv6 packet has 65535 bytes with the TCP header and its options.
 const LARGEST: u32 = 65_535 - 60;
 
@@ -119,9 +119,11 @@ struct Recovery {
 #[derive(Clone, Debug)]
 pub struct Flow {
     vm_seq: seq,
-    repeated: u32,
-    repeats: u32,
-    heard: u32,
+    /// Duplicate ACKs that were seen.
+    duplicate_acks: u32,
+    /// Those since the last recovery began, or since VM_SEQ advanced.
+    new_duplicates: u32,
+    vm_acks: u32,
     /// When the retransmission timer was started, ns of run time.
     since_ns: u64,
     /// Timeouts in a row.
@@ -149,7 +151,7 @@ struct WindowProbe {
     due: bool,
     /// The next is a keep-alive probe; else it has one byte, if there is one.
     keep_alive: bool,
-    /// `heard` when the last probe was sent.
+    /// `vm_acks` when the last probe was sent.
     sent_at: Option<u32>,
 }
 
@@ -167,7 +169,7 @@ struct Silence {
 struct Refusal {
     count: u32,
     since_ns: u64,
-    /// `heard` when the byte at VM_SEQ was last sent again.
+    /// `vm_acks` when the byte at VM_SEQ was last sent again.
     resent: Option<u32>,
 }
 
@@ -188,9 +190,9 @@ impl Flow {
         Self {
             vm_seq: view.vm_seq,
             // Earlier reports are unknown: a loss that persists is reported again, or times out.
-            repeated: view.repeated,
-            repeats: 0,
-            heard: view.heard,
+            duplicate_acks: view.duplicate_acks,
+            new_duplicates: 0,
+            vm_acks: view.vm_acks,
             since_ns: time.run_time_ns,
             timeouts: 0,
             had_room: view.has_room(),
@@ -261,7 +263,7 @@ impl Flow {
         match frame.kind {
             Kind::Resend => {
                 if frame.seq == view.vm_seq {
-                    self.refusal.resent.get_or_insert(view.heard);
+                    self.refusal.resent.get_or_insert(view.vm_acks);
                 }
                 if let Some(recovery) = &mut self.recovery {
                     recovery.next = frame.end();
@@ -270,7 +272,7 @@ impl Flow {
                     confirmation.until = None;
                 }
             }
-            Kind::Probe => (self.probe.due, self.probe.sent_at) = (false, Some(view.heard)),
+            Kind::Probe => (self.probe.due, self.probe.sent_at) = (false, Some(view.vm_acks)),
             Kind::Handover | Kind::Ack => {}
         }
     }
@@ -308,12 +310,12 @@ impl Flow {
     fn begin_anew(&mut self, view: &View, time: Time) {
         self.silence = Silence { since_ns: time.run_time_ns, frames: 0 };
         self.refusal = Refusal::default();
-        (self.heard, self.since_ns) = (view.heard, time.run_time_ns);
+        (self.vm_acks, self.since_ns) = (view.vm_acks, time.run_time_ns);
     }
 
     fn look(&mut self, view: &View, run_time_ns: u64) {
-        if view.heard != self.heard {
-            self.heard = view.heard;
+        if view.vm_acks != self.vm_acks {
+            self.vm_acks = view.vm_acks;
             self.silence = Silence { since_ns: run_time_ns, frames: 0 };
             let has_room = view.has_room();
             // A sign of life resets the timeouts only if the VM had no room before.
@@ -323,13 +325,13 @@ impl Flow {
             }
             self.had_room = has_room;
         }
-        self.repeats += view.repeated.wrapping_sub(self.repeated);
-        self.repeated = view.repeated;
+        self.new_duplicates += view.duplicate_acks.wrapping_sub(self.duplicate_acks);
+        self.duplicate_acks = view.duplicate_acks;
         let advanced = view.vm_seq.diff(self.vm_seq) > 0;
         if advanced {
             self.vm_seq = view.vm_seq;
             self.since_ns = run_time_ns;
-            (self.timeouts, self.repeats) = (0, 0);
+            (self.timeouts, self.new_duplicates) = (0, 0);
             self.probe.due = false;
             self.refusal = Refusal::default();
         }
@@ -345,7 +347,7 @@ impl Flow {
             if newest.is_some_and(|newest| newest.diff(recovery.proof) > 0) {
                 (recovery.next, recovery.proof) = (view.vm_seq, view.handed);
             }
-        } else if self.repeats > 0 && has_lost(view, self.repeats) {
+        } else if self.new_duplicates > 0 && has_lost(view, self.new_duplicates) {
             self.recover(view, view.blocks().is_empty());
         }
         self.time_out(view, run_time_ns);
@@ -354,7 +356,7 @@ impl Flow {
     fn recover(&mut self, view: &View, blind: bool) {
         let (next, point) = (view.vm_seq, view.handed);
         self.recovery = Some(Recovery { point, next, proof: point, blind });
-        self.repeats = 0;
+        self.new_duplicates = 0;
     }
 
     fn patience(&self) -> u64 {
@@ -384,7 +386,7 @@ impl Flow {
     /// sent again.
     fn judge(&mut self, view: &View, run_time_ns: u64) {
         let refusal = &mut self.refusal;
-        if refusal.resent.is_none_or(|before| before == view.heard) || !view.has_room() {
+        if refusal.resent.is_none_or(|before| before == view.vm_acks) || !view.has_room() {
             return;
         }
         refusal.resent = None;
@@ -403,7 +405,7 @@ impl Flow {
         if view.handed.diff(view.vm_seq) > 0 {
             self.recover(view, true);
         }
-        if self.probe.sent_at == Some(view.heard) {
+        if self.probe.sent_at == Some(view.vm_acks) {
             self.probe.keep_alive = !self.probe.keep_alive;
         }
         // Beside a retransmission, too: the VM may have shrunk its window since.
@@ -528,11 +530,11 @@ fn handover(view: &View) -> Option<HoldFrame> {
     (len > 0 || fin).then_some(HoldFrame { seq: from, len, fin, kind: Kind::Handover })
 }
 
-/// Do repeated ACKs or SACK blocks prove a loss?
-fn has_lost(view: &View, repeats: u32) -> bool {
+/// Do duplicate ACKs or SACK blocks prove a loss?
+fn has_lost(view: &View, duplicates: u32) -> bool {
     let reported = view.blocks().last().map_or(0, |block| block.1.diff(view.vm_seq));
     view.handed.diff(view.vm_seq) > 0
-        && (repeats >= REPEATED || reported >= REPEATED as i32 * view.mss as i32)
+        && (duplicates >= DUPLICATE_ACKS || reported >= DUPLICATE_ACKS as i32 * view.mss as i32)
 }
 
 /// Payload of the largest frame: whole segments. The stack splits a super-packet that the tap does

@@ -24,10 +24,10 @@ pub struct View {
     pub mss: u32,
     /// The VM takes super-packets; otherwise a frame is one segment.
     pub super_packets: bool,
-    /// How often the VM has reported a loss.
-    pub repeated: u32,
-    /// Number of the VM's segments.
-    pub heard: u32,
+    /// Duplicate ACKs of the VM, which report a loss.
+    pub duplicate_acks: u32,
+    /// ACKs of the VM.
+    pub vm_acks: u32,
     /// The sender's ACK of the VM's data, and its raw window.
     pub sender: (seq, u16),
     blocks: [(seq, seq); 4],
@@ -58,8 +58,8 @@ impl View {
             unconfirmed: u32::from(hold.flags) & types::HOLD_UNCONFIRMED != 0,
             mss: u32::from(hold.mss).max(1),
             super_packets: true,
-            repeated: hold.repeated,
-            heard: hold.heard,
+            duplicate_acks: hold.duplicate_acks,
+            vm_acks: hold.vm_acks,
             sender: (hold.snd_una, hold.sender_window),
             blocks: Default::default(),
             block_count: 0,

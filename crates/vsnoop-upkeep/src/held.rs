@@ -43,7 +43,7 @@ pub fn held_bytes(flow: &flow, hold: Option<&hold>) -> u64 {
 pub fn needed_bytes(flow: &flow, hold: Option<&hold>) -> u64 {
     let is_mending = hold.is_some_and(|hold| {
         let is_kept = hold.chunks > 0 && flow.vm_seq.diff(hold.tail) < 0;
-        is_kept && (hold.repeated > 0 || hold.resends > 0)
+        is_kept && (hold.duplicate_acks > 0 || hold.resends > 0)
     });
     if is_mending { outstanding_bytes(flow) } else { held_bytes(flow, hold) }
 }

@@ -445,7 +445,7 @@ impl Memory for Vm {
         self.chunk(chunk).map_or(u32::MAX, |(chunk, _)| chunk.next)
     }
 
-    fn take_rung(&mut self) -> Vec<u32> {
+    fn take_woken(&mut self) -> Vec<u32> {
         if !self.step() {
             return Vec::new();
         }
@@ -453,11 +453,11 @@ impl Memory for Vm {
         records.iter().map(|r| u32::from_le_bytes(r[..4].try_into().expect("a number"))).collect()
     }
 
-    fn clear_rung(&mut self, number: u32) {
+    fn clear_woken(&mut self, number: u32) {
         if self.step()
             && let Some(hold) = self.hold(number)
         {
-            hold.rung = 0;
+            hold.woken = 0;
         }
     }
 

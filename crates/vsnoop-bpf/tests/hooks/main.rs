@@ -538,11 +538,11 @@ fn the_fifth_connection_that_ends_wakes_the_engine() {
         let ack = of_vm_to(sender_port, 500, 5000, 9000, &[], &[]);
         port.run_hook(Hook::FromVm, &ack, 1).expect("run");
     };
-    // The engine reads what was rung, and may be rung again.
+    // The engine reads the doorbell, and may be woken again.
     let read = || {
-        let rung = memory.take_rung();
-        rung.iter().filter(|number| **number > 0).for_each(|number| memory.clear_rung(*number));
-        rung.len()
+        let woken = memory.take_woken();
+        woken.iter().filter(|number| **number > 0).for_each(|number| memory.clear_woken(*number));
+        woken.len()
     };
     let is_woken = || {
         let mut bell =

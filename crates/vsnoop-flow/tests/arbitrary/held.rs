@@ -122,7 +122,7 @@ impl HeldFlow<'_> {
             7 => self.bulk(),
             8..=10 => self.vm_sends(),
             11 if self.tape.byte() < 8 => self.vm_resets(),
-            11 => self.vm_repeats(),
+            11 => self.vm_sends_duplicate_acks(),
             12 => {
                 self.now += u64::from(self.tape.half()) << (self.tape.byte() % 22);
                 if self.tape.byte() < 230 {
@@ -173,7 +173,7 @@ impl HeldFlow<'_> {
             201..=230 => h.handed = seq::new(any),
             _ => h.handed_tsval = any,
         }
-        h.rung = 0;
+        h.woken = 0;
     }
 
     /// Frees the hold of a flow that is over, or idle.
@@ -434,8 +434,8 @@ impl HeldFlow<'_> {
         self.hear(&s);
     }
 
-    /// The VM reports a loss, three times.
-    fn vm_repeats(&mut self) {
+    /// The VM reports a loss with three duplicate ACKs.
+    fn vm_sends_duplicate_acks(&mut self) {
         for _ in 0..3 {
             let s = segment {
                 seq: self.f.snd_nxt,
@@ -462,10 +462,10 @@ impl HeldFlow<'_> {
             return self.settle(&out);
         }
         let before = self.f;
-        let told = self.m.hold.repeated;
+        let told = self.m.hold.duplicate_acks;
         let (verdict, out) =
             hold::from_vm(&mut self.f, &mut self.m.hold, s, &self.port, &self.policy, self.now);
-        self.seen.told += u64::from(self.m.hold.repeated != told);
+        self.seen.told += u64::from(self.m.hold.duplicate_acks != told);
         self.seen.refused += u64::from(out.events & EVENT_REFUSED != 0);
         self.note_all_handed(&before);
         self.settle(&out);

@@ -133,17 +133,17 @@ fn a_flow_whose_vm_echoes_congestion_stays_offline_when_all_is_handed() {
 #[test]
 fn acks_of_held_bytes_wake_the_engine_and_do_not_pass() {
     let mut c = FlowCase::holding();
-    let heard = c.h.heard;
+    let before = c.h.vm_acks;
     let (verdict, out) = c.acks(MSS, c.window_at(MSS));
     assert_eq!(verdict, FromVm::Drop);
     assert_ne!(out.events & EVENT_WAKE, 0);
-    assert_eq!((c.h.vm_seq, c.h.right_edge, c.h.heard), (at(MSS), c.f.right_edge, heard + 1));
+    assert_eq!((c.h.vm_seq, c.h.right_edge, c.h.vm_acks), (at(MSS), c.f.right_edge, before + 1));
     // So does an ACK that opens the window; one that changes nothing does not.
     let (_, out) = c.acks(MSS, WINDOW);
     assert_ne!(out.events & EVENT_WAKE, 0);
     let (_, out) = c.acks(MSS, WINDOW);
     assert_eq!(out.events & EVENT_WAKE, 0);
-    assert_eq!(c.h.heard, heard + 3);
+    assert_eq!(c.h.vm_acks, before + 3);
 }
 
 #[test]
@@ -177,7 +177,7 @@ fn the_engine_is_woken_for_a_loss_of_a_copied_byte() {
         let (verdict, out) = c.hear(&c.sack_of_vm(MSS, (2 + i) * MSS));
         assert_eq!(verdict, FromVm::Drop);
         assert_ne!(out.events & EVENT_WAKE, 0);
-        assert_eq!(c.h.repeated, i);
+        assert_eq!(c.h.duplicate_acks, i);
     }
     assert_eq!(c.mode(), flow_mode::FLOW_HOLDING);
 }
@@ -187,7 +187,7 @@ fn the_engine_is_woken_for_a_loss_if_no_bytes_wait() {
     let mut c = FlowCase::full();
     for i in 1..10 {
         assert_eq!(c.hear(&c.sack_of_vm(0, (2 + i) * MSS)).0, FromVm::Drop);
-        assert_eq!(c.h.repeated, i);
+        assert_eq!(c.h.duplicate_acks, i);
     }
     assert_eq!(c.mode(), flow_mode::FLOW_ACTIVE);
 }

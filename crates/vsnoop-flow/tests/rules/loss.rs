@@ -14,13 +14,13 @@ fn waiting(mut c: FlowCase) -> FlowCase {
     c
 }
 
-/// The VM repeats an ACK; asserts whether it wakes the engine, and that the sender gets nothing.
+/// The VM sends a duplicate ACK; asserts whether it wakes the engine, and that the sender gets nothing.
 #[track_caller]
-fn repeats(c: &mut FlowCase, s: &segment, is_loss: bool) {
-    let before = c.h.repeated;
+fn duplicate_ack(c: &mut FlowCase, s: &segment, is_loss: bool) {
+    let before = c.h.duplicate_acks;
     let (verdict, out) = c.hear(s);
     assert_eq!(verdict, FromVm::Drop);
-    assert_eq!(c.h.repeated != before, is_loss, "{s:?}");
+    assert_eq!(c.h.duplicate_acks != before, is_loss, "{s:?}");
     assert_eq!(out.events & EVENT_WAKE != 0, is_loss);
     assert_ne!(c.mode(), flow_mode::FLOW_RESET);
 }
@@ -31,29 +31,29 @@ fn a_reported_loss_wakes_the_engine() {
         let mut c = waiting(c);
         for _ in 0..20 {
             let s = c.sack_of_vm(MSS, 4 * MSS);
-            repeats(&mut c, &s, true);
+            duplicate_ack(&mut c, &s, true);
         }
     }
 }
 
 #[test]
-fn without_sack_a_repeated_ack_is_a_loss_report() {
+fn without_sack_a_duplicate_ack_is_a_loss_report() {
     let mut c = waiting(FlowCase::plain());
     for _ in 0..20 {
         let s = c.ack_of_vm(MSS, c.window_at(MSS));
-        repeats(&mut c, &s, true);
+        duplicate_ack(&mut c, &s, true);
     }
 }
 
 #[test]
-fn with_sack_a_repeated_ack_without_blocks_is_no_loss_report() {
+fn with_sack_a_duplicate_ack_without_blocks_is_no_loss_report() {
     for c in FlowCase::both() {
         let mut c = waiting(c);
         let plain = c.ack_of_vm(MSS, c.window_at(MSS));
-        repeats(&mut c, &plain, false);
+        duplicate_ack(&mut c, &plain, false);
         // Nor does the report of a duplicate (RFC 2883).
         let s = c.sack_of_vm(MSS, MSS / 2);
-        repeats(&mut c, &s, false);
+        duplicate_ack(&mut c, &s, false);
     }
 }
 
@@ -62,7 +62,7 @@ fn a_challenge_ack_is_no_report_of_a_loss() {
     let mut c = waiting(FlowCase::plain());
     c.pass(&segment { tcp_flags: SYN, ..c.data(9, 0) });
     assert_eq!(c.acks(MSS, c.window_at(MSS)).0, FromVm::Pass);
-    assert_eq!(c.h.repeated, 0);
+    assert_eq!(c.h.duplicate_acks, 0);
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn a_probe_of_the_vm_is_no_report_of_a_loss() {
     let mut c = waiting(c);
     let probe = segment { seq: vm_at(49), ..c.ack_of_vm(MSS, c.window_at(MSS)) };
     assert_eq!(c.hear(&probe).0, FromVm::Rewrite);
-    assert_eq!(c.h.repeated, 0);
+    assert_eq!(c.h.duplicate_acks, 0);
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn a_window_update_is_no_report_of_a_loss() {
     let mut c = waiting(FlowCase::plain());
     for i in 1..5 {
         let s = c.ack_of_vm(MSS, c.window_at(MSS) + i);
-        repeats(&mut c, &s, false);
+        duplicate_ack(&mut c, &s, false);
     }
 }
 
@@ -91,12 +91,12 @@ fn data_of_the_vm_is_no_report_of_a_loss() {
         let s = c.data_of_vm(0, 10, MSS);
         let s = segment { bits: s.bits | SEG_SACK as u16, sack_end: at(4 * MSS), ..s };
         assert_eq!(c.hear(&s).0, FromVm::Rewrite);
-        assert_eq!(c.h.repeated, 0);
+        assert_eq!(c.h.duplicate_acks, 0);
     }
 }
 
 #[test]
-fn repeated_acks_of_next_seq_pass_to_the_sender() {
+fn duplicate_acks_of_next_seq_pass_to_the_sender() {
     for c in FlowCase::both() {
         let mut c = c.without_hold();
         c.pass(&c.data(0, MSS));

@@ -80,15 +80,15 @@ impl HoldCase {
 
     /// The VM has acknowledged everything below `offset`, its window ends at `edge`.
     pub fn acks(&mut self, offset: u32, edge: u32) {
-        self.h.heard += 1;
+        self.h.vm_acks += 1;
         self.h.vm_seq = at(offset);
         self.h.right_edge = at(edge);
     }
 
-    /// The VM repeats its ACK, with these SACK blocks.
-    pub fn repeats(&mut self, blocks: &[(u32, u32)]) {
-        self.h.heard += 1;
-        self.h.repeated += 1;
+    /// The VM sends a duplicate ACK, with these SACK blocks.
+    pub fn duplicate_ack(&mut self, blocks: &[(u32, u32)]) {
+        self.h.vm_acks += 1;
+        self.h.duplicate_acks += 1;
         self.sacks(blocks);
     }
 

@@ -36,14 +36,14 @@ fn only_what_was_handed_over_is_sent_again_by_the_clock() {
 fn nothing_below_the_first_byte_and_no_bare_ack_is_sent() {
     let mut c = unconfirmed();
     c.h.snd_una = at(7);
-    c.h.repeated = 20;
+    c.h.duplicate_acks = 20;
     c.h.sender_window += 1;
     c.acks(0, 0);
     for _ in 0..200 {
         c.now_ns += 500 * MS;
         c.run_time_ns += 500 * MS;
-        c.h.heard += 1;
-        c.h.repeated += 1;
+        c.h.vm_acks += 1;
+        c.h.duplicate_acks += 1;
         for frame in c.send_all() {
             assert_eq!((frame.seq, frame.kind), (at(0), Kind::Resend), "{frame:?}");
         }

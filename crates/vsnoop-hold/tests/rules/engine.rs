@@ -20,7 +20,7 @@ struct TestPort {
     holds: HashMap<u32, hold>,
     count: u32,
     busy: HashMap<u32, u32>,
-    rung: Vec<u32>,
+    woken: Vec<u32>,
     reads: usize,
     reclaimed: Vec<(u32, bool)>,
     /// Result of reclaim().
@@ -54,7 +54,7 @@ impl TestPort {
 
     fn acks(&mut self, number: u32, offset: u32) {
         let hold = self.holds.get_mut(&number).expect("it is used");
-        hold.heard += 1;
+        hold.vm_acks += 1;
         hold.vm_seq = at(offset);
     }
 
@@ -100,12 +100,12 @@ impl Memory for TestPort {
         chunk + 1
     }
 
-    fn take_rung(&mut self) -> Vec<u32> {
-        std::mem::take(&mut self.rung)
+    fn take_woken(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.woken)
     }
 
-    fn clear_rung(&mut self, number: u32) {
-        self.holds.entry(number).or_default().rung = 0;
+    fn clear_woken(&mut self, number: u32) {
+        self.holds.entry(number).or_default().woken = 0;
     }
 
     fn busy(&mut self, group: u32) -> u32 {
@@ -253,7 +253,7 @@ fn a_hold_that_another_flow_takes_is_looked_at() {
         // Its flow ends before all of it is acknowledged: the busy bit was never cleared.
         port.holds.get_mut(&1).expect("it is used").flags |= HOLD_OVER as u16;
         port.over = true;
-        port.rung.push(1);
+        port.woken.push(1);
         port.run(&mut engine, SECOND);
         if !taken_at_once {
             assert!(port.holds.is_empty(), "it is free");
@@ -326,7 +326,7 @@ fn a_hold_whose_flow_is_over_is_given_back_a_moment_later() {
     port.run(&mut engine, SECOND);
     port.over = true;
     port.holds.get_mut(&1).expect("it is used").flags |= HOLD_OVER as u16;
-    port.rung.push(1);
+    port.woken.push(1);
     port.work(&mut engine);
     assert_eq!(port.reclaimed, [(1, false)]);
     port.run(&mut engine, TICK_NS);
@@ -339,7 +339,7 @@ fn a_hold_whose_flow_is_over_is_given_back_a_moment_later() {
 fn a_frame_carries_what_the_sender_has_told_meanwhile() {
     let mut port = TestPort::new(32);
     port.holds.insert(1, held(0, 5_000, 9_000));
-    port.rung.push(1);
+    port.woken.push(1);
     port.new_ack = Some(seq::new(0x0102_0304));
     let mut engine = Engine::new(&mut port);
     port.work(&mut engine);
@@ -356,7 +356,7 @@ fn a_lower_mtu_is_learned_and_kept_to() {
     let mut hold = held(0, 1_448, 9_000);
     hold.mss = 1_448;
     port.holds.insert(1, hold);
-    port.rung.push(1);
+    port.woken.push(1);
     port.mtu = 1_400;
     port.work(&mut engine);
     let (headers, _) = &port.frames[0];
@@ -370,7 +370,7 @@ fn a_vm_that_takes_no_super_packets_gets_segments() {
     port.no_tso = true;
     let mut engine = Engine::new(&mut port);
     port.holds.insert(1, held(0, 9_000, 20_000));
-    port.rung.push(1);
+    port.woken.push(1);
     port.work(&mut engine);
     assert!(port.frames.len() >= 6, "{} frames", port.frames.len());
     for (headers, _) in &port.frames {
@@ -383,7 +383,7 @@ fn a_vm_that_takes_no_super_packets_gets_segments() {
 fn a_ring_that_is_full_is_tried_again_soon_and_a_device_in_trouble_by_the_tick() {
     let mut port = TestPort::new(32);
     port.holds.insert(1, held(0, 5_000, 9_000));
-    port.rung.push(1);
+    port.woken.push(1);
     let mut engine = Engine::new(&mut port);
     port.says = Some(Sent::Refused);
     engine.work(&mut port);
@@ -430,7 +430,7 @@ fn a_vm_that_takes_something_at_the_last_moment_is_not_given_up() {
 fn memory_is_added_when_the_hooks_ring_for_it() {
     let mut port = TestPort::new(0);
     let mut engine = Engine::new(&mut port);
-    port.rung.push(0);
+    port.woken.push(0);
     engine.work(&mut port);
     assert_eq!(port.grown, 1);
 }

@@ -10,35 +10,35 @@ fn handed() -> HoldCase {
 }
 
 #[test]
-fn three_repeated_acks_prove_a_loss() {
+fn three_duplicate_acks_prove_a_loss() {
     let mut c = handed();
     for _ in 0..2 {
-        c.repeats(&[(1_000, 2_000)]);
+        c.duplicate_ack(&[(1_000, 2_000)]);
         assert_eq!(c.send(), None);
     }
-    c.repeats(&[(1_000, 2_000)]);
+    c.duplicate_ack(&[(1_000, 2_000)]);
     assert_eq!(c.send_all(), [resend(0, 1_000)]);
 }
 
 #[test]
 fn blocks_of_three_segments_prove_it_at_once() {
     let mut c = handed();
-    c.repeats(&[(1_000, 2_999)]);
+    c.duplicate_ack(&[(1_000, 2_999)]);
     assert_eq!(c.send(), None);
-    c.repeats(&[(1_000, 3_000)]);
+    c.duplicate_ack(&[(1_000, 3_000)]);
     assert_eq!(c.send_all(), [resend(0, 1_000)]);
 }
 
 #[test]
 fn reports_that_an_earlier_engine_has_heard_prove_nothing() {
     let mut h = held(10_000, 10_000, 20_000);
-    h.repeated = 50;
+    h.duplicate_acks = 50;
     let mut c = HoldCase::new(h);
     c.sacks(&[(1_000, 2_000)]);
     assert_eq!(c.send(), None);
     for _ in 0..3 {
         assert_eq!(c.send(), None);
-        c.repeats(&[(1_000, 2_000)]);
+        c.duplicate_ack(&[(1_000, 2_000)]);
     }
     assert_eq!(c.send_all(), [resend(0, 1_000)]);
 }
@@ -47,21 +47,21 @@ fn reports_that_an_earlier_engine_has_heard_prove_nothing() {
 fn progress_of_the_vm_refutes_a_loss() {
     let mut c = handed();
     for _ in 0..2 {
-        c.repeats(&[(1_000, 2_000)]);
+        c.duplicate_ack(&[(1_000, 2_000)]);
         c.send();
     }
     c.acks(2_000, 20_000);
-    c.repeats(&[(3_000, 4_000)]);
+    c.duplicate_ack(&[(3_000, 4_000)]);
     assert_eq!(c.send(), None);
 }
 
 #[test]
 fn all_holes_below_the_highest_block_are_sent_again_once() {
     let mut c = handed();
-    c.repeats(&[(8_000, 9_000), (1_000, 2_000), (4_000, 6_000)]);
+    c.duplicate_ack(&[(8_000, 9_000), (1_000, 2_000), (4_000, 6_000)]);
     let holes = [resend(0, 1_000), resend(2_000, 2_000), resend(6_000, 2_000)];
     assert_eq!(c.send_all(), holes);
-    c.repeats(&[(8_000, 9_000), (1_000, 2_000), (4_000, 6_000)]);
+    c.duplicate_ack(&[(8_000, 9_000), (1_000, 2_000), (4_000, 6_000)]);
     assert_eq!(c.send(), None, "they are on their way");
     // Bytes beyond the highest block may still be on their way.
 }
@@ -69,7 +69,7 @@ fn all_holes_below_the_highest_block_are_sent_again_once() {
 #[test]
 fn a_hole_that_is_filled_is_not_sent_again() {
     let mut c = handed();
-    c.repeats(&[(8_000, 9_000), (1_000, 2_000), (4_000, 6_000)]);
+    c.duplicate_ack(&[(8_000, 9_000), (1_000, 2_000), (4_000, 6_000)]);
     assert_eq!(c.send(), Some(resend(0, 1_000)));
     c.acks(2_000, 20_000);
     c.sacks(&[(8_000, 9_000), (4_000, 6_000)]);
@@ -84,29 +84,29 @@ fn a_lost_retransmission_is_sent_again_when_something_later_arrives() {
     let mut h = held(10_000, 30_000, 20_000);
     h.high_seq = at(10_000);
     let mut c = HoldCase::new(h);
-    c.repeats(&[(1_000, 4_000)]);
+    c.duplicate_ack(&[(1_000, 4_000)]);
     assert_eq!(c.send_all(), [resend(0, 1_000), handover(10_000, 10_000)]);
     // A block of bytes sent before the retransmission proves nothing.
-    c.repeats(&[(1_000, 10_000)]);
+    c.duplicate_ack(&[(1_000, 10_000)]);
     assert_eq!(c.send(), None);
     // A block of bytes sent after it does.
-    c.repeats(&[(1_000, 11_000)]);
+    c.duplicate_ack(&[(1_000, 11_000)]);
     assert_eq!(c.send_all(), [resend(0, 1_000)]);
-    c.repeats(&[(1_000, 15_000)]);
+    c.duplicate_ack(&[(1_000, 15_000)]);
     assert_eq!(c.send(), None, "again only when something later yet arrives");
 }
 
 #[test]
 fn recovery_ends_where_it_began() {
     let mut c = handed();
-    c.repeats(&[(1_000, 4_000)]);
+    c.duplicate_ack(&[(1_000, 4_000)]);
     assert_eq!(c.send_all(), [resend(0, 1_000)]);
     c.acks(10_000, 30_000);
     c.sacks(&[]);
     c.h.tail = at(14_000);
     c.h.high_seq = at(14_000);
     assert_eq!(c.send(), None);
-    c.repeats(&[(11_000, 14_000)]);
+    c.duplicate_ack(&[(11_000, 14_000)]);
     assert_eq!(c.send_all(), [resend(10_000, 1_000)]);
 }
 
@@ -115,10 +115,10 @@ fn without_sack_one_frame_is_sent_again_and_the_next_with_each_ack_that_falls_sh
     let mut c = HoldCase::new(held(150_000, 150_000, 200_000));
     for _ in 0..3 {
         assert_eq!(c.send(), None);
-        c.repeats(&[]);
+        c.duplicate_ack(&[]);
     }
     assert_eq!(c.send_all(), [resend(0, 65_000)]);
-    c.repeats(&[]);
+    c.duplicate_ack(&[]);
     assert_eq!(c.send(), None, "the same report again");
     c.acks(65_000, 200_000);
     assert_eq!(c.send_all(), [resend(65_000, 65_000)]);
@@ -150,7 +150,7 @@ fn the_time_doubles_up_to_sixteen_times_until_the_vm_takes_something() {
         assert_eq!(c.send_all(), [resend(0, 10_000), keep_alive(0)], "{patience} ms");
     }
     // A sign of life is not enough.
-    c.h.heard += 1;
+    c.h.vm_acks += 1;
     c.run_time_ns += 3_200 * MS - 1;
     assert_eq!(c.send(), None);
     c.acks(1_000, 20_000);
@@ -210,7 +210,7 @@ fn a_vm_whose_acks_come_eight_seconds_late_is_not_given_up() {
             let before = c.h.vm_seq.diff(at(0)) as u32;
             c.acks(end.max(before), end.max(before) + 10_000);
             if end <= before {
-                c.h.repeated += 1;
+                c.h.duplicate_acks += 1;
             }
             // The sender goes on.
             let tail = c.h.vm_seq.diff(at(0)) as u32 + 10_000;
@@ -225,7 +225,7 @@ fn a_vm_whose_acks_come_eight_seconds_late_is_not_given_up() {
 fn talks(c: &mut HoldCase) {
     c.run_time_ns += 3_200 * MS;
     c.send_all();
-    c.repeats(&[]);
+    c.duplicate_ack(&[]);
     c.send_all();
 }
 
@@ -306,7 +306,7 @@ fn a_vm_that_was_not_handed_anything_has_not_refused_it() {
             c.run_time_ns += 3_200 * MS;
             // The ring is full.
             c.wants();
-            c.h.heard += 1;
+            c.h.vm_acks += 1;
             c.wants();
             assert_eq!(c.flow.given_up(), None);
         }
@@ -356,14 +356,14 @@ fn a_lost_fin_is_sent_again_with_the_last_byte_or_alone() {
 #[test]
 fn a_hole_before_the_fin_is_sent_without_it() {
     let mut c = HoldCase::new(held(10_001, 10_000, 20_000)).fin();
-    c.repeats(&[(1_000, 10_001)]);
+    c.duplicate_ack(&[(1_000, 10_001)]);
     assert_eq!(c.send_all(), [resend(0, 1_000)]);
 }
 
 #[test]
 fn retransmissions_go_before_held_bytes() {
     let mut c = HoldCase::new(held(10_000, 30_000, 20_000));
-    c.repeats(&[(1_000, 4_000)]);
+    c.duplicate_ack(&[(1_000, 4_000)]);
     assert_eq!(c.send_all(), [resend(0, 1_000), handover(10_000, 10_000)]);
 }
 
@@ -374,13 +374,13 @@ fn bytes_without_a_copy_are_not_retransmitted() {
     h.first = at(5_000);
     let mut c = HoldCase::new(h);
     for _ in 0..5 {
-        c.repeats(&[(1_000, 4_000)]);
+        c.duplicate_ack(&[(1_000, 4_000)]);
         assert_eq!(c.send(), None);
     }
     c.run_time_ns = 200 * MS;
     assert_eq!(c.send_all(), [keep_alive(0)], "it is asked, at most");
     c.acks(5_000, 20_000);
-    c.repeats(&[(6_000, 9_000)]);
+    c.duplicate_ack(&[(6_000, 9_000)]);
     assert_eq!(c.send_all(), [resend(5_000, 1_000)]);
 }
 
@@ -389,7 +389,7 @@ fn a_flow_without_memory_sends_no_bytes() {
     let mut h = held(10_000, 10_000, 20_000);
     h.chunks = 0;
     let mut c = HoldCase::new(h);
-    c.repeats(&[(1_000, 9_000)]);
+    c.duplicate_ack(&[(1_000, 9_000)]);
     c.run_time_ns = 1_000 * MS;
     assert!(c.send_all().iter().all(|frame| frame.len == 0));
 }

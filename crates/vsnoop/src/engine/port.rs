@@ -117,12 +117,12 @@ impl vsnoop_hold::Memory for Surroundings {
         self.memory.next(chunk)
     }
 
-    fn take_rung(&mut self) -> Vec<u32> {
-        self.memory.take_rung()
+    fn take_woken(&mut self) -> Vec<u32> {
+        self.memory.take_woken()
     }
 
-    fn clear_rung(&mut self, number: u32) {
-        self.memory.clear_rung(number);
+    fn clear_woken(&mut self, number: u32) {
+        self.memory.clear_woken(number);
     }
 
     fn busy(&mut self, group: u32) -> u32 {
