@@ -108,7 +108,7 @@ static __always_inline int keep(struct __sk_buff *skb, struct port *port, const 
 		if (copied && out->hand == HAND_ON) {
 			st->kept_bytes += bytes;
 			st->early_bytes += bytes;
-			st->ack_thinned++;
+			st->stretch_acked++;
 		}
 		return HOOK_NEXT;
 	case KEPT_DROP:

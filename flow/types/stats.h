@@ -38,7 +38,7 @@ struct port_stats {
 	__u64 held_segments; /* segments acknowledged before their hand-over */
 	__u64 held_bytes;
 	__u64 kept_out_of_order; /* segments kept beyond a hole, and reported by SACK */
-	__u64 ack_thinned; /* segments kept, passed on, and acknowledged with a later one */
+	__u64 stretch_acked; /* segments kept, passed on, and acknowledged with a later one */
 	__u64 without_hold; /* segments whose connection found no free hold */
 	__u64 hold_full; /* segments that found no free chunk */
 	__u64 hold_dropped; /* segments that could not be kept, for any reason */

@@ -56,7 +56,7 @@ counters! {
     held_segments: "segments acknowledged that had to wait",
     held_bytes: "their bytes",
     kept_out_of_order: "segments kept beyond a hole",
-    ack_thinned: "segments acknowledged with a later one",
+    stretch_acked: "segments acknowledged with a later one (stretch ACKs)",
     without_hold: "segments of connections for which no hold was left",
     hold_full: "segments for which the hold had no memory",
     hold_dropped: "segments dropped unacknowledged by the hold",

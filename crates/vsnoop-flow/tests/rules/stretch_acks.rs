@@ -1,4 +1,5 @@
-//! The host acknowledges every fourth segment of a bulk transfer, and never keeps a sender waiting.
+//! Stretch ACKs (RFC 2525, section 2.13): the host acknowledges every fourth segment of a bulk
+//! transfer, and never keeps a sender waiting.
 
 use vsnoop_flow::hold::{Hand, Verdict};
 use vsnoop_flow::{FromVm, segment, types::*};
