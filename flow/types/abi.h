@@ -25,7 +25,7 @@ enum reset_reason {
 	RESET_SILENT = 1, /* the VM ran, and sent nothing for long */
 	RESET_ENGINE_GONE = 2, /* no engine is left to hand over the held bytes */
 	RESET_DETACHED = 3, /* the port was detached with bytes in the hold */
-	RESET_DESERTED = 4, /* the tap has no reader any more */
+	RESET_NO_READER = 4, /* the tap has no reader any more */
 	RESET_REASONS = 5,
 };
 

@@ -22,7 +22,7 @@ pub fn is_wanted() -> bool {
 
 /// Fields of `resets` in `vsnoop stats --json` that count connections.
 const RESET_REASONS: [&str; 6] =
-    ["refused", "silent", "engine_gone", "detached", "deserted", "by_vm"];
+    ["refused", "silent", "engine_gone", "detached", "no_reader", "by_vm"];
 /// Commands that take the lock of `/run/vsnoop`, some for long. Another waits 20 s for it, which is
 /// not enough on a busy machine where several do.
 const LOCKING: [&str; 4] = ["attach", "detach", "incast", "set"];

@@ -53,19 +53,19 @@ fn tell(port: &Port, netns: Option<&Netns>, key: &flow_key, flow: &flow) {
 /// Sends the RST to both ends, or repeats it ([`reset::send`]). The calling thread must be in the
 /// tap's network namespace.
 pub fn send(port: &Port, key: &flow_key, flow: &flow) {
-    reset::send(&mut { port }, key, flow, deserted_bridge(port));
+    reset::send(&mut { port }, key, flow, bridge_without_reader(port));
 }
 
 /// The bridge of a tap without a reader.
-fn deserted_bridge(port: &Port) -> Option<u32> {
-    find_deserted_bridge(port).unwrap_or_default()
+fn bridge_without_reader(port: &Port) -> Option<u32> {
+    find_bridge_without_reader(port).unwrap_or_default()
 }
 
-fn find_deserted_bridge(port: &Port) -> Result<Option<u32>> {
+fn find_bridge_without_reader(port: &Port) -> Result<Option<u32>> {
     let meta = port.meta()?;
     let device = netdev::find_index(meta.ifindex)?;
-    let is_deserted = device.is_none_or(|device| !device.carrier);
-    Ok(Some(meta.bridge).filter(|bridge| is_deserted && *bridge != 0))
+    let has_no_reader = device.is_none_or(|device| !device.carrier);
+    Ok(Some(meta.bridge).filter(|bridge| has_no_reader && *bridge != 0))
 }
 
 /// The tap and its VM are gone: resets, over the bridge, the senders of bytes that the VM had not

@@ -191,7 +191,7 @@ mod tests {
             &mut one,
             &flow_key::default(),
             &flow,
-            reset_reason::RESET_DESERTED,
+            reset_reason::RESET_NO_READER,
             1,
             |_, _, _| panic!("nothing to tell"),
         );

@@ -75,7 +75,7 @@ pub struct Resets {
     /// The port was detached with bytes in the hold.
     pub detached: u64,
     /// The tap had no reader any more.
-    pub deserted: u64,
+    pub no_reader: u64,
     /// The VM sent a RST that only the host's actions can explain.
     pub by_vm: u64,
     /// Bytes that the VM had not acknowledged, of connections that user space reset.
@@ -84,13 +84,13 @@ pub struct Resets {
 
 impl Resets {
     pub fn of(meta: &port_meta, stats: &port_stats) -> Self {
-        let [refused, silent, engine_gone, detached, deserted] = meta.resets;
+        let [refused, silent, engine_gone, detached, no_reader] = meta.resets;
         Self {
             refused,
             silent,
             engine_gone: engine_gone + stats.abandoned,
             detached,
-            deserted,
+            no_reader,
             by_vm: stats.vm_refused,
             bytes: meta.reset_bytes,
         }
@@ -107,7 +107,7 @@ impl Resets {
             ("resets.silent", self.silent, "the VM ran and answered nothing"),
             ("resets.engine_gone", self.engine_gone, "nobody was left to hand over what was held"),
             ("resets.detached", self.detached, "detached with bytes in the hold"),
-            ("resets.deserted", self.deserted, "nobody read the tap any more"),
+            ("resets.no_reader", self.no_reader, "nobody read the tap any more"),
             ("resets.by_vm", self.by_vm, "the VM's RST to what only the host sent"),
         ]
     }

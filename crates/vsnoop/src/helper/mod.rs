@@ -20,10 +20,10 @@
 //! VM is gone waits. So it may be killed at any time; the next command, or the engine, starts it
 //! again.
 
-mod desertion;
 mod engines;
 mod grants;
 mod monitor;
+mod reader_loss;
 mod surroundings;
 
 use std::time::{Duration, Instant};

@@ -23,9 +23,9 @@ use vsnoop_upkeep::expiry::expire;
 use vsnoop_upkeep::outstanding_bytes;
 use vsnoop_upkeep::repeat::RstRepeats;
 
-use super::desertion::Desertion;
 use super::engines::{Engines, WatchedHold};
 use super::grants::{PortGrants, serve_all};
+use super::reader_loss::ReaderLoss;
 use super::surroundings::LoggedState;
 
 /// State of all ports between two looks.
@@ -50,7 +50,7 @@ struct Watched {
     abandoned: u64,
     /// VM ports that were in BYPASS at the last look.
     left_alone: Vec<u16>,
-    desertion: Desertion,
+    reader_loss: ReaderLoss,
     /// Connections that were reset.
     rst_repeats: RstRepeats,
 }
@@ -124,7 +124,7 @@ impl Watched {
             grants: None,
             abandoned: 0,
             left_alone: Vec::new(),
-            desertion: Desertion::default(),
+            reader_loss: ReaderLoss::default(),
             rst_repeats: RstRepeats::default(),
         }
     }
@@ -141,7 +141,7 @@ impl Watched {
             return Ok(());
         }
         self.repeat_resets(attached, &flows)?;
-        self.notice_desertion(attached, &flows)?;
+        self.notice_reader_loss(attached, &flows)?;
         let abandoned = self.held.abandoned(attached, &flows)?;
         self.notice_abandoned(attached)?;
         self.notice_failures(attached)?;
@@ -196,16 +196,20 @@ impl Watched {
     }
 
     /// Resets connections of a persistent tap whose VM was killed: their bytes are lost.
-    fn notice_desertion(&mut self, attached: &Attached, flows: &[(flow_key, flow)]) -> Result<()> {
+    fn notice_reader_loss(
+        &mut self,
+        attached: &Attached,
+        flows: &[(flow_key, flow)],
+    ) -> Result<()> {
         let behind: Vec<_> =
             flows.iter().filter(|(_, flow)| outstanding_bytes(flow) > 0).copied().collect();
-        let is_deserted = !behind.is_empty()
+        let has_no_reader = !behind.is_empty()
             && self.device(attached)?.is_some_and(|device| device.up && !device.carrier);
-        if !self.desertion.lasts(is_deserted, Instant::now()) {
+        if !self.reader_loss.lasts(has_no_reader, Instant::now()) {
             return Ok(());
         }
         let why = "nobody reads the tap any more: the VM is gone";
-        self.reset(attached, &behind, reset_reason::RESET_DESERTED, why)
+        self.reset(attached, &behind, reset_reason::RESET_NO_READER, why)
     }
 
     fn device(&mut self, attached: &Attached) -> Result<Option<Device>> {

@@ -7,14 +7,14 @@ const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Since when a tap has had no reader, at all looks since then.
 #[derive(Default)]
-pub struct Desertion {
+pub struct ReaderLoss {
     since: Option<Instant>,
 }
 
-impl Desertion {
+impl ReaderLoss {
     /// Takes what a look at `now` has found; returns whether the tap has lost its VM.
-    pub fn lasts(&mut self, is_deserted: bool, now: Instant) -> bool {
-        if !is_deserted {
+    pub fn lasts(&mut self, has_no_reader: bool, now: Instant) -> bool {
+        if !has_no_reader {
             self.since = None;
             return false;
         }
@@ -28,21 +28,21 @@ mod tests {
 
     #[test]
     fn a_vm_is_gone_after_3_s_without_a_reader() {
-        let (mut desertion, start) = (Desertion::default(), Instant::now());
+        let (mut loss, start) = (ReaderLoss::default(), Instant::now());
         let at = |ms: u64| start + Duration::from_millis(ms);
-        assert!(!desertion.lasts(true, at(0)));
-        assert!(!desertion.lasts(true, at(2999)));
-        assert!(desertion.lasts(true, at(3000)));
+        assert!(!loss.lasts(true, at(0)));
+        assert!(!loss.lasts(true, at(2999)));
+        assert!(loss.lasts(true, at(3000)));
     }
 
     #[test]
     fn another_vmm_within_3_s_is_the_same_vm() {
-        let (mut desertion, start) = (Desertion::default(), Instant::now());
+        let (mut loss, start) = (ReaderLoss::default(), Instant::now());
         let at = |ms: u64| start + Duration::from_millis(ms);
-        assert!(!desertion.lasts(true, at(0)));
-        assert!(!desertion.lasts(false, at(2000)));
-        assert!(!desertion.lasts(true, at(2500)));
-        assert!(!desertion.lasts(true, at(5000)));
-        assert!(desertion.lasts(true, at(5500)));
+        assert!(!loss.lasts(true, at(0)));
+        assert!(!loss.lasts(false, at(2000)));
+        assert!(!loss.lasts(true, at(2500)));
+        assert!(!loss.lasts(true, at(5000)));
+        assert!(loss.lasts(true, at(5500)));
     }
 }
