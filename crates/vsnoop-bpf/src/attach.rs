@@ -17,9 +17,9 @@ use crate::hook::Hook;
 use crate::maps::PortMap;
 use crate::objects::{self, Named};
 use crate::port::Port;
+use crate::program_slot::ProgramSlot;
 use crate::programs::{self, Ready};
 use crate::record::Record;
-use crate::seat::Seat;
 use crate::spec::AttachSpec;
 use crate::{link, pins};
 
@@ -74,8 +74,8 @@ impl<'a> Loaded<'a> {
         complete: impl FnOnce(&Port) -> std::result::Result<(), E>,
     ) -> std::result::Result<Port, E> {
         let Self { spec, programs, mut maps } = self;
-        let seat = programs.seat(arrival, &mut maps)?;
-        pin(&mut maps, &seat, spec, arrival)?;
+        let slot = programs.take_slot(arrival, &mut maps)?;
+        pin(&mut maps, &slot, spec, arrival)?;
         let port = Port::open_dir(arrival)?;
         complete(&port)?;
         let dir = pins::directory(spec.netns, spec.ifindex);
@@ -120,10 +120,10 @@ fn expect_no_line_info() {
     });
 }
 
-fn pin(maps: &mut Object, seat: &Seat, spec: &AttachSpec, dir: &Path) -> Result<()> {
-    set_up(&objects::map(maps, PortMap::Ports), seat.slot, spec)?;
+fn pin(maps: &mut Object, slot: &ProgramSlot, spec: &AttachSpec, dir: &Path) -> Result<()> {
+    set_up(&objects::map(maps, PortMap::Ports), slot.index, spec)?;
     write(&objects::map(maps, PortMap::Meta), spec.meta().as_bytes())?;
-    seat.fill(maps)?;
+    slot.fill(maps)?;
     for mut map in maps.maps_mut().filter(|map| map.autocreate()) {
         let path = dir.join(PortMap::of(map.name()).pin());
         map.pin(&path).map_err(Error::bpf(format!("pin {}", path.display())))?;
@@ -132,7 +132,7 @@ fn pin(maps: &mut Object, seat: &Seat, spec: &AttachSpec, dir: &Path) -> Result<
     for (hook, flags) in
         [(Hook::FromVm, libbpf_sys::BPF_F_BEFORE), (Hook::ToVm, libbpf_sys::BPF_F_AFTER)]
     {
-        let program = seat.entry(hook)?;
+        let program = slot.entry(hook)?;
         let path = dir.join(pins::LINKS[hook as usize]);
         link::attach(&program, hook, spec.ifindex, flags)
             .map_err(Error::bpf(format!("attach {hook:?} to {}", spec.ifname)))?

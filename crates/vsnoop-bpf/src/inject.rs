@@ -13,7 +13,7 @@ use vsnoop_flow::types::{self, port};
 use crate::error::{Error, Result};
 use crate::map::read_only_value;
 use crate::maps::{PortMap, SharedProgram};
-use crate::seat::program_of;
+use crate::program_slot::program_of;
 
 /// Offsets in struct __sk_buff (linux/bpf.h); the kernel takes a shorter
 /// context for one whose rest is zero.

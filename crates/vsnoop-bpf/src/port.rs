@@ -19,7 +19,7 @@ use crate::mapping::Mapping;
 use crate::maps::PortMap;
 use crate::record::Record;
 use crate::text::c_string;
-use crate::{batch, pins, programs, seat};
+use crate::{batch, pins, program_slot, programs};
 
 const ZERO: [u8; 4] = [0; 4];
 
@@ -79,7 +79,7 @@ impl Port {
                 format!("made by a version with ABI {abi}, this one has {}", types::VSNOOP_ABI);
             return Err(damaged(reason));
         }
-        if !seat::are_there(dir) {
+        if !program_slot::are_there(dir) {
             return Err(damaged("its programs are not there".into()));
         }
         port.link(Hook::ToVm).and(port.link(Hook::FromVm)).map(|_| port)
@@ -321,7 +321,7 @@ impl Port {
             let entry =
                 ProgramHandle::from_prog_id(self.program_id(hook)?).map_err(Error::bpf(what()))?;
             let entry = program_info(entry.as_fd()).map_err(Error::bpf(what()))?;
-            let shared = seat::hook_of(&self.dir, hook)?;
+            let shared = program_slot::hook_of(&self.dir, hook)?;
             let shared = program_info(shared.as_fd()).map_err(Error::bpf(what()))?;
             // The kernel accounts the time to the program that it calls.
             let (run_count, run_time_ns) = (entry.run_count, entry.run_time_ns);

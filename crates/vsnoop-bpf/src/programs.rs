@@ -3,7 +3,8 @@
 //! Ports with the same constants in their programs share these: memory and verification time are
 //! spent once for [`PORT_SLOTS`] ports. The programs are pinned in a directory beside those of the
 //! ports, whose name has the build of vsnoop and the constants. A tap itself has two programs of
-//! seven instructions, which set the port's slot and tail-call the shared ones ([`Seat::entry`]).
+//! seven instructions, which set the port's slot and tail-call the shared ones
+//! ([`ProgramSlot::entry`]).
 //!
 //! Two symbolic links in a port's directory name its programs and its slot, and nothing else does:
 //! a slot is free if no directory names it, and programs are removed if no directory names them. A
@@ -25,8 +26,8 @@ use crate::error::{Error, Result, refused};
 use crate::maps::{PortMap, Role, SharedMap, SharedProgram};
 use crate::objects::{self, Named};
 use crate::pins::{self, PIN_ROOT, PROGRAMS_PREFIX, is_programs};
+use crate::program_slot::{PROGRAMS, ProgramSlot, SLOT, are_whole, array_name};
 use crate::record::Record;
-use crate::seat::{PROGRAMS, SLOT, Seat, are_whole, array_name};
 use crate::spec::AttachSpec;
 use crate::uplink::Uplink;
 
@@ -116,7 +117,7 @@ impl Ready {
     }
 
     /// A slot for the port that arrives in `dir`. Its `maps` are not in it yet.
-    pub(crate) fn seat(mut self, dir: &Path, maps: &mut Object) -> Result<Seat> {
+    pub(crate) fn take_slot(mut self, dir: &Path, maps: &mut Object) -> Result<ProgramSlot> {
         let memory = dir.join(pins::MEMORY);
         fs::create_dir(&memory).map_err(Error::io(format!("create {}", memory.display())))?;
         let _lock = pins::lock()?;
@@ -140,7 +141,7 @@ impl Ready {
         // The slot first: a directory that names programs must name a slot.
         link(Path::new(&slot.to_string()), SLOT)?;
         link(&Path::new("..").join(name), PROGRAMS)?;
-        Ok(Seat { programs, slot })
+        Ok(ProgramSlot { programs, index: slot })
     }
 }
 
@@ -157,28 +158,28 @@ pub(crate) fn clear_port(dir: &Path) -> Result<()> {
     let Some(_lock) = pins::lock()? else { return Ok(()) };
     if !dir.exists() {
         // Another process has cleared it, and the slot may be another port's.
-        return sweep();
+        return sweep_programs();
     }
     pins::take_hooks_off(dir)?;
     let vacated = match File::open(dir.join(pins::MEMORY)) {
         // Its engine may be in the middle of a change.
         Ok(memory) => pins::flock_in_time(&memory, libc::LOCK_EX)
             .map_err(Error::io(format!("lock {}", dir.display())))
-            .and_then(|()| Seat::of(dir).map_or(Ok(()), |seat| seat.vacate(dir))),
+            .and_then(|()| ProgramSlot::of(dir).map_or(Ok(()), |slot| slot.vacate(dir))),
         // It never had a slot, or does not any more.
         Err(_) => Ok(()),
     };
     // Otherwise the next port of the slot, and its engine, clean up.
     pins::clear(dir)?;
-    sweep()?;
+    sweep_programs()?;
     vacated
 }
 
 /// Removes programs without ports, and the directory of all pins if it is empty.
-pub fn tidy() {
+pub fn sweep() {
     // A failure is ignored: the next call tries again.
     if let Ok(Some(_lock)) = pins::lock()
-        && sweep().is_ok()
+        && sweep_programs().is_ok()
     {
         // Fails, as it should, while something is attached.
         let _ = fs::remove_dir(PIN_ROOT);
@@ -187,11 +188,15 @@ pub fn tidy() {
 
 /// Programs that ports name.
 fn used() -> Result<HashSet<PathBuf>> {
-    Ok(directories()?.iter().filter_map(|dir| Seat::of(dir)).map(|seat| seat.programs).collect())
+    Ok(directories()?
+        .iter()
+        .filter_map(|dir| ProgramSlot::of(dir))
+        .map(|slot| slot.programs)
+        .collect())
 }
 
 /// Removes programs without ports. The caller has the lock.
-fn sweep() -> Result<()> {
+fn sweep_programs() -> Result<()> {
     let used = used()?;
     for programs in directories()?.into_iter().filter(|dir| is_programs(dir)) {
         // Renamed first: no process finds a part of them.
@@ -216,7 +221,8 @@ fn directories() -> Result<Vec<PathBuf>> {
 /// Programs with this prefix, and a free slot of theirs.
 fn free_slot(prefix: &str) -> Result<Option<(PathBuf, u32)>> {
     let directories = directories()?;
-    let seats: Vec<Seat> = directories.iter().filter_map(|dir| Seat::of(dir)).collect();
+    let taken: Vec<ProgramSlot> =
+        directories.iter().filter_map(|dir| ProgramSlot::of(dir)).collect();
     let has_prefix = |dir: &&PathBuf| {
         dir.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(prefix.as_bytes()))
     };
@@ -224,9 +230,9 @@ fn free_slot(prefix: &str) -> Result<Option<(PathBuf, u32)>> {
     let mut found: Vec<&PathBuf> = directories.iter().filter(has_prefix).filter(is_whole).collect();
     found.sort();
     Ok(found.into_iter().find_map(|programs| {
-        let taken: HashSet<u32> =
-            seats.iter().filter(|seat| seat.programs == *programs).map(|seat| seat.slot).collect();
-        let free = (0..PORT_SLOTS).find(|slot| !taken.contains(slot))?;
+        let used: HashSet<u32> =
+            taken.iter().filter(|it| it.programs == *programs).map(|it| it.index).collect();
+        let free = (0..PORT_SLOTS).find(|slot| !used.contains(slot))?;
         Some((programs.clone(), free))
     }))
 }
@@ -276,7 +282,7 @@ fn pin_all(object: &mut Object, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The array through which [`Seat::entry`] tail-calls a program.
+/// The array through which [`ProgramSlot::entry`] tail-calls a program.
 fn array_of(program: i32) -> libbpf_rs::Result<MapHandle> {
     let options = libbpf_sys::bpf_map_create_opts {
         sz: size_of::<libbpf_sys::bpf_map_create_opts>() as _,

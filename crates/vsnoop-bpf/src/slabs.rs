@@ -32,8 +32,8 @@ use vsnoop_flow::types::{
 use crate::error::{Error, Result};
 use crate::mapping::Mapping;
 use crate::pins;
+use crate::program_slot::slabs_of;
 use crate::reserve::{NewSlab, Reserve};
-use crate::seat::slabs_of;
 
 /// A thread that waits for the kernel.
 type Change = JoinHandle<libbpf_rs::Result<()>>;

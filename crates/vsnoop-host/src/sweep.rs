@@ -15,7 +15,7 @@ pub fn finish_if_idle() -> Result<()> {
     }
     let Some(lock) = CommandLock::try_take()? else { return Ok(()) };
     detach::finish(&lock)?;
-    vsnoop_bpf::tidy();
+    vsnoop_bpf::sweep();
     incast::sweep(&lock)
 }
 
@@ -29,6 +29,6 @@ pub fn sweep(lock: &CommandLock) -> Result<()> {
         }
     }
     detach::finish(lock)?;
-    vsnoop_bpf::tidy();
+    vsnoop_bpf::sweep();
     incast::sweep(lock)
 }

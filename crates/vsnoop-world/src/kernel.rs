@@ -490,7 +490,7 @@ impl SimulatedPort {
         packets: usize,
     ) -> (i32, (u32, u32)) {
         // Set by the program on the tap, or by user space
-        // (crates/vsnoop-bpf/src/{seat,inject}.rs).
+        // (crates/vsnoop-bpf/src/{program_slot,inject}.rs).
         frame.cb[types::CB_SLOT as usize] = SLOT;
         frame.cb[types::CB_ID as usize] = ID;
         let mut skb = describe(frame, buffer(packets), self.ifindex);

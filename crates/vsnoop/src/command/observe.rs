@@ -143,7 +143,7 @@ impl Drop for Observed {
                 self.name
             );
         }
-        vsnoop_bpf::tidy();
+        vsnoop_bpf::sweep();
     }
 }
 

@@ -97,7 +97,7 @@ pub fn run(cli: &Cli) -> Result<u8> {
     }
     left.into_iter().for_each(|port| finish(port, &mut ended));
     (document.reset_flows, document.reset_bytes) = (ended.flows, ended.held_bytes);
-    vsnoop_bpf::tidy();
+    vsnoop_bpf::sweep();
     if let Err(error) = vsnoop_bpf::Uplink::sweep(&[]) {
         eprintln!("vsnoop: uplinks: {error}");
     }

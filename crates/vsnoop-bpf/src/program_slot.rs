@@ -1,4 +1,4 @@
-//! A port's seat: its shared programs (src/programs.rs), and its slot in their arrays of maps.
+//! A port's shared programs (src/programs.rs), and its slot in their arrays of maps.
 
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -25,18 +25,19 @@ pub(crate) const SLOT: &str = "slot";
 const AT_ONCE: usize = 32;
 
 /// A port's programs and slot.
-pub(crate) struct Seat {
+pub(crate) struct ProgramSlot {
     /// The directory of the programs.
     pub(crate) programs: PathBuf,
-    pub(crate) slot: u32,
+    /// In their arrays of maps.
+    pub(crate) index: u32,
 }
 
-impl Seat {
-    /// The seat in a port's directory; `None` without one.
+impl ProgramSlot {
+    /// The slot that a port's directory names; `None` without one.
     pub(crate) fn of(dir: &Path) -> Option<Self> {
-        let slot = fs::read_link(dir.join(SLOT)).ok()?.to_str()?.parse().ok()?;
+        let index = fs::read_link(dir.join(SLOT)).ok()?.to_str()?.parse().ok()?;
         let programs = fs::read_link(dir.join(PROGRAMS)).ok()?;
-        Some(Self { programs: Path::new(PIN_ROOT).join(programs.file_name()?), slot })
+        Some(Self { programs: Path::new(PIN_ROOT).join(programs.file_name()?), index })
     }
 
     /// Puts the port's own maps into its slot. Each such system call returns only when no program
@@ -48,10 +49,10 @@ impl Seat {
                 changes.push((self.table(table)?, map.as_fd().as_raw_fd()));
             }
         }
-        let key = self.slot.to_ne_bytes();
+        let key = self.index.to_ne_bytes();
         let changes = changes.iter().map(|(table, fd)| (table, *fd)).collect();
         at_once(changes, |(table, fd)| table.update(&key, &fd.to_ne_bytes(), MapFlags::ANY))
-            .map_err(Error::bpf(format!("fill slot {} of {}", self.slot, self.programs.display())))
+            .map_err(Error::bpf(format!("fill slot {} of {}", self.index, self.programs.display())))
     }
 
     /// Removes the maps of the port in `dir` from its slot, and its slabs; nothing if the slot is
@@ -66,24 +67,24 @@ impl Seat {
         let of = |name| tables.iter().find(|(found, _)| *found == name).map(|(_, table)| table);
         let own = MapHandle::from_pinned_path(dir.join(PortMap::Ports.pin()));
         let own = own.and_then(|map| map.info()).map(|info| info.info.id).ok();
-        let is_own = |table: &MapHandle| inner_id(table, self.slot) == own && own.is_some();
+        let is_own = |table: &MapHandle| inner_id(table, self.index) == own && own.is_some();
         if !of(SharedMap::Ports).is_some_and(is_own) {
             return Ok(());
         }
-        let slabs = self.slot * SLABS..(self.slot + 1) * SLABS;
+        let slabs = self.index * SLABS..(self.index + 1) * SLABS;
         let slabs = of(SharedMap::Slabs).into_iter().flat_map(|table| {
             let is_used = |index: &u32| inner_id(table, *index).is_some();
             slabs.clone().filter(is_used).map(move |index| (table, index))
         });
         let maps = tables.iter().filter(|(name, _)| *name != SharedMap::Slabs);
-        let changes = maps.map(|(_, table)| (table, self.slot)).chain(slabs).collect();
+        let changes = maps.map(|(_, table)| (table, self.index)).chain(slabs).collect();
         at_once(changes, |(table, index)| match table.delete(&index.to_ne_bytes()) {
             Err(error) if error.kind() != libbpf_rs::ErrorKind::NotFound => Err(error),
             _ => Ok(()),
         })
         .map_err(Error::bpf(format!(
             "clear slot {} of {}",
-            self.slot,
+            self.index,
             self.programs.display()
         )))
     }
@@ -95,7 +96,7 @@ impl Seat {
     /// Loads the entry program of a tap's hook for this port.
     pub(crate) fn entry(&self, hook: Hook) -> Result<OwnedFd> {
         let array = open_table(&self.programs, array_name(hook))?;
-        entry(hook, &array, self.slot)
+        entry(hook, &array, self.index)
     }
 }
 
@@ -108,9 +109,9 @@ fn inner_id(table: &MapHandle, index: u32) -> Option<u32> {
 /// The array with the slabs of all ports that share the programs of the port in `dir`, and the
 /// index of its own first one.
 pub(crate) fn slabs_of(dir: &Path) -> Result<(MapHandle, u32)> {
-    let seat = Seat::of(dir)
+    let place = ProgramSlot::of(dir)
         .ok_or_else(|| Error::Damaged { path: dir.to_owned(), reason: "it has no slot".into() })?;
-    Ok((open_table(&dir.join(PROGRAMS), SharedMap::Slabs.name())?, seat.slot * SLABS))
+    Ok((open_table(&dir.join(PROGRAMS), SharedMap::Slabs.name())?, place.index * SLABS))
 }
 
 /// A program that the port in `dir` shares with others.
