@@ -67,8 +67,8 @@ fn hostile(
 ) -> anyhow::Result<()> {
     if offloads.tso {
         // Fewer frames carry the same bytes.
-        for chance in [&mut network.loss, &mut network.corrupt, &mut network.misdirect] {
-            *chance *= 5.0;
+        for probability in [&mut network.loss, &mut network.corrupt, &mut network.misdirect] {
+            *probability *= 5.0;
         }
     }
     let base = Case::default();

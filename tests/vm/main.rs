@@ -397,7 +397,7 @@ fn detach_and_attach(bench: &Bench) -> Result<()> {
     if !bench.attached {
         return bench.exact(VICTIM, Upload, 10 * MB);
     }
-    // Machines that wait for their turn have something to gain at every moment.
+    // Machines that wait for their time slice have something to gain at every moment.
     let _load = Load::start(bench)?;
     with_enough_bytes("the transfer was over before the port was switched twice", |times| {
         let since = bench.stage.tap_counts(VICTIM)?.to_vm_bytes;

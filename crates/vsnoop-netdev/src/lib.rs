@@ -1,4 +1,4 @@
-//! Network devices as the kernel describes them: questions over rtnetlink ([`netlink`]) and to
+//! Network devices as the kernel describes them: requests over rtnetlink ([`netlink`]) and to
 //! drivers ([`ethtool`]); and taps that are opened ([`tap`]).
 //!
 //! sysfs shows the network namespace in which it was mounted; these ask in that of the calling
@@ -82,9 +82,9 @@ pub fn find(name: &str) -> Result<Option<Device>> {
     if name.is_empty() || name.len() >= libc::IFNAMSIZ {
         return Ok(None);
     }
-    let mut question = LinkMessage::default();
-    question.attributes.push(LinkAttribute::IfName(name.to_owned()));
-    match netlink::ask(RouteNetlinkMessage::GetLink(question), 0) {
+    let mut request = LinkMessage::default();
+    request.attributes.push(LinkAttribute::IfName(name.to_owned()));
+    match netlink::ask(RouteNetlinkMessage::GetLink(request), 0) {
         Ok(answers) => Ok(answers.into_iter().find_map(device)),
         Err(error) if error.errno() == Some(libc::ENODEV) => Ok(None),
         Err(source) => Err(Error::Find { name: name.to_owned(), source }),
@@ -93,9 +93,9 @@ pub fn find(name: &str) -> Result<Option<Device>> {
 
 /// The device with this index, `None` when there is none.
 pub fn find_index(index: u32) -> Result<Option<Device>> {
-    let mut question = LinkMessage::default();
-    question.header.index = index;
-    match netlink::ask(RouteNetlinkMessage::GetLink(question), 0) {
+    let mut request = LinkMessage::default();
+    request.header.index = index;
+    match netlink::ask(RouteNetlinkMessage::GetLink(request), 0) {
         Ok(answers) => Ok(answers.into_iter().find_map(device)),
         Err(error) if error.errno() == Some(libc::ENODEV) => Ok(None),
         Err(source) => Err(Error::FindIndex { index, source }),

@@ -1,4 +1,4 @@
-//! One question over rtnetlink and all of its answers, blocking.
+//! One request over rtnetlink and all of its answers, blocking.
 //!
 //! The socket belongs to the network namespace of the calling thread.
 
@@ -14,7 +14,7 @@ use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 /// The module's result.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// A question without an answer.
+/// A request that failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("open a netlink socket")]
@@ -52,12 +52,12 @@ impl Error {
 }
 
 /// Asks for everything of a kind.
-pub fn dump(question: RouteNetlinkMessage) -> Result<Vec<RouteNetlinkMessage>> {
-    ask(question, NLM_F_DUMP)
+pub fn dump(request: RouteNetlinkMessage) -> Result<Vec<RouteNetlinkMessage>> {
+    ask(request, NLM_F_DUMP)
 }
 
 /// Asks for one object, or changes one with the `NLM_F_*` flags of `flags`.
-pub fn ask(question: RouteNetlinkMessage, flags: u16) -> Result<Vec<RouteNetlinkMessage>> {
+pub fn ask(request: RouteNetlinkMessage, flags: u16) -> Result<Vec<RouteNetlinkMessage>> {
     let mut socket = Socket::new(NETLINK_ROUTE).map_err(Error::Open)?;
     socket.bind_auto().map_err(Error::Bind)?;
     socket.connect(&SocketAddr::new(0, 0)).map_err(Error::Connect)?;
@@ -68,7 +68,7 @@ pub fn ask(question: RouteNetlinkMessage, flags: u16) -> Result<Vec<RouteNetlink
     if !dump {
         header.flags |= NLM_F_ACK;
     }
-    let mut message = NetlinkMessage::new(header, NetlinkPayload::from(question));
+    let mut message = NetlinkMessage::new(header, NetlinkPayload::from(request));
     message.finalize();
     let mut buffer = vec![0; message.buffer_len()];
     message.serialize(&mut buffer);

@@ -1,5 +1,5 @@
 //! The VM does not run, and its sender goes on: everything is acknowledged far beyond the VM's
-//! window, and the VM gets every byte at its next turn.
+//! window, and the VM gets every byte in its next time slice.
 
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;

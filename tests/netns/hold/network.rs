@@ -64,8 +64,8 @@ pub fn trials() -> Vec<Trial> {
 fn hostile(mut case: Case, evidence: Evidence) -> anyhow::Result<()> {
     if case.topology.from_client.tso {
         // Fewer frames carry the same bytes.
-        for chance in [&mut case.network.loss, &mut case.network.corrupt] {
-            *chance *= 5.0;
+        for probability in [&mut case.network.loss, &mut case.network.corrupt] {
+            *probability *= 5.0;
         }
     }
     let plan = StreamPlan { to_vm_bytes: 1_000_000, ..case.plan.clone() };

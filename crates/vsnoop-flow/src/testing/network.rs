@@ -38,21 +38,21 @@ impl Network {
     pub fn carry(&self, mut s: Seg, hostile: bool, ecn: bool, rng: &mut Rng) -> Vec<(u64, Seg)> {
         let mut delay = self.delay_us * 1_000;
         let mut copies = 1;
-        let chance = |rng: &mut Rng, per_mille| rng.u32(0..1000) < per_mille;
+        let happens = |rng: &mut Rng, per_mille| rng.u32(0..1000) < per_mille;
         if hostile {
             delay += rng.u64(0..=self.jitter_us * 1_000);
-            if chance(rng, self.loss) {
+            if happens(rng, self.loss) {
                 copies = 0;
-            } else if chance(rng, self.duplicate) {
+            } else if happens(rng, self.duplicate) {
                 copies = 2;
             }
-            if chance(rng, self.reorder) {
+            if happens(rng, self.reorder) {
                 delay += rng.u64(0..20 * MS);
             }
-            if ecn && s.len() > 0 && chance(rng, self.congestion) {
+            if ecn && s.len() > 0 && happens(rng, self.congestion) {
                 s.ce = true;
             }
-            if chance(rng, self.corrupt) {
+            if happens(rng, self.corrupt) {
                 corrupt(&mut s, rng);
             }
         }

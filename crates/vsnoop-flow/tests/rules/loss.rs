@@ -14,7 +14,8 @@ fn waiting(mut c: FlowCase) -> FlowCase {
     c
 }
 
-/// The VM sends a duplicate ACK; asserts whether it wakes the engine, and that the sender gets nothing.
+/// The VM sends a duplicate ACK; asserts whether it wakes the engine, and that the sender gets
+/// nothing.
 #[track_caller]
 fn duplicate_ack(c: &mut FlowCase, s: &segment, is_loss: bool) {
     let before = c.h.duplicate_acks;

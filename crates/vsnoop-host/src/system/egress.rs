@@ -77,10 +77,9 @@ pub fn way_out(port: &str) -> String {
 }
 
 fn tc_filters(device: &Device) -> Result<Vec<Foreign>> {
-    let mut question = TcMessage::with_index(device.index as i32);
-    question.header.parent =
-        TcHandle { major: TcHandle::CLSACT.major, minor: TcHandle::MIN_EGRESS };
-    let answers = match netlink::dump(RouteNetlinkMessage::GetTrafficFilter(question)) {
+    let mut request = TcMessage::with_index(device.index as i32);
+    request.header.parent = TcHandle { major: TcHandle::CLSACT.major, minor: TcHandle::MIN_EGRESS };
+    let answers = match netlink::dump(RouteNetlinkMessage::GetTrafficFilter(request)) {
         Ok(answers) => answers,
         // Without a clsact qdisc there is no such hook.
         Err(error) if matches!(error.errno(), Some(libc::EINVAL | libc::ENOENT)) => {

@@ -364,8 +364,8 @@ impl Forwarder {
         self.pool.give_back(packet);
     }
 
-    fn hits(&mut self, chance: f64) -> bool {
-        chance > 0.0 && self.random.f64() < chance
+    fn hits(&mut self, probability: f64) -> bool {
+        probability > 0.0 && self.random.f64() < probability
     }
 
     fn falsify(&mut self, packet: &mut Packet) {

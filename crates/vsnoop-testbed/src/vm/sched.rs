@@ -8,9 +8,9 @@
 //!
 //! Under TCG that lock limits the likeness: a vCPU needs it for each interrupt and timer, blocks
 //! when the main loop on the other core holds it, and then queues behind the others. Measured with
-//! three machines at load 0.6: some 160 such switches per second and vCPU, turns of about 2 ms
+//! three machines at load 0.6: some 160 such switches per second and vCPU, slices of about 2 ms
 //! while it runs. With the main loops on the guests' core above the vCPUs (SCHED_FIFO) there are 7
-//! and turns last the full 30 ms; a handshake then waits up to 60 ms, but a small transfer that
+//! and slices last the full 30 ms; a handshake then waits up to 60 ms, but a small transfer that
 //! follows it finds its machine at the beginning of a slice.
 
 use std::fs;
@@ -75,7 +75,7 @@ impl Drop for OnHostCore {
     }
 }
 
-/// The vCPUs take turns with those of other machines on the guests' core.
+/// The vCPUs share the CPU time with those of other machines on the guests' core.
 pub fn share(process: Pid, vcpus: &[Pid]) -> Result<()> {
     place(process, vcpus)?;
     vcpus.iter().try_for_each(|&vcpu| round_robin(vcpu, PRIORITY))

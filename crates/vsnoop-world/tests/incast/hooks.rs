@@ -83,7 +83,7 @@ impl Hooks {
     }
 
     /// Later segments of the sender do not come through the uplink, or do so again.
-    pub fn turn_aside(&mut self, id: usize, beside: bool) {
+    pub fn route_beside_uplink(&mut self, id: usize, beside: bool) {
         self.connections[id].beside = beside;
     }
 
@@ -157,7 +157,7 @@ impl Hooks {
 
     /// A segment of the sender.
     pub fn to_vm(&mut self, id: usize, s: &segment, now: u64) -> ToVm {
-        let at = self.turn_to(id, now);
+        let at = self.switch_to_port_of(id, now);
         let frame = self.frame_to_vm(id, s);
         self.ports[at].to_vm(frame, &mut |_, _| {});
         self.result(at)
@@ -172,7 +172,7 @@ impl Hooks {
         now: u64,
         meanwhile: &mut dyn FnMut(&mut Self) -> u64,
     ) -> ToVm {
-        let at = self.turn_to(id, now);
+        let at = self.switch_to_port_of(id, now);
         let frame = self.frame_to_vm(id, s);
         // The port itself is out of reach while its program runs, but in the gap.
         let mut port = replace(&mut self.ports[at], SimulatedPort::new(0, 0, |_, _| {}));
@@ -188,7 +188,7 @@ impl Hooks {
             is_over = true;
             swap(port, &mut self.ports[at]);
             let now = meanwhile(self);
-            self.turn_to(id, now);
+            self.switch_to_port_of(id, now);
             swap(port, &mut self.ports[at]);
         };
         port.to_vm(frame, gap);
@@ -199,7 +199,7 @@ impl Hooks {
 
     /// A segment of the VM. Returns the ACKs that leave.
     pub fn from_vm(&mut self, id: usize, s: &segment, now: u64) -> Vec<Answer> {
-        let at = self.turn_to(id, now);
+        let at = self.switch_to_port_of(id, now);
         let frame = self.frame(id, s, false);
         self.ports[at].from_vm(frame, &mut |_, _| {});
         self.result(at).answers
@@ -213,7 +213,7 @@ impl Hooks {
 
     /// The helper offers at most this many grants to the waiting flows of a port.
     pub fn grants(&mut self, port: usize, most: usize, now: u64) -> Vec<Answer> {
-        self.turn_to_port(port, now);
+        self.switch_to_port(port, now);
         let Ok(_) = grants::grant(&mut self.ports[port], most);
         self.result(port).answers
     }
@@ -223,14 +223,14 @@ impl Hooks {
         (self.ports[port].queued() + self.ports[port].finished()) as usize
     }
 
-    fn turn_to(&mut self, id: usize, now: u64) -> usize {
+    fn switch_to_port_of(&mut self, id: usize, now: u64) -> usize {
         let port = self.connections[id].port;
-        self.turn_to_port(port, now);
+        self.switch_to_port(port, now);
         port
     }
 
     /// The programs of this port run next.
-    fn turn_to_port(&mut self, port: usize, now: u64) {
+    fn switch_to_port(&mut self, port: usize, now: u64) {
         if port != self.latest {
             *self.ports[port].uplink() = *self.uplink();
             self.latest = port;

@@ -232,7 +232,7 @@ impl CheckedHooks {
             }
             Op::Way { flow, beside } => {
                 let Some((id, _)) = self.pick(flow) else { return };
-                self.host.turn_aside(id, beside);
+                self.host.route_beside_uplink(id, beside);
             }
             Op::Wait { ns } => self.now = self.now.saturating_add_signed(ns),
             Op::Rate { mbps } => self.host.uplink().rate = rate_of(mbps),

@@ -582,7 +582,7 @@ fn a_flow_beside_the_uplink_has_no_outstanding_credit_and_is_not_queued() {
     let mut c = crowd(20);
     let head = c.queue()[0];
     for id in [0, head] {
-        c.host.turn_aside(id, true);
+        c.host.route_beside_uplink(id, true);
         c.data(id, MSS);
         assert_eq!((c.i(id).is_shaped(), c.i(id).waiting, c.outstanding(id)), (false, 0, 0));
     }
@@ -591,7 +591,7 @@ fn a_flow_beside_the_uplink_has_no_outstanding_credit_and_is_not_queued() {
     assert_eq!(IncastCase::edge_of(&ack), MSS + (4 << 20), "the VM's own window");
     exact(&mut c);
     // It comes through the uplink again.
-    c.host.turn_aside(0, false);
+    c.host.route_beside_uplink(0, false);
     c.data(0, MSS);
     assert!(c.i(0).is_shaped());
     exact(&mut c);

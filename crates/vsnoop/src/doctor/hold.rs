@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn the_vcpu_that_waits_longest_for_its_turn_decides() {
+    fn the_vcpu_that_waits_longest_for_a_time_slice_decides() {
         let before = [vcpu(1, 0, None), vcpu(2, 0, None)];
         let now = [vcpu(1, 300 * MS, None), vcpu(2, 100 * MS, None), vcpu(3, 900 * MS, None)];
         let seen = seen_of_vcpus(
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vcpu_that_does_not_wait_or_had_no_turn_says_nothing() {
+    fn a_vcpu_that_does_not_wait_or_had_no_time_slice_says_nothing() {
         let before = [vcpu(1, 0, None)];
         let short = [vcpu(1, MS, None)];
         let seen =
