@@ -5,10 +5,10 @@
 #   beside.sh --run     runs all that were noted, some at a time, and those that take long first
 #
 # $BESIDE is a directory of the caller.  A program has namespaces of its own: of the network, of
-# mounts, with its own BPF file system, /run and TMPDIR, and of processes.  `off --all` of a test takes
-# down nothing of the host, of another program or of another run, no test counts another's VMs, and
-# all that a program leaves running ends with it.  Its output appears as a whole when it has ended;
-# cargo is told that it succeeded, the caller reads what is printed.
+# mounts, with its own BPF file system, /run and TMPDIR, and of processes.  `off --all` of a test
+# takes down nothing of the host, of another program or of another run, no test counts another's
+# VMs, and all that a program leaves running ends with it.  Its output appears as a whole when it
+# has ended; cargo is told that it succeeded, the caller reads what is printed.
 set -u
 # Most programs wait for timers and packets most of the time.
 SLOTS=${VSNOOP_TEST_SLOTS:-$(($(nproc) + 1))}

@@ -2,8 +2,8 @@
 # Checks the sources without running them: formatting, lints, warnings of the C compilers, subjects
 # of commits, and that SPECIFICATION.md names what there is.
 #
-# Prints a line for each check, and before it what a failed one has to say.  Goes on after a failure;
-# exits 1 if there was one.  scripts/test.sh counts the lines.
+# Prints a line for each check, and before it what a failed one has to say.  Goes on after a
+# failure; exits 1 if there was one.  scripts/test.sh counts the lines.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin"

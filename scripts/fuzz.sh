@@ -1,9 +1,9 @@
 #!/bin/sh
-# Runs each fuzz target (fuzz/fuzz_targets/) for some seconds: scripts/fuzz.sh [SECONDS [TARGET...]].
+# Runs each fuzz target (fuzz/fuzz_targets/) for some seconds: fuzz.sh [SECONDS [TARGET...]].
 #
-# Needs a nightly toolchain and cargo-fuzz, which nothing else does: `rustup toolchain install nightly`,
-# `cargo install cargo-fuzz`.  What was found to reach new code stays in fuzz/corpus/, and what failed in
-# fuzz/artifacts/; neither is kept in the repository.  Exits 1 when a target failed.
+# Needs a nightly toolchain and cargo-fuzz, which nothing else does: `rustup toolchain install
+# nightly`, `cargo install cargo-fuzz`.  What was found to reach new code stays in fuzz/corpus/, and
+# what failed in fuzz/artifacts/; neither is kept in the repository.  Exits 1 when a target failed.
 set -u
 cd "$(dirname "$0")/../fuzz" || exit 1
 
@@ -19,6 +19,7 @@ fi
 failed=0
 for target; do
 	echo "== $target"
-	cargo +nightly fuzz run --features run "$target" -- -max_total_time="$seconds" -timeout=10 -verbosity=0 -print_final_stats=1 || failed=1
+	cargo +nightly fuzz run --features run "$target" -- \
+		-max_total_time="$seconds" -timeout=10 -verbosity=0 -print_final_stats=1 || failed=1
 done
 exit "$failed"

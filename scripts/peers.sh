@@ -33,7 +33,8 @@ if [ -n "$missing" ]; then
 		chmod 755 "$policy"
 	fi
 	for package in $missing; do
-		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$package" >/dev/null ||
+		DEBIAN_FRONTEND=noninteractive \
+			apt-get install -y -qq --no-install-recommends "$package" >/dev/null ||
 			say "$package cannot be installed"
 		# Nor at the next boot, where this package brought the service.
 		service=$package
@@ -54,7 +55,8 @@ if [ ! -x build/peers/bin/vpncloud ]; then
 fi
 
 if [ ! -x build/peers/bin/wireguard-go ]; then
-	if command -v go >/dev/null || apt-get install -y -qq --no-install-recommends golang-go >/dev/null; then
+	if command -v go >/dev/null ||
+		apt-get install -y -qq --no-install-recommends golang-go >/dev/null; then
 		say "building wireguard-go"
 		if GOBIN="$PWD/build/peers/go" go install golang.zx2c4.com/wireguard@latest; then
 			mkdir -p build/peers/bin

@@ -34,8 +34,8 @@ for package in $packages; do
 		missing="$missing $package"
 done
 
-# Rust: what is there if it is new enough, else the distribution's, else rustup's.  Clippy and rustfmt
-# come from where it came from.
+# Rust: what is there if it is new enough, else the distribution's, else rustup's.  Clippy and
+# rustfmt come from where it came from.
 PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin"
 is_new_enough() { # VERSION
 	[ "$(printf '%s\n' "$rust" "$1" | sort -V | head -n 1)" = "$rust" ]
@@ -76,7 +76,8 @@ if [ -n "$missing" ]; then
 	say "installing packages:$missing"
 	apt-get update -qq
 	# shellcheck disable=SC2086 # a list of words
-	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing >/dev/null
+	DEBIAN_FRONTEND=noninteractive \
+		apt-get install -y -qq --no-install-recommends $missing >/dev/null
 	# The lab starts its own where it needs one; nobody asked for a service.
 	case " $missing " in *' haproxy '*)
 		if command -v systemctl >/dev/null; then

@@ -8,8 +8,8 @@
 #                   and packets most of the time
 #   computation     at low priority: the checks, then build and tests of the decision core
 #
-# They need no network then, and have 75 minutes in all (a CI job has 90, the build included), so that
-# a test that hangs does not block whoever waits for the result.
+# They need no network then, and have 75 minutes in all (a CI job has 90, the build included), so
+# that a test that hangs does not block whoever waits for the result.
 #
 # Tests that need root, QEMU or a kernel feature say themselves why they cannot
 # run; they are counted as skipped.  Exits 1 when a test failed or did not build.

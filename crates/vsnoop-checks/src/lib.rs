@@ -21,7 +21,7 @@ use std::path::Path;
 use arrows::{Arrow, arrows};
 use modules::Tree;
 
-pub use lines::{COLUMNS, long_lines, sources};
+pub use lines::{COLUMNS, Language, long_lines, sources};
 
 /// An example of each arrow of a circle: who names what, and where.
 pub type Circle = Vec<String>;
