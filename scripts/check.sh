@@ -42,8 +42,8 @@ check clang-format "mended by: clang-format -i \$(find bpf flow crates -name '*.
 	clang-format --dry-run --Werror --ferror-limit=1 $(find bpf flow crates -name '*.[ch]')
 check shellcheck "mended by hand, with: shellcheck FILE" shellcheck scripts/*.sh .ci/run
 # Those of the last commits, where there is a repository.
-check "commit subjects" "mended by: git commit --amend (at most 72 characters)" \
-	sh -c '! git log -20 --format=%s | grep ".\{73\}"'
+check "commit subjects" "mended by: git commit --amend (at most 72 characters, no semicolon)" \
+	sh -c '! git log -20 --format=%s | grep -e ".\{73\}" -e ";"'
 check SPECIFICATION.md "mended by naming what there is" sh scripts/specification.sh
 # The build scripts compile C with warnings as errors.  The release profile has their results, with
 # the C libraries of dependencies, in common with `make build` and `make test`.
