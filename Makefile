@@ -45,9 +45,11 @@ bench: setup ## costs and throughput; results/bench/
 fuzz: ## each fuzz target for 20 s, or: make fuzz SECONDS=600 TARGETS="link_item link_offload"
 	@sh scripts/fuzz.sh $(or $(SECONDS),20) $(TARGETS)
 
-install: build ## command, manual pages and completions, to $(DESTDIR)/usr/local
+install: build ## command, manual pages, documents and completions, to $(DESTDIR)/usr/local
 	install -D -m 755 target/release/vsnoop $(DESTDIR)/usr/local/sbin/vsnoop
 	target/release/vsnoop man $(SHARE)/man/man8
+	install -d $(SHARE)/doc/vsnoop
+	cp -R README.md docs $(SHARE)/doc/vsnoop
 	install -d $(dir $(BASH_COMPLETION) $(ZSH_COMPLETION) $(FISH_COMPLETION))
 	target/release/vsnoop completions bash >$(BASH_COMPLETION)
 	target/release/vsnoop completions zsh >$(ZSH_COMPLETION)

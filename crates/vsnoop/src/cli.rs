@@ -17,7 +17,8 @@ const GLOBAL: &str = "Global options";
 /// Host-side TCP acceleration for virtual machines that share a CPU.
 ///
 /// PORT is the tap of a VM. Attachments outlive the command. Exit codes: 0 done, 1 failure at run
-/// time, 2 wrong arguments, 3 and 31 to 41 the host or the port is unfit (docs/command.md).
+/// time, 2 wrong arguments, 3 and 31 to 41 the host or the port is unfit. Documents (docs/...) are
+/// in /usr/local/share/doc/vsnoop.
 #[derive(Debug, Parser)]
 #[command(name = "vsnoop", version, disable_help_subcommand = false, max_term_width = 100)]
 pub struct Cli {

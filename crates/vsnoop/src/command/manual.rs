@@ -38,10 +38,14 @@ const EXIT_STATUS: [(&str, &str); 14] = [
     ("40, 41", "A link of this name is up already, or is not up."),
 ];
 
-const FILES: [(&str, &str); 3] = [
+const FILES: [(&str, &str); 4] = [
     ("/etc/vsnoop/vsnoop.toml", "Settings of the host: what holds may take, and incast control."),
     ("/etc/vsnoop/link/NAME.toml", "Configuration of a link."),
     ("/sys/fs/bpf/vsnoop", "Pinned programs and maps of attached ports."),
+    (
+        "/usr/local/share/doc/vsnoop",
+        "The documents that these pages name, such as docs/command.md.",
+    ),
 ];
 
 pub fn write_pages(dir: &Path) -> Result<u8> {

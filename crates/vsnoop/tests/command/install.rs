@@ -1,4 +1,4 @@
-//! `make install`: the command, its manual pages and completions.
+//! `make install`: the command, its manual pages, the documents that these name, and completions.
 
 use std::fs;
 use std::path::Path;
@@ -28,6 +28,7 @@ fn install_puts_command_pages_and_completions_in_place() -> Result<()> {
         let text = fs::read_to_string(&page).with_context(|| page.display().to_string())?;
         ensure!(text.contains(".TH"), "{} is no manual page", page.display());
     }
+    names_only_installed_documents(&usr.join("share"))?;
     for (file, part) in [
         ("zsh/site-functions/_vsnoop", "#compdef vsnoop"),
         ("fish/vendor_completions.d/vsnoop.fish", "complete -c vsnoop"),
@@ -42,6 +43,22 @@ fn install_puts_command_pages_and_completions_in_place() -> Result<()> {
     let offered = run(Command::new("bash").arg("-c").arg(complete).arg(&bash))?;
     ensure!(offered.trim() == "attach", "bash completes `att` with {offered:?}");
     fs::remove_dir_all(DESTDIR)?;
+    Ok(())
+}
+
+fn names_only_installed_documents(share: &Path) -> Result<()> {
+    let mut named = 0;
+    for page in fs::read_dir(share.join("man/man8"))? {
+        let text = fs::read_to_string(page?.path())?.replace("\\-", "-");
+        for (at, _) in text.match_indices("docs/") {
+            let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '-' | '.');
+            let end = text[at..].find(|c| !is_part(c)).map_or(text.len(), |length| at + length);
+            let name = text[at..end].trim_end_matches('.');
+            ensure!(share.join("doc/vsnoop").join(name).exists(), "{name} is not installed");
+            named += 1;
+        }
+    }
+    ensure!(named > 0, "no manual page names a document");
     Ok(())
 }
 
