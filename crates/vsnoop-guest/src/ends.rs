@@ -7,14 +7,14 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use socket2::Socket;
 use vsnoop_guest::control::{ROUNDS_PORT, Reply};
-use vsnoop_guest::rounds::{Pattern, Receiver, Senders, socket};
+use vsnoop_guest::rounds::{Receiver, Senders, Stream, socket};
 
 #[derive(Default)]
 pub struct Ends {
     receiver: Option<Receiver>,
     listening: Option<Listening>,
     senders: Option<Senders>,
-    pattern: Pattern,
+    stream: Stream,
 }
 
 struct Listening {
@@ -34,7 +34,7 @@ impl Ends {
         };
         let sockets = to.iter().map(connect).collect::<Result<_>>()?;
         // Nobody interrupts a guest: the host ends it.
-        self.receiver = Some(Receiver::new(sockets, self.pattern.clone(), || Ok(()))?);
+        self.receiver = Some(Receiver::new(sockets, self.stream.clone(), || Ok(()))?);
         Ok(())
     }
 
@@ -60,7 +60,7 @@ impl Ends {
             Ok(socket)
         };
         let sockets = listeners.iter().map(accept).collect::<Result<_>>()?;
-        self.senders = Some(Senders::start(first.into(), sockets, self.pattern.clone())?);
+        self.senders = Some(Senders::start(first.into(), sockets, self.stream.clone())?);
         Ok(())
     }
 

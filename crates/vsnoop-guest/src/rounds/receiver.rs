@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use socket2::Socket;
 
-use super::pattern::Pattern;
+use super::stream::Stream;
 
 /// Between two looks at the clock and at whoever may want to end it.
 const LOOK_MS: u16 = 100;
@@ -17,7 +17,7 @@ const ENDLESS: u64 = u64::MAX;
 pub struct Receiver {
     epoll: Epoll,
     connections: Vec<Connection>,
-    pattern: Pattern,
+    stream: Stream,
     buffer: Vec<u8>,
     check: fn() -> Result<()>,
 }
@@ -56,7 +56,7 @@ fn set_scheduler(policy: libc::c_int, priority: libc::c_int) -> nix::Result<()> 
 
 impl Receiver {
     /// `check` is asked several times a second; its error ends what is being done.
-    pub fn new(sockets: Vec<Socket>, pattern: Pattern, check: fn() -> Result<()>) -> Result<Self> {
+    pub fn new(sockets: Vec<Socket>, stream: Stream, check: fn() -> Result<()>) -> Result<Self> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).context("make an epoll")?;
         let mut connections = Vec::with_capacity(sockets.len());
         for (number, socket) in sockets.into_iter().enumerate() {
@@ -66,7 +66,7 @@ impl Receiver {
                 .context("watch the receiver's socket")?;
             connections.push(Connection { socket, offset: 0, left: 0 });
         }
-        Ok(Self { epoll, connections, pattern, buffer: vec![0; READ_BYTES], check })
+        Ok(Self { epoll, connections, stream, buffer: vec![0; READ_BYTES], check })
     }
 
     /// Asks the first `senders` for `bytes` each; how long it took until all were there. `None`:
@@ -158,7 +158,7 @@ impl Receiver {
         ensure!(length > 0, "sender {number} has closed its connection");
         ensure!(length as u64 <= connection.left, "sender {number} sends more than was asked for");
         ensure!(
-            self.pattern.is_at(number, connection.offset, &self.buffer[..length]),
+            self.stream.is_at(number, connection.offset, &self.buffer[..length]),
             "a wrong byte from sender {number}, in the {length} bytes after {}",
             connection.offset
         );

@@ -1,7 +1,7 @@
 //! All senders: one thread that answers whatever their connections ask for.
 //!
 //! A request is a number of bytes, eight bytes in network order; the answer is as much more of the
-//! connection's [`Pattern`]. A connection that fails is given up: its receiver will miss it.
+//! connection's [`Stream`]. A connection that fails is given up: its receiver will miss it.
 
 use std::io::{ErrorKind, Read, Write};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use socket2::Socket;
 
-use super::pattern::{CHUNK_BYTES, Pattern};
+use super::stream::{CHUNK_BYTES, Stream};
 
 pub const REQUEST_BYTES: usize = 8;
 const STOP: u64 = u64::MAX;
@@ -26,7 +26,7 @@ pub struct Senders {
 
 impl Senders {
     /// The sockets are those of connection `first` and those after it.
-    pub fn start(first: usize, sockets: Vec<Socket>, pattern: Pattern) -> Result<Self> {
+    pub fn start(first: usize, sockets: Vec<Socket>, stream: Stream) -> Result<Self> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).context("make an epoll")?;
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let stop = Arc::new(EventFd::from_flags(flags).context("make an eventfd")?);
@@ -47,7 +47,7 @@ impl Senders {
         let thread = std::thread::Builder::new()
             .name("senders".into())
             .spawn(move || {
-                if let Err(error) = serve(&epoll, &mut connections, &pattern) {
+                if let Err(error) = serve(&epoll, &mut connections, &stream) {
                     tracing::error!("the senders ended: {error:#}");
                 }
             })
@@ -68,7 +68,7 @@ impl Drop for Senders {
     }
 }
 
-fn serve(epoll: &Epoll, connections: &mut [Connection], pattern: &Pattern) -> Result<()> {
+fn serve(epoll: &Epoll, connections: &mut [Connection], stream: &Stream) -> Result<()> {
     let mut events = [EpollEvent::empty(); 64];
     loop {
         let ready = match epoll.wait(&mut events, EpollTimeout::NONE) {
@@ -81,7 +81,7 @@ fn serve(epoll: &Epoll, connections: &mut [Connection], pattern: &Pattern) -> Re
                 return Ok(());
             }
             let connection = &mut connections[event.data() as usize];
-            if let Err(error) = connection.serve(pattern) {
+            if let Err(error) = connection.serve(stream) {
                 tracing::debug!("sender {} ends: {error}", connection.number);
                 epoll.delete(&connection.socket).context("forget a sender's socket")?;
             }
@@ -100,11 +100,11 @@ struct Connection {
 }
 
 impl Connection {
-    fn serve(&mut self, pattern: &Pattern) -> std::io::Result<()> {
+    fn serve(&mut self, stream: &Stream) -> std::io::Result<()> {
         self.listen()?;
         while self.left > 0 {
             let length = self.left.min(CHUNK_BYTES as u64) as usize;
-            match (&self.socket).write(pattern.at(self.number, self.offset, length)) {
+            match (&self.socket).write(stream.at(self.number, self.offset, length)) {
                 Ok(written) => {
                     self.left -= written as u64;
                     self.offset += written as u64;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
 use vsnoop_guest::control::{Command, ROUNDS_PORT, Reply};
-use vsnoop_guest::rounds::{Pattern, Receiver, Senders};
+use vsnoop_guest::rounds::{Receiver, Senders, Stream};
 use vsnoop_guest::tcp_counts::TcpCounts;
 use vsnoop_testbed::fan_in::{FanIn, sender_address};
 use vsnoop_testbed::interrupt;
@@ -42,12 +42,12 @@ impl<'a> Ends<'a> {
         fan_in: &FanIn,
         guests: Option<&'a Guests>,
         wanted: &Wanted,
-        pattern: &Pattern,
+        stream: &Stream,
     ) -> Result<Self> {
         let Some(guests) = guests else {
             let (from, to) = connections::open(fan_in, wanted)?;
-            let senders = Senders::start(0, from, pattern.clone())?;
-            let receiver = Receiver::new(to, pattern.clone(), interrupt::check)?;
+            let senders = Senders::start(0, from, stream.clone())?;
+            let receiver = Receiver::new(to, stream.clone(), interrupt::check)?;
             return Ok(Self {
                 receiver: Receiving::Here(Box::new(receiver)),
                 _senders: Sending::Here { _senders: senders },
@@ -56,7 +56,7 @@ impl<'a> Ends<'a> {
         ensure!(wanted.opener == Opener::Vm, "a guest opens its connections itself");
         ensure!(wanted.cap.is_none(), "no guest caps its windows");
         let (receiver, senders) = if guests.senders.is_empty() {
-            to_a_guest(fan_in, guests, wanted, pattern)?
+            to_a_guest(fan_in, guests, wanted, stream)?
         } else {
             among_guests(guests, wanted)?
         };
@@ -68,7 +68,7 @@ fn to_a_guest<'a>(
     fan_in: &FanIn,
     guests: &'a Guests,
     wanted: &Wanted,
-    pattern: &Pattern,
+    stream: &Stream,
 ) -> Result<(GuestEnd<'a>, Sending<'a>)> {
     let listeners = connections::listen_at_senders(fan_in, wanted)?;
     let to = listeners.iter().map(|(_, at)| match at {
@@ -77,7 +77,7 @@ fn to_a_guest<'a>(
     });
     let receiver = GuestEnd::receiver(&guests.receiver, to.collect::<Result<_>>()?, None)?;
     let senders = connections::accept_at_senders(&listeners, wanted)?;
-    let senders = Senders::start(0, senders, pattern.clone())?;
+    let senders = Senders::start(0, senders, stream.clone())?;
     Ok((receiver, Sending::Here { _senders: senders }))
 }
 

@@ -7,7 +7,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use vsnoop_guest::rounds::Pattern;
+use vsnoop_guest::rounds::Stream;
 use vsnoop_testbed::fan_in::{FanIn, FanInOptions};
 use vsnoop_testbed::interrupt;
 use vsnoop_testbed::net::TcpCounters;
@@ -41,7 +41,7 @@ pub struct IncastStage {
     counters: Vec<TcpCounters>,
     last_hop: Option<LastHop>,
     rto_min_ms: u32,
-    pattern: Pattern,
+    stream: Stream,
     vsnoop: Option<Vsnoop>,
     pub opener: Opener,
 }
@@ -90,7 +90,7 @@ impl IncastStage {
             counters,
             last_hop: None,
             rto_min_ms: RTO_MIN_MS,
-            pattern: Pattern::new(),
+            stream: Stream::new(),
             vsnoop,
             opener,
         })
@@ -272,7 +272,7 @@ impl IncastStage {
     }
 
     fn open(&self, wanted: &Wanted) -> Result<Ends<'_>> {
-        Ends::open(&self.fan_in, self.guests.as_ref(), wanted, &self.pattern)
+        Ends::open(&self.fan_in, self.guests.as_ref(), wanted, &self.stream)
     }
 
     /// The throughput of one flow in Mb/s, and the mean size of its packets at the last hop in

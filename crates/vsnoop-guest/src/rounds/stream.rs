@@ -1,8 +1,9 @@
-//! What senders send: bytes that say where they belong, so that each is verified where it arrives.
+//! What senders send: a [`Pattern`], whose bytes say where they belong, so that each is verified
+//! where it arrives.
 
 use std::sync::Arc;
 
-use crate::pattern;
+use crate::pattern::Pattern;
 
 /// A prime: no size of a round, and no segment, falls into step with it.
 const PERIOD: usize = 65_521;
@@ -11,18 +12,18 @@ pub const CHUNK_BYTES: usize = 64 * 1024;
 
 /// The stream of every connection, the same for all but for its beginning.
 #[derive(Clone, Debug)]
-pub struct Pattern(Arc<[u8]>);
+pub struct Stream(Arc<[u8]>);
 
-impl Default for Pattern {
+impl Default for Stream {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Pattern {
+impl Stream {
     pub fn new() -> Self {
         let mut period = vec![0; PERIOD];
-        pattern::Pattern::new(1).fill(&mut period);
+        Pattern::new(1).fill(&mut period);
         Self(period.iter().copied().cycle().take(PERIOD + CHUNK_BYTES).collect())
     }
 
@@ -53,17 +54,17 @@ mod tests {
 
     #[test]
     fn a_wrong_byte_a_shift_and_another_connection_are_noticed() {
-        let pattern = Pattern::new();
-        let mut stream = Vec::new();
-        while stream.len() < 3 * CHUNK_BYTES {
-            let chunk = pattern.at(3, stream.len() as u64, CHUNK_BYTES).to_vec();
-            stream.extend(chunk);
+        let stream = Stream::new();
+        let mut bytes = Vec::new();
+        while bytes.len() < 3 * CHUNK_BYTES {
+            let chunk = stream.at(3, bytes.len() as u64, CHUNK_BYTES).to_vec();
+            bytes.extend(chunk);
         }
-        assert!(pattern.is_at(3, 0, &stream));
-        assert!(pattern.is_at(3, 70_000, &stream[70_000..]));
-        assert!(!pattern.is_at(3, 1448, &stream));
-        assert!(!pattern.is_at(4, 0, &stream));
-        stream[150_000] ^= 1;
-        assert!(!pattern.is_at(3, 0, &stream));
+        assert!(stream.is_at(3, 0, &bytes));
+        assert!(stream.is_at(3, 70_000, &bytes[70_000..]));
+        assert!(!stream.is_at(3, 1448, &bytes));
+        assert!(!stream.is_at(4, 0, &bytes));
+        bytes[150_000] ^= 1;
+        assert!(!stream.is_at(3, 0, &bytes));
     }
 }
