@@ -214,12 +214,7 @@ impl HeldFlow<'_> {
         let seq = self.near(of_vm);
         let ack = self.near(!of_vm);
         let how = self.tape.byte();
-        let len = match how & 3 {
-            0 => 0,
-            1 => u32::from(self.tape.byte()),
-            2 => u32::from(self.tape.half()),
-            _ => 1_448,
-        };
+        let len = self.tape.payload_len(how);
         let mut flags = TCP_ACK as u8;
         if how & 0x1c == 0x1c && self.tape.byte() < 6 {
             flags = self.tape.byte();
