@@ -104,8 +104,12 @@ impl Manifest {
     }
 }
 
+fn crates_directory() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("crates/")
+}
+
 fn manifests() -> Vec<Manifest> {
-    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("crates/");
+    let crates = crates_directory();
     let entries =
         fs::read_dir(crates).expect("crates/").map(|entry| entry.expect("crates/").path());
     let files = entries
@@ -163,6 +167,9 @@ fn what_decides_can_do_no_input_or_output() {
         if DECIDE.contains(&name.as_str()) {
             let found: Vec<_> = IO.iter().filter(|io| imports.contains(**io)).collect();
             assert!(found.is_empty(), "{name} depends on {found:?}");
+            let clippy = crates_directory().join(name).join("clippy.toml");
+            let target = fs::read_link(&clippy).unwrap_or_default();
+            assert_eq!(target, Path::new("../clippy-no-io.toml"), "{}", clippy.display());
         }
     }
 }

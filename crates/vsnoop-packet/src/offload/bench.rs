@@ -1,6 +1,8 @@
 //! Speed of the hot path: `cargo test --release -p vsnoop-packet --lib offload::bench -- --ignored
 //! --nocapture`.
 
+#![allow(clippy::disallowed_methods, reason = "it measures time")]
+
 use std::hint::black_box;
 use std::time::Instant;
 
