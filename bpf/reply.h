@@ -87,9 +87,10 @@ static __always_inline void fill_tcp(struct tcphdr *tcp, struct tcp_options *opt
 	opt->tsecr = bpf_htonl(a->tsecr);
 }
 
-/* With CHECKSUM_PARTIAL the field gets the sum of the pseudo-header. */
+/* With CHECKSUM_PARTIAL the field gets the sum of the pseudo-header. `opt`: 0 without
+ * timestamps. */
 static __always_inline void fill_checksum(struct tcphdr *tcp, const struct tcp_options *opt,
-					  const struct flow_key *key, bool ipv6, bool timestamps,
+					  const struct flow_key *key, bool ipv6,
 					  const struct sack_option *sack, __u32 tcp_len,
 					  bool partial)
 {
@@ -100,7 +101,7 @@ static __always_inline void fill_checksum(struct tcphdr *tcp, const struct tcp_o
 		return;
 	}
 	sum += sum_words(tcp, 5);
-	if (timestamps)
+	if (opt)
 		sum += sum_words(opt, 3);
 	/* The part that is not sent is zero. */
 	sum += sum_words(sack, 7);
@@ -156,7 +157,8 @@ __noinline int make_reply(struct __sk_buff *skb, const struct packet *p, const s
 		copy_address((void *)&r.ip.saddr, to_sender ? key->vm_addr : key->sender_addr);
 		copy_address((void *)&r.ip.daddr, to_sender ? key->sender_addr : key->vm_addr);
 		fill_tcp(&r.tcp, &r.opt, key, to_sender, a, tcp_len, flags);
-		fill_checksum(&r.tcp, &r.opt, key, true, a->timestamps, &sack, tcp_len, partial);
+		fill_checksum(&r.tcp, a->timestamps ? &r.opt : 0, key, true, &sack, tcp_len,
+			      partial);
 		if (bpf_skb_store_bytes(skb, p->l3, &r,
 					a->timestamps ? sizeof(r) : sizeof(r) - sizeof(r.opt),
 					BPF_F_RECOMPUTE_CSUM | BPF_F_INVALIDATE_HASH))
@@ -174,7 +176,8 @@ __noinline int make_reply(struct __sk_buff *skb, const struct packet *p, const s
 		r.ip.daddr = ((__be32 *)(to_sender ? key->sender_addr : key->vm_addr))[3];
 		r.ip.check = ~fold(sum_words(&r.ip, 5));
 		fill_tcp(&r.tcp, &r.opt, key, to_sender, a, tcp_len, flags);
-		fill_checksum(&r.tcp, &r.opt, key, false, a->timestamps, &sack, tcp_len, partial);
+		fill_checksum(&r.tcp, a->timestamps ? &r.opt : 0, key, false, &sack, tcp_len,
+			      partial);
 		if (bpf_skb_store_bytes(skb, p->l3, &r,
 					a->timestamps ? sizeof(r) : sizeof(r) - sizeof(r.opt),
 					BPF_F_RECOMPUTE_CSUM | BPF_F_INVALIDATE_HASH))

@@ -86,11 +86,22 @@ static __noinline int send_sender_ack(struct __sk_buff *skb, struct port *port,
 	return 0;
 }
 
+/* A parsed segment for the VM. */
+struct arrival {
+	const struct packet *p;
+	const struct flow_key *key;
+	const struct segment *s;
+	bool waits; /* its flow waits for a grant */
+};
+
 /* TO_VM_KEEP: copies, hands over data within the VM's window, answers. */
-static __always_inline int keep(struct __sk_buff *skb, struct port *port, const struct packet *p,
-				const struct flow_key *key, const struct segment *s,
-				struct outcome *out, bool waits, struct port_stats *st)
+static __always_inline int keep(struct __sk_buff *skb, struct port *port,
+				const struct arrival *arrival, struct outcome *out,
+				struct port_stats *st)
 {
+	const struct flow_key *key = arrival->key;
+	const struct packet *p = arrival->p;
+	const struct segment *s = arrival->s;
 	__u32 bytes = s->len - out->skip;
 	enum kept_verdict verdict;
 	bool taken = false, copied;
@@ -130,7 +141,7 @@ static __always_inline int keep(struct __sk_buff *skb, struct port *port, const 
 		st->held_bytes += bytes;
 	}
 	/* This flow's ACK would show a closed window, and can wait for its next grant. */
-	if (INCAST_USED && waits && taken && grant_next(port, key))
+	if (INCAST_USED && arrival->waits && taken && grant_next(port, key))
 		return send_grant(skb, p);
 	return reply_to_sender(skb, p, key, &out->ack, TCP_ACK);
 }
@@ -211,7 +222,9 @@ int to_vm(struct __sk_buff *skb)
 		return HOOK_DROP;
 	switch (verdict) {
 	case TO_VM_KEEP:
-		return config.hold ? keep(skb, port, &p, &key, &s, &out, waits, st) : HOOK_DROP;
+		return config.hold ?
+			       keep(skb, port, &(struct arrival){ &p, &key, &s, waits }, &out, st) :
+			       HOOK_DROP;
 	case TO_VM_NO_FLOW:
 	case TO_VM_PASS:
 		if (out.events & EVENT_PASSIVE)
