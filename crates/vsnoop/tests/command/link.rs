@@ -50,6 +50,7 @@ pub fn trials() -> Vec<Trial> {
         a_host_that_would_drop_what_is_diverted_to_it_is_told,
         a_diverted_vm_that_is_not_there_is_waited_for,
         a_directory_for_a_configuration_is_refused,
+        a_file_that_is_no_configuration_is_said_to_be_none,
         an_address_in_use_is_refused_and_nothing_is_left,
     ];
     trials.extend(refused());
@@ -162,6 +163,16 @@ fn a_directory_for_a_configuration_is_refused() -> Result<()> {
     let place = LinkHost::new("directory")?;
     let directory = place.directory.to_str().context("a path")?;
     vsnoop(["link", "up", &format!("{directory}/")])?.failed(2, &["is a directory", "NAME.toml"])
+}
+
+fn a_file_that_is_no_configuration_is_said_to_be_none() -> Result<()> {
+    let place = LinkHost::new("none")?;
+    for content in ["", "root:x:0:0:root:/root:/bin/sh\n", &fs::read_to_string(place.key())?] {
+        place.write(content)?;
+        place.is_refused(2, &["office.toml", "no configuration of a link", "docs/link.md"])?;
+    }
+    fs::write(place.file(), b"\x7fELF\xff")?;
+    place.is_refused(2, &["office.toml is no text in UTF-8"])
 }
 
 fn an_address_in_use_is_refused_and_nothing_is_left() -> Result<()> {
