@@ -34,6 +34,7 @@ pub fn trials() -> Vec<Trial> {
     let mut trials = trials![
         a_link_comes_up_says_so_and_goes_without_a_trace,
         a_link_that_is_up_is_not_started_twice,
+        a_link_is_not_found_in_another_network_namespace,
         a_link_that_was_killed_is_in_nobodys_way,
         what_others_left_of_a_link_confuses_nobody,
         a_link_in_the_foreground_tells_systemd_and_ends_at_sigterm,
@@ -109,6 +110,25 @@ fn a_bridge_that_is_down_is_said_to_be_at_once() -> Result<()> {
     let ran = place.up()?.ok()?;
     let said = "port vsl-office in br0: down (bridge br0 is down: `ip link set br0 up`)";
     ensure!(ran.out.contains(said), "{}", ran.out);
+    Ok(())
+}
+
+fn a_link_is_not_found_in_another_network_namespace() -> Result<()> {
+    let place = LinkHost::new("here")?;
+    let there = Net::new(PREFIX).host("there")?;
+    place.up()?.ok()?;
+    for command in [
+        &["status", "office"][..],
+        &["set", "office", "--log", "debug"],
+        &["reload", "office"],
+        &["down", "office"],
+    ] {
+        let command = [&["link"], command].concat();
+        vsnoop_in(there.name(), &command)?.failed(2, &["office", there.name(), "--netns"])?;
+        vsnoop_in("nowhere", &command)?.failed(3, &["nowhere"])?;
+        ensure!(place.status()?["name"] == "office", "{command:?} had an effect");
+        vsnoop_in(place.netns.name(), &command)?.ok()?;
+    }
     Ok(())
 }
 

@@ -4,7 +4,6 @@ use anyhow::{Result, bail};
 use serde::Serialize;
 use vsnoop_linkd::control::{self, Changes, Reloaded, Request, Response};
 
-use super::ask::require_root;
 use crate::cli::{self, Cli};
 use crate::error::usage;
 use crate::output::watch::print;
@@ -18,7 +17,6 @@ struct ReloadDocument<'a> {
 }
 
 pub fn run(cli: &Cli, arguments: &cli::LinkReload) -> Result<u8> {
-    require_root()?;
     let link = &arguments.name;
     let reloaded = match control::ask(link, &Request::Reload)? {
         Response::Reloaded(reloaded) => reloaded,

@@ -7,7 +7,7 @@ use vsnoop_host::units;
 use vsnoop_linkd::config::{Compress, Method, RuleChange, Selector};
 use vsnoop_linkd::control::{self, LogLevel, Request, Response, Set};
 
-use super::ask::{require_root, tell};
+use super::ask::tell;
 use crate::cli::{self, Cli};
 use crate::error::usage;
 use crate::output::watch::print;
@@ -33,7 +33,6 @@ struct Logging<'a> {
 }
 
 pub fn run(cli: &Cli, arguments: &cli::LinkSet) -> Result<u8> {
-    require_root()?;
     match (arguments.log, arguments.compress) {
         (Some(level), _) => log(cli, &arguments.name, level)?,
         (None, Some(method)) => compress(cli, arguments, method)?,

@@ -11,7 +11,7 @@ use vsnoop_linkd::control::{
     AlreadyUp, DivertStatus, LinkFiles, PeerState, PeerStatus, PortStatus, Status,
 };
 
-use super::ask::{require_root, status_of};
+use super::ask::status_of;
 use super::file::file_of;
 use super::report::Report;
 use crate::background::own_program;
@@ -26,7 +26,6 @@ struct UpDocument {
 }
 
 pub fn run(cli: &Cli, arguments: &cli::LinkUp) -> Result<u8> {
-    require_root()?;
     let file = file_of(&arguments.link)?;
     // Read here too, so that an error is found before anything is started.
     let config = Config::read(&file)?;
