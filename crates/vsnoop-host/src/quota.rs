@@ -73,7 +73,7 @@ impl Quotas {
             return Ok(());
         }
         let others = match &self.given[..] {
-            [] => "no port has one yet; give a smaller --hold, or raise the total".to_owned(),
+            [] => "no other port has one; give a smaller --hold, or raise the total".to_owned(),
             given_to => format!(
                 "{} are given ({}); give a smaller --hold, lower that of another port (vsnoop set), or \
                  raise the total",
@@ -184,5 +184,8 @@ mod tests {
         for word in ["tap1", "8 MiB", "20 MiB", "/f.toml", "tap 16 MiB", "vsnoop set"] {
             assert!(error.contains(word), "{word:?} is not in: {error}");
         }
+        // As for `set`, where the port itself has a hold.
+        let alone = quotas(1 << 20, &[], 1).refuse_too_much("tap1", 2 << 20).unwrap_err();
+        assert!(alone.to_string().contains("and no other port has one;"), "{alone}");
     }
 }
