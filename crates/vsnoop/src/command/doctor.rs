@@ -28,7 +28,7 @@ struct DoctorDocument {
 pub fn run(cli: &Cli, arguments: &cli::Doctor) -> Result<u8> {
     let netns = Netns::chosen(cli.netns.as_deref())?;
     let config = Config::read(cli.config.as_deref());
-    let host = host::checks(&config)?;
+    let host = host::checks(&config, &netns)?;
     let mut ports = taps::examine(&arguments.ports, &netns, arguments.measure)?;
     let budget = config.ok().map(|config| Budget::of_host(&config, &netns)).transpose()?;
     let mut hold = budget.flatten();
