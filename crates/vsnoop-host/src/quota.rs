@@ -77,10 +77,10 @@ impl Quotas {
             given_to => format!(
                 "{} are given ({}); give a smaller --hold, lower that of another port (vsnoop set), or \
                  raise the total",
-                units::memory(given),
+                units::bytes(given),
                 given_to
                     .iter()
-                    .map(|(name, bytes)| format!("{name} {}", units::memory(*bytes)))
+                    .map(|(name, bytes)| format!("{name} {}", units::bytes(*bytes)))
                     .collect::<Vec<_>>()
                     .join(", ")
             ),
@@ -89,8 +89,8 @@ impl Quotas {
             Unfit::Other,
             format!(
                 "port {port} asks for a hold of {}, but all holds of this host may have {} ({}), and {others}",
-                units::memory(wanted),
-                units::memory(self.total_bytes),
+                units::bytes(wanted),
+                units::bytes(self.total_bytes),
                 self.total_from
             ),
         ))

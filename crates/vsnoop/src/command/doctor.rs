@@ -126,8 +126,8 @@ fn held_text(ports: &[TapReport]) -> Option<String> {
             port.process_text(),
             units::bytes(held.held_bytes),
             units::count(held.held_flows),
-            units::memory(held.used_bytes),
-            units::memory(held.size_bytes),
+            units::bytes(held.used_bytes),
+            units::bytes(held.size_bytes),
         ]);
     }
     let holds: Vec<_> = ports.iter().filter_map(|port| port.held.as_ref()).collect();
@@ -152,8 +152,8 @@ fn hold_text(ports: &[TapReport], budget: &Budget) -> Option<String> {
     for (port, hold) in ports.iter().filter_map(|port| Some((port, port.hold?))) {
         is_any = true;
         let size = match port.held.as_ref().map(|held| held.size_bytes) {
-            None => units::memory(hold.size_bytes),
-            Some(has) => format!("{} (has {})", units::memory(hold.size_bytes), units::memory(has)),
+            None => units::bytes(hold.size_bytes),
+            Some(has) => format!("{} (has {})", units::bytes(hold.size_bytes), units::bytes(has)),
         };
         rows.add_row([
             port.port.clone(),
@@ -176,9 +176,9 @@ fn hold_text(ports: &[TapReport], budget: &Budget) -> Option<String> {
              for these VMs\ncould take {}, {comparison} the {} that are left of {} for all holds of this host\n\
              ({}){}",
             table::text(&rows),
-            units::memory(budget.needed_bytes),
-            units::memory(free),
-            units::memory(budget.total_bytes),
+            units::bytes(budget.needed_bytes),
+            units::bytes(free),
+            units::bytes(budget.total_bytes),
             budget.total_from,
             budget.default_text()
         )
@@ -243,7 +243,7 @@ mod tests {
         assert_eq!(held_text(&[TapReport::default()]), None);
         let one = of("tap0", "web", held(1 << 20, 1500));
         let text = held_text(std::slice::from_ref(&one)).unwrap();
-        for word in ["tap0", "77 web", "1.50 kB", "4 KiB", "1 MiB"] {
+        for word in ["tap0", "77 web", "1.46 KiB", "4 KiB", "1 MiB"] {
             assert!(text.contains(word), "{word:?} is not in: {text}");
         }
         assert!(!text.contains("in all"), "{text}");

@@ -298,7 +298,7 @@ mod tests {
         let ports =
             vec![PortFlows { identity, has_hold: true, has_uplink: false, flows: vec![flow] }];
         let text = text(&FlowsDocument { ports });
-        for word in ["held", "12.3 MB", "12.3 ms", "123 kB", "holding"] {
+        for word in ["held", "11.8 MiB", "12.3 ms", "121 KiB", "holding"] {
             assert!(text.contains(word), "{word:?} is not in:\n{text}");
         }
         assert!(text.lines().all(|line| line.len() <= 110), "{text}");

@@ -132,7 +132,7 @@ fn line(uplink: &ListedUplink) -> String {
         UplinkControl::On => format!(
             "{name}: incast control at {}, {} of queue before it, for {ports}",
             units::bit_rate(state.rate_bits_per_second),
-            units::memory(state.buffer_bytes.into())
+            units::bytes(state.buffer_bytes.into())
         ),
         UplinkControl::Off => format!(
             "{name}: incast control is off for {ports}, and windows are the VMs' own; `vsnoop incast set \
@@ -186,7 +186,7 @@ fn row(uplink: &ListedUplink) -> [String; 10] {
             UplinkControl::Gone => "gone".into(),
             UplinkControl::Unhooked => "no hook".into(),
         },
-        units::memory(state.buffer_bytes.into()),
+        units::bytes(state.buffer_bytes.into()),
         uplink.ports.join(" "),
         rate(state.bandwidth.total_bits_per_second),
         rate(state.bandwidth.quota_bits_per_second),

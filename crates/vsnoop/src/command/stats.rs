@@ -173,7 +173,7 @@ fn hold_lines(hold: &PortHold) -> [String; 4] {
     [
         format!(
             "hold: {} used by {}",
-            units::memory_part(hold.used_bytes, hold.size_bytes),
+            units::bytes_part(hold.used_bytes, hold.size_bytes),
             units::plural(hold.flows, "connection")
         ),
         format!(
@@ -207,7 +207,7 @@ fn uplink_lines(uplink: &UplinkState) -> [String; 3] {
     [
         format!(
             "uplink: {name}, with {} of queue before it",
-            units::memory(uplink.buffer_bytes.into())
+            units::bytes(uplink.buffer_bytes.into())
         ),
         format!(
             "comes in: {}; may be given away: {}, of which {} are left in this slot",

@@ -327,7 +327,7 @@ fn text(document: &StatusDocument) -> String {
             let hold = port
                 .hold
                 .as_ref()
-                .map_or("-".into(), |hold| units::memory_part(hold.used_bytes, hold.size_bytes));
+                .map_or("-".into(), |hold| units::bytes_part(hold.used_bytes, hold.size_bytes));
             row.extend(has_holds.then_some(hold));
             let uplink = port.incast.as_ref().map_or("-".into(), uplink_text);
             row.extend(has_uplinks.then_some(uplink));

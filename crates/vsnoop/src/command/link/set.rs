@@ -94,7 +94,7 @@ fn outcome(name: &str, answer: Response) -> Result<RuleChange> {
 /// A line on the rule, and lines on its effect on earlier rules.
 fn text(name: &str, set: &Set, outcome: &RuleChange) -> String {
     let dictionary = set.dictionary_bytes.map_or(String::new(), |bytes| {
-        format!(" with a dictionary of {}", units::memory(bytes.into()))
+        format!(" with a dictionary of {}", units::bytes(bytes.into()))
     });
     let mut lines =
         vec![format!("link {name}: compression of {} is {}{dictionary}", set.selector, set.method)];

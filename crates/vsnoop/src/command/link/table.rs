@@ -266,7 +266,7 @@ fn method(rule: &Compress, now: &BTreeMap<String, u64>) -> String {
         text = format!("{text}: {}", methods.join(", "));
     }
     if let Some(bytes) = rule.dictionary_bytes {
-        text = format!("{text}, dictionary {}", units::memory(bytes.into()));
+        text = format!("{text}, dictionary {}", units::bytes(bytes.into()));
     }
     text
 }
