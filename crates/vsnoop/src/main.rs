@@ -17,6 +17,8 @@ mod error;
 mod helper;
 mod identity;
 mod lists;
+#[cfg(test)]
+mod longest;
 mod output;
 
 use std::process::ExitCode;

@@ -6,6 +6,7 @@ use vsnoop_linkd::control::{self, Changes, Reloaded, Request, Response};
 
 use crate::cli::{self, Cli};
 use crate::error::usage;
+use crate::output::fold::fold;
 use crate::output::watch::print;
 
 #[derive(Serialize)]
@@ -32,7 +33,7 @@ pub fn run(cli: &Cli, arguments: &cli::LinkReload) -> Result<u8> {
         let document = ReloadDocument { link, result: "reloaded", reloaded: &reloaded };
         print(&serde_json::to_string(&document)?)?;
     } else {
-        print(&text(link, &reloaded))?;
+        print(&fold(&text(link, &reloaded)))?;
     }
     Ok(0)
 }

@@ -10,6 +10,7 @@ use vsnoop_linkd::control::{self, LogLevel, Request, Response, Set};
 use super::ask::tell;
 use crate::cli::{self, Cli};
 use crate::error::usage;
+use crate::output::fold::fold;
 use crate::output::watch::print;
 
 /// Most rules in the text; JSON has all.
@@ -74,7 +75,7 @@ fn compress(cli: &Cli, arguments: &cli::LinkSet, method: Method) -> Result<()> {
             outcome: &outcome,
         })?)?;
     } else {
-        print(&text(&arguments.name, &set, &outcome))?;
+        print(&fold(&text(&arguments.name, &set, &outcome)))?;
     }
     Ok(())
 }

@@ -17,6 +17,7 @@ use super::report::Report;
 use crate::background::own_program;
 use crate::cli::{self, Cli};
 use crate::error::Reported;
+use crate::output::fold::fold;
 use crate::output::watch::print;
 
 #[derive(Serialize)]
@@ -40,7 +41,7 @@ pub fn run(cli: &Cli, arguments: &cli::LinkUp) -> Result<u8> {
     if cli.json {
         print(&serde_json::to_string(&UpDocument { links: [status], warnings })?)?;
     } else {
-        print(&line(&status))?;
+        print(&fold(&line(&status)))?;
     }
     Ok(0)
 }
