@@ -73,14 +73,14 @@ impl Quotas {
             return Ok(());
         }
         let others = match &self.given[..] {
-            [] => "no port has one yet; give a smaller --hold, or raise the total".to_owned(),
+            [] => "no other port has one; give a smaller --hold, or raise the total".to_owned(),
             given_to => format!(
                 "{} are given ({}); give a smaller --hold, lower that of another port (vsnoop set), or \
                  raise the total",
-                units::memory(given),
+                units::bytes(given),
                 given_to
                     .iter()
-                    .map(|(name, bytes)| format!("{name} {}", units::memory(*bytes)))
+                    .map(|(name, bytes)| format!("{name} {}", units::bytes(*bytes)))
                     .collect::<Vec<_>>()
                     .join(", ")
             ),
@@ -89,8 +89,8 @@ impl Quotas {
             Unfit::Other,
             format!(
                 "port {port} asks for a hold of {}, but all holds of this host may have {} ({}), and {others}",
-                units::memory(wanted),
-                units::memory(self.total_bytes),
+                units::bytes(wanted),
+                units::bytes(self.total_bytes),
                 self.total_from
             ),
         ))
@@ -184,5 +184,8 @@ mod tests {
         for word in ["tap1", "8 MiB", "20 MiB", "/f.toml", "tap 16 MiB", "vsnoop set"] {
             assert!(error.contains(word), "{word:?} is not in: {error}");
         }
+        // As for `set`, where the port itself has a hold.
+        let alone = quotas(1 << 20, &[], 1).refuse_too_much("tap1", 2 << 20).unwrap_err();
+        assert!(alone.to_string().contains("and no other port has one;"), "{alone}");
     }
 }

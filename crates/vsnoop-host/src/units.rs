@@ -17,37 +17,21 @@ pub fn seconds(seconds: f64) -> String {
     if seconds < 120.0 { format!("{seconds:.1} s") } else { duration((seconds * 1e9) as u64) }
 }
 
-/// 12.3 kB, 4.56 GB: powers of 1000, as links are counted.
+/// 16 MiB, 1.50 GiB: powers of 1024, as options take sizes. [`bit_rate`] counts in powers of 1000.
 pub fn bytes(bytes: u64) -> String {
-    const UNITS: [&str; 6] = ["B", "kB", "MB", "GB", "TB", "PB"];
-    let mut value = bytes as f64;
-    let mut unit = 0;
-    while value >= 999.5 && unit + 1 < UNITS.len() {
-        value /= 1000.0;
-        unit += 1;
-    }
-    if unit == 0 {
-        format!("{bytes} B")
-    } else {
-        format!("{} {}", three_digits(value), UNITS[unit])
-    }
-}
-
-/// 16 MiB, 1.50 GiB: powers of 1024, as memory is counted.
-pub fn memory(bytes: u64) -> String {
-    let (value, unit) = memory_unit(bytes);
+    let (value, unit) = bytes_unit(bytes);
     format!("{} {unit}", three_digits_or_whole(value))
 }
 
 /// 0.25/16 MiB: a part of some memory, in the unit of the whole.
-pub fn memory_part(part_bytes: u64, bytes: u64) -> String {
-    let (value, unit) = memory_unit(bytes);
+pub fn bytes_part(part_bytes: u64, bytes: u64) -> String {
+    let (value, unit) = bytes_unit(bytes);
     let part = part_bytes as f64 * value / (bytes.max(1)) as f64;
     format!("{}/{} {unit}", three_digits_or_whole(part), three_digits_or_whole(value))
 }
 
-fn memory_unit(bytes: u64) -> (f64, &'static str) {
-    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+fn bytes_unit(bytes: u64) -> (f64, &'static str) {
+    const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
     let mut value = bytes as f64;
     let mut unit = 0;
     while value >= 1023.5 && unit + 1 < UNITS.len() {
@@ -112,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_and_bytes_change_their_unit_in_time() {
+    fn durations_change_their_unit_in_time() {
         assert_eq!(duration(999), "999 ns");
         assert_eq!(duration(1_234), "1.23 us");
         assert_eq!(duration(45_600_000), "45.6 ms");
@@ -121,23 +105,22 @@ mod tests {
         assert_eq!(seconds(802e-9), "0.0 s");
         assert_eq!(seconds(12.34), "12.3 s");
         assert_eq!(seconds(180.0), "3 min");
-        assert_eq!(bytes(999), "999 B");
-        assert_eq!(bytes(1000), "1.00 kB");
-        assert_eq!(bytes(999_999), "1.00 MB");
-        assert_eq!(bytes(123_456_789_000), "123 GB");
     }
 
     #[test]
-    fn memory_is_counted_in_powers_of_1024() {
-        assert_eq!(memory(0), "0 B");
-        assert_eq!(memory(4096), "4 KiB");
-        assert_eq!(memory(16 << 20), "16 MiB");
-        assert_eq!(memory((16 << 20) - 1), "16.0 MiB");
-        assert_eq!(memory(3 << 29), "1.50 GiB");
-        assert_eq!(memory(1 << 20), "1 MiB");
-        assert_eq!(memory_part(0, 16 << 20), "0/16 MiB");
-        assert_eq!(memory_part(4096, 256 << 10), "4/256 KiB");
-        assert_eq!(memory_part(5 << 18, 16 << 20), "1.25/16 MiB");
+    fn bytes_are_counted_in_powers_of_1024() {
+        assert_eq!(bytes(999), "999 B");
+        assert_eq!(bytes(999_999), "977 KiB");
+        assert_eq!(bytes(123_456_789_000), "115 GiB");
+        assert_eq!(bytes(0), "0 B");
+        assert_eq!(bytes(4096), "4 KiB");
+        assert_eq!(bytes(16 << 20), "16 MiB");
+        assert_eq!(bytes((16 << 20) - 1), "16.0 MiB");
+        assert_eq!(bytes(3 << 29), "1.50 GiB");
+        assert_eq!(bytes(1 << 20), "1 MiB");
+        assert_eq!(bytes_part(0, 16 << 20), "0/16 MiB");
+        assert_eq!(bytes_part(4096, 256 << 10), "4/256 KiB");
+        assert_eq!(bytes_part(5 << 18, 16 << 20), "1.25/16 MiB");
     }
 
     #[test]

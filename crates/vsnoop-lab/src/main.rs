@@ -119,7 +119,7 @@ fn act(action: Action) -> Result<()> {
             let results = Results::read(&dir)?;
             let experiment = Experiment::find(&results.experiment)?;
             report::write(&results, &experiment.words, &dir)?;
-            println!("{}", (experiment.words.tables)(&results, Style::Terminal));
+            show(&results, experiment);
             Ok(())
         }
     }
@@ -155,11 +155,18 @@ fn run_experiments(run: Run) -> Result<()> {
         let (results, dir) = experiment
             .run(&options, &dir)
             .with_context(|| format!("experiment {}", experiment.name))?;
-        println!("{}", (experiment.words.tables)(&results, Style::Terminal));
+        show(&results, experiment);
         println!("written: {}", dir.display());
         if let Some(error) = results.environment.get(CUT_SHORT) {
             anyhow::bail!("experiment {} was cut short: {error}", experiment.name);
         }
     }
     Ok(())
+}
+
+fn show(results: &Results, experiment: &Experiment) {
+    println!("{}", (experiment.words.tables)(results, Style::Terminal));
+    if let Some(partial) = report::partial(results) {
+        println!("{partial}");
+    }
 }

@@ -52,8 +52,8 @@ pub enum KeyFileError {
     #[error("cannot write a key file in {directory}: {error}")]
     Write { directory: String, error: io::Error },
     #[error(
-        "{file} exists and is not overwritten; `vsnoop link keygen --show {file}` prints its \
-         public key, remove it if a new key is wanted"
+        "{file} exists and is not overwritten; if it is a private key, `vsnoop link keygen --show \
+         {file}` prints its public key; for a new key name another file"
     )]
     Exists { file: String },
     #[error("cannot make {file}: {error}")]

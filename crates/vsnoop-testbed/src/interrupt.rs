@@ -1,6 +1,7 @@
 //! Ctrl-C and its kin: a flag that every wait looks at, so that an interrupted run unwinds as an
-//! error would and everything that it made is dropped. A second signal ends the process at once;
-//! the next start then clears up.
+//! error would and everything that it made is dropped. More signals change nothing: a terminal,
+//! make and timeout may each send one, and what is half cleared up would stay. SIGKILL ends the
+//! process at once; the next start then clears up.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -15,9 +16,11 @@ pub const EXIT_STATUS: i32 = 130;
 pub fn install() -> Result<()> {
     ctrlc::set_handler(|| {
         if INTERRUPTED.swap(true, Ordering::SeqCst) {
-            std::process::exit(EXIT_STATUS);
+            let pid = std::process::id();
+            eprintln!("still clearing up; after `kill -9 {pid}` the next start does it");
+        } else {
+            eprintln!("interrupted: clearing up");
         }
-        eprintln!("interrupted: clearing up");
     })
     .context("install the signal handler")
 }

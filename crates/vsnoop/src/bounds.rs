@@ -12,12 +12,12 @@ pub fn ahead_bytes(ahead: u32) -> Option<u64> {
 
 /// For example "holds at most 16 MiB, senders at most 1 MiB ahead of the VM's window".
 pub fn bounds_text(hold_bytes: u64, ahead: u32) -> String {
-    let hold = format!("holds at most {}", units::memory(hold_bytes));
+    let hold = format!("holds at most {}", units::bytes(hold_bytes));
     match ahead_bytes(ahead) {
         None => hold,
         Some(0) => format!("{hold}, senders not ahead of the VM's window"),
         Some(bytes) => {
-            format!("{hold}, senders at most {} ahead of the VM's window", units::memory(bytes))
+            format!("{hold}, senders at most {} ahead of the VM's window", units::bytes(bytes))
         }
     }
 }

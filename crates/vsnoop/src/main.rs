@@ -17,6 +17,8 @@ mod error;
 mod helper;
 mod identity;
 mod lists;
+#[cfg(test)]
+mod longest;
 mod output;
 
 use std::process::ExitCode;
@@ -49,11 +51,16 @@ fn main() -> ExitCode {
 fn refuse_arguments(error: &clap::Error) -> ExitCode {
     let wants_json = std::env::args_os().skip(1).any(|argument| argument == "--json");
     if wants_json && error.use_stderr() {
-        let text = error.to_string();
-        let message = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
-        report::print_failure(Failure::usage(message));
+        report::print_failure(Failure::usage(&first_paragraph(&error.to_string())));
     }
     error.exit()
+}
+
+/// As one line: which argument, and what is allowed, may stand on lines of their own. The tip and
+/// the usage follow.
+fn first_paragraph(text: &str) -> String {
+    let lines = text.trim_start_matches("error: ").lines().map(str::trim);
+    lines.take_while(|line| !line.is_empty()).collect::<Vec<_>>().join(" ")
 }
 
 fn run(cli: &Cli) -> anyhow::Result<u8> {

@@ -29,7 +29,6 @@ use vsnoop_upkeep::settings::SILENCE_MS;
 use crate::error::{Result, usage};
 use crate::incast::configured::{Defaults, Table};
 use crate::size;
-use crate::units;
 
 use value::shown;
 
@@ -72,7 +71,7 @@ struct ConfigFile {
 
 /// Values of any type, so that an error can name the key.
 #[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table, [hold]")]
 struct HoldTable {
     /// Went away.
     per_flow: Option<Spanned<Value>>,
@@ -113,30 +112,29 @@ impl Config {
         };
         let document: ConfigFile = toml::from_str(text).map_err(|error| {
             let what = error.message().lines().collect::<Vec<_>>().join(", ");
+            // This one is there only to say that it went away.
+            let what =
+                what.replace("one of `per_flow`, `total`, `silence`", "`total` or `silence`");
             let offset = error.span().map_or(0, |span| span.start).min(text.len());
             let begin = text[..offset].rfind('\n').map_or(0, |end| end + 1);
             let line = text[begin..].lines().next().unwrap_or_default();
             complaint(offset, &format!("{what}: {line}"))
         })?;
-        let bytes = |key: &str, value: &Option<Spanned<Value>>, least: u64| {
-            let Some(value) = value else { return Ok(None) };
+        let total = |value: &Spanned<Value>| {
             let bytes = match value.get_ref() {
                 Value::Integer(bytes) => u64::try_from(*bytes).ok(),
                 Value::String(text) => size::parse(text),
                 _ => None,
             };
-            let wrong = || {
-                complaint(
-                    value.span().start,
-                    &format!(
-                        "{key} = {}: give a number of bytes, {} or more, or a text such as \"64M\" \
-                         (suffixes K, M, G)",
-                        shown(value.get_ref()),
-                        units::memory(least)
-                    ),
-                )
-            };
-            bytes.filter(|bytes| *bytes >= least).ok_or_else(wrong).map(Some)
+            // Less is not even one hold.
+            bytes.filter(|bytes| *bytes >= HOLD_LEAST).ok_or_else(|| {
+                let what = format!(
+                    "hold.total = {}: give the memory for the holds of all ports, 256K or more, as a \
+                     text such as \"64M\" or \"2G\", or a number of bytes",
+                    shown(value.get_ref())
+                );
+                complaint(value.span().start, &what)
+            })
         };
         let hold = &document.hold;
         if let Some(removed) = &hold.per_flow {
@@ -168,7 +166,7 @@ impl Config {
             file: file.to_owned(),
             is_there: true,
             silence_ms,
-            total: bytes("hold.total", &hold.total, 0)?,
+            total: hold.total.as_ref().map(total).transpose()?,
             incast: document.incast.read(complaint)?,
         })
     }
@@ -224,7 +222,7 @@ mod tests {
         assert_eq!(config.total_bytes(64 << 30), 1 << 30);
         assert_eq!(config.total_source(), "hold.total in /f.toml");
         assert_eq!(parse("[hold]\ntotal = \"2G\"").unwrap().total, Some(2 << 30));
-        assert_eq!(parse("[hold]\ntotal = 0").unwrap().total, Some(0));
+        assert_eq!(parse("[hold]\ntotal = 262144").unwrap().total, Some(HOLD_LEAST));
     }
 
     #[test]
@@ -252,6 +250,13 @@ mod tests {
             ("[hold]\ntotal = \"4X\"\n", ["/f.toml, line 2", "hold.total = \"4X\""]),
             ("[hold]\ntotal = -1\n", ["/f.toml, line 2", "hold.total = -1"]),
             ("[hold]\ntotal = true\n", ["/f.toml, line 2", "hold.total = true"]),
+            ("[hold]\ntotal = 1.5\n", ["/f.toml, line 2", "hold.total = 1.5: give"]),
+            ("[hold]\ntotal = \"100K\"\n", ["hold.total = \"100K\"", "256K or more"]),
+            ("[hold]\ntotal = 0\n", ["hold.total = 0", "256K or more"]),
+            ("hold = 5\n", ["/f.toml, line 1", "expected a table, [hold]"]),
+            ("[[hold]]\n", ["/f.toml, line 1", "expected a table, [hold]"]),
+            ("incast = \"x\"\n", ["/f.toml, line 1", "expected a table, [incast]"]),
+            ("[hold]\ntotals = 1\n", ["field `totals`", "expected `total` or `silence`:"]),
             ("[hold]\nsilence = 0\n", ["/f.toml, line 2", "hold.silence = 0"]),
             ("[hold]\ntotal = [1]\n", ["/f.toml, line 2", "hold.total = (array)"]),
             ("[hold]\ntotal = 1\ntotal = 2\n", ["/f.toml, line 3", "total = 2"]),
@@ -262,6 +267,7 @@ mod tests {
         ] {
             let complaint = complaint(text);
             assert_eq!(complaint.lines().count(), 1, "{complaint}");
+            assert!(!complaint.contains("struct") && !complaint.contains("Table"), "{complaint}");
             for word in words {
                 assert!(complaint.contains(word), "{word:?} is not in: {complaint}");
             }

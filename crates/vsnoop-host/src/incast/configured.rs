@@ -18,7 +18,7 @@ pub struct Defaults {
 
 /// Values of any type, so that an error can name the key.
 #[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table, [incast]")]
 pub struct Table {
     rate: Option<Spanned<Value>>,
     buffer: Option<Spanned<Value>>,
@@ -100,7 +100,7 @@ mod tests {
     fn what_is_wrong_is_said_with_place_key_and_bounds() {
         for (text, words) in [
             ("rate = -1\n", ["7: incast.rate = -1", "1M to 400G"]),
-            ("\nrate = 1e9\n", ["8: incast.rate = (float)", "25G"]),
+            ("\nrate = 1e9\n", ["8: incast.rate = 1000000000.0", "25G"]),
             ("buffer = \"1K\"\n", ["9: incast.buffer = \"1K\"", "16K to 256M"]),
             ("buffer = -5\n", ["9: incast.buffer = -5", "16K to 256M"]),
             ("buffer = true\n", ["9: incast.buffer = true", "16K to 256M"]),

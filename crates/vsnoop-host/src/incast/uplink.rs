@@ -52,7 +52,7 @@ impl Joined {
         format!(
             "incast control behind {name} ({}, {} of queue before it)",
             units::bit_rate(self.rate_bits_per_second),
-            units::memory(self.buffer_bytes.into())
+            units::bytes(self.buffer_bytes.into())
         )
     }
 }
@@ -120,7 +120,7 @@ fn join(known: &Uplink, uplink: &Device, wanted: &Wanted<'_>) -> Result<Joined> 
         }
     }
     if let Some(bytes) = wanted.buffer_bytes.filter(|bytes| *bytes != state.buffer) {
-        let (has, asked) = (units::memory(state.buffer.into()), units::memory(bytes.into()));
+        let (has, asked) = (units::bytes(state.buffer.into()), units::bytes(bytes.into()));
         let has = format!("a queue of {has}");
         return Err(refused(
             "--incast-buffer",

@@ -38,12 +38,6 @@ pub fn has_bpffs() -> bool {
     statfs(BPFFS).is_ok_and(|found| found.filesystem_type() == FsType(libc::BPF_FS_MAGIC as _))
 }
 
-/// 1 or 2 when BPF programs are compiled, 0 when they are interpreted; `None` when it cannot be
-/// read.
-pub fn jit() -> Option<u32> {
-    fs::read_to_string("/proc/sys/net/core/bpf_jit_enable").ok()?.trim().parse().ok()
-}
-
 /// Are run and wait times of threads accounted? The own thread has run, so its time cannot be 0.
 pub fn has_schedstat() -> bool {
     let text = fs::read_to_string("/proc/self/schedstat").unwrap_or_default();
@@ -112,16 +106,23 @@ pub fn require_bpffs() -> Result<()> {
     ))
 }
 
+/// What was seen of an empty program.
+pub struct Probe {
+    /// The kernel has compiled it. The setting, net.core.bpf_jit_enable, says the same, but can be
+    /// read in the initial network namespace only.
+    pub is_compiled: bool,
+}
+
 /// Does this kernel have tcx? Tries to attach an empty program to the loopback device of a new
 /// network namespace, which has no traffic.
-pub fn probe_tcx() -> Result<()> {
+pub fn probe_tcx() -> Result<Probe> {
     std::thread::spawn(|| {
         nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET)
             .map_err(Error::call("make a network namespace to probe in"))?;
         let loopback =
             nix::net::if_::if_nametoindex("lo").map_err(Error::call("find the loopback device"))?;
-        EmptyProgram::attach(loopback, Hook::ToVm)?;
-        Ok(())
+        let program = EmptyProgram::attach(loopback, Hook::ToVm)?;
+        Ok(Probe { is_compiled: program.info()?.jited_bytes > 0 })
     })
     .join()
     .map_err(|_| Error::ProbeDied)?

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 
 use super::table::Style;
-use super::{OPTIONS, Results};
+use super::{CUT_SHORT, OPTIONS, Results};
 
 /// Words of an experiment for its report.
 #[derive(Clone, Copy, Debug)]
@@ -43,10 +43,21 @@ fn with(results: &Results) -> String {
     }
 }
 
+/// Of a run that was cut short: why, and how much there is.
+pub fn partial(results: &Results) -> Option<String> {
+    let error = results.environment.get(CUT_SHORT)?;
+    let why = error.as_str().map_or_else(|| error.to_string(), str::to_owned);
+    let count = results.samples.len();
+    Some(format!("PARTIAL RESULTS: the run was cut short after {count} transfers ({why})"))
+}
+
 fn render(results: &Results, words: &Words, plots: &[String]) -> Result<String> {
     let mut text = String::new();
     writeln!(text, "# {}\n", words.title)?;
     writeln!(text, "Started {}, made by `{}`{}.\n", results.started, words.command, with(results))?;
+    if let Some(partial) = partial(results) {
+        writeln!(text, "**{partial}**\n")?;
+    }
     writeln!(text, "## Results\n")?;
     writeln!(text, "{}\n", (words.tables)(results, Style::Markdown))?;
     writeln!(text, "{}\n", words.what_to_see)?;
@@ -83,5 +94,25 @@ mod tests {
         assert_eq!(with(&results), "");
         results.environment.insert(OPTIONS.into(), "--quick".into());
         assert!(with(&results).contains("with `--quick`"));
+    }
+
+    #[test]
+    fn results_of_an_interrupted_run_are_marked_as_partial() {
+        let words = Words {
+            title: "Test",
+            what_to_see: "",
+            method: "",
+            command: "",
+            tables: |_, _| String::new(),
+            goals: None,
+            plots: |_, _| Ok(Vec::new()),
+        };
+        let mut results = Results::begin("demo", Default::default());
+        let report = |results: &Results| render(results, &words, &[]).unwrap();
+        assert!(!report(&results).contains("PARTIAL"), "{}", report(&results));
+        results.environment.insert(CUT_SHORT.into(), "near: interrupted".into());
+        let marked =
+            "**PARTIAL RESULTS: the run was cut short after 0 transfers (near: interrupted)**";
+        assert!(report(&results).contains(marked), "{}", report(&results));
     }
 }

@@ -1,5 +1,6 @@
 //! Percentiles, and the summary and figures that follow from the samples.
 
+use super::table::ratio;
 use super::{Group, Results, Sample, Summary};
 
 /// The metrics that are summarised.
@@ -77,12 +78,25 @@ pub fn values(results: &Results, configuration: &str, group: &Group, metric: &Me
     ascending(results.of(configuration, group).filter_map(metric.of))
 }
 
+/// Six values are the fewest whose range holds the true median in 95 of 100 cases: 1 - 2 / 2^6.
+const FEWEST: usize = 6;
+
 /// A ratio of medians, and the interval that holds it in 95 of 100 repetitions of the experiment.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ratio {
     pub value: f64,
     pub low: f64,
     pub high: f64,
+    /// Number of values on the side that has fewer.
+    n: usize,
+}
+
+impl Ratio {
+    /// `1.75 (1.50-2.15)`; too few values have no interval.
+    pub fn text(&self) -> String {
+        let [value, low, high] = [self.value, self.low, self.high].map(ratio);
+        if self.n < FEWEST { value } else { format!("{value} ({low}-{high})") }
+    }
 }
 
 /// `over` / `under`, each ascending; the interval by the bootstrap (both drawn anew with
@@ -97,7 +111,8 @@ pub fn ratio_of_medians(over: &[f64], under: &[f64]) -> Option<Ratio> {
     };
     let draws = (0..DRAWS).filter_map(|_| Some(median(over)? / median(under)?));
     let draws = ascending(draws);
-    Some(Ratio { value, low: percentile(&draws, 2.5)?, high: percentile(&draws, 97.5)? })
+    let (low, high) = (percentile(&draws, 2.5)?, percentile(&draws, 97.5)?);
+    Some(Ratio { value, low, high, n: over.len().min(under.len()) })
 }
 
 #[cfg(test)]
@@ -129,7 +144,11 @@ mod tests {
     #[test]
     fn the_interval_of_a_ratio_is_narrow_for_equal_values_and_holds_one_for_the_same_values() {
         let exact = ratio_of_medians(&[6.0; 9], &[2.0; 9]);
-        assert_eq!(exact, Some(Ratio { value: 3.0, low: 3.0, high: 3.0 }));
+        assert_eq!(exact, Some(Ratio { value: 3.0, low: 3.0, high: 3.0, n: 9 }));
+        assert_eq!(exact.unwrap().text(), "3.00 (3.00-3.00)");
+        for few in 1..FEWEST {
+            assert_eq!(ratio_of_medians(&[6.0; 9], &vec![2.0; few]).unwrap().text(), "3.00");
+        }
         let spread: Vec<_> = (1..=20).map(f64::from).collect();
         let same = ratio_of_medians(&spread, &spread).unwrap();
         assert!(same.low < 1.0 && 1.0 < same.high, "{same:?}");

@@ -217,8 +217,18 @@ impl Reader<'_> {
 
     fn document(&self) -> Result<ConfigFile> {
         toml::from_str(self.text).map_err(|error| {
+            let names_link = |line: &str| line.trim_start_matches(['[', ' ', '\t']).starts_with("link");
+            if !self.text.lines().any(names_link) {
+                let what = "this is no configuration of a link: it has no table [link]; docs/link.md says \
+                            what to write there";
+                return self.complaint(0, what);
+            }
             let what = error.message().lines().collect::<Vec<_>>().join(", ");
-            let what = what.replace("expected a sequence", "expected double brackets: several");
+            // The words of TOML for those of serde.
+            let what = what
+                .replace("expected a sequence", "expected double brackets, since there may be several")
+                .replace("invalid type: map", "invalid type: a table in single brackets")
+                .replace("invalid type: sequence", "invalid type: a list or double brackets");
             let Some(span) = error.span() else { return self.complaint(0, what) };
             // The parser names the key in errors about unknown keys only, so the line is quoted.
             let line = self.text.lines().nth(self.line(span.start) - 1).unwrap_or_default().trim();

@@ -174,7 +174,11 @@ fn an_error_names_file_line_key_and_what_is_allowed() {
         ("[link]\n[[prot]]\n".into(), 2, &["field `prot`", "`link`", "`port`", "in `[[prot]]`"]),
         (format!("mtu = 1500\n{LEAST}"), 1, &["field `mtu`", "`link`", "in `mtu = 1500`"]),
         ("[link\n".into(), 1, &["in `[link`"]),
-        ("".into(), 1, &["missing field `link`"]),
+        ("".into(), 1, &["no configuration of a link", "no table [link]", "docs/link.md"]),
+        ("root:x:0:0:root:/root:/bin/sh\n".into(), 1, &["no configuration of a link"]),
+        ("-----BEGIN PRIVATE KEY-----\nAAAA\n".into(), 1, &["no configuration of a link"]),
+        ("[[port]]\nbridge = \"br0\"\n".into(), 1, &["no table [link]"]),
+        ("[port]\n[link]\n".into(), 1, &["a table in single brackets", "double brackets"]),
         ("[link]\nmtu 1500\n".into(), 2, &["expected `=`", "in `mtu 1500`"]),
         ("[link]\nname = \"x\n".into(), 2, &["expected `\"`", "in `name = \"x`"]),
         ("[link]\nname = x\n".into(), 2, &["quoted", "in `name = x`"]),
@@ -319,6 +323,8 @@ fn an_error_names_file_line_key_and_what_is_allowed() {
         let position = format!("{FILE}, line {line}: ");
         assert!(error.starts_with(&position), "{text:?}: {error:?} is not about {position:?}");
         assert!(!error.contains('\n'), "not one line: {error}");
+        let of_rust = ["struct ", "Table", "sequence", "a map"];
+        assert!(of_rust.iter().all(|word| !error.contains(word)), "{error}");
         for word in words {
             assert!(error.contains(word), "{text:?}: {word:?} is not in {error:?}");
         }

@@ -241,3 +241,25 @@ fn stop_if(interrupt: &Interrupt) -> Result<()> {
     anyhow::ensure!(!interrupt.is_set(), "interrupted before it was attached");
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::longest;
+    use crate::output::fold::fold;
+
+    #[test]
+    fn what_attach_says_stays_narrow() {
+        let mut spec = AttachSpec::new(1, longest::INTERFACE, 1);
+        spec.qdisc_replaced = Some("pfifo_fast".into());
+        for rate_bits_per_second in [0, u64::MAX] {
+            let joined = Joined {
+                uplink: longest::INTERFACE.into(),
+                ifindex: 1,
+                rate_bits_per_second,
+                buffer_bytes: u32::MAX,
+            };
+            longest::assert_narrow(&fold(&text(&spec, Some(&joined))));
+        }
+    }
+}

@@ -12,6 +12,7 @@ use crate::cli::{self, Cli};
 use crate::doctor::hold::Budget;
 use crate::doctor::{Check, Level, TapReport, host, taps};
 use crate::error::{exit_code_of, unfit};
+use crate::output::fold::fold;
 use crate::output::watch::print;
 use crate::output::{hint, hold, table};
 
@@ -28,7 +29,7 @@ struct DoctorDocument {
 pub fn run(cli: &Cli, arguments: &cli::Doctor) -> Result<u8> {
     let netns = Netns::chosen(cli.netns.as_deref())?;
     let config = Config::read(cli.config.as_deref());
-    let host = host::checks(&config)?;
+    let host = host::checks(&config, &netns)?;
     let mut ports = taps::examine(&arguments.ports, &netns, arguments.measure)?;
     let budget = config.ok().map(|config| Budget::of_host(&config, &netns)).transpose()?;
     let mut hold = budget.flatten();
@@ -40,7 +41,7 @@ pub fn run(cli: &Cli, arguments: &cli::Doctor) -> Result<u8> {
     if cli.json {
         print(&serde_json::to_string(&document)?)?;
     } else {
-        print(&hint::in_netns(&text(&document, &netns), cli.netns.as_deref()))?;
+        print(&fold(&hint::in_netns(&text(&document, &netns), cli.netns.as_deref())))?;
     }
     let failed = document.host.iter().find(|check| check.level == Level::Fail);
     if let Some(check) = failed {
@@ -126,8 +127,8 @@ fn held_text(ports: &[TapReport]) -> Option<String> {
             port.process_text(),
             units::bytes(held.held_bytes),
             units::count(held.held_flows),
-            units::memory(held.used_bytes),
-            units::memory(held.size_bytes),
+            units::bytes(held.used_bytes),
+            units::bytes(held.size_bytes),
         ]);
     }
     let holds: Vec<_> = ports.iter().filter_map(|port| port.held.as_ref()).collect();
@@ -152,8 +153,8 @@ fn hold_text(ports: &[TapReport], budget: &Budget) -> Option<String> {
     for (port, hold) in ports.iter().filter_map(|port| Some((port, port.hold?))) {
         is_any = true;
         let size = match port.held.as_ref().map(|held| held.size_bytes) {
-            None => units::memory(hold.size_bytes),
-            Some(has) => format!("{} (has {})", units::memory(hold.size_bytes), units::memory(has)),
+            None => units::bytes(hold.size_bytes),
+            Some(has) => format!("{} (has {})", units::bytes(hold.size_bytes), units::bytes(has)),
         };
         rows.add_row([
             port.port.clone(),
@@ -173,12 +174,12 @@ fn hold_text(ports: &[TapReport], budget: &Budget) -> Option<String> {
     is_any.then(|| {
         format!(
             "{}\na hold needs bandwidth ({bandwidth}) x (2 x delay + round trip), as a power of two; new ones \
-             for these VMs\ncould take {}, {comparison} the {} that are left of {} for all holds of this host\n\
+             for these VMs could take {}, {comparison} the {} that are left of {} for all holds of this host \
              ({}){}",
             table::text(&rows),
-            units::memory(budget.needed_bytes),
-            units::memory(free),
-            units::memory(budget.total_bytes),
+            units::bytes(budget.needed_bytes),
+            units::bytes(free),
+            units::bytes(budget.total_bytes),
             budget.total_from,
             budget.default_text()
         )
@@ -192,6 +193,7 @@ mod tests {
     use crate::doctor::hold::{Delay, Source};
 
     use super::*;
+    use crate::longest;
 
     fn budget() -> Budget {
         Budget {
@@ -243,7 +245,7 @@ mod tests {
         assert_eq!(held_text(&[TapReport::default()]), None);
         let one = of("tap0", "web", held(1 << 20, 1500));
         let text = held_text(std::slice::from_ref(&one)).unwrap();
-        for word in ["tap0", "77 web", "1.50 kB", "4 KiB", "1 MiB"] {
+        for word in ["tap0", "77 web", "1.46 KiB", "4 KiB", "1 MiB"] {
             assert!(text.contains(word), "{word:?} is not in: {text}");
         }
         assert!(!text.contains("in all"), "{text}");
@@ -268,6 +270,41 @@ mod tests {
             engine: EngineState::Alive,
             engine_silent_ns: Some(0),
         }
+    }
+
+    #[test]
+    fn what_the_doctor_says_stays_narrow() {
+        let delay = Delay { delay_ns: u64::MAX, delay_from: Source::VcpuWait };
+        let port = TapReport {
+            port: longest::INTERFACE.into(),
+            qdisc: "fq_codel 8001: (configured)".into(),
+            refused: Some("a long reason, ".repeat(20)),
+            ring_frames: u32::MAX,
+            queues: u32::MAX,
+            segmentation_offload: Some(false),
+            pid: Some(i32::MAX),
+            process: Some("qemu-system-x86_64".into()),
+            vm: Some(longest::NAME.into()),
+            attached: Some("observing"),
+            verdict: "would gain: held back by its quota 100 % of the time, but refused".into(),
+            held: Some(longest::hold()),
+            seen: Some(delay),
+            left_alone: vec![LeftAlone { vm_port: u16::MAX, failures: 2, remaining_ns: u64::MAX }],
+            round_trip_ns: Some(u64::MAX),
+            ..TapReport::default()
+        };
+        let mut ports = vec![port];
+        let mut budget = budget();
+        taps::recommend_holds(&mut ports, &mut budget);
+        let host = ["configuration", "incast control"].map(|name| Check {
+            name,
+            level: Level::Warn,
+            detail: "uplink eth0 has lost its hook: `vsnoop incast set`; ".repeat(9),
+            unfit: Unfit::Other,
+        });
+        let document = DoctorDocument { ready: true, host: host.into(), hold: Some(budget), ports };
+        let netns = Netns::chosen(None).expect("the network namespace of the test");
+        longest::assert_narrow(&fold(&text(&document, &netns)));
     }
 
     #[test]

@@ -244,6 +244,7 @@ mod tests {
     use vsnoop_bpf::types::seq;
 
     use super::*;
+    use crate::longest;
 
     #[test]
     fn outstanding_bytes_survive_the_wrap_and_are_never_negative() {
@@ -261,47 +262,43 @@ mod tests {
     }
 
     #[test]
-    fn the_table_of_a_port_with_a_hold_stays_narrow() {
-        let mut address = [0; 16];
-        address[10..].copy_from_slice(&[255, 255, 192, 168, 122, 101]);
-        let port = 54321u16.to_be();
-        let key = flow_key {
-            sender_addr: address,
-            vm_addr: address,
-            sender_port: port,
-            vm_port: port,
-            ..Default::default()
-        };
+    fn the_table_of_flows_stays_narrow() {
+        let key = flow_key { sender_addr: [0xfd; 16], vm_addr: [0xfd; 16], ..Default::default() };
+        let key = flow_key { sender_port: u16::MAX, vm_port: u16::MAX, ..key };
         let seen = flow {
-            mode: flow_mode::FLOW_HOLDING as u8,
-            early_bytes: 12_345_678,
+            mode: flow_mode::FLOW_UNEXPECTED_SEQ as u8,
+            early_bytes: u64::MAX,
             next_seq: seq::new(123_456_789),
             ..Default::default()
         };
         let hold = FlowHold {
             held_bytes: 12_345_678,
-            kept_bytes: 123_456_789,
+            kept_bytes: u64::MAX,
             oldest_ns: Some(12_345_678),
-            handovers: 1234,
-            resends: 12,
+            handovers: u32::MAX,
+            resends: u32::MAX,
             resent_bytes: 123_456,
         };
-        let flow = Flow { hold: Some(hold), ..describe(&key, &seen, 123_456_789) };
-        let identity = PortIdentity {
-            port: "vnet0".into(),
-            ifindex: 1,
-            netns: 1,
-            netns_name: None,
-            state: "active",
-            paused_by: None,
+        let window = FlowWindow {
+            window_bytes: u32::MAX,
+            granted_bytes: u64::MAX,
+            shown_bytes: u64::MAX,
+            rtt_ns: Some(u32::MAX),
+            measured_bits_per_second: u64::MAX,
+            d_percent: 100,
+            phase: "slow start",
+            waiting: false,
         };
+        let flow =
+            Flow { hold: Some(hold), incast: Some(window), ..describe(&key, &seen, 123_456_789) };
+        let identity = longest::identity();
         let ports =
-            vec![PortFlows { identity, has_hold: true, has_uplink: false, flows: vec![flow] }];
+            vec![PortFlows { identity, has_hold: true, has_uplink: true, flows: vec![flow] }];
         let text = text(&FlowsDocument { ports });
-        for word in ["held", "12.3 MB", "12.3 ms", "123 kB", "holding"] {
+        longest::assert_narrow(&text);
+        for word in ["held", "11.8 MiB", "12.3 ms", "121 KiB", "unexpected-seq", "]:65535"] {
             assert!(text.contains(word), "{word:?} is not in:\n{text}");
         }
-        assert!(text.lines().all(|line| line.len() <= 110), "{text}");
     }
 
     #[test]

@@ -16,6 +16,7 @@ use vsnoop_host::units;
 use crate::cli::{self, Cli, IncastAction};
 use crate::error::{unfit, usage};
 use crate::helper;
+use crate::output::fold::fold;
 use crate::output::{table, watch};
 
 /// Shown if there is none.
@@ -73,7 +74,7 @@ fn change(
         return watch::print(&serde_json::to_string(&now)?);
     }
     let lines: Vec<_> = now.uplinks.iter().map(line).collect();
-    watch::print(&lines.join("\n"))
+    watch::print(&fold(&lines.join("\n")))
 }
 
 fn put(uplink: &ListedUplink, set: &cli::IncastSet, netns: &Netns) -> Result<()> {
@@ -132,7 +133,7 @@ fn line(uplink: &ListedUplink) -> String {
         UplinkControl::On => format!(
             "{name}: incast control at {}, {} of queue before it, for {ports}",
             units::bit_rate(state.rate_bits_per_second),
-            units::memory(state.buffer_bytes.into())
+            units::bytes(state.buffer_bytes.into())
         ),
         UplinkControl::Off => format!(
             "{name}: incast control is off for {ports}, and windows are the VMs' own; `vsnoop incast set \
@@ -171,7 +172,7 @@ fn text(uplinks: &Uplinks) -> String {
             damaged.path, damaged.reason
         ));
     }
-    parts.join("\n")
+    fold(&parts.join("\n"))
 }
 
 fn row(uplink: &ListedUplink) -> [String; 10] {
@@ -186,7 +187,7 @@ fn row(uplink: &ListedUplink) -> [String; 10] {
             UplinkControl::Gone => "gone".into(),
             UplinkControl::Unhooked => "no hook".into(),
         },
-        units::memory(state.buffer_bytes.into()),
+        units::bytes(state.buffer_bytes.into()),
         uplink.ports.join(" "),
         rate(state.bandwidth.total_bits_per_second),
         rate(state.bandwidth.quota_bits_per_second),
@@ -199,4 +200,35 @@ fn row(uplink: &ListedUplink) -> [String; 10] {
             None => "-".into(),
         },
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use vsnoop_host::incast::listed::DamagedUplink;
+
+    use super::*;
+    use crate::longest;
+
+    #[test]
+    fn the_table_of_uplinks_stays_narrow() {
+        let states = [UplinkControl::On, UplinkControl::Off, UplinkControl::Unhooked];
+        let uplink = |state| ListedUplink {
+            state: longest::uplink(state),
+            ifindex: 1,
+            netns: 1,
+            netns_name: longest::identity().netns_name,
+            ports: vec![longest::INTERFACE.into(); 40],
+        };
+        let damaged = DamagedUplink {
+            path: format!("/sys/fs/bpf/vsnoop/uplinks/{}-{}", u64::MAX, u32::MAX),
+            reason: "its record has another size than that of this version".into(),
+        };
+        let uplinks =
+            Uplinks { uplinks: states.map(uplink).into(), damaged: vec![damaged.clone(), damaged] };
+        let text = text(&uplinks);
+        longest::assert_narrow(&text);
+        assert!(text.matches(longest::INTERFACE).count() > 120, "{text}");
+        let lines: Vec<_> = uplinks.uplinks.iter().map(line).collect();
+        longest::assert_narrow(&fold(&lines.join("\n")));
+    }
 }

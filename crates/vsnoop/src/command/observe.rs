@@ -71,7 +71,7 @@ pub fn run(cli: &Cli, arguments: &cli::Observe) -> Result<u8> {
             ports: observed.iter().map(Observed::row).collect::<Result<_>>()?,
         };
         if !cli.json {
-            refresh(&text(&document, over))?;
+            refresh(&text(&document, over), over)?;
         } else if over {
             print(&serde_json::to_string(&document)?)?;
         }
@@ -184,6 +184,25 @@ fn text(document: &ObserveDocument, over: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::longest;
+
+    #[test]
+    fn the_table_of_observed_ports_stays_narrow() {
+        let mut buckets = [0; 40];
+        buckets[39] = u64::MAX;
+        let row = Row {
+            port: longest::INTERFACE.into(),
+            pid: None,
+            process: None,
+            vcpus: 1,
+            ran_share: Some(1.0),
+            waited_share: Some(1.0),
+            throttled_share: Some(1.0),
+            flows: u64::MAX,
+            ack_delay_ns: Histogram::new(&buckets),
+        };
+        longest::assert_narrow(&text(&ObserveDocument { seconds: 1e9, ports: vec![row] }, false));
+    }
 
     #[test]
     fn the_time_of_the_first_table_is_no_number_of_nanoseconds() {

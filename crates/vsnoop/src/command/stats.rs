@@ -16,6 +16,7 @@ use vsnoop_host::units;
 use crate::cli::{self, Cli};
 use crate::counters::{self, Counters, Resets};
 use crate::identity::PortIdentity;
+use crate::output::fold::fold;
 use crate::output::table::NOTHING;
 use crate::output::{bars, histogram::Histogram, table, watch};
 
@@ -127,10 +128,11 @@ fn block(sample: &Sample, earlier: Option<port_stats>, seconds: f64) -> String {
         if sample.hold.is_none() && counters::OF_THE_HOLD.contains(&name) {
             continue;
         }
-        let mut row = vec![name.to_owned(), units::count(value)];
+        let number = if name.ends_with("_bytes") { units::bytes } else { units::count };
+        let mut row = vec![name.to_owned(), number(value)];
         if let Some(earlier) = &earlier_values {
             let grown = value.saturating_sub(earlier[i].2);
-            row.push(units::count((grown as f64 / seconds.max(1e-3)) as u64));
+            row.push(number((grown as f64 / seconds.max(1e-3)) as u64));
         }
         row.push(meaning.to_owned());
         rows.add_row(row);
@@ -163,7 +165,7 @@ fn block(sample: &Sample, earlier: Option<port_stats>, seconds: f64) -> String {
         text.push_str(&format!("\n\n{title}{}\n", percentiles(&Histogram::new(buckets))));
         text.push_str(&bars::lines(buckets).join("\n"));
     }
-    text
+    fold(&text)
 }
 
 fn hold_lines(hold: &PortHold) -> [String; 4] {
@@ -173,7 +175,7 @@ fn hold_lines(hold: &PortHold) -> [String; 4] {
     [
         format!(
             "hold: {} used by {}",
-            units::memory_part(hold.used_bytes, hold.size_bytes),
+            units::bytes_part(hold.used_bytes, hold.size_bytes),
             units::plural(hold.flows, "connection")
         ),
         format!(
@@ -207,7 +209,7 @@ fn uplink_lines(uplink: &UplinkState) -> [String; 3] {
     [
         format!(
             "uplink: {name}, with {} of queue before it",
-            units::memory(uplink.buffer_bytes.into())
+            units::bytes(uplink.buffer_bytes.into())
         ),
         format!(
             "comes in: {}; may be given away: {}, of which {} are left in this slot",
@@ -233,5 +235,48 @@ fn percentiles(histogram: &Histogram) -> String {
             units::duration(p99)
         ),
         _ => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::longest;
+
+    fn sample(stats: port_stats) -> Sample {
+        Sample {
+            identity: longest::identity(),
+            stats,
+            resets: Resets { refused: u64::MAX, ..Resets::default() },
+            ring_full: u64::MAX,
+            left_alone: vec![LeftAlone { vm_port: u16::MAX, failures: 0, remaining_ns: u64::MAX }],
+            hold: Some(longest::hold()),
+            incast: Some(longest::uplink(UplinkControl::On)),
+        }
+    }
+
+    #[test]
+    fn the_counters_of_a_port_stay_narrow_whatever_their_values() {
+        let most = u64::MAX / 64;
+        let stats = port_stats {
+            to_vm_packets: most,
+            to_vm_bytes: most,
+            early_bytes: most,
+            masked_ns: [most; 40],
+            ..Default::default()
+        };
+        longest::assert_narrow(&block(&sample(stats), Some(port_stats::default()), 1e-3));
+    }
+
+    #[test]
+    fn bytes_have_units_and_packets_have_none() {
+        let stats = port_stats { to_vm_packets: 4096, to_vm_bytes: 3 << 20, ..Default::default() };
+        let text = block(&sample(stats), Some(port_stats::default()), 2.0);
+        let row = |name: &str| {
+            let line = text.lines().find(|line| line.starts_with(name)).expect(name);
+            line.split_whitespace().skip(1).take(4).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(row("to_vm_bytes"), "3 MiB 1.50 MiB");
+        assert_eq!(row("to_vm_packets"), "4,096 2,048 packets to");
     }
 }

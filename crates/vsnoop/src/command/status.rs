@@ -23,6 +23,7 @@ use crate::cli::{self, Cli};
 use crate::counters::Resets;
 use crate::helper;
 use crate::identity::PortIdentity;
+use crate::output::fold::fold;
 use crate::output::table::NOTHING;
 use crate::output::{hint, hold, table, watch};
 
@@ -327,7 +328,7 @@ fn text(document: &StatusDocument) -> String {
             let hold = port
                 .hold
                 .as_ref()
-                .map_or("-".into(), |hold| units::memory_part(hold.used_bytes, hold.size_bytes));
+                .map_or("-".into(), |hold| units::bytes_part(hold.used_bytes, hold.size_bytes));
             row.extend(has_holds.then_some(hold));
             let uplink = port.incast.as_ref().map_or("-".into(), uplink_text);
             row.extend(has_uplinks.then_some(uplink));
@@ -360,5 +361,62 @@ fn text(document: &StatusDocument) -> String {
             damaged.path, damaged.reason
         ));
     }
-    parts.join("\n")
+    fold(&parts.join("\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::longest;
+
+    fn port(state: &'static str) -> PortStatus {
+        PortStatus {
+            identity: PortIdentity { state, ..longest::identity() },
+            attached_at: u64::MAX,
+            flows: u64::MAX,
+            max_flows: u32::MAX,
+            outstanding_flows: u64::MAX,
+            outstanding_bytes: u64::MAX,
+            early_acks: 0,
+            early_bytes: u64::MAX,
+            helper_pauses: u64::MAX,
+            foreign_programs: Some(Vec::new()),
+            not_exact: u64::MAX,
+            resets: Resets { refused: u64::MAX, ..Resets::default() },
+            left_alone: vec![LeftAlone { vm_port: u16::MAX, failures: 0, remaining_ns: u64::MAX }],
+            qdisc: Some("pfifo_fast".into()),
+            qdisc_replaced: Some("pfifo_fast".into()),
+            ahead_bytes: Some(u32::MAX),
+            passive: true,
+            lists: true,
+            ring_frames: u32::MAX,
+            queues: u32::MAX,
+            hold: Some(longest::hold()),
+            incast: Some(longest::uplink(UplinkControl::Unhooked)),
+            process: Some(ProcessStatus {
+                pid: i32::MAX,
+                name: "qemu-system-x86_64".into(),
+                vm: Some(longest::NAME.into()),
+            }),
+        }
+    }
+
+    #[test]
+    fn the_table_of_ports_stays_narrow() {
+        let damaged = DamagedStatus {
+            path: format!("/sys/fs/bpf/vsnoop/{}-{}", u64::MAX, u32::MAX),
+            reason: "the layout of its maps is of another version".into(),
+        };
+        let document = StatusDocument {
+            ports: vec![port("active"), port("blocked"), port("paused")],
+            damaged: vec![damaged],
+            helper: None.into(),
+            engine: None.into(),
+        };
+        let text = text(&document);
+        longest::assert_narrow(&text);
+        for word in ["2147483647", "(no hook)", "noqueue`", "damaged: "] {
+            assert!(text.contains(word), "{word:?} is not in:\n{text}");
+        }
+    }
 }

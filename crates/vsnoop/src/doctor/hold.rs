@@ -117,7 +117,7 @@ impl Budget {
         self.default_bytes.map_or_else(String::new, |bytes| {
             format!(
                 "; without --hold a port gets {}, as {} share them",
-                units::memory(bytes),
+                units::bytes(bytes),
                 units::plural(self.vms, "VM")
             )
         })

@@ -3,24 +3,26 @@
 use anyhow::Result;
 use vsnoop_host::config::Config;
 use vsnoop_host::error::{self, Unfit, with_causes};
-use vsnoop_host::system::kernel;
+use vsnoop_host::system::kernel::{self, Probe};
+use vsnoop_host::system::netns::Netns;
 
 use super::{Check, Level, incast};
 
 /// All checks, the most important first.
-pub fn checks(config: &error::Result<Config>) -> Result<Vec<Check>> {
+pub fn checks(config: &error::Result<Config>, netns: &Netns) -> Result<Vec<Check>> {
     let missing = kernel::missing_privileges();
+    let probe = missing.is_empty().then(kernel::probe_tcx);
     let mut checks = vec![
         version()?,
         privileges(&missing),
         btf(),
         bpffs(),
-        tcx(&missing),
+        tcx(probe.as_ref()),
         configuration(config),
-        jit(),
         thread_times(),
     ];
-    checks.extend(incast::check());
+    checks.extend(probe.and_then(|probe| Some(jit(&probe.ok()?))));
+    checks.extend(incast::check(config.as_ref().ok(), netns));
     Ok(checks)
 }
 
@@ -61,14 +63,14 @@ fn bpffs() -> Check {
     }
 }
 
-fn tcx(missing_privileges: &[&str]) -> Check {
-    if !missing_privileges.is_empty() {
-        return check("tcx", Unfit::Kernel, Level::Warn, "cannot be tried without privileges");
-    }
-    match kernel::probe_tcx() {
-        Ok(()) => check("tcx", Unfit::Kernel, Level::Ok, "a program was attached and taken off"),
-        Err(error) => {
-            let detail = format!("cannot {}; Linux 6.6 or newer is needed", with_causes(&error));
+fn tcx(probe: Option<&error::Result<Probe>>) -> Check {
+    match probe {
+        None => check("tcx", Unfit::Kernel, Level::Warn, "cannot be tried without privileges"),
+        Some(Ok(_)) => {
+            check("tcx", Unfit::Kernel, Level::Ok, "a program was attached and taken off")
+        }
+        Some(Err(error)) => {
+            let detail = format!("cannot {}; Linux 6.6 or newer is needed", with_causes(error));
             check("tcx", Unfit::Kernel, Level::Fail, detail)
         }
     }
@@ -89,17 +91,13 @@ fn configuration(config: &error::Result<Config>) -> Check {
     }
 }
 
-fn jit() -> Check {
-    match kernel::jit() {
-        Some(0) => check(
-            "BPF JIT",
-            Unfit::Kernel,
-            Level::Warn,
-            "off: programs are interpreted; sysctl net.core.bpf_jit_enable=1",
-        ),
-        Some(_) => check("BPF JIT", Unfit::Kernel, Level::Ok, "on"),
-        None => check("BPF JIT", Unfit::Kernel, Level::Warn, "cannot be read"),
+fn jit(probe: &Probe) -> Check {
+    if probe.is_compiled {
+        return check("BPF JIT", Unfit::Kernel, Level::Ok, "on");
     }
+    let detail = "off: programs are interpreted; `sysctl net.core.bpf_jit_enable=1` in the host's own \
+                  network namespace";
+    check("BPF JIT", Unfit::Kernel, Level::Warn, detail)
 }
 
 fn thread_times() -> Check {

@@ -2,24 +2,26 @@
 //! link?
 
 use anyhow::Result;
+use vsnoop_host::config::Config;
 use vsnoop_host::error::Unfit;
 use vsnoop_host::incast::UplinkControl;
 use vsnoop_host::incast::listed::{self, ListedUplink};
 use vsnoop_host::incast::uplink::link_speed;
 use vsnoop_host::system::netdev::{self, Device};
-use vsnoop_host::system::netns;
+use vsnoop_host::system::netns::{self, Netns};
 use vsnoop_host::units;
 
 use super::{Check, Level};
 
-/// `None` without an uplink, or if nothing can be read.
-pub fn check() -> Option<Check> {
-    let found = listed::all().ok()?;
+/// `None` without an uplink. `netns`: where the configured one is to be.
+pub fn check(config: Option<&Config>, netns: &Netns) -> Option<Check> {
+    // Nothing can be read without privileges.
+    let found = listed::all().unwrap_or_default();
     let paths = netns::paths();
     let look = |uplink: &ListedUplink| -> Result<(Level, String)> {
         let path = paths.get(&uplink.netns).map(|path| path.to_string_lossy());
         let device = match path {
-            Some(path) => netns::Netns::open(&path)?.run(|| look_at(uplink.ifindex))?,
+            Some(path) => Netns::open(&path)?.run(|| look_at(uplink.ifindex))?,
             None => None,
         };
         Ok(finding(uplink, device.as_ref()))
@@ -30,6 +32,7 @@ pub fn check() -> Option<Check> {
         let text = format!("{} is damaged; `vsnoop off --all` removes it", damaged.path);
         (Level::Warn, text)
     }));
+    findings.extend(config.and_then(|config| missing(config, netns)));
     let is_well = findings.iter().all(|(level, _)| *level == Level::Ok);
     let texts: Vec<_> = findings.into_iter().map(|(_, text)| text).collect();
     (!texts.is_empty()).then(|| Check {
@@ -38,6 +41,19 @@ pub fn check() -> Option<Check> {
         detail: texts.join("; "),
         unfit: Unfit::Other,
     })
+}
+
+/// The uplink of the configuration, if there is none of that name.
+fn missing(config: &Config, netns: &Netns) -> Option<(Level, String)> {
+    let name = config.incast.uplink.as_deref()?;
+    let is_there = netns.run(|| Ok::<_, anyhow::Error>(netdev::find(name)?.is_some()));
+    let text = format!(
+        "uplink {name} (incast.uplink in {}) does not exist in the network namespace {}; `ip link` lists \
+         the devices",
+        config.file.display(),
+        netns.label()
+    );
+    (!is_there.ok()?).then_some((Level::Warn, text))
 }
 
 /// The interface, and its link speed if that is known.

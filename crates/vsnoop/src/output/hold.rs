@@ -10,9 +10,9 @@ pub fn sum_text(holds: &[&PortHold]) -> Option<String> {
     (holds.len() > 1).then(|| {
         format!(
             "held in all: {} of at most {}, in {} of memory",
-            units::memory(sum(|hold| hold.used_bytes)),
-            units::memory(sum(|hold| hold.size_bytes)),
-            units::memory(sum(|hold| hold.memory_bytes))
+            units::bytes(sum(|hold| hold.used_bytes)),
+            units::bytes(sum(|hold| hold.size_bytes)),
+            units::bytes(sum(|hold| hold.memory_bytes))
         )
     })
 }

@@ -1,6 +1,7 @@
-//! Output: tables, histograms, JSON, and refreshing.
+//! Output: lines that fit the terminal, tables, histograms, JSON, and refreshing.
 
 pub mod bars;
+pub mod fold;
 pub mod hint;
 pub mod histogram;
 pub mod hold;

@@ -5,6 +5,7 @@ use serde::Serialize;
 use vsnoop_host::incast::uplink::Joined;
 use vsnoop_host::ports::once_each;
 
+use super::fold::fold;
 use super::hint;
 use super::watch::{has_printed, print};
 use crate::cli::Cli;
@@ -134,7 +135,7 @@ pub fn each(
             eprintln!("vsnoop: {warning}");
         }
         if !json && !outcome.text.is_empty() {
-            print(&hint::in_netns(&outcome.text, netns))?;
+            print(&fold(&hint::in_netns(&outcome.text, netns)))?;
         }
         outcomes.push(outcome);
     }

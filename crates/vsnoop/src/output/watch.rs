@@ -1,12 +1,15 @@
 //! Refreshing output until Ctrl-C.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use vsnoop_host::units;
+
+use super::fold;
 
 /// A flag that Ctrl-C or SIGTERM sets, instead of ending the process.
 #[derive(Clone)]
@@ -51,20 +54,35 @@ pub fn run(every: Option<f64>, mut render: impl FnMut() -> Result<String>) -> Re
     let interrupt = Interrupt::catch()?;
     while !interrupt.is_set() {
         let next = Instant::now() + Duration::from_secs_f64(every.max(0.05));
-        refresh(&render()?)?;
+        refresh(&render()?, false)?;
         interrupt.sleep_until(next);
     }
     Ok(())
 }
 
-/// Replaces the contents of the screen by `text`.
-pub fn refresh(text: &str) -> Result<()> {
-    if io::stdout().is_terminal() {
-        // Home, the text with the rest of each line cleared, then everything below cleared.
-        let text = text.replace('\n', "\x1b[K\n");
-        return print(&format!("\x1b[H{text}\x1b[K\n\x1b[J"));
+/// Replaces the contents of the screen by `text`: by as much as has room, or the last time by all
+/// of it.
+pub fn refresh(text: &str, is_last: bool) -> Result<()> {
+    let Some(rows) = fold::height() else { return print(text) };
+    let text = if is_last { text.to_owned() } else { clip(text, rows) };
+    // Home, the text with the rest of each line cleared, then everything below cleared.
+    let text = text.replace('\n', "\x1b[K\n");
+    print(&format!("\x1b[H{text}\x1b[K\n\x1b[J"))
+}
+
+/// The lines for which a screen of so many rows has room. More would scroll it, and so leave the
+/// first ones of each refresh behind.
+fn clip(text: &str, rows: usize) -> String {
+    // Two rows are below the text: the cursor is there.
+    let room = rows.saturating_sub(2).max(1);
+    let count = text.lines().count();
+    if count <= room {
+        return text.to_owned();
     }
-    print(text)
+    let mut lines: Vec<_> = text.lines().take(room - 1).map(str::to_owned).collect();
+    let hidden = units::plural((count - lines.len()) as u64, "more line");
+    lines.push(format!("... {hidden}: name fewer, or leave out --watch"));
+    lines.join("\n")
 }
 
 static PRINTED: AtomicBool = AtomicBool::new(false);
@@ -81,5 +99,24 @@ pub fn print(text: &str) -> Result<()> {
     match writeln!(out, "{text}").and_then(|()| out.flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => std::process::exit(0),
         result => result.context("write to standard output"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_is_shown_than_a_screen_has_room_for() {
+        let text: Vec<_> = (0..40).map(|line| line.to_string()).collect();
+        let text = text.join("\n");
+        assert_eq!(clip(&text, 42), text);
+        let clipped = clip(&text, 24);
+        let lines: Vec<_> = clipped.lines().collect();
+        assert_eq!((lines.len(), lines[0], lines[20]), (22, "0", "20"));
+        assert!(lines[21].starts_with("... 19 more lines"), "{clipped}");
+        for rows in 0..3 {
+            assert_eq!(clip(&text, rows).lines().count(), 1);
+        }
     }
 }

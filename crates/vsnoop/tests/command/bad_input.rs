@@ -169,13 +169,19 @@ fn wrong_arguments_are_usage_errors() -> Result<()> {
 fn a_failure_before_the_first_port_is_a_json_document() -> Result<()> {
     let nowhere = vsnoop(["--netns", "nowhere", "attach", PORT, "--json"])?;
     ensure!(nowhere.failure()?["kind"] == "environment", "{nowhere:?}");
-    for arguments in [
-        &["attach", "--json"][..],
-        &["--json", "fly"],
-        &["attach", PORT, "--json", "--allow-port", "80", "--deny-port", "80"],
+    for (arguments, words) in [
+        (&["attach", "--json"][..], "were not provided: <PORT>..."),
+        (&["--json", "fly"], "'fly'"),
+        (&["attach", PORT, "--json", "--allow-port", "80", "--deny-port", "80"], "number 80"),
+        (&["set", PORT, "--json"], "<--hold <SIZE>|--ahead <SIZE>>"),
+        (&["completions", "tcsh", "--json"], "[possible values: bash,"),
+        (&["attach", PORT, "--json", "--hld"], "'--hld' found"),
     ] {
         let ran = vsnoop(arguments)?;
-        ensure!(ran.failure()?["kind"] == "usage", "{arguments:?}: {ran:?}");
+        let error = ran.failure()?;
+        ensure!(error["kind"] == "usage", "{arguments:?}: {ran:?}");
+        let message = error["message"].as_str().context("no message")?;
+        ensure!(message.contains(words) && !message.contains("error: "), "{arguments:?}: {error}");
     }
     let place = Place::new("json")?;
     let idle = place.vsnoop(["status", PORT, "--json"])?;

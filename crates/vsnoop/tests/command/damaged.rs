@@ -69,7 +69,10 @@ fn a_directory_that_is_no_port_is_shown_and_removed_by_off() -> Result<()> {
     let path = Path::new(PINS).join("leftover");
     fs::create_dir_all(&path)?;
     let status = vsnoop(["status"])?.ok()?;
-    ensure!(status.out.contains("leftover") && status.out.contains("off --all"), "{status:?}");
+    ensure!(
+        status.unfolded().contains("leftover") && status.out.contains("off --all"),
+        "{status:?}"
+    );
     let json = vsnoop(["off", "--all", "--json"])?.json()?;
     ensure!(json["damaged_removed"][0] == "leftover", "{json}");
     ensure!(place.state()? == before, "something was left");

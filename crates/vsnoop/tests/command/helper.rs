@@ -188,7 +188,7 @@ impl AttachedNetwork {
 
     /// The output as a table.
     pub fn table(&self, command: &str) -> Result<String> {
-        Ok(vsnoop_in(self.topology.host.name(), [command, topology::PORT])?.ok()?.out)
+        Ok(vsnoop_in(self.topology.host.name(), [command, topology::PORT])?.ok()?.unfolded())
     }
 
     pub fn outstanding_bytes(&self) -> Result<u64> {

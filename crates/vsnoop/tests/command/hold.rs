@@ -48,11 +48,11 @@ pub fn trials() -> Vec<Trial> {
 fn a_hold_is_said_shown_and_given_back() -> Result<()> {
     let place = Place::new("hold")?;
     let before = place.state()?;
-    let said = place.vsnoop(["attach", PORT, "--hold", "16M"])?.ok()?.out;
+    let said = place.vsnoop(["attach", PORT, "--hold", "16M"])?.ok()?.unfolded();
     ensure!(said.contains("attached, holds at most 16 MiB;"), "{said}");
     place.vsnoop(["detach", PORT])?.ok()?;
     let some = ["attach", PORT, "--hold", "1M", "--ahead", "64K"];
-    let said = place.vsnoop(some)?.ok()?.out;
+    let said = place.vsnoop(some)?.ok()?.unfolded();
     let words = "holds at most 1 MiB, senders at most 64 KiB ahead of the VM's window";
     ensure!(said.contains(words), "{said}");
     place.vsnoop(["detach", PORT])?.ok()?;
@@ -145,7 +145,7 @@ fn set_changes_the_bounds_of_an_attached_port() -> Result<()> {
     ensure!(shown()? == (Value::from(1 << 20), Value::Null), "{:?}", shown()?);
     let json = place.vsnoop(["set", PORT, "--hold", "2M", "--json"])?.json()?;
     ensure!(json["ports"][0]["hold_bytes"] == 2 << 20, "{json}");
-    let said = place.vsnoop(["set", PORT, "--ahead", "0"])?.ok()?.out;
+    let said = place.vsnoop(["set", PORT, "--ahead", "0"])?.ok()?.unfolded();
     let words = "holds at most 2 MiB, senders not ahead of the VM's window";
     ensure!(said.contains(words), "{said}");
     ensure!(shown()? == (Value::from(2 << 20), Value::from(0)), "{:?}", shown()?);
@@ -265,7 +265,7 @@ fn doctor_recommends_a_hold_for_a_vm_that_waits_for_its_cpu() -> Result<()> {
     ensure!(hold["delay_from"] == "vcpu_wait", "{json}");
     ensure!(hold["size_bytes"].as_u64() >= Some(256 << 10), "{json}");
     ensure!(json["hold"]["needed_bytes"] == hold["size_bytes"], "{json}");
-    let text = place.vsnoop(arguments)?.ok()?.out;
+    let text = place.vsnoop(arguments)?.ok()?.unfolded();
     for word in [
         "delay seen",
         "mean wait for a CPU",
@@ -350,15 +350,15 @@ fn an_engine_that_stands_still_is_said() -> Result<()> {
     let pid = status["engine"]["pid"].as_i64().context("no engine")?;
     let engine = Stopped::process(pid as i32)?;
     wait_until("the engine is missed", || Ok(engine_state(&place)? == "silent"))?;
-    let table = place.vsnoop(["status", PORT])?.ok()?.out;
+    let table = place.vsnoop(["status", PORT])?.ok()?.unfolded();
     for word in [PORT, "no engine", "not heard of for", "the VM answers by itself"] {
         ensure!(table.contains(word), "{word:?} is not in: {table}");
     }
-    let table = place.vsnoop(["stats", PORT])?.ok()?.out;
+    let table = place.vsnoop(["stats", PORT])?.ok()?.unfolded();
     ensure!(table.contains("engine: not heard of for"), "{table}");
     drop((engine, helper));
     wait_for_engine(&place)?;
-    let table = place.vsnoop(["status", PORT])?.ok()?.out;
+    let table = place.vsnoop(["status", PORT])?.ok()?.unfolded();
     ensure!(!table.contains("no engine"), "{table}");
     place.vsnoop(["detach", PORT])?.ok().map(drop)
 }
@@ -396,7 +396,7 @@ fn a_port_that_is_only_observed_says_nothing_of_a_hold() -> Result<()> {
     for command in ["status", "stats"] {
         let json = place.vsnoop([command, PORT, "--json"])?.json()?;
         ensure!(json["ports"][0]["hold"].is_null(), "{json}");
-        let table = place.vsnoop([command, PORT])?.ok()?.out;
+        let table = place.vsnoop([command, PORT])?.ok()?.unfolded();
         ensure!(!table.contains("engine:") && !table.contains("/"), "{table}");
     }
     place.vsnoop(["detach", PORT])?.ok().map(drop)

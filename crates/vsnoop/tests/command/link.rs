@@ -34,6 +34,7 @@ pub fn trials() -> Vec<Trial> {
     let mut trials = trials![
         a_link_comes_up_says_so_and_goes_without_a_trace,
         a_link_that_is_up_is_not_started_twice,
+        a_link_is_not_found_in_another_network_namespace,
         a_link_that_was_killed_is_in_nobodys_way,
         what_others_left_of_a_link_confuses_nobody,
         a_link_in_the_foreground_tells_systemd_and_ends_at_sigterm,
@@ -50,6 +51,7 @@ pub fn trials() -> Vec<Trial> {
         a_host_that_would_drop_what_is_diverted_to_it_is_told,
         a_diverted_vm_that_is_not_there_is_waited_for,
         a_directory_for_a_configuration_is_refused,
+        a_file_that_is_no_configuration_is_said_to_be_none,
         an_address_in_use_is_refused_and_nothing_is_left,
     ];
     trials.extend(refused());
@@ -71,7 +73,7 @@ fn an_unencrypted_transport_warns() -> Result<()> {
     let ran = place.up()?.ok()?;
     ensure!(ran.err.contains("peer b is NOT ENCRYPTED (udp-plain)"), "{}", ran.err);
     let status = place.link(["status"])?.ok()?;
-    ensure!(status.out.contains("peer b: NOT ENCRYPTED"), "{}", status.out);
+    ensure!(status.unfolded().contains("peer b: NOT ENCRYPTED"), "{}", status.out);
     Ok(())
 }
 
@@ -107,7 +109,26 @@ fn a_bridge_that_is_down_is_said_to_be_at_once() -> Result<()> {
     place.netns.ip("link set br0 down")?;
     let ran = place.up()?.ok()?;
     let said = "port vsl-office in br0: down (bridge br0 is down: `ip link set br0 up`)";
-    ensure!(ran.out.contains(said), "{}", ran.out);
+    ensure!(ran.unfolded().contains(said), "{}", ran.out);
+    Ok(())
+}
+
+fn a_link_is_not_found_in_another_network_namespace() -> Result<()> {
+    let place = LinkHost::new("here")?;
+    let there = Net::new(PREFIX).host("there")?;
+    place.up()?.ok()?;
+    for command in [
+        &["status", "office"][..],
+        &["set", "office", "--log", "debug"],
+        &["reload", "office"],
+        &["down", "office"],
+    ] {
+        let command = [&["link"], command].concat();
+        vsnoop_in(there.name(), &command)?.failed(2, &["office", there.name(), "--netns"])?;
+        vsnoop_in("nowhere", &command)?.failed(3, &["nowhere"])?;
+        ensure!(place.status()?["name"] == "office", "{command:?} had an effect");
+        vsnoop_in(place.netns.name(), &command)?.ok()?;
+    }
     Ok(())
 }
 
@@ -162,6 +183,16 @@ fn a_directory_for_a_configuration_is_refused() -> Result<()> {
     let place = LinkHost::new("directory")?;
     let directory = place.directory.to_str().context("a path")?;
     vsnoop(["link", "up", &format!("{directory}/")])?.failed(2, &["is a directory", "NAME.toml"])
+}
+
+fn a_file_that_is_no_configuration_is_said_to_be_none() -> Result<()> {
+    let place = LinkHost::new("none")?;
+    for content in ["", "root:x:0:0:root:/root:/bin/sh\n", &fs::read_to_string(place.key())?] {
+        place.write(content)?;
+        place.is_refused(2, &["office.toml", "no configuration of a link", "docs/link.md"])?;
+    }
+    fs::write(place.file(), b"\x7fELF\xff")?;
+    place.is_refused(2, &["office.toml is no text in UTF-8"])
 }
 
 fn an_address_in_use_is_refused_and_nothing_is_left() -> Result<()> {
@@ -315,7 +346,7 @@ fn a_link_comes_up_says_so_and_goes_without_a_trace() -> Result<()> {
     ensure!(ran.err.is_empty(), "{}", ran.err);
     // The first attempt may have failed by now: there is no route.
     let said = "link office is up: port vsl-office in br0; peer b: d";
-    ensure!(ran.out.starts_with(said) && ran.out.contains("192.0.2.2:7757"), "{}", ran.out);
+    ensure!(ran.unfolded().starts_with(said) && ran.out.contains("192.0.2.2:7757"), "{}", ran.out);
     let status = place.status()?;
     ensure!(status["name"] == "office" && status["network"] == "both", "{status}");
     ensure!(status["netns"].as_u64() == Some(place.netns.inode()?), "{status}");
@@ -458,10 +489,10 @@ fn what_is_set_is_in_force_and_nonsense_is_refused() -> Result<()> {
     // Wider than the one before it, then the same, then for everything.
     let b = ["set", "office", "--peer", "b", "--prefix", "10.1.0.0/16,10.2.0.0/16", "--compress"];
     let ran = place.link([&b[..], &["lz4"]].concat())?.ok()?;
-    ensure!(ran.out.lines().count() == 1, "{}", ran.out);
+    ensure!(!ran.unfolded().contains("set before"), "{}", ran.out);
     let ran = place.link(["set", "office", "--compress", "auto", "--peer", "b"])?.ok()?;
     for words in ["set before: peer b (zstd:3)", "no effect now: peer b, prefix 10.1.0.0/16"] {
-        ensure!(ran.out.contains(words), "{words:?} is not in: {}", ran.out);
+        ensure!(ran.unfolded().contains(words), "{words:?} is not in: {}", ran.out);
     }
     let ran = place.link(["set", "office", "--compress", "off", "--json"])?.json()?;
     let replaced = ran["replaced"].as_array().context("a list")?;
@@ -525,16 +556,16 @@ fn the_public_key_is_shown_again_and_no_key_is_overwritten() -> Result<()> {
     let place = LinkHost::new("key")?;
     let file = place.directory.join("new.key");
     let name = file.to_str().context("a path")?;
-    vsnoop(["link", "keygen", "--show", name])?.failed(1, &[name, "vsnoop link keygen"])?;
+    vsnoop(["link", "keygen", "--show", name])?.failed(3, &[name, "vsnoop link keygen"])?;
     let missing = place.directory.join("not/there");
     let deep = missing.join("new.key");
     let mkdir = format!("`mkdir -p {}`", missing.display());
-    vsnoop(["link", "keygen", deep.to_str().context("a path")?])?.failed(1, &[&mkdir])?;
+    vsnoop(["link", "keygen", deep.to_str().context("a path")?])?.failed(3, &[&mkdir])?;
     let made = vsnoop(["link", "keygen", name])?.ok()?.out;
     ensure!(made.len() == 44, "{made}");
     ensure!(fs::metadata(&file)?.permissions().mode() & 0o777 == 0o600, "others can read it");
     let before = fs::read(&file)?;
-    vsnoop(["link", "keygen", name])?.failed(1, &[name, "exists"])?;
+    vsnoop(["link", "keygen", name])?.failed(3, &[name, "exists", "name another file"])?;
     ensure!(fs::read(&file)? == before, "the key was overwritten");
     let shown = vsnoop(["link", "keygen", "--show", name, "--json"])?.json()?;
     ensure!(shown["public_key"] == made.as_str() && shown["file"] == name, "{shown}");

@@ -14,6 +14,7 @@ macro_rules! trials {
 mod bad_input;
 mod damaged;
 mod detach;
+mod doctor;
 mod failures;
 mod held;
 mod helper;
@@ -40,6 +41,7 @@ fn main() {
         damaged::trials(),
         round_trip::trials(),
         detach::trials(),
+        doctor::trials(),
         off::trials(),
         held::trials(),
         failures::trials(),

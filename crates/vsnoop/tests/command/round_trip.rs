@@ -74,9 +74,9 @@ fn a_qdisc_that_was_set_meanwhile_is_left_alone() -> Result<()> {
     place.vsnoop(["attach", PORT])?.ok()?;
     place.tc(&format!("qdisc replace dev {PORT} root tbf rate 1mbit burst 10k latency 50ms"))?;
     let status = place.vsnoop(["status", PORT])?.ok()?;
-    ensure!(status.out.contains("its qdisc is tbf"), "{status:?}");
+    ensure!(status.unfolded().contains("its qdisc is tbf"), "{status:?}");
     let ran = place.vsnoop(["detach", PORT])?.ok()?;
-    ensure!(ran.out.contains("left as it is"), "{ran:?}");
+    ensure!(ran.unfolded().contains("left as it is"), "{ran:?}");
     ensure!(place.state()?.qdiscs.contains("tbf"), "the qdisc was taken away");
     Ok(())
 }

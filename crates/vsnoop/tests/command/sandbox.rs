@@ -156,6 +156,11 @@ impl Ran {
         Ok(self)
     }
 
+    /// Its output in one line, whatever the width at which lines wrap.
+    pub fn unfolded(&self) -> String {
+        unfolded(&self.out)
+    }
+
     pub fn json(self) -> Result<Value> {
         let ran = self.ok()?;
         serde_json::from_str(&ran.out).with_context(|| format!("not JSON: {}", ran.out))
@@ -254,6 +259,11 @@ pub fn now_ns() -> Result<u64> {
 pub fn foreign_program(device: &str) -> Result<EmptyProgram> {
     let index = nix::net::if_::if_nametoindex(device)?;
     Ok(EmptyProgram::attach(index, Hook::ToVm)?)
+}
+
+/// Without the ends of lines, and the blanks that align columns.
+pub fn unfolded(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 pub fn text(bytes: &[u8]) -> String {

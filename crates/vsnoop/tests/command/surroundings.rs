@@ -63,9 +63,9 @@ fn a_program_that_comes_later_pauses_the_port_until_it_goes() -> Result<()> {
     }
     let doctor = place.vsnoop(["doctor", PORT, "--json"])?.json()?;
     ensure!(doctor["ports"][0]["attached"] == "paused", "{doctor}");
-    let table = place.vsnoop(["stats", PORT])?.ok()?.out;
+    let table = place.vsnoop(["stats", PORT])?.ok()?.unfolded();
     ensure!(table.contains("(paused, "), "{table}");
-    let table = place.vsnoop(["status", PORT])?.ok()?.out;
+    let table = place.vsnoop(["status", PORT])?.ok()?.unfolded();
     let named = format!("tcx program empty (id {id})");
     for word in ["paused by the helper", &named, "bpftool net", "goes on by itself"] {
         ensure!(table.contains(word), "{word:?} is not in: {table}");
@@ -102,7 +102,7 @@ fn pause_and_resume_of_a_suspended_port_count_when_the_program_goes() -> Result<
     wait_for_suspension(&place, true)?;
     let json = place.vsnoop(["resume", PORT, "--json"])?.json()?;
     ensure!(json["ports"][0]["result"] == "paused", "{json}");
-    let text = place.vsnoop(["resume", PORT])?.ok()?.out;
+    let text = place.vsnoop(["resume", PORT])?.ok()?.unfolded();
     ensure!(text.contains("stays paused") && text.contains(&format!("status {PORT}`")), "{text}");
     let resumed = status(&place)?;
     ensure!(resumed["state"] == "paused" && resumed["paused_by"] == "helper", "{resumed}");
@@ -253,7 +253,7 @@ fn a_tc_filter_that_comes_later_pauses_the_port_until_it_goes() -> Result<()> {
     place.vsnoop(["attach", PORT])?.ok()?;
     add_filter(&place)?;
     wait_for_state(&place, "paused")?;
-    let table = place.vsnoop(["status", PORT])?.ok()?.out;
+    let table = place.vsnoop(["status", PORT])?.ok()?.unfolded();
     ensure!(table.contains("(tc filter u32)"), "{table}");
     place.tc(&format!("filter del dev {PORT} egress"))?;
     wait_for_state(&place, "active")?;

@@ -9,7 +9,7 @@ use crate::results::bars::{self, Bar, Bars};
 use crate::results::drawing::Drawing;
 use crate::results::plot::COLOURS;
 use crate::results::statistics::{self, Metric, TOTAL, percentile};
-use crate::results::table::{self, Style, grid, milliseconds};
+use crate::results::table::{Style, grid, milliseconds};
 use crate::results::{Cell, Figure, Group, Results, size_text};
 
 pub const MEANING: &str = "`confirmed` is what the client waits for: the time until the server's \
@@ -54,10 +54,7 @@ fn row(results: &Results, group: &Group) -> Vec<String> {
     };
     let acked = |name: &str| text(percentile(&values(name, &REQUEST), 50.0));
     let sooner = statistics::ratio_of_medians(&values(OFF, &TOTAL), &values(VSNOOP, &TOTAL));
-    let sooner = sooner.map_or("-".into(), |ratio| {
-        let [value, low, high] = [ratio.value, ratio.low, ratio.high].map(table::ratio);
-        format!("{value} ({low}-{high})")
-    });
+    let sooner = sooner.map_or("-".into(), |ratio| ratio.text());
     vec![
         request_text(group.size_bytes),
         path_text(group),

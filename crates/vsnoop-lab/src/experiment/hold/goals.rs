@@ -53,7 +53,7 @@ fn goals(results: &Results, cell: Cell) -> Vec<Goal> {
             let size = size_text(size_bytes);
             Some(Goal {
                 text: format!("{size} acknowledged at p50 at least {times} times sooner than off"),
-                measured: interval(&found),
+                measured: found.text(),
                 reached: found.value >= times,
             })
         }));
@@ -100,7 +100,7 @@ fn delivered(results: &Results, cell: Cell, peer: &str) -> Option<Goal> {
     let text = if distant { "behind at no size, ahead" } else { "behind at no size" };
     let measured: Vec<_> = found
         .iter()
-        .map(|(size_bytes, ratio)| format!("{} {}", size_text(*size_bytes), interval(ratio)))
+        .map(|(size_bytes, ratio)| format!("{} {}", size_text(*size_bytes), ratio.text()))
         .collect();
     Some(Goal {
         text: format!("delivered, against {peer}: {text}"),
@@ -118,10 +118,6 @@ fn compare(
 ) -> Option<Ratio> {
     let values = |name| values(results, name, group, metric);
     ratio_of_medians(&values(over), &values(under))
-}
-
-fn interval(found: &Ratio) -> String {
-    format!("{} ({} to {})", ratio(found.value), ratio(found.low), ratio(found.high))
 }
 
 #[cfg(test)]

@@ -4,8 +4,10 @@ use std::fs;
 
 use anyhow::{Context, Result, bail};
 use vsnoop_host::error::Unfit;
+use vsnoop_host::system::netns::Netns;
 use vsnoop_linkd::control::{self, Request, Response, Status};
 
+use crate::cli::Cli;
 use crate::error::{unfit, usage};
 
 /// Requires root with CAP_NET_ADMIN, which a container may lack.
@@ -23,6 +25,20 @@ fn has_net_admin(status: &str) -> bool {
     let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     let effective = effective.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
     effective.is_some_and(|bits| bits & (1 << CAP_NET_ADMIN) != 0)
+}
+
+/// With `--netns` the link must be in that network namespace. Without it none is asked for: a name
+/// is unique on the host.
+pub fn require_netns(cli: &Cli, name: &str) -> Result<()> {
+    let Some(netns) = &cli.netns else { return Ok(()) };
+    let wanted = Netns::open(netns)?.inode;
+    if status_of(name, false)?.netns == wanted {
+        return Ok(());
+    }
+    Err(usage(format!(
+        "link {name} is not in the network namespace {netns} but in another one; leave out --netns: the \
+         name of a link is unique on the host"
+    )))
 }
 
 /// Sends a request that a link can only accept or refuse.

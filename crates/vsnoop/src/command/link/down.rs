@@ -8,7 +8,7 @@ use serde::Serialize;
 use vsnoop_host::system::process::Process;
 use vsnoop_linkd::control::{LinkFiles, Request};
 
-use super::ask::{require_root, tell};
+use super::ask::tell;
 use crate::cli::{self, Cli};
 use crate::output::watch::print;
 
@@ -21,7 +21,6 @@ struct DownDocument<'a> {
 }
 
 pub fn run(cli: &Cli, arguments: &cli::LinkDown) -> Result<u8> {
-    require_root()?;
     let name = &arguments.name;
     let files = LinkFiles::of(name);
     let process = files.pid().and_then(Process::of);

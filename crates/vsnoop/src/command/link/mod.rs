@@ -23,7 +23,14 @@ use anyhow::Result;
 use crate::cli::{self, Cli, LinkAction};
 
 pub fn run(cli: &Cli, arguments: &cli::LinkArguments) -> Result<u8> {
-    match &arguments.action {
+    let action = &arguments.action;
+    if !matches!(action, LinkAction::Keygen(_)) {
+        ask::require_root()?;
+    }
+    if let Some(name) = running(action) {
+        ask::require_netns(cli, name)?;
+    }
+    match action {
         LinkAction::Keygen(arguments) => keygen::run(cli, arguments),
         LinkAction::Up(arguments) if arguments.foreground || arguments.report => {
             process::run(cli, arguments)
@@ -33,5 +40,16 @@ pub fn run(cli: &Cli, arguments: &cli::LinkArguments) -> Result<u8> {
         LinkAction::Down(arguments) => down::run(cli, arguments),
         LinkAction::Status(arguments) => status::run(cli, arguments),
         LinkAction::Set(arguments) => set::run(cli, arguments),
+    }
+}
+
+/// The link that the action is about, if it must be up.
+fn running(action: &LinkAction) -> Option<&str> {
+    match action {
+        LinkAction::Keygen(_) | LinkAction::Up(_) => None,
+        LinkAction::Reload(reload) => Some(&reload.name),
+        LinkAction::Down(down) => Some(&down.name),
+        LinkAction::Status(status) => status.name.as_deref(),
+        LinkAction::Set(set) => Some(&set.name),
     }
 }

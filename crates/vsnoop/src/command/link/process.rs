@@ -13,7 +13,6 @@ use vsnoop_linkd;
 use vsnoop_linkd::config::Config;
 use vsnoop_linkd::control::LogLevel;
 
-use super::ask::require_root;
 use super::file::file_of;
 use super::report::Report;
 use super::{checks, notify};
@@ -38,7 +37,6 @@ fn become_link(cli: &Cli, arguments: &cli::LinkUp) -> Result<()> {
     if arguments.report {
         background::leave_the_terminal()?;
     }
-    require_root()?;
     let config = Config::read(&file_of(&arguments.link)?)?;
     let netns = Netns::chosen(cli.netns.as_deref())?;
     if cli.netns.is_some() {

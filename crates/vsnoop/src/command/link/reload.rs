@@ -4,9 +4,9 @@ use anyhow::{Result, bail};
 use serde::Serialize;
 use vsnoop_linkd::control::{self, Changes, Reloaded, Request, Response};
 
-use super::ask::require_root;
 use crate::cli::{self, Cli};
 use crate::error::usage;
+use crate::output::fold::fold;
 use crate::output::watch::print;
 
 #[derive(Serialize)]
@@ -18,7 +18,6 @@ struct ReloadDocument<'a> {
 }
 
 pub fn run(cli: &Cli, arguments: &cli::LinkReload) -> Result<u8> {
-    require_root()?;
     let link = &arguments.name;
     let reloaded = match control::ask(link, &Request::Reload)? {
         Response::Reloaded(reloaded) => reloaded,
@@ -34,7 +33,7 @@ pub fn run(cli: &Cli, arguments: &cli::LinkReload) -> Result<u8> {
         let document = ReloadDocument { link, result: "reloaded", reloaded: &reloaded };
         print(&serde_json::to_string(&document)?)?;
     } else {
-        print(&text(link, &reloaded))?;
+        print(&fold(&text(link, &reloaded)))?;
     }
     Ok(0)
 }

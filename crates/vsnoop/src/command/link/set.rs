@@ -7,9 +7,10 @@ use vsnoop_host::units;
 use vsnoop_linkd::config::{Compress, Method, RuleChange, Selector};
 use vsnoop_linkd::control::{self, LogLevel, Request, Response, Set};
 
-use super::ask::{require_root, tell};
+use super::ask::tell;
 use crate::cli::{self, Cli};
 use crate::error::usage;
+use crate::output::fold::fold;
 use crate::output::watch::print;
 
 /// Most rules in the text; JSON has all.
@@ -33,7 +34,6 @@ struct Logging<'a> {
 }
 
 pub fn run(cli: &Cli, arguments: &cli::LinkSet) -> Result<u8> {
-    require_root()?;
     match (arguments.log, arguments.compress) {
         (Some(level), _) => log(cli, &arguments.name, level)?,
         (None, Some(method)) => compress(cli, arguments, method)?,
@@ -75,7 +75,7 @@ fn compress(cli: &Cli, arguments: &cli::LinkSet, method: Method) -> Result<()> {
             outcome: &outcome,
         })?)?;
     } else {
-        print(&text(&arguments.name, &set, &outcome))?;
+        print(&fold(&text(&arguments.name, &set, &outcome)))?;
     }
     Ok(())
 }
@@ -95,7 +95,7 @@ fn outcome(name: &str, answer: Response) -> Result<RuleChange> {
 /// A line on the rule, and lines on its effect on earlier rules.
 fn text(name: &str, set: &Set, outcome: &RuleChange) -> String {
     let dictionary = set.dictionary_bytes.map_or(String::new(), |bytes| {
-        format!(" with a dictionary of {}", units::memory(bytes.into()))
+        format!(" with a dictionary of {}", units::bytes(bytes.into()))
     });
     let mut lines =
         vec![format!("link {name}: compression of {} is {}{dictionary}", set.selector, set.method)];

@@ -4,18 +4,16 @@ use anyhow::Result;
 use vsnoop_host::system::netns::Netns;
 use vsnoop_linkd::control::{self, AskError};
 
-use super::ask::{require_root, status_of};
+use super::ask::status_of;
 use super::document::{LinkStatusDocument, Silent};
 use super::table;
 use crate::cli::{self, Cli};
 use crate::output::watch;
 
 pub fn run(cli: &Cli, arguments: &cli::LinkStatus) -> Result<u8> {
-    require_root()?;
     let netns = cli.netns.as_deref().map(Netns::open).transpose()?.map(|netns| netns.inode);
     watch::run(arguments.refresh.watch, || {
         let mut document = read(arguments)?;
-        // A name identifies a link in any namespace.
         if let (Some(netns), None) = (netns, &arguments.name) {
             document.links.retain(|status| status.netns == netns);
             document.silent.clear();

@@ -11,6 +11,7 @@ use vsnoop_linkd::control::{
 };
 
 use super::document::LinkStatusDocument;
+use crate::output::fold::fold;
 use crate::output::table;
 
 /// Shown if there is none.
@@ -23,7 +24,7 @@ pub fn text(document: &LinkStatusDocument, details: bool) -> String {
     let mut parts: Vec<_> =
         document.links.iter().map(|status| link(status, now, details)).collect();
     parts.extend(document.silent.iter().map(|silent| silent.problem.clone()));
-    if parts.is_empty() { NOTHING.into() } else { parts.join("\n\n") }
+    if parts.is_empty() { NOTHING.into() } else { fold(&parts.join("\n\n")) }
 }
 
 fn link(status: &Status, now: u64, details: bool) -> String {
@@ -94,7 +95,6 @@ fn peers(status: &Status) -> Option<String> {
         "transport",
         "address",
         ">rtt",
-        ">jitter",
         ">sent",
         ">received",
         ">ratio",
@@ -108,6 +108,7 @@ fn peers_details(status: &Status) -> Option<String> {
     let headings = [
         "peer",
         ">path MTU",
+        ">jitter",
         ">wire out",
         ">wire in",
         ">ratio in",
@@ -186,7 +187,6 @@ fn peer(peer: &PeerStatus) -> Vec<String> {
         transport(peer),
         peer.address.clone().unwrap_or_else(|| "-".into()),
         time(peer.rtt_ns),
-        time(peer.jitter_ns),
         units::bytes(peer.sent.bytes),
         units::bytes(peer.received.bytes),
         ratio(&peer.sent),
@@ -199,6 +199,7 @@ fn peer_details(peer: &PeerStatus) -> Vec<String> {
     vec![
         peer.name.clone(),
         peer.path_mtu_bytes.map_or("-".into(), |bytes| bytes.to_string()),
+        time(peer.jitter_ns),
         units::bytes(peer.sent.wire_bytes),
         units::bytes(peer.received.wire_bytes),
         ratio(&peer.received),
@@ -266,7 +267,7 @@ fn method(rule: &Compress, now: &BTreeMap<String, u64>) -> String {
         text = format!("{text}: {}", methods.join(", "));
     }
     if let Some(bytes) = rule.dictionary_bytes {
-        text = format!("{text}, dictionary {}", units::memory(bytes.into()));
+        text = format!("{text}, dictionary {}", units::bytes(bytes.into()));
     }
     text
 }
@@ -415,9 +416,10 @@ fn since(now: u64, then: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use vsnoop_linkd::control::{Cpu, Problem};
+    use vsnoop_linkd::control::{Cpu, FrameCounts, Problem};
 
     use super::*;
+    use crate::longest;
 
     fn status() -> Status {
         let rule = Compress {
@@ -480,7 +482,7 @@ mod tests {
     fn what_is_well_has_its_numbers_and_no_complaint() {
         let text = shown(&status());
         for word in
-            ["tls x4", "20.1 ms", "4.00", "auto: 2 lz4, 1 raw rate unknown, dictionary 128 MiB"]
+            ["tls x4", "20.1 ms", "4.00", "auto: 2 lz4, 1 raw rate unknown,", "dictionary 128 MiB"]
         {
             assert!(text.contains(word), "{word} is not in:\n{text}");
         }
@@ -512,11 +514,56 @@ mod tests {
                 .join(" ")
         };
         assert!(row(&brief, 0).starts_with("7 31 4.00"), "{brief}");
-        assert!(row(&full, 1).starts_with("us 14.0 us 13.0 us 12.0 us 11.0"), "{full}");
+        assert!(row(&full, 2).starts_with("us 14.0 us 13.0 us 12.0 us 11.0"), "{full}");
         assert!(row(&full, 1).contains(" 3.00 "), "{full}");
         assert!(brief.contains("1.26 CPUs busy"), "{brief}");
         assert!(brief.contains("by the link: 3 (forwarding), 2 (malformed frames)"), "{brief}");
         assert!(full.contains("21.0 us for what goes to peers"), "{full}");
+    }
+
+    #[test]
+    fn a_link_is_shown_in_narrow_tables() {
+        let name = || longest::NAME.to_owned();
+        let frames = FrameCounts { frames: u64::MAX, bytes: u64::MAX };
+        let mut status = status();
+        status.name = name();
+        status.network = name();
+        status.listen = longest::address().to_string();
+        (status.pid, status.mtu_bytes, status.learned) = (u32::MAX, u16::MAX, u64::MAX);
+        let port = &mut status.ports[0];
+        (port.name, port.bridge) = (longest::INTERFACE.into(), Some(longest::INTERFACE.into()));
+        (port.received, port.sent) = (frames, frames);
+        let peer = &mut status.peers[0];
+        (peer.name, peer.address) = (name(), Some(longest::address().to_string()));
+        (peer.transport, peer.state) = (Some(Transport::TcpPlain), PeerState::Dialling);
+        (peer.lost_out, peer.lost_in, peer.rejected) = (u64::MAX, u64::MAX, u64::MAX);
+        peer.sent = Carried::new(u64::MAX, u64::MAX, 1, u64::MAX);
+        (peer.received, peer.reason) = (peer.sent, Some("connection refused".into()));
+        peer.cpu = Cpu { compress_ns: u64::MAX, decompress_ns: 1, seal_ns: 1, open_ns: 1 };
+        let rule = status.compression[0].rule.as_mut().expect("a rule");
+        (rule.selector.peer, rule.selector.port) = (Some(name()), Some(longest::INTERFACE.into()));
+        rule.selector.prefixes =
+            vec!["fedc:fedc:fedc:fedc:fedc:fedc:fedc:fedc/128".parse().unwrap()];
+        status.diverts = vec![DivertStatus {
+            interface: longest::INTERFACE.into(),
+            prefix: "fedc:fedc:fedc:fedc:fedc:fedc:fedc:fedc/128".into(),
+            peer: name(),
+            packets: u64::MAX,
+            bytes: u64::MAX,
+            missed: u64::MAX,
+            forged: u64::MAX,
+            ..DivertStatus::default()
+        }];
+        let entered = EnteredStatus { peer: name(), frames: u64::MAX, ..EnteredStatus::default() };
+        let entry = EntryStatus { tap: longest::INTERFACE.into(), ..EntryStatus::default() };
+        status.entry = Some(EntryStatus { peers: vec![entered], ..entry });
+        let learned = Learned { peer: Some(name()), contested: true, ..Learned::default() };
+        status.addresses = Some(vec![learned]);
+        status.dropped = [("malformed_frames".to_owned(), u64::MAX)].into();
+        let document = LinkStatusDocument { links: vec![status], silent: Vec::new() };
+        let text = text(&document, true);
+        longest::assert_narrow(&text);
+        assert!(text.contains(&longest::address().to_string()), "{text}");
     }
 
     #[test]

@@ -11,12 +11,13 @@ use vsnoop_linkd::control::{
     AlreadyUp, DivertStatus, LinkFiles, PeerState, PeerStatus, PortStatus, Status,
 };
 
-use super::ask::{require_root, status_of};
+use super::ask::status_of;
 use super::file::file_of;
 use super::report::Report;
 use crate::background::own_program;
 use crate::cli::{self, Cli};
 use crate::error::Reported;
+use crate::output::fold::fold;
 use crate::output::watch::print;
 
 #[derive(Serialize)]
@@ -26,7 +27,6 @@ struct UpDocument {
 }
 
 pub fn run(cli: &Cli, arguments: &cli::LinkUp) -> Result<u8> {
-    require_root()?;
     let file = file_of(&arguments.link)?;
     // Read here too, so that an error is found before anything is started.
     let config = Config::read(&file)?;
@@ -41,7 +41,7 @@ pub fn run(cli: &Cli, arguments: &cli::LinkUp) -> Result<u8> {
     if cli.json {
         print(&serde_json::to_string(&UpDocument { links: [status], warnings })?)?;
     } else {
-        print(&line(&status))?;
+        print(&fold(&line(&status)))?;
     }
     Ok(0)
 }
