@@ -103,6 +103,16 @@ flow_abandon(struct flow *f, struct hold *h, const struct segment *s, struct out
 	return FROM_VM_RESET_BOTH;
 }
 
+/* Answers a segment of the VM with a RST that is exact for it. */
+static __always_inline enum from_vm_verdict
+flow_reset_vm(const struct flow *f, const struct segment *s, struct outcome *out)
+{
+	out->ack.seq = s->ack;
+	out->ack.ack = seq_add(s->seq, s->len + !!(s->tcp_flags & TCP_FIN));
+	flow_fill_route(f, &out->ack);
+	return FROM_VM_RESET;
+}
+
 /* May the sender accept a RST with this SEQ? It accepts its RCV.NXT only, which lies between
  * SND.UNA and SND.NXT, and ignores or challenges any other (RFC 9293, section 3.10.7.4). */
 static __always_inline bool flow_rst_is_acceptable(const struct flow *f, const struct segment *s)
@@ -285,10 +295,15 @@ flow_answer_vm(struct flow *f, struct hold *h, const struct segment *s, const st
 		f->adv_edge = seq_max(f->adv_edge, edge);
 		return FROM_VM_PASS;
 	}
-	/* The sender has reset the connection, and the ring may have refused its RST.  It answers
-	 * the VM's own ACK with one that is exact for the VM. */
-	if (f->flags & FLOW_F_CLOSED)
-		return FROM_VM_PASS;
+	/* The sender has reset the connection (flow_note_rst_or_syn(), hold_answer_rst()). The ring
+	 * may have refused its RST, or the engine handed bytes over before it. The sender may be
+	 * silent, or a firewall that has forgotten the connection, so the host answers in its
+	 * place. */
+	if (f->flags & FLOW_F_CLOSED) {
+		if (!f->early_bytes)
+			return FROM_VM_PASS;
+		return flow_reset_vm(f, s, out);
+	}
 	if (pure && f->flags & FLOW_F_CHALLENGE_DUE) {
 		/* A challenge ACK is never raised (RFC 5961): the sender builds its RST on the ACK
 		 * field. It may itself advance VM_SEQ, or follow an ACK that does. A window once
@@ -350,12 +365,8 @@ static __always_inline enum from_vm_verdict flow_from_vm(struct flow *f, struct 
 	out->events = 0;
 	if (s->tcp_flags & TCP_RST)
 		return flow_reset_by_vm(f, h, s, c->now, out);
-	if (f->mode == FLOW_RESET) {
-		out->ack.seq = s->ack;
-		out->ack.ack = end;
-		flow_fill_route(f, &out->ack);
-		return FROM_VM_RESET;
-	}
+	if (f->mode == FLOW_RESET)
+		return flow_reset_vm(f, s, out);
 	if (!(s->tcp_flags & TCP_ACK))
 		return FROM_VM_PASS;
 

@@ -168,10 +168,10 @@ static __always_inline void flow_note_data(struct flow *f, const struct segment 
 /* Notes a RST or SYN of the sender, which passes: the VM may answer it with a challenge ACK. */
 static __always_inline void flow_note_rst_or_syn(struct flow *f, const struct segment *s)
 {
-	/* SEQ is NEXT_SEQ: the ring keeps the order, so that this is the VM's RCV.NXT when it gets
-	 * the RST, and the VM accepts it (RFC 5961, section 3.2). Otherwise, or after a loss in the
-	 * guest, the VM sends a challenge ACK. */
-	if (s->tcp_flags & TCP_RST && seq_eq(s->seq, f->next_seq))
+	/* SEQ is NEXT_SEQ, and the VM was handed nothing beyond: the ring keeps the order, so that
+	 * this is the VM's RCV.NXT when it gets the RST, and the VM accepts it (RFC 5961,
+	 * section 3.2). Otherwise, or after a loss in the guest, the VM sends a challenge ACK. */
+	if (s->tcp_flags & TCP_RST && seq_eq(s->seq, f->next_seq) && flow_caught_up(f))
 		flow_closed(f);
 	f->flags |= FLOW_F_CHALLENGE_DUE;
 }

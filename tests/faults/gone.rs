@@ -33,11 +33,12 @@ fn helper_is_left() -> Result<()> {
     let topology = scene::still().build()?;
     let attached = scene::still().attach(&topology)?;
     let pair = scene::held(&topology, &attached)?;
-    let _program = Removed::new()?;
+    let program = Removed::new()?;
     Engine.kill()?;
     let since = Instant::now();
-    both_are_told(&topology, pair)?;
-    drop(_program);
+    let told = both_are_told(&topology, pair);
+    drop(program);
+    told.with_context(|| attached.describe())?;
     // The killed engine was alive within the last second.
     let least = Duration::from_secs(u64::from(HOLD_ABANDONED_S) - 1);
     ensure!(

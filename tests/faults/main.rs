@@ -7,6 +7,7 @@
 mod gone;
 mod host;
 mod killed;
+mod other_run;
 mod scene;
 mod stopped;
 mod upgrade;
@@ -19,10 +20,16 @@ use vsnoop_tests::{attached, background, case, pair};
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     arguments.test_threads = Some(1);
-    let trials: Vec<_> = [killed::trials(), stopped::trials(), upgrade::trials(), gone::trials()]
-        .into_iter()
-        .flatten()
-        .collect();
+    let trials: Vec<_> = [
+        killed::trials(),
+        stopped::trials(),
+        upgrade::trials(),
+        gone::trials(),
+        other_run::trials(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
     let obstacle = if arguments.list { Some("only listed".into()) } else { host::obstacle() };
     if let Some(reason) = obstacle {
         let ignored =

@@ -11,7 +11,7 @@ use crate::case::{Case, SHARING_A_CORE};
 use crate::pair::Pair;
 use crate::trial;
 
-const BYTES: u64 = 1_000_000;
+pub(super) const BYTES: u64 = 1_000_000;
 
 pub fn trials() -> Vec<Trial> {
     vec![
@@ -28,7 +28,7 @@ pub fn trials() -> Vec<Trial> {
 }
 
 /// A connection whose VM stands still, and most of whose data the host holds.
-fn held(topology: &Topology, attached: &Attached<'_>) -> Result<Pair> {
+pub(super) fn held(topology: &Topology, attached: &Attached<'_>) -> Result<Pair> {
     let mut pair = Pair::connect(topology, Family::V4)?;
     topology.guest().set_freeze(Freeze::Now);
     send_held(&mut pair, attached)?;

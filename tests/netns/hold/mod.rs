@@ -9,6 +9,7 @@ mod detach;
 mod ends;
 mod frozen;
 mod lossy;
+mod moved;
 mod mtu;
 mod network;
 mod no_tso;
@@ -29,6 +30,7 @@ pub fn trials() -> Vec<Trial> {
     [
         frozen::trials(),
         lossy::trials(),
+        moved::trials(),
         mtu::trials(),
         bound::trials(),
         window::trials(),

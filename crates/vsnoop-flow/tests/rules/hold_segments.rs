@@ -279,18 +279,20 @@ fn a_reset_at_next_seq_is_forwarded_at_the_vms_seq_and_ends_the_hold() {
 }
 
 #[test]
-fn after_a_reset_that_the_ring_may_have_refused_the_vms_acks_pass_as_they_are() {
+fn after_a_reset_that_the_vm_may_have_missed_the_host_answers_the_vm_with_another() {
     let mut holding = FlowCase::holding();
     holding.decide(&segment { tcp_flags: RST, ..holding.data(END, 0) });
     let mut early = FlowCase::full();
     early.decide(&segment { tcp_flags: RST, ..early.data(FULL, 0) });
     for mut c in [holding, early] {
-        // The sender answers each with a RST at its ACK, which the VM takes if that is the last.
+        // Each at its ACK: the VM takes it if that is the last.
         for offset in [MSS, 2 * MSS, 2 * MSS, 3 * MSS] {
-            assert_eq!(c.acks(offset, c.window_at(offset)).0, FromVm::Pass, "{offset}");
+            let (verdict, out) = c.acks(offset, c.window_at(offset));
+            assert_eq!((verdict, out.ack.seq), (FromVm::Reset, at(offset)));
         }
-        let (verdict, _) = c.hear(&c.data_of_vm(0, 100, 3 * MSS));
-        assert_eq!(verdict, FromVm::Pass);
+        let (verdict, out) = c.hear(&c.data_of_vm(0, 100, 3 * MSS));
+        assert_eq!((verdict, out.ack.seq), (FromVm::Reset, at(3 * MSS)));
+        assert_eq!(out.ack.ack, vm_at(100));
     }
 }
 

@@ -196,11 +196,33 @@ fn a_reset_elsewhere_in_the_window_ends_nothing() {
     }
 }
 
+/// The host has confirmed all bytes below the RST, so that it is as good at the VM: the sender may
+/// be silent from now on.
 #[test]
-fn a_vm_that_lost_data_may_challenge_a_reset() {
+fn a_vm_that_missed_an_exact_reset_gets_another_from_the_host() {
     for mut c in FlowCase::both() {
         c.early(&c.data(0, 2 * MSS));
         c.pass(&segment { tcp_flags: RST, ..c.data(2 * MSS, 0) });
-        assert_eq!(c.acks(MSS, c.window_at(MSS)).0, FromVm::Pass);
+        for offset in [MSS, 2 * MSS] {
+            let (verdict, out) = c.acks(offset, c.window_at(offset));
+            assert_eq!((verdict, out.ack.seq), (FromVm::Reset, at(offset)));
+        }
     }
+}
+
+#[test]
+fn without_early_acknowledgement_the_sender_answers_for_its_reset() {
+    let mut c = FlowCase::new();
+    c.pass(&segment { tcp_flags: RST, ..c.data(0, 0) });
+    assert_eq!(c.acks(0, WINDOW).0, FromVm::Pass);
+}
+
+/// The VM has bytes beyond, and drops the RST.
+#[test]
+fn a_reset_below_what_the_vm_was_handed_ends_nothing() {
+    let mut c = FlowCase::new();
+    c.policy.run = port_run::PORT_PAUSED;
+    c.pass(&c.data(0, MSS));
+    c.pass(&segment { tcp_flags: RST, ..c.data(0, 0) });
+    assert!(!c.has(FLOW_F_CLOSED));
 }

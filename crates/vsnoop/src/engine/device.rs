@@ -58,6 +58,24 @@ impl Device {
         Ok(device)
     }
 
+    /// Does the socket still reach the tap? The kernel unbinds it when the tap leaves its network
+    /// namespace, and does not bind it again when the tap comes back.
+    pub fn reaches_the_tap(&self) -> bool {
+        // SAFETY: an all-zero sockaddr_ll is one.
+        let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+        let mut length = size_of_val(&address) as libc::socklen_t;
+        // SAFETY: an address and its true length; the kernel writes no more than that. (It writes
+        // less, for which nix returns an error.)
+        let asked = unsafe {
+            libc::getsockname(
+                self.socket.as_raw_fd(),
+                std::ptr::from_mut(&mut address).cast(),
+                &mut length,
+            )
+        };
+        asked == 0 && address.sll_ifindex == self.ifindex as i32
+    }
+
     /// The tap's present MTU, bytes; 1500 if the tap is gone.
     pub fn mtu(&self) -> u32 {
         const ETHERNET: u32 = 1500;

@@ -169,7 +169,8 @@ impl Engine {
         Some(self.refill_at)
     }
 
-    /// Opens new ports with a hold, and drops those that are gone.
+    /// Opens new ports with a hold, and those whose tap left its network namespace and came back;
+    /// drops those that are gone.
     fn discover(&mut self) {
         let inventory = match ports::inventory() {
             Ok(inventory) => inventory,
@@ -181,7 +182,9 @@ impl Engine {
                 continue;
             }
             let key = (attached.meta.netns, attached.meta.ifindex);
-            let known = earlier.remove(&key).filter(|port| port.is_of(&attached));
+            // A port whose tap is elsewhere gets no sign of life: the hooks hold nothing for it.
+            let known =
+                earlier.remove(&key).filter(|port| port.is_of(&attached) && port.reaches_its_tap());
             let port = match known {
                 Some(mut port) => {
                     port.is_called(&attached.name);

@@ -61,6 +61,11 @@ impl EnginePort {
         self.surroundings.attached.port.id() == attached.port.id()
     }
 
+    /// See [`Device::reaches_the_tap`].
+    pub fn reaches_its_tap(&self) -> bool {
+        self.surroundings.device.reaches_the_tap()
+    }
+
     /// Notes the tap's present name.
     pub fn is_called(&mut self, name: &str) {
         let surroundings = &mut self.surroundings;
