@@ -127,7 +127,6 @@ impl ControlThread {
             clamp_mss: config.clamp_mss,
             dead_after: config.dead_after,
         };
-        control.bound_frames();
         // All are due.
         if let Some(last) = control.peers.len().checked_sub(1) {
             control.deadlines.set(last, 0);
@@ -308,7 +307,7 @@ impl ControlThread {
             Action::Down => {
                 self.peers[peer].used = None;
                 self.egress.send(egress::Order::Down { peer });
-                self.bound_frames();
+                self.bound_frames(peer);
             }
             Action::Send { session, message, packet_bytes, to } => {
                 let Some(installed) = self.peers[peer].installed.get(&session) else { return };
