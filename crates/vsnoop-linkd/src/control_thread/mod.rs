@@ -34,6 +34,7 @@ use super::ports::Ports;
 use super::shared::Shared;
 use super::tcp_handshake::Established;
 use super::{egress, ingress};
+use vsnoop_link::forwarding::Location;
 use vsnoop_link::handshake::{self, Guard, GuardLimits};
 use vsnoop_link::identity::{Acceptor, Dialer, PublicKey};
 use vsnoop_link::session::{Action, Message, PeerEvent, SessionId};
@@ -291,7 +292,10 @@ impl ControlThread {
             Action::Dial { address, epoch } => self.dial(peer, address, epoch),
             Action::Install(id) => self.install(peer, id),
             Action::Use(id) => {
-                self.peers[peer].used = Some(id);
+                if self.peers[peer].used.replace(id).is_none() {
+                    let (location, now_ns) = (Location::Peer(peer as u16), self.shared.now_ns());
+                    self.shared.table.write().note_arrival(location, now_ns);
+                }
                 self.egress.send(egress::Order::Use { peer, session: id.0 });
                 self.limit(peer);
             }

@@ -267,6 +267,11 @@ impl Table {
         }
     }
 
+    /// A location is reached that was not reached before.
+    pub fn note_arrival(&mut self, location: Location, now_ns: u64) {
+        self.groups.note_arrival(location, now_ns);
+    }
+
     fn is_fixed_elsewhere(&self, mac: Mac, location: Location) -> bool {
         self.fixed.get(&mac).is_some_and(|fixed| *fixed != location)
     }
@@ -329,7 +334,7 @@ impl Table {
             known.seen_ns.store(now_ns, Relaxed);
             return Ok(Source::Settled);
         }
-        self.groups.note_move(from, now_ns);
+        self.groups.note_arrival(from, now_ns);
         if !is_in_use(known.seen_ns.load(Relaxed)) {
             self.relist(key, from, now_ns);
             return Ok(Source::Settled);
