@@ -80,10 +80,11 @@ impl RunningCarrier {
 }
 
 /// All carriers, in the order of tables.
-pub static ALL: [&Carrier; 29] = [
+pub static ALL: [&Carrier; 30] = [
     &kernel::BARE,
     &kernel::BRIDGED,
     &kernel::VXLAN,
+    &wireguard::KERNEL,
     &nat::SLIRP,
     &vtun::PLAIN,
     &vpncloud::PLAIN,
