@@ -12,7 +12,7 @@ cd "$(dirname "$0")/.."
 PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin:/usr/local/go/bin"
 
 # openssl makes the keys and certificates of the others.
-packages="openvpn vtun tinc fastd slirp4netns openssh-client openssh-server openssl"
+packages="openvpn vtun tinc fastd slirp4netns openssh-client openssh-server openssl wireguard-tools"
 missing=
 for package in $packages; do
 	dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' ||

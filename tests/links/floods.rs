@@ -20,6 +20,7 @@ pub fn trials() -> Vec<Trial> {
     vec![
         trial("floods::a_vm_that_floods_is_bounded_and_its_neighbour_is_not", bounded),
         trial("floods::multicast_goes_to_members_and_queriers", multicast),
+        trial("floods::a_peer_that_comes_up_after_a_query_gets_all_groups", comes_late),
     ]
 }
 
@@ -126,6 +127,30 @@ fn multicast() -> Result<()> {
     let end = frame(BROADCAST, OTHER, 2);
     send(&sender, &end)?;
     receive(&near, &end, &[last])
+}
+
+/// A querier has asked before the link of the third host is started, and does not ask again soon:
+/// that host's VMs have had no reason to report.
+fn comes_late() -> Result<()> {
+    let mut network = Network::configured(Plan { hosts: 3, ..Plan::default() })?;
+    for host in &mut network.hosts[..2] {
+        host.start()?;
+    }
+    let [querier, source, _] = &network.hosts[..] else { unreachable!("three hosts") };
+    source.netns.ip("link set br0 type bridge mcast_snooping 0")?;
+    querier.until("the source is up", |status| status["peers"][0]["state"] == "up")?;
+    querier.netns.ip("link set br0 type bridge mcast_snooping 1 mcast_igmp_version 3 \
+         mcast_startup_query_count 1 mcast_query_response_interval 50 mcast_querier 1")?;
+    wait_until("the querier is known", PATIENCE, || knows(source, "01:00:5e:00:00:01"))?;
+    network.hosts[2].start()?;
+    network.hosts[2].until_all_up()?;
+    let [_, source, late] = &network.hosts[..] else { unreachable!("three hosts") };
+    late.netns.ip("link set br0 type bridge mcast_snooping 0")?;
+    let (sender, member) = (raw_vm(source, "raw")?, raw_vm(late, "raw")?);
+    introduce(&sender, &member, OWNER)?;
+    let data = frame(GROUP, OWNER, 1);
+    send(&sender, &data)?;
+    receive(&member, &data, &[])
 }
 
 /// Does the link know members of this group?

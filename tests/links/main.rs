@@ -18,6 +18,7 @@ mod paths;
 mod peers;
 mod privileges;
 mod raw_vm;
+mod relay;
 mod reload;
 mod slow_peers;
 mod strangers;
@@ -57,6 +58,7 @@ fn main() {
         memory::trials(),
         marks::trials(),
         names::trials(),
+        relay::trials(),
     ]
     .into_iter()
     .flatten()

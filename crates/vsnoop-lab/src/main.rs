@@ -82,6 +82,9 @@ struct Run {
     /// `hold`, `incast`: the senders' congestion control (`incast`: may be repeated).
     #[arg(long = "congestion-control", value_name = "NAME")]
     congestion_controls: Vec<CongestionControl>,
+    /// Peers of the hub of `link-scale`.
+    #[arg(long, value_name = "N")]
+    peers: Option<u16>,
     #[command(flatten)]
     incast: Selection,
 }
@@ -145,6 +148,7 @@ fn run_experiments(run: Run) -> Result<()> {
         path_loss_percent: run.path_loss_percent,
         path_link,
         congestion_controls: run.congestion_controls,
+        peers: run.peers,
         incast: run.incast,
     };
     for experiment in experiments {

@@ -17,6 +17,8 @@ use vsnoop_link::compress::{Decision, Method, Owner, Policy};
 const FLOWS: usize = 4096;
 /// Divert taps have numbers from here on, where ports have those below.
 pub const FIRST_DIVERT_TAP: usize = 1 << 16;
+/// The number of frames that a hub relays from its first peer: they come from no port.
+pub const FIRST_RELAYED: usize = 1 << 17;
 
 /// The compression rules with their counters. The last of `stats` counts frames that no rule
 /// matches.
@@ -184,9 +186,10 @@ impl Policies {
 
     fn look_up(&self, peer: usize, port: usize, endpoints: &Endpoints) -> Option<Compression> {
         let Endpoints { macs, ips } = *endpoints;
-        let name = match port.checked_sub(FIRST_DIVERT_TAP) {
-            Some(divert_tap) => self.divert_taps.get(divert_tap)?,
-            None => self.ports.get(port)?,
+        let name = match port {
+            FIRST_RELAYED.. => "",
+            FIRST_DIVERT_TAP.. => self.divert_taps.get(port - FIRST_DIVERT_TAP)?,
+            _ => self.ports.get(port)?,
         };
         let traffic = FrameFields { peer: self.peers.get(peer)?, port: name, macs, ips };
         let (index, rule) = self.rule_set.rules.first_match(&traffic)?;

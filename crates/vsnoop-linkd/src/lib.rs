@@ -44,6 +44,7 @@ mod own;
 mod ports;
 pub mod privileges;
 mod race;
+mod relay;
 mod revocation;
 mod serve;
 mod setup;

@@ -22,6 +22,7 @@ use super::io::poll::{Half, Poll, Watch};
 use super::io::port::LinkPort;
 use super::io::udp::UdpSocket;
 use super::io::wake;
+use super::relay;
 use super::revocation::RevocationLists;
 use super::shared::Shared;
 use super::slots::Slots;
@@ -95,14 +96,16 @@ impl Threads {
             wake::channel().map_err(LinkError::call("making an eventfd"))?;
         let (ingress, ingress_orders) =
             wake::channel().map_err(LinkError::call("making an eventfd"))?;
+        let (relay, relayed) = relay::channel().map_err(LinkError::call("making an eventfd"))?;
+        let inputs = egress::Inputs { orders: egress_orders, relayed };
         let both = Arc::new(Poll::new().map_err(LinkError::call("making an epoll"))?);
         let watch = |half| Watch::new(&both, half).map_err(LinkError::call("making an epoll"));
         let (out, back) = (watch(Half::Egress)?, watch(Half::Ingress)?);
         let shared = || Arc::clone(shared);
         let crew = Arc::new(Crew::new(
             both,
-            Egress::new(shared(), egress_orders, events.clone(), policies, out)?,
-            Ingress::new(shared(), ingress_orders, events.clone(), back)?,
+            Egress::new(shared(), inputs, events.clone(), policies, out)?,
+            Ingress::new(shared(), ingress_orders, events.clone(), relay, back)?,
         )?);
         let second = Arc::clone(&crew);
         let egress_thread = spawn("egress", move || second.run_egress())?;

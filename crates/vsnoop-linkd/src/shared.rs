@@ -8,12 +8,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::clock::Clock;
+use super::config::Config;
 use super::counted_port::CountedPort;
 use super::divert::taps::DivertTaps;
 use super::frame::Frame;
 use super::io::port::LinkPort;
 use super::io::udp::UdpSocket;
 use super::own::Own;
+use super::slots::Slots;
 use super::stats::{LinkStats, PeerStats};
 use vsnoop_link::forwarding::{self, Location, SourceFilter};
 
@@ -92,6 +94,13 @@ impl Shared {
         if let Some(Some(port)) = self.ports.get_mut(slot) {
             port.sources = sources.clone();
         }
+    }
+
+    /// The link relays between these peers from now on.
+    pub fn set_relayed(&self, config: &Config, peers: &Slots) {
+        let relayed = config.peers.iter().filter(|peer| peer.relay);
+        let slots = relayed.filter_map(|peer| peers.of(&peer.name));
+        self.table.write().set_relayed(slots.map(|slot| slot as u16));
     }
 
     /// See [`set_frame_limit`](Self::set_frame_limit).

@@ -59,6 +59,10 @@ pub struct PeerStats {
     pub dropped_late: Drops,
     /// Datagrams that the kernel refused, or that could not be made.
     pub dropped_send: Drops,
+    /// From the peer, for all, but not relayed: beyond `flood_rate`.
+    pub dropped_flood: Drops,
+    /// From the peer, not relayed: too much waited.
+    pub dropped_relay: Drops,
     /// Records refused: forged, replayed, malformed.
     pub refused_in: Counter,
     /// Frames that met congestion on the path: their packets were marked, or dropped if their ends

@@ -243,6 +243,8 @@ fn peer(known: &PeerEntry, stats: &PeerStats, shared: &Shared) -> PeerStatus {
         ("queue_full", &stats.dropped_full),
         ("queue_late", &stats.dropped_late),
         ("send", &stats.dropped_send),
+        ("flood", &stats.dropped_flood),
+        ("relay", &stats.dropped_relay),
     ];
     PeerStatus {
         name: known.config.name.clone(),

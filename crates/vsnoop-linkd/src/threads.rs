@@ -241,9 +241,10 @@ mod tests {
         let (out, back) = (watch(Half::Egress), watch(Half::Ingress));
         let policies =
             Policies::new(RuleSet::new(Rules::default()), [].into(), [].into(), [].into());
-        let out =
-            Egress::new(shared.clone(), egress_orders, events.clone(), policies, out).unwrap();
-        let back = Ingress::new(shared, ingress_orders, events, back).unwrap();
+        let (relay, relayed) = crate::relay::channel().unwrap();
+        let inputs = egress::Inputs { orders: egress_orders, relayed };
+        let out = Egress::new(shared.clone(), inputs, events.clone(), policies, out).unwrap();
+        let back = Ingress::new(shared, ingress_orders, events, relay, back).unwrap();
         let crew = Arc::new(Crew::new(both, out, back).unwrap());
         let (end, ended) = mpsc::channel();
         for run in [Crew::run_egress, Crew::run_ingress] {

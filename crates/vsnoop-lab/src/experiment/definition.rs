@@ -38,6 +38,8 @@ pub struct Options {
     pub path_link: Option<PathLink>,
     /// The senders' congestion control, in `hold` and `incast`.
     pub congestion_controls: Vec<CongestionControl>,
+    /// Of the experiment `link-scale` only.
+    pub peers: Option<u16>,
     /// Options of the experiment `incast` only.
     pub incast: Selection,
 }

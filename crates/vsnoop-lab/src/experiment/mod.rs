@@ -19,8 +19,15 @@ use crate::results::{CUT_SHORT, Results};
 
 pub use definition::{Experiment, Options};
 
-pub static ALL: [Experiment; 6] =
-    [demo::EXPERIMENT, hold::EXPERIMENT, incast::EXPERIMENT, link::LAN, link::WAN, link::COMPRESS];
+pub static ALL: [Experiment; 7] = [
+    demo::EXPERIMENT,
+    hold::EXPERIMENT,
+    incast::EXPERIMENT,
+    link::LAN,
+    link::WAN,
+    link::COMPRESS,
+    link::SCALE,
+];
 
 impl Experiment {
     pub fn find(name: &str) -> Result<&'static Self> {
@@ -45,6 +52,11 @@ impl Experiment {
                 || options.congestion_controls.is_empty(),
             "--congestion-control is an option of the experiments {} only",
             choose_congestion_control.join(" and ")
+        );
+        ensure!(
+            self.name == link::SCALE.name || options.peers.is_none(),
+            "--peers is an option of the experiment {} only",
+            link::SCALE.name
         );
         let results = (self.run)(options)?;
         let is_whole = |results: &Results| !results.environment.contains_key(CUT_SHORT);

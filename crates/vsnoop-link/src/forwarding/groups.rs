@@ -3,7 +3,8 @@
 //! A VLAN is snooped while a querier is known, because only then do hosts report their groups again
 //! and again; from its first query on hosts have their time to report. Otherwise multicast is
 //! flooded. A location to which an address has moved gets all until the next query: the VM has
-//! joined its groups elsewhere.
+//! joined its groups elsewhere. So does a peer that has come up: the last query, and reports since,
+//! may not have passed.
 //!
 //! | frames of a snooped VLAN | go to |
 //! |---|---|
@@ -95,8 +96,9 @@ impl Groups {
         present.map(|querier| querier.location).collect()
     }
 
-    /// An address that was elsewhere is at this location now.
-    pub fn note_move(&mut self, to: Location, now_ns: u64) {
+    /// VMs at this location may be members that have not reported here: an address has moved to
+    /// it, or it was not reached before.
+    pub fn note_arrival(&mut self, to: Location, now_ns: u64) {
         if !self.queriers.is_empty() {
             set(&mut self.get_all, to, now_ns + NEXT_QUERY_NS);
         }
@@ -251,7 +253,7 @@ mod tests {
             let [high, low] = number.to_be_bytes();
             groups.note(0, A, &join(Mac([1, 0, 0x5e, 9, high, low])), READY);
         }
-        groups.note_move(A, READY);
+        groups.note_arrival(A, READY);
         let later = READY + MEMBER_NS - 1;
         groups.note(0, PEER, &QUERY, later - QUERIER_NS);
         assert_eq!(groups.scope(0, GROUP, later - 1), Scope::Members(vec![PEER, A]));
@@ -261,7 +263,7 @@ mod tests {
     fn a_location_that_an_address_moves_to_gets_all_until_the_next_query() {
         let mut groups = Groups::default();
         groups.note(0, PEER, &QUERY, 0);
-        groups.note_move(B, READY);
+        groups.note_arrival(B, READY);
         assert_eq!(groups.scope(0, GROUP, READY), Scope::Members(vec![PEER, B]));
         let later = READY + NEXT_QUERY_NS;
         assert_eq!(groups.scope(0, GROUP, later), Scope::Members(vec![PEER]));

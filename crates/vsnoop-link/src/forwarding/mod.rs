@@ -3,8 +3,10 @@
 //! A host's links are one learning bridge: a frame's source address says where its sender is, and
 //! what is sent to that address goes there. Peers are a full mesh, so a frame that came from a peer
 //! is never handed to another one (split horizon), and nothing ever goes back to where it came
-//! from; no loop can form within the mesh. Loops that are closed outside of it, by a second way
-//! between two LANs, show as addresses that two locations use; what goes round is bounded there.
+//! from; no loop can form within the mesh. Peers that are not connected with each other, but with a
+//! hub, are *relayed*: there their frames go to each other, and to no other peer. Loops that are
+//! closed outside of it, by a second way between two LANs, show as addresses that two locations
+//! use; what goes round is bounded there.
 //!
 //! A multicast goes to the locations that have members of its group, where that is known. What a VM
 //! sends to all peers is bounded.

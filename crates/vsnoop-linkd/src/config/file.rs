@@ -90,6 +90,7 @@ struct LinkTable {
     age: Field,
     flood_rate: Field,
     clamp_mss: Field,
+    relay: Field,
     rekey: Field,
     dead_after: Field,
     local: Field,
@@ -120,6 +121,7 @@ struct PeerTable {
     dscp: Field,
     ecn: Field,
     flow_label: Field,
+    relay: Field,
 }
 
 #[derive(Deserialize)]
@@ -154,6 +156,10 @@ pub fn parse(file: &Path, text: &str) -> Result<Config> {
         None => reader.stem()?,
     };
     let mut peers = reader.peers(&document.peer)?;
+    let relay = reader.truth("link.relay", &link.relay)?.unwrap_or(false);
+    for (table, peer) in document.peer.iter().zip(&mut peers) {
+        peer.relay = reader.truth("peer.relay", &table.get_ref().relay)?.unwrap_or(relay);
+    }
     let ports = reader.ports(&document.port, &name)?;
     let compress = reader.compress(&document.compress, &peers)?;
     for (table, peer) in document.peer.iter().zip(&mut peers) {
@@ -522,6 +528,7 @@ impl Reader<'_> {
             connections: connections.unwrap_or(4),
             accept: self.accept(peer)?,
             outer: self.outer(peer, transport)?,
+            relay: false,
         })
     }
 

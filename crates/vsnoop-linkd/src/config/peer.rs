@@ -20,6 +20,8 @@ pub struct PeerConfig {
     pub connections: u8,
     pub accept: AcceptConfig,
     pub outer: OuterConfig,
+    /// Its frames go to other peers of which this is said, and theirs to it.
+    pub relay: bool,
 }
 
 /// What datagrams show of the packets in them.

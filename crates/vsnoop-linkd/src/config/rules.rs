@@ -407,6 +407,7 @@ mod tests {
                 dictionary_bytes: None,
             },
             outer: OuterConfig::default(),
+            relay: false,
         };
         let peers = [peer("b", Transport::Udp), peer("c", Transport::Tls)];
         for (method, of, fits) in [

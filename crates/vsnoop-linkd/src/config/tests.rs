@@ -86,6 +86,20 @@ fn what_is_not_said_has_a_default() {
 }
 
 #[test]
+fn relaying_is_off_until_the_link_or_a_peer_says_so() {
+    let both = |link: &str, peer: &str| {
+        let other = "[[peer]]\nname = \"c\"\nsubject = \"c.example\"\n";
+        let with_ca = "[link]\ncert = \"a.crt\"\nca = \"ca.pem\"\n";
+        let text = LEAST.replace("[link]\n", &format!("{with_ca}{link}"));
+        let config = parse(&format!("{text}\n{peer}{other}")).unwrap();
+        config.peers.iter().map(|peer| peer.relay).collect::<Vec<_>>()
+    };
+    assert_eq!(both("", ""), [false, false]);
+    assert_eq!(both("", "relay = true\n"), [true, false]);
+    assert_eq!(both("relay = true\n", "relay = false\n"), [false, true]);
+}
+
+#[test]
 fn everything_can_be_said() {
     let config = parse(
         r#"

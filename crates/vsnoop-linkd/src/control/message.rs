@@ -269,7 +269,8 @@ pub struct PeerStatus {
     pub not_accepted: u64,
     /// Frames, or the parts that a slow path makes of them, dropped before they were sent, by
     /// reason: "down" (no session, or it ended), "queue_full" (no room), "queue_late" (waited too
-    /// long); "send" counts datagrams, which the host refused.
+    /// long); "send" counts datagrams, which the host refused. Frames from the peer that were not
+    /// relayed: "flood" (beyond `flood_rate`), "relay" (too much waited).
     pub dropped: BTreeMap<String, u64>,
     /// Bytes of the dropped frames.
     pub dropped_bytes: BTreeMap<String, u64>,

@@ -34,6 +34,7 @@ use super::ports::Ports;
 use super::shared::Shared;
 use super::tcp_handshake::Established;
 use super::{egress, ingress};
+use vsnoop_link::forwarding::Location;
 use vsnoop_link::handshake::{self, Guard, GuardLimits};
 use vsnoop_link::identity::{Acceptor, Dialer, PublicKey};
 use vsnoop_link::session::{Action, Message, PeerEvent, SessionId};
@@ -127,7 +128,6 @@ impl ControlThread {
             clamp_mss: config.clamp_mss,
             dead_after: config.dead_after,
         };
-        control.bound_frames();
         // All are due.
         if let Some(last) = control.peers.len().checked_sub(1) {
             control.deadlines.set(last, 0);
@@ -292,7 +292,10 @@ impl ControlThread {
             Action::Dial { address, epoch } => self.dial(peer, address, epoch),
             Action::Install(id) => self.install(peer, id),
             Action::Use(id) => {
-                self.peers[peer].used = Some(id);
+                if self.peers[peer].used.replace(id).is_none() {
+                    let (location, now_ns) = (Location::Peer(peer as u16), self.shared.now_ns());
+                    self.shared.table.write().note_arrival(location, now_ns);
+                }
                 self.egress.send(egress::Order::Use { peer, session: id.0 });
                 self.limit(peer);
             }
@@ -308,7 +311,7 @@ impl ControlThread {
             Action::Down => {
                 self.peers[peer].used = None;
                 self.egress.send(egress::Order::Down { peer });
-                self.bound_frames();
+                self.bound_frames(peer);
             }
             Action::Send { session, message, packet_bytes, to } => {
                 let Some(installed) = self.peers[peer].installed.get(&session) else { return };

@@ -47,12 +47,14 @@ impl ControlThread {
             // Smoothed over some seconds: a burst is not a bad path.
             known.loss += (lost / (lost + delivered) - known.loss) / 4.0;
         }
-        self.egress.send(egress::Order::Path {
-            peer,
-            session: used.0,
-            loss: known.loss,
-            bytes_per_s: delivery.path_bytes_per_s,
-        });
+        let told = (used, known.loss, delivery.path_bytes_per_s);
+        // An idle peer would wake the egress thread each second for nothing.
+        if known.path_said == Some(told) {
+            return;
+        }
+        known.path_said = Some(told);
+        let (session, loss, bytes_per_s) = (used.0, known.loss, delivery.path_bytes_per_s);
+        self.egress.send(egress::Order::Path { peer, session, loss, bytes_per_s });
     }
 
     /// The addresses for what a session sends to `address`. If the peer has dialled, it expects
@@ -75,12 +77,11 @@ impl ControlThread {
         let bytes =
             usize::from(known.path_mtu_bytes).saturating_sub(headers_bytes(installed.address));
         self.egress.send(egress::Order::Limit { peer, session: id.0, bytes });
-        self.bound_frames();
+        self.bound_frames(peer);
     }
 
-    /// Bounds the MSS of TCP by the size of datagrams to each peer, so that no frame has to be
-    /// split.
-    pub(super) fn bound_frames(&self) {
+    /// Bounds the MSS of TCP by the size of datagrams to a peer, so that no frame has to be split.
+    pub(super) fn bound_frames(&self, peer: usize) {
         let room = |known: &PeerEntry| {
             let installed = known.installed.get(&known.used?)?;
             if installed.transport.is_ordered() {
@@ -92,8 +93,7 @@ impl ControlThread {
                 + FRAME_HEADER_BYTES;
             Some(usize::from(known.path_mtu_bytes).saturating_sub(around))
         };
-        for (peer, known) in self.peers.iter().enumerate() {
-            self.shared.set_frame_limit(peer, room(known).filter(|_| self.clamp_mss));
-        }
+        let limit = room(&self.peers[peer]).filter(|_| self.clamp_mss);
+        self.shared.set_frame_limit(peer, limit);
     }
 }

@@ -79,6 +79,8 @@ pub struct PeerEntry {
     pub path_counts: (u64, u64),
     /// Share of the datagrams.
     pub loss: f64,
+    /// What was told: of which session, loss, and bytes per second.
+    pub path_said: Option<(SessionId, f64, Option<u64>)>,
     pub used: Option<SessionId>,
     /// The largest dictionary that rules of the file have for it, bytes.
     pub dictionary_bytes: Option<u32>,
@@ -117,6 +119,7 @@ impl PeerEntry {
             path_told: Instant::now(),
             path_counts: (0, 0),
             loss: 0.0,
+            path_said: None,
             used: None,
             dictionary_bytes: link.compress.largest_dictionary(&peer.name),
             accepts_said: None,

@@ -76,7 +76,7 @@ impl ControlThread {
                 _ => self.add_peer(slot, peer, config, dialer),
             }
         }
-        self.bound_frames();
+        (0..self.peers.len()).for_each(|peer| self.bound_frames(peer));
     }
 
     fn add_peer(&mut self, slot: usize, peer: &PeerConfig, config: &Config, dialer: Dialer) {

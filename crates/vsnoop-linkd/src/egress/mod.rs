@@ -4,7 +4,8 @@
 //! what waits at a port into one arena, merges what guests without offloads sent in pieces (for
 //! ordered transports and compression, which gain from it), looks up where each frame goes, and
 //! hands it to the peer's sender. Divert taps are read alike; their frames are routed by prefix,
-//! without the forwarding table. Datagrams leave at the end of each batch. The control thread
+//! without the forwarding table. Frames of peers for other peers come from the other half
+//! ([`relay`](crate::relay)). Datagrams leave at the end of each batch. The control thread
 //! installs and retires sessions by [`Order`]s.
 
 mod batch;
@@ -29,7 +30,7 @@ use self::batch::{BatchBuffer, ReadEnd};
 use self::peer_sender::{PeerSender, SessionSender};
 use self::send_context::SendContext;
 use self::senders::Senders;
-use super::compression_policy::{FIRST_DIVERT_TAP, Policies};
+use super::compression_policy::{FIRST_DIVERT_TAP, FIRST_RELAYED, Policies};
 use super::counted_port::CountedPort;
 use super::divert::taps::DivertTaps;
 use super::event::ControlEvent;
@@ -39,6 +40,7 @@ use super::io::poll::{Poll, TOKEN_MAX, Watch};
 use super::io::port::LinkPort;
 use super::io::udp::Endpoints;
 use super::io::wake;
+use super::relay::RelayReceiver;
 use super::shared::Shared;
 use vsnoop_link::forwarding::{ForwardingDecision, Location, Scope};
 
@@ -114,6 +116,7 @@ const TCP_HEADER_BYTES: usize = 20;
 /// A flow that was silent for longer is not counted.
 const IN_USE_NS: u64 = 10_000_000_000;
 const ORDERS: u64 = TOKEN_MAX;
+const RELAYED: u64 = TOKEN_MAX - 1;
 /// First token of sockets of sessions, each with its peer's slot in the lowest bits. The token of a
 /// port is its index, that of a divert tap `DIVERT_TAPS` and its index.
 const SESSIONS: u64 = 1 << 32;
@@ -136,11 +139,18 @@ fn sources(shared: &Shared) -> HashMap<u64, Arc<LinkPort>> {
     ports.chain(taps).collect()
 }
 
+/// What other threads send here.
+pub struct Inputs {
+    pub orders: wake::Receiver<Order>,
+    /// Frames of peers for others.
+    pub relayed: RelayReceiver,
+}
+
 pub struct Egress {
     shared: Arc<Shared>,
     /// What is read, by token.
     sources: HashMap<u64, Arc<LinkPort>>,
-    orders: wake::Receiver<Order>,
+    inputs: Inputs,
     events: wake::Sender<ControlEvent>,
     watch: Watch,
     senders: Senders,
@@ -160,12 +170,13 @@ pub struct Egress {
 impl Egress {
     pub fn new(
         shared: Arc<Shared>,
-        orders: wake::Receiver<Order>,
+        inputs: Inputs,
         events: wake::Sender<ControlEvent>,
         policies: Policies,
         watch: Watch,
     ) -> std::io::Result<Self> {
-        watch.watch(&orders, ORDERS)?;
+        watch.watch(&inputs.orders, ORDERS)?;
+        watch.watch(&inputs.relayed, RELAYED)?;
         let senders = Senders::new(shared.peers.len());
         let sources = sources(&shared);
         for (token, port) in &sources {
@@ -174,7 +185,7 @@ impl Egress {
         Ok(Self {
             sources,
             shared,
-            orders,
+            inputs,
             events,
             watch,
             senders,
@@ -198,6 +209,7 @@ impl Egress {
     pub fn handle(&mut self, token: u64) -> bool {
         match token {
             ORDERS => return self.obey(),
+            RELAYED => self.relay(),
             token if token < DIVERT_TAPS => {
                 self.read(Source::Port(token as usize), BATCHES_PER_PASS)
             }
@@ -277,6 +289,26 @@ impl Egress {
                 self.hand_on(source, Frame::parsed(offload, headers, &[bytes]), now_ns);
             }
         }
+        self.flush(now_ns);
+    }
+
+    /// Sends what peers have for others.
+    fn relay(&mut self) {
+        let now_ns = self.shared.now_ns();
+        let frames: Vec<_> = self.inputs.relayed.drain().collect();
+        self.frames += frames.len();
+        for relayed in &frames {
+            let part = [&relayed.bytes[..]];
+            let frame = Frame::parsed(relayed.offload, relayed.headers, &part);
+            for &to in &relayed.to {
+                self.hand_to_peer(FIRST_RELAYED + relayed.from, to.into(), &frame, now_ns);
+            }
+        }
+        self.flush(now_ns);
+    }
+
+    /// Sends what waits for the end of a batch.
+    fn flush(&mut self, now_ns: u64) {
         self.senders.for_each_used(&self.shared.peers, |_, sender, stats| {
             sender.flush(SendContext { udp: &self.shared.udp, stats, now_ns });
         });
@@ -420,7 +452,12 @@ impl Egress {
 
     /// Carries out the orders that wait; `false`: to stop.
     fn obey(&mut self) -> bool {
-        let orders: Vec<_> = self.orders.drain().collect();
+        let orders: Vec<_> = self.inputs.orders.drain().collect();
+        let of_sessions = |order: &Order| {
+            use Order::{Down, Reload, Retire, Use};
+            matches!(order, Use { .. } | Down { .. } | Retire { .. } | Reload { .. })
+        };
+        let changes_sessions = orders.iter().any(of_sessions);
         for order in orders {
             match order {
                 Order::Install { peer, session, sender } => {
@@ -488,7 +525,9 @@ impl Egress {
                 Order::Stop => return false,
             }
         }
-        self.any_ordered = self.senders.any_ordered();
+        if changes_sessions {
+            self.any_ordered = self.senders.any_ordered();
+        }
         self.look_after();
         true
     }

@@ -36,8 +36,9 @@ use super::event::{ControlEvent, ReceivedMessage};
 use super::frame::{Frame, Origin, ReceivedFrame};
 use super::io::poll::{Poll, TOKEN_MAX, Watch};
 use super::io::wake;
+use super::relay::RelaySender;
 use super::shared::Shared;
-use vsnoop_link::forwarding::{ForwardingDecision, Location};
+use vsnoop_link::forwarding::{ForwardingDecision, Location, Scope};
 use vsnoop_link::wire::item::Way;
 
 /// An order of the control thread.
@@ -89,6 +90,7 @@ pub struct Ingress {
     /// Keyed by token.
     connections: HashMap<u64, InstalledConnection>,
     gather: Gather,
+    relay: RelaySender,
     turns: Turns,
     next_turn: EventFd,
     next_token: u64,
@@ -101,6 +103,7 @@ impl Ingress {
         shared: Arc<Shared>,
         orders: wake::Receiver<Order>,
         events: wake::Sender<ControlEvent>,
+        relay: RelaySender,
         watch: Watch,
     ) -> std::io::Result<Self> {
         watch.watch(&orders, ORDERS)?;
@@ -120,6 +123,7 @@ impl Ingress {
             datagrams,
             connections,
             gather,
+            relay,
             turns,
             next_turn,
             next_token: 0,
@@ -175,13 +179,13 @@ impl Ingress {
     }
 
     fn udp(&mut self) {
-        let (shared, taken) = (&self.shared, &mut self.frames);
+        let (shared, taken, relay) = (&self.shared, &mut self.frames, &mut self.relay);
         for _ in 0..BATCHES_PER_PASS {
             if self.turns.datagrams.is_used_up() {
                 break;
             }
             let mut to = |frames: &mut dyn Iterator<Item = ReceivedFrame<'_>>| {
-                hand_on(shared, frames.inspect(|_| *taken += 1));
+                hand_on(shared, relay, frames.inspect(|_| *taken += 1));
             };
             let share = &mut self.turns.datagrams;
             match self.datagrams.receive(shared, share, &mut self.reports, &mut to) {
@@ -208,7 +212,7 @@ impl Ingress {
         }
         let shared = &self.shared;
         let reports = &mut self.reports;
-        let gather = &mut self.gather;
+        let (gather, relay) = (&mut self.gather, &mut self.relay);
         let mut frames = 0;
         let mut receive = |item: connection::Received<'_>| match item {
             connection::Received::Frame(offload, way, frame) => {
@@ -216,11 +220,11 @@ impl Ingress {
                 if gather.keep(offload, way, frame) {
                     return;
                 }
-                hand_on_gathered(shared, peer, gather);
+                hand_on_gathered(shared, relay, peer, gather);
                 if !gather.keep(offload, way, frame) {
                     let now_ns = shared.now_ns();
                     let from = Origin { peer, way };
-                    deliver(shared, from, &Frame::whole(offload, &[frame]), now_ns);
+                    deliver(shared, relay, from, &Frame::whole(offload, &[frame]), now_ns);
                 }
             }
             connection::Received::Message(item) => {
@@ -231,7 +235,7 @@ impl Ingress {
         };
         let share = self.turns.share(peer);
         let result = connection.receive(share, &shared.peers[peer], &mut receive);
-        hand_on_gathered(shared, peer, gather);
+        hand_on_gathered(shared, relay, peer, gather);
         self.frames += frames;
         let error = match result {
             Ok(Left::Nothing) => return,
@@ -297,40 +301,59 @@ impl Ingress {
     }
 }
 
-fn hand_on_gathered(shared: &Shared, peer: usize, gather: &mut Gather) {
-    hand_on(shared, gather.frames(peer));
+fn hand_on_gathered(shared: &Shared, relay: &mut RelaySender, peer: usize, gather: &mut Gather) {
+    hand_on(shared, relay, gather.frames(peer));
     gather.clear();
 }
 
 /// Passes on the frames of a batch; merges segments of a flow.
-fn hand_on<'f>(shared: &Shared, frames: impl Iterator<Item = ReceivedFrame<'f>>) {
+fn hand_on<'f>(
+    shared: &Shared,
+    relay: &mut RelaySender,
+    frames: impl Iterator<Item = ReceivedFrame<'f>>,
+) {
     let now_ns = shared.now_ns();
     let mut merger = Merger::new();
     let mut before = None;
     for ReceivedFrame { origin: from, offload, bytes } in frames {
         if let Some(before) = before.filter(|before| *before != from) {
-            merger.flush(&mut |merged| deliver(shared, before, &Frame::of(&merged), now_ns));
+            merger.flush(&mut |merged| deliver(shared, relay, before, &Frame::of(&merged), now_ns));
         }
         before = Some(from);
         merger.push(offload, bytes, &mut |merged| {
-            deliver(shared, from, &Frame::of(&merged), now_ns);
+            deliver(shared, relay, from, &Frame::of(&merged), now_ns);
         });
     }
     if let Some(from) = before {
-        merger.flush(&mut |merged| deliver(shared, from, &Frame::of(&merged), now_ns));
+        merger.flush(&mut |merged| deliver(shared, relay, from, &Frame::of(&merged), now_ns));
     }
+    relay.flush();
 }
 
-/// Writes a peer's frame to a port. It never goes to a peer: all peers are connected directly.
-fn deliver_to(shared: &Shared, to: Location, frame: &Frame<'_>) {
+/// Writes a peer's frame to a port, or relays it to another peer.
+fn deliver_to(
+    shared: &Shared,
+    relay: &mut RelaySender,
+    from: usize,
+    to: Location,
+    frame: &Frame<'_>,
+) {
     match to {
         Location::Port(port) => shared.write_to_port(usize::from(port), frame),
-        Location::Peer(_) => shared.stats.dropped_forwarding.add(1),
+        Location::Peer(peer) => pass(shared, relay, from, vec![peer], frame),
     }
 }
 
-/// Writes a peer's frame to its port, or to several; a diverted one to the host's divert tap.
-fn deliver(shared: &Shared, from: Origin, frame: &Frame<'_>, now_ns: u64) {
+/// Relays a peer's frame to others.
+fn pass(shared: &Shared, relay: &mut RelaySender, from: usize, to: Vec<u16>, frame: &Frame<'_>) {
+    if !to.is_empty() && !relay.push(from, to, frame) {
+        shared.peers[from].dropped_relay.add(1, frame.bytes as u64);
+    }
+}
+
+/// Writes a peer's frame to its port, or to several, and relays it to peers; a diverted one goes to
+/// the host's divert tap.
+fn deliver(shared: &Shared, relay: &mut RelaySender, from: Origin, frame: &Frame<'_>, now_ns: u64) {
     let Origin { peer, way } = from;
     if frame.start().len() < 14 {
         shared.stats.malformed_frames.add(1);
@@ -348,10 +371,10 @@ fn deliver(shared: &Shared, from: Origin, frame: &Frame<'_>, now_ns: u64) {
     }
     let location = Location::Peer(peer as u16);
     match shared.table.forward(frame.start(), frame.bytes, location, now_ns) {
-        ForwardingDecision::To(to) => deliver_to(shared, to, frame),
+        ForwardingDecision::To(to) => deliver_to(shared, relay, peer, to, frame),
         ForwardingDecision::Both(a, b) => {
-            deliver_to(shared, a, frame);
-            deliver_to(shared, b, frame);
+            deliver_to(shared, relay, peer, a, frame);
+            deliver_to(shared, relay, peer, b, frame);
         }
         ForwardingDecision::Flood(scope) => {
             for (slot, port) in shared.all_ports() {
@@ -359,6 +382,11 @@ fn deliver(shared: &Shared, from: Origin, frame: &Frame<'_>, now_ns: u64) {
                     port.write(frame);
                 }
             }
+            if scope == Scope::Ports {
+                stats.dropped_flood.add(1, frame.bytes as u64);
+            }
+            let others = shared.table.read().relays(location, &scope);
+            pass(shared, relay, peer, others, frame);
         }
         ForwardingDecision::Drop(_) => shared.stats.dropped_forwarding.add(1),
     }

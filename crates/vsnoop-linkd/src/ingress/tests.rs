@@ -37,7 +37,8 @@ impl Fixture {
         let (orders, obeyed) = wake::channel().unwrap();
         let (told, events) = wake::channel().unwrap();
         let watch = Watch::new(&Arc::new(Poll::new().unwrap()), Half::Ingress).unwrap();
-        let ingress = Ingress::new(Arc::new(shared), obeyed, told, watch).unwrap();
+        let (relay, _) = crate::relay::channel().unwrap();
+        let ingress = Ingress::new(Arc::new(shared), obeyed, told, relay, watch).unwrap();
         Self { ingress, orders, events }
     }
 

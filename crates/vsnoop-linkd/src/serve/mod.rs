@@ -87,6 +87,7 @@ impl Link {
         for (index, port) in config.ports.iter().enumerate() {
             shared.allow_sources(index, &port.sources);
         }
+        shared.set_relayed(&config, &slots.peers);
         let shared = Arc::new(shared);
         let mut hooks = DivertHooks::new(&config, Arc::clone(&shared), &slots.peers)?;
         // The last moment without other threads.

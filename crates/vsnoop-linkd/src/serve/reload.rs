@@ -257,6 +257,7 @@ impl Link {
         }
         shared.own.set_calls(config);
         shared.table.write().set(config.table_settings());
+        shared.set_relayed(config, &slots.peers);
         self.shared = Arc::new(shared);
         self.slots = slots;
         self.rule_set.replace(config.compress.clone());

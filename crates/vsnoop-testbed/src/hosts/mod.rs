@@ -14,6 +14,7 @@ mod addresses;
 mod config;
 mod host;
 mod links;
+mod nat;
 mod network;
 mod plan;
 
@@ -22,5 +23,6 @@ pub use addresses::{
 };
 pub use config::{TAP, divert, keygen, link_table, peer_table};
 pub use host::{Host, all_up, socket, start_all, status};
+pub use nat::Nat;
 pub use network::{Network, connect_routed};
 pub use plan::{Layout, Path, Plan};

@@ -20,7 +20,7 @@ use crate::wait::wait_until;
 const PATIENCE: Duration = Duration::from_secs(10);
 const VM_DEVICE: &str = "eth0";
 /// The bridge in the middle.
-const MIDDLE: &str = "net";
+pub(super) const MIDDLE: &str = "net";
 const BOTH_WAYS: [Direction; 2] = [Direction::LeftToRight, Direction::RightToLeft];
 
 /// The network exists until this is dropped. Relays are declared first, to end before their
@@ -29,7 +29,9 @@ const BOTH_WAYS: [Direction; 2] = [Direction::LeftToRight, Direction::RightToLef
 pub struct Network {
     relay: Option<Relay>,
     pub hosts: Vec<Host>,
-    middle: Option<Netns>,
+    pub(super) middle: Option<Netns>,
+    /// Routers of hosts behind them.
+    pub(super) routers: Vec<Arc<Netns>>,
     pub(super) plan: Plan,
     directory: PathBuf,
     pub net: Net,
@@ -41,7 +43,8 @@ impl Network {
         let net = Net::new(plan.prefix);
         let directory = std::env::temp_dir().join(net.name("links"));
         let hosts = Vec::with_capacity(plan.hosts);
-        let mut network = Self { relay: None, hosts, middle: None, plan, directory, net };
+        let mut network =
+            Self { relay: None, hosts, middle: None, routers: Vec::new(), plan, directory, net };
         for number in 0..network.plan.hosts {
             let netns = network.namespace(&format!("h{number}"))?;
             let vms = (0..network.plan.vms_per_host)
@@ -239,7 +242,7 @@ impl Network {
         middle.set_mtu(MIDDLE, mtu_bytes)
     }
 
-    fn middle(&self) -> Result<&Netns> {
+    pub(super) fn middle(&self) -> Result<&Netns> {
         self.middle.as_ref().context("no bridge joins the hosts")
     }
 
@@ -259,7 +262,7 @@ impl Drop for Network {
 }
 
 /// The port of the bridge in the middle.
-fn to_host(number: usize) -> String {
+pub(super) fn to_host(number: usize) -> String {
     format!("to{number}")
 }
 

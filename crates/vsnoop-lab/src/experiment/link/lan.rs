@@ -16,10 +16,11 @@ use crate::results::link::{Content, LinkCell};
 use crate::results::report::Words;
 use crate::results::{Cell, Figure, Results};
 
-const CARRIERS: [&str; 20] = [
+const CARRIERS: [&str; 21] = [
     "bare",
     "bridged",
     "vxlan",
+    "wireguard",
     "nat",
     "vtun",
     "vpncloud-plain",
@@ -40,9 +41,10 @@ const CARRIERS: [&str; 20] = [
 ];
 
 /// Carriers that are measured also with the offloads of their devices switched off.
-const WITHOUT_OFFLOADS: [&str; 8] = [
+const WITHOUT_OFFLOADS: [&str; 9] = [
     "bare",
     "vxlan",
+    "wireguard",
     "vtun",
     "vpncloud-plain",
     "vpncloud",
@@ -86,7 +88,7 @@ carrier counts as missing. No metrics are cached (tcp_no_metrics_save); tunnels 
 outside, unless they choose for themselves. Everything else is as the kernel and the programs have it by \
 default, but for fastd's MTU (1426, so that nothing is fragmented) and ssh's cipher (aes128-gcm). \
 `best_peer` figures are the best medians of all user-space tunnels of the table that are not vsnoop's, \
-plain or encrypted; kernel VXLAN and NAT are not among them.";
+plain or encrypted; VXLAN and WireGuard of the kernel, and NAT, are not among them.";
 
 const GOALS: [Goal; 9] = [
     Goal { figure: "stream_gbps_udp_plain", bound: Bound::AtLeast(11.0) },
@@ -146,6 +148,7 @@ fn figures(results: &Results) -> Vec<Figure> {
         ("stream_gbps_udp_aead_no_offloads", "vsnoop-udp", false),
         ("stream_gbps_bare", "bare", true),
         ("stream_gbps_vxlan", "vxlan", true),
+        ("stream_gbps_wireguard", "wireguard", true),
         ("stream_gbps_vtun", "vtun", true),
         ("stream_gbps_vpncloud", "vpncloud", true),
         ("stream_gbps_openvpn_udp", "openvpn-udp", true),

@@ -1,5 +1,5 @@
 //! `link-lan`, `link-wan`, `link-compress`: comparisons of carriers, the programs that carry a
-//! guest's frames to another host.
+//! guest's frames to another host. `link-scale`: one link with many peers.
 //!
 //! All carriers of an experiment ([`peers::link`](crate::peers::link)) run at the same time on two
 //! hosts ([`rig`]), and are measured in turn. A measurement is one TCP stream with cubic at both
@@ -12,6 +12,7 @@ mod lan;
 mod plots;
 mod probe;
 mod rig;
+mod scale;
 mod series;
 mod stream;
 mod tables;
@@ -23,3 +24,4 @@ use super::definition::Experiment;
 pub const LAN: Experiment = lan::EXPERIMENT;
 pub const WAN: Experiment = wan::EXPERIMENT;
 pub const COMPRESS: Experiment = compress::EXPERIMENT;
+pub const SCALE: Experiment = scale::EXPERIMENT;

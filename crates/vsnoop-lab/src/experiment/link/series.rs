@@ -19,31 +19,14 @@ pub struct Series {
 }
 
 impl Series {
-    /// Refuses options that these experiments do not support, and starts the carriers.
+    /// Begins it, and starts the carriers.
     pub fn begin(
         name: &str,
         options: &Options,
         path: Option<&Faults>,
         carriers: &[&'static str],
     ) -> Result<Self> {
-        ensure!(
-            options.sizes_bytes.is_empty()
-                && options.vms.is_empty()
-                && options.loads.is_empty()
-                && options.path_rtts_ms.is_empty()
-                && options.path_loss_percent.is_none()
-                && options.path_link.is_none(),
-            "{name} takes --quick, --configuration, --rounds and --out only"
-        );
-        ensure!(
-            nix::unistd::geteuid().is_root(),
-            "an experiment makes namespaces and taps and starts tunnels: run it as root"
-        );
-        let mut results = Results::begin(name, environment::describe());
-        if let Ok(program) = workspace::vsnoop_command() {
-            let version = vsnoop_testbed::net::checked(program, ["--version"]);
-            results.environment.insert("vsnoop".into(), json!(version?.trim()));
-        }
+        let mut results = prepare(name, options)?;
         let rig = Rig::build(path, carriers)?;
         rig.describe(&mut results);
         Ok(Self { rig, results })
@@ -71,6 +54,29 @@ impl Series {
         self.results.figures = figures(&self.results);
         self.results
     }
+}
+
+/// Refuses options that these experiments do not support; results without samples.
+pub fn prepare(name: &str, options: &Options) -> Result<Results> {
+    ensure!(
+        options.sizes_bytes.is_empty()
+            && options.vms.is_empty()
+            && options.loads.is_empty()
+            && options.path_rtts_ms.is_empty()
+            && options.path_loss_percent.is_none()
+            && options.path_link.is_none(),
+        "{name} takes --quick, --configuration, --rounds and --out only"
+    );
+    ensure!(
+        nix::unistd::geteuid().is_root(),
+        "an experiment makes namespaces and taps and starts tunnels: run it as root"
+    );
+    let mut results = Results::begin(name, environment::describe());
+    if let Ok(program) = workspace::vsnoop_command() {
+        let version = vsnoop_testbed::net::checked(program, ["--version"]);
+        results.environment.insert("vsnoop".into(), json!(version?.trim()));
+    }
+    Ok(results)
 }
 
 /// The progress of all turns together.

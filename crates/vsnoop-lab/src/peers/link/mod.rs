@@ -18,6 +18,7 @@ mod process;
 mod side;
 mod site;
 mod ssh;
+mod star;
 mod tinc;
 mod vpncloud;
 mod vsnoop;
@@ -33,6 +34,7 @@ pub use ends::Ends;
 use process::Processes;
 pub use side::HostSide;
 pub use site::Site;
+pub use star::Star;
 
 /// A carrier that runs. Its processes end when it is dropped.
 #[derive(Debug)]
@@ -78,10 +80,11 @@ impl RunningCarrier {
 }
 
 /// All carriers, in the order of tables.
-pub static ALL: [&Carrier; 29] = [
+pub static ALL: [&Carrier; 30] = [
     &kernel::BARE,
     &kernel::BRIDGED,
     &kernel::VXLAN,
+    &wireguard::KERNEL,
     &nat::SLIRP,
     &vtun::PLAIN,
     &vpncloud::PLAIN,

@@ -1,6 +1,8 @@
-//! wireguard-go: WireGuard in user space, which carries IP packets and no frames.
+//! WireGuard, which carries IP packets and no frames: in user space (wireguard-go), and in the
+//! kernel.
 //!
-//! It is configured through its socket, in the words of WireGuard's cross-platform interface.
+//! wireguard-go is configured through its socket, in the words of WireGuard's cross-platform
+//! interface; the kernel's by `wg`.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -9,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
+use vsnoop_testbed::net::check;
 
 use super::carrier::{Carrier, Kind};
 use super::ends::Ends;
@@ -23,6 +26,33 @@ pub static GO: Carrier = Carrier {
     kind: Kind::Sealed,
     start,
 };
+
+pub static KERNEL: Carrier = Carrier {
+    name: "wireguard",
+    about: "WireGuard of the kernel, layer 3, ChaCha20-Poly1305",
+    kind: Kind::Kernel,
+    start: start_kernel,
+};
+
+fn start_kernel(site: &mut Site) -> Result<Ends> {
+    let (keys, port) = ([keys()?, keys()?], site.port());
+    for side in HostSide::BOTH {
+        let (device, host, other) = (site.device(side), site.host(side), side.other());
+        host.ip(&format!("link add {device} type wireguard"))
+            .context("make a WireGuard device (CONFIG_WIREGUARD)")?;
+        let private = base64(&keys[side as usize].private)?;
+        let public = base64(&keys[other as usize].public)?;
+        let text = format!(
+            "[Interface]\nPrivateKey = {private}\nListenPort = {port}\n[Peer]\nPublicKey = \
+             {public}\nEndpoint = {}:{port}\nAllowedIPs = 0.0.0.0/0\n",
+            other.address()
+        );
+        let file = site.write(&format!("{}.conf", side.name()), &text)?;
+        check(host.command("wg").args(["setconf", &device]).arg(file))
+            .context("configure WireGuard (wireguard-tools)")?;
+    }
+    site.tunnel()
+}
 
 fn start(site: &mut Site) -> Result<Ends> {
     let program = built("wireguard-go")?;
@@ -67,6 +97,17 @@ struct Keys {
     public: String,
 }
 
+/// The bytes of hexadecimal digits, as `wg` reads keys.
+fn base64(digits: &str) -> Result<String> {
+    let byte = |at: usize| {
+        let pair = digits.get(at..at + 2).context("half a byte of a key")?;
+        u8::from_str_radix(pair, 16).context("read a key")
+    };
+    let bytes = (0..digits.len()).step_by(2).map(byte).collect::<Result<Vec<_>>>()?;
+    let text = openssl(&["base64", "-A"], &bytes)?;
+    Ok(String::from_utf8_lossy(&text).trim().to_owned())
+}
+
 /// Keys of X25519; openssl's DER of either ends with the 32 bytes of the key itself.
 fn keys() -> Result<Keys> {
     let pem = openssl(&["genpkey", "-algorithm", "X25519"], b"")?;
@@ -89,4 +130,15 @@ fn openssl(arguments: &[&str], input: &[u8]) -> Result<Vec<u8>> {
     let output = child.wait_with_output().context("wait for openssl")?;
     ensure!(output.status.success(), "{command:?} failed ({})", output.status);
     Ok(output.stdout)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_in_base64_has_the_bytes_of_its_digits() {
+        assert_eq!(base64("00ff10").unwrap(), "AP8Q");
+        assert!(base64("0g").is_err());
+    }
 }

@@ -25,9 +25,10 @@
 //! # Multicast and floods
 //! A multicast goes where its group has members, if that is known ([`groups`](super::groups)). What
 //! a port sends to all peers is bounded, because each such frame is sent as often as there are
-//! peers: each address has a rate ([`TableSettings::floods_per_second`]), and so have all addresses
-//! of a port together, against invented ones. An address that is known for a while has a small rate
-//! beside, which the others of its port cannot use up.
+//! peers, and so is what a peer has relayed to others: each address has a rate
+//! ([`TableSettings::floods_per_second`]), and so have all addresses of a port together, against
+//! invented ones. An address that is known for a while has a small rate beside, which the others of
+//! its port cannot use up.
 //!
 //! # Bounds
 //! The table is bounded, and so is each location in it: a location that is full gives up one of its
@@ -38,7 +39,7 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -198,6 +199,8 @@ pub struct Table {
     /// One entry for each port and peer.
     locations: HashMap<Location, LocationEntry>,
     groups: Groups,
+    /// Peers whose frames go to each other.
+    relayed: BTreeSet<u16>,
 }
 
 impl Table {
@@ -208,7 +211,31 @@ impl Table {
             fixed: HashMap::new(),
             locations: HashMap::new(),
             groups: Groups::default(),
+            relayed: BTreeSet::new(),
         }
+    }
+
+    /// The peers whose frames go to each other from now on.
+    pub fn set_relayed(&mut self, peers: impl IntoIterator<Item = u16>) {
+        self.relayed = peers.into_iter().collect();
+    }
+
+    fn is_relayed(&self, location: Location) -> bool {
+        matches!(location, Location::Peer(peer) if self.relayed.contains(&peer))
+    }
+
+    /// Whether a frame that came from `from` may go to `to` at all.
+    fn reaches(&self, from: Location, to: Location) -> bool {
+        from.reaches(to) || (from != to && self.is_relayed(from) && self.is_relayed(to))
+    }
+
+    /// Peers of a scope to which frames from this location are relayed.
+    pub fn relays(&self, from: Location, scope: &Scope) -> Vec<u16> {
+        if !self.is_relayed(from) || *scope == Scope::Ports {
+            return Vec::new();
+        }
+        let gets = |to: Location| to != from && scope.includes(to);
+        self.relayed.iter().copied().filter(|peer| gets(Location::Peer(*peer))).collect()
     }
 
     /// The rules from now on; what was learned stays.
@@ -238,6 +265,11 @@ impl Table {
         for known in self.known.values_mut() {
             known.rival.take_if(|rival| rival.location == location);
         }
+    }
+
+    /// A location is reached that was not reached before.
+    pub fn note_arrival(&mut self, location: Location, now_ns: u64) {
+        self.groups.note_arrival(location, now_ns);
     }
 
     fn is_fixed_elsewhere(&self, mac: Mac, location: Location) -> bool {
@@ -302,7 +334,7 @@ impl Table {
             known.seen_ns.store(now_ns, Relaxed);
             return Ok(Source::Settled);
         }
-        self.groups.note_move(from, now_ns);
+        self.groups.note_arrival(from, now_ns);
         if !is_in_use(known.seen_ns.load(Relaxed)) {
             self.relist(key, from, now_ns);
             return Ok(Source::Settled);
@@ -336,16 +368,18 @@ impl Table {
         let is_known = known.is_some();
         let to = known.unwrap_or(Whereabouts::Anywhere);
         if let Whereabouts::At(to) = to {
-            return Self::to_one(from, to);
+            return self.to_one(from, to);
         }
         if source == Source::Doubtful && !self.may_copy(addresses, now_ns) {
             return ForwardingDecision::Drop(DropReason::Loop);
         }
         match to {
-            Whereabouts::Either(a, b) if from.reaches(a) && from.reaches(b) => {
+            Whereabouts::Either(a, b) if self.reaches(from, a) && self.reaches(from, b) => {
                 ForwardingDecision::Both(a, b)
             }
-            Whereabouts::Either(a, b) => Self::to_one(from, if from.reaches(a) { a } else { b }),
+            Whereabouts::Either(a, b) => {
+                self.to_one(from, if self.reaches(from, a) { a } else { b })
+            }
             // Its owner must not lose traffic because others use its address.
             _ if is_known => ForwardingDecision::Flood(Scope::All),
             _ => {
@@ -391,9 +425,9 @@ impl Table {
         source: Source,
         now_ns: u64,
     ) -> Scope {
-        let is_of_vm = matches!(from, Location::Port(_));
+        let is_copied = matches!(from, Location::Port(_)) || self.is_relayed(from);
         let is_free = self.settings.floods_per_second == 0 || matches!(scope, Scope::Members(_));
-        if !is_of_vm || is_free || self.may_flood(addresses, from, source, now_ns) {
+        if !is_copied || is_free || self.may_flood(addresses, from, source, now_ns) {
             scope
         } else {
             Scope::Ports
@@ -432,10 +466,10 @@ impl Table {
         true
     }
 
-    fn to_one(from: Location, to: Location) -> ForwardingDecision {
+    fn to_one(&self, from: Location, to: Location) -> ForwardingDecision {
         if to == from {
             ForwardingDecision::Drop(DropReason::SameLocation)
-        } else if !from.reaches(to) {
+        } else if !self.reaches(from, to) {
             ForwardingDecision::Drop(DropReason::SplitHorizon)
         } else {
             ForwardingDecision::To(to)

@@ -58,6 +58,44 @@ fn nothing_goes_back_or_from_peer_to_peer() {
 }
 
 #[test]
+fn relayed_peers_reach_each_other_and_no_others() {
+    let [a, b, aside] = [1, 2, 3].map(Location::Peer);
+    let mut table = table();
+    table.set_relayed([1, 2]);
+    for (number, at) in [(1, PORT), (2, a), (3, b), (4, aside)] {
+        assert_eq!(table.learn(0, mac(number), at, 0), Ok(Source::Settled));
+    }
+    let decide = |to: u32, from| table.decide(&addresses(mac(to)), from, Source::Settled, 0);
+    assert_eq!(decide(3, a), ForwardingDecision::To(b));
+    assert_eq!(decide(1, a), ForwardingDecision::To(PORT));
+    assert_eq!(decide(2, a), ForwardingDecision::Drop(DropReason::SameLocation));
+    for (to, from) in [(4, a), (2, aside)] {
+        assert_eq!(decide(to, from), ForwardingDecision::Drop(DropReason::SplitHorizon));
+    }
+    assert_eq!(table.relays(a, &Scope::All), [2]);
+    assert!(table.relays(a, &Scope::Ports).is_empty());
+    assert!(table.relays(a, &Scope::Members(vec![a, PORT, aside])).is_empty());
+    assert_eq!(table.relays(a, &Scope::MembersAndPeers(vec![PORT])), [2]);
+    assert!(table.relays(aside, &Scope::All).is_empty());
+    assert!(table.relays(PORT, &Scope::All).is_empty(), "a port's frames need no relay");
+}
+
+#[test]
+fn what_is_relayed_is_bounded_as_the_floods_of_a_port_are() {
+    let mut table = table();
+    table.set(TableSettings { floods_per_second: 10, ..TableSettings::default() });
+    assert_eq!(table.learn(0, mac(99), PEER, 0), Ok(Source::Settled));
+    let flood = |table: &Table| {
+        let decision = |_| table.decide(&addresses(Mac([0xff; 6])), PEER, Source::Settled, 0);
+        let all = (0..100).map(decision);
+        all.filter(|decision| *decision == ForwardingDecision::Flood(Scope::All)).count()
+    };
+    assert_eq!(flood(&table), 100, "to ports only");
+    table.set_relayed([1, 2]);
+    assert_eq!(flood(&table), 10);
+}
+
+#[test]
 fn groups_are_flooded_and_control_is_not() {
     let table = table();
     assert_eq!(
