@@ -14,7 +14,7 @@ struct Row {
 }
 
 /// From the ground up: a crate imports only those whose rows come before its own.
-const ROWS: [Row; 18] = [
+const ROWS: [Row; 19] = [
     row("vsnoop-packet", &[]),
     row("vsnoop-netdev", &["vsnoop-packet"]),
     row("vsnoop-flow", &[]),
@@ -26,7 +26,11 @@ const ROWS: [Row; 18] = [
         "vsnoop-host",
         &["vsnoop-bpf", "vsnoop-flow", "vsnoop-hold", "vsnoop-netdev", "vsnoop-upkeep"],
     ),
-    row("vsnoop-linkd", &["vsnoop-bpf", "vsnoop-link", "vsnoop-netdev", "vsnoop-packet"]),
+    row("vsnoop-etcd", &[]),
+    row(
+        "vsnoop-linkd",
+        &["vsnoop-bpf", "vsnoop-etcd", "vsnoop-link", "vsnoop-netdev", "vsnoop-packet"],
+    ),
     row(
         "vsnoop",
         &[
@@ -84,8 +88,9 @@ const DECIDE: [&str; 5] =
 const COMMANDS: [&str; 2] = ["vsnoop", "vsnoop-lab"];
 
 /// Libraries of the product: their errors are types, which a caller can tell apart.
-const LIBRARIES: [&str; 9] = [
+const LIBRARIES: [&str; 10] = [
     "vsnoop-bpf",
+    "vsnoop-etcd",
     "vsnoop-flow",
     "vsnoop-hold",
     "vsnoop-host",
