@@ -23,10 +23,11 @@ major=${release%%.*}; rest=${release#*.}; minor=${rest%%[!0-9]*}
 
 # Build: clang and libclang (BPF, generated types), libelf and zlib (libbpf),
 # libc with its static half (the guest's init).  Run: iproute2, QEMU, zstd, a font.
-# Tests: nftables (the guest's firewall).  Experiments: haproxy, a peer; curl, a client.
+# Tests: nftables (the guest's firewall), etcd.  Experiments: haproxy, a peer; curl, a client.
 # Checks (scripts/check.sh): shellcheck, clang-format.
 packages="build-essential pkg-config clang libclang-dev llvm libelf-dev zlib1g-dev \
 linux-libc-dev iproute2 procps util-linux kmod qemu-system-x86 ca-certificates zstd xz-utils libc6-dev fonts-dejavu-core nftables haproxy curl \
+etcd-server etcd-client \
 shellcheck clang-format"
 missing=
 for package in $packages; do
@@ -78,14 +79,15 @@ if [ -n "$missing" ]; then
 	# shellcheck disable=SC2086 # a list of words
 	DEBIAN_FRONTEND=noninteractive \
 		apt-get install -y -qq --no-install-recommends $missing >/dev/null
-	# The lab starts its own where it needs one; nobody asked for a service.
-	case " $missing " in *' haproxy '*)
-		if command -v systemctl >/dev/null; then
-			say "the service haproxy, which came with its package, is switched off"
-			systemctl disable -q haproxy || say "could not disable the service haproxy"
-			[ ! -d /run/systemd/system ] || systemctl stop haproxy || say "could not stop the service haproxy"
-		fi ;;
-	esac
+	# Tests and lab start their own where they need one; nobody asked for a service.
+	for pair in haproxy:haproxy etcd-server:etcd; do
+		service=${pair#*:}
+		case " $missing " in *" ${pair%:*} "*) ;; *) continue ;; esac
+		command -v systemctl >/dev/null || continue
+		say "the service $service, which came with its package, is switched off"
+		systemctl disable -q "$service" || say "could not disable the service $service"
+		[ ! -d /run/systemd/system ] || systemctl stop "$service" || say "could not stop the service $service"
+	done
 else
 	say "all packages are there"
 fi

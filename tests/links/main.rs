@@ -12,6 +12,7 @@ mod floods;
 mod hostile;
 mod interfaces;
 mod marks;
+mod membership;
 mod memory;
 mod names;
 mod paths;
@@ -55,6 +56,7 @@ fn main() {
         slow_peers::trials(),
         tenants::trials(),
         floods::trials(),
+        membership::trials(),
         memory::trials(),
         marks::trials(),
         names::trials(),

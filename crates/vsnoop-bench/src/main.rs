@@ -6,6 +6,7 @@
 //!   programs, under real traffic;
 //! - [`lookup`]: a passing segment among 1 and among 100,000 flows;
 //! - [`compress`]: what compression of a link costs and gains, on one core;
+//! - [`fleet`]: how long a new host takes until all others are up with it;
 //! - [`slow_peer`]: what a peer behind a slow line costs the others of a link;
 //! - [`verifier`]: how long attaching takes, and the instructions that the kernel walks before it
 //!   accepts a hook.
@@ -14,6 +15,7 @@
 mod compress;
 mod conversation;
 mod figures;
+mod fleet;
 mod flows;
 mod idle;
 mod incast;
@@ -47,7 +49,7 @@ fn main() {
 
 /// The measurements, by the names of their modules; without arguments all of them run.
 type Part = (&'static str, fn() -> Result<Vec<Figure>>);
-const PARTS: [Part; 8] = [
+const PARTS: [Part; 9] = [
     ("idle", idle::measure),
     ("lookup", lookup::measure),
     ("incast", incast::measure),
@@ -55,6 +57,7 @@ const PARTS: [Part; 8] = [
     ("verifier", verifier::measure),
     ("packet", packet::measure),
     ("compress", compress::measure),
+    ("fleet", fleet::measure),
     ("slow_peer", slow_peer::measure),
     ("throughput", throughput::measure),
 ];

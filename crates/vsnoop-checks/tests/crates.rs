@@ -62,8 +62,9 @@ const DECIDE: [&str; 5] =
 const COMMANDS: [&str; 2] = ["vsnoop", "vsnoop-lab"];
 
 /// Libraries of the product: their errors are types, which a caller can tell apart.
-const LIBRARIES: [&str; 9] = [
+const LIBRARIES: [&str; 10] = [
     "vsnoop-bpf",
+    "vsnoop-etcd",
     "vsnoop-flow",
     "vsnoop-hold",
     "vsnoop-host",

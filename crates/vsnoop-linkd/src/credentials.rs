@@ -86,7 +86,8 @@ impl Credentials {
         Self::with(config, identity, Some(authority))
     }
 
-    fn with(
+    /// With what was read before, for the peers of now.
+    pub fn with(
         config: &Config,
         identity: Arc<Identity>,
         authority: Option<Arc<Authority>>,

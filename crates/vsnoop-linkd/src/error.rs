@@ -11,6 +11,7 @@ use super::divert::hooks::HookError;
 use super::divert::taps::DivertTapError;
 use super::io::device::DeviceError;
 use super::io::port::PortError;
+use super::membership::MembershipError;
 use super::privileges::{AccountError, PrivilegeError};
 
 #[derive(Debug, thiserror::Error)]
@@ -47,6 +48,8 @@ pub enum LinkError {
     DivertTap(#[from] DivertTapError),
     #[error(transparent)]
     Hook(#[from] HookError),
+    #[error(transparent)]
+    Membership(#[from] MembershipError),
     #[error("the thread {thread} of link {link} has ended; this is a defect")]
     ThreadEnded { thread: String, link: String },
 }

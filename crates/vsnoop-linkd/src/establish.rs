@@ -45,7 +45,7 @@ use ipnet::IpNet;
 use socket2::SockRef;
 
 use super::causes::with_causes;
-use super::config::Transport;
+use super::config::{BETWEEN_ADDRESSES, Transport};
 use super::counts::SessionCounts;
 use super::cpu::coding_clock;
 use super::egress;
@@ -238,8 +238,7 @@ pub fn dial(
     resolved: impl FnOnce(&[SocketAddr]),
 ) -> Result<Made, DialError> {
     let unreached = |error: Unreached| DialError { reason: error.to_string(), answered: false };
-    let unresolved = |error| unreached(Unreached::Resolve { address: address.to_owned(), error });
-    let addresses: Vec<_> = address.to_socket_addrs().map_err(unresolved)?.collect();
+    let addresses = resolve(address).map_err(unreached)?;
     resolved(&addresses);
     let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
     let stream = race::connect(&addresses, CONTROL_MSS_BYTES, *failed).map_err(|last| {
@@ -259,6 +258,20 @@ pub fn dial(
         .map_err(|error| DialError { reason: with_causes(&error), answered: true })?;
     *failed = None;
     Ok(made)
+}
+
+/// What the addresses of a peer are, all of those that are known.
+fn resolve(addresses: &str) -> std::result::Result<Vec<SocketAddr>, Unreached> {
+    let (mut all, mut failed) = (Vec::new(), None);
+    for address in addresses.split(BETWEEN_ADDRESSES) {
+        match address.to_socket_addrs() {
+            Ok(found) => all.extend(found),
+            Err(error) => {
+                failed = Some(Unreached::Resolve { address: address.to_owned(), error });
+            }
+        }
+    }
+    failed.filter(|_| all.is_empty()).map_or(Ok(all), Err)
 }
 
 /// Makes the session that a dialled handshake has agreed on, and dials its data connections.

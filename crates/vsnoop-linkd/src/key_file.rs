@@ -125,7 +125,7 @@ fn how_to_make_directory(directory: &Path) -> String {
 }
 
 /// The bytes of a file that only its owner can read.
-fn read_private(path: &Path) -> Result<Zeroizing<Vec<u8>>> {
+pub(crate) fn read_private(path: &Path) -> Result<Zeroizing<Vec<u8>>> {
     let name = || path.display().to_string();
     // Not to wait for a writer, should it be a pipe.
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);

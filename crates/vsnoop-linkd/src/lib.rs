@@ -15,6 +15,7 @@
 //! [`run`], beside the control socket and the signals. [`setup`] builds all that, [`serve`] waits
 //! and answers. [`establish`] makes sessions. [`divert`] is the second way into the link, past
 //! ports and table. [`privileges`] ends what is not needed after the setup.
+//! `membership` has the peers that announce themselves in etcd; a thread of its own talks to that.
 
 mod bridge;
 mod callers;
@@ -40,6 +41,7 @@ mod ingress;
 mod io;
 pub mod key_file;
 mod listen;
+mod membership;
 mod own;
 mod ports;
 pub mod privileges;
@@ -63,6 +65,7 @@ use self::config::Config;
 use self::control::{LogLevel, Server};
 pub use self::error::LinkError;
 pub use self::listen::listen_address;
+pub use self::membership::{Membership, SettingsError};
 use self::serve::Link;
 
 /// Runs a link until it is told to end, by [`control::Request::Down`] or by SIGTERM or SIGINT.

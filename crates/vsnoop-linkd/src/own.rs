@@ -36,7 +36,8 @@ impl Own {
 
     /// Takes the ports of the peers that are called.
     pub fn set_calls(&self, config: &Config) {
-        let calls = config.peers.iter().filter_map(|peer| Some(peer.address.as_ref()?.port));
+        let addresses = config.peers.iter().flat_map(|peer| &peer.addresses);
+        let calls = addresses.map(|address| address.port);
         *self.calls.write().unwrap_or_else(PoisonError::into_inner) = calls.collect();
     }
 

@@ -22,6 +22,7 @@ use super::io::poll::{Half, Poll, Watch};
 use super::io::port::LinkPort;
 use super::io::udp::UdpSocket;
 use super::io::wake;
+use super::membership::{Membership, MembershipError};
 use super::relay;
 use super::revocation::RevocationLists;
 use super::shared::Shared;
@@ -39,6 +40,8 @@ const SPARES: usize = 16;
 pub struct Opened {
     pub lists: RevocationLists,
     pub credentials: Credentials,
+    /// How etcd is reached.
+    pub etcd: Option<vsnoop_etcd::Settings>,
     /// For interfaces that become ports later.
     pub spares: Vec<SparePacketSocket>,
     pub udp: UdpSocket,
@@ -54,6 +57,7 @@ impl Opened {
             // Before they are read: one that is replaced meanwhile is read again.
             lists: RevocationLists::of(config),
             credentials: Credentials::read(config)?,
+            etcd: Membership::settings(config).map_err(MembershipError::from)?,
             spares: spares(),
             udp: UdpSocket::bind(config.listen).map_err(|error| in_use(config, "UDP", error))?,
             listener: listen(config)?,

@@ -11,12 +11,14 @@ use super::compression_policy::RuleSet;
 use super::config::{Config, PeerConfig, PortConfig, PortKind};
 use super::control::{
     Carried, Cpu, DivertState, DivertStatus, EnteredStatus, EntryStatus, FrameCounts, Learned,
-    LinkCpu, PeerState, PeerStatus, PortStatus, Problem, RekeyStatus, RuleStatus, Status,
+    LinkCpu, MembershipStatus, PeerState, PeerStatus, PortStatus, Problem, RekeyStatus, RuleStatus,
+    Status,
 };
 use super::control_thread::{ControlThread, PeerEntry, other_mtu};
 use super::counts::Counter;
 use super::divert::hooks::{DivertHook, DivertHooks};
 use super::divert::taps::DivertTaps;
+use super::membership::Membership;
 use super::ports::Ports;
 use super::shared::Shared;
 use super::slots::Slots;
@@ -44,6 +46,8 @@ pub struct Sources<'a> {
     pub hooks: &'a DivertHooks,
     /// Why the revocation lists are not those of the files.
     pub lists_trouble: Option<&'a str>,
+    /// `None` without `[etcd]`.
+    pub membership: Option<&'a Membership>,
 }
 
 impl Sources<'_> {
@@ -76,6 +80,7 @@ fn of(sources: &Sources<'_>, addresses: bool) -> Status {
         key: about.key.clone(),
         mtu_bytes: config.mtu_bytes,
         cpu: LinkCpu::default(),
+        membership: membership(sources),
         dropped: reasons([
             ("forwarding", &shared.stats.dropped_forwarding),
             ("unknown_datagrams", &shared.stats.unknown_datagrams),
@@ -112,6 +117,11 @@ fn of(sources: &Sources<'_>, addresses: bool) -> Status {
             learned.iter().chain(&groups).map(show).collect()
         }),
     }
+}
+
+fn membership(sources: &Sources<'_>) -> MembershipStatus {
+    let by_file = || MembershipStatus { source: "file".into(), ..MembershipStatus::default() };
+    sources.membership.map_or_else(by_file, Membership::status)
 }
 
 fn diverts(hooks: &DivertHooks) -> Vec<DivertStatus> {
@@ -248,6 +258,7 @@ fn peer(known: &PeerEntry, stats: &PeerStats, shared: &Shared) -> PeerStatus {
     ];
     PeerStatus {
         name: known.config.name.clone(),
+        source: known.config.source,
         state,
         reason: status.reason,
         since: now.saturating_sub(age_ns / 1_000_000_000),
@@ -257,7 +268,7 @@ fn peer(known: &PeerEntry, stats: &PeerStats, shared: &Shared) -> PeerStatus {
         address: status
             .address
             .map(|address| address.to_string())
-            .or_else(|| known.config.address.as_ref().map(ToString::to_string)),
+            .or_else(|| known.config.called()),
         epoch: status.epoch.unwrap_or(0).into(),
         version: session.map_or(0, |(version, _)| version.into()),
         rtt_ns: measured.map(|trip| trip.smoothed_ns),

@@ -17,10 +17,11 @@ use serde::Deserialize;
 use toml::{Spanned, Value};
 
 use super::{
-    AcceptConfig, AuthorityConfig, CONNECTIONS, Compress, Config, ConfigError, Divert, MTU_BYTES,
-    OuterConfig, PORT, PeerConfig, PortConfig, PortKind, Rules, Selector, Transport, TrustConfig,
-    ValueError, WhenDown, value,
+    ADDRESSES, AcceptConfig, Address, AuthorityConfig, CONNECTIONS, Compress, Config, ConfigError,
+    Divert, EtcdConfig, KEYS, MTU_BYTES, OuterConfig, PORT, PeerConfig, PeerSource, PeerTemplate,
+    PortConfig, PortKind, Rules, Selector, Transport, TrustConfig, ValueError, WhenDown, value,
 };
+use vsnoop_etcd::{Endpoint, NoEndpoint};
 use vsnoop_link::compress::Codecs;
 use vsnoop_link::forwarding::{Mac, SourceFilter};
 use vsnoop_link::handshake::MOST_TAKES;
@@ -34,8 +35,6 @@ type Result<T> = std::result::Result<T, ConfigError>;
 const FLOOD_RATE: u32 = 1000;
 /// Characters of a line that an error shows.
 const EXCERPT_CHARS: usize = 80;
-/// Public keys of one peer: the present one, and those that replace it.
-const KEYS: usize = 8;
 
 impl Config {
     /// Reads and checks a file.
@@ -73,6 +72,7 @@ struct ConfigFile {
     compress: Vec<Spanned<CompressTable>>,
     #[serde(default)]
     divert: Vec<Spanned<DivertTable>>,
+    etcd: Option<Spanned<EtcdTable>>,
 }
 
 #[derive(Deserialize)]
@@ -107,7 +107,7 @@ struct PortTable {
     address: Field,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "a table")]
 struct PeerTable {
     name: Field,
@@ -122,6 +122,23 @@ struct PeerTable {
     ecn: Field,
     flow_label: Field,
     relay: Field,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, expecting = "one table, [etcd]")]
+struct EtcdTable {
+    endpoints: Field,
+    ca: Field,
+    cert: Field,
+    key: Field,
+    user: Field,
+    password: Field,
+    prefix: Field,
+    name: Field,
+    address: Field,
+    ttl: Field,
+    grace: Field,
+    peer: Option<Spanned<PeerTable>>,
 }
 
 #[derive(Deserialize)]
@@ -148,20 +165,18 @@ struct DivertTable {
 }
 
 pub fn parse(file: &Path, text: &str) -> Result<Config> {
-    let reader = Reader { file, text };
+    let mut reader = Reader { file, text, relay: false };
     let document = reader.document()?;
     let link = document.link.get_ref();
     let name = match reader.text("link.name", &link.name, value::name)? {
         Some(name) => name,
         None => reader.stem()?,
     };
+    reader.relay = reader.truth("link.relay", &link.relay)?.unwrap_or(false);
     let mut peers = reader.peers(&document.peer)?;
-    let relay = reader.truth("link.relay", &link.relay)?.unwrap_or(false);
-    for (table, peer) in document.peer.iter().zip(&mut peers) {
-        peer.relay = reader.truth("peer.relay", &table.get_ref().relay)?.unwrap_or(relay);
-    }
     let ports = reader.ports(&document.port, &name)?;
-    let compress = reader.compress(&document.compress, &peers)?;
+    let etcd = document.etcd.as_ref().map(|table| reader.etcd(table)).transpose()?;
+    let compress = reader.compress(&document.compress, &peers, etcd.as_ref())?;
     for (table, peer) in document.peer.iter().zip(&mut peers) {
         // A host that keeps dictionaries for what it sends has memory for those of the peer.
         if table.get_ref().accept_dictionary.is_none() {
@@ -195,6 +210,7 @@ pub fn parse(file: &Path, text: &str) -> Result<Config> {
             .time("link.dead_after", &link.dead_after, 1, 300)?
             .unwrap_or(Duration::from_secs(5)),
         compress,
+        etcd,
         diverts: reader.diverts(&document.divert, &peers, &local)?,
         local,
         name,
@@ -214,6 +230,8 @@ fn listen(text: &str) -> std::result::Result<SocketAddr, ValueError> {
 struct Reader<'a> {
     file: &'a Path,
     text: &'a str,
+    /// `link.relay`, for peers that do not say it themselves.
+    relay: bool,
 }
 
 impl Reader<'_> {
@@ -513,6 +531,25 @@ impl Reader<'_> {
                 return Err(self.complaint(here, what));
             }
         };
+        let PeerTemplate { transport, connections, accept, outer, relay, .. } =
+            self.template(peer)?;
+        let addresses = self.addresses("peer.address", &peer.address)?;
+        let source = PeerSource::File;
+        Ok(PeerConfig {
+            name,
+            trust,
+            source,
+            addresses,
+            transport,
+            connections,
+            accept,
+            outer,
+            relay,
+        })
+    }
+
+    /// What does not tell one peer from another.
+    fn template(&self, peer: &PeerTable) -> Result<PeerTemplate> {
         let transport = self.text("peer.transport", &peer.transport, transport)?;
         let transport = transport.unwrap_or(Transport::Udp);
         let connections = self.number("peer.connections", &peer.connections, CONNECTIONS)?;
@@ -520,16 +557,122 @@ impl Reader<'_> {
             let allowed = format!("goes with tls and tcp only; the transport is {transport}");
             return Err(self.wrong("peer.connections", found, allowed));
         }
-        Ok(PeerConfig {
-            name,
-            trust,
-            address: self.text("peer.address", &peer.address, str::parse)?,
+        Ok(PeerTemplate {
             transport,
             connections: connections.unwrap_or(4),
             accept: self.accept(peer)?,
+            says_dictionary: peer.accept_dictionary.is_some(),
             outer: self.outer(peer, transport)?,
-            relay: false,
+            relay: self.truth("peer.relay", &peer.relay)?.unwrap_or(self.relay),
         })
+    }
+
+    /// One address, or a list of some.
+    fn addresses(&self, key: &str, field: &Field) -> Result<Vec<Address>> {
+        let Some(found) = field else { return Ok(Vec::new()) };
+        let wrong = |why: &dyn fmt::Display| self.wrong(key, found, why);
+        let allowed = format!("give an address, or a list of up to {ADDRESSES}");
+        let one = |value: &Value| match value.as_str() {
+            Some(text) => text.parse().map_err(|why: ValueError| wrong(&why)),
+            None => Err(wrong(&allowed)),
+        };
+        match found.get_ref() {
+            Value::Array(values) if values.is_empty() || values.len() > ADDRESSES => {
+                Err(wrong(&allowed))
+            }
+            Value::Array(values) => values.iter().map(one).collect(),
+            value => Ok(vec![one(value)?]),
+        }
+    }
+
+    fn etcd(&self, table: &Spanned<EtcdTable>) -> Result<EtcdConfig> {
+        let etcd = table.get_ref();
+        let here = table.span().start;
+        let endpoints = self.endpoints(&etcd.endpoints, here)?;
+        let ca = self.path("etcd.ca", &etcd.ca)?;
+        let is_encrypted = endpoints.iter().any(|endpoint| endpoint.is_encrypted);
+        if is_encrypted != ca.is_some() {
+            let what = "https:// in etcd.endpoints and etcd.ca belong together: the certificates \
+                        by which the nodes are known";
+            return Err(self.complaint(here, what));
+        }
+        let identity = self.etcd_identity(etcd, is_encrypted, here)?;
+        let login = self.etcd_login(etcd, here)?;
+        let empty = PeerTable::default();
+        let peer = etcd.peer.as_ref().map_or(&empty, |peer| peer.get_ref());
+        if let Some((found, key)) = [
+            (&peer.name, "name"),
+            (&peer.key, "key"),
+            (&peer.subject, "subject"),
+            (&peer.address, "address"),
+        ]
+        .into_iter()
+        .find_map(|(field, key)| Some((field.as_ref()?, key)))
+        {
+            let allowed = "is each host's own, which etcd says";
+            return Err(self.wrong(&format!("etcd.peer.{key}"), found, allowed));
+        }
+        Ok(EtcdConfig {
+            endpoints,
+            ca,
+            identity,
+            login,
+            prefix: self
+                .text("etcd.prefix", &etcd.prefix, value::etcd_prefix)?
+                .unwrap_or_else(|| "/vsnoop/".to_owned()),
+            name: self.text("etcd.name", &etcd.name, value::name)?,
+            addresses: self.addresses("etcd.address", &etcd.address)?,
+            ttl: self.time("etcd.ttl", &etcd.ttl, 5, 3600)?.unwrap_or(Duration::from_secs(30)),
+            grace: self
+                .time("etcd.grace", &etcd.grace, 0, 86_400)?
+                .unwrap_or(Duration::from_secs(3600)),
+            template: self.template(peer)?,
+        })
+    }
+
+    /// Files of certificate and key.
+    fn etcd_identity(
+        &self,
+        etcd: &EtcdTable,
+        is_encrypted: bool,
+        here: usize,
+    ) -> Result<Option<(PathBuf, PathBuf)>> {
+        match (self.path("etcd.cert", &etcd.cert)?, self.path("etcd.key", &etcd.key)?) {
+            (Some(cert), Some(key)) if is_encrypted => Ok(Some((cert, key))),
+            (None, None) => Ok(None),
+            _ => {
+                let what = "etcd.cert and etcd.key belong together, and to https:// in \
+                            etcd.endpoints";
+                Err(self.complaint(here, what))
+            }
+        }
+    }
+
+    /// User, and the file of the password.
+    fn etcd_login(&self, etcd: &EtcdTable, here: usize) -> Result<Option<(String, PathBuf)>> {
+        let user = self.text("etcd.user", &etcd.user, value::name)?;
+        match (user, self.path("etcd.password", &etcd.password)?) {
+            (Some(user), Some(password)) => Ok(Some((user, password))),
+            (None, None) => Ok(None),
+            _ => {
+                let what = "etcd.user and etcd.password (a file with it) belong together";
+                Err(self.complaint(here, what))
+            }
+        }
+    }
+
+    fn endpoints(&self, field: &Field, here: usize) -> Result<Vec<Endpoint>> {
+        let Some(found) = field else {
+            return Err(self.complaint(here, "[etcd] needs endpoints: the nodes of etcd"));
+        };
+        let one = |value: &Value| {
+            let read = value.as_str().map_or(Err(NoEndpoint), str::parse);
+            read.map_err(|why| self.wrong("etcd.endpoints", found, why))
+        };
+        match found.get_ref() {
+            Value::Array(values) if !values.is_empty() => values.iter().map(one).collect(),
+            value => Ok(vec![one(value)?]),
+        }
     }
 
     /// Connections have marks of their own.
@@ -572,16 +715,31 @@ impl Reader<'_> {
         Ok(AcceptConfig { codecs, dictionary_bytes: dictionary_bytes.flatten() })
     }
 
-    fn compress(&self, tables: &[Spanned<CompressTable>], peers: &[PeerConfig]) -> Result<Rules> {
-        let rules = tables.iter().map(|table| self.rule(table, peers)).collect::<Result<_>>()?;
+    fn compress(
+        &self,
+        tables: &[Spanned<CompressTable>],
+        peers: &[PeerConfig],
+        etcd: Option<&EtcdConfig>,
+    ) -> Result<Rules> {
+        let rules =
+            tables.iter().map(|table| self.rule(table, peers, etcd)).collect::<Result<_>>()?;
         Rules::new(rules).map_err(|error| {
             self.complaint(tables.last().map_or(0, |table| table.span().start), error.to_string())
         })
     }
 
-    fn rule(&self, table: &Spanned<CompressTable>, peers: &[PeerConfig]) -> Result<Compress> {
+    fn rule(
+        &self,
+        table: &Spanned<CompressTable>,
+        peers: &[PeerConfig],
+        etcd: Option<&EtcdConfig>,
+    ) -> Result<Compress> {
         let rule = table.get_ref();
-        let peer = self.known_peer("compress.peer", &rule.peer, peers)?;
+        let peer = match etcd {
+            // It may be known later.
+            Some(_) => self.text("compress.peer", &rule.peer, value::name)?,
+            None => self.known_peer("compress.peer", &rule.peer, peers)?,
+        };
         let method = self.text("compress.method", &rule.method, str::parse)?;
         let read = Compress {
             selector: Selector {
@@ -601,7 +759,10 @@ impl Reader<'_> {
                 value::dictionary,
             )?,
         };
-        match (read.check_dictionary(peers), &rule.dictionary) {
+        let mut all = peers.to_vec();
+        let name = read.selector.peer.as_deref().unwrap_or_default();
+        all.extend(etcd.map(|etcd| etcd.template.peer(name, Vec::new(), Vec::new())));
+        match (read.check_dictionary(&all), &rule.dictionary) {
             (Err(allowed), Some(found)) => Err(self.wrong("compress.dictionary", found, allowed)),
             _ => Ok(read),
         }
@@ -740,8 +901,8 @@ impl Reader<'_> {
     /// Checks conditions between tables.
     fn whole(&self, document: &ConfigFile, config: &Config) -> Result<()> {
         let here = document.link.span().start;
-        if config.peers.is_empty() {
-            return Err(self.complaint(here, "a link needs at least one [[peer]]"));
+        if config.peers.is_empty() && config.etcd.is_none() {
+            return Err(self.complaint(here, "a link needs at least one [[peer]], or [etcd]"));
         }
         if config.ports.is_empty() && config.diverts.is_empty() && config.local.is_empty() {
             let what = "a link needs at least one [[port]] or [[divert]], or link.local";

@@ -1,10 +1,11 @@
 //! Configuration of a link, as its file says: plain structs, checked before the link is made.
 //!
 //! `file` reads the TOML and says what is wrong with its line and key, `value` knows the forms of
-//! single values, `peer` is another host, `rules` is the list of compression rules, which may
-//! change while the link runs. Nothing here looks at the host: whether a bridge is there, or a key
-//! readable, is found out by whoever uses it.
+//! single values, `peer` is another host, `etcd` is where more of them are found, `rules` is the
+//! list of compression rules, which may change while the link runs. Nothing here looks at the host:
+//! whether a bridge is there, or a key readable, is found out by whoever uses it.
 
+mod etcd;
 mod file;
 mod peer;
 mod rules;
@@ -21,9 +22,13 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use vsnoop_link::forwarding::TableSettings;
 
-pub use peer::{AcceptConfig, OuterConfig, PeerConfig, Transport, TrustConfig};
+pub use etcd::EtcdConfig;
+pub use peer::{
+    AcceptConfig, BETWEEN_ADDRESSES, OuterConfig, PeerConfig, PeerSource, PeerTemplate, Transport,
+    TrustConfig,
+};
 pub use rules::{Compress, FrameFields, RuleChange, RuleError, Rules, Selector, TooManyRules, Vm};
-pub use value::{Address, PORT, ValueError, dictionary, is_link_name};
+pub use value::{Address, PORT, ValueError, dictionary, is_link_name, name};
 pub use vsnoop_link::compress::Method;
 pub use vsnoop_link::forwarding::{Mac, SourceFilter};
 
@@ -31,6 +36,10 @@ pub use vsnoop_link::forwarding::{Mac, SourceFilter};
 pub const DIRECTORY: &str = "/etc/vsnoop/link";
 /// MTU of the VMs' network: IPv6 needs the minimum, jumbo frames the maximum.
 pub const MTU_BYTES: std::ops::RangeInclusive<u16> = 1280..=9216;
+/// Public keys of one peer: the present one, and those that replace it.
+pub const KEYS: usize = 8;
+/// Addresses of one peer.
+pub const ADDRESSES: usize = 8;
 /// Connections beside each other on ordered transports.
 pub const CONNECTIONS: std::ops::RangeInclusive<u8> = 1..=16;
 
@@ -65,6 +74,8 @@ pub struct Config {
     pub dead_after: Duration,
     pub ports: Vec<PortConfig>,
     pub peers: Vec<PeerConfig>,
+    /// Where more peers are found.
+    pub etcd: Option<EtcdConfig>,
     /// First match wins.
     pub compress: Rules,
     pub diverts: Vec<Divert>,

@@ -13,8 +13,10 @@ use vsnoop_link::identity::PublicKey;
 pub struct PeerConfig {
     pub name: String,
     pub trust: TrustConfig,
-    /// `None`: it calls.
-    pub address: Option<Address>,
+    /// Who says that it is a peer.
+    pub source: PeerSource,
+    /// None: it calls.
+    pub addresses: Vec<Address>,
     pub transport: Transport,
     /// Ordered transports: connections beside each other.
     pub connections: u8,
@@ -22,6 +24,37 @@ pub struct PeerConfig {
     pub outer: OuterConfig,
     /// Its frames go to other peers of which this is said, and theirs to it.
     pub relay: bool,
+}
+
+/// Where the name and the keys of a peer come from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PeerSource {
+    #[default]
+    File,
+    Etcd,
+}
+
+/// What the file says of peers that it does not name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerTemplate {
+    pub transport: Transport,
+    pub connections: u8,
+    pub accept: AcceptConfig,
+    /// Without it rules decide, as for peers of the file.
+    pub says_dictionary: bool,
+    pub outer: OuterConfig,
+    pub relay: bool,
+}
+
+impl PeerTemplate {
+    /// A host of which etcd knows.
+    pub fn peer(&self, name: &str, keys: Vec<PublicKey>, addresses: Vec<Address>) -> PeerConfig {
+        let Self { transport, connections, accept, outer, relay, .. } = *self;
+        let (name, trust) = (name.to_owned(), TrustConfig::Keys(keys));
+        let source = PeerSource::Etcd;
+        PeerConfig { name, trust, source, addresses, transport, connections, accept, outer, relay }
+    }
 }
 
 /// What datagrams show of the packets in them.
@@ -56,7 +89,26 @@ const SESSION_FLOWS: u16 = 128;
 /// and those that still retire.
 const FULL_SESSIONS: u64 = 3;
 
+/// Between addresses of a peer, in a text.
+pub const BETWEEN_ADDRESSES: &str = ", ";
+
 impl PeerConfig {
+    /// Whether it may have a key of the other.
+    pub fn shares_key(&self, other: &Self) -> bool {
+        match (&self.trust, &other.trust) {
+            (TrustConfig::Keys(keys), TrustConfig::Keys(others)) => {
+                keys.iter().any(|key| others.contains(key))
+            }
+            _ => false,
+        }
+    }
+
+    /// Its addresses as one text; `None`: it calls.
+    pub fn called(&self) -> Option<String> {
+        let all: Vec<_> = self.addresses.iter().map(ToString::to_string).collect();
+        (!all.is_empty()).then(|| all.join(BETWEEN_ADDRESSES))
+    }
+
     /// Limits of each of its connections.
     pub fn accepts(&self) -> CompressionLimits {
         let AcceptConfig { codecs, dictionary_bytes } = self.accept;

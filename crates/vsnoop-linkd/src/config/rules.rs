@@ -263,7 +263,7 @@ impl From<Vm> for String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{AcceptConfig, OuterConfig, TrustConfig};
+    use super::super::{AcceptConfig, OuterConfig, PeerSource, TrustConfig};
     use super::*;
 
     fn rule(peer: Option<&str>, prefix: Option<&str>, method: &str) -> Compress {
@@ -399,7 +399,8 @@ mod tests {
         let peer = |name: &str, transport| PeerConfig {
             name: name.into(),
             trust: TrustConfig::Subject(name.into()),
-            address: None,
+            source: PeerSource::File,
+            addresses: Vec::new(),
             transport,
             connections: 4,
             accept: AcceptConfig {

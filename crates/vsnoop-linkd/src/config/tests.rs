@@ -80,7 +80,7 @@ fn what_is_not_said_has_a_default() {
     );
     let [peer] = &config.peers[..] else { panic!("{:?}", config.peers) };
     assert_eq!(peer.trust, TrustConfig::Keys(vec![KEY_B.parse().unwrap()]));
-    assert_eq!((peer.address.clone(), peer.transport), (None, Transport::Udp));
+    assert_eq!((peer.addresses.clone(), peer.transport), (Vec::new(), Transport::Udp));
     assert!(config.compress.is_empty());
     assert_eq!(peer.accept, AcceptConfig { codecs: Codecs::ALL, dictionary_bytes: None });
 }
@@ -379,5 +379,66 @@ fn the_examples_are_good() {
             text.replace("# [[compress]]", "[[compress]]").replace("# prefix", "prefix");
         let commented = commented.replace("# method", "method");
         assert!(Config::parse(file_name, &commented).is_ok(), "{file}");
+    }
+}
+
+#[test]
+fn the_example_with_etcd_is_good() {
+    let text = include_str!("../../../../docs/examples/link/etcd.toml");
+    let file = Path::new("/etc/vsnoop/link/office.toml");
+    let config = Config::parse(file, text).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(config.etcd.map(|etcd| etcd.endpoints.len()), Some(3));
+    // What is commented out is good, too; a certificate or a password.
+    let keys = ["user", "password", "name", "address", "[etcd.peer]", "transport"];
+    let commented =
+        keys.into_iter().fold(text.to_owned(), |text, key| text.replace(&format!("# {key}"), key));
+    let config = Config::parse(file, &commented).unwrap_or_else(|error| panic!("{error}"));
+    assert!(config.etcd.is_some_and(|etcd| etcd.login.is_some() && etcd.name.is_some()));
+}
+
+const BY_ETCD: &str =
+    "[link]\n[[port]]\nbridge = \"br0\"\n[etcd]\nendpoints = \"http://192.0.2.9\"\n";
+
+#[test]
+fn with_etcd_there_need_be_no_peer() {
+    let config = parse(BY_ETCD).unwrap();
+    let etcd = config.etcd.expect("etcd");
+    assert_eq!(etcd.endpoints[0].to_string(), "http://192.0.2.9:2379");
+    assert_eq!((etcd.prefix.as_str(), etcd.name, etcd.login), ("/vsnoop/", None, None));
+    assert_eq!((etcd.ttl.as_secs(), etcd.grace.as_secs()), (30, 3600));
+    assert_eq!((config.peers.len(), etcd.template.transport), (0, Transport::Udp));
+    let rest = "address = [\"192.0.2.1\", \"[2001:db8::1]:7000\"]\n[etcd.peer]\n\
+                transport = \"tls\"\n[[compress]]\npeer = \"one-to-come\"\nmethod = \"zstd\"\n\
+                dictionary = \"1M\"\n";
+    let config = parse(&format!("{BY_ETCD}{rest}")).unwrap();
+    let etcd = config.etcd.expect("etcd");
+    assert_eq!((etcd.addresses.len(), etcd.addresses[1].port), (2, 7000));
+    let key = KEY_B.parse().unwrap();
+    let peer = etcd.template.peer("x", vec![key], etcd.addresses.clone());
+    assert_eq!(peer.called().as_deref(), Some("192.0.2.1:7757, [2001:db8::1]:7000"));
+    assert_eq!((peer.transport, peer.source), (Transport::Tls, PeerSource::Etcd));
+}
+
+#[test]
+fn an_error_about_etcd_names_what_is_allowed() {
+    let none = BY_ETCD.replace("endpoints = \"http://192.0.2.9\"\n", "");
+    let encrypted = BY_ETCD.replace("http:", "https:");
+    let secret = "ca = \"ca.pem\"\ncert = \"c.pem\"\n";
+    for (text, named) in [
+        (none, "[etcd] needs endpoints"),
+        (BY_ETCD.replace("http://", ""), "https://192.0.2.10:2379"),
+        (encrypted.clone(), "etcd.ca belong together"),
+        (format!("{BY_ETCD}ca = \"ca.pem\"\n"), "etcd.ca belong together"),
+        (format!("{encrypted}{secret}"), "etcd.cert and etcd.key"),
+        (format!("{BY_ETCD}user = \"a\"\n"), "etcd.password"),
+        (format!("{BY_ETCD}ttl = \"1s\"\n"), "from 5 s"),
+        (format!("{BY_ETCD}prefix = \"vsnoop\"\n"), "a / at the end"),
+        (format!("{BY_ETCD}address = []\n"), "up to 8"),
+        (format!("{BY_ETCD}adress = \"a\"\n"), "unknown field"),
+        (format!("{BY_ETCD}[etcd.peer]\nkey = \"KEY_B\"\n"), "etcd.peer.key"),
+        (format!("{BY_ETCD}[etcd.peer]\nconnections = 2\n"), "goes with tls and tcp only"),
+    ] {
+        let error = parse(&text).unwrap_err().to_string();
+        assert!(error.contains(named), "{named} is not in {error}");
     }
 }

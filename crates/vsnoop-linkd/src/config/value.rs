@@ -12,6 +12,8 @@ pub const PORT: u16 = 7757;
 const INTERFACE_NAME_BYTES: usize = 15;
 /// Names of links, networks, peers, owners.
 const NAME_BYTES: usize = 64;
+/// What keys of etcd begin with.
+const PREFIX_BYTES: usize = 200;
 /// RFC 1035.
 const HOST_NAME_BYTES: usize = 253;
 /// A window of zstd's long distance matching: windowLog 20 to 27.
@@ -47,6 +49,10 @@ pub enum ValueError {
     Transport,
     #[error("give pass (the traffic goes its ordinary way) or drop")]
     WhenDown,
+    #[error(
+        "give what keys of etcd begin with, such as /vsnoop/: up to 200 characters, a / at the end"
+    )]
+    Prefix,
     #[error("there is no such [[peer]]; there is {names}")]
     Peer { names: String },
 }
@@ -129,6 +135,13 @@ pub fn name(text: &str) -> Result<String, ValueError> {
         && text.bytes().all(allowed)
         && text.as_bytes()[0].is_ascii_alphanumeric();
     if good { Ok(text.to_owned()) } else { Err(ValueError::Name) }
+}
+
+pub fn etcd_prefix(text: &str) -> Result<String, ValueError> {
+    let is_good = text.ends_with('/')
+        && text.len() <= PREFIX_BYTES
+        && text.bytes().all(|byte| byte.is_ascii_graphic());
+    if is_good { Ok(text.to_owned()) } else { Err(ValueError::Prefix) }
 }
 
 pub fn interface(text: &str) -> Result<String, ValueError> {

@@ -9,7 +9,7 @@ use std::str::FromStr;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use crate::config::{Compress, Mac, Method, RuleChange, Selector, Transport, WhenDown};
+use crate::config::{Compress, Mac, Method, PeerSource, RuleChange, Selector, Transport, WhenDown};
 
 /// A request of the command.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -142,6 +142,7 @@ pub struct Status {
     pub key: String,
     pub mtu_bytes: u16,
     pub cpu: LinkCpu,
+    pub membership: MembershipStatus,
     /// Frames that the link itself dropped, by reason.
     pub dropped: BTreeMap<String, u64>,
     pub problems: Vec<Problem>,
@@ -156,6 +157,46 @@ pub struct Status {
     /// The learned addresses, if the request asked for them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub addresses: Option<Vec<Learned>>,
+}
+
+/// Where the link knows its peers from.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MembershipStatus {
+    /// "file", or "etcd" (beside the file): all that follows is of the latter.
+    pub source: String,
+    /// The name that this host has there.
+    pub name: Option<String>,
+    /// The key of its entry.
+    pub key: Option<String>,
+    /// The node that it is connected to, or was last.
+    pub endpoint: Option<String>,
+    pub connected: bool,
+    /// When that began.
+    pub since: u64,
+    /// Why it is not connected.
+    pub reason: Option<String>,
+    /// Of etcd, that the hosts are known of.
+    pub revision: i64,
+    /// Hosts there that are peers.
+    pub hosts: u64,
+    /// There are more than are read.
+    pub more: bool,
+    /// Whether the entry of this host is there.
+    pub announced: bool,
+    /// Why it is not.
+    pub not_announced: Option<String>,
+    /// Hosts that are gone from there, and whose session goes on.
+    pub leaving: Vec<String>,
+    pub refused: Vec<RefusedEntry>,
+}
+
+/// An entry that is not taken for a peer.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RefusedEntry {
+    pub name: String,
+    pub reason: String,
 }
 
 /// CPU time of a link.
@@ -227,6 +268,8 @@ pub enum PeerState {
 #[serde(default)]
 pub struct PeerStatus {
     pub name: String,
+    /// Who says that it is a peer.
+    pub source: PeerSource,
     pub state: PeerState,
     /// Why it is not up.
     pub reason: Option<String>,

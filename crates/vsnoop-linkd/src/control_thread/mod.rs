@@ -98,8 +98,7 @@ impl ControlThread {
         let guard = Guard::new(GuardLimits::default());
         for (peer, config) in config.peers.iter().enumerate() {
             // Names are resolved when they are called.
-            let literal = config.address.as_ref().and_then(Address::literal);
-            guard.set_peer(peer, literal);
+            guard.set_peer(peer, config.addresses.iter().filter_map(Address::literal));
         }
         let welcome = Welcome {
             introduction: introduction.clone(),
@@ -149,6 +148,20 @@ impl ControlThread {
     pub fn deadline(&self) -> Duration {
         let wait_ns = self.deadlines.next_ns().saturating_sub(self.shared.now_ns());
         Duration::from_nanos(wait_ns).min(Duration::from_secs(1))
+    }
+
+    /// Whether a peer has a session that is used.
+    pub fn is_up(&self, peer: usize) -> bool {
+        self.peers.get(peer).is_some_and(|known| known.used.is_some())
+    }
+
+    /// Replaces all sessions by others, which show what this host shows now.
+    pub fn renew(&mut self) {
+        for peer in 0..self.peers.len() {
+            if !self.peers[peer].is_removed {
+                self.tell(peer, PeerEvent::Renew);
+            }
+        }
     }
 
     /// Lets time pass.

@@ -176,7 +176,7 @@ pub fn settings(peer: &PeerConfig, link: &Config, is_favoured: bool) -> PeerSett
         dead_ns: link.dead_after.as_nanos() as u64,
         rekey_ns: link.rekey.as_nanos() as u64,
         keys_end_ns: 2 * link.rekey.as_nanos() as u64,
-        address: peer.address.as_ref().map(ToString::to_string),
+        address: peer.called(),
         ..PeerSettings::default()
     }
 }

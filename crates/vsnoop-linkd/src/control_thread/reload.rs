@@ -83,7 +83,7 @@ impl ControlThread {
         let (serial, now_ns) = (self.next_serial, self.shared.now_ns());
         self.next_serial += 1;
         let entry = PeerEntry::new(peer, config, dialer, self.ours, serial, now_ns);
-        self.guard.set_peer(slot, peer.address.as_ref().and_then(Address::literal));
+        self.guard.set_peer(slot, peer.addresses.iter().filter_map(Address::literal));
         match self.peers.get_mut(slot) {
             Some(known) => *known = entry,
             // Numbers have no gaps.
@@ -107,8 +107,8 @@ impl ControlThread {
         let is_other = settings != known.settings;
         known.settings = settings.clone();
         let before = std::mem::replace(&mut known.config, peer.clone());
-        if before.address != peer.address {
-            self.guard.set_peer(slot, peer.address.as_ref().and_then(Address::literal));
+        if before.addresses != peer.addresses {
+            self.guard.set_peer(slot, peer.addresses.iter().filter_map(Address::literal));
         }
         let dictionary_bytes = config.compress.largest_dictionary(&peer.name);
         known.dictionary_bytes = dictionary_bytes;

@@ -1,5 +1,6 @@
 //! A link that runs: it waits for events of its threads, commands and signals, and answers.
 
+mod members;
 mod reload;
 
 use std::sync::{Arc, mpsc};
@@ -26,6 +27,7 @@ use crate::io::packet_socket::SparePacketSocket;
 use crate::io::poll::Poll;
 use crate::io::wake;
 use crate::listen::listen_address;
+use crate::membership::Members;
 use crate::own::Own;
 use crate::ports::Ports;
 use crate::privileges;
@@ -41,11 +43,14 @@ type Log<'a> = &'a dyn Fn(LogLevel) -> std::result::Result<(), BoxedError>;
 const EVENTS: u64 = 0;
 const COMMANDS: u64 = 1;
 const SIGNALS: u64 = 2;
+const MEMBERS: u64 = 3;
 /// How long a survey of the flows is waited for.
 const SURVEY: Duration = Duration::from_millis(200);
 
 pub struct Link {
+    /// With the peers of now, wherever they come from.
     config: Config,
+    members: Members,
     about: About,
     shared: Arc<Shared>,
     rule_set: RuleSet,
@@ -77,7 +82,7 @@ impl Link {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
         let plan = privileges::Plan::of(&config)?;
         let slots = PeersAndPorts::new(&config);
-        let Opened { lists, credentials, spares, udp, listener, ports, divert_taps } =
+        let Opened { lists, credentials, etcd, spares, udp, listener, ports, divert_taps } =
             Opened::of(&config, &slots.peers)?;
         let Credentials { identity, authority, acceptor, dialers, .. } = credentials;
         let ours = identity.public();
@@ -109,7 +114,9 @@ impl Link {
             .map_err(LinkError::call("starting the thread that takes callers"))?;
         control.tick();
         hooks.follow(|peer| control.takes(peer));
+        let members = Members::start(&config, etcd, ours)?;
         Ok(Self {
+            members,
             about: About { since, key: ours.to_string() },
             lists,
             config,
@@ -138,6 +145,7 @@ impl Link {
         poll.watch(&self.told, EVENTS)?;
         poll.watch(server.poll_fd(), COMMANDS)?;
         poll.watch(signals, SIGNALS)?;
+        poll.watch(&self.members.told, MEMBERS)?;
         Ok(poll)
     }
 
@@ -151,12 +159,17 @@ impl Link {
     ) -> Result<()> {
         let mut ends = false;
         while !ends {
-            let ready =
-                poll.wait(Some(self.control.deadline())).map_err(LinkError::call("wait"))?;
+            let deadline = self.control.deadline();
+            let deadline = self.members.wait().map_or(deadline, |wait| wait.min(deadline));
+            let ready = poll.wait(Some(deadline)).map_err(LinkError::call("wait"))?;
             self.load.look(self.shared.now_ns(), cpu::process_ns());
             if ready.contains(&EVENTS) {
                 self.told.drain().for_each(|event| self.control.event(event));
             }
+            if ready.contains(&MEMBERS) {
+                self.members.hear(self.shared.now_ns());
+            }
+            self.follow_members();
             let signal = signals.read_signal().map_err(LinkError::call("read a signal"))?;
             match signal.map(|signal| signal.ssi_signo as i32) {
                 Some(libc::SIGHUP) => self.reload_and_log(),
@@ -214,6 +227,7 @@ impl Link {
             control: &self.control,
             hooks: &self.hooks,
             lists_trouble: self.lists_trouble.as_deref(),
+            membership: self.members.membership.as_ref(),
         };
         Status { cpu, ..sources.status(addresses) }
     }
@@ -248,10 +262,11 @@ impl Link {
 
     /// Tells the peers, and ends the threads.
     pub fn end(self) {
-        let Self { hooks, mut control, egress_thread, ingress_thread, .. } = self;
+        let Self { hooks, mut control, egress_thread, ingress_thread, members, .. } = self;
         // Before the peers hear that the link ends: from here on all goes its ordinary way.
         drop(hooks);
         control.close();
+        members.end();
         for thread in [egress_thread, ingress_thread] {
             // One that panicked has said so.
             let _ = thread.join();

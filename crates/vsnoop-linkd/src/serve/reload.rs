@@ -29,6 +29,7 @@ use crate::ingress;
 use crate::io::device::Interface;
 use crate::io::port::{LinkPort, PortError};
 use crate::listen::listen_address;
+use crate::membership::{MembershipError, SettingsError};
 use crate::revocation::RevocationLists;
 use crate::setup::{open_tap, start_tap};
 use crate::shared::Shared;
@@ -75,20 +76,25 @@ pub enum ReloadError {
     DivertTap(#[from] DivertTapError),
     #[error(transparent)]
     Hook(#[from] HookError),
+    #[error(transparent)]
+    Etcd(#[from] SettingsError),
+    #[error(transparent)]
+    Membership(#[from] MembershipError),
 }
 
 type Result<T> = std::result::Result<T, ReloadError>;
 
 /// All that a new configuration needs, made and not in use yet.
-struct Prepared {
-    config: Config,
-    slots: PeersAndPorts,
-    lists: RevocationLists,
-    credentials: Credentials,
+pub(super) struct Prepared {
+    pub config: Config,
+    pub slots: PeersAndPorts,
+    /// `None`: they stay as they are.
+    pub lists: Option<RevocationLists>,
+    pub credentials: Credentials,
     /// By name.
-    ports: HashMap<String, LinkPort>,
-    divert_taps: Option<DivertTaps>,
-    hooks: Vec<DivertHook>,
+    pub ports: HashMap<String, LinkPort>,
+    pub divert_taps: Option<DivertTaps>,
+    pub hooks: Vec<DivertHook>,
 }
 
 impl Link {
@@ -101,9 +107,18 @@ impl Link {
 
     /// Reads the configuration again, and goes on by it. An error leaves all as it was.
     pub(super) fn reload(&mut self) -> Result<Reloaded> {
-        let prepared = self.prepare()?;
+        let file = Config::read(&self.config.file)?;
+        let file = Config { listen: listen_address(file.listen), ..file };
+        let etcd = self.members.settings(&file)?;
+        let known = self.members.membership.as_ref().filter(|_| etcd.settings.is_some());
+        let peers = known.map_or_else(|| file.peers.clone(), |known| known.peers(&file));
+        let prepared = self.prepare(Config { peers, ..file.clone() })?;
         let mut change = self.difference(&prepared);
-        if !self.apply(prepared) {
+        change.warnings.extend(etcd.trouble);
+        let is_done = self.apply(prepared);
+        let key = self.identity.public();
+        change.warnings.extend(self.members.reload(file, etcd.settings, key)?);
+        if !is_done {
             let warning = "it is applied, but the threads that move frames do not answer yet; the \
                            log may say more";
             warn!("{warning}");
@@ -137,9 +152,7 @@ impl Link {
         self.control.reload(Arc::clone(&self.shared), new);
     }
 
-    fn prepare(&mut self) -> Result<Prepared> {
-        let config = Config::read(&self.config.file)?;
-        let config = Config { listen: listen_address(config.listen), ..config };
+    fn prepare(&mut self, config: Config) -> Result<Prepared> {
         self.check_fixed(&config)?;
         // Before they are read: one that is replaced meanwhile is read again.
         let lists = RevocationLists::of(&config);
@@ -151,6 +164,7 @@ impl Link {
             divert_taps.map(|taps| taps.reloaded(&config, &slots.peers)).transpose()?;
         // Last: with `when_down = "drop"` they drop packets from here on.
         let hooks = self.hooks.prepare(&config, divert_taps.as_ref(), &slots.peers)?;
+        let lists = Some(lists);
         Ok(Prepared { config, slots, lists, credentials, ports, divert_taps, hooks })
     }
 
@@ -228,13 +242,57 @@ impl Link {
     }
 
     /// Whether the threads that move frames have taken it.
-    fn apply(&mut self, prepared: Prepared) -> bool {
+    pub(super) fn apply(&mut self, prepared: Prepared) -> bool {
         let Prepared { config, slots, lists, credentials, mut ports, divert_taps, hooks } =
             prepared;
         self.take_spares(&config, &mut ports);
         let before = std::mem::replace(&mut self.config, config);
         let config = &self.config;
         self.control.leave_peers(config);
+        let shared = self.next_shared(&slots, ports, divert_taps);
+        self.shared = Arc::new(shared);
+        self.slots = slots;
+        self.rule_set.replace(config.compress.clone());
+
+        let policies = self.slots.policies(&self.rule_set, &self.shared);
+        self.egress.send(egress::Order::Policies(policies));
+        self.control.ports.reload(&config.ports, Arc::clone(&self.shared));
+        let Credentials { identity, authority, acceptor, dialers, .. } = credentials;
+        self.hooks.stop_leaving(&hooks);
+        let is_done = self.hand_over();
+        self.hooks.reload(hooks, Arc::clone(&self.shared));
+        let ours = identity.public();
+        self.about.key = ours.to_string();
+        // Hosts that know this one by etcd are to hear of the new key first.
+        let is_other = !identity.shows_same(&self.identity);
+        let is_announced = self.members.has_etcd() && identity.public() != self.identity.public();
+        let is_shown_anew = is_other && !is_announced;
+        (self.identity, self.authority) = (identity, authority);
+        if let Some(lists) = lists {
+            (self.lists, self.lists_trouble) = (lists, None);
+        }
+        let new =
+            NewPeers { config, slots: &self.slots.peers, acceptor, dialers, ours, is_shown_anew };
+        self.control.reload(Arc::clone(&self.shared), new);
+        // From here on nothing holds the ports that were removed.
+        for port in &config.ports {
+            let old = before.ports.iter().find(|old| old.name == port.name);
+            if let Err(error) = move_port(old, port) {
+                // It is tried again each second.
+                warn!("port {}: {}", port.name, with_causes(&error));
+            }
+        }
+        self.hooks.follow(|peer| self.control.takes(peer));
+        is_done
+    }
+
+    /// For the present configuration, with these ports in the place of new ones.
+    fn next_shared(
+        &self,
+        slots: &PeersAndPorts,
+        mut ports: HashMap<String, LinkPort>,
+        divert_taps: Option<DivertTaps>,
+    ) -> Shared {
         let mut shared = Shared::clone(&self.shared);
         shared.divert_taps = divert_taps;
         for slot in 0..slots.peers.len() {
@@ -249,44 +307,16 @@ impl Link {
                 shared.table.write().forget(Location::Port(slot as u16));
                 shared.ports[slot] = name.and_then(|name| ports.remove(name)).map(CountedPort::new);
             }
-            let Some(port) = config.ports.iter().find(|port| Some(port.name.as_str()) == name)
+            let Some(port) = self.config.ports.iter().find(|port| Some(port.name.as_str()) == name)
             else {
                 continue;
             };
             shared.allow_sources(slot, &port.sources);
         }
-        shared.own.set_calls(config);
-        shared.table.write().set(config.table_settings());
-        shared.set_relayed(config, &slots.peers);
-        self.shared = Arc::new(shared);
-        self.slots = slots;
-        self.rule_set.replace(config.compress.clone());
-
-        let policies = self.slots.policies(&self.rule_set, &self.shared);
-        self.egress.send(egress::Order::Policies(policies));
-        self.control.ports.reload(&config.ports, Arc::clone(&self.shared));
-        let Credentials { identity, authority, acceptor, dialers, .. } = credentials;
-        self.hooks.stop_leaving(&hooks);
-        let is_done = self.hand_over();
-        self.hooks.reload(hooks, Arc::clone(&self.shared));
-        let ours = identity.public();
-        self.about.key = ours.to_string();
-        let is_shown_anew = !identity.shows_same(&self.identity);
-        (self.identity, self.authority) = (identity, authority);
-        (self.lists, self.lists_trouble) = (lists, None);
-        let new =
-            NewPeers { config, slots: &self.slots.peers, acceptor, dialers, ours, is_shown_anew };
-        self.control.reload(Arc::clone(&self.shared), new);
-        // From here on nothing holds the ports that were removed.
-        for port in &config.ports {
-            let old = before.ports.iter().find(|old| old.name == port.name);
-            if let Err(error) = move_port(old, port) {
-                // It is tried again each second.
-                warn!("port {}: {}", port.name, with_causes(&error));
-            }
-        }
-        self.hooks.follow(|peer| self.control.takes(peer));
-        is_done
+        shared.own.set_calls(&self.config);
+        shared.table.write().set(self.config.table_settings());
+        shared.set_relayed(&self.config, &slots.peers);
+        shared
     }
 
     /// Gives the data threads the new ports and peers; whether both have them.
@@ -309,6 +339,7 @@ impl Link {
             ("link.key", old.key != to.key),
             ("link.cert and link.ca", old.authority != to.authority),
             ("[[compress]]", self.rule_set.rules != to.compress),
+            ("[etcd]", old.etcd != to.etcd),
         ];
         let changed = others.into_iter().filter(|(_, differs)| *differs);
         let divert = |divert: &Divert| format!("{} to {}", divert.interface, divert.peer);

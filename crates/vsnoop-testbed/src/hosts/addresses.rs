@@ -45,6 +45,11 @@ pub fn stranger(number: u8) -> IpAddr {
     Ipv4Addr::new(10, 77, 0, 200 + number).into()
 }
 
+/// A node of etcd on the hosts' network.
+pub(super) fn etcd_node(number: usize) -> IpAddr {
+    Ipv4Addr::new(10, 77, 0, 240 + number as u8).into()
+}
+
 fn v4(net: usize, host: usize) -> IpAddr {
     Ipv4Addr::new(10, 88, net as u8, host as u8).into()
 }

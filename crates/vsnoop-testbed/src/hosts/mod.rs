@@ -12,6 +12,7 @@
 
 mod addresses;
 mod config;
+mod etcd;
 mod host;
 mod links;
 mod nat;
@@ -22,6 +23,7 @@ pub use addresses::{
     Outside, PORT, inner_v4, inner_v6, net_v4, net_v6, outer, router_v4, stranger, vm_v4, vm_v6,
 };
 pub use config::{TAP, divert, keygen, link_table, peer_table};
+pub use etcd::{Etcd, EtcdOptions, EtcdTls};
 pub use host::{Host, all_up, socket, start_all, status};
 pub use nat::Nat;
 pub use network::{Network, connect_routed};

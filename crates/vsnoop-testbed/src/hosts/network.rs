@@ -204,10 +204,15 @@ impl Network {
         Ok(host.sent_bytes(UPLINK)? + bridged)
     }
 
+    /// Connects a namespace to the hosts' network, by this device of the middle.
+    pub(super) fn connect(&self, name: &str, netns: &Netns) -> Result<()> {
+        self.middle()?.veth_port(MIDDLE, name, netns, UPLINK)
+    }
+
     /// A stranger on the hosts' network, which has this number of addresses.
     pub fn stranger(&self, addresses: u8) -> Result<Netns> {
         let netns = self.net.host("x")?;
-        self.middle()?.veth_port(MIDDLE, "tox", &netns, UPLINK)?;
+        self.connect("tox", &netns)?;
         let addresses: Vec<_> = (0..addresses).map(|number| (stranger(number), 24)).collect();
         netns.up_with(UPLINK, &addresses)?;
         Ok(netns)

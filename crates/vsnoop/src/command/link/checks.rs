@@ -7,9 +7,9 @@ use anyhow::{Context, Result};
 use nix::ifaddrs::getifaddrs;
 use vsnoop_host::error::Unfit;
 use vsnoop_host::system::netdev::{self, Device};
-use vsnoop_linkd::config::{Config, PeerConfig, PortConfig, PortKind, TrustConfig};
+use vsnoop_linkd::config::{Address, Config, PeerConfig, PortConfig, PortKind, TrustConfig};
 use vsnoop_linkd::control::{AlreadyUp, LinkFiles};
-use vsnoop_linkd::{credentials, listen_address};
+use vsnoop_linkd::{Membership, credentials, listen_address};
 
 use crate::error::unfit;
 
@@ -37,6 +37,7 @@ pub fn run(config: &Config, place: &str) -> Result<Vec<String>> {
         }
     }
     listen(listen_address(config.listen))?;
+    warnings.extend(etcd(config)?);
     warnings.extend(config.unencrypted().map(|peer| {
         format!(
             "traffic with peer {} is NOT ENCRYPTED ({}): everybody on the way can read it, change it and \
@@ -70,6 +71,20 @@ fn identity(config: &Config) -> Result<()> {
         )),
         None => Ok(()),
     }
+}
+
+/// Can the files be read by which etcd is reached? That it is away is no error.
+fn etcd(config: &Config) -> Result<Option<String>> {
+    Membership::settings(config)
+        .map_err(|error| unfit(Unfit::Other, format!("{:#}", anyhow::Error::new(error))))?;
+    let Some(etcd) = &config.etcd else { return Ok(None) };
+    let open = etcd.endpoints.iter().find(|endpoint| !endpoint.is_encrypted);
+    Ok(open.map(|endpoint| {
+        format!(
+            "the connection to etcd at {endpoint} is NOT ENCRYPTED: who can change it on the way decides who \
+             is a peer; use https:// anywhere but on a network of your own"
+        )
+    }))
 }
 
 fn port(port: &PortConfig, config: &Config, place: &str) -> Result<Vec<String>> {
@@ -156,9 +171,11 @@ fn own_way_out(config: &Config) -> Result<()> {
     for port in config.ports.iter().filter(|port| port.kind == PortKind::Interface) {
         let addresses = addresses_of(&port.name)?;
         // Names of hosts are not resolved yet.
-        let peers = config.peers.iter().filter_map(|peer| {
-            let address = peer.address.as_ref()?;
-            Some((&peer.name, SocketAddr::new(address.host.parse().ok()?, address.port)))
+        let peers = config.peers.iter().flat_map(|peer| {
+            let at = |address: &Address| {
+                Some((&peer.name, SocketAddr::new(address.literal()?, address.port)))
+            };
+            peer.addresses.iter().filter_map(at).collect::<Vec<_>>()
         });
         for (peer, to) in peers {
             if way_out(to).is_some_and(|from| addresses.contains(&from)) {

@@ -6,8 +6,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use vsnoop_host::units;
 use vsnoop_linkd::config::{Compress, Transport, WhenDown};
 use vsnoop_linkd::control::{
-    Carried, DivertState, DivertStatus, EnteredStatus, EntryStatus, Learned, LinkCpu, PeerState,
-    PeerStatus, PortStatus, RuleStatus, Status,
+    Carried, DivertState, DivertStatus, EnteredStatus, EntryStatus, Learned, LinkCpu,
+    MembershipStatus, PeerState, PeerStatus, PortStatus, RefusedEntry, RuleStatus, Status,
 };
 
 use super::document::LinkStatusDocument;
@@ -39,6 +39,7 @@ fn link(status: &Status, now: u64, details: bool) -> String {
         addresses(status.learned),
         status.cpu.cores,
     )];
+    parts.extend(membership(&status.membership, now));
     parts.extend(ports(status));
     parts.extend(peers(status));
     if details {
@@ -55,12 +56,42 @@ fn link(status: &Status, now: u64, details: bool) -> String {
     parts.extend(status.peers.iter().filter_map(unencrypted));
     let ports = !status.ports.is_empty();
     parts.extend(status.peers.iter().filter_map(|peer| trouble(peer, ports, now)));
+    parts.extend(members_trouble(&status.membership));
     parts.extend(status.ports.iter().filter_map(port_trouble));
     parts.extend(status.diverts.iter().filter_map(divert_trouble));
     parts.extend(
         status.problems.iter().map(|problem| format!("{}: {}", problem.what, problem.remedy)),
     );
     parts.join("\n")
+}
+
+/// "etcd: connected to http://192.0.2.10:2379 for 3 min, 19 hosts besides a, revision 42"
+fn membership(membership: &MembershipStatus, now: u64) -> Option<String> {
+    let name = membership.name.as_deref()?;
+    let endpoint = membership.endpoint.as_deref().unwrap_or("any node");
+    let period = since(now, membership.since);
+    let state = match (membership.connected, &membership.reason) {
+        (true, _) => format!("connected to {endpoint} for {period}"),
+        (false, Some(reason)) => format!("AWAY for {period} ({reason}); what is known goes on"),
+        (false, None) => "being connected".into(),
+    };
+    let hosts = units::count(membership.hosts);
+    Some(format!("etcd: {state}; {hosts} hosts besides {name}, revision {}", membership.revision))
+}
+
+fn members_trouble(membership: &MembershipStatus) -> Vec<String> {
+    let MembershipStatus { not_announced, leaving, refused, more, .. } = membership;
+    let mut all: Vec<_> =
+        not_announced.iter().map(|why| format!("this host is not announced: {why}")).collect();
+    all.extend(leaving.iter().map(|name| {
+        format!("host {name} is gone from etcd; it stays a peer while its session is up")
+    }));
+    let entry = |entry: &RefusedEntry| {
+        format!("the entry {} in etcd is not taken: {}", entry.name, entry.reason)
+    };
+    all.extend(refused.iter().map(entry));
+    all.extend(more.then(|| "etcd has more entries than a link takes".to_owned()));
+    all
 }
 
 /// A table as text; none without rows.

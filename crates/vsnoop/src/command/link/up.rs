@@ -8,7 +8,7 @@ use anyhow::{Context, Result, anyhow};
 use serde::Serialize;
 use vsnoop_linkd::config::Config;
 use vsnoop_linkd::control::{
-    AlreadyUp, DivertStatus, LinkFiles, PeerState, PeerStatus, PortStatus, Status,
+    AlreadyUp, DivertStatus, LinkFiles, MembershipStatus, PeerState, PeerStatus, PortStatus, Status,
 };
 
 use super::ask::status_of;
@@ -87,7 +87,17 @@ fn line(status: &Status) -> String {
     let mut parts: Vec<_> = status.ports.iter().map(port).collect();
     parts.extend(status.peers.iter().map(peer));
     parts.extend(status.diverts.iter().map(divert));
+    parts.extend(members(&status.membership));
     format!("link {} is up: {}", status.name, parts.join("; "))
+}
+
+/// Hosts that etcd names may come at any time.
+fn members(membership: &MembershipStatus) -> Option<String> {
+    membership.name.as_ref().map(|name| match (membership.connected, &membership.reason) {
+        (true, _) => format!("in etcd as {name}, with {} other hosts", membership.hosts),
+        (false, None) => format!("in etcd as {name}: connecting"),
+        (false, Some(reason)) => format!("in etcd as {name}: not reached yet ({reason})"),
+    })
 }
 
 fn port(port: &PortStatus) -> String {

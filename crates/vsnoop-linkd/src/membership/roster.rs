@@ -1,0 +1,393 @@
+//! Who is a peer, of all that etcd and the file say; without input and output.
+//!
+//! | what etcd says | what becomes of the peer |
+//! |---|---|
+//! | an entry that is in order | it is one, with these keys and addresses |
+//! | one that is not | refused and named; a peer that was there stays as it was |
+//! | it has expired, or is missing after a time without etcd | it stays while its session is up |
+//! | somebody has deleted the entry of a host that lives | it is gone |
+//!
+//! One that stays for its session does so for `grace` at most. A peer of the file counts before an
+//! entry of its name, and the one who has a key first before others that claim it.
+
+use std::collections::BTreeMap;
+
+use tracing::{info, warn};
+use vsnoop_etcd::{Change, ENTRIES, Entry, printable};
+use vsnoop_link::identity::PublicKey;
+
+use super::document::{Document, DocumentError};
+use crate::config::{self, Config, EtcdConfig, PeerConfig, PeerTemplate, TrustConfig, ValueError};
+
+/// Why an entry is not taken.
+#[derive(Debug, thiserror::Error)]
+pub enum Refusal {
+    #[error("its name is none: {0}")]
+    Name(ValueError),
+    #[error(transparent)]
+    Document(#[from] DocumentError),
+    #[error("the file has a [[peer]] of this name, which counts")]
+    InFile,
+    #[error("it has the key of this host")]
+    OwnKey,
+    #[error("it has a key of {0}")]
+    SameKey(String),
+    #[error("there are more than {ENTRIES} hosts")]
+    TooMany,
+}
+
+/// A host that is a peer.
+#[derive(Clone, Debug)]
+struct Host {
+    document: Document,
+    /// What it was read from, to look at it again.
+    value: Option<Vec<u8>>,
+    created: i64,
+    /// Since when it is not in etcd any more.
+    gone_ns: Option<u64>,
+}
+
+struct Refused {
+    entry: Entry,
+    why: String,
+    /// Because of others; it may be in order when they are gone.
+    waits: bool,
+}
+
+/// What the file says, as far as it bears on who may be a peer.
+struct Rules {
+    template: PeerTemplate,
+    /// Names and keys of its peers.
+    peers: Vec<(String, Vec<PublicKey>)>,
+    grace_ns: u64,
+}
+
+pub struct Roster {
+    rules: Rules,
+    own_name: String,
+    own_key: PublicKey,
+    hosts: BTreeMap<String, Host>,
+    refused: BTreeMap<String, Refused>,
+    /// Entries are left out.
+    pub more: bool,
+}
+
+impl Refusal {
+    fn is_for_others(&self) -> bool {
+        !matches!(self, Self::Name(_) | Self::Document(_))
+    }
+}
+
+impl Rules {
+    fn of(file: &Config, etcd: &EtcdConfig) -> Self {
+        let keys = |peer: &PeerConfig| match &peer.trust {
+            TrustConfig::Keys(keys) => keys.clone(),
+            TrustConfig::Subject(_) => Vec::new(),
+        };
+        let peers = file.peers.iter().map(|peer| (peer.name.clone(), keys(peer))).collect();
+        let (template, grace_ns) = (etcd.template.clone(), etcd.grace.as_nanos() as u64);
+        Self { template, peers, grace_ns }
+    }
+}
+
+impl Roster {
+    /// Nobody is known yet. `own_name`: of this host in etcd.
+    pub fn new(file: &Config, etcd: &EtcdConfig, own_name: &str, own_key: PublicKey) -> Self {
+        Self {
+            rules: Rules::of(file, etcd),
+            own_name: own_name.to_owned(),
+            own_key,
+            hosts: BTreeMap::new(),
+            refused: BTreeMap::new(),
+            more: false,
+        }
+    }
+
+    /// The file, or the key of this host, is another one: all entries are looked at again.
+    pub fn reload(&mut self, file: &Config, etcd: &EtcdConfig, own_name: &str, own_key: PublicKey) {
+        self.rules = Rules::of(file, etcd);
+        self.own_name = own_name.to_owned();
+        self.own_key = own_key;
+        self.hosts.remove(own_name);
+        let wrong: Vec<_> = self
+            .hosts
+            .iter()
+            .filter_map(|(name, host)| Some((name.clone(), self.conflict(name, &host.document)?)))
+            .collect();
+        for (name, why) in wrong {
+            let Some(Host { value, created, .. }) = self.hosts.remove(&name) else { continue };
+            self.refuse(Entry { name, value, created }, &why);
+        }
+        self.look_again();
+    }
+
+    /// All that there is now in etcd.
+    pub fn replace(&mut self, mut entries: Vec<Entry>, more: bool, now_ns: u64) {
+        self.more = more;
+        self.refused.clear();
+        for host in self.hosts.values_mut() {
+            host.gone_ns.get_or_insert(now_ns);
+        }
+        entries.sort_by_key(|entry| entry.created);
+        entries.into_iter().for_each(|entry| self.put(entry));
+        self.look_again();
+    }
+
+    pub fn change(&mut self, change: Change, now_ns: u64) {
+        match change {
+            Change::Put(entry) => self.put(entry),
+            Change::Expired { name } => {
+                self.refused.remove(&name);
+                if let Some(host) = self.hosts.get_mut(&name) {
+                    host.gone_ns.get_or_insert(now_ns);
+                }
+            }
+            Change::Deleted { name } => {
+                self.refused.remove(&name);
+                if self.hosts.remove(&name).is_some() {
+                    info!("host {name}: its entry was deleted in etcd");
+                    self.look_again();
+                }
+            }
+        }
+    }
+
+    fn put(&mut self, entry: Entry) {
+        if entry.name == self.own_name {
+            return;
+        }
+        match self.check(&entry) {
+            Ok(document) => {
+                let Entry { name, value, created } = entry;
+                self.refused.remove(&name);
+                let keys = document.keys.clone();
+                let host = Host { document, value, created, gone_ns: None };
+                let before = self.hosts.insert(name, host);
+                if before.is_some_and(|before| before.document.keys != keys) {
+                    self.look_again();
+                }
+            }
+            Err(why) => {
+                // What it said before counts.
+                if let Some(host) = self.hosts.get_mut(&entry.name) {
+                    host.gone_ns = None;
+                }
+                self.refuse(entry, &why);
+            }
+        }
+    }
+
+    fn check(&self, entry: &Entry) -> Result<Document, Refusal> {
+        config::name(&entry.name).map_err(Refusal::Name)?;
+        let document = Document::read(entry.value.as_deref())?;
+        if let Some(why) = self.conflict(&entry.name, &document) {
+            return Err(why);
+        }
+        if self.hosts.len() >= ENTRIES && !self.hosts.contains_key(&entry.name) {
+            return Err(Refusal::TooMany);
+        }
+        Ok(document)
+    }
+
+    /// Each key is of one peer, and this host is none.
+    fn conflict(&self, name: &str, document: &Document) -> Option<Refusal> {
+        let shares = |keys: &[PublicKey]| keys.iter().any(|key| document.keys.contains(key));
+        if self.rules.peers.iter().any(|(peer, _)| peer == name) {
+            return Some(Refusal::InFile);
+        }
+        if shares(&[self.own_key]) {
+            return Some(Refusal::OwnKey);
+        }
+        let of_file = self.rules.peers.iter().map(|(peer, keys)| (peer, &keys[..]));
+        let of_hosts = self.hosts.iter().map(|(host, known)| (host, &known.document.keys[..]));
+        let mut others = of_file.chain(of_hosts).filter(|(other, _)| *other != name);
+        let other = others.find(|(_, keys)| shares(keys))?.0;
+        Some(Refusal::SameKey(other.clone()))
+    }
+
+    /// Names one that is refused, and keeps it: it may be in order later.
+    fn refuse(&mut self, entry: Entry, why: &Refusal) {
+        let (waits, why) = (why.is_for_others(), why.to_string());
+        let known = self.refused.get(&entry.name);
+        if known.is_none() && self.refused.len() >= ENTRIES {
+            self.more = true;
+            return;
+        }
+        if known.is_none_or(|known| known.why != why) {
+            warn!("the entry {} in etcd is not taken: {why}", printable(&entry.name));
+        }
+        self.refused.insert(entry.name.clone(), Refused { entry, why, waits });
+    }
+
+    /// Takes what was refused because of another that is gone.
+    fn look_again(&mut self) {
+        let waiting: Vec<_> = self
+            .refused
+            .values()
+            .filter(|refused| refused.waits && self.check(&refused.entry).is_ok())
+            .map(|refused| refused.entry.clone())
+            .collect();
+        waiting.into_iter().for_each(|entry| self.put(entry));
+    }
+
+    /// Lets those go that are not in etcd any more and whose session is not up, or was for as long
+    /// as it may be. Whether any has.
+    pub fn settle(&mut self, now_ns: u64, is_up: impl Fn(&str) -> bool) -> bool {
+        let (before, grace_ns) = (self.hosts.len(), self.rules.grace_ns);
+        self.hosts.retain(|name, host| {
+            let Some(gone_ns) = host.gone_ns else { return true };
+            let stays = is_up(name) && now_ns.saturating_sub(gone_ns) < grace_ns;
+            if !stays {
+                info!("host {name} is gone from etcd");
+            }
+            stays
+        });
+        let is_other = self.hosts.len() != before;
+        if is_other {
+            self.look_again();
+        }
+        is_other
+    }
+
+    pub fn has_leaving(&self) -> bool {
+        self.hosts.values().any(|host| host.gone_ns.is_some())
+    }
+
+    /// The peers that etcd adds to those of the file, by name.
+    pub fn peers(&self) -> impl Iterator<Item = PeerConfig> {
+        self.hosts.iter().map(|(name, host)| {
+            let Document { keys, addresses } = host.document.clone();
+            self.rules.template.peer(name, keys, addresses)
+        })
+    }
+
+    /// Hosts that are in etcd now.
+    pub fn count(&self) -> usize {
+        self.hosts.values().filter(|host| host.gone_ns.is_none()).count()
+    }
+
+    /// Those that are not, and stay while their session does.
+    pub fn leaving(&self) -> impl Iterator<Item = &str> {
+        let gone = self.hosts.iter().filter(|(_, host)| host.gone_ns.is_some());
+        gone.map(|(name, _)| name.as_str())
+    }
+
+    /// Names and reasons.
+    pub fn refused(&self) -> impl Iterator<Item = (String, &str)> {
+        self.refused.iter().map(|(name, refused)| (printable(name), refused.why.as_str()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    const SECOND_NS: u64 = 1_000_000_000;
+    const GRACE_NS: u64 = 60 * SECOND_NS;
+
+    fn key(letter: char) -> String {
+        // A key of 32 equal bytes.
+        match letter {
+            'b' => "YmJiYmJiYmJiYmJiYmJiYmJiYmJiYmJiYmJiYmJiYmI=",
+            'c' => "Y2NjY2NjY2NjY2NjY2NjY2NjY2NjY2NjY2NjY2NjY2M=",
+            'd' => "ZGRkZGRkZGRkZGRkZGRkZGRkZGRkZGRkZGRkZGRkZGQ=",
+            _ => "YWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWE=",
+        }
+        .to_owned()
+    }
+
+    fn roster(peers: &str) -> Roster {
+        let text = format!(
+            "[link]\n[[port]]\nbridge = \"br0\"\n[etcd]\nendpoints = \"http://192.0.2.1\"\n\
+             grace = \"60s\"\n{peers}"
+        );
+        let file = Config::parse(Path::new("/office.toml"), &text).unwrap();
+        let etcd = file.etcd.clone().unwrap();
+        Roster::new(&file, &etcd, "a", key('a').parse().unwrap())
+    }
+
+    fn entry(name: &str, of: char, created: i64) -> Entry {
+        let value = format!(r#"{{"version":1,"keys":["{}"]}}"#, key(of));
+        Entry { name: name.to_owned(), value: Some(value.into()), created }
+    }
+
+    fn peers(roster: &Roster) -> Vec<String> {
+        roster.peers().map(|peer| peer.name).collect()
+    }
+
+    fn refused(roster: &Roster) -> Vec<String> {
+        roster.refused().map(|(name, _)| name).collect()
+    }
+
+    #[test]
+    fn the_first_who_has_a_key_counts_and_the_next_when_it_is_gone() {
+        let mut roster = roster("");
+        // In the order in which they were made, whatever their names.
+        roster.replace(vec![entry("b", 'b', 7), entry("x", 'b', 3)], false, 0);
+        assert_eq!((peers(&roster), refused(&roster)), (vec!["x".into()], vec!["b".into()]));
+        // One that is known stays, whatever comes.
+        roster.replace(vec![entry("x", 'b', 9), entry("b", 'b', 1)], false, 0);
+        assert_eq!(peers(&roster), ["x"]);
+        roster.change(Change::Deleted { name: "x".into() }, 0);
+        assert_eq!((peers(&roster), refused(&roster)), (vec!["b".into()], vec![]));
+    }
+
+    #[test]
+    fn nobody_is_this_host_or_a_peer_of_the_file() {
+        let mut roster = roster(&format!("[[peer]]\nname = \"b\"\nkey = \"{}\"\n", key('b')));
+        let entries = [("a", 'd'), ("b", 'c'), ("mine", 'a'), ("thief", 'b'), ("c", 'c')];
+        let entries = entries.map(|(name, of)| entry(name, of, 1)).to_vec();
+        roster.replace(entries, false, 0);
+        assert_eq!(peers(&roster), ["c"]);
+        assert_eq!(refused(&roster), ["b", "mine", "thief"]);
+    }
+
+    #[test]
+    fn who_is_gone_stays_while_its_session_does_and_not_for_ever() {
+        let mut roster = roster("");
+        let all = || vec![entry("b", 'b', 1), entry("c", 'c', 1)];
+        roster.replace(all(), false, 0);
+        roster.change(Change::Expired { name: "b".into() }, 0);
+        assert!(!roster.settle(GRACE_NS - 1, |_| true));
+        assert_eq!((roster.count(), peers(&roster).len()), (1, 2));
+        // It comes back: all is as it was, and its time begins anew.
+        roster.change(Change::Put(entry("b", 'b', 2)), GRACE_NS);
+        roster.change(Change::Expired { name: "b".into() }, GRACE_NS);
+        assert!(!roster.settle(2 * GRACE_NS - 1, |_| true));
+        assert!(roster.settle(2 * GRACE_NS, |_| true));
+        assert_eq!(peers(&roster), ["c"]);
+        // Without a session nobody waits.
+        roster.replace(all(), false, 0);
+        roster.replace(vec![entry("c", 'c', 1)], false, 5);
+        assert_eq!(roster.leaving().collect::<Vec<_>>(), ["b"]);
+        assert!(roster.settle(5, |name| name != "b"));
+        assert_eq!(peers(&roster), ["c"]);
+    }
+
+    #[test]
+    fn a_value_that_is_wrong_leaves_the_peer_as_it_was() {
+        let mut roster = roster("");
+        roster.replace(vec![entry("b", 'b', 1)], false, 0);
+        let before: Vec<_> = roster.peers().collect();
+        let bad = Entry { name: "b".into(), value: Some(b"{".to_vec()), created: 1 };
+        roster.change(Change::Put(bad), 0);
+        assert_eq!(
+            (roster.peers().collect::<Vec<_>>(), refused(&roster)),
+            (before, vec!["b".into()])
+        );
+        roster.change(Change::Put(entry("b", 'c', 1)), 0);
+        assert_eq!(refused(&roster), Vec::<String>::new());
+    }
+
+    #[test]
+    fn what_is_kept_is_bounded() {
+        let mut roster = roster("");
+        for number in 0..3 * ENTRIES {
+            let name = format!("x{number}");
+            roster.change(Change::Put(Entry { name, value: None, created: 1 }), 0);
+        }
+        assert!(roster.more && refused(&roster).len() == ENTRIES);
+    }
+}
