@@ -34,7 +34,7 @@ fn helper_is_left() -> Result<()> {
     let attached = scene::still().attach(&topology)?;
     let pair = scene::held(&topology, &attached)?;
     let program = Removed::new()?;
-    Engine.kill()?;
+    Engine.kill_all()?;
     let since = Instant::now();
     let told = both_are_told(&topology, pair);
     drop(program);
@@ -57,8 +57,8 @@ fn nobody_is_left() -> Result<()> {
     let mut pair = scene::held(&topology, &attached)?;
     let program = Removed::new()?;
     // Both are killed, since each starts the other.
-    Helper.kill()?;
-    Engine.kill()?;
+    Helper.kill_all()?;
+    Engine.kill_all()?;
     // Until the hooks know that no engine will come, the sender retransmits; then its socket
     // reports the reset.
     let mut client = pair.client.twin()?;

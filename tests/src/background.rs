@@ -21,13 +21,17 @@ pub enum Process {
 }
 
 impl Process {
-    /// The id of the running one, if there is one. If none runs, this takes its lock for a moment.
-    pub fn pid(self) -> Result<Option<i32>> {
-        let name = match self {
+    /// The command that runs it.
+    fn name(self) -> &'static str {
+        match self {
             Self::Helper => "helper",
             Self::Engine => "engine",
-        };
-        let path = format!("/run/vsnoop/{name}.lock");
+        }
+    }
+
+    /// The id of the running one, if there is one. If none runs, this takes its lock for a moment.
+    pub fn pid(self) -> Result<Option<i32>> {
+        let path = format!("/run/vsnoop/{}.lock", self.name());
         let file = match fs::File::open(&path) {
             Ok(file) => file,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
@@ -75,6 +79,42 @@ impl Process {
             std::thread::sleep(Duration::from_millis(1));
         }
         Ok(pid)
+    }
+
+    /// Kills all of them, those as well that wait for the lock: a command and the helper may each
+    /// have started an engine, and on a busy machine the second takes its time. For a test whose
+    /// PID namespace has no others.
+    pub fn kill_all(self) -> Result<()> {
+        let since = Instant::now();
+        loop {
+            let all = self.all()?;
+            if all.is_empty() {
+                return Ok(());
+            }
+            ensure!(since.elapsed() < PATIENCE, "{self:?} {all:?} cannot be killed");
+            for pid in all {
+                match signal::kill(Pid::from_raw(pid), Signal::SIGKILL) {
+                    Ok(()) | Err(Errno::ESRCH) => {}
+                    Err(errno) => return Err(errno).with_context(|| format!("kill {pid}")),
+                }
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Ids of the processes with this command.
+    fn all(self) -> Result<Vec<i32>> {
+        let mut all = Vec::new();
+        for entry in fs::read_dir("/proc").context("list the processes")? {
+            let name = entry.context("list the processes")?.file_name();
+            let Some(pid) = name.to_str().and_then(|name| name.parse().ok()) else { continue };
+            // It may just have ended.
+            let arguments = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            if arguments.split(|byte| *byte == 0).nth(1) == Some(self.name().as_bytes()) {
+                all.push(pid);
+            }
+        }
+        Ok(all)
     }
 }
 
