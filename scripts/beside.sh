@@ -58,6 +58,8 @@ alone() { # PROGRAM
 			{ echo "no mounts of its own for a test program"; exit 1; }
 	fi
 	TMPDIR=$(mktemp -d "$BESIDE/XXXXXX") && export TMPDIR
+	# A link with a user of its own reads its files there.
+	chmod 711 "$BESIDE" "$TMPDIR"
 	"$1"
 }
 
