@@ -63,6 +63,14 @@ struct Scene {
     cookies: &'static str,
 }
 
+impl Scene {
+    /// The kernel lets only some of so many clients in within [`PATIENCE`]: 31 to 150 of 300,
+    /// without vsnoop, depending on what else the machine does.
+    fn is_crowded(&self) -> bool {
+        self.clients > 32 * self.backlog as usize
+    }
+}
+
 pub fn trials() -> Vec<Trial> {
     let cookies = [("without_cookies", "0"), ("with_cookies", "1"), ("cookies_always", "2")];
     let is_soak = std::env::var_os("VSNOOP_SOAK").is_some();
@@ -102,12 +110,17 @@ fn as_without(scene: Scene) -> Result<()> {
         let story = || format!("without {without:?}\nwith {with:?}\n{}", attached.describe());
         let early_acks = attached.counter("early_acks")?;
         ensure!(early_acks > before, "nothing was acknowledged early\n{}", story());
-        ensure!(with.answered() >= without.answered(), "fewer were answered\n{}", story());
-        ensure!(with.reset <= without.reset, "clients were reset\n{}", story());
+        let may_vary = scene.is_crowded() && left > 0;
+        let is_fewer = with.answered() < without.answered();
+        ensure!(!is_fewer || may_vary, "fewer were answered\n{}", story());
+        // One that hangs without vsnoop is reset as soon as the VM has forgotten it.
+        let hung = if scene.is_crowded() { without.hung } else { 0 };
+        let is_reset = with.reset > without.reset + hung;
+        ensure!(!is_reset || may_vary, "clients were reset\n{}", story());
         let in_time = with.last() <= latest + LATER;
         ensure!(in_time || left > 0, "the last was answered late, {TRIES} times\n{}", story());
         attached.detach()?;
-        if in_time {
+        if in_time && !is_fewer && !is_reset {
             break;
         }
     }
