@@ -24,7 +24,8 @@ const BYTES_SOAKED: u64 = 6 << 30;
 const PATIENCE: Duration = Duration::from_secs(120);
 /// More addresses, and more flows, than any table holds.
 const WARM_UP_FLOWS: u32 = 30_000;
-const FLOWS: u32 = 120_000;
+const FLOWS: u32 = 90_000;
+const ROUNDS: usize = 3;
 /// Frames under way: fewer than a tap's queue holds.
 const WINDOW: u64 = 128;
 const STALL: Duration = Duration::from_secs(2);
@@ -118,15 +119,25 @@ fn addresses_and_flows(transport: &'static str) -> Result<()> {
     });
     let [from, to] = taps;
     let (from, to) = (from?, to?);
-    let arrived = send_flows(&from, &to, 0, WARM_UP_FLOWS)?;
-    let before = rss_kib(&network.hosts)?;
-    let arrived = arrived + send_flows(&from, &to, WARM_UP_FLOWS, FLOWS)?;
-    is_flat(&before, &rss_kib(&network.hosts)?)?;
+    let mut arrived = send_flows(&from, &to, 0, WARM_UP_FLOWS)?;
+    let mut sent = WARM_UP_FLOWS;
+    // The allocator may take more in one round; a leak does so in each.
+    let mut is_settled = Ok(());
+    for _ in 0..ROUNDS {
+        let before = rss_kib(&network.hosts)?;
+        arrived += send_flows(&from, &to, sent, sent + FLOWS)?;
+        sent += FLOWS;
+        is_settled = is_flat(&before, &rss_kib(&network.hosts)?);
+        if is_settled.is_ok() {
+            break;
+        }
+    }
+    is_settled?;
     // A tap drops frames if its reader, or a bridge, is too slow.
-    ensure!(arrived > (FLOWS / 2).into(), "only {arrived} of {FLOWS} arrived");
+    ensure!(arrived > (sent / 2).into(), "only {arrived} of {sent} arrived");
     for host in [a, b] {
         let learned = host.status()?["learned"].as_u64().context("learned")?;
-        ensure!(learned < FLOWS.into(), "{learned} addresses are learned");
+        ensure!(learned < sent.into(), "{learned} addresses are learned");
     }
     ensure!(a.peer("h1")?["state"] == "up", "{}", a.peer("h1")?);
     Ok(())
