@@ -167,8 +167,8 @@ impl Connection {
         Ok(answer?.succeeded)
     }
 
-    /// Reads the directory, in pages that are smaller where values are long: nobody who may write
-    /// one entry keeps the others from being read.
+    /// Reads the directory in pages, which are smaller where values are long: one long entry does
+    /// not prevent the others from being read.
     pub async fn read(&mut self, directory: &str) -> Result<Directory> {
         let mut request = RangeRequest {
             key: directory.as_bytes().to_vec(),
@@ -250,7 +250,7 @@ pub fn entry(kv: KeyValue, directory: &str) -> Entry {
 /// What of a key stands behind the directory.
 pub fn name_of(key: &[u8], directory: &str) -> String {
     let name = key.strip_prefix(directory.as_bytes()).unwrap_or(key);
-    // Longer ones are nobody's name.
+    // No host has a longer name.
     String::from_utf8_lossy(&name[..name.len().min(VALUE_BYTES)]).into_owned()
 }
 

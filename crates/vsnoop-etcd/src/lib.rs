@@ -57,7 +57,7 @@ pub fn start(
 impl Member {
     /// Writes this entry from now on, in the place of an earlier one.
     pub fn announce(&self, announcement: Announcement) {
-        // Without the thread there is nobody to tell.
+        // An error means that the thread has ended: then there is no entry to write.
         let _ = self.commands.send(Command::Announce(announcement));
     }
 

@@ -88,7 +88,8 @@ pub struct Settings {
     pub directory: String,
     /// The rest of the key of this host's entry.
     pub name: String,
-    /// So long after the last word of this host its entry goes.
+    /// Time to live of the lease: etcd removes the entry if this host does not renew it for so
+    /// long.
     pub ttl: Duration,
 }
 

@@ -27,7 +27,7 @@ pub enum Change {
     Expired {
         name: String,
     },
-    /// Somebody has deleted the entry, whose lease goes on.
+    /// The entry was deleted while its lease was still valid.
     Deleted {
         name: String,
     },

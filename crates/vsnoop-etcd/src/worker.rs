@@ -32,7 +32,7 @@ const BEATS: u32 = 3;
 /// The pause after the first round of endpoints, and the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LAST_PAUSE: Duration = Duration::from_secs(5);
-/// How soon the entry is written again if that failed, or somebody has deleted it.
+/// Pause before the entry is written again, after a failed write or a deletion by another client.
 const ANNOUNCE_AGAIN: Duration = Duration::from_secs(1);
 /// How long the end of the lease may take at the end.
 const LAST_WORD: Duration = Duration::from_secs(2);
@@ -170,7 +170,7 @@ impl Worker {
 
     async fn leave(&mut self, connection: &mut Connection) {
         if let Some(lease) = self.lease.take() {
-            // If nobody answers it comes to its end by itself.
+            // Without an answer the lease expires after its time to live.
             let _ = tokio::time::timeout(LAST_WORD, connection.revoke(lease)).await;
         }
     }
@@ -256,7 +256,7 @@ impl Worker {
             self.announce_at = Some(Instant::now() + ANNOUNCE_AGAIN);
         }
         let lease = event.prev_kv.map_or(0, |before| before.lease);
-        // An entry without a lease is of somebody who writes and deletes by hand.
+        // An entry without a lease was written by hand, so its end is a deletion by hand.
         let is_deleted = lease == 0 || connection.has_lease(lease).await?;
         Ok(Some(if is_deleted { Change::Deleted { name } } else { Change::Expired { name } }))
     }
