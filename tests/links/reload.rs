@@ -84,7 +84,8 @@ fn peer_comes(transport: &'static str) -> Result<()> {
             c.until("h0 is gone", |status| !is_up(status, "h0"))?;
         }
         ensure!(frames(a)? >= counted, "its counters began anew");
-        ensure!(session(a, "h1")? == before, "{before:?} became {:?}", session(a, "h1")?);
+        let now = session(a, "h1")?;
+        ensure!(now == before, "{before:?} became {now:?}: {}", a.words());
         running.join().map_err(|_| anyhow::anyhow!("the transfer panicked"))?
     })?;
     ensure!(b.peer("h0")?["reconnects"] == 0, "it was disturbed: {}", b.words());
