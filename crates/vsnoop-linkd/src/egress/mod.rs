@@ -468,7 +468,7 @@ impl Egress {
                     let Some(of) = self.senders.get_mut(peer) else { continue };
                     let udp = &self.shared.udp;
                     if let Err(error) = of.install(session, *sender, udp, &self.watch, &mut token) {
-                        let fault = Fault::Broken(error.to_string());
+                        let fault = Fault::Broken(error);
                         let _ = self.events.send(ControlEvent::Outgoing { peer, session, fault });
                     }
                 }
