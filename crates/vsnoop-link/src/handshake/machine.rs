@@ -353,16 +353,14 @@ impl Machine {
         Ok(())
     }
 
-    /// Handles the other end's message once it is complete.
-    fn hear(&mut self) -> Result<(), Error> {
-        let HandshakeState::Message(peer, key) = &self.state else { return Ok(()) };
-        let (peer, key) = (peer.clone(), *key);
+    /// Reads on in the message of `peer`. Returns whether it is complete.
+    fn read_message(&mut self, peer: &PeerId) -> Result<bool, Error> {
         loop {
             let wanted = match self.message[..] {
                 [high, low, ..] => {
                     let bytes = usize::from(u16::from_be_bytes([high, low]));
                     if bytes > MOST_BYTES {
-                        return Err(bad(&peer, BadHello::Size(bytes)));
+                        return Err(bad(peer, BadHello::Size(bytes)));
                     }
                     LENGTH_BYTES + bytes
                 }
@@ -370,22 +368,31 @@ impl Machine {
             };
             let have = self.message.len();
             if have == wanted && wanted > LENGTH_BYTES {
-                break;
+                return Ok(true);
             }
             if have == wanted {
-                return Err(bad(&peer, BadHello::Empty));
+                return Err(bad(peer, BadHello::Empty));
             }
             self.message.resize(wanted, 0);
             let read = self.tls.reader().read(&mut self.message[have..]);
             self.message.truncate(have + *read.as_ref().unwrap_or(&0));
             match read {
                 Ok(n) if n > 0 => (),
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(false),
                 _ => {
-                    let waited_for = self.waits_for();
-                    return Err(Error::Cut { with: Some(peer), proved: true, waited_for });
+                    let (with, waited_for) = (Some(peer.clone()), self.waits_for());
+                    return Err(Error::Cut { with, proved: true, waited_for });
                 }
             }
+        }
+    }
+
+    /// Handles the other end's message once it is complete.
+    fn hear(&mut self) -> Result<(), Error> {
+        let HandshakeState::Message(peer, key) = &self.state else { return Ok(()) };
+        let (peer, key) = (peer.clone(), *key);
+        if !self.read_message(&peer)? {
+            return Ok(());
         }
         let message = std::mem::take(&mut self.message);
         let message = &message[LENGTH_BYTES..];
