@@ -145,7 +145,7 @@ fn read(inventory: Inventory) -> Result<StatusDocument> {
         .into_iter()
         .map(|damaged| DamagedStatus {
             path: damaged.path.display().to_string(),
-            reason: damaged.reason,
+            reason: damaged.reason.to_string(),
         })
         .collect();
     let helper = helper::running_pid().into();
