@@ -12,14 +12,38 @@ use object::{Object, ObjectSection, ObjectSymbol, SymbolKind};
 fn main() -> anyhow::Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let out = PathBuf::from(std::env::var("OUT_DIR").context("OUT_DIR is not set: run by cargo")?);
-    // libbpf's headers, from the same release that will load the object.
-    let libbpf = std::env::var("DEP_BPF_INCLUDE").context("libbpf-sys exports no headers")?;
-    let clang = std::env::var("CLANG").unwrap_or_else(|_| "clang".into());
     for room in ["bpf", "flow"] {
         println!("cargo:rerun-if-changed={}", root.join(room).display());
     }
     println!("cargo:rerun-if-env-changed=CLANG");
 
+    compile(&root, &out)?;
+    drop_line_info(&out.join("vsnoop.bpf.o"))?;
+    drop_line_info(&out.join("vsnoop_incast.bpf.o"))?;
+
+    let mut text = String::new();
+    for (module, objects) in [
+        // What both have that are made of bpf/vsnoop.bpf.c.
+        ("vsnoop", &["vsnoop", "vsnoop_incast"][..]),
+        ("port", &["port"]),
+        ("uplink", &["uplink"]),
+        ("divert", &["divert"]),
+    ] {
+        let mut names = Names::default();
+        for object in objects {
+            names.add(&out.join(format!("{object}.bpf.o")))?;
+        }
+        text += &names.module(module);
+    }
+    let file = out.join("objects.rs");
+    std::fs::write(&file, text).with_context(|| format!("write {}", file.display()))
+}
+
+/// Compiles the sources in `root` to objects in `out`.
+fn compile(root: &Path, out: &Path) -> anyhow::Result<()> {
+    // libbpf's headers, from the same release that will load the object.
+    let libbpf = std::env::var("DEP_BPF_INCLUDE").context("libbpf-sys exports no headers")?;
+    let clang = std::env::var("CLANG").unwrap_or_else(|_| "clang".into());
     // Debian keeps asm/types.h in a directory of the architecture's own.
     let arch = std::env::var("CARGO_CFG_TARGET_ARCH").context("no target architecture")?;
     for (name, object, with) in [
@@ -52,25 +76,7 @@ fn main() -> anyhow::Result<()> {
             bail!("{clang} could not compile bpf/{name}.bpf.c");
         }
     }
-    drop_line_info(&out.join("vsnoop.bpf.o"))?;
-    drop_line_info(&out.join("vsnoop_incast.bpf.o"))?;
-
-    let mut text = String::new();
-    for (module, objects) in [
-        // What both have that are made of bpf/vsnoop.bpf.c.
-        ("vsnoop", &["vsnoop", "vsnoop_incast"][..]),
-        ("port", &["port"]),
-        ("uplink", &["uplink"]),
-        ("divert", &["divert"]),
-    ] {
-        let mut names = Names::default();
-        for object in objects {
-            names.add(&out.join(format!("{object}.bpf.o")))?;
-        }
-        text += &names.module(module);
-    }
-    let file = out.join("objects.rs");
-    std::fs::write(&file, text).with_context(|| format!("write {}", file.display()))
+    Ok(())
 }
 
 /// The names of an object's maps and programs, by which libbpf knows them.

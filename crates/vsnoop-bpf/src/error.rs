@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use vsnoop_flow::types::VSNOOP_ABI;
+
 /// The crate's result.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -32,7 +34,7 @@ pub enum Error {
         /// The directory of the port.
         path: PathBuf,
         /// What is wrong with it.
-        reason: String,
+        reason: Damage,
     },
     /// The kernel refused the programs.
     #[error("the kernel refused {what}: {source}; `vsnoop doctor` checks what it needs")]
@@ -49,8 +51,8 @@ pub enum Error {
         prefix: ipnet::IpNet,
     },
     /// The host's settings would prevent it.
-    #[error("{0}")]
-    Unready(String),
+    #[error(transparent)]
+    Unready(#[from] Unready),
     /// A map or link operation failed.
     #[error("cannot {what}: {source}")]
     Bpf {
@@ -66,6 +68,106 @@ pub enum Error {
         what: String,
         /// The kernel's reason.
         source: std::io::Error,
+    },
+}
+
+/// What is wrong with pinned state.
+#[derive(Debug, thiserror::Error)]
+pub enum Damage {
+    /// Another version made it.
+    #[error("made by a version with ABI {abi}, this one has {}", VSNOOP_ABI)]
+    Abi {
+        /// That version's.
+        abi: u32,
+    },
+    /// Its hooks run nothing.
+    #[error("its programs are not there")]
+    NoPrograms,
+    /// It has no place in the programs that it shares.
+    #[error("it has no slot")]
+    NoSlot,
+    /// A record is not there, or is none of this version.
+    #[error("{what} cannot be read")]
+    Unread {
+        /// Which record.
+        what: &'static str,
+    },
+    /// A map with records of another size.
+    #[error("{pin} has records of {bytes} bytes, this version's have {ours}")]
+    RecordSize {
+        /// The pin of the map.
+        pin: PathBuf,
+        /// The size of its records.
+        bytes: u32,
+        /// The size of this version's.
+        ours: usize,
+    },
+    /// A slab of another size.
+    #[error("a slab of its hold has {bytes} bytes")]
+    SlabSize {
+        /// The slab's size.
+        bytes: u32,
+    },
+    /// A pin that cannot be opened.
+    #[error("{pin}: {error}")]
+    Pin {
+        /// The pin.
+        pin: PathBuf,
+        /// The kernel's or libbpf's reason.
+        error: libbpf_rs::Error,
+    },
+}
+
+/// What a host must have, and has not.
+#[derive(Debug, thiserror::Error)]
+pub enum Unready {
+    /// The lock of all pins is taken.
+    #[error(
+        "another process has had the lock of {root} for {seconds} s (is it stopped?); end it and \
+         try again"
+    )]
+    Locked {
+        /// The directory of all pins.
+        root: &'static str,
+        /// How long it was waited for.
+        seconds: u64,
+    },
+    /// Reverse path filtering of all interfaces.
+    #[error(
+        "net.ipv4.conf.all.rp_filter is {all}, so this host drops all that comes out of {tap}: first \
+         set net.ipv4.conf.INTERFACE.rp_filter of default and of each interface where it is less than \
+         {all}, to {all}, so that these are filtered as before; then set net.ipv4.conf.all.rp_filter \
+         to 0"
+    )]
+    ReversePathFilter {
+        /// Its value.
+        all: String,
+        /// The link's tap.
+        tap: String,
+    },
+    /// IPv6 is switched off.
+    #[error("this host has no IPv6, and IPv6 packets are to come out of {tap}")]
+    NoIpv6 {
+        /// The link's tap.
+        tap: String,
+    },
+    /// The kernel cannot forward the packets of one interface only.
+    #[error(
+        "this kernel forwards IPv6 only when all interfaces do: set net.ipv6.conf.all.forwarding to 1 \
+         (and accept_ra to 2 on interfaces that are to heed router advertisements)"
+    )]
+    NoIpv6Forwarding,
+    /// The name is none of an interface.
+    #[error("no interface can be called '{name}'")]
+    Name {
+        /// It.
+        name: String,
+    },
+    /// The interface is no tap.
+    #[error("{name} is no tap: it has no Ethernet address")]
+    NoEthernet {
+        /// The interface.
+        name: String,
     },
 }
 

@@ -43,7 +43,7 @@ mod uplink;
 pub use account::{ProgramInfo, account_run_time};
 pub use attach::Loaded;
 pub use empty::EmptyProgram;
-pub use error::{Error, Result};
+pub use error::{Damage, Error, Result, Unready};
 pub use grant_queue::{GrantQueue, PortIncast};
 pub use hold::{Hold, HoldMaps};
 pub use hook::Hook;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use vsnoop_flow::types::port_meta;
 
-use crate::error::{Error, Result};
+use crate::error::{Damage, Error, Result};
 use crate::map::read_only_value;
 use crate::maps::PortMap;
 use crate::pins::{self, Stage};
@@ -17,7 +17,7 @@ pub struct Damaged {
     /// The directory.
     pub path: PathBuf,
     /// What is wrong with it.
-    pub reason: String,
+    pub reason: Damage,
 }
 
 impl Damaged {

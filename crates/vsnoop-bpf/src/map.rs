@@ -4,20 +4,15 @@ use std::path::Path;
 
 use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle};
 
-use crate::error::{Error, Result};
+use crate::error::{Damage, Error, Result};
 use crate::record::Record;
 
 /// Opens a pinned map and checks that its values are of type `T`.
 pub(crate) fn open_map<T: Record>(path: &Path) -> Result<MapHandle> {
     let map = open_any_map(path)?;
     if map.value_size() as usize != size_of::<T>() {
-        let reason = format!(
-            "{} has records of {} bytes, this version's have {}",
-            path.display(),
-            map.value_size(),
-            size_of::<T>()
-        );
-        return Err(damaged(path, reason));
+        let (pin, bytes, ours) = (path.to_owned(), map.value_size(), size_of::<T>());
+        return Err(damaged(path, Damage::RecordSize { pin, bytes, ours }));
     }
     Ok(map)
 }
@@ -34,13 +29,15 @@ pub(crate) fn unopened(path: &Path, source: libbpf_rs::Error) -> Error {
         ErrorKind::NotFound
         | ErrorKind::PermissionDenied
         | ErrorKind::InvalidInput
-        | ErrorKind::InvalidData => damaged(path, format!("{}: {source}", path.display())),
+        | ErrorKind::InvalidData => {
+            damaged(path, Damage::Pin { pin: path.to_owned(), error: source })
+        }
         _ => Error::bpf(format!("open {}", path.display()))(source),
     }
 }
 
 /// The error for the directory of a damaged pin.
-fn damaged(pin: &Path, reason: String) -> Error {
+fn damaged(pin: &Path, reason: Damage) -> Error {
     Error::Damaged { path: pin.parent().unwrap_or(pin).to_owned(), reason }
 }
 
@@ -49,7 +46,8 @@ pub(crate) fn read_only_value<T: Record>(path: &Path) -> Result<T> {
     let what = || format!("read {}", path.display());
     let map = MapHandle::from_pinned_path(path).map_err(Error::bpf(what()))?;
     let bytes = map.lookup(&[0; 4], MapFlags::ANY).map_err(Error::bpf(what()))?;
-    bytes
-        .and_then(|bytes| T::from_bytes(&bytes))
-        .ok_or_else(|| Error::Damaged { path: path.to_owned(), reason: "it cannot be read".into() })
+    bytes.and_then(|bytes| T::from_bytes(&bytes)).ok_or_else(|| {
+        let (path, reason) = (path.to_owned(), Damage::Unread { what: "it" });
+        Error::Damaged { path, reason }
+    })
 }

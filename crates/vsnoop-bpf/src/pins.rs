@@ -31,7 +31,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, Unready};
 use crate::link::PinnedLink;
 
 /// The directory of all pins.
@@ -160,11 +160,9 @@ pub(crate) fn lock() -> Result<Option<Lock>> {
             opened => opened.map_err(Error::io(what()))?,
         };
         flock_in_time(&root, libc::LOCK_EX).map_err(|error| match error.kind() {
-            std::io::ErrorKind::TimedOut => Error::Unready(format!(
-                "another process has had the lock of {PIN_ROOT} for {} s (is it stopped?); end it \
-                 and try again",
-                PATIENCE.as_secs()
-            )),
+            std::io::ErrorKind::TimedOut => {
+                Unready::Locked { root: PIN_ROOT, seconds: PATIENCE.as_secs() }.into()
+            }
             _ => Error::io(what())(error),
         })?;
         // Removed during the wait: other processes lock its successor.

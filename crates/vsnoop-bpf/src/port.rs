@@ -9,7 +9,7 @@ use vsnoop_flow::types::{self, flow, flow_key, policy, port_meta, port_state, po
 use vsnoop_upkeep::held::outstanding;
 
 use crate::account::{ProgramInfo, program_info};
-use crate::error::{Error, Result};
+use crate::error::{Damage, Error, Result};
 use crate::grant_queue::{GrantQueue, PortIncast};
 use crate::hook::Hook;
 use crate::inject::{self, OpenHook};
@@ -75,23 +75,21 @@ impl Port {
         };
         let abi = port.meta()?.abi;
         if abi != types::VSNOOP_ABI {
-            let reason =
-                format!("made by a version with ABI {abi}, this one has {}", types::VSNOOP_ABI);
-            return Err(damaged(reason));
+            return Err(damaged(Damage::Abi { abi }));
         }
         if !program_slot::are_there(dir) {
-            return Err(damaged("its programs are not there".into()));
+            return Err(damaged(Damage::NoPrograms));
         }
         port.link(Hook::ToVm).and(port.link(Hook::FromVm)).map(|_| port)
     }
 
-    fn read<T: Record>(&self, map: &MapHandle, what: &str) -> Result<T> {
+    fn read<T: Record>(&self, map: &MapHandle, what: &'static str) -> Result<T> {
         let bytes = map
             .lookup(&ZERO, MapFlags::ANY)
             .map_err(Error::bpf(format!("read {what} of {}", self.dir.display())))?;
         bytes.and_then(|b| T::from_bytes(&b)).ok_or_else(|| Error::Damaged {
             path: self.dir.clone(),
-            reason: format!("{what} cannot be read"),
+            reason: Damage::Unread { what },
         })
     }
 

@@ -9,7 +9,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ProgramHandle};
 use vsnoop_flow::types::SLABS;
 
 use crate::descriptor::owned;
-use crate::error::{Error, Result};
+use crate::error::{Damage, Error, Result};
 use crate::hook::Hook;
 use crate::maps::{HadBy, PortMap, Role, SharedMap, SharedProgram};
 use crate::objects::Named;
@@ -110,7 +110,7 @@ fn inner_id(table: &MapHandle, index: u32) -> Option<u32> {
 /// index of its own first one.
 pub(crate) fn slabs_of(dir: &Path) -> Result<(MapHandle, u32)> {
     let place = ProgramSlot::of(dir)
-        .ok_or_else(|| Error::Damaged { path: dir.to_owned(), reason: "it has no slot".into() })?;
+        .ok_or_else(|| Error::Damaged { path: dir.to_owned(), reason: Damage::NoSlot })?;
     Ok((open_table(&dir.join(PROGRAMS), SharedMap::Slabs.name())?, place.index * SLABS))
 }
 

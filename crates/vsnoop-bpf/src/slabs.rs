@@ -29,7 +29,7 @@ use vsnoop_flow::types::{
     HOLD_CHUNK, HOLD_RESERVED, SLAB_CHUNKS, SLAB_HOLDS, SLABS, hold, hold_chunk, hold_slab,
 };
 
-use crate::error::{Error, Result};
+use crate::error::{Damage, Error, Result};
 use crate::mapping::Mapping;
 use crate::pins;
 use crate::program_slot::slabs_of;
@@ -297,7 +297,7 @@ impl Slabs {
         let map =
             MapHandle::from_map_id(map_id).map_err(self.error("open memory of what is held"))?;
         if map.value_size() as usize != size_of::<hold_slab>() {
-            let reason = format!("a slab of its hold has {} bytes", map.value_size());
+            let reason = Damage::SlabSize { bytes: map.value_size() };
             return Err(Error::Damaged { path: self.dir.clone(), reason });
         }
         Ok(Slab { map_id, memory: Mapping::new(&map, &self.dir)? })

@@ -22,7 +22,7 @@ use vsnoop_flow::types::{self, flow, uplink};
 
 use crate::account::{ProgramInfo, program_info};
 use crate::bpffs::check_bpffs;
-use crate::error::{Error, Result};
+use crate::error::{Damage, Error, Result};
 use crate::grant_queue::PortIncast;
 use crate::inject::OpenHook;
 use crate::link::{PinnedLink, tcx_link};
@@ -168,7 +168,7 @@ impl Uplink {
         let bytes = self.map.lookup(&[0; 4], MapFlags::ANY).map_err(Error::bpf(what()))?;
         bytes.and_then(|bytes| uplink::from_bytes(&bytes)).ok_or_else(|| Error::Damaged {
             path: self.dir.clone(),
-            reason: "its record cannot be read".into(),
+            reason: Damage::Unread { what: "its record" },
         })
     }
 

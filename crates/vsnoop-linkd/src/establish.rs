@@ -42,16 +42,17 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
+use rustls::Connection;
 use socket2::SockRef;
 
 use super::causes::with_causes;
 use super::config::{BETWEEN_ADDRESSES, Transport};
 use super::counts::SessionCounts;
 use super::cpu::coding_clock;
-use super::egress;
+use super::egress::connection::{ConnectionSender, Encryption};
 use super::egress::datagrams::DatagramSender;
 use super::egress::peer_sender::{Connections, Datagrams, SessionSender};
-use super::ingress;
+use super::ingress::connection::{ConnectionReceiver, Decryption};
 use super::ingress::session::DatagramSession;
 use super::io::tcp;
 use super::race;
@@ -220,7 +221,7 @@ impl Made {
 
 pub enum Incoming {
     Datagrams(Box<DatagramSession>),
-    Connections(Vec<ingress::connection::ConnectionReceiver>),
+    Connections(Vec<ConnectionReceiver>),
 }
 
 /// Calls a peer and makes a session with it. `resolved` is told which addresses it may have;
@@ -341,7 +342,7 @@ fn dial_connection(dialer: &Dialer, hello: Hello, reached: SocketAddr) -> Result
 /// Makes a session over UDP.
 pub fn datagrams(control: Established, address: SocketAddr, dialled: bool) -> Result<Made> {
     let transport = transport_of(&control)?;
-    let suite = if transport.is_encrypted() { suite_of(control.cipher) } else { Suite::Plain };
+    let suite = suite_of(transport, control.cipher);
     let (out, back) = directions(dialled);
     let epoch = control.agreed.epoch as u8;
     let sealer =
@@ -382,48 +383,23 @@ pub fn ordered(
         if connection.peer != control.peer {
             return Err(EstablishError::OtherPeer);
         }
-        let Established { stream, tls, secrets, cipher, .. } = connection;
-        prepare(&stream, dead_after).map_err(EstablishError::Prepare)?;
-        let suite = if transport.is_encrypted() { suite_of(cipher) } else { Suite::Plain };
-        let keys = material(&secrets, direction);
+        prepare(&connection.stream, dead_after).map_err(EstablishError::Prepare)?;
+        let keys = ConnectionKeys::of(&connection, transport, direction);
         let epoch = control.agreed.epoch as u8;
-        let sends = (direction == Direction::ToAcceptor) == dialled;
-        let records = transport != Transport::Tls;
-        if sends {
-            let encryption = if records {
-                let sealer = Sealer::new(suite, &keys, control.theirs.session, epoch, index);
-                egress::connection::Encryption::Records(sealer)
-            } else {
-                let mut tls = tls;
-                tls.set_buffer_limit(None);
-                egress::connection::Encryption::Tls(Box::new(tls))
-            };
+        let Established { stream, tls, .. } = connection;
+        let counts = Arc::clone(&counts);
+        if (direction == Direction::ToAcceptor) == dialled {
+            let encryption = keys.encryption(tls, control.theirs.session, epoch, index);
             let limits = queue::QueueLimits::default();
             let accepted = limits_of(&control.theirs, control.agreed.connections, index);
             let encoder = Encoder::new(accepted, coding_clock());
-            let counts = Arc::clone(&counts);
-            outgoing.push((
-                index,
-                egress::connection::ConnectionSender::new(
-                    stream, encryption, limits, encoder, counts,
-                ),
-            ));
+            let sender = ConnectionSender::new(stream, encryption, limits, encoder, counts);
+            outgoing.push((index, sender));
         } else {
-            let decryption = if records {
-                ingress::connection::Decryption::Records(Box::new(Opener::new(
-                    suite, &keys, epoch, index,
-                )))
-            } else {
-                ingress::connection::Decryption::Tls(Box::new(tls))
-            };
+            let decryption = keys.decryption(tls, epoch, index);
             let accepted = limits_of(&control.ours, control.agreed.connections, index);
             let decoder = Decoder::new(accepted, Arc::clone(memory), coding_clock());
-            incoming.push(ingress::connection::ConnectionReceiver::new(
-                stream,
-                decryption,
-                decoder,
-                Arc::clone(&counts),
-            ));
+            incoming.push(ConnectionReceiver::new(stream, decryption, decoder, counts));
         }
     }
     if outgoing.is_empty() || incoming.is_empty() {
@@ -434,6 +410,47 @@ pub fn ordered(
     let outgoing = SessionSender::Connections(Box::new(Connections::new(outgoing)));
     let incoming = Incoming::Connections(incoming);
     Ok(Made::of(&control, transport, address, dialled, outgoing, incoming, counts))
+}
+
+/// How a data connection keeps its bytes secret.
+enum ConnectionKeys {
+    /// By its TLS.
+    Tls,
+    Records(Suite, Material),
+}
+
+impl ConnectionKeys {
+    fn of(connection: &Established, transport: Transport, direction: Direction) -> Self {
+        match transport {
+            Transport::Tls => Self::Tls,
+            _ => {
+                let suite = suite_of(transport, connection.cipher);
+                Self::Records(suite, material(&connection.secrets, direction))
+            }
+        }
+    }
+
+    /// `session`: the number by which the peer knows its records.
+    fn encryption(&self, mut tls: Connection, session: u32, epoch: u8, index: u8) -> Encryption {
+        match self {
+            Self::Tls => {
+                tls.set_buffer_limit(None);
+                Encryption::Tls(Box::new(tls))
+            }
+            Self::Records(suite, keys) => {
+                Encryption::Records(Sealer::new(*suite, keys, session, epoch, index))
+            }
+        }
+    }
+
+    fn decryption(&self, tls: Connection, epoch: u8, index: u8) -> Decryption {
+        match self {
+            Self::Tls => Decryption::Tls(Box::new(tls)),
+            Self::Records(suite, keys) => {
+                Decryption::Records(Box::new(Opener::new(*suite, keys, epoch, index)))
+            }
+        }
+    }
 }
 
 /// What this connection may use, towards the end that has said the hello. Dictionaries are on all
@@ -475,8 +492,9 @@ fn material(secrets: &Secrets, direction: Direction) -> Material {
     Material { key: *key, nonce: *nonce }
 }
 
-fn suite_of(cipher: Cipher) -> Suite {
+fn suite_of(transport: Transport, cipher: Cipher) -> Suite {
     match cipher {
+        _ if !transport.is_encrypted() => Suite::Plain,
         Cipher::Aes128Gcm => Suite::Aes128Gcm,
         Cipher::ChaCha20Poly1305 => Suite::ChaCha20Poly1305,
     }

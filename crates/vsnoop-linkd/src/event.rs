@@ -4,7 +4,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 use super::establish::Made;
-use super::fault::Fault;
+use super::fault::{Fault, ReceiveError};
 use super::io::udp::Endpoints;
 use super::tcp_handshake::Established;
 use vsnoop_link::handshake;
@@ -19,9 +19,7 @@ pub enum ControlEvent {
     /// Something is wrong with sending under a session.
     Outgoing { peer: usize, session: u64, fault: Fault },
     /// A session cannot be received any more.
-    Incoming { peer: usize, session: u64, why: String },
-    /// A peer has compressed by what our hello does not accept.
-    NotAccepted { peer: usize, session: u64, why: String },
+    Incoming { peer: usize, session: u64, error: ReceiveError },
     /// A read of a port has failed.
     PortFailed { port: usize, error: io::Error },
     /// A read of a divert tap has failed; it is not read any more.

@@ -1,10 +1,39 @@
-//! Faults of sending, reported to the control thread.
+//! Faults of a session, reported to the control thread.
+
+use std::io;
+
+use vsnoop_link::compress::DecodeError;
+use vsnoop_link::wire::seal::OpenError;
 
 /// A fault of a session while sending.
 #[derive(Debug)]
 pub enum Fault {
     /// A connection ended.
-    Broken(String),
+    Broken(io::Error),
     /// The host refused a datagram for its length.
     TooLong { bytes: usize },
+}
+
+/// Why a session cannot be received any more.
+#[derive(Debug, thiserror::Error)]
+pub enum ReceiveError {
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error("an item of {bytes} bytes: out of step")]
+    OutOfStep { bytes: usize },
+    #[error("a record was refused: {0:?}")]
+    Record(OpenError),
+    #[error("records are missing from the stream")]
+    MissingRecords,
+    #[error("decompression: {0}")]
+    Damaged(DecodeError),
+    /// The peer has sent what our hello does not accept.
+    #[error("the peer has sent {0}")]
+    NotAccepted(DecodeError),
+}
+
+impl From<DecodeError> for ReceiveError {
+    fn from(error: DecodeError) -> Self {
+        if error.is_beyond_limits() { Self::NotAccepted(error) } else { Self::Damaged(error) }
+    }
 }

@@ -23,7 +23,7 @@ use super::ports::Ports;
 use super::shared::Shared;
 use super::slots::Slots;
 use super::stats::{PeerStats, RuleStats};
-use vsnoop_link::forwarding::Location;
+use vsnoop_link::forwarding::{LearnedAddress, Location};
 use vsnoop_link::session::SessionState;
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -65,8 +65,7 @@ fn of(sources: &Sources<'_>, addresses: bool) -> Status {
         Some(self::peer(control.peers.get(slot)?, shared.peers.get(slot)?, shared))
     };
     let peers: Vec<_> = config.peers.iter().filter_map(of).collect();
-    let entries = || shared.table.read().entries(shared.now_ns()).collect::<Vec<_>>();
-    let learned = entries();
+    let learned: Vec<_> = shared.table.read().entries(shared.now_ns()).collect();
     let callers = Counter::default();
     callers.set(control.callers_turned_away());
     Status {
@@ -99,23 +98,25 @@ fn of(sources: &Sources<'_>, addresses: bool) -> Status {
         problems: problems(sources),
         learned: learned.len() as u64,
         addresses: addresses.then(|| {
-            let show = |entry: &vsnoop_link::forwarding::LearnedAddress| {
-                let (port, peer) = match entry.location {
-                    Location::Port(slot) => (shared.port(slot.into()), None),
-                    Location::Peer(slot) => (None, control.peers.get(usize::from(slot))),
-                };
-                Learned {
-                    mac: entry.mac,
-                    vlan: (entry.vlan != 0).then_some(entry.vlan),
-                    port: port.map(|port| port.name().to_owned()),
-                    peer: peer.map(|peer| peer.config.name.clone()),
-                    age_ns: entry.age_ns,
-                    contested: entry.contested,
-                }
-            };
-            let groups = shared.table.read().groups(shared.now_ns()).collect::<Vec<_>>();
-            learned.iter().chain(&groups).map(show).collect()
+            let groups: Vec<_> = shared.table.read().groups(shared.now_ns()).collect();
+            let all = learned.iter().chain(&groups);
+            all.map(|entry| self::learned(entry, shared, control)).collect()
         }),
+    }
+}
+
+fn learned(entry: &LearnedAddress, shared: &Shared, control: &ControlThread) -> Learned {
+    let (port, peer) = match entry.location {
+        Location::Port(slot) => (shared.port(slot.into()), None),
+        Location::Peer(slot) => (None, control.peers.get(usize::from(slot))),
+    };
+    Learned {
+        mac: entry.mac,
+        vlan: (entry.vlan != 0).then_some(entry.vlan),
+        port: port.map(|port| port.name().to_owned()),
+        peer: peer.map(|peer| peer.config.name.clone()),
+        age_ns: entry.age_ns,
+        contested: entry.contested,
     }
 }
 

@@ -18,7 +18,7 @@ use std::path::PathBuf;
 
 use ipnet::IpNet;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, Unready};
 
 /// A tap that is ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,12 +47,7 @@ pub fn prepare(name: &str, mtu_bytes: u32, prefixes: &[IpNet]) -> Result<LinkTap
 fn forward_v4(name: &str) -> Result<()> {
     let all = Sysctl::new("ipv4", "all", "rp_filter").read()?;
     if all != "0" {
-        return Err(Error::Unready(format!(
-            "net.ipv4.conf.all.rp_filter is {all}, so this host drops all that comes out of {name}: \
-             first set net.ipv4.conf.INTERFACE.rp_filter of default and of each interface where it is \
-             less than {all}, to {all}, so that these are filtered as before; then set \
-             net.ipv4.conf.all.rp_filter to 0"
-        )));
+        return Err(Unready::ReversePathFilter { all, tap: name.to_owned() }.into());
     }
     for (key, value) in [("rp_filter", "0"), ("forwarding", "1")] {
         Sysctl::new("ipv4", name, key).set(value)?;
@@ -63,8 +58,8 @@ fn forward_v4(name: &str) -> Result<()> {
 fn forward_v6(name: &str, is_wanted: bool) -> Result<()> {
     let of = |key| Sysctl::new("ipv6", name, key);
     if !of("disable_ipv6").exists() {
-        let text = "this host has no IPv6, and IPv6 packets are to come out of";
-        return if is_wanted { Err(Error::Unready(format!("{text} {name}"))) } else { Ok(()) };
+        let tap = name.to_owned();
+        return if is_wanted { Err(Unready::NoIpv6 { tap }.into()) } else { Ok(()) };
     }
     if !is_wanted {
         return of("disable_ipv6").set("1");
@@ -86,11 +81,7 @@ fn forward_v6(name: &str, is_wanted: bool) -> Result<()> {
     }
     let all = Sysctl::new("ipv6", "all", "forwarding").read()?;
     if all != "1" {
-        return Err(Error::Unready(
-            "this kernel forwards IPv6 only when all interfaces do: set net.ipv6.conf.all.forwarding \
-             to 1 (and accept_ra to 2 on interfaces that are to heed router advertisements)"
-                .into(),
-        ));
+        return Err(Unready::NoIpv6Forwarding.into());
     }
     Ok(())
 }
@@ -137,7 +128,7 @@ impl Interface {
     fn find(name: &str) -> Result<Self> {
         let is_name = (1..libc::IFNAMSIZ).contains(&name.len()) && !name.contains('/');
         let Some(c_name) = CString::new(name).ok().filter(|_| is_name) else {
-            return Err(Error::Unready(format!("no interface can be called '{name}'")));
+            return Err(Unready::Name { name: name.to_owned() }.into());
         };
         // SAFETY: a C string that outlives the call.
         let ifindex = unsafe { libc::if_nametoindex(c_name.as_ptr()) };
@@ -190,8 +181,7 @@ impl Interface {
         // SAFETY: the kernel has just written this member.
         let address = unsafe { request.ifr_ifru.ifru_hwaddr };
         if address.sa_family != libc::ARPHRD_ETHER {
-            let text = format!("{} is no tap: it has no Ethernet address", self.name);
-            return Err(Error::Unready(text));
+            return Err(Unready::NoEthernet { name: self.name.clone() }.into());
         }
         let mut mac = [0; 6];
         for (to, from) in mac.iter_mut().zip(address.sa_data) {

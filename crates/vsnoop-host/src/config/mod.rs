@@ -120,21 +120,9 @@ impl Config {
             let line = text[begin..].lines().next().unwrap_or_default();
             complaint(offset, &format!("{what}: {line}"))
         })?;
-        let total = |value: &Spanned<Value>| {
-            let bytes = match value.get_ref() {
-                Value::Integer(bytes) => u64::try_from(*bytes).ok(),
-                Value::String(text) => size::parse(text),
-                _ => None,
-            };
-            // Less is not even one hold.
-            bytes.filter(|bytes| *bytes >= HOLD_LEAST).ok_or_else(|| {
-                let what = format!(
-                    "hold.total = {}: give the memory for the holds of all ports, 256K or more, as a \
-                     text such as \"64M\" or \"2G\", or a number of bytes",
-                    shown(value.get_ref())
-                );
-                complaint(value.span().start, &what)
-            })
+        let wrong = |value: &Spanned<Value>, key: &str, why: HoldError| {
+            let what = format!("hold.{key} = {}: {why}", shown(value.get_ref()));
+            complaint(value.span().start, &what)
         };
         let hold = &document.hold;
         if let Some(removed) = &hold.per_flow {
@@ -147,26 +135,18 @@ impl Config {
         let silence_ms = match &hold.silence {
             None => SILENCE_MS,
             Some(value) => {
-                let seconds = value.get_ref().as_integer().and_then(|n| u32::try_from(n).ok());
-                let seconds = seconds.filter(|n| SILENCE_SECONDS.contains(n)).ok_or_else(|| {
-                    complaint(
-                        value.span().start,
-                        &format!(
-                            "hold.silence = {}: give seconds, {} to {}",
-                            shown(value.get_ref()),
-                            SILENCE_SECONDS.start(),
-                            SILENCE_SECONDS.end()
-                        ),
-                    )
-                })?;
-                seconds * 1000
+                silence_ms(value.get_ref()).map_err(|why| wrong(value, "silence", why))?
             }
+        };
+        let total = match &hold.total {
+            None => None,
+            Some(value) => Some(total(value.get_ref()).map_err(|why| wrong(value, "total", why))?),
         };
         Ok(Self {
             file: file.to_owned(),
             is_there: true,
             silence_ms,
-            total: hold.total.as_ref().map(total).transpose()?,
+            total,
             incast: document.incast.read(complaint)?,
         })
     }
@@ -186,6 +166,34 @@ impl Config {
             ),
         }
     }
+}
+
+/// What a value of `[hold]` must be.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+enum HoldError {
+    #[error(
+        "give the memory for the holds of all ports, 256K or more, as a text such as \"64M\" or \
+         \"2G\", or a number of bytes"
+    )]
+    Total,
+    #[error("give seconds, {} to {}", SILENCE_SECONDS.start(), SILENCE_SECONDS.end())]
+    Silence,
+}
+
+fn total(value: &Value) -> std::result::Result<u64, HoldError> {
+    let bytes = match value {
+        Value::Integer(bytes) => u64::try_from(*bytes).ok(),
+        Value::String(text) => size::parse(text),
+        _ => None,
+    };
+    // Less is not even one hold.
+    bytes.filter(|bytes| *bytes >= HOLD_LEAST).ok_or(HoldError::Total)
+}
+
+fn silence_ms(value: &Value) -> std::result::Result<u32, HoldError> {
+    let seconds = value.as_integer().and_then(|seconds| u32::try_from(seconds).ok());
+    let seconds = seconds.filter(|seconds| SILENCE_SECONDS.contains(seconds));
+    seconds.map(|seconds| seconds * 1000).ok_or(HoldError::Silence)
 }
 
 /// The quota of a port is not within [`HOLD_LEAST`] and [`HOLD_MOST`].

@@ -57,7 +57,8 @@ pub fn all() -> Result<Uplinks> {
             // Detached meanwhile.
             Ok(None) => continue,
             Err(Error::Damaged { path, reason }) => {
-                found.damaged.push(DamagedUplink { path: path.display().to_string(), reason });
+                let (path, reason) = (path.display().to_string(), reason.to_string());
+                found.damaged.push(DamagedUplink { path, reason });
                 continue;
             }
             Err(error) => return Err(error.into()),

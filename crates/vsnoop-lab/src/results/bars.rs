@@ -1,12 +1,11 @@
 //! Horizontal bars, one for each name, with their values, in the colours of their groups; as SVG
 //! and PNG.
 
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
-use super::drawing::Drawing;
-use super::drawing::{FONT, SIZE};
+use super::drawing::{Drawing, FONT, SIZE, finished};
 
 const TITLE_HEIGHT: i32 = 84;
 const MARGIN: i32 = 16;
@@ -64,8 +63,7 @@ impl Drawing for Bars {
         let letters = (pitch * 6 / 10).clamp(8, 18);
         let longest = width - NAME_WIDTH - VALUE_WIDTH - MARGIN;
         let most = self.bars.iter().map(|bar| bar.value).fold(f64::MIN_POSITIVE, f64::max);
-        let drawn = (|| {
-            area.fill(&WHITE)?;
+        finished(area, || {
             area.draw(&Text::new(self.title.as_str(), (MARGIN, MARGIN), (FONT, 22)))?;
             let mut left = MARGIN;
             for (number, group) in self.groups.iter().enumerate() {
@@ -91,9 +89,8 @@ impl Drawing for Bars {
                 let value = format!("{} {}", digits(bar.value), self.unit);
                 area.draw(&Text::new(value, (end + 8, text), (FONT, letters)))?;
             }
-            area.present()
-        })();
-        drawn.map_err(|error: DrawingAreaErrorKind<B::ErrorType>| anyhow!("plot: {error}"))
+            Ok(())
+        })
     }
 }
 

@@ -1,11 +1,10 @@
 //! Lines over the number of senders, in the form of the figures of the ICTCP paper; as SVG and PNG.
 
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
-use super::drawing::{Drawing, FONT, draw_legend};
-use super::plot::COLOURS;
+use super::drawing::{Axis, Drawing, Line, draw_lines, finished, framed};
 
 /// A diagram of lines.
 #[derive(Clone, Debug)]
@@ -13,50 +12,21 @@ pub struct Chart {
     pub title: String,
     pub y_label: &'static str,
     pub y_max: f64,
+    /// The number of senders and a value, ascending.
     pub lines: Vec<Line>,
-}
-
-#[derive(Clone, Debug)]
-pub struct Line {
-    pub name: String,
-    /// Number of senders and value, ascending.
-    pub points: Vec<(f64, f64)>,
 }
 
 impl Drawing for Chart {
     fn draw_on<B: DrawingBackend>(&self, area: &DrawingArea<B, Shift>) -> Result<()> {
-        let drawn = (|| {
-            area.fill(&WHITE)?;
-            let mut chart = ChartBuilder::on(area)
-                .caption(&self.title, (FONT, 24))
-                .margin(16)
-                .margin_right(40)
-                .x_label_area_size(56)
-                .y_label_area_size(84)
+        finished(area, || {
+            let chart = framed(area, &self.title, 84)
                 .build_cartesian_2d(0.0..self.most_senders() * 1.02, 0.0..self.y_max)?;
-            chart
-                .configure_mesh()
-                .x_desc("senders")
-                .y_desc(self.y_label)
-                .x_label_formatter(&|value| format!("{value:.0}"))
-                .y_label_formatter(&|value| format!("{value:.0}"))
-                .label_style((FONT, 18))
-                .axis_desc_style((FONT, 20))
-                .bold_line_style(BLACK.mix(0.15))
-                .light_line_style(BLACK.mix(0.05))
-                .draw()?;
-            for (number, line) in self.lines.iter().enumerate() {
-                let colour = COLOURS[number % COLOURS.len()];
-                let style = colour.stroke_width(3);
-                chart
-                    .draw_series(LineSeries::new(line.points.iter().copied(), style).point_size(4))?
-                    .label(&line.name)
-                    .legend(move |(x, y)| PathElement::new([(x, y), (x + 28, y)], style));
-            }
-            draw_legend(&mut chart, SeriesLabelPosition::MiddleRight)?;
-            area.present()
-        })();
-        drawn.map_err(|error: DrawingAreaErrorKind<B::ErrorType>| anyhow!("plot: {error}"))
+            let whole = |value: &f64| format!("{value:.0}");
+            let axes =
+                ["senders", self.y_label].map(|label| Axis { label, labels: 11, format: &whole });
+            let lines = self.lines.iter().cloned();
+            draw_lines(chart, axes, lines, 4, SeriesLabelPosition::MiddleRight)
+        })
     }
 }
 

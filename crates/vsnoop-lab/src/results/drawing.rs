@@ -4,14 +4,28 @@ use std::fs;
 use std::path::Path;
 use std::sync::OnceLock;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use plotters::coord::Shift;
+use plotters::coord::ranged1d::{Ranged, ValueFormatter};
 use plotters::prelude::*;
 use plotters::style::{FontStyle, register_font};
 
 pub const SIZE: (u32, u32) = (960, 640);
 const FONT_FILE: &str = "/usr/share/fonts/truetype/dejavu/DejaVuSans.ttf";
 pub const FONT: &str = "sans-serif";
+
+pub const COLOURS: [RGBColor; 7] = [
+    RGBColor(0xd9, 0x5f, 0x02),
+    RGBColor(0x1b, 0x6c, 0xa8),
+    RGBColor(0x1b, 0x9e, 0x77),
+    RGBColor(0x75, 0x70, 0xb3),
+    RGBColor(0xe7, 0x29, 0x8a),
+    RGBColor(0xa6, 0x76, 0x1d),
+    RGBColor(0x55, 0x55, 0x55),
+];
+
+/// What the backend `B` may say while something is drawn.
+type Drawn<B> = std::result::Result<(), DrawingAreaErrorKind<<B as DrawingBackend>::ErrorType>>;
 
 pub trait Drawing {
     fn draw_on<B: DrawingBackend>(&self, area: &DrawingArea<B, Shift>) -> Result<()>;
@@ -34,11 +48,77 @@ pub trait Drawing {
     }
 }
 
-/// Draws a list of the lines of a chart.
-pub fn draw_legend<'a, B: DrawingBackend + 'a, C: CoordTranslate>(
-    chart: &mut ChartContext<'a, B, C>,
+/// Draws on a white area, and shows it.
+pub fn finished<B: DrawingBackend>(
+    area: &DrawingArea<B, Shift>,
+    draw: impl FnOnce() -> Drawn<B>,
+) -> Result<()> {
+    let drawn = area.fill(&WHITE).and_then(|()| draw()).and_then(|()| area.present());
+    drawn.map_err(|error| anyhow!("plot: {error}"))
+}
+
+/// A chart with a title, and room for the labels of its axes: `y_width` of those on the left.
+pub fn framed<'a, 'b, B: DrawingBackend>(
+    area: &'a DrawingArea<B, Shift>,
+    title: &str,
+    y_width: u32,
+) -> ChartBuilder<'a, 'b, B> {
+    let mut builder = ChartBuilder::on(area);
+    builder
+        .caption(title, (FONT, 24))
+        .margin(16)
+        .margin_right(40)
+        .x_label_area_size(56)
+        .y_label_area_size(y_width);
+    builder
+}
+
+#[derive(Clone, Debug)]
+pub struct Line {
+    pub name: String,
+    pub points: Vec<(f64, f64)>,
+}
+
+pub struct Axis<'a> {
+    pub label: &'a str,
+    /// How many of its values are written, at most.
+    pub labels: usize,
+    pub format: &'a dyn Fn(&f64) -> String,
+}
+
+/// Draws axes, lines in the order of [`COLOURS`], and their legend at `position`.
+pub fn draw_lines<'a, B, X, Y>(
+    mut chart: ChartContext<'a, B, Cartesian2d<X, Y>>,
+    [x, y]: [Axis<'_>; 2],
+    lines: impl Iterator<Item = Line>,
+    point_size: u32,
     position: SeriesLabelPosition,
-) -> std::result::Result<(), DrawingAreaErrorKind<B::ErrorType>> {
+) -> Drawn<B>
+where
+    B: DrawingBackend + 'a,
+    X: Ranged<ValueType = f64> + ValueFormatter<f64>,
+    Y: Ranged<ValueType = f64> + ValueFormatter<f64>,
+{
+    chart
+        .configure_mesh()
+        .x_desc(x.label)
+        .y_desc(y.label)
+        .x_label_formatter(&x.format)
+        .y_label_formatter(&y.format)
+        .x_labels(x.labels)
+        .y_labels(y.labels)
+        .label_style((FONT, 18))
+        .axis_desc_style((FONT, 20))
+        .bold_line_style(BLACK.mix(0.15))
+        .light_line_style(BLACK.mix(0.05))
+        .draw()?;
+    for (line, colour) in lines.zip(COLOURS.iter().cycle()) {
+        let style = colour.stroke_width(3);
+        chart
+            .draw_series(LineSeries::new(line.points, style).point_size(point_size))?
+            .label(line.name)
+            .legend(move |(x, y)| PathElement::new([(x, y), (x + 28, y)], style));
+    }
     chart
         .configure_series_labels()
         .position(position)

@@ -4,23 +4,13 @@
 use std::ops::Range;
 use std::path::Path;
 
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
-use super::drawing::{Drawing, FONT, draw_legend};
+use super::drawing::{self, Axis, Drawing, draw_lines, finished, framed};
 use super::statistics::{self, ACKED, DELIVERED, Metric, ascending};
 use super::{Results, size_name, size_text};
-
-pub const COLOURS: [RGBColor; 7] = [
-    RGBColor(0xd9, 0x5f, 0x02),
-    RGBColor(0x1b, 0x6c, 0xa8),
-    RGBColor(0x1b, 0x9e, 0x77),
-    RGBColor(0x75, 0x70, 0xb3),
-    RGBColor(0xe7, 0x29, 0x8a),
-    RGBColor(0xa6, 0x76, 0x1d),
-    RGBColor(0x55, 0x55, 0x55),
-];
 
 /// Meaning of `throughput` at one end of the connection.
 struct View {
@@ -87,39 +77,27 @@ struct Distribution {
 
 impl Drawing for Distribution {
     fn draw_on<B: DrawingBackend>(&self, area: &DrawingArea<B, Shift>) -> Result<()> {
-        let drawn = (|| {
-            area.fill(&WHITE)?;
-            let mut chart = ChartBuilder::on(area)
-                .caption(&self.title, (FONT, 24))
-                .margin(16)
-                .margin_right(40)
-                .x_label_area_size(56)
-                .y_label_area_size(72)
+        finished(area, || {
+            let chart = framed(area, &self.title, 72)
                 .build_cartesian_2d(range(&self.lines).log_scale(), 0.0..1.0)?;
-            chart
-                .configure_mesh()
-                .x_desc("throughput [MB/s], logarithmic")
-                .y_desc("cumulative fraction of transfers")
-                .x_label_formatter(&|value| format!("{}", (value * 1e4).round() / 1e4))
-                .y_label_formatter(&|value| format!("{value:.1}"))
-                .y_labels(11)
-                .x_labels(8)
-                .label_style((FONT, 18))
-                .axis_desc_style((FONT, 20))
-                .bold_line_style(BLACK.mix(0.15))
-                .light_line_style(BLACK.mix(0.05))
-                .draw()?;
-            for (line, colour) in self.lines.iter().zip(COLOURS.iter().cycle()) {
-                let style = colour.stroke_width(3);
-                chart
-                    .draw_series(LineSeries::new(steps(&line.throughput_mb_per_s), style))?
-                    .label(format!("{} (n = {})", line.name, line.throughput_mb_per_s.len()))
-                    .legend(move |(x, y)| PathElement::new([(x, y), (x + 28, y)], style));
-            }
-            draw_legend(&mut chart, SeriesLabelPosition::UpperLeft)?;
-            area.present()
-        })();
-        drawn.map_err(|error: DrawingAreaErrorKind<B::ErrorType>| anyhow!("plot: {error}"))
+            let axes = [
+                Axis {
+                    label: "throughput [MB/s], logarithmic",
+                    labels: 8,
+                    format: &|value| format!("{}", (value * 1e4).round() / 1e4),
+                },
+                Axis {
+                    label: "cumulative fraction of transfers",
+                    labels: 11,
+                    format: &|value| format!("{value:.1}"),
+                },
+            ];
+            let lines = self.lines.iter().map(|Line { name, throughput_mb_per_s: values }| {
+                let name = format!("{name} (n = {})", values.len());
+                drawing::Line { name, points: steps(values) }
+            });
+            draw_lines(chart, axes, lines, 0, SeriesLabelPosition::UpperLeft)
+        })
     }
 }
 

@@ -11,8 +11,6 @@
 //! zstd frames are magicless, without content size and checksum: length and integrity are the
 //! link's.
 
-use std::fmt;
-
 use super::CompressionLimits;
 use super::stream::StreamError;
 
@@ -23,48 +21,26 @@ const FLAG_NEW: u8 = 0b0100;
 const FLAG_DICTIONARY: u8 = 0b1000;
 
 /// A body that no sender within the limits makes. The connection must end.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
+    #[error("a compressed message is cut in its head")]
     Truncated,
-    Unknown {
-        tag: u8,
-    },
+    #[error("a compressed message of unknown kind {tag:#04x}")]
+    Unknown { tag: u8 },
     /// By a codec that the receiver does not accept.
-    Codec {
-        name: &'static str,
-    },
-    TooLong {
-        bytes: u32,
-    },
-    Context {
-        number: u16,
-    },
-    Window {
-        log: u8,
-    },
+    #[error("{name}, which is not accepted here")]
+    Codec { name: &'static str },
+    #[error("a compressed message of {bytes} bytes")]
+    TooLong { bytes: u32 },
+    #[error("compression context {number}, which was not begun or is not accepted here")]
+    Context { number: u16 },
+    #[error("a compression window of 2^{log} bytes, which is not accepted here")]
+    Window { log: u8 },
     /// More contexts than the peer may have over all its connections.
+    #[error("more contexts than the peer has memory for")]
     Memory,
-    Content(&'static str),
-}
-
-impl fmt::Display for DecodeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Truncated => f.write_str("a compressed message is cut in its head"),
-            Self::Unknown { tag } => write!(f, "a compressed message of unknown kind {tag:#04x}"),
-            Self::Codec { name } => write!(f, "{name}, which is not accepted here"),
-            Self::TooLong { bytes } => write!(f, "a compressed message of {bytes} bytes"),
-            Self::Context { number } => write!(
-                f,
-                "compression context {number}, which was not begun or is not accepted here"
-            ),
-            Self::Window { log } => {
-                write!(f, "a compression window of 2^{log} bytes, which is not accepted here")
-            }
-            Self::Memory => f.write_str("more contexts than the peer has memory for"),
-            Self::Content(what) => write!(f, "a compressed message is damaged: {what}"),
-        }
-    }
+    #[error("a compressed message is damaged: {0}")]
+    Content(#[from] StreamError),
 }
 
 impl DecodeError {
@@ -79,14 +55,6 @@ impl DecodeError {
             | Self::Memory => true,
             Self::Truncated | Self::Unknown { .. } | Self::Content(_) => false,
         }
-    }
-}
-
-impl std::error::Error for DecodeError {}
-
-impl From<StreamError> for DecodeError {
-    fn from(StreamError(what): StreamError) -> Self {
-        Self::Content(what)
     }
 }
 

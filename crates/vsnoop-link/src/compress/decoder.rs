@@ -11,7 +11,7 @@ use std::sync::Arc;
 use super::body::{Codec, ContextId, DecodeError, Head};
 use super::clock::Clock;
 use super::limits::{LEAST_WINDOW_LOG, context_bytes};
-use super::stream::Decompressor;
+use super::stream::{Decompressor, StreamError};
 use super::{CompressionLimits, CompressionStats, DecoderMemory};
 
 /// Receiver's side of one ordered connection.
@@ -131,7 +131,7 @@ impl Drop for Decoder {
 pub(super) fn lz4_block(body: &[u8], out: &mut [u8]) -> Result<(), DecodeError> {
     match lz4_flex::block::decompress_into(body, out) {
         Ok(bytes) if bytes == out.len() => Ok(()),
-        Ok(_) => Err(DecodeError::Content("not of the length it has said")),
-        Err(_) => Err(DecodeError::Content("no lz4 block")),
+        Ok(_) => Err(StreamError::Length.into()),
+        Err(_) => Err(StreamError::Lz4.into()),
     }
 }

@@ -272,7 +272,7 @@ impl ContextSlots {
             }
             None => {
                 let oldest = self.contexts.iter().enumerate().min_by_key(|(_, c)| c.used);
-                let (index, _) = oldest.ok_or(StreamError("no contexts are allowed"))?;
+                let (index, _) = oldest.ok_or(StreamError::NoContexts)?;
                 let context = &mut self.contexts[index];
                 self.numbers.remove(&context.whose);
                 self.numbers.insert(whose, index as u16);

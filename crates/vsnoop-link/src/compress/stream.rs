@@ -3,16 +3,38 @@
 
 use zstd_safe::zstd_sys::ZSTD_EndDirective::{ZSTD_e_continue, ZSTD_e_flush};
 use zstd_safe::{
-    CCtx, CParameter, DCtx, DParameter, FrameFormat, InBuffer, OutBuffer, ResetDirective,
-    SafeResult, compress_bound,
+    CCtx, CParameter, DCtx, DParameter, ErrorCode, FrameFormat, InBuffer, OutBuffer,
+    ResetDirective, SafeResult, compress_bound,
 };
 
 /// A failure of the library: memory, or bytes that are no stream.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StreamError(pub &'static str);
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StreamError {
+    /// In the words of zstd.
+    #[error("{0}")]
+    Zstd(&'static str),
+    #[error("no lz4 block")]
+    Lz4,
+    #[error("no memory for a context")]
+    NoMemory,
+    #[error("no contexts are allowed")]
+    NoContexts,
+    #[error("no progress")]
+    NoProgress,
+    #[error("more than the bound")]
+    BeyondBound,
+    #[error("not of the length it has said")]
+    Length,
+}
+
+impl StreamError {
+    pub fn of_zstd(code: ErrorCode) -> Self {
+        Self::Zstd(zstd_safe::get_error_name(code))
+    }
+}
 
 fn checked(result: SafeResult) -> Result<usize, StreamError> {
-    result.map_err(|code| StreamError(zstd_safe::get_error_name(code)))
+    result.map_err(StreamError::of_zstd)
 }
 
 /// What a stream of the sender is made with.
@@ -37,7 +59,7 @@ pub struct Compressor {
 
 impl Compressor {
     pub fn new(parameters: Parameters) -> Result<Self, StreamError> {
-        let stream = CCtx::try_create().ok_or(StreamError("no memory for a context"))?;
+        let stream = CCtx::try_create().ok_or(StreamError::NoMemory)?;
         let mut this = Self { stream, parameters };
         this.restart(parameters)?;
         Ok(this)
@@ -92,14 +114,14 @@ impl Compressor {
                 let before = (input.pos(), output.pos());
                 checked(self.stream.compress_stream2(&mut output, &mut input, ZSTD_e_continue))?;
                 if (input.pos(), output.pos()) == before {
-                    return Err(StreamError("no progress"));
+                    return Err(StreamError::NoProgress);
                 }
             }
         }
         let mut nothing = InBuffer::around(&[]);
         while checked(self.stream.compress_stream2(&mut output, &mut nothing, ZSTD_e_flush))? != 0 {
             if output.pos() == output.capacity() {
-                return Err(StreamError("more than the bound"));
+                return Err(StreamError::BeyondBound);
             }
         }
         Ok(())
@@ -117,7 +139,7 @@ pub struct Decompressor {
 impl Decompressor {
     /// A stream whose window has at most 2^`window_log` bytes, whatever it asks for.
     pub fn new(window_log: u8) -> Result<Self, StreamError> {
-        let stream = DCtx::try_create().ok_or(StreamError("no memory for a context"))?;
+        let stream = DCtx::try_create().ok_or(StreamError::NoMemory)?;
         let mut this = Self { stream };
         this.restart(window_log)?;
         Ok(this)
@@ -139,7 +161,7 @@ impl Decompressor {
             let before = (input.pos(), output.pos());
             checked(self.stream.decompress_stream(&mut output, &mut input))?;
             if (input.pos(), output.pos()) == before {
-                return Err(StreamError("not of the length it has said"));
+                return Err(StreamError::Length);
             }
         }
         Ok(())

@@ -15,6 +15,7 @@ use zstd_safe::{CCtx, CParameter, DCtx, DParameter, FrameFormat, ResetDirective,
 use super::auto::{FlowKey, Judge, Measured};
 use super::clock::Clock;
 use super::encoder::{joined, lz4_block};
+use super::stream::StreamError;
 use super::{Codecs, CompressionStats, Decision, DecodeError, Encoded, Method, Policy, decoder};
 
 const TAG_LZ4: u8 = 0;
@@ -324,12 +325,12 @@ impl Unpacker {
     }
 
     fn zstd_frame(&mut self, content: &[u8], out: &mut [u8]) -> Result<(), DecodeError> {
-        let failed = |code| DecodeError::Content(zstd_safe::get_error_name(code));
+        let failed = StreamError::of_zstd;
         self.zstd.reset(ResetDirective::SessionOnly).map_err(failed)?;
         self.zstd.set_parameter(DParameter::Format(FrameFormat::Magicless)).map_err(failed)?;
         match self.zstd.decompress(out, content).map_err(failed)? {
             bytes if bytes == out.len() => Ok(()),
-            _ => Err(DecodeError::Content("not of the length it has said")),
+            _ => Err(StreamError::Length.into()),
         }
     }
 }

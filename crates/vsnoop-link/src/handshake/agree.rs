@@ -11,43 +11,82 @@ pub enum Answer {
     Refuse(Refusal),
 }
 
+/// Why an acceptor cannot agree with a dialler.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Disagreement<'a> {
+    #[error(
+        "protocol version {0} at the calling host, {ours} at the called one; run the newer vsnoop \
+         on both",
+        ours = Versions::OURS
+    )]
+    Version(Versions),
+    #[error(
+        "network {0:?} at the calling host, {1:?} at the called one; give both the same `network`"
+    )]
+    Network(&'a str, &'a str),
+    #[error("the link has called itself; its peer's address is its own")]
+    Itself,
+    #[error(
+        "transport {0} at the calling host, {1} at the called one; give both the same `transport`"
+    )]
+    Transport(HelloTransport, HelloTransport),
+    #[error("no such transport here")]
+    UnknownTransport,
+}
+
+impl From<Disagreement<'_>> for Refusal {
+    fn from(why: Disagreement<'_>) -> Self {
+        let kind = match why {
+            Disagreement::Version(_) => RefusalKind::Version,
+            Disagreement::Network(..) => RefusalKind::Network,
+            Disagreement::Itself => RefusalKind::Itself,
+            Disagreement::Transport(..) | Disagreement::UnknownTransport => RefusalKind::Transport,
+        };
+        Self::new(kind, why.to_string())
+    }
+}
+
+/// In what an acceptor's answer differs from what was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Mismatch {
+    #[error("version")]
+    Version,
+    #[error("network")]
+    Network,
+    #[error("instance")]
+    Instance,
+    #[error("purpose")]
+    Purpose,
+    #[error("transport")]
+    Transport,
+    #[error("connections")]
+    Connections,
+    #[error("epoch")]
+    Epoch,
+}
+
 impl Agreed {
     /// What the acceptor chooses.
-    pub(super) fn choose(dialler: &Hello, acceptor: &Hello) -> Result<Self, Refusal> {
-        let refuse = |kind, reason: String| Err(Refusal::new(kind, reason));
+    pub(super) fn choose<'a>(
+        dialler: &'a Hello,
+        acceptor: &'a Hello,
+    ) -> Result<Self, Disagreement<'a>> {
         let Some(version) = dialler.versions.common(acceptor.versions) else {
-            return Err(no_common_version(dialler.versions));
+            return Err(Disagreement::Version(dialler.versions));
         };
         if dialler.network != acceptor.network {
-            return refuse(
-                RefusalKind::Network,
-                format!(
-                    "network {:?} at the calling host, {:?} at the called one; give both the same \
-                     `network`",
-                    dialler.network, acceptor.network
-                ),
-            );
+            return Err(Disagreement::Network(&dialler.network, &acceptor.network));
         }
         if dialler.instance == acceptor.instance {
-            return refuse(
-                RefusalKind::Itself,
-                "the link has called itself; its peer's address is its own".into(),
-            );
+            return Err(Disagreement::Itself);
         }
         // A data connection joins a session, whose control connection has agreed on this.
         let control = dialler.purpose == Purpose::Control;
         if control && dialler.transport != acceptor.transport {
-            return refuse(
-                RefusalKind::Transport,
-                format!(
-                    "transport {} at the calling host, {} at the called one; give both the same \
-                     `transport`",
-                    dialler.transport, acceptor.transport
-                ),
-            );
+            return Err(Disagreement::Transport(dialler.transport, acceptor.transport));
         }
         if dialler.transport == HelloTransport::Unknown {
-            return refuse(RefusalKind::Transport, "no such transport here".into());
+            return Err(Disagreement::UnknownTransport);
         }
         Ok(Self {
             version,
@@ -57,37 +96,26 @@ impl Agreed {
         })
     }
 
-    /// Whether the dialler may be told this by the acceptor. Says what may not.
-    pub(super) fn verify(&self, dialler: &Hello, acceptor: &Hello) -> Result<(), &'static str> {
+    /// Whether the dialler may be told this by the acceptor.
+    pub(super) fn verify(&self, dialler: &Hello, acceptor: &Hello) -> Result<(), Mismatch> {
         let Versions { min, max } = dialler.versions;
         let wrong = if !(min..=max).contains(&self.version) {
-            "version"
+            Mismatch::Version
         } else if acceptor.network != dialler.network {
-            "network"
+            Mismatch::Network
         } else if acceptor.instance == dialler.instance {
-            "instance"
+            Mismatch::Instance
         } else if acceptor.purpose != dialler.purpose {
-            "purpose"
+            Mismatch::Purpose
         } else if self.transport != dialler.transport {
-            "transport"
+            Mismatch::Transport
         } else if self.connections == 0 || self.connections > dialler.connections {
-            "connections"
+            Mismatch::Connections
         } else if self.epoch < dialler.epoch {
-            "epoch"
+            Mismatch::Epoch
         } else {
             return Ok(());
         };
         Err(wrong)
     }
-}
-
-pub(super) fn no_common_version(dialler: Versions) -> Refusal {
-    Refusal::new(
-        RefusalKind::Version,
-        format!(
-            "protocol version {dialler} at the calling host, {} at the called one; run the newer \
-             vsnoop on both",
-            Versions::OURS
-        ),
-    )
 }

@@ -6,7 +6,7 @@ use std::mem::{Discriminant, discriminant};
 
 use rustls::{AlertDescription, CertificateError, ExtendedKeyPurpose};
 
-use super::{BadHello, Refusal};
+use super::{BadHello, Mismatch, Refusal};
 use crate::identity::{PeerId, PublicKey};
 
 /// Why a handshake failed. `proved`: the other end had shown by then that it is a peer, or the one
@@ -22,13 +22,24 @@ pub enum Error {
     /// TLS: the other end is not who it must be, does not believe us, or speaks something else.
     Tls { with: Option<PeerId>, proved: bool, ours: PublicKey, error: rustls::Error },
     /// A peer has sent a message that the protocol forbids.
-    Peer { peer: PeerId, why: String },
+    Peer { peer: PeerId, why: Violation },
     /// The peer refuses us.
     RefusedBy { peer: PeerId, refusal: Refusal },
     /// We refuse the peer, and have told it so.
     Refused { peer: PeerId, refusal: Refusal },
     /// Our own hello is invalid, and was not sent.
     Ours(BadHello),
+}
+
+/// What a peer has sent that the protocol forbids.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Violation {
+    #[error("it sent {0}")]
+    Message(#[from] BadHello),
+    #[error("its answer has another {0} than was asked for")]
+    Answer(#[from] Mismatch),
+    #[error("an unknown cipher was negotiated")]
+    Cipher,
 }
 
 /// The kind of an error, without the peer.
@@ -119,7 +130,7 @@ impl fmt::Display for What<'_> {
             }
             Error::Io { error, .. } => write!(f, "the connection failed: {error}"),
             Error::Tls { ours, error, .. } => tls(f, *ours, error),
-            Error::Peer { why, .. } => f.write_str(why),
+            Error::Peer { why, .. } => why.fmt(f),
             Error::RefusedBy { refusal, .. } => write!(f, "it refuses us: {refusal}"),
             Error::Refused { refusal, .. } => write!(f, "refused: {refusal}"),
             Error::Ours(why) => write!(f, "this host's own hello is {why}"),

@@ -215,31 +215,28 @@ pub enum RefusalKind {
 }
 
 /// Why bytes are not a valid message.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadHello {
-    /// The message is longer than allowed.
+    #[error("a message of {0} bytes, of at most {MOST_BYTES}")]
     Size(usize),
-    /// It is not of the required form.
-    Form(String),
+    /// In the words of the JSON parser.
+    #[error("a message that is not understood: {0}")]
+    Json(String),
+    #[error("a message that is not understood: it is empty")]
+    Empty,
+    #[error("a message that is not understood: the network's name is too long")]
+    NetworkName,
+    #[error("a message that is not understood: too many prefixes")]
+    Prefixes,
+    #[error("a message that is not understood: no connections")]
+    NoConnections,
     /// It is of versions that this program does not speak.
+    #[error(
+        "protocol version {0} there, {ours} here; run the newer vsnoop on both hosts",
+        ours = Versions::OURS
+    )]
     Versions(Versions),
 }
-
-impl fmt::Display for BadHello {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Size(n) => write!(f, "a message of {n} bytes, of at most {MOST_BYTES}"),
-            Self::Form(why) => write!(f, "a message that is not understood: {why}"),
-            Self::Versions(theirs) => write!(
-                f,
-                "protocol version {theirs} there, {} here; run the newer vsnoop on both hosts",
-                Versions::OURS
-            ),
-        }
-    }
-}
-
-impl std::error::Error for BadHello {}
 
 impl Hello {
     /// Of the bytes behind the length.
@@ -261,15 +258,14 @@ impl Hello {
     }
 
     fn checked(mut self) -> Result<Self, BadHello> {
-        let bad = |what: &str| Err(BadHello::Form(what.to_owned()));
         if self.network.chars().count() > MOST_NAME {
-            return bad("the network's name is too long");
+            return Err(BadHello::NetworkName);
         }
         if self.takes.len() > MOST_TAKES {
-            return bad("too many prefixes");
+            return Err(BadHello::Prefixes);
         }
         if self.connections == 0 {
-            return bad("no connections");
+            return Err(BadHello::NoConnections);
         }
         self.network = readable(&self.network, MOST_NAME);
         self.software = readable(&self.software, MOST_NAME);
@@ -297,12 +293,12 @@ fn parse<T: DeserializeOwned>(message: &[u8]) -> Result<T, BadHello> {
         return Err(BadHello::Size(message.len()));
     }
     // An error may quote what it has found.
-    serde_json::from_slice(message).map_err(|e| BadHello::Form(readable(&e.to_string(), 100)))
+    serde_json::from_slice(message).map_err(|e| BadHello::Json(readable(&e.to_string(), 100)))
 }
 
 fn frame(message: &impl Serialize) -> Result<Vec<u8>, BadHello> {
     let mut bytes = vec![0; LENGTH_BYTES];
-    serde_json::to_writer(&mut bytes, message).map_err(|e| BadHello::Form(e.to_string()))?;
+    serde_json::to_writer(&mut bytes, message).map_err(|e| BadHello::Json(e.to_string()))?;
     let len = bytes.len() - LENGTH_BYTES;
     match u16::try_from(len) {
         Ok(n) if len <= MOST_BYTES => bytes[..LENGTH_BYTES].copy_from_slice(&n.to_be_bytes()),

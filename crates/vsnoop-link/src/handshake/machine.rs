@@ -8,11 +8,11 @@ use std::io::{self, Read, Write};
 
 use rustls::Connection;
 
-use super::agree::{Answer, no_common_version};
+use super::agree::{Answer, Disagreement};
 use super::challenge;
 use super::hello::{Agreed, BadHello, Hello, LENGTH_BYTES, MOST_BYTES, Purpose, Reply};
 use super::secrets::{Cipher, Secrets};
-use super::{Error, Refusal, RefusalKind};
+use super::{Error, Refusal, RefusalKind, Violation};
 use crate::identity::{Acceptor, Dialer, PeerId, Proof, PublicKey};
 
 /// Bytes of the header of a TLS record: its type, version and length.
@@ -208,7 +208,8 @@ impl Machine {
             Answer::Refuse(refusal) => Err(refusal),
             Answer::Accept(mut ours) => {
                 ours.purpose = theirs.purpose;
-                Agreed::choose(&theirs, &ours).map(|agreed| (ours, agreed))
+                let agreed = Agreed::choose(&theirs, &ours).map_err(Refusal::from);
+                agreed.map(|agreed| (ours, agreed))
             }
         };
         match agreed {
@@ -236,8 +237,7 @@ impl Machine {
         let with = Some(peer.clone());
         let tls = self.tls;
         let Some(cipher) = Cipher::of(&tls) else {
-            let why = "an unknown cipher was negotiated".into();
-            return Some(Err(Error::Peer { peer, why }));
+            return Some(Err(bad(&peer, Violation::Cipher)));
         };
         let chain = tls.peer_certificates().unwrap_or_default();
         // A data connection ends with the session of its control connection.
@@ -353,16 +353,14 @@ impl Machine {
         Ok(())
     }
 
-    /// Handles the other end's message once it is complete.
-    fn hear(&mut self) -> Result<(), Error> {
-        let HandshakeState::Message(peer, key) = &self.state else { return Ok(()) };
-        let (peer, key) = (peer.clone(), *key);
+    /// Reads on in the message of `peer`. Returns whether it is complete.
+    fn read_message(&mut self, peer: &PeerId) -> Result<bool, Error> {
         loop {
             let wanted = match self.message[..] {
                 [high, low, ..] => {
                     let bytes = usize::from(u16::from_be_bytes([high, low]));
                     if bytes > MOST_BYTES {
-                        return Err(bad(&peer, &BadHello::Size(bytes)));
+                        return Err(bad(peer, BadHello::Size(bytes)));
                     }
                     LENGTH_BYTES + bytes
                 }
@@ -370,33 +368,39 @@ impl Machine {
             };
             let have = self.message.len();
             if have == wanted && wanted > LENGTH_BYTES {
-                break;
+                return Ok(true);
             }
             if have == wanted {
-                return Err(bad(&peer, &BadHello::Form("it is empty".into())));
+                return Err(bad(peer, BadHello::Empty));
             }
             self.message.resize(wanted, 0);
             let read = self.tls.reader().read(&mut self.message[have..]);
             self.message.truncate(have + *read.as_ref().unwrap_or(&0));
             match read {
                 Ok(n) if n > 0 => (),
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(false),
                 _ => {
-                    let waited_for = self.waits_for();
-                    return Err(Error::Cut { with: Some(peer), proved: true, waited_for });
+                    let (with, waited_for) = (Some(peer.clone()), self.waits_for());
+                    return Err(Error::Cut { with, proved: true, waited_for });
                 }
             }
+        }
+    }
+
+    /// Handles the other end's message once it is complete.
+    fn hear(&mut self) -> Result<(), Error> {
+        let HandshakeState::Message(peer, key) = &self.state else { return Ok(()) };
+        let (peer, key) = (peer.clone(), *key);
+        if !self.read_message(&peer)? {
+            return Ok(());
         }
         let message = std::mem::take(&mut self.message);
         let message = &message[LENGTH_BYTES..];
         if let HandshakeRole::Dialler(_, ours) = &self.end {
-            let agreement = match Reply::decode(message).map_err(|e| bad(&peer, &e))? {
+            let agreement = match Reply::decode(message).map_err(|e| bad(&peer, e))? {
                 Reply::Refused(refusal) => return Err(Error::RefusedBy { peer, refusal }),
                 Reply::Accepted { hello, agreed } => {
-                    if let Err(what) = agreed.verify(ours, &hello) {
-                        let why = format!("its answer has another {what} than was asked for");
-                        return Err(Error::Peer { peer, why });
-                    }
+                    agreed.verify(ours, &hello).map_err(|e| bad(&peer, e))?;
                     let ours = ours.clone();
                     Agreement { peer, peer_key: key, theirs: hello, ours, agreed }
                 }
@@ -407,7 +411,7 @@ impl Machine {
         match Hello::decode(message) {
             Ok(hello) => self.state = HandshakeState::Asked(peer, key, hello),
             Err(BadHello::Versions(theirs)) => {
-                return Err(self.refuse(peer, no_common_version(theirs)));
+                return Err(self.refuse(peer, Disagreement::Version(theirs).into()));
             }
             Err(e) => {
                 let refusal = Refusal::new(RefusalKind::Other, e.to_string());
@@ -460,6 +464,6 @@ impl HandshakeRole {
     }
 }
 
-fn bad(peer: &PeerId, why: &BadHello) -> Error {
-    Error::Peer { peer: peer.clone(), why: format!("it sent {why}") }
+fn bad(peer: &PeerId, why: impl Into<Violation>) -> Error {
+    Error::Peer { peer: peer.clone(), why: why.into() }
 }

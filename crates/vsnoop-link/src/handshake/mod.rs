@@ -29,9 +29,9 @@ mod tests;
 
 use std::time::Duration;
 
-pub use agree::Answer;
+pub use agree::{Answer, Mismatch};
 pub use challenge::{CHALLENGE_BYTES, Challenge};
-pub use error::{Error, ErrorKind};
+pub use error::{Error, ErrorKind, Violation};
 pub use guard::{Admitted, CallId, CallRefused, Guard, GuardCounts, GuardLimits, Permit, Rate};
 pub use hello::{
     Agreed, BadHello, Hello, HelloTransport, MOST_BYTES, MOST_TAKES, Purpose, Refusal, RefusalKind,

@@ -131,22 +131,8 @@ impl Rejoin {
                 // The same number for something else: the counter began anew.
                 || (frame.id == id && (frame.count, frame.offload) != (count, offload))
         });
-        let at = match self.waiting.iter().position(|frame| frame.id == id) {
-            Some(at) => at,
-            None => {
-                if self.waiting.len() == FRAMES {
-                    self.remove(0);
-                }
-                let mut frame = self.spare.pop().unwrap_or_default();
-                (frame.id, frame.count, frame.offload) = (id, count, offload);
-                (frame.begun_ns, frame.arrived) = (now_ns, 0);
-                frame.bytes.clear();
-                frame.spans.clear();
-                frame.spans.resize(usize::from(count), (0, 0));
-                self.waiting.push(frame);
-                self.waiting.len() - 1
-            }
-        };
+        let known = self.waiting.iter().position(|frame| frame.id == id);
+        let at = known.unwrap_or_else(|| self.begin(id, count, offload, now_ns));
         let frame = &mut self.waiting[at];
         let span = &mut frame.spans[usize::from(index)];
         if span.1 > 0 {
@@ -167,6 +153,27 @@ impl Rejoin {
             }
             return None;
         }
+        self.join(at);
+        Some((offload, &self.whole))
+    }
+
+    /// A new frame, of which nothing has arrived. Returns its place among those that wait.
+    fn begin(&mut self, id: u16, count: u8, offload: OffloadState, now_ns: u64) -> usize {
+        if self.waiting.len() == FRAMES {
+            self.remove(0);
+        }
+        let mut frame = self.spare.pop().unwrap_or_default();
+        (frame.id, frame.count, frame.offload) = (id, count, offload);
+        (frame.begun_ns, frame.arrived) = (now_ns, 0);
+        frame.bytes.clear();
+        frame.spans.clear();
+        frame.spans.resize(usize::from(count), (0, 0));
+        self.waiting.push(frame);
+        self.waiting.len() - 1
+    }
+
+    /// Moves a frame whose fragments have all arrived to `whole`, in the order of their numbers.
+    fn join(&mut self, at: usize) {
         let mut frame = self.waiting.remove(at);
         self.bytes -= frame.bytes.len();
         if frame.spans.is_sorted() {
@@ -179,7 +186,6 @@ impl Rejoin {
             }
         }
         self.keep(frame);
-        Some((offload, &self.whole))
     }
 
     fn give_up(&mut self, is_over: impl Fn(&Reassembly, u64) -> bool) {

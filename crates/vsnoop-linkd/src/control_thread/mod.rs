@@ -27,7 +27,7 @@ use super::complaints::Complaints;
 use super::config::{Address, Config};
 use super::establish::Introduction;
 use super::event::{ControlEvent, ReceivedDatagram, ReceivedMessage};
-use super::fault::Fault;
+use super::fault::{Fault, ReceiveError};
 use super::io::udp::Endpoints;
 use super::io::wake;
 use super::ports::Ports;
@@ -198,16 +198,17 @@ impl ControlThread {
             ControlEvent::Moved { peer, session, ends } => {
                 self.received(peer, SessionId(session), ends, true);
             }
-            ControlEvent::Outgoing { peer, session, fault: Fault::Broken(why) }
-            | ControlEvent::Incoming { peer, session, why } => {
-                self.tell(peer, PeerEvent::Failed { session: SessionId(session), reason: why });
+            ControlEvent::Outgoing { peer, session, fault: Fault::Broken(error) } => {
+                self.failed(peer, session, &error);
             }
-            ControlEvent::NotAccepted { peer, session, why } => {
-                warn!(
-                    "peer {}: {why}, against what this host has told it: the session ends",
-                    self.peers[peer].config.name
-                );
-                self.tell(peer, PeerEvent::Failed { session: SessionId(session), reason: why });
+            ControlEvent::Incoming { peer, session, error } => {
+                if matches!(error, ReceiveError::NotAccepted(_)) {
+                    warn!(
+                        "peer {}: {error}, against what this host has told it: the session ends",
+                        self.peers[peer].config.name
+                    );
+                }
+                self.failed(peer, session, &error);
             }
             ControlEvent::Outgoing { peer, session, fault: Fault::TooLong { bytes } } => {
                 self.too_long(peer, SessionId(session), bytes);
@@ -278,6 +279,12 @@ impl ControlThread {
             installed.heard = Some(ends);
         }
         self.tell(peer, PeerEvent::Received { session, from: ends.peer, newest });
+    }
+
+    /// A session cannot be used any more.
+    fn failed(&mut self, peer: usize, session: u64, error: &dyn std::error::Error) {
+        let (session, reason) = (SessionId(session), error.to_string());
+        self.tell(peer, PeerEvent::Failed { session, reason });
     }
 
     fn tell_traffic(&mut self, peer: usize) {

@@ -166,8 +166,9 @@ impl ControlThread {
     }
 
     pub(super) fn install(&mut self, peer: usize, id: SessionId) {
+        let Some(made) = self.peers[peer].made.remove(&id) else { return };
+        self.warn_of(peer, &made);
         let known = &mut self.peers[peer];
-        let Some(made) = known.made.remove(&id) else { return };
         let Made {
             dialled,
             address,
@@ -179,7 +180,6 @@ impl ControlThread {
             counts,
             takes,
             mtu_bytes,
-            accepts,
             ecn,
             proof,
             ..
@@ -189,22 +189,6 @@ impl ControlThread {
             sender.set_outer(OuterConfig { ecn, ..known.config.outer });
         }
         let encrypted_bytes = if transport.is_encrypted() { TAG_BYTES } else { 0 };
-        let ours = self.introduction.mtu_bytes;
-        if mtu_bytes != ours && known.mtu_bytes_said != Some(mtu_bytes) {
-            warn!("peer {}: {}", known.config.name, other_mtu(ours, mtu_bytes));
-            known.mtu_bytes_said = Some(mtu_bytes);
-        }
-        if known.dictionary_bytes.is_some()
-            && transport.is_ordered()
-            && CompressionLimits::MOST.within(accepts).dictionaries == 0
-            && known.accepts_said.replace(accepts) != Some(accepts)
-        {
-            warn!(
-                "peer {}: it accepts no dictionary (its `accept_dictionary`), so each flow is \
-                 compressed by itself",
-                known.config.name
-            );
-        }
         let installed = Installed {
             counts,
             dialled,
@@ -232,6 +216,28 @@ impl ControlThread {
             session: id.0,
             sender: Box::new(outgoing),
         });
+    }
+
+    /// Warns, once each, of what the peer has configured otherwise than this host.
+    fn warn_of(&mut self, peer: usize, made: &Made) {
+        let Made { mtu_bytes, accepts, transport, .. } = *made;
+        let known = &mut self.peers[peer];
+        let ours = self.introduction.mtu_bytes;
+        if mtu_bytes != ours && known.mtu_bytes_said != Some(mtu_bytes) {
+            warn!("peer {}: {}", known.config.name, other_mtu(ours, mtu_bytes));
+            known.mtu_bytes_said = Some(mtu_bytes);
+        }
+        if known.dictionary_bytes.is_some()
+            && transport.is_ordered()
+            && CompressionLimits::MOST.within(accepts).dictionaries == 0
+            && known.accepts_said.replace(accepts) != Some(accepts)
+        {
+            warn!(
+                "peer {}: it accepts no dictionary (its `accept_dictionary`), so each flow is \
+                 compressed by itself",
+                known.config.name
+            );
+        }
     }
 
     pub(super) fn dial(&mut self, peer: usize, address: String, epoch: u32) {

@@ -460,18 +460,7 @@ impl Egress {
         let changes_sessions = orders.iter().any(of_sessions);
         for order in orders {
             match order {
-                Order::Install { peer, session, sender } => {
-                    let mut token = || {
-                        self.next_token += 1;
-                        SESSIONS + self.next_token * MOST_PEERS + peer as u64
-                    };
-                    let Some(of) = self.senders.get_mut(peer) else { continue };
-                    let udp = &self.shared.udp;
-                    if let Err(error) = of.install(session, *sender, udp, &self.watch, &mut token) {
-                        let fault = Fault::Broken(error.to_string());
-                        let _ = self.events.send(ControlEvent::Outgoing { peer, session, fault });
-                    }
-                }
+                Order::Install { peer, session, sender } => self.install(peer, session, *sender),
                 Order::Use { peer, session } => {
                     self.with_sender(peer, |of| of.use_session(session));
                 }
@@ -499,24 +488,12 @@ impl Egress {
                     }
                 }
                 Order::Survey(done) => {
-                    let since_ns = self.shared.now_ns().saturating_sub(IN_USE_NS);
-                    let decision = |peer: usize, flow, policy: &_| {
-                        let (seen_ns, decision) = self.senders.get(peer)?.decision(flow, policy)?;
-                        (seen_ns >= since_ns).then_some(decision)
-                    };
-                    self.policies.survey(decision);
+                    self.survey();
                     // The requester may have given up.
                     let _ = done.try_send(());
                 }
                 Order::Policies(policies) => self.policies = policies,
-                Order::Watch { port } => {
-                    let Some(found) = self.shared.port(port) else { continue };
-                    // It may have failed, and been forgotten, more than once.
-                    self.watch.forget(found.port.as_fd());
-                    if let Err(error) = self.watch.watch(&found.port, port as u64) {
-                        let _ = self.events.send(ControlEvent::PortFailed { port, error });
-                    }
-                }
+                Order::Watch { port } => self.watch_again(port),
                 Order::Reload { shared, done } => {
                     self.reload(shared);
                     // The requester may have given up.
@@ -530,6 +507,39 @@ impl Egress {
         }
         self.look_after();
         true
+    }
+
+    fn install(&mut self, peer: usize, session: u64, sender: SessionSender) {
+        let mut token = || {
+            self.next_token += 1;
+            SESSIONS + self.next_token * MOST_PEERS + peer as u64
+        };
+        let Some(of) = self.senders.get_mut(peer) else { return };
+        let udp = &self.shared.udp;
+        if let Err(error) = of.install(session, sender, udp, &self.watch, &mut token) {
+            let fault = Fault::Broken(error);
+            let _ = self.events.send(ControlEvent::Outgoing { peer, session, fault });
+        }
+    }
+
+    /// Says for each rule what becomes of its flows.
+    fn survey(&self) {
+        let since_ns = self.shared.now_ns().saturating_sub(IN_USE_NS);
+        let decision = |peer: usize, flow, policy: &_| {
+            let (seen_ns, decision) = self.senders.get(peer)?.decision(flow, policy)?;
+            (seen_ns >= since_ns).then_some(decision)
+        };
+        self.policies.survey(decision);
+    }
+
+    /// Reads a port that has failed.
+    fn watch_again(&mut self, port: usize) {
+        let Some(found) = self.shared.port(port) else { return };
+        // It may have failed, and been forgotten, more than once.
+        self.watch.forget(found.port.as_fd());
+        if let Err(error) = self.watch.watch(&found.port, port as u64) {
+            let _ = self.events.send(ControlEvent::PortFailed { port, error });
+        }
     }
 
     fn with_sender(&mut self, peer: usize, change: impl FnOnce(&mut PeerSender)) {

@@ -54,7 +54,7 @@ impl Datagrams {
 pub struct Connections {
     connections: Vec<DataConnection>,
     classifier: Classifier,
-    broken: Option<String>,
+    broken: Option<io::Error>,
 }
 
 struct DataConnection {
@@ -110,10 +110,13 @@ impl Connections {
                 connection.send(&Outgoing { flow, parts, compression }, now_ns, stats)
             }
         };
-        if let Err(error) = &sent {
-            self.broken.get_or_insert(error.to_string());
+        match sent {
+            Ok(()) => true,
+            Err(error) => {
+                self.broken.get_or_insert(error);
+                false
+            }
         }
-        sent.is_ok()
     }
 
     /// Sends a message on the first connection, and on those that are silent. The peer ignores
@@ -124,7 +127,7 @@ impl Connections {
             if (index == 0 || connection.is_silent(KEEP_ALIVE_NS, now_ns))
                 && let Err(error) = connection.send(item, now_ns, stats)
             {
-                self.broken.get_or_insert(error.to_string());
+                self.broken.get_or_insert(error);
             }
         }
     }
@@ -322,7 +325,7 @@ impl PeerSender {
                         if of.token == token
                             && let Err(error) = of.connection.go_on(context.now_ns, context.stats)
                         {
-                            connections.broken.get_or_insert(error.to_string());
+                            connections.broken.get_or_insert(error);
                         }
                     }
                 }
@@ -348,7 +351,7 @@ impl PeerSender {
                     {
                         *wants_room = blocked;
                         if let Err(error) = watch.want_room(socket, *token, blocked) {
-                            report(*session, Fault::Broken(error.to_string()));
+                            report(*session, Fault::Broken(error));
                         }
                     }
                     if let Some(bytes) = sender.take_too_long() {
@@ -362,14 +365,14 @@ impl PeerSender {
                         if blocked != of.wants_room {
                             of.wants_room = blocked;
                             if let Err(error) = watch.want_room(&of.connection, of.token, blocked) {
-                                connections.broken.get_or_insert(error.to_string());
+                                connections.broken.get_or_insert(error);
                             }
                         }
                     }
-                    if let Some(why) = connections.broken.take() {
+                    if let Some(error) = connections.broken.take() {
                         // Or it would be told again and again.
                         connections.end(watch, stats);
-                        report(*session, Fault::Broken(why));
+                        report(*session, Fault::Broken(error));
                     }
                     waiting += connections.queue_bytes();
                 }

@@ -8,11 +8,12 @@ use std::sync::Arc;
 
 use super::turn::Share;
 use crate::counts::SessionCounts;
+use crate::fault::ReceiveError;
 use crate::stats::PeerStats;
 use vsnoop_link::compress::{DecodeError, Decoder};
 use vsnoop_link::wire::item::{Item, Way};
 use vsnoop_link::wire::seal::Opener;
-use vsnoop_link::wire::stream::{Cutter, LENGTH_BYTES};
+use vsnoop_link::wire::stream::{Cutter, LENGTH_BYTES, TooLong};
 use vsnoop_packet::offload::state::OffloadState;
 
 /// Besides the peer's share, bounds how long one connection occupies the thread.
@@ -31,16 +32,6 @@ pub enum Decryption {
 pub enum Received<'a> {
     Frame(OffloadState, Way, &'a [u8]),
     Message(&'a [u8]),
-}
-
-/// Why a connection cannot be received any more.
-#[derive(Debug, thiserror::Error)]
-pub enum ReceiveError {
-    #[error(transparent)]
-    Io(#[from] io::Error),
-    /// The peer has sent what our hello does not accept.
-    #[error("the peer has sent {0}")]
-    NotAccepted(DecodeError),
 }
 
 /// What remains when [`ConnectionReceiver::receive`] stops.
@@ -168,6 +159,7 @@ impl ConnectionReceiver {
         Ok(taken > 0 || state.plaintext_bytes_to_read() > 0)
     }
 
+    /// Passes on the items that the cutter has whole.
     fn items(
         &mut self,
         share: &mut Share,
@@ -178,45 +170,20 @@ impl ConnectionReceiver {
             if share.is_used_up() {
                 return Ok(Left::Read);
             }
-            let next = self.cutter.cut().map_err(|too_long| {
-                io::Error::other(format!("an item of {} bytes: out of step", too_long.0))
-            })?;
+            let next = self.cutter.cut();
+            let next = next.map_err(|TooLong(bytes)| ReceiveError::OutOfStep { bytes })?;
             let Some(bytes) = next else { return Ok(Left::Nothing) };
             let bytes_in = bytes.len();
             stats.records_in.add(1);
             stats.wire_bytes_in.add((LENGTH_BYTES + bytes.len()) as u64);
             self.counts.received_packets.add(1);
             self.counts.received_bytes.add(bytes.len() as u64);
-            let item = match &mut self.decryption {
-                Decryption::Tls(_) => bytes,
-                Decryption::Records(opener) => {
-                    let (item, _) = stats.open.time(|| opener.open(bytes)).map_err(|refused| {
-                        io::Error::other(format!("a record was refused: {refused:?}"))
-                    })?;
-                    // An ordered transport loses nothing: only an attacker can remove a record.
-                    let (received, next) = opener.counts();
-                    if received != next {
-                        return Err(io::Error::other("records are missing from the stream").into());
-                    }
-                    item
-                }
-            };
+            let item = self.decryption.open(bytes, stats)?;
             share.use_up(bytes_in);
             match Item::parse(item) {
                 Some(Item::Compressed(body)) => {
-                    self.scratch.clear();
-                    let before_ns = self.decoder.stats().busy_ns;
-                    self.decoder.decode(body, &mut self.scratch).map_err(|error| {
-                        if error.is_beyond_limits() {
-                            ReceiveError::NotAccepted(error)
-                        } else {
-                            io::Error::other(format!("decompression: {error}")).into()
-                        }
-                    })?;
+                    expand(&mut self.decoder, body, &mut self.scratch, stats)?;
                     share.use_up(self.scratch.len());
-                    stats.decompress_ns.add(self.decoder.stats().busy_ns - before_ns);
-                    stats.expanded_from.add(body.len() as u64);
-                    stats.expanded_to.add(self.scratch.len() as u64);
                     match Item::parse(&self.scratch) {
                         Some(Item::Frame(offload, frame)) => {
                             got(Received::Frame(offload, Way::of(&self.scratch), frame));
@@ -235,10 +202,41 @@ impl ConnectionReceiver {
     }
 }
 
+impl Decryption {
+    /// The item in the bytes that the cutter has cut.
+    fn open<'a>(
+        &mut self,
+        bytes: &'a mut [u8],
+        stats: &PeerStats,
+    ) -> Result<&'a [u8], ReceiveError> {
+        let Self::Records(opener) = self else { return Ok(bytes) };
+        let (item, _) = stats.open.time(|| opener.open(bytes)).map_err(ReceiveError::Record)?;
+        // An ordered transport loses nothing: only an attacker can remove a record.
+        let (received, next) = opener.counts();
+        if received == next { Ok(item) } else { Err(ReceiveError::MissingRecords) }
+    }
+}
+
 impl AsFd for ConnectionReceiver {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
+}
+
+/// Decompresses `body` into `scratch`.
+fn expand(
+    decoder: &mut Decoder,
+    body: &[u8],
+    scratch: &mut Vec<u8>,
+    stats: &PeerStats,
+) -> Result<(), DecodeError> {
+    scratch.clear();
+    let before_ns = decoder.stats().busy_ns;
+    decoder.decode(body, scratch)?;
+    stats.decompress_ns.add(decoder.stats().busy_ns - before_ns);
+    stats.expanded_from.add(body.len() as u64);
+    stats.expanded_to.add(scratch.len() as u64);
+    Ok(())
 }
 
 fn ended() -> io::Error {

@@ -11,6 +11,7 @@ use std::ops::Range;
 
 use super::super::cpu::coding_clock;
 use super::super::event::{ReceivedDatagram, ReceivedMessage};
+use super::super::fault::ReceiveError;
 use super::super::frame::{Origin, ReceivedFrame};
 use super::super::io::udp::{Endpoints, Inbox};
 use super::super::shared::Shared;
@@ -232,7 +233,7 @@ impl Opening<'_> {
         if let Err(error) = self.take(installed, item, item_at, datagram) {
             // Later records of the session belong to no session.
             let InstalledSession { peer, session, .. } = *installed;
-            self.reports.not_accepted(peer, session, stats, format!("the peer has sent {error}"));
+            self.reports.ended(peer, session, stats, ReceiveError::NotAccepted(error));
             sessions.remove(&index);
         }
     }
@@ -525,7 +526,10 @@ mod tests {
         assert!(ends.received().is_empty());
         assert_eq!(ends.shared.peers[0].not_accepted_in.get(), 1);
         let ended = |event: &ControlEvent| {
-            matches!(event, ControlEvent::NotAccepted { peer: 0, session: 1, .. })
+            matches!(
+                event,
+                ControlEvent::Incoming { peer: 0, session: 1, error: ReceiveError::NotAccepted(_) }
+            )
         };
         assert_eq!(ends.events.drain().filter(ended).count(), 1);
         // Records that follow belong to no session.

@@ -26,7 +26,7 @@ use std::sync::mpsc::SyncSender;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use vsnoop_packet::offload::merge::Merger;
 
-use self::connection::{ConnectionReceiver, Left, ReceiveError};
+use self::connection::{ConnectionReceiver, Left};
 use self::datagrams::DatagramReceiver;
 use self::gather::Gather;
 use self::reports::Reports;
@@ -245,13 +245,7 @@ impl Ingress {
         if let Some(installed) = self.connections.remove(&token) {
             self.watch.forget(installed.connection.as_fd());
         }
-        let why = error.to_string();
-        match error {
-            ReceiveError::Io(_) => self.reports.ended(peer, session, why),
-            ReceiveError::NotAccepted(_) => {
-                self.reports.not_accepted(peer, session, &self.shared.peers[peer], why);
-            }
-        }
+        self.reports.ended(peer, session, &self.shared.peers[peer], error);
     }
 
     /// Carries out the orders in the channel. Returns `false` if the thread is to stop.
@@ -267,7 +261,8 @@ impl Ingress {
                         let token = self.next_token;
                         self.next_token += 1;
                         if let Err(error) = self.watch.watch(&connection, token) {
-                            self.reports.ended(peer, session, error.to_string());
+                            let stats = &self.shared.peers[peer];
+                            self.reports.ended(peer, session, stats, error.into());
                             continue;
                         }
                         let installed = InstalledConnection { peer, session, connection };

@@ -4,6 +4,7 @@
 //! handles it.
 
 use crate::event::{ControlEvent, ReceivedMessage};
+use crate::fault::ReceiveError;
 use crate::io::udp::Endpoints;
 use crate::io::wake;
 use crate::stats::PeerStats;
@@ -48,15 +49,11 @@ impl Reports {
     }
 
     /// Reports that a session cannot be received any more.
-    pub fn ended(&self, peer: usize, session: u64, why: String) {
-        let _ = self.events.send(ControlEvent::Incoming { peer, session, why });
-    }
-
-    /// Reports that the peer has compressed in a way that our hello does not accept, which ends the
-    /// session.
-    pub fn not_accepted(&self, peer: usize, session: u64, stats: &PeerStats, why: String) {
-        stats.not_accepted_in.add(1);
-        let _ = self.events.send(ControlEvent::NotAccepted { peer, session, why });
+    pub fn ended(&self, peer: usize, session: u64, stats: &PeerStats, error: ReceiveError) {
+        if matches!(error, ReceiveError::NotAccepted(_)) {
+            stats.not_accepted_in.add(1);
+        }
+        let _ = self.events.send(ControlEvent::Incoming { peer, session, error });
     }
 
     fn may(&mut self, peer: usize, now_ns: u64) -> bool {

@@ -8,6 +8,7 @@ use super::connection::Decryption;
 use super::turn::PEER_BYTES;
 use super::*;
 use crate::cpu::coding_clock;
+use crate::fault::ReceiveError;
 use crate::io::poll::Half;
 use crate::io::udp::UdpSocket;
 use crate::own::Own;
@@ -146,8 +147,10 @@ fn what_the_hello_does_not_accept_ends_the_session_and_is_counted_once() {
     assert_eq!(link.ingress.shared.peers[0].not_accepted_in.get(), 1);
     assert!(link.ingress.connections.is_empty());
     let events: Vec<_> = link.events.drain().collect();
-    let [ControlEvent::NotAccepted { peer: 0, session: 1, why }] = &events[..] else {
+    let [ControlEvent::Incoming { peer: 0, session: 1, error }] = &events[..] else {
         panic!("{} events", events.len())
     };
+    assert!(matches!(error, ReceiveError::NotAccepted(_)), "{error}");
+    let why = error.to_string();
     assert!(why.contains("zstd, which is not accepted here"), "{why}");
 }

@@ -87,17 +87,7 @@ pub fn accept_challenged(
         may_go_on().map_err(|refused| io::Error::other(refused.to_string()))?;
         Ok(first)
     });
-    let first = first.map_err(|error| match error.kind() {
-        io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => {
-            Error::TimedOut { with: None, proved: false, waited_for: CHALLENGE_ANSWER }
-        }
-        io::ErrorKind::UnexpectedEof
-        | io::ErrorKind::ConnectionReset
-        | io::ErrorKind::BrokenPipe => {
-            Error::Cut { with: None, proved: false, waited_for: CHALLENGE_ANSWER }
-        }
-        _ => Error::Io { with: None, proved: false, error },
-    })?;
+    let first = first.map_err(|error| failed(error, None, false, CHALLENGE_ANSWER))?;
     run(stream, Machine::accept(acceptor)?, first, policy, deadline)
 }
 
@@ -131,6 +121,19 @@ fn read_exact(stream: &mut TcpStream, buffer: &mut [u8], deadline: Instant) -> i
     Ok(())
 }
 
+/// What an error of the connection is in a handshake.
+fn failed(error: io::Error, with: Option<PeerId>, proved: bool, waited_for: &'static str) -> Error {
+    match error.kind() {
+        io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => {
+            Error::TimedOut { with, proved, waited_for }
+        }
+        io::ErrorKind::UnexpectedEof
+        | io::ErrorKind::ConnectionReset
+        | io::ErrorKind::BrokenPipe => Error::Cut { with, proved, waited_for },
+        _ => Error::Io { with, proved, error },
+    }
+}
+
 /// `begun`: what has come from the other end already.
 fn run(
     mut stream: TcpStream,
@@ -140,17 +143,7 @@ fn run(
     deadline: Instant,
 ) -> Result<Established, Error> {
     let failed = |error: io::Error, machine: &Machine| {
-        let (with, waited_for) = (machine.peer().cloned(), machine.waits_for());
-        let proved = machine.is_proved();
-        match error.kind() {
-            io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => {
-                Error::TimedOut { with, proved, waited_for }
-            }
-            io::ErrorKind::UnexpectedEof
-            | io::ErrorKind::ConnectionReset
-            | io::ErrorKind::BrokenPipe => Error::Cut { with, proved, waited_for },
-            _ => Error::Io { with, proved, error },
-        }
+        failed(error, machine.peer().cloned(), machine.is_proved(), machine.waits_for())
     };
     let prepared = stream.set_nonblocking(false).and_then(|()| stream.set_nodelay(true));
     prepared.map_err(|e| failed(e, &machine))?;
@@ -185,6 +178,11 @@ fn run(
     }
     let blocking = stream.set_read_timeout(None).and_then(|()| stream.set_write_timeout(None));
     blocking.map_err(|e| failed(e, &machine))?;
+    established(machine, stream)
+}
+
+/// What the ends agreed on, once the machine is done.
+fn established(machine: Machine, stream: TcpStream) -> Result<Established, Error> {
     let (waited_for, proved) = (machine.waits_for(), machine.is_proved());
     let Some(outcome) = machine.finish() else {
         return Err(Error::Cut { with: None, proved, waited_for });

@@ -67,31 +67,7 @@ fn text(document: &DoctorDocument, netns: &Netns) -> String {
         ));
         return parts.join("\n\n");
     }
-    let mut devices =
-        table::new(&["port", "qdisc", ">ring", ">queues", "offloads", "process", "attached"]);
-    let mut vms = table::new(&["port", ">vCPUs", ">run", ">wait", "quota", "verdict"]);
-    for port in &document.ports {
-        devices.add_row([
-            port.port.clone(),
-            port.qdisc.clone(),
-            units::count(port.ring_frames.into()),
-            units::count(port.queues.into()),
-            port.offloads_text().into(),
-            port.process_text(),
-            port.attached.unwrap_or("-").to_owned(),
-        ]);
-        let share = |share: Option<f64>| share.map_or("-".into(), units::percent);
-        vms.add_row([
-            port.port.clone(),
-            units::count(port.vcpus.len() as u64),
-            share(port.ran_share),
-            share(port.waited_share),
-            port.quota_text(),
-            port.verdict.clone(),
-        ]);
-    }
-    parts.push(table::text(&devices));
-    parts.push(table::text(&vms));
+    parts.extend(port_texts(&document.ports));
     parts.extend(held_text(&document.ports));
     if let Some(budget) = &document.hold {
         parts.extend(hold_text(&document.ports, budget));
@@ -116,6 +92,34 @@ fn text(document: &DoctorDocument, netns: &Netns) -> String {
             .map(|why| format!("refused: {why}")),
     );
     parts.join("\n\n")
+}
+
+/// The devices of the ports, and their VMs.
+fn port_texts(ports: &[TapReport]) -> [String; 2] {
+    let mut devices =
+        table::new(&["port", "qdisc", ">ring", ">queues", "offloads", "process", "attached"]);
+    let mut vms = table::new(&["port", ">vCPUs", ">run", ">wait", "quota", "verdict"]);
+    for port in ports {
+        devices.add_row([
+            port.port.clone(),
+            port.qdisc.clone(),
+            units::count(port.ring_frames.into()),
+            units::count(port.queues.into()),
+            port.offloads_text().into(),
+            port.process_text(),
+            port.attached.unwrap_or("-").to_owned(),
+        ]);
+        let share = |share: Option<f64>| share.map_or("-".into(), units::percent);
+        vms.add_row([
+            port.port.clone(),
+            units::count(port.vcpus.len() as u64),
+            share(port.ran_share),
+            share(port.waited_share),
+            port.quota_text(),
+            port.verdict.clone(),
+        ]);
+    }
+    [table::text(&devices), table::text(&vms)]
 }
 
 /// What each VM's port holds now, and at most; `None` if no port has a hold.

@@ -145,7 +145,7 @@ fn read(inventory: Inventory) -> Result<StatusDocument> {
         .into_iter()
         .map(|damaged| DamagedStatus {
             path: damaged.path.display().to_string(),
-            reason: damaged.reason,
+            reason: damaged.reason.to_string(),
         })
         .collect();
     let helper = helper::running_pid().into();
@@ -301,40 +301,44 @@ fn uplink_text(uplink: &UplinkState) -> String {
     }
 }
 
+fn port_rows(ports: &[PortStatus]) -> String {
+    let has_holds = ports.iter().any(|port| port.hold.is_some());
+    let mut headings =
+        vec!["port", "netns", "state", "vm", ">flows", ">early", ">on its way", ">resets"];
+    headings.extend(has_holds.then_some(">hold"));
+    let has_uplinks = ports.iter().any(|port| port.incast.is_some());
+    headings.extend(has_uplinks.then_some("uplink"));
+    let mut rows = table::new(&headings);
+    for port in ports {
+        let vm = port.process.as_ref();
+        let mut row = vec![
+            port.identity.port.clone(),
+            port.identity.netns_label().to_owned(),
+            port.identity.state.to_owned(),
+            vm.map_or("-".into(), ProcessStatus::text),
+            units::count(port.flows),
+            units::bytes(port.early_bytes),
+            units::bytes(port.outstanding_bytes),
+            units::count(port.resets.total()),
+        ];
+        let hold = port
+            .hold
+            .as_ref()
+            .map_or("-".into(), |hold| units::bytes_part(hold.used_bytes, hold.size_bytes));
+        row.extend(has_holds.then_some(hold));
+        let uplink = port.incast.as_ref().map_or("-".into(), uplink_text);
+        row.extend(has_uplinks.then_some(uplink));
+        rows.add_row(row);
+    }
+    table::text(&rows)
+}
+
 fn text(document: &StatusDocument) -> String {
     let mut parts = Vec::new();
     if document.ports.is_empty() {
         parts.push(NOTHING.to_owned());
     } else {
-        let has_holds = document.ports.iter().any(|port| port.hold.is_some());
-        let mut headings =
-            vec!["port", "netns", "state", "vm", ">flows", ">early", ">on its way", ">resets"];
-        headings.extend(has_holds.then_some(">hold"));
-        let has_uplinks = document.ports.iter().any(|port| port.incast.is_some());
-        headings.extend(has_uplinks.then_some("uplink"));
-        let mut rows = table::new(&headings);
-        for port in &document.ports {
-            let vm = port.process.as_ref();
-            let mut row = vec![
-                port.identity.port.clone(),
-                port.identity.netns_label().to_owned(),
-                port.identity.state.to_owned(),
-                vm.map_or("-".into(), ProcessStatus::text),
-                units::count(port.flows),
-                units::bytes(port.early_bytes),
-                units::bytes(port.outstanding_bytes),
-                units::count(port.resets.total()),
-            ];
-            let hold = port
-                .hold
-                .as_ref()
-                .map_or("-".into(), |hold| units::bytes_part(hold.used_bytes, hold.size_bytes));
-            row.extend(has_holds.then_some(hold));
-            let uplink = port.incast.as_ref().map_or("-".into(), uplink_text);
-            row.extend(has_uplinks.then_some(uplink));
-            rows.add_row(row);
-        }
-        parts.push(table::text(&rows));
+        parts.push(port_rows(&document.ports));
         let there = |port: &PortStatus, text: String| {
             hint::in_netns(&text, port.identity.netns_name.as_deref())
         };

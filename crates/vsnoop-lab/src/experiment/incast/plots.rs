@@ -5,8 +5,8 @@ use std::path::Path;
 use anyhow::Result;
 
 use super::figures::{Outcome, outcome};
-use crate::results::chart::{Chart, Line};
-use crate::results::drawing::Drawing;
+use crate::results::chart::Chart;
+use crate::results::drawing::{Drawing, Line};
 use crate::results::incast::{Incast, Part};
 use crate::results::{Results, size_text};
 

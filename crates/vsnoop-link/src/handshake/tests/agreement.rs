@@ -180,7 +180,7 @@ fn an_answer_beyond_what_was_asked_for_is_refused() {
     let with = |change: &dyn Fn(&mut Agreed, &mut Hello)| {
         let (mut agreed, mut theirs) = (good.clone(), theirs.clone());
         change(&mut agreed, &mut theirs);
-        agreed.verify(&ours, &theirs).unwrap_err()
+        agreed.verify(&ours, &theirs).unwrap_err().to_string()
     };
     assert_eq!(with(&|a, _| a.version = 3), "version");
     assert_eq!(with(&|a, _| a.transport = HelloTransport::UdpPlain), "transport");

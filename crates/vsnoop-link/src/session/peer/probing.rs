@@ -5,7 +5,7 @@ use super::session::Phase;
 use super::{Peer, TAKEN_DOWN, UNANSWERED};
 use crate::session::message::{CloseReason, Message};
 use crate::session::path_mtu::PathMtu;
-use crate::session::probes::ProbePurpose;
+use crate::session::probes::{Probe, ProbePurpose};
 use crate::session::types::{Action, End, Report, SessionId};
 
 /// Probes of a pending session, and regular ones while the path is suspected, come so much faster.
@@ -47,23 +47,11 @@ impl Peer {
             }
             Message::Answer { id: probe, sent_ns, held_ns, answered_ns, counters, .. } => {
                 let Some(probe) = self.probes.answered(probe, sent_ns) else { return };
-                if let ProbePurpose::Path(to) = probe.purpose {
-                    self.roam(probe.session, to, now_ns);
-                }
                 let trip_ns = at_ns.saturating_sub(sent_ns).saturating_sub(held_ns);
-                self.round_trip.add(trip_ns, now_ns);
+                self.answered(probe, trip_ns, now_ns);
                 if used {
                     let queued = self.round_trip.queued();
                     self.meter.told(counters, answered_ns, queued, now_ns);
-                }
-                if let Some(mtu) = &mut self.path_mtu {
-                    match probe.purpose {
-                        ProbePurpose::Path(_) => {}
-                        ProbePurpose::Alive => mtu.small_answered(),
-                        ProbePurpose::Full(size) | ProbePurpose::Search(size) => {
-                            mtu.answered(size, now_ns)
-                        }
-                    }
                 }
             }
             Message::Close(reason) => {
@@ -81,6 +69,20 @@ impl Peer {
                 };
                 self.failed(id, reason, now_ns);
             }
+        }
+    }
+
+    /// What an answered probe shows of the path.
+    fn answered(&mut self, probe: Probe, trip_ns: u64, now_ns: u64) {
+        if let ProbePurpose::Path(to) = probe.purpose {
+            self.roam(probe.session, to, now_ns);
+        }
+        self.round_trip.add(trip_ns, now_ns);
+        let Some(mtu) = &mut self.path_mtu else { return };
+        match probe.purpose {
+            ProbePurpose::Path(_) => {}
+            ProbePurpose::Alive => mtu.small_answered(),
+            ProbePurpose::Full(size) | ProbePurpose::Search(size) => mtu.answered(size, now_ns),
         }
     }
 

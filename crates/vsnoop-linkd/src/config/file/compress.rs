@@ -1,0 +1,74 @@
+//! `[[compress]]`.
+
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::reader::{Field, Reader, Result};
+use crate::config::{Compress, EtcdConfig, PeerConfig, Rules, Selector, value};
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table")]
+pub(super) struct CompressTable {
+    pub(super) peer: Field,
+    pub(super) port: Field,
+    pub(super) vm: Field,
+    pub(super) prefix: Field,
+    pub(super) method: Field,
+    pub(super) owner: Field,
+    pub(super) dictionary: Field,
+}
+
+impl Reader<'_> {
+    pub(super) fn compress(
+        &self,
+        tables: &[Spanned<CompressTable>],
+        peers: &[PeerConfig],
+        etcd: Option<&EtcdConfig>,
+    ) -> Result<Rules> {
+        let rules =
+            tables.iter().map(|table| self.rule(table, peers, etcd)).collect::<Result<_>>()?;
+        Rules::new(rules).map_err(|error| {
+            self.complaint(tables.last().map_or(0, |table| table.span().start), error.to_string())
+        })
+    }
+
+    fn rule(
+        &self,
+        table: &Spanned<CompressTable>,
+        peers: &[PeerConfig],
+        etcd: Option<&EtcdConfig>,
+    ) -> Result<Compress> {
+        let rule = table.get_ref();
+        let peer = match etcd {
+            // It may be known later.
+            Some(_) => self.text("compress.peer", &rule.peer, value::name)?,
+            None => self.known_peer("compress.peer", &rule.peer, peers)?,
+        };
+        let method = self.text("compress.method", &rule.method, str::parse)?;
+        let read = Compress {
+            selector: Selector {
+                peer,
+                port: self.text("compress.port", &rule.port, value::interface)?,
+                vm: self.text("compress.vm", &rule.vm, str::parse)?,
+                prefixes: self.prefixes("compress.prefix", &rule.prefix)?,
+            },
+            method: method.ok_or_else(|| {
+                let what = "a [[compress]] needs a method: off, lz4, zstd, zstd:LEVEL or auto";
+                self.complaint(table.span().start, what)
+            })?,
+            owner: self.text("compress.owner", &rule.owner, value::name)?,
+            dictionary_bytes: self.text(
+                "compress.dictionary",
+                &rule.dictionary,
+                value::dictionary,
+            )?,
+        };
+        let mut all = peers.to_vec();
+        let name = read.selector.peer.as_deref().unwrap_or_default();
+        all.extend(etcd.map(|etcd| etcd.template.peer(name, Vec::new(), Vec::new())));
+        match (read.check_dictionary(&all), &rule.dictionary) {
+            (Err(allowed), Some(found)) => Err(self.wrong("compress.dictionary", found, allowed)),
+            _ => Ok(read),
+        }
+    }
+}

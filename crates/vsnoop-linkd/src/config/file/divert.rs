@@ -1,0 +1,67 @@
+//! `[[divert]]`.
+
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::reader::{Field, Reader, Result};
+use crate::config::{Divert, PeerConfig, SourceFilter, ValueError, WhenDown, value};
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table")]
+pub(super) struct DivertTable {
+    pub(super) interface: Field,
+    pub(super) prefix: Field,
+    pub(super) peer: Field,
+    pub(super) when_down: Field,
+    pub(super) mac: Field,
+    pub(super) address: Field,
+}
+
+impl Reader<'_> {
+    pub(super) fn diverts(
+        &self,
+        tables: &[Spanned<DivertTable>],
+        peers: &[PeerConfig],
+        local: &[ipnet::IpNet],
+    ) -> Result<Vec<Divert>> {
+        tables.iter().map(|table| self.divert(table, peers, local)).collect()
+    }
+
+    fn divert(
+        &self,
+        table: &Spanned<DivertTable>,
+        peers: &[PeerConfig],
+        local: &[ipnet::IpNet],
+    ) -> Result<Divert> {
+        let divert = table.get_ref();
+        let missing = |what: &str| {
+            let what = format!("a [[divert]] needs {what}");
+            self.complaint(table.span().start, what)
+        };
+        let prefixes = self.prefixes("divert.prefix", &divert.prefix)?;
+        if prefixes.is_empty() {
+            return Err(missing("a prefix, or a list of them: where the traffic goes to"));
+        }
+        let interface = self.text("divert.interface", &divert.interface, value::interface)?;
+        let when_down = self.text("divert.when_down", &divert.when_down, |text| match text {
+            "pass" => Ok(WhenDown::Pass),
+            "drop" => Ok(WhenDown::Drop),
+            _ => Err(ValueError::WhenDown),
+        })?;
+        let mut addresses = self.prefixes("divert.address", &divert.address)?;
+        if addresses.is_empty() {
+            addresses = local.to_vec();
+        }
+        let offset = divert.interface.as_ref().map_or(0, |found| found.span().start);
+        Ok(Divert {
+            line: self.line(offset),
+            interface: interface.ok_or_else(|| missing("an interface: the VM's tap"))?,
+            prefixes,
+            peer: self
+                .known_peer("divert.peer", &divert.peer, peers)?
+                .ok_or_else(|| missing("a peer: behind which the prefix is"))?,
+            when_down: when_down.unwrap_or(WhenDown::Pass),
+            sources: SourceFilter { macs: self.macs("divert.mac", &divert.mac)?, addresses },
+        })
+    }
+}

@@ -1,0 +1,82 @@
+//! `[link]`: what is said once.
+
+use std::net::SocketAddr;
+
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::reader::{Field, Reader, Result};
+use crate::config::{AuthorityConfig, ValueError, value};
+use vsnoop_link::handshake::MOST_TAKES;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, expecting = "one table, [link]")]
+pub(super) struct LinkTable {
+    pub(super) name: Field,
+    pub(super) network: Field,
+    pub(super) listen: Field,
+    pub(super) user: Field,
+    pub(super) key: Field,
+    pub(super) cert: Field,
+    pub(super) ca: Field,
+    pub(super) crl: Field,
+    pub(super) mtu: Field,
+    pub(super) age: Field,
+    pub(super) flood_rate: Field,
+    pub(super) clamp_mss: Field,
+    pub(super) relay: Field,
+    pub(super) rekey: Field,
+    pub(super) dead_after: Field,
+    pub(super) local: Field,
+}
+
+impl Reader<'_> {
+    /// The link is called as its file.
+    pub(super) fn stem(&self) -> Result<String> {
+        let stem = self.file.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+        value::name(stem).map_err(|allowed| {
+            self.complaint(
+                0,
+                format!("the file's name is none for a link; set link.name: {allowed}"),
+            )
+        })
+    }
+
+    pub(super) fn authority(&self, table: &Spanned<LinkTable>) -> Result<Option<AuthorityConfig>> {
+        let link = table.get_ref();
+        let lists = self.paths("link.crl", &link.crl)?;
+        match (self.path("link.cert", &link.cert)?, self.path("link.ca", &link.ca)?) {
+            (Some(cert), Some(ca)) => Ok(Some(AuthorityConfig { cert, ca, lists })),
+            (None, None) if lists.is_empty() => Ok(None),
+            (None, None) => {
+                let offset = link.crl.as_ref().map_or(0, |found| found.span().start);
+                let what = "link.crl goes with link.cert and link.ca only";
+                Err(self.complaint(offset, what))
+            }
+            _ => {
+                let found = link.cert.as_ref().or(link.ca.as_ref());
+                let offset = found.map_or(table.span().start, |found| found.span().start);
+                let what = "link.cert and link.ca belong together: this host's certificate, and the CA \
+                            that peers are certified by";
+                Err(self.complaint(offset, what))
+            }
+        }
+    }
+
+    /// A peer is told all of them in its handshake.
+    pub(super) fn local(&self, field: &Field) -> Result<Vec<ipnet::IpNet>> {
+        let prefixes = self.prefixes("link.local", field)?;
+        match field {
+            Some(found) if prefixes.len() > MOST_TAKES => {
+                let allowed = format!("give up to {MOST_TAKES} prefixes");
+                Err(self.wrong("link.local", found, allowed))
+            }
+            _ => Ok(prefixes),
+        }
+    }
+}
+
+pub(super) fn listen(text: &str) -> std::result::Result<SocketAddr, ValueError> {
+    let address = text.parse().ok().filter(|address: &SocketAddr| address.port() != 0);
+    address.ok_or(ValueError::Listen)
+}

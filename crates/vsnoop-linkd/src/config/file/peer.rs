@@ -1,0 +1,212 @@
+//! `[[peer]]`, and `[etcd.peer]`, which has a part of its keys.
+
+use std::collections::HashMap;
+use std::fmt;
+
+use serde::Deserialize;
+use toml::{Spanned, Value};
+
+use super::reader::{Field, Reader, Result};
+use crate::config::value;
+use crate::config::{
+    AcceptConfig, CONNECTIONS, KEYS, OuterConfig, PeerConfig, PeerSource, PeerTemplate, Transport,
+    TrustConfig, ValueError,
+};
+use vsnoop_link::compress::Codecs;
+use vsnoop_link::identity::PublicKey;
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table")]
+pub(super) struct PeerTable {
+    pub(super) name: Field,
+    pub(super) key: Field,
+    pub(super) subject: Field,
+    pub(super) address: Field,
+    pub(super) transport: Field,
+    pub(super) connections: Field,
+    pub(super) accept: Field,
+    pub(super) accept_dictionary: Field,
+    pub(super) dscp: Field,
+    pub(super) ecn: Field,
+    pub(super) flow_label: Field,
+    pub(super) relay: Field,
+}
+
+impl Reader<'_> {
+    pub(super) fn peers(&self, tables: &[Spanned<PeerTable>]) -> Result<Vec<PeerConfig>> {
+        let peers = tables.iter().map(|table| self.peer(table)).collect::<Result<Vec<_>>>()?;
+        self.differ(
+            tables,
+            &peers,
+            "peer",
+            |peer| Some(&peer.name),
+            |name| format!("another peer is called {name}; names must differ"),
+        )?;
+        self.keys_differ(tables, &peers)?;
+        self.differ(
+            tables,
+            &peers,
+            "peer",
+            |peer| match &peer.trust {
+                TrustConfig::Subject(subject) => Some(subject),
+                TrustConfig::Keys(_) => None,
+            },
+            |subject| format!("another peer has the subject {subject}, too"),
+        )?;
+        Ok(peers)
+    }
+
+    /// No key is of two peers, nor twice of one.
+    fn keys_differ(&self, tables: &[Spanned<PeerTable>], peers: &[PeerConfig]) -> Result<()> {
+        let mut seen = HashMap::new();
+        for (table, peer) in tables.iter().zip(peers) {
+            let TrustConfig::Keys(keys) = &peer.trust else { continue };
+            let here = table.span().start;
+            for key in keys {
+                let Some(first) = seen.insert(key, here) else { continue };
+                let line = self.line(first);
+                let what = format!(
+                    "the same key stands in the [[peer]] of line {line}; every host needs one of \
+                     its own"
+                );
+                return Err(self.complaint(here, what));
+            }
+        }
+        Ok(())
+    }
+
+    fn peer(&self, table: &Spanned<PeerTable>) -> Result<PeerConfig> {
+        let peer = table.get_ref();
+        let here = table.span().start;
+        let name = self.text("peer.name", &peer.name, value::name)?;
+        let name = name.ok_or_else(|| self.complaint(here, "a [[peer]] needs a name"))?;
+        let keys = self.keys(&peer.key)?;
+        let subject = self.text("peer.subject", &peer.subject, |text| {
+            if value::is_host_name(text) { Ok(text.to_owned()) } else { Err(ValueError::Subject) }
+        })?;
+        let trust = match (keys, subject) {
+            (Some(keys), None) => TrustConfig::Keys(keys),
+            (None, Some(subject)) => TrustConfig::Subject(subject),
+            _ => {
+                let what = format!(
+                    "peer {name} needs one of: key (its public key, as `vsnoop link keygen FILE --show` \
+                     prints it there), subject (the name in its certificate, with link.ca)"
+                );
+                return Err(self.complaint(here, what));
+            }
+        };
+        let PeerTemplate { transport, connections, accept, outer, relay, .. } =
+            self.template(peer)?;
+        let addresses = self.addresses("peer.address", &peer.address)?;
+        let source = PeerSource::File;
+        Ok(PeerConfig {
+            name,
+            trust,
+            source,
+            addresses,
+            transport,
+            connections,
+            accept,
+            outer,
+            relay,
+        })
+    }
+
+    /// One public key, or a list of some.
+    fn keys(&self, field: &Field) -> Result<Option<Vec<PublicKey>>> {
+        const KEY: &str = "peer.key";
+        let Some(found) = field else { return Ok(None) };
+        let allowed = format!("give a public key, or a list of up to {KEYS}");
+        let wrong = |why: &dyn fmt::Display| self.wrong(KEY, found, why);
+        let one = |value: &Value| match value.as_str() {
+            Some(text) => text.parse().map_err(|why| wrong(&why)),
+            None => Err(wrong(&allowed)),
+        };
+        let keys = match found.get_ref() {
+            Value::Array(values) => values.iter().map(one).collect::<Result<Vec<_>>>()?,
+            value => vec![one(value)?],
+        };
+        if keys.is_empty() || keys.len() > KEYS { Err(wrong(&allowed)) } else { Ok(Some(keys)) }
+    }
+
+    /// What does not tell one peer from another.
+    pub(super) fn template(&self, peer: &PeerTable) -> Result<PeerTemplate> {
+        let transport = self.text("peer.transport", &peer.transport, transport)?;
+        let transport = transport.unwrap_or(Transport::Udp);
+        let connections = self.number("peer.connections", &peer.connections, CONNECTIONS)?;
+        if let Some(found) = peer.connections.as_ref().filter(|_| !transport.is_ordered()) {
+            let allowed = format!("goes with tls and tcp only; the transport is {transport}");
+            return Err(self.wrong("peer.connections", found, allowed));
+        }
+        Ok(PeerTemplate {
+            transport,
+            connections: connections.unwrap_or(4),
+            accept: self.accept(peer)?,
+            says_dictionary: peer.accept_dictionary.is_some(),
+            outer: self.outer(peer, transport)?,
+            relay: self.truth("peer.relay", &peer.relay)?.unwrap_or(self.relay),
+        })
+    }
+
+    /// Connections have marks of their own.
+    fn outer(&self, peer: &PeerTable, transport: Transport) -> Result<OuterConfig> {
+        let truth = |key: &str, field: &Field| {
+            let value = self.truth(key, field)?;
+            match field {
+                Some(found) if transport.is_ordered() => {
+                    let allowed = format!("goes with udp only; the transport is {transport}");
+                    Err(self.wrong(key, found, allowed))
+                }
+                _ => Ok(value),
+            }
+        };
+        let default = OuterConfig::default();
+        Ok(OuterConfig {
+            dscp: truth("peer.dscp", &peer.dscp)?.unwrap_or(default.dscp),
+            ecn: truth("peer.ecn", &peer.ecn)?.unwrap_or(default.ecn),
+            flow_label: truth("peer.flow_label", &peer.flow_label)?.unwrap_or(default.flow_label),
+        })
+    }
+
+    /// What the peer itself says; rules may give it a dictionary, too.
+    fn accept(&self, peer: &PeerTable) -> Result<AcceptConfig> {
+        let allowed = "give off, lz4 or zstd, or a list of lz4 and zstd";
+        let codecs = |text: &str| match text {
+            "off" => Some(Codecs::NONE),
+            "lz4" => Some(Codecs { lz4: true, zstd: false }),
+            "zstd" => Some(Codecs { lz4: false, zstd: true }),
+            _ => None,
+        };
+        let listed = self.list("peer.accept", &peer.accept, codecs, allowed)?;
+        let has = |codec: fn(&Codecs) -> bool| listed.is_empty() || listed.iter().any(codec);
+        let codecs = Codecs { lz4: has(|codecs| codecs.lz4), zstd: has(|codecs| codecs.zstd) };
+        let dictionary_bytes =
+            self.text("peer.accept_dictionary", &peer.accept_dictionary, |text| match text {
+                "off" => Ok(None),
+                size => value::dictionary(size).map(Some),
+            })?;
+        Ok(AcceptConfig { codecs, dictionary_bytes: dictionary_bytes.flatten() })
+    }
+
+    pub(super) fn known_peer(
+        &self,
+        key: &str,
+        field: &Field,
+        peers: &[PeerConfig],
+    ) -> Result<Option<String>> {
+        self.text(key, field, |text| {
+            if peers.iter().any(|peer| peer.name == text) {
+                return Ok(text.to_owned());
+            }
+            let names: Vec<_> = peers.iter().map(|peer| peer.name.as_str()).collect();
+            Err(ValueError::Peer { names: names.join(", ") })
+        })
+    }
+}
+
+fn transport(text: &str) -> std::result::Result<Transport, ValueError> {
+    Transport::ALL
+        .into_iter()
+        .find(|transport| transport.name() == text)
+        .ok_or(ValueError::Transport)
+}

@@ -1,0 +1,108 @@
+//! `[[port]]`.
+
+use std::collections::HashMap;
+
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::reader::{Field, Reader, Result};
+use crate::config::{PortConfig, PortKind, SourceFilter, value};
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table")]
+pub(super) struct PortTable {
+    pub(super) name: Field,
+    pub(super) bridge: Field,
+    pub(super) tap: Field,
+    pub(super) interface: Field,
+    pub(super) mac: Field,
+    pub(super) address: Field,
+}
+
+impl Reader<'_> {
+    pub(super) fn ports(
+        &self,
+        tables: &[Spanned<PortTable>],
+        link: &str,
+    ) -> Result<Vec<PortConfig>> {
+        let ports =
+            tables.iter().map(|table| self.port(table, link)).collect::<Result<Vec<_>>>()?;
+        self.differ(
+            tables,
+            &ports,
+            "port",
+            |port| Some(&port.name),
+            |name| format!("interface {name} is a port already; each tap needs a name of its own"),
+        )?;
+        self.differ(
+            tables,
+            &ports,
+            "port",
+            |port| match &port.kind {
+                PortKind::Bridge(bridge) => Some(bridge),
+                PortKind::Tap | PortKind::Interface => None,
+            },
+            |bridge| {
+                format!(
+                    "bridge {bridge} has a port already; with two, frames would go round for ever"
+                )
+            },
+        )?;
+        self.fixed_once(tables, &ports)?;
+        Ok(ports)
+    }
+
+    fn port(&self, table: &Spanned<PortTable>, link: &str) -> Result<PortConfig> {
+        let port = table.get_ref();
+        let name = self.text("port.name", &port.name, value::interface)?;
+        let bridge = self.text("port.bridge", &port.bridge, value::interface)?;
+        let tap = self.text("port.tap", &port.tap, value::interface)?;
+        let interface = self.text("port.interface", &port.interface, value::interface)?;
+        let sources = SourceFilter {
+            macs: self.macs("port.mac", &port.mac)?,
+            addresses: self.prefixes("port.address", &port.address)?,
+        };
+        let (own, kind) = match (bridge, tap, interface) {
+            (Some(bridge), None, None) => {
+                let name = match name {
+                    Some(name) => name,
+                    None => value::interface(&format!("vsl-{link}")).map_err(|_| {
+                        let what = format!(
+                            "the tap cannot be called vsl-{link}, which is too long for an interface: \
+                             set port.name"
+                        );
+                        self.complaint(table.span().start, what)
+                    })?,
+                };
+                return Ok(PortConfig { name, kind: PortKind::Bridge(bridge), sources });
+            }
+            (None, Some(tap), None) => (tap, PortKind::Tap),
+            (None, None, Some(interface)) => (interface, PortKind::Interface),
+            _ => {
+                let what = "a [[port]] has one of: bridge (the link puts a tap into it), tap (which the \
+                            link makes), interface (which exists)";
+                return Err(self.complaint(table.span().start, what));
+            }
+        };
+        match port.name.as_ref() {
+            Some(found) => Err(self.wrong("port.name", found, "goes with bridge only")),
+            None => Ok(PortConfig { name: own, kind, sources }),
+        }
+    }
+
+    /// No MAC address is fixed to two ports.
+    fn fixed_once(&self, tables: &[Spanned<PortTable>], ports: &[PortConfig]) -> Result<()> {
+        let mut seen = HashMap::new();
+        for (table, port) in tables.iter().zip(ports) {
+            for mac in &port.sources.macs {
+                if let Some(other) =
+                    seen.insert(mac, &port.name).filter(|other| **other != port.name)
+                {
+                    let what = format!("{mac} is an address of port {other}, too; leave out one");
+                    return Err(self.complaint(table.span().start, what));
+                }
+            }
+        }
+        Ok(())
+    }
+}
