@@ -18,7 +18,8 @@ use vsnoop_testbed::net::Netns;
 use crate::transfer::until_moved;
 use crate::{transfer, trial};
 use vsnoop_testbed::hosts::{
-    Host, Network, Plan, TAP, connect_routed, divert, net_v4, net_v6, router_v4, vm_v4, vm_v6,
+    EtcdOptions, Host, Network, Plan, TAP, connect_routed, divert, net_v4, net_v6, router_v4,
+    vm_v4, vm_v6,
 };
 
 const BYTES: u64 = 8 << 20;
@@ -47,6 +48,7 @@ pub fn trials() -> Vec<Trial> {
     trials.push(trial("divert::the_longest_prefix_of_an_interface_has_the_packet", longest));
     trials.push(trial("divert::what_is_for_no_vm_of_the_far_host_is_refused_there", foreign));
     trials.push(trial("divert::a_forged_source_is_not_diverted", forged));
+    trials.push(trial("divert::a_host_of_etcd_is_diverted_to_while_it_is_there", of_etcd));
     trials
 }
 
@@ -503,4 +505,59 @@ impl DivertTap {
         self.socket.send_to(&frame, &self.address).context("sending into a divert tap")?;
         Ok(())
     }
+}
+
+/// Host 1 is known by etcd alone. While it is not, IPv4 to its VM is dropped, and IPv6 has its
+/// ordinary way. Host 2 gets the number that host 1 had.
+fn of_etcd() -> Result<()> {
+    let plan = Plan { hosts: 3, ordinary_way: true, ..Plan::routed() };
+    let mut network = Network::configured(plan)?;
+    let etcd = network.etcd(1, EtcdOptions::default())?;
+    for host in 0..3 {
+        network.announce(host, &etcd, "ttl = \"5s\"\n")?;
+    }
+    for (host, peer) in [(0, 1), (1, 0)] {
+        let dropped = divert(peer, &[net_v4(peer)]) + "when_down = \"drop\"\n";
+        let passed = divert(peer, &[net_v6(peer)]);
+        network.edit_config(host, |text| [text, &dropped, &passed].concat())?;
+    }
+    network.hosts[0].start()?;
+    let mut before = 0;
+    for others in [0, 1] {
+        let a = &network.hosts[0];
+        a.until("the peer is not known", |status| {
+            let diverts = status["diverts"].as_array().into_iter().flatten();
+            diverts.clone().count() == 2
+                && diverts.clone().all(|divert| {
+                    let reason = divert["reason"].as_str().unwrap_or_default();
+                    divert["state"] == "peer_down" && reason.contains("nor etcd names it")
+                })
+        })?;
+        let shown = a.command(&["status", a.name()])?;
+        ensure!(shown.contains("there is no peer h1 now"), "{shown}");
+        ensure!(a.vms[0].ping(vm_v4(1), 1).is_err(), "what is to be dropped has another way");
+        transfer::run(&a.vms[0], &network.hosts[1].vms[0], vm_v6(1), BYTES, &AtomicU64::new(0))?;
+        ensure!(diverted_bytes(a)? == before, "diverted to nobody");
+        ensure!(count(&diverted(a, &net_v4(1))?, "missed")? > 0, "nothing was missed");
+
+        network.hosts[1].start()?;
+        let [a, b, _] = &network.hosts[..] else { unreachable!("three hosts") };
+        until_diverts(a, "active")?;
+        until_diverts(b, "active")?;
+        exchange(&network, 0, 1)?;
+        ensure!(diverted_bytes(a)? > before + 2 * BYTES, "it was not diverted");
+        before = diverted_bytes(a)?;
+
+        if others == 1 {
+            break;
+        }
+        network.hosts[1].end();
+        network.hosts[2].start()?;
+        network.hosts[0].until("the other host is a peer", |status| {
+            status["peers"].as_array().is_some_and(|peers| {
+                peers.len() == 1 && peers[0]["name"] == "h2" && peers[0]["state"] == "up"
+            })
+        })?;
+    }
+    Ok(())
 }

@@ -410,7 +410,9 @@ fn with_etcd_there_need_be_no_peer() {
     let rest = "address = [\"192.0.2.1\", \"[2001:db8::1]:7000\"]\n[etcd.peer]\n\
                 transport = \"tls\"\n[[compress]]\npeer = \"one-to-come\"\nmethod = \"zstd\"\n\
                 dictionary = \"1M\"\n";
-    let config = parse(&format!("{BY_ETCD}{rest}")).unwrap();
+    let divert = DIVERT.replace("\"b\"", "\"one-to-come\"");
+    let config = parse(&format!("{BY_ETCD}{rest}{divert}prefix = \"10.2.0.0/16\"\n")).unwrap();
+    assert_eq!(config.diverts[0].peer, "one-to-come");
     let etcd = config.etcd.expect("etcd");
     assert_eq!((etcd.addresses.len(), etcd.addresses[1].port), (2, 7000));
     let key = KEY_B.parse().unwrap();

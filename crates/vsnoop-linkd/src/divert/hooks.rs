@@ -2,8 +2,9 @@
 //!
 //! A hook diverts while its peer has a session and has said in its handshake that it takes all
 //! prefixes of the table; an older peer, or one that is configured otherwise, takes none, and no
-//! packet is lost there. A VM's tap may go and come back, with another index: looked at each
-//! second, it is hooked again.
+//! packet is lost there. A peer of etcd may come later, and go: the hook stays, and treats its
+//! packets as while a peer is down (`when_down`). A VM's tap may go and come back, with another
+//! index: looked at each second, it is hooked again.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,6 +23,8 @@ use crate::slots::Slots;
 
 /// How often taps are looked at.
 const LOOK: Duration = Duration::from_secs(1);
+/// Why a table diverts nothing whose peer is not known.
+const UNKNOWN: &str = "neither the file nor etcd names it";
 
 #[derive(Debug, thiserror::Error)]
 pub enum HookError {
@@ -58,7 +61,8 @@ pub struct DivertHook {
     not_taken: Vec<IpNet>,
     /// Name of the divert tap that it sends to.
     pub divert_tap: String,
-    peer: usize,
+    /// `None`: etcd does not name it now.
+    peer: Option<usize>,
     divert_tap_ifindex: u32,
     rules: Vec<Rule>,
     attached: Option<Attached>,
@@ -100,9 +104,11 @@ impl DivertHooks {
     }
 
     /// Stops those that do not stay: the divert tap that they send to may be another interface's
-    /// from now on.
+    /// from now on, and so may the number of their peer be another peer's.
     pub fn stop_leaving(&mut self, staying: &[DivertHook]) {
-        let leaving = self.hooks.iter_mut().filter(|old| !staying.iter().any(|new| old.is(new)));
+        let stays = |old: &DivertHook, new: &DivertHook| old.is(new) && old.peer == new.peer;
+        let leaving =
+            self.hooks.iter_mut().filter(|old| !staying.iter().any(|new| stays(old, new)));
         for hook in leaving {
             let Some(attached) = hook.attached.as_mut().filter(|attached| attached.is_up) else {
                 continue;
@@ -122,7 +128,7 @@ impl DivertHooks {
         for hook in &mut self.hooks {
             if let Some(at) = before.iter().position(|old| old.is(hook)) {
                 let old = before.swap_remove(at);
-                *hook = DivertHook { divert: hook.divert.clone(), ..old };
+                *hook = DivertHook { divert: hook.divert.clone(), peer: hook.peer, ..old };
             } else {
                 hook.go_on_counting(&before);
             }
@@ -153,7 +159,7 @@ impl DivertHooks {
             }
         }
         for hook in &mut self.hooks {
-            hook.follow(takes(hook.peer));
+            hook.follow(hook.peer.and_then(&takes));
         }
     }
 }
@@ -169,7 +175,7 @@ fn all(config: &Config, divert_taps: Option<&DivertTaps>, peers: &Slots) -> Vec<
             reason: None,
             not_taken: Vec::new(),
             divert_tap: divert_tap.port.name().to_owned(),
-            peer: peers.of(&divert.peer)?,
+            peer: peers.of(&divert.peer),
             divert_tap_ifindex: divert_tap.ifindex,
             rules: rules::of_table(config, index),
             attached: None,
@@ -180,11 +186,11 @@ fn all(config: &Config, divert_taps: Option<&DivertTaps>, peers: &Slots) -> Vec<
 }
 
 impl DivertHook {
-    /// Whether it does the same, wherever in the file it stands.
+    /// Whether it does the same, wherever in the file it stands and whatever number its peer has.
     fn is(&self, other: &Self) -> bool {
         let of = |hook: &Self| Divert { line: 0, ..hook.divert.clone() };
         of(self) == of(other)
-            && (self.peer, self.divert_tap_ifindex) == (other.peer, other.divert_tap_ifindex)
+            && self.divert_tap_ifindex == other.divert_tap_ifindex
             && self.rules == other.rules
     }
 
@@ -241,6 +247,7 @@ impl DivertHook {
         self.not_taken =
             takes.map_or(Vec::new(), |takes| rules::not_taken(&self.divert.prefixes, takes));
         let (state, reason) = match takes {
+            None if self.peer.is_none() => (DivertState::PeerDown, Some(UNKNOWN.to_owned())),
             None => (DivertState::PeerDown, None),
             Some(_) if self.not_taken.is_empty() => (DivertState::Active, None),
             Some(_) => (DivertState::NotTaken, Some(rules::why_none(&self.not_taken))),

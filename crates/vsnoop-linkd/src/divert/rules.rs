@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use vsnoop_bpf::divert::{Action, Rule};
 
-use crate::config::{Config, Divert, WhenDown};
+use crate::config::{Config, WhenDown};
 use crate::slots::Slots;
 
 /// The rules of the hook of table `index`.
@@ -34,16 +34,16 @@ pub fn of_table(config: &Config, index: usize) -> Vec<Rule> {
     rules
 }
 
-/// The routes of one interface's divert tap: prefixes with their peers, the longest first.
+/// The routes of one interface's divert tap: prefixes with their peers, the longest first. One
+/// whose peer is not known (`None`) is not another's for that.
 #[derive(Clone, Debug, Default)]
-pub struct Routes(Vec<(IpNet, usize)>);
+pub struct Routes(Vec<(IpNet, Option<usize>)>);
 
 impl Routes {
     pub fn of(config: &Config, interface: &str, peers: &Slots) -> Self {
-        let peer = |divert: &Divert| peers.of(&divert.peer);
         let tables = config.diverts.iter().filter(|divert| divert.interface == interface);
         let mut routes: Vec<_> = tables
-            .filter_map(|divert| Some((divert, peer(divert)?)))
+            .map(|divert| (divert, peers.of(&divert.peer)))
             .flat_map(|(divert, peer)| divert.prefixes.iter().map(move |prefix| (*prefix, peer)))
             .collect();
         routes.sort_by_key(|(prefix, _)| std::cmp::Reverse(prefix.prefix_len()));
@@ -52,7 +52,7 @@ impl Routes {
 
     /// Index of the peer behind which an address is.
     pub fn peer_of(&self, to: IpAddr) -> Option<usize> {
-        self.0.iter().find(|(prefix, _)| prefix.contains(&to)).map(|(_, peer)| *peer)
+        self.0.iter().find(|(prefix, _)| prefix.contains(&to))?.1
     }
 }
 
@@ -134,6 +134,13 @@ mod tests {
         assert_eq!(peer("fd00:5::1"), Some(0));
         assert_eq!(peer("192.0.2.1"), None);
         assert_eq!(Routes::of(&config(), "u", &slots).peer_of("10.2.0.1".parse().unwrap()), None);
+    }
+
+    #[test]
+    fn what_is_of_an_unknown_peer_is_no_other_peers() {
+        let routes = Routes::of(&config(), "t", &Slots::new([&"b".to_owned()]));
+        let peer = |to: &str| routes.peer_of(to.parse().unwrap());
+        assert_eq!((peer("10.2.0.1"), peer("10.3.0.1")), (Some(0), None));
     }
 
     #[test]

@@ -39,11 +39,7 @@ impl Reader<'_> {
         etcd: Option<&EtcdConfig>,
     ) -> Result<Compress> {
         let rule = table.get_ref();
-        let peer = match etcd {
-            // It may be known later.
-            Some(_) => self.text("compress.peer", &rule.peer, value::name)?,
-            None => self.known_peer("compress.peer", &rule.peer, peers)?,
-        };
+        let peer = self.known_peer("compress.peer", &rule.peer, peers, etcd)?;
         let method = self.text("compress.method", &rule.method, str::parse)?;
         let read = Compress {
             selector: Selector {

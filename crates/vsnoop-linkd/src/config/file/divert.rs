@@ -4,7 +4,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::reader::{Field, Reader, Result};
-use crate::config::{Divert, PeerConfig, SourceFilter, ValueError, WhenDown, value};
+use crate::config::{Divert, EtcdConfig, PeerConfig, SourceFilter, ValueError, WhenDown, value};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, expecting = "a table")]
@@ -22,15 +22,17 @@ impl Reader<'_> {
         &self,
         tables: &[Spanned<DivertTable>],
         peers: &[PeerConfig],
+        etcd: Option<&EtcdConfig>,
         local: &[ipnet::IpNet],
     ) -> Result<Vec<Divert>> {
-        tables.iter().map(|table| self.divert(table, peers, local)).collect()
+        tables.iter().map(|table| self.divert(table, peers, etcd, local)).collect()
     }
 
     fn divert(
         &self,
         table: &Spanned<DivertTable>,
         peers: &[PeerConfig],
+        etcd: Option<&EtcdConfig>,
         local: &[ipnet::IpNet],
     ) -> Result<Divert> {
         let divert = table.get_ref();
@@ -58,7 +60,7 @@ impl Reader<'_> {
             interface: interface.ok_or_else(|| missing("an interface: the VM's tap"))?,
             prefixes,
             peer: self
-                .known_peer("divert.peer", &divert.peer, peers)?
+                .known_peer("divert.peer", &divert.peer, peers, etcd)?
                 .ok_or_else(|| missing("a peer: behind which the prefix is"))?,
             when_down: when_down.unwrap_or(WhenDown::Pass),
             sources: SourceFilter { macs: self.macs("divert.mac", &divert.mac)?, addresses },

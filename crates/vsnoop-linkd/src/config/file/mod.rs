@@ -72,6 +72,7 @@ fn parse(file: &Path, text: &str) -> Result<Config> {
         }
     }
     let local = reader.local(&link.local)?;
+    let diverts = reader.diverts(&document.divert, &peers, etcd.as_ref(), &local)?;
     let config = Config {
         file: file.to_owned(),
         network: reader
@@ -99,7 +100,7 @@ fn parse(file: &Path, text: &str) -> Result<Config> {
             .unwrap_or(Duration::from_secs(5)),
         compress,
         etcd,
-        diverts: reader.diverts(&document.divert, &peers, &local)?,
+        diverts,
         local,
         name,
         ports,

@@ -9,8 +9,8 @@ use toml::{Spanned, Value};
 use super::reader::{Field, Reader, Result};
 use crate::config::value;
 use crate::config::{
-    AcceptConfig, CONNECTIONS, KEYS, OuterConfig, PeerConfig, PeerSource, PeerTemplate, Transport,
-    TrustConfig, ValueError,
+    AcceptConfig, CONNECTIONS, EtcdConfig, KEYS, OuterConfig, PeerConfig, PeerSource, PeerTemplate,
+    Transport, TrustConfig, ValueError,
 };
 use vsnoop_link::compress::Codecs;
 use vsnoop_link::identity::PublicKey;
@@ -188,13 +188,18 @@ impl Reader<'_> {
         Ok(AcceptConfig { codecs, dictionary_bytes: dictionary_bytes.flatten() })
     }
 
+    /// One of these, or with etcd any name: it may be known later.
     pub(super) fn known_peer(
         &self,
         key: &str,
         field: &Field,
         peers: &[PeerConfig],
+        etcd: Option<&EtcdConfig>,
     ) -> Result<Option<String>> {
         self.text(key, field, |text| {
+            if etcd.is_some() {
+                return value::name(text);
+            }
             if peers.iter().any(|peer| peer.name == text) {
                 return Ok(text.to_owned());
             }

@@ -387,8 +387,11 @@ fn divert_trouble(divert: &DivertStatus) -> Option<String> {
     let reason = divert.reason.as_deref().unwrap_or("no reason given");
     let why = match divert.state {
         DivertState::Active => return None,
-        // The peer's own line says why.
-        DivertState::PeerDown => format!("peer {peer} is not reached"),
+        DivertState::PeerDown => match &divert.reason {
+            Some(reason) => format!("there is no peer {peer} now ({reason})"),
+            // The peer's own line says why.
+            None => format!("peer {peer} is not reached"),
+        },
         DivertState::NotTaken => format!("peer {peer} refuses it ({reason})"),
         // Then there is no traffic.
         DivertState::NoInterface => {
@@ -611,6 +614,7 @@ mod tests {
         for (state, when_down, words) in [
             (DivertState::PeerDown, WhenDown::Pass, ["tap7 to 10.2.0.0/16", "ordinary way"]),
             (DivertState::PeerDown, WhenDown::Drop, ["tap7 to 10.2.0.0/16", "is dropped"]),
+            (DivertState::PeerDown, WhenDown::Drop, ["there is no peer b", "is dropped"]),
             (DivertState::NotTaken, WhenDown::Pass, ["not in its link.local", "ordinary way"]),
             (DivertState::NoInterface, WhenDown::Drop, ["tap7", "does not exist"]),
         ] {
