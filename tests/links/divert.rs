@@ -16,7 +16,7 @@ use vsnoop_packet::builder::{Addresses, Ethernet, Route, UdpFrame};
 use vsnoop_testbed::net::Netns;
 
 use crate::transfer::until_moved;
-use crate::{transfer, trial};
+use crate::{membership, transfer, trial};
 use vsnoop_testbed::hosts::{
     EtcdOptions, Host, Network, Plan, TAP, connect_routed, divert, net_v4, net_v6, router_v4,
     vm_v4, vm_v6,
@@ -511,11 +511,7 @@ impl DivertTap {
 /// ordinary way. Host 2 gets the number that host 1 had.
 fn of_etcd() -> Result<()> {
     let plan = Plan { hosts: 3, ordinary_way: true, ..Plan::routed() };
-    let mut network = Network::configured(plan)?;
-    let etcd = network.etcd(1, EtcdOptions::default())?;
-    for host in 0..3 {
-        network.announce(host, &etcd, "ttl = \"5s\"\n")?;
-    }
+    let (mut network, _etcd) = membership::network(plan, 1, EtcdOptions::default())?;
     for (host, peer) in [(0, 1), (1, 0)] {
         let dropped = divert(peer, &[net_v4(peer)]) + "when_down = \"drop\"\n";
         let passed = divert(peer, &[net_v6(peer)]);

@@ -44,7 +44,7 @@ pub fn trials() -> Vec<Trial> {
 }
 
 /// A network whose hosts all know of this etcd; no link runs yet.
-fn network(plan: Plan, nodes: usize, options: EtcdOptions) -> Result<(Network, Etcd)> {
+pub fn network(plan: Plan, nodes: usize, options: EtcdOptions) -> Result<(Network, Etcd)> {
     let network = Network::configured(plan)?;
     let etcd = network.etcd(nodes, options)?;
     (0..network.hosts.len()).try_for_each(|host| network.announce(host, &etcd, TTL))?;
@@ -230,11 +230,8 @@ fn refused() -> Result<()> {
     others.iter_mut().try_for_each(Host::start)?;
     until_peers(a, &["fixed", "h1"])?;
     // Either end may have called: a session is settled when both have it.
-    for other in &*others {
-        other.until("h0 is up", |status| {
-            names(status, |peer| peer["state"] == "up").contains(&"h0")
-        })?;
-    }
+    until_peers(&others[0], &["h0", "h2"])?;
+    until_peers(&others[1], &["h0", "h1"])?;
     let before = [session(a, "h1")?, session(a, "fixed")?];
     let long = "x".repeat(5000);
     let two = document(FRESH).replace("\"version\":1", "\"version\":2");
@@ -370,7 +367,8 @@ fn cut_off() -> Result<()> {
             status["membership"]["leaving"] == serde_json::json!(["h2"])
         })?;
     }
-    ensure!([session(a, "h2")?, session(b, "h2")?, session(c, "h0")?] == before);
+    let now = [session(a, "h2")?, session(b, "h2")?, session(c, "h0")?];
+    ensure!(now == before, "{before:?} became {now:?}: {}", c.words());
     transfer::run(&a.vms[0], &c.vms[0], inner_v4(2, 0), 4 << 20, &AtomicU64::new(0))?;
     c.netns.ip(&format!("route del blackhole {node}/32"))?;
     for host in [a, b] {
@@ -379,7 +377,8 @@ fn cut_off() -> Result<()> {
                 && status["membership"]["hosts"] == 2
         })?;
     }
-    ensure!([session(a, "h2")?, session(b, "h2")?, session(c, "h0")?] == before);
+    let now = [session(a, "h2")?, session(b, "h2")?, session(c, "h0")?];
+    ensure!(now == before, "{before:?} became {now:?}: {}", c.words());
     // Cut off again, it ends: nobody waits for it.
     c.netns.ip(&format!("route add blackhole {node}/32"))?;
     a.until("its lease has ended", |status| {

@@ -8,7 +8,7 @@ use anyhow::Result;
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
-use super::drawing::{self, Axis, Drawing, draw_lines, finished, framed};
+use super::drawing::{Axis, Drawing, Line, draw_lines, finished, framed};
 use super::statistics::{self, ACKED, DELIVERED, Metric, ascending};
 use super::{Results, size_name, size_text};
 
@@ -24,8 +24,8 @@ const VIEWS: [View; 2] = [
     View { file: "delivered", title: "until the receiver's answer (delivered)", metric: DELIVERED },
 ];
 
-/// One line of a plot.
-struct Line {
+/// What one line of a plot shows.
+struct Throughputs {
     name: String,
     /// Ascending.
     throughput_mb_per_s: Vec<f64>,
@@ -55,7 +55,7 @@ pub fn draw_all(results: &Results, dir: &Path) -> Result<Vec<String>> {
                     let times = statistics::values(results, &configuration, &group, &view.metric);
                     // Bytes per millisecond are kilobytes per second.
                     let throughput = times.iter().map(|ms| group.size_bytes as f64 / ms / 1000.0);
-                    Line { throughput_mb_per_s: ascending(throughput), name: configuration }
+                    Throughputs { throughput_mb_per_s: ascending(throughput), name: configuration }
                 })
                 .filter(|line| !line.throughput_mb_per_s.is_empty())
                 .collect();
@@ -72,7 +72,7 @@ pub fn draw_all(results: &Results, dir: &Path) -> Result<Vec<String>> {
 /// The distribution of one view and group.
 struct Distribution {
     title: String,
-    lines: Vec<Line>,
+    lines: Vec<Throughputs>,
 }
 
 impl Drawing for Distribution {
@@ -92,17 +92,18 @@ impl Drawing for Distribution {
                     format: &|value| format!("{value:.1}"),
                 },
             ];
-            let lines = self.lines.iter().map(|Line { name, throughput_mb_per_s: values }| {
-                let name = format!("{name} (n = {})", values.len());
-                drawing::Line { name, points: steps(values) }
-            });
+            let lines =
+                self.lines.iter().map(|Throughputs { name, throughput_mb_per_s: values }| {
+                    let name = format!("{name} (n = {})", values.len());
+                    Line { name, points: steps(values) }
+                });
             draw_lines(chart, axes, lines, 0, SeriesLabelPosition::UpperLeft)
         })
     }
 }
 
 /// The range from the decade of the smallest to that of the largest value.
-fn range(lines: &[Line]) -> Range<f64> {
+fn range(lines: &[Throughputs]) -> Range<f64> {
     let values = || lines.iter().flat_map(|line| line.throughput_mb_per_s.iter().copied());
     let low = values().fold(f64::INFINITY, f64::min).log10().floor();
     let high = values().fold(0.0, f64::max).log10().ceil();
@@ -129,7 +130,7 @@ mod tests {
         let stairs = steps(&values);
         assert_eq!(stairs.first(), Some(&(0.2, 0.0)));
         assert_eq!(stairs.last(), Some(&(40.0, 1.0)));
-        let range = range(&[Line { name: String::new(), throughput_mb_per_s: values }]);
+        let range = range(&[Throughputs { name: String::new(), throughput_mb_per_s: values }]);
         assert_eq!(range, 0.1..100.0);
     }
 }

@@ -87,7 +87,7 @@ pub fn accept_challenged(
         may_go_on().map_err(|refused| io::Error::other(refused.to_string()))?;
         Ok(first)
     });
-    let first = first.map_err(|error| failed(error, None, false, CHALLENGE_ANSWER))?;
+    let first = first.map_err(|error| connection_failed(error, None, false, CHALLENGE_ANSWER))?;
     run(stream, Machine::accept(acceptor)?, first, policy, deadline)
 }
 
@@ -122,7 +122,12 @@ fn read_exact(stream: &mut TcpStream, buffer: &mut [u8], deadline: Instant) -> i
 }
 
 /// What an error of the connection is in a handshake.
-fn failed(error: io::Error, with: Option<PeerId>, proved: bool, waited_for: &'static str) -> Error {
+fn connection_failed(
+    error: io::Error,
+    with: Option<PeerId>,
+    proved: bool,
+    waited_for: &'static str,
+) -> Error {
     match error.kind() {
         io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => {
             Error::TimedOut { with, proved, waited_for }
@@ -143,7 +148,7 @@ fn run(
     deadline: Instant,
 ) -> Result<Established, Error> {
     let failed = |error: io::Error, machine: &Machine| {
-        failed(error, machine.peer().cloned(), machine.is_proved(), machine.waits_for())
+        connection_failed(error, machine.peer().cloned(), machine.is_proved(), machine.waits_for())
     };
     let prepared = stream.set_nonblocking(false).and_then(|()| stream.set_nodelay(true));
     prepared.map_err(|e| failed(e, &machine))?;

@@ -6,8 +6,7 @@ use anyhow::Result;
 use vsnoop_guest::web;
 
 use crate::results::bars::{self, Bar, Bars};
-use crate::results::drawing::COLOURS;
-use crate::results::drawing::Drawing;
+use crate::results::drawing::{COLOURS, Drawing};
 use crate::results::statistics::{self, Metric, TOTAL, percentile};
 use crate::results::table::{Style, grid, milliseconds};
 use crate::results::{Cell, Figure, Group, Results, size_text};
