@@ -11,10 +11,11 @@
 //!          dialler                                         acceptor
 //!  1 session::Peer    Action::Dial
 //!  2 control_thread   dial(): thread "dial"
-//!  3 establish        dial(): TCP ------------------> control_thread  Door::listen(): thread
-//!                                                       "accept"; Guard::admit, Door::handshake
+//!  3 establish        dial(): TCP ------------------> control_thread  CallListener::listen():
+//!                                                       thread "accept"; Guard::admit,
+//!                                                       CallListener::handshake
 //!  4 tcp_handshake    dial() <-- handshake::Machine --> tcp_handshake accept()
-//!                                                       Welcome::answer
+//!                                                       AcceptConfig::answer
 //!  5 Established                                        ControlEvent::Accepted(Established)
 //!  6 establish        over UDP: datagrams(),            control_thread accepted(): datagrams(), or
 //!                     or dial_connections()               waits for add_connection() and then

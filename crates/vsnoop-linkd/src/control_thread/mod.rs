@@ -4,12 +4,12 @@
 //! what the state machines want goes to the data threads as orders. Handshakes run on threads of
 //! their own, a bounded number of them, and end by a deadline.
 
+mod accept;
 mod deadlines;
 mod paths;
 mod peer_entry;
 mod reload;
 mod sessions;
-mod welcome;
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -18,11 +18,11 @@ use std::time::{Duration, Instant};
 use ipnet::IpNet;
 use tracing::{debug, info, warn};
 
+use self::accept::{AcceptConfig, CallListener};
 use self::deadlines::Deadlines;
 use self::peer_entry::headers_bytes;
 pub use self::peer_entry::{PeerEntry, other_mtu};
 pub use self::reload::NewPeers;
-use self::welcome::{Door, Welcome};
 use super::complaints::Complaints;
 use super::config::{Address, Config};
 use super::establish::Introduction;
@@ -44,7 +44,7 @@ pub struct ControlThread {
     shared: Arc<Shared>,
     pub ports: Ports,
     introduction: Introduction,
-    door: Door,
+    listener: CallListener,
     ours: PublicKey,
     next_serial: u64,
     /// Reloads so far.
@@ -100,18 +100,18 @@ impl ControlThread {
             // Names are resolved when they are called.
             guard.set_peer(peer, config.addresses.iter().filter_map(Address::literal));
         }
-        let welcome = Welcome {
+        let accept = AcceptConfig {
             introduction: introduction.clone(),
             acceptor,
             peers: config.peers.clone(),
             generation: 0,
         };
-        let door = Door::new(welcome, guard.clone(), shared.clock, events.clone());
+        let listener = CallListener::new(accept, guard.clone(), shared.clock, events.clone());
         let mut control = Self {
             shared,
             ports,
             introduction,
-            door,
+            listener,
             ours,
             next_serial: 1 + peers.len() as u64,
             reloads: 0,
@@ -179,7 +179,7 @@ impl ControlThread {
 
     /// Takes callers from now on, on a thread of its own.
     pub fn listen(&self, listener: TcpListener) -> std::io::Result<()> {
-        self.door.listen(listener)
+        self.listener.listen(listener)
     }
 
     /// Sends a close message to all peers, and stops the data threads.

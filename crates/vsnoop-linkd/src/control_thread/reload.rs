@@ -6,8 +6,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use tracing::info;
 
 use super::ControlThread;
+use super::accept::AcceptConfig;
 use super::peer_entry::{PeerEntry, settings};
-use super::welcome::Welcome;
 use crate::config::{Address, Config, PeerConfig};
 use crate::shared::Shared;
 use crate::slots::Slots;
@@ -61,7 +61,7 @@ impl ControlThread {
         self.ours = ours;
         self.clamp_mss = config.clamp_mss;
         self.dead_after = config.dead_after;
-        self.door.set(Welcome {
+        self.listener.set(AcceptConfig {
             introduction: self.introduction.clone(),
             acceptor,
             peers: config.peers.clone(),
