@@ -13,7 +13,7 @@ use libtest_mimic::Trial;
 use socket2::{Domain, Socket, Type};
 use vsnoop_link::compress::CompressionLimits;
 use vsnoop_link::handshake::{Hello, HelloTransport, Machine, Purpose, Versions};
-use vsnoop_link::identity::{Dialer, PeerId, PublicKey, Trust};
+use vsnoop_link::identity::{Initiator, PeerId, PublicKey, Trust};
 use vsnoop_linkd::{credentials, key_file, tcp_handshake};
 use vsnoop_testbed::net::Netns;
 use vsnoop_testbed::wait::wait_until;
@@ -93,7 +93,7 @@ impl Manner {
 fn calls(transport: &'static str) -> Result<()> {
     let mut network = Network::up(Plan { transport, ..Plan::default() })?;
     let away = network.stranger(ADDRESSES)?;
-    let dialer = unknown(&network)?;
+    let initiator = unknown(&network)?;
     let (left, right) = network.hosts.split_at_mut(1);
     let (a, b) = (&left[0], &mut right[0]);
     let moved = AtomicU64::new(0);
@@ -103,8 +103,8 @@ fn calls(transport: &'static str) -> Result<()> {
     let result = std::thread::scope(|scope| -> Result<()> {
         let callers: Vec<_> = (0..CALLERS)
             .map(|number| {
-                let (away, made, done, dialer) = (&away, &made, &done, &dialer);
-                scope.spawn(move || caller(away, number, dialer, made, done))
+                let (away, made, done, initiator) = (&away, &made, &done, &initiator);
+                scope.spawn(move || caller(away, number, initiator, made, done))
             })
             .collect();
         let watched = beside(a, b, &moved, &made);
@@ -241,8 +241,8 @@ fn replayed() -> Result<()> {
     away.ip(&format!("addr add {REPLAYER}/64 dev uplink nodad"))?;
     away.ip(&format!("route add local {REPLAYED_FROM}/32 dev lo"))?;
     network.hosts[0].netns.ip(&format!("route add {REPLAYED_FROM}/32 via {REPLAYER}"))?;
-    let dialer = unknown(&network)?;
-    let hello = Machine::dial(&dialer, hello())?.send();
+    let initiator = unknown(&network)?;
+    let hello = Machine::dial(&initiator, hello())?.send();
     let (left, right) = network.hosts.split_at_mut(1);
     let (a, b) = (&mut left[0], &mut right[0]);
     a.start()?;
@@ -320,19 +320,19 @@ fn replayer(
     })
 }
 
-/// A dialler with a key of its own that knows the link's public key.
-fn unknown(network: &Network) -> Result<Dialer> {
+/// An initiator with a key of its own that knows the link's public key.
+fn unknown(network: &Network) -> Result<Initiator> {
     let file = network.file("stranger.key");
     key_file::keygen(&file)?;
     let theirs: PublicKey = key_file::public(&network.key_file(0))?;
-    Ok(credentials::identity(&file, None)?.dialer(&PeerId::new("h0"), &Trust::key(theirs))?)
+    Ok(credentials::identity(&file, None)?.initiator(&PeerId::new("h0"), &Trust::key(theirs))?)
 }
 
 /// Calls host 0 in all manners in turn, from one address after the other, at its part of the rate.
 fn caller(
     away: &Netns,
     number: u32,
-    dialer: &Dialer,
+    initiator: &Initiator,
     made: &AtomicU64,
     done: &AtomicBool,
 ) -> Result<()> {
@@ -352,7 +352,7 @@ fn caller(
             let address = stranger((call % u32::from(ADDRESSES)) as u8);
             let Ok(stream) = connect(at, address) else { continue };
             made.fetch_add(1, Ordering::Relaxed);
-            if let Some(stays) = behave(stream, manner, dialer) {
+            if let Some(stays) = behave(stream, manner, initiator) {
                 open.push_back(stays);
                 if open.len() > OPEN / CALLERS as usize {
                     open.pop_front();
@@ -373,7 +373,7 @@ fn connect(at: SocketAddr, from: IpAddr) -> Result<TcpStream> {
 }
 
 /// The connection, if the stranger keeps it.
-fn behave(mut stream: TcpStream, manner: Manner, dialer: &Dialer) -> Option<TcpStream> {
+fn behave(mut stream: TcpStream, manner: Manner, initiator: &Initiator) -> Option<TcpStream> {
     match manner {
         Manner::Goes => None,
         Manner::Babbles => {
@@ -390,7 +390,7 @@ fn behave(mut stream: TcpStream, manner: Manner, dialer: &Dialer) -> Option<TcpS
             let deadline = Instant::now() + Duration::from_millis(100);
             // The call is expected to be refused: if the link accepted it, the status would show
             // another peer.
-            let _ = tcp_handshake::dial(stream, dialer, hello(), deadline);
+            let _ = tcp_handshake::dial(stream, initiator, hello(), deadline);
             None
         }
     }

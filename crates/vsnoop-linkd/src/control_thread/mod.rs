@@ -36,7 +36,7 @@ use super::tcp_handshake::Established;
 use super::{egress, ingress};
 use vsnoop_link::forwarding::Location;
 use vsnoop_link::handshake::{self, Guard, GuardLimits};
-use vsnoop_link::identity::{Acceptor, Dialer, PublicKey};
+use vsnoop_link::identity::{Acceptor, Initiator, PublicKey};
 use vsnoop_link::session::{Action, Message, PeerEvent, SessionId};
 use vsnoop_link::wire::item::SESSION;
 
@@ -69,7 +69,7 @@ pub struct Parts {
     pub shared: Arc<Shared>,
     pub ports: Ports,
     pub acceptor: Acceptor,
-    pub dialers: Vec<Dialer>,
+    pub initiators: Vec<Initiator>,
     pub ours: PublicKey,
     pub egress: wake::Sender<egress::Order>,
     pub ingress: wake::Sender<ingress::Order>,
@@ -78,7 +78,7 @@ pub struct Parts {
 
 impl ControlThread {
     pub fn new(config: &Config, parts: Parts) -> Self {
-        let Parts { shared, ports, acceptor, dialers, ours, egress, ingress, events } = parts;
+        let Parts { shared, ports, acceptor, initiators, ours, egress, ingress, events } = parts;
         let introduction = Introduction {
             network: config.network.clone(),
             instance: fastrand::u64(..),
@@ -89,10 +89,10 @@ impl ControlThread {
         let peers: Vec<_> = config
             .peers
             .iter()
-            .zip(dialers)
+            .zip(initiators)
             .zip(1..)
-            .map(|((peer, dialer), serial)| {
-                PeerEntry::new(peer, config, dialer, ours, serial, now_ns)
+            .map(|((peer, initiator), serial)| {
+                PeerEntry::new(peer, config, initiator, ours, serial, now_ns)
             })
             .collect();
         let guard = Guard::new(GuardLimits::default());
