@@ -577,7 +577,7 @@ mod tests {
 
     #[test]
     fn only_who_has_the_peers_key_has_answered() {
-        let [a, b, stranger] = [host(), host(), host()];
+        let [a, b, unknown] = [host(), host(), host()];
         // A port forwarder with nowhere to go, at once or after the first bytes.
         let error = call_in_vain(&a, &b, drop);
         assert!(!error.answered, "{error:?}");
@@ -585,11 +585,11 @@ mod tests {
             let _ = io::Read::read(&mut stream, &mut [0; 64]);
         });
         assert!(!error.answered, "{error:?}");
-        let error = call_in_vain(&a, &b, |stream| refuse(&stranger, pinned(&a), stream));
+        let error = call_in_vain(&a, &b, |stream| refuse(&unknown, pinned(&a), stream));
         assert!(!error.answered && error.reason.contains("key"), "{error:?}");
         let error = call_in_vain(&a, &b, |stream| refuse(&b, pinned(&a), stream));
         assert!(error.answered && error.reason.contains("not now"), "{error:?}");
-        let error = call_in_vain(&a, &b, |stream| refuse(&b, pinned(&stranger), stream));
+        let error = call_in_vain(&a, &b, |stream| refuse(&b, pinned(&unknown), stream));
         assert!(error.answered && error.reason.contains("does not know our key"), "{error:?}");
     }
 }

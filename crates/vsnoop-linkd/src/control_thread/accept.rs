@@ -17,8 +17,8 @@ use vsnoop_link::handshake::{Admitted, Answer, Guard, Hello, Permit, Refusal, Re
 use vsnoop_link::identity::{Acceptor, PeerId};
 use vsnoop_link::session::canonical;
 
-/// Settings of this end of a handshake. A reload replaces them; a handshake that has begun keeps its
-/// own.
+/// Settings of this end of a handshake. A reload replaces them; a handshake that has begun keeps
+/// its own.
 pub struct AcceptConfig {
     pub introduction: Introduction,
     pub acceptor: Acceptor,
