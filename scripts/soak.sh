@@ -1,8 +1,8 @@
 #!/bin/sh
 # Searches what can happen to small connections further than the tests do, runs the simulated
 # transfers with more seeds, random storms for as many seconds as there are seeds, links for longer
-# among unknown sources, cuts and gigabytes, and more listeners that are busy for longer.  $1: most states
-# of a search, $2: seeds of each case.
+# among unknown sources, cuts and gigabytes, and more listeners that are busy for longer.
+# $1: most states of a search, $2: seeds of each case.
 #
 # Prints how many states there are (docs/performance.md) and ends with the tests' own lines.
 set -eu

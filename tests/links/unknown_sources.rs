@@ -163,8 +163,9 @@ fn beside(a: &Host, b: &mut Host, moved: &AtomicU64, made: &AtomicU64) -> Result
     transfer::run(&a.vms[0], &b.vms[0], inner_v4(1, 0), 8 << 20, moved)
 }
 
-/// A link that has just started has no authenticated peer, and unknown sources use all that is left to
-/// them. The peer is let in because of its address. The link cannot dial it: its port is another.
+/// A link that has just started has no authenticated peer, and unknown sources use all that is left
+/// to them. The peer is let in because of its address. The link cannot dial it: its port is
+/// another.
 fn starts_in_a_flood(transport: &'static str) -> Result<()> {
     let mut network = Network::configured(Plan { transport, ..Plan::default() })?;
     let elsewhere = format!("network = \"test\"\nlisten = \"0.0.0.0:{}\"\n", PORT + 1);
