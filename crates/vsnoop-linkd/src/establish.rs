@@ -15,7 +15,7 @@
 //!                                                       thread "accept"; Guard::admit,
 //!                                                       CallListener::handshake
 //!  4 tcp_handshake    dial() <-- handshake::Machine --> tcp_handshake accept()
-//!                                                       AcceptConfig::answer
+//!                                                       ListenerConfig::answer
 //!  5 Established                                        ControlEvent::Accepted(Established)
 //!  6 establish        over UDP: datagrams(),            control_thread accepted(): datagrams(), or
 //!                     or dial_connections()               waits for add_connection() and then

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use ipnet::IpNet;
 use tracing::{debug, info, warn};
 
-use self::accept::{AcceptConfig, CallListener};
+use self::accept::{CallListener, ListenerConfig};
 use self::deadlines::Deadlines;
 use self::peer_entry::headers_bytes;
 pub use self::peer_entry::{PeerEntry, other_mtu};
@@ -100,7 +100,7 @@ impl ControlThread {
             // Names are resolved when they are called.
             guard.set_peer(peer, config.addresses.iter().filter_map(Address::literal));
         }
-        let accept = AcceptConfig {
+        let accept = ListenerConfig {
             introduction: introduction.clone(),
             acceptor,
             peers: config.peers.clone(),
