@@ -28,7 +28,7 @@
 //!
 //! What one test adds to such a network (a VM in a VLAN, a second bridge) it adds by [`net`], too.
 //! Some tests of the command and of the bench need a single namespace with a tap or a bridge:
-//! `Place`, `Bridge` and `LinkHost` in crates/vsnoop/tests/command.
+//! `TapHost`, `Bridge` and `LinkHost` in crates/vsnoop/tests/command.
 
 pub mod bulk;
 pub mod capture;
