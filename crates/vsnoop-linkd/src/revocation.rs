@@ -10,7 +10,7 @@ use crate::config::Config;
 /// How often the files are looked at.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// What tells that a file is another one now: inode, size, and when it was written (seconds and
+/// Identifies a version of a file: inode, size, and when it was written (seconds and
 /// nanoseconds).
 type Look = Option<(u64, u64, i64, i64)>;
 

@@ -4,7 +4,7 @@ use anyhow::Result;
 
 use crate::experiment::definition::chosen;
 
-/// What accelerates the machine that receives.
+/// The accelerator of the receiving machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Configuration {
     /// Nothing.
