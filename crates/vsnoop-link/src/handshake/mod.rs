@@ -1,7 +1,7 @@
 //! The mutual TLS 1.3 handshake and what the two ends agree on in it.
 //!
 //! ```text
-//! dialler                                   acceptor
+//! initiator                                 acceptor
 //!    | -- TLS 1.3: both show certificates ---- |   who is it?           (identity)
 //!    | -- Hello -----------------------------> |   which session, what can it do?
 //!    | <------ Accepted { Hello, Agreed } ---- |   or Refused { reason }
@@ -32,7 +32,7 @@ use std::time::Duration;
 pub use agree::{Answer, Mismatch};
 pub use challenge::{CHALLENGE_BYTES, Challenge};
 pub use error::{Error, ErrorKind, Violation};
-pub use guard::{Admitted, CallId, CallRefused, Guard, GuardCounts, GuardLimits, Permit, Rate};
+pub use guard::{Admitted, CallId, CallRate, CallRefused, Guard, GuardCounts, GuardLimits, Permit};
 pub use hello::{
     Agreed, BadHello, Hello, HelloTransport, MOST_BYTES, MOST_TAKES, Purpose, Refusal, RefusalKind,
     Reply, Versions,

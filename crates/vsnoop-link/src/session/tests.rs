@@ -210,7 +210,7 @@ fn after_any_faults_they_agree_again_in_bounded_time() {
             let pause_ms = world.random.u64(0..8000);
             world.run(pause_ms * MS);
         }
-        world.ways = [Way::default(); 2];
+        world.ways = [DirectionFaults::default(); 2];
         for side in [Side::A, Side::B] {
             if !world.host(side).up {
                 world.start(side);
@@ -464,7 +464,7 @@ fn a_peer_that_comes_back_and_calls_is_not_said_to_be_down_though_our_calls_are_
     world.both_ways(|way| way.mtu_bytes = 0);
     let info = SessionInfo {
         id: SessionId(1_000_000),
-        dialler: End::Peer,
+        initiator: End::Peer,
         epoch: 1,
         instance: 7,
         address: world.a.address,
@@ -536,7 +536,7 @@ fn a_peer_that_dials_without_end_gets_a_bounded_number_of_sessions() {
     for i in 0..10_000 {
         let info = SessionInfo {
             id: SessionId(1_000_000 + i),
-            dialler: End::Peer,
+            initiator: End::Peer,
             epoch: (i % 7) as u32,
             instance: i / 100,
             address: world.a.address,
@@ -564,7 +564,7 @@ mod any {
         let info = (id(), any::<bool>(), any::<u32>(), 0..3_u64, address()).prop_map(
             |(id, us, epoch, instance, address)| SessionInfo {
                 id,
-                dialler: if us { End::Us } else { End::Peer },
+                initiator: if us { End::Us } else { End::Peer },
                 epoch,
                 instance,
                 address,

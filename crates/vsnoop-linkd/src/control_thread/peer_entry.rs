@@ -13,7 +13,7 @@ use crate::establish::Made;
 use crate::io::udp::{Endpoints, route_mtu};
 use crate::tcp_handshake::Established;
 use vsnoop_link::compress::{CompressionLimits, DecoderMemory};
-use vsnoop_link::identity::{Dialer, Proof, PublicKey};
+use vsnoop_link::identity::{Initiator, Proof, PublicKey};
 use vsnoop_link::session::{Peer, PeerSettings, PeerSnapshot, SessionId};
 
 /// How often the host is asked how large packets to a peer may be.
@@ -63,7 +63,7 @@ pub struct PeerEntry {
     pub config: PeerConfig,
     pub machine: Peer,
     pub settings: PeerSettings,
-    pub dialer: Arc<Dialer>,
+    pub initiator: Arc<Initiator>,
     /// See [`crate::establish::dial`].
     pub failed: Arc<Mutex<Option<SocketAddr>>>,
     /// Of its decoders in all sessions.
@@ -95,7 +95,7 @@ impl PeerEntry {
     pub fn new(
         peer: &PeerConfig,
         link: &Config,
-        dialer: Dialer,
+        initiator: Initiator,
         ours: PublicKey,
         serial: u64,
         now_ns: u64,
@@ -108,7 +108,7 @@ impl PeerEntry {
             config: peer.clone(),
             machine: Peer::new(settings.clone(), fastrand::u64(..), now_ns),
             settings,
-            dialer: Arc::new(dialer),
+            initiator: Arc::new(initiator),
             failed: Arc::default(),
             memory: Arc::new(DecoderMemory::new(peer.decoder_bytes_max())),
             made: HashMap::new(),

@@ -336,12 +336,12 @@ pub struct Inbox {
     buffers: Box<[u8]>,
     names: Box<[libc::sockaddr_storage]>,
     controls: Box<[ControlMessages]>,
-    messages: Vec<Received>,
+    messages: Vec<ReceivedDatagrams>,
 }
 
 /// Datagrams of one size from one sender, one behind the other, the last perhaps shorter.
 #[derive(Clone, Copy, Debug)]
-pub struct Received {
+pub struct ReceivedDatagrams {
     pub ends: Endpoints,
     /// Where in the inbox.
     pub begin: usize,
@@ -407,13 +407,13 @@ impl Inbox {
             let ends = Endpoints { peer: from, local };
             let segment_bytes = segment_bytes.unwrap_or(length).max(1);
             let begin = at * RECEIVE_BYTES;
-            self.messages.push(Received { ends, begin, length, segment_bytes, class });
+            self.messages.push(ReceivedDatagrams { ends, begin, length, segment_bytes, class });
         }
         Ok(true)
     }
 
     /// The received datagrams, and the buffer that contains them.
-    pub fn parts(&mut self) -> (&[Received], &mut [u8]) {
+    pub fn parts(&mut self) -> (&[ReceivedDatagrams], &mut [u8]) {
         (&self.messages, &mut self.buffers)
     }
 }
@@ -539,9 +539,9 @@ mod tests {
         let socket = UdpSocket::bind(SocketAddr::from(([0, 0, 0, 0], 0))).expect("a socket");
         let sender = socket.sender().expect("another socket");
         let at = socket.socket.local_addr().expect("bound").as_socket().expect("an address");
-        let stranger = std::net::UdpSocket::bind("127.0.0.1:0").expect("a socket");
-        stranger.set_broadcast(true).expect("an option");
-        stranger.send_to(&[7], ("127.255.255.255", at.port())).expect("room");
+        let unknown = std::net::UdpSocket::bind("127.0.0.1:0").expect("a socket");
+        unknown.set_broadcast(true).expect("an option");
+        unknown.send_to(&[7], ("127.255.255.255", at.port())).expect("room");
         let mut inbox = Inbox::new(1);
         while !inbox.receive(&socket).expect("a datagram") {}
         sender.socket.set_nonblocking(true).expect("an option");

@@ -1,4 +1,4 @@
-//! A running experiment with links: its rig, its turns, and its results.
+//! A running experiment with links: its rig, its measurements, and its results.
 
 use anyhow::{Result, ensure};
 use serde_json::json;
@@ -31,15 +31,15 @@ impl<'r> Series<'r> {
         Ok(Self { rig, record })
     }
 
-    /// Measures in rounds, where each turn is one measurement of the carrier that `task` names.
-    pub fn take_turns<'t, T: Copy>(
+    /// Measures in interleaved rounds; `task` says which carrier and what.
+    pub fn interleave<'t, T: Copy>(
         &mut self,
         progress: &mut Progress,
-        turns: &[(T, usize)],
+        measurements: &[(T, usize)],
         task: impl Fn(T) -> (&'static str, Task<'t>),
     ) -> Result<()> {
-        rig::take_turns(turns, |turn, round| {
-            let (name, task) = task(turn);
+        rig::interleave(measurements, |measurement, round| {
+            let (name, task) = task(measurement);
             let Some(link) = self.rig.link(name) else { return Ok(()) };
             if self.record.has(name, task.load.bytes(), &task.cell, round) {
                 progress.skip(1);
@@ -77,9 +77,10 @@ pub fn prepare(results: &mut Results, options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// The progress of all turns together.
-pub fn progress_of<T>(turns: &[&[(T, usize)]]) -> Progress {
-    let rounds = turns.iter().flat_map(|turns| turns.iter()).map(|(_, rounds)| rounds);
+/// The progress of all measurements together.
+pub fn progress_of<T>(measurements: &[&[(T, usize)]]) -> Progress {
+    let rounds =
+        measurements.iter().flat_map(|measurements| measurements.iter()).map(|(_, rounds)| rounds);
     Progress::new(rounds.sum())
 }
 

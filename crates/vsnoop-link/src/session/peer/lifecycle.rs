@@ -43,15 +43,15 @@ impl Peer {
         let phase = if self.outranked(&info) {
             Phase::Retiring { until_ns: now_ns.saturating_add(self.settings.retire_ns) }
         } else {
-            // Only the dialler knows that the other end has the session too.
-            let probe_ns = if info.dialler == End::Us { now_ns } else { u64::MAX };
+            // Only the initiator knows that the other end has the session too.
+            let probe_ns = if info.initiator == End::Us { now_ns } else { u64::MAX };
             Phase::Pending { until_ns: now_ns.saturating_add(self.settings.dead_ns), probe_ns }
         };
         // Up to a tenth earlier, so that links that began together do not rekey together.
         let spread_ns = self.random.u64(0..=self.settings.rekey_ns / 10);
         let old_at_ns = now_ns.saturating_add(self.settings.rekey_ns - spread_ns);
         self.actions.push(Action::Install(info.id));
-        let located = info.dialler == End::Us || self.settings.largest_packet_bytes.is_none();
+        let located = info.initiator == End::Us || self.settings.largest_packet_bytes.is_none();
         self.sessions.push(Session {
             info,
             phase,
@@ -143,7 +143,7 @@ impl Peer {
     /// A session is lost; if it is the one in use, the peer is.
     pub(super) fn failed(&mut self, id: SessionId, reason: &str, now_ns: u64) {
         let Some(session) = self.session(id) else { return };
-        let (phase, ours) = (session.phase, session.info.dialler == End::Us);
+        let (phase, ours) = (session.phase, session.info.initiator == End::Us);
         self.forget(id);
         match phase {
             Phase::Used => {
@@ -175,8 +175,8 @@ impl Peer {
         };
         while let Some(session) = self.sessions.iter().find(over) {
             let (id, address) = (session.info.id, session.info.address);
-            let theirs =
-                session.info.dialler == End::Peer && matches!(session.phase, Phase::Pending { .. });
+            let theirs = session.info.initiator == End::Peer
+                && matches!(session.phase, Phase::Pending { .. });
             let medium = match self.settings.largest_packet_bytes {
                 Some(_) => "no datagram came through: does a firewall let UDP pass both ways?",
                 None => "its data connections carried nothing: does a firewall cut them?",
