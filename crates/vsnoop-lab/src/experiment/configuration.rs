@@ -55,7 +55,7 @@ impl Configuration {
             stage.attach_with(machine, options)?;
         }
         if self == Self::Priority {
-            stage.vm(machine).favour(true)?;
+            stage.favour(machine, true)?;
         }
         Ok(())
     }
@@ -65,7 +65,7 @@ impl Configuration {
             stage.detach(machine)?;
         }
         if self == Self::Priority {
-            stage.vm(machine).favour(false)?;
+            stage.favour(machine, false)?;
         }
         Ok(())
     }
