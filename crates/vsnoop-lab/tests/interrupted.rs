@@ -49,6 +49,8 @@ const KILLED: &str = "mkfifo /run/in
     kill -KILL $lab; wait $lab
     \"$1\" --begin";
 
+type Test = fn() -> Result<()>;
+
 fn main() -> Result<()> {
     let mut arguments = std::env::args().skip(1);
     let role = arguments.next().unwrap_or_default();
@@ -61,7 +63,7 @@ fn main() -> Result<()> {
         "--no-kernel" => return no_kernel(),
         _ => (),
     }
-    let tests: [(&str, fn() -> Result<()>); 6] = [
+    let tests: [(&str, Test); 6] = [
         ("two_signals_leave_neither_setting_nor_namespace_behind", two_signals),
         ("a_killed_lab_is_cleared_up_after_by_the_next_one", killed),
         ("labs_beside_each_other_share_a_setting_of_the_kernel", beside),
@@ -69,7 +71,7 @@ fn main() -> Result<()> {
         ("a_quota_without_control_groups_says_what_it_needs", no_control_groups),
         ("a_guest_that_does_not_boot_is_named_with_what_it_printed", no_boot),
     ];
-    let trial = |(name, test): (&str, fn() -> Result<()>)| {
+    let trial = |(name, test): (&str, Test)| {
         let test = move || test().map_err(|error| Failed::from(format!("{error:#}")));
         let trial = Trial::test(name, test);
         match nix::unistd::geteuid().is_root() {

@@ -1,5 +1,5 @@
-//! Settings of the kernel that runs change for all: the first one notes the value, the last one that
-//! ends sets it back.
+//! Settings of the kernel that runs change for all: the first run notes the value, the last one to
+//! end restores it.
 //!
 //! All functions are called with the lock of [`super::Session`] held.
 
