@@ -79,6 +79,16 @@ impl Contact {
         self.standing.filter(|_| self.hub_is_up)
     }
 
+    /// The hub relays what this host and the peer send each other.
+    pub fn is_relayed(&self) -> bool {
+        matches!(self.standing(), Some(Standing::Silent | Standing::Mutual(_)))
+    }
+
+    /// A handshake that this end has begun is under way.
+    pub fn is_dialling(&self) -> bool {
+        self.dialled.as_ref().is_some_and(Exchange::is_under_way)
+    }
+
     /// Where the peer may be; `None` while it cannot be called.
     pub fn address(&self) -> Option<SocketAddr> {
         match self.standing() {

@@ -163,7 +163,9 @@ impl About {
         match kind {
             KEYS if (1..=MOST_KEYS).contains(&count) => {
                 let (keys, _) = rest.as_chunks();
-                Some(Self::Keys(keys.get(..count)?.iter().copied().map(PublicKey::of_bytes).collect()))
+                Some(Self::Keys(
+                    keys.get(..count)?.iter().copied().map(PublicKey::of_bytes).collect(),
+                ))
             }
             SUBJECT if count > 0 => {
                 let subject = std::str::from_utf8(rest.get(..count)?).ok()?;

@@ -52,7 +52,8 @@ impl Door {
         *self.welcome.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(welcome);
     }
 
-    fn welcome(&self) -> Arc<Welcome> {
+    /// What callers are told now.
+    pub fn welcome(&self) -> Arc<Welcome> {
         Arc::clone(&self.welcome.read().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -115,7 +116,8 @@ impl Door {
 }
 
 impl Welcome {
-    fn answer(&self, peer: &PeerId, theirs: &Hello) -> Answer {
+    /// The answer to a peer's hello.
+    pub fn answer(&self, peer: &PeerId, theirs: &Hello) -> Answer {
         let Some(peer) = self.peers.iter().find(|known| known.name == peer.as_str()) else {
             let reason = "this host does not know the peer";
             return Answer::Refuse(Refusal::new(RefusalKind::Other, reason));

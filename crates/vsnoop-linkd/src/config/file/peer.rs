@@ -30,6 +30,7 @@ pub(super) struct PeerTable {
     pub(super) ecn: Field,
     pub(super) flow_label: Field,
     pub(super) relay: Field,
+    pub(super) via: Field,
 }
 
 impl Reader<'_> {
@@ -95,7 +96,7 @@ impl Reader<'_> {
                 return Err(self.complaint(here, what));
             }
         };
-        let PeerTemplate { transport, connections, accept, outer, relay, .. } =
+        let PeerTemplate { transport, connections, accept, outer, relay, via, .. } =
             self.template(peer)?;
         let addresses = self.addresses("peer.address", &peer.address)?;
         let source = PeerSource::File;
@@ -109,6 +110,7 @@ impl Reader<'_> {
             accept,
             outer,
             relay,
+            via,
         })
     }
 
@@ -145,6 +147,7 @@ impl Reader<'_> {
             says_dictionary: peer.accept_dictionary.is_some(),
             outer: self.outer(peer, transport)?,
             relay: self.truth("peer.relay", &peer.relay)?.unwrap_or(self.relay),
+            via: self.text("peer.via", &peer.via, value::name)?,
         })
     }
 
