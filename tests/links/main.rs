@@ -23,10 +23,10 @@ mod raw_vm;
 mod relay;
 mod reload;
 mod slow_peers;
-mod strangers;
 mod tenants;
 mod transfer;
 mod transports;
+mod unknown_sources;
 mod vlans;
 
 use libtest_mimic::{Arguments, Failed, Trial};
@@ -51,7 +51,7 @@ fn main() {
         expiry::trials(),
         hostile::trials(),
         bombs::trials(),
-        strangers::trials(),
+        unknown_sources::trials(),
         privileges::trials(),
         reload::trials(),
         slow_peers::trials(),

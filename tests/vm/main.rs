@@ -120,7 +120,11 @@ fn prepare() -> Result<Bench> {
     let detached = std::env::var_os("VSNOOP_VM_TESTS").is_some_and(|value| value == "detached");
     let vsnoop = if detached { None } else { Some(Vsnoop::find()?) };
     interrupt::install()?;
-    let image = guest::prepare(guest::Options { firewall: true, dctcp: true, web: false })?;
+    let image = guest::prepare(guest::Options {
+        firewall: true,
+        dctcp: true,
+        ..guest::Options::default()
+    })?;
     let mut session = Session::begin()?;
     let accelerator = vm::choose_accelerator(&image, &session.scratch())?;
     let stage = Stage::build(&mut session, &image, accelerator, 2, vsnoop.as_ref())?;

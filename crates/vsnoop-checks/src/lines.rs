@@ -62,7 +62,8 @@ pub fn sources(directory: &Path) -> io::Result<Vec<PathBuf>> {
         let entry = entry?;
         let (path, name) = (entry.path(), entry.file_name());
         if entry.file_type()?.is_dir() {
-            if name != "target" && !name.to_string_lossy().starts_with('.') {
+            let is_built = name == "target" || name == "build";
+            if !is_built && !name.to_string_lossy().starts_with('.') {
                 found.extend(sources(&path)?);
             }
         } else if Language::of(&path).is_some() {

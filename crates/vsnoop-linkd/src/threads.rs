@@ -137,7 +137,7 @@ impl Crew {
     fn ingress_alone(&self, poll: &Poll) -> bool {
         let ready = wait(poll, None);
         let mut half = lock(&self.ingress);
-        half.begin_turn();
+        half.begin_round();
         for token in ready {
             if token == BELL {
                 // Nothing rang since: fine too.
@@ -158,7 +158,7 @@ impl Crew {
         // Frames moved while the work was divided do not count for this pass.
         egress.take_count();
         ingress.take_count();
-        ingress.begin_turn();
+        ingress.begin_round();
         for token in ready {
             match of_both(token) {
                 (Half::Ingress, token) => {

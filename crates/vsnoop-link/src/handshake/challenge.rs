@@ -1,7 +1,7 @@
 //! A cheap proof, before any key is computed with, that a caller knows the network.
 //!
 //! ```text
-//! dialler                                   acceptor, with too many strangers
+//! initiator                                 acceptor, with too many unknown sources
 //!    | -- ClientHello of TLS ----------------> |   kept, not looked at
 //!    | <---------------- Challenge { nonce } - |
 //!    | -- Answer { HMAC(network, nonce) } ---> |   right: the ClientHello goes to TLS

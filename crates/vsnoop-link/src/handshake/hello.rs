@@ -32,7 +32,7 @@ pub const MOST_TAKES: usize = 32;
 pub struct Hello {
     /// Versions of the link's protocol that it speaks.
     pub versions: Versions,
-    /// Purpose of the connection. The acceptor repeats the dialler's.
+    /// Purpose of the connection. The acceptor repeats the initiator's.
     pub purpose: Purpose,
     /// The network that the link is a part of: both ends must name the same.
     pub network: String,

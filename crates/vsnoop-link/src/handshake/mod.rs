@@ -1,7 +1,7 @@
 //! The mutual TLS 1.3 handshake and what the two ends agree on in it.
 //!
 //! ```text
-//! dialler                                   acceptor
+//! initiator                                 acceptor
 //!    | -- TLS 1.3: both show certificates ---- |   who is it?           (identity)
 //!    | -- Hello -----------------------------> |   which session, what can it do?
 //!    | <------ Accepted { Hello, Agreed } ---- |   or Refused { reason }

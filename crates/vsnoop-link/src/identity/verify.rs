@@ -124,7 +124,7 @@ impl Verifier {
             // An acceptor's is verified for the name of one peer.
             let known = asked
                 .iter()
-                .find(|(a, _)| presents == Presents::Dialler && Arc::ptr_eq(a, authority));
+                .find(|(a, _)| presents == Presents::Initiator && Arc::ptr_eq(a, authority));
             let signed = match known {
                 Some((_, signed)) => *signed,
                 None => {

@@ -131,7 +131,7 @@ impl Contact {
         now_ns: u64,
     ) -> Vec<ContactAction> {
         let mut actions = Vec::new();
-        if piece.from_dialler {
+        if piece.from_initiator {
             self.begin(piece, acceptor, now_ns);
             let accepted = self.accepted.as_mut().filter(|known| known.id() == piece.exchange);
             let result = accepted.and_then(|exchange| exchange.receive(piece, policy, now_ns));

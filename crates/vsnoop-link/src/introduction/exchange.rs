@@ -26,7 +26,7 @@ pub type Policy<'a> = &'a dyn Fn(&PeerId, &Hello) -> Answer;
 #[derive(Debug)]
 pub struct Exchange {
     id: u32,
-    is_dialler: bool,
+    is_initiator: bool,
     /// `None`: it is done, or has failed.
     machine: Option<Box<Machine>>,
     said: Vec<u8>,
@@ -42,11 +42,11 @@ pub struct Exchange {
 }
 
 impl Exchange {
-    pub fn new(id: u32, is_dialler: bool, machine: Machine, now_ns: u64) -> Self {
+    pub fn new(id: u32, is_initiator: bool, machine: Machine, now_ns: u64) -> Self {
         let mut machine = Box::new(machine);
         Self {
             id,
-            is_dialler,
+            is_initiator,
             said: machine.send(),
             machine: Some(machine),
             acknowledged: 0,
@@ -161,7 +161,7 @@ impl Exchange {
         Piece {
             label,
             exchange: self.id,
-            from_dialler: self.is_dialler,
+            from_initiator: self.is_initiator,
             offset: range.start as u32,
             received: self.received as u32,
             bytes: self.said[range].to_vec(),

@@ -73,9 +73,9 @@ pub enum Standing {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
     pub label: Label,
-    /// Chosen by the dialler.
+    /// Chosen by the initiator.
     pub exchange: u32,
-    pub from_dialler: bool,
+    pub from_initiator: bool,
     /// Where its bytes stand in what the sender says.
     pub offset: u32,
     /// Bytes that the sender has received.
@@ -197,7 +197,7 @@ impl Standing {
 impl Piece {
     fn encode(&self, mut out: Vec<u8>) -> Vec<u8> {
         out.extend(self.exchange.to_be_bytes());
-        out.push(self.from_dialler.into());
+        out.push(self.from_initiator.into());
         out.extend(self.offset.to_be_bytes());
         out.extend(self.received.to_be_bytes());
         out.extend(&self.bytes);
@@ -212,7 +212,7 @@ impl Piece {
         (sender <= 1 && bytes.len() <= PIECE_BYTES).then(|| Self {
             label,
             exchange: u32::from_be_bytes(exchange),
-            from_dialler: sender == 1,
+            from_initiator: sender == 1,
             offset: u32::from_be_bytes(offset),
             received: u32::from_be_bytes(received),
             bytes: bytes.to_vec(),
@@ -243,10 +243,10 @@ pub(super) mod tests {
         ];
         let bytes = proptest::collection::vec(any::<u8>(), 0..=PIECE_BYTES);
         let piece = (label(), any::<(u32, bool, u32, u32)>(), bytes).prop_map(
-            |(label, (exchange, from_dialler, offset, received), bytes)| Piece {
+            |(label, (exchange, from_initiator, offset, received), bytes)| Piece {
                 label,
                 exchange,
-                from_dialler,
+                from_initiator,
                 offset,
                 received,
                 bytes,

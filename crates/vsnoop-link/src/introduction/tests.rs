@@ -8,7 +8,7 @@ use super::*;
 use crate::handshake::testing::hello;
 use crate::handshake::{Answer, Error, Hello, Machine, Outcome, Refusal, RefusalKind};
 use crate::identity::testing::{host, peer, pinned};
-use crate::identity::{Acceptor, Dialer, Identity, PeerId};
+use crate::identity::{Acceptor, Identity, Initiator, PeerId};
 
 const MS: u64 = 1_000_000;
 const S: u64 = 1000 * MS;
@@ -24,7 +24,7 @@ fn address(host: usize) -> SocketAddr {
 /// A host with one peer behind the hub, which it calls "other".
 struct Spoke {
     contact: Contact,
-    dialer: Dialer,
+    initiator: Initiator,
     acceptor: Acceptor,
     found: Vec<SocketAddr>,
     dialled: Vec<Result<Box<Outcome>, Error>>,
@@ -36,7 +36,7 @@ impl Spoke {
         let about = About::Keys(vec![other.public()]);
         Self {
             contact: Contact::new(ContactSettings { label: label(number), about }),
-            dialer: own.dialer(&peer("other"), &pinned(other)).unwrap(),
+            initiator: own.initiator(&peer("other"), &pinned(other)).unwrap(),
             acceptor: own.acceptor(&[(peer("other"), pinned(other))]).unwrap(),
             found: Vec::new(),
             dialled: Vec::new(),
@@ -175,7 +175,7 @@ impl Star {
 
     fn dial(&mut self) {
         let spoke = &mut self.spokes[0];
-        let machine = Machine::dial(&spoke.dialer, hello(1)).unwrap();
+        let machine = Machine::dial(&spoke.initiator, hello(1)).unwrap();
         spoke.contact.dial(machine, self.now_ns);
     }
 }
@@ -297,7 +297,7 @@ fn a_hub_that_answers_in_the_place_of_the_peer_is_not_believed() {
     };
     let acceptor = hub.acceptor(&[(peer("a"), pinned(&a))]).unwrap();
     let mut between = Exchange::new(0, false, Machine::accept(&acceptor).unwrap(), S);
-    spoke.contact.dial(Machine::dial(&spoke.dialer, hello(1)).unwrap(), S);
+    spoke.contact.dial(Machine::dial(&spoke.initiator, hello(1)).unwrap(), S);
     let mut said = spoke.tick(S);
     for _ in 0..20 {
         let mut back = Vec::new();
@@ -319,7 +319,7 @@ fn handshakes_that_a_hub_invents_or_repeats_are_begun_at_a_rate() {
     let (a, b) = (host(), host());
     let mut spoke = Spoke::new(&a, &b, 7);
     let mut dialling = Spoke::new(&b, &a, 3);
-    dialling.contact.dial(Machine::dial(&dialling.dialer, hello(1)).unwrap(), S);
+    dialling.contact.dial(Machine::dial(&dialling.initiator, hello(1)).unwrap(), S);
     let first = dialling.tick(S);
     let mut answered = 0;
     for number in 0..1000 {
@@ -345,7 +345,7 @@ fn a_spoke_cannot_have_the_hub_flood_another() {
     let piece = |number| Piece {
         label: label(number),
         exchange: 1,
-        from_dialler: true,
+        from_initiator: true,
         offset: 0,
         received: 0,
         bytes: vec![0; 1000],

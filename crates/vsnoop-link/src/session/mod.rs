@@ -27,7 +27,7 @@
 //!
 //! | phase | received | sent | entered with |
 //! |---|---|---|---|
-//! | pending | yes | probes, by the dialler | [`Action::Install`] |
+//! | pending | yes | probes, by the initiator | [`Action::Install`] |
 //! | in use | yes | frames and probes | [`Action::Use`] |
 //! | retiring | yes, what is still under way | nothing | [`Action::Install`] if it is new |
 //! | forgotten | no | no | [`Action::Forget`], and [`Action::Down`] if it was in use |

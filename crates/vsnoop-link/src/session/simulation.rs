@@ -2,7 +2,7 @@
 //! reorders and cuts, under a simulated clock.
 //!
 //! A handshake is what the daemon's is: two round trips after which the acceptor has the session,
-//! and half a round trip later the dialler, unless the network is cut meanwhile.
+//! and half a round trip later the initiator, unless the network is cut meanwhile.
 
 use std::collections::{BTreeMap, BinaryHeap};
 use std::net::SocketAddr;
@@ -347,7 +347,7 @@ impl World {
         self.next_session += 1;
         let ours = SessionInfo {
             id,
-            dialler: End::Us,
+            initiator: End::Us,
             epoch,
             instance: self.host(side.other()).instance,
             address: self.host(side.other()).address,
@@ -357,7 +357,7 @@ impl World {
         if self.host(side).settings.largest_packet_bytes.is_some() && !introduced {
             address.set_port(HANDSHAKE_PORT);
         }
-        let theirs = SessionInfo { dialler: End::Peer, instance, address, ..ours.clone() };
+        let theirs = SessionInfo { initiator: End::Peer, instance, address, ..ours.clone() };
         let accepted_ns = now_ns + 2 * trip_ns;
         self.at(accepted_ns, Event::Accepted(side.other(), theirs));
         self.at(accepted_ns + trip_ns / 2, Event::Dialled(side, instance, Ok(ours)));

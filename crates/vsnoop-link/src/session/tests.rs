@@ -464,7 +464,7 @@ fn a_peer_that_comes_back_and_calls_is_not_said_to_be_down_though_our_calls_are_
     world.both_ways(|way| way.mtu_bytes = 0);
     let info = SessionInfo {
         id: SessionId(1_000_000),
-        dialler: End::Peer,
+        initiator: End::Peer,
         epoch: 1,
         instance: 7,
         address: world.a.address,
@@ -537,7 +537,7 @@ fn a_peer_that_dials_without_end_gets_a_bounded_number_of_sessions() {
     for i in 0..10_000 {
         let info = SessionInfo {
             id: SessionId(1_000_000 + i),
-            dialler: End::Peer,
+            initiator: End::Peer,
             epoch: (i % 7) as u32,
             instance: i / 100,
             address: world.a.address,
@@ -566,7 +566,7 @@ mod any {
         let info = (id(), any::<bool>(), any::<u32>(), (0..3_u64, any::<bool>()), address())
             .prop_map(|(id, us, epoch, (instance, introduced), address)| SessionInfo {
                 id,
-                dialler: if us { End::Us } else { End::Peer },
+                initiator: if us { End::Us } else { End::Peer },
                 epoch,
                 instance,
                 address,

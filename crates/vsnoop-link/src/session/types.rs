@@ -27,8 +27,8 @@ pub struct SessionInfo {
     /// Its name.
     pub id: SessionId,
     /// The end that dialled.
-    pub dialler: End,
-    /// The epoch in the dialler's hello ([`Action::Dial`]).
+    pub initiator: End,
+    /// The epoch in the initiator's hello ([`Action::Dial`]).
     pub epoch: u32,
     /// The peer's instance: another one after each start of its process.
     pub instance: u64,

@@ -122,7 +122,7 @@ impl ControlThread {
         let now_ns = self.shared.now_ns();
         let known = &mut self.peers[peer];
         let begun = match &mut known.contact {
-            Some(contact) if contact.address().is_some() => Machine::dial(&known.dialer, hello)
+            Some(contact) if contact.address().is_some() => Machine::dial(&known.initiator, hello)
                 .map(|machine| contact.dial(machine, now_ns))
                 .map_err(|error| error.what().to_string()),
             contact => Err(why_not(contact.as_ref().and_then(|contact| contact.standing()))),
@@ -149,19 +149,19 @@ impl ControlThread {
 
     /// A piece of a handshake with a peer behind a hub.
     fn piece(&mut self, peer: usize, piece: &Piece) {
-        let (now_ns, welcome) = (self.shared.now_ns(), self.door.welcome());
+        let (now_ns, accept) = (self.shared.now_ns(), self.listener.config());
         let known = &mut self.peers[peer];
         let Some(contact) = &mut known.contact else { return };
         let name = &known.config.name;
         let policy = |who: &PeerId, theirs: &Hello| {
             if who.as_str() == name && theirs.purpose == Purpose::Control {
-                welcome.answer(who, theirs)
+                accept.answer(who, theirs)
             } else {
                 let reason = "the hub has passed on a handshake of another peer";
                 Answer::Refuse(Refusal::new(RefusalKind::Other, reason))
             }
         };
-        let actions = contact.piece(piece, &welcome.acceptor, &policy, now_ns);
+        let actions = contact.piece(piece, &accept.acceptor, &policy, now_ns);
         self.act_for_contact(peer, actions);
     }
 

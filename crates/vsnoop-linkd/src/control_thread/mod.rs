@@ -4,13 +4,13 @@
 //! what the state machines want goes to the data threads as orders. Handshakes run on threads of
 //! their own, a bounded number of them, and end by a deadline.
 
+mod accept;
 mod deadlines;
 mod introductions;
 mod paths;
 mod peer_entry;
 mod reload;
 mod sessions;
-mod welcome;
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -19,12 +19,12 @@ use std::time::{Duration, Instant};
 use ipnet::IpNet;
 use tracing::{debug, info, warn};
 
+use self::accept::{AcceptConfig, CallListener};
 use self::deadlines::Deadlines;
 use self::peer_entry::NewPeer;
 use self::peer_entry::headers_bytes;
 pub use self::peer_entry::{PeerEntry, other_mtu};
 pub use self::reload::NewPeers;
-use self::welcome::{Door, Welcome};
 use super::complaints::Complaints;
 use super::config::{Address, Config};
 use super::establish::Introduction;
@@ -38,7 +38,7 @@ use super::tcp_handshake::Established;
 use super::{egress, ingress};
 use vsnoop_link::forwarding::Location;
 use vsnoop_link::handshake::{self, Guard, GuardLimits};
-use vsnoop_link::identity::{Acceptor, Dialer, PublicKey};
+use vsnoop_link::identity::{Acceptor, Initiator, PublicKey};
 use vsnoop_link::introduction::Hub;
 use vsnoop_link::session::{Action, Message, PeerEvent, SessionId};
 use vsnoop_link::wire::item::SESSION;
@@ -47,7 +47,7 @@ pub struct ControlThread {
     shared: Arc<Shared>,
     pub ports: Ports,
     introduction: Introduction,
-    door: Door,
+    listener: CallListener,
     ours: PublicKey,
     next_serial: u64,
     /// Reloads so far.
@@ -74,7 +74,7 @@ pub struct Parts {
     pub shared: Arc<Shared>,
     pub ports: Ports,
     pub acceptor: Acceptor,
-    pub dialers: Vec<Dialer>,
+    pub initiators: Vec<Initiator>,
     pub ours: PublicKey,
     pub egress: wake::Sender<egress::Order>,
     pub ingress: wake::Sender<ingress::Order>,
@@ -83,7 +83,7 @@ pub struct Parts {
 
 impl ControlThread {
     pub fn new(config: &Config, parts: Parts) -> Self {
-        let Parts { shared, ports, acceptor, dialers, ours, egress, ingress, events } = parts;
+        let Parts { shared, ports, acceptor, initiators, ours, egress, ingress, events } = parts;
         let introduction = Introduction {
             network: config.network.clone(),
             instance: fastrand::u64(..),
@@ -94,10 +94,10 @@ impl ControlThread {
         let peers: Vec<_> = config
             .peers
             .iter()
-            .zip(dialers)
+            .zip(initiators)
             .enumerate()
-            .map(|(slot, (peer, dialer))| {
-                let new = NewPeer { slot, serial: 1 + slot as u64, dialer, ours };
+            .map(|(slot, (peer, initiator))| {
+                let new = NewPeer { slot, serial: 1 + slot as u64, initiator, ours };
                 PeerEntry::new(peer, config, new, now_ns)
             })
             .collect();
@@ -106,18 +106,18 @@ impl ControlThread {
             // Names are resolved when they are called.
             guard.set_peer(peer, config.addresses.iter().filter_map(Address::literal));
         }
-        let welcome = Welcome {
+        let accept = AcceptConfig {
             introduction: introduction.clone(),
             acceptor,
             peers: config.peers.clone(),
             generation: 0,
         };
-        let door = Door::new(welcome, guard.clone(), shared.clock, events.clone());
+        let listener = CallListener::new(accept, guard.clone(), shared.clock, events.clone());
         let mut control = Self {
             shared,
             ports,
             introduction,
-            door,
+            listener,
             ours,
             next_serial: 1 + peers.len() as u64,
             reloads: 0,
@@ -189,7 +189,7 @@ impl ControlThread {
 
     /// Takes callers from now on, on a thread of its own.
     pub fn listen(&self, listener: TcpListener) -> std::io::Result<()> {
-        self.door.listen(listener)
+        self.listener.listen(listener)
     }
 
     /// Sends a close message to all peers, and stops the data threads.

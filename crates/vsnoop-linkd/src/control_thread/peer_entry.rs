@@ -14,7 +14,7 @@ use crate::establish::Made;
 use crate::io::udp::{Endpoints, route_mtu};
 use crate::tcp_handshake::Established;
 use vsnoop_link::compress::{CompressionLimits, DecoderMemory};
-use vsnoop_link::identity::{Dialer, Proof, PublicKey};
+use vsnoop_link::identity::{Initiator, Proof, PublicKey};
 use vsnoop_link::introduction::{About, Contact, ContactSettings};
 use vsnoop_link::session::{Peer, PeerSettings, PeerSnapshot, SessionId};
 
@@ -74,7 +74,7 @@ pub struct PeerEntry {
     /// Its process, as of the last session in use.
     pub instance: Option<u64>,
     pub settings: PeerSettings,
-    pub dialer: Arc<Dialer>,
+    pub initiator: Arc<Initiator>,
     /// See [`crate::establish::dial`].
     pub failed: Arc<Mutex<Option<SocketAddr>>>,
     /// Of its decoders in all sessions.
@@ -107,7 +107,7 @@ pub struct PeerEntry {
 pub struct NewPeer {
     pub slot: usize,
     pub serial: u64,
-    pub dialer: Dialer,
+    pub initiator: Initiator,
     /// This host's key.
     pub ours: PublicKey,
 }
@@ -115,7 +115,7 @@ pub struct NewPeer {
 impl PeerEntry {
     /// A peer that was just configured.
     pub fn new(peer: &PeerConfig, link: &Config, new: NewPeer, now_ns: u64) -> Self {
-        let NewPeer { slot, serial, dialer, ours } = new;
+        let NewPeer { slot, serial, initiator, ours } = new;
         let is_favoured = matches!(&peer.trust, TrustConfig::Keys(theirs) if ours > theirs[0]);
         let settings = settings(peer, link, is_favoured);
         Self {
@@ -126,7 +126,7 @@ impl PeerEntry {
             contact: contact(peer, slot),
             instance: None,
             settings,
-            dialer: Arc::new(dialer),
+            initiator: Arc::new(initiator),
             failed: Arc::default(),
             memory: Arc::new(DecoderMemory::new(peer.decoder_bytes_max())),
             made: HashMap::new(),

@@ -45,7 +45,7 @@ impl ControlThread {
         self.next_session += 1;
         let info = SessionInfo {
             id,
-            dialler: if made.dialled { End::Us } else { End::Peer },
+            initiator: if made.dialled { End::Us } else { End::Peer },
             epoch: made.epoch,
             instance: made.instance,
             address: made.address,
@@ -257,7 +257,7 @@ impl ControlThread {
     pub(super) fn dial(&mut self, peer: usize, address: String, epoch: u32) {
         let hello = self.hello(peer, epoch);
         let known = &self.peers[peer];
-        let (dialer, memory) = (Arc::clone(&known.dialer), Arc::clone(&known.memory));
+        let (initiator, memory) = (Arc::clone(&known.initiator), Arc::clone(&known.memory));
         let (events, serial, generation) = (self.events.clone(), known.serial, self.reloads);
         let (dead_after, failed) = (self.dead_after, Arc::clone(&known.failed));
         let spawned = std::thread::Builder::new().name("dial".into()).spawn(move || {
@@ -265,8 +265,9 @@ impl ControlThread {
                 let addresses = addresses.iter().map(SocketAddr::ip).collect();
                 events.send(ControlEvent::Resolved { peer, serial, addresses });
             };
-            let made =
-                establish::dial(&address, &dialer, hello, &memory, dead_after, &failed, resolved);
+            let made = establish::dial(
+                &address, &initiator, hello, &memory, dead_after, &failed, resolved,
+            );
             let result = made.map(Box::new);
             events.send(ControlEvent::Dialled { peer, serial, generation, result });
         });

@@ -539,9 +539,9 @@ mod tests {
         let socket = UdpSocket::bind(SocketAddr::from(([0, 0, 0, 0], 0))).expect("a socket");
         let sender = socket.sender().expect("another socket");
         let at = socket.socket.local_addr().expect("bound").as_socket().expect("an address");
-        let stranger = std::net::UdpSocket::bind("127.0.0.1:0").expect("a socket");
-        stranger.set_broadcast(true).expect("an option");
-        stranger.send_to(&[7], ("127.255.255.255", at.port())).expect("room");
+        let unknown = std::net::UdpSocket::bind("127.0.0.1:0").expect("a socket");
+        unknown.set_broadcast(true).expect("an option");
+        unknown.send_to(&[7], ("127.255.255.255", at.port())).expect("room");
         let mut inbox = Inbox::new(1);
         while !inbox.receive(&socket).expect("a datagram") {}
         sender.socket.set_nonblocking(true).expect("an option");

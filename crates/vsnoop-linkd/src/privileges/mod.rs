@@ -1,7 +1,7 @@
 //! What the process of a link may still do once it has its devices, keys and sockets.
 //!
-//! It reads bytes of strangers and peers. Should one of them take over a thread, this is what the
-//! thread can do: see docs/decisions/0026-link-privileges.md. Capabilities, user and filters of
+//! It reads bytes of unknown sources and peers. Should one of them take over a thread, this is what
+//! the thread can do: see docs/decisions/0026-link-privileges.md. Capabilities, user and filters of
 //! system calls belong to a thread and are inherited by those that it starts, so [`Plan::drop`] is
 //! called before there are others.
 

@@ -132,7 +132,7 @@ impl Link {
     /// the next reload does not count yet.
     pub(super) fn read_lists_again(&mut self) {
         let (identity, authority) = (Arc::clone(&self.identity), self.authority.as_deref());
-        let Credentials { identity, authority, acceptor, dialers, .. } =
+        let Credentials { identity, authority, acceptor, initiators, .. } =
             match Credentials::with_lists_again(&self.config, identity, authority) {
                 Ok(credentials) => credentials,
                 Err(error) => {
@@ -148,7 +148,7 @@ impl Link {
         info!("the revocation lists were read again");
         (self.authority, self.lists_trouble) = (authority, None);
         let (config, slots, ours) = (&self.config, &self.slots.peers, identity.public());
-        let new = NewPeers { config, slots, acceptor, dialers, ours, is_shown_anew: false };
+        let new = NewPeers { config, slots, acceptor, initiators, ours, is_shown_anew: false };
         self.control.reload(Arc::clone(&self.shared), new);
     }
 
@@ -257,7 +257,7 @@ impl Link {
         let policies = self.slots.policies(&self.rule_set, &self.shared);
         self.egress.send(egress::Order::Policies(policies));
         self.control.ports.reload(&config.ports, Arc::clone(&self.shared));
-        let Credentials { identity, authority, acceptor, dialers, .. } = credentials;
+        let Credentials { identity, authority, acceptor, initiators, .. } = credentials;
         self.hooks.stop_leaving(&hooks);
         let is_done = self.hand_over();
         self.hooks.reload(hooks, Arc::clone(&self.shared));
@@ -271,8 +271,14 @@ impl Link {
         if let Some(lists) = lists {
             (self.lists, self.lists_trouble) = (lists, None);
         }
-        let new =
-            NewPeers { config, slots: &self.slots.peers, acceptor, dialers, ours, is_shown_anew };
+        let new = NewPeers {
+            config,
+            slots: &self.slots.peers,
+            acceptor,
+            initiators,
+            ours,
+            is_shown_anew,
+        };
         self.control.reload(Arc::clone(&self.shared), new);
         // From here on nothing holds the ports that were removed.
         for port in &config.ports {

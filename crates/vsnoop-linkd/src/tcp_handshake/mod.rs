@@ -13,7 +13,7 @@ use vsnoop_link::handshake::{
     Answer, CHALLENGE_BYTES, CallRefused, Challenge, Error, Hello, Machine, Outcome, Refusal,
     RefusalKind, Step,
 };
-use vsnoop_link::identity::{Acceptor, Dialer, PeerId};
+use vsnoop_link::identity::{Acceptor, Initiator, PeerId};
 
 /// How long a peer that was refused has for reading why.
 const LINGER: Duration = Duration::from_millis(500);
@@ -36,12 +36,12 @@ pub struct Established {
 /// Calls a peer over a connection that has been made to it, and says `hello`. Ends by `deadline`.
 pub fn dial(
     stream: TcpStream,
-    dialer: &Dialer,
+    initiator: &Initiator,
     hello: Hello,
     deadline: Instant,
 ) -> Result<Established, Error> {
-    let machine = Machine::dial(dialer, hello)?;
-    // The machine of a dialler never asks.
+    let machine = Machine::dial(initiator, hello)?;
+    // The machine of an initiator never asks.
     let nobody = |_: &PeerId, _: &Hello| Answer::Refuse(Refusal::new(RefusalKind::Other, ""));
     run(stream, machine, Vec::new(), &nobody, deadline)
 }

@@ -21,7 +21,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use vsnoop_guest::control::{ADDRESS_PARAMETER, Command as GuestCommand, Reply, Stats};
+use vsnoop_guest::control::{
+    ADDRESS_PARAMETER, Command as GuestCommand, DISK_PARAMETER, Reply, Stats,
+};
 
 pub use accel::Accelerator;
 pub use probe::choose as choose_accelerator;
@@ -34,7 +36,6 @@ use crate::interrupt;
 use crate::net::Netns;
 
 const QEMU: &str = "qemu-system-x86_64";
-const MEMORY_MB: u32 = 160;
 const READY: &str = "vsnoop-guest: ready";
 
 /// Fails, with the name of the package, if QEMU is not installed.
@@ -96,7 +97,7 @@ impl Vm {
         command
             .args(["-name", &format!("{name},debug-threads=on")])
             .args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"])
-            .args(["-machine", "pc", "-smp", "1", "-m", &MEMORY_MB.to_string()])
+            .args(["-machine", "pc", "-smp", "1", "-m", &image.memory_mb.to_string()])
             .args(accelerator.arguments())
             .arg("-kernel")
             .arg(&image.kernel)
@@ -107,6 +108,11 @@ impl Vm {
             .args(["-serial", "chardev:control"])
             .args(["-chardev", &unix_socket("qmp", &dir.join("qmp"))])
             .args(["-mon", "chardev=qmp,mode=control"]);
+        if let Some(disk) = &image.disk {
+            let drive = format!("file={},format=raw,if=none,id=root,readonly=on", disk.display());
+            command.args(["-drive", &drive, "-device", "virtio-blk-pci,drive=root"]);
+            append += &format!(" {DISK_PARAMETER}");
+        }
         for (number, network) in nics.iter().enumerate() {
             let (tap, mac) = (&network.tap, &network.mac);
             let netdev = format!("tap,id=net{number},ifname={tap},script=no,downscript=no");

@@ -110,24 +110,26 @@ fn run(options: &Options) -> Result<Results> {
     series.results.environment.insert("zstd_ratios_levels_1_and_3".into(), json!(ratios));
     let runs: Vec<_> =
         carriers.into_iter().filter(|name| series.rig.link(name).is_some()).collect();
-    let mut turns: Vec<((&str, Content), usize)> = Vec::new();
+    let mut measurements: Vec<((&str, Content), usize)> = Vec::new();
     for name in runs.iter().copied().filter(|name| *name != DICTIONARY) {
-        turns.extend(CONTENTS.map(|content| ((name, content), rounds(options, ROUNDS))));
+        measurements.extend(CONTENTS.map(|content| ((name, content), rounds(options, ROUNDS))));
     }
-    // The dictionary finds only content that was sent before: the first turn sends it.
+    // The dictionary finds only content that was sent before: the first measurement sends it.
     let mut first: Vec<((&str, Content), usize)> = Vec::new();
     if runs.contains(&DICTIONARY) {
         first.push(((DICTIONARY, Content::Text), 1));
-        turns.push(((DICTIONARY, Content::TextAgain), rounds(options, ROUNDS)));
+        measurements.push(((DICTIONARY, Content::TextAgain), rounds(options, ROUNDS)));
     }
     let mut paper: Vec<((&str, Content), usize)> = Vec::new();
     if !options.quick {
         let takers = PAPER_CARRIERS.iter().copied().filter(|name| runs.contains(name));
         paper.extend(takers.flat_map(|name| PAPER_TESTS.map(|test| ((name, test), 1))));
     }
-    let mut progress = progress_of(&[&first, &turns, &paper]);
-    for turns in [first, turns, paper] {
-        series.take_turns(&mut progress, &turns, |(name, content)| (name, task(content, &data)))?;
+    let mut progress = progress_of(&[&first, &measurements, &paper]);
+    for measurements in [first, measurements, paper] {
+        series.interleave(&mut progress, &measurements, |(name, content)| {
+            (name, task(content, &data))
+        })?;
     }
     Ok(series.end(figures))
 }

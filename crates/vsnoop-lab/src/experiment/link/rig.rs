@@ -181,17 +181,20 @@ impl Rig {
     }
 }
 
-/// Measures turns in rounds. Each round measures the turns that are due, in random order; the
-/// rounds of a turn are spread evenly over all rounds.
-pub fn take_turns<T: Copy>(
-    turns: &[(T, usize)],
+/// Calls `measure` for each measurement as often as its number of rounds says, in random order
+/// within a round; the rounds of a measurement are spread evenly over all rounds.
+pub fn interleave<T: Copy>(
+    measurements: &[(T, usize)],
     mut measure: impl FnMut(T) -> Result<()>,
 ) -> Result<()> {
-    let most = turns.iter().map(|(_, rounds)| *rounds).max().unwrap_or_default();
+    let most = measurements.iter().map(|(_, rounds)| *rounds).max().unwrap_or_default();
     for round in 0..most {
         let is_due = |rounds: usize| (round + 1) * rounds / most > round * rounds / most;
-        let mut due: Vec<_> =
-            turns.iter().filter(|(_, rounds)| is_due(*rounds)).map(|(turn, _)| *turn).collect();
+        let mut due: Vec<_> = measurements
+            .iter()
+            .filter(|(_, rounds)| is_due(*rounds))
+            .map(|(measurement, _)| *measurement)
+            .collect();
         fastrand::shuffle(&mut due);
         due.into_iter().try_for_each(&mut measure)?;
     }
@@ -212,16 +215,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_turn_has_its_rounds_and_those_with_fewer_are_spread() {
+    fn every_measurement_has_its_rounds_and_those_with_fewer_are_spread() {
         let mut order = Vec::new();
-        take_turns(&[('a', 10), ('b', 2), ('c', 0)], |turn| {
-            order.push(turn);
+        interleave(&[('a', 10), ('b', 2), ('c', 0)], |measurement| {
+            order.push(measurement);
             Ok(())
         })
         .unwrap();
-        let count = |wanted| order.iter().filter(|turn| **turn == wanted).count();
+        let count = |wanted| order.iter().filter(|measurement| **measurement == wanted).count();
         assert_eq!([count('a'), count('b'), count('c')], [10, 2, 0]);
         let half = &order[..order.len() / 2];
-        assert_eq!(half.iter().filter(|turn| **turn == 'b').count(), 1, "{order:?}");
+        assert_eq!(half.iter().filter(|measurement| **measurement == 'b').count(), 1, "{order:?}");
     }
 }

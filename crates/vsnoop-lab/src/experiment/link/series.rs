@@ -1,4 +1,4 @@
-//! A running experiment with links: its rig, its turns, and its results.
+//! A running experiment with links: its rig, its measurements, and its results.
 
 use anyhow::{Result, ensure};
 use serde_json::json;
@@ -32,15 +32,15 @@ impl Series {
         Ok(Self { rig, results })
     }
 
-    /// Measures in rounds, where each turn is one measurement of the carrier that `task` names.
-    pub fn take_turns<'t, T: Copy>(
+    /// Measures in interleaved rounds; `task` says which carrier and what.
+    pub fn interleave<'t, T: Copy>(
         &mut self,
         progress: &mut Progress,
-        turns: &[(T, usize)],
+        measurements: &[(T, usize)],
         task: impl Fn(T) -> (&'static str, Task<'t>),
     ) -> Result<()> {
-        rig::take_turns(turns, |turn| {
-            let (name, task) = task(turn);
+        rig::interleave(measurements, |measurement| {
+            let (name, task) = task(measurement);
             let Some(link) = self.rig.link(name) else { return Ok(()) };
             let sample = self.rig.measure(link, task)?;
             progress.step(format!("{name}, {}", task.cell));
@@ -79,9 +79,10 @@ pub fn prepare(name: &str, options: &Options) -> Result<Results> {
     Ok(results)
 }
 
-/// The progress of all turns together.
-pub fn progress_of<T>(turns: &[&[(T, usize)]]) -> Progress {
-    let rounds = turns.iter().flat_map(|turns| turns.iter()).map(|(_, rounds)| rounds);
+/// The progress of all measurements together.
+pub fn progress_of<T>(measurements: &[&[(T, usize)]]) -> Progress {
+    let rounds =
+        measurements.iter().flat_map(|measurements| measurements.iter()).map(|(_, rounds)| rounds);
     Progress::new(rounds.sum())
 }
 

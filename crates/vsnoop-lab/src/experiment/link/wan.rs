@@ -99,19 +99,20 @@ fn faults(loss: f64) -> Faults {
 fn run(options: &Options) -> Result<Results> {
     let carriers = chosen(&PLAN.map(|(name, _, _)| name), &options.configurations)?;
     let mut series = Series::begin(EXPERIMENT.name, options, Some(&faults(0.0)), &carriers)?;
-    let turns = |with_loss: bool| -> Vec<(&'static str, usize)> {
+    let measurements = |with_loss: bool| -> Vec<(&'static str, usize)> {
         let wanted = PLAN.into_iter().filter(|plan| series.rig.link(plan.0).is_some());
         wanted
             .map(|plan| (plan.0, rounds(options, if with_loss { plan.2 } else { plan.1 })))
             .collect()
     };
-    let (without, with) = (turns(false), turns(true));
+    let (without, with) = (measurements(false), measurements(true));
     let mut progress = progress_of(&[&without, &with]);
     let data = content::make(Content::Digits, 1_000_000)?;
-    for (turns, loss, stream) in [(without, 0.0, STREAM_WITHOUT_LOSS), (with, LOSS, STREAM)] {
+    for (measurements, loss, stream) in [(without, 0.0, STREAM_WITHOUT_LOSS), (with, LOSS, STREAM)]
+    {
         series.rig.hosts().set_faults(&faults(loss));
         let stream = if options.quick { QUICK_STREAM } else { stream };
-        series.take_turns(&mut progress, &turns, |name| {
+        series.interleave(&mut progress, &measurements, |name| {
             let about =
                 LinkCell { rate_mbit: Some(RATE_MBIT), offloads: true, content: Content::Digits };
             let task = Task {

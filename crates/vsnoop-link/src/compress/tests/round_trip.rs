@@ -71,7 +71,7 @@ proptest! {
 }
 
 #[test]
-fn a_flow_refers_to_its_earlier_messages_and_a_stranger_does_not() {
+fn a_flow_refers_to_its_earlier_messages_and_another_does_not() {
     let mut encoder = super::encoder(CompressionLimits::MOST);
     let message = payload(Kind::Text, 1, 20_000);
     let first = body(&mut encoder, 1, &policy("zstd", 1), &message).unwrap();

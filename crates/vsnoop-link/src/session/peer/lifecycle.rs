@@ -46,8 +46,8 @@ impl Peer {
         let phase = if self.outranked(&info) {
             Phase::Retiring { until_ns: now_ns.saturating_add(self.settings.retire_ns) }
         } else {
-            // Only the dialler knows that the other end has the session too.
-            let probes = info.dialler == End::Us || info.introduced;
+            // Only the initiator knows that the other end has the session too.
+            let probes = info.initiator == End::Us || info.introduced;
             let probe_ns = if probes { now_ns } else { u64::MAX };
             let least_ns = if info.introduced { PUNCH_NS } else { 0 };
             let until_ns = now_ns.saturating_add(self.settings.dead_ns.max(least_ns));
@@ -58,7 +58,7 @@ impl Peer {
         let old_at_ns = now_ns.saturating_add(self.settings.rekey_ns - spread_ns);
         self.actions.push(Action::Install(info.id));
         let is_ordered = self.settings.largest_packet_bytes.is_none();
-        let located = info.dialler == End::Us || is_ordered || info.introduced;
+        let located = info.initiator == End::Us || is_ordered || info.introduced;
         self.sessions.push(Session {
             info,
             phase,
@@ -161,7 +161,7 @@ impl Peer {
     /// A session is lost; if it is the one in use, the peer is.
     pub(super) fn failed(&mut self, id: SessionId, reason: &str, now_ns: u64) {
         let Some(session) = self.session(id) else { return };
-        let (phase, ours) = (session.phase, session.info.dialler == End::Us);
+        let (phase, ours) = (session.phase, session.info.initiator == End::Us);
         self.forget(id);
         match phase {
             Phase::Used => {
@@ -193,8 +193,8 @@ impl Peer {
         };
         while let Some(session) = self.sessions.iter().find(over) {
             let SessionInfo { id, address, introduced, .. } = session.info;
-            let theirs =
-                session.info.dialler == End::Peer && matches!(session.phase, Phase::Pending { .. });
+            let theirs = session.info.initiator == End::Peer
+                && matches!(session.phase, Phase::Pending { .. });
             let medium = match self.settings.largest_packet_bytes {
                 Some(_) if introduced => "no datagram came back: a NAT or firewall is in the way",
                 Some(_) => "no datagram came through: does a firewall let UDP pass both ways?",

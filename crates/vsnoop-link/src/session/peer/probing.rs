@@ -144,7 +144,7 @@ impl Peer {
 
     pub(super) fn probe(&mut self, session: SessionId, purpose: ProbePurpose, now_ns: u64) {
         let Some(of) = self.sessions.iter().find(|s| s.info.id == session) else { return };
-        let wants_rekey = of.info.dialler == End::Peer && now_ns >= of.old_at_ns;
+        let wants_rekey = of.info.initiator == End::Peer && now_ns >= of.old_at_ns;
         let counters = of.counters();
         let id = self.probes.send(session, purpose, now_ns);
         let (packet_bytes, to) = match purpose {
