@@ -13,9 +13,11 @@ use crate::handshake::{Error, Machine, Outcome};
 use crate::identity::Acceptor;
 
 const SECOND_NS: u64 = 1_000_000_000;
-/// Until the hub answers, and then.
+/// Until the hub answers, until it tells an address, and then. The hub tells what changes at once,
+/// but that may be lost.
 const ASK_NS: u64 = SECOND_NS;
-const ASK_AGAIN_NS: u64 = 10 * SECOND_NS;
+const ASK_AGAIN_NS: u64 = 3 * SECOND_NS;
+const ASK_SELDOM_NS: u64 = 10 * SECOND_NS;
 /// Handshakes of the peer: one each so often, and so many at once.
 const BEGIN_EACH_NS: u64 = 2 * SECOND_NS;
 const BEGIN_BURST: u64 = 4;
@@ -115,7 +117,7 @@ impl Contact {
     /// The hub has answered.
     pub fn known(&mut self, standing: Standing, now_ns: u64) -> Vec<ContactAction> {
         if self.standing.replace(standing).is_none() {
-            self.ask_ns = now_ns.saturating_add(ASK_AGAIN_NS);
+            self.ask_ns = now_ns.saturating_add(self.ask_wait_ns());
         }
         let found = self.address().filter(|address| self.found != Some(*address));
         self.found = found.or(self.found);
@@ -164,8 +166,7 @@ impl Contact {
         if self.hub_is_up && now_ns >= self.ask_ns {
             let ContactSettings { label, about } = self.settings.clone();
             actions.push(ContactAction::Send(Message::Ask { label, about }));
-            let wait_ns = if self.standing.is_some() { ASK_AGAIN_NS } else { ASK_NS };
-            self.ask_ns = now_ns.saturating_add(wait_ns);
+            self.ask_ns = now_ns.saturating_add(self.ask_wait_ns());
         }
         self.send_due(&mut actions, now_ns);
         let is_over = |exchange: &mut Exchange| now_ns >= exchange.ends_ns();
@@ -178,6 +179,14 @@ impl Contact {
             actions.extend(error.map(|error| ContactAction::Accepted(Err(error))));
         }
         actions
+    }
+
+    fn ask_wait_ns(&self) -> u64 {
+        match self.standing {
+            None => ASK_NS,
+            Some(Standing::Mutual(_)) => ASK_SELDOM_NS,
+            Some(_) => ASK_AGAIN_NS,
+        }
     }
 
     /// When [`tick`](Self::tick) is due.

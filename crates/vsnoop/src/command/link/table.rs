@@ -360,8 +360,10 @@ fn trouble(peer: &PeerStatus, ports: bool, now: u64) -> Option<String> {
             "peer {name} has not called for {period}{}: is its link up, and does it have this host's address?",
             reason.map_or(String::new(), |reason| format!(" ({reason})"))
         )),
-        // By its hub, and perhaps soon directly.
-        PeerState::Relayed => None,
+        PeerState::Relayed => reason.map(|reason| {
+            let hub = peer.via.as_deref().unwrap_or("its hub");
+            format!("peer {name} is relayed by {hub} since {period}: {reason}")
+        }),
         // The first call is under way.
         PeerState::Dialling if reason.is_none() => None,
         PeerState::Dialling | PeerState::Down => Some(format!(
