@@ -4,27 +4,27 @@
 //!     cargo +nightly fuzz run link_introduction
 #![no_main]
 
-use vsnoop_link::introduction::{Hub, LARGEST_BYTES, Label, MOST_LABELS, Message};
+use vsnoop_link::introduction::{Hub, HubMessage, LARGEST_BYTES, Label, MOST_LABELS};
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| {
     let mut hub = Hub::default();
     let address = |peer: u8| ([192, 0, 2, peer], 7757).into();
     (0..4).for_each(|peer| drop(hub.up(peer.into(), address(peer))));
     for (at, bytes) in input.split(|byte| *byte == 0xff).enumerate() {
-        let Some(message) = Message::decode(bytes) else { continue };
+        let Some(message) = HubMessage::decode(bytes) else { continue };
         let encoded = message.encode();
         assert!(encoded.len() <= LARGEST_BYTES);
-        assert_eq!(Message::decode(&encoded).as_ref(), Some(&message));
+        assert_eq!(HubMessage::decode(&encoded).as_ref(), Some(&message));
         let (from, now_ns) = (at % 4, at as u64 * 1_000_000);
         let is_bounded = |label: Label| (1..=MOST_LABELS).contains(&label.number());
         match message {
-            Message::Ask { label, .. } | Message::Known { label, .. } => {
+            HubMessage::Ask { label, .. } | HubMessage::Known { label, .. } => {
                 assert!(is_bounded(label));
                 // To the peers there are, to itself, and to one that the hub does not have.
                 let about = usize::from(label.number()) % 5;
                 assert!(hub.asked(from, label, (about < 4).then_some(about), now_ns).len() < 10);
             }
-            Message::ToPeer(piece) | Message::FromPeer(piece) => {
+            HubMessage::ToPeer(piece) | HubMessage::FromPeer(piece) => {
                 if let Some(passed) = hub.piece(from, piece, now_ns) {
                     assert_ne!(passed.to, from);
                 }

@@ -28,7 +28,7 @@ use vsnoop_testbed::guest;
 use vsnoop_testbed::interrupt;
 use vsnoop_testbed::session::Session;
 use vsnoop_testbed::stage::{CONGESTION_CONTROL, Stage};
-use vsnoop_testbed::vm;
+use vsnoop_testbed::vm::{self, Share};
 use vsnoop_testbed::vsnoop::Vsnoop;
 use vsnoop_testbed::wait;
 use vsnoop_testbed::workspace;
@@ -127,9 +127,9 @@ fn prepare() -> Result<Bench> {
     })?;
     let mut session = Session::begin()?;
     let accelerator = vm::choose_accelerator(&image, &session.scratch())?;
-    let stage = Stage::build(&mut session, &image, accelerator, 2, vsnoop.as_ref())?;
+    let mut stage = Stage::build(&mut session, &image, accelerator, 2, vsnoop.as_ref())?;
     vm::pin_self()?;
-    stage.load(&mut session, 0.0, 100)?;
+    stage.share(&mut session, Share::Slices)?;
     if !detached {
         stage.attach(VICTIM)?;
         stage.attach(NEIGHBOUR)?;

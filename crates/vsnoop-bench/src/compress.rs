@@ -13,7 +13,8 @@ use vsnoop_lab::experiment::link::content;
 use vsnoop_lab::results::Figure;
 use vsnoop_lab::results::link::Content;
 use vsnoop_link::compress::{
-    Clock, Codecs, CompressionLimits, Decoder, DecoderMemory, Encoded, Encoder, Owner, Policy, unit,
+    Codecs, CodingClock, CompressionLimits, Decoder, DecoderMemory, Encoded, Encoder, Owner,
+    Policy, unit,
 };
 use vsnoop_testbed::bulk::pin;
 use vsnoop_testbed::interrupt;
@@ -137,7 +138,7 @@ fn pass(data: &[u8], way: Way) -> Result<Passage> {
 }
 
 /// The CPU time of this thread in nanoseconds, like the link's own clock.
-fn clock() -> Clock {
+fn clock() -> CodingClock {
     Box::new(|| cpu().map_or(0, |time| time.as_nanos() as u64))
 }
 

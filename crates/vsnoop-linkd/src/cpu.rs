@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
-use vsnoop_link::compress::Clock;
+use vsnoop_link::compress::CodingClock;
 
 use super::counts::{Counter, Tally};
 
@@ -49,7 +49,7 @@ impl Stopwatch {
 }
 
 /// CPU time of the thread that asks, for compression.
-pub fn coding_clock() -> Clock {
+pub fn coding_clock() -> CodingClock {
     Box::new(|| clock_ns(ClockId::CLOCK_THREAD_CPUTIME_ID))
 }
 

@@ -15,7 +15,7 @@
 //!                                                       thread "accept"; Guard::admit,
 //!                                                       CallListener::handshake
 //!  4 tcp_handshake    dial() <-- handshake::Machine --> tcp_handshake accept()
-//!                                                       AcceptConfig::answer
+//!                                                       ListenerConfig::answer
 //!  5 Established                                        ControlEvent::Accepted(Established)
 //!  6 establish        over UDP: datagrams(),            control_thread accepted(): datagrams(), or
 //!                     or dial_connections()               waits for add_connection() and then
@@ -196,7 +196,7 @@ impl Made {
         control: &Outcome,
         transport: Transport,
         address: SocketAddr,
-        role: Role,
+        role: SessionRole,
         outgoing: SessionSender,
         incoming: Incoming,
         counts: Arc<SessionCounts>,
@@ -225,7 +225,7 @@ impl Made {
 
 /// What this host has done for a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
+pub enum SessionRole {
     Dialled,
     Called,
     /// By way of a hub.
@@ -233,7 +233,7 @@ pub enum Role {
     CalledByHub,
 }
 
-impl Role {
+impl SessionRole {
     fn is_initiator(self) -> bool {
         matches!(self, Self::Dialled | Self::DialledByHub)
     }
@@ -308,7 +308,7 @@ fn made(
     dead_after: Duration,
 ) -> Result<Made> {
     if !is_ordered(control.outcome.agreed.transport) {
-        return datagrams(&control.outcome, reached, Role::Dialled);
+        return datagrams(&control.outcome, reached, SessionRole::Dialled);
     }
     let connections = dial_connections(&control.outcome, initiator, reached)?;
     ordered(control, connections, reached, true, memory, dead_after)
@@ -368,7 +368,7 @@ fn dial_connection(
 }
 
 /// Makes a session over UDP.
-pub fn datagrams(control: &Outcome, address: SocketAddr, role: Role) -> Result<Made> {
+pub fn datagrams(control: &Outcome, address: SocketAddr, role: SessionRole) -> Result<Made> {
     let transport = transport_of(control)?;
     let dialled = role.is_initiator();
     let suite = suite_of(transport, control.cipher);
@@ -379,7 +379,7 @@ pub fn datagrams(control: &Outcome, address: SocketAddr, role: Role) -> Result<M
     let opener = Opener::new(suite, &material(&control.secrets, back), epoch, STREAM);
     let counts = Arc::new(SessionCounts::default());
     // An acceptor learns from the first datagram where the initiator's come from.
-    let known = (role != Role::Called).then_some(address);
+    let known = (role != SessionRole::Called).then_some(address);
     let (accepted, counted) = (control.theirs.accepts.codecs, Arc::clone(&counts));
     let outgoing = DatagramSender::new(sealer, known, FIRST_LIMIT_BYTES, accepted, counted);
     let outgoing = SessionSender::Datagrams(Box::new(Datagrams::new(outgoing)));
@@ -440,7 +440,7 @@ pub fn ordered(
     let outgoing = outgoing.into_iter().map(|(_, connection)| connection).collect();
     let outgoing = SessionSender::Connections(Box::new(Connections::new(outgoing)));
     let incoming = Incoming::Connections(incoming);
-    let role = if dialled { Role::Dialled } else { Role::Called };
+    let role = if dialled { SessionRole::Dialled } else { SessionRole::Called };
     Ok(Made::of(control, transport, address, role, outgoing, incoming, counts))
 }
 

@@ -23,7 +23,7 @@ impl Drops {
 
 /// Counters of one port.
 #[derive(Debug, Default)]
-pub struct PortStats {
+pub struct LinkPortStats {
     /// From the VMs.
     pub frames_in: Counter,
     pub bytes_in: Counter,

@@ -27,7 +27,7 @@ use crate::guest::Image;
 use crate::net::{Net, Netns, TapOptions};
 use crate::relay::Relay;
 use crate::session::{PREFIX, Session};
-use crate::vm::{Accelerator, Nic, Vm};
+use crate::vm::{Accelerator, Hogs, Nic, Share, Vm};
 use crate::vsnoop::Vsnoop;
 
 /// All taps and the path are in it.
@@ -58,6 +58,7 @@ pub struct StageOptions {
 pub struct Stage {
     // In the order of their end: machines before the namespaces that they are in.
     vms: Vec<Vm>,
+    hogs: Option<Hogs>,
     path: CurrentPath,
     client: Netns,
     host: Netns,
@@ -111,6 +112,7 @@ impl Stage {
         let vsnoop = vsnoop.map(|vsnoop| vsnoop.in_netns(host.name()));
         let mut stage = Self {
             vms: Vec::new(),
+            hogs: None,
             path: CurrentPath::None,
             client,
             host,
@@ -165,23 +167,36 @@ impl Stage {
         Ok(())
     }
 
-    /// Makes the machines share one core in slices of 30 ms, each with a CPU load of `share`.
-    pub fn load(&self, session: &mut Session, share: f64, period_ms: u32) -> Result<()> {
-        // One after the other: a calibration needs the core for itself.
+    /// Makes the machines share a core, as they do until the stage ends. Calibrates their load
+    /// before, which needs the core for itself.
+    pub fn share(&mut self, session: &mut Session, share: Share) -> Result<()> {
+        for vm in &self.vms {
+            vm.place()?;
+        }
+        // One after the other.
         for vm in &self.vms {
             let reply = vm.command(&Command::Calibrate)?;
             if let Reply::Calibrated { iterations_per_ms } = reply {
                 tracing::debug!(vm = vm.name(), iterations_per_ms, "calibrated");
             }
         }
-        session.set_sysctl("kernel.sched_rr_timeslice_ms", &SLICE_MS.to_string())?;
-        for vm in &self.vms {
-            vm.share_core()?;
+        match share {
+            Share::Quota { percent } => self.vms.iter().try_for_each(|vm| vm.limit(percent)),
+            Share::Fair { hogs } => {
+                self.hogs = Some(Hogs::start(hogs)?);
+                Ok(())
+            }
+            Share::Slices => {
+                session.set_sysctl("kernel.sched_rr_timeslice_ms", &SLICE_MS.to_string())?;
+                self.vms.iter().try_for_each(Vm::share_core)
+            }
         }
-        for vm in &self.vms {
-            vm.command(&Command::Load { share, period_ms })?;
-        }
-        Ok(())
+    }
+
+    /// Gives each machine a CPU load of `share` of its time.
+    pub fn load(&self, share: f64, period_ms: u32) -> Result<()> {
+        let load = Command::Load { share, period_ms };
+        self.vms.iter().try_for_each(|vm| vm.command(&load).map(drop))
     }
 
     /// Attaches vsnoop to a machine's tap.

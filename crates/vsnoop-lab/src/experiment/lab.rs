@@ -1,17 +1,17 @@
 //! The first steps of every experiment on machines.
 
+use std::collections::BTreeMap;
+
 use anyhow::{Result, ensure};
-use serde_json::json;
+use serde_json::{Value, json};
 use vsnoop_testbed::guest::{self, Image};
 use vsnoop_testbed::session::Session;
 use vsnoop_testbed::stage::{CONGESTION_CONTROL, SLICE_MS, Stage, StageOptions};
-use vsnoop_testbed::vm::{self, Accelerator};
+use vsnoop_testbed::vm::{self, Accelerator, Share};
 use vsnoop_testbed::vsnoop::Vsnoop;
 
-use super::environment;
-use crate::results::Results;
-
-const LOAD_PERIOD_MS: u32 = 100;
+/// The period of the machines' load.
+pub const LOAD_PERIOD_MS: u32 = 100;
 
 /// The lock of this machine's lab, and the image that its guests boot.
 pub struct Lab {
@@ -36,21 +36,18 @@ impl Lab {
         Ok(Self { session, image, accelerator })
     }
 
-    /// Results without samples. Describes the machine before booting, which is a load itself, and
-    /// before the lab is confined to one core.
-    pub fn results(&self, experiment: &str) -> Results {
-        let mut environment = environment::describe();
+    /// Records what the machines are.
+    pub fn describe(&self, environment: &mut BTreeMap<String, Value>) {
         environment.extend([
             ("accelerator".into(), json!(self.accelerator)),
             ("guest_kernel".into(), json!(self.image.kernel_version)),
             ("congestion_control".into(), json!(CONGESTION_CONTROL)),
         ]);
-        Results::begin(experiment, environment)
     }
 
     /// Records the load that [`Lab::boot`] gives machines.
-    pub fn describe_load(&self, results: &mut Results) {
-        results.environment.extend([
+    pub fn describe_load(environment: &mut BTreeMap<String, Value>) {
+        environment.extend([
             ("load_period_ms".into(), json!(LOAD_PERIOD_MS)),
             ("slice_ms".into(), json!(SLICE_MS)),
         ]);
@@ -65,16 +62,19 @@ impl Lab {
         Stage::build_with(&mut self.session, image, accelerator, options, vsnoop)
     }
 
-    /// Boots machines and loads each of them; from now on the lab keeps to the host's core.
+    /// Boots machines that share a core, each with a CPU load; from now on the lab keeps to the
+    /// host's core.
     pub fn boot(
         &mut self,
         options: StageOptions,
+        share: Share,
         load: f64,
         vsnoop: Option<&Vsnoop>,
     ) -> Result<Stage> {
-        let stage = self.start(options, vsnoop)?;
+        let mut stage = self.start(options, vsnoop)?;
         vm::pin_self()?;
-        stage.load(&mut self.session, load, LOAD_PERIOD_MS)?;
+        stage.share(&mut self.session, share)?;
+        stage.load(load, LOAD_PERIOD_MS)?;
         Ok(stage)
     }
 }

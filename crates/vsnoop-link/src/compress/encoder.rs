@@ -11,7 +11,7 @@ use std::collections::HashMap;
 
 use super::auto::{Judge, Measured};
 use super::body::{Codec, ContextId, Head};
-use super::clock::Clock;
+use super::clock::CodingClock;
 use super::stream::{Compressor, Parameters, StreamError};
 use super::{
     CompressionLimits, CompressionStats, DEFAULT_ZSTD_LEVEL, Decision, Method, Owner, Policy,
@@ -49,7 +49,7 @@ pub struct Encoder {
     flows: ContextSlots,
     dictionaries: ContextSlots,
     judge: Judge,
-    clock_ns: Clock,
+    clock_ns: CodingClock,
     /// Counts messages; orders contexts by their last use.
     clock: u64,
     scratch: Vec<u8>,
@@ -58,7 +58,7 @@ pub struct Encoder {
 
 impl Encoder {
     /// `limits` are within those that the receiver has stated in its hello.
-    pub fn new(limits: CompressionLimits, clock_ns: Clock) -> Self {
+    pub fn new(limits: CompressionLimits, clock_ns: CodingClock) -> Self {
         Self {
             flows: ContextSlots::new(limits.flows),
             dictionaries: ContextSlots::new(limits.dictionaries),

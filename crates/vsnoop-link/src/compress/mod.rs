@@ -3,7 +3,7 @@
 //! A *message* (a link's head and one super-packet) passes the [`Encoder`] of its connection and
 //! comes out of the peer's [`Decoder`] as it was. On an ordered connection each flow keeps a
 //! context, so that a message refers to earlier ones of its own flow; on UDP each [`unit`] stands
-//! alone. Nothing here reads a socket or waits; what encoding costs is read from a [`Clock`].
+//! alone. Nothing here reads a socket or waits; what encoding costs is read from a [`CodingClock`].
 //!
 //! What is `Compressed` has changed the context: it must reach the peer, in order, or the
 //! connection must end. Whatever is to be dropped is dropped before it comes here.
@@ -39,7 +39,7 @@ mod stream;
 pub mod unit;
 
 pub use body::DecodeError;
-pub use clock::Clock;
+pub use clock::CodingClock;
 pub use decision::Decision;
 pub use decoder::Decoder;
 pub use encoder::{Encoded, Encoder};

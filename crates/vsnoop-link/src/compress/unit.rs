@@ -13,7 +13,7 @@
 use zstd_safe::{CCtx, CParameter, DCtx, DParameter, FrameFormat, ResetDirective, compress_bound};
 
 use super::auto::{FlowKey, Judge, Measured};
-use super::clock::Clock;
+use super::clock::CodingClock;
 use super::encoder::{joined, lz4_block};
 use super::stream::StreamError;
 use super::{Codecs, CompressionStats, Decision, DecodeError, Encoded, Method, Policy, decoder};
@@ -72,13 +72,13 @@ pub struct Packer {
     codecs: Codecs,
     /// Estimated ratio of the last flow in each slot.
     guesses: Vec<Option<(FlowKey, f64)>>,
-    clock_ns: Clock,
+    clock_ns: CodingClock,
     stats: CompressionStats,
 }
 
 impl Packer {
     /// For a receiver that accepts these codecs.
-    pub fn new(codecs: Codecs, clock_ns: Clock) -> Self {
+    pub fn new(codecs: Codecs, clock_ns: CodingClock) -> Self {
         Self {
             zstd: CCtx::create(),
             scratch: Vec::new(),
@@ -277,12 +277,12 @@ fn zstd_frame(zstd: &mut CCtx<'static>, level: i32, whole: &[u8], out: &mut Vec<
 /// The receiver's scratch.
 pub struct Unpacker {
     zstd: DCtx<'static>,
-    clock_ns: Clock,
+    clock_ns: CodingClock,
     stats: CompressionStats,
 }
 
 impl Unpacker {
-    pub fn new(clock_ns: Clock) -> Self {
+    pub fn new(clock_ns: CodingClock) -> Self {
         Self { zstd: DCtx::create(), clock_ns, stats: CompressionStats::default() }
     }
 

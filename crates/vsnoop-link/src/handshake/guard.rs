@@ -33,13 +33,13 @@ const SECOND_NS: u64 = 1_000_000_000;
 
 /// How often something may happen.
 #[derive(Clone, Copy, Debug)]
-pub struct Rate {
+pub struct CallRate {
     pub per_s: u32,
     /// At once, after a pause.
     pub burst: u32,
 }
 
-impl Rate {
+impl CallRate {
     fn cost_ns(self) -> u64 {
         SECOND_NS / u64::from(self.per_s.max(1))
     }
@@ -59,13 +59,13 @@ pub struct GuardLimits {
     /// Handshakes under way of one source.
     pub source_slots: usize,
     /// Handshakes of one source that fail.
-    pub source: Rate,
+    pub source: CallRate,
     /// Handshakes of all unknown sources that fail, without a challenge.
-    pub unknown: Rate,
+    pub unknown: CallRate,
     /// Challenges.
-    pub challenges: Rate,
+    pub challenges: CallRate,
     /// Handshakes of unknown sources that have answered their challenge and fail all the same.
-    pub answered: Rate,
+    pub answered: CallRate,
     /// Accounts that unknown sources share.
     pub accounts: usize,
     /// Addresses of authenticated peers that are remembered.
@@ -81,12 +81,12 @@ impl Default for GuardLimits {
             reserved: 16,
             // A session opens several data connections at the same time.
             source_slots: 16,
-            source: Rate { per_s: 8, burst: 32 },
+            source: CallRate { per_s: 8, burst: 32 },
             // A handshake computes for half a millisecond: together at most 3% of a CPU.
-            unknown: Rate { per_s: 32, burst: 64 },
-            answered: Rate { per_s: 32, burst: 64 },
+            unknown: CallRate { per_s: 32, burst: 64 },
+            answered: CallRate { per_s: 32, burst: 64 },
             // A thread, and no computing.
-            challenges: Rate { per_s: 512, burst: 512 },
+            challenges: CallRate { per_s: 512, burst: 512 },
             accounts: 4096,
             proved: 256,
             hurried: Duration::from_secs(1),
@@ -248,9 +248,9 @@ impl Drop for Permit {
 }
 
 /// A source: an IPv4 address or the /64 of an IPv6 address.
-type Source = IpAddr;
+type CallSource = IpAddr;
 
-fn source_of(address: IpAddr) -> Source {
+fn source_of(address: IpAddr) -> CallSource {
     match address {
         IpAddr::V4(_) => address,
         IpAddr::V6(a) => {
@@ -268,11 +268,11 @@ struct Credit {
 }
 
 impl Credit {
-    fn full(rate: Rate) -> Self {
+    fn full(rate: CallRate) -> Self {
         Self { left_ns: rate.most_ns(), as_of_ns: 0 }
     }
 
-    fn take(&mut self, rate: Rate, now_ns: u64) -> bool {
+    fn take(&mut self, rate: CallRate, now_ns: u64) -> bool {
         let passed = now_ns.saturating_sub(self.as_of_ns);
         self.left_ns = self.left_ns.saturating_add(passed).min(rate.most_ns());
         self.as_of_ns = self.as_of_ns.max(now_ns);
@@ -283,7 +283,7 @@ impl Credit {
         enough
     }
 
-    fn give_back(&mut self, rate: Rate) {
+    fn give_back(&mut self, rate: CallRate) {
         self.left_ns = (self.left_ns + rate.cost_ns()).min(rate.most_ns());
     }
 }
@@ -296,7 +296,7 @@ struct Account {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum AccountKey {
-    Known(Source),
+    Known(CallSource),
     /// Index in the table of unknown sources.
     Unknown(usize),
 }
@@ -331,7 +331,7 @@ struct Book {
     configured: HashMap<usize, Vec<IpAddr>>,
     /// Addresses that peers have authenticated from, the latest last.
     proved: VecDeque<IpAddr>,
-    known: HashMap<Source, Account>,
+    known: HashMap<CallSource, Account>,
     unknown: Vec<Account>,
     hasher: RandomState,
     /// Of all unknown sources together.
@@ -494,7 +494,7 @@ mod tests {
 
     /// As many unknown sources in all as may be.
     fn without_total() -> GuardLimits {
-        let rate = Rate { per_s: 1000, burst: u32::MAX };
+        let rate = CallRate { per_s: 1000, burst: u32::MAX };
         GuardLimits { unknown: rate, ..GuardLimits::default() }
     }
 
@@ -567,7 +567,7 @@ mod tests {
                 Err(other) => panic!("{other}"),
             }
         }
-        let most = |rate: Rate| rate.burst + 2 * rate.per_s;
+        let most = |rate: CallRate| rate.burst + 2 * rate.per_s;
         assert!(open <= most(limits.unknown) && open + 2 > limits.unknown.burst, "{open}");
         assert!(challenged <= most(limits.challenges), "{challenged}");
         assert!(refused > 18_000, "{refused}");
@@ -577,7 +577,7 @@ mod tests {
 
     #[test]
     fn those_that_answer_have_a_rate_which_a_peer_gives_back() {
-        let rate = Rate { per_s: 1, burst: 1 };
+        let rate = CallRate { per_s: 1, burst: 1 };
         let limits = GuardLimits { unknown: rate, ..GuardLimits::default() };
         let guard = Guard::new(limits);
         let _first = permit(&guard, unknown(0), 0);

@@ -7,8 +7,8 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use super::exchange::{Exchange, Policy};
-use super::message::{About, Label, Message, Piece, Standing};
+use super::exchange::{AnswerPolicy, Exchange};
+use super::message::{About, HubMessage, Label, Piece, Standing};
 use crate::handshake::{Error, Machine, Outcome};
 use crate::identity::Acceptor;
 
@@ -33,7 +33,7 @@ pub struct ContactSettings {
 #[derive(Debug)]
 pub enum ContactAction {
     /// To the hub.
-    Send(Message),
+    Send(HubMessage),
     /// The handshake that this end has begun is over.
     Dialled(Result<Box<Outcome>, Error>),
     /// A handshake of the peer is over.
@@ -129,7 +129,7 @@ impl Contact {
         &mut self,
         piece: &Piece,
         acceptor: &Acceptor,
-        policy: Policy<'_>,
+        policy: AnswerPolicy<'_>,
         now_ns: u64,
     ) -> Vec<ContactAction> {
         let mut actions = Vec::new();
@@ -165,7 +165,7 @@ impl Contact {
         let mut actions = Vec::new();
         if self.hub_is_up && now_ns >= self.ask_ns {
             let ContactSettings { label, about } = self.settings.clone();
-            actions.push(ContactAction::Send(Message::Ask { label, about }));
+            actions.push(ContactAction::Send(HubMessage::Ask { label, about }));
             self.ask_ns = now_ns.saturating_add(self.ask_wait_ns());
         }
         self.send_due(&mut actions, now_ns);
@@ -200,7 +200,7 @@ impl Contact {
         let label = self.settings.label;
         for exchange in self.dialled.iter_mut().chain(&mut self.accepted) {
             let pieces = exchange.due(label, now_ns).into_iter();
-            actions.extend(pieces.map(|piece| ContactAction::Send(Message::ToPeer(piece))));
+            actions.extend(pieces.map(|piece| ContactAction::Send(HubMessage::ToPeer(piece))));
         }
     }
 }

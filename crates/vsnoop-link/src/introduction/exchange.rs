@@ -20,7 +20,7 @@ const FIRST_WAIT_NS: u64 = 250_000_000;
 const LONGEST_WAIT_NS: u64 = 2_000_000_000;
 
 /// How the acceptor answers a hello.
-pub type Policy<'a> = &'a dyn Fn(&PeerId, &Hello) -> Answer;
+pub type AnswerPolicy<'a> = &'a dyn Fn(&PeerId, &Hello) -> Answer;
 
 /// One end.
 #[derive(Debug)]
@@ -89,7 +89,7 @@ impl Exchange {
     pub fn receive(
         &mut self,
         piece: &Piece,
-        policy: Policy<'_>,
+        policy: AnswerPolicy<'_>,
         now_ns: u64,
     ) -> Option<Result<Outcome, Error>> {
         let acknowledged = piece.received as usize;
@@ -108,7 +108,11 @@ impl Exchange {
         Some(result)
     }
 
-    fn feed(&mut self, mut bytes: &[u8], policy: Policy<'_>) -> Option<Result<Outcome, Error>> {
+    fn feed(
+        &mut self,
+        mut bytes: &[u8],
+        policy: AnswerPolicy<'_>,
+    ) -> Option<Result<Outcome, Error>> {
         loop {
             let machine = self.machine.as_mut()?;
             let result = match machine.step() {

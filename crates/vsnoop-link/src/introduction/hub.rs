@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 
-use super::message::{Label, Message, Piece, Standing};
+use super::message::{HubMessage, Label, Piece, Standing};
 
 const SECOND_NS: u64 = 1_000_000_000;
 /// A peer that does not ask for another for so long does not want to know of it any more.
@@ -29,7 +29,7 @@ const MOST_ASKED: usize = super::MOST_LABELS as usize;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HubAction {
     /// Say this to a peer.
-    Tell { to: usize, message: Message },
+    Tell { to: usize, message: HubMessage },
     /// Frames of `from` have this label for `to`; `None`: none.
     Label { to: usize, from: usize, label: Option<Label> },
 }
@@ -38,7 +38,7 @@ pub enum HubAction {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PassedOn {
     pub to: usize,
-    pub message: Message,
+    pub message: HubMessage,
 }
 
 /// One peer asks for another.
@@ -48,34 +48,34 @@ struct Interest {
     until_ns: u64,
     /// What it was told last.
     told: Standing,
-    passed: Tokens,
+    passed: PieceRate,
 }
 
 /// Who asks for whom; peers are numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Pair {
+struct AskedPair {
     about: usize,
     asks: usize,
 }
 
 #[derive(Debug, Default)]
 pub struct Hub {
-    interests: BTreeMap<Pair, Interest>,
+    interests: BTreeMap<AskedPair, Interest>,
     asked: HashMap<usize, HashMap<Label, usize>>,
     /// Addresses of peers that are up.
     up: HashMap<usize, SocketAddr>,
-    received: HashMap<usize, Tokens>,
+    received: HashMap<usize, PieceRate>,
     /// The next look for those who ask no more.
     expire_ns: u64,
 }
 
 /// When what was taken is paid for (GCRA).
 #[derive(Clone, Copy, Debug, Default)]
-struct Tokens {
+struct PieceRate {
     paid_ns: u64,
 }
 
-impl Tokens {
+impl PieceRate {
     fn take(&mut self, per_s: u64, burst: u64, now_ns: u64) -> bool {
         let each_ns = SECOND_NS / per_s;
         let may = self.paid_ns.saturating_sub(now_ns) < burst * each_ns;
@@ -108,7 +108,7 @@ impl Hub {
     fn forget_asks(&mut self, peer: usize) -> Vec<HubAction> {
         let mut actions = Vec::new();
         for about in self.asked.remove(&peer).into_iter().flat_map(HashMap::into_values) {
-            self.interests.remove(&Pair { about, asks: peer });
+            self.interests.remove(&AskedPair { about, asks: peer });
             actions.push(HubAction::Label { to: peer, from: about, label: None });
             actions.extend(self.tell(about, peer));
         }
@@ -118,10 +118,10 @@ impl Hub {
     /// A peer is not configured any more, or not to be relayed.
     pub fn remove(&mut self, peer: usize) -> Vec<HubAction> {
         let mut actions = self.down(peer);
-        let all = Pair { about: peer, asks: 0 }..=Pair { about: peer, asks: usize::MAX };
+        let all = AskedPair { about: peer, asks: 0 }..=AskedPair { about: peer, asks: usize::MAX };
         let askers: Vec<_> = self.interests.range(all).map(|(pair, _)| pair.asks).collect();
         for asks in askers {
-            let gone = self.interests.remove(&Pair { about: peer, asks });
+            let gone = self.interests.remove(&AskedPair { about: peer, asks });
             if let (Some(gone), Some(labels)) = (gone, self.asked.get_mut(&asks)) {
                 labels.remove(&gone.label);
                 actions.push(HubAction::Label { to: asks, from: peer, label: None });
@@ -143,15 +143,15 @@ impl Hub {
         let mut actions = self.unlabel(asks, label, about);
         let labels = self.asked.entry(asks).or_default();
         let Some(about) = about.filter(|_| labels.len() < MOST_ASKED) else {
-            let message = Message::Known { label, standing: Standing::Unknown };
+            let message = HubMessage::Known { label, standing: Standing::Unknown };
             actions.push(HubAction::Tell { to: asks, message });
             return actions;
         };
         labels.insert(label, about);
         let until_ns = now_ns.saturating_add(ASKS_NS);
-        let pair = Pair { about, asks };
+        let pair = AskedPair { about, asks };
         let before = self.interests.get(&pair).map(|interest| (interest.label, interest.passed));
-        let (told, passed) = (Standing::Unknown, before.unwrap_or((label, Tokens::default())).1);
+        let (told, passed) = (Standing::Unknown, before.unwrap_or((label, PieceRate::default())).1);
         self.interests.insert(pair, Interest { label, until_ns, told, passed });
         if before.map(|(label, _)| label) != Some(label) {
             if let Some((before, _)) = before
@@ -173,7 +173,7 @@ impl Hub {
             return Vec::new();
         };
         labels.remove(&label);
-        self.interests.remove(&Pair { about: before, asks });
+        self.interests.remove(&AskedPair { about: before, asks });
         let mut actions = vec![HubAction::Label { to: asks, from: before, label: None }];
         actions.extend(self.tell(before, asks));
         actions
@@ -182,14 +182,14 @@ impl Hub {
     /// A piece of `from`, for the peer that has this label there; `None`: it is not passed on.
     pub fn piece(&mut self, from: usize, piece: Piece, now_ns: u64) -> Option<PassedOn> {
         let to = *self.asked.get(&from)?.get(&piece.label)?;
-        let label = self.interests.get(&Pair { about: from, asks: to })?.label;
+        let label = self.interests.get(&AskedPair { about: from, asks: to })?.label;
         if !self.up.contains_key(&to) {
             return None;
         }
-        let own = self.interests.get_mut(&Pair { about: to, asks: from })?;
+        let own = self.interests.get_mut(&AskedPair { about: to, asks: from })?;
         let is_passed = own.passed.take(PASSED_PER_S, PASSED_BURST, now_ns)
             && self.received.entry(to).or_default().take(RECEIVED_PER_S, RECEIVED_BURST, now_ns);
-        is_passed.then(|| PassedOn { to, message: Message::FromPeer(Piece { label, ..piece }) })
+        is_passed.then(|| PassedOn { to, message: HubMessage::FromPeer(Piece { label, ..piece }) })
     }
 
     /// Forgets those who ask no more.
@@ -198,11 +198,11 @@ impl Hub {
             return Vec::new();
         }
         self.expire_ns = now_ns.saturating_add(SECOND_NS);
-        let is_over = |(_, interest): &(&Pair, &Interest)| now_ns >= interest.until_ns;
+        let is_over = |(_, interest): &(&AskedPair, &Interest)| now_ns >= interest.until_ns;
         let over: Vec<_> = self.interests.iter().filter(is_over).map(|(pair, _)| *pair).collect();
         let mut actions = Vec::new();
         for pair in over {
-            let Pair { about, asks } = pair;
+            let AskedPair { about, asks } = pair;
             let gone = self.interests.remove(&pair);
             if let (Some(gone), Some(labels)) = (gone, self.asked.get_mut(&asks)) {
                 labels.remove(&gone.label);
@@ -215,24 +215,24 @@ impl Hub {
 
     /// Tells all who ask for a peer.
     fn tell_of(&mut self, about: usize) -> Vec<HubAction> {
-        let all = Pair { about, asks: 0 }..=Pair { about, asks: usize::MAX };
+        let all = AskedPair { about, asks: 0 }..=AskedPair { about, asks: usize::MAX };
         let askers: Vec<_> = self.interests.range(all).map(|(pair, _)| pair.asks).collect();
         askers.into_iter().filter_map(|asks| self.tell(asks, about)).collect()
     }
 
     /// Tells `asks` what has changed of `about`.
     fn tell(&mut self, asks: usize, about: usize) -> Option<HubAction> {
-        let asks_back = self.interests.contains_key(&Pair { about: asks, asks: about });
+        let asks_back = self.interests.contains_key(&AskedPair { about: asks, asks: about });
         let standing = match self.up.get(&about) {
             None => Standing::Down,
             Some(_) if !asks_back => Standing::Silent,
             Some(address) => Standing::Mutual(*address),
         };
-        let interest = self.interests.get_mut(&Pair { about, asks })?;
+        let interest = self.interests.get_mut(&AskedPair { about, asks })?;
         if std::mem::replace(&mut interest.told, standing) == standing {
             return None;
         }
-        let message = Message::Known { label: interest.label, standing };
+        let message = HubMessage::Known { label: interest.label, standing };
         Some(HubAction::Tell { to: asks, message })
     }
 }

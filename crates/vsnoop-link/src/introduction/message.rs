@@ -85,7 +85,7 @@ pub struct Piece {
 
 /// A message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Message {
+pub enum HubMessage {
     /// To the hub: asks for a peer, and says how it is called here.
     Ask { label: Label, about: About },
     /// The hub's answer; also when it changes.
@@ -96,7 +96,7 @@ pub enum Message {
     FromPeer(Piece),
 }
 
-impl Message {
+impl HubMessage {
     pub fn encode(&self) -> Vec<u8> {
         let begin = |kind: u8, label: Label| {
             let [high, low] = label.number().to_be_bytes();
@@ -230,7 +230,7 @@ pub(super) mod tests {
         (any::<IpAddr>(), any::<u16>()).prop_map(|(ip, port)| canonical(SocketAddr::new(ip, port)))
     }
 
-    pub fn messages() -> impl Strategy<Value = Message> {
+    pub fn messages() -> impl Strategy<Value = HubMessage> {
         let label = || (1..=MOST_LABELS).prop_map(|number| Label::new(number).unwrap());
         let keys = proptest::collection::vec(any::<[u8; 32]>().prop_map(PublicKey::of_bytes), 1..9);
         let about =
@@ -253,10 +253,10 @@ pub(super) mod tests {
             },
         );
         prop_oneof![
-            (label(), about).prop_map(|(label, about)| Message::Ask { label, about }),
-            (label(), standing).prop_map(|(label, standing)| Message::Known { label, standing }),
-            piece.clone().prop_map(Message::ToPeer),
-            piece.prop_map(Message::FromPeer),
+            (label(), about).prop_map(|(label, about)| HubMessage::Ask { label, about }),
+            (label(), standing).prop_map(|(label, standing)| HubMessage::Known { label, standing }),
+            piece.clone().prop_map(HubMessage::ToPeer),
+            piece.prop_map(HubMessage::FromPeer),
         ]
     }
 
@@ -265,7 +265,7 @@ pub(super) mod tests {
         fn what_is_written_is_read(message in messages()) {
             let bytes = message.encode();
             prop_assert!(bytes.len() <= LARGEST_BYTES);
-            prop_assert_eq!(Message::decode(&bytes), Some(message));
+            prop_assert_eq!(HubMessage::decode(&bytes), Some(message));
         }
 
         #[test]
@@ -273,26 +273,26 @@ pub(super) mod tests {
             message in messages(),
             more in proptest::collection::vec(any::<u8>(), 0..40),
         ) {
-            if matches!(message, Message::Ask { .. } | Message::Known { .. }) {
+            if matches!(message, HubMessage::Ask { .. } | HubMessage::Known { .. }) {
                 let bytes = [message.encode(), more].concat();
-                prop_assert_eq!(Message::decode(&bytes), Some(message));
+                prop_assert_eq!(HubMessage::decode(&bytes), Some(message));
             }
         }
 
         #[test]
         fn a_cut_message_is_none(message in messages(), cut in any::<prop::sample::Index>()) {
             let bytes = message.encode();
-            let head = if matches!(message, Message::ToPeer(_) | Message::FromPeer(_)) {
+            let head = if matches!(message, HubMessage::ToPeer(_) | HubMessage::FromPeer(_)) {
                 PIECE_HEADER_BYTES
             } else {
                 bytes.len()
             };
-            prop_assert_eq!(Message::decode(&bytes[..cut.index(head)]), None);
+            prop_assert_eq!(HubMessage::decode(&bytes[..cut.index(head)]), None);
         }
 
         #[test]
         fn any_bytes_are_harmless(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
-            Message::decode(&bytes);
+            HubMessage::decode(&bytes);
         }
     }
 }

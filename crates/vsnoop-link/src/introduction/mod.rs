@@ -23,7 +23,7 @@
 //! that the host learns the addresses of VMs at the peer where they are, and not at the hub. The
 //! direct path can be taken and left without learning anything anew.
 //!
-//! [`Contact`] is such a peer at a host, [`Exchange`] a handshake in pieces, [`Message`] what is
+//! [`Contact`] is such a peer at a host, [`Exchange`] a handshake in pieces, [`HubMessage`] what is
 //! said.
 
 mod contact;
@@ -36,7 +36,7 @@ mod tests;
 pub use contact::{Contact, ContactAction, ContactSettings};
 pub use exchange::Exchange;
 pub use hub::{Hub, HubAction, PassedOn};
-pub use message::{About, LARGEST_BYTES, Label, Message, Piece, Standing};
+pub use message::{About, HubMessage, LARGEST_BYTES, Label, Piece, Standing};
 
 /// Peers behind hubs that a host may have at most, and labels.
 pub const MOST_LABELS: u16 = 4096;

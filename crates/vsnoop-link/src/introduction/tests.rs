@@ -45,7 +45,7 @@ impl Spoke {
     }
 
     /// Keeps what concerns this host; returns what is for the hub.
-    fn act(&mut self, actions: Vec<ContactAction>) -> Vec<Message> {
+    fn act(&mut self, actions: Vec<ContactAction>) -> Vec<HubMessage> {
         let mut said = Vec::new();
         for action in actions {
             match action {
@@ -58,19 +58,21 @@ impl Spoke {
         said
     }
 
-    fn hear(&mut self, message: &Message, now_ns: u64) -> Vec<Message> {
+    fn hear(&mut self, message: &HubMessage, now_ns: u64) -> Vec<HubMessage> {
         let policy = |_: &PeerId, theirs: &Hello| {
             Answer::Accept(Hello { session: 0x5678, purpose: theirs.purpose, ..hello(2) })
         };
         let actions = match message {
-            Message::Known { standing, .. } => self.contact.known(*standing, now_ns),
-            Message::FromPeer(piece) => self.contact.piece(piece, &self.acceptor, &policy, now_ns),
+            HubMessage::Known { standing, .. } => self.contact.known(*standing, now_ns),
+            HubMessage::FromPeer(piece) => {
+                self.contact.piece(piece, &self.acceptor, &policy, now_ns)
+            }
             other => panic!("a hub does not say {other:?}"),
         };
         self.act(actions)
     }
 
-    fn tick(&mut self, now_ns: u64) -> Vec<Message> {
+    fn tick(&mut self, now_ns: u64) -> Vec<HubMessage> {
         let actions = self.contact.tick(now_ns);
         self.act(actions)
     }
@@ -85,7 +87,7 @@ struct Star {
     lost_percent: u8,
     now_ns: u64,
     /// By time and order: to whom (0: the hub, which it is of), and what.
-    under_way: BTreeMap<(u64, u64), (usize, usize, Message)>,
+    under_way: BTreeMap<(u64, u64), (usize, usize, HubMessage)>,
     order: u64,
 }
 
@@ -109,25 +111,25 @@ impl Star {
         }
     }
 
-    fn send(&mut self, to: usize, of: usize, message: Message) {
+    fn send(&mut self, to: usize, of: usize, message: HubMessage) {
         let copies = 1 + u8::from(self.random.u8(0..100) < self.lost_percent);
         for _ in 0..copies {
             if self.random.u8(0..100) >= self.lost_percent {
                 let at_ns = self.now_ns + 5 * MS + self.random.u64(0..=10 * MS);
                 self.order += 1;
-                let message = Message::decode(&message.encode()).expect("it is a message");
+                let message = HubMessage::decode(&message.encode()).expect("it is a message");
                 self.under_way.insert((at_ns, self.order), (to, of, message));
             }
         }
     }
 
-    fn at_hub(&mut self, of: usize, message: Message) {
+    fn at_hub(&mut self, of: usize, message: HubMessage) {
         let actions = match message {
-            Message::Ask { label, about: About::Keys(keys) } => {
+            HubMessage::Ask { label, about: About::Keys(keys) } => {
                 let about = self.keys.iter().position(|key| keys.contains(key));
                 self.hub.asked(of, label, about.map(|at| at + 1), self.now_ns)
             }
-            Message::ToPeer(piece) => {
+            HubMessage::ToPeer(piece) => {
                 if let Some(PassedOn { to, message }) = self.hub.piece(of, piece, self.now_ns) {
                     self.send(to, 0, message);
                 }
@@ -225,7 +227,7 @@ fn one_that_does_not_ask_for_the_other_is_not_told_of() {
     assert_eq!(star.spokes[1].contact.address(), Some(address(1)));
     // And it asks no more.
     let actions = star.hub.tick(star.now_ns + 100 * S);
-    let silent = Message::Known { label: label(7), standing: Standing::Silent };
+    let silent = HubMessage::Known { label: label(7), standing: Standing::Silent };
     let forgotten = [
         HubAction::Label { to: 2, from: 1, label: None },
         HubAction::Tell { to: 1, message: silent },
@@ -239,7 +241,7 @@ fn a_peer_that_moves_goes_or_comes_is_told_of() {
     let mut hub = Hub::default();
     hub.up(1, address(1));
     let known = |to, number, standing| {
-        let message = Message::Known { label: label(number), standing };
+        let message = HubMessage::Known { label: label(number), standing };
         HubAction::Tell { to, message }
     };
     let labelled = |to, from, number| HubAction::Label { to, from, label: Some(label(number)) };
@@ -285,8 +287,8 @@ fn a_hub_that_lies_about_addresses_has_no_datagram_sent_to_this_host_or_to_many(
         "[::ffff:127.0.0.1]:22",
     ] {
         let lie =
-            Message::Known { label: label(7), standing: Standing::Mutual(lie.parse().unwrap()) };
-        star.spokes[0].hear(&Message::decode(&lie.encode()).unwrap(), S);
+            HubMessage::Known { label: label(7), standing: Standing::Mutual(lie.parse().unwrap()) };
+        star.spokes[0].hear(&HubMessage::decode(&lie.encode()).unwrap(), S);
         assert_eq!(star.spokes[0].contact.address(), None, "{lie:?}");
         assert!(star.spokes[0].found.is_empty(), "{lie:?}");
     }
@@ -306,13 +308,13 @@ fn a_hub_that_answers_in_the_place_of_the_peer_is_not_believed() {
     for _ in 0..20 {
         let mut back = Vec::new();
         for message in said.drain(..) {
-            let Message::ToPeer(piece) = message else { continue };
+            let HubMessage::ToPeer(piece) = message else { continue };
             between.receive(&piece, &policy, S);
             let of_dial = |back: Piece| Piece { exchange: piece.exchange, ..back };
             back.extend(between.due(piece.label, S).into_iter().map(of_dial));
         }
         for piece in back {
-            said.extend(spoke.hear(&Message::FromPeer(piece), S));
+            said.extend(spoke.hear(&HubMessage::FromPeer(piece), S));
         }
     }
     assert!(matches!(&spoke.dialled[..], [Err(error)] if error.is_of_certificate()));
@@ -328,10 +330,10 @@ fn handshakes_that_a_hub_invents_or_repeats_are_begun_at_a_rate() {
     let mut answered = 0;
     for number in 0..1000 {
         for message in &first {
-            let Message::ToPeer(piece) = message else { continue };
+            let HubMessage::ToPeer(piece) = message else { continue };
             let piece = Piece { exchange: number, label: label(7), ..piece.clone() };
-            let said = spoke.hear(&Message::FromPeer(piece), S);
-            let is_answer = |message: &Message| matches!(message, Message::ToPeer(piece) if piece.offset == 0 && !piece.bytes.is_empty());
+            let said = spoke.hear(&HubMessage::FromPeer(piece), S);
+            let is_answer = |message: &HubMessage| matches!(message, HubMessage::ToPeer(piece) if piece.offset == 0 && !piece.bytes.is_empty());
             answered += said.iter().filter(|message| is_answer(message)).count();
         }
     }
@@ -359,7 +361,7 @@ fn a_spoke_cannot_have_the_hub_flood_another() {
     assert!((200..=300).contains(&passed), "{passed} in ten seconds");
     assert_eq!(hub.piece(1, piece(5), 100 * S), None, "a label that nobody has");
     let to = hub.piece(2, piece(2), 100 * S).unwrap();
-    assert_eq!(to, PassedOn { to: 1, message: Message::FromPeer(piece(1)) });
+    assert_eq!(to, PassedOn { to: 1, message: HubMessage::FromPeer(piece(1)) });
 }
 
 proptest::proptest! {
@@ -372,7 +374,7 @@ proptest::proptest! {
         star.up();
         star.dial();
         for message in messages {
-            if matches!(message, Message::Known { .. } | Message::FromPeer(_)) {
+            if matches!(message, HubMessage::Known { .. } | HubMessage::FromPeer(_)) {
                 let said = star.spokes[0].hear(&message, star.now_ns);
                 assert!(said.len() < 20);
             } else {

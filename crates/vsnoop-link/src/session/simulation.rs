@@ -31,7 +31,7 @@ impl Side {
 
 /// What a direction of the network does.
 #[derive(Clone, Copy, Debug)]
-pub struct Way {
+pub struct DirectionFaults {
     pub delay_ns: u64,
     /// Up to so much more, at random, so that packets overtake each other.
     pub jitter_ns: u64,
@@ -43,7 +43,7 @@ pub struct Way {
     pub cut: bool,
 }
 
-impl Default for Way {
+impl Default for DirectionFaults {
     fn default() -> Self {
         Self {
             delay_ns: 10 * MS,
@@ -184,7 +184,7 @@ pub struct World {
     pub a: SimulatedHost,
     pub b: SimulatedHost,
     /// From A to B, and back.
-    pub ways: [Way; 2],
+    pub ways: [DirectionFaults; 2],
     pub random: fastrand::Rng,
     /// A hub, which cuts do not concern, passes on handshakes.
     pub introduces: bool,
@@ -224,7 +224,7 @@ impl World {
             now_ns: S,
             a: SimulatedHost::new(a, instances.0, "192.0.2.1:7757".parse().unwrap(), S),
             b: SimulatedHost::new(b, instances.1, "192.0.2.2:7757".parse().unwrap(), S),
-            ways: [Way::default(); 2],
+            ways: [DirectionFaults::default(); 2],
             random,
             introduces: false,
             data_every_ns: None,
@@ -243,11 +243,11 @@ impl World {
         }
     }
 
-    pub fn both_ways(&mut self, change: impl Fn(&mut Way)) {
+    pub fn both_ways(&mut self, change: impl Fn(&mut DirectionFaults)) {
         self.ways.iter_mut().for_each(change);
     }
 
-    fn way(&self, from: Side) -> Way {
+    fn way(&self, from: Side) -> DirectionFaults {
         self.ways[if from == Side::A { 0 } else { 1 }]
     }
 

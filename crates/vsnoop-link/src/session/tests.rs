@@ -210,7 +210,7 @@ fn after_any_faults_they_agree_again_in_bounded_time() {
             let pause_ms = world.random.u64(0..8000);
             world.run(pause_ms * MS);
         }
-        world.ways = [Way::default(); 2];
+        world.ways = [DirectionFaults::default(); 2];
         for side in [Side::A, Side::B] {
             if !world.host(side).up {
                 world.start(side);

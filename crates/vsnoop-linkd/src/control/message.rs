@@ -146,7 +146,7 @@ pub struct Status {
     /// Frames that the link itself dropped, by reason.
     pub dropped: BTreeMap<String, u64>,
     pub problems: Vec<Problem>,
-    pub ports: Vec<PortStatus>,
+    pub ports: Vec<LinkPortStatus>,
     pub peers: Vec<PeerStatus>,
     pub compression: Vec<RuleStatus>,
     pub diverts: Vec<DivertStatus>,
@@ -232,7 +232,7 @@ pub struct FrameCounts {
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct PortStatus {
+pub struct LinkPortStatus {
     /// Name of the interface.
     pub name: String,
     /// "bridge", "tap" or "interface".

@@ -15,7 +15,7 @@ pub use error::{AlreadyUp, ControlError};
 pub use files::LinkFiles;
 pub use message::{
     Carried, Changes, Cpu, DivertState, DivertStatus, EnteredStatus, EntryStatus, FrameCounts,
-    Learned, LinkCpu, LogLevel, MembershipStatus, PeerPath, PeerState, PeerStatus, PortStatus,
+    Learned, LinkCpu, LinkPortStatus, LogLevel, MembershipStatus, PeerPath, PeerState, PeerStatus,
     Problem, RefusedEntry, RekeyStatus, Reloaded, Request, Response, RuleStatus, Set, Status,
 };
 pub use server::Server;

@@ -19,7 +19,7 @@ use vsnoop_link::session::canonical;
 
 /// Settings of this end of a handshake. A reload replaces them; a handshake that has begun keeps
 /// its own.
-pub struct AcceptConfig {
+pub struct ListenerConfig {
     pub introduction: Introduction,
     pub acceptor: Acceptor,
     pub peers: Vec<PeerConfig>,
@@ -30,7 +30,7 @@ pub struct AcceptConfig {
 /// Accepts and authenticates callers. Clones share state.
 #[derive(Clone)]
 pub struct CallListener {
-    config: Arc<RwLock<Arc<AcceptConfig>>>,
+    config: Arc<RwLock<Arc<ListenerConfig>>>,
     callers: Callers,
     guard: Guard,
     clock: Clock,
@@ -39,7 +39,7 @@ pub struct CallListener {
 
 impl CallListener {
     pub fn new(
-        config: AcceptConfig,
+        config: ListenerConfig,
         guard: Guard,
         clock: Clock,
         events: wake::Sender<ControlEvent>,
@@ -49,12 +49,12 @@ impl CallListener {
     }
 
     /// Sets what handshakes use that begin from now on.
-    pub fn set(&self, config: AcceptConfig) {
+    pub fn set(&self, config: ListenerConfig) {
         *self.config.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(config);
     }
 
     /// What handshakes use that begin now.
-    pub fn config(&self) -> Arc<AcceptConfig> {
+    pub fn config(&self) -> Arc<ListenerConfig> {
         Arc::clone(&self.config.read().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -116,7 +116,7 @@ impl CallListener {
     }
 }
 
-impl AcceptConfig {
+impl ListenerConfig {
     /// The answer to a peer's hello.
     pub fn answer(&self, peer: &PeerId, theirs: &Hello) -> Answer {
         let Some(peer) = self.peers.iter().find(|known| known.name == peer.as_str()) else {

@@ -8,11 +8,13 @@ use tracing::debug;
 use super::ControlThread;
 use crate::causes::with_causes;
 use crate::egress;
-use crate::establish::{self, Role};
+use crate::establish::{self, SessionRole};
 use crate::event::{ControlEvent, ReceivedMessage};
 use vsnoop_link::handshake::{Answer, Hello, Machine, Outcome, Purpose, Refusal, RefusalKind};
 use vsnoop_link::identity::PeerId;
-use vsnoop_link::introduction::{About, ContactAction, HubAction, Label, Message, Piece, Standing};
+use vsnoop_link::introduction::{
+    About, ContactAction, HubAction, HubMessage, Label, Piece, Standing,
+};
 use vsnoop_link::session::{DialError, PeerEvent, SessionId};
 use vsnoop_link::wire::item::INTRODUCTION;
 
@@ -24,23 +26,23 @@ impl ControlThread {
     pub(super) fn introduction(&mut self, got: &ReceivedMessage) {
         let (peer, now_ns) = (got.peer, self.shared.now_ns());
         let is_relayed = self.peers[peer].config.relay && self.peers[peer].used.is_some();
-        match Message::decode(&got.item) {
-            Some(Message::Ask { label, about }) if is_relayed => {
+        match HubMessage::decode(&got.item) {
+            Some(HubMessage::Ask { label, about }) if is_relayed => {
                 let about = self.relayed(&about);
                 let actions = self.hub.asked(peer, label, about, now_ns);
                 self.act_as_hub(actions);
             }
-            Some(Message::ToPeer(piece)) if is_relayed => {
+            Some(HubMessage::ToPeer(piece)) if is_relayed => {
                 if let Some(passed) = self.hub.piece(peer, piece, now_ns) {
                     self.say(passed.to, &passed.message);
                 }
             }
-            Some(Message::Known { label, standing }) => {
+            Some(HubMessage::Known { label, standing }) => {
                 if let Some(known) = self.shared.labelled(peer, label.number()) {
                     self.known(known, standing);
                 }
             }
-            Some(Message::FromPeer(piece)) => {
+            Some(HubMessage::FromPeer(piece)) => {
                 if let Some(known) = self.shared.labelled(peer, piece.label.number()) {
                     self.piece(known, &piece);
                 }
@@ -191,13 +193,13 @@ impl ControlThread {
     }
 
     fn dialled_by_hub(&mut self, peer: usize, outcome: &Outcome) {
-        let result = self.introduced(peer, outcome, Role::DialledByHub);
+        let result = self.introduced(peer, outcome, SessionRole::DialledByHub);
         let result = result.map_err(|reason| DialError { reason, answered: true });
         self.dialled(peer, ANY_GENERATION, result);
     }
 
     fn called_by_hub(&mut self, peer: usize, outcome: &Outcome) {
-        match self.introduced(peer, outcome, Role::CalledByHub) {
+        match self.introduced(peer, outcome, SessionRole::CalledByHub) {
             Ok(mut made) => {
                 if self.is_still_trusted(peer, ANY_GENERATION, &mut made.proof) {
                     self.take_in(peer, made);
@@ -213,7 +215,7 @@ impl ControlThread {
         &self,
         peer: usize,
         outcome: &Outcome,
-        role: Role,
+        role: SessionRole,
     ) -> Result<Box<establish::Made>, String> {
         let known = &self.peers[peer];
         let used = known.used.and_then(|used| known.installed.get(&used));
@@ -225,12 +227,12 @@ impl ControlThread {
     }
 
     /// Says something to a peer under its session, if there is one.
-    fn say(&self, peer: usize, message: &Message) {
+    fn say(&self, peer: usize, message: &HubMessage) {
         let Some(SessionId(session)) = self.peers.get(peer).and_then(|known| known.used) else {
             return;
         };
         let item = [&[INTRODUCTION][..], &message.encode()].concat();
-        let order = egress::Order::Message { peer, session, item, pad_to: 0, to: None };
+        let order = egress::Order::HubMessage { peer, session, item, pad_to: 0, to: None };
         self.egress.send(order);
     }
 }

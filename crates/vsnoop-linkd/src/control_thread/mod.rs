@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use ipnet::IpNet;
 use tracing::{debug, info, warn};
 
-use self::accept::{AcceptConfig, CallListener};
+use self::accept::{CallListener, ListenerConfig};
 use self::deadlines::Deadlines;
 use self::peer_entry::NewPeer;
 use self::peer_entry::headers_bytes;
@@ -106,7 +106,7 @@ impl ControlThread {
             // Names are resolved when they are called.
             guard.set_peer(peer, config.addresses.iter().filter_map(Address::literal));
         }
-        let accept = AcceptConfig {
+        let accept = ListenerConfig {
             introduction: introduction.clone(),
             acceptor,
             peers: config.peers.clone(),

@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use tracing::info;
 
 use super::ControlThread;
-use super::accept::AcceptConfig;
+use super::accept::ListenerConfig;
 use super::peer_entry::{NewPeer, PeerEntry, contact, settings};
 use crate::config::{Address, Config, PeerConfig};
 use crate::shared::Shared;
@@ -64,7 +64,7 @@ impl ControlThread {
         self.ours = ours;
         self.clamp_mss = config.clamp_mss;
         self.dead_after = config.dead_after;
-        self.listener.set(AcceptConfig {
+        self.listener.set(ListenerConfig {
             introduction: self.introduction.clone(),
             acceptor,
             peers: config.peers.clone(),

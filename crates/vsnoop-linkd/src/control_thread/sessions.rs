@@ -12,7 +12,7 @@ use super::peer_entry::{Incomplete, Installed, other_mtu};
 use crate::causes::with_causes;
 use crate::config::{OuterConfig, PeerConfig};
 use crate::egress::peer_sender::SessionSender;
-use crate::establish::{self, Incoming, Made, Role};
+use crate::establish::{self, Incoming, Made, SessionRole};
 use crate::event::ControlEvent;
 use crate::tcp_handshake::Established;
 use crate::{egress, ingress};
@@ -93,7 +93,7 @@ impl ControlThread {
                 }
             }
             Purpose::Control => {
-                match establish::datagrams(&established.outcome, from, Role::Called) {
+                match establish::datagrams(&established.outcome, from, SessionRole::Called) {
                     Ok(made) => self.take_in(peer, Box::new(made)),
                     Err(error) => {
                         warn!("peer {}: {}", self.peers[peer].config.name, with_causes(&error));

@@ -29,7 +29,7 @@ pub enum Decryption {
 }
 
 /// Data received on a connection.
-pub enum Received<'a> {
+pub enum ReceivedItem<'a> {
     Frame(OffloadState, Way, &'a [u8]),
     Message(&'a [u8]),
 }
@@ -80,7 +80,7 @@ impl ConnectionReceiver {
         &mut self,
         budget: &mut Budget,
         stats: &PeerStats,
-        got: &mut dyn FnMut(Received<'_>),
+        got: &mut dyn FnMut(ReceivedItem<'_>),
     ) -> Result<Left, ReceiveError> {
         // First what remains of the last round, or has arrived with the end of the handshake.
         let mut left = self.take(budget, stats, got)?;
@@ -119,7 +119,7 @@ impl ConnectionReceiver {
         &mut self,
         budget: &mut Budget,
         stats: &PeerStats,
-        got: &mut dyn FnMut(Received<'_>),
+        got: &mut dyn FnMut(ReceivedItem<'_>),
     ) -> Result<Left, ReceiveError> {
         loop {
             if self.items(budget, stats, got)? == Left::Read {
@@ -164,7 +164,7 @@ impl ConnectionReceiver {
         &mut self,
         budget: &mut Budget,
         stats: &PeerStats,
-        got: &mut dyn FnMut(Received<'_>),
+        got: &mut dyn FnMut(ReceivedItem<'_>),
     ) -> Result<Left, ReceiveError> {
         loop {
             if budget.is_used_up() {
@@ -186,15 +186,15 @@ impl ConnectionReceiver {
                     budget.use_up(self.scratch.len());
                     match Item::parse(&self.scratch) {
                         Some(Item::Frame(offload, frame)) => {
-                            got(Received::Frame(offload, Way::of(&self.scratch), frame));
+                            got(ReceivedItem::Frame(offload, Way::of(&self.scratch), frame));
                         }
                         _ => stats.refused_in.add(1),
                     }
                 }
                 Some(Item::Frame(offload, frame)) => {
-                    got(Received::Frame(offload, Way::of(item), frame))
+                    got(ReceivedItem::Frame(offload, Way::of(item), frame))
                 }
-                Some(Item::Session(message)) => got(Received::Message(message)),
+                Some(Item::Session(message)) => got(ReceivedItem::Message(message)),
                 // A newer version may send kinds of items that this one does not know.
                 _ => stats.refused_in.add(1),
             }

@@ -214,8 +214,8 @@ impl Ingress {
         let reports = &mut self.reports;
         let (gather, relay) = (&mut self.gather, &mut self.relay);
         let mut frames = 0;
-        let mut receive = |item: connection::Received<'_>| match item {
-            connection::Received::Frame(offload, way, frame) => {
+        let mut receive = |item: connection::ReceivedItem<'_>| match item {
+            connection::ReceivedItem::Frame(offload, way, frame) => {
                 frames += 1;
                 if gather.keep(offload, way, frame) {
                     return;
@@ -227,7 +227,7 @@ impl Ingress {
                     deliver(shared, relay, from, &Frame::whole(offload, &[frame]), now_ns);
                 }
             }
-            connection::Received::Message(item) => {
+            connection::ReceivedItem::Message(item) => {
                 let kind = MessageKind::Session;
                 let message =
                     ReceivedMessage { peer, session, kind, item: item.to_vec(), datagram: None };

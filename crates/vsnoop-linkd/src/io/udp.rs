@@ -336,12 +336,12 @@ pub struct Inbox {
     buffers: Box<[u8]>,
     names: Box<[libc::sockaddr_storage]>,
     controls: Box<[ControlMessages]>,
-    messages: Vec<Received>,
+    messages: Vec<ReceivedDatagrams>,
 }
 
 /// Datagrams of one size from one sender, one behind the other, the last perhaps shorter.
 #[derive(Clone, Copy, Debug)]
-pub struct Received {
+pub struct ReceivedDatagrams {
     pub ends: Endpoints,
     /// Where in the inbox.
     pub begin: usize,
@@ -407,13 +407,13 @@ impl Inbox {
             let ends = Endpoints { peer: from, local };
             let segment_bytes = segment_bytes.unwrap_or(length).max(1);
             let begin = at * RECEIVE_BYTES;
-            self.messages.push(Received { ends, begin, length, segment_bytes, class });
+            self.messages.push(ReceivedDatagrams { ends, begin, length, segment_bytes, class });
         }
         Ok(true)
     }
 
     /// The received datagrams, and the buffer that contains them.
-    pub fn parts(&mut self) -> (&[Received], &mut [u8]) {
+    pub fn parts(&mut self) -> (&[ReceivedDatagrams], &mut [u8]) {
         (&self.messages, &mut self.buffers)
     }
 }

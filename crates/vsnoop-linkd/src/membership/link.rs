@@ -7,7 +7,7 @@ use tracing::{info, warn};
 use vsnoop_etcd::{Announcement, Event, Member, Settings, printable};
 use vsnoop_link::identity::PublicKey;
 
-use super::document::Document;
+use super::document::HostDocument;
 use super::roster::Roster;
 use super::settings::{self, SettingsError};
 use crate::causes::with_causes;
@@ -161,10 +161,10 @@ impl Membership {
         };
         let old = self.old_key.as_ref().map(|old| old.key);
         let keys: Vec<_> = [self.key].into_iter().chain(old).collect();
-        let value = Document { keys: keys.clone(), addresses }.write();
+        let value = HostDocument { keys: keys.clone(), addresses }.write();
         // An earlier process of this host may have left it.
         let is_ours = move |value: &[u8]| {
-            Document::read(Some(value))
+            HostDocument::read(Some(value))
                 .is_ok_and(|there| there.keys.iter().any(|key| keys.contains(key)))
         };
         self.member.announce(Announcement { value, is_ours: Box::new(is_ours) });

@@ -16,16 +16,16 @@ use tracing::{info, warn};
 use vsnoop_etcd::{Change, ENTRIES, Entry, printable};
 use vsnoop_link::identity::PublicKey;
 
-use super::document::{Document, DocumentError};
+use super::document::{DocumentError, HostDocument};
 use crate::config::{self, Config, EtcdConfig, PeerConfig, PeerTemplate, TrustConfig, ValueError};
 
 /// Why an entry is not taken.
 #[derive(Debug, thiserror::Error)]
-pub enum Refusal {
+pub enum EntryRefusal {
     #[error("its name is none: {0}")]
     Name(ValueError),
     #[error(transparent)]
-    Document(#[from] DocumentError),
+    HostDocument(#[from] DocumentError),
     #[error("the file has a [[peer]] of this name, which counts")]
     InFile,
     #[error("it has the key of this host")]
@@ -39,7 +39,7 @@ pub enum Refusal {
 /// A host that is a peer.
 #[derive(Clone, Debug)]
 struct Host {
-    document: Document,
+    document: HostDocument,
     /// What it was read from, to look at it again.
     value: Option<Vec<u8>>,
     created: i64,
@@ -55,7 +55,7 @@ struct Refused {
 }
 
 /// What the file says, as far as it bears on who may be a peer.
-struct Rules {
+struct FileRules {
     template: PeerTemplate,
     /// Names and keys of its peers.
     peers: Vec<(String, Vec<PublicKey>)>,
@@ -63,7 +63,7 @@ struct Rules {
 }
 
 pub struct Roster {
-    rules: Rules,
+    rules: FileRules,
     own_name: String,
     own_key: PublicKey,
     hosts: BTreeMap<String, Host>,
@@ -72,13 +72,13 @@ pub struct Roster {
     pub more: bool,
 }
 
-impl Refusal {
+impl EntryRefusal {
     fn is_for_others(&self) -> bool {
-        !matches!(self, Self::Name(_) | Self::Document(_))
+        !matches!(self, Self::Name(_) | Self::HostDocument(_))
     }
 }
 
-impl Rules {
+impl FileRules {
     fn of(file: &Config, etcd: &EtcdConfig) -> Self {
         let keys = |peer: &PeerConfig| match &peer.trust {
             TrustConfig::Keys(keys) => keys.clone(),
@@ -94,7 +94,7 @@ impl Roster {
     /// Nobody is known yet. `own_name`: of this host in etcd.
     pub fn new(file: &Config, etcd: &EtcdConfig, own_name: &str, own_key: PublicKey) -> Self {
         Self {
-            rules: Rules::of(file, etcd),
+            rules: FileRules::of(file, etcd),
             own_name: own_name.to_owned(),
             own_key,
             hosts: BTreeMap::new(),
@@ -105,7 +105,7 @@ impl Roster {
 
     /// The file, or the key of this host, is another one: all entries are looked at again.
     pub fn reload(&mut self, file: &Config, etcd: &EtcdConfig, own_name: &str, own_key: PublicKey) {
-        self.rules = Rules::of(file, etcd);
+        self.rules = FileRules::of(file, etcd);
         self.own_name = own_name.to_owned();
         self.own_key = own_key;
         self.hosts.remove(own_name);
@@ -177,36 +177,36 @@ impl Roster {
         }
     }
 
-    fn check(&self, entry: &Entry) -> Result<Document, Refusal> {
-        config::name(&entry.name).map_err(Refusal::Name)?;
-        let document = Document::read(entry.value.as_deref())?;
+    fn check(&self, entry: &Entry) -> Result<HostDocument, EntryRefusal> {
+        config::name(&entry.name).map_err(EntryRefusal::Name)?;
+        let document = HostDocument::read(entry.value.as_deref())?;
         if let Some(why) = self.conflict(&entry.name, &document) {
             return Err(why);
         }
         if self.hosts.len() >= ENTRIES && !self.hosts.contains_key(&entry.name) {
-            return Err(Refusal::TooMany);
+            return Err(EntryRefusal::TooMany);
         }
         Ok(document)
     }
 
     /// Each key is of one peer, and this host is none.
-    fn conflict(&self, name: &str, document: &Document) -> Option<Refusal> {
+    fn conflict(&self, name: &str, document: &HostDocument) -> Option<EntryRefusal> {
         let shares = |keys: &[PublicKey]| keys.iter().any(|key| document.keys.contains(key));
         if self.rules.peers.iter().any(|(peer, _)| peer == name) {
-            return Some(Refusal::InFile);
+            return Some(EntryRefusal::InFile);
         }
         if shares(&[self.own_key]) {
-            return Some(Refusal::OwnKey);
+            return Some(EntryRefusal::OwnKey);
         }
         let of_file = self.rules.peers.iter().map(|(peer, keys)| (peer, &keys[..]));
         let of_hosts = self.hosts.iter().map(|(host, known)| (host, &known.document.keys[..]));
         let mut others = of_file.chain(of_hosts).filter(|(other, _)| *other != name);
         let other = others.find(|(_, keys)| shares(keys))?.0;
-        Some(Refusal::SameKey(other.clone()))
+        Some(EntryRefusal::SameKey(other.clone()))
     }
 
     /// Names one that is refused, and keeps it: it may be in order later.
-    fn refuse(&mut self, entry: Entry, why: &Refusal) {
+    fn refuse(&mut self, entry: Entry, why: &EntryRefusal) {
         let (waits, why) = (why.is_for_others(), why.to_string());
         let known = self.refused.get(&entry.name);
         if known.is_none() && self.refused.len() >= ENTRIES {
@@ -256,7 +256,7 @@ impl Roster {
     /// The peers that etcd adds to those of the file, by name.
     pub fn peers(&self) -> impl Iterator<Item = PeerConfig> {
         self.hosts.iter().map(|(name, host)| {
-            let Document { keys, addresses } = host.document.clone();
+            let HostDocument { keys, addresses } = host.document.clone();
             self.rules.template.peer(name, keys, addresses)
         })
     }

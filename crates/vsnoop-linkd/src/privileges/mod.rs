@@ -18,4 +18,4 @@ mod tests;
 pub use error::PrivilegeError;
 pub use needs::Needs;
 pub use plan::Plan;
-pub use user::{Account, AccountError};
+pub use user::{AccountError, UserAccount};

@@ -6,10 +6,12 @@
 
 mod accel;
 mod control;
+mod hogs;
 mod probe;
 mod qmp;
 pub mod quota;
 mod sched;
+mod share;
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -26,8 +28,10 @@ use vsnoop_guest::control::{
 };
 
 pub use accel::Accelerator;
+pub use hogs::Hogs;
 pub use probe::choose as choose_accelerator;
 pub use sched::{GUEST_CORE, HOST_CORE, OnHostCore, pin_self, require_two_cores};
+pub use share::Share;
 
 use quota::Quota;
 
@@ -231,6 +235,13 @@ impl Vm {
         // Asking QEMU again gives the same threads.
         let _ = self.vcpus.set(vcpus);
         Ok(())
+    }
+
+    /// Puts the vCPUs on the guests' core, under the host's ordinary scheduler, and QEMU's other
+    /// threads on the host's.
+    pub fn place(&self) -> Result<()> {
+        let vcpus = self.vcpu_threads()?;
+        sched::place(self.pid(), &vcpus).with_context(|| format!("place {}", self.name))
     }
 
     /// Puts the vCPUs on the guests' core, limited to `percent` of its time, and QEMU's other

@@ -47,6 +47,13 @@ pub fn pin_self() -> Result<()> {
     pin(own, HOST_CORE).and_then(|()| prefer(own)).context("give the lab the host's core")
 }
 
+/// Puts the calling thread on the guests' core, with no preference over them.
+pub fn as_a_guest() -> Result<()> {
+    let own = Pid::from_raw(0);
+    pin(own, GUEST_CORE)?;
+    set_nice(own, 0).context("take the preference from a thread")
+}
+
 /// The calling thread is on the host's core, as [`pin_self`] does it, until this is dropped by it.
 #[derive(Debug)]
 pub struct OnHostCore {

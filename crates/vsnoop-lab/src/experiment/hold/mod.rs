@@ -7,8 +7,9 @@ mod tables;
 
 use std::time::Duration;
 
-use super::compare::{Comparison, Configuration};
-use super::definition::Experiment;
+use super::compare::Comparison;
+use super::configuration::Configuration;
+use super::definition::{Experiment, Takes};
 use crate::results::report::Words;
 
 const COMPARISON: Comparison = Comparison {
@@ -28,7 +29,6 @@ const COMPARISON: Comparison = Comparison {
     quick_plan: &[(10_000, 3), (100_000, 5), (1_000_000, 4), (10_000_000, 2)],
     // Four cells and the booting of eight machines: under 25 minutes.
     budget: Duration::from_secs(330),
-    figures: figures::figures,
 };
 
 pub const EXPERIMENT: Experiment = Experiment {
@@ -45,10 +45,13 @@ pub const EXPERIMENT: Experiment = Experiment {
         method: METHOD,
         command: "make lab RUN=hold",
         tables: tables::render,
+        figures: figures::figures,
         goals: Some(goals::render),
+        paper: None,
         plots: crate::results::plot::draw_all,
     },
-    run: |options| COMPARISON.run(options),
+    takes: Takes { full_min: 25, quick_min: 2 },
+    run: |options, record| COMPARISON.run(options, record),
 };
 
 const METHOD: &str = "QEMU guests (1 vCPU each) run a calibrated CPU load; their vCPU threads share one \

@@ -10,9 +10,10 @@ use super::series::{Series, progress_of, rounds};
 use super::stream::{Load, Until};
 use super::values::{self, best_peer, figure, has_offloads, mean};
 use super::{goals, plots, tables};
-use crate::experiment::definition::{Experiment, Options, chosen};
+use crate::experiment::definition::{Experiment, Options, Takes, chosen};
 use crate::peers::link::Kind;
 use crate::results::link::{Content, LinkCell};
+use crate::results::record::Record;
 use crate::results::report::Words;
 use crate::results::{Cell, Figure, Results};
 
@@ -72,9 +73,12 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
         method: METHOD,
         command: "make lab RUN=link-lan",
         tables: tables::paths,
+        figures,
         goals: Some(|results| goals::render(&GOALS, results)),
+        paper: None,
         plots: plots::vnet,
     },
+    takes: Takes { full_min: 9, quick_min: 1 },
     run,
 };
 
@@ -105,9 +109,9 @@ const GOALS: [Goal; 9] = [
     Goal { figure: "ping_ms_idle", bound: Bound::AtMost(0.15) },
 ];
 
-fn run(options: &Options) -> Result<Results> {
+fn run(options: &Options, record: &mut Record) -> Result<()> {
     let carriers = chosen(&CARRIERS, &options.configurations)?;
-    let mut series = Series::begin(EXPERIMENT.name, options, None, &carriers)?;
+    let mut series = Series::begin(record, options, None, &carriers)?;
     let mut measurements = Vec::new();
     for name in carriers.into_iter().filter(|name| series.rig.link(name).is_some()) {
         measurements.push(((name, true), rounds(options, ROUNDS)));
@@ -127,7 +131,7 @@ fn run(options: &Options) -> Result<Results> {
         };
         (name, task)
     })?;
-    Ok(series.end(figures))
+    Ok(())
 }
 
 fn figures(results: &Results) -> Vec<Figure> {

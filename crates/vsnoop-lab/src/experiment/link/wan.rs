@@ -11,8 +11,9 @@ use super::series::{Series, progress_of, rounds};
 use super::stream::{Load, Until};
 use super::values::{self, deviation, figure, mean};
 use super::{content, goals, plots, tables};
-use crate::experiment::definition::{Experiment, Options, chosen};
+use crate::experiment::definition::{Experiment, Options, Takes, chosen};
 use crate::results::link::{Content, LinkCell};
+use crate::results::record::Record;
 use crate::results::report::Words;
 use crate::results::statistics::percentile;
 use crate::results::{Figure, Results};
@@ -57,9 +58,12 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
         method: METHOD,
         command: "make lab RUN=link-wan",
         tables: tables::paths,
+        figures,
         goals: Some(|results| goals::render(&GOALS, results)),
+        paper: None,
         plots: plots::vnet,
     },
+    takes: Takes { full_min: 14, quick_min: 2 },
     run,
 };
 
@@ -96,9 +100,9 @@ fn faults(loss: f64) -> Faults {
     }
 }
 
-fn run(options: &Options) -> Result<Results> {
+fn run(options: &Options, record: &mut Record) -> Result<()> {
     let carriers = chosen(&PLAN.map(|(name, _, _)| name), &options.configurations)?;
-    let mut series = Series::begin(EXPERIMENT.name, options, Some(&faults(0.0)), &carriers)?;
+    let mut series = Series::begin(record, options, Some(&faults(0.0)), &carriers)?;
     let measurements = |with_loss: bool| -> Vec<(&'static str, usize)> {
         let wanted = PLAN.into_iter().filter(|plan| series.rig.link(plan.0).is_some());
         wanted
@@ -124,7 +128,7 @@ fn run(options: &Options) -> Result<Results> {
             (name, task)
         })?;
     }
-    Ok(series.end(figures))
+    Ok(())
 }
 
 /// The figures of each carrier: names begin with `wan_loss_` for measurements with loss, and with

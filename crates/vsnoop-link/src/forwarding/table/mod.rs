@@ -112,7 +112,7 @@ pub enum Whereabouts {
 
 /// State of the location that a frame came from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Source {
+pub enum SourceState {
     /// No other location uses its address, or this one used it first.
     Settled,
     /// Another location has used its address first, and still does.
@@ -302,16 +302,16 @@ impl Table {
     }
 
     /// Notes a frame from a known address; `None` if [`Self::learn`] has something to do.
-    pub fn confirm(&self, vlan: u16, mac: Mac, from: Location, now_ns: u64) -> Option<Source> {
+    pub fn confirm(&self, vlan: u16, mac: Mac, from: Location, now_ns: u64) -> Option<SourceState> {
         let known = self.known.get(&AddressKey { mac, vlan })?;
         if !self.is_fresh(known, now_ns) {
             return None;
         }
         let own_age_ns = now_ns.saturating_sub(known.seen_ns.load(Relaxed));
         let (seen_ns, source) = match &known.rival {
-            _ if known.location == from => (&known.seen_ns, Source::Settled),
+            _ if known.location == from => (&known.seen_ns, SourceState::Settled),
             Some(rival) if rival.location == from && own_age_ns <= self.settings.doubt_ns => {
-                (&rival.seen_ns, Source::Doubtful)
+                (&rival.seen_ns, SourceState::Doubtful)
             }
             _ => return None,
         };
@@ -328,7 +328,7 @@ impl Table {
         mac: Mac,
         from: Location,
         now_ns: u64,
-    ) -> Result<Source, DropReason> {
+    ) -> Result<SourceState, DropReason> {
         if mac.is_group() || mac.0 == [0; 6] {
             return Err(DropReason::BadSource);
         }
@@ -339,21 +339,21 @@ impl Table {
         let doubt_ns = self.settings.doubt_ns;
         let Some(known) = self.known.get_mut(&key) else {
             self.insert(key, from, now_ns);
-            return Ok(Source::Settled);
+            return Ok(SourceState::Settled);
         };
         let is_in_use = |seen_ns: u64| now_ns.saturating_sub(seen_ns) <= doubt_ns;
         if known.location == from {
             known.seen_ns.store(now_ns, Relaxed);
-            return Ok(Source::Settled);
+            return Ok(SourceState::Settled);
         }
         if !is_in_use(known.seen_ns.load(Relaxed)) {
             self.groups.note_arrival(from, now_ns);
             self.relist(key, from, now_ns);
-            return Ok(Source::Settled);
+            return Ok(SourceState::Settled);
         }
         // A hub that does not say so may have relayed it.
         if self.hubs.get(&known.location) == Some(&from) {
-            return Ok(Source::Settled);
+            return Ok(SourceState::Settled);
         }
         self.groups.note_arrival(from, now_ns);
         if let Some(rival) = &known.rival
@@ -363,7 +363,7 @@ impl Table {
             known.crowded_until_ns = now_ns.saturating_add(doubt_ns);
         }
         known.rival = Some(Rival { location: from, seen_ns: AtomicU64::new(now_ns) });
-        Ok(Source::Doubtful)
+        Ok(SourceState::Doubtful)
     }
 
     /// Whether frames from an address, which is known at a hub, come from a peer behind it.
@@ -384,7 +384,7 @@ impl Table {
         &self,
         addresses: &FrameAddresses,
         from: Location,
-        source: Source,
+        source: SourceState,
         now_ns: u64,
     ) -> ForwardingDecision {
         if addresses.destination.is_control() {
@@ -400,7 +400,7 @@ impl Table {
         if let Whereabouts::At(to) = to {
             return self.to_one(from, to);
         }
-        if source == Source::Doubtful && !self.may_copy(addresses, now_ns) {
+        if source == SourceState::Doubtful && !self.may_copy(addresses, now_ns) {
             return ForwardingDecision::Drop(DropReason::Loop);
         }
         match to {
@@ -431,10 +431,10 @@ impl Table {
         message: &MembershipMessage,
         addresses: &FrameAddresses,
         from: Location,
-        source: Source,
+        source: SourceState,
         now_ns: u64,
     ) -> ForwardingDecision {
-        if source == Source::Doubtful && !self.may_copy(addresses, now_ns) {
+        if source == SourceState::Doubtful && !self.may_copy(addresses, now_ns) {
             return ForwardingDecision::Drop(DropReason::Loop);
         }
         let scope = self.groups.scope_of_message(addresses.vlan, message, now_ns);
@@ -452,7 +452,7 @@ impl Table {
         scope: Scope,
         addresses: &FrameAddresses,
         from: Location,
-        source: Source,
+        source: SourceState,
         now_ns: u64,
     ) -> Scope {
         let is_copied = matches!(from, Location::Port(_)) || self.is_relayed(from);
@@ -469,7 +469,7 @@ impl Table {
         &self,
         addresses: &FrameAddresses,
         from: Location,
-        source: Source,
+        source: SourceState,
         now_ns: u64,
     ) -> bool {
         let count = addresses.bytes.div_ceil(FLOOD_BYTES).max(1) as u64;
@@ -477,7 +477,7 @@ impl Table {
         let of_port = FLOODS_OF_PORT * own;
         let key = AddressKey { mac: addresses.source, vlan: addresses.vlan };
         // The rate is the owner's. That of a doubtful source is [`Self::may_copy`]'s.
-        let entry = self.known.get(&key).filter(|_| source == Source::Settled);
+        let entry = self.known.get(&key).filter(|_| source == SourceState::Settled);
         if entry.is_some_and(|entry| !entry.floods.allows(own, own, now_ns)) {
             return false;
         }
