@@ -12,9 +12,7 @@ use crate::establish::{self, SessionRole};
 use crate::event::{ControlEvent, ReceivedMessage};
 use vsnoop_link::handshake::{Answer, Hello, Machine, Outcome, Purpose, Refusal, RefusalKind};
 use vsnoop_link::identity::PeerId;
-use vsnoop_link::introduction::{
-    About, ContactAction, HubAction, HubMessage, Label, Piece, Standing,
-};
+use vsnoop_link::introduction::{About, ContactAction, HubAction, HubMessage, Piece, Standing};
 use vsnoop_link::session::{DialError, PeerEvent, SessionId};
 use vsnoop_link::wire::item::INTRODUCTION;
 
@@ -235,11 +233,6 @@ impl ControlThread {
         let order = egress::Order::HubMessage { peer, session, item, pad_to: 0, to: None };
         self.egress.send(order);
     }
-}
-
-/// The label of a peer with this number.
-pub fn label_of(slot: usize) -> Option<Label> {
-    Label::new(u16::try_from(slot + 1).ok()?)
 }
 
 /// Why a peer behind a hub cannot be called.

@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
 
-use super::introductions::label_of;
 use crate::config::{Config, PeerConfig, Transport, TrustConfig};
 use crate::counts::SessionCounts;
 use crate::establish::Made;
@@ -15,7 +14,7 @@ use crate::io::udp::{Endpoints, route_mtu};
 use crate::tcp_handshake::Established;
 use vsnoop_link::compress::{CompressionLimits, DecoderMemory};
 use vsnoop_link::identity::{Initiator, Proof, PublicKey};
-use vsnoop_link::introduction::{About, Contact, ContactSettings};
+use vsnoop_link::introduction::{About, Contact, ContactSettings, Label};
 use vsnoop_link::session::{Peer, PeerSettings, PeerSnapshot, SessionId};
 
 /// How often the host is asked how large packets to a peer may be.
@@ -206,6 +205,11 @@ impl PeerEntry {
         // An interface of which nothing is known is an Ethernet's.
         Some(route_mtu(to).unwrap_or(ORDINARY_MTU_BYTES))
     }
+}
+
+/// The label of a peer with this number.
+fn label_of(slot: usize) -> Option<Label> {
+    Label::new(u16::try_from(slot + 1).ok()?)
 }
 
 /// A peer behind a hub.
