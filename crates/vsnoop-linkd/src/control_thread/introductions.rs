@@ -230,7 +230,7 @@ impl ControlThread {
             return;
         };
         let item = [&[INTRODUCTION][..], &message.encode()].concat();
-        let order = egress::Order::HubMessage { peer, session, item, pad_to: 0, to: None };
+        let order = egress::Order::Message { peer, session, item, pad_to: 0, to: None };
         self.egress.send(order);
     }
 }

@@ -525,12 +525,7 @@ impl Egress {
                     self.with_sender(peer, |of| of.set_path(session, loss, bytes_per_s));
                 }
                 Order::Message { peer, session, item, pad_to, to } => {
-                    let shared = &self.shared;
-                    let (udp, stats) = (&shared.udp, &shared.peers[peer]);
-                    let context = SendContext { udp, stats, now_ns: shared.now_ns() };
-                    if let Some(of) = self.senders.get_mut(peer) {
-                        of.message(session, context, &item, pad_to, to);
-                    }
+                    self.message(peer, session, &item, pad_to, to);
                 }
                 Order::Label { peer, from, label } => {
                     self.with_sender(peer, |of| of.set_label(from, label));
@@ -558,6 +553,23 @@ impl Egress {
         }
         self.look_after();
         true
+    }
+
+    /// Sends an item of the session itself.
+    fn message(
+        &mut self,
+        peer: usize,
+        session: u64,
+        item: &[u8],
+        pad_to: usize,
+        to: Option<Endpoints>,
+    ) {
+        let shared = &self.shared;
+        let (udp, stats) = (&shared.udp, &shared.peers[peer]);
+        let context = SendContext { udp, stats, now_ns: shared.now_ns() };
+        if let Some(of) = self.senders.get_mut(peer) {
+            of.message(session, context, item, pad_to, to);
+        }
     }
 
     fn install(&mut self, peer: usize, session: u64, sender: SessionSender) {
