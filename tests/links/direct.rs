@@ -304,9 +304,8 @@ fn rebinds() -> Result<()> {
     let [a, b, c, d] = old.octets();
     let new = Ipv4Addr::new(a, b, c, d + 100);
     let router = network.router(1)?;
-    router.ip(&format!("addr add {new}/24 dev uplink"))?;
     router.ip(&format!("addr del {old}/24 dev uplink"))?;
-    router.ip(&format!("addr show dev uplink")).map(drop)?;
+    router.ip(&format!("addr add {new}/24 dev uplink"))?;
     network.hosts[2].until("the other end is at the new address", |status| {
         let peer = peer_of(status, "h1");
         let address = peer["address"].as_str().unwrap_or_default();
