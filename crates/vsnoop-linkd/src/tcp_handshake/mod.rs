@@ -104,7 +104,7 @@ fn read_exact(stream: &mut TcpStream, buffer: &mut [u8], deadline: Instant) -> i
     Ok(())
 }
 
-/// What an error of the connection is in a handshake.
+/// Maps an I/O error of the connection to an error of the handshake.
 fn connection_failed(
     error: io::Error,
     with: Option<PeerId>,
@@ -122,7 +122,7 @@ fn connection_failed(
     }
 }
 
-/// `begun`: what has come from the other end already.
+/// `begun`: bytes received from the other end already.
 fn run(
     mut stream: TcpStream,
     mut machine: Machine,
@@ -169,7 +169,7 @@ fn run(
     established(machine, stream)
 }
 
-/// What the ends agreed on, once the machine is done.
+/// The agreed parameters, once the machine is done.
 fn established(machine: Machine, stream: TcpStream) -> Result<Established, Error> {
     let (waited_for, proved) = (machine.waits_for(), machine.is_proved());
     let Some(outcome) = machine.finish() else {
