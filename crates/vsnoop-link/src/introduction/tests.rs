@@ -333,8 +333,11 @@ fn handshakes_that_a_hub_invents_or_repeats_are_begun_at_a_rate() {
             let HubMessage::ToPeer(piece) = message else { continue };
             let piece = Piece { exchange: number, label: label(7), ..piece.clone() };
             let said = spoke.hear(&HubMessage::FromPeer(piece), S);
-            let is_answer = |message: &HubMessage| matches!(message, HubMessage::ToPeer(piece) if piece.offset == 0 && !piece.bytes.is_empty());
-            answered += said.iter().filter(|message| is_answer(message)).count();
+            let is_first = |piece: &Piece| piece.offset == 0 && !piece.bytes.is_empty();
+            answered += said
+                .iter()
+                .filter(|said| matches!(said, HubMessage::ToPeer(piece) if is_first(piece)))
+                .count();
         }
     }
     assert!((1..=4).contains(&answered), "{answered} handshakes were begun");
