@@ -189,7 +189,8 @@ impl Hub {
         let own = self.interests.get_mut(&AskedPair { about: to, asks: from })?;
         let is_passed = own.passed.take(PASSED_PER_S, PASSED_BURST, now_ns)
             && self.received.entry(to).or_default().take(RECEIVED_PER_S, RECEIVED_BURST, now_ns);
-        is_passed.then(|| PassedOn { to, message: HubMessage::FromPeer(Piece { label, ..piece }) })
+        is_passed
+            .then_some(PassedOn { to, message: HubMessage::FromPeer(Piece { label, ..piece }) })
     }
 
     /// Forgets those who ask no more.
