@@ -15,6 +15,8 @@ mod path_check;
 mod ping;
 mod progress;
 mod rounds;
+mod services;
+mod systems;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -32,7 +34,7 @@ use declared::{Declaration, Runner};
 pub use definition::{Experiment, Options, Takes};
 
 /// What experiments/*.toml name as `runner`.
-static RUNNERS: [Runner; 1] = [ping::RUNNER];
+static RUNNERS: [Runner; 2] = [ping::RUNNER, services::RUNNER];
 
 static ALL: LazyLock<Vec<Experiment>> = LazyLock::new(|| {
     let of = |declaration: &'static Declaration| {
