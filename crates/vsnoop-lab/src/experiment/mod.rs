@@ -17,6 +17,7 @@ mod progress;
 mod rounds;
 mod services;
 mod systems;
+mod web;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -34,7 +35,7 @@ use declared::{Declaration, Runner};
 pub use definition::{Experiment, Options, Takes};
 
 /// What experiments/*.toml name as `runner`.
-static RUNNERS: [Runner; 2] = [ping::RUNNER, services::RUNNER];
+static RUNNERS: [Runner; 3] = [ping::RUNNER, services::RUNNER, web::RUNNER];
 
 static ALL: LazyLock<Vec<Experiment>> = LazyLock::new(|| {
     let of = |declaration: &'static Declaration| {
