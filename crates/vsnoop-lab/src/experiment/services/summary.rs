@@ -158,7 +158,7 @@ mod tests {
         let results = results(rates.map(|(name, rate, errors)| sample(name, rate, errors)).into());
         let table = tables(&results, Style::Markdown);
         assert!(table.contains("scp 2 MB"), "{table}");
-        for text in ["| 2.00 ", "| 6.00 ", "| 3.00 ", "3 / 2 "] {
+        for text in [" 2.00 |", " 6.00 |", " 3.00 |", " 3 / 2 |"] {
             assert!(table.contains(text), "{text:?} in {table}");
         }
         let figures = figures(&results);
