@@ -81,6 +81,9 @@ pub struct Sample {
     /// Values that only some experiments have, by names with a unit: `rtt_ms`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub values: BTreeMap<String, f64>,
+    /// How a transfer came on, where segments were captured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace: Option<Trace>,
     /// Which of the measurements of its configuration, size and cell it is, so that an interrupted
     /// run knows what is missing ([`record`]).
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -89,6 +92,15 @@ pub struct Sample {
     pub vm: usize,
     /// Milliseconds since the experiment began.
     pub at_ms: f64,
+}
+
+/// Milliseconds since the SYN, and bytes of the stream.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Trace {
+    /// The end of each segment that the sender sent.
+    pub sent: Vec<(f64, f64)>,
+    /// Each acknowledgement that the sender received.
+    pub acked: Vec<(f64, f64)>,
 }
 
 /// How a transfer ended. A wrong byte ends the experiment.

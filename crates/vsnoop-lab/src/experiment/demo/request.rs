@@ -146,7 +146,7 @@ mod tests {
             seq,
             ack: Some(1),
             payload_bytes,
-            syn: false,
+            ..CapturedSegment::default()
         }
     }
 
