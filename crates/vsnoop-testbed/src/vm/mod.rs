@@ -254,6 +254,12 @@ impl Vm {
         quota.insert(Quota::new(self.pid())?).limit(&vcpus, percent)
     }
 
+    /// How long the vCPUs have waited because their quota was used up; `None` without a quota.
+    pub fn throttled(&self) -> Result<Option<Duration>> {
+        let quota = self.quota.lock().unwrap_or_else(PoisonError::into_inner);
+        quota.as_ref().map(Quota::throttled).transpose()
+    }
+
     fn vcpu_threads(&self) -> Result<Vec<Pid>> {
         qmp::vcpu_threads(&self.dir.join("qmp"))
             .with_context(|| format!("ask {} for its vCPU threads", self.name))

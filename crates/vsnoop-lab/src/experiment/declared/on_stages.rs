@@ -36,6 +36,11 @@ pub struct Ground<'a> {
 
 /// What a runner does in the loop.
 pub trait Measure {
+    /// Starts what the machines of a stage need beside them.
+    fn booted(&mut self, _lab: &mut Lab, _stage: &Stage) -> Result<()> {
+        Ok(())
+    }
+
     /// Prepares a cell; its machines run, with their load.
     fn enter(&mut self, _ground: &Ground) -> Result<()> {
         Ok(())
@@ -44,6 +49,9 @@ pub trait Measure {
     /// One measurement; the configuration is set up. Samples need only what was measured: their
     /// configuration, size, cell, turn and time are filled in.
     fn measure(&mut self, ground: &Ground, turn: Turn<Configuration>) -> Result<Vec<Sample>>;
+
+    /// Ends what it has started, before the stage ends.
+    fn leave(&mut self) {}
 }
 
 /// Measures everything that a plan asks for and an earlier run has not measured.
@@ -73,9 +81,10 @@ pub fn on_stages(task: Task, parts: guest::Options, runner: &mut impl Measure) -
         let Some(first) = left.first() else { continue };
         let options = StageOptions {
             vms: machines.vms,
-            tuned: configurations.contains(&Configuration::Tuned),
+            tuned: configurations.iter().any(|one| one.is_tuned()),
         };
         let mut stage = lab.boot(options, machines.share, first.load, vsnoop.as_ref())?;
+        runner.booted(&mut lab, &stage)?;
         for &cell in &left {
             enter(&mut stage, &plan, cell, record)
                 .and_then(|()| {
@@ -86,6 +95,7 @@ pub fn on_stages(task: Task, parts: guest::Options, runner: &mut impl Measure) -
                 })
                 .with_context(|| cell.to_string())?;
         }
+        runner.leave();
     }
     Ok(())
 }
