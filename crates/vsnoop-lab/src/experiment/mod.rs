@@ -14,7 +14,10 @@ pub mod link;
 mod path_check;
 mod ping;
 mod progress;
+mod request;
 mod rounds;
+mod uploads;
+mod ways;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -32,7 +35,7 @@ use declared::{Declaration, Runner};
 pub use definition::{Experiment, Options, Takes};
 
 /// What experiments/*.toml name as `runner`.
-static RUNNERS: [Runner; 1] = [ping::RUNNER];
+static RUNNERS: [Runner; 2] = [ping::RUNNER, uploads::RUNNER];
 
 static ALL: LazyLock<Vec<Experiment>> = LazyLock::new(|| {
     let of = |declaration: &'static Declaration| {

@@ -8,6 +8,7 @@ pub mod chart;
 pub mod drawing;
 pub mod incast;
 pub mod link;
+pub mod map;
 pub mod plot;
 pub mod record;
 pub mod report;
@@ -258,8 +259,8 @@ pub const OPTIONS: &str = "options";
 const FILE: &str = "results.json";
 
 /// Configurations as tables list them: the plain machine, what is done for it, the limit.
-const ORDER: [&str; 8] =
-    ["off", "tuned", "ahead-0", "vsnoop", "incast", "proxy", "priority", "host"];
+const ORDER: [&str; 9] =
+    ["off", "tuned", "tuned-vsnoop", "ahead-0", "vsnoop", "incast", "proxy", "priority", "host"];
 
 impl Results {
     /// Results without samples, of an experiment that begins now.

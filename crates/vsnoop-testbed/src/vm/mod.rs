@@ -256,6 +256,12 @@ impl Vm {
         quota.insert(Quota::new(self.pid())?).limit(&vcpus, percent)
     }
 
+    /// How long the vCPUs have waited because their quota was used up; `None` without a quota.
+    pub fn throttled(&self) -> Result<Option<Duration>> {
+        let quota = self.quota.lock().unwrap_or_else(PoisonError::into_inner);
+        quota.as_ref().map(Quota::throttled).transpose()
+    }
+
     /// Asks QEMU once.
     pub fn vcpu_threads(&self) -> Result<Vec<Pid>> {
         if let Some(vcpus) = self.vcpus.get() {

@@ -57,6 +57,19 @@ impl Quota {
         .with_context(|| format!("a quota of {percent} % of a core for process {}", self.process))
     }
 
+    /// How long the threads have waited, having used up their share.
+    pub fn throttled(&self) -> Result<Duration> {
+        let (file, key, unit) = match &self.hierarchy {
+            Hierarchy::V1(_) => (self.group.join("cpu.stat"), "throttled_time", 1),
+            Hierarchy::V2(_) => (self.group.join(VCPUS).join("cpu.stat"), "throttled_usec", 1000),
+        };
+        let text = fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
+        let value =
+            text.lines().find_map(|line| line.strip_prefix(key)?.trim().parse::<u64>().ok());
+        let value = value.with_context(|| format!("{} has no {key}", file.display()))?;
+        Ok(Duration::from_nanos(value * unit))
+    }
+
     fn limit_v1(&self, threads: &[Pid], percent: u32) -> Result<()> {
         write(&self.group.join("cpu.cfs_period_us"), PERIOD_US)?;
         write(&self.group.join("cpu.cfs_quota_us"), quota_us(percent))?;

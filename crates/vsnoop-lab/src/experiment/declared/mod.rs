@@ -18,7 +18,10 @@ pub use on_stages::{Ground, Measure, on_stages};
 pub use plan::Plan;
 pub use runner::{Runner, Task};
 
-const FILES: [&str; 1] = [include_str!("../../../experiments/ping.toml")];
+const FILES: [&str; 2] = [
+    include_str!("../../../experiments/ping.toml"),
+    include_str!("../../../experiments/uploads.toml"),
+];
 
 static ALL: LazyLock<Vec<Declaration>> = LazyLock::new(|| {
     // A test reads each of them.
