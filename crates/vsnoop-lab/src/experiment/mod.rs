@@ -5,6 +5,7 @@ mod compare;
 mod configuration;
 pub mod declared;
 mod definition;
+mod delays;
 mod demo;
 pub mod environment;
 mod hold;
@@ -16,6 +17,7 @@ mod ping;
 mod progress;
 mod request;
 mod rounds;
+mod sequence;
 mod uploads;
 mod ways;
 
@@ -35,7 +37,7 @@ use declared::{Declaration, Runner};
 pub use definition::{Experiment, Options, Takes};
 
 /// What experiments/*.toml name as `runner`.
-static RUNNERS: [Runner; 2] = [ping::RUNNER, uploads::RUNNER];
+static RUNNERS: [Runner; 4] = [ping::RUNNER, delays::RUNNER, sequence::RUNNER, uploads::RUNNER];
 
 static ALL: LazyLock<Vec<Experiment>> = LazyLock::new(|| {
     let of = |declaration: &'static Declaration| {

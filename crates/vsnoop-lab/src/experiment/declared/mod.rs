@@ -18,8 +18,10 @@ pub use on_stages::{Ground, Measure, on_stages};
 pub use plan::Plan;
 pub use runner::{Runner, Task};
 
-const FILES: [&str; 2] = [
+const FILES: [&str; 4] = [
     include_str!("../../../experiments/ping.toml"),
+    include_str!("../../../experiments/delays.toml"),
+    include_str!("../../../experiments/sequence.toml"),
     include_str!("../../../experiments/uploads.toml"),
 ];
 
