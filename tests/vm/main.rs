@@ -129,7 +129,7 @@ fn prepare() -> Result<Bench> {
     let accelerator = vm::choose_accelerator(&image, &session.scratch())?;
     let mut stage = Stage::build(&mut session, &image, accelerator, 2, vsnoop.as_ref())?;
     vm::pin_self()?;
-    stage.share(&mut session, Share::Slices)?;
+    stage.share(Share::Slices)?;
     if !detached {
         stage.attach(VICTIM)?;
         stage.attach(NEIGHBOUR)?;

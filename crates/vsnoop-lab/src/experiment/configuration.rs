@@ -58,7 +58,7 @@ impl Configuration {
             stage.attach_tap(self.tap(stage, machine)?, options)?;
         }
         if self == Self::Priority {
-            stage.vm(machine).favour(true)?;
+            stage.favour(machine, true)?;
         }
         Ok(())
     }
@@ -68,7 +68,7 @@ impl Configuration {
             stage.detach_tap(self.tap(stage, machine)?)?;
         }
         if self == Self::Priority {
-            stage.vm(machine).favour(false)?;
+            stage.favour(machine, false)?;
         }
         Ok(())
     }

@@ -13,9 +13,11 @@ mod lab;
 pub mod link;
 mod path_check;
 mod ping;
+mod profile;
 mod progress;
 mod request;
 mod rounds;
+mod transfers;
 mod uploads;
 mod ways;
 
@@ -35,7 +37,7 @@ use declared::{Declaration, Runner};
 pub use definition::{Experiment, Options, Takes};
 
 /// What experiments/*.toml name as `runner`.
-static RUNNERS: [Runner; 2] = [ping::RUNNER, uploads::RUNNER];
+static RUNNERS: [Runner; 4] = [ping::RUNNER, profile::RUNNER, transfers::RUNNER, uploads::RUNNER];
 
 static ALL: LazyLock<Vec<Experiment>> = LazyLock::new(|| {
     let of = |declaration: &'static Declaration| {

@@ -18,8 +18,11 @@ pub use on_stages::{Ground, Measure, on_stages};
 pub use plan::Plan;
 pub use runner::{Runner, Task};
 
-const FILES: [&str; 2] = [
+const FILES: [&str; 5] = [
     include_str!("../../../experiments/ping.toml"),
+    include_str!("../../../experiments/profile.toml"),
+    include_str!("../../../experiments/transfer-cdf.toml"),
+    include_str!("../../../experiments/transfer-sizes.toml"),
     include_str!("../../../experiments/uploads.toml"),
 ];
 
