@@ -6,7 +6,7 @@ use vsnoop_testbed::stage::Stage;
 use super::definition::chosen;
 use super::rounds::Named;
 
-/// What accelerates the machine that receives.
+/// The accelerator of the receiving machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Configuration {
     /// Nothing.

@@ -62,7 +62,7 @@ pub enum Order {
         peer: usize,
         session: u64,
     },
-    /// There is no session any more; frames are dropped.
+    /// The peer has no session: frames are dropped.
     Down {
         peer: usize,
     },
@@ -139,7 +139,7 @@ fn sources(shared: &Shared) -> HashMap<u64, Arc<LinkPort>> {
     ports.chain(taps).collect()
 }
 
-/// What other threads send here.
+/// Orders and frames of other threads.
 pub struct Inputs {
     pub orders: wake::Receiver<Order>,
     /// Frames of peers for others.
@@ -148,7 +148,7 @@ pub struct Inputs {
 
 pub struct Egress {
     shared: Arc<Shared>,
-    /// What is read, by token.
+    /// Ports and divert taps that it reads, by epoll token.
     sources: HashMap<u64, Arc<LinkPort>>,
     inputs: Inputs,
     events: wake::Sender<ControlEvent>,

@@ -64,7 +64,7 @@ pub struct Link {
     lists_trouble: Option<String>,
     /// See [`Opened::spares`].
     spares: Vec<SparePacketSocket>,
-    /// What the link may still do.
+    /// Privileges of the link.
     needs: privileges::Needs,
     egress: wake::Sender<Order>,
     ingress: wake::Sender<ingress::Order>,
