@@ -14,10 +14,12 @@ mod lab;
 pub mod link;
 mod path_check;
 mod ping;
+mod profile;
 mod progress;
 mod request;
 mod rounds;
 mod sequence;
+mod transfers;
 mod uploads;
 mod ways;
 
@@ -37,7 +39,14 @@ use declared::{Declaration, Runner};
 pub use definition::{Experiment, Options, Takes};
 
 /// What experiments/*.toml name as `runner`.
-static RUNNERS: [Runner; 4] = [ping::RUNNER, delays::RUNNER, sequence::RUNNER, uploads::RUNNER];
+static RUNNERS: &[&Runner] = &[
+    &ping::RUNNER,
+    &delays::RUNNER,
+    &sequence::RUNNER,
+    &profile::RUNNER,
+    &transfers::RUNNER,
+    &uploads::RUNNER,
+];
 
 static ALL: LazyLock<Vec<Experiment>> = LazyLock::new(|| {
     let of = |declaration: &'static Declaration| {

@@ -6,7 +6,7 @@ use anyhow::Result;
 use vsnoop_guest::web;
 use vsnoop_testbed::vm::Share;
 
-use super::THROTTLED;
+use super::{QUEUED, THROTTLED};
 use crate::experiment::request::request_text;
 use crate::results::drawing::Drawing;
 use crate::results::map::{Field, Map};
@@ -28,15 +28,15 @@ fn sooner(results: &Results, other: &str, group: &Group) -> Option<Ratio> {
 pub fn tables(results: &Results, style: Style) -> String {
     let header = [
         "request",
-        "path ms",
+        "path\nms",
         "share",
         "control",
-        "off ms\np50 / p90",
-        "vsnoop\np50 / p90",
-        "off/\nvsnoop",
-        "proxy/\nvsnoop",
-        "priority/\nvsnoop",
-        "throttled ms\noff / vsnoop",
+        "off\nms p50",
+        "vsnoop\nms p50",
+        "off/vsnoop\n(95 %)",
+        "proxy/vsnoop\n(95 %)",
+        "priority/vsnoop\n(95 %)",
+        "throttled /\nqueued ms",
     ];
     let rows = results.groups().iter().map(|group| row(results, group)).collect();
     let mut text = grid(style, &header, 4, rows);
@@ -60,19 +60,16 @@ pub fn tables(results: &Results, style: Style) -> String {
 }
 
 fn row(results: &Results, group: &Group) -> Vec<String> {
-    let at = |values: &[f64], percent| or_dash(milliseconds)(percentile(values, percent));
-    let confirmed = |name: &str| {
-        let values = values(results, name, group, &TOTAL);
-        format!("{} / {}", at(&values, 50.0), at(&values, 90.0))
-    };
-    let throttled = |name: &str| at(&named(results, name, group, THROTTLED), 50.0);
+    let at = |values: &[f64]| or_dash(milliseconds)(percentile(values, 50.0));
+    let confirmed = |name: &str| at(&values(results, name, group, &TOTAL));
     let (path, share, control) = place(&group.cell);
     let mut row = vec![request_text(group.size_bytes), path, share, control];
     row.extend([OFF, VSNOOP].map(confirmed));
     row.extend(
         OTHERS.map(|other| sooner(results, other, group).map_or("-".into(), |ratio| ratio.text())),
     );
-    row.push(format!("{} / {}", throttled(OFF), throttled(VSNOOP)));
+    let waited = |name| at(&named(results, OFF, group, name));
+    row.push(format!("{} / {}", waited(THROTTLED), waited(QUEUED)));
     row
 }
 
