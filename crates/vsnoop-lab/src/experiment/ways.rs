@@ -39,7 +39,7 @@ pub struct Way<'a> {
 }
 
 impl Way<'_> {
-    /// Sends so many bytes, in a connection of its own; an error if not all of them arrive.
+    /// Sends `size_bytes` in a connection of its own; an error if not all of them arrive.
     pub fn upload(
         &self,
         client: &Netns,

@@ -2,8 +2,9 @@
 //!
 //! Data come in at the uplink and go out at the VM's tap; ACKs come in at the tap and go out at the
 //! uplink. When the VM made an ACK says the timestamp in it (RFC 7323, milliseconds of the VM's
-//! clock), which the smallest difference to the arrivals at the tap translates into the host's time:
-//! the fastest ACK of a transfer counts as one that took no time, and all others are relative to it.
+//! clock), which the smallest difference to the arrivals at the tap translates into the host's
+//! time: the fastest ACK of a transfer counts as one that took no time, and all others are relative
+//! to it.
 
 use std::time::Duration;
 

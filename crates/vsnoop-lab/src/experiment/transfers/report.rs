@@ -53,7 +53,9 @@ fn row(results: &Results, group: &Group, metric: &Metric) -> Vec<String> {
     row.extend(NAMES.map(|name| {
         let ours =
             throughput(results, name, group, metric).map_or("-".into(), |mb| format!("{mb:.3}"));
-        match paper(results, name, group) {
+        // The paper's are those of its sender.
+        let paper = paper(results, name, group).filter(|_| metric.name == ACKED.name);
+        match paper {
             Some(value) => format!("{ours} [{}]", value.value),
             None => ours,
         }
