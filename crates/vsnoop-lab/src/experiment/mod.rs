@@ -19,9 +19,12 @@ mod progress;
 mod request;
 mod rounds;
 mod sequence;
+mod services;
+mod systems;
 mod transfers;
 mod uploads;
 mod ways;
+mod web;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -46,6 +49,8 @@ static RUNNERS: &[&Runner] = &[
     &profile::RUNNER,
     &transfers::RUNNER,
     &uploads::RUNNER,
+    &services::RUNNER,
+    &web::RUNNER,
 ];
 
 static ALL: LazyLock<Vec<Experiment>> = LazyLock::new(|| {

@@ -26,6 +26,8 @@ const FILES: &[&str] = &[
     include_str!("../../../experiments/transfer-cdf.toml"),
     include_str!("../../../experiments/transfer-sizes.toml"),
     include_str!("../../../experiments/uploads.toml"),
+    include_str!("../../../experiments/services.toml"),
+    include_str!("../../../experiments/web.toml"),
 ];
 
 static ALL: LazyLock<Vec<Declaration>> = LazyLock::new(|| {
