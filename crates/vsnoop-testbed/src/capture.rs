@@ -13,7 +13,7 @@ use nix::errno::Errno;
 use nix::sys::socket::{ControlMessageOwned, LinkAddr, MsgFlags, recvmsg, setsockopt, sockopt};
 use nix::sys::time::TimeSpec;
 use socket2::{Domain, Protocol, Socket, Type};
-use vsnoop_packet::format::{ACK, SYN};
+use vsnoop_packet::format::{ACK, RST, SYN};
 use vsnoop_packet::headers::Headers;
 use vsnoop_packet::options::TIMESTAMPS;
 
@@ -38,6 +38,7 @@ pub struct CapturedSegment {
     pub ack: Option<u32>,
     pub payload_bytes: u32,
     pub syn: bool,
+    pub rst: bool,
     /// A device of the namespace sent it; otherwise one received it.
     pub outgoing: bool,
     /// TSval (RFC 7323).
@@ -123,6 +124,7 @@ fn segment(frame: &[u8], at: Duration) -> Option<CapturedSegment> {
         ack: (tcp.flags & ACK != 0).then(|| tcp.acknowledgment.get()),
         payload_bytes: headers.payload_bytes() as u32,
         syn: tcp.flags & SYN != 0,
+        rst: tcp.flags & RST != 0,
         timestamp: headers
             .tcp_options(frame)
             .find(|option| option.kind == TIMESTAMPS)

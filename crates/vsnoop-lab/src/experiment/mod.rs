@@ -12,6 +12,7 @@ mod hold;
 pub mod incast;
 mod lab;
 pub mod link;
+mod migrate;
 mod path_check;
 mod ping;
 mod profile;
@@ -68,6 +69,7 @@ static ALL: LazyLock<Vec<Experiment>> = LazyLock::new(|| {
         link::WAN,
         link::COMPRESS,
         link::SCALE,
+        migrate::EXPERIMENT,
     ];
     own.into_iter().chain(declared::all().iter().map(of)).collect()
 });

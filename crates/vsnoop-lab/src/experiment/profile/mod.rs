@@ -22,6 +22,7 @@ use super::lab::Lab;
 use super::rounds::Turn;
 use super::ways::{Way, Ways, settle};
 use crate::results::{Label, Sample};
+use report::{NS, PACKETS, PERCENT, SEGMENTS};
 
 pub const RUNNER: Runner = Runner {
     name: "profile",
@@ -32,12 +33,6 @@ pub const RUNNER: Runner = Runner {
     difference: report::difference,
 };
 
-/// Names of values: each routine has its time per packet and its share of the host's core.
-const NS: &str = "_ns";
-const PERCENT: &str = "_cpu_percent";
-/// Packets to VMs, which may be super-packets, and in segments of an MTU.
-const PACKETS: &str = "packets_to_vm";
-const SEGMENTS: &str = "segments_to_vm";
 /// Payload of a segment on a path of 1500 bytes, with timestamps.
 const SEGMENT_BYTES: f64 = 1448.0;
 const WARM_UP_BYTES: u64 = 10_000;

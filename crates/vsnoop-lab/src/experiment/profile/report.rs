@@ -5,12 +5,19 @@ use std::path::Path;
 use anyhow::Result;
 use serde_json::Value;
 
-use super::{NS, PACKETS, PERCENT, SEGMENTS, perf};
+use super::perf;
 use crate::results::bars::{self, Bar, Bars};
 use crate::results::drawing::{COLOURS, Drawing};
 use crate::results::statistics::{named, percentile};
 use crate::results::table::{Style, grid};
 use crate::results::{Figure, Group, Results};
+
+/// Names of values: each routine has its time per packet and its share of the host's core.
+pub const NS: &str = "_ns";
+pub const PERCENT: &str = "_cpu_percent";
+/// Packets to VMs, which may be super-packets, and in segments of an MTU.
+pub const PACKETS: &str = "packets_to_vm";
+pub const SEGMENTS: &str = "segments_to_vm";
 
 /// The processor's clock, in the environment.
 pub const MHZ: &str = "cpu_mhz";

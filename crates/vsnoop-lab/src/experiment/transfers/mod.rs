@@ -15,6 +15,7 @@ use super::lab::Lab;
 use super::rounds::Turn;
 use super::ways::{Way, Ways, settle};
 use crate::results::{Cell, Label, Sample};
+use report::AT_ONCE;
 
 pub const RUNNER: Runner = Runner {
     name: "transfers",
@@ -26,8 +27,6 @@ pub const RUNNER: Runner = Runner {
 };
 
 const WARM_UP_BYTES: u64 = 10_000;
-/// Several connections.
-const AT_ONCE: &str = "at once";
 
 #[derive(Clone, Copy, Deserialize)]
 #[serde(deny_unknown_fields)]

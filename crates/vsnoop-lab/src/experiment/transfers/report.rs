@@ -5,7 +5,6 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use super::AT_ONCE;
 use crate::experiment::declared::Declaration;
 use crate::results::bars::{self, Bar, Bars};
 use crate::results::drawing::{COLOURS, Drawing};
@@ -15,6 +14,9 @@ use crate::results::statistics::{ACKED, DELIVERED, Metric, Ratio, percentile};
 use crate::results::statistics::{ratio_of_medians, values};
 use crate::results::table::{Style, grid, ratio};
 use crate::results::{Figure, Group, Results, size_text};
+
+/// Several connections.
+pub const AT_ONCE: &str = "at once";
 
 const OFF: &str = "off";
 const TUNED: &str = "tuned";

@@ -21,6 +21,7 @@ use super::request::{self, Exchange};
 use super::rounds::Turn;
 use super::ways::{Ways, settle};
 use crate::results::Sample;
+use report::{QUEUED, THROTTLED};
 
 pub const RUNNER: Runner = Runner {
     name: "uploads",
@@ -36,10 +37,6 @@ pub const RUNNER: Runner = Runner {
 const LOAD_PERIOD_MS: u32 = 70;
 /// After attaching: background work of `attach` ends and the quota is refilled.
 const PAUSE_MS: std::ops::Range<u64> = 300..500;
-/// What the machine has waited during an upload because its quota was used up, and because others
-/// ran on its core (a kernel before 6.18 counts the former there, too).
-const THROTTLED: &str = "throttled_ms";
-const QUEUED: &str = "queued_ms";
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -6,13 +6,17 @@ use anyhow::Result;
 use vsnoop_guest::web;
 use vsnoop_testbed::vm::Share;
 
-use super::{QUEUED, THROTTLED};
 use crate::experiment::request::request_text;
 use crate::results::drawing::Drawing;
 use crate::results::map::{Field, Map};
 use crate::results::statistics::{Ratio, TOTAL, named, percentile, ratio_of_medians, values};
 use crate::results::table::{Style, grid, milliseconds, or_dash};
 use crate::results::{Cell, Figure, Group, Results, size_name};
+
+pub const QUEUED: &str = "queued_ms";
+/// What the machine has waited during an upload because its quota was used up, and because others
+/// ran on its core (a kernel before 6.18 counts the former there, too).
+pub const THROTTLED: &str = "throttled_ms";
 
 const OFF: &str = "off";
 const VSNOOP: &str = "vsnoop";
