@@ -11,11 +11,16 @@ use crate::clock::Clock;
 use crate::config::PeerConfig;
 use crate::establish::Introduction;
 use crate::event::ControlEvent;
+use crate::handshake_threads::HandshakeThreads;
 use crate::io::wake;
 use crate::tcp_handshake;
 use vsnoop_link::handshake::{Admitted, Answer, Guard, Hello, Permit, Refusal, RefusalKind};
 use vsnoop_link::identity::{Acceptor, PeerId};
 use vsnoop_link::session::canonical;
+
+/// Threads of handshakes: one for each call that the guard admits, and a few of displaced calls,
+/// which end as soon as they run.
+const MOST_THREADS: usize = 64 + 4;
 
 /// What callers are told, until a reload; each handshake keeps what was in force when it began.
 pub struct Welcome {
@@ -31,6 +36,7 @@ pub struct Welcome {
 pub struct Door {
     welcome: Arc<RwLock<Arc<Welcome>>>,
     callers: Callers,
+    threads: HandshakeThreads,
     guard: Guard,
     clock: Clock,
     events: wake::Sender<ControlEvent>,
@@ -44,7 +50,8 @@ impl Door {
         events: wake::Sender<ControlEvent>,
     ) -> Self {
         let welcome = Arc::new(RwLock::new(Arc::new(welcome)));
-        Self { welcome, callers: Callers::default(), guard, clock, events }
+        let threads = HandshakeThreads::new(MOST_THREADS);
+        Self { welcome, callers: Callers::default(), threads, guard, clock, events }
     }
 
     /// What those who call from now on are told.
@@ -74,10 +81,12 @@ impl Door {
                 }
                 let id = permit.id();
                 door.callers.begin(id, &stream);
+                let place = door.threads.place();
                 let answering = door.clone();
-                let taken = std::thread::Builder::new()
-                    .name("accept".into())
-                    .spawn(move || answering.handshake(stream, from, permit));
+                let taken = std::thread::Builder::new().name("accept".into()).spawn(move || {
+                    answering.handshake(stream, from, permit);
+                    drop(place);
+                });
                 if let Err(error) = taken {
                     door.callers.forget(id);
                     debug!("no thread for a caller from {from}: {error}");
