@@ -28,7 +28,7 @@
 #define HOLD_FREE 64
 /* Most chunks by which one segment may extend a chain, holes included. */
 #define HOLD_REACH (1 << 16)
-/* Up to so many used chunks, those that were freed last are used next: their bytes are in the CPU's
+/* Up to this number of used chunks, those that were freed last are used next: their bytes are in the CPU's
  * cache. Beyond, a search from there would pass too many used ones. */
 #define HOLD_WARM 256
 /* Most links followed for a segment beyond a hole: 16 MiB. */

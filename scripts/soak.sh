@@ -1,8 +1,8 @@
 #!/bin/sh
 # Searches what can happen to small connections further than the tests do, runs the simulated
 # transfers with more seeds, random storms for as many seconds as there are seeds, links for longer
-# among strangers, cuts and gigabytes, and more listeners that are busy for longer.  $1: most states
-# of a search, $2: seeds of each case.
+# among unknown sources, cuts and gigabytes, and more listeners that are busy for longer.
+# $1: most states of a search, $2: seeds of each case.
 #
 # Prints how many states there are (docs/performance.md) and ends with the tests' own lines.
 set -eu
@@ -14,7 +14,7 @@ VSNOOP_SEEDS=$2 cargo test --release --locked -p vsnoop-world --test compare -- 
 VSNOOP_STORM_SECONDS=$2 cargo test --release --locked -p vsnoop-world --test storm -- --nocapture
 
 cargo build --release --locked -p vsnoop
-for tests in hostile:: memory:: strangers::; do
+for tests in hostile:: memory:: unknown_sources::; do
 	VSNOOP_SOAK=1 cargo test --release --locked -p vsnoop-tests --test links -- "$tests"
 done
 VSNOOP_SOAK=1 cargo test --release --locked -p vsnoop-tests --test netns -- accept_queue::

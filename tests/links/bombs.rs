@@ -25,7 +25,7 @@ const FRAME_BYTES: usize = 65_000;
 /// Bombs of one connection: 2 GB of frames in about 2 MB.
 const BOMBS: usize = 30_000;
 const BOMBS_SOAKED: usize = 300_000;
-/// What the link may take more than before, KiB. One window of a dictionary is twice that.
+/// Bound on the growth of the link's memory, KiB. One window of a dictionary is twice that.
 const MORE_KIB: u64 = 64 << 10;
 
 pub fn trials() -> Vec<Trial> {
@@ -107,7 +107,7 @@ fn bomb(encoder: &mut Encoder, dictionary: Option<u32>) -> Result<Vec<u8>> {
 /// A peer of host 0 in this process.
 struct Hostile {
     connection: Established,
-    /// What host 0 has said.
+    /// The log of host 0.
     accepted: CompressionLimits,
     /// Keeps the session as it was made.
     _other: Established,
@@ -118,7 +118,7 @@ impl Hostile {
         let control = dial(network, Purpose::Control)?;
         let session = control.theirs.session;
         let data = |direction| dial(network, Purpose::Data { session, index: 0, direction });
-        let (connection, other) = (data(Direction::ToAcceptor)?, data(Direction::ToDialler)?);
+        let (connection, other) = (data(Direction::ToAcceptor)?, data(Direction::ToInitiator)?);
         Ok(Self { connection, accepted: control.theirs.accepts, _other: other })
     }
 
@@ -136,7 +136,7 @@ impl Hostile {
 fn dial(network: &Network, purpose: Purpose) -> Result<Established> {
     let theirs = key_file::public(&network.key_file(0))?;
     let identity = credentials::identity(&network.key_file(HOSTILE), None)?;
-    let dialer = identity.dialer(&PeerId::new("h0"), &Trust::key(theirs))?;
+    let initiator = identity.initiator(&PeerId::new("h0"), &Trust::key(theirs))?;
     let hello = Hello {
         versions: Versions::OURS,
         purpose,
@@ -155,7 +155,7 @@ fn dial(network: &Network, purpose: Purpose) -> Result<Established> {
     let at = SocketAddr::new(outer(0), PORT);
     let stream = network.hosts[HOSTILE].netns.run(|| Ok(TcpStream::connect(at)?))?;
     let deadline = Instant::now() + Duration::from_secs(60);
-    let established = tcp_handshake::dial(stream, &dialer, hello, deadline)
+    let established = tcp_handshake::dial(stream, &initiator, hello, deadline)
         .map_err(|error| anyhow::anyhow!("{error}"))?;
     Ok(established)
 }

@@ -14,7 +14,7 @@ use vsnoop_testbed::relay::{Counters, Faults};
 
 use crate::{soaked, transfer, trial};
 use vsnoop_testbed::hosts::{
-    Network, Outside, PORT, Path, Plan, inner_v4, inner_v6, outer, stranger,
+    Network, Outside, PORT, Path, Plan, inner_v4, inner_v6, outer, unknown_source,
 };
 
 /// Connections are cut after each multiple of this number of bytes, from the handshake into the
@@ -166,9 +166,9 @@ fn cuts(transport: &'static str) -> Result<()> {
 
 fn cut_one_after_another(transport: &'static str, pair: usize, cut: &AtomicUsize) -> Result<()> {
     let mut network = Network::configured(Plan { transport, ..Plan::default() })?;
-    let between = network.stranger(1)?;
+    let between = network.unknown_source(1)?;
     let line = |at| format!("address = \"{}\"\n", SocketAddr::new(at, PORT));
-    network.edit_config(0, |text| text.replace(&line(outer(1)), &line(stranger(0))))?;
+    network.edit_config(0, |text| text.replace(&line(outer(1)), &line(unknown_source(0))))?;
     network.edit_config(1, |text| text.replace(&line(outer(0)), ""))?;
     let (left, right) = network.hosts.split_at_mut(1);
     let (a, b) = (&mut left[0], &mut right[0]);
@@ -176,7 +176,7 @@ fn cut_one_after_another(transport: &'static str, pair: usize, cut: &AtomicUsize
     let (middle, done) = (Middle::default(), AtomicBool::new(false));
     std::thread::scope(|scope| {
         let listener =
-            between.run(|| Ok(TcpListener::bind(SocketAddr::new(stranger(0), PORT))?))?;
+            between.run(|| Ok(TcpListener::bind(SocketAddr::new(unknown_source(0), PORT))?))?;
         let (between, middle, done) = (&between, &middle, &done);
         scope.spawn(move || middle.run(between, &listener, done));
         let result = (1..)
@@ -197,7 +197,7 @@ fn cut_one_after_another(transport: &'static str, pair: usize, cut: &AtomicUsize
         cut.fetch_add(middle.cut.load(Ordering::Relaxed), Ordering::Relaxed);
         done.store(true, Ordering::Relaxed);
         // Wakes its accept(), so that it sees `done`.
-        let _ = between.run(|| Ok(TcpStream::connect(SocketAddr::new(stranger(0), PORT))?));
+        let _ = between.run(|| Ok(TcpStream::connect(SocketAddr::new(unknown_source(0), PORT))?));
         a.kill();
         b.kill();
         result
@@ -215,12 +215,12 @@ struct Middle {
 
 impl Middle {
     fn cut_next(&self, after_connections: usize, after_bytes: usize) {
-        *self.next.lock().expect("nobody panics with it") = Some((after_connections, after_bytes));
+        *self.next.lock().expect("not poisoned") = Some((after_connections, after_bytes));
     }
 
     /// Bytes after which a new connection is cut.
     fn limit(&self) -> Option<usize> {
-        let mut next = self.next.lock().expect("nobody panics with it");
+        let mut next = self.next.lock().expect("not poisoned");
         match next.take() {
             Some((0, bytes)) => Some(bytes),
             other => {

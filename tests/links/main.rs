@@ -22,10 +22,10 @@ mod raw_vm;
 mod relay;
 mod reload;
 mod slow_peers;
-mod strangers;
 mod tenants;
 mod transfer;
 mod transports;
+mod unknown_sources;
 mod vlans;
 
 use libtest_mimic::{Arguments, Failed, Trial};
@@ -50,7 +50,7 @@ fn main() {
         expiry::trials(),
         hostile::trials(),
         bombs::trials(),
-        strangers::trials(),
+        unknown_sources::trials(),
         privileges::trials(),
         reload::trials(),
         slow_peers::trials(),

@@ -110,7 +110,7 @@ fn rekeyed(transport: &'static str) -> Result<()> {
     transfer::run(&a.vms[0], &b.vms[0], inner_v4(1, 0), 16 << 20, &moved)
 }
 
-/// The dialler's address changes under a transfer; the acceptor follows.
+/// The initiator's address changes under a transfer; the acceptor follows.
 fn moved_address(outside: Outside) -> Result<()> {
     const ELSEWHERE: usize = 99;
     let mut network = Network::configured(Plan { outside, ..Plan::default() })?;

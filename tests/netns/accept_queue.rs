@@ -68,7 +68,7 @@ struct Scene {
 }
 
 impl Scene {
-    /// The kernel lets only some of so many clients in: 31 to 150 of 300 within a minute, without
+    /// The kernel accepts only some of the clients: 31 to 150 of 300 within a minute, without
     /// vsnoop, depending on what else the machine does.
     fn is_crowded(&self) -> bool {
         self.clients > 32 * self.backlog as usize
@@ -156,7 +156,7 @@ impl Outcome {
         self.answers.len()
     }
 
-    /// How long it took until so many had their answers, or all that ever had.
+    /// How long it took until this number of clients had their answers, or all that ever had.
     fn answered_after(&self, clients: usize) -> Duration {
         self.answers.iter().take(clients).next_back().copied().unwrap_or_default()
     }

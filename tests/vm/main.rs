@@ -28,7 +28,7 @@ use vsnoop_testbed::guest;
 use vsnoop_testbed::interrupt;
 use vsnoop_testbed::session::Session;
 use vsnoop_testbed::stage::{CONGESTION_CONTROL, Stage};
-use vsnoop_testbed::vm;
+use vsnoop_testbed::vm::{self, Share};
 use vsnoop_testbed::vsnoop::Vsnoop;
 use vsnoop_testbed::wait;
 use vsnoop_testbed::workspace;
@@ -120,12 +120,16 @@ fn prepare() -> Result<Bench> {
     let detached = std::env::var_os("VSNOOP_VM_TESTS").is_some_and(|value| value == "detached");
     let vsnoop = if detached { None } else { Some(Vsnoop::find()?) };
     interrupt::install()?;
-    let image = guest::prepare(guest::Options { firewall: true, dctcp: true, web: false })?;
+    let image = guest::prepare(guest::Options {
+        firewall: true,
+        dctcp: true,
+        ..guest::Options::default()
+    })?;
     let mut session = Session::begin()?;
     let accelerator = vm::choose_accelerator(&image, &session.scratch())?;
-    let stage = Stage::build(&mut session, &image, accelerator, 2, vsnoop.as_ref())?;
+    let mut stage = Stage::build(&mut session, &image, accelerator, 2, vsnoop.as_ref())?;
     vm::pin_self()?;
-    stage.load(&mut session, 0.0, 100)?;
+    stage.share(Share::Slices)?;
     if !detached {
         stage.attach(VICTIM)?;
         stage.attach(NEIGHBOUR)?;
@@ -329,7 +333,7 @@ fn frozen(bench: &Bench) -> Result<()> {
                 let down = scope.spawn(move || bench.exact(VICTIM, Download, 20 * MB * times));
                 bench.until_moved(since, 2 * MB)?;
                 let frozen = Frozen::begin(bench)?;
-                // Connections that are opened to a frozen machine, and a neighbour that goes on.
+                // Connections to a frozen machine, and a neighbour that still runs.
                 let repeated = || bench.stage.client().counter("TcpExt", "TCPSynRetrans");
                 let before = repeated()?;
                 let late = scope.spawn(|| bench.exact(VICTIM, Upload, 100 * KB));
@@ -380,7 +384,7 @@ fn shrunk_ring(bench: &Bench) -> Result<()> {
             let frozen = bench.freeze_with_outstanding(over)?;
             let in_time = frozen.is_some();
             if in_time {
-                // Shrinking frees what does not fit any more: bytes that were handed over are gone,
+                // Shrinking frees memory beyond the new size: delivered bytes are gone,
                 // and sent again from the copy.
                 drop(Ring::set(bench, 1)?);
             }

@@ -13,7 +13,8 @@ use vsnoop_lab::experiment::link::content;
 use vsnoop_lab::results::Figure;
 use vsnoop_lab::results::link::Content;
 use vsnoop_link::compress::{
-    Clock, Codecs, CompressionLimits, Decoder, DecoderMemory, Encoded, Encoder, Owner, Policy, unit,
+    Codecs, CodingClock, CompressionLimits, Decoder, DecoderMemory, Encoded, Encoder, Owner,
+    Policy, unit,
 };
 use vsnoop_testbed::bulk::pin;
 use vsnoop_testbed::interrupt;
@@ -32,7 +33,7 @@ const SEGMENTS: usize = 44;
 const UNIT_BYTES: usize = 4 * 1380;
 /// The link's rate that `auto` assumes: 100 Mb/s.
 const LINK_BYTES_PER_S: u64 = 12_500_000;
-/// The time that encoders are told to lie between two super-packets.
+/// Interval between two super-packets on the encoders' clock.
 const GAP_NS: u64 = 1_000_000;
 
 /// How a content passes.
@@ -137,7 +138,7 @@ fn pass(data: &[u8], way: Way) -> Result<Passage> {
 }
 
 /// The CPU time of this thread in nanoseconds, like the link's own clock.
-fn clock() -> Clock {
+fn clock() -> CodingClock {
     Box::new(|| cpu().map_or(0, |time| time.as_nanos() as u64))
 }
 

@@ -13,7 +13,7 @@ pub const COLUMNS: usize = 100;
 /// Columns of a tab, as the kernel writes C.
 const TAB: usize = 8;
 
-/// What a source is written in.
+/// The language of a source file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Language {
     RustOrC,
@@ -62,7 +62,8 @@ pub fn sources(directory: &Path) -> io::Result<Vec<PathBuf>> {
         let entry = entry?;
         let (path, name) = (entry.path(), entry.file_name());
         if entry.file_type()?.is_dir() {
-            if name != "target" && !name.to_string_lossy().starts_with('.') {
+            let is_built = name == "target" || name == "build";
+            if !is_built && !name.to_string_lossy().starts_with('.') {
                 found.extend(sources(&path)?);
             }
         } else if Language::of(&path).is_some() {

@@ -13,6 +13,9 @@ pub const DEVICE: &str = "/dev/ttyS1";
 /// eth0, eth1 and so on, with commas between them.
 pub const ADDRESS_PARAMETER: &str = "vsnoop.address";
 
+/// On the kernel's command line of a guest whose root file system is on its disk.
+pub const DISK_PARAMETER: &str = "vsnoop.disk";
+
 /// Where the connections of rounds begin to be numbered.
 pub const ROUNDS_PORT: u16 = 5600;
 
@@ -45,6 +48,20 @@ pub enum Command {
     },
     /// Starts the [web server](crate::web) of the image; answered when it listens.
     Web,
+    /// Starts a shell script in the background, as root. Where the name has been given before, that
+    /// program ends first.
+    Start {
+        name: String,
+        script: String,
+    },
+    /// How it ended, if it has; answered with [`Reply::Ended`].
+    Ended {
+        name: String,
+    },
+    /// Ends it and all that it has started, unless that left its process group.
+    Stop {
+        name: String,
+    },
     /// Compares an uploaded file with the [pattern](crate::pattern) of `seed`, and deletes it.
     VerifyFile {
         name: String,
@@ -76,7 +93,7 @@ pub enum Command {
     AskEndlessly {
         number: usize,
     },
-    /// Takes in whatever comes for so long; answered with [`Reply::TakenIn`].
+    /// Reads all connections for this time; answered with [`Reply::TakenIn`].
     TakeIn {
         duration_ms: u64,
     },
@@ -97,19 +114,25 @@ pub enum Reply {
     Round {
         /// `None`: it was not over within the limit.
         took_ns: Option<u64>,
-        /// What is missing then, by sender.
+        /// The bytes that are missing then, by sender.
         missing: Vec<(usize, u64)>,
     },
     /// Bytes of each connection.
     TakenIn {
         bytes: Vec<u64>,
     },
+    Ended {
+        /// `None`: it still runs. A program that a signal ended has the status of a shell.
+        status: Option<i32>,
+        /// The end of its output so far.
+        output: String,
+    },
     Failed {
         message: String,
     },
 }
 
-/// What the transfer server has done since boot.
+/// Counters of the transfer server since boot.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Stats {
     /// Connections whose stream is not finished yet.

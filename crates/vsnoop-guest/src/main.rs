@@ -1,9 +1,10 @@
 //! `/init` of a lab guest.
 //!
-//! The only program of its machine: it mounts what it needs, loads the modules of the initramfs in
-//! the order that the image lists, gives its interfaces their addresses from the kernel's command
-//! line, starts the transfer server and then obeys the control channel until the machine is powered
-//! off. An error before that is printed on the console and powers the machine off.
+//! It mounts what it needs, loads the modules of the initramfs in the order that the image lists,
+//! gives its interfaces their addresses from the kernel's command line, changes into the root file
+//! system of its disk if it has one, starts the transfer server and then obeys the control channel
+//! until the machine is powered off. An error before that is printed on the console and powers the
+//! machine off.
 
 mod boot;
 mod ends;
@@ -12,6 +13,8 @@ mod firewall;
 mod load;
 mod obey;
 mod power;
+mod programs;
+mod root;
 
 use std::sync::Arc;
 
@@ -22,6 +25,7 @@ fn run() -> Result<()> {
     boot::mount_all()?;
     boot::load_modules()?;
     boot::configure_network()?;
+    root::enter().context("change into the root file system of the disk")?;
     let counts = Arc::new(server::Counts::default());
     server::start(Arc::clone(&counts)).context("start the transfer server")?;
     let channel = obey::open()?;

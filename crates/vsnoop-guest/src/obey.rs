@@ -14,6 +14,7 @@ use vsnoop_guest::tcp_counts::TcpCounts;
 use crate::ends::Ends;
 use crate::load::Load;
 use crate::power::power_off;
+use crate::programs::Programs;
 use crate::{files, firewall};
 
 /// Opens the channel: only then may the host hear that the guest is ready.
@@ -34,8 +35,8 @@ pub fn open() -> Result<File> {
 
 /// Returns only with an error.
 pub fn serve(device: File, counts: &Counts) -> Result<()> {
-    let mut load = Load::new();
-    let mut ends = Ends::default();
+    let mut state =
+        State { load: Load::new(), ends: Ends::default(), programs: Programs::default() };
     let mut answers = device.try_clone().context("second handle of the port")?;
     for line in BufReader::new(device).lines() {
         let line = line.context("read a command")?;
@@ -44,7 +45,7 @@ pub fn serve(device: File, counts: &Counts) -> Result<()> {
         }
         let reply = serde_json::from_str(&line)
             .context("not a command")
-            .and_then(|command| obey(command, &mut load, &mut ends, counts))
+            .and_then(|command| obey(command, &mut state, counts))
             .unwrap_or_else(|error| Reply::Failed { message: format!("{error:#}") });
         let mut text = serde_json::to_string(&reply).context("encode an answer")?;
         text.push('\n');
@@ -53,7 +54,15 @@ pub fn serve(device: File, counts: &Counts) -> Result<()> {
     anyhow::bail!("the port was closed")
 }
 
-fn obey(command: Command, load: &mut Load, ends: &mut Ends, counts: &Counts) -> Result<Reply> {
+/// State that commands have set up.
+struct State {
+    load: Load,
+    ends: Ends,
+    programs: Programs,
+}
+
+fn obey(command: Command, state: &mut State, counts: &Counts) -> Result<Reply> {
+    let State { load, ends, programs } = state;
     match command {
         Command::Ping => (),
         Command::Calibrate => {
@@ -70,6 +79,9 @@ fn obey(command: Command, load: &mut Load, ends: &mut Ends, counts: &Counts) -> 
         Command::TcpCounts => return Ok(Reply::TcpCounts(TcpCounts::read()?)),
         Command::Sysctl { key, value } => set_sysctl(&key, &value)?,
         Command::Web => files::serve()?,
+        Command::Start { name, script } => programs.start(&name, &script)?,
+        Command::Ended { name } => return programs.ended(&name),
+        Command::Stop { name } => programs.stop(&name),
         Command::VerifyFile { name, seed, size_bytes } => files::verify(&name, seed, size_bytes)?,
         Command::OpenRounds { to, congestion_control } => {
             ends.open(&to, congestion_control.as_deref())?;

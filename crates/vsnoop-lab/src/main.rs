@@ -1,15 +1,18 @@
 //! `vsnoop-lab`: runs experiments on real VMs and reports on them.
 
-use std::path::PathBuf;
+mod all;
+
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::{Args, Parser, Subcommand};
 use vsnoop_lab::experiment::incast::Selection;
-use vsnoop_lab::experiment::{ALL, Experiment, Options};
+use vsnoop_lab::experiment::{self, Experiment, Options};
 use vsnoop_lab::results::incast::CongestionControl;
 use vsnoop_lab::results::table::Style;
 use vsnoop_lab::results::{CUT_SHORT, Results, report};
 use vsnoop_testbed::stage::path::PathLink;
+use vsnoop_testbed::vm::Share;
 use vsnoop_testbed::{guest, interrupt, vm, workspace};
 
 /// Experiments on real VMs, with and without vsnoop.
@@ -24,7 +27,7 @@ struct Arguments {
 enum Action {
     /// Shows the experiments.
     List,
-    /// Runs experiments; results go to results/NAME.
+    /// Runs experiments; results go to results/NAME. An interrupted run is gone on with.
     Run(Box<Run>),
     /// Makes report.md and the plots again from results.json.
     Report { dir: PathBuf },
@@ -37,7 +40,7 @@ enum Action {
 
 #[derive(Args)]
 struct Run {
-    /// Names of experiments, as `list` prints them.
+    /// Names of experiments, as `list` prints them, or `all`.
     #[arg(required = true)]
     names: Vec<String>,
     /// Few repetitions, only to see that everything works.
@@ -46,6 +49,9 @@ struct Run {
     /// Another directory for the results; only with a single experiment.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
+    /// Another directory than results/ for the directories of all experiments.
+    #[arg(long, value_name = "DIR", conflicts_with = "out")]
+    dir: Option<PathBuf>,
     /// Only this configuration (may be repeated).
     #[arg(long = "configuration", value_name = "NAME")]
     configurations: Vec<String>,
@@ -59,6 +65,10 @@ struct Run {
     /// Machines that share the core (may be repeated).
     #[arg(long, value_name = "N")]
     vms: Vec<usize>,
+    /// How machines share the core: `quota:PERCENT`, `fair`, `fair:HOGS` or `slices` (may be
+    /// repeated).
+    #[arg(long = "share", value_name = "HOW")]
+    shares: Vec<Share>,
     /// CPU load of each machine, 0.0 to 1.0 (may be repeated).
     #[arg(long = "load", value_name = "SHARE")]
     loads: Vec<f64>,
@@ -79,7 +89,7 @@ struct Run {
         requires = "path_rate_mbit"
     )]
     path_queue_bytes: u64,
-    /// `hold`, `incast`: the senders' congestion control (`incast`: may be repeated).
+    /// The senders' congestion control (may be repeated, but not in `hold`).
     #[arg(long = "congestion-control", value_name = "NAME")]
     congestion_controls: Vec<CongestionControl>,
     /// Peers of the hub of `link-scale`.
@@ -107,7 +117,7 @@ fn main() {
 fn act(action: Action) -> Result<()> {
     match action {
         Action::List => {
-            for experiment in &ALL {
+            for experiment in experiment::all() {
                 println!("{:13} {}", experiment.name, experiment.about);
             }
             Ok(())
@@ -132,17 +142,28 @@ fn run_experiments(run: Run) -> Result<()> {
     let path_link = run
         .path_rate_mbit
         .map(|rate_mbit| PathLink { rate_mbit, queue_bytes: run.path_queue_bytes });
-    anyhow::ensure!(run.out.is_none() || run.names.len() == 1, "--out takes a single experiment");
+    let everything = run.names == ["all"];
+    anyhow::ensure!(
+        run.out.is_none() || (run.names.len() == 1 && !everything),
+        "--out takes a single experiment"
+    );
     // All names first: a typing error must not cost the minutes of the runs before it.
-    let experiments =
-        run.names.iter().map(|name| Experiment::find(name)).collect::<Result<Vec<_>>>()?;
+    let experiments = match everything {
+        true => experiment::all().iter().collect(),
+        false => run.names.iter().map(|name| Experiment::find(name)).collect::<Result<Vec<_>>>()?,
+    };
     interrupt::install()?;
+    let dir = match run.dir {
+        Some(dir) => dir,
+        None => workspace::root()?.join("results"),
+    };
     let options = Options {
         quick: run.quick,
         configurations: run.configurations,
         sizes_bytes: run.sizes_bytes,
         rounds: run.rounds,
         vms: run.vms,
+        shares: run.shares,
         loads: run.loads,
         path_rtts_ms: run.path_rtts_ms,
         path_loss_percent: run.path_loss_percent,
@@ -151,19 +172,27 @@ fn run_experiments(run: Run) -> Result<()> {
         peers: run.peers,
         incast: run.incast,
     };
+    if everything {
+        return all::run(&experiments, &options, &dir, one);
+    }
     for experiment in experiments {
-        let dir = match &run.out {
-            Some(dir) => dir.clone(),
-            None => workspace::root()?.join("results").join(experiment.name),
-        };
-        let (results, dir) = experiment
-            .run(&options, &dir)
-            .with_context(|| format!("experiment {}", experiment.name))?;
-        show(&results, experiment);
-        println!("written: {}", dir.display());
-        if let Some(error) = results.environment.get(CUT_SHORT) {
-            anyhow::bail!("experiment {} was cut short: {error}", experiment.name);
-        }
+        let out = run.out.clone().unwrap_or_else(|| dir.join(experiment.name));
+        one(experiment, &options, &out)?;
+    }
+    Ok(())
+}
+
+/// Runs an experiment and shows its tables.
+fn one(experiment: &Experiment, options: &Options, out: &Path) -> Result<()> {
+    let (results, dir) =
+        experiment.run(options, out).with_context(|| format!("experiment {}", experiment.name))?;
+    show(&results, experiment);
+    println!("written: {}", dir.display());
+    if let Some(error) = results.environment.get(CUT_SHORT) {
+        anyhow::bail!(
+            "experiment {} was cut short: {error}; the same command goes on from there",
+            experiment.name
+        );
     }
     Ok(())
 }

@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_is_the_same_wherever_it_calls_from_and_a_stranger_nobody() {
+    fn a_peer_is_the_same_at_any_address_and_an_unknown_source_has_no_name() {
         let mut complaints = Complaints::default();
         let cut = |with| Error::Cut { with, proved: false, waited_for: "hello" };
         let peer = || Some(PeerId::new("b"));

@@ -95,20 +95,20 @@ struct CacheKey {
 }
 
 struct CachedCompression {
-    /// Endpoints of the frame that it was looked up for.
-    endpoints: Endpoints,
+    /// Fields of the frame that it was looked up for.
+    endpoints: RuleFields,
     compression: Compression,
 }
 
 /// Fields of a frame that its rule and owner depend on, beside peer and port. Source first.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Endpoints {
+struct RuleFields {
     macs: [Mac; 2],
     /// `None`: the frame is not IP.
     ips: Option<[IpAddr; 2]>,
 }
 
-impl Endpoints {
+impl RuleFields {
     fn of(frame: &Frame<'_>) -> Option<Self> {
         let start = frame.start();
         let (destination, rest) = start.split_first_chunk()?;
@@ -139,7 +139,7 @@ impl Policies {
         if self.rule_set.rules.is_empty() {
             return self.uncompressed();
         }
-        let Some(endpoints) = Endpoints::of(frame) else { return self.uncompressed() };
+        let Some(endpoints) = RuleFields::of(frame) else { return self.uncompressed() };
         let key = CacheKey { peer, port, flow: frame.flow() };
         if let Some(known) = self.known.get(&key).filter(|known| known.endpoints == endpoints) {
             return known.compression.clone();
@@ -184,8 +184,8 @@ impl Policies {
         }
     }
 
-    fn look_up(&self, peer: usize, port: usize, endpoints: &Endpoints) -> Option<Compression> {
-        let Endpoints { macs, ips } = *endpoints;
+    fn look_up(&self, peer: usize, port: usize, endpoints: &RuleFields) -> Option<Compression> {
+        let RuleFields { macs, ips } = *endpoints;
         let name = match port {
             FIRST_RELAYED.. => "",
             FIRST_DIVERT_TAP.. => self.divert_taps.get(port - FIRST_DIVERT_TAP)?,

@@ -7,13 +7,13 @@ use vsnoop_link::forwarding::SourceFilter;
 
 use super::frame::Frame;
 use super::io::port::{LinkPort, MAX_PARTS};
-use super::stats::PortStats;
+use super::stats::LinkPortStats;
 
 /// Clones are the same port, with sources of their own.
 #[derive(Clone)]
 pub struct CountedPort {
     pub port: Arc<LinkPort>,
-    pub stats: Arc<PortStats>,
+    pub stats: Arc<LinkPortStats>,
     /// Source addresses that its VMs may use.
     pub sources: SourceFilter,
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use rustls::pki_types::pem;
 use tracing::warn;
 use vsnoop_link::identity::{
-    Acceptor, Authority, Dialer, Identity, IdentityError, PeerId, Pem, Trust,
+    Acceptor, Authority, Identity, IdentityError, Initiator, PeerId, Pem, Trust,
 };
 
 use crate::causes::with_causes;
@@ -36,7 +36,7 @@ pub fn identity(key: &Path, certificate: Option<&Path>) -> Result<Identity> {
     Ok(key_file::with_key(key, |key| Identity::new(key, Some(certificates.pem())))?)
 }
 
-/// What a link shows to its peers, and how it knows them.
+/// The identity of a link, and its means to authenticate peers.
 pub struct Credentials {
     pub identity: Arc<Identity>,
     /// Why the key is not that of the file.
@@ -45,7 +45,7 @@ pub struct Credentials {
     pub authority: Option<Arc<Authority>>,
     pub acceptor: Acceptor,
     /// In the order of the configuration.
-    pub dialers: Vec<Dialer>,
+    pub initiators: Vec<Initiator>,
 }
 
 impl Credentials {
@@ -96,10 +96,10 @@ impl Credentials {
             authority.check_lists(&identity)?;
         }
         let trusts = trusts(config, authority.as_ref())?;
-        let dialers = trusts.iter().map(|(peer, trust)| identity.dialer(peer, trust));
+        let initiators = trusts.iter().map(|(peer, trust)| identity.initiator(peer, trust));
         Ok(Self {
             acceptor: identity.acceptor(&trusts)?,
-            dialers: dialers.collect::<std::result::Result<_, _>>()?,
+            initiators: initiators.collect::<std::result::Result<_, _>>()?,
             identity,
             key_trouble: None,
             authority,

@@ -8,13 +8,14 @@
 //! # From a dial to the first frame
 //!
 //! ```text
-//!          dialler                                         acceptor
+//!          initiator                                       acceptor
 //!  1 session::Peer    Action::Dial
 //!  2 control_thread   dial(): thread "dial"
-//!  3 establish        dial(): TCP ------------------> control_thread  Door::listen(): thread
-//!                                                       "accept"; Guard::admit, Door::handshake
+//!  3 establish        dial(): TCP ------------------> control_thread  CallListener::listen():
+//!                                                       thread "accept"; Guard::admit,
+//!                                                       CallListener::handshake
 //!  4 tcp_handshake    dial() <-- handshake::Machine --> tcp_handshake accept()
-//!                                                       Welcome::answer
+//!                                                       ListenerConfig::answer
 //!  5 Established                                        ControlEvent::Accepted(Established)
 //!  6 establish        over UDP: datagrams(),            control_thread accepted(): datagrams(), or
 //!                     or dial_connections()               waits for add_connection() and then
@@ -26,12 +27,12 @@
 //! 11 control_thread   install(): to each end's threads, the same at both ends
 //!                       Made::incoming -> ingress::Order::Datagrams or ::Connections
 //!                       Made::outgoing -> egress::Order::Install (PeerSender)
-//! 12 session::Peer    probes; what comes back, or what the dialler sends first, makes
+//! 12 session::Peer    probes; what comes back, or what the initiator sends first, makes
 //!                     Action::Use -> egress::Order::Use: frames go under this session
 //! ```
 //!
-//! Steps 2 to 7 of the dialler and 3 to 5 of the acceptor run on short-lived threads, all others on
-//! the control thread. A session that is given up ends with `Action::Forget`: `Order::Retire` to
+//! Steps 2 to 7 of the initiator and 3 to 5 of the acceptor run on short-lived threads, all others
+//! on the control thread. A session that is given up ends with `Action::Forget`: `Order::Retire` to
 //! both threads. [`Made`] has what both ends agreed on; `session` (of vsnoop-link) shows the phases
 //! that a session has from step 9 on.
 
@@ -59,7 +60,7 @@ use super::race;
 use super::tcp_handshake::{self, Established};
 use vsnoop_link::compress::{CompressionLimits, Decoder, DecoderMemory, Encoder};
 use vsnoop_link::handshake::{self, Cipher, Direction, Hello, Purpose, Secrets, Versions};
-use vsnoop_link::identity::{Dialer, Proof, PublicKey};
+use vsnoop_link::identity::{Initiator, Proof, PublicKey};
 use vsnoop_link::queue;
 use vsnoop_link::session::DialError;
 use vsnoop_link::wire::seal::{Material, Opener, Sealer, Suite};
@@ -177,11 +178,11 @@ pub struct Made {
     pub takes: Vec<IpNet>,
     /// MTU of the VMs' network there.
     pub mtu_bytes: u16,
-    /// What it decompresses.
+    /// Its limits of decompression.
     pub accepts: CompressionLimits,
     /// Both ends read ECN of datagrams.
     pub ecn: bool,
-    /// How it has shown who it is.
+    /// Its proof of identity.
     pub proof: Proof,
     pub outgoing: SessionSender,
     pub incoming: Incoming,
@@ -224,14 +225,14 @@ pub enum Incoming {
     Connections(Vec<ConnectionReceiver>),
 }
 
-/// Calls a peer and makes a session with it. `resolved` is told which addresses it may have;
-/// `failed` is the one that took the connection last, if no session came of that.
+/// Calls a peer and makes a session with it. `resolved` gets the addresses that the name resolves
+/// to; `failed` is the one that took the connection last, if no session came of that.
 ///
 /// A completed TCP handshake does not prove that the peer answers: a port forwarder may accept the
 /// connection, or the kernel for a process that ends.
 pub fn dial(
     address: &str,
-    dialer: &Dialer,
+    initiator: &Initiator,
     hello: Hello,
     memory: &Arc<DecoderMemory>,
     dead_after: Duration,
@@ -252,16 +253,16 @@ pub fn dial(
     let reached = stream.peer_addr().map_err(gone)?;
     *failed = Some(reached);
     let deadline = Instant::now() + tcp_handshake::DEADLINE;
-    let control = tcp_handshake::dial(stream, dialer, hello, deadline).map_err(|error| {
+    let control = tcp_handshake::dial(stream, initiator, hello, deadline).map_err(|error| {
         DialError { reason: error.what().to_string(), answered: error.proved() }
     })?;
-    let made = made(control, dialer, reached, memory, dead_after)
+    let made = made(control, initiator, reached, memory, dead_after)
         .map_err(|error| DialError { reason: with_causes(&error), answered: true })?;
     *failed = None;
     Ok(made)
 }
 
-/// What the addresses of a peer are, all of those that are known.
+/// All known addresses of a peer.
 fn resolve(addresses: &str) -> std::result::Result<Vec<SocketAddr>, Unreached> {
     let (mut all, mut failed) = (Vec::new(), None);
     for address in addresses.split(BETWEEN_ADDRESSES) {
@@ -278,7 +279,7 @@ fn resolve(addresses: &str) -> std::result::Result<Vec<SocketAddr>, Unreached> {
 /// Makes the session that a dialled handshake has agreed on, and dials its data connections.
 fn made(
     control: Established,
-    dialer: &Dialer,
+    initiator: &Initiator,
     reached: SocketAddr,
     memory: &Arc<DecoderMemory>,
     dead_after: Duration,
@@ -286,7 +287,7 @@ fn made(
     if !is_ordered(control.agreed.transport) {
         return datagrams(control, reached, true);
     }
-    let connections = dial_connections(&control, dialer, reached)?;
+    let connections = dial_connections(&control, initiator, reached)?;
     ordered(control, connections, reached, true, memory, dead_after)
 }
 
@@ -294,13 +295,13 @@ fn made(
 /// take longer over a long path than the acceptor waits.
 fn dial_connections(
     control: &Established,
-    dialer: &Dialer,
+    initiator: &Initiator,
     reached: SocketAddr,
 ) -> Result<Vec<Established>> {
     let session = control.theirs.session;
     let wanted: Vec<_> = (0..control.agreed.connections.max(1))
         .flat_map(|index| {
-            [Direction::ToAcceptor, Direction::ToDialler].map(|direction| Purpose::Data {
+            [Direction::ToAcceptor, Direction::ToInitiator].map(|direction| Purpose::Data {
                 session,
                 index,
                 direction,
@@ -316,7 +317,7 @@ fn dial_connections(
                     let hello = Hello { purpose: *purpose, ..control.ours.clone() };
                     thread::Builder::new()
                         .name("connection".into())
-                        .spawn_scoped(scope, move || dial_connection(dialer, hello, reached))
+                        .spawn_scoped(scope, move || dial_connection(initiator, hello, reached))
                         .map_err(EstablishError::NoThread)
                 })
                 .collect::<Result<Vec<_>>>()?;
@@ -332,11 +333,15 @@ fn dial_connections(
     Ok(connections)
 }
 
-fn dial_connection(dialer: &Dialer, hello: Hello, reached: SocketAddr) -> Result<Established> {
+fn dial_connection(
+    initiator: &Initiator,
+    hello: Hello,
+    reached: SocketAddr,
+) -> Result<Established> {
     let stream = TcpStream::connect_timeout(&reached, race::CONNECT)
         .map_err(|error| EstablishError::Call { address: reached, error })?;
     let deadline = Instant::now() + tcp_handshake::DEADLINE;
-    Ok(tcp_handshake::dial(stream, dialer, hello, deadline)?)
+    Ok(tcp_handshake::dial(stream, initiator, hello, deadline)?)
 }
 
 /// Makes a session over UDP.
@@ -349,7 +354,7 @@ pub fn datagrams(control: Established, address: SocketAddr, dialled: bool) -> Re
         Sealer::new(suite, &material(&control.secrets, out), control.theirs.session, epoch, STREAM);
     let opener = Opener::new(suite, &material(&control.secrets, back), epoch, STREAM);
     let counts = Arc::new(SessionCounts::default());
-    // An acceptor learns from the first datagram where the dialler's come from.
+    // An acceptor learns from the first datagram where the initiator's come from.
     let known = dialled.then_some(address);
     let (accepted, counted) = (control.theirs.accepts.codecs, Arc::clone(&counts));
     let outgoing = DatagramSender::new(sealer, known, FIRST_LIMIT_BYTES, accepted, counted);
@@ -375,7 +380,7 @@ pub fn ordered(
     let counts = Arc::new(SessionCounts::default());
     let (mut outgoing, mut incoming) = (Vec::new(), Vec::new());
     for connection in connections {
-        // The acceptor repeats what the dialler said.
+        // The acceptor repeats what the initiator said.
         let purpose = if dialled { connection.ours.purpose } else { connection.theirs.purpose };
         let Purpose::Data { index, direction, .. } = purpose else {
             return Err(EstablishError::NoData);
@@ -453,7 +458,7 @@ impl ConnectionKeys {
     }
 }
 
-/// What this connection may use, towards the end that has said the hello. Dictionaries are on all
+/// Limits of this connection, towards the end that sent the hello. Dictionaries are on all
 /// connections but the first, unless there is one only (`egress::peer_sender`).
 fn limits_of(receiver: &Hello, connections: u8, index: u8) -> CompressionLimits {
     let limits = CompressionLimits::MOST.within(receiver.accepts);
@@ -481,9 +486,9 @@ fn prepare(stream: &TcpStream, dead_after: Duration) -> io::Result<()> {
 
 fn directions(dialled: bool) -> (Direction, Direction) {
     if dialled {
-        (Direction::ToAcceptor, Direction::ToDialler)
+        (Direction::ToAcceptor, Direction::ToInitiator)
     } else {
-        (Direction::ToDialler, Direction::ToAcceptor)
+        (Direction::ToInitiator, Direction::ToAcceptor)
     }
 }
 
@@ -547,12 +552,12 @@ mod tests {
     fn call_in_vain(a: &Identity, b: &Identity, far: impl FnOnce(TcpStream) + Send) -> DialError {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
-        let dialer = a.dialer(&peer("b"), &pinned(b)).unwrap();
+        let initiator = a.initiator(&peer("b"), &pinned(b)).unwrap();
         thread::scope(|scope| {
             scope.spawn(|| far(listener.accept().unwrap().0));
             let memory = Arc::new(DecoderMemory::new(0));
             let (dead_after, failed) = (Duration::from_secs(5), Mutex::default());
-            dial(&address, &dialer, hello(), &memory, dead_after, &failed, |_| {})
+            dial(&address, &initiator, hello(), &memory, dead_after, &failed, |_| {})
                 .err()
                 .expect("no session")
         })
@@ -572,7 +577,7 @@ mod tests {
 
     #[test]
     fn only_who_has_the_peers_key_has_answered() {
-        let [a, b, stranger] = [host(), host(), host()];
+        let [a, b, unknown] = [host(), host(), host()];
         // A port forwarder with nowhere to go, at once or after the first bytes.
         let error = call_in_vain(&a, &b, drop);
         assert!(!error.answered, "{error:?}");
@@ -580,11 +585,11 @@ mod tests {
             let _ = io::Read::read(&mut stream, &mut [0; 64]);
         });
         assert!(!error.answered, "{error:?}");
-        let error = call_in_vain(&a, &b, |stream| refuse(&stranger, pinned(&a), stream));
+        let error = call_in_vain(&a, &b, |stream| refuse(&unknown, pinned(&a), stream));
         assert!(!error.answered && error.reason.contains("key"), "{error:?}");
         let error = call_in_vain(&a, &b, |stream| refuse(&b, pinned(&a), stream));
         assert!(error.answered && error.reason.contains("not now"), "{error:?}");
-        let error = call_in_vain(&a, &b, |stream| refuse(&b, pinned(&stranger), stream));
+        let error = call_in_vain(&a, &b, |stream| refuse(&b, pinned(&unknown), stream));
         assert!(error.answered && error.reason.contains("does not know our key"), "{error:?}");
     }
 }

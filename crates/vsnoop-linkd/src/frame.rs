@@ -5,7 +5,7 @@
 
 use std::cell::OnceCell;
 
-use vsnoop_link::queue::Kind;
+use vsnoop_link::queue::FrameKind;
 use vsnoop_link::wire::item::Way;
 use vsnoop_packet::format::SYN;
 use vsnoop_packet::headers::{Headers, ethernet_hash};
@@ -86,10 +86,10 @@ impl<'a> Frame<'a> {
         tcp.is_some_and(|tcp| tcp.flags & SYN != 0)
     }
 
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> FrameKind {
         match &self.headers {
-            Some(headers) if headers.tcp() || headers.udp() => Kind::Flow,
-            _ => Kind::Express,
+            Some(headers) if headers.tcp() || headers.udp() => FrameKind::Flow,
+            _ => FrameKind::Express,
         }
     }
 

@@ -55,7 +55,7 @@ struct PortState {
     /// Whether the interface is there, and up.
     is_there: bool,
     seen: Sight,
-    failure: Option<Failure>,
+    failure: Option<PortFailure>,
 }
 
 /// Result of a check of a port.
@@ -76,7 +76,7 @@ impl Sight {
 }
 
 /// Why a port is not read, although its interface is there and up.
-struct Failure {
+struct PortFailure {
     error: io::Error,
     /// Whether it is read again, and has not failed again yet.
     is_tried: bool,
@@ -140,7 +140,7 @@ impl Ports {
             return;
         };
         if !found.port.is_of_state(&error) {
-            state.failure = Some(Failure { error, is_tried: false });
+            state.failure = Some(PortFailure { error, is_tried: false });
         }
         self.look();
     }
@@ -199,7 +199,7 @@ impl PortState {
             Err(error) => return (Sight::broken(with_causes(&error)), None),
         };
         let mut mended = is_new.then(|| "the interface was made anew, and is joined".to_owned());
-        // Before it is asked whether the tap is up: it is kept in its bridge all the same.
+        // Before the check whether the tap is up: a tap that is down stays in its bridge, too.
         let mut seen = Sight::WELL;
         if let Some(bridge) = &self.bridge {
             let standing = bridge::look(name, bridge, bridges);
@@ -258,7 +258,7 @@ mod tests {
 
     #[test]
     fn a_port_that_fails_again_and_again_is_tried_again_and_again() {
-        let failure = || Some(Failure { error: io::ErrorKind::Other.into(), is_tried: false });
+        let failure = || Some(PortFailure { error: io::ErrorKind::Other.into(), is_tried: false });
         let mut state = PortState {
             first_index: None,
             bridge: None,

@@ -16,7 +16,7 @@ use super::io::wake;
 use vsnoop_packet::headers::Headers;
 use vsnoop_packet::offload::state::OffloadState;
 
-/// Of one peer: what it may have decompressed in a turn ([`crate::ingress`]).
+/// Of one peer: its budget of decompressed data in a round ([`crate::ingress`]).
 const PEER_BYTES: usize = 4 << 20;
 const ALL_BYTES: usize = 16 << 20;
 
@@ -29,24 +29,24 @@ pub struct RelayedFrame {
     pub offload: OffloadState,
     pub headers: Option<Headers>,
     pub bytes: Vec<u8>,
-    _places: [Place; 2],
+    _reservations: [Reservation; 2],
 }
 
 /// Bytes that count as waiting until this is dropped.
-struct Place {
+struct Reservation {
     waiting: Arc<AtomicUsize>,
     bytes: usize,
 }
 
-impl Place {
+impl Reservation {
     fn take(waiting: &Arc<AtomicUsize>, bytes: usize, most: usize) -> Option<Self> {
-        let place = Self { waiting: Arc::clone(waiting), bytes };
+        let reservation = Self { waiting: Arc::clone(waiting), bytes };
         let before = waiting.fetch_add(bytes, Ordering::Relaxed);
-        (before + bytes <= most).then_some(place)
+        (before + bytes <= most).then_some(reservation)
     }
 }
 
-impl Drop for Place {
+impl Drop for Reservation {
     fn drop(&mut self) {
         self.waiting.fetch_sub(self.bytes, Ordering::Relaxed);
     }
@@ -74,12 +74,14 @@ impl RelaySender {
     /// Takes a frame along with the next [`flush`](Self::flush); `false` if too much waits.
     pub fn push(&mut self, from: usize, to: Vec<u16>, frame: &Frame<'_>) -> bool {
         let own = self.waiting_of.entry(from).or_default();
-        let Some(of_peer) = Place::take(own, frame.bytes, PEER_BYTES) else { return false };
-        let Some(of_all) = Place::take(&self.waiting, frame.bytes, ALL_BYTES) else { return false };
+        let Some(of_peer) = Reservation::take(own, frame.bytes, PEER_BYTES) else { return false };
+        let Some(of_all) = Reservation::take(&self.waiting, frame.bytes, ALL_BYTES) else {
+            return false;
+        };
         let mut bytes = Vec::with_capacity(frame.bytes);
         frame.gather_into(&mut bytes);
-        let (offload, headers, _places) = (frame.offload, frame.headers, [of_peer, of_all]);
-        self.batch.push(RelayedFrame { from, to, offload, headers, bytes, _places });
+        let (offload, headers, _reservations) = (frame.offload, frame.headers, [of_peer, of_all]);
+        self.batch.push(RelayedFrame { from, to, offload, headers, bytes, _reservations });
         true
     }
 

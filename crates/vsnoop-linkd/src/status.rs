@@ -11,8 +11,8 @@ use super::compression_policy::RuleSet;
 use super::config::{Config, PeerConfig, PortConfig, PortKind};
 use super::control::{
     Carried, Cpu, DivertState, DivertStatus, EnteredStatus, EntryStatus, FrameCounts, Learned,
-    LinkCpu, MembershipStatus, PeerState, PeerStatus, PortStatus, Problem, RekeyStatus, RuleStatus,
-    Status,
+    LinkCpu, LinkPortStatus, MembershipStatus, PeerState, PeerStatus, Problem, RekeyStatus,
+    RuleStatus, Status,
 };
 use super::control_thread::{ControlThread, PeerEntry, other_mtu};
 use super::counts::Counter;
@@ -208,7 +208,7 @@ fn compression(rule_set: &RuleSet) -> Vec<RuleStatus> {
     rules.zip(&rule_set.stats).map(status).collect()
 }
 
-fn ports(config: &Config, shared: &Shared, states: &Ports) -> Vec<PortStatus> {
+fn ports(config: &Config, shared: &Shared, states: &Ports) -> Vec<LinkPortStatus> {
     let status = |port: &PortConfig| {
         let (index, counted) = shared.all_ports().find(|(_, found)| found.name() == port.name)?;
         let stats = &counted.stats;
@@ -217,7 +217,7 @@ fn ports(config: &Config, shared: &Shared, states: &Ports) -> Vec<PortStatus> {
             PortKind::Tap => ("tap", None),
             PortKind::Interface => ("interface", None),
         };
-        Some(PortStatus {
+        Some(LinkPortStatus {
             name: port.name.clone(),
             kind: kind.into(),
             bridge,

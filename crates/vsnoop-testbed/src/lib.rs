@@ -7,8 +7,8 @@
 //!   below;
 //! - [`stream`] sends byte streams through and verifies every byte, [`bulk`] measures how much goes
 //!   through, [`socket`] and [`capture`] tell what TCP did;
-//! - [`guest`] makes the kernel and initramfs that machines boot, [`vm`] runs them, [`client`]
-//!   transfers and measures;
+//! - [`guest`] makes what machines boot: kernel, initramfs, and root file systems of packages;
+//!   [`vm`] runs them, [`client`] transfers and measures, [`contained`] runs other programs;
 //! - [`vsnoop`] is the command under test, [`workspace`] knows where it is and whether it is older
 //!   than its sources;
 //! - [`session`] keeps runs apart and clears up after them, [`interrupt`] is Ctrl-C, [`wait`] waits
@@ -26,13 +26,14 @@
 //! - [`stage::Stage`] (`StageOptions`, `PathOptions`): machines on a bridge, and a client behind a
 //!   path that changes. Tests vm; lab.
 //!
-//! What one test adds to such a network (a VM in a VLAN, a second bridge) it adds by [`net`], too.
+//! A test adds its own parts of such a network (a VM in a VLAN, a second bridge) by [`net`], too.
 //! Some tests of the command and of the bench need a single namespace with a tap or a bridge:
-//! `Place`, `Bridge` and `LinkHost` in crates/vsnoop/tests/command.
+//! `TapHost`, `Bridge` and `LinkHost` in crates/vsnoop/tests/command.
 
 pub mod bulk;
 pub mod capture;
 pub mod client;
+pub mod contained;
 pub mod fan_in;
 pub mod guest;
 pub mod hosts;

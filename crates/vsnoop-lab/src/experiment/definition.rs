@@ -1,20 +1,30 @@
 //! The definition of an experiment: its name, the words of its report, and its options.
 
 use anyhow::{Result, bail};
+use serde::Deserialize;
 use vsnoop_testbed::stage::path::PathLink;
+use vsnoop_testbed::vm::Share;
 
 use super::incast::Selection;
 use crate::results::incast::CongestionControl;
+use crate::results::record::Record;
 use crate::results::report::Words;
-
-use crate::results::Results;
 
 /// An experiment by name.
 pub struct Experiment {
     pub name: &'static str,
     pub about: &'static str,
     pub words: Words,
-    pub(super) run: fn(&Options) -> Result<Results>,
+    pub takes: Takes,
+    /// Measures; what it pushes is kept, also if it fails.
+    pub(super) run: fn(&Options, &mut Record) -> Result<()>,
+}
+
+/// Minutes that a run takes, for an estimate before it.
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub struct Takes {
+    pub full_min: u64,
+    pub quick_min: u64,
 }
 
 /// Options of a run. Empty ones mean the experiment's own values.
@@ -30,13 +40,15 @@ pub struct Options {
     pub rounds: Option<usize>,
     /// Machines that share the core.
     pub vms: Vec<usize>,
+    /// How they share it.
+    pub shares: Vec<Share>,
     /// The CPU load of each machine, from 0.0 to 1.0.
     pub loads: Vec<f64>,
     pub path_rtts_ms: Vec<f64>,
     pub path_loss_percent: Option<f64>,
     /// The rate and queue of the path; `None`: the path has no rate.
     pub path_link: Option<PathLink>,
-    /// The senders' congestion control, in `hold` and `incast`.
+    /// The senders' congestion control.
     pub congestion_controls: Vec<CongestionControl>,
     /// Of the experiment `link-scale` only.
     pub peers: Option<u16>,

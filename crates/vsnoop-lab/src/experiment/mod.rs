@@ -1,6 +1,9 @@
-//! The experiments, each a value of [`Experiment`].
+//! The experiments, each a value of [`Experiment`]. Most are declared in files
+//! (experiments/*.toml, [`declared`]); those that are older have modules of their own.
 
 mod compare;
+mod configuration;
+pub mod declared;
 mod definition;
 mod demo;
 pub mod environment;
@@ -9,37 +12,102 @@ pub mod incast;
 mod lab;
 pub mod link;
 mod path_check;
+mod ping;
 mod progress;
+mod rounds;
 
+use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+use std::time::SystemTime;
 
 use anyhow::{Context, Result, ensure};
+use serde_json::json;
+use vsnoop_testbed::workspace;
 
-use crate::results::{CUT_SHORT, Results};
+use crate::results::record::Record;
+use crate::results::{CUT_SHORT, Results, statistics};
 
-pub use definition::{Experiment, Options};
+use declared::{Declaration, Runner};
+pub use definition::{Experiment, Options, Takes};
 
-pub static ALL: [Experiment; 7] = [
-    demo::EXPERIMENT,
-    hold::EXPERIMENT,
-    incast::EXPERIMENT,
-    link::LAN,
-    link::WAN,
-    link::COMPRESS,
-    link::SCALE,
-];
+/// What experiments/*.toml name as `runner`.
+static RUNNERS: [Runner; 1] = [ping::RUNNER];
+
+static ALL: LazyLock<Vec<Experiment>> = LazyLock::new(|| {
+    let of = |declaration: &'static Declaration| {
+        let runner = RUNNERS.iter().find(|runner| runner.name == declaration.runner);
+        // A test makes each of them.
+        let runner = runner.unwrap_or_else(|| panic!("no runner {}", declaration.runner));
+        declaration.experiment(runner, run_declared)
+    };
+    let own = [
+        demo::EXPERIMENT,
+        hold::EXPERIMENT,
+        incast::EXPERIMENT,
+        link::LAN,
+        link::WAN,
+        link::COMPRESS,
+        link::SCALE,
+    ];
+    own.into_iter().chain(declared::all().iter().map(of)).collect()
+});
+
+fn run_declared(options: &Options, record: &mut Record) -> Result<()> {
+    let name = &record.results.experiment;
+    let declaration = Declaration::find(name).with_context(|| format!("{name} is no file"))?;
+    let runner = RUNNERS.iter().find(|runner| runner.name == declaration.runner);
+    let runner = runner.with_context(|| format!("there is no runner {}", declaration.runner))?;
+    (runner.run)(declared::Task { plan: declaration.plan(options)?, record })
+}
+
+/// All experiments, in the order of lists.
+pub fn all() -> &'static [Experiment] {
+    &ALL
+}
 
 impl Experiment {
     pub fn find(name: &str) -> Result<&'static Self> {
-        ALL.iter().find(|experiment| experiment.name == name).with_context(|| {
-            let names: Vec<_> = ALL.iter().map(|experiment| experiment.name).collect();
+        all().iter().find(|experiment| experiment.name == name).with_context(|| {
+            let names: Vec<_> = all().iter().map(|experiment| experiment.name).collect();
             format!("there is no experiment {name:?}; there are: {}", names.join(", "))
         })
     }
 
     /// Runs it and writes the files of its results to `out`, or beside it if the run was cut short
-    /// and `out` has the results of a whole one. The second value is where they are.
+    /// and `out` has the results of a whole one. The second value is where they are. An interrupted
+    /// run is gone on with.
     pub fn run(&self, options: &Options, out: &Path) -> Result<(Results, PathBuf)> {
+        self.refuse_foreign(options)?;
+        let begun = Results::begin(self.name, environment::describe());
+        let mut record = Record::open(out, begun, &same(options))?;
+        let ended = (self.run)(options, &mut record);
+        let results = &mut record.results;
+        if let Err(error) = ended {
+            if results.samples.is_empty() {
+                record.close();
+                // It is empty, unless it has earlier results.
+                let _ = fs::remove_dir(out);
+                return Err(error.context("nothing was measured"));
+            }
+            // The results keep the samples from before the error, and are marked as incomplete.
+            results.environment.insert(CUT_SHORT.into(), json!(format!("{error:#}")));
+        }
+        statistics::summarise(results);
+        let figures = (self.words.figures)(results);
+        results.figures.extend(figures);
+        let is_whole = |results: &Results| !results.environment.contains_key(CUT_SHORT);
+        let whole = is_whole(results);
+        let keeps = !whole && Results::read(out).is_ok_and(|there| is_whole(&there));
+        let dir = if keeps { out.with_extension("cut-short") } else { out.to_owned() };
+        results.write(&dir)?;
+        crate::results::report::write(results, &self.words, &dir)?;
+        let results = if whole { record.close() } else { record.results };
+        Ok((results, dir))
+    }
+
+    fn refuse_foreign(&self, options: &Options) -> Result<()> {
+        let declared = Declaration::find(self.name).is_some();
         ensure!(
             self.name == incast::EXPERIMENT.name || options.incast == incast::Selection::default(),
             "--part, --senders, --rate, --buffer, --mark, --rto-min and --opener are options of the \
@@ -48,22 +116,39 @@ impl Experiment {
         );
         let choose_congestion_control = [hold::EXPERIMENT.name, incast::EXPERIMENT.name];
         ensure!(
-            choose_congestion_control.contains(&self.name)
+            declared
+                || choose_congestion_control.contains(&self.name)
                 || options.congestion_controls.is_empty(),
-            "--congestion-control is an option of the experiments {} only",
-            choose_congestion_control.join(" and ")
+            "{} takes no --congestion-control",
+            self.name
         );
+        ensure!(declared || options.shares.is_empty(), "{} takes no --share", self.name);
         ensure!(
             self.name == link::SCALE.name || options.peers.is_none(),
             "--peers is an option of the experiment {} only",
             link::SCALE.name
         );
-        let results = (self.run)(options)?;
-        let is_whole = |results: &Results| !results.environment.contains_key(CUT_SHORT);
-        let keeps = !is_whole(&results) && Results::read(out).is_ok_and(|there| is_whole(&there));
-        let dir = if keeps { out.with_extension("cut-short") } else { out.to_owned() };
-        results.write(&dir)?;
-        crate::results::report::write(&results, &self.words, &dir)?;
-        Ok((results, dir))
+        Ok(())
+    }
+}
+
+/// What must be the same when a run is gone on with: the options, and the `vsnoop` under test.
+fn same(options: &Options) -> String {
+    let vsnoop = workspace::vsnoop_command().and_then(|path| Ok(fs::metadata(path)?));
+    let built = vsnoop.ok().and_then(|file| file.modified().ok());
+    let built = built.and_then(|at| at.duration_since(SystemTime::UNIX_EPOCH).ok());
+    format!("{options:?}, vsnoop of {built:?}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_declared_experiment_has_a_runner_and_a_name_of_its_own() {
+        for (number, experiment) in all().iter().enumerate() {
+            assert_eq!(all().iter().position(|one| one.name == experiment.name), Some(number));
+        }
+        assert!(Experiment::find("ping").is_ok());
     }
 }

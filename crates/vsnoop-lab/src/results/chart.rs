@@ -1,4 +1,5 @@
-//! Lines over the number of senders, in the form of the figures of the ICTCP paper; as SVG and PNG.
+//! Lines over a number: of senders, in the form of the figures of the ICTCP paper, or of VMs; as
+//! SVG and PNG.
 
 use anyhow::Result;
 use plotters::coord::Shift;
@@ -10,9 +11,10 @@ use super::drawing::{Axis, Drawing, Line, draw_lines, finished, framed};
 #[derive(Clone, Debug)]
 pub struct Chart {
     pub title: String,
+    pub x_label: &'static str,
     pub y_label: &'static str,
     pub y_max: f64,
-    /// The number of senders and a value, ascending.
+    /// Ascending by the number.
     pub lines: Vec<Line>,
 }
 
@@ -20,10 +22,13 @@ impl Drawing for Chart {
     fn draw_on<B: DrawingBackend>(&self, area: &DrawingArea<B, Shift>) -> Result<()> {
         finished(area, || {
             let chart = framed(area, &self.title, 84)
-                .build_cartesian_2d(0.0..self.most_senders() * 1.02, 0.0..self.y_max)?;
+                .build_cartesian_2d(0.0..self.most() * 1.02, 0.0..self.y_max)?;
             let whole = |value: &f64| format!("{value:.0}");
-            let axes =
-                ["senders", self.y_label].map(|label| Axis { label, labels: 11, format: &whole });
+            let axes = [self.x_label, self.y_label].map(|label| Axis {
+                label,
+                labels: 11,
+                format: &whole,
+            });
             let lines = self.lines.iter().cloned();
             draw_lines(chart, axes, lines, 4, SeriesLabelPosition::MiddleRight)
         })
@@ -31,8 +36,8 @@ impl Drawing for Chart {
 }
 
 impl Chart {
-    fn most_senders(&self) -> f64 {
+    fn most(&self) -> f64 {
         let points = self.lines.iter().flat_map(|line| &line.points);
-        points.map(|(senders, _)| *senders).fold(1.0, f64::max)
+        points.map(|(x, _)| *x).fold(1.0, f64::max)
     }
 }

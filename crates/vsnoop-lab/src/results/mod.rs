@@ -3,11 +3,13 @@
 //! results.json is the truth; [`report`] and [`plot`] can be made again from it at any time.
 
 pub mod bars;
+pub mod cdf;
 pub mod chart;
 pub mod drawing;
 pub mod incast;
 pub mod link;
 pub mod plot;
+pub mod record;
 pub mod report;
 mod size;
 pub mod statistics;
@@ -20,11 +22,13 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use anyhow::{Context, Result};
+use arrayvec::ArrayString;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use vsnoop_testbed::stage::path::PathLink;
+use vsnoop_testbed::vm::Share;
 
-use incast::{Incast, Round};
+use incast::{CongestionControl, Incast, Round};
 use link::{Carried, LinkCell};
 
 pub use size::{size_name, size_text};
@@ -43,6 +47,9 @@ pub struct Results {
     pub summary: Vec<Summary>,
     pub figures: Vec<Figure>,
 }
+
+/// A short name that is a part of a [`Group`]: `rx`, `redis`, `alltoall`.
+pub type Label = ArrayString<32>;
 
 /// One transfer, raw.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -68,6 +75,16 @@ pub struct Sample {
     /// Where a sample is a measurement over a link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub carried: Option<Carried>,
+    /// What was measured, where an experiment measures several things in the same way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub what: Option<Label>,
+    /// Values that only some experiments have, by names with a unit: `rtt_ms`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub values: BTreeMap<String, f64>,
+    /// Which of the measurements of its configuration, size and cell it is, so that an interrupted
+    /// run knows what is missing ([`record`]).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub turn: Option<usize>,
     /// The machine that received.
     pub vm: usize,
     /// Milliseconds since the experiment began.
@@ -88,8 +105,12 @@ pub enum Ending {
 }
 
 impl Sample {
+    pub fn group(&self) -> Group {
+        Group { size_bytes: self.size_bytes, cell: self.cell, what: self.what }
+    }
+
     fn is_of(&self, group: &Group) -> bool {
-        self.size_bytes == group.size_bytes && self.cell == group.cell
+        self.size_bytes == group.size_bytes && self.cell == group.cell && self.what == group.what
     }
 }
 
@@ -110,6 +131,16 @@ pub struct Cell {
     /// CPU time that each machine's vCPU may take, in percent of a core, where it has a quota.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quota_percent: Option<u32>,
+    /// How the machines share their core, where an experiment lets one choose.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub share: Option<Share>,
+    /// The client's, where an experiment has several.
+    #[serde(
+        rename = "client_congestion_control",
+        default,
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub congestion_control: Option<CongestionControl>,
     /// Where many senders answer one machine.
     #[serde(flatten)]
     pub incast: Option<Incast>,
@@ -137,6 +168,12 @@ impl Cell {
         if let Some(percent) = self.quota_percent {
             suffix += &format!("_quota{percent}");
         }
+        if let Some(share) = self.share {
+            suffix += &format!("_{}", share.to_string().replace(':', ""));
+        }
+        if let Some(control) = self.congestion_control {
+            suffix += &format!("_{}", control.name());
+        }
         suffix
     }
 }
@@ -149,7 +186,8 @@ impl fmt::Display for Cell {
         if let Some(link) = &self.link {
             write!(f, "{link}, path RTT {} ms", self.path_rtt_ms)?;
         } else {
-            write!(f, "{} VMs at load {}, path RTT {} ms", self.vms, self.load, self.path_rtt_ms)?;
+            let vms = if self.vms == 1 { "1 VM".into() } else { format!("{} VMs", self.vms) };
+            write!(f, "{vms} at load {}, path RTT {} ms", self.load, self.path_rtt_ms)?;
         }
         if self.path_loss_percent > 0.0 {
             write!(f, ", {} % loss", self.path_loss_percent)?;
@@ -160,6 +198,12 @@ impl fmt::Display for Cell {
         }
         if let Some(percent) = self.quota_percent {
             write!(f, ", {percent} % of a core each")?;
+        }
+        if let Some(share) = self.share {
+            write!(f, ", {}", share.text())?;
+        }
+        if let Some(control) = self.congestion_control {
+            write!(f, ", {}", control.name())?;
         }
         Ok(())
     }
@@ -183,6 +227,8 @@ pub struct Group {
     pub size_bytes: u64,
     #[serde(flatten)]
     pub cell: Cell,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub what: Option<Label>,
 }
 
 /// A single number that documents quote; its name is stable.
@@ -227,7 +273,13 @@ impl Results {
         fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
         let path = dir.join(FILE);
         let text = serde_json::to_vec_pretty(self).context("encode the results")?;
-        fs::write(&path, text).with_context(|| format!("write {}", path.display()))
+        // The results of an earlier run stay as they are if these do not fit on the disk.
+        let partial = path.with_extension("partial");
+        let written = fs::write(&partial, text).and_then(|()| fs::rename(&partial, &path));
+        if written.is_err() {
+            let _ = fs::remove_file(&partial);
+        }
+        written.with_context(|| format!("write {}", path.display()))
     }
 
     /// The cells that occur, in the order of their measurement.
@@ -255,7 +307,7 @@ impl Results {
         let mut groups: Vec<Group> = Vec::new();
         for sample in &self.samples {
             if !groups.iter().any(|group| sample.is_of(group)) {
-                groups.push(Group { size_bytes: sample.size_bytes, cell: sample.cell });
+                groups.push(sample.group());
             }
         }
         let place = |group: &Group| cells.iter().position(|cell| *cell == group.cell);
@@ -345,10 +397,9 @@ mod tests {
         let mut far = Sample { size_bytes: 1_000_000, ..near.clone() };
         far.cell.path_rtt_ms = 5.0;
         let results = results(vec![far.clone(), near.clone(), near.clone()]);
-        let group = |sample: &Sample| Group { size_bytes: sample.size_bytes, cell: sample.cell };
-        assert_eq!(results.groups(), [group(&far), group(&near)]);
-        assert_eq!(results.of("off", &group(&near)).count(), 2);
-        assert_eq!(results.of("vsnoop", &group(&near)).count(), 0);
+        assert_eq!(results.groups(), [far.group(), near.group()]);
+        assert_eq!(results.of("off", &near.group()).count(), 2);
+        assert_eq!(results.of("vsnoop", &near.group()).count(), 0);
     }
 
     #[test]

@@ -8,6 +8,7 @@ use anyhow::Result;
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
+use super::cdf::steps;
 use super::drawing::{Axis, Drawing, Line, draw_lines, finished, framed};
 use super::statistics::{self, ACKED, DELIVERED, Metric, ascending};
 use super::{Results, size_name, size_text};
@@ -24,7 +25,7 @@ const VIEWS: [View; 2] = [
     View { file: "delivered", title: "until the receiver's answer (delivered)", metric: DELIVERED },
 ];
 
-/// What one line of a plot shows.
+/// Contents of one line of a plot.
 struct Throughputs {
     name: String,
     /// Ascending.
@@ -110,26 +111,13 @@ fn range(lines: &[Throughputs]) -> Range<f64> {
     if low.is_finite() && high > low { 10f64.powf(low)..10f64.powf(high) } else { 0.1..100.0 }
 }
 
-/// The empirical distribution as a staircase: it rises by 1/n at each value.
-fn steps(ascending: &[f64]) -> Vec<(f64, f64)> {
-    let n = ascending.len() as f64;
-    ascending
-        .iter()
-        .enumerate()
-        .flat_map(|(i, &value)| [(value, i as f64 / n), (value, (i + 1) as f64 / n)])
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn the_staircase_ends_at_one_and_the_axis_covers_all_values() {
+    fn the_axis_covers_all_values() {
         let values = vec![0.2, 3.0, 3.0, 40.0];
-        let stairs = steps(&values);
-        assert_eq!(stairs.first(), Some(&(0.2, 0.0)));
-        assert_eq!(stairs.last(), Some(&(40.0, 1.0)));
         let range = range(&[Throughputs { name: String::new(), throughput_mb_per_s: values }]);
         assert_eq!(range, 0.1..100.0);
     }

@@ -5,10 +5,11 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use serde::Deserialize;
 use serde_json::Value;
 
 use super::table::Style;
-use super::{CUT_SHORT, OPTIONS, Results};
+use super::{CUT_SHORT, Figure, OPTIONS, Results};
 
 /// Words of an experiment for its report.
 #[derive(Clone, Copy, Debug)]
@@ -20,10 +21,44 @@ pub struct Words {
     pub command: &'static str,
     /// Renders the samples as tables.
     pub tables: fn(&Results, Style) -> String,
+    /// Single numbers that follow from the samples.
+    pub figures: fn(&Results) -> Vec<Figure>,
     /// Renders the goals beside the measured values, in Markdown.
     pub goals: Option<fn(&Results) -> Result<String>>,
+    /// What a paper has of it.
+    pub paper: Option<Against>,
     /// Draws into a directory and returns the names of the plots, without extension.
     pub plots: fn(&Results, &Path) -> Result<Vec<String>>,
+}
+
+/// A figure or table of a paper that an experiment reproduces.
+#[derive(Clone, Copy, Debug)]
+pub struct Against {
+    pub paper: &'static Paper,
+    /// One sentence on the difference, from the samples; `None` if there are too few.
+    pub difference: fn(&Results) -> Option<String>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Paper {
+    /// `vSnoop report, Fig. 1(a)`.
+    pub figure: String,
+    /// What it shows.
+    pub shape: String,
+    /// Numbers that it gives, as far as it gives any.
+    #[serde(default)]
+    pub values: Vec<PaperValue>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PaperValue {
+    pub name: String,
+    /// Where it stands on the figure's x axis.
+    pub x: Option<f64>,
+    pub value: f64,
+    pub unit: String,
 }
 
 /// Draws the plots and writes report.md into `dir`.
@@ -48,7 +83,7 @@ pub fn partial(results: &Results) -> Option<String> {
     let error = results.environment.get(CUT_SHORT)?;
     let why = error.as_str().map_or_else(|| error.to_string(), str::to_owned);
     let count = results.samples.len();
-    Some(format!("PARTIAL RESULTS: the run was cut short after {count} transfers ({why})"))
+    Some(format!("PARTIAL RESULTS: the run was cut short after {count} measurements ({why})"))
 }
 
 fn render(results: &Results, words: &Words, plots: &[String]) -> Result<String> {
@@ -63,6 +98,9 @@ fn render(results: &Results, words: &Words, plots: &[String]) -> Result<String> 
     writeln!(text, "{}\n", words.what_to_see)?;
     if let Some(goals) = words.goals {
         writeln!(text, "## Goals\n\n{}\n", goals(results)?)?;
+    }
+    if let Some(against) = words.paper {
+        render_paper(&mut text, results, &against)?;
     }
     writeln!(text, "## Plots\n")?;
     for name in plots {
@@ -80,6 +118,23 @@ fn render(results: &Results, words: &Words, plots: &[String]) -> Result<String> 
         writeln!(text, "| `{name}` | {:.2} | {unit} | {better} |", figure.value)?;
     }
     Ok(text)
+}
+
+fn render_paper(text: &mut String, results: &Results, against: &Against) -> Result<()> {
+    let Against { paper, difference } = against;
+    writeln!(text, "## The paper\n\n{}: {}\n", paper.figure, paper.shape.trim())?;
+    if !paper.values.is_empty() {
+        writeln!(text, "| value of the paper | at | |\n|---|---|---|")?;
+        for value in &paper.values {
+            let at = value.x.map_or(String::new(), |x| x.to_string());
+            writeln!(text, "| {} | {at} | {} {} |", value.name, value.value, value.unit)?;
+        }
+        writeln!(text)?;
+    }
+    if let Some(difference) = difference(results) {
+        writeln!(text, "Here: {difference}\n")?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -104,7 +159,9 @@ mod tests {
             method: "",
             command: "",
             tables: |_, _| String::new(),
+            figures: |_| Vec::new(),
             goals: None,
+            paper: None,
             plots: |_, _| Ok(Vec::new()),
         };
         let mut results = Results::begin("demo", Default::default());
@@ -112,7 +169,7 @@ mod tests {
         assert!(!report(&results).contains("PARTIAL"), "{}", report(&results));
         results.environment.insert(CUT_SHORT.into(), "near: interrupted".into());
         let marked =
-            "**PARTIAL RESULTS: the run was cut short after 0 transfers (near: interrupted)**";
+            "**PARTIAL RESULTS: the run was cut short after 0 measurements (near: interrupted)**";
         assert!(report(&results).contains(marked), "{}", report(&results));
     }
 }

@@ -1,5 +1,7 @@
 //! Percentiles, and the summary and figures that follow from the samples.
 
+use std::collections::BTreeSet;
+
 use super::table::ratio;
 use super::{Group, Results, Sample, Summary};
 
@@ -52,8 +54,16 @@ pub fn summarise(results: &mut Results) {
     let mut summary = Vec::new();
     for group in results.groups() {
         for configuration in results.configurations() {
-            for metric in &METRICS {
-                let values = values(results, &configuration, &group, metric);
+            let of_metric = |metric: &Metric| {
+                (metric.name.to_owned(), values(results, &configuration, &group, metric))
+            };
+            let of_name = |name: String| {
+                let values = named(results, &configuration, &group, &name);
+                (name, values)
+            };
+            let names = names(results, &configuration, &group);
+            let metrics = METRICS.iter().map(of_metric).chain(names.into_iter().map(of_name));
+            for (metric, values) in metrics {
                 let at = |percent| percentile(&values, percent);
                 let (Some(p10), Some(p50), Some(p90)) = (at(10.0), at(50.0), at(90.0)) else {
                     continue;
@@ -61,7 +71,7 @@ pub fn summarise(results: &mut Results) {
                 summary.push(Summary {
                     configuration: configuration.clone(),
                     group,
-                    metric: metric.name.to_owned(),
+                    metric,
                     n: values.len(),
                     p10,
                     p50,
@@ -73,9 +83,20 @@ pub fn summarise(results: &mut Results) {
     results.summary = summary;
 }
 
+/// The names of values that samples of a group have.
+fn names(results: &Results, configuration: &str, group: &Group) -> BTreeSet<String> {
+    results.of(configuration, group).flat_map(|sample| sample.values.keys().cloned()).collect()
+}
+
 /// All values of a metric, ascending.
 pub fn values(results: &Results, configuration: &str, group: &Group, metric: &Metric) -> Vec<f64> {
     ascending(results.of(configuration, group).filter_map(metric.of))
+}
+
+/// All values that samples have under this name (`Sample::values`), ascending.
+pub fn named(results: &Results, configuration: &str, group: &Group, name: &str) -> Vec<f64> {
+    let value = |sample: &Sample| sample.values.get(name).copied();
+    ascending(results.of(configuration, group).filter_map(value))
 }
 
 /// Six values are the fewest whose range holds the true median in 95 of 100 cases: 1 - 2 / 2^6.
@@ -92,10 +113,20 @@ pub struct Ratio {
 }
 
 impl Ratio {
-    /// `1.75 (1.50-2.15)`; too few values have no interval.
+    /// Whether the samples do not show a difference: the interval holds 1, or there are too few of
+    /// them for an interval.
+    pub fn is_noise(&self) -> bool {
+        self.n < FEWEST || (self.low <= 1.0 && 1.0 <= self.high)
+    }
+
+    /// `1.75 (1.50-2.15)`, or `noise (0.92-1.21)`; too few values have no interval.
     pub fn text(&self) -> String {
         let [value, low, high] = [self.value, self.low, self.high].map(ratio);
-        if self.n < FEWEST { value } else { format!("{value} ({low}-{high})") }
+        match (self.n < FEWEST, self.is_noise()) {
+            (true, _) => value,
+            (false, true) => format!("noise ({low}-{high})"),
+            (false, false) => format!("{value} ({low}-{high})"),
+        }
     }
 }
 
@@ -151,7 +182,8 @@ mod tests {
         }
         let spread: Vec<_> = (1..=20).map(f64::from).collect();
         let same = ratio_of_medians(&spread, &spread).unwrap();
-        assert!(same.low < 1.0 && 1.0 < same.high, "{same:?}");
+        assert!(same.low < 1.0 && 1.0 < same.high && same.is_noise(), "{same:?}");
+        assert!(same.text().starts_with("noise ("), "{same:?}");
         let far: Vec<_> = spread.iter().map(|value| value + 100.0).collect();
         assert!(ratio_of_medians(&far, &spread).is_some_and(|ratio| ratio.low > 2.0));
         assert_eq!(ratio_of_medians(&[], &[1.0]), None);

@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use super::body::{Codec, ContextId, DecodeError, Head};
-use super::clock::Clock;
+use super::clock::CodingClock;
 use super::limits::{LEAST_WINDOW_LOG, context_bytes};
 use super::stream::{Decompressor, StreamError};
 use super::{CompressionLimits, CompressionStats, DecoderMemory};
@@ -20,7 +20,7 @@ pub struct Decoder {
     flows: Vec<Option<Context>>,
     dictionaries: Vec<Option<Context>>,
     memory: Arc<DecoderMemory>,
-    clock_ns: Clock,
+    clock_ns: CodingClock,
     stats: CompressionStats,
 }
 
@@ -32,7 +32,11 @@ struct Context {
 
 impl Decoder {
     /// `memory` is shared by all decoders of the peer.
-    pub fn new(limits: CompressionLimits, memory: Arc<DecoderMemory>, clock_ns: Clock) -> Self {
+    pub fn new(
+        limits: CompressionLimits,
+        memory: Arc<DecoderMemory>,
+        clock_ns: CodingClock,
+    ) -> Self {
         let (flows, dictionaries) = (Vec::new(), Vec::new());
         Self { limits, flows, dictionaries, memory, clock_ns, stats: CompressionStats::default() }
     }
@@ -114,7 +118,7 @@ impl Decoder {
         slots.get_mut(index).and_then(Option::as_mut).ok_or(missing)
     }
 
-    /// What the contexts hold, in bytes.
+    /// Memory of the contexts, bytes.
     pub fn memory_bytes(&self) -> usize {
         let contexts = self.flows.iter().chain(&self.dictionaries).flatten();
         contexts.map(|context| context.stream.memory_bytes()).sum()

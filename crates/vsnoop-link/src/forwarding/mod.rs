@@ -26,4 +26,4 @@ pub use location::{DropReason, ForwardingDecision, LearnedAddress, Location, Sco
 pub use mac::{BadMac, Mac};
 pub use shared_table::SharedTable;
 pub use source_filter::{Forged, SourceFilter};
-pub use table::{Source, Table, TableSettings, Whereabouts};
+pub use table::{SourceState, Table, TableSettings, Whereabouts};

@@ -1,9 +1,9 @@
-//! What two ends agree on: the acceptor chooses from what both have said, the dialler verifies the
-//! choice.
+//! Parameters of a session: the acceptor chooses from what both have said, the initiator verifies
+//! the choice.
 
 use super::{Agreed, Hello, HelloTransport, Purpose, Refusal, RefusalKind, Versions};
 
-/// What an acceptor's owner answers to a peer's hello.
+/// The acceptor's answer to a peer's hello.
 #[derive(Clone, Debug)]
 pub enum Answer {
     /// Its own hello; the peer may still be refused when the two do not fit.
@@ -11,7 +11,7 @@ pub enum Answer {
     Refuse(Refusal),
 }
 
-/// Why an acceptor cannot agree with a dialler.
+/// Why an acceptor cannot agree with an initiator.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Disagreement<'a> {
     #[error(
@@ -66,52 +66,52 @@ pub enum Mismatch {
 }
 
 impl Agreed {
-    /// What the acceptor chooses.
+    /// The acceptor's choice.
     pub(super) fn choose<'a>(
-        dialler: &'a Hello,
+        initiator: &'a Hello,
         acceptor: &'a Hello,
     ) -> Result<Self, Disagreement<'a>> {
-        let Some(version) = dialler.versions.common(acceptor.versions) else {
-            return Err(Disagreement::Version(dialler.versions));
+        let Some(version) = initiator.versions.common(acceptor.versions) else {
+            return Err(Disagreement::Version(initiator.versions));
         };
-        if dialler.network != acceptor.network {
-            return Err(Disagreement::Network(&dialler.network, &acceptor.network));
+        if initiator.network != acceptor.network {
+            return Err(Disagreement::Network(&initiator.network, &acceptor.network));
         }
-        if dialler.instance == acceptor.instance {
+        if initiator.instance == acceptor.instance {
             return Err(Disagreement::Itself);
         }
         // A data connection joins a session, whose control connection has agreed on this.
-        let control = dialler.purpose == Purpose::Control;
-        if control && dialler.transport != acceptor.transport {
-            return Err(Disagreement::Transport(dialler.transport, acceptor.transport));
+        let control = initiator.purpose == Purpose::Control;
+        if control && initiator.transport != acceptor.transport {
+            return Err(Disagreement::Transport(initiator.transport, acceptor.transport));
         }
-        if dialler.transport == HelloTransport::Unknown {
+        if initiator.transport == HelloTransport::Unknown {
             return Err(Disagreement::UnknownTransport);
         }
         Ok(Self {
             version,
-            epoch: dialler.epoch.max(acceptor.epoch),
-            transport: dialler.transport,
-            connections: dialler.connections.min(acceptor.connections),
+            epoch: initiator.epoch.max(acceptor.epoch),
+            transport: initiator.transport,
+            connections: initiator.connections.min(acceptor.connections),
         })
     }
 
-    /// Whether the dialler may be told this by the acceptor.
-    pub(super) fn verify(&self, dialler: &Hello, acceptor: &Hello) -> Result<(), Mismatch> {
-        let Versions { min, max } = dialler.versions;
+    /// Whether the initiator may be told this by the acceptor.
+    pub(super) fn verify(&self, initiator: &Hello, acceptor: &Hello) -> Result<(), Mismatch> {
+        let Versions { min, max } = initiator.versions;
         let wrong = if !(min..=max).contains(&self.version) {
             Mismatch::Version
-        } else if acceptor.network != dialler.network {
+        } else if acceptor.network != initiator.network {
             Mismatch::Network
-        } else if acceptor.instance == dialler.instance {
+        } else if acceptor.instance == initiator.instance {
             Mismatch::Instance
-        } else if acceptor.purpose != dialler.purpose {
+        } else if acceptor.purpose != initiator.purpose {
             Mismatch::Purpose
-        } else if self.transport != dialler.transport {
+        } else if self.transport != initiator.transport {
             Mismatch::Transport
-        } else if self.connections == 0 || self.connections > dialler.connections {
+        } else if self.connections == 0 || self.connections > initiator.connections {
             Mismatch::Connections
-        } else if self.epoch < dialler.epoch {
+        } else if self.epoch < initiator.epoch {
             Mismatch::Epoch
         } else {
             return Ok(());

@@ -1,20 +1,21 @@
 //! Limits on the resources that unauthenticated callers may use.
 //!
-//! Whoever reaches the listener can make it do a handshake: some hundred microseconds of computing,
-//! a thread, and seconds of waiting for one that says nothing more. So handshakes are bounded:
+//! Any host that reaches the listener can start a handshake: it costs some hundred microseconds of
+//! CPU time, a thread, and seconds of waiting for a silent caller. So handshakes are bounded:
 //!
 //! - *Known* callers come from addresses of peers, configured or proved before. Their slots and
-//!   accounts are apart from those of *strangers*, which cannot use them up.
+//!   accounts are apart from those of *unknown sources*, which cannot use them up.
 //! - Each source has a rate and a share of the slots. An IPv6 source is a /64, within which a host
 //!   may choose its address. A handshake that proves a peer costs its source nothing.
-//! - All strangers together have a rate. Beyond it a caller gets a [challenge](super::challenge)
-//!   before anything is computed with keys, and those that answer have a rate of their own.
-//! - A stranger that finds no slot displaces the oldest call of the source with the most: to keep
-//!   others out, a host needs as many sources as there are slots.
+//! - All unknown sources together have a rate. Beyond it a caller gets a
+//!   [challenge](super::challenge) before anything is computed with keys, and those that answer
+//!   have a rate of their own.
+//! - An unknown source that finds no slot displaces the oldest call of the source with the most: to
+//!   keep others out, a host needs as many sources as there are slots.
 //!
-//! To refuse costs an accept and a close. Accounts of strangers are a table of fixed size, by a
-//! hash with a secret key: calls of other sources remove no account, and a source cannot choose the
-//! one that it shares an account with.
+//! To refuse costs an accept and a close. Accounts of unknown sources are a table of fixed size, by
+//! a hash with a secret key: calls of other sources remove no account, and a source cannot choose
+//! the one that it shares an account with.
 
 use std::collections::hash_map::RandomState;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -32,13 +33,13 @@ const SECOND_NS: u64 = 1_000_000_000;
 
 /// How often something may happen.
 #[derive(Clone, Copy, Debug)]
-pub struct Rate {
+pub struct CallRate {
     pub per_s: u32,
     /// At once, after a pause.
     pub burst: u32,
 }
 
-impl Rate {
+impl CallRate {
     fn cost_ns(self) -> u64 {
         SECOND_NS / u64::from(self.per_s.max(1))
     }
@@ -48,7 +49,7 @@ impl Rate {
     }
 }
 
-/// What unknown callers may use up.
+/// Limits for unknown sources.
 #[derive(Clone, Copy, Debug)]
 pub struct GuardLimits {
     /// Handshakes under way, of all sources.
@@ -58,18 +59,18 @@ pub struct GuardLimits {
     /// Handshakes under way of one source.
     pub source_slots: usize,
     /// Handshakes of one source that fail.
-    pub source: Rate,
-    /// Handshakes of all strangers that fail, without a challenge.
-    pub strangers: Rate,
+    pub source: CallRate,
+    /// Handshakes of all unknown sources that fail, without a challenge.
+    pub unknown: CallRate,
     /// Challenges.
-    pub challenges: Rate,
-    /// Handshakes of strangers that have answered their challenge and fail all the same.
-    pub answered: Rate,
-    /// Accounts that strangers share.
+    pub challenges: CallRate,
+    /// Handshakes of unknown sources that fail after an answered challenge.
+    pub answered: CallRate,
+    /// Accounts that unknown sources share.
     pub accounts: usize,
     /// Addresses of authenticated peers that are remembered.
     pub proved: usize,
-    /// What an unknown caller may take for its handshake while half of the slots are taken.
+    /// Time limit of an unknown caller's handshake while half of the slots are taken.
     pub hurried: Duration,
 }
 
@@ -80,12 +81,12 @@ impl Default for GuardLimits {
             reserved: 16,
             // A session opens several data connections at the same time.
             source_slots: 16,
-            source: Rate { per_s: 8, burst: 32 },
+            source: CallRate { per_s: 8, burst: 32 },
             // A handshake computes for half a millisecond: together at most 3% of a CPU.
-            strangers: Rate { per_s: 32, burst: 64 },
-            answered: Rate { per_s: 32, burst: 64 },
+            unknown: CallRate { per_s: 32, burst: 64 },
+            answered: CallRate { per_s: 32, burst: 64 },
             // A thread, and no computing.
-            challenges: Rate { per_s: 512, burst: 512 },
+            challenges: CallRate { per_s: 512, burst: 512 },
             accounts: 4096,
             proved: 256,
             hurried: Duration::from_secs(1),
@@ -100,9 +101,9 @@ pub enum CallRefused {
     Full,
     /// Its source has all it may have at a time.
     SourceSlots,
-    /// Its source has had too many handshakes that failed.
+    /// Too many handshakes of its source have failed.
     SourceRate,
-    /// Strangers have had too many.
+    /// Unknown sources have had too many.
     TotalRate,
 }
 
@@ -112,19 +113,19 @@ impl fmt::Display for CallRefused {
             Self::Full => "too many handshakes are under way",
             Self::SourceSlots => "too many handshakes of this source are under way",
             Self::SourceRate => "too many handshakes of this source have failed",
-            Self::TotalRate => "too many handshakes of strangers have failed",
+            Self::TotalRate => "too many handshakes of unknown sources have failed",
         })
     }
 }
 
-/// What has come of calls so far.
+/// Results of calls since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GuardCounts {
     pub admitted: u64,
     pub authenticated: u64,
     /// Of those admitted.
     pub challenged: u64,
-    /// Ended for another stranger, or a peer.
+    /// Ended for another unknown source, or a peer.
     pub displaced: u64,
     pub refused_full: u64,
     pub refused_source_slots: u64,
@@ -170,7 +171,7 @@ pub struct Permit {
 }
 
 impl Guard {
-    /// A guard with nobody before it yet.
+    /// A guard without calls.
     pub fn new(limits: GuardLimits) -> Self {
         Self(Arc::new(Mutex::new(Book::new(limits))))
     }
@@ -193,7 +194,7 @@ impl Guard {
         Ok(Admitted { permit, displaced })
     }
 
-    /// What has come of calls so far.
+    /// Results of calls since the start.
     pub fn counts(&self) -> GuardCounts {
         self.book().counts
     }
@@ -215,7 +216,7 @@ impl Permit {
         self.id
     }
 
-    /// What the handshake may take.
+    /// Time limit of the handshake.
     pub fn allowance(&self) -> Duration {
         self.allowance
     }
@@ -247,9 +248,9 @@ impl Drop for Permit {
 }
 
 /// A source: an IPv4 address or the /64 of an IPv6 address.
-type Source = IpAddr;
+type CallSource = IpAddr;
 
-fn source_of(address: IpAddr) -> Source {
+fn source_of(address: IpAddr) -> CallSource {
     match address {
         IpAddr::V4(_) => address,
         IpAddr::V6(a) => {
@@ -259,7 +260,7 @@ fn source_of(address: IpAddr) -> Source {
     }
 }
 
-/// What may still be spent, in time: one costs a second divided by the rate.
+/// Remaining credit, ns: one call costs a second divided by the rate.
 #[derive(Clone, Copy, Debug)]
 struct Credit {
     left_ns: u64,
@@ -267,11 +268,11 @@ struct Credit {
 }
 
 impl Credit {
-    fn full(rate: Rate) -> Self {
+    fn full(rate: CallRate) -> Self {
         Self { left_ns: rate.most_ns(), as_of_ns: 0 }
     }
 
-    fn take(&mut self, rate: Rate, now_ns: u64) -> bool {
+    fn take(&mut self, rate: CallRate, now_ns: u64) -> bool {
         let passed = now_ns.saturating_sub(self.as_of_ns);
         self.left_ns = self.left_ns.saturating_add(passed).min(rate.most_ns());
         self.as_of_ns = self.as_of_ns.max(now_ns);
@@ -282,7 +283,7 @@ impl Credit {
         enough
     }
 
-    fn give_back(&mut self, rate: Rate) {
+    fn give_back(&mut self, rate: CallRate) {
         self.left_ns = (self.left_ns + rate.cost_ns()).min(rate.most_ns());
     }
 }
@@ -295,9 +296,9 @@ struct Account {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum AccountKey {
-    Known(Source),
-    /// Index in the table of strangers.
-    Stranger(usize),
+    Known(CallSource),
+    /// Index in the table of unknown sources.
+    Unknown(usize),
 }
 
 #[derive(Debug)]
@@ -308,8 +309,8 @@ struct Call {
 }
 
 impl Call {
-    fn is_strangers(&self) -> bool {
-        matches!(self.account, AccountKey::Stranger(_))
+    fn is_unknown(&self) -> bool {
+        matches!(self.account, AccountKey::Unknown(_))
     }
 }
 
@@ -330,10 +331,10 @@ struct Book {
     configured: HashMap<usize, Vec<IpAddr>>,
     /// Addresses that peers have authenticated from, the latest last.
     proved: VecDeque<IpAddr>,
-    known: HashMap<Source, Account>,
-    strangers: Vec<Account>,
+    known: HashMap<CallSource, Account>,
+    unknown: Vec<Account>,
     hasher: RandomState,
-    /// Of all strangers together.
+    /// Of all unknown sources together.
     total: Credit,
     challenges: Credit,
     answered: Credit,
@@ -350,9 +351,9 @@ impl Book {
             configured: HashMap::new(),
             proved: VecDeque::new(),
             known: HashMap::new(),
-            strangers: vec![fresh; limits.accounts.max(1)],
+            unknown: vec![fresh; limits.accounts.max(1)],
             hasher: RandomState::new(),
-            total: Credit::full(limits.strangers),
+            total: Credit::full(limits.unknown),
             challenges: Credit::full(limits.challenges),
             answered: Credit::full(limits.answered),
             counts: GuardCounts::default(),
@@ -362,11 +363,11 @@ impl Book {
     fn admit(&mut self, from: IpAddr, now_ns: u64) -> Result<Admission, CallRefused> {
         let key = self.key(from);
         let limits = self.limits;
-        let is_stranger = matches!(key, AccountKey::Stranger(_));
-        if !is_stranger && self.known_under_way() >= limits.slots {
+        let is_unknown = matches!(key, AccountKey::Unknown(_));
+        if !is_unknown && self.known_under_way() >= limits.slots {
             return Err(CallRefused::Full);
         }
-        let slots = limits.slots - if is_stranger { limits.reserved.min(limits.slots) } else { 0 };
+        let slots = limits.slots - if is_unknown { limits.reserved.min(limits.slots) } else { 0 };
         let displaced = if self.calls.len() < slots { None } else { Some(self.displaceable()?) };
         let account = self.account(key);
         if account.under_way >= limits.source_slots {
@@ -375,7 +376,7 @@ impl Book {
         if !account.credit.take(limits.source, now_ns) {
             return Err(CallRefused::SourceRate);
         }
-        let challenged = is_stranger && !self.total.take(limits.strangers, now_ns);
+        let challenged = is_unknown && !self.total.take(limits.unknown, now_ns);
         if challenged && !self.challenges.take(limits.challenges, now_ns) {
             return Err(CallRefused::TotalRate);
         }
@@ -389,7 +390,7 @@ impl Book {
         self.calls.insert(id, Call { from, account: key, challenged });
         self.counts.admitted += 1;
         self.counts.challenged += u64::from(challenged);
-        let hurry = is_stranger && self.calls.len() * 2 > limits.slots;
+        let hurry = is_unknown && self.calls.len() * 2 > limits.slots;
         let allowance = if hurry { limits.hurried } else { DEADLINE };
         Ok(Admission { id, allowance, challenged, displaced })
     }
@@ -397,12 +398,12 @@ impl Book {
     /// The call that has to go when there is no slot left: of the account with the most of them,
     /// the oldest. Calls of peers stay.
     fn displaceable(&self) -> Result<CallId, CallRefused> {
-        let strangers = self.calls.iter().filter(|(_, call)| call.is_strangers());
+        let unknown = self.calls.iter().filter(|(_, call)| call.is_unknown());
         let share = |call: &Call| match call.account {
-            AccountKey::Stranger(at) => self.strangers[at].under_way,
+            AccountKey::Unknown(at) => self.unknown[at].under_way,
             AccountKey::Known(_) => 0,
         };
-        let most = strangers.max_by_key(|(id, call)| (share(call), std::cmp::Reverse(**id)));
+        let most = unknown.max_by_key(|(id, call)| (share(call), std::cmp::Reverse(**id)));
         most.map(|(id, _)| *id).ok_or(CallRefused::Full)
     }
 
@@ -419,8 +420,8 @@ impl Book {
         account.credit.give_back(limits.source);
         match (key, challenged) {
             (AccountKey::Known(_), _) => {}
-            (AccountKey::Stranger(_), false) => self.total.give_back(limits.strangers),
-            (AccountKey::Stranger(_), true) => {
+            (AccountKey::Unknown(_), false) => self.total.give_back(limits.unknown),
+            (AccountKey::Unknown(_), true) => {
                 self.challenges.give_back(limits.challenges);
                 self.answered.give_back(limits.answered);
             }
@@ -434,7 +435,7 @@ impl Book {
     }
 
     fn known_under_way(&self) -> usize {
-        self.calls.values().filter(|call| !call.is_strangers()).count()
+        self.calls.values().filter(|call| !call.is_unknown()).count()
     }
 
     fn is_known(&self, from: IpAddr) -> bool {
@@ -446,9 +447,9 @@ impl Book {
         let source = source_of(from);
         if !self.is_known(from) {
             let hash = self.hasher.hash_one(source);
-            return AccountKey::Stranger((hash % self.strangers.len() as u64) as usize);
+            return AccountKey::Unknown((hash % self.unknown.len() as u64) as usize);
         }
-        // Each has one, and as many again that are not known any more.
+        // One for each peer, and the same number of former ones.
         let most = 2 * (self.proved.len() + self.configured.len() * PEER_ADDRESSES);
         if self.known.len() > most {
             let mut sources: Vec<_> = self.proved.iter().copied().map(source_of).collect();
@@ -460,7 +461,7 @@ impl Book {
 
     fn account(&mut self, key: AccountKey) -> &mut Account {
         match key {
-            AccountKey::Stranger(at) => &mut self.strangers[at],
+            AccountKey::Unknown(at) => &mut self.unknown[at],
             AccountKey::Known(source) => {
                 let credit = Credit::full(self.limits.source);
                 self.known.entry(source).or_insert(Account { under_way: 0, credit })
@@ -491,10 +492,10 @@ mod tests {
         "192.0.2.1".parse().unwrap()
     }
 
-    /// As many strangers in all as may be.
+    /// As many unknown sources in all as may be.
     fn without_total() -> GuardLimits {
-        let strangers = Rate { per_s: 1000, burst: u32::MAX };
-        GuardLimits { strangers, ..GuardLimits::default() }
+        let rate = CallRate { per_s: 1000, burst: u32::MAX };
+        GuardLimits { unknown: rate, ..GuardLimits::default() }
     }
 
     fn permit(guard: &Guard, from: IpAddr, now_ns: u64) -> Permit {
@@ -516,16 +517,16 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_displaces_a_stranger_and_no_stranger_a_peer() {
+    fn a_peer_displaces_an_unknown_source_and_never_the_reverse() {
         let guard = Guard::new(GuardLimits { slots: 4, reserved: 1, ..without_total() });
         guard.set_peer(0, [peer()]);
-        let strangers: Vec<_> = (0..3).map(|n| permit(&guard, unknown(n), 0)).collect();
+        let callers: Vec<_> = (0..3).map(|n| permit(&guard, unknown(n), 0)).collect();
         let peers: Vec<_> = (0..4).map(|_| guard.admit(peer(), 0).unwrap()).collect();
         let displaced: Vec<_> = peers.iter().filter_map(|admitted| admitted.displaced).collect();
-        assert_eq!(displaced, strangers.iter().map(Permit::id).collect::<Vec<_>>());
+        assert_eq!(displaced, callers.iter().map(Permit::id).collect::<Vec<_>>());
         assert_eq!(guard.admit(peer(), 0).unwrap_err(), CallRefused::Full);
         assert_eq!(guard.admit(unknown(9), 0).unwrap_err(), CallRefused::Full);
-        drop(strangers);
+        drop(callers);
         assert_eq!(guard.under_way(), 4, "what was displaced is not counted again");
     }
 
@@ -552,7 +553,7 @@ mod tests {
     }
 
     #[test]
-    fn beyond_the_rate_of_all_strangers_they_are_challenged_and_then_refused() {
+    fn beyond_the_rate_of_unknown_sources_they_are_challenged_and_then_refused() {
         let limits = GuardLimits::default();
         let guard = Guard::new(limits);
         guard.set_peer(0, [peer()]);
@@ -566,8 +567,8 @@ mod tests {
                 Err(other) => panic!("{other}"),
             }
         }
-        let most = |rate: Rate| rate.burst + 2 * rate.per_s;
-        assert!(open <= most(limits.strangers) && open + 2 > limits.strangers.burst, "{open}");
+        let most = |rate: CallRate| rate.burst + 2 * rate.per_s;
+        assert!(open <= most(limits.unknown) && open + 2 > limits.unknown.burst, "{open}");
         assert!(challenged <= most(limits.challenges), "{challenged}");
         assert!(refused > 18_000, "{refused}");
         let known = permit(&guard, peer(), 2 * SECOND_NS);
@@ -576,8 +577,8 @@ mod tests {
 
     #[test]
     fn those_that_answer_have_a_rate_which_a_peer_gives_back() {
-        let strangers = Rate { per_s: 1, burst: 1 };
-        let limits = GuardLimits { strangers, ..GuardLimits::default() };
+        let rate = CallRate { per_s: 1, burst: 1 };
+        let limits = GuardLimits { unknown: rate, ..GuardLimits::default() };
         let guard = Guard::new(limits);
         let _first = permit(&guard, unknown(0), 0);
         for n in 0..500 {
@@ -682,7 +683,7 @@ mod tests {
             permit(&guard, unknown(1000 + n), 0).authenticated();
         }
         let book = guard.book();
-        assert_eq!(book.strangers.len(), limits.accounts);
+        assert_eq!(book.unknown.len(), limits.accounts);
         assert!(book.known.len() <= 2 * limits.proved + 1);
         assert_eq!(book.proved.len(), limits.proved);
         drop(book);

@@ -13,7 +13,7 @@ use super::challenge;
 use super::hello::{Agreed, BadHello, Hello, LENGTH_BYTES, MOST_BYTES, Purpose, Reply};
 use super::secrets::{Cipher, Secrets};
 use super::{Error, Refusal, RefusalKind, Violation};
-use crate::identity::{Acceptor, Dialer, PeerId, Proof, PublicKey};
+use crate::identity::{Acceptor, Initiator, PeerId, Proof, PublicKey};
 
 /// Bytes of the header of a TLS record: its type, version and length.
 const HEADER_BYTES: usize = 5;
@@ -24,7 +24,7 @@ const MOST_HANDSHAKE_BYTES: usize = 128 << 10;
 /// The machine's next need.
 #[derive(Debug)]
 pub enum Step<'a> {
-    /// At most so many bytes from the other end.
+    /// Bound on bytes received from the other end.
     Read(usize),
     /// An [`Answer`] to this peer, that of the acceptor's owner.
     Answer(&'a PeerId, &'a Hello),
@@ -46,7 +46,7 @@ pub struct Outcome {
     pub agreed: Agreed,
     pub cipher: Cipher,
     pub secrets: Secrets,
-    /// How the peer has shown who it is.
+    /// The peer's proof of identity.
     pub proof: Proof,
     /// The TLS connection, if it continues after the handshake.
     pub tls: Connection,
@@ -75,7 +75,7 @@ pub struct Machine {
 
 #[derive(Debug)]
 enum HandshakeRole {
-    Dialler(Dialer, Hello),
+    Initiator(Initiator, Hello),
     Acceptor(Acceptor),
 }
 
@@ -85,14 +85,14 @@ enum HandshakeState {
     Handshake,
     /// TLS is complete; the other end's message has not come yet.
     Message(PeerId, PublicKey),
-    /// The dialler's message has come; it waits for the answer.
+    /// The initiator's message has come; it waits for the answer.
     Asked(PeerId, PublicKey, Hello),
     Done(Box<Agreement>),
     /// The last message to the peer is in the output.
     Failed,
 }
 
-/// What both ends have said, once they agree.
+/// The hellos of both ends, once they agree.
 #[derive(Debug)]
 struct Agreement {
     peer: PeerId,
@@ -104,10 +104,10 @@ struct Agreement {
 
 impl Machine {
     /// The dialling end, with its `hello`.
-    pub fn dial(dialer: &Dialer, hello: Hello) -> Result<Self, Error> {
+    pub fn dial(initiator: &Initiator, hello: Hello) -> Result<Self, Error> {
         hello.encode().map_err(Error::Ours)?;
-        let end = HandshakeRole::Dialler(dialer.clone(), hello);
-        match dialer.connection() {
+        let end = HandshakeRole::Initiator(initiator.clone(), hello);
+        match initiator.connection() {
             Ok(tls) => Ok(Self::new(tls.into(), end)),
             Err(error) => Err(end.tls(error, false)),
         }
@@ -163,12 +163,12 @@ impl Machine {
         bytes
     }
 
-    /// What this end waits for, in words for messages.
+    /// The message that this end waits for, in words.
     pub fn waits_for(&self) -> &'static str {
         match (&self.state, &self.end) {
             (HandshakeState::Handshake, _) if self.read_bytes == 0 => "first message",
             (HandshakeState::Handshake, _) => "part of the TLS handshake",
-            (_, HandshakeRole::Dialler(..)) => "answer to our hello",
+            (_, HandshakeRole::Initiator(..)) => "answer to our hello",
             (_, HandshakeRole::Acceptor(_)) => "hello",
         }
     }
@@ -224,7 +224,7 @@ impl Machine {
         }
     }
 
-    /// Makes the dialler say these bytes instead of its hello.
+    /// Makes the initiator say these bytes instead of its hello.
     #[cfg(test)]
     pub(super) fn say_instead(&mut self, message: Vec<u8>) {
         self.instead = Some(message);
@@ -243,8 +243,8 @@ impl Machine {
         // A data connection ends with the session of its control connection.
         let ends = ours.purpose == Purpose::Control;
         let proof = match &self.end {
-            HandshakeRole::Dialler(dialer, _) => Proof::of_acceptor(dialer, chain, ends),
-            HandshakeRole::Acceptor(acceptor) => Proof::of_dialler(acceptor, chain, ends),
+            HandshakeRole::Initiator(initiator, _) => Proof::of_acceptor(initiator, chain, ends),
+            HandshakeRole::Acceptor(acceptor) => Proof::of_initiator(acceptor, chain, ends),
         };
         Some(match Secrets::export(&tls, agreed.epoch) {
             Ok(secrets) => {
@@ -285,7 +285,7 @@ impl Machine {
     /// Whether these bytes belong to a challenge, which is answered when it is complete. It comes
     /// before everything else, or not at all.
     fn is_challenge(&mut self, bytes: &[u8]) -> Result<bool, Error> {
-        let (HandshakeRole::Dialler(_, hello), Some(first)) = (&self.end, bytes.first()) else {
+        let (HandshakeRole::Initiator(_, hello), Some(first)) = (&self.end, bytes.first()) else {
             return Ok(false);
         };
         let have = self.challenge.len();
@@ -338,12 +338,12 @@ impl Machine {
         }
         let chain = self.tls.peer_certificates().unwrap_or_default();
         let (peer, key) = match &self.end {
-            HandshakeRole::Dialler(dialer, _) => dialer.peer_of(chain),
+            HandshakeRole::Initiator(initiator, _) => initiator.peer_of(chain),
             HandshakeRole::Acceptor(acceptor) => acceptor.peer_of(chain),
         }
         .map_err(|e| self.tls_error(e))?;
         self.proved = true;
-        if let HandshakeRole::Dialler(_, hello) = &self.end {
+        if let HandshakeRole::Initiator(_, hello) = &self.end {
             let hello = hello.encode();
             #[cfg(test)]
             let hello = self.instead.take().map_or(hello, Ok);
@@ -396,7 +396,7 @@ impl Machine {
         }
         let message = std::mem::take(&mut self.message);
         let message = &message[LENGTH_BYTES..];
-        if let HandshakeRole::Dialler(_, ours) = &self.end {
+        if let HandshakeRole::Initiator(_, ours) = &self.end {
             let agreement = match Reply::decode(message).map_err(|e| bad(&peer, e))? {
                 Reply::Refused(refusal) => return Err(Error::RefusedBy { peer, refusal }),
                 Reply::Accepted { hello, agreed } => {
@@ -447,14 +447,14 @@ impl Machine {
 impl HandshakeRole {
     fn peer(&self) -> Option<&PeerId> {
         match self {
-            Self::Dialler(dialer, _) => Some(dialer.peer()),
+            Self::Initiator(initiator, _) => Some(initiator.peer()),
             Self::Acceptor(_) => None,
         }
     }
 
     fn key(&self) -> PublicKey {
         match self {
-            Self::Dialler(dialer, _) => dialer.ours(),
+            Self::Initiator(initiator, _) => initiator.ours(),
             Self::Acceptor(acceptor) => acceptor.ours(),
         }
     }

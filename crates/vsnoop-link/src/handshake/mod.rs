@@ -1,15 +1,15 @@
 //! The mutual TLS 1.3 handshake and what the two ends agree on in it.
 //!
 //! ```text
-//! dialler                                   acceptor
+//! initiator                                 acceptor
 //!    | -- TLS 1.3: both show certificates ---- |   who is it?           (identity)
 //!    | -- Hello -----------------------------> |   which session, what can it do?
 //!    | <------ Accepted { Hello, Agreed } ---- |   or Refused { reason }
 //! ```
 //!
-//! [`Machine`] is one end of it: fed with bytes, it returns bytes and what it has come to. A
-//! [`Guard`] stands before the acceptor: it bounds what callers that have not said who they are can
-//! use up. Under load it has them answer a [`Challenge`] before the handshake.
+//! [`Machine`] is one end of it: it takes received bytes, and returns bytes to send and the
+//! outcome. [`Guard`] runs before the acceptor: it bounds the resources of unauthenticated callers.
+//! Under load it has them answer a [`Challenge`] before the handshake.
 //!
 //! A control connection makes a session: the keys of its records are [`Secrets`] of the handshake,
 //! and the connection itself is closed. For other keys there is another handshake. A data
@@ -32,7 +32,7 @@ use std::time::Duration;
 pub use agree::{Answer, Mismatch};
 pub use challenge::{CHALLENGE_BYTES, Challenge};
 pub use error::{Error, ErrorKind, Violation};
-pub use guard::{Admitted, CallId, CallRefused, Guard, GuardCounts, GuardLimits, Permit, Rate};
+pub use guard::{Admitted, CallId, CallRate, CallRefused, Guard, GuardCounts, GuardLimits, Permit};
 pub use hello::{
     Agreed, BadHello, Hello, HelloTransport, MOST_BYTES, MOST_TAKES, Purpose, Refusal, RefusalKind,
     Reply, Versions,

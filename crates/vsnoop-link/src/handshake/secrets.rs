@@ -29,7 +29,7 @@ pub enum Direction {
     /// From the end that dialled.
     ToAcceptor,
     /// From the end that was called.
-    ToDialler,
+    ToInitiator,
 }
 
 /// The cipher of the handshake, which is also that of the records: AES where both CPUs have it.
@@ -94,7 +94,7 @@ impl Secrets {
         }
         let direction = match direction {
             Direction::ToAcceptor => 0,
-            Direction::ToDialler => 1,
+            Direction::ToInitiator => 1,
         };
         let mut bytes = Zeroizing::new([0; N]);
         Prk::new_less_safe(HKDF_SHA256, &self.secret[..])

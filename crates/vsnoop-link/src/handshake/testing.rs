@@ -3,7 +3,7 @@
 use super::*;
 use crate::compress::CompressionLimits;
 use crate::identity::testing::{host, peer, pinned};
-use crate::identity::{Acceptor, Dialer, Identity, Trust};
+use crate::identity::{Acceptor, Identity, Initiator, Trust};
 
 /// The default hello of a host.
 pub fn hello(instance: u64) -> Hello {
@@ -26,17 +26,17 @@ pub fn hello(instance: u64) -> Hello {
 
 /// Both ends, ready to begin: host a calls host b.
 pub struct Pair {
-    pub dialer: Dialer,
+    pub initiator: Initiator,
     pub acceptor: Acceptor,
     pub dials: Hello,
     pub answer: Answer,
 }
 
 impl Pair {
-    /// Host a believes that b is whom `b_is` says, and the reverse.
+    /// Host a pins the identity `b_is` for b, and the reverse.
     pub fn new(a: &Identity, b: &Identity, a_is: Trust, b_is: Trust) -> Self {
         Self {
-            dialer: a.dialer(&peer("b"), &b_is).unwrap(),
+            initiator: a.initiator(&peer("b"), &b_is).unwrap(),
             acceptor: b.acceptor(&[(peer("a"), a_is)]).unwrap(),
             dials: hello(1),
             answer: Answer::Accept(Hello { session: 0x5678, ..hello(2) }),
@@ -51,7 +51,7 @@ impl Pair {
 
     pub fn machines(&self) -> (Machine, Machine) {
         (
-            Machine::dial(&self.dialer, self.dials.clone()).unwrap(),
+            Machine::dial(&self.initiator, self.dials.clone()).unwrap(),
             Machine::accept(&self.acceptor).unwrap(),
         )
     }

@@ -1,7 +1,7 @@
 //! Configuration of TLS: version 1.3, without features that a link does not use.
 //!
-//! No tickets and no early data: every handshake is a full one, in which both ends prove who they
-//! are, and whose keys have never been used before. The key exchange is hybrid (X25519 and
+//! No tickets and no early data: every handshake is a full one, in which both ends prove their
+//! identity, with new ephemeral keys. The key exchange is hybrid (X25519 and
 //! ML-KEM-768), so that traffic recorded today stays secret from the quantum computers of tomorrow.
 
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub(crate) const ALPN: &[u8] = b"vsnoop-link/1";
 
 /// Calls one peer.
 #[derive(Clone, Debug)]
-pub struct Dialer {
+pub struct Initiator {
     peer: PeerId,
     pub(super) tls: Arc<ClientConfig>,
     pub(super) verifier: Arc<Verifier>,
@@ -41,7 +41,7 @@ pub struct Acceptor {
 
 impl Identity {
     /// As this host, calls `peer`.
-    pub fn dialer(&self, peer: &PeerId, trust: &Trust) -> Result<Dialer, IdentityError> {
+    pub fn initiator(&self, peer: &PeerId, trust: &Trust) -> Result<Initiator, IdentityError> {
         self.check(peer, trust)?;
         let peers = vec![(peer.clone(), trust.clone())];
         let verifier = Arc::new(Verifier::new(peers, Presents::Acceptor));
@@ -55,7 +55,7 @@ impl Identity {
         tls.resumption = Resumption::disabled();
         // It is sent in clear.
         tls.enable_sni = false;
-        Ok(Dialer { peer: peer.clone(), tls: Arc::new(tls), verifier, ours: self.public() })
+        Ok(Initiator { peer: peer.clone(), tls: Arc::new(tls), verifier, ours: self.public() })
     }
 
     /// As this host, is called by any of `peers`.
@@ -67,7 +67,7 @@ impl Identity {
                 return Err(IdentityError::SamePeer { other, peer });
             }
         }
-        let verifier = Arc::new(Verifier::new(peers.to_vec(), Presents::Dialler));
+        let verifier = Arc::new(Verifier::new(peers.to_vec(), Presents::Initiator));
         let mut tls = ServerConfig::builder_with_provider(provider())
             .with_protocol_versions(&[&TLS13])
             .map_err(IdentityError::NoTls13)?
@@ -89,8 +89,8 @@ impl Identity {
     }
 }
 
-impl Dialer {
-    /// Whom it calls.
+impl Initiator {
+    /// The peer that it calls.
     pub fn peer(&self) -> &PeerId {
         &self.peer
     }

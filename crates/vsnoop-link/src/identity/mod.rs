@@ -2,13 +2,13 @@
 //!
 //! A host has one private key ([`generate_key`]). Its peers know it by the key's [`PublicKey`],
 //! which they have pinned, or by a name in a certificate that a private authority has signed
-//! ([`Trust`]). Either way the host proves in a TLS 1.3 handshake that it has the key ([`Dialer`],
-//! [`Acceptor`]).
+//! ([`Trust`]). Either way the host proves in a TLS 1.3 handshake that it has the key
+//! ([`Initiator`], [`Acceptor`]).
 //!
 //! Both kinds of trust are met with X.509 certificates: a host without a certificate of an
 //! authority presents one that it has signed itself, of which nothing but the key is looked at. So
 //! one listener serves peers of both kinds, which raw public keys (RFC 7250) would not allow: there
-//! the kind is chosen for all callers of a listener, before it is known who calls.
+//! the kind is chosen for all callers of a listener, before the caller is known.
 
 mod config;
 mod error;
@@ -29,7 +29,7 @@ use std::fmt;
 use std::sync::Arc;
 
 pub(crate) use config::ALPN;
-pub use config::{Acceptor, Dialer};
+pub use config::{Acceptor, Initiator};
 pub use error::IdentityError;
 pub use host::{Identity, Pem, generate_key, public_key_of};
 pub use proof::Proof;

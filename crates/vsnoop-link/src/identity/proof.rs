@@ -1,4 +1,4 @@
-//! What a peer has shown in a handshake, kept to be verified again while its session lasts.
+//! A peer's proof of identity, kept to be verified again while its session lasts.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use rustls::pki_types::{CertificateDer, UnixTime};
 
 use super::trust::Presents;
 use super::verify::Verifier;
-use super::{Acceptor, Dialer};
+use super::{Acceptor, Initiator};
 
 /// No session lasts longer; what is valid until then never ends.
 const FAR_AHEAD_S: u64 = 100 * 365 * 86_400;
@@ -21,22 +21,22 @@ pub struct Proof {
 }
 
 impl Proof {
-    /// Of what the peer that `dialer` has called presented. `ends`: its end is asked for.
+    /// Of what the peer that `initiator` has called presented. `ends`: its end is asked for.
     pub(crate) fn of_acceptor(
-        dialer: &Dialer,
+        initiator: &Initiator,
         chain: &[CertificateDer<'static>],
         ends: bool,
     ) -> Self {
-        Self::new(Presents::Acceptor, chain, ends.then_some(&dialer.verifier))
+        Self::new(Presents::Acceptor, chain, ends.then_some(&initiator.verifier))
     }
 
     /// Of what a peer that has called `acceptor` presented. `ends`: its end is asked for.
-    pub(crate) fn of_dialler(
+    pub(crate) fn of_initiator(
         acceptor: &Acceptor,
         chain: &[CertificateDer<'static>],
         ends: bool,
     ) -> Self {
-        Self::new(Presents::Dialler, chain, ends.then_some(&acceptor.verifier))
+        Self::new(Presents::Initiator, chain, ends.then_some(&acceptor.verifier))
     }
 
     fn new(
@@ -85,9 +85,9 @@ impl Proof {
     }
 }
 
-impl Dialer {
-    /// Verifies that the proof still shows that it is this dialer's peer. Its key may not be pinned
-    /// any more, its certificate may have expired or been revoked.
+impl Initiator {
+    /// Verifies that the proof still shows that it is this initiator's peer. Its key may not be
+    /// pinned any more, its certificate may have expired or been revoked.
     pub fn verify_again(&self, proof: &mut Proof) -> Result<(), rustls::Error> {
         proof.verify(&self.verifier, UnixTime::now())?;
         proof.until_s = proof.holds_until(&self.verifier);

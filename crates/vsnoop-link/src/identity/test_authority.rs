@@ -10,9 +10,9 @@ use rcgen::{
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 
 use super::testing::load;
-use super::{Authority, Dialer, Identity, Pem, Trust, generate_key};
+use super::{Authority, Identity, Initiator, Pem, Trust, generate_key};
 
-impl Dialer {
+impl Initiator {
     /// Presents the certificates of `other`, with nothing but the key of `own`.
     pub fn with_certificates_of(mut self, other: &Identity, own: &Identity) -> Self {
         let stolen = CertifiedKey::new(other.own.cert.clone(), Arc::clone(&own.own.key));
@@ -51,7 +51,7 @@ impl TestAuthority {
         Self { issuer: Issuer::new(params, key), trusted }
     }
 
-    /// Trusts whoever has this name.
+    /// Trusts a certificate with this name.
     pub fn trust(&self, name: &str) -> Trust {
         Trust::named(&self.trusted, name).unwrap()
     }

@@ -83,7 +83,7 @@ fn a_proof_holds_until_the_first_certificate_of_the_path_expires() {
     let (own, named) = (host(), authority.host("b.example", Validity::Now));
     let until = |trusts: &[(PeerId, Trust)], shown: &Identity| {
         let acceptor = own.acceptor(trusts).unwrap();
-        Proof::of_dialler(&acceptor, &shown.own.cert, true).until_s()
+        Proof::of_initiator(&acceptor, &shown.own.cert, true).until_s()
     };
     let by_name = (peer("b"), authority.trust("b.example"));
     let by_key = (peer("c"), pinned(&host()));
@@ -98,7 +98,7 @@ fn a_proof_holds_until_the_first_certificate_of_the_path_expires() {
 fn peers_that_cannot_be_told_apart_are_refused() {
     let authority = TestAuthority::new("ca");
     let (a, b) = (host(), host());
-    let own = a.dialer(&peer("b"), &pinned(&a)).unwrap_err().to_string();
+    let own = a.initiator(&peer("b"), &pinned(&a)).unwrap_err().to_string();
     assert!(own.contains("that of this host itself"), "{own}");
     let twice = |trust: Trust| a.acceptor(&[(peer("b"), trust.clone()), (peer("c"), trust)]);
     for trust in [pinned(&b), authority.trust("b.example")] {

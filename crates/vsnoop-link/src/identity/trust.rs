@@ -1,4 +1,4 @@
-//! Whom this host believes to be a peer.
+//! Certificates and keys that this host accepts from peers.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -42,7 +42,7 @@ impl Trust {
 /// In which role a certificate is presented: it may be for one of them only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Presents {
-    Dialler,
+    Initiator,
     Acceptor,
 }
 
@@ -52,7 +52,7 @@ pub struct Authority {
     /// The file with its certificates.
     file: String,
     roots: RootCertStore,
-    diallers: Arc<dyn ClientCertVerifier>,
+    initiators: Arc<dyn ClientCertVerifier>,
     acceptors: Arc<WebPkiServerVerifier>,
     /// The files of the lists.
     lists: String,
@@ -97,7 +97,7 @@ impl Authority {
             }
             error => IdentityError::UnusableAuthority { file: file.clone(), error },
         };
-        let diallers = WebPkiClientVerifier::builder_with_provider(Arc::clone(&all), provider())
+        let initiators = WebPkiClientVerifier::builder_with_provider(Arc::clone(&all), provider())
             .with_crls(revoked.clone())
             .build()
             .map_err(unusable)?;
@@ -105,7 +105,7 @@ impl Authority {
             .with_crls(revoked.clone())
             .build()
             .map_err(unusable)?;
-        Ok(Arc::new(Self { file, roots, diallers, acceptors, lists: names, revoked }))
+        Ok(Arc::new(Self { file, roots, initiators, acceptors, lists: names, revoked }))
     }
 
     /// Checks the lists by the certificates of this host: what is found only when a certificate is
@@ -114,7 +114,7 @@ impl Authority {
         let Some((certificate, others)) = own.own.cert.split_first() else { return Ok(()) };
         // Names are compared last.
         let name = ServerName::from(Ipv4Addr::UNSPECIFIED);
-        for presents in [Presents::Dialler, Presents::Acceptor] {
+        for presents in [Presents::Initiator, Presents::Acceptor] {
             let files = || self.lists.clone();
             match self.has_signed(presents, &name, certificate, others, UnixTime::now()) {
                 Err(Error::InvalidCertificate(CertificateError::UnknownRevocationStatus)) => {
@@ -145,8 +145,8 @@ impl Authority {
         now: UnixTime,
     ) -> Result<(), rustls::Error> {
         match presents {
-            Presents::Dialler => {
-                self.diallers.verify_client_cert(certificate, intermediates, now).map(|_| ())
+            Presents::Initiator => {
+                self.initiators.verify_client_cert(certificate, intermediates, now).map(|_| ())
             }
             Presents::Acceptor => {
                 let verified =

@@ -124,14 +124,14 @@ impl Verifier {
             // An acceptor's is verified for the name of one peer.
             let known = asked
                 .iter()
-                .find(|(a, _)| presents == Presents::Dialler && Arc::ptr_eq(a, authority));
+                .find(|(a, _)| presents == Presents::Initiator && Arc::ptr_eq(a, authority));
             let signed = match known {
                 Some((_, signed)) => *signed,
                 None => {
                     let signed =
                         authority.has_signed(presents, name, certificate, intermediates, now);
                     asked.push((Arc::clone(authority), signed.is_ok()));
-                    // With pinned peers, too, a key nobody knows is the better explanation.
+                    // With pinned peers, too, "unknown key" explains more than "wrong authority".
                     match signed {
                         Err(e) if self.only_named() => why = e,
                         _ => (),

@@ -6,14 +6,14 @@
 //! flow starts on connection 0. With its first large frame, which a sender makes as soon as it has
 //! much to send, it moves to a bulk connection chosen by its hash: then only the segments of its
 //! handshake can be overtaken. A flow that sends small frames moves once it has sent many. It stays
-//! on the bulk connection until it has been idle for so long that none of its frames is on the way
-//! any more.
+//! on the bulk connection until it has been idle long enough that none of its frames is in
+//! flight.
 
 /// More than this per second, or at once, is bulk.
 const SPARSE_BYTES: u64 = 64 << 10;
 /// Keystrokes, echoes, acknowledgements, names and voice are smaller.
 const SMALL_BYTES: usize = 1000;
-/// A flow that was idle for so long begins anew.
+/// A flow that was idle for this time begins anew.
 const IDLE_NS: u64 = 1_000_000_000;
 /// Flows that are remembered: sets of ways.
 const SETS: usize = 1024;
@@ -21,7 +21,7 @@ const WAYS: usize = 4;
 
 /// Kind of a frame, without regard to its flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum FrameKind {
     /// ARP, ICMP, DNS and the like: always on connection 0, where the fair queue bounds it.
     Express,
     /// By what its flow sends.
@@ -49,14 +49,14 @@ pub struct Classifier {
 }
 
 impl Classifier {
-    /// Chooses among so many connections.
+    /// Chooses among this number of connections.
     pub fn new(connections: usize) -> Self {
         Self { connections: connections.max(1), known: vec![[UNKNOWN; WAYS]; SETS] }
     }
 
     /// The connection of a frame.
-    pub fn connection(&mut self, flow: u64, bytes: usize, kind: Kind, now_ns: u64) -> usize {
-        if self.connections == 1 || kind == Kind::Express {
+    pub fn connection(&mut self, flow: u64, bytes: usize, kind: FrameKind, now_ns: u64) -> usize {
+        if self.connections == 1 || kind == FrameKind::Express {
             return 0;
         }
         let mixed = flow.wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -94,7 +94,11 @@ mod tests {
     fn a_few_packets_now_and_then_stay_on_the_express_connection() {
         let mut classifier = Classifier::new(4);
         for i in 0..10_000 {
-            assert_eq!(classifier.connection(7, 500, Kind::Flow, i * 10 * MS), 0, "50 kB a second");
+            assert_eq!(
+                classifier.connection(7, 500, FrameKind::Flow, i * 10 * MS),
+                0,
+                "50 kB a second"
+            );
         }
     }
 
@@ -102,24 +106,24 @@ mod tests {
     fn a_bulk_flow_moves_once_and_comes_back_after_a_pause() {
         let mut classifier = Classifier::new(4);
         let mut connections: Vec<usize> =
-            (0..2000).map(|i| classifier.connection(7, 500, Kind::Flow, i * MS)).collect();
+            (0..2000).map(|i| classifier.connection(7, 500, FrameKind::Flow, i * MS)).collect();
         // Slower, but never idle: it stays.
         connections.extend(
-            (0..100).map(|i| classifier.connection(7, 64, Kind::Flow, (2000 + i * 900) * MS)),
+            (0..100).map(|i| classifier.connection(7, 64, FrameKind::Flow, (2000 + i * 900) * MS)),
         );
         let moves = connections.windows(2).filter(|w| w[0] != w[1]).count();
         assert_eq!((moves, connections[0]), (1, 0));
         assert!(connections[2099] > 0);
-        assert_eq!(classifier.connection(7, 64, Kind::Flow, 200_000 * MS), 0);
+        assert_eq!(classifier.connection(7, 64, FrameKind::Flow, 200_000 * MS), 0);
     }
 
     #[test]
     fn a_flow_moves_with_its_first_large_frame() {
         let mut classifier = Classifier::new(4);
-        assert_eq!(classifier.connection(7, 74, Kind::Flow, 0), 0);
-        let bulk = classifier.connection(7, 1514, Kind::Flow, 20 * MS);
+        assert_eq!(classifier.connection(7, 74, FrameKind::Flow, 0), 0);
+        let bulk = classifier.connection(7, 1514, FrameKind::Flow, 20 * MS);
         assert!(bulk > 0);
-        assert_eq!(classifier.connection(7, 66, Kind::Flow, 30 * MS), bulk, "and stays");
+        assert_eq!(classifier.connection(7, 66, FrameKind::Flow, 30 * MS), bulk, "and stays");
     }
 
     #[test]
@@ -127,24 +131,24 @@ mod tests {
         let mut classifier = Classifier::new(4);
         let mut used = [0; 4];
         for flow in 0..300 {
-            used[classifier.connection(flow, 100_000, Kind::Flow, 0)] += 1;
+            used[classifier.connection(flow, 100_000, FrameKind::Flow, 0)] += 1;
         }
         assert!(used[0] == 0 && used[1..].iter().all(|n| *n > 60), "{used:?}");
     }
 
     #[test]
     fn express_frames_and_single_connections_need_no_memory() {
-        assert_eq!(Classifier::new(4).connection(7, 1 << 30, Kind::Express, 0), 0);
-        assert_eq!(Classifier::new(1).connection(7, 1 << 30, Kind::Flow, 0), 0);
-        assert_eq!(Classifier::new(0).connection(7, usize::MAX, Kind::Flow, u64::MAX), 0);
+        assert_eq!(Classifier::new(4).connection(7, 1 << 30, FrameKind::Express, 0), 0);
+        assert_eq!(Classifier::new(1).connection(7, 1 << 30, FrameKind::Flow, 0), 0);
+        assert_eq!(Classifier::new(0).connection(7, usize::MAX, FrameKind::Flow, u64::MAX), 0);
     }
 
     #[test]
     fn a_flood_of_flows_makes_the_idle_ones_give_way() {
         let mut classifier = Classifier::new(2);
-        classifier.connection(u64::MAX, 100_000, Kind::Flow, 0);
+        classifier.connection(u64::MAX, 100_000, FrameKind::Flow, 0);
         for flow in 0..100_000 {
-            classifier.connection(flow, 64, Kind::Flow, flow);
+            classifier.connection(flow, 64, FrameKind::Flow, flow);
         }
         let used = classifier.known.iter().flatten().filter(|known| known.used).count();
         assert_eq!(used, SETS * WAYS);

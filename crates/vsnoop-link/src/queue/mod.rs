@@ -17,5 +17,5 @@ mod simulation;
 #[cfg(test)]
 mod tests;
 
-pub use classify::{Classifier, Kind};
+pub use classify::{Classifier, FrameKind};
 pub use fair::{FairQueue, QueueLimits, QueueStats};

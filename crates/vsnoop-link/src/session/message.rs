@@ -11,7 +11,7 @@ const PROBE: u8 = 1;
 const ANSWER: u8 = 2;
 const CLOSE: u8 = 3;
 
-/// In a probe: its sender wants new keys, and the other end is the dialler.
+/// In a probe: its sender wants new keys, and the other end is the initiator.
 const FLAG_REKEY: u16 = 1;
 
 /// The longest message without padding, bytes.
@@ -66,7 +66,7 @@ pub enum Message {
 pub enum CloseReason {
     /// The link was taken down.
     Down,
-    /// Nothing arrived any more.
+    /// Packets stopped arriving.
     Silence,
     /// Its keys, or what the peer has shown of itself, have come to their end.
     Expired,

@@ -3,8 +3,8 @@
 //! Both ends may dial at once, a handshake may be complete at one end only, and the two learn of
 //! sessions in different order. They agree because both compare sessions by a total order of values
 //! that both know. First comes the *epoch*, a Lamport clock: one higher than all epochs that the
-//! dialler has seen or tried, so that a dialler that knows of a session replaces it. Sessions of
-//! the same epoch were dialled at once: that of the end with the larger public key stays.
+//! initiator has seen or tried, so that an initiator that knows of a session replaces it. Sessions
+//! of the same epoch were dialled at once: that of the end with the larger public key stays.
 //!
 //! Epochs are counted between two instances. A restarted instance begins at 1, and sessions of its
 //! former instance are void.
@@ -21,7 +21,7 @@ pub struct Rank {
 impl Rank {
     /// `favoured`: our key is the larger.
     pub fn of(info: &SessionInfo, favoured: bool) -> Self {
-        Self { epoch: info.epoch, favoured: (info.dialler == End::Us) == favoured }
+        Self { epoch: info.epoch, favoured: (info.initiator == End::Us) == favoured }
     }
 }
 
@@ -55,9 +55,9 @@ mod tests {
     use super::*;
     use crate::session::SessionId;
 
-    fn session(dialler: End, epoch: u32, instance: u64) -> SessionInfo {
+    fn session(initiator: End, epoch: u32, instance: u64) -> SessionInfo {
         let address = "192.0.2.1:1".parse().unwrap();
-        SessionInfo { id: SessionId(1), dialler, epoch, instance, address }
+        SessionInfo { id: SessionId(1), initiator, epoch, instance, address }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! reorders and cuts, under a simulated clock.
 //!
 //! A handshake is what the daemon's is: two round trips after which the acceptor has the session,
-//! and half a round trip later the dialler, unless the network is cut meanwhile.
+//! and half a round trip later the initiator, unless the network is cut meanwhile.
 
 use std::collections::{BTreeMap, BinaryHeap};
 use std::net::SocketAddr;
@@ -29,9 +29,9 @@ impl Side {
     }
 }
 
-/// What a direction of the network does.
+/// Faults of one direction of the network.
 #[derive(Clone, Copy, Debug)]
-pub struct Way {
+pub struct DirectionFaults {
     pub delay_ns: u64,
     /// Up to so much more, at random, so that packets overtake each other.
     pub jitter_ns: u64,
@@ -43,7 +43,7 @@ pub struct Way {
     pub cut: bool,
 }
 
-impl Default for Way {
+impl Default for DirectionFaults {
     fn default() -> Self {
         Self {
             delay_ns: 10 * MS,
@@ -146,7 +146,7 @@ pub struct World {
     pub a: SimulatedHost,
     pub b: SimulatedHost,
     /// From A to B, and back.
-    pub ways: [Way; 2],
+    pub ways: [DirectionFaults; 2],
     pub random: fastrand::Rng,
     /// Each end sends data so often, if it is up.
     pub data_every_ns: Option<u64>,
@@ -184,7 +184,7 @@ impl World {
             now_ns: S,
             a: SimulatedHost::new(a, instances.0, "192.0.2.1:7757".parse().unwrap(), S),
             b: SimulatedHost::new(b, instances.1, "192.0.2.2:7757".parse().unwrap(), S),
-            ways: [Way::default(); 2],
+            ways: [DirectionFaults::default(); 2],
             random,
             data_every_ns: None,
             data_bytes: 200,
@@ -202,11 +202,11 @@ impl World {
         }
     }
 
-    pub fn both_ways(&mut self, change: impl Fn(&mut Way)) {
+    pub fn both_ways(&mut self, change: impl Fn(&mut DirectionFaults)) {
         self.ways.iter_mut().for_each(change);
     }
 
-    fn way(&self, from: Side) -> Way {
+    fn way(&self, from: Side) -> DirectionFaults {
         self.ways[if from == Side::A { 0 } else { 1 }]
     }
 
@@ -306,7 +306,7 @@ impl World {
         self.next_session += 1;
         let ours = SessionInfo {
             id,
-            dialler: End::Us,
+            initiator: End::Us,
             epoch,
             instance: self.host(side.other()).instance,
             address: self.host(side.other()).address,
@@ -315,7 +315,7 @@ impl World {
         if self.host(side).settings.largest_packet_bytes.is_some() {
             address.set_port(HANDSHAKE_PORT);
         }
-        let theirs = SessionInfo { dialler: End::Peer, instance, address, ..ours.clone() };
+        let theirs = SessionInfo { initiator: End::Peer, instance, address, ..ours.clone() };
         let accepted_ns = now_ns + 2 * trip_ns;
         self.at(accepted_ns, Event::Accepted(side.other(), theirs));
         self.at(accepted_ns + trip_ns / 2, Event::Dialled(side, instance, Ok(ours)));

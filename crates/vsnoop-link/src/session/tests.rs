@@ -210,7 +210,7 @@ fn after_any_faults_they_agree_again_in_bounded_time() {
             let pause_ms = world.random.u64(0..8000);
             world.run(pause_ms * MS);
         }
-        world.ways = [Way::default(); 2];
+        world.ways = [DirectionFaults::default(); 2];
         for side in [Side::A, Side::B] {
             if !world.host(side).up {
                 world.start(side);
@@ -455,17 +455,17 @@ fn that_a_peer_was_taken_down_is_said_until_somebody_answers_there() {
 /// On a busy machine a peer completes handshakes after it has sent its close message.
 #[test]
 fn a_handshake_with_a_peer_that_has_left_does_not_hide_that() {
-    for dialler in [End::Us, End::Peer] {
+    for initiator in [End::Us, End::Peer] {
         let mut world = up(1, Dials::B, &settings(1500));
         let instance = world.a.instance;
         world.give(Side::A, PeerEvent::Close);
         world.kill(Side::A);
         world.run(100 * MS);
         let id = SessionId(1_000_000);
-        let info = SessionInfo { id, dialler, epoch: 9, instance, address: world.a.address };
+        let info = SessionInfo { id, initiator, epoch: 9, instance, address: world.a.address };
         world.give(
             Side::B,
-            match dialler {
+            match initiator {
                 End::Us => PeerEvent::Dialled(Ok(info)),
                 End::Peer => PeerEvent::Accepted(info),
             },
@@ -474,7 +474,7 @@ fn a_handshake_with_a_peer_that_has_left_does_not_hide_that() {
         world.run(12 * S);
         let reason = world.b.peer.status().reason.unwrap();
         let closed = "the peer has taken the link down; since then: connection refused";
-        assert_eq!(reason, closed, "{dialler:?}");
+        assert_eq!(reason, closed, "{initiator:?}");
     }
 }
 
@@ -490,7 +490,7 @@ fn a_peer_that_comes_back_and_calls_is_not_said_to_be_down_though_our_calls_are_
     world.both_ways(|way| way.mtu_bytes = 0);
     let info = SessionInfo {
         id: SessionId(1_000_000),
-        dialler: End::Peer,
+        initiator: End::Peer,
         epoch: 1,
         instance: 7,
         address: world.a.address,
@@ -562,7 +562,7 @@ fn a_peer_that_dials_without_end_gets_a_bounded_number_of_sessions() {
     for i in 0..10_000 {
         let info = SessionInfo {
             id: SessionId(1_000_000 + i),
-            dialler: End::Peer,
+            initiator: End::Peer,
             epoch: (i % 7) as u32,
             instance: i / 100,
             address: world.a.address,
@@ -590,7 +590,7 @@ mod any {
         let info = (id(), any::<bool>(), any::<u32>(), 0..3_u64, address()).prop_map(
             |(id, us, epoch, instance, address)| SessionInfo {
                 id,
-                dialler: if us { End::Us } else { End::Peer },
+                initiator: if us { End::Us } else { End::Peer },
                 epoch,
                 instance,
                 address,

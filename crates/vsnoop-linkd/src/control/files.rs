@@ -24,8 +24,8 @@ use super::error::{AlreadyUp, ControlError, Result};
 /// Gone after a reboot, as the links are.
 pub const DIRECTORY: &str = "/run/vsnoop/link";
 
-/// A process that looks whether a link runs takes its lock for a moment: so often and so long
-/// others wait for it.
+/// A process that checks whether a link runs takes its lock for a moment: others retry this often,
+/// at this interval.
 const TRIES: u32 = 10;
 const TRY_AGAIN: Duration = Duration::from_millis(7);
 
@@ -228,15 +228,15 @@ mod tests {
     fn a_name_is_had_by_one_at_a_time_while_links_come_and_go() {
         let directory = tempfile::tempdir().unwrap();
         let files = LinkFiles::below(directory.path(), "office");
-        let (is_had, turns) = (AtomicBool::new(false), AtomicUsize::new(0));
+        let (is_had, taken) = (AtomicBool::new(false), AtomicUsize::new(0));
         thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
-                    while turns.load(Ordering::Relaxed) < 20_000 {
+                    while taken.load(Ordering::Relaxed) < 20_000 {
                         let lock = files.try_lock(FlockArg::LockExclusiveNonblock).unwrap();
                         let Some(lock) = lock else { continue };
                         assert!(!is_had.swap(true, Ordering::SeqCst), "two have the name");
-                        turns.fetch_add(1, Ordering::Relaxed);
+                        taken.fetch_add(1, Ordering::Relaxed);
                         is_had.store(false, Ordering::SeqCst);
                         files.remove_lock().unwrap();
                         drop(lock);

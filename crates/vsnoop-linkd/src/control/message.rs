@@ -95,7 +95,7 @@ pub enum Response {
     },
 }
 
-/// What a reload has changed.
+/// The changes of a reload.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Reloaded {
@@ -109,7 +109,7 @@ pub struct Reloaded {
     pub key: bool,
     /// Whether it presents another certificate for the same key.
     pub certificate: bool,
-    /// What was not done, or should be looked at.
+    /// Warnings.
     pub warnings: Vec<String>,
     /// Compression rules of `vsnoop link set` that have ended.
     pub ended: Vec<Compress>,
@@ -146,7 +146,7 @@ pub struct Status {
     /// Frames that the link itself dropped, by reason.
     pub dropped: BTreeMap<String, u64>,
     pub problems: Vec<Problem>,
-    pub ports: Vec<PortStatus>,
+    pub ports: Vec<LinkPortStatus>,
     pub peers: Vec<PeerStatus>,
     pub compression: Vec<RuleStatus>,
     pub diverts: Vec<DivertStatus>,
@@ -232,7 +232,7 @@ pub struct FrameCounts {
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct PortStatus {
+pub struct LinkPortStatus {
     /// Name of the interface.
     pub name: String,
     /// "bridge", "tap" or "interface".
@@ -268,7 +268,7 @@ pub enum PeerState {
 #[serde(default)]
 pub struct PeerStatus {
     pub name: String,
-    /// Who says that it is a peer.
+    /// The source of this peer: the file or etcd.
     pub source: PeerSource,
     pub state: PeerState,
     /// Why it is not up.

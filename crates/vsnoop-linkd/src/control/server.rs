@@ -51,7 +51,7 @@ struct Client {
 }
 
 /// State of a client's request.
-enum Step {
+enum ClientState {
     Wait,
     /// For room for its answer.
     WaitToWrite,
@@ -138,12 +138,12 @@ impl Server {
         let Some(client) = self.clients.get_mut(&id) else { return };
         let step = client.go_on(handler);
         let stays = match step {
-            Step::Wait => true,
-            Step::WaitToWrite => {
+            ClientState::Wait => true,
+            ClientState::WaitToWrite => {
                 let mut event = EpollEvent::new(EpollFlags::EPOLLOUT, id);
                 self.epoll.modify(&client.stream, &mut event).is_ok()
             }
-            Step::Gone => false,
+            ClientState::Gone => false,
         };
         if !stays {
             self.clients.remove(&id);
@@ -165,17 +165,17 @@ impl Drop for Server {
 }
 
 impl Client {
-    fn go_on(&mut self, handler: &mut dyn FnMut(Request) -> Response) -> Step {
+    fn go_on(&mut self, handler: &mut dyn FnMut(Request) -> Response) -> ClientState {
         if self.answer.is_none() {
             match self.read() {
                 Ok(true) => self.answer = Some(answer(&self.request, handler)),
-                Ok(false) => return Step::Wait,
-                Err(_) => return Step::Gone,
+                Ok(false) => return ClientState::Wait,
+                Err(_) => return ClientState::Gone,
             }
         }
         match self.write() {
-            Ok(true) | Err(_) => Step::Gone,
-            Ok(false) => Step::WaitToWrite,
+            Ok(true) | Err(_) => ClientState::Gone,
+            Ok(false) => ClientState::WaitToWrite,
         }
     }
 

@@ -4,12 +4,12 @@
 //! what the state machines want goes to the data threads as orders. Handshakes run on threads of
 //! their own, a bounded number of them, and end by a deadline.
 
+mod accept;
 mod deadlines;
 mod paths;
 mod peer_entry;
 mod reload;
 mod sessions;
-mod welcome;
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -18,11 +18,11 @@ use std::time::{Duration, Instant};
 use ipnet::IpNet;
 use tracing::{debug, info, warn};
 
+use self::accept::{CallListener, ListenerConfig};
 use self::deadlines::Deadlines;
 use self::peer_entry::headers_bytes;
 pub use self::peer_entry::{PeerEntry, other_mtu};
 pub use self::reload::NewPeers;
-use self::welcome::{Door, Welcome};
 use super::complaints::Complaints;
 use super::config::{Address, Config};
 use super::establish::Introduction;
@@ -36,7 +36,7 @@ use super::tcp_handshake::Established;
 use super::{egress, ingress};
 use vsnoop_link::forwarding::Location;
 use vsnoop_link::handshake::{self, Guard, GuardLimits};
-use vsnoop_link::identity::{Acceptor, Dialer, PublicKey};
+use vsnoop_link::identity::{Acceptor, Initiator, PublicKey};
 use vsnoop_link::session::{Action, Message, PeerEvent, SessionId};
 use vsnoop_link::wire::item::SESSION;
 
@@ -44,7 +44,7 @@ pub struct ControlThread {
     shared: Arc<Shared>,
     pub ports: Ports,
     introduction: Introduction,
-    door: Door,
+    listener: CallListener,
     ours: PublicKey,
     next_serial: u64,
     /// Reloads so far.
@@ -69,7 +69,7 @@ pub struct Parts {
     pub shared: Arc<Shared>,
     pub ports: Ports,
     pub acceptor: Acceptor,
-    pub dialers: Vec<Dialer>,
+    pub initiators: Vec<Initiator>,
     pub ours: PublicKey,
     pub egress: wake::Sender<egress::Order>,
     pub ingress: wake::Sender<ingress::Order>,
@@ -78,7 +78,7 @@ pub struct Parts {
 
 impl ControlThread {
     pub fn new(config: &Config, parts: Parts) -> Self {
-        let Parts { shared, ports, acceptor, dialers, ours, egress, ingress, events } = parts;
+        let Parts { shared, ports, acceptor, initiators, ours, egress, ingress, events } = parts;
         let introduction = Introduction {
             network: config.network.clone(),
             instance: fastrand::u64(..),
@@ -89,10 +89,10 @@ impl ControlThread {
         let peers: Vec<_> = config
             .peers
             .iter()
-            .zip(dialers)
+            .zip(initiators)
             .zip(1..)
-            .map(|((peer, dialer), serial)| {
-                PeerEntry::new(peer, config, dialer, ours, serial, now_ns)
+            .map(|((peer, initiator), serial)| {
+                PeerEntry::new(peer, config, initiator, ours, serial, now_ns)
             })
             .collect();
         let guard = Guard::new(GuardLimits::default());
@@ -100,18 +100,18 @@ impl ControlThread {
             // Names are resolved when they are called.
             guard.set_peer(peer, config.addresses.iter().filter_map(Address::literal));
         }
-        let welcome = Welcome {
+        let accept = ListenerConfig {
             introduction: introduction.clone(),
             acceptor,
             peers: config.peers.clone(),
             generation: 0,
         };
-        let door = Door::new(welcome, guard.clone(), shared.clock, events.clone());
+        let listener = CallListener::new(accept, guard.clone(), shared.clock, events.clone());
         let mut control = Self {
             shared,
             ports,
             introduction,
-            door,
+            listener,
             ours,
             next_serial: 1 + peers.len() as u64,
             reloads: 0,
@@ -179,7 +179,7 @@ impl ControlThread {
 
     /// Takes callers from now on, on a thread of its own.
     pub fn listen(&self, listener: TcpListener) -> std::io::Result<()> {
-        self.door.listen(listener)
+        self.listener.listen(listener)
     }
 
     /// Sends a close message to all peers, and stops the data threads.
@@ -281,7 +281,7 @@ impl ControlThread {
         self.tell(peer, PeerEvent::Received { session, from: ends.peer, newest });
     }
 
-    /// A session cannot be used any more.
+    /// A session has become unusable.
     fn failed(&mut self, peer: usize, session: u64, error: &dyn std::error::Error) {
         let (session, reason) = (SessionId(session), error.to_string());
         self.tell(peer, PeerEvent::Failed { session, reason });

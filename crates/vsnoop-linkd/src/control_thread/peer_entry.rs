@@ -1,4 +1,4 @@
-//! What the control thread knows of one peer.
+//! The control thread's state of one peer.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -13,7 +13,7 @@ use crate::establish::Made;
 use crate::io::udp::{Endpoints, route_mtu};
 use crate::tcp_handshake::Established;
 use vsnoop_link::compress::{CompressionLimits, DecoderMemory};
-use vsnoop_link::identity::{Dialer, Proof, PublicKey};
+use vsnoop_link::identity::{Initiator, Proof, PublicKey};
 use vsnoop_link::session::{Peer, PeerSettings, PeerSnapshot, SessionId};
 
 /// How often the host is asked how large packets to a peer may be.
@@ -49,7 +49,7 @@ pub struct Installed {
     pub takes: Vec<IpNet>,
     /// See [`PeerEntry::mtu_bytes`].
     pub mtu_bytes: u16,
-    /// How the peer has shown who it is.
+    /// The peer's proof of identity.
     pub proof: Proof,
 }
 
@@ -63,7 +63,7 @@ pub struct PeerEntry {
     pub config: PeerConfig,
     pub machine: Peer,
     pub settings: PeerSettings,
-    pub dialer: Arc<Dialer>,
+    pub initiator: Arc<Initiator>,
     /// See [`crate::establish::dial`].
     pub failed: Arc<Mutex<Option<SocketAddr>>>,
     /// Of its decoders in all sessions.
@@ -79,7 +79,7 @@ pub struct PeerEntry {
     pub path_counts: (u64, u64),
     /// Share of the datagrams.
     pub loss: f64,
-    /// What was told: of which session, loss, and bytes per second.
+    /// Last report to the egress thread: session, loss, and bytes per second.
     pub path_said: Option<(SessionId, f64, Option<u64>)>,
     pub used: Option<SessionId>,
     /// The largest dictionary that rules of the file have for it, bytes.
@@ -95,7 +95,7 @@ impl PeerEntry {
     pub fn new(
         peer: &PeerConfig,
         link: &Config,
-        dialer: Dialer,
+        initiator: Initiator,
         ours: PublicKey,
         serial: u64,
         now_ns: u64,
@@ -108,7 +108,7 @@ impl PeerEntry {
             config: peer.clone(),
             machine: Peer::new(settings.clone(), fastrand::u64(..), now_ns),
             settings,
-            dialer: Arc::new(dialer),
+            initiator: Arc::new(initiator),
             failed: Arc::default(),
             memory: Arc::new(DecoderMemory::new(peer.decoder_bytes_max())),
             made: HashMap::new(),

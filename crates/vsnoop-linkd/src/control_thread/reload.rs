@@ -6,23 +6,23 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use tracing::info;
 
 use super::ControlThread;
+use super::accept::ListenerConfig;
 use super::peer_entry::{PeerEntry, settings};
-use super::welcome::Welcome;
 use crate::config::{Address, Config, PeerConfig};
 use crate::shared::Shared;
 use crate::slots::Slots;
 use vsnoop_link::compress::DecoderMemory;
 use vsnoop_link::forwarding::Location;
-use vsnoop_link::identity::{Acceptor, Dialer, Proof, PublicKey};
+use vsnoop_link::identity::{Acceptor, Initiator, Proof, PublicKey};
 use vsnoop_link::session::{PeerEvent, SessionId};
 
-/// What a new configuration has for the peers.
+/// The peers of a new configuration.
 pub struct NewPeers<'a> {
     pub config: &'a Config,
     pub slots: &'a Slots,
     pub acceptor: Acceptor,
     /// In the order of the configuration.
-    pub dialers: Vec<Dialer>,
+    pub initiators: Vec<Initiator>,
     pub ours: PublicKey,
     /// This host shows another key or certificate than before.
     pub is_shown_anew: bool,
@@ -55,34 +55,34 @@ impl ControlThread {
 
     /// Goes on with these peers. Those that stay as they are notice nothing.
     pub fn reload(&mut self, shared: Arc<Shared>, new: NewPeers<'_>) {
-        let NewPeers { config, slots, acceptor, dialers, ours, is_shown_anew } = new;
+        let NewPeers { config, slots, acceptor, initiators, ours, is_shown_anew } = new;
         self.reloads += 1;
         self.shared = shared;
         self.ours = ours;
         self.clamp_mss = config.clamp_mss;
         self.dead_after = config.dead_after;
-        self.door.set(Welcome {
+        self.listener.set(ListenerConfig {
             introduction: self.introduction.clone(),
             acceptor,
             peers: config.peers.clone(),
             generation: self.reloads,
         });
-        for (peer, dialer) in config.peers.iter().zip(dialers) {
+        for (peer, initiator) in config.peers.iter().zip(initiators) {
             let Some(slot) = slots.of(&peer.name) else { continue };
             match self.peers.get(slot) {
                 Some(known) if !known.is_removed => {
-                    self.change_peer(slot, peer, config, dialer, is_shown_anew);
+                    self.change_peer(slot, peer, config, initiator, is_shown_anew);
                 }
-                _ => self.add_peer(slot, peer, config, dialer),
+                _ => self.add_peer(slot, peer, config, initiator),
             }
         }
         (0..self.peers.len()).for_each(|peer| self.bound_frames(peer));
     }
 
-    fn add_peer(&mut self, slot: usize, peer: &PeerConfig, config: &Config, dialer: Dialer) {
+    fn add_peer(&mut self, slot: usize, peer: &PeerConfig, config: &Config, initiator: Initiator) {
         let (serial, now_ns) = (self.next_serial, self.shared.now_ns());
         self.next_serial += 1;
-        let entry = PeerEntry::new(peer, config, dialer, self.ours, serial, now_ns);
+        let entry = PeerEntry::new(peer, config, initiator, self.ours, serial, now_ns);
         self.guard.set_peer(slot, peer.addresses.iter().filter_map(Address::literal));
         match self.peers.get_mut(slot) {
             Some(known) => *known = entry,
@@ -98,11 +98,11 @@ impl ControlThread {
         slot: usize,
         peer: &PeerConfig,
         config: &Config,
-        dialer: Dialer,
+        initiator: Initiator,
         is_shown_anew: bool,
     ) {
         let known = &mut self.peers[slot];
-        known.dialer = Arc::new(dialer);
+        known.initiator = Arc::new(initiator);
         let settings = settings(peer, config, known.settings.favoured);
         let is_other = settings != known.settings;
         known.settings = settings.clone();
@@ -127,23 +127,25 @@ impl ControlThread {
         }
     }
 
-    /// Ends the sessions of a peer whose proof does not hold any more.
+    /// Ends the sessions of a peer whose proof of identity is no longer valid.
     fn verify_again(&mut self, slot: usize) {
         let known = &mut self.peers[slot];
         let mut ended = Vec::new();
         for (id, session) in &mut known.installed {
-            if let Err(error) = known.dialer.verify_again(&mut session.proof) {
+            if let Err(error) = known.initiator.verify_again(&mut session.proof) {
                 ended.push((*id, format!("it is not trusted any more: it {error}")));
             }
         }
-        let dialer = &known.dialer;
-        known.incomplete.retain_mut(|begun| dialer.verify_again(&mut begun.control.proof).is_ok());
+        let initiator = &known.initiator;
+        known
+            .incomplete
+            .retain_mut(|begun| initiator.verify_again(&mut begun.control.proof).is_ok());
         self.end_sessions(slot, ended);
     }
 
     /// Is the proof of a handshake still valid? `generation`: number of reloads when it began.
     pub(super) fn is_still_trusted(&self, slot: usize, generation: u64, proof: &mut Proof) -> bool {
-        generation == self.reloads || self.peers[slot].dialer.verify_again(proof).is_ok()
+        generation == self.reloads || self.peers[slot].initiator.verify_again(proof).is_ok()
     }
 
     /// Ends the sessions whose proof has come to its end.

@@ -45,7 +45,7 @@ impl ControlThread {
         self.next_session += 1;
         let info = SessionInfo {
             id,
-            dialler: if made.dialled { End::Us } else { End::Peer },
+            initiator: if made.dialled { End::Us } else { End::Peer },
             epoch: made.epoch,
             instance: made.instance,
             address: made.address,
@@ -83,7 +83,7 @@ impl ControlThread {
                     since: Instant::now(),
                 };
                 let known = &mut self.peers[peer];
-                // One that dials again has given up what it had begun.
+                // A peer that dials again has abandoned its earlier attempt.
                 known.incomplete.clear();
                 known.incomplete.push(incomplete);
                 for (since, stray) in std::mem::take(&mut self.strays) {
@@ -250,7 +250,7 @@ impl ControlThread {
             config.accepts(),
             config.outer.ecn,
         );
-        let (dialer, memory) = (Arc::clone(&known.dialer), Arc::clone(&known.memory));
+        let (initiator, memory) = (Arc::clone(&known.initiator), Arc::clone(&known.memory));
         let (events, serial, generation) = (self.events.clone(), known.serial, self.reloads);
         let (dead_after, failed) = (self.dead_after, Arc::clone(&known.failed));
         let spawned = std::thread::Builder::new().name("dial".into()).spawn(move || {
@@ -258,8 +258,9 @@ impl ControlThread {
                 let addresses = addresses.iter().map(SocketAddr::ip).collect();
                 events.send(ControlEvent::Resolved { peer, serial, addresses });
             };
-            let made =
-                establish::dial(&address, &dialer, hello, &memory, dead_after, &failed, resolved);
+            let made = establish::dial(
+                &address, &initiator, hello, &memory, dead_after, &failed, resolved,
+            );
             let result = made.map(Box::new);
             events.send(ControlEvent::Dialled { peer, serial, generation, result });
         });

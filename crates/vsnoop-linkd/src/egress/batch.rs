@@ -14,7 +14,7 @@ use vsnoop_packet::vnet::{VNET_BYTES, VirtioNetHdr};
 use crate::frame::ParsedFrame;
 use crate::io::port::LinkPort;
 use crate::own::Own;
-use crate::stats::{LinkStats, PortStats};
+use crate::stats::{LinkPortStats, LinkStats};
 
 const LONGEST_BYTES: usize = 65_536 + 256;
 const ARENA_BYTES: usize = 4 * LONGEST_BYTES;
@@ -51,7 +51,7 @@ impl BatchBuffer {
     pub fn fill(
         &mut self,
         port: &LinkPort,
-        port_stats: &PortStats,
+        port_stats: &LinkPortStats,
         stats: &LinkStats,
         own: Option<&Own>,
     ) -> ReadEnd {

@@ -768,8 +768,8 @@ mod tests {
         assert!(receive().ends_with(b"probe"));
         assert_eq!(receive(), b"before");
         let numbers: Vec<_> = (0..11).map(|_| *receive().last().unwrap()).collect();
-        let turn = numbers.iter().position(|number| *number == 77).unwrap();
-        assert!(turn <= 2, "the second flow waits for the first: {numbers:?}");
+        let position = numbers.iter().position(|number| *number == 77).unwrap();
+        assert!(position <= 2, "the second flow waits for the first: {numbers:?}");
         let first: Vec<_> = numbers.into_iter().filter(|number| *number != 77).collect();
         assert!(first.iter().copied().eq(0..10), "{first:?}");
     }

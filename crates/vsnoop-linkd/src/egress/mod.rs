@@ -62,7 +62,7 @@ pub enum Order {
         peer: usize,
         session: u64,
     },
-    /// There is no session any more; frames are dropped.
+    /// The peer has no session: frames are dropped.
     Down {
         peer: usize,
     },
@@ -126,7 +126,7 @@ const DIVERT_TAPS: u64 = 1 << 31;
 
 /// Where frames are read.
 #[derive(Clone, Copy)]
-enum Source {
+enum FrameSource {
     Port(usize),
     DivertTap(usize),
 }
@@ -139,7 +139,7 @@ fn sources(shared: &Shared) -> HashMap<u64, Arc<LinkPort>> {
     ports.chain(taps).collect()
 }
 
-/// What other threads send here.
+/// Orders and frames of other threads.
 pub struct Inputs {
     pub orders: wake::Receiver<Order>,
     /// Frames of peers for others.
@@ -148,7 +148,7 @@ pub struct Inputs {
 
 pub struct Egress {
     shared: Arc<Shared>,
-    /// What is read, by token.
+    /// Ports and divert taps that it reads, by epoll token.
     sources: HashMap<u64, Arc<LinkPort>>,
     inputs: Inputs,
     events: wake::Sender<ControlEvent>,
@@ -211,10 +211,10 @@ impl Egress {
             ORDERS => return self.obey(),
             RELAYED => self.relay(),
             token if token < DIVERT_TAPS => {
-                self.read(Source::Port(token as usize), BATCHES_PER_PASS)
+                self.read(FrameSource::Port(token as usize), BATCHES_PER_PASS)
             }
             token if token < SESSIONS => {
-                self.read(Source::DivertTap((token - DIVERT_TAPS) as usize), BATCHES_PER_PASS);
+                self.read(FrameSource::DivertTap((token - DIVERT_TAPS) as usize), BATCHES_PER_PASS);
             }
             token => self.session_ready(token),
         }
@@ -227,14 +227,14 @@ impl Egress {
     }
 
     /// Reads a few batches of frames from a port or divert tap.
-    fn read(&mut self, source: Source, batches: usize) {
+    fn read(&mut self, source: FrameSource, batches: usize) {
         // Taken out, so that its frames can be handed on by reference.
         let mut buffer = std::mem::take(&mut self.buffer);
         for _ in 0..batches {
             let left = {
                 let found = match source {
-                    Source::Port(slot) => self.shared.port(slot),
-                    Source::DivertTap(slot) => {
+                    FrameSource::Port(slot) => self.shared.port(slot),
+                    FrameSource::DivertTap(slot) => {
                         let divert_tap =
                             self.shared.divert_taps.as_ref().and_then(|all| all.tap(slot));
                         divert_tap.map(|divert_tap| &divert_tap.port)
@@ -257,8 +257,8 @@ impl Egress {
                 ReadEnd::Nothing => break,
                 ReadEnd::Failed(error) => {
                     let failed = match source {
-                        Source::Port(port) => ControlEvent::PortFailed { port, error },
-                        Source::DivertTap(divert_tap) => {
+                        FrameSource::Port(port) => ControlEvent::PortFailed { port, error },
+                        FrameSource::DivertTap(divert_tap) => {
                             ControlEvent::DivertTapFailed { divert_tap, error }
                         }
                     };
@@ -270,7 +270,7 @@ impl Egress {
         self.buffer = buffer;
     }
 
-    fn batch(&mut self, source: Source, buffer: &BatchBuffer) {
+    fn batch(&mut self, source: FrameSource, buffer: &BatchBuffer) {
         if buffer.is_empty() {
             return;
         }
@@ -315,10 +315,12 @@ impl Egress {
         self.look_after();
     }
 
-    fn hand_on(&mut self, source: Source, frame: Frame<'_>, now_ns: u64) {
+    fn hand_on(&mut self, source: FrameSource, frame: Frame<'_>, now_ns: u64) {
         match source {
-            Source::Port(port) => self.forward(port, &frame, now_ns),
-            Source::DivertTap(divert_tap) => self.divert(divert_tap, &frame.diverted(), now_ns),
+            FrameSource::Port(port) => self.forward(port, &frame, now_ns),
+            FrameSource::DivertTap(divert_tap) => {
+                self.divert(divert_tap, &frame.diverted(), now_ns)
+            }
         }
     }
 

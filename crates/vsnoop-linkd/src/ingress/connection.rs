@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-use super::turn::Share;
+use super::budget::Budget;
 use crate::counts::SessionCounts;
 use crate::fault::ReceiveError;
 use crate::stats::PeerStats;
@@ -16,7 +16,7 @@ use vsnoop_link::wire::seal::Opener;
 use vsnoop_link::wire::stream::{Cutter, LENGTH_BYTES, TooLong};
 use vsnoop_packet::offload::state::OffloadState;
 
-/// Besides the peer's share, bounds how long one connection occupies the thread.
+/// Besides the peer's budget, bounds how long one connection occupies the thread.
 const READS_PER_PASS: usize = 16;
 
 /// Most bytes of one read of a TLS stream.
@@ -29,17 +29,17 @@ pub enum Decryption {
 }
 
 /// Data received on a connection.
-pub enum Received<'a> {
+pub enum ReceivedItem<'a> {
     Frame(OffloadState, Way, &'a [u8]),
     Message(&'a [u8]),
 }
 
-/// What remains when [`ConnectionReceiver::receive`] stops.
+/// The reason why [`ConnectionReceiver::receive`] stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Left {
     /// Nothing here; the socket may have more.
     Nothing,
-    /// Bytes that were read already: the peer's share of the turn is used up.
+    /// Bytes that were read already: the peer's budget of the round is used up.
     Read,
 }
 
@@ -74,21 +74,21 @@ impl ConnectionReceiver {
         }
     }
 
-    /// Reads what the socket holds, up to the peer's share of the turn. An error ends the
+    /// Reads what the socket holds, up to the peer's budget of the round. An error ends the
     /// connection.
     pub fn receive(
         &mut self,
-        share: &mut Share,
+        budget: &mut Budget,
         stats: &PeerStats,
-        got: &mut dyn FnMut(Received<'_>),
+        got: &mut dyn FnMut(ReceivedItem<'_>),
     ) -> Result<Left, ReceiveError> {
-        // First what remains of the last turn, or has arrived with the end of the handshake.
-        let mut left = self.take(share, stats, got)?;
+        // First what remains of the last round, or has arrived with the end of the handshake.
+        let mut left = self.take(budget, stats, got)?;
         for _ in 0..READS_PER_PASS {
             if left == Left::Read || !self.read()? {
                 break;
             }
-            left = self.take(share, stats, got)?;
+            left = self.take(budget, stats, got)?;
         }
         Ok(left)
     }
@@ -117,12 +117,12 @@ impl ConnectionReceiver {
     /// Takes the items of what was read.
     fn take(
         &mut self,
-        share: &mut Share,
+        budget: &mut Budget,
         stats: &PeerStats,
-        got: &mut dyn FnMut(Received<'_>),
+        got: &mut dyn FnMut(ReceivedItem<'_>),
     ) -> Result<Left, ReceiveError> {
         loop {
-            if self.items(share, stats, got)? == Left::Read {
+            if self.items(budget, stats, got)? == Left::Read {
                 return Ok(Left::Read);
             }
             let Decryption::Tls(tls) = &mut self.decryption else { return Ok(Left::Nothing) };
@@ -162,12 +162,12 @@ impl ConnectionReceiver {
     /// Passes on the items that the cutter has whole.
     fn items(
         &mut self,
-        share: &mut Share,
+        budget: &mut Budget,
         stats: &PeerStats,
-        got: &mut dyn FnMut(Received<'_>),
+        got: &mut dyn FnMut(ReceivedItem<'_>),
     ) -> Result<Left, ReceiveError> {
         loop {
-            if share.is_used_up() {
+            if budget.is_used_up() {
                 return Ok(Left::Read);
             }
             let next = self.cutter.cut();
@@ -179,22 +179,22 @@ impl ConnectionReceiver {
             self.counts.received_packets.add(1);
             self.counts.received_bytes.add(bytes.len() as u64);
             let item = self.decryption.open(bytes, stats)?;
-            share.use_up(bytes_in);
+            budget.use_up(bytes_in);
             match Item::parse(item) {
                 Some(Item::Compressed(body)) => {
                     expand(&mut self.decoder, body, &mut self.scratch, stats)?;
-                    share.use_up(self.scratch.len());
+                    budget.use_up(self.scratch.len());
                     match Item::parse(&self.scratch) {
                         Some(Item::Frame(offload, frame)) => {
-                            got(Received::Frame(offload, Way::of(&self.scratch), frame));
+                            got(ReceivedItem::Frame(offload, Way::of(&self.scratch), frame));
                         }
                         _ => stats.refused_in.add(1),
                     }
                 }
                 Some(Item::Frame(offload, frame)) => {
-                    got(Received::Frame(offload, Way::of(item), frame))
+                    got(ReceivedItem::Frame(offload, Way::of(item), frame))
                 }
-                Some(Item::Session(message)) => got(Received::Message(message)),
+                Some(Item::Session(message)) => got(ReceivedItem::Message(message)),
                 // A newer version may send kinds of items that this one does not know.
                 _ => stats.refused_in.add(1),
             }

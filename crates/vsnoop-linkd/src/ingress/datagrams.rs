@@ -16,9 +16,9 @@ use super::super::frame::{Origin, ReceivedFrame};
 use super::super::io::udp::{Endpoints, Inbox};
 use super::super::shared::Shared;
 use super::super::stats::PeerStats;
+use super::budget::Budget;
 use super::reports::Reports;
 use super::session::DatagramSession;
-use super::turn::Share;
 use vsnoop_link::compress::unit::Unpacker;
 use vsnoop_link::compress::{Codecs, DecodeError};
 use vsnoop_link::wire::fragment::FRAME_BYTES;
@@ -59,7 +59,7 @@ pub struct DatagramReceiver {
     /// Keyed by the index in their records.
     sessions: HashMap<u32, InstalledSession>,
     unpacker: Unpacker,
-    /// The first datagram in the inbox that no turn has handled yet: message, and offset in it.
+    /// The first datagram in the inbox that no round has handled yet: message, and offset in it.
     left: Option<(usize, usize)>,
 }
 
@@ -121,17 +121,17 @@ impl DatagramReceiver {
         self.sessions.retain(|_, installed| installed.session != session);
     }
 
-    /// Whether there are received datagrams that no turn has handled yet.
+    /// Whether there are received datagrams that no round has handled yet.
     pub fn has_left(&self) -> bool {
         self.left.is_some()
     }
 
     /// Receives and opens one batch, and passes on its frames, in order. Returns `false` if there
-    /// was none. The next call begins with the datagrams beyond the share of the turn.
+    /// was none. The next call begins with the datagrams beyond the budget of the round.
     pub fn receive(
         &mut self,
         shared: &Shared,
-        share: &mut Share,
+        budget: &mut Budget,
         reports: &mut Reports,
         hand_on: HandOn<'_>,
     ) -> io::Result<bool> {
@@ -144,12 +144,12 @@ impl DatagramReceiver {
         let (messages, buffer) = self.inbox.parts();
         let (batch, unpacker) = (&mut self.batch, &mut self.unpacker);
         let class = 0;
-        let mut opening = Opening { batch, unpacker, share, shared, reports, now_ns, class };
+        let mut opening = Opening { batch, unpacker, budget, shared, reports, now_ns, class };
         for (number, message) in messages.iter().enumerate().skip(first) {
             let mut at = message.begin + if number == first { skipped } else { 0 };
             let end = message.begin + message.length;
             while at < end {
-                if opening.share.is_used_up() {
+                if opening.budget.is_used_up() {
                     opening.batch.hand_on(buffer, hand_on);
                     self.left = Some((number, at - message.begin));
                     return Ok(true);
@@ -173,7 +173,7 @@ impl DatagramReceiver {
 struct Opening<'a> {
     batch: &'a mut Batch,
     unpacker: &'a mut Unpacker,
-    share: &'a mut Share,
+    budget: &'a mut Budget,
     shared: &'a Shared,
     reports: &'a mut Reports,
     now_ns: u64,
@@ -197,7 +197,7 @@ impl Opening<'_> {
         let Some((index, number)) = header_of(record) else {
             return shared.stats.unknown_datagrams.add(1);
         };
-        self.share.use_up(bytes);
+        self.budget.use_up(bytes);
         let Some(installed) = sessions.get_mut(&index) else {
             return shared.stats.unknown_datagrams.add(1);
         };
@@ -322,7 +322,7 @@ impl Opening<'_> {
         if !decapsulate(stats, self.class, &mut scratch[range.clone()]) {
             return Ok(());
         }
-        self.share.use_up(range.len());
+        self.budget.use_up(range.len());
         stats.expanded_from.add(body_bytes as u64);
         stats.expanded_to.add(range.len() as u64);
         let origin = Origin { peer, way: Way::of(item) };
@@ -366,7 +366,7 @@ fn decapsulate(stats: &PeerStats, class: u8, frame: &mut [u8]) -> bool {
 mod tests {
     use std::sync::Arc;
 
-    use super::super::turn::PEER_BYTES;
+    use super::super::budget::PEER_BYTES;
     use super::*;
     use crate::event::ControlEvent;
     use crate::io::udp::{Destination, MAX_SEGMENTS, UdpSocket};
@@ -435,8 +435,8 @@ mod tests {
                 frames.extend(got.map(|frame| frame.bytes.to_vec()));
             };
             let receive = &mut || {
-                let share = &mut Share::default();
-                self.datagrams.receive(&self.shared, share, &mut self.reports, &mut to)
+                let budget = &mut Budget::default();
+                self.datagrams.receive(&self.shared, budget, &mut self.reports, &mut to)
             };
             while receive().unwrap() {}
             frames
@@ -492,23 +492,23 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_ends_with_its_share_and_the_next_goes_on_where_it_was() {
+    fn a_round_ends_with_its_budget_and_the_next_goes_on_where_it_was() {
         let mut ends = SessionEnds::new();
         ends.send(&bombs(300));
-        let (mut all, mut turns) = (0, 0);
+        let (mut all, mut rounds) = (0, 0);
         loop {
             let mut frames = 0;
             let mut to = |got: &mut dyn Iterator<Item = ReceivedFrame<'_>>| frames += got.count();
-            let (share, reports) = (&mut Share::default(), &mut ends.reports);
-            if !ends.datagrams.receive(&ends.shared, share, reports, &mut to).unwrap() {
+            let (budget, reports) = (&mut Budget::default(), &mut ends.reports);
+            if !ends.datagrams.receive(&ends.shared, budget, reports, &mut to).unwrap() {
                 break;
             }
-            assert!(frames * 60_000 <= PEER_BYTES + 60_100, "{frames} frames in a turn");
-            assert_eq!(share.is_used_up(), ends.datagrams.has_left());
-            (all, turns) = (all + frames, turns + 1);
+            assert!(frames * 60_000 <= PEER_BYTES + 60_100, "{frames} frames in a round");
+            assert_eq!(budget.is_used_up(), ends.datagrams.has_left());
+            (all, rounds) = (all + frames, rounds + 1);
         }
         assert_eq!(all, 300);
-        assert!(turns >= 300 * 60_000 / PEER_BYTES, "{turns} turns");
+        assert!(rounds >= 300 * 60_000 / PEER_BYTES, "{rounds} rounds");
     }
 
     #[test]

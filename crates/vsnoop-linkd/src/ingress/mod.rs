@@ -4,11 +4,12 @@
 //! scratch buffer; then it merges segments of one flow, from any number of datagrams, into
 //! super-packets by reference, and writes each to its port with one system call.
 //!
-//! The thread works in turns. A turn handles everything that one `epoll_wait` has returned. In each
-//! turn a peer has a share ([`turn`]), in bytes after decompression. What is beyond the share stays
-//! in the connection's buffer or the inbox, and comes first in the next turn; an eventfd makes the
-//! next `epoll_wait` return at once.
+//! The thread works in rounds. A round handles everything that one `epoll_wait` has returned. In
+//! each round a peer has a budget ([`budget`]), in bytes after decompression. What is beyond the
+//! budget stays in the connection's buffer or the inbox, and comes first in the next round; an
+//! eventfd makes the next `epoll_wait` return at once.
 
+mod budget;
 pub mod connection;
 pub mod datagrams;
 mod gather;
@@ -16,7 +17,6 @@ mod reports;
 pub mod session;
 #[cfg(test)]
 mod tests;
-mod turn;
 
 use std::collections::HashMap;
 use std::os::fd::AsFd;
@@ -26,12 +26,12 @@ use std::sync::mpsc::SyncSender;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use vsnoop_packet::offload::merge::Merger;
 
+use self::budget::Rounds;
 use self::connection::{ConnectionReceiver, Left};
 use self::datagrams::DatagramReceiver;
 use self::gather::Gather;
 use self::reports::Reports;
 use self::session::DatagramSession;
-use self::turn::Turns;
 use super::event::{ControlEvent, ReceivedMessage};
 use super::frame::{Frame, Origin, ReceivedFrame};
 use super::io::poll::{Poll, TOKEN_MAX, Watch};
@@ -69,8 +69,8 @@ pub enum Order {
 
 const ORDERS: u64 = TOKEN_MAX;
 const UDP: u64 = TOKEN_MAX - 1;
-/// Token of the eventfd that is readable while something waits for the next turn.
-const NEXT_TURN: u64 = TOKEN_MAX - 2;
+/// Token of the eventfd that is readable while something waits for the next round.
+const NEXT_ROUND: u64 = TOKEN_MAX - 2;
 /// Bounds how long the socket occupies the thread before connections and orders.
 const BATCHES_PER_PASS: usize = 16;
 
@@ -91,8 +91,8 @@ pub struct Ingress {
     connections: HashMap<u64, InstalledConnection>,
     gather: Gather,
     relay: RelaySender,
-    turns: Turns,
-    next_turn: EventFd,
+    rounds: Rounds,
+    next_round: EventFd,
     next_token: u64,
     /// Frames since the last [`Self::take_count`].
     frames: usize,
@@ -108,9 +108,9 @@ impl Ingress {
     ) -> std::io::Result<Self> {
         watch.watch(&orders, ORDERS)?;
         watch.watch(&*shared.udp, UDP)?;
-        let next_turn = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
-        watch.watch(&next_turn, NEXT_TURN)?;
-        let turns = Turns::new(shared.peers.len());
+        let next_round = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
+        watch.watch(&next_round, NEXT_ROUND)?;
+        let rounds = Rounds::new(shared.peers.len());
         let datagrams = DatagramReceiver::default();
         let connections = HashMap::new();
         let gather = Gather::default();
@@ -124,8 +124,8 @@ impl Ingress {
             connections,
             gather,
             relay,
-            turns,
-            next_turn,
+            rounds,
+            next_round,
             next_token: 0,
             frames: 0,
         })
@@ -140,26 +140,26 @@ impl Ingress {
     pub fn handle(&mut self, token: u64) -> bool {
         match token {
             ORDERS => return self.obey(),
-            // A connection that waits for the next turn is handled there.
-            UDP if !self.turns.waits(UDP) => self.udp(),
+            // A connection that waits for the next round is handled there.
+            UDP if !self.rounds.waits(UDP) => self.udp(),
             UDP => {}
-            NEXT_TURN => self.go_on(),
-            token if !self.turns.waits(token) => self.connection_ready(token),
+            NEXT_ROUND => self.go_on(),
+            token if !self.rounds.waits(token) => self.connection_ready(token),
             _ => {}
         }
         true
     }
 
-    /// Begins a turn, which lasts until the next call.
-    pub fn begin_turn(&mut self) {
-        self.turns.begin();
+    /// Begins a round, which lasts until the next call.
+    pub fn begin_round(&mut self) {
+        self.rounds.begin();
     }
 
-    /// Handles what the last turn has left.
+    /// Handles what the last round has left.
     fn go_on(&mut self) {
         // The eventfd may not have been written since.
-        let _ = self.next_turn.read();
-        for token in self.turns.take_waiting() {
+        let _ = self.next_round.read();
+        for token in self.rounds.take_waiting() {
             match token {
                 UDP => self.udp(),
                 token => self.connection_ready(token),
@@ -167,10 +167,10 @@ impl Ingress {
         }
     }
 
-    fn wait_for_next_turn(&mut self, token: u64) {
-        self.turns.wait(token);
+    fn wait_for_next_round(&mut self, token: u64) {
+        self.rounds.wait(token);
         // It fails only if the counter is full; then the eventfd is readable already.
-        let _ = self.next_turn.write(1);
+        let _ = self.next_round.write(1);
     }
 
     /// Number of frames since the last call.
@@ -181,14 +181,14 @@ impl Ingress {
     fn udp(&mut self) {
         let (shared, taken, relay) = (&self.shared, &mut self.frames, &mut self.relay);
         for _ in 0..BATCHES_PER_PASS {
-            if self.turns.datagrams.is_used_up() {
+            if self.rounds.datagrams.is_used_up() {
                 break;
             }
             let mut to = |frames: &mut dyn Iterator<Item = ReceivedFrame<'_>>| {
                 hand_on(shared, relay, frames.inspect(|_| *taken += 1));
             };
-            let share = &mut self.turns.datagrams;
-            match self.datagrams.receive(shared, share, &mut self.reports, &mut to) {
+            let budget = &mut self.rounds.datagrams;
+            match self.datagrams.receive(shared, budget, &mut self.reports, &mut to) {
                 Ok(true) => {}
                 Ok(false) => return,
                 Err(error) => {
@@ -200,22 +200,22 @@ impl Ingress {
         }
         // epoll is level-triggered: it reports what the socket still has.
         if self.datagrams.has_left() {
-            self.wait_for_next_turn(UDP);
+            self.wait_for_next_round(UDP);
         }
     }
 
     fn connection_ready(&mut self, token: u64) {
         let Some(installed) = self.connections.get_mut(&token) else { return };
         let InstalledConnection { peer, session, ref mut connection } = *installed;
-        if self.turns.share(peer).is_used_up() {
-            return self.wait_for_next_turn(token);
+        if self.rounds.budget(peer).is_used_up() {
+            return self.wait_for_next_round(token);
         }
         let shared = &self.shared;
         let reports = &mut self.reports;
         let (gather, relay) = (&mut self.gather, &mut self.relay);
         let mut frames = 0;
-        let mut receive = |item: connection::Received<'_>| match item {
-            connection::Received::Frame(offload, way, frame) => {
+        let mut receive = |item: connection::ReceivedItem<'_>| match item {
+            connection::ReceivedItem::Frame(offload, way, frame) => {
                 frames += 1;
                 if gather.keep(offload, way, frame) {
                     return;
@@ -227,19 +227,19 @@ impl Ingress {
                     deliver(shared, relay, from, &Frame::whole(offload, &[frame]), now_ns);
                 }
             }
-            connection::Received::Message(item) => {
+            connection::ReceivedItem::Message(item) => {
                 let message =
                     ReceivedMessage { peer, session, item: item.to_vec(), datagram: None };
                 reports.message(message, &shared.peers[peer], shared.now_ns());
             }
         };
-        let share = self.turns.share(peer);
-        let result = connection.receive(share, &shared.peers[peer], &mut receive);
+        let budget = self.rounds.budget(peer);
+        let result = connection.receive(budget, &shared.peers[peer], &mut receive);
         hand_on_gathered(shared, relay, peer, gather);
         self.frames += frames;
         let error = match result {
             Ok(Left::Nothing) => return,
-            Ok(Left::Read) => return self.wait_for_next_turn(token),
+            Ok(Left::Read) => return self.wait_for_next_round(token),
             Err(error) => error,
         };
         if let Some(installed) = self.connections.remove(&token) {
@@ -283,7 +283,7 @@ impl Ingress {
                     });
                 }
                 Order::Reload { shared, done } => {
-                    self.turns.set_peers(shared.peers.len());
+                    self.rounds.set_peers(shared.peers.len());
                     self.reports.set_peers(shared.peers.len());
                     self.shared = shared;
                     // The requester may have given up.

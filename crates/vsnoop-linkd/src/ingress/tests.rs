@@ -1,11 +1,11 @@
-//! Turns of the thread, with connections over the loopback interface.
+//! Rounds of the thread, with connections over the loopback interface.
 
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
+use super::budget::PEER_BYTES;
 use super::connection::Decryption;
-use super::turn::PEER_BYTES;
 use super::*;
 use crate::cpu::coding_clock;
 use crate::fault::ReceiveError;
@@ -61,10 +61,10 @@ impl Fixture {
         }
     }
 
-    /// One turn; `false`: there is nothing to do.
-    fn turn(&mut self) -> bool {
+    /// One round; `false`: there is nothing to do.
+    fn round(&mut self) -> bool {
         let ready = self.ingress.poll().wait(Some(Duration::ZERO)).unwrap();
-        self.ingress.begin_turn();
+        self.ingress.begin_round();
         ready.iter().for_each(|token| assert!(self.ingress.handle(*token)));
         !ready.is_empty()
     }
@@ -107,7 +107,7 @@ impl Far {
 }
 
 #[test]
-fn a_bomb_takes_its_peers_share_of_a_turn_and_others_get_theirs() {
+fn a_bomb_takes_its_peers_budget_of_a_round_and_others_get_theirs() {
     let mut link = Fixture::new(2);
     // Two connections of the peer have no more than one.
     let mut hostile =
@@ -115,13 +115,13 @@ fn a_bomb_takes_its_peers_share_of_a_turn_and_others_get_theirs() {
     let mut other = link.connect(1, CompressionLimits::MOST);
     let all: usize = (0..BOMBS).map(|number| hostile[number % 2].bomb()).sum();
     let header = FrameHeader::of(OffloadState::default(), Way::Forwarded);
-    let (mut before, mut turns) = (0, 0);
+    let (mut before, mut rounds) = (0, 0);
     loop {
-        // It sends a frame before each turn, and has it in that turn.
+        // It sends a frame before each round, and has it in that round.
         other.item(&[header.bytes(), &[0; 100]].concat());
-        link.turn();
-        turns += 1;
-        assert_eq!(link.frames(1), turns);
+        link.round();
+        rounds += 1;
+        assert_eq!(link.frames(1), rounds);
         let expanded = link.expanded(0);
         assert!(expanded - before <= PEER_BYTES + FRAME_BYTES + 100, "{}", expanded - before);
         if expanded == before {
@@ -129,9 +129,9 @@ fn a_bomb_takes_its_peers_share_of_a_turn_and_others_get_theirs() {
         }
         before = expanded;
     }
-    assert_eq!(link.expanded(0), all, "after {turns} turns");
-    assert!(turns as usize >= all / PEER_BYTES, "{turns}");
-    assert!(!link.turn(), "the thread sleeps");
+    assert_eq!(link.expanded(0), all, "after {rounds} rounds");
+    assert!(rounds as usize >= all / PEER_BYTES, "{rounds}");
+    assert!(!link.round(), "the thread sleeps");
 }
 
 #[test]
@@ -142,7 +142,7 @@ fn what_the_hello_does_not_accept_ends_the_session_and_is_counted_once() {
     for _ in 0..3 {
         hostile.bomb();
     }
-    while link.turn() {}
+    while link.round() {}
     assert_eq!(link.expanded(0), 0);
     assert_eq!(link.ingress.shared.peers[0].not_accepted_in.get(), 1);
     assert!(link.ingress.connections.is_empty());

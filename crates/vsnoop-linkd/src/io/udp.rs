@@ -37,7 +37,7 @@ pub struct Endpoints {
     pub local: Option<IpAddr>,
 }
 
-/// What the IP header of a datagram says of its contents.
+/// Marks of a datagram's IP header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mark {
     /// DSCP and ECN.
@@ -52,8 +52,8 @@ pub struct Destination {
     ends: Endpoints,
     /// Of what is sent from now on.
     pub mark: Mark,
-    /// Sends until many datagrams are tried again in one: the device by which they leave does no
-    /// checksums, or takes so long ones no more. It may be another one later.
+    /// Sends until GSO is tried again: the outgoing device does no checksums, or refuses long
+    /// super-packets. The route may use another device later.
     one_by_one: u32,
 }
 
@@ -114,7 +114,7 @@ impl UdpSocket {
         // Each socket at the port gets what is sent to a broadcast or multicast address.
         sender.attach_return_0(libc::SO_ATTACH_FILTER)?;
         sender.socket.set_reuse_port(true)?;
-        // Only for so long: no other process may join the group.
+        // Set for this moment only: no other process may join the group.
         self.socket.set_reuse_port(true)?;
         let bound = sender.socket.bind(&at);
         self.socket.set_reuse_port(false)?;
@@ -196,7 +196,7 @@ impl UdpSocket {
         Ok(sent)
     }
 
-    /// Sends all or nothing; by whatever address if that of the destination is not ours any more.
+    /// Sends all or nothing; from any address if the source address is no longer this host's.
     fn transmit(
         &self,
         destination: &mut Destination,
@@ -336,12 +336,12 @@ pub struct Inbox {
     buffers: Box<[u8]>,
     names: Box<[libc::sockaddr_storage]>,
     controls: Box<[ControlMessages]>,
-    messages: Vec<Received>,
+    messages: Vec<ReceivedDatagrams>,
 }
 
 /// Datagrams of one size from one sender, one behind the other, the last perhaps shorter.
 #[derive(Clone, Copy, Debug)]
-pub struct Received {
+pub struct ReceivedDatagrams {
     pub ends: Endpoints,
     /// Where in the inbox.
     pub begin: usize,
@@ -407,20 +407,20 @@ impl Inbox {
             let ends = Endpoints { peer: from, local };
             let segment_bytes = segment_bytes.unwrap_or(length).max(1);
             let begin = at * RECEIVE_BYTES;
-            self.messages.push(Received { ends, begin, length, segment_bytes, class });
+            self.messages.push(ReceivedDatagrams { ends, begin, length, segment_bytes, class });
         }
         Ok(true)
     }
 
     /// The received datagrams, and the buffer that contains them.
-    pub fn parts(&mut self) -> (&[Received], &mut [u8]) {
+    pub fn parts(&mut self) -> (&[ReceivedDatagrams], &mut [u8]) {
         (&self.messages, &mut self.buffers)
     }
 }
 
 const MAX_RECEIVES: usize = 16;
 
-/// What the kernel says of datagrams that came as one.
+/// The kernel's control messages about merged datagrams.
 #[derive(Default)]
 struct Described {
     /// The size of each.
@@ -539,9 +539,9 @@ mod tests {
         let socket = UdpSocket::bind(SocketAddr::from(([0, 0, 0, 0], 0))).expect("a socket");
         let sender = socket.sender().expect("another socket");
         let at = socket.socket.local_addr().expect("bound").as_socket().expect("an address");
-        let stranger = std::net::UdpSocket::bind("127.0.0.1:0").expect("a socket");
-        stranger.set_broadcast(true).expect("an option");
-        stranger.send_to(&[7], ("127.255.255.255", at.port())).expect("room");
+        let unknown = std::net::UdpSocket::bind("127.0.0.1:0").expect("a socket");
+        unknown.set_broadcast(true).expect("an option");
+        unknown.send_to(&[7], ("127.255.255.255", at.port())).expect("room");
         let mut inbox = Inbox::new(1);
         while !inbox.receive(&socket).expect("a datagram") {}
         sender.socket.set_nonblocking(true).expect("an option");

@@ -1,4 +1,4 @@
-//! What a host says of itself in etcd: JSON, a few hundred bytes.
+//! The entry of a host in etcd: JSON, a few hundred bytes.
 //!
 //! ```json
 //! {"version": 1, "keys": ["zqmjS...="], "addresses": ["192.0.2.1:7757"]}
@@ -40,16 +40,16 @@ struct Form {
     addresses: Vec<String>,
 }
 
-/// What other hosts need of a host.
+/// The entry of a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Document {
+pub struct HostDocument {
     /// The present one first; several while one replaces another.
     pub keys: Vec<PublicKey>,
     /// None: it calls.
     pub addresses: Vec<Address>,
 }
 
-impl Document {
+impl HostDocument {
     /// `value`: `None` if it is too long to be looked at.
     pub fn read(value: Option<&[u8]>) -> Result<Self, DocumentError> {
         let value = value.ok_or(DocumentError::TooLong)?;
@@ -90,16 +90,16 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_again() {
-        let document = Document {
+        let document = HostDocument {
             keys: vec![KEY.parse().unwrap()],
             addresses: vec!["192.0.2.1".parse().unwrap(), "[2001:db8::1]:7000".parse().unwrap()],
         };
-        assert_eq!(Document::read(Some(&document.write())).unwrap(), document);
+        assert_eq!(HostDocument::read(Some(&document.write())).unwrap(), document);
     }
 
     #[test]
     fn what_is_no_host_is_refused_and_a_later_field_is_not() {
-        let read = |text: &str| Document::read(Some(text.replace("KEY", KEY).as_bytes()));
+        let read = |text: &str| HostDocument::read(Some(text.replace("KEY", KEY).as_bytes()));
         read(r#"{"version":1,"keys":["KEY"],"weight":3}"#).unwrap();
         let nine = ["\"192.0.2.1\""; 9].join(",");
         for (text, why) in [
@@ -115,6 +115,6 @@ mod tests {
             let error = read(text).unwrap_err().to_string();
             assert!(error.contains(why), "{text}: {error}");
         }
-        assert!(matches!(Document::read(None), Err(DocumentError::TooLong)));
+        assert!(matches!(HostDocument::read(None), Err(DocumentError::TooLong)));
     }
 }

@@ -1,14 +1,14 @@
-//! Who is a peer, of all that etcd and the file say; without input and output.
+//! Decides which hosts of etcd and of the file are peers. No input or output.
 //!
 //! | what etcd says | what becomes of the peer |
 //! |---|---|
 //! | an entry that is in order | it is one, with these keys and addresses |
-//! | one that is not | refused and named; a peer that was there stays as it was |
+//! | invalid entry | refused and named; an existing peer stays unchanged |
 //! | it has expired, or is missing after a time without etcd | it stays while its session is up |
-//! | somebody has deleted the entry of a host that lives | it is gone |
+//! | an operator has deleted the entry of a live host | it is gone |
 //!
-//! One that stays for its session does so for `grace` at most. A peer of the file counts before an
-//! entry of its name, and the one who has a key first before others that claim it.
+//! A host that stays for its session does so for `grace` at most. A peer of the file has precedence
+//! over an entry of its name, and the first host with a key over later ones with the same key.
 
 use std::collections::BTreeMap;
 
@@ -16,16 +16,16 @@ use tracing::{info, warn};
 use vsnoop_etcd::{Change, ENTRIES, Entry, printable};
 use vsnoop_link::identity::PublicKey;
 
-use super::document::{Document, DocumentError};
+use super::document::{DocumentError, HostDocument};
 use crate::config::{self, Config, EtcdConfig, PeerConfig, PeerTemplate, TrustConfig, ValueError};
 
 /// Why an entry is not taken.
 #[derive(Debug, thiserror::Error)]
-pub enum Refusal {
+pub enum EntryRefusal {
     #[error("its name is none: {0}")]
     Name(ValueError),
     #[error(transparent)]
-    Document(#[from] DocumentError),
+    HostDocument(#[from] DocumentError),
     #[error("the file has a [[peer]] of this name, which counts")]
     InFile,
     #[error("it has the key of this host")]
@@ -39,11 +39,11 @@ pub enum Refusal {
 /// A host that is a peer.
 #[derive(Clone, Debug)]
 struct Host {
-    document: Document,
-    /// What it was read from, to look at it again.
+    document: HostDocument,
+    /// The entry that it was read from, to check it again.
     value: Option<Vec<u8>>,
     created: i64,
-    /// Since when it is not in etcd any more.
+    /// Time at which its entry left etcd.
     gone_ns: Option<u64>,
 }
 
@@ -54,8 +54,8 @@ struct Refused {
     waits: bool,
 }
 
-/// What the file says, as far as it bears on who may be a peer.
-struct Rules {
+/// The parts of the configuration file that decide which hosts may be peers.
+struct FileRules {
     template: PeerTemplate,
     /// Names and keys of its peers.
     peers: Vec<(String, Vec<PublicKey>)>,
@@ -63,7 +63,7 @@ struct Rules {
 }
 
 pub struct Roster {
-    rules: Rules,
+    rules: FileRules,
     own_name: String,
     own_key: PublicKey,
     hosts: BTreeMap<String, Host>,
@@ -72,13 +72,13 @@ pub struct Roster {
     pub more: bool,
 }
 
-impl Refusal {
+impl EntryRefusal {
     fn is_for_others(&self) -> bool {
-        !matches!(self, Self::Name(_) | Self::Document(_))
+        !matches!(self, Self::Name(_) | Self::HostDocument(_))
     }
 }
 
-impl Rules {
+impl FileRules {
     fn of(file: &Config, etcd: &EtcdConfig) -> Self {
         let keys = |peer: &PeerConfig| match &peer.trust {
             TrustConfig::Keys(keys) => keys.clone(),
@@ -91,10 +91,10 @@ impl Rules {
 }
 
 impl Roster {
-    /// Nobody is known yet. `own_name`: of this host in etcd.
+    /// An empty roster. `own_name`: the name of this host in etcd.
     pub fn new(file: &Config, etcd: &EtcdConfig, own_name: &str, own_key: PublicKey) -> Self {
         Self {
-            rules: Rules::of(file, etcd),
+            rules: FileRules::of(file, etcd),
             own_name: own_name.to_owned(),
             own_key,
             hosts: BTreeMap::new(),
@@ -105,7 +105,7 @@ impl Roster {
 
     /// The file, or the key of this host, is another one: all entries are looked at again.
     pub fn reload(&mut self, file: &Config, etcd: &EtcdConfig, own_name: &str, own_key: PublicKey) {
-        self.rules = Rules::of(file, etcd);
+        self.rules = FileRules::of(file, etcd);
         self.own_name = own_name.to_owned();
         self.own_key = own_key;
         self.hosts.remove(own_name);
@@ -177,36 +177,36 @@ impl Roster {
         }
     }
 
-    fn check(&self, entry: &Entry) -> Result<Document, Refusal> {
-        config::name(&entry.name).map_err(Refusal::Name)?;
-        let document = Document::read(entry.value.as_deref())?;
+    fn check(&self, entry: &Entry) -> Result<HostDocument, EntryRefusal> {
+        config::name(&entry.name).map_err(EntryRefusal::Name)?;
+        let document = HostDocument::read(entry.value.as_deref())?;
         if let Some(why) = self.conflict(&entry.name, &document) {
             return Err(why);
         }
         if self.hosts.len() >= ENTRIES && !self.hosts.contains_key(&entry.name) {
-            return Err(Refusal::TooMany);
+            return Err(EntryRefusal::TooMany);
         }
         Ok(document)
     }
 
-    /// Each key is of one peer, and this host is none.
-    fn conflict(&self, name: &str, document: &Document) -> Option<Refusal> {
+    /// Each key belongs to one peer, and none to this host.
+    fn conflict(&self, name: &str, document: &HostDocument) -> Option<EntryRefusal> {
         let shares = |keys: &[PublicKey]| keys.iter().any(|key| document.keys.contains(key));
         if self.rules.peers.iter().any(|(peer, _)| peer == name) {
-            return Some(Refusal::InFile);
+            return Some(EntryRefusal::InFile);
         }
         if shares(&[self.own_key]) {
-            return Some(Refusal::OwnKey);
+            return Some(EntryRefusal::OwnKey);
         }
         let of_file = self.rules.peers.iter().map(|(peer, keys)| (peer, &keys[..]));
         let of_hosts = self.hosts.iter().map(|(host, known)| (host, &known.document.keys[..]));
         let mut others = of_file.chain(of_hosts).filter(|(other, _)| *other != name);
         let other = others.find(|(_, keys)| shares(keys))?.0;
-        Some(Refusal::SameKey(other.clone()))
+        Some(EntryRefusal::SameKey(other.clone()))
     }
 
-    /// Names one that is refused, and keeps it: it may be in order later.
-    fn refuse(&mut self, entry: Entry, why: &Refusal) {
+    /// Reports a refused entry, and keeps it: it may become valid later.
+    fn refuse(&mut self, entry: Entry, why: &EntryRefusal) {
         let (waits, why) = (why.is_for_others(), why.to_string());
         let known = self.refused.get(&entry.name);
         if known.is_none() && self.refused.len() >= ENTRIES {
@@ -256,7 +256,7 @@ impl Roster {
     /// The peers that etcd adds to those of the file, by name.
     pub fn peers(&self) -> impl Iterator<Item = PeerConfig> {
         self.hosts.iter().map(|(name, host)| {
-            let Document { keys, addresses } = host.document.clone();
+            let HostDocument { keys, addresses } = host.document.clone();
             self.rules.template.peer(name, keys, addresses)
         })
     }
@@ -358,7 +358,7 @@ mod tests {
         assert!(!roster.settle(2 * GRACE_NS - 1, |_| true));
         assert!(roster.settle(2 * GRACE_NS, |_| true));
         assert_eq!(peers(&roster), ["c"]);
-        // Without a session nobody waits.
+        // A peer without a session is removed at once.
         roster.replace(all(), false, 0);
         roster.replace(vec![entry("c", 'c', 1)], false, 5);
         assert_eq!(roster.leaving().collect::<Vec<_>>(), ["b"]);

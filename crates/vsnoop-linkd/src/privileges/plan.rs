@@ -1,8 +1,8 @@
-//! What a link keeps, and the order in which it gives up the rest.
+//! The privileges that a link keeps, and the order in which it drops the others.
 
 use super::error::PrivilegeError;
 use super::needs::Needs;
-use super::user::{Account, AccountError};
+use super::user::{AccountError, UserAccount};
 use super::{capabilities, seccomp};
 use crate::config::Config;
 
@@ -13,11 +13,11 @@ fn first_free_port() -> u16 {
     said.ok().and_then(|said| said.trim().parse().ok()).unwrap_or(u16::MAX)
 }
 
-/// What a link keeps.
+/// The privileges that a link keeps.
 #[derive(Debug)]
 pub struct Plan {
     /// `None`: the user that started it.
-    pub account: Option<Account>,
+    pub account: Option<UserAccount>,
     pub needs: Needs,
 }
 
@@ -28,7 +28,7 @@ impl Plan {
             diverts: !config.diverts.is_empty(),
             binds_low_port: config.listen.port() < first_free_port(),
         };
-        Ok(Self { account: config.user.as_deref().map(Account::find).transpose()?, needs })
+        Ok(Self { account: config.user.as_deref().map(UserAccount::find).transpose()?, needs })
     }
 
     /// Gives up all else, in this thread and all that it will start, for ever.

@@ -31,7 +31,7 @@ fn call(number: libc::c_long, arguments: [usize; 5]) -> Result<(), Errno> {
 
 /// In the child: nothing that is tried here may succeed.
 fn drop_and_try(user: &str) {
-    let account = (!user.is_empty()).then(|| Account::find(user).expect("a user"));
+    let account = (!user.is_empty()).then(|| UserAccount::find(user).expect("a user"));
     let plan = Plan { account, needs: Needs { diverts: false, binds_low_port: false } };
     plan.drop().expect("dropped");
     let status = fs::read_to_string("/proc/thread-self/status").expect("a status");
@@ -77,7 +77,7 @@ fn drop_and_try(user: &str) {
         let shadow = fs::read("/etc/shadow").map_err(|error| error.kind());
         assert_eq!(shadow, Err(std::io::ErrorKind::PermissionDenied));
     }
-    // Threads are made all the same, and inherit it all.
+    // New threads are allowed, and inherit the privileges.
     let inherited = std::thread::spawn(|| fs::read_to_string("/proc/thread-self/status"));
     let inherited = inherited.join().expect("a thread").expect("a status");
     for name in ["CapEff", "CapBnd", "NoNewPrivs", "Seccomp", "Uid"] {
@@ -106,6 +106,6 @@ fn what_must_fail_fails_when_privileges_are_dropped() {
 
 #[test]
 fn a_user_that_is_missing_is_named() {
-    let error = Account::find("no-such-user-here").expect_err("no user").to_string();
+    let error = UserAccount::find("no-such-user-here").expect_err("no user").to_string();
     assert!(error.contains("useradd") && error.contains("no-such-user-here"), "{error}");
 }

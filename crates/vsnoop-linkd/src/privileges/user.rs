@@ -24,13 +24,13 @@ pub enum AccountError {
 
 /// A user of this host and its first group.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Account {
+pub struct UserAccount {
     pub name: String,
     uid: Uid,
     gid: Gid,
 }
 
-impl Account {
+impl UserAccount {
     pub fn find(name: &str) -> Result<Self, AccountError> {
         let name = name.to_owned();
         match User::from_name(&name) {

@@ -64,7 +64,7 @@ pub struct Link {
     lists_trouble: Option<String>,
     /// See [`Opened::spares`].
     spares: Vec<SparePacketSocket>,
-    /// What the link may still do.
+    /// Privileges of the link.
     needs: privileges::Needs,
     egress: wake::Sender<Order>,
     ingress: wake::Sender<ingress::Order>,
@@ -84,7 +84,7 @@ impl Link {
         let slots = PeersAndPorts::new(&config);
         let Opened { lists, credentials, etcd, spares, udp, listener, ports, divert_taps } =
             Opened::of(&config, &slots.peers)?;
-        let Credentials { identity, authority, acceptor, dialers, .. } = credentials;
+        let Credentials { identity, authority, acceptor, initiators, .. } = credentials;
         let ours = identity.public();
         let table = config.table_settings();
         let (peers, own) = (config.peers.len(), Own::new(&config));
@@ -106,8 +106,16 @@ impl Link {
         let ports = Ports::new(&config.ports, Arc::clone(&shared), egress.clone());
         let (to_egress, to_ingress) = (egress.clone(), ingress.clone());
         let in_control = Arc::clone(&shared);
-        let parts =
-            Parts { shared: in_control, ports, acceptor, dialers, ours, egress, ingress, events };
+        let parts = Parts {
+            shared: in_control,
+            ports,
+            acceptor,
+            initiators,
+            ours,
+            egress,
+            ingress,
+            events,
+        };
         let mut control = ControlThread::new(&config, parts);
         control
             .listen(listener)

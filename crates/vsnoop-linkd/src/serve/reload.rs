@@ -37,7 +37,7 @@ use crate::shared::Shared;
 /// How long the data threads are waited for.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Why a new configuration is not taken; the link goes on by the old one.
+/// The reason why a reload fails. The link keeps the old configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum ReloadError {
     #[error(transparent)]
@@ -105,7 +105,7 @@ impl Link {
         }
     }
 
-    /// Reads the configuration again, and goes on by it. An error leaves all as it was.
+    /// Reads the configuration again and applies it. An error changes nothing.
     pub(super) fn reload(&mut self) -> Result<Reloaded> {
         let file = Config::read(&self.config.file)?;
         let file = Config { listen: listen_address(file.listen), ..file };
@@ -132,7 +132,7 @@ impl Link {
     /// the next reload does not count yet.
     pub(super) fn read_lists_again(&mut self) {
         let (identity, authority) = (Arc::clone(&self.identity), self.authority.as_deref());
-        let Credentials { identity, authority, acceptor, dialers, .. } =
+        let Credentials { identity, authority, acceptor, initiators, .. } =
             match Credentials::with_lists_again(&self.config, identity, authority) {
                 Ok(credentials) => credentials,
                 Err(error) => {
@@ -148,13 +148,13 @@ impl Link {
         info!("the revocation lists were read again");
         (self.authority, self.lists_trouble) = (authority, None);
         let (config, slots, ours) = (&self.config, &self.slots.peers, identity.public());
-        let new = NewPeers { config, slots, acceptor, dialers, ours, is_shown_anew: false };
+        let new = NewPeers { config, slots, acceptor, initiators, ours, is_shown_anew: false };
         self.control.reload(Arc::clone(&self.shared), new);
     }
 
     fn prepare(&mut self, config: Config) -> Result<Prepared> {
         self.check_fixed(&config)?;
-        // Before they are read: one that is replaced meanwhile is read again.
+        // Before the files are read: a file that is replaced meanwhile is read again.
         let lists = RevocationLists::of(&config);
         let credentials = Credentials::read_again(&config, &self.identity)?;
         let slots = self.slots.reloaded(&config);
@@ -257,7 +257,7 @@ impl Link {
         let policies = self.slots.policies(&self.rule_set, &self.shared);
         self.egress.send(egress::Order::Policies(policies));
         self.control.ports.reload(&config.ports, Arc::clone(&self.shared));
-        let Credentials { identity, authority, acceptor, dialers, .. } = credentials;
+        let Credentials { identity, authority, acceptor, initiators, .. } = credentials;
         self.hooks.stop_leaving(&hooks);
         let is_done = self.hand_over();
         self.hooks.reload(hooks, Arc::clone(&self.shared));
@@ -271,8 +271,14 @@ impl Link {
         if let Some(lists) = lists {
             (self.lists, self.lists_trouble) = (lists, None);
         }
-        let new =
-            NewPeers { config, slots: &self.slots.peers, acceptor, dialers, ours, is_shown_anew };
+        let new = NewPeers {
+            config,
+            slots: &self.slots.peers,
+            acceptor,
+            initiators,
+            ours,
+            is_shown_anew,
+        };
         self.control.reload(Arc::clone(&self.shared), new);
         // From here on nothing holds the ports that were removed.
         for port in &config.ports {
@@ -328,7 +334,7 @@ impl Link {
         (0..2).all(|_| is_done.recv_timeout(PATIENCE).is_ok())
     }
 
-    /// What is other in the new configuration.
+    /// Differences of the new configuration.
     fn difference(&self, new: &Prepared) -> Reloaded {
         let (old, to) = (&self.config, &new.config);
         let others = [
@@ -370,7 +376,7 @@ fn move_port(old: Option<&PortConfig>, port: &PortConfig) -> std::result::Result
     start_tap(port)
 }
 
-/// What is named in one list only, or in both with another value.
+/// Items in one list only, or in both with different values.
 fn changes<T, V: PartialEq>(
     old: &[T],
     new: &[T],

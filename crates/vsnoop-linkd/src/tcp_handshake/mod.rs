@@ -15,7 +15,7 @@ use vsnoop_link::handshake::{
     Agreed, Answer, CHALLENGE_BYTES, CallRefused, Challenge, Cipher, Error, Hello, Machine,
     Outcome, Purpose, Refusal, RefusalKind, Secrets, Step,
 };
-use vsnoop_link::identity::{Acceptor, Dialer, PeerId, Proof, PublicKey};
+use vsnoop_link::identity::{Acceptor, Initiator, PeerId, Proof, PublicKey};
 
 /// How long a peer that was refused has for reading why.
 const LINGER: Duration = Duration::from_millis(500);
@@ -32,7 +32,7 @@ pub struct Established {
     pub peer: PeerId,
     /// Its key.
     pub peer_key: PublicKey,
-    /// How it has shown who it is.
+    /// Its proof of identity.
     pub proof: Proof,
     /// Purpose of the connection.
     pub purpose: Purpose,
@@ -53,12 +53,12 @@ pub struct Established {
 /// Calls a peer over a connection that has been made to it, and says `hello`. Ends by `deadline`.
 pub fn dial(
     stream: TcpStream,
-    dialer: &Dialer,
+    initiator: &Initiator,
     hello: Hello,
     deadline: Instant,
 ) -> Result<Established, Error> {
-    let machine = Machine::dial(dialer, hello)?;
-    // The machine of a dialler never asks.
+    let machine = Machine::dial(initiator, hello)?;
+    // The machine of an initiator never asks.
     let nobody = |_: &PeerId, _: &Hello| Answer::Refuse(Refusal::new(RefusalKind::Other, ""));
     run(stream, machine, Vec::new(), &nobody, deadline)
 }
@@ -121,7 +121,7 @@ fn read_exact(stream: &mut TcpStream, buffer: &mut [u8], deadline: Instant) -> i
     Ok(())
 }
 
-/// What an error of the connection is in a handshake.
+/// Maps an I/O error of the connection to an error of the handshake.
 fn connection_failed(
     error: io::Error,
     with: Option<PeerId>,
@@ -139,7 +139,7 @@ fn connection_failed(
     }
 }
 
-/// `begun`: what has come from the other end already.
+/// `begun`: bytes received from the other end already.
 fn run(
     mut stream: TcpStream,
     mut machine: Machine,
@@ -186,7 +186,7 @@ fn run(
     established(machine, stream)
 }
 
-/// What the ends agreed on, once the machine is done.
+/// The agreed parameters, once the machine is done.
 fn established(machine: Machine, stream: TcpStream) -> Result<Established, Error> {
     let (waited_for, proved) = (machine.waits_for(), machine.is_proved());
     let Some(outcome) = machine.finish() else {

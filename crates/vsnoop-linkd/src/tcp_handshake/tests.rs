@@ -30,7 +30,7 @@ fn connect(pair: &Pair) -> (Result<Established, Error>, Result<Established, Erro
     thread::scope(|scope| {
         let policy = |_: &PeerId, _: &Hello| pair.answer.clone();
         let accepting = scope.spawn(move || accept(theirs, &pair.acceptor, &policy, deadline()));
-        let dialled = dial(ours, &pair.dialer, pair.dials.clone(), deadline());
+        let dialled = dial(ours, &pair.initiator, pair.dials.clone(), deadline());
         (dialled, accepting.join().unwrap())
     })
 }
@@ -87,7 +87,7 @@ fn another_tls_program_is_told_from_a_link() {
             let _ = theirs.write_all(b"SSH-2.0-OpenSSH_9.9\r\n");
             let _ = theirs.read(&mut [0; 4096]);
         });
-        let says = dial(ours, &pair.dialer, hello(1), deadline()).unwrap_err().to_string();
+        let says = dial(ours, &pair.initiator, hello(1), deadline()).unwrap_err().to_string();
         assert!(says.contains("does not speak TLS"), "{says}");
     });
 }
@@ -120,7 +120,7 @@ fn a_connection_cut_over_tcp_is_an_error_that_says_what_was_missing() {
                 let policy = |_: &PeerId, _: &Hello| pair.answer.clone();
                 let _ = accept(theirs, &pair.acceptor, &policy, deadline());
             });
-            dial(ours, &pair.dialer, hello(1), deadline())
+            dial(ours, &pair.initiator, hello(1), deadline())
         });
         let says = dialled.unwrap_err().to_string();
         assert!(says.starts_with("peer b: the connection was cut before its"), "{cut}: {says}");
@@ -132,7 +132,7 @@ fn a_silent_end_is_given_up_by_the_deadline() {
     let pair = Pair::pinned();
     let soon = || Instant::now() + Duration::from_millis(50);
     let (ours, _silent) = sockets();
-    let says = dial(ours, &pair.dialer, hello(1), soon()).unwrap_err().to_string();
+    let says = dial(ours, &pair.initiator, hello(1), soon()).unwrap_err().to_string();
     assert!(says.contains("peer b: no first message in time"), "{says}");
     let (_silent, theirs) = sockets();
     let policy = |_: &PeerId, _: &Hello| pair.answer.clone();
@@ -147,7 +147,7 @@ fn an_end_that_dribbles_is_given_up_by_the_deadline() {
     let done = AtomicBool::new(false);
     let error = thread::scope(|scope| {
         scope.spawn(|| {
-            let mut first = Machine::dial(&pair.dialer, hello(1)).unwrap();
+            let mut first = Machine::dial(&pair.initiator, hello(1)).unwrap();
             for byte in first.send() {
                 if done.load(Relaxed) || ours.write_all(&[byte]).is_err() {
                     break;
@@ -185,7 +185,7 @@ fn flooded(sources: u8, configured: bool, times: usize) -> (usize, usize) {
     if configured {
         guard.set_peer(0, [IpAddr::V4(Ipv4Addr::LOCALHOST)]);
     }
-    let half = Machine::dial(&pair.dialer, hello(1)).unwrap().send();
+    let half = Machine::dial(&pair.initiator, hello(1)).unwrap().send();
     let half = &half[..half.len() / 2];
     let (stop, calls) = (AtomicBool::new(false), AtomicUsize::new(0));
     let callers = Callers::default();
@@ -251,7 +251,7 @@ fn flooded(sources: u8, configured: bool, times: usize) -> (usize, usize) {
         for _ in 0..times {
             let before = calls.load(Relaxed);
             let stream = TcpStream::connect(address).unwrap();
-            succeeded += usize::from(dial(stream, &pair.dialer, hello(1), deadline()).is_ok());
+            succeeded += usize::from(dial(stream, &pair.initiator, hello(1), deadline()).is_ok());
             while calls.load(Relaxed) < before + 20 {
                 thread::sleep(Duration::from_millis(1));
             }
@@ -290,7 +290,7 @@ fn a_flood_from_six_sources_does_not_keep_an_unknown_peer_out() {
     assert!(calls >= 1000);
 }
 
-/// What the acceptor comes to when it challenges a caller of network `office`.
+/// The acceptor's result when it challenges a caller of network `office`.
 fn challenge(network: &str, pair: &Pair, rate_left: bool) -> [Option<Error>; 2] {
     let (ours, theirs) = sockets();
     let may_go_on = || if rate_left { Ok(()) } else { Err(CallRefused::TotalRate) };
@@ -299,7 +299,7 @@ fn challenge(network: &str, pair: &Pair, rate_left: bool) -> [Option<Error>; 2] 
             let policy = |_: &PeerId, _: &Hello| pair.answer.clone();
             accept_challenged(theirs, &pair.acceptor, network, may_go_on, &policy, deadline())
         });
-        let dialled = dial(ours, &pair.dialer, pair.dials.clone(), deadline());
+        let dialled = dial(ours, &pair.initiator, pair.dials.clone(), deadline());
         [dialled.err(), accepting.join().unwrap().err()]
     })
 }
@@ -323,7 +323,7 @@ fn a_challenged_peer_gets_through_and_one_of_another_network_does_not() {
 fn who_does_not_answer_a_challenge_is_waited_for_until_the_deadline_only() {
     let pair = Pair::pinned();
     let (mut ours, theirs) = sockets();
-    ours.write_all(&Machine::dial(&pair.dialer, hello(1)).unwrap().send()).unwrap();
+    ours.write_all(&Machine::dial(&pair.initiator, hello(1)).unwrap().send()).unwrap();
     let until = Instant::now() + Duration::from_millis(50);
     let policy = |_: &PeerId, _: &Hello| pair.answer.clone();
     let error =

@@ -9,6 +9,7 @@ use super::archive::{self, Archive};
 use super::{kernel::Kernel, web};
 
 const MODULES: [&str; 2] = ["virtio_pci", "virtio_net"];
+const DISK_MODULES: [&str; 3] = ["virtio_blk", "ext4", "overlay"];
 const FIREWALL_MODULES: [&str; 2] = ["nf_tables", "nft_numgen"];
 
 /// Optional parts of the initramfs.
@@ -18,6 +19,8 @@ pub struct Options {
     pub firewall: bool,
     /// DCTCP, a congestion control that reads marks.
     pub dctcp: bool,
+    /// Modules for a root file system on a disk.
+    pub disk: bool,
     /// nginx, for `Command::Web`.
     pub web: bool,
 }
@@ -26,8 +29,9 @@ impl Options {
     pub fn file_name(self) -> String {
         let firewall = if self.firewall { "-firewall" } else { "" };
         let dctcp = if self.dctcp { "-dctcp" } else { "" };
+        let disk = if self.disk { "-disk" } else { "" };
         let web = if self.web { "-web" } else { "" };
-        format!("initramfs{firewall}{dctcp}{web}.cpio")
+        format!("initramfs{firewall}{dctcp}{disk}{web}.cpio")
     }
 }
 
@@ -52,6 +56,9 @@ pub fn write(
     }
     if options.dctcp {
         wanted.push("tcp_dctcp");
+    }
+    if options.disk {
+        wanted.extend(DISK_MODULES);
     }
     archive.modules(kernel, &wanted)?;
     if options.firewall {

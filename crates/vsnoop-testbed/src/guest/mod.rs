@@ -3,7 +3,8 @@
 //! Nothing is installed: the kernel package is downloaded and unpacked into the build directory
 //! ([`kernel`]), the few modules that are needed are taken from it in the order of their
 //! dependencies ([`modules`]), and an [`archive`] is written around our init ([`initramfs`]). All
-//! steps are safe to repeat and do only what is missing.
+//! steps are safe to repeat and do only what is missing. A guest that runs services has a root file
+//! system of packages on a disk ([`System`]), into which our init changes.
 //!
 //! Apart from that, [`batch`] boots any kernel to run programs of this host under it.
 
@@ -13,6 +14,7 @@ mod initramfs;
 mod kernel;
 mod modules;
 mod packages;
+mod system;
 mod web;
 
 use std::fs::{self, File};
@@ -28,6 +30,7 @@ pub use archive::installed;
 pub use initramfs::Options;
 pub use kernel::Kernel;
 pub use packages::Unavailable;
+pub use system::{Made, System};
 
 /// The oldest kernels that a distribution offers and that have tcx.
 pub const OLDEST_SERIES: &str = "6.12";
@@ -38,13 +41,27 @@ pub(crate) const KERNEL_COMMAND_LINE: &str = "console=ttyS0 panic=-1 quiet no_ti
 
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
-/// Kernel and initial file system of a VM.
+/// Kernel, file systems and memory of a VM.
 #[derive(Clone, Debug)]
 pub struct Image {
     pub kernel: PathBuf,
     pub kernel_version: String,
     pub initramfs: PathBuf,
+    /// Its root file system, which is not written; without one the initramfs stays the root.
+    pub disk: Option<PathBuf>,
+    pub memory_mb: u32,
 }
+
+/// A machine that runs services, and where their clients run.
+#[derive(Clone, Debug)]
+pub struct SystemImage {
+    pub image: Image,
+    /// The same packages, on the host.
+    pub tree: PathBuf,
+}
+
+/// Memory of a machine without a disk.
+const MEMORY_MB: u32 = 160;
 
 /// Makes what is missing and returns the image.
 pub fn prepare(options: Options) -> Result<Image> {
@@ -58,13 +75,29 @@ pub fn prepare(options: Options) -> Result<Image> {
     let initramfs = dir.join(options.file_name());
     initramfs::write(&initramfs, &dir, &kernel, &init, options)
         .with_context(|| format!("write {}", initramfs.display()))?;
-    Ok(Image { kernel: kernel.image, kernel_version: kernel.version, initramfs })
+    let (image, kernel_version) = (kernel.image, kernel.version);
+    Ok(Image { kernel: image, kernel_version, initramfs, disk: None, memory_mb: MEMORY_MB })
+}
+
+/// Makes what is missing of a machine with this system.
+pub fn prepare_system(system: &System) -> Result<SystemImage> {
+    let image = prepare(Options { disk: true, ..Options::default() })?;
+    let made = make_system(&build_dir()?, system)?;
+    let image = Image { disk: Some(made.disk), memory_mb: system.memory_mb, ..image };
+    Ok(SystemImage { image, tree: made.tree })
+}
+
+/// Makes what is missing of a system in this directory.
+pub fn make_system(dir: &Path, system: &System) -> Result<Made> {
+    let _lock = lock(dir)?;
+    system::prepare(dir, system)
 }
 
 /// Makes what the tests of this crate boot, which need no network then; they need QEMU, too
 /// ([`crate::vm::require_qemu`]).
 pub fn prepare_for_tests() -> Result<()> {
-    prepare(Options { firewall: true, dctcp: true, web: false })?;
+    prepare(Options { firewall: true, dctcp: true, ..Options::default() })?;
+    prepare_system(&System::for_tests())?;
     kernel_of_series(OLDEST_SERIES).map(drop)
 }
 

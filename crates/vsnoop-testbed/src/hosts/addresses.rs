@@ -40,8 +40,8 @@ pub fn outer(host: usize) -> IpAddr {
     Ipv4Addr::new(10, 77, 0, 1 + host as u8).into()
 }
 
-/// See [`Network::stranger`](super::Network::stranger).
-pub fn stranger(number: u8) -> IpAddr {
+/// See [`Network::unknown_source`](super::Network::unknown_source).
+pub fn unknown_source(number: u8) -> IpAddr {
     Ipv4Addr::new(10, 77, 0, 200 + number).into()
 }
 

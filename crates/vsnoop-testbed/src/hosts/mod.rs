@@ -20,7 +20,8 @@ mod network;
 mod plan;
 
 pub use addresses::{
-    Outside, PORT, inner_v4, inner_v6, net_v4, net_v6, outer, router_v4, stranger, vm_v4, vm_v6,
+    Outside, PORT, inner_v4, inner_v6, net_v4, net_v6, outer, router_v4, unknown_source, vm_v4,
+    vm_v6,
 };
 pub use config::{TAP, divert, keygen, link_table, peer_table};
 pub use etcd::{Etcd, EtcdOptions, EtcdTls};

@@ -8,7 +8,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use super::addresses::{Outside, net_v4, net_v6, router_v4, router_v6, stranger, vm_v4, vm_v6};
+use super::addresses::{
+    Outside, net_v4, net_v6, router_v4, router_v6, unknown_source, vm_v4, vm_v6,
+};
 use super::host::Host;
 use super::plan::{BRIDGE, BRIDGED_UPLINK, Layout, Path, Plan, UPLINK};
 use crate::net::{Net, Netns, Offloads, TapOptions};
@@ -209,11 +211,11 @@ impl Network {
         self.middle()?.veth_port(MIDDLE, name, netns, UPLINK)
     }
 
-    /// A stranger on the hosts' network, which has this number of addresses.
-    pub fn stranger(&self, addresses: u8) -> Result<Netns> {
+    /// A host that is no peer on the hosts' network, which has this number of addresses.
+    pub fn unknown_source(&self, addresses: u8) -> Result<Netns> {
         let netns = self.net.host("x")?;
         self.connect("tox", &netns)?;
-        let addresses: Vec<_> = (0..addresses).map(|number| (stranger(number), 24)).collect();
+        let addresses: Vec<_> = (0..addresses).map(|number| (unknown_source(number), 24)).collect();
         netns.up_with(UPLINK, &addresses)?;
         Ok(netns)
     }

@@ -2,6 +2,7 @@
 
 use std::io::{self, Read};
 use std::net::{IpAddr, SocketAddrV4};
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -9,6 +10,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use vsnoop_packet::checksum;
 
 use super::Netns;
+use crate::interrupt;
 
 const ECHO_REQUEST: u8 = 8;
 const ECHO_REPLY: u8 = 0;
@@ -20,6 +22,16 @@ impl Netns {
     /// The round trips of `count` echoes to an address of IPv4, in their order; an echo without
     /// answer is left out.
     pub fn ping(&self, to: impl Into<IpAddr>, count: u16) -> Result<Vec<Duration>> {
+        self.ping_with_gaps(to, count, PAUSE_MS)
+    }
+
+    /// Like [`Netns::ping`], with a random pause from `gap_ms` after each answer.
+    pub fn ping_with_gaps(
+        &self,
+        to: impl Into<IpAddr>,
+        count: u16,
+        gap_ms: Range<u64>,
+    ) -> Result<Vec<Duration>> {
         let IpAddr::V4(to) = to.into() else { bail!("echoes need an address of IPv4") };
         self.run(|| {
             let socket = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::ICMPV4))
@@ -28,7 +40,8 @@ impl Netns {
             let mut times = Vec::new();
             for number in 0..count {
                 times.extend(ask(&socket, number).with_context(|| format!("ping {to}"))?);
-                std::thread::sleep(Duration::from_millis(fastrand::u64(PAUSE_MS)));
+                interrupt::check()?;
+                std::thread::sleep(Duration::from_millis(fastrand::u64(gap_ms.clone())));
             }
             ensure!(!times.is_empty(), "{to} answers none of {count} echo requests");
             Ok(times)

@@ -6,10 +6,14 @@
 
 mod accel;
 mod control;
+mod hogs;
 mod probe;
 mod qmp;
 pub mod quota;
 mod sched;
+mod share;
+mod slices;
+mod turns;
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -21,11 +25,17 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use vsnoop_guest::control::{ADDRESS_PARAMETER, Command as GuestCommand, Reply, Stats};
+use vsnoop_guest::control::{
+    ADDRESS_PARAMETER, Command as GuestCommand, DISK_PARAMETER, Reply, Stats,
+};
 
 pub use accel::Accelerator;
+pub use hogs::Hogs;
 pub use probe::choose as choose_accelerator;
 pub use sched::{GUEST_CORE, HOST_CORE, OnHostCore, pin_self, require_two_cores};
+pub use share::Share;
+pub use slices::Slices;
+pub use turns::{Begin, SLICE};
 
 use quota::Quota;
 
@@ -34,7 +44,6 @@ use crate::interrupt;
 use crate::net::Netns;
 
 const QEMU: &str = "qemu-system-x86_64";
-const MEMORY_MB: u32 = 160;
 const READY: &str = "vsnoop-guest: ready";
 
 /// Fails, with the name of the package, if QEMU is not installed.
@@ -67,7 +76,7 @@ pub struct Vm {
     dir: PathBuf,
     /// Locked for a command and its answer.
     control: Mutex<Option<control::Channel>>,
-    /// Known once they share a core.
+    /// Known once somebody has asked.
     vcpus: OnceLock<Vec<Pid>>,
     /// The vCPUs' control group, removed after the process, whose threads are in it.
     quota: Mutex<Option<Quota>>,
@@ -96,7 +105,7 @@ impl Vm {
         command
             .args(["-name", &format!("{name},debug-threads=on")])
             .args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"])
-            .args(["-machine", "pc", "-smp", "1", "-m", &MEMORY_MB.to_string()])
+            .args(["-machine", "pc", "-smp", "1", "-m", &image.memory_mb.to_string()])
             .args(accelerator.arguments())
             .arg("-kernel")
             .arg(&image.kernel)
@@ -107,6 +116,11 @@ impl Vm {
             .args(["-serial", "chardev:control"])
             .args(["-chardev", &unix_socket("qmp", &dir.join("qmp"))])
             .args(["-mon", "chardev=qmp,mode=control"]);
+        if let Some(disk) = &image.disk {
+            let drive = format!("file={},format=raw,if=none,id=root,readonly=on", disk.display());
+            command.args(["-drive", &drive, "-device", "virtio-blk-pci,drive=root"]);
+            append += &format!(" {DISK_PARAMETER}");
+        }
         for (number, network) in nics.iter().enumerate() {
             let (tap, mac) = (&network.tap, &network.mac);
             let netdev = format!("tap,id=net{number},ifname={tap},script=no,downscript=no");
@@ -218,13 +232,18 @@ impl Vm {
         kill(self.pid(), Signal::SIGCONT).with_context(|| format!("thaw {}", self.name))
     }
 
-    /// Puts the vCPUs under SCHED_RR on the guests' core and QEMU's other threads on the host's.
-    pub fn share_core(&self) -> Result<()> {
+    /// Gives the vCPUs the guests' core, where no ordinary thread runs before them, and QEMU's
+    /// other threads the host's.
+    pub fn own_core(&self) -> Result<()> {
         let vcpus = self.vcpu_threads()?;
-        sched::share(self.pid(), &vcpus).with_context(|| format!("place {}", self.name))?;
-        // Asking QEMU again gives the same threads.
-        let _ = self.vcpus.set(vcpus);
-        Ok(())
+        sched::alone(self.pid(), &vcpus).with_context(|| format!("place {}", self.name))
+    }
+
+    /// Puts the vCPUs on the guests' core, under the host's ordinary scheduler, and QEMU's other
+    /// threads on the host's.
+    pub fn place(&self) -> Result<()> {
+        let vcpus = self.vcpu_threads()?;
+        sched::place(self.pid(), &vcpus).with_context(|| format!("place {}", self.name))
     }
 
     /// Puts the vCPUs on the guests' core, limited to `percent` of its time, and QEMU's other
@@ -237,16 +256,25 @@ impl Vm {
         quota.insert(Quota::new(self.pid())?).limit(&vcpus, percent)
     }
 
-    fn vcpu_threads(&self) -> Result<Vec<Pid>> {
-        qmp::vcpu_threads(&self.dir.join("qmp"))
-            .with_context(|| format!("ask {} for its vCPU threads", self.name))
+    /// Asks QEMU once.
+    pub fn vcpu_threads(&self) -> Result<Vec<Pid>> {
+        if let Some(vcpus) = self.vcpus.get() {
+            return Ok(vcpus.clone());
+        }
+        let vcpus = qmp::vcpu_threads(&self.dir.join("qmp"))
+            .with_context(|| format!("ask {} for its vCPU threads", self.name))?;
+        Ok(self.vcpus.get_or_init(|| vcpus).clone())
     }
 
-    /// Gives the vCPUs a higher priority than those of all other machines on the core, or the same.
+    /// CPU time that the vCPUs have used.
+    pub fn vcpu_time(&self) -> Result<Duration> {
+        self.vcpu_threads()?.into_iter().map(sched::cpu_time).sum()
+    }
+
+    /// Gives the vCPUs a priority over all ordinary threads of the core, or none.
     pub fn favour(&self, favoured: bool) -> Result<()> {
-        let name = &self.name;
-        let vcpus = self.vcpus.get().with_context(|| format!("{name} shares no core yet"))?;
-        sched::favour(vcpus, favoured).with_context(|| format!("favour {name}: {favoured}"))
+        let vcpus = self.vcpu_threads()?;
+        sched::favour(&vcpus, favoured).with_context(|| format!("favour {}: {favoured}", self.name))
     }
 
     fn end(&mut self) {

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
 
-use crate::sandbox::{PORT, Place, foreign_program, vsnoop, vsnoop_under};
+use crate::sandbox::{PORT, TapHost, foreign_program, vsnoop, vsnoop_under};
 use crate::surroundings::{add_filter, with_filter};
 use crate::{skipped, trial};
 
@@ -35,75 +35,75 @@ pub fn trials() -> Vec<Trial> {
 }
 
 fn a_port_that_does_not_exist_is_refused() -> Result<()> {
-    refused(Place::new("none")?, &["attach", "nowhere"], 31, &["nowhere", "ip link"])
+    refused(TapHost::new("none")?, &["attach", "nowhere"], 31, &["nowhere", "ip link"])
 }
 
 fn a_port_in_another_network_namespace_is_not_found_without_its_name() -> Result<()> {
-    let place = Place::new("else")?;
-    place.vsnoop(["attach", PORT])?.ok()?;
-    vsnoop(["detach", PORT])?.failed(39, &[PORT, "--netns", place.netns.name()])?;
-    place.vsnoop(["detach", PORT])?.ok()?;
+    let host = TapHost::new("else")?;
+    host.vsnoop(["attach", PORT])?.ok()?;
+    vsnoop(["detach", PORT])?.failed(39, &[PORT, "--netns", host.netns.name()])?;
+    host.vsnoop(["detach", PORT])?.ok()?;
     vsnoop(["detach", PORT])?.failed(31, &[PORT])
 }
 
 fn an_attached_port_is_refused_and_stays_attached() -> Result<()> {
-    let place = Place::new("twice")?;
-    let before = place.state()?;
-    place.vsnoop(["attach", PORT])?.ok()?;
-    let attached = place.state()?;
-    place.vsnoop(["attach", PORT])?.failed(33, &[PORT, "detach vscli-tap0`"])?;
-    place.vsnoop(["observe", PORT, "--for", "1"])?.failed(33, &[PORT])?;
-    ensure!(place.state()? == attached, "the attachment changed");
-    place.vsnoop(["detach", PORT])?.ok()?;
-    ensure!(place.state()? == before, "something was left: {:?}", place.state()?);
+    let host = TapHost::new("twice")?;
+    let before = host.state()?;
+    host.vsnoop(["attach", PORT])?.ok()?;
+    let attached = host.state()?;
+    host.vsnoop(["attach", PORT])?.failed(33, &[PORT, "detach vscli-tap0`"])?;
+    host.vsnoop(["observe", PORT, "--for", "1"])?.failed(33, &[PORT])?;
+    ensure!(host.state()? == attached, "the attachment changed");
+    host.vsnoop(["detach", PORT])?.ok()?;
+    ensure!(host.state()? == before, "something was left: {:?}", host.state()?);
     Ok(())
 }
 
 fn a_port_that_is_not_attached_cannot_be_detached() -> Result<()> {
-    let place = Place::new("idle")?;
+    let host = TapHost::new("idle")?;
     for command in ["detach", "pause", "resume", "stats", "flows", "status"] {
-        place.vsnoop([command, PORT])?.failed(39, &[PORT, "status`"])?;
+        host.vsnoop([command, PORT])?.failed(39, &[PORT, "status`"])?;
     }
     Ok(())
 }
 
 fn a_configured_qdisc_is_refused_and_kept() -> Result<()> {
-    let place = Place::new("tbf")?;
-    place.tc(&format!("qdisc add dev {PORT} root tbf rate 1mbit burst 10k latency 50ms"))?;
-    refused(place, &["attach", PORT], 34, &[PORT, "tbf", "tc qdisc del"])
+    let host = TapHost::new("tbf")?;
+    host.tc(&format!("qdisc add dev {PORT} root tbf rate 1mbit burst 10k latency 50ms"))?;
+    refused(host, &["attach", PORT], 34, &[PORT, "tbf", "tc qdisc del"])
 }
 
 fn a_qdisc_that_somebody_added_is_configured_even_if_it_is_like_the_default() -> Result<()> {
-    let place = Place::new("pfifo")?;
-    place.tc(&format!("qdisc add dev {PORT} root pfifo_fast"))?;
-    refused(place, &["attach", PORT], 34, &[PORT, "pfifo_fast"])
+    let host = TapHost::new("pfifo")?;
+    host.tc(&format!("qdisc add dev {PORT} root pfifo_fast"))?;
+    refused(host, &["attach", PORT], 34, &[PORT, "pfifo_fast"])
 }
 
 fn another_tcx_program_on_the_egress_is_refused() -> Result<()> {
-    let place = Place::new("tcx")?;
-    let _program = place.netns.run(|| foreign_program(PORT))?;
-    refused(place, &["attach", PORT], 34, &[PORT, "tcx program"])
+    let host = TapHost::new("tcx")?;
+    let _program = host.netns.run(|| foreign_program(PORT))?;
+    refused(host, &["attach", PORT], 34, &[PORT, "tcx program"])
 }
 
 fn no_privilege_is_said_at_once() -> Result<()> {
-    let place = Place::new("caps")?;
-    let before = place.state()?;
-    let netns = place.netns.name().to_owned();
+    let host = TapHost::new("caps")?;
+    let before = host.state()?;
+    let netns = host.netns.name().to_owned();
     let way = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"];
     for command in [&["attach", PORT][..], &["detach", PORT], &["off", "--all"], &["status"]] {
         let arguments = [&["--netns", &netns], command].concat();
         vsnoop_under(&way, &arguments)?.failed(36, &["CAP_NET_ADMIN", "root"])?;
     }
-    ensure!(place.state()? == before, "something changed");
+    ensure!(host.state()? == before, "something changed");
     Ok(())
 }
 
 fn a_bpffs_that_is_not_mounted_is_named_with_the_command_that_mounts_it() -> Result<()> {
-    let place = Place::new("bpffs")?;
-    let before = place.state()?;
+    let host = TapHost::new("bpffs")?;
+    let before = host.state()?;
     let script = "while umount /sys/fs/bpf 2>/dev/null; do :; done; exec \"$@\"";
     let way = ["unshare", "--mount", "sh", "-c", script, "sh"];
-    let netns = place.netns.name().to_owned();
+    let netns = host.netns.name().to_owned();
     for command in [&["attach", PORT][..], &["detach", PORT], &["off", "--all"], &["status"]] {
         let arguments = [&["--netns", &netns], command].concat();
         vsnoop_under(&way, &arguments)?
@@ -111,7 +111,7 @@ fn a_bpffs_that_is_not_mounted_is_named_with_the_command_that_mounts_it() -> Res
     }
     let doctor = vsnoop_under(&way, &["doctor"])?;
     doctor.failed(37, &["mount -t bpf bpf /sys/fs/bpf"])?;
-    ensure!(place.state()? == before, "something changed");
+    ensure!(host.state()? == before, "something changed");
     Ok(())
 }
 
@@ -127,26 +127,26 @@ fn a_kernel_without_btf_is_refused() -> Result<()> {
 }
 
 fn more_flows_than_a_host_may_have_are_refused() -> Result<()> {
-    let place = Place::new("many")?;
-    refused(place, &["attach", PORT, "--max-flows", "1048577"], 3, &[PORT, "--max-flows"])
+    let host = TapHost::new("many")?;
+    refused(host, &["attach", PORT, "--max-flows", "1048577"], 3, &[PORT, "--max-flows"])
 }
 
 fn observing_is_refused_where_other_ports_have_all_the_flows() -> Result<()> {
-    let full = Place::new("full")?;
-    let place = Place::new("more")?;
-    let before = place.state()?;
+    let full = TapHost::new("full")?;
+    let host = TapHost::new("more")?;
+    let before = host.state()?;
     full.vsnoop(["attach", PORT, "--max-flows", "1048576"])?.ok()?;
-    let refused = place.vsnoop(["observe", PORT, "--for", "0.1"])?;
-    let attached = place.state()?;
+    let refused = host.vsnoop(["observe", PORT, "--for", "0.1"])?;
+    let attached = host.state()?;
     full.vsnoop(["detach", PORT])?.ok()?;
     refused.failed(3, &[PORT, "1048576", "detach a port"])?;
     ensure!(attached.programs == before.programs, "something was attached");
-    place.vsnoop(["observe", PORT, "--for", "0.1"])?.ok().map(drop)
+    host.vsnoop(["observe", PORT, "--for", "0.1"])?.ok().map(drop)
 }
 
 fn wrong_arguments_are_usage_errors() -> Result<()> {
-    let place = Place::new("usage")?;
-    let before = place.state()?;
+    let host = TapHost::new("usage")?;
+    let before = host.state()?;
     for arguments in [
         &["attach"][..],
         &["attach", PORT, "--allow-port", "80", "--deny-port", "80"],
@@ -156,13 +156,13 @@ fn wrong_arguments_are_usage_errors() -> Result<()> {
         &["off"],
         &["fly"],
     ] {
-        let ran = place.vsnoop(arguments)?;
+        let ran = host.vsnoop(arguments)?;
         ensure!(ran.code == 2, "{arguments:?}: exit code {}: {}", ran.code, ran.err);
     }
     vsnoop(["--netns", "/proc/self/status", "attach", PORT])?
         .failed(2, &["/proc/self/status", "not a network namespace"])?;
     vsnoop(["--netns", "nowhere", "attach", PORT])?.failed(3, &["nowhere", "ip netns"])?;
-    ensure!(place.state()? == before, "something changed");
+    ensure!(host.state()? == before, "something changed");
     Ok(())
 }
 
@@ -183,26 +183,26 @@ fn a_failure_before_the_first_port_is_a_json_document() -> Result<()> {
         let message = error["message"].as_str().context("no message")?;
         ensure!(message.contains(words) && !message.contains("error: "), "{arguments:?}: {error}");
     }
-    let place = Place::new("json")?;
-    let idle = place.vsnoop(["status", PORT, "--json"])?;
+    let host = TapHost::new("json")?;
+    let idle = host.vsnoop(["status", PORT, "--json"])?;
     ensure!(idle.failure()?["kind"] == "not_attached", "{idle:?}");
     Ok(())
 }
 
 fn a_way_out_leads_into_the_namespace_of_the_port() -> Result<()> {
-    let place = Place::new("hint")?;
-    let name = place.netns.name();
-    place.vsnoop(["attach", PORT])?.ok()?;
+    let host = TapHost::new("hint")?;
+    let name = host.netns.name();
+    host.vsnoop(["attach", PORT])?.ok()?;
     let detach = format!("`vsnoop --netns {name} detach {PORT}`");
-    place.vsnoop(["attach", PORT])?.failed(33, &[&detach])?;
-    let json = place.vsnoop(["attach", PORT, "--json"])?;
+    host.vsnoop(["attach", PORT])?.failed(33, &[&detach])?;
+    let json = host.vsnoop(["attach", PORT, "--json"])?;
     ensure!(json.out.contains(&detach), "{json:?}");
-    place.tc(&format!("qdisc replace dev {PORT} root pfifo_fast"))?;
+    host.tc(&format!("qdisc replace dev {PORT} root pfifo_fast"))?;
     let tc = format!("`ip netns exec {name} tc qdisc replace dev {PORT} root noqueue`");
     let status = vsnoop(["status"])?.ok()?.out;
     ensure!(status.contains(&tc), "{tc} is not in: {status}");
-    place.vsnoop(["detach", PORT])?.ok()?;
-    place.vsnoop(["detach", PORT])?.failed(39, &[&format!("`vsnoop --netns {name} status`")])
+    host.vsnoop(["detach", PORT])?.ok()?;
+    host.vsnoop(["detach", PORT])?.failed(39, &[&format!("`vsnoop --netns {name} status`")])
 }
 
 fn nothing_is_repeated_every_0_seconds() -> Result<()> {
@@ -214,48 +214,48 @@ fn nothing_is_repeated_every_0_seconds() -> Result<()> {
 }
 
 fn a_port_that_is_named_twice_is_meant_once() -> Result<()> {
-    let place = Place::new("once")?;
+    let host = TapHost::new("once")?;
     for command in ["attach", "pause", "resume", "status", "detach"] {
-        let json = place.vsnoop([command, PORT, PORT, "--json"])?.json()?;
+        let json = host.vsnoop([command, PORT, PORT, "--json"])?.json()?;
         let ports = json["ports"].as_array().context("no ports")?;
         ensure!(ports.len() == 1, "{command}: {json}");
     }
-    place.vsnoop(["observe", PORT, PORT, "--for", "0.1"])?.ok().map(drop)
+    host.vsnoop(["observe", PORT, PORT, "--for", "0.1"])?.ok().map(drop)
 }
 
 fn of_several_ports_each_is_reported_and_the_good_ones_are_attached() -> Result<()> {
-    let place = Place::new("both")?;
-    let before = place.state()?;
-    place.vsnoop(["attach", "nowhere", PORT])?.failed(31, &["nowhere"])?;
-    let status = place.vsnoop(["status", "--json"])?.json()?;
+    let host = TapHost::new("both")?;
+    let before = host.state()?;
+    host.vsnoop(["attach", "nowhere", PORT])?.failed(31, &["nowhere"])?;
+    let status = host.vsnoop(["status", "--json"])?.json()?;
     ensure!(status["ports"][0]["port"] == PORT, "{status}");
-    let ran = place.vsnoop(["detach", PORT, "nowhere", "--json"])?;
+    let ran = host.vsnoop(["detach", PORT, "nowhere", "--json"])?;
     ensure!(ran.code == 31, "exit code {}", ran.code);
     let json: serde_json::Value = serde_json::from_str(&ran.out)?;
     ensure!(json["ports"][0]["result"] == "detached", "{json}");
     ensure!(json["ports"][1]["error"]["kind"] == "no_such_port", "{json}");
-    ensure!(place.state()? == before, "something was left");
+    ensure!(host.state()? == before, "something was left");
     Ok(())
 }
 
 /// The command fails with this code and these words, and changes nothing.
-fn refused(place: Place, arguments: &[&str], code: i32, words: &[&str]) -> Result<()> {
-    let before = place.state()?;
-    place.vsnoop(arguments)?.failed(code, words)?;
-    ensure!(place.state()? == before, "changed: {before:?} to {:?}", place.state()?);
+fn refused(host: TapHost, arguments: &[&str], code: i32, words: &[&str]) -> Result<()> {
+    let before = host.state()?;
+    host.vsnoop(arguments)?.failed(code, words)?;
+    ensure!(host.state()? == before, "changed: {before:?} to {:?}", host.state()?);
     Ok(())
 }
 
 /// On a kernel without a feature nothing is attached, and the doctor gives the reason.
 fn without_feature(role: &str, way: &[&str], words: &[&str]) -> Result<()> {
-    let place = Place::new(role)?;
-    let before = place.state()?;
-    let netns = place.netns.name().to_owned();
+    let host = TapHost::new(role)?;
+    let before = host.state()?;
+    let netns = host.netns.name().to_owned();
     for command in [&["attach", PORT][..], &["observe", PORT, "--for", "1"], &["doctor"]] {
         let arguments = [&["--netns", &netns], command].concat();
         vsnoop_under(way, &arguments)?.failed(35, words)?;
     }
-    ensure!(place.state()? == before, "something changed");
+    ensure!(host.state()? == before, "something changed");
     Ok(())
 }
 
@@ -272,14 +272,14 @@ fn other_devices() -> impl Iterator<Item = Trial> {
     DEVICES.into_iter().map(|(kind, make, device, words)| {
         let name = format!("a_{kind}_is_refused_with_the_reason");
         let test = trial(&name, move || {
-            let place = Place::new(kind)?;
-            place.netns.ip(make)?;
+            let host = TapHost::new(kind)?;
+            host.netns.ip(make)?;
             if kind == "bridge" {
-                place.netns.add_port(device, PORT)?;
+                host.netns.add_port(device, PORT)?;
             }
-            refused(place, &["attach", device], 32, &[&[device, "not a tap"], words].concat())
+            refused(host, &["attach", device], 32, &[&[device, "not a tap"], words].concat())
         });
-        match Place::new("probe").and_then(|place| place.netns.ip(make).map(drop)) {
+        match TapHost::new("probe").and_then(|host| host.netns.ip(make).map(drop)) {
             Ok(()) => test,
             Err(_) => skipped(test, &format!("this kernel makes no {kind}")),
         }
@@ -287,7 +287,7 @@ fn other_devices() -> impl Iterator<Item = Trial> {
 }
 
 fn a_tc_filter_on_the_egress_is_refused() -> Result<()> {
-    let place = Place::new("filter")?;
-    add_filter(&place)?;
-    refused(place, &["attach", PORT], 34, &[PORT, "tc filter", "tc filter del"])
+    let host = TapHost::new("filter")?;
+    add_filter(&host)?;
+    refused(host, &["attach", PORT], 34, &[PORT, "tc filter", "tc filter del"])
 }

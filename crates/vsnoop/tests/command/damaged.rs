@@ -10,7 +10,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 use libtest_mimic::Trial;
 use serde_json::Value;
 
-use crate::sandbox::{PINS, PORT, Place, Ran, Snapshot, program, vsnoop, wait_until};
+use crate::sandbox::{PINS, PORT, Ran, Snapshot, TapHost, program, vsnoop, wait_until};
 
 pub fn trials() -> Vec<Trial> {
     trials![
@@ -64,8 +64,8 @@ fn records_of_another_size_are_refused_and_removed_by_off() -> Result<()> {
 }
 
 fn a_directory_that_is_no_port_is_shown_and_removed_by_off() -> Result<()> {
-    let place = Place::new("dir")?;
-    let before = place.state()?;
+    let host = TapHost::new("dir")?;
+    let before = host.state()?;
     let path = Path::new(PINS).join("leftover");
     fs::create_dir_all(&path)?;
     let status = vsnoop(["status"])?.ok()?;
@@ -75,7 +75,7 @@ fn a_directory_that_is_no_port_is_shown_and_removed_by_off() -> Result<()> {
     );
     let json = vsnoop(["off", "--all", "--json"])?.json()?;
     ensure!(json["damaged_removed"][0] == "leftover", "{json}");
-    ensure!(place.state()? == before, "something was left");
+    ensure!(host.state()? == before, "something was left");
     Ok(())
 }
 
@@ -87,39 +87,39 @@ fn damaged(
     programs: (u32, u32),
     damage: impl FnOnce(PathBuf) -> Result<()>,
 ) -> Result<()> {
-    let place = Place::new(role)?;
-    let before = place.state()?;
-    place.vsnoop(["attach", PORT])?.ok()?;
-    let pins = place.pins()?;
+    let host = TapHost::new(role)?;
+    let before = host.state()?;
+    host.vsnoop(["attach", PORT])?.ok()?;
+    let pins = host.pins()?;
     damage(pins.clone())?;
-    wait_until("only pinned hooks are left", || Ok(place.programs()? == programs))?;
+    wait_until("only pinned hooks are left", || Ok(host.programs()? == programs))?;
 
-    let damaged = place.state()?;
+    let damaged = host.state()?;
     let path = pins.display().to_string();
     for command in ["attach", "detach", "pause", "resume"] {
-        place.vsnoop([command, PORT])?.failed(38, &[&path, "vsnoop off --all"])?;
+        host.vsnoop([command, PORT])?.failed(38, &[&path, "vsnoop off --all"])?;
     }
-    ensure!(place.state()? == damaged, "damaged state was changed");
+    ensure!(host.state()? == damaged, "damaged state was changed");
     let status = vsnoop(["status", "--json"])?.json()?;
     ensure!(status["damaged"][0]["path"] == path.as_str(), "{status}");
 
     vsnoop(["off", "--all"])?.ok()?;
-    let after = place.state()?;
+    let after = host.state()?;
     if remembers {
         ensure!(after == before, "something was left: {after:?}");
     } else {
         let unhooked = Snapshot { qdiscs: after.qdiscs.clone(), ..before };
         ensure!(after == unhooked, "something was left: {after:?}");
     }
-    place.vsnoop(["attach", PORT])?.ok()?;
-    place.vsnoop(["detach", PORT])?.ok()?;
+    host.vsnoop(["attach", PORT])?.ok()?;
+    host.vsnoop(["detach", PORT])?.ok()?;
     Ok(())
 }
 
 /// From too few descriptors for any command to enough.
 fn a_command_short_of_descriptors_calls_nothing_damaged() -> Result<()> {
-    let place = Place::new("files")?;
-    place.vsnoop(["attach", PORT])?.ok()?;
+    let host = TapHost::new("files")?;
+    host.vsnoop(["attach", PORT])?.ok()?;
     let mut refused = 0;
     for most in 4..16 {
         let limited = format!("ulimit -n {most}; exec {} status --json", program());
@@ -133,6 +133,6 @@ fn a_command_short_of_descriptors_calls_nothing_damaged() -> Result<()> {
         }
     }
     ensure!(refused > 0, "there were enough descriptors all the time");
-    place.vsnoop(["detach", PORT])?.ok()?;
+    host.vsnoop(["detach", PORT])?.ok()?;
     Ok(())
 }

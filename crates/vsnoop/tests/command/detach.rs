@@ -21,7 +21,7 @@ use vsnoop_bpf::{AttachSpec, Error, Listed, Port};
 use vsnoop_testbed::topology;
 
 use crate::helper::{AttachedNetwork, Pair, expect_reset};
-use crate::sandbox::{PINS, PORT, Place, helper_pid, program, text, vsnoop, wait_until};
+use crate::sandbox::{PINS, PORT, TapHost, helper_pid, program, text, vsnoop, wait_until};
 use crate::surroundings::{port_of, wait_for_a_look};
 
 const LOCK: &str = "/run/vsnoop/command.lock";
@@ -45,37 +45,37 @@ pub fn trials() -> Vec<Trial> {
 }
 
 fn no_hook_is_left_when_detach_returns_and_attach_may_follow_at_once() -> Result<()> {
-    let place = Place::new("rounds")?;
-    let before = place.state()?;
-    let index = place.netns.run(|| Ok(if_nametoindex(PORT)?))?;
-    let spec = AttachSpec::new(index, PORT, place.netns.inode()?);
+    let host = TapHost::new("rounds")?;
+    let before = host.state()?;
+    let index = host.netns.run(|| Ok(if_nametoindex(PORT)?))?;
+    let spec = AttachSpec::new(index, PORT, host.netns.inode()?);
     for round in 0..30 {
-        let port = place.netns.run(|| Ok(Port::attach(&spec)?))?;
-        ensure!(place.programs()? == (1, 1), "round {round}");
+        let port = host.netns.run(|| Ok(Port::attach(&spec)?))?;
+        ensure!(host.programs()? == (1, 1), "round {round}");
         port.detach()?;
-        ensure!(place.programs()? == (0, 0), "round {round}");
+        ensure!(host.programs()? == (0, 0), "round {round}");
     }
     for round in 0..5 {
-        place.vsnoop(["attach", PORT])?.ok()?;
-        place.vsnoop(["detach", PORT])?.ok()?;
-        ensure!(place.programs()? == (0, 0), "round {round}");
+        host.vsnoop(["attach", PORT])?.ok()?;
+        host.vsnoop(["detach", PORT])?.ok()?;
+        ensure!(host.programs()? == (0, 0), "round {round}");
     }
-    ensure!(place.state()? == before, "something was left: {:?}", place.state()?);
+    ensure!(host.state()? == before, "something was left: {:?}", host.state()?);
     Ok(())
 }
 
 fn no_hook_of_damaged_pins_is_left_when_they_are_removed() -> Result<()> {
-    let place = Place::new("torn")?;
-    let index = place.netns.run(|| Ok(if_nametoindex(PORT)?))?;
-    let spec = AttachSpec::new(index, PORT, place.netns.inode()?);
+    let host = TapHost::new("torn")?;
+    let index = host.netns.run(|| Ok(if_nametoindex(PORT)?))?;
+    let spec = AttachSpec::new(index, PORT, host.netns.inode()?);
     let missing = [["flows"; 5], ["link_from_vm"; 5], ["link_to_vm"; 5]].concat();
     for missing in missing {
-        let port = place.netns.run(|| Ok(Port::attach(&spec)?))?;
+        let port = host.netns.run(|| Ok(Port::attach(&spec)?))?;
         fs::remove_file(port.dir().join(missing))?;
         let found = Port::list()?;
         let [Listed::Damaged(damaged)] = &found[..] else { bail!("found {found:?}") };
         damaged.remove()?;
-        let left = place.programs()?;
+        let left = host.programs()?;
         // The kernel detaches the hook of a link without a pin some time later.
         let is_right = match missing {
             "link_from_vm" => left.0 == 0,
@@ -83,30 +83,30 @@ fn no_hook_of_damaged_pins_is_left_when_they_are_removed() -> Result<()> {
             _ => left == (0, 0),
         };
         ensure!(is_right, "{missing} was missing: {left:?}");
-        wait_until("no hook is left", || Ok(place.programs()? == (0, 0)))?;
+        wait_until("no hook is left", || Ok(host.programs()? == (0, 0)))?;
     }
     Ok(())
 }
 
 fn a_port_that_is_being_detached_is_not_found_and_not_taken_for_a_deleted_one() -> Result<()> {
-    let place = Place::new("leave")?;
-    place.vsnoop(["attach", PORT])?.ok()?;
+    let host = TapHost::new("leave")?;
+    host.vsnoop(["attach", PORT])?.ok()?;
     let lock = take_lock()?;
-    let (found, mut port) = (port_of(&place)?, port_of(&place)?);
+    let (found, mut port) = (port_of(&host)?, port_of(&host)?);
     ensure!(port.leave()?, "somebody else was faster");
-    ensure!(place.programs()? == (0, 0), "a hook is left");
+    ensure!(host.programs()? == (0, 0), "a hook is left");
     ensure!(matches!(found.hooks_are_off(), Err(Error::NotAttached(_))), "found");
-    ensure!(!port_of(&place).is_ok_and(|port| port.links_alive()), "it is still found");
+    ensure!(!port_of(&host).is_ok_and(|port| port.links_alive()), "it is still found");
     let status = vsnoop(["status", "--json"])?.json()?;
     ensure!(status["ports"] == serde_json::json!([]), "{status}");
     ensure!(status["damaged"] == serde_json::json!([]), "{status}");
-    place.vsnoop(["pause", PORT])?.failed(39, &[PORT])?;
+    host.vsnoop(["pause", PORT])?.failed(39, &[PORT])?;
     drop(lock);
     wait_until("the helper has finished", || Ok(!Path::new(port.dir()).exists()))
 }
 
 fn the_helper_resets_nothing_in_the_middle_of_a_detach() -> Result<()> {
-    let other = Place::new("other")?;
+    let other = TapHost::new("other")?;
     other.vsnoop(["attach", PORT])?.ok()?;
     let (network, mut pair) = outstanding("mid")?;
     let lock = take_lock()?;
@@ -127,32 +127,32 @@ fn the_helper_resets_nothing_in_the_middle_of_a_detach() -> Result<()> {
 }
 
 fn a_detach_that_was_killed_with_the_hooks_on_is_finished_by_the_helper() -> Result<()> {
-    let place = Place::new("cut1")?;
-    place.vsnoop(["attach", PORT])?.ok()?;
+    let host = TapHost::new("cut1")?;
+    host.vsnoop(["attach", PORT])?.ok()?;
     let lock = take_lock()?;
     // As a process leaves it that was killed after setting it aside.
-    fs::rename(place.pins()?, Path::new(PINS).join("leaving-0-0"))?;
-    ensure!(place.programs()? == (1, 1), "the hooks went by themselves");
+    fs::rename(host.pins()?, Path::new(PINS).join("leaving-0-0"))?;
+    ensure!(host.programs()? == (1, 1), "the hooks went by themselves");
     drop(lock);
-    wait_until("the hooks are off", || Ok(place.programs()? == (0, 0)))?;
+    wait_until("the hooks are off", || Ok(host.programs()? == (0, 0)))?;
     wait_for_no_pins()
 }
 
 fn a_detach_that_was_killed_is_finished_by_the_next_command_or_its_helper() -> Result<()> {
-    let place = Place::new("cut2")?;
+    let host = TapHost::new("cut2")?;
     // The first two start no helper.
     for command in [&["detach", "nowhere"][..], &["off", "--all"], &["status"]] {
-        place.vsnoop(["attach", PORT])?.ok()?;
+        host.vsnoop(["attach", PORT])?.ok()?;
         let lock = take_lock()?;
         kill_helper()?;
-        fs::rename(place.pins()?, Path::new(PINS).join("leaving-0-0"))?;
+        fs::rename(host.pins()?, Path::new(PINS).join("leaving-0-0"))?;
         drop(lock);
-        let code = place.vsnoop(command)?.code;
+        let code = host.vsnoop(command)?.code;
         ensure!(code == if command[0] == "detach" { 31 } else { 0 }, "exit code {code}");
         if command == ["status"] {
-            wait_until("the hooks are off", || Ok(place.programs()? == (0, 0)))?;
+            wait_until("the hooks are off", || Ok(host.programs()? == (0, 0)))?;
         }
-        ensure!(place.programs()? == (0, 0), "{command:?} left a hook");
+        ensure!(host.programs()? == (0, 0), "{command:?} left a hook");
         wait_for_no_pins()?;
     }
     Ok(())
@@ -224,19 +224,19 @@ fn off_in_the_middle_of_a_detach_resets_nothing() -> Result<()> {
 }
 
 fn what_a_command_is_in_the_middle_of_is_not_called_damaged() -> Result<()> {
-    let place = Place::new("middle")?;
-    place.vsnoop(["attach", PORT])?.ok()?;
+    let host = TapHost::new("middle")?;
+    host.vsnoop(["attach", PORT])?.ok()?;
     let lock = take_lock()?;
     let unfinished = Path::new(PINS).join("1-1");
     fs::create_dir(&unfinished)?;
     let status = thread::spawn(|| vsnoop(["status", "--json"])?.json());
-    wait_for_a_look(&port_of(&place)?)?;
+    wait_for_a_look(&port_of(&host)?)?;
     ensure!(!status.is_finished(), "it did not wait for the command");
     fs::remove_dir(&unfinished)?;
     drop(lock);
     let status = status.join().expect("no panic")?;
     ensure!(status["damaged"] == serde_json::json!([]), "{status}");
-    place.vsnoop(["detach", PORT])?.ok().map(drop)
+    host.vsnoop(["detach", PORT])?.ok().map(drop)
 }
 
 fn hooks_that_others_took_off_are_no_deleted_tap() -> Result<()> {
@@ -254,21 +254,21 @@ fn hooks_that_others_took_off_are_no_deleted_tap() -> Result<()> {
 }
 
 fn an_observer_whose_hooks_were_taken_off_leaves_a_later_attachment_alone() -> Result<()> {
-    let place = Place::new("stale")?;
+    let host = TapHost::new("stale")?;
     let mut observe = Command::new(program());
-    let observe = observe.args(["--netns", place.netns.name(), "observe", PORT]);
+    let observe = observe.args(["--netns", host.netns.name(), "observe", PORT]);
     let child = observe.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
-    wait_until("the port is observed", || Ok(place.programs()? == (1, 1)))?;
+    wait_until("the port is observed", || Ok(host.programs()? == (1, 1)))?;
     wait_until("the helper runs", || Ok(helper_pid()?.is_some()))?;
     vsnoop(["off", "--all"])?.ok()?;
-    place.vsnoop(["attach", PORT])?.ok()?;
+    host.vsnoop(["attach", PORT])?.ok()?;
     kill(Pid::from_raw(child.id() as i32), Signal::SIGINT)?;
     let output = child.wait_with_output()?;
     ensure!(output.status.success(), "{}", text(&output.stderr));
-    ensure!(place.programs()? == (1, 1), "it took them off: {:?}", place.programs()?);
-    let status = place.vsnoop(["status", PORT, "--json"])?.json()?;
+    ensure!(host.programs()? == (1, 1), "it took them off: {:?}", host.programs()?);
+    let status = host.vsnoop(["status", PORT, "--json"])?.json()?;
     ensure!(status["ports"][0]["state"] == "active", "{status}");
-    place.vsnoop(["detach", PORT])?.ok().map(drop)
+    host.vsnoop(["detach", PORT])?.ok().map(drop)
 }
 
 /// As `bpftool link detach` does.
@@ -277,7 +277,7 @@ fn take_off(pin: &Path) -> Result<()> {
     // SAFETY: a C string that outlives the call.
     let fd = unsafe { libbpf_sys::bpf_obj_get(path.as_ptr()) };
     ensure!(fd >= 0, "open {}: {fd}", pin.display());
-    // SAFETY: a fresh descriptor that nobody else owns.
+    // SAFETY: a new descriptor, owned by this value alone.
     let link = unsafe { OwnedFd::from_raw_fd(fd) };
     // SAFETY: takes no pointers.
     let result = unsafe { libbpf_sys::bpf_link_detach(link.as_raw_fd()) };

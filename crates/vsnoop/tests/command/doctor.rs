@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
 use serde_json::Value;
 
-use crate::sandbox::{Place, vsnoop_under};
+use crate::sandbox::{TapHost, vsnoop_under};
 
 pub fn trials() -> Vec<Trial> {
     trials![
@@ -24,17 +24,17 @@ fn the_jit_is_known_in_a_network_namespace_of_its_own_too() -> Result<()> {
 }
 
 fn a_configured_uplink_that_does_not_exist_is_told() -> Result<()> {
-    let place = Place::new("uplink")?;
-    let file = format!("/run/{}.toml", place.netns.name());
+    let host = TapHost::new("uplink")?;
+    let file = format!("/run/{}.toml", host.netns.name());
     fs::write(&file, "[incast]\nuplink = \"eth9\"\n")?;
-    let doctor = || place.vsnoop(["--config", &file, "doctor", "--json"])?.json();
+    let doctor = || host.vsnoop(["--config", &file, "doctor", "--json"])?.json();
     let missing = check(&doctor()?, "incast control")?;
     let text = missing["detail"].as_str().context("a text")?;
     ensure!(missing["level"] == "warn", "{missing}");
-    for word in ["eth9", "does not exist", place.netns.name(), "incast.uplink", &file] {
+    for word in ["eth9", "does not exist", host.netns.name(), "incast.uplink", &file] {
         ensure!(text.contains(word), "{word:?} is not in: {text}");
     }
-    place.netns.ip("link add eth9 type veth peer name other")?;
+    host.netns.ip("link add eth9 type veth peer name other")?;
     ensure!(check(&doctor()?, "incast control").is_err(), "{}", doctor()?);
     Ok(())
 }

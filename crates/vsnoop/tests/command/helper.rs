@@ -13,7 +13,7 @@ use nix::unistd::Pid;
 use vsnoop_testbed::relay::{Direction, Faults, Freeze};
 use vsnoop_testbed::topology::{self, Family, Side, Topology, TopologyOptions, address};
 
-use crate::sandbox::{PORT, PREFIX, Place, helper_pid, program, text, vsnoop_in, wait_until};
+use crate::sandbox::{PORT, PREFIX, TapHost, helper_pid, program, text, vsnoop_in, wait_until};
 
 /// Longer than the helper's timeout for lost data where it cannot know whether a VM runs.
 const FROZEN: Duration = Duration::from_secs(7);
@@ -31,33 +31,33 @@ pub fn trials() -> Vec<Trial> {
 }
 
 fn the_helper_runs_while_a_port_is_attached_and_not_longer() -> Result<()> {
-    let place = Place::new("help")?;
-    place.vsnoop(["attach", PORT])?.ok()?;
+    let host = TapHost::new("help")?;
+    host.vsnoop(["attach", PORT])?.ok()?;
     let first = helper_pid()?.context("no helper")?;
-    place.vsnoop(["detach", PORT])?.ok()?;
+    host.vsnoop(["detach", PORT])?.ok()?;
     wait_until("the helper has ended", || Ok(helper_pid()?.is_none()))?;
-    place.vsnoop(["attach", PORT])?.ok()?;
+    host.vsnoop(["attach", PORT])?.ok()?;
     let second = helper_pid()?.context("no helper")?;
     ensure!(first != second, "the helper had not ended");
-    place.vsnoop(["detach", PORT])?.ok()?;
+    host.vsnoop(["detach", PORT])?.ok()?;
     Ok(())
 }
 
 fn a_killed_helper_is_replaced_by_the_next_command() -> Result<()> {
-    let place = Place::new("kill")?;
-    place.vsnoop(["attach", PORT])?.ok()?;
+    let host = TapHost::new("kill")?;
+    host.vsnoop(["attach", PORT])?.ok()?;
     let first = helper_pid()?.context("no helper")?;
     kill(Pid::from_raw(first), Signal::SIGKILL)?;
     wait_until("another helper runs", || Ok(helper_pid()?.is_some_and(|second| second != first)))?;
-    place.vsnoop(["detach", PORT])?.ok()?;
+    host.vsnoop(["detach", PORT])?.ok()?;
     Ok(())
 }
 
 fn the_helper_cleans_up_after_a_deleted_tap() -> Result<()> {
-    let place = Place::new("swept")?;
-    place.vsnoop(["attach", PORT])?.ok()?;
-    let pins = place.pins()?;
-    place.netns.ip(&format!("link del {PORT}"))?;
+    let host = TapHost::new("swept")?;
+    host.vsnoop(["attach", PORT])?.ok()?;
+    let pins = host.pins()?;
+    host.netns.ip(&format!("link del {PORT}"))?;
     wait_until("the pins have vanished", || Ok(!pins.exists()))
 }
 
@@ -171,9 +171,9 @@ impl AttachedNetwork {
     }
 
     pub fn connect_to(&self, number: u16) -> Result<Pair> {
-        let place = SocketAddr::new(address(Side::Vm, Family::V4), number);
-        let listener = self.topology.vm.run(|| Ok(TcpListener::bind(place)?))?;
-        let client = self.topology.client.run(|| Ok(TcpStream::connect(place)?))?;
+        let host = SocketAddr::new(address(Side::Vm, Family::V4), number);
+        let listener = self.topology.vm.run(|| Ok(TcpListener::bind(host)?))?;
+        let client = self.topology.client.run(|| Ok(TcpStream::connect(host)?))?;
         let (server, _) = listener.accept()?;
         for end in [&client, &server] {
             end.set_nodelay(true)?;

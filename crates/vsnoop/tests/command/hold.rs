@@ -20,7 +20,7 @@ use vsnoop_testbed::relay::{Faults, Freeze};
 use vsnoop_testbed::topology::{self, Side};
 
 use crate::helper::{AttachedNetwork, Pair};
-use crate::sandbox::{PORT, Place, foreground_helper, helper_pid, vsnoop, vsnoop_in, wait_until};
+use crate::sandbox::{PORT, TapHost, foreground_helper, helper_pid, vsnoop, vsnoop_in, wait_until};
 
 /// More than the window that the stand-in for a VM begins with.
 pub const MUCH: usize = 400_000;
@@ -46,34 +46,34 @@ pub fn trials() -> Vec<Trial> {
 }
 
 fn a_hold_is_said_shown_and_given_back() -> Result<()> {
-    let place = Place::new("hold")?;
-    let before = place.state()?;
-    let said = place.vsnoop(["attach", PORT, "--hold", "16M"])?.ok()?.unfolded();
+    let host = TapHost::new("hold")?;
+    let before = host.state()?;
+    let said = host.vsnoop(["attach", PORT, "--hold", "16M"])?.ok()?.unfolded();
     ensure!(said.contains("attached, holds at most 16 MiB;"), "{said}");
-    place.vsnoop(["detach", PORT])?.ok()?;
+    host.vsnoop(["detach", PORT])?.ok()?;
     let some = ["attach", PORT, "--hold", "1M", "--ahead", "64K"];
-    let said = place.vsnoop(some)?.ok()?.unfolded();
+    let said = host.vsnoop(some)?.ok()?.unfolded();
     let words = "holds at most 1 MiB, senders at most 64 KiB ahead of the VM's window";
     ensure!(said.contains(words), "{said}");
-    place.vsnoop(["detach", PORT])?.ok()?;
+    host.vsnoop(["detach", PORT])?.ok()?;
     let arguments = ["attach", PORT, "--hold", "1M", "--ahead", "0", "--json"];
-    let json = place.vsnoop(arguments)?.json()?;
+    let json = host.vsnoop(arguments)?.json()?;
     let port = &json["ports"][0];
     ensure!(port["hold_bytes"] == 1 << 20 && port["ahead_bytes"] == 0, "{json}");
-    place.vsnoop(["detach", PORT])?.ok()?;
-    ensure!(place.state()? == before, "something was left: {:?}", place.state()?);
+    host.vsnoop(["detach", PORT])?.ok()?;
+    ensure!(host.state()? == before, "something was left: {:?}", host.state()?);
     Ok(())
 }
 
 fn the_largest_hold_can_be_attached() -> Result<()> {
-    let place = Place::new("large")?;
-    place.vsnoop(["attach", PORT, "--hold", "256M"])?.ok()?;
-    place.vsnoop(["detach", PORT])?.ok().map(drop)
+    let host = TapHost::new("large")?;
+    host.vsnoop(["attach", PORT, "--hold", "256M"])?.ok()?;
+    host.vsnoop(["detach", PORT])?.ok().map(drop)
 }
 
 fn wrong_bounds_of_a_hold_are_usage_errors() -> Result<()> {
-    let place = Place::new("bounds")?;
-    let before = place.state()?;
+    let host = TapHost::new("bounds")?;
+    let before = host.state()?;
     for (arguments, words) in [
         (&["attach", PORT, "--hold", "1K"][..], ["--hold", "256K to 256M"]),
         (&["attach", PORT, "--hold", "1G"], ["--hold", "256K to 256M"]),
@@ -82,40 +82,40 @@ fn wrong_bounds_of_a_hold_are_usage_errors() -> Result<()> {
         (&["set", PORT], ["--hold", "--ahead"]),
         (&["observe", PORT, "--hold", "1M"], ["--hold", "unexpected"]),
     ] {
-        let ran = place.vsnoop(arguments)?;
+        let ran = host.vsnoop(arguments)?;
         ensure!(ran.code == 2, "{arguments:?}: exit code {}: {}", ran.code, ran.err);
         for word in words {
             ensure!(ran.err.contains(word), "{word:?} is not in: {}", ran.err);
         }
     }
-    ensure!(place.state()? == before, "something changed");
+    ensure!(host.state()? == before, "something changed");
     Ok(())
 }
 
 fn options_and_settings_that_went_away_are_refused_with_the_way_out() -> Result<()> {
-    let place = Place::new("removed")?;
-    let before = place.state()?;
+    let host = TapHost::new("removed")?;
+    let before = host.state()?;
     for (arguments, words) in [
         (&["--buf-size", "64K"][..], ["--buf-size went away", "--ahead"]),
         (&["--buf-size"], ["--buf-size went away", "--ahead"]),
         (&["--hold", "1M", "--hold-per-flow", "64K"], ["--hold-per-flow went", "leave it out"]),
         (&["--no-thin"], ["--no-thin was renamed", "--no-passive"]),
     ] {
-        place.vsnoop([&["attach", PORT], arguments].concat())?.failed(2, &words)?;
+        host.vsnoop([&["attach", PORT], arguments].concat())?.failed(2, &words)?;
     }
-    let file = ConfigFile::new(&place, "[hold]\nper_flow = \"128K\"\n")?;
+    let file = ConfigFile::new(&host, "[hold]\nper_flow = \"128K\"\n")?;
     let words = [&file.path, "line 2", "hold.per_flow went away", "remove the line"];
-    place.vsnoop(["attach", PORT, "--config", &file.path])?.failed(2, &words)?;
-    ensure!(place.state()? == before, "something changed");
+    host.vsnoop(["attach", PORT, "--config", &file.path])?.failed(2, &words)?;
+    ensure!(host.state()? == before, "something changed");
     Ok(())
 }
 
 fn a_port_holds_without_being_asked_to_and_is_not_refused_for_its_share() -> Result<()> {
-    let (one, two) = (Place::new("share1")?, Place::new("share2")?);
-    let attach = |place: &Place, total: &str| -> Result<u64> {
-        let file = ConfigFile::new(place, &format!("[hold]\ntotal = \"{total}\"\n"))?;
-        let json = place.vsnoop(["attach", PORT, "--json", "--config", &file.path])?.json()?;
-        let status = place.vsnoop(["status", PORT, "--json"])?.json()?;
+    let (one, two) = (TapHost::new("share1")?, TapHost::new("share2")?);
+    let attach = |host: &TapHost, total: &str| -> Result<u64> {
+        let file = ConfigFile::new(host, &format!("[hold]\ntotal = \"{total}\"\n"))?;
+        let json = host.vsnoop(["attach", PORT, "--json", "--config", &file.path])?.json()?;
+        let status = host.vsnoop(["status", PORT, "--json"])?.json()?;
         let hold_bytes = json["ports"][0]["hold_bytes"].as_u64().context("no hold")?;
         ensure!(status["ports"][0]["hold"]["size_bytes"] == hold_bytes, "{status}");
         Ok(hold_bytes)
@@ -125,8 +125,8 @@ fn a_port_holds_without_being_asked_to_and_is_not_refused_for_its_share() -> Res
     ensure!(attach(&two, "8M")? == 4 << 20);
     two.vsnoop(["detach", PORT])?.ok()?;
     ensure!(attach(&two, "1M")? == 256 << 10, "the least, where nothing is left");
-    for place in [&one, &two] {
-        place.vsnoop(["detach", PORT])?.ok()?;
+    for host in [&one, &two] {
+        host.vsnoop(["detach", PORT])?.ok()?;
     }
     let json = one.vsnoop(["attach", PORT, "--json"])?.json()?;
     ensure!(json["ports"][0]["hold_bytes"].as_u64() >= Some(256 << 10), "{json}");
@@ -134,33 +134,33 @@ fn a_port_holds_without_being_asked_to_and_is_not_refused_for_its_share() -> Res
 }
 
 fn set_changes_the_bounds_of_an_attached_port() -> Result<()> {
-    let place = Place::new("set")?;
-    place.vsnoop(["attach", PORT, "--hold", "1M"])?.ok()?;
-    let attached = place.state()?;
+    let host = TapHost::new("set")?;
+    host.vsnoop(["attach", PORT, "--hold", "1M"])?.ok()?;
+    let attached = host.state()?;
     let shown = || -> Result<(Value, Value)> {
-        let json = place.vsnoop(["status", PORT, "--json"])?.json()?;
+        let json = host.vsnoop(["status", PORT, "--json"])?.json()?;
         let port = &json["ports"][0];
         Ok((port["hold"]["size_bytes"].clone(), port["ahead_bytes"].clone()))
     };
     ensure!(shown()? == (Value::from(1 << 20), Value::Null), "{:?}", shown()?);
-    let json = place.vsnoop(["set", PORT, "--hold", "2M", "--json"])?.json()?;
+    let json = host.vsnoop(["set", PORT, "--hold", "2M", "--json"])?.json()?;
     ensure!(json["ports"][0]["hold_bytes"] == 2 << 20, "{json}");
-    let said = place.vsnoop(["set", PORT, "--ahead", "0"])?.ok()?.unfolded();
+    let said = host.vsnoop(["set", PORT, "--ahead", "0"])?.ok()?.unfolded();
     let words = "holds at most 2 MiB, senders not ahead of the VM's window";
     ensure!(said.contains(words), "{said}");
     ensure!(shown()? == (Value::from(2 << 20), Value::from(0)), "{:?}", shown()?);
-    let file = ConfigFile::new(&place, "[hold]\ntotal = \"3M\"\n")?;
-    let set = |bytes| place.vsnoop(["set", PORT, "--hold", bytes, "--config", &file.path]);
+    let file = ConfigFile::new(&host, "[hold]\ntotal = \"3M\"\n")?;
+    let set = |bytes| host.vsnoop(["set", PORT, "--hold", bytes, "--config", &file.path]);
     // Its own quota does not count.
     set("3M")?.ok()?;
     set("4M")?.failed(3, &[PORT, "4 MiB", "3 MiB", &file.path])?;
     ensure!(shown()?.0 == 3 << 20, "{:?}", shown()?);
-    ensure!(place.state()? == attached, "the attachment changed");
-    place.vsnoop(["detach", PORT])?.ok()?;
-    place.vsnoop(["set", PORT, "--hold", "1M"])?.failed(39, &[PORT, "not attached"])?;
-    place.vsnoop(["attach", PORT, "--observe"])?.ok()?;
-    place.vsnoop(["set", PORT, "--hold", "1M"])?.failed(39, &[PORT, "only being observed"])?;
-    place.vsnoop(["detach", PORT])?.ok().map(drop)
+    ensure!(host.state()? == attached, "the attachment changed");
+    host.vsnoop(["detach", PORT])?.ok()?;
+    host.vsnoop(["set", PORT, "--hold", "1M"])?.failed(39, &[PORT, "not attached"])?;
+    host.vsnoop(["attach", PORT, "--observe"])?.ok()?;
+    host.vsnoop(["set", PORT, "--hold", "1M"])?.failed(39, &[PORT, "only being observed"])?;
+    host.vsnoop(["detach", PORT])?.ok().map(drop)
 }
 
 fn a_larger_hold_takes_more_at_once_and_a_smaller_one_keeps_what_there_is() -> Result<()> {
@@ -194,11 +194,11 @@ fn a_larger_hold_takes_more_at_once_and_a_smaller_one_keeps_what_there_is() -> R
 }
 
 fn the_holds_of_all_ports_together_are_bounded() -> Result<()> {
-    let (one, two) = (Place::new("one")?, Place::new("two")?);
+    let (one, two) = (TapHost::new("one")?, TapHost::new("two")?);
     let before = two.state()?;
     let file = ConfigFile::new(&one, "[hold]\ntotal = \"3M\"\n")?;
-    let attach = |place: &Place, bytes: &str| {
-        place.vsnoop(["--config", &file.path, "attach", PORT, "--hold", bytes])
+    let attach = |host: &TapHost, bytes: &str| {
+        host.vsnoop(["--config", &file.path, "attach", PORT, "--hold", bytes])
     };
     attach(&one, "4M")?.failed(3, &[PORT, "4 MiB", "3 MiB", &file.path, "--hold"])?;
     attach(&one, "2M")?.ok()?;
@@ -220,52 +220,50 @@ fn the_holds_of_all_ports_together_are_bounded() -> Result<()> {
 
 fn a_wrong_configuration_is_named_with_line_and_key_and_keeps_nobody_from_detaching() -> Result<()>
 {
-    let place = Place::new("wrong")?;
-    let file = ConfigFile::new(&place, "[hold]\ntotal = \"4M\"\n\ntotals = 1\n")?;
-    let before = place.state()?;
+    let host = TapHost::new("wrong")?;
+    let file = ConfigFile::new(&host, "[hold]\ntotal = \"4M\"\n\ntotals = 1\n")?;
+    let before = host.state()?;
     let line = format!("{}, line 4", file.path);
-    place
-        .vsnoop(["--config", &file.path, "attach", PORT])?
+    host.vsnoop(["--config", &file.path, "attach", PORT])?
         .failed(2, &[&line, "totals", "`total`"])?;
-    place
-        .vsnoop(["--config", "/nonexistent.toml", "attach", PORT])?
+    host.vsnoop(["--config", "/nonexistent.toml", "attach", PORT])?
         .failed(2, &["/nonexistent.toml", "cannot be read"])?;
-    ensure!(place.state()? == before, "something changed");
-    place.vsnoop(["attach", PORT])?.ok()?;
-    place.vsnoop(["--config", &file.path, "status"])?.ok()?;
-    place.vsnoop(["--config", &file.path, "detach", PORT])?.ok()?;
+    ensure!(host.state()? == before, "something changed");
+    host.vsnoop(["attach", PORT])?.ok()?;
+    host.vsnoop(["--config", &file.path, "status"])?.ok()?;
+    host.vsnoop(["--config", &file.path, "detach", PORT])?.ok()?;
     vsnoop(["--config", &file.path, "off", "--all"])?.ok().map(drop)
 }
 
 fn doctor_says_what_the_configuration_leaves_for_holds() -> Result<()> {
-    let place = Place::new("left")?;
-    let file = ConfigFile::new(&place, "[hold]\ntotal = \"3M\"\n")?;
-    place.vsnoop(["--config", &file.path, "attach", PORT, "--hold", "1M"])?.ok()?;
-    let json = place.vsnoop(["--config", &file.path, "doctor", PORT, "--json"])?.json()?;
+    let host = TapHost::new("left")?;
+    let file = ConfigFile::new(&host, "[hold]\ntotal = \"3M\"\n")?;
+    host.vsnoop(["--config", &file.path, "attach", PORT, "--hold", "1M"])?.ok()?;
+    let json = host.vsnoop(["--config", &file.path, "doctor", PORT, "--json"])?.json()?;
     let hold = &json["hold"];
     ensure!(hold["total_bytes"] == 3 << 20 && hold["taken_bytes"] == 1 << 20, "{json}");
     ensure!(hold["total_from"] == format!("hold.total in {}", file.path), "{json}");
     ensure!(hold["bandwidth_bits"].as_u64() > Some(0), "{json}");
-    place.vsnoop(["detach", PORT])?.ok()?;
+    host.vsnoop(["detach", PORT])?.ok()?;
     file.write("[hold]\ntotals = 1\n")?;
-    let doctor = place.vsnoop(["--config", &file.path, "doctor", PORT])?;
+    let doctor = host.vsnoop(["--config", &file.path, "doctor", PORT])?;
     doctor.failed(3, &["not ready", &file.path, "line 2", "totals"])
 }
 
 fn doctor_recommends_a_hold_for_a_vm_that_waits_for_its_cpu() -> Result<()> {
-    let place = Place::new("waits")?;
+    let host = TapHost::new("waits")?;
     // This process holds the tap; a thread of this name is taken for its vCPU.
     let _rivals: Vec<_> = (0..4).map(|_| Busy::thread("rival")).collect::<Result<_>>()?;
-    let before = place.vsnoop(["doctor", PORT, "--measure", "0.1", "--json"])?.json()?;
+    let before = host.vsnoop(["doctor", PORT, "--measure", "0.1", "--json"])?.json()?;
     ensure!(before["ports"][0]["hold"].is_null(), "{before}");
     let _vcpu = Busy::thread("CPU 0/KVM")?;
     let arguments = ["doctor", PORT, "--measure", "1"];
-    let json = place.vsnoop(arguments.iter().chain(&["--json"]))?.json()?;
+    let json = host.vsnoop(arguments.iter().chain(&["--json"]))?.json()?;
     let hold = &json["ports"][0]["hold"];
     ensure!(hold["delay_from"] == "vcpu_wait", "{json}");
     ensure!(hold["size_bytes"].as_u64() >= Some(256 << 10), "{json}");
     ensure!(json["hold"]["needed_bytes"] == hold["size_bytes"], "{json}");
-    let text = place.vsnoop(arguments)?.ok()?.unfolded();
+    let text = host.vsnoop(arguments)?.ok()?.unfolded();
     for word in [
         "delay seen",
         "mean wait for a CPU",
@@ -341,43 +339,43 @@ fn what_is_held_is_shown_with_its_age_and_reaches_the_vm() -> Result<()> {
 }
 
 fn an_engine_that_stands_still_is_said() -> Result<()> {
-    let place = Place::new("still")?;
-    place.vsnoop(["attach", PORT, "--hold", "1M"])?.ok()?;
-    wait_for_engine(&place)?;
+    let host = TapHost::new("still")?;
+    host.vsnoop(["attach", PORT, "--hold", "1M"])?.ok()?;
+    wait_for_engine(&host)?;
     // The helper would replace it.
     let helper = Stopped::process(helper_pid()?.context("no helper")?)?;
-    let status = place.vsnoop(["status", PORT, "--json"])?.json()?;
+    let status = host.vsnoop(["status", PORT, "--json"])?.json()?;
     let pid = status["engine"]["pid"].as_i64().context("no engine")?;
     let engine = Stopped::process(pid as i32)?;
-    wait_until("the engine is missed", || Ok(engine_state(&place)? == "silent"))?;
-    let table = place.vsnoop(["status", PORT])?.ok()?.unfolded();
+    wait_until("the engine is missed", || Ok(engine_state(&host)? == "silent"))?;
+    let table = host.vsnoop(["status", PORT])?.ok()?.unfolded();
     for word in [PORT, "no engine", "not heard of for", "the VM answers by itself"] {
         ensure!(table.contains(word), "{word:?} is not in: {table}");
     }
-    let table = place.vsnoop(["stats", PORT])?.ok()?.unfolded();
+    let table = host.vsnoop(["stats", PORT])?.ok()?.unfolded();
     ensure!(table.contains("engine: not heard of for"), "{table}");
     drop((engine, helper));
-    wait_for_engine(&place)?;
-    let table = place.vsnoop(["status", PORT])?.ok()?.unfolded();
+    wait_for_engine(&host)?;
+    let table = host.vsnoop(["status", PORT])?.ok()?.unfolded();
     ensure!(!table.contains("no engine"), "{table}");
-    place.vsnoop(["detach", PORT])?.ok().map(drop)
+    host.vsnoop(["detach", PORT])?.ok().map(drop)
 }
 
 fn the_log_says_what_the_kernel_side_has_reset() -> Result<()> {
-    let place = Place::new("log2")?;
-    let log = format!("/run/{}.log", place.netns.name());
-    place.vsnoop(["attach", PORT, "--hold", "1M"])?.ok()?;
+    let host = TapHost::new("log2")?;
+    let log = format!("/run/{}.log", host.netns.name());
+    host.vsnoop(["attach", PORT, "--hold", "1M"])?.ok()?;
     let mut helper = foreground_helper(&log)?;
     let mut expected = Vec::new();
     for (count, words) in [(1, "1 connection reset"), (2, "2 connections reset")] {
-        count_as_abandoned(&place.pins()?.join("stats"), count)?;
+        count_as_abandoned(&host.pins()?.join("stats"), count)?;
         expected.push(words);
         wait_until("the log says so", || {
             let text = fs::read_to_string(&log)?;
             Ok(expected.iter().all(|words| text.contains(words)))
         })?;
     }
-    place.vsnoop(["detach", PORT])?.ok()?;
+    host.vsnoop(["detach", PORT])?.ok()?;
     ensure!(helper.wait()?.success(), "the helper failed");
     let text = fs::read_to_string(&log)?;
     let warnings: Vec<_> = text.lines().filter(|line| line.contains("WARN")).collect();
@@ -389,17 +387,17 @@ fn the_log_says_what_the_kernel_side_has_reset() -> Result<()> {
 }
 
 fn a_port_that_is_only_observed_says_nothing_of_a_hold() -> Result<()> {
-    let place = Place::new("plain")?;
-    place.vsnoop(["attach", PORT, "--observe"])?.ok()?;
-    let doctor = place.vsnoop(["doctor", PORT, "--measure", "0.1", "--json"])?.json()?;
+    let host = TapHost::new("plain")?;
+    host.vsnoop(["attach", PORT, "--observe"])?.ok()?;
+    let doctor = host.vsnoop(["doctor", PORT, "--measure", "0.1", "--json"])?.json()?;
     ensure!(doctor["ports"][0]["held"].is_null(), "{doctor}");
     for command in ["status", "stats"] {
-        let json = place.vsnoop([command, PORT, "--json"])?.json()?;
+        let json = host.vsnoop([command, PORT, "--json"])?.json()?;
         ensure!(json["ports"][0]["hold"].is_null(), "{json}");
-        let table = place.vsnoop([command, PORT])?.ok()?.unfolded();
+        let table = host.vsnoop([command, PORT])?.ok()?.unfolded();
         ensure!(!table.contains("engine:") && !table.contains("/"), "{table}");
     }
-    place.vsnoop(["detach", PORT])?.ok().map(drop)
+    host.vsnoop(["detach", PORT])?.ok().map(drop)
 }
 
 /// Adds `count` connections to the hooks' counter.
@@ -451,13 +449,13 @@ pub fn freeze_with_much(network: &AttachedNetwork, pair: &mut Pair) -> Result<()
     wait_until("the host has acknowledged", || Ok(network.outstanding_bytes()? == MUCH as u64))
 }
 
-fn engine_state(place: &Place) -> Result<Value> {
-    let status = place.vsnoop(["status", PORT, "--json"])?.json()?;
+fn engine_state(host: &TapHost) -> Result<Value> {
+    let status = host.vsnoop(["status", PORT, "--json"])?.json()?;
     Ok(status["ports"][0]["hold"]["engine"].clone())
 }
 
-fn wait_for_engine(place: &Place) -> Result<()> {
-    wait_until("the engine works", || Ok(engine_state(place)? == "alive"))
+fn wait_for_engine(host: &TapHost) -> Result<()> {
+    wait_until("the engine works", || Ok(engine_state(host)? == "alive"))
 }
 
 /// A thread that always wants the first CPU, as long as the value lives.
@@ -514,8 +512,8 @@ pub struct ConfigFile {
 }
 
 impl ConfigFile {
-    pub fn new(place: &Place, text: &str) -> Result<Self> {
-        let file = Self { path: format!("/run/{}.toml", place.netns.name()) };
+    pub fn new(host: &TapHost, text: &str) -> Result<Self> {
+        let file = Self { path: format!("/run/{}.toml", host.netns.name()) };
         file.write(text)?;
         Ok(file)
     }

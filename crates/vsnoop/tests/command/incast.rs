@@ -22,7 +22,7 @@ use vsnoop_testbed::net::{Tap, TapOptions};
 use crate::hold::{ConfigFile, Stopped};
 use crate::records::KEY;
 use crate::sandbox::{
-    PORT, Place, Ran, Snapshot, helper_pid, list, now_ns, tcx_programs, vsnoop, wait_until,
+    PORT, Ran, Snapshot, TapHost, helper_pid, list, now_ns, tcx_programs, vsnoop, wait_until,
 };
 use crate::surroundings::{port_of, wait_for_a_look};
 
@@ -38,7 +38,7 @@ pub fn trials() -> Vec<Trial> {
 
 /// A bridge with two taps and an uplink, and another interface beside it.
 struct Bridge {
-    place: Place,
+    host: TapHost,
     _second: Tap,
 }
 
@@ -53,8 +53,8 @@ struct Everything {
 
 impl Bridge {
     fn new(role: &str) -> Result<Self> {
-        let place = Place::new(role)?;
-        let netns = &place.netns;
+        let host = TapHost::new(role)?;
+        let netns = &host.netns;
         let second = netns.tap(SECOND, &TapOptions::default())?;
         netns.up(SECOND)?;
         netns.bridge(BRIDGE)?;
@@ -66,11 +66,11 @@ impl Bridge {
         for port in [PORT, SECOND, UPLINK] {
             netns.add_port(BRIDGE, port)?;
         }
-        Ok(Self { place, _second: second })
+        Ok(Self { host, _second: second })
     }
 
     fn vsnoop(&self, arguments: &[&str]) -> Result<Ran> {
-        self.place.vsnoop(arguments)
+        self.host.vsnoop(arguments)
     }
 
     fn attach(&self, port: &str, options: &[&str]) -> Result<Ran> {
@@ -82,17 +82,17 @@ impl Bridge {
     }
 
     fn everything(&self) -> Result<Everything> {
-        let programs = |name| self.place.netns.run(move || tcx_programs(name));
+        let programs = |name| self.host.netns.run(move || tcx_programs(name));
         let up = |name: &'static str| if self.has(name)? { programs(name) } else { Ok((0, 0)) };
         Ok(Everything {
-            port: self.place.state()?,
+            port: self.host.state()?,
             pins: list(Path::new(UPLINK_ROOT)),
             programs: [up(UPLINK)?, up(OTHER)?],
         })
     }
 
     fn has(&self, name: &'static str) -> Result<bool> {
-        self.place.netns.run(move || Ok(if_nametoindex(name).is_ok()))
+        self.host.netns.run(move || Ok(if_nametoindex(name).is_ok()))
     }
 
     /// The uplinks of `vsnoop incast` in this namespace.
@@ -109,8 +109,8 @@ impl Bridge {
 
     /// Where the pins of UPLINK are.
     fn pins(&self) -> Result<PathBuf> {
-        let index = self.place.netns.run(|| Ok(if_nametoindex(UPLINK)?))?;
-        Ok(Path::new(UPLINK_ROOT).join(format!("{}-{index}", self.place.netns.inode()?)))
+        let index = self.host.netns.run(|| Ok(if_nametoindex(UPLINK)?))?;
+        Ok(Path::new(UPLINK_ROOT).join(format!("{}-{index}", self.host.netns.inode()?)))
     }
 
     /// Takes the hook off the uplink with other tools than vsnoop.
@@ -174,8 +174,8 @@ fn an_uplink_comes_with_its_first_port_and_goes_with_its_last() -> Result<()> {
         ("rate_bits_per_second", 10_000_000_000u64.into()),
         ("buffer_bytes", (64 << 10).into()),
         ("total_bits_per_second", 0.into()),
-        ("netns", bridge.place.netns.inode()?.into()),
-        ("netns_name", bridge.place.netns.name().into()),
+        ("netns", bridge.host.netns.inode()?.into()),
+        ("netns_name", bridge.host.netns.name().into()),
         ("ports", serde_json::json!([PORT, SECOND])),
         ("flows", 0.into()),
         ("waiting", 0.into()),
@@ -242,9 +242,9 @@ fn uplinks_of_other_network_namespaces_are_listed_and_not_touched() -> Result<()
 fn an_uplink_goes_with_a_tap_that_is_deleted() -> Result<()> {
     let bridge = Bridge::new("swept2")?;
     bridge.attach(PORT, &["--incast", "1G"])?.ok()?;
-    bridge.place.netns.ip(&format!("link del {PORT}"))?;
+    bridge.host.netns.ip(&format!("link del {PORT}"))?;
     wait_until("the uplink's pins are gone", || Ok(!Path::new(UPLINK_ROOT).exists()))?;
-    let programs = bridge.place.netns.run(|| tcx_programs(UPLINK))?;
+    let programs = bridge.host.netns.run(|| tcx_programs(UPLINK))?;
     ensure!(programs == (0, 0), "its hook was left");
     Ok(())
 }
@@ -271,7 +271,7 @@ fn what_a_port_had_of_its_uplink_goes_with_it() -> Result<()> {
     let mut shaped = flow::default();
     shaped.incast.bits |= INCAST_SHAPED as u16;
     shaped.incast.waiting = 1;
-    port_of(&bridge.place)?.insert_flow(&KEY, &shaped)?;
+    port_of(&bridge.host)?.insert_flow(&KEY, &shaped)?;
     let map = MapHandle::from_pinned_path(bridge.pins()?.join("uplink"))?;
     let record = map.lookup(&[0; 4], MapFlags::ANY)?.context("no record")?;
     let record = uplink::from_bytes(&record).context("another record")?;
@@ -307,7 +307,7 @@ fn a_port_that_is_observed_may_have_incast_control_alone() -> Result<()> {
     let bridge = Bridge::new("alone")?;
     // Neither matters without early acknowledgement.
     let tbf = "root tbf rate 1mbit burst 10k latency 50ms";
-    bridge.place.tc(&format!("qdisc add dev {PORT} {tbf}"))?;
+    bridge.host.tc(&format!("qdisc add dev {PORT} {tbf}"))?;
     let before = bridge.everything()?;
     let said = bridge.attach(PORT, &["--observe", "--incast", "1G"])?.ok()?.unfolded();
     ensure!(said.contains("acknowledging nothing early, with incast control"), "{said}");
@@ -376,7 +376,7 @@ fn incast_control_is_turned_off_and_on_again() -> Result<()> {
     ensure!(said.contains("where it is off (`vsnoop --netns"), "{said}");
     ensure!(bridge.uplink()?["state"] == "off", "{}", bridge.uplink()?);
     // Nor does the helper treat it as gone.
-    wait_for_a_look(&port_of(&bridge.place)?)?;
+    wait_for_a_look(&port_of(&bridge.host)?)?;
     bridge.vsnoop(&["incast", "set", "--buffer", "32K"])?.ok()?;
     ensure!(bridge.uplink()?["state"] == "off", "{}", bridge.uplink()?);
     bridge.vsnoop(&["incast", "set", "--rate", "3G"])?.ok()?;
@@ -505,7 +505,7 @@ fn an_uplink_that_the_bridge_does_not_tell_must_be_named() -> Result<()> {
     let bridge = Bridge::new("tell")?;
     let before = bridge.everything()?;
     let attach = || bridge.attach(PORT, &["--incast", "1G"]);
-    let netns = &bridge.place.netns;
+    let netns = &bridge.host.netns;
     netns.add_port(BRIDGE, OTHER)?;
     attach()?.failed(2, &[PORT, "several ports", UPLINK, OTHER, "--uplink"])?;
     for port in [UPLINK, OTHER] {
@@ -569,7 +569,7 @@ fn lost() -> Vec<Trial> {
 fn an_uplink_that_is_deleted_is_told_of_and_ports_live_on() -> Result<()> {
     let bridge = Bridge::new("gone2")?;
     bridge.attach(PORT, &["--incast", "1G"])?.ok()?;
-    bridge.place.netns.ip(&format!("link del {UPLINK}"))?;
+    bridge.host.netns.ip(&format!("link del {UPLINK}"))?;
     bridge.wait_for_rate(0)?;
     let uplink = bridge.uplink()?;
     ensure!(uplink["state"] == "gone" && uplink["name"] == UPLINK, "{uplink}");
@@ -588,8 +588,8 @@ fn an_uplink_that_is_deleted_is_told_of_and_ports_live_on() -> Result<()> {
     let set = bridge.vsnoop(&["incast", "set", "--rate", "1G"])?;
     set.failed(31, &["vscli-up is gone", "detach vscli-tap0"])?;
     // A new interface of that name is another uplink.
-    bridge.place.netns.ip(&format!("link add {UPLINK} type veth peer name vscli-far"))?;
-    bridge.place.netns.add_port(BRIDGE, UPLINK)?;
+    bridge.host.netns.ip(&format!("link add {UPLINK} type veth peer name vscli-far"))?;
+    bridge.host.netns.add_port(BRIDGE, UPLINK)?;
     bridge.attach(SECOND, &["--incast", "2G"])?.ok()?;
     bridge.vsnoop(&["incast", "set", "--uplink", UPLINK, "--rate", "3G"])?.ok()?;
     let states: Vec<_> = bridge
@@ -654,7 +654,7 @@ fn doctor_says_how_uplinks_are() -> Result<()> {
     let well = check()?;
     ensure!(well["level"] == "ok", "{well}");
     ensure!(well["detail"] == "uplink vscli-up: 1.0 Gb/s, 1 port", "{well}");
-    bridge.place.netns.ip(&format!("link set {UPLINK} down"))?;
+    bridge.host.netns.ip(&format!("link set {UPLINK} down"))?;
     let down = check()?;
     ensure!(down["level"] == "warn", "{down}");
     ensure!(down["detail"].as_str().is_some_and(|text| text.contains("is down")), "{down}");
@@ -668,7 +668,7 @@ fn damaged_pins_of_an_uplink_are_named_and_removed() -> Result<()> {
     let pin = bridge.pins()?.join("uplink");
     fs::remove_file(&pin)?;
     // A map of another size: that of the port's counters, say.
-    MapHandle::from_pinned_path(bridge.place.pins()?.join("meta"))?.pin(&pin)?;
+    MapHandle::from_pinned_path(bridge.host.pins()?.join("meta"))?.pin(&pin)?;
     let said = vsnoop(["incast"])?.ok()?.unfolded();
     ensure!(said.contains("damaged: ") && said.contains("vsnoop off --all"), "{said}");
     vsnoop(["off", "--all"])?.ok()?;
@@ -688,7 +688,7 @@ fn configured() -> Vec<Trial> {
 fn the_configuration_says_what_attach_does_not() -> Result<()> {
     let bridge = Bridge::new("config2")?;
     let text = "[incast]\nrate = \"5G\"\nbuffer = \"256K\"\nuplink = \"vscli-other\"\n";
-    let file = ConfigFile::new(&bridge.place, text)?;
+    let file = ConfigFile::new(&bridge.host, text)?;
     let attach = |options: &[&str]| -> Result<(Value, u64, u64)> {
         let json = bridge.attach(PORT, &[&["--config", &file.path, "--json"], options].concat())?;
         let json = json.json()?;
@@ -714,7 +714,7 @@ fn the_configuration_says_what_attach_does_not() -> Result<()> {
 
 fn a_configuration_is_no_order_to_change_an_uplink_that_is_there() -> Result<()> {
     let bridge = Bridge::new("config3")?;
-    let file = ConfigFile::new(&bridge.place, "[incast]\nrate = \"5G\"\n")?;
+    let file = ConfigFile::new(&bridge.host, "[incast]\nrate = \"5G\"\n")?;
     bridge.attach(PORT, &["--incast", "1G"])?.ok()?;
     bridge.attach(SECOND, &["--incast", "--config", &file.path])?.ok()?;
     ensure!(bridge.uplink()?["rate_bits_per_second"] == 1_000_000_000u64);
@@ -725,7 +725,7 @@ fn a_configuration_is_no_order_to_change_an_uplink_that_is_there() -> Result<()>
 fn a_wrong_configuration_of_incast_control_is_named_with_line_and_key() -> Result<()> {
     let bridge = Bridge::new("config4")?;
     let before = bridge.everything()?;
-    let file = ConfigFile::new(&bridge.place, "")?;
+    let file = ConfigFile::new(&bridge.host, "")?;
     for (text, words) in [
         ("[incast]\nrate = \"fast\"\n", ["line 2", "incast.rate", "25G"]),
         ("[incast]\n\nrate = 0\n", ["line 3", "incast.rate = 0", "1M to 400G"]),
@@ -757,11 +757,11 @@ struct Crowd<'a> {
 
 impl<'a> Crowd<'a> {
     fn gather(bridge: &'a Bridge) -> Result<Self> {
-        let port = port_of(&bridge.place)?;
+        let port = port_of(&bridge.host)?;
         let uplink = MapHandle::from_pinned_path(bridge.pins()?.join("uplink"))?;
         let crowd = Self { bridge, uplink };
         crowd.change(|record| record.all.outstanding = 1 << 40)?;
-        let queue = MapHandle::from_pinned_path(bridge.place.pins()?.join("grant_queue"))?;
+        let queue = MapHandle::from_pinned_path(bridge.host.pins()?.join("grant_queue"))?;
         for number in 1..=CONNECTIONS {
             let waits = number <= QUEUED;
             let mut flow = flow { last_ns: now_ns()?, mss: 1460, ..flow::default() };
@@ -779,7 +779,7 @@ impl<'a> Crowd<'a> {
 
     /// Those in the grant queue are counted from now on.
     fn queue_up(&self) -> Result<()> {
-        let map = MapHandle::from_pinned_path(self.bridge.place.pins()?.join("port"))?;
+        let map = MapHandle::from_pinned_path(self.bridge.host.pins()?.join("port"))?;
         let record = map.lookup(&[0; 4], MapFlags::ANY)?.context("no record")?;
         let mut record = port::from_bytes(&record).context("another record")?;
         let own = &mut record.state.incast.own;
@@ -829,7 +829,7 @@ fn cpu_time(pid: i32) -> Result<Duration> {
 fn is_the_same_map(bridge: &Bridge) -> Result<bool> {
     let id =
         |path: PathBuf| -> Result<u32> { Ok(MapHandle::from_pinned_path(path)?.info()?.info.id) };
-    Ok(id(bridge.pins()?.join("uplink"))? == id(bridge.place.pins()?.join("programs/uplink"))?)
+    Ok(id(bridge.pins()?.join("uplink"))? == id(bridge.host.pins()?.join("programs/uplink"))?)
 }
 
 /// A thread of this process with the name of a vCPU, as long as the value lives.

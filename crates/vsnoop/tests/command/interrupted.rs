@@ -11,7 +11,7 @@ use libtest_mimic::Trial;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::sandbox::{PINS, PORT, Place, Snapshot, list, program, vsnoop, wait_until};
+use crate::sandbox::{PINS, PORT, Snapshot, TapHost, list, program, vsnoop, wait_until};
 
 /// Number of kills, spread over the time in which pins, hooks and qdisc are set up.
 const STEPS: u32 = 12;
@@ -26,29 +26,29 @@ pub fn trials() -> Vec<Trial> {
 }
 
 fn attach_that_is_killed_is_whole_or_leaves_nothing_that_status_does_not_remove() -> Result<()> {
-    let place = Place::new("kill1")?;
-    killed_everywhere(&place, Signal::SIGKILL, |before| {
+    let host = TapHost::new("kill1")?;
+    killed_everywhere(&host, Signal::SIGKILL, |before| {
         let status = vsnoop(["status", "--json"])?.json()?;
         ensure!(status["damaged"] == serde_json::json!([]), "{status}");
         if status["ports"] == serde_json::json!([]) {
             // Unless the helper has begun to remove it just before.
-            return wait_until("nothing is left", || Ok(place.state()? == *before))
-                .with_context(|| format!("left: {:?}", place.state()));
+            return wait_until("nothing is left", || Ok(host.state()? == *before))
+                .with_context(|| format!("left: {:?}", host.state()));
         }
         ensure!(status["ports"][0]["state"] == "active", "{status}");
-        place.vsnoop(["detach", PORT])?.ok().map(drop)
+        host.vsnoop(["detach", PORT])?.ok().map(drop)
     })
 }
 
 fn attach_that_is_killed_hinders_no_further_attach_and_no_other_port() -> Result<()> {
-    let (place, other) = (Place::new("kill2")?, Place::new("kill2b")?);
+    let (host, other) = (TapHost::new("kill2")?, TapHost::new("kill2b")?);
     other.vsnoop(["attach", PORT])?.ok()?;
     let others = (other.state()?.qdiscs, other.programs()?);
-    killed_everywhere(&place, Signal::SIGKILL, |_| {
-        let again = place.vsnoop(["attach", PORT])?;
+    killed_everywhere(&host, Signal::SIGKILL, |_| {
+        let again = host.vsnoop(["attach", PORT])?;
         let is_whole = again.code == 33;
         ensure!(is_whole || again.code == 0, "{again:?}");
-        place.vsnoop(["detach", PORT])?.ok()?;
+        host.vsnoop(["detach", PORT])?.ok()?;
         let now = (other.state()?.qdiscs, other.programs()?);
         ensure!(now == others, "another port is {now:?} instead of {others:?}");
         Ok(())
@@ -57,24 +57,24 @@ fn attach_that_is_killed_hinders_no_further_attach_and_no_other_port() -> Result
 }
 
 fn attach_that_is_killed_is_cleaned_up_by_detach() -> Result<()> {
-    let place = Place::new("kill3")?;
-    killed_everywhere(&place, Signal::SIGKILL, |_| {
+    let host = TapHost::new("kill3")?;
+    killed_everywhere(&host, Signal::SIGKILL, |_| {
         // It is attached, or detach says that it is not.
-        let ran = place.vsnoop(["detach", PORT])?;
+        let ran = host.vsnoop(["detach", PORT])?;
         ensure!([0, 39].contains(&ran.code), "{ran:?}");
         Ok(())
     })
 }
 
 fn attach_that_gets_a_signal_is_whole_or_leaves_nothing() -> Result<()> {
-    let place = Place::new("term")?;
-    killed_everywhere(&place, Signal::SIGTERM, |before| {
-        if place.pins()?.exists() {
-            return place.vsnoop(["detach", PORT])?.ok().map(drop);
+    let host = TapHost::new("term")?;
+    killed_everywhere(&host, Signal::SIGTERM, |before| {
+        if host.pins()?.exists() {
+            return host.vsnoop(["detach", PORT])?.ok().map(drop);
         }
         // Nothing was there to be cleaned up.
-        let mut now = place.state()?;
-        now.pins.retain(|path| path.starts_with(place.pins().unwrap_or_default()));
+        let mut now = host.state()?;
+        now.pins.retain(|path| path.starts_with(host.pins().unwrap_or_default()));
         ensure!(now == *before, "left: {now:?}");
         Ok(())
     })
@@ -83,15 +83,15 @@ fn attach_that_gets_a_signal_is_whole_or_leaves_nothing() -> Result<()> {
 /// Kills an attach while it loads, and then at each of many moments after its first pin. `verify`
 /// checks what is left, and removes it; then the earlier state must be restored.
 fn killed_everywhere(
-    place: &Place,
+    host: &TapHost,
     signal: Signal,
     mut verify: impl FnMut(&Snapshot) -> Result<()>,
 ) -> Result<()> {
-    let before = Snapshot { pins: Vec::new(), ..place.state()? };
+    let before = Snapshot { pins: Vec::new(), ..host.state()? };
     let mut steps = vec![None];
     steps.extend((0..STEPS).map(|step| Some(Duration::from_micros(400) * step * step / 4)));
     for step in steps {
-        let attach = start(place)?;
+        let attach = start(host)?;
         let pins = list(Path::new(PINS));
         match step {
             None => thread::sleep(Duration::from_millis(20)),
@@ -105,17 +105,17 @@ fn killed_everywhere(
         end(attach, signal)?;
         verify(&before).with_context(|| format!("killed {step:?} after its first pin"))?;
         wait_until("all is as before", || {
-            Ok(Snapshot { pins: Vec::new(), ..place.state()? } == before)
+            Ok(Snapshot { pins: Vec::new(), ..host.state()? } == before)
         })
-        .with_context(|| format!("killed {step:?} after its first pin: {:?}", place.state()))?;
-        ensure!(!place.pins()?.exists(), "its pins are left");
+        .with_context(|| format!("killed {step:?} after its first pin: {:?}", host.state()))?;
+        ensure!(!host.pins()?.exists(), "its pins are left");
     }
     Ok(())
 }
 
-fn start(place: &Place) -> Result<Child> {
+fn start(host: &TapHost) -> Result<Child> {
     let mut command = Command::new(program());
-    command.args(["--netns", place.netns.name(), "attach", PORT]).stdin(Stdio::null());
+    command.args(["--netns", host.netns.name(), "attach", PORT]).stdin(Stdio::null());
     command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().context("start attach")
 }
 

@@ -59,64 +59,64 @@ pub fn trials() -> Vec<Trial> {
 }
 
 fn a_peer_whose_name_leads_nowhere_is_dialled_all_the_same() -> Result<()> {
-    let place = LinkHost::new("name")?;
-    place.write(&place.config().replace("192.0.2.2:7757", "host-b.invalid:7757"))?;
-    place.up()?.ok()?;
-    let peer = place.status()?["peers"][0].clone();
+    let host = LinkHost::new("name")?;
+    host.write(&host.config().replace("192.0.2.2:7757", "host-b.invalid:7757"))?;
+    host.up()?.ok()?;
+    let peer = host.status()?["peers"][0].clone();
     ensure!(peer["state"] == "dialling" || peer["state"] == "down", "{peer}");
     Ok(())
 }
 
 fn an_unencrypted_transport_warns() -> Result<()> {
-    let place = LinkHost::new("plain")?;
-    place.write(&place.config().replace("[[peer]]", "[[peer]]\ntransport = \"udp-plain\""))?;
-    let ran = place.up()?.ok()?;
+    let host = LinkHost::new("plain")?;
+    host.write(&host.config().replace("[[peer]]", "[[peer]]\ntransport = \"udp-plain\""))?;
+    let ran = host.up()?.ok()?;
     ensure!(ran.err.contains("peer b is NOT ENCRYPTED (udp-plain)"), "{}", ran.err);
-    let status = place.link(["status"])?.ok()?;
+    let status = host.link(["status"])?.ok()?;
     ensure!(status.unfolded().contains("peer b: NOT ENCRYPTED"), "{}", status.out);
     Ok(())
 }
 
 fn a_port_that_is_in_a_bridge_besides_warns() -> Result<()> {
-    let place = LinkHost::new("twice-in")?;
-    place.netns.ip("link add vm0 type veth peer name other")?;
-    place.netns.ip("link set vm0 master br0")?;
-    let alone = place.config().replace("bridge = \"br0\"", "interface = \"vm0\"");
-    let both = place.config().replace("[[peer]]", "[[port]]\ninterface = \"vm0\"\n[[peer]]");
+    let host = LinkHost::new("twice-in")?;
+    host.netns.ip("link add vm0 type veth peer name other")?;
+    host.netns.ip("link set vm0 master br0")?;
+    let alone = host.config().replace("bridge = \"br0\"", "interface = \"vm0\"");
+    let both = host.config().replace("[[peer]]", "[[port]]\ninterface = \"vm0\"\n[[peer]]");
     for (config, words) in [
         (&alone, ["do not reach each other", "bridge = \"br0\" instead"]),
         (&both, ["goes through the link twice", "leave out the [[port]]"]),
     ] {
-        place.write(config)?;
-        let said = place.up()?.ok()?.err;
+        host.write(config)?;
+        let said = host.up()?.ok()?.err;
         ensure!(said.contains("port vm0 is in bridge br0"), "{said}");
         ensure!(words.iter().all(|word| said.contains(word)), "{said}");
         ensure!(said.contains("`ip link set vm0 nomaster`"), "{said}");
-        place.link(["down", "office"])?.ok()?;
+        host.link(["down", "office"])?.ok()?;
     }
-    place.netns.ip("link set vm0 nomaster")?;
+    host.netns.ip("link set vm0 nomaster")?;
     for config in [&alone, &both] {
-        place.write(config)?;
-        let said = place.up()?.ok()?.err;
+        host.write(config)?;
+        let said = host.up()?.ok()?.err;
         ensure!(said.is_empty(), "{said}");
-        place.link(["down", "office"])?.ok()?;
+        host.link(["down", "office"])?.ok()?;
     }
     Ok(())
 }
 
 fn a_bridge_that_is_down_is_said_to_be_at_once() -> Result<()> {
-    let place = LinkHost::new("down")?;
-    place.netns.ip("link set br0 down")?;
-    let ran = place.up()?.ok()?;
+    let host = LinkHost::new("down")?;
+    host.netns.ip("link set br0 down")?;
+    let ran = host.up()?.ok()?;
     let said = "port vsl-office in br0: down (bridge br0 is down: `ip link set br0 up`)";
     ensure!(ran.unfolded().contains(said), "{}", ran.out);
     Ok(())
 }
 
 fn a_link_is_not_found_in_another_network_namespace() -> Result<()> {
-    let place = LinkHost::new("here")?;
+    let host = LinkHost::new("here")?;
     let there = Net::new(PREFIX).host("there")?;
-    place.up()?.ok()?;
+    host.up()?.ok()?;
     for command in [
         &["status", "office"][..],
         &["set", "office", "--log", "debug"],
@@ -126,8 +126,8 @@ fn a_link_is_not_found_in_another_network_namespace() -> Result<()> {
         let command = [&["link"], command].concat();
         vsnoop_in(there.name(), &command)?.failed(2, &["office", there.name(), "--netns"])?;
         vsnoop_in("nowhere", &command)?.failed(3, &["nowhere"])?;
-        ensure!(place.status()?["name"] == "office", "{command:?} had an effect");
-        vsnoop_in(place.netns.name(), &command)?.ok()?;
+        ensure!(host.status()?["name"] == "office", "{command:?} had an effect");
+        vsnoop_in(host.netns.name(), &command)?.ok()?;
     }
     Ok(())
 }
@@ -151,128 +151,127 @@ fn links_need_root_and_say_so() -> Result<()> {
 }
 
 fn what_is_no_tap_is_not_diverted_when_it_comes_later_either() -> Result<()> {
-    let place = LinkHost::new("later")?;
-    place.write(&format!("{}{DIVERT}", place.config()))?;
-    place.up()?.ok()?;
-    place.netns.ip("link add tap7 type veth peer name other")?;
+    let host = LinkHost::new("later")?;
+    host.write(&format!("{}{DIVERT}", host.config()))?;
+    host.up()?.ok()?;
+    host.netns.ip("link add tap7 type veth peer name other")?;
     wait_until("it is refused", || {
-        let divert = place.status()?["diverts"][0].clone();
+        let divert = host.status()?["diverts"][0].clone();
         let reason = divert["reason"].as_str().unwrap_or_default();
         Ok(divert["state"] == "failed" && reason.contains("tap7 is not a tap"))
     })?;
-    place.netns.ip("link del tap7")?;
-    place.netns.ip("tuntap add tap7 mode tap")?;
-    wait_until("it is hooked", || Ok(place.status()?["diverts"][0]["state"] == "peer_down"))
+    host.netns.ip("link del tap7")?;
+    host.netns.ip("tuntap add tap7 mode tap")?;
+    wait_until("it is hooked", || Ok(host.status()?["diverts"][0]["state"] == "peer_down"))
 }
 
 fn a_diverted_vm_that_is_not_there_is_waited_for() -> Result<()> {
-    let place = LinkHost::new("divert")?;
-    place.write(&format!("{}{DIVERT}", place.config()))?;
-    let ran = place.up()?.ok()?;
+    let host = LinkHost::new("divert")?;
+    host.write(&format!("{}{DIVERT}", host.config()))?;
+    let ran = host.up()?.ok()?;
     ensure!(ran.err.contains("tap7 does not exist"), "{}", ran.err);
-    let diverts = place.status()?["diverts"].clone();
+    let diverts = host.status()?["diverts"].clone();
     ensure!(diverts[0]["state"] == "no_interface", "{diverts}");
-    place.netns.ip("tuntap add tap7 mode tap")?;
+    host.netns.ip("tuntap add tap7 mode tap")?;
     wait_until("it is hooked", || {
-        let divert = place.status()?["diverts"][0].clone();
+        let divert = host.status()?["diverts"][0].clone();
         Ok(divert["state"] == "peer_down" && divert["active"] == false)
     })
 }
 
 fn a_directory_for_a_configuration_is_refused() -> Result<()> {
-    let place = LinkHost::new("directory")?;
-    let directory = place.directory.to_str().context("a path")?;
+    let host = LinkHost::new("directory")?;
+    let directory = host.directory.to_str().context("a path")?;
     vsnoop(["link", "up", &format!("{directory}/")])?.failed(2, &["is a directory", "NAME.toml"])
 }
 
 fn a_file_that_is_no_configuration_is_said_to_be_none() -> Result<()> {
-    let place = LinkHost::new("none")?;
-    for content in ["", "root:x:0:0:root:/root:/bin/sh\n", &fs::read_to_string(place.key())?] {
-        place.write(content)?;
-        place.is_refused(2, &["office.toml", "no configuration of a link", "docs/link.md"])?;
+    let host = LinkHost::new("none")?;
+    for content in ["", "root:x:0:0:root:/root:/bin/sh\n", &fs::read_to_string(host.key())?] {
+        host.write(content)?;
+        host.is_refused(2, &["office.toml", "no configuration of a link", "docs/link.md"])?;
     }
-    fs::write(place.file(), b"\x7fELF\xff")?;
-    place.is_refused(2, &["office.toml is no text in UTF-8"])
+    fs::write(host.file(), b"\x7fELF\xff")?;
+    host.is_refused(2, &["office.toml is no text in UTF-8"])
 }
 
 fn an_address_in_use_is_refused_and_nothing_is_left() -> Result<()> {
-    let place = LinkHost::new("use")?;
-    let udp = place.netns.run(|| Ok(UdpSocket::bind("[::]:7757")?))?;
-    place.is_refused(3, &["UDP port [::]:7757", "in use", "link.listen"])?;
+    let host = LinkHost::new("use")?;
+    let udp = host.netns.run(|| Ok(UdpSocket::bind("[::]:7757")?))?;
+    host.is_refused(3, &["UDP port [::]:7757", "in use", "link.listen"])?;
     drop(udp);
-    let tcp = place.netns.run(|| Ok(TcpListener::bind("[::]:7757")?))?;
-    place.is_refused(3, &["TCP port [::]:7757", "in use", "link.listen"])?;
+    let tcp = host.netns.run(|| Ok(TcpListener::bind("[::]:7757")?))?;
+    host.is_refused(3, &["TCP port [::]:7757", "in use", "link.listen"])?;
     drop(tcp);
-    place.up()?.ok()?;
+    host.up()?.ok()?;
     Ok(())
 }
 
 /// Each error of a configuration or a host.
 fn refused() -> Vec<Trial> {
     vec![
-        refusal("an_unknown_field", 2, &["line 2", "mut", "mtu"], |place| {
-            place.write(&place.config().replace("[link]", "[link]\nmut = 1500"))
+        refusal("an_unknown_field", 2, &["line 2", "mut", "mtu"], |host| {
+            host.write(&host.config().replace("[link]", "[link]\nmut = 1500"))
         }),
-        refusal("an_mtu_out_of_range", 2, &["line 2", "link.mtu = 65000", "9216"], |place| {
-            place.write(&place.config().replace("[link]", "[link]\nmtu = 65000"))
+        refusal("an_mtu_out_of_range", 2, &["line 2", "link.mtu = 65000", "9216"], |host| {
+            host.write(&host.config().replace("[link]", "[link]\nmtu = 65000"))
         }),
-        refusal("an_unknown_method", 2, &["compress.method", "gzip", "zstd:LEVEL"], |place| {
-            place.write(&format!("{}[[compress]]\nmethod = \"gzip\"\n", place.config()))
+        refusal("an_unknown_method", 2, &["compress.method", "gzip", "zstd:LEVEL"], |host| {
+            host.write(&format!("{}[[compress]]\nmethod = \"gzip\"\n", host.config()))
         }),
-        refusal("one_key_for_two_peers", 2, &["same key", "line"], |place| {
+        refusal("one_key_for_two_peers", 2, &["same key", "line"], |host| {
             let second = format!("[[peer]]\nname = \"c\"\nkey = \"{KEY_B}\"\n");
-            place.write(&format!("{}{second}", place.config()))
+            host.write(&format!("{}{second}", host.config()))
         }),
-        refusal("a_bridge_that_is_not_there", 31, &["bridge br0", "ip link add"], |place| {
-            place.netns.ip("link del br0").map(drop)
+        refusal("a_bridge_that_is_not_there", 31, &["bridge br0", "ip link add"], |host| {
+            host.netns.ip("link del br0").map(drop)
         }),
-        refusal("a_bridge_that_is_none", 3, &["br0 is no bridge but a veth"], |place| {
-            place.netns.ip("link del br0")?;
-            place.netns.ip("link add br0 type veth peer name br0-peer").map(drop)
+        refusal("a_bridge_that_is_none", 3, &["br0 is no bridge but a veth"], |host| {
+            host.netns.ip("link del br0")?;
+            host.netns.ip("link add br0 type veth peer name br0-peer").map(drop)
         }),
-        refusal("an_interface_that_is_not_there", 31, &["eth7", "ip link"], |place| {
-            place.write(&place.config().replace("bridge = \"br0\"", "interface = \"eth7\""))
+        refusal("an_interface_that_is_not_there", 31, &["eth7", "ip link"], |host| {
+            host.write(&host.config().replace("bridge = \"br0\"", "interface = \"eth7\""))
         }),
         refusal(
             "an_interface_that_leads_to_the_peer",
             3,
             &["eth7", "peer b (192.0.2.2:7757)"],
-            |place| {
-                place.netns.ip("link add eth7 type veth peer name other")?;
-                place.netns.ip("link set other up")?;
-                place.netns.ip("address add 192.0.2.1/24 dev eth7")?;
-                place.netns.ip("link set eth7 up")?;
-                place.write(&place.config().replace("bridge = \"br0\"", "interface = \"eth7\""))
+            |host| {
+                host.netns.ip("link add eth7 type veth peer name other")?;
+                host.netns.ip("link set other up")?;
+                host.netns.ip("address add 192.0.2.1/24 dev eth7")?;
+                host.netns.ip("link set eth7 up")?;
+                host.write(&host.config().replace("bridge = \"br0\"", "interface = \"eth7\""))
             },
         ),
-        refusal("a_tap_that_is_there_already", 3, &["vsl-office exists", "ip link del"], |place| {
-            place.netns.ip("link add vsl-office type veth peer name other").map(drop)
+        refusal("a_tap_that_is_there_already", 3, &["vsl-office exists", "ip link del"], |host| {
+            host.netns.ip("link add vsl-office type veth peer name other").map(drop)
         }),
         refusal(
             "a_diverted_interface_that_is_no_tap",
             32,
             &["office.toml, line 11: divert.interface = \"tap7\"", "a veth, not a tap"],
-            |place| {
-                place.netns.ip("link add tap7 type veth peer name other")?;
-                place.write(&format!("{}{DIVERT}", place.config()))
+            |host| {
+                host.netns.ip("link add tap7 type veth peer name other")?;
+                host.write(&format!("{}{DIVERT}", host.config()))
             },
         ),
-        refusal("a_key_that_is_not_there", 3, &["key", "vsnoop link keygen"], |place| {
-            Ok(fs::remove_file(place.key())?)
+        refusal("a_key_that_is_not_there", 3, &["key", "vsnoop link keygen"], |host| {
+            Ok(fs::remove_file(host.key())?)
         }),
-        refusal("a_key_in_no_directory", 3, &["mkdir -p", "keys", "vsnoop link keygen"], |place| {
-            place.write(&place.config().replace("office.key", "keys/office.key"))
+        refusal("a_key_in_no_directory", 3, &["mkdir -p", "keys", "vsnoop link keygen"], |host| {
+            host.write(&host.config().replace("office.key", "keys/office.key"))
         }),
-        refusal("a_key_that_others_can_read", 3, &["office.key", "chmod 600"], |place| {
-            Ok(fs::set_permissions(place.key(), Permissions::from_mode(0o644))?)
+        refusal("a_key_that_others_can_read", 3, &["office.key", "chmod 600"], |host| {
+            Ok(fs::set_permissions(host.key(), Permissions::from_mode(0o644))?)
         }),
-        refusal("the_own_key_for_a_peer", 3, &["peer b", "key of this host"], |place| {
-            let own =
-                vsnoop(["link", "keygen", "--show", place.key().to_str().unwrap()])?.ok()?.out;
-            place.write(&place.config().replace(KEY_B, own.trim()))
+        refusal("the_own_key_for_a_peer", 3, &["peer b", "key of this host"], |host| {
+            let own = vsnoop(["link", "keygen", "--show", host.key().to_str().unwrap()])?.ok()?.out;
+            host.write(&host.config().replace(KEY_B, own.trim()))
         }),
-        refusal("an_address_of_another_host", 3, &["192.0.2.77:7757", "ip address"], |place| {
-            place.write(&place.config().replace("[link]", "[link]\nlisten = \"192.0.2.77:7757\""))
+        refusal("an_address_of_another_host", 3, &["192.0.2.77:7757", "ip address"], |host| {
+            host.write(&host.config().replace("[link]", "[link]\nlisten = \"192.0.2.77:7757\""))
         }),
     ]
 }
@@ -284,9 +283,9 @@ fn refusal(
     spoil: impl FnOnce(&LinkHost) -> Result<()> + Send + 'static,
 ) -> Trial {
     trial(&format!("{what}_is_refused_and_nothing_is_left"), move || {
-        let place = LinkHost::new("bad")?;
-        spoil(&place)?;
-        place.is_refused(code, words)
+        let host = LinkHost::new("bad")?;
+        spoil(&host)?;
+        host.is_refused(code, words)
     })
 }
 
@@ -301,8 +300,8 @@ fn unfiltering() -> Result<&'static str> {
 fn a_host_that_would_drop_what_is_diverted_to_it_is_told() -> Result<()> {
     let filter = |interface: &str| format!("net.ipv4.conf.{interface}.rp_filter");
     for (all, loose, strict) in [("1", "2", "1"), ("2", "2", "2")] {
-        let place = LinkHost::new("filter")?;
-        let netns = &place.netns;
+        let host = LinkHost::new("filter")?;
+        let netns = &host.netns;
         // By default, and so new interfaces: not filtered by themselves.
         netns.set_sysctl(&filter("default"), "0")?;
         netns.ip("link add none type veth peer name loose")?;
@@ -310,19 +309,19 @@ fn a_host_that_would_drop_what_is_diverted_to_it_is_told() -> Result<()> {
         netns.set_sysctl(&filter("loose"), "2")?;
         netns.set_sysctl(&filter("strict"), "1")?;
         netns.set_sysctl(&filter("all"), all)?;
-        place.write(&place.config().replace("[link]", "[link]\nlocal = \"10.1.0.0/16\""))?;
+        host.write(&host.config().replace("[link]", "[link]\nlocal = \"10.1.0.0/16\""))?;
         let words = [
             &format!("net.ipv4.conf.all.rp_filter is {all}"),
             &format!("is less than {all}, to {all}"),
             "then set net.ipv4.conf.all.rp_filter to 0",
         ];
-        let ran = place.up()?;
+        let ran = host.up()?;
         ran.failed(3, &words)?;
         ensure!(netns.ip("link show vsd0").is_err(), "a tap is left");
         let done = netns.command("sh").args(["-ec", unfiltering()?]).output()?;
         ensure!(done.status.success(), "{}", text(&done.stderr));
-        place.up()?.ok()?;
-        ensure!(place.status()?["entry"]["tap"] == "vsd0", "{}", place.status()?["entry"]);
+        host.up()?.ok()?;
+        ensure!(host.status()?["entry"]["tap"] == "vsd0", "{}", host.status()?["entry"]);
         // As before, but for the link's tap: not filtered before is filtered by `all`.
         for (interface, wanted) in [
             ("all", "0"),
@@ -340,62 +339,62 @@ fn a_host_that_would_drop_what_is_diverted_to_it_is_told() -> Result<()> {
 }
 
 fn a_link_comes_up_says_so_and_goes_without_a_trace() -> Result<()> {
-    let place = LinkHost::new("up")?;
-    let before = place.links()?;
-    let ran = place.up()?.ok()?;
+    let host = LinkHost::new("up")?;
+    let before = host.links()?;
+    let ran = host.up()?.ok()?;
     ensure!(ran.err.is_empty(), "{}", ran.err);
     // The first attempt may have failed by now: there is no route.
     let said = "link office is up: port vsl-office in br0; peer b: d";
     ensure!(ran.unfolded().starts_with(said) && ran.out.contains("192.0.2.2:7757"), "{}", ran.out);
-    let status = place.status()?;
+    let status = host.status()?;
     ensure!(status["name"] == "office" && status["network"] == "both", "{status}");
-    ensure!(status["netns"].as_u64() == Some(place.netns.inode()?), "{status}");
+    ensure!(status["netns"].as_u64() == Some(host.netns.inode()?), "{status}");
     ensure!(status["ports"][0]["bridge"] == "br0", "{status}");
     ensure!(status["peers"][0]["address"] == "192.0.2.2:7757", "{status}");
-    let shown = place.link(["status", "office", "--flows"])?.ok()?.out;
+    let shown = host.link(["status", "office", "--flows"])?.ok()?.out;
     for word in ["office", "vsl-office", "in br0", "peer", "192.0.2.2:7757", "path MTU"] {
         ensure!(shown.contains(word), "{word} is not in: {shown}");
     }
     let elsewhere = Net::new(PREFIX).host("other")?;
     let other = vsnoop_in(elsewhere.name(), ["link", "status", "--json"])?.json()?;
     ensure!(other["links"].as_array().is_some_and(Vec::is_empty), "{other}");
-    let down = place.link(["down", "office"])?.ok()?;
+    let down = host.link(["down", "office"])?.ok()?;
     ensure!(down.out == "link office is down", "{}", down.out);
-    ensure!(place.links()? == before, "an interface was left: {}", place.links()?);
+    ensure!(host.links()? == before, "an interface was left: {}", host.links()?);
     ensure!(files().is_empty(), "a file was left: {:?}", files());
     ensure!(!is_alive(&status), "the process was left");
     Ok(())
 }
 
 fn a_link_that_is_up_is_not_started_twice() -> Result<()> {
-    let place = LinkHost::new("twice")?;
-    place.up()?.ok()?;
-    let pid = place.status()?["pid"].clone();
-    place.up()?.failed(40, &["office is up already", "vsnoop link down office"])?;
-    place.foreground()?.failed(40, &["office is up already"])?;
-    ensure!(place.status()?["pid"] == pid, "another process is the link now");
+    let host = LinkHost::new("twice")?;
+    host.up()?.ok()?;
+    let pid = host.status()?["pid"].clone();
+    host.up()?.failed(40, &["office is up already", "vsnoop link down office"])?;
+    host.foreground()?.failed(40, &["office is up already"])?;
+    ensure!(host.status()?["pid"] == pid, "another process is the link now");
     Ok(())
 }
 
 fn a_link_that_was_killed_is_in_nobodys_way() -> Result<()> {
-    let place = LinkHost::new("kill")?;
-    place.up()?.ok()?;
-    let status = place.status()?;
+    let host = LinkHost::new("kill")?;
+    host.up()?.ok()?;
+    let status = host.status()?;
     kill(pid(&status)?, Signal::SIGKILL)?;
     wait_until("the process is gone", || Ok(!is_alive(&status)))?;
     ensure!(files().len() == 2, "nothing stale to be told apart: {:?}", files());
-    let list = place.link(["status"])?.ok()?;
+    let list = host.link(["status"])?.ok()?;
     ensure!(list.out.contains("no link is up"), "{}", list.out);
     ensure!(files().is_empty(), "a file was left: {:?}", files());
-    place.link(["status", "office"])?.failed(41, &["office is not up"])?;
-    place.up()?.ok()?;
-    ensure!(place.status()?["pid"] != status["pid"], "the link is the one that was killed");
+    host.link(["status", "office"])?.failed(41, &["office is not up"])?;
+    host.up()?.ok()?;
+    ensure!(host.status()?["pid"] != status["pid"], "the link is the one that was killed");
     Ok(())
 }
 
 /// A lock with a reused process id, a socket without a lock, and no socket at all.
 fn what_others_left_of_a_link_confuses_nobody() -> Result<()> {
-    let place = LinkHost::new("left")?;
+    let host = LinkHost::new("left")?;
     fs::create_dir_all(SOCKETS)?;
     let file = |kind: &str| Path::new(SOCKETS).join(format!("office.{kind}"));
     let lock = |text: String| Ok(fs::write(file("lock"), text)?);
@@ -413,11 +412,11 @@ fn what_others_left_of_a_link_confuses_nobody() -> Result<()> {
             match commands {
                 [] => continue,
                 ["status"] => {
-                    let list = place.link(["status", "--json"])?.json()?;
+                    let list = host.link(["status", "--json"])?.json()?;
                     let none = |kind: &str| list[kind].as_array().is_some_and(Vec::is_empty);
                     ensure!(none("links") && none("silent"), "{what}: {list}");
                 }
-                _ => place
+                _ => host
                     .link(commands.iter().copied())?
                     .failed(41, &["office is not up"])
                     .context(what)?,
@@ -427,28 +426,28 @@ fn what_others_left_of_a_link_confuses_nobody() -> Result<()> {
                 let _ = fs::remove_file(file(kind));
             }
         }
-        place.up()?.ok().context(what)?;
-        ensure!(place.status()?["name"] == "office", "{what}: {}", place.status()?);
-        place.link(["down", "office"])?.ok().context(what)?;
+        host.up()?.ok().context(what)?;
+        ensure!(host.status()?["name"] == "office", "{what}: {}", host.status()?);
+        host.link(["down", "office"])?.ok().context(what)?;
         ensure!(files().is_empty(), "{what}: a file was left: {:?}", files());
     }
     Ok(())
 }
 
 fn a_link_in_the_foreground_tells_systemd_and_ends_at_sigterm() -> Result<()> {
-    let place = LinkHost::new("front")?;
-    let name = place.directory.join("notify.sock");
+    let host = LinkHost::new("front")?;
+    let name = host.directory.join("notify.sock");
     let systemd = UnixDatagram::bind(&name)?;
     systemd.set_read_timeout(Some(Duration::from_secs(120)))?;
     let mut child = Command::new(program())
-        .args(["--netns", place.netns.name(), "link", "up", "--foreground"])
-        .arg(place.file())
+        .args(["--netns", host.netns.name(), "link", "up", "--foreground"])
+        .arg(host.file())
         .env("NOTIFY_SOCKET", &name)
         .stderr(Stdio::null())
         .spawn()?;
     let mut word = [0; 64];
     let told = systemd.recv(&mut word).context("waiting for READY=1");
-    let status = place.status();
+    let status = host.status();
     kill(Pid::from_raw(child.id() as i32), Signal::SIGTERM)?;
     let ended = child.wait()?;
     ensure!(&word[..told?] == b"READY=1", "{:?}", text(&word));
@@ -459,42 +458,42 @@ fn a_link_in_the_foreground_tells_systemd_and_ends_at_sigterm() -> Result<()> {
 }
 
 fn what_is_set_is_in_force_and_nonsense_is_refused() -> Result<()> {
-    let place = LinkHost::new("set")?;
+    let host = LinkHost::new("set")?;
     let over_tls = "[[peer]]\nname = \"c\"\ntransport = \"tls\"\nkey = ";
-    place.write(&format!("{}{over_tls}\"{KEY_C}\"\n", place.config()))?;
-    place.up()?.ok()?;
-    let ran = place.link(["set", "office", "--compress", "zstd:3", "--peer", "b"])?.ok()?;
+    host.write(&format!("{}{over_tls}\"{KEY_C}\"\n", host.config()))?;
+    host.up()?.ok()?;
+    let ran = host.link(["set", "office", "--compress", "zstd:3", "--peer", "b"])?.ok()?;
     ensure!(ran.out == "link office: compression of peer b is zstd:3", "{}", ran.out);
     let rule = ["--prefix", "10.1.0.0/16", "--compress", "zstd", "--dictionary", "64M"];
-    place.link([&["set", "office"][..], &rule].concat())?.ok()?;
-    let compression = place.status()?["compression"].clone();
+    host.link([&["set", "office"][..], &rule].concat())?.ok()?;
+    let compression = host.status()?["compression"].clone();
     let rules: Vec<_> = (0..3).map(|rule| compression[rule]["rule"]["method"].clone()).collect();
     ensure!(rules == [Value::from("zstd"), "zstd:3".into(), Value::Null], "{compression}");
     ensure!(compression[0]["rule"]["dictionary_bytes"] == 64 << 20, "{compression}");
-    let neither = place.link(["set", "office"])?;
+    let neither = host.link(["set", "office"])?;
     let both = ["--compress", "--log"];
     ensure!(neither.code == 2 && both.iter().all(|o| neither.err.contains(o)), "{}", neither.err);
     let wrong = ["set", "office", "--compress", "lz4", "--peer", "x"];
-    place.link(wrong)?.failed(2, &["no peer x", "it has b, c"])?;
+    host.link(wrong)?.failed(2, &["no peer x", "it has b, c"])?;
     let wrong = ["set", "office", "--compress", "lz4", "--port", "x"];
-    place.link(wrong)?.failed(2, &["no port x", "it has vsl-office"])?;
+    host.link(wrong)?.failed(2, &["no port x", "it has vsl-office"])?;
     let wrong = ["set", "office", "--compress", "off", "--dictionary", "1M"];
-    place.link(wrong)?.failed(2, &["--dictionary"])?;
+    host.link(wrong)?.failed(2, &["--dictionary"])?;
     let wrong = ["--compress", "zstd", "--dictionary", "1M", "--peer", "b"];
-    let ran = place.link([&["set", "office"][..], &wrong].concat())?;
+    let ran = host.link([&["set", "office"][..], &wrong].concat())?;
     ran.failed(2, &["dictionary", "tls and tcp", "udp"])?;
-    let gzip = place.link(["set", "office", "--compress", "gzip"])?;
+    let gzip = host.link(["set", "office", "--compress", "gzip"])?;
     ensure!(gzip.code == 2 && gzip.err.contains("zstd:LEVEL"), "{}", gzip.err);
-    ensure!(place.status()?["compression"] == compression, "something changed");
+    ensure!(host.status()?["compression"] == compression, "something changed");
     // Wider than the one before it, then the same, then for everything.
     let b = ["set", "office", "--peer", "b", "--prefix", "10.1.0.0/16,10.2.0.0/16", "--compress"];
-    let ran = place.link([&b[..], &["lz4"]].concat())?.ok()?;
+    let ran = host.link([&b[..], &["lz4"]].concat())?.ok()?;
     ensure!(!ran.unfolded().contains("set before"), "{}", ran.out);
-    let ran = place.link(["set", "office", "--compress", "auto", "--peer", "b"])?.ok()?;
+    let ran = host.link(["set", "office", "--compress", "auto", "--peer", "b"])?.ok()?;
     for words in ["set before: peer b (zstd:3)", "no effect now: peer b, prefix 10.1.0.0/16"] {
         ensure!(ran.unfolded().contains(words), "{words:?} is not in: {}", ran.out);
     }
-    let ran = place.link(["set", "office", "--compress", "off", "--json"])?.json()?;
+    let ran = host.link(["set", "office", "--compress", "off", "--json"])?.json()?;
     let replaced = ran["replaced"].as_array().context("a list")?;
     let methods: Vec<_> = replaced.iter().map(|rule| rule["method"].clone()).collect();
     ensure!(methods == ["auto", "lz4", "zstd"], "{ran}");
@@ -504,11 +503,11 @@ fn what_is_set_is_in_force_and_nonsense_is_refused() -> Result<()> {
 
 /// A connection from another program is logged at the level debug.
 fn a_running_link_logs_more_and_less_as_it_is_told() -> Result<()> {
-    let place = LinkHost::new("log")?;
-    let log = place.directory.join("log");
+    let host = LinkHost::new("log")?;
+    let log = host.directory.join("log");
     let mut child = Command::new(program())
-        .args(["--netns", place.netns.name(), "link", "up", "--foreground"])
-        .arg(place.file())
+        .args(["--netns", host.netns.name(), "link", "up", "--foreground"])
+        .arg(host.file())
         .env_remove("RUST_LOG")
         .stdout(Stdio::null())
         .stderr(fs::File::create(&log)?)
@@ -517,7 +516,7 @@ fn a_running_link_logs_more_and_less_as_it_is_told() -> Result<()> {
         let said = |words: &str| Ok(fs::read_to_string(&log)?.contains(words));
         wait_until("the link is up", || said("link office is up"))?;
         let call = || {
-            place.netns.run(|| {
+            host.netns.run(|| {
                 let mut stream = std::net::TcpStream::connect("127.0.0.1:7757")?;
                 stream.write_all(b"GET / HTTP/1.0\r\n\r\n")?;
                 // Until it was refused.
@@ -527,22 +526,22 @@ fn a_running_link_logs_more_and_less_as_it_is_told() -> Result<()> {
             })
         };
         call()?;
-        let ran = place.link(["set", "office", "--log", "debug"])?.ok()?;
+        let ran = host.link(["set", "office", "--log", "debug"])?.ok()?;
         ensure!(ran.out == "link office: the log begins at level debug", "{}", ran.out);
         ensure!(!said("a caller from")?, "it was logged before");
         call()?;
         wait_until("the caller is logged", || said("a caller from 127.0.0.1"))?;
-        let json = place.link(["set", "office", "--log", "error", "--json"])?.json()?;
+        let json = host.link(["set", "office", "--log", "error", "--json"])?.json()?;
         ensure!(json["log"] == "error" && json["result"] == "set", "{json}");
         let before = fs::read_to_string(&log)?;
         call()?;
-        place.link(["set", "office", "--log", "info"])?.ok()?;
+        host.link(["set", "office", "--log", "info"])?.ok()?;
         let more = fs::read_to_string(&log)?;
         ensure!(!more[before.len()..].contains("a caller"), "{more}");
-        let loud = place.link(["set", "office", "--log", "loud"])?;
+        let loud = host.link(["set", "office", "--log", "loud"])?;
         ensure!(loud.code == 2 && loud.err.contains("info, debug or trace"), "{}", loud.err);
         for wrong in [&["--log", "info", "--compress", "lz4"][..], &[]] {
-            let ran = place.link([&["set", "office"], wrong].concat())?;
+            let ran = host.link([&["set", "office"], wrong].concat())?;
             ensure!(ran.code == 2 && ran.err.contains("--compress"), "{}", ran.err);
         }
         Ok(())
@@ -553,11 +552,11 @@ fn a_running_link_logs_more_and_less_as_it_is_told() -> Result<()> {
 }
 
 fn the_public_key_is_shown_again_and_no_key_is_overwritten() -> Result<()> {
-    let place = LinkHost::new("key")?;
-    let file = place.directory.join("new.key");
+    let host = LinkHost::new("key")?;
+    let file = host.directory.join("new.key");
     let name = file.to_str().context("a path")?;
     vsnoop(["link", "keygen", "--show", name])?.failed(3, &[name, "vsnoop link keygen"])?;
-    let missing = place.directory.join("not/there");
+    let missing = host.directory.join("not/there");
     let deep = missing.join("new.key");
     let mkdir = format!("`mkdir -p {}`", missing.display());
     vsnoop(["link", "keygen", deep.to_str().context("a path")?])?.failed(3, &[&mkdir])?;

@@ -8,7 +8,7 @@ use nix::sched::sched_getaffinity;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, getpgid, getsid};
 
-use crate::sandbox::{PORT, Place, is_running, vsnoop_under, wait_until};
+use crate::sandbox::{PORT, TapHost, is_running, vsnoop_under, wait_until};
 use crate::surroundings::{port_of, wait_for_a_look};
 use crate::trial;
 
@@ -49,22 +49,22 @@ pub fn trials() -> Vec<Trial> {
 }
 
 fn the_helper_has_its_turn_beside_busy_processes() -> Result<()> {
-    let place = Place::new("busy")?;
-    place.vsnoop(["attach", PORT])?.ok()?;
-    let port = port_of(&place)?;
+    let host = TapHost::new("busy")?;
+    host.vsnoop(["attach", PORT])?.ok()?;
+    let port = port_of(&host)?;
     let spinning = Spinning::start()?;
     for _ in 0..10 {
         wait_for_a_look(&port)?;
     }
     drop(spinning);
-    place.vsnoop(["detach", PORT])?.ok().map(drop)
+    host.vsnoop(["detach", PORT])?.ok().map(drop)
 }
 
 fn chosen_under(name: &str, way: &[&str]) -> Result<()> {
     let cpus = cpus_of(0)?;
-    let place = Place::new(name)?;
+    let host = TapHost::new(name)?;
     end_background()?;
-    let attach = ["--netns", place.netns.name(), "attach", PORT, "--hold", "1M"];
+    let attach = ["--netns", host.netns.name(), "attach", PORT, "--hold", "1M"];
     vsnoop_under(way, &attach)?.ok()?;
     for role in ["helper", "engine"] {
         let pid = pid_of(role)?.with_context(|| format!("no {role}"))?;
@@ -78,7 +78,7 @@ fn chosen_under(name: &str, way: &[&str]) -> Result<()> {
         });
         waited.with_context(|| format!("{role}: {found:?} instead of {expected:?}"))?;
     }
-    place.vsnoop(["detach", PORT])?.ok().map(drop)
+    host.vsnoop(["detach", PORT])?.ok().map(drop)
 }
 
 /// Ends the background processes of other tests, which would be found.

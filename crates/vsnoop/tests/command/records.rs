@@ -5,7 +5,7 @@ use libtest_mimic::Trial;
 use vsnoop_bpf::types::{flow, flow_key, flow_mode, seq};
 use vsnoop_bpf::{AttachSpec, Port, Record};
 
-use crate::sandbox::{PORT, Place, helper_pid, wait_until};
+use crate::sandbox::{PORT, TapHost, helper_pid, wait_until};
 
 pub fn trials() -> Vec<Trial> {
     trials![
@@ -121,10 +121,10 @@ fn replace(table: &Port, flow: &flow) {
 /// A port that no helper looks at.
 fn with_table(role: &str, test: impl FnOnce(&Port) -> Result<()>) -> Result<()> {
     wait_until("the helper has ended", || Ok(helper_pid()?.is_none()))?;
-    let place = Place::new(role)?;
-    let index = place.netns.run(|| Ok(nix::net::if_::if_nametoindex(PORT)?))?;
-    let spec = AttachSpec::new(index, PORT, place.netns.inode()?);
-    let port = place.netns.run(|| Ok(Port::attach(&spec)?))?;
+    let host = TapHost::new(role)?;
+    let index = host.netns.run(|| Ok(nix::net::if_::if_nametoindex(PORT)?))?;
+    let spec = AttachSpec::new(index, PORT, host.netns.inode()?);
+    let port = host.netns.run(|| Ok(Port::attach(&spec)?))?;
     let result = test(&port);
     port.detach()?;
     result

@@ -47,12 +47,12 @@ pub fn enter() -> Result<()> {
 }
 
 /// A network namespace with one tap in it, which is up.
-pub struct Place {
+pub struct TapHost {
     pub netns: Netns,
     pub tap: Tap,
 }
 
-impl Place {
+impl TapHost {
     pub fn new(role: &str) -> Result<Self> {
         let netns = Net::new(PREFIX).host(role)?;
         let tap = netns.tap(PORT, &TapOptions::default())?;
@@ -96,12 +96,12 @@ impl Place {
     }
 }
 
-/// See [`Place::state`].
+/// See [`TapHost::state`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
     pub qdiscs: String,
     pub pins: Vec<PathBuf>,
-    /// See [`Place::programs`].
+    /// See [`TapHost::programs`].
     pub programs: (u32, u32),
 }
 

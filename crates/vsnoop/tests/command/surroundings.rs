@@ -17,7 +17,8 @@ use vsnoop_testbed::topology::{self, BRIDGE, Side};
 use crate::helper::{AttachedNetwork, expect_reset};
 use crate::records::KEY;
 use crate::sandbox::{
-    PORT, Place, foreground_helper, foreign_program, helper_pid, is_running, vsnoop_in, wait_until,
+    PORT, TapHost, foreground_helper, foreign_program, helper_pid, is_running, vsnoop_in,
+    wait_until,
 };
 use crate::skipped;
 
@@ -42,104 +43,104 @@ pub fn trials() -> Vec<Trial> {
 }
 
 fn a_program_that_comes_later_pauses_the_port_until_it_goes() -> Result<()> {
-    let place = Place::new("come")?;
-    place.vsnoop(["attach", PORT])?.ok()?;
-    let before = status(&place)?;
+    let host = TapHost::new("come")?;
+    host.vsnoop(["attach", PORT])?.ok()?;
+    let before = status(&host)?;
     ensure!(before["paused_by"].is_null() && before["helper_pauses"] == 0, "{before}");
     ensure!(before["foreign_programs"] == serde_json::json!([]), "{before}");
 
-    let program = place.netns.run(|| foreign_program(PORT))?;
-    wait_for_state(&place, "paused")?;
-    let held = status(&place)?;
+    let program = host.netns.run(|| foreign_program(PORT))?;
+    wait_for_state(&host, "paused")?;
+    let held = status(&host)?;
     ensure!(held["paused_by"] == "helper" && held["helper_pauses"] == 1, "{held}");
     let found = held["foreign_programs"].as_array().context("no list")?;
     ensure!(found.len() == 1, "{held}");
     ensure!(found[0]["kind"] == "tcx program" && found[0]["name"] == "empty", "{held}");
     let id = found[0]["id"].as_u64().context("no id")?;
     for command in ["stats", "flows"] {
-        let json = place.vsnoop([command, PORT, "--json"])?.json()?;
+        let json = host.vsnoop([command, PORT, "--json"])?.json()?;
         let port = &json["ports"][0];
         ensure!(port["state"] == "paused" && port["paused_by"] == "helper", "{json}");
     }
-    let doctor = place.vsnoop(["doctor", PORT, "--json"])?.json()?;
+    let doctor = host.vsnoop(["doctor", PORT, "--json"])?.json()?;
     ensure!(doctor["ports"][0]["attached"] == "paused", "{doctor}");
-    let table = place.vsnoop(["stats", PORT])?.ok()?.unfolded();
+    let table = host.vsnoop(["stats", PORT])?.ok()?.unfolded();
     ensure!(table.contains("(paused, "), "{table}");
-    let table = place.vsnoop(["status", PORT])?.ok()?.unfolded();
+    let table = host.vsnoop(["status", PORT])?.ok()?.unfolded();
     let named = format!("tcx program empty (id {id})");
     for word in ["paused by the helper", &named, "bpftool net", "goes on by itself"] {
         ensure!(table.contains(word), "{word:?} is not in: {table}");
     }
 
     drop(program);
-    wait_for_state(&place, "active")?;
-    let after = status(&place)?;
+    wait_for_state(&host, "active")?;
+    let after = status(&host)?;
     ensure!(after["paused_by"].is_null() && after["helper_pauses"] == 1, "{after}");
-    ensure!(!place.vsnoop(["status", PORT])?.ok()?.out.contains("egress"));
-    place.vsnoop(["detach", PORT])?.ok().map(drop)
+    ensure!(!host.vsnoop(["status", PORT])?.ok()?.out.contains("egress"));
+    host.vsnoop(["detach", PORT])?.ok().map(drop)
 }
 
 fn a_port_that_the_operator_paused_stays_paused_when_the_program_goes() -> Result<()> {
-    let place = Place::new("chose")?;
-    place.vsnoop(["attach", PORT])?.ok()?;
-    place.vsnoop(["pause", PORT])?.ok()?;
-    let program = place.netns.run(|| foreign_program(PORT))?;
-    wait_for_suspension(&place, true)?;
-    ensure!(status(&place)?["paused_by"] == "operator", "{}", status(&place)?);
+    let host = TapHost::new("chose")?;
+    host.vsnoop(["attach", PORT])?.ok()?;
+    host.vsnoop(["pause", PORT])?.ok()?;
+    let program = host.netns.run(|| foreign_program(PORT))?;
+    wait_for_suspension(&host, true)?;
+    ensure!(status(&host)?["paused_by"] == "operator", "{}", status(&host)?);
     drop(program);
-    wait_for_suspension(&place, false)?;
-    let after = status(&place)?;
+    wait_for_suspension(&host, false)?;
+    let after = status(&host)?;
     ensure!(after["state"] == "paused" && after["paused_by"] == "operator", "{after}");
-    place.vsnoop(["resume", PORT])?.ok()?;
-    ensure!(status(&place)?["state"] == "active", "{}", status(&place)?);
-    place.vsnoop(["detach", PORT])?.ok().map(drop)
+    host.vsnoop(["resume", PORT])?.ok()?;
+    ensure!(status(&host)?["state"] == "active", "{}", status(&host)?);
+    host.vsnoop(["detach", PORT])?.ok().map(drop)
 }
 
 fn pause_and_resume_of_a_suspended_port_count_when_the_program_goes() -> Result<()> {
-    let place = Place::new("both")?;
-    place.vsnoop(["attach", PORT])?.ok()?;
-    let program = place.netns.run(|| foreign_program(PORT))?;
-    wait_for_suspension(&place, true)?;
-    let json = place.vsnoop(["resume", PORT, "--json"])?.json()?;
+    let host = TapHost::new("both")?;
+    host.vsnoop(["attach", PORT])?.ok()?;
+    let program = host.netns.run(|| foreign_program(PORT))?;
+    wait_for_suspension(&host, true)?;
+    let json = host.vsnoop(["resume", PORT, "--json"])?.json()?;
     ensure!(json["ports"][0]["result"] == "paused", "{json}");
-    let text = place.vsnoop(["resume", PORT])?.ok()?.unfolded();
+    let text = host.vsnoop(["resume", PORT])?.ok()?.unfolded();
     ensure!(text.contains("stays paused") && text.contains(&format!("status {PORT}`")), "{text}");
-    let resumed = status(&place)?;
+    let resumed = status(&host)?;
     ensure!(resumed["state"] == "paused" && resumed["paused_by"] == "helper", "{resumed}");
-    place.vsnoop(["pause", PORT])?.ok()?;
+    host.vsnoop(["pause", PORT])?.ok()?;
     drop(program);
-    wait_for_suspension(&place, false)?;
-    let after = status(&place)?;
+    wait_for_suspension(&host, false)?;
+    let after = status(&host)?;
     ensure!(after["state"] == "paused" && after["paused_by"] == "operator", "{after}");
-    place.vsnoop(["detach", PORT])?.ok().map(drop)
+    host.vsnoop(["detach", PORT])?.ok().map(drop)
 }
 
 fn a_new_helper_ends_the_suspension_of_the_killed_one() -> Result<()> {
-    let place = Place::new("heir")?;
-    place.vsnoop(["attach", PORT])?.ok()?;
-    let program = place.netns.run(|| foreign_program(PORT))?;
-    wait_for_suspension(&place, true)?;
+    let host = TapHost::new("heir")?;
+    host.vsnoop(["attach", PORT])?.ok()?;
+    let program = host.netns.run(|| foreign_program(PORT))?;
+    wait_for_suspension(&host, true)?;
     let pid = helper_pid()?.context("no helper")?;
     kill(Pid::from_raw(pid), Signal::SIGKILL)?;
     wait_until("the helper is dead", || Ok(!is_running(pid)))?;
     drop(program);
-    ensure!(port_of(&place)?.is_suspended()?, "the kernel side went on without a look");
+    ensure!(port_of(&host)?.is_suspended()?, "the kernel side went on without a look");
     // `status`, which this calls, starts another helper.
-    wait_for_state(&place, "active")?;
-    place.vsnoop(["detach", PORT])?.ok().map(drop)
+    wait_for_state(&host, "active")?;
+    host.vsnoop(["detach", PORT])?.ok().map(drop)
 }
 
 fn the_log_names_port_program_and_way_out_once() -> Result<()> {
-    let place = Place::new("log")?;
-    let log = format!("/run/{}.log", place.netns.name());
-    place.vsnoop(["attach", PORT])?.ok()?;
+    let host = TapHost::new("log")?;
+    let log = format!("/run/{}.log", host.netns.name());
+    host.vsnoop(["attach", PORT])?.ok()?;
     let mut helper = foreground_helper(&log)?;
-    let foreign = place.netns.run(|| foreign_program(PORT))?;
-    wait_for_suspension(&place, true)?;
-    wait_for_a_look(&port_of(&place)?)?;
+    let foreign = host.netns.run(|| foreign_program(PORT))?;
+    wait_for_suspension(&host, true)?;
+    wait_for_a_look(&port_of(&host)?)?;
     drop(foreign);
-    wait_for_suspension(&place, false)?;
-    place.vsnoop(["detach", PORT])?.ok()?;
+    wait_for_suspension(&host, false)?;
+    host.vsnoop(["detach", PORT])?.ok()?;
     ensure!(helper.wait()?.success(), "the helper failed");
     let text = fs::read_to_string(&log)?;
     let warnings: Vec<_> = text.lines().filter(|line| line.contains("WARN")).collect();
@@ -186,30 +187,30 @@ fn a_suspended_port_acknowledges_nothing_early_and_honours_what_it_has() -> Resu
 
 fn a_tap_that_is_renamed_is_shown_by_its_new_name() -> Result<()> {
     const NEW: &str = "vscli-new0";
-    let place = Place::new("name")?;
-    place.vsnoop(["attach", PORT])?.ok()?;
-    place.netns.ip(&format!("link set {PORT} down"))?;
-    place.netns.ip(&format!("link set {PORT} name {NEW} up"))?;
+    let host = TapHost::new("name")?;
+    host.vsnoop(["attach", PORT])?.ok()?;
+    host.netns.ip(&format!("link set {PORT} down"))?;
+    host.netns.ip(&format!("link set {PORT} name {NEW} up"))?;
     for command in ["status", "stats", "flows"] {
         wait_until(&format!("{command} has the new name"), || {
-            let json = place.vsnoop([command, "--json"])?.json()?;
+            let json = host.vsnoop([command, "--json"])?.json()?;
             Ok(json["ports"][0]["port"] == NEW)
         })?;
     }
-    let json = place.vsnoop(["pause", NEW, "--json"])?.json()?;
+    let json = host.vsnoop(["pause", NEW, "--json"])?.json()?;
     ensure!(json["ports"][0]["port"] == NEW, "{json}");
-    place.vsnoop(["detach", NEW])?.ok().map(drop)
+    host.vsnoop(["detach", NEW])?.ok().map(drop)
 }
 
 fn a_port_behind_another_qdisc_is_not_called_active() -> Result<()> {
-    let place = Place::new("fq")?;
-    place.vsnoop(["attach", PORT])?.ok()?;
-    place.tc(&format!("qdisc replace dev {PORT} root pfifo_fast"))?;
-    let blocked = status(&place)?;
+    let host = TapHost::new("fq")?;
+    host.vsnoop(["attach", PORT])?.ok()?;
+    host.tc(&format!("qdisc replace dev {PORT} root pfifo_fast"))?;
+    let blocked = status(&host)?;
     ensure!(blocked["state"] == "blocked" && blocked["qdisc"] == "pfifo_fast", "{blocked}");
-    place.tc(&format!("qdisc replace dev {PORT} root noqueue"))?;
-    ensure!(status(&place)?["state"] == "active", "{}", status(&place)?);
-    place.vsnoop(["detach", PORT])?.ok().map(drop)
+    host.tc(&format!("qdisc replace dev {PORT} root noqueue"))?;
+    ensure!(status(&host)?["state"] == "active", "{}", status(&host)?);
+    host.vsnoop(["detach", PORT])?.ok().map(drop)
 }
 
 fn a_tap_that_joins_a_bridge_later_has_its_senders_reset_over_it() -> Result<()> {
@@ -235,42 +236,42 @@ fn a_tap_that_joins_a_bridge_later_has_its_senders_reset_over_it() -> Result<()>
 }
 
 /// A filter of tc at the egress of the port; not every kernel has one.
-pub fn add_filter(place: &Place) -> Result<()> {
-    place.tc(&format!("qdisc add dev {PORT} clsact"))?;
-    place.tc(&format!("filter add dev {PORT} egress u32 match u32 0 0"))
+pub fn add_filter(host: &TapHost) -> Result<()> {
+    host.tc(&format!("qdisc add dev {PORT} clsact"))?;
+    host.tc(&format!("filter add dev {PORT} egress u32 match u32 0 0"))
 }
 
 /// The test, unless the kernel has no such filter.
 pub fn with_filter(test: Trial) -> Trial {
-    match Place::new("probe").and_then(|place| add_filter(&place)) {
+    match TapHost::new("probe").and_then(|host| add_filter(&host)) {
         Ok(()) => test,
         Err(_) => skipped(test, "this kernel has no u32 filter"),
     }
 }
 
 fn a_tc_filter_that_comes_later_pauses_the_port_until_it_goes() -> Result<()> {
-    let place = Place::new("u32")?;
-    place.vsnoop(["attach", PORT])?.ok()?;
-    add_filter(&place)?;
-    wait_for_state(&place, "paused")?;
-    let table = place.vsnoop(["status", PORT])?.ok()?.unfolded();
+    let host = TapHost::new("u32")?;
+    host.vsnoop(["attach", PORT])?.ok()?;
+    add_filter(&host)?;
+    wait_for_state(&host, "paused")?;
+    let table = host.vsnoop(["status", PORT])?.ok()?.unfolded();
     ensure!(table.contains("(tc filter u32)"), "{table}");
-    place.tc(&format!("filter del dev {PORT} egress"))?;
-    wait_for_state(&place, "active")?;
-    place.vsnoop(["detach", PORT])?.ok().map(drop)
+    host.tc(&format!("filter del dev {PORT} egress"))?;
+    wait_for_state(&host, "active")?;
+    host.vsnoop(["detach", PORT])?.ok().map(drop)
 }
 
-fn status(place: &Place) -> Result<Value> {
-    Ok(place.vsnoop(["status", PORT, "--json"])?.json()?["ports"][0].take())
+fn status(host: &TapHost) -> Result<Value> {
+    Ok(host.vsnoop(["status", PORT, "--json"])?.json()?["ports"][0].take())
 }
 
-fn wait_for_state(place: &Place, state: &str) -> Result<()> {
-    wait_until(&format!("the port is {state}"), || Ok(status(place)?["state"] == state))
+fn wait_for_state(host: &TapHost, state: &str) -> Result<()> {
+    wait_until(&format!("the port is {state}"), || Ok(status(host)?["state"] == state))
 }
 
 /// The helper's flag itself, whatever the operator's choice.
-fn wait_for_suspension(place: &Place, suspended: bool) -> Result<()> {
-    let port = port_of(place)?;
+fn wait_for_suspension(host: &TapHost, suspended: bool) -> Result<()> {
+    let port = port_of(host)?;
     wait_until(&format!("suspended is {suspended}"), || Ok(port.is_suspended()? == suspended))
 }
 
@@ -285,9 +286,9 @@ pub fn wait_for_a_look(port: &Port) -> Result<()> {
     Ok(())
 }
 
-pub fn port_of(place: &Place) -> Result<Port> {
-    let index = place.netns.run(|| Ok(if_nametoindex(PORT)?))?;
-    Ok(Port::open(place.netns.inode()?, index)?)
+pub fn port_of(host: &TapHost) -> Result<Port> {
+    let index = host.netns.run(|| Ok(if_nametoindex(PORT)?))?;
+    Ok(Port::open(host.netns.inode()?, index)?)
 }
 
 fn early_acks(status: &Value) -> Result<u64> {

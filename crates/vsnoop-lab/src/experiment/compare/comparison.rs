@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use super::configuration::Configuration;
-use crate::results::{Figure, Results};
+use crate::experiment::configuration::Configuration;
 
 /// An experiment of this kind.
 pub struct Comparison {
@@ -18,5 +17,4 @@ pub struct Comparison {
     pub quick_plan: &'static [(u64, usize)],
     /// Longest time of a cell's measurements, even if rounds of its plan remain.
     pub budget: Duration,
-    pub figures: fn(&Results) -> Vec<Figure>,
 }

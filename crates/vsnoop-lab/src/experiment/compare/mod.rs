@@ -10,132 +10,84 @@
 //! machines are booted once for all their paths.
 
 mod comparison;
-mod configuration;
 mod plan;
 mod transfers;
 
-use std::time::{Duration, Instant};
-
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use serde_json::json;
 use vsnoop_testbed::guest;
-use vsnoop_testbed::interrupt;
 use vsnoop_testbed::stage::StageOptions;
+use vsnoop_testbed::vm::Share;
 use vsnoop_testbed::vsnoop::Vsnoop;
 
+use super::configuration::Configuration;
 use super::definition::Options;
 use super::lab::Lab;
 use super::progress::Progress;
-use crate::results::{CUT_SHORT, Results, Sample, size_text, statistics};
+use super::rounds::{Rounds, Turn};
+use crate::results::record::Record;
+use crate::results::size_text;
 
 pub use comparison::Comparison;
-pub use configuration::Configuration;
 use plan::Machines;
 use transfers::Transfers;
 
 impl Comparison {
-    pub fn run(&self, options: &Options) -> Result<Results> {
+    pub fn run(&self, options: &Options, record: &mut Record) -> Result<()> {
         let configurations = Configuration::chosen(self.configurations, &options.configurations)?;
         let machines = plan::machines(self, options)?;
         let plan = plan::rounds(self, options)?;
         let attaches = configurations.iter().any(|choice| choice.attach_options().is_some());
         let vsnoop = if attaches { Some(Vsnoop::find()?) } else { None };
         let congestion_control = plan::congestion_control(options)?;
+        let rounds = Rounds { configurations: &configurations, plan: &plan, budget: self.budget };
         let mut lab = Lab::open(guest::Options::default())?;
-        let mut results = lab.results(self.name);
-        results.environment.insert("congestion_control".into(), json!(congestion_control));
+        let environment = &mut record.results.environment;
+        lab.describe(environment);
+        environment.insert("congestion_control".into(), json!(congestion_control));
         if let Some(vsnoop) = &vsnoop {
-            results.environment.insert("vsnoop".into(), json!(vsnoop.version()?));
+            environment.insert("vsnoop".into(), json!(vsnoop.version()?));
         }
-        lab.describe_load(&mut results);
+        Lab::describe_load(environment);
         let cells: usize = machines.iter().map(|machines| machines.cells.len()).sum();
-        let rounds: usize = plan.iter().map(|(_, rounds)| rounds).sum();
-        let mut progress = Progress::new(cells * rounds * configurations.len());
-        let begin = Instant::now();
-        let mut measure = |machines: &Machines| {
-            let Machines { vms, load, .. } = *machines;
+        let mut progress = Progress::new(cells * rounds.count());
+        for Machines { vms, load, cells } in machines {
+            let left: Vec<_> = cells.iter().filter(|cell| !rounds.is_done(cell, record)).collect();
+            progress.skip((cells.len() - left.len()) * rounds.count());
+            if left.is_empty() {
+                continue;
+            }
             let tuned = configurations.contains(&Configuration::Tuned);
-            let stage = lab.boot(StageOptions { vms, tuned }, load, vsnoop.as_ref())?;
+            let options = StageOptions { vms, tuned };
+            let environment = &mut record.results.environment;
+            let stage = lab.boot(options, Share::Slices, load, vsnoop.as_ref(), environment)?;
             let session = &mut lab.session;
             let mut transfers =
-                Transfers::new(session, stage, &configurations, congestion_control, begin)?;
-            for cell in &machines.cells {
-                let path = transfers.enter(*cell).with_context(|| cell.to_string())?;
-                results.environment.insert(format!("path_{}", cell.suffix()), json!(path));
-                let cell_end = progress.done() + rounds * configurations.len();
-                let samples = &mut results.samples;
-                self.measure(&transfers, &configurations, &plan, samples, &mut progress)
+                Transfers::new(session, stage, &configurations, congestion_control)?;
+            for &cell in left {
+                let path = transfers.enter(cell).with_context(|| cell.to_string())?;
+                let name = format!("path_{}", cell.suffix());
+                record.results.environment.insert(name, json!(path));
+                rounds
+                    .measure(cell, record, &mut progress, |turn| {
+                        let Turn { configuration, size_bytes, round } = turn;
+                        let sample = transfers.measure(configuration, size_bytes, round);
+                        let what =
+                            || format!("{}, {}", configuration.name(), size_text(size_bytes));
+                        Ok(vec![sample.with_context(what)?])
+                    })
                     .with_context(|| cell.to_string())?;
-                progress.skip_to(cell_end);
                 transfers.leave();
             }
-            Ok::<_, anyhow::Error>(())
-        };
-        // The results keep the samples from before an error, and are marked as incomplete.
-        if let Err(error) = machines.iter().try_for_each(&mut measure) {
-            results.environment.insert(CUT_SHORT.into(), json!(format!("{error:#}")));
         }
-        ensure!(
-            !results.samples.is_empty(),
-            "no transfer was finished within {:?}: {:?}",
-            self.budget,
-            results.environment.get(CUT_SHORT)
-        );
-        statistics::summarise(&mut results);
-        results.figures = (self.figures)(&results);
-        Ok(results)
+        Ok(())
     }
-
-    /// All rounds of the cell that `transfers` has entered.
-    fn measure(
-        &self,
-        transfers: &Transfers,
-        configurations: &[Configuration],
-        plan: &[(u64, usize)],
-        samples: &mut Vec<Sample>,
-        progress: &mut Progress,
-    ) -> Result<()> {
-        in_rounds(plan, self.budget, configurations, |configuration, size_bytes, round| {
-            let name = configuration.name();
-            let sample = transfers
-                .measure(configuration, size_bytes, round)
-                .with_context(|| format!("{name}, {}", size_text(size_bytes)))?;
-            samples.push(sample);
-            progress.step(format!("{} {name}", size_text(size_bytes)));
-            Ok(())
-        })
-    }
-}
-
-/// Measures each size of a plan as often as it has rounds, all sizes spread over the whole time; a
-/// round is one measurement of each configuration, in random order. Ends after `budget`, even if
-/// rounds of the plan remain.
-pub fn in_rounds(
-    plan: &[(u64, usize)],
-    budget: Duration,
-    configurations: &[Configuration],
-    mut measure: impl FnMut(Configuration, u64, usize) -> Result<()>,
-) -> Result<()> {
-    let begin = Instant::now();
-    let rounds = plan::spread(plan);
-    let total = rounds.len();
-    for (round, size_bytes) in rounds.into_iter().enumerate() {
-        if begin.elapsed() > budget {
-            eprintln!("the time of this cell is up: {round} of {total} rounds were measured");
-            break;
-        }
-        let mut order = configurations.to_vec();
-        fastrand::shuffle(&mut order);
-        for configuration in order {
-            interrupt::check()?;
-            measure(configuration, size_bytes, round)?;
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]
 pub(super) mod testing {
+    use std::time::Duration;
+
     use super::*;
 
     pub const COMPARISON: Comparison = Comparison {
@@ -146,6 +98,5 @@ pub(super) mod testing {
         plan: &[(1000, 5), (2000, 5)],
         quick_plan: &[(1000, 1)],
         budget: Duration::from_secs(1),
-        figures: |_| Vec::new(),
     };
 }

@@ -110,17 +110,6 @@ pub fn rounds(comparison: &Comparison, options: &Options) -> Result<Vec<(u64, us
     Ok(plan)
 }
 
-/// The sizes of all rounds, each size spread evenly over the whole time, so that an end before the
-/// plan is done cuts all sizes alike.
-pub fn spread(plan: &[(u64, usize)]) -> Vec<u64> {
-    let mut places: Vec<(f64, u64)> = plan
-        .iter()
-        .flat_map(|&(size, count)| (0..count).map(move |i| ((i as f64 + 0.5) / count as f64, size)))
-        .collect();
-    places.sort_by(|a, b| a.0.total_cmp(&b.0));
-    places.into_iter().map(|(_, size)| size).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::testing::COMPARISON;
@@ -129,14 +118,6 @@ mod tests {
     fn pairs(options: &Options) -> Vec<(usize, f64)> {
         let machines = machines(&COMPARISON, options).unwrap();
         machines.iter().map(|machines| (machines.vms, machines.load)).collect()
-    }
-
-    #[test]
-    fn every_size_is_spread_over_the_whole_plan() {
-        let order = spread(&[(1, 8), (2, 2)]);
-        assert_eq!(order.len(), 10);
-        assert_eq!(order.iter().filter(|&&size| size == 2).count(), 2);
-        assert!(order[..5].contains(&2) && order[5..].contains(&2));
     }
 
     #[test]

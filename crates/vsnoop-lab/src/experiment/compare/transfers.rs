@@ -12,7 +12,7 @@ use vsnoop_testbed::session::Session;
 use vsnoop_testbed::stage::Stage;
 use vsnoop_testbed::stage::path::PathOptions;
 
-use super::configuration::Configuration;
+use crate::experiment::configuration::Configuration;
 use crate::experiment::path_check::check_path;
 use crate::peers::proxy::Proxy;
 use crate::peers::server::Server;
@@ -34,7 +34,6 @@ pub struct Transfers {
     cell: Cell,
     /// The client's.
     congestion_control: &'static str,
-    begin: Instant,
 }
 
 impl Transfers {
@@ -44,7 +43,6 @@ impl Transfers {
         stage: Stage,
         configurations: &[Configuration],
         congestion_control: &'static str,
-        begin: Instant,
     ) -> Result<Self> {
         let needs = |configuration| configurations.contains(&configuration);
         let proxy = if needs(Configuration::Proxy) {
@@ -59,7 +57,7 @@ impl Transfers {
         };
         let configurations = configurations.to_vec();
         let cell = Cell::default();
-        Ok(Self { proxy, server, stage, configurations, cell, congestion_control, begin })
+        Ok(Self { proxy, server, stage, configurations, cell, congestion_control })
     }
 
     /// Sets up the path of a cell, measures it, and transfers some bytes in each configuration, so
@@ -100,14 +98,13 @@ impl Transfers {
     ) -> Result<Sample> {
         let machine = round % self.stage.vm_count();
         let (server, tap) = self.way(configuration, machine)?;
-        self.set_up(configuration, machine)?;
+        configuration.set_up(&self.stage, machine)?;
         std::thread::sleep(Duration::from_millis(fastrand::u64(PAUSE_MS)));
         let drops_before = self.stage.counts_of(tap)?.drops;
-        let at_ms = self.begin.elapsed().as_secs_f64() * 1e3;
         let times = self.transfer(server, size_bytes).with_context(|| format!("VM {machine}"))?;
         let tap_drops = self.stage.counts_of(tap)?.drops - drops_before;
         self.settle()?;
-        self.undo(configuration, machine)?;
+        configuration.undo(&self.stage, machine)?;
         Ok(Sample {
             configuration: configuration.name().to_owned(),
             size_bytes,
@@ -119,10 +116,8 @@ impl Transfers {
             retransmissions: times.retransmissions,
             dsack_duplicates: times.dsack_duplicates,
             tap_drops,
-            round: None,
-            carried: None,
             vm: machine,
-            at_ms,
+            ..Sample::default()
         })
     }
 
@@ -144,26 +139,6 @@ impl Transfers {
                 (self.server.as_ref().context("there is no server on the host")?.address(), plain)
             }
         })
-    }
-
-    fn set_up(&self, configuration: Configuration, machine: usize) -> Result<()> {
-        if let Some(options) = configuration.attach_options() {
-            self.stage.attach_with(machine, options)?;
-        }
-        if configuration == Configuration::Priority {
-            self.stage.vm(machine).favour(true)?;
-        }
-        Ok(())
-    }
-
-    fn undo(&self, configuration: Configuration, machine: usize) -> Result<()> {
-        if configuration.attach_options().is_some() {
-            self.stage.detach(machine)?;
-        }
-        if configuration == Configuration::Priority {
-            self.stage.vm(machine).favour(false)?;
-        }
-        Ok(())
     }
 
     fn transfer(&self, server: SocketAddr, size_bytes: u64) -> Result<Times> {

@@ -15,17 +15,20 @@ use vsnoop_testbed::capture::Capture;
 use vsnoop_testbed::interrupt;
 use vsnoop_testbed::stage::path::PathOptions;
 use vsnoop_testbed::stage::{CONGESTION_CONTROL, Stage, StageOptions, vm_address};
+use vsnoop_testbed::vm::Share;
 use vsnoop_testbed::vsnoop::Vsnoop;
 use vsnoop_testbed::{guest, vm};
 
 use self::plan::QUOTA_PERCENT;
-use super::compare::{Configuration, in_rounds};
-use super::definition::{Experiment, Options};
+use super::configuration::Configuration;
+use super::definition::{Experiment, Options, Takes};
 use super::lab::Lab;
 use super::progress::Progress;
+use super::rounds::Turn;
 use crate::experiment::path_check::check_path;
+use crate::results::record::Record;
 use crate::results::report::Words;
-use crate::results::{CUT_SHORT, Cell, Results, Sample, statistics};
+use crate::results::{Cell, Sample};
 
 /// The period of the VM's own load. It differs from the quota's period, so that load and quota do
 /// not stay in phase.
@@ -47,9 +50,12 @@ pub const EXPERIMENT: Experiment = Experiment {
         method: METHOD,
         command: "make demo",
         tables: summary::table,
+        figures: summary::figures,
         goals: None,
+        paper: None,
         plots: summary::plot,
     },
+    takes: Takes { full_min: 4, quick_min: 1 },
     run,
 };
 
@@ -66,7 +72,7 @@ and until the last byte of the request is acknowledged. In results.json `acked_m
 begin with the SYN-ACK, after `connect_ms`. `off` (detached) and `vsnoop` (attached, no options) \
 alternate in random order with random pauses; small requests in batches of 20.";
 
-fn run(options: &Options) -> Result<Results> {
+fn run(options: &Options, record: &mut Record) -> Result<()> {
     let configurations = Configuration::chosen(
         &[Configuration::Off, Configuration::Vsnoop],
         &options.configurations,
@@ -75,44 +81,37 @@ fn run(options: &Options) -> Result<Results> {
     request::require_curl()?;
     let vsnoop = Vsnoop::find()?;
     let mut lab = Lab::open(guest::Options { web: true, ..guest::Options::default() })?;
-    let mut results = lab.results(EXPERIMENT.name);
-    results.environment.extend([
+    lab.describe(&mut record.results.environment);
+    record.results.environment.extend([
         ("vsnoop".into(), json!(vsnoop.version()?)),
         ("load_period_ms".into(), json!(LOAD_PERIOD_MS)),
         ("quota_percent".into(), json!(QUOTA_PERCENT)),
     ]);
-    let stage = lab.start(StageOptions { vms: 1, tuned: false }, Some(&vsnoop))?;
+    let mut stage = lab.start(StageOptions { vms: 1, tuned: false }, Some(&vsnoop))?;
     vm::pin_self()?;
     stage.vm(VM).command(&Command::Web)?;
-    // Before the quota is set: it would distort the calibration.
-    stage.vm(VM).command(&Command::Calibrate)?;
-    stage.vm(VM).limit(QUOTA_PERCENT)?;
+    stage.share(Share::Quota { percent: QUOTA_PERCENT })?;
     lab.session.allow_congestion_control(CONGESTION_CONTROL)?;
     // curl takes the default of its namespace, which may be the host's.
     stage.client().set_sysctl("net.ipv4.tcp_congestion_control", CONGESTION_CONTROL)?;
     let capture = Capture::start(stage.client())?;
-    let mut uploads =
-        Uploads { lab: &lab, stage, capture, cell: Cell::default(), begin: Instant::now() };
-    let rounds: usize = parts.iter().flat_map(|part| &part.plan).map(|(_, rounds)| rounds).sum();
-    let mut progress = Progress::new(rounds * configurations.len());
+    let mut uploads = Uploads { lab: &lab, stage, capture };
+    let rounds = |part: &plan::Part| part.rounds(&configurations).count();
+    let mut progress = Progress::new(parts.iter().map(rounds).sum());
     for part in &parts {
-        let measured = uploads
+        if part.rounds(&configurations).is_done(&part.cell, record) {
+            progress.skip(rounds(part));
+            continue;
+        }
+        uploads
             .enter(part.cell)
             .and_then(|()| {
-                uploads.measure(part, &configurations, &mut results.samples, &mut progress)
+                let measure = |turn| uploads.requests(turn);
+                part.rounds(&configurations).measure(part.cell, record, &mut progress, measure)
             })
-            .with_context(|| part.cell.to_string());
-        if let Err(error) = measured {
-            ensure!(!results.samples.is_empty(), "nothing was measured: {error:#}");
-            // The results keep the samples from before the error, and are marked as incomplete.
-            results.environment.insert(CUT_SHORT.into(), json!(format!("{error:#}")));
-            break;
-        }
+            .with_context(|| part.cell.to_string())?;
     }
-    drop(progress);
-    statistics::summarise(&mut results);
-    results.figures = summary::figures(&results);
-    Ok(results)
+    Ok(())
 }
 
 /// Requests on one stage.
@@ -120,8 +119,6 @@ struct Uploads<'a> {
     lab: &'a Lab,
     stage: Stage,
     capture: Capture,
-    cell: Cell,
-    begin: Instant,
 }
 
 impl Uploads<'_> {
@@ -134,32 +131,21 @@ impl Uploads<'_> {
             ..PathOptions::default()
         })?;
         check_path(&self.stage, rtt)?;
-        self.cell = cell;
         let share = cell.load * f64::from(QUOTA_PERCENT) / 100.0;
         self.stage.vm(VM).command(&Command::Load { share, period_ms: LOAD_PERIOD_MS })?;
         request::get(self.stage.client(), vm_address(VM, false), 1).context("the first request")?;
         self.settle()
     }
 
-    fn measure(
-        &self,
-        part: &plan::Part,
-        configurations: &[Configuration],
-        samples: &mut Vec<Sample>,
-        progress: &mut Progress,
-    ) -> Result<()> {
-        in_rounds(&part.plan, part.budget, configurations, |configuration, size_bytes, _| {
-            let name = configuration.name();
-            let measured = self.requests(configuration, size_bytes);
-            let text = summary::request_text(size_bytes);
-            samples.extend(measured.with_context(|| format!("{name}, {text}"))?);
-            progress.step(format!("{text} {name}"));
-            Ok(())
-        })
+    /// One upload, or a batch of small requests.
+    fn requests(&self, turn: Turn<Configuration>) -> Result<Vec<Sample>> {
+        let what =
+            || format!("{}, {}", turn.configuration.name(), summary::request_text(turn.size_bytes));
+        self.timed(turn).with_context(what)
     }
 
-    /// One upload, or a batch of small requests.
-    fn requests(&self, configuration: Configuration, size_bytes: u64) -> Result<Vec<Sample>> {
+    fn timed(&self, turn: Turn<Configuration>) -> Result<Vec<Sample>> {
+        let Turn { configuration, size_bytes, .. } = turn;
         let attach = configuration.attach_options();
         if let Some(options) = attach {
             self.stage.attach_with(VM, options)?;
@@ -168,7 +154,6 @@ impl Uploads<'_> {
         // Drops the packets captured before this measurement.
         self.capture.take()?;
         let drops_before = self.stage.tap_counts(VM)?.drops;
-        let at_ms = self.begin.elapsed().as_secs_f64() * 1e3;
         let (client, server) = (self.stage.client(), vm_address(VM, false));
         let upload = (size_bytes != web::PAGE_BYTES).then(|| fastrand::u64(..));
         match upload {
@@ -191,16 +176,12 @@ impl Uploads<'_> {
         let expected = if upload.is_some() { 1 } else { GETS };
         ensure!(times.len() == expected, "{} connections were seen, not {expected}", times.len());
         let sample = |times: request::Times| Sample {
-            configuration: configuration.name().to_owned(),
-            size_bytes,
-            cell: self.cell,
             connect_ms: Some(times.connected.as_secs_f64() * 1e3),
             acked_ms: Some((times.acked - times.connected).as_secs_f64() * 1e3),
             delivered_ms: Some((times.confirmed - times.connected).as_secs_f64() * 1e3),
             retransmissions: times.retransmissions,
             tap_drops,
             vm: VM,
-            at_ms,
             ..Sample::default()
         };
         Ok(times.into_iter().map(sample).collect())

@@ -6,7 +6,9 @@ use anyhow::{Result, ensure};
 use vsnoop_guest::web;
 use vsnoop_testbed::stage::path::PathLink;
 
+use crate::experiment::configuration::Configuration;
 use crate::experiment::definition::Options;
+use crate::experiment::rounds::Rounds;
 use crate::results::Cell;
 
 /// The CPU quota of the VM's vCPU, in percent of a core: 20 ms of every 100 ms.
@@ -31,6 +33,12 @@ pub struct Part {
     pub cell: Cell,
     pub plan: Vec<(u64, usize)>,
     pub budget: Duration,
+}
+
+impl Part {
+    pub fn rounds<'a>(&'a self, configurations: &'a [Configuration]) -> Rounds<'a, Configuration> {
+        Rounds { configurations, plan: &self.plan, budget: self.budget }
+    }
 }
 
 /// All parts, as asked for.

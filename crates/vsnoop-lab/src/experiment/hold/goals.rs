@@ -49,7 +49,8 @@ fn goals(results: &Results, cell: Cell) -> Vec<Goal> {
     let mut goals = Vec::new();
     if cell.path_rtt_ms == 0.0 {
         goals.extend(ACKNOWLEDGED.iter().filter_map(|&(size_bytes, times)| {
-            let found = compare(results, "off", "vsnoop", &Group { size_bytes, cell }, &ACKED)?;
+            let found =
+                compare(results, "off", "vsnoop", &Group { size_bytes, cell, what: None }, &ACKED)?;
             let size = size_text(size_bytes);
             Some(Goal {
                 text: format!("{size} acknowledged at p50 at least {times} times sooner than off"),
@@ -64,7 +65,7 @@ fn goals(results: &Results, cell: Cell) -> Vec<Goal> {
 }
 
 fn near_host(results: &Results, cell: Cell) -> Option<Goal> {
-    let group = Group { size_bytes: NEAR_HOST_BYTES, cell };
+    let group = Group { size_bytes: NEAR_HOST_BYTES, cell, what: None };
     let p50 = |name| Some(results.summary_of(name, &group, ACKED.name)?.p50);
     let (vsnoop, host) = (p50("vsnoop")?, p50("host")?);
     Some(Goal {
@@ -86,7 +87,7 @@ fn delivered(results: &Results, cell: Cell, peer: &str) -> Option<Goal> {
     let sizes = results.sizes().into_iter();
     let found: Vec<_> = sizes
         .filter_map(|size_bytes| {
-            let group = Group { size_bytes, cell };
+            let group = Group { size_bytes, cell, what: None };
             let found = compare(results, peer, "vsnoop", &group, &DELIVERED)?;
             Some((size_bytes, found))
         })

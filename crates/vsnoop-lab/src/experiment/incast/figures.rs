@@ -87,7 +87,8 @@ fn group(senders: usize, size_bytes: u64, buffer_bytes: u64) -> Group {
         rto_min_ms: RTO_MIN_MS,
         total_bytes: None,
     };
-    Group { size_bytes, cell: Cell { vms: 1, incast: Some(incast), ..Cell::default() } }
+    let cell = Cell { vms: 1, incast: Some(incast), ..Cell::default() };
+    Group { size_bytes, cell, what: None }
 }
 
 pub fn figures(results: &Results) -> Vec<Figure> {

@@ -27,13 +27,13 @@ use vsnoop_testbed::interrupt;
 use vsnoop_testbed::session::Session;
 use vsnoop_testbed::vsnoop::Vsnoop;
 
-use super::definition::{Experiment, Options};
-use super::environment;
+use super::definition::{Experiment, Options, Takes};
 use super::progress::Progress;
-use crate::results::Results;
 use crate::results::incast::{Incast, Part};
+use crate::results::record::Record;
 use crate::results::report::Words;
-use crate::results::statistics::{ascending, percentile, summarise};
+use crate::results::statistics::{ascending, percentile};
+use crate::results::{Results, Sample};
 use guests::Boot;
 use plan::Point;
 pub use selection::Selection;
@@ -62,9 +62,12 @@ pub const EXPERIMENT: Experiment = Experiment {
         method: METHOD,
         command: "make lab RUN=incast",
         tables: tables::render,
+        figures: figures::figures,
         goals: Some(paper::render),
+        paper: None,
         plots: plots::draw,
     },
+    takes: Takes { full_min: 45, quick_min: 2 },
     run,
 };
 
@@ -107,7 +110,7 @@ relay in user space, whose queue has the same rate, limit and overhead, and mark
 that find more than a threshold there; others pass unmarked. `off` is DCTCP alone, `incast` DCTCP and incast \
 control, which sees the marks too |";
 
-fn run(options: &Options) -> Result<Results> {
+fn run(options: &Options, record: &mut Record) -> Result<()> {
     ensure!(
         nix::unistd::geteuid().is_root(),
         "an experiment makes namespaces and taps and attaches vsnoop: run it as root"
@@ -117,7 +120,6 @@ fn run(options: &Options) -> Result<Results> {
         .iter()
         .any(|point| point.configurations.iter().any(|configuration| configuration.attaches()));
     let vsnoop = if attaches { Some(Vsnoop::find()?) } else { None };
-    let mut results = Results::begin(EXPERIMENT.name, environment::describe());
     let has_guests = points.iter().any(|point| point.incast.part.has_guests());
     let image = if has_guests { Some(guests::image()?) } else { None };
     let mut session = Session::begin()?;
@@ -127,33 +129,30 @@ fn run(options: &Options) -> Result<Results> {
         session.allow_congestion_control(point.incast.congestion_control.name())?;
     }
     if let Some(vsnoop) = &vsnoop {
-        results.environment.insert("vsnoop".into(), json!(vsnoop.version()?));
+        record.results.environment.insert("vsnoop".into(), json!(vsnoop.version()?));
     }
     if let Some(boot) = &boot {
-        results.environment.extend([
+        record.results.environment.extend([
             ("accelerator".into(), json!(boot.accelerator)),
             ("guest_kernel".into(), json!(boot.image.kernel_version)),
         ]);
     }
     let rounds = points.iter().map(|point| point.rounds * point.configurations.len());
     let mut progress = Progress::new(rounds.sum());
-    let begin = Instant::now();
     for points in points.chunk_by(|one, next| stage::same(&one.incast, &next.incast)) {
         let boot = boot.as_ref().filter(|_| points[0].incast.part.has_guests());
         println!("building a switch with its senders, for {}", points[0].incast.part.name());
         let opener = options.incast.opener.unwrap_or_default();
         let mut stage = IncastStage::build(&mut session, points, boot, opener, vsnoop.as_ref())?;
-        calibrate(&mut stage, &mut results, &points[0].incast)?;
+        calibrate(&mut stage, &mut record.results, &points[0].incast)?;
         for point in points {
             let end = progress.done() + point.rounds * point.configurations.len();
-            measure(&mut stage, &mut session, point, begin, &mut results, &mut progress)
+            measure(&mut stage, &mut session, point, record, &mut progress)
                 .with_context(|| point.incast.to_string())?;
             progress.skip_to(end);
         }
     }
-    summarise(&mut results);
-    results.figures = figures::figures(&results);
-    Ok(results)
+    Ok(())
 }
 
 /// Checks the stage: the throughput of one flow, the size of its packets, and the round trip time.
@@ -197,8 +196,7 @@ fn measure(
     stage: &mut IncastStage,
     session: &mut Session,
     point: &Point,
-    begin: Instant,
-    results: &mut Results,
+    record: &mut Record,
     progress: &mut Progress,
 ) -> Result<()> {
     stage.prepare(point)?;
@@ -217,11 +215,17 @@ fn measure(
         for configuration in order {
             interrupt::check()?;
             let name = configuration.name();
-            let samples = stage
-                .block(session, point, configuration, rounds, begin)
-                .with_context(|| name.clone())?;
+            let block = point.rounds - left;
+            if record.has(&name, point.size_bytes, &point.cell(), block) {
+                progress.skip(rounds);
+                continue;
+            }
+            let begin_ms = record.elapsed_ms();
+            let samples =
+                stage.block(session, point, configuration, rounds).with_context(|| name.clone())?;
             for sample in samples {
-                results.samples.push(sample);
+                let at_ms = begin_ms + sample.at_ms;
+                record.push(Sample { turn: Some(block), at_ms, ..sample })?;
                 progress.step(format!("{}, {name}", point.incast));
             }
         }

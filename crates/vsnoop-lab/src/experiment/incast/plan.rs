@@ -7,6 +7,7 @@ use super::configuration::Configuration::{self, Fixed, Incast, IncastEarly, Off}
 use super::connections::Opener;
 use super::selection::Selection;
 use crate::experiment::definition::Options;
+use crate::results::Cell;
 use crate::results::incast::{self, CongestionControl, Part, RATE_MBIT};
 
 /// Rounds that differ in their configuration only.
@@ -18,6 +19,12 @@ pub struct Point {
     pub configurations: Vec<Configuration>,
     /// In each configuration.
     pub rounds: usize,
+}
+
+impl Point {
+    pub fn cell(&self) -> Cell {
+        Cell { vms: 1, incast: Some(self.incast), ..Cell::default() }
+    }
 }
 
 struct Series {

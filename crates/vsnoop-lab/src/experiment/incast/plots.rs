@@ -54,7 +54,7 @@ pub fn draw(results: &Results, dir: &Path) -> Result<Vec<String>> {
             let name = format!("{}-{}", view.file, file_name(&setting));
             let title = format!("{}, {}: {}", view.title, setting.part.name(), setting.setting());
             let y_max = (view.y_max)(&setting);
-            let chart = Chart { title, y_label: view.y_label, y_max, lines };
+            let chart = Chart { title, x_label: "senders", y_label: view.y_label, y_max, lines };
             chart.draw(dir, &name)?;
             names.push(name);
         }

@@ -21,7 +21,7 @@ use super::ends::{Ends, tcp_counts};
 use super::guests::{Boot, Guests};
 use super::plan::{Point, RTO_MIN_MS};
 use crate::results::incast::{CongestionControl, Incast, Part, Round};
-use crate::results::{Cell, Ending, Sample};
+use crate::results::{Ending, Sample};
 
 /// MTU and Ethernet header.
 pub const PACKET_BYTES: u64 = 1514;
@@ -119,14 +119,14 @@ impl IncastStage {
         Ok(())
     }
 
-    /// A block of rounds in one configuration; it ends early when a round hangs.
+    /// A block of rounds in one configuration; it ends early when a round hangs. Times of samples
+    /// begin with the block.
     pub fn block(
         &self,
         session: &mut Session,
         point: &Point,
         configuration: Configuration,
         rounds: usize,
-        begin: Instant,
     ) -> Result<Vec<Sample>> {
         let attached = match (&self.vsnoop, configuration) {
             (Some(vsnoop), _) if configuration.attaches() => {
@@ -136,7 +136,7 @@ impl IncastStage {
             }
             _ => None,
         };
-        let samples = self.rounds(point, configuration, attached.as_ref(), rounds, begin)?;
+        let samples = self.rounds(point, configuration, attached.as_ref(), rounds)?;
         attached.map_or(Ok(()), Attached::detach)?;
         Ok(samples)
     }
@@ -147,7 +147,6 @@ impl IncastStage {
         configuration: Configuration,
         attached: Option<&Attached>,
         rounds: usize,
-        begin: Instant,
     ) -> Result<Vec<Sample>> {
         let senders = point.incast.senders;
         let background = point.incast.part == Part::CappedBackground;
@@ -167,7 +166,7 @@ impl IncastStage {
             (0..senders).try_for_each(|number| receiver.ask_endlessly(number))?;
             receiver.take_in_for(SETTLE)?;
         }
-        let mut samples = Vec::new();
+        let (begin, mut samples) = (Instant::now(), Vec::new());
         // One more, to warm up.
         for round in 0..=rounds {
             let at_ms = begin.elapsed().as_secs_f64() * 1e3;
@@ -244,7 +243,7 @@ impl IncastStage {
         Ok(Sample {
             configuration: configuration.name(),
             size_bytes: point.size_bytes,
-            cell: Cell { vms: 1, incast: Some(point.incast), ..Cell::default() },
+            cell: point.cell(),
             ending: if round.is_some() { Ending::Exact } else { Ending::Hung },
             retransmissions: (after.retransmissions - before.retransmissions) as u32,
             tap_drops: after.tap_drops - before.tap_drops,

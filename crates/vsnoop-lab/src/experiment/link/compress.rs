@@ -13,8 +13,9 @@ use super::series::{Series, progress_of, rounds};
 use super::stream::{Load, Until};
 use super::values::{self, figure, has_content};
 use super::{content, goals, plots, tables};
-use crate::experiment::definition::{Experiment, Options, chosen};
+use crate::experiment::definition::{Experiment, Options, Takes, chosen};
 use crate::results::link::{Content, LinkCell};
+use crate::results::record::Record;
 use crate::results::report::Words;
 use crate::results::{Figure, Results};
 
@@ -58,9 +59,12 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
         method: METHOD,
         command: "make lab RUN=link-compress",
         tables: tables::contents,
+        figures,
         goals: Some(|results| goals::render(&GOALS, results)),
+        paper: None,
         plots: plots::contents,
     },
+    takes: Takes { full_min: 6, quick_min: 1 },
     run,
 };
 
@@ -89,14 +93,14 @@ const GOALS: [Goal; 12] = [
     Goal { figure: "compress_mbps_json", bound: Bound::Times(1.0, "best_peer_mbps_json") },
 ];
 
-fn run(options: &Options) -> Result<Results> {
+fn run(options: &Options, record: &mut Record) -> Result<()> {
     let carriers = chosen(&CARRIERS, &options.configurations)?;
     let faults = Faults {
         delay: ONE_WAY,
         bottleneck: Some(Bottleneck::new(RATE_MBIT, QUEUE_BYTES)),
         ..Faults::default()
     };
-    let mut series = Series::begin(EXPERIMENT.name, options, Some(&faults), &carriers)?;
+    let mut series = Series::begin(record, options, Some(&faults), &carriers)?;
     let bytes = if options.quick { QUICK_BYTES } else { BYTES };
     println!("making {} contents", CONTENTS.len());
     let mut data = BTreeMap::new();
@@ -107,29 +111,31 @@ fn run(options: &Options) -> Result<Results> {
         .iter()
         .map(|(content, data)| Ok((content.name(), content::zstd_ratios(data)?)))
         .collect::<Result<_>>()?;
-    series.results.environment.insert("zstd_ratios_levels_1_and_3".into(), json!(ratios));
+    series.record.results.environment.insert("zstd_ratios_levels_1_and_3".into(), json!(ratios));
     let runs: Vec<_> =
         carriers.into_iter().filter(|name| series.rig.link(name).is_some()).collect();
-    let mut turns: Vec<((&str, Content), usize)> = Vec::new();
+    let mut measurements: Vec<((&str, Content), usize)> = Vec::new();
     for name in runs.iter().copied().filter(|name| *name != DICTIONARY) {
-        turns.extend(CONTENTS.map(|content| ((name, content), rounds(options, ROUNDS))));
+        measurements.extend(CONTENTS.map(|content| ((name, content), rounds(options, ROUNDS))));
     }
-    // The dictionary finds only content that was sent before: the first turn sends it.
+    // The dictionary finds only content that was sent before: the first measurement sends it.
     let mut first: Vec<((&str, Content), usize)> = Vec::new();
     if runs.contains(&DICTIONARY) {
         first.push(((DICTIONARY, Content::Text), 1));
-        turns.push(((DICTIONARY, Content::TextAgain), rounds(options, ROUNDS)));
+        measurements.push(((DICTIONARY, Content::TextAgain), rounds(options, ROUNDS)));
     }
     let mut paper: Vec<((&str, Content), usize)> = Vec::new();
     if !options.quick {
         let takers = PAPER_CARRIERS.iter().copied().filter(|name| runs.contains(name));
         paper.extend(takers.flat_map(|name| PAPER_TESTS.map(|test| ((name, test), 1))));
     }
-    let mut progress = progress_of(&[&first, &turns, &paper]);
-    for turns in [first, turns, paper] {
-        series.take_turns(&mut progress, &turns, |(name, content)| (name, task(content, &data)))?;
+    let mut progress = progress_of(&[&first, &measurements, &paper]);
+    for measurements in [first, measurements, paper] {
+        series.interleave(&mut progress, &measurements, |(name, content)| {
+            (name, task(content, &data))
+        })?;
     }
-    Ok(series.end(figures))
+    Ok(())
 }
 
 /// Sends this content once.

@@ -10,9 +10,10 @@ use super::series::{Series, progress_of, rounds};
 use super::stream::{Load, Until};
 use super::values::{self, best_peer, figure, has_offloads, mean};
 use super::{goals, plots, tables};
-use crate::experiment::definition::{Experiment, Options, chosen};
+use crate::experiment::definition::{Experiment, Options, Takes, chosen};
 use crate::peers::link::Kind;
 use crate::results::link::{Content, LinkCell};
+use crate::results::record::Record;
 use crate::results::report::Words;
 use crate::results::{Cell, Figure, Results};
 
@@ -72,15 +73,18 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
         method: METHOD,
         command: "make lab RUN=link-lan",
         tables: tables::paths,
+        figures,
         goals: Some(|results| goals::render(&GOALS, results)),
+        paper: None,
         plots: plots::vnet,
     },
+    takes: Takes { full_min: 9, quick_min: 1 },
     run,
 };
 
 const METHOD: &str = "Two network namespaces stand for the hosts, joined by a veth (MTU 1500). Every \
 carrier has a device with an address in both, where a guest's tap would be; `bridged` has guests of its \
-own, and `nat` one. All carriers run at the same time and are idle but for the one whose turn it is; turns \
+own, and `nat` one. All carriers run at the same time and are idle but for the one that is measured; measurements \
 are in random order in each round. A measurement is 60 echoes (ICMP, 5 to 20 ms apart, answers timed by \
 the kernel), then a TCP connection that sends for 3 s. Its goodput is what the receiver has read, from the \
 first write to the last byte. Both ends choose cubic; before the first round `ss -ti` must say so, or the \
@@ -105,19 +109,19 @@ const GOALS: [Goal; 9] = [
     Goal { figure: "ping_ms_idle", bound: Bound::AtMost(0.15) },
 ];
 
-fn run(options: &Options) -> Result<Results> {
+fn run(options: &Options, record: &mut Record) -> Result<()> {
     let carriers = chosen(&CARRIERS, &options.configurations)?;
-    let mut series = Series::begin(EXPERIMENT.name, options, None, &carriers)?;
-    let mut turns = Vec::new();
+    let mut series = Series::begin(record, options, None, &carriers)?;
+    let mut measurements = Vec::new();
     for name in carriers.into_iter().filter(|name| series.rig.link(name).is_some()) {
-        turns.push(((name, true), rounds(options, ROUNDS)));
+        measurements.push(((name, true), rounds(options, ROUNDS)));
         if WITHOUT_OFFLOADS.contains(&name) {
-            turns.push(((name, false), rounds(options, ROUNDS_WITHOUT_OFFLOADS)));
+            measurements.push(((name, false), rounds(options, ROUNDS_WITHOUT_OFFLOADS)));
         }
     }
-    let mut progress = progress_of(&[&turns]);
+    let mut progress = progress_of(&[&measurements]);
     let stream = if options.quick { QUICK_STREAM } else { STREAM };
-    series.take_turns(&mut progress, &turns, |(name, offloads)| {
+    series.interleave(&mut progress, &measurements, |(name, offloads)| {
         let about = LinkCell { rate_mbit: None, offloads, content: Content::Digits };
         let task = Task {
             cell: cell(about, 0.0, 0.0),
@@ -127,7 +131,7 @@ fn run(options: &Options) -> Result<Results> {
         };
         (name, task)
     })?;
-    Ok(series.end(figures))
+    Ok(())
 }
 
 fn figures(results: &Results) -> Vec<Figure> {

@@ -32,7 +32,6 @@ pub struct Rig {
     pub missing: BTreeMap<&'static str, String>,
     hosts: Network,
     _session: Session,
-    begin: Instant,
 }
 
 /// The parameters of one measurement.
@@ -89,7 +88,7 @@ impl Rig {
             }
         }
         println!("{} of {} carriers run", links.len(), carriers.len());
-        Ok(Self { links, missing, hosts, _session: session, begin: Instant::now() })
+        Ok(Self { links, missing, hosts, _session: session })
     }
 
     /// Records in the results the carriers that run and those that do not.
@@ -133,7 +132,6 @@ impl Rig {
             }
             _ => Echoes::default(),
         };
-        let at_ms = self.begin.elapsed().as_secs_f64() * 1e3;
         let before =
             (link.cpu_seconds(), self.hosts.outer_bytes(HostSide::A as usize)?, Instant::now());
         let stop = AtomicBool::new(false);
@@ -160,10 +158,7 @@ impl Rig {
         let cores = before.0.zip(after.0).map(|(before, after)| (after - before) / seconds);
         Ok(Sample {
             configuration: link.carrier.name.to_owned(),
-            size_bytes: match task.load.until {
-                stream::Until::Bytes(bytes) => bytes,
-                stream::Until::Time(_) | stream::Until::Stopped(_) => 0,
-            },
+            size_bytes: task.load.bytes(),
             cell: task.cell,
             retransmissions: streamed.retransmissions,
             carried: Some(Carried {
@@ -175,25 +170,28 @@ impl Rig {
                 loaded_pings_lost: loaded.lost,
                 wire_bytes: after.1? - before.1,
             }),
-            at_ms,
             ..Sample::default()
         })
     }
 }
 
-/// Measures turns in rounds. Each round measures the turns that are due, in random order; the
-/// rounds of a turn are spread evenly over all rounds.
-pub fn take_turns<T: Copy>(
-    turns: &[(T, usize)],
-    mut measure: impl FnMut(T) -> Result<()>,
+/// Calls `measure` for each measurement as often as its number of rounds says, in random order
+/// within a round; the rounds of a measurement are spread evenly over all rounds,
+/// and `measure` is told which round it is.
+pub fn interleave<T: Copy>(
+    measurements: &[(T, usize)],
+    mut measure: impl FnMut(T, usize) -> Result<()>,
 ) -> Result<()> {
-    let most = turns.iter().map(|(_, rounds)| *rounds).max().unwrap_or_default();
+    let most = measurements.iter().map(|(_, rounds)| *rounds).max().unwrap_or_default();
     for round in 0..most {
         let is_due = |rounds: usize| (round + 1) * rounds / most > round * rounds / most;
-        let mut due: Vec<_> =
-            turns.iter().filter(|(_, rounds)| is_due(*rounds)).map(|(turn, _)| *turn).collect();
+        let mut due: Vec<_> = measurements
+            .iter()
+            .filter(|(_, rounds)| is_due(*rounds))
+            .map(|(measurement, _)| *measurement)
+            .collect();
         fastrand::shuffle(&mut due);
-        due.into_iter().try_for_each(&mut measure)?;
+        due.into_iter().try_for_each(|measurement| measure(measurement, round))?;
     }
     Ok(())
 }
@@ -212,16 +210,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_turn_has_its_rounds_and_those_with_fewer_are_spread() {
+    fn every_measurement_has_its_rounds_and_those_with_fewer_are_spread() {
         let mut order = Vec::new();
-        take_turns(&[('a', 10), ('b', 2), ('c', 0)], |turn| {
-            order.push(turn);
+        interleave(&[('a', 10), ('b', 2), ('c', 0)], |measurement, _| {
+            order.push(measurement);
             Ok(())
         })
         .unwrap();
-        let count = |wanted| order.iter().filter(|turn| **turn == wanted).count();
+        let count = |wanted| order.iter().filter(|measurement| **measurement == wanted).count();
         assert_eq!([count('a'), count('b'), count('c')], [10, 2, 0]);
         let half = &order[..order.len() / 2];
-        assert_eq!(half.iter().filter(|turn| **turn == 'b').count(), 1, "{order:?}");
+        assert_eq!(half.iter().filter(|measurement| **measurement == 'b').count(), 1, "{order:?}");
     }
 }

@@ -10,8 +10,9 @@ use vsnoop_testbed::session::Session;
 use super::probe::{self, Until};
 use super::series;
 use super::values::{figure, mean};
-use crate::experiment::definition::{Experiment, Options};
+use crate::experiment::definition::{Experiment, Options, Takes};
 use crate::peers::link::Star;
+use crate::results::record::Record;
 use crate::results::report::Words;
 use crate::results::statistics::{ascending, percentile};
 use crate::results::table::{Style, grid};
@@ -37,9 +38,13 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
         method: METHOD,
         command: "make lab RUN=link-scale",
         tables,
+        // They are made by the run, which has no samples.
+        figures: |_| Vec::new(),
         goals: None,
+        paper: None,
         plots: |_, _| Ok(Vec::new()),
     },
+    takes: Takes { full_min: 5, quick_min: 1 },
     run,
 };
 
@@ -51,8 +56,9 @@ the peers as well. Idle CPU time is that of the hub's process over a minute with
 last peer came up: keep-alive probes of all peers. Echoes go from one peer to another, relayed by the hub, \
 while all others idle.";
 
-fn run(options: &Options) -> Result<Results> {
-    let mut results = series::prepare(EXPERIMENT.name, options)?;
+fn run(options: &Options, record: &mut Record) -> Result<()> {
+    let results = &mut record.results;
+    series::prepare(results, options)?;
     let usual = if options.quick { QUICK_PEERS } else { PEERS };
     let count = options.peers.unwrap_or(usual);
     ensure!((2..=5000).contains(&count), "--peers takes 2 to 5000");
@@ -89,7 +95,7 @@ fn run(options: &Options) -> Result<Results> {
     add("idle_cpu_percent_of_peers", Some(idle.peers_percent), "%");
     add("ping_ms_mean", mean(&round_trips), "ms");
     add("ping_ms_p99", percentile(&round_trips, 99.0), "ms");
-    Ok(results)
+    Ok(())
 }
 
 /// CPU time without frames, in percent of a core.

@@ -1,4 +1,4 @@
-//! A running experiment with links: its rig, its turns, and its results.
+//! A running experiment with links: its rig, its measurements, and its results.
 
 use anyhow::{Result, ensure};
 use serde_json::json;
@@ -7,57 +7,55 @@ use vsnoop_testbed::workspace;
 
 use super::rig::{self, Rig, Task};
 use crate::experiment::definition::Options;
-use crate::experiment::environment;
 use crate::experiment::progress::Progress;
-use crate::results::statistics::summarise;
-use crate::results::{Figure, Results};
+use crate::results::record::Record;
+use crate::results::{Results, Sample};
 
 /// A running experiment with its results so far.
-pub struct Series {
+pub struct Series<'r> {
     pub rig: Rig,
-    pub results: Results,
+    pub record: &'r mut Record,
 }
 
-impl Series {
+impl<'r> Series<'r> {
     /// Begins it, and starts the carriers.
     pub fn begin(
-        name: &str,
+        record: &'r mut Record,
         options: &Options,
         path: Option<&Faults>,
         carriers: &[&'static str],
     ) -> Result<Self> {
-        let mut results = prepare(name, options)?;
+        prepare(&mut record.results, options)?;
         let rig = Rig::build(path, carriers)?;
-        rig.describe(&mut results);
-        Ok(Self { rig, results })
+        rig.describe(&mut record.results);
+        Ok(Self { rig, record })
     }
 
-    /// Measures in rounds, where each turn is one measurement of the carrier that `task` names.
-    pub fn take_turns<'t, T: Copy>(
+    /// Measures in interleaved rounds; `task` says which carrier and what.
+    pub fn interleave<'t, T: Copy>(
         &mut self,
         progress: &mut Progress,
-        turns: &[(T, usize)],
+        measurements: &[(T, usize)],
         task: impl Fn(T) -> (&'static str, Task<'t>),
     ) -> Result<()> {
-        rig::take_turns(turns, |turn| {
-            let (name, task) = task(turn);
+        rig::interleave(measurements, |measurement, round| {
+            let (name, task) = task(measurement);
             let Some(link) = self.rig.link(name) else { return Ok(()) };
+            if self.record.has(name, task.load.bytes(), &task.cell, round) {
+                progress.skip(1);
+                return Ok(());
+            }
+            let at_ms = self.record.elapsed_ms();
             let sample = self.rig.measure(link, task)?;
+            self.record.push(Sample { turn: Some(round), at_ms, ..sample })?;
             progress.step(format!("{name}, {}", task.cell));
-            self.results.samples.push(sample);
             Ok(())
         })
     }
-
-    pub fn end(mut self, figures: fn(&Results) -> Vec<Figure>) -> Results {
-        summarise(&mut self.results);
-        self.results.figures = figures(&self.results);
-        self.results
-    }
 }
 
-/// Refuses options that these experiments do not support; results without samples.
-pub fn prepare(name: &str, options: &Options) -> Result<Results> {
+/// Refuses options that these experiments do not support; describes `vsnoop`.
+pub fn prepare(results: &mut Results, options: &Options) -> Result<()> {
     ensure!(
         options.sizes_bytes.is_empty()
             && options.vms.is_empty()
@@ -65,23 +63,24 @@ pub fn prepare(name: &str, options: &Options) -> Result<Results> {
             && options.path_rtts_ms.is_empty()
             && options.path_loss_percent.is_none()
             && options.path_link.is_none(),
-        "{name} takes --quick, --configuration, --rounds and --out only"
+        "{} takes --quick, --configuration, --rounds, --dir and --out only",
+        results.experiment
     );
     ensure!(
         nix::unistd::geteuid().is_root(),
         "an experiment makes namespaces and taps and starts tunnels: run it as root"
     );
-    let mut results = Results::begin(name, environment::describe());
     if let Ok(program) = workspace::vsnoop_command() {
         let version = vsnoop_testbed::net::checked(program, ["--version"]);
         results.environment.insert("vsnoop".into(), json!(version?.trim()));
     }
-    Ok(results)
+    Ok(())
 }
 
-/// The progress of all turns together.
-pub fn progress_of<T>(turns: &[&[(T, usize)]]) -> Progress {
-    let rounds = turns.iter().flat_map(|turns| turns.iter()).map(|(_, rounds)| rounds);
+/// The progress of all measurements together.
+pub fn progress_of<T>(measurements: &[&[(T, usize)]]) -> Progress {
+    let rounds =
+        measurements.iter().flat_map(|measurements| measurements.iter()).map(|(_, rounds)| rounds);
     Progress::new(rounds.sum())
 }
 

@@ -32,6 +32,16 @@ pub struct Load<'a> {
     pub verify: bool,
 }
 
+impl Load<'_> {
+    /// How much is sent; 0 if a time decides.
+    pub fn bytes(&self) -> u64 {
+        match self.until {
+            Until::Bytes(bytes) => bytes,
+            Until::Time(_) | Until::Stopped(_) => 0,
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 pub enum Until<'a> {
     Time(Duration),

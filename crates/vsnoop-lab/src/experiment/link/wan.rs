@@ -11,8 +11,9 @@ use super::series::{Series, progress_of, rounds};
 use super::stream::{Load, Until};
 use super::values::{self, deviation, figure, mean};
 use super::{content, goals, plots, tables};
-use crate::experiment::definition::{Experiment, Options, chosen};
+use crate::experiment::definition::{Experiment, Options, Takes, chosen};
 use crate::results::link::{Content, LinkCell};
+use crate::results::record::Record;
 use crate::results::report::Words;
 use crate::results::statistics::percentile;
 use crate::results::{Figure, Results};
@@ -57,9 +58,12 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
         method: METHOD,
         command: "make lab RUN=link-wan",
         tables: tables::paths,
+        figures,
         goals: Some(|results| goals::render(&GOALS, results)),
+        paper: None,
         plots: plots::vnet,
     },
+    takes: Takes { full_min: 14, quick_min: 2 },
     run,
 };
 
@@ -96,22 +100,23 @@ fn faults(loss: f64) -> Faults {
     }
 }
 
-fn run(options: &Options) -> Result<Results> {
+fn run(options: &Options, record: &mut Record) -> Result<()> {
     let carriers = chosen(&PLAN.map(|(name, _, _)| name), &options.configurations)?;
-    let mut series = Series::begin(EXPERIMENT.name, options, Some(&faults(0.0)), &carriers)?;
-    let turns = |with_loss: bool| -> Vec<(&'static str, usize)> {
+    let mut series = Series::begin(record, options, Some(&faults(0.0)), &carriers)?;
+    let measurements = |with_loss: bool| -> Vec<(&'static str, usize)> {
         let wanted = PLAN.into_iter().filter(|plan| series.rig.link(plan.0).is_some());
         wanted
             .map(|plan| (plan.0, rounds(options, if with_loss { plan.2 } else { plan.1 })))
             .collect()
     };
-    let (without, with) = (turns(false), turns(true));
+    let (without, with) = (measurements(false), measurements(true));
     let mut progress = progress_of(&[&without, &with]);
     let data = content::make(Content::Digits, 1_000_000)?;
-    for (turns, loss, stream) in [(without, 0.0, STREAM_WITHOUT_LOSS), (with, LOSS, STREAM)] {
+    for (measurements, loss, stream) in [(without, 0.0, STREAM_WITHOUT_LOSS), (with, LOSS, STREAM)]
+    {
         series.rig.hosts().set_faults(&faults(loss));
         let stream = if options.quick { QUICK_STREAM } else { stream };
-        series.take_turns(&mut progress, &turns, |name| {
+        series.interleave(&mut progress, &measurements, |name| {
             let about =
                 LinkCell { rate_mbit: Some(RATE_MBIT), offloads: true, content: Content::Digits };
             let task = Task {
@@ -123,7 +128,7 @@ fn run(options: &Options) -> Result<Results> {
             (name, task)
         })?;
     }
-    Ok(series.end(figures))
+    Ok(())
 }
 
 /// The figures of each carrier: names begin with `wan_loss_` for measurements with loss, and with

@@ -1,10 +1,10 @@
-//! What goes in comes out, whatever the flows do to each other's contexts.
+//! Decoding returns the encoded messages, also when flows replace each other's contexts.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// What a message that a dictionary takes in may grow by: its head and zstd's own few bytes.
+/// Bound on the growth of a message in a dictionary: its header and zstd's framing.
 const DICTIONARY_MORE_BYTES: usize = 24;
 
 #[derive(Clone, Debug)]
@@ -71,7 +71,7 @@ proptest! {
 }
 
 #[test]
-fn a_flow_refers_to_its_earlier_messages_and_a_stranger_does_not() {
+fn a_flow_refers_to_its_earlier_messages_and_another_does_not() {
     let mut encoder = super::encoder(CompressionLimits::MOST);
     let message = payload(Kind::Text, 1, 20_000);
     let first = body(&mut encoder, 1, &policy("zstd", 1), &message).unwrap();

@@ -18,7 +18,7 @@
 //! | a third location beside two such | all locations (flood) |
 //!
 //! Frames from the address are forwarded from each of them, and none is dropped for its source.
-//! What could keep a loop going is bounded: a frame that is copied, and whose source address
+//! Loops are bounded: a frame that is copied, and whose source address
 //! entered the table at another location that still uses it, counts towards a rate
 //! ([`TableSettings::copies_per_second`]).
 //!
@@ -109,7 +109,7 @@ pub enum Whereabouts {
 
 /// State of the location that a frame came from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Source {
+pub enum SourceState {
     /// No other location uses its address, or this one used it first.
     Settled,
     /// Another location has used its address first, and still does.
@@ -132,7 +132,7 @@ struct Rival {
 #[derive(Debug)]
 struct LearnedEntry {
     location: Location,
-    /// Where its key stands in the location's list.
+    /// Index of its key in the location's list.
     index: usize,
     seen_ns: AtomicU64,
     rival: Option<Rival>,
@@ -145,7 +145,7 @@ struct LearnedEntry {
     assured: Rate,
 }
 
-/// What is known of a location.
+/// State of a location.
 #[derive(Debug, Default)]
 struct LocationEntry {
     /// Its addresses, in no order.
@@ -290,16 +290,16 @@ impl Table {
     }
 
     /// Notes a frame from a known address; `None` if [`Self::learn`] has something to do.
-    pub fn confirm(&self, vlan: u16, mac: Mac, from: Location, now_ns: u64) -> Option<Source> {
+    pub fn confirm(&self, vlan: u16, mac: Mac, from: Location, now_ns: u64) -> Option<SourceState> {
         let known = self.known.get(&AddressKey { mac, vlan })?;
         if !self.is_fresh(known, now_ns) {
             return None;
         }
         let own_age_ns = now_ns.saturating_sub(known.seen_ns.load(Relaxed));
         let (seen_ns, source) = match &known.rival {
-            _ if known.location == from => (&known.seen_ns, Source::Settled),
+            _ if known.location == from => (&known.seen_ns, SourceState::Settled),
             Some(rival) if rival.location == from && own_age_ns <= self.settings.doubt_ns => {
-                (&rival.seen_ns, Source::Doubtful)
+                (&rival.seen_ns, SourceState::Doubtful)
             }
             _ => return None,
         };
@@ -316,7 +316,7 @@ impl Table {
         mac: Mac,
         from: Location,
         now_ns: u64,
-    ) -> Result<Source, DropReason> {
+    ) -> Result<SourceState, DropReason> {
         if mac.is_group() || mac.0 == [0; 6] {
             return Err(DropReason::BadSource);
         }
@@ -327,17 +327,17 @@ impl Table {
         let doubt_ns = self.settings.doubt_ns;
         let Some(known) = self.known.get_mut(&key) else {
             self.insert(key, from, now_ns);
-            return Ok(Source::Settled);
+            return Ok(SourceState::Settled);
         };
         let is_in_use = |seen_ns: u64| now_ns.saturating_sub(seen_ns) <= doubt_ns;
         if known.location == from {
             known.seen_ns.store(now_ns, Relaxed);
-            return Ok(Source::Settled);
+            return Ok(SourceState::Settled);
         }
         self.groups.note_arrival(from, now_ns);
         if !is_in_use(known.seen_ns.load(Relaxed)) {
             self.relist(key, from, now_ns);
-            return Ok(Source::Settled);
+            return Ok(SourceState::Settled);
         }
         if let Some(rival) = &known.rival
             && rival.location != from
@@ -346,7 +346,7 @@ impl Table {
             known.crowded_until_ns = now_ns.saturating_add(doubt_ns);
         }
         known.rival = Some(Rival { location: from, seen_ns: AtomicU64::new(now_ns) });
-        Ok(Source::Doubtful)
+        Ok(SourceState::Doubtful)
     }
 
     /// Where a frame goes. `source` is what [`Self::confirm`] or [`Self::learn`] said of it.
@@ -354,7 +354,7 @@ impl Table {
         &self,
         addresses: &FrameAddresses,
         from: Location,
-        source: Source,
+        source: SourceState,
         now_ns: u64,
     ) -> ForwardingDecision {
         if addresses.destination.is_control() {
@@ -370,7 +370,7 @@ impl Table {
         if let Whereabouts::At(to) = to {
             return self.to_one(from, to);
         }
-        if source == Source::Doubtful && !self.may_copy(addresses, now_ns) {
+        if source == SourceState::Doubtful && !self.may_copy(addresses, now_ns) {
             return ForwardingDecision::Drop(DropReason::Loop);
         }
         match to {
@@ -401,10 +401,10 @@ impl Table {
         message: &MembershipMessage,
         addresses: &FrameAddresses,
         from: Location,
-        source: Source,
+        source: SourceState,
         now_ns: u64,
     ) -> ForwardingDecision {
-        if source == Source::Doubtful && !self.may_copy(addresses, now_ns) {
+        if source == SourceState::Doubtful && !self.may_copy(addresses, now_ns) {
             return ForwardingDecision::Drop(DropReason::Loop);
         }
         let scope = self.groups.scope_of_message(addresses.vlan, message, now_ns);
@@ -422,7 +422,7 @@ impl Table {
         scope: Scope,
         addresses: &FrameAddresses,
         from: Location,
-        source: Source,
+        source: SourceState,
         now_ns: u64,
     ) -> Scope {
         let is_copied = matches!(from, Location::Port(_)) || self.is_relayed(from);
@@ -439,7 +439,7 @@ impl Table {
         &self,
         addresses: &FrameAddresses,
         from: Location,
-        source: Source,
+        source: SourceState,
         now_ns: u64,
     ) -> bool {
         let count = addresses.bytes.div_ceil(FLOOD_BYTES).max(1) as u64;
@@ -447,7 +447,7 @@ impl Table {
         let of_port = FLOODS_OF_PORT * own;
         let key = AddressKey { mac: addresses.source, vlan: addresses.vlan };
         // The rate is the owner's. That of a doubtful source is [`Self::may_copy`]'s.
-        let entry = self.known.get(&key).filter(|_| source == Source::Settled);
+        let entry = self.known.get(&key).filter(|_| source == SourceState::Settled);
         if entry.is_some_and(|entry| !entry.floods.allows(own, own, now_ns)) {
             return false;
         }

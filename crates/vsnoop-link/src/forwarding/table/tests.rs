@@ -23,8 +23,8 @@ fn addresses(destination: Mac) -> FrameAddresses {
 #[test]
 fn vlans_learn_for_themselves() {
     let mut table = table();
-    assert_eq!(table.learn(1, mac(1), PORT, 0), Ok(Source::Settled));
-    assert_eq!(table.learn(2, mac(1), PEER, 0), Ok(Source::Settled));
+    assert_eq!(table.learn(1, mac(1), PORT, 0), Ok(SourceState::Settled));
+    assert_eq!(table.learn(2, mac(1), PEER, 0), Ok(SourceState::Settled));
     assert_eq!(table.lookup(1, mac(1), 0), Some(At(PORT)));
     assert_eq!(table.lookup(2, mac(1), 0), Some(At(PEER)));
     assert_eq!(table.lookup(0, mac(1), 0), None);
@@ -34,8 +34,8 @@ fn vlans_learn_for_themselves() {
 fn an_address_is_forgotten_when_it_is_silent() {
     let mut table = table();
     let ageing = TableSettings::default().ageing_ns;
-    assert_eq!(table.learn(0, mac(1), PORT, 0), Ok(Source::Settled));
-    assert_eq!(table.confirm(0, mac(1), PORT, ageing), Some(Source::Settled));
+    assert_eq!(table.learn(0, mac(1), PORT, 0), Ok(SourceState::Settled));
+    assert_eq!(table.confirm(0, mac(1), PORT, ageing), Some(SourceState::Settled));
     assert_eq!(table.lookup(0, mac(1), 2 * ageing), Some(At(PORT)));
     assert_eq!(table.lookup(0, mac(1), 2 * ageing + 1), None);
     assert_eq!(table.confirm(0, mac(1), PORT, 2 * ageing + 1), None);
@@ -44,9 +44,9 @@ fn an_address_is_forgotten_when_it_is_silent() {
 #[test]
 fn nothing_goes_back_or_from_peer_to_peer() {
     let mut table = table();
-    assert_eq!(table.learn(0, mac(1), PORT, 0), Ok(Source::Settled));
-    assert_eq!(table.learn(0, mac(2), PEER, 0), Ok(Source::Settled));
-    let decide = |to: u32, from| table.decide(&addresses(mac(to)), from, Source::Settled, 0);
+    assert_eq!(table.learn(0, mac(1), PORT, 0), Ok(SourceState::Settled));
+    assert_eq!(table.learn(0, mac(2), PEER, 0), Ok(SourceState::Settled));
+    let decide = |to: u32, from| table.decide(&addresses(mac(to)), from, SourceState::Settled, 0);
     assert_eq!(decide(1, PEER), ForwardingDecision::To(PORT));
     assert_eq!(decide(1, OTHER), ForwardingDecision::To(PORT));
     assert_eq!(decide(2, PORT), ForwardingDecision::To(PEER));
@@ -63,9 +63,9 @@ fn relayed_peers_reach_each_other_and_no_others() {
     let mut table = table();
     table.set_relayed([1, 2]);
     for (number, at) in [(1, PORT), (2, a), (3, b), (4, aside)] {
-        assert_eq!(table.learn(0, mac(number), at, 0), Ok(Source::Settled));
+        assert_eq!(table.learn(0, mac(number), at, 0), Ok(SourceState::Settled));
     }
-    let decide = |to: u32, from| table.decide(&addresses(mac(to)), from, Source::Settled, 0);
+    let decide = |to: u32, from| table.decide(&addresses(mac(to)), from, SourceState::Settled, 0);
     assert_eq!(decide(3, a), ForwardingDecision::To(b));
     assert_eq!(decide(1, a), ForwardingDecision::To(PORT));
     assert_eq!(decide(2, a), ForwardingDecision::Drop(DropReason::SameLocation));
@@ -84,9 +84,9 @@ fn relayed_peers_reach_each_other_and_no_others() {
 fn what_is_relayed_is_bounded_as_the_floods_of_a_port_are() {
     let mut table = table();
     table.set(TableSettings { floods_per_second: 10, ..TableSettings::default() });
-    assert_eq!(table.learn(0, mac(99), PEER, 0), Ok(Source::Settled));
+    assert_eq!(table.learn(0, mac(99), PEER, 0), Ok(SourceState::Settled));
     let flood = |table: &Table| {
-        let decision = |_| table.decide(&addresses(Mac([0xff; 6])), PEER, Source::Settled, 0);
+        let decision = |_| table.decide(&addresses(Mac([0xff; 6])), PEER, SourceState::Settled, 0);
         let all = (0..100).map(decision);
         all.filter(|decision| *decision == ForwardingDecision::Flood(Scope::All)).count()
     };
@@ -99,16 +99,16 @@ fn what_is_relayed_is_bounded_as_the_floods_of_a_port_are() {
 fn groups_are_flooded_and_control_is_not() {
     let table = table();
     assert_eq!(
-        table.decide(&addresses(Mac([0xff; 6])), PORT, Source::Settled, 0),
+        table.decide(&addresses(Mac([0xff; 6])), PORT, SourceState::Settled, 0),
         ForwardingDecision::Flood(Scope::All)
     );
     assert_eq!(
-        table.decide(&addresses(Mac([0x33, 0x33, 0, 0, 0, 1])), PEER, Source::Settled, 0),
+        table.decide(&addresses(Mac([0x33, 0x33, 0, 0, 0, 1])), PEER, SourceState::Settled, 0),
         ForwardingDecision::Flood(Scope::All)
     );
     let stp = Mac([1, 0x80, 0xc2, 0, 0, 0]);
     assert_eq!(
-        table.decide(&addresses(stp), PORT, Source::Settled, 0),
+        table.decide(&addresses(stp), PORT, SourceState::Settled, 0),
         ForwardingDecision::Drop(DropReason::Control)
     );
 }
@@ -144,7 +144,7 @@ fn what_a_vm_floods_is_bounded_and_no_other_vm_notices() {
     // A super-packet counts as its segments.
     let long = FrameAddresses { bytes: 20 * FLOOD_BYTES, ..addresses(Mac([0xff; 6])) };
     let long = FrameAddresses { source: mac(2), ..long };
-    let decide = |_| table.decide(&long, PORT, Source::Settled, SECOND_NS);
+    let decide = |_| table.decide(&long, PORT, SourceState::Settled, SECOND_NS);
     let all = (0..50).map(decide).filter(|to| *to == ForwardingDecision::Flood(Scope::All));
     assert_eq!(all.count(), 5);
 }
@@ -174,7 +174,7 @@ fn a_forged_source_does_not_use_up_what_its_owner_may_flood() {
     let long = FrameAddresses { bytes: 44 * FLOOD_BYTES, ..addresses(Mac([0xff; 6])) };
     let long = FrameAddresses { source: mac(1), ..long };
     let forged = table.learn(0, mac(1), OTHER, 1).expect("an address");
-    assert_eq!(forged, Source::Doubtful);
+    assert_eq!(forged, SourceState::Doubtful);
     for _ in 0..100 {
         table.decide(&long, OTHER, forged, 1);
     }
@@ -188,7 +188,7 @@ fn frames_to_a_contested_address_are_not_bounded() {
     for from in [PORT, PEER, OTHER] {
         table.learn(0, mac(1), from, 0).expect("an address");
     }
-    let all = |_| table.decide(&addresses(mac(1)), Location::Port(9), Source::Settled, 1);
+    let all = |_| table.decide(&addresses(mac(1)), Location::Port(9), SourceState::Settled, 1);
     assert!((0..1000).map(all).all(|to| to == ForwardingDecision::Flood(Scope::All)));
 }
 
@@ -205,12 +205,12 @@ fn a_query_that_peers_do_not_get_is_not_learned() {
     assert_eq!(flooded(&mut table, mac(1), PORT, 1000, 0), 100);
     let query = MembershipMessage::GeneralQuery(Family::V4, 0);
     let group = FrameAddresses { source: mac(1), ..addresses(Mac([1, 0, 0x5e, 0, 0, 1])) };
-    let mut ask = |now| table.decide_membership(&query, &group, PORT, Source::Settled, now);
+    let mut ask = |now| table.decide_membership(&query, &group, PORT, SourceState::Settled, now);
     assert_eq!(ask(0), ForwardingDecision::Flood(Scope::Ports));
     let data = addresses(Mac([1, 0, 0x5e, 9, 9, 9]));
-    let to_group = |table: &Table| table.decide(&data, PEER, Source::Settled, 3 * SECOND_NS);
+    let to_group = |table: &Table| table.decide(&data, PEER, SourceState::Settled, 3 * SECOND_NS);
     assert_eq!(to_group(&table), ForwardingDecision::Flood(Scope::All));
-    let mut ask = |now| table.decide_membership(&query, &group, PORT, Source::Settled, now);
+    let mut ask = |now| table.decide_membership(&query, &group, PORT, SourceState::Settled, now);
     assert_eq!(ask(SECOND_NS), ForwardingDecision::Flood(Scope::All));
     assert_eq!(to_group(&table), ForwardingDecision::Flood(Scope::Members(vec![PORT])));
 }
@@ -221,20 +221,20 @@ fn a_flood_from_one_place_pushes_out_its_own_only() {
         TableSettings { entries: 100, entries_per_location: 60, ..TableSettings::default() };
     let mut table = Table::new(settings);
     for number in 0..40 {
-        assert_eq!(table.learn(0, mac(number), PORT, 0), Ok(Source::Settled));
+        assert_eq!(table.learn(0, mac(number), PORT, 0), Ok(SourceState::Settled));
     }
     for number in 0..10_000 {
         assert_eq!(
             table.learn(0, mac(1000 + number), PEER, 1 + u64::from(number)),
-            Ok(Source::Settled)
+            Ok(SourceState::Settled)
         );
     }
     assert_eq!(table.known.len(), 100);
     for number in 0..40 {
         assert_eq!(table.lookup(0, mac(number), 0), Some(At(PORT)), "address {number}");
     }
-    // A third location still finds room, taken from who has most.
-    assert_eq!(table.learn(0, mac(77), OTHER, 20_000), Ok(Source::Settled));
+    // A third location gets room from the location with the most addresses.
+    assert_eq!(table.learn(0, mac(77), OTHER, 20_000), Ok(SourceState::Settled));
     assert_eq!(table.lookup(0, mac(77), 20_000), Some(At(OTHER)));
     assert_eq!(table.locations[&PORT].keys.len(), 40);
     assert_eq!(table.known.len(), 100);
@@ -245,10 +245,10 @@ fn the_oldest_gives_way() {
     let mut table =
         Table::new(TableSettings { entries_per_location: 3, ..TableSettings::default() });
     for (number, now) in [(1, 0), (2, 1), (3, 2)] {
-        assert_eq!(table.learn(0, mac(number), PORT, now), Ok(Source::Settled));
+        assert_eq!(table.learn(0, mac(number), PORT, now), Ok(SourceState::Settled));
     }
     assert!(table.confirm(0, mac(1), PORT, SECOND_NS).is_some());
-    assert_eq!(table.learn(0, mac(4), PORT, SECOND_NS), Ok(Source::Settled));
+    assert_eq!(table.learn(0, mac(4), PORT, SECOND_NS), Ok(SourceState::Settled));
     let known = [1, 2, 3, 4].map(|number| table.lookup(0, mac(number), SECOND_NS).is_some());
     assert_eq!(known, [true, false, true, true]);
 }
@@ -258,15 +258,15 @@ const DOUBT: u64 = 2 * SECOND_NS;
 #[test]
 fn a_vm_that_migrates_is_found_at_once_and_alone_a_little_later() {
     let mut table = table();
-    assert_eq!(table.learn(0, mac(1), PORT, 0), Ok(Source::Settled));
+    assert_eq!(table.learn(0, mac(1), PORT, 0), Ok(SourceState::Settled));
     assert_eq!(table.confirm(0, mac(1), PEER, 1), None);
-    assert_eq!(table.learn(0, mac(1), PEER, 1), Ok(Source::Doubtful));
+    assert_eq!(table.learn(0, mac(1), PEER, 1), Ok(SourceState::Doubtful));
     assert_eq!(table.lookup(0, mac(1), 1), Some(Either(PORT, PEER)));
     assert_eq!(table.entries(1).filter(|entry| entry.contested).count(), 2);
-    assert_eq!(table.confirm(0, mac(1), PEER, DOUBT), Some(Source::Doubtful));
+    assert_eq!(table.confirm(0, mac(1), PEER, DOUBT), Some(SourceState::Doubtful));
     let later = DOUBT + 1;
     assert_eq!(table.confirm(0, mac(1), PEER, later), None, "it is to be moved");
-    assert_eq!(table.learn(0, mac(1), PEER, later), Ok(Source::Settled));
+    assert_eq!(table.learn(0, mac(1), PEER, later), Ok(SourceState::Settled));
     assert_eq!(table.lookup(0, mac(1), later), Some(At(PEER)));
     assert_eq!(table.entries(later).filter(|entry| !entry.contested).count(), 1);
 }
@@ -274,8 +274,8 @@ fn a_vm_that_migrates_is_found_at_once_and_alone_a_little_later() {
 #[test]
 fn a_move_after_silence_is_believed_like_a_bridge_believes_it() {
     let mut table = table();
-    assert_eq!(table.learn(0, mac(1), PORT, 0), Ok(Source::Settled));
-    assert_eq!(table.learn(0, mac(1), PEER, DOUBT + 1), Ok(Source::Settled));
+    assert_eq!(table.learn(0, mac(1), PORT, 0), Ok(SourceState::Settled));
+    assert_eq!(table.learn(0, mac(1), PEER, DOUBT + 1), Ok(SourceState::Settled));
     assert_eq!(table.lookup(0, mac(1), DOUBT + 1), Some(At(PEER)));
 }
 
@@ -326,7 +326,7 @@ fn a_fixed_address_is_believed_at_its_port_only() {
     let mut table = table();
     table.fix(mac(1), PORT);
     assert_eq!(table.learn(0, mac(1), PEER, 0), Err(DropReason::Forged));
-    assert_eq!(table.learn(0, mac(1), PORT, 1), Ok(Source::Settled));
+    assert_eq!(table.learn(0, mac(1), PORT, 1), Ok(SourceState::Settled));
     assert_eq!(table.confirm(0, mac(1), PEER, 2), None);
     assert_eq!(table.learn(0, mac(1), PEER, 2), Err(DropReason::Forged));
     for vlan in [0, 7] {
@@ -341,7 +341,7 @@ fn a_third_location_makes_it_a_flood_until_it_is_silent() {
         let _ = table.learn(0, mac(1), location, now);
     }
     assert_eq!(table.lookup(0, mac(1), 2), Some(Anywhere));
-    assert_eq!(table.confirm(0, mac(1), PORT, DOUBT + 3), Some(Source::Settled));
+    assert_eq!(table.confirm(0, mac(1), PORT, DOUBT + 3), Some(SourceState::Settled));
     assert_eq!(table.lookup(0, mac(1), DOUBT + 3), Some(At(PORT)));
 }
 
@@ -351,7 +351,7 @@ fn frames_to_a_doubtful_address_go_where_they_may() {
     for (location, now) in [(PORT, 0), (PEER, 1)] {
         let _ = table.learn(0, mac(1), location, now);
     }
-    let decide = |from| table.decide(&addresses(mac(1)), from, Source::Settled, 2);
+    let decide = |from| table.decide(&addresses(mac(1)), from, SourceState::Settled, 2);
     assert_eq!(decide(OTHER), ForwardingDecision::Both(PORT, PEER));
     assert_eq!(decide(PORT), ForwardingDecision::To(PEER));
     assert_eq!(decide(PEER), ForwardingDecision::To(PORT));
@@ -372,7 +372,7 @@ fn copies_of_a_doubtful_source_are_bounded() {
         };
         let decision = table.decide(&group, PEER, source, now);
         flooded += u64::from(decision == ForwardingDecision::Flood(Scope::All));
-        let settled = table.decide(&group, PORT, Source::Settled, now);
+        let settled = table.decide(&group, PORT, SourceState::Settled, now);
         assert_eq!(settled, ForwardingDecision::Flood(Scope::All));
     }
     assert!((1000..=1000 + COPIES_BURST).contains(&flooded), "{flooded} in 10 s");

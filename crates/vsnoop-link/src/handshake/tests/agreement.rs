@@ -1,4 +1,4 @@
-//! What the ends say to one another, and the keys that come of it.
+//! Messages between the ends, and the keys that they derive.
 
 use std::collections::HashSet;
 
@@ -57,7 +57,7 @@ fn each_end_learns_what_the_other_one_decompresses() {
 #[test]
 fn a_connection_says_which_session_it_is_of() {
     let mut pair = Pair::pinned();
-    let connection = Purpose::Data { session: 0x5678, index: 3, direction: Direction::ToDialler };
+    let connection = Purpose::Data { session: 0x5678, index: 3, direction: Direction::ToInitiator };
     pair.dials.purpose = connection;
     let (a, b) = pair.shake();
     assert_eq!(b.unwrap().theirs.purpose, connection);
@@ -188,7 +188,7 @@ fn an_answer_beyond_what_was_asked_for_is_refused() {
     assert_eq!(with(&|a, _| a.connections = 0), "connections");
     assert_eq!(with(&|_, t| t.network = "home".into()), "network");
     assert_eq!(with(&|_, t| t.instance = 1), "instance");
-    let connection = Purpose::Data { session: 1, index: 0, direction: Direction::ToDialler };
+    let connection = Purpose::Data { session: 1, index: 0, direction: Direction::ToInitiator };
     assert_eq!(with(&|_, t| t.purpose = connection), "purpose");
 }
 
@@ -202,7 +202,7 @@ fn both_ends_export_the_same_keys_and_no_two_are_alike() {
         let (a, b) = pair.shake();
         let (a, b) = (a.unwrap().secrets, b.unwrap().secrets);
         assert_eq!(a.epoch(), epoch);
-        for direction in [Direction::ToAcceptor, Direction::ToDialler] {
+        for direction in [Direction::ToAcceptor, Direction::ToInitiator] {
             for stream in [0, 1, 255] {
                 let key = *a.key(direction, stream);
                 assert_eq!(key, *b.key(direction, stream));

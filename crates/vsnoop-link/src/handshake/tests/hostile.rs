@@ -10,7 +10,7 @@ use crate::handshake::*;
 /// Which end's bytes are interfered with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Of {
-    Dialler,
+    Initiator,
     Acceptor,
 }
 
@@ -22,9 +22,9 @@ fn shake_with(pair: &Pair, of: Of, mut interfere: impl FnMut(usize, &mut Vec<u8>
     let mut seen = 0;
     loop {
         let mut moved = false;
-        for sender in [Of::Dialler, Of::Acceptor] {
+        for sender in [Of::Initiator, Of::Acceptor] {
             let (from, to) =
-                if sender == Of::Dialler { (&mut a, &mut b) } else { (&mut b, &mut a) };
+                if sender == Of::Initiator { (&mut a, &mut b) } else { (&mut b, &mut a) };
             let waiting = to.inbox.len();
             moved |= from.exchange(to, &pair.answer);
             if sender == of {
@@ -43,7 +43,7 @@ fn shake_with(pair: &Pair, of: Of, mut interfere: impl FnMut(usize, &mut Vec<u8>
 
 /// Bytes that each end sends in a handshake.
 fn lengths(pair: &Pair) -> [usize; 2] {
-    [Of::Dialler, Of::Acceptor].map(|of| {
+    [Of::Initiator, Of::Acceptor].map(|of| {
         let mut sent = 0;
         assert_eq!(shake_with(pair, of, |_, bytes| sent += bytes.len()), [true, true]);
         sent
@@ -55,13 +55,13 @@ fn a_connection_cut_at_any_byte_ends_the_handshake_of_whoever_still_waits() {
     let pair = Pair::pinned();
     // Signatures may differ in length from one handshake to the next, of Ed25519 they do not.
     let lengths = lengths(&pair);
-    for (of, len) in [Of::Dialler, Of::Acceptor].into_iter().zip(lengths) {
+    for (of, len) in [Of::Initiator, Of::Acceptor].into_iter().zip(lengths) {
         for cut in 0..len {
             let done = shake_with(&pair, of, |begin, bytes| {
                 bytes.truncate(cut.saturating_sub(begin));
             });
             match of {
-                Of::Dialler => assert_eq!(done, [false, false], "cut at {cut} of {len}"),
+                Of::Initiator => assert_eq!(done, [false, false], "cut at {cut} of {len}"),
                 // The acceptor has said its last word, and cannot know that it is lost.
                 Of::Acceptor => assert!(!done[0], "cut at {cut} of {len}"),
             }
@@ -91,7 +91,7 @@ fn ignored(pair: &Pair, of: Of) -> Vec<usize> {
 #[test]
 fn a_flipped_bit_keeps_the_two_ends_from_being_done() {
     let pair = Pair::pinned();
-    for (of, len) in [Of::Dialler, Of::Acceptor].into_iter().zip(lengths(&pair)) {
+    for (of, len) in [Of::Initiator, Of::Acceptor].into_iter().zip(lengths(&pair)) {
         let ignored = ignored(&pair, of);
         for position in (0..len).filter(|at| !ignored.contains(at)) {
             let mask = 1 << (position % 8);
@@ -105,7 +105,7 @@ fn a_flipped_bit_keeps_the_two_ends_from_being_done() {
     }
 }
 
-/// A peer that is who it says, and then says `message` instead of its hello.
+/// An authenticated peer that sends `message` instead of its hello.
 fn says_instead(message: &[u8]) -> (Error, Option<Error>) {
     let pair = Pair::pinned();
     let (mut a, b) = pair.machines();

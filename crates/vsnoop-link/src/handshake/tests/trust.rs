@@ -8,7 +8,7 @@ use crate::identity::test_authority::{TestAuthority, Validity};
 use crate::identity::testing::{host, load, peer, pinned};
 use crate::identity::{Identity, generate_key};
 
-/// What both ends say of a handshake that has failed.
+/// The errors of both ends after a failed handshake.
 fn failures(pair: &Pair) -> (String, String) {
     let (a, b) = pair.shake();
     (a.unwrap_err().to_string(), b.unwrap_err().to_string())
@@ -44,7 +44,7 @@ fn one_listener_knows_pinned_and_named_peers_apart() {
     for (caller, (name, _)) in callers.zip(&peers) {
         for trust in &ways_to_know_the_listener {
             let pair = Pair {
-                dialer: caller.dialer(&peer("listener"), trust).unwrap(),
+                initiator: caller.initiator(&peer("listener"), trust).unwrap(),
                 acceptor: acceptor.clone(),
                 dials: hello(1),
                 answer: Answer::Accept(hello(2)),
@@ -83,7 +83,10 @@ fn a_stolen_certificate_is_worth_nothing_without_its_key() {
     let thief = host();
     for a_is in [pinned(&a), authority.trust("a.example")] {
         let pair = Pair {
-            dialer: thief.dialer(&peer("b"), &pinned(&b)).unwrap().with_certificates_of(&a, &thief),
+            initiator: thief
+                .initiator(&peer("b"), &pinned(&b))
+                .unwrap()
+                .with_certificates_of(&a, &thief),
             acceptor: b.acceptor(&[(peer("a"), a_is)]).unwrap(),
             dials: hello(1),
             answer: Answer::Accept(hello(2)),
@@ -172,8 +175,8 @@ fn keys_of_other_kinds_serve_as_well() {
 fn the_first_message_names_nobody() {
     let authority = TestAuthority::new("ca");
     let a = authority.host("a.example", Validity::Now);
-    let dialer = a.dialer(&peer("b"), &authority.trust("b.example")).unwrap();
-    let mut machine = Machine::dial(&dialer, hello(1)).unwrap();
+    let initiator = a.initiator(&peer("b"), &authority.trust("b.example")).unwrap();
+    let mut machine = Machine::dial(&initiator, hello(1)).unwrap();
     let sent = machine.send();
     for name in [&b"example"[..], b"office"] {
         assert!(!sent.windows(name.len()).any(|w| w == name), "it is sent in clear");

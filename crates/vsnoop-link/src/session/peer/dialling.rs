@@ -96,9 +96,9 @@ impl Peer {
         if self.rekeying || self.dialling || self.settings.address.is_none() {
             return;
         }
-        // The dialler rekeys. If it is late by a fourth of the interval, this end does.
+        // The initiator rekeys. If it is late by a fourth of the interval, this end does.
         let overdue_ns = used.old_at_ns.saturating_add(self.settings.rekey_ns / 4);
-        let ours = used.info.dialler == End::Us || now_ns >= overdue_ns;
+        let ours = used.info.initiator == End::Us || now_ns >= overdue_ns;
         if self.rekey_asked || (ours && now_ns >= used.old_at_ns) {
             (self.rekeying, self.rekey_asked) = (true, false);
             self.back_off.reset();

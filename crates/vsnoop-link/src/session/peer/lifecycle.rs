@@ -50,15 +50,15 @@ impl Peer {
         let phase = if self.outranked(&info) {
             Phase::Retiring { until_ns: now_ns.saturating_add(self.settings.retire_ns) }
         } else {
-            // Only the dialler knows that the other end has the session too.
-            let probe_ns = if info.dialler == End::Us { now_ns } else { u64::MAX };
+            // Only the initiator knows that the other end has the session too.
+            let probe_ns = if info.initiator == End::Us { now_ns } else { u64::MAX };
             Phase::Pending { until_ns: now_ns.saturating_add(self.settings.dead_ns), probe_ns }
         };
         // Up to a tenth earlier, so that links that began together do not rekey together.
         let spread_ns = self.random.u64(0..=self.settings.rekey_ns / 10);
         let old_at_ns = now_ns.saturating_add(self.settings.rekey_ns - spread_ns);
         self.actions.push(Action::Install(info.id));
-        let located = info.dialler == End::Us || self.settings.largest_packet_bytes.is_none();
+        let located = info.initiator == End::Us || self.settings.largest_packet_bytes.is_none();
         self.sessions.push(Session {
             info,
             phase,
@@ -170,7 +170,7 @@ impl Peer {
                 self.reason = Some(reason);
                 self.dial_later(now_ns);
             }
-            Phase::Pending { .. } if info.dialler == End::Us => {
+            Phase::Pending { .. } if info.initiator == End::Us => {
                 self.dial_failed(reason, answered, now_ns);
             }
             Phase::Pending { .. } => self.reason = Some(cut(reason)),
@@ -185,7 +185,7 @@ impl Peer {
         };
         while let Some(session) = self.sessions.iter().find(over) {
             let (id, address) = (session.info.id, session.info.address);
-            let theirs = session.info.dialler == End::Peer
+            let theirs = session.info.initiator == End::Peer
                 && matches!(session.phase, Phase::Pending { .. })
                 && !self.has_left(&session.info);
             let medium = match self.settings.largest_packet_bytes {

@@ -1,7 +1,7 @@
 //! One peer: events in, actions out.
 //!
 //! A session begins *pending*: its handshake is done, but no packet has arrived under it yet. The
-//! dialler sends a probe at once, so the first packet shows each end that the other one has the
+//! initiator sends a probe at once, so the first packet shows each end that the other one has the
 //! session. Then the session is *in use*, and the one before it *retires*: its packets are still
 //! received for a while, because some are in flight. [`super::order`] decides which of several
 //! sessions stays. The peer keeps the old session until a packet has arrived under the new one.

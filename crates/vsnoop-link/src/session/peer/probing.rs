@@ -73,7 +73,7 @@ impl Peer {
         }
     }
 
-    /// What an answered probe shows of the path.
+    /// Information about the path from an answered probe.
     fn answered(&mut self, probe: Probe, trip_ns: u64, now_ns: u64) {
         if let ProbePurpose::Path(to) = probe.purpose {
             self.roam(probe.session, to, now_ns);
@@ -144,7 +144,7 @@ impl Peer {
 
     pub(super) fn probe(&mut self, session: SessionId, purpose: ProbePurpose, now_ns: u64) {
         let Some(of) = self.sessions.iter().find(|s| s.info.id == session) else { return };
-        let wants_rekey = of.info.dialler == End::Peer && now_ns >= of.old_at_ns;
+        let wants_rekey = of.info.initiator == End::Peer && now_ns >= of.old_at_ns;
         let counters = of.counters();
         let id = self.probes.send(session, purpose, now_ns);
         let (packet_bytes, to) = match purpose {

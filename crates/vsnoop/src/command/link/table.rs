@@ -7,7 +7,7 @@ use vsnoop_host::units;
 use vsnoop_linkd::config::{Compress, Transport, WhenDown};
 use vsnoop_linkd::control::{
     Carried, DivertState, DivertStatus, EnteredStatus, EntryStatus, Learned, LinkCpu,
-    MembershipStatus, PeerState, PeerStatus, PortStatus, RefusedEntry, RuleStatus, Status,
+    LinkPortStatus, MembershipStatus, PeerState, PeerStatus, RefusedEntry, RuleStatus, Status,
 };
 
 use super::document::LinkStatusDocument;
@@ -189,7 +189,7 @@ fn learned(status: &Status) -> Vec<String> {
     section(&headings, rows).into_iter().chain(note).collect()
 }
 
-fn port(port: &PortStatus) -> Vec<String> {
+fn port(port: &LinkPortStatus) -> Vec<String> {
     vec![
         port.name.clone(),
         match &port.bridge {
@@ -370,7 +370,7 @@ fn trouble(peer: &PeerStatus, ports: bool, now: u64) -> Option<String> {
     }
 }
 
-fn port_trouble(port: &PortStatus) -> Option<String> {
+fn port_trouble(port: &LinkPortStatus) -> Option<String> {
     let name = &port.name;
     let down = format!("it is down: `ip link set {name} up`");
     match (port.up, &port.reason) {
@@ -465,13 +465,13 @@ mod tests {
         Status {
             name: "office".into(),
             network: "both".into(),
-            ports: vec![PortStatus {
+            ports: vec![LinkPortStatus {
                 name: "vsl-office".into(),
                 kind: "bridge".into(),
                 bridge: Some("br0".into()),
                 up: true,
                 dropped: [("no_peer".to_owned(), 3), ("too_long".to_owned(), 4)].into(),
-                ..PortStatus::default()
+                ..LinkPortStatus::default()
             }],
             peers: vec![PeerStatus {
                 name: "b".into(),

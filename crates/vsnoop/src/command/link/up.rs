@@ -8,7 +8,8 @@ use anyhow::{Context, Result, anyhow};
 use serde::Serialize;
 use vsnoop_linkd::config::Config;
 use vsnoop_linkd::control::{
-    AlreadyUp, DivertStatus, LinkFiles, MembershipStatus, PeerState, PeerStatus, PortStatus, Status,
+    AlreadyUp, DivertStatus, LinkFiles, LinkPortStatus, MembershipStatus, PeerState, PeerStatus,
+    Status,
 };
 
 use super::ask::status_of;
@@ -100,7 +101,7 @@ fn members(membership: &MembershipStatus) -> Option<String> {
     })
 }
 
-fn port(port: &PortStatus) -> String {
+fn port(port: &LinkPortStatus) -> String {
     let mut text = format!("port {}", port.name);
     text.extend(port.bridge.iter().map(|bridge| format!(" in {bridge}")));
     match (&port.reason, port.up) {

@@ -1,4 +1,4 @@
-//! Answers to callers: each has a thread of its own until its handshake is over.
+//! Accepts TCP connections of peers: each handshake runs on a thread of its own.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -22,8 +22,9 @@ use vsnoop_link::session::canonical;
 /// which end as soon as they run.
 const MOST_THREADS: usize = 64 + 4;
 
-/// What callers are told, until a reload; each handshake keeps what was in force when it began.
-pub struct Welcome {
+/// Settings of this end of a handshake. A reload replaces them; a handshake that has begun keeps
+/// its own.
+pub struct ListenerConfig {
     pub introduction: Introduction,
     pub acceptor: Acceptor,
     pub peers: Vec<PeerConfig>,
@@ -31,10 +32,10 @@ pub struct Welcome {
     pub generation: u64,
 }
 
-/// Where callers come in; clones are the same.
+/// Accepts and authenticates callers. Clones share state.
 #[derive(Clone)]
-pub struct Door {
-    welcome: Arc<RwLock<Arc<Welcome>>>,
+pub struct CallListener {
+    config: Arc<RwLock<Arc<ListenerConfig>>>,
     callers: Callers,
     threads: HandshakeThreads,
     guard: Guard,
@@ -42,30 +43,30 @@ pub struct Door {
     events: wake::Sender<ControlEvent>,
 }
 
-impl Door {
+impl CallListener {
     pub fn new(
-        welcome: Welcome,
+        config: ListenerConfig,
         guard: Guard,
         clock: Clock,
         events: wake::Sender<ControlEvent>,
     ) -> Self {
-        let welcome = Arc::new(RwLock::new(Arc::new(welcome)));
+        let config = Arc::new(RwLock::new(Arc::new(config)));
         let threads = HandshakeThreads::new(MOST_THREADS);
-        Self { welcome, callers: Callers::default(), threads, guard, clock, events }
+        Self { config, callers: Callers::default(), threads, guard, clock, events }
     }
 
-    /// What those who call from now on are told.
-    pub fn set(&self, welcome: Welcome) {
-        *self.welcome.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(welcome);
+    /// Sets what handshakes use that begin from now on.
+    pub fn set(&self, config: ListenerConfig) {
+        *self.config.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(config);
     }
 
-    fn welcome(&self) -> Arc<Welcome> {
-        Arc::clone(&self.welcome.read().unwrap_or_else(PoisonError::into_inner))
+    fn config(&self) -> Arc<ListenerConfig> {
+        Arc::clone(&self.config.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Starts a thread that takes callers.
+    /// Starts a thread that accepts connections from `listener`.
     pub fn listen(&self, listener: TcpListener) -> std::io::Result<()> {
-        let door = self.clone();
+        let this = self.clone();
         let accept = move || {
             loop {
                 let Ok((stream, from)) = listener.accept() else {
@@ -74,21 +75,21 @@ impl Door {
                     continue;
                 };
                 let from = canonical(from);
-                let admitted = door.guard.admit(from.ip(), door.clock.now_ns());
+                let admitted = this.guard.admit(from.ip(), this.clock.now_ns());
                 let Ok(Admitted { permit, displaced }) = admitted else { continue };
                 if let Some(displaced) = displaced {
-                    door.callers.end(displaced);
+                    this.callers.end(displaced);
                 }
                 let id = permit.id();
-                door.callers.begin(id, &stream);
-                let place = door.threads.place();
-                let answering = door.clone();
+                this.callers.begin(id, &stream);
+                let place = this.threads.place();
+                let answering = this.clone();
                 let taken = std::thread::Builder::new().name("accept".into()).spawn(move || {
                     answering.handshake(stream, from, permit);
                     drop(place);
                 });
                 if let Err(error) = taken {
-                    door.callers.forget(id);
+                    this.callers.forget(id);
                     debug!("no thread for a caller from {from}: {error}");
                 }
             }
@@ -98,32 +99,32 @@ impl Door {
 
     fn handshake(&self, stream: TcpStream, from: SocketAddr, permit: Permit) {
         let deadline = Instant::now() + permit.allowance().min(tcp_handshake::DEADLINE);
-        let welcome = self.welcome();
-        let policy = |peer: &PeerId, theirs: &Hello| welcome.answer(peer, theirs);
+        let config = self.config();
+        let policy = |peer: &PeerId, theirs: &Hello| config.answer(peer, theirs);
         let established = if permit.is_challenged() {
-            let network = &welcome.introduction.network;
+            let network = &config.introduction.network;
             let may_go_on = || permit.answered(self.clock.now_ns());
             tcp_handshake::accept_challenged(
                 stream,
-                &welcome.acceptor,
+                &config.acceptor,
                 network,
                 may_go_on,
                 &policy,
                 deadline,
             )
         } else {
-            tcp_handshake::accept(stream, &welcome.acceptor, &policy, deadline)
+            tcp_handshake::accept(stream, &config.acceptor, &policy, deadline)
         };
         self.callers.forget(permit.id());
         if established.is_ok() {
             permit.authenticated();
         }
-        let (established, generation) = (established.map(Box::new), welcome.generation);
+        let (established, generation) = (established.map(Box::new), config.generation);
         self.events.send(ControlEvent::Accepted { from, generation, established });
     }
 }
 
-impl Welcome {
+impl ListenerConfig {
     fn answer(&self, peer: &PeerId, theirs: &Hello) -> Answer {
         let Some(peer) = self.peers.iter().find(|known| known.name == peer.as_str()) else {
             let reason = "this host does not know the peer";

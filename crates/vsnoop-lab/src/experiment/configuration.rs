@@ -1,10 +1,12 @@
 //! The configurations that are compared, by name.
 
-use anyhow::Result;
+use anyhow::{Context, Result};
+use vsnoop_testbed::stage::Stage;
 
-use crate::experiment::definition::chosen;
+use super::definition::chosen;
+use super::rounds::Named;
 
-/// What accelerates the machine that receives.
+/// The accelerator of the receiving machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Configuration {
     /// Nothing.
@@ -24,7 +26,50 @@ pub enum Configuration {
     Host,
 }
 
+const ALL: [Configuration; 7] = [
+    Configuration::Off,
+    Configuration::Tuned,
+    Configuration::AheadZero,
+    Configuration::Vsnoop,
+    Configuration::Proxy,
+    Configuration::Priority,
+    Configuration::Host,
+];
+
+impl Named for Configuration {
+    fn name(self) -> &'static str {
+        Self::name(self)
+    }
+}
+
 impl Configuration {
+    pub fn find(name: &str) -> Result<Self> {
+        ALL.into_iter()
+            .find(|configuration| configuration.name() == name)
+            .with_context(|| format!("there is no configuration {name:?}"))
+    }
+
+    /// Does for a machine of a stage what the configuration needs.
+    pub fn set_up(self, stage: &Stage, machine: usize) -> Result<()> {
+        if let Some(options) = self.attach_options() {
+            stage.attach_with(machine, options)?;
+        }
+        if self == Self::Priority {
+            stage.favour(machine, true)?;
+        }
+        Ok(())
+    }
+
+    pub fn undo(self, stage: &Stage, machine: usize) -> Result<()> {
+        if self.attach_options().is_some() {
+            stage.detach(machine)?;
+        }
+        if self == Self::Priority {
+            stage.favour(machine, false)?;
+        }
+        Ok(())
+    }
+
     pub fn name(self) -> &'static str {
         match self {
             Self::Off => "off",

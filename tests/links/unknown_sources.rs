@@ -1,4 +1,4 @@
-//! A thousand calls a second from strangers, which are no peers, beside a link that works.
+//! A thousand calls a second from unknown sources, which are no peers, beside a link that works.
 //!
 //! A call counts when its connection was made. On a busy machine there are fewer in a second. In
 //! `make soak` the transfers beside them go on until there were enough seconds with a thousand.
@@ -13,29 +13,29 @@ use libtest_mimic::Trial;
 use socket2::{Domain, Socket, Type};
 use vsnoop_link::compress::CompressionLimits;
 use vsnoop_link::handshake::{Hello, HelloTransport, Machine, Purpose, Versions};
-use vsnoop_link::identity::{Dialer, PeerId, PublicKey, Trust};
+use vsnoop_link::identity::{Initiator, PeerId, PublicKey, Trust};
 use vsnoop_linkd::{credentials, key_file, tcp_handshake};
 use vsnoop_testbed::net::Netns;
 use vsnoop_testbed::wait::wait_until;
 
 use crate::{soaked, transfer, trial};
 use vsnoop_testbed::hosts::{
-    Host, Network, Outside, PORT, Plan, inner_v4, outer, start_all, stranger,
+    Host, Network, Outside, PORT, Plan, inner_v4, outer, start_all, unknown_source,
 };
 
 /// Beside the transfers, in each second that counts in `make soak`.
 const CALLS_PER_S: u64 = 1000;
-/// Calls that strangers attempt per second: some are late.
+/// Calls that unknown sources attempt per second: some are late.
 const TRIED_PER_S: u32 = 1500;
 const CALLS: u64 = 3_000;
 const CALLS_SOAKED: u64 = 10_000;
 /// Time in which calls are counted.
 const ROUND: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Each may have its own share of what the link gives to strangers.
+/// Each may have its own share of what the link gives to unknown sources.
 const ADDRESSES: u8 = 20;
 const CALLERS: u32 = 32;
-/// Addresses of a flood that takes all slots that strangers may have.
+/// Addresses of a flood that takes all slots that unknown sources may have.
 const FLOOD_ADDRESSES: u8 = 50;
 const FLOODERS: usize = 4;
 /// Calls of each that are open, or made anew, all the time.
@@ -58,22 +58,26 @@ pub fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
     for transport in ["udp", "tls"] {
         trials.push(trial(
-            format!("strangers::{transport}::a_thousand_calls_a_second_cost_the_peer_nothing"),
+            format!(
+                "unknown_sources::{transport}::a_thousand_calls_a_second_cost_the_peer_nothing"
+            ),
             move || calls(transport),
         ));
         trials.push(trial(
-            format!("strangers::{transport}::a_host_that_starts_in_a_flood_is_reached_by_its_peer"),
+            format!(
+                "unknown_sources::{transport}::a_host_that_starts_in_a_flood_is_reached_by_its_peer"
+            ),
             move || starts_in_a_flood(transport),
         ));
     }
     trials.push(trial(
-        "strangers::udp::a_replayed_hello_from_thousands_of_networks_is_answered_at_a_rate",
+        "unknown_sources::udp::a_replayed_hello_from_thousands_of_networks_is_answered_at_a_rate",
         replayed,
     ));
     trials
 }
 
-/// Behaviour of a stranger.
+/// Behaviour of an unknown source.
 #[derive(Clone, Copy, Debug)]
 enum Manner {
     /// Goes at once.
@@ -92,8 +96,8 @@ impl Manner {
 
 fn calls(transport: &'static str) -> Result<()> {
     let mut network = Network::up(Plan { transport, ..Plan::default() })?;
-    let away = network.stranger(ADDRESSES)?;
-    let dialer = unknown(&network)?;
+    let away = network.unknown_source(ADDRESSES)?;
+    let initiator = unknown(&network)?;
     let (left, right) = network.hosts.split_at_mut(1);
     let (a, b) = (&left[0], &mut right[0]);
     let moved = AtomicU64::new(0);
@@ -103,8 +107,8 @@ fn calls(transport: &'static str) -> Result<()> {
     let result = std::thread::scope(|scope| -> Result<()> {
         let callers: Vec<_> = (0..CALLERS)
             .map(|number| {
-                let (away, made, done, dialer) = (&away, &made, &done, &dialer);
-                scope.spawn(move || caller(away, number, dialer, made, done))
+                let (away, made, done, initiator) = (&away, &made, &done, &initiator);
+                scope.spawn(move || caller(away, number, initiator, made, done))
             })
             .collect();
         let watched = beside(a, b, &moved, &made);
@@ -129,7 +133,7 @@ fn beside(a: &Host, b: &mut Host, moved: &AtomicU64, made: &AtomicU64) -> Result
         let since = Instant::now();
         let mut counted = 0;
         while counted < calls {
-            ensure!(since.elapsed() < PATIENCE, "strangers cannot call as often");
+            ensure!(since.elapsed() < PATIENCE, "unknown sources cannot call as often");
             let (before, round) = (made.load(Ordering::Relaxed), Instant::now());
             while round.elapsed() < ROUND {
                 transfer::run(&a.vms[0], &b.vms[0], inner_v4(1, 0), 8 << 20, moved)?;
@@ -159,15 +163,16 @@ fn beside(a: &Host, b: &mut Host, moved: &AtomicU64, made: &AtomicU64) -> Result
     transfer::run(&a.vms[0], &b.vms[0], inner_v4(1, 0), 8 << 20, moved)
 }
 
-/// A link that has just started has no authenticated peer, and strangers use all that is left to
-/// them. The peer is let in because of its address. The link cannot dial it: its port is another.
+/// A link that has just started has no authenticated peer, and unknown sources use all that is left
+/// to them. The peer is let in because of its address. The link cannot dial it: its port is
+/// another.
 fn starts_in_a_flood(transport: &'static str) -> Result<()> {
     let mut network = Network::configured(Plan { transport, ..Plan::default() })?;
     let elsewhere = format!("network = \"test\"\nlisten = \"0.0.0.0:{}\"\n", PORT + 1);
     let listen = format!("network = \"test\"\nlisten = \"0.0.0.0:{PORT}\"\n");
     network.edit_config(1, |text| text.replace(&listen, &elsewhere))?;
     start_all(&mut network.hosts)?;
-    let away = network.stranger(FLOOD_ADDRESSES)?;
+    let away = network.unknown_source(FLOOD_ADDRESSES)?;
     let (left, right) = network.hosts.split_at_mut(1);
     let (a, b) = (&mut left[0], &mut right[0]);
     let done = AtomicBool::new(false);
@@ -183,8 +188,8 @@ fn starts_in_a_flood(transport: &'static str) -> Result<()> {
                 a.kill();
                 b.kill();
                 a.start()?;
-                // The peer calls when the flood has what strangers may have.
-                wait_until("strangers hold threads", PATIENCE, || {
+                // The peer calls when the flood has what unknown sources may have.
+                wait_until("unknown sources hold threads", PATIENCE, || {
                     Ok(a.in_proc_status("Threads")? > THREADS / 4)
                 })?;
                 b.start()?;
@@ -216,7 +221,7 @@ fn flooder(away: &Netns, number: usize, done: &AtomicBool) -> Result<()> {
                     continue;
                 }
                 let address = (number * FLOODER_CALLS + slot) % usize::from(FLOOD_ADDRESSES);
-                *call = connect(at, stranger(address as u8)).ok();
+                *call = connect(at, unknown_source(address as u8)).ok();
                 if let Some(stream) = call {
                     stream.set_nonblocking(true)?;
                 }
@@ -236,13 +241,13 @@ fn replayed() -> Result<()> {
         let lines = text.lines().filter(|line| !line.starts_with("address"));
         lines.collect::<Vec<_>>().join("\n")
     })?;
-    let away = network.stranger(1)?;
+    let away = network.unknown_source(1)?;
     away.set_sysctl("net.ipv6.ip_nonlocal_bind", "1")?;
     away.ip(&format!("addr add {REPLAYER}/64 dev uplink nodad"))?;
     away.ip(&format!("route add local {REPLAYED_FROM}/32 dev lo"))?;
     network.hosts[0].netns.ip(&format!("route add {REPLAYED_FROM}/32 via {REPLAYER}"))?;
-    let dialer = unknown(&network)?;
-    let hello = Machine::dial(&dialer, hello())?.send();
+    let initiator = unknown(&network)?;
+    let hello = Machine::dial(&initiator, hello())?.send();
     let (left, right) = network.hosts.split_at_mut(1);
     let (a, b) = (&mut left[0], &mut right[0]);
     a.start()?;
@@ -256,7 +261,7 @@ fn replayed() -> Result<()> {
             })
             .collect();
         let beside = (|| {
-            wait_until("strangers are challenged", PATIENCE, || {
+            wait_until("unknown sources are challenged", PATIENCE, || {
                 Ok(challenged.load(Ordering::Relaxed) >= CHALLENGED)
             })?;
             b.start()?;
@@ -273,7 +278,7 @@ fn replayed() -> Result<()> {
         }
         beside
     })?;
-    // handshake::GuardLimits::strangers: 64 at once, and 32 a second.
+    // handshake::GuardLimits::unknown sources: 64 at once, and 32 a second.
     let most = 64 + 32 * (began.elapsed().as_secs() + 1);
     let (tls, challenged) = (tls.into_inner(), challenged.into_inner());
     eprintln!("{tls} computed, {challenged} challenged in {:?}", began.elapsed());
@@ -320,19 +325,19 @@ fn replayer(
     })
 }
 
-/// A dialler with a key of its own that knows the link's public key.
-fn unknown(network: &Network) -> Result<Dialer> {
-    let file = network.file("stranger.key");
+/// An initiator with a key of its own that knows the link's public key.
+fn unknown(network: &Network) -> Result<Initiator> {
+    let file = network.file("unknown.key");
     key_file::keygen(&file)?;
     let theirs: PublicKey = key_file::public(&network.key_file(0))?;
-    Ok(credentials::identity(&file, None)?.dialer(&PeerId::new("h0"), &Trust::key(theirs))?)
+    Ok(credentials::identity(&file, None)?.initiator(&PeerId::new("h0"), &Trust::key(theirs))?)
 }
 
 /// Calls host 0 in all manners in turn, from one address after the other, at its part of the rate.
 fn caller(
     away: &Netns,
     number: u32,
-    dialer: &Dialer,
+    initiator: &Initiator,
     made: &AtomicU64,
     done: &AtomicBool,
 ) -> Result<()> {
@@ -349,10 +354,10 @@ fn caller(
             let call = turn * CALLERS + number;
             let manner = Manner::ALL[turn as usize % Manner::ALL.len()];
             // A link that turns a caller away may do so before the caller has said anything.
-            let address = stranger((call % u32::from(ADDRESSES)) as u8);
+            let address = unknown_source((call % u32::from(ADDRESSES)) as u8);
             let Ok(stream) = connect(at, address) else { continue };
             made.fetch_add(1, Ordering::Relaxed);
-            if let Some(stays) = behave(stream, manner, dialer) {
+            if let Some(stays) = behave(stream, manner, initiator) {
                 open.push_back(stays);
                 if open.len() > OPEN / CALLERS as usize {
                     open.pop_front();
@@ -372,8 +377,8 @@ fn connect(at: SocketAddr, from: IpAddr) -> Result<TcpStream> {
     Ok(socket.into())
 }
 
-/// The connection, if the stranger keeps it.
-fn behave(mut stream: TcpStream, manner: Manner, dialer: &Dialer) -> Option<TcpStream> {
+/// The connection, if the caller keeps it.
+fn behave(mut stream: TcpStream, manner: Manner, initiator: &Initiator) -> Option<TcpStream> {
     match manner {
         Manner::Goes => None,
         Manner::Babbles => {
@@ -390,7 +395,7 @@ fn behave(mut stream: TcpStream, manner: Manner, dialer: &Dialer) -> Option<TcpS
             let deadline = Instant::now() + Duration::from_millis(100);
             // The call is expected to be refused: if the link accepted it, the status would show
             // another peer.
-            let _ = tcp_handshake::dial(stream, dialer, hello(), deadline);
+            let _ = tcp_handshake::dial(stream, initiator, hello(), deadline);
             None
         }
     }

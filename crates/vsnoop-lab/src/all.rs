@@ -1,0 +1,103 @@
+//! `run all`: every experiment, one after the other. A failed one does not end the run, and what is
+//! done need not be done again when an interrupted run is gone on with.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use serde::{Deserialize, Serialize};
+use vsnoop_lab::experiment::{Experiment, Options};
+use vsnoop_testbed::interrupt;
+
+/// In the directory of the results, while some of the experiments are not done.
+const FILE: &str = "all.json";
+
+/// What is done of a run.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Done {
+    /// The run's options: another run begins anew.
+    options: String,
+    /// Names and how long they took.
+    minutes: BTreeMap<String, f64>,
+}
+
+impl Done {
+    /// What an interrupted run with these options has done.
+    fn read(path: &Path, options: &str) -> Self {
+        let text = fs::read(path).ok();
+        let done = text.and_then(|text| serde_json::from_slice::<Self>(&text).ok());
+        let fresh = || Self { options: options.to_owned(), ..Self::default() };
+        done.filter(|done| done.options == options).unwrap_or_else(fresh)
+    }
+
+    fn write(&self, path: &Path) -> Result<()> {
+        let text = serde_json::to_vec_pretty(self).context("encode what is done")?;
+        fs::write(path, text).with_context(|| format!("write {}", path.display()))
+    }
+}
+
+/// Runs `experiments` by `one`; results go to directories in `dir`.
+pub fn run(
+    experiments: &[&Experiment],
+    options: &Options,
+    dir: &Path,
+    one: fn(&Experiment, &Options, &Path) -> Result<()>,
+) -> Result<()> {
+    fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
+    let path: PathBuf = dir.join(FILE);
+    let mut done = Done::read(&path, &format!("{options:?}"));
+    let minutes = |experiment: &&Experiment| match options.quick {
+        true => experiment.takes.quick_min,
+        false => experiment.takes.full_min,
+    };
+    let (skipped, left): (Vec<_>, Vec<_>) =
+        experiments.iter().partition(|one| done.minutes.contains_key(one.name));
+    if !skipped.is_empty() {
+        println!("going on with an interrupted run: {} are done", names(&skipped));
+    }
+    let mut failures = Vec::new();
+    for (number, experiment) in left.iter().enumerate() {
+        let rest = &left[number..];
+        let estimate: u64 = rest.iter().map(minutes).sum();
+        println!(
+            "== {} ({} of {}; all that are left take about {estimate} min)",
+            experiment.name,
+            number + 1,
+            left.len()
+        );
+        let begin = Instant::now();
+        match one(experiment, options, &dir.join(experiment.name)) {
+            Ok(()) => {
+                done.minutes.insert(experiment.name.to_owned(), minutes_of(begin.elapsed()));
+                done.write(&path)?;
+            }
+            Err(error) => {
+                interrupt::check()?;
+                eprintln!("vsnoop-lab: {error:#}");
+                failures.push(format!("{}: {error:#}", experiment.name));
+            }
+        }
+    }
+    for (name, minutes) in &done.minutes {
+        println!("{name:15} {minutes:5.1} min");
+    }
+    if !failures.is_empty() {
+        bail!(
+            "{} of {} experiments failed; the same command runs them again:\n  {}",
+            failures.len(),
+            experiments.len(),
+            failures.join("\n  ")
+        );
+    }
+    fs::remove_file(&path).with_context(|| format!("remove {}", path.display()))
+}
+
+fn names(experiments: &[&Experiment]) -> String {
+    experiments.iter().map(|one| one.name).collect::<Vec<_>>().join(", ")
+}
+
+fn minutes_of(time: Duration) -> f64 {
+    (time.as_secs_f64() / 6.0).round() / 10.0
+}

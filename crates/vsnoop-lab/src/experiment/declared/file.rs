@@ -1,0 +1,85 @@
+//! A file that declares an experiment.
+
+use anyhow::{Context, Result, ensure};
+use serde::Deserialize;
+
+use super::plan::{Changes, Plan};
+use super::runner::Runner;
+use crate::experiment::definition::{Experiment, Options, Takes};
+use crate::results::record::Record;
+use crate::results::report::{Against, Paper, Words};
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Declaration {
+    pub name: String,
+    /// One line, for `vsnoop-lab list`.
+    pub about: String,
+    pub title: String,
+    pub runner: String,
+    /// What the tables and plots show.
+    pub what_to_see: String,
+    pub method: String,
+    pub takes: Takes,
+    pub paper: Option<Paper>,
+    pub plan: Plan,
+    /// What is different with `--quick`.
+    #[serde(default)]
+    pub quick: Changes,
+    /// Options of the command that make no sense here: `vms`, `load`, `share`, `path`,
+    /// `congestion-control`, `size`.
+    #[serde(default)]
+    pub refuses: Vec<String>,
+}
+
+impl Declaration {
+    pub fn experiment(
+        &'static self,
+        runner: &'static Runner,
+        run: fn(&Options, &mut Record) -> Result<()>,
+    ) -> Experiment {
+        let against = |paper| Against { paper, difference: runner.difference };
+        let words = Words {
+            title: &self.title,
+            what_to_see: &self.what_to_see,
+            method: &self.method,
+            // Once for each file.
+            command: format!("make lab RUN={}", self.name).leak(),
+            tables: runner.tables,
+            figures: runner.figures,
+            goals: None,
+            paper: self.paper.as_ref().map(against),
+            plots: runner.plots,
+        };
+        Experiment { name: &self.name, about: &self.about, words, takes: self.takes, run }
+    }
+
+    /// The plan of a run with these options.
+    pub fn plan(&self, options: &Options) -> Result<Plan> {
+        self.refuse(options)?;
+        let mut plan = self.plan.clone();
+        if options.quick {
+            plan.change(&self.quick);
+        }
+        plan.choose(options).with_context(|| format!("options of {}", self.name))?;
+        Ok(plan)
+    }
+
+    fn refuse(&self, options: &Options) -> Result<()> {
+        let path = !options.path_rtts_ms.is_empty()
+            || options.path_loss_percent.is_some()
+            || options.path_link.is_some();
+        for (name, given) in [
+            ("vms", !options.vms.is_empty()),
+            ("load", !options.loads.is_empty()),
+            ("share", !options.shares.is_empty()),
+            ("path", path),
+            ("congestion-control", !options.congestion_controls.is_empty()),
+            ("size", !options.sizes_bytes.is_empty()),
+        ] {
+            let refused = self.refuses.iter().any(|refused| refused == name);
+            ensure!(!(given && refused), "{} does not take --{name}", self.name);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,39 @@
+//! Experiments that are declared in files: experiments/NAME.toml says what is measured where, and
+//! which runner does it.
+//!
+//! [`Declaration`] is such a file, [`Plan`] what a run measures (the file, changed by its `quick`
+//! table and by the options of the command), [`Runner`] the code: a function that measures, and
+//! those that make tables, figures and plots of the samples. [`on_stages`] has the loop of runners
+//! that need VMs on a stage.
+
+mod file;
+mod on_stages;
+mod plan;
+mod runner;
+
+use std::sync::LazyLock;
+
+pub use file::Declaration;
+pub use on_stages::{Ground, Measure, on_stages};
+pub use plan::Plan;
+pub use runner::{Runner, Task};
+
+const FILES: [&str; 1] = [include_str!("../../../experiments/ping.toml")];
+
+static ALL: LazyLock<Vec<Declaration>> = LazyLock::new(|| {
+    // A test reads each of them.
+    FILES
+        .iter()
+        .map(|text| toml::from_str(text).unwrap_or_else(|error| panic!("{error}")))
+        .collect()
+});
+
+pub fn all() -> &'static [Declaration] {
+    &ALL
+}
+
+impl Declaration {
+    pub fn find(name: &str) -> Option<&'static Self> {
+        all().iter().find(|declaration| declaration.name == name)
+    }
+}

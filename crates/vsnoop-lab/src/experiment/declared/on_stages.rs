@@ -1,0 +1,156 @@
+//! The loop of runners that measure VMs on a [`Stage`]: boots them for each number of machines and
+//! each way to share the core, sets up load, path and configuration, and measures in rounds.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use serde_json::json;
+use vsnoop_testbed::guest;
+use vsnoop_testbed::stage::path::PathOptions;
+use vsnoop_testbed::stage::{Stage, StageOptions, vm_address};
+use vsnoop_testbed::vm::Begin;
+use vsnoop_testbed::vsnoop::Vsnoop;
+
+use super::plan::Plan;
+use super::runner::Task;
+use crate::experiment::configuration::Configuration;
+use crate::experiment::lab::{LOAD_PERIOD_MS, Lab};
+use crate::experiment::path_check::check_path;
+use crate::experiment::progress::Progress;
+use crate::experiment::rounds::{Rounds, Turn};
+use crate::results::record::Record;
+use crate::results::statistics::{ascending, percentile};
+use crate::results::{Cell, Results, Sample, size_text};
+
+/// Before each measurement.
+const PAUSE_MS: std::ops::Range<u64> = 5..100;
+/// Enough for the other end to be resolved.
+const FIRST_PINGS: u16 = 2;
+
+/// Machines and a path, ready for a measurement.
+pub struct Ground<'a> {
+    pub lab: &'a Lab,
+    pub stage: &'a Stage,
+    pub cell: Cell,
+    /// The machine of this round; the machines take turns.
+    pub machine: usize,
+}
+
+/// What a runner does in the loop.
+pub trait Measure {
+    /// Prepares a cell; its machines run, with their load.
+    fn enter(&mut self, _ground: &Ground) -> Result<()> {
+        Ok(())
+    }
+
+    /// One measurement; the configuration is set up. Samples need only what was measured: their
+    /// configuration, size, cell, turn and time are filled in.
+    fn measure(&mut self, ground: &Ground, turn: Turn<Configuration>) -> Result<Vec<Sample>>;
+
+    /// Samples of the turns that machines have begun meanwhile, under slices.
+    fn turns(&mut self, _begun: &[Begin]) -> Vec<Sample> {
+        Vec::new()
+    }
+}
+
+/// Measures everything that a plan asks for and an earlier run has not measured.
+pub fn on_stages(task: Task, parts: guest::Options, runner: &mut impl Measure) -> Result<()> {
+    let Task { plan, record } = task;
+    let configurations = plan.configurations()?;
+    let attaches = configurations.iter().any(|one| one.attach_options().is_some());
+    let vsnoop = if attaches { Some(Vsnoop::find()?) } else { None };
+    let mut lab = Lab::open(parts)?;
+    lab.describe(&mut record.results.environment);
+    Lab::describe_load(&mut record.results.environment);
+    if let Some(vsnoop) = &vsnoop {
+        record.results.environment.insert("vsnoop".into(), json!(vsnoop.version()?));
+    }
+    for control in &plan.congestion_controls {
+        lab.session.allow_congestion_control(control.name())?;
+    }
+    let sizes = plan.sizes();
+    let rounds = Rounds { configurations: &configurations, plan: &sizes, budget: plan.budget() };
+    let machines = plan.machines();
+    let cells: usize = machines.iter().map(|machines| machines.cells.len()).sum();
+    let mut progress = Progress::new(cells * rounds.count());
+    for machines in &machines {
+        let cells = machines.cells.iter().copied();
+        let left: Vec<_> = cells.filter(|cell| !rounds.is_done(cell, record)).collect();
+        progress.skip((machines.cells.len() - left.len()) * rounds.count());
+        let Some(first) = left.first() else { continue };
+        let options = StageOptions {
+            vms: machines.vms,
+            tuned: configurations.contains(&Configuration::Tuned),
+        };
+        let environment = &mut record.results.environment;
+        let mut stage =
+            lab.boot(options, machines.share, first.load, vsnoop.as_ref(), environment)?;
+        for &cell in &left {
+            let mut waits_ms = Vec::new();
+            enter(&mut stage, &plan, cell, record)
+                .and_then(|()| {
+                    runner.enter(&Ground { lab: &lab, stage: &stage, cell, machine: 0 })?;
+                    stage.take_turns();
+                    rounds.measure(cell, record, &mut progress, |turn| {
+                        let mut samples = one(runner, &lab, &stage, cell, turn)?;
+                        let begun = stage.take_turns();
+                        let waits = begun.iter().map(|begin| begin.waited.as_secs_f64() * 1e3);
+                        waits_ms.extend(waits);
+                        samples.extend(runner.turns(&begun));
+                        Ok(samples)
+                    })
+                })
+                .with_context(|| cell.to_string())?;
+            describe_turns(&mut record.results, &cell, waits_ms);
+        }
+    }
+    Ok(())
+}
+
+/// Sets up the load and the path of a cell, measures the path, and resolves the machines.
+fn enter(stage: &mut Stage, plan: &Plan, cell: Cell, record: &mut Record) -> Result<()> {
+    let rtt = Duration::from_secs_f64(cell.path_rtt_ms / 1e3);
+    stage.set_path(&PathOptions {
+        rtt,
+        segment_loss: plan.path_loss_percent / 100.0,
+        link: cell.path_link,
+    })?;
+    let path = check_path(stage, rtt)?;
+    let text = format!("ping p50 {:.2} ms, p90 {:.2} ms", path.p50_ms, path.p90_ms);
+    record.results.environment.insert(format!("path_{}", cell.suffix()), json!(text));
+    stage.load(cell.load, LOAD_PERIOD_MS)?;
+    for machine in 0..stage.vm_count() {
+        stage.client().ping(vm_address(machine, false), FIRST_PINGS)?;
+    }
+
+    Ok(())
+}
+
+/// How long machines waited for their turns, for the report.
+fn describe_turns(results: &mut Results, cell: &Cell, waits_ms: Vec<f64>) {
+    let waits_ms = ascending(waits_ms.into_iter());
+    let at = |percent| percentile(&waits_ms, percent);
+    if let (Some(p10), Some(p50), Some(p90)) = (at(10.0), at(50.0), at(90.0)) {
+        let n = waits_ms.len();
+        let text = format!("{n} turns, waited for p10 {p10:.0}, p50 {p50:.0}, p90 {p90:.0} ms");
+        results.environment.insert(format!("turns_{}", cell.suffix()), json!(text));
+    }
+}
+
+fn one(
+    runner: &mut impl Measure,
+    lab: &Lab,
+    stage: &Stage,
+    cell: Cell,
+    turn: Turn<Configuration>,
+) -> Result<Vec<Sample>> {
+    let machine = turn.round % stage.vm_count();
+    let what = || format!("{}, {}", turn.configuration.name(), size_text(turn.size_bytes));
+    turn.configuration.set_up(stage, machine).with_context(what)?;
+    std::thread::sleep(Duration::from_millis(fastrand::u64(PAUSE_MS)));
+    let ground = Ground { lab, stage, cell, machine };
+    let mut samples = runner.measure(&ground, turn).with_context(what)?;
+    turn.configuration.undo(stage, machine).with_context(what)?;
+    samples.iter_mut().for_each(|sample| sample.vm = machine);
+    Ok(samples)
+}

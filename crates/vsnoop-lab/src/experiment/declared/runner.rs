@@ -1,0 +1,28 @@
+//! The code that runs declared experiments of a kind.
+
+use std::path::Path;
+
+use anyhow::Result;
+
+use super::plan::Plan;
+use crate::results::record::Record;
+use crate::results::table::Style;
+use crate::results::{Figure, Results};
+
+pub struct Runner {
+    /// As declarations name it.
+    pub name: &'static str,
+    pub run: fn(Task) -> Result<()>,
+    pub tables: fn(&Results, Style) -> String,
+    pub figures: fn(&Results) -> Vec<Figure>,
+    /// Draws into a directory and returns the names of the plots, without extension.
+    pub plots: fn(&Results, &Path) -> Result<Vec<String>>,
+    /// One sentence on the difference to the paper, made from the samples.
+    pub difference: fn(&Results) -> Option<String>,
+}
+
+/// A run: what is to be measured, and where samples go.
+pub struct Task<'a> {
+    pub plan: Plan,
+    pub record: &'a mut Record,
+}

@@ -1,0 +1,284 @@
+//! The measurements of a run, each of which is on the disk as soon as it is made.
+//!
+//! The directory of the results has a journal: a line for the run, then one for each sample. When
+//! the run is over, results.json takes its place. A run that was interrupted leaves it, and the
+//! same run (the same experiment, options and `vsnoop`) goes on from there: it takes over the
+//! samples, and [`Record::has`] says which measurements need not be made again.
+
+use std::collections::HashSet;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+
+use super::{Cell, Results, Sample};
+
+const JOURNAL: &str = "journal.jsonl";
+/// The journal of another run, which is kept when a run with other options begins.
+const OTHER: &str = "journal.other.jsonl";
+
+/// The first line of a journal.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct Run {
+    experiment: String,
+    /// Everything that must be the same for samples of two runs to stand in one result.
+    same: String,
+    started: String,
+}
+
+/// What a journal has.
+struct Journal {
+    run: Run,
+    samples: Vec<Sample>,
+    /// Bytes of whole lines.
+    length: u64,
+}
+
+#[derive(Debug)]
+pub struct Record {
+    pub results: Results,
+    journal: File,
+    path: PathBuf,
+    /// Samples of interrupted runs are the first ones.
+    earlier: usize,
+    /// What those have measured: configuration, size, cell, turn.
+    measured: HashSet<String>,
+    began: Instant,
+    earlier_ms: f64,
+}
+
+impl Record {
+    /// Begins a run, or goes on with an interrupted one for which `same` is the same.
+    pub fn open(dir: &Path, results: Results, same: &str) -> Result<Self> {
+        fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
+        let path = dir.join(JOURNAL);
+        let journal = File::options().read(true).append(true).create(true).open(&path);
+        let journal = journal.with_context(|| format!("open {}", path.display()))?;
+        let run = Run {
+            experiment: results.experiment.clone(),
+            same: same.to_owned(),
+            started: results.started.clone(),
+        };
+        let earlier = read(&journal).with_context(|| format!("read {}", path.display()))?;
+        let mut record = Self {
+            results,
+            journal: journal.try_clone().context("a second handle of the journal")?,
+            path,
+            earlier: 0,
+            measured: HashSet::new(),
+            began: Instant::now(),
+            earlier_ms: 0.0,
+        };
+        match earlier {
+            Some(Journal { run: before, samples, length })
+                if before.same == run.same && before.experiment == run.experiment =>
+            {
+                // The rest of a line that was being written when the run ended.
+                journal.set_len(length).context("cut the journal")?;
+                record.take_over(before, samples);
+            }
+            earlier => {
+                record.keep_other(earlier.is_some_and(|other| !other.samples.is_empty()))?;
+                record.write(&run)?;
+            }
+        }
+        Ok(record)
+    }
+
+    fn take_over(&mut self, run: Run, samples: Vec<Sample>) {
+        if !samples.is_empty() {
+            println!(
+                "going on with the run that began at {}: {} measurements are there",
+                run.started,
+                samples.len()
+            );
+        }
+        self.results.started = run.started;
+        self.earlier = samples.len();
+        self.earlier_ms = samples.iter().map(|sample| sample.at_ms).fold(0.0, f64::max);
+        let measured = |sample: &Sample| {
+            let (name, size_bytes) = (&sample.configuration, sample.size_bytes);
+            Some(key(name, size_bytes, &sample.cell, sample.turn?))
+        };
+        self.measured = samples.iter().filter_map(measured).collect();
+        self.results.samples = samples;
+    }
+
+    /// Begins with an empty journal; one with samples of another run is renamed.
+    fn keep_other(&mut self, has_samples: bool) -> Result<()> {
+        let path = self.path.display().to_string();
+        if has_samples {
+            let other = self.path.with_file_name(OTHER);
+            fs::rename(&self.path, &other).with_context(|| format!("rename {path}"))?;
+            eprintln!(
+                "the interrupted run in {path} had other options or another vsnoop: its measurements \
+                 are kept in {}",
+                other.display()
+            );
+            let created = File::options().append(true).create_new(true).open(&self.path);
+            self.journal = created.with_context(|| format!("create {path}"))?;
+        }
+        self.journal.set_len(0).with_context(|| format!("empty {path}"))
+    }
+
+    fn write(&mut self, line: &impl Serialize) -> Result<()> {
+        let mut text = serde_json::to_vec(line).context("encode a line of the journal")?;
+        text.push(b'\n');
+        let written = self.journal.write_all(&text);
+        written.with_context(|| format!("write {}", self.path.display()))
+    }
+
+    pub fn push(&mut self, sample: Sample) -> Result<()> {
+        // It counts even if the disk is full.
+        self.results.samples.push(sample.clone());
+        self.write(&sample)
+    }
+
+    /// Whether an earlier part of the run has made this measurement.
+    pub fn has(&self, configuration: &str, size_bytes: u64, cell: &Cell, turn: usize) -> bool {
+        !self.measured.is_empty()
+            && self.measured.contains(&key(configuration, size_bytes, cell, turn))
+    }
+
+    /// Whether an earlier part of the run was done with this cell: it had gone on to another.
+    pub fn is_past(&self, cell: &Cell) -> bool {
+        let mut earlier = self.results.samples[..self.earlier].iter();
+        let first = earlier.position(|sample| sample.cell == *cell);
+        first.is_some() && earlier.any(|sample| sample.cell != *cell)
+    }
+
+    /// Milliseconds of measuring, those of earlier parts of the run included.
+    pub fn elapsed_ms(&self) -> f64 {
+        self.earlier_ms + self.began.elapsed().as_secs_f64() * 1e3
+    }
+
+    /// The journal is no longer needed: the results are written, or there are none.
+    pub fn close(self) -> Results {
+        if let Err(error) = fs::remove_file(&self.path) {
+            tracing::warn!("{} stays: {error}", self.path.display());
+        }
+        self.results
+    }
+}
+
+fn key(configuration: &str, size_bytes: u64, cell: &Cell, turn: usize) -> String {
+    format!("{configuration} {size_bytes} {turn} {cell:?}")
+}
+
+/// Nothing, if the first line is not that of a run.
+fn read(mut file: &File) -> Result<Option<Journal>> {
+    file.seek(SeekFrom::Start(0))?;
+    let (mut reader, mut line) = (BufReader::new(file), Vec::new());
+    let (mut run, mut samples, mut length) = (None, Vec::new(), 0);
+    while reader.read_until(b'\n', &mut line)? > 0 && line.ends_with(b"\n") {
+        match run {
+            None => match serde_json::from_slice(&line) {
+                Ok(first) => run = Some(first),
+                Err(_) => return Ok(None),
+            },
+            Some(_) => match serde_json::from_slice(&line) {
+                Ok(sample) => samples.push(sample),
+                Err(_) => break,
+            },
+        }
+        length += line.len() as u64;
+        line.clear();
+    }
+    Ok(run.map(|run| Journal { run, samples, length }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{results, sample};
+    use super::*;
+
+    struct Dir(PathBuf);
+
+    impl Dir {
+        fn new(name: &str) -> Self {
+            let dir = std::env::temp_dir().join(format!("record-{name}-{}", std::process::id()));
+            let _ = fs::remove_dir_all(&dir);
+            Self(dir)
+        }
+
+        fn open(&self, same: &str) -> Record {
+            Record::open(&self.0, results(Vec::new()), same).unwrap()
+        }
+    }
+
+    impl Drop for Dir {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn turn(configuration: &str, turn: usize) -> Sample {
+        Sample { turn: Some(turn), ..sample(configuration, 2.0) }
+    }
+
+    #[test]
+    fn an_interrupted_run_is_gone_on_with_and_knows_what_is_missing() {
+        let dir = Dir::new("interrupted");
+        let mut first = dir.open("--quick");
+        let cell = sample("off", 1.0).cell;
+        for made in [turn("off", 0), turn("vsnoop", 0), turn("off", 1)] {
+            first.push(made).unwrap();
+        }
+        drop(first);
+        let mut second = dir.open("--quick");
+        assert_eq!(second.results.samples.len(), 3);
+        let has = |record: &Record, name, turn| record.has(name, 10_000, &cell, turn);
+        assert!(has(&second, "off", 1) && !has(&second, "vsnoop", 1));
+        assert!(!second.is_past(&cell));
+        second.push(turn("vsnoop", 1)).unwrap();
+        drop(second);
+        assert!(has(&dir.open("--quick"), "vsnoop", 1));
+        dir.open("--quick").close();
+        assert_eq!(dir.open("--quick").results.samples.len(), 0, "a new run");
+    }
+
+    #[test]
+    fn a_cell_is_past_when_another_one_was_measured_after_it() {
+        let dir = Dir::new("cells");
+        let mut first = dir.open("");
+        let mut far = turn("off", 0);
+        far.cell.path_rtt_ms = 20.0;
+        let near = turn("off", 0);
+        first.push(near.clone()).unwrap();
+        first.push(far.clone()).unwrap();
+        drop(first);
+        let second = dir.open("");
+        assert!(second.is_past(&near.cell) && !second.is_past(&far.cell));
+    }
+
+    #[test]
+    fn a_line_that_was_cut_off_is_dropped_and_written_again() {
+        let dir = Dir::new("cut");
+        let mut first = dir.open("");
+        first.push(turn("off", 0)).unwrap();
+        first.push(turn("off", 1)).unwrap();
+        drop(first);
+        let path = dir.0.join(JOURNAL);
+        let length = fs::metadata(&path).unwrap().len();
+        File::options().write(true).open(&path).unwrap().set_len(length - 9).unwrap();
+        let mut second = dir.open("");
+        assert_eq!(second.results.samples.len(), 1);
+        second.push(turn("off", 1)).unwrap();
+        drop(second);
+        assert_eq!(dir.open("").results.samples.len(), 2);
+    }
+
+    #[test]
+    fn samples_of_a_run_with_other_options_are_kept_aside() {
+        let dir = Dir::new("other");
+        let mut first = dir.open("--load 0.6");
+        first.push(turn("off", 0)).unwrap();
+        drop(first);
+        assert_eq!(dir.open("--load 0.8").results.samples.len(), 0);
+        let kept = fs::read_to_string(dir.0.join(OTHER)).unwrap();
+        assert_eq!(kept.lines().count(), 2, "{kept}");
+    }
+}
