@@ -28,8 +28,8 @@
 #define HOLD_FREE 64
 /* Most chunks by which one segment may extend a chain, holes included. */
 #define HOLD_REACH (1 << 16)
-/* Up to this number of used chunks, those that were freed last are used next: their bytes are in the CPU's
- * cache. Beyond, a search from there would pass too many used ones. */
+/* While no more chunks than this are used, those that were freed last are used next: their bytes
+ * are in the CPU's cache. With more, a search from there would pass too many used ones. */
 #define HOLD_WARM 256
 /* Most links followed for a segment beyond a hole: 16 MiB. */
 #define HOLD_SEEK 4096
