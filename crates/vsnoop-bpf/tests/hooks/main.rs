@@ -30,7 +30,7 @@ const REDIRECT: i32 = 7;
 
 fn main() {
     let arguments = Arguments::from_args();
-    let tests: [(&str, fn()); 26] = [
+    let tests: [(&str, fn()); 27] = [
         ("the_verifier_accepts_both_hooks", the_verifier_accepts_both_hooks),
         ("a_port_is_attached_once_and_found_again", a_port_is_attached_once_and_found_again),
         (
