@@ -452,32 +452,6 @@ fn that_a_peer_was_taken_down_is_said_until_somebody_answers_there() {
     assert_eq!(world.b.peer.status().reason.as_deref(), Some("connection refused"));
 }
 
-/// On a busy machine a peer completes handshakes after it has sent its close message.
-#[test]
-fn a_handshake_with_a_peer_that_has_left_does_not_hide_that() {
-    for initiator in [End::Us, End::Peer] {
-        let mut world = up(1, Dials::B, &settings(1500));
-        let instance = world.a.instance;
-        world.give(Side::A, PeerEvent::Close);
-        world.kill(Side::A);
-        world.run(100 * MS);
-        let id = SessionId(1_000_000);
-        let info = SessionInfo { id, initiator, epoch: 9, instance, address: world.a.address };
-        world.give(
-            Side::B,
-            match initiator {
-                End::Us => PeerEvent::Dialled(Ok(info)),
-                End::Peer => PeerEvent::Accepted(info),
-            },
-        );
-        // No packet arrives under that session.
-        world.run(12 * S);
-        let reason = world.b.peer.status().reason.unwrap();
-        let closed = "the peer has taken the link down; since then: connection refused";
-        assert_eq!(reason, closed, "{initiator:?}");
-    }
-}
-
 #[test]
 fn a_peer_that_comes_back_and_calls_is_not_said_to_be_down_though_our_calls_are_refused() {
     let mut world = up(1, Dials::B, &settings(1500));
