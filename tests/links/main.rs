@@ -6,6 +6,7 @@
 mod bombs;
 mod bridges;
 mod certificates;
+mod direct;
 mod divert;
 mod expiry;
 mod floods;
@@ -61,6 +62,7 @@ fn main() {
         marks::trials(),
         names::trials(),
         relay::trials(),
+        direct::trials(),
     ]
     .into_iter()
     .flatten()

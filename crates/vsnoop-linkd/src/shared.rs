@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::clock::Clock;
-use super::config::Config;
+use super::config::{Config, PeerConfig};
 use super::counted_port::CountedPort;
 use super::divert::taps::DivertTaps;
 use super::frame::Frame;
@@ -33,6 +33,8 @@ pub struct Shared {
     /// Which packets are the link's own.
     pub own: Arc<Own>,
     pub stats: Arc<LinkStats>,
+    /// By slot: the hub that the peer is behind.
+    hubs: Vec<Option<usize>>,
     /// The longest frame that every peer over UDP takes without another cut; 0: no limit.
     /// By peer; 0: none.
     frame_limits_bytes: Vec<Arc<AtomicUsize>>,
@@ -56,6 +58,7 @@ impl Shared {
             udp: Arc::new(udp),
             own: Arc::new(own),
             stats: Arc::default(),
+            hubs: Vec::new(),
             frame_limits_bytes: (0..peers).map(|_| Arc::default()).collect(),
         }
     }
@@ -96,11 +99,37 @@ impl Shared {
         }
     }
 
-    /// The link relays between these peers from now on.
-    pub fn set_relayed(&self, config: &Config, peers: &Slots) {
+    /// Takes from the configuration which peers the link relays between, and which are behind hubs.
+    pub fn set_relayed(&mut self, config: &Config, peers: &Slots) {
         let relayed = config.peers.iter().filter(|peer| peer.relay);
         let slots = relayed.filter_map(|peer| peers.of(&peer.name));
-        self.table.write().set_relayed(slots.map(|slot| slot as u16));
+        let behind =
+            |peer: &PeerConfig| Some((peers.of(&peer.name)?, peers.of(peer.via.as_ref()?)?));
+        let behind: Vec<_> = config.peers.iter().filter_map(behind).collect();
+        self.hubs = vec![None; peers.len()];
+        for &(peer, hub) in &behind {
+            self.hubs[peer] = Some(hub);
+        }
+        let mut table = self.table.write();
+        table.set_relayed(slots.map(|slot| slot as u16));
+        table.set_hubs(behind.into_iter().map(|(peer, hub)| (peer as u16, hub as u16)));
+    }
+
+    /// The hub that a peer is behind.
+    pub fn hub_of(&self, peer: usize) -> Option<usize> {
+        self.hubs.get(peer).copied().flatten()
+    }
+
+    /// Peers behind a hub.
+    pub fn behind(&self, hub: usize) -> impl Iterator<Item = usize> {
+        let all = self.hubs.iter().enumerate();
+        all.filter(move |(_, of)| **of == Some(hub)).map(|(peer, _)| peer)
+    }
+
+    /// The peer behind a hub that has a label.
+    pub fn labelled(&self, hub: usize, label: u16) -> Option<usize> {
+        let peer = usize::from(label).checked_sub(1)?;
+        (self.hub_of(peer) == Some(hub)).then_some(peer)
     }
 
     /// See [`set_frame_limit`](Self::set_frame_limit).
