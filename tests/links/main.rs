@@ -18,7 +18,6 @@ mod names;
 mod paths;
 mod peers;
 mod privileges;
-mod raw_vm;
 mod relay;
 mod reload;
 mod slow_peers;
@@ -30,6 +29,7 @@ mod vlans;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use vsnoop_testbed::net::remove_stale;
+use vsnoop_testbed::raw_vm;
 use vsnoop_tests::PREFIX;
 
 /// Each of them moves bytes as fast as it can.

@@ -2,10 +2,11 @@
 
 use std::net::Ipv4Addr;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 use super::network::{MIDDLE, Network, to_host};
 use super::plan::UPLINK;
+use crate::net::Netns;
 
 const INSIDE: &str = "inside";
 
@@ -47,7 +48,13 @@ impl Network {
              }}\n\
              }}"
         ))?;
-        self.routers.push(router);
+        self.routers.push((host, router));
         Ok(())
+    }
+
+    /// The router that a host is behind.
+    pub fn router(&self, host: usize) -> Result<&Netns> {
+        let found = self.routers.iter().find(|(behind, _)| *behind == host);
+        found.map(|(_, router)| &**router).context("the host is behind no router")
     }
 }
