@@ -22,6 +22,7 @@ mod relay;
 mod reload;
 mod slow_peers;
 mod tenants;
+mod threads;
 mod transfer;
 mod transports;
 mod unknown_sources;
@@ -61,6 +62,7 @@ fn main() {
         marks::trials(),
         names::trials(),
         relay::trials(),
+        threads::trials(),
     ]
     .into_iter()
     .flatten()

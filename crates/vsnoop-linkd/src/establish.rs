@@ -136,9 +136,10 @@ pub struct Introduction {
 }
 
 impl Introduction {
-    /// A hello for a new session.
+    /// A hello for a new session, whose records have this number.
     pub fn hello(
         &self,
+        session: u32,
         epoch: u32,
         transport: Transport,
         connections: u8,
@@ -150,7 +151,7 @@ impl Introduction {
             purpose: Purpose::Control,
             network: self.network.clone(),
             instance: self.instance,
-            session: fastrand::u32(..),
+            session,
             epoch: epoch.min(u16::MAX.into()) as u16,
             transport: wire_transport(transport),
             connections,
@@ -545,7 +546,7 @@ mod tests {
     fn hello() -> Hello {
         let introduction =
             Introduction { network: "n".into(), instance: 1, mtu_bytes: 1500, takes: Vec::new() };
-        introduction.hello(0, Transport::Udp, 1, CompressionLimits::MOST, true)
+        introduction.hello(7, 0, Transport::Udp, 1, CompressionLimits::MOST, true)
     }
 
     /// Calls b from a, where `far` has the connection, and says why there is no session.

@@ -62,9 +62,9 @@ impl<'a> Frame<'a> {
         }
     }
 
-    /// The same on its way past the forwarding table.
-    pub fn diverted(self) -> Self {
-        Self { way: Way::Diverted, ..self }
+    /// The same on its way past the forwarding table, or to it.
+    pub fn by(self, way: Way) -> Self {
+        Self { way, ..self }
     }
 
     /// The first part: Ethernet header and all that follows it up to the payload.

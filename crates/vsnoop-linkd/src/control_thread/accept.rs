@@ -12,6 +12,8 @@ use crate::config::PeerConfig;
 use crate::establish::Introduction;
 use crate::event::ControlEvent;
 use crate::io::wake;
+use crate::pairs::Pairs;
+use crate::slots::Slots;
 use crate::tcp_handshake;
 use vsnoop_link::handshake::{Admitted, Answer, Guard, Hello, Permit, Refusal, RefusalKind};
 use vsnoop_link::identity::{Acceptor, PeerId};
@@ -23,6 +25,9 @@ pub struct ListenerConfig {
     pub introduction: Introduction,
     pub acceptor: Acceptor,
     pub peers: Vec<PeerConfig>,
+    /// Numbers of the peers.
+    pub slots: Slots,
+    pub pairs: Pairs,
     /// Number of reloads before it.
     pub generation: u64,
 }
@@ -124,7 +129,9 @@ impl ListenerConfig {
         let epoch = theirs.epoch.into();
         let accepts = peer.accepts();
         let PeerConfig { transport, connections, outer, .. } = *peer;
-        let hello = self.introduction.hello(epoch, transport, connections, accepts, outer.ecn);
+        let session = self.pairs.session_number(self.slots.of(&peer.name).unwrap_or_default());
+        let hello =
+            self.introduction.hello(session, epoch, transport, connections, accepts, outer.ecn);
         Answer::Accept(Hello { purpose: theirs.purpose, ..hello })
     }
 }

@@ -202,20 +202,19 @@ impl ControlThread {
             proof,
         };
         known.installed.insert(id, installed);
-        let order = match incoming {
+        let session = id.0;
+        match incoming {
             Incoming::Datagrams(opened) => {
-                ingress::Order::Datagrams { peer, session: id.0, index, opened }
+                let order = ingress::Order::Datagrams { peer, session, index, opened };
+                self.orders.ingress_of_session(index, order);
             }
             Incoming::Connections(connections) => {
-                ingress::Order::Connections { peer, session: id.0, connections }
+                let order = ingress::Order::Connections { peer, session, connections };
+                self.orders.ingress(peer, order);
             }
-        };
-        self.ingress.send(order);
-        self.egress.send(egress::Order::Install {
-            peer,
-            session: id.0,
-            sender: Box::new(outgoing),
-        });
+        }
+        let sender = Box::new(outgoing);
+        self.orders.egress(peer, egress::Order::Install { peer, session, sender });
     }
 
     /// Warns, once each, of what the peer has configured otherwise than this host.
@@ -244,6 +243,7 @@ impl ControlThread {
         let known = &self.peers[peer];
         let config = &known.config;
         let hello = self.introduction.hello(
+            self.shared.pairs.session_number(peer),
             epoch,
             config.transport,
             config.connections,

@@ -10,7 +10,7 @@ use super::*;
 use crate::cpu::coding_clock;
 use crate::fault::ReceiveError;
 use crate::io::poll::Half;
-use crate::io::udp::UdpSocket;
+use crate::io::udp_port::UdpPort;
 use crate::own::Own;
 use vsnoop_link::compress::{
     Codecs, CompressionLimits, Decoder, DecoderMemory, Encoded, Encoder, Method, Owner, Policy,
@@ -32,13 +32,13 @@ struct Fixture {
 
 impl Fixture {
     fn new(peers: usize) -> Self {
-        let udp = UdpSocket::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let udp = UdpPort::bind("127.0.0.1:0".parse().unwrap(), 1).unwrap();
         let table = TableSettings::default();
         let shared = Shared::new(table, Vec::new(), None, peers, udp, Own::default());
         let (orders, obeyed) = wake::channel().unwrap();
         let (told, events) = wake::channel().unwrap();
         let watch = Watch::new(&Arc::new(Poll::new().unwrap()), Half::Ingress).unwrap();
-        let (relay, _) = crate::relay::channel().unwrap();
+        let (relay, _) = crate::relay::channels(shared.pairs).unwrap();
         let ingress = Ingress::new(Arc::new(shared), obeyed, told, relay, watch).unwrap();
         Self { ingress, orders, events }
     }
