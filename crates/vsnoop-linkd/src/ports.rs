@@ -205,7 +205,7 @@ impl PortState {
             }
             seen = Sight { carries: standing.carries, reason: standing.reason };
         }
-        self.is_there = Interface::new(name).is_ok_and(|device| device.is_up());
+        self.is_there = Interface::new(name).is_up();
         if !self.is_there {
             seen = Sight::broken(format!("it is down: `ip link set {name} up`"));
         } else if let Some(failure) = &self.failure {

@@ -184,13 +184,13 @@ pub fn open_tap(config: &Config, port: &config::PortConfig) -> Result<CountedPor
             (1..pairs).map(queue).collect::<std::result::Result<_, _>>()?,
         )
     };
-    Interface::new(&port.name)?.set_mtu(config.mtu_bytes)?;
+    Interface::new(&port.name).set_mtu(config.mtu_bytes)?;
     Ok(opened)
 }
 
 /// Puts the tap of a port into its bridge, and sets it up.
 pub fn start_tap(port: &config::PortConfig) -> Result<()> {
-    let device = Interface::new(&port.name)?;
+    let device = Interface::new(&port.name);
     if let PortKind::Bridge(bridge) = &port.kind {
         device.join(bridge)?;
     }

@@ -368,7 +368,7 @@ fn move_port(old: Option<&PortConfig>, port: &PortConfig) -> std::result::Result
         return Ok(());
     }
     if let Some(PortKind::Bridge(bridge)) = old.map(|old| &old.kind) {
-        Interface::new(&port.name)?.leave(bridge)?;
+        Interface::new(&port.name).leave(bridge)?;
     }
     start_tap(port)
 }
