@@ -15,7 +15,7 @@ use vsnoop_testbed::hosts::{Network, Outside, Plan, inner_v4, inner_v6};
 const PART_BYTES: u64 = 4 << 20;
 /// Bytes each way of a transfer between two hosts.
 pub const EXCHANGED_BYTES: u64 = 2 << 20;
-const TRANSPORTS: [&str; 5] = ["udp", "tls", "tcp", "udp-plain", "tcp-plain"];
+const TRANSPORTS: [&str; 3] = ["udp", "tls", "udp-plain"];
 
 pub fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();

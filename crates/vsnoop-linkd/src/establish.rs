@@ -43,17 +43,16 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
-use rustls::Connection;
 use socket2::SockRef;
 
 use super::causes::with_causes;
 use super::config::{BETWEEN_ADDRESSES, Transport};
 use super::counts::SessionCounts;
 use super::cpu::coding_clock;
-use super::egress::connection::{ConnectionSender, Encryption};
+use super::egress::connection::ConnectionSender;
 use super::egress::datagrams::DatagramSender;
 use super::egress::peer_sender::{Connections, Datagrams, SessionSender};
-use super::ingress::connection::{ConnectionReceiver, Decryption};
+use super::ingress::connection::ConnectionReceiver;
 use super::ingress::session::DatagramSession;
 use super::io::tcp;
 use super::race;
@@ -113,7 +112,7 @@ pub enum EstablishError {
     Prepare(#[source] io::Error),
     #[error("a direction without a data connection")]
     NoDirection,
-    #[error("the peer wants a transport of a newer version")]
+    #[error("the peer wants a transport of another version")]
     UnknownTransport,
 }
 
@@ -390,22 +389,19 @@ pub fn ordered(
             return Err(EstablishError::OtherPeer);
         }
         prepare(&connection.stream, dead_after).map_err(EstablishError::Prepare)?;
-        let keys = ConnectionKeys::of(&connection, transport, direction);
-        let epoch = control.agreed.epoch as u8;
-        let Established { stream, tls, .. } = connection;
+        let Established { stream, mut tls, .. } = connection;
         let counts = Arc::clone(&counts);
         if (direction == Direction::ToAcceptor) == dialled {
-            let encryption = keys.encryption(tls, control.theirs.session, epoch, index);
+            tls.set_buffer_limit(None);
             let limits = queue::QueueLimits::default();
             let accepted = limits_of(&control.theirs, control.agreed.connections, index);
             let encoder = Encoder::new(accepted, coding_clock());
-            let sender = ConnectionSender::new(stream, encryption, limits, encoder, counts);
+            let sender = ConnectionSender::new(stream, tls, limits, encoder, counts);
             outgoing.push((index, sender));
         } else {
-            let decryption = keys.decryption(tls, epoch, index);
             let accepted = limits_of(&control.ours, control.agreed.connections, index);
             let decoder = Decoder::new(accepted, Arc::clone(memory), coding_clock());
-            incoming.push(ConnectionReceiver::new(stream, decryption, decoder, counts));
+            incoming.push(ConnectionReceiver::new(stream, tls, decoder, counts));
         }
     }
     if outgoing.is_empty() || incoming.is_empty() {
@@ -416,47 +412,6 @@ pub fn ordered(
     let outgoing = SessionSender::Connections(Box::new(Connections::new(outgoing)));
     let incoming = Incoming::Connections(incoming);
     Ok(Made::of(&control, transport, address, dialled, outgoing, incoming, counts))
-}
-
-/// How a data connection keeps its bytes secret.
-enum ConnectionKeys {
-    /// By its TLS.
-    Tls,
-    Records(Suite, Material),
-}
-
-impl ConnectionKeys {
-    fn of(connection: &Established, transport: Transport, direction: Direction) -> Self {
-        match transport {
-            Transport::Tls => Self::Tls,
-            _ => {
-                let suite = suite_of(transport, connection.cipher);
-                Self::Records(suite, material(&connection.secrets, direction))
-            }
-        }
-    }
-
-    /// `session`: the number by which the peer knows its records.
-    fn encryption(&self, mut tls: Connection, session: u32, epoch: u8, index: u8) -> Encryption {
-        match self {
-            Self::Tls => {
-                tls.set_buffer_limit(None);
-                Encryption::Tls(Box::new(tls))
-            }
-            Self::Records(suite, keys) => {
-                Encryption::Records(Sealer::new(*suite, keys, session, epoch, index))
-            }
-        }
-    }
-
-    fn decryption(&self, tls: Connection, epoch: u8, index: u8) -> Decryption {
-        match self {
-            Self::Tls => Decryption::Tls(Box::new(tls)),
-            Self::Records(suite, keys) => {
-                Decryption::Records(Box::new(Opener::new(*suite, keys, epoch, index)))
-            }
-        }
-    }
 }
 
 /// What this connection may use, towards the end that has said the hello. Dictionaries are on all
@@ -510,9 +465,7 @@ pub fn wire_transport(transport: Transport) -> handshake::HelloTransport {
     match transport {
         Transport::Udp => handshake::HelloTransport::Udp,
         Transport::Tls => handshake::HelloTransport::Tls,
-        Transport::Tcp => handshake::HelloTransport::Tcp,
         Transport::UdpPlain => handshake::HelloTransport::UdpPlain,
-        Transport::TcpPlain => handshake::HelloTransport::TcpPlain,
     }
 }
 
@@ -520,9 +473,7 @@ fn transport_of(control: &Established) -> Result<Transport> {
     Ok(match control.agreed.transport {
         handshake::HelloTransport::Udp => Transport::Udp,
         handshake::HelloTransport::Tls => Transport::Tls,
-        handshake::HelloTransport::Tcp => Transport::Tcp,
         handshake::HelloTransport::UdpPlain => Transport::UdpPlain,
-        handshake::HelloTransport::TcpPlain => Transport::TcpPlain,
         handshake::HelloTransport::Unknown => {
             return Err(EstablishError::UnknownTransport);
         }
@@ -530,8 +481,7 @@ fn transport_of(control: &Established) -> Result<Transport> {
 }
 
 pub fn is_ordered(transport: handshake::HelloTransport) -> bool {
-    use handshake::HelloTransport::{Tcp, TcpPlain, Tls};
-    matches!(transport, Tls | Tcp | TcpPlain)
+    transport == handshake::HelloTransport::Tls
 }
 
 #[cfg(test)]

@@ -65,9 +65,7 @@ pub enum RuleError {
     NoSuch { link: String, kind: &'static str, wanted: String, names: String },
     #[error("a dictionary goes with zstd and auto, and not with {0}")]
     DictionaryMethod(Method),
-    #[error(
-        "a dictionary goes with the transports tls and tcp: over udp each datagram stands alone"
-    )]
+    #[error("a dictionary goes with the transport tls: over udp each datagram stands alone")]
     DictionaryTransport,
 }
 

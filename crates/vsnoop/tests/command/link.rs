@@ -481,7 +481,7 @@ fn what_is_set_is_in_force_and_nonsense_is_refused() -> Result<()> {
     host.link(wrong)?.failed(2, &["--dictionary"])?;
     let wrong = ["--compress", "zstd", "--dictionary", "1M", "--peer", "b"];
     let ran = host.link([&["set", "office"][..], &wrong].concat())?;
-    ran.failed(2, &["dictionary", "tls and tcp", "udp"])?;
+    ran.failed(2, &["dictionary", "transport tls", "udp"])?;
     let gzip = host.link(["set", "office", "--compress", "gzip"])?;
     ensure!(gzip.code == 2 && gzip.err.contains("zstd:LEVEL"), "{}", gzip.err);
     ensure!(host.status()?["compression"] == compression, "something changed");
