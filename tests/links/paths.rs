@@ -154,8 +154,8 @@ fn black_hole() -> Result<()> {
     ensure!(network.lost() > 0, "nothing was too long: there was no black hole");
     let lost = network.lost();
     transfer::run(&a.vms[0], &b.vms[0], inner_v4(1, 0), 4 << 20, &moved)?;
-    // But for a probe now and then.
-    ensure!(network.lost() < lost + 10, "{} packets were too long still", network.lost() - lost);
+    // But for probes, of which a slow transfer meets more; its datagrams are thousands.
+    ensure!(network.lost() < lost + 100, "{} packets were too long still", network.lost() - lost);
     Ok(())
 }
 
