@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Out-of-order ranges of a hold: copies beyond a hole, which the sender is told of by SACK (RFC
+ * Out-of-order ranges of a hold: copies beyond a hole, which SACK reports to the sender (RFC
  * 2018). At most four; the latest comes first.
  */
 #ifndef VSNOOP_FLOW_HOLD_RANGES_H

@@ -43,13 +43,13 @@
  *   NOT_WAITING   closed, nothing granted                           QUEUED        closed
  *   NOT_WAITING   closed, FINISHED, and it only ever answers        ANSWERER      closed
  *   NOT_WAITING   closed, FINISHED, and it may send unasked         OTHER         closed
- *   QUEUED        at the head, and there is credit                  NOT_WAITING   what it asks for
+ *   QUEUED        at the head, and there is credit                  NOT_WAITING   its request
  *   ANSWERER      at the head, the grant queue is empty, silent     NOT_WAITING   two segments
  *                 flows have less outstanding than the credit
  *   OTHER         at the head, the grant queue is empty, credit     NOT_WAITING   two segments
  *                 is left
  *   finished      request of the VM, or more data: nothing granted  QUEUED        closed
- *   finished      request of the VM: granted                        NOT_WAITING   what it asks for
+ *   finished      request of the VM: granted                        NOT_WAITING   its request
  *   any waiting   the VM answers a probe of its sender              NOT_WAITING   two segments
  *   any waiting   rounding opens the window, or the queue is full   NOT_WAITING   as it is
  *

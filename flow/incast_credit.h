@@ -25,12 +25,12 @@
 #define INCAST_LEAST_MSS 1460u /* until a larger segment was seen; Ethernet */
 #define INCAST_OVER 3 /* round trips with d > GAMMA2 that shrink a window */
 /* After data came, outstanding credit counts for one to two epochs of 2^20 ns (1.05 ms): a sender
- * that sends nothing for so long with an open window has nothing to send. After a request of the VM
- * it counts longer: the sender may compute its answer. */
+ * that sends nothing for this time with an open window has nothing to send. After a request of the
+ * VM it counts longer: the sender may compute its answer. */
 #define INCAST_EPOCH_BITS 20
 #define INCAST_EPOCHS_ACTIVE 1
 #define INCAST_EPOCHS_ASKED (INCAST_EPOCHS - 1)
-/* After so many long round trips in a row a flow is out of scope. */
+/* After this number of long round trips in a row a flow is out of scope. */
 #define INCAST_FAR 8
 /* A flow that sent nothing for this time starts again. */
 #define INCAST_IDLE_NS (200 * NSEC_PER_MSEC)

@@ -23,7 +23,7 @@ static __always_inline void incast_leave_queue(struct flow *f, struct uplink *u,
 	i->waiting = INCAST_NOT_WAITING;
 }
 
-/* The flow is not shaped any more, or its record is removed: returns its credit. */
+/* Shaping of the flow ends, or its record is removed: returns its credit. */
 static __always_inline void incast_end(struct flow *f, struct uplink *u, struct incast_port *port)
 {
 	struct incast *i = &f->incast;
@@ -182,7 +182,7 @@ static __always_inline enum incast_waiting incast_open_live(struct flow *f, stru
 		incast_leave_queue(f, u, port);
 	if ((__s32)want <= open)
 		return INCAST_NOT_WAITING;
-	/* The sender has waited for a timeout: a window that stayed closed for so long was a
+	/* The sender has waited for a timeout: a window that stayed closed until then was a
 	 * mistake. */
 	if (why == INCAST_PROBED && (__s32)least > open) {
 		incast_give(f, u, port, least);

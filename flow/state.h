@@ -23,7 +23,7 @@
 /* A prompt VM is late for less than 1/FLOW_LATE_SHARE of the time: a saturated host now and then
  * delays even a VM with a core to itself by a few ms. */
 #define FLOW_LATE_SHARE 3
-/* A VM that is late for so long had lost its core, and is not prompt. */
+/* A VM whose ACK is late by more than this was descheduled, and is not prompt. */
 #define FLOW_DESCHEDULED_NS (8 * NSEC_PER_MSEC)
 /* last_ns may be up to this old. */
 #define FLOW_TOUCH_NS (64 * NSEC_PER_MSEC)
@@ -37,7 +37,7 @@
 #define FLOW_MAX_TS_STEP (1u << 26)
 /* Failures of connections of a VM port within this time are counted together. */
 #define FLOW_FAILURES_NS (60 * NSEC_PER_SEC)
-/* After so many failures new connections of the port go to BYPASS ... */
+/* After this number of failures new connections of the port go to BYPASS ... */
 #define FLOW_FAILURES 2
 /* ... for this time. */
 #define FLOW_LEFT_ALONE_NS (300 * NSEC_PER_SEC)

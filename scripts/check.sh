@@ -44,7 +44,7 @@ check shellcheck "mended by hand, with: shellcheck FILE" shellcheck scripts/*.sh
 # Those of the last commits, where there is a repository.
 check "commit subjects" "mended by: git commit --amend (at most 72 characters, no semicolon)" \
 	sh -c '! git log -20 --format=%s | grep -e ".\{73\}" -e ";"'
-check SPECIFICATION.md "mended by naming what there is" sh scripts/specification.sh
+check "names of tests" "mended by naming tests that exist" sh scripts/specification.sh
 # The build scripts compile C with warnings as errors.  The release profile has their results, with
 # the C libraries of dependencies, in common with `make build` and `make test`.
 check "clippy and C warnings" "many are mended by: cargo clippy --fix --release --workspace" \

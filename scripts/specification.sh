@@ -1,5 +1,6 @@
 #!/bin/sh
-# Checks that the sources have every test and figure that SPECIFICATION.md names.
+# Checks that the sources have every test and figure that SPECIFICATION.md names, and every test of
+# the commands in CONTRIBUTING.md.
 #
 # A row is `| ID | promise | names |`.  Its names, in backticks, are
 #   CRATE/PROGRAM::MODULE::TEST  a test of crates/CRATE/tests/PROGRAM, or of crates/CRATE/src if
@@ -8,6 +9,9 @@
 #   bench/FIGURE, lab/FIGURE     a string in the sources of vsnoop-bench or vsnoop-lab.
 # `*` stands for what the program fills in at run time: what comes before the first one, or after it
 # if nothing does, is looked for.  Modules lead to a file as far as there is one for them.
+#
+# A command is `cargo test ... -p CRATE --PROGRAM -- NAME`, where NAME is a test, its first part, or a
+# module; it is checked as the name CRATE/PROGRAM::NAME*.
 #
 # Prints each name that is not found with the ID of its row, and how many were checked; exits 1 if
 # one was not found.
@@ -40,7 +44,12 @@ has_test() { # CRATE PROGRAM::MODULE::TEST
 		path=${path#*::}
 	done
 	test=${2##*::}
-	grep -rqsE "fn $test\(|$(string "$test")" "$place" "$place.rs"
+	[ -e "$place/${test%'*'}.rs" ] && return
+	case $test in
+	*'*') function="fn ${test%%'*'*}" ;;
+	*) function="fn $test\(" ;;
+	esac
+	grep -rqsE "$function|$(string "$test")" "$place" "$place.rs"
 }
 
 checked=0
@@ -54,15 +63,18 @@ while read -r row name; do
 	*) false ;;
 	esac && continue
 	missing=$((missing + 1))
-	echo "SPECIFICATION.md, $row: the sources have no $name"
+	echo "$row: the sources have no $name"
 done <<END
 $(awk -F'|' '$2 ~ /^ [A-Z]+[0-9]+ $/ {
 	count = split($4, part, "`")
 	if (count < 3) print $2, "test or figure"
 	for (i = 2; i <= count; i += 2) print $2, part[i]
 }' SPECIFICATION.md)
+$(sed -nE 's/^cargo test .*-p ([^ ]+) --(lib|bin [^ ]+) -- /CONTRIBUTING.md \1\/unit::/p
+	s/^cargo test .*-p ([^ ]+) --test ([^ ]+) -- (--exact )?/CONTRIBUTING.md \1\/\2::/p
+	' CONTRIBUTING.md | sed 's/$/*/')
 END
 
-echo "SPECIFICATION.md: $checked names checked, $missing missing"
+echo "SPECIFICATION.md, CONTRIBUTING.md: $checked names checked, $missing missing"
 # Without a row that is understood there is one name, and it is empty.
 [ "$missing" -eq 0 ] && [ "$checked" -gt 1 ]

@@ -21,28 +21,36 @@ LIMIT_S=4500
 # Tests of the decision core compile flow/ with checks for undefined behaviour, a feature of
 # vsnoop-flow.  In one command with the other crates these, too, would be compiled with it: again.
 core="vsnoop-flow vsnoop-hold vsnoop-world"
+# Programs without libraries, named beside the core so that cargo gives dependencies that both have
+# (bindgen, proptest) the same features: else it compiles them again.  They are not compiled here.
+beside_core="vsnoop vsnoop-bench"
 
-# All targets but documentation, which has no tests, and fuzz targets, which run elsewhere
-# (scripts/fuzz.sh); that those keep up with what they fuzz is scripts/check.sh's.
-cargo_test() { cargo test --release --locked --no-fail-fast --all-targets "$@"; }
+cargo_test() { cargo test --release --locked --no-fail-fast "$@"; }
 
-# Of all crates but the core.
+# Of all crates but the core: all targets but documentation, which has no tests, and fuzz targets,
+# which run elsewhere (scripts/fuzz.sh); that those compile is scripts/check.sh's.
 host_tests() {
 	excluded=
 	for crate in vsnoop-fuzz $core; do
 		excluded="$excluded --exclude $crate"
 	done
 	# shellcheck disable=SC2086 # a list of words
-	cargo_test --workspace $excluded "$@"
+	cargo_test --all-targets --workspace $excluded "$@"
 }
 
 core_tests() {
 	chosen=
-	for crate in $core; do
+	for crate in $core $beside_core; do
 		chosen="$chosen -p $crate"
 	done
+	for crate in $core; do
+		for program in crates/"$crate"/tests/*; do
+			program=${program##*/}
+			chosen="$chosen --test ${program%.rs}"
+		done
+	done
 	# shellcheck disable=SC2086 # a list of words
-	cargo_test $chosen
+	cargo_test --lib $chosen
 }
 
 # Prints what a command prints when it has ended, in one piece.

@@ -89,7 +89,7 @@ fn available() -> Result<Result<Kernel, String>> {
 fn run(kernel: &Result<Result<Kernel, String>, String>) -> Result<Report, String> {
     match kernel {
         Ok(Ok(kernel)) => run_under(kernel).map_err(|error| format!("{error:#}")),
-        // Ignored tests that were asked for all the same.
+        // Ignored tests that were requested by name.
         Ok(Err(reason)) | Err(reason) => Err(reason.clone()),
     }
 }

@@ -99,7 +99,7 @@ fn compile_lwip(ours: &Path, out: &Path, clang: &str) -> Result<()> {
     build.try_compile("vsnoop_world_lwip").context("compiling lwIP failed")
 }
 
-/// The file of lwIP with tcp_split_unsent_seg(), what it says there, and what it means.
+/// The file of lwIP with tcp_split_unsent_seg(), the text there, and its replacement.
 ///
 /// It divides a segment for a small window, and moves FIN and PSH to the second part. But its macro
 /// only adds flags: the first part keeps its FIN, which then stands before the end of the stream.
@@ -139,7 +139,7 @@ fn lwip_sources() -> Result<PathBuf> {
     Ok(Path::new(manifest).with_file_name("src"))
 }
 
-/// Copies of the programs, so that as many threads can run them: as many as src/native.rs declares.
+/// Copies of the programs, one per thread that runs them: the number that src/native.rs declares.
 const COPIES: usize = 4;
 
 /// A copy of the programs. Only what Rust refers to has a global name, which ends with the copy's

@@ -24,7 +24,7 @@ struct policy {
 	__u32 passive; /* 1: flows may be passive: left to a VM that answers promptly */
 	__u32 hold_chunks; /* memory for the hold at most, chunks */
 	__u32 ahead; /* bytes that a sender may send beyond the VM's own window */
-	__u32 silence_ms; /* a VM that sent nothing for so long gets no early ACKs */
+	__u32 silence_ms; /* a VM that sent nothing for this time gets no early ACKs */
 	__u32 zero;
 };
 

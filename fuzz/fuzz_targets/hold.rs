@@ -1,5 +1,5 @@
 //! A flow with a hold (flow/hold.h) under arbitrary segments from both sides and an engine that
-//! writes what it likes: see crates/vsnoop-flow/tests/arbitrary/held.rs for what must hold.
+//! writes arbitrary values: crates/vsnoop-flow/tests/arbitrary/held.rs states the invariants.
 //!
 //!     cargo +nightly fuzz run hold
 #![no_main]

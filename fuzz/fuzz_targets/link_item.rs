@@ -1,4 +1,4 @@
-//! What a peer sends under a session: a stream cut into items as it comes in pieces, and each item
+//! The stream of a peer: cut into items as it arrives in pieces, and each item
 //! read as what it says it is. Items are those of the stream, in order, and mean the same after
 //! having been written again. The input is a tape: lengths of pieces and the stream.
 //!
@@ -18,7 +18,7 @@ libfuzzer_sys::fuzz_target!(|tape: &[u8]| {
     cut(&large, 1 + usize::from(pieces) * 509);
 });
 
-/// The stream, at most so many bytes at a time.
+/// Cuts the stream into reads of at most `most` bytes.
 fn cut(stream: &[u8], piece: usize) {
     let mut cutter = Cutter::default();
     let (mut given, mut taken) = (0, 0);

@@ -41,7 +41,7 @@ libfuzzer_sys::fuzz_target!(|tape: &[u8]| {
     rejoined(tape);
 });
 
-/// What a host does with one frame.
+/// Processing of one frame by a host.
 fn alone(offload: OffloadState, frame: &[u8], limit_bytes: usize, at: u8) {
     let headers = Headers::of(frame);
     // A frame whose end is elsewhere.
@@ -83,7 +83,7 @@ fn alone(offload: OffloadState, frame: &[u8], limit_bytes: usize, at: u8) {
     }
 }
 
-/// As datagrams of so many bytes, if it can be; as the kernel describes such a super-packet.
+/// Splits it into datagrams of `bytes` where possible, as the kernel describes such a super-packet.
 fn datagrams(frame: &[u8], size: u16) {
     let Some(headers) = Headers::of(frame) else { return };
     let mut header = OffloadState { needs_checksum: true, gso: None }.header(Some(&headers));

@@ -28,7 +28,7 @@ pub fn trials() -> Vec<Trial> {
     ]
 }
 
-/// No engine can start, since the program was deleted. Neither end sends anything any more.
+/// No engine can start, since the program was deleted. Neither end sends anything.
 fn helper_is_left() -> Result<()> {
     let topology = scene::still().build()?;
     let attached = scene::still().attach(&topology)?;

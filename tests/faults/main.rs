@@ -1,5 +1,5 @@
 //! The engine and the helper are killed, stopped, upgraded and taken away while the host holds
-//! data: streams end byte-exact, or both ends are told.
+//! data: streams end byte-exact, or both ends get an error.
 //!
 //! A host has one engine and one helper for all its ports. These tests kill them, so they have a
 //! host of their own ([`host`]), and run one after the other.

@@ -25,7 +25,7 @@ const FRAME_BYTES: usize = 65_000;
 /// Bombs of one connection: 2 GB of frames in about 2 MB.
 const BOMBS: usize = 30_000;
 const BOMBS_SOAKED: usize = 300_000;
-/// What the link may take more than before, KiB. One window of a dictionary is twice that.
+/// Bound on the growth of the link's memory, KiB. One window of a dictionary is twice that.
 const MORE_KIB: u64 = 64 << 10;
 
 pub fn trials() -> Vec<Trial> {
@@ -107,7 +107,7 @@ fn bomb(encoder: &mut Encoder, dictionary: Option<u32>) -> Result<Vec<u8>> {
 /// A peer of host 0 in this process.
 struct Hostile {
     connection: Established,
-    /// What host 0 has said.
+    /// The log of host 0.
     accepted: CompressionLimits,
     /// Keeps the session as it was made.
     _other: Established,

@@ -217,7 +217,7 @@ fn revoked(transport: &'static str) -> Result<()> {
     ensure!(!passes(&a.vms[0], &c.vms[0], inner_v4(2, 0))?, "with a revoked certificate");
     ensure!(a.words().contains("not trusted any more"), "{}", a.words());
     ensure!(is_up(a, "h1")? && a.peer("h1")?["reconnects"] == 0, "it was disturbed");
-    // A list that is none changes nothing, and is told of.
+    // An invalid list changes nothing and is reported.
     replace(&network.file("crl.pem"), "no list")?;
     let has_problem = |status: &Value| {
         let problems = status["problems"].to_string();

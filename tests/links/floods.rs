@@ -1,4 +1,4 @@
-//! What a VM sends to all: bounded for each VM, and multicast to members of the group only.
+//! Broadcasts of a VM are bounded for each VM, and multicast goes to members of the group only.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -102,7 +102,8 @@ fn multicast() -> Result<()> {
     receive(&far, &first, &[])?;
 
     member.vms[0].ip("addr add 239.1.2.3/32 dev eth0 autojoin")?;
-    // Queries each second, of IGMPv3: a member says that it leaves, whoever reported last.
+    // An IGMPv3 query each second: a member reports that it leaves even if another one reported
+    // last.
     querier.netns.ip("link set br0 type bridge mcast_snooping 1 mcast_igmp_version 3 \
          mcast_startup_query_interval 100 mcast_startup_query_count 60 \
          mcast_query_response_interval 50 mcast_querier 1")?;

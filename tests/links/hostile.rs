@@ -211,12 +211,12 @@ struct Middle {
 
 impl Middle {
     fn cut_next(&self, after_connections: usize, after_bytes: usize) {
-        *self.next.lock().expect("nobody panics with it") = Some((after_connections, after_bytes));
+        *self.next.lock().expect("not poisoned") = Some((after_connections, after_bytes));
     }
 
     /// Bytes after which a new connection is cut.
     fn limit(&self) -> Option<usize> {
-        let mut next = self.next.lock().expect("nobody panics with it");
+        let mut next = self.next.lock().expect("not poisoned");
         match next.take() {
             Some((0, bytes)) => Some(bytes),
             other => {

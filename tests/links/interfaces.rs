@@ -255,7 +255,7 @@ fn arrives(from: &Tap, to: &Tap, sent: &(VirtioNetHdr, Vec<u8>), wanted: &[Vec<u
     anyhow::bail!("{} frames arrived, not {}; first other: {differs:?}", got.len(), wanted.len())
 }
 
-/// A packet socket is told of a tag beside the frame, and of the checksum's place as if there were
+/// A packet socket gets the VLAN tag as metadata, and the checksum's offset as if there were
 /// none.
 fn partial_checksums() -> Result<()> {
     let network = build("udp", 0)?;

@@ -16,7 +16,7 @@ use crate::{soaked, transfer, trial};
 
 /// Short, so that a host that dies is gone soon.
 const TTL: &str = "ttl = \"5s\"\n";
-/// A key of nobody.
+/// A key that no host has.
 const FRESH: &str = "YmJiYmJiYmJiYmJiYmJiYmJiYmJiYmJiYmJiYmJiYmI=";
 
 pub fn trials() -> Vec<Trial> {
@@ -64,7 +64,7 @@ fn until_peers(host: &Host, wanted: &[&str]) -> Result<()> {
     })
 }
 
-/// What must not change of a peer that stays.
+/// State of a peer that must not change while it stays.
 fn session(host: &Host, name: &str) -> Result<[Value; 4]> {
     let peer = host.peer(name)?;
     Ok(["state", "epoch", "reconnects", "roams"].map(|key| peer[key].clone()))
@@ -119,7 +119,7 @@ fn dies() -> Result<()> {
     until_peers(&network.hosts[0], &["h1"])?;
     until_peers(&network.hosts[1], &["h0"])?;
     ensure!(etcd.control(&["get", "/vsnoop/test/h2"])?.is_empty(), "its entry is left");
-    // The next process finds nothing of it, or what it has left.
+    // The next process finds no entry, or the one that was left.
     for _ in 0..2 {
         network.hosts[2].start()?;
         until_peers(&network.hosts[2], &["h0", "h1"])?;
@@ -194,7 +194,7 @@ fn rotated() -> Result<()> {
         let peer = host.peer(peer)?;
         ensure!(peer["state"] == "up" && peer["reconnects"] == 0, "{peer}\n{}", host.words());
     }
-    // In the end the old key is of nobody.
+    // In the end no host has the old key.
     a.until("the old key is taken back", |_| {
         let entry = etcd.control(&["get", "/vsnoop/test/h1"]).unwrap_or_default();
         entry.contains(&new) && !entry.contains(&old)
@@ -247,7 +247,7 @@ fn refused() -> Result<()> {
         etcd.control(&["put", &format!("/vsnoop/test/{name}"), value])?;
         a.until(why, |status| reason(status, name).is_some_and(|reason| reason.contains(why)))?;
     }
-    // One who has the key of a peer of the file under another name.
+    // A host with the key of a peer of the file, under another name.
     a.until("h2 is refused", |status| {
         reason(status, "h2").is_some_and(|reason| reason.contains("a key of fixed"))
     })?;
@@ -337,7 +337,7 @@ fn away() -> Result<()> {
         until_others(&network, host, &[0, 1, 3])?;
     }
     until_others(&network, 3, &[0, 1, 3])?;
-    // Nothing of what was missed can be watched any more.
+    // The missed revisions are compacted: they cannot be watched.
     etcd.kill_all()?;
     network.hosts[1].until("it is away", is_away)?;
     etcd.start_all()?;
@@ -379,7 +379,7 @@ fn cut_off() -> Result<()> {
     }
     let now = [session(a, "h2")?, session(b, "h2")?, session(c, "h0")?];
     ensure!(now == before, "{before:?} became {now:?}: {}", c.words());
-    // Cut off again, it ends: nobody waits for it.
+    // Cut off again, it ends at once.
     c.netns.ip(&format!("route add blackhole {node}/32"))?;
     a.until("its lease has ended", |status| {
         status["membership"]["leaving"] == serde_json::json!(["h2"])
@@ -389,7 +389,7 @@ fn cut_off() -> Result<()> {
     until_peers(&network.hosts[1], &["h0"])
 }
 
-/// By an operator, who has taken the right to write it from the host before.
+/// Written by an operator, after the host has lost the right to write it.
 fn deleted() -> Result<()> {
     let plan = Plan { hosts: 3, ..Plan::default() };
     let (mut network, mut etcd) = network(plan, 1, EtcdOptions::default())?;
@@ -569,7 +569,7 @@ fn certified() -> Result<()> {
         let why = status["membership"]["reason"].as_str().unwrap_or_default();
         why.contains("permission denied")
     })?;
-    // A node of another authority is none.
+    // A node with a certificate of another authority is refused.
     let other = KeyPair::generate().context("making a key")?;
     let mut params = CertificateParams::default();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -591,7 +591,7 @@ fn reloaded() -> Result<()> {
     let [a, b, c] = &network.hosts[..] else { unreachable!("three hosts") };
     let before = session(a, "h1")?;
     let reload = |host: &Host| host.command(&["reload", host.name(), "--json"]);
-    // Another directory: nobody is there, and sessions that are up go on.
+    // Another directory: it has no hosts, and sessions that are up go on.
     let whole = network.config(2)?;
     network.edit_config(2, |text| text.replace("[etcd]\n", "[etcd]\nprefix = \"/other/\"\n"))?;
     ensure!(reload(c)?.contains("[etcd]"));

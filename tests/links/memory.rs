@@ -1,5 +1,5 @@
-//! A link's memory does not grow with what it has carried, whom it has met, or how often a peer
-//! came back.
+//! A link's memory does not grow with the traffic carried, the number of callers, or how often a
+//! peer came back.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

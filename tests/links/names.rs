@@ -32,7 +32,7 @@ fn dead() -> Result<()> {
     let (dead, live) = (outer(2), outer(1));
     fs::write(&hosts, format!("{dead} {NAME}\n{live} {NAME}\n")).context("writing names")?;
     let [a, b] = &mut network.hosts[..] else { unreachable!("two hosts") };
-    // It has a neighbour's entry, so that nothing says that there is none.
+    // A static neighbour entry prevents EHOSTUNREACH.
     a.netns.ip(&format!("neigh add {dead} lladdr 02:00:00:00:ff:01 dev uplink"))?;
     b.start()?;
     // The names are of this thread and its children alone.

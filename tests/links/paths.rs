@@ -44,8 +44,8 @@ pub fn trials() -> Vec<Trial> {
     trials
 }
 
-/// Why this machine cannot reset other processes' connections, if it cannot. `ss` does not say: it
-/// lists what it has closed.
+/// The reason why this machine cannot reset other processes' connections. `ss --kill` itself gives
+/// no error: it lists the sockets that it closed.
 fn not_to_be_cut() -> Option<String> {
     let closed = || -> Result<bool> {
         let listener = TcpListener::bind("127.0.0.1:0")?;

@@ -1,5 +1,5 @@
-//! What a running link may do: /proc shows the privileges of each of its threads, and it goes on to
-//! do what it needs them for. What must fail is tried in vsnoop-linkd (`privileges::tests`).
+//! Privileges of a running link: /proc shows those of each thread, and the link still works with
+//! them. vsnoop-linkd (`privileges::tests`) tests that forbidden calls fail.
 
 use std::fs;
 use std::sync::atomic::AtomicU64;

@@ -64,7 +64,7 @@ struct Scene {
 }
 
 impl Scene {
-    /// The kernel lets only some of so many clients in within [`PATIENCE`]: 31 to 150 of 300,
+    /// The kernel accepts only some of the clients within [`PATIENCE`]: 31 to 150 of 300,
     /// without vsnoop, depending on what else the machine does.
     fn is_crowded(&self) -> bool {
         self.clients > 32 * self.backlog as usize

@@ -1,5 +1,5 @@
 //! Many senders and a shallow last hop, by the kernel and in user space, without vsnoop: the
-//! network itself is what it says it is.
+//! network itself has the configured rate, delay and buffer.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddrV4, TcpListener, TcpStream};

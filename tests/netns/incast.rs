@@ -1,4 +1,4 @@
-//! Incast control: windows are shaped, and nothing else changes. That it prevents what it is for is
+//! Incast control: windows are shaped, and nothing else changes. That it prevents incast losses is
 //! an experiment's to show.
 
 use anyhow::{Context, Result, bail, ensure};
@@ -302,8 +302,8 @@ fn move_client(topology: &Topology, from: &str, to: &str) -> Result<()> {
     client.add_neighbour(to, address(Side::Vm, Family::V4), VM_MAC)
 }
 
-/// A connection whose windows incast control sets. On a busy host round trips may take so long that
-/// a connection counts as one from far away, which is left alone: then another one is tried.
+/// A connection whose windows incast control sets. On a busy host a long round trip may make a
+/// connection out of scope (not local): then another one is tried.
 fn shaped_pair(topology: &Topology, attached: &Attached<'_>) -> Result<Pair> {
     const TRIES: usize = 10;
     let mut windows = Vec::new();

@@ -141,7 +141,7 @@ fn deleted_tap(detach: bool) -> anyhow::Result<()> {
     connection.send(16)?;
     topology.host.delete(PORT)?;
     if detach {
-        // The helper may have been faster after all; then there is nothing to detach any more.
+        // The helper may have been faster after all; then there is nothing left to detach.
         let _ = attached.run(&["detach", PORT]);
     }
     attached.forget();

@@ -129,7 +129,7 @@ fn prepare() -> Result<Bench> {
     let accelerator = vm::choose_accelerator(&image, &session.scratch())?;
     let mut stage = Stage::build(&mut session, &image, accelerator, 2, vsnoop.as_ref())?;
     vm::pin_self()?;
-    stage.share(&mut session, Share::Slices)?;
+    stage.share(Share::Slices)?;
     if !detached {
         stage.attach(VICTIM)?;
         stage.attach(NEIGHBOUR)?;
@@ -333,7 +333,7 @@ fn frozen(bench: &Bench) -> Result<()> {
                 let down = scope.spawn(move || bench.exact(VICTIM, Download, 20 * MB * times));
                 bench.until_moved(since, 2 * MB)?;
                 let frozen = Frozen::begin(bench)?;
-                // Connections that are opened to a frozen machine, and a neighbour that goes on.
+                // Connections to a frozen machine, and a neighbour that still runs.
                 let repeated = || bench.stage.client().counter("TcpExt", "TCPSynRetrans");
                 let before = repeated()?;
                 let late = scope.spawn(|| bench.exact(VICTIM, Upload, 100 * KB));
@@ -384,7 +384,7 @@ fn shrunk_ring(bench: &Bench) -> Result<()> {
             let frozen = bench.freeze_with_outstanding(over)?;
             let in_time = frozen.is_some();
             if in_time {
-                // Shrinking frees what does not fit any more: bytes that were handed over are gone,
+                // Shrinking frees memory beyond the new size: delivered bytes are gone,
                 // and sent again from the copy.
                 drop(Ring::set(bench, 1)?);
             }

@@ -33,7 +33,7 @@ const SEGMENTS: usize = 44;
 const UNIT_BYTES: usize = 4 * 1380;
 /// The link's rate that `auto` assumes: 100 Mb/s.
 const LINK_BYTES_PER_S: u64 = 12_500_000;
-/// The time that encoders are told to lie between two super-packets.
+/// Interval between two super-packets on the encoders' clock.
 const GAP_NS: u64 = 1_000_000;
 
 /// How a content passes.

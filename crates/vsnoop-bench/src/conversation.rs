@@ -59,7 +59,7 @@ pub struct Conversation {
     /// Those that are allowed to send, if anybody asks for them: see
     /// [`Conversation::next_granted`].
     allowed: VecDeque<u32>,
-    /// Bytes that the VM takes beyond what it has.
+    /// Receive window of the VM, bytes.
     window: u32,
     began: Instant,
     payload: Vec<u8>,

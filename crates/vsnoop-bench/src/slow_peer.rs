@@ -1,5 +1,5 @@
-//! What a peer behind a slow line costs the others of a link over udp: the round trip to a fast
-//! peer beside a flood to the slow one, over the round trip of the same path at rest.
+//! Cost of a peer behind a slow line for the other peers of a link over udp: the round trip to a
+//! fast peer beside a flood to the slow one, over the round trip of the same path at rest.
 //!
 //! ```text
 //! [VM]--[host 0]--link--+--bridge--+--[host 1]--[VM], its line has 10 Mb/s and a long queue
@@ -26,7 +26,7 @@ const ECHOES: u16 = 100;
 const DATAGRAM_BYTES: usize = 1400;
 const BURST: usize = 20;
 const PAUSE: Duration = Duration::from_millis(2);
-/// What the slow line had once more than fits into any buffer was sent.
+/// State of the slow line after more was sent than any buffer holds.
 const FLOODED: Duration = Duration::from_secs(2);
 
 pub fn measure() -> Result<Vec<Figure>> {
@@ -53,7 +53,7 @@ pub fn measure() -> Result<Vec<Figure>> {
     Ok(vec![figure("other_peer_ping_ratio_beside_slow_peer", ratio, "", "lower")])
 }
 
-/// What `echoes` returns while datagrams flood the slow peer.
+/// The result of `echoes` while datagrams flood the slow peer.
 fn beside_flood<T>(from: &Netns, echoes: impl Fn() -> Result<T>) -> Result<T> {
     let socket = from.run(|| UdpSocket::bind("0.0.0.0:0").context("bind"))?;
     let to = SocketAddr::new(inner_v4(SLOW, 0), 9);

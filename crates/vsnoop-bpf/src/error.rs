@@ -25,7 +25,7 @@ pub enum Error {
     /// No privilege.
     #[error("no permission to {what}; run as root (CAP_BPF and CAP_NET_ADMIN)")]
     Permission {
-        /// What was tried.
+        /// The failed action.
         what: String,
     },
     /// Pinned state that this version does not understand.
@@ -33,7 +33,7 @@ pub enum Error {
     Damaged {
         /// The directory of the port.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault.
         reason: Damage,
     },
     /// The kernel refused the programs.
@@ -56,7 +56,7 @@ pub enum Error {
     /// A map or link operation failed.
     #[error("cannot {what}: {source}")]
     Bpf {
-        /// What was tried, on which object.
+        /// The failed action and its object.
         what: String,
         /// The kernel's or libbpf's reason.
         source: libbpf_rs::Error,
@@ -64,14 +64,14 @@ pub enum Error {
     /// A file operation on the pins failed.
     #[error("cannot {what}: {source}")]
     Io {
-        /// What was tried, on which file.
+        /// The failed action and its file.
         what: String,
         /// The kernel's reason.
         source: std::io::Error,
     },
 }
 
-/// What is wrong with pinned state.
+/// A fault of pinned state.
 #[derive(Debug, thiserror::Error)]
 pub enum Damage {
     /// Another version made it.
@@ -86,7 +86,7 @@ pub enum Damage {
     /// It has no place in the programs that it shares.
     #[error("it has no slot")]
     NoSlot,
-    /// A record is not there, or is none of this version.
+    /// A record does not exist, or has another version.
     #[error("{what} cannot be read")]
     Unread {
         /// Which record.
@@ -118,7 +118,7 @@ pub enum Damage {
     },
 }
 
-/// What a host must have, and has not.
+/// A requirement that the host does not meet.
 #[derive(Debug, thiserror::Error)]
 pub enum Unready {
     /// The lock of all pins is taken.
@@ -157,7 +157,7 @@ pub enum Unready {
          (and accept_ra to 2 on interfaces that are to heed router advertisements)"
     )]
     NoIpv6Forwarding,
-    /// The name is none of an interface.
+    /// The name is not valid for an interface.
     #[error("no interface can be called '{name}'")]
     Name {
         /// It.

@@ -10,7 +10,7 @@ pub enum Hook {
 }
 
 impl Hook {
-    /// What the kernel calls the place (`enum bpf_attach_type`).
+    /// The kernel's number of the hook (`enum bpf_attach_type`).
     pub fn attach_type(self) -> libbpf_sys::bpf_attach_type {
         match self {
             Hook::ToVm => libbpf_sys::BPF_TCX_EGRESS,

@@ -22,7 +22,7 @@ const IFINDEX: usize = 40;
 const CB0: usize = 48;
 const CONTEXT: usize = 68;
 
-/// What a program returned, and the frame as it left it.
+/// The return code of a program, and the frame after it.
 pub(crate) struct Run {
     pub verdict: i32,
     pub frame: Vec<u8>,

@@ -20,7 +20,7 @@ use crate::objects::{self, Named};
 pub(crate) struct LinkInfo {
     /// Of the program behind it.
     pub program_id: u32,
-    /// Its interface; 0: none any more.
+    /// Index of its interface; 0: deleted.
     pub ifindex: u32,
 }
 
@@ -87,7 +87,7 @@ pub(crate) fn attach(
             &options,
         )
     })?;
-    // SAFETY: a fresh descriptor that nobody else owns.
+    // SAFETY: a new descriptor, owned by this value alone.
     Ok(FreshLink(unsafe { OwnedFd::from_raw_fd(fd) }))
 }
 
@@ -137,7 +137,7 @@ pub(crate) fn open_pin(path: &Path) -> libbpf_rs::Result<OwnedFd> {
     let path = c_path(path)?;
     // SAFETY: a C string that outlives the call.
     let fd = check(unsafe { libbpf_sys::bpf_obj_get(path.as_ptr()) })?;
-    // SAFETY: a fresh descriptor that nobody else owns.
+    // SAFETY: a new descriptor, owned by this value alone.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 

@@ -16,7 +16,7 @@ use crate::programs;
 pub struct Damaged {
     /// The directory.
     pub path: PathBuf,
-    /// What is wrong with it.
+    /// The fault.
     pub reason: Damage,
 }
 
@@ -37,7 +37,7 @@ impl Damaged {
     }
 }
 
-/// What [`Port::list`] finds.
+/// The result of [`Port::list`].
 #[derive(Debug)]
 pub enum Listed {
     /// A working attachment.

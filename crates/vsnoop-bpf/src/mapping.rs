@@ -14,8 +14,7 @@ pub(crate) struct Mapping {
     len: usize,
 }
 
-// SAFETY: it gives out nothing but pointers; whoever uses them shares the memory with the kernel
-// anyway.
+// SAFETY: it gives out pointers only, and their users share the memory with the kernel anyway.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
@@ -50,7 +49,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: mapped by new(), and nobody has a reference into it.
+        // SAFETY: mapped by new(), and there is no reference into it.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
     }
 }

@@ -26,7 +26,7 @@ pub(crate) enum HadBy {
 }
 
 impl HadBy {
-    /// Has a port of this configuration, behind an uplink or not, what is had so?
+    /// Whether a port of this configuration, behind an uplink or not, has maps of this kind.
     pub(crate) fn includes(self, config: &port_config, has_uplink: bool) -> bool {
         match self {
             Self::All => true,
@@ -69,7 +69,7 @@ impl PortMap {
     }
 }
 
-/// What a map of the shared programs is.
+/// The role of a map of the shared programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     /// The array with this map of each port.

@@ -338,7 +338,7 @@ impl Port {
         })
     }
 
-    /// First part of [`Port::detach`]: the port is not listed any more, and when this returns no
+    /// First part of [`Port::detach`]: the port is no longer listed, and when this returns no
     /// packet passes a hook. Its records can still be read, and frames be sent. False if another
     /// process has done so: then there is nothing left to do.
     pub fn leave(&mut self) -> Result<bool> {

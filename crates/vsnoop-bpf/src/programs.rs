@@ -166,7 +166,7 @@ pub(crate) fn clear_port(dir: &Path) -> Result<()> {
         Ok(memory) => pins::flock_in_time(&memory, libc::LOCK_EX)
             .map_err(Error::io(format!("lock {}", dir.display())))
             .and_then(|()| ProgramSlot::of(dir).map_or(Ok(()), |slot| slot.vacate(dir))),
-        // It never had a slot, or does not any more.
+        // It never had a slot, or has freed it.
         Err(_) => Ok(()),
     };
     // Otherwise the next port of the slot, and its engine, clean up.

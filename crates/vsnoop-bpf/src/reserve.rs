@@ -27,7 +27,7 @@ pub struct Reserve {
 
 /// A slab that is in no port's map.
 pub(crate) struct NewSlab {
-    /// It goes with its last descriptor, unless it is in a map of maps by then.
+    /// The kernel frees it with its last descriptor, unless a map of maps holds it by then.
     pub(crate) map: MapHandle,
     pub(crate) map_id: u32,
     pub(crate) memory: Mapping,

@@ -316,7 +316,7 @@ fn load(dir: &Path, ifindex: u32, ifname: &str) -> Result<()> {
     }
     let link: NonNull<_> =
         tcx_link(&object, Program::Count, ifindex, ifname, libbpf_sys::BPF_F_BEFORE)?;
-    // SAFETY: a fresh link that nobody else owns.
+    // SAFETY: a new link, owned by this value alone.
     let mut link = unsafe { Link::from_ptr(link) };
     for stale in [LINK, NAME] {
         pins::clear(&dir.join(stale))?;

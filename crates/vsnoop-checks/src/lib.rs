@@ -1,5 +1,5 @@
 //! Checks that the modules of a crate depend on each other in one direction only, and that no line
-//! is too long (`lines`). For tests only.
+//! is too long (`lines`), and that sources use the field's terms (`words`). For tests only.
 //!
 //! `modules` parses a crate and knows where a path leads, `arrows` finds which module names
 //! something of which other one, and here circles of these are found. There is an arrow from module
@@ -14,6 +14,7 @@
 mod arrows;
 mod lines;
 mod modules;
+mod words;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -22,8 +23,9 @@ use arrows::{Arrow, arrows};
 use modules::Tree;
 
 pub use lines::{COLUMNS, Language, long_lines, sources};
+pub use words::{Unwanted, unwanted_words};
 
-/// An example of each arrow of a circle: who names what, and where.
+/// An example of each arrow of a circle: the naming module, the named item and the line.
 pub type Circle = Vec<String>;
 
 /// The circles in the crate with this root (`lib.rs`, `main.rs`).

@@ -13,7 +13,7 @@ pub const COLUMNS: usize = 100;
 /// Columns of a tab, as the kernel writes C.
 const TAB: usize = 8;
 
-/// What a source is written in.
+/// The language of a source file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Language {
     RustOrC,

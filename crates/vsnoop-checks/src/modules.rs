@@ -31,7 +31,7 @@ pub struct Tree {
     pub modules: Vec<Module>,
 }
 
-/// What a path leads to: a module, or an item that a module defines.
+/// The target of a path: a module, or an item that a module defines.
 #[derive(Clone, Copy)]
 pub enum Target {
     Module(Id),
@@ -83,7 +83,7 @@ impl Tree {
         id
     }
 
-    /// Where `path` leads that stands in module `from`; None: out of the crate.
+    /// The item that `path` in module `from` names; `None`: outside the crate.
     pub fn resolve(&self, from: Id, path: &[String]) -> Option<Target> {
         self.follow(from, path, MAX_STEPS)
     }
@@ -111,7 +111,7 @@ impl Tree {
         Some(at)
     }
 
-    /// What `name` is within `module`.
+    /// The target of `name` within `module`.
     fn lookup(&self, module: Id, name: &str, steps: usize) -> Option<Target> {
         let steps = steps.checked_sub(1)?;
         let m = &self.modules[module];
@@ -162,7 +162,7 @@ impl<'a> Visit<'a> for Uses {
     }
 }
 
-/// What `item` imports; nothing of `::path`, which leads out of the crate.
+/// The imports of `item`, except `::path`, which is outside the crate.
 pub fn imports(item: &ItemUse) -> Vec<Import> {
     let mut found = Vec::new();
     if item.leading_colon.is_none() {

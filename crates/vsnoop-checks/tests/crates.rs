@@ -10,7 +10,7 @@ use toml::Table;
 /// The decision, with the table.
 const DECISION: &str = include_str!("../../../docs/decisions/0023-crates.md");
 
-/// What a crate may import; its tests may import [`FOR_TESTS`] as well.
+/// Allowed imports of a crate; its tests may import [`FOR_TESTS`] as well.
 struct Row {
     name: String,
     imports: Vec<String>,
@@ -34,7 +34,7 @@ fn row(line: &str) -> Option<Row> {
     Some(Row { name: format!("vsnoop{name}"), imports })
 }
 
-/// What the tests of any crate may import, whatever its layer: what they drive and measure the
+/// Crates that tests of any layer may import: what they drive and measure the
 /// product with.
 const FOR_TESTS: [&str; 2] = ["vsnoop-packet", "vsnoop-testbed"];
 

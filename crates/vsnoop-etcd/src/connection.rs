@@ -247,7 +247,7 @@ pub fn entry(kv: KeyValue, directory: &str) -> Entry {
     }
 }
 
-/// What of a key stands behind the directory.
+/// The part of a key behind the directory.
 pub fn name_of(key: &[u8], directory: &str) -> String {
     let name = key.strip_prefix(directory.as_bytes()).unwrap_or(key);
     // No host has a longer name.

@@ -38,7 +38,7 @@ impl Error {
     }
 }
 
-/// What etcd says, or why nothing came of the call.
+/// The error of etcd or of the transport.
 pub(crate) fn why(status: &Status) -> String {
     let said = printable(status.message());
     match (status.code(), said.is_empty()) {

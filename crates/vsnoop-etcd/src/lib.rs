@@ -2,10 +2,10 @@
 //!
 //! [`start`] runs a thread that stays connected to one of the endpoints: it keeps a lease alive,
 //! writes this host's entry under it ([`Member::announce`]), reads the entries of all others once,
-//! and watches them from that revision on. What it finds is told as [`Event`]s. While no endpoint
-//! answers it goes on trying, and says so; nothing is told to be gone because of that.
+//! and watches them from that revision on. Changes are reported as [`Event`]s. While no endpoint
+//! answers it retries, and reports that; no entry is reported as deleted because of it.
 //!
-//! `worker` is that thread, `connection` what it asks of etcd, `messages` the form of it on the
+//! `worker` is that thread, `connection` its requests to etcd, `messages` their form on the
 //! wire (gRPC). What the entries say is not looked at here.
 
 mod connection;

@@ -1,4 +1,4 @@
-//! Where etcd is, and who we are to it.
+//! Endpoints of etcd, and the credentials of this client.
 
 use std::fmt;
 use std::str::FromStr;
@@ -84,7 +84,7 @@ pub struct Settings {
     /// For endpoints with encryption.
     pub tls: Option<Tls>,
     pub login: Option<Login>,
-    /// What the keys of all entries begin with.
+    /// Prefix of the keys of all entries.
     pub directory: String,
     /// The rest of the key of this host's entry.
     pub name: String,

@@ -1,4 +1,4 @@
-//! What is said to the thread, and by it.
+//! Commands to the thread, and its events.
 
 use std::net::IpAddr;
 
@@ -33,7 +33,7 @@ pub enum Change {
     },
 }
 
-/// What the thread tells.
+/// An event of the thread.
 #[derive(Debug)]
 pub enum Event {
     /// `local`: the address of this host by which it reaches the endpoint.

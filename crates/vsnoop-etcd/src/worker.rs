@@ -118,7 +118,8 @@ impl Worker {
         self.announce_at = Some(Instant::now());
     }
 
-    /// Is a member by one endpoint, until that fails or the end is told.
+    /// Keeps the entry and the watch by one endpoint, until that fails or the worker is told to
+    /// end.
     async fn serve(&mut self, endpoint: &Endpoint) -> Result<Ended> {
         let patience = CALL.min(self.settings.ttl / BEATS);
         let mut connection = Connection::open(&self.settings, endpoint, patience).await?;
@@ -184,7 +185,7 @@ impl Worker {
                 (self.tell)(Event::Announced);
             }
             Err(error @ (Error::Refused { .. } | Error::NameTaken { .. } | Error::Contended)) => {
-                // A token that has expired is had anew with another connection.
+                // A new connection gets a new token in place of an expired one.
                 if matches!(error, Error::Refused { .. }) && !self.is_refused {
                     self.is_refused = true;
                     return Err(error);

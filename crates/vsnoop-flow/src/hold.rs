@@ -41,7 +41,7 @@ pub fn to_vm(
     (verdict, out)
 }
 
-/// What the caller did with a segment after [`Verdict::Keep`].
+/// The result of keeping a segment after [`Verdict::Keep`].
 #[derive(Clone, Copy, Debug)]
 pub struct Copied {
     /// There was memory.

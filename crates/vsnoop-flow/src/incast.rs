@@ -81,7 +81,7 @@ pub fn advance_time(u: &mut uplink, port: &mut incast_port, now: u64) {
     unsafe { types::incast_advance_time(u, port, now) }
 }
 
-/// The flow is not shaped any more, or its record is removed: returns its credit.
+/// Shaping of the flow ends, or its record is removed: returns its credit.
 pub fn end(f: &mut flow, u: &mut uplink, port: &mut incast_port) {
     // SAFETY: as in shapes().
     unsafe { types::incast_end(f, u, port) }

@@ -93,7 +93,7 @@ pub enum Command {
     AskEndlessly {
         number: usize,
     },
-    /// Takes in whatever comes for so long; answered with [`Reply::TakenIn`].
+    /// Reads all connections for this time; answered with [`Reply::TakenIn`].
     TakeIn {
         duration_ms: u64,
     },
@@ -114,7 +114,7 @@ pub enum Reply {
     Round {
         /// `None`: it was not over within the limit.
         took_ns: Option<u64>,
-        /// What is missing then, by sender.
+        /// The bytes that are missing then, by sender.
         missing: Vec<(usize, u64)>,
     },
     /// Bytes of each connection.
@@ -124,7 +124,7 @@ pub enum Reply {
     Ended {
         /// `None`: it still runs. A program that a signal ended has the status of a shell.
         status: Option<i32>,
-        /// The end of what it has printed so far.
+        /// The end of its output so far.
         output: String,
     },
     Failed {
@@ -132,7 +132,7 @@ pub enum Reply {
     },
 }
 
-/// What the transfer server has done since boot.
+/// Counters of the transfer server since boot.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Stats {
     /// Connections whose stream is not finished yet.

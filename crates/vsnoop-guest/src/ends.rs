@@ -33,7 +33,7 @@ impl Ends {
             Ok(socket)
         };
         let sockets = to.iter().map(connect).collect::<Result<_>>()?;
-        // Nobody interrupts a guest: the host ends it.
+        // A guest gets no interrupts from a terminal: the host ends it.
         self.receiver = Some(Receiver::new(sockets, self.stream.clone(), || Ok(()))?);
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! What the guest and the host side of the lab have in common.
+//! Code that the guest and the host side of the lab share.
 //!
 //! The binary of this crate is `/init` of the lab's virtual machines; the library holds the
 //! protocols that it speaks and the byte patterns that both ends can compute:

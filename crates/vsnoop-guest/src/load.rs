@@ -1,6 +1,6 @@
 //! The load generator: a share of each period is burnt, the rest is slept.
 //!
-//! What is burnt is a number of iterations, calibrated while the guest has the CPU for itself, not
+//! The load burns a number of iterations, calibrated while the guest has the CPU for itself, not
 //! a stretch of wall-clock time: a guest that loses the CPU in the middle of its burn still owes
 //! the rest of it, as a program with work to do would. The sleep begins when the burn is done.
 

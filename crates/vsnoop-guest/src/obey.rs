@@ -54,7 +54,7 @@ pub fn serve(device: File, counts: &Counts) -> Result<()> {
     anyhow::bail!("the port was closed")
 }
 
-/// What commands have set up.
+/// State that commands have set up.
 struct State {
     load: Load,
     ends: Ends,

@@ -1,7 +1,7 @@
-//! Programs that the host has asked for, by name: services, and work that takes its time.
+//! Programs that the host starts in the guest, by name: services and long computations.
 //!
-//! Each is a shell script in a process group of its own, so that it can be ended with what it has
-//! started. Its output goes to a file in memory.
+//! Each is a shell script in a process group of its own, so that its children end with it. Its
+//! output goes to a file in memory.
 
 use std::collections::HashMap;
 use std::fs::{self, File};

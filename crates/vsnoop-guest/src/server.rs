@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use crate::control::Stats;
 use crate::transfer::{self, Direction, Header, Sender, Verdict};
 
-/// What the server has done so far.
+/// Counters of the server.
 #[derive(Default)]
 pub struct Counts {
     open: AtomicU64,

@@ -74,7 +74,7 @@ impl Header {
     }
 }
 
-/// What the receiver found.
+/// The receiver's verdict on the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// All bytes came and all are right.

@@ -227,7 +227,7 @@ enum Phase {
     Ending,
 }
 
-/// What happened to a frame.
+/// The fate of a frame.
 enum HandOver {
     Taken,
     /// The ring is full.

@@ -27,7 +27,7 @@
 //! arriving is taken away by [`finish`] as well, hooks and qdisc included, unless the process that
 //! attaches it still lives.
 //!
-//! Step 2: the VM acknowledges by itself what it has been handed. *Held* bytes, acknowledged early
+//! Step 2: the VM acknowledges delivered data by itself. *Held* bytes, acknowledged early
 //! but not handed over, would never reach it: the engine serves listed ports only, and the copies
 //! are freed with the slot. So their connections are reset: the record enters RESET, in which
 //! nothing is acknowledged, and both ends get a RST. A command that is killed in between leaves

@@ -12,7 +12,7 @@ use vsnoop_netdev::{ethtool, netlink};
 /// The crate's result.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What is unfit about the host or the port.
+/// A property of the host or the port that prevents the action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unfit {
     /// None of those below.

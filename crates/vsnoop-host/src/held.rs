@@ -155,7 +155,7 @@ impl PortHold {
     }
 }
 
-/// What was acknowledged early and has not reached the VM's TCP yet.
+/// Bytes that were acknowledged early and have not reached the VM's TCP yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outstanding {
     pub flows: u64,

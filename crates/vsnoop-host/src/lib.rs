@@ -1,4 +1,4 @@
-//! What is known of the machine and of the ports attached on it: what both the verbs of the
+//! Knowledge about the machine and the ports attached on it: shared by the verbs of the
 //! command and its processes in the background need.
 //!
 //! `system` looks at the host: devices, network namespaces, processes, vCPUs. `ports` finds

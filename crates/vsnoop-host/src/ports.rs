@@ -36,7 +36,7 @@ pub enum AttachmentState {
     Gone,
 }
 
-/// What paused a port.
+/// The cause of a pause of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PausedBy {
@@ -66,7 +66,7 @@ impl Attached {
         Ok(Self { name: port.ifname()?, meta, state, suspended: port.is_suspended()?, port })
     }
 
-    /// What keeps the port from acknowledging early; the operator's pause takes precedence.
+    /// The reason why the port does not acknowledge early; the operator's pause takes precedence.
     pub fn paused_by(&self) -> Option<PausedBy> {
         match self.state {
             AttachmentState::Paused => Some(PausedBy::Operator),

@@ -1,4 +1,4 @@
-//! A lab that is interrupted, even twice, sets back what it has changed of the host.
+//! A lab that is interrupted, even twice, restores the settings of the host.
 
 use std::io::{BufRead, BufReader, Read, Write, stdin};
 use std::process::{Command, Stdio};

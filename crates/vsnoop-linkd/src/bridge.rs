@@ -1,6 +1,6 @@
 //! The tap of a port and its bridge: it may fall out of it, and a bridge may go and come again, as
 //! another one of the same name. A tap that is in no bridge is put back; one that is in another was
-//! put there by somebody, and stays.
+//! put there by an administrator, and stays.
 
 use vsnoop_netdev as netdev;
 
@@ -55,9 +55,9 @@ fn is_bridge(device: &netdev::Device) -> bool {
     device.kind == "bridge"
 }
 
-/// Whether a tap carries frames, and what is not as configured. `wanted`: what has the bridge's
-/// name; `other`: what the tap is in instead; `ports`: bridges of all ports. It is in `wanted` if
-/// that is a bridge and there is no `other`.
+/// Whether a tap carries frames, and what differs from the configuration. `wanted`: the device of
+/// the bridge's name; `other`: the master of the tap if that is another device; `ports`: bridges of
+/// all ports.
 fn judge(
     tap: &str,
     bridge: &str,

@@ -13,12 +13,12 @@ use vsnoop_link::compress::CodingClock;
 
 use super::counts::{Counter, Tally};
 
-/// One call in so many is measured; a number that the pieces of super-packets are seldom a multiple
-/// of.
+/// One call of this number is measured; a number that the segments of super-packets are seldom a
+/// multiple of.
 const STRIDE: u64 = 13;
 /// Bound of a measured call: a longer one was preempted.
 const LONGEST_NS: u64 = 1_000_000;
-/// The cores in use are of at least so long.
+/// Least time over which the number of cores in use is averaged.
 const SPAN_NS: u64 = 1_000_000_000;
 
 /// Sums up the time of short calls of one thread.
@@ -71,7 +71,7 @@ fn clock_ns(clock: ClockId) -> u64 {
     clock_gettime(clock).map_or(0, |time| Duration::from(time).as_nanos() as u64)
 }
 
-/// How many CPUs are kept busy of late.
+/// Number of CPUs that were busy recently.
 #[derive(Debug, Default)]
 pub struct Load {
     /// The time of the last look, and what had been used then.

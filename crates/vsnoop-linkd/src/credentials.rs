@@ -36,7 +36,7 @@ pub fn identity(key: &Path, certificate: Option<&Path>) -> Result<Identity> {
     Ok(key_file::with_key(key, |key| Identity::new(key, Some(certificates.pem())))?)
 }
 
-/// What a link shows to its peers, and how it knows them.
+/// The identity of a link, and its means to authenticate peers.
 pub struct Credentials {
     pub identity: Arc<Identity>,
     /// Why the key is not that of the file.

@@ -178,11 +178,11 @@ pub struct Made {
     pub takes: Vec<IpNet>,
     /// MTU of the VMs' network there.
     pub mtu_bytes: u16,
-    /// What it decompresses.
+    /// Its limits of decompression.
     pub accepts: CompressionLimits,
     /// Both ends read ECN of datagrams.
     pub ecn: bool,
-    /// How it has shown who it is.
+    /// Its proof of identity.
     pub proof: Proof,
     pub outgoing: SessionSender,
     pub incoming: Incoming,
@@ -225,8 +225,8 @@ pub enum Incoming {
     Connections(Vec<ConnectionReceiver>),
 }
 
-/// Calls a peer and makes a session with it. `resolved` is told which addresses it may have;
-/// `failed` is the one that took the connection last, if no session came of that.
+/// Calls a peer and makes a session with it. `resolved` gets the addresses that the name resolves
+/// to; `failed` is the one that took the connection last, if no session came of that.
 ///
 /// A completed TCP handshake does not prove that the peer answers: a port forwarder may accept the
 /// connection, or the kernel for a process that ends.
@@ -262,7 +262,7 @@ pub fn dial(
     Ok(made)
 }
 
-/// What the addresses of a peer are, all of those that are known.
+/// All known addresses of a peer.
 fn resolve(addresses: &str) -> std::result::Result<Vec<SocketAddr>, Unreached> {
     let (mut all, mut failed) = (Vec::new(), None);
     for address in addresses.split(BETWEEN_ADDRESSES) {
@@ -414,7 +414,7 @@ pub fn ordered(
     Ok(Made::of(&control, transport, address, dialled, outgoing, incoming, counts))
 }
 
-/// What this connection may use, towards the end that has said the hello. Dictionaries are on all
+/// Limits of this connection, towards the end that sent the hello. Dictionaries are on all
 /// connections but the first, unless there is one only (`egress::peer_sender`).
 fn limits_of(receiver: &Hello, connections: u8, index: u8) -> CompressionLimits {
     let limits = CompressionLimits::MOST.within(receiver.accepts);

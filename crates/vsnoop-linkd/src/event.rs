@@ -18,11 +18,11 @@ pub enum ControlEvent {
     Moved { peer: usize, session: u64, ends: Endpoints },
     /// Something is wrong with sending under a session.
     Outgoing { peer: usize, session: u64, fault: Fault },
-    /// A session cannot be received any more.
+    /// The ingress thread has given up a session.
     Incoming { peer: usize, session: u64, error: ReceiveError },
     /// A read of a port has failed.
     PortFailed { port: usize, error: io::Error },
-    /// A read of a divert tap has failed; it is not read any more.
+    /// A read of a divert tap has failed; the tap is not read from now on.
     DivertTapFailed { divert_tap: usize, error: io::Error },
     /// The address of a peer that is dialled was resolved; `serial` as below.
     Resolved { peer: usize, serial: u64, addresses: Vec<IpAddr> },

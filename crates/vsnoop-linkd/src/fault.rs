@@ -13,7 +13,7 @@ pub enum Fault {
     TooLong { bytes: usize },
 }
 
-/// Why a session cannot be received any more.
+/// The reason why the ingress thread gives up a session.
 #[derive(Debug, thiserror::Error)]
 pub enum ReceiveError {
     #[error(transparent)]

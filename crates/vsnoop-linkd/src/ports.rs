@@ -195,7 +195,7 @@ impl PortState {
             Err(error) => return (Sight::broken(with_causes(&error)), None),
         };
         let mut mended = is_new.then(|| "the interface was made anew, and is joined".to_owned());
-        // Before it is asked whether the tap is up: it is kept in its bridge all the same.
+        // Before the check whether the tap is up: a tap that is down stays in its bridge, too.
         let mut seen = Sight::WELL;
         if let Some(bridge) = &self.bridge {
             let standing = bridge::look(name, bridge, bridges);

@@ -1,41 +1,47 @@
-//! Revocation lists: looked at again and again, so that a newer one counts without a command.
+//! Revocation lists: their files are polled, so that a newer list counts without a command.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::config::Config;
 
-/// How often the files are looked at.
-const LOOK: Duration = Duration::from_secs(2);
+/// Interval of polls.
+const POLL: Duration = Duration::from_secs(2);
 
-/// What tells that a file is another one now: inode, size, and when it was written (seconds and
-/// nanoseconds).
-type Look = Option<(u64, u64, i64, i64)>;
+/// Identifies the contents of a file.
+#[derive(PartialEq, Eq)]
+struct FileVersion {
+    inode: u64,
+    bytes: u64,
+    written_s: i64,
+    written_ns: i64,
+}
 
 pub struct RevocationLists {
-    files: Vec<(PathBuf, Look)>,
-    looked: Instant,
+    /// Each with its version at the last poll; `None`: it could not be read.
+    files: Vec<(PathBuf, Option<FileVersion>)>,
+    polled: Instant,
 }
 
 impl RevocationLists {
     pub fn of(config: &Config) -> Self {
         let files = config.authority.iter().flat_map(|authority| &authority.lists);
-        let files = files.map(|file| (file.clone(), look(file))).collect();
-        Self { files, looked: Instant::now() }
+        let files = files.map(|file| (file.clone(), version(file))).collect();
+        Self { files, polled: Instant::now() }
     }
 
-    /// Whether they are to be read: a file has changed since it was looked at last, or the last
-    /// reading has `failed`. Asks now and then only.
+    /// Whether the lists must be read: a file has changed since the last poll, or the last reading
+    /// has `failed`. Returns `false` between two polls.
     pub fn are_due(&mut self, failed: bool) -> bool {
-        if self.looked.elapsed() < LOOK {
+        if self.polled.elapsed() < POLL {
             return false;
         }
-        self.looked = Instant::now();
+        self.polled = Instant::now();
         let mut is_other = failed;
         for (file, before) in &mut self.files {
-            let now = look(file);
+            let now = version(file);
             is_other |= now != *before;
             *before = now;
         }
@@ -43,7 +49,12 @@ impl RevocationLists {
     }
 }
 
-fn look(file: &PathBuf) -> Look {
+fn version(file: &Path) -> Option<FileVersion> {
     let found = fs::metadata(file).ok()?;
-    Some((found.ino(), found.size(), found.mtime(), found.mtime_nsec()))
+    Some(FileVersion {
+        inode: found.ino(),
+        bytes: found.size(),
+        written_s: found.mtime(),
+        written_ns: found.mtime_nsec(),
+    })
 }

@@ -56,7 +56,7 @@ impl Opened {
     pub fn of(config: &Config, peers: &Slots) -> Result<Self> {
         allow_descriptors();
         Ok(Self {
-            // Before they are read: one that is replaced meanwhile is read again.
+            // Before the files are read: a file that is replaced meanwhile is read again.
             lists: RevocationLists::of(config),
             credentials: Credentials::read(config)?,
             etcd: Membership::settings(config).map_err(MembershipError::from)?,

@@ -143,7 +143,7 @@ impl Shared {
         (limit > 0).then_some(limit)
     }
 
-    /// TCP is told to make no longer frames to a peer; `None`: as long as it likes.
+    /// The MSS clamp of TCP to a peer, as a frame length; `None`: no clamp.
     pub fn set_frame_limit(&self, peer: usize, bytes: Option<usize>) {
         if let Some(limit) = self.frame_limits_bytes.get(peer) {
             limit.store(bytes.unwrap_or(0), Ordering::Relaxed);

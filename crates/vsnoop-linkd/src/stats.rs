@@ -149,7 +149,7 @@ impl RuleStats {
     }
 }
 
-/// What became of `bytes`, of which `from` were compressed to `to`. In these are a few bytes of the
+/// Counts `bytes`, of which `from` were compressed to `to`. In these are a few bytes of the
 /// link's own with each frame, so that the difference alone could be more than there was.
 fn after(bytes: &Counter, from: &Counter, to: &Counter) -> u64 {
     let saved = from.get().saturating_sub(to.get());

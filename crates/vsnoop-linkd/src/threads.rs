@@ -89,7 +89,7 @@ impl Crew {
         }
     }
 
-    /// Without the ingress thread the egress thread is on its own until it is told to stop, too.
+    /// If the ingress thread has ended, the egress thread runs until it is told to stop, too.
     fn is_divided(&self) -> bool {
         self.divided.load(Ordering::Acquire) || self.ingress_over.load(Ordering::Acquire)
     }
@@ -200,7 +200,7 @@ fn wait(poll: &Poll, timeout: Option<Duration>) -> Vec<u64> {
     })
 }
 
-/// A thread that panicked ends the link; until then the other goes on.
+/// A panic of a thread ends the link; the other thread runs until then.
 fn lock<T>(half: &Mutex<T>) -> MutexGuard<'_, T> {
     half.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! What a device's driver tells, and what it is told to do (SIOCETHTOOL).
+//! Reads and sets the features of a device's driver (SIOCETHTOOL).
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 

@@ -38,11 +38,11 @@ pub struct Device {
     pub kind: String,
     pub tap: Option<TapInfo>,
     pub up: bool,
-    /// Somebody holds the other end.
+    /// A process has the tap open.
     pub carrier: bool,
-    /// Index of what it is a port of: a bridge, a bond, ...
+    /// Index of its master: a bridge, a bond, ...
     pub master: Option<u32>,
-    /// Index of what it is stacked on, in the same namespace: of a VLAN device, a macvlan, ...; of
+    /// Index of its lower device, in the same namespace: of a VLAN device, a macvlan, ...; of
     /// a veth its peer.
     pub lower: Option<u32>,
     pub ring_frames: u32,
@@ -51,7 +51,7 @@ pub struct Device {
 }
 
 impl Device {
-    /// What people call its kind.
+    /// The common name of its kind.
     pub fn kind_words(&self) -> &str {
         match self.kind.as_str() {
             "" => "physical device",
@@ -62,7 +62,7 @@ impl Device {
     }
 }
 
-/// What is known of a tap beyond other devices.
+/// Properties of a tap beyond those of all devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TapInfo {
     pub vnet_hdr: bool,

@@ -42,7 +42,7 @@ pub enum Error {
     SetPersistent { name: String, persistent: bool, source: nix::Error },
 }
 
-/// What a tap's reader leaves to be done, as in a guest's virtio-net features.
+/// Offloads that a tap's reader accepts, as in a guest's virtio-net features.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offloads {
     /// Accept frames whose TCP or UDP checksum is not filled in (`VIRTIO_NET_F_GUEST_CSUM`).

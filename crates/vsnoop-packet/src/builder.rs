@@ -51,7 +51,7 @@ impl Addresses {
         }
     }
 
-    /// The sum of the pseudo-header of a segment or datagram with so many bytes.
+    /// Checksum of the pseudo-header of a segment or datagram of `bytes`.
     fn pseudo_header(&self, protocol: u8, bytes: usize) -> u16 {
         let addresses = match self {
             Self::V4(source, destination) => add(sum(source), sum(destination)),
@@ -61,7 +61,7 @@ impl Addresses {
     }
 }
 
-/// What is below TCP or UDP.
+/// The headers below TCP or UDP.
 #[derive(Clone, Copy, Debug)]
 pub struct Route {
     pub ethernet: Ethernet,
@@ -78,7 +78,7 @@ impl Route {
         Self { ethernet, addresses, traffic_class: 0, identification: 0 }
     }
 
-    /// Appends Ethernet and IP header of a packet that carries so many bytes.
+    /// Appends Ethernet and IP header of a packet with `bytes` of IP payload.
     fn write(&self, protocol: u8, bytes: usize, frame: &mut Vec<u8>) {
         match self.addresses {
             Addresses::V4(source, destination) => {
@@ -143,7 +143,7 @@ impl TcpFrame<'_> {
         }
     }
 
-    /// Appends all headers of a segment whose payload has so many bytes, its checksum partial.
+    /// Appends all headers of a segment with `bytes` of payload, with a partial checksum.
     pub fn write_headers(&self, payload_bytes: usize, frame: &mut Vec<u8>) {
         let header_bytes = TCP_BYTES + self.options.len();
         let bytes = header_bytes + payload_bytes;

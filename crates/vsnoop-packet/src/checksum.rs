@@ -95,7 +95,7 @@ pub fn complete_ipv4(header: &mut [u8]) {
     header[10..12].copy_from_slice(&checksum.to_be_bytes());
 }
 
-/// Where the checksum of these headers' transport stands in its header, if it can be partial.
+/// Offset of the checksum in the transport header, if it can be partial.
 pub fn offset(headers: &Headers) -> Option<u16> {
     if headers.tcp() {
         Some(TCP_CHECKSUM)

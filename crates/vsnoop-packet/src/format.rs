@@ -43,7 +43,7 @@ pub const IPV6_BYTES: usize = size_of::<Ipv6Header>();
 pub const TCP_BYTES: usize = size_of::<TcpHeader>();
 pub const UDP_BYTES: usize = size_of::<UdpHeader>();
 
-/// Where the checksum stands in a TCP and in a UDP header.
+/// Offset of the checksum in a TCP and in a UDP header.
 pub const TCP_CHECKSUM: u16 = 16;
 pub const UDP_CHECKSUM: u16 = 6;
 

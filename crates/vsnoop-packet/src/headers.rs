@@ -25,15 +25,15 @@ const EXTENSIONS_LIMIT: usize = 8;
 pub struct Headers {
     /// The IP header.
     pub ip: u16,
-    /// What the IP header and its extension headers carry.
+    /// Offset of the payload of IP header and extension headers.
     pub l4: u16,
-    /// What a TCP or UDP header carries; equal to `l4` if there is no such header, or not all of
+    /// Offset of the TCP or UDP payload; equal to `l4` if there is no such header, or not all of
     /// it.
     pub payload: u16,
     /// The end of the IP packet; Ethernet padding may follow.
     pub end: u32,
     pub v6: bool,
-    /// What begins at `l4`.
+    /// The protocol at `l4`.
     pub protocol: u8,
     /// One fragment of a larger IP packet.
     pub fragment: bool,
@@ -158,7 +158,7 @@ impl Headers {
         self.end as usize - usize::from(self.payload)
     }
 
-    /// What the transport carries; empty if `frame` is not the one that was read.
+    /// Payload of the transport; empty if `frame` is not the one that was parsed.
     pub fn payload_of<'f>(&self, frame: &'f [u8]) -> &'f [u8] {
         frame.get(usize::from(self.payload)..self.end as usize).unwrap_or_default()
     }
@@ -212,7 +212,7 @@ impl Headers {
     /// A number that is the same for all frames of a flow (addresses, protocol, ports, VLANs).
     ///
     /// Fragments count by their addresses only, since but the first have no ports. Each process has
-    /// a seed of its own: who chooses addresses cannot choose flows that fall together.
+    /// a random seed: a sender that chooses addresses cannot cause hash collisions.
     #[inline]
     pub fn flow_hash(&self, frame: &[u8]) -> u64 {
         let [k0, k1] = *SEEDS;

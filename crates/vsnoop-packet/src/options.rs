@@ -31,7 +31,7 @@ impl TcpOption<'_> {
     }
 }
 
-/// Reads options, up to their end or to one that is longer than what is left.
+/// Iterates over options, up to their end or to one that exceeds the remaining bytes.
 #[derive(Clone, Debug)]
 pub struct Options<'a> {
     all: &'a [u8],

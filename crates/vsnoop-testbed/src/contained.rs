@@ -1,7 +1,7 @@
 //! Programs that leave nothing behind: namespaces of their own for processes and mounts, and
 //! perhaps a directory as their root.
 //!
-//! What they start and mount ends with them, also when the program that started them is killed.
+//! Their children and mounts end with them, also when the program that started them is killed.
 //! They are in a session of their own, so that Ctrl-C on the terminal is for their owner alone, who
 //! ends them.
 
@@ -22,7 +22,8 @@ pub const NOT_FOUND: i32 = 127;
 
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// Mounts what programs in a directory expect, and goes on there: `sh -c ENTER sh ROOT PROGRAM...`.
+/// Mounts /proc and the like below a root, and runs a program there: `sh -c ENTER sh ROOT
+/// PROGRAM...`.
 const ENTER: &str = "root=$1; shift
     mount -t proc proc \"$root/proc\" &&
     mount -t tmpfs tmpfs \"$root/dev/shm\" &&

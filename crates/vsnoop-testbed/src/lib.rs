@@ -26,7 +26,7 @@
 //! - [`stage::Stage`] (`StageOptions`, `PathOptions`): machines on a bridge, and a client behind a
 //!   path that changes. Tests vm; lab.
 //!
-//! What one test adds to such a network (a VM in a VLAN, a second bridge) it adds by [`net`], too.
+//! A test adds its own parts of such a network (a VM in a VLAN, a second bridge) by [`net`], too.
 //! Some tests of the command and of the bench need a single namespace with a tap or a bridge:
 //! `TapHost`, `Bridge` and `LinkHost` in crates/vsnoop/tests/command.
 

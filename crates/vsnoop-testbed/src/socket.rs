@@ -141,7 +141,7 @@ fn set_md5_key(socket: &Socket, peer: IpAddr) -> Result<()> {
 /// The kernel's state of a connection (`TCP_INFO`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ConnectionInfo {
-    /// Neither end can send any more.
+    /// Both directions are shut down.
     pub closed: bool,
     pub timestamps: bool,
     pub sack: bool,

@@ -17,7 +17,7 @@ pub mod path;
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use vsnoop_guest::control::{Command, Reply};
@@ -27,7 +27,7 @@ use crate::guest::Image;
 use crate::net::{Net, Netns, TapOptions};
 use crate::relay::Relay;
 use crate::session::{PREFIX, Session};
-use crate::vm::{Accelerator, Hogs, Nic, Share, Vm};
+use crate::vm::{Accelerator, Begin, Hogs, Nic, Share, Slices, Vm};
 use crate::vsnoop::Vsnoop;
 
 /// All taps and the path are in it.
@@ -35,9 +35,6 @@ pub const BRIDGE: &str = "vslab-br";
 /// The prefix length of the addresses of host and machines.
 pub const PREFIX_LENGTH: u8 = 24;
 const BOOT_TIMEOUT: Duration = Duration::from_secs(120);
-/// The time slice of the credit scheduler of the paper's Xen.
-pub const SLICE_MS: u32 = 30;
-
 /// The client's congestion control: the host's default may be another.
 pub const CONGESTION_CONTROL: &str = "cubic";
 
@@ -57,8 +54,8 @@ pub struct StageOptions {
 #[derive(Debug)]
 pub struct Stage {
     // In the order of their end: machines before the namespaces that they are in.
+    sharing: Sharing,
     vms: Vec<Vm>,
-    hogs: Option<Hogs>,
     path: CurrentPath,
     client: Netns,
     host: Netns,
@@ -66,6 +63,15 @@ pub struct Stage {
     tuned: bool,
     vsnoop: Option<Vsnoop>,
     attached: Mutex<BTreeSet<usize>>,
+}
+
+/// Who decides which machine runs.
+#[derive(Debug)]
+enum Sharing {
+    Kernel,
+    /// The kernel, and these threads are beside the machines.
+    Beside(#[expect(dead_code, reason = "they run until they are dropped")] Hogs),
+    Slices(Slices),
 }
 
 /// The present path (`path`).
@@ -111,8 +117,8 @@ impl Stage {
         host.add_address(BRIDGE, HOST.into(), PREFIX_LENGTH)?;
         let vsnoop = vsnoop.map(|vsnoop| vsnoop.in_netns(host.name()));
         let mut stage = Self {
+            sharing: Sharing::Kernel,
             vms: Vec::new(),
-            hogs: None,
             path: CurrentPath::None,
             client,
             host,
@@ -169,7 +175,7 @@ impl Stage {
 
     /// Makes the machines share a core, as they do until the stage ends. Calibrates their load
     /// before, which needs the core for itself.
-    pub fn share(&mut self, session: &mut Session, share: Share) -> Result<()> {
+    pub fn share(&mut self, share: Share) -> Result<()> {
         for vm in &self.vms {
             vm.place()?;
         }
@@ -183,13 +189,45 @@ impl Stage {
         match share {
             Share::Quota { percent } => self.vms.iter().try_for_each(|vm| vm.limit(percent)),
             Share::Fair { hogs } => {
-                self.hogs = Some(Hogs::start(hogs)?);
+                self.sharing = Sharing::Beside(Hogs::start(hogs)?);
                 Ok(())
             }
             Share::Slices => {
-                session.set_sysctl("kernel.sched_rr_timeslice_ms", &SLICE_MS.to_string())?;
-                self.vms.iter().try_for_each(Vm::share_core)
+                let vcpus = self.vms.iter().map(Vm::vcpu_threads).collect::<Result<Vec<_>>>()?;
+                self.sharing = Sharing::Slices(Slices::start(&vcpus)?);
+                Ok(())
             }
+        }
+    }
+
+    /// The share of the core that a machine uses which alone has a load, of `share`, over `time`: a
+    /// check of the calibration, and of slices that leave the core to a VM that is alone.
+    pub fn use_alone(&self, share: f64, period_ms: u32, time: Duration) -> Result<f64> {
+        let vm = self.vms.first().context("a stage without machines")?;
+        vm.command(&Command::Load { share, period_ms })?;
+        let (before, begin) = (vm.vcpu_time()?, Instant::now());
+        std::thread::sleep(time);
+        let (used, passed) = (vm.vcpu_time()? - before, begin.elapsed());
+        vm.command(&Command::Load { share: 0.0, period_ms })?;
+        Ok(used.as_secs_f64() / passed.as_secs_f64())
+    }
+
+    /// Under [`Share::Slices`], the turns that have begun since the last call.
+    pub fn take_turns(&self) -> Vec<Begin> {
+        match &self.sharing {
+            Sharing::Slices(slices) => slices.take_turns(),
+            Sharing::Kernel | Sharing::Beside(_) => Vec::new(),
+        }
+    }
+
+    /// Lets a machine run whenever it has work, or as all others.
+    pub fn favour(&self, index: usize, favoured: bool) -> Result<()> {
+        match &self.sharing {
+            Sharing::Slices(slices) => {
+                slices.favour(favoured.then_some(index));
+                Ok(())
+            }
+            Sharing::Kernel | Sharing::Beside(_) => self.vms[index].favour(favoured),
         }
     }
 

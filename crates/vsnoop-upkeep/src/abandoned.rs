@@ -1,4 +1,4 @@
-//! Connections that no engine serves any more.
+//! Connections whose engine has gone.
 
 use vsnoop_flow::types::{HOLD_ABANDONED_S, flow, flow_key, flow_mode, hold};
 use vsnoop_hold::View;

@@ -49,7 +49,7 @@ pub trait Connections {
 /// gone already.
 ///
 /// `is_due` is called twice: for the present record, so that busy records are rarely taken out;
-/// then for the record that was taken out, which no hook can change any more. A record that
+/// then for the removed record, which no hook can change. A record that
 /// became busy meanwhile is put back. While a record is out, segments for the VM pass and
 /// nothing is acknowledged early. The VM's ACK passes as well, or creates another record; if
 /// that one begins below the old NEXT_SEQ, it does not cover the bytes between, and the

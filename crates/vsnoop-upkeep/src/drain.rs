@@ -1,4 +1,4 @@
-//! A drain: the port is paused, and acknowledges nothing early any more, until the VM has
+//! A drain: the port is paused, and acknowledges nothing early, until the VM has
 //! acknowledged all that the host has.
 
 /// Interval of looks.

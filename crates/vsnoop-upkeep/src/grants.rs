@@ -78,7 +78,7 @@ impl Rounds {
 
     /// Grants windows as far as there is credit, if connections were queued in the last round too
     /// and no grant was made since; sometimes to finished connections. `grant` makes at most as
-    /// many grants as it is told. Returns how many were offered, at most `most`.
+    /// many grants as `most`. Returns the number of offered grants.
     pub fn serve<Q: GrantQueue>(
         &mut self,
         queue: &mut Q,

@@ -1,4 +1,4 @@
-//! What user space decides about the connections of a port, without input and output.
+//! Decisions of user space about the connections of a port, without input and output.
 //!
 //! The helper, the engine and the commands that detach a port reset connections, repeat RSTs,
 //! remove expired records and open windows for incast control. The decisions are here; the maps and

@@ -57,7 +57,7 @@ pub fn give_up<C: Connections>(
 pub enum GivenUp {
     /// It was reset.
     Reset,
-    /// It has no record any more.
+    /// Its record is gone.
     Gone,
     /// The VM has acknowledged something meanwhile; nothing was done.
     Advanced,

@@ -31,7 +31,7 @@ pub struct Frame {
     /// Bytes that programs can read without a pull.
     pub linear: u32,
     pub mark: u32,
-    /// Payload of one segment of a super-packet; 0: it is none.
+    /// Payload of one segment of a super-packet (gso_size); 0: not a super-packet.
     pub gso_size: u32,
     pub summed: Summed,
     /// The VLAN tag in the metadata, not in the frame: TCI and protocol.

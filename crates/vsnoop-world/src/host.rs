@@ -94,7 +94,7 @@ pub struct Vm {
     pub upkeep: Upkeep,
 }
 
-/// What user space knows of a port from one look to the next (upkeep.rs).
+/// The helper's state of a port between two rounds (upkeep.rs).
 #[derive(Clone, Debug, Default)]
 pub struct Upkeep {
     pub rst_repeats: RstRepeats,
@@ -171,7 +171,7 @@ impl Vm {
         hear(port, &mut **guest, fortune, *calm, *now, rng);
     }
 
-    /// Counts a step of the engine; false: it was killed, and its calls have no effect any more.
+    /// Counts a step of the engine; false: it was killed, and its calls have no effect.
     fn step(&mut self) -> bool {
         if self.killed {
             return false;

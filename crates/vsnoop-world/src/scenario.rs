@@ -47,7 +47,7 @@ pub struct Machine {
     pub ahead: u32,
     /// Incast control of the uplink's rate and queue (bits per second and bytes); none: off.
     pub incast: Option<(u64, u32)>,
-    /// Time from the death of an engine to the next one, ms; none: there is none.
+    /// Time from the death of an engine to the start of the next, ms; `None`: no next engine.
     pub absence_ms: Option<u64>,
     pub acts: Vec<(u64, Act)>,
     pub attached: bool,

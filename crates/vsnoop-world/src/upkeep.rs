@@ -1,4 +1,4 @@
-//! What the helper and the commands do at a port: the decisions of vsnoop-upkeep, on the maps of
+//! Actions of the helper and the commands at a port: the decisions of vsnoop-upkeep, on the maps of
 //! the simulated kernel.
 
 use std::convert::Infallible;

@@ -110,7 +110,7 @@ pub struct World {
     trace: bool,
 }
 
-/// Bytes of a frame without its payload, and what it takes on the wire beside it.
+/// Bytes of a frame without its payload, and of FCS, preamble and gap on the wire.
 const HEADERS: u32 = 66;
 const WIRE: u32 = 24;
 

@@ -64,7 +64,7 @@ pub enum Command {
     Link(LinkArguments),
     /// Take everything off all ports at once, damaged state included: the panic switch.
     Off(Off),
-    /// Expires idle flows, resets those whose bytes nobody can hand over; started by other
+    /// Expires idle flows, resets those whose bytes cannot be delivered; started by other
     /// commands.
     #[command(hide = true)]
     Helper(Helper),
@@ -164,7 +164,7 @@ pub struct Attach {
     pub lists: Lists,
 }
 
-/// What the host keeps for a port; [`Set`] changes it.
+/// Settings of a port's hold; [`Set`] changes them.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct Bounds {
     /// Most memory, for each port, in which the host keeps what it acknowledged until the VM has

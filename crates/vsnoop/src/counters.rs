@@ -74,7 +74,7 @@ pub struct Resets {
     pub engine_gone: u64,
     /// The port was detached with bytes in the hold.
     pub detached: u64,
-    /// The tap had no reader any more.
+    /// The process that read the tap was gone.
     pub no_reader: u64,
     /// The VM sent a RST that only the host's actions can explain.
     pub by_vm: u64,

@@ -12,7 +12,7 @@ pub struct PortIdentity {
     pub ifindex: u32,
     /// Inode of the network namespace.
     pub netns: u64,
-    /// What `--netns` takes to get there; null in the command's own, or when nothing leads there.
+    /// Argument of `--netns` for that namespace; null in the command's own, or if it has no name.
     pub netns_name: Option<String>,
     /// "active", "paused", "observing", "gone", or in `status` also "blocked": its qdisc is another
     /// one than noqueue.

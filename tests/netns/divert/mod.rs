@@ -27,7 +27,7 @@ pub use link::serve;
 
 /// Enough for many super-packets.
 const BYTES: u64 = 2_000_000;
-/// The longest frame that is none.
+/// The longest invalid frame, bytes.
 const ORDINARY_FRAME_BYTES: u64 = 1514;
 
 pub fn trials() -> Vec<Trial> {

@@ -88,7 +88,7 @@ fn pause() -> Result<()> {
     attached.detach()
 }
 
-/// An operator who is about to move the VM is warned that the host holds its data; none is lost.
+/// Before a migration the operator is warned that the host holds data of the VM; none is lost.
 fn pause_in_vain() -> Result<()> {
     if !attached::is_wanted() {
         return Ok(());
@@ -179,7 +179,7 @@ fn deleted_tap(detach: bool) -> Result<()> {
     let mut pair = held(&topology, &attached)?;
     topology.host.delete(PORT)?;
     if detach {
-        // The helper may have been faster after all; then there is nothing to detach any more.
+        // The helper may have been faster after all; then there is nothing left to detach.
         let _ = attached.run(&["detach", PORT]);
     }
     attached.forget();

@@ -1,4 +1,4 @@
-//! The VM does not run, and its sender goes on: everything is acknowledged far beyond the VM's
+//! The VM does not run, and its sender continues: everything is acknowledged far beyond the VM's
 //! window, and the VM gets every byte in its next time slice.
 
 use anyhow::{Context, Result, ensure};

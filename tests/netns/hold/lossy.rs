@@ -75,7 +75,7 @@ fn mended(offloads: Offloads, to_vm: Faults, evidence: Evidence) -> anyhow::Resu
     })
 }
 
-/// The host retransmits: a connection goes on until a retransmission was seen.
+/// The host retransmits: a connection sends until a retransmission was seen.
 fn resent(topology: &Topology, attached: &Attached<'_>) -> anyhow::Result<()> {
     const BYTES: u64 = 100_000;
     let mut pair = Pair::connect(topology, Family::V4)?;

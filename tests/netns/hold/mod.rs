@@ -1,5 +1,5 @@
 //! A port with a hold: what the host acknowledges beyond the VM's window reaches the VM, byte for
-//! byte, or both ends are told.
+//! byte, or both ends get an error.
 //!
 //! Where the engine and the helper are killed is another test program (tests/faults): here others
 //! use them at the same time.

@@ -157,7 +157,7 @@ impl Diversion {
         // After from_vm, whichever is attached first: from_vm goes before all others.
         let name = format!("interface {ifindex}");
         let link = tcx_link(&object, Program::Divert, ifindex, &name, libbpf_sys::BPF_F_AFTER)?;
-        // SAFETY: a fresh link that nobody else owns.
+        // SAFETY: a new link, owned by this value alone.
         let link = unsafe { Link::from_ptr(link) };
         let past = HashMap::new();
         Ok(Self { _link: link, object, up, in_force, rules, sources, trie, past })
@@ -175,7 +175,7 @@ impl Diversion {
         let rules = checked(rules)?;
         let trie = fill(&rules, &self.sources)?;
         exchange(&self.in_force, &trie)?;
-        // No hook uses the old trie any more, so its counters are final. If they cannot be read,
+        // No hook uses the old trie now, so its counters are final. If they cannot be read,
         // the new rules apply all the same, and count from 0.
         let before = self.counters().unwrap_or_default();
         self.past = before.into_iter().map(|(rule, counted)| (rule.prefix, counted)).collect();
@@ -184,7 +184,7 @@ impl Diversion {
         Ok(())
     }
 
-    /// The rules in force, and the counters of each since its prefix has had a rule.
+    /// The rules in force, each with its counters since the prefix got its first rule.
     pub fn counters(&self) -> Result<Vec<(Rule, RuleCounters)>> {
         let counters = self.rules.iter().map(|rule| {
             let found = self.trie.lookup(key(&rule.prefix, TO).as_bytes(), MapFlags::ANY);

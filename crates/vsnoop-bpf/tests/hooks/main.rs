@@ -330,7 +330,7 @@ fn engine(port: &Port) -> HoldMaps {
     memory
 }
 
-/// A flow of which bytes are held: nobody reads the tap, which refuses them.
+/// A flow with held bytes: no process reads the tap, so it refuses frames.
 fn holding(port: &Port) -> (flow_key, flow) {
     let (key, active) = record();
     engine(port);
@@ -667,7 +667,7 @@ fn stale_sack_blocks_are_removed() {
     assert_eq!(blocks, [((6000, 7000), [None; 3])]);
 }
 
-/// The VM answers each SYN of a flood; nobody acknowledges its answers.
+/// The VM answers each SYN of a flood, and no sender acknowledges the SYN-ACK.
 fn a_syn_flood_pushes_out_no_flow() {
     let port = Attached::active();
     ahead(&port);

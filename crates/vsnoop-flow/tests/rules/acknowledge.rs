@@ -35,7 +35,7 @@ fn without_a_copy_nothing_is_acknowledged() {
         assert_ne!(c.pass(&c.data(0, MSS)) & EVENT_OFFLINE_NO_BUF, 0);
         assert_eq!((c.mode(), c.f.high_seq), (flow_mode::FLOW_NO_BUF, at(MSS)));
         c.pass(&c.data(MSS, MSS));
-        // Memory is there again; the VM must acknowledge what it was handed without a copy.
+        // Memory is available again; the VM must acknowledge data that passed without a copy.
         c.begin_hold();
         c.pass(&c.data(0, MSS));
         c.pass(&c.data(2 * MSS, MSS));

@@ -13,7 +13,7 @@ pub const MSS: u32 = 1_448;
 /// The VM's shift count, and the window of its ACKs: 64,000 bytes.
 pub const SCALE: u8 = 7;
 pub const WINDOW: u16 = 500;
-/// What the VM's SYN or SYN-ACK offers, unscaled.
+/// The window of the VM's SYN or SYN-ACK, unscaled.
 pub const SYN_WINDOW: u16 = 60_000;
 /// Sequence numbers of the first bytes; the sender's wrap after 20,000 bytes.
 pub const SENDER_FIRST: u32 = 0u32.wrapping_sub(20_000);
@@ -280,7 +280,7 @@ impl FlowCase {
         (self.f.right_edge.diff(at(offset)).max(0) >> self.f.scale) as u16
     }
 
-    /// What the hook for segments to the VM decides.
+    /// The decision of the hook for segments to the VM.
     pub fn decide(&mut self, s: &segment) -> (Verdict, outcome) {
         let (verdict, out) = if self.f.hold != 0 {
             hold::to_vm(&mut self.f, &mut self.h, s, &self.port, &self.policy, self.now)

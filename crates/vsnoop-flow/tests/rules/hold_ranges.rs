@@ -13,7 +13,7 @@ fn ranges(c: &FlowCase) -> Vec<(i32, i32)> {
     edges.map(|edges| (edges[0].diff(at(END)), edges[1].diff(at(END)))).collect()
 }
 
-/// A segment so many bytes beyond the end of what is held.
+/// A segment that begins `gap` bytes beyond the end of the held bytes.
 fn beyond(c: &mut FlowCase, offset: u32, len: u32) {
     let next = c.f.next_seq;
     let out = c.held(&c.data(END + offset, len));

@@ -409,7 +409,7 @@ fn the_ack_of_a_segment_that_the_vm_refuses_is_not_noted() {
         c.decide(&segment { tsval: newer, window: 5, ..c.ack_of_sender(offset, 60) });
         shown(c)
     };
-    // A blind attacker who knows only the addresses; or an old segment.
+    // A blind attacker (RFC 5961) that knows only the addresses; or an old segment.
     for offset in [0, FULL - 2, edge + 1, edge + (1 << 30)] {
         assert_eq!(says(&mut c.clone(), offset), before, "{offset}");
     }

@@ -73,7 +73,7 @@ fn a_port_with_less_memory_than_its_quota_shows_no_more() {
 fn a_flow_gets_less_the_more_memory_is_used() {
     let mut c = FlowCase::full();
     c.port.chunks_used = CHUNKS - 5;
-    // Four fifths of what is free and what it has itself, from VM_SEQ on.
+    // Four fifths of the free and the flow's own memory, counted from VM_SEQ.
     let share = |own: u32| (5 * HOLD_CHUNK + own) * 4 / 5;
     let out = c.held(&c.data(FULL, MSS));
     about(c.edge(&out), share(FULL + MSS).max(c.f.adv_edge.diff(at(0)) as u32));

@@ -48,7 +48,7 @@ fn a_window_that_the_vm_takes_back_stays_as_it_was_shown() {
         c.acks(0, 20);
         let out = c.early(&c.data(0, 10 << SCALE));
         assert!((shown.diff(at(0)) - c.edge(&out)).abs() < UNIT);
-        // Data within the window that the sender was shown, but not in the VM's any more, wait.
+        // Data within the window shown to the sender, but outside the VM's shrunk window, wait.
         c.held(&c.data(10 << SCALE, 11 << SCALE));
         assert_eq!(c.f.adv_edge, shown);
     }

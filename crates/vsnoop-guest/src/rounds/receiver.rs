@@ -9,7 +9,7 @@ use socket2::Socket;
 
 use super::stream::Stream;
 
-/// Between two looks at the clock and at whoever may want to end it.
+/// Time between two checks of the clock and of a request to end.
 const LOOK_MS: u16 = 100;
 const READ_BYTES: usize = 256 * 1024;
 const ENDLESS: u64 = u64::MAX;
@@ -105,7 +105,7 @@ impl Receiver {
         self.ask(number, ENDLESS)
     }
 
-    /// Takes in whatever comes for so long; how much of each connection that is.
+    /// Reads all connections for this time. Returns the bytes read of each.
     pub fn take_in_for(&mut self, duration: Duration) -> Result<Vec<u64>> {
         let before: Vec<_> = self.connections.iter().map(|connection| connection.offset).collect();
         let begin = Instant::now();
@@ -118,7 +118,7 @@ impl Receiver {
         Ok(now.zip(before).map(|(now, before)| now - before).collect())
     }
 
-    /// What has not come yet, of each connection that misses something.
+    /// The bytes that each incomplete connection still lacks.
     pub fn missing(&self) -> Vec<(usize, u64)> {
         let connections = self.connections.iter().enumerate();
         connections

@@ -1,4 +1,4 @@
-//! What senders send: a [`Pattern`], whose bytes say where they belong, so that each is verified
+//! The senders' data: a [`Pattern`], whose bytes encode their offset, so that each is verified
 //! where it arrives.
 
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use crate::pattern::Pattern;
 
 /// A prime: no size of a round, and no segment, falls into step with it.
 const PERIOD: usize = 65_521;
-/// What can be had at once.
+/// Result of a read that does not block.
 pub const CHUNK_BYTES: usize = 64 * 1024;
 
 /// The stream of every connection, the same for all but for its beginning.

@@ -1,5 +1,5 @@
-//! What the engine hands over, and when: the VM's window, the FIN, the sender's ACKs, a closed
-//! window.
+//! Data that the engine hands over, and the time: the VM's window, the FIN, the sender's ACKs, a
+//! closed window.
 
 use vsnoop_hold::{Deadline, HoldFrame, Kind, PATIENCE_NS};
 

@@ -168,7 +168,7 @@ impl Config {
     }
 }
 
-/// What a value of `[hold]` must be.
+/// Rules for values of `[hold]`.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 enum HoldError {
     #[error(

@@ -20,7 +20,7 @@ pub struct ListedUplink {
     pub ifindex: u32,
     /// Inode of the network namespace.
     pub netns: u64,
-    /// What `--netns` takes to get there; null in the command's own, or when nothing leads there.
+    /// Argument of `--netns` for that namespace; null in the command's own, or if it has no name.
     pub netns_name: Option<String>,
     /// Names of the ports behind it.
     pub ports: Vec<String>,

@@ -18,7 +18,7 @@ pub enum Rate {
     BitsPerSecond(u64),
 }
 
-/// What a setting must be.
+/// Rules for a setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SettingError {
     #[error(

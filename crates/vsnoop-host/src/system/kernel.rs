@@ -106,7 +106,7 @@ pub fn require_bpffs() -> Result<()> {
     ))
 }
 
-/// What was seen of an empty program.
+/// Results of loading an empty program.
 pub struct Probe {
     /// The kernel has compiled it. The setting, net.core.bpf_jit_enable, says the same, but can be
     /// read in the initial network namespace only.

@@ -140,7 +140,7 @@ fn copy(pid: i32, fd: i32) -> Option<OwnedFd> {
 fn device_netns(tap: &OwnedFd) -> Option<u64> {
     // SAFETY: TUNGETDEVNETNS takes no argument; on another kind of file it fails.
     let namespace = unsafe { tungetdevnetns(tap.as_raw_fd()) }.ok()?;
-    // SAFETY: the call returned a new descriptor, which nobody else owns.
+    // SAFETY: the call returned a new descriptor, owned by this value alone.
     let namespace = File::from(unsafe { OwnedFd::from_raw_fd(namespace) });
     Some(namespace.metadata().ok()?.ino())
 }

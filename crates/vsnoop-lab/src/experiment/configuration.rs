@@ -6,7 +6,7 @@ use vsnoop_testbed::stage::Stage;
 use super::definition::chosen;
 use super::rounds::Named;
 
-/// What accelerates the machine that receives.
+/// The accelerator of the receiving machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Configuration {
     /// Nothing.
@@ -55,7 +55,7 @@ impl Configuration {
             stage.attach_with(machine, options)?;
         }
         if self == Self::Priority {
-            stage.vm(machine).favour(true)?;
+            stage.favour(machine, true)?;
         }
         Ok(())
     }
@@ -65,7 +65,7 @@ impl Configuration {
             stage.detach(machine)?;
         }
         if self == Self::Priority {
-            stage.vm(machine).favour(false)?;
+            stage.favour(machine, false)?;
         }
         Ok(())
     }

@@ -1,17 +1,23 @@
 //! The first steps of every experiment on machines.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 use vsnoop_testbed::guest::{self, Image};
 use vsnoop_testbed::session::Session;
-use vsnoop_testbed::stage::{CONGESTION_CONTROL, SLICE_MS, Stage, StageOptions};
-use vsnoop_testbed::vm::{self, Accelerator, Share};
+use vsnoop_testbed::stage::{CONGESTION_CONTROL, Stage, StageOptions};
+use vsnoop_testbed::vm::{self, Accelerator, SLICE, Share};
 use vsnoop_testbed::vsnoop::Vsnoop;
 
 /// The period of the machines' load.
 pub const LOAD_PERIOD_MS: u32 = 100;
+
+/// What a VM alone must use of its core under slices; the report says what it does use.
+const ALONE_LOAD: f64 = 0.6;
+const ALONE_TIME: Duration = Duration::from_secs(2);
+const ALONE_TOLERANCE_PERCENT: f64 = 5.0;
 
 /// The lock of this machine's lab, and the image that its guests boot.
 pub struct Lab {
@@ -49,7 +55,7 @@ impl Lab {
     pub fn describe_load(environment: &mut BTreeMap<String, Value>) {
         environment.extend([
             ("load_period_ms".into(), json!(LOAD_PERIOD_MS)),
-            ("slice_ms".into(), json!(SLICE_MS)),
+            ("slice_ms".into(), json!(SLICE.as_millis() as u64)),
         ]);
     }
 
@@ -70,10 +76,23 @@ impl Lab {
         share: Share,
         load: f64,
         vsnoop: Option<&Vsnoop>,
+        environment: &mut BTreeMap<String, Value>,
     ) -> Result<Stage> {
         let mut stage = self.start(options, vsnoop)?;
         vm::pin_self()?;
-        stage.share(&mut self.session, share)?;
+        stage.share(share)?;
+        if share == Share::Slices {
+            let used = stage.use_alone(ALONE_LOAD, LOAD_PERIOD_MS, ALONE_TIME)? * 100.0;
+            let name = format!("alone_cpu_percent_{}vms", options.vms);
+            environment.insert(name, json!((used * 10.0).round() / 10.0));
+            if (used - ALONE_LOAD * 100.0).abs() > ALONE_TOLERANCE_PERCENT {
+                eprintln!(
+                    "a VM that alone has a load of {} % uses {used:.0} % of its core: is it busy with \
+                     something else?",
+                    ALONE_LOAD * 100.0
+                );
+            }
+        }
         stage.load(load, LOAD_PERIOD_MS)?;
         Ok(stage)
     }

@@ -1,7 +1,7 @@
 //! Programs that vsnoop is compared with; they run in the host's namespace of a stage, or
 //! ([`link`]) of two hosts.
 //!
-//! Each is a process of its own, which is told to end when its owner is dropped, so that it takes
+//! Each is a process of its own, which gets SIGTERM when its owner is dropped, so that it takes
 //! its files along, and killed if it does not; and it dies with the thread that started it.
 
 pub mod link;

@@ -24,7 +24,7 @@ pub const COLOURS: [RGBColor; 7] = [
     RGBColor(0x55, 0x55, 0x55),
 ];
 
-/// What the backend `B` may say while something is drawn.
+/// The drawing errors of the backend `B`.
 type Drawn<B> = std::result::Result<(), DrawingAreaErrorKind<<B as DrawingBackend>::ErrorType>>;
 
 pub trait Drawing {

@@ -25,7 +25,7 @@ const VIEWS: [View; 2] = [
     View { file: "delivered", title: "until the receiver's answer (delivered)", metric: DELIVERED },
 ];
 
-/// What one line of a plot shows.
+/// Contents of one line of a plot.
 struct Throughputs {
     name: String,
     /// Ascending.

@@ -23,7 +23,7 @@ use super::{Codecs, CompressionStats, Decision, Method, Owner};
 /// A way to compress, with what is assumed until it was measured.
 struct Candidate {
     method: Method,
-    /// What it makes of the bytes that lz4 leaves.
+    /// Its output size relative to lz4's.
     of_lz4: f64,
     ns_per_byte: f64,
 }
@@ -44,7 +44,7 @@ const HIDDEN: f64 = 0.2;
 const STAY_NEW: u16 = 16;
 const STAY: u16 = 256;
 const BACK_OFF_MAX: u8 = 10;
-/// Failed looks in a row after which a way that should not pay is tried all the same.
+/// Failed samples in a row after which a codec that should not pay is tried nevertheless.
 const TRIALS_FROM: u8 = 3;
 const BACK_OFF_NS_MAX: u64 = 1_000_000_000;
 /// Shorter messages say more about the cost of a call than of a byte.
@@ -58,7 +58,7 @@ const DICTIONARY_NS_PER_BYTE: f64 = 5.0;
 /// Owner and flow that a record is kept of.
 pub type FlowKey = (Owner, u64);
 
-/// What a way does to a byte.
+/// Cost and effect of a codec, per byte.
 #[derive(Clone, Copy)]
 struct Effect {
     /// So much is left of it.
@@ -82,11 +82,11 @@ struct FlowRecord {
     terms: u32,
     /// The way is on trial; this was the one before.
     instead_of: Option<usize>,
-    /// What lz4 would leave of a byte, by the last look.
+    /// lz4's compression ratio in the last sample.
     lz4_ratio: f64,
-    /// What was measured lately.
+    /// Recent measurements.
     measured: [Option<Effect>; WAYS.len()],
-    /// What became of the last message that was judged; and when one came.
+    /// The decision for the last sampled message, and its time.
     decision: Option<Decision>,
     seen_ns: u64,
 }
@@ -162,7 +162,7 @@ impl Judge {
     pub fn set_link_rate(&mut self, bytes_per_s: Option<u64>) {
         let rate = bytes_per_s.unwrap_or(u64::MAX);
         if rate < self.highest_bytes_per_s / 2 {
-            // What did not pay on a fast link may on one that is slow after all.
+            // A codec that did not pay on a fast link may pay on a slower one.
             for flow in self.young.values_mut().chain(self.old.values_mut()) {
                 (flow.back_off, flow.pass) = (0, 0);
             }
@@ -195,7 +195,7 @@ impl Judge {
         method
     }
 
-    /// What becomes of a flow, and when it was seen last.
+    /// The decision for a flow, and the time of its last message.
     pub fn decision(&self, key: FlowKey, asked: Method) -> Option<(u64, Decision)> {
         let flow = self.young.get(&key).or_else(|| self.old.get(&key))?;
         let unknown = asked == Method::Auto && self.rate_bytes_per_s.is_none();
@@ -258,7 +258,7 @@ impl Judge {
         Method::Off
     }
 
-    /// What came of a message that was to be sent by `method`.
+    /// Result of compressing a message with `method`.
     pub fn measured(
         &mut self,
         key: FlowKey,
@@ -309,7 +309,7 @@ impl Judge {
         due
     }
 
-    /// What a message in a dictionary has taken.
+    /// CPU time of a message with a dictionary.
     pub fn measured_dictionary(&mut self, bytes: usize, ns: u64) {
         if bytes >= COST_BYTES_MIN {
             self.dictionary_ns_per_byte =
@@ -329,7 +329,7 @@ impl Judge {
         ns.max(link_ns) + HIDDEN * ns.min(link_ns)
     }
 
-    /// What a way would do: as the present way does, in the proportion that is usual.
+    /// Estimate for a codec: the present one's figures, scaled by the usual ratio between both.
     fn expected(&self, flow: &FlowRecord, way: usize) -> Effect {
         let usual = |way: usize| (WAYS[way].of_lz4, self.ns_per_byte[way]);
         let (left, ns) = usual(way);

@@ -16,7 +16,7 @@ pub enum Decision {
     RateUnknown,
 }
 
-/// As programs read it: a method, or why there is none.
+/// The form for programs: a method, or the reason for no compression.
 impl fmt::Display for Decision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

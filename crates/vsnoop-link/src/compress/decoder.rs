@@ -118,7 +118,7 @@ impl Decoder {
         slots.get_mut(index).and_then(Option::as_mut).ok_or(missing)
     }
 
-    /// What the contexts hold, in bytes.
+    /// Memory of the contexts, bytes.
     pub fn memory_bytes(&self) -> usize {
         let contexts = self.flows.iter().chain(&self.dictionaries).flatten();
         contexts.map(|context| context.stream.memory_bytes()).sum()

@@ -1,10 +1,10 @@
 //! The sender's side of one ordered connection.
 //!
-//! Each flow that zstd is used for has a *context*, the stream of what it sent before, and the
-//! receiver has its counterpart under the same number. There are as many as the
-//! [`CompressionLimits`] allow; a further flow takes the slot of the one that was silent longest,
-//! and the flag NEW tells the receiver. A message that did not become smaller goes raw, and its
-//! context, which has taken it in already, starts anew with the next one. A dictionary is not
+//! Each flow that uses zstd has a *context*, the stream of its earlier data, and the receiver has
+//! its counterpart under the same number. [`CompressionLimits`] bounds their number; a further flow
+//! takes the slot of the flow that was idle longest, and the flag NEW tells the receiver. A message
+//! that did not become smaller is sent raw, and its context, which has taken it in already, starts
+//! anew with the next one. A dictionary is not
 //! thrown away for that: it carries the few bytes more.
 
 use std::collections::HashMap;
@@ -17,7 +17,7 @@ use super::{
     CompressionLimits, CompressionStats, DEFAULT_ZSTD_LEVEL, Decision, Method, Owner, Policy,
 };
 
-/// What became of a message.
+/// Result of encoding a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encoded {
     /// Nothing was appended: the caller sends the parts as they are.
@@ -75,13 +75,13 @@ impl Encoder {
         &self.stats
     }
 
-    /// What the link carries, for `auto`; `None`, as in the beginning, if it is not what slows the
-    /// connection or is not known: then `auto` sends everything raw.
+    /// Rate of the path, for `auto`; `None`, also in the beginning, if the path is not what slows
+    /// the connection or is not known: then `auto` sends everything raw.
     pub fn set_link_rate(&mut self, bytes_per_s: Option<u64>) {
         self.judge.set_link_rate(bytes_per_s);
     }
 
-    /// What becomes of a flow, and when it was seen last; `None`: it is not known, or belongs to a
+    /// The decision for a flow, and the time of its last message; `None`: unknown, or belongs to a
     /// dictionary, where nothing is decided.
     pub fn decision(&self, flow: u64, policy: &Policy) -> Option<(u64, Decision)> {
         self.judge.decision((policy.owner, flow), policy.method)
@@ -90,7 +90,7 @@ impl Encoder {
     /// Appends to `out` the compressed form of the message that `parts` make up, or nothing if it
     /// does not become smaller that way.
     ///
-    /// What is `Compressed` must be sent, in this order: the context counts on it.
+    /// `Compressed` messages must be sent, in this order: the context depends on it.
     pub fn encode(
         &mut self,
         flow: u64,
@@ -209,7 +209,7 @@ impl Encoder {
         context.known
     }
 
-    /// What the contexts hold, in bytes.
+    /// Memory of the contexts, bytes.
     pub fn memory_bytes(&self) -> usize {
         let contexts = self.flows.contexts.iter().chain(&self.dictionaries.contexts);
         contexts.map(|context| context.compressor.memory_bytes()).sum()

@@ -1,4 +1,4 @@
-//! What a receiver decompresses.
+//! Limits on what a receiver decompresses.
 //!
 //! The receiver states its [`CompressionLimits`] in the hello of a session, from its own
 //! configuration; the sender keeps to them, and the receiver enforces them. Nothing else bounds its
@@ -28,7 +28,7 @@ impl Codecs {
     pub const NONE: Self = Self { lz4: false, zstd: false };
 }
 
-/// What one ordered connection may use; of datagrams the codecs alone. A hello without a field
+/// Limits of one ordered connection; for datagrams only the codecs apply. A hello without a field
 /// accepts nothing of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -72,7 +72,7 @@ impl CompressionLimits {
         message_bytes: 65_535 + 128,
     };
 
-    /// What is within both. A window that is smaller than zstd's least is none.
+    /// The smaller of both limits. A window below zstd's least means no zstd.
     pub fn within(self, other: Self) -> Self {
         let codecs = Codecs {
             lz4: self.codecs.lz4 && other.codecs.lz4,

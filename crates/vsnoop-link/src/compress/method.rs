@@ -1,4 +1,4 @@
-//! What a rule may ask of compression, as people write it: `off`, `lz4`, `zstd`, `zstd:3`, `auto`.
+//! Compression methods in their text form: `off`, `lz4`, `zstd`, `zstd:3`, `auto`.
 //!
 //! A method is the sender's choice among the codecs that the receiver accepts: every body says how
 //! it was made, so a method changes between two messages of a flow without a word to the receiver.
@@ -12,7 +12,7 @@ use super::Codecs;
 
 /// The level of `zstd` without a level: measured, the one that keeps up with a gigabit on one core.
 pub const DEFAULT_ZSTD_LEVEL: i32 = 1;
-/// Below, text is hardly smaller than with lz4; above, a core does not fill 100 Mb/s any more.
+/// Below, text is hardly smaller than with lz4; above, one core no longer fills 100 Mb/s.
 pub const ZSTD_LEVELS: std::ops::RangeInclusive<i32> = -5..=19;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

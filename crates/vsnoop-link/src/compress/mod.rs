@@ -5,15 +5,15 @@
 //! context, so that a message refers to earlier ones of its own flow; on UDP each [`unit`] stands
 //! alone. Nothing here reads a socket or waits; what encoding costs is read from a [`CodingClock`].
 //!
-//! What is `Compressed` has changed the context: it must reach the peer, in order, or the
+//! A `Compressed` message has changed the context: it must reach the peer, in order, or the
 //! connection must end. Whatever is to be dropped is dropped before it comes here.
 //!
 //! # Oracles
 //!
-//! The length of what was compressed tells whether its parts resemble each other. Somebody who sees
-//! the lengths on the link *and* has text of his choice compressed together with a secret of
-//! someone else can guess the secret piece by piece; encryption does not help (CRIME, BREACH, and
-//! for tunnels VORACLE). What can be together is therefore kept small:
+//! The length of what was compressed tells whether its parts resemble each other. An attacker who
+//! sees the lengths on the link *and* has chosen text compressed together with another user's
+//! secret can guess the secret piece by piece; encryption does not help (CRIME, BREACH, and for
+//! tunnels VORACLE). What can be together is therefore kept small:
 //!
 //! - A context belongs to one flow of one owner. Other VMs, and other connections of the same VM,
 //!   neither read nor write it, and a slot that another flow takes is emptied first.

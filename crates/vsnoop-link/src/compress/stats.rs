@@ -1,4 +1,4 @@
-//! What a stage has done, as counters that only rise (but for the live contexts).
+//! Counters of a stage. They only rise, except the number of live contexts.
 
 use serde::Serialize;
 

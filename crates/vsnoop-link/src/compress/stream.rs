@@ -37,7 +37,7 @@ fn checked(result: SafeResult) -> Result<usize, StreamError> {
     result.map_err(StreamError::of_zstd)
 }
 
-/// What a stream of the sender is made with.
+/// Parameters of a sender's stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parameters {
     pub level: i32,

@@ -6,7 +6,7 @@
 //! A unit is as large as its sender wants to lose at once, and the larger it is the better it
 //! compresses: text is a third smaller in units of four datagrams than in units of one. Per
 //! datagram that is on the way, a stream meets the same number of losses either way, so
-//! [`datagrams`] goes by the loss that was measured: short units where many would be lost, long
+//! [`datagrams`] follows the measured loss rate: short units where many would be lost, long
 //! ones where none is. The payload of a super-packet is [cut](Packer::pack) so that each unit just
 //! fits: how much to take is guessed from the flow's last unit and corrected once or twice.
 
@@ -41,7 +41,7 @@ pub fn datagrams(loss: f64) -> usize {
     }
 }
 
-/// What a unit is to be cut from.
+/// Source of a unit.
 #[derive(Clone, Copy, Debug)]
 pub struct Cut<'a> {
     /// Goes whole with each unit.
@@ -68,7 +68,7 @@ pub struct Packer {
     scratch: Vec<u8>,
     trial: Vec<u8>,
     judge: Judge,
-    /// What the receiver accepts.
+    /// Limits of the receiver.
     codecs: Codecs,
     /// Estimated ratio of the last flow in each slot.
     guesses: Vec<Option<(FlowKey, f64)>>,

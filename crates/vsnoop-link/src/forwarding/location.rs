@@ -33,7 +33,7 @@ pub enum ForwardingDecision {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Scope {
     All,
-    /// No peer: the sender has had as many copies sent to all peers as it may.
+    /// No peer: the sender has used up its rate of frames to all peers.
     Ports,
     /// Members of a multicast group.
     Members(Vec<Location>),

@@ -51,7 +51,7 @@ impl Family {
     }
 }
 
-/// What a host says of a group.
+/// A host's report about a group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Change {
     Join,
@@ -194,7 +194,7 @@ fn mld_response_ms(code: u16) -> u64 {
     }
 }
 
-/// What a record of this type says (RFC 9776, section 4.2.13, and the same for MLD). Sources are
+/// Meaning of a record type (RFC 9776, section 4.2.13, and the same for MLD). Sources are
 /// not looked at: a host that wants some of a group's senders gets all.
 fn change_of(kind: u8, sources: u16) -> Option<Change> {
     match (kind, sources) {

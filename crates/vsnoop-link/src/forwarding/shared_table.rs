@@ -27,7 +27,7 @@ impl SharedTable {
         let Some(addresses) = FrameAddresses::of(frame, bytes) else {
             return ForwardingDecision::Drop(DropReason::Short);
         };
-        // Control frames have addresses of bridges, which are nobody's destination.
+        // Link-local control frames (IEEE 802.1D) are for bridges and never forwarded.
         if addresses.destination.is_control() {
             return ForwardingDecision::Drop(DropReason::Control);
         }

@@ -32,7 +32,7 @@ const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
 pub enum Forged {
     Mac,
     Ip,
-    /// Not IP, ARP or RARP, or too short for what it says it is.
+    /// Not IP, ARP or RARP, or shorter than its headers say.
     Protocol,
 }
 

@@ -1,9 +1,9 @@
-//! What two ends agree on: the acceptor chooses from what both have said, the initiator verifies
+//! Parameters of a session: the acceptor chooses from what both have said, the initiator verifies
 //! the choice.
 
 use super::{Agreed, Hello, HelloTransport, Purpose, Refusal, RefusalKind, Versions};
 
-/// What an acceptor's owner answers to a peer's hello.
+/// The acceptor's answer to a peer's hello.
 #[derive(Clone, Debug)]
 pub enum Answer {
     /// Its own hello; the peer may still be refused when the two do not fit.
@@ -66,7 +66,7 @@ pub enum Mismatch {
 }
 
 impl Agreed {
-    /// What the acceptor chooses.
+    /// The acceptor's choice.
     pub(super) fn choose<'a>(
         initiator: &'a Hello,
         acceptor: &'a Hello,

@@ -26,7 +26,7 @@ const CHALLENGE: u8 = 0xf0;
 const ANSWER: u8 = 0xf1;
 const LABEL: &[u8] = b"vsnoop link challenge 1\0";
 
-/// What one caller has to answer.
+/// The challenge of one caller.
 #[derive(Debug)]
 pub struct Challenge([u8; NONCE_BYTES]);
 
@@ -38,7 +38,7 @@ impl Challenge {
         Some(Self(nonce))
     }
 
-    /// What is sent.
+    /// The bytes on the wire.
     pub fn message(&self) -> [u8; CHALLENGE_BYTES] {
         message(CHALLENGE, self.0)
     }
@@ -56,7 +56,7 @@ pub fn begins(first: u8) -> bool {
     first == CHALLENGE
 }
 
-/// The answer to a challenge; `None` if it is none.
+/// Parses the answer to a challenge; `None`: not an answer.
 pub fn answer(network: &str, challenge: &[u8]) -> Option<[u8; CHALLENGE_BYTES]> {
     let nonce = challenge.get(HEADER_BYTES..)?.try_into().ok()?;
     if challenge != message(CHALLENGE, nonce) {

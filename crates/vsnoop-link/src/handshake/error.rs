@@ -19,7 +19,7 @@ pub enum Error {
     Cut { with: Option<PeerId>, proved: bool, waited_for: &'static str },
     /// The connection itself.
     Io { with: Option<PeerId>, proved: bool, error: io::Error },
-    /// TLS: the other end is not who it must be, does not believe us, or speaks something else.
+    /// TLS: the other end has a wrong identity, rejects ours, or speaks another protocol.
     Tls { with: Option<PeerId>, proved: bool, ours: PublicKey, error: rustls::Error },
     /// A peer has sent a message that the protocol forbids.
     Peer { peer: PeerId, why: Violation },
@@ -31,7 +31,7 @@ pub enum Error {
     Ours(BadHello),
 }
 
-/// What a peer has sent that the protocol forbids.
+/// A protocol violation of a peer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
     #[error("it sent {0}")]
@@ -63,7 +63,7 @@ impl Error {
         }
     }
 
-    /// With whom, if that is known.
+    /// The peer, if it is known.
     pub fn peer(&self) -> Option<&PeerId> {
         match self {
             Self::TimedOut { with, .. } | Self::Cut { with, .. } => with.as_ref(),
@@ -186,7 +186,7 @@ fn tls(f: &mut fmt::Formatter<'_>, ours: PublicKey, error: &rustls::Error) -> fm
     }
 }
 
-/// What is wrong with the certificate that was presented.
+/// The fault of the presented certificate.
 fn certificate(f: &mut fmt::Formatter<'_>, why: &CertificateError) -> fmt::Result {
     match why {
         // Has its own words: identity::Untrusted.

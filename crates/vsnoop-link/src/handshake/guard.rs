@@ -1,7 +1,7 @@
 //! Limits on the resources that unauthenticated callers may use.
 //!
-//! Whoever reaches the listener can make it do a handshake: some hundred microseconds of computing,
-//! a thread, and seconds of waiting for one that says nothing more. So handshakes are bounded:
+//! Any host that reaches the listener can start a handshake: it costs some hundred microseconds of
+//! CPU time, a thread, and seconds of waiting for a silent caller. So handshakes are bounded:
 //!
 //! - *Known* callers come from addresses of peers, configured or proved before. Their slots and
 //!   accounts are apart from those of *unknown sources*, which cannot use them up.
@@ -49,7 +49,7 @@ impl CallRate {
     }
 }
 
-/// What unknown callers may use up.
+/// Limits for unknown sources.
 #[derive(Clone, Copy, Debug)]
 pub struct GuardLimits {
     /// Handshakes under way, of all sources.
@@ -64,13 +64,13 @@ pub struct GuardLimits {
     pub unknown: CallRate,
     /// Challenges.
     pub challenges: CallRate,
-    /// Handshakes of unknown sources that have answered their challenge and fail all the same.
+    /// Handshakes of unknown sources that fail after an answered challenge.
     pub answered: CallRate,
     /// Accounts that unknown sources share.
     pub accounts: usize,
     /// Addresses of authenticated peers that are remembered.
     pub proved: usize,
-    /// What an unknown caller may take for its handshake while half of the slots are taken.
+    /// Time limit of an unknown caller's handshake while half of the slots are taken.
     pub hurried: Duration,
 }
 
@@ -101,7 +101,7 @@ pub enum CallRefused {
     Full,
     /// Its source has all it may have at a time.
     SourceSlots,
-    /// Its source has had too many handshakes that failed.
+    /// Too many handshakes of its source have failed.
     SourceRate,
     /// Unknown sources have had too many.
     TotalRate,
@@ -118,7 +118,7 @@ impl fmt::Display for CallRefused {
     }
 }
 
-/// What has come of calls so far.
+/// Results of calls since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GuardCounts {
     pub admitted: u64,
@@ -171,7 +171,7 @@ pub struct Permit {
 }
 
 impl Guard {
-    /// A guard with nobody before it yet.
+    /// A guard without calls.
     pub fn new(limits: GuardLimits) -> Self {
         Self(Arc::new(Mutex::new(Book::new(limits))))
     }
@@ -194,7 +194,7 @@ impl Guard {
         Ok(Admitted { permit, displaced })
     }
 
-    /// What has come of calls so far.
+    /// Results of calls since the start.
     pub fn counts(&self) -> GuardCounts {
         self.book().counts
     }
@@ -216,7 +216,7 @@ impl Permit {
         self.id
     }
 
-    /// What the handshake may take.
+    /// Time limit of the handshake.
     pub fn allowance(&self) -> Duration {
         self.allowance
     }
@@ -260,7 +260,7 @@ fn source_of(address: IpAddr) -> CallSource {
     }
 }
 
-/// What may still be spent, in time: one costs a second divided by the rate.
+/// Remaining credit, ns: one call costs a second divided by the rate.
 #[derive(Clone, Copy, Debug)]
 struct Credit {
     left_ns: u64,
@@ -449,7 +449,7 @@ impl Book {
             let hash = self.hasher.hash_one(source);
             return AccountKey::Unknown((hash % self.unknown.len() as u64) as usize);
         }
-        // Each has one, and as many again that are not known any more.
+        // One for each peer, and the same number of former ones.
         let most = 2 * (self.proved.len() + self.configured.len() * PEER_ADDRESSES);
         if self.known.len() > most {
             let mut sources: Vec<_> = self.proved.iter().copied().map(source_of).collect();

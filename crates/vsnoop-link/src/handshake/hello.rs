@@ -4,7 +4,7 @@
 //! versions older and newer than this one: fields that are not known are ignored, new fields get a
 //! default. Whether there is a common version is looked at before everything else.
 //!
-//! A message comes from a peer that has proved who it is, which does not make it a good one: every
+//! A message comes from an authenticated peer, which may still be hostile: every
 //! text and list is bounded, and what people will read has no control characters.
 
 use std::fmt;
@@ -53,7 +53,7 @@ pub struct Hello {
     /// Diverted packets to these prefixes are let in there, and to no others.
     #[serde(default)]
     pub takes: Vec<IpNet>,
-    /// What it decompresses; the other end compresses by nothing else.
+    /// Its limits of decompression: the other end uses no other codec.
     #[serde(default)]
     pub accepts: CompressionLimits,
     /// It brings what routers write into the ECN of datagrams into the packets in them; without
@@ -145,7 +145,7 @@ impl fmt::Display for HelloTransport {
 pub struct Agreed {
     /// The version of the protocol.
     pub version: u16,
-    /// What its keys are counted by.
+    /// Epoch of its keys.
     #[serde(default)]
     pub epoch: u16,
     pub transport: HelloTransport,
@@ -286,7 +286,7 @@ fn parse<T: DeserializeOwned>(message: &[u8]) -> Result<T, BadHello> {
     if message.len() > MOST_BYTES {
         return Err(BadHello::Size(message.len()));
     }
-    // An error may quote what it has found.
+    // An error may quote the invalid text.
     serde_json::from_slice(message).map_err(|e| BadHello::Json(readable(&e.to_string(), 100)))
 }
 

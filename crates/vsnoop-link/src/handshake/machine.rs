@@ -24,7 +24,7 @@ const MOST_HANDSHAKE_BYTES: usize = 128 << 10;
 /// The machine's next need.
 #[derive(Debug)]
 pub enum Step<'a> {
-    /// At most so many bytes from the other end.
+    /// Bound on bytes received from the other end.
     Read(usize),
     /// An [`Answer`] to this peer, that of the acceptor's owner.
     Answer(&'a PeerId, &'a Hello),
@@ -46,7 +46,7 @@ pub struct Outcome {
     pub agreed: Agreed,
     pub cipher: Cipher,
     pub secrets: Secrets,
-    /// How the peer has shown who it is.
+    /// The peer's proof of identity.
     pub proof: Proof,
     /// The TLS connection, if it continues after the handshake.
     pub tls: Connection,
@@ -92,7 +92,7 @@ enum HandshakeState {
     Failed,
 }
 
-/// What both ends have said, once they agree.
+/// The hellos of both ends, once they agree.
 #[derive(Debug)]
 struct Agreement {
     peer: PeerId,
@@ -163,7 +163,7 @@ impl Machine {
         bytes
     }
 
-    /// What this end waits for, in words for messages.
+    /// The message that this end waits for, in words.
     pub fn waits_for(&self) -> &'static str {
         match (&self.state, &self.end) {
             (HandshakeState::Handshake, _) if self.read_bytes == 0 => "first message",

@@ -7,9 +7,9 @@
 //!    | <------ Accepted { Hello, Agreed } ---- |   or Refused { reason }
 //! ```
 //!
-//! [`Machine`] is one end of it: fed with bytes, it returns bytes and what it has come to. A
-//! [`Guard`] stands before the acceptor: it bounds what callers that have not said who they are can
-//! use up. Under load it has them answer a [`Challenge`] before the handshake.
+//! [`Machine`] is one end of it: it takes received bytes, and returns bytes to send and the
+//! outcome. [`Guard`] runs before the acceptor: it bounds the resources of unauthenticated callers.
+//! Under load it has them answer a [`Challenge`] before the handshake.
 //!
 //! A control connection makes a session: the keys of its records are [`Secrets`] of the handshake,
 //! and the connection itself is closed. For other keys there is another handshake. A data

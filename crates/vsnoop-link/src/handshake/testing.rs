@@ -33,7 +33,7 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// Host a believes that b is whom `b_is` says, and the reverse.
+    /// Host a pins the identity `b_is` for b, and the reverse.
     pub fn new(a: &Identity, b: &Identity, a_is: Trust, b_is: Trust) -> Self {
         Self {
             initiator: a.initiator(&peer("b"), &b_is).unwrap(),

@@ -1,7 +1,7 @@
 //! Configuration of TLS: version 1.3, without features that a link does not use.
 //!
-//! No tickets and no early data: every handshake is a full one, in which both ends prove who they
-//! are, and whose keys have never been used before. The key exchange is hybrid (X25519 and
+//! No tickets and no early data: every handshake is a full one, in which both ends prove their
+//! identity, with new ephemeral keys. The key exchange is hybrid (X25519 and
 //! ML-KEM-768), so that traffic recorded today stays secret from the quantum computers of tomorrow.
 
 use std::sync::Arc;
@@ -90,7 +90,7 @@ impl Identity {
 }
 
 impl Initiator {
-    /// Whom it calls.
+    /// The peer that it calls.
     pub fn peer(&self) -> &PeerId {
         &self.peer
     }

@@ -8,7 +8,7 @@
 //! Both kinds of trust are met with X.509 certificates: a host without a certificate of an
 //! authority presents one that it has signed itself, of which nothing but the key is looked at. So
 //! one listener serves peers of both kinds, which raw public keys (RFC 7250) would not allow: there
-//! the kind is chosen for all callers of a listener, before it is known who calls.
+//! the kind is chosen for all callers of a listener, before the caller is known.
 
 mod config;
 mod error;

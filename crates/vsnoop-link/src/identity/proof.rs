@@ -1,4 +1,4 @@
-//! What a peer has shown in a handshake, kept to be verified again while its session lasts.
+//! A peer's proof of identity, kept to be verified again while its session lasts.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -51,7 +51,7 @@ impl TestAuthority {
         Self { issuer: Issuer::new(params, key), trusted }
     }
 
-    /// Trusts whoever has this name.
+    /// Trusts a certificate with this name.
     pub fn trust(&self, name: &str) -> Trust {
         Trust::named(&self.trusted, name).unwrap()
     }

@@ -1,4 +1,4 @@
-//! Whom this host believes to be a peer.
+//! Certificates and keys that this host accepts from peers.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;

@@ -131,7 +131,7 @@ impl Verifier {
                     let signed =
                         authority.has_signed(presents, name, certificate, intermediates, now);
                     asked.push((Arc::clone(authority), signed.is_ok()));
-                    // With pinned peers, too, a key nobody knows is the better explanation.
+                    // With pinned peers, too, "unknown key" explains more than "wrong authority".
                     match signed {
                         Err(e) if self.only_named() => why = e,
                         _ => (),

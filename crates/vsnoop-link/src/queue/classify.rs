@@ -6,14 +6,14 @@
 //! flow starts on connection 0. With its first large frame, which a sender makes as soon as it has
 //! much to send, it moves to a bulk connection chosen by its hash: then only the segments of its
 //! handshake can be overtaken. A flow that sends small frames moves once it has sent many. It stays
-//! on the bulk connection until it has been idle for so long that none of its frames is on the way
-//! any more.
+//! on the bulk connection until it has been idle long enough that none of its frames is in
+//! flight.
 
 /// More than this per second, or at once, is bulk.
 const SPARSE_BYTES: u64 = 64 << 10;
 /// Keystrokes, echoes, acknowledgements, names and voice are smaller.
 const SMALL_BYTES: usize = 1000;
-/// A flow that was idle for so long begins anew.
+/// A flow that was idle for this time begins anew.
 const IDLE_NS: u64 = 1_000_000_000;
 /// Flows that are remembered: sets of ways.
 const SETS: usize = 1024;
@@ -49,7 +49,7 @@ pub struct Classifier {
 }
 
 impl Classifier {
-    /// Chooses among so many connections.
+    /// Chooses among this number of connections.
     pub fn new(connections: usize) -> Self {
         Self { connections: connections.max(1), known: vec![[UNKNOWN; WAYS]; SETS] }
     }

@@ -46,7 +46,7 @@ impl Codel {
             return false;
         }
         self.dropping = true;
-        // A flow that was in this state a moment ago goes on at about the pace that worked.
+        // A flow that left this state shortly ago resumes near its last drop rate (RFC 8289).
         let recent = now_ns.saturating_sub(self.drop_next_ns) < 16 * times.interval_ns;
         let delta = self.count.saturating_sub(self.last_count);
         self.count = if recent && delta > 1 { delta } else { 1 };

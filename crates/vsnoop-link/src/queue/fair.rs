@@ -8,7 +8,7 @@
 //!
 //! Three mechanisms keep the whole short. [`super::codel`] controls the standing delay of each
 //! queue. A bound in bytes follows the connection's rate ([`super::rate`]), so that everything
-//! drains in [`BOUND_NS`]. An item that waited so long that its sender will have retransmitted it
+//! drains in [`BOUND_NS`]. An item that has waited longer than its sender's retransmission timeout
 //! is dropped. When the bound is reached, the first item of the longest queue is dropped instead of
 //! the new one, because its sender notices that soonest.
 
@@ -26,7 +26,7 @@ const QUEUES: usize = 256;
 const QUANTUM_BYTES: i64 = 1600;
 /// Time in which all queued items should drain.
 pub const BOUND_NS: u64 = 100_000_000;
-/// The bound has room for so many of the largest items at any rate.
+/// Largest items that fit in the bound at any rate.
 const LARGEST_ITEMS: usize = 4;
 /// Longest time that one item should take to send.
 const UNIT_NS: u64 = 2_000_000;
@@ -109,7 +109,7 @@ pub struct FairQueue<T> {
     new: VecDeque<u16>,
     old: VecDeque<u16>,
     bytes: usize,
-    /// The largest item of late.
+    /// The largest recent item, bytes.
     largest_bytes: usize,
     rate: DrainRate,
     stats: QueueStats,

@@ -7,7 +7,7 @@
 /// A sample needs this much time with a queue. Long enough that a send buffer that was empty and
 /// took a burst does not count for much.
 const SAMPLE_NS: u64 = 20_000_000;
-/// A new sample's weight is one in so many.
+/// A new sample has the weight 1 / `WEIGHT`.
 const WEIGHT: u64 = 4;
 
 /// The measured rate.
@@ -59,7 +59,8 @@ impl DrainRate {
         Some(usize::try_from(bytes).unwrap_or(usize::MAX))
     }
 
-    /// How long so many bytes take. A connection that stands still takes a second for each.
+    /// Time to send `bytes` at the estimated rate, ns. A stalled connection takes a second per
+    /// byte.
     pub fn ns_of(&self, bytes: usize) -> Option<u64> {
         let ns = bytes as u128 * 1_000_000_000 / u128::from(self.bytes_per_s?.max(1));
         Some(u64::try_from(ns).unwrap_or(u64::MAX))

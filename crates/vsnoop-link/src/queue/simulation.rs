@@ -20,7 +20,7 @@ pub enum CongestionControl {
     Reno,
 }
 
-/// What was sent, and the bytes of the stream in it.
+/// Sent packets, with their bytes of the stream.
 #[derive(Clone, Copy, Debug)]
 pub struct Item {
     pub flow: usize,
@@ -72,7 +72,7 @@ impl Sender {
         }
     }
 
-    /// What it sends next: super-packets as large as can be, but two in a window.
+    /// Its next send: a super-packet of the largest size, but at least two in a window.
     fn send(&mut self, unit_bytes: usize, now_ns: u64) -> Option<(u64, usize)> {
         let burst = (self.cwnd / 2.0) as usize;
         let bytes = burst.min(unit_bytes).clamp(2 * MSS, SUPER_BYTES) / MSS * MSS;
@@ -326,7 +326,7 @@ impl World {
     }
 }
 
-/// The value that so many percent do not exceed.
+/// The percentile of these values.
 pub fn percentile(values: &[u64], percent: usize) -> u64 {
     let mut sorted = values.to_vec();
     sorted.sort_unstable();

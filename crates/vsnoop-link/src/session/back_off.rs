@@ -1,7 +1,7 @@
 //! Exponential back-off between attempts to dial: the first is immediate, then waits double, with
 //! jitter, so that hosts that lost each other at the same time do not dial at the same time.
 
-/// Jitter: at most one part in so many of a wait, more or less.
+/// Jitter: a wait differs by at most this fraction of it.
 const SPREAD: u64 = 4;
 
 /// The waits between attempts.

@@ -12,7 +12,7 @@ use super::message::Counters;
 const INTERVAL_NS: u64 = 500_000_000;
 /// Window of the maximum filter: the path's rate is the highest of this window and the one before.
 const WINDOW_NS: u64 = 60_000_000_000;
-/// More losses than one packet in so many are congestion. Fewer may only be reordered packets.
+/// A loss rate above 1 / this is congestion. Below it, losses may be reordered packets.
 const LOSS: u64 = 200;
 /// Fewer packets in an interval do not show the path's rate.
 const LEAST_PACKETS: u64 = 16;

@@ -66,7 +66,7 @@ pub enum Message {
 pub enum CloseReason {
     /// The link was taken down.
     Down,
-    /// Nothing arrived any more.
+    /// Packets stopped arriving.
     Silence,
     /// Its keys, or what the peer has shown of itself, have come to their end.
     Expired,

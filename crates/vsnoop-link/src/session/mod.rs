@@ -1,7 +1,7 @@
 //! A peer over time: dialled, alive, rekeyed, roaming, lost, back again.
 //!
-//! [`Peer`] is the state machine of one peer; it is told events and the time and answers with
-//! actions. Its parts are small machines of their own: who stays when both ends dialled
+//! [`Peer`] is the state machine of one peer: it takes events with their time and returns
+//! actions. Its parts are small machines of their own: which session stays when both ends dialled
 //! ([`order`]), when to dial again ([`back_off`]), what probes tell of the path ([`round_trip`],
 //! [`delivery`]) and how large a packet may be ([`path_mtu`]). What the two ends say to each other
 //! is in [`message`].

@@ -41,7 +41,7 @@ pub struct PathMtu {
 }
 
 impl PathMtu {
-    /// A path behind an interface that takes packets of so many bytes.
+    /// A path behind an interface with this MTU.
     pub fn new(largest: u16) -> Self {
         let confirmed = BASE_BYTES.min(largest);
         Self {
@@ -56,7 +56,7 @@ impl PathMtu {
         }
     }
 
-    /// Data packets may have so many bytes.
+    /// The largest IP packet of data, bytes.
     pub fn bytes(&self) -> u16 {
         self.confirmed
     }
@@ -120,7 +120,7 @@ impl PathMtu {
     /// The local system refuses packets of a size, because of the interface's MTU or an ICMP
     /// message.
     pub fn too_big(&mut self, size: u16, now_ns: u64) {
-        // Longer ones are not sent any more: this is late news of what was.
+        // The path MTU is smaller by now: this is an old message.
         let is_news = size <= self.confirmed || self.probing == Some(size);
         if size <= LEAST_BYTES || !is_news {
             return;
@@ -133,7 +133,7 @@ impl PathMtu {
         self.exclude(size, now_ns);
     }
 
-    /// The interface takes packets of so many bytes now, or the path begins at another one.
+    /// The MTU of the interface has changed, or the route uses another interface.
     pub fn set_largest(&mut self, largest: u16, now_ns: u64) {
         if largest == self.largest {
             return;
@@ -174,7 +174,7 @@ impl PathMtu {
         true
     }
 
-    /// Whether full probes were lost of late: then regular ones come faster.
+    /// Whether full-size probes were lost recently: then regular ones come faster.
     pub fn suspects(&self) -> bool {
         self.full_lost > 0
     }

@@ -29,7 +29,7 @@ impl Side {
     }
 }
 
-/// What a direction of the network does.
+/// Faults of one direction of the network.
 #[derive(Clone, Copy, Debug)]
 pub struct DirectionFaults {
     pub delay_ns: u64,

@@ -145,12 +145,12 @@ pub enum PeerEvent {
         /// Time of arrival, by the clock of `now_ns`.
         received_ns: u64,
     },
-    /// The local system refuses packets of so many bytes (EMSGSIZE).
+    /// The kernel refused a packet of this size (EMSGSIZE).
     TooBig {
         /// IP packet, bytes.
         size_bytes: u16,
     },
-    /// The interface by which packets to the peer leave takes IP packets of so many bytes.
+    /// MTU of the interface on the route to the peer, bytes.
     /// Required for the address of each session that comes into use, and for each address that the
     /// peer moves to.
     Largest(u16),
@@ -161,7 +161,7 @@ pub enum PeerEvent {
         /// The reason, as the status shows it.
         reason: String,
     },
-    /// A session may not go on: what the peer has shown of itself does not hold any more.
+    /// A session must end: the peer's proof of identity is no longer valid.
     Expired {
         /// The session.
         session: SessionId,
@@ -209,14 +209,14 @@ pub enum Action {
         session: SessionId,
         /// The message.
         message: Message,
-        /// Pad it so that the IP packet has so many bytes, and forbid fragments; `None`: as it is.
+        /// Pads the IP packet to this size, bytes, with DF set; `None`: no padding.
         packet_bytes: Option<u16>,
         /// Send it to this address; `None`: to the session's.
         to: Option<SocketAddr>,
     },
     /// Send packets of a session to this address from now on.
     Roam(SessionId, SocketAddr),
-    /// IP packets of data may have so many bytes.
+    /// The largest IP packet of data, bytes.
     PathMtu(u16),
     /// Log a change of state.
     Report(Report),
@@ -237,7 +237,7 @@ pub enum Report {
         /// The reason.
         reason: String,
     },
-    /// An attempt to dial has failed; repeated failures with the same reason are told once.
+    /// An attempt to dial has failed; repeated failures with the same reason are reported once.
     DialFailed {
         /// The reason.
         reason: String,
@@ -258,7 +258,7 @@ pub enum Report {
         /// The new address.
         to: SocketAddr,
     },
-    /// The path takes packets of so many bytes.
+    /// The path MTU, bytes.
     PathMtu(u16),
 }
 

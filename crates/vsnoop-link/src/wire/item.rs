@@ -18,7 +18,7 @@
 //! ```
 //! Numbers are big-endian. Flags of a frame: partial checksum; IPv6; ECN. The highest bit of the
 //! kind of a frame, or of what it was made into (1, 2, 3, 5), says that it was diverted ([`Way`]):
-//! a peer that knows nothing of diversion meets a kind that it does not know.
+//! a peer without support for diversion sees an unknown kind.
 
 use vsnoop_packet::offload::state::{Gso, GsoKind, OffloadState};
 

@@ -233,7 +233,7 @@ mod tests {
         Material { key: [7; 32], nonce: [9; NONCE_LEN] }
     }
 
-    /// What a dropped value leaves in its memory.
+    /// The memory of a dropped value.
     fn left_by<T, const N: usize>(value: T, secret: impl Fn(&T) -> &[u8; N]) -> [u8; N] {
         let mut value = std::mem::ManuallyDrop::new(value);
         let at = std::ptr::from_ref(secret(&value));
@@ -283,7 +283,7 @@ mod tests {
         for suite in [Suite::Aes128Gcm, Suite::ChaCha20Poly1305] {
             let (mut sealer, mut opener) = pair(suite);
             let sealed = record(&mut sealer, b"item");
-            // The session number only chooses the opener; it is authenticated all the same.
+            // The session number only chooses the opener; the AEAD authenticates it, too.
             for bit in 0..sealed.len() * 8 {
                 let mut changed = sealed.clone();
                 changed[bit / 8] ^= 1 << (bit % 8);
@@ -326,7 +326,7 @@ mod tests {
         assert!(sealer.seal(&mut bytes));
         assert!(opener.open(&mut bytes).is_ok());
         assert!(!sealer.seal(&mut bytes), "its records are used up");
-        // Of a peer that goes on all the same.
+        // From a peer that sends on beyond the bound.
         bytes[HEADER_BYTES - 8..HEADER_BYTES]
             .copy_from_slice(&(sealer.prefix | MOST_RECORDS).to_be_bytes());
         assert_eq!(opener.open(&mut bytes).err(), Some(OpenError::UsedUp));

@@ -22,7 +22,7 @@ const ECT_0: u8 = 0b10;
 /// Congestion experienced.
 pub const CE: u8 = 0b11;
 
-/// What of a packet's traffic class its datagram has.
+/// Parts of a packet's traffic class that its datagram copies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Copied {
     pub dscp: bool,

@@ -18,15 +18,15 @@ pub struct EtcdConfig {
     pub identity: Option<(PathBuf, PathBuf)>,
     /// User, and file of the password.
     pub login: Option<(String, PathBuf)>,
-    /// What all keys begin with; the network and the name of a host follow.
+    /// Prefix of all keys; the network and the name of a host follow.
     pub prefix: String,
     /// The name of this host; `None`: the host's own.
     pub name: Option<String>,
-    /// What other hosts call; none: the address by which this host reaches etcd.
+    /// Addresses that other hosts call; empty: the address by which this host reaches etcd.
     pub addresses: Vec<Address>,
-    /// So long after its last word a host is gone from etcd.
+    /// Time to live of the host's lease: etcd deletes the entry this long after the last renewal.
     pub ttl: Duration,
-    /// So long a peer that is gone from there stays while its session does.
+    /// A peer whose entry is gone stays for this time while its session lives.
     pub grace: Duration,
     pub template: PeerTemplate,
 }

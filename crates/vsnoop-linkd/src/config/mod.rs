@@ -3,7 +3,7 @@
 //! `file` reads the TOML and says what is wrong with its line and key, `value` knows the forms of
 //! single values, `peer` is another host, `etcd` is where more of them are found, `rules` is the
 //! list of compression rules, which may change while the link runs. Nothing here looks at the host:
-//! whether a bridge is there, or a key readable, is found out by whoever uses it.
+//! whether a bridge exists, or a key is readable, is checked where it is used.
 
 mod etcd;
 mod file;
@@ -112,7 +112,7 @@ pub struct PortConfig {
 pub enum PortKind {
     /// A tap that the link makes and puts into this bridge.
     Bridge(String),
-    /// A tap that the link makes and leaves to whoever wants it.
+    /// A tap that the link creates and puts into no bridge.
     Tap,
     /// An interface that exists (a VM's tap, a physical LAN): a packet socket on it.
     Interface,
@@ -134,7 +134,7 @@ pub struct Divert {
     pub sources: SourceFilter,
 }
 
-/// Treatment of diverted traffic while the peer is not reachable.
+/// Handling of diverted traffic while the peer is not reachable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WhenDown {

@@ -13,7 +13,7 @@ use vsnoop_link::identity::PublicKey;
 pub struct PeerConfig {
     pub name: String,
     pub trust: TrustConfig,
-    /// Who says that it is a peer.
+    /// The source of this peer: the file or etcd.
     pub source: PeerSource,
     /// None: it calls.
     pub addresses: Vec<Address>,
@@ -35,7 +35,7 @@ pub enum PeerSource {
     Etcd,
 }
 
-/// What the file says of peers that it does not name.
+/// Settings of peers that the file does not name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerTemplate {
     pub transport: Transport,
@@ -57,7 +57,7 @@ impl PeerTemplate {
     }
 }
 
-/// What datagrams show of the packets in them.
+/// Marks (DSCP, ECN, flow label) that datagrams copy from the packets in them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OuterConfig {
     /// Their DSCP.
@@ -74,7 +74,7 @@ impl Default for OuterConfig {
     }
 }
 
-/// What a peer may have decompressed here.
+/// Limits on data that this host decompresses for a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AcceptConfig {
     pub codecs: Codecs,

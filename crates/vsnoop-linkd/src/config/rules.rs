@@ -1,8 +1,8 @@
 //! Which traffic is compressed, and how: rules in order, of which the first that fits counts.
 //!
 //! `vsnoop link set` puts a rule in front of all others, in the place of an earlier one with the
-//! same selector; with an empty selector it stands for everything, so that nothing behind it counts
-//! any more and earlier ones of `set` go ([`RuleChange`]). The list is bounded, whoever sets how often.
+//! same selector; an empty selector matches all traffic: it shadows all rules behind it and
+//! removes earlier ones of `set` ([`RuleChange`]). The length of the list is bounded.
 
 use std::fmt;
 use std::net::IpAddr;

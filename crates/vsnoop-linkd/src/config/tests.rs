@@ -1,4 +1,4 @@
-//! What a file may say, and what is said about one with an error in it.
+//! Valid configurations, and the errors of invalid ones.
 
 use std::path::Path;
 use std::time::Duration;

@@ -12,14 +12,14 @@ pub const PORT: u16 = 7757;
 const INTERFACE_NAME_BYTES: usize = 15;
 /// Names of links, networks, peers, owners.
 const NAME_BYTES: usize = 64;
-/// What keys of etcd begin with.
+/// Prefix of keys in etcd.
 const PREFIX_BYTES: usize = 200;
 /// RFC 1035.
 const HOST_NAME_BYTES: usize = 253;
 /// A window of zstd's long distance matching: windowLog 20 to 27.
 const DICTIONARY_BYTES: std::ops::RangeInclusive<u64> = 1 << 20..=128 << 20;
 
-/// What a value must be.
+/// Rules for a value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ValueError {
     #[error(

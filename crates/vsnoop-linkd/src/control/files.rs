@@ -24,8 +24,8 @@ use super::error::{AlreadyUp, ControlError, Result};
 /// Gone after a reboot, as the links are.
 pub const DIRECTORY: &str = "/run/vsnoop/link";
 
-/// A process that looks whether a link runs takes its lock for a moment: so often and so long
-/// others wait for it.
+/// A process that checks whether a link runs takes its lock for a moment: others retry this often,
+/// at this interval.
 const TRIES: u32 = 10;
 const TRY_AGAIN: Duration = Duration::from_millis(7);
 

@@ -95,7 +95,7 @@ pub enum Response {
     },
 }
 
-/// What a reload has changed.
+/// The changes of a reload.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Reloaded {
@@ -109,7 +109,7 @@ pub struct Reloaded {
     pub key: bool,
     /// Whether it presents another certificate for the same key.
     pub certificate: bool,
-    /// What was not done, or should be looked at.
+    /// Warnings.
     pub warnings: Vec<String>,
     /// Compression rules of `vsnoop link set` that have ended.
     pub ended: Vec<Compress>,
@@ -270,7 +270,7 @@ pub enum PeerState {
 #[serde(default)]
 pub struct PeerStatus {
     pub name: String,
-    /// Who says that it is a peer.
+    /// The source of this peer: the file or etcd.
     pub source: PeerSource,
     pub state: PeerState,
     /// Why it is not up.

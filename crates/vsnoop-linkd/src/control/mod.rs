@@ -2,7 +2,7 @@
 //!
 //! `message` has what is said, `server` is the link's end, `client` the command's, and `files`
 //! knows the files: `/run/vsnoop/link/NAME.sock`, and NAME.lock, which the link holds while it
-//! lives, so that the socket of one that was killed is told from that of one that runs.
+//! lives, which distinguishes the socket of a killed link from that of a running one.
 
 mod client;
 mod error;

@@ -1,10 +1,10 @@
-//! When each peer is to be looked at next: a link with a thousand peers looks at those that are
+//! The time at which each peer is due: a link with a thousand peers serves only those that are
 //! due, and not at all of them for each.
 
 use std::collections::BTreeSet;
 
-/// A peer is looked at this often also when its machine waits for nothing: counters of the data
-/// threads and the ends of certificates are polled.
+/// Longest interval between two visits, even if the state machine waits for nothing: counters of
+/// the data threads and the ends of certificates are polled.
 const AT_LEAST_NS: u64 = 1_000_000_000;
 
 #[derive(Default)]

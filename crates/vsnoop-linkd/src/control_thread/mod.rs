@@ -281,7 +281,7 @@ impl ControlThread {
         self.tell(peer, PeerEvent::Received { session, from: ends.peer, newest });
     }
 
-    /// A session cannot be used any more.
+    /// A session has become unusable.
     fn failed(&mut self, peer: usize, session: u64, error: &dyn std::error::Error) {
         let (session, reason) = (SessionId(session), error.to_string());
         self.tell(peer, PeerEvent::Failed { session, reason });

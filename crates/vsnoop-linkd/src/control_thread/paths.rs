@@ -48,7 +48,7 @@ impl ControlThread {
             known.loss += (lost / (lost + delivered) - known.loss) / 4.0;
         }
         let told = (used, known.loss, delivery.path_bytes_per_s);
-        // An idle peer would wake the egress thread each second for nothing.
+        // Otherwise an idle peer would wake the egress thread each second.
         if known.path_said == Some(told) {
             return;
         }

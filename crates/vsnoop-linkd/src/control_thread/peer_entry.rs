@@ -1,4 +1,4 @@
-//! What the control thread knows of one peer.
+//! The control thread's state of one peer.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -49,7 +49,7 @@ pub struct Installed {
     pub takes: Vec<IpNet>,
     /// See [`PeerEntry::mtu_bytes`].
     pub mtu_bytes: u16,
-    /// How the peer has shown who it is.
+    /// The peer's proof of identity.
     pub proof: Proof,
 }
 
@@ -79,7 +79,7 @@ pub struct PeerEntry {
     pub path_counts: (u64, u64),
     /// Share of the datagrams.
     pub loss: f64,
-    /// What was told: of which session, loss, and bytes per second.
+    /// Last report to the egress thread: session, loss, and bytes per second.
     pub path_said: Option<(SessionId, f64, Option<u64>)>,
     pub used: Option<SessionId>,
     /// The largest dictionary that rules of the file have for it, bytes.

@@ -16,7 +16,7 @@ use vsnoop_link::forwarding::Location;
 use vsnoop_link::identity::{Acceptor, Initiator, Proof, PublicKey};
 use vsnoop_link::session::{PeerEvent, SessionId};
 
-/// What a new configuration has for the peers.
+/// The peers of a new configuration.
 pub struct NewPeers<'a> {
     pub config: &'a Config,
     pub slots: &'a Slots,
@@ -129,7 +129,7 @@ impl ControlThread {
         }
     }
 
-    /// Ends the sessions of a peer whose proof does not hold any more.
+    /// Ends the sessions of a peer whose proof of identity is no longer valid.
     fn verify_again(&mut self, slot: usize) {
         let known = &mut self.peers[slot];
         let mut ended = Vec::new();

@@ -83,7 +83,7 @@ impl ControlThread {
                     since: Instant::now(),
                 };
                 let known = &mut self.peers[peer];
-                // One that dials again has given up what it had begun.
+                // A peer that dials again has abandoned its earlier attempt.
                 known.incomplete.clear();
                 known.incomplete.push(incomplete);
                 for (since, stray) in std::mem::take(&mut self.strays) {

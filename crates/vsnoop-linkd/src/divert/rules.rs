@@ -91,7 +91,7 @@ mod tests {
 
     use super::*;
 
-    /// Keys of nobody.
+    /// Keys that no peer has.
     const PEERS: &str = "[[peer]]\nname = \"b\"\nkey = \"YmJiYmJiYmJiYmJiYmJiYmJiYmJiYmJiYmJiYmJiYmI=\"\n\
                          [[peer]]\nname = \"c\"\nkey = \"Y2NjY2NjY2NjY2NjY2NjY2NjY2NjY2NjY2NjY2NjY2M=\"\n";
 

@@ -102,7 +102,7 @@ impl DivertTaps {
     }
 
     /// As the configuration says now: with taps for interfaces that have none yet, and without
-    /// those of interfaces that are not diverted any more.
+    /// those of interfaces that are no longer diverted.
     pub fn reloaded(&self, config: &Config, peers: &Slots) -> Result<Self> {
         let mut new = self.clone();
         let wanted: Vec<_> = config.diverted_interfaces().collect();

@@ -90,7 +90,7 @@ impl ConnectionSender {
         self.blocked
     }
 
-    /// Nothing was sent for so long, and nothing waits.
+    /// Nothing was sent for this time, and nothing waits.
     pub fn is_silent(&self, for_ns: u64, now_ns: u64) -> bool {
         !self.blocked && self.queue.is_empty() && now_ns.saturating_sub(self.sent_ns) >= for_ns
     }
@@ -154,7 +154,7 @@ impl ConnectionSender {
         stats.count_queue_drops(before, now);
     }
 
-    /// It ends: what waits is not sent any more.
+    /// Ends the connection; waiting items are dropped.
     pub fn count_waiting_as_dropped(&self, stats: &PeerStats) {
         stats.dropped_down.add(self.queue.len() as u64, self.queue.bytes() as u64);
     }
@@ -323,7 +323,7 @@ mod tests {
 
     const BYTES: usize = 1000;
 
-    /// Sends items of many flows until the socket is full and so many wait.
+    /// Sends items of many flows until the socket is full and this number of items waits.
     fn fill(connection: &mut ConnectionSender, waiting: usize, stats: &PeerStats) {
         let compression = uncompressed();
         for flow in 0.. {

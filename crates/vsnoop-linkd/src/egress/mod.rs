@@ -62,7 +62,7 @@ pub enum Order {
         peer: usize,
         session: u64,
     },
-    /// There is no session any more; frames are dropped.
+    /// The peer has no session: frames are dropped.
     Down {
         peer: usize,
     },
@@ -140,7 +140,7 @@ fn sources(shared: &Shared) -> HashMap<u64, Arc<LinkPort>> {
     read.map(|(slot, port, first)| (first + slot as u64, Arc::clone(&port.port))).collect()
 }
 
-/// What other threads send here.
+/// Orders and frames of other threads.
 pub struct Inputs {
     pub orders: wake::Receiver<Order>,
     /// Frames from threads of all pairs, for peers that this one serves.
@@ -149,7 +149,7 @@ pub struct Inputs {
 
 pub struct Egress {
     shared: Arc<Shared>,
-    /// What is read, by token.
+    /// Ports and divert taps that it reads, by epoll token.
     sources: HashMap<u64, Arc<LinkPort>>,
     inputs: Inputs,
     /// For peers that other pairs serve.

@@ -15,7 +15,7 @@ use crate::io::tcp::Sending;
 const LOOK_NS: u64 = 3_000_000;
 /// Moments further apart than this are not compared.
 const APART_NS: u64 = 40_000_000;
-/// A rate is measured over at least so long, and over less while none was.
+/// Least time over which a rate is measured; the first sample may take less.
 const SPAN_NS: u64 = 20_000_000;
 const FIRST_SPAN_NS: u64 = 5_000_000;
 /// How long a rate is believed while the path is not busy, and in how many seconds' bytes.
@@ -23,7 +23,7 @@ const KEPT_NS: u64 = 10_000_000_000;
 const KEPT_S: u64 = 10;
 /// A round trip shows a queue if it is so much longer than the shortest ..
 const QUEUE_US: u32 = 1000;
-/// .. and if so many packets are in flight: a single one may wait for a delayed acknowledgement.
+/// .. and if this number of packets is in flight: a single one may wait for a delayed ACK.
 const QUEUE_PACKETS: u32 = 16;
 
 #[derive(Debug, Default)]
@@ -55,7 +55,7 @@ impl PathRate {
         taken
     }
 
-    /// So many bytes are to go, compressed or not.
+    /// Notes `bytes` as queued for the path, compressed or not.
     pub fn carries(&mut self, bytes: u64) {
         self.carried_bytes = self.carried_bytes.saturating_add(bytes);
     }

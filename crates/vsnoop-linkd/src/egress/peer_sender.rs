@@ -20,7 +20,7 @@ use vsnoop_link::compress::{Decision, Policy};
 use vsnoop_link::queue::Classifier;
 use vsnoop_link::wire::item::FrameHeader;
 
-/// A data connection that is silent for so long carries a copy of the session's next message. NATs
+/// A data connection that is idle for this time carries a copy of the session's next message. NATs
 /// and firewalls forget silent connections, many after a minute; and a connection that a router has
 /// forgotten is noticed by its TCP before frames depend on it.
 const KEEP_ALIVE_NS: u64 = 5_000_000_000;
@@ -44,7 +44,7 @@ impl Datagrams {
         Self { sender, token: 0, wants_room: false }
     }
 
-    /// What its datagrams show of the packets in them.
+    /// Marks that its datagrams copy from the packets in them.
     pub fn set_outer(&mut self, outer: OuterConfig) {
         self.sender.set_outer(outer);
     }

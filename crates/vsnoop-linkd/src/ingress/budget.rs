@@ -24,7 +24,7 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// Counts an item of so many bytes.
+    /// Takes an item of `bytes` from the budget.
     pub fn use_up(&mut self, bytes: usize) {
         self.left_bytes = self.left_bytes.saturating_sub(ITEM_BYTES + bytes);
     }

@@ -27,7 +27,7 @@ pub enum ReceivedItem<'a> {
     Message(&'a [u8]),
 }
 
-/// What remains when [`ConnectionReceiver::receive`] stops.
+/// The reason why [`ConnectionReceiver::receive`] stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Left {
     /// Nothing here; the socket may have more.

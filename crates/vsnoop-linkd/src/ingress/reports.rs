@@ -48,7 +48,7 @@ impl Reports {
         may
     }
 
-    /// Reports that a session cannot be received any more.
+    /// Reports that the ingress thread has given up a session.
     pub fn ended(&self, peer: usize, session: u64, stats: &PeerStats, error: ReceiveError) {
         if matches!(error, ReceiveError::NotAccepted(_)) {
             stats.not_accepted_in.add(1);

@@ -1,13 +1,13 @@
 //! An existing interface as a port: a packet socket (packet(7)) with `virtio_net_hdr`.
 //!
-//! It takes what the interface receives, whoever it is for (promiscuous), and not what the host
-//! itself sends out of it. The kernel takes a VLAN tag out of the frame and tells it beside
-//! (`PACKET_AUXDATA`); it is put back here. What is written passes the queue discipline and the
-//! hooks of the interface like any other packet, so that early acknowledgement on a VM's tap works
-//! for frames of a link, too.
+//! It reads all frames that the interface receives (promiscuous mode), but not those that the host
+//! itself sends out of it. The kernel strips a VLAN tag and reports it in `PACKET_AUXDATA`; this
+//! module inserts it again. Written frames pass the queue discipline and the hooks of the interface
+//! like any other packet, so that early acknowledgement on a VM's tap works for frames of a link,
+//! too.
 //!
-//! An interface that goes down is told once, as an error of a read (`ENETDOWN`); when it is up
-//! again frames come as before. One that is deleted takes the binding with it: see
+//! An interface that goes down gives one error of a read (`ENETDOWN`); when it is up again, reads
+//! return frames as before. One that is deleted takes the binding with it: see
 //! [`PacketSocket::join`].
 
 use std::io;
@@ -79,7 +79,7 @@ impl SparePacketSocket {
         if fd < 0 {
             return Err(JoinError::Socket(io::Error::last_os_error()));
         }
-        // SAFETY: fd was just made and belongs to nobody else.
+        // SAFETY: fd is new and owned by this value alone.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         let one: libc::c_int = 1;
         option(&fd, libc::PACKET_VNET_HDR, &one).map_err(JoinError::call("PACKET_VNET_HDR"))?;

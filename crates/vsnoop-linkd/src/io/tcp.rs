@@ -17,7 +17,7 @@ pub struct Sending {
     pub in_flight_packets: u32,
     /// Smoothed (`tcpi_rtt`).
     pub round_trip_us: u32,
-    /// The shortest of late (`tcpi_min_rtt`).
+    /// The shortest recent round trip (`tcpi_min_rtt`).
     pub least_round_trip_us: u32,
 }
 
@@ -41,7 +41,7 @@ pub fn round_trip(socket: &TcpStream) -> Option<Duration> {
     (info.tcpi_min_rtt != u32::MAX).then(|| Duration::from_micros(info.tcpi_min_rtt.into()))
 }
 
-/// `None` if the kernel tells less than so many bytes of it.
+/// `None` if the kernel's structure is shorter than this.
 fn info(socket: &TcpStream, needed_bytes: usize) -> Option<tcp_info> {
     let mut info = MaybeUninit::<tcp_info>::zeroed();
     let mut length = size_of::<tcp_info>() as u32;

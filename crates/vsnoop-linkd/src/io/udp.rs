@@ -38,7 +38,7 @@ pub struct Endpoints {
     pub local: Option<IpAddr>,
 }
 
-/// What the IP header of a datagram says of its contents.
+/// Marks of a datagram's IP header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mark {
     /// DSCP and ECN.
@@ -53,8 +53,8 @@ pub struct Destination {
     ends: Endpoints,
     /// Of what is sent from now on.
     pub mark: Mark,
-    /// Sends until many datagrams are tried again in one: the device by which they leave does no
-    /// checksums, or takes so long ones no more. It may be another one later.
+    /// Sends until GSO is tried again: the outgoing device does no checksums, or refuses long
+    /// super-packets. The route may use another device later.
     one_by_one: u32,
 }
 
@@ -222,7 +222,7 @@ impl UdpSocket {
         Ok(sent)
     }
 
-    /// Sends all or nothing; by whatever address if that of the destination is not ours any more.
+    /// Sends all or nothing; from any address if the source address is no longer this host's.
     fn transmit(
         &self,
         destination: &mut Destination,
@@ -451,7 +451,7 @@ impl Inbox {
 
 const MAX_RECEIVES: usize = 16;
 
-/// What the kernel says of datagrams that came as one.
+/// The kernel's control messages about merged datagrams.
 #[derive(Default)]
 struct Described {
     /// The size of each.

@@ -1,4 +1,4 @@
-//! What a host says of itself in etcd: JSON, a few hundred bytes.
+//! The entry of a host in etcd: JSON, a few hundred bytes.
 //!
 //! ```json
 //! {"version": 1, "keys": ["zqmjS...="], "addresses": ["192.0.2.1:7757"]}
@@ -40,7 +40,7 @@ struct Form {
     addresses: Vec<String>,
 }
 
-/// What other hosts need of a host.
+/// The entry of a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostDocument {
     /// The present one first; several while one replaces another.

@@ -17,7 +17,7 @@ use crate::io::wake;
 
 /// Changes that come within this time of each other are applied together.
 const BATCH: Duration = Duration::from_millis(100);
-/// Other hosts know the new key of this one so long after etcd has it.
+/// Time from a write to etcd until all other hosts know the new key.
 const KEY_KNOWN: Duration = Duration::from_secs(1);
 /// The old key is announced beside the new one for this long.
 const KEYS_OVERLAP: Duration = Duration::from_secs(60);
@@ -45,7 +45,7 @@ struct OldKey {
     is_due: bool,
 }
 
-/// What etcd is like, for a status.
+/// State of the connection to etcd, for the status.
 #[derive(Default)]
 struct State {
     endpoint: Option<String>,
@@ -138,7 +138,7 @@ impl Membership {
         }
     }
 
-    /// What other hosts are to know of this one; without an address it is not known yet.
+    /// This host's entry. Without an address it is not written yet.
     fn addresses(&self) -> Option<Vec<Address>> {
         if !self.etcd.addresses.is_empty() {
             return Some(self.etcd.addresses.clone());

@@ -1,4 +1,4 @@
-//! What the file says, and etcd if there is an `[etcd]`.
+//! Peers of the file, and of etcd if there is an `[etcd]`.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ pub struct EtcdSettings {
     pub trouble: Option<String>,
 }
 
-/// What the file says, and etcd.
+/// Peers of the file and of etcd.
 pub struct Members {
     /// As it was read, without peers of etcd.
     pub file: Config,
@@ -54,7 +54,7 @@ impl Members {
     /// Takes what the thread that talks to etcd has told.
     pub fn hear(&mut self, now_ns: u64) {
         let events: Vec<_> = self.told.drain().collect();
-        // Those of a thread that was ended meanwhile are of nobody.
+        // Events of a thread that has ended meanwhile are dropped.
         let Some(membership) = &mut self.membership else { return };
         events.into_iter().for_each(|event| membership.event(event, now_ns));
     }

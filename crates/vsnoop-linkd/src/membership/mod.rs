@@ -1,6 +1,6 @@
-//! Hosts that announce themselves in etcd: who they are, and whether they may be peers.
+//! Hosts that announce themselves in etcd: their identity, and whether they may be peers.
 //!
-//! `document` is what a host writes there and how it is read: bytes of others. `roster` decides who
+//! `document` writes and parses the entry of a host (untrusted bytes). `roster` decides which hosts
 //! is a peer, without input and output. `settings` reads the files that etcd is reached with. The
 //! thread that talks to etcd is crate vsnoop-etcd; [`Membership`] is between it and the link, and
 //! [`Members`] has one while there is an `[etcd]`.

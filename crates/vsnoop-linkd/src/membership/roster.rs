@@ -1,14 +1,14 @@
-//! Who is a peer, of all that etcd and the file say; without input and output.
+//! Decides which hosts of etcd and of the file are peers. No input or output.
 //!
 //! | what etcd says | what becomes of the peer |
 //! |---|---|
 //! | an entry that is in order | it is one, with these keys and addresses |
-//! | one that is not | refused and named; a peer that was there stays as it was |
+//! | invalid entry | refused and named; an existing peer stays unchanged |
 //! | it has expired, or is missing after a time without etcd | it stays while its session is up |
-//! | somebody has deleted the entry of a host that lives | it is gone |
+//! | an operator has deleted the entry of a live host | it is gone |
 //!
-//! One that stays for its session does so for `grace` at most. A peer of the file counts before an
-//! entry of its name, and the one who has a key first before others that claim it.
+//! A host that stays for its session does so for `grace` at most. A peer of the file has precedence
+//! over an entry of its name, and the first host with a key over later ones with the same key.
 
 use std::collections::BTreeMap;
 
@@ -40,10 +40,10 @@ pub enum EntryRefusal {
 #[derive(Clone, Debug)]
 struct Host {
     document: HostDocument,
-    /// What it was read from, to look at it again.
+    /// The entry that it was read from, to check it again.
     value: Option<Vec<u8>>,
     created: i64,
-    /// Since when it is not in etcd any more.
+    /// Time at which its entry left etcd.
     gone_ns: Option<u64>,
 }
 
@@ -54,7 +54,7 @@ struct Refused {
     waits: bool,
 }
 
-/// What the file says, as far as it bears on who may be a peer.
+/// The parts of the configuration file that decide which hosts may be peers.
 struct FileRules {
     template: PeerTemplate,
     /// Names and keys of its peers.
@@ -91,7 +91,7 @@ impl FileRules {
 }
 
 impl Roster {
-    /// Nobody is known yet. `own_name`: of this host in etcd.
+    /// An empty roster. `own_name`: the name of this host in etcd.
     pub fn new(file: &Config, etcd: &EtcdConfig, own_name: &str, own_key: PublicKey) -> Self {
         Self {
             rules: FileRules::of(file, etcd),
@@ -189,7 +189,7 @@ impl Roster {
         Ok(document)
     }
 
-    /// Each key is of one peer, and this host is none.
+    /// Each key belongs to one peer, and none to this host.
     fn conflict(&self, name: &str, document: &HostDocument) -> Option<EntryRefusal> {
         let shares = |keys: &[PublicKey]| keys.iter().any(|key| document.keys.contains(key));
         if self.rules.peers.iter().any(|(peer, _)| peer == name) {
@@ -205,7 +205,7 @@ impl Roster {
         Some(EntryRefusal::SameKey(other.clone()))
     }
 
-    /// Names one that is refused, and keeps it: it may be in order later.
+    /// Reports a refused entry, and keeps it: it may become valid later.
     fn refuse(&mut self, entry: Entry, why: &EntryRefusal) {
         let (waits, why) = (why.is_for_others(), why.to_string());
         let known = self.refused.get(&entry.name);
@@ -358,7 +358,7 @@ mod tests {
         assert!(!roster.settle(2 * GRACE_NS - 1, |_| true));
         assert!(roster.settle(2 * GRACE_NS, |_| true));
         assert_eq!(peers(&roster), ["c"]);
-        // Without a session nobody waits.
+        // A peer without a session is removed at once.
         roster.replace(all(), false, 0);
         roster.replace(vec![entry("c", 'c', 1)], false, 5);
         assert_eq!(roster.leaving().collect::<Vec<_>>(), ["b"]);

@@ -37,7 +37,7 @@ impl SettingsError {
 
 type Result<T> = std::result::Result<T, SettingsError>;
 
-/// What reaching etcd takes, for the link of this configuration.
+/// Settings of the client of etcd, for the link of this configuration.
 pub fn read(config: &Config, etcd: &EtcdConfig) -> Result<Settings> {
     let tls = etcd.ca.as_ref().map(|ca| tls(ca, etcd)).transpose()?;
     let login = etcd.login.as_ref().map(|(user, file)| -> Result<Login> {

@@ -1,4 +1,4 @@
-//! What the process of a link may still do once it has its devices, keys and sockets.
+//! Privileges of the process of a link once it has its devices, keys and sockets.
 //!
 //! It reads bytes of unknown sources and peers. Should one of them take over a thread, this is what
 //! the thread can do: see docs/decisions/0026-link-privileges.md. Capabilities, user and filters of

@@ -1,4 +1,4 @@
-//! What a link does while it runs that needs a privilege, beside what all links do.
+//! Actions of a running link that need privileges beyond those of all links.
 
 #[derive(Clone, Copy, Debug)]
 pub struct Needs {

@@ -1,4 +1,4 @@
-//! What a link keeps, and the order in which it gives up the rest.
+//! The privileges that a link keeps, and the order in which it drops the others.
 
 use super::error::PrivilegeError;
 use super::needs::Needs;
@@ -13,7 +13,7 @@ fn first_free_port() -> u16 {
     said.ok().and_then(|said| said.trim().parse().ok()).unwrap_or(u16::MAX)
 }
 
-/// What a link keeps.
+/// The privileges that a link keeps.
 #[derive(Debug)]
 pub struct Plan {
     /// `None`: the user that started it.

@@ -77,7 +77,7 @@ fn drop_and_try(user: &str) {
         let shadow = fs::read("/etc/shadow").map_err(|error| error.kind());
         assert_eq!(shadow, Err(std::io::ErrorKind::PermissionDenied));
     }
-    // Threads are made all the same, and inherit it all.
+    // New threads are allowed, and inherit the privileges.
     let inherited = std::thread::spawn(|| fs::read_to_string("/proc/thread-self/status"));
     let inherited = inherited.join().expect("a thread").expect("a status");
     for name in ["CapEff", "CapBnd", "NoNewPrivs", "Seccomp", "Uid"] {

@@ -63,7 +63,7 @@ pub struct Link {
     lists_trouble: Option<String>,
     /// See [`Opened::spares`].
     spares: Vec<SparePacketSocket>,
-    /// What the link may still do.
+    /// Privileges of the link.
     needs: privileges::Needs,
     orders: Orders,
     told: wake::Receiver<ControlEvent>,

@@ -35,7 +35,7 @@ use crate::shared::Shared;
 /// How long the data threads are waited for.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Why a new configuration is not taken; the link goes on by the old one.
+/// The reason why a reload fails. The link keeps the old configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum ReloadError {
     #[error(transparent)]
@@ -103,7 +103,7 @@ impl Link {
         }
     }
 
-    /// Reads the configuration again, and goes on by it. An error leaves all as it was.
+    /// Reads the configuration again and applies it. An error changes nothing.
     pub(super) fn reload(&mut self) -> Result<Reloaded> {
         let file = Config::read(&self.config.file)?;
         let file = Config { listen: listen_address(file.listen), ..file };
@@ -152,7 +152,7 @@ impl Link {
 
     fn prepare(&mut self, config: Config) -> Result<Prepared> {
         self.check_fixed(&config)?;
-        // Before they are read: one that is replaced meanwhile is read again.
+        // Before the files are read: a file that is replaced meanwhile is read again.
         let lists = RevocationLists::of(&config);
         let credentials = Credentials::read_again(&config, &self.identity)?;
         let slots = self.slots.reloaded(&config);
@@ -331,7 +331,7 @@ impl Link {
         (0..threads).all(|_| is_done.recv_timeout(PATIENCE).is_ok())
     }
 
-    /// What is other in the new configuration.
+    /// Differences of the new configuration.
     fn difference(&self, new: &Prepared) -> Reloaded {
         let (old, to) = (&self.config, &new.config);
         let others = [
@@ -373,7 +373,7 @@ fn move_port(old: Option<&PortConfig>, port: &PortConfig) -> std::result::Result
     start_tap(port)
 }
 
-/// What is named in one list only, or in both with another value.
+/// Items in one list only, or in both with different values.
 fn changes<T, V: PartialEq>(
     old: &[T],
     new: &[T],

@@ -34,7 +34,7 @@ pub struct Established {
     pub peer: PeerId,
     /// Its key.
     pub peer_key: PublicKey,
-    /// How it has shown who it is.
+    /// Its proof of identity.
     pub proof: Proof,
     /// Purpose of the connection.
     pub purpose: Purpose,
@@ -123,7 +123,7 @@ fn read_exact(stream: &mut TcpStream, buffer: &mut [u8], deadline: Instant) -> i
     Ok(())
 }
 
-/// What an error of the connection is in a handshake.
+/// Maps an I/O error of the connection to an error of the handshake.
 fn connection_failed(
     error: io::Error,
     with: Option<PeerId>,
@@ -141,7 +141,7 @@ fn connection_failed(
     }
 }
 
-/// `begun`: what has come from the other end already.
+/// `begun`: bytes received from the other end already.
 fn run(
     mut stream: TcpStream,
     mut machine: Machine,
@@ -188,7 +188,7 @@ fn run(
     established(machine, stream)
 }
 
-/// What the ends agreed on, once the machine is done.
+/// The agreed parameters, once the machine is done.
 fn established(machine: Machine, stream: TcpStream) -> Result<Established, Error> {
     let (waited_for, proved) = (machine.waits_for(), machine.is_proved());
     let Some(outcome) = machine.finish() else {

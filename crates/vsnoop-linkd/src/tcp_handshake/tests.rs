@@ -268,7 +268,7 @@ fn a_flood_from_six_sources_does_not_keep_an_unknown_peer_out() {
     assert!(calls >= 1000);
 }
 
-/// What the acceptor comes to when it challenges a caller of network `office`.
+/// The acceptor's result when it challenges a caller of network `office`.
 fn challenge(network: &str, pair: &Pair, rate_left: bool) -> [Option<Error>; 2] {
     let (ours, theirs) = sockets();
     let may_go_on = || if rate_left { Ok(()) } else { Err(CallRefused::TotalRate) };

@@ -18,7 +18,7 @@ use crate::vnet::VirtioNetHdr;
 const FLOWS: usize = 8;
 /// Frames in one super-packet.
 const PARTS: usize = 64;
-/// What an IP packet holds: `total_length` of IPv4, payload length of IPv6 without its header.
+/// Length of an IP packet: `total_length` of IPv4, payload length of IPv6 without its header.
 const IP_BYTES_LIMIT: usize = 65_535;
 /// Ethernet with two tags, IPv6, TCP with all options, rounded up.
 const HEAD_BYTES: usize = 128;
@@ -28,7 +28,7 @@ const HEAD_BYTES: usize = 128;
 pub struct Merged<'m, 'a> {
     pub header: VirtioNetHdr,
     pub offload: OffloadState,
-    /// The headers of a super-packet; empty if the frame stands in `parts` as it came.
+    /// The headers of a super-packet; empty if `parts` holds the frame unchanged.
     pub head: &'m [u8],
     pub parts: &'m [&'a [u8]],
     /// Bytes of `head` and `parts`.
@@ -69,7 +69,7 @@ struct OpenSuperPacket<'a> {
     parts: [&'a [u8]; PARTS],
 }
 
-/// What is looked at in a segment; its headers are plain and within the frame.
+/// Fields of a segment that decide about merging; its headers are plain and within the frame.
 struct ParsedSegment {
     headers: Headers,
     sequence: u32,
@@ -555,7 +555,7 @@ mod tests {
     #[test]
     fn what_cannot_be_merged_does_not_overtake() {
         let mut frames = run(&SegmentBuilder::default(), &[1000, 1000]);
-        // An acknowledgement without data, then the stream goes on.
+        // A pure ACK, then the stream continues.
         let bare =
             SegmentBuilder { sequence: 1_002_000, identification: 9, ..SegmentBuilder::default() };
         frames.push((OffloadState::default(), bare.build()));

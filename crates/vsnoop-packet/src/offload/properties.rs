@@ -20,7 +20,7 @@ fn cut(offload: OffloadState, frame: &[u8], limit: usize) -> Vec<Vec<u8>> {
     std::iter::from_fn(|| split.next(&mut out).map(|bytes| out[..bytes].to_vec())).collect()
 }
 
-/// What comes out for `frames`, each as one run of bytes.
+/// The output for `frames`, each as one run of bytes.
 fn merge(frames: &[(OffloadState, Vec<u8>)]) -> Vec<(OffloadState, Vec<u8>)> {
     let mut out = Vec::new();
     let mut emit = |merged: Merged<'_, '_>| {

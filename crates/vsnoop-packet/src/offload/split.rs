@@ -3,7 +3,7 @@
 //! Follows the kernel's `tcp_gso_segment`: sequence numbers and IPv4 identifications go on, FIN and
 //! PSH stay on the last piece, CWR on the first. TCP is a stream of bytes, so the size of the
 //! pieces is free below the sender's own; the payload is spread evenly, because a link pays per
-//! datagram. The checksum of each piece is left to do: whoever receives it usually merges pieces
+//! datagram. The checksum of each piece stays partial: the receiver usually merges pieces
 //! again.
 
 use super::state::OffloadState;

@@ -37,7 +37,7 @@ const MARK: &str = "vsnoop-lab-batch:";
 const BOOTS: usize = 3;
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// A machine and what it is to do.
+/// A machine and its task.
 pub struct Batch<'a> {
     pub kernel: &'a Kernel,
     /// Loaded with all that they need.

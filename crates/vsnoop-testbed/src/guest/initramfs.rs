@@ -19,7 +19,7 @@ pub struct Options {
     pub firewall: bool,
     /// DCTCP, a congestion control that reads marks.
     pub dctcp: bool,
-    /// What a root file system on a disk needs.
+    /// Modules for a root file system on a disk.
     pub disk: bool,
     /// nginx, for `Command::Web`.
     pub web: bool,

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Error, Result, ensure};
 
-/// No such package can be had on this machine.
+/// This package is not available on this machine.
 #[derive(Debug)]
 pub struct Unavailable(String);
 

@@ -24,7 +24,7 @@ use super::packages::unavailable;
 use crate::contained::{self, Network, Place};
 use crate::net::checked;
 
-/// What a guest is made of.
+/// Parts of a guest's image.
 #[derive(Clone, Debug, Deserialize)]
 pub struct System {
     pub name: String,
@@ -63,7 +63,7 @@ const INSTALL_LIMIT: Duration = Duration::from_secs(1800);
 const SETUP_LIMIT: Duration = Duration::from_secs(600);
 /// A disk that has less is full.
 const FULL_BYTES: u64 = 64 << 20;
-/// What nobody reads in a guest.
+/// Kernel messages and files that no process reads in a guest.
 const LEFT_OUT: [&str; 3] = ["/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*"];
 /// Free space in a file system that is never written: what mke2fs itself needs.
 const SPARE_KIB: u64 = 64 << 10;
@@ -78,7 +78,7 @@ pub fn prepare(dir: &Path, system: &System) -> Result<Made> {
     made.with_context(|| format!("make the guest system {name} in {}", dir.display()))
 }
 
-/// Names of the parts of a system, from what they are made of.
+/// Names of the parts of a system, from hashes of their contents.
 struct Recipe {
     dir: PathBuf,
     suite: String,

@@ -58,7 +58,7 @@ pub struct Etcd {
 }
 
 impl Network {
-    /// Starts a cluster of so many nodes beside the hosts.
+    /// Starts an etcd cluster of `nodes` beside the hosts.
     pub fn etcd(&self, nodes: usize, options: EtcdOptions) -> Result<Etcd> {
         let node = |number: usize| -> Result<Node> {
             let (name, address) = (format!("e{number}"), etcd_node(number));
@@ -202,7 +202,7 @@ impl Etcd {
         check(command.args(arguments))
     }
 
-    /// Puts what only a busy cluster has otherwise: nothing before now can be watched any more.
+    /// Compacts the history, as a busy cluster does: a watch from an earlier revision fails.
     pub fn compact(&self) -> Result<()> {
         let text = self.control(&["endpoint", "status", "-w", "json"])?;
         let all: Value = serde_json::from_str(&text).context("reading a status of etcd")?;

@@ -77,7 +77,7 @@ impl Network {
         self.hosts[host].configure(&edit(&self.config(host)?))
     }
 
-    /// The host does not call this peer any more, but is called.
+    /// The host no longer calls this peer; the peer calls it.
     pub fn let_wait(&self, host: usize, peer: usize) -> Result<()> {
         let line = format!("address = \"{}:{PORT}\"\n", outer(peer));
         self.edit_config(host, |text| text.replace(&line, ""))

@@ -25,7 +25,7 @@ impl Netns {
         self.ping_with_gaps(to, count, PAUSE_MS)
     }
 
-    /// Like [`Netns::ping`]; after each answer it waits so many milliseconds.
+    /// Like [`Netns::ping`], with a random pause from `gap_ms` after each answer.
     pub fn ping_with_gaps(
         &self,
         to: impl Into<IpAddr>,

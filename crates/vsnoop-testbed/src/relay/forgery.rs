@@ -21,7 +21,7 @@ pub(super) enum Source {
     Elsewhere,
 }
 
-/// Writes a UDP datagram anew; `false`, and nothing done, if the frame is none.
+/// Rewrites a UDP datagram; `false`, and no change, for other frames.
 pub(super) fn rewrite(
     packet: &mut Packet,
     source: Source,

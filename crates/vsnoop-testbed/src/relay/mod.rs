@@ -1,7 +1,7 @@
 //! A user-space device between two taps: it stands for a VM's network card, or for a network.
 //!
 //! Frames that the kernel sends out of one tap are written to the other, both ways, by one thread.
-//! What a tap's reader may get (super-packets, unfinished checksums) is set on the tap
+//! The offloads of a tap's reader (super-packets, partial checksums) are set on the tap
 //! ([`Offloads`](super::net::Offloads)); what it gets is handed on with its `virtio_net_hdr`. Each
 //! direction has its own [`Faults`], changeable at any time, drawn from a seeded generator, and its
 //! own [`Counters`]; a [`Bottleneck`] makes it a link with a rate and a queue. A side may carry
@@ -135,7 +135,7 @@ impl Relay {
     }
 
     /// Changes only when both directions stand still, as a VM does that does not run. With
-    /// [`Freeze::Now`] no frame moves any more when this returns.
+    /// [`Freeze::Now`] no frame moves after this returns.
     pub fn set_freeze(&self, freeze: Freeze) {
         for forwarder in &self.forwarders {
             let faults = forwarder.faults.lock().unwrap_or_else(PoisonError::into_inner).clone();

@@ -12,6 +12,8 @@ mod qmp;
 pub mod quota;
 mod sched;
 mod share;
+mod slices;
+mod turns;
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -32,6 +34,8 @@ pub use hogs::Hogs;
 pub use probe::choose as choose_accelerator;
 pub use sched::{GUEST_CORE, HOST_CORE, OnHostCore, pin_self, require_two_cores};
 pub use share::Share;
+pub use slices::Slices;
+pub use turns::{Begin, SLICE};
 
 use quota::Quota;
 
@@ -72,7 +76,7 @@ pub struct Vm {
     dir: PathBuf,
     /// Locked for a command and its answer.
     control: Mutex<Option<control::Channel>>,
-    /// Known once they share a core.
+    /// Known once somebody has asked.
     vcpus: OnceLock<Vec<Pid>>,
     /// The vCPUs' control group, removed after the process, whose threads are in it.
     quota: Mutex<Option<Quota>>,
@@ -228,13 +232,11 @@ impl Vm {
         kill(self.pid(), Signal::SIGCONT).with_context(|| format!("thaw {}", self.name))
     }
 
-    /// Puts the vCPUs under SCHED_RR on the guests' core and QEMU's other threads on the host's.
-    pub fn share_core(&self) -> Result<()> {
+    /// Gives the vCPUs the guests' core, where no ordinary thread runs before them, and QEMU's
+    /// other threads the host's.
+    pub fn own_core(&self) -> Result<()> {
         let vcpus = self.vcpu_threads()?;
-        sched::share(self.pid(), &vcpus).with_context(|| format!("place {}", self.name))?;
-        // Asking QEMU again gives the same threads.
-        let _ = self.vcpus.set(vcpus);
-        Ok(())
+        sched::alone(self.pid(), &vcpus).with_context(|| format!("place {}", self.name))
     }
 
     /// Puts the vCPUs on the guests' core, under the host's ordinary scheduler, and QEMU's other
@@ -254,16 +256,25 @@ impl Vm {
         quota.insert(Quota::new(self.pid())?).limit(&vcpus, percent)
     }
 
-    fn vcpu_threads(&self) -> Result<Vec<Pid>> {
-        qmp::vcpu_threads(&self.dir.join("qmp"))
-            .with_context(|| format!("ask {} for its vCPU threads", self.name))
+    /// Asks QEMU once.
+    pub fn vcpu_threads(&self) -> Result<Vec<Pid>> {
+        if let Some(vcpus) = self.vcpus.get() {
+            return Ok(vcpus.clone());
+        }
+        let vcpus = qmp::vcpu_threads(&self.dir.join("qmp"))
+            .with_context(|| format!("ask {} for its vCPU threads", self.name))?;
+        Ok(self.vcpus.get_or_init(|| vcpus).clone())
     }
 
-    /// Gives the vCPUs a higher priority than those of all other machines on the core, or the same.
+    /// CPU time that the vCPUs have used.
+    pub fn vcpu_time(&self) -> Result<Duration> {
+        self.vcpu_threads()?.into_iter().map(sched::cpu_time).sum()
+    }
+
+    /// Gives the vCPUs a priority over all ordinary threads of the core, or none.
     pub fn favour(&self, favoured: bool) -> Result<()> {
-        let name = &self.name;
-        let vcpus = self.vcpus.get().with_context(|| format!("{name} shares no core yet"))?;
-        sched::favour(vcpus, favoured).with_context(|| format!("favour {name}: {favoured}"))
+        let vcpus = self.vcpu_threads()?;
+        sched::favour(&vcpus, favoured).with_context(|| format!("favour {}: {favoured}", self.name))
     }
 
     fn end(&mut self) {

@@ -1,20 +1,11 @@
-//! Virtual machines that share a core.
-//!
-//! All vCPU threads run under SCHED_RR on one core, so that each waits for the slices of the
-//! others, as under Xen's credit scheduler in the paper. All other threads (QEMU's main loops, the
-//! host's networking, the client) run on another core, as the paper's driver domain did, with a
-//! higher priority than the machine's other work: a main loop that waits for its core while it
-//! holds QEMU's lock makes its vCPU give up the slice.
-//!
-//! Under TCG that lock limits the likeness: a vCPU needs it for each interrupt and timer, blocks
-//! when the main loop on the other core holds it, and then queues behind the others. Measured with
-//! three machines at load 0.6: some 160 such switches per second and vCPU, slices of about 2 ms
-//! while it runs. With the main loops on the guests' core above the vCPUs (SCHED_FIFO) there are 7
-//! and slices last the full 30 ms; a handshake then waits up to 60 ms, but a small transfer that
-//! follows it finds its machine at the beginning of a slice.
+//! Where the threads of virtual machines run: vCPUs on one core, all other threads (QEMU's main
+//! loops, the host's networking, the client) on another one, as the driver domain of the vSnoop
+//! report's last experiment did, with a higher priority than the machine's other work: a main loop
+//! that waits for its core while it holds QEMU's lock would stop its vCPU.
 
 use std::fs;
 use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -25,9 +16,8 @@ pub const GUEST_CORE: usize = 1;
 /// The core of everything else.
 pub const HOST_CORE: usize = 0;
 
-const PRIORITY: i32 = 1;
-/// The SCHED_RR priority of a favoured machine, which runs whenever it has work.
-const FAVOURED_PRIORITY: i32 = 2;
+/// Of a vCPU that has the guests' core for itself.
+const ALONE: i32 = 1;
 const HOST_NICE: i32 = -20;
 
 pub fn require_two_cores() -> Result<()> {
@@ -82,10 +72,10 @@ impl Drop for OnHostCore {
     }
 }
 
-/// The vCPUs share the CPU time with those of other machines on the guests' core.
-pub fn share(process: Pid, vcpus: &[Pid]) -> Result<()> {
+/// The vCPUs on the guests' core, before all ordinary threads there.
+pub fn alone(process: Pid, vcpus: &[Pid]) -> Result<()> {
     place(process, vcpus)?;
-    vcpus.iter().try_for_each(|&vcpu| round_robin(vcpu, PRIORITY))
+    vcpus.iter().try_for_each(|&vcpu| first_in(vcpu, ALONE))
 }
 
 /// The vCPUs on the guests' core, the other threads of the process on the host's.
@@ -103,10 +93,18 @@ pub fn place(process: Pid, vcpus: &[Pid]) -> Result<()> {
     vcpus.iter().try_for_each(|&vcpu| pin(vcpu, GUEST_CORE))
 }
 
-/// Gives these vCPUs a higher priority than all others of the core, or the same.
+/// Gives these vCPUs a priority over all ordinary threads of the core, or none.
 pub fn favour(vcpus: &[Pid], favoured: bool) -> Result<()> {
-    let priority = if favoured { FAVOURED_PRIORITY } else { PRIORITY };
-    vcpus.iter().try_for_each(|&vcpu| round_robin(vcpu, priority))
+    let (policy, priority) = if favoured { (libc::SCHED_FIFO, 1) } else { (libc::SCHED_OTHER, 0) };
+    vcpus.iter().try_for_each(|&vcpu| set_policy(vcpu, policy, priority))
+}
+
+/// The time that a thread has run.
+pub fn cpu_time(thread: Pid) -> Result<Duration> {
+    let path = format!("/proc/{thread}/schedstat");
+    let text = fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
+    let first = text.split_whitespace().next().and_then(|word| word.parse().ok());
+    first.map(Duration::from_nanos).with_context(|| format!("{path} has no time: {text:?}"))
 }
 
 fn pin(thread: Pid, core: usize) -> Result<()> {
@@ -133,12 +131,19 @@ fn set_nice(thread: Pid, nice: libc::c_int) -> nix::Result<()> {
     nix::Error::result(result).map(drop)
 }
 
-fn round_robin(thread: Pid, priority: i32) -> Result<()> {
+/// Puts a thread under SCHED_FIFO with this priority.
+pub fn first_in(thread: Pid, priority: i32) -> Result<()> {
+    set_policy(thread, libc::SCHED_FIFO, priority)
+}
+
+fn set_policy(thread: Pid, policy: i32, priority: i32) -> Result<()> {
     let parameter = libc::sched_param { sched_priority: priority };
     // SAFETY: the call reads one sched_param, which lives on.
-    let result = unsafe { libc::sched_setscheduler(thread.as_raw(), libc::SCHED_RR, &parameter) };
+    let result = unsafe { libc::sched_setscheduler(thread.as_raw(), policy, &parameter) };
     nix::Error::result(result).with_context(|| {
-        format!("put thread {thread} under SCHED_RR: a CPU control group without realtime budget?")
+        format!(
+            "give thread {thread} priority {priority}: a CPU control group without realtime budget?"
+        )
     })?;
     Ok(())
 }

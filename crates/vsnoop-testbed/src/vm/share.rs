@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Share {
-    /// Each VM may take so many percent of the core (cgroup `cpu.max`), as in today's clouds.
+    /// Each VM may use this share of the core (cgroup `cpu.max`), as in today's clouds.
     Quota { percent: u32 },
     /// The host's ordinary scheduler (EEVDF) shares the core among VMs and threads that always
     /// run.

@@ -6,8 +6,8 @@
 //!   and a keep-alive of the peer does not update the window. (A TCP has to probe: RFC 9293,
 //!   section 3.8.6.1.) A late duplicate of an ACK with window zero is enough. `Smol::wake` repeats
 //!   that ACK, for which smoltcp starts its persist timer.
-//! - It cuts a segment at the end of its window, and takes the FIN behind what it has cut off
-//!   (`Progress::early_fin`).
+//! - It cuts a segment at the end of its window, and accepts the FIN behind the bytes that it cut
+//!   off (`Progress::early_fin`).
 
 use std::collections::VecDeque;
 use std::net::IpAddr;

@@ -33,7 +33,7 @@ impl IncastCase {
         IncastCase { host, now: 1_000 * MS, sent: Vec::new() }
     }
 
-    /// 1 Gb/s, 128 kB, and so many flows that the VM has opened.
+    /// 1 Gb/s, 128 kB, and `flows` connections that the VM has opened.
     pub fn with(flows: usize) -> Self {
         let mut case = IncastCase::new(1_000, BUFFER);
         for _ in 0..flows {
@@ -138,7 +138,7 @@ impl IncastCase {
         self.host.queue(0, "grant_queue")
     }
 
-    /// The VM acknowledges what it has been handed, and sends `len` bytes.
+    /// The VM acknowledges all delivered data, and sends `len` bytes.
     pub fn vm(&mut self, id: usize, len: u32) -> Vec<Answer> {
         let tsval = (self.now / MS) as u32;
         let f = self.f(id);

@@ -264,7 +264,7 @@ impl Hooks {
         encode(&segment, &self.connections[id].path, to_vm, Summed::Partial)
     }
 
-    /// What has left the port meanwhile.
+    /// The frames that have left the port since the last call.
     fn result(&mut self, port: usize) -> ToVm {
         let port = &mut self.ports[port];
         let (ring, to_host) = (take(&mut port.ring), take(&mut port.to_host));

@@ -32,9 +32,9 @@ enum Op {
         flow: usize,
         len: u32,
     },
-    /// The last such segment goes on.
+    /// The last such segment continues.
     Decide,
-    /// The VM acknowledges this share (of 255) of what it has not yet, and sends bytes.
+    /// The VM acknowledges this share (of 255) of the unacknowledged bytes, and sends data.
     VmSends {
         flow: usize,
         share: u8,

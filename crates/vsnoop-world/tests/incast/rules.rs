@@ -9,7 +9,7 @@ use crate::properties::rate_of;
 const LEAST: u32 = INCAST_LEAST_MSS;
 const UNIT: u32 = 1 << SCALE;
 
-/// A grant of so many segments, until it is shown in whole units.
+/// A grant of `segments`, until the window shows whole units.
 const fn segments(count: u32) -> u32 {
     count * LEAST + UNIT - 1
 }

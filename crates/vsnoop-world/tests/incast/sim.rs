@@ -535,7 +535,7 @@ impl Sim {
         }
     }
 
-    /// Sends what it may.
+    /// Sends data as far as its window allows.
     fn send(&mut self, id: usize) {
         let mss = self.mss(id);
         let mut whole = false;

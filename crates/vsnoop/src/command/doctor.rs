@@ -122,7 +122,7 @@ fn port_texts(ports: &[TapReport]) -> [String; 2] {
     [table::text(&devices), table::text(&vms)]
 }
 
-/// What each VM's port holds now, and at most; `None` if no port has a hold.
+/// Bytes that each VM's port holds now, and its bound; `None` if no port has a hold.
 fn held_text(ports: &[TapReport]) -> Option<String> {
     let mut rows = table::new(&["port", "vm", ">held now", ">connections", ">memory", ">at most"]);
     for (port, held) in ports.iter().filter_map(|port| Some((port, port.held.as_ref()?))) {

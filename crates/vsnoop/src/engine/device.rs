@@ -32,7 +32,7 @@ impl Device {
         if fd < 0 {
             return Err(io::Error::last_os_error()).context("open a packet socket");
         }
-        // SAFETY: a fresh descriptor that nobody else owns.
+        // SAFETY: a new descriptor, owned by this value alone.
         let device = Self { socket: unsafe { OwnedFd::from_raw_fd(fd) }, ifindex };
         device.set(libc::SOL_PACKET, libc::PACKET_VNET_HDR, 1).context("use virtio_net_hdr")?;
         device.set(libc::SOL_SOCKET, libc::SO_MARK, MARK_ENGINE as c_int).context("mark frames")?;

@@ -160,7 +160,7 @@ impl Engine {
     /// of the next one; `None`: the reserve is full.
     fn refill_reserve(&mut self, now: Instant) -> Option<Instant> {
         if now >= self.refill_at {
-            // If the kernel has no memory now, a port asks for what it wants when it wants it.
+            // If the kernel has no memory now, ports allocate later, on demand.
             if !self.reserve.refill().unwrap_or(false) {
                 return None;
             }

@@ -91,7 +91,7 @@ impl EnginePort {
         self.engine.tick(&mut self.surroundings);
     }
 
-    /// Serves due holds, as many as do not delay other ports.
+    /// Serves due holds within a bound, so that other ports are not delayed.
     pub fn work(&mut self) {
         match self.surroundings.memory.settle() {
             Ok(false) => {}

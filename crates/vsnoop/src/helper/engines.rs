@@ -19,7 +19,7 @@ use vsnoop_upkeep::abandoned::{HOLD_ABANDONED_NS, abandoned};
 
 use crate::background::{self, Role};
 
-/// An engine without a sign of life for so long hangs.
+/// An engine whose heartbeat is older than this hangs.
 const HANGS: Duration = Duration::from_secs(3);
 
 type Entry = (flow_key, flow);

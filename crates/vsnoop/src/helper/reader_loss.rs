@@ -1,11 +1,11 @@
-//! Taps whose VM was killed: nobody reads them, and bytes for it are outstanding.
+//! Taps whose VM was killed: no process reads them, and acknowledged bytes are outstanding.
 
 use std::time::{Duration, Instant};
 
 /// A tap without a reader for this time has lost its VM. Replacing a VMM takes less.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Since when a tap has had no reader, at all looks since then.
+/// Time since which all checks found the tap without a reader.
 #[derive(Default)]
 pub struct ReaderLoss {
     since: Option<Instant>,

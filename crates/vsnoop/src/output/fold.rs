@@ -1,4 +1,4 @@
-//! Lines of at most [`WIDTH`] columns, or as many as the terminal has.
+//! Lines of at most [`WIDTH`] columns, or the width of the terminal.
 
 use terminal_size::{Height, Width, terminal_size_of};
 

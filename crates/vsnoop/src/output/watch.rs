@@ -70,8 +70,8 @@ pub fn refresh(text: &str, is_last: bool) -> Result<()> {
     print(&format!("\x1b[H{text}\x1b[K\n\x1b[J"))
 }
 
-/// The lines for which a screen of so many rows has room. More would scroll it, and so leave the
-/// first ones of each refresh behind.
+/// The lines that fit on a screen of `rows` rows. More would scroll it, and leave the first ones of
+/// each refresh behind.
 fn clip(text: &str, rows: usize) -> String {
     // Two rows are below the text: the cursor is there.
     let room = rows.saturating_sub(2).max(1);

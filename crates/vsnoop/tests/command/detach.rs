@@ -277,7 +277,7 @@ fn take_off(pin: &Path) -> Result<()> {
     // SAFETY: a C string that outlives the call.
     let fd = unsafe { libbpf_sys::bpf_obj_get(path.as_ptr()) };
     ensure!(fd >= 0, "open {}: {fd}", pin.display());
-    // SAFETY: a fresh descriptor that nobody else owns.
+    // SAFETY: a new descriptor, owned by this value alone.
     let link = unsafe { OwnedFd::from_raw_fd(fd) };
     // SAFETY: takes no pointers.
     let result = unsafe { libbpf_sys::bpf_link_detach(link.as_raw_fd()) };

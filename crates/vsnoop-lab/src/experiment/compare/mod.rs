@@ -59,7 +59,8 @@ impl Comparison {
             }
             let tuned = configurations.contains(&Configuration::Tuned);
             let options = StageOptions { vms, tuned };
-            let stage = lab.boot(options, Share::Slices, load, vsnoop.as_ref())?;
+            let environment = &mut record.results.environment;
+            let stage = lab.boot(options, Share::Slices, load, vsnoop.as_ref(), environment)?;
             let session = &mut lab.session;
             let mut transfers =
                 Transfers::new(session, stage, &configurations, congestion_control)?;

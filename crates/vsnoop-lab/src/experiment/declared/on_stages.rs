@@ -8,6 +8,7 @@ use serde_json::json;
 use vsnoop_testbed::guest;
 use vsnoop_testbed::stage::path::PathOptions;
 use vsnoop_testbed::stage::{Stage, StageOptions, vm_address};
+use vsnoop_testbed::vm::Begin;
 use vsnoop_testbed::vsnoop::Vsnoop;
 
 use super::plan::Plan;
@@ -18,7 +19,8 @@ use crate::experiment::path_check::check_path;
 use crate::experiment::progress::Progress;
 use crate::experiment::rounds::{Rounds, Turn};
 use crate::results::record::Record;
-use crate::results::{Cell, Sample, size_text};
+use crate::results::statistics::{ascending, percentile};
+use crate::results::{Cell, Results, Sample, size_text};
 
 /// Before each measurement.
 const PAUSE_MS: std::ops::Range<u64> = 5..100;
@@ -44,6 +46,11 @@ pub trait Measure {
     /// One measurement; the configuration is set up. Samples need only what was measured: their
     /// configuration, size, cell, turn and time are filled in.
     fn measure(&mut self, ground: &Ground, turn: Turn<Configuration>) -> Result<Vec<Sample>>;
+
+    /// Samples of the turns that machines have begun meanwhile, under slices.
+    fn turns(&mut self, _begun: &[Begin]) -> Vec<Sample> {
+        Vec::new()
+    }
 }
 
 /// Measures everything that a plan asks for and an earlier run has not measured.
@@ -75,16 +82,26 @@ pub fn on_stages(task: Task, parts: guest::Options, runner: &mut impl Measure) -
             vms: machines.vms,
             tuned: configurations.contains(&Configuration::Tuned),
         };
-        let mut stage = lab.boot(options, machines.share, first.load, vsnoop.as_ref())?;
+        let environment = &mut record.results.environment;
+        let mut stage =
+            lab.boot(options, machines.share, first.load, vsnoop.as_ref(), environment)?;
         for &cell in &left {
+            let mut waits_ms = Vec::new();
             enter(&mut stage, &plan, cell, record)
                 .and_then(|()| {
                     runner.enter(&Ground { lab: &lab, stage: &stage, cell, machine: 0 })?;
+                    stage.take_turns();
                     rounds.measure(cell, record, &mut progress, |turn| {
-                        one(runner, &lab, &stage, cell, turn)
+                        let mut samples = one(runner, &lab, &stage, cell, turn)?;
+                        let begun = stage.take_turns();
+                        let waits = begun.iter().map(|begin| begin.waited.as_secs_f64() * 1e3);
+                        waits_ms.extend(waits);
+                        samples.extend(runner.turns(&begun));
+                        Ok(samples)
                     })
                 })
                 .with_context(|| cell.to_string())?;
+            describe_turns(&mut record.results, &cell, waits_ms);
         }
     }
     Ok(())
@@ -107,6 +124,17 @@ fn enter(stage: &mut Stage, plan: &Plan, cell: Cell, record: &mut Record) -> Res
     }
 
     Ok(())
+}
+
+/// How long machines waited for their turns, for the report.
+fn describe_turns(results: &mut Results, cell: &Cell, waits_ms: Vec<f64>) {
+    let waits_ms = ascending(waits_ms.into_iter());
+    let at = |percent| percentile(&waits_ms, percent);
+    if let (Some(p10), Some(p50), Some(p90)) = (at(10.0), at(50.0), at(90.0)) {
+        let n = waits_ms.len();
+        let text = format!("{n} turns, waited for p10 {p10:.0}, p50 {p50:.0}, p90 {p90:.0} ms");
+        results.environment.insert(format!("turns_{}", cell.suffix()), json!(text));
+    }
 }
 
 fn one(

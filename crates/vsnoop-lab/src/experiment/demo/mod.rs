@@ -90,7 +90,7 @@ fn run(options: &Options, record: &mut Record) -> Result<()> {
     let mut stage = lab.start(StageOptions { vms: 1, tuned: false }, Some(&vsnoop))?;
     vm::pin_self()?;
     stage.vm(VM).command(&Command::Web)?;
-    stage.share(&mut lab.session, Share::Quota { percent: QUOTA_PERCENT })?;
+    stage.share(Share::Quota { percent: QUOTA_PERCENT })?;
     lab.session.allow_congestion_control(CONGESTION_CONTROL)?;
     // curl takes the default of its namespace, which may be the host's.
     stage.client().set_sysctl("net.ipv4.tcp_congestion_control", CONGESTION_CONTROL)?;

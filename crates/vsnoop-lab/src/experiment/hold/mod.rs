@@ -55,7 +55,7 @@ pub const EXPERIMENT: Experiment = Experiment {
 };
 
 const METHOD: &str = "QEMU guests (1 vCPU each) run a calibrated CPU load; their vCPU threads share one \
-core under SCHED_RR in slices of 30 ms, everything else (QEMU's main loops, the host's networking, the \
+core in slices of 30 ms (a thread of the lab gives turns by real-time priorities), everything else (QEMU's main loops, the host's networking, the \
 client, the peers) runs on another core. The client, in a network namespace, reaches them by a path, a \
 bridge and their taps. A path of 0 ms is a veth; one with a round trip is a relay in user space between \
 two taps that delays every frame by half of it each way, on a real-time thread, super-packets kept whole; \
@@ -76,7 +76,7 @@ QEMU's 256). A device of its own, because a queue's size cannot be changed while
 | `vsnoop` | `vsnoop attach` |
 | `proxy` | HAProxy in TCP mode on the host, one thread, buffers of 64 KB, sockets that may buffer 16 MB, \
 cubic towards the guest. It listens on the host's own address: not transparent, which would only cost it |
-| `priority` | the guest's vCPU has a higher SCHED_RR priority than the others from before the handshake to \
+| `priority` | the guest's vCPU has a higher real-time priority than the others from before the handshake to \
 the end: the most that any weight of a scheduler can do for it, at the expense of the others (who, at \
 load 1.0, do not run meanwhile). An operator would set a weight for good (cpu.weight, `virsh schedinfo`), \
 for nobody knows when a transfer begins |

@@ -83,7 +83,7 @@ impl Guests {
                 vm.command(&Command::Sysctl { key: key.into(), value: value.into() })?;
             }
         }
-        receiver.share_core()?;
+        receiver.own_core()?;
         Ok(Self { receiver, senders, _rest: OnHostCore::enter()? })
     }
 }

@@ -24,7 +24,7 @@ pub struct Selection {
     /// `incast`: the least retransmission timeout of the senders (may be repeated).
     #[arg(long = "rto-min", value_name = "MS")]
     pub rtos_min_ms: Vec<u32>,
-    /// `incast`: who opens the connections.
+    /// `incast`: the end that opens the connections.
     #[arg(long, value_name = "WHO")]
     pub opener: Option<Opener>,
 }

@@ -7,6 +7,7 @@ use anyhow::Result;
 use serde::Deserialize;
 use vsnoop_testbed::guest;
 use vsnoop_testbed::stage::vm_address;
+use vsnoop_testbed::vm::Begin;
 
 use super::configuration::Configuration;
 use super::declared::{Ground, Measure, Runner, Task, on_stages};
@@ -16,13 +17,16 @@ use crate::results::chart::Chart;
 use crate::results::drawing::{Drawing, Line};
 use crate::results::statistics::{named, percentile};
 use crate::results::table::{Style, grid, milliseconds, or_dash};
-use crate::results::{Cell, Figure, Group, Results, Sample};
+use crate::results::{Cell, Figure, Group, Label, Results, Sample};
 
 pub const RUNNER: Runner = Runner { name: "ping", run, tables, figures, plots, difference };
 
 /// After an answer.
 const GAP_MS: Range<u64> = 20..170;
 const RTT: &str = "rtt_ms";
+/// A sample of this kind is a turn of a VM, with the time that it has waited for it.
+const TURN: &str = "turn";
+const WAIT: &str = "wait_ms";
 /// What the paper's scheduler gives a VM at a time.
 const SLICE_MS: f64 = 30.0;
 
@@ -49,6 +53,16 @@ impl Measure for Pings {
         let sample =
             |rtt_ms: f64| Sample { values: [(RTT.into(), rtt_ms)].into(), ..Sample::default() };
         Ok(times.into_iter().map(|time| sample(time.as_secs_f64() * 1e3)).collect())
+    }
+
+    fn turns(&mut self, begun: &[Begin]) -> Vec<Sample> {
+        let what = Label::from(TURN).ok();
+        let sample = |begin: &Begin| Sample {
+            what,
+            values: [(WAIT.into(), begin.waited.as_secs_f64() * 1e3)].into(),
+            ..Sample::default()
+        };
+        begun.iter().map(sample).collect()
     }
 }
 
@@ -111,6 +125,8 @@ fn plots(results: &Results, dir: &Path) -> Result<Vec<String>> {
     let title = "Round trips of pings to VMs that share a core".to_owned();
     let curves = all.iter().map(curve).collect();
     Cdf { title: title.clone(), x_label: "round trip [ms]", curves }.draw(dir, "cdf")?;
+    let mut names = vec!["mean".to_owned(), "cdf".to_owned()];
+    names.extend(plot_turns(results, dir)?);
     let mut lines: Vec<Line> = Vec::new();
     for pinged in &all {
         let cell = Cell { vms: 0, ..pinged.cell };
@@ -126,7 +142,24 @@ fn plots(results: &Results, dir: &Path) -> Result<Vec<String>> {
     let x_label = "VMs on the core";
     let y_label = "mean round trip [ms]";
     Chart { title, x_label, y_label, y_max: most * 1.1, lines }.draw(dir, "mean")?;
-    Ok(vec!["mean".into(), "cdf".into()])
+    Ok(names)
+}
+
+/// The time until a VM that has work gets its next turn.
+fn plot_turns(results: &Results, dir: &Path) -> Result<Option<String>> {
+    let is_turn = |group: &Group| group.what.is_some_and(|what| what.as_str() == TURN);
+    let curve = |group: &Group| Curve {
+        name: format!("{} VMs", group.cell.vms),
+        values: named(results, "off", group, WAIT),
+    };
+    let groups = results.groups();
+    let curves: Vec<_> = groups.iter().filter(|group| is_turn(group)).map(curve).collect();
+    if curves.is_empty() {
+        return Ok(None);
+    }
+    let title = "Time until a VM that has work gets its next turn".to_owned();
+    Cdf { title, x_label: "time [ms]", curves }.draw(dir, "turns")?;
+    Ok(Some("turns".into()))
 }
 
 fn path(cell: &Cell) -> String {

@@ -47,7 +47,7 @@ pub struct Star {
 }
 
 impl Star {
-    /// Makes keys, configurations and namespaces of so many peers; starts nothing.
+    /// Makes keys, configurations and namespaces of the peers. Starts nothing.
     pub fn new(session: &Session, count: u16) -> Result<Self> {
         let net = Net::new(PREFIX);
         let dir = session.scratch().join("star");

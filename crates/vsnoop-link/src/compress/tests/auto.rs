@@ -1,4 +1,4 @@
-//! What is compressed, and how, when nobody says: with a clock of the test's making.
+//! Method `auto`: when data are compressed and at which level, on a simulated clock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -154,7 +154,7 @@ fn a_flow_of_an_unknown_rate_is_judged_as_soon_as_there_is_one() {
 }
 
 /// The way that most of the last messages of many took, when each way leaves so much of a byte
-/// (parts of a thousand) and takes so long for it: lz4, zstd at levels 1, 3 and 6.
+/// (parts of a thousand), and its duration: lz4, zstd at levels 1, 3 and 6.
 fn settles_on(effects: [(usize, u64); 4]) -> Method {
     let key = (Owner::Named(1), 1);
     let (message, mut stats) = (payload(Kind::Text, 1, 64_000), CompressionStats::default());

@@ -220,7 +220,7 @@ proptest! {
         prop_assert!(decoder.memory_bytes() as u64 <= tight().decoder_bytes_max());
     }
 
-    /// What was damaged on its way (below a link that does not seal) is found or comes out at its
+    /// Damaged messages (on a link without encryption) are detected or come out at their
     /// length.
     #[test]
     fn cut_flipped_repeated_and_missing_bodies_never_exceed_the_bound(

@@ -1,10 +1,10 @@
-//! What goes in comes out, whatever the flows do to each other's contexts.
+//! Decoding returns the encoded messages, also when flows replace each other's contexts.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// What a message that a dictionary takes in may grow by: its head and zstd's own few bytes.
+/// Bound on the growth of a message in a dictionary: its header and zstd's framing.
 const DICTIONARY_MORE_BYTES: usize = 24;
 
 #[derive(Clone, Debug)]

@@ -18,7 +18,7 @@
 //! | a third location beside two such | all locations (flood) |
 //!
 //! Frames from the address are forwarded from each of them, and none is dropped for its source.
-//! What could keep a loop going is bounded: a frame that is copied, and whose source address
+//! Loops are bounded: a frame that is copied, and whose source address
 //! entered the table at another location that still uses it, counts towards a rate
 //! ([`TableSettings::copies_per_second`]).
 //!
@@ -132,7 +132,7 @@ struct Rival {
 #[derive(Debug)]
 struct LearnedEntry {
     location: Location,
-    /// Where its key stands in the location's list.
+    /// Index of its key in the location's list.
     index: usize,
     seen_ns: AtomicU64,
     rival: Option<Rival>,
@@ -145,7 +145,7 @@ struct LearnedEntry {
     assured: Rate,
 }
 
-/// What is known of a location.
+/// State of a location.
 #[derive(Debug, Default)]
 struct LocationEntry {
     /// Its addresses, in no order.

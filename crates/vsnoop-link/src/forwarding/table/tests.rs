@@ -233,7 +233,7 @@ fn a_flood_from_one_place_pushes_out_its_own_only() {
     for number in 0..40 {
         assert_eq!(table.lookup(0, mac(number), 0), Some(At(PORT)), "address {number}");
     }
-    // A third location still finds room, taken from who has most.
+    // A third location gets room from the location with the most addresses.
     assert_eq!(table.learn(0, mac(77), OTHER, 20_000), Ok(SourceState::Settled));
     assert_eq!(table.lookup(0, mac(77), 20_000), Some(At(OTHER)));
     assert_eq!(table.locations[&PORT].keys.len(), 40);

@@ -1,4 +1,4 @@
-//! What the ends say to one another, and the keys that come of it.
+//! Messages between the ends, and the keys that they derive.
 
 use std::collections::HashSet;
 

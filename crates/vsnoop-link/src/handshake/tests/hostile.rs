@@ -105,7 +105,7 @@ fn a_flipped_bit_keeps_the_two_ends_from_being_done() {
     }
 }
 
-/// A peer that is who it says, and then says `message` instead of its hello.
+/// An authenticated peer that sends `message` instead of its hello.
 fn says_instead(message: &[u8]) -> (Error, Option<Error>) {
     let pair = Pair::pinned();
     let (mut a, b) = pair.machines();

@@ -8,7 +8,7 @@ use crate::identity::test_authority::{TestAuthority, Validity};
 use crate::identity::testing::{host, load, peer, pinned};
 use crate::identity::{Identity, generate_key};
 
-/// What both ends say of a handshake that has failed.
+/// The errors of both ends after a failed handshake.
 fn failures(pair: &Pair) -> (String, String) {
     let (a, b) = pair.shake();
     (a.unwrap_err().to_string(), b.unwrap_err().to_string())

@@ -72,7 +72,7 @@ impl Peer {
         }
     }
 
-    /// What an answered probe shows of the path.
+    /// Information about the path from an answered probe.
     fn answered(&mut self, probe: Probe, trip_ns: u64, now_ns: u64) {
         if let ProbePurpose::Path(to) = probe.purpose {
             self.roam(probe.session, to, now_ns);

@@ -26,7 +26,7 @@ pub(super) struct Session {
     pub(super) since_ns: u64,
     /// When its keys are to be replaced.
     pub(super) old_at_ns: u64,
-    /// When it ends, whether or not there is another session.
+    /// Hard end of the session, with or without a successor.
     pub(super) ends_at_ns: u64,
     /// It belongs to an earlier instance of the peer: any other session outranks it.
     pub(super) void: bool,

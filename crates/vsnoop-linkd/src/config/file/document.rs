@@ -1,4 +1,4 @@
-//! The first step: TOML to tables whose keys are known, and errors about what is no such table.
+//! The first step: from TOML to tables with known keys, and errors about others.
 
 use serde::Deserialize;
 use toml::Spanned;

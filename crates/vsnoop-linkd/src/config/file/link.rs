@@ -64,7 +64,7 @@ impl Reader<'_> {
         }
     }
 
-    /// A peer is told all of them in its handshake.
+    /// The handshake tells a peer all of them.
     pub(super) fn local(&self, field: &Field) -> Result<Vec<ipnet::IpNet>> {
         let prefixes = self.prefixes("link.local", field)?;
         match field {

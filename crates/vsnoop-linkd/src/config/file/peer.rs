@@ -129,7 +129,7 @@ impl Reader<'_> {
         if keys.is_empty() || keys.len() > KEYS { Err(wrong(&allowed)) } else { Ok(Some(keys)) }
     }
 
-    /// What does not tell one peer from another.
+    /// Settings that peers may have in common.
     pub(super) fn template(&self, peer: &PeerTable) -> Result<PeerTemplate> {
         let transport = self.text("peer.transport", &peer.transport, transport)?;
         let transport = transport.unwrap_or(Transport::Udp);
@@ -168,7 +168,7 @@ impl Reader<'_> {
         })
     }
 
-    /// What the peer itself says; rules may give it a dictionary, too.
+    /// Limits in the peer's own table; rules may add a dictionary.
     fn accept(&self, peer: &PeerTable) -> Result<AcceptConfig> {
         let allowed = "give off, lz4 or zstd, or a list of lz4 and zstd";
         let codecs = |text: &str| match text {

@@ -1,0 +1,125 @@
+//! Each document says for whom it is, links lead somewhere, and a figure stands once.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use vsnoop_checks::{Language, sources};
+
+/// Two screens.
+const README_LINES: usize = 100;
+/// Lines at the top of a document, in which it names its readers.
+const TOP_LINES: usize = 6;
+
+struct Document {
+    /// Below the root.
+    path: PathBuf,
+    text: String,
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// All documents, those of decisions as well.
+fn documents() -> Vec<Document> {
+    let root = root();
+    let paths = sources(&root).expect("the sources can be listed").into_iter();
+    let paths = paths.filter(|path| Language::of(path) == Some(Language::Markdown));
+    let documents: Vec<_> = paths
+        .map(|path| Document {
+            text: fs::read_to_string(&path).expect("a document is UTF-8"),
+            path: path.strip_prefix(&root).expect("it is below the root").to_owned(),
+        })
+        .collect();
+    assert!(documents.len() > 40, "{} documents are not all", documents.len());
+    documents
+}
+
+fn is_decision(document: &Document) -> bool {
+    document.path.starts_with("docs/decisions") && !document.path.ends_with("README.md")
+}
+
+#[test]
+fn each_document_says_for_whom_it_is() {
+    let is_for = |line: &str| line.contains("For ") || line.starts_with("operators");
+    let silent: Vec<_> = documents()
+        .into_iter()
+        .filter(|document| !is_decision(document))
+        .filter(|document| !document.text.lines().take(TOP_LINES).any(is_for))
+        .map(|document| document.path)
+        .collect();
+    assert!(silent.is_empty(), "their first {TOP_LINES} lines name no readers: {silent:?}");
+}
+
+#[test]
+fn the_readme_has_two_screens() {
+    let text = fs::read_to_string(root().join("README.md")).expect("a README");
+    let lines = text.lines().count();
+    assert!(lines <= README_LINES, "README.md has {lines} lines");
+}
+
+/// Targets of `[text](target)`.
+fn links(text: &str) -> Vec<&str> {
+    let parts = text.split("](").skip(1);
+    parts.filter_map(|part| part.split_once(')').map(|(target, _)| target)).collect()
+}
+
+/// The anchor that a forge makes of a heading.
+fn anchor(heading: &str) -> String {
+    let kept = heading.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+    kept.collect::<String>().to_lowercase().replace(' ', "-")
+}
+
+#[test]
+fn links_lead_to_files_and_headings() {
+    let mut broken = Vec::new();
+    for Document { path, text } in documents() {
+        for link in links(&text).into_iter().filter(|link| !link.contains("://")) {
+            let (file, heading) = link.split_once('#').unwrap_or((link, ""));
+            let here = root().join(&path);
+            let target =
+                if file.is_empty() { here } else { here.parent().expect("a file").join(file) };
+            let is_there = match heading {
+                "" => target.exists(),
+                wanted => fs::read_to_string(&target).is_ok_and(|text| {
+                    let mut headings = text.lines().filter(|line| line.starts_with('#'));
+                    headings.any(|line| anchor(line.trim_start_matches('#').trim()) == wanted)
+                }),
+            };
+            if !is_there {
+                broken.push(format!("{}: {link}", path.display()));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "links to nothing:\n{}", broken.join("\n"));
+}
+
+/// Numbers such as 286,717, which only a measurement gives.
+fn figures(text: &str) -> Vec<String> {
+    let words = text.split(|c: char| !c.is_ascii_digit() && c != ',');
+    let words = words.map(|word| word.trim_matches(','));
+    let is_figure = |word: &&str| word.len() >= 6 && word.contains(',') && !word.ends_with("000");
+    words.filter(is_figure).map(str::to_owned).collect()
+}
+
+#[test]
+fn a_figure_stands_in_one_document() {
+    let mut places = BTreeMap::<_, Vec<_>>::new();
+    for document in documents() {
+        // Decisions and the changelog have the figures of their day.
+        if is_decision(&document) || document.path.ends_with("CHANGELOG.md") {
+            continue;
+        }
+        for figure in figures(&document.text) {
+            let of = places.entry(figure).or_default();
+            if !of.contains(&document.path) {
+                of.push(document.path.clone());
+            }
+        }
+    }
+    places.retain(|_, documents| documents.len() > 1);
+    // A size, not a measurement.
+    places.remove("1,048,576");
+    assert!(places.is_empty(), "these stand more than once: {places:#?}");
+}
