@@ -25,6 +25,7 @@ use super::io::udp_port::UdpPort;
 use super::io::wake;
 use super::membership::{Membership, MembershipError};
 use super::orders::Orders;
+use super::pairs::Pairs;
 use super::relay;
 use super::revocation::RevocationLists;
 use super::shared::Shared;
@@ -61,13 +62,18 @@ impl Opened {
             credentials: Credentials::read(config)?,
             etcd: Membership::settings(config).map_err(MembershipError::from)?,
             spares: spares(),
-            udp: UdpPort::bind(config.listen, config.pairs.count())
+            udp: UdpPort::bind(config.listen, pairs(config))
                 .map_err(|error| in_use(config, "UDP", error))?,
             listener: listen(config)?,
             ports: config.ports.iter().map(|port| open(config, port)).collect::<Result<_>>()?,
             divert_taps: DivertTaps::open(config, peers)?,
         })
     }
+}
+
+/// Number of pairs of data threads.
+fn pairs(config: &Config) -> usize {
+    config.pairs.map_or(1, Pairs::count)
 }
 
 /// Without CAP_NET_RAW there are none.
@@ -173,7 +179,7 @@ fn open(config: &Config, port: &config::PortConfig) -> Result<CountedPort> {
 
 /// Makes the tap of a port, with a queue for each pair of threads; nothing reaches it yet.
 pub fn open_tap(config: &Config, port: &config::PortConfig) -> Result<CountedPort> {
-    let pairs = config.pairs.count();
+    let pairs = pairs(config);
     let opened = if pairs == 1 {
         CountedPort::new(LinkPort::tap(&port.name)?)
     } else {

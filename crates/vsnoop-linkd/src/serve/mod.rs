@@ -28,6 +28,7 @@ use crate::listen::listen_address;
 use crate::membership::Members;
 use crate::orders::Orders;
 use crate::own::Own;
+use crate::pairs::Pairs;
 use crate::ports::Ports;
 use crate::privileges;
 use crate::revocation::RevocationLists;
@@ -75,7 +76,8 @@ impl Link {
     /// Makes all of it. Everything that may be refused comes before anything is made that others
     /// see.
     pub fn build(config: Config) -> Result<Self> {
-        let config = Config { listen: listen_address(config.listen), ..config };
+        let pairs = config.pairs.or_else(|| Some(Pairs::of_machine()));
+        let config = Config { listen: listen_address(config.listen), pairs, ..config };
         let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
         let plan = privileges::Plan::of(&config)?;
         let slots = PeersAndPorts::new(&config);

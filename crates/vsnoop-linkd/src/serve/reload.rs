@@ -106,7 +106,9 @@ impl Link {
     /// Reads the configuration again and applies it. An error changes nothing.
     pub(super) fn reload(&mut self) -> Result<Reloaded> {
         let file = Config::read(&self.config.file)?;
-        let file = Config { listen: listen_address(file.listen), ..file };
+        // What the file does not say is what it was at the start, whatever CPUs there are now.
+        let pairs = file.pairs.or(self.config.pairs);
+        let file = Config { listen: listen_address(file.listen), pairs, ..file };
         let etcd = self.members.settings(&file)?;
         let known = self.members.membership.as_ref().filter(|_| etcd.settings.is_some());
         let peers = known.map_or_else(|| file.peers.clone(), |known| known.peers(&file));

@@ -89,7 +89,7 @@ fn parse(file: &Path, text: &str) -> Result<Config> {
         mtu_bytes: reader.number("link.mtu", &link.mtu, MTU_BYTES)?.unwrap_or(1500),
         pairs: reader
             .number("link.threads", &link.threads, 1..=PAIRS_MAX as i64)?
-            .map_or_else(Pairs::of_machine, |pairs| Pairs::new(pairs as usize)),
+            .map(|pairs| Pairs::new(pairs as usize)),
         age: reader.time("link.age", &link.age, 1, 86_400)?.unwrap_or(Duration::from_secs(300)),
         flood_rate: reader
             .number("link.flood_rate", &link.flood_rate, 0..=1_000_000)?
