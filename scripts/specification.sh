@@ -10,8 +10,8 @@
 # `*` stands for what the program fills in at run time: what comes before the first one, or after it
 # if nothing does, is looked for.  Modules lead to a file as far as there is one for them.
 #
-# A command is `cargo test ... -p CRATE --PROGRAM -- NAME`, where NAME is a test, its first part, or a
-# module; it is checked as the name CRATE/PROGRAM::NAME*.
+# A command is `cargo test ... -p CRATE --test PROGRAM -- NAME`, where NAME is a test, its first
+# part, or a module; it is checked as the name CRATE/PROGRAM::NAME*.
 #
 # Prints each name that is not found with the ID of its row, and how many were checked; exits 1 if
 # one was not found.

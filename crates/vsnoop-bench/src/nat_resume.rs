@@ -1,5 +1,5 @@
-//! How long 20 MB take over `tls` after a silence in which the NAT before one host has forgotten all
-//! connections that were silent themselves.
+//! How long 20 MB take over `tls` after a silence in which the NAT before one host has forgotten
+//! all connections that were silent themselves.
 //!
 //! ```text
 //! [VM]--[host 0]--bridge--[NAT]--[host 1]--[VM]

@@ -1,43 +1,93 @@
-//! A lab that is interrupted, even twice, restores the settings of the host.
+//! What goes wrong around a lab: signals, a crash, a run beside it, a full disk, no control groups,
+//! a guest that does not boot. Each ends with a clear message, a clean host, and the samples kept.
+//!
+//! The test program plays the lab: it starts itself in a role, in a network namespace and a /run of
+//! its own, and looks at what is left there.
 
 use std::io::{BufRead, BufReader, Read, Write, stdin};
-use std::process::{Command, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use libtest_mimic::{Arguments, Failed, Trial};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use vsnoop_lab::results::record::Record;
+use vsnoop_lab::results::{Results, Sample};
+use vsnoop_testbed::guest::Image;
 use vsnoop_testbed::interrupt;
 use vsnoop_testbed::net::Net;
 use vsnoop_testbed::session::{PREFIX, Session};
+use vsnoop_testbed::vm::quota::Quota;
+use vsnoop_testbed::vm::{self, Accelerator, Vm};
 
-/// Makes this program a lab.
-const LAB: &str = "--lab";
-/// Runs it with a network namespace and a /run of its own, and prints what it leaves there.
+const SETTING: &str = "net.ipv4.tcp_fin_timeout";
+/// Runs a role with a network namespace and a /run of its own, and prints what it leaves there.
 const HOST: &str = "mount -t tmpfs run /run && mkdir /run/netns || exit
     setting=/proc/sys/net/ipv4/tcp_fin_timeout
     echo 61 >$setting
     \"$@\"
     echo left: $(cat $setting) $(ls /run/netns /run/vsnoop-lab)";
+/// What a host is like that nothing was left on.
+const CLEAN: &str = "left: 61 /run/netns: /run/vsnoop-lab: lock";
+/// Two labs: the second one begins while the first is there, and ends after it.
+const BESIDE: &str = "mkfifo /run/first /run/second
+    \"$1\" --lab 17 </run/first >/dev/null & first=$!
+    exec 3>/run/first
+    \"$1\" --lab 18 </run/second >/dev/null & second=$!
+    exec 4>/run/second
+    until [ \"$(ls -d /run/netns/vslab-* 2>/dev/null | wc -l)\" = 2 ]; do sleep 0.05; done
+    kill -INT $first && echo >&3 && wait $first
+    echo beside: $(cat $setting) $(ls /run/netns | wc -l)
+    kill -INT $second && echo >&4 && wait $second";
+/// A lab that is killed, and another one after it.
+const KILLED: &str = "mkfifo /run/in
+    \"$1\" --lab 17 </run/in >/dev/null & lab=$!
+    exec 3>/run/in
+    until ls -d /run/netns/vslab-* >/dev/null 2>&1; do sleep 0.05; done
+    kill -KILL $lab; wait $lab
+    \"$1\" --begin";
+
+type Test = fn() -> Result<()>;
 
 fn main() -> Result<()> {
-    if std::env::args().nth(1).as_deref() == Some(LAB) {
-        return lab();
+    let mut arguments = std::env::args().skip(1);
+    let role = arguments.next().unwrap_or_default();
+    let mut argument = || arguments.next().context("an argument is missing");
+    match role.as_str() {
+        "--lab" => return lab(&argument()?),
+        "--begin" => return Session::begin().map(drop),
+        "--record" => return record(Path::new(&argument()?)),
+        "--quota" => return Quota::new(Pid::this()).map(drop),
+        "--no-kernel" => return no_kernel(),
+        _ => (),
     }
-    let test = || two_signals().map_err(|error| Failed::from(format!("{error:#}")));
-    let trial = Trial::test("two_signals_leave_neither_setting_nor_namespace_behind", test);
-    let trial = match nix::unistd::geteuid().is_root() {
-        true => trial,
-        false => trial.with_kind("skipped: needs root").with_ignored_flag(true),
+    let tests: [(&str, Test); 6] = [
+        ("two_signals_leave_neither_setting_nor_namespace_behind", two_signals),
+        ("a_killed_lab_is_cleared_up_after_by_the_next_one", killed),
+        ("labs_beside_each_other_share_a_setting_of_the_kernel", beside),
+        ("a_full_disk_is_named_and_the_samples_before_it_are_kept", full_disk),
+        ("a_quota_without_control_groups_says_what_it_needs", no_control_groups),
+        ("a_guest_that_does_not_boot_is_named_with_what_it_printed", no_boot),
+    ];
+    let trial = |(name, test): (&str, Test)| {
+        let test = move || test().map_err(|error| Failed::from(format!("{error:#}")));
+        let trial = Trial::test(name, test);
+        match nix::unistd::geteuid().is_root() {
+            true => trial,
+            false => trial.with_kind("skipped: needs root").with_ignored_flag(true),
+        }
     };
-    libtest_mimic::run(&Arguments::from_args(), vec![trial]).exit()
+    let trials = tests.into_iter().map(trial).collect();
+    libtest_mimic::run(&Arguments::from_args(), trials).exit()
 }
 
-fn lab() -> Result<()> {
+/// Changes a setting and makes a namespace; a signal and then a line end it.
+fn lab(setting: &str) -> Result<()> {
     interrupt::install()?;
     let mut session = Session::begin()?;
-    session.set_sysctl("net.ipv4.tcp_fin_timeout", "17")?;
+    session.set_sysctl(SETTING, setting)?;
     let _netns = Net::new(PREFIX).host("vm")?;
     println!("{}", std::process::id());
     while !interrupt::interrupted() {
@@ -48,31 +98,137 @@ fn lab() -> Result<()> {
     Ok(())
 }
 
+/// Measures until the disk is full, then makes room and goes on.
+fn record(dir: &Path) -> Result<()> {
+    let ballast = dir.join("ballast");
+    std::fs::write(&ballast, vec![0; 40_000])?;
+    let open = || Record::open(dir, Results::begin("test", Default::default()), "same");
+    let mut record = open()?;
+    let sample = |turn| Sample { turn: Some(turn), ..Sample::default() };
+    let error = (0..100_000).find_map(|turn| record.push(sample(turn)).err());
+    println!("error: {:#}", error.context("the disk is never full")?);
+    let kept = record.results.samples.len() - 1;
+    drop(record);
+    std::fs::remove_file(ballast)?;
+    let mut record = open()?;
+    ensure!(record.results.samples.len() == kept, "{} of {kept}", record.results.samples.len());
+    record.push(sample(kept))?;
+    println!("kept and gone on from: {kept}");
+    Ok(())
+}
+
+fn no_kernel() -> Result<()> {
+    interrupt::install()?;
+    let session = Session::begin()?;
+    let empty = PathBuf::from("/dev/null");
+    let image = Image {
+        kernel: empty.clone(),
+        kernel_version: "none".into(),
+        initramfs: empty,
+        disk: None,
+        memory_mb: 64,
+    };
+    let dir = session.scratch().join("vm");
+    let mut vm = Vm::start("vslab-none", &image, Accelerator::Tcg, &[], &dir)?;
+    let error = vm.wait_ready(Duration::from_secs(60)).err().context("it boots without kernel")?;
+    println!("error: {error:#}");
+    Ok(())
+}
+
+/// A shell in namespaces of its own, in which $1 is this program.
+struct Host {
+    shell: Child,
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+}
+
+impl Host {
+    fn start(script: &str, arguments: &[&str]) -> Result<Self> {
+        let mut shell = Command::new("unshare")
+            .args(["--net", "--mount", "--propagation", "private", "sh", "-c", script, "sh"])
+            .arg(std::env::current_exe()?)
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .context("unshare")?;
+        let output = BufReader::new(shell.stdout.take().context("no standard output")?);
+        Ok(Self { input: shell.stdin.take(), output, shell })
+    }
+
+    /// All that it prints from now on, standard error after standard output.
+    fn rest(mut self) -> Result<String> {
+        let mut text = String::new();
+        self.output.read_to_string(&mut text)?;
+        self.shell.stderr.take().map_or(Ok(0), |mut errors| errors.read_to_string(&mut text))?;
+        self.shell.wait()?;
+        Ok(text)
+    }
+}
+
+/// The output of a role on a host of its own.
+fn on_host(script: &str, arguments: &[&str]) -> Result<String> {
+    Host::start(script, arguments)?.rest()
+}
+
+fn require(text: &str, parts: &[&str]) -> Result<()> {
+    match parts.iter().find(|part| !text.contains(**part)) {
+        Some(missing) => bail!("{missing:?} is missing in: {text}"),
+        None => Ok(()),
+    }
+}
+
 fn two_signals() -> Result<()> {
-    let mut host = Command::new("unshare")
-        .args(["--net", "--mount", "--propagation", "private", "sh", "-c", HOST, "sh"])
-        .arg(std::env::current_exe()?)
-        .arg(LAB)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .context("unshare")?;
-    let mut out = BufReader::new(host.stdout.take().context("no standard output")?);
-    let mut err = BufReader::new(host.stderr.take().context("no standard error")?);
+    let mut host = Host::start(HOST, &["--lab", "17"])?;
     let mut line = String::new();
-    out.read_line(&mut line)?;
+    host.output.read_line(&mut line)?;
     let lab = Pid::from_raw(line.trim().parse().with_context(|| format!("no id: {line:?}"))?);
+    let mut errors = BufReader::new(host.shell.stderr.take().context("no standard error")?);
     for _ in 0..2 {
         kill(lab, Signal::SIGINT)?;
         // What it says of the signal, or the end.
-        err.read_line(&mut line)?;
+        errors.read_line(&mut line)?;
     }
     // It may be gone.
-    let _ = host.stdin.take().context("no standard input")?.write_all(b"\n");
-    let mut left = String::new();
-    out.read_to_string(&mut left)?;
-    host.wait()?;
-    ensure!(left.trim() == "left: 61 /run/netns: /run/vsnoop-lab: lock", "{left}");
+    let _ = host.input.take().context("no standard input")?.write_all(b"\n");
+    let left = host.rest()?;
+    ensure!(left.trim() == CLEAN, "{left}");
     Ok(())
+}
+
+fn killed() -> Result<()> {
+    let text = on_host(&HOST.replace("\"$@\"", KILLED), &[])?;
+    require(&text, &["an earlier run ended without clearing up", CLEAN])
+}
+
+fn beside() -> Result<()> {
+    let text = on_host(&HOST.replace("\"$@\"", BESIDE), &[])?;
+    // The setting stays as the second one needs it until that one ends.
+    require(&text, &["beside: 18 1\n", "left: 61 /run/netns: /run/vsnoop-lab: lock"])
+}
+
+fn full_disk() -> Result<()> {
+    let script = "mkdir /run/disk && mount -t tmpfs -o size=64k disk /run/disk || exit
+        \"$1\" --record /run/disk";
+    let text = on_host(&HOST.replace("\"$@\"", script), &[])?;
+    require(
+        &text,
+        &["error: write /run/disk/journal.jsonl: No space left", "kept and gone on from"],
+    )
+}
+
+fn no_control_groups() -> Result<()> {
+    let script = "umount -R -l /sys/fs/cgroup || exit
+        \"$1\" --quota";
+    let text = on_host(&HOST.replace("\"$@\"", script), &[])?;
+    require(&text, &["no control group with a CPU controller is mounted: a quota needs one"])
+}
+
+fn no_boot() -> Result<()> {
+    if vm::require_qemu().is_err() {
+        return Ok(());
+    }
+    let text = on_host(HOST, &["--no-kernel"])?;
+    require(&text, &["error: vslab-none ended while it booted", "kernel", CLEAN])
 }

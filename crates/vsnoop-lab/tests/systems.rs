@@ -46,12 +46,13 @@ fn guest_of_packages() -> Result<()> {
         Vm::start("vslab-system", &made.image, accelerator, &[], &session.scratch().join("vm"))?;
     vm.wait_ready(LIMIT)?;
     // The setup has made the file; nc came as a package.
-    let script = "cat /etc/made; nc -h 2>&1 | head -n 1; id -un; echo changed >/etc/made; exit 3";
+    let script =
+        "cat /etc/file /etc/made; nc -h 2>&1 | head -n 1; id -un; echo changed >/etc/made; exit 3";
     let (status, output) = run(&vm, script)?;
     ensure!(status == 3, "it ended with {status}: {output}");
     let lines: Vec<_> = output.lines().collect();
-    let [made_by_setup, nc, user] = lines[..] else { bail!("it printed {output:?}") };
-    ensure!(made_by_setup == "by the setup" && user == "root", "{output}");
+    let [file, made_by_setup, nc, user] = lines[..] else { bail!("it printed {output:?}") };
+    ensure!(file == "as it is" && made_by_setup == "by the setup" && user == "root", "{output}");
     ensure!(nc.starts_with("OpenBSD netcat"), "{output}");
     ensure!(run(&vm, "cat /etc/made")? == (0, "changed\n".into()), "a change is lost");
     let second =

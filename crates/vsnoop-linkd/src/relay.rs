@@ -1,5 +1,5 @@
-//! Frames on their way to a thread that sends: from peers to other peers, and from threads that send
-//! to others.
+//! Frames on their way to a thread that sends: from peers to other peers, and from threads that
+//! send to others.
 //!
 //! A hub relays between peers that its configuration names (`relay`). A link with several pairs of
 //! threads has frames for a peer that another pair serves. The thread that has read such a frame

@@ -1,4 +1,5 @@
-//! VMs that are taps, which a test or a measurement reads and writes, and the frames that they send.
+//! VMs that are taps, which a test or a measurement reads and writes, and the frames that they
+//! send.
 
 use std::time::{Duration, Instant};
 

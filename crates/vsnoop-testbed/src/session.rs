@@ -1,12 +1,19 @@
-//! Runs one lab at a time, and undoes its changes to the machine.
+//! Keeps runs on one machine apart, and undoes their changes to it.
 //!
-//! A [`Session`] holds a lock, so that a second lab on the same machine is refused, and a journal
-//! of changes to undo: settings of the kernel, QEMU processes, attached ports. Dropping it undoes
-//! all of them. After a crash the next session undoes the journal first; it recognises processes by
-//! id and start time, so that it does not kill a later process of the same id.
+//! A [`Session`] has a directory with a lock and a journal of what is to be undone: QEMU processes,
+//! attached ports; [`settings`] of the kernel are shared with the sessions beside it. Dropping it
+//! undoes all of them. After a crash the next session does it for the crashed one, whose lock is
+//! free; it recognises processes by id and start time, so that it does not kill a later process of
+//! the same id.
+//!
+//! Sessions stand beside each other, but for the core of the guests, which has one at a time
+//! ([`Session::claim_guest_core`]).
+
+mod settings;
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use nix::errno::Errno;
@@ -15,27 +22,27 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
+use crate::interrupt;
 use crate::net;
-use crate::vm::quota;
+use crate::vm::{GUEST_CORE, quota};
 use crate::vsnoop::Vsnoop;
 
 /// All names of namespaces, bridges and taps begin with it.
 pub const PREFIX: &str = "vslab-";
 
 const RUN_DIR: &str = "/run/vsnoop-lab";
+/// Held while sessions begin and end.
+const LOCK: &str = "lock";
+/// Held by the session whose guests have the core.
+const GUEST_CORE_LOCK: &str = "guest-core";
+const JOURNAL: &str = "journal.json";
+/// Between two attempts to get a lock.
+const WAIT: Duration = Duration::from_millis(200);
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Journal {
-    settings: Vec<Setting>,
     processes: Vec<Process>,
     ports: Vec<PortRecord>,
-}
-
-/// A kernel setting and the value that it had before.
-#[derive(Debug, Serialize, Deserialize)]
-struct Setting {
-    path: PathBuf,
-    before: String,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -51,41 +58,37 @@ struct PortRecord {
     name: String,
 }
 
-/// The lock of this machine's lab, and the journal.
+/// A run on this machine.
 #[derive(Debug)]
 pub struct Session {
     journal: Journal,
     dir: PathBuf,
+    guest_core: Option<Flock<File>>,
     _lock: Flock<File>,
 }
 
 impl Session {
-    /// Takes the lock and clears up after a run that crashed.
+    /// Begins a run and clears up after those that crashed.
     pub fn begin() -> Result<Self> {
-        let dir = PathBuf::from(RUN_DIR);
-        fs::create_dir_all(&dir).with_context(|| format!("create {RUN_DIR} (needs root)"))?;
-        let path = dir.join("lock");
-        let file = File::options()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(&path)
-            .with_context(|| format!("open {}", path.display()))?;
-        let lock =
-            Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(
-                |(_, errno)| match errno {
-                    Errno::EWOULDBLOCK => {
-                        anyhow!(
-                            "another vsnoop-lab is running ({} is locked): wait for it",
-                            path.display()
-                        )
-                    }
-                    errno => anyhow!("lock {}: {errno}", path.display()),
-                },
-            )?;
-        let mut session = Self { journal: Journal::default(), dir, _lock: lock };
-        session.recover();
-        Ok(session)
+        let run_dir = Path::new(RUN_DIR);
+        fs::create_dir_all(run_dir).with_context(|| format!("create {RUN_DIR} (needs root)"))?;
+        let beginning = wait_for(&run_dir.join(LOCK), "another run begins or ends")?;
+        recover(run_dir);
+        let dir = run_dir.join(std::process::id().to_string());
+        fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
+        let lock = try_lock(&dir.join(LOCK))?;
+        let lock = lock.context("this process has a session already")?;
+        drop(beginning);
+        Ok(Self { journal: Journal::default(), dir, guest_core: None, _lock: lock })
+    }
+
+    /// Waits until no other run has guests on their core; it is this one's until the end.
+    pub fn claim_guest_core(&mut self) -> Result<()> {
+        if self.guest_core.is_none() {
+            let what = format!("core {GUEST_CORE} has the guests of another run");
+            self.guest_core = Some(wait_for(&Path::new(RUN_DIR).join(GUEST_CORE_LOCK), &what)?);
+        }
+        Ok(())
     }
 
     /// A directory for consoles and sockets; it is removed at the end.
@@ -93,29 +96,22 @@ impl Session {
         self.dir.join("vms")
     }
 
-    /// Changes a setting under /proc/sys until the session ends.
+    /// Changes a setting under /proc/sys until the last session that changed it ends.
     pub fn set_sysctl(&mut self, key: &str, value: &str) -> Result<()> {
-        let path = Path::new("/proc/sys").join(key.replace('.', "/"));
-        let before = fs::read_to_string(&path)
-            .with_context(|| format!("read {}", path.display()))?
-            .trim()
-            .to_owned();
-        self.journal.settings.push(Setting { path: path.clone(), before });
-        self.save()?;
-        fs::write(&path, value).with_context(|| format!("write {value} to {}", path.display()))
+        let run_dir = Path::new(RUN_DIR);
+        let _changing = wait_for(&run_dir.join(LOCK), "another run begins or ends")?;
+        settings::change(run_dir, &name_of(&self.dir), &sysctl(key), value)
     }
 
     /// Lets network namespaces choose this congestion control, which the kernel may restrict to the
     /// initial one.
     pub fn allow_congestion_control(&mut self, name: &str) -> Result<()> {
         let key = "net.ipv4.tcp_allowed_congestion_control";
-        let path = Path::new("/proc/sys").join(key.replace('.', "/"));
-        let allowed =
-            fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+        let allowed = settings::value_of(&sysctl(key))?;
         if allowed.split_whitespace().any(|known| known == name) {
             return Ok(());
         }
-        self.set_sysctl(key, &format!("{} {name}", allowed.trim()))
+        self.set_sysctl(key, &format!("{allowed} {name}"))
     }
 
     /// Notes a process to be killed, should this session crash.
@@ -135,61 +131,100 @@ impl Session {
         self.save()
     }
 
-    fn path(&self) -> PathBuf {
-        self.dir.join("journal.json")
-    }
-
     fn save(&self) -> Result<()> {
-        let text = serde_json::to_vec(&self.journal).context("encode the journal")?;
-        let partial = self.dir.join("journal.partial");
-        fs::write(&partial, text).with_context(|| format!("write {}", partial.display()))?;
-        fs::rename(&partial, self.path()).context("put the journal into its place")
-    }
-
-    fn recover(&mut self) {
-        let old = fs::read(self.path()).ok().and_then(|text| serde_json::from_slice(&text).ok());
-        if let Some(old) = old {
-            eprintln!("an earlier run ended without clearing up: doing it now");
-            self.journal = old;
-        }
-        self.undo();
-    }
-
-    /// Undoes the journal's entries. Each step is tried, also if others failed.
-    fn undo(&mut self) {
-        for port in self.journal.ports.drain(..) {
-            if !Path::new("/run/netns").join(&port.netns).exists() {
-                continue;
-            }
-            // Detaching a port that is not attached is an error that changes nothing.
-            if let Ok(vsnoop) = Vsnoop::find() {
-                let _ = vsnoop.in_netns(&port.netns).detach(&port.name);
-            }
-        }
-        for process in self.journal.processes.drain(..) {
-            if start_time(process.pid) == Some(process.start) {
-                let _ = kill(Pid::from_raw(process.pid), Signal::SIGKILL);
-            }
-        }
-        for setting in self.journal.settings.drain(..).rev() {
-            if let Err(error) = fs::write(&setting.path, &setting.before) {
-                let path = setting.path.display();
-                eprintln!("{path} is not set back to {}: {error}", setting.before);
-            }
-        }
-        if let Err(error) = net::remove_stale(PREFIX) {
-            eprintln!("a network namespace is left over: {error:#}");
-        }
-        quota::remove_stale();
-        let _ = fs::remove_dir_all(self.scratch());
-        let _ = fs::remove_file(self.path());
+        write_json(&self.dir.join(JOURNAL), &self.journal)
     }
 }
 
 impl Drop for Session {
     fn drop(&mut self) {
-        self.undo();
+        // Whoever has it begins or ends as well; also an interrupted run waits for that.
+        let file = File::open(Path::new(RUN_DIR).join(LOCK)).ok();
+        let _ending = file.and_then(|file| Flock::lock(file, FlockArg::LockExclusive).ok());
+        undo(Path::new(RUN_DIR), &self.dir, std::mem::take(&mut self.journal));
     }
+}
+
+fn sysctl(key: &str) -> PathBuf {
+    Path::new("/proc/sys").join(key.replace('.', "/"))
+}
+
+fn name_of(dir: &Path) -> String {
+    dir.file_name().map_or(String::new(), |name| name.to_string_lossy().into_owned())
+}
+
+/// Clears up after sessions that ended without doing so: their locks are free.
+fn recover(run_dir: &Path) {
+    for entry in fs::read_dir(run_dir).into_iter().flatten().flatten() {
+        let dir = entry.path();
+        if !dir.is_dir() || !matches!(try_lock(&dir.join(LOCK)), Ok(Some(_))) {
+            continue;
+        }
+        eprintln!("an earlier run ended without clearing up: doing it now");
+        let text = fs::read(dir.join(JOURNAL)).ok();
+        let journal = text.and_then(|text| serde_json::from_slice(&text).ok());
+        undo(run_dir, &dir, journal.unwrap_or_default());
+    }
+}
+
+/// Undoes the entries of the journal of the session in `dir`. Each step is tried, also if others
+/// failed.
+fn undo(run_dir: &Path, dir: &Path, journal: Journal) {
+    for port in journal.ports {
+        if !Path::new("/run/netns").join(&port.netns).exists() {
+            continue;
+        }
+        // Detaching a port that is not attached is an error that changes nothing.
+        if let Ok(vsnoop) = Vsnoop::find() {
+            let _ = vsnoop.in_netns(&port.netns).detach(&port.name);
+        }
+    }
+    for process in journal.processes {
+        if start_time(process.pid) == Some(process.start) {
+            let _ = kill(Pid::from_raw(process.pid), Signal::SIGKILL);
+        }
+    }
+    settings::give_back(run_dir, &name_of(dir));
+    if let Err(error) = net::remove_stale(PREFIX) {
+        eprintln!("a network namespace is left over: {error:#}");
+    }
+    quota::remove_stale();
+    let _ = fs::remove_dir_all(dir);
+}
+
+/// `None`: another process has it.
+fn try_lock(path: &Path) -> Result<Option<Flock<File>>> {
+    let file = File::options().create(true).truncate(false).write(true).open(path);
+    let file = file.with_context(|| format!("open {}", path.display()))?;
+    match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+        Ok(lock) => Ok(Some(lock)),
+        Err((_, Errno::EWOULDBLOCK)) => Ok(None),
+        Err((_, errno)) => Err(anyhow!("lock {}: {errno}", path.display())),
+    }
+}
+
+/// Waits for a lock, and says once for what.
+fn wait_for(path: &Path, what: &str) -> Result<Flock<File>> {
+    let mut waits = false;
+    loop {
+        if let Some(lock) = try_lock(path)? {
+            return Ok(lock);
+        }
+        if !waits {
+            eprintln!("{what}: waiting for it ({} is locked)", path.display());
+        }
+        waits = true;
+        interrupt::check()?;
+        std::thread::sleep(WAIT);
+    }
+}
+
+/// Writes a file as a whole or not at all.
+fn write_json(path: &Path, value: &impl Serialize) -> Result<()> {
+    let text = serde_json::to_vec(value).context("encode what is to be undone")?;
+    let partial = path.with_extension("partial");
+    fs::write(&partial, text).with_context(|| format!("write {}", partial.display()))?;
+    fs::rename(&partial, path).with_context(|| format!("write {}", path.display()))
 }
 
 /// Field 22 of /proc/PID/stat: clock ticks from boot to the start of the process.

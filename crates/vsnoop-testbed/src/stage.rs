@@ -111,6 +111,7 @@ impl Stage {
         options: StageOptions,
         vsnoop: Option<&Vsnoop>,
     ) -> Result<Self> {
+        session.claim_guest_core()?;
         let net = Net::new(PREFIX);
         let (host, client) = (net.host("host")?, net.host("client")?);
         host.bridge(BRIDGE)?;

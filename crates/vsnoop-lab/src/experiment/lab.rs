@@ -19,6 +19,25 @@ const ALONE_LOAD: f64 = 0.6;
 const ALONE_TIME: Duration = Duration::from_secs(2);
 const ALONE_TOLERANCE_PERCENT: f64 = 5.0;
 
+/// What machines boot.
+pub enum Guest {
+    /// Made if it is missing.
+    Parts(guest::Options),
+    Made(Image),
+}
+
+impl From<guest::Options> for Guest {
+    fn from(parts: guest::Options) -> Self {
+        Self::Parts(parts)
+    }
+}
+
+impl From<Image> for Guest {
+    fn from(image: Image) -> Self {
+        Self::Made(image)
+    }
+}
+
 /// The lock of this machine's lab, and the image that its guests boot.
 pub struct Lab {
     pub session: Session,
@@ -29,14 +48,17 @@ pub struct Lab {
 impl Lab {
     /// Makes missing parts, such as a guest image with these options. The error names the part that
     /// could not be made.
-    pub fn open(parts: guest::Options) -> Result<Self> {
+    pub fn open(guest: impl Into<Guest>) -> Result<Self> {
         ensure!(
             nix::unistd::geteuid().is_root(),
             "an experiment makes namespaces and taps and attaches vsnoop: run it as root"
         );
         vm::require_two_cores()?;
         vm::require_qemu()?;
-        let image = guest::prepare(parts)?;
+        let image = match guest.into() {
+            Guest::Parts(parts) => guest::prepare(parts)?,
+            Guest::Made(image) => image,
+        };
         let session = Session::begin()?;
         let accelerator = vm::choose_accelerator(&image, &session.scratch())?;
         Ok(Self { session, image, accelerator })

@@ -15,6 +15,9 @@ mod path_check;
 mod ping;
 mod progress;
 mod rounds;
+mod services;
+mod systems;
+mod web;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -32,7 +35,7 @@ use declared::{Declaration, Runner};
 pub use definition::{Experiment, Options, Takes};
 
 /// What experiments/*.toml name as `runner`.
-static RUNNERS: [Runner; 1] = [ping::RUNNER];
+static RUNNERS: [Runner; 3] = [ping::RUNNER, services::RUNNER, web::RUNNER];
 
 static ALL: LazyLock<Vec<Experiment>> = LazyLock::new(|| {
     let of = |declaration: &'static Declaration| {

@@ -5,6 +5,7 @@
 //! list of compression rules, which may change while the link runs. Nothing here looks at the host:
 //! whether a bridge exists, or a key is readable, is checked where it is used.
 
+mod content_error;
 mod etcd;
 mod file;
 mod peer;
@@ -23,6 +24,7 @@ use serde::{Deserialize, Serialize};
 use vsnoop_link::forwarding::TableSettings;
 
 pub use crate::pairs::{PAIRS_MAX, Pairs};
+pub use content_error::{ContentError, Same};
 pub use etcd::EtcdConfig;
 pub use peer::{
     AcceptConfig, BETWEEN_ADDRESSES, OuterConfig, PeerConfig, PeerSource, PeerTemplate, Transport,
@@ -162,14 +164,13 @@ pub enum ConfigError {
     NotUtf8 { file: PathBuf },
     #[error("the configuration {} cannot be read: {error}", file.display())]
     Unreadable { file: PathBuf, error: io::Error },
-    /// `what` names the key and what is allowed.
-    #[error("{}, line {line}: {what}", file.display())]
-    Wrong { file: PathBuf, line: usize, what: String },
+    #[error("{}, line {line}: {error}", file.display())]
+    Content { file: PathBuf, line: usize, error: ContentError },
 }
 
 impl ConfigError {
-    fn at(file: &Path, line: usize, what: impl Into<String>) -> Self {
-        Self::Wrong { file: file.to_owned(), line, what: what.into() }
+    fn at(file: &Path, line: usize, error: ContentError) -> Self {
+        Self::Content { file: file.to_owned(), line, error }
     }
 }
 
@@ -190,8 +191,12 @@ impl Config {
 
     /// An error in `interface` of a `[[divert]]` on this host.
     pub fn wrong_interface(&self, divert: &Divert, why: &str) -> ConfigError {
-        let what = format!("divert.interface = {:?}: {why}", divert.interface);
-        ConfigError::at(&self.file, divert.line, what)
+        let error = ContentError::Value {
+            key: "divert.interface".to_owned(),
+            found: format!("{:?}", divert.interface),
+            allowed: why.to_owned(),
+        };
+        ConfigError::at(&self.file, divert.line, error)
     }
 
     /// Does it name what there is, and ask for what can be? Otherwise what is wrong with it.

@@ -1,12 +1,13 @@
 //! The half that carries frames from local ports to peers.
 //!
 //! It alone reads the ports and writes to the network, so that nothing here is shared: it reads
-//! what waits at a port (or at its own queue of it) into one arena, merges what guests without offloads sent in pieces (for
-//! ordered transports and compression, which gain from it), looks up where each frame goes, and
-//! hands it to the peer's sender. Divert taps are read alike; their frames are routed by prefix,
-//! without the forwarding table. Frames of peers for other peers come from the other half, and
-//! frames for peers that another pair serves go to it ([`relay`](crate::relay)). Datagrams leave at the end of each batch. The control thread
-//! installs and retires sessions by [`Order`]s.
+//! what waits at a port (or at its own queue of it) into one arena, merges what guests without
+//! offloads sent in pieces (for ordered transports and compression, which gain from it), looks up
+//! where each frame goes, and hands it to the peer's sender. Divert taps are read alike; their
+//! frames are routed by prefix, without the forwarding table. Frames of peers for other peers come
+//! from the other half, and frames for peers that another pair serves go to it
+//! ([`relay`](crate::relay)). Datagrams leave at the end of each batch. The control thread installs
+//! and retires sessions by [`Order`]s.
 
 mod batch;
 pub mod connection;

@@ -22,8 +22,8 @@ pub const MAX_SEND_BYTES: usize = 65_507;
 pub const RECEIVE_BYTES: usize = 65_536;
 const BUFFER_BYTES: usize = 8 << 20;
 
-/// A socket at a link's port ([`UdpPort`](super::udp_port::UdpPort)), or one that only sends from it
-/// ([`UdpSocket::sender`]). None waits.
+/// A socket at a link's port ([`UdpPort`](super::udp_port::UdpPort)), or one that only sends from
+/// it ([`UdpSocket::sender`]). None waits.
 #[derive(Debug)]
 pub struct UdpSocket {
     socket: Socket,

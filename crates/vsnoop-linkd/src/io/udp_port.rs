@@ -1,12 +1,12 @@
-//! The UDP port of a link: one socket that sends the sessions' own messages, and one for each pair of
-//! threads that receives.
+//! The UDP port of a link: a receiving socket for each pair of threads, of which the first sends the
+//! sessions' own messages, too.
 //!
-//! All sockets at the port are a group (`SO_REUSEPORT`), which processes of the same user alone could
-//! join. A classic BPF program chooses the socket that gets a datagram by the session in the record's
-//! first four bytes, modulo the number of receivers: so all records of a session are received by one
-//! thread, in their order, and one replay window is enough for them. The kernel numbers the sockets
-//! in the order in which they join, and gives the number of one that leaves to the last: receivers
-//! join first, and stay.
+//! All sockets at the port are a group (`SO_REUSEPORT`), which processes of the same user alone
+//! could join. A classic BPF program chooses the socket that gets a datagram by the session in the
+//! record's first four bytes, modulo the number of receivers: so all records of a session are
+//! received by one thread, in their order, and one replay window is enough for them. The kernel
+//! numbers the sockets in the order in which they join, and gives the number of one that leaves to
+//! the last: receivers join first, and stay.
 
 use std::io;
 use std::net::SocketAddr;

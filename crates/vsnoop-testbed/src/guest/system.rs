@@ -10,6 +10,7 @@
 //! and is removed by the next run. The directory is also where clients of the services run
 //! ([`crate::contained::Place`]).
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -32,6 +33,9 @@ pub struct System {
     pub packages: Vec<String>,
     /// Memory of a machine, its changes of files included.
     pub memory_mb: u32,
+    /// Files by their absolute paths, before the setup.
+    #[serde(default)]
+    pub files: BTreeMap<String, String>,
     /// A shell script that runs as root in the new system.
     #[serde(default)]
     pub setup: String,
@@ -44,6 +48,7 @@ impl System {
             name: "test".into(),
             packages: vec!["netcat-openbsd".into()],
             memory_mb: 256,
+            files: [("/etc/file".into(), "as it is\n".into())].into(),
             setup: "echo by the setup >/etc/made".into(),
         }
     }
@@ -93,7 +98,10 @@ impl Recipe {
         let name = &system.name;
         let packages = system.packages.join("\n");
         let tree = format!("{name}-{}", hash(&[&suite, &packages, &LEFT_OUT.join("\n")]));
-        let disk = format!("{name}-{}.ext4", hash(&[&tree, &system.setup]));
+        let files = system.files.iter().flat_map(|(path, content)| [path, content]);
+        let parts: Vec<&str> =
+            [&tree, &system.setup].into_iter().chain(files).map(String::as_str).collect();
+        let disk = format!("{name}-{}.ext4", hash(&parts));
         let log = dir.join(format!("{name}.log"));
         Ok(Self { dir: dir.to_owned(), suite, tree, disk, log })
     }
@@ -171,6 +179,13 @@ fn set_up(recipe: &Recipe, system: &System, tree: &Path, copy: &Path) -> Result<
         [tree.as_os_str(), copy.as_os_str()].into_iter().chain(ARCHIVE.map(AsRef::as_ref)),
     )
     .context("copy the installed packages")?;
+    for (path, content) in &system.files {
+        let path = copy.join(path.trim_start_matches('/'));
+        if let Some(parent) = path.parent() {
+            fs::create_dir_all(parent).with_context(|| format!("create {}", parent.display()))?;
+        }
+        fs::write(&path, content).with_context(|| format!("write {}", path.display()))?;
+    }
     if system.setup.is_empty() {
         return Ok(());
     }
@@ -257,7 +272,7 @@ mod tests {
 
     fn system(packages: &[&str], setup: &str) -> System {
         let packages = packages.iter().map(|name| (*name).to_owned()).collect();
-        System { name: "test".into(), packages, memory_mb: 64, setup: setup.into() }
+        System { packages, setup: setup.into(), ..System::for_tests() }
     }
 
     #[test]

@@ -18,7 +18,11 @@ pub use on_stages::{Ground, Measure, on_stages};
 pub use plan::Plan;
 pub use runner::{Runner, Task};
 
-const FILES: [&str; 1] = [include_str!("../../../experiments/ping.toml")];
+const FILES: [&str; 3] = [
+    include_str!("../../../experiments/ping.toml"),
+    include_str!("../../../experiments/services.toml"),
+    include_str!("../../../experiments/web.toml"),
+];
 
 static ALL: LazyLock<Vec<Declaration>> = LazyLock::new(|| {
     // A test reads each of them.

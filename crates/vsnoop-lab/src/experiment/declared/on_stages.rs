@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use serde_json::json;
-use vsnoop_testbed::guest;
+use vsnoop_guest::control::Command;
 use vsnoop_testbed::stage::path::PathOptions;
 use vsnoop_testbed::stage::{Stage, StageOptions, vm_address};
 use vsnoop_testbed::vm::Begin;
@@ -14,7 +14,7 @@ use vsnoop_testbed::vsnoop::Vsnoop;
 use super::plan::Plan;
 use super::runner::Task;
 use crate::experiment::configuration::Configuration;
-use crate::experiment::lab::{LOAD_PERIOD_MS, Lab};
+use crate::experiment::lab::{Guest, LOAD_PERIOD_MS, Lab};
 use crate::experiment::path_check::check_path;
 use crate::experiment::progress::Progress;
 use crate::experiment::rounds::{Rounds, Turn};
@@ -43,6 +43,16 @@ pub trait Measure {
         Ok(())
     }
 
+    /// The machines for which the configuration of a turn is set up.
+    fn accelerated(&self, turn_of: usize) -> Vec<usize> {
+        vec![turn_of]
+    }
+
+    /// The load of a machine, where that of the cell is not for all of them.
+    fn load(&self, _machine: usize, cell: &Cell) -> f64 {
+        cell.load
+    }
+
     /// One measurement; the configuration is set up. Samples need only what was measured: their
     /// configuration, size, cell, turn and time are filled in.
     fn measure(&mut self, ground: &Ground, turn: Turn<Configuration>) -> Result<Vec<Sample>>;
@@ -54,12 +64,12 @@ pub trait Measure {
 }
 
 /// Measures everything that a plan asks for and an earlier run has not measured.
-pub fn on_stages(task: Task, parts: guest::Options, runner: &mut impl Measure) -> Result<()> {
+pub fn on_stages(task: Task, guest: impl Into<Guest>, runner: &mut impl Measure) -> Result<()> {
     let Task { plan, record } = task;
     let configurations = plan.configurations()?;
     let attaches = configurations.iter().any(|one| one.attach_options().is_some());
     let vsnoop = if attaches { Some(Vsnoop::find()?) } else { None };
-    let mut lab = Lab::open(parts)?;
+    let mut lab = Lab::open(guest)?;
     lab.describe(&mut record.results.environment);
     Lab::describe_load(&mut record.results.environment);
     if let Some(vsnoop) = &vsnoop {
@@ -89,6 +99,7 @@ pub fn on_stages(task: Task, parts: guest::Options, runner: &mut impl Measure) -
             let mut waits_ms = Vec::new();
             enter(&mut stage, &plan, cell, record)
                 .and_then(|()| {
+                    load(runner, &stage, &cell)?;
                     runner.enter(&Ground { lab: &lab, stage: &stage, cell, machine: 0 })?;
                     stage.take_turns();
                     rounds.measure(cell, record, &mut progress, |turn| {
@@ -107,7 +118,7 @@ pub fn on_stages(task: Task, parts: guest::Options, runner: &mut impl Measure) -
     Ok(())
 }
 
-/// Sets up the load and the path of a cell, measures the path, and resolves the machines.
+/// Lays the path of a cell, measures it, and resolves the machines.
 fn enter(stage: &mut Stage, plan: &Plan, cell: Cell, record: &mut Record) -> Result<()> {
     let rtt = Duration::from_secs_f64(cell.path_rtt_ms / 1e3);
     stage.set_path(&PathOptions {
@@ -118,11 +129,17 @@ fn enter(stage: &mut Stage, plan: &Plan, cell: Cell, record: &mut Record) -> Res
     let path = check_path(stage, rtt)?;
     let text = format!("ping p50 {:.2} ms, p90 {:.2} ms", path.p50_ms, path.p90_ms);
     record.results.environment.insert(format!("path_{}", cell.suffix()), json!(text));
-    stage.load(cell.load, LOAD_PERIOD_MS)?;
     for machine in 0..stage.vm_count() {
         stage.client().ping(vm_address(machine, false), FIRST_PINGS)?;
     }
+    Ok(())
+}
 
+fn load(runner: &impl Measure, stage: &Stage, cell: &Cell) -> Result<()> {
+    for machine in 0..stage.vm_count() {
+        let share = runner.load(machine, cell);
+        stage.vm(machine).command(&Command::Load { share, period_ms: LOAD_PERIOD_MS })?;
+    }
     Ok(())
 }
 
@@ -146,11 +163,15 @@ fn one(
 ) -> Result<Vec<Sample>> {
     let machine = turn.round % stage.vm_count();
     let what = || format!("{}, {}", turn.configuration.name(), size_text(turn.size_bytes));
-    turn.configuration.set_up(stage, machine).with_context(what)?;
+    for accelerated in runner.accelerated(machine) {
+        turn.configuration.set_up(stage, accelerated).with_context(what)?;
+    }
     std::thread::sleep(Duration::from_millis(fastrand::u64(PAUSE_MS)));
     let ground = Ground { lab, stage, cell, machine };
     let mut samples = runner.measure(&ground, turn).with_context(what)?;
-    turn.configuration.undo(stage, machine).with_context(what)?;
+    for accelerated in runner.accelerated(machine) {
+        turn.configuration.undo(stage, accelerated).with_context(what)?;
+    }
     samples.iter_mut().for_each(|sample| sample.vm = machine);
     Ok(samples)
 }

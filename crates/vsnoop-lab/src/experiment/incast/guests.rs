@@ -39,6 +39,7 @@ impl Boot {
 
     fn start(&self, session: &mut Session, name: &str, network: Nic<'_>) -> Result<Vm> {
         let dir = session.scratch().join(name);
+        session.claim_guest_core()?;
         let vm = Vm::start(name, &self.image, self.accelerator, &[network], &dir)?;
         session.note_process(vm.pid())?;
         Ok(vm)

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use super::document::ConfigFile;
 use super::reader::{Reader, Result};
+use crate::config::content_error::ContentError;
 use crate::config::{Config, Divert, TrustConfig};
 
 impl Reader<'_> {
@@ -11,18 +12,16 @@ impl Reader<'_> {
     pub(super) fn whole(&self, document: &ConfigFile, config: &Config) -> Result<()> {
         let here = document.link.span().start;
         if config.peers.is_empty() && config.etcd.is_none() {
-            return Err(self.complaint(here, "a link needs at least one [[peer]], or [etcd]"));
+            return Err(self.at(here, ContentError::NoPeer));
         }
         if config.ports.is_empty() && config.diverts.is_empty() && config.local.is_empty() {
-            let what = "a link needs at least one [[port]] or [[divert]], or link.local";
-            return Err(self.complaint(here, what));
+            return Err(self.at(here, ContentError::NoPort));
         }
         self.diverted(document, config)?;
         for (table, peer) in document.peer.iter().zip(&config.peers) {
             if matches!(peer.trust, TrustConfig::Subject(_)) && config.authority.is_none() {
-                let what =
-                    format!("peer {} has a subject, which needs link.cert and link.ca", peer.name);
-                return Err(self.complaint(table.span().start, what));
+                let error = ContentError::NoAuthority { peer: peer.name.clone() };
+                return Err(self.at(table.span().start, error));
             }
         }
         for table in &document.compress {
@@ -43,32 +42,20 @@ impl Reader<'_> {
             let Divert { interface, prefixes, .. } = divert;
             let here = table.span().start;
             if divert.sources.addresses.is_empty() {
-                let what = "a [[divert]] needs an address, or link.local: the sources that the VM may \
-                            use, since no firewall of this host sees diverted packets";
-                return Err(self.complaint(here, what));
+                return Err(self.at(here, ContentError::DivertSources));
             }
             if config.ports.iter().any(|port| port.name == *interface) {
-                let what = format!(
-                    "interface {interface} is a [[port]], by which all its frames go through the link: \
-                     leave out one of both"
-                );
-                return Err(self.complaint(here, what));
+                let interface = interface.clone();
+                return Err(self.at(here, ContentError::DivertedPort { interface }));
             }
-            for prefix in prefixes {
+            for &prefix in prefixes {
                 if let Some(first) = seen.insert((interface, prefix), here) {
-                    let what = format!(
-                        "prefix {prefix} of interface {interface} is diverted already (the [[divert]] of \
-                         line {}); leave out one of both",
-                        self.line(first)
-                    );
-                    return Err(self.complaint(here, what));
+                    let (interface, line) = (interface.clone(), self.line(first));
+                    let error = ContentError::DivertedTwice { prefix, interface, line };
+                    return Err(self.at(here, error));
                 }
-                if let Some(own) = config.local.iter().find(|own| own.contains(prefix)) {
-                    let what = format!(
-                        "prefix {prefix} is in {own} of link.local, which is of VMs of this host; give one \
-                         that is behind the peer"
-                    );
-                    return Err(self.complaint(here, what));
+                if let Some(&own) = config.local.iter().find(|own| own.contains(&prefix)) {
+                    return Err(self.at(here, ContentError::DivertedHere { prefix, own }));
                 }
             }
         }

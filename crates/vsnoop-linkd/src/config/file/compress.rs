@@ -4,6 +4,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::reader::{Field, Reader, Result};
+use crate::config::content_error::ContentError;
 use crate::config::{Compress, EtcdConfig, PeerConfig, Rules, Selector, value};
 
 #[derive(Deserialize)]
@@ -27,9 +28,8 @@ impl Reader<'_> {
     ) -> Result<Rules> {
         let rules =
             tables.iter().map(|table| self.rule(table, peers, etcd)).collect::<Result<_>>()?;
-        Rules::new(rules).map_err(|error| {
-            self.complaint(tables.last().map_or(0, |table| table.span().start), error.to_string())
-        })
+        Rules::new(rules)
+            .map_err(|error| self.at(tables.last().map_or(0, |table| table.span().start), error))
     }
 
     fn rule(
@@ -48,10 +48,7 @@ impl Reader<'_> {
                 vm: self.text("compress.vm", &rule.vm, str::parse)?,
                 prefixes: self.prefixes("compress.prefix", &rule.prefix)?,
             },
-            method: method.ok_or_else(|| {
-                let what = "a [[compress]] needs a method: off, lz4, zstd, zstd:LEVEL or auto";
-                self.complaint(table.span().start, what)
-            })?,
+            method: method.ok_or_else(|| self.at(table.span().start, ContentError::NoMethod))?,
             owner: self.text("compress.owner", &rule.owner, value::name)?,
             dictionary_bytes: self.text(
                 "compress.dictionary",

@@ -4,6 +4,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::reader::{Field, Reader, Result};
+use crate::config::content_error::ContentError;
 use crate::config::{Divert, EtcdConfig, PeerConfig, SourceFilter, ValueError, WhenDown, value};
 
 #[derive(Deserialize)]
@@ -36,13 +37,10 @@ impl Reader<'_> {
         local: &[ipnet::IpNet],
     ) -> Result<Divert> {
         let divert = table.get_ref();
-        let missing = |what: &str| {
-            let what = format!("a [[divert]] needs {what}");
-            self.complaint(table.span().start, what)
-        };
+        let missing = |what: ContentError| self.at(table.span().start, what);
         let prefixes = self.prefixes("divert.prefix", &divert.prefix)?;
         if prefixes.is_empty() {
-            return Err(missing("a prefix, or a list of them: where the traffic goes to"));
+            return Err(missing(ContentError::DivertPrefix));
         }
         let interface = self.text("divert.interface", &divert.interface, value::interface)?;
         let when_down = self.text("divert.when_down", &divert.when_down, |text| match text {
@@ -57,11 +55,11 @@ impl Reader<'_> {
         let offset = divert.interface.as_ref().map_or(0, |found| found.span().start);
         Ok(Divert {
             line: self.line(offset),
-            interface: interface.ok_or_else(|| missing("an interface: the VM's tap"))?,
+            interface: interface.ok_or_else(|| missing(ContentError::DivertInterface))?,
             prefixes,
             peer: self
                 .known_peer("divert.peer", &divert.peer, peers, etcd)?
-                .ok_or_else(|| missing("a peer: behind which the prefix is"))?,
+                .ok_or_else(|| missing(ContentError::DivertPeer))?,
             when_down: when_down.unwrap_or(WhenDown::Pass),
             sources: SourceFilter { macs: self.macs("divert.mac", &divert.mac)?, addresses },
         })

@@ -10,6 +10,7 @@ use super::link::LinkTable;
 use super::peer::PeerTable;
 use super::port::PortTable;
 use super::reader::{Reader, Result};
+use crate::config::content_error::ContentError;
 
 /// Characters of a line that an error shows.
 const EXCERPT_CHARS: usize = 80;
@@ -32,23 +33,26 @@ pub(super) struct ConfigFile {
 impl Reader<'_> {
     pub(super) fn document(&self) -> Result<ConfigFile> {
         toml::from_str(self.text).map_err(|error| {
-            let names_link = |line: &str| line.trim_start_matches(['[', ' ', '\t']).starts_with("link");
+            let names_link =
+                |line: &str| line.trim_start_matches(['[', ' ', '\t']).starts_with("link");
             if !self.text.lines().any(names_link) {
-                let what = "this is no configuration of a link: it has no table [link]; docs/link.md says \
-                            what to write there";
-                return self.complaint(0, what);
+                return self.at(0, ContentError::NoLinkTable);
             }
-            let what = error.message().lines().collect::<Vec<_>>().join(", ");
+            let message = error.message().lines().collect::<Vec<_>>().join(", ");
             // The words of TOML for those of serde.
-            let what = what
-                .replace("expected a sequence", "expected double brackets, since there may be several")
+            let message = message
+                .replace(
+                    "expected a sequence",
+                    "expected double brackets, since there may be several",
+                )
                 .replace("invalid type: map", "invalid type: a table in single brackets")
                 .replace("invalid type: sequence", "invalid type: a list or double brackets");
-            let Some(span) = error.span() else { return self.complaint(0, what) };
+            let Some(span) = error.span() else {
+                return self.at(0, ContentError::Toml { message, excerpt: String::new() });
+            };
             // The parser names the key in errors about unknown keys only, so the line is quoted.
             let line = self.text.lines().nth(self.line(span.start) - 1).unwrap_or_default().trim();
-            let quoted = if line.is_empty() { "" } else { &format!(", in `{}`", excerpt(line)) };
-            self.complaint(span.start, format!("{what}{quoted}"))
+            self.at(span.start, ContentError::Toml { message, excerpt: excerpt(line) })
         })
     }
 }

@@ -8,6 +8,7 @@ use toml::{Spanned, Value};
 
 use super::peer::PeerTable;
 use super::reader::{Field, Reader, Result};
+use crate::config::content_error::ContentError;
 use crate::config::{EtcdConfig, value};
 use vsnoop_etcd::{Endpoint, NoEndpoint};
 
@@ -36,9 +37,7 @@ impl Reader<'_> {
         let ca = self.path("etcd.ca", &etcd.ca)?;
         let is_encrypted = endpoints.iter().any(|endpoint| endpoint.is_encrypted);
         if is_encrypted != ca.is_some() {
-            let what = "https:// in etcd.endpoints and etcd.ca belong together: the certificates \
-                        by which the nodes are known";
-            return Err(self.complaint(here, what));
+            return Err(self.at(here, ContentError::EtcdAuthority));
         }
         let identity = self.etcd_identity(etcd, is_encrypted, here)?;
         let login = self.etcd_login(etcd, here)?;
@@ -84,11 +83,7 @@ impl Reader<'_> {
         match (self.path("etcd.cert", &etcd.cert)?, self.path("etcd.key", &etcd.key)?) {
             (Some(cert), Some(key)) if is_encrypted => Ok(Some((cert, key))),
             (None, None) => Ok(None),
-            _ => {
-                let what = "etcd.cert and etcd.key belong together, and to https:// in \
-                            etcd.endpoints";
-                Err(self.complaint(here, what))
-            }
+            _ => Err(self.at(here, ContentError::EtcdIdentity)),
         }
     }
 
@@ -98,16 +93,13 @@ impl Reader<'_> {
         match (user, self.path("etcd.password", &etcd.password)?) {
             (Some(user), Some(password)) => Ok(Some((user, password))),
             (None, None) => Ok(None),
-            _ => {
-                let what = "etcd.user and etcd.password (a file with it) belong together";
-                Err(self.complaint(here, what))
-            }
+            _ => Err(self.at(here, ContentError::EtcdLogin)),
         }
     }
 
     fn endpoints(&self, field: &Field, here: usize) -> Result<Vec<Endpoint>> {
         let Some(found) = field else {
-            return Err(self.complaint(here, "[etcd] needs endpoints: the nodes of etcd"));
+            return Err(self.at(here, ContentError::NoEndpoints));
         };
         let one = |value: &Value| {
             let read = value.as_str().map_or(Err(NoEndpoint), str::parse);

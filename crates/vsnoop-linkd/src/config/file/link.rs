@@ -6,6 +6,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::reader::{Field, Reader, Result};
+use crate::config::content_error::ContentError;
 use crate::config::{AuthorityConfig, ValueError, value};
 use vsnoop_link::handshake::MOST_TAKES;
 
@@ -35,12 +36,7 @@ impl Reader<'_> {
     /// The link is called as its file.
     pub(super) fn stem(&self) -> Result<String> {
         let stem = self.file.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
-        value::name(stem).map_err(|allowed| {
-            self.complaint(
-                0,
-                format!("the file's name is none for a link; set link.name: {allowed}"),
-            )
-        })
+        value::name(stem).map_err(|allowed| self.at(0, ContentError::FileName(allowed)))
     }
 
     pub(super) fn authority(&self, table: &Spanned<LinkTable>) -> Result<Option<AuthorityConfig>> {
@@ -51,15 +47,12 @@ impl Reader<'_> {
             (None, None) if lists.is_empty() => Ok(None),
             (None, None) => {
                 let offset = link.crl.as_ref().map_or(0, |found| found.span().start);
-                let what = "link.crl goes with link.cert and link.ca only";
-                Err(self.complaint(offset, what))
+                Err(self.at(offset, ContentError::RevocationAlone))
             }
             _ => {
                 let found = link.cert.as_ref().or(link.ca.as_ref());
                 let offset = found.map_or(table.span().start, |found| found.span().start);
-                let what = "link.cert and link.ca belong together: this host's certificate, and the CA \
-                            that peers are certified by";
-                Err(self.complaint(offset, what))
+                Err(self.at(offset, ContentError::HalfAuthority))
             }
         }
     }

@@ -7,6 +7,7 @@ use serde::Deserialize;
 use toml::{Spanned, Value};
 
 use super::reader::{Field, Reader, Result};
+use crate::config::content_error::{ContentError, Same};
 use crate::config::value;
 use crate::config::{
     AcceptConfig, CONNECTIONS, EtcdConfig, KEYS, OuterConfig, PeerConfig, PeerSource, PeerTemplate,
@@ -35,23 +36,16 @@ pub(super) struct PeerTable {
 impl Reader<'_> {
     pub(super) fn peers(&self, tables: &[Spanned<PeerTable>]) -> Result<Vec<PeerConfig>> {
         let peers = tables.iter().map(|table| self.peer(table)).collect::<Result<Vec<_>>>()?;
-        self.differ(
-            tables,
-            &peers,
-            "peer",
-            |peer| Some(&peer.name),
-            |name| format!("another peer is called {name}; names must differ"),
-        )?;
+        self.differ(tables, &peers, |peer| Some(&peer.name), |name| Same::PeerName(name.clone()))?;
         self.keys_differ(tables, &peers)?;
         self.differ(
             tables,
             &peers,
-            "peer",
             |peer| match &peer.trust {
                 TrustConfig::Subject(subject) => Some(subject),
                 TrustConfig::Keys(_) => None,
             },
-            |subject| format!("another peer has the subject {subject}, too"),
+            |subject| Same::Subject(subject.clone()),
         )?;
         Ok(peers)
     }
@@ -65,11 +59,7 @@ impl Reader<'_> {
             for key in keys {
                 let Some(first) = seen.insert(key, here) else { continue };
                 let line = self.line(first);
-                let what = format!(
-                    "the same key stands in the [[peer]] of line {line}; every host needs one of \
-                     its own"
-                );
-                return Err(self.complaint(here, what));
+                return Err(self.at(here, ContentError::SameKey { line }));
             }
         }
         Ok(())
@@ -79,7 +69,7 @@ impl Reader<'_> {
         let peer = table.get_ref();
         let here = table.span().start;
         let name = self.text("peer.name", &peer.name, value::name)?;
-        let name = name.ok_or_else(|| self.complaint(here, "a [[peer]] needs a name"))?;
+        let name = name.ok_or_else(|| self.at(here, ContentError::NamelessPeer))?;
         let keys = self.keys(&peer.key)?;
         let subject = self.text("peer.subject", &peer.subject, |text| {
             if value::is_host_name(text) { Ok(text.to_owned()) } else { Err(ValueError::Subject) }
@@ -87,13 +77,7 @@ impl Reader<'_> {
         let trust = match (keys, subject) {
             (Some(keys), None) => TrustConfig::Keys(keys),
             (None, Some(subject)) => TrustConfig::Subject(subject),
-            _ => {
-                let what = format!(
-                    "peer {name} needs one of: key (its public key, as `vsnoop link keygen FILE --show` \
-                     prints it there), subject (the name in its certificate, with link.ca)"
-                );
-                return Err(self.complaint(here, what));
-            }
+            _ => return Err(self.at(here, ContentError::PeerTrust { peer: name })),
         };
         let PeerTemplate { transport, connections, accept, outer, relay, .. } =
             self.template(peer)?;

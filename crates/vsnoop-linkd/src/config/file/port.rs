@@ -6,6 +6,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::reader::{Field, Reader, Result};
+use crate::config::content_error::{ContentError, Same};
 use crate::config::{PortConfig, PortKind, SourceFilter, value};
 
 #[derive(Deserialize)]
@@ -27,26 +28,15 @@ impl Reader<'_> {
     ) -> Result<Vec<PortConfig>> {
         let ports =
             tables.iter().map(|table| self.port(table, link)).collect::<Result<Vec<_>>>()?;
+        self.differ(tables, &ports, |port| Some(&port.name), |name| Same::PortName(name.clone()))?;
         self.differ(
             tables,
             &ports,
-            "port",
-            |port| Some(&port.name),
-            |name| format!("interface {name} is a port already; each tap needs a name of its own"),
-        )?;
-        self.differ(
-            tables,
-            &ports,
-            "port",
             |port| match &port.kind {
                 PortKind::Bridge(bridge) => Some(bridge),
                 PortKind::Tap | PortKind::Interface => None,
             },
-            |bridge| {
-                format!(
-                    "bridge {bridge} has a port already; with two, frames would go round for ever"
-                )
-            },
+            |bridge| Same::Bridge(bridge.clone()),
         )?;
         self.fixed_once(tables, &ports)?;
         Ok(ports)
@@ -67,22 +57,15 @@ impl Reader<'_> {
                 let name = match name {
                     Some(name) => name,
                     None => value::interface(&format!("vsl-{link}")).map_err(|_| {
-                        let what = format!(
-                            "the tap cannot be called vsl-{link}, which is too long for an interface: \
-                             set port.name"
-                        );
-                        self.complaint(table.span().start, what)
+                        let error = ContentError::LongTap { link: link.to_owned() };
+                        self.at(table.span().start, error)
                     })?,
                 };
                 return Ok(PortConfig { name, kind: PortKind::Bridge(bridge), sources });
             }
             (None, Some(tap), None) => (tap, PortKind::Tap),
             (None, None, Some(interface)) => (interface, PortKind::Interface),
-            _ => {
-                let what = "a [[port]] has one of: bridge (the link puts a tap into it), tap (which the \
-                            link makes), interface (which exists)";
-                return Err(self.complaint(table.span().start, what));
-            }
+            _ => return Err(self.at(table.span().start, ContentError::PortKind)),
         };
         match port.name.as_ref() {
             Some(found) => Err(self.wrong("port.name", found, "goes with bridge only")),
@@ -98,8 +81,8 @@ impl Reader<'_> {
                 if let Some(other) =
                     seen.insert(mac, &port.name).filter(|other| **other != port.name)
                 {
-                    let what = format!("{mac} is an address of port {other}, too; leave out one");
-                    return Err(self.complaint(table.span().start, what));
+                    let error = ContentError::SameMac { mac: *mac, port: other.clone() };
+                    return Err(self.at(table.span().start, error));
                 }
             }
         }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use toml::{Spanned, Value};
 
+use crate::config::content_error::{ContentError, Same};
 use crate::config::value;
 use crate::config::{ADDRESSES, Address, ConfigError, ValueError};
 use vsnoop_link::forwarding::Mac;
@@ -26,8 +27,9 @@ pub(super) struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    pub(super) fn complaint(&self, offset: usize, what: impl Into<String>) -> ConfigError {
-        ConfigError::at(self.file, self.line(offset), what)
+    /// The error at this offset of the text.
+    pub(super) fn at(&self, offset: usize, error: impl Into<ContentError>) -> ConfigError {
+        ConfigError::at(self.file, self.line(offset), error.into())
     }
 
     pub(super) fn line(&self, offset: usize) -> usize {
@@ -40,8 +42,12 @@ impl Reader<'_> {
         found: &Spanned<Value>,
         allowed: impl fmt::Display,
     ) -> ConfigError {
-        let what = format!("{key} = {}: {allowed}", shown(found.get_ref()));
-        self.complaint(found.span().start, what)
+        let error = ContentError::Value {
+            key: key.to_owned(),
+            found: shown(found.get_ref()),
+            allowed: allowed.to_string(),
+        };
+        self.at(found.span().start, error)
     }
 
     pub(super) fn text<T, E: fmt::Display>(
@@ -174,18 +180,16 @@ impl Reader<'_> {
         &self,
         tables: &[Spanned<T>],
         read: &[U],
-        kind: &str,
         value: impl Fn(&U) -> Option<&V>,
-        what: impl Fn(&V) -> String,
+        same: impl Fn(&V) -> Same,
     ) -> Result<()> {
         let mut seen = HashMap::new();
         for (index, item) in read.iter().enumerate() {
             let Some(value) = value(item) else { continue };
             if let Some(first) = seen.insert(value, index) {
                 let offset = tables[index].span().start;
-                let first = self.line(tables[first].span().start);
-                let text = format!("{} (the [[{kind}]] of line {first})", what(value));
-                return Err(self.complaint(offset, text));
+                let line = self.line(tables[first].span().start);
+                return Err(self.at(offset, ContentError::Twice { same: same(value), line }));
             }
         }
         Ok(())
