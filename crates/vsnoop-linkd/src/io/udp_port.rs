@@ -1,4 +1,4 @@
-//! The UDP port of a link: a receiving socket for each pair of threads, of which the first sends the
+//! The UDP port of a link: a receiving socket for each pair of threads. The first sends the
 //! sessions' own messages, too.
 //!
 //! All sockets at the port are a group (`SO_REUSEPORT`), which processes of the same user alone
