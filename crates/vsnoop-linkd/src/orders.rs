@@ -49,7 +49,7 @@ impl Orders {
 
     /// To each thread that sends; `false`: none is there.
     pub fn each_egress(&self, order: impl Fn() -> egress::Order) -> bool {
-        self.egress.iter().fold(false, |any, of| of.send(order()) || any)
+        self.egress.iter().filter(|of| of.send(order())).count() > 0
     }
 
     /// To each thread that receives.

@@ -80,7 +80,7 @@ impl RunningCarrier {
 }
 
 /// All carriers, in the order of tables.
-pub static ALL: [&Carrier; 30] = [
+pub static ALL: [&Carrier; 28] = [
     &kernel::BARE,
     &kernel::BRIDGED,
     &kernel::VXLAN,
