@@ -60,13 +60,13 @@ impl Drop for Reservation {
 pub struct RelaySender {
     pairs: Pairs,
     /// By pair.
-    outlets: Vec<Outlet>,
+    pair_channels: Vec<PairChannel>,
     waiting: Arc<AtomicUsize>,
     waiting_of: HashMap<usize, Arc<AtomicUsize>>,
 }
 
 /// The way to the thread of one pair that sends.
-struct Outlet {
+struct PairChannel {
     batch: Vec<RelayedFrame>,
     channel: wake::Sender<Vec<RelayedFrame>>,
 }
@@ -76,23 +76,24 @@ pub struct RelayReceiver(wake::Receiver<Vec<RelayedFrame>>);
 
 /// A receiver for each pair, and a sender to all of them.
 pub fn channels(pairs: Pairs) -> std::io::Result<(RelaySender, Vec<RelayReceiver>)> {
-    let (mut outlets, mut receivers) = (Vec::new(), Vec::new());
+    let (mut pair_channels, mut receivers) = (Vec::new(), Vec::new());
     for _ in pairs.all() {
         let (channel, receiver) = wake::channel()?;
-        outlets.push(Outlet { batch: Vec::new(), channel });
+        pair_channels.push(PairChannel { batch: Vec::new(), channel });
         receivers.push(RelayReceiver(receiver));
     }
     let (waiting, waiting_of) = (Arc::default(), HashMap::new());
-    Ok((RelaySender { pairs, outlets, waiting, waiting_of }, receivers))
+    Ok((RelaySender { pairs, pair_channels, waiting, waiting_of }, receivers))
 }
 
 impl RelaySender {
     /// For another thread.
     pub fn another(&self) -> Self {
-        let outlet = |of: &Outlet| Outlet { batch: Vec::new(), channel: of.channel.clone() };
+        let pair_channel =
+            |of: &PairChannel| PairChannel { batch: Vec::new(), channel: of.channel.clone() };
         Self {
             pairs: self.pairs,
-            outlets: self.outlets.iter().map(outlet).collect(),
+            pair_channels: self.pair_channels.iter().map(pair_channel).collect(),
             waiting: Arc::default(),
             waiting_of: HashMap::new(),
         }
@@ -104,7 +105,7 @@ impl RelaySender {
         let mut refused = Vec::new();
         for (pair, to) in self.pairs.divide(to) {
             match self.copy(source, to, frame) {
-                Ok(copy) => self.outlets[pair].batch.push(copy),
+                Ok(copy) => self.pair_channels[pair].batch.push(copy),
                 Err(mut to) => refused.append(&mut to),
             }
         }
@@ -140,7 +141,7 @@ impl RelaySender {
 
     /// Hands over what was pushed.
     pub fn flush(&mut self) {
-        for Outlet { batch, channel } in &mut self.outlets {
+        for PairChannel { batch, channel } in &mut self.pair_channels {
             if !batch.is_empty() {
                 channel.send(std::mem::take(batch));
             }

@@ -22,7 +22,7 @@ pub struct UdpPort {
 }
 
 impl UdpPort {
-    /// Takes an address, which no other process has, for so many receivers, at least one.
+    /// Takes an address, which no other process has, for this number of receivers, at least one.
     pub fn bind(address: SocketAddr, receivers: usize) -> io::Result<Self> {
         // Another process that has the port, and would share it, is not joined.
         UdpSocket::receiver(address)?.bind_to(address)?;
