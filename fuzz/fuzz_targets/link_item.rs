@@ -79,7 +79,7 @@ fn read(bytes: &[u8]) {
                 assert_eq!(Message::read(&written[..length]), Some(message));
             }
         }
-        Some(Item::Compressed(_)) | None => {}
+        Some(Item::Introduction(_) | Item::Compressed(_)) | None => {}
     }
     // The kind of an item must not keep what follows from being tried as a message.
     let _ = Message::read(bytes);

@@ -116,14 +116,15 @@ struct Hostile {
 impl Hostile {
     fn join(network: &Network) -> Result<Self> {
         let control = dial(network, Purpose::Control)?;
-        let session = control.theirs.session;
+        let session = control.outcome.theirs.session;
         let data = |direction| dial(network, Purpose::Data { session, index: 0, direction });
         let (connection, other) = (data(Direction::ToAcceptor)?, data(Direction::ToInitiator)?);
-        Ok(Self { connection, accepted: control.theirs.accepts, _other: other })
+        Ok(Self { connection, accepted: control.outcome.theirs.accepts, _other: other })
     }
 
     fn send(&mut self, item: &[u8]) -> Result<()> {
-        let Established { tls, stream, .. } = &mut self.connection;
+        let Established { outcome, stream } = &mut self.connection;
+        let tls = &mut outcome.tls;
         let length = (item.len() as u32).to_be_bytes();
         tls.writer().write_all(&[&length, item].concat()).context("encrypting")?;
         while tls.wants_write() {

@@ -6,6 +6,7 @@
 mod bombs;
 mod bridges;
 mod certificates;
+mod direct;
 mod divert;
 mod expiry;
 mod floods;
@@ -63,6 +64,7 @@ fn main() {
         names::trials(),
         relay::trials(),
         threads::trials(),
+        direct::trials(),
     ]
     .into_iter()
     .flatten()

@@ -52,17 +52,16 @@
 //! tap is deleted after that, the bytes in its ring are lost without a RST; `detach` has warned of
 //! them.
 
-use vsnoop_bpf::types::{flow, flow_key, port_meta};
+use vsnoop_bpf::types::port_meta;
 use vsnoop_bpf::{Listed, Port};
 use vsnoop_upkeep::detach::{Ended, recently_reset, reset_held, rsts_to_send};
-use vsnoop_upkeep::segment::{ResetSegment, frame};
 
 use crate::error::{Error, Result, with_causes};
 use crate::held::Holds;
 use crate::incast;
 use crate::lock::CommandLock;
 use crate::ports::Attached;
-use crate::reset::{reset_senders, send};
+use crate::reset::{reset_senders, send, send_to_senders};
 use crate::system::clock::monotonic_ns;
 use crate::system::netns::Netns;
 use crate::system::{netdev, qdisc};
@@ -218,7 +217,7 @@ fn reset_after_tap_deleted(port: &Port, netns: Option<&Netns>) -> Result<()> {
     let recent = recently_reset(port.flows()?, monotonic_ns()?);
     let reset = match netns.filter(|_| flows > 0 || !recent.is_empty()) {
         Some(netns) => netns.run(|| {
-            send_rsts_to_senders(port, &recent)?;
+            send_to_senders(port, recent.iter())?;
             reset_senders(port)
         })?,
         None => 0,
@@ -228,19 +227,6 @@ fn reset_after_tap_deleted(port: &Port, netns: Option<&Netns>) -> Result<()> {
          were still on their way to the VM; {reset} senders were reset",
         port.ifname()?
     );
-    Ok(())
-}
-
-/// Sends RSTs to senders over the bridge. The calling thread must be in the tap's network
-/// namespace.
-fn send_rsts_to_senders(port: &Port, flows: &[(flow_key, flow)]) -> Result<()> {
-    let bridge = port.meta()?.bridge;
-    for (key, flow) in flows.iter().filter(|_| bridge != 0) {
-        let sent = port.send_out_of(bridge, &frame(key, flow, ResetSegment::ResetSender));
-        if let Err(error) = sent {
-            tracing::debug!("a RST to a sender: {error:#}");
-        }
-    }
     Ok(())
 }
 

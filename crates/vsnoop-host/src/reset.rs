@@ -5,8 +5,8 @@ use vsnoop_bpf::types::{flow, flow_key, reset_reason};
 use vsnoop_bpf::{Hold, Port};
 use vsnoop_hold::Reason;
 use vsnoop_upkeep::outstanding_bytes;
-use vsnoop_upkeep::reset::{self, GivenUp};
-use vsnoop_upkeep::segment::{ResetSegment, frame};
+use vsnoop_upkeep::reset::{self, Bridge, GivenUp};
+use vsnoop_upkeep::segment::frame_of_host;
 
 use crate::error::{Error, Result};
 use crate::system::clock::monotonic_ns;
@@ -57,28 +57,48 @@ pub fn send(port: &Port, key: &flow_key, flow: &flow) {
 }
 
 /// The bridge of a tap without a reader.
-fn bridge_without_reader(port: &Port) -> Option<u32> {
+fn bridge_without_reader(port: &Port) -> Option<Bridge> {
     find_bridge_without_reader(port).unwrap_or_default()
 }
 
-fn find_bridge_without_reader(port: &Port) -> Result<Option<u32>> {
-    let meta = port.meta()?;
-    let device = netdev::find_index(meta.ifindex)?;
+fn find_bridge_without_reader(port: &Port) -> Result<Option<Bridge>> {
+    let device = netdev::find_index(port.meta()?.ifindex)?;
     let has_no_reader = device.is_none_or(|device| !device.carrier);
-    Ok(Some(meta.bridge).filter(|bridge| has_no_reader && *bridge != 0))
+    if has_no_reader { bridge_of(port) } else { Ok(None) }
+}
+
+/// The bridge that the tap is a port of, or was.
+fn bridge_of(port: &Port) -> Result<Option<Bridge>> {
+    let ifindex = port.meta()?.bridge;
+    // No port of a bridge.
+    if ifindex == 0 {
+        return Ok(None);
+    }
+    let bridge = netdev::find_index(ifindex)?;
+    Ok(bridge.and_then(|bridge| Some(Bridge { ifindex: bridge.index, mac: bridge.mac? })))
 }
 
 /// The tap and its VM are gone: resets, over the bridge, the senders of bytes that the VM had not
 /// acknowledged. Returns their number. The calling thread must be in the tap's network namespace.
 pub fn reset_senders(port: &Port) -> Result<usize> {
-    let bridge = port.meta()?.bridge;
-    if bridge == 0 {
-        return Ok(0);
-    }
-    let reset = |(key, flow): &(flow_key, flow)| -> Result<()> {
-        Ok(port.send_out_of(bridge, &frame(key, flow, ResetSegment::ResetSender))?)
-    };
     let flows = port.flows()?;
     let behind = flows.iter().filter(|(_, flow)| outstanding_bytes(flow) > 0);
-    Ok(behind.map(reset).filter(Result::is_ok).count())
+    send_to_senders(port, behind)
+}
+
+/// Sends RSTs to the senders of these connections over the tap's bridge. Returns their number. The
+/// calling thread must be in the tap's network namespace.
+pub fn send_to_senders<'a>(
+    port: &Port,
+    flows: impl Iterator<Item = &'a (flow_key, flow)>,
+) -> Result<usize> {
+    let Some(Bridge { ifindex, mac }) = bridge_of(port)? else { return Ok(0) };
+    let sent = flows.map(|(key, flow)| port.send_out_of(ifindex, &frame_of_host(key, flow, mac)));
+    let told = |sent: &vsnoop_bpf::Result<()>| {
+        if let Err(error) = sent {
+            tracing::debug!("a RST to a sender: {error:#}");
+        }
+        sent.is_ok()
+    };
+    Ok(sent.filter(told).count())
 }

@@ -1,8 +1,9 @@
 //! Experiments on real VMs, on networks of `vsnoop-testbed`.
 //!
 //! [`experiment`] holds the experiments, [`peers`] what vsnoop is compared with, [`results`] their
-//! files.
+//! files, [`page`] puts them together for a browser.
 
 pub mod experiment;
+pub mod page;
 pub mod peers;
 pub mod results;

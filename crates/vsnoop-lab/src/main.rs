@@ -8,6 +8,7 @@ use anyhow::{Context, Result};
 use clap::{Args, Parser, Subcommand};
 use vsnoop_lab::experiment::incast::Selection;
 use vsnoop_lab::experiment::{self, Experiment, Options};
+use vsnoop_lab::page;
 use vsnoop_lab::results::incast::CongestionControl;
 use vsnoop_lab::results::table::Style;
 use vsnoop_lab::results::{CUT_SHORT, Results, report};
@@ -29,8 +30,14 @@ enum Action {
     List,
     /// Runs experiments; results go to results/NAME. An interrupted run is gone on with.
     Run(Box<Run>),
-    /// Makes report.md and the plots again from results.json.
-    Report { dir: PathBuf },
+    /// Makes one page of results, report.html, after their report.md and plots.
+    Report {
+        /// Directories of results; all in results/, unless some are named.
+        dirs: Vec<PathBuf>,
+        /// Another file for the page than results/report.html.
+        #[arg(long, value_name = "FILE")]
+        out: Option<PathBuf>,
+    },
     /// Downloads the guests' kernels and makes their image, so that tests need no network.
     Prepare,
     /// Serves transfers, as the guests do, until it is killed.
@@ -128,11 +135,12 @@ fn act(action: Action) -> Result<()> {
         }
         Action::Serve => vsnoop_lab::peers::server::serve(),
         Action::Run(run) => run_experiments(*run),
-        Action::Report { dir } => {
-            let results = Results::read(&dir)?;
-            let experiment = Experiment::find(&results.experiment)?;
-            report::write(&results, &experiment.words, &dir)?;
-            show(&results, experiment);
+        Action::Report { dirs, out } => {
+            let all = workspace::root()?.join("results");
+            let dirs = if dirs.is_empty() { page::directories(&all)? } else { dirs };
+            let file = out.unwrap_or_else(|| all.join("report.html"));
+            page::write(&dirs, &file)?;
+            println!("written: {}", file.display());
             Ok(())
         }
     }

@@ -17,6 +17,7 @@ pub mod compress;
 pub mod forwarding;
 pub mod handshake;
 pub mod identity;
+pub mod introduction;
 pub mod queue;
 pub mod session;
 pub mod wire;

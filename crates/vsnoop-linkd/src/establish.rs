@@ -58,7 +58,7 @@ use super::io::tcp;
 use super::race;
 use super::tcp_handshake::{self, Established};
 use vsnoop_link::compress::{CompressionLimits, Decoder, DecoderMemory, Encoder};
-use vsnoop_link::handshake::{self, Cipher, Direction, Hello, Purpose, Secrets, Versions};
+use vsnoop_link::handshake::{self, Cipher, Direction, Hello, Outcome, Purpose, Secrets, Versions};
 use vsnoop_link::identity::{Initiator, Proof, PublicKey};
 use vsnoop_link::queue;
 use vsnoop_link::session::DialError;
@@ -184,6 +184,8 @@ pub struct Made {
     pub ecn: bool,
     /// Its proof of identity.
     pub proof: Proof,
+    /// A hub has passed on the handshake.
+    pub introduced: bool,
     pub outgoing: SessionSender,
     pub incoming: Incoming,
     pub counts: Arc<SessionCounts>,
@@ -191,16 +193,17 @@ pub struct Made {
 
 impl Made {
     fn of(
-        control: &Established,
+        control: &Outcome,
         transport: Transport,
         address: SocketAddr,
-        dialled: bool,
+        role: SessionRole,
         outgoing: SessionSender,
         incoming: Incoming,
         counts: Arc<SessionCounts>,
     ) -> Self {
         Self {
-            dialled,
+            dialled: role.is_initiator(),
+            introduced: role.is_introduced(),
             epoch: control.agreed.epoch.into(),
             instance: control.theirs.instance,
             peer_key: control.peer_key,
@@ -217,6 +220,26 @@ impl Made {
             incoming,
             counts,
         }
+    }
+}
+
+/// What this host has done for a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SessionRole {
+    Dialled,
+    Called,
+    /// By way of a hub.
+    DialledByHub,
+    CalledByHub,
+}
+
+impl SessionRole {
+    fn is_initiator(self) -> bool {
+        matches!(self, Self::Dialled | Self::DialledByHub)
+    }
+
+    fn is_introduced(self) -> bool {
+        matches!(self, Self::DialledByHub | Self::CalledByHub)
     }
 }
 
@@ -284,17 +307,17 @@ fn made(
     memory: &Arc<DecoderMemory>,
     dead_after: Duration,
 ) -> Result<Made> {
-    if !is_ordered(control.agreed.transport) {
-        return datagrams(control, reached, true);
+    if !is_ordered(control.outcome.agreed.transport) {
+        return datagrams(&control.outcome, reached, SessionRole::Dialled);
     }
-    let connections = dial_connections(&control, initiator, reached)?;
+    let connections = dial_connections(&control.outcome, initiator, reached)?;
     ordered(control, connections, reached, true, memory, dead_after)
 }
 
 /// Dials all data connections of a session, [`ABREAST`] at a time: one after another they would
 /// take longer over a long path than the acceptor waits.
 fn dial_connections(
-    control: &Established,
+    control: &Outcome,
     initiator: &Initiator,
     reached: SocketAddr,
 ) -> Result<Vec<Established>> {
@@ -345,8 +368,9 @@ fn dial_connection(
 }
 
 /// Makes a session over UDP.
-pub fn datagrams(control: Established, address: SocketAddr, dialled: bool) -> Result<Made> {
-    let transport = transport_of(&control)?;
+pub fn datagrams(control: &Outcome, address: SocketAddr, role: SessionRole) -> Result<Made> {
+    let transport = transport_of(control)?;
+    let dialled = role.is_initiator();
     let suite = suite_of(transport, control.cipher);
     let (out, back) = directions(dialled);
     let epoch = control.agreed.epoch as u8;
@@ -355,14 +379,14 @@ pub fn datagrams(control: Established, address: SocketAddr, dialled: bool) -> Re
     let opener = Opener::new(suite, &material(&control.secrets, back), epoch, STREAM);
     let counts = Arc::new(SessionCounts::default());
     // An acceptor learns from the first datagram where the initiator's come from.
-    let known = dialled.then_some(address);
+    let known = (role != SessionRole::Called).then_some(address);
     let (accepted, counted) = (control.theirs.accepts.codecs, Arc::clone(&counts));
     let outgoing = DatagramSender::new(sealer, known, FIRST_LIMIT_BYTES, accepted, counted);
     let outgoing = SessionSender::Datagrams(Box::new(Datagrams::new(outgoing)));
     let accepted = control.ours.accepts.codecs;
     let incoming = DatagramSession::new(vec![opener], accepted, Arc::clone(&counts));
     let incoming = Incoming::Datagrams(Box::new(incoming));
-    Ok(Made::of(&control, transport, address, dialled, outgoing, incoming, counts))
+    Ok(Made::of(control, transport, address, role, outgoing, incoming, counts))
 }
 
 /// Makes a session over an ordered transport of its data connections. `memory` is that of all
@@ -376,11 +400,13 @@ pub fn ordered(
     memory: &Arc<DecoderMemory>,
     dead_after: Duration,
 ) -> Result<Made> {
-    let transport = transport_of(&control)?;
+    let control = &control.outcome;
+    let transport = transport_of(control)?;
     let counts = Arc::new(SessionCounts::default());
     let (mut outgoing, mut incoming) = (Vec::new(), Vec::new());
     for connection in connections {
         // The acceptor repeats what the initiator said.
+        let Established { outcome: connection, stream } = connection;
         let purpose = if dialled { connection.ours.purpose } else { connection.theirs.purpose };
         let Purpose::Data { index, direction, .. } = purpose else {
             return Err(EstablishError::NoData);
@@ -388,8 +414,8 @@ pub fn ordered(
         if connection.peer != control.peer {
             return Err(EstablishError::OtherPeer);
         }
-        prepare(&connection.stream, dead_after).map_err(EstablishError::Prepare)?;
-        let Established { stream, mut tls, .. } = connection;
+        prepare(&stream, dead_after).map_err(EstablishError::Prepare)?;
+        let Outcome { mut tls, .. } = connection;
         let counts = Arc::clone(&counts);
         if (direction == Direction::ToAcceptor) == dialled {
             tls.set_buffer_limit(None);
@@ -411,7 +437,8 @@ pub fn ordered(
     let outgoing = outgoing.into_iter().map(|(_, connection)| connection).collect();
     let outgoing = SessionSender::Connections(Box::new(Connections::new(outgoing)));
     let incoming = Incoming::Connections(incoming);
-    Ok(Made::of(&control, transport, address, dialled, outgoing, incoming, counts))
+    let role = if dialled { SessionRole::Dialled } else { SessionRole::Called };
+    Ok(Made::of(control, transport, address, role, outgoing, incoming, counts))
 }
 
 /// Limits of this connection, towards the end that sent the hello. Dictionaries are on all
@@ -469,7 +496,7 @@ pub fn wire_transport(transport: Transport) -> handshake::HelloTransport {
     }
 }
 
-fn transport_of(control: &Established) -> Result<Transport> {
+fn transport_of(control: &Outcome) -> Result<Transport> {
     Ok(match control.agreed.transport {
         handshake::HelloTransport::Udp => Transport::Udp,
         handshake::HelloTransport::Tls => Transport::Tls,

@@ -41,9 +41,19 @@ pub enum ControlEvent {
 pub struct ReceivedMessage {
     pub peer: usize,
     pub session: u64,
+    pub kind: MessageKind,
     pub item: Vec<u8>,
     /// `None`: it came over a connection.
     pub datagram: Option<ReceivedDatagram>,
+}
+
+/// What a message is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MessageKind {
+    /// The session itself.
+    Session,
+    /// Peers of a hub.
+    Introduction,
 }
 
 /// A datagram that a session has received.

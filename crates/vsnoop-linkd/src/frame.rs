@@ -16,6 +16,8 @@ use vsnoop_packet::offload::state::OffloadState;
 pub struct Frame<'a> {
     pub offload: OffloadState,
     pub way: Way,
+    /// By which the peer that gets it knows the one that has sent it; 0: none.
+    pub label: u16,
     head: &'a [u8],
     parts: &'a [&'a [u8]],
     pub bytes: usize,
@@ -34,6 +36,7 @@ impl<'a> Frame<'a> {
         Self {
             offload,
             way: Way::Forwarded,
+            label: 0,
             head: &[],
             parts: part,
             bytes: part[0].len(),
@@ -54,6 +57,7 @@ impl<'a> Frame<'a> {
         Self {
             offload: merged.offload,
             way: Way::Forwarded,
+            label: 0,
             head: merged.head,
             parts: merged.parts,
             bytes: merged.bytes,
@@ -65,6 +69,11 @@ impl<'a> Frame<'a> {
     /// The same on its way past the forwarding table, or to it.
     pub fn by(self, way: Way) -> Self {
         Self { way, ..self }
+    }
+
+    /// The same as a hub relays it.
+    pub fn labelled(self, label: u16) -> Self {
+        Self { label, ..self }
     }
 
     /// The first part: Ethernet header and all that follows it up to the payload.
@@ -111,7 +120,8 @@ impl<'a> Frame<'a> {
             self.gather_into(space);
             space
         };
-        WholeFrame { offload: self.offload, way: self.way, headers: self.headers, bytes }
+        let Self { offload, way, label, headers, .. } = *self;
+        WholeFrame { offload, way, label, headers, bytes }
     }
 
     /// All parts, head first, into `slices`; how many.
@@ -140,6 +150,7 @@ pub struct ParsedFrame<'a> {
 pub struct WholeFrame<'a> {
     pub offload: OffloadState,
     pub way: Way,
+    pub label: u16,
     pub headers: Option<Headers>,
     pub bytes: &'a [u8],
 }
@@ -148,8 +159,11 @@ pub struct WholeFrame<'a> {
 /// whatever their headers say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin {
+    /// By whose session it came.
     pub peer: usize,
     pub way: Way,
+    /// The peer that it was relayed from, if its hub says so.
+    pub behind: Option<usize>,
 }
 
 /// A frame as it came from a peer.

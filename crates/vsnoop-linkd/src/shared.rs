@@ -6,10 +6,10 @@
 //! pair of threads has a view with its own queue of each port ([`Shared::for_pair`]).
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::clock::Clock;
-use super::config::Config;
+use super::config::{Config, PeerConfig};
 use super::counted_port::CountedPort;
 use super::divert::taps::DivertTaps;
 use super::frame::Frame;
@@ -41,9 +41,13 @@ pub struct Shared {
     /// Which packets are the link's own.
     pub own: Arc<Own>,
     pub stats: Arc<LinkStats>,
+    /// By slot: the hub that the peer is behind.
+    hubs: Vec<Option<usize>>,
     /// The longest frame that every peer over UDP takes without another cut; 0: no limit.
     /// By peer; 0: none.
     frame_limits_bytes: Vec<Arc<AtomicUsize>>,
+    /// By peer: whether the pair that serves it has a session for its frames.
+    up: Vec<Arc<AtomicBool>>,
 }
 
 impl Shared {
@@ -68,7 +72,9 @@ impl Shared {
             receivers: receivers.into(),
             own: Arc::new(own),
             stats: Arc::default(),
+            hubs: Vec::new(),
             frame_limits_bytes: (0..peers).map(|_| Arc::default()).collect(),
+            up: (0..peers).map(|_| Arc::default()).collect(),
         }
     }
 
@@ -109,9 +115,11 @@ impl Shared {
         if slot >= self.peers.len() {
             self.peers.resize_with(slot + 1, Arc::default);
             self.frame_limits_bytes.resize_with(slot + 1, Arc::default);
+            self.up.resize_with(slot + 1, Arc::default);
         }
         self.peers[slot] = Arc::default();
         self.frame_limits_bytes[slot] = Arc::default();
+        self.up[slot] = Arc::default();
         if let Some(divert_taps) = &mut self.divert_taps {
             divert_taps.set_new_peer(slot);
         }
@@ -130,11 +138,48 @@ impl Shared {
         }
     }
 
-    /// The link relays between these peers from now on.
-    pub fn set_relayed(&self, config: &Config, peers: &Slots) {
+    /// Takes from the configuration which peers the link relays between, and which are behind hubs.
+    pub fn set_relayed(&mut self, config: &Config, peers: &Slots) {
         let relayed = config.peers.iter().filter(|peer| peer.relay);
         let slots = relayed.filter_map(|peer| peers.of(&peer.name));
-        self.table.write().set_relayed(slots.map(|slot| slot as u16));
+        let behind =
+            |peer: &PeerConfig| Some((peers.of(&peer.name)?, peers.of(peer.via.as_ref()?)?));
+        let behind: Vec<_> = config.peers.iter().filter_map(behind).collect();
+        self.hubs = vec![None; peers.len()];
+        for &(peer, hub) in &behind {
+            self.hubs[peer] = Some(hub);
+        }
+        let mut table = self.table.write();
+        table.set_relayed(slots.map(|slot| slot as u16));
+        table.set_hubs(behind.into_iter().map(|(peer, hub)| (peer as u16, hub as u16)));
+    }
+
+    /// The hub that a peer is behind.
+    pub fn hub_of(&self, peer: usize) -> Option<usize> {
+        self.hubs.get(peer).copied().flatten()
+    }
+
+    /// Peers behind a hub.
+    pub fn behind(&self, hub: usize) -> impl Iterator<Item = usize> {
+        let all = self.hubs.iter().enumerate();
+        all.filter(move |(_, of)| **of == Some(hub)).map(|(peer, _)| peer)
+    }
+
+    /// The peer behind a hub that has a label.
+    pub fn labelled(&self, hub: usize, label: u16) -> Option<usize> {
+        let peer = usize::from(label).checked_sub(1)?;
+        (self.hub_of(peer) == Some(hub)).then_some(peer)
+    }
+
+    /// Whether a peer, also one of another pair, has a session for its frames.
+    pub fn is_up(&self, peer: usize) -> bool {
+        self.up.get(peer).is_some_and(|up| up.load(Ordering::Relaxed))
+    }
+
+    pub fn set_up(&self, peer: usize, is_up: bool) {
+        if let Some(up) = self.up.get(peer) {
+            up.store(is_up, Ordering::Relaxed);
+        }
     }
 
     /// See [`set_frame_limit`](Self::set_frame_limit).

@@ -11,8 +11,8 @@ use super::compression_policy::RuleSet;
 use super::config::{Config, PeerConfig, PortConfig, PortKind};
 use super::control::{
     Carried, Cpu, DivertState, DivertStatus, EnteredStatus, EntryStatus, FrameCounts, Learned,
-    LinkCpu, LinkPortStatus, MembershipStatus, PeerState, PeerStatus, Problem, RekeyStatus,
-    RuleStatus, Status,
+    LinkCpu, LinkPortStatus, MembershipStatus, PeerPath, PeerState, PeerStatus, Problem,
+    RekeyStatus, RuleStatus, Status,
 };
 use super::control_thread::{ControlThread, PeerEntry, other_mtu};
 use super::counts::Counter;
@@ -24,6 +24,7 @@ use super::shared::Shared;
 use super::slots::Slots;
 use super::stats::{PeerStats, RuleStats};
 use vsnoop_link::forwarding::{LearnedAddress, Location};
+use vsnoop_link::introduction::Contact;
 use vsnoop_link::session::SessionState;
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -244,6 +245,12 @@ fn peer(known: &PeerEntry, stats: &PeerStats, shared: &Shared) -> PeerStatus {
         SessionState::Waiting => PeerState::Waiting,
         SessionState::Closed => PeerState::Down,
     };
+    let by_hub = known.contact.as_ref().is_some_and(Contact::is_relayed);
+    let (state, path) = match state {
+        PeerState::Up => (state, Some(PeerPath::Direct)),
+        _ if by_hub => (PeerState::Relayed, Some(PeerPath::Relayed)),
+        _ => (state, None),
+    };
     let session = known.session();
     let transport = session.map_or(known.config.transport, |(_, transport)| transport);
     let measured = status.round_trip_now();
@@ -261,6 +268,8 @@ fn peer(known: &PeerEntry, stats: &PeerStats, shared: &Shared) -> PeerStatus {
         name: known.config.name.clone(),
         source: known.config.source,
         state,
+        path,
+        via: known.config.via.clone(),
         reason: status.reason,
         since: now.saturating_sub(age_ns / 1_000_000_000),
         transport: Some(transport),

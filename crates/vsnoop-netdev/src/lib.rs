@@ -47,6 +47,8 @@ pub struct Device {
     pub lower: Option<u32>,
     pub ring_frames: u32,
     pub mtu: u32,
+    /// Its Ethernet address.
+    pub mac: Option<[u8; 6]>,
     pub qdisc: String,
 }
 
@@ -124,6 +126,7 @@ fn device(answer: RouteNetlinkMessage) -> Option<Device> {
             LinkAttribute::IfName(name) => device.name = name,
             LinkAttribute::TxQueueLen(frames) => device.ring_frames = frames,
             LinkAttribute::Mtu(bytes) => device.mtu = bytes,
+            LinkAttribute::Address(bytes) => device.mac = bytes.try_into().ok(),
             LinkAttribute::Qdisc(kind) => device.qdisc = kind,
             LinkAttribute::Controller(index) => device.master = Some(index),
             LinkAttribute::Link(index) => device.lower = Some(index),

@@ -13,7 +13,7 @@ use nix::errno::Errno;
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg, setsockopt, sockopt};
 use nix::sys::time::TimeSpec;
 use socket2::{Domain, Protocol, Socket, Type};
-use vsnoop_packet::format::{ACK, SYN};
+use vsnoop_packet::format::{ACK, RST, SYN};
 use vsnoop_packet::headers::Headers;
 
 use super::net::Netns;
@@ -35,6 +35,7 @@ pub struct CapturedSegment {
     pub ack: Option<u32>,
     pub payload_bytes: u32,
     pub syn: bool,
+    pub rst: bool,
 }
 
 #[derive(Debug)]
@@ -114,5 +115,6 @@ fn segment(frame: &[u8], at: Duration) -> Option<CapturedSegment> {
         ack: (tcp.flags & ACK != 0).then(|| tcp.acknowledgment.get()),
         payload_bytes: headers.payload_bytes() as u32,
         syn: tcp.flags & SYN != 0,
+        rst: tcp.flags & RST != 0,
     })
 }

@@ -42,6 +42,12 @@ impl Vsnoop {
         self.run(&["detach", port]).map(drop)
     }
 
+    /// The output of `vsnoop status PORT --json`.
+    pub fn status(&self, port: &str) -> Result<Value> {
+        let text = self.run(&["status", port, "--json"])?;
+        serde_json::from_str(&text).context("vsnoop status did not print JSON")
+    }
+
     /// The output of `vsnoop stats PORT --json`.
     pub fn stats(&self, port: &str) -> Result<Value> {
         let text = self.run(&["stats", port, "--json"])?;

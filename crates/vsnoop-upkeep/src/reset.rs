@@ -8,7 +8,7 @@ use vsnoop_hold::Reason;
 
 use crate::connections::{Connections, mark_reset};
 use crate::held::outstanding_bytes;
-use crate::segment::{ResetSegment, frame};
+use crate::segment::{ResetSegment, frame, frame_of_host};
 
 /// Resets the connection and counts the reason; false if the VM has acknowledged something since
 /// `flow` was read. `now_ns`: CLOCK_MONOTONIC.
@@ -69,17 +69,30 @@ fn is_of_the_host(why: reset_reason::Type) -> bool {
     matches!(why, RESET_REFUSED | RESET_SILENT | RESET_ENGINE_GONE)
 }
 
+/// The bridge of a tap whose VM is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bridge {
+    pub ifindex: u32,
+    pub mac: [u8; 6],
+}
+
 /// Sends the RST to both ends; also used to repeat it, since an end that only reads would wait for
 /// ever after a loss. A failure is not reported: the hooks send a RST later.
 ///
 /// `bridge`: the bridge of a tap without a reader. It drops frames from such a tap: the RST to the
-/// sender then leaves through the bridge itself.
-pub fn send<C: Connections>(connections: &mut C, key: &flow_key, flow: &flow, bridge: Option<u32>) {
+/// sender then leaves through the bridge itself, with the bridge's address.
+pub fn send<C: Connections>(
+    connections: &mut C,
+    key: &flow_key,
+    flow: &flow,
+    bridge: Option<Bridge>,
+) {
     for segment in [ResetSegment::ResetVm, ResetSegment::ResetSender] {
-        let frame = frame(key, flow, segment);
         let sent = match bridge {
-            Some(bridge) if segment.is_for_sender() => connections.send_out_of(bridge, &frame),
-            _ => connections.inject(&frame, segment.is_for_sender()),
+            Some(Bridge { ifindex, mac }) if segment.is_for_sender() => {
+                connections.send_out_of(ifindex, &frame_of_host(key, flow, mac))
+            }
+            _ => connections.inject(&frame(key, flow, segment), segment.is_for_sender()),
         };
         if let Err(error) = sent {
             tracing::debug!("{segment:?}: {error:#}");
@@ -100,6 +113,8 @@ mod tests {
     struct One {
         flow: flow,
         counted: Vec<(reset_reason::Type, u64)>,
+        /// Frames that left through a bridge, by its index.
+        by_bridge: Vec<(u32, Vec<u8>)>,
         failures: u32,
     }
 
@@ -157,9 +172,26 @@ mod tests {
             Ok(())
         }
 
-        fn send_out_of(&mut self, _: u32, _: &[u8]) -> Result<(), Infallible> {
+        fn send_out_of(&mut self, ifindex: u32, frame: &[u8]) -> Result<(), Infallible> {
+            self.by_bridge.push((ifindex, frame.to_owned()));
             Ok(())
         }
+    }
+
+    #[test]
+    fn the_rst_for_a_vm_that_is_gone_does_not_claim_its_address() {
+        let vm_mac = [2, 0, 0, 0, 0, 1];
+        let mut key = flow_key { vm_mac, ..flow_key::default() };
+        // IPv4, mapped (RFC 4291, section 2.5.5.2).
+        for address in [&mut key.sender_addr, &mut key.vm_addr] {
+            address[10..].copy_from_slice(&[0xff, 0xff, 10, 0, 0, 1]);
+        }
+        let flow = flow { next_hop: [2, 0, 0, 0, 0, 2], ..flow::default() };
+        let bridge = Bridge { ifindex: 7, mac: [2, 0, 0, 0, 0, 3] };
+        let mut one = One::default();
+        send(&mut one, &key, &flow, Some(bridge));
+        let [(7, frame)] = &one.by_bridge[..] else { panic!("{:?}", one.by_bridge) };
+        assert_eq!((&frame[..6], &frame[6..12]), (&flow.next_hop[..], &bridge.mac[..]));
     }
 
     fn is_reset(one: &One) -> bool {

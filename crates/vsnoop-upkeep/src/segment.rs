@@ -19,6 +19,12 @@ impl ResetSegment {
     }
 }
 
+/// The RST to the sender with another Ethernet address than the VM's. Switches learn from it where
+/// that address is: the VM may be at another host by now, and must not be looked for here.
+pub fn frame_of_host(key: &flow_key, flow: &flow, mac: [u8; 6]) -> Vec<u8> {
+    frame(&flow_key { vm_mac: mac, ..*key }, flow, ResetSegment::ResetSender)
+}
+
 /// An Ethernet frame with the segment.
 pub fn frame(key: &flow_key, flow: &flow, segment: ResetSegment) -> Vec<u8> {
     // The key has ports in network byte order.

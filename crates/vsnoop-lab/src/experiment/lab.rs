@@ -64,6 +64,14 @@ impl Lab {
         Ok(Self { session, image, accelerator })
     }
 
+    pub fn image(&self) -> &Image {
+        &self.image
+    }
+
+    pub fn accelerator(&self) -> Accelerator {
+        self.accelerator
+    }
+
     /// Records what the machines are.
     pub fn describe(&self, environment: &mut BTreeMap<String, Value>) {
         environment.extend([
@@ -86,7 +94,9 @@ impl Lab {
         let (image, accelerator) = (&self.image, self.accelerator);
         let machines =
             if options.vms == 1 { "a VM".into() } else { format!("{} VMs", options.vms) };
-        println!("booting {machines} (Linux {}, {accelerator})", image.kernel_version);
+        if options.vms > 0 {
+            println!("booting {machines} (Linux {}, {accelerator})", image.kernel_version);
+        }
         Stage::build_with(&mut self.session, image, accelerator, options, vsnoop)
     }
 

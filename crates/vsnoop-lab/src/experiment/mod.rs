@@ -11,6 +11,7 @@ mod hold;
 pub mod incast;
 mod lab;
 pub mod link;
+mod migrate;
 mod path_check;
 mod ping;
 mod progress;
@@ -52,6 +53,7 @@ static ALL: LazyLock<Vec<Experiment>> = LazyLock::new(|| {
         link::WAN,
         link::COMPRESS,
         link::SCALE,
+        migrate::EXPERIMENT,
     ];
     own.into_iter().chain(declared::all().iter().map(of)).collect()
 });

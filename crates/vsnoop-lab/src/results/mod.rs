@@ -8,6 +8,7 @@ pub mod chart;
 pub mod drawing;
 pub mod incast;
 pub mod link;
+pub mod migration;
 pub mod plot;
 pub mod record;
 pub mod report;
@@ -30,6 +31,7 @@ use vsnoop_testbed::vm::Share;
 
 use incast::{CongestionControl, Incast, Round};
 use link::{Carried, LinkCell};
+use migration::Migrated;
 
 pub use size::{size_name, size_text};
 
@@ -85,6 +87,9 @@ pub struct Sample {
     /// run knows what is missing ([`record`]).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turn: Option<usize>,
+    /// Where a sample is a live migration.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub migrated: Option<Migrated>,
     /// The machine that received.
     pub vm: usize,
     /// Milliseconds since the experiment began.

@@ -61,18 +61,23 @@ pub struct PaperValue {
     pub unit: String,
 }
 
-/// Draws the plots and writes report.md into `dir`.
-pub fn write(results: &Results, words: &Words, dir: &Path) -> Result<()> {
+/// Draws the plots, writes report.md into `dir` and returns its text.
+pub fn write(results: &Results, words: &Words, dir: &Path) -> Result<String> {
     let plots = (words.plots)(results, dir)?;
     let text = render(results, words, &plots)?;
     let path = dir.join("report.md");
-    fs::write(&path, text).with_context(|| format!("write {}", path.display()))
+    fs::write(&path, &text).with_context(|| format!("write {}", path.display()))?;
+    Ok(text)
+}
+
+/// The options of the run.
+pub fn options(results: &Results) -> &str {
+    results.environment.get(OPTIONS).and_then(Value::as_str).unwrap_or_default()
 }
 
 /// The options of the run, with which there may be less to see.
 fn with(results: &Results) -> String {
-    let options = results.environment.get(OPTIONS).and_then(Value::as_str).unwrap_or_default();
-    match options {
+    match options(results) {
         "" => String::new(),
         options => format!(" with `{options}`; goals are meant for a run without options"),
     }

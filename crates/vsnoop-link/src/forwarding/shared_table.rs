@@ -49,6 +49,24 @@ impl SharedTable {
         }
     }
 
+    /// The same for a frame that a hub has relayed from a peer behind it. The address was the hub's
+    /// as long as that was not known.
+    pub fn forward_labelled(
+        &self,
+        frame: &[u8],
+        bytes: usize,
+        from: Location,
+        now_ns: u64,
+    ) -> ForwardingDecision {
+        if let Some(addresses) = FrameAddresses::of(frame, bytes) {
+            let (vlan, source) = (addresses.vlan, addresses.source);
+            if self.read().is_at_hub(vlan, source, from) {
+                self.write().refine(vlan, source, from, now_ns);
+            }
+        }
+        self.forward(frame, bytes, from, now_ns)
+    }
+
     /// A step that panicked left the table usable: every step checks what it finds.
     pub fn read(&self) -> RwLockReadGuard<'_, Table> {
         self.0.read().unwrap_or_else(PoisonError::into_inner)

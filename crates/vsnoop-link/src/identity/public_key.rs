@@ -33,6 +33,15 @@ impl PublicKey {
         bytes.copy_from_slice(digest::digest(&digest::SHA256, spki).as_ref());
         Self(bytes)
     }
+
+    /// The identifier that these bytes are.
+    pub fn of_bytes(bytes: [u8; BYTES]) -> Self {
+        Self(bytes)
+    }
+
+    pub fn as_bytes(&self) -> &[u8; BYTES] {
+        &self.0
+    }
 }
 
 impl fmt::Display for PublicKey {

@@ -35,6 +35,8 @@
 mod address;
 pub mod back_off;
 pub mod delivery;
+#[cfg(test)]
+mod introduced_tests;
 pub mod message;
 pub mod order;
 pub mod path_mtu;

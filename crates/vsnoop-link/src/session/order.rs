@@ -57,7 +57,7 @@ mod tests {
 
     fn session(initiator: End, epoch: u32, instance: u64) -> SessionInfo {
         let address = "192.0.2.1:1".parse().unwrap();
-        SessionInfo { id: SessionId(1), initiator, epoch, instance, address }
+        SessionInfo { id: SessionId(1), initiator, epoch, instance, address, introduced: false }
     }
 
     #[test]

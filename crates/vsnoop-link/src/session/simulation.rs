@@ -56,6 +56,15 @@ impl Default for DirectionFaults {
     }
 }
 
+/// A NAT before an end. The hub sees the end at its `address`.
+#[derive(Clone, Debug, Default)]
+pub struct Nat {
+    /// It has another port for each destination but the hub.
+    pub is_symmetric: bool,
+    /// Ports of datagrams, by destination: what comes from there to here is let in.
+    pub mappings: BTreeMap<SocketAddr, u16>,
+}
+
 #[derive(Clone, Debug)]
 enum Body {
     Message(Message),
@@ -96,6 +105,7 @@ pub struct SimulatedHost {
     pub peer: Peer,
     pub up: bool,
     pub address: SocketAddr,
+    pub nat: Option<Nat>,
     pub instance: u64,
     pub settings: PeerSettings,
     pub used: Option<SessionId>,
@@ -119,6 +129,7 @@ impl SimulatedHost {
             peer: Peer::new(settings.clone(), instance, now_ns),
             up: true,
             address,
+            nat: None,
             instance,
             settings,
             used: None,
@@ -129,6 +140,33 @@ impl SimulatedHost {
             sessions: BTreeMap::new(),
             most_sessions: 0,
         }
+    }
+
+    /// Where datagrams to `to` come from.
+    fn outside(&mut self, to: SocketAddr) -> SocketAddr {
+        let mut from = self.address;
+        if let Some(nat) = &mut self.nat {
+            let port =
+                from.port() + if nat.is_symmetric { 1 + nat.mappings.len() as u16 } else { 0 };
+            from.set_port(*nat.mappings.entry(to).or_insert(port));
+        }
+        from
+    }
+
+    fn lets_in(&self, packet: &Packet) -> bool {
+        match &self.nat {
+            None => packet.to == self.address,
+            Some(nat) => {
+                packet.to.ip() == self.address.ip()
+                    && nat.mappings.get(&packet.from) == Some(&packet.to.port())
+            }
+        }
+    }
+
+    /// Its NAT forgets its mappings, and has others from now on.
+    pub fn rebind(&mut self) {
+        self.address.set_port(self.address.port() + 1000);
+        self.nat.iter_mut().for_each(|nat| nat.mappings.clear());
     }
 
     /// Times that it went up, or down.
@@ -148,6 +186,8 @@ pub struct World {
     /// From A to B, and back.
     pub ways: [DirectionFaults; 2],
     pub random: fastrand::Rng,
+    /// A hub, which cuts do not concern, passes on handshakes.
+    pub introduces: bool,
     /// Each end sends data so often, if it is up.
     pub data_every_ns: Option<u64>,
     pub data_bytes: u16,
@@ -186,6 +226,7 @@ impl World {
             b: SimulatedHost::new(b, instances.1, "192.0.2.2:7757".parse().unwrap(), S),
             ways: [DirectionFaults::default(); 2],
             random,
+            introduces: false,
             data_every_ns: None,
             data_bytes: 200,
             queue: BinaryHeap::new(),
@@ -293,8 +334,8 @@ impl World {
         }
         let trip_ns = there.delay_ns + back.delay_ns;
         let now_ns = self.now_ns;
-        let instance = self.host(side).instance;
-        if there.cut || back.cut {
+        let (instance, introduced) = (self.host(side).instance, self.introduces);
+        if (there.cut || back.cut) && !introduced {
             let error = Err(unreached("timed out"));
             return self.at(now_ns + 5 * S, Event::Dialled(side, instance, error));
         }
@@ -310,9 +351,10 @@ impl World {
             epoch,
             instance: self.host(side.other()).instance,
             address: self.host(side.other()).address,
+            introduced,
         };
         let mut address = self.host(side).address;
-        if self.host(side).settings.largest_packet_bytes.is_some() {
+        if self.host(side).settings.largest_packet_bytes.is_some() && !introduced {
             address.set_port(HANDSHAKE_PORT);
         }
         let theirs = SessionInfo { initiator: End::Peer, instance, address, ..ours.clone() };
@@ -330,12 +372,12 @@ impl World {
         body: Body,
     ) {
         let host = self.host(side);
-        let from = host.address;
         let Some(carried) = host.sessions.get_mut(&session) else { return };
         carried.counter += 1;
         carried.traffic.sent_packets += 1;
         carried.traffic.sent_bytes += u64::from(bytes);
         let (counter, Some(to)) = (carried.counter, to.or(carried.address)) else { return };
+        let from = host.outside(to);
         let way = self.way(side);
         let packet = Packet { to, from, session, counter, bytes, body };
         let copies = 1 + u8::from(self.random.u8(0..100) < way.double_percent);
@@ -362,7 +404,7 @@ impl World {
                 let host = self.host(side);
                 if host.up {
                     let ordered = host.settings.largest_packet_bytes.is_none();
-                    let address = ordered.then_some(info.address);
+                    let address = (ordered || info.introduced).then_some(info.address);
                     host.sessions.insert(info.id, Carried { address, ..Carried::default() });
                     self.give(side, PeerEvent::Accepted(info));
                 }
@@ -370,7 +412,7 @@ impl World {
             Event::Dialled(side, instance, result) => {
                 // The answer does not arrive if the network was cut, or the acceptor died.
                 let result = result.and_then(|info| {
-                    let cut = self.ways.iter().any(|way| way.cut);
+                    let cut = self.ways.iter().any(|way| way.cut) && !info.introduced;
                     let there = self.host(side.other());
                     let same = there.up && there.instance == info.instance;
                     if cut || !same { Err(unreached("connection lost")) } else { Ok(info) }
@@ -402,7 +444,7 @@ impl World {
     fn arrives(&mut self, side: Side, packet: Packet) {
         let now_ns = self.now_ns;
         let host = self.host(side);
-        if !host.up || packet.to != host.address {
+        if !host.up || !host.lets_in(&packet) {
             return;
         }
         let Some(carried) = host.sessions.get_mut(&packet.session) else { return };

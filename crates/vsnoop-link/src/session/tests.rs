@@ -468,6 +468,7 @@ fn a_peer_that_comes_back_and_calls_is_not_said_to_be_down_though_our_calls_are_
         epoch: 1,
         instance: 7,
         address: world.a.address,
+        introduced: false,
     };
     world.give(Side::B, PeerEvent::Accepted(info));
     // From the handshake on, before it is known what comes of it.
@@ -540,6 +541,7 @@ fn a_peer_that_dials_without_end_gets_a_bounded_number_of_sessions() {
             epoch: (i % 7) as u32,
             instance: i / 100,
             address: world.a.address,
+            introduced: false,
         };
         for action in world.b.peer.handle(PeerEvent::Accepted(info), world.now_ns + i) {
             match action {
@@ -561,15 +563,15 @@ mod any {
     fn events() -> impl Strategy<Value = PeerEvent> {
         let id = || (0..4_u64).prop_map(SessionId);
         let address = || (0..4_u8).prop_map(|n| SocketAddr::from(([192, 0, 2, n], 1)));
-        let info = (id(), any::<bool>(), any::<u32>(), 0..3_u64, address()).prop_map(
-            |(id, us, epoch, instance, address)| SessionInfo {
+        let info = (id(), any::<bool>(), any::<u32>(), (0..3_u64, any::<bool>()), address())
+            .prop_map(|(id, us, epoch, (instance, introduced), address)| SessionInfo {
                 id,
                 initiator: if us { End::Us } else { End::Peer },
                 epoch,
                 instance,
                 address,
-            },
-        );
+                introduced,
+            });
         let message = proptest::collection::vec(any::<u8>(), 64).prop_map(|mut bytes| {
             (bytes[0], bytes[1]) = (1 + bytes[0] % 3, 64);
             Message::read(&bytes).unwrap()
@@ -584,6 +586,7 @@ mod any {
         prop_oneof![
             info.clone().prop_map(|info| PeerEvent::Dialled(Ok(info))),
             info.prop_map(PeerEvent::Accepted),
+            address().prop_map(PeerEvent::Found),
             any::<bool>().prop_map(|answered| {
                 PeerEvent::Dialled(Err(DialError { reason: "no".into(), answered }))
             }),

@@ -35,6 +35,10 @@ pub struct SessionInfo {
     /// Address to which packets of the session are sent. In a session over datagrams that the peer
     /// has dialled, at first the address of the handshake: the first datagram corrects it.
     pub address: SocketAddr,
+    /// A hub has passed on the handshake, and said where the peer is. Neither proves that datagrams
+    /// get there. Both ends send some, so that NATs let the answers in, and each uses the session
+    /// when one of its probes was answered.
+    pub introduced: bool,
 }
 
 /// Configuration of a peer's state machine.
@@ -170,6 +174,8 @@ pub enum PeerEvent {
     },
     /// Replace the session in use: what both ends agree on has changed here.
     Renew,
+    /// The hub says that the peer can be called now, or has moved there.
+    Found(SocketAddr),
     /// The link goes down.
     Close,
     /// Time has passed: at [`Peer::deadline_ns`](super::Peer::deadline_ns), or earlier.

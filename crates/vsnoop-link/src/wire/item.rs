@@ -15,6 +15,7 @@
 //! UNIT_PART   7  | which: 4 bytes | part
 //!                of a unit, if it is longer than a datagram
 //! SESSION     6  | message (crate::session::message)
+//! INTRODUCTION 8 | message (crate::introduction)
 //! ```
 //! Numbers are big-endian. Flags of a frame: partial checksum; IPv6; ECN. The highest bit of the
 //! kind of a frame, or of what it was made into (1, 2, 3, 5), says that it was diverted ([`Way`]):
@@ -31,6 +32,7 @@ pub const COMPRESSED: u8 = 4;
 pub const UNIT: u8 = 5;
 pub const SESSION: u8 = 6;
 pub const UNIT_PART: u8 = 7;
+pub const INTRODUCTION: u8 = 8;
 
 /// In the kind of a frame.
 const DIVERTED: u8 = 0x80;
@@ -101,6 +103,7 @@ pub enum Item<'a> {
     Unit { offload: OffloadState, offset: usize, body: &'a [u8] },
     UnitPart(Fragment, &'a [u8]),
     Session(&'a [u8]),
+    Introduction(&'a [u8]),
 }
 
 impl<'a> Item<'a> {
@@ -142,6 +145,7 @@ impl<'a> Item<'a> {
                 Some(Self::UnitPart(Fragment::from_bytes(fragment), part))
             }
             SESSION => Some(Self::Session(rest)),
+            INTRODUCTION => Some(Self::Introduction(rest)),
             _ => None,
         }
     }
@@ -215,7 +219,7 @@ mod tests {
 
     #[test]
     fn only_frames_are_diverted() {
-        for kind in [COMPRESSED, SESSION, UNIT_PART] {
+        for kind in [COMPRESSED, SESSION, UNIT_PART, INTRODUCTION] {
             let bytes = [kind | DIVERTED, 0, 0, 0, 0, 0, 0, 0, 0];
             assert_eq!(Item::parse(&bytes), None, "kind {kind}");
         }

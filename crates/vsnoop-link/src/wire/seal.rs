@@ -4,6 +4,8 @@
 //! | session: u32 | number: u64 = epoch (8 bits), stream (8), counter (48) | sealed item | tag |
 //! '---------------- additional data: 12 bytes, big-endian ---------------'               16 bytes
 //! ```
+//! A hub adds the label of a peer to the session's number ([`crate::introduction`]).
+//!
 //! The AEAD is the one that TLS agreed on (RFC 8446, 5.3: the nonce is the number, padded, XOR a
 //! secret base). Each direction and each sending thread (*stream*) has its own key, so that no
 //! number is ever used twice with one key: the counter only rises, a session ends before it is used
@@ -129,6 +131,13 @@ impl Sealer {
     /// sealed.
     #[must_use]
     pub fn seal(&mut self, record: &mut [u8]) -> bool {
+        self.seal_labelled(record, 0)
+    }
+
+    /// The same for a record of something that a hub relays (module
+    /// [`introduction`](crate::introduction)); 0: without a label.
+    #[must_use]
+    pub fn seal_labelled(&mut self, record: &mut [u8], label: u16) -> bool {
         if self.counter >> COUNTER_BITS != 0
             || record.len() < self.suite.overhead_bytes()
             || !self.key.may_take(self.counter, record.len())
@@ -139,7 +148,8 @@ impl Sealer {
         let number = self.prefix | self.counter;
         self.counter += 1;
         let (header, rest) = record.split_at_mut(HEADER_BYTES);
-        header[..4].copy_from_slice(&self.session.to_be_bytes());
+        let session = self.session.wrapping_add(label.into());
+        header[..4].copy_from_slice(&session.to_be_bytes());
         header[4..].copy_from_slice(&number.to_be_bytes());
         let Some(key) = &self.key.key else { return true };
         let (item, tag) = rest.split_at_mut(rest.len() - TAG_BYTES);

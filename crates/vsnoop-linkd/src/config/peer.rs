@@ -24,6 +24,8 @@ pub struct PeerConfig {
     pub outer: OuterConfig,
     /// Its frames go to other peers of which this is said, and theirs to it.
     pub relay: bool,
+    /// The peer that relays for it and introduces it.
+    pub via: Option<String>,
 }
 
 /// Where the name and the keys of a peer come from.
@@ -45,15 +47,26 @@ pub struct PeerTemplate {
     pub says_dictionary: bool,
     pub outer: OuterConfig,
     pub relay: bool,
+    pub via: Option<String>,
 }
 
 impl PeerTemplate {
     /// A host of which etcd knows.
     pub fn peer(&self, name: &str, keys: Vec<PublicKey>, addresses: Vec<Address>) -> PeerConfig {
         let Self { transport, connections, accept, outer, relay, .. } = *self;
-        let (name, trust) = (name.to_owned(), TrustConfig::Keys(keys));
-        let source = PeerSource::Etcd;
-        PeerConfig { name, trust, source, addresses, transport, connections, accept, outer, relay }
+        PeerConfig {
+            name: name.to_owned(),
+            trust: TrustConfig::Keys(keys),
+            source: PeerSource::Etcd,
+            // A host behind a hub is called by way of it.
+            addresses: if self.via.is_some() { Vec::new() } else { addresses },
+            transport,
+            connections,
+            accept,
+            outer,
+            relay,
+            via: self.via.clone(),
+        }
     }
 }
 
@@ -103,8 +116,11 @@ impl PeerConfig {
         }
     }
 
-    /// Its addresses as one text; `None`: it calls.
+    /// Its addresses as one text, or that it is called by way of its hub; `None`: it calls.
     pub fn called(&self) -> Option<String> {
+        if let Some(hub) = &self.via {
+            return Some(format!("by way of {hub}"));
+        }
         let all: Vec<_> = self.addresses.iter().map(ToString::to_string).collect();
         (!all.is_empty()).then(|| all.join(BETWEEN_ADDRESSES))
     }

@@ -357,6 +357,7 @@ mod tests {
             },
             outer: OuterConfig::default(),
             relay: false,
+            via: None,
         };
         let peers = [peer("b", Transport::Udp), peer("c", Transport::Tls)];
         for (method, of, fits) in [

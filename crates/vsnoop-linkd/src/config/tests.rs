@@ -100,6 +100,30 @@ fn relaying_is_off_until_the_link_or_a_peer_says_so() {
 }
 
 #[test]
+fn a_peer_behind_a_hub_is_called_by_way_of_it() {
+    let with = |hub: &str, link: &str, peer: &str| {
+        let other = "[[peer]]\nname = \"c\"\nsubject = \"c.example\"\n";
+        let with_ca = "[link]\ncert = \"a.crt\"\nca = \"ca.pem\"\n";
+        let text = LEAST.replace("[link]\n", &format!("{with_ca}{link}"));
+        parse(&format!("{text}\n{hub}{other}{peer}"))
+    };
+    let config = with("", "", "via = \"b\"\n").unwrap();
+    assert_eq!((config.peers[0].via.as_deref(), config.peers[1].via.as_deref()), (None, Some("b")));
+    assert_eq!(config.peers[1].called().as_deref(), Some("by way of b"));
+    for (hub, link, peer, expected) in [
+        ("", "", "via = \"x\"\n", "the [[peer]] that is the hub"),
+        ("", "", "via = \"c\"\n", "not behind another"),
+        ("", "", "via = \"b\"\naddress = \"192.0.2.3\"\n", "leave out `address`"),
+        ("", "", "via = \"b\"\ntransport = \"tls\"\n", "udp only"),
+        ("transport = \"tcp\"\n", "", "via = \"b\"\n", "udp only"),
+        ("", "relay = true\n", "via = \"b\"\n", "leave out `relay`"),
+    ] {
+        let error = with(hub, link, peer).unwrap_err().to_string();
+        assert!(error.contains("peer.via") && error.contains(expected), "{error}");
+    }
+}
+
+#[test]
 fn everything_can_be_said() {
     let config = parse(
         r#"

@@ -264,6 +264,18 @@ pub enum PeerState {
     Waiting,
     /// The last attempt to dial failed, or the peer fell silent; another attempt follows.
     Down,
+    /// It has no session with this host; its hub relays what both send each other.
+    Relayed,
+}
+
+/// The path of a peer's frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PeerPath {
+    /// A session of the two hosts.
+    Direct,
+    /// The sessions of both with a hub.
+    Relayed,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -273,6 +285,10 @@ pub struct PeerStatus {
     /// The source of this peer: the file or etcd.
     pub source: PeerSource,
     pub state: PeerState,
+    /// `None` while it is not reached.
+    pub path: Option<PeerPath>,
+    /// The peer that relays for it.
+    pub via: Option<String>,
     /// Why it is not up.
     pub reason: Option<String>,
     /// When this state began.

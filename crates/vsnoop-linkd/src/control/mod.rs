@@ -15,7 +15,7 @@ pub use error::{AlreadyUp, ControlError};
 pub use files::LinkFiles;
 pub use message::{
     Carried, Changes, Cpu, DivertState, DivertStatus, EnteredStatus, EntryStatus, FrameCounts,
-    Learned, LinkCpu, LinkPortStatus, LogLevel, MembershipStatus, PeerState, PeerStatus, Problem,
-    RefusedEntry, RekeyStatus, Reloaded, Request, Response, RuleStatus, Set, Status,
+    Learned, LinkCpu, LinkPortStatus, LogLevel, MembershipStatus, PeerPath, PeerState, PeerStatus,
+    Problem, RefusedEntry, RekeyStatus, Reloaded, Request, Response, RuleStatus, Set, Status,
 };
 pub use server::Server;

@@ -58,7 +58,8 @@ impl CallListener {
         *self.config.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(config);
     }
 
-    fn config(&self) -> Arc<ListenerConfig> {
+    /// What handshakes use that begin now.
+    pub fn config(&self) -> Arc<ListenerConfig> {
         Arc::clone(&self.config.read().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -121,7 +122,8 @@ impl CallListener {
 }
 
 impl ListenerConfig {
-    fn answer(&self, peer: &PeerId, theirs: &Hello) -> Answer {
+    /// The answer to a peer's hello.
+    pub fn answer(&self, peer: &PeerId, theirs: &Hello) -> Answer {
         let Some(peer) = self.peers.iter().find(|known| known.name == peer.as_str()) else {
             let reason = "this host does not know the peer";
             return Answer::Refuse(Refusal::new(RefusalKind::Other, reason));

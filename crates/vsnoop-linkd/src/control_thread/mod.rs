@@ -6,6 +6,7 @@
 
 mod accept;
 mod deadlines;
+mod introductions;
 mod paths;
 mod peer_entry;
 mod reload;
@@ -20,13 +21,14 @@ use tracing::{debug, info, warn};
 
 use self::accept::{CallListener, ListenerConfig};
 use self::deadlines::Deadlines;
+use self::peer_entry::NewPeer;
 use self::peer_entry::headers_bytes;
 pub use self::peer_entry::{PeerEntry, other_mtu};
 pub use self::reload::NewPeers;
 use super::complaints::Complaints;
 use super::config::{Address, Config};
 use super::establish::Introduction;
-use super::event::{ControlEvent, ReceivedDatagram, ReceivedMessage};
+use super::event::{ControlEvent, MessageKind, ReceivedDatagram, ReceivedMessage};
 use super::fault::{Fault, ReceiveError};
 use super::io::udp::Endpoints;
 use super::io::wake;
@@ -39,6 +41,7 @@ use super::{egress, ingress};
 use vsnoop_link::forwarding::Location;
 use vsnoop_link::handshake::{self, Guard, GuardLimits};
 use vsnoop_link::identity::{Acceptor, Initiator, PublicKey};
+use vsnoop_link::introduction::Hub;
 use vsnoop_link::session::{Action, Message, PeerEvent, SessionId};
 use vsnoop_link::wire::item::SESSION;
 
@@ -61,6 +64,8 @@ pub struct ControlThread {
     events: wake::Sender<ControlEvent>,
     guard: Guard,
     complaints: Complaints,
+    /// For the peers that this host relays between.
+    hub: Hub,
     clamp_mss: bool,
     dead_after: Duration,
 }
@@ -90,9 +95,10 @@ impl ControlThread {
             .peers
             .iter()
             .zip(initiators)
-            .zip(1..)
-            .map(|((peer, initiator), serial)| {
-                PeerEntry::new(peer, config, initiator, ours, serial, now_ns)
+            .enumerate()
+            .map(|(slot, (peer, initiator))| {
+                let new = NewPeer { slot, serial: 1 + slot as u64, initiator, ours };
+                PeerEntry::new(peer, config, new, now_ns)
             })
             .collect();
         let guard = Guard::new(GuardLimits::default());
@@ -125,6 +131,7 @@ impl ControlThread {
             events,
             guard,
             complaints: Complaints::default(),
+            hub: Hub::default(),
             clamp_mss: config.clamp_mss,
             dead_after: config.dead_after,
         };
@@ -169,11 +176,14 @@ impl ControlThread {
     pub fn tick(&mut self) {
         for peer in self.deadlines.take_due(self.shared.now_ns()) {
             self.tell_traffic(peer);
+            self.tick_contact(peer);
             self.tell(peer, PeerEvent::Tick);
             self.tell_path(peer);
             self.end_proofs(peer);
             self.expire_incomplete(peer);
         }
+        let actions = self.hub.tick(self.shared.now_ns());
+        self.act_as_hub(actions);
         self.expire_strays();
         self.ports.follow();
     }
@@ -194,7 +204,10 @@ impl ControlThread {
     /// Takes what another thread told.
     pub fn event(&mut self, event: ControlEvent) {
         match event {
-            ControlEvent::Message(message) => self.message(&message),
+            ControlEvent::Message(message) => match message.kind {
+                MessageKind::Session => self.message(&message),
+                MessageKind::Introduction => self.introduction(&message),
+            },
             ControlEvent::Moved { peer, session, ends } => {
                 self.received(peer, SessionId(session), ends, true);
             }
@@ -304,11 +317,14 @@ impl ControlThread {
         if let Some(bytes) = self.peers[peer].ask_route() {
             self.tell(peer, PeerEvent::Largest(bytes));
         }
-        self.deadlines.set(peer, self.peers[peer].machine.deadline_ns());
+        self.deadlines.set(peer, self.peers[peer].deadline_ns());
     }
 
     fn act(&mut self, peer: usize, action: Action) {
         match action {
+            Action::Dial { epoch, .. } if self.peers[peer].config.via.is_some() => {
+                self.dial_by_hub(peer, epoch);
+            }
             Action::Dial { address, epoch } => self.dial(peer, address, epoch),
             Action::Install(id) => self.install(peer, id),
             Action::Use(id) => {
@@ -318,6 +334,8 @@ impl ControlThread {
                 }
                 self.orders.egress(peer, egress::Order::Use { peer, session: id.0 });
                 self.limit(peer);
+                self.note_up(peer);
+                self.ask_behind(peer);
             }
             Action::Forget(id) => {
                 let known = &mut self.peers[peer];
@@ -332,6 +350,7 @@ impl ControlThread {
                 self.peers[peer].used = None;
                 self.orders.egress(peer, egress::Order::Down { peer });
                 self.bound_frames(peer);
+                self.note_down(peer);
             }
             Action::Send { session, message, packet_bytes, to } => {
                 let Some(installed) = self.peers[peer].installed.get(&session) else { return };
@@ -352,6 +371,7 @@ impl ControlThread {
                 }
                 let ends = self.ends(peer, id, address);
                 self.orders.egress(peer, egress::Order::Address { peer, session: id.0, ends });
+                self.note_up(peer);
             }
             Action::PathMtu(bytes) => {
                 self.peers[peer].path_mtu_bytes = bytes;

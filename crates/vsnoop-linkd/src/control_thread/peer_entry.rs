@@ -14,12 +14,16 @@ use crate::io::udp::{Endpoints, route_mtu};
 use crate::tcp_handshake::Established;
 use vsnoop_link::compress::{CompressionLimits, DecoderMemory};
 use vsnoop_link::identity::{Initiator, Proof, PublicKey};
+use vsnoop_link::introduction::{About, Contact, ContactSettings, Label};
 use vsnoop_link::session::{Peer, PeerSettings, PeerSnapshot, SessionId};
 
 /// How often the host is asked how large packets to a peer may be.
 const ROUTE_EVERY: Duration = Duration::from_secs(60);
 /// The minimum MTU of IPv6 (RFC 8200, section 5): assumed until the path's MTU was found.
 const LEAST_MTU_BYTES: u16 = 1280;
+/// A direct path beside a hub is probed so often, and is left after so much silence.
+const DIRECT_PROBE_NS: u64 = 500_000_000;
+const DIRECT_DEAD_NS: u64 = 1_500_000_000;
 const ORDINARY_MTU_BYTES: u16 = 1500;
 /// IP and UDP header.
 const V4_HEADERS_BYTES: usize = 20 + 8;
@@ -51,6 +55,8 @@ pub struct Installed {
     pub mtu_bytes: u16,
     /// The peer's proof of identity.
     pub proof: Proof,
+    /// Of the peer's process.
+    pub instance: u64,
 }
 
 /// One peer.
@@ -62,6 +68,10 @@ pub struct PeerEntry {
     pub is_removed: bool,
     pub config: PeerConfig,
     pub machine: Peer,
+    /// If it is behind a hub.
+    pub contact: Option<Contact>,
+    /// Its process, as of the last session in use.
+    pub instance: Option<u64>,
     pub settings: PeerSettings,
     pub initiator: Arc<Initiator>,
     /// See [`crate::establish::dial`].
@@ -82,6 +92,8 @@ pub struct PeerEntry {
     /// Last report to the egress thread: session, loss, and bytes per second.
     pub path_said: Option<(SessionId, f64, Option<u64>)>,
     pub used: Option<SessionId>,
+    /// The key of its last handshake.
+    pub shown_key: Option<PublicKey>,
     /// The largest dictionary that rules of the file have for it, bytes.
     pub dictionary_bytes: Option<u32>,
     /// The limits of the peer that were warned of.
@@ -90,16 +102,19 @@ pub struct PeerEntry {
     pub mtu_bytes_said: Option<u16>,
 }
 
+/// What a new entry is made of beside the configuration.
+pub struct NewPeer {
+    pub slot: usize,
+    pub serial: u64,
+    pub initiator: Initiator,
+    /// This host's key.
+    pub ours: PublicKey,
+}
+
 impl PeerEntry {
     /// A peer that was just configured.
-    pub fn new(
-        peer: &PeerConfig,
-        link: &Config,
-        initiator: Initiator,
-        ours: PublicKey,
-        serial: u64,
-        now_ns: u64,
-    ) -> Self {
+    pub fn new(peer: &PeerConfig, link: &Config, new: NewPeer, now_ns: u64) -> Self {
+        let NewPeer { slot, serial, initiator, ours } = new;
         let is_favoured = matches!(&peer.trust, TrustConfig::Keys(theirs) if ours > theirs[0]);
         let settings = settings(peer, link, is_favoured);
         Self {
@@ -107,6 +122,8 @@ impl PeerEntry {
             is_removed: false,
             config: peer.clone(),
             machine: Peer::new(settings.clone(), fastrand::u64(..), now_ns),
+            contact: contact(peer, slot),
+            instance: None,
             settings,
             initiator: Arc::new(initiator),
             failed: Arc::default(),
@@ -121,6 +138,7 @@ impl PeerEntry {
             loss: 0.0,
             path_said: None,
             used: None,
+            shown_key: None,
             dictionary_bytes: link.compress.largest_dictionary(&peer.name),
             accepts_said: None,
             mtu_bytes_said: None,
@@ -148,6 +166,27 @@ impl PeerEntry {
         self.installed.get(&self.used?)?.proof.until_s()
     }
 
+    /// When there is something to do for it.
+    pub fn deadline_ns(&self) -> u64 {
+        let contact_ns = self.contact.as_ref().map_or(u64::MAX, Contact::deadline_ns);
+        self.machine.deadline_ns().min(contact_ns)
+    }
+
+    /// Whether it is whom another host asks for.
+    pub fn is_about(&self, about: &About) -> bool {
+        match (about, &self.config.trust) {
+            (About::Keys(asked), TrustConfig::Keys(keys)) => {
+                asked.iter().any(|key| keys.contains(key))
+            }
+            (About::Subject(asked), TrustConfig::Subject(subject)) => asked == subject,
+            // It has shown its key, under its name.
+            (About::Keys(asked), TrustConfig::Subject(_)) => {
+                self.shown_key.is_some_and(|key| asked.contains(&key))
+            }
+            (About::Subject(_), TrustConfig::Keys(_)) => false,
+        }
+    }
+
     pub fn status(&self) -> PeerSnapshot {
         self.machine.status()
     }
@@ -168,17 +207,42 @@ impl PeerEntry {
     }
 }
 
+/// The label of a peer with this number.
+fn label_of(slot: usize) -> Option<Label> {
+    Label::new(u16::try_from(slot + 1).ok()?)
+}
+
+/// A peer behind a hub.
+pub fn contact(peer: &PeerConfig, slot: usize) -> Option<Contact> {
+    peer.via.as_ref()?;
+    let about = match &peer.trust {
+        TrustConfig::Keys(keys) => About::Keys(keys.clone()),
+        TrustConfig::Subject(subject) => About::Subject(subject.clone()),
+    };
+    Some(Contact::new(ContactSettings { label: label_of(slot)?, about }))
+}
+
 /// Settings of a peer's state machine.
 pub fn settings(peer: &PeerConfig, link: &Config, is_favoured: bool) -> PeerSettings {
-    PeerSettings {
+    let dead_ns = link.dead_after.as_nanos() as u64;
+    let all = PeerSettings {
         favoured: is_favoured,
         largest_packet_bytes: (!peer.transport.is_ordered()).then_some(LEAST_MTU_BYTES),
-        dead_ns: link.dead_after.as_nanos() as u64,
+        dead_ns,
         rekey_ns: link.rekey.as_nanos() as u64,
         keys_end_ns: 2 * link.rekey.as_nanos() as u64,
         address: peer.called(),
         ..PeerSettings::default()
+    };
+    if peer.via.is_none() {
+        return all;
     }
+    // Both ends know when they can call: one of them is enough, if they agree which.
+    let agrees = matches!(&peer.trust, TrustConfig::Keys(keys) if keys.len() == 1);
+    let address = all.address.clone().filter(|_| is_favoured || !agrees);
+    // The relay stands in for a path that fails, so it need not fail for long.
+    let (probe_ns, dead_ns) = (DIRECT_PROBE_NS, dead_ns.min(DIRECT_DEAD_NS));
+    PeerSettings { address, probe_ns, dead_ns, ..all }
 }
 
 /// Message about a peer with another `link.mtu`.

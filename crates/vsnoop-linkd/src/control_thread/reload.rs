@@ -7,14 +7,14 @@ use tracing::info;
 
 use super::ControlThread;
 use super::accept::ListenerConfig;
-use super::peer_entry::{PeerEntry, settings};
+use super::peer_entry::{NewPeer, PeerEntry, contact, settings};
 use crate::config::{Address, Config, PeerConfig};
 use crate::shared::Shared;
 use crate::slots::Slots;
 use vsnoop_link::compress::DecoderMemory;
 use vsnoop_link::forwarding::Location;
 use vsnoop_link::identity::{Acceptor, Initiator, Proof, PublicKey};
-use vsnoop_link::session::{PeerEvent, SessionId};
+use vsnoop_link::session::{DialError, PeerEvent, SessionId};
 
 /// The peers of a new configuration.
 pub struct NewPeers<'a> {
@@ -44,8 +44,11 @@ impl ControlThread {
             }
             info!("peer {}: its session ends, by the new configuration", known.config.name);
             self.tell(peer, PeerEvent::Close);
+            let actions = self.hub.remove(peer);
+            self.act_as_hub(actions);
             let known = &mut self.peers[peer];
             known.is_removed = true;
+            known.contact = None;
             known.made.clear();
             known.incomplete.clear();
             self.shared.table.write().forget(Location::Peer(peer as u16));
@@ -79,12 +82,19 @@ impl ControlThread {
             }
         }
         (0..self.peers.len()).for_each(|peer| self.bound_frames(peer));
+        // Some peers may be behind another hub than before.
+        for hub in 0..self.peers.len() {
+            if self.is_up(hub) {
+                self.ask_behind(hub);
+            }
+        }
     }
 
     fn add_peer(&mut self, slot: usize, peer: &PeerConfig, config: &Config, initiator: Initiator) {
         let (serial, now_ns) = (self.next_serial, self.shared.now_ns());
         self.next_serial += 1;
-        let entry = PeerEntry::new(peer, config, initiator, self.ours, serial, now_ns);
+        let new = NewPeer { slot, serial, initiator, ours: self.ours };
+        let entry = PeerEntry::new(peer, config, new, now_ns);
         self.guard.set_peer(slot, peer.addresses.iter().filter_map(Address::literal));
         match self.peers.get_mut(slot) {
             Some(known) => *known = entry,
@@ -109,6 +119,11 @@ impl ControlThread {
         let is_other = settings != known.settings;
         known.settings = settings.clone();
         let before = std::mem::replace(&mut known.config, peer.clone());
+        let mut is_given_up = false;
+        if (&before.via, &before.trust) != (&peer.via, &peer.trust) {
+            let old = std::mem::replace(&mut known.contact, contact(peer, slot));
+            is_given_up = old.is_some_and(|old| old.is_dialling());
+        }
         if before.addresses != peer.addresses {
             self.guard.set_peer(slot, peer.addresses.iter().filter_map(Address::literal));
         }
@@ -119,6 +134,18 @@ impl ControlThread {
             != (peer.accept, peer.connections, peer.outer);
         if is_agreed_anew {
             known.memory = Arc::new(DecoderMemory::new(peer.decoder_bytes_max()));
+        }
+        if is_given_up {
+            let reason = "the configuration has changed meanwhile".into();
+            let error = DialError { reason, answered: false };
+            self.tell(slot, PeerEvent::Dialled(Err(error)));
+        }
+        if before.relay && !peer.relay {
+            let actions = self.hub.remove(slot);
+            self.act_as_hub(actions);
+        }
+        if peer.relay && !before.relay {
+            self.note_up(slot);
         }
         if is_other {
             self.tell(slot, PeerEvent::Configured(settings));
@@ -141,7 +168,7 @@ impl ControlThread {
         let initiator = &known.initiator;
         known
             .incomplete
-            .retain_mut(|begun| initiator.verify_again(&mut begun.control.proof).is_ok());
+            .retain_mut(|begun| initiator.verify_again(&mut begun.control.outcome.proof).is_ok());
         self.end_sessions(slot, ended);
     }
 

@@ -10,14 +10,14 @@ use tracing::warn;
 use super::ControlThread;
 use super::peer_entry::{Incomplete, Installed, other_mtu};
 use crate::causes::with_causes;
-use crate::config::OuterConfig;
+use crate::config::{OuterConfig, PeerConfig};
 use crate::egress::peer_sender::SessionSender;
-use crate::establish::{self, Incoming, Made};
+use crate::establish::{self, Incoming, Made, SessionRole};
 use crate::event::ControlEvent;
 use crate::tcp_handshake::Established;
 use crate::{egress, ingress};
 use vsnoop_link::compress::CompressionLimits;
-use vsnoop_link::handshake::Purpose;
+use vsnoop_link::handshake::{Hello, Purpose};
 use vsnoop_link::identity::PeerId;
 use vsnoop_link::session::{DialError, End, PeerEvent, SessionId, SessionInfo};
 use vsnoop_link::wire::seal::TAG_BYTES;
@@ -49,8 +49,10 @@ impl ControlThread {
             epoch: made.epoch,
             instance: made.instance,
             address: made.address,
+            introduced: made.introduced,
         };
         let known = &mut self.peers[peer];
+        known.shown_key = Some(made.peer_key);
         let favoured = self.ours > made.peer_key;
         if known.settings.favoured != favoured {
             // The key of a peer with a subject is known from its handshake.
@@ -70,12 +72,12 @@ impl ControlThread {
         generation: u64,
         mut established: Established,
     ) {
-        let Some(peer) = self.index_of(&established.peer) else { return };
-        if !self.is_still_trusted(peer, generation, &mut established.proof) {
+        let Some(peer) = self.index_of(&established.outcome.peer) else { return };
+        if !self.is_still_trusted(peer, generation, &mut established.outcome.proof) {
             return;
         }
-        match established.purpose {
-            Purpose::Control if establish::is_ordered(established.agreed.transport) => {
+        match established.outcome.theirs.purpose {
+            Purpose::Control if establish::is_ordered(established.outcome.agreed.transport) => {
                 let incomplete = Incomplete {
                     control: established,
                     from,
@@ -90,12 +92,14 @@ impl ControlThread {
                     self.add_connection(since, stray);
                 }
             }
-            Purpose::Control => match establish::datagrams(established, from, false) {
-                Ok(made) => self.take_in(peer, Box::new(made)),
-                Err(error) => {
-                    warn!("peer {}: {}", self.peers[peer].config.name, with_causes(&error));
+            Purpose::Control => {
+                match establish::datagrams(&established.outcome, from, SessionRole::Called) {
+                    Ok(made) => self.take_in(peer, Box::new(made)),
+                    Err(error) => {
+                        warn!("peer {}: {}", self.peers[peer].config.name, with_causes(&error));
+                    }
                 }
-            },
+            }
             Purpose::Data { .. } => self.add_connection(Instant::now(), established),
         }
     }
@@ -103,12 +107,13 @@ impl ControlThread {
     /// Adds a data connection to its session, or keeps it until the session is known.
     fn add_connection(&mut self, since: Instant, connection: Established) {
         let (Some(peer), Purpose::Data { session, .. }) =
-            (self.index_of(&connection.peer), connection.purpose)
+            (self.index_of(&connection.outcome.peer), connection.outcome.theirs.purpose)
         else {
             return;
         };
         let incomplete = &mut self.peers[peer].incomplete;
-        let Some(at) = incomplete.iter().position(|waits| waits.control.ours.session == session)
+        let Some(at) =
+            incomplete.iter().position(|waits| waits.control.outcome.ours.session == session)
         else {
             if self.strays.len() < STRAYS {
                 self.strays.push((since, connection));
@@ -117,7 +122,7 @@ impl ControlThread {
         };
         incomplete[at].connections.push(connection);
         incomplete[at].since = Instant::now();
-        let wanted = 2 * usize::from(incomplete[at].control.agreed.connections.max(1));
+        let wanted = 2 * usize::from(incomplete[at].control.outcome.agreed.connections.max(1));
         if incomplete[at].connections.len() < wanted {
             return;
         }
@@ -155,7 +160,7 @@ impl ControlThread {
         }
     }
 
-    fn take_in(&mut self, peer: usize, made: Box<Made>) {
+    pub(super) fn take_in(&mut self, peer: usize, made: Box<Made>) {
         let info = self.keep(peer, made);
         self.tell(peer, PeerEvent::Accepted(info));
         self.peers[peer].made.clear();
@@ -182,6 +187,7 @@ impl ControlThread {
             mtu_bytes,
             ecn,
             proof,
+            instance,
             ..
         } = *made;
         let mut outgoing = outgoing;
@@ -200,6 +206,7 @@ impl ControlThread {
             takes,
             mtu_bytes,
             proof,
+            instance,
         };
         known.installed.insert(id, installed);
         let session = id.0;
@@ -239,17 +246,18 @@ impl ControlThread {
         }
     }
 
+    /// What this host says to a peer that it calls.
+    pub(super) fn hello(&self, peer: usize, epoch: u32) -> Hello {
+        let config = &self.peers[peer].config;
+        let PeerConfig { transport, connections, outer, .. } = *config;
+        let session = self.shared.pairs.session_number(peer);
+        let accepts = config.accepts();
+        self.introduction.hello(session, epoch, transport, connections, accepts, outer.ecn)
+    }
+
     pub(super) fn dial(&mut self, peer: usize, address: String, epoch: u32) {
+        let hello = self.hello(peer, epoch);
         let known = &self.peers[peer];
-        let config = &known.config;
-        let hello = self.introduction.hello(
-            self.shared.pairs.session_number(peer),
-            epoch,
-            config.transport,
-            config.connections,
-            config.accepts(),
-            config.outer.ecn,
-        );
         let (initiator, memory) = (Arc::clone(&known.initiator), Arc::clone(&known.memory));
         let (events, serial, generation) = (self.events.clone(), known.serial, self.reloads);
         let (dead_after, failed) = (self.dead_after, Arc::clone(&known.failed));

@@ -300,7 +300,7 @@ pub mod testing {
     /// A connection over the loopback interface, and its far end.
     pub fn connection() -> (ConnectionSender, TcpStream) {
         let (near, far) = connected();
-        let (socket, mut tls) = (near.stream, near.tls);
+        let (socket, mut tls) = (near.stream, near.outcome.tls);
         socket.set_nonblocking(true).unwrap();
         tls.set_buffer_limit(None);
         let encoder = Encoder::new(CompressionLimits::MOST, coding_clock());

@@ -69,6 +69,7 @@ const FIRST_HELD_BYTES: usize = 256 << 10;
 struct QueuedFrame {
     offload: OffloadState,
     way: Way,
+    label: u16,
     bytes: Vec<u8>,
     flow: u64,
     compression: Compression,
@@ -109,6 +110,8 @@ pub struct DatagramSender {
     mark: Mark,
     /// Mark of the frame that is being added.
     frame_mark: Mark,
+    /// Label of the frame that is being added.
+    frame_label: u16,
     outer: OuterConfig,
     next_fragment: u16,
     next_unit: u16,
@@ -155,6 +158,7 @@ impl DatagramSender {
             count: 0,
             mark: Mark::default(),
             frame_mark: Mark::default(),
+            frame_label: 0,
             outer: OuterConfig::default(),
             next_fragment: 0,
             next_unit: 0,
@@ -261,10 +265,11 @@ impl DatagramSender {
     ) {
         let queue =
             self.queue.get_or_insert_with(|| Box::new(FairQueue::new(QueueLimits::default())));
-        let (flow, way, unit_bytes) = (frame.flow(), frame.way, queue.unit_bytes());
+        let (flow, unit_bytes) = (frame.flow(), queue.unit_bytes());
+        let Frame { way, label, .. } = *frame;
         let mut push = |offload, bytes: Vec<u8>| {
             let (length, compression) = (bytes.len(), compression.clone());
-            let waiting = QueuedFrame { offload, way, bytes, flow, compression };
+            let waiting = QueuedFrame { offload, way, label, bytes, flow, compression };
             queue.push(flow, length, waiting, context.now_ns);
         };
         match pieces_of(frame, unit_bytes, scratch) {
@@ -292,9 +297,9 @@ impl DatagramSender {
         while !self.is_blocked()
             && let Some(waiting) = self.queue.as_mut().and_then(|queue| queue.pop(context.now_ns))
         {
-            let QueuedFrame { offload, way, bytes, flow, compression } = waiting;
+            let QueuedFrame { offload, way, label, bytes, flow, compression } = waiting;
             let headers = Headers::of(&bytes);
-            let whole = WholeFrame { offload, way, headers, bytes: &bytes };
+            let whole = WholeFrame { offload, way, label, headers, bytes: &bytes };
             self.whole(context, &whole, || flow, &compression);
         }
         self.flush(context);
@@ -337,6 +342,7 @@ impl DatagramSender {
         let needs_flow = self.outer.flow_label || compression.policy.is_some();
         let flow = if needs_flow { flow() } else { 0 };
         self.frame_mark = self.mark_of(whole, flow);
+        self.frame_label = whole.label;
         let in_units = match (&compression.policy, &whole.headers) {
             (Some(policy), Some(headers)) => {
                 let how = UnitsOf { flow, policy, rule_stats: &compression.rule_stats };
@@ -472,7 +478,7 @@ impl DatagramSender {
         let Some(offload) = restore(&mut piece, range.start, frame.offload) else { return };
         // The layers have the same offsets as in the whole frame.
         let headers = Some(Headers { end: piece.len() as u32, ..*headers });
-        self.as_it_is(context, &WholeFrame { offload, way: frame.way, headers, bytes: &piece });
+        self.as_it_is(context, &WholeFrame { offload, headers, bytes: &piece, ..*frame });
     }
 
     /// Sends a compressed unit, in parts if it is longer than a record.
@@ -586,7 +592,8 @@ impl DatagramSender {
     /// Seals the record at the end of the batch, and makes it part of the batch.
     fn seal(&mut self, stats: &PeerStats, record_bytes: usize) {
         let record = &mut self.buffer[self.length..self.length + record_bytes];
-        if !stats.seal.time(|| self.sealer.seal(record)) {
+        let label = self.frame_label;
+        if !stats.seal.time(|| self.sealer.seal_labelled(record, label)) {
             stats.dropped_send.add(1, record_bytes as u64);
             return;
         }

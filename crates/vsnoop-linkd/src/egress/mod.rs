@@ -31,7 +31,7 @@ use self::batch::{BatchBuffer, ReadEnd};
 use self::peer_sender::{PeerSender, SessionSender};
 use self::send_context::SendContext;
 use self::senders::Senders;
-use super::compression_policy::{FIRST_DIVERT_TAP, FlowCounts, Policies};
+use super::compression_policy::{FIRST_DIVERT_TAP, FIRST_RELAYED, FlowCounts, Policies};
 use super::counted_port::CountedPort;
 use super::divert::taps::DivertTaps;
 use super::event::ControlEvent;
@@ -44,6 +44,7 @@ use super::io::wake;
 use super::relay::{RelayReceiver, RelaySender};
 use super::shared::Shared;
 use vsnoop_link::forwarding::{ForwardingDecision, Location, Scope};
+use vsnoop_link::introduction::Label;
 
 /// An order of the control thread. `session` numbers are its own, never used twice.
 pub enum Order {
@@ -93,6 +94,17 @@ pub enum Order {
         item: Vec<u8>,
         pad_to: usize,
         to: Option<Endpoints>,
+    },
+    /// Frames of the peer `from`, relayed to this one, have this label from now on.
+    Label {
+        peer: usize,
+        from: usize,
+        label: Option<Label>,
+    },
+    /// The hub of the peer relays for it, or says that it does not.
+    Apart {
+        peer: usize,
+        is_apart: bool,
     },
     /// Says for each rule what becomes of its flows.
     Survey(SyncSender<Vec<FlowCounts>>),
@@ -305,10 +317,12 @@ impl Egress {
         self.frames += frames.len();
         for relayed in &frames {
             let part = [&relayed.bytes[..]];
-            let frame = Frame::parsed(relayed.offload, relayed.headers, &part);
-            let frame = frame.by(relayed.way);
-            for &to in &relayed.to {
-                self.send_to_peer(relayed.source, to.into(), &frame, now_ns);
+            let from = relayed.source.checked_sub(FIRST_RELAYED);
+            for to in relayed.to.iter().map(|to| usize::from(*to)) {
+                let label = from.and_then(|from| Some(self.senders.get(to)?.label_of(from)));
+                let frame = Frame::parsed(relayed.offload, relayed.headers, &part);
+                let frame = frame.by(relayed.way).labelled(label.unwrap_or(0));
+                self.send_to_peer(relayed.source, to, &frame, now_ns);
             }
         }
         self.flush(now_ns);
@@ -349,35 +363,62 @@ impl Egress {
         let location = Location::Port(from as u16);
         let decision = self.shared.table.forward(frame.start(), frame.bytes, location, now_ns);
         match decision {
-            ForwardingDecision::To(to) => self.hand_to(from, to, frame, now_ns),
+            ForwardingDecision::To(to) => self.hand_to(from, self.next_hop(to), frame, now_ns),
             ForwardingDecision::Both(a, b) => {
+                let (a, b) = (self.next_hop(a), self.next_hop(b));
                 self.hand_to(from, a, frame, now_ns);
-                self.hand_to(from, b, frame, now_ns);
+                if a != b {
+                    self.hand_to(from, b, frame, now_ns);
+                }
             }
-            ForwardingDecision::Flood(scope) => {
-                for (slot, port) in self.shared.all_ports() {
-                    if from != slot && scope.includes(Location::Port(slot as u16)) {
-                        port.write(frame);
-                    }
-                }
-                if scope == Scope::Ports {
-                    self.shared.count_flood(from);
-                }
-                let mut others = Vec::new();
-                for peer in 0..self.senders.len() {
-                    if !scope.includes(Location::Peer(peer as u16)) {
-                        continue;
-                    }
-                    if self.shared.serves(peer) {
-                        self.send_to_peer(from, peer, frame, now_ns);
-                    } else {
-                        others.push(peer as u16);
-                    }
-                }
-                self.hand_over(from, others, frame);
-            }
+            ForwardingDecision::Flood(scope) => self.flood(from, &scope, frame, now_ns),
             ForwardingDecision::Drop(_) => self.shared.stats.dropped_forwarding.add(1),
         }
+    }
+
+    fn flood(&mut self, from: usize, scope: &Scope, frame: &Frame<'_>, now_ns: u64) {
+        for (slot, port) in self.shared.all_ports() {
+            if from != slot && scope.includes(Location::Port(slot as u16)) {
+                port.write(frame);
+            }
+        }
+        if *scope == Scope::Ports {
+            self.shared.count_flood(from);
+        }
+        // A hub sends it to all peers behind it, also those with a direct path: once.
+        let (mut hubs, mut others) = (Vec::new(), Vec::new());
+        for peer in 0..self.senders.len() {
+            if !scope.includes(Location::Peer(peer as u16)) {
+                continue;
+            }
+            // There is a direct path, and the hub does not stand in for it.
+            let is_alone =
+                self.senders.get(peer).is_some_and(PeerSender::is_apart) && self.is_up(peer);
+            let hub = self.shared.hub_of(peer).filter(|hub| self.is_up(*hub) && !is_alone);
+            match hub {
+                None if self.shared.serves(peer) => self.send_to_peer(from, peer, frame, now_ns),
+                None => others.push(peer as u16),
+                Some(hub) if scope.includes(Location::Peer(hub as u16)) => {}
+                Some(hub) if hubs.contains(&hub) => {}
+                Some(hub) => hubs.push(hub),
+            }
+        }
+        for hub in hubs {
+            self.hand_to_peer(from, hub, frame, now_ns);
+        }
+        self.hand_over(from, others, frame);
+    }
+
+    fn is_up(&self, peer: usize) -> bool {
+        self.shared.is_up(peer)
+    }
+
+    /// A peer behind a hub is reached by the hub while there is no direct path.
+    fn next_hop(&self, to: Location) -> Location {
+        let Location::Peer(peer) = to else { return to };
+        let peer = usize::from(peer);
+        let hub = self.shared.hub_of(peer).filter(|_| !self.is_up(peer));
+        hub.map_or(to, |hub| Location::Peer(hub as u16))
     }
 
     fn hand_to(&mut self, from: usize, to: Location, frame: &Frame<'_>, now_ns: u64) {
@@ -417,7 +458,7 @@ impl Egress {
             mss::clamp(&frame.offload, headers, &mut syn, mss.min(u16::MAX.into()) as u16);
         }
         let part = [&syn[..]];
-        let lowered = Frame::parsed(frame.offload, frame.headers, &part);
+        let lowered = Frame::parsed(frame.offload, frame.headers, &part).labelled(frame.label);
         self.send(source, peer, &lowered.by(frame.way), now_ns);
         self.syn = syn;
     }
@@ -513,12 +554,13 @@ impl Egress {
                     self.with_sender(peer, |of| of.set_path(session, loss, bytes_per_s));
                 }
                 Order::Message { peer, session, item, pad_to, to } => {
-                    let shared = &self.shared;
-                    let (udp, stats) = (&shared.udp, &shared.peers[peer]);
-                    let context = SendContext { udp, stats, now_ns: shared.now_ns() };
-                    if let Some(of) = self.senders.get_mut(peer) {
-                        of.message(session, context, &item, pad_to, to);
-                    }
+                    self.message(peer, session, &item, pad_to, to);
+                }
+                Order::Label { peer, from, label } => {
+                    self.with_sender(peer, |of| of.set_label(from, label));
+                }
+                Order::Apart { peer, is_apart } => {
+                    self.with_sender(peer, |of| of.set_apart(is_apart));
                 }
                 Order::Survey(done) => {
                     // The requester may have given up.
@@ -536,9 +578,30 @@ impl Egress {
         }
         if changes_sessions {
             self.any_ordered = self.senders.any_ordered();
+            let shared = &self.shared;
+            self.senders.for_each_used(&shared.peers, |peer, sender, _| {
+                shared.set_up(peer, sender.is_up());
+            });
         }
         self.look_after();
         true
+    }
+
+    /// Sends an item of the session itself.
+    fn message(
+        &mut self,
+        peer: usize,
+        session: u64,
+        item: &[u8],
+        pad_to: usize,
+        to: Option<Endpoints>,
+    ) {
+        let shared = &self.shared;
+        let (udp, stats) = (&shared.udp, &shared.peers[peer]);
+        let context = SendContext { udp, stats, now_ns: shared.now_ns() };
+        if let Some(of) = self.senders.get_mut(peer) {
+            of.message(session, context, item, pad_to, to);
+        }
     }
 
     fn install(&mut self, peer: usize, session: u64, sender: SessionSender) {

@@ -1,5 +1,6 @@
 //! Sends the frames for one peer, under the current one of its sessions.
 
+use std::collections::HashMap;
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -17,6 +18,7 @@ use super::datagrams::DatagramSender;
 use super::pieces::pieces_of;
 use super::send_context::SendContext;
 use vsnoop_link::compress::{Decision, Policy};
+use vsnoop_link::introduction::Label;
 use vsnoop_link::queue::Classifier;
 use vsnoop_link::wire::item::FrameHeader;
 
@@ -150,11 +152,43 @@ pub struct PeerSender {
     sessions: Vec<(u64, SessionSender)>,
     current: Option<u64>,
     ordered: bool,
+    /// By which it knows others whose frames are relayed to it.
+    labels: HashMap<usize, Label>,
+    /// Its hub says that it does not relay for it now.
+    is_apart: bool,
 }
 
 impl PeerSender {
     pub fn is_ordered(&self) -> bool {
         self.ordered
+    }
+
+    /// Whether a session is used.
+    pub fn is_up(&self) -> bool {
+        self.current.is_some()
+    }
+
+    /// The peer's hub relays for it, or says that it does not.
+    pub fn set_apart(&mut self, is_apart: bool) {
+        self.is_apart = is_apart;
+    }
+
+    /// The peer's hub does not relay for it.
+    pub fn is_apart(&self) -> bool {
+        self.is_apart
+    }
+
+    /// Frames of the peer `from` have this label from now on.
+    pub fn set_label(&mut self, from: usize, label: Option<Label>) {
+        match label {
+            Some(label) => self.labels.insert(from, label),
+            None => self.labels.remove(&from),
+        };
+    }
+
+    /// The label of frames of the peer `from`; 0: none.
+    pub fn label_of(&self, from: usize) -> u16 {
+        self.labels.get(&from).map_or(0, |label| label.number())
     }
 
     fn session(&mut self, session: u64) -> Option<&mut SessionSender> {

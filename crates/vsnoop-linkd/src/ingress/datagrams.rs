@@ -10,7 +10,7 @@ use std::io;
 use std::ops::Range;
 
 use super::super::cpu::coding_clock;
-use super::super::event::{ReceivedDatagram, ReceivedMessage};
+use super::super::event::{MessageKind, ReceivedDatagram, ReceivedMessage};
 use super::super::fault::ReceiveError;
 use super::super::frame::{Origin, ReceivedFrame};
 use super::super::io::udp::{Endpoints, Inbox};
@@ -21,6 +21,7 @@ use super::reports::Reports;
 use super::session::DatagramSession;
 use vsnoop_link::compress::unit::Unpacker;
 use vsnoop_link::compress::{Codecs, DecodeError};
+use vsnoop_link::introduction::MOST_LABELS;
 use vsnoop_link::wire::fragment::FRAME_BYTES;
 use vsnoop_link::wire::item::{Item, Way};
 use vsnoop_link::wire::replay::Fresh;
@@ -58,6 +59,8 @@ pub struct DatagramReceiver {
     batch: Batch,
     /// Keyed by the index in their records.
     sessions: HashMap<u32, InstalledSession>,
+    /// Indices of sessions with hubs, to which these add labels.
+    hubs: Vec<u32>,
     unpacker: Unpacker,
     /// The first datagram in the inbox that no round has handled yet: message, and offset in it.
     left: Option<(usize, usize)>,
@@ -106,6 +109,7 @@ impl Default for DatagramReceiver {
                 frames: Vec::with_capacity(1024),
             },
             sessions: HashMap::new(),
+            hubs: Vec::new(),
             unpacker: Unpacker::new(coding_clock()),
             left: None,
         }
@@ -119,6 +123,14 @@ impl DatagramReceiver {
 
     pub fn retire(&mut self, session: u64) {
         self.sessions.retain(|_, installed| installed.session != session);
+    }
+
+    /// Notes which sessions are with hubs.
+    pub fn note_hubs(&mut self, shared: &Shared) {
+        let of_hub = |(_, installed): &(&u32, &InstalledSession)| {
+            shared.behind(installed.peer).next().is_some()
+        };
+        self.hubs = self.sessions.iter().filter(of_hub).map(|(index, _)| *index).collect();
     }
 
     /// Whether there are received datagrams that no round has handled yet.
@@ -142,9 +154,10 @@ impl DatagramReceiver {
         let (first, skipped) = from.unwrap_or_default();
         let now_ns = shared.now_ns();
         let (messages, buffer) = self.inbox.parts();
-        let (batch, unpacker) = (&mut self.batch, &mut self.unpacker);
-        let class = 0;
-        let mut opening = Opening { batch, unpacker, budget, shared, reports, now_ns, class };
+        let (batch, unpacker, hubs) = (&mut self.batch, &mut self.unpacker, &self.hubs[..]);
+        let (class, behind) = (0, None);
+        let mut opening =
+            Opening { batch, unpacker, budget, shared, reports, hubs, now_ns, class, behind };
         for (number, message) in messages.iter().enumerate().skip(first) {
             let mut at = message.begin + if number == first { skipped } else { 0 };
             let end = message.begin + message.length;
@@ -176,9 +189,13 @@ struct Opening<'a> {
     budget: &'a mut Budget,
     shared: &'a Shared,
     reports: &'a mut Reports,
+    /// See [`DatagramReceiver`].
+    hubs: &'a [u32],
     now_ns: u64,
     /// Of the datagram that is being opened.
     class: u8,
+    /// The peer behind a hub that the datagram is of.
+    behind: Option<usize>,
 }
 
 impl Opening<'_> {
@@ -198,9 +215,11 @@ impl Opening<'_> {
             return shared.stats.unknown_datagrams.add(1);
         };
         self.budget.use_up(bytes);
+        let (index, label) = self.unlabelled(index, sessions);
         let Some(installed) = sessions.get_mut(&index) else {
             return shared.stats.unknown_datagrams.add(1);
         };
+        self.behind = shared.labelled(installed.peer, label);
         let stats = &shared.peers[installed.peer];
         let opened = &mut installed.opened;
         let Some(opener) = opened.openers.get_mut(usize::from(stream_of(number))) else {
@@ -238,6 +257,16 @@ impl Opening<'_> {
         }
     }
 
+    /// The index of the session that a record belongs to, and its label; 0: none.
+    fn unlabelled(&self, index: u32, sessions: &HashMap<u32, InstalledSession>) -> (u32, u16) {
+        let label = |hub: &u32| {
+            let label = u16::try_from(index.wrapping_sub(*hub)).ok()?;
+            (1..=MOST_LABELS).contains(&label).then_some((*hub, label))
+        };
+        let found = self.hubs.iter().find_map(label);
+        found.filter(|_| !sessions.contains_key(&index)).unwrap_or((index, 0))
+    }
+
     /// Handles the item at `item_at` in the inbox. Fails if our hello does not accept it.
     fn take(
         &mut self,
@@ -248,7 +277,12 @@ impl Opening<'_> {
     ) -> Result<(), DecodeError> {
         let InstalledSession { peer, session, ref mut opened } = *installed;
         let stats = &self.shared.peers[peer];
-        let origin = Origin { peer, way: Way::of(item) };
+        let origin = Origin { peer, way: Way::of(item), behind: self.behind };
+        let mut report = |kind| {
+            let (item, datagram) = (item[1..].to_vec(), Some(datagram));
+            let message = ReceivedMessage { peer, session, kind, item, datagram };
+            self.reports.message(message, stats, self.now_ns);
+        };
         match Item::parse(item) {
             Some(Item::Frame(offload, frame)) => {
                 // A reference into the inbox cannot be kept while records in it are opened.
@@ -281,11 +315,8 @@ impl Opening<'_> {
                     return self.unpack(peer, opened.accepted, whole);
                 }
             }
-            Some(Item::Session(_)) => {
-                let (item, datagram) = (item[1..].to_vec(), Some(datagram));
-                let message = ReceivedMessage { peer, session, item, datagram };
-                self.reports.message(message, stats, self.now_ns);
-            }
+            Some(Item::Session(_)) => report(MessageKind::Session),
+            Some(Item::Introduction(_)) => report(MessageKind::Introduction),
             Some(Item::Compressed(_)) | None => stats.refused_in.add(1),
         }
         Ok(())
@@ -325,7 +356,7 @@ impl Opening<'_> {
         self.budget.use_up(range.len());
         stats.expanded_from.add(body_bytes as u64);
         stats.expanded_to.add(range.len() as u64);
-        let origin = Origin { peer, way: Way::of(item) };
+        let origin = Origin { peer, way: Way::of(item), behind: self.behind };
         self.batch.frames.push(LyingFrame { origin, offload, lies: Lies::InScratch, range });
         Ok(())
     }

@@ -44,7 +44,7 @@ impl Gather {
     /// As frames of `peer`, in the order in which they came.
     pub fn frames(&self, peer: usize) -> impl Iterator<Item = ReceivedFrame<'_>> {
         self.frames.iter().map(move |frame| ReceivedFrame {
-            origin: Origin { peer, way: frame.way },
+            origin: Origin { peer, way: frame.way, behind: None },
             offload: frame.offload,
             bytes: &self.bytes[frame.range.clone()],
         })

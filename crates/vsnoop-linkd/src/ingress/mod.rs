@@ -33,7 +33,7 @@ use self::gather::Gather;
 use self::reports::Reports;
 use self::session::DatagramSession;
 use super::compression_policy::FIRST_RELAYED;
-use super::event::{ControlEvent, ReceivedMessage};
+use super::event::{ControlEvent, MessageKind, ReceivedMessage};
 use super::frame::{Frame, Origin, ReceivedFrame};
 use super::io::poll::{Poll, TOKEN_MAX, Watch};
 use super::io::wake;
@@ -224,13 +224,14 @@ impl Ingress {
                 hand_on_gathered(shared, relay, peer, gather);
                 if !gather.keep(offload, way, frame) {
                     let now_ns = shared.now_ns();
-                    let from = Origin { peer, way };
+                    let from = Origin { peer, way, behind: None };
                     deliver(shared, relay, from, &Frame::whole(offload, &[frame]), now_ns);
                 }
             }
             connection::ReceivedItem::Message(item) => {
+                let kind = MessageKind::Session;
                 let message =
-                    ReceivedMessage { peer, session, item: item.to_vec(), datagram: None };
+                    ReceivedMessage { peer, session, kind, item: item.to_vec(), datagram: None };
                 reports.message(message, &shared.peers[peer], shared.now_ns());
             }
         };
@@ -256,6 +257,7 @@ impl Ingress {
             match order {
                 Order::Datagrams { peer, session, index, opened } => {
                     self.datagrams.install(peer, session, index, *opened);
+                    self.datagrams.note_hubs(&self.shared);
                 }
                 Order::Connections { peer, session, connections } => {
                     for connection in connections {
@@ -274,6 +276,7 @@ impl Ingress {
                 }
                 Order::Retire { session } => {
                     self.datagrams.retire(session);
+                    self.datagrams.note_hubs(&self.shared);
                     let watch = &self.watch;
                     self.connections.retain(|_, installed| {
                         let stays = installed.session != session;
@@ -287,6 +290,7 @@ impl Ingress {
                     self.rounds.set_peers(shared.peers.len());
                     self.reports.set_peers(shared.peers.len());
                     self.shared = shared;
+                    self.datagrams.note_hubs(&self.shared);
                     // The requester may have given up.
                     let _ = done.try_send(());
                 }
@@ -350,7 +354,7 @@ fn pass(shared: &Shared, relay: &mut RelaySender, from: usize, to: Vec<u16>, fra
 /// Writes a peer's frame to its port, or to several, and relays it to peers; a diverted one goes to
 /// the host's divert tap.
 fn deliver(shared: &Shared, relay: &mut RelaySender, from: Origin, frame: &Frame<'_>, now_ns: u64) {
-    let Origin { peer, way } = from;
+    let Origin { peer, way, behind } = from;
     if frame.start().len() < 14 {
         shared.stats.malformed_frames.add(1);
         return;
@@ -365,8 +369,12 @@ fn deliver(shared: &Shared, relay: &mut RelaySender, from: Origin, frame: &Frame
         }
         return;
     }
-    let location = Location::Peer(peer as u16);
-    match shared.table.forward(frame.start(), frame.bytes, location, now_ns) {
+    let (location, start) = (Location::Peer(behind.unwrap_or(peer) as u16), frame.start());
+    let decision = match behind {
+        None => shared.table.forward(start, frame.bytes, location, now_ns),
+        Some(_) => shared.table.forward_labelled(start, frame.bytes, location, now_ns),
+    };
+    match decision {
         ForwardingDecision::To(to) => deliver_to(shared, relay, peer, to, frame),
         ForwardingDecision::Both(a, b) => {
             deliver_to(shared, relay, peer, a, frame);

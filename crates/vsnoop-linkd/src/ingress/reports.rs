@@ -70,9 +70,11 @@ impl Reports {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::event::MessageKind;
 
     fn message(peer: usize) -> ReceivedMessage {
-        ReceivedMessage { peer, session: 1, item: vec![0; 20], datagram: None }
+        let kind = MessageKind::Session;
+        ReceivedMessage { peer, session: 1, kind, item: vec![0; 20], datagram: None }
     }
 
     #[test]

@@ -48,11 +48,11 @@ impl Fixture {
         let memory = DecoderMemory::new(accepted.decoder_bytes_max());
         let decoder = Decoder::new(accepted, memory.into(), coding_clock());
         let connections =
-            vec![ConnectionReceiver::new(near.stream, near.tls, decoder, Arc::default())];
+            vec![ConnectionReceiver::new(near.stream, near.outcome.tls, decoder, Arc::default())];
         self.orders.send(Order::Connections { peer, session: 1, connections });
         Far {
             socket: far.stream,
-            tls: far.tls,
+            tls: far.outcome.tls,
             encoder: Encoder::new(CompressionLimits::MOST, coding_clock()),
         }
     }

@@ -10,14 +10,12 @@ use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::{Duration, Instant};
 
-use rustls::Connection;
-
 pub use vsnoop_link::handshake::DEADLINE;
 use vsnoop_link::handshake::{
-    Agreed, Answer, CHALLENGE_BYTES, CallRefused, Challenge, Cipher, Error, Hello, Machine,
-    Outcome, Purpose, Refusal, RefusalKind, Secrets, Step,
+    Answer, CHALLENGE_BYTES, CallRefused, Challenge, Error, Hello, Machine, Outcome, Refusal,
+    RefusalKind, Step,
 };
-use vsnoop_link::identity::{Acceptor, Initiator, PeerId, Proof, PublicKey};
+use vsnoop_link::identity::{Acceptor, Initiator, PeerId};
 
 /// How long a peer that was refused has for reading why.
 const LINGER: Duration = Duration::from_millis(500);
@@ -30,24 +28,9 @@ const CHALLENGE_ANSWER: &str = "answer to our challenge";
 /// A connection whose ends know each other.
 #[derive(Debug)]
 pub struct Established {
-    /// The peer at the other end.
-    pub peer: PeerId,
-    /// Its key.
-    pub peer_key: PublicKey,
-    /// Its proof of identity.
-    pub proof: Proof,
-    /// Purpose of the connection.
-    pub purpose: Purpose,
-    /// The peer's hello.
-    pub theirs: Hello,
-    /// This end's hello.
-    pub ours: Hello,
-    pub agreed: Agreed,
-    /// For what is carried outside of TLS.
-    pub cipher: Cipher,
-    pub secrets: Secrets,
-    /// For a connection that goes on with TLS. It may hold bytes that were received already.
-    pub tls: Connection,
+    /// What the ends know of each other. Its TLS is for a connection that goes on with TLS, and may
+    /// hold bytes that were received already.
+    pub outcome: Outcome,
     /// Blocking, without time limits. Nothing has been read from it that belongs to what follows.
     pub stream: TcpStream,
 }
@@ -194,21 +177,7 @@ fn established(machine: Machine, stream: TcpStream) -> Result<Established, Error
     let Some(outcome) = machine.finish() else {
         return Err(Error::Cut { with: None, proved, waited_for });
     };
-    let Outcome { peer, peer_key, theirs, ours, agreed, cipher, secrets, proof, tls } = outcome?;
-    let purpose = theirs.purpose;
-    Ok(Established {
-        peer,
-        peer_key,
-        proof,
-        purpose,
-        theirs,
-        ours,
-        agreed,
-        cipher,
-        secrets,
-        tls,
-        stream,
-    })
+    Ok(Established { outcome: outcome?, stream })
 }
 
 fn left(deadline: Instant) -> io::Result<Duration> {

@@ -17,10 +17,10 @@ use crate::callers::Callers;
 fn pinned_hosts_get_through_over_tcp() {
     let (a, b) = connect(&Pair::pinned());
     let (mut a, mut b) = (a.unwrap(), b.unwrap());
-    assert_eq!((&a.peer, &b.peer), (&peer("b"), &peer("a")));
-    assert_eq!((a.theirs.session, b.theirs.session), (0x5678, 0x1234));
-    assert_eq!(a.agreed, b.agreed);
-    assert_eq!(a.cipher, b.cipher);
+    assert_eq!((&a.outcome.peer, &b.outcome.peer), (&peer("b"), &peer("a")));
+    assert_eq!((a.outcome.theirs.session, b.outcome.theirs.session), (0x5678, 0x1234));
+    assert_eq!(a.outcome.agreed, b.outcome.agreed);
+    assert_eq!(a.outcome.cipher, b.outcome.cipher);
     // The connection is theirs without a byte of the handshake in it.
     a.stream.write_all(b"one").unwrap();
     b.stream.write_all(b"two").unwrap();
@@ -35,11 +35,11 @@ fn pinned_hosts_get_through_over_tcp() {
 fn the_connection_goes_on_with_tls_where_that_is_wanted() {
     let (a, b) = connect(&Pair::pinned());
     let (mut a, mut b) = (a.unwrap(), b.unwrap());
-    a.tls.writer().write_all(b"sealed").unwrap();
-    a.tls.complete_io(&mut a.stream).unwrap();
-    b.tls.complete_io(&mut b.stream).unwrap();
+    a.outcome.tls.writer().write_all(b"sealed").unwrap();
+    a.outcome.tls.complete_io(&mut a.stream).unwrap();
+    b.outcome.tls.complete_io(&mut b.stream).unwrap();
     let mut got = [0; 6];
-    b.tls.reader().read_exact(&mut got).unwrap();
+    b.outcome.tls.reader().read_exact(&mut got).unwrap();
     assert_eq!(&got, b"sealed");
 }
 

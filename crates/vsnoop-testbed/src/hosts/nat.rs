@@ -20,6 +20,13 @@ pub enum Nat {
 }
 
 impl Network {
+    /// The router of a host that is behind a NAT.
+    pub fn router(&self, host: usize) -> Result<&Netns> {
+        let name = self.net.name(&format!("n{host}"));
+        let found = self.routers.iter().find(|router| router.name() == name);
+        found.map(|router| &**router).with_context(|| format!("host {host} has no router"))
+    }
+
     /// Puts a host behind a router of its own, which has the host's address from now on. It lets
     /// nothing in that the host has not asked for.
     pub fn put_behind_nat(&mut self, host: usize, nat: Nat) -> Result<()> {

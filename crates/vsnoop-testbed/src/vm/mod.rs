@@ -7,6 +7,7 @@
 mod accel;
 mod control;
 mod hogs;
+mod migration;
 mod probe;
 mod qmp;
 pub mod quota;
@@ -31,12 +32,14 @@ use vsnoop_guest::control::{
 
 pub use accel::Accelerator;
 pub use hogs::Hogs;
+pub use migration::Migration;
 pub use probe::choose as choose_accelerator;
 pub use sched::{GUEST_CORE, HOST_CORE, OnHostCore, pin_self, require_two_cores};
 pub use share::Share;
 pub use slices::Slices;
 pub use turns::{Begin, SLICE};
 
+use qmp::Qmp;
 use quota::Quota;
 
 use crate::guest::{Image, KERNEL_COMMAND_LINE};
@@ -92,11 +95,54 @@ impl Vm {
         nics: &[Nic],
         dir: &Path,
     ) -> Result<Self> {
+        Self::launch(name, image, accelerator, nics, dir, &[])
+    }
+
+    /// Starts QEMU with further arguments.
+    fn launch(
+        name: &str,
+        image: &Image,
+        accelerator: Accelerator,
+        nics: &[Nic],
+        dir: &Path,
+        more: &[String],
+    ) -> Result<Self> {
         // Deletes the output of an earlier machine of this name.
         if dir.exists() {
             fs::remove_dir_all(dir).with_context(|| format!("empty {}", dir.display()))?;
         }
         fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
+        let mut command = Self::qemu(name, image, accelerator, nics, dir);
+        let errors = fs::File::create(dir.join("qemu")).context("create QEMU's log")?;
+        command
+            .args(more)
+            .stdin(Stdio::null())
+            .stdout(errors.try_clone().context("share QEMU's log")?)
+            .stderr(errors);
+        // SAFETY: prctl and setsid are plain system calls, allowed between fork and exec.
+        unsafe {
+            command.pre_exec(|| {
+                nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
+                // Ctrl-C on the terminal is for the lab, which ends its machines itself.
+                nix::unistd::setsid()?;
+                Ok(())
+            });
+        }
+        let child = command
+            .spawn()
+            .with_context(|| format!("start {QEMU}: is the package qemu-system-x86 installed?"))?;
+        let (control, vcpus, quota) = (Mutex::new(None), OnceLock::new(), Mutex::new(None));
+        Ok(Self { name: name.to_owned(), child, dir: dir.to_owned(), control, vcpus, quota })
+    }
+
+    /// QEMU with the machine's devices.
+    fn qemu(
+        name: &str,
+        image: &Image,
+        accelerator: Accelerator,
+        nics: &[Nic],
+        dir: &Path,
+    ) -> Command {
         let mut append = String::from(KERNEL_COMMAND_LINE);
         let mut command = match nics.first() {
             Some(network) => network.netns.command(QEMU),
@@ -134,26 +180,8 @@ impl Vm {
             let addresses: Vec<_> = nics.iter().map(|network| &*network.address).collect();
             append += &format!(" {ADDRESS_PARAMETER}={}", addresses.join(","));
         }
-        let errors = fs::File::create(dir.join("qemu")).context("create QEMU's log")?;
+        command.args(["-append", &append]);
         command
-            .args(["-append", &append])
-            .stdin(Stdio::null())
-            .stdout(errors.try_clone().context("share QEMU's log")?)
-            .stderr(errors);
-        // SAFETY: prctl and setsid are plain system calls, allowed between fork and exec.
-        unsafe {
-            command.pre_exec(|| {
-                nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
-                // Ctrl-C on the terminal is for the lab, which ends its machines itself.
-                nix::unistd::setsid()?;
-                Ok(())
-            });
-        }
-        let child = command
-            .spawn()
-            .with_context(|| format!("start {QEMU}: is the package qemu-system-x86 installed?"))?;
-        let (control, vcpus, quota) = (Mutex::new(None), OnceLock::new(), Mutex::new(None));
-        Ok(Self { name: name.to_owned(), child, dir: dir.to_owned(), control, vcpus, quota })
     }
 
     pub fn name(&self) -> &str {
@@ -261,9 +289,15 @@ impl Vm {
         if let Some(vcpus) = self.vcpus.get() {
             return Ok(vcpus.clone());
         }
-        let vcpus = qmp::vcpu_threads(&self.dir.join("qmp"))
+        let vcpus = self
+            .qmp()
+            .and_then(|mut qmp| qmp.vcpu_threads())
             .with_context(|| format!("ask {} for its vCPU threads", self.name))?;
         Ok(self.vcpus.get_or_init(|| vcpus).clone())
+    }
+
+    fn qmp(&self) -> Result<Qmp> {
+        Qmp::connect(&self.dir.join("qmp"))
     }
 
     /// CPU time that the vCPUs have used.

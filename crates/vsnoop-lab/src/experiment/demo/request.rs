@@ -147,6 +147,7 @@ mod tests {
             ack: Some(1),
             payload_bytes,
             syn: false,
+            rst: false,
         }
     }
 

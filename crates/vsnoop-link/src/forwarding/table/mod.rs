@@ -22,6 +22,9 @@
 //! entered the table at another location that still uses it, counts towards a rate
 //! ([`TableSettings::copies_per_second`]).
 //!
+//! A peer behind a hub is a location of its own, also while the hub relays its frames. Those that
+//! the hub does not label as the peer's are no other use of the peer's addresses.
+//!
 //! # Multicast and floods
 //! A multicast goes where its group has members, if that is known ([`groups`](super::groups)). What
 //! a port sends to all peers is bounded, because each such frame is sent as often as there are
@@ -201,6 +204,8 @@ pub struct Table {
     groups: Groups,
     /// Peers whose frames go to each other.
     relayed: BTreeSet<u16>,
+    /// Peers behind hubs, and their hubs.
+    hubs: HashMap<Location, Location>,
 }
 
 impl Table {
@@ -212,7 +217,14 @@ impl Table {
             locations: HashMap::new(),
             groups: Groups::default(),
             relayed: BTreeSet::new(),
+            hubs: HashMap::new(),
         }
+    }
+
+    /// The peers that are behind hubs from now on, each with its hub.
+    pub fn set_hubs(&mut self, hubs: impl IntoIterator<Item = (u16, u16)>) {
+        let locations = |(peer, hub)| (Location::Peer(peer), Location::Peer(hub));
+        self.hubs = hubs.into_iter().map(locations).collect();
     }
 
     /// The peers whose frames go to each other from now on.
@@ -334,11 +346,16 @@ impl Table {
             known.seen_ns.store(now_ns, Relaxed);
             return Ok(SourceState::Settled);
         }
-        self.groups.note_arrival(from, now_ns);
         if !is_in_use(known.seen_ns.load(Relaxed)) {
+            self.groups.note_arrival(from, now_ns);
             self.relist(key, from, now_ns);
             return Ok(SourceState::Settled);
         }
+        // A hub that does not say so may have relayed it.
+        if self.hubs.get(&known.location) == Some(&from) {
+            return Ok(SourceState::Settled);
+        }
+        self.groups.note_arrival(from, now_ns);
         if let Some(rival) = &known.rival
             && rival.location != from
             && is_in_use(rival.seen_ns.load(Relaxed))
@@ -347,6 +364,19 @@ impl Table {
         }
         known.rival = Some(Rival { location: from, seen_ns: AtomicU64::new(now_ns) });
         Ok(SourceState::Doubtful)
+    }
+
+    /// Whether frames from an address, which is known at a hub, come from a peer behind it.
+    pub fn is_at_hub(&self, vlan: u16, mac: Mac, peer: Location) -> bool {
+        let known = self.known.get(&AddressKey { mac, vlan });
+        known.is_some_and(|known| self.hubs.get(&peer) == Some(&known.location))
+    }
+
+    /// The hub says that an address that is known at it is at a peer behind it.
+    pub fn refine(&mut self, vlan: u16, mac: Mac, peer: Location, now_ns: u64) {
+        if self.is_at_hub(vlan, mac, peer) {
+            self.relist(AddressKey { mac, vlan }, peer, now_ns);
+        }
     }
 
     /// Where a frame goes. `source` is what [`Self::confirm`] or [`Self::learn`] said of it.

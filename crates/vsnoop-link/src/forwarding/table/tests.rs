@@ -80,6 +80,34 @@ fn relayed_peers_reach_each_other_and_no_others() {
     assert!(table.relays(PORT, &Scope::All).is_empty(), "a port's frames need no relay");
 }
 
+/// Otherwise a frame that comes by the hub without a label would make the peer's address doubtful,
+/// and what is sent to it would be sent twice.
+#[test]
+fn what_a_hub_relays_is_no_other_use_of_an_address_behind_it() {
+    let [hub, peer, other] = [1, 2, 3].map(Location::Peer);
+    let mut table = table();
+    table.set_hubs([(2, 1)]);
+    assert_eq!(table.learn(0, mac(1), peer, 0), Ok(SourceState::Settled));
+    assert_eq!(table.confirm(0, mac(1), hub, 1), None);
+    assert_eq!(table.learn(0, mac(1), hub, 1), Ok(SourceState::Settled));
+    assert_eq!(table.lookup(0, mac(1), 1), Some(Whereabouts::At(peer)));
+    // Neither the hub nor the peer takes the address of another without doubt.
+    assert_eq!(table.learn(0, mac(1), other, 1), Ok(SourceState::Doubtful));
+    assert_eq!(table.lookup(0, mac(1), 1), Some(Whereabouts::Either(peer, other)));
+    assert_eq!(table.learn(0, mac(2), hub, 1), Ok(SourceState::Settled));
+    assert_eq!(table.learn(0, mac(2), peer, 1), Ok(SourceState::Doubtful));
+    assert_eq!(table.lookup(0, mac(2), 1), Some(Whereabouts::Either(hub, peer)));
+    // The hub itself says that it is there.
+    table.refine(0, mac(2), other, 1);
+    assert_eq!(table.lookup(0, mac(2), 1), Some(Whereabouts::Either(hub, peer)));
+    table.refine(0, mac(2), peer, 1);
+    assert_eq!(table.lookup(0, mac(2), 1), Some(Whereabouts::At(peer)));
+    // A VM that has moved from the peer to the hub.
+    let later = 3_000_000_000;
+    assert_eq!(table.learn(0, mac(2), hub, later), Ok(SourceState::Settled));
+    assert_eq!(table.lookup(0, mac(2), later), Some(Whereabouts::At(hub)));
+}
+
 #[test]
 fn what_is_relayed_is_bounded_as_the_floods_of_a_port_are() {
     let mut table = table();

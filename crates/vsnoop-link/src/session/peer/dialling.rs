@@ -1,5 +1,7 @@
 //! When to dial the peer: without a session, and to replace the keys of the one in use.
 
+use std::net::SocketAddr;
+
 use super::{Peer, cut};
 use crate::session::back_off::BackOff;
 use crate::session::path_mtu::PathMtu;
@@ -28,6 +30,16 @@ impl Peer {
         } else if self.settings.address.is_some() {
             self.rekey_asked = true;
         }
+    }
+
+    /// The hub says where the peer is: it is called at once, or probed there if it is up.
+    pub(super) fn found(&mut self, address: SocketAddr, now_ns: u64) {
+        if let Some(id) = self.used().map(|used| used.info.id) {
+            return self.probe_path(id, address, now_ns);
+        }
+        self.back_off.reset();
+        self.dial_at_ns = None;
+        self.dial_later(now_ns);
     }
 
     /// The next attempt is due, at once or after a wait.

@@ -10,6 +10,9 @@ use crate::session::types::{
 
 /// Sessions at the same time, whatever a peer does.
 const SESSIONS: usize = 8;
+/// How long both ends of an introduced session send probes before they give it up: one of them has
+/// it later, by what the hub loses of its handshake.
+const PUNCH_NS: u64 = 5_000_000_000;
 
 impl Peer {
     pub(super) fn used(&self) -> Option<&Session> {
@@ -44,14 +47,18 @@ impl Peer {
             Phase::Retiring { until_ns: now_ns.saturating_add(self.settings.retire_ns) }
         } else {
             // Only the initiator knows that the other end has the session too.
-            let probe_ns = if info.initiator == End::Us { now_ns } else { u64::MAX };
-            Phase::Pending { until_ns: now_ns.saturating_add(self.settings.dead_ns), probe_ns }
+            let probes = info.initiator == End::Us || info.introduced;
+            let probe_ns = if probes { now_ns } else { u64::MAX };
+            let least_ns = if info.introduced { PUNCH_NS } else { 0 };
+            let until_ns = now_ns.saturating_add(self.settings.dead_ns.max(least_ns));
+            Phase::Pending { until_ns, probe_ns }
         };
         // Up to a tenth earlier, so that links that began together do not rekey together.
         let spread_ns = self.random.u64(0..=self.settings.rekey_ns / 10);
         let old_at_ns = now_ns.saturating_add(self.settings.rekey_ns - spread_ns);
         self.actions.push(Action::Install(info.id));
-        let located = info.initiator == End::Us || self.settings.largest_packet_bytes.is_none();
+        let is_ordered = self.settings.largest_packet_bytes.is_none();
+        let located = info.initiator == End::Us || is_ordered || info.introduced;
         self.sessions.push(Session {
             info,
             phase,
@@ -85,7 +92,18 @@ impl Peer {
         match session.phase {
             Phase::Used => self.unanswered = None,
             Phase::Retiring { .. } => {}
+            // A path may take datagrams one way only: a probe has to come back.
+            Phase::Pending { .. } if session.info.introduced => {}
             Phase::Pending { .. } => self.use_session(id, now_ns),
+        }
+    }
+
+    /// A probe of a session was answered.
+    pub(super) fn answers(&mut self, id: SessionId, now_ns: u64) {
+        if let Some(session) = self.session(id)
+            && matches!(session.phase, Phase::Pending { .. })
+        {
+            self.use_session(id, now_ns);
         }
     }
 
@@ -174,10 +192,11 @@ impl Peer {
             Phase::Used => false,
         };
         while let Some(session) = self.sessions.iter().find(over) {
-            let (id, address) = (session.info.id, session.info.address);
+            let SessionInfo { id, address, introduced, .. } = session.info;
             let theirs = session.info.initiator == End::Peer
                 && matches!(session.phase, Phase::Pending { .. });
             let medium = match self.settings.largest_packet_bytes {
+                Some(_) if introduced => "no datagram came back: a NAT or firewall is in the way",
                 Some(_) => "no datagram came through: does a firewall let UDP pass both ways?",
                 None => "its data connections carried nothing: does a firewall cut them?",
             };

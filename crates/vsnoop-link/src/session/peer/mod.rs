@@ -238,6 +238,7 @@ impl Peer {
                     session.old_at_ns = session.old_at_ns.min(now_ns);
                 }
             }
+            PeerEvent::Found(address) => self.found(address, now_ns),
             PeerEvent::Close => self.close(),
             PeerEvent::Tick => {}
         }

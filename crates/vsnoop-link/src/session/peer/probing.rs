@@ -77,6 +77,7 @@ impl Peer {
         if let ProbePurpose::Path(to) = probe.purpose {
             self.roam(probe.session, to, now_ns);
         }
+        self.answers(probe.session, now_ns);
         self.round_trip.add(trip_ns, now_ns);
         let Some(mtu) = &mut self.path_mtu else { return };
         match probe.purpose {

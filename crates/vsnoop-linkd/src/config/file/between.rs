@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 
 use super::document::ConfigFile;
+use super::peer::PeerTable;
 use super::reader::{Reader, Result};
 use crate::config::content_error::ContentError;
-use crate::config::{Config, Divert, TrustConfig};
+use crate::config::{Config, Divert, PeerConfig, PeerTemplate, Transport, TrustConfig};
 
 impl Reader<'_> {
     /// Checks conditions between tables.
@@ -19,6 +20,16 @@ impl Reader<'_> {
         }
         self.diverted(document, config)?;
         for (table, peer) in document.peer.iter().zip(&config.peers) {
+            let PeerConfig { via, relay, transport, .. } = peer;
+            self.behind(table.get_ref(), via.as_deref(), *relay, *transport, config)?;
+        }
+        if let (Some(etcd), Some(table)) = (&config.etcd, &document.etcd)
+            && let Some(table) = &table.get_ref().peer
+        {
+            let PeerTemplate { via, relay, transport, .. } = &etcd.template;
+            self.behind(table.get_ref(), via.as_deref(), *relay, *transport, config)?;
+        }
+        for (table, peer) in document.peer.iter().zip(&config.peers) {
             if matches!(peer.trust, TrustConfig::Subject(_)) && config.authority.is_none() {
                 let error = ContentError::NoAuthority { peer: peer.name.clone() };
                 return Err(self.at(table.span().start, error));
@@ -31,6 +42,35 @@ impl Reader<'_> {
                 let allowed = format!("there is no such port; there is {}", names.join(", "));
                 return Err(self.wrong("compress.port", found, allowed));
             }
+        }
+        Ok(())
+    }
+
+    /// A peer behind a hub is called by way of it; what both send each other is datagrams.
+    fn behind(
+        &self,
+        table: &PeerTable,
+        via: Option<&str>,
+        relay: bool,
+        transport: Transport,
+        config: &Config,
+    ) -> Result<()> {
+        let (Some(found), Some(via)) = (&table.via, via) else { return Ok(()) };
+        let wrong = |allowed: &str| Err(self.wrong("peer.via", found, allowed));
+        let Some(hub) = config.peers.iter().find(|peer| peer.name == via) else {
+            return wrong("give the name of the [[peer]] that is the hub");
+        };
+        if hub.via.is_some() {
+            return wrong("a hub is not behind another");
+        }
+        if transport.is_ordered() || hub.transport.is_ordered() {
+            return wrong("goes with transport udp only, of the hub as of the peer");
+        }
+        if table.address.is_some() {
+            return wrong("the hub says where the peer is: leave out `address`");
+        }
+        if relay {
+            return wrong("its hub relays for the peer: leave out `relay`");
         }
         Ok(())
     }

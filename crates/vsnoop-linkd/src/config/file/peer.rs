@@ -31,6 +31,7 @@ pub(super) struct PeerTable {
     pub(super) ecn: Field,
     pub(super) flow_label: Field,
     pub(super) relay: Field,
+    pub(super) via: Field,
 }
 
 impl Reader<'_> {
@@ -79,7 +80,7 @@ impl Reader<'_> {
             (None, Some(subject)) => TrustConfig::Subject(subject),
             _ => return Err(self.at(here, ContentError::PeerTrust { peer: name })),
         };
-        let PeerTemplate { transport, connections, accept, outer, relay, .. } =
+        let PeerTemplate { transport, connections, accept, outer, relay, via, .. } =
             self.template(peer)?;
         let addresses = self.addresses("peer.address", &peer.address)?;
         let source = PeerSource::File;
@@ -93,6 +94,7 @@ impl Reader<'_> {
             accept,
             outer,
             relay,
+            via,
         })
     }
 
@@ -129,6 +131,7 @@ impl Reader<'_> {
             says_dictionary: peer.accept_dictionary.is_some(),
             outer: self.outer(peer, transport)?,
             relay: self.truth("peer.relay", &peer.relay)?.unwrap_or(self.relay),
+            via: self.text("peer.via", &peer.via, value::name)?,
         })
     }
 

@@ -214,7 +214,7 @@ fn port(port: &LinkPortStatus) -> Vec<String> {
 fn peer(peer: &PeerStatus) -> Vec<String> {
     vec![
         peer.name.clone(),
-        state(peer.state).into(),
+        state(peer).into(),
         transport(peer),
         peer.address.clone().unwrap_or_else(|| "-".into()),
         time(peer.rtt_ns),
@@ -360,6 +360,10 @@ fn trouble(peer: &PeerStatus, ports: bool, now: u64) -> Option<String> {
             "peer {name} has not called for {period}{}: is its link up, and does it have this host's address?",
             reason.map_or(String::new(), |reason| format!(" ({reason})"))
         )),
+        PeerState::Relayed => reason.map(|reason| {
+            let hub = peer.via.as_deref().unwrap_or("its hub");
+            format!("peer {name} is relayed by {hub} since {period}: {reason}")
+        }),
         // The first call is under way.
         PeerState::Dialling if reason.is_none() => None,
         PeerState::Dialling | PeerState::Down => Some(format!(
@@ -410,9 +414,12 @@ fn divert_trouble(divert: &DivertStatus) -> Option<String> {
     Some(format!("traffic from {interface} to {prefix} {what}: {why}"))
 }
 
-fn state(state: PeerState) -> &'static str {
-    match state {
+fn state(peer: &PeerStatus) -> &'static str {
+    match peer.state {
+        // By its own path, not by the hub's relay.
+        PeerState::Up if peer.via.is_some() => "direct",
         PeerState::Up => "up",
+        PeerState::Relayed => "relayed",
         PeerState::Dialling => "dialling",
         PeerState::Waiting => "waiting",
         PeerState::Down => "down",

@@ -123,6 +123,7 @@ fn peer(peer: &PeerStatus) -> String {
         PeerState::Up => format!("peer {name}: up at {address}"),
         PeerState::Dialling => format!("peer {name}: dialling {address}"),
         PeerState::Waiting => format!("peer {name}: waiting until it calls"),
+        PeerState::Relayed => format!("peer {name}: reached {address}"),
         PeerState::Down => {
             let reason = peer.reason.as_deref().unwrap_or("not reached");
             format!("peer {name}: down ({reason}), dialling {address} again")

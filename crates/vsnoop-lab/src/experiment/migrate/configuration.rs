@@ -1,0 +1,44 @@
+//! Where vsnoop is attached during a migration, and whether it is paused before.
+
+use anyhow::Result;
+
+use crate::experiment::definition::chosen;
+use crate::experiment::rounds::Named;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Configuration {
+    pub name: &'static str,
+    pub at_source: bool,
+    pub at_target: bool,
+    /// `vsnoop pause` at the source, before QEMU gets its command.
+    pub pause: bool,
+}
+
+const ALL: [Configuration; 6] = [
+    Configuration { name: "off", at_source: false, at_target: false, pause: false },
+    Configuration { name: "target", at_source: false, at_target: true, pause: false },
+    Configuration { name: "source-pause", at_source: true, at_target: false, pause: true },
+    Configuration { name: "both-pause", at_source: true, at_target: true, pause: true },
+    Configuration { name: "source", at_source: true, at_target: false, pause: false },
+    Configuration { name: "both", at_source: true, at_target: true, pause: false },
+];
+
+impl Named for Configuration {
+    fn name(self) -> &'static str {
+        self.name
+    }
+}
+
+impl Configuration {
+    /// All that are asked for.
+    pub fn chosen(asked: &[String]) -> Result<Vec<Self>> {
+        let names = chosen(&ALL.map(|one| one.name), asked)?;
+        Ok(ALL.into_iter().filter(|one| names.contains(&one.name)).collect())
+    }
+
+    /// The names of `present`, in the order of the tables.
+    pub fn ordered(present: &[String]) -> Vec<&'static str> {
+        let names = ALL.iter().map(|one| one.name);
+        names.filter(|name| present.iter().any(|there| there == name)).collect()
+    }
+}

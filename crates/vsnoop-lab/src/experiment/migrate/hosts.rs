@@ -1,0 +1,154 @@
+//! Two hosts on the bridge of a stage, and the machine that moves between them.
+//!
+//! ```text
+//!   client ──── path ──── bridge ──── uplink ─ bridge ─ tap ── VM      host 0
+//!                              └───── uplink ─ bridge ─ tap           host 1
+//! ```
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use vsnoop_testbed::guest::Image;
+use vsnoop_testbed::net::{Net, Netns, TapOptions};
+use vsnoop_testbed::session::{PREFIX, Session};
+use vsnoop_testbed::stage::{BRIDGE, PREFIX_LENGTH, Stage, vm_address};
+use vsnoop_testbed::vm::{Accelerator, Migration, Nic, Vm};
+use vsnoop_testbed::vsnoop::Vsnoop;
+
+const HOST_BRIDGE: &str = "br0";
+const UPLINK: &str = "uplink";
+const TAP: &str = "vslab-tap0";
+const MAC: &str = "52:54:00:76:75:00";
+/// A file in the directory of the machines.
+const MEMORY: &str = "memory";
+const BOOT_TIMEOUT: Duration = Duration::from_secs(120);
+const MIGRATION_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// A host: a namespace with a bridge and a persistent tap.
+pub struct Host {
+    netns: Netns,
+    pub vsnoop: Vsnoop,
+}
+
+pub struct Hosts {
+    // Before the namespaces that it is in.
+    vm: Vm,
+    hosts: [Host; 2],
+    place: usize,
+    image: Image,
+    accelerator: Accelerator,
+    scratch: PathBuf,
+    /// Each QEMU has a name and a directory of its own.
+    started: usize,
+}
+
+impl Hosts {
+    /// Boots the machine at host 0.
+    pub fn build(
+        session: &mut Session,
+        image: &Image,
+        accelerator: Accelerator,
+        stage: &Stage,
+        vsnoop: &Vsnoop,
+    ) -> Result<Self> {
+        let net = Net::new(PREFIX);
+        let [first, second] = [0, 1].map(|number| Host::build(&net, number, stage, vsnoop));
+        let hosts = [first?, second?];
+        for host in &hosts {
+            session.note_port(host.netns.name(), TAP)?;
+        }
+        let scratch = session.scratch();
+        let (name, dir) = (vm_name(0), scratch.join(vm_name(0)));
+        let memory = scratch.join(MEMORY);
+        let nics = [hosts[0].nic()];
+        let mut vm = Vm::start_movable(&name, image, accelerator, &nics, &dir, &memory)?;
+        session.note_process(vm.pid())?;
+        vm.wait_ready(BOOT_TIMEOUT)?;
+        let image = image.clone();
+        Ok(Self { vm, hosts, place: 0, image, accelerator, scratch, started: 1 })
+    }
+
+    pub fn vm(&self) -> &Vm {
+        &self.vm
+    }
+
+    /// Where the machine is.
+    pub fn source(&self) -> &Host {
+        &self.hosts[self.place]
+    }
+
+    /// Where it goes next.
+    pub fn target(&self) -> &Host {
+        &self.hosts[1 - self.place]
+    }
+
+    /// A QEMU at the other host, which waits for the machine.
+    pub fn start_target(&mut self, session: &mut Session) -> Result<Vm> {
+        let name = vm_name(self.started);
+        self.started += 1;
+        let (nics, dir) = ([self.target().nic()], self.scratch.join(&name));
+        let memory = self.scratch.join(MEMORY);
+        let vm = Vm::start_target(&name, &self.image, self.accelerator, &nics, &dir, &memory)?;
+        session.note_process(vm.pid())?;
+        Ok(vm)
+    }
+
+    /// Moves the machine, and returns its QEMU of before, which still holds the tap there.
+    pub fn migrate(&mut self, mut target: Vm) -> Result<(Migration, Vm)> {
+        let migration = self.vm.migrate(&mut target, MIGRATION_TIMEOUT)?;
+        self.place = 1 - self.place;
+        Ok((migration, std::mem::replace(&mut self.vm, target)))
+    }
+}
+
+impl Host {
+    fn build(net: &Net, number: usize, stage: &Stage, vsnoop: &Vsnoop) -> Result<Self> {
+        let netns = net.silent_host(&format!("host{number}"))?;
+        netns.bridge(HOST_BRIDGE)?;
+        stage.host().veth_port(BRIDGE, &format!("vslab-to{number}"), &netns, UPLINK)?;
+        netns.add_port(HOST_BRIDGE, UPLINK)?;
+        netns.tap(TAP, &TapOptions { persistent: true, ..TapOptions::default() })?;
+        netns.add_port(HOST_BRIDGE, TAP)?;
+        let vsnoop = vsnoop.in_netns(netns.name());
+        Ok(Self { netns, vsnoop })
+    }
+
+    fn nic(&self) -> Nic<'_> {
+        Nic {
+            netns: &self.netns,
+            tap: TAP.to_owned(),
+            mac: MAC.to_owned(),
+            address: format!("{}/{PREFIX_LENGTH}", vm_address(0, false)),
+            rx_queue_size: None,
+        }
+    }
+
+    pub fn attach(&self) -> Result<()> {
+        self.vsnoop.attach(TAP)
+    }
+
+    pub fn detach(&self) -> Result<()> {
+        self.vsnoop.detach(TAP)
+    }
+
+    pub fn pause(&self) -> Result<()> {
+        self.vsnoop.pause(TAP)
+    }
+
+    /// Acknowledged early, and not by the guest yet.
+    pub fn outstanding_bytes(&self) -> Result<u64> {
+        let status = self.vsnoop.status(TAP)?;
+        let bytes = status["ports"][0]["outstanding_bytes"].as_u64();
+        bytes.context("vsnoop status has no outstanding_bytes")
+    }
+
+    pub fn early_acks(&self) -> Result<u64> {
+        let stats = self.vsnoop.stats(TAP)?;
+        stats["ports"][0]["early_acks"].as_u64().context("vsnoop stats has no early_acks")
+    }
+}
+
+fn vm_name(number: usize) -> String {
+    format!("vslab-move{number}")
+}

@@ -1,0 +1,239 @@
+//! One migration under uploads, measured.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::{Context, Result, anyhow, ensure};
+use vsnoop_testbed::capture::Capture;
+use vsnoop_testbed::interrupt;
+use vsnoop_testbed::session::Session;
+use vsnoop_testbed::stage::{Stage, vm_address};
+use vsnoop_testbed::vm::{Migration, Vm};
+
+use super::configuration::Configuration;
+use super::hosts::Hosts;
+use super::plan::{CLIENTS, QUOTA_PERCENT, SIZE_BYTES};
+use super::uploads::{Upload, upload_steadily};
+use super::watch::Watch;
+use crate::results::migration::Migrated;
+use crate::results::statistics::{ascending, percentile};
+use crate::results::{Ending, Sample};
+
+/// Uploads before the migration begins.
+const BEFORE: Duration = Duration::from_secs(3);
+/// New uploads begin until this time after the migration.
+const AFTER: Duration = Duration::from_secs(5);
+const MOST_PAUSES: u32 = 5;
+/// The longest wait for an early ACK at the target.
+const AGAIN_TIMEOUT: Duration = Duration::from_secs(20);
+const POLL: Duration = Duration::from_millis(20);
+/// Interval at which packets are taken from the capture's buffer.
+const TAKE: Duration = Duration::from_millis(50);
+/// A stall that begins this late after the switch is not of the switch.
+const SWITCHING: Duration = Duration::from_millis(200);
+
+pub struct Migrations<'a> {
+    pub session: &'a mut Session,
+    pub stage: &'a Stage,
+    pub hosts: &'a mut Hosts,
+    pub capture: Capture,
+}
+
+/// What happened at the hosts.
+struct Moved {
+    migration: Migration,
+    pause: Option<Paused>,
+    left_behind_bytes: u64,
+    accelerated_ms: Option<f64>,
+}
+
+struct Paused {
+    took: Duration,
+    attempts: u32,
+    succeeded: bool,
+}
+
+impl Migrations<'_> {
+    /// Migrates the machine to the other host.
+    pub fn measure(&mut self, configuration: Configuration) -> Result<Sample> {
+        let target = self.hosts.start_target(self.session).context("start QEMU at the target")?;
+        target.limit(QUOTA_PERCENT)?;
+        self.find_machine()?;
+        let attached = self.attach(configuration);
+        let (moved, uploads, mut watch) =
+            attached.and_then(|()| self.migrate_under_uploads(configuration, target))?;
+        self.detach(configuration)?;
+        let mismatched = self.hosts.vm().stats()?.mismatched;
+        ensure!(mismatched == 0, "the guest received {mismatched} streams that were not sent");
+        let Migration { stopped, resumed, .. } = moved.migration;
+        let stall = watch.longest_pause(stopped, resumed + SWITCHING);
+        let migrated = Migrated {
+            stall_ms: ms(stall),
+            progress: watch.progress(stopped),
+            ..described(&moved, &uploads)
+        };
+        let ending = match (migrated.hung, migrated.failed) {
+            (0, 0) => Ending::Exact,
+            (0, _) => Ending::Broken,
+            _ => Ending::Hung,
+        };
+        Ok(Sample { ending, migrated: Some(migrated), ..Sample::default() })
+    }
+
+    /// Lets the guest be heard, so that the bridges know where it is: what the host before has sent
+    /// in its name counts no more.
+    fn find_machine(&self) -> Result<()> {
+        self.stage.client().ip("neigh flush all")?;
+        self.stage.client().ping(vm_address(0, false), 3).map(drop)
+    }
+
+    fn attach(&self, configuration: Configuration) -> Result<()> {
+        if configuration.at_source {
+            self.hosts.source().attach().context("at the source")?;
+        }
+        if configuration.at_target {
+            self.hosts.target().attach().context("at the target")?;
+        }
+        Ok(())
+    }
+
+    /// After the migration, when the source has become the next target.
+    fn detach(&self, configuration: Configuration) -> Result<()> {
+        if configuration.at_source {
+            self.hosts.target().detach().context("where the machine was")?;
+        }
+        if configuration.at_target {
+            self.hosts.source().detach().context("where the machine is")?;
+        }
+        Ok(())
+    }
+
+    fn migrate_under_uploads(
+        &mut self,
+        configuration: Configuration,
+        target: Vm,
+    ) -> Result<(Moved, Vec<Upload>, Watch)> {
+        // Drops what was captured before.
+        self.capture.take()?;
+        let watch = Mutex::new(Watch::default());
+        let [stop, watched] = [const { AtomicBool::new(false) }; 2];
+        let (client, server) = (self.stage.client(), vm_address(0, false));
+        let server = (server, vsnoop_guest::transfer::PORT).into();
+        let (hosts, capture) = (&mut *self.hosts, &self.capture);
+        let (moved, uploads) = thread::scope(|scope| {
+            let clients: Vec<_> = (0..CLIENTS)
+                .map(|_| scope.spawn(|| upload_steadily(client, server, SIZE_BYTES, &stop)))
+                .collect();
+            let watcher = scope.spawn(|| -> Result<()> {
+                while !watched.load(Ordering::Relaxed) {
+                    thread::sleep(TAKE);
+                    let segments = capture.take()?;
+                    watch.lock().map_err(|_| anyhow!("a watch panicked"))?.see(&segments);
+                }
+                Ok(())
+            });
+            let moved = move_machine(hosts, configuration, target);
+            stop.store(true, Ordering::Relaxed);
+            let mut uploads = Vec::new();
+            for client in clients {
+                uploads.push(client.join().map_err(|_| anyhow!("a client panicked"))?);
+            }
+            watched.store(true, Ordering::Relaxed);
+            watcher.join().map_err(|_| anyhow!("the watcher panicked"))??;
+            let uploads = uploads.into_iter().collect::<Result<Vec<_>>>();
+            anyhow::Ok((moved?, uploads?.concat()))
+        })?;
+        let watch = watch.into_inner().map_err(|_| anyhow!("a watch panicked"))?;
+        Ok((moved, uploads, watch))
+    }
+}
+
+/// All that an operator does, and what can be seen at the hosts.
+fn move_machine(hosts: &mut Hosts, configuration: Configuration, target: Vm) -> Result<Moved> {
+    wait(BEFORE)?;
+    let pause = configuration.pause.then(|| pause(hosts)).transpose()?;
+    let (migration, left) = hosts.migrate(target)?;
+    let left_behind_bytes = match configuration.at_source {
+        true => hosts.target().outstanding_bytes()?,
+        false => 0,
+    };
+    // Its tap has no reader from now on.
+    drop(left);
+    let resumed = SystemTime::UNIX_EPOCH + migration.resumed;
+    let accelerated = configuration.at_target.then(|| accelerated_again(hosts, resumed));
+    let accelerated_ms = accelerated.transpose()?.flatten().map(ms);
+    let since = SystemTime::now().duration_since(resumed).unwrap_or_default();
+    wait(AFTER.saturating_sub(since))?;
+    Ok(Moved { migration, pause, left_behind_bytes, accelerated_ms })
+}
+
+fn pause(hosts: &Hosts) -> Result<Paused> {
+    let begin = Instant::now();
+    let mut attempts = 0;
+    loop {
+        interrupt::check()?;
+        attempts += 1;
+        let paused = hosts.source().pause();
+        if let Err(error) = &paused {
+            tracing::info!("{error:#}");
+        }
+        if paused.is_ok() || attempts == MOST_PAUSES {
+            return Ok(Paused { took: begin.elapsed(), attempts, succeeded: paused.is_ok() });
+        }
+    }
+}
+
+/// The time until the first early ACK where the machine is, if there is one.
+fn accelerated_again(hosts: &Hosts, resumed: SystemTime) -> Result<Option<Duration>> {
+    loop {
+        interrupt::check()?;
+        let accelerated = hosts.source().early_acks()? > 0;
+        let since = SystemTime::now().duration_since(resumed).unwrap_or_default();
+        if accelerated || since > AGAIN_TIMEOUT {
+            return Ok(accelerated.then_some(since));
+        }
+        thread::sleep(POLL);
+    }
+}
+
+fn described(moved: &Moved, uploads: &[Upload]) -> Migrated {
+    let Migration { stopped, resumed, total, transferred_bytes } = moved.migration;
+    let ended = |ending| uploads.iter().filter(|one| one.ending == ending).count() as u32;
+    let (across, others): (Vec<&Upload>, Vec<&Upload>) =
+        uploads.iter().partition(|one| one.begin < resumed && one.end > stopped);
+    let longest = across.iter().map(|one| one.end - one.begin).max().unwrap_or_default();
+    let exact = others.iter().filter(|one| one.ending == Ending::Exact);
+    let usual = ascending(exact.map(|one| ms(one.end - one.begin)));
+    let (failed, hung) = (ended(Ending::Broken), ended(Ending::Hung));
+    Migrated {
+        downtime_ms: ms(moved.migration.downtime()),
+        total_ms: ms(total),
+        transferred_bytes,
+        pause_ms: moved.pause.as_ref().map(|pause| ms(pause.took)),
+        pauses: moved.pause.as_ref().map_or(0, |pause| pause.attempts),
+        pause_failed: moved.pause.as_ref().is_some_and(|pause| !pause.succeeded),
+        left_behind_bytes: moved.left_behind_bytes,
+        requests: uploads.len() as u32,
+        failed: failed + hung,
+        hung,
+        longest_request_ms: ms(longest),
+        usual_request_ms: percentile(&usual, 50.0).unwrap_or_default(),
+        accelerated_ms: moved.accelerated_ms,
+        ..Migrated::default()
+    }
+}
+
+fn wait(time: Duration) -> Result<()> {
+    let end = Instant::now() + time;
+    while Instant::now() < end {
+        interrupt::check()?;
+        thread::sleep(POLL.min(end.saturating_duration_since(Instant::now())));
+    }
+    Ok(())
+}
+
+fn ms(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}

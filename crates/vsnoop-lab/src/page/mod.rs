@@ -1,0 +1,125 @@
+//! One page of all results, for a browser: HTML without anything outside it.
+//!
+//! Each experiment's part is its report.md ([`report`]), as HTML: so the page says nothing else
+//! than that. Plots are put in as SVG, and what few readers want (method, environment, figures)
+//! can be unfolded.
+
+mod escape;
+mod markdown;
+
+use std::fmt::Write;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+
+use self::escape::escaped;
+use crate::experiment::{self, Experiment};
+use crate::results::{Results, report};
+
+const STYLE: &str = include_str!("style.css");
+const TITLE: &str = "vsnoop: results of the experiments";
+
+/// Directories below `dir` that hold results.
+pub fn directories(dir: &Path) -> Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(dir).with_context(|| format!("list {}", dir.display()))?;
+    let mut found = Vec::new();
+    for entry in entries {
+        let path = entry.with_context(|| format!("list {}", dir.display()))?.path();
+        // Results of `make bench` have another form.
+        let is_results =
+            Results::read(&path).is_ok_and(|one| Experiment::find(&one.experiment).is_ok());
+        found.extend(is_results.then_some(path));
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// Makes report.md and the plots in each of `dirs` again, and writes the page to `file`.
+pub fn write(dirs: &[PathBuf], file: &Path) -> Result<()> {
+    ensure!(!dirs.is_empty(), "there are no results: `vsnoop-lab run NAME` makes some");
+    let parts = dirs.iter().map(|dir| Part::read(dir)).collect::<Result<Vec<_>>>()?;
+    let text = render(&parts)?;
+    fs::write(file, text).with_context(|| format!("write {}", file.display()))
+}
+
+/// The results of one experiment.
+struct Part {
+    experiment: &'static Experiment,
+    results: Results,
+    /// Its report, as HTML.
+    body: String,
+}
+
+impl Part {
+    fn read(dir: &Path) -> Result<Self> {
+        let results = Results::read(dir)?;
+        let experiment = Experiment::find(&results.experiment)?;
+        let report = report::write(&results, &experiment.words, dir)?;
+        let plot = |name: &str| fs::read_to_string(dir.join(name));
+        let body = markdown::html(&report, plot)
+            .with_context(|| format!("the report of {}", dir.display()))?;
+        Ok(Self { experiment, results, body })
+    }
+}
+
+fn render(parts: &[Part]) -> Result<String> {
+    let mut page = String::new();
+    writeln!(page, "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">")?;
+    writeln!(page, "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">")?;
+    writeln!(page, "<meta name=\"color-scheme\" content=\"light dark\">")?;
+    writeln!(page, "<title>{TITLE}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>")?;
+    writeln!(page, "<h1>{TITLE}</h1>")?;
+    render_contents(&mut page, parts)?;
+    render_papers(&mut page, parts)?;
+    for part in parts {
+        writeln!(page, "<section id=\"{}\">\n{}</section>", part.experiment.name, part.body)?;
+    }
+    writeln!(page, "</body>\n</html>")?;
+    Ok(page)
+}
+
+fn render_contents(page: &mut String, parts: &[Part]) -> Result<()> {
+    writeln!(page, "<nav class=\"wide\">\n<table>")?;
+    writeln!(page, "<tr><th>experiment</th><th>shows</th><th>started</th><th>options</th></tr>")?;
+    for part in parts {
+        let (experiment, results) = (part.experiment, &part.results);
+        let (name, title) = (experiment.name, escaped(experiment.words.title));
+        let partial = if report::partial(results).is_some() { ", partial" } else { "" };
+        let (started, options) = (&results.started, escaped(report::options(results)));
+        let link = format!("<a href=\"#{name}\">{name}</a>{partial}");
+        writeln!(
+            page,
+            "<tr><td>{link}</td><td>{title}</td><td><time>{started}</time></td><td><code>{options}</code></td></tr>"
+        )?;
+    }
+    writeln!(page, "</table>\n</nav>")?;
+    let measured = |one: &&Experiment| parts.iter().any(|part| part.experiment.name == one.name);
+    let (_, missing): (Vec<_>, Vec<_>) = experiment::all().iter().partition(measured);
+    if !missing.is_empty() {
+        let names: Vec<_> = missing.iter().map(|one| one.name).collect();
+        writeln!(page, "<p>Without results here: {}.</p>", names.join(", "))?;
+    }
+    Ok(())
+}
+
+/// The figures of papers that the experiments repeat, and what was found.
+fn render_papers(page: &mut String, parts: &[Part]) -> Result<()> {
+    let papers: Vec<_> =
+        parts.iter().filter_map(|part| Some((part, part.experiment.words.paper?))).collect();
+    if papers.is_empty() {
+        return Ok(());
+    }
+    writeln!(page, "<h2>Figures of the papers</h2>\n<div class=\"wide\">\n<table>")?;
+    writeln!(page, "<tr><th>figure</th><th>shows</th><th>here</th><th>experiment</th></tr>")?;
+    for (part, against) in papers {
+        let (name, paper) = (part.experiment.name, against.paper);
+        let (figure, shape) = (escaped(&paper.figure), escaped(paper.shape.trim()));
+        let here = (against.difference)(&part.results);
+        let here = here.map_or("too few samples".into(), |text| escaped(&text));
+        let link = format!("<a href=\"#{name}\">{name}</a>");
+        writeln!(page, "<tr><td>{figure}</td><td>{shape}</td><td>{here}</td><td>{link}</td></tr>")?;
+    }
+    writeln!(page, "</table>\n</div>")?;
+    Ok(())
+}

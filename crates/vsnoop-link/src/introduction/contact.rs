@@ -1,0 +1,217 @@
+//! A peer behind a hub, as a host knows it.
+//!
+//! The host asks the hub for the peer again and again, at first until the hub answers. A handshake
+//! begins at either end; at each end at most one that this end has begun, and one that the peer has
+//! begun, are under way. How often the peer may begin one is bounded: its first piece costs this
+//! host a key exchange.
+
+use std::net::{IpAddr, SocketAddr};
+
+use super::exchange::{AnswerPolicy, Exchange};
+use super::message::{About, HubMessage, Label, Piece, Standing};
+use crate::handshake::{Error, Machine, Outcome};
+use crate::identity::Acceptor;
+
+const SECOND_NS: u64 = 1_000_000_000;
+/// Until the hub answers, until it tells an address, and then. The hub tells what changes at once,
+/// but that may be lost.
+const ASK_NS: u64 = SECOND_NS;
+const ASK_AGAIN_NS: u64 = 3 * SECOND_NS;
+const ASK_SELDOM_NS: u64 = 10 * SECOND_NS;
+/// Handshakes of the peer: one each so often, and so many at once.
+const BEGIN_EACH_NS: u64 = 2 * SECOND_NS;
+const BEGIN_BURST: u64 = 4;
+
+/// What does not change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ContactSettings {
+    pub label: Label,
+    pub about: About,
+}
+
+/// What the caller does.
+#[derive(Debug)]
+pub enum ContactAction {
+    /// To the hub.
+    Send(HubMessage),
+    /// The handshake that this end has begun is over.
+    Dialled(Result<Box<Outcome>, Error>),
+    /// A handshake of the peer is over.
+    Accepted(Result<Box<Outcome>, Error>),
+    /// The hub tells an address of the peer that it has not told before.
+    Found(SocketAddr),
+}
+
+#[derive(Debug)]
+pub struct Contact {
+    settings: ContactSettings,
+    /// The hub has a session with this host.
+    hub_is_up: bool,
+    ask_ns: u64,
+    /// What the hub has answered since it is up.
+    standing: Option<Standing>,
+    /// The last address that it has told.
+    found: Option<SocketAddr>,
+    dialled: Option<Exchange>,
+    accepted: Option<Exchange>,
+    /// When what the peer has begun is paid for.
+    paid_ns: u64,
+}
+
+impl Contact {
+    pub fn new(settings: ContactSettings) -> Self {
+        Self {
+            settings,
+            hub_is_up: false,
+            ask_ns: 0,
+            standing: None,
+            found: None,
+            dialled: None,
+            accepted: None,
+            paid_ns: 0,
+        }
+    }
+
+    pub fn settings(&self) -> &ContactSettings {
+        &self.settings
+    }
+
+    /// What the hub knows of the peer; `None` while it says nothing.
+    pub fn standing(&self) -> Option<Standing> {
+        self.standing.filter(|_| self.hub_is_up)
+    }
+
+    /// The hub relays what this host and the peer send each other.
+    pub fn is_relayed(&self) -> bool {
+        matches!(self.standing(), Some(Standing::Silent | Standing::Mutual(_)))
+    }
+
+    /// A handshake that this end has begun is under way.
+    pub fn is_dialling(&self) -> bool {
+        self.dialled.as_ref().is_some_and(Exchange::is_under_way)
+    }
+
+    /// Where the peer may be; `None` while it cannot be called.
+    pub fn address(&self) -> Option<SocketAddr> {
+        match self.standing() {
+            Some(Standing::Mutual(address)) if is_callable(address) => Some(address),
+            _ => None,
+        }
+    }
+
+    /// The hub has a session with this host now, or another one.
+    pub fn hub_up(&mut self, now_ns: u64) {
+        self.hub_is_up = true;
+        self.ask_ns = now_ns;
+    }
+
+    pub fn hub_down(&mut self) {
+        (self.hub_is_up, self.standing) = (false, None);
+    }
+
+    /// Begins a handshake with the peer. [`ContactAction::Dialled`] follows.
+    pub fn dial(&mut self, machine: Machine, now_ns: u64) {
+        self.dialled = Some(Exchange::new(fastrand::u32(..), true, machine, now_ns));
+    }
+
+    /// The hub has answered.
+    pub fn known(&mut self, standing: Standing, now_ns: u64) -> Vec<ContactAction> {
+        if self.standing.replace(standing).is_none() {
+            self.ask_ns = now_ns.saturating_add(self.ask_wait_ns());
+        }
+        let found = self.address().filter(|address| self.found != Some(*address));
+        self.found = found.or(self.found);
+        found.map(ContactAction::Found).into_iter().collect()
+    }
+
+    /// Takes a piece of a handshake. `acceptor` and `policy` are for one that the peer has begun.
+    pub fn piece(
+        &mut self,
+        piece: &Piece,
+        acceptor: &Acceptor,
+        policy: AnswerPolicy<'_>,
+        now_ns: u64,
+    ) -> Vec<ContactAction> {
+        let mut actions = Vec::new();
+        if piece.from_initiator {
+            self.begin(piece, acceptor, now_ns);
+            let accepted = self.accepted.as_mut().filter(|known| known.id() == piece.exchange);
+            let result = accepted.and_then(|exchange| exchange.receive(piece, policy, now_ns));
+            actions.extend(result.map(|done| ContactAction::Accepted(done.map(Box::new))));
+        } else {
+            let dialled = self.dialled.as_mut().filter(|known| known.id() == piece.exchange);
+            let result = dialled.and_then(|exchange| exchange.receive(piece, policy, now_ns));
+            actions.extend(result.map(|done| ContactAction::Dialled(done.map(Box::new))));
+        }
+        self.send_due(&mut actions, now_ns);
+        actions
+    }
+
+    /// A first piece begins another handshake, in the place of the one before.
+    fn begin(&mut self, piece: &Piece, acceptor: &Acceptor, now_ns: u64) {
+        let is_known = self.accepted.as_ref().is_some_and(|known| known.id() == piece.exchange);
+        let is_paid = self.paid_ns.saturating_sub(now_ns) < BEGIN_BURST * BEGIN_EACH_NS;
+        if is_known || piece.offset != 0 || piece.bytes.is_empty() || !is_paid {
+            return;
+        }
+        self.paid_ns = self.paid_ns.max(now_ns) + BEGIN_EACH_NS;
+        if let Ok(machine) = Machine::accept(acceptor) {
+            self.accepted = Some(Exchange::new(piece.exchange, false, machine, now_ns));
+        }
+    }
+
+    /// Lets time pass.
+    pub fn tick(&mut self, now_ns: u64) -> Vec<ContactAction> {
+        let mut actions = Vec::new();
+        if self.hub_is_up && now_ns >= self.ask_ns {
+            let ContactSettings { label, about } = self.settings.clone();
+            actions.push(ContactAction::Send(HubMessage::Ask { label, about }));
+            self.ask_ns = now_ns.saturating_add(self.ask_wait_ns());
+        }
+        self.send_due(&mut actions, now_ns);
+        let is_over = |exchange: &mut Exchange| now_ns >= exchange.ends_ns();
+        if let Some(mut exchange) = self.dialled.take_if(is_over) {
+            let error = exchange.timed_out();
+            actions.extend(error.map(|error| ContactAction::Dialled(Err(error))));
+        }
+        if let Some(mut exchange) = self.accepted.take_if(is_over) {
+            let error = exchange.timed_out();
+            actions.extend(error.map(|error| ContactAction::Accepted(Err(error))));
+        }
+        actions
+    }
+
+    fn ask_wait_ns(&self) -> u64 {
+        match self.standing {
+            None => ASK_NS,
+            Some(Standing::Mutual(_)) => ASK_SELDOM_NS,
+            Some(_) => ASK_AGAIN_NS,
+        }
+    }
+
+    /// When [`tick`](Self::tick) is due.
+    pub fn deadline_ns(&self) -> u64 {
+        let exchanges = self.dialled.iter().chain(&self.accepted).map(Exchange::deadline_ns);
+        let ask_ns = if self.hub_is_up { self.ask_ns } else { u64::MAX };
+        exchanges.fold(ask_ns, u64::min)
+    }
+
+    fn send_due(&mut self, actions: &mut Vec<ContactAction>, now_ns: u64) {
+        let label = self.settings.label;
+        for exchange in self.dialled.iter_mut().chain(&mut self.accepted) {
+            let pieces = exchange.due(label, now_ns).into_iter();
+            actions.extend(pieces.map(|piece| ContactAction::Send(HubMessage::ToPeer(piece))));
+        }
+    }
+}
+
+/// Whether a hub may have this host send datagrams there: not to itself, and to one host only.
+fn is_callable(address: SocketAddr) -> bool {
+    let is_of_one_host = match address.ip() {
+        IpAddr::V4(ip) => {
+            !(ip.is_loopback() || ip.is_multicast() || ip.is_broadcast() || ip.octets()[0] == 0)
+        }
+        IpAddr::V6(ip) => !(ip.is_loopback() || ip.is_multicast() || ip.is_unspecified()),
+    };
+    is_of_one_host && address.port() != 0
+}

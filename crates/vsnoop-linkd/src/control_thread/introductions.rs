@@ -1,0 +1,248 @@
+//! Direct paths between peers of a hub (`vsnoop_link::introduction`): what this host does as a hub,
+//! and for the peers that it has behind one.
+//!
+//! Handshakes by way of a hub run on this thread: they never wait, and how many begin is bounded.
+
+use tracing::debug;
+
+use super::ControlThread;
+use crate::causes::with_causes;
+use crate::egress;
+use crate::establish::{self, SessionRole};
+use crate::event::{ControlEvent, ReceivedMessage};
+use vsnoop_link::handshake::{Answer, Hello, Machine, Outcome, Purpose, Refusal, RefusalKind};
+use vsnoop_link::identity::PeerId;
+use vsnoop_link::introduction::{About, ContactAction, HubAction, HubMessage, Piece, Standing};
+use vsnoop_link::session::{DialError, PeerEvent, SessionId};
+use vsnoop_link::wire::item::INTRODUCTION;
+
+/// No reload has this number: a proof is looked at again.
+const ANY_GENERATION: u64 = u64::MAX;
+
+impl ControlThread {
+    /// A peer has said something about a hub's peers.
+    pub(super) fn introduction(&mut self, got: &ReceivedMessage) {
+        let (peer, now_ns) = (got.peer, self.shared.now_ns());
+        let is_relayed = self.peers[peer].config.relay && self.peers[peer].used.is_some();
+        match HubMessage::decode(&got.item) {
+            Some(HubMessage::Ask { label, about }) if is_relayed => {
+                let about = self.relayed(&about);
+                let actions = self.hub.asked(peer, label, about, now_ns);
+                self.act_as_hub(actions);
+            }
+            Some(HubMessage::ToPeer(piece)) if is_relayed => {
+                if let Some(passed) = self.hub.piece(peer, piece, now_ns) {
+                    self.say(passed.to, &passed.message);
+                }
+            }
+            Some(HubMessage::Known { label, standing }) => {
+                if let Some(known) = self.shared.labelled(peer, label.number()) {
+                    self.known(known, standing);
+                }
+            }
+            Some(HubMessage::FromPeer(piece)) => {
+                if let Some(known) = self.shared.labelled(peer, piece.label.number()) {
+                    self.piece(known, &piece);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The peer that is relayed, and is whom another asks for.
+    fn relayed(&self, about: &About) -> Option<usize> {
+        self.peers
+            .iter()
+            .position(|known| !known.is_removed && known.config.relay && known.is_about(about))
+    }
+
+    /// A session with a peer came into use, or its datagrams come from elsewhere.
+    pub(super) fn note_up(&mut self, peer: usize) {
+        let known = &mut self.peers[peer];
+        let Some(installed) = known.used.and_then(|used| known.installed.get(&used)) else {
+            return;
+        };
+        let (address, instance) = (installed.address, installed.instance);
+        let is_other = known.instance.replace(instance).is_some_and(|before| before != instance);
+        if known.config.relay {
+            let mut actions = if is_other { self.hub.down(peer) } else { Vec::new() };
+            actions.extend(self.hub.up(peer, address));
+            self.act_as_hub(actions);
+        }
+    }
+
+    /// The peers behind this one are asked for.
+    pub(super) fn ask_behind(&mut self, hub: usize) {
+        let now_ns = self.shared.now_ns();
+        let behind: Vec<_> = self.shared.behind(hub).collect();
+        for peer in behind {
+            let Some(contact) = self.peers.get_mut(peer).and_then(|of| of.contact.as_mut()) else {
+                continue;
+            };
+            contact.hub_up(now_ns);
+            self.deadlines.set(peer, now_ns);
+        }
+    }
+
+    /// There is no session with a peer any more.
+    pub(super) fn note_down(&mut self, peer: usize) {
+        let actions = self.hub.down(peer);
+        self.act_as_hub(actions);
+        let behind: Vec<_> = self.shared.behind(peer).collect();
+        for peer in behind {
+            if let Some(contact) = self.peers.get_mut(peer).and_then(|of| of.contact.as_mut()) {
+                contact.hub_down();
+            }
+        }
+    }
+
+    /// Lets time pass for a peer behind a hub.
+    pub(super) fn tick_contact(&mut self, peer: usize) {
+        let now_ns = self.shared.now_ns();
+        if let Some(contact) = &mut self.peers[peer].contact {
+            let actions = contact.tick(now_ns);
+            self.act_for_contact(peer, actions);
+        }
+    }
+
+    pub(super) fn act_as_hub(&mut self, actions: Vec<HubAction>) {
+        for action in actions {
+            match action {
+                HubAction::Tell { to, message } => self.say(to, &message),
+                HubAction::Label { to, from, label } => {
+                    self.orders.egress(to, egress::Order::Label { peer: to, from, label });
+                }
+            }
+        }
+    }
+
+    /// Calls a peer behind a hub.
+    pub(super) fn dial_by_hub(&mut self, peer: usize, epoch: u32) {
+        let hello = self.hello(peer, epoch);
+        let now_ns = self.shared.now_ns();
+        let known = &mut self.peers[peer];
+        let begun = match &mut known.contact {
+            Some(contact) if contact.address().is_some() => Machine::dial(&known.initiator, hello)
+                .map(|machine| contact.dial(machine, now_ns))
+                .map_err(|error| error.what().to_string()),
+            contact => Err(why_not(contact.as_ref().and_then(|contact| contact.standing()))),
+        };
+        if let Err(reason) = begun {
+            let result = Err(DialError { reason, answered: false });
+            let (serial, generation) = (known.serial, self.reloads);
+            self.events.send(ControlEvent::Dialled { peer, serial, generation, result });
+            return;
+        }
+        self.tick_contact(peer);
+    }
+
+    /// A hub has said what it knows of a peer behind it.
+    fn known(&mut self, peer: usize, standing: Standing) {
+        let now_ns = self.shared.now_ns();
+        if let Some(contact) = &mut self.peers[peer].contact {
+            let actions = contact.known(standing, now_ns);
+            let is_apart = matches!(standing, Standing::Unknown | Standing::Down);
+            self.orders.each_egress(|| egress::Order::Apart { peer, is_apart });
+            self.act_for_contact(peer, actions);
+        }
+    }
+
+    /// A piece of a handshake with a peer behind a hub.
+    fn piece(&mut self, peer: usize, piece: &Piece) {
+        let (now_ns, accept) = (self.shared.now_ns(), self.listener.config());
+        let known = &mut self.peers[peer];
+        let Some(contact) = &mut known.contact else { return };
+        let name = &known.config.name;
+        let policy = |who: &PeerId, theirs: &Hello| {
+            if who.as_str() == name && theirs.purpose == Purpose::Control {
+                accept.answer(who, theirs)
+            } else {
+                let reason = "the hub has passed on a handshake of another peer";
+                Answer::Refuse(Refusal::new(RefusalKind::Other, reason))
+            }
+        };
+        let actions = contact.piece(piece, &accept.acceptor, &policy, now_ns);
+        self.act_for_contact(peer, actions);
+    }
+
+    fn act_for_contact(&mut self, peer: usize, actions: Vec<ContactAction>) {
+        for action in actions {
+            match action {
+                ContactAction::Send(message) => {
+                    if let Some(hub) = self.shared.hub_of(peer) {
+                        self.say(hub, &message);
+                    }
+                }
+                ContactAction::Found(address) => self.tell(peer, PeerEvent::Found(address)),
+                ContactAction::Dialled(Ok(outcome)) => self.dialled_by_hub(peer, &outcome),
+                ContactAction::Dialled(Err(error)) => {
+                    let (reason, answered) = (error.what().to_string(), error.proved());
+                    let error = DialError { reason, answered };
+                    self.tell(peer, PeerEvent::Dialled(Err(error)));
+                }
+                ContactAction::Accepted(Ok(outcome)) => self.called_by_hub(peer, &outcome),
+                ContactAction::Accepted(Err(error)) => {
+                    debug!("by way of its hub: {error}");
+                }
+            }
+        }
+        let deadline_ns = self.peers[peer].deadline_ns();
+        self.deadlines.set(peer, deadline_ns);
+    }
+
+    fn dialled_by_hub(&mut self, peer: usize, outcome: &Outcome) {
+        let result = self.introduced(peer, outcome, SessionRole::DialledByHub);
+        let result = result.map_err(|reason| DialError { reason, answered: true });
+        self.dialled(peer, ANY_GENERATION, result);
+    }
+
+    fn called_by_hub(&mut self, peer: usize, outcome: &Outcome) {
+        match self.introduced(peer, outcome, SessionRole::CalledByHub) {
+            Ok(mut made) => {
+                if self.is_still_trusted(peer, ANY_GENERATION, &mut made.proof) {
+                    self.take_in(peer, made);
+                }
+            }
+            Err(reason) => debug!("peer {}: {reason}", self.peers[peer].config.name),
+        }
+    }
+
+    /// The session of a handshake. Its datagrams go where those of the session in use do, or where
+    /// the hub says.
+    fn introduced(
+        &self,
+        peer: usize,
+        outcome: &Outcome,
+        role: SessionRole,
+    ) -> Result<Box<establish::Made>, String> {
+        let known = &self.peers[peer];
+        let used = known.used.and_then(|used| known.installed.get(&used));
+        let address = used.map(|installed| installed.address);
+        let address = address.or_else(|| known.contact.as_ref()?.address());
+        let address = address.ok_or_else(|| why_not(None))?;
+        let made = establish::datagrams(outcome, address, role);
+        made.map(Box::new).map_err(|error| with_causes(&error))
+    }
+
+    /// Says something to a peer under its session, if there is one.
+    fn say(&self, peer: usize, message: &HubMessage) {
+        let Some(SessionId(session)) = self.peers.get(peer).and_then(|known| known.used) else {
+            return;
+        };
+        let item = [&[INTRODUCTION][..], &message.encode()].concat();
+        let order = egress::Order::Message { peer, session, item, pad_to: 0, to: None };
+        self.orders.egress(peer, order);
+    }
+}
+
+/// Why a peer behind a hub cannot be called.
+fn why_not(standing: Option<Standing>) -> String {
+    match standing {
+        None => "the hub does not say where it is: is the hub up, and does it know `via`?",
+        Some(Standing::Unknown) => "the hub does not relay for it",
+        Some(Standing::Down) => "it is not connected to the hub",
+        Some(Standing::Silent) => "it does not ask the hub for this host: has it `via` there?",
+        Some(Standing::Mutual(_)) => "the hub tells an address of no host",
+    }
+    .to_owned()
+}

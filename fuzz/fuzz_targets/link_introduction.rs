@@ -1,0 +1,34 @@
+//! What a hub and its peers say about each other, as a hostile one of them would: what is decoded
+//! keeps to the bounds, and means the same after it has been encoded again.
+//!
+//!     cargo +nightly fuzz run link_introduction
+#![no_main]
+
+use vsnoop_link::introduction::{Hub, HubMessage, LARGEST_BYTES, Label, MOST_LABELS};
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| {
+    let mut hub = Hub::default();
+    let address = |peer: u8| ([192, 0, 2, peer], 7757).into();
+    (0..4).for_each(|peer| drop(hub.up(peer.into(), address(peer))));
+    for (at, bytes) in input.split(|byte| *byte == 0xff).enumerate() {
+        let Some(message) = HubMessage::decode(bytes) else { continue };
+        let encoded = message.encode();
+        assert!(encoded.len() <= LARGEST_BYTES);
+        assert_eq!(HubMessage::decode(&encoded).as_ref(), Some(&message));
+        let (from, now_ns) = (at % 4, at as u64 * 1_000_000);
+        let is_bounded = |label: Label| (1..=MOST_LABELS).contains(&label.number());
+        match message {
+            HubMessage::Ask { label, .. } | HubMessage::Known { label, .. } => {
+                assert!(is_bounded(label));
+                // To the peers there are, to itself, and to one that the hub does not have.
+                let about = usize::from(label.number()) % 5;
+                assert!(hub.asked(from, label, (about < 4).then_some(about), now_ns).len() < 10);
+            }
+            HubMessage::ToPeer(piece) | HubMessage::FromPeer(piece) => {
+                if let Some(passed) = hub.piece(from, piece, now_ns) {
+                    assert_ne!(passed.to, from);
+                }
+            }
+        }
+    }
+});

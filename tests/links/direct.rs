@@ -1,0 +1,347 @@
+//! Hosts behind NATs and their hub, which introduces them: the direct path is taken and left.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use libtest_mimic::Trial;
+use serde_json::Value;
+use vsnoop_packet::packet::Pool;
+use vsnoop_testbed::hosts::{Host, Nat, Network, Plan, inner_v4, outer, start_all};
+use vsnoop_testbed::net::Tap;
+use vsnoop_testbed::wait::wait_until;
+
+use crate::raw_vm::{BROADCAST, OTHER, OWNER, PATIENCE, frame, introduce, raw_vm, receive, send};
+use crate::{transfer, trial};
+
+pub fn trials() -> Vec<Trial> {
+    [
+        ("two_behind_nats_take_a_direct_path_past_the_hub", past_the_hub as fn() -> Result<()>),
+        ("one_behind_a_symmetric_nat_stays_relayed", stays_relayed),
+        ("a_path_that_fails_in_mid_transfer_is_left_and_taken_again", fails),
+        ("taking_the_direct_path_loses_and_doubles_no_frame", switches),
+        ("a_broadcast_comes_once_by_the_hub_and_without_it", broadcasts),
+        ("the_direct_path_outlives_the_hub", outlives),
+        ("a_host_that_is_started_again_gets_a_direct_path_again", restarts),
+        ("a_nat_that_binds_anew_is_followed", rebinds),
+        ("via_comes_and_goes_with_a_reload", reloads),
+    ]
+    .into_iter()
+    .map(|(name, test)| trial(format!("direct::{name}"), test))
+    .collect()
+}
+
+/// Hosts 1 and 2 call the hub, and have each other behind it.
+fn introduced(plan: Plan) -> Result<Network> {
+    let network = Network::configured(Plan { hosts: 3, ..plan })?;
+    network.edit_config(0, |text| text.replacen("[link]\n", "[link]\nrelay = true\n", 1))?;
+    for host in [1, 2] {
+        network.let_wait(0, host)?;
+        set_via(&network, host, true)?;
+    }
+    Ok(network)
+}
+
+/// The other host is behind the hub, or not a peer at all.
+fn set_via(network: &Network, host: usize, is_behind: bool) -> Result<()> {
+    let other = 3 - host;
+    let address = format!("address = \"{}:{}\"\n", outer(other), vsnoop_testbed::hosts::PORT);
+    let via = "via = \"h0\"\n";
+    let (from, to) = if is_behind { (address.as_str(), via) } else { (via, "") };
+    network.edit_config(host, |text| text.replace(from, to))
+}
+
+fn behind_nats(nats: [Nat; 2]) -> Result<Network> {
+    let mut network = introduced(Plan::default())?;
+    network.put_behind_nat(1, nats[0])?;
+    network.put_behind_nat(2, nats[1])?;
+    Ok(network)
+}
+
+fn start(network: &mut Network) -> Result<()> {
+    network.hosts.iter_mut().try_for_each(Host::start)
+}
+
+fn other(host: &Host) -> String {
+    format!("h{}", 3 - host.number())
+}
+
+fn peer_of(status: &Value, name: &str) -> Value {
+    let mut peers = status["peers"].as_array().into_iter().flatten();
+    peers.find(|peer| peer["name"] == name).cloned().unwrap_or_default()
+}
+
+/// Both hosts say so of each other.
+fn until_path(network: &Network, path: &str) -> Result<()> {
+    network.hosts[1..].iter().try_for_each(|host| {
+        host.until(&format!("the path is {path}"), |status| {
+            let state = if path == "direct" { "up" } else { "relayed" };
+            let peer = peer_of(status, &other(host));
+            peer["path"] == path && peer["state"] == state
+        })
+    })
+}
+
+fn transfer(network: &Network, bytes: u64) -> Result<()> {
+    let [_, a, b] = &network.hosts[..] else { unreachable!("three hosts") };
+    transfer::run(&a.vms[0], &b.vms[0], inner_v4(2, 0), bytes, &AtomicU64::new(0))
+}
+
+/// Bytes that the hub has sent to a host.
+fn relayed_bytes(network: &Network) -> Result<u64> {
+    let status = network.hosts[0].status()?;
+    let sent = |name| peer_of(&status, name)["sent"]["bytes"].as_u64().context("no bytes sent");
+    Ok(sent("h1")? + sent("h2")?)
+}
+
+fn past_the_hub() -> Result<()> {
+    const BYTES: u64 = 8 << 20;
+    let mut network = behind_nats([Nat::PortPreserving; 2])?;
+    start(&mut network)?;
+    until_path(&network, "direct")?;
+    // The VMs learn each other's addresses by the hub.
+    transfer(&network, 1 << 20)?;
+    let before = relayed_bytes(&network)?;
+    transfer(&network, BYTES)?;
+    let relayed = relayed_bytes(&network)? - before;
+    ensure!(relayed < BYTES / 10, "{relayed} bytes went by the hub");
+    for host in &network.hosts[1..] {
+        let peer = host.peer(&other(host))?;
+        let at: IpAddr = outer(3 - host.number());
+        let address = peer["address"].as_str().context("no address")?;
+        ensure!(address.starts_with(&at.to_string()), "{address} is not the NAT of {at}");
+        ensure!(peer["via"] == "h0" && peer["reconnects"] == 0, "{peer}");
+        let shown = host.command(&["status", host.name()])?;
+        let row = shown.lines().find(|line| line.starts_with(&other(host)));
+        ensure!(row.is_some_and(|row| row.contains(" direct ")), "{shown}");
+    }
+    Ok(())
+}
+
+fn stays_relayed() -> Result<()> {
+    let mut network = behind_nats([Nat::PortPreserving, Nat::Symmetric])?;
+    start(&mut network)?;
+    until_path(&network, "relayed")?;
+    transfer(&network, 4 << 20)?;
+    let tried = |host: &Host| -> Result<bool> {
+        let reason = host.peer(&other(host))?["reason"].clone();
+        Ok(reason.as_str().is_some_and(|reason| reason.contains("no datagram came back")))
+    };
+    let [_, a, b] = &network.hosts[..] else { unreachable!("three hosts") };
+    wait_until("the direct path is tried", PATIENCE, || Ok(tried(a)? || tried(b)?))?;
+    until_path(&network, "relayed")?;
+    transfer(&network, 4 << 20)
+}
+
+/// Nothing gets from one host to the other past the hub, or all does again.
+fn block(network: &Network, is_blocked: bool) -> Result<()> {
+    let to = |host| format!("ip saddr {} ip daddr {} drop\n", outer(3 - host), outer(host));
+    let rules = if is_blocked { [to(1), to(2)].concat() } else { String::new() };
+    for host in [1, 2] {
+        network.router(host)?.nft(&format!(
+            "table ip wall {{ }}\n\
+             delete table ip wall\n\
+             table ip wall {{\n\
+             chain in {{\n\
+             type filter hook prerouting priority -350; policy accept;\n\
+             {rules}\
+             }}\n\
+             }}"
+        ))?;
+    }
+    Ok(())
+}
+
+fn fails() -> Result<()> {
+    let mut network = behind_nats([Nat::PortPreserving; 2])?;
+    start(&mut network)?;
+    until_path(&network, "direct")?;
+    let [_, a, b] = &network.hosts[..] else { unreachable!("three hosts") };
+    let moved = AtomicU64::new(0);
+    thread::scope(|scope| -> Result<()> {
+        let running =
+            scope.spawn(|| transfer::run(&a.vms[0], &b.vms[0], inner_v4(2, 0), 64 << 20, &moved));
+        transfer::until_moved(&moved, 8 << 20)?;
+        block(&network, true)?;
+        until_path(&network, "relayed")?;
+        let before = moved.load(Ordering::Relaxed);
+        transfer::until_moved(&moved, before + (4 << 20))?;
+        running.join().map_err(|_| anyhow::anyhow!("the transfer panicked"))?
+    })?;
+    block(&network, false)?;
+    until_path(&network, "direct")?;
+    transfer(&network, 4 << 20)
+}
+
+/// Numbers of frames that came, in their order.
+fn numbers(tap: &Tap, until: u32, source: [u8; 6]) -> Result<Vec<u32>> {
+    let mut packet = Pool::default().take();
+    let (mut came, since) = (Vec::new(), Instant::now());
+    while came.last() != Some(&until) {
+        ensure!(since.elapsed() < 2 * PATIENCE, "frame {until} does not come after {came:?}");
+        if !tap.read(&mut packet).context("reading a frame")? {
+            thread::sleep(Duration::from_micros(200));
+        } else if packet.frame().get(6..12) == Some(&source[..])
+            && let Some(number) = packet.frame().get(14..18)
+        {
+            let number = u32::from_be_bytes(number.try_into().context("four bytes")?);
+            came.extend((number != u32::MAX).then_some(number));
+        }
+    }
+    Ok(came)
+}
+
+/// Frames in both directions while the path changes; broadcasts are among them, which go by the
+/// hub in any case.
+fn switches() -> Result<()> {
+    let mut network = behind_nats([Nat::PortPreserving; 2])?;
+    block(&network, true)?;
+    start(&mut network)?;
+    until_path(&network, "relayed")?;
+    let [_, a, b] = &network.hosts[..] else { unreachable!("three hosts") };
+    let (from, to) = (raw_vm(a, "raw")?, raw_vm(b, "raw")?);
+    introduce(&from, &to, OWNER)?;
+    introduce(&to, &from, OTHER)?;
+    let is_over = AtomicBool::new(false);
+    let sends = |tap: &Tap, destination, source| -> Result<u32> {
+        let mut number = 0;
+        while !is_over.load(Ordering::Relaxed) {
+            let to = if number % 10 == 9 { BROADCAST } else { destination };
+            send(tap, &frame(to, source, number))?;
+            number += 1;
+            thread::sleep(Duration::from_millis(2));
+        }
+        Ok(number)
+    };
+    let sent = thread::scope(|scope| -> Result<_> {
+        let there = scope.spawn(|| sends(&from, OTHER, OWNER));
+        let back = scope.spawn(|| sends(&to, OWNER, OTHER));
+        let switched = block(&network, false).and_then(|()| until_path(&network, "direct"));
+        // Frames by the hub that are still under way must not come behind the last.
+        thread::sleep(Duration::from_millis(500));
+        is_over.store(true, Ordering::Relaxed);
+        let join = |sends: thread::ScopedJoinHandle<'_, Result<u32>>| {
+            sends.join().map_err(|_| anyhow::anyhow!("a VM panicked"))?
+        };
+        let sent = (join(there)?, join(back)?);
+        switched.map(|()| sent)
+    })?;
+    for (tap, source, count) in [(&to, OWNER, sent.0), (&from, OTHER, sent.1)] {
+        let mut came = numbers(tap, count - 1, source)?;
+        came.sort_unstable();
+        let missing: Vec<_> = (0..count).filter(|number| !came.contains(number)).collect();
+        ensure!(missing.is_empty(), "lost of {count}: {missing:?}");
+        ensure!(came.len() as u32 == count, "{} frames came of {count}", came.len());
+    }
+    Ok(())
+}
+
+fn broadcasts() -> Result<()> {
+    let mut network = behind_nats([Nat::PortPreserving; 2])?;
+    start(&mut network)?;
+    until_path(&network, "direct")?;
+    let (from, to) = (raw_vm(&network.hosts[1], "raw")?, raw_vm(&network.hosts[2], "raw")?);
+    introduce(&from, &to, OWNER)?;
+    let once = |first: u32| -> Result<()> {
+        let broadcast = frame(BROADCAST, OWNER, first);
+        send(&from, &broadcast)?;
+        receive(&to, &broadcast, &[])?;
+        let next = frame(BROADCAST, OWNER, first + 1);
+        send(&from, &next)?;
+        receive(&to, &next, &[broadcast])
+    };
+    once(1)?;
+    network.hosts[0].kill();
+    network.hosts[1].until("the hub is down", |status| peer_of(status, "h0")["state"] != "up")?;
+    once(3)?;
+    start_all(&mut network.hosts[..1])?;
+    until_path(&network, "direct")?;
+    once(5)
+}
+
+fn outlives() -> Result<()> {
+    let mut network = behind_nats([Nat::PortPreserving; 2])?;
+    start(&mut network)?;
+    until_path(&network, "direct")?;
+    network.hosts[0].kill();
+    for host in &network.hosts[1..] {
+        host.until("the hub is down", |status| peer_of(status, "h0")["state"] != "up")?;
+    }
+    transfer(&network, 4 << 20)?;
+    start_all(&mut network.hosts[..1])?;
+    network.hosts[1..].iter().try_for_each(Host::until_all_up)?;
+    for host in &network.hosts[1..] {
+        let peer = host.peer(&other(host))?;
+        ensure!(peer["reconnects"] == 0, "the direct path went with the hub: {peer}");
+    }
+    // And it relays again when the path fails.
+    block(&network, true)?;
+    until_path(&network, "relayed")?;
+    transfer(&network, 4 << 20)
+}
+
+fn restarts() -> Result<()> {
+    let mut network = behind_nats([Nat::PortPreserving; 2])?;
+    start(&mut network)?;
+    until_path(&network, "direct")?;
+    for host in [2, 1] {
+        network.hosts[host].kill();
+        start_all(&mut network.hosts[host..=host])?;
+        until_path(&network, "direct")?;
+        transfer(&network, 2 << 20)?;
+    }
+    Ok(())
+}
+
+/// The router of a host gets another address; the kernel drops what was bound to the old one.
+fn rebinds() -> Result<()> {
+    let mut network = behind_nats([Nat::PortPreserving; 2])?;
+    start(&mut network)?;
+    until_path(&network, "direct")?;
+    let IpAddr::V4(old) = outer(1) else { unreachable!("hosts have IPv4 addresses") };
+    let [a, b, c, d] = old.octets();
+    let new = Ipv4Addr::new(a, b, c, d + 100);
+    let router = network.router(1)?;
+    router.ip(&format!("addr del {old}/24 dev uplink"))?;
+    router.ip(&format!("addr add {new}/24 dev uplink"))?;
+    network.hosts[2].until("the other end is at the new address", |status| {
+        let peer = peer_of(status, "h1");
+        let address = peer["address"].as_str().unwrap_or_default();
+        peer["path"] == "direct" && address.starts_with(&new.to_string())
+    })?;
+    until_path(&network, "direct")?;
+    transfer(&network, 4 << 20)
+}
+
+fn reloads() -> Result<()> {
+    let mut network = behind_nats([Nat::PortPreserving; 2])?;
+    set_via(&network, 1, false)?;
+    start(&mut network)?;
+    network.hosts[2].until("the other does not ask for it", |status| {
+        let peer = peer_of(status, "h1");
+        peer["state"] == "relayed" || peer["reason"].is_string()
+    })?;
+    transfer(&network, 1 << 20)?;
+    ensure!(network.hosts[2].peer("h1")?["path"] != "direct");
+    network
+        .edit_config(1, |text| text.replace("name = \"h2\"\n", "name = \"h2\"\nvia = \"h0\"\n"))?;
+    let reload = |host: usize| {
+        let host = &network.hosts[host];
+        host.command(&["reload", host.name()]).map(drop)
+    };
+    reload(1)?;
+    until_path(&network, "direct")?;
+    transfer(&network, 1 << 20)?;
+    // The hub relays for one of them only.
+    let line = "name = \"h2\"\n";
+    network.edit_config(0, |text| text.replace(line, &format!("{line}relay = false\n")))?;
+    reload(0)?;
+    transfer(&network, 1 << 20)?;
+    ensure!(network.hosts[1].peer("h2")?["path"] == "direct", "the direct path needs no hub");
+    network.edit_config(0, |text| text.replace(&format!("{line}relay = false\n"), line))?;
+    reload(0)?;
+    network.hosts[1..].iter().try_for_each(Host::until_all_up)?;
+    transfer(&network, 1 << 20)
+}
