@@ -138,7 +138,7 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        // Whoever has it begins or ends as well; also an interrupted run waits for that.
+        // Another session that begins or ends has the lock; an interrupted run waits for that, too.
         let file = File::open(Path::new(RUN_DIR).join(LOCK)).ok();
         let _ending = file.and_then(|file| Flock::lock(file, FlockArg::LockExclusive).ok());
         undo(Path::new(RUN_DIR), &self.dir, std::mem::take(&mut self.journal));

@@ -40,7 +40,7 @@ pub fn value_of(path: &Path) -> Result<String> {
     Ok(text.trim().to_owned())
 }
 
-/// Sets back what nobody but `holder` needs.
+/// Restores the settings that only `holder` needs.
 pub fn give_back(dir: &Path, holder: &str) {
     let mut settings = read(dir);
     settings.0.retain(|path, setting| {

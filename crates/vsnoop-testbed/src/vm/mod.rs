@@ -79,7 +79,7 @@ pub struct Vm {
     dir: PathBuf,
     /// Locked for a command and its answer.
     control: Mutex<Option<control::Channel>>,
-    /// Known once somebody has asked.
+    /// Read at the first use.
     vcpus: OnceLock<Vec<Pid>>,
     /// The vCPUs' control group, removed after the process, whose threads are in it.
     quota: Mutex<Option<Quota>>,

@@ -48,7 +48,7 @@ impl Turns {
             self.began = now;
             return None;
         }
-        // Whoever waits from now on.
+        // The preempted VM waits from now on.
         if let Some(since) = &mut self.since[self.turn] {
             *since = now;
         }
