@@ -28,6 +28,9 @@
 #define HOLD_FREE 64
 /* Most chunks by which one segment may extend a chain, holes included. */
 #define HOLD_REACH (1 << 16)
+/* While no more chunks than this are used, those that were freed last are used next: their bytes
+ * are in the CPU's cache. With more, a search from there would pass too many used ones. */
+#define HOLD_WARM 256
 /* Most links followed for a segment beyond a hole: 16 MiB. */
 #define HOLD_SEEK 4096
 
@@ -204,10 +207,14 @@ static long free_chunk(__u32 i, struct free_walk *w)
 static __always_inline void free_chunks(struct port *port, struct hold *h, bool all, __u32 most)
 {
 	struct free_walk w = { .port = port, .h = h, .all = all };
+	__u32 first = h->front, used;
 
 	bpf_loop(most, free_chunk, &w, 0);
-	if (w.freed)
-		__sync_fetch_and_add(&port->state.chunks_used, -w.freed);
+	if (!w.freed)
+		return;
+	used = __sync_fetch_and_add(&port->state.chunks_used, -w.freed);
+	if (used <= HOLD_WARM)
+		port->state.chunk_cursor = first - 1;
 }
 
 __noinline int hold_free(struct port *port, __u32 number, bool all)

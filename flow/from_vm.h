@@ -120,6 +120,26 @@ static __always_inline bool flow_rst_is_acceptable(const struct flow *f, const s
 	return seq_ge(s->seq, f->snd_una) && seq_le(s->seq, f->snd_nxt);
 }
 
+/* The host's part in a RST of the VM while bytes are outstanding: an EVENT_ bit, or 0. */
+static __always_inline __u32 flow_blame_for_rst(const struct flow *f, const struct hold *h,
+						const struct segment *s)
+{
+	/* The sender itself has reset the connection (flow_note_rst_or_syn(), hold_answer_rst()),
+	 * and the VM's RST answers what the engine sent after that. */
+	if (f->flags & FLOW_F_CLOSED)
+		return 0;
+	/* The VM rejects a segment that only the host sent, or data that only the host
+	 * acknowledged: without vsnoop the sender would have had no ACK, and would have tried
+	 * again. */
+	if (f->flags & FLOW_F_UNCONFIRMED || (h && h->answered != h->resends + h->probes))
+		return EVENT_REFUSED;
+	/* A RST without ACK answers a segment of no connection (RFC 9293, section 3.10.7.1). An
+	 * application that has closed answers data so, too, with vsnoop and without. */
+	if (!(s->tcp_flags & TCP_ACK) && !(f->flags & FLOW_F_FIN_VM))
+		return EVENT_FORGOTTEN;
+	return 0;
+}
+
 /* A RST of the VM. */
 static __always_inline enum from_vm_verdict flow_reset_by_vm(struct flow *f, struct hold *h,
 							     const struct segment *s, __u64 now,
@@ -133,15 +153,7 @@ static __always_inline enum from_vm_verdict flow_reset_by_vm(struct flow *f, str
 		out->events |= EVENT_CLOSED;
 		return FROM_VM_PASS;
 	}
-	/* The VM rejects a segment that only the host sent, or data that only the host
-	 * acknowledged: without vsnoop the sender would have had no ACK, and would have tried
-	 * again. */
-	if (f->flags & FLOW_F_UNCONFIRMED || (h && h->answered != h->resends + h->probes))
-		out->events |= EVENT_REFUSED;
-	/* A RST without ACK answers a segment of no connection (RFC 9293, section 3.10.7.1). An
-	 * application that has closed answers data so, too, with vsnoop and without. */
-	else if (!(s->tcp_flags & TCP_ACK) && !(f->flags & FLOW_F_FIN_VM))
-		out->events |= EVENT_FORGOTTEN;
+	out->events |= flow_blame_for_rst(f, h, s);
 	/* If this RST is lost, a sender that only receives would not learn of it: keep the record,
 	 * and answer its segments with RST. */
 	f->retired = flow_outstanding(f);

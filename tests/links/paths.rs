@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
+use serde_json::Value;
 use socket2::SockRef;
 use vsnoop_testbed::relay::Faults;
 
@@ -304,35 +305,57 @@ fn cut(transport: &'static str) -> Result<()> {
     let network = Network::up(Plan { transport, ..Plan::default() })?;
     let [a, b] = &network.hosts[..] else { unreachable!("two hosts") };
     let moved = AtomicU64::new(0);
+    // Calls that crossed have made two sessions, one of which retires.
+    connections(a)?;
+    let [before_a, before_b] = [sessions(&a.peer("h1")?), sessions(&b.peer("h0")?)];
+    let until_session = |number: u64| -> Result<()> {
+        for (host, before) in [(a, before_a), (b, before_b)] {
+            host.until("each cut has ended a session", |status| {
+                let peer = &status["peers"][0];
+                peer["state"] == "up" && sessions(peer) >= before + number
+            })?;
+        }
+        Ok(())
+    };
     std::thread::scope(|scope| -> Result<()> {
         let running =
             scope.spawn(|| transfer::run(&a.vms[0], &b.vms[0], inner_v4(1, 0), 64 << 20, &moved));
-        for (after, count) in [(8 << 20, 1), (32 << 20, usize::MAX)] {
+        for (after, count, cuts) in [(8 << 20, 1, 0), (32 << 20, usize::MAX, 1)] {
             transfer::until_moved(&moved, after)?;
+            // Those of a session that is still being made are no session that is cut.
+            until_session(cuts)?;
             cut_connections(a, count)?;
         }
         running.join().map_err(|_| anyhow::anyhow!("the transfer panicked"))?
     })?;
-    // Each cut ended a session.
-    a.until("the session is the third", |status| {
-        status["peers"][0]["reconnects"].as_u64() >= Some(2)
-    })?;
-    a.until_all_up()?;
-    b.until_all_up()?;
-    Ok(())
+    until_session(2)
+}
+
+/// Sessions that a peer has had in the place of another. One that comes before the end of the last
+/// was noticed replaces it.
+fn sessions(peer: &Value) -> u64 {
+    ["reconnects", "rekeys"].iter().filter_map(|count| peer[count].as_u64()).sum()
 }
 
 /// Four connections, by default, each for one direction of two.
 const CONNECTIONS: usize = 8;
 
-/// Resets up to `count` connections of a host's link as the kernel does, once the session has all
-/// its connections: after a cut it has none for a moment.
+fn ss(host: &Host, arguments: &[&str]) -> Result<String> {
+    let output = host.netns.command("ss").args(arguments).output().context("running ss")?;
+    ensure!(output.status.success(), "ss: {}", String::from_utf8_lossy(&output.stderr));
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Resets up to `count` connections of a host's link as the kernel does.
 fn cut_connections(host: &Host, count: usize) -> Result<()> {
-    let ss = |arguments: &[&str]| -> Result<String> {
-        let output = host.netns.command("ss").args(arguments).output().context("running ss")?;
-        ensure!(output.status.success(), "ss: {}", String::from_utf8_lossy(&output.stderr));
-        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-    };
+    for (local, remote) in connections(host)?.iter().take(count) {
+        ss(host, &["-tnHK", "src", local, "dst", remote])?;
+    }
+    Ok(())
+}
+
+/// Both ends of the connections of a host's link, once there are those of one session.
+fn connections(host: &Host) -> Result<Vec<(String, String)>> {
     let port = format!(":{PORT}");
     let ours = ["state", "established", "(", "sport", "=", &port, "or", "dport", "=", &port, ")"];
     // Bytes that wait, here and there, and the two ends.
@@ -341,17 +364,13 @@ fn cut_connections(host: &Host, count: usize) -> Result<()> {
         Some((words.next()?, words.next()?))
     };
     let since = Instant::now();
-    let connections = loop {
+    loop {
         let connections: Vec<_> =
-            ss(&[&["-tnH"][..], &ours].concat())?.lines().filter_map(ends).collect();
+            ss(host, &[&["-tnH"][..], &ours].concat())?.lines().filter_map(ends).collect();
         if connections.len() == CONNECTIONS {
-            break connections;
+            return Ok(connections);
         }
         ensure!(since.elapsed() < PATIENCE, "{} connections, not {CONNECTIONS}", connections.len());
         std::thread::sleep(Duration::from_millis(5));
-    };
-    for (local, remote) in connections.iter().take(count) {
-        ss(&["-tnHK", "src", local, "dst", remote])?;
     }
-    Ok(())
 }

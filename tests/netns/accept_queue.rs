@@ -4,6 +4,7 @@
 //! Every client sends a request and waits for the answer, first without vsnoop, then with it: as
 //! many succeed, and none is kept waiting by vsnoop.
 
+use std::fmt;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -24,6 +25,9 @@ const REQUEST_BYTES: usize = 1000;
 const ANSWER: &[u8] = b"done";
 /// A client that has no answer by then never gets one.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// In a crowd some never do, and each run lasts as long as they wait: until after their fifth SYN,
+/// 15 s after the first.
+const PATIENCE_IN_A_CROWD: Duration = Duration::from_secs(20);
 /// Bound of the time by which vsnoop may delay the last client's answer.
 const LATER: Duration = Duration::from_millis(1500);
 /// The kernel's own retries move the last answer by seconds from run to run.  A delay that vsnoop
@@ -64,17 +68,24 @@ struct Scene {
 }
 
 impl Scene {
-    /// The kernel accepts only some of the clients within [`PATIENCE`]: 31 to 150 of 300,
-    /// without vsnoop, depending on what else the machine does.
+    /// The kernel accepts only some of the clients: 31 to 150 of 300 within a minute, without
+    /// vsnoop, depending on what else the machine does.
     fn is_crowded(&self) -> bool {
         self.clients > 32 * self.backlog as usize
     }
+
+    fn patience(&self) -> Duration {
+        if self.is_crowded() { PATIENCE_IN_A_CROWD } else { PATIENCE }
+    }
+}
+
+fn is_soak() -> bool {
+    std::env::var_os("VSNOOP_SOAK").is_some()
 }
 
 pub fn trials() -> Vec<Trial> {
     let cookies = [("without_cookies", "0"), ("with_cookies", "1"), ("cookies_always", "2")];
-    let is_soak = std::env::var_os("VSNOOP_SOAK").is_some();
-    let listeners = LISTENERS.iter().chain(if is_soak { LISTENERS_OF_SOAK } else { &[] });
+    let listeners = LISTENERS.iter().chain(if is_soak() { LISTENERS_OF_SOAK } else { &[] });
     let mut trials = Vec::new();
     for &(clients, backlog, seconds) in listeners {
         for (name, cookies) in cookies {
@@ -91,8 +102,8 @@ pub fn trials() -> Vec<Trial> {
     trials
 }
 
-/// vsnoop changes neither the number of clients that are answered nor that of resets, and the last
-/// client has its answer at most a little later.
+/// vsnoop changes neither the number of clients that are answered nor that of resets, and as many
+/// have their answer at most a little later.
 fn as_without(scene: Scene) -> Result<()> {
     if !attached::is_wanted() {
         return Ok(());
@@ -108,6 +119,9 @@ fn as_without(scene: Scene) -> Result<()> {
         let before = attached.counter("early_acks")?;
         let with = run(&topology, scene).with_context(|| attached.describe())?;
         let story = || format!("without {without:?}\nwith {with:?}\n{}", attached.describe());
+        if is_soak() {
+            println!("{scene:?}: without {without}, with {with}");
+        }
         let early_acks = attached.counter("early_acks")?;
         ensure!(early_acks > before, "nothing was acknowledged early\n{}", story());
         let may_vary = scene.is_crowded() && left > 0;
@@ -117,8 +131,9 @@ fn as_without(scene: Scene) -> Result<()> {
         let hung = if scene.is_crowded() { without.hung } else { 0 };
         let is_reset = with.reset > without.reset + hung;
         ensure!(!is_reset || may_vary, "clients were reset\n{}", story());
-        let in_time = with.last() <= latest + LATER;
-        ensure!(in_time || left > 0, "the last was answered late, {TRIES} times\n{}", story());
+        // Those that are answered with vsnoop only may come later.
+        let in_time = with.answered_after(without.answered()) <= latest + LATER;
+        ensure!(in_time || left > 0, "as many were answered late, {TRIES} times\n{}", story());
         attached.detach()?;
         if in_time && !is_fewer && !is_reset {
             break;
@@ -131,18 +146,32 @@ fn as_without(scene: Scene) -> Result<()> {
 #[derive(Debug, Default)]
 struct Outcome {
     /// When each had its answer, the earliest first.
-    answered_after: Vec<Duration>,
+    answers: Vec<Duration>,
     reset: usize,
     hung: usize,
 }
 
 impl Outcome {
     fn answered(&self) -> usize {
-        self.answered_after.len()
+        self.answers.len()
+    }
+
+    /// How long it took until this number of clients had their answers, or all that ever had.
+    fn answered_after(&self, clients: usize) -> Duration {
+        self.answers.iter().take(clients).next_back().copied().unwrap_or_default()
     }
 
     fn last(&self) -> Duration {
-        self.answered_after.last().copied().unwrap_or_default()
+        self.answered_after(usize::MAX)
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { reset, hung, .. } = self;
+        let last = self.last().as_secs_f64();
+        write!(f, "{} answered (the last after {last:.1} s), ", self.answered())?;
+        write!(f, "{reset} reset, {hung} without an answer")
     }
 }
 
@@ -152,7 +181,7 @@ fn run(topology: &Topology, scene: Scene) -> Result<Outcome> {
     let over = Arc::new(AtomicBool::new(false));
     std::thread::scope(|threads| {
         let server = threads.spawn(|| serve(&listener, scene.busy, &over));
-        let outcome = topology.client.run(|| ask_all(to, scene.clients));
+        let outcome = topology.client.run(|| ask_all(to, scene));
         over.store(true, Ordering::Relaxed);
         server.join().map_err(|_| anyhow!("the server panicked"))??;
         outcome
@@ -200,18 +229,19 @@ fn answer(mut client: TcpStream) -> std::io::Result<()> {
 }
 
 /// Runs all clients at the same time, in the namespace of the calling thread.
-fn ask_all(to: SocketAddr, clients: usize) -> Result<Outcome> {
+fn ask_all(to: SocketAddr, scene: Scene) -> Result<Outcome> {
     let mut outcome = Outcome::default();
     std::thread::scope(|threads| {
-        let asking: Vec<_> = (0..clients).map(|_| threads.spawn(move || ask(to))).collect();
+        let asking: Vec<_> =
+            (0..scene.clients).map(|_| threads.spawn(move || ask(to, scene.patience()))).collect();
         for client in asking {
             match client.join().map_err(|_| anyhow!("a client panicked"))? {
-                Ok(after) => outcome.answered_after.push(after),
+                Ok(after) => outcome.answers.push(after),
                 Err(error) if is_reset(&error) => outcome.reset += 1,
                 Err(_) => outcome.hung += 1,
             }
         }
-        outcome.answered_after.sort();
+        outcome.answers.sort();
         Ok(outcome)
     })
 }
@@ -222,12 +252,14 @@ fn is_reset(error: &std::io::Error) -> bool {
 }
 
 /// Sends a request; how long it took until the answer came.
-fn ask(to: SocketAddr) -> std::io::Result<Duration> {
+fn ask(to: SocketAddr, patience: Duration) -> std::io::Result<Duration> {
     let since = Instant::now();
-    let mut server = TcpStream::connect_timeout(&to, PATIENCE)?;
+    let mut server = TcpStream::connect_timeout(&to, patience)?;
     server.set_nodelay(true)?;
     server.write_all(&[1; REQUEST_BYTES])?;
-    server.set_read_timeout(Some(PATIENCE))?;
+    // A timeout of 0 would be none.
+    let left = patience.saturating_sub(since.elapsed()).max(Duration::from_millis(1));
+    server.set_read_timeout(Some(left))?;
     server.read_exact(&mut [0; ANSWER.len()])?;
     Ok(since.elapsed())
 }

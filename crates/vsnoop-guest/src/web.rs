@@ -3,6 +3,7 @@
 /// Of the server.
 pub const PROGRAM: &str = "/bin/nginx";
 pub const CONFIGURATION: &str = "/etc/nginx.conf";
+pub const PORT: u16 = 80;
 /// The directory that is served, and where PUT writes.
 pub const ROOT: &str = "/srv";
 /// A file that is there, for GET.

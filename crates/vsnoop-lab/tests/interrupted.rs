@@ -59,7 +59,7 @@ fn main() -> Result<()> {
         "--lab" => return lab(&argument()?),
         "--begin" => return Session::begin().map(drop),
         "--record" => return record(Path::new(&argument()?)),
-        "--quota" => return Quota::new(Pid::this()).map(drop),
+        "--quota" => return Quota::new(Pid::this(), 20).map(drop),
         "--no-kernel" => return no_kernel(),
         _ => (),
     }

@@ -37,6 +37,7 @@ mod establish;
 mod event;
 mod fault;
 mod frame;
+mod handshake_threads;
 mod ingress;
 mod io;
 pub mod key_file;

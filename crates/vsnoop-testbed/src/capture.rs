@@ -10,21 +10,24 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use nix::cmsg_space;
 use nix::errno::Errno;
-use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg, setsockopt, sockopt};
+use nix::sys::socket::{ControlMessageOwned, LinkAddr, MsgFlags, recvmsg, setsockopt, sockopt};
 use nix::sys::time::TimeSpec;
 use socket2::{Domain, Protocol, Socket, Type};
 use vsnoop_packet::format::{ACK, RST, SYN};
 use vsnoop_packet::headers::Headers;
+use vsnoop_packet::options::TIMESTAMPS;
 
 use super::net::Netns;
 
 /// Room for some 20 MB of payload, with the kernel's overhead.
 const BUFFER_BYTES: usize = 64 << 20;
+/// Of a frame that a device sends (packet(7)).
+const OUTGOING: u8 = libc::PACKET_OUTGOING;
 /// A super-packet with its headers.
 const LONGEST_FRAME: usize = 65_536 + 64;
 
 /// A TCP segment, or a super-packet of several.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CapturedSegment {
     /// Time since 1970.
     pub at: Duration,
@@ -36,6 +39,10 @@ pub struct CapturedSegment {
     pub payload_bytes: u32,
     pub syn: bool,
     pub rst: bool,
+    /// A device of the namespace sent it; otherwise one received it.
+    pub outgoing: bool,
+    /// TSval (RFC 7323).
+    pub timestamp: Option<u32>,
 }
 
 #[derive(Debug)]
@@ -63,16 +70,18 @@ impl Capture {
         loop {
             let mut parts = [IoSliceMut::new(&mut frame)];
             let fd = self.socket.as_raw_fd();
-            let (length, at) =
-                match recvmsg::<()>(fd, &mut parts, Some(&mut control), MsgFlags::MSG_DONTWAIT) {
-                    Ok(message) => {
-                        let at = message.cmsgs().context("a frame's time")?.find_map(time);
-                        (message.bytes, at.context("a frame without a time")?)
-                    }
-                    Err(Errno::EAGAIN) => break,
-                    Err(error) => return Err(error).context("read a packet socket"),
-                };
-            segments.extend(segment(&frame[..length], at));
+            let flags = MsgFlags::MSG_DONTWAIT;
+            let message = match recvmsg::<LinkAddr>(fd, &mut parts, Some(&mut control), flags) {
+                Ok(message) => message,
+                Err(Errno::EAGAIN) => break,
+                Err(error) => return Err(error).context("read a packet socket"),
+            };
+            let at = message.cmsgs().context("a frame's time")?.find_map(time);
+            let at = at.context("a frame without a time")?;
+            let outgoing = message.address.is_some_and(|from| from.pkttype() == OUTGOING);
+            let length = message.bytes;
+            let seen = segment(&frame[..length], at);
+            segments.extend(seen.map(|segment| CapturedSegment { outgoing, ..segment }));
         }
         ensure!(self.lost()? == 0, "more passed than a capture can keep");
         Ok(segments)
@@ -116,5 +125,10 @@ fn segment(frame: &[u8], at: Duration) -> Option<CapturedSegment> {
         payload_bytes: headers.payload_bytes() as u32,
         syn: tcp.flags & SYN != 0,
         rst: tcp.flags & RST != 0,
+        timestamp: headers
+            .tcp_options(frame)
+            .find(|option| option.kind == TIMESTAMPS)
+            .and_then(|option| option.word(0)),
+        ..CapturedSegment::default()
     })
 }

@@ -9,6 +9,7 @@
 //! Sessions stand beside each other, but for the core of the guests, which has one at a time
 //! ([`Session::claim_guest_core`]).
 
+mod file;
 mod settings;
 
 use std::fs::{self, File};
@@ -132,7 +133,7 @@ impl Session {
     }
 
     fn save(&self) -> Result<()> {
-        write_json(&self.dir.join(JOURNAL), &self.journal)
+        file::write_json(&self.dir.join(JOURNAL), &self.journal)
     }
 }
 
@@ -217,14 +218,6 @@ fn wait_for(path: &Path, what: &str) -> Result<Flock<File>> {
         interrupt::check()?;
         std::thread::sleep(WAIT);
     }
-}
-
-/// Writes a file as a whole or not at all.
-fn write_json(path: &Path, value: &impl Serialize) -> Result<()> {
-    let text = serde_json::to_vec(value).context("encode what is to be undone")?;
-    let partial = path.with_extension("partial");
-    fs::write(&partial, text).with_context(|| format!("write {}", partial.display()))?;
-    fs::rename(&partial, path).with_context(|| format!("write {}", path.display()))
 }
 
 /// Field 22 of /proc/PID/stat: clock ticks from boot to the start of the process.

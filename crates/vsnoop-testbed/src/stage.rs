@@ -62,7 +62,8 @@ pub struct Stage {
     ports: Vec<Ports>,
     tuned: bool,
     vsnoop: Option<Vsnoop>,
-    attached: Mutex<BTreeSet<usize>>,
+    /// Taps.
+    attached: Mutex<BTreeSet<String>>,
 }
 
 /// Who decides which machine runs.
@@ -168,7 +169,9 @@ impl Stage {
         let dir = session.scratch().join(&name);
         let vm = Vm::start(&name, image, accelerator, &nics, &dir)?;
         session.note_process(vm.pid())?;
-        session.note_port(self.host.name(), &ports.plain)?;
+        for tap in std::iter::once(&ports.plain).chain(&ports.tuned) {
+            session.note_port(self.host.name(), tap)?;
+        }
         self.ports.push(ports);
         self.vms.push(vm);
         Ok(())
@@ -245,14 +248,23 @@ impl Stage {
 
     /// Attaches with further options of the command.
     pub fn attach_with(&self, index: usize, options: &[&str]) -> Result<()> {
-        // Noted first: an attachment that failed half-way is detached as well.
-        self.attached().insert(index);
-        self.vsnoop()?.attach_with(self.tap(index), options)
+        self.attach_tap(self.tap(index), options)
     }
 
     pub fn detach(&self, index: usize) -> Result<()> {
-        self.vsnoop()?.detach(self.tap(index))?;
-        self.attached().remove(&index);
+        self.detach_tap(self.tap(index))
+    }
+
+    /// Attaches to any tap of the stage.
+    pub fn attach_tap(&self, tap: &str, options: &[&str]) -> Result<()> {
+        // Noted first: an attachment that failed half-way is detached as well.
+        self.attached().insert(tap.to_owned());
+        self.vsnoop()?.attach_with(tap, options)
+    }
+
+    pub fn detach_tap(&self, tap: &str) -> Result<()> {
+        self.vsnoop()?.detach(tap)?;
+        self.attached().remove(tap);
         Ok(())
     }
 
@@ -261,7 +273,7 @@ impl Stage {
         self.vsnoop.as_ref().context("this stage was built without vsnoop")
     }
 
-    fn attached(&self) -> MutexGuard<'_, BTreeSet<usize>> {
+    fn attached(&self) -> MutexGuard<'_, BTreeSet<String>> {
         self.attached.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -315,8 +327,8 @@ impl Stage {
 
 impl Drop for Stage {
     fn drop(&mut self) {
-        for index in std::mem::take(&mut *self.attached()) {
-            if let Err(error) = self.vsnoop().and_then(|vsnoop| vsnoop.detach(self.tap(index))) {
+        for tap in std::mem::take(&mut *self.attached()) {
+            if let Err(error) = self.vsnoop().and_then(|vsnoop| vsnoop.detach(&tap)) {
                 // No error of the run: the port may be half attached, or gone.
                 tracing::info!("not detached: {error:#}");
             }

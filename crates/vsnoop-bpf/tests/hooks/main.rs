@@ -30,7 +30,7 @@ const REDIRECT: i32 = 7;
 
 fn main() {
     let arguments = Arguments::from_args();
-    let tests: [(&str, fn()); 26] = [
+    let tests: [(&str, fn()); 27] = [
         ("the_verifier_accepts_both_hooks", the_verifier_accepts_both_hooks),
         ("a_port_is_attached_once_and_found_again", a_port_is_attached_once_and_found_again),
         (
@@ -64,6 +64,7 @@ fn main() {
             an_ack_on_a_segment_beyond_the_shown_edge_is_not_noted,
         ),
         ("acknowledged_chunks_are_freed", acknowledged_chunks_are_freed),
+        ("chunks_that_were_freed_last_are_used_next", chunks_that_were_freed_last_are_used_next),
         (
             "the_fifth_connection_that_ends_wakes_the_engine",
             the_fifth_connection_that_ends_wakes_the_engine,
@@ -518,6 +519,20 @@ fn acknowledged_chunks_are_freed() {
     memory.set_handed(record.hold.into(), seq { v: 5000 });
     port.run_hook(Hook::FromVm, &of_vm(500, 5000, 9000, &[], &[]), 1).expect("run");
     assert_eq!(used(), 0);
+}
+
+/// Their bytes are in the CPU's cache.
+fn chunks_that_were_freed_last_are_used_next() {
+    let port = Attached::with_hold();
+    let (_, record) = holding(&port);
+    let memory = HoldMaps::open(&port).expect("open the memory").expect("there is a hold");
+    let chunk = || memory.read(record.hold.into()).front as u32;
+    let first = chunk();
+    memory.set_handed(record.hold.into(), seq { v: 5000 });
+    port.run_hook(Hook::FromVm, &of_vm(500, 5000, 9000, &[], &[]), 1).expect("run");
+    port.run_hook(Hook::ToVm, &of_sender(5000, 500, &[7; 1000]), 1).expect("run");
+    assert_eq!(port.state().expect("state").chunks_used, 1);
+    assert_eq!(chunk(), first);
 }
 
 /// The engine reads at its next tick that a connection has ended; what cannot wait wakes it all

@@ -175,3 +175,17 @@ fn a_reset_by_an_application_that_has_closed_is_its_own() {
     assert_eq!(out.events & (EVENT_FORGOTTEN | EVENT_REFUSED), 0);
     assert_eq!(c.mode(), flow_mode::FLOW_RESET);
 }
+
+#[test]
+fn a_reset_by_the_vm_after_that_of_its_sender_is_not_the_hosts() {
+    // Without an ACK, and after a retransmission of the engine that the VM did not answer.
+    for resends in [0, 1] {
+        let mut c = FlowCase::accepted();
+        c.early(&c.data(0, 2 * MSS));
+        c.pass(&segment { tcp_flags: RST, ..c.data(2 * MSS, 0) });
+        c.h.resends += resends;
+        let (_, out) = c.hear(&segment { tcp_flags: RST, ..c.ack_of_vm(0, 0) });
+        assert_eq!(out.events & (EVENT_FORGOTTEN | EVENT_REFUSED), 0);
+        assert_eq!(c.mode(), flow_mode::FLOW_RESET);
+    }
+}

@@ -14,6 +14,8 @@ pub enum Configuration {
     /// Longer queues: the machine's tuned device, with a larger ring on the host's side and a
     /// larger receive queue on its own.
     Tuned,
+    /// Both: early acknowledgement at the tuned device.
+    TunedVsnoop,
     /// Early acknowledgement within the machine's own window, the bound of the vSnoop report.
     AheadZero,
     /// Early acknowledgement as `vsnoop attach` does it without options.
@@ -26,9 +28,10 @@ pub enum Configuration {
     Host,
 }
 
-const ALL: [Configuration; 7] = [
+const ALL: [Configuration; 8] = [
     Configuration::Off,
     Configuration::Tuned,
+    Configuration::TunedVsnoop,
     Configuration::AheadZero,
     Configuration::Vsnoop,
     Configuration::Proxy,
@@ -52,7 +55,7 @@ impl Configuration {
     /// Does for a machine of a stage what the configuration needs.
     pub fn set_up(self, stage: &Stage, machine: usize) -> Result<()> {
         if let Some(options) = self.attach_options() {
-            stage.attach_with(machine, options)?;
+            stage.attach_tap(self.tap(stage, machine)?, options)?;
         }
         if self == Self::Priority {
             stage.favour(machine, true)?;
@@ -62,7 +65,7 @@ impl Configuration {
 
     pub fn undo(self, stage: &Stage, machine: usize) -> Result<()> {
         if self.attach_options().is_some() {
-            stage.detach(machine)?;
+            stage.detach_tap(self.tap(stage, machine)?)?;
         }
         if self == Self::Priority {
             stage.favour(machine, false)?;
@@ -70,10 +73,21 @@ impl Configuration {
         Ok(())
     }
 
+    /// Whether it is the machine's tuned device that receives.
+    pub fn is_tuned(self) -> bool {
+        matches!(self, Self::Tuned | Self::TunedVsnoop)
+    }
+
+    /// Of the device that receives, or that a peer sends to.
+    pub fn tap(self, stage: &Stage, machine: usize) -> Result<&str> {
+        if self.is_tuned() { stage.tuned_tap(machine) } else { Ok(stage.tap(machine)) }
+    }
+
     pub fn name(self) -> &'static str {
         match self {
             Self::Off => "off",
             Self::Tuned => "tuned",
+            Self::TunedVsnoop => "tuned-vsnoop",
             Self::AheadZero => "ahead-0",
             Self::Vsnoop => "vsnoop",
             Self::Proxy => "proxy",
@@ -86,7 +100,7 @@ impl Configuration {
     pub fn attach_options(self) -> Option<&'static [&'static str]> {
         match self {
             Self::AheadZero => Some(&["--ahead", "0"]),
-            Self::Vsnoop => Some(&[]),
+            Self::Vsnoop | Self::TunedVsnoop => Some(&[]),
             Self::Off | Self::Tuned | Self::Proxy | Self::Priority | Self::Host => None,
         }
     }

@@ -5,6 +5,7 @@ mod compare;
 mod configuration;
 pub mod declared;
 mod definition;
+mod delays;
 mod demo;
 pub mod environment;
 mod hold;
@@ -14,10 +15,16 @@ pub mod link;
 mod migrate;
 mod path_check;
 mod ping;
+mod profile;
 mod progress;
+mod request;
 mod rounds;
+mod sequence;
 mod services;
 mod systems;
+mod transfers;
+mod uploads;
+mod ways;
 mod web;
 
 use std::fs;
@@ -36,7 +43,16 @@ use declared::{Declaration, Runner};
 pub use definition::{Experiment, Options, Takes};
 
 /// What experiments/*.toml name as `runner`.
-static RUNNERS: [Runner; 3] = [ping::RUNNER, services::RUNNER, web::RUNNER];
+static RUNNERS: &[&Runner] = &[
+    &ping::RUNNER,
+    &delays::RUNNER,
+    &sequence::RUNNER,
+    &profile::RUNNER,
+    &transfers::RUNNER,
+    &uploads::RUNNER,
+    &services::RUNNER,
+    &web::RUNNER,
+];
 
 static ALL: LazyLock<Vec<Experiment>> = LazyLock::new(|| {
     let of = |declaration: &'static Declaration| {

@@ -14,7 +14,7 @@ use std::net::SocketAddr;
 use anyhow::{Context, Result};
 use vsnoop_testbed::guest::installed;
 use vsnoop_testbed::session::Session;
-use vsnoop_testbed::stage::{CONGESTION_CONTROL, HOST, Stage};
+use vsnoop_testbed::stage::{CONGESTION_CONTROL, HOST, Stage, vm_address};
 
 use super::Daemon;
 
@@ -29,7 +29,8 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    pub fn start(session: &mut Session, stage: &Stage) -> Result<Self> {
+    /// Before the servers of the machines, which listen at this port.
+    pub fn start(session: &mut Session, stage: &Stage, port: u16) -> Result<Self> {
         let program = installed("haproxy", "haproxy")?;
         session.allow_congestion_control(CONGESTION_CONTROL)?;
         let host = stage.host();
@@ -37,7 +38,9 @@ impl Proxy {
         for key in ["net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem"] {
             host.set_sysctl(key, &with_maximum(&host.sysctl(key)?, SOCKET_BYTES)?)?;
         }
-        let servers: Vec<_> = (0..stage.vm_count()).map(|index| stage.server(index)).collect();
+        let servers: Vec<_> = (0..stage.vm_count())
+            .map(|index| SocketAddr::from((vm_address(index, false), port)))
+            .collect();
         let scratch = session.scratch();
         let file = scratch.join("haproxy.cfg");
         std::fs::write(&file, configuration(&servers))
@@ -45,7 +48,7 @@ impl Proxy {
         let mut command = host.command(program);
         // In the foreground.
         command.arg("-db").arg("-f").arg(&file);
-        let ports: Vec<_> = (0..servers.len()).map(port).collect();
+        let ports: Vec<_> = (0..servers.len()).map(own_port).collect();
         let log = scratch.join("haproxy.log");
         let daemon = Daemon::start(command, host, &ports, &log)?;
         session.note_process(daemon.pid())?;
@@ -54,11 +57,12 @@ impl Proxy {
 
     /// Address at which it listens for this machine.
     pub fn address(&self, index: usize) -> SocketAddr {
-        SocketAddr::from((HOST, port(index)))
+        SocketAddr::from((HOST, own_port(index)))
     }
 }
 
-fn port(index: usize) -> u16 {
+/// Where it listens for this machine.
+fn own_port(index: usize) -> u16 {
     FIRST_PORT + index as u16
 }
 
@@ -73,7 +77,7 @@ fn configuration(servers: &[SocketAddr]) -> String {
         let _ = writeln!(
             text,
             "\nlisten vm{index}\n    bind {HOST}:{}\n    server vm{index} {server}",
-            port(index)
+            own_port(index)
         );
     }
     text

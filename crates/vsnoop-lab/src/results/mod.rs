@@ -8,6 +8,7 @@ pub mod chart;
 pub mod drawing;
 pub mod incast;
 pub mod link;
+pub mod map;
 pub mod migration;
 pub mod plot;
 pub mod record;
@@ -83,6 +84,9 @@ pub struct Sample {
     /// Values that only some experiments have, by names with a unit: `rtt_ms`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub values: BTreeMap<String, f64>,
+    /// How a transfer came on, where segments were captured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace: Option<Trace>,
     /// Which of the measurements of its configuration, size and cell it is, so that an interrupted
     /// run knows what is missing ([`record`]).
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -94,6 +98,15 @@ pub struct Sample {
     pub vm: usize,
     /// Milliseconds since the experiment began.
     pub at_ms: f64,
+}
+
+/// Milliseconds since the SYN, and bytes of the stream.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Trace {
+    /// The end of each segment that the sender sent.
+    pub sent: Vec<(f64, f64)>,
+    /// Each acknowledgement that the sender received.
+    pub acked: Vec<(f64, f64)>,
 }
 
 /// How a transfer ended. A wrong byte ends the experiment.
@@ -251,8 +264,8 @@ pub const OPTIONS: &str = "options";
 const FILE: &str = "results.json";
 
 /// Configurations as tables list them: the plain machine, what is done for it, the limit.
-const ORDER: [&str; 8] =
-    ["off", "tuned", "ahead-0", "vsnoop", "incast", "proxy", "priority", "host"];
+const ORDER: [&str; 9] =
+    ["off", "tuned", "tuned-vsnoop", "ahead-0", "vsnoop", "incast", "proxy", "priority", "host"];
 
 impl Results {
     /// Results without samples, of an experiment that begins now.

@@ -11,6 +11,7 @@ use crate::clock::Clock;
 use crate::config::PeerConfig;
 use crate::establish::Introduction;
 use crate::event::ControlEvent;
+use crate::handshake_threads::HandshakeThreads;
 use crate::io::wake;
 use crate::pairs::Pairs;
 use crate::slots::Slots;
@@ -18,6 +19,10 @@ use crate::tcp_handshake;
 use vsnoop_link::handshake::{Admitted, Answer, Guard, Hello, Permit, Refusal, RefusalKind};
 use vsnoop_link::identity::{Acceptor, PeerId};
 use vsnoop_link::session::canonical;
+
+/// Threads of handshakes: one for each call that the guard admits, and a few of displaced calls,
+/// which end as soon as they run.
+const MOST_THREADS: usize = 64 + 4;
 
 /// Settings of this end of a handshake. A reload replaces them; a handshake that has begun keeps
 /// its own.
@@ -37,6 +42,7 @@ pub struct ListenerConfig {
 pub struct CallListener {
     config: Arc<RwLock<Arc<ListenerConfig>>>,
     callers: Callers,
+    threads: HandshakeThreads,
     guard: Guard,
     clock: Clock,
     events: wake::Sender<ControlEvent>,
@@ -50,7 +56,8 @@ impl CallListener {
         events: wake::Sender<ControlEvent>,
     ) -> Self {
         let config = Arc::new(RwLock::new(Arc::new(config)));
-        Self { config, callers: Callers::default(), guard, clock, events }
+        let threads = HandshakeThreads::new(MOST_THREADS);
+        Self { config, callers: Callers::default(), threads, guard, clock, events }
     }
 
     /// Sets what handshakes use that begin from now on.
@@ -81,10 +88,12 @@ impl CallListener {
                 }
                 let id = permit.id();
                 this.callers.begin(id, &stream);
+                let place = this.threads.place();
                 let answering = this.clone();
-                let taken = std::thread::Builder::new()
-                    .name("accept".into())
-                    .spawn(move || answering.handshake(stream, from, permit));
+                let taken = std::thread::Builder::new().name("accept".into()).spawn(move || {
+                    answering.handshake(stream, from, permit);
+                    drop(place);
+                });
                 if let Err(error) = taken {
                     this.callers.forget(id);
                     debug!("no thread for a caller from {from}: {error}");

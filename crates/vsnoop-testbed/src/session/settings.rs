@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
+use super::file::write_json;
+
 const FILE: &str = "settings.json";
 
 /// By the path of the setting.
@@ -71,7 +73,7 @@ fn read(dir: &Path) -> Settings {
 }
 
 fn write(dir: &Path, settings: &Settings) -> Result<()> {
-    super::write_json(&dir.join(FILE), settings)
+    write_json(&dir.join(FILE), settings)
 }
 
 #[cfg(test)]

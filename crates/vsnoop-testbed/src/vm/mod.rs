@@ -281,7 +281,13 @@ impl Vm {
         sched::place(self.pid(), &vcpus).with_context(|| format!("place {}", self.name))?;
         let mut quota = self.quota.lock().unwrap_or_else(PoisonError::into_inner);
         // Stored before it is used: the group is removed after the process, which may be in it.
-        quota.insert(Quota::new(self.pid())?).limit(&vcpus, percent)
+        quota.insert(Quota::new(self.pid(), percent)?).limit(&vcpus)
+    }
+
+    /// How long the vCPUs have waited because their quota was used up; `None` without a quota.
+    pub fn throttled(&self) -> Result<Option<Duration>> {
+        let quota = self.quota.lock().unwrap_or_else(PoisonError::into_inner);
+        quota.as_ref().map(Quota::throttled).transpose()
     }
 
     /// Asks QEMU once.
@@ -305,10 +311,20 @@ impl Vm {
         self.vcpu_threads()?.into_iter().map(sched::cpu_time).sum()
     }
 
-    /// Gives the vCPUs a priority over all ordinary threads of the core, or none.
+    /// CPU time that the vCPUs have waited for while others ran.
+    pub fn queued_time(&self) -> Result<Duration> {
+        self.vcpu_threads()?.into_iter().map(sched::queued_time).sum()
+    }
+
+    /// Gives the vCPUs a priority over all ordinary threads of the core, or none; those with a
+    /// quota run without it, or with it again.
     pub fn favour(&self, favoured: bool) -> Result<()> {
-        let vcpus = self.vcpu_threads()?;
-        sched::favour(&vcpus, favoured).with_context(|| format!("favour {}: {favoured}", self.name))
+        let quota = self.quota.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*quota {
+            Some(quota) => quota.lift(favoured),
+            None => sched::favour(&self.vcpu_threads()?, favoured),
+        }
+        .with_context(|| format!("favour {}: {favoured}", self.name))
     }
 
     fn end(&mut self) {

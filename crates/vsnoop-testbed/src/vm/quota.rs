@@ -26,6 +26,7 @@ pub struct Quota {
     hierarchy: Hierarchy,
     group: PathBuf,
     process: Pid,
+    percent: u32,
 }
 
 /// Path of the CPU controller.
@@ -36,8 +37,8 @@ enum Hierarchy {
 }
 
 impl Quota {
-    /// A group for this process, empty yet.
-    pub fn new(process: Pid) -> Result<Self> {
+    /// A group for threads of this process, empty yet, which may take so much of one core.
+    pub fn new(process: Pid, percent: u32) -> Result<Self> {
         let mounts = fs::read_to_string("/proc/self/mounts").context("read /proc/self/mounts")?;
         let Some(hierarchy) = find(&mounts, has_cpu_controller) else {
             bail!("no control group with a CPU controller is mounted: a quota needs one");
@@ -45,16 +46,42 @@ impl Quota {
         let (Hierarchy::V1(root) | Hierarchy::V2(root)) = &hierarchy;
         let group = root.join(format!("{}{}-{process}", prefix(), std::process::id()));
         make(&group)?;
-        Ok(Self { hierarchy, group, process })
+        Ok(Self { hierarchy, group, process, percent })
     }
 
     /// Limits these threads of the process to `percent` of one core, together.
-    pub fn limit(&self, threads: &[Pid], percent: u32) -> Result<()> {
+    pub fn limit(&self, threads: &[Pid]) -> Result<()> {
+        let percent = self.percent;
         match &self.hierarchy {
             Hierarchy::V1(_) => self.limit_v1(threads, percent),
             Hierarchy::V2(root) => self.limit_v2(root, threads, percent),
         }
         .with_context(|| format!("a quota of {percent} % of a core for process {}", self.process))
+    }
+
+    /// How long the threads have waited, having used up their share.
+    pub fn throttled(&self) -> Result<Duration> {
+        let (file, key, unit) = match &self.hierarchy {
+            Hierarchy::V1(_) => (self.group.join("cpu.stat"), "throttled_time", 1),
+            Hierarchy::V2(_) => (self.group.join(VCPUS).join("cpu.stat"), "throttled_usec", 1000),
+        };
+        let text = fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
+        let value =
+            text.lines().find_map(|line| line.strip_prefix(key)?.trim().parse::<u64>().ok());
+        let value = value.with_context(|| format!("{} has no {key}", file.display()))?;
+        Ok(Duration::from_nanos(value * unit))
+    }
+
+    /// Lets the threads run without a limit, or limits them again.
+    pub fn lift(&self, lifted: bool) -> Result<()> {
+        let percent = (!lifted).then_some(self.percent);
+        match &self.hierarchy {
+            Hierarchy::V1(_) => {
+                let quota = percent.map_or("-1".into(), |percent| quota_us(percent).to_string());
+                write(&self.group.join("cpu.cfs_quota_us"), quota)
+            }
+            Hierarchy::V2(_) => write(&self.group.join(VCPUS).join("cpu.max"), max(percent)),
+        }
     }
 
     fn limit_v1(&self, threads: &[Pid], percent: u32) -> Result<()> {
@@ -70,7 +97,7 @@ impl Quota {
         make(&vcpus)?;
         write(&vcpus.join("cgroup.type"), "threaded")?;
         write(&self.group.join("cgroup.subtree_control"), "+cpu")?;
-        write(&vcpus.join("cpu.max"), format!("{} {PERIOD_US}", quota_us(percent)))?;
+        write(&vcpus.join("cpu.max"), max(Some(percent)))?;
         threads.iter().try_for_each(|thread| write(&vcpus.join("cgroup.threads"), thread))
     }
 }
@@ -105,6 +132,12 @@ pub fn remove_stale() {
             eprintln!("a control group of an earlier run is left over: {error:#}");
         }
     }
+}
+
+/// As cpu.max has it.
+fn max(percent: Option<u32>) -> String {
+    let quota = percent.map_or("max".into(), |percent| quota_us(percent).to_string());
+    format!("{quota} {PERIOD_US}")
 }
 
 fn quota_us(percent: u32) -> u32 {

@@ -101,10 +101,20 @@ pub fn favour(vcpus: &[Pid], favoured: bool) -> Result<()> {
 
 /// The time that a thread has run.
 pub fn cpu_time(thread: Pid) -> Result<Duration> {
+    schedstat(thread, 0)
+}
+
+/// The time that a thread has been ready to run while others ran.
+pub fn queued_time(thread: Pid) -> Result<Duration> {
+    schedstat(thread, 1)
+}
+
+/// A field of /proc/PID/schedstat (Documentation/scheduler/sched-stats.rst).
+fn schedstat(thread: Pid, field: usize) -> Result<Duration> {
     let path = format!("/proc/{thread}/schedstat");
     let text = fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
-    let first = text.split_whitespace().next().and_then(|word| word.parse().ok());
-    first.map(Duration::from_nanos).with_context(|| format!("{path} has no time: {text:?}"))
+    let value = text.split_whitespace().nth(field).and_then(|word| word.parse().ok());
+    value.map(Duration::from_nanos).with_context(|| format!("{path} has no time: {text:?}"))
 }
 
 fn pin(thread: Pid, core: usize) -> Result<()> {

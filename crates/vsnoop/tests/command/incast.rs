@@ -838,10 +838,14 @@ struct Vcpu(Option<mpsc::Sender<()>>, Option<thread::JoinHandle<()>>);
 impl Vcpu {
     fn start() -> Result<Self> {
         let (end, until) = mpsc::channel();
+        let (started, running) = mpsc::channel();
         let thread = thread::Builder::new().name("CPU 0/KVM".into()).spawn(move || {
+            // A thread names itself when it starts to run.
+            let _ = started.send(());
             // Until the other end is dropped.
             let _ = until.recv();
         })?;
+        running.recv()?;
         Ok(Self(Some(end), Some(thread)))
     }
 }

@@ -1,34 +1,24 @@
 //! Transfers on one stage, each set up and undone as its configuration asks.
 
-use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
-use vsnoop_guest::transfer::Direction;
-use vsnoop_testbed::client::{self, Outcome, Request, Times};
-use vsnoop_testbed::interrupt;
-use vsnoop_testbed::net::Netns;
+use anyhow::{Context, Result};
+use vsnoop_guest::transfer;
 use vsnoop_testbed::session::Session;
 use vsnoop_testbed::stage::Stage;
 use vsnoop_testbed::stage::path::PathOptions;
 
 use crate::experiment::configuration::Configuration;
 use crate::experiment::path_check::check_path;
-use crate::peers::proxy::Proxy;
-use crate::peers::server::Server;
+use crate::experiment::ways::{Ways, settle};
 use crate::results::{Cell, Ending, Sample};
 
 const PAUSE_MS: std::ops::Range<u64> = 5..100;
-/// The time limit of a transfer: five machines at full load sometimes take a minute for 10 MB.
-const TIMEOUT: Duration = Duration::from_secs(240);
-/// The longest wait for the last segments of a connection whose bytes have all arrived.
-const END_TIMEOUT: Duration = Duration::from_secs(10);
 const WARM_UP_BYTES: u64 = 10_000;
 
 pub struct Transfers {
     // Fields are dropped in this order: peers end before the namespaces that they are in.
-    proxy: Option<Proxy>,
-    server: Option<Server>,
+    ways: Ways,
     stage: Stage,
     configurations: Vec<Configuration>,
     cell: Cell,
@@ -44,20 +34,10 @@ impl Transfers {
         configurations: &[Configuration],
         congestion_control: &'static str,
     ) -> Result<Self> {
-        let needs = |configuration| configurations.contains(&configuration);
-        let proxy = if needs(Configuration::Proxy) {
-            Some(Proxy::start(session, &stage).context("start the proxy")?)
-        } else {
-            None
-        };
-        let server = if needs(Configuration::Host) {
-            Some(Server::start(session, &stage).context("start the server on the host")?)
-        } else {
-            None
-        };
+        let ways = Ways::open(session, &stage, configurations, transfer::PORT)?;
         let configurations = configurations.to_vec();
         let cell = Cell::default();
-        Ok(Self { proxy, server, stage, configurations, cell, congestion_control })
+        Ok(Self { ways, stage, configurations, cell, congestion_control })
     }
 
     /// Sets up the path of a cell, measures it, and transfers some bytes in each configuration, so
@@ -73,11 +53,12 @@ impl Transfers {
         self.cell = cell;
         for machine in 0..self.stage.vm_count() {
             for &configuration in &self.configurations {
-                let (server, _) = self.way(configuration, machine)?;
-                self.transfer(server, WARM_UP_BYTES).context("the first transfer of a cell")?;
+                let way = self.ways.way(&self.stage, configuration, machine)?;
+                way.upload(self.stage.client(), WARM_UP_BYTES, self.congestion_control)
+                    .context("the first transfer of a cell")?;
             }
         }
-        self.settle()?;
+        settle(&self.stage)?;
         Ok(format!("ping p50 {:.2} ms, p90 {:.2} ms", measured.p50_ms, measured.p90_ms))
     }
 
@@ -97,13 +78,15 @@ impl Transfers {
         round: usize,
     ) -> Result<Sample> {
         let machine = round % self.stage.vm_count();
-        let (server, tap) = self.way(configuration, machine)?;
+        let way = self.ways.way(&self.stage, configuration, machine)?;
         configuration.set_up(&self.stage, machine)?;
         std::thread::sleep(Duration::from_millis(fastrand::u64(PAUSE_MS)));
-        let drops_before = self.stage.counts_of(tap)?.drops;
-        let times = self.transfer(server, size_bytes).with_context(|| format!("VM {machine}"))?;
-        let tap_drops = self.stage.counts_of(tap)?.drops - drops_before;
-        self.settle()?;
+        let drops_before = self.stage.counts_of(way.tap)?.drops;
+        let times = way
+            .upload(self.stage.client(), size_bytes, self.congestion_control)
+            .with_context(|| format!("VM {machine}"))?;
+        let tap_drops = self.stage.counts_of(way.tap)?.drops - drops_before;
+        settle(&self.stage)?;
         configuration.undo(&self.stage, machine)?;
         Ok(Sample {
             configuration: configuration.name().to_owned(),
@@ -119,59 +102,5 @@ impl Transfers {
             vm: machine,
             ..Sample::default()
         })
-    }
-
-    /// The address that the client connects to, and the tap that its bytes pass.
-    fn way(&self, configuration: Configuration, machine: usize) -> Result<(SocketAddr, &str)> {
-        let plain = self.stage.tap(machine);
-        Ok(match configuration {
-            Configuration::Off
-            | Configuration::AheadZero
-            | Configuration::Vsnoop
-            | Configuration::Priority => (self.stage.server(machine), plain),
-            Configuration::Tuned => {
-                (self.stage.tuned_server(machine), self.stage.tuned_tap(machine)?)
-            }
-            Configuration::Proxy => {
-                (self.proxy.as_ref().context("there is no proxy")?.address(machine), plain)
-            }
-            Configuration::Host => {
-                (self.server.as_ref().context("there is no server on the host")?.address(), plain)
-            }
-        })
-    }
-
-    fn transfer(&self, server: SocketAddr, size_bytes: u64) -> Result<Times> {
-        let request = Request {
-            server,
-            direction: Direction::Upload,
-            size_bytes,
-            seed: fastrand::u64(..),
-            congestion_control: self.congestion_control,
-            timeout: TIMEOUT,
-        };
-        match client::transfer(self.stage.client(), &request)? {
-            Outcome::Exact(times) => Ok(times),
-            Outcome::Wrong(verdict) => bail!("the server did not get what was sent: {verdict:?}"),
-            Outcome::Broken(error) => bail!("the connection broke: {error}"),
-            Outcome::Hung => bail!("nothing came of the transfer within {} s", TIMEOUT.as_secs()),
-        }
-    }
-
-    /// Waits until the connection has ended on both sides, so that its last segments do not meet
-    /// the next one.
-    fn settle(&self) -> Result<()> {
-        let deadline = Instant::now() + END_TIMEOUT;
-        let open = |netns: &Netns| netns.has_connections();
-        while open(self.stage.client())? || open(self.stage.host())? {
-            interrupt::check()?;
-            ensure!(
-                Instant::now() < deadline,
-                "all bytes had arrived, but the connection did not end within {} s",
-                END_TIMEOUT.as_secs()
-            );
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        Ok(())
     }
 }

@@ -18,8 +18,14 @@ pub use on_stages::{Ground, Measure, on_stages};
 pub use plan::Plan;
 pub use runner::{Runner, Task};
 
-const FILES: [&str; 3] = [
+const FILES: &[&str] = &[
     include_str!("../../../experiments/ping.toml"),
+    include_str!("../../../experiments/delays.toml"),
+    include_str!("../../../experiments/sequence.toml"),
+    include_str!("../../../experiments/profile.toml"),
+    include_str!("../../../experiments/transfer-cdf.toml"),
+    include_str!("../../../experiments/transfer-sizes.toml"),
+    include_str!("../../../experiments/uploads.toml"),
     include_str!("../../../experiments/services.toml"),
     include_str!("../../../experiments/web.toml"),
 ];

@@ -38,6 +38,11 @@ pub struct Ground<'a> {
 
 /// What a runner does in the loop.
 pub trait Measure {
+    /// Starts what the machines of a stage need beside them.
+    fn booted(&mut self, _lab: &mut Lab, _stage: &Stage) -> Result<()> {
+        Ok(())
+    }
+
     /// Prepares a cell; its machines run, with their load.
     fn enter(&mut self, _ground: &Ground) -> Result<()> {
         Ok(())
@@ -61,6 +66,9 @@ pub trait Measure {
     fn turns(&mut self, _begun: &[Begin]) -> Vec<Sample> {
         Vec::new()
     }
+
+    /// Ends what it has started, before the stage ends.
+    fn leave(&mut self) {}
 }
 
 /// Measures everything that a plan asks for and an earlier run has not measured.
@@ -90,11 +98,12 @@ pub fn on_stages(task: Task, guest: impl Into<Guest>, runner: &mut impl Measure)
         let Some(first) = left.first() else { continue };
         let options = StageOptions {
             vms: machines.vms,
-            tuned: configurations.contains(&Configuration::Tuned),
+            tuned: configurations.iter().any(|one| one.is_tuned()),
         };
         let environment = &mut record.results.environment;
         let mut stage =
             lab.boot(options, machines.share, first.load, vsnoop.as_ref(), environment)?;
+        runner.booted(&mut lab, &stage)?;
         for &cell in &left {
             let mut waits_ms = Vec::new();
             enter(&mut stage, &plan, cell, record)
@@ -114,6 +123,7 @@ pub fn on_stages(task: Task, guest: impl Into<Guest>, runner: &mut impl Measure)
                 .with_context(|| cell.to_string())?;
             describe_turns(&mut record.results, &cell, waits_ms);
         }
+        runner.leave();
     }
     Ok(())
 }

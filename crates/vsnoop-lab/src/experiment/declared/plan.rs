@@ -27,6 +27,10 @@ pub struct Plan {
     #[serde(default = "slices")]
     pub shares: Vec<Share>,
     pub loads: Vec<f64>,
+    /// Not every number of machines with every load: all numbers with the first load, all loads
+    /// with the first number.
+    #[serde(default)]
+    pub one_at_a_time: bool,
     #[serde(default = "near")]
     pub path_rtts_ms: Vec<f64>,
     #[serde(default)]
@@ -181,7 +185,9 @@ impl Plan {
 
     fn cells(&self, vms: usize, share: Share) -> Vec<Cell> {
         let mut cells = Vec::new();
-        for &load in &self.loads {
+        let first = |load: &f64| Some(load) == self.loads.first();
+        let with_all_loads = !self.one_at_a_time || Some(&vms) == self.vms.first();
+        for &load in self.loads.iter().filter(|load| with_all_loads || first(load)) {
             for &path_rtt_ms in &self.path_rtts_ms {
                 let far = path_rtt_ms > 0.0;
                 for &control in &self.congestion_controls {
@@ -266,6 +272,18 @@ mod tests {
         let number = |plan: &Plan, name: &str| plan.settings[name].as_integer();
         assert_eq!((number(&full, "pings"), number(&quick, "pings")), (Some(10), Some(2)));
         assert_eq!(number(&quick, "gap_ms"), Some(5));
+    }
+
+    #[test]
+    fn one_at_a_time_combines_only_the_first_number_of_machines_with_all_loads() {
+        let mut plan = file().plan(&Options::default()).unwrap();
+        (plan.loads, plan.path_rtts_ms, plan.one_at_a_time) = (vec![0.6, 0.8], vec![0.0], true);
+        let machines = plan.machines();
+        let loads = |number: usize| -> Vec<f64> {
+            machines[number].cells.iter().map(|cell| cell.load).collect()
+        };
+        assert_eq!((machines[0].vms, loads(0)), (1, vec![0.6, 0.8]));
+        assert_eq!((machines[1].vms, loads(1)), (3, vec![0.6]));
     }
 
     #[test]

@@ -2,17 +2,16 @@
 //! with and without vsnoop. Uploads of a client beside the host, and small requests, gain nothing.
 
 mod plan;
-mod request;
 mod summary;
 
-use std::time::{Duration, Instant};
+use std::net::SocketAddr;
+use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use serde_json::json;
 use vsnoop_guest::control::Command;
 use vsnoop_guest::web;
 use vsnoop_testbed::capture::Capture;
-use vsnoop_testbed::interrupt;
 use vsnoop_testbed::stage::path::PathOptions;
 use vsnoop_testbed::stage::{CONGESTION_CONTROL, Stage, StageOptions, vm_address};
 use vsnoop_testbed::vm::Share;
@@ -24,7 +23,9 @@ use super::configuration::Configuration;
 use super::definition::{Experiment, Options, Takes};
 use super::lab::Lab;
 use super::progress::Progress;
+use super::request::{self, Exchange, request_text};
 use super::rounds::Turn;
+use super::ways::{Way, settle};
 use crate::experiment::path_check::check_path;
 use crate::results::record::Record;
 use crate::results::report::Words;
@@ -37,7 +38,6 @@ const LOAD_PERIOD_MS: u32 = 70;
 const GETS: usize = 20;
 /// The pause after attaching, in which background work of `attach` ends and the quota is refilled.
 const PAUSE_MS: std::ops::Range<u64> = 500..700;
-const END_TIMEOUT: Duration = Duration::from_secs(10);
 /// The only machine.
 const VM: usize = 0;
 
@@ -133,14 +133,13 @@ impl Uploads<'_> {
         check_path(&self.stage, rtt)?;
         let share = cell.load * f64::from(QUOTA_PERCENT) / 100.0;
         self.stage.vm(VM).command(&Command::Load { share, period_ms: LOAD_PERIOD_MS })?;
-        request::get(self.stage.client(), vm_address(VM, false), 1).context("the first request")?;
-        self.settle()
+        request::get(self.stage.client(), server(), 1).context("the first request")?;
+        settle(&self.stage)
     }
 
     /// One upload, or a batch of small requests.
     fn requests(&self, turn: Turn<Configuration>) -> Result<Vec<Sample>> {
-        let what =
-            || format!("{}, {}", turn.configuration.name(), summary::request_text(turn.size_bytes));
+        let what = || format!("{}, {}", turn.configuration.name(), request_text(turn.size_bytes));
         self.timed(turn).with_context(what)
     }
 
@@ -151,53 +150,21 @@ impl Uploads<'_> {
             self.stage.attach_with(VM, options)?;
         }
         std::thread::sleep(Duration::from_millis(fastrand::u64(PAUSE_MS)));
-        // Drops the packets captured before this measurement.
-        self.capture.take()?;
-        let drops_before = self.stage.tap_counts(VM)?.drops;
-        let (client, server) = (self.stage.client(), vm_address(VM, false));
-        let upload = (size_bytes != web::PAGE_BYTES).then(|| fastrand::u64(..));
-        match upload {
-            Some(seed) => {
-                let file = (UPLOAD, seed, size_bytes);
-                request::put(client, server, file, &self.lab.session.scratch())?;
-            }
-            None => request::get(client, server, GETS)?,
-        }
-        self.settle()?;
-        let times = request::times(&self.capture.take()?)?;
-        let tap_drops = self.stage.tap_counts(VM)?.drops - drops_before;
+        let exchange = Exchange {
+            stage: &self.stage,
+            capture: &self.capture,
+            scratch: self.lab.session.scratch(),
+            machine: VM,
+            way: Way { server: server(), tap: self.stage.tap(VM) },
+        };
+        let samples = exchange.make(size_bytes, GETS)?;
         if attach.is_some() {
             self.stage.detach(VM)?;
         }
-        if let Some(seed) = upload {
-            let name = UPLOAD.to_owned();
-            self.stage.vm(VM).command(&Command::VerifyFile { name, seed, size_bytes })?;
-        }
-        let expected = if upload.is_some() { 1 } else { GETS };
-        ensure!(times.len() == expected, "{} connections were seen, not {expected}", times.len());
-        let sample = |times: request::Times| Sample {
-            connect_ms: Some(times.connected.as_secs_f64() * 1e3),
-            acked_ms: Some((times.acked - times.connected).as_secs_f64() * 1e3),
-            delivered_ms: Some((times.confirmed - times.connected).as_secs_f64() * 1e3),
-            retransmissions: times.retransmissions,
-            tap_drops,
-            vm: VM,
-            ..Sample::default()
-        };
-        Ok(times.into_iter().map(sample).collect())
-    }
-
-    /// Waits until the client has no connection, so that no old segment meets the next request.
-    fn settle(&self) -> Result<()> {
-        let deadline = Instant::now() + END_TIMEOUT;
-        while self.stage.client().has_connections()? {
-            interrupt::check()?;
-            ensure!(Instant::now() < deadline, "a connection did not end within {END_TIMEOUT:?}");
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        Ok(())
+        Ok(samples)
     }
 }
 
-/// The file's name at both ends.
-const UPLOAD: &str = "upload";
+fn server() -> SocketAddr {
+    SocketAddr::from((vm_address(VM, false), web::PORT))
+}

@@ -5,11 +5,12 @@ use std::path::Path;
 use anyhow::Result;
 use vsnoop_guest::web;
 
+use crate::experiment::request::request_text;
 use crate::results::bars::{self, Bar, Bars};
 use crate::results::drawing::{COLOURS, Drawing};
 use crate::results::statistics::{self, Metric, TOTAL, percentile};
 use crate::results::table::{Style, grid, milliseconds};
-use crate::results::{Cell, Figure, Group, Results, size_text};
+use crate::results::{Cell, Figure, Group, Results};
 
 pub const MEANING: &str = "`confirmed` is what the client waits for: the time until the server's \
 response. Uploads from some milliseconds away gain, because the sender's window grows by the host's \
@@ -62,12 +63,6 @@ fn row(results: &Results, group: &Group) -> Vec<String> {
         sooner,
         format!("{} / {}", acked(OFF), acked(VSNOOP)),
     ]
-}
-
-/// `PUT 1 MB`; the small page is fetched.
-pub fn request_text(size_bytes: u64) -> String {
-    let method = if size_bytes == web::PAGE_BYTES { "GET" } else { "PUT" };
-    format!("{method} {}", size_text(size_bytes))
 }
 
 fn path_text(group: &Group) -> String {

@@ -165,8 +165,7 @@ mod tests {
             seq,
             ack: Some(1),
             payload_bytes,
-            syn: false,
-            rst: false,
+            ..CapturedSegment::default()
         }
     }
 

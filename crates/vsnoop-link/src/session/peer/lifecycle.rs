@@ -32,11 +32,18 @@ impl Peer {
         self.used().is_some_and(|used| !used.void && self.rank(&used.info) > self.rank(info))
     }
 
+    /// Whether the other end of a session has taken the link down.
+    fn has_left(&self, info: &SessionInfo) -> bool {
+        self.left == Some(info.instance)
+    }
+
     pub(super) fn install(&mut self, info: SessionInfo, now_ns: u64) {
         if self.session(info.id).is_some() {
             return;
         }
-        self.known.take_if(|known| known == TAKEN_DOWN);
+        if !self.has_left(&info) {
+            self.known.take_if(|known| known == TAKEN_DOWN);
+        }
         if self.epochs.saw(&info) {
             for session in &mut self.sessions {
                 session.void = session.info.instance != info.instance;
@@ -146,7 +153,7 @@ impl Peer {
             self.ups += 1;
             self.since_ns = now_ns;
             self.reported = None;
-            self.known = None;
+            (self.known, self.left) = (None, None);
             self.actions.push(Action::Report(Report::Up { address: info.address }));
         }
         self.follow_path(info.address, now_ns);
@@ -161,7 +168,8 @@ impl Peer {
     /// A session is lost; if it is the one in use, the peer is.
     pub(super) fn failed(&mut self, id: SessionId, reason: &str, now_ns: u64) {
         let Some(session) = self.session(id) else { return };
-        let (phase, ours) = (session.phase, session.info.initiator == End::Us);
+        let (phase, info) = (session.phase, session.info.clone());
+        let answered = !self.has_left(&info);
         self.forget(id);
         match phase {
             Phase::Used => {
@@ -180,7 +188,9 @@ impl Peer {
                 self.reason = Some(reason);
                 self.dial_later(now_ns);
             }
-            Phase::Pending { .. } if ours => self.dial_failed(reason, true, now_ns),
+            Phase::Pending { .. } if info.initiator == End::Us => {
+                self.dial_failed(reason, answered, now_ns);
+            }
             Phase::Pending { .. } => self.reason = Some(cut(reason)),
             Phase::Retiring { .. } => {}
         }
@@ -194,7 +204,8 @@ impl Peer {
         while let Some(session) = self.sessions.iter().find(over) {
             let SessionInfo { id, address, introduced, .. } = session.info;
             let theirs = session.info.initiator == End::Peer
-                && matches!(session.phase, Phase::Pending { .. });
+                && matches!(session.phase, Phase::Pending { .. })
+                && !self.has_left(&session.info);
             let medium = match self.settings.largest_packet_bytes {
                 Some(_) if introduced => "no datagram came back: a NAT or firewall is in the way",
                 Some(_) => "no datagram came through: does a firewall let UDP pass both ways?",

@@ -64,6 +64,9 @@ pub struct Peer {
     /// handshake), or because no packet arrives under a session that it dialled (until one does).
     /// The status prefers this to the error of a failed dial.
     known: Option<String>,
+    /// The instance that has sent the last close message. Handshakes that it still completes, on a
+    /// busy machine, do not show that the peer is there.
+    left: Option<u64>,
     reported: Option<String>,
     /// Since when attempts to replace the session in use fail, and why.
     rekey_failed: Option<(u64, String)>,
@@ -107,6 +110,7 @@ impl Peer {
             since_ns: now_ns,
             reason: None,
             known: None,
+            left: None,
             reported: None,
             rekey_failed: None,
             probes,

@@ -57,6 +57,7 @@ impl Peer {
             Message::Close(reason) => {
                 if used && reason == CloseReason::Down {
                     self.known = Some(TAKEN_DOWN.into());
+                    self.left = self.session(id).map(|session| session.info.instance);
                 }
                 let reason = match reason {
                     CloseReason::Down => TAKEN_DOWN,

@@ -4,22 +4,26 @@
 //! response (the server has confirmed), and to the acknowledgement of the request's last byte.
 
 use std::fs;
-use std::net::Ipv4Addr;
-use std::path::Path;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use vsnoop_guest::pattern::Pattern;
-use vsnoop_guest::web;
-use vsnoop_testbed::capture::CapturedSegment;
+use vsnoop_guest::{control, web};
+use vsnoop_testbed::capture::{Capture, CapturedSegment};
 use vsnoop_testbed::interrupt;
 use vsnoop_testbed::net::Netns;
+use vsnoop_testbed::stage::Stage;
+
+use super::ways::{Way, settle};
+use crate::results::{Sample, size_text};
 
 const CURL: &str = "curl";
-/// The port of the web server.
-const PORT: u16 = 80;
 const LIMIT_S: &str = "60";
+/// The file's name at both ends.
+const UPLOAD: &str = "upload";
 /// Payload of a segment on a path of 1500 bytes, with timestamps.
 const SEGMENT_BYTES: u32 = 1448;
 
@@ -36,6 +40,77 @@ pub struct Times {
     pub retransmissions: u32,
 }
 
+impl Times {
+    /// `acked_ms` and `delivered_ms` begin with the SYN-ACK.
+    pub fn sample(&self) -> Sample {
+        let ms = |time: Duration| Some(time.as_secs_f64() * 1e3);
+        Sample {
+            connect_ms: ms(self.connected),
+            acked_ms: ms(self.acked - self.connected),
+            delivered_ms: ms(self.confirmed - self.connected),
+            retransmissions: self.retransmissions,
+            ..Sample::default()
+        }
+    }
+}
+
+/// What a measurement needs: a stage with a web server, and all packets of its client.
+pub struct Exchange<'a> {
+    pub stage: &'a Stage,
+    pub capture: &'a Capture,
+    pub scratch: PathBuf,
+    pub machine: usize,
+    pub way: Way<'a>,
+}
+
+impl Exchange<'_> {
+    /// Uploads a file, which the guest compares, or fetches the small page `gets` times. Samples
+    /// have what is seen at the client.
+    pub fn make(&self, size_bytes: u64, gets: usize) -> Result<Vec<Sample>> {
+        Ok(self.make_and(size_bytes, gets, || Ok(()))?.0)
+    }
+
+    /// Like [`Exchange::make`]; `ended` is called when all connections have ended, before the
+    /// guest has further work.
+    pub fn make_and<T>(
+        &self,
+        size_bytes: u64,
+        gets: usize,
+        ended: impl FnOnce() -> Result<T>,
+    ) -> Result<(Vec<Sample>, T)> {
+        // Drops the packets captured before this measurement.
+        self.capture.take()?;
+        let Way { server, tap } = self.way;
+        let drops_before = self.stage.counts_of(tap)?.drops;
+        let upload = (size_bytes != web::PAGE_BYTES).then(|| fastrand::u64(..));
+        match upload {
+            Some(seed) => {
+                put(self.stage.client(), server, (UPLOAD, seed, size_bytes), &self.scratch)?;
+            }
+            None => get(self.stage.client(), server, gets)?,
+        }
+        settle(self.stage)?;
+        let value = ended()?;
+        let times = times(&self.capture.take()?, server.port())?;
+        let tap_drops = self.stage.counts_of(tap)?.drops - drops_before;
+        if let Some(seed) = upload {
+            let name = UPLOAD.to_owned();
+            let command = control::Command::VerifyFile { name, seed, size_bytes };
+            self.stage.vm(self.machine).command(&command)?;
+        }
+        let expected = if upload.is_some() { 1 } else { gets };
+        ensure!(times.len() == expected, "{} connections were seen, not {expected}", times.len());
+        let sample = |times: Times| Sample { tap_drops, vm: self.machine, ..times.sample() };
+        Ok((times.into_iter().map(sample).collect(), value))
+    }
+}
+
+/// `PUT 1 MB`; the small page is fetched.
+pub fn request_text(size_bytes: u64) -> String {
+    let method = if size_bytes == web::PAGE_BYTES { "GET" } else { "PUT" };
+    format!("{method} {}", size_text(size_bytes))
+}
+
 /// Fails, with the name of the package, if curl is not installed.
 pub fn require_curl() -> Result<()> {
     let started = Command::new(CURL).arg("--version").stdout(Stdio::null()).status();
@@ -47,9 +122,9 @@ pub fn require_curl() -> Result<()> {
 }
 
 /// Sends a file of `size_bytes`, the pattern of `seed`, to be kept under `name`.
-pub fn put(
+fn put(
     client: &Netns,
-    server: Ipv4Addr,
+    server: SocketAddr,
     (name, seed, size_bytes): (&str, u64, u64),
     scratch: &Path,
 ) -> Result<()> {
@@ -66,7 +141,7 @@ pub fn put(
 }
 
 /// Fetches the server's small page `times` times, each in a connection of its own.
-pub fn get(client: &Netns, server: Ipv4Addr, times: usize) -> Result<()> {
+pub fn get(client: &Netns, server: SocketAddr, times: usize) -> Result<()> {
     let url = format!("http://{server}/{}?[1-{times}]", web::PAGE);
     curl(client, &["--header", "Connection: close"], &url)
 }
@@ -90,18 +165,20 @@ fn curl(client: &Netns, options: &[&str], url: &str) -> Result<()> {
     Ok(())
 }
 
-/// The requests among the client's captured segments, in the order of their connections.
-pub fn times(segments: &[CapturedSegment]) -> Result<Vec<Times>> {
-    let opened = segments.iter().filter(|one| one.destination_port == PORT && one.syn);
+/// The requests to a server's port among the client's captured segments, in the order of their
+/// connections.
+fn times(segments: &[CapturedSegment], server_port: u16) -> Result<Vec<Times>> {
+    let opened = segments.iter().filter(|one| one.destination_port == server_port && one.syn);
     let mut ports: Vec<u16> = opened.map(|syn| syn.source_port).collect();
     ports.dedup();
-    ports.into_iter().map(|port| times_of(segments, port)).collect()
+    ports.into_iter().map(|port| times_of(segments, port, server_port)).collect()
 }
 
 /// The times of the connection from this port of the client.
-fn times_of(segments: &[CapturedSegment], port: u16) -> Result<Times> {
-    let sent = |one: &&CapturedSegment| one.source_port == port && one.destination_port == PORT;
-    let received = |one: &&CapturedSegment| one.destination_port == port && one.source_port == PORT;
+fn times_of(segments: &[CapturedSegment], port: u16, server_port: u16) -> Result<Times> {
+    let ports = |one: &CapturedSegment| (one.source_port, one.destination_port);
+    let sent = |one: &&CapturedSegment| ports(one) == (port, server_port);
+    let received = |one: &&CapturedSegment| ports(one) == (server_port, port);
     let syn = segments.iter().find(|one| sent(one) && one.syn).context("no SYN was seen")?;
     // Offsets in the client's stream; wrapping, as sequence numbers do.
     let offset = |number: u32| number.wrapping_sub(syn.seq.wrapping_add(1)) as i32;
@@ -137,6 +214,7 @@ mod tests {
     use super::*;
 
     const CLIENT: u16 = 40_000;
+    const PORT: u16 = 80;
 
     fn sent(at_ms: u64, seq: u32, payload_bytes: u32) -> CapturedSegment {
         CapturedSegment {
@@ -146,8 +224,7 @@ mod tests {
             seq,
             ack: Some(1),
             payload_bytes,
-            syn: false,
-            rst: false,
+            ..CapturedSegment::default()
         }
     }
 
@@ -181,7 +258,7 @@ mod tests {
             acked: Duration::from_millis(70),
             retransmissions: 2,
         };
-        assert_eq!(times(&segments).unwrap(), [expected]);
-        assert!(times(&segments[..6]).is_err());
+        assert_eq!(times(&segments, PORT).unwrap(), [expected]);
+        assert!(times(&segments[..6], PORT).is_err());
     }
 }

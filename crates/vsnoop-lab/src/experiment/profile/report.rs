@@ -1,0 +1,237 @@
+//! Table I with ours beside it: functions by routine of the report, in nanoseconds and cycles.
+
+use std::path::Path;
+
+use anyhow::Result;
+use serde_json::Value;
+
+use super::perf;
+use crate::results::bars::{self, Bar, Bars};
+use crate::results::drawing::{COLOURS, Drawing};
+use crate::results::statistics::{named, percentile};
+use crate::results::table::{Style, grid};
+use crate::results::{Figure, Group, Results};
+
+/// Names of values: each routine has its time per packet and its share of the host's core.
+pub const NS: &str = "_ns";
+pub const PERCENT: &str = "_cpu_percent";
+/// Packets to VMs, which may be super-packets, and in segments of an MTU.
+pub const PACKETS: &str = "packets_to_vm";
+pub const SEGMENTS: &str = "segments_to_vm";
+
+/// The processor's clock, in the environment.
+pub const MHZ: &str = "cpu_mhz";
+const VSNOOP: &str = "vsnoop";
+
+/// Routines of the report, and the copy that it does not have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Routine {
+    Ingress,
+    Lookup,
+    BuildAck,
+    Hold,
+    Egress,
+}
+
+const ALL: [Routine; 5] =
+    [Routine::Ingress, Routine::Lookup, Routine::BuildAck, Routine::Hold, Routine::Egress];
+
+impl Routine {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ingress => "ingress",
+            Self::Lookup => "lookup",
+            Self::BuildAck => "build_ack",
+            Self::Hold => "hold",
+            Self::Egress => "egress",
+        }
+    }
+
+    pub fn is_from_vm(self) -> bool {
+        self == Self::Egress
+    }
+
+    /// What is in it.
+    fn text(self) -> &'static str {
+        match self {
+            Self::Ingress => "ingress: to_vm, parsing, decisions",
+            Self::Lookup => "lookup: the kernel's hash table",
+            Self::BuildAck => "build ACK: make_reply",
+            Self::Hold => "hold: copies of the data",
+            Self::Egress => "egress: from_vm and what it calls",
+        }
+    }
+
+    /// Cycles of the report's Table I: one stream, 100 streams.
+    fn paper(self) -> Option<[f64; 2]> {
+        match self {
+            Self::Ingress => Some([509.0, 516.0]),
+            Self::Lookup => Some([74.0, 91.0]),
+            Self::BuildAck => Some([52.0, 52.0]),
+            Self::Hold => None,
+            Self::Egress => Some([104.0, 104.0]),
+        }
+    }
+}
+
+/// Where a function of the kernel belongs; `None` where it is not of vsnoop.
+pub fn routine(symbol: &str) -> Option<Routine> {
+    // Nothing else in these processes asks a hash table of BPF.
+    if symbol.contains("htab_map") || symbol.contains("htab_elem") {
+        return Some(Routine::Lookup);
+    }
+    let name = perf::of_bpf(symbol)?;
+    Some(match name {
+        "make_reply" => Routine::BuildAck,
+        "hold_copy" | "hold_take" | "hold_free" | "try_hold" | "wait_for_hold" | "seek_chunk"
+        | "try_chunk" | "free_chunk" | "copy_chunk" | "checksum_chunk" => Routine::Hold,
+        "from_vm" | "vsnoop_from_vm" | "decide_from_vm" | "flow_for_vm" | "syn_of_vm"
+        | "rewrite_ack" | "rewrite_window" | "hand_sack_on" | "reset_both" | "piggyback_grant" => {
+            Routine::Egress
+        }
+        _ => Routine::Ingress,
+    })
+}
+
+/// The median over the rounds.
+fn median(results: &Results, group: &Group, name: &str) -> Option<f64> {
+    percentile(&named(results, VSNOOP, group, name), 50.0)
+}
+
+fn cycles(results: &Results, ns: f64) -> Option<f64> {
+    Some(results.environment.get(MHZ).and_then(Value::as_f64)? * ns / 1000.0)
+}
+
+pub fn tables(results: &Results, style: Style) -> String {
+    let header = [
+        "routine",
+        "streams",
+        "ns each\npacket",
+        "cycles",
+        "CPU %",
+        "cycles in\nthe report",
+        "packets",
+        "of MTU\neach",
+    ];
+    let mut rows = Vec::new();
+    for group in results.groups() {
+        for routine in ALL {
+            rows.extend(row(results, &group, routine));
+        }
+    }
+    grid(style, &header, 2, rows)
+}
+
+fn row(results: &Results, group: &Group, routine: Routine) -> Option<Vec<String>> {
+    let of = |suffix: &str| median(results, group, &format!("{}{suffix}", routine.name()));
+    let whole = |value: Option<f64>| value.map_or("-".into(), |value| format!("{value:.0}"));
+    let (ns, packets) = (of(NS)?, median(results, group, PACKETS)?);
+    let paper = routine.paper().map(|[one, many]| if is_single(group) { one } else { many });
+    let each = median(results, group, SEGMENTS).map(|segments| segments / packets);
+    Some(vec![
+        routine.text().to_owned(),
+        streams(group),
+        whole(Some(ns)),
+        whole(cycles(results, ns)),
+        of(PERCENT).map_or("-".into(), |percent| format!("{percent:.2}")),
+        whole(paper),
+        whole(Some(packets)),
+        each.map_or("-".into(), |each| format!("{each:.1}")),
+    ])
+}
+
+fn streams(group: &Group) -> String {
+    let what = group.what.map_or(String::new(), |what| what.to_string());
+    what.split(' ').next().unwrap_or_default().to_owned()
+}
+
+fn is_single(group: &Group) -> bool {
+    streams(group) == "1"
+}
+
+pub fn figures(results: &Results) -> Vec<Figure> {
+    let mut figures = Vec::new();
+    for group in results.groups() {
+        for routine in ALL {
+            let name = routine.name();
+            let Some(value) = median(results, &group, &format!("{name}{NS}")) else { continue };
+            figures.push(Figure {
+                name: format!("{name}_ns_{}_streams", streams(&group)),
+                value,
+                unit: "ns".into(),
+                better: "lower".into(),
+            });
+        }
+    }
+    figures
+}
+
+const GROUPS: [bars::Group; 2] = [
+    bars::Group { name: "here", colour: COLOURS[1] },
+    bars::Group { name: "in the report", colour: COLOURS[6] },
+];
+
+pub fn plots(results: &Results, dir: &Path) -> Result<Vec<String>> {
+    let mut bars = Vec::new();
+    for group in results.groups() {
+        for routine in ALL {
+            let ns = median(results, &group, &format!("{}{NS}", routine.name()));
+            let Some(value) = ns.and_then(|ns| cycles(results, ns)) else { continue };
+            let name = format!("{}, {} streams", routine.name(), streams(&group));
+            bars.push(Bar { name: name.clone(), value, group: 0 });
+            let paper =
+                routine.paper().map(|[one, many]| if is_single(&group) { one } else { many });
+            bars.extend(paper.map(|value| Bar { name, value, group: 1 }));
+        }
+    }
+    let title = "Cycles of each packet, by routine".to_owned();
+    Bars { title, unit: "cycles", groups: &GROUPS, bars }.draw(dir, "cycles")?;
+    Ok(vec!["cycles".into()])
+}
+
+/// The sum of all routines against that of the report, and what more streams change.
+pub fn difference(results: &Results) -> Option<String> {
+    let groups = results.groups();
+    let sum = |group: &Group| -> Option<f64> {
+        let of = |routine: Routine| median(results, group, &format!("{}{NS}", routine.name()));
+        cycles(results, ALL.into_iter().filter_map(of).sum())
+    };
+    let paper: f64 = ALL.into_iter().filter_map(Routine::paper).map(|[one, _]| one).sum();
+    let parts: Vec<_> = groups
+        .iter()
+        .filter_map(|group| Some(format!("{:.0} with {} streams", sum(group)?, streams(group))))
+        .collect();
+    let each =
+        median(results, groups.first()?, SEGMENTS)? / median(results, groups.first()?, PACKETS)?;
+    Some(format!(
+        "all routines take {} cycles each packet ({paper:.0} in the report, which has no copy); a packet \
+         is a super-packet of {each:.1} segments here, one segment in the report.",
+        parts.join(", ")
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::results::testing::{results, sample};
+    use crate::results::{Label, Sample};
+
+    #[test]
+    fn functions_belong_to_routines_and_the_report_stands_beside_them() {
+        let of = |name: &str| routine(&format!("bpf_prog_0123456789abcdef_{name}"));
+        assert_eq!(of("to_vm"), Some(Routine::Ingress));
+        assert_eq!(of("from_vm"), Some(Routine::Egress));
+        assert_eq!(of("make_reply"), Some(Routine::BuildAck));
+        assert_eq!(routine("__htab_map_lookup_elem"), Some(Routine::Lookup));
+        assert_eq!(routine("tcp_sendmsg"), None);
+        let values = [("ingress_ns", 300.0), (PACKETS, 10.0), (SEGMENTS, 200.0)];
+        let values = values.map(|(name, value)| (name.to_owned(), value)).into();
+        let what = Label::from("100 streams").ok();
+        let sample = Sample { what, values, ..sample(VSNOOP, 1.0) };
+        let mut results = results(vec![sample]);
+        results.environment.insert(MHZ.into(), 2000.0.into());
+        let text = tables(&results, Style::Terminal);
+        assert!(text.contains("600") && text.contains("516") && text.contains("20.0"), "{text}");
+        assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+    }
+}

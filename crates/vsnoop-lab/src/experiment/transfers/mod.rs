@@ -1,0 +1,139 @@
+//! The runner `transfers`: uploads to VMs that share a core, as in section V-C of the vSnoop
+//! report: one connection, and in the first cell also several at once.
+
+mod report;
+
+use anyhow::{Context, Result, anyhow};
+use serde::Deserialize;
+use vsnoop_guest::transfer;
+use vsnoop_testbed::guest;
+use vsnoop_testbed::stage::{CONGESTION_CONTROL, Stage};
+
+use super::configuration::Configuration;
+use super::declared::{Ground, Measure, Runner, Task, on_stages};
+use super::lab::Lab;
+use super::rounds::Turn;
+use super::ways::{Way, Ways, settle};
+use crate::results::{Cell, Label, Sample};
+use report::AT_ONCE;
+
+pub const RUNNER: Runner = Runner {
+    name: "transfers",
+    run,
+    tables: report::tables,
+    figures: report::figures,
+    plots: report::plots,
+    difference: report::difference,
+};
+
+const WARM_UP_BYTES: u64 = 10_000;
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Settings {
+    /// Connections at once, besides a single one; 0: none.
+    #[serde(default)]
+    at_once: usize,
+    /// Of each of them, at most.
+    #[serde(default)]
+    at_once_most_bytes: u64,
+}
+
+fn run(task: Task) -> Result<()> {
+    let settings = task.plan.settings()?;
+    let configurations = task.plan.configurations()?;
+    let first = task.plan.machines().first().and_then(|machines| machines.cells.first().copied());
+    let first = first.context("a plan without cells")?;
+    let mut transfers = Transfers { settings, configurations, first, ways: None };
+    on_stages(task, guest::Options::default(), &mut transfers)
+}
+
+struct Transfers {
+    settings: Settings,
+    configurations: Vec<Configuration>,
+    /// The cell in which several connections are measured.
+    first: Cell,
+    ways: Option<Ways>,
+}
+
+impl Transfers {
+    fn way<'a>(
+        &self,
+        ground: &'a Ground,
+        configuration: Configuration,
+        machine: usize,
+    ) -> Result<Way<'a>> {
+        let ways = self.ways.as_ref().context("no stage was booted")?;
+        ways.way(ground.stage, configuration, machine)
+    }
+}
+
+impl Measure for Transfers {
+    fn booted(&mut self, lab: &mut Lab, stage: &Stage) -> Result<()> {
+        let port = transfer::PORT;
+        self.ways = Some(Ways::open(&mut lab.session, stage, &self.configurations, port)?);
+        Ok(())
+    }
+
+    fn enter(&mut self, ground: &Ground) -> Result<()> {
+        for machine in 0..ground.stage.vm_count() {
+            for &configuration in &self.configurations {
+                let way = self.way(ground, configuration, machine)?;
+                one(ground, way, WARM_UP_BYTES).context("the first transfer of a cell")?;
+            }
+        }
+        settle(ground.stage)
+    }
+
+    fn measure(&mut self, ground: &Ground, turn: Turn<Configuration>) -> Result<Vec<Sample>> {
+        let Turn { configuration, size_bytes, .. } = turn;
+        let way = self.way(ground, configuration, ground.machine)?;
+        let mut samples = vec![one(ground, way, size_bytes)?];
+        settle(ground.stage)?;
+        if ground.cell != self.first {
+            return Ok(samples);
+        }
+        if self.settings.at_once > 0 && size_bytes <= self.settings.at_once_most_bytes {
+            samples.extend(at_once(ground, way, size_bytes, self.settings.at_once)?);
+            settle(ground.stage)?;
+        }
+        Ok(samples)
+    }
+
+    fn leave(&mut self) {
+        self.ways = None;
+    }
+}
+
+fn label(text: &str) -> Result<Label> {
+    Label::from(text).map_err(|_| anyhow!("{text:?} is too long for a label"))
+}
+
+fn one(ground: &Ground, way: Way, size_bytes: u64) -> Result<Sample> {
+    let control = ground.cell.congestion_control.map_or(CONGESTION_CONTROL, |one| one.name());
+    let drops_before = ground.stage.counts_of(way.tap)?.drops;
+    let times = way.upload(ground.stage.client(), size_bytes, control)?;
+    Ok(Sample {
+        connect_ms: Some(times.connect_ms),
+        acked_ms: Some(times.acked_ms),
+        delivered_ms: Some(times.delivered_ms),
+        retransmissions: times.retransmissions,
+        dsack_duplicates: times.dsack_duplicates,
+        tap_drops: ground.stage.counts_of(way.tap)?.drops - drops_before,
+        ..Sample::default()
+    })
+}
+
+/// Several transfers that begin together, each in a connection of its own.
+fn at_once(ground: &Ground, way: Way, size_bytes: u64, count: usize) -> Result<Vec<Sample>> {
+    let what = Some(label(&format!("{count} {AT_ONCE}"))?);
+    std::thread::scope(|scope| {
+        let threads: Vec<_> =
+            (0..count).map(|_| scope.spawn(|| one(ground, way, size_bytes))).collect();
+        let ended = threads.into_iter().map(|thread| {
+            let sample = thread.join().map_err(|_| anyhow!("the thread of a transfer panicked"))?;
+            Ok(Sample { what, ..sample? })
+        });
+        ended.collect()
+    })
+}

@@ -1,0 +1,262 @@
+//! Medians of throughput in each scenario and their relation to vsnoop, as in Fig. 5 and 6 of the
+//! vSnoop report.
+
+use std::path::Path;
+
+use anyhow::Result;
+
+use crate::experiment::declared::Declaration;
+use crate::results::bars::{self, Bar, Bars};
+use crate::results::drawing::{COLOURS, Drawing};
+use crate::results::plot;
+use crate::results::report::PaperValue;
+use crate::results::statistics::{ACKED, DELIVERED, Metric, Ratio, percentile};
+use crate::results::statistics::{ratio_of_medians, values};
+use crate::results::table::{Style, grid, ratio};
+use crate::results::{Figure, Group, Results, size_text};
+
+/// Several connections.
+pub const AT_ONCE: &str = "at once";
+
+const OFF: &str = "off";
+const TUNED: &str = "tuned";
+const VSNOOP: &str = "tuned-vsnoop";
+const NAMES: [&str; 3] = [OFF, TUNED, VSNOOP];
+const VIEWS: [(Metric, &str); 2] = [
+    (ACKED, "acknowledged, as the sender sees it"),
+    (DELIVERED, "delivered, until the receiver's answer"),
+];
+
+pub fn tables(results: &Results, style: Style) -> String {
+    let header = [
+        "scenario",
+        "size",
+        "n",
+        "off\nMB/s",
+        "tuned\nMB/s",
+        "tuned-vsnoop\nMB/s",
+        "vsnoop over off\n(95 %)",
+        "vsnoop over tuned\n(95 %)",
+    ];
+    let view = |(metric, name): &(Metric, &str)| {
+        let heading = match style {
+            Style::Terminal => (*name).to_owned(),
+            Style::Markdown => format!("### {name}"),
+        };
+        let rows = results.groups().iter().map(|group| row(results, group, metric)).collect();
+        format!("{heading}\n\n{}", grid(style, &header, 2, rows))
+    };
+    VIEWS.iter().map(view).collect::<Vec<_>>().join("\n\n")
+}
+
+fn row(results: &Results, group: &Group, metric: &Metric) -> Vec<String> {
+    let n = results.of(VSNOOP, group).count();
+    let mut row = vec![scenario(group), size_text(group.size_bytes), n.to_string()];
+    row.extend(NAMES.map(|name| {
+        let ours =
+            throughput(results, name, group, metric).map_or("-".into(), |mb| format!("{mb:.3}"));
+        // The paper's are those of its sender.
+        let paper = paper(results, name, group).filter(|_| metric.name == ACKED.name);
+        match paper {
+            Some(value) => format!("{ours} [{}]", value.value),
+            None => ours,
+        }
+    }));
+    row.extend(
+        [OFF, TUNED].map(|other| {
+            gain(results, other, group, metric).map_or("-".into(), |ratio| ratio.text())
+        }),
+    );
+    row
+}
+
+/// The paper's median, where it gives one.
+fn paper(results: &Results, name: &str, group: &Group) -> Option<&'static PaperValue> {
+    let declaration = Declaration::find(&results.experiment)?;
+    let values = &declaration.paper.as_ref()?.values;
+    let is_it = |value: &&PaperValue| {
+        value.name == name && value.x == Some(group.size_bytes as f64) && group.what.is_none()
+    };
+    values.iter().find(is_it)
+}
+
+/// The median, in MB/s: bytes per millisecond are kilobytes per second.
+fn throughput(results: &Results, name: &str, group: &Group, metric: &Metric) -> Option<f64> {
+    let ms = percentile(&values(results, name, group, metric), 50.0)?;
+    Some(group.size_bytes as f64 / ms / 1000.0)
+}
+
+/// How many times faster vsnoop is than another configuration.
+fn gain(results: &Results, other: &str, group: &Group, metric: &Metric) -> Option<Ratio> {
+    let of = |name: &str| values(results, name, group, metric);
+    ratio_of_medians(&of(other), &of(VSNOOP))
+}
+
+/// With the letter of the report's Fig. 6.
+fn scenario(group: &Group) -> String {
+    let (vms, load) = (group.cell.vms, (group.cell.load * 100.0).round() as u32);
+    let what = group.what.map(|what| what.to_string());
+    let letter = match (vms, load, what.as_deref()) {
+        (1, 60, None) => "(a) ",
+        (2, 60, None) => "(b) ",
+        (5, 60, None) => "(c) ",
+        (3, 40, None) => "(d) ",
+        (3, 60, None) => "(i) ",
+        (3, 80, None) => "(f) ",
+        (3, 60, Some(what)) if what.ends_with(AT_ONCE) => "(g) ",
+        _ => "",
+    };
+    let machines = if vms == 1 { "1 VM".into() } else { format!("{vms} VMs") };
+    let what = what.map_or(String::new(), |what| format!(", {what}"));
+    let path = match group.cell.path_rtt_ms {
+        0.0 => String::new(),
+        rtt => format!(", {rtt} ms"),
+    };
+    format!("{letter}{machines}, {load} %{path}{what}")
+}
+
+/// Names end with the size in bytes and the cell.
+pub fn figures(results: &Results) -> Vec<Figure> {
+    let mut figures = Vec::new();
+    for group in results.groups() {
+        let mut suffix = format!("{}_{}", group.size_bytes, group.cell.suffix());
+        if let Some(what) = group.what {
+            suffix += &format!("_{}", what.replace(' ', "_").replace('\'', ""));
+        }
+        for (metric, _) in &VIEWS {
+            let view = metric.name.trim_end_matches("_ms");
+            for name in NAMES {
+                let Some(value) = throughput(results, name, &group, metric) else { continue };
+                let short = name.replace('-', "_");
+                figures.push(Figure {
+                    name: format!("{view}_mb_per_s_{short}_{suffix}"),
+                    value,
+                    unit: "MB/s".into(),
+                    better: "higher".into(),
+                });
+            }
+        }
+    }
+    figures
+}
+
+/// CDFs where there is one size, else bars of each scenario.
+pub fn plots(results: &Results, dir: &Path) -> Result<Vec<String>> {
+    if results.sizes().len() == 1 {
+        return plot::draw_all(results, dir);
+    }
+    let groups = results.groups();
+    let mut scenarios: Vec<_> = groups.iter().map(scenario).collect();
+    scenarios.dedup();
+    // Those of a cell may stand between each other.
+    let mut seen = Vec::new();
+    scenarios.retain(|name| {
+        !seen.contains(name) && {
+            seen.push(name.clone());
+            true
+        }
+    });
+    let mut names = Vec::new();
+    for wanted in scenarios {
+        let groups: Vec<_> = groups.iter().filter(|group| scenario(group) == wanted).collect();
+        for (metric, view) in &VIEWS {
+            let title = format!("{wanted}: throughput relative to tuned-vsnoop");
+            let suffix: String =
+                wanted.chars().filter(char::is_ascii_alphanumeric).collect::<String>();
+            let name = format!("{}-{suffix}", metric.name.trim_end_matches("_ms"));
+            let bars = bars_of(results, &groups, metric);
+            Bars { title: format!("{title}, {view}"), unit: "", groups: &COLOURED, bars }
+                .draw(dir, &name)?;
+            names.push(name);
+        }
+    }
+    Ok(names)
+}
+
+const COLOURED: [bars::Group; 3] = [
+    bars::Group { name: OFF, colour: COLOURS[0] },
+    bars::Group { name: TUNED, colour: COLOURS[1] },
+    bars::Group { name: VSNOOP, colour: COLOURS[2] },
+];
+
+fn bars_of(results: &Results, groups: &[&Group], metric: &Metric) -> Vec<Bar> {
+    let bar = |group: &Group, number: usize| {
+        let of = |name: &str| throughput(results, name, group, metric);
+        Some(Bar {
+            name: format!("{}, {}", size_text(group.size_bytes), NAMES[number]),
+            value: of(NAMES[number])? / of(VSNOOP)?,
+            group: number,
+        })
+    };
+    groups
+        .iter()
+        .flat_map(|group| (0..NAMES.len()).filter_map(|number| bar(group, number)))
+        .collect()
+}
+
+/// The gain at the smallest and at the largest size of each scenario; of one size, against the
+/// paper's.
+pub fn difference(results: &Results) -> Option<String> {
+    let groups = results.groups();
+    let first = groups.first()?;
+    let times = |group: &Group, metric| {
+        gain(results, OFF, group, metric).map_or("-".into(), |gain| gain.text())
+    };
+    if let (Some(off), Some(vsnoop)) = (paper(results, OFF, first), paper(results, VSNOOP, first)) {
+        return Some(format!(
+            "by medians tuned-vsnoop is {} times as fast as off until all is acknowledged ({} in the \
+             paper), {} times until it is delivered; noise means that the samples show no difference.",
+            times(first, &ACKED),
+            ratio(vsnoop.value / off.value),
+            times(first, &DELIVERED),
+        ));
+    }
+    let mut parts: Vec<String> = Vec::new();
+    for group in &groups {
+        let name = scenario(group);
+        if parts.iter().any(|part| part.starts_with(&format!("{name}: "))) {
+            continue;
+        }
+        let same = || groups.iter().filter(|other| scenario(other) == name);
+        let smallest = same().min_by_key(|group| group.size_bytes)?;
+        let largest = same().max_by_key(|group| group.size_bytes)?;
+        parts.push(format!(
+            "{name}: {} ({}) to {} ({})",
+            times(smallest, &ACKED),
+            size_text(smallest.size_bytes),
+            times(largest, &ACKED),
+            size_text(largest.size_bytes),
+        ));
+    }
+    Some(format!(
+        "tuned-vsnoop over off, acknowledged, from the smallest size to the largest: {}.",
+        parts.join("; ")
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::results::Label;
+    use crate::results::testing::{results, sample};
+
+    #[test]
+    fn scenarios_have_the_letters_of_the_figure_and_the_paper_stands_beside_its_size() {
+        let mut samples = Vec::new();
+        for (name, ms) in [(OFF, 500.0), (TUNED, 200.0), (VSNOOP, 20.0)] {
+            let mut one = sample(name, ms);
+            one.size_bytes = 100_000;
+            let mut ten = one.clone();
+            ten.what = Label::from("10 at once").ok();
+            samples.extend([one, ten]);
+        }
+        let mut results = results(samples);
+        results.experiment = "transfer-cdf".into();
+        let text = tables(&results, Style::Terminal);
+        assert!(text.contains("(i) 3 VMs, 60 %") && text.contains("(g) "), "{text}");
+        assert!(text.contains("0.200 [0.192]") && text.contains("5.000 [6.003]"), "{text}");
+        assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+        let difference = difference(&results).unwrap();
+        assert!(difference.contains("25.00 times") && difference.contains("31 in"), "{difference}");
+    }
+}

@@ -1,0 +1,132 @@
+//! The runner `uploads`: HTTP requests by curl to nginx in a VM with a CPU quota, over paths of
+//! several lengths, in every configuration.
+
+mod report;
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use serde::Deserialize;
+use vsnoop_guest::control::Command;
+use vsnoop_guest::web;
+use vsnoop_testbed::capture::Capture;
+use vsnoop_testbed::guest;
+use vsnoop_testbed::stage::{CONGESTION_CONTROL, Stage};
+use vsnoop_testbed::vm::Share;
+
+use super::configuration::Configuration;
+use super::declared::{Ground, Measure, Runner, Task, on_stages};
+use super::lab::Lab;
+use super::request::{self, Exchange};
+use super::rounds::Turn;
+use super::ways::{Ways, settle};
+use crate::results::Sample;
+use report::{QUEUED, THROTTLED};
+
+pub const RUNNER: Runner = Runner {
+    name: "uploads",
+    run,
+    tables: report::tables,
+    figures: report::figures,
+    plots: report::plots,
+    difference: |_| None,
+};
+
+/// The period of the VM's own load. It differs from the quota's period, so that load and quota do
+/// not stay in phase.
+const LOAD_PERIOD_MS: u32 = 70;
+/// After attaching: background work of `attach` ends and the quota is refilled.
+const PAUSE_MS: std::ops::Range<u64> = 300..500;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Settings {
+    /// Small requests of a round.
+    gets: usize,
+}
+
+fn run(task: Task) -> Result<()> {
+    let Settings { gets } = task.plan.settings()?;
+    request::require_curl()?;
+    let configurations = task.plan.configurations()?;
+    let parts = guest::Options { web: true, ..guest::Options::default() };
+    on_stages(task, parts, &mut Uploads { configurations, gets, client: None })
+}
+
+struct Uploads {
+    configurations: Vec<Configuration>,
+    gets: usize,
+    client: Option<Client>,
+}
+
+/// The client's side of a stage.
+struct Client {
+    ways: Ways,
+    capture: Capture,
+}
+
+impl Uploads {
+    fn exchange<'a>(
+        &'a self,
+        ground: &'a Ground,
+        configuration: Configuration,
+    ) -> Result<Exchange<'a>> {
+        let (stage, machine) = (ground.stage, ground.machine);
+        let client = self.client.as_ref().context("no stage was booted")?;
+        let way = client.ways.way(stage, configuration, machine)?;
+        let scratch = ground.lab.session.scratch();
+        Ok(Exchange { stage, capture: &client.capture, scratch, machine, way })
+    }
+}
+
+impl Measure for Uploads {
+    fn booted(&mut self, lab: &mut Lab, stage: &Stage) -> Result<()> {
+        for machine in 0..stage.vm_count() {
+            stage.vm(machine).command(&Command::Web)?;
+        }
+        let ways = Ways::open(&mut lab.session, stage, &self.configurations, web::PORT)?;
+        self.client = Some(Client { ways, capture: Capture::start(stage.client())? });
+        Ok(())
+    }
+
+    fn enter(&mut self, ground: &Ground) -> Result<()> {
+        let (stage, cell) = (ground.stage, ground.cell);
+        let control = cell.congestion_control.map_or(CONGESTION_CONTROL, |one| one.name());
+        // curl takes the default of its namespace, and so does a proxy.
+        for netns in [stage.client(), stage.host()] {
+            netns.set_sysctl("net.ipv4.tcp_congestion_control", control)?;
+        }
+        let quota = match cell.share {
+            Some(Share::Quota { percent }) => f64::from(percent) / 100.0,
+            _ => 1.0,
+        };
+        stage.load(cell.load * quota, LOAD_PERIOD_MS)?;
+        for &configuration in &self.configurations {
+            let exchange = self.exchange(ground, configuration)?;
+            exchange.make(web::PAGE_BYTES, 1).context("the first request of a cell")?;
+        }
+        settle(stage)
+    }
+
+    fn measure(&mut self, ground: &Ground, turn: Turn<Configuration>) -> Result<Vec<Sample>> {
+        std::thread::sleep(Duration::from_millis(fastrand::u64(PAUSE_MS)));
+        let exchange = self.exchange(ground, turn.configuration)?;
+        let vm = ground.stage.vm(ground.machine);
+        let waited = || Ok((vm.throttled()?.unwrap_or_default(), vm.queued_time()?));
+        let before = waited()?;
+        let (mut samples, after) = exchange.make_and(turn.size_bytes, self.gets, waited)?;
+        if let [sample] = &mut samples[..] {
+            let ms = |time: Duration| time.as_secs_f64() * 1e3;
+            sample.values = [
+                (THROTTLED.into(), ms(after.0 - before.0)),
+                (QUEUED.into(), ms(after.1 - before.1)),
+            ]
+            .into();
+        }
+        Ok(samples)
+    }
+
+    fn leave(&mut self) {
+        self.client = None;
+    }
+}

@@ -1,0 +1,225 @@
+//! Tables, figures, and a map of the gain: round trip of the path by quota.
+
+use std::path::Path;
+
+use anyhow::Result;
+use vsnoop_guest::web;
+use vsnoop_testbed::vm::Share;
+
+use crate::experiment::request::request_text;
+use crate::results::drawing::Drawing;
+use crate::results::map::{Field, Map};
+use crate::results::statistics::{Ratio, TOTAL, named, percentile, ratio_of_medians, values};
+use crate::results::table::{Style, grid, milliseconds, or_dash};
+use crate::results::{Cell, Figure, Group, Results, size_name};
+
+pub const QUEUED: &str = "queued_ms";
+/// What the machine has waited during an upload because its quota was used up, and because others
+/// ran on its core (a kernel before 6.18 counts the former there, too).
+pub const THROTTLED: &str = "throttled_ms";
+
+const OFF: &str = "off";
+const VSNOOP: &str = "vsnoop";
+/// What vsnoop is compared with, in this order.
+const OTHERS: [&str; 3] = [OFF, "proxy", "priority"];
+
+/// How many times sooner vsnoop is than another configuration.
+fn sooner(results: &Results, other: &str, group: &Group) -> Option<Ratio> {
+    let of = |name: &str| values(results, name, group, &TOTAL);
+    ratio_of_medians(&of(other), &of(VSNOOP))
+}
+
+pub fn tables(results: &Results, style: Style) -> String {
+    let header = [
+        "request",
+        "path\nms",
+        "share",
+        "control",
+        "off\nms p50",
+        "vsnoop\nms p50",
+        "off/vsnoop\n(95 %)",
+        "proxy/vsnoop\n(95 %)",
+        "priority/vsnoop\n(95 %)",
+        "throttled /\nqueued ms",
+    ];
+    let rows = results.groups().iter().map(|group| row(results, group)).collect();
+    let mut text = grid(style, &header, 4, rows);
+    for map in maps(results) {
+        let title = match style {
+            Style::Terminal => map.title.clone(),
+            Style::Markdown => format!("### {}", map.title),
+        };
+        let mut header = vec!["share \\ path"];
+        header.extend(map.columns.iter().map(String::as_str));
+        let row = |(name, fields): (&String, &Vec<Option<Field>>)| {
+            let fields = fields.iter().map(|field| {
+                field.as_ref().map_or("-".into(), |field| field.text.replace('\n', " "))
+            });
+            std::iter::once(name.clone()).chain(fields).collect()
+        };
+        let rows = map.rows.iter().zip(&map.fields).map(row).collect();
+        text += &format!("\n\n{title}\n\n{}", grid(style, &header, 1, rows));
+    }
+    text
+}
+
+fn row(results: &Results, group: &Group) -> Vec<String> {
+    let at = |values: &[f64]| or_dash(milliseconds)(percentile(values, 50.0));
+    let confirmed = |name: &str| at(&values(results, name, group, &TOTAL));
+    let (path, share, control) = place(&group.cell);
+    let mut row = vec![request_text(group.size_bytes), path, share, control];
+    row.extend([OFF, VSNOOP].map(confirmed));
+    row.extend(
+        OTHERS.map(|other| sooner(results, other, group).map_or("-".into(), |ratio| ratio.text())),
+    );
+    let waited = |name| at(&named(results, OFF, group, name));
+    row.push(format!("{} / {}", waited(THROTTLED), waited(QUEUED)));
+    row
+}
+
+/// Path, share and congestion control of a cell.
+fn place(cell: &Cell) -> (String, String, String) {
+    let share = match cell.share {
+        Some(Share::Quota { percent }) => format!("{percent} %"),
+        Some(share) => share.to_string(),
+        None => String::new(),
+    };
+    let control = cell.congestion_control.map_or("", |control| control.name());
+    (cell.path_rtt_ms.to_string(), share, control.to_owned())
+}
+
+/// Names end with the size in bytes and the cell.
+pub fn figures(results: &Results) -> Vec<Figure> {
+    let mut figures = Vec::new();
+    for group in results.groups() {
+        let suffix = group.cell.suffix();
+        let size = group.size_bytes;
+        let method = if size == web::PAGE_BYTES { "get" } else { "put" };
+        for other in OTHERS {
+            let Some(ratio) = sooner(results, other, &group) else { continue };
+            figures.push(Figure {
+                name: format!("{method}_p50_{other}_over_vsnoop_{size}_{suffix}"),
+                value: ratio.value,
+                unit: "times".into(),
+                better: "higher".into(),
+            });
+        }
+    }
+    figures
+}
+
+pub fn plots(results: &Results, dir: &Path) -> Result<Vec<String>> {
+    let mut names = Vec::new();
+    for map in maps(results) {
+        map.draw(dir, &map.name)?;
+        names.push(map.name.clone());
+    }
+    Ok(names)
+}
+
+/// A map for each size, congestion control and load.
+fn maps(results: &Results) -> Vec<Map> {
+    let groups = results.groups();
+    let kind = |group: &Group| {
+        (group.size_bytes, group.cell.congestion_control, group.cell.load, group.cell.vms)
+    };
+    let mut kinds: Vec<_> = groups.iter().map(kind).collect();
+    kinds.sort_by_key(|(size, ..)| *size);
+    kinds.dedup();
+    let mut several = kinds.clone();
+    several.dedup_by_key(|(size, control, ..)| (*size, control.map(|one| one.name())));
+    let with_load = several.len() < kinds.len();
+    kinds
+        .into_iter()
+        .map(|wanted| {
+            let groups: Vec<_> = groups.iter().filter(|group| kind(group) == wanted).collect();
+            let (size, control, load, _) = wanted;
+            let control = control.map_or("", |control| control.name());
+            let mut name = format!("map-{}-{control}", size_name(size));
+            let mut title =
+                format!("{}, {control}: how many times sooner vsnoop is", request_text(size));
+            if with_load {
+                name += &format!("-load{}", (load * 100.0).round());
+                title += &format!(", load {load}");
+            }
+            map(results, &groups, name, title)
+        })
+        .collect()
+}
+
+fn map(results: &Results, groups: &[&Group], name: String, title: String) -> Map {
+    let mut rtts: Vec<f64> = groups.iter().map(|group| group.cell.path_rtt_ms).collect();
+    rtts.sort_by(f64::total_cmp);
+    rtts.dedup();
+    let mut shares: Vec<Share> = groups.iter().filter_map(|group| group.cell.share).collect();
+    shares.sort_by_key(|share| match share {
+        Share::Quota { percent } => *percent,
+        _ => u32::MAX,
+    });
+    shares.dedup();
+    let field = |share: Share, rtt: f64| {
+        let is_it =
+            |group: &&&Group| group.cell.share == Some(share) && group.cell.path_rtt_ms == rtt;
+        let ratio = sooner(results, OFF, groups.iter().find(is_it)?)?;
+        Some(Field {
+            value: ratio.value,
+            text: ratio.text().replace(" (", "\n("),
+            is_noise: ratio.is_noise(),
+        })
+    };
+    let text = |share: &Share| match share {
+        Share::Quota { percent } => format!("{percent} % of a core"),
+        share => share.to_string(),
+    };
+    Map {
+        name,
+        title,
+        x_label: "round trip of the path",
+        columns: rtts.iter().map(|rtt| format!("{rtt} ms")).collect(),
+        rows: shares.iter().map(text).collect(),
+        fields: shares
+            .iter()
+            .map(|&share| rtts.iter().map(|&rtt| field(share, rtt)).collect())
+            .collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::results::Sample;
+    use crate::results::testing::{results, sample};
+
+    fn upload(configuration: &str, rtt: f64, percent: u32, confirmed_ms: f64) -> Sample {
+        let mut sample = sample(configuration, confirmed_ms / 2.0);
+        sample.size_bytes = 1_000_000;
+        sample.delivered_ms = Some(confirmed_ms - 1.0);
+        sample.cell.path_rtt_ms = rtt;
+        sample.cell.share = Some(Share::Quota { percent });
+        sample
+    }
+
+    #[test]
+    fn a_map_has_a_field_for_each_path_and_quota_and_none_where_nothing_was_measured() {
+        let mut samples = Vec::new();
+        for _ in 0..6 {
+            samples.push(upload(OFF, 20.0, 50, 300.0));
+            samples.push(upload(VSNOOP, 20.0, 50, 100.0));
+            samples.push(upload(OFF, 0.0, 10, 100.0));
+            samples.push(upload(VSNOOP, 0.0, 10, 100.0));
+        }
+        let results = results(samples);
+        let maps = maps(&results);
+        assert_eq!(maps.len(), 1);
+        let map = &maps[0];
+        assert_eq!(map.columns, ["0 ms", "20 ms"]);
+        assert_eq!(map.rows, ["10 % of a core", "50 % of a core"]);
+        assert_eq!(map.fields[1][1].as_ref().map(|field| field.value), Some(3.0));
+        assert!(map.fields[0][0].as_ref().is_some_and(|field| field.is_noise));
+        assert!(map.fields[0][1].is_none());
+        let text = tables(&results, Style::Terminal);
+        assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+        let figures = figures(&results);
+        assert!(figures.iter().any(|one| one.name.starts_with("put_p50_off_over_vsnoop_1000000")));
+    }
+}
