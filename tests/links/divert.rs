@@ -28,7 +28,7 @@ const SOON: &str = "dead_after = \"1s\"";
 
 pub fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
-    for transport in ["udp", "tls", "tcp"] {
+    for transport in ["udp", "tls"] {
         for (what, test) in [
             ("both_families_with_addresses_unchanged", families as fn(&'static str) -> Result<()>),
             ("compressed_by_interface_and_by_prefix", compressed),

@@ -20,7 +20,7 @@ use vsnoop_testbed::net::Netns;
 
 pub fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
-    for transport in ["udp", "tls", "tcp"] {
+    for transport in ["udp", "tls"] {
         trials.push(trial(
             format!("expiry::{transport}::keys_that_cannot_be_renewed_are_told_of_and_end"),
             move || keys(transport),

@@ -39,16 +39,12 @@ pub fn trials() -> Vec<Trial> {
             move || datagrams(outside),
         ));
     }
-    for transport in ["tls", "tcp"] {
-        trials.push(trial(
-            format!("hostile::{transport}::changed_bytes_end_the_session_and_it_comes_back"),
-            move || streams(transport),
-        ));
-        trials.push(trial(
-            format!("hostile::{transport}::a_connection_that_is_cut_anywhere_is_made_anew"),
-            move || cuts(transport),
-        ));
-    }
+    trials.push(trial("hostile::tls::changed_bytes_end_the_session_and_it_comes_back", || {
+        streams("tls")
+    }));
+    trials.push(trial("hostile::tls::a_connection_that_is_cut_anywhere_is_made_anew", || {
+        cuts("tls")
+    }));
     trials
 }
 

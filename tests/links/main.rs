@@ -19,11 +19,11 @@ mod names;
 mod paths;
 mod peers;
 mod privileges;
-mod raw_vm;
 mod relay;
 mod reload;
 mod slow_peers;
 mod tenants;
+mod threads;
 mod transfer;
 mod transports;
 mod unknown_sources;
@@ -31,6 +31,7 @@ mod vlans;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use vsnoop_testbed::net::remove_stale;
+use vsnoop_testbed::raw_vm;
 use vsnoop_tests::PREFIX;
 
 /// Each of them moves bytes as fast as it can.
@@ -62,6 +63,7 @@ fn main() {
         marks::trials(),
         names::trials(),
         relay::trials(),
+        threads::trials(),
         direct::trials(),
     ]
     .into_iter()

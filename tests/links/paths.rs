@@ -34,18 +34,14 @@ pub fn trials() -> Vec<Trial> {
     ]);
     trials.push(trial("paths::udp::a_narrow_path_lowers_the_mss_to_its_own_peer_only", own_mss));
     trials.push(trial("paths::tls::many_connections_come_up_over_a_long_path", long));
-    let uncuttable = not_to_be_cut();
-    for transport in ["tls", "tcp"] {
-        let name = format!("paths::{transport}::a_firewall_that_forgets_interrupts_nothing");
-        trials.push(trial(name, move || forgetful(transport)));
-        let name =
-            format!("paths::{transport}::connections_that_are_cut_in_mid_transfer_are_made_anew");
-        let cut = trial(name, move || cut(transport));
-        trials.push(match &uncuttable {
-            Some(reason) => cut.with_kind(format!("skipped: {reason}")).with_ignored_flag(true),
-            None => cut,
-        });
-    }
+    let name = "paths::tls::a_firewall_that_forgets_interrupts_nothing";
+    trials.push(trial(name, || forgetful("tls")));
+    let name = "paths::tls::connections_that_are_cut_in_mid_transfer_are_made_anew";
+    let cut = trial(name, || cut("tls"));
+    trials.push(match not_to_be_cut() {
+        Some(reason) => cut.with_kind(format!("skipped: {reason}")).with_ignored_flag(true),
+        None => cut,
+    });
     trials
 }
 
@@ -159,8 +155,8 @@ fn black_hole() -> Result<()> {
     ensure!(network.lost() > 0, "nothing was too long: there was no black hole");
     let lost = network.lost();
     transfer::run(&a.vms[0], &b.vms[0], inner_v4(1, 0), 4 << 20, &moved)?;
-    // But for a probe now and then.
-    ensure!(network.lost() < lost + 10, "{} packets were too long still", network.lost() - lost);
+    // But for probes, of which a slow transfer meets more; its datagrams are thousands.
+    ensure!(network.lost() < lost + 100, "{} packets were too long still", network.lost() - lost);
     Ok(())
 }
 

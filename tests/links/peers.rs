@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 pub fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
-    for transport in ["udp", "tls", "tcp"] {
+    for transport in ["udp", "tls"] {
         trials
             .push(trial(format!("peers::{transport}::killed_and_restarted_resumes"), move || {
                 killed(transport)

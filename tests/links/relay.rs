@@ -19,8 +19,9 @@ pub fn trials() -> Vec<Trial> {
         trials.push(trial(name("hosts_behind_nats_reach_each_other_by_a_hub"), move || {
             behind_nats(transport)
         }));
-        trials
-            .push(trial(name("a_hub_that_comes_back_relays_again"), move || comes_back(transport)));
+        trials.push(trial(name("a_hub_that_comes_back_relays_again"), move || {
+            comes_back(plan(transport))
+        }));
     }
     trials.push(trial("relay::what_a_host_floods_is_relayed_at_a_rate", bounded));
     trials.push(trial("relay::a_frame_is_relayed_once_and_never_back", once));
@@ -49,7 +50,7 @@ fn relaying(plan: Plan) -> Result<Network> {
 
 /// One of the NATs is symmetric. Until the hub relays, no frame comes to the other host.
 fn behind_nats(transport: &'static str) -> Result<()> {
-    let mut network = star(Plan { transport, ..Plan::default() })?;
+    let mut network = star(plan(transport))?;
     network.put_behind_nat(1, Nat::PortPreserving)?;
     network.put_behind_nat(2, Nat::Symmetric)?;
     start_all(&mut network.hosts)?;
@@ -67,9 +68,13 @@ fn behind_nats(transport: &'static str) -> Result<()> {
     transfer::run(a, b, inner_v4(2, 0), 8 << 20, &AtomicU64::new(0))
 }
 
+pub fn plan(transport: &'static str) -> Plan {
+    Plan { transport, ..Plan::default() }
+}
+
 /// The hub is killed in the middle, and started again.
-fn comes_back(transport: &'static str) -> Result<()> {
-    let mut network = relaying(Plan { transport, ..Plan::default() })?;
+pub fn comes_back(plan: Plan) -> Result<()> {
+    let mut network = relaying(plan)?;
     start_all(&mut network.hosts)?;
     let ping = |network: &Network| network.hosts[1].vms[0].ping(inner_v4(2, 0), 1).is_ok();
     wait_until("the other VM answers", PATIENCE, || Ok(ping(&network)))?;

@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 pub fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
-    for transport in ["udp", "tls", "tcp"] {
+    for transport in ["udp", "tls"] {
         trials
             .push(trial(format!("vlans::{transport}::tags_arrive_as_they_were_sent"), move || {
                 frames(transport)

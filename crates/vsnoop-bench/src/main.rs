@@ -8,6 +8,8 @@
 //! - [`compress`]: what compression of a link costs and gains, on one core;
 //! - [`fleet`]: how long a new host takes until all others are up with it;
 //! - [`slow_peer`]: what a peer behind a slow line costs the others of a link;
+//! - [`tiny_segments`]: what a VM that sends super-packets of one-byte segments costs the others;
+//! - [`nat_resume`]: how long a transfer takes after a silence that a NAT does not survive;
 //! - [`verifier`]: how long attaching takes, and the instructions that the kernel walks before it
 //!   accepts a hook.
 //! - [`idle`]: memory that an attached idle port takes.
@@ -21,10 +23,12 @@ mod idle;
 mod incast;
 mod lookup;
 mod memory;
+mod nat_resume;
 mod packet;
 mod slow_peer;
 mod stage;
 mod throughput;
+mod tiny_segments;
 mod verifier;
 
 use std::time::SystemTime;
@@ -49,7 +53,7 @@ fn main() {
 
 /// The measurements, by the names of their modules; without arguments all of them run.
 type Part = (&'static str, fn() -> Result<Vec<Figure>>);
-const PARTS: [Part; 9] = [
+const PARTS: [Part; 11] = [
     ("idle", idle::measure),
     ("lookup", lookup::measure),
     ("incast", incast::measure),
@@ -59,6 +63,8 @@ const PARTS: [Part; 9] = [
     ("compress", compress::measure),
     ("fleet", fleet::measure),
     ("slow_peer", slow_peer::measure),
+    ("tiny_segments", tiny_segments::measure),
+    ("nat_resume", nat_resume::measure),
     ("throughput", throughput::measure),
 ];
 

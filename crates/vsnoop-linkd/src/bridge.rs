@@ -43,7 +43,7 @@ fn try_look(tap: &str, bridge: &str, ports: &[String]) -> Result<Standing, Boxed
         _ => None,
     };
     let is_put_back = is_in.is_none() && wanted.as_ref().is_some_and(is_bridge);
-    if is_put_back && let Err(error) = Interface::new(tap)?.join(bridge) {
+    if is_put_back && let Err(error) = Interface::new(tap).join(bridge) {
         let reason = Some(with_causes(&error));
         return Ok(Standing { reason, ..Standing::default() });
     }

@@ -20,6 +20,9 @@ pub const FIRST_DIVERT_TAP: usize = 1 << 16;
 /// The number of frames that a hub relays from its first peer: they come from no port.
 pub const FIRST_RELAYED: usize = 1 << 17;
 
+/// Flows by how they are compressed.
+pub type FlowCounts = BTreeMap<String, u64>;
+
 /// The compression rules with their counters. The last of `stats` counts frames that no rule
 /// matches.
 #[derive(Clone)]
@@ -49,6 +52,19 @@ impl RuleSet {
         self.stats.push(last);
         self.rules = rules;
         self.number_owners();
+    }
+
+    /// Sets the flows in use of each rule: the sums of what the threads have found, each by rule.
+    pub fn set_flows(&self, found: Vec<Vec<FlowCounts>>) {
+        let mut sums = vec![FlowCounts::new(); self.stats.len()];
+        for of_thread in found {
+            for (sum, flows) in sums.iter_mut().zip(of_thread) {
+                flows.into_iter().for_each(|(how, count)| *sum.entry(how).or_default() += count);
+            }
+        }
+        for (stats, flows) in self.stats.iter().zip(sums) {
+            *stats.flows.lock().unwrap_or_else(PoisonError::into_inner) = flows;
+        }
     }
 
     /// Only the configuration gives names, so they are few.
@@ -157,9 +173,11 @@ impl Policies {
     /// Counts the flows in use of each rule by how they are compressed.
     ///
     /// `decision` returns that for a flow to a peer; `None`: the flow is not in use.
-    pub fn survey(&self, decision: impl Fn(usize, u64, &Policy) -> Option<Decision>) {
-        let mut found: Vec<BTreeMap<String, u64>> =
-            vec![BTreeMap::new(); self.rule_set.stats.len()];
+    pub fn survey(
+        &self,
+        decision: impl Fn(usize, u64, &Policy) -> Option<Decision>,
+    ) -> Vec<FlowCounts> {
+        let mut found = vec![FlowCounts::new(); self.rule_set.stats.len()];
         for (CacheKey { peer, flow, .. }, CachedCompression { compression, .. }) in &self.known {
             let Some(decided) =
                 compression.policy.and_then(|policy| decision(*peer, *flow, &policy))
@@ -171,9 +189,7 @@ impl Policies {
                 *found[rule].entry(decided.to_string()).or_default() += 1;
             }
         }
-        for (stats, flows) in self.rule_set.stats.iter().zip(found) {
-            *stats.flows.lock().unwrap_or_else(PoisonError::into_inner) = flows;
-        }
+        found
     }
 
     /// For a frame that no rule matches.

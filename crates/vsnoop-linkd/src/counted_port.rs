@@ -12,7 +12,10 @@ use super::stats::LinkPortStats;
 /// Clones are the same port, with sources of their own.
 #[derive(Clone)]
 pub struct CountedPort {
+    /// What a pair of threads reads and writes: its queue, or the only one.
     pub port: Arc<LinkPort>,
+    /// All queues, by pair; one of a port that has no more.
+    queues: Arc<[Arc<LinkPort>]>,
     pub stats: Arc<LinkPortStats>,
     /// Source addresses that its VMs may use.
     pub sources: SourceFilter,
@@ -20,7 +23,26 @@ pub struct CountedPort {
 
 impl CountedPort {
     pub fn new(port: LinkPort) -> Self {
-        Self { port: Arc::new(port), stats: Arc::default(), sources: SourceFilter::default() }
+        Self::with_queues(port, Vec::new())
+    }
+
+    /// A port with more queues than its first.
+    pub fn with_queues(first: LinkPort, others: Vec<LinkPort>) -> Self {
+        let port = Arc::new(first);
+        let others = others.into_iter().map(Arc::new);
+        let queues = std::iter::once(Arc::clone(&port)).chain(others).collect();
+        Self { port, queues, stats: Arc::default(), sources: SourceFilter::default() }
+    }
+
+    /// The same port as this pair of threads uses it.
+    pub fn for_pair(&self, pair: usize) -> Self {
+        let port = self.queues.get(pair).unwrap_or(&self.port);
+        Self { port: Arc::clone(port), ..self.clone() }
+    }
+
+    /// Whether each pair has a queue of its own.
+    pub fn has_queues(&self) -> bool {
+        self.queues.len() > 1
     }
 
     pub fn name(&self) -> &str {

@@ -43,17 +43,16 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
-use rustls::Connection;
 use socket2::SockRef;
 
 use super::causes::with_causes;
 use super::config::{BETWEEN_ADDRESSES, Transport};
 use super::counts::SessionCounts;
 use super::cpu::coding_clock;
-use super::egress::connection::{ConnectionSender, Encryption};
+use super::egress::connection::ConnectionSender;
 use super::egress::datagrams::DatagramSender;
 use super::egress::peer_sender::{Connections, Datagrams, SessionSender};
-use super::ingress::connection::{ConnectionReceiver, Decryption};
+use super::ingress::connection::ConnectionReceiver;
 use super::ingress::session::DatagramSession;
 use super::io::tcp;
 use super::race;
@@ -113,7 +112,7 @@ pub enum EstablishError {
     Prepare(#[source] io::Error),
     #[error("a direction without a data connection")]
     NoDirection,
-    #[error("the peer wants a transport of a newer version")]
+    #[error("the peer wants a transport of another version")]
     UnknownTransport,
 }
 
@@ -136,9 +135,10 @@ pub struct Introduction {
 }
 
 impl Introduction {
-    /// A hello for a new session.
+    /// A hello for a new session, whose records have this number.
     pub fn hello(
         &self,
+        session: u32,
         epoch: u32,
         transport: Transport,
         connections: u8,
@@ -150,7 +150,7 @@ impl Introduction {
             purpose: Purpose::Control,
             network: self.network.clone(),
             instance: self.instance,
-            session: fastrand::u32(..),
+            session,
             epoch: epoch.min(u16::MAX.into()) as u16,
             transport: wire_transport(transport),
             connections,
@@ -415,22 +415,19 @@ pub fn ordered(
             return Err(EstablishError::OtherPeer);
         }
         prepare(&stream, dead_after).map_err(EstablishError::Prepare)?;
-        let keys = ConnectionKeys::of(&connection, transport, direction);
-        let epoch = control.agreed.epoch as u8;
-        let Outcome { tls, .. } = connection;
+        let Outcome { mut tls, .. } = connection;
         let counts = Arc::clone(&counts);
         if (direction == Direction::ToAcceptor) == dialled {
-            let encryption = keys.encryption(tls, control.theirs.session, epoch, index);
+            tls.set_buffer_limit(None);
             let limits = queue::QueueLimits::default();
             let accepted = limits_of(&control.theirs, control.agreed.connections, index);
             let encoder = Encoder::new(accepted, coding_clock());
-            let sender = ConnectionSender::new(stream, encryption, limits, encoder, counts);
+            let sender = ConnectionSender::new(stream, tls, limits, encoder, counts);
             outgoing.push((index, sender));
         } else {
-            let decryption = keys.decryption(tls, epoch, index);
             let accepted = limits_of(&control.ours, control.agreed.connections, index);
             let decoder = Decoder::new(accepted, Arc::clone(memory), coding_clock());
-            incoming.push(ConnectionReceiver::new(stream, decryption, decoder, counts));
+            incoming.push(ConnectionReceiver::new(stream, tls, decoder, counts));
         }
     }
     if outgoing.is_empty() || incoming.is_empty() {
@@ -442,47 +439,6 @@ pub fn ordered(
     let incoming = Incoming::Connections(incoming);
     let role = if dialled { SessionRole::Dialled } else { SessionRole::Called };
     Ok(Made::of(control, transport, address, role, outgoing, incoming, counts))
-}
-
-/// How a data connection keeps its bytes secret.
-enum ConnectionKeys {
-    /// By its TLS.
-    Tls,
-    Records(Suite, Material),
-}
-
-impl ConnectionKeys {
-    fn of(connection: &Outcome, transport: Transport, direction: Direction) -> Self {
-        match transport {
-            Transport::Tls => Self::Tls,
-            _ => {
-                let suite = suite_of(transport, connection.cipher);
-                Self::Records(suite, material(&connection.secrets, direction))
-            }
-        }
-    }
-
-    /// `session`: the number by which the peer knows its records.
-    fn encryption(&self, mut tls: Connection, session: u32, epoch: u8, index: u8) -> Encryption {
-        match self {
-            Self::Tls => {
-                tls.set_buffer_limit(None);
-                Encryption::Tls(Box::new(tls))
-            }
-            Self::Records(suite, keys) => {
-                Encryption::Records(Sealer::new(*suite, keys, session, epoch, index))
-            }
-        }
-    }
-
-    fn decryption(&self, tls: Connection, epoch: u8, index: u8) -> Decryption {
-        match self {
-            Self::Tls => Decryption::Tls(Box::new(tls)),
-            Self::Records(suite, keys) => {
-                Decryption::Records(Box::new(Opener::new(*suite, keys, epoch, index)))
-            }
-        }
-    }
 }
 
 /// Limits of this connection, towards the end that sent the hello. Dictionaries are on all
@@ -536,9 +492,7 @@ pub fn wire_transport(transport: Transport) -> handshake::HelloTransport {
     match transport {
         Transport::Udp => handshake::HelloTransport::Udp,
         Transport::Tls => handshake::HelloTransport::Tls,
-        Transport::Tcp => handshake::HelloTransport::Tcp,
         Transport::UdpPlain => handshake::HelloTransport::UdpPlain,
-        Transport::TcpPlain => handshake::HelloTransport::TcpPlain,
     }
 }
 
@@ -546,9 +500,7 @@ fn transport_of(control: &Outcome) -> Result<Transport> {
     Ok(match control.agreed.transport {
         handshake::HelloTransport::Udp => Transport::Udp,
         handshake::HelloTransport::Tls => Transport::Tls,
-        handshake::HelloTransport::Tcp => Transport::Tcp,
         handshake::HelloTransport::UdpPlain => Transport::UdpPlain,
-        handshake::HelloTransport::TcpPlain => Transport::TcpPlain,
         handshake::HelloTransport::Unknown => {
             return Err(EstablishError::UnknownTransport);
         }
@@ -556,8 +508,7 @@ fn transport_of(control: &Outcome) -> Result<Transport> {
 }
 
 pub fn is_ordered(transport: handshake::HelloTransport) -> bool {
-    use handshake::HelloTransport::{Tcp, TcpPlain, Tls};
-    matches!(transport, Tls | Tcp | TcpPlain)
+    transport == handshake::HelloTransport::Tls
 }
 
 #[cfg(test)]
@@ -572,7 +523,7 @@ mod tests {
     fn hello() -> Hello {
         let introduction =
             Introduction { network: "n".into(), instance: 1, mtu_bytes: 1500, takes: Vec::new() };
-        introduction.hello(0, Transport::Udp, 1, CompressionLimits::MOST, true)
+        introduction.hello(7, 0, Transport::Udp, 1, CompressionLimits::MOST, true)
     }
 
     /// Calls b from a, where `far` has the connection, and says why there is no session.

@@ -3,7 +3,6 @@
 use std::io;
 
 use vsnoop_link::compress::DecodeError;
-use vsnoop_link::wire::seal::OpenError;
 
 /// A fault of a session while sending.
 #[derive(Debug)]
@@ -21,10 +20,6 @@ pub enum ReceiveError {
     Io(#[from] io::Error),
     #[error("an item of {bytes} bytes: out of step")]
     OutOfStep { bytes: usize },
-    #[error("a record was refused: {0:?}")]
-    Record(OpenError),
-    #[error("records are missing from the stream")]
-    MissingRecords,
     #[error("decompression: {0}")]
     Damaged(DecodeError),
     /// The peer has sent what our hello does not accept.

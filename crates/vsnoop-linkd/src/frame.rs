@@ -66,9 +66,9 @@ impl<'a> Frame<'a> {
         }
     }
 
-    /// The same on its way past the forwarding table.
-    pub fn diverted(self) -> Self {
-        Self { way: Way::Diverted, ..self }
+    /// The same on its way past the forwarding table, or to it.
+    pub fn by(self, way: Way) -> Self {
+        Self { way, ..self }
     }
 
     /// The same as a hub relays it.

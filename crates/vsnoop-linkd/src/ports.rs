@@ -20,7 +20,7 @@ use super::egress::Order;
 use super::io::device::Interface;
 use super::io::packet_socket::JoinError;
 use super::io::port::LinkPort;
-use super::io::wake;
+use super::orders::Orders;
 use super::shared::Shared;
 
 /// Interval between checks of the ports.
@@ -28,7 +28,7 @@ const LOOK: Duration = Duration::from_secs(1);
 
 pub struct Ports {
     shared: Arc<Shared>,
-    egress: wake::Sender<Order>,
+    orders: Orders,
     /// By slot; `None`: the port was removed.
     states: Vec<Option<PortState>>,
     /// The bridges of all ports; no two ports have the same.
@@ -84,14 +84,10 @@ struct PortFailure {
 
 impl Ports {
     /// `configured`: one for each port of `shared`.
-    pub fn new(
-        configured: &[config::PortConfig],
-        shared: Arc<Shared>,
-        egress: wake::Sender<Order>,
-    ) -> Self {
+    pub fn new(configured: &[config::PortConfig], shared: Arc<Shared>, orders: Orders) -> Self {
         let (states, bridges) = (Vec::new(), Vec::new());
         let none = Arc::clone(&shared);
-        let mut ports = Self { shared: none, egress, states, bridges, looked: Instant::now() };
+        let mut ports = Self { shared: none, orders, states, bridges, looked: Instant::now() };
         ports.reload(configured, shared);
         ports
     }
@@ -152,7 +148,7 @@ impl Ports {
             self.look();
             for (port, state) in self.states.iter_mut().enumerate() {
                 let Some(state) = state.as_mut().filter(|state| state.is_there) else { continue };
-                state.retry(|| self.egress.send(Order::Watch { port }));
+                state.retry(|| self.orders.each_egress(|| Order::Watch { port }));
             }
             if self.shared.all_ports().any(|(_, found)| found.port.is_interface()) {
                 self.shared.own.look();
@@ -209,7 +205,7 @@ impl PortState {
             }
             seen = Sight { carries: standing.carries, reason: standing.reason };
         }
-        self.is_there = Interface::new(name).is_ok_and(|device| device.is_up());
+        self.is_there = Interface::new(name).is_up();
         if !self.is_there {
             seen = Sight::broken(format!("it is down: `ip link set {name} up`"));
         } else if let Some(failure) = &self.failure {

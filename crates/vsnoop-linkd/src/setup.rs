@@ -10,19 +10,22 @@ use tracing::debug;
 
 use super::compression_policy::Policies;
 use super::config::{self, Config, PortKind};
+use super::counted_port::CountedPort;
 use super::credentials::Credentials;
 use super::divert::taps::DivertTaps;
 use super::egress::{self, Egress};
 use super::error::LinkError;
 use super::event::ControlEvent;
-use super::ingress::{self, Ingress};
+use super::ingress::Ingress;
 use super::io::device::Interface;
 use super::io::packet_socket::SparePacketSocket;
 use super::io::poll::{Half, Poll, Watch};
 use super::io::port::LinkPort;
-use super::io::udp::UdpSocket;
+use super::io::udp_port::UdpPort;
 use super::io::wake;
 use super::membership::{Membership, MembershipError};
+use super::orders::Orders;
+use super::pairs::Pairs;
 use super::relay;
 use super::revocation::RevocationLists;
 use super::shared::Shared;
@@ -44,9 +47,9 @@ pub struct Opened {
     pub etcd: Option<vsnoop_etcd::Settings>,
     /// For interfaces that become ports later.
     pub spares: Vec<SparePacketSocket>,
-    pub udp: UdpSocket,
+    pub udp: UdpPort,
     pub listener: TcpListener,
-    pub ports: Vec<LinkPort>,
+    pub ports: Vec<CountedPort>,
     pub divert_taps: Option<DivertTaps>,
 }
 
@@ -59,12 +62,18 @@ impl Opened {
             credentials: Credentials::read(config)?,
             etcd: Membership::settings(config).map_err(MembershipError::from)?,
             spares: spares(),
-            udp: UdpSocket::bind(config.listen).map_err(|error| in_use(config, "UDP", error))?,
+            udp: UdpPort::bind(config.listen, pairs(config))
+                .map_err(|error| in_use(config, "UDP", error))?,
             listener: listen(config)?,
             ports: config.ports.iter().map(|port| open(config, port)).collect::<Result<_>>()?,
             divert_taps: DivertTaps::open(config, peers)?,
         })
     }
+}
+
+/// Number of pairs of data threads.
+fn pairs(config: &Config) -> usize {
+    config.pairs.map_or(1, Pairs::count)
 }
 
 /// Without CAP_NET_RAW there are none.
@@ -82,39 +91,48 @@ fn allow_descriptors() {
     }
 }
 
+/// The threads of a pair.
+pub struct PairThreads {
+    pub egress: JoinHandle<()>,
+    pub ingress: JoinHandle<()>,
+}
+
 /// The threads that move frames, and the channels to and from them.
 pub struct Threads {
-    pub egress_thread: JoinHandle<()>,
-    pub ingress_thread: JoinHandle<()>,
-    pub egress: wake::Sender<egress::Order>,
-    pub ingress: wake::Sender<ingress::Order>,
+    pub pairs: Vec<PairThreads>,
+    pub orders: Orders,
     /// For threads that tell of something.
     pub events: wake::Sender<ControlEvent>,
     pub told: wake::Receiver<ControlEvent>,
 }
 
 impl Threads {
-    pub fn start(shared: &Arc<Shared>, policies: Policies) -> Result<Self> {
-        let (events, told) = wake::channel().map_err(LinkError::call("making an eventfd"))?;
-        let (egress, egress_orders) =
-            wake::channel().map_err(LinkError::call("making an eventfd"))?;
-        let (ingress, ingress_orders) =
-            wake::channel().map_err(LinkError::call("making an eventfd"))?;
-        let (relay, relayed) = relay::channel().map_err(LinkError::call("making an eventfd"))?;
-        let inputs = egress::Inputs { orders: egress_orders, relayed };
-        let both = Arc::new(Poll::new().map_err(LinkError::call("making an epoll"))?);
-        let watch = |half| Watch::new(&both, half).map_err(LinkError::call("making an epoll"));
-        let (out, back) = (watch(Half::Egress)?, watch(Half::Ingress)?);
-        let shared = || Arc::clone(shared);
-        let crew = Arc::new(Crew::new(
-            both,
-            Egress::new(shared(), inputs, events.clone(), policies, out)?,
-            Ingress::new(shared(), ingress_orders, events.clone(), relay, back)?,
-        )?);
-        let second = Arc::clone(&crew);
-        let egress_thread = spawn("egress", move || second.run_egress())?;
-        let ingress_thread = spawn("ingress", move || crew.run_ingress())?;
-        Ok(Self { egress_thread, ingress_thread, egress, ingress, events, told })
+    pub fn start(shared: &Shared, policies: impl Fn() -> Policies) -> Result<Self> {
+        let eventfd = LinkError::call("making an eventfd");
+        let (events, told) = wake::channel().map_err(&eventfd)?;
+        let (relay, relayed) = relay::channels(shared.pairs).map_err(&eventfd)?;
+        let (mut pairs, mut to_egress, mut to_ingress) = (Vec::new(), Vec::new(), Vec::new());
+        for (pair, relayed) in relayed.into_iter().enumerate() {
+            let shared = Arc::new(shared.for_pair(pair));
+            let (egress, orders) = wake::channel().map_err(&eventfd)?;
+            let inputs = egress::Inputs { orders, relayed };
+            let (ingress, orders) = wake::channel().map_err(&eventfd)?;
+            let both = Arc::new(Poll::new().map_err(LinkError::call("making an epoll"))?);
+            let watch = |half| Watch::new(&both, half).map_err(LinkError::call("making an epoll"));
+            let (out, back) = (watch(Half::Egress)?, watch(Half::Ingress)?);
+            let (view, of_egress) = (Arc::clone(&shared), relay.another());
+            let out = Egress::new(view, inputs, of_egress, events.clone(), policies(), out)?;
+            let back = Ingress::new(shared, orders, events.clone(), relay.another(), back)?;
+            let crew = Arc::new(Crew::new(both, out, back)?);
+            let second = Arc::clone(&crew);
+            pairs.push(PairThreads {
+                egress: spawn("egress", move || second.run_egress())?,
+                ingress: spawn("ingress", move || crew.run_ingress())?,
+            });
+            to_egress.push(egress);
+            to_ingress.push(ingress);
+        }
+        Ok(Self { pairs, orders: Orders::new(to_egress, to_ingress), events, told })
     }
 }
 
@@ -150,25 +168,35 @@ fn in_use(config: &Config, protocol: &'static str, error: std::io::Error) -> Lin
     LinkError::Listen { address: config.listen, protocol, error, hint }
 }
 
-fn open(config: &Config, port: &config::PortConfig) -> Result<LinkPort> {
+fn open(config: &Config, port: &config::PortConfig) -> Result<CountedPort> {
     if port.kind == PortKind::Interface {
-        return Ok(LinkPort::interface(&port.name)?);
+        return Ok(CountedPort::new(LinkPort::interface(&port.name)?));
     }
     let opened = open_tap(config, port)?;
     start_tap(port)?;
     Ok(opened)
 }
 
-/// Makes the tap of a port; nothing reaches it yet.
-pub fn open_tap(config: &Config, port: &config::PortConfig) -> Result<LinkPort> {
-    let opened = LinkPort::tap(&port.name)?;
-    Interface::new(&port.name)?.set_mtu(config.mtu_bytes)?;
+/// Makes the tap of a port, with a queue for each pair of threads; nothing reaches it yet.
+pub fn open_tap(config: &Config, port: &config::PortConfig) -> Result<CountedPort> {
+    let pairs = pairs(config);
+    let opened = if pairs == 1 {
+        CountedPort::new(LinkPort::tap(&port.name)?)
+    } else {
+        let queue = |_| LinkPort::queue(&port.name);
+        let first = queue(0)?;
+        CountedPort::with_queues(
+            first,
+            (1..pairs).map(queue).collect::<std::result::Result<_, _>>()?,
+        )
+    };
+    Interface::new(&port.name).set_mtu(config.mtu_bytes)?;
     Ok(opened)
 }
 
 /// Puts the tap of a port into its bridge, and sets it up.
 pub fn start_tap(port: &config::PortConfig) -> Result<()> {
-    let device = Interface::new(&port.name)?;
+    let device = Interface::new(&port.name);
     if let PortKind::Bridge(bridge) = &port.kind {
         device.join(bridge)?;
     }

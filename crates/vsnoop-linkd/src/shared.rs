@@ -2,19 +2,21 @@
 //!
 //! A [`Shared`] never changes. A reload makes another one of the same parts and new ones, which
 //! each thread gets by an order: no thread waits for a lock on its way to a port. Ports and peers
-//! have numbers (*slots*) that stay theirs until they are removed; then others may get them.
+//! have numbers (*slots*) that stay theirs until they are removed; then others may get them. Each
+//! pair of threads has a view with its own queue of each port ([`Shared::for_pair`]).
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::clock::Clock;
 use super::config::{Config, PeerConfig};
 use super::counted_port::CountedPort;
 use super::divert::taps::DivertTaps;
 use super::frame::Frame;
-use super::io::port::LinkPort;
 use super::io::udp::UdpSocket;
+use super::io::udp_port::UdpPort;
 use super::own::Own;
+use super::pairs::Pairs;
 use super::slots::Slots;
 use super::stats::{LinkStats, PeerStats};
 use vsnoop_link::forwarding::{self, Location, SourceFilter};
@@ -29,7 +31,13 @@ pub struct Shared {
     pub divert_taps: Option<DivertTaps>,
     /// By slot, also of those that were removed.
     pub peers: Vec<Arc<PeerStats>>,
+    /// Sends messages; sockets that send frames join by it.
     pub udp: Arc<UdpSocket>,
+    pub pairs: Pairs,
+    /// The pair of threads whose view this is.
+    pub pair: usize,
+    /// By pair.
+    receivers: Arc<[Arc<UdpSocket>]>,
     /// Which packets are the link's own.
     pub own: Arc<Own>,
     pub stats: Arc<LinkStats>,
@@ -38,29 +46,58 @@ pub struct Shared {
     /// The longest frame that every peer over UDP takes without another cut; 0: no limit.
     /// By peer; 0: none.
     frame_limits_bytes: Vec<Arc<AtomicUsize>>,
+    /// By peer: whether the pair that serves it has a session for its frames.
+    up: Vec<Arc<AtomicBool>>,
 }
 
 impl Shared {
     pub fn new(
         table: forwarding::TableSettings,
-        ports: Vec<LinkPort>,
+        ports: Vec<CountedPort>,
         divert_taps: Option<DivertTaps>,
         peers: usize,
-        udp: UdpSocket,
+        udp: UdpPort,
         own: Own,
     ) -> Self {
+        let UdpPort { receivers } = udp;
         Self {
             clock: Clock::start(),
             table: Arc::new(forwarding::SharedTable::new(table)),
-            ports: ports.into_iter().map(CountedPort::new).map(Some).collect(),
+            ports: ports.into_iter().map(Some).collect(),
             divert_taps,
             peers: (0..peers).map(|_| Arc::default()).collect(),
-            udp: Arc::new(udp),
+            udp: Arc::clone(&receivers[0]),
+            pairs: Pairs::new(receivers.len()),
+            pair: 0,
+            receivers: receivers.into(),
             own: Arc::new(own),
             stats: Arc::default(),
             hubs: Vec::new(),
             frame_limits_bytes: (0..peers).map(|_| Arc::default()).collect(),
+            up: (0..peers).map(|_| Arc::default()).collect(),
         }
+    }
+
+    /// The view of a pair of threads.
+    pub fn for_pair(&self, pair: usize) -> Self {
+        let view = |port: &Option<CountedPort>| port.as_ref().map(|port| port.for_pair(pair));
+        Self { pair, ports: self.ports.iter().map(view).collect(), ..self.clone() }
+    }
+
+    /// The socket by which this pair receives.
+    pub fn receiver(&self) -> &Arc<UdpSocket> {
+        &self.receivers[self.pair]
+    }
+
+    /// Whether this pair serves the peer.
+    pub fn serves(&self, peer: usize) -> bool {
+        self.pairs.of(peer) == self.pair
+    }
+
+    /// Whether this pair reads the port: each reads its own queue, and one of them a port that has
+    /// one only.
+    pub fn reads(&self, slot: usize, port: &CountedPort) -> bool {
+        port.has_queues() || self.pairs.of(slot) == self.pair
     }
 
     /// The port with this number.
@@ -78,9 +115,11 @@ impl Shared {
         if slot >= self.peers.len() {
             self.peers.resize_with(slot + 1, Arc::default);
             self.frame_limits_bytes.resize_with(slot + 1, Arc::default);
+            self.up.resize_with(slot + 1, Arc::default);
         }
         self.peers[slot] = Arc::default();
         self.frame_limits_bytes[slot] = Arc::default();
+        self.up[slot] = Arc::default();
         if let Some(divert_taps) = &mut self.divert_taps {
             divert_taps.set_new_peer(slot);
         }
@@ -130,6 +169,17 @@ impl Shared {
     pub fn labelled(&self, hub: usize, label: u16) -> Option<usize> {
         let peer = usize::from(label).checked_sub(1)?;
         (self.hub_of(peer) == Some(hub)).then_some(peer)
+    }
+
+    /// Whether a peer, also one of another pair, has a session for its frames.
+    pub fn is_up(&self, peer: usize) -> bool {
+        self.up.get(peer).is_some_and(|up| up.load(Ordering::Relaxed))
+    }
+
+    pub fn set_up(&self, peer: usize, is_up: bool) {
+        if let Some(up) = self.up.get(peer) {
+            up.store(is_up, Ordering::Relaxed);
+        }
     }
 
     /// See [`set_frame_limit`](Self::set_frame_limit).

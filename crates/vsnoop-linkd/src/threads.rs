@@ -214,7 +214,7 @@ mod tests {
     use crate::config::Rules;
     use crate::event::ControlEvent;
     use crate::io::poll::Watch;
-    use crate::io::udp::UdpSocket;
+    use crate::io::udp_port::UdpPort;
     use crate::io::wake;
     use crate::own::Own;
     use crate::shared::Shared;
@@ -230,7 +230,7 @@ mod tests {
     }
 
     fn running() -> Running {
-        let udp = UdpSocket::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let udp = UdpPort::bind("127.0.0.1:0".parse().unwrap(), 1).unwrap();
         let table = forwarding::TableSettings::default();
         let shared = Arc::new(Shared::new(table, Vec::new(), None, 0, udp, Own::default()));
         let (events, told) = wake::channel().unwrap();
@@ -241,9 +241,10 @@ mod tests {
         let (out, back) = (watch(Half::Egress), watch(Half::Ingress));
         let policies =
             Policies::new(RuleSet::new(Rules::default()), [].into(), [].into(), [].into());
-        let (relay, relayed) = crate::relay::channel().unwrap();
-        let inputs = egress::Inputs { orders: egress_orders, relayed };
-        let out = Egress::new(shared.clone(), inputs, events.clone(), policies, out).unwrap();
+        let (relay, mut relayed) = crate::relay::channels(shared.pairs).unwrap();
+        let inputs = egress::Inputs { orders: egress_orders, relayed: relayed.remove(0) };
+        let (view, of_egress) = (shared.clone(), relay.another());
+        let out = Egress::new(view, inputs, of_egress, events.clone(), policies, out).unwrap();
         let back = Ingress::new(shared, ingress_orders, events, relay, back).unwrap();
         let crew = Arc::new(Crew::new(both, out, back).unwrap());
         let (end, ended) = mpsc::channel();

@@ -39,6 +39,7 @@ pub mod guest;
 pub mod hosts;
 pub mod interrupt;
 pub mod net;
+pub mod raw_vm;
 pub mod relay;
 pub mod session;
 pub mod socket;

@@ -122,13 +122,9 @@ pub enum HelloTransport {
     Udp,
     /// TLS connections.
     Tls,
-    /// Sealed records in TCP connections.
-    Tcp,
-    /// Datagrams in clear, for measurements.
+    /// Datagrams in clear.
     UdpPlain,
-    /// TCP connections in clear, for measurements.
-    TcpPlain,
-    /// A transport that this version does not know.
+    /// A transport that this version does not know, or not any more (`tcp`, `tcp-plain`).
     #[serde(other)]
     Unknown,
 }
@@ -138,10 +134,8 @@ impl fmt::Display for HelloTransport {
         f.write_str(match self {
             Self::Udp => "udp",
             Self::Tls => "tls",
-            Self::Tcp => "tcp",
             Self::UdpPlain => "udp-plain",
-            Self::TcpPlain => "tcp-plain",
-            Self::Unknown => "a transport of a newer version",
+            Self::Unknown => "a transport of another version",
         })
     }
 }

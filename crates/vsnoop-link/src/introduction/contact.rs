@@ -18,7 +18,7 @@ const SECOND_NS: u64 = 1_000_000_000;
 const ASK_NS: u64 = SECOND_NS;
 const ASK_AGAIN_NS: u64 = 3 * SECOND_NS;
 const ASK_SELDOM_NS: u64 = 10 * SECOND_NS;
-/// Handshakes of the peer: one each so often, and so many at once.
+/// Handshakes of the peer: bounds on their rate and burst.
 const BEGIN_EACH_NS: u64 = 2 * SECOND_NS;
 const BEGIN_BURST: u64 = 4;
 

@@ -30,7 +30,7 @@ pub struct Exchange {
     /// `None`: it is done, or has failed.
     machine: Option<Box<Machine>>,
     said: Vec<u8>,
-    /// Of these the other end has so many.
+    /// Number of these bytes that the other end has acknowledged.
     acknowledged: usize,
     sent: usize,
     /// Bytes of the other end.

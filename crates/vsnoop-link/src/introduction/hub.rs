@@ -1,6 +1,6 @@
 //! The hub: who asks for whom, where they are, and what is passed on between them.
 //!
-//! Two peers are told of each other only while both ask for each other, so that nobody learns an
+//! Two peers are told of each other only while both ask for each other, so that no peer learns an
 //! address, or gets a piece, of a peer that it does not have in its own configuration. A peer that
 //! asks no more, or is down, is forgotten.
 //!
@@ -13,7 +13,7 @@ use std::net::SocketAddr;
 use super::message::{HubMessage, Label, Piece, Standing};
 
 const SECOND_NS: u64 = 1_000_000_000;
-/// A peer that does not ask for another for so long does not want to know of it any more.
+/// A peer that has not asked for another for this time is no longer interested in it.
 const ASKS_NS: u64 = 30 * SECOND_NS;
 /// Pieces that one peer has passed on to another; per second, and at once. A handshake is about
 /// twenty.

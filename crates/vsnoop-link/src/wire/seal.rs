@@ -218,11 +218,6 @@ impl Opener {
         self.key.used_bytes += bytes as u64;
         Ok((item, fresh))
     }
-
-    /// Records opened, and the number after the newest.
-    pub fn counts(&self) -> (u64, u64) {
-        self.window.counts()
-    }
 }
 
 /// Session and number of what may be a record.

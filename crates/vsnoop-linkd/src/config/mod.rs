@@ -23,6 +23,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use vsnoop_link::forwarding::TableSettings;
 
+pub use crate::pairs::{PAIRS_MAX, Pairs};
 pub use content_error::{ContentError, Same};
 pub use etcd::EtcdConfig;
 pub use peer::{
@@ -62,6 +63,8 @@ pub struct Config {
     pub key: PathBuf,
     /// A private CA beside pinned keys; peers with [`Trust::Subject`] need it.
     pub authority: Option<AuthorityConfig>,
+    /// Pairs of threads that carry frames; `None`: as many as the machine is good for at the start.
+    pub pairs: Option<Pairs>,
     /// MTU of the VMs' network: the largest Ethernet payload that their ports carry.
     pub mtu_bytes: u16,
     /// A learned address that was not heard of for this long is forgotten.

@@ -161,34 +161,29 @@ pub enum TrustConfig {
 pub enum Transport {
     Udp,
     Tls,
-    Tcp,
     /// Not encrypted.
     UdpPlain,
-    /// Not encrypted.
-    TcpPlain,
 }
 
 impl Transport {
-    pub const ALL: [Self; 5] = [Self::Udp, Self::Tls, Self::Tcp, Self::UdpPlain, Self::TcpPlain];
+    pub const ALL: [Self; 3] = [Self::Udp, Self::Tls, Self::UdpPlain];
 
     pub fn name(self) -> &'static str {
         match self {
             Self::Udp => "udp",
             Self::Tls => "tls",
-            Self::Tcp => "tcp",
             Self::UdpPlain => "udp-plain",
-            Self::TcpPlain => "tcp-plain",
         }
     }
 
     /// No host on the path can read or forge it.
     pub fn is_encrypted(self) -> bool {
-        !matches!(self, Self::UdpPlain | Self::TcpPlain)
+        self != Self::UdpPlain
     }
 
     /// Frames of a flow arrive in order and complete, over several connections.
     pub fn is_ordered(self) -> bool {
-        !matches!(self, Self::Udp | Self::UdpPlain)
+        self == Self::Tls
     }
 }
 

@@ -2,8 +2,7 @@
 //!
 //! `vsnoop link set` puts a rule in front of all others, in the place of an earlier one with the
 //! same selector; an empty selector matches all traffic: it shadows all rules behind it and
-//! removes earlier ones of `set`. Narrower rules stay, without effect: [`RuleChange`] lists them.
-//! The length of the list is bounded.
+//! removes earlier ones of `set` ([`RuleChange`]). The length of the list is bounded.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -66,9 +65,7 @@ pub enum RuleError {
     NoSuch { link: String, kind: &'static str, wanted: String, names: String },
     #[error("a dictionary goes with zstd and auto, and not with {0}")]
     DictionaryMethod(Method),
-    #[error(
-        "a dictionary goes with the transports tls and tcp: over udp each datagram stands alone"
-    )]
+    #[error("a dictionary goes with the transport tls: over udp each datagram stands alone")]
     DictionaryTransport,
 }
 
@@ -115,8 +112,6 @@ pub struct FrameFields<'a> {
 pub struct RuleChange {
     /// Rules of `set` that were replaced.
     pub replaced: Vec<Compress>,
-    /// Behind the new one, which stands for all of their traffic.
-    pub without_effect: Vec<Compress>,
 }
 
 /// The list is full.
@@ -177,11 +172,8 @@ impl Rules {
         }
         let configured = self.rules.split_off(self.set);
         self.set = kept.len() + 1;
-        let behind = kept.iter().chain(&configured);
-        let covered = behind.filter(|old| rule.selector.covers(&old.selector));
-        let without_effect = covered.cloned().collect();
         self.rules = std::iter::once(rule).chain(kept).chain(configured).collect();
-        Ok(RuleChange { replaced, without_effect })
+        Ok(RuleChange { replaced })
     }
 }
 
@@ -189,20 +181,6 @@ impl Selector {
     /// It stands for everything.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
-    }
-
-    /// All traffic of the other is of this one, too. A VM's MAC and IP address are not known to be
-    /// of one.
-    fn covers(&self, other: &Self) -> bool {
-        fn same<T: PartialEq>(ours: &Option<T>, theirs: &Option<T>) -> bool {
-            ours.is_none() || ours == theirs
-        }
-        let inside = |theirs: &IpNet| self.prefixes.iter().any(|ours| ours.contains(theirs));
-        same(&self.peer, &other.peer)
-            && same(&self.port, &other.port)
-            && same(&self.vm, &other.vm)
-            && (self.prefixes.is_empty()
-                || !other.prefixes.is_empty() && other.prefixes.iter().all(inside))
     }
 
     pub fn fits(&self, traffic: &FrameFields) -> bool {
@@ -329,46 +307,16 @@ mod tests {
     }
 
     #[test]
-    fn what_a_new_rule_replaces_and_what_it_leaves_without_effect_is_told() {
-        let configured = rule(Some("b"), Some("10.1.2.0/24"), "lz4");
-        let mut rules = Rules::new(vec![configured.clone()]).unwrap();
+    fn what_a_new_rule_replaces_is_told() {
+        let mut rules = Rules::new(vec![rule(Some("b"), Some("10.1.2.0/24"), "lz4")]).unwrap();
         let narrow = rule(Some("b"), Some("10.1.0.0/16"), "zstd");
-        let told = rules.set(narrow.clone()).unwrap();
-        assert_eq!(told, RuleChange { replaced: vec![], without_effect: vec![configured.clone()] });
-        // A narrower one in front leaves all others their effect.
-        let narrowest = rule(Some("b"), Some("10.1.2.3/32"), "off");
-        assert_eq!(rules.set(narrowest.clone()).unwrap(), RuleChange::default());
-        let other = rule(Some("c"), None, "lz4");
-        assert_eq!(rules.set(other.clone()).unwrap(), RuleChange::default());
-        let told = rules.set(rule(Some("b"), None, "auto")).unwrap();
-        assert_eq!(told.replaced, []);
-        assert_eq!(told.without_effect, [narrowest.clone(), narrow.clone(), configured.clone()]);
+        assert_eq!(rules.set(narrow.clone()).unwrap(), RuleChange::default());
+        assert_eq!(rules.set(rule(Some("b"), None, "auto")).unwrap(), RuleChange::default());
         // The same once more.
         let told = rules.set(rule(Some("b"), None, "lz4")).unwrap();
         assert_eq!(told.replaced, [rule(Some("b"), None, "auto")]);
         let told = rules.set(rule(None, None, "off")).unwrap();
-        assert_eq!(told.replaced, [rule(Some("b"), None, "lz4"), other, narrowest, narrow]);
-        assert_eq!(told.without_effect, [configured]);
-    }
-
-    #[test]
-    fn a_selector_covers_what_is_narrower_in_all_it_says() {
-        let selector = |peer, prefixes: &[&str]| {
-            let prefixes = prefixes.iter().map(|prefix| prefix.parse().unwrap()).collect();
-            Selector { prefixes, ..rule(peer, None, "off").selector }
-        };
-        let wide = selector(None, &["10.0.0.0/8", "fd00::/8"]);
-        for (narrow, covered) in [
-            (selector(Some("b"), &["10.1.0.0/16", "fd00::1/128"]), true),
-            (selector(None, &["10.0.0.0/8"]), true),
-            (selector(None, &["10.1.0.0/16", "192.0.2.0/24"]), false),
-            (selector(None, &["0.0.0.0/0"]), false),
-            (selector(Some("b"), &[]), false),
-        ] {
-            assert_eq!(wide.covers(&narrow), covered, "{narrow}");
-        }
-        let vm = Selector { vm: Some("10.1.1.1".parse().unwrap()), ..Selector::default() };
-        assert!(!vm.covers(&Selector::default()) && Selector::default().covers(&vm));
+        assert_eq!(told.replaced, [rule(Some("b"), None, "lz4"), narrow]);
     }
 
     #[test]

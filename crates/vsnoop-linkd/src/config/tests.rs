@@ -269,7 +269,7 @@ fn an_error_names_file_line_key_and_what_is_allowed() {
         (format!("{port}[[peer]]\nname = \"b\"\n"), 4, &["peer b", "keygen FILE --show"]),
         (format!("{port}[[peer]]\nname = \"b\"\nkey = \"abc\"\n"), 6, &["peer.key", "keygen"]),
         (format!("{port}[[peer]]\nname = \"b\"\nsubject = \"b\"\n"), 4, &["peer b", "link.ca"]),
-        (peer("transport = \"quic\"\n"), 7, &["peer.transport = \"quic\"", "udp, tls or tcp"]),
+        (peer("transport = \"quic\"\n"), 7, &["peer.transport = \"quic\"", "udp or tls"]),
         (peer("accept = \"gzip\"\n"), 7, &["peer.accept", "off, lz4 or zstd"]),
         (peer("accept_dictionary = \"1G\"\n"), 7, &["peer.accept_dictionary", "1M to 128M"]),
         (peer("connections = 4\n"), 7, &["peer.connections", "udp"]),
@@ -311,7 +311,7 @@ fn an_error_names_file_line_key_and_what_is_allowed() {
         (
             peer("[[compress]]\nmethod = \"zstd\"\ndictionary = \"1M\"\n"),
             9,
-            &["compress.dictionary", "tls and tcp", "udp"],
+            &["compress.dictionary", "tls", "udp"],
         ),
         (
             peer("transport = \"tls\"\n[[compress]]\nmethod = \"lz4\"\ndictionary = \"1M\"\n"),
@@ -462,7 +462,7 @@ fn an_error_about_etcd_names_what_is_allowed() {
         (format!("{BY_ETCD}address = []\n"), "up to 8"),
         (format!("{BY_ETCD}adress = \"a\"\n"), "unknown field"),
         (format!("{BY_ETCD}[etcd.peer]\nkey = \"KEY_B\"\n"), "etcd.peer.key"),
-        (format!("{BY_ETCD}[etcd.peer]\nconnections = 2\n"), "goes with tls and tcp only"),
+        (format!("{BY_ETCD}[etcd.peer]\nconnections = 2\n"), "goes with tls only"),
     ] {
         let error = parse(&text).unwrap_err().to_string();
         assert!(error.contains(named), "{named} is not in {error}");

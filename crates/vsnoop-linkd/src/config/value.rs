@@ -45,7 +45,7 @@ pub enum ValueError {
     Path,
     #[error("a dictionary has 1M to 128M bytes (suffixes K, M)")]
     Dictionary,
-    #[error("give udp, tls or tcp; without encryption udp-plain or tcp-plain")]
+    #[error("give udp or tls; without encryption udp-plain")]
     Transport,
     #[error("give pass (the traffic goes its ordinary way) or drop")]
     WhenDown,

@@ -203,9 +203,11 @@ pub struct RefusedEntry {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LinkCpu {
-    /// CPU time of the thread that carries frames to peers.
+    /// Pairs of threads that carry frames.
+    pub threads: u64,
+    /// CPU time of the threads that carry frames to peers.
     pub egress_ns: u64,
-    /// CPU time of the thread that carries frames to ports.
+    /// CPU time of the threads that carry frames to ports.
     pub ingress_ns: u64,
     /// CPU time of the whole process.
     pub process_ns: u64,

@@ -13,6 +13,8 @@ use crate::establish::Introduction;
 use crate::event::ControlEvent;
 use crate::handshake_threads::HandshakeThreads;
 use crate::io::wake;
+use crate::pairs::Pairs;
+use crate::slots::Slots;
 use crate::tcp_handshake;
 use vsnoop_link::handshake::{Admitted, Answer, Guard, Hello, Permit, Refusal, RefusalKind};
 use vsnoop_link::identity::{Acceptor, PeerId};
@@ -28,6 +30,9 @@ pub struct ListenerConfig {
     pub introduction: Introduction,
     pub acceptor: Acceptor,
     pub peers: Vec<PeerConfig>,
+    /// Numbers of the peers.
+    pub slots: Slots,
+    pub pairs: Pairs,
     /// Number of reloads before it.
     pub generation: u64,
 }
@@ -135,7 +140,9 @@ impl ListenerConfig {
         let epoch = theirs.epoch.into();
         let accepts = peer.accepts();
         let PeerConfig { transport, connections, outer, .. } = *peer;
-        let hello = self.introduction.hello(epoch, transport, connections, accepts, outer.ecn);
+        let session = self.pairs.session_number(self.slots.of(&peer.name).unwrap_or_default());
+        let hello =
+            self.introduction.hello(session, epoch, transport, connections, accepts, outer.ecn);
         Answer::Accept(Hello { purpose: theirs.purpose, ..hello })
     }
 }

@@ -110,7 +110,7 @@ impl ControlThread {
             match action {
                 HubAction::Tell { to, message } => self.say(to, &message),
                 HubAction::Label { to, from, label } => {
-                    self.egress.send(egress::Order::Label { peer: to, from, label });
+                    self.orders.egress(to, egress::Order::Label { peer: to, from, label });
                 }
             }
         }
@@ -142,7 +142,7 @@ impl ControlThread {
         if let Some(contact) = &mut self.peers[peer].contact {
             let actions = contact.known(standing, now_ns);
             let is_apart = matches!(standing, Standing::Unknown | Standing::Down);
-            self.egress.send(egress::Order::Apart { peer, is_apart });
+            self.orders.each_egress(|| egress::Order::Apart { peer, is_apart });
             self.act_for_contact(peer, actions);
         }
     }
@@ -231,7 +231,7 @@ impl ControlThread {
         };
         let item = [&[INTRODUCTION][..], &message.encode()].concat();
         let order = egress::Order::Message { peer, session, item, pad_to: 0, to: None };
-        self.egress.send(order);
+        self.orders.egress(peer, order);
     }
 }
 

@@ -32,8 +32,10 @@ use super::event::{ControlEvent, MessageKind, ReceivedDatagram, ReceivedMessage}
 use super::fault::{Fault, ReceiveError};
 use super::io::udp::Endpoints;
 use super::io::wake;
+use super::orders::Orders;
 use super::ports::Ports;
 use super::shared::Shared;
+use super::slots::Slots;
 use super::tcp_handshake::Established;
 use super::{egress, ingress};
 use vsnoop_link::forwarding::Location;
@@ -58,8 +60,7 @@ pub struct ControlThread {
     deadlines: Deadlines,
     strays: Vec<(Instant, Established)>,
     next_session: u64,
-    egress: wake::Sender<egress::Order>,
-    ingress: wake::Sender<ingress::Order>,
+    orders: Orders,
     events: wake::Sender<ControlEvent>,
     guard: Guard,
     complaints: Complaints,
@@ -76,14 +77,13 @@ pub struct Parts {
     pub acceptor: Acceptor,
     pub initiators: Vec<Initiator>,
     pub ours: PublicKey,
-    pub egress: wake::Sender<egress::Order>,
-    pub ingress: wake::Sender<ingress::Order>,
+    pub orders: Orders,
     pub events: wake::Sender<ControlEvent>,
 }
 
 impl ControlThread {
     pub fn new(config: &Config, parts: Parts) -> Self {
-        let Parts { shared, ports, acceptor, initiators, ours, egress, ingress, events } = parts;
+        let Parts { shared, ports, acceptor, initiators, ours, orders, events } = parts;
         let introduction = Introduction {
             network: config.network.clone(),
             instance: fastrand::u64(..),
@@ -110,6 +110,8 @@ impl ControlThread {
             introduction: introduction.clone(),
             acceptor,
             peers: config.peers.clone(),
+            slots: Slots::new(config.peers.iter().map(|peer| &peer.name)),
+            pairs: shared.pairs,
             generation: 0,
         };
         let listener = CallListener::new(accept, guard.clone(), shared.clock, events.clone());
@@ -125,8 +127,7 @@ impl ControlThread {
             deadlines: Deadlines::default(),
             strays: Vec::new(),
             next_session: 1,
-            egress,
-            ingress,
+            orders,
             events,
             guard,
             complaints: Complaints::default(),
@@ -197,8 +198,7 @@ impl ControlThread {
         for peer in 0..self.peers.len() {
             self.tell(peer, PeerEvent::Close);
         }
-        self.egress.send(egress::Order::Stop);
-        self.ingress.send(ingress::Order::Stop);
+        self.orders.stop();
     }
 
     /// Takes what another thread told.
@@ -332,7 +332,7 @@ impl ControlThread {
                     let (location, now_ns) = (Location::Peer(peer as u16), self.shared.now_ns());
                     self.shared.table.write().note_arrival(location, now_ns);
                 }
-                self.egress.send(egress::Order::Use { peer, session: id.0 });
+                self.orders.egress(peer, egress::Order::Use { peer, session: id.0 });
                 self.limit(peer);
                 self.note_up(peer);
                 self.ask_behind(peer);
@@ -343,12 +343,12 @@ impl ControlThread {
                 if known.used == Some(id) {
                     known.used = None;
                 }
-                self.egress.send(egress::Order::Retire { peer, session: id.0 });
-                self.ingress.send(ingress::Order::Retire { session: id.0 });
+                self.orders.egress(peer, egress::Order::Retire { peer, session: id.0 });
+                self.orders.each_ingress(|| ingress::Order::Retire { session: id.0 });
             }
             Action::Down => {
                 self.peers[peer].used = None;
-                self.egress.send(egress::Order::Down { peer });
+                self.orders.egress(peer, egress::Order::Down { peer });
                 self.bound_frames(peer);
                 self.note_down(peer);
             }
@@ -363,14 +363,14 @@ impl ControlThread {
                     packet_bytes.map_or(0, |bytes| usize::from(bytes) - headers.min(bytes.into()));
                 let to = to.map(|to| self.ends(peer, session, to));
                 let order = egress::Order::Message { peer, session: session.0, item, pad_to, to };
-                self.egress.send(order);
+                self.orders.egress(peer, order);
             }
             Action::Roam(id, address) => {
                 if let Some(installed) = self.peers[peer].installed.get_mut(&id) {
                     installed.address = address;
                 }
                 let ends = self.ends(peer, id, address);
-                self.egress.send(egress::Order::Address { peer, session: id.0, ends });
+                self.orders.egress(peer, egress::Order::Address { peer, session: id.0, ends });
                 self.note_up(peer);
             }
             Action::PathMtu(bytes) => {

@@ -54,7 +54,7 @@ impl ControlThread {
         }
         known.path_said = Some(told);
         let (session, loss, bytes_per_s) = (used.0, known.loss, delivery.path_bytes_per_s);
-        self.egress.send(egress::Order::Path { peer, session, loss, bytes_per_s });
+        self.orders.egress(peer, egress::Order::Path { peer, session, loss, bytes_per_s });
     }
 
     /// The addresses for what a session sends to `address`. If the peer has dialled, it expects
@@ -76,7 +76,7 @@ impl ControlThread {
         };
         let bytes =
             usize::from(known.path_mtu_bytes).saturating_sub(headers_bytes(installed.address));
-        self.egress.send(egress::Order::Limit { peer, session: id.0, bytes });
+        self.orders.egress(peer, egress::Order::Limit { peer, session: id.0, bytes });
         self.bound_frames(peer);
     }
 

@@ -68,6 +68,8 @@ impl ControlThread {
             introduction: self.introduction.clone(),
             acceptor,
             peers: config.peers.clone(),
+            slots: slots.clone(),
+            pairs: self.shared.pairs,
             generation: self.reloads,
         });
         for (peer, initiator) in config.peers.iter().zip(initiators) {

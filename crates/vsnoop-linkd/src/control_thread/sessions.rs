@@ -209,20 +209,19 @@ impl ControlThread {
             instance,
         };
         known.installed.insert(id, installed);
-        let order = match incoming {
+        let session = id.0;
+        match incoming {
             Incoming::Datagrams(opened) => {
-                ingress::Order::Datagrams { peer, session: id.0, index, opened }
+                let order = ingress::Order::Datagrams { peer, session, index, opened };
+                self.orders.ingress_of_session(index, order);
             }
             Incoming::Connections(connections) => {
-                ingress::Order::Connections { peer, session: id.0, connections }
+                let order = ingress::Order::Connections { peer, session, connections };
+                self.orders.ingress(peer, order);
             }
-        };
-        self.ingress.send(order);
-        self.egress.send(egress::Order::Install {
-            peer,
-            session: id.0,
-            sender: Box::new(outgoing),
-        });
+        }
+        let sender = Box::new(outgoing);
+        self.orders.egress(peer, egress::Order::Install { peer, session, sender });
     }
 
     /// Warns, once each, of what the peer has configured otherwise than this host.
@@ -251,7 +250,9 @@ impl ControlThread {
     pub(super) fn hello(&self, peer: usize, epoch: u32) -> Hello {
         let config = &self.peers[peer].config;
         let PeerConfig { transport, connections, outer, .. } = *config;
-        self.introduction.hello(epoch, transport, connections, config.accepts(), outer.ecn)
+        let session = self.shared.pairs.session_number(peer);
+        let accepts = config.accepts();
+        self.introduction.hello(session, epoch, transport, connections, accepts, outer.ecn)
     }
 
     pub(super) fn dial(&mut self, peer: usize, address: String, epoch: u32) {

@@ -6,7 +6,7 @@
 //! exactly what is sent. A frame that need not wait goes from the port's buffer through compression
 //! and encryption to the socket without another copy.
 
-use std::io::{self, IoSlice, Read, Write};
+use std::io::{self, IoSlice, Write};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -21,7 +21,6 @@ use crate::stats::{PeerStats, RuleStats};
 use vsnoop_link::compress::{Decision, Encoded, Encoder, Policy};
 use vsnoop_link::queue::{FairQueue, QueueLimits, QueueStats};
 use vsnoop_link::wire::item::COMPRESSED;
-use vsnoop_link::wire::seal::{HEADER_BYTES, Sealer};
 use vsnoop_link::wire::stream::LENGTH_BYTES;
 
 /// The kernel holds 2 ms of what the path takes, within these bounds: it must never run dry.
@@ -30,15 +29,6 @@ const LEAST_UNSENT_BYTES: u64 = 16 << 10;
 const MOST_UNSENT_BYTES: u64 = 1 << 20;
 /// Parts that an item may lie in.
 const MAX_PARTS: usize = 80;
-
-/// How items become bytes of the connection's stream.
-pub enum Encryption {
-    /// TLS records.
-    Tls(Box<rustls::Connection>),
-    /// One record for each item, sealed under a key exported from the connection's handshake; or
-    /// plain.
-    Records(Sealer),
-}
 
 /// An item that waits.
 struct QueuedItem {
@@ -49,14 +39,11 @@ struct QueuedItem {
 
 pub struct ConnectionSender {
     socket: TcpStream,
-    encryption: Encryption,
+    tls: rustls::Connection,
     queue: FairQueue<QueuedItem>,
     /// As far as they were counted.
     queue_stats: QueueStats,
     encoder: Encoder,
-    /// Encoded and not yet written.
-    pending: Vec<u8>,
-    written: usize,
     /// The socket had no room.
     blocked: bool,
     compressed: Vec<u8>,
@@ -78,7 +65,7 @@ pub struct Outgoing<'a> {
 impl ConnectionSender {
     pub fn new(
         socket: TcpStream,
-        encryption: Encryption,
+        tls: rustls::Connection,
         limits: QueueLimits,
         encoder: Encoder,
         counts: Arc<SessionCounts>,
@@ -86,12 +73,10 @@ impl ConnectionSender {
         hold_unsent(&socket, LEAST_UNSENT_BYTES);
         Self {
             socket,
-            encryption,
+            tls,
             queue: FairQueue::new(limits),
             queue_stats: QueueStats::default(),
             encoder,
-            pending: Vec::new(),
-            written: 0,
             blocked: false,
             compressed: Vec::new(),
             spare: Vec::new(),
@@ -195,25 +180,19 @@ impl ConnectionSender {
 
     /// Reads what the peer sends on this connection: TLS messages and its end, and no data.
     fn listen(&mut self) -> io::Result<()> {
-        let ended = match &mut self.encryption {
-            Encryption::Tls(tls) => loop {
-                match tls.read_tls(&mut self.socket) {
-                    Ok(0) => break true,
-                    Ok(_) => {
-                        let state = tls.process_new_packets().map_err(io::Error::other)?;
-                        if state.plaintext_bytes_to_read() > 0 || state.peer_has_closed() {
-                            break true;
-                        }
+        let tls = &mut self.tls;
+        let ended = loop {
+            match tls.read_tls(&mut self.socket) {
+                Ok(0) => break true,
+                Ok(_) => {
+                    let state = tls.process_new_packets().map_err(io::Error::other)?;
+                    if state.plaintext_bytes_to_read() > 0 || state.peer_has_closed() {
+                        break true;
                     }
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => break false,
-                    Err(error) => return Err(error),
                 }
-            },
-            Encryption::Records(_) => match self.socket.read(&mut [0; 16]) {
-                Ok(_) => true,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => false,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break false,
                 Err(error) => return Err(error),
-            },
+            }
         };
         if ended { Err(io::ErrorKind::ConnectionReset.into()) } else { Ok(()) }
     }
@@ -259,60 +238,30 @@ impl ConnectionSender {
         stats.records_out.add(1);
         self.counts.sent_packets.add(1);
         self.counts.sent_bytes.add(bytes as u64);
-        match &mut self.encryption {
-            Encryption::Tls(tls) => {
-                let length = (bytes as u32).to_be_bytes();
-                let mut slices = [IoSlice::new(&[]); MAX_PARTS + 1];
-                slices[0] = IoSlice::new(&length);
-                if parts.len() > MAX_PARTS {
-                    return Err(io::ErrorKind::InvalidInput.into());
-                }
-                for (slice, part) in slices[1..].iter_mut().zip(parts) {
-                    *slice = IoSlice::new(part);
-                }
-                stats.wire_bytes_out.add((LENGTH_BYTES + bytes) as u64);
-                of.wire_bytes.add((LENGTH_BYTES + bytes) as u64);
-                let slices = &slices[..=parts.len()];
-                let given = stats.seal.time(|| tls.writer().write_vectored(slices))?;
-                if given == LENGTH_BYTES + bytes {
-                    Ok(())
-                } else {
-                    Err(io::Error::other("TLS took a part of an item only"))
-                }
-            }
-            Encryption::Records(sealer) => {
-                let record_bytes = bytes + sealer.suite().overhead_bytes();
-                stats.wire_bytes_out.add((LENGTH_BYTES + record_bytes) as u64);
-                of.wire_bytes.add((LENGTH_BYTES + record_bytes) as u64);
-                self.pending.extend_from_slice(&(record_bytes as u32).to_be_bytes());
-                let begin = self.pending.len();
-                self.pending.extend_from_slice(&[0; HEADER_BYTES]);
-                for part in parts {
-                    self.pending.extend_from_slice(part);
-                }
-                self.pending.resize(begin + record_bytes, 0);
-                if stats.seal.time(|| sealer.seal(&mut self.pending[begin..])) {
-                    Ok(())
-                } else {
-                    Err(io::Error::other("all record numbers of the session are used up"))
-                }
-            }
+        let length = (bytes as u32).to_be_bytes();
+        let mut slices = [IoSlice::new(&[]); MAX_PARTS + 1];
+        slices[0] = IoSlice::new(&length);
+        if parts.len() > MAX_PARTS {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        for (slice, part) in slices[1..].iter_mut().zip(parts) {
+            *slice = IoSlice::new(part);
+        }
+        stats.wire_bytes_out.add((LENGTH_BYTES + bytes) as u64);
+        of.wire_bytes.add((LENGTH_BYTES + bytes) as u64);
+        let slices = &slices[..=parts.len()];
+        let given = stats.seal.time(|| self.tls.writer().write_vectored(slices))?;
+        if given == LENGTH_BYTES + bytes {
+            Ok(())
+        } else {
+            Err(io::Error::other("TLS took a part of an item only"))
         }
     }
 
     /// Writes encrypted bytes, as far as the socket takes them.
     fn write(&mut self, now_ns: u64) -> io::Result<()> {
-        loop {
-            let result = match &mut self.encryption {
-                Encryption::Tls(tls) if tls.wants_write() => tls.write_tls(&mut self.socket),
-                Encryption::Records(_) if self.written < self.pending.len() => {
-                    let result = self.socket.write(&self.pending[self.written..]);
-                    self.written += *result.as_ref().unwrap_or(&0);
-                    result
-                }
-                _ => break,
-            };
-            match result {
+        while self.tls.wants_write() {
+            match self.tls.write_tls(&mut self.socket) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -324,8 +273,6 @@ impl ConnectionSender {
                 Err(error) => return Err(error),
             }
         }
-        self.pending.clear();
-        self.written = 0;
         Ok(())
     }
 }
@@ -345,32 +292,20 @@ impl AsFd for ConnectionSender {
 
 #[cfg(test)]
 pub mod testing {
-    use crate::cpu::coding_clock;
-    use std::net::TcpListener;
-
     use super::*;
+    use crate::cpu::coding_clock;
+    use crate::tcp_handshake::testing::connected;
     use vsnoop_link::compress::CompressionLimits;
-    use vsnoop_link::wire::seal::{Material, Suite};
 
     /// A connection over the loopback interface, and its far end.
     pub fn connection() -> (ConnectionSender, TcpStream) {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let (far, _) = listener.accept().unwrap();
+        let (near, far) = connected();
+        let (socket, mut tls) = (near.stream, near.outcome.tls);
         socket.set_nonblocking(true).unwrap();
-        let sealer = Sealer::new(Suite::Plain, &Material { key: [1; 32], nonce: [2; 12] }, 1, 0, 0);
+        tls.set_buffer_limit(None);
         let encoder = Encoder::new(CompressionLimits::MOST, coding_clock());
         let limits = QueueLimits::default();
-        (
-            ConnectionSender::new(
-                socket,
-                Encryption::Records(sealer),
-                limits,
-                encoder,
-                Arc::default(),
-            ),
-            far,
-        )
+        (ConnectionSender::new(socket, tls, limits, encoder, Arc::default()), far.stream)
     }
 
     pub fn uncompressed() -> Compression {
@@ -380,6 +315,8 @@ pub mod testing {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read;
+
     use super::testing::{connection, uncompressed};
     use super::*;
     use vsnoop_link::compress::{Method, Owner};

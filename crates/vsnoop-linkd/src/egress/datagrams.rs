@@ -686,6 +686,7 @@ impl DatagramSender {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::io::udp_port::UdpPort;
     use vsnoop_link::compress::{Method, Owner};
     use vsnoop_link::wire::seal::{Material, Suite};
     use vsnoop_packet::testing::SegmentBuilder;
@@ -693,8 +694,8 @@ mod tests {
     #[test]
     fn a_class_has_the_bytes_on_the_wire_that_its_frames_became_compressed_or_not() {
         let here = SocketAddr::from(([127, 0, 0, 1], 0));
-        let (socket, far) = (UdpSocket::bind(here), std::net::UdpSocket::bind(here));
-        let (socket, far) = (socket.unwrap(), far.unwrap().local_addr().unwrap());
+        let (port, far) = (UdpPort::bind(here, 1), std::net::UdpSocket::bind(here));
+        let (socket, far) = (port.unwrap().receivers.remove(0), far.unwrap().local_addr().unwrap());
         let sealer = Sealer::new(Suite::Plain, &Material { key: [1; 32], nonce: [2; 12] }, 1, 0, 0);
         let mut datagrams =
             DatagramSender::new(sealer, Some(far), 1472, Codecs::ALL, Arc::default());
@@ -726,10 +727,10 @@ mod tests {
     }
 
     /// A sender for a far socket, and that.
-    fn ends() -> (UdpSocket, DatagramSender, std::net::UdpSocket) {
+    fn ends() -> (Arc<UdpSocket>, DatagramSender, std::net::UdpSocket) {
         let here = SocketAddr::from(([127, 0, 0, 1], 0));
-        let (socket, far) = (UdpSocket::bind(here), std::net::UdpSocket::bind(here));
-        let (socket, far) = (socket.unwrap(), far.unwrap());
+        let (port, far) = (UdpPort::bind(here, 1), std::net::UdpSocket::bind(here));
+        let (socket, far) = (port.unwrap().receivers.remove(0), far.unwrap());
         let sealer = Sealer::new(Suite::Plain, &Material { key: [1; 32], nonce: [2; 12] }, 1, 0, 0);
         let to = far.local_addr().unwrap();
         let mut datagrams =

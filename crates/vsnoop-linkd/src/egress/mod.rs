@@ -1,12 +1,13 @@
 //! The half that carries frames from local ports to peers.
 //!
 //! It alone reads the ports and writes to the network, so that nothing here is shared: it reads
-//! what waits at a port into one arena, merges what guests without offloads sent in pieces (for
-//! ordered transports and compression, which gain from it), looks up where each frame goes, and
-//! hands it to the peer's sender. Divert taps are read alike; their frames are routed by prefix,
-//! without the forwarding table. Frames of peers for other peers come from the other half
-//! ([`relay`](crate::relay)). Datagrams leave at the end of each batch. The control thread
-//! installs and retires sessions by [`Order`]s.
+//! what waits at a port (or at its own queue of it) into one arena, merges what guests without
+//! offloads sent in pieces (for ordered transports and compression, which gain from it), looks up
+//! where each frame goes, and hands it to the peer's sender. Divert taps are read alike; their
+//! frames are routed by prefix, without the forwarding table. Frames of peers for other peers come
+//! from the other half, and frames for peers that another pair serves go to it
+//! ([`relay`](crate::relay)). Datagrams leave at the end of each batch. The control thread installs
+//! and retires sessions by [`Order`]s.
 
 mod batch;
 pub mod connection;
@@ -30,7 +31,7 @@ use self::batch::{BatchBuffer, ReadEnd};
 use self::peer_sender::{PeerSender, SessionSender};
 use self::send_context::SendContext;
 use self::senders::Senders;
-use super::compression_policy::{FIRST_DIVERT_TAP, FIRST_RELAYED, Policies};
+use super::compression_policy::{FIRST_DIVERT_TAP, FIRST_RELAYED, FlowCounts, Policies};
 use super::counted_port::CountedPort;
 use super::divert::taps::DivertTaps;
 use super::event::ControlEvent;
@@ -40,7 +41,7 @@ use super::io::poll::{Poll, TOKEN_MAX, Watch};
 use super::io::port::LinkPort;
 use super::io::udp::Endpoints;
 use super::io::wake;
-use super::relay::RelayReceiver;
+use super::relay::{RelayReceiver, RelaySender};
 use super::shared::Shared;
 use vsnoop_link::forwarding::{ForwardingDecision, Location, Scope};
 use vsnoop_link::introduction::Label;
@@ -105,8 +106,8 @@ pub enum Order {
         peer: usize,
         is_apart: bool,
     },
-    /// Says for each rule what becomes of its flows; tells when that is done.
-    Survey(SyncSender<()>),
+    /// Says for each rule what becomes of its flows.
+    Survey(SyncSender<Vec<FlowCounts>>),
     /// Compress by these rules.
     Policies(Policies),
     /// Read a port again that has failed.
@@ -143,18 +144,19 @@ enum FrameSource {
     DivertTap(usize),
 }
 
-/// Ports and divert taps by their tokens.
+/// Ports and divert taps that this pair reads, by their tokens.
 fn sources(shared: &Shared) -> HashMap<u64, Arc<LinkPort>> {
-    let ports = shared.all_ports().map(|(slot, port)| (slot as u64, Arc::clone(&port.port)));
+    let ports = shared.all_ports().map(|(slot, port)| (slot, port, 0));
     let taps = shared.divert_taps.iter().flat_map(DivertTaps::all);
-    let taps = taps.map(|(slot, tap)| (DIVERT_TAPS + slot as u64, Arc::clone(&tap.port.port)));
-    ports.chain(taps).collect()
+    let taps = taps.map(|(slot, tap)| (slot, &tap.port, DIVERT_TAPS));
+    let read = ports.chain(taps).filter(|(slot, port, _)| shared.reads(*slot, port));
+    read.map(|(slot, port, first)| (first + slot as u64, Arc::clone(&port.port))).collect()
 }
 
 /// Orders and frames of other threads.
 pub struct Inputs {
     pub orders: wake::Receiver<Order>,
-    /// Frames of peers for others.
+    /// Frames from threads of all pairs, for peers that this one serves.
     pub relayed: RelayReceiver,
 }
 
@@ -163,6 +165,8 @@ pub struct Egress {
     /// Ports and divert taps that it reads, by epoll token.
     sources: HashMap<u64, Arc<LinkPort>>,
     inputs: Inputs,
+    /// For peers that other pairs serve.
+    relay: RelaySender,
     events: wake::Sender<ControlEvent>,
     watch: Watch,
     senders: Senders,
@@ -183,6 +187,7 @@ impl Egress {
     pub fn new(
         shared: Arc<Shared>,
         inputs: Inputs,
+        relay: RelaySender,
         events: wake::Sender<ControlEvent>,
         policies: Policies,
         watch: Watch,
@@ -198,6 +203,7 @@ impl Egress {
             sources,
             shared,
             inputs,
+            relay,
             events,
             watch,
             senders,
@@ -304,17 +310,19 @@ impl Egress {
         self.flush(now_ns);
     }
 
-    /// Sends what peers have for others.
+    /// Sends what other threads have for peers that this one serves.
     fn relay(&mut self) {
         let now_ns = self.shared.now_ns();
         let frames: Vec<_> = self.inputs.relayed.drain().collect();
         self.frames += frames.len();
         for relayed in &frames {
             let part = [&relayed.bytes[..]];
+            let from = relayed.source.checked_sub(FIRST_RELAYED);
             for to in relayed.to.iter().map(|to| usize::from(*to)) {
-                let label = self.senders.get(to).map_or(0, |of| of.label_of(relayed.from));
-                let frame = Frame::parsed(relayed.offload, relayed.headers, &part).labelled(label);
-                self.hand_to_peer(FIRST_RELAYED + relayed.from, to, &frame, now_ns);
+                let label = from.and_then(|from| Some(self.senders.get(to)?.label_of(from)));
+                let frame = Frame::parsed(relayed.offload, relayed.headers, &part);
+                let frame = frame.by(relayed.way).labelled(label.unwrap_or(0));
+                self.send_to_peer(relayed.source, to, &frame, now_ns);
             }
         }
         self.flush(now_ns);
@@ -325,6 +333,7 @@ impl Egress {
         self.senders.for_each_used(&self.shared.peers, |_, sender, stats| {
             sender.flush(SendContext { udp: &self.shared.udp, stats, now_ns });
         });
+        self.relay.flush();
         self.look_after();
     }
 
@@ -332,7 +341,7 @@ impl Egress {
         match source {
             FrameSource::Port(port) => self.forward(port, &frame, now_ns),
             FrameSource::DivertTap(divert_tap) => {
-                self.divert(divert_tap, &frame.diverted(), now_ns)
+                self.divert(divert_tap, &frame.by(Way::Diverted), now_ns)
             }
         }
     }
@@ -377,15 +386,18 @@ impl Egress {
             self.shared.count_flood(from);
         }
         // A hub sends it to all peers behind it, also those with a direct path: once.
-        let mut hubs = Vec::new();
+        let (mut hubs, mut others) = (Vec::new(), Vec::new());
         for peer in 0..self.senders.len() {
             if !scope.includes(Location::Peer(peer as u16)) {
                 continue;
             }
-            let is_alone = self.senders.get(peer).is_some_and(PeerSender::is_direct_only);
+            // There is a direct path, and the hub does not stand in for it.
+            let is_alone =
+                self.senders.get(peer).is_some_and(PeerSender::is_apart) && self.is_up(peer);
             let hub = self.shared.hub_of(peer).filter(|hub| self.is_up(*hub) && !is_alone);
             match hub {
-                None => self.hand_to_peer(from, peer, frame, now_ns),
+                None if self.shared.serves(peer) => self.send_to_peer(from, peer, frame, now_ns),
+                None => others.push(peer as u16),
                 Some(hub) if scope.includes(Location::Peer(hub as u16)) => {}
                 Some(hub) if hubs.contains(&hub) => {}
                 Some(hub) => hubs.push(hub),
@@ -394,10 +406,11 @@ impl Egress {
         for hub in hubs {
             self.hand_to_peer(from, hub, frame, now_ns);
         }
+        self.hand_over(from, others, frame);
     }
 
     fn is_up(&self, peer: usize) -> bool {
-        self.senders.get(peer).is_some_and(PeerSender::is_up)
+        self.shared.is_up(peer)
     }
 
     /// A peer behind a hub is reached by the hub while there is no direct path.
@@ -415,11 +428,28 @@ impl Egress {
         }
     }
 
-    /// Sends a frame to a peer. The MSS of a SYN is lowered, so that TCP makes no frames that are
-    /// longer than a datagram to this peer.
-    fn hand_to_peer(&mut self, port: usize, peer: usize, frame: &Frame<'_>, now_ns: u64) {
+    fn hand_to_peer(&mut self, source: usize, peer: usize, frame: &Frame<'_>, now_ns: u64) {
+        if self.shared.serves(peer) {
+            self.send_to_peer(source, peer, frame, now_ns);
+        } else {
+            self.hand_over(source, vec![peer as u16], frame);
+        }
+    }
+
+    /// Hands a frame to the pairs that serve these peers.
+    fn hand_over(&mut self, source: usize, peers: Vec<u16>, frame: &Frame<'_>) {
+        for peer in self.relay.push(source, peers, frame) {
+            if let Some(stats) = self.shared.peers.get(usize::from(peer)) {
+                stats.dropped_full.add(1, frame.bytes as u64);
+            }
+        }
+    }
+
+    /// Sends a frame to a peer that this pair serves. The MSS of a SYN is lowered, so that TCP
+    /// makes no frames that are longer than a datagram to this peer.
+    fn send_to_peer(&mut self, source: usize, peer: usize, frame: &Frame<'_>, now_ns: u64) {
         let Some(limit_bytes) = self.shared.frame_limit(peer).filter(|_| frame.is_syn()) else {
-            return self.send(port, peer, frame, now_ns);
+            return self.send(source, peer, frame, now_ns);
         };
         let mut syn = std::mem::take(&mut self.syn);
         frame.gather_into(&mut syn);
@@ -429,17 +459,16 @@ impl Egress {
         }
         let part = [&syn[..]];
         let lowered = Frame::parsed(frame.offload, frame.headers, &part).labelled(frame.label);
-        let lowered = if frame.way == Way::Diverted { lowered.diverted() } else { lowered };
-        self.send(port, peer, &lowered, now_ns);
+        self.send(source, peer, &lowered.by(frame.way), now_ns);
         self.syn = syn;
     }
 
-    fn send(&mut self, port: usize, peer: usize, frame: &Frame<'_>, now_ns: u64) {
+    fn send(&mut self, source: usize, peer: usize, frame: &Frame<'_>, now_ns: u64) {
         let (Some(sender), Some(stats)) = (self.senders.get_mut(peer), self.shared.peers.get(peer))
         else {
             return;
         };
-        let compression = self.policies.of(peer, port, frame);
+        let compression = self.policies.of(peer, source, frame);
         let context = SendContext { udp: &self.shared.udp, stats, now_ns };
         sender.send(context, frame, &compression, &mut self.scratch);
     }
@@ -534,9 +563,8 @@ impl Egress {
                     self.with_sender(peer, |of| of.set_apart(is_apart));
                 }
                 Order::Survey(done) => {
-                    self.survey();
                     // The requester may have given up.
-                    let _ = done.try_send(());
+                    let _ = done.try_send(self.survey());
                 }
                 Order::Policies(policies) => self.policies = policies,
                 Order::Watch { port } => self.watch_again(port),
@@ -550,6 +578,10 @@ impl Egress {
         }
         if changes_sessions {
             self.any_ordered = self.senders.any_ordered();
+            let shared = &self.shared;
+            self.senders.for_each_used(&shared.peers, |peer, sender, _| {
+                shared.set_up(peer, sender.is_up());
+            });
         }
         self.look_after();
         true
@@ -586,18 +618,21 @@ impl Egress {
     }
 
     /// Says for each rule what becomes of its flows.
-    fn survey(&self) {
+    fn survey(&self) -> Vec<FlowCounts> {
         let since_ns = self.shared.now_ns().saturating_sub(IN_USE_NS);
         let decision = |peer: usize, flow, policy: &_| {
             let (seen_ns, decision) = self.senders.get(peer)?.decision(flow, policy)?;
             (seen_ns >= since_ns).then_some(decision)
         };
-        self.policies.survey(decision);
+        self.policies.survey(decision)
     }
 
     /// Reads a port that has failed.
     fn watch_again(&mut self, port: usize) {
         let Some(found) = self.shared.port(port) else { return };
+        if !self.shared.reads(port, found) {
+            return;
+        }
         // It may have failed, and been forgotten, more than once.
         self.watch.forget(found.port.as_fd());
         if let Err(error) = self.watch.watch(&found.port, port as u64) {

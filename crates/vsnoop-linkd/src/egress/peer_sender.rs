@@ -173,9 +173,9 @@ impl PeerSender {
         self.is_apart = is_apart;
     }
 
-    /// There is a direct path, and the hub does not stand in for it.
-    pub fn is_direct_only(&self) -> bool {
-        self.is_apart && self.is_up()
+    /// The peer's hub does not relay for it.
+    pub fn is_apart(&self) -> bool {
+        self.is_apart
     }
 
     /// Frames of the peer `from` have this label from now on.
@@ -419,6 +419,7 @@ impl PeerSender {
 #[cfg(test)]
 mod tests {
     use super::super::super::io::poll::{Half, Poll};
+    use super::super::super::io::udp_port::UdpPort;
     use super::super::connection::testing::{connection, uncompressed};
     use super::*;
     use vsnoop_packet::offload::state::OffloadState;
@@ -428,7 +429,7 @@ mod tests {
     fn what_no_connection_takes_is_dropped_and_not_sent() {
         let (connection, far) = connection();
         let watch = Watch::new(&Arc::new(Poll::new().unwrap()), Half::Egress).unwrap();
-        let udp = UdpSocket::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let udp = UdpPort::bind("127.0.0.1:0".parse().unwrap(), 1).unwrap().receivers.remove(0);
         let (stats, compression) = (PeerStats::default(), uncompressed());
         let mut sender = PeerSender::default();
         let connections = SessionSender::Connections(Box::new(Connections::new(vec![connection])));

@@ -12,21 +12,14 @@ use crate::fault::ReceiveError;
 use crate::stats::PeerStats;
 use vsnoop_link::compress::{DecodeError, Decoder};
 use vsnoop_link::wire::item::{Item, Way};
-use vsnoop_link::wire::seal::Opener;
 use vsnoop_link::wire::stream::{Cutter, LENGTH_BYTES, TooLong};
 use vsnoop_packet::offload::state::OffloadState;
 
 /// Besides the peer's budget, bounds how long one connection occupies the thread.
 const READS_PER_PASS: usize = 16;
 
-/// Most bytes of one read of a TLS stream.
+/// Most bytes of one read.
 const RAW_BYTES: usize = 256 << 10;
-
-/// How bytes of the connection's stream become items; see the sending side's `Encryption`.
-pub enum Decryption {
-    Tls(Box<rustls::Connection>),
-    Records(Box<Opener>),
-}
 
 /// Data received on a connection.
 pub enum ReceivedItem<'a> {
@@ -45,11 +38,11 @@ pub enum Left {
 
 pub struct ConnectionReceiver {
     socket: TcpStream,
-    decryption: Decryption,
+    tls: rustls::Connection,
     cutter: Cutter,
     decoder: Decoder,
     scratch: Vec<u8>,
-    /// Of a TLS stream: the bytes of the last read, and the range that TLS has not taken yet.
+    /// The bytes of the last read, and the range that TLS has not taken yet.
     raw: Vec<u8>,
     unread: Range<usize>,
     counts: Arc<SessionCounts>,
@@ -58,13 +51,13 @@ pub struct ConnectionReceiver {
 impl ConnectionReceiver {
     pub fn new(
         socket: TcpStream,
-        decryption: Decryption,
+        tls: rustls::Connection,
         decoder: Decoder,
         counts: Arc<SessionCounts>,
     ) -> Self {
         Self {
             socket,
-            decryption,
+            tls,
             cutter: Cutter::default(),
             decoder,
             scratch: Vec::new(),
@@ -95,22 +88,14 @@ impl ConnectionReceiver {
 
     /// Reads once. Returns whether there was something.
     fn read(&mut self) -> io::Result<bool> {
-        let read = match self.decryption {
-            // rustls reads at most 4 KB at a time, so it reads from a larger buffer.
-            Decryption::Tls(_) => {
-                self.raw.resize(RAW_BYTES, 0);
-                waited(self.socket.read(&mut self.raw))?
-            }
-            Decryption::Records(_) => waited(self.socket.read(self.cutter.space()))?,
-        };
+        // rustls reads at most 4 KB at a time, so it reads from a larger buffer.
+        self.raw.resize(RAW_BYTES, 0);
+        let read = waited(self.socket.read(&mut self.raw))?;
         let Some(bytes) = read else { return Ok(false) };
         if bytes == 0 {
             return Err(ended());
         }
-        match self.decryption {
-            Decryption::Tls(_) => self.unread = 0..bytes,
-            Decryption::Records(_) => self.cutter.filled(bytes),
-        }
+        self.unread = 0..bytes;
         Ok(true)
     }
 
@@ -125,8 +110,7 @@ impl ConnectionReceiver {
             if self.items(budget, stats, got)? == Left::Read {
                 return Ok(Left::Read);
             }
-            let Decryption::Tls(tls) = &mut self.decryption else { return Ok(Left::Nothing) };
-            match waited(tls.reader().read(self.cutter.space()))? {
+            match waited(self.tls.reader().read(self.cutter.space()))? {
                 None | Some(0) => {}
                 Some(bytes) => {
                     self.cutter.filled(bytes);
@@ -141,7 +125,7 @@ impl ConnectionReceiver {
 
     /// Passes a part of what was read to TLS. Returns whether TLS may have more plaintext.
     fn decrypt(&mut self, stats: &PeerStats) -> io::Result<bool> {
-        let Decryption::Tls(tls) = &mut self.decryption else { return Ok(false) };
+        let tls = &mut self.tls;
         let taken = if self.unread.is_empty() {
             0
         } else {
@@ -178,7 +162,7 @@ impl ConnectionReceiver {
             stats.wire_bytes_in.add((LENGTH_BYTES + bytes.len()) as u64);
             self.counts.received_packets.add(1);
             self.counts.received_bytes.add(bytes.len() as u64);
-            let item = self.decryption.open(bytes, stats)?;
+            let item = &*bytes;
             budget.use_up(bytes_in);
             match Item::parse(item) {
                 Some(Item::Compressed(body)) => {
@@ -199,21 +183,6 @@ impl ConnectionReceiver {
                 _ => stats.refused_in.add(1),
             }
         }
-    }
-}
-
-impl Decryption {
-    /// The item in the bytes that the cutter has cut.
-    fn open<'a>(
-        &mut self,
-        bytes: &'a mut [u8],
-        stats: &PeerStats,
-    ) -> Result<&'a [u8], ReceiveError> {
-        let Self::Records(opener) = self else { return Ok(bytes) };
-        let (item, _) = stats.open.time(|| opener.open(bytes)).map_err(ReceiveError::Record)?;
-        // An ordered transport loses nothing: only an attacker can remove a record.
-        let (received, next) = opener.counts();
-        if received == next { Ok(item) } else { Err(ReceiveError::MissingRecords) }
     }
 }
 

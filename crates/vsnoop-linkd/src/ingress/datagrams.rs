@@ -148,7 +148,7 @@ impl DatagramReceiver {
         hand_on: HandOn<'_>,
     ) -> io::Result<bool> {
         let from = self.left.take();
-        if from.is_none() && !self.inbox.receive(&shared.udp)? {
+        if from.is_none() && !self.inbox.receive(shared.receiver())? {
             return Ok(false);
         }
         let (first, skipped) = from.unwrap_or_default();
@@ -401,6 +401,7 @@ mod tests {
     use super::*;
     use crate::event::ControlEvent;
     use crate::io::udp::{Destination, MAX_SEGMENTS, UdpSocket};
+    use crate::io::udp_port::UdpPort;
     use crate::io::wake;
     use crate::own::Own;
     use vsnoop_link::compress::unit::Packer;
@@ -427,7 +428,7 @@ mod tests {
     impl SessionEnds {
         fn new() -> Self {
             let free = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-            let udp = UdpSocket::bind(free).unwrap();
+            let udp = UdpPort::bind(free, 1).unwrap();
             let table = forwarding::TableSettings::default();
             let shared = Shared::new(table, Vec::new(), None, 1, udp, Own::default());
             let opener = Opener::new(Suite::Plain, &KEYS, 0, 0);

@@ -32,6 +32,7 @@ use self::datagrams::DatagramReceiver;
 use self::gather::Gather;
 use self::reports::Reports;
 use self::session::DatagramSession;
+use super::compression_policy::FIRST_RELAYED;
 use super::event::{ControlEvent, MessageKind, ReceivedMessage};
 use super::frame::{Frame, Origin, ReceivedFrame};
 use super::io::poll::{Poll, TOKEN_MAX, Watch};
@@ -107,7 +108,7 @@ impl Ingress {
         watch: Watch,
     ) -> std::io::Result<Self> {
         watch.watch(&orders, ORDERS)?;
-        watch.watch(&*shared.udp, UDP)?;
+        watch.watch(&**shared.receiver(), UDP)?;
         let next_round = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
         watch.watch(&next_round, NEXT_ROUND)?;
         let rounds = Rounds::new(shared.peers.len());
@@ -345,7 +346,7 @@ fn deliver_to(
 
 /// Relays a peer's frame to others.
 fn pass(shared: &Shared, relay: &mut RelaySender, from: usize, to: Vec<u16>, frame: &Frame<'_>) {
-    if !to.is_empty() && !relay.push(from, to, frame) {
+    if !relay.push(FIRST_RELAYED + from, to, frame).is_empty() {
         shared.peers[from].dropped_relay.add(1, frame.bytes as u64);
     }
 }

@@ -1,26 +1,24 @@
 //! Rounds of the thread, with connections over the loopback interface.
 
 use std::io::Write;
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::time::Duration;
 
 use super::budget::PEER_BYTES;
-use super::connection::Decryption;
 use super::*;
 use crate::cpu::coding_clock;
 use crate::fault::ReceiveError;
 use crate::io::poll::Half;
-use crate::io::udp::UdpSocket;
+use crate::io::udp_port::UdpPort;
 use crate::own::Own;
+use crate::tcp_handshake::testing::connected;
 use vsnoop_link::compress::{
     Codecs, CompressionLimits, Decoder, DecoderMemory, Encoded, Encoder, Method, Owner, Policy,
 };
 use vsnoop_link::forwarding::TableSettings;
 use vsnoop_link::wire::item::{COMPRESSED, FrameHeader};
-use vsnoop_link::wire::seal::{HEADER_BYTES, Material, Opener, Sealer, Suite};
 use vsnoop_packet::offload::state::OffloadState;
 
-const KEYS: Material = Material { key: [1; 32], nonce: [2; 12] };
 const FRAME_BYTES: usize = 65_000;
 const BOMBS: usize = 1000;
 
@@ -32,31 +30,29 @@ struct Fixture {
 
 impl Fixture {
     fn new(peers: usize) -> Self {
-        let udp = UdpSocket::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let udp = UdpPort::bind("127.0.0.1:0".parse().unwrap(), 1).unwrap();
         let table = TableSettings::default();
         let shared = Shared::new(table, Vec::new(), None, peers, udp, Own::default());
         let (orders, obeyed) = wake::channel().unwrap();
         let (told, events) = wake::channel().unwrap();
         let watch = Watch::new(&Arc::new(Poll::new().unwrap()), Half::Ingress).unwrap();
-        let (relay, _) = crate::relay::channel().unwrap();
+        let (relay, _) = crate::relay::channels(shared.pairs).unwrap();
         let ingress = Ingress::new(Arc::new(shared), obeyed, told, relay, watch).unwrap();
         Self { ingress, orders, events }
     }
 
     /// A connection of a peer, and its far end.
     fn connect(&self, peer: usize, accepted: CompressionLimits) -> Far {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let far = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let (socket, _) = listener.accept().unwrap();
-        socket.set_nonblocking(true).unwrap();
-        let opener = Decryption::Records(Box::new(Opener::new(Suite::Plain, &KEYS, 0, 0)));
+        let (near, far) = connected();
+        near.stream.set_nonblocking(true).unwrap();
         let memory = DecoderMemory::new(accepted.decoder_bytes_max());
         let decoder = Decoder::new(accepted, memory.into(), coding_clock());
-        let connections = vec![ConnectionReceiver::new(socket, opener, decoder, Arc::default())];
+        let connections =
+            vec![ConnectionReceiver::new(near.stream, near.outcome.tls, decoder, Arc::default())];
         self.orders.send(Order::Connections { peer, session: 1, connections });
         Far {
-            socket: far,
-            sealer: Sealer::new(Suite::Plain, &KEYS, 7, 0, 0),
+            socket: far.stream,
+            tls: far.outcome.tls,
             encoder: Encoder::new(CompressionLimits::MOST, coding_clock()),
         }
     }
@@ -80,16 +76,17 @@ impl Fixture {
 
 struct Far {
     socket: TcpStream,
-    sealer: Sealer,
+    tls: rustls::Connection,
     encoder: Encoder,
 }
 
 impl Far {
     fn item(&mut self, item: &[u8]) {
-        let mut record = [&[0; HEADER_BYTES][..], item].concat();
-        assert!(self.sealer.seal(&mut record));
-        let length = (record.len() as u32).to_be_bytes();
-        self.socket.write_all(&[&length, &record[..]].concat()).unwrap();
+        let length = (item.len() as u32).to_be_bytes();
+        self.tls.writer().write_all(&[&length, item].concat()).unwrap();
+        while self.tls.wants_write() {
+            self.tls.write_tls(&mut self.socket).unwrap();
+        }
     }
 
     /// A frame that becomes next to nothing. Bytes that the receiver has of it.

@@ -1,48 +1,25 @@
 //! Settings of the interfaces of ports: MTU, up, the bridge.
 
-use std::ffi::{CString, NulError};
-use std::io;
-use std::os::fd::AsRawFd;
-
-use socket2::{Domain, Socket, Type};
-
-/// `SIOCBRADDIF` of linux/sockios.h.
-const SIOCBRADDIF: libc::c_ulong = 0x89a2;
-/// `SIOCBRDELIF`, likewise.
-const SIOCBRDELIF: libc::c_ulong = 0x89a3;
-
-nix::ioctl_readwrite_bad!(siocgifflags, libc::SIOCGIFFLAGS, libc::ifreq);
-nix::ioctl_write_ptr_bad!(siocsifflags, libc::SIOCSIFFLAGS, libc::ifreq);
-nix::ioctl_write_ptr_bad!(siocsifmtu, libc::SIOCSIFMTU, libc::ifreq);
-nix::ioctl_write_ptr_bad!(siocbraddif, SIOCBRADDIF, libc::ifreq);
-nix::ioctl_write_ptr_bad!(siocbrdelif, SIOCBRDELIF, libc::ifreq);
+use vsnoop_netdev::{self as netdev, Device, change, netlink};
 
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
-    #[error("making a socket")]
-    Socket(#[source] io::Error),
-    #[error("an interface name with a zero byte")]
-    ZeroByte(#[source] NulError),
-    #[error("{name:?} is too long for an interface")]
-    TooLong { name: CString },
+    #[error(transparent)]
+    Find(#[from] netdev::Error),
+    #[error("there is no interface {name}")]
+    Missing { name: String },
     #[error("setting the MTU of {name} to {bytes}")]
     Mtu {
         name: String,
         bytes: u16,
         #[source]
-        error: io::Error,
+        error: netlink::Error,
     },
     #[error("setting {name} up")]
     Up {
         name: String,
         #[source]
-        error: io::Error,
-    },
-    #[error("there is no interface {name}")]
-    Missing {
-        name: String,
-        #[source]
-        error: io::Error,
+        error: netlink::Error,
     },
     #[error(
         "there is no bridge {bridge} here: make it (`ip link add {bridge} type bridge`) or name \
@@ -56,14 +33,14 @@ pub enum DeviceError {
         name: String,
         bridge: String,
         #[source]
-        error: io::Error,
+        error: netlink::Error,
     },
     #[error("putting {name} into bridge {bridge}")]
     Join {
         name: String,
         bridge: String,
         #[source]
-        error: io::Error,
+        error: netlink::Error,
     },
 }
 
@@ -72,102 +49,62 @@ type Result<T> = std::result::Result<T, DeviceError>;
 /// An interface of the calling thread's network namespace.
 pub struct Interface<'a> {
     name: &'a str,
-    socket: Socket,
 }
 
 impl<'a> Interface<'a> {
-    pub fn new(name: &'a str) -> Result<Self> {
-        let socket = Socket::new(Domain::IPV4, Type::DGRAM, None).map_err(DeviceError::Socket)?;
-        Ok(Self { name, socket })
+    pub fn new(name: &'a str) -> Self {
+        Self { name }
     }
 
-    fn request(&self, name: &str) -> Result<libc::ifreq> {
-        let name = CString::new(name).map_err(DeviceError::ZeroByte)?;
-        // SAFETY: all zeroes is a valid ifreq.
-        let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-        let bytes = name.as_bytes();
-        if bytes.len() >= libc::IFNAMSIZ {
-            return Err(DeviceError::TooLong { name });
-        }
-        for (to, from) in request.ifr_name.iter_mut().zip(bytes) {
-            *to = *from as libc::c_char;
-        }
-        Ok(request)
-    }
-
-    /// Takes it out of this bridge; if it is in another one, or in none, nothing changes.
-    pub fn leave(&self, bridge: &str) -> Result<()> {
-        let (Ok(index), Ok(_)) =
-            (nix::net::if_::if_nametoindex(self.name), nix::net::if_::if_nametoindex(bridge))
-        else {
-            return Ok(());
-        };
-        let mut request = self.request(bridge)?;
-        request.ifr_ifru.ifru_ifindex = index as i32;
-        // SAFETY: the request is live and names the bridge.
-        match unsafe { siocbrdelif(self.socket.as_raw_fd(), &request) } {
-            // It is no bridge, or another's.
-            Ok(_) | Err(nix::Error::EINVAL | nix::Error::EOPNOTSUPP) => Ok(()),
-            Err(error) => Err(DeviceError::Leave {
-                name: self.name.to_owned(),
-                bridge: bridge.to_owned(),
-                error: error.into(),
-            }),
-        }
+    fn find(&self) -> Result<Device> {
+        netdev::find(self.name)?.ok_or_else(|| DeviceError::Missing { name: self.name.to_owned() })
     }
 
     pub fn set_mtu(&self, bytes: u16) -> Result<()> {
-        let mut request = self.request(self.name)?;
-        request.ifr_ifru.ifru_mtu = bytes.into();
-        // SAFETY: the request is live and names the interface.
-        unsafe { siocsifmtu(self.socket.as_raw_fd(), &request) }.map_err(|error| {
-            DeviceError::Mtu { name: self.name.to_owned(), bytes, error: error.into() }
-        })?;
-        Ok(())
+        change::set_mtu(self.find()?.index, bytes.into()).map_err(|error| DeviceError::Mtu {
+            name: self.name.to_owned(),
+            bytes,
+            error,
+        })
     }
 
     pub fn set_up(&self) -> Result<()> {
-        let mut request = self.request(self.name)?;
-        let failed =
-            |error: nix::Error| DeviceError::Up { name: self.name.to_owned(), error: error.into() };
-        // SAFETY: the request is live and names the interface; the kernel fills in the flags.
-        unsafe { siocgifflags(self.socket.as_raw_fd(), &mut request) }.map_err(failed)?;
-        // SAFETY: the flags were filled in by the call before.
-        unsafe { request.ifr_ifru.ifru_flags |= libc::IFF_UP as libc::c_short };
-        // SAFETY: as above.
-        unsafe { siocsifflags(self.socket.as_raw_fd(), &request) }.map_err(failed)?;
-        Ok(())
+        change::set_up(self.find()?.index)
+            .map_err(|error| DeviceError::Up { name: self.name.to_owned(), error })
     }
 
     /// Whether it is set up; an interface that is gone is not.
     pub fn is_up(&self) -> bool {
-        let Ok(mut request) = self.request(self.name) else { return false };
-        // SAFETY: the request is live and names the interface; the kernel fills in the flags.
-        unsafe { siocgifflags(self.socket.as_raw_fd(), &mut request) }.is_ok_and(|_| {
-            // SAFETY: the flags were filled in.
-            let flags = unsafe { request.ifr_ifru.ifru_flags };
-            libc::c_int::from(flags) & libc::IFF_UP != 0
+        self.find().is_ok_and(|device| device.up)
+    }
+
+    /// Takes it out of this bridge; if it is in another one, or in none, nothing changes.
+    pub fn leave(&self, bridge: &str) -> Result<()> {
+        let (Some(device), Some(of)) = (netdev::find(self.name)?, netdev::find(bridge)?) else {
+            return Ok(());
+        };
+        if device.master != Some(of.index) {
+            return Ok(());
+        }
+        change::set_master(device.index, None).map_err(|error| DeviceError::Leave {
+            name: self.name.to_owned(),
+            bridge: bridge.to_owned(),
+            error,
         })
     }
 
     /// Puts it into a bridge.
     pub fn join(&self, bridge: &str) -> Result<()> {
-        let name = || self.name.to_owned();
-        let index = nix::net::if_::if_nametoindex(self.name)
-            .map_err(|error| DeviceError::Missing { name: name(), error: error.into() })?;
-        let mut request = self.request(bridge)?;
-        request.ifr_ifru.ifru_ifindex = index as i32;
-        // SAFETY: the request is live and names the bridge.
-        match unsafe { siocbraddif(self.socket.as_raw_fd(), &request) } {
-            Ok(_) => Ok(()),
-            Err(error) => {
-                let bridge = bridge.to_owned();
-                Err(match error {
-                    nix::Error::ENODEV => DeviceError::NoBridge { bridge },
-                    nix::Error::EOPNOTSUPP => DeviceError::NotABridge { bridge },
-                    error => DeviceError::Join { name: name(), bridge, error: error.into() },
-                })
-            }
+        let device = self.find()?;
+        let name = || bridge.to_owned();
+        let into = netdev::find(bridge)?.ok_or_else(|| DeviceError::NoBridge { bridge: name() })?;
+        if into.kind != "bridge" {
+            return Err(DeviceError::NotABridge { bridge: name() });
         }
+        change::set_master(device.index, Some(into.index)).map_err(|error| DeviceError::Join {
+            name: self.name.to_owned(),
+            bridge: name(),
+            error,
+        })
     }
 }

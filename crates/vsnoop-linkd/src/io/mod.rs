@@ -7,4 +7,5 @@ pub mod poll;
 pub mod port;
 pub mod tcp;
 pub mod udp;
+pub mod udp_port;
 pub mod wake;

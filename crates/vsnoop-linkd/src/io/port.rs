@@ -29,11 +29,23 @@ pub enum LinkPort {
 }
 
 impl LinkPort {
-    /// Makes the tap `name`.
+    /// Makes the tap `name`, with one queue.
     pub fn tap(name: &str) -> Result<Self, PortError> {
+        Self::tap_queue(name, false)
+    }
+
+    /// Makes the tap `name` if it is not there, and opens one more queue of it. The kernel puts the
+    /// frames of a flow into one queue: into that by which frames of its other direction were
+    /// written, if there were any within the last seconds, else by the flow's hash.
+    pub fn queue(name: &str) -> Result<Self, PortError> {
+        Self::tap_queue(name, true)
+    }
+
+    fn tap_queue(name: &str, multi_queue: bool) -> Result<Self, PortError> {
         let options = TapOptions {
             vnet_hdr_bytes: VNET_BYTES,
             offloads: Offloads::SUPER_PACKETS,
+            multi_queue,
             ..TapOptions::default()
         };
         let tap = Tap::open(name, &options).map_err(|error| PortError::Tap(error.into()))?;

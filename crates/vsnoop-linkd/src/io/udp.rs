@@ -22,7 +22,8 @@ pub const MAX_SEND_BYTES: usize = 65_507;
 pub const RECEIVE_BYTES: usize = 65_536;
 const BUFFER_BYTES: usize = 8 << 20;
 
-/// The socket at a link's port, or one that sends from it ([`UdpSocket::sender`]). None waits.
+/// A socket at a link's port ([`UdpPort`](super::udp_port::UdpPort)), or one that only sends from
+/// it ([`UdpSocket::sender`]). None waits.
 #[derive(Debug)]
 pub struct UdpSocket {
     socket: Socket,
@@ -71,14 +72,22 @@ impl Destination {
     }
 }
 
-/// A classic BPF program that returns 0: of a group, that its first socket gets a datagram; of a
-/// socket, that it gets none.
-const RETURN_0: libc::sock_filter =
-    libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: 0 };
-
 impl UdpSocket {
-    /// Receives at an address, which no other process has or gets meanwhile.
+    /// Receives at an address alone.
+    #[cfg(test)]
     pub fn bind(address: SocketAddr) -> io::Result<Self> {
+        let socket = Self::receiver(address)?;
+        socket.bind_to(address)?;
+        Ok(socket)
+    }
+
+    /// Takes the address, so that others can join it ([`Self::join`]).
+    pub(super) fn bind_to(&self, address: SocketAddr) -> io::Result<()> {
+        self.socket.bind(&address.into())
+    }
+
+    /// A socket that is to receive at an address.
+    pub(super) fn receiver(address: SocketAddr) -> io::Result<Self> {
         let socket = Self::unbound(address)?;
         let fd = socket.socket.as_raw_fd();
         // To which of our addresses datagrams come; also of IPv4 through an IPv6 socket.
@@ -95,12 +104,15 @@ impl UdpSocket {
             // then.
             let _ = option(fd, libc::SOL_SOCKET, name, BUFFER_BYTES as i32);
         }
-        // It is the first of a group (`SO_REUSEPORT`), and receives everything.
-        socket.socket.set_reuse_port(true)?;
-        socket.attach_return_0(libc::SO_ATTACH_REUSEPORT_CBPF)?;
-        socket.socket.set_reuse_port(false)?;
-        socket.socket.bind(&address.into())?;
         Ok(socket)
+    }
+
+    /// A socket that is to send from an address, and receives nothing.
+    pub(super) fn only_sending(address: SocketAddr) -> io::Result<Self> {
+        let sender = Self::unbound(address)?;
+        // Each socket at the port gets what is sent to a broadcast or multicast address.
+        sender.attach(libc::SO_ATTACH_FILTER, &mut [statement(libc::BPF_RET | libc::BPF_K, 0)])?;
+        Ok(sender)
     }
 
     /// Another socket at the same port, which only sends, and has a send buffer of its own: what
@@ -108,17 +120,32 @@ impl UdpSocket {
     ///
     /// It must belong to the same user (`SO_REUSEPORT`).
     pub fn sender(&self) -> io::Result<Self> {
-        let at = self.socket.local_addr()?;
-        let address = at.as_socket().ok_or(io::ErrorKind::AddrNotAvailable)?;
-        let sender = Self::unbound(address)?;
-        // Each socket at the port gets what is sent to a broadcast or multicast address.
-        sender.attach_return_0(libc::SO_ATTACH_FILTER)?;
-        sender.socket.set_reuse_port(true)?;
-        // Set for this moment only: no other process may join the group.
-        self.socket.set_reuse_port(true)?;
-        let bound = sender.socket.bind(&at);
-        self.socket.set_reuse_port(false)?;
-        bound.map(|()| sender)
+        let sender = Self::only_sending(self.address()?)?;
+        self.admit(&sender)?;
+        Ok(sender)
+    }
+
+    /// The address that it is bound to.
+    pub(super) fn address(&self) -> io::Result<SocketAddr> {
+        Ok(self.socket.local_addr()?.as_socket().ok_or(io::ErrorKind::AddrNotAvailable)?)
+    }
+
+    /// Binds another socket to the address of this one, as the last of its group.
+    pub(super) fn admit(&self, other: &Self) -> io::Result<()> {
+        other.set_shared()?;
+        other.socket.bind(&self.socket.local_addr()?)
+    }
+
+    /// Sockets of the same user may be bound to its address, too, if they are set so as well.
+    pub(super) fn set_shared(&self) -> io::Result<()> {
+        self.socket.set_reuse_port(true)
+    }
+
+    /// Makes it the first of a group of sockets at one port, of which `program` says which one
+    /// gets a datagram: it sees the datagram's payload and returns the socket's place in the group.
+    pub(super) fn found_group(&self, program: &mut [libc::sock_filter]) -> io::Result<()> {
+        self.set_shared()?;
+        self.attach(libc::SO_ATTACH_REUSEPORT_CBPF, program)
     }
 
     fn unbound(address: SocketAddr) -> io::Result<Self> {
@@ -140,10 +167,9 @@ impl UdpSocket {
         Ok(Self { socket, v6: address.is_ipv6() })
     }
 
-    /// Attaches [`RETURN_0`] by this option.
-    fn attach_return_0(&self, option: libc::c_int) -> io::Result<()> {
-        let mut program = RETURN_0;
-        let program = libc::sock_fprog { len: 1, filter: &raw mut program };
+    /// Attaches a classic BPF program by this option.
+    fn attach(&self, option: libc::c_int, program: &mut [libc::sock_filter]) -> io::Result<()> {
+        let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
         option_of(self.socket.as_raw_fd(), libc::SOL_SOCKET, option, &program)
     }
 
@@ -276,6 +302,11 @@ impl UdpSocket {
             }
         }
     }
+}
+
+/// A statement of a classic BPF program.
+pub(super) fn statement(code: u32, k: u32) -> libc::sock_filter {
+    libc::sock_filter { code: code as u16, jt: 0, jf: 0, k }
 }
 
 fn source_v4(from: Ipv4Addr) -> libc::in_pktinfo {
@@ -531,51 +562,6 @@ mod tests {
         let mut inbox = Inbox::new(1);
         while !inbox.receive(&socket).expect("a datagram") {}
         assert_eq!(inbox.parts().0[0].segment_bytes, 1000);
-    }
-
-    /// Of a group, too, each socket gets a broadcast; nothing would ever read it there.
-    #[test]
-    fn a_sender_does_not_get_what_is_broadcast() {
-        let socket = UdpSocket::bind(SocketAddr::from(([0, 0, 0, 0], 0))).expect("a socket");
-        let sender = socket.sender().expect("another socket");
-        let at = socket.socket.local_addr().expect("bound").as_socket().expect("an address");
-        let unknown = std::net::UdpSocket::bind("127.0.0.1:0").expect("a socket");
-        unknown.set_broadcast(true).expect("an option");
-        unknown.send_to(&[7], ("127.255.255.255", at.port())).expect("room");
-        let mut inbox = Inbox::new(1);
-        while !inbox.receive(&socket).expect("a datagram") {}
-        sender.socket.set_nonblocking(true).expect("an option");
-        let got = sender.socket.recv(&mut [std::mem::MaybeUninit::uninit()]);
-        assert_eq!(got.map_err(|error| error.kind()), Err(io::ErrorKind::WouldBlock));
-    }
-
-    #[test]
-    fn senders_share_the_port_and_only_the_first_socket_receives() {
-        for local in ["0.0.0.0:0", "[::]:0"] {
-            let socket = UdpSocket::bind(local.parse().expect("an address")).expect("a socket");
-            let at = socket.socket.local_addr().expect("bound").as_socket().expect("an address");
-            let senders = [(); 3].map(|()| socket.sender().expect("another socket"));
-            let port = at.port();
-            assert!(UdpSocket::bind(at).is_err(), "the port is taken");
-            let (far, far_at) = bound();
-            let (mut inbox, mut far_inbox) = (Inbox::new(1), Inbox::new(1));
-            let us = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-            let (mut to_us, mut to_far) = (to(us), to(far_at));
-            for sender in &senders {
-                sender.send(&mut to_far, b"out", 3).expect("room");
-                while !far_inbox.receive(&far).expect("a datagram") {}
-                assert_eq!(far_inbox.parts().0[0].ends.peer.port(), port);
-            }
-            for number in 0..20u8 {
-                // Of many senders: a hash would spread them.
-                let (near, _) = bound();
-                near.send(&mut to_us, &[number], 1).expect("room");
-                while !inbox.receive(&socket).expect("a datagram") {}
-                let (received, bytes) = inbox.parts();
-                assert_eq!(bytes[received[0].begin], number);
-                assert_eq!(received[0].ends.local, Some(Ipv4Addr::LOCALHOST.into()));
-            }
-        }
     }
 
     #[test]

@@ -4,8 +4,7 @@ mod members;
 mod reload;
 
 use std::sync::{Arc, mpsc};
-use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nix::sys::signalfd::SignalFd;
 use vsnoop_link::identity::{Authority, Identity};
@@ -22,17 +21,18 @@ use crate::divert::taps::DivertTap;
 use crate::egress::Order;
 use crate::error::LinkError;
 use crate::event::ControlEvent;
-use crate::ingress;
 use crate::io::packet_socket::SparePacketSocket;
 use crate::io::poll::Poll;
 use crate::io::wake;
 use crate::listen::listen_address;
 use crate::membership::Members;
+use crate::orders::Orders;
 use crate::own::Own;
+use crate::pairs::Pairs;
 use crate::ports::Ports;
 use crate::privileges;
 use crate::revocation::RevocationLists;
-use crate::setup::{Opened, Threads};
+use crate::setup::{Opened, PairThreads, Threads};
 use crate::shared::Shared;
 use crate::slots::Slots;
 use crate::status::{self, About};
@@ -66,11 +66,9 @@ pub struct Link {
     spares: Vec<SparePacketSocket>,
     /// Privileges of the link.
     needs: privileges::Needs,
-    egress: wake::Sender<Order>,
-    ingress: wake::Sender<ingress::Order>,
+    orders: Orders,
     told: wake::Receiver<ControlEvent>,
-    egress_thread: JoinHandle<()>,
-    ingress_thread: JoinHandle<()>,
+    threads: Vec<PairThreads>,
     load: cpu::Load,
 }
 
@@ -78,7 +76,8 @@ impl Link {
     /// Makes all of it. Everything that may be refused comes before anything is made that others
     /// see.
     pub fn build(config: Config) -> Result<Self> {
-        let config = Config { listen: listen_address(config.listen), ..config };
+        let pairs = config.pairs.or_else(|| Some(Pairs::of_machine()));
+        let config = Config { listen: listen_address(config.listen), pairs, ..config };
         let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
         let plan = privileges::Plan::of(&config)?;
         let slots = PeersAndPorts::new(&config);
@@ -88,6 +87,9 @@ impl Link {
         let ours = identity.public();
         let table = config.table_settings();
         let (peers, own) = (config.peers.len(), Own::new(&config));
+        if let Some(account) = &plan.account {
+            udp.receivers.iter().try_for_each(|socket| account.own(&**socket))?;
+        }
         let mut shared = Shared::new(table, ports, divert_taps, peers, udp, own);
         for (index, port) in config.ports.iter().enumerate() {
             shared.allow_sources(index, &port.sources);
@@ -96,24 +98,19 @@ impl Link {
         let shared = Arc::new(shared);
         let mut hooks = DivertHooks::new(&config, Arc::clone(&shared), &slots.peers)?;
         // The last moment without other threads.
-        if let Some(account) = &plan.account {
-            account.own(&*shared.udp)?;
-        }
         plan.drop()?;
         let rule_set = RuleSet::new(config.compress.clone());
-        let Threads { egress_thread, ingress_thread, egress, ingress, events, told } =
-            Threads::start(&shared, slots.policies(&rule_set, &shared))?;
-        let ports = Ports::new(&config.ports, Arc::clone(&shared), egress.clone());
-        let (to_egress, to_ingress) = (egress.clone(), ingress.clone());
-        let in_control = Arc::clone(&shared);
+        let Threads { pairs: threads, orders, events, told } =
+            Threads::start(&shared, || slots.policies(&rule_set, &shared))?;
+        let ports = Ports::new(&config.ports, Arc::clone(&shared), orders.clone());
+        let (in_control, to_threads) = (Arc::clone(&shared), orders.clone());
         let parts = Parts {
             shared: in_control,
             ports,
             acceptor,
             initiators,
             ours,
-            egress,
-            ingress,
+            orders: to_threads,
             events,
         };
         let mut control = ControlThread::new(&config, parts);
@@ -138,11 +135,9 @@ impl Link {
             lists_trouble: None,
             spares,
             needs: plan.needs,
-            egress: to_egress,
-            ingress: to_ingress,
+            orders,
             told,
-            egress_thread,
-            ingress_thread,
+            threads,
             load: cpu::Load::default(),
         })
     }
@@ -215,14 +210,12 @@ impl Link {
     }
 
     fn status(&mut self, addresses: bool) -> Status {
-        let (done, is_done) = mpsc::sync_channel(1);
-        self.egress.send(Order::Survey(done));
-        // A thread that hangs must not hide all the rest.
-        let _ = is_done.recv_timeout(SURVEY);
+        self.survey();
         self.control.ports.look();
         let cpu = LinkCpu {
-            egress_ns: cpu::thread_ns(&self.egress_thread),
-            ingress_ns: cpu::thread_ns(&self.ingress_thread),
+            egress_ns: self.threads.iter().map(|pair| cpu::thread_ns(&pair.egress)).sum(),
+            ingress_ns: self.threads.iter().map(|pair| cpu::thread_ns(&pair.ingress)).sum(),
+            threads: self.threads.len() as u64,
             process_ns: cpu::process_ns(),
             cores: self.load.cores(),
         };
@@ -240,6 +233,18 @@ impl Link {
         Status { cpu, ..sources.status(addresses) }
     }
 
+    /// Has the threads say what becomes of the flows. One that hangs must not hide all the rest:
+    /// then the flows are those of the last survey.
+    fn survey(&self) {
+        let (done, found) = mpsc::sync_channel(self.threads.len());
+        self.orders.each_egress(|| Order::Survey(done.clone()));
+        let until = Instant::now() + SURVEY;
+        let answer = |_| found.recv_timeout(until.saturating_duration_since(Instant::now())).ok();
+        if let Some(found) = self.threads.iter().map(answer).collect() {
+            self.rule_set.set_flows(found);
+        }
+    }
+
     /// Sets a rule of compression.
     fn set(&mut self, set: Set) -> Response {
         let Set { selector, method, dictionary_bytes } = set;
@@ -251,17 +256,22 @@ impl Link {
         match rules.set(rule) {
             Ok(outcome) => {
                 self.rule_set.replace(rules);
-                let policies = self.slots.policies(&self.rule_set, &self.shared);
-                self.egress.send(Order::Policies(policies));
+                self.send_policies();
                 Response::Set(outcome)
             }
             Err(error) => Response::Refused { reason: error.to_string() },
         }
     }
 
+    /// Has the threads compress by the present rules.
+    fn send_policies(&self) {
+        let policies = || self.slots.policies(&self.rule_set, &self.shared);
+        self.orders.each_egress(|| Order::Policies(policies()));
+    }
+
     fn check_threads(&self) -> Result<()> {
-        let threads = [&self.egress_thread, &self.ingress_thread];
-        if let Some(thread) = threads.into_iter().find(|thread| thread.is_finished()) {
+        let mut threads = self.threads.iter().flat_map(|pair| [&pair.egress, &pair.ingress]);
+        if let Some(thread) = threads.find(|thread| thread.is_finished()) {
             let thread = thread.thread().name().unwrap_or("?").to_owned();
             return Err(LinkError::ThreadEnded { thread, link: self.config.name.clone() });
         }
@@ -270,12 +280,12 @@ impl Link {
 
     /// Tells the peers, and ends the threads.
     pub fn end(self) {
-        let Self { hooks, mut control, egress_thread, ingress_thread, members, .. } = self;
+        let Self { hooks, mut control, threads, members, .. } = self;
         // Before the peers hear that the link ends: from here on all goes its ordinary way.
         drop(hooks);
         control.close();
         members.end();
-        for thread in [egress_thread, ingress_thread] {
+        for thread in threads.into_iter().flat_map(|pair| [pair.egress, pair.ingress]) {
             // One that panicked has said so.
             let _ = thread.join();
         }

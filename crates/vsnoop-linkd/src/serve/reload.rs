@@ -23,9 +23,7 @@ use crate::counted_port::CountedPort;
 use crate::credentials::{Credentials, CredentialsError};
 use crate::divert::hooks::{DivertHook, HookError};
 use crate::divert::taps::{DivertTapError, DivertTaps};
-use crate::egress;
 use crate::error::LinkError;
-use crate::ingress;
 use crate::io::device::Interface;
 use crate::io::port::{LinkPort, PortError};
 use crate::listen::listen_address;
@@ -92,7 +90,7 @@ pub(super) struct Prepared {
     pub lists: Option<RevocationLists>,
     pub credentials: Credentials,
     /// By name.
-    pub ports: HashMap<String, LinkPort>,
+    pub ports: HashMap<String, CountedPort>,
     pub divert_taps: Option<DivertTaps>,
     pub hooks: Vec<DivertHook>,
 }
@@ -108,7 +106,9 @@ impl Link {
     /// Reads the configuration again and applies it. An error changes nothing.
     pub(super) fn reload(&mut self) -> Result<Reloaded> {
         let file = Config::read(&self.config.file)?;
-        let file = Config { listen: listen_address(file.listen), ..file };
+        // What the file does not say is what it was at the start, whatever CPUs there are now.
+        let pairs = file.pairs.or(self.config.pairs);
+        let file = Config { listen: listen_address(file.listen), pairs, ..file };
         let etcd = self.members.settings(&file)?;
         let known = self.members.membership.as_ref().filter(|_| etcd.settings.is_some());
         let peers = known.map_or_else(|| file.peers.clone(), |known| known.peers(&file));
@@ -178,6 +178,7 @@ impl Link {
             ("link.listen", old.listen != new.listen),
             ("link.user", old.user != new.user),
             ("link.mtu", old.mtu_bytes != new.mtu_bytes),
+            ("link.threads", old.pairs != new.pairs),
             ("link.local", old.local != new.local),
         ];
         let keys: Vec<_> =
@@ -208,7 +209,7 @@ impl Link {
 
     /// Makes the taps of ports that are new. Interfaces are joined when nothing can be refused any
     /// more, so that no spare socket is lost ([`Self::take_spares`]).
-    fn open_taps(&self, config: &Config) -> Result<HashMap<String, LinkPort>> {
+    fn open_taps(&self, config: &Config) -> Result<HashMap<String, CountedPort>> {
         let (mut opened, mut spares) = (HashMap::new(), self.spares.len());
         for port in &config.ports {
             if self.slots.ports.of(&port.name).is_some() {
@@ -229,14 +230,15 @@ impl Link {
     }
 
     /// Joins the interfaces that are new.
-    fn take_spares(&mut self, config: &Config, opened: &mut HashMap<String, LinkPort>) {
+    fn take_spares(&mut self, config: &Config, opened: &mut HashMap<String, CountedPort>) {
         for port in &config.ports {
             let is_new = self.slots.ports.of(&port.name).is_none();
             if !is_new || port.kind != PortKind::Interface {
                 continue;
             }
             if let Some(spare) = self.spares.pop() {
-                opened.insert(port.name.clone(), LinkPort::interface_with(spare, &port.name));
+                let joined = LinkPort::interface_with(spare, &port.name);
+                opened.insert(port.name.clone(), CountedPort::new(joined));
             }
         }
     }
@@ -254,8 +256,7 @@ impl Link {
         self.slots = slots;
         self.rule_set.replace(config.compress.clone());
 
-        let policies = self.slots.policies(&self.rule_set, &self.shared);
-        self.egress.send(egress::Order::Policies(policies));
+        self.send_policies();
         self.control.ports.reload(&config.ports, Arc::clone(&self.shared));
         let Credentials { identity, authority, acceptor, initiators, .. } = credentials;
         self.hooks.stop_leaving(&hooks);
@@ -296,7 +297,7 @@ impl Link {
     fn next_shared(
         &self,
         slots: &PeersAndPorts,
-        mut ports: HashMap<String, LinkPort>,
+        mut ports: HashMap<String, CountedPort>,
         divert_taps: Option<DivertTaps>,
     ) -> Shared {
         let mut shared = Shared::clone(&self.shared);
@@ -311,7 +312,7 @@ impl Link {
             let name = slots.ports.name(slot);
             if self.slots.ports.name(slot) != name {
                 shared.table.write().forget(Location::Port(slot as u16));
-                shared.ports[slot] = name.and_then(|name| ports.remove(name)).map(CountedPort::new);
+                shared.ports[slot] = name.and_then(|name| ports.remove(name));
             }
             let Some(port) = self.config.ports.iter().find(|port| Some(port.name.as_str()) == name)
             else {
@@ -325,13 +326,11 @@ impl Link {
         shared
     }
 
-    /// Gives the data threads the new ports and peers; whether both have them.
+    /// Gives the data threads the new ports and peers; whether all have them.
     fn hand_over(&self) -> bool {
-        let (done, is_done) = mpsc::sync_channel(2);
-        let shared = || Arc::clone(&self.shared);
-        self.egress.send(egress::Order::Reload { shared: shared(), done: done.clone() });
-        self.ingress.send(ingress::Order::Reload { shared: shared(), done });
-        (0..2).all(|_| is_done.recv_timeout(PATIENCE).is_ok())
+        let (done, is_done) = mpsc::sync_channel(2 * self.threads.len());
+        let threads = self.orders.reload(&self.shared, &done);
+        (0..threads).all(|_| is_done.recv_timeout(PATIENCE).is_ok())
     }
 
     /// Differences of the new configuration.
@@ -371,7 +370,7 @@ fn move_port(old: Option<&PortConfig>, port: &PortConfig) -> std::result::Result
         return Ok(());
     }
     if let Some(PortKind::Bridge(bridge)) = old.map(|old| &old.kind) {
-        Interface::new(&port.name)?.leave(bridge)?;
+        Interface::new(&port.name).leave(bridge)?;
     }
     start_tap(port)
 }

@@ -2,6 +2,8 @@
 //! deadline.
 
 #[cfg(test)]
+pub mod testing;
+#[cfg(test)]
 mod tests;
 
 use std::io::{self, Read, Write};

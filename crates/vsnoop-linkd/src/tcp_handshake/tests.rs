@@ -9,31 +9,9 @@ use vsnoop_link::handshake::testing::{Pair, hello};
 use vsnoop_link::handshake::{Guard, GuardLimits};
 use vsnoop_link::identity::testing::{host, peer, pinned};
 
+use super::testing::{connect, deadline, sockets};
 use super::*;
 use crate::callers::Callers;
-
-/// Both ends of a TCP connection.
-fn sockets() -> (TcpStream, TcpStream) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    (ours, listener.accept().unwrap().0)
-}
-
-/// Far away: for handshakes that end by themselves.
-fn deadline() -> Instant {
-    Instant::now() + 12 * DEADLINE
-}
-
-/// The whole handshake.
-fn connect(pair: &Pair) -> (Result<Established, Error>, Result<Established, Error>) {
-    let (ours, theirs) = sockets();
-    thread::scope(|scope| {
-        let policy = |_: &PeerId, _: &Hello| pair.answer.clone();
-        let accepting = scope.spawn(move || accept(theirs, &pair.acceptor, &policy, deadline()));
-        let dialled = dial(ours, &pair.initiator, pair.dials.clone(), deadline());
-        (dialled, accepting.join().unwrap())
-    })
-}
 
 #[test]
 fn pinned_hosts_get_through_over_tcp() {

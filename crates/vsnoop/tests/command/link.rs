@@ -481,7 +481,7 @@ fn what_is_set_is_in_force_and_nonsense_is_refused() -> Result<()> {
     host.link(wrong)?.failed(2, &["--dictionary"])?;
     let wrong = ["--compress", "zstd", "--dictionary", "1M", "--peer", "b"];
     let ran = host.link([&["set", "office"][..], &wrong].concat())?;
-    ran.failed(2, &["dictionary", "tls and tcp", "udp"])?;
+    ran.failed(2, &["dictionary", "transport tls", "udp"])?;
     let gzip = host.link(["set", "office", "--compress", "gzip"])?;
     ensure!(gzip.code == 2 && gzip.err.contains("zstd:LEVEL"), "{}", gzip.err);
     ensure!(host.status()?["compression"] == compression, "something changed");
@@ -490,14 +490,12 @@ fn what_is_set_is_in_force_and_nonsense_is_refused() -> Result<()> {
     let ran = host.link([&b[..], &["lz4"]].concat())?.ok()?;
     ensure!(!ran.unfolded().contains("set before"), "{}", ran.out);
     let ran = host.link(["set", "office", "--compress", "auto", "--peer", "b"])?.ok()?;
-    for words in ["set before: peer b (zstd:3)", "no effect now: peer b, prefix 10.1.0.0/16"] {
-        ensure!(ran.unfolded().contains(words), "{words:?} is not in: {}", ran.out);
-    }
+    let words = "set before: peer b (zstd:3)";
+    ensure!(ran.unfolded().contains(words), "{words:?} is not in: {}", ran.out);
     let ran = host.link(["set", "office", "--compress", "off", "--json"])?.json()?;
     let replaced = ran["replaced"].as_array().context("a list")?;
     let methods: Vec<_> = replaced.iter().map(|rule| rule["method"].clone()).collect();
     ensure!(methods == ["auto", "lz4", "zstd"], "{ran}");
-    ensure!(ran["without_effect"] == Value::Array(Vec::new()), "{ran}");
     Ok(())
 }
 

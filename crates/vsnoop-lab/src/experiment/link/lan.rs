@@ -17,7 +17,7 @@ use crate::results::record::Record;
 use crate::results::report::Words;
 use crate::results::{Cell, Figure, Results};
 
-const CARRIERS: [&str; 21] = [
+const CARRIERS: [&str; 19] = [
     "bare",
     "bridged",
     "vxlan",
@@ -35,10 +35,8 @@ const CARRIERS: [&str; 21] = [
     "wireguard-go",
     "ssh",
     "vsnoop-udp-plain",
-    "vsnoop-tcp-plain",
     "vsnoop-udp",
     "vsnoop-tls",
-    "vsnoop-tcp",
 ];
 
 /// Carriers that are measured also with the offloads of their devices switched off.
@@ -147,8 +145,6 @@ fn figures(results: &Results) -> Vec<Figure> {
         ("stream_gbps_udp_plain", "vsnoop-udp-plain", true),
         ("stream_gbps_udp_aead", "vsnoop-udp", true),
         ("stream_gbps_tls", "vsnoop-tls", true),
-        ("stream_gbps_tcp", "vsnoop-tcp", true),
-        ("stream_gbps_tcp_plain", "vsnoop-tcp-plain", true),
         ("stream_gbps_udp_aead_no_offloads", "vsnoop-udp", false),
         ("stream_gbps_bare", "bare", true),
         ("stream_gbps_vxlan", "vxlan", true),

@@ -20,12 +20,10 @@ use crate::results::{Figure, Results};
 
 /// Carrier, rounds without loss, rounds with loss. Carriers that are compared closely have the
 /// most.
-const PLAN: [(&str, usize, usize); 14] = [
+const PLAN: [(&str, usize, usize); 12] = [
     ("bare", 2, 20),
     ("vsnoop-udp", 2, 20),
     ("vsnoop-tls", 2, 8),
-    ("vsnoop-tcp", 1, 2),
-    ("vsnoop-tcp-plain", 1, 2),
     ("bridged", 1, 2),
     ("nat", 1, 2),
     ("vxlan", 1, 3),

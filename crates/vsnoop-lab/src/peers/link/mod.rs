@@ -80,7 +80,7 @@ impl RunningCarrier {
 }
 
 /// All carriers, in the order of tables.
-pub static ALL: [&Carrier; 30] = [
+pub static ALL: [&Carrier; 28] = [
     &kernel::BARE,
     &kernel::BRIDGED,
     &kernel::VXLAN,
@@ -102,10 +102,8 @@ pub static ALL: [&Carrier; 30] = [
     &openvpn::LZ4,
     &ssh::COMPRESSED,
     &vsnoop::UDP_PLAIN,
-    &vsnoop::TCP_PLAIN,
     &vsnoop::UDP,
     &vsnoop::TLS,
-    &vsnoop::TCP,
     &vsnoop::UDP_AUTO,
     &vsnoop::TLS_AUTO,
     &vsnoop::TLS_DICTIONARY,

@@ -24,16 +24,9 @@ macro_rules! carrier {
 
 pub static UDP_PLAIN: Carrier =
     carrier!("vsnoop-udp-plain", "`transport = \"udp-plain\"`", "udp-plain", "");
-pub static TCP_PLAIN: Carrier = carrier!(
-    "vsnoop-tcp-plain",
-    "`transport = \"tcp-plain\"` (VNET without encryption)",
-    "tcp-plain",
-    ""
-);
 pub static UDP: Carrier = carrier!("vsnoop-udp", "`transport = \"udp\"`", "udp", "");
 pub static TLS: Carrier =
     carrier!("vsnoop-tls", "`transport = \"tls\"` (VNET with SSL)", "tls", "");
-pub static TCP: Carrier = carrier!("vsnoop-tcp", "`transport = \"tcp\"`", "tcp", "");
 pub static UDP_AUTO: Carrier = carrier!(
     "vsnoop-udp-auto",
     "udp, `method = \"auto\"`",

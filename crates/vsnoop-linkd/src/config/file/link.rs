@@ -22,6 +22,7 @@ pub(super) struct LinkTable {
     pub(super) ca: Field,
     pub(super) crl: Field,
     pub(super) mtu: Field,
+    pub(super) threads: Field,
     pub(super) age: Field,
     pub(super) flood_rate: Field,
     pub(super) clamp_mss: Field,

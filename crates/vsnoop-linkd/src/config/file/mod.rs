@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use self::link::listen;
 use self::reader::{Reader, Result};
-use super::{Config, ConfigError, DIRECTORY, MTU_BYTES, PORT, value};
+use super::{Config, ConfigError, DIRECTORY, MTU_BYTES, PAIRS_MAX, PORT, Pairs, value};
 
 /// Frames per second that a VM may send to all peers: ARP and discovery need some, and a stream of
 /// MTU-sized frames has 12 Mb/s.
@@ -87,6 +87,9 @@ fn parse(file: &Path, text: &str) -> Result<Config> {
             .unwrap_or_else(|| Path::new(DIRECTORY).join(format!("{name}.key"))),
         authority: reader.authority(&document.link)?,
         mtu_bytes: reader.number("link.mtu", &link.mtu, MTU_BYTES)?.unwrap_or(1500),
+        pairs: reader
+            .number("link.threads", &link.threads, 1..=PAIRS_MAX as i64)?
+            .map(|pairs| Pairs::new(pairs as usize)),
         age: reader.time("link.age", &link.age, 1, 86_400)?.unwrap_or(Duration::from_secs(300)),
         flood_rate: reader
             .number("link.flood_rate", &link.flood_rate, 0..=1_000_000)?

@@ -121,7 +121,7 @@ impl Reader<'_> {
         let transport = transport.unwrap_or(Transport::Udp);
         let connections = self.number("peer.connections", &peer.connections, CONNECTIONS)?;
         if let Some(found) = peer.connections.as_ref().filter(|_| !transport.is_ordered()) {
-            let allowed = format!("goes with tls and tcp only; the transport is {transport}");
+            let allowed = format!("goes with tls only; the transport is {transport}");
             return Err(self.wrong("peer.connections", found, allowed));
         }
         Ok(PeerTemplate {

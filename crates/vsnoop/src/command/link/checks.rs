@@ -41,7 +41,7 @@ pub fn run(config: &Config, place: &str) -> Result<Vec<String>> {
     warnings.extend(config.unencrypted().map(|peer| {
         format!(
             "traffic with peer {} is NOT ENCRYPTED ({}): everybody on the way can read it, change it and \
-             send frames to the VMs; use udp, tls or tcp for anything but measurements",
+             send frames to the VMs; use udp or tls for anything but measurements",
             peer.name, peer.transport
         )
     }));

@@ -83,7 +83,7 @@ fn compress(cli: &Cli, arguments: &cli::LinkSet, method: Method) -> Result<()> {
 fn outcome(name: &str, answer: Response) -> Result<RuleChange> {
     match answer {
         Response::Set(outcome) => Ok(outcome),
-        // A link of an older version, which does not report the effect on other rules.
+        // A link of an older version, which does not report what it has replaced.
         Response::Done => Ok(RuleChange::default()),
         Response::Refused { reason } => Err(usage(reason)),
         Response::Status(_) | Response::Reloaded(_) => {
@@ -92,19 +92,16 @@ fn outcome(name: &str, answer: Response) -> Result<RuleChange> {
     }
 }
 
-/// A line on the rule, and lines on its effect on earlier rules.
+/// A line on the rule, and one on the rules that it has replaced.
 fn text(name: &str, set: &Set, outcome: &RuleChange) -> String {
     let dictionary = set.dictionary_bytes.map_or(String::new(), |bytes| {
         format!(" with a dictionary of {}", units::bytes(bytes.into()))
     });
     let mut lines =
         vec![format!("link {name}: compression of {} is {}{dictionary}", set.selector, set.method)];
-    let others = [
-        ("in the place of what was set before", &outcome.replaced),
-        ("behind it, of no effect now", &outcome.without_effect),
-    ];
-    let said = others.into_iter().filter(|(_, rules)| !rules.is_empty());
-    lines.extend(said.map(|(what, rules)| format!("{what}: {}", list(rules))));
+    if !outcome.replaced.is_empty() {
+        lines.push(format!("in the place of what was set before: {}", list(&outcome.replaced)));
+    }
     lines.join("\n")
 }
 
@@ -132,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_rule_did_to_others_is_said_and_a_long_list_is_cut() {
+    fn what_a_rule_has_replaced_is_said_and_a_long_list_is_cut() {
         let rule = |prefix: String| Compress {
             selector: Selector { prefixes: vec![prefix.parse().unwrap()], ..Selector::default() },
             method: Method::Lz4,
@@ -142,16 +139,14 @@ mod tests {
         let rules = |count: usize| (0..count).map(|n| rule(format!("10.{n}.0.0/16"))).collect();
         let set =
             Set { selector: Selector::default(), method: Method::Off, dictionary_bytes: None };
-        let said = |replaced, hidden| {
-            let outcome = RuleChange { replaced: rules(replaced), without_effect: rules(hidden) };
+        let said = |replaced| {
+            let outcome = RuleChange { replaced: rules(replaced) };
             text("office", &set, &outcome).lines().map(str::to_owned).collect::<Vec<_>>()
         };
-        assert_eq!(said(0, 0), ["link office: compression of all is off"]);
-        let told = said(1, 2);
+        assert_eq!(said(0), ["link office: compression of all is off"]);
+        let told = said(1);
         assert_eq!(told[1], "in the place of what was set before: prefix 10.0.0.0/16 (lz4)");
-        let hidden = "prefix 10.0.0.0/16 (lz4); prefix 10.1.0.0/16 (lz4)";
-        assert_eq!(told[2], format!("behind it, of no effect now: {hidden}"));
-        let told = said(SHOWN + 3, 0);
+        let told = said(SHOWN + 3);
         assert!(told.len() == 2 && told[1].ends_with("(lz4); and 3 more"), "{told:?}");
     }
 }

@@ -576,7 +576,7 @@ mod tests {
         (port.received, port.sent) = (frames, frames);
         let peer = &mut status.peers[0];
         (peer.name, peer.address) = (name(), Some(longest::address().to_string()));
-        (peer.transport, peer.state) = (Some(Transport::TcpPlain), PeerState::Dialling);
+        (peer.transport, peer.state) = (Some(Transport::UdpPlain), PeerState::Dialling);
         (peer.lost_out, peer.lost_in, peer.rejected) = (u64::MAX, u64::MAX, u64::MAX);
         peer.sent = Carried::new(u64::MAX, u64::MAX, 1, u64::MAX);
         (peer.received, peer.reason) = (peer.sent, Some("connection refused".into()));

@@ -1,12 +1,14 @@
-//! VMs that are taps, which a test reads and writes, and the frames that they send.
+//! VMs that are taps, which a test or a measurement reads and writes, and the frames that they
+//! send.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use vsnoop_packet::packet::Pool;
 use vsnoop_packet::vnet::VirtioNetHdr;
-use vsnoop_testbed::hosts::Host;
-use vsnoop_testbed::net::{Tap, TapOptions};
+
+use crate::hosts::Host;
+use crate::net::{Tap, TapOptions};
 
 pub const PATIENCE: Duration = Duration::from_secs(60);
 /// For local experiments (IEEE 802): no stack answers it.
