@@ -115,7 +115,7 @@ fn a_peer_behind_a_hub_is_called_by_way_of_it() {
         ("", "", "via = \"c\"\n", "not behind another"),
         ("", "", "via = \"b\"\naddress = \"192.0.2.3\"\n", "leave out `address`"),
         ("", "", "via = \"b\"\ntransport = \"tls\"\n", "udp only"),
-        ("transport = \"tcp\"\n", "", "via = \"b\"\n", "udp only"),
+        ("transport = \"tls\"\n", "", "via = \"b\"\n", "udp only"),
         ("", "relay = true\n", "via = \"b\"\n", "leave out `relay`"),
     ] {
         let error = with(hub, link, peer).unwrap_err().to_string();
@@ -140,6 +140,7 @@ fn everything_can_be_said() {
         clamp_mss = false
         rekey = "10m"
         dead_after = 2
+        threads = 3
         [[port]]
         interface = "eth1"
         [[port]]
@@ -176,6 +177,7 @@ fn everything_can_be_said() {
         "#,
     )
     .unwrap();
+    assert_eq!(config.pairs, Some(Pairs::new(3)));
     assert_eq!((config.name.as_str(), config.network.as_str()), ("lab", "both"));
     assert_eq!(config.key, Path::new("/etc/vsnoop/link/keys/a.pem"));
     let authority = config.authority.as_ref().unwrap();
