@@ -55,13 +55,7 @@ impl Network {
              }}\n\
              }}"
         ))?;
-        self.routers.push((host, router));
+        self.routers.push(router);
         Ok(())
-    }
-
-    /// The router that a host is behind.
-    pub fn router(&self, host: usize) -> Result<&Netns> {
-        let found = self.routers.iter().find(|(behind, _)| *behind == host);
-        found.map(|(_, router)| &**router).context("the host is behind no router")
     }
 }

@@ -32,8 +32,8 @@ pub struct Network {
     relay: Option<Relay>,
     pub hosts: Vec<Host>,
     pub(super) middle: Option<Netns>,
-    /// Hosts behind routers, and these.
-    pub(super) routers: Vec<(usize, Arc<Netns>)>,
+    /// Routers of hosts behind them.
+    pub(super) routers: Vec<Arc<Netns>>,
     pub(super) plan: Plan,
     directory: PathBuf,
     pub net: Net,
