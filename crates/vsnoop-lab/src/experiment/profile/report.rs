@@ -12,8 +12,8 @@ use crate::results::statistics::named;
 use crate::results::table::{Style, grid};
 use crate::results::{Figure, Group, Results};
 
-/// Names of values: each routine has its time per packet, its share of the host's core, and how many
-/// samples they are from.
+/// Names of values: each routine has its time per packet, its share of the host's core, and how
+/// many samples they are from.
 pub const NS: &str = "_ns";
 pub const PERCENT: &str = "_cpu_percent";
 pub const SAMPLES: &str = "_samples";
