@@ -22,7 +22,7 @@ use super::lab::Lab;
 use super::rounds::Turn;
 use super::ways::{Way, Ways, settle};
 use crate::results::{Label, Sample};
-use report::{NS, PACKETS, PERCENT, SEGMENTS};
+use report::{NS, PACKETS, PERCENT, SAMPLES, SEGMENTS};
 
 pub const RUNNER: Runner = Runner {
     name: "profile",
@@ -208,6 +208,8 @@ fn values(
             time.as_nanos() as f64 / packets.max(1) as f64;
         *values.entry(format!("{name}{PERCENT}")).or_default() +=
             time.as_secs_f64() / took.as_secs_f64() * 100.0;
+        *values.entry(format!("{name}{SAMPLES}")).or_default() +=
+            time.as_secs_f64() / perf::PERIOD.as_secs_f64();
     }
     values.insert(PACKETS.into(), counts.to_vm_packets as f64);
     values.insert(SEGMENTS.into(), counts.to_vm_bytes as f64 / SEGMENT_BYTES);

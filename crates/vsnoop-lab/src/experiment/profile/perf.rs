@@ -12,7 +12,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 const PERF: &str = "perf";
-const FREQUENCY_HZ: u32 = 5000;
+const FREQUENCY_HZ: u32 = 10_000;
+/// The time that a sample stands for.
+pub const PERIOD: Duration = Duration::from_micros(1_000_000 / FREQUENCY_HZ as u64);
 /// Until perf samples: it opens an event for each thread first.
 const START: Duration = Duration::from_millis(500);
 
@@ -86,7 +88,7 @@ fn parse(text: &str) -> BTreeMap<String, Duration> {
         let Some((count, symbol)) = line.split_once(';') else { continue };
         let Ok(count) = count.trim().parse::<u32>() else { continue };
         let name = symbol.trim().trim_start_matches("[k]").trim_start_matches("[.]").trim();
-        *times.entry(name.to_owned()).or_default() += Duration::from_secs(1) / FREQUENCY_HZ * count;
+        *times.entry(name.to_owned()).or_default() += PERIOD * count;
     }
     times
 }
@@ -104,8 +106,8 @@ mod tests {
     #[test]
     fn samples_become_time_and_functions_of_bpf_lose_their_tag() {
         let times = parse("30         ;[k] bpf_prog_0123456789abcdef_to_vm\n\n10 ;[.] main\n");
-        assert_eq!(times["bpf_prog_0123456789abcdef_to_vm"], Duration::from_millis(6));
-        assert_eq!(times["main"], Duration::from_millis(2));
+        assert_eq!(times["bpf_prog_0123456789abcdef_to_vm"], Duration::from_millis(3));
+        assert_eq!(times["main"], Duration::from_millis(1));
         assert_eq!(of_bpf("bpf_prog_0123456789abcdef_to_vm"), Some("to_vm"));
         assert_eq!(of_bpf("bpf_prog_run_pin_on_cpu"), None);
     }

@@ -8,13 +8,15 @@ use serde_json::Value;
 use super::perf;
 use crate::results::bars::{self, Bar, Bars};
 use crate::results::drawing::{COLOURS, Drawing};
-use crate::results::statistics::{named, percentile};
+use crate::results::statistics::named;
 use crate::results::table::{Style, grid};
 use crate::results::{Figure, Group, Results};
 
-/// Names of values: each routine has its time per packet and its share of the host's core.
+/// Names of values: each routine has its time per packet, its share of the host's core, and how
+/// many samples they are from.
 pub const NS: &str = "_ns";
 pub const PERCENT: &str = "_cpu_percent";
+pub const SAMPLES: &str = "_samples";
 /// Packets to VMs, which may be super-packets, and in segments of an MTU.
 pub const PACKETS: &str = "packets_to_vm";
 pub const SEGMENTS: &str = "segments_to_vm";
@@ -93,9 +95,10 @@ pub fn routine(symbol: &str) -> Option<Routine> {
     })
 }
 
-/// The median over the rounds.
-fn median(results: &Results, group: &Group, name: &str) -> Option<f64> {
-    percentile(&named(results, VSNOOP, group, name), 50.0)
+/// The mean over the rounds: single ones have few samples.
+fn mean(results: &Results, group: &Group, name: &str) -> Option<f64> {
+    let values = named(results, VSNOOP, group, name);
+    (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
 }
 
 fn cycles(results: &Results, ns: f64) -> Option<f64> {
@@ -109,6 +112,7 @@ pub fn tables(results: &Results, style: Style) -> String {
         "ns each\npacket",
         "cycles",
         "CPU %",
+        "samples",
         "cycles in\nthe report",
         "packets",
         "of MTU\neach",
@@ -123,21 +127,28 @@ pub fn tables(results: &Results, style: Style) -> String {
 }
 
 fn row(results: &Results, group: &Group, routine: Routine) -> Option<Vec<String>> {
-    let of = |suffix: &str| median(results, group, &format!("{}{suffix}", routine.name()));
+    let of = |suffix: &str| mean(results, group, &format!("{}{suffix}", routine.name()));
     let whole = |value: Option<f64>| value.map_or("-".into(), |value| format!("{value:.0}"));
-    let (ns, packets) = (of(NS)?, median(results, group, PACKETS)?);
+    let (ns, packets) = (of(NS)?, mean(results, group, PACKETS)?);
     let paper = routine.paper().map(|[one, many]| if is_single(group) { one } else { many });
-    let each = median(results, group, SEGMENTS).map(|segments| segments / packets);
+    let each = mean(results, group, SEGMENTS).map(|segments| segments / packets);
     Some(vec![
         routine.text().to_owned(),
         streams(group),
         whole(Some(ns)),
         whole(cycles(results, ns)),
         of(PERCENT).map_or("-".into(), |percent| format!("{percent:.2}")),
+        whole(samples(results, group, routine)),
         whole(paper),
         whole(Some(packets)),
         each.map_or("-".into(), |each| format!("{each:.1}")),
     ])
+}
+
+/// perf's samples of a routine, in all rounds.
+fn samples(results: &Results, group: &Group, routine: Routine) -> Option<f64> {
+    let counts = named(results, VSNOOP, group, &format!("{}{SAMPLES}", routine.name()));
+    (!counts.is_empty()).then(|| counts.iter().sum())
 }
 
 fn streams(group: &Group) -> String {
@@ -154,7 +165,7 @@ pub fn figures(results: &Results) -> Vec<Figure> {
     for group in results.groups() {
         for routine in ALL {
             let name = routine.name();
-            let Some(value) = median(results, &group, &format!("{name}{NS}")) else { continue };
+            let Some(value) = mean(results, &group, &format!("{name}{NS}")) else { continue };
             figures.push(Figure {
                 name: format!("{name}_ns_{}_streams", streams(&group)),
                 value,
@@ -175,7 +186,7 @@ pub fn plots(results: &Results, dir: &Path) -> Result<Vec<String>> {
     let mut bars = Vec::new();
     for group in results.groups() {
         for routine in ALL {
-            let ns = median(results, &group, &format!("{}{NS}", routine.name()));
+            let ns = mean(results, &group, &format!("{}{NS}", routine.name()));
             let Some(value) = ns.and_then(|ns| cycles(results, ns)) else { continue };
             let name = format!("{}, {} streams", routine.name(), streams(&group));
             bars.push(Bar { name: name.clone(), value, group: 0 });
@@ -193,7 +204,7 @@ pub fn plots(results: &Results, dir: &Path) -> Result<Vec<String>> {
 pub fn difference(results: &Results) -> Option<String> {
     let groups = results.groups();
     let sum = |group: &Group| -> Option<f64> {
-        let of = |routine: Routine| median(results, group, &format!("{}{NS}", routine.name()));
+        let of = |routine: Routine| mean(results, group, &format!("{}{NS}", routine.name()));
         cycles(results, ALL.into_iter().filter_map(of).sum())
     };
     let paper: f64 = ALL.into_iter().filter_map(Routine::paper).map(|[one, _]| one).sum();
@@ -201,8 +212,7 @@ pub fn difference(results: &Results) -> Option<String> {
         .iter()
         .filter_map(|group| Some(format!("{:.0} with {} streams", sum(group)?, streams(group))))
         .collect();
-    let each =
-        median(results, groups.first()?, SEGMENTS)? / median(results, groups.first()?, PACKETS)?;
+    let each = mean(results, groups.first()?, SEGMENTS)? / mean(results, groups.first()?, PACKETS)?;
     Some(format!(
         "all routines take {} cycles each packet ({paper:.0} in the report, which has no copy); a packet \
          is a super-packet of {each:.1} segments here, one segment in the report.",

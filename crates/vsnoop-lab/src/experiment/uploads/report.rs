@@ -37,10 +37,10 @@ pub fn tables(results: &Results, style: Style) -> String {
         "control",
         "off\nms p50",
         "vsnoop\nms p50",
-        "off/vsnoop\n(95 %)",
-        "proxy/vsnoop\n(95 %)",
-        "priority/vsnoop\n(95 %)",
-        "throttled /\nqueued ms",
+        "off/\nvsnoop",
+        "proxy/\nvsnoop",
+        "priority/\nvsnoop",
+        "throttled\n/ queued\nms",
     ];
     let rows = results.groups().iter().map(|group| row(results, group)).collect();
     let mut text = grid(style, &header, 4, rows);
