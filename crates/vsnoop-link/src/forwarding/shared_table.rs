@@ -49,8 +49,7 @@ impl SharedTable {
         }
     }
 
-    /// The same for a frame that a hub has relayed from a peer behind it. The address was the hub's
-    /// as long as that was not known.
+    /// The same for a frame that a hub has relayed from a peer behind it, with its label.
     pub fn forward_labelled(
         &self,
         frame: &[u8],
@@ -58,11 +57,8 @@ impl SharedTable {
         from: Location,
         now_ns: u64,
     ) -> ForwardingDecision {
-        if let Some(addresses) = FrameAddresses::of(frame, bytes) {
-            let (vlan, source) = (addresses.vlan, addresses.source);
-            if self.read().is_at_hub(vlan, source, from) {
-                self.write().refine(vlan, source, from, now_ns);
-            }
+        if !self.read().is_labelled(from) {
+            self.write().note_label(from);
         }
         self.forward(frame, bytes, from, now_ns)
     }
@@ -136,6 +132,58 @@ mod tests {
         let table = shared.read();
         let known = table.groups(later).map(|at| (at.mac, at.location, at.age_ns));
         assert_eq!(known.collect::<Vec<_>>(), [group, all_hosts]);
+    }
+
+    const SECOND_NS: u64 = 1_000_000_000;
+    const HUB: Location = Location::Peer(1);
+    const SPOKE: Location = Location::Peer(2);
+
+    fn table_with_a_spoke() -> SharedTable {
+        let shared = SharedTable::new(TableSettings::default());
+        shared.write().set_hubs([(2, 1)]);
+        shared
+    }
+
+    #[test]
+    fn a_labelled_frame_with_a_forged_source_takes_no_address_from_the_hub() {
+        let shared = table_with_a_spoke();
+        let broadcast = frame([0xff; 6], A);
+        for second in 0..10 {
+            let now_ns = second * SECOND_NS;
+            shared.forward(&broadcast, 64, HUB, now_ns);
+            shared.forward_labelled(&broadcast, 64, SPOKE, now_ns + 1);
+            let decision = shared.forward(&frame(A, B), 64, PORT, now_ns + 2);
+            assert_eq!(decision, ForwardingDecision::Both(HUB, SPOKE));
+        }
+    }
+
+    /// The forged frame came while the owner was silent.
+    #[test]
+    fn an_address_that_came_with_a_label_is_not_kept_from_the_hub() {
+        let shared = table_with_a_spoke();
+        let broadcast = frame([0xff; 6], A);
+        for second in 0..10 {
+            let now_ns = second * SECOND_NS;
+            shared.forward_labelled(&broadcast, 64, SPOKE, now_ns);
+            shared.forward(&broadcast, 64, HUB, now_ns + 1);
+            let decision = shared.forward(&frame(A, B), 64, PORT, now_ns + 2);
+            assert_eq!(decision, ForwardingDecision::Both(SPOKE, HUB));
+        }
+        shared.forward(&broadcast, 64, HUB, 12 * SECOND_NS);
+        let decision = shared.forward(&frame(A, B), 64, PORT, 12 * SECOND_NS);
+        assert_eq!(decision, ForwardingDecision::To(HUB), "the spoke is silent");
+    }
+
+    #[test]
+    fn an_address_behind_a_hub_moves_to_its_peer_soon_after_labels_come() {
+        let shared = table_with_a_spoke();
+        let broadcast = frame([0xff; 6], A);
+        shared.forward(&broadcast, 64, HUB, 0);
+        for second in 1..4 {
+            shared.forward_labelled(&broadcast, 64, SPOKE, second * SECOND_NS);
+        }
+        let decision = shared.forward(&frame(A, B), 64, PORT, 3 * SECOND_NS);
+        assert_eq!(decision, ForwardingDecision::To(SPOKE));
     }
 
     #[test]

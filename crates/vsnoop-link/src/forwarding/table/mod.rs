@@ -22,8 +22,10 @@
 //! entered the table at another location that still uses it, counts towards a rate
 //! ([`TableSettings::copies_per_second`]).
 //!
-//! A peer behind a hub is a location of its own, also while the hub relays its frames. Those that
-//! the hub does not label as the peer's are no other use of the peer's addresses.
+//! A peer behind a hub is a location of its own, also while the hub relays its frames. Until the
+//! hub labels them as the peer's, they come as the hub's, and are no other use of the peer's
+//! addresses. From then on the hub and the peer are two locations as any others: an address that is
+//! at the peer leaves the hub once it has been silent there.
 //!
 //! # Multicast and floods
 //! A multicast goes where its group has members, if that is known ([`groups`](super::groups)). What
@@ -42,7 +44,7 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -206,6 +208,8 @@ pub struct Table {
     relayed: BTreeSet<u16>,
     /// Peers behind hubs, and their hubs.
     hubs: HashMap<Location, Location>,
+    /// Those of them whose frames the hub labels.
+    labelled: HashSet<Location>,
 }
 
 impl Table {
@@ -218,13 +222,16 @@ impl Table {
             groups: Groups::default(),
             relayed: BTreeSet::new(),
             hubs: HashMap::new(),
+            labelled: HashSet::new(),
         }
     }
 
     /// The peers that are behind hubs from now on, each with its hub.
     pub fn set_hubs(&mut self, hubs: impl IntoIterator<Item = (u16, u16)>) {
         let locations = |(peer, hub)| (Location::Peer(peer), Location::Peer(hub));
-        self.hubs = hubs.into_iter().map(locations).collect();
+        let hubs: HashMap<_, _> = hubs.into_iter().map(locations).collect();
+        self.labelled.retain(|peer| hubs.get(peer) == self.hubs.get(peer));
+        self.hubs = hubs;
     }
 
     /// The peers whose frames go to each other from now on.
@@ -269,6 +276,9 @@ impl Table {
     pub fn forget(&mut self, location: Location) {
         self.unfix(location);
         self.groups.forget(location);
+        // A hub that comes again does not label at once.
+        let hubs = &self.hubs;
+        self.labelled.retain(|peer| *peer != location && hubs.get(peer) != Some(&location));
         if let Some(LocationEntry { keys, .. }) = self.locations.remove(&location) {
             for key in &keys {
                 self.known.remove(key);
@@ -352,7 +362,8 @@ impl Table {
             return Ok(SourceState::Settled);
         }
         // A hub that does not say so may have relayed it.
-        if self.hubs.get(&known.location) == Some(&from) {
+        if self.hubs.get(&known.location) == Some(&from) && !self.labelled.contains(&known.location)
+        {
             return Ok(SourceState::Settled);
         }
         self.groups.note_arrival(from, now_ns);
@@ -366,16 +377,15 @@ impl Table {
         Ok(SourceState::Doubtful)
     }
 
-    /// Whether frames from an address, which is known at a hub, come from a peer behind it.
-    pub fn is_at_hub(&self, vlan: u16, mac: Mac, peer: Location) -> bool {
-        let known = self.known.get(&AddressKey { mac, vlan });
-        known.is_some_and(|known| self.hubs.get(&peer) == Some(&known.location))
+    /// Whether the hub has labelled frames of a peer behind it.
+    pub fn is_labelled(&self, peer: Location) -> bool {
+        self.labelled.contains(&peer)
     }
 
-    /// The hub says that an address that is known at it is at a peer behind it.
-    pub fn refine(&mut self, vlan: u16, mac: Mac, peer: Location, now_ns: u64) {
-        if self.is_at_hub(vlan, mac, peer) {
-            self.relist(AddressKey { mac, vlan }, peer, now_ns);
+    /// The hub labels frames of a peer behind it: those without a label are of others.
+    pub fn note_label(&mut self, peer: Location) {
+        if self.hubs.contains_key(&peer) {
+            self.labelled.insert(peer);
         }
     }
 

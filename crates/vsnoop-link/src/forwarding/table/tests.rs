@@ -97,15 +97,23 @@ fn what_a_hub_relays_is_no_other_use_of_an_address_behind_it() {
     assert_eq!(table.learn(0, mac(2), hub, 1), Ok(SourceState::Settled));
     assert_eq!(table.learn(0, mac(2), peer, 1), Ok(SourceState::Doubtful));
     assert_eq!(table.lookup(0, mac(2), 1), Some(Whereabouts::Either(hub, peer)));
-    // The hub itself says that it is there.
-    table.refine(0, mac(2), other, 1);
-    assert_eq!(table.lookup(0, mac(2), 1), Some(Whereabouts::Either(hub, peer)));
-    table.refine(0, mac(2), peer, 1);
-    assert_eq!(table.lookup(0, mac(2), 1), Some(Whereabouts::At(peer)));
     // A VM that has moved from the peer to the hub.
+    assert_eq!(table.learn(0, mac(3), peer, 1), Ok(SourceState::Settled));
     let later = 3_000_000_000;
-    assert_eq!(table.learn(0, mac(2), hub, later), Ok(SourceState::Settled));
-    assert_eq!(table.lookup(0, mac(2), later), Some(Whereabouts::At(hub)));
+    assert_eq!(table.learn(0, mac(3), hub, later), Ok(SourceState::Settled));
+    assert_eq!(table.lookup(0, mac(3), later), Some(Whereabouts::At(hub)));
+    // What comes without a label is the hub's own once the hub labels; not those of others, and not
+    // after it has gone.
+    assert_eq!(table.learn(0, mac(4), peer, 0), Ok(SourceState::Settled));
+    table.note_label(other);
+    assert_eq!(table.learn(0, mac(4), hub, 1), Ok(SourceState::Settled));
+    table.note_label(peer);
+    table.forget(hub);
+    assert_eq!(table.learn(0, mac(4), hub, 1), Ok(SourceState::Settled));
+    table.note_label(peer);
+    table.set_hubs([(2, 1)]);
+    assert_eq!(table.learn(0, mac(4), hub, 1), Ok(SourceState::Doubtful));
+    assert_eq!(table.lookup(0, mac(4), 1), Some(Whereabouts::Either(peer, hub)));
 }
 
 #[test]
