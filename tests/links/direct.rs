@@ -21,6 +21,7 @@ pub fn trials() -> Vec<Trial> {
     [
         ("two_behind_nats_take_a_direct_path_past_the_hub", past_the_hub as fn() -> Result<()>),
         ("one_behind_a_symmetric_nat_stays_relayed", stays_relayed),
+        ("what_a_hub_relays_comes_to_the_pair_of_its_session", relayed_to_pairs),
         ("a_path_that_fails_in_mid_transfer_is_left_and_taken_again", fails),
         ("taking_the_direct_path_loses_and_doubles_no_frame", switches),
         ("a_broadcast_comes_once_by_the_hub_and_without_it", broadcasts),
@@ -95,6 +96,16 @@ fn relayed_bytes(network: &Network) -> Result<u64> {
     let status = network.hosts[0].status()?;
     let sent = |name| peer_of(&status, name)["sent"]["bytes"].as_u64().context("no bytes sent");
     Ok(sent("h1")? + sent("h2")?)
+}
+
+/// A record with a label has another number in its header than its session.
+fn relayed_to_pairs() -> Result<()> {
+    let mut network = introduced(Plan { link: "threads = 3\n", ..Plan::default() })?;
+    (1..=2).try_for_each(|host| network.put_behind_nat(host, Nat::PortPreserving))?;
+    block(&network, true)?;
+    start(&mut network)?;
+    until_path(&network, "relayed")?;
+    transfer(&network, 4 << 20)
 }
 
 fn past_the_hub() -> Result<()> {
@@ -179,8 +190,8 @@ fn fails() -> Result<()> {
 /// What is in `sent` until the sender has ended.
 const SENDING: u32 = u32::MAX;
 
-/// Numbers of frames that come, in their order, until each of those that were sent did. A tap queues
-/// no more than 1000 frames, so they are read while others are sent.
+/// Numbers of frames that come, in their order, until each of those that were sent did. A tap
+/// queues no more than 1000 frames, so they are read while others are sent.
 fn numbers(tap: &Tap, sent: &AtomicU32, source: [u8; 6]) -> Result<Vec<u32>> {
     let mut packet = Pool::default().take();
     let (mut came, mut distinct, mut since) = (Vec::new(), HashSet::new(), Instant::now());
