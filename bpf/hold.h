@@ -5,7 +5,7 @@
  * A CPU sets `claimed` under the lock of the flow's record before it extends a chain or frees
  * chunks, so that one CPU at a time does; the copying itself needs no lock. Only `owner` says
  * whether a chunk is free; it is taken with compare-and-swap. A search begins where the last one
- * ended.
+ * ended, or at the chunk freed last, while few are used.
  *
  * The engine reads chains without a claim. This is safe: a chunk is freed only after the VM has
  * acknowledged all of its bytes, `front` moves before that, and a reader that finds `front`

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
-use vsnoop_lab::experiment::{Experiment, Options};
+use vsnoop_lab::experiment::{Experiment, Options, same};
 use vsnoop_testbed::interrupt;
 
 /// In the directory of the results, while some of the experiments are not done.
@@ -17,19 +17,19 @@ const FILE: &str = "all.json";
 /// What is done of a run.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Done {
-    /// The run's options: another run begins anew.
-    options: String,
+    /// What must be the same ([`same`]): another run begins anew.
+    same: String,
     /// Names and how long they took.
     minutes: BTreeMap<String, f64>,
 }
 
 impl Done {
-    /// What an interrupted run with these options has done.
-    fn read(path: &Path, options: &str) -> Self {
+    /// What an interrupted run of the same has done.
+    fn read(path: &Path, same: &str) -> Self {
         let text = fs::read(path).ok();
         let done = text.and_then(|text| serde_json::from_slice::<Self>(&text).ok());
-        let fresh = || Self { options: options.to_owned(), ..Self::default() };
-        done.filter(|done| done.options == options).unwrap_or_else(fresh)
+        let fresh = || Self { same: same.to_owned(), ..Self::default() };
+        done.filter(|done| done.same == same).unwrap_or_else(fresh)
     }
 
     fn write(&self, path: &Path) -> Result<()> {
@@ -47,7 +47,7 @@ pub fn run(
 ) -> Result<()> {
     fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
     let path: PathBuf = dir.join(FILE);
-    let mut done = Done::read(&path, &format!("{options:?}"));
+    let mut done = Done::read(&path, &same(options));
     let minutes = |experiment: &&Experiment| match options.quick {
         true => experiment.takes.quick_min,
         false => experiment.takes.full_min,
@@ -100,4 +100,21 @@ fn names(experiments: &[&Experiment]) -> String {
 
 fn minutes_of(time: Duration) -> f64 {
     (time.as_secs_f64() / 6.0).round() / 10.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_run_of_something_else_has_done_does_not_count() {
+        let path = std::env::temp_dir().join(format!("vsnoop-lab-all-{}.json", std::process::id()));
+        let minutes = BTreeMap::from([("ping".to_owned(), 1.5)]);
+        let done = Done { same: "one vsnoop".into(), minutes };
+        done.write(&path).unwrap();
+        let [again, other] =
+            ["one vsnoop", "another vsnoop"].map(|same| Done::read(&path, same).minutes.len());
+        fs::remove_file(&path).unwrap();
+        assert_eq!((again, other), (1, 0));
+    }
 }

@@ -6,6 +6,8 @@
 //! a queue of every tap of the link and a socket at its UDP port
 //! ([`udp_port`](crate::io::udp_port)).
 
+use vsnoop_link::introduction::{Label, MOST_LABELS};
+
 /// Most pairs of a link.
 pub const PAIRS_MAX: usize = 16;
 /// Pairs of a link whose configuration does not say how many: no more than these, each for two
@@ -56,10 +58,26 @@ impl Pairs {
     }
 
     /// A number for a new session of a peer, by which the kernel gives its records to the pair that
-    /// serves the peer.
+    /// serves the peer. With any label added it is still a number.
     pub fn session_number(self, peer: usize) -> u32 {
         let pairs = self.0 as u32;
-        fastrand::u32(..u32::MAX / pairs) * pairs + self.of(peer) as u32
+        let numbers = (u32::MAX - u32::from(MOST_LABELS)) / pairs;
+        fastrand::u32(..numbers) * pairs + self.of(peer) as u32
+    }
+
+    /// The label of a peer: a multiple of the number of pairs, which added to a session's number
+    /// leaves its pair. `None`: the peer's slot is too high for one.
+    pub fn label(self, peer: usize) -> Option<Label> {
+        Label::new(u16::try_from((peer + 1) * self.0).ok()?)
+    }
+
+    /// The peer that has this label.
+    pub fn peer_of_label(self, label: u16) -> Option<usize> {
+        let label = usize::from(label);
+        if label % self.0 != 0 {
+            return None;
+        }
+        (label / self.0).checked_sub(1)
     }
 
     /// The pair that gets the records of a session with this number.
@@ -70,6 +88,8 @@ impl Pairs {
 
 #[cfg(test)]
 mod tests {
+    use vsnoop_link::introduction::MOST_ASKED;
+
     use super::*;
 
     #[test]
@@ -79,6 +99,23 @@ mod tests {
                 assert_eq!(pairs.of_session(pairs.session_number(peer)), pairs.of(peer));
             }
         }
+    }
+
+    #[test]
+    fn a_record_with_a_label_goes_to_the_pair_of_its_session() {
+        for pairs in (1..=PAIRS_MAX).map(Pairs::new) {
+            for hub in 0..40 {
+                let session = pairs.session_number(hub);
+                for peer in [0, 1, 2, 5, 38, MOST_ASKED - PAIRS_MAX] {
+                    let label = pairs.label(peer).unwrap().number();
+                    let labelled = session.checked_add(label.into()).unwrap();
+                    assert_eq!(pairs.of_session(labelled), pairs.of(hub));
+                    assert_eq!(pairs.peer_of_label(label), Some(peer));
+                }
+            }
+            assert_eq!(pairs.peer_of_label(0), None);
+        }
+        assert_eq!(Pairs::new(2).peer_of_label(3), None);
     }
 
     #[test]

@@ -167,7 +167,7 @@ impl Shared {
 
     /// The peer behind a hub that has a label.
     pub fn labelled(&self, hub: usize, label: u16) -> Option<usize> {
-        let peer = usize::from(label).checked_sub(1)?;
+        let peer = self.pairs.peer_of_label(label)?;
         (self.hub_of(peer) == Some(hub)).then_some(peer)
     }
 

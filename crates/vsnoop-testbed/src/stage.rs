@@ -307,11 +307,6 @@ impl Stage {
         SocketAddr::from((vm_address(index, false), transfer::PORT))
     }
 
-    /// The address of the machine's tuned device.
-    pub fn tuned_server(&self, index: usize) -> SocketAddr {
-        SocketAddr::from((vm_address(index, true), transfer::PORT))
-    }
-
     /// Counters of the host's side of a machine's tap.
     pub fn tap_counts(&self, index: usize) -> Result<TapCounts> {
         self.counts_of(self.tap(index))

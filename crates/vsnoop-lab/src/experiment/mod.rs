@@ -153,12 +153,16 @@ impl Experiment {
     }
 }
 
-/// What must be the same when a run is gone on with: the options, and the `vsnoop` under test.
-fn same(options: &Options) -> String {
-    let vsnoop = workspace::vsnoop_command().and_then(|path| Ok(fs::metadata(path)?));
-    let built = vsnoop.ok().and_then(|file| file.modified().ok());
-    let built = built.and_then(|at| at.duration_since(SystemTime::UNIX_EPOCH).ok());
-    format!("{options:?}, vsnoop of {built:?}")
+/// What must be the same when a run is gone on with: the options, the `vsnoop` under test, and the
+/// lab itself, which has the declarations in it.
+pub fn same(options: &Options) -> String {
+    let built = |program: Option<PathBuf>| {
+        let at = fs::metadata(program?).and_then(|file| file.modified()).ok()?;
+        at.duration_since(SystemTime::UNIX_EPOCH).ok()
+    };
+    let vsnoop = built(workspace::vsnoop_command().ok());
+    let lab = built(std::env::current_exe().ok());
+    format!("{options:?}, vsnoop of {vsnoop:?}, lab of {lab:?}")
 }
 
 #[cfg(test)]

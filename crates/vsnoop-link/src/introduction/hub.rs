@@ -22,8 +22,6 @@ const PASSED_BURST: u64 = 128;
 /// Pieces that one peer gets of all others.
 const RECEIVED_PER_S: u64 = 128;
 const RECEIVED_BURST: u64 = 256;
-/// Peers that one asks for.
-const MOST_ASKED: usize = super::MOST_LABELS as usize;
 
 /// What the caller does.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -142,7 +140,7 @@ impl Hub {
         let about = about.filter(|about| *about != asks);
         let mut actions = self.unlabel(asks, label, about);
         let labels = self.asked.entry(asks).or_default();
-        let Some(about) = about.filter(|_| labels.len() < MOST_ASKED) else {
+        let Some(about) = about.filter(|_| labels.len() < super::MOST_ASKED) else {
             let message = HubMessage::Known { label, standing: Standing::Unknown };
             actions.push(HubAction::Tell { to: asks, message });
             return actions;

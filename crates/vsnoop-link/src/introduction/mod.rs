@@ -38,5 +38,8 @@ pub use exchange::Exchange;
 pub use hub::{Hub, HubAction, PassedOn};
 pub use message::{About, HubMessage, LARGEST_BYTES, Label, Piece, Standing};
 
-/// Peers behind hubs that a host may have at most, and labels.
-pub const MOST_LABELS: u16 = 4096;
+/// Peers behind hubs that a host may have at most.
+pub const MOST_ASKED: usize = 4096;
+/// The largest label. A host with several pairs of threads takes multiples of their number, so that
+/// a record with a label is received by the pair that has its session.
+pub const MOST_LABELS: u16 = u16::MAX;

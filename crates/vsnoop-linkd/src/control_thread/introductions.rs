@@ -23,6 +23,10 @@ impl ControlThread {
     /// A peer has said something about a hub's peers.
     pub(super) fn introduction(&mut self, got: &ReceivedMessage) {
         let (peer, now_ns) = (got.peer, self.shared.now_ns());
+        if !self.peers[peer].installed.contains_key(&SessionId(got.session)) {
+            // It was read before that session ended.
+            return;
+        }
         let is_relayed = self.peers[peer].config.relay && self.peers[peer].used.is_some();
         match HubMessage::decode(&got.item) {
             Some(HubMessage::Ask { label, about }) if is_relayed => {

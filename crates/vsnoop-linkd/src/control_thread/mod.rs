@@ -97,7 +97,8 @@ impl ControlThread {
             .zip(initiators)
             .enumerate()
             .map(|(slot, (peer, initiator))| {
-                let new = NewPeer { slot, serial: 1 + slot as u64, initiator, ours };
+                let (serial, pairs) = (1 + slot as u64, shared.pairs);
+                let new = NewPeer { slot, serial, initiator, ours, pairs };
                 PeerEntry::new(peer, config, new, now_ns)
             })
             .collect();

@@ -11,10 +11,11 @@ use crate::config::{Config, PeerConfig, Transport, TrustConfig};
 use crate::counts::SessionCounts;
 use crate::establish::Made;
 use crate::io::udp::{Endpoints, route_mtu};
+use crate::pairs::Pairs;
 use crate::tcp_handshake::Established;
 use vsnoop_link::compress::{CompressionLimits, DecoderMemory};
 use vsnoop_link::identity::{Initiator, Proof, PublicKey};
-use vsnoop_link::introduction::{About, Contact, ContactSettings, Label};
+use vsnoop_link::introduction::{About, Contact, ContactSettings};
 use vsnoop_link::session::{Peer, PeerSettings, PeerSnapshot, SessionId};
 
 /// How often the host is asked how large packets to a peer may be.
@@ -109,20 +110,21 @@ pub struct NewPeer {
     pub initiator: Initiator,
     /// This host's key.
     pub ours: PublicKey,
+    /// Those of the link.
+    pub pairs: Pairs,
 }
 
 impl PeerEntry {
     /// A peer that was just configured.
     pub fn new(peer: &PeerConfig, link: &Config, new: NewPeer, now_ns: u64) -> Self {
-        let NewPeer { slot, serial, initiator, ours } = new;
-        let is_favoured = matches!(&peer.trust, TrustConfig::Keys(theirs) if ours > theirs[0]);
-        let settings = settings(peer, link, is_favoured);
+        let NewPeer { slot, serial, initiator, ours, pairs } = new;
+        let settings = settings(peer, link, is_favoured(&peer.trust, None, ours));
         Self {
             serial,
             is_removed: false,
             config: peer.clone(),
             machine: Peer::new(settings.clone(), fastrand::u64(..), now_ns),
-            contact: contact(peer, slot),
+            contact: contact(peer, slot, pairs),
             instance: None,
             settings,
             initiator: Arc::new(initiator),
@@ -207,19 +209,26 @@ impl PeerEntry {
     }
 }
 
-/// The label of a peer with this number.
-fn label_of(slot: usize) -> Option<Label> {
-    Label::new(u16::try_from(slot + 1).ok()?)
+/// Whether this host has the larger key. A peer that has not shown its key yet, and is known by its
+/// subject, counts as larger until it has.
+pub fn is_favoured(theirs: &TrustConfig, shown: Option<PublicKey>, ours: PublicKey) -> bool {
+    let key = match theirs {
+        TrustConfig::Keys(keys) => {
+            shown.filter(|key| keys.contains(key)).or_else(|| keys.first().copied())
+        }
+        TrustConfig::Subject(_) => shown,
+    };
+    key.is_some_and(|key| ours > key)
 }
 
 /// A peer behind a hub.
-pub fn contact(peer: &PeerConfig, slot: usize) -> Option<Contact> {
+pub fn contact(peer: &PeerConfig, slot: usize, pairs: Pairs) -> Option<Contact> {
     peer.via.as_ref()?;
     let about = match &peer.trust {
         TrustConfig::Keys(keys) => About::Keys(keys.clone()),
         TrustConfig::Subject(subject) => About::Subject(subject.clone()),
     };
-    Some(Contact::new(ContactSettings { label: label_of(slot)?, about }))
+    Some(Contact::new(ContactSettings { label: pairs.label(slot)?, about }))
 }
 
 /// Settings of a peer's state machine.

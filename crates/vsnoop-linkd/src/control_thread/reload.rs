@@ -7,7 +7,7 @@ use tracing::info;
 
 use super::ControlThread;
 use super::accept::ListenerConfig;
-use super::peer_entry::{NewPeer, PeerEntry, contact, settings};
+use super::peer_entry::{NewPeer, PeerEntry, contact, is_favoured, settings};
 use crate::config::{Address, Config, PeerConfig};
 use crate::shared::Shared;
 use crate::slots::Slots;
@@ -93,7 +93,8 @@ impl ControlThread {
     fn add_peer(&mut self, slot: usize, peer: &PeerConfig, config: &Config, initiator: Initiator) {
         let (serial, now_ns) = (self.next_serial, self.shared.now_ns());
         self.next_serial += 1;
-        let new = NewPeer { slot, serial, initiator, ours: self.ours };
+        let pairs = self.shared.pairs;
+        let new = NewPeer { slot, serial, initiator, ours: self.ours, pairs };
         let entry = PeerEntry::new(peer, config, new, now_ns);
         self.guard.set_peer(slot, peer.addresses.iter().filter_map(Address::literal));
         match self.peers.get_mut(slot) {
@@ -113,15 +114,17 @@ impl ControlThread {
         initiator: Initiator,
         is_shown_anew: bool,
     ) {
+        let (ours, pairs) = (self.ours, self.shared.pairs);
         let known = &mut self.peers[slot];
         known.initiator = Arc::new(initiator);
-        let settings = settings(peer, config, known.settings.favoured);
+        let is_favoured = is_favoured(&peer.trust, known.shown_key, ours);
+        let settings = settings(peer, config, is_favoured);
         let is_other = settings != known.settings;
         known.settings = settings.clone();
         let before = std::mem::replace(&mut known.config, peer.clone());
         let mut is_given_up = false;
         if (&before.via, &before.trust) != (&peer.via, &peer.trust) {
-            let old = std::mem::replace(&mut known.contact, contact(peer, slot));
+            let old = std::mem::replace(&mut known.contact, contact(peer, slot, pairs));
             is_given_up = old.is_some_and(|old| old.is_dialling());
         }
         if before.addresses != peer.addresses {

@@ -258,7 +258,11 @@ fn an_observer_whose_hooks_were_taken_off_leaves_a_later_attachment_alone() -> R
     let mut observe = Command::new(program());
     let observe = observe.args(["--netns", host.netns.name(), "observe", PORT]);
     let child = observe.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
-    wait_until("the port is observed", || Ok(host.programs()? == (1, 1)))?;
+    // The hooks are on the tap before the port's pins have their place.
+    wait_until("the port is observed", || {
+        let status = host.vsnoop(["status", "--json"])?.json()?;
+        Ok(status["ports"][0]["state"] == "observing")
+    })?;
     wait_until("the helper runs", || Ok(helper_pid()?.is_some()))?;
     vsnoop(["off", "--all"])?.ok()?;
     host.vsnoop(["attach", PORT])?.ok()?;

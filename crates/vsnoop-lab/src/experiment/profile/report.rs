@@ -188,7 +188,8 @@ pub fn plots(results: &Results, dir: &Path) -> Result<Vec<String>> {
         for routine in ALL {
             let ns = mean(results, &group, &format!("{}{NS}", routine.name()));
             let Some(value) = ns.and_then(|ns| cycles(results, ns)) else { continue };
-            let name = format!("{}, {} streams", routine.name(), streams(&group));
+            let what = group.what.unwrap_or_default();
+            let name = format!("{}, {what}", routine.name());
             bars.push(Bar { name: name.clone(), value, group: 0 });
             let paper =
                 routine.paper().map(|[one, many]| if is_single(&group) { one } else { many });
@@ -210,7 +211,7 @@ pub fn difference(results: &Results) -> Option<String> {
     let paper: f64 = ALL.into_iter().filter_map(Routine::paper).map(|[one, _]| one).sum();
     let parts: Vec<_> = groups
         .iter()
-        .filter_map(|group| Some(format!("{:.0} with {} streams", sum(group)?, streams(group))))
+        .filter_map(|group| Some(format!("{:.0} with {}", sum(group)?, group.what?)))
         .collect();
     let each = mean(results, groups.first()?, SEGMENTS)? / mean(results, groups.first()?, PACKETS)?;
     Some(format!(

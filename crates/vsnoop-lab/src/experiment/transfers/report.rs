@@ -159,14 +159,14 @@ pub fn plots(results: &Results, dir: &Path) -> Result<Vec<String>> {
     let mut names = Vec::new();
     for wanted in scenarios {
         let groups: Vec<_> = groups.iter().filter(|group| scenario(group) == wanted).collect();
-        for (metric, view) in &VIEWS {
-            let title = format!("{wanted}: throughput relative to tuned-vsnoop");
+        for (metric, _) in &VIEWS {
+            let view = metric.name.trim_end_matches("_ms");
+            let title = format!("{wanted}: MB/s relative to tuned-vsnoop, {view}");
             let suffix: String =
                 wanted.chars().filter(char::is_ascii_alphanumeric).collect::<String>();
-            let name = format!("{}-{suffix}", metric.name.trim_end_matches("_ms"));
+            let name = format!("{view}-{suffix}");
             let bars = bars_of(results, &groups, metric);
-            Bars { title: format!("{title}, {view}"), unit: "", groups: &COLOURED, bars }
-                .draw(dir, &name)?;
+            Bars { title, unit: "", groups: &COLOURED, bars }.draw(dir, &name)?;
             names.push(name);
         }
     }

@@ -123,17 +123,15 @@ fn maps(results: &Results) -> Vec<Map> {
     let kind = |group: &Group| {
         (group.size_bytes, group.cell.congestion_control, group.cell.load, group.cell.vms)
     };
-    let mut kinds: Vec<_> = groups.iter().map(kind).collect();
+    let mut kinds = distinct(groups.iter().map(kind));
     kinds.sort_by_key(|(size, ..)| *size);
-    kinds.dedup();
-    let mut several = kinds.clone();
-    several.dedup_by_key(|(size, control, ..)| (*size, control.map(|one| one.name())));
-    let with_load = several.len() < kinds.len();
+    let with_load = distinct(groups.iter().map(|group| group.cell.load)).len() > 1;
+    let with_vms = distinct(groups.iter().map(|group| group.cell.vms)).len() > 1;
     kinds
         .into_iter()
         .map(|wanted| {
             let groups: Vec<_> = groups.iter().filter(|group| kind(group) == wanted).collect();
-            let (size, control, load, _) = wanted;
+            let (size, control, load, vms) = wanted;
             let control = control.map_or("", |control| control.name());
             let mut name = format!("map-{}-{control}", size_name(size));
             let mut title =
@@ -142,9 +140,24 @@ fn maps(results: &Results) -> Vec<Map> {
                 name += &format!("-load{}", (load * 100.0).round());
                 title += &format!(", load {load}");
             }
+            if with_vms {
+                name += &format!("-{vms}vms");
+                title += &format!(", VMs: {vms}");
+            }
             map(results, &groups, name, title)
         })
         .collect()
+}
+
+/// The first of each, in their order.
+fn distinct<T: PartialEq>(all: impl Iterator<Item = T>) -> Vec<T> {
+    let mut found = Vec::new();
+    for one in all {
+        if !found.contains(&one) {
+            found.push(one);
+        }
+    }
+    found
 }
 
 fn map(results: &Results, groups: &[&Group], name: String, title: String) -> Map {
@@ -188,6 +201,7 @@ fn map(results: &Results, groups: &[&Group], name: String, title: String) -> Map
 mod tests {
     use super::*;
     use crate::results::Sample;
+    use crate::results::incast::CongestionControl;
     use crate::results::testing::{results, sample};
 
     fn upload(configuration: &str, rtt: f64, percent: u32, confirmed_ms: f64) -> Sample {
@@ -221,5 +235,32 @@ mod tests {
         assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
         let figures = figures(&results);
         assert!(figures.iter().any(|one| one.name.starts_with("put_p50_off_over_vsnoop_1000000")));
+    }
+
+    #[test]
+    fn there_is_one_map_for_each_size_and_control_however_many_paths_there_are() {
+        let mut samples = Vec::new();
+        for size_bytes in [1_000_000, 10_000] {
+            for rtt in [0.0, 20.0] {
+                for control in [CongestionControl::Cubic, CongestionControl::Bbr] {
+                    let mut sample = upload(OFF, rtt, 50, 300.0);
+                    sample.size_bytes = size_bytes;
+                    sample.cell.congestion_control = Some(control);
+                    samples.push(sample);
+                }
+            }
+        }
+        let names = |samples: &[Sample]| {
+            let maps = maps(&results(samples.to_vec()));
+            maps.into_iter().map(|map| map.name).collect::<Vec<_>>()
+        };
+        let expected = ["map-10kb-cubic", "map-10kb-bbr", "map-1mb-cubic", "map-1mb-bbr"];
+        assert_eq!(names(&samples), expected);
+        let mut loaded = samples.clone();
+        loaded.iter_mut().for_each(|sample| sample.cell.load = 0.3);
+        loaded.extend(samples);
+        let names = names(&loaded);
+        assert_eq!(names.len(), 8, "{names:?}");
+        assert!(names.contains(&"map-1mb-bbr-load30".to_owned()), "{names:?}");
     }
 }

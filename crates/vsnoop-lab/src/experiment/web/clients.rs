@@ -106,13 +106,15 @@ fn work(server: SocketAddr, begin: Instant, stop: &AtomicBool) -> Outcome {
         match fetched.transpose() {
             // It was under way at the end.
             _ if stop.load(Relaxed) => break,
-            _ if Instant::now() < begin => (),
+            Ok(_) if Instant::now() < begin => (),
             Ok(fetched) => {
                 outcome.done.push(Done { operation, took: fetched.map(|()| started.elapsed()) });
             }
             Err(error) => {
-                outcome.errors += 1;
-                outcome.error = Some(format!("{error:#}"));
+                if Instant::now() >= begin {
+                    outcome.errors += 1;
+                    outcome.error = Some(format!("{error:#}"));
+                }
                 std::thread::sleep(AFTER_ERROR);
             }
         }
