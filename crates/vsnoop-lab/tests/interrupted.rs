@@ -35,8 +35,10 @@ const CLEAN: &str = "left: 61 /run/netns: /run/vsnoop-lab: lock";
 const BESIDE: &str = "mkfifo /run/first /run/second
     \"$1\" --lab 17 </run/first >/dev/null & first=$!
     exec 3>/run/first
+    until [ $(cat $setting) = 17 ]; do sleep 0.05; done
     \"$1\" --lab 18 </run/second >/dev/null & second=$!
     exec 4>/run/second
+    until [ $(cat $setting) = 18 ]; do sleep 0.05; done
     until [ \"$(ls -d /run/netns/vslab-* 2>/dev/null | wc -l)\" = 2 ]; do sleep 0.05; done
     kill -INT $first && echo >&3 && wait $first
     echo beside: $(cat $setting) $(ls /run/netns | wc -l)
