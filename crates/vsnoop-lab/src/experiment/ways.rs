@@ -15,6 +15,7 @@ use vsnoop_testbed::stage::{Stage, vm_address};
 use super::configuration::Configuration;
 use crate::peers::proxy::Proxy;
 use crate::peers::server::Server;
+use crate::results::Sample;
 
 /// The time limit of a transfer: five machines at full load sometimes take a minute for 10 MB.
 const TIMEOUT: Duration = Duration::from_secs(240);
@@ -36,6 +37,20 @@ pub struct Ways {
 pub struct Way<'a> {
     pub server: SocketAddr,
     pub tap: &'a str,
+}
+
+/// A measurement of one transfer.
+impl From<Times> for Sample {
+    fn from(times: Times) -> Self {
+        Self {
+            connect_ms: Some(times.connect_ms),
+            acked_ms: Some(times.acked_ms),
+            delivered_ms: Some(times.delivered_ms),
+            retransmissions: times.retransmissions,
+            dsack_duplicates: times.dsack_duplicates,
+            ..Self::default()
+        }
+    }
 }
 
 impl Way<'_> {

@@ -93,14 +93,9 @@ impl Transfers {
             size_bytes,
             cell: self.cell,
             ending: Ending::Exact,
-            connect_ms: Some(times.connect_ms),
-            acked_ms: Some(times.acked_ms),
-            delivered_ms: Some(times.delivered_ms),
-            retransmissions: times.retransmissions,
-            dsack_duplicates: times.dsack_duplicates,
             tap_drops,
             vm: machine,
-            ..Sample::default()
+            ..Sample::from(times)
         })
     }
 }

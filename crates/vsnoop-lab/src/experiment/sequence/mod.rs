@@ -82,15 +82,7 @@ impl Transfers {
         let (ways, _) = self.ends.as_ref().context("nothing has booted")?;
         let control = ground.cell.congestion_control.unwrap_or_default();
         let way = ways.way(ground.stage, configuration, machine)?;
-        let times = way.upload(ground.stage.client(), size_bytes, control.name())?;
-        Ok(Sample {
-            connect_ms: Some(times.connect_ms),
-            acked_ms: Some(times.acked_ms),
-            delivered_ms: Some(times.delivered_ms),
-            retransmissions: times.retransmissions,
-            dsack_duplicates: times.dsack_duplicates,
-            ..Sample::default()
-        })
+        way.upload(ground.stage.client(), size_bytes, control.name()).map(Sample::from)
     }
 }
 

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, anyhow};
 use serde::Deserialize;
 use vsnoop_guest::transfer;
 use vsnoop_testbed::guest;
-use vsnoop_testbed::stage::{CONGESTION_CONTROL, Stage};
+use vsnoop_testbed::stage::Stage;
 
 use super::configuration::Configuration;
 use super::declared::{Ground, Measure, Runner, Task, on_stages};
@@ -110,17 +110,12 @@ fn label(text: &str) -> Result<Label> {
 }
 
 fn one(ground: &Ground, way: Way, size_bytes: u64) -> Result<Sample> {
-    let control = ground.cell.congestion_control.map_or(CONGESTION_CONTROL, |one| one.name());
+    let control = ground.cell.congestion_control.unwrap_or_default().name();
     let drops_before = ground.stage.counts_of(way.tap)?.drops;
     let times = way.upload(ground.stage.client(), size_bytes, control)?;
     Ok(Sample {
-        connect_ms: Some(times.connect_ms),
-        acked_ms: Some(times.acked_ms),
-        delivered_ms: Some(times.delivered_ms),
-        retransmissions: times.retransmissions,
-        dsack_duplicates: times.dsack_duplicates,
         tap_drops: ground.stage.counts_of(way.tap)?.drops - drops_before,
-        ..Sample::default()
+        ..Sample::from(times)
     })
 }
 

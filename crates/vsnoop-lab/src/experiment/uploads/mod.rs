@@ -11,7 +11,7 @@ use vsnoop_guest::control::Command;
 use vsnoop_guest::web;
 use vsnoop_testbed::capture::Capture;
 use vsnoop_testbed::guest;
-use vsnoop_testbed::stage::{CONGESTION_CONTROL, Stage};
+use vsnoop_testbed::stage::Stage;
 use vsnoop_testbed::vm::Share;
 
 use super::configuration::Configuration;
@@ -91,7 +91,7 @@ impl Measure for Uploads {
 
     fn enter(&mut self, ground: &Ground) -> Result<()> {
         let (stage, cell) = (ground.stage, ground.cell);
-        let control = cell.congestion_control.map_or(CONGESTION_CONTROL, |one| one.name());
+        let control = cell.congestion_control.unwrap_or_default().name();
         // curl takes the default of its namespace, and so does a proxy.
         for netns in [stage.client(), stage.host()] {
             netns.set_sysctl("net.ipv4.tcp_congestion_control", control)?;
