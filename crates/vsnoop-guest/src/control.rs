@@ -58,10 +58,6 @@ pub enum Command {
     Ended {
         name: String,
     },
-    /// Ends it and all that it has started, unless that left its process group.
-    Stop {
-        name: String,
-    },
     /// Compares an uploaded file with the [pattern](crate::pattern) of `seed`, and deletes it.
     VerifyFile {
         name: String,

@@ -81,7 +81,6 @@ fn obey(command: Command, state: &mut State, counts: &Counts) -> Result<Reply> {
         Command::Web => files::serve()?,
         Command::Start { name, script } => programs.start(&name, &script)?,
         Command::Ended { name } => return programs.ended(&name),
-        Command::Stop { name } => programs.stop(&name),
         Command::VerifyFile { name, seed, size_bytes } => files::verify(&name, seed, size_bytes)?,
         Command::OpenRounds { to, congestion_control } => {
             ends.open(&to, congestion_control.as_deref())?;

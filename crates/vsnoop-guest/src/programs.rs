@@ -56,8 +56,8 @@ impl Programs {
         Ok(Reply::Ended { status: code, output: String::from_utf8_lossy(end).into_owned() })
     }
 
-    /// One that does not run is left alone.
-    pub fn stop(&mut self, name: &str) {
+    /// Ends a program with its process group, if it runs.
+    fn stop(&mut self, name: &str) {
         let Some(mut child) = self.0.remove(name) else { return };
         // All of the group may have ended, and waiting for a child that was waited for is an error.
         let _ = killpg(Pid::from_raw(child.id() as i32), Signal::SIGKILL);
