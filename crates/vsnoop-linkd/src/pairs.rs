@@ -24,7 +24,7 @@ impl Pairs {
         Self(count.clamp(1, PAIRS_MAX))
     }
 
-    /// As many as pay on this machine.
+    /// One pair for each two CPUs, at most [`UNASKED_MAX`].
     pub fn of_machine() -> Self {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         Self::new((cpus / 2).min(UNASKED_MAX))

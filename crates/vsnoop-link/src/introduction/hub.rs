@@ -93,7 +93,7 @@ impl Hub {
         self.tell_of(peer)
     }
 
-    /// A peer is down, or another process of it is up: what it has asked for is forgotten.
+    /// A peer is down, or was started again: the hub forgets its questions.
     pub fn down(&mut self, peer: usize) -> Vec<HubAction> {
         let mut actions = self.forget_asks(peer);
         if self.up.remove(&peer).is_some() {
@@ -219,7 +219,7 @@ impl Hub {
         askers.into_iter().filter_map(|asks| self.tell(asks, about)).collect()
     }
 
-    /// Tells `asks` what has changed of `about`.
+    /// Tells the peer `asks` the standing of the peer `about`, if it was told another one last.
     fn tell(&mut self, asks: usize, about: usize) -> Option<HubAction> {
         let asks_back = self.interests.contains_key(&AskedPair { about: asks, asks: about });
         let standing = match self.up.get(&about) {

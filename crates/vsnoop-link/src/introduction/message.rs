@@ -50,9 +50,9 @@ impl Label {
 /// Whom a host asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum About {
-    /// Who has one of these keys.
+    /// The peer that has one of these keys.
     Keys(Vec<PublicKey>),
-    /// Whose certificate has this name.
+    /// The peer whose certificate has this name.
     Subject(String),
 }
 

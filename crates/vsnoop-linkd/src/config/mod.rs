@@ -63,7 +63,7 @@ pub struct Config {
     pub key: PathBuf,
     /// A private CA beside pinned keys; peers with [`Trust::Subject`] need it.
     pub authority: Option<AuthorityConfig>,
-    /// Pairs of threads that carry frames; `None`: as many as the machine is good for at the start.
+    /// Pairs of data threads; `None`: [`Pairs::of_machine`] says how many, when the link starts.
     pub pairs: Option<Pairs>,
     /// MTU of the VMs' network: the largest Ethernet payload that their ports carry.
     pub mtu_bytes: u16,

@@ -108,7 +108,7 @@ impl Drop for Slices {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // What it has to say it has printed.
+            // The thread has logged its own errors.
             let _ = thread.join();
         }
     }

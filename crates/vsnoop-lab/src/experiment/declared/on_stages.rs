@@ -67,7 +67,7 @@ pub trait Measure {
         Vec::new()
     }
 
-    /// Ends what it has started, before the stage ends.
+    /// Ends the processes that the measurement has started, before the stage ends.
     fn leave(&mut self) {}
 }
 
