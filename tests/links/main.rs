@@ -21,6 +21,7 @@ mod peers;
 mod privileges;
 mod relay;
 mod reload;
+mod session;
 mod slow_peers;
 mod tenants;
 mod threads;

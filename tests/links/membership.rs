@@ -3,8 +3,6 @@
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::AtomicU64;
-use std::thread;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
@@ -14,6 +12,7 @@ use rcgen::{
 use serde_json::Value;
 use vsnoop_testbed::hosts::{Etcd, EtcdOptions, EtcdTls, Host, Network, Plan, inner_v4, keygen};
 
+use crate::session::{session, settled};
 use crate::{soaked, transfer, trial};
 
 /// Short, so that a host that dies is gone soon.
@@ -66,27 +65,6 @@ fn until_peers(host: &Host, wanted: &[&str]) -> Result<()> {
     })
 }
 
-/// State of a peer that must not change while it stays.
-fn session(host: &Host, name: &str) -> Result<[Value; 4]> {
-    let peer = host.peer(name)?;
-    Ok(["state", "epoch", "reconnects", "roams"].map(|key| peer[key].clone()))
-}
-
-/// Sessions that have stayed for 3 s: ends that call each other at the same time may agree on the
-/// later call.
-fn settled<const N: usize>(host: &Host, names: [&str; N]) -> Result<Vec<[Value; 4]>> {
-    let now = || names.iter().map(|name| session(host, name)).collect::<Result<Vec<_>>>();
-    let (mut sessions, mut since) = (now()?, Instant::now());
-    while since.elapsed() < Duration::from_secs(3) {
-        thread::sleep(Duration::from_millis(100));
-        let later = now()?;
-        if later != sessions {
-            (sessions, since) = (later, Instant::now());
-        }
-    }
-    Ok(sessions)
-}
-
 fn joins(transport: &'static str) -> Result<()> {
     let plan = Plan { hosts: 3, transport, ..Plan::default() };
     let (mut network, etcd) = network(plan, 1, EtcdOptions::default())?;
@@ -95,7 +73,7 @@ fn joins(transport: &'static str) -> Result<()> {
     let ([a, b], [c]) = (&*two, third) else { unreachable!("three hosts") };
     until_peers(a, &["h1"])?;
     until_peers(b, &["h0"])?;
-    let before = session(a, "h1")?;
+    let before = settled(a, "h1")?;
     let moved = AtomicU64::new(0);
     std::thread::scope(|scope| -> Result<()> {
         let running =
@@ -131,7 +109,7 @@ fn dies() -> Result<()> {
     let plan = Plan { hosts: 3, ..Plan::default() };
     let (mut network, etcd) = network(plan, 1, EtcdOptions::default())?;
     start_all(&mut network, &[])?;
-    let before = session(&network.hosts[0], "h1")?;
+    let before = settled(&network.hosts[0], "h1")?;
     network.hosts[2].kill();
     until_peers(&network.hosts[0], &["h1"])?;
     until_peers(&network.hosts[1], &["h0"])?;
@@ -249,7 +227,7 @@ fn refused() -> Result<()> {
     // Either end may have called: a session is settled when both have it.
     until_peers(&others[0], &["h0", "h2"])?;
     until_peers(&others[1], &["h0", "h1"])?;
-    let before = settled(a, ["h1", "fixed"])?;
+    let before = [settled(a, "h1")?, settled(a, "fixed")?];
     let long = "x".repeat(5000);
     let two = document(FRESH).replace("\"version\":1", "\"version\":2");
     for (name, value, why) in [
@@ -285,7 +263,7 @@ fn refused() -> Result<()> {
     a.until("only h2 is refused", |status| {
         status["membership"]["refused"].as_array().map(Vec::len) == Some(1)
     })?;
-    let now = vec![session(a, "h1")?, session(a, "fixed")?];
+    let now = [session(a, "h1")?, session(a, "fixed")?];
     ensure!(now == before, "{before:?} became {now:?}: {}", a.words());
     Ok(())
 }
@@ -328,7 +306,7 @@ fn away() -> Result<()> {
     let plan = Plan { hosts: 4, ..Plan::default() };
     let (mut network, mut etcd) = network(plan, 1, EtcdOptions::default())?;
     start_all(&mut network, &[0, 1, 2])?;
-    let before = session(&network.hosts[0], "h1")?;
+    let before = settled(&network.hosts[0], "h1")?;
     etcd.kill_all()?;
     network.hosts[0].until("it is away", is_away)?;
     // A host comes up with the peers of its file, and says that there may be more.
@@ -375,7 +353,7 @@ fn cut_off() -> Result<()> {
     let (mut network, etcd) = network(plan, 1, EtcdOptions::default())?;
     start_all(&mut network, &[])?;
     let [a, b, c] = &network.hosts[..] else { unreachable!("three hosts") };
-    let before = [session(a, "h2")?, session(b, "h2")?, session(c, "h0")?];
+    let before = [settled(a, "h2")?, settled(b, "h2")?, settled(c, "h0")?];
     let node = etcd.address(0);
     c.netns.ip(&format!("route add blackhole {node}/32"))?;
     c.until("etcd is away", is_away)?;
@@ -416,7 +394,7 @@ fn deleted() -> Result<()> {
     }
     start_all(&mut network, &[])?;
     let [a, b, c] = &network.hosts[..] else { unreachable!("three hosts") };
-    let before = session(a, "h1")?;
+    let before = settled(a, "h1")?;
     etcd.control(&["role", "revoke-permission", "h2", "/vsnoop/test/h2"])?;
     etcd.control(&["del", "/vsnoop/test/h2"])?;
     until_peers(a, &["h1"])?;
@@ -436,7 +414,7 @@ fn many() -> Result<()> {
     let all: Vec<_> = (0..hosts).collect();
     let (last, others) = all.split_last().context("a host")?;
     start_all(&mut network, others)?;
-    let before = session(&network.hosts[0], "h1")?;
+    let before = settled(&network.hosts[0], "h1")?;
     for round in 0..soaked(1, 3) {
         let leader = etcd.leader()?;
         etcd.kill(leader)?;
@@ -517,7 +495,7 @@ fn passwords() -> Result<()> {
     let c = &network.hosts[2];
     c.command(&["reload", c.name()])?;
     (0..3).try_for_each(|host| until_others(&network, host, &[0, 1, 2]))?;
-    let before = session(&network.hosts[0], "h1")?;
+    let before = settled(&network.hosts[0], "h1")?;
     std::thread::sleep(std::time::Duration::from_secs(5));
     // With a token that has ended meanwhile.
     change_key(&network, 1, &[0, 2], 0)?;
@@ -606,7 +584,7 @@ fn reloaded() -> Result<()> {
     let (mut network, _etcd) = network(plan, 1, EtcdOptions::default())?;
     start_all(&mut network, &[])?;
     let [a, b, c] = &network.hosts[..] else { unreachable!("three hosts") };
-    let before = session(a, "h1")?;
+    let before = settled(a, "h1")?;
     let reload = |host: &Host| host.command(&["reload", host.name(), "--json"]);
     // Another directory: it has no hosts, and sessions that are up go on.
     let whole = network.config(2)?;

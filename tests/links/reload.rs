@@ -6,6 +6,7 @@ use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
 use serde_json::Value;
 
+use crate::session::{session, settled};
 use crate::{transfer, trial};
 use vsnoop_testbed::hosts::{Host, Network, Plan, inner_v4, keygen};
 
@@ -27,12 +28,6 @@ pub fn trials() -> Vec<Trial> {
 fn reload(host: &Host) -> Result<Value> {
     let text = host.command(&["reload", host.name(), "--json"])?;
     serde_json::from_str(&text).context("the answer is no JSON")
-}
-
-/// Taken from a status: all that a reload must not change of a peer that stays.
-fn session(host: &Host, name: &str) -> Result<[Value; 5]> {
-    let peer = host.peer(name)?;
-    Ok(["state", "epoch", "reconnects", "rekeys", "roams"].map(|key| peer[key].clone()))
 }
 
 /// The configuration without the table of a peer.
@@ -62,7 +57,7 @@ fn peer_comes(transport: &'static str) -> Result<()> {
         let running =
             scope.spawn(|| transfer::run(&a.vms[0], &b.vms[0], inner_v4(1, 0), 96 << 20, &moved));
         transfer::until_moved(&moved, 4 << 20)?;
-        let before = session(a, "h1")?;
+        let before = settled(a, "h1")?;
         let frames = |host: &Host| -> Result<u64> {
             host.peer("h1")?["sent"]["frames"].as_u64().context("frames")
         };
@@ -95,17 +90,17 @@ fn peer_comes(transport: &'static str) -> Result<()> {
 fn wrong() -> Result<()> {
     let network = Network::up(Plan::default())?;
     let a = &network.hosts[0];
-    let before = session(a, "h1")?;
+    let before = settled(a, "h1")?;
     let text = network.config(0)?;
     network.edit_config(0, |text| text.replace("transport = \"udp\"", "transport = \"udq\""))?;
     let line = 1 + text.lines().position(|line| line.starts_with("transport")).context("a line")?;
     let error = reload(a).err().context("it was taken")?.to_string();
     let named = error.contains(&format!("line {line}: ")) && error.contains("peer.transport");
     ensure!(named && error.contains("goes on as it was"), "{error}");
-    ensure!(session(a, "h1")? == before);
+    ensure!(session(a, "h1")? == before, "{before:?} became {:?}", session(a, "h1")?);
     network.edit_config(0, |_| text.clone())?;
     ensure!(reload(a)?["peers"]["changed"] == serde_json::json!([]));
-    ensure!(session(a, "h1")? == before);
+    ensure!(session(a, "h1")? == before, "{before:?} became {:?}", session(a, "h1")?);
     Ok(())
 }
 
@@ -150,7 +145,7 @@ fn ports() -> Result<()> {
         let running =
             scope.spawn(|| transfer::run(&a.vms[0], &b.vms[0], inner_v4(1, 0), 64 << 20, &moved));
         transfer::until_moved(&moved, 4 << 20)?;
-        let before = session(a, "h1")?;
+        let before = settled(a, "h1")?;
         for _ in 0..2 {
             let more = "[[port]]\nbridge = \"br1\"\nname = \"vsl1\"\n[[port]]\ntap = \"vsl2\"\n\
                         [[port]]\ninterface = \"pair0\"\n";
@@ -175,7 +170,7 @@ fn ports() -> Result<()> {
                 ensure!(master(gone).is_err(), "{gone} is still there");
             }
         }
-        ensure!(session(a, "h1")? == before);
+        ensure!(session(a, "h1")? == before, "{before:?} became {:?}", session(a, "h1")?);
         running.join().map_err(|_| anyhow::anyhow!("the transfer panicked"))?
     })
 }
@@ -242,7 +237,7 @@ fn sighup() -> Result<()> {
     network.hosts.iter_mut().try_for_each(Host::start)?;
     let a = &network.hosts[0];
     a.until("h1 is up", |status| status["peers"][1]["state"] == "up")?;
-    let before = session(a, "h1")?;
+    let before = settled(a, "h1")?;
     network.edit_config(0, |text| without(text, "x"))?;
     let pid = a.status()?["pid"].as_i64().context("pid")? as i32;
     let hup = nix::sys::signal::Signal::SIGHUP;
@@ -250,10 +245,10 @@ fn sighup() -> Result<()> {
     a.until("the other peer is gone", |status| {
         status["peers"].as_array().map(Vec::len) == Some(1)
     })?;
-    ensure!(session(a, "h1")? == before);
+    ensure!(session(a, "h1")? == before, "{before:?} became {:?}", session(a, "h1")?);
     network.edit_config(0, |text| text.replace("[[peer]]", "[[pear]]"))?;
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), hup).context("SIGHUP")?;
     a.until("it is logged", |_| a.words().contains("the configuration stays as it was"))?;
-    ensure!(session(a, "h1")? == before);
+    ensure!(session(a, "h1")? == before, "{before:?} became {:?}", session(a, "h1")?);
     Ok(())
 }
