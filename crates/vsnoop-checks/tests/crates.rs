@@ -59,7 +59,7 @@ const DECIDE: [&str; 5] =
     ["vsnoop-flow", "vsnoop-hold", "vsnoop-link", "vsnoop-packet", "vsnoop-upkeep"];
 
 /// Programs that have a command line; libraries have none.
-const COMMANDS: [&str; 2] = ["vsnoop", "vsnoop-lab"];
+const COMMANDS: [&str; 3] = ["vsnoop", "vsnoop-bench", "vsnoop-lab"];
 
 /// Libraries of the product: their errors are types, which a caller can tell apart.
 const LIBRARIES: [&str; 10] = [
