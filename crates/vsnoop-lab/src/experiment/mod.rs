@@ -64,7 +64,7 @@ static ALL: LazyLock<Vec<Experiment>> = LazyLock::new(|| {
     let own = [
         demo::EXPERIMENT,
         hold::EXPERIMENT,
-        incast::EXPERIMENT,
+        incast::experiment(),
         link::LAN,
         link::WAN,
         link::COMPRESS,
@@ -130,12 +130,12 @@ impl Experiment {
     fn refuse_foreign(&self, options: &Options) -> Result<()> {
         let declared = Declaration::find(self.name).is_some();
         ensure!(
-            self.name == incast::EXPERIMENT.name || options.incast == incast::Selection::default(),
+            self.name == incast::NAME || options.incast == incast::Selection::default(),
             "--part, --senders, --rate, --buffer, --mark, --rto-min and --opener are options of the \
              experiment {} only",
-            incast::EXPERIMENT.name
+            incast::NAME
         );
-        let choose_congestion_control = [hold::EXPERIMENT.name, incast::EXPERIMENT.name];
+        let choose_congestion_control = [hold::EXPERIMENT.name, incast::NAME];
         ensure!(
             declared
                 || choose_congestion_control.contains(&self.name)
