@@ -1,8 +1,8 @@
 //! Live migration: QEMU's own, to another QEMU of this host.
 //!
 //! A target is started like the machine that moves, with the same devices, and waits for it
-//! ([`Movable::start_target`]). While [`Vm::migrate`] runs, QEMU copies the guest's memory, again what
-//! has changed, then stops the guest, copies the rest, and the guest runs at the target. The
+//! ([`Movable::start_target`]). While [`Vm::migrate`] runs, QEMU copies the guest's memory, again
+//! what has changed, then stops the guest, copies the rest, and the guest runs at the target. The
 //! downtime is the time between the events STOP of the source and RESUME of the target: what no
 //! network can hide.
 //!
