@@ -9,6 +9,7 @@ mod markdown;
 
 use std::fmt::Write;
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
@@ -20,9 +21,12 @@ use crate::results::{Results, report};
 const STYLE: &str = include_str!("style.css");
 const TITLE: &str = "vsnoop: results of the experiments";
 
-/// Directories below `dir` that hold results.
+/// Directories below `dir`, if there is one, that hold results.
 pub fn directories(dir: &Path) -> Result<Vec<PathBuf>> {
-    let entries = fs::read_dir(dir).with_context(|| format!("list {}", dir.display()))?;
+    let entries = match fs::read_dir(dir) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.with_context(|| format!("list {}", dir.display()))?,
+    };
     let mut found = Vec::new();
     for entry in entries {
         let path = entry.with_context(|| format!("list {}", dir.display()))?.path();
@@ -40,6 +44,9 @@ pub fn write(dirs: &[PathBuf], file: &Path) -> Result<()> {
     ensure!(!dirs.is_empty(), "there are no results: `vsnoop-lab run NAME` makes some");
     let parts = dirs.iter().map(|dir| Part::read(dir)).collect::<Result<Vec<_>>>()?;
     let text = render(&parts)?;
+    if let Some(dir) = file.parent() {
+        fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
+    }
     fs::write(file, text).with_context(|| format!("write {}", file.display()))
 }
 
@@ -139,4 +146,22 @@ fn render_papers(page: &mut String, parts: &[Part]) -> Result<()> {
     }
     writeln!(page, "</dl>")?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_elsewhere_need_no_directory_of_results() {
+        let root = std::env::temp_dir().join(format!("page-{}", std::process::id()));
+        let (dir, missing) = (root.join("elsewhere"), root.join("results"));
+        Results::begin("link-scale", Default::default()).write(&dir).unwrap();
+        assert_eq!(directories(&missing).unwrap(), Vec::<PathBuf>::new());
+        let page = missing.join("report.html");
+        let written = write(&[dir], &page);
+        let text = fs::read_to_string(page).unwrap_or_default();
+        fs::remove_dir_all(&root).unwrap();
+        assert!(written.is_ok() && text.contains("id=\"link-scale\""), "{written:?}");
+    }
 }
