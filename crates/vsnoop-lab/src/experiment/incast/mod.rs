@@ -4,8 +4,8 @@
 //! machine requests data from all senders at the same time; the round ends when all data have
 //! arrived. If the buffer of the last hop overflows, whole windows are lost, and the round lasts
 //! until the last retransmission timeout. [`plan`] has the rounds, [`stage`] measures them,
-//! [`ends`] are the two ends of the traffic, some of them in [`guests`]. [`declaration`] reads what is
-//! declared in experiments/incast.toml.
+//! [`ends`] are the two ends of the traffic, some of them in [`guests`]. [`declaration`] reads what
+//! is declared in experiments/incast.toml.
 
 mod calibration;
 mod configuration;
