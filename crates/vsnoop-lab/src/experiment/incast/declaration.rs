@@ -2,29 +2,61 @@
 
 use std::sync::LazyLock;
 
-use anyhow::Result;
 use serde::Deserialize;
 
 use super::paper::PaperFigure;
-use super::plan::Series;
-use super::{NAME, figures, goals, plots, tables};
-use crate::experiment::definition::{Experiment, Options, Takes};
-use crate::results::record::Record;
-use crate::results::report::{Against, Words};
+use crate::experiment::definition::Takes;
+use crate::results::incast::{BUFFER_BYTES, CongestionControl, Part, RATE_MBIT, RTO_MIN_MS};
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Declaration {
-    about: String,
-    title: String,
-    what_to_see: String,
-    method: String,
-    takes: Takes,
+    pub about: String,
+    pub title: String,
+    pub what_to_see: String,
+    pub method: String,
+    pub takes: Takes,
     pub series: Vec<Series>,
     /// Instead of `series`, with `--quick`.
     pub quick: Vec<Series>,
     #[serde(rename = "figure")]
     pub figures: Vec<PaperFigure>,
+}
+
+/// Points that are alike. What a declaration does not say is [`Series::default`].
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Series {
+    pub part: Part,
+    /// Bytes that each sender sends, or all together (`Part::FixedTotal`).
+    pub sizes: Vec<u64>,
+    pub senders: Vec<usize>,
+    /// The highest rate that is tried for the last hop.
+    pub rate_mbit: u64,
+    pub buffers: Vec<u64>,
+    pub mark_bytes: Option<u64>,
+    pub congestion_controls: Vec<CongestionControl>,
+    pub rtos_min_ms: Vec<u32>,
+    /// Names, see [`super::configuration`].
+    pub configurations: Vec<String>,
+    pub rounds: usize,
+}
+
+impl Default for Series {
+    fn default() -> Self {
+        Self {
+            part: Part::FixedSize,
+            sizes: vec![64_000],
+            senders: vec![1, 2, 4, 8, 16, 24, 32, 40, 48, 64, 200],
+            rate_mbit: RATE_MBIT,
+            buffers: vec![BUFFER_BYTES],
+            mark_bytes: None,
+            congestion_controls: vec![CongestionControl::Cubic],
+            rtos_min_ms: vec![RTO_MIN_MS],
+            configurations: vec!["off".into(), "incast".into()],
+            rounds: 100,
+        }
+    }
 }
 
 static DECLARATION: LazyLock<Declaration> = LazyLock::new(|| {
@@ -35,30 +67,4 @@ static DECLARATION: LazyLock<Declaration> = LazyLock::new(|| {
 
 pub fn read() -> &'static Declaration {
     &DECLARATION
-}
-
-pub fn experiment(run: fn(&Options, &mut Record) -> Result<()>) -> Experiment {
-    let declared = read();
-    let words = Words {
-        title: &declared.title,
-        what_to_see: &declared.what_to_see,
-        method: &declared.method,
-        command: "make lab RUN=incast",
-        tables: tables::render,
-        figures: figures::figures,
-        goals: Some(goals::render),
-        // Kept as long as the declaration.
-        papers: declared.figures.iter().map(against).collect::<Vec<_>>().leak(),
-        plots: plots::draw,
-    };
-    Experiment { name: NAME, about: &declared.about, words, takes: declared.takes, run }
-}
-
-fn against(figure: &'static PaperFigure) -> Against {
-    let difference = move |results: &_| figure.difference(results);
-    Against {
-        paper: &figure.paper,
-        difference: Box::leak(Box::new(difference)),
-        plot: Some(&figure.plot),
-    }
 }

@@ -3,8 +3,9 @@
 //! Figures are of cubic senders with the kernel's least RTO, every sender with the same size, and a
 //! buffer of 128 kB; those of a part with guests end with its name, those of `off` with `_off`.
 
-use super::plan::{BUFFER_BYTES, RTO_MIN_MS};
-use crate::results::incast::{CongestionControl, Incast, Part, RATE_MBIT};
+use crate::results::incast::{
+    BUFFER_BYTES, CongestionControl, Incast, Part, RATE_MBIT, RTO_MIN_MS,
+};
 use crate::results::{Ending, Figure, Group, Results, Sample};
 
 /// The suffix of the names of their figures.

@@ -34,8 +34,10 @@ use super::definition::{Experiment, Options};
 use super::progress::Progress;
 use crate::results::incast::Part;
 use crate::results::record::Record;
+use crate::results::report::{Against, Words};
 use crate::results::{self, Sample};
 use guests::Boot;
+use paper::PaperFigure;
 use plan::Point;
 pub use selection::Selection;
 use stage::IncastStage;
@@ -51,7 +53,29 @@ const BACKLOG_PACKETS: &str = "20000";
 pub const NAME: &str = "incast";
 
 pub fn experiment() -> Experiment {
-    declaration::experiment(run)
+    let declared = declaration::read();
+    let words = Words {
+        title: &declared.title,
+        what_to_see: &declared.what_to_see,
+        method: &declared.method,
+        command: "make lab RUN=incast",
+        tables: tables::render,
+        figures: figures::figures,
+        goals: Some(goals::render),
+        // Kept as long as the declaration.
+        papers: declared.figures.iter().map(against).collect::<Vec<_>>().leak(),
+        plots: plots::draw,
+    };
+    Experiment { name: NAME, about: &declared.about, words, takes: declared.takes, run }
+}
+
+fn against(figure: &'static PaperFigure) -> Against {
+    let difference = move |results: &_| figure.difference(results);
+    Against {
+        paper: &figure.paper,
+        difference: Box::leak(Box::new(difference)),
+        plot: Some(&figure.plot),
+    }
 }
 
 fn run(options: &Options, record: &mut Record) -> Result<()> {

@@ -2,16 +2,15 @@
 //! options select.
 
 use anyhow::{Result, bail, ensure};
-use serde::Deserialize;
 use vsnoop_testbed::fan_in::MOST_SENDERS;
 
 use super::configuration::Configuration;
 use super::connections::Opener;
-use super::declaration;
+use super::declaration::{self, Series};
 use super::selection::Selection;
 use crate::experiment::definition::Options;
 use crate::results::Cell;
-use crate::results::incast::{self, CongestionControl, Part, RATE_MBIT};
+use crate::results::incast::{self, CongestionControl, Part, RTO_MIN_MS};
 
 /// Rounds that differ in their configuration only.
 #[derive(Clone, Debug, PartialEq)]
@@ -27,46 +26,6 @@ pub struct Point {
 impl Point {
     pub fn cell(&self) -> Cell {
         Cell { vms: 1, incast: Some(self.incast), ..Cell::default() }
-    }
-}
-
-/// Points that are alike. What a declaration does not say is [`Series::default`].
-#[derive(Clone, Debug, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Series {
-    part: Part,
-    /// Bytes that each sender sends, or all together (`Part::FixedTotal`).
-    sizes: Vec<u64>,
-    senders: Vec<usize>,
-    /// The highest rate that is tried for the last hop.
-    rate_mbit: u64,
-    buffers: Vec<u64>,
-    mark_bytes: Option<u64>,
-    congestion_controls: Vec<CongestionControl>,
-    rtos_min_ms: Vec<u32>,
-    /// Names, see [`Configuration::from_name`].
-    configurations: Vec<String>,
-    rounds: usize,
-}
-
-/// The default of Linux.
-pub const RTO_MIN_MS: u32 = 200;
-pub const BUFFER_BYTES: u64 = 128_000;
-
-impl Default for Series {
-    fn default() -> Self {
-        Self {
-            part: Part::FixedSize,
-            sizes: vec![64_000],
-            senders: vec![1, 2, 4, 8, 16, 24, 32, 40, 48, 64, 200],
-            rate_mbit: RATE_MBIT,
-            buffers: vec![BUFFER_BYTES],
-            mark_bytes: None,
-            congestion_controls: vec![CongestionControl::Cubic],
-            rtos_min_ms: vec![RTO_MIN_MS],
-            configurations: vec!["off".into(), "incast".into()],
-            rounds: 100,
-        }
     }
 }
 
@@ -235,6 +194,7 @@ impl Series {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::results::incast::RATE_MBIT;
 
     fn of(selection: Selection) -> Vec<Point> {
         points(&Options { incast: selection, ..Options::default() }).unwrap()
