@@ -40,7 +40,7 @@ void world_after_unlock(void);
 #define AFTER_UNLOCK() world_after_unlock()
 
 __u64 bpf_ktime_get_ns(void);
-__u64 bpf_ktime_get_coarse_ns(void);
+__u64 bpf_jiffies64(void);
 __u32 bpf_get_prandom_u32(void);
 __u32 bpf_get_smp_processor_id(void);
 
