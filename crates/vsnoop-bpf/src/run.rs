@@ -146,7 +146,7 @@ impl Port {
 
     /// Waits for the lock for read-modify-write of records. The kernel releases it with the
     /// process.
-    fn lock_records(&self) -> Result<RecordLock> {
+    pub(crate) fn lock_records(&self) -> Result<RecordLock> {
         let what = || format!("lock {}", self.dir().display());
         let directory = match File::open(self.dir()) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
