@@ -66,7 +66,7 @@ const DECIDE: [&str; 6] = [
 ];
 
 /// Programs that have a command line; libraries have none.
-const COMMANDS: [&str; 2] = ["vsnoop", "vsnoop-lab"];
+const COMMANDS: [&str; 3] = ["vsnoop", "vsnoop-bench", "vsnoop-lab"];
 
 /// Libraries of the product: their errors are types, which a caller can tell apart.
 const LIBRARIES: [&str; 12] = [

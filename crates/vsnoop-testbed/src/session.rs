@@ -99,20 +99,26 @@ impl Session {
 
     /// Changes a setting under /proc/sys until the last session that changed it ends.
     pub fn set_sysctl(&mut self, key: &str, value: &str) -> Result<()> {
-        let run_dir = Path::new(RUN_DIR);
-        let _changing = wait_for(&run_dir.join(LOCK), "another run begins or ends")?;
-        settings::change(run_dir, &name_of(&self.dir), &sysctl(key), value)
+        self.change_sysctl(key, |_| value.to_owned())
     }
 
     /// Lets network namespaces choose this congestion control, which the kernel may restrict to the
     /// initial one.
     pub fn allow_congestion_control(&mut self, name: &str) -> Result<()> {
-        let key = "net.ipv4.tcp_allowed_congestion_control";
-        let allowed = settings::value_of(&sysctl(key))?;
-        if allowed.split_whitespace().any(|known| known == name) {
-            return Ok(());
-        }
-        self.set_sysctl(key, &format!("{allowed} {name}"))
+        self.change_sysctl("net.ipv4.tcp_allowed_congestion_control", |allowed| {
+            match allowed.split_whitespace().any(|known| known == name) {
+                true => allowed.to_owned(),
+                false => format!("{allowed} {name}"),
+            }
+        })
+    }
+
+    /// Changes a setting to what `value` makes of the present one. No other run changes it between
+    /// the two.
+    fn change_sysctl(&mut self, key: &str, value: impl FnOnce(&str) -> String) -> Result<()> {
+        let run_dir = Path::new(RUN_DIR);
+        let _changing = wait_for(&run_dir.join(LOCK), "another run begins or ends")?;
+        settings::change(run_dir, &name_of(&self.dir), &sysctl(key), value)
     }
 
     /// Notes a process to be killed, should this session crash.

@@ -27,7 +27,9 @@ mod uploads;
 mod ways;
 mod web;
 
+use std::ffi::OsString;
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 use std::time::SystemTime;
@@ -64,7 +66,7 @@ static ALL: LazyLock<Vec<Experiment>> = LazyLock::new(|| {
     let own = [
         demo::EXPERIMENT,
         hold::EXPERIMENT,
-        incast::EXPERIMENT,
+        incast::experiment(),
         link::LAN,
         link::WAN,
         link::COMPRESS,
@@ -103,6 +105,11 @@ impl Experiment {
         let begun = Results::begin(self.name, environment::describe());
         let mut record = Record::open(out, begun, &same(options))?;
         let ended = (self.run)(options, &mut record);
+        if ended.is_err()
+            && let Err(error) = record.note_environment()
+        {
+            tracing::warn!("a run that goes on will lack some of the environment: {error:#}");
+        }
         let results = &mut record.results;
         if let Err(error) = ended {
             if results.samples.is_empty() {
@@ -120,22 +127,31 @@ impl Experiment {
         let is_whole = |results: &Results| !results.environment.contains_key(CUT_SHORT);
         let whole = is_whole(results);
         let keeps = !whole && Results::read(out).is_ok_and(|there| is_whole(&there));
-        let dir = if keeps { out.with_extension("cut-short") } else { out.to_owned() };
-        results.write(&dir)?;
-        crate::results::report::write(results, &self.words, &dir)?;
-        let results = if whole { record.close() } else { record.results };
-        Ok((results, dir))
+        let cut_short = beside(out);
+        let dir = if keeps { &cut_short } else { out };
+        results.write(dir)?;
+        crate::results::report::write(results, &self.words, dir)?;
+        if !whole {
+            return Ok((record.results, dir.to_owned()));
+        }
+        match fs::remove_dir_all(&cut_short) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                tracing::warn!("{} stays: {error}", cut_short.display());
+            }
+            _ => (),
+        }
+        Ok((record.close(), dir.to_owned()))
     }
 
     fn refuse_foreign(&self, options: &Options) -> Result<()> {
         let declared = Declaration::find(self.name).is_some();
         ensure!(
-            self.name == incast::EXPERIMENT.name || options.incast == incast::Selection::default(),
+            self.name == incast::NAME || options.incast == incast::Selection::default(),
             "--part, --senders, --rate, --buffer, --mark, --rto-min and --opener are options of the \
              experiment {} only",
-            incast::EXPERIMENT.name
+            incast::NAME
         );
-        let choose_congestion_control = [hold::EXPERIMENT.name, incast::EXPERIMENT.name];
+        let choose_congestion_control = [hold::EXPERIMENT.name, incast::NAME];
         ensure!(
             declared
                 || choose_congestion_control.contains(&self.name)
@@ -153,6 +169,12 @@ impl Experiment {
     }
 }
 
+/// Where results of a run that was cut short are, if those of a whole one are in `out`.
+fn beside(out: &Path) -> PathBuf {
+    let name = out.file_name().map_or_else(Default::default, OsString::from);
+    out.with_file_name([name, ".cut-short".into()].into_iter().collect::<OsString>())
+}
+
 /// What must be the same when a run is gone on with: the options, the `vsnoop` under test, and the
 /// lab itself, which has the declarations in it.
 pub fn same(options: &Options) -> String {
@@ -168,6 +190,8 @@ pub fn same(options: &Options) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::results::report::Words;
+    use crate::results::testing::sample;
 
     #[test]
     fn every_declared_experiment_has_a_runner_and_a_name_of_its_own() {
@@ -175,5 +199,30 @@ mod tests {
             assert_eq!(all().iter().position(|one| one.name == experiment.name), Some(number));
         }
         assert!(Experiment::find("ping").is_ok());
+    }
+
+    #[test]
+    fn results_that_were_cut_short_stand_beside_whole_ones_until_a_run_is_whole() {
+        let root = std::env::temp_dir().join(format!("runs-{}", std::process::id()));
+        let out = root.join("ping");
+        let run = |measures: fn(&Options, &mut Record) -> Result<()>| {
+            let ping = Experiment::find("ping").unwrap();
+            let words = Words { plots: |_, _| Ok(Vec::new()), ..ping.words };
+            let Experiment { name, about, takes, .. } = *ping;
+            let test = Experiment { name, about, words, takes, run: measures };
+            test.run(&Options::default(), &out).unwrap().1
+        };
+        let whole = |_: &Options, record: &mut Record| record.push(sample("off", 1.0));
+        let cut_short = |_: &Options, record: &mut Record| {
+            record.push(sample("off", 1.0))?;
+            anyhow::bail!("interrupted")
+        };
+        let beside = root.join("ping.cut-short");
+        assert_eq!((run(whole), run(cut_short)), (out.clone(), beside.clone()));
+        assert!(beside.join("results.json").exists());
+        assert_eq!(run(whole), out);
+        let left = beside.exists();
+        fs::remove_dir_all(&root).unwrap();
+        assert!(!left);
     }
 }

@@ -1,11 +1,12 @@
 //! The measurements of a run, each of which is on the disk as soon as it is made.
 //!
-//! The directory of the results has a journal: a line for the run, then one for each sample. When
-//! the run is over, results.json takes its place. A run that was interrupted leaves it, and the
-//! same run (the same experiment, options and `vsnoop`) goes on from there: it takes over the
-//! samples, and [`Record::has`] says which measurements need not be made again.
+//! The directory of the results has a journal: a line for the run, then one for each sample, and
+//! before it one for what has become known of the environment. When the run is over, results.json
+//! takes its place. A run that was interrupted leaves it, and the same run (the same experiment,
+//! options and `vsnoop`) goes on from there: it takes over environment and samples, and
+//! [`Record::has`] says which measurements need not be made again.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -13,6 +14,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::{Cell, Results, Sample};
 
@@ -29,9 +31,17 @@ struct Run {
     started: String,
 }
 
+/// A line with entries of the environment: the later ones replace the earlier ones.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Surroundings {
+    environment: BTreeMap<String, Value>,
+}
+
 /// What a journal has.
 struct Journal {
     run: Run,
+    environment: BTreeMap<String, Value>,
     samples: Vec<Sample>,
     /// Bytes of whole lines.
     length: u64,
@@ -42,6 +52,8 @@ pub struct Record {
     pub results: Results,
     journal: File,
     path: PathBuf,
+    /// The environment that the journal has.
+    noted: BTreeMap<String, Value>,
     /// Samples of interrupted runs are the first ones.
     earlier: usize,
     /// What those have measured: configuration, size, cell, turn.
@@ -67,18 +79,19 @@ impl Record {
             results,
             journal: journal.try_clone().context("a second handle of the journal")?,
             path,
+            noted: BTreeMap::new(),
             earlier: 0,
             measured: HashSet::new(),
             began: Instant::now(),
             earlier_ms: 0.0,
         };
         match earlier {
-            Some(Journal { run: before, samples, length })
-                if before.same == run.same && before.experiment == run.experiment =>
+            Some(before)
+                if before.run.same == run.same && before.run.experiment == run.experiment =>
             {
                 // The rest of a line that was being written when the run ended.
-                journal.set_len(length).context("cut the journal")?;
-                record.take_over(before, samples);
+                journal.set_len(before.length).context("cut the journal")?;
+                record.take_over(before);
             }
             earlier => {
                 record.keep_other(earlier.is_some_and(|other| !other.samples.is_empty()))?;
@@ -88,7 +101,8 @@ impl Record {
         Ok(record)
     }
 
-    fn take_over(&mut self, run: Run, samples: Vec<Sample>) {
+    fn take_over(&mut self, journal: Journal) {
+        let Journal { run, environment, samples, .. } = journal;
         if !samples.is_empty() {
             println!(
                 "going on with the run that began at {}: {} measurements are there",
@@ -105,6 +119,8 @@ impl Record {
         };
         self.measured = samples.iter().filter_map(measured).collect();
         self.results.samples = samples;
+        self.results.environment.extend(environment.clone());
+        self.noted = environment;
     }
 
     /// Begins with an empty journal; one with samples of another run is renamed.
@@ -134,7 +150,24 @@ impl Record {
     pub fn push(&mut self, sample: Sample) -> Result<()> {
         // It counts even if the disk is full.
         self.results.samples.push(sample.clone());
+        self.note_environment()?;
         self.write(&sample)
+    }
+
+    /// Writes the entries of the environment that the journal does not have; [`Record::push`] does
+    /// it, too.
+    pub fn note_environment(&mut self) -> Result<()> {
+        let known = |(name, value): &(&String, &Value)| self.noted.get(*name) == Some(*value);
+        let all = self.results.environment.iter();
+        let new =
+            all.filter(|entry| !known(entry)).map(|(name, value)| (name.clone(), value.clone()));
+        let environment: BTreeMap<_, _> = new.collect();
+        if environment.is_empty() {
+            return Ok(());
+        }
+        self.write(&Surroundings { environment: environment.clone() })?;
+        self.noted.extend(environment);
+        Ok(())
     }
 
     /// Whether an earlier part of the run has made this measurement.
@@ -172,22 +205,39 @@ fn key(configuration: &str, size_bytes: u64, cell: &Cell, turn: usize) -> String
 fn read(mut file: &File) -> Result<Option<Journal>> {
     file.seek(SeekFrom::Start(0))?;
     let (mut reader, mut line) = (BufReader::new(file), Vec::new());
-    let (mut run, mut samples, mut length) = (None, Vec::new(), 0);
+    let mut journal: Option<Journal> = None;
     while reader.read_until(b'\n', &mut line)? > 0 && line.ends_with(b"\n") {
-        match run {
-            None => match serde_json::from_slice(&line) {
-                Ok(first) => run = Some(first),
-                Err(_) => return Ok(None),
-            },
-            Some(_) => match serde_json::from_slice(&line) {
-                Ok(sample) => samples.push(sample),
-                Err(_) => break,
-            },
+        let Some(journal) = &mut journal else {
+            let Ok(run) = serde_json::from_slice(&line) else { return Ok(None) };
+            journal = Some(Journal::new(run, line.len() as u64));
+            line.clear();
+            continue;
+        };
+        if !journal.add(&line) {
+            break;
         }
-        length += line.len() as u64;
         line.clear();
     }
-    Ok(run.map(|run| Journal { run, samples, length }))
+    Ok(journal)
+}
+
+impl Journal {
+    fn new(run: Run, length: u64) -> Self {
+        Self { run, environment: BTreeMap::new(), samples: Vec::new(), length }
+    }
+
+    /// Whether the line is one of a journal.
+    fn add(&mut self, line: &[u8]) -> bool {
+        if let Ok(sample) = serde_json::from_slice(line) {
+            self.samples.push(sample);
+        } else if let Ok(Surroundings { environment }) = serde_json::from_slice(line) {
+            self.environment.extend(environment);
+        } else {
+            return false;
+        }
+        self.length += line.len() as u64;
+        true
+    }
 }
 
 #[cfg(test)]
@@ -238,6 +288,31 @@ mod tests {
         assert!(has(&dir.open("--quick"), "vsnoop", 1));
         dir.open("--quick").close();
         assert_eq!(dir.open("--quick").results.samples.len(), 0, "a new run");
+    }
+
+    #[test]
+    fn a_run_that_goes_on_has_what_was_known_of_the_environment() {
+        let dir = Dir::new("environment");
+        let mut first = dir.open("");
+        let known = |record: &Record| {
+            let text = |(name, value): (&String, &Value)| format!("{name} {value}");
+            record.results.environment.iter().map(text).collect::<Vec<_>>().join(", ")
+        };
+        first.results.environment.insert("load".into(), 1.into());
+        first.push(turn("off", 0)).unwrap();
+        first.results.environment.insert("turns".into(), 12.into());
+        first.push(turn("off", 1)).unwrap();
+        first.results.environment.insert("after".into(), true.into());
+        first.note_environment().unwrap();
+        drop(first);
+        let mut second = dir.open("");
+        assert_eq!(known(&second), "after true, load 1, turns 12");
+        second.results.environment.insert("turns".into(), 24.into());
+        second.push(turn("off", 2)).unwrap();
+        drop(second);
+        let third = dir.open("");
+        assert_eq!(known(&third), "after true, load 1, turns 24");
+        assert_eq!(third.results.samples.len(), 3);
     }
 
     #[test]

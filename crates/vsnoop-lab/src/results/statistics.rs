@@ -1,6 +1,6 @@
 //! Percentiles, and the summary and figures that follow from the samples.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::table::ratio;
 use super::{Group, Results, Sample, Summary};
@@ -93,6 +93,23 @@ pub fn values(results: &Results, configuration: &str, group: &Group, metric: &Me
     ascending(results.of(configuration, group).filter_map(metric.of))
 }
 
+/// The median of each turn, ascending: what was measured in one turn (connections of a burst,
+/// requests of one attachment) shares its fate, and counts once in an interval.
+pub fn by_turn(results: &Results, configuration: &str, group: &Group, metric: &Metric) -> Vec<f64> {
+    let mut turns: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
+    let mut medians = Vec::new();
+    for sample in results.of(configuration, group) {
+        let Some(value) = (metric.of)(sample) else { continue };
+        match sample.turn {
+            Some(turn) => turns.entry(turn).or_default().push(value),
+            None => medians.push(value),
+        }
+    }
+    let median = |turn: Vec<f64>| percentile(&ascending(turn.into_iter()), 50.0);
+    medians.extend(turns.into_values().filter_map(median));
+    ascending(medians.into_iter())
+}
+
 /// All values that samples have under this name (`Sample::values`), ascending.
 pub fn named(results: &Results, configuration: &str, group: &Group, name: &str) -> Vec<f64> {
     let value = |sample: &Sample| sample.values.get(name).copied();
@@ -170,6 +187,21 @@ mod tests {
         let group = results.groups()[0];
         let n = |metric| results.summary_of("off", &group, metric).map(|line| line.n);
         assert_eq!((n("acked_ms"), n("delivered_ms"), n("total_ms")), (Some(2), Some(1), Some(1)));
+    }
+
+    #[test]
+    fn a_burst_counts_once_and_its_members_do_not_narrow_an_interval() {
+        let burst = |name: &str, turn: usize, ms: f64| {
+            [0.9, 1.0, 1.1].map(|part| Sample { turn: Some(turn), ..sample(name, ms * part) })
+        };
+        let bursts = [("off", 0, 100.0), ("off", 1, 300.0), ("vsnoop", 0, 50.0)];
+        let samples = bursts.into_iter().flat_map(|(name, turn, ms)| burst(name, turn, ms));
+        let results = results(samples.collect());
+        let group = results.groups()[0];
+        let [off, vsnoop] = ["off", "vsnoop"].map(|name| by_turn(&results, name, &group, &ACKED));
+        assert_eq!((&off[..], &vsnoop[..]), (&[100.0, 300.0][..], &[50.0][..]));
+        let ratio = ratio_of_medians(&off, &vsnoop).unwrap();
+        assert_eq!((ratio.text(), ratio.is_noise()), ("4.00".into(), true));
     }
 
     #[test]

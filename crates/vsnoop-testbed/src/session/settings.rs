@@ -25,19 +25,33 @@ struct Setting {
     holders: BTreeSet<String>,
 }
 
-/// Changes the setting at `path` for `holder`.
-pub fn change(dir: &Path, holder: &str, path: &Path, value: &str) -> Result<()> {
+/// Changes the setting at `path` for `holder` to what `value` makes of the present one. A value
+/// that another run has set stays for this one, too, when that one ends.
+pub fn change(
+    dir: &Path,
+    holder: &str,
+    path: &Path,
+    value: impl FnOnce(&str) -> String,
+) -> Result<()> {
     let mut settings = read(dir);
     let before = value_of(path)?;
+    let value = value(&before);
+    let is_new = value != before;
+    if !is_new && !settings.0.contains_key(path) {
+        return Ok(());
+    }
     let setting = settings.0.entry(path.to_owned());
     let setting = setting.or_insert_with(|| Setting { before, holders: BTreeSet::new() });
     setting.holders.insert(holder.to_owned());
     // Noted first, so that it is set back whatever comes between.
     write(dir, &settings)?;
-    fs::write(path, value).with_context(|| format!("write {value} to {}", path.display()))
+    if is_new {
+        fs::write(path, &value).with_context(|| format!("write {value} to {}", path.display()))?;
+    }
+    Ok(())
 }
 
-pub fn value_of(path: &Path) -> Result<String> {
+fn value_of(path: &Path) -> Result<String> {
     let text = fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
     Ok(text.trim().to_owned())
 }
@@ -80,19 +94,60 @@ fn write(dir: &Path, settings: &Settings) -> Result<()> {
 mod tests {
     use super::*;
 
+    /// A directory with a setting in it.
+    struct Dir(PathBuf);
+
+    impl Dir {
+        fn new(name: &str, value: &str) -> Self {
+            let dir = std::env::temp_dir().join(format!("settings-{name}-{}", std::process::id()));
+            fs::create_dir_all(&dir).unwrap();
+            fs::write(dir.join("setting"), value).unwrap();
+            Self(dir)
+        }
+
+        fn change(&self, holder: &str, value: impl FnOnce(&str) -> String) {
+            change(&self.0, holder, &self.0.join("setting"), value).unwrap();
+        }
+
+        fn value(&self) -> String {
+            value_of(&self.0.join("setting")).unwrap()
+        }
+    }
+
+    impl Drop for Dir {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
     #[test]
     fn the_last_run_that_ends_sets_back_what_the_first_one_found() {
-        let dir = std::env::temp_dir().join(format!("settings-{}", std::process::id()));
-        fs::create_dir_all(&dir).unwrap();
-        let setting = dir.join("backlog");
-        fs::write(&setting, "1000\n").unwrap();
-        change(&dir, "a", &setting, "20000").unwrap();
-        change(&dir, "b", &setting, "30000").unwrap();
-        give_back(&dir, "a");
-        assert_eq!(value_of(&setting).unwrap(), "30000");
-        give_back(&dir, "b");
-        assert_eq!(value_of(&setting).unwrap(), "1000");
-        assert!(!dir.join(FILE).exists());
-        fs::remove_dir_all(&dir).unwrap();
+        let dir = Dir::new("last", "1000\n");
+        dir.change("a", |_| "20000".into());
+        dir.change("b", |_| "30000".into());
+        give_back(&dir.0, "a");
+        assert_eq!(dir.value(), "30000");
+        give_back(&dir.0, "b");
+        assert_eq!(dir.value(), "1000");
+        assert!(!dir.0.join(FILE).exists());
+    }
+
+    #[test]
+    fn what_another_run_has_allowed_stays_until_the_last_one_that_needs_it_ends() {
+        let dir = Dir::new("allowed", "reno cubic\n");
+        let with = |name: &'static str| {
+            move |allowed: &str| match allowed.contains(name) {
+                true => allowed.to_owned(),
+                false => format!("{allowed} {name}"),
+            }
+        };
+        dir.change("a", with("bbr"));
+        dir.change("b", with("bbr"));
+        give_back(&dir.0, "a");
+        assert_eq!(dir.value(), "reno cubic bbr");
+        give_back(&dir.0, "b");
+        assert_eq!(dir.value(), "reno cubic");
+        dir.change("c", with("cubic"));
+        assert!(!dir.0.join(FILE).exists(), "nothing was changed");
     }
 }

@@ -1,8 +1,8 @@
 //! Live migration: QEMU's own, to another QEMU of this host.
 //!
 //! A target is started like the machine that moves, with the same devices, and waits for it
-//! ([`Vm::start_target`]). While [`Vm::migrate`] runs, QEMU copies the guest's memory, again what
-//! has changed, then stops the guest, copies the rest, and the guest runs at the target. The
+//! ([`Movable::start_target`]). While [`Vm::migrate`] runs, QEMU copies the guest's memory, again
+//! what has changed, then stops the guest, copies the rest, and the guest runs at the target. The
 //! downtime is the time between the events STOP of the source and RESUME of the target: what no
 //! network can hide.
 //!
@@ -44,47 +44,52 @@ impl Migration {
     }
 }
 
-impl Vm {
-    /// Starts a machine that can move. `memory` is a file that its QEMUs may have in common.
-    pub fn start_movable(
-        name: &str,
-        image: &Image,
-        accelerator: Accelerator,
-        nics: &[Nic],
-        dir: &Path,
-        memory: &Path,
-    ) -> Result<Self> {
-        let arguments = memory_arguments(image, accelerator, memory);
-        Self::launch(name, image, accelerator, nics, dir, &arguments)
+/// A machine that can move: what each of its QEMUs is started with.
+#[derive(Clone, Copy, Debug)]
+pub struct Movable<'a> {
+    pub name: &'a str,
+    pub image: &'a Image,
+    pub accelerator: Accelerator,
+    pub nics: &'a [Nic<'a>],
+    /// Of this QEMU alone.
+    pub dir: &'a Path,
+    /// A file that all of them may have in common.
+    pub memory: &'a Path,
+}
+
+impl Movable<'_> {
+    /// Boots the guest.
+    pub fn start(&self) -> Result<Vm> {
+        self.launch(&[])
     }
 
     /// Starts a QEMU that waits for a guest, and returns when it does. Image, networks and memory
     /// are those of the machine that is to come.
-    pub fn start_target(
-        name: &str,
-        image: &Image,
-        accelerator: Accelerator,
-        nics: &[Nic],
-        dir: &Path,
-        memory: &Path,
-    ) -> Result<Self> {
-        let incoming = format!("unix:{}", dir.join(SOCKET).display());
-        let mut arguments = memory_arguments(image, accelerator, memory);
-        arguments.extend(["-incoming".to_owned(), incoming]);
-        let mut vm = Self::launch(name, image, accelerator, nics, dir, &arguments)?;
+    pub fn start_target(&self) -> Result<Vm> {
+        let socket = self.dir.join(SOCKET);
+        let incoming = format!("unix:{}", socket.display());
+        let mut vm = self.launch(&["-incoming".to_owned(), incoming])?;
         let deadline = Instant::now() + START_TIMEOUT;
         // The socket is made after all devices.
-        while !dir.join(SOCKET).exists() {
+        while !socket.exists() {
             interrupt::check()?;
             if let Some(status) = vm.child.try_wait().context("look after QEMU")? {
-                bail!("{name} ended while it started ({status}): {}", vm.last_words(""));
+                bail!("{} ended while it started ({status}): {}", self.name, vm.last_words(""));
             }
-            ensure!(Instant::now() < deadline, "{name} does not wait for a guest");
+            ensure!(Instant::now() < deadline, "{} does not wait for a guest", self.name);
             std::thread::sleep(POLL);
         }
         Ok(vm)
     }
 
+    fn launch(&self, more: &[String]) -> Result<Vm> {
+        let Self { name, image, accelerator, nics, dir, memory } = *self;
+        let arguments = [&memory_arguments(image, accelerator, memory), more].concat();
+        Vm::launch(name, image, accelerator, nics, dir, &arguments)
+    }
+}
+
+impl Vm {
     /// Moves the guest into `target`, which obeys commands when this returns. The guest of this
     /// machine has stopped for good.
     pub fn migrate(&self, target: &mut Self, timeout: Duration) -> Result<Migration> {

@@ -32,7 +32,7 @@ use vsnoop_guest::control::{
 
 pub use accel::Accelerator;
 pub use hogs::Hogs;
-pub use migration::Migration;
+pub use migration::{Migration, Movable};
 pub use probe::choose as choose_accelerator;
 pub use sched::{GUEST_CORE, HOST_CORE, OnHostCore, pin_self, require_two_cores};
 pub use share::Share;

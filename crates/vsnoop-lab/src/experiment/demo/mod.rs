@@ -52,7 +52,7 @@ pub const EXPERIMENT: Experiment = Experiment {
         tables: summary::table,
         figures: summary::figures,
         goals: None,
-        paper: None,
+        papers: &[],
         plots: summary::plot,
     },
     takes: Takes { full_min: 4, quick_min: 1 },

@@ -8,7 +8,7 @@ use vsnoop_guest::web;
 use crate::experiment::request::request_text;
 use crate::results::bars::{self, Bar, Bars};
 use crate::results::drawing::{COLOURS, Drawing};
-use crate::results::statistics::{self, Metric, TOTAL, percentile};
+use crate::results::statistics::{self, Metric, TOTAL, by_turn, percentile};
 use crate::results::table::{Style, grid, milliseconds};
 use crate::results::{Cell, Figure, Group, Results};
 
@@ -53,7 +53,9 @@ fn row(results: &Results, group: &Group) -> Vec<String> {
         format!("{} / {}", text(percentile(&values, 50.0)), text(percentile(&values, 90.0)))
     };
     let acked = |name: &str| text(percentile(&values(name, &REQUEST), 50.0));
-    let sooner = statistics::ratio_of_medians(&values(OFF, &TOTAL), &values(VSNOOP, &TOTAL));
+    // Small requests are made in batches.
+    let [off, vsnoop] = [OFF, VSNOOP].map(|name| by_turn(results, name, group, &TOTAL));
+    let sooner = statistics::ratio_of_medians(&off, &vsnoop);
     let sooner = sooner.map_or("-".into(), |ratio| ratio.text());
     vec![
         request_text(group.size_bytes),

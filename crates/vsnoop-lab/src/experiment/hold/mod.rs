@@ -47,7 +47,7 @@ pub const EXPERIMENT: Experiment = Experiment {
         tables: tables::render,
         figures: figures::figures,
         goals: Some(goals::render),
-        paper: None,
+        papers: &[],
         plots: crate::results::plot::draw_all,
     },
     takes: Takes { full_min: 25, quick_min: 2 },

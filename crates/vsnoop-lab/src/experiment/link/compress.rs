@@ -61,7 +61,7 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
         tables: tables::contents,
         figures,
         goals: Some(|results| goals::render(&GOALS, results)),
-        paper: None,
+        papers: &[],
         plots: plots::contents,
     },
     takes: Takes { full_min: 6, quick_min: 1 },

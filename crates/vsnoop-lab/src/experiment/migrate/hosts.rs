@@ -13,7 +13,7 @@ use vsnoop_testbed::guest::Image;
 use vsnoop_testbed::net::{Net, Netns, TapOptions};
 use vsnoop_testbed::session::{PREFIX, Session};
 use vsnoop_testbed::stage::{BRIDGE, PREFIX_LENGTH, Stage, vm_address};
-use vsnoop_testbed::vm::{Accelerator, Migration, Nic, Vm};
+use vsnoop_testbed::vm::{Accelerator, Migration, Movable, Nic, Vm};
 use vsnoop_testbed::vsnoop::Vsnoop;
 
 const HOST_BRIDGE: &str = "br0";
@@ -59,10 +59,10 @@ impl Hosts {
             session.note_port(host.netns.name(), TAP)?;
         }
         let scratch = session.scratch();
-        let (name, dir) = (vm_name(0), scratch.join(vm_name(0)));
-        let memory = scratch.join(MEMORY);
-        let nics = [hosts[0].nic()];
-        let mut vm = Vm::start_movable(&name, image, accelerator, &nics, &dir, &memory)?;
+        let name = &vm_name(0);
+        let (dir, memory) = (&scratch.join(name), &scratch.join(MEMORY));
+        let nics = &[hosts[0].nic()];
+        let mut vm = Movable { name, image, accelerator, nics, dir, memory }.start()?;
         session.note_process(vm.pid())?;
         vm.wait_ready(BOOT_TIMEOUT)?;
         let image = image.clone();
@@ -85,11 +85,12 @@ impl Hosts {
 
     /// A QEMU at the other host, which waits for the machine.
     pub fn start_target(&mut self, session: &mut Session) -> Result<Vm> {
-        let name = vm_name(self.started);
+        let name = &vm_name(self.started);
         self.started += 1;
-        let (nics, dir) = ([self.target().nic()], self.scratch.join(&name));
-        let memory = self.scratch.join(MEMORY);
-        let vm = Vm::start_target(&name, &self.image, self.accelerator, &nics, &dir, &memory)?;
+        let (dir, memory) = (&self.scratch.join(name), &self.scratch.join(MEMORY));
+        let (image, accelerator) = (&self.image, self.accelerator);
+        let nics = &[self.target().nic()];
+        let vm = Movable { name, image, accelerator, nics, dir, memory }.start_target()?;
         session.note_process(vm.pid())?;
         Ok(vm)
     }

@@ -22,7 +22,7 @@ use super::lab::Lab;
 use super::rounds::Turn;
 use super::ways::{Way, Ways, settle};
 use crate::results::{Label, Sample};
-use report::{NS, PACKETS, PERCENT, SAMPLES, SEGMENTS};
+use report::{NS, PACKETS, PERCENT, Packets, Routine, SAMPLES, SEGMENTS};
 
 pub const RUNNER: Runner = Runner {
     name: "profile",
@@ -197,11 +197,18 @@ fn values(
     counts: Counts,
 ) -> BTreeMap<String, f64> {
     let mut values = BTreeMap::new();
+    // A routine of which perf has no sample has taken no time, which counts in a mean.
+    for routine in Routine::ALL {
+        for value in [NS, PERCENT, SAMPLES] {
+            values.insert(format!("{}{value}", routine.name()), 0.0);
+        }
+    }
     for (symbol, time) in times {
         let Some(routine) = report::routine(symbol) else { continue };
-        let packets = match routine.is_from_vm() {
-            true => counts.from_vm_packets,
-            false => counts.to_vm_packets,
+        let packets = match routine.packets() {
+            Packets::ToVm => counts.to_vm_packets,
+            Packets::FromVm => counts.from_vm_packets,
+            Packets::Both => counts.to_vm_packets + counts.from_vm_packets,
         };
         let name = routine.name();
         *values.entry(format!("{name}{NS}")).or_default() +=
@@ -214,4 +221,23 @@ fn values(
     values.insert(PACKETS.into(), counts.to_vm_packets as f64);
     values.insert(SEGMENTS.into(), counts.to_vm_bytes as f64 / SEGMENT_BYTES);
     values
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_is_that_of_the_packets_a_routine_sees_and_no_sample_is_no_time() {
+        let counts = Counts { to_vm_packets: 100, to_vm_bytes: 144_800, from_vm_packets: 300 };
+        let times = [("parse_packet", 400), ("from_vm", 300), ("copy_chunk", 50)];
+        let symbol = |name: &str| format!("bpf_prog_0123456789abcdef_{name}");
+        let times = times.map(|(name, us)| (symbol(name), Duration::from_micros(us))).into();
+        let values = values(&times, Duration::from_millis(10), counts);
+        assert_eq!(
+            (values["parse_ns"], values["egress_ns"], values["hold_ns"]),
+            (1000.0, 1000.0, 500.0)
+        );
+        assert_eq!((values["ingress_ns"], values["lookup_samples"]), (0.0, 0.0));
+    }
 }

@@ -25,9 +25,11 @@ pub const SEGMENTS: &str = "segments_to_vm";
 pub const MHZ: &str = "cpu_mhz";
 const VSNOOP: &str = "vsnoop";
 
-/// Routines of the report, and the copy that it does not have.
+/// Routines of the report, and those that it does not have: parsing is a part of its hooks, and it
+/// makes no copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Routine {
+    Parse,
     Ingress,
     Lookup,
     BuildAck,
@@ -35,12 +37,85 @@ pub enum Routine {
     Egress,
 }
 
-const ALL: [Routine; 5] =
-    [Routine::Ingress, Routine::Lookup, Routine::BuildAck, Routine::Hold, Routine::Egress];
+/// The packets that a routine is run for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Packets {
+    ToVm,
+    FromVm,
+    Both,
+}
+
+/// The functions of the BPF programs on the path of packets, by routine, as bpf/ has them.
+const FUNCTIONS: [(Routine, &[&str]); 5] = [
+    (Routine::Parse, &["parse_packet", "parse_options", "parse_option"]),
+    (
+        Routine::Ingress,
+        &[
+            "to_vm",
+            "decide_locked",
+            "decide_kept",
+            "decide_engine",
+            "decide_sender_ack",
+            "flow_for_sender",
+            "note_sender",
+            "wait_for_hold",
+            "freshen",
+            "send_sender_ack",
+            "rewrite_seq",
+            "drop_fin",
+            "pass_with_grant",
+            "grant_next",
+            "try_grant",
+            "show_grant",
+            "serve_flow",
+            "write_grant",
+            "incast_syn",
+            "incast_data",
+        ],
+    ),
+    (Routine::BuildAck, &["make_reply"]),
+    (
+        Routine::Hold,
+        &[
+            "hold_copy",
+            "hold_take",
+            "hold_free",
+            "hold_reclaim",
+            "try_hold",
+            "seek_chunk",
+            "try_chunk",
+            "add_chunk",
+            "free_chunk",
+            "copy_chunk",
+            "checksum_chunk",
+            "note_failure",
+        ],
+    ),
+    (
+        Routine::Egress,
+        &[
+            "from_vm",
+            "decide_from_vm",
+            "flow_for_vm",
+            "syn_of_vm",
+            "rewrite_ack",
+            "rewrite_window",
+            "hand_sack_on",
+            "reset_both",
+            "piggyback_grant",
+            "incast_answer",
+            "incast_flow_ends",
+        ],
+    ),
+];
 
 impl Routine {
+    pub const ALL: [Self; 6] =
+        [Self::Parse, Self::Ingress, Self::Lookup, Self::BuildAck, Self::Hold, Self::Egress];
+
     pub fn name(self) -> &'static str {
         match self {
+            Self::Parse => "parse",
             Self::Ingress => "ingress",
             Self::Lookup => "lookup",
             Self::BuildAck => "build_ack",
@@ -49,14 +124,19 @@ impl Routine {
         }
     }
 
-    pub fn is_from_vm(self) -> bool {
-        self == Self::Egress
+    pub fn packets(self) -> Packets {
+        match self {
+            Self::Parse => Packets::Both,
+            Self::Egress => Packets::FromVm,
+            Self::Ingress | Self::Lookup | Self::BuildAck | Self::Hold => Packets::ToVm,
+        }
     }
 
     /// What is in it.
     fn text(self) -> &'static str {
         match self {
-            Self::Ingress => "ingress: to_vm, parsing, decisions",
+            Self::Parse => "parse: headers, both ways",
+            Self::Ingress => "ingress: to_vm and what it calls",
             Self::Lookup => "lookup: the kernel's hash table",
             Self::BuildAck => "build ACK: make_reply",
             Self::Hold => "hold: copies of the data",
@@ -70,7 +150,7 @@ impl Routine {
             Self::Ingress => Some([509.0, 516.0]),
             Self::Lookup => Some([74.0, 91.0]),
             Self::BuildAck => Some([52.0, 52.0]),
-            Self::Hold => None,
+            Self::Parse | Self::Hold => None,
             Self::Egress => Some([104.0, 104.0]),
         }
     }
@@ -83,16 +163,10 @@ pub fn routine(symbol: &str) -> Option<Routine> {
         return Some(Routine::Lookup);
     }
     let name = perf::of_bpf(symbol)?;
-    Some(match name {
-        "make_reply" => Routine::BuildAck,
-        "hold_copy" | "hold_take" | "hold_free" | "try_hold" | "wait_for_hold" | "seek_chunk"
-        | "try_chunk" | "free_chunk" | "copy_chunk" | "checksum_chunk" => Routine::Hold,
-        "from_vm" | "vsnoop_from_vm" | "decide_from_vm" | "flow_for_vm" | "syn_of_vm"
-        | "rewrite_ack" | "rewrite_window" | "hand_sack_on" | "reset_both" | "piggyback_grant" => {
-            Routine::Egress
-        }
-        _ => Routine::Ingress,
-    })
+    // Programs have the names that they are attached by.
+    let name = name.strip_prefix("vsnoop_").unwrap_or(name);
+    let is_of = |(_, functions): &&(Routine, &[&str])| functions.contains(&name);
+    FUNCTIONS.iter().find(is_of).map(|(routine, _)| *routine)
 }
 
 /// The mean over the rounds: single ones have few samples.
@@ -119,7 +193,7 @@ pub fn tables(results: &Results, style: Style) -> String {
     ];
     let mut rows = Vec::new();
     for group in results.groups() {
-        for routine in ALL {
+        for routine in Routine::ALL {
             rows.extend(row(results, &group, routine));
         }
     }
@@ -163,7 +237,7 @@ fn is_single(group: &Group) -> bool {
 pub fn figures(results: &Results) -> Vec<Figure> {
     let mut figures = Vec::new();
     for group in results.groups() {
-        for routine in ALL {
+        for routine in Routine::ALL {
             let name = routine.name();
             let Some(value) = mean(results, &group, &format!("{name}{NS}")) else { continue };
             figures.push(Figure {
@@ -185,7 +259,7 @@ const GROUPS: [bars::Group; 2] = [
 pub fn plots(results: &Results, dir: &Path) -> Result<Vec<String>> {
     let mut bars = Vec::new();
     for group in results.groups() {
-        for routine in ALL {
+        for routine in Routine::ALL {
             let ns = mean(results, &group, &format!("{}{NS}", routine.name()));
             let Some(value) = ns.and_then(|ns| cycles(results, ns)) else { continue };
             let what = group.what.unwrap_or_default();
@@ -206,9 +280,9 @@ pub fn difference(results: &Results) -> Option<String> {
     let groups = results.groups();
     let sum = |group: &Group| -> Option<f64> {
         let of = |routine: Routine| mean(results, group, &format!("{}{NS}", routine.name()));
-        cycles(results, ALL.into_iter().filter_map(of).sum())
+        cycles(results, Routine::ALL.into_iter().filter_map(of).sum())
     };
-    let paper: f64 = ALL.into_iter().filter_map(Routine::paper).map(|[one, _]| one).sum();
+    let paper: f64 = Routine::ALL.into_iter().filter_map(Routine::paper).map(|[one, _]| one).sum();
     let parts: Vec<_> = groups
         .iter()
         .filter_map(|group| Some(format!("{:.0} with {}", sum(group)?, group.what?)))
@@ -226,11 +300,18 @@ mod tests {
     use super::*;
     use crate::results::testing::{results, sample};
     use crate::results::{Label, Sample};
+    use vsnoop_testbed::workspace;
 
     #[test]
     fn functions_belong_to_routines_and_the_report_stands_beside_them() {
         let of = |name: &str| routine(&format!("bpf_prog_0123456789abcdef_{name}"));
         assert_eq!(of("to_vm"), Some(Routine::Ingress));
+        assert_eq!(of("vsnoop_from_vm"), Some(Routine::Egress));
+        assert_eq!(
+            (of("parse_option"), of("add_chunk")),
+            (Some(Routine::Parse), Some(Routine::Hold))
+        );
+        assert_eq!(of("a_program_of_another"), None);
         assert_eq!(of("from_vm"), Some(Routine::Egress));
         assert_eq!(of("make_reply"), Some(Routine::BuildAck));
         assert_eq!(routine("__htab_map_lookup_elem"), Some(Routine::Lookup));
@@ -244,5 +325,30 @@ mod tests {
         let text = tables(&results, Style::Terminal);
         assert!(text.contains("600") && text.contains("516") && text.contains("20.0"), "{text}");
         assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+    }
+
+    /// Functions that are not inlined have a name of their own in a profile.
+    #[test]
+    fn every_function_of_the_programs_belongs_to_a_routine() {
+        let dir = workspace::root().unwrap().join("bpf");
+        let mut functions = Vec::new();
+        for entry in std::fs::read_dir(dir).unwrap() {
+            let text = std::fs::read_to_string(entry.unwrap().path()).unwrap();
+            let begin =
+                |line: &&str| line.contains("__noinline ") || line.starts_with("static long ");
+            let names = text.lines().filter(begin).filter_map(|line| {
+                line.split('(').next()?.split([' ', '*']).next_back().map(str::to_owned)
+            });
+            functions.extend(names);
+        }
+        assert!(functions.len() > 30, "{functions:?}");
+        for name in &functions {
+            let symbol = format!("bpf_prog_0123456789abcdef_{name}");
+            assert!(routine(&symbol).is_some(), "{name} belongs to no routine");
+        }
+        for name in FUNCTIONS.iter().flat_map(|(_, names)| *names) {
+            let is_program = ["to_vm", "from_vm"].contains(name);
+            assert!(is_program || functions.iter().any(|one| one == name), "{name} is no function");
+        }
     }
 }

@@ -4,14 +4,16 @@
 use std::path::Path;
 
 use anyhow::Result;
+use vsnoop_testbed::vm::Share;
 
 use crate::experiment::declared::Declaration;
 use crate::results::bars::{self, Bar, Bars};
 use crate::results::drawing::{COLOURS, Drawing};
+use crate::results::incast::CongestionControl;
 use crate::results::plot;
 use crate::results::report::PaperValue;
 use crate::results::statistics::{ACKED, DELIVERED, Metric, Ratio, percentile};
-use crate::results::statistics::{ratio_of_medians, values};
+use crate::results::statistics::{by_turn, ratio_of_medians};
 use crate::results::table::{Style, grid, ratio};
 use crate::results::{Figure, Group, Results, size_text};
 
@@ -50,7 +52,7 @@ pub fn tables(results: &Results, style: Style) -> String {
 }
 
 fn row(results: &Results, group: &Group, metric: &Metric) -> Vec<String> {
-    let n = results.of(VSNOOP, group).count();
+    let n = by_turn(results, VSNOOP, group, metric).len();
     let mut row = vec![scenario(group), size_text(group.size_bytes), n.to_string()];
     row.extend(NAMES.map(|name| {
         let ours =
@@ -80,23 +82,45 @@ fn paper(results: &Results, name: &str, group: &Group) -> Option<&'static PaperV
     values.iter().find(is_it)
 }
 
-/// The median, in MB/s: bytes per millisecond are kilobytes per second.
+/// The median, in MB/s: bytes per millisecond are kilobytes per second. Of a burst it is that of
+/// one of its connections.
 fn throughput(results: &Results, name: &str, group: &Group, metric: &Metric) -> Option<f64> {
-    let ms = percentile(&values(results, name, group, metric), 50.0)?;
+    let ms = percentile(&by_turn(results, name, group, metric), 50.0)?;
     Some(group.size_bytes as f64 / ms / 1000.0)
 }
 
 /// How many times faster vsnoop is than another configuration.
 fn gain(results: &Results, other: &str, group: &Group, metric: &Metric) -> Option<Ratio> {
-    let of = |name: &str| values(results, name, group, metric);
+    let of = |name: &str| by_turn(results, name, group, metric);
     ratio_of_medians(&of(other), &of(VSNOOP))
 }
 
-/// With the letter of the report's Fig. 6.
+/// The cell and what was measured in it, where they differ from those of the report: slices, a near
+/// client with cubic, no loss. Those of the report have the letter of its Fig. 6.
 fn scenario(group: &Group) -> String {
-    let (vms, load) = (group.cell.vms, (group.cell.load * 100.0).round() as u32);
-    let what = group.what.map(|what| what.to_string());
-    let letter = match (vms, load, what.as_deref()) {
+    let cell = group.cell;
+    let machines = if cell.vms == 1 { "1 VM".into() } else { format!("{} VMs", cell.vms) };
+    let mut parts = vec![machines, format!("{} %", (cell.load * 100.0).round())];
+    let usual = parts.len();
+    parts.extend(cell.share.filter(|share| *share != Share::Slices).map(|share| share.to_string()));
+    if cell.path_rtt_ms > 0.0 {
+        parts.push(format!("{} ms", cell.path_rtt_ms));
+    }
+    if cell.path_loss_percent > 0.0 {
+        parts.push(format!("{} % loss", cell.path_loss_percent));
+    }
+    let control = cell.congestion_control.unwrap_or_default();
+    if control != CongestionControl::default() {
+        parts.push(control.name().into());
+    }
+    let letter = if parts.len() == usual { letter(group) } else { "" };
+    parts.extend(group.what.map(|what| what.to_string()));
+    format!("{letter}{}", parts.join(", "))
+}
+
+fn letter(group: &Group) -> &'static str {
+    let load_percent = (group.cell.load * 100.0).round() as u32;
+    match (group.cell.vms, load_percent, group.what.as_deref()) {
         (1, 60, None) => "(a) ",
         (2, 60, None) => "(b) ",
         (5, 60, None) => "(c) ",
@@ -105,14 +129,7 @@ fn scenario(group: &Group) -> String {
         (3, 80, None) => "(f) ",
         (3, 60, Some(what)) if what.ends_with(AT_ONCE) => "(g) ",
         _ => "",
-    };
-    let machines = if vms == 1 { "1 VM".into() } else { format!("{vms} VMs") };
-    let what = what.map_or(String::new(), |what| format!(", {what}"));
-    let path = match group.cell.path_rtt_ms {
-        0.0 => String::new(),
-        rtt => format!(", {rtt} ms"),
-    };
-    format!("{letter}{machines}, {load} %{path}{what}")
+    }
 }
 
 /// Names end with the size in bytes and the cell.
@@ -237,8 +254,8 @@ pub fn difference(results: &Results) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::results::Label;
     use crate::results::testing::{results, sample};
+    use crate::results::{Cell, Label, Sample};
 
     #[test]
     fn scenarios_have_the_letters_of_the_figure_and_the_paper_stands_beside_its_size() {
@@ -259,5 +276,40 @@ mod tests {
         assert!(drawn.lines().all(|line| line.chars().count() <= 100), "{drawn}");
         let difference = difference(&results).unwrap();
         assert!(difference.contains("is 25 times") && difference.contains("31 in"), "{difference}");
+    }
+
+    #[test]
+    fn a_scenario_names_what_is_not_as_in_the_report_and_has_no_letter_then() {
+        let scenario_of = |change: fn(&mut Cell)| {
+            let mut one = sample(OFF, 1.0);
+            one.cell.share = Some(Share::Slices);
+            change(&mut one.cell);
+            scenario(&one.group())
+        };
+        assert_eq!(scenario_of(|_| ()), "(i) 3 VMs, 60 %");
+        let quota = scenario_of(|cell| cell.share = Some(Share::Quota { percent: 20 }));
+        assert_eq!(quota, "3 VMs, 60 %, quota:20");
+        let far = scenario_of(|cell| (cell.path_rtt_ms, cell.path_loss_percent) = (20.0, 0.5));
+        assert_eq!(far, "3 VMs, 60 %, 20 ms, 0.5 % loss");
+        let bbr = scenario_of(|cell| cell.congestion_control = Some(CongestionControl::Bbr));
+        assert_eq!(bbr, "3 VMs, 60 %, bbr");
+    }
+
+    #[test]
+    fn a_burst_of_ten_is_one_measurement() {
+        let mut samples = Vec::new();
+        for turn in 0..7 {
+            for (name, ms) in [(OFF, 100.0), (VSNOOP, 50.0)] {
+                let one = sample(name, ms + turn as f64);
+                let what = Label::from("10 at once").ok();
+                samples.extend(vec![Sample { turn: Some(turn), what, ..one }; 10]);
+            }
+        }
+        let results = results(samples);
+        let group = results.groups()[0];
+        assert_eq!(row(&results, &group, &ACKED)[2], "7");
+        let ratio = gain(&results, OFF, &group, &ACKED);
+        let of_bursts = |ms: f64| -> Vec<f64> { (0..7).map(|turn| ms + turn as f64).collect() };
+        assert_eq!(ratio, ratio_of_medians(&of_bursts(100.0), &of_bursts(50.0)));
     }
 }

@@ -9,7 +9,8 @@ use vsnoop_testbed::vm::Share;
 use crate::experiment::request::request_text;
 use crate::results::drawing::Drawing;
 use crate::results::map::{Field, Map};
-use crate::results::statistics::{Ratio, TOTAL, named, percentile, ratio_of_medians, values};
+use crate::results::statistics::{Ratio, TOTAL, by_turn, named, percentile};
+use crate::results::statistics::{ratio_of_medians, values};
 use crate::results::table::{Style, grid, milliseconds, or_dash};
 use crate::results::{Cell, Figure, Group, Results, size_name};
 
@@ -25,7 +26,7 @@ const OTHERS: [&str; 3] = [OFF, "proxy", "priority"];
 
 /// How many times sooner vsnoop is than another configuration.
 fn sooner(results: &Results, other: &str, group: &Group) -> Option<Ratio> {
-    let of = |name: &str| values(results, name, group, &TOTAL);
+    let of = |name: &str| by_turn(results, name, group, &TOTAL);
     ratio_of_medians(&of(other), &of(VSNOOP))
 }
 
