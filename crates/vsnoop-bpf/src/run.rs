@@ -17,6 +17,7 @@ use crate::maps::PortMap;
 use crate::pins;
 use crate::port::Port;
 use crate::record::Record;
+use crate::service_mark::ServiceMark;
 use crate::text::c_name;
 
 /// While it lives, no other process changes the port's records that user space writes.
@@ -52,6 +53,12 @@ impl Port {
             self.want_slabs()?;
         }
         Ok(policy)
+    }
+
+    /// Records by what the service knows the port.
+    pub fn set_service(&self, mark: &ServiceMark) -> Result<()> {
+        let _lock = self.lock_records()?;
+        self.write_meta(&mark.write(self.meta()?))
     }
 
     /// Has the helper suspended the port?
@@ -146,7 +153,7 @@ impl Port {
 
     /// Waits for the lock for read-modify-write of records. The kernel releases it with the
     /// process.
-    pub(crate) fn lock_records(&self) -> Result<RecordLock> {
+    fn lock_records(&self) -> Result<RecordLock> {
         let what = || format!("lock {}", self.dir().display());
         let directory = match File::open(self.dir()) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {

@@ -2,8 +2,6 @@
 
 use vsnoop_flow::types::port_meta;
 
-use crate::error::Result;
-use crate::port::Port;
 use crate::text::{c_name, c_string};
 
 /// What the record of a port says of the service that attached it.
@@ -34,12 +32,5 @@ impl ServiceMark {
             pattern: c_name(&self.pattern),
             ..meta
         }
-    }
-}
-
-impl Port {
-    pub fn set_service(&self, mark: &ServiceMark) -> Result<()> {
-        let _lock = self.lock_records()?;
-        self.write_meta(&mark.write(self.meta()?))
     }
 }

@@ -61,7 +61,6 @@ const DECIDE: [&str; 6] = [
     "vsnoop-hold",
     "vsnoop-link",
     "vsnoop-packet",
-    "vsnoop-service",
     "vsnoop-upkeep",
 ];
 
@@ -80,6 +79,7 @@ const LIBRARIES: [&str; 12] = [
     "vsnoop-linkd",
     "vsnoop-netdev",
     "vsnoop-packet",
+    "vsnoop-service",
     "vsnoop-upkeep",
 ];
 

@@ -172,6 +172,8 @@ impl Reconciler {
 
     /// The operator wants what the configuration says.
     pub fn reload(&mut self) {
+        // What an operator took off since the last look is not known yet.
+        self.attached.clear();
         self.released.clear();
         self.failed.clear();
     }

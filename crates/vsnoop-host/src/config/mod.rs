@@ -15,6 +15,7 @@
 //! port is attached, so that an error in it does not keep a port from being detached. An error is
 //! one line with the file, line, column and key. Tables `[[port]]` ([`port`]) are for the service.
 
+mod bounds;
 pub mod port;
 mod reader;
 
@@ -31,6 +32,8 @@ use crate::error::{Result, usage};
 use crate::incast::configured::{Defaults, Table};
 use crate::size;
 
+pub use bounds::{HOLD_LEAST, HOLD_MOST, HoldSizeError, ahead_size, hold_size};
+
 use port::{PortPattern, PortTable};
 use reader::Reader;
 
@@ -42,11 +45,6 @@ const PART: u64 = 4;
 
 /// Range of `hold.silence`, seconds.
 const SILENCE_SECONDS: std::ops::RangeInclusive<u32> = 1..=86_400;
-
-/// Smallest hold of one port, bytes.
-pub const HOLD_LEAST: u64 = 256 << 10;
-/// Largest hold of one port, bytes: the limit of the BPF maps.
-pub const HOLD_MOST: u64 = 256 << 20;
 
 /// The settings in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -156,28 +154,6 @@ fn total(text: &str) -> std::result::Result<u64, &'static str> {
         "give the memory for the holds of all ports, 256K or more, as a text such as \"64M\" or \
          \"2G\", or a number of bytes",
     )
-}
-
-/// The quota of a port is not within [`HOLD_LEAST`] and [`HOLD_MOST`].
-#[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("a hold has 256K to 256M bytes")]
-pub struct HoldSizeError;
-
-/// Parses the quota of one port.
-pub fn hold_size(text: &str) -> std::result::Result<u32, HoldSizeError> {
-    size::parse(text)
-        .filter(|bytes| (HOLD_LEAST..=HOLD_MOST).contains(bytes))
-        .map(|bytes| bytes as u32)
-        .ok_or(HoldSizeError)
-}
-
-/// Parses how far a sender may send beyond the VM's own window: at most the largest that there is
-/// (RFC 7323, section 2.3).
-pub fn ahead_size(text: &str) -> std::result::Result<u32, &'static str> {
-    size::parse(text)
-        .filter(|bytes| *bytes <= 1 << 30)
-        .map(|bytes| bytes as u32)
-        .ok_or("give a number of bytes, up to 1G, with an optional suffix K, M or G")
 }
 
 #[cfg(test)]

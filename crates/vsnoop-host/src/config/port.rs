@@ -12,8 +12,8 @@ use toml::{Spanned, Value};
 use vsnoop_bpf::TableLimits;
 use vsnoop_config::{Fault, Field, Place, Reader as _};
 
+use super::bounds::{ahead_size, hold_size};
 use super::reader::Reader;
-use super::{ahead_size, hold_size};
 use crate::error::Result;
 use crate::incast::setting::{self, Rate};
 use crate::lists::{self, Lists};

@@ -84,7 +84,7 @@ fn what_an_operator_detaches_stays_off_until_a_reload_or_a_new_tap() {
     let attached = by_service(&Settings::of(Mode::Accelerate));
     for attachment in [attached, Attachment::ByCommand] {
         let mut reconciler = Reconciler::default();
-        let mut actions = |reconciler: &mut Reconciler, port: &[Present]| {
+        let actions = |reconciler: &mut Reconciler, port: &[Present]| {
             reconciler.plan(SECOND, port, &wanted).actions.len()
         };
         assert_eq!(actions(&mut reconciler, &[present(1, Some(attachment.clone()))]), 0);
