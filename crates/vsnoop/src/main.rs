@@ -16,6 +16,7 @@ mod engine;
 mod error;
 mod helper;
 mod identity;
+mod journal;
 #[cfg(test)]
 mod longest;
 mod output;
