@@ -18,7 +18,7 @@ use crate::sandbox::{PORT, PREFIX, TapHost, program, vsnoop, vsnoop_in, vsnoop_u
 
 /// More than programs have slots for (PORT_SLOTS).
 const TAPS: usize = 200;
-const KILLS: usize = 10;
+const KILLS: usize = 50;
 
 pub fn trials() -> Vec<Trial> {
     trials![
