@@ -11,7 +11,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use super::Part;
+use super::part::{Part, measured};
 use crate::experiment;
 use crate::results::wrap::wrapped;
 use crate::results::{Results, report};
@@ -43,7 +43,7 @@ fn render(parts: &[Part]) -> Result<String> {
         let count = results.samples.len();
         writeln!(text, "| `{name}`: {title} | {} | {options} | {count} |", results.started)?;
     }
-    let missing = experiment::all().iter().filter(|one| !super::measured(parts, one));
+    let missing = experiment::all().iter().filter(|one| !measured(parts, one));
     let missing: Vec<_> = missing.map(|one| format!("`{}`", one.name)).collect();
     if !missing.is_empty() {
         let words = format!("Not measured: {}.", missing.join(", "));

@@ -7,6 +7,7 @@
 mod document;
 mod escape;
 mod markdown;
+mod part;
 
 use std::fmt::Write;
 use std::fs;
@@ -16,6 +17,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 
 use self::escape::escaped;
+use self::part::{Part, measured};
 use crate::experiment::{self, Experiment};
 use crate::results::{Results, report};
 
@@ -56,28 +58,6 @@ pub fn write(dirs: &[PathBuf], file: &Path, markdown: Option<&Path>) -> Result<(
         fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
     }
     fs::write(file, text).with_context(|| format!("write {}", file.display()))
-}
-
-/// The results of one experiment.
-struct Part {
-    experiment: &'static Experiment,
-    results: Results,
-    /// report.md.
-    report: String,
-    /// The same as HTML.
-    body: String,
-}
-
-impl Part {
-    fn read(dir: &Path) -> Result<Self> {
-        let results = Results::read(dir)?;
-        let experiment = Experiment::find(&results.experiment)?;
-        let report = report::write(&results, &experiment.words, dir)?;
-        let plot = |name: &str| fs::read_to_string(dir.join(name));
-        let body = markdown::html(&report, plot)
-            .with_context(|| format!("the report of {}", dir.display()))?;
-        Ok(Self { experiment, results, report, body })
-    }
 }
 
 fn render(parts: &[Part]) -> Result<String> {
@@ -121,10 +101,6 @@ fn render_contents(page: &mut String, parts: &[Part]) -> Result<()> {
         )?;
     }
     Ok(())
-}
-
-fn measured(parts: &[Part], experiment: &Experiment) -> bool {
-    parts.iter().any(|part| part.experiment.name == experiment.name)
 }
 
 /// The figures of papers that the experiments repeat, and what was found, or the command that
