@@ -193,8 +193,8 @@ pub fn leave_the_terminal() -> Result<()> {
 /// Changes the log filter, given in the syntax of RUST_LOG.
 pub type LogBy = Box<dyn Fn(&str) -> Result<()>>;
 
-/// Logs to the system's log, or in the foreground to stderr, which may be the journal. RUST_LOG sets
-/// the filter, and the returned function changes it.
+/// Logs to the system's log, or in the foreground to stderr, which may be the journal. RUST_LOG
+/// sets the filter, and the returned function changes it.
 pub fn log_to(foreground: bool) -> Result<LogBy> {
     let filter = std::env::var("RUST_LOG").ok().and_then(|words| words.parse().ok());
     let (filter, handle) =
