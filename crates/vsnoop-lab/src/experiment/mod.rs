@@ -13,6 +13,7 @@ pub mod incast;
 mod lab;
 pub mod link;
 mod migrate;
+mod mpi;
 mod path_check;
 mod ping;
 mod profile;
@@ -54,6 +55,7 @@ static RUNNERS: &[&Runner] = &[
     &uploads::RUNNER,
     &services::RUNNER,
     &web::RUNNER,
+    &mpi::RUNNER,
 ];
 
 static ALL: LazyLock<Vec<Experiment>> = LazyLock::new(|| {
@@ -199,6 +201,19 @@ mod tests {
             assert_eq!(all().iter().position(|one| one.name == experiment.name), Some(number));
         }
         assert!(Experiment::find("ping").is_ok());
+    }
+
+    #[test]
+    fn what_repeats_a_figure_names_it_and_without_samples_there_is_no_difference() {
+        // Those of the papers have a figure of their own each, the others none.
+        let own = ["incast", "link-scale", "migrate", "services", "uploads"];
+        for experiment in all().iter().filter(|one| !own.contains(&one.name)) {
+            let name = experiment.name;
+            let against = experiment.words.paper.unwrap_or_else(|| panic!("{name}: no paper"));
+            assert!(!against.paper.figure.is_empty() && !against.paper.shape.is_empty(), "{name}");
+            let difference = (against.difference)(&Results::begin(name, Default::default()));
+            assert_eq!(difference, None, "{name}");
+        }
     }
 
     #[test]
