@@ -1,7 +1,7 @@
 /*
- * Times Broadcast and Alltoall over message sizes, as the Intel MPI benchmark does: after a barrier,
- * all ranks call the operation some times in a row; its time is the mean of these calls, on the
- * rank that took longest.
+ * Times Broadcast and Alltoall over message sizes, as the Intel MPI benchmark does: after a
+ * barrier, all ranks call the operation some times in a row; its time is the mean of these calls,
+ * on the rank that took longest.
  *
  * collectives REPETITIONS SIZE... prints a line for each operation and size: name, bytes,
  * microseconds. A wrong byte ends it.

@@ -2,9 +2,9 @@
  * Solves a dense system of N equations by LU factorisation with partial pivoting, what HPL does, by
  * pdgesv of ScaLAPACK, and times it: solve N BLOCK.
  *
- * The matrix is random, cut into blocks of columns that the ranks take in turn (a grid of 1 by all),
- * and the right side is such that all unknowns are 1. Prints `solve`, N and Gflop/s by HPL's count,
- * 2/3 N^3 + 3/2 N^2. A wrong solution ends it.
+ * The matrix is random, cut into blocks of columns that the ranks take in turn (a grid of 1 by
+ * all), and the right side is such that all unknowns are 1. Prints `solve`, N and Mflop/s by HPL's
+ * count, 2/3 N^3 + 3/2 N^2. A wrong solution ends it.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -77,7 +77,7 @@ int main(int argc, char **argv)
 		if (fabs(b[row] - 1) > 1e-6)
 			fail("a wrong unknown", b[row]);
 	if (rank == 0)
-		printf("solve %d %.6f\n", n,
-		       (2.0 / 3 * n * n * n + 1.5 * n * n) / longest / 1e9);
+		printf("solve %d %.3f\n", n,
+		       (2.0 / 3 * n * n * n + 1.5 * n * n) / longest / 1e6);
 	end_rank();
 }

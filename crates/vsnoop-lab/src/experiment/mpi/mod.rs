@@ -115,7 +115,7 @@ fn collectives(output: &str) -> Result<BTreeMap<String, f64>> {
     Ok(values)
 }
 
-/// `solve 400 0.036747`: Gflop/s.
+/// `solve 400 36.747`: Mflop/s.
 fn solve(output: &str) -> Result<f64> {
     let line = output.lines().find(|line| line.starts_with("solve "));
     let value = line.and_then(|line| line.split_whitespace().nth(2)?.parse().ok());
@@ -133,7 +133,7 @@ mod tests {
             [(summary::time("bcast", 1024), 4.4), (summary::time("alltoall", 1024), 8.8005)];
         assert_eq!(collectives(output).unwrap(), expected.into());
         assert!(collectives("HYDRA_LAUNCH_END\n").is_err());
-        assert_eq!(solve("solve 400 0.036747\n").unwrap(), 0.036747);
+        assert_eq!(solve("solve 400 36.747\n").unwrap(), 36.747);
         assert!(solve("bcast 1024 1.0\n").unwrap_err().to_string().contains("bcast"));
     }
 

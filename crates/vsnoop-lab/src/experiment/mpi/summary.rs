@@ -13,7 +13,7 @@ use crate::results::{Figure, Group, Results, size_text};
 /// As the program that times them prints their names.
 pub const COLLECTIVES: [&str; 2] = ["bcast", "alltoall"];
 /// The names of values of a sample.
-pub const SOLVE: &str = "solve_gflops";
+pub const SOLVE: &str = "solve_mflops";
 /// What the machines had of the core while a program ran: those of the ranks, the loaded ones.
 pub const RANKS_CPU: &str = "ranks_cpu_percent";
 pub const LOADED_CPU: &str = "loaded_cpu_percent";
@@ -86,7 +86,7 @@ pub fn tables(results: &Results, style: Style) -> String {
             |name: &str| or_dash(milliseconds)(percentile(&value.measured(results, name), 50.0));
         let faster = value.faster(results).map_or("-".into(), |ratio| ratio.text());
         let n = value.measured(results, OFF).len().to_string();
-        let unit = if value.is_time { "ms" } else { "Gflop/s" };
+        let unit = if value.is_time { "ms" } else { "Mflop/s" };
         vec![value.text.clone(), unit.into(), n, median(OFF), median(VSNOOP), faster]
     };
     let cells = results.cells().into_iter().map(|cell| {
@@ -102,7 +102,7 @@ pub fn figures(results: &Results) -> Vec<Figure> {
             0 => String::new(),
             n => format!("_{n}"),
         };
-        let name = value.name.trim_end_matches("_ms").trim_end_matches("_gflops");
+        let name = value.name.trim_end_matches("_ms").trim_end_matches("_mflops");
         Some(Figure {
             name: format!("mpi_faster_{name}{size}_{}", value.group.cell.suffix()),
             value: value.faster(results)?.value,
@@ -134,7 +134,12 @@ pub fn plots(results: &Results, dir: &Path) -> Result<Vec<String>> {
 pub fn difference(results: &Results) -> Option<String> {
     let ratios: Vec<_> =
         Value::all(results).iter().filter_map(|value| value.faster(results)).collect();
-    let (first, clear) = (ratios.first()?, ratios.iter().filter(|ratio| !ratio.is_noise()));
+    let first = ratios.first()?;
+    let clear = ratios.iter().filter(|ratio| !ratio.is_noise()).count();
+    let clear = match ratios.iter().any(Ratio::has_interval) {
+        true => format!("{clear} differ beyond the noise"),
+        false => "none has rounds enough for an interval".to_owned(),
+    };
     let (low, high) = ratios.iter().fold((first.value, first.value), |(low, high), one| {
         (low.min(one.value), high.max(one.value))
     });
@@ -144,11 +149,10 @@ pub fn difference(results: &Results) -> Option<String> {
         values.iter().copied().sum::<f64>() / values.len().max(1) as f64
     };
     Some(format!(
-        "of {} programs and sizes {} differ beyond the noise, by medians vsnoop is {} to {} times as \
+        "of {} programs and sizes {clear}; by medians vsnoop is {} to {} times as \
          fast; the paper has a gain in all. Here all eight machines share one core: those of the ranks, \
          which poll while they wait, had {:.0} % of it, the loaded ones {:.0} %.",
         ratios.len(),
-        clear.count(),
         ratio(low),
         ratio(high),
         mean(RANKS_CPU),
@@ -181,5 +185,8 @@ mod tests {
         assert_eq!(figures[1], ("mpi_faster_solve_400_0vms_load0".into(), 2.0));
         let table = tables(&results, Style::Markdown);
         assert!(table.contains("alltoall 66 KB") || table.contains("alltoall 65"), "{table}");
+        let difference = difference(&results).unwrap();
+        assert!(difference.contains("of 2 programs") && difference.contains("2.00 to 3.00"));
+        assert!(difference.contains("none has rounds enough"), "{difference}");
     }
 }
