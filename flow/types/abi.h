@@ -8,7 +8,7 @@
 #include "../base.h"
 
 /* Raised whenever the layout or the meaning of a pinned map changes. */
-#define VSNOOP_ABI 10
+#define VSNOOP_ABI 11
 
 /* Most ports that can share programs: each port has the entry of its slot in their arrays of
  * maps. */
@@ -46,6 +46,9 @@ struct port_meta {
 	__u64 resets[RESET_REASONS]; /* connections that user space reset */
 	__u64 reset_bytes; /* their bytes that the VM had not acknowledged */
 	__u32 lists; /* LIST_*, as in the configuration */
+	__u32 service_bounds; /* digest of the bounds that the service gave it */
+	__u64 service; /* digest of the service's settings; 0: a command attached it */
+	char pattern[32]; /* the service's table [[port]] that it meets */
 };
 
 #endif

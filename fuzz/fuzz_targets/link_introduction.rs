@@ -9,7 +9,7 @@ use vsnoop_link::introduction::{Hub, HubMessage, LARGEST_BYTES, Label, MOST_LABE
 libfuzzer_sys::fuzz_target!(|input: &[u8]| {
     let mut hub = Hub::default();
     let address = |peer: u8| ([192, 0, 2, peer], 7757).into();
-    (0..4).for_each(|peer| drop(hub.up(peer.into(), address(peer))));
+    (0..4).for_each(|peer| drop(hub.up(peer.into(), address(peer), 0)));
     for (at, bytes) in input.split(|byte| *byte == 0xff).enumerate() {
         let Some(message) = HubMessage::decode(bytes) else { continue };
         let encoded = message.encode();

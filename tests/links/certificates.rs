@@ -36,7 +36,7 @@ pub fn trials() -> Vec<Trial> {
 /// `calls`: it has the addresses of the others; else they have its.
 fn expired(transport: &'static str, calls: bool) -> Result<()> {
     let mut network = Network::configured(Plan { hosts: 3, transport, ..Plan::default() })?;
-    certify(&network)?;
+    certify(&network, Some(EXPIRED))?;
     for host in 0..3 {
         let calls_it = (host == EXPIRED) == calls;
         network.edit_config(host, |text| {
@@ -107,8 +107,9 @@ fn expired(transport: &'static str, calls: bool) -> Result<()> {
     Ok(())
 }
 
-/// Gives each host a certificate for its key, and has each know the others by their names.
-fn certify(network: &Network) -> Result<()> {
+/// Gives each of three hosts a certificate for its key, and has each know the others by their
+/// names. The certificate of `expired` has expired.
+pub fn certify(network: &Network, expired: Option<usize>) -> Result<()> {
     let authority_key = KeyPair::generate().context("making a key")?;
     let mut params = CertificateParams::default();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -117,8 +118,8 @@ fn certify(network: &Network) -> Result<()> {
     fs::write(&authority, certificate.pem()).context("writing an authority")?;
     let issuer = Issuer::new(params, authority_key);
     for host in 0..3 {
-        let last =
-            if host == EXPIRED { date_time_ymd(2002, 1, 1) } else { date_time_ymd(2999, 1, 1) };
+        let is_over = expired == Some(host);
+        let last = date_time_ymd(if is_over { 2002 } else { 2999 }, 1, 1);
         let file = network.file(&format!("{host}.cert"));
         let key = fs::read_to_string(network.key_file(host)).context("reading a key")?;
         let key = KeyPair::from_pem(&key).context("understanding a key")?;

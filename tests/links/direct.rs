@@ -10,12 +10,12 @@ use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
 use serde_json::Value;
 use vsnoop_packet::packet::Pool;
-use vsnoop_testbed::hosts::{Host, Nat, Network, Plan, inner_v4, outer, start_all};
+use vsnoop_testbed::hosts::{EtcdOptions, Host, Nat, Network, Plan, inner_v4, outer, start_all};
 use vsnoop_testbed::net::Tap;
 use vsnoop_testbed::wait::wait_until;
 
 use crate::raw_vm::{BROADCAST, OTHER, OWNER, PATIENCE, frame, introduce, raw_vm, receive, send};
-use crate::{transfer, trial};
+use crate::{certificates, transfer, trial};
 
 pub fn trials() -> Vec<Trial> {
     [
@@ -29,6 +29,8 @@ pub fn trials() -> Vec<Trial> {
         ("a_host_that_is_started_again_gets_a_direct_path_again", restarts),
         ("a_nat_that_binds_anew_is_followed", rebinds),
         ("via_comes_and_goes_with_a_reload", reloads),
+        ("hosts_that_etcd_names_take_a_direct_path", of_etcd),
+        ("hosts_with_certificates_take_a_direct_path", certified),
     ]
     .into_iter()
     .map(|(name, test)| trial(format!("direct::{name}"), test))
@@ -36,7 +38,7 @@ pub fn trials() -> Vec<Trial> {
 }
 
 /// Hosts 1 and 2 call the hub, and have each other behind it.
-fn introduced(plan: Plan) -> Result<Network> {
+pub fn introduced(plan: Plan) -> Result<Network> {
     let network = Network::configured(Plan { hosts: 3, ..plan })?;
     network.edit_config(0, |text| text.replacen("[link]\n", "[link]\nrelay = true\n", 1))?;
     for host in [1, 2] {
@@ -66,7 +68,7 @@ fn start(network: &mut Network) -> Result<()> {
     network.hosts.iter_mut().try_for_each(Host::start)
 }
 
-fn other(host: &Host) -> String {
+pub fn other(host: &Host) -> String {
     format!("h{}", 3 - host.number())
 }
 
@@ -76,7 +78,7 @@ fn peer_of(status: &Value, name: &str) -> Value {
 }
 
 /// Both hosts say so of each other.
-fn until_path(network: &Network, path: &str) -> Result<()> {
+pub fn until_path(network: &Network, path: &str) -> Result<()> {
     network.hosts[1..].iter().try_for_each(|host| {
         host.until(&format!("the path is {path}"), |status| {
             let state = if path == "direct" { "up" } else { "relayed" };
@@ -377,4 +379,36 @@ fn reloads() -> Result<()> {
     reload(0)?;
     network.hosts[1..].iter().try_for_each(Host::until_all_up)?;
     transfer(&network, 1 << 20)
+}
+
+/// The hub is a peer of the file; the hosts behind it know each other by etcd.
+fn of_etcd() -> Result<()> {
+    let mut network = introduced(Plan::default())?;
+    let etcd = network.etcd(1, EtcdOptions::default())?;
+    for host in [1, 2] {
+        let before = network.config(host)?;
+        let is_hub = |table: &&str| table.contains("name = \"h0\"");
+        let hub = before.split("[[peer]]").find(is_hub).context("no hub")?;
+        network.announce(host, &etcd, "ttl = \"5s\"\n")?;
+        network.edit_config(host, |text| format!("{text}via = \"h0\"\n\n[[peer]]{hub}"))?;
+    }
+    (1..=2).try_for_each(|host| network.put_behind_nat(host, Nat::PortPreserving))?;
+    start(&mut network)?;
+    until_path(&network, "direct")?;
+    transfer(&network, 4 << 20)?;
+    for host in &network.hosts[1..] {
+        let peer = host.peer(&other(host))?;
+        ensure!(peer["source"] == "etcd" && peer["via"] == "h0", "{peer}");
+    }
+    Ok(())
+}
+
+/// All know each other by the names in their certificates.
+fn certified() -> Result<()> {
+    let mut network = introduced(Plan::default())?;
+    certificates::certify(&network, None)?;
+    (1..=2).try_for_each(|host| network.put_behind_nat(host, Nat::PortPreserving))?;
+    start(&mut network)?;
+    until_path(&network, "direct")?;
+    transfer(&network, 4 << 20)
 }

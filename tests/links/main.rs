@@ -12,6 +12,7 @@ mod expiry;
 mod floods;
 mod hostile;
 mod interfaces;
+mod lying_hub;
 mod marks;
 mod membership;
 mod memory;
@@ -66,6 +67,7 @@ fn main() {
         relay::trials(),
         threads::trials(),
         direct::trials(),
+        lying_hub::trials(),
     ]
     .into_iter()
     .flatten()

@@ -18,6 +18,11 @@ pub fn median(mut values: Vec<f64>) -> f64 {
     }
 }
 
+/// The median over the ratios of neighbours, so that a drifting machine cancels out.
+pub fn median_ratio(values: &[f64], to: &[f64]) -> f64 {
+    median(values.iter().zip(to).map(|(value, to)| value / to).collect())
+}
+
 /// Progress on standard error, one line for each step.
 pub fn say(text: &str) {
     eprintln!("bench: {text}");

@@ -63,7 +63,8 @@ fn attach(name: &str) -> Result<Port> {
     Ok(Port::attach(&spec)?)
 }
 
-fn kernel_bytes() -> Result<u64> {
+/// Memory that the kernel cannot reclaim: slabs, vmalloc, per-CPU memory.
+pub fn kernel_bytes() -> Result<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").context("read /proc/meminfo")?;
     let kib = |name: &str| -> Result<u64> {
         let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));

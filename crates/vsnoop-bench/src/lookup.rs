@@ -5,6 +5,9 @@
 //! flows neither the record nor its bucket is in any cache, and the memory is
 //! what is measured. In trains, as segments arrive that a window let go: the
 //! first of them is cold, the rest shows the table.
+//!
+//! The memory of a record in the kernel's table is the growth of the kernel's own counters while
+//! the records come.
 
 use std::os::unix::fs::MetadataExt;
 
@@ -17,6 +20,7 @@ use vsnoop_testbed::net::{Net, TapOptions};
 
 use crate::figures::{figure, median, say};
 use crate::flows;
+use crate::idle::kernel_bytes;
 use crate::stage::PREFIX;
 
 const MANY: u32 = 100_000;
@@ -46,19 +50,28 @@ pub fn measure() -> Result<Vec<Figure>> {
 
 fn figures(port: &Port) -> Result<Vec<Figure>> {
     let mut figures = Vec::new();
-    let mut known = 0;
-    for (flows, name) in [(1, "1_flow"), (MANY, "100000_flows")] {
-        for n in known..flows {
-            port.insert_flow(&flows::key(n), &record())?;
-        }
-        known = flows;
-        let single = among(port, flows, 1)?;
-        let train = among(port, flows, TRAIN)?;
-        say(&format!("a pass among {flows} flows: {single:.0} ns, in trains {train:.0} ns"));
-        figures.push(figure(&format!("lookup_ns_{name}"), single, "ns", "lower"));
-        let trains = format!("lookup_ns_{name}_in_trains_of_{TRAIN}");
-        figures.push(figure(&trains, train, "ns", "lower"));
+    port.insert_flow(&flows::key(0), &record())?;
+    let one = [among(port, 1, 1)?, among(port, 1, TRAIN)?];
+    let before = kernel_bytes()?;
+    for n in 1..MANY {
+        port.insert_flow(&flows::key(n), &record())?;
     }
+    let element = kernel_bytes()?.saturating_sub(before) as f64 / f64::from(MANY - 1);
+    let many = [among(port, MANY, 1)?, among(port, MANY, TRAIN)?];
+
+    for (at, suffix) in ["".to_owned(), format!("_in_trains_of_{TRAIN}")].iter().enumerate() {
+        say(&format!(
+            "a pass among {MANY} flows{suffix}: {:.0} ns, with 1 flow {:.0} ns",
+            many[at], one[at]
+        ));
+        figures.push(figure(&format!("lookup_ns_1_flow{suffix}"), one[at], "ns", "lower"));
+        let name = format!("lookup_ns_{MANY}_flows{suffix}");
+        figures.push(figure(&name, many[at], "ns", "lower"));
+        let name = format!("lookup_{MANY}_over_1{suffix}");
+        figures.push(figure(&name, many[at] / one[at], "ratio", "lower"));
+    }
+    say(&format!("a record takes {element:.0} bytes of the kernel's memory"));
+    figures.push(figure("flow_element_bytes", element, "bytes", "lower"));
     Ok(figures)
 }
 

@@ -31,9 +31,9 @@ mod throughput;
 mod tiny_segments;
 mod verifier;
 
-use std::time::SystemTime;
-
 use anyhow::{Context, Result};
+use clap::Parser;
+use clap::builder::PossibleValuesParser;
 use vsnoop_lab::experiment::environment;
 use vsnoop_lab::results::{Figure, Results};
 use vsnoop_testbed::{interrupt, net, workspace};
@@ -41,17 +41,22 @@ use vsnoop_testbed::{interrupt, net, workspace};
 use figures::figure;
 use stage::PREFIX;
 
-fn main() {
-    if let Err(error) = run() {
-        if interrupt::interrupted() {
-            std::process::exit(interrupt::EXIT_STATUS);
-        }
-        eprintln!("vsnoop-bench: {error:#}");
-        std::process::exit(1);
-    }
+/// Measures what vsnoop costs, as root.
+///
+/// results/bench/results.json gets the figures; those of benchmarks that do not run stay in it.
+#[derive(Parser)]
+#[command(name = "vsnoop-bench", version)]
+struct Options {
+    /// What is measured; everything without a name
+    #[arg(value_name = "NAME", value_parser = known_names())]
+    names: Vec<String>,
 }
 
-/// The measurements, by the names of their modules; without arguments all of them run.
+fn known_names() -> PossibleValuesParser {
+    PossibleValuesParser::new(PARTS.map(|(name, _)| name))
+}
+
+/// The measurements, by the names of their modules.
 type Part = (&'static str, fn() -> Result<Vec<Figure>>);
 const PARTS: [Part; 11] = [
     ("idle", idle::measure),
@@ -68,54 +73,50 @@ const PARTS: [Part; 11] = [
     ("throughput", throughput::measure),
 ];
 
-fn run() -> Result<()> {
-    let wanted: Vec<String> = std::env::args().skip(1).collect();
-    if wanted.iter().any(|argument| ["-h", "--help"].contains(&argument.as_str())) {
-        println!("{}", usage());
-        return Ok(());
+fn main() {
+    let options = Options::parse();
+    if let Err(error) = run(&options.names) {
+        if interrupt::interrupted() {
+            std::process::exit(interrupt::EXIT_STATUS);
+        }
+        eprintln!("vsnoop-bench: {error:#}");
+        std::process::exit(1);
     }
-    if let Some(unknown) = wanted.iter().find(|name| PARTS.iter().all(|(part, _)| part != name)) {
-        let names = PARTS.map(|(part, _)| part).join(", ");
-        anyhow::bail!("there is nothing called {unknown} to be measured; there is: {names}");
-    }
+}
+
+fn run(wanted: &[String]) -> Result<()> {
     interrupt::install()?;
     net::remove_stale(PREFIX).context("clearing up after an earlier run")?;
-    let started = SystemTime::now();
-    let mut figures = vec![figure(
-        "flow_record_bytes",
-        size_of::<vsnoop_bpf::types::flow>() as f64,
-        "bytes",
-        "lower",
-    )];
+    let mut results = Results::begin("bench", environment::describe());
+    let record = size_of::<vsnoop_bpf::types::flow>() as f64;
+    results.figures.push(figure("flow_record_bytes", record, "bytes", "lower"));
     for (part, measure) in PARTS {
         if wanted.is_empty() || wanted.iter().any(|name| name == part) {
-            figures.extend(measure()?);
+            results.figures.extend(measure()?);
         }
     }
-    let results = Results {
-        experiment: "bench".into(),
-        started: humantime::format_rfc3339_seconds(started).to_string(),
-        environment: environment::describe(),
-        samples: Vec::new(),
-        summary: Vec::new(),
-        figures,
-    };
     println!("{}", table(&results.figures));
-    if !wanted.is_empty() {
-        return Ok(());
-    }
     let dir = workspace::root()?.join("results/bench");
+    if !wanted.is_empty()
+        && let Ok(before) = Results::read(&dir)
+    {
+        results.figures = merged(before.figures, results.figures);
+    }
     results.write(&dir)?;
     println!("written: {}", dir.join("results.json").display());
     Ok(())
 }
 
-fn usage() -> String {
-    let names = PARTS.map(|(part, _)| part).join(", ");
-    format!(
-        "Measures what vsnoop costs, as root.\n\nUsage: vsnoop-bench [NAME]...\n\nWithout names \
-         everything is measured, and results/bench/results.json is written.\nNames: {names}"
-    )
+/// The figures of an earlier run, with those that were measured again in their places.
+fn merged(before: Vec<Figure>, measured: Vec<Figure>) -> Vec<Figure> {
+    let mut all = before;
+    for figure in measured {
+        match all.iter_mut().find(|known| known.name == figure.name) {
+            Some(known) => *known = figure,
+            None => all.push(figure),
+        }
+    }
+    all
 }
 
 fn table(figures: &[Figure]) -> comfy_table::Table {
@@ -127,4 +128,24 @@ fn table(figures: &[Figure]) -> comfy_table::Table {
         table.add_row([&figure.name, &value, &figure.unit, &figure.better]);
     }
     table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_that_are_not_measured_again_stay() {
+        let of = |name: &str, value| figure(name, value, "ns", "lower");
+        let all = merged(vec![of("a", 1.0), of("b", 2.0)], vec![of("b", 3.0), of("c", 4.0)]);
+        let all: Vec<_> = all.iter().map(|it| (it.name.as_str(), it.value)).collect();
+        assert_eq!(all, [("a", 1.0), ("b", 3.0), ("c", 4.0)]);
+    }
+
+    #[test]
+    fn help_is_no_name_of_a_benchmark() {
+        let help = Options::try_parse_from(["vsnoop-bench", "--help"]).err().expect("a help page");
+        assert_eq!(help.kind(), clap::error::ErrorKind::DisplayHelp);
+        assert!(Options::try_parse_from(["vsnoop-bench", "no-such-name"]).is_err());
+    }
 }

@@ -11,7 +11,7 @@ use vsnoop_testbed::bulk::bulk;
 use vsnoop_testbed::topology::{Family, PORT, Topology};
 use vsnoop_testbed::{interrupt, vsnoop::Vsnoop};
 
-use crate::figures::{figure, median, say};
+use crate::figures::{figure, median, median_ratio, say};
 use crate::stage::{self, SHAPES, VM_CORE};
 
 /// The rate of one flow varies by a seventh between rounds, also if they are longer.
@@ -44,9 +44,8 @@ pub fn measure() -> Result<Vec<Figure>> {
         }
         let (detached, attached) = rates.split_first().expect("there are several states");
         for ((state, _), rates) in STATES[1..].iter().zip(attached) {
-            let ratios = rates.iter().zip(detached).map(|(with, without)| with / without).collect();
             let figure_name = format!("throughput_{name}_{state}_over_detached");
-            figures.push(figure(&figure_name, median(ratios), "ratio", "higher"));
+            figures.push(figure(&figure_name, median_ratio(rates, detached), "ratio", "higher"));
         }
         figures.push(figure(
             &format!("throughput_{name}_detached_gbps"),

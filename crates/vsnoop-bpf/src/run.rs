@@ -17,6 +17,7 @@ use crate::maps::PortMap;
 use crate::pins;
 use crate::port::Port;
 use crate::record::Record;
+use crate::service_mark::ServiceMark;
 use crate::text::c_name;
 
 /// While it lives, no other process changes the port's records that user space writes.
@@ -52,6 +53,12 @@ impl Port {
             self.want_slabs()?;
         }
         Ok(policy)
+    }
+
+    /// Records by what the service knows the port.
+    pub fn set_service(&self, mark: &ServiceMark) -> Result<()> {
+        let _lock = self.lock_records()?;
+        self.write_meta(&mark.write(self.meta()?))
     }
 
     /// Has the helper suspended the port?

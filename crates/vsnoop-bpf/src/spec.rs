@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use vsnoop_flow::types;
 use vsnoop_upkeep::settings;
 
+use crate::service_mark::ServiceMark;
 use crate::text::c_name;
 
 /// Size of the doorbell, in which the hooks write the numbers of holds: 16 bytes each.
@@ -54,6 +55,8 @@ pub struct AttachSpec {
     pub bridge: u32,
     /// The uplink, to which [`crate::Uplink::attach`] has attached its hook; 0: none.
     pub uplink: u32,
+    /// `None`: a command attaches it.
+    pub service: Option<ServiceMark>,
 }
 
 impl AttachSpec {
@@ -72,6 +75,7 @@ impl AttachSpec {
             tx_queues: 0,
             bridge: 0,
             uplink: 0,
+            service: None,
         }
     }
 
@@ -104,7 +108,7 @@ impl AttachSpec {
 
     pub(crate) fn meta(&self) -> types::port_meta {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        types::port_meta {
+        let meta = types::port_meta {
             abi: types::VSNOOP_ABI,
             ifindex: self.ifindex,
             netns: self.netns,
@@ -117,6 +121,10 @@ impl AttachSpec {
             uplink: self.uplink,
             lists: self.config().lists,
             ..Default::default()
+        };
+        match &self.service {
+            Some(mark) => mark.write(meta),
+            None => meta,
         }
     }
 }

@@ -1,16 +1,17 @@
-//! Names as the kernel and C have them: up to 15 bytes, and NULs.
+//! Names as the kernel and C have them: bytes, and at least one NUL.
 
 use std::ffi::CStr;
 
-pub(crate) fn c_name(name: &str) -> [std::ffi::c_char; 16] {
-    let mut out = [0; 16];
-    for (to, from) in out.iter_mut().zip(name.bytes().take(15)) {
+/// What is too long is cut.
+pub(crate) fn c_name<const SIZE: usize>(name: &str) -> [std::ffi::c_char; SIZE] {
+    let mut out = [0; SIZE];
+    for (to, from) in out.iter_mut().zip(name.bytes().take(SIZE - 1)) {
         *to = from as std::ffi::c_char;
     }
     out
 }
 
-pub(crate) fn c_string(chars: &[std::ffi::c_char; 16]) -> String {
+pub(crate) fn c_string<const SIZE: usize>(chars: &[std::ffi::c_char; SIZE]) -> String {
     let bytes = chars.map(|c| c as u8);
     CStr::from_bytes_until_nul(&bytes)
         .map(|s| s.to_string_lossy().into_owned())

@@ -55,15 +55,22 @@ const IO: [&str; 9] = [
 ];
 
 /// Crates that decide.
-const DECIDE: [&str; 5] =
-    ["vsnoop-flow", "vsnoop-hold", "vsnoop-link", "vsnoop-packet", "vsnoop-upkeep"];
+const DECIDE: [&str; 6] = [
+    "vsnoop-config",
+    "vsnoop-flow",
+    "vsnoop-hold",
+    "vsnoop-link",
+    "vsnoop-packet",
+    "vsnoop-upkeep",
+];
 
 /// Programs that have a command line; libraries have none.
-const COMMANDS: [&str; 2] = ["vsnoop", "vsnoop-lab"];
+const COMMANDS: [&str; 3] = ["vsnoop", "vsnoop-bench", "vsnoop-lab"];
 
 /// Libraries of the product: their errors are types, which a caller can tell apart.
-const LIBRARIES: [&str; 10] = [
+const LIBRARIES: [&str; 12] = [
     "vsnoop-bpf",
+    "vsnoop-config",
     "vsnoop-etcd",
     "vsnoop-flow",
     "vsnoop-hold",
@@ -72,6 +79,7 @@ const LIBRARIES: [&str; 10] = [
     "vsnoop-linkd",
     "vsnoop-netdev",
     "vsnoop-packet",
+    "vsnoop-service",
     "vsnoop-upkeep",
 ];
 

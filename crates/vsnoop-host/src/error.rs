@@ -67,6 +67,10 @@ pub enum Error {
     NoNetns,
     #[error("/proc/meminfo does not tell the host's memory; set hold.total in the configuration")]
     UnknownMemory,
+    #[error("port {port} cannot be attached")]
+    CannotAttach { port: String, source: vsnoop_bpf::Error },
+    #[error("interrupted before it was attached")]
+    Interrupted,
     #[error("clean up after port {port}")]
     CleanUp {
         port: String,

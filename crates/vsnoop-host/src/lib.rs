@@ -2,13 +2,14 @@
 //! command and its processes in the background need.
 //!
 //! `system` looks at the host: devices, network namespaces, processes, vCPUs. `ports` finds
-//! attachments, `held` and `failures` say how they are, `detach` and `sweep` end them; `reset`
-//! ends a connection. `config` reads the host's settings, `quota` bounds the memory of holds by
-//! them, and `incast` knows uplinks.
+//! attachments, `held` and `failures` say how they are, `attach` makes them with the `settings` and
+//! `lists` of a port, `detach` and `sweep` end them; `reset` ends a connection. `config` reads the
+//! host's configuration, `quota` bounds the memory of holds by it, and `incast` knows uplinks.
 //!
 //! Nothing here prints, reads arguments, or knows a verb: failures are returned (`error`), and
 //! what is noticed on the way goes to `tracing`.
 
+pub mod attach;
 pub mod config;
 pub mod detach;
 pub mod error;
@@ -16,12 +17,14 @@ pub mod failures;
 pub mod flow_key;
 pub mod held;
 pub mod incast;
+pub mod lists;
 pub mod lock;
 pub mod ports;
 pub mod priority;
 pub mod quota;
 pub mod reset;
 pub mod run_time;
+pub mod settings;
 pub mod size;
 pub mod sweep;
 pub mod system;

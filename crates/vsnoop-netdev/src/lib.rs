@@ -1,11 +1,13 @@
 //! Network devices as the kernel describes them, and changes of them ([`change`]): requests over
-//! rtnetlink ([`netlink`]) and to drivers ([`ethtool`]); and taps that are opened ([`tap`]).
+//! rtnetlink ([`netlink`]) and to drivers ([`ethtool`]), notifications ([`events`]); and taps that
+//! are opened ([`tap`]).
 //!
 //! sysfs shows the network namespace in which it was mounted; these ask in that of the calling
 //! thread.
 
 pub mod change;
 pub mod ethtool;
+pub mod events;
 pub mod netlink;
 pub mod tap;
 

@@ -1,9 +1,7 @@
 //! The bounds of a port: its hold, and how far senders may send beyond the VM's window.
 
+use vsnoop_host::attach::UNBOUNDED;
 use vsnoop_host::units;
-
-/// Senders may run ahead as far as the hold allows.
-pub const UNBOUNDED: u32 = u32::MAX;
 
 /// `None`: as far as the hold allows.
 pub fn ahead_bytes(ahead: u32) -> Option<u64> {

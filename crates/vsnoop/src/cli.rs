@@ -28,8 +28,8 @@ pub struct Cli {
     /// Print JSON for programs (docs/json.md) instead of tables.
     #[arg(long, global = true, help_heading = GLOBAL)]
     pub json: bool,
-    /// Settings of the host, read by `attach` and `doctor` [default: /etc/vsnoop/vsnoop.toml, if it
-    /// is there].
+    /// Settings of the host, read by `attach`, `set`, `doctor` and `run` [default:
+    /// /etc/vsnoop/vsnoop.toml, if it is there].
     #[arg(long, global = true, value_name = "FILE", help_heading = GLOBAL)]
     pub config: Option<PathBuf>,
     #[command(subcommand)]
@@ -62,6 +62,11 @@ pub enum Command {
     Incast(Incast),
     /// Carry frames of VMs to other hosts, compressed where that pays (docs/link.md).
     Link(LinkArguments),
+    /// Attach the taps that the configuration names, while they come and go: the service, in the
+    /// foreground (docs/operations.md).
+    Run(Run),
+    /// Say whether a configuration is good, or what is wrong in which line and column.
+    Check(Check),
     /// Take everything off all ports at once, damaged state included: the panic switch.
     Off(Off),
     /// Expires idle flows, resets those whose bytes cannot be delivered; started by other
@@ -175,7 +180,7 @@ pub struct Bounds {
     pub hold: Option<u32>,
     /// How far a sender may run ahead of the VM's own window, up to 1G (suffixes K, M, G); 0: not
     /// at all [default of `attach`: as far as the hold allows].
-    #[arg(long, value_name = "SIZE", value_parser = size)]
+    #[arg(long, value_name = "SIZE", value_parser = config::ahead_size)]
     pub ahead: Option<u32>,
 }
 
@@ -402,6 +407,15 @@ pub struct LinkSet {
 }
 
 #[derive(Debug, Args)]
+pub struct Run {}
+
+#[derive(Debug, Args)]
+pub struct Check {
+    /// The configuration [default: the one of --config, or /etc/vsnoop/vsnoop.toml].
+    pub file: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
 pub struct Off {
     /// All ports of the host, in every network namespace (there is no other choice).
     #[arg(long, required = true)]
@@ -441,16 +455,6 @@ fn period(text: &str) -> Result<f64, String> {
         .ok_or_else(|| "give a number of seconds that is more than 0".into())
 }
 
-/// A window: at most the largest that there is (RFC 7323, section 2.3).
-fn size(text: &str) -> Result<u32, String> {
-    vsnoop_host::size::parse(text)
-        .filter(|bytes| *bytes <= 1 << 30)
-        .map(|bytes| bytes as u32)
-        .ok_or_else(|| {
-            "give a number of bytes, up to 1G, with an optional suffix K, M or G".to_owned()
-        })
-}
-
 /// As [`incast::rate`]; a word may be meant for a port.
 fn incast_rate(text: &str) -> Result<incast::Rate, String> {
     let is_word = text.starts_with(|c: char| c.is_ascii_alphabetic());
@@ -474,18 +478,6 @@ mod tests {
     #[test]
     fn the_definition_is_consistent() {
         Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn sizes_have_suffixes_and_a_bound() {
-        assert_eq!(size("4M"), Ok(4 << 20));
-        assert_eq!(size("64k"), Ok(64 << 10));
-        assert_eq!(size("0"), Ok(0));
-        assert_eq!(size("1G"), Ok(1 << 30));
-        assert!(size("2G").is_err());
-        assert!(size("4X").is_err());
-        assert!(size("").is_err());
-        assert!(size("-1").is_err());
     }
 
     #[test]

@@ -16,7 +16,6 @@ mod engine;
 mod error;
 mod helper;
 mod identity;
-mod lists;
 #[cfg(test)]
 mod longest;
 mod output;
@@ -87,6 +86,8 @@ fn run(cli: &Cli) -> anyhow::Result<u8> {
         Command::Engine(arguments) => engine::run(arguments),
         Command::Doctor(arguments) => command::doctor::run(cli, arguments),
         Command::Observe(arguments) => command::observe::run(cli, arguments),
+        Command::Run(_) => command::run::run(cli),
+        Command::Check(arguments) => command::check::run(cli, arguments),
         Command::Off(_) => command::off::run(cli),
         Command::Man(arguments) => command::manual::write_pages(&arguments.dir),
         Command::Completions(arguments) => command::manual::print_completions(arguments.shell),

@@ -13,24 +13,29 @@
 //!
 //! Missing keys have defaults, and options of the command take precedence. The file is read when a
 //! port is attached, so that an error in it does not keep a port from being detached. An error is
-//! one line with the file, the line and the key; an unknown key is an error, because it was meant
-//! to have an effect.
+//! one line with the file, line, column and key. Tables `[[port]]` ([`port`]) are for the service.
 
-pub mod value;
+mod bounds;
+pub mod port;
+mod reader;
 
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
-use toml::{Spanned, Value};
+use toml::Spanned;
+use vsnoop_config::{Field, Reader as _};
 use vsnoop_upkeep::settings::SILENCE_MS;
 
 use crate::error::{Result, usage};
 use crate::incast::configured::{Defaults, Table};
 use crate::size;
 
-use value::shown;
+pub use bounds::{HOLD_LEAST, HOLD_MOST, HoldSizeError, ahead_size, hold_size};
+
+use port::{PortPattern, PortTable};
+use reader::Reader;
 
 /// Read unless `--config` names another.
 pub const FILE: &str = "/etc/vsnoop/vsnoop.toml";
@@ -40,11 +45,6 @@ const PART: u64 = 4;
 
 /// Range of `hold.silence`, seconds.
 const SILENCE_SECONDS: std::ops::RangeInclusive<u32> = 1..=86_400;
-
-/// Smallest hold of one port, bytes.
-pub const HOLD_LEAST: u64 = 256 << 10;
-/// Largest hold of one port, bytes: the limit of the BPF maps.
-pub const HOLD_MOST: u64 = 256 << 20;
 
 /// The settings in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,6 +58,8 @@ pub struct Config {
     /// A VM that has sent nothing for this time, ms, gets no early ACKs.
     pub silence_ms: u32,
     pub incast: Defaults,
+    /// In the order of the file: the first that a tap meets counts.
+    pub ports: Vec<PortPattern>,
 }
 
 #[derive(Deserialize)]
@@ -67,16 +69,17 @@ struct ConfigFile {
     hold: HoldTable,
     #[serde(default)]
     incast: Table,
+    #[serde(default)]
+    port: Vec<Spanned<PortTable>>,
 }
 
-/// Values of any type, so that an error can name the key.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "a table, [hold]")]
 struct HoldTable {
     /// Went away.
-    per_flow: Option<Spanned<Value>>,
-    total: Option<Spanned<Value>>,
-    silence: Option<Spanned<Value>>,
+    per_flow: Field,
+    total: Field,
+    silence: Field,
 }
 
 impl Config {
@@ -102,52 +105,29 @@ impl Config {
             total: None,
             silence_ms: SILENCE_MS,
             incast: Defaults::default(),
+            ports: Vec::new(),
         }
     }
 
-    fn parse(file: &Path, text: &str) -> Result<Self> {
-        let complaint = |offset: usize, what: &str| {
-            let line = text[..offset.min(text.len())].matches('\n').count() + 1;
-            usage(format!("{}, line {line}: {what}", file.display()))
-        };
-        let document: ConfigFile = toml::from_str(text).map_err(|error| {
-            let what = error.message().lines().collect::<Vec<_>>().join(", ");
-            // This one is there only to say that it went away.
-            let what =
-                what.replace("one of `per_flow`, `total`, `silence`", "`total` or `silence`");
-            let offset = error.span().map_or(0, |span| span.start).min(text.len());
-            let begin = text[..offset].rfind('\n').map_or(0, |end| end + 1);
-            let line = text[begin..].lines().next().unwrap_or_default();
-            complaint(offset, &format!("{what}: {line}"))
-        })?;
-        let wrong = |value: &Spanned<Value>, key: &str, why: HoldError| {
-            let what = format!("hold.{key} = {}: {why}", shown(value.get_ref()));
-            complaint(value.span().start, &what)
-        };
+    /// `text` as the contents of `file`.
+    pub fn parse(file: &Path, text: &str) -> Result<Self> {
+        let reader = Reader { file, text };
+        let document: ConfigFile = reader.document()?;
         let hold = &document.hold;
         if let Some(removed) = &hold.per_flow {
-            return Err(complaint(
-                removed.span().start,
-                "hold.per_flow went away: remove the line, for connections share the hold of their port \
-                 fairly",
-            ));
+            let why =
+                "went away: remove the line, for connections share the hold of their port fairly";
+            return Err(reader.wrong("hold.per_flow", removed, why));
         }
-        let silence_ms = match &hold.silence {
-            None => SILENCE_MS,
-            Some(value) => {
-                silence_ms(value.get_ref()).map_err(|why| wrong(value, "silence", why))?
-            }
-        };
-        let total = match &hold.total {
-            None => None,
-            Some(value) => Some(total(value.get_ref()).map_err(|why| wrong(value, "total", why))?),
-        };
+        let seconds = reader.number("hold.silence", &hold.silence, SILENCE_SECONDS)?;
+        let total = reader.quantity("hold.total", &hold.total, total)?;
         Ok(Self {
             file: file.to_owned(),
             is_there: true,
-            silence_ms,
+            silence_ms: seconds.map_or(SILENCE_MS, |seconds| seconds * 1000),
             total,
-            incast: document.incast.read(complaint)?,
+            incast: document.incast.read(&reader)?,
+            ports: reader.ports(&document.port, total)?,
         })
     }
 
@@ -168,45 +148,12 @@ impl Config {
     }
 }
 
-/// Rules for values of `[hold]`.
-#[derive(Clone, Copy, Debug, thiserror::Error)]
-enum HoldError {
-    #[error(
-        "give the memory for the holds of all ports, 256K or more, as a text such as \"64M\" or \
-         \"2G\", or a number of bytes"
-    )]
-    Total,
-    #[error("give seconds, {} to {}", SILENCE_SECONDS.start(), SILENCE_SECONDS.end())]
-    Silence,
-}
-
-fn total(value: &Value) -> std::result::Result<u64, HoldError> {
-    let bytes = match value {
-        Value::Integer(bytes) => u64::try_from(*bytes).ok(),
-        Value::String(text) => size::parse(text),
-        _ => None,
-    };
+fn total(text: &str) -> std::result::Result<u64, &'static str> {
     // Less is not even one hold.
-    bytes.filter(|bytes| *bytes >= HOLD_LEAST).ok_or(HoldError::Total)
-}
-
-fn silence_ms(value: &Value) -> std::result::Result<u32, HoldError> {
-    let seconds = value.as_integer().and_then(|seconds| u32::try_from(seconds).ok());
-    let seconds = seconds.filter(|seconds| SILENCE_SECONDS.contains(seconds));
-    seconds.map(|seconds| seconds * 1000).ok_or(HoldError::Silence)
-}
-
-/// The quota of a port is not within [`HOLD_LEAST`] and [`HOLD_MOST`].
-#[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("a hold has 256K to 256M bytes")]
-pub struct HoldSizeError;
-
-/// Parses the quota of one port.
-pub fn hold_size(text: &str) -> std::result::Result<u32, HoldSizeError> {
-    size::parse(text)
-        .filter(|bytes| (HOLD_LEAST..=HOLD_MOST).contains(bytes))
-        .map(|bytes| bytes as u32)
-        .ok_or(HoldSizeError)
+    size::parse(text).filter(|bytes| *bytes >= HOLD_LEAST).ok_or(
+        "give the memory for the holds of all ports, 256K or more, as a text such as \"64M\" or \
+         \"2G\", or a number of bytes",
+    )
 }
 
 #[cfg(test)]
@@ -221,6 +168,18 @@ mod tests {
         let error = parse(text).expect_err(text);
         assert!(matches!(error, crate::error::Error::Usage(_)), "{error}");
         error.to_string()
+    }
+
+    #[test]
+    fn how_far_ahead_has_suffixes_and_a_bound() {
+        assert_eq!(ahead_size("4M"), Ok(4 << 20));
+        assert_eq!(ahead_size("64k"), Ok(64 << 10));
+        assert_eq!(ahead_size("0"), Ok(0));
+        assert_eq!(ahead_size("1G"), Ok(1 << 30));
+        assert!(ahead_size("2G").is_err());
+        assert!(ahead_size("4X").is_err());
+        assert!(ahead_size("").is_err());
+        assert!(ahead_size("-1").is_err());
     }
 
     #[test]
@@ -254,7 +213,10 @@ mod tests {
         for (text, words) in [
             ("[hold]\ntotal = \"4M\"\ntotals = 1\n", ["/f.toml, line 3", "totals"]),
             ("\n[holds]\n", ["/f.toml, line 2", "holds"]),
-            ("[hold]\n\nper_flow = \"4M\"\n", ["/f.toml, line 3", "hold.per_flow went away"]),
+            (
+                "[hold]\n\nper_flow = \"4M\"\n",
+                ["/f.toml, line 3", "hold.per_flow = \"4M\": went away"],
+            ),
             ("[hold]\ntotal = \"4X\"\n", ["/f.toml, line 2", "hold.total = \"4X\""]),
             ("[hold]\ntotal = -1\n", ["/f.toml, line 2", "hold.total = -1"]),
             ("[hold]\ntotal = true\n", ["/f.toml, line 2", "hold.total = true"]),
@@ -264,7 +226,7 @@ mod tests {
             ("hold = 5\n", ["/f.toml, line 1", "expected a table, [hold]"]),
             ("[[hold]]\n", ["/f.toml, line 1", "expected a table, [hold]"]),
             ("incast = \"x\"\n", ["/f.toml, line 1", "expected a table, [incast]"]),
-            ("[hold]\ntotals = 1\n", ["field `totals`", "expected `total` or `silence`:"]),
+            ("[hold]\ntotals = 1\n", ["field `totals`", "expected `total` or `silence`,"]),
             ("[hold]\nsilence = 0\n", ["/f.toml, line 2", "hold.silence = 0"]),
             ("[hold]\ntotal = [1]\n", ["/f.toml, line 2", "hold.total = (array)"]),
             ("[hold]\ntotal = 1\ntotal = 2\n", ["/f.toml, line 3", "total = 2"]),

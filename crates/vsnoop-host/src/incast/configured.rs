@@ -2,9 +2,9 @@
 
 use serde::Deserialize;
 use toml::{Spanned, Value};
+use vsnoop_config::{Field, Reader};
 
-use super::setting::{self, Rate, SettingError, bits_per_second};
-use crate::config::value::shown;
+use super::setting::{self, Rate, SettingError};
 use crate::error;
 
 /// Defaults for a new uplink.
@@ -16,69 +16,57 @@ pub struct Defaults {
     pub uplink: Option<String>,
 }
 
-/// Values of any type, so that an error can name the key.
+/// The table as the file has it.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "a table, [incast]")]
 pub struct Table {
-    rate: Option<Spanned<Value>>,
-    buffer: Option<Spanned<Value>>,
-    uplink: Option<Spanned<Value>>,
+    rate: Field,
+    buffer: Field,
+    uplink: Field,
 }
 
 impl Table {
-    /// `complaint` builds an error from a position and a message.
-    pub fn read(&self, complaint: impl Fn(usize, &str) -> error::Error) -> error::Result<Defaults> {
-        let wrong = |key: &str, value: &Spanned<Value>, why: SettingError| {
-            let what = format!("incast.{key} = {}: {why}", shown(value.get_ref()));
-            complaint(value.span().start, &what)
-        };
-        let mut defaults = Defaults::default();
-        if let Some(value) = &self.rate {
-            let rate = rate(value.get_ref()).map_err(|why| wrong("rate", value, why))?;
-            defaults.rate = Some(rate);
-        }
-        if let Some(value) = &self.buffer {
-            let buffer = buffer(value.get_ref()).map_err(|why| wrong("buffer", value, why))?;
-            defaults.buffer_bytes = Some(buffer);
-        }
-        if let Some(value) = &self.uplink {
-            let uplink = uplink(value.get_ref()).map_err(|why| wrong("uplink", value, why))?;
-            defaults.uplink = Some(uplink);
-        }
-        Ok(defaults)
+    pub fn read(&self, reader: &impl Reader<Error = error::Error>) -> error::Result<Defaults> {
+        Ok(Defaults {
+            rate: reader.quantity("incast.rate", &self.rate, setting::rate)?,
+            buffer_bytes: reader.quantity("incast.buffer", &self.buffer, setting::buffer)?,
+            uplink: self.uplink.as_ref().map(|found| uplink(reader, found)).transpose()?,
+        })
     }
 }
 
-fn rate(value: &Value) -> Result<Rate, SettingError> {
-    match value {
-        Value::Integer(bits) => bits_per_second(u64::try_from(*bits).unwrap_or(0)),
-        Value::String(text) => setting::rate(text),
-        _ => setting::rate(""),
-    }
-}
-
-fn buffer(value: &Value) -> Result<u32, SettingError> {
-    match value {
-        Value::Integer(bytes) => setting::buffer(&bytes.to_string()),
-        Value::String(text) => setting::buffer(text),
-        _ => setting::buffer(""),
-    }
-}
-
-fn uplink(value: &Value) -> Result<String, SettingError> {
-    match value {
+fn uplink(
+    reader: &impl Reader<Error = error::Error>,
+    found: &Spanned<Value>,
+) -> error::Result<String> {
+    match found.get_ref() {
         Value::String(name) if !name.is_empty() => Ok(name.clone()),
-        _ => Err(SettingError::Uplink),
+        _ => Err(reader.wrong("incast.uplink", found, SettingError::Uplink)),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use vsnoop_config::Fault;
+
     use super::*;
 
+    struct Text<'a>(&'a str);
+
+    impl Reader for Text<'_> {
+        type Error = error::Error;
+
+        fn contents(&self) -> &str {
+            self.0
+        }
+
+        fn fault(&self, offset: usize, fault: Fault) -> error::Error {
+            error::usage(format!("{}: {fault}", self.place(offset)))
+        }
+    }
+
     fn read(text: &str) -> error::Result<Defaults> {
-        let table = toml::from_str::<Table>(text).expect("a table");
-        table.read(|at, what| error::usage(format!("{at}: {what}")))
+        Text(text).document::<Table>()?.read(&Text(text))
     }
 
     #[test]
@@ -99,13 +87,13 @@ mod tests {
     #[test]
     fn what_is_wrong_is_said_with_place_key_and_bounds() {
         for (text, words) in [
-            ("rate = -1\n", ["7: incast.rate = -1", "1M to 400G"]),
-            ("\nrate = 1e9\n", ["8: incast.rate = 1000000000.0", "25G"]),
-            ("buffer = \"1K\"\n", ["9: incast.buffer = \"1K\"", "16K to 256M"]),
-            ("buffer = -5\n", ["9: incast.buffer = -5", "16K to 256M"]),
-            ("buffer = true\n", ["9: incast.buffer = true", "16K to 256M"]),
-            ("uplink = 7\n", ["9: incast.uplink = 7", "interface"]),
-            ("uplink = \"\"\n", ["9: incast.uplink = \"\"", "interface"]),
+            ("rate = -1\n", ["line 1, column 8: incast.rate = -1", "1M to 400G"]),
+            ("\nrate = 1e9\n", ["line 2, column 8: incast.rate = 1000000000.0", "25G"]),
+            ("buffer = \"1K\"\n", ["line 1, column 10: incast.buffer = \"1K\"", "16K to 256M"]),
+            ("buffer = -5\n", ["line 1, column 10: incast.buffer = -5", "16K to 256M"]),
+            ("buffer = true\n", ["line 1, column 10: incast.buffer = true", "16K to 256M"]),
+            ("uplink = 7\n", ["line 1, column 10: incast.uplink = 7", "interface"]),
+            ("uplink = \"\"\n", ["line 1, column 10: incast.uplink = \"\"", "interface"]),
         ] {
             let error = read(text).expect_err(text).to_string();
             for word in words {

@@ -11,7 +11,7 @@ const BUFFERS: std::ops::RangeInclusive<u64> = 16 << 10..=256 << 20;
 /// Default queue, bytes.
 pub const DEFAULT_BUFFER: u32 = 64 << 10;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Rate {
     /// The link speed of the uplink.
     Link,

@@ -14,7 +14,7 @@ use nix::sys::statfs::{FsType, fstatfs};
 use crate::error::{Error, Result, SystemError, Unfit, unfit, usage};
 
 /// Where `ip netns add` puts its names.
-const NAMED: &str = "/run/netns";
+pub const NAMED: &str = "/run/netns";
 const OWN: &str = "/proc/thread-self/ns/net";
 
 /// An open network namespace.

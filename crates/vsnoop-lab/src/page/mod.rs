@@ -101,33 +101,50 @@ fn render_contents(page: &mut String, parts: &[Part]) -> Result<()> {
         )?;
     }
     writeln!(page, "</table>\n</nav>")?;
-    let measured = |one: &&Experiment| parts.iter().any(|part| part.experiment.name == one.name);
-    let (_, missing): (Vec<_>, Vec<_>) = experiment::all().iter().partition(measured);
+    let missing: Vec<_> = experiment::all().iter().filter(|one| !measured(parts, one)).collect();
     if !missing.is_empty() {
         let names: Vec<_> = missing.iter().map(|one| one.name).collect();
-        writeln!(page, "<p>Without results here: {}.</p>", names.join(", "))?;
+        let (names, command) = (names.join(", "), missing[0].words.command);
+        writeln!(
+            page,
+            "<p>Without results here: {names}. Each has a command, as <code>{command}</code>.</p>"
+        )?;
     }
     Ok(())
 }
 
-/// The figures of papers that the experiments repeat, and what was found.
+fn measured(parts: &[Part], experiment: &Experiment) -> bool {
+    parts.iter().any(|part| part.experiment.name == experiment.name)
+}
+
+/// The figures of papers that the experiments repeat, and what was found, or the command that
+/// finds it.
 fn render_papers(page: &mut String, parts: &[Part]) -> Result<()> {
-    let papers: Vec<_> =
-        parts.iter().filter_map(|part| Some((part, part.experiment.words.paper?))).collect();
-    if papers.is_empty() {
-        return Ok(());
+    writeln!(page, "<h2 id=\"papers\">Figures of the papers</h2>\n<dl>")?;
+    for experiment in experiment::all() {
+        let part = parts.iter().find(|part| part.experiment.name == experiment.name);
+        let name = experiment.name;
+        for against in experiment.words.papers {
+            let (figure, shape) =
+                (escaped(&against.paper.figure), escaped(against.paper.shape.trim()));
+            let here = match part {
+                Some(part) => (against.difference)(&part.results)
+                    .map_or_else(|| "too few samples".to_owned(), |text| escaped(&text)),
+                None => {
+                    format!("not measured: <code>{}</code>", escaped(experiment.words.command))
+                }
+            };
+            let title = match part {
+                Some(_) => format!("<a href=\"#{name}\">{figure}</a>"),
+                None => figure,
+            };
+            writeln!(
+                page,
+                "<dt>{title}</dt>\n<dd><p>Paper: {shape}</p>\n<p>Here: {here}</p></dd>"
+            )?;
+        }
     }
-    writeln!(page, "<h2>Figures of the papers</h2>\n<div class=\"wide\">\n<table>")?;
-    writeln!(page, "<tr><th>figure</th><th>shows</th><th>here</th><th>experiment</th></tr>")?;
-    for (part, against) in papers {
-        let (name, paper) = (part.experiment.name, against.paper);
-        let (figure, shape) = (escaped(&paper.figure), escaped(paper.shape.trim()));
-        let here = (against.difference)(&part.results);
-        let here = here.map_or("too few samples".into(), |text| escaped(&text));
-        let link = format!("<a href=\"#{name}\">{name}</a>");
-        writeln!(page, "<tr><td>{figure}</td><td>{shape}</td><td>{here}</td><td>{link}</td></tr>")?;
-    }
-    writeln!(page, "</table>\n</div>")?;
+    writeln!(page, "</dl>")?;
     Ok(())
 }
 

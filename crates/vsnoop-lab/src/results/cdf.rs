@@ -39,7 +39,7 @@ impl Drawing for Cdf {
                 let name = format!("{name} (n = {})", values.len());
                 Line { name, points: steps(values) }
             });
-            draw_lines(chart, axes, lines, 0, SeriesLabelPosition::LowerRight)
+            draw_lines(chart, axes, lines, &[], 0, SeriesLabelPosition::LowerRight)
         })
     }
 }

@@ -16,6 +16,8 @@ pub struct Chart {
     pub y_max: f64,
     /// Ascending by the number.
     pub lines: Vec<Line>,
+    /// What a paper has on the same axes.
+    pub paper: Vec<Line>,
 }
 
 impl Drawing for Chart {
@@ -30,14 +32,14 @@ impl Drawing for Chart {
                 format: &whole,
             });
             let lines = self.lines.iter().cloned();
-            draw_lines(chart, axes, lines, 4, SeriesLabelPosition::MiddleRight)
+            draw_lines(chart, axes, lines, &self.paper, 4, SeriesLabelPosition::MiddleRight)
         })
     }
 }
 
 impl Chart {
     fn most(&self) -> f64 {
-        let points = self.lines.iter().flat_map(|line| &line.points);
+        let points = self.lines.iter().chain(&self.paper).flat_map(|line| &line.points);
         points.map(|(x, _)| *x).fold(1.0, f64::max)
     }
 }

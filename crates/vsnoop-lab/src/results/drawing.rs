@@ -24,6 +24,10 @@ pub const COLOURS: [RGBColor; 7] = [
     RGBColor(0x55, 0x55, 0x55),
 ];
 
+/// Of what a paper has.
+const PAPER_COLOURS: [RGBColor; 3] =
+    [RGBColor(0x00, 0x00, 0x00), RGBColor(0x80, 0x80, 0x80), RGBColor(0xb0, 0x40, 0x40)];
+
 /// The drawing errors of the backend `B`.
 type Drawn<B> = std::result::Result<(), DrawingAreaErrorKind<<B as DrawingBackend>::ErrorType>>;
 
@@ -86,11 +90,13 @@ pub struct Axis<'a> {
     pub format: &'a dyn Fn(&f64) -> String,
 }
 
-/// Draws axes, lines in the order of [`COLOURS`], and their legend at `position`.
+/// Draws axes, lines in the order of [`COLOURS`], what a paper has (dashed, or single points), and
+/// their legend at `position`.
 pub fn draw_lines<'a, B, X, Y>(
     mut chart: ChartContext<'a, B, Cartesian2d<X, Y>>,
     [x, y]: [Axis<'_>; 2],
     lines: impl Iterator<Item = Line>,
+    paper: &[Line],
     point_size: u32,
     position: SeriesLabelPosition,
 ) -> Drawn<B>
@@ -118,6 +124,16 @@ where
             .draw_series(LineSeries::new(line.points, style).point_size(point_size))?
             .label(line.name)
             .legend(move |(x, y)| PathElement::new([(x, y), (x + 28, y)], style));
+    }
+    for (line, colour) in paper.iter().zip(PAPER_COLOURS.iter().cycle()) {
+        let (style, points) = (colour.stroke_width(2), line.points.clone());
+        let dashes = DashedLineSeries::new(points, 8, 6, style);
+        chart.draw_series(dashes)?.label(&line.name).legend(move |(x, y)| {
+            PathElement::new([(x, y), (x + 10, y), (x + 18, y), (x + 28, y)], style)
+        });
+        if let [point] = line.points[..] {
+            chart.draw_series([Cross::new(point, 8, style)])?;
+        }
     }
     chart
         .configure_series_labels()

@@ -33,6 +33,10 @@ pub struct Incast {
 
 /// The default rate of the last hop.
 pub const RATE_MBIT: u64 = 1000;
+/// The default of its queue.
+pub const BUFFER_BYTES: u64 = 128_000;
+/// The least retransmission timeout of Linux.
+pub const RTO_MIN_MS: u32 = 200;
 
 fn rate_mbit() -> u64 {
     RATE_MBIT

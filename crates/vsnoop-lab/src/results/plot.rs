@@ -98,7 +98,7 @@ impl Drawing for Distribution {
                     let name = format!("{name} (n = {})", values.len());
                     Line { name, points: steps(values) }
                 });
-            draw_lines(chart, axes, lines, 0, SeriesLabelPosition::UpperLeft)
+            draw_lines(chart, axes, lines, &[], 0, SeriesLabelPosition::UpperLeft)
         })
     }
 }

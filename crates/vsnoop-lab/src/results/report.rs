@@ -13,7 +13,7 @@ use super::table::Style;
 use super::{CUT_SHORT, Figure, OPTIONS, Results};
 
 /// Words of an experiment for its report.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct Words {
     pub title: &'static str,
     pub what_to_see: &'static str,
@@ -26,19 +26,23 @@ pub struct Words {
     pub figures: fn(&Results) -> Vec<Figure>,
     /// Renders the goals beside the measured values, in Markdown.
     pub goals: Option<fn(&Results) -> Result<String>>,
-    /// What a paper has of it.
-    pub paper: Option<Against>,
+    /// What papers have of it.
+    pub papers: &'static [Against],
     /// Draws into a directory and returns the names of the plots, without extension.
     pub plots: fn(&Results, &Path) -> Result<Vec<String>>,
 }
 
 /// A figure or table of a paper that an experiment reproduces.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct Against {
     pub paper: &'static Paper,
     /// One sentence on the difference, from the samples; `None` if there are too few.
-    pub difference: fn(&Results) -> Option<String>,
+    pub difference: &'static Difference,
+    /// The plot that is like the figure, if there is a single one.
+    pub plot: Option<&'static str>,
 }
+
+pub type Difference = dyn Fn(&Results) -> Option<String> + Sync;
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -105,11 +109,12 @@ fn render(results: &Results, words: &Words, plots: &[String]) -> Result<String> 
     if let Some(goals) = words.goals {
         writeln!(text, "## Goals\n\n{}\n", goals(results)?)?;
     }
-    if let Some(against) = words.paper {
-        render_paper(&mut text, results, &against)?;
+    for against in words.papers {
+        render_paper(&mut text, results, against, plots)?;
     }
+    let beside = |name: &String| words.papers.iter().any(|one| one.plot == Some(name));
     writeln!(text, "## Plots\n")?;
-    for name in plots {
+    for name in plots.iter().filter(|name| !beside(name)) {
         writeln!(text, "![{name}]({name}.svg)\n")?;
     }
     writeln!(text, "## Method\n\n{}\n", words.method)?;
@@ -126,9 +131,14 @@ fn render(results: &Results, words: &Words, plots: &[String]) -> Result<String> 
     Ok(text)
 }
 
-fn render_paper(text: &mut String, results: &Results, against: &Against) -> Result<()> {
-    let Against { paper, difference } = against;
-    writeln!(text, "## The paper\n\n{}: {}\n", paper.figure, paper.shape.trim())?;
+fn render_paper(
+    text: &mut String,
+    results: &Results,
+    against: &Against,
+    plots: &[String],
+) -> Result<()> {
+    let Against { paper, difference, plot } = against;
+    writeln!(text, "## {}\n\n{}\n", paper.figure, paper.shape.trim())?;
     if !paper.values.is_empty() {
         writeln!(text, "| value of the paper | at | |\n|---|---|---|")?;
         for value in &*paper.values {
@@ -139,6 +149,9 @@ fn render_paper(text: &mut String, results: &Results, against: &Against) -> Resu
     }
     if let Some(difference) = difference(results) {
         writeln!(text, "Here: {difference}\n")?;
+    }
+    if let Some(name) = plot.filter(|plot| plots.iter().any(|name| name == plot)) {
+        writeln!(text, "![{name}]({name}.svg)\n")?;
     }
     Ok(())
 }
@@ -167,7 +180,7 @@ mod tests {
             tables: |_, _| String::new(),
             figures: |_| Vec::new(),
             goals: None,
-            paper: None,
+            papers: &[],
             plots: |_, _| Ok(Vec::new()),
         };
         let mut results = Results::begin("demo", Default::default());

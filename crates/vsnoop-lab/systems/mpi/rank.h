@@ -4,8 +4,8 @@
  * MPI_Finalize of Debian 12's MPICH (4.0.2, with UCX 1.13) often never returns over TCP: one rank
  * waits until its connections are closed, the others, which would have to answer, wait for it in
  * the process manager's barrier. A rank that exits without it breaks connections of others that are
- * a little behind. So no rank ends: the first one says `end` when all are done, and whoever started
- * the program kills hydra's proxies, with which the ranks end.
+ * a little behind. So no rank ends: the first one says `end` when all are done, then the lab kills
+ * hydra's proxies, and the ranks with them.
  */
 #include <mpi.h>
 #include <signal.h>

@@ -18,6 +18,8 @@ const SECOND_NS: u64 = 1_000_000_000;
 const ASK_NS: u64 = SECOND_NS;
 const ASK_AGAIN_NS: u64 = 3 * SECOND_NS;
 const ASK_SELDOM_NS: u64 = 10 * SECOND_NS;
+/// Between the questions for several peers, once their hub is up.
+const ASK_APART_NS: u64 = SECOND_NS / super::ASKS_PER_S;
 /// Handshakes of the peer: bounds on their rate and burst.
 const BEGIN_EACH_NS: u64 = 2 * SECOND_NS;
 const BEGIN_BURST: u64 = 4;
@@ -99,10 +101,11 @@ impl Contact {
         }
     }
 
-    /// The hub has a session with this host now, or another one.
-    pub fn hub_up(&mut self, now_ns: u64) {
+    /// The hub has a session with this host now, or another one. `turn`: the number of peers behind
+    /// it that are asked for before this one.
+    pub fn hub_up(&mut self, turn: usize, now_ns: u64) {
         self.hub_is_up = true;
-        self.ask_ns = now_ns;
+        self.ask_ns = now_ns.saturating_add(ASK_APART_NS.saturating_mul(turn as u64));
     }
 
     pub fn hub_down(&mut self) {

@@ -4,8 +4,10 @@
 //! address, or gets a piece, of a peer that it does not have in its own configuration. A peer that
 //! asks no more, or is down, is forgotten.
 //!
-//! Pieces are passed on at a rate, for each peer that sends and each that receives: a spoke cannot
-//! have the hub flood another.
+//! Pieces are passed on at a rate, for each peer that sends and each that receives, and so is each
+//! peer told what others do: a spoke cannot have the hub flood another. What a peer was not told
+//! because of that it is told later ([`Hub::tick`]), as it is then; its own questions are always
+//! answered.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
@@ -22,6 +24,11 @@ const PASSED_BURST: u64 = 128;
 /// Pieces that one peer gets of all others.
 const RECEIVED_PER_S: u64 = 128;
 const RECEIVED_BURST: u64 = 256;
+/// Changes that a peer is told of another, and of all others.
+const CHANGES_PER_S: u64 = 1;
+const CHANGES_BURST: u64 = 8;
+const ALL_CHANGES_PER_S: u64 = 64;
+const ALL_CHANGES_BURST: u64 = 128;
 
 /// What the caller does.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,8 +52,25 @@ struct Interest {
     label: Label,
     until_ns: u64,
     /// What it was told last.
-    told: Standing,
-    passed: PieceRate,
+    told: Option<Standing>,
+    /// What the one that asks is told of the other, and gets of it.
+    changes: Rate,
+    passed: Rate,
+}
+
+impl Interest {
+    /// It begins with a question.
+    fn new(label: Label) -> Self {
+        let (changes, passed) = (Rate::default(), Rate::default());
+        Self { label, until_ns: 0, told: None, changes, passed }
+    }
+}
+
+/// What a peer gets of all others.
+#[derive(Debug, Default)]
+struct Received {
+    pieces: Rate,
+    changes: Rate,
 }
 
 /// Who asks for whom; peers are numbers.
@@ -62,18 +86,18 @@ pub struct Hub {
     asked: HashMap<usize, HashMap<Label, usize>>,
     /// Addresses of peers that are up.
     up: HashMap<usize, SocketAddr>,
-    received: HashMap<usize, PieceRate>,
-    /// The next look for those who ask no more.
-    expire_ns: u64,
+    received: HashMap<usize, Received>,
+    /// The next look for those who ask no more, or were not told of a change.
+    look_ns: u64,
 }
 
 /// When what was taken is paid for (GCRA).
 #[derive(Clone, Copy, Debug, Default)]
-struct PieceRate {
+struct Rate {
     paid_ns: u64,
 }
 
-impl PieceRate {
+impl Rate {
     fn take(&mut self, per_s: u64, burst: u64, now_ns: u64) -> bool {
         let each_ns = SECOND_NS / per_s;
         let may = self.paid_ns.saturating_sub(now_ns) < burst * each_ns;
@@ -86,36 +110,36 @@ impl PieceRate {
 
 impl Hub {
     /// A peer is up, and its datagrams come from this address.
-    pub fn up(&mut self, peer: usize, address: SocketAddr) -> Vec<HubAction> {
+    pub fn up(&mut self, peer: usize, address: SocketAddr, now_ns: u64) -> Vec<HubAction> {
         if self.up.insert(peer, address) == Some(address) {
             return Vec::new();
         }
-        self.tell_of(peer)
+        self.tell_of(peer, now_ns)
     }
 
     /// A peer is down, or was started again: the hub forgets its questions.
-    pub fn down(&mut self, peer: usize) -> Vec<HubAction> {
-        let mut actions = self.forget_asks(peer);
+    pub fn down(&mut self, peer: usize, now_ns: u64) -> Vec<HubAction> {
+        let mut actions = self.forget_asks(peer, now_ns);
         if self.up.remove(&peer).is_some() {
-            actions.extend(self.tell_of(peer));
+            actions.extend(self.tell_of(peer, now_ns));
         }
         actions
     }
 
     /// What a peer asked for is forgotten.
-    fn forget_asks(&mut self, peer: usize) -> Vec<HubAction> {
+    fn forget_asks(&mut self, peer: usize, now_ns: u64) -> Vec<HubAction> {
         let mut actions = Vec::new();
         for about in self.asked.remove(&peer).into_iter().flat_map(HashMap::into_values) {
             self.interests.remove(&AskedPair { about, asks: peer });
             actions.push(HubAction::Label { to: peer, from: about, label: None });
-            actions.extend(self.tell(about, peer));
+            actions.extend(self.tell(about, peer, now_ns));
         }
         actions
     }
 
     /// A peer is not configured any more, or not to be relayed.
-    pub fn remove(&mut self, peer: usize) -> Vec<HubAction> {
-        let mut actions = self.down(peer);
+    pub fn remove(&mut self, peer: usize, now_ns: u64) -> Vec<HubAction> {
+        let mut actions = self.down(peer, now_ns);
         let all = AskedPair { about: peer, asks: 0 }..=AskedPair { about: peer, asks: usize::MAX };
         let askers: Vec<_> = self.interests.range(all).map(|(pair, _)| pair.asks).collect();
         for asks in askers {
@@ -138,9 +162,10 @@ impl Hub {
         now_ns: u64,
     ) -> Vec<HubAction> {
         let about = about.filter(|about| *about != asks);
-        let mut actions = self.unlabel(asks, label, about);
+        let mut actions = self.unlabel(asks, label, about, now_ns);
         let labels = self.asked.entry(asks).or_default();
-        let Some(about) = about.filter(|_| labels.len() < super::MOST_ASKED) else {
+        let may_ask = labels.len() < super::MOST_ASKED || labels.contains_key(&label);
+        let Some(about) = about.filter(|_| may_ask) else {
             let message = HubMessage::Known { label, standing: Standing::Unknown };
             actions.push(HubAction::Tell { to: asks, message });
             return actions;
@@ -148,24 +173,28 @@ impl Hub {
         labels.insert(label, about);
         let until_ns = now_ns.saturating_add(ASKS_NS);
         let pair = AskedPair { about, asks };
-        let before = self.interests.get(&pair).map(|interest| (interest.label, interest.passed));
-        let (told, passed) = (Standing::Unknown, before.unwrap_or((label, PieceRate::default())).1);
-        self.interests.insert(pair, Interest { label, until_ns, told, passed });
-        if before.map(|(label, _)| label) != Some(label) {
-            if let Some((before, _)) = before
-                && let Some(labels) = self.asked.get_mut(&asks)
-            {
-                labels.remove(&before);
-            }
+        let before = self.interests.get(&pair).map(|interest| interest.label);
+        if let Some(before) = before.filter(|before| *before != label) {
+            labels.remove(&before);
+        }
+        let interest = self.interests.entry(pair).or_insert_with(|| Interest::new(label));
+        (interest.label, interest.until_ns) = (label, until_ns);
+        if before != Some(label) {
             actions.push(HubAction::Label { to: asks, from: about, label: Some(label) });
         }
-        actions.extend(self.tell(asks, about));
-        actions.extend(self.tell(about, asks));
+        actions.extend(self.answer(pair));
+        actions.extend(self.tell(about, asks, now_ns));
         actions
     }
 
     /// A label is for another peer now, or for none.
-    fn unlabel(&mut self, asks: usize, label: Label, about: Option<usize>) -> Vec<HubAction> {
+    fn unlabel(
+        &mut self,
+        asks: usize,
+        label: Label,
+        about: Option<usize>,
+        now_ns: u64,
+    ) -> Vec<HubAction> {
         let Some(labels) = self.asked.get_mut(&asks) else { return Vec::new() };
         let Some(before) = labels.get(&label).copied().filter(|now| Some(*now) != about) else {
             return Vec::new();
@@ -173,30 +202,31 @@ impl Hub {
         labels.remove(&label);
         self.interests.remove(&AskedPair { about: before, asks });
         let mut actions = vec![HubAction::Label { to: asks, from: before, label: None }];
-        actions.extend(self.tell(before, asks));
+        actions.extend(self.tell(before, asks, now_ns));
         actions
     }
 
     /// A piece of `from`, for the peer that has this label there; `None`: it is not passed on.
     pub fn piece(&mut self, from: usize, piece: Piece, now_ns: u64) -> Option<PassedOn> {
         let to = *self.asked.get(&from)?.get(&piece.label)?;
-        let label = self.interests.get(&AskedPair { about: from, asks: to })?.label;
         if !self.up.contains_key(&to) {
             return None;
         }
-        let own = self.interests.get_mut(&AskedPair { about: to, asks: from })?;
-        let is_passed = own.passed.take(PASSED_PER_S, PASSED_BURST, now_ns)
-            && self.received.entry(to).or_default().take(RECEIVED_PER_S, RECEIVED_BURST, now_ns);
-        is_passed
-            .then_some(PassedOn { to, message: HubMessage::FromPeer(Piece { label, ..piece }) })
+        // The rates are in what the receiver asks for: a sender cannot begin them anew.
+        let interest = self.interests.get_mut(&AskedPair { about: from, asks: to })?;
+        let all = &mut self.received.entry(to).or_default().pieces;
+        let is_passed = interest.passed.take(PASSED_PER_S, PASSED_BURST, now_ns)
+            && all.take(RECEIVED_PER_S, RECEIVED_BURST, now_ns);
+        let message = HubMessage::FromPeer(Piece { label: interest.label, ..piece });
+        is_passed.then_some(PassedOn { to, message })
     }
 
-    /// Forgets those who ask no more.
+    /// Forgets those who ask no more, and tells what could not be told before.
     pub fn tick(&mut self, now_ns: u64) -> Vec<HubAction> {
-        if now_ns < self.expire_ns {
+        if now_ns < self.look_ns {
             return Vec::new();
         }
-        self.expire_ns = now_ns.saturating_add(SECOND_NS);
+        self.look_ns = now_ns.saturating_add(SECOND_NS);
         let is_over = |(_, interest): &(&AskedPair, &Interest)| now_ns >= interest.until_ns;
         let over: Vec<_> = self.interests.iter().filter(is_over).map(|(pair, _)| *pair).collect();
         let mut actions = Vec::new();
@@ -207,31 +237,56 @@ impl Hub {
                 labels.remove(&gone.label);
             }
             actions.push(HubAction::Label { to: asks, from: about, label: None });
-            actions.extend(self.tell(about, asks));
+            actions.extend(self.tell(about, asks, now_ns));
         }
+        let is_late = |(pair, interest): &(&AskedPair, &Interest)| {
+            interest.told != Some(self.standing(**pair))
+        };
+        let late: Vec<_> = self.interests.iter().filter(is_late).map(|(pair, _)| *pair).collect();
+        actions.extend(late.into_iter().filter_map(|pair| self.tell_change(pair, now_ns)));
         actions
     }
 
     /// Tells all who ask for a peer.
-    fn tell_of(&mut self, about: usize) -> Vec<HubAction> {
+    fn tell_of(&mut self, about: usize, now_ns: u64) -> Vec<HubAction> {
         let all = AskedPair { about, asks: 0 }..=AskedPair { about, asks: usize::MAX };
         let askers: Vec<_> = self.interests.range(all).map(|(pair, _)| pair.asks).collect();
-        askers.into_iter().filter_map(|asks| self.tell(asks, about)).collect()
+        askers.into_iter().filter_map(|asks| self.tell(asks, about, now_ns)).collect()
     }
 
-    /// Tells the peer `asks` the standing of the peer `about`, if it was told another one last.
-    fn tell(&mut self, asks: usize, about: usize) -> Option<HubAction> {
+    fn tell(&mut self, asks: usize, about: usize, now_ns: u64) -> Option<HubAction> {
+        self.tell_change(AskedPair { about, asks }, now_ns)
+    }
+
+    /// Tells a peer the standing of another, if it was told another one last, and not too often.
+    fn tell_change(&mut self, pair: AskedPair, now_ns: u64) -> Option<HubAction> {
+        let standing = self.standing(pair);
+        let interest = self.interests.get_mut(&pair)?;
+        if interest.told == Some(standing) {
+            return None;
+        }
+        let all = &mut self.received.entry(pair.asks).or_default().changes;
+        let is_told = interest.changes.take(CHANGES_PER_S, CHANGES_BURST, now_ns)
+            && all.take(ALL_CHANGES_PER_S, ALL_CHANGES_BURST, now_ns);
+        if is_told { self.answer(pair) } else { None }
+    }
+
+    /// Tells a peer the standing of another.
+    fn answer(&mut self, pair: AskedPair) -> Option<HubAction> {
+        let standing = self.standing(pair);
+        let interest = self.interests.get_mut(&pair)?;
+        interest.told = Some(standing);
+        let message = HubMessage::Known { label: interest.label, standing };
+        Some(HubAction::Tell { to: pair.asks, message })
+    }
+
+    /// Of the peer that is asked for, to the one that asks.
+    fn standing(&self, AskedPair { about, asks }: AskedPair) -> Standing {
         let asks_back = self.interests.contains_key(&AskedPair { about: asks, asks: about });
-        let standing = match self.up.get(&about) {
+        match self.up.get(&about) {
             None => Standing::Down,
             Some(_) if !asks_back => Standing::Silent,
             Some(address) => Standing::Mutual(*address),
-        };
-        let interest = self.interests.get_mut(&AskedPair { about, asks })?;
-        if std::mem::replace(&mut interest.told, standing) == standing {
-            return None;
         }
-        let message = HubMessage::Known { label: interest.label, standing };
-        Some(HubAction::Tell { to: asks, message })
     }
 }

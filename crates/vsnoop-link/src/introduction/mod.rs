@@ -40,6 +40,11 @@ pub use message::{About, HubMessage, LARGEST_BYTES, Label, Piece, Standing};
 
 /// Peers behind hubs that a host may have at most.
 pub const MOST_ASKED: usize = 4096;
+/// Peers that a host asks for in a second when its hub is up.
+pub const ASKS_PER_S: u64 = 256;
+/// Messages that one end takes of the other in a second. The questions for [`MOST_ASKED`] peers are
+/// 410 a second, and a hub passes on and tells up to 192.
+pub const MESSAGES_PER_S: u32 = 512;
 /// The largest label. A host with several pairs of threads takes multiples of their number, so that
 /// a record with a label is received by the pair that has its session.
 pub const MOST_LABELS: u16 = u16::MAX;

@@ -97,7 +97,7 @@ impl Star {
         let spokes = [Spoke::new(&a, &b, 7), Spoke::new(&b, &a, 3)];
         let mut hub = Hub::default();
         for number in 1..=2 {
-            assert!(hub.up(number, address(number)).is_empty());
+            assert!(hub.up(number, address(number), 0).is_empty());
         }
         Self {
             hub,
@@ -172,7 +172,7 @@ impl Star {
     /// The hub's sessions with both are up.
     fn up(&mut self) {
         let now_ns = self.now_ns;
-        self.spokes.iter_mut().for_each(|spoke| spoke.contact.hub_up(now_ns));
+        self.spokes.iter_mut().for_each(|spoke| spoke.contact.hub_up(0, now_ns));
     }
 
     fn dial(&mut self) {
@@ -212,7 +212,7 @@ fn both_have_the_same_secrets_whatever_the_hub_loses() {
 #[test]
 fn one_that_does_not_ask_for_the_other_is_not_told_of() {
     let mut star = Star::new(0, 1);
-    star.spokes[0].contact.hub_up(star.now_ns);
+    star.spokes[0].contact.hub_up(0, star.now_ns);
     star.run(3 * S);
     assert_eq!(star.spokes[0].contact.standing(), Some(Standing::Silent));
     assert!(star.spokes[0].contact.is_relayed() && star.spokes[0].contact.address().is_none());
@@ -221,7 +221,7 @@ fn one_that_does_not_ask_for_the_other_is_not_told_of() {
     assert!(matches!(star.spokes[0].dialled[..], [Err(Error::TimedOut { .. })]));
     assert!(star.spokes[1].accepted.is_empty() && star.spokes[1].found.is_empty());
     // Then it does, and both are told at once.
-    star.spokes[1].contact.hub_up(star.now_ns);
+    star.spokes[1].contact.hub_up(0, star.now_ns);
     star.run(S / 2);
     assert_eq!(star.spokes[0].contact.address(), Some(address(2)));
     assert_eq!(star.spokes[1].contact.address(), Some(address(1)));
@@ -239,7 +239,7 @@ fn one_that_does_not_ask_for_the_other_is_not_told_of() {
 #[test]
 fn a_peer_that_moves_goes_or_comes_is_told_of() {
     let mut hub = Hub::default();
-    hub.up(1, address(1));
+    hub.up(1, address(1), 0);
     let known = |to, number, standing| {
         let message = HubMessage::Known { label: label(number), standing };
         HubAction::Tell { to, message }
@@ -250,23 +250,23 @@ fn a_peer_that_moves_goes_or_comes_is_told_of() {
     assert_eq!(hub.asked(1, label(9), Some(1), 0), [known(1, 9, Standing::Unknown)]);
     let asked = hub.asked(1, label(7), Some(2), 0);
     assert_eq!(asked, [labelled(1, 2, 7), known(1, 7, Standing::Down)]);
-    assert_eq!(hub.up(2, address(2)), [known(1, 7, Standing::Silent)]);
+    assert_eq!(hub.up(2, address(2), 0), [known(1, 7, Standing::Silent)]);
     let mutual = Standing::Mutual;
     let asked = hub.asked(2, label(3), Some(1), 0);
     let both = [known(2, 3, mutual(address(1))), known(1, 7, mutual(address(2)))];
     assert_eq!(asked, [&[labelled(2, 1, 3)][..], &both].concat());
-    assert_eq!(hub.up(2, address(9)), [known(1, 7, mutual(address(9)))]);
-    assert_eq!(hub.up(2, address(9)), []);
+    assert_eq!(hub.up(2, address(9), 0), [known(1, 7, mutual(address(9)))]);
+    assert_eq!(hub.up(2, address(9), 0), []);
     // Asking again is answered, and labels may change.
     assert_eq!(hub.asked(1, label(7), Some(2), S), [known(1, 7, mutual(address(9)))]);
     let asked = hub.asked(1, label(8), Some(2), S);
     assert_eq!(asked, [labelled(1, 2, 8), known(1, 8, mutual(address(9)))]);
-    let down = hub.down(2);
+    let down = hub.down(2, S);
     assert_eq!(
         down,
         [unlabelled(2, 1), known(1, 8, Standing::Silent), known(1, 8, Standing::Down)]
     );
-    assert_eq!(hub.remove(2), [unlabelled(1, 2)]);
+    assert_eq!(hub.remove(2, S), [unlabelled(1, 2)]);
     assert_eq!(hub.asked(1, label(8), None, S), [known(1, 8, Standing::Unknown)]);
 }
 
@@ -348,7 +348,7 @@ fn handshakes_that_a_hub_invents_or_repeats_are_begun_at_a_rate() {
 fn a_spoke_cannot_have_the_hub_flood_another() {
     let mut hub = Hub::default();
     for (number, other) in [(1, 2), (2, 1)] {
-        hub.up(number, address(number));
+        hub.up(number, address(number), 0);
         hub.asked(number, label(number as u16), Some(other), 0);
     }
     let piece = |number| Piece {
@@ -365,6 +365,102 @@ fn a_spoke_cannot_have_the_hub_flood_another() {
     assert_eq!(hub.piece(1, piece(5), 100 * S), None, "a label that nobody has");
     let to = hub.piece(2, piece(2), 100 * S).unwrap();
     assert_eq!(to, PassedOn { to: 1, message: HubMessage::FromPeer(piece(1)) });
+}
+
+/// A spoke asks, and takes it back, again and again: the other hears of it at a rate, and in the
+/// end how it is.
+#[test]
+fn a_peer_is_told_what_another_does_at_a_rate_and_at_last_how_it_is() {
+    let mut hub = Hub::default();
+    hub.up(1, address(1), 0);
+    hub.up(2, address(2), 0);
+    hub.asked(2, label(2), Some(1), 0);
+    let mut told = Vec::new();
+    let mut hear = |actions: Vec<HubAction>| {
+        told.extend(actions.into_iter().filter_map(|action| match action {
+            HubAction::Tell { to: 2, message } => Some(message),
+            _ => None,
+        }));
+    };
+    let seconds = 10;
+    for at in 0..seconds * 1000 {
+        let now_ns = at * MS;
+        hear(hub.asked(1, label(1), (at % 2 == 0).then_some(2), now_ns));
+        // As one that moves to and fro, too.
+        hear(hub.up(1, address(3 + at as usize % 2), now_ns));
+        hear(hub.tick(now_ns));
+    }
+    hear(hub.asked(1, label(1), Some(2), seconds * S));
+    for second in seconds..seconds + 5 {
+        hear(hub.tick(second * S));
+    }
+    assert!((2..40).contains(&told.len()), "{} in {seconds} s", told.len());
+    let mutual = Standing::Mutual(address(4));
+    assert_eq!(told.last(), Some(&HubMessage::Known { label: label(2), standing: mutual }));
+}
+
+#[test]
+fn questions_are_answered_however_much_others_do() {
+    let mut hub = Hub::default();
+    (1..=200).for_each(|number| drop(hub.up(number, address(1), 0)));
+    (2..=200).for_each(|number| drop(hub.asked(number, label(1), Some(1), 0)));
+    (2..=200).for_each(|number| drop(hub.asked(1, label(number as u16), Some(number), 0)));
+    for at in 0..10_000 {
+        let number = 2 + at as usize % 199;
+        hub.up(number, address(at as usize % 7), at * MS / 100);
+    }
+    let answer = hub.asked(1, label(2), Some(2), S);
+    assert!(matches!(&answer[..], [HubAction::Tell { to: 1, .. }]), "{answer:?}");
+}
+
+#[test]
+fn one_that_asks_anew_has_no_more_pieces_passed_on() {
+    let mut hub = Hub::default();
+    for (number, other) in [(1, 2), (2, 1)] {
+        hub.up(number, address(number), 0);
+        hub.asked(number, label(number as u16), Some(other), 0);
+    }
+    let piece = Piece {
+        label: label(1),
+        exchange: 1,
+        from_initiator: true,
+        offset: 0,
+        received: 0,
+        bytes: vec![0; 1000],
+    };
+    let passed = (0..1000).filter(|_| {
+        hub.asked(1, label(1), None, 0);
+        hub.asked(1, label(1), Some(2), 0);
+        hub.piece(1, piece.clone(), 0).is_some()
+    });
+    let passed = passed.count();
+    assert!((1..=128).contains(&passed), "{passed} at once");
+}
+
+/// The hub of a host comes up: no more messages are said to it in a second than it takes.
+#[test]
+fn a_hub_is_asked_for_many_peers_one_after_another() {
+    const PEERS: u16 = 4096;
+    let mut contacts: Vec<_> = (1..=PEERS)
+        .map(|number| {
+            let about = About::Subject("a.example".to_owned());
+            Contact::new(ContactSettings { label: label(number), about })
+        })
+        .collect();
+    let mut asked = vec![0; 40];
+    contacts.iter_mut().enumerate().for_each(|(turn, contact)| contact.hub_up(turn, 0));
+    for ms in 0..1000 * asked.len() as u64 {
+        for contact in &mut contacts {
+            if contact.deadline_ns() > ms * MS {
+                continue;
+            }
+            asked[ms as usize / 1000] += contact.tick(ms * MS).len();
+            contact.known(Standing::Mutual(address(1)), ms * MS);
+        }
+    }
+    let most = asked.iter().max().unwrap();
+    assert!(*most <= MESSAGES_PER_S as usize, "{asked:?}");
+    assert!(asked.iter().sum::<usize>() >= 3 * usize::from(PEERS), "{asked:?}");
 }
 
 proptest::proptest! {

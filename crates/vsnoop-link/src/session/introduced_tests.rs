@@ -105,3 +105,39 @@ fn a_nat_that_binds_anew_is_followed_by_the_hubs_word() {
         assert_eq!(world.host(rebound.other()).peer.status().address, Some(now));
     }
 }
+
+/// Handshakes succeed, since the hub passes them on, and nothing comes back from where it says.
+#[test]
+fn a_hub_that_names_one_address_after_another_has_few_probes_sent() {
+    const SECONDS: u64 = 60;
+    let settings = PeerSettings { address: Some("peer".into()), ..direct() };
+    let mut peer = Peer::new(settings, 1, 0);
+    let (mut probes, mut next) = (0, 1);
+    let mut session = |initiator, epoch, port: u64| {
+        let (id, address) = (SessionId(next), ([192, 0, 2, 1], port as u16).into());
+        next += 1;
+        SessionInfo { id, initiator, epoch, instance: 2, address, introduced: true }
+    };
+    for ms in 0..SECONDS * 1000 {
+        let mut events = vec![PeerEvent::Tick];
+        if ms % 10 == 0 {
+            events.push(PeerEvent::Found(([192, 0, 2, 1], (ms % 20) as u16).into()));
+        }
+        if ms % 500 == 0 {
+            events.push(PeerEvent::Accepted(session(End::Peer, ms as u32, ms % 20)));
+        }
+        while let Some(event) = events.pop() {
+            for action in peer.handle(event, ms * MS) {
+                match action {
+                    Action::Dial { epoch, .. } => {
+                        let made = session(End::Us, epoch, ms % 20);
+                        events.push(PeerEvent::Dialled(Ok(made)));
+                    }
+                    Action::Send { message: Message::Probe { .. }, .. } => probes += 1,
+                    _ => {}
+                }
+            }
+        }
+    }
+    assert!((1..=25 * SECONDS).contains(&probes), "{probes} in {SECONDS} s");
+}

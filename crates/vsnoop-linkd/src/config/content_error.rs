@@ -1,6 +1,7 @@
 //! Errors in the text of a configuration. Each names the key and what is allowed.
 
 use ipnet::IpNet;
+use vsnoop_config::Fault;
 
 use super::rules::TooManyRules;
 use super::value::ValueError;
@@ -13,12 +14,8 @@ pub enum ContentError {
         "this is no configuration of a link: it has no table [link]; docs/link.md says what to write there"
     )]
     NoLinkTable,
-    /// `excerpt`: the line, if it is not empty.
-    #[error("{message}{}", quoted(excerpt))]
-    Toml { message: String, excerpt: String },
-    /// The value `found` of `key`, as TOML writes it.
-    #[error("{key} = {found}: {allowed}")]
-    Value { key: String, found: String, allowed: String },
+    #[error(transparent)]
+    Fault(#[from] Fault),
     /// `line`: of the table that says the same.
     #[error("{same} (the [[{}]] of line {line})", same.table())]
     Twice { same: Same, line: usize },
@@ -121,8 +118,4 @@ impl Same {
             Self::PortName(_) | Self::Bridge(_) => "port",
         }
     }
-}
-
-fn quoted(excerpt: &str) -> String {
-    if excerpt.is_empty() { String::new() } else { format!(", in `{excerpt}`") }
 }

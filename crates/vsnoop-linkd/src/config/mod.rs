@@ -21,6 +21,8 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
+use toml::Value;
+use vsnoop_config::Fault;
 use vsnoop_link::forwarding::TableSettings;
 
 pub use crate::pairs::{PAIRS_MAX, Pairs};
@@ -32,6 +34,7 @@ pub use peer::{
 };
 pub use rules::{Compress, FrameFields, RuleChange, RuleError, Rules, Selector, TooManyRules, Vm};
 pub use value::{Address, PORT, ValueError, dictionary, is_link_name, name};
+pub use vsnoop_config::Place;
 pub use vsnoop_link::compress::Method;
 pub use vsnoop_link::forwarding::{Mac, SourceFilter};
 
@@ -125,8 +128,8 @@ pub enum PortKind {
 pub struct Divert {
     /// The VM's tap.
     pub interface: String,
-    /// Line of the file that names it.
-    pub line: usize,
+    /// Where the file names it.
+    pub place: Place,
     /// To these.
     pub prefixes: Vec<IpNet>,
     /// Name of the peer behind which they are.
@@ -164,13 +167,13 @@ pub enum ConfigError {
     NotUtf8 { file: PathBuf },
     #[error("the configuration {} cannot be read: {error}", file.display())]
     Unreadable { file: PathBuf, error: io::Error },
-    #[error("{}, line {line}: {error}", file.display())]
-    Content { file: PathBuf, line: usize, error: ContentError },
+    #[error("{}, {place}: {error}", file.display())]
+    Content { file: PathBuf, place: Place, error: ContentError },
 }
 
 impl ConfigError {
-    fn at(file: &Path, line: usize, error: ContentError) -> Self {
-        Self::Content { file: file.to_owned(), line, error }
+    fn at(file: &Path, place: Place, error: ContentError) -> Self {
+        Self::Content { file: file.to_owned(), place, error }
     }
 }
 
@@ -191,12 +194,9 @@ impl Config {
 
     /// An error in `interface` of a `[[divert]]` on this host.
     pub fn wrong_interface(&self, divert: &Divert, why: &str) -> ConfigError {
-        let error = ContentError::Value {
-            key: "divert.interface".to_owned(),
-            found: format!("{:?}", divert.interface),
-            allowed: why.to_owned(),
-        };
-        ConfigError::at(&self.file, divert.line, error)
+        let found = Value::String(divert.interface.clone());
+        let fault = Fault::value("divert.interface", &found, why);
+        ConfigError::at(&self.file, divert.place, fault.into())
     }
 
     /// Does it name what there is, and ask for what can be? Otherwise what is wrong with it.

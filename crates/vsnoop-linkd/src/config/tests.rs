@@ -360,7 +360,7 @@ fn an_error_names_file_line_key_and_what_is_allowed() {
         ),
     ] {
         let error = parse(&text).expect_err(&text).to_string();
-        let position = format!("{FILE}, line {line}: ");
+        let position = format!("{FILE}, line {line}, column ");
         assert!(error.starts_with(&position), "{text:?}: {error:?} is not about {position:?}");
         assert!(!error.contains('\n'), "not one line: {error}");
         let of_rust = ["struct ", "Table", "sequence", "a map"];

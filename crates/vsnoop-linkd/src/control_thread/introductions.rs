@@ -69,28 +69,29 @@ impl ControlThread {
         let (address, instance) = (installed.address, installed.instance);
         let is_other = known.instance.replace(instance).is_some_and(|before| before != instance);
         if known.config.relay {
-            let mut actions = if is_other { self.hub.down(peer) } else { Vec::new() };
-            actions.extend(self.hub.up(peer, address));
+            let now_ns = self.shared.now_ns();
+            let mut actions = if is_other { self.hub.down(peer, now_ns) } else { Vec::new() };
+            actions.extend(self.hub.up(peer, address, now_ns));
             self.act_as_hub(actions);
         }
     }
 
-    /// The peers behind this one are asked for.
+    /// The peers behind this one are asked for, one after another.
     pub(super) fn ask_behind(&mut self, hub: usize) {
         let now_ns = self.shared.now_ns();
         let behind: Vec<_> = self.shared.behind(hub).collect();
-        for peer in behind {
+        for (turn, peer) in behind.into_iter().enumerate() {
             let Some(contact) = self.peers.get_mut(peer).and_then(|of| of.contact.as_mut()) else {
                 continue;
             };
-            contact.hub_up(now_ns);
-            self.deadlines.set(peer, now_ns);
+            contact.hub_up(turn, now_ns);
+            self.deadlines.set(peer, self.peers[peer].deadline_ns());
         }
     }
 
     /// There is no session with a peer any more.
     pub(super) fn note_down(&mut self, peer: usize) {
-        let actions = self.hub.down(peer);
+        let actions = self.hub.down(peer, self.shared.now_ns());
         self.act_as_hub(actions);
         let behind: Vec<_> = self.shared.behind(peer).collect();
         for peer in behind {

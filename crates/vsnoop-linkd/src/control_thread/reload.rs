@@ -44,7 +44,7 @@ impl ControlThread {
             }
             info!("peer {}: its session ends, by the new configuration", known.config.name);
             self.tell(peer, PeerEvent::Close);
-            let actions = self.hub.remove(peer);
+            let actions = self.hub.remove(peer, self.shared.now_ns());
             self.act_as_hub(actions);
             let known = &mut self.peers[peer];
             known.is_removed = true;
@@ -144,7 +144,7 @@ impl ControlThread {
             self.tell(slot, PeerEvent::Dialled(Err(error)));
         }
         if before.relay && !peer.relay {
-            let actions = self.hub.remove(slot);
+            let actions = self.hub.remove(slot, self.shared.now_ns());
             self.act_as_hub(actions);
         }
         if peer.relay && !before.relay {

@@ -16,7 +16,7 @@ use vsnoop_bpf::divert::{Diversion, Rule, RuleCounters, Sources};
 use super::rules;
 use super::taps::{DivertTap, DivertTaps};
 use crate::causes::with_causes;
-use crate::config::{Config, Divert, SourceFilter};
+use crate::config::{Config, Divert, Place, SourceFilter};
 use crate::control::DivertState;
 use crate::shared::Shared;
 use crate::slots::Slots;
@@ -188,7 +188,7 @@ fn all(config: &Config, divert_taps: Option<&DivertTaps>, peers: &Slots) -> Vec<
 impl DivertHook {
     /// Whether it does the same, wherever in the file it stands and whatever number its peer has.
     fn is(&self, other: &Self) -> bool {
-        let of = |hook: &Self| Divert { line: 0, ..hook.divert.clone() };
+        let of = |hook: &Self| Divert { place: Place::default(), ..hook.divert.clone() };
         of(self) == of(other)
             && self.divert_tap_ifindex == other.divert_tap_ifindex
             && self.rules == other.rules

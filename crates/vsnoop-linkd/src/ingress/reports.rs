@@ -1,37 +1,73 @@
-//! Reports to the control thread about the session items of peers, at a bounded rate per peer.
+//! Reports to the control thread about what peers say, at a bounded rate per peer.
 //!
 //! A message costs that thread far more than it costs the peer, and takes memory until the thread
-//! handles it.
+//! handles it. What a peer says about the peers of a hub takes nothing from what it says about its
+//! own session: probes and their answers come in any case.
 
-use crate::event::{ControlEvent, ReceivedMessage};
+use vsnoop_link::introduction;
+
+use crate::event::{ControlEvent, MessageKind, ReceivedMessage};
 use crate::fault::ReceiveError;
 use crate::io::udp::Endpoints;
 use crate::io::wake;
 use crate::stats::PeerStats;
 
-/// Most reports of one peer in a second. A session needs a few: probes and their answers.
+/// Most reports of one peer in a second about its session. It needs a few: probes, their answers.
 const MOST: u32 = 256;
 const SECOND_NS: u64 = 1_000_000_000;
 
+/// The reports of one peer.
+#[derive(Clone, Default)]
+struct Told {
+    session: PresentSecond,
+    introduction: PresentSecond,
+}
+
+/// When the present second began, and the reports since.
+#[derive(Clone, Copy, Default)]
+struct PresentSecond {
+    since_ns: u64,
+    count: u32,
+}
+
+impl PresentSecond {
+    /// Whether there may be one more.
+    fn take(&mut self, most: u32, now_ns: u64) -> bool {
+        if now_ns.saturating_sub(self.since_ns) >= SECOND_NS {
+            *self = Self { since_ns: now_ns, count: 0 };
+        }
+        let may = self.count < most;
+        self.count += u32::from(may);
+        may
+    }
+}
+
 pub struct Reports {
     events: wake::Sender<ControlEvent>,
-    /// For each peer: when its present second began, and the number of reports since.
-    told: Vec<(u64, u32)>,
+    /// By peer.
+    told: Vec<Told>,
 }
 
 impl Reports {
     pub fn new(events: wake::Sender<ControlEvent>, peers: usize) -> Self {
-        Self { events, told: vec![(0, 0); peers] }
+        Self { events, told: vec![Told::default(); peers] }
     }
 
     /// A reload has changed the number of peer slots to `peers`.
     pub fn set_peers(&mut self, peers: usize) {
-        self.told.resize(peers, (0, 0));
+        self.told.resize(peers, Told::default());
     }
 
-    /// Reports an item of the session itself. Beyond the rate it is dropped and counted.
+    /// Reports a message. Beyond the rate it is dropped and counted.
     pub fn message(&mut self, message: ReceivedMessage, stats: &PeerStats, now_ns: u64) {
-        if self.may(message.peer, now_ns) {
+        let told = self.told.get_mut(message.peer);
+        let may = told.is_some_and(|told| match message.kind {
+            MessageKind::Session => told.session.take(MOST, now_ns),
+            MessageKind::Introduction => {
+                told.introduction.take(introduction::MESSAGES_PER_S, now_ns)
+            }
+        });
+        if may {
             let _ = self.events.send(ControlEvent::Message(message));
         } else {
             stats.excess_in.add(1);
@@ -41,7 +77,8 @@ impl Reports {
     /// Reports that a peer's newest datagram has another source than those before. Returns `false`
     /// beyond the rate: the caller repeats it.
     pub fn moved(&mut self, peer: usize, session: u64, ends: Endpoints, now_ns: u64) -> bool {
-        let may = self.may(peer, now_ns);
+        let told = self.told.get_mut(peer);
+        let may = told.is_some_and(|told| told.session.take(MOST, now_ns));
         if may {
             let _ = self.events.send(ControlEvent::Moved { peer, session, ends });
         }
@@ -55,25 +92,17 @@ impl Reports {
         }
         let _ = self.events.send(ControlEvent::Incoming { peer, session, error });
     }
-
-    fn may(&mut self, peer: usize, now_ns: u64) -> bool {
-        let Some((since_ns, count)) = self.told.get_mut(peer) else { return false };
-        if now_ns.saturating_sub(*since_ns) >= SECOND_NS {
-            (*since_ns, *count) = (now_ns, 0);
-        }
-        let may = *count < MOST;
-        *count += u32::from(may);
-        may
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::MessageKind;
 
     fn message(peer: usize) -> ReceivedMessage {
-        let kind = MessageKind::Session;
+        message_of(MessageKind::Session, peer)
+    }
+
+    fn message_of(kind: MessageKind, peer: usize) -> ReceivedMessage {
         ReceivedMessage { peer, session: 1, kind, item: vec![0; 20], datagram: None }
     }
 
@@ -90,6 +119,20 @@ mod tests {
         let heard = receiver.drain().count() as u64;
         assert_eq!(heard, 10 * u64::from(MOST) + 1);
         assert_eq!(stats.map(|stats| stats.excess_in.get()), [1_000_000 - (heard - 1), 0]);
+    }
+
+    #[test]
+    fn a_hub_that_talks_for_ever_of_others_is_heard_about_its_own_session() {
+        let (sender, receiver) = wake::channel().unwrap();
+        let mut reports = Reports::new(sender, 1);
+        let stats = PeerStats::default();
+        for _ in 0..10_000 {
+            reports.message(message_of(MessageKind::Introduction, 0), &stats, 0);
+        }
+        let heard = receiver.drain().count();
+        assert_eq!(heard, introduction::MESSAGES_PER_S as usize);
+        reports.message(message(0), &stats, 0);
+        assert_eq!(receiver.drain().count(), 1, "its probe is lost");
     }
 
     #[test]

@@ -16,7 +16,7 @@ use vsnoop_link::forwarding::Location;
 
 use super::{Link, PeersAndPorts};
 use crate::causes::with_causes;
-use crate::config::{Config, ConfigError, Divert, PortConfig, PortKind};
+use crate::config::{Config, ConfigError, Divert, Place, PortConfig, PortKind};
 use crate::control::{Changes, Reloaded};
 use crate::control_thread::NewPeers;
 use crate::counted_port::CountedPort;
@@ -348,7 +348,7 @@ impl Link {
         ];
         let changed = others.into_iter().filter(|(_, differs)| *differs);
         let divert = |divert: &Divert| format!("{} to {}", divert.interface, divert.peer);
-        let bare = |divert: &Divert| Divert { line: 0, ..divert.clone() };
+        let bare = |divert: &Divert| Divert { place: Place::default(), ..divert.clone() };
         let identity = &new.credentials.identity;
         let key = identity.public() != self.identity.public();
         Reloaded {

@@ -1,6 +1,7 @@
 //! One module per command of the command line.
 
 pub mod attach;
+pub mod check;
 pub mod detach;
 pub mod doctor;
 pub mod flows;
@@ -10,6 +11,7 @@ pub mod manual;
 pub mod observe;
 pub mod off;
 pub mod pause;
+pub mod run;
 pub mod set;
 pub mod stats;
 pub mod status;

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use serde::Serialize;
 use vsnoop_bpf::Port;
+use vsnoop_host::attach::{refuse_attached, refuse_too_many, spec};
 use vsnoop_host::lock::CommandLock;
 use vsnoop_host::ports;
 use vsnoop_host::sweep;
@@ -16,7 +17,6 @@ use vsnoop_host::system::{kernel, netdev};
 use vsnoop_host::units;
 
 use crate::cli::{self, Cli};
-use crate::command::attach::{refuse_attached, refuse_too_many, spec};
 use crate::helper;
 use crate::output::histogram::Histogram;
 use crate::output::table;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use serde::Serialize;
-use vsnoop_bpf::Hook;
+use vsnoop_bpf::{Hook, ServiceMark};
 use vsnoop_host::error::{self, with_causes};
 use vsnoop_host::failures::LeftAlone;
 use vsnoop_host::held::{EngineState, Holds, PortHold};
@@ -41,6 +41,10 @@ struct PortStatus {
     identity: PortIdentity,
     /// Seconds since the epoch.
     attached_at: u64,
+    /// "service" or "command".
+    attached_by: &'static str,
+    /// The service's table that the tap meets; null of a port of a command.
+    pattern: Option<String>,
     /// Connections on record, and their limit.
     flows: u64,
     max_flows: u32,
@@ -168,12 +172,15 @@ fn port_status(
     let stats = port.stats()?;
     let policy = port.policy()?;
     let flows = port.flows()?;
+    let mark = ServiceMark::of(meta);
     let around = paths.get(&meta.netns).and_then(|path| Around::of(attached, path));
     let identity = around.as_ref().map_or(identity.clone(), |around| around.seen(identity));
     let (qdisc, foreign_programs) = around.map(|around| (around.qdisc, around.foreign)).unzip();
     Ok(PortStatus {
         identity,
         attached_at: meta.attached_at,
+        attached_by: if mark.is_some() { "service" } else { "command" },
+        pattern: mark.map(|mark| mark.pattern),
         flows: flows.len() as u64,
         max_flows: port.max_flows(),
         outstanding_flows,
@@ -303,8 +310,10 @@ fn uplink_text(uplink: &UplinkState) -> String {
 
 fn port_rows(ports: &[PortStatus]) -> String {
     let has_holds = ports.iter().any(|port| port.hold.is_some());
+    let is_any_of_service = ports.iter().any(|port| port.pattern.is_some());
     let mut headings =
         vec!["port", "netns", "state", "vm", ">flows", ">early", ">on its way", ">resets"];
+    headings.extend(is_any_of_service.then_some("[[port]]"));
     headings.extend(has_holds.then_some(">hold"));
     let has_uplinks = ports.iter().any(|port| port.incast.is_some());
     headings.extend(has_uplinks.then_some("uplink"));
@@ -321,6 +330,9 @@ fn port_rows(ports: &[PortStatus]) -> String {
             units::bytes(port.outstanding_bytes),
             units::count(port.resets.total()),
         ];
+        if is_any_of_service {
+            row.push(port.pattern.clone().unwrap_or_else(|| "-".into()));
+        }
         let hold = port
             .hold
             .as_ref()
@@ -377,6 +389,8 @@ mod tests {
         PortStatus {
             identity: PortIdentity { state, ..longest::identity() },
             attached_at: u64::MAX,
+            attached_by: "service",
+            pattern: Some("longest-name-of-a-port-pattern-".into()),
             flows: u64::MAX,
             max_flows: u32::MAX,
             outstanding_flows: u64::MAX,

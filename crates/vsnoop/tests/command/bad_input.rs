@@ -3,6 +3,7 @@
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
 
+use crate::hold::ConfigFile;
 use crate::sandbox::{PORT, TapHost, foreign_program, vsnoop, vsnoop_under};
 use crate::surroundings::{add_filter, with_filter};
 use crate::{skipped, trial};
@@ -23,6 +24,7 @@ pub fn trials() -> Vec<Trial> {
         more_flows_than_a_host_may_have_are_refused,
         observing_is_refused_where_other_ports_have_all_the_flows,
         wrong_arguments_are_usage_errors,
+        a_wrong_configuration_is_said_with_line_and_column_and_nothing_is_changed,
         a_failure_before_the_first_port_is_a_json_document,
         a_way_out_leads_into_the_namespace_of_the_port,
         nothing_is_repeated_every_0_seconds,
@@ -162,6 +164,22 @@ fn wrong_arguments_are_usage_errors() -> Result<()> {
     vsnoop(["--netns", "/proc/self/status", "attach", PORT])?
         .failed(2, &["/proc/self/status", "not a network namespace"])?;
     vsnoop(["--netns", "nowhere", "attach", PORT])?.failed(3, &["nowhere", "ip netns"])?;
+    ensure!(host.state()? == before, "something changed");
+    Ok(())
+}
+
+fn a_wrong_configuration_is_said_with_line_and_column_and_nothing_is_changed() -> Result<()> {
+    let host = TapHost::new("check")?;
+    let before = host.state()?;
+    let file = ConfigFile::new(&host, "[[port]]\nname = \"web\"\ninterface = \"vnet*\"\n")?;
+    let good = vsnoop(["check", &file.path])?.ok()?;
+    ensure!(good.out.contains("1 table [[port]]: web"), "{}", good.out);
+    let json = vsnoop(["--config", &file.path, "check", "--json"])?.json()?;
+    ensure!(json["ports"][0]["name"] == "web" && json["ports"][0]["line"] == 1, "{json}");
+    file.write("[[port]]\nmode = \"fast\"\n")?;
+    let place = format!("{}, line 2, column 8: port.mode = \"fast\"", file.path);
+    vsnoop(["check", &file.path])?.failed(2, &[&place, "accelerate or observe"])?;
+    vsnoop(["check", "/nonexistent.toml"])?.failed(2, &["/nonexistent.toml", "cannot be read"])?;
     ensure!(host.state()? == before, "something changed");
     Ok(())
 }

@@ -196,7 +196,7 @@ impl AttachedNetwork {
         status["ports"][0]["outstanding_bytes"].as_u64().context("no outstanding_bytes")
     }
 
-    fn expect_no_reset(&self) -> Result<()> {
+    pub fn expect_no_reset(&self) -> Result<()> {
         let stats = self.vsnoop(&["stats", topology::PORT, "--json"])?;
         let resets = stats["ports"][0]["resets"].as_object().context("no resets")?;
         ensure!(resets.values().all(|count| count == 0), "{stats}");

@@ -104,7 +104,7 @@ fn options_and_settings_that_went_away_are_refused_with_the_way_out() -> Result<
         host.vsnoop([&["attach", PORT], arguments].concat())?.failed(2, &words)?;
     }
     let file = ConfigFile::new(&host, "[hold]\nper_flow = \"128K\"\n")?;
-    let words = [&file.path, "line 2", "hold.per_flow went away", "remove the line"];
+    let words = [&file.path, "line 2", "hold.per_flow", "remove the line"];
     host.vsnoop(["attach", PORT, "--config", &file.path])?.failed(2, &words)?;
     ensure!(host.state()? == before, "something changed");
     Ok(())

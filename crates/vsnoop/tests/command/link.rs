@@ -251,7 +251,7 @@ fn refused() -> Vec<Trial> {
         refusal(
             "a_diverted_interface_that_is_no_tap",
             32,
-            &["office.toml, line 11: divert.interface = \"tap7\"", "a veth, not a tap"],
+            &["office.toml, line 11, column 13: divert.interface = \"tap7\"", "a veth, not a tap"],
             |host| {
                 host.netns.ip("link add tap7 type veth peer name other")?;
                 host.write(&format!("{}{DIVERT}", host.config()))

@@ -28,6 +28,7 @@ mod priority;
 mod records;
 mod round_trip;
 mod sandbox;
+mod service;
 mod surroundings;
 
 use libtest_mimic::{Arguments, Failed, Trial};
@@ -54,6 +55,7 @@ fn main() {
         surroundings::trials(),
         priority::trials(),
         records::trials(),
+        service::trials(),
     ]
     .into_iter()
     .flatten()

@@ -38,17 +38,17 @@ impl Declaration {
         runner: &'static Runner,
         run: fn(&Options, &mut Record) -> Result<()>,
     ) -> Experiment {
-        let against = |paper| Against { paper, difference: runner.difference };
+        let against = |paper| Against { paper, difference: &runner.difference, plot: None };
         let words = Words {
             title: &self.title,
             what_to_see: &self.what_to_see,
             method: &self.method,
-            // Once for each file.
+            // Kept as long as the declarations.
             command: format!("make lab RUN={}", self.name).leak(),
             tables: runner.tables,
             figures: runner.figures,
             goals: None,
-            paper: self.paper.as_ref().map(against),
+            papers: self.paper.iter().map(against).collect::<Vec<_>>().leak(),
             plots: runner.plots,
         };
         Experiment { name: &self.name, about: &self.about, words, takes: self.takes, run }

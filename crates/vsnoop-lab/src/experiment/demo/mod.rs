@@ -53,7 +53,7 @@ pub const EXPERIMENT: Experiment = Experiment {
         tables: summary::table,
         figures: summary::figures,
         goals: None,
-        paper: Some(paper::AGAINST),
+        papers: &[paper::AGAINST],
         plots: summary::plot,
     },
     takes: Takes { full_min: 4, quick_min: 1 },

@@ -6,7 +6,8 @@ use crate::results::report::{Against, Paper, PaperValue};
 use crate::results::statistics::{TOTAL, by_turn, ratio_of_medians};
 use crate::results::{Group, Results, size_text};
 
-pub const AGAINST: Against = Against { paper: &PAPER, difference };
+pub const AGAINST: Against =
+    Against { paper: &PAPER, difference: &difference, plot: Some("confirmed") };
 
 static PAPER: Paper = Paper {
     figure: Cow::Borrowed("vSnoop poster, median improvement for each transfer size"),

@@ -48,7 +48,7 @@ pub const EXPERIMENT: Experiment = Experiment {
         tables: tables::render,
         figures: figures::figures,
         goals: Some(goals::render),
-        paper: Some(paper::AGAINST),
+        papers: &[paper::AGAINST],
         plots: crate::results::plot::draw_all,
     },
     takes: Takes { full_min: 25, quick_min: 2 },

@@ -6,7 +6,7 @@ use crate::results::report::{Against, Paper};
 use crate::results::statistics::{ACKED, DELIVERED, Metric, ratio_of_medians, values};
 use crate::results::{Group, Results, size_text};
 
-pub const AGAINST: Against = Against { paper: &PAPER, difference };
+pub const AGAINST: Against = Against { paper: &PAPER, difference: &difference, plot: None };
 
 static PAPER: Paper = Paper {
     figure: Cow::Borrowed("vSnoop report, Fig. 6(c) and (i)"),

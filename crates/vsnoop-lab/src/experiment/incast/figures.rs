@@ -3,11 +3,11 @@
 //! Figures are of cubic senders with the kernel's least RTO, every sender with the same size, and a
 //! buffer of 128 kB; those of a part with guests end with its name, those of `off` with `_off`.
 
-use super::plan::RTO_MIN_MS;
-use crate::results::incast::{CongestionControl, Incast, Part, RATE_MBIT};
-use crate::results::{Cell, Ending, Figure, Group, Results, Sample};
+use crate::results::incast::{
+    BUFFER_BYTES, CongestionControl, Incast, Part, RATE_MBIT, RTO_MIN_MS,
+};
+use crate::results::{Ending, Figure, Group, Results, Sample};
 
-const BUFFER_BYTES: u64 = 128_000;
 /// The suffix of the names of their figures.
 const CONFIGURATIONS: [(&str, &str); 2] = [("incast", ""), ("off", "_off")];
 
@@ -64,31 +64,43 @@ pub fn outcome<'a>(samples: impl Iterator<Item = &'a Sample>) -> Option<Outcome>
     })
 }
 
-/// The outcome with this number of senders, each of which sends `size_bytes`; `None` if it was not
-/// measured.
-pub fn found(
+/// What the other parts and settings change.
+pub const BASE: Incast = Incast {
+    part: Part::FixedSize,
+    senders: 1,
+    rate_mbit: RATE_MBIT,
+    buffer_bytes: BUFFER_BYTES,
+    mark_bytes: None,
+    congestion_control: CongestionControl::Cubic,
+    rto_min_ms: RTO_MIN_MS,
+    total_bytes: None,
+};
+
+/// The outcome with this number of senders, each of which sends `size_bytes`, at whatever rate of
+/// the last hop; `None` if it was not measured.
+fn found(
     results: &Results,
     configuration: &str,
     senders: usize,
     size_bytes: u64,
 ) -> Option<Outcome> {
-    let group = group(senders, size_bytes, BUFFER_BYTES);
-    outcome(results.of(configuration, &group))
+    let wanted = |rate_mbit| Incast { senders, rate_mbit, ..BASE };
+    outcome_of(results, configuration, |incast, size| {
+        size == size_bytes && *incast == wanted(incast.rate_mbit)
+    })
 }
 
-fn group(senders: usize, size_bytes: u64, buffer_bytes: u64) -> Group {
-    let incast = Incast {
-        part: Part::FixedSize,
-        senders,
-        rate_mbit: RATE_MBIT,
-        buffer_bytes,
-        mark_bytes: None,
-        congestion_control: CongestionControl::Cubic,
-        rto_min_ms: RTO_MIN_MS,
-        total_bytes: None,
-    };
-    let cell = Cell { vms: 1, incast: Some(incast), ..Cell::default() };
-    Group { size_bytes, cell, what: None }
+/// The outcome of the first group that is wanted.
+fn outcome_of(
+    results: &Results,
+    configuration: &str,
+    wanted: impl Fn(&Incast, u64) -> bool,
+) -> Option<Outcome> {
+    let group = results
+        .groups()
+        .into_iter()
+        .find(|group| group.cell.incast.is_some_and(|incast| wanted(&incast, group.size_bytes)))?;
+    outcome(results.of(configuration, &group))
 }
 
 pub fn figures(results: &Results) -> Vec<Figure> {
@@ -125,7 +137,9 @@ pub fn figures(results: &Results) -> Vec<Figure> {
             senders.into_iter().flat_map(|senders| CONFIGURATIONS.map(|one| (senders, one)))
         {
             let of = format!("{senders}x64kB_{}{suffix}", part.name());
-            let found = found_in(results, part, configuration, senders, 64_000);
+            let found = outcome_of(results, configuration, |incast, size| {
+                (incast.part, incast.senders, size) == (part, senders, 64_000)
+            });
             let (timeouts, goodput) =
                 found.map(|outcome| (outcome.timeout_pct, outcome.goodput_mbps)).unzip();
             push(&format!("timeout_rounds_pct_{of}"), timeouts, "%", "lower");
@@ -133,22 +147,6 @@ pub fn figures(results: &Results) -> Vec<Figure> {
         }
     }
     figures
-}
-
-/// The outcome of the first such group of this part.
-fn found_in(
-    results: &Results,
-    part: Part,
-    configuration: &str,
-    senders: usize,
-    size_bytes: u64,
-) -> Option<Outcome> {
-    let group = results.groups().into_iter().find(|group| {
-        let incast = group.cell.incast;
-        group.size_bytes == size_bytes
-            && incast.is_some_and(|incast| incast.part == part && incast.senders == senders)
-    })?;
-    outcome(results.of(configuration, &group))
 }
 
 /// The least of all numbers of flows.
@@ -175,15 +173,16 @@ pub fn worst_ratio(results: &Results) -> Option<(f64, Group)> {
 #[cfg(test)]
 pub(super) mod testing {
     use super::*;
+    use crate::results::Cell;
     use crate::results::incast::Round;
     use crate::results::testing::sample;
 
     /// A round of as many senders, 64 KB each, with this goodput.
     pub fn round(configuration: &str, senders: usize, goodput_mbps: f64, timeouts: u64) -> Sample {
-        let group = group(senders, 64_000, BUFFER_BYTES);
+        let cell = Cell { vms: 1, incast: Some(Incast { senders, ..BASE }), ..Cell::default() };
         let round = Round { goodput_mbps, timeouts, ..Round::default() };
         let sample = sample(configuration, 1.0);
-        Sample { size_bytes: group.size_bytes, cell: group.cell, round: Some(round), ..sample }
+        Sample { size_bytes: 64_000, cell, round: Some(round), ..sample }
     }
 
     /// The same sample of a part with guests.

@@ -1,121 +1,221 @@
-//! The paper's figures and the goals, beside the measured values.
+//! A figure of the paper, and how it differs from what was measured.
 
-use anyhow::Result;
+use serde::Deserialize;
 
-use super::figures::{Outcome, figures, found, worst_ratio};
-use crate::results::Results;
+use super::configuration::Configuration;
+use super::figures::{BASE, Outcome, outcome};
+use crate::results::incast::{Incast, Part};
+use crate::results::report::{Paper, PaperValue};
+use crate::results::{Group, Results, size_text};
 
-/// The paper's figures for its TCP and for ICTCP with a least window of 2 MSS. `senders` and the
-/// size select our measurement to compare with.
-struct Reported {
-    what: &'static str,
+/// A figure of the paper, with the rounds that repeat it: those of one part, with the buffer, the
+/// congestion control and the least RTO of [`BASE`].
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PaperFigure {
+    /// The name of the plot.
+    pub plot: String,
+    pub view: ViewName,
+    part: Part,
+    /// Of each sender; all, if none is named.
+    #[serde(default)]
+    sizes: Vec<u64>,
+    pub configurations: Vec<String>,
+    difference: Difference,
+    pub paper: Paper,
+}
+
+/// What is drawn against the number of senders.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ViewName {
+    Goodput,
+    Timeouts,
+}
+
+/// What the sentence on the difference is about.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Difference {
+    /// The window with the most goodput, for each number of senders.
+    BestCap,
+    /// Goodput of few and of many senders.
+    Goodput,
+    /// The most rounds with a timeout.
+    Timeouts,
+    /// Goodput at the paper's points.
+    LeastWindow,
+}
+
+/// Rounds of one point.
+struct Measured {
+    configuration: String,
     senders: usize,
     size_bytes: u64,
-    tcp: &'static str,
-    ictcp: &'static str,
-    value: fn(&Outcome) -> String,
+    outcome: Outcome,
 }
 
-const REPORTED: [Reported; 3] = [
-    Reported {
-        what: "goodput, 40 senders, 64 kB each",
-        senders: 40,
-        size_bytes: 64_000,
-        tcp: "collapsed",
-        ictcp: "741 Mb/s (1 MSS: 564)",
-        value: goodput,
-    },
-    Reported {
-        what: "goodput, 4 senders, 256 kB each",
-        senders: 4,
-        size_bytes: 256_000,
-        tcp: "879 Mb/s",
-        ictcp: "607 Mb/s",
-        value: goodput,
-    },
-    Reported {
-        what: "rounds with a timeout, 48 senders (paper: 46), 64 kB each",
-        senders: 48,
-        size_bytes: 64_000,
-        tcp: "all, once collapsed",
-        ictcp: "at most 6 % (1 MSS: 0)",
-        value: timeout,
-    },
-];
-
-/// Figures and their goals.
-const GOALS: [(&str, f64); 5] = [
-    ("timeout_rounds_pct_64x64kB", 0.0),
-    ("timeout_rounds_pct_200x64kB", 1.0),
-    ("goodput_mbps_40x64kB", 850.0),
-    ("worst_ratio_to_plain_tcp_without_collapse", 0.97),
-    ("jain_index_long_flows", 0.95),
-];
-
-fn goodput(outcome: &Outcome) -> String {
-    format!("{:.0} Mb/s", outcome.goodput_mbps)
-}
-
-fn timeout(outcome: &Outcome) -> String {
-    format!("{:.1} %", outcome.timeout_pct)
-}
-
-pub fn render(results: &Results) -> Result<String> {
-    let mut text = String::from("| goal | measured | |\n|---|---|---|\n");
-    let figures = figures(results);
-    for (name, goal) in GOALS {
-        let Some(figure) = figures.iter().find(|figure| figure.name == name) else { continue };
-        let lower = figure.better == "lower";
-        let reached = if lower { figure.value <= goal } else { figure.value >= goal };
-        let (word, verdict) = (
-            if lower { "at most" } else { "at least" },
-            if reached { "reached" } else { "missed" },
-        );
-        text += &format!("| `{name}` {word} {goal} | {:.2} | {verdict} |\n", figure.value);
-    }
-    if let Some((ratio, group)) = worst_ratio(results) {
-        text += &format!(
-            "\nThe least goodput relative to plain TCP, where that had no timeout: {ratio:.3}, {}, \
-             {} each.\n",
-            group.cell,
-            crate::results::size_text(group.size_bytes)
-        );
-    }
-    text += "\n### The paper's figures\n\nIts testbed: 47 servers with Windows Server 2008 R2 (New Reno \
-             with SACK, an RTO of 300 ms), one Gigabit switch with a buffer of 4 MB that its ports \
-             share. Ours is a buffer of 128 kB for the one port, cubic senders of Linux, an RTO of \
-             200 ms at least.\n\n\
-             | | TCP, paper | `off` | ICTCP, paper (2 MSS) | `incast` |\n|---|---|---|---|---|\n";
-    for line in &REPORTED {
-        let ours = |name: &str| {
-            let outcome = found(results, name, line.senders, line.size_bytes);
-            outcome.map_or("-".into(), |outcome| (line.value)(&outcome))
+impl PaperFigure {
+    /// Whether rounds of a group repeat the figure.
+    pub fn has(&self, incast: &Incast, size_bytes: u64) -> bool {
+        let same = Incast {
+            part: self.part,
+            senders: incast.senders,
+            rate_mbit: incast.rate_mbit,
+            total_bytes: incast.total_bytes,
+            ..BASE
         };
-        text += &format!(
-            "| {} | {} | {} | {} | {} |\n",
-            line.what,
-            line.tcp,
-            ours("off"),
-            line.ictcp,
-            ours("incast")
-        );
+        *incast == same && (self.sizes.is_empty() || self.sizes.contains(&size_bytes))
     }
-    Ok(text.trim_end().to_owned())
+
+    /// One sentence, of the samples.
+    pub fn difference(&self, results: &Results) -> Option<String> {
+        let measured = self.measured(results);
+        if measured.is_empty() {
+            return None;
+        }
+        Some(match self.difference {
+            Difference::BestCap => best_cap(&measured),
+            Difference::Goodput => [goodput(&measured), self.at_values(&measured)].concat(),
+            Difference::Timeouts => timeouts(&measured),
+            Difference::LeastWindow => self.at_values(&measured).trim_start().to_owned(),
+        })
+    }
+
+    fn measured(&self, results: &Results) -> Vec<Measured> {
+        let groups: Vec<_> = results.groups();
+        let one = |group: &Group, configuration: &String| {
+            let incast = group.cell.incast.filter(|incast| self.has(incast, group.size_bytes))?;
+            Some(Measured {
+                configuration: configuration.clone(),
+                senders: incast.senders,
+                size_bytes: incast.total_bytes.unwrap_or(group.size_bytes),
+                outcome: outcome(results.of(configuration, group))?,
+            })
+        };
+        let of = |group| self.configurations.iter().filter_map(move |name| one(group, name));
+        groups.iter().flat_map(of).collect()
+    }
+
+    /// What was measured where the paper gives a value.
+    fn at_values(&self, measured: &[Measured]) -> String {
+        let mut text = String::new();
+        for PaperValue { name, x, value, unit } in &*self.paper.values {
+            let at = |one: &&Measured| {
+                *x == Some(one.senders as f64)
+                    && (!name.contains("each") || name.contains(&size_text(one.size_bytes)))
+                    && name.starts_with("TCP") == (one.configuration == "off")
+            };
+            let found: Vec<_> = measured.iter().filter(at).collect();
+            let words = found
+                .iter()
+                .map(|one| format!("{} {:.0}", one.configuration, one.outcome.goodput_mbps));
+            let words = words.collect::<Vec<_>>().join(", ");
+            if let (Some(x), false) = (x, words.is_empty()) {
+                text += &format!(
+                    " At {x} senders the paper has {value} {unit} ({name}), here: {words}."
+                );
+            }
+        }
+        text
+    }
+}
+
+fn best_cap(measured: &[Measured]) -> String {
+    let mut senders: Vec<_> = measured.iter().map(|one| one.senders).collect();
+    senders.sort_unstable();
+    senders.dedup();
+    let best = senders.iter().filter_map(|senders| {
+        let of = measured.iter().filter(|one| one.senders == *senders);
+        let capped = of.filter(|one| one.configuration != Configuration::Off.name());
+        let best =
+            capped.max_by(|a, b| a.outcome.goodput_mbps.total_cmp(&b.outcome.goodput_mbps))?;
+        let goodput = best.outcome.goodput_mbps;
+        Some(format!("{} with {senders} ({goodput:.0} Mb/s)", best.configuration))
+    });
+    let best = best.collect::<Vec<_>>().join(", ");
+    format!("the window with the most goodput, by the number of senders: {best}.")
+}
+
+/// Of each size and configuration the least and the most senders.
+fn goodput(measured: &[Measured]) -> String {
+    let mut parts: Vec<String> = Vec::new();
+    for one in measured {
+        let name = format!("{}, {}", one.configuration, size_text(one.size_bytes));
+        if parts.iter().any(|part| part.starts_with(&name)) {
+            continue;
+        }
+        let same = || {
+            let alike = |other: &&Measured| {
+                other.configuration == one.configuration && other.size_bytes == one.size_bytes
+            };
+            measured.iter().filter(alike)
+        };
+        let few = same().min_by_key(|one| one.senders).unwrap_or(one);
+        let many = same().max_by_key(|one| one.senders).unwrap_or(one);
+        parts.push(format!(
+            "{name}: {:.0} with {} senders, {:.0} with {}",
+            few.outcome.goodput_mbps, few.senders, many.outcome.goodput_mbps, many.senders
+        ));
+    }
+    format!("goodput in Mb/s, {}.", parts.join("; "))
+}
+
+fn timeouts(measured: &[Measured]) -> String {
+    let mut names: Vec<_> = measured.iter().map(|one| &one.configuration).collect();
+    names.dedup();
+    names.sort_by_key(|name| name.as_str() != Configuration::Off.name());
+    names.dedup();
+    let worst = names.into_iter().filter_map(|name| {
+        let of = measured.iter().filter(|one| one.configuration == *name);
+        let worst = of.max_by(|a, b| a.outcome.timeout_pct.total_cmp(&b.outcome.timeout_pct))?;
+        let percent = worst.outcome.timeout_pct;
+        Some(format!(
+            "{percent:.0} % of the rounds of {name} have a timeout ({} senders, {} each)",
+            worst.senders,
+            size_text(worst.size_bytes)
+        ))
+    });
+    format!("at most {}.", worst.collect::<Vec<_>>().join("; "))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::figures::testing::round;
+    use super::super::declaration;
+    use super::super::figures::testing::{in_part, round};
     use super::*;
     use crate::results::testing::results;
 
+    fn figure(plot: &str) -> &'static PaperFigure {
+        declaration::read().figures.iter().find(|figure| figure.plot == plot).unwrap()
+    }
+
     #[test]
-    fn a_goal_is_reached_at_its_number_and_only_what_was_measured_is_judged() {
-        let of = |goodput: f64| render(&results(vec![round("incast", 40, goodput, 0)])).unwrap();
-        let line = |text: &str| text.lines().nth(2).unwrap_or_default().to_owned();
-        assert!(line(&of(850.0)).ends_with("| reached |"), "{}", of(850.0));
-        assert!(line(&of(849.0)).ends_with("| missed |"), "{}", of(849.0));
-        assert!(!of(850.0).contains("jain_index"), "no long flow was measured");
-        assert!(of(850.0).contains("| 741 Mb/s (1 MSS: 564) | 850 Mb/s |"), "{}", of(850.0));
+    fn figures_say_what_was_measured_where_the_paper_has_a_value() {
+        let samples = results(vec![round("off", 40, 90.0, 1), round("incast", 40, 800.0, 0)]);
+        let of = |plot| figure(plot).difference(&samples).unwrap();
+        let text = of("figure-8");
+        assert!(text.contains("At 40 senders the paper has 741 Mb/s"), "{text}");
+        assert!(text.contains("here: incast 800.") && !text.contains("879"), "{text}");
+        assert!(of("figure-9").contains("100 % of the rounds of off"), "{}", of("figure-9"));
+        assert!(of("figure-10-goodput").starts_with("At 40 senders the paper has 564 Mb/s"));
+        assert_eq!(figure("figure-11").difference(&samples), None);
+    }
+
+    #[test]
+    fn a_figure_is_of_one_part_and_of_any_rate() {
+        let sample = in_part(Part::Capped, round("fixed-2mss", 16, 400.0, 0));
+        let text = figure("figure-4").difference(&results(vec![sample.clone()])).unwrap();
+        assert!(text.contains("fixed-2mss with 16 (400 Mb/s)"), "{text}");
+        assert_eq!(figure("figure-4-background").difference(&results(vec![sample])), None);
+    }
+
+    #[test]
+    fn every_figure_names_configurations_that_there_are() {
+        for figure in &declaration::read().figures {
+            for name in &figure.configurations {
+                assert!(Configuration::from_name(name).is_ok(), "{}: {name}", figure.plot);
+            }
+        }
     }
 }

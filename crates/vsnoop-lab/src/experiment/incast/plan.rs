@@ -1,14 +1,16 @@
-//! The rounds to measure: the parts of the experiment, or those that the options select.
+//! The rounds to measure: the parts that are declared (experiments/incast.toml), or those that the
+//! options select.
 
 use anyhow::{Result, bail, ensure};
 use vsnoop_testbed::fan_in::MOST_SENDERS;
 
-use super::configuration::Configuration::{self, Fixed, Incast, IncastEarly, Off};
+use super::configuration::Configuration;
 use super::connections::Opener;
+use super::declaration::{self, Series};
 use super::selection::Selection;
 use crate::experiment::definition::Options;
 use crate::results::Cell;
-use crate::results::incast::{self, CongestionControl, Part, RATE_MBIT};
+use crate::results::incast::{self, CongestionControl, Part, RTO_MIN_MS};
 
 /// Rounds that differ in their configuration only.
 #[derive(Clone, Debug, PartialEq)]
@@ -27,101 +29,6 @@ impl Point {
     }
 }
 
-struct Series {
-    part: Part,
-    /// Bytes that each sender sends, or all together (`Part::FixedTotal`).
-    sizes: &'static [u64],
-    senders: &'static [usize],
-    rate_mbit: u64,
-    buffers: &'static [u64],
-    mark_bytes: Option<u64>,
-    congestion_controls: &'static [CongestionControl],
-    rtos_min_ms: &'static [u32],
-    configurations: &'static [Configuration],
-    rounds: usize,
-}
-
-const ALL: &[usize] = &[1, 2, 4, 8, 16, 24, 32, 40, 48, 64, 200];
-const SOME: &[usize] = &[4, 16, 40, 64, 200];
-/// The default of Linux.
-pub const RTO_MIN_MS: u32 = 200;
-
-/// The base of the other series, which change one or two of its fields.
-const PLAIN: Series = Series {
-    part: Part::FixedSize,
-    sizes: &[64_000],
-    senders: ALL,
-    rate_mbit: RATE_MBIT,
-    buffers: &[128_000],
-    mark_bytes: None,
-    congestion_controls: &[CongestionControl::Cubic],
-    rtos_min_ms: &[RTO_MIN_MS],
-    configurations: &[Off, Incast],
-    rounds: 100,
-};
-
-const CAPPED: Series = Series {
-    part: Part::Capped,
-    senders: &[1, 2, 4, 8, 16, 32, 48],
-    configurations: &[Off, Fixed(2), Fixed(4), Fixed(8), Fixed(16)],
-    rounds: 10,
-    ..PLAIN
-};
-
-/// An emulated guest takes in 500 to 700 Mb/s of packets of the MTU, from one flow or 64.
-const VM_RATE_MBIT: u64 = 300;
-
-const VM: Series = Series {
-    part: Part::Vm,
-    senders: &[4, 16, 40, 64],
-    rate_mbit: VM_RATE_MBIT,
-    configurations: &[Off, Incast, IncastEarly],
-    rounds: 30,
-    ..PLAIN
-};
-
-/// Three emulated guests share two cores: of 100 Mb/s 32 senders fill three quarters.
-const DCTCP_RATE_MBIT: u64 = 50;
-
-const DCTCP: Series = Series {
-    part: Part::Dctcp,
-    senders: &[8, 16, 32, 48, 64],
-    rate_mbit: DCTCP_RATE_MBIT,
-    // 20 packets, as in the paper on DCTCP at 1 Gb/s.
-    mark_bytes: Some(30_000),
-    congestion_controls: &[CongestionControl::Dctcp],
-    rounds: 30,
-    ..PLAIN
-};
-
-const FULL: &[Series] = &[
-    Series { configurations: &[Off, Incast, IncastEarly], ..PLAIN },
-    Series { sizes: &[128_000, 256_000], rounds: 30, ..PLAIN },
-    Series { buffers: &[64_000, 256_000], rounds: 30, ..PLAIN },
-    Series {
-        congestion_controls: &[CongestionControl::Reno, CongestionControl::Bbr],
-        senders: SOME,
-        rounds: 30,
-        ..PLAIN
-    },
-    Series { rtos_min_ms: &[1], senders: SOME, rounds: 30, ..PLAIN },
-    Series { part: Part::FixedTotal, sizes: &[2_000_000, 8_000_000], rounds: 30, ..PLAIN },
-    CAPPED,
-    Series { part: Part::CappedBackground, ..CAPPED },
-    Series { part: Part::Long, sizes: &[0], senders: &[4, 16], rounds: 3, ..PLAIN },
-    VM,
-    DCTCP,
-];
-
-const QUICK: &[Series] = &[
-    Series { senders: &[4, 40, 64], rounds: 10, ..PLAIN },
-    Series { part: Part::FixedTotal, sizes: &[2_000_000], senders: &[40], rounds: 3, ..PLAIN },
-    Series { senders: &[16], configurations: &[Off, Fixed(2)], rounds: 3, ..CAPPED },
-    Series { part: Part::Long, sizes: &[0], senders: &[4], rounds: 1, ..PLAIN },
-    Series { senders: &[4, 40], rounds: 3, ..VM },
-    Series { senders: &[8, 32], rounds: 3, ..DCTCP },
-];
-
 /// The longest queue of a relay, with packets of the MTU.
 const MOST_RELAYED_BYTES: u64 = 1_000_000;
 /// The smallest answer: the experiment is not about smaller ones.
@@ -139,7 +46,8 @@ pub fn points(options: &Options) -> Result<Vec<Point>> {
         || !options.congestion_controls.is_empty()
         || !wanted.rtos_min_ms.is_empty()
         || !options.sizes_bytes.is_empty();
-    let all = if options.quick { QUICK } else { FULL };
+    let declared = declaration::read();
+    let all = if options.quick { &declared.quick } else { &declared.series };
     let parts = match &wanted.parts[..] {
         [] if single => &[Part::FixedSize][..],
         [] => &Part::ALL[..],
@@ -150,7 +58,7 @@ pub fn points(options: &Options) -> Result<Vec<Point>> {
     for &part in parts {
         let mut chosen: Vec<_> = of(all, part).collect();
         if chosen.is_empty() && !wanted.parts.is_empty() {
-            chosen = of(FULL, part).collect();
+            chosen = of(&declared.series, part).collect();
         }
         if single {
             chosen.truncate(1);
@@ -242,19 +150,18 @@ impl Series {
             if asked.is_empty() { own } else { asked }
         }
         let wanted = &options.incast;
-        let configurations = match &options.configurations[..] {
-            [] => self.configurations.to_vec(),
-            names => {
-                names.iter().map(|name| Configuration::from_name(name)).collect::<Result<_>>()?
-            }
+        let names = or(&options.configurations, &self.configurations).iter();
+        let configurations =
+            names.map(|name| Configuration::from_name(name)).collect::<Result<Vec<_>>>()?;
+        let sizes = match self.part {
+            Part::Long => &self.sizes,
+            _ => or(&options.sizes_bytes, &self.sizes),
         };
-        let sizes =
-            if self.part == Part::Long { self.sizes } else { or(&options.sizes_bytes, self.sizes) };
-        for &congestion_control in or(&options.congestion_controls, self.congestion_controls) {
-            for &rto_min_ms in or(&wanted.rtos_min_ms, self.rtos_min_ms) {
-                for &buffer_bytes in or(&wanted.buffers_bytes, self.buffers) {
+        for &congestion_control in or(&options.congestion_controls, &self.congestion_controls) {
+            for &rto_min_ms in or(&wanted.rtos_min_ms, &self.rtos_min_ms) {
+                for &buffer_bytes in or(&wanted.buffers_bytes, &self.buffers) {
                     for &size in sizes {
-                        for &senders in or(&wanted.senders, self.senders) {
+                        for &senders in or(&wanted.senders, &self.senders) {
                             let total_bytes = (self.part == Part::FixedTotal).then_some(size);
                             let size_bytes = total_bytes.map_or(size, |all| all / senders as u64);
                             if total_bytes.is_some() && size_bytes < LEAST_BYTES {
@@ -287,6 +194,7 @@ impl Series {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::results::incast::RATE_MBIT;
 
     fn of(selection: Selection) -> Vec<Point> {
         points(&Options { incast: selection, ..Options::default() }).unwrap()
@@ -323,13 +231,13 @@ mod tests {
         assert_eq!((point.incast.senders, point.incast.buffer_bytes), (12, 64_000));
         assert_eq!((point.size_bytes, point.rounds), (32_000, 7));
         assert_eq!((point.incast.part, point.incast.rto_min_ms), (Part::FixedSize, RTO_MIN_MS));
-        assert_eq!(point.configurations, [Off]);
+        assert_eq!(point.configurations, [Configuration::Off]);
     }
 
     #[test]
     fn a_part_alone_is_the_whole_part() {
         let points = of(Selection { parts: vec![Part::FixedTotal], ..Selection::default() });
-        assert_eq!(points.len(), 2 * ALL.len());
+        assert_eq!(points.len(), 2 * Series::default().senders.len());
         for point in points {
             let total = point.incast.total_bytes.unwrap();
             assert_eq!(point.size_bytes, total / point.incast.senders as u64);
@@ -342,7 +250,7 @@ mod tests {
         let all = of(Selection { opener: senders, ..Selection::default() });
         assert!(!all.is_empty() && all.iter().all(|point| !point.incast.part.has_guests()));
         let vm = Selection { parts: vec![Part::Vm], ..Selection::default() };
-        assert!(of(vm.clone()).iter().all(|point| point.incast.rate_mbit == VM_RATE_MBIT));
+        assert!(of(vm.clone()).iter().all(|point| point.incast.rate_mbit < RATE_MBIT));
         let refused = |incast: Selection, configurations: &[&str]| {
             let configurations = configurations.iter().map(|name| name.to_string()).collect();
             points(&Options { incast, configurations, ..Options::default() }).is_err()

@@ -4,13 +4,20 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use super::figures::{Outcome, outcome};
+use super::declaration;
+use super::figures::{BASE, Outcome, outcome};
+use super::paper::{PaperFigure, ViewName};
 use crate::results::chart::Chart;
 use crate::results::drawing::{Drawing, Line};
 use crate::results::incast::{Incast, Part};
-use crate::results::{Results, size_text};
+use crate::results::{Group, Results, size_text};
+
+const X_LABEL: &str = "senders";
+/// The paper has 46.
+const MOST_SENDERS: usize = 64;
 
 struct View {
+    name: ViewName,
     file: &'static str,
     title: &'static str,
     y_label: &'static str,
@@ -20,6 +27,7 @@ struct View {
 
 const VIEWS: [View; 2] = [
     View {
+        name: ViewName::Goodput,
         file: "goodput",
         title: "Goodput",
         y_label: "goodput [Mb/s]",
@@ -27,6 +35,7 @@ const VIEWS: [View; 2] = [
         value: |outcome| outcome.goodput_mbps,
     },
     View {
+        name: ViewName::Timeouts,
         file: "timeouts",
         title: "Rounds with a timeout",
         y_label: "rounds with a timeout [%]",
@@ -35,9 +44,12 @@ const VIEWS: [View; 2] = [
     },
 ];
 
-/// Draws one of each for every part and setting that has lines.
+/// Draws the paper's figures, and one of each view for every part and setting that has lines.
 pub fn draw(results: &Results, dir: &Path) -> Result<Vec<String>> {
     let mut names = Vec::new();
+    for figure in &declaration::read().figures {
+        names.extend(draw_figure(results, figure, dir)?);
+    }
     let mut settings: Vec<Incast> = Vec::new();
     for incast in results.cells().iter().filter_map(|cell| cell.incast) {
         if incast.part != Part::Long && !settings.iter().any(|known| same(known, &incast)) {
@@ -46,7 +58,8 @@ pub fn draw(results: &Results, dir: &Path) -> Result<Vec<String>> {
     }
     for setting in settings {
         for view in &VIEWS {
-            let lines = lines(results, &setting, view);
+            let lines =
+                lines(results, &results.configurations(), view, |one, _| same(one, &setting));
             // A single point is in the tables.
             if lines.iter().all(|line| line.points.len() < 2) {
                 continue;
@@ -54,12 +67,44 @@ pub fn draw(results: &Results, dir: &Path) -> Result<Vec<String>> {
             let name = format!("{}-{}", view.file, file_name(&setting));
             let title = format!("{}, {}: {}", view.title, setting.part.name(), setting.setting());
             let y_max = (view.y_max)(&setting);
-            let chart = Chart { title, x_label: "senders", y_label: view.y_label, y_max, lines };
-            chart.draw(dir, &name)?;
+            let (x_label, y_label) = (X_LABEL, view.y_label);
+            Chart { title, x_label, y_label, y_max, lines, paper: Vec::new() }.draw(dir, &name)?;
             names.push(name);
         }
     }
     Ok(names)
+}
+
+/// A figure of the paper, up to the numbers of senders that it has, with its values. Nothing is
+/// drawn of a single point.
+fn draw_figure(results: &Results, figure: &PaperFigure, dir: &Path) -> Result<Option<String>> {
+    let Some(view) = VIEWS.iter().find(|view| view.name == figure.view) else { return Ok(None) };
+    let lines = lines(results, &figure.configurations, view, |incast, size| {
+        incast.senders <= MOST_SENDERS && figure.has(incast, size)
+    });
+    let senders: Vec<f64> =
+        lines.iter().flat_map(|line| &line.points).map(|(senders, _)| *senders).collect();
+    let most = senders.iter().copied().fold(0.0, f64::max);
+    if senders.iter().all(|one| *one == most) {
+        return Ok(None);
+    }
+    let paper = figure.paper.values.iter().map(|value| Line {
+        name: format!("paper: {}", value.name),
+        points: match value.x {
+            Some(x) => vec![(x, value.value)],
+            None => vec![(0.0, value.value), (most, value.value)],
+        },
+    });
+    let chart = Chart {
+        title: figure.paper.figure.to_string(),
+        x_label: X_LABEL,
+        y_label: view.y_label,
+        y_max: (view.y_max)(&BASE),
+        lines,
+        paper: paper.collect(),
+    };
+    chart.draw(dir, &figure.plot)?;
+    Ok(Some(figure.plot.clone()))
 }
 
 /// Whether these groups differ only in the number of senders.
@@ -81,38 +126,40 @@ fn file_name(setting: &Incast) -> String {
     name
 }
 
-/// A line for each configuration and, unless the total is fixed, size.
-fn lines(results: &Results, setting: &Incast, view: &View) -> Vec<Line> {
+/// A line for each configuration and size, or total, of the groups that are wanted.
+fn lines(
+    results: &Results,
+    configurations: &[String],
+    view: &View,
+    wanted: impl Fn(&Incast, u64) -> bool,
+) -> Vec<Line> {
     let mut groups: Vec<_> = results
         .groups()
         .into_iter()
         .filter_map(|group| Some((group.cell.incast?, group)))
-        .filter(|(incast, _)| same(incast, setting))
+        .filter(|(incast, group)| wanted(incast, group.size_bytes))
         .collect();
-    groups.sort_by_key(|(incast, group)| (incast.senders, group.size_bytes));
-    let mut sizes: Vec<_> = groups.iter().map(|(_, group)| group.size_bytes).collect();
-    sizes.sort_unstable();
-    sizes.dedup();
-    let sizes: Vec<_> = match setting.total_bytes {
-        Some(_) => vec![None],
-        None => sizes.into_iter().map(Some).collect(),
+    groups.sort_by_key(|(incast, _)| incast.senders);
+    let size = |(incast, group): &(Incast, Group)| match incast.total_bytes {
+        Some(total) => format!("{} in all", size_text(total)),
+        None => format!("{} each", size_text(group.size_bytes)),
     };
+    let mut by_size = groups.clone();
+    by_size.sort_by_key(|(incast, group)| incast.total_bytes.unwrap_or(group.size_bytes));
+    let mut sizes: Vec<_> = by_size.iter().map(size).collect();
+    sizes.dedup();
     let mut lines = Vec::new();
-    for configuration in results.configurations() {
-        for &size in &sizes {
-            let of_size = groups.iter().filter(|(_, g)| size.is_none_or(|s| s == g.size_bytes));
+    for configuration in configurations {
+        for wanted in &sizes {
+            let of_size = groups.iter().filter(|one| size(one) == *wanted);
             let points: Vec<_> = of_size
                 .filter_map(|(incast, group)| {
-                    let outcome = outcome(results.of(&configuration, group))?;
+                    let outcome = outcome(results.of(configuration, group))?;
                     Some((incast.senders as f64, (view.value)(&outcome)))
                 })
                 .collect();
-            let name = match size {
-                Some(size) => format!("{configuration}, {} each", size_text(size)),
-                None => configuration.clone(),
-            };
             if !points.is_empty() {
-                lines.push(Line { name, points });
+                lines.push(Line { name: format!("{configuration}, {wanted}"), points });
             }
         }
     }
@@ -134,7 +181,8 @@ mod tests {
         ];
         let setting = samples[0].cell.incast.unwrap();
         let results = results(samples);
-        let lines = lines(&results, &setting, &VIEWS[1]);
+        let lines =
+            lines(&results, &results.configurations(), &VIEWS[1], |one, _| same(one, &setting));
         assert_eq!(lines[0].points, [(4.0, 0.0), (40.0, 100.0)]);
         assert_eq!(lines[0].name, "off, 64 KB each");
         assert_eq!(lines[1].points, [(4.0, 0.0)]);

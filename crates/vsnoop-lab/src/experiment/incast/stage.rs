@@ -19,8 +19,8 @@ use super::configuration::{Attached, Configuration};
 use super::connections::{Opener, Wanted};
 use super::ends::{Ends, tcp_counts};
 use super::guests::{Boot, Guests};
-use super::plan::{Point, RTO_MIN_MS};
-use crate::results::incast::{CongestionControl, Incast, Part, Round};
+use super::plan::Point;
+use crate::results::incast::{CongestionControl, Incast, Part, RTO_MIN_MS, Round};
 use crate::results::{Ending, Sample};
 
 /// MTU and Ethernet header.

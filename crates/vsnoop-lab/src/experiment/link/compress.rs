@@ -61,7 +61,7 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
         tables: tables::contents,
         figures,
         goals: Some(|results| goals::render(&GOALS, results)),
-        paper: Some(papers::COMPRESS),
+        papers: &[papers::COMPRESS],
         plots: plots::contents,
     },
     takes: Takes { full_min: 6, quick_min: 1 },

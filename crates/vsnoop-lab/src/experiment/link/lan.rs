@@ -73,7 +73,7 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
         tables: tables::paths,
         figures,
         goals: Some(|results| goals::render(&GOALS, results)),
-        paper: Some(papers::LAN),
+        papers: &[papers::LAN],
         plots: plots::vnet,
     },
     takes: Takes { full_min: 9, quick_min: 1 },

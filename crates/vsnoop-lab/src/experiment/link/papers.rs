@@ -9,9 +9,9 @@ use crate::results::report::{Against, Paper, PaperValue};
 use crate::results::table::{milliseconds, ratio};
 use crate::results::{Cell, Results};
 
-pub const LAN: Against = Against { paper: &VNET_LAN, difference: lan };
-pub const WAN: Against = Against { paper: &VNET_WAN, difference: wan };
-pub const COMPRESS: Against = Against { paper: &COMPRESSION, difference: compress };
+pub const LAN: Against = Against { paper: &VNET_LAN, difference: &lan, plot: None };
+pub const WAN: Against = Against { paper: &VNET_WAN, difference: &wan, plot: None };
+pub const COMPRESS: Against = Against { paper: &COMPRESSION, difference: &compress, plot: None };
 
 const fn value(name: &'static str, value: f64, unit: &'static str) -> PaperValue {
     PaperValue { name: Cow::Borrowed(name), x: None, value, unit: Cow::Borrowed(unit) }

@@ -41,7 +41,7 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
         // They are made by the run, which has no samples.
         figures: |_| Vec::new(),
         goals: None,
-        paper: None,
+        papers: &[],
         plots: |_, _| Ok(Vec::new()),
     },
     takes: Takes { full_min: 5, quick_min: 1 },

@@ -58,7 +58,7 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
         tables: tables::paths,
         figures,
         goals: Some(|results| goals::render(&GOALS, results)),
-        paper: Some(papers::WAN),
+        papers: &[papers::WAN],
         plots: plots::vnet,
     },
     takes: Takes { full_min: 14, quick_min: 2 },

@@ -50,7 +50,7 @@ pub const EXPERIMENT: Experiment = Experiment {
         tables: summary::table,
         figures: summary::figures,
         goals: None,
-        paper: None,
+        papers: &[],
         plots: plots::draw_all,
     },
     takes: Takes { full_min: 20, quick_min: 5 },

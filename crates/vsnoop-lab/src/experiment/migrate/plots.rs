@@ -82,7 +82,7 @@ impl Drawing for Progress {
                 Axis { label: "MB", labels: 8, format: &|value| format!("{value:.0}") },
             ];
             let lines = self.lines.iter().cloned();
-            draw_lines(chart, axes, lines, 0, SeriesLabelPosition::UpperLeft)
+            draw_lines(chart, axes, lines, &[], 0, SeriesLabelPosition::UpperLeft)
         })
     }
 }

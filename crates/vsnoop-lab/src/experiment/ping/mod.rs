@@ -141,7 +141,8 @@ fn plots(results: &Results, dir: &Path) -> Result<Vec<String>> {
     let most = all.iter().map(Pinged::mean).fold(1.0, f64::max);
     let x_label = "VMs on the core";
     let y_label = "mean round trip [ms]";
-    Chart { title, x_label, y_label, y_max: most * 1.1, lines }.draw(dir, "mean")?;
+    Chart { title, x_label, y_label, y_max: most * 1.1, lines, paper: Vec::new() }
+        .draw(dir, "mean")?;
     Ok(names)
 }
 

@@ -36,7 +36,7 @@ pub fn draw(results: &Results, dir: &Path) -> Result<Vec<String>> {
             let most = lines.iter().flat_map(|line| &line.points).map(|point| point.1);
             let y_max = most.fold(1.0, f64::max) * 1.05;
             let (x_label, y_label) = ("time since the SYN [ms]", "sequence number [KB]");
-            Chart { title, x_label, y_label, y_max, lines }.draw(dir, &name)?;
+            Chart { title, x_label, y_label, y_max, lines, paper: Vec::new() }.draw(dir, &name)?;
             names.push(name);
         }
     }

@@ -7,6 +7,8 @@ use crate::session::back_off::BackOff;
 use crate::session::path_mtu::PathMtu;
 use crate::session::types::{Action, End, PeerSettings, Report};
 
+/// A hub's word has the waits between calls begin anew only so often.
+const FOUND_EACH_NS: u64 = 10_000_000_000;
 /// Why there are no new keys where only the peer can dial.
 const NOT_RENEWED: &str = "the peer, which alone can call, does not make them";
 
@@ -32,11 +34,16 @@ impl Peer {
         }
     }
 
-    /// The hub says where the peer is: it is called at once, or probed there if it is up.
+    /// The hub says where the peer is: it is called at once, or probed there if it is up. A hub
+    /// that names one address after the other has this end call no more often than it would.
     pub(super) fn found(&mut self, address: SocketAddr, now_ns: u64) {
         if let Some(id) = self.used().map(|used| used.info.id) {
             return self.probe_path(id, address, now_ns);
         }
+        if now_ns < self.found_again_ns {
+            return;
+        }
+        self.found_again_ns = now_ns.saturating_add(FOUND_EACH_NS);
         self.back_off.reset();
         self.dial_at_ns = None;
         self.dial_later(now_ns);

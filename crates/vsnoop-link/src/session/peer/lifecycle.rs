@@ -49,7 +49,7 @@ impl Peer {
                 session.void = session.info.instance != info.instance;
             }
         }
-        self.make_room();
+        self.make_room(&info);
         let phase = if self.outranked(&info) {
             Phase::Retiring { until_ns: now_ns.saturating_add(self.settings.retire_ns) }
         } else {
@@ -79,7 +79,20 @@ impl Peer {
     }
 
     /// Bounds the number of sessions: forgets the peer's oldest retiring ones, then pending ones.
-    pub(super) fn make_room(&mut self) {
+    /// An introduced one takes the place of the one before that is pending and was begun by the
+    /// same end: each sends probes to an address of the hub's choice.
+    fn make_room(&mut self, new: &SessionInfo) {
+        let is_replaced = |session: &&Session| {
+            let info = &session.info;
+            new.introduced
+                && info.introduced
+                && info.initiator == new.initiator
+                && matches!(session.phase, Phase::Pending { .. })
+        };
+        let replaced = self.sessions.iter().find(is_replaced).map(|session| session.info.id);
+        if let Some(id) = replaced {
+            self.forget(id);
+        }
         while self.sessions.len() >= SESSIONS {
             let worst = self.sessions.iter().min_by_key(|session| match session.phase {
                 Phase::Retiring { until_ns } => (0, until_ns),

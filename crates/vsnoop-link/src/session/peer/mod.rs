@@ -53,6 +53,8 @@ pub struct Peer {
     /// An attempt is under way.
     dialling: bool,
     dial_at_ns: Option<u64>,
+    /// When a hub may have it dialled at once again.
+    found_again_ns: u64,
     /// The session in use is to be replaced.
     rekeying: bool,
     /// The peer wants that, too (`wants_rekey` of its probe), or its address has changed.
@@ -104,6 +106,7 @@ impl Peer {
             random,
             dialling: false,
             dial_at_ns: None,
+            found_again_ns: 0,
             rekeying: false,
             rekey_asked: false,
             closed: false,

@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+use vsnoop_config::Reader as _;
+
 use super::document::ConfigFile;
 use super::peer::PeerTable;
 use super::reader::{Reader, Result};

@@ -2,6 +2,7 @@
 
 use serde::Deserialize;
 use toml::Spanned;
+use vsnoop_config::Reader as _;
 
 use super::reader::{Field, Reader, Result};
 use crate::config::content_error::ContentError;

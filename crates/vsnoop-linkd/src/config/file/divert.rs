@@ -2,6 +2,7 @@
 
 use serde::Deserialize;
 use toml::Spanned;
+use vsnoop_config::Reader as _;
 
 use super::reader::{Field, Reader, Result};
 use crate::config::content_error::ContentError;
@@ -54,7 +55,7 @@ impl Reader<'_> {
         }
         let offset = divert.interface.as_ref().map_or(0, |found| found.span().start);
         Ok(Divert {
-            line: self.line(offset),
+            place: self.place(offset),
             interface: interface.ok_or_else(|| missing(ContentError::DivertInterface))?,
             prefixes,
             peer: self

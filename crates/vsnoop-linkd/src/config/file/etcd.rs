@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use toml::{Spanned, Value};
+use vsnoop_config::Reader as _;
 
 use super::peer::PeerTable;
 use super::reader::{Field, Reader, Result};

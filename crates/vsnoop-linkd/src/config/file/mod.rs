@@ -20,6 +20,8 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
+use vsnoop_config::Reader as _;
+
 use self::link::listen;
 use self::reader::{Reader, Result};
 use super::{Config, ConfigError, DIRECTORY, MTU_BYTES, PAIRS_MAX, PORT, Pairs, value};
@@ -54,7 +56,7 @@ fn unreadable(file: &Path, error: io::Error) -> ConfigError {
 
 fn parse(file: &Path, text: &str) -> Result<Config> {
     let mut reader = Reader { file, text, relay: false };
-    let document = reader.document()?;
+    let document = reader.tables()?;
     let link = document.link.get_ref();
     let name = match reader.text("link.name", &link.name, value::name)? {
         Some(name) => name,

@@ -5,6 +5,7 @@ use std::fmt;
 
 use serde::Deserialize;
 use toml::{Spanned, Value};
+use vsnoop_config::Reader as _;
 
 use super::reader::{Field, Reader, Result};
 use crate::config::content_error::{ContentError, Same};

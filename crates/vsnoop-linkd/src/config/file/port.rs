@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use serde::Deserialize;
 use toml::Spanned;
+use vsnoop_config::Reader as _;
 
 use super::reader::{Field, Reader, Result};
 use crate::config::content_error::{ContentError, Same};

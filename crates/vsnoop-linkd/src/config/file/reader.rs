@@ -1,5 +1,5 @@
-//! [`Reader`]: reads single values and lists of them, of any table. It knows where each stands,
-//! so an error says line, key, and what is allowed.
+//! [`Reader`]: reads the values of a link's tables that other files do not have; `vsnoop_config`
+//! reads the others. An error says line, column, key, and what is allowed.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -8,14 +8,15 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use toml::{Spanned, Value};
+use vsnoop_config::{Fault, Reader as _};
 
 use crate::config::content_error::{ContentError, Same};
 use crate::config::value;
 use crate::config::{ADDRESSES, Address, ConfigError, ValueError};
 use vsnoop_link::forwarding::Mac;
 
-/// A value of any type, under a key that may be missing.
-pub(super) type Field = Option<Spanned<Value>>;
+pub(super) use vsnoop_config::Field;
+
 pub(super) type Result<T> = std::result::Result<T, ConfigError>;
 
 /// The text of a file, in which each value has a line.
@@ -26,64 +27,26 @@ pub(super) struct Reader<'a> {
     pub(super) relay: bool,
 }
 
+impl vsnoop_config::Reader for Reader<'_> {
+    type Error = ConfigError;
+
+    fn contents(&self) -> &str {
+        self.text
+    }
+
+    fn fault(&self, offset: usize, fault: Fault) -> ConfigError {
+        self.at(offset, fault)
+    }
+}
+
 impl Reader<'_> {
     /// The error at this offset of the text.
     pub(super) fn at(&self, offset: usize, error: impl Into<ContentError>) -> ConfigError {
-        ConfigError::at(self.file, self.line(offset), error.into())
+        ConfigError::at(self.file, self.place(offset), error.into())
     }
 
     pub(super) fn line(&self, offset: usize) -> usize {
-        self.text.bytes().take(offset).filter(|byte| *byte == b'\n').count() + 1
-    }
-
-    pub(super) fn wrong(
-        &self,
-        key: &str,
-        found: &Spanned<Value>,
-        allowed: impl fmt::Display,
-    ) -> ConfigError {
-        let error = ContentError::Value {
-            key: key.to_owned(),
-            found: shown(found.get_ref()),
-            allowed: allowed.to_string(),
-        };
-        self.at(found.span().start, error)
-    }
-
-    pub(super) fn text<T, E: fmt::Display>(
-        &self,
-        key: &str,
-        field: &Field,
-        read: impl Fn(&str) -> std::result::Result<T, E>,
-    ) -> Result<Option<T>> {
-        let Some(found) = field else { return Ok(None) };
-        match found.get_ref() {
-            Value::String(text) => {
-                read(text).map(Some).map_err(|allowed| self.wrong(key, found, allowed))
-            }
-            _ => Err(self.wrong(key, found, "give a text in quotes")),
-        }
-    }
-
-    pub(super) fn number<T: TryFrom<i64> + PartialOrd + fmt::Display>(
-        &self,
-        key: &str,
-        field: &Field,
-        range: std::ops::RangeInclusive<T>,
-    ) -> Result<Option<T>> {
-        let Some(found) = field else { return Ok(None) };
-        let number = found.get_ref().as_integer().and_then(|number| T::try_from(number).ok());
-        let number = number.filter(|number| range.contains(number));
-        number.map(Some).ok_or_else(|| {
-            let allowed = format!("give a number from {} to {}", range.start(), range.end());
-            self.wrong(key, found, allowed)
-        })
-    }
-
-    pub(super) fn truth(&self, key: &str, field: &Field) -> Result<Option<bool>> {
-        let Some(found) = field else { return Ok(None) };
-        let truth = found.get_ref().as_bool();
-        truth.map(Some).ok_or_else(|| self.wrong(key, found, "give true or false"))
+        self.place(offset).line
     }
 
     pub(super) fn time(
@@ -147,34 +110,6 @@ impl Reader<'_> {
         self.list(key, field, mac, allowed)
     }
 
-    /// One, or a list.
-    pub(super) fn prefixes(&self, key: &str, field: &Field) -> Result<Vec<ipnet::IpNet>> {
-        let prefix = |text: &str| {
-            let ip = || text.parse::<std::net::IpAddr>().ok().map(ipnet::IpNet::from);
-            text.parse::<ipnet::IpNet>().ok().or_else(ip).map(|prefix| prefix.trunc())
-        };
-        let allowed =
-            "give a prefix such as \"10.0.0.0/8\" or \"2001:db8::/32\", or a list of them";
-        self.list(key, field, prefix, allowed)
-    }
-
-    /// One text, or an array of at least one.
-    pub(super) fn list<T>(
-        &self,
-        key: &str,
-        field: &Field,
-        read: impl Fn(&str) -> Option<T>,
-        allowed: &str,
-    ) -> Result<Vec<T>> {
-        let Some(found) = field else { return Ok(Vec::new()) };
-        let read = |value: &Value| read(value.as_str()?);
-        let all: Option<Vec<T>> = match found.get_ref() {
-            Value::Array(values) => values.iter().map(read).collect(),
-            value => read(value).map(|one| vec![one]),
-        };
-        all.filter(|all| !all.is_empty()).ok_or_else(|| self.wrong(key, found, allowed))
-    }
-
     /// No two tables of a kind have the same value.
     pub(super) fn differ<T, U, V: Eq + Hash>(
         &self,
@@ -193,15 +128,5 @@ impl Reader<'_> {
             }
         }
         Ok(())
-    }
-}
-
-fn shown(value: &Value) -> String {
-    match value {
-        Value::String(text) => format!("{text:?}"),
-        Value::Integer(number) => number.to_string(),
-        Value::Float(number) => format!("{number:?}"),
-        Value::Boolean(truth) => truth.to_string(),
-        other => format!("({})", other.type_str()),
     }
 }

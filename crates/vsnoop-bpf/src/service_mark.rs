@@ -1,0 +1,36 @@
+//! By what the service knows a port that it attached.
+
+use vsnoop_flow::types::port_meta;
+
+use crate::text::{c_name, c_string};
+
+/// What the record of a port says of the service that attached it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServiceMark {
+    /// Digest of settings that only attaching anew changes; not 0.
+    pub settings: u64,
+    /// Digest of the bounds that change while packets flow.
+    pub bounds: u32,
+    /// Name of the table `[[port]]` that the tap meets, up to 31 bytes.
+    pub pattern: String,
+}
+
+impl ServiceMark {
+    /// `None`: a command attached the port.
+    pub fn of(meta: &port_meta) -> Option<Self> {
+        (meta.service != 0).then(|| Self {
+            settings: meta.service,
+            bounds: meta.service_bounds,
+            pattern: c_string(&meta.pattern),
+        })
+    }
+
+    pub(crate) fn write(&self, meta: port_meta) -> port_meta {
+        port_meta {
+            service: self.settings,
+            service_bounds: self.bounds,
+            pattern: c_name(&self.pattern),
+            ..meta
+        }
+    }
+}

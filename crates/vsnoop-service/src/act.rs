@@ -1,0 +1,111 @@
+//! Carries out what `reconcile` says, with the functions of the command and under its lock.
+//!
+//! Detaching takes time: the port is paused, and detached once the VM has acknowledged everything,
+//! or at the latest when a command would give up, too. Its record says meanwhile that it is
+//! leaving, so that another service goes on with it.
+
+use std::time::{Duration, Instant};
+
+use vsnoop_bpf::types::{HOLD_CHUNK, port_run};
+use vsnoop_bpf::{Port, ServiceMark};
+use vsnoop_host::attach::{self, Request, UNBOUNDED};
+use vsnoop_host::config::Config;
+use vsnoop_host::detach;
+use vsnoop_host::error::Result;
+use vsnoop_host::held::{Holds, Outstanding};
+use vsnoop_host::ports::{Attached, AttachmentState};
+use vsnoop_host::quota;
+use vsnoop_host::settings::Mode;
+use vsnoop_host::system::netns::Netns;
+use vsnoop_host::units;
+use vsnoop_upkeep::drain;
+
+use crate::reconcile::{PortKey, Wanted};
+
+/// The digest in the record of a port that the service is detaching.
+pub const LEAVING: u64 = u64::MAX;
+
+/// Attaches a tap.
+pub fn attach(
+    name: &str,
+    netns: &Netns,
+    wanted: &Wanted,
+    config: &Config,
+    is_interrupted: &(dyn Fn() -> bool + Sync),
+) -> Result<()> {
+    let Wanted { settings, pattern } = wanted;
+    let request = Request { settings, config, pattern: Some(pattern), is_interrupted };
+    let new = attach::attach(name, netns, &request)?;
+    match settings.mode {
+        Mode::Observe => tracing::info!("port {name}: observed ({pattern})"),
+        Mode::Accelerate => {
+            let hold = units::bytes(quota::bytes_of(&new.policy));
+            tracing::info!("port {name}: accelerated, holds at most {hold} ({pattern})");
+        }
+    }
+    Ok(())
+}
+
+/// Changes the bounds of a port that the service attached, or the table that it belongs to.
+pub fn set_bounds(key: PortKey, netns: &Netns, wanted: &Wanted, config: &Config) -> Result<()> {
+    let settings = &wanted.settings;
+    let attached = Attached::of(Port::open(key.netns, key.ifindex)?)?;
+    let name = &attached.name;
+    let is_other =
+        ServiceMark::of(&attached.meta).is_none_or(|mark| mark.bounds != wanted.mark().bounds);
+    if settings.mode == Mode::Accelerate && is_other {
+        let hold = quota::bytes_for(name, settings.hold, config, netns, Some(&attached))?;
+        let ahead = settings.ahead.unwrap_or(UNBOUNDED);
+        attached.port.set_bounds(Some(hold / HOLD_CHUNK), Some(ahead))?;
+        tracing::info!("port {name}: holds at most {}", units::bytes(hold.into()));
+    }
+    attached.port.set_service(&wanted.mark())?;
+    Ok(())
+}
+
+/// A port that is being detached.
+pub struct Draining {
+    pub key: PortKey,
+    attached: Attached,
+    holds: Holds,
+    since: Instant,
+}
+
+impl Draining {
+    /// Pauses the port.
+    pub fn begin(key: PortKey) -> Result<Self> {
+        let attached = Attached::of(Port::open(key.netns, key.ifindex)?)?;
+        let pattern = ServiceMark::of(&attached.meta).map_or_else(String::new, |mark| mark.pattern);
+        attached.port.set_service(&ServiceMark { settings: LEAVING, bounds: 0, pattern })?;
+        if attached.state == AttachmentState::Active {
+            attached.port.set_run(port_run::PORT_PAUSED)?;
+        }
+        let holds = Holds::open_or_do_without(&attached.port);
+        Ok(Self { key, attached, holds, since: Instant::now() })
+    }
+
+    /// Has the VM acknowledged everything, or taken too long?
+    pub fn is_over(&self) -> bool {
+        let timeout = Duration::from_secs_f64(drain::TIMEOUT_S).as_nanos() as u64;
+        let waited = self.since.elapsed().as_nanos() as u64;
+        if self.attached.state == AttachmentState::Observing || !self.attached.port.links_alive() {
+            return true;
+        }
+        // What cannot be read will not become better.
+        Outstanding::of(&self.attached.port, &self.holds)
+            .map_or(true, |left| drain::is_over(left.bytes, waited, timeout))
+    }
+
+    pub fn finish(self) -> Result<()> {
+        let name = self.attached.name.clone();
+        let detached = detach::detach(self.attached)?;
+        match detached.ended.flows {
+            0 => tracing::info!("port {name}: detached"),
+            flows => {
+                let flows = units::plural(flows, "connection");
+                tracing::warn!("port {name}: detached; {flows} with held bytes reset");
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,22 @@
+//! The service (`vsnoop run`): attaches ports as the configuration says, while taps come and go
+//! (docs/operations.md).
+//!
+//! `reconcile` decides, without input and output: it compares what should be attached with what is,
+//! and returns actions. Around it, `survey` finds out what there is, `act` attaches and detaches
+//! with the functions of the command, `namespaces` knows when devices change, `signals` when the
+//! operator wants something, and `service` is the loop.
+//!
+//! The state is in the kernel: a port that the service attached has digests of its settings in its
+//! record. So the service may end, be killed or be replaced by another version at any time; the
+//! next one finds its ports, and leaves alone what a command attached.
+
+mod act;
+mod error;
+mod namespaces;
+mod reconcile;
+mod service;
+mod signals;
+mod survey;
+
+pub use error::{Error, Result};
+pub use service::{Options, run};

@@ -1,0 +1,141 @@
+//! The network namespaces whose taps the service looks after, and when their devices change: its
+//! own, and those of `ip netns` and of pods whose names the configuration matches.
+//!
+//! An open namespace lives on without a name and without a process; so one is closed as soon as its
+//! name is gone.
+
+use std::collections::HashMap;
+use std::fs;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, SystemTime};
+
+use rustix::fs::inotify::{CreateFlags, Reader, WatchFlags, add_watch, init};
+use rustix::io::Errno;
+use vsnoop_host::config::port::PortPattern;
+use vsnoop_host::system::netns::{NAMED, Netns};
+use vsnoop_netdev::events::LinkEvents;
+
+use crate::error::{Error, Result};
+
+/// `ip netns add` makes the file first, and the namespace a moment later.
+const ARRIVING: Duration = Duration::from_secs(5);
+
+pub struct Namespaces {
+    own: Watched,
+    /// By name.
+    named: HashMap<String, Watched>,
+    /// Says when names come and go.
+    names: Option<OwnedFd>,
+}
+
+pub struct Watched {
+    pub netns: Netns,
+    events: LinkEvents,
+}
+
+impl Watched {
+    fn new(netns: Netns) -> Result<Self> {
+        let listen = || Ok::<_, vsnoop_host::error::Error>(LinkEvents::listen());
+        let events = netns.run(listen)?.map_err(Error::Events)?;
+        Ok(Self { netns, events })
+    }
+}
+
+impl Namespaces {
+    pub fn open() -> Result<Self> {
+        let own = Watched::new(Netns::current()?)?;
+        Ok(Self { own, named: HashMap::new(), names: None })
+    }
+
+    pub fn all(&self) -> impl Iterator<Item = &Watched> {
+        std::iter::once(&self.own).chain(self.named.values())
+    }
+
+    pub fn find(&self, inode: u64) -> Option<&Netns> {
+        self.all().map(|watched| &watched.netns).find(|netns| netns.inode == inode)
+    }
+
+    /// To be polled for input.
+    pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        let events = self.all().map(|watched| watched.events.as_fd());
+        events.chain(self.names.as_ref().map(AsFd::as_fd)).collect()
+    }
+
+    /// Takes what has been notified.
+    pub fn take(&self) -> Result<()> {
+        for watched in self.all() {
+            watched.events.take().map_err(Error::Events)?;
+        }
+        let Some(names) = &self.names else { return Ok(()) };
+        let mut buffer = [MaybeUninit::uninit(); 4096];
+        let mut reader = Reader::new(names, &mut buffer);
+        loop {
+            match reader.next() {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Ok(()),
+                Err(errno) => return Err(cannot_watch(errno)),
+            }
+        }
+    }
+
+    /// Opens the namespaces whose names these patterns match, and closes the others. Returns
+    /// whether one is only about to come.
+    pub fn follow(&mut self, patterns: &[PortPattern]) -> Result<bool> {
+        if patterns.iter().all(|pattern| pattern.netns().is_empty()) {
+            (self.named, self.names) = (HashMap::new(), None);
+            return Ok(false);
+        }
+        self.watch_names()?;
+        let mut found = HashMap::new();
+        for entry in fs::read_dir(NAMED).into_iter().flatten().flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if patterns.iter().any(|it| it.netns().iter().any(|glob| glob.matches(&name))) {
+                found.insert(name, entry);
+            }
+        }
+        let mut is_one_arriving = false;
+        let known = std::mem::take(&mut self.named);
+        for (name, watched) in known {
+            // The name may stand for another namespace by now.
+            let inode = vsnoop_host::system::netns::inode_of(&watched.netns.path);
+            if found.contains_key(&name) && inode == Some(watched.netns.inode) {
+                self.named.insert(name, watched);
+            }
+        }
+        for (name, entry) in found {
+            if self.named.contains_key(&name) {
+                continue;
+            }
+            match Netns::open(&name).map_err(Error::from).and_then(Watched::new) {
+                Ok(watched) => drop(self.named.insert(name, watched)),
+                Err(error) => {
+                    let made = entry.metadata().and_then(|found| found.modified()).ok();
+                    let age = made.and_then(|made| SystemTime::now().duration_since(made).ok());
+                    match age.is_some_and(|age| age < ARRIVING) {
+                        true => is_one_arriving = true,
+                        false => tracing::debug!("network namespace {name}: {error}"),
+                    }
+                }
+            }
+        }
+        Ok(is_one_arriving)
+    }
+
+    fn watch_names(&mut self) -> Result<()> {
+        if self.names.is_some() {
+            return Ok(());
+        }
+        fs::create_dir_all(NAMED)
+            .map_err(|source| Error::Namespaces { directory: NAMED, source })?;
+        let names = init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).map_err(cannot_watch)?;
+        let flags = WatchFlags::CREATE | WatchFlags::DELETE | WatchFlags::MOVE;
+        add_watch(&names, NAMED, flags).map_err(cannot_watch)?;
+        self.names = Some(names);
+        Ok(())
+    }
+}
+
+fn cannot_watch(errno: Errno) -> Error {
+    Error::Namespaces { directory: NAMED, source: errno.into() }
+}

@@ -1,0 +1,262 @@
+//! The loop: waits for events, looks at what there is, and carries out the plan.
+
+use std::collections::HashSet;
+use std::os::fd::BorrowedFd;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use sd_notify::NotifyState;
+use vsnoop_host::config::Config;
+use vsnoop_host::config::port::PortPattern;
+use vsnoop_host::error::with_causes;
+use vsnoop_host::incast;
+use vsnoop_host::lock::CommandLock;
+use vsnoop_host::sweep;
+use vsnoop_host::units;
+
+use crate::act::{self, Draining};
+use crate::error::{Error, Result};
+use crate::namespaces::Namespaces;
+use crate::reconcile::{Action, Plan, PortKey, Reconciler};
+use crate::signals::Signals;
+use crate::survey::Survey;
+
+/// Interval of looks while a port drains, a namespace is about to come, or a command has the lock.
+const STEP: Duration = Duration::from_millis(50);
+
+/// Pause after a look that failed.
+const TROUBLE: Duration = Duration::from_secs(1);
+
+pub struct Options {
+    /// `None`: the default file, which need not be there.
+    pub config: Option<PathBuf>,
+    /// Starts helper and engine if they do not run.
+    pub start_background: fn(),
+}
+
+struct Service {
+    options: Options,
+    config: Config,
+    patterns: Vec<PortPattern>,
+    namespaces: Namespaces,
+    signals: Signals,
+    survey: Survey,
+    reconciler: Reconciler,
+    draining: Vec<Draining>,
+    began: Instant,
+    /// Something is under way that no event ends.
+    is_hurried: bool,
+    again_at: Option<Duration>,
+    watchdog: Option<Duration>,
+}
+
+/// Runs until a signal ends it; attached ports stay as they are.
+pub fn run(options: Options) -> Result<()> {
+    // Signals and events first: what happens from now on is not missed.
+    let signals = Signals::catch()?;
+    let namespaces = Namespaces::open()?;
+    let config = Config::read(options.config.as_deref())?;
+    let mut service = Service {
+        patterns: patterns(&config),
+        options,
+        config,
+        namespaces,
+        signals,
+        survey: Survey::default(),
+        reconciler: Reconciler::default(),
+        draining: Vec::new(),
+        began: Instant::now(),
+        is_hurried: false,
+        again_at: None,
+        watchdog: sd_notify::watchdog_enabled(),
+    };
+    service.say_what_is_configured();
+    notify(&[NotifyState::Ready]);
+    while !service.signals.is_end() {
+        if service.signals.is_reload() {
+            service.reload();
+        }
+        if let Err(error) = service.look() {
+            tracing::error!("{}; tried again in {TROUBLE:?}", with_causes(&error));
+            service.again_at = Some(service.began.elapsed() + TROUBLE);
+        }
+        notify(&[NotifyState::Watchdog]);
+        service.wait()?;
+    }
+    notify(&[NotifyState::Stopping]);
+    tracing::info!("service ends; attached ports stay as they are");
+    Ok(())
+}
+
+/// Without a table every tap is observed.
+fn patterns(config: &Config) -> Vec<PortPattern> {
+    match config.ports.is_empty() {
+        true => vec![PortPattern::observe_all()],
+        false => config.ports.clone(),
+    }
+}
+
+/// Without systemd this does nothing; what it cannot be told it learns from the log.
+fn notify(state: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(state) {
+        tracing::debug!("systemd was not notified: {error}");
+    }
+}
+
+impl Service {
+    fn say_what_is_configured(&self) {
+        let file = self.config.file.display();
+        match (self.config.is_there, self.config.ports.len()) {
+            (true, 0) => tracing::info!("{file} has no [[port]]: all taps are observed"),
+            (true, count) => {
+                let tables = units::plural(count as u64, "table");
+                tracing::info!("{file}: {tables} [[port]]");
+            }
+            (false, _) => tracing::info!("there is no {file}: all taps are observed"),
+        }
+    }
+
+    fn reload(&mut self) {
+        match NotifyState::monotonic_usec_now() {
+            Ok(now) => notify(&[NotifyState::Reloading, now]),
+            Err(error) => tracing::debug!("no time for systemd: {error}"),
+        }
+        match Config::read(self.options.config.as_deref()) {
+            Ok(config) => {
+                self.patterns = patterns(&config);
+                self.config = config;
+                self.reconciler.reload();
+                tracing::info!("reloaded");
+                self.say_what_is_configured();
+            }
+            Err(error) => {
+                tracing::error!("{}; the configuration stays as it was", with_causes(&error));
+            }
+        }
+        notify(&[NotifyState::Ready]);
+    }
+
+    /// Looks at everything, and does what is to be done.
+    fn look(&mut self) -> Result<()> {
+        self.is_hurried = self.namespaces.follow(&self.patterns)?;
+        let present = self.survey.look(&self.namespaces, &self.patterns)?;
+        let now = self.began.elapsed();
+        let Plan { actions, again_at } = self.reconciler.plan(now, &present, &self.patterns);
+        self.again_at = again_at;
+        self.begin_to_detach(&actions);
+        self.act(&actions)?;
+        let is_any = present.iter().any(|port| port.attachment.is_some());
+        if is_any || !actions.is_empty() {
+            (self.options.start_background)();
+        }
+        Ok(())
+    }
+
+    fn begin_to_detach(&mut self, actions: &[Action]) {
+        let under_way: HashSet<PortKey> = self.draining.iter().map(|port| port.key).collect();
+        for action in actions {
+            let Action::Detach { key } = action else { continue };
+            if under_way.contains(key) {
+                continue;
+            }
+            match Draining::begin(*key) {
+                Ok(draining) => self.draining.push(draining),
+                Err(error) => tracing::warn!("{}", with_causes(&error)),
+            }
+        }
+    }
+
+    /// What needs the lock of commands.
+    fn act(&mut self, actions: &[Action]) -> Result<()> {
+        self.is_hurried |= !self.draining.is_empty();
+        let is_detach = |action: &Action| matches!(action, Action::Detach { .. });
+        let is_due = self.draining.iter().any(Draining::is_over);
+        if !is_due && actions.iter().all(is_detach) {
+            return Ok(());
+        }
+        let Some(lock) = CommandLock::try_take()? else {
+            self.is_hurried = true;
+            return Ok(());
+        };
+        if let Err(error) = sweep::sweep(&lock) {
+            tracing::warn!("{}", with_causes(&error));
+        }
+        self.finish_detaching();
+        for action in actions {
+            if self.signals.is_end() {
+                break;
+            }
+            self.carry_out(action);
+            notify(&[NotifyState::Watchdog]);
+        }
+        // Removes the uplink of a port that could not be attached.
+        incast::sweep(&lock)?;
+        Ok(())
+    }
+
+    fn finish_detaching(&mut self) {
+        let (over, left) =
+            std::mem::take(&mut self.draining).into_iter().partition(Draining::is_over);
+        self.draining = left;
+        let over: Vec<Draining> = over;
+        // What is detached may have to be attached with other settings.
+        self.is_hurried |= !over.is_empty();
+        for draining in over {
+            let key = draining.key;
+            match draining.finish() {
+                Ok(()) => self.reconciler.detached(key),
+                Err(error) => tracing::warn!("{}", with_causes(&error)),
+            }
+        }
+    }
+
+    fn carry_out(&mut self, action: &Action) {
+        let (key, done) = match action {
+            Action::Attach { key, name, wanted } => {
+                let Some(netns) = self.namespaces.find(key.netns) else { return };
+                let is_end = || self.signals.is_end();
+                (*key, act::attach(name, netns, wanted, &self.config, &is_end))
+            }
+            Action::SetBounds { key, wanted } => {
+                let Some(netns) = self.namespaces.find(key.netns) else { return };
+                (*key, act::set_bounds(*key, netns, wanted, &self.config))
+            }
+            Action::Detach { .. } => return,
+        };
+        if let Err(error) = done {
+            let is_first = self.reconciler.failed(key, self.began.elapsed());
+            let text = with_causes(&error);
+            match is_first {
+                true => tracing::warn!("{text}; tried again later"),
+                false => tracing::debug!("{text}"),
+            }
+        }
+    }
+
+    /// Until something happens, or it is time for what needs no event.
+    fn wait(&mut self) -> Result<()> {
+        let step = self.is_hurried.then_some(STEP);
+        let now = self.began.elapsed();
+        let retry = self.again_at.map(|again_at| again_at.saturating_sub(now));
+        // A sign of life in half of the time that systemd allows.
+        let watchdog = self.watchdog.map(|most| most / 2);
+        let timeout = [step, retry, watchdog].into_iter().flatten().min();
+        let timeout = timeout.map_or(PollTimeout::NONE, |timeout| {
+            PollTimeout::try_from(timeout + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX)
+        });
+        let descriptors = self.namespaces.descriptors();
+        let mut polled: Vec<_> = descriptors
+            .into_iter()
+            .chain([self.signals.descriptor()])
+            .map(|fd: BorrowedFd<'_>| PollFd::new(fd, PollFlags::POLLIN))
+            .collect();
+        match poll(&mut polled, timeout) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(errno) => return Err(Error::Wait(errno.into())),
+        }
+        self.signals.take();
+        self.namespaces.take()
+    }
+}

@@ -1,0 +1,112 @@
+//! Finds out which taps there are, and who attached them.
+
+use std::collections::HashMap;
+
+use vsnoop_bpf::ServiceMark;
+use vsnoop_host::config::port::{PortPattern, Tap};
+use vsnoop_host::ports::{self, AttachmentState};
+use vsnoop_host::system::netdev;
+use vsnoop_host::system::netns::Netns;
+use vsnoop_host::system::process::{self, Process};
+use vsnoop_netdev::Device;
+
+use crate::act::LEAVING;
+use crate::error::Result;
+use crate::namespaces::Namespaces;
+use crate::reconcile::{Attachment, PortKey, Present};
+
+/// The process that holds a tap, and the name of its VM.
+struct Holder {
+    process: Process,
+    vm: Option<String>,
+}
+
+#[derive(Default)]
+pub struct Survey {
+    /// Looking for them takes a pass over all processes; they seldom change.
+    holders: HashMap<PortKey, Holder>,
+}
+
+impl Survey {
+    pub fn look(
+        &mut self,
+        namespaces: &Namespaces,
+        patterns: &[PortPattern],
+    ) -> Result<Vec<Present>> {
+        let asks = patterns.iter().any(PortPattern::asks_for_process);
+        let attachments = attachments()?;
+        let mut present = Vec::new();
+        for watched in namespaces.all() {
+            let devices = match watched.netns.run(netdev::list) {
+                Ok(devices) => devices,
+                Err(error) => {
+                    let label = watched.netns.label();
+                    tracing::warn!("the taps of network namespace {label} are unknown: {error}");
+                    continue;
+                }
+            };
+            for device in devices.iter().filter(|device| device.tap.is_some()) {
+                let key = PortKey { netns: watched.netns.inode, ifindex: device.index };
+                present.push(Present {
+                    key,
+                    tap: tap(device, &devices, &watched.netns),
+                    is_ready: device.up && (!asks || device.carrier),
+                    attachment: attachments.get(&key).cloned(),
+                });
+            }
+        }
+        self.holders.retain(|key, holder| {
+            present.iter().any(|port| port.key == *key) && holder.process.is_alive()
+        });
+        if asks {
+            self.find_holders(&mut present);
+        }
+        Ok(present)
+    }
+
+    fn find_holders(&mut self, present: &mut [Present]) {
+        let is_unknown = |port: &&Present| port.is_ready && !self.holders.contains_key(&port.key);
+        let unknown: Vec<_> = present.iter().filter(is_unknown).collect();
+        let mut found = if unknown.is_empty() { HashMap::new() } else { process::tap_holders() };
+        for port in unknown {
+            let name = (port.tap.interface.clone(), port.key.netns);
+            if let Some(process) = found.remove(&name) {
+                let vm = process::vm_name(process.pid);
+                self.holders.insert(port.key, Holder { process, vm });
+            }
+        }
+        for port in present {
+            if let Some(holder) = self.holders.get(&port.key) {
+                port.tap.process = Some(holder.process.name.clone());
+                port.tap.vm.clone_from(&holder.vm);
+            }
+        }
+    }
+}
+
+fn tap(device: &Device, devices: &[Device], netns: &Netns) -> Tap {
+    let bridge =
+        devices.iter().find(|other| Some(other.index) == device.master && other.kind == "bridge");
+    Tap {
+        interface: device.name.clone(),
+        bridge: bridge.map(|bridge| bridge.name.clone()),
+        netns: netns.name.clone(),
+        ..Tap::default()
+    }
+}
+
+fn attachments() -> Result<HashMap<PortKey, Attachment>> {
+    let ports = ports::inventory()?.ports;
+    let attachment = ports.into_iter().map(|port| {
+        let meta = &port.meta;
+        let key = PortKey { netns: meta.netns, ifindex: meta.ifindex };
+        let is_paused = port.state == AttachmentState::Paused;
+        let attachment = match ServiceMark::of(meta) {
+            None => Attachment::ByCommand,
+            Some(mark) if mark.settings == LEAVING => Attachment::Leaving,
+            Some(mark) => Attachment::ByService { mark, is_paused },
+        };
+        (key, attachment)
+    });
+    Ok(attachment.collect())
+}

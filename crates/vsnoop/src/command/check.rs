@@ -1,0 +1,67 @@
+//! `vsnoop check`: reads a configuration as `vsnoop run` would, and changes nothing.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use serde::Serialize;
+use vsnoop_host::config::port::PortPattern;
+use vsnoop_host::config::{Config, FILE};
+use vsnoop_host::units;
+
+use crate::cli::{self, Cli};
+use crate::output::fold::fold;
+use crate::output::watch::print;
+
+#[derive(Serialize)]
+struct CheckDocument {
+    file: PathBuf,
+    result: &'static str,
+    ports: Vec<Pattern>,
+}
+
+/// A table `[[port]]`.
+#[derive(Serialize)]
+struct Pattern {
+    name: String,
+    line: usize,
+}
+
+pub fn run(cli: &Cli, arguments: &cli::Check) -> Result<u8> {
+    let file = arguments.file.as_deref().or(cli.config.as_deref()).unwrap_or(Path::new(FILE));
+    let config = Config::read(Some(file))?;
+    let pattern = |port: &PortPattern| Pattern { name: port.name.clone(), line: port.place.line };
+    let ports = config.ports.iter().map(pattern).collect();
+    let document = CheckDocument { file: file.to_owned(), result: "good", ports };
+    if cli.json {
+        print(&serde_json::to_string(&document)?)?;
+    } else {
+        print(&fold(&text(&document)))?;
+    }
+    Ok(0)
+}
+
+fn text(document: &CheckDocument) -> String {
+    let file = document.file.display();
+    if document.ports.is_empty() {
+        return format!(
+            "{file} is good; without a [[port]] all taps are observed, none accelerated"
+        );
+    }
+    let names: Vec<_> = document.ports.iter().map(|port| port.name.as_str()).collect();
+    let count = units::plural(names.len() as u64, "table");
+    format!("{file} is good; {count} [[port]]: {}", names.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_good_file_is_named_with_its_tables() {
+        let mut document =
+            CheckDocument { file: "/f.toml".into(), result: "good", ports: Vec::new() };
+        assert!(text(&document).contains("all taps are observed"));
+        document.ports = vec![Pattern { name: "web".into(), line: 3 }];
+        assert_eq!(text(&document), "/f.toml is good; 1 table [[port]]: web");
+    }
+}

@@ -1,0 +1,309 @@
+//! The service: taps come and go, its configuration changes, it is killed.
+
+use std::fs::{self, File};
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use libtest_mimic::Trial;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use vsnoop_testbed::net::{Net, Netns, Tap, TapOptions};
+use vsnoop_testbed::topology::{self, Topology, TopologyOptions};
+
+use crate::helper::AttachedNetwork;
+use crate::hold::ConfigFile;
+use crate::sandbox::{PORT, PREFIX, TapHost, program, vsnoop, vsnoop_in, wait_until};
+
+/// More than programs have slots for (PORT_SLOTS).
+const TAPS: usize = 200;
+const KILLS: usize = 10;
+
+pub fn trials() -> Vec<Trial> {
+    trials![
+        without_a_configuration_taps_are_observed_and_none_is_accelerated,
+        taps_that_come_are_attached_and_nothing_is_left_of_those_that_go,
+        a_reload_changes_what_the_service_attached,
+        a_wrong_configuration_keeps_the_running_one,
+        what_commands_attach_and_detach_is_left_as_it_is,
+        ports_outlive_a_service_that_ends_or_is_killed_and_the_next_one_knows_them,
+        a_tap_is_known_by_bridge_process_and_namespace,
+        a_second_service_and_a_wrong_configuration_are_refused,
+    ]
+}
+
+/// A running service; killed when dropped.
+pub struct Service {
+    child: Child,
+    log: String,
+}
+
+impl Service {
+    /// With this configuration, or without any.
+    pub fn start(netns: &Netns, config: Option<&ConfigFile>) -> Result<Self> {
+        let log = format!("/run/{}.log", netns.name());
+        let mut command = Command::new(program());
+        command.args(["--netns", netns.name(), "run"]);
+        if let Some(config) = config {
+            command.args(["--config", &config.path]);
+        }
+        let child = command.stdin(Stdio::null()).stderr(File::create(&log)?).spawn()?;
+        let service = Self { child, log };
+        service.until_logged("[[port]]|taps are observed")?;
+        Ok(service)
+    }
+
+    pub fn log(&self) -> Result<String> {
+        Ok(fs::read_to_string(&self.log)?)
+    }
+
+    /// Waits for one of these texts, between `|`.
+    pub fn until_logged(&self, texts: &str) -> Result<()> {
+        wait_until(&format!("the log of the service has {texts}"), || {
+            let log = self.log()?;
+            Ok(texts.split('|').any(|text| log.contains(text)))
+        })
+        .with_context(|| self.log().unwrap_or_default())
+    }
+
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        Ok(kill(Pid::from_raw(self.child.id() as i32), signal)?)
+    }
+
+    /// Waits for its end.
+    pub fn end(mut self, signal: Signal) -> Result<()> {
+        self.signal(signal)?;
+        let status = self.child.wait()?;
+        ensure!(signal == Signal::SIGKILL || status.success(), "{status}: {}", self.log()?);
+        Ok(())
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The ports of the namespace in `status`.
+fn ports(netns: &Netns) -> Result<Vec<Value>> {
+    let status = vsnoop_in(netns.name(), ["status", "--json"])?.json()?;
+    Ok(status["ports"].as_array().context("no ports")?.clone())
+}
+
+fn port(netns: &Netns) -> Result<Value> {
+    Ok(ports(netns)?.into_iter().next().unwrap_or_default())
+}
+
+fn until_port(netns: &Netns, what: &str, is_so: impl Fn(&Value) -> bool) -> Result<Value> {
+    let mut found = Value::Null;
+    wait_until(what, || {
+        found = port(netns)?;
+        Ok(is_so(&found))
+    })
+    .with_context(|| format!("{found}"))?;
+    Ok(found)
+}
+
+fn without_a_configuration_taps_are_observed_and_none_is_accelerated() -> Result<()> {
+    let host = TapHost::new("bare")?;
+    let before = host.state()?;
+    let service = Service::start(&host.netns, None)?;
+    let port = until_port(&host.netns, "the tap is attached", |port| port["port"] == PORT)?;
+    ensure!(port["state"] == "observing" && port["attached_by"] == "service", "{port}");
+    ensure!(port["pattern"] == "default", "{port}");
+    ensure!(host.state()?.qdiscs == before.qdiscs, "a qdisc was changed");
+    service.end(Signal::SIGTERM)?;
+    host.vsnoop(["detach", PORT])?.ok().map(drop)
+}
+
+fn taps_that_come_are_attached_and_nothing_is_left_of_those_that_go() -> Result<()> {
+    let netns = Net::new(PREFIX).host("many")?;
+    let host = Named(&netns);
+    let config = host.config("[[port]]\ninterface = \"vnet*\"\nhold = \"256K\"\n")?;
+    let service = Service::start(&netns, Some(&config))?;
+    let mut taps = Vec::new();
+    for i in 0..TAPS {
+        let name = format!("vnet{i}");
+        taps.push(netns.tap(&name, &TapOptions::default())?);
+        netns.up(&name)?;
+        // Every other one goes soon, whether it is attached by then or not.
+        if i % 2 == 1 {
+            drop(taps.pop());
+        }
+    }
+    wait_until("those that are there are attached", || {
+        Ok(ports(&netns)?.iter().filter(|port| port["state"] == "active").count() == TAPS / 2)
+    })
+    .with_context(|| service.log().unwrap_or_default())?;
+    drop(taps);
+    wait_until("nothing is left", || Ok(ports(&netns)?.is_empty()))?;
+    service.end(Signal::SIGTERM)
+}
+
+/// A namespace with a configuration.
+struct Named<'a>(&'a Netns);
+
+impl Named<'_> {
+    fn config(&self, text: &str) -> Result<ConfigFile> {
+        let file = ConfigFile { path: format!("/run/{}.toml", self.0.name()) };
+        file.write(text)?;
+        Ok(file)
+    }
+}
+
+fn a_reload_changes_what_the_service_attached() -> Result<()> {
+    let host = TapHost::new("load")?;
+    let before = host.state()?;
+    let config = ConfigFile::new(&host, "[[port]]\nhold = \"1M\"\n")?;
+    let service = Service::start(&host.netns, Some(&config))?;
+    let quota = |bytes: u64| move |port: &Value| port["hold"]["size_bytes"] == bytes;
+    let first = until_port(&host.netns, "the tap is attached", quota(1 << 20))?;
+    ensure!(first["pattern"] == "line 1", "{first}");
+    // Bounds change while packets flow, other settings by attaching anew.
+    let reload = |text: &str| {
+        config.write(text)?;
+        service.signal(Signal::SIGHUP)
+    };
+    reload("[[port]]\nname = \"all\"\nhold = \"2M\"\n")?;
+    let second = until_port(&host.netns, "the hold is larger, for the other table", |port| {
+        quota(2 << 20)(port) && port["pattern"] == "all"
+    })?;
+    ensure!(second["attached_at"] == first["attached_at"], "{second}");
+    reload("[[port]]\nname = \"all\"\nmode = \"observe\"\n")?;
+    until_port(&host.netns, "the port is observed", |port| port["state"] == "observing")?;
+    ensure!(host.state()?.qdiscs == before.qdiscs, "the qdisc is not what it was");
+    reload("[[port]]\ninterface = \"other\"\n")?;
+    wait_until("nothing is attached", || Ok(ports(&host.netns)?.is_empty()))?;
+    ensure!(host.state()? == before, "something was left");
+    service.end(Signal::SIGTERM)
+}
+
+fn a_wrong_configuration_keeps_the_running_one() -> Result<()> {
+    let host = TapHost::new("keep")?;
+    let config = ConfigFile::new(&host, "[[port]]\nhold = \"1M\"\n")?;
+    let service = Service::start(&host.netns, Some(&config))?;
+    let is_active = |port: &Value| port["state"] == "active";
+    let before = until_port(&host.netns, "the tap is attached", is_active)?;
+    config.write("[[port]]\nhold = \"2M\"\nholds = 1\n")?;
+    service.signal(Signal::SIGHUP)?;
+    service.until_logged("line 3, column 1: unknown field `holds`")?;
+    service.until_logged("the configuration stays as it was")?;
+    let tap = host.netns.tap("vnet1", &TapOptions::default())?;
+    host.netns.up("vnet1")?;
+    wait_until("another tap is attached", || Ok(ports(&host.netns)?.len() == 2))?;
+    let found = ports(&host.netns)?;
+    let quotas: Vec<_> = found.iter().map(|port| port["hold"]["size_bytes"].as_u64()).collect();
+    ensure!(quotas == [Some(1 << 20); 2], "{quotas:?}");
+    let same = found.iter().find(|port| port["port"] == PORT).context("the first one is gone")?;
+    ensure!(same["attached_at"] == before["attached_at"], "{same}");
+    service.end(Signal::SIGTERM)?;
+    drop(tap);
+    host.vsnoop(["detach", PORT])?.ok().map(drop)
+}
+
+fn what_commands_attach_and_detach_is_left_as_it_is() -> Result<()> {
+    let host = TapHost::new("hand")?;
+    host.vsnoop(["attach", PORT, "--hold", "1M"])?.ok()?;
+    let config = ConfigFile::new(&host, "[[port]]\nhold = \"2M\"\n")?;
+    let service = Service::start(&host.netns, Some(&config))?;
+    // Each tap that comes is attached after the service has looked at the others.
+    let mut taps: Vec<Tap> = Vec::new();
+    let mut look_again = || -> Result<()> {
+        let name = format!("vnet{}", taps.len());
+        taps.push(host.netns.tap(&name, &TapOptions::default())?);
+        host.netns.up(&name)?;
+        wait_until("the next tap is attached", || {
+            Ok(ports(&host.netns)?.iter().any(|port| port["port"] == name.as_str()))
+        })
+    };
+    let of_command = || -> Result<Option<Value>> {
+        Ok(ports(&host.netns)?.into_iter().find(|port| port["port"] == PORT))
+    };
+    look_again()?;
+    let port = of_command()?.context("it was detached")?;
+    ensure!(port["attached_by"] == "command" && port["pattern"].is_null(), "{port}");
+    ensure!(port["hold"]["size_bytes"] == 1 << 20, "{port}");
+    config.write("[[port]]\ninterface = \"vnet*\"\n")?;
+    service.signal(Signal::SIGHUP)?;
+    look_again()?;
+    ensure!(of_command()?.is_some(), "a reload has detached it");
+    config.write("[[port]]\n")?;
+    host.vsnoop(["detach", PORT])?.ok()?;
+    look_again()?;
+    ensure!(of_command()?.is_none(), "what an operator has detached came back");
+    service.signal(Signal::SIGHUP)?;
+    wait_until("a reload attaches it", || Ok(of_command()?.is_some()))?;
+    service.end(Signal::SIGTERM)?;
+    vsnoop(["off", "--all"])?.ok().map(drop)
+}
+
+fn ports_outlive_a_service_that_ends_or_is_killed_and_the_next_one_knows_them() -> Result<()> {
+    let prefix = format!("{PREFIX}dies-");
+    let topology = Topology::build(&TopologyOptions { prefix, ..TopologyOptions::default() })?;
+    let text = format!("[[port]]\ninterface = \"{}\"\n", topology::PORT);
+    let config = Named(&topology.host).config(&text)?;
+    let mut service = Service::start(&topology.host, Some(&config))?;
+    let netns = &topology.host;
+    until_port(netns, "the tap is attached", |port| port["state"] == "active")?;
+    let network = AttachedNetwork { topology };
+    let netns = &network.topology.host;
+    let before = port(netns)?;
+    let mut pair = network.connect()?;
+    for i in 0..KILLS {
+        pair.exchange(100_000)?;
+        service.end(if i % 2 == 0 { Signal::SIGKILL } else { Signal::SIGTERM })?;
+        pair.exchange(100_000)?;
+        service = Service::start(netns, Some(&config))?;
+    }
+    pair.exchange(100_000)?;
+    let after = port(netns)?;
+    ensure!(after["attached_at"] == before["attached_at"], "{after}");
+    ensure!(after["attached_by"] == "service", "{after}");
+    network.expect_no_reset()?;
+    // The last one still knows it as its own.
+    config.write("[[port]]\ninterface = \"other\"\n")?;
+    service.signal(Signal::SIGHUP)?;
+    wait_until("it is detached", || Ok(ports(netns)?.is_empty()))?;
+    pair.exchange(100_000)?;
+    service.end(Signal::SIGTERM)
+}
+
+fn a_tap_is_known_by_bridge_process_and_namespace() -> Result<()> {
+    let host = TapHost::new("known")?;
+    let pod = TapHost::new("pod")?;
+    host.netns.bridge("br-web")?;
+    // This process holds the taps.
+    let own = fs::read_to_string("/proc/self/comm")?;
+    let text = format!(
+        "[[port]]\nname = \"pod\"\nnetns = \"{}\"\nmode = \"observe\"\n\
+         [[port]]\nname = \"web\"\nbridge = \"br-*\"\nprocess = \"{}\"\n",
+        "*-pod",
+        own.trim()
+    );
+    let config = ConfigFile::new(&host, &text)?;
+    let service = Service::start(&host.netns, Some(&config))?;
+    until_port(&pod.netns, "the pod's tap is observed", |port| port["pattern"] == "pod")?;
+    ensure!(ports(&host.netns)?.is_empty(), "a tap without its bridge was attached");
+    host.netns.add_port("br-web", PORT)?;
+    until_port(&host.netns, "the bridge's tap is attached", |port| port["pattern"] == "web")?;
+    // Namespaces come and go, too.
+    let late = TapHost::new("pod")?;
+    until_port(&late.netns, "a pod's tap that came later is observed", |port| {
+        port["pattern"] == "pod"
+    })?;
+    service.end(Signal::SIGTERM)?;
+    vsnoop(["off", "--all"])?.ok().map(drop)
+}
+
+fn a_second_service_and_a_wrong_configuration_are_refused() -> Result<()> {
+    let host = TapHost::new("two")?;
+    let config = ConfigFile::new(&host, "[[port]]\ninterface = \"other\"\n")?;
+    let service = Service::start(&host.netns, Some(&config))?;
+    host.vsnoop(["run", "--config", &config.path])?.failed(3, &["another service"])?;
+    service.end(Signal::SIGTERM)?;
+    config.write("[[port]]\nhold = 1\n")?;
+    let words = ["line 2, column 8", "port.hold = 1"];
+    host.vsnoop(["run", "--config", &config.path])?.failed(2, &words)
+}
