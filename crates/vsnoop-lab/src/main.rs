@@ -37,6 +37,9 @@ enum Action {
         /// Another file for the page than results/report.html.
         #[arg(long, value_name = "FILE")]
         out: Option<PathBuf>,
+        /// Put the results into this document, such as docs/evaluation.md, as well.
+        #[arg(long, value_name = "FILE")]
+        markdown: Option<PathBuf>,
     },
     /// Downloads the guests' kernels and makes their image, so that tests need no network.
     Prepare,
@@ -135,12 +138,14 @@ fn act(action: Action) -> Result<()> {
         }
         Action::Serve => vsnoop_lab::peers::server::serve(),
         Action::Run(run) => run_experiments(*run),
-        Action::Report { dirs, out } => {
+        Action::Report { dirs, out, markdown } => {
             let all = workspace::root()?.join("results");
             let dirs = if dirs.is_empty() { page::directories(&all)? } else { dirs };
             let file = out.unwrap_or_else(|| all.join("report.html"));
-            page::write(&dirs, &file)?;
-            println!("written: {}", file.display());
+            page::write(&dirs, &file, markdown.as_deref())?;
+            for file in std::iter::once(&file).chain(&markdown) {
+                println!("written: {}", file.display());
+            }
             Ok(())
         }
     }

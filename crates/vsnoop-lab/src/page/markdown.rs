@@ -13,7 +13,7 @@ const FOLDED: [&str; 3] = ["Method", "Environment", "Figures"];
 /// Headings go one level down, sections of [`FOLDED`] can be unfolded, and images are put in by
 /// `plot`, which gives the SVG of a name.
 pub fn html(markdown: &str, plot: impl Fn(&str) -> io::Result<String>) -> Result<String> {
-    let mut part = Part { events: Vec::new(), folded: false };
+    let mut part = Part { events: Vec::new(), folded: false, in_cell: false };
     let mut events = Parser::new_ext(markdown, Options::ENABLE_TABLES);
     while let Some(event) = events.next() {
         match event {
@@ -35,6 +35,15 @@ pub fn html(markdown: &str, plot: impl Fn(&str) -> io::Result<String>) -> Result
                 part.events.push(event);
                 part.push("</div>".into());
             }
+            Event::Start(Tag::TableCell) => {
+                part.events.push(event);
+                part.in_cell = true;
+            }
+            Event::End(TagEnd::TableCell) => {
+                part.events.push(event);
+                part.in_cell = false;
+            }
+            Event::Text(words) if part.in_cell => part.events.push(Event::Text(foldable(&words))),
             other => part.events.push(other),
         }
     }
@@ -48,6 +57,20 @@ struct Part<'a> {
     events: Vec<Event<'a>>,
     /// Within a section that is folded.
     folded: bool,
+    /// Within a cell of a table.
+    in_cell: bool,
+}
+
+/// Words of a cell that is narrow: a number keeps its unit, `timeouts/round` may be broken.
+fn foldable(words: &str) -> CowStr<'static> {
+    let mut text = words.replace('/', "/\u{200b}");
+    for unit in ["%", "B", "KB", "MB", "ms", "s", "Mb/\u{200b}s"] {
+        for digit in '0'..='9' {
+            let (breaks, keeps) = (format!("{digit} {unit}"), format!("{digit}\u{a0}{unit}"));
+            text = text.replace(&breaks, &keeps);
+        }
+    }
+    text.into()
 }
 
 impl Part<'_> {
@@ -113,6 +136,13 @@ mod tests {
             assert!(html.contains(expected), "{expected} is not in {html}");
         }
         assert!(!html.contains("<img"), "{html}");
+    }
+
+    #[test]
+    fn a_number_keeps_its_unit_in_a_narrow_column() {
+        let html = html("| a/b |\n|---|\n| 64 KB each |\n\n64 KB\n", plot).unwrap();
+        assert!(html.contains("a/\u{200b}b") && html.contains("64\u{a0}KB each"), "{html}");
+        assert!(html.contains("<p>64 KB</p>"), "{html}");
     }
 
     #[test]

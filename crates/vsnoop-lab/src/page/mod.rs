@@ -2,10 +2,12 @@
 //!
 //! Each experiment's part is its report.md ([`report`]), as HTML: so the page says nothing else
 //! than that. Plots are put in as SVG, and what few readers want (method, environment, figures)
-//! can be unfolded.
+//! can be unfolded. [`document`] puts them into a document in Markdown.
 
+mod document;
 mod escape;
 mod markdown;
+mod part;
 
 use std::fmt::Write;
 use std::fs;
@@ -15,6 +17,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 
 use self::escape::escaped;
+use self::part::{Part, measured};
 use crate::experiment::{self, Experiment};
 use crate::results::{Results, report};
 
@@ -39,35 +42,22 @@ pub fn directories(dir: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Makes report.md and the plots in each of `dirs` again, and writes the page to `file`.
-pub fn write(dirs: &[PathBuf], file: &Path) -> Result<()> {
+/// Makes report.md and the plots in each of `dirs` again, writes the page to `file`, and the same
+/// into the document `markdown`.
+pub fn write(dirs: &[PathBuf], file: &Path, markdown: Option<&Path>) -> Result<()> {
     ensure!(!dirs.is_empty(), "there are no results: `vsnoop-lab run NAME` makes some");
-    let parts = dirs.iter().map(|dir| Part::read(dir)).collect::<Result<Vec<_>>>()?;
+    let mut parts = dirs.iter().map(|dir| Part::read(dir)).collect::<Result<Vec<_>>>()?;
+    let place =
+        |part: &Part| experiment::all().iter().position(|one| one.name == part.experiment.name);
+    parts.sort_by_key(place);
+    if let Some(markdown) = markdown {
+        document::write(&parts, markdown)?;
+    }
     let text = render(&parts)?;
     if let Some(dir) = file.parent() {
         fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
     }
     fs::write(file, text).with_context(|| format!("write {}", file.display()))
-}
-
-/// The results of one experiment.
-struct Part {
-    experiment: &'static Experiment,
-    results: Results,
-    /// Its report, as HTML.
-    body: String,
-}
-
-impl Part {
-    fn read(dir: &Path) -> Result<Self> {
-        let results = Results::read(dir)?;
-        let experiment = Experiment::find(&results.experiment)?;
-        let report = report::write(&results, &experiment.words, dir)?;
-        let plot = |name: &str| fs::read_to_string(dir.join(name));
-        let body = markdown::html(&report, plot)
-            .with_context(|| format!("the report of {}", dir.display()))?;
-        Ok(Self { experiment, results, body })
-    }
 }
 
 fn render(parts: &[Part]) -> Result<String> {
@@ -88,7 +78,7 @@ fn render(parts: &[Part]) -> Result<String> {
 
 fn render_contents(page: &mut String, parts: &[Part]) -> Result<()> {
     writeln!(page, "<nav class=\"wide\">\n<table>")?;
-    writeln!(page, "<tr><th>experiment</th><th>shows</th><th>started</th><th>options</th></tr>")?;
+    writeln!(page, "<tr><th>experiment</th><th>shows</th></tr>")?;
     for part in parts {
         let (experiment, results) = (part.experiment, &part.results);
         let (name, title) = (experiment.name, escaped(experiment.words.title));
@@ -97,24 +87,20 @@ fn render_contents(page: &mut String, parts: &[Part]) -> Result<()> {
         let link = format!("<a href=\"#{name}\">{name}</a>{partial}");
         writeln!(
             page,
-            "<tr><td>{link}</td><td>{title}</td><td><time>{started}</time></td><td><code>{options}</code></td></tr>"
+            "<tr><td>{link}</td><td>{title}<br><small><time>{started}</time> <code>{options}</code></small></td></tr>"
         )?;
     }
     writeln!(page, "</table>\n</nav>")?;
     let missing: Vec<_> = experiment::all().iter().filter(|one| !measured(parts, one)).collect();
     if !missing.is_empty() {
         let names: Vec<_> = missing.iter().map(|one| one.name).collect();
-        let (names, command) = (names.join(", "), missing[0].words.command);
         writeln!(
             page,
-            "<p>Without results here: {names}. Each has a command, as <code>{command}</code>.</p>"
+            "<p>Without results here: {}. <code>make lab RUN=NAME</code> measures one.</p>",
+            names.join(", ")
         )?;
     }
     Ok(())
-}
-
-fn measured(parts: &[Part], experiment: &Experiment) -> bool {
-    parts.iter().any(|part| part.experiment.name == experiment.name)
 }
 
 /// The figures of papers that the experiments repeat, and what was found, or the command that
@@ -159,7 +145,7 @@ mod tests {
         Results::begin("link-scale", Default::default()).write(&dir).unwrap();
         assert_eq!(directories(&missing).unwrap(), Vec::<PathBuf>::new());
         let page = missing.join("report.html");
-        let written = write(&[dir], &page);
+        let written = write(&[dir], &page, None);
         let text = fs::read_to_string(page).unwrap_or_default();
         fs::remove_dir_all(&root).unwrap();
         assert!(written.is_ok() && text.contains("id=\"link-scale\""), "{written:?}");

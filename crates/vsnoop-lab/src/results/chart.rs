@@ -7,6 +7,9 @@ use plotters::prelude::*;
 
 use super::drawing::{Axis, Drawing, Line, draw_lines, finished, framed};
 
+/// The width of a diagram with its legend, which stands right of the lines.
+const LEGEND_ROOM: f64 = 1.5;
+
 /// A diagram of lines.
 #[derive(Clone, Debug)]
 pub struct Chart {
@@ -24,7 +27,7 @@ impl Drawing for Chart {
     fn draw_on<B: DrawingBackend>(&self, area: &DrawingArea<B, Shift>) -> Result<()> {
         finished(area, || {
             let chart = framed(area, &self.title, 84)
-                .build_cartesian_2d(0.0..self.most() * 1.02, 0.0..self.y_max)?;
+                .build_cartesian_2d(0.0..self.most() * LEGEND_ROOM, 0.0..self.y_max)?;
             let whole = |value: &f64| format!("{value:.0}");
             let axes = [self.x_label, self.y_label].map(|label| Axis {
                 label,

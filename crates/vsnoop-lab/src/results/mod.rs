@@ -16,6 +16,7 @@ pub mod report;
 mod size;
 pub mod statistics;
 pub mod table;
+pub mod wrap;
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -10,6 +10,7 @@ use crate::results::bars::{self, Bar, Bars};
 use crate::results::drawing::{COLOURS, Drawing};
 use crate::results::statistics::{self, Metric, TOTAL, by_turn, percentile};
 use crate::results::table::{Style, grid, milliseconds};
+use crate::results::wrap::wrapped;
 use crate::results::{Cell, Figure, Group, Results};
 
 pub const MEANING: &str = "`confirmed` is what the client waits for: the time until the server's \
@@ -40,7 +41,7 @@ pub fn table(results: &Results, style: Style) -> String {
     let meaning = match style {
         // The report has it in its text.
         Style::Markdown => String::new(),
-        Style::Terminal => format!("\n{}", wrapped(MEANING)),
+        Style::Terminal => format!("\n{}", wrapped(MEANING, COLUMNS)),
     };
     format!("{}{meaning}", grid(style, &header, 2, rows))
 }
@@ -74,20 +75,8 @@ fn path_text(group: &Group) -> String {
     }
 }
 
-/// Lines of at most 80 columns.
-fn wrapped(text: &str) -> String {
-    let mut lines = vec![String::new()];
-    for word in text.split(' ') {
-        let last = lines.last_mut().expect("there is a first line");
-        if !last.is_empty() && last.len() + 1 + word.len() > 80 {
-            lines.push(word.to_owned());
-        } else {
-            let blank = if last.is_empty() { "" } else { " " };
-            *last += &format!("{blank}{word}");
-        }
-    }
-    lines.join("\n")
-}
+/// Of a terminal.
+const COLUMNS: usize = 80;
 
 /// The medians of what the client waits for.
 pub fn plot(results: &Results, dir: &Path) -> Result<Vec<String>> {

@@ -51,11 +51,17 @@ enum Difference {
 struct Measured {
     configuration: String,
     senders: usize,
+    rate_mbit: u64,
     size_bytes: u64,
     outcome: Outcome,
 }
 
 impl PaperFigure {
+    /// Whether a point is of the part that repeats the figure.
+    pub fn is_of(&self, incast: &Incast) -> bool {
+        incast.part == self.part
+    }
+
     /// Whether rounds of a group repeat the figure.
     pub fn has(&self, incast: &Incast, size_bytes: u64) -> bool {
         let same = Incast {
@@ -71,15 +77,16 @@ impl PaperFigure {
     /// One sentence, of the samples.
     pub fn difference(&self, results: &Results) -> Option<String> {
         let measured = self.measured(results);
-        if measured.is_empty() {
-            return None;
-        }
-        Some(match self.difference {
-            Difference::BestCap => best_cap(&measured),
+        let rate = measured.first()?.rate_mbit;
+        let clauses = match self.difference {
+            Difference::BestCap => vec![best_cap(&measured)],
             Difference::Goodput => [goodput(&measured), self.at_values(&measured)].concat(),
             Difference::Timeouts => timeouts(&measured),
-            Difference::LeastWindow => self.at_values(&measured).trim_start().to_owned(),
-        })
+            Difference::LeastWindow => self.at_values(&measured),
+        };
+        let clauses = clauses.join("; ");
+        (!clauses.is_empty())
+            .then(|| format!("with a last hop of {rate} Mb/s (the paper's has 1000) {clauses}."))
     }
 
     fn measured(&self, results: &Results) -> Vec<Measured> {
@@ -89,6 +96,7 @@ impl PaperFigure {
             Some(Measured {
                 configuration: configuration.clone(),
                 senders: incast.senders,
+                rate_mbit: incast.rate_mbit,
                 size_bytes: incast.total_bytes.unwrap_or(group.size_bytes),
                 outcome: outcome(results.of(configuration, group))?,
             })
@@ -98,8 +106,8 @@ impl PaperFigure {
     }
 
     /// What was measured where the paper gives a value.
-    fn at_values(&self, measured: &[Measured]) -> String {
-        let mut text = String::new();
+    fn at_values(&self, measured: &[Measured]) -> Vec<String> {
+        let mut clauses = Vec::new();
         for PaperValue { name, x, value, unit } in &*self.paper.values {
             let at = |one: &&Measured| {
                 *x == Some(one.senders as f64)
@@ -112,12 +120,12 @@ impl PaperFigure {
                 .map(|one| format!("{} {:.0}", one.configuration, one.outcome.goodput_mbps));
             let words = words.collect::<Vec<_>>().join(", ");
             if let (Some(x), false) = (x, words.is_empty()) {
-                text += &format!(
-                    " At {x} senders the paper has {value} {unit} ({name}), here: {words}."
-                );
+                clauses.push(format!(
+                    "at {x} senders the paper has {value} {unit} ({name}), here {words}"
+                ));
             }
         }
-        text
+        clauses
     }
 }
 
@@ -134,15 +142,15 @@ fn best_cap(measured: &[Measured]) -> String {
         Some(format!("{} with {senders} ({goodput:.0} Mb/s)", best.configuration))
     });
     let best = best.collect::<Vec<_>>().join(", ");
-    format!("the window with the most goodput, by the number of senders: {best}.")
+    format!("the window with the most goodput is {best}")
 }
 
 /// Of each size and configuration the least and the most senders.
-fn goodput(measured: &[Measured]) -> String {
+fn goodput(measured: &[Measured]) -> Vec<String> {
     let mut parts: Vec<String> = Vec::new();
     for one in measured {
         let name = format!("{}, {}", one.configuration, size_text(one.size_bytes));
-        if parts.iter().any(|part| part.starts_with(&name)) {
+        if parts.iter().any(|part: &String| part.starts_with(&name)) {
             continue;
         }
         let same = || {
@@ -154,14 +162,17 @@ fn goodput(measured: &[Measured]) -> String {
         let few = same().min_by_key(|one| one.senders).unwrap_or(one);
         let many = same().max_by_key(|one| one.senders).unwrap_or(one);
         parts.push(format!(
-            "{name}: {:.0} with {} senders, {:.0} with {}",
+            "{name}, {:.0} with {} senders and {:.0} with {}",
             few.outcome.goodput_mbps, few.senders, many.outcome.goodput_mbps, many.senders
         ));
     }
-    format!("goodput in Mb/s, {}.", parts.join("; "))
+    if let Some(first) = parts.first_mut() {
+        first.insert_str(0, "goodput in Mb/s: ");
+    }
+    parts
 }
 
-fn timeouts(measured: &[Measured]) -> String {
+fn timeouts(measured: &[Measured]) -> Vec<String> {
     let mut names: Vec<_> = measured.iter().map(|one| &one.configuration).collect();
     names.dedup();
     names.sort_by_key(|name| name.as_str() != Configuration::Off.name());
@@ -171,12 +182,12 @@ fn timeouts(measured: &[Measured]) -> String {
         let worst = of.max_by(|a, b| a.outcome.timeout_pct.total_cmp(&b.outcome.timeout_pct))?;
         let percent = worst.outcome.timeout_pct;
         Some(format!(
-            "{percent:.0} % of the rounds of {name} have a timeout ({} senders, {} each)",
+            "at most {percent:.0} % of the rounds of {name} have a timeout ({} senders, {} each)",
             worst.senders,
             size_text(worst.size_bytes)
         ))
     });
-    format!("at most {}.", worst.collect::<Vec<_>>().join("; "))
+    worst.collect()
 }
 
 #[cfg(test)]
@@ -195,10 +206,10 @@ mod tests {
         let samples = results(vec![round("off", 40, 90.0, 1), round("incast", 40, 800.0, 0)]);
         let of = |plot| figure(plot).difference(&samples).unwrap();
         let text = of("figure-8");
-        assert!(text.contains("At 40 senders the paper has 741 Mb/s"), "{text}");
-        assert!(text.contains("here: incast 800.") && !text.contains("879"), "{text}");
+        assert!(text.contains("at 40 senders the paper has 741 Mb/s"), "{text}");
+        assert!(text.contains("here incast 800.") && !text.contains("879"), "{text}");
         assert!(of("figure-9").contains("100 % of the rounds of off"), "{}", of("figure-9"));
-        assert!(of("figure-10-goodput").starts_with("At 40 senders the paper has 564 Mb/s"));
+        assert!(of("figure-10-goodput").contains("at 40 senders the paper has 564 Mb/s"));
         assert_eq!(figure("figure-11").difference(&samples), None);
     }
 

@@ -5,16 +5,17 @@ use std::path::Path;
 use anyhow::Result;
 
 use super::declaration;
-use super::figures::{BASE, Outcome, outcome};
+use super::figures::{Outcome, outcome};
 use super::paper::{PaperFigure, ViewName};
 use crate::results::chart::Chart;
 use crate::results::drawing::{Drawing, Line};
-use crate::results::incast::{Incast, Part};
+use crate::results::incast::{Incast, Part, RATE_MBIT};
 use crate::results::{Group, Results, size_text};
 
 const X_LABEL: &str = "senders";
 /// The paper has 46.
 const MOST_SENDERS: usize = 64;
+const MOST_PERCENT: f64 = 105.0;
 
 struct View {
     name: ViewName,
@@ -39,7 +40,7 @@ const VIEWS: [View; 2] = [
         file: "timeouts",
         title: "Rounds with a timeout",
         y_label: "rounds with a timeout [%]",
-        y_max: |_| 105.0,
+        y_max: |_| MOST_PERCENT,
         value: |outcome| outcome.timeout_pct,
     },
 ];
@@ -79,27 +80,45 @@ pub fn draw(results: &Results, dir: &Path) -> Result<Vec<String>> {
 /// drawn of a single point.
 fn draw_figure(results: &Results, figure: &PaperFigure, dir: &Path) -> Result<Option<String>> {
     let Some(view) = VIEWS.iter().find(|view| view.name == figure.view) else { return Ok(None) };
-    let lines = lines(results, &figure.configurations, view, |incast, size| {
+    let mut lines = lines(results, &figure.configurations, view, |incast, size| {
         incast.senders <= MOST_SENDERS && figure.has(incast, size)
     });
+    // Goodput is relative to the last hop, which the paper has at another rate.
+    let rate_mbit = results.cells().into_iter().filter_map(|cell| cell.incast);
+    let rate_mbit = rate_mbit.filter(|one| figure.is_of(one)).map(|one| one.rate_mbit).max();
+    let relative = |rate_mbit: u64| match figure.view {
+        ViewName::Goodput => 100.0 / rate_mbit as f64,
+        ViewName::Timeouts => 1.0,
+    };
+    let factor = relative(rate_mbit.unwrap_or(RATE_MBIT));
+    for (_, value) in lines.iter_mut().flat_map(|line| &mut line.points) {
+        *value *= factor;
+    }
     let senders: Vec<f64> =
         lines.iter().flat_map(|line| &line.points).map(|(senders, _)| *senders).collect();
     let most = senders.iter().copied().fold(0.0, f64::max);
     if senders.iter().all(|one| *one == most) {
         return Ok(None);
     }
-    let paper = figure.paper.values.iter().map(|value| Line {
-        name: format!("paper: {}", value.name),
-        points: match value.x {
-            Some(x) => vec![(x, value.value)],
-            None => vec![(0.0, value.value), (most, value.value)],
-        },
+    let paper = figure.paper.values.iter().map(|one| {
+        let value = one.value * relative(RATE_MBIT);
+        Line {
+            name: format!("paper: {}", one.name),
+            points: match one.x {
+                Some(x) => vec![(x, value)],
+                None => vec![(0.0, value), (most, value)],
+            },
+        }
     });
+    let y_label = match figure.view {
+        ViewName::Goodput => "goodput [% of the last hop]",
+        ViewName::Timeouts => view.y_label,
+    };
     let chart = Chart {
         title: figure.paper.figure.to_string(),
         x_label: X_LABEL,
-        y_label: view.y_label,
-        y_max: (view.y_max)(&BASE),
+        y_label,
+        y_max: MOST_PERCENT,
         lines,
         paper: paper.collect(),
     };
