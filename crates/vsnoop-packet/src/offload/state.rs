@@ -73,9 +73,9 @@ impl OffloadState {
 
     /// The `virtio_net_hdr` to write before the frame into a tap.
     ///
-    /// Leaves out offloads that do not fit the headers, which only a forged frame has. Segments are
-    /// so large that there are at most [`PIECES_LIMIT`]: a host cuts the frame for a VM that takes no
-    /// super-packets, and 64 KB in segments of one byte would be 65,000 packets of it.
+    /// Leaves out offloads that do not fit the headers, which only a forged frame has. Makes
+    /// segments so large that there are at most [`PIECES_LIMIT`]: a host cuts the frame for a VM
+    /// that takes no super-packets, and 64 KB in segments of one byte would be 65,000 packets.
     pub fn header(&self, headers: Option<&Headers>) -> VirtioNetHdr {
         let mut header = VirtioNetHdr::default();
         let Some((headers, offset)) =

@@ -509,8 +509,8 @@ impl Table {
         true
     }
 
-    /// A frame to an address that more than two locations use. Those who have made it so cannot have
-    /// more copied than others flood, and the location that had it first gets all of them.
+    /// A frame to an address that more than two locations use. Those that use it cannot have more
+    /// copied than others flood, and the location that used it first gets all of them.
     fn to_crowded(
         &self,
         addresses: &FrameAddresses,
