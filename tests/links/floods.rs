@@ -70,7 +70,11 @@ fn bounded() -> Result<()> {
     let allowed = 4.0 * RATE * (1.0 + since.elapsed().as_secs_f64());
     let dropped = flood(a)? - before;
     ensure!(arrived >= 1 && dropped >= 1, "{arrived} arrived, {dropped} were not sent");
-    ensure!(arrived + dropped <= FRAMES, "{arrived} arrived, {dropped} were not sent");
+    // The bridge of the host sends some of its own (MLD), for which nothing is left.
+    ensure!(
+        arrived + dropped <= FRAMES + FRAMES / 100,
+        "{arrived} arrived, {dropped} were not sent"
+    );
     ensure!(arrived as f64 <= allowed + 1.0, "{arrived} arrived, {allowed} are allowed");
     Ok(())
 }

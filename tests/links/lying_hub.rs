@@ -67,12 +67,8 @@ enum Lie {
     Denies,
 }
 
-/// Hosts 1 and 2, of which each waits for the hub, and the hub.
-fn with_hub(test: impl FnOnce(&Network, &Mutex<Lie>) -> Result<()>) -> Result<()> {
-    with_hub_that(Lie::None, test)
-}
-
-fn with_hub_that(first: Lie, test: impl FnOnce(&Network, &Mutex<Lie>) -> Result<()>) -> Result<()> {
+/// Hosts 1 and 2, of which each waits for the hub, and the hub, with what it does at first.
+fn with_hub(first: Lie, test: impl FnOnce(&Network, &Mutex<Lie>) -> Result<()>) -> Result<()> {
     let mut network = introduced(Plan::default())?;
     for host in [1, 2] {
         network.let_wait(host, 0)?;
@@ -115,7 +111,7 @@ fn undisturbed(network: &Network) -> Result<()> {
 }
 
 fn in_place() -> Result<()> {
-    with_hub_that(Lie::InPlace, |network, lie| {
+    with_hub(Lie::InPlace, |network, lie| {
         let refuses = |host: &Host| -> Result<bool> {
             let reason = host.peer(&other(host))?["reason"].clone();
             Ok(reason.as_str().is_some_and(|reason| reason.contains("not the pinned")))
@@ -136,7 +132,7 @@ fn in_place() -> Result<()> {
 /// Handshakes succeed, since the hub passes them on.
 fn addresses() -> Result<()> {
     let lies = [0, 1].map(|number| SocketAddr::new(unknown_source(number), PORT));
-    with_hub_that(Lie::Addresses(lies), |network, lie| {
+    with_hub(Lie::Addresses(lies), |network, lie| {
         let innocent = network.unknown_source(2)?;
         let socket = innocent.run(|| Ok(UdpSocket::bind(("0.0.0.0", PORT))?))?;
         socket.set_nonblocking(true).context("a socket")?;
@@ -159,7 +155,7 @@ fn addresses() -> Result<()> {
 }
 
 fn repeats() -> Result<()> {
-    with_hub(|network, lie| {
+    with_hub(Lie::None, |network, lie| {
         until_relayed_frames(network)?;
         until_path(network, "direct")?;
         tell(lie, Lie::Repeats);
@@ -173,7 +169,7 @@ fn repeats() -> Result<()> {
 }
 
 fn floods() -> Result<()> {
-    with_hub(|network, lie| {
+    with_hub(Lie::None, |network, lie| {
         until_path(network, "direct")?;
         tell(lie, Lie::Floods);
         for host in &network.hosts[1..] {
@@ -192,7 +188,7 @@ fn floods() -> Result<()> {
 }
 
 fn denies() -> Result<()> {
-    with_hub(|network, lie| {
+    with_hub(Lie::None, |network, lie| {
         until_path(network, "direct")?;
         tell(lie, Lie::Denies);
         thread::sleep(LIES_FOR);

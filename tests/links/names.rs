@@ -1,19 +1,23 @@
 //! Peers by names that have several addresses.
 
 use std::fs;
+use std::net::IpAddr;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use libtest_mimic::Trial;
 use nix::sched::{CloneFlags, unshare};
 
 use crate::trial;
-use vsnoop_testbed::hosts::{Network, PORT, Plan, outer};
+use vsnoop_testbed::hosts::{Host, Network, PORT, Plan, outer};
 use vsnoop_testbed::net::{check, checked};
 
-/// Far less than the time after which an address is given up, and far more than a call to a live
-/// one takes.
-const AT_ONCE: Duration = Duration::from_secs(2);
+/// Less than the time after which an address is given up, and far more than a call to a live one
+/// takes.
+const AT_ONCE: Duration = Duration::from_millis(2500);
+/// Most starts. A busy machine may make one slow; one that waits for the dead address always is.
+const STARTS: usize = 8;
 /// The name of host 1.
 const NAME: &str = "h1.example";
 
@@ -35,6 +39,22 @@ fn dead() -> Result<()> {
     // A static neighbour entry prevents EHOSTUNREACH.
     a.netns.ip(&format!("neigh add {dead} lladdr 02:00:00:00:ff:01 dev uplink"))?;
     b.start()?;
+    let mut slow = Vec::new();
+    for _ in 0..STARTS {
+        start(a, &hosts, dead)?;
+        let since = Instant::now();
+        a.until_all_up()?;
+        if since.elapsed() < AT_ONCE {
+            return Ok(());
+        }
+        slow.push(since.elapsed());
+        a.kill();
+    }
+    bail!("up after {slow:?}: {}", a.words())
+}
+
+/// Starts a link that resolves names by this file, where `first` is first.
+fn start(host: &mut Host, hosts: &Path, first: IpAddr) -> Result<()> {
     // The names are of this thread and its children alone.
     std::thread::scope(|scope| {
         let start = scope.spawn(|| -> Result<()> {
@@ -42,14 +62,10 @@ fn dead() -> Result<()> {
             checked("mount", ["--make-rprivate", "/"])?;
             let hosts = hosts.to_str().context("a path")?;
             checked("mount", ["--bind", hosts, "/etc/hosts"])?;
-            let resolved = check(a.netns.command("getent").args(["ahostsv4", NAME]))?;
-            ensure!(resolved.starts_with(&dead.to_string()), "another order: {resolved}");
-            a.start()
+            let resolved = check(host.netns.command("getent").args(["ahostsv4", NAME]))?;
+            ensure!(resolved.starts_with(&first.to_string()), "another order: {resolved}");
+            host.start()
         });
         start.join().map_err(|_| anyhow::anyhow!("the start panicked"))?
-    })?;
-    let since = Instant::now();
-    a.until_all_up()?;
-    ensure!(since.elapsed() < AT_ONCE, "up after {:?}: {}", since.elapsed(), a.words());
-    Ok(())
+    })
 }

@@ -18,6 +18,7 @@ pub fn trials() -> Vec<Trial> {
     }
     trials.push(trial("reload::an_error_names_its_line_and_leaves_all_as_it_was", wrong));
     trials.push(trial("reload::what_cannot_change_is_refused_before_anything_is_changed", fixed));
+    trials.push(trial("reload::a_tap_that_somebody_has_made_is_not_taken", taken));
     trials.push(trial("reload::ports_come_and_go_while_others_carry", ports));
     trials.push(trial("reload::a_key_is_replaced_without_a_break", rotated));
     trials.push(trial("reload::a_peer_whose_key_is_taken_out_is_ended", unpinned));
@@ -124,6 +125,22 @@ fn fixed() -> Result<()> {
         ensure!(a.peer("h1")?["state"] == "up");
     }
     Ok(())
+}
+
+/// A VM's, say; `up` refuses it, too.
+fn taken() -> Result<()> {
+    let network = Network::up(Plan::default())?;
+    let a = &network.hosts[0];
+    let text = network.config(0)?;
+    network.edit_config(0, |_| format!("{text}[[port]]\ntap = \"taken0\"\n"))?;
+    for kind in ["", "multi_queue"] {
+        a.netns.ip(&format!("tuntap add dev taken0 mode tap vnet_hdr {kind}"))?;
+        let error = reload(a).err().context("it was taken")?.to_string();
+        ensure!(error.contains("taken0 exists already"), "{error}");
+        ensure!(a.status()?["ports"].as_array().map(Vec::len) == Some(1));
+        a.netns.ip("link del taken0")?;
+    }
+    reload(a).map(drop)
 }
 
 /// A `[[peer]]` with an unused key, and the head of the next table.

@@ -14,12 +14,14 @@ use crate::raw_vm::{
 };
 use crate::trial;
 use vsnoop_testbed::hosts::{Network, Plan, start_all};
+use vsnoop_testbed::net::{Offloads, TapOptions};
 
 pub fn trials() -> Vec<Trial> {
     vec![
         trial("tenants::a_forged_address_takes_nothing_from_its_owner", forged),
         trial("tenants::a_port_takes_only_the_sources_that_it_may_have", fixed),
         trial("tenants::tiny_segments_starve_nobody", tiny_segments),
+        trial("tenants::tls::the_far_host_cuts_no_frame_into_tiny_segments", cut_there),
     ]
 }
 
@@ -125,5 +127,41 @@ fn tiny_segments() -> Result<()> {
     ensure!(number(&peer["dropped"]["send"])? > 0, "what is lost is counted: {peer}");
     let wire_bytes = number(&peer["sent"]["wire_bytes"])?;
     ensure!(wire_bytes < u64::from(SUPER_PACKETS) * 100_000, "{wire_bytes} bytes were sent");
+    Ok(())
+}
+
+/// Over `tls` a super-packet travels whole, and the far host's kernel cuts it for a VM that takes
+/// none: with the segment size of the sender into 60,000 packets of one byte.
+fn cut_there() -> Result<()> {
+    const PAYLOAD_BYTES: usize = 60_000;
+    // Ethernet, IPv4, TCP with timestamps.
+    const HEADERS_BYTES: usize = 14 + 20 + 32;
+    let network = Network::up(Plan { vms_per_host: 0, transport: "tls", ..Plan::default() })?;
+    let [a, b] = &network.hosts[..] else { unreachable!("two hosts") };
+    let offloads = Offloads { checksum: true, tso: false };
+    let plain = b.netns.tap("plain", &TapOptions { offloads, ..TapOptions::default() })?;
+    b.netns.add_port("br0", "plain")?;
+    let hostile = raw_vm(a, "bad")?;
+    introduce(&plain, &hostile, OTHER)?;
+    introduce(&hostile, &plain, ATTACKER)?;
+    let spec = SegmentBuilder { payload: PAYLOAD_BYTES, ..SegmentBuilder::default() };
+    let (header, mut packet) = spec.partial(Some(1));
+    packet[..6].copy_from_slice(&OTHER);
+    packet[6..12].copy_from_slice(&ATTACKER);
+    send_with(&hostile, header, &packet)?;
+    let (mut segment, mut got, since) = (Pool::default().take(), 0, Instant::now());
+    while got < PAYLOAD_BYTES {
+        ensure!(since.elapsed() < PATIENCE, "{got} bytes came of {PAYLOAD_BYTES}");
+        if !plain.read(&mut segment).context("read a frame")? {
+            std::thread::sleep(Duration::from_micros(200));
+            continue;
+        }
+        let frame = segment.frame();
+        if frame[6..12] == ATTACKER && frame[12..14] == [8, 0] {
+            let bytes = frame.len() - HEADERS_BYTES;
+            ensure!(bytes > 100 || got + bytes == PAYLOAD_BYTES, "a segment of {bytes} bytes");
+            got += bytes;
+        }
+    }
     Ok(())
 }

@@ -25,7 +25,7 @@ use super::slots::Slots;
 use super::stats::{PeerStats, RuleStats};
 use vsnoop_link::forwarding::{LearnedAddress, Location};
 use vsnoop_link::introduction::Contact;
-use vsnoop_link::session::SessionState;
+use vsnoop_link::session::{Overdue, SessionState};
 
 const SECOND_NS: u64 = 1_000_000_000;
 
@@ -238,40 +238,20 @@ fn ports(config: &Config, shared: &Shared, states: &Ports) -> Vec<LinkPortStatus
 
 fn peer(known: &PeerEntry, stats: &PeerStats, shared: &Shared) -> PeerStatus {
     let status = known.status();
-    let state = match status.state {
-        SessionState::Up(_) => PeerState::Up,
-        SessionState::Dialling { attempt } if attempt > 1 => PeerState::Down,
-        SessionState::Dialling { .. } => PeerState::Dialling,
-        SessionState::Waiting => PeerState::Waiting,
-        SessionState::Closed => PeerState::Down,
-    };
-    let by_hub = known.contact.as_ref().is_some_and(Contact::is_relayed);
-    let (state, path) = match state {
-        PeerState::Up => (state, Some(PeerPath::Direct)),
-        _ if by_hub => (PeerState::Relayed, Some(PeerPath::Relayed)),
-        _ => (state, None),
-    };
+    let state = peer_state(known, status.state);
     let session = known.session();
     let transport = session.map_or(known.config.transport, |(_, transport)| transport);
     let measured = status.round_trip_now();
     let age_ns = shared.now_ns().saturating_sub(status.since_ns);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
-    let drops = [
-        ("down", &stats.dropped_down),
-        ("queue_full", &stats.dropped_full),
-        ("queue_late", &stats.dropped_late),
-        ("send", &stats.dropped_send),
-        ("flood", &stats.dropped_flood),
-        ("relay", &stats.dropped_relay),
-    ];
     PeerStatus {
         name: known.config.name.clone(),
         source: known.config.source,
         state,
-        path,
+        path: path(state),
         via: known.config.via.clone(),
         reason: status.reason,
-        since: now.saturating_sub(age_ns / 1_000_000_000),
+        since: now.saturating_sub(age_ns / SECOND_NS),
         transport: Some(transport),
         encrypted: transport.is_encrypted(),
         connections: if transport.is_ordered() { known.config.connections.into() } else { 1 },
@@ -285,6 +265,57 @@ fn peer(known: &PeerEntry, stats: &PeerStats, shared: &Shared) -> PeerStatus {
         rtt_min_ns: measured.map(|trip| trip.min_ns),
         jitter_ns: measured.map(|trip| trip.jitter_ns),
         path_mtu_bytes: status.path_mtu_bytes.map(u32::from),
+        lost_out: status.delivery.lost_out_packets,
+        lost_in: status.delivery.lost_in_packets,
+        reconnects: status.reconnects,
+        rekeys: status.rekeys,
+        roams: status.roams,
+        rekey: status.overdue.map(|overdue| rekey(overdue, now, shared.now_ns())),
+        expires: known.holds_until_s(),
+        ..counted(stats)
+    }
+}
+
+fn peer_state(known: &PeerEntry, of_session: SessionState) -> PeerState {
+    let state = match of_session {
+        SessionState::Up(_) => return PeerState::Up,
+        SessionState::Dialling { attempt } if attempt > 1 => PeerState::Down,
+        SessionState::Dialling { .. } => PeerState::Dialling,
+        SessionState::Waiting => PeerState::Waiting,
+        SessionState::Closed => PeerState::Down,
+    };
+    let by_hub = known.contact.as_ref().is_some_and(Contact::is_relayed);
+    if by_hub { PeerState::Relayed } else { state }
+}
+
+fn path(state: PeerState) -> Option<PeerPath> {
+    match state {
+        PeerState::Up => Some(PeerPath::Direct),
+        PeerState::Relayed => Some(PeerPath::Relayed),
+        _ => None,
+    }
+}
+
+/// `now`: seconds since the epoch.
+fn rekey(overdue: Overdue, now: u64, now_ns: u64) -> RekeyStatus {
+    RekeyStatus {
+        since: now.saturating_sub(now_ns.saturating_sub(overdue.since_ns) / SECOND_NS),
+        reason: overdue.reason,
+        ends: now + overdue.ends_ns.saturating_sub(now_ns) / SECOND_NS,
+    }
+}
+
+/// The counters of a peer, without all else.
+fn counted(stats: &PeerStats) -> PeerStatus {
+    let drops = [
+        ("down", &stats.dropped_down),
+        ("queue_full", &stats.dropped_full),
+        ("queue_late", &stats.dropped_late),
+        ("send", &stats.dropped_send),
+        ("flood", &stats.dropped_flood),
+        ("relay", &stats.dropped_relay),
+    ];
+    PeerStatus {
         sent: Carried::new(
             stats.frames_out.get(),
             stats.bytes_out.get(),
@@ -303,8 +334,6 @@ fn peer(known: &PeerEntry, stats: &PeerStats, shared: &Shared) -> PeerStatus {
             seal_ns: stats.seal.get(),
             open_ns: stats.open.get(),
         },
-        lost_out: status.delivery.lost_out_packets,
-        lost_in: status.delivery.lost_in_packets,
         rejected: stats.refused_in.get(),
         queue_bytes: stats.queue_bytes.get(),
         congested: stats.congested_in.get(),
@@ -312,15 +341,7 @@ fn peer(known: &PeerEntry, stats: &PeerStats, shared: &Shared) -> PeerStatus {
         not_accepted: stats.not_accepted_in.get(),
         dropped: reasons(drops.map(|(reason, drops)| (reason, &drops.frames))),
         dropped_bytes: reasons(drops.map(|(reason, drops)| (reason, &drops.bytes))),
-        reconnects: status.reconnects,
-        rekeys: status.rekeys,
-        roams: status.roams,
-        rekey: status.overdue.map(|overdue| RekeyStatus {
-            since: now.saturating_sub(shared.now_ns().saturating_sub(overdue.since_ns) / SECOND_NS),
-            reason: overdue.reason,
-            ends: now + overdue.ends_ns.saturating_sub(shared.now_ns()) / SECOND_NS,
-        }),
-        expires: known.holds_until_s(),
+        ..PeerStatus::default()
     }
 }
 

@@ -58,12 +58,17 @@ impl SegmentBuilder {
         self.with(|frame| frame.build(&self.payload_bytes()))
     }
 
-    /// The frame with a partial checksum; a super-packet if `gso_size` is given.
+    /// The frame with a partial checksum; a super-packet if `gso_size` is given, of that size, as
+    /// a VM chooses it.
     pub fn partial(&self, gso_size: Option<u16>) -> (VirtioNetHdr, Vec<u8>) {
         let frame = self.with(|frame| frame.partial(&self.payload_bytes()));
         let kind = if self.v6 { GsoKind::TcpV6 } else { GsoKind::TcpV4 };
         let gso = gso_size.map(|size| Gso { kind, size, ecn: false });
-        (header(&frame, gso), frame)
+        let mut header = header(&frame, gso);
+        if let Some(size) = gso_size.filter(|_| header.is_super_packet()) {
+            header.gso_size.set(size);
+        }
+        (header, frame)
     }
 
     fn with(&self, write: impl FnOnce(TcpFrame<'_>) -> Vec<u8>) -> Vec<u8> {

@@ -5,7 +5,8 @@
 //! | MAC addresses | its Ethernet source is one of them, and so is the sender of an ARP packet |
 //! | IP addresses | it is IPv4 or ARP from one of them, or from 0.0.0.0 (DHCP, ARP probes) |
 //! | | it is IPv6 from one of them, from a link-local address or from `::` (DAD) |
-//! | | it is no router advertisement, and announces no neighbour but these |
+//! | | it is no router advertisement, and announces no neighbour but these; its chain of headers |
+//! | | ends within the frame (RFC 7112) |
 //! | | it is RARP: QEMU announces a migrated VM with it |
 //!
 //! Frames of other protocols do not pass a port whose IP addresses are configured.
@@ -102,7 +103,7 @@ impl SourceFilter {
         if !is_local && !self.allows(source.into()) {
             return Err(Forged::Ip);
         }
-        match icmp_of(packet) {
+        match icmp_of(packet)? {
             Some([ROUTER_ADVERTISEMENT, ..]) => Err(Forged::Ip),
             Some(icmp @ [NEIGHBOUR_ADVERTISEMENT, ..]) => {
                 let target: [u8; 16] = chunk(icmp, 8).ok_or(Forged::Protocol)?;
@@ -116,21 +117,27 @@ impl SourceFilter {
 }
 
 /// The ICMPv6 message of an IPv6 packet, also behind extension headers, as RFC 7113 asks of filters
-/// for router advertisements.
-fn icmp_of(packet: &[u8]) -> Option<&[u8]> {
-    let mut next = *packet.get(6)?;
-    let mut rest = packet.get(40..)?;
+/// for router advertisements. A first fragment that ends before the message would hide it.
+fn icmp_of(packet: &[u8]) -> Result<Option<&[u8]>, Forged> {
+    let mut next = *packet.get(6).ok_or(Forged::Protocol)?;
+    let mut rest = packet.get(40..).ok_or(Forged::Protocol)?;
     // Each extension header has at least 8 bytes, and a frame is bounded.
     loop {
         let bytes = match next {
-            ICMPV6 => return Some(rest),
-            0 | 43 | 60 => (usize::from(*rest.get(1)?) + 1) * 8,
-            // A first or only fragment; others carry no header.
-            44 if u16::from_be_bytes(chunk(rest, 2)?) & 0xfff8 == 0 => 8,
-            _ => return None,
+            ICMPV6 => return Ok(Some(rest)),
+            0 | 43 | 60 => (usize::from(*rest.get(1).ok_or(Forged::Protocol)?) + 1) * 8,
+            44 => {
+                let place = u16::from_be_bytes(chunk(rest, 2).ok_or(Forged::Protocol)?);
+                // Only a first or only fragment carries a header.
+                if place & 0xfff8 != 0 {
+                    return Ok(None);
+                }
+                8
+            }
+            _ => return Ok(None),
         };
-        next = *rest.first()?;
-        rest = rest.get(bytes..)?;
+        next = *rest.first().ok_or(Forged::Protocol)?;
+        rest = rest.get(bytes..).ok_or(Forged::Protocol)?;
     }
 }
 
@@ -217,6 +224,8 @@ mod tests {
     fn what_it_forges_does_not() {
         let hop = [58, 0, 0, 0, 0, 0, 0, 0];
         let hidden = [&hop[..], &advertisement(134, "::")].concat();
+        // A first fragment, of which the next one has the message; a header that is longer than it.
+        let first = [&[60, 0, 0, 1, 0, 0, 0, 7][..], &[58, 9, 0, 0, 0, 0, 0, 0]].concat();
         let forged = [
             (frame(FORGED, IPV4, &v4([10, 0, 0, 5])), Forged::Mac),
             (frame(OWN, ARP, &arp(FORGED, [10, 0, 0, 5])), Forged::Mac),
@@ -225,6 +234,7 @@ mod tests {
             (frame(OWN, IPV6, &v6("fd00::6", 6, &[])), Forged::Ip),
             (frame(OWN, IPV6, &v6("fe80::1", ICMPV6, &advertisement(134, "::"))), Forged::Ip),
             (frame(OWN, IPV6, &v6("fe80::1", 0, &hidden)), Forged::Ip),
+            (frame(OWN, IPV6, &v6("fe80::1", 44, &first)), Forged::Protocol),
             (frame(OWN, IPV6, &v6("fe80::1", ICMPV6, &advertisement(136, "fd00::6"))), Forged::Ip),
             (frame(OWN, 0x88cc, &[0; 40]), Forged::Protocol),
             (frame(OWN, IPV4, &[0x45]), Forged::Protocol),

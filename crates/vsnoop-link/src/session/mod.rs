@@ -53,6 +53,6 @@ pub use address::canonical;
 pub use message::{Counters, Message};
 pub use peer::Peer;
 pub use types::{
-    Action, DialError, End, PeerEvent, PeerSettings, PeerSnapshot, Report, SessionId, SessionInfo,
-    SessionState, SessionTraffic,
+    Action, DialError, End, Overdue, PeerEvent, PeerSettings, PeerSnapshot, Report, SessionId,
+    SessionInfo, SessionState, SessionTraffic,
 };

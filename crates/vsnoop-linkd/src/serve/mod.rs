@@ -3,6 +3,7 @@
 mod members;
 mod reload;
 
+use std::net::TcpListener;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -14,15 +15,17 @@ use crate::compression_policy::{Policies, RuleSet};
 use crate::config::{self, Config};
 use crate::control::{LinkCpu, LogLevel, Request, Response, Server, Set, Status};
 use crate::control_thread::{ControlThread, Parts};
+use crate::counted_port::CountedPort;
 use crate::cpu;
 use crate::credentials::Credentials;
 use crate::divert::hooks::DivertHooks;
-use crate::divert::taps::DivertTap;
+use crate::divert::taps::{DivertTap, DivertTaps};
 use crate::egress::Order;
 use crate::error::LinkError;
 use crate::event::ControlEvent;
 use crate::io::packet_socket::SparePacketSocket;
 use crate::io::poll::Poll;
+use crate::io::udp_port::UdpPort;
 use crate::io::wake;
 use crate::listen::listen_address;
 use crate::membership::Members;
@@ -76,8 +79,7 @@ impl Link {
     /// Makes all of it. Everything that may be refused comes before anything is made that others
     /// see.
     pub fn build(config: Config) -> Result<Self> {
-        let pairs = config.pairs.or_else(|| Some(Pairs::of_machine()));
-        let config = Config { listen: listen_address(config.listen), pairs, ..config };
+        let config = completed(config);
         let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
         let plan = privileges::Plan::of(&config)?;
         let slots = PeersAndPorts::new(&config);
@@ -85,17 +87,10 @@ impl Link {
             Opened::of(&config, &slots.peers)?;
         let Credentials { identity, authority, acceptor, initiators, .. } = credentials;
         let ours = identity.public();
-        let table = config.table_settings();
-        let (peers, own) = (config.peers.len(), Own::new(&config));
         if let Some(account) = &plan.account {
             udp.receivers.iter().try_for_each(|socket| account.own(&**socket))?;
         }
-        let mut shared = Shared::new(table, ports, divert_taps, peers, udp, own);
-        for (index, port) in config.ports.iter().enumerate() {
-            shared.allow_sources(index, &port.sources);
-        }
-        shared.set_relayed(&config, &slots.peers);
-        let shared = Arc::new(shared);
+        let shared = Arc::new(share(&config, &slots.peers, ports, divert_taps, udp));
         let mut hooks = DivertHooks::new(&config, Arc::clone(&shared), &slots.peers)?;
         // The last moment without other threads.
         plan.drop()?;
@@ -113,11 +108,7 @@ impl Link {
             orders: to_threads,
             events,
         };
-        let mut control = ControlThread::new(&config, parts);
-        control
-            .listen(listener)
-            .map_err(LinkError::call("starting the thread that takes callers"))?;
-        control.tick();
+        let control = start_control(&config, parts, listener)?;
         hooks.follow(|peer| control.takes(peer));
         let members = Members::start(&config, etcd, ours)?;
         Ok(Self {
@@ -290,6 +281,36 @@ impl Link {
             let _ = thread.join();
         }
     }
+}
+
+/// With what this machine decides where the file does not.
+fn completed(config: Config) -> Config {
+    let pairs = config.pairs.or_else(|| Some(Pairs::of_machine()));
+    Config { listen: listen_address(config.listen), pairs, ..config }
+}
+
+/// What the threads share at first.
+fn share(
+    config: &Config,
+    peers: &Slots,
+    ports: Vec<CountedPort>,
+    divert_taps: Option<DivertTaps>,
+    udp: UdpPort,
+) -> Shared {
+    let (table, own) = (config.table_settings(), Own::new(config));
+    let mut shared = Shared::new(table, ports, divert_taps, config.peers.len(), udp, own);
+    for (index, port) in config.ports.iter().enumerate() {
+        shared.allow_sources(index, &port.sources);
+    }
+    shared.set_relayed(config, peers);
+    shared
+}
+
+fn start_control(config: &Config, parts: Parts, listener: TcpListener) -> Result<ControlThread> {
+    let mut control = ControlThread::new(config, parts);
+    control.listen(listener).map_err(LinkError::call("starting the thread that takes callers"))?;
+    control.tick();
+    Ok(control)
 }
 
 /// The numbers of peers and ports.

@@ -60,6 +60,11 @@ pub enum ReloadError {
          nor the other way round; give the port another name"
     )]
     OtherKind { port: String },
+    #[error(
+        "interface {port} exists already, and the link would make it: give interface = \"{port}\" if \
+         it is a VM's, or name another one; `ip link del {port}` if it is left over"
+    )]
+    Exists { port: String },
     #[error("there is no bridge {bridge} here: make it (`ip link add {bridge} type bridge`)")]
     NoBridge { bridge: String },
     #[error(transparent)]
@@ -194,6 +199,10 @@ impl Link {
             let is_interface = |port: &PortConfig| port.kind == PortKind::Interface;
             if before.is_some_and(|before| is_interface(before) != is_interface(port)) {
                 return Err(ReloadError::OtherKind { port: port.name.clone() });
+            }
+            let is_made = before.is_none() && !is_interface(port);
+            if is_made && vsnoop_netdev::find(&port.name)?.is_some() {
+                return Err(ReloadError::Exists { port: port.name.clone() });
             }
             let PortKind::Bridge(bridge) = &port.kind else { continue };
             if before.is_some_and(|before| before.kind == port.kind) {

@@ -6,16 +6,10 @@
 //! datagram. The checksum of each piece stays partial: the receiver usually merges pieces
 //! again.
 
-use super::state::OffloadState;
+use super::state::{OffloadState, PIECES_LIMIT};
 use crate::checksum::{add, ip_is_right, pseudo_header, subtract, sum, transport_is_right};
 use crate::format::{CWR, FIN, PSH, RST, SYN, TCP_CHECKSUM, URG};
 use crate::headers::{Headers, be16, be32};
-
-/// Pieces of one frame at most; the rest of the frame is lost, as in a full queue, and its sender's
-/// TCP repeats it. A VM chooses `gso_size`: with 1, 64 KB would become 65,000 datagrams, and a link
-/// would do nothing else. 256 segments of 256 bytes are 64 KB: senders with such a small MSS lose
-/// nothing.
-pub const PIECES_LIMIT: usize = 256;
 
 /// Cuts a frame into pieces, and returns them in order. Each needs its checksum and is no
 /// super-packet.

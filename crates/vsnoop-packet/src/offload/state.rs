@@ -9,6 +9,12 @@ use crate::checksum;
 use crate::headers::Headers;
 use crate::vnet::{GSO_ECN, GSO_NONE, GSO_TCPV4, GSO_TCPV6, NEEDS_CSUM, VirtioNetHdr};
 
+/// Pieces of one frame at most; the rest of the frame is lost, as in a full queue, and its sender's
+/// TCP repeats it. A VM chooses `gso_size`: with 1, 64 KB would become 65,000 datagrams, and a link
+/// would do nothing else. 256 segments of 256 bytes are 64 KB: senders with such a small MSS lose
+/// nothing.
+pub const PIECES_LIMIT: usize = 256;
+
 /// Offloads that are left to do before a frame can go on a wire.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct OffloadState {
@@ -67,7 +73,9 @@ impl OffloadState {
 
     /// The `virtio_net_hdr` to write before the frame into a tap.
     ///
-    /// Leaves out offloads that do not fit the headers, which only a forged frame has.
+    /// Leaves out offloads that do not fit the headers, which only a forged frame has. Makes
+    /// segments so large that there are at most [`PIECES_LIMIT`]: a host cuts the frame for a VM
+    /// that takes no super-packets, and 64 KB in segments of one byte would be 65,000 packets.
     pub fn header(&self, headers: Option<&Headers>) -> VirtioNetHdr {
         let mut header = VirtioNetHdr::default();
         let Some((headers, offset)) =
@@ -88,7 +96,8 @@ impl OffloadState {
                 GsoKind::TcpV4 => GSO_TCPV4,
                 GsoKind::TcpV6 => GSO_TCPV6,
             } | if gso.ecn { GSO_ECN } else { 0 };
-            header.gso_size.set(gso.size);
+            let least = headers.payload_bytes().div_ceil(PIECES_LIMIT);
+            header.gso_size.set(gso.size.max(least.min(u16::MAX.into()) as u16));
             header.hdr_len.set(headers.payload);
         }
         header
@@ -121,6 +130,17 @@ mod tests {
                     assert_eq!(offload.header(Some(&headers)), header);
                 }
             }
+        }
+    }
+
+    #[test]
+    fn a_host_is_not_made_to_cut_a_frame_into_more_pieces_than_a_link_would() {
+        let spec = SegmentBuilder { payload: 60_000, ..SegmentBuilder::default() };
+        for (size, expected) in [(1, 235), (8, 235), (235, 235), (1448, 1448)] {
+            let (header, frame) = spec.partial(Some(size));
+            let offload = OffloadState::of(&header).expect("understood");
+            let headers = Headers::of(&frame).expect("IP");
+            assert_eq!(offload.header(Some(&headers)).gso_size.get(), expected, "of {size}");
         }
     }
 

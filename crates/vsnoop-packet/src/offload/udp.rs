@@ -5,8 +5,8 @@
 //! datagram is a message. Follows the kernel's `__udp_gso_segment`: each has its own length and
 //! checksum, IPv4 identifications go on. The checksum is left to do.
 
-use super::split::PIECES_LIMIT;
 use super::state::OffloadState;
+use super::state::PIECES_LIMIT;
 use crate::checksum::{add, complete_ipv4, pseudo_header};
 use crate::format::UDP_CHECKSUM;
 use crate::headers::{Headers, be16};

@@ -15,7 +15,8 @@
 //! |---|---|
 //! | one location | that location |
 //! | one location, and no more than [`TableSettings::doubt_ns`] before by another | both |
-//! | a third location beside two such | all locations (flood) |
+//! | a third location beside two such | all locations (flood), and beyond the rate of a flood the |
+//! | | location that used it first and the one that came last |
 //!
 //! Frames from the address are forwarded from each of them, and none is dropped for its source.
 //! Loops are bounded: a frame that is copied, and whose source address
@@ -262,9 +263,16 @@ impl Table {
         self.settings = settings;
     }
 
-    /// Gives an address to a location, in all VLANs: frames from it are believed there only.
+    /// Gives an address to a location, in all VLANs: frames from it are believed there only, also
+    /// if it was learned elsewhere before.
     pub fn fix(&mut self, mac: Mac, location: Location) {
         self.fixed.insert(mac, location);
+        let is_elsewhere = |(key, known): &(&AddressKey, &LearnedEntry)| {
+            key.mac == mac && (known.location != location || known.rival.is_some())
+        };
+        let elsewhere: Vec<_> =
+            self.known.iter().filter(is_elsewhere).map(|(key, _)| *key).collect();
+        elsewhere.into_iter().for_each(|key| self.remove(key));
     }
 
     /// Takes all such addresses from a location again.
@@ -414,14 +422,9 @@ impl Table {
             return ForwardingDecision::Drop(DropReason::Loop);
         }
         match to {
-            Whereabouts::Either(a, b) if self.reaches(from, a) && self.reaches(from, b) => {
-                ForwardingDecision::Both(a, b)
-            }
-            Whereabouts::Either(a, b) => {
-                self.to_one(from, if self.reaches(from, a) { a } else { b })
-            }
+            Whereabouts::Either(a, b) => self.to_either(from, a, b),
             // Its owner must not lose traffic because others use its address.
-            _ if is_known => ForwardingDecision::Flood(Scope::All),
+            _ if is_known => self.to_crowded(addresses, from, source, now_ns),
             _ => {
                 let group = addresses.destination;
                 let scope = match addresses.is_stacked {
@@ -504,6 +507,32 @@ impl Table {
         }
         entry.inspect(|entry| entry.floods.take(count, own, now_ns));
         true
+    }
+
+    /// A frame to an address that more than two locations use. Those that use it cannot have more
+    /// copied than others flood, and the location that used it first gets all of them.
+    fn to_crowded(
+        &self,
+        addresses: &FrameAddresses,
+        from: Location,
+        source: SourceState,
+        now_ns: u64,
+    ) -> ForwardingDecision {
+        let scope = self.bounded(Scope::All, addresses, from, source, now_ns);
+        let key = AddressKey { mac: addresses.destination, vlan: addresses.vlan };
+        match self.known.get(&key) {
+            Some(LearnedEntry { location, rival: Some(rival), .. }) if scope == Scope::Ports => {
+                self.to_either(from, *location, rival.location)
+            }
+            _ => ForwardingDecision::Flood(scope),
+        }
+    }
+
+    fn to_either(&self, from: Location, a: Location, b: Location) -> ForwardingDecision {
+        match (self.reaches(from, a), self.reaches(from, b)) {
+            (true, true) => ForwardingDecision::Both(a, b),
+            (reaches, _) => self.to_one(from, if reaches { a } else { b }),
+        }
     }
 
     fn to_one(&self, from: Location, to: Location) -> ForwardingDecision {

@@ -371,6 +371,44 @@ fn a_fixed_address_is_believed_at_its_port_only() {
 }
 
 #[test]
+fn an_address_that_is_fixed_later_is_believed_at_its_port_only() {
+    let mut table = table();
+    let _ = table.learn(0, mac(1), PEER, 0);
+    let _ = table.learn(0, mac(1), PORT, 1);
+    let _ = table.learn(7, mac(1), OTHER, 1);
+    table.fix(mac(1), PORT);
+    for (vlan, elsewhere) in [(0, PEER), (7, OTHER)] {
+        assert_eq!(table.confirm(vlan, mac(1), elsewhere, 2), None);
+        assert_eq!(table.learn(vlan, mac(1), elsewhere, 2), Err(DropReason::Forged));
+    }
+    assert_eq!(table.learn(0, mac(1), PORT, 3), Ok(SourceState::Settled));
+    assert_eq!(table.confirm(0, mac(1), PORT, 4), Some(SourceState::Settled));
+}
+
+/// VMs of one tenant at three locations have one address, and another VM sends to it.
+#[test]
+fn a_crowded_address_is_no_way_around_the_bound_on_floods() {
+    let mut table = table();
+    let sender = mac(2);
+    let _ = table.learn(0, sender, PORT, 0);
+    for (location, now) in [(OTHER, 0), (PEER, 1), (Location::Peer(2), 2)] {
+        let _ = table.learn(0, mac(1), location, now);
+    }
+    assert_eq!(table.lookup(0, mac(1), 2), Some(Anywhere));
+    let to = FrameAddresses { source: sender, ..addresses(mac(1)) };
+    let decide = |_| table.decide(&to, PORT, SourceState::Settled, 2);
+    let decisions: Vec<_> = (0..10_000).map(decide).collect();
+    let is_flood =
+        |decision: &&ForwardingDecision| matches!(decision, ForwardingDecision::Flood(_));
+    let floods = decisions.iter().filter(is_flood).count();
+    let most = TableSettings::default().floods_per_second as usize;
+    assert!((1..=most).contains(&floods), "{floods} were copied to all");
+    let others = decisions.into_iter().filter(|decision| !is_flood(&decision));
+    let both = ForwardingDecision::Both(OTHER, Location::Peer(2));
+    assert!(others.into_iter().all(|decision| decision == both), "its owner has lost some");
+}
+
+#[test]
 fn a_third_location_makes_it_a_flood_until_it_is_silent() {
     let mut table = table();
     for (location, now) in [(PORT, 0), (PEER, 1), (OTHER, 2)] {
