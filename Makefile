@@ -3,6 +3,7 @@ SHELL := /bin/sh
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 LAB := target/release/vsnoop-lab
 SHARE := $(DESTDIR)/usr/local/share
+UNITS := $(DESTDIR)/usr/local/lib/systemd/system
 BASH_COMPLETION := $(SHARE)/bash-completion/completions/vsnoop
 ZSH_COMPLETION := $(SHARE)/zsh/site-functions/_vsnoop
 FISH_COMPLETION := $(SHARE)/fish/vendor_completions.d/vsnoop.fish
@@ -25,7 +26,7 @@ demo: build-lab ## uploads to a web server in a VM that is short of CPU; results
 	$(LAB) run demo
 
 lab: build-lab ## an experiment: make lab RUN=NAME (vsnoop-lab list)
-	case " $(RUN)" in *' link-'*) sh scripts/peers.sh ;; esac
+	case " $(RUN) " in *' link-'*|*' all '*) sh scripts/peers.sh ;; esac
 	$(LAB) run $(RUN)
 
 check: setup ## formatting, lints, C warnings, SPECIFICATION.md, dependencies; under two minutes
@@ -45,8 +46,9 @@ bench: setup ## costs and throughput; results/bench/
 fuzz: ## each fuzz target for 20 s, or: make fuzz SECONDS=600 TARGETS="link_item link_offload"
 	@sh scripts/fuzz.sh $(or $(SECONDS),20) $(TARGETS)
 
-install: build ## command, manual pages, documents and completions, to $(DESTDIR)/usr/local
+install: build ## command, unit, manual pages, documents and completions, to $(DESTDIR)/usr/local
 	install -D -m 755 target/release/vsnoop $(DESTDIR)/usr/local/sbin/vsnoop
+	install -D -m 644 deploy/vsnoop.service $(UNITS)/vsnoop.service
 	target/release/vsnoop man $(SHARE)/man/man8
 	install -d $(SHARE)/doc/vsnoop
 	cp -R README.md docs $(SHARE)/doc/vsnoop

@@ -18,6 +18,24 @@ static __always_inline struct decision_context context_of(const struct port *por
 	return c;
 }
 
+/* The clock, at most a tick behind. Reading it costs as much as looking a record up; the kernel
+ * inlines bpf_jiffies64(). */
+static __always_inline __u64 coarse_ns(void)
+{
+	__u64 tick = bpf_jiffies64();
+	struct coarse_clock *clock;
+	__u32 zero = 0;
+
+	clock = bpf_map_lookup_elem(&coarse_clock, &zero);
+	if (!clock)
+		return bpf_ktime_get_ns();
+	if (clock->tick != tick) {
+		clock->ns = bpf_ktime_get_ns();
+		clock->tick = tick;
+	}
+	return clock->ns;
+}
+
 static __always_inline void count_events(struct port_stats *st, const struct outcome *out)
 {
 	__u32 events = out->events;
@@ -138,17 +156,18 @@ __noinline enum to_vm_verdict decide_locked(struct port *port, const struct flow
 		if (h && *(volatile __u32 *)&h->claimed)
 			bpf_loop(HOLD_WAIT, wait_for_hold, &wait, 0);
 		out->now = bpf_ktime_get_ns();
-		bpf_spin_lock(&f->lock);
+		if (!lock_flow(f))
+			return TO_VM_NO_FLOW;
 		if (!h || !*(volatile __u32 *)&h->claimed || !tries)
 			break;
-		bpf_spin_unlock(&f->lock);
+		unlock_flow(f);
 	}
 	c.now = out->now;
 	/* The hash differs when the record is another flow's by now, and the hold may, too. */
 	verdict = TO_VM_NO_FLOW;
 	if (f->key_hash == key_hash && f->hold == wait.number)
 		verdict = hold_to_vm(f, config.hold ? h : 0, s, &c, out);
-	bpf_spin_unlock(&f->lock);
+	unlock_flow(f);
 	settle(port, key, out, out->now);
 	wake_engine(port, out);
 	return verdict;
@@ -182,10 +201,9 @@ static __always_inline enum to_vm_verdict decide_to_vm(struct port *port,
 			note_sender(port, key, f, s);
 		return TO_VM_PASS;
 	}
-	/* The coarse clock costs a fourth, and is some ms behind: the VM is found late by that much
-	 * later. */
+	/* With the coarse clock the VM is found late some ms later. */
 	if (f->mode == FLOW_PASSIVE) {
-		struct decision_context c = context_of(port, bpf_ktime_get_coarse_ns());
+		struct decision_context c = context_of(port, coarse_ns());
 
 		if (flow_continues_passive(f, s, &c)) {
 			flow_note_passive(f, s);
@@ -219,13 +237,12 @@ __noinline enum kept_verdict decide_kept(struct port *port, const struct flow_ke
 	now = out->now;
 	c = context_of(port, now);
 	key_hash = flow_key_hash(key);
-	if (f) {
-		bpf_spin_lock(&f->lock);
+	if (f && lock_flow(f)) {
 		/* The hash differs when the record is another flow's by now; the hold may, too. */
 		is_there = f->key_hash == key_hash && f->hold == out->hold;
 		if (is_there)
 			verdict = flow_kept(f, h, s, done, &c, out);
-		bpf_spin_unlock(&f->lock);
+		unlock_flow(f);
 	}
 	if (!is_there) {
 		out->events = 0;
@@ -261,13 +278,14 @@ __noinline enum from_vm_verdict decide_from_vm(struct port *port, const struct f
 	h = hold_of(port, out->hold);
 	key_hash = flow_key_hash(key);
 	c = context_of(port, now);
-	bpf_spin_lock(&f->lock);
+	if (!lock_flow(f))
+		return FROM_VM_PASS;
 	/* Pass if the record now belongs to another flow, or if its hold has just changed: the VM's
 	 * next ACK updates both. */
 	verdict = FROM_VM_PASS;
 	if (f->key_hash == key_hash && f->hold == out->hold)
 		verdict = flow_from_vm(f, h, s, &c, out);
-	bpf_spin_unlock(&f->lock);
+	unlock_flow(f);
 	settle(port, key, out, now);
 	return verdict;
 }

@@ -1,6 +1,7 @@
 //! The errors that end the service.
 
 use std::io;
+use std::path::PathBuf;
 
 use vsnoop_netdev::netlink;
 
@@ -17,6 +18,10 @@ pub enum Error {
     Namespaces { directory: &'static str, source: io::Error },
     #[error("catch signals")]
     Signals(#[source] io::Error),
+    #[error("listen at {}", socket.display())]
+    Control { socket: PathBuf, source: io::Error },
+    #[error("ask the service at {}", socket.display())]
+    Ask { socket: PathBuf, source: io::Error },
     #[error("wait for events")]
     Wait(#[source] io::Error),
 }

@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime};
 use rustix::fs::inotify::{CreateFlags, Reader, WatchFlags, add_watch, init};
 use rustix::io::Errno;
 use vsnoop_host::config::port::PortPattern;
-use vsnoop_host::system::netns::{NAMED, Netns};
+use vsnoop_host::system::netns::{NAMED, Netns, inode_of};
 use vsnoop_netdev::events::LinkEvents;
 
 use crate::error::{Error, Result};
@@ -90,6 +90,10 @@ impl Namespaces {
         let mut found = HashMap::new();
         for entry in fs::read_dir(NAMED).into_iter().flatten().flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
+            // The service's own is looked after already, and tables without a name mean it.
+            if inode_of(&entry.path()) == Some(self.own.netns.inode) {
+                continue;
+            }
             if patterns.iter().any(|it| it.netns().iter().any(|glob| glob.matches(&name))) {
                 found.insert(name, entry);
             }
@@ -98,7 +102,7 @@ impl Namespaces {
         let known = std::mem::take(&mut self.named);
         for (name, watched) in known {
             // The name may stand for another namespace by now.
-            let inode = vsnoop_host::system::netns::inode_of(&watched.netns.path);
+            let inode = inode_of(&watched.netns.path);
             if found.contains_key(&name) && inode == Some(watched.netns.inode) {
                 self.named.insert(name, watched);
             }

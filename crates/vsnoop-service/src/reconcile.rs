@@ -103,6 +103,7 @@ pub struct Plan {
 struct Failure {
     tries: u32,
     again_at: Duration,
+    reason: String,
 }
 
 /// What the service remembers; all of it may be lost.
@@ -162,12 +163,19 @@ impl Reconciler {
     }
 
     /// An attempt failed; is it the first?
-    pub fn failed(&mut self, key: PortKey, now: Duration) -> bool {
-        let failure = self.failed.entry(key).or_insert(Failure { tries: 0, again_at: now });
+    pub fn failed(&mut self, key: PortKey, now: Duration, reason: &str) -> bool {
+        let first = Failure { tries: 0, again_at: now, reason: String::new() };
+        let failure = self.failed.entry(key).or_insert(first);
+        reason.clone_into(&mut failure.reason);
         let pause = RETRY_FIRST * 2u32.saturating_pow(failure.tries);
         failure.again_at = now + pause.min(RETRY_MOST);
         failure.tries = (failure.tries + 1).min(16);
         failure.tries == 1
+    }
+
+    /// Why an attempt failed that is going to be repeated.
+    pub fn reason(&self, key: PortKey) -> Option<&str> {
+        self.failed.get(&key).map(|failure| failure.reason.as_str())
     }
 
     /// The operator wants what the configuration says.

@@ -17,9 +17,10 @@ use vsnoop_host::sweep;
 use vsnoop_host::units;
 
 use crate::act::{self, Draining};
+use crate::control::{FailedPort, Response, Server, State};
 use crate::error::{Error, Result};
 use crate::namespaces::Namespaces;
-use crate::reconcile::{Action, Plan, PortKey, Reconciler};
+use crate::reconcile::{Action, Plan, PortKey, Present, Reconciler};
 use crate::signals::Signals;
 use crate::survey::Survey;
 
@@ -42,6 +43,7 @@ struct Service {
     patterns: Vec<PortPattern>,
     namespaces: Namespaces,
     signals: Signals,
+    control: Server,
     survey: Survey,
     reconciler: Reconciler,
     draining: Vec<Draining>,
@@ -58,12 +60,14 @@ pub fn run(options: Options) -> Result<()> {
     let signals = Signals::catch()?;
     let namespaces = Namespaces::open()?;
     let config = Config::read(options.config.as_deref())?;
+    let control = Server::open(signals.waker()?)?;
     let mut service = Service {
         patterns: patterns(&config),
         options,
         config,
         namespaces,
         signals,
+        control,
         survey: Survey::default(),
         reconciler: Reconciler::default(),
         draining: Vec::new(),
@@ -76,7 +80,15 @@ pub fn run(options: Options) -> Result<()> {
     notify(&[NotifyState::Ready]);
     while !service.signals.is_end() {
         if service.signals.is_reload() {
-            service.reload();
+            // The log says what came of it.
+            let _ = service.reload();
+        }
+        while let Some(order) = service.control.order() {
+            let response = match service.reload() {
+                Ok(()) => Response::Reloaded { tables: service.tables() },
+                Err(reason) => Response::Refused { reason },
+            };
+            order.answer(response);
         }
         if let Err(error) = service.look() {
             tracing::error!("{}; tried again in {TROUBLE:?}", with_causes(&error));
@@ -118,24 +130,46 @@ impl Service {
         }
     }
 
-    fn reload(&mut self) {
+    /// Or why the configuration stays as it was.
+    fn reload(&mut self) -> std::result::Result<(), String> {
         match NotifyState::monotonic_usec_now() {
             Ok(now) => notify(&[NotifyState::Reloading, now]),
             Err(error) => tracing::debug!("no time for systemd: {error}"),
         }
-        match Config::read(self.options.config.as_deref()) {
-            Ok(config) => {
-                self.patterns = patterns(&config);
-                self.config = config;
-                self.reconciler.reload();
-                tracing::info!("reloaded");
-                self.say_what_is_configured();
-            }
-            Err(error) => {
-                tracing::error!("{}; the configuration stays as it was", with_causes(&error));
-            }
+        let read = Config::read(self.options.config.as_deref());
+        let done = read.map_err(|error| with_causes(&error)).map(|config| {
+            self.patterns = patterns(&config);
+            self.config = config;
+            self.reconciler.reload();
+            tracing::info!("reloaded");
+            self.say_what_is_configured();
+        });
+        if let Err(reason) = &done {
+            tracing::error!("{reason}; the configuration stays as it was");
         }
         notify(&[NotifyState::Ready]);
+        done
+    }
+
+    /// Names of the tables `[[port]]`.
+    fn tables(&self) -> Vec<String> {
+        self.config.ports.iter().map(|pattern| pattern.name.clone()).collect()
+    }
+
+    fn state(&self, present: &[Present]) -> State {
+        let failed = present.iter().filter_map(|port| {
+            Some(FailedPort {
+                port: port.tap.interface.clone(),
+                netns: port.key.netns,
+                reason: self.reconciler.reason(port.key)?.to_owned(),
+            })
+        });
+        State {
+            pid: std::process::id() as i32,
+            file: self.config.file.clone(),
+            tables: self.tables(),
+            failed: failed.collect(),
+        }
     }
 
     /// Looks at everything, and does what is to be done.
@@ -147,6 +181,7 @@ impl Service {
         self.again_at = again_at;
         self.begin_to_detach(&actions);
         self.act(&actions)?;
+        self.control.publish(self.state(&present));
         let is_any = present.iter().any(|port| port.attachment.is_some());
         if is_any || !actions.is_empty() {
             (self.options.start_background)();
@@ -226,8 +261,8 @@ impl Service {
             Action::Detach { .. } => return,
         };
         if let Err(error) = done {
-            let is_first = self.reconciler.failed(key, self.began.elapsed());
             let text = with_causes(&error);
+            let is_first = self.reconciler.failed(key, self.began.elapsed(), &text);
             match is_first {
                 true => tracing::warn!("{text}; tried again later"),
                 false => tracing::debug!("{text}"),

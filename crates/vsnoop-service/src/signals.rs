@@ -15,6 +15,7 @@ use crate::error::{Error, Result};
 pub struct Signals {
     /// Readable after any of them.
     pipe: UnixStream,
+    write: UnixStream,
     reload: Arc<AtomicBool>,
     end: Arc<AtomicBool>,
 }
@@ -32,11 +33,16 @@ impl Signals {
             let write = write.try_clone().map_err(Error::Signals)?;
             pipe::register(signal, write).map_err(Error::Signals)?;
         }
-        Ok(Self { pipe, reload, end })
+        Ok(Self { pipe, write, reload, end })
     }
 
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.pipe.as_fd()
+    }
+
+    /// What is written to it wakes the loop up as a signal does.
+    pub fn waker(&self) -> Result<UnixStream> {
+        self.write.try_clone().map_err(Error::Signals)
     }
 
     /// Empties the pipe.

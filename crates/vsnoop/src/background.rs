@@ -19,6 +19,7 @@ use tracing_subscriber::{fmt, registry, reload};
 use vsnoop_host::lock::{self, try_lock, try_lock_directory};
 use vsnoop_host::system::kernel;
 
+use crate::journal::{self, JournalLines};
 use crate::output::watch::Interrupt;
 
 /// A background process.
@@ -192,14 +193,17 @@ pub fn leave_the_terminal() -> Result<()> {
 /// Changes the log filter, given in the syntax of RUST_LOG.
 pub type LogBy = Box<dyn Fn(&str) -> Result<()>>;
 
-/// Logs to the system's log, or to stderr in the foreground. RUST_LOG sets the filter, and the
-/// returned function changes it.
+/// Logs to the system's log, or in the foreground to stderr, which may be the journal. RUST_LOG
+/// sets the filter, and the returned function changes it.
 pub fn log_to(foreground: bool) -> Result<LogBy> {
     let filter = std::env::var("RUST_LOG").ok().and_then(|words| words.parse().ok());
     let (filter, handle) =
         reload::Layer::new(filter.unwrap_or_else(|| Targets::new().with_default(Level::INFO)));
     let lines = fmt::layer().with_target(false);
-    if foreground {
+    if foreground && journal::has_stderr() {
+        let lines = lines.event_format(JournalLines::new()).with_writer(std::io::stderr);
+        registry().with(lines.with_filter(filter)).init();
+    } else if foreground {
         let is_terminal = std::io::stderr().is_terminal();
         let lines = lines.with_writer(std::io::stderr).with_ansi(is_terminal);
         registry().with(lines.with_filter(filter)).init();

@@ -65,6 +65,8 @@ pub enum Command {
     /// Attach the taps that the configuration names, while they come and go: the service, in the
     /// foreground (docs/operations.md).
     Run(Run),
+    /// Have the service read its configuration again, as SIGHUP does, and say what came of it.
+    Reload(Reload),
     /// Say whether a configuration is good, or what is wrong in which line and column.
     Check(Check),
     /// Take everything off all ports at once, damaged state included: the panic switch.
@@ -408,6 +410,9 @@ pub struct LinkSet {
 
 #[derive(Debug, Args)]
 pub struct Run {}
+
+#[derive(Debug, Args)]
+pub struct Reload {}
 
 #[derive(Debug, Args)]
 pub struct Check {

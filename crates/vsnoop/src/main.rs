@@ -16,9 +16,11 @@ mod engine;
 mod error;
 mod helper;
 mod identity;
+mod journal;
 #[cfg(test)]
 mod longest;
 mod output;
+mod service;
 
 use std::process::ExitCode;
 
@@ -87,6 +89,7 @@ fn run(cli: &Cli) -> anyhow::Result<u8> {
         Command::Doctor(arguments) => command::doctor::run(cli, arguments),
         Command::Observe(arguments) => command::observe::run(cli, arguments),
         Command::Run(_) => command::run::run(cli),
+        Command::Reload(_) => command::reload::run(cli),
         Command::Check(arguments) => command::check::run(cli, arguments),
         Command::Off(_) => command::off::run(cli),
         Command::Man(arguments) => command::manual::write_pages(&arguments.dir),

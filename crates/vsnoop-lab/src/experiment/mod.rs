@@ -13,6 +13,7 @@ pub mod incast;
 mod lab;
 pub mod link;
 mod migrate;
+mod mpi;
 mod path_check;
 mod ping;
 mod profile;
@@ -54,6 +55,7 @@ static RUNNERS: &[&Runner] = &[
     &uploads::RUNNER,
     &services::RUNNER,
     &web::RUNNER,
+    &mpi::RUNNER,
 ];
 
 static ALL: LazyLock<Vec<Experiment>> = LazyLock::new(|| {
@@ -199,6 +201,22 @@ mod tests {
             assert_eq!(all().iter().position(|one| one.name == experiment.name), Some(number));
         }
         assert!(Experiment::find("ping").is_ok());
+    }
+
+    #[test]
+    fn what_repeats_a_figure_names_it_and_without_samples_there_is_no_difference() {
+        // No paper has these.
+        let own = ["link-scale", "migrate", "services", "uploads"];
+        for experiment in all() {
+            let (name, papers) = (experiment.name, experiment.words.papers);
+            assert_eq!(papers.is_empty(), own.contains(&name), "{name}");
+            for against in papers {
+                let paper = against.paper;
+                assert!(!paper.figure.is_empty() && !paper.shape.is_empty(), "{name}");
+                let difference = (against.difference)(&Results::begin(name, Default::default()));
+                assert_eq!(difference, None, "{name}");
+            }
+        }
     }
 
     #[test]

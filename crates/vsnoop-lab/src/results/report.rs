@@ -1,5 +1,6 @@
 //! report.md: the tables, the goals, what was measured and where, and the plots.
 
+use std::borrow::Cow;
 use std::fmt::Write;
 use std::fs;
 use std::path::Path;
@@ -47,22 +48,22 @@ pub type Difference = dyn Fn(&Results) -> Option<String> + Sync;
 #[serde(deny_unknown_fields)]
 pub struct Paper {
     /// `vSnoop report, Fig. 1(a)`.
-    pub figure: String,
+    pub figure: Cow<'static, str>,
     /// What it shows.
-    pub shape: String,
+    pub shape: Cow<'static, str>,
     /// Numbers that it gives, as far as it gives any.
     #[serde(default)]
-    pub values: Vec<PaperValue>,
+    pub values: Cow<'static, [PaperValue]>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PaperValue {
-    pub name: String,
+    pub name: Cow<'static, str>,
     /// Where it stands on the figure's x axis.
     pub x: Option<f64>,
     pub value: f64,
-    pub unit: String,
+    pub unit: Cow<'static, str>,
 }
 
 /// Draws the plots, writes report.md into `dir` and returns its text.
@@ -140,7 +141,7 @@ fn render_paper(
     writeln!(text, "## {}\n\n{}\n", paper.figure, paper.shape.trim())?;
     if !paper.values.is_empty() {
         writeln!(text, "| value of the paper | at | |\n|---|---|---|")?;
-        for value in &paper.values {
+        for value in &*paper.values {
             let at = value.x.map_or(String::new(), |x| x.to_string());
             writeln!(text, "| {} | {at} | {} {} |", value.name, value.value, value.unit)?;
         }

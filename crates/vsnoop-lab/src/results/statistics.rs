@@ -133,16 +133,21 @@ impl Ratio {
     /// Whether the samples do not show a difference: the interval holds 1, or there are too few of
     /// them for an interval.
     pub fn is_noise(&self) -> bool {
-        self.n < FEWEST || (self.low <= 1.0 && 1.0 <= self.high)
+        !self.has_interval() || (self.low <= 1.0 && 1.0 <= self.high)
+    }
+
+    /// Whether there are enough samples for one.
+    pub fn has_interval(&self) -> bool {
+        self.n >= FEWEST
     }
 
     /// `1.75 (1.50-2.15)`, or `noise (0.92-1.21)`; too few values have no interval.
     pub fn text(&self) -> String {
         let [value, low, high] = [self.value, self.low, self.high].map(ratio);
-        match (self.n < FEWEST, self.is_noise()) {
-            (true, _) => value,
-            (false, true) => format!("noise ({low}-{high})"),
-            (false, false) => format!("{value} ({low}-{high})"),
+        match (self.has_interval(), self.is_noise()) {
+            (false, _) => value,
+            (true, true) => format!("noise ({low}-{high})"),
+            (true, false) => format!("{value} ({low}-{high})"),
         }
     }
 }

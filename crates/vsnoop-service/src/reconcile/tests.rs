@@ -109,7 +109,8 @@ fn what_fails_is_tried_again_after_pauses_that_grow_to_a_bound() {
     let wanted = accelerate_vnets();
     let mut reconciler = Reconciler::default();
     let mut now = SECOND;
-    assert!(reconciler.failed(key(1), now), "the first time");
+    assert!(reconciler.failed(key(1), now, "why"), "the first time");
+    assert_eq!((reconciler.reason(key(1)), reconciler.reason(key(2))), (Some("why"), None));
     let mut pauses = Vec::new();
     for _ in 0..20 {
         let Plan { actions, again_at } = reconciler.plan(now, &[present(1, None)], &wanted);
@@ -119,7 +120,7 @@ fn what_fails_is_tried_again_after_pauses_that_grow_to_a_bound() {
         now = again_at;
         let due = reconciler.plan(now, &[present(1, None)], &wanted);
         assert_eq!((due.actions.len(), due.again_at), (1, None));
-        assert!(!reconciler.failed(key(1), now));
+        assert!(!reconciler.failed(key(1), now, "why"));
     }
     assert_eq!(pauses[..8], [1, 2, 4, 8, 16, 32, 60, 60]);
     assert_eq!(pauses[19], 60);
@@ -187,7 +188,7 @@ impl Host {
         let attachment = self.taps.get_mut(&key.ifindex).expect("an action for a tap that is gone");
         assert_ne!(*attachment, Some(Attachment::ByCommand), "{action:?} of a command's port");
         match action {
-            _ if self.in_trouble => drop(self.reconciler.failed(*key, self.now)),
+            _ if self.in_trouble => drop(self.reconciler.failed(*key, self.now, "why")),
             Action::Attach { wanted, .. } => {
                 assert_eq!(*attachment, None, "{action:?} of an attached port");
                 *attachment = Some(of_wanted(wanted));

@@ -11,6 +11,7 @@ pub mod manual;
 pub mod observe;
 pub mod off;
 pub mod pause;
+pub mod reload;
 pub mod run;
 pub mod set;
 pub mod stats;

@@ -26,6 +26,7 @@ use crate::identity::PortIdentity;
 use crate::output::fold::fold;
 use crate::output::table::NOTHING;
 use crate::output::{hint, hold, table, watch};
+use crate::service::ServiceStatus;
 
 #[derive(Serialize)]
 struct StatusDocument {
@@ -33,6 +34,7 @@ struct StatusDocument {
     damaged: Vec<DamagedStatus>,
     helper: ProcessOfTheHost,
     engine: ProcessOfTheHost,
+    service: ServiceStatus,
 }
 
 #[derive(Serialize)]
@@ -158,6 +160,7 @@ fn read(inventory: Inventory) -> Result<StatusDocument> {
         damaged,
         helper,
         engine: background::running_pid(Role::Engine).into(),
+        service: ServiceStatus::of_host(),
     })
 }
 
@@ -371,6 +374,8 @@ fn text(document: &StatusDocument) -> String {
             parts.push("the helper is not running: idle connections do not expire".into());
         }
     }
+    let has_ports = document.ports.iter().any(|port| port.pattern.is_some());
+    parts.extend(document.service.lines(has_ports));
     for damaged in &document.damaged {
         parts.push(format!(
             "damaged: {} ({}); `vsnoop off --all` removes it",
@@ -430,6 +435,7 @@ mod tests {
             damaged: vec![damaged],
             helper: None.into(),
             engine: None.into(),
+            service: ServiceStatus::default(),
         };
         let text = text(&document);
         longest::assert_narrow(&text);

@@ -1,6 +1,7 @@
 //! The service: taps come and go, its configuration changes, it is killed.
 
 use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
@@ -13,11 +14,11 @@ use vsnoop_testbed::topology::{self, Topology, TopologyOptions};
 
 use crate::helper::AttachedNetwork;
 use crate::hold::ConfigFile;
-use crate::sandbox::{PORT, PREFIX, TapHost, program, vsnoop, vsnoop_in, wait_until};
+use crate::sandbox::{PORT, PREFIX, TapHost, program, vsnoop, vsnoop_in, vsnoop_under, wait_until};
 
 /// More than programs have slots for (PORT_SLOTS).
 const TAPS: usize = 200;
-const KILLS: usize = 10;
+const KILLS: usize = 50;
 
 pub fn trials() -> Vec<Trial> {
     trials![
@@ -28,6 +29,7 @@ pub fn trials() -> Vec<Trial> {
         what_commands_attach_and_detach_is_left_as_it_is,
         ports_outlive_a_service_that_ends_or_is_killed_and_the_next_one_knows_them,
         a_tap_is_known_by_bridge_process_and_namespace,
+        status_and_reload_say_how_the_service_is,
         a_second_service_and_a_wrong_configuration_are_refused,
     ]
 }
@@ -47,7 +49,11 @@ impl Service {
         if let Some(config) = config {
             command.args(["--config", &config.path]);
         }
-        let child = command.stdin(Stdio::null()).stderr(File::create(&log)?).spawn()?;
+        // As systemd does, which says where standard error leads to.
+        let stderr = File::create(&log)?;
+        let stream = stderr.metadata()?;
+        command.env("JOURNAL_STREAM", format!("{}:{}", stream.dev(), stream.ino()));
+        let child = command.stdin(Stdio::null()).stderr(stderr).spawn()?;
         let service = Self { child, log };
         service.until_logged("[[port]]|taps are observed")?;
         Ok(service)
@@ -189,7 +195,11 @@ fn a_wrong_configuration_keeps_the_running_one() -> Result<()> {
     config.write("[[port]]\nhold = \"2M\"\nholds = 1\n")?;
     service.signal(Signal::SIGHUP)?;
     service.until_logged("line 3, column 1: unknown field `holds`")?;
-    service.until_logged("the configuration stays as it was")?;
+    let error = format!("<3>{}, line 3", config.path);
+    ensure!(service.log()?.lines().any(|line| line.starts_with(&error)), "{}", service.log()?);
+    // The command is told as well.
+    let words = ["the service goes on as it was", "line 3, column 1", "holds"];
+    vsnoop(["reload"])?.failed(2, &words)?;
     let tap = host.netns.tap("vnet1", &TapOptions::default())?;
     host.netns.up("vnet1")?;
     wait_until("another tap is attached", || Ok(ports(&host.netns)?.len() == 2))?;
@@ -274,12 +284,11 @@ fn a_tap_is_known_by_bridge_process_and_namespace() -> Result<()> {
     let host = TapHost::new("known")?;
     let pod = TapHost::new("pod")?;
     host.netns.bridge("br-web")?;
-    // This process holds the taps.
+    // This process holds the taps. The service's own namespace has a name as well.
     let own = fs::read_to_string("/proc/self/comm")?;
     let text = format!(
-        "[[port]]\nname = \"pod\"\nnetns = \"{}\"\nmode = \"observe\"\n\
+        "[[port]]\nname = \"pod\"\nnetns = [\"*-pod\", \"*-known\"]\nmode = \"observe\"\n\
          [[port]]\nname = \"web\"\nbridge = \"br-*\"\nprocess = \"{}\"\n",
-        "*-pod",
         own.trim()
     );
     let config = ConfigFile::new(&host, &text)?;
@@ -295,6 +304,42 @@ fn a_tap_is_known_by_bridge_process_and_namespace() -> Result<()> {
     })?;
     service.end(Signal::SIGTERM)?;
     vsnoop(["off", "--all"])?.ok().map(drop)
+}
+
+fn status_and_reload_say_how_the_service_is() -> Result<()> {
+    let host = TapHost::new("says")?;
+    vsnoop(["reload"])?.failed(3, &["no service runs"])?;
+    host.tc(&format!("qdisc add dev {PORT} root tbf rate 1mbit burst 10k latency 50ms"))?;
+    let config = ConfigFile::new(&host, "[[port]]\nname = \"web\"\ninterface = \"no\"\n")?;
+    let service = Service::start(&host.netns, Some(&config))?;
+    let state =
+        || -> Result<Value> { Ok(vsnoop(["status", "--json"])?.json()?["service"].clone()) };
+    let mut said = Value::Null;
+    wait_until("the service says how it is", || {
+        said = state()?;
+        Ok(said["tables"] == serde_json::json!(["web"]))
+    })?;
+    ensure!(said["running"] == true && said["pid"] == service.child.id(), "{said}");
+    ensure!(said["file"] == config.path.as_str(), "{said}");
+    config.write("[[port]]\nname = \"db\"\n")?;
+    let reloaded = vsnoop(["reload", "--json"])?.json()?;
+    ensure!(reloaded["tables"] == serde_json::json!(["db"]), "{reloaded}");
+    wait_until("it says what it cannot attach, and why", || {
+        said = state()?;
+        Ok(said["failed"][0]["port"] == PORT)
+    })?;
+    let reason = said["failed"][0]["reason"].as_str().unwrap_or_default();
+    ensure!(reason.contains("tbf"), "{said}");
+    let text = vsnoop(["status"])?.ok()?.unfolded();
+    for words in ["the service runs", "1 table [[port]]", "the service cannot attach it"] {
+        ensure!(text.contains(words), "{words:?} is not in: {text}");
+    }
+    // Another user is not even let in.
+    let other = vsnoop_under(&["setpriv", "--reuid=65534", "--clear-groups"], &["reload"])?;
+    ensure!(other.code != 0, "{other:?}");
+    service.end(Signal::SIGTERM)?;
+    ensure!(state()?["running"] == false, "it has ended");
+    Ok(())
 }
 
 fn a_second_service_and_a_wrong_configuration_are_refused() -> Result<()> {

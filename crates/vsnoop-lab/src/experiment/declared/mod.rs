@@ -28,6 +28,7 @@ const FILES: &[&str] = &[
     include_str!("../../../experiments/uploads.toml"),
     include_str!("../../../experiments/services.toml"),
     include_str!("../../../experiments/web.toml"),
+    include_str!("../../../experiments/mpi.toml"),
 ];
 
 static ALL: LazyLock<Vec<Declaration>> = LazyLock::new(|| {

@@ -1,14 +1,15 @@
 //! The loop of runners that measure VMs on a [`Stage`]: boots them for each number of machines and
 //! each way to share the core, sets up load, path and configuration, and measures in rounds.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use serde_json::json;
+use serde_json::{Value, json};
 use vsnoop_guest::control::Command;
 use vsnoop_testbed::stage::path::PathOptions;
 use vsnoop_testbed::stage::{Stage, StageOptions, vm_address};
-use vsnoop_testbed::vm::Begin;
+use vsnoop_testbed::vm::{Begin, SLICE, Share};
 use vsnoop_testbed::vsnoop::Vsnoop;
 
 use super::plan::Plan;
@@ -58,6 +59,11 @@ pub trait Measure {
         cell.load
     }
 
+    /// The period of that load.
+    fn load_period_ms(&self) -> u32 {
+        LOAD_PERIOD_MS
+    }
+
     /// One measurement; the configuration is set up. Samples need only what was measured: their
     /// configuration, size, cell, turn and time are filled in.
     fn measure(&mut self, ground: &Ground, turn: Turn<Configuration>) -> Result<Vec<Sample>>;
@@ -79,7 +85,8 @@ pub fn on_stages(task: Task, guest: impl Into<Guest>, runner: &mut impl Measure)
     let vsnoop = if attaches { Some(Vsnoop::find()?) } else { None };
     let mut lab = Lab::open(guest)?;
     lab.describe(&mut record.results.environment);
-    Lab::describe_load(&mut record.results.environment);
+    let period_ms = runner.load_period_ms();
+    record.results.environment.extend(conditions(&plan, period_ms));
     if let Some(vsnoop) = &vsnoop {
         record.results.environment.insert("vsnoop".into(), json!(vsnoop.version()?));
     }
@@ -128,6 +135,23 @@ pub fn on_stages(task: Task, guest: impl Into<Guest>, runner: &mut impl Measure)
     Ok(())
 }
 
+/// What a plan's machines and clients have, for the report: only what applies to it.
+fn conditions(plan: &Plan, load_period_ms: u32) -> BTreeMap<String, Value> {
+    let controls: Vec<_> = plan.congestion_controls.iter().map(|one| one.name()).collect();
+    let shares: Vec<_> = plan.shares.iter().map(|share| share.text()).collect();
+    let mut conditions = BTreeMap::from([
+        ("congestion_control".to_owned(), json!(controls.join(", "))),
+        ("share".to_owned(), json!(shares.join(", "))),
+    ]);
+    if plan.loads.iter().any(|load| *load > 0.0) {
+        conditions.insert("load_period_ms".into(), json!(load_period_ms));
+    }
+    if plan.shares.contains(&Share::Slices) {
+        conditions.insert("slice_ms".into(), json!(SLICE.as_millis() as u64));
+    }
+    conditions
+}
+
 /// Lays the path of a cell, measures it, and resolves the machines.
 fn enter(stage: &mut Stage, plan: &Plan, cell: Cell, record: &mut Record) -> Result<()> {
     let rtt = Duration::from_secs_f64(cell.path_rtt_ms / 1e3);
@@ -148,7 +172,8 @@ fn enter(stage: &mut Stage, plan: &Plan, cell: Cell, record: &mut Record) -> Res
 fn load(runner: &impl Measure, stage: &Stage, cell: &Cell) -> Result<()> {
     for machine in 0..stage.vm_count() {
         let share = runner.load(machine, cell);
-        stage.vm(machine).command(&Command::Load { share, period_ms: LOAD_PERIOD_MS })?;
+        let period_ms = runner.load_period_ms();
+        stage.vm(machine).command(&Command::Load { share, period_ms })?;
     }
     Ok(())
 }
@@ -184,4 +209,27 @@ fn one(
     }
     samples.iter_mut().for_each(|sample| sample.vm = machine);
     Ok(samples)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiment::declared::Declaration;
+
+    #[test]
+    fn the_environment_names_what_the_plan_has_and_nothing_else() {
+        let of = |name: &str| {
+            let plan = &Declaration::find(name).unwrap().plan;
+            conditions(plan, 70)
+        };
+        let uploads = of("uploads");
+        assert_eq!(uploads["congestion_control"], "cubic, bbr");
+        assert!(uploads["share"].as_str().unwrap().contains("quota of 10 %"), "{uploads:?}");
+        assert_eq!(uploads.get("slice_ms"), None);
+        assert_eq!(of("profile").get("load_period_ms"), None, "it has no load");
+        assert_eq!(
+            (&of("ping")["slice_ms"], &of("ping")["load_period_ms"]),
+            (&30.into(), &70.into())
+        );
+    }
 }

@@ -1,6 +1,7 @@
 //! `demo`: uploads to a web server in a VM with a CPU quota, from a client some milliseconds away,
 //! with and without vsnoop. Uploads of a client beside the host, and small requests, gain nothing.
 
+mod paper;
 mod plan;
 mod summary;
 
@@ -52,7 +53,7 @@ pub const EXPERIMENT: Experiment = Experiment {
         tables: summary::table,
         figures: summary::figures,
         goals: None,
-        papers: &[],
+        papers: &[paper::AGAINST],
         plots: summary::plot,
     },
     takes: Takes { full_min: 4, quick_min: 1 },

@@ -3,6 +3,7 @@
 
 mod figures;
 mod goals;
+mod paper;
 mod tables;
 
 use std::time::Duration;
@@ -47,7 +48,7 @@ pub const EXPERIMENT: Experiment = Experiment {
         tables: tables::render,
         figures: figures::figures,
         goals: Some(goals::render),
-        papers: &[],
+        papers: &[paper::AGAINST],
         plots: crate::results::plot::draw_all,
     },
     takes: Takes { full_min: 25, quick_min: 2 },

@@ -108,7 +108,7 @@ impl PaperFigure {
     /// What was measured where the paper gives a value.
     fn at_values(&self, measured: &[Measured]) -> Vec<String> {
         let mut clauses = Vec::new();
-        for PaperValue { name, x, value, unit } in &self.paper.values {
+        for PaperValue { name, x, value, unit } in &*self.paper.values {
             let at = |one: &&Measured| {
                 *x == Some(one.senders as f64)
                     && (!name.contains("each") || name.contains(&size_text(one.size_bytes)))

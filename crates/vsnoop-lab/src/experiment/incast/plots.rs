@@ -115,7 +115,7 @@ fn draw_figure(results: &Results, figure: &PaperFigure, dir: &Path) -> Result<Op
         ViewName::Timeouts => view.y_label,
     };
     let chart = Chart {
-        title: figure.paper.figure.clone(),
+        title: figure.paper.figure.to_string(),
         x_label: X_LABEL,
         y_label,
         y_max: MOST_PERCENT,

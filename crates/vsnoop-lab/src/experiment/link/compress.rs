@@ -12,7 +12,7 @@ use super::rig::{Task, cell};
 use super::series::{Series, progress_of, rounds};
 use super::stream::{Load, Until};
 use super::values::{self, figure, has_content};
-use super::{content, goals, plots, tables};
+use super::{content, goals, papers, plots, tables};
 use crate::experiment::definition::{Experiment, Options, Takes, chosen};
 use crate::results::link::{Content, LinkCell};
 use crate::results::record::Record;
@@ -61,7 +61,7 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
         tables: tables::contents,
         figures,
         goals: Some(|results| goals::render(&GOALS, results)),
-        papers: &[],
+        papers: &[papers::COMPRESS],
         plots: plots::contents,
     },
     takes: Takes { full_min: 6, quick_min: 1 },

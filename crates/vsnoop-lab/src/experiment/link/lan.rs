@@ -9,7 +9,7 @@ use super::rig::{Task, cell};
 use super::series::{Series, progress_of, rounds};
 use super::stream::{Load, Until};
 use super::values::{self, best_peer, figure, has_offloads, mean};
-use super::{goals, plots, tables};
+use super::{goals, papers, plots, tables};
 use crate::experiment::definition::{Experiment, Options, Takes, chosen};
 use crate::peers::link::Kind;
 use crate::results::link::{Content, LinkCell};
@@ -73,7 +73,7 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
         tables: tables::paths,
         figures,
         goals: Some(|results| goals::render(&GOALS, results)),
-        papers: &[],
+        papers: &[papers::LAN],
         plots: plots::vnet,
     },
     takes: Takes { full_min: 9, quick_min: 1 },

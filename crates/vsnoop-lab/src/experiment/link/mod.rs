@@ -9,6 +9,7 @@ mod compress;
 pub mod content;
 mod goals;
 mod lan;
+mod papers;
 mod plots;
 mod probe;
 mod rig;

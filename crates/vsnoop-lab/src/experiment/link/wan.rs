@@ -10,7 +10,7 @@ use super::rig::{Task, cell};
 use super::series::{Series, progress_of, rounds};
 use super::stream::{Load, Until};
 use super::values::{self, deviation, figure, mean};
-use super::{content, goals, plots, tables};
+use super::{content, goals, papers, plots, tables};
 use crate::experiment::definition::{Experiment, Options, Takes, chosen};
 use crate::results::link::{Content, LinkCell};
 use crate::results::record::Record;
@@ -58,7 +58,7 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
         tables: tables::paths,
         figures,
         goals: Some(|results| goals::render(&GOALS, results)),
-        papers: &[],
+        papers: &[papers::WAN],
         plots: plots::vnet,
     },
     takes: Takes { full_min: 14, quick_min: 2 },

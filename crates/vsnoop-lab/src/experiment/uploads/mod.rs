@@ -20,7 +20,7 @@ use super::lab::Lab;
 use super::request::{self, Exchange};
 use super::rounds::Turn;
 use super::ways::{Ways, settle};
-use crate::results::Sample;
+use crate::results::{Cell, Sample};
 use report::{QUEUED, THROTTLED};
 
 pub const RUNNER: Runner = Runner {
@@ -96,16 +96,24 @@ impl Measure for Uploads {
         for netns in [stage.client(), stage.host()] {
             netns.set_sysctl("net.ipv4.tcp_congestion_control", control)?;
         }
-        let quota = match cell.share {
-            Some(Share::Quota { percent }) => f64::from(percent) / 100.0,
-            _ => 1.0,
-        };
-        stage.load(cell.load * quota, LOAD_PERIOD_MS)?;
         for &configuration in &self.configurations {
             let exchange = self.exchange(ground, configuration)?;
             exchange.make(web::PAGE_BYTES, 1).context("the first request of a cell")?;
         }
         settle(stage)
+    }
+
+    /// Of its quota.
+    fn load(&self, _: usize, cell: &Cell) -> f64 {
+        let quota = match cell.share {
+            Some(Share::Quota { percent }) => f64::from(percent) / 100.0,
+            _ => 1.0,
+        };
+        cell.load * quota
+    }
+
+    fn load_period_ms(&self) -> u32 {
+        LOAD_PERIOD_MS
     }
 
     fn measure(&mut self, ground: &Ground, turn: Turn<Configuration>) -> Result<Vec<Sample>> {

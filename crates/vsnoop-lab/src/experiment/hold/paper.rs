@@ -1,0 +1,62 @@
+//! The figure of the vSnoop report that is repeated, and what is different here.
+
+use std::borrow::Cow;
+
+use crate::results::report::{Against, Paper};
+use crate::results::statistics::{ACKED, DELIVERED, Metric, ratio_of_medians, values};
+use crate::results::{Group, Results, size_text};
+
+pub const AGAINST: Against = Against { paper: &PAPER, difference: &difference, plot: None };
+
+static PAPER: Paper = Paper {
+    figure: Cow::Borrowed("vSnoop report, Fig. 6(c) and (i)"),
+    shape: Cow::Borrowed(
+        "Throughput of vanilla Xen and of longer queues, relative to longer queues with vSnoop, by \
+         transfer size: with three VMs and a core for the driver domain far below 1 up to 1 MB and \
+         nearer to it above; with five VMs further below.",
+    ),
+    values: Cow::Borrowed(&[]),
+};
+
+/// The gain of the report's rule and of holding, near and with the longest path.
+fn difference(results: &Results) -> Option<String> {
+    const SIZE_BYTES: u64 = 100_000;
+    let all: Vec<_> =
+        results.groups().into_iter().filter(|group| group.size_bytes == SIZE_BYTES).collect();
+    let times = |group: &Group, name: &str, metric: &Metric| {
+        let of = |name: &str| values(results, name, group, metric);
+        Some(ratio_of_medians(&of("off"), &of(name))?.text())
+    };
+    let part = |group: &Group| {
+        Some(format!(
+            "{}: acknowledged {} within the VM's window, {} beyond it, delivered {}",
+            group.cell,
+            times(group, "ahead-0", &ACKED)?,
+            times(group, "vsnoop", &ACKED)?,
+            times(group, "vsnoop", &DELIVERED)?,
+        ))
+    };
+    let parts: Vec<_> = all.iter().filter_map(part).collect();
+    (!parts.is_empty()).then(|| {
+        format!(
+            "how many times sooner than off {} are acknowledged and delivered: {}.",
+            size_text(SIZE_BYTES),
+            parts.join("; ")
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::results::testing::{results, sample};
+
+    #[test]
+    fn the_difference_is_that_of_100_kb_in_each_cell_where_it_was_measured() {
+        let mut samples = vec![sample("off", 90.0), sample("ahead-0", 30.0), sample("vsnoop", 9.0)];
+        assert_eq!(difference(&results(samples.clone())), None, "10 KB");
+        samples.iter_mut().for_each(|sample| sample.size_bytes = 100_000);
+        let text = difference(&results(samples)).unwrap();
+        assert!(text.contains("3.00 within") && text.contains("10 beyond"), "{text}");
+    }
+}

@@ -1,0 +1,86 @@
+//! The service, as other commands see it.
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+use vsnoop_host::error::with_causes;
+use vsnoop_host::units;
+use vsnoop_service::control::{self, FailedPort, Request, Response, State};
+
+/// Whether a service runs on this host, and what it says.
+#[derive(Default, Serialize)]
+pub struct ServiceStatus {
+    running: bool,
+    /// Of a service that gives no answer the rest is null and empty.
+    pid: Option<i32>,
+    file: Option<PathBuf>,
+    tables: Vec<String>,
+    failed: Vec<FailedPort>,
+    #[serde(skip)]
+    trouble: Option<String>,
+}
+
+impl ServiceStatus {
+    pub fn of_host() -> Self {
+        match control::ask(Request::Status) {
+            Ok(None) => Self::default(),
+            Ok(Some(Response::Status(State { pid, file, tables, failed }))) => Self {
+                running: true,
+                pid: Some(pid),
+                file: Some(file),
+                tables,
+                failed,
+                trouble: None,
+            },
+            Ok(Some(Response::Refused { reason })) => Self::silent(reason),
+            Ok(Some(_)) => Self::silent("it answers something else".to_owned()),
+            Err(error) => Self::silent(with_causes(&error)),
+        }
+    }
+
+    fn silent(trouble: String) -> Self {
+        Self { running: true, trouble: Some(trouble), ..Self::default() }
+    }
+
+    /// Lines for people. `has_ports`: some ports are the service's.
+    pub fn lines(&self, has_ports: bool) -> Vec<String> {
+        if let Some(trouble) = &self.trouble {
+            return vec![format!("the service does not say how it is: {trouble}")];
+        }
+        let (Some(pid), Some(file)) = (self.pid, &self.file) else {
+            let missing =
+                "no service runs: taps that come are not attached, `vsnoop run` starts it";
+            return if has_ports { vec![missing.to_owned()] } else { Vec::new() };
+        };
+        let tables = units::plural(self.tables.len() as u64, "table");
+        let file = file.display();
+        let mut lines =
+            vec![format!("the service runs (process {pid}; {file}, {tables} [[port]])")];
+        lines.extend(self.failed.iter().map(|failed| {
+            format!("{}: the service cannot attach it: {}", failed.port, failed.reason)
+        }));
+        lines
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_service_says_what_it_cannot_attach_and_is_missed_where_its_ports_are() {
+        let running = ServiceStatus {
+            running: true,
+            pid: Some(7),
+            file: Some("/f.toml".into()),
+            tables: vec!["web".into()],
+            failed: vec![FailedPort { port: "tap0".into(), netns: 1, reason: "why".into() }],
+            trouble: None,
+        };
+        let lines = running.lines(true);
+        assert_eq!(lines[0], "the service runs (process 7; /f.toml, 1 table [[port]])");
+        assert_eq!(lines[1], "tap0: the service cannot attach it: why");
+        assert!(ServiceStatus::default().lines(true)[0].starts_with("no service runs"));
+        assert!(ServiceStatus::default().lines(false).is_empty());
+    }
+}
