@@ -26,7 +26,7 @@ demo: build-lab ## uploads to a web server in a VM that is short of CPU; results
 	$(LAB) run demo
 
 lab: build-lab ## an experiment: make lab RUN=NAME (vsnoop-lab list)
-	case " $(RUN)" in *' link-'*) sh scripts/peers.sh ;; esac
+	case " $(RUN) " in *' link-'*|*' all '*) sh scripts/peers.sh ;; esac
 	$(LAB) run $(RUN)
 
 check: setup ## formatting, lints, C warnings, SPECIFICATION.md, dependencies; under two minutes

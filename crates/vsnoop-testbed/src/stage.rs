@@ -27,7 +27,7 @@ use crate::guest::Image;
 use crate::net::{Net, Netns, TapOptions};
 use crate::relay::Relay;
 use crate::session::{PREFIX, Session};
-use crate::vm::{Accelerator, Begin, Hogs, Nic, Share, Slices, Vm};
+use crate::vm::{Accelerator, Begin, GUEST_CORE, HOST_CORE, Hogs, Nic, Share, Slices, Vm};
 use crate::vsnoop::Vsnoop;
 
 /// All taps and the path are in it.
@@ -202,6 +202,14 @@ impl Stage {
                 Ok(())
             }
         }
+    }
+
+    /// Puts the host's packet work on the machines' core: QEMU's threads, and bridge, taps and
+    /// vsnoop's programs for what comes from the client. With `false` on the host's core again.
+    /// The path must be the shortest.
+    pub fn host_work_beside(&self, beside: bool) -> Result<()> {
+        self.vms.iter().try_for_each(|vm| vm.beside_vcpus(beside))?;
+        self.steer(beside.then_some(GUEST_CORE), beside.then_some(HOST_CORE))
     }
 
     /// The share of the core that a machine uses which alone has a load, of `share`, over `time`: a

@@ -102,6 +102,19 @@ impl Netns {
     }
 }
 
+impl Netns {
+    /// Has a core process what a device with one queue receives (RPS); `None`: the core that has
+    /// it.
+    pub fn steer(&self, device: &str, core: Option<usize>) -> Result<()> {
+        let mask = core.map_or(0, |core| 1_u64 << core);
+        // `ip netns exec` mounts the sysfs of the namespace.
+        let write = format!("echo {mask:x} >/sys/class/net/{device}/queues/rx-0/rps_cpus");
+        checked("ip", ["netns", "exec", &self.name, "sh", "-c", &write])
+            .with_context(|| format!("steer what {device} receives"))?;
+        Ok(())
+    }
+}
+
 impl Drop for Netns {
     fn drop(&mut self) {
         if let Err(error) = checked("ip", ["netns", "del", &self.name]) {

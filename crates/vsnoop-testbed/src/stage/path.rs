@@ -70,6 +70,12 @@ impl Stage {
         self.connect_ends()
     }
 
+    /// Cores that process what host and client receive by the path.
+    pub(super) fn steer(&self, host: Option<usize>, client: Option<usize>) -> Result<()> {
+        self.host.steer(UPLINK, host)?;
+        self.client.steer(CLIENT_DEVICE, client)
+    }
+
     fn take_up(&mut self) -> Result<()> {
         match std::mem::replace(&mut self.path, CurrentPath::None) {
             CurrentPath::Veth => self.host.delete(UPLINK),

@@ -274,6 +274,14 @@ impl Vm {
         sched::place(self.pid(), &vcpus).with_context(|| format!("place {}", self.name))
     }
 
+    /// Puts QEMU's other threads on the vCPUs' core, where they run before the vCPUs; with `false`
+    /// on the host's again.
+    pub fn beside_vcpus(&self, beside: bool) -> Result<()> {
+        let vcpus = self.vcpu_threads()?;
+        let place = if beside { sched::beside } else { sched::place };
+        place(self.pid(), &vcpus).with_context(|| format!("place {}", self.name))
+    }
+
     /// Puts the vCPUs on the guests' core, limited to `percent` of its time, and QEMU's other
     /// threads on the host's core.
     pub fn limit(&self, percent: u32) -> Result<()> {

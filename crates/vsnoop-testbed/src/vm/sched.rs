@@ -18,6 +18,9 @@ pub const HOST_CORE: usize = 0;
 
 /// Of a vCPU that has the guests' core for itself.
 const ALONE: i32 = 1;
+/// Of QEMU's threads that share the guests' core with vCPUs in slices: before each of them, as a
+/// driver domain that wakes up is before other domains.
+const BESIDE: i32 = 5;
 const HOST_NICE: i32 = -20;
 
 pub fn require_two_cores() -> Result<()> {
@@ -80,17 +83,44 @@ pub fn alone(process: Pid, vcpus: &[Pid]) -> Result<()> {
 
 /// The vCPUs on the guests' core, the other threads of the process on the host's.
 pub fn place(process: Pid, vcpus: &[Pid]) -> Result<()> {
+    for thread in others(process, vcpus)? {
+        pin(thread, HOST_CORE)?;
+        ended_or(set_policy(thread, libc::SCHED_OTHER, 0))?;
+        prefer(thread)?;
+    }
+    vcpus.iter().try_for_each(|&vcpu| pin(vcpu, GUEST_CORE))
+}
+
+/// The other threads of the process on the guests' core, too, where they run before the vCPUs.
+pub fn beside(process: Pid, vcpus: &[Pid]) -> Result<()> {
+    for thread in others(process, vcpus)? {
+        pin(thread, GUEST_CORE)?;
+        ended_or(first_in(thread, BESIDE))?;
+    }
+    Ok(())
+}
+
+/// The threads of a process that are no vCPUs.
+fn others(process: Pid, vcpus: &[Pid]) -> Result<Vec<Pid>> {
+    let mut found = Vec::new();
     let tasks = format!("/proc/{process}/task");
     for entry in fs::read_dir(&tasks).with_context(|| format!("list {tasks}"))? {
         let name = entry.with_context(|| format!("list {tasks}"))?.file_name();
         let id = name.to_string_lossy().parse().context("a thread's id")?;
         let thread = Pid::from_raw(id);
         if !vcpus.contains(&thread) {
-            pin(thread, HOST_CORE)?;
-            prefer(thread)?;
+            found.push(thread);
         }
     }
-    vcpus.iter().try_for_each(|&vcpu| pin(vcpu, GUEST_CORE))
+    Ok(found)
+}
+
+/// A worker may have ended meanwhile.
+fn ended_or(set: Result<()>) -> Result<()> {
+    match set {
+        Err(error) if error.downcast_ref() == Some(&nix::Error::ESRCH) => Ok(()),
+        other => other,
+    }
 }
 
 /// Gives these vCPUs a priority over all ordinary threads of the core, or none.

@@ -37,7 +37,7 @@ use crate::results::report::Words;
 const RTT: Duration = Duration::from_millis(20);
 const LINK: PathLink = PathLink { rate_mbit: 200, queue_bytes: 1_000_000 };
 const ROUNDS: usize = 10;
-const QUICK_ROUNDS: usize = 2;
+const QUICK_ROUNDS: usize = 1;
 
 pub const EXPERIMENT: Experiment = Experiment {
     name: "migrate",
@@ -53,7 +53,7 @@ pub const EXPERIMENT: Experiment = Experiment {
         papers: &[],
         plots: plots::draw_all,
     },
-    takes: Takes { full_min: 20, quick_min: 5 },
+    takes: Takes { full_min: 20, quick_min: 3 },
     run,
 };
 

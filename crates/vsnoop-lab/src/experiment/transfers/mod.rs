@@ -15,7 +15,7 @@ use super::lab::Lab;
 use super::rounds::Turn;
 use super::ways::{Way, Ways, settle};
 use crate::results::{Cell, Label, Sample};
-use report::AT_ONCE;
+use report::{AT_ONCE, HOST_BESIDE};
 
 pub const RUNNER: Runner = Runner {
     name: "transfers",
@@ -37,6 +37,9 @@ struct Settings {
     /// Of each of them, at most.
     #[serde(default)]
     at_once_most_bytes: u64,
+    /// Also with the host's packet work on the VMs' core.
+    #[serde(default)]
+    host_beside: bool,
 }
 
 fn run(task: Task) -> Result<()> {
@@ -97,6 +100,10 @@ impl Measure for Transfers {
             samples.extend(at_once(ground, way, size_bytes, self.settings.at_once)?);
             settle(ground.stage)?;
         }
+        if self.settings.host_beside {
+            samples.push(host_beside(ground, way, size_bytes)?);
+            settle(ground.stage)?;
+        }
         Ok(samples)
     }
 
@@ -117,6 +124,14 @@ fn one(ground: &Ground, way: Way, size_bytes: u64) -> Result<Sample> {
         tap_drops: ground.stage.counts_of(way.tap)?.drops - drops_before,
         ..Sample::from(times)
     })
+}
+
+/// A transfer while the host's packet work is on the VMs' core.
+fn host_beside(ground: &Ground, way: Way, size_bytes: u64) -> Result<Sample> {
+    ground.stage.host_work_beside(true)?;
+    let sample = one(ground, way, size_bytes);
+    ground.stage.host_work_beside(false)?;
+    Ok(Sample { what: Some(label(HOST_BESIDE)?), ..sample? })
 }
 
 /// Several transfers that begin together, each in a connection of its own.

@@ -19,6 +19,8 @@ use crate::results::{Figure, Group, Results, size_text};
 
 /// Several connections.
 pub const AT_ONCE: &str = "at once";
+/// One connection, with the host's packet work on the VMs' core.
+pub const HOST_BESIDE: &str = "host on their core";
 
 const OFF: &str = "off";
 const TUNED: &str = "tuned";
@@ -128,6 +130,7 @@ fn letter(group: &Group) -> &'static str {
         (3, 60, None) => "(i) ",
         (3, 80, None) => "(f) ",
         (3, 60, Some(what)) if what.ends_with(AT_ONCE) => "(g) ",
+        (3, 60, Some(HOST_BESIDE)) => "(e) ",
         _ => "",
     }
 }

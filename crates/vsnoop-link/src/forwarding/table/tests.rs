@@ -1,6 +1,9 @@
 use super::Whereabouts::{Anywhere, At, Either};
+use super::decision::{ASSURED_AFTER_NS, COPIES_BURST, FLOOD_BYTES};
 use super::*;
-use crate::forwarding::membership::Family;
+use crate::forwarding::frame_addresses::FrameAddresses;
+use crate::forwarding::location::ForwardingDecision;
+use crate::forwarding::membership::{Family, MembershipMessage};
 use proptest::prelude::*;
 
 const PORT: Location = Location::Port(1);
