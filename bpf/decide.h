@@ -156,18 +156,17 @@ __noinline enum to_vm_verdict decide_locked(struct port *port, const struct flow
 		if (h && *(volatile __u32 *)&h->claimed)
 			bpf_loop(HOLD_WAIT, wait_for_hold, &wait, 0);
 		out->now = bpf_ktime_get_ns();
-		if (!lock_flow(f))
-			return TO_VM_NO_FLOW;
+		bpf_spin_lock(&f->lock);
 		if (!h || !*(volatile __u32 *)&h->claimed || !tries)
 			break;
-		unlock_flow(f);
+		bpf_spin_unlock(&f->lock);
 	}
 	c.now = out->now;
 	/* The hash differs when the record is another flow's by now, and the hold may, too. */
 	verdict = TO_VM_NO_FLOW;
 	if (f->key_hash == key_hash && f->hold == wait.number)
 		verdict = hold_to_vm(f, config.hold ? h : 0, s, &c, out);
-	unlock_flow(f);
+	bpf_spin_unlock(&f->lock);
 	settle(port, key, out, out->now);
 	wake_engine(port, out);
 	return verdict;
@@ -237,12 +236,13 @@ __noinline enum kept_verdict decide_kept(struct port *port, const struct flow_ke
 	now = out->now;
 	c = context_of(port, now);
 	key_hash = flow_key_hash(key);
-	if (f && lock_flow(f)) {
+	if (f) {
+		bpf_spin_lock(&f->lock);
 		/* The hash differs when the record is another flow's by now; the hold may, too. */
 		is_there = f->key_hash == key_hash && f->hold == out->hold;
 		if (is_there)
 			verdict = flow_kept(f, h, s, done, &c, out);
-		unlock_flow(f);
+		bpf_spin_unlock(&f->lock);
 	}
 	if (!is_there) {
 		out->events = 0;
@@ -278,14 +278,13 @@ __noinline enum from_vm_verdict decide_from_vm(struct port *port, const struct f
 	h = hold_of(port, out->hold);
 	key_hash = flow_key_hash(key);
 	c = context_of(port, now);
-	if (!lock_flow(f))
-		return FROM_VM_PASS;
+	bpf_spin_lock(&f->lock);
 	/* Pass if the record now belongs to another flow, or if its hold has just changed: the VM's
 	 * next ACK updates both. */
 	verdict = FROM_VM_PASS;
 	if (f->key_hash == key_hash && f->hold == out->hold)
 		verdict = flow_from_vm(f, h, s, &c, out);
-	unlock_flow(f);
+	bpf_spin_unlock(&f->lock);
 	settle(port, key, out, now);
 	return verdict;
 }

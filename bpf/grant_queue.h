@@ -47,11 +47,10 @@ __noinline enum incast_served serve_flow(struct port *port, const struct flow_ke
 	if (!f)
 		return SERVED_GONE;
 	now = bpf_ktime_get_ns();
-	if (!lock_flow(f))
-		return SERVED_GONE;
+	bpf_spin_lock(&f->lock);
 	if (is_record_of(f, key))
 		served = incast_serve(f, &uplink, waits, &port->state.incast, now);
-	unlock_flow(f);
+	bpf_spin_unlock(&f->lock);
 	return served;
 }
 
@@ -73,15 +72,14 @@ __noinline enum incast_served show_grant(struct port *port, struct grant *grant)
 	number = f->hold;
 	h = hold_of(port, number);
 	now = bpf_ktime_get_ns();
-	if (!lock_flow(f))
-		return SERVED_GONE;
+	bpf_spin_lock(&f->lock);
 	if (f->hold != number)
 		h = 0;
 	if (is_record_of(f, &grant->key) && incast_must_show(f)) {
 		incast_show(f, h, &port->state, &port->policy, now, &grant->ack);
 		served = SERVED_ACK;
 	}
-	unlock_flow(f);
+	bpf_spin_unlock(&f->lock);
 	return served;
 }
 

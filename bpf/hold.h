@@ -17,7 +17,6 @@
 #ifndef VSNOOP_BPF_HOLD_H
 #define VSNOOP_BPF_HOLD_H
 
-#include "lock.h"
 #include "maps.h"
 #include "packet.h"
 
@@ -513,12 +512,11 @@ __noinline int hold_take(struct port *port, const struct flow_key *key)
 		h->vlan_proto = 0;
 		h->handovers = h->resends = h->probes = 0;
 		h->resent_bytes = 0;
-	}
-	if (f && lock_flow(f)) {
+		bpf_spin_lock(&f->lock);
 		if (!f->hold)
 			hold_init(f, h, w.number);
 		number = f->hold;
-		unlock_flow(f);
+		bpf_spin_unlock(&f->lock);
 	}
 	if (number != w.number)
 		__sync_lock_test_and_set(&h->used, 0);
@@ -542,9 +540,8 @@ __noinline enum reclaimed hold_reclaim(struct port *port, __u32 number, enum rec
 		return RECLAIMED_FREE;
 	key = h->key;
 	f = flow_of(port, &key);
-	if (f && !lock_flow(f))
-		return RECLAIMED_USED;
 	if (f) {
+		bpf_spin_lock(&f->lock);
 		mine = f->hold == number;
 		if (mine && hold_is_idle(f, h, now))
 			f->hold = 0;
@@ -561,7 +558,7 @@ __noinline enum reclaimed hold_reclaim(struct port *port, __u32 number, enum rec
 			h->claimed = 1;
 			claimed = true;
 		}
-		unlock_flow(f);
+		bpf_spin_unlock(&f->lock);
 	}
 	/* All chunks: the VM sends no further ACK that would free the rest. */
 	if (claimed)

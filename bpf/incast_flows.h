@@ -87,11 +87,12 @@ static __always_inline void enqueue_flow(struct port *port, const struct flow_ke
 	if (!queue_push(port, waits, key))
 		return;
 	f = flow_of(port, key);
-	if (!f || !lock_flow(f))
+	if (!f)
 		return;
+	bpf_spin_lock(&f->lock);
 	if (is_record_of(f, key))
 		incast_leave_queue(f, &uplink, &port->state.incast);
-	unlock_flow(f);
+	bpf_spin_unlock(&f->lock);
 }
 
 /* Accounts for a segment with data to the VM that came in by `ifindex`. Returns 1 if it has closed
@@ -111,17 +112,16 @@ __noinline int incast_data(struct port *port, const struct flow_key *key, const 
 		return 0;
 	now = bpf_ktime_get_ns();
 	by_uplink = incast_is_ingress(&uplink, ifindex);
-	if (!lock_flow(f))
-		return 0;
+	bpf_spin_lock(&f->lock);
 	if (!is_record_of(f, key)) {
-		unlock_flow(f);
+		bpf_spin_unlock(&f->lock);
 		return 0;
 	}
 	incast_note_ingress(f, by_uplink);
 	if (by_uplink)
 		incast_received(f, &uplink, &port->state.incast, s, now);
 	waits = open_window(port, f, 0, now);
-	unlock_flow(f);
+	bpf_spin_unlock(&f->lock);
 	if (waits)
 		enqueue_flow(port, key, waits);
 	return !!waits;
@@ -141,18 +141,17 @@ __noinline int incast_answer(struct port *port, const struct flow_key *key, cons
 	if (!f)
 		return 0;
 	now = bpf_ktime_get_ns();
-	if (!lock_flow(f))
-		return 0;
+	bpf_spin_lock(&f->lock);
 	differs = f->key_hash ^ flow_key_hash(key);
 	/* Hides the comparison from clang: with what it makes of is_record_of() here, the verifier
 	 * walks 13 % more instructions of from_vm(). */
 	asm volatile("" : "+r"(differs));
 	if (differs) {
-		unlock_flow(f);
+		bpf_spin_unlock(&f->lock);
 		return 0;
 	}
 	waits = open_window(port, f, s, now);
-	unlock_flow(f);
+	bpf_spin_unlock(&f->lock);
 	if (waits)
 		enqueue_flow(port, key, waits);
 	return 0;
@@ -168,11 +167,10 @@ __noinline int incast_flow_ends(struct port *port, const struct flow_key *key)
 	f = flow_of(port, key);
 	if (!f || !flow_is_shaped(f))
 		return 0;
-	if (!lock_flow(f))
-		return 0;
+	bpf_spin_lock(&f->lock);
 	if (is_record_of(f, key))
 		incast_end(f, &uplink, &port->state.incast);
-	unlock_flow(f);
+	bpf_spin_unlock(&f->lock);
 	return 0;
 }
 

@@ -143,8 +143,7 @@ __noinline int syn_of_vm(struct port *port, const struct flow_key *key, const st
 		__u32 number = f->hold;
 		struct hold *h = hold_of(port, number);
 
-		if (!lock_flow(f))
-			return s->window;
+		bpf_spin_lock(&f->lock);
 		own = flow_is_own_syn(f, s);
 		is_not_taken = own && flow_repeats_syn(f, now);
 		/* The held bytes belong to the old stream. */
@@ -152,7 +151,7 @@ __noinline int syn_of_vm(struct port *port, const struct flow_key *key, const st
 			h->flags |= HOLD_OVER;
 		if (!own && flow_is_shaped(f))
 			incast_end(f, &uplink, &port->state.incast);
-		unlock_flow(f);
+		bpf_spin_unlock(&f->lock);
 		if (is_not_taken)
 			note_failure(port, key, false);
 		if (own)

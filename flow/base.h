@@ -12,6 +12,9 @@
 
 #ifdef VSNOOP_BPF
 #include <linux/bpf.h>
+#define VSNOOP_LOCK struct bpf_spin_lock lock
+#else
+#define VSNOOP_LOCK __u32 lock
 #endif
 
 #ifndef __always_inline

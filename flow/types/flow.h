@@ -89,7 +89,7 @@ struct flow {
 	__u8 next_hop[6]; /* the MAC address that the VM sends to */
 
 	/* Written for packets of the VM, and when the host acknowledges. */
-	__u32 lock; /* 1: a CPU changes the record (bpf/lock.h) */
+	VSNOOP_LOCK; /* bpf_spin_lock */
 	struct seq vm_seq; /* VM_SEQ: acknowledged by the VM up to here */
 	struct seq right_edge; /* of the receive window that the VM advertised */
 	struct seq adv_edge; /* highest right edge that the sender was shown */

@@ -10,11 +10,12 @@ use crate::record::Record;
 /// Records asked for at first.
 const BATCH: usize = 4096;
 
-/// All entries.
+/// All entries, each value read under its record's lock.
 pub(crate) fn entries<K: Record, V: Record>(map: &MapHandle) -> libbpf_rs::Result<Vec<(K, V)>> {
     let (key_size, value_size) = (map.key_size() as usize, map.value_size() as usize);
     let opts = libbpf_sys::bpf_map_batch_opts {
         sz: size_of::<libbpf_sys::bpf_map_batch_opts>() as _,
+        elem_flags: u64::from(libbpf_sys::BPF_F_LOCK),
         ..Default::default()
     };
     let mut room = BATCH;

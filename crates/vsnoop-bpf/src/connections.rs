@@ -33,7 +33,7 @@ impl Connections for &Port {
     }
 
     fn add(&mut self, key: &flow_key, flow: &flow) -> Result<bool> {
-        match self.flows.update(key.as_bytes(), unlocked(flow).as_bytes(), MapFlags::NO_EXIST) {
+        match self.flows.update(key.as_bytes(), flow.as_bytes(), MapFlags::NO_EXIST) {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(false),
             Err(error) => {
@@ -44,12 +44,13 @@ impl Connections for &Port {
 
     fn put(&mut self, key: &flow_key, flow: &flow) -> Result<()> {
         self.flows
-            .update(key.as_bytes(), unlocked(flow).as_bytes(), MapFlags::ANY)
+            .update(key.as_bytes(), flow.as_bytes(), MapFlags::ANY)
             .map_err(Error::bpf(format!("write a flow of {}", self.dir().display())))
     }
 
     fn replace(&mut self, key: &flow_key, flow: &flow) -> Result<bool> {
-        match self.flows.update(key.as_bytes(), unlocked(flow).as_bytes(), MapFlags::EXIST) {
+        let existing = MapFlags::LOCK | MapFlags::EXIST;
+        match self.flows.update(key.as_bytes(), flow.as_bytes(), existing) {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
             Err(error) => {
@@ -95,11 +96,6 @@ impl Port {
     }
 }
 
-/// For the table: the lock of a record that was read belongs to the hook that had it.
-fn unlocked(record: &flow) -> flow {
-    flow { lock: 0, ..*record }
-}
-
 /// Takes a record out of a hash map, and returns its last contents.
 fn take<T: Record>(map: &MapHandle, key: &[u8]) -> libbpf_rs::Result<Option<T>> {
     let mut value = vec![0u8; map.value_size() as usize];
@@ -109,7 +105,7 @@ fn take<T: Record>(map: &MapHandle, key: &[u8]) -> libbpf_rs::Result<Option<T>> 
             map.as_fd().as_raw_fd(),
             key.as_ptr().cast(),
             value.as_mut_ptr().cast(),
-            0,
+            u64::from(libbpf_sys::BPF_F_LOCK),
         )
     };
     match -rc {

@@ -22,8 +22,6 @@ use crate::text::c_string;
 use crate::{batch, pins, program_slot, programs};
 
 const ZERO: [u8; 4] = [0; 4];
-/// Most readings of a record that hooks change: each packet of its flow may have come between two.
-const READINGS: usize = 16;
 
 /// The pins of one attached tap, open.
 #[derive(Debug)]
@@ -189,8 +187,7 @@ impl Port {
         Ok(port_stats::from_bytes(&bytes).expect("port_stats is an array of u64"))
     }
 
-    /// All flows on record. One that is added or removed meanwhile may be missing. Records are
-    /// read while hooks change them: [`Port::flow`] reads one as it was at one moment.
+    /// All flows on record. One that is added or removed meanwhile may be missing.
     pub fn flows(&self) -> Result<Vec<(flow_key, flow)>> {
         batch::entries(&self.flows)
             .map_err(Error::bpf(format!("read flows of {}", self.dir.display())))
@@ -199,7 +196,7 @@ impl Port {
     /// Puts a flow on record, as known from elsewhere; an error when it exists
     /// or the table is full.
     pub fn insert_flow(&self, key: &flow_key, flow: &flow) -> Result<()> {
-        let flow = flow { key_hash: vsnoop_flow::key_hash(key), lock: 0, ..*flow };
+        let flow = flow { key_hash: vsnoop_flow::key_hash(key), ..*flow };
         self.flows
             .update(key.as_bytes(), flow.as_bytes(), MapFlags::NO_EXIST)
             .map_err(Error::bpf(format!("insert a flow of {}", self.dir.display())))
@@ -215,23 +212,13 @@ impl Port {
         Ok(outstanding(&self.flows()?))
     }
 
-    /// The record of one flow, as it was at one moment: no hook changed it between two readings
-    /// with the same result (bpf/lock.h).
+    /// The record of one flow.
     pub fn flow(&self, key: &flow_key) -> Result<Option<flow>> {
-        let mut before = None;
-        for _ in 0..READINGS {
-            let now = self
-                .flows
-                .lookup(key.as_bytes(), MapFlags::ANY)
-                .map_err(Error::bpf(format!("read a flow of {}", self.dir.display())))?;
-            let found = now.as_deref().and_then(flow::from_bytes);
-            let is_locked = found.is_some_and(|flow| flow.lock != 0);
-            if now == before && !is_locked {
-                return Ok(found);
-            }
-            before = now;
-        }
-        Ok(before.as_deref().and_then(flow::from_bytes))
+        let found = self
+            .flows
+            .lookup(key.as_bytes(), MapFlags::LOCK)
+            .map_err(Error::bpf(format!("read a flow of {}", self.dir.display())))?;
+        Ok(found.and_then(|bytes| flow::from_bytes(&bytes)))
     }
 
     /// Sends an Ethernet frame to the VM, or to the sender as if the VM had

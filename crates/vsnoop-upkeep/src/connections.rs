@@ -6,8 +6,7 @@ use vsnoop_flow::types::{flow, flow_key, flow_mode, reset_reason};
 
 /// The records of a port, and the ways to both ends of its connections.
 ///
-/// A record is read as it was at one moment, but for those of [`Connections::flows`], and of
-/// [`Connections::take`] if a hook is at work on it. Hooks may change it between two accesses.
+/// Each access to a record is atomic by itself; hooks may change it between two.
 pub trait Connections {
     /// Why an access failed.
     type Error: Display;
@@ -95,8 +94,8 @@ pub fn delete_flow_if<C: Connections>(
 /// `seen` is the record on which the decision is based; returns false, and does nothing, if the
 /// VM has advanced since. `now_ns` (CLOCK_MONOTONIC): the record's lifetime in RESET begins.
 ///
-/// Reading and writing are two accesses; changes of the hooks between them are lost, and the last
-/// one of a hook that has looked the record up. None of these breaks the promise:
+/// Reading and writing are two accesses, each under the record's lock; changes of the hooks
+/// between them are overwritten. None of these breaks the promise:
 /// - the VM acknowledges: a healthy connection is reset. Its ACK came within microseconds after
 ///   seconds of silence;
 /// - more is acknowledged early: the connection must be reset all the same; `retired` misses

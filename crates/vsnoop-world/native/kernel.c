@@ -6,8 +6,8 @@
  * BPF (build.rs writes programs.h from it), so that none is listed here. Packets are here; maps,
  * time and devices are in src/.
  *
- * Errors kill the process: packet data read beyond data_end and undefined behaviour, which the
- * verifier would refuse, a helper called under a record's lock, and a lock that is not released.
+ * Errors that the verifier would refuse kill the process: a helper called under a spin lock, a lock
+ * that is not released, packet data read beyond data_end, undefined behaviour.
  */
 #include <bpf/bpf_helpers.h>
 #include <string.h>
@@ -35,7 +35,7 @@ static __thread int locked;
 static void enter(const char *helper)
 {
 	if (locked)
-		world_bug("a helper is called under a lock");
+		world_bug("a helper is called under a spin lock");
 	world_gap(helper);
 }
 
@@ -117,17 +117,19 @@ __u64 bpf_ringbuf_query(const void *ring, __u64 flags)
 	return world_ring_bytes(ring);
 }
 
-void world_before_lock(void)
+void bpf_spin_lock(struct bpf_spin_lock *lock)
 {
-	enter("lock");
+	enter("spin_lock");
+	world_lock(lock);
 	locked++;
 }
 
-void world_after_unlock(void)
+void bpf_spin_unlock(struct bpf_spin_lock *lock)
 {
 	if (!locked)
-		world_bug("a lock is released that is not held");
+		world_bug("a spin lock is released that is not held");
 	locked--;
+	world_unlock(lock);
 }
 
 __u64 bpf_ktime_get_ns(void)
@@ -408,7 +410,7 @@ static int run(enum world_program program, struct world_frame *f, const struct w
 	redirect_ifindex = 0;
 	result = call(program, &s.ctx);
 	if (locked != depth)
-		world_bug("a program ends with a lock held");
+		world_bug("a program ends with a spin lock held");
 	take_context(&s);
 	f->redirect_ifindex = redirect_ifindex;
 	f->redirect_flags = redirect_flags;

@@ -96,6 +96,8 @@ __u32 world_cpu(void);
 long world_transmit(const struct world_frame *clone, __u32 ifindex, __u64 flags);
 /* Called in each helper: another CPU may act at this moment. */
 void world_gap(const char *helper);
+void world_lock(const void *lock);
+void world_unlock(const void *lock);
 _Noreturn void world_bug(const char *what);
 
 #endif

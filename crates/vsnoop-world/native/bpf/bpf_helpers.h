@@ -33,11 +33,8 @@ long bpf_map_peek_elem(const void *map, void *value);
 long bpf_ringbuf_output(const void *ring, const void *data, __u64 size, __u64 flags);
 __u64 bpf_ringbuf_query(const void *ring, __u64 flags);
 
-/* See bpf/lock.h. */
-void world_before_lock(void);
-void world_after_unlock(void);
-#define BEFORE_LOCK() world_before_lock()
-#define AFTER_UNLOCK() world_after_unlock()
+void bpf_spin_lock(struct bpf_spin_lock *lock);
+void bpf_spin_unlock(struct bpf_spin_lock *lock);
 
 __u64 bpf_ktime_get_ns(void);
 __u64 bpf_jiffies64(void);

@@ -182,7 +182,7 @@ impl Hooks {
             // incast_data() takes the first lock; what looks up next is the decision, or queues
             // the flow before it.
             if !was_locked || is_over || helper != "map_lookup_elem" {
-                was_locked |= helper == "lock";
+                was_locked |= helper == "spin_lock";
                 return;
             }
             is_over = true;
