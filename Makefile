@@ -51,7 +51,8 @@ install: build ## command, unit, manual pages, documents and completions, to $(D
 	install -D -m 644 deploy/vsnoop.service $(UNITS)/vsnoop.service
 	target/release/vsnoop man $(SHARE)/man/man8
 	install -d $(SHARE)/doc/vsnoop
-	cp -R README.md docs $(SHARE)/doc/vsnoop
+	cp -R README.md ARCHITECTURE.md CONTRIBUTING.md SPECIFICATION.md CHANGELOG.md LICENSE deploy docs \
+		$(SHARE)/doc/vsnoop
 	install -d $(dir $(BASH_COMPLETION) $(ZSH_COMPLETION) $(FISH_COMPLETION))
 	target/release/vsnoop completions bash >$(BASH_COMPLETION)
 	target/release/vsnoop completions zsh >$(ZSH_COMPLETION)

@@ -56,7 +56,7 @@ fn alone(offload: OffloadState, frame: &[u8], limit_bytes: usize, at: u8) {
         assert!(headers.payload_bytes() <= frame.len());
         mss::clamp(&offload, &headers, &mut frame.to_vec(), limit_bytes as u16);
     }
-    let header = offload.header(headers.as_ref());
+    let header = offload.header(headers.as_ref(), frame.len());
     settle::settle(&header, headers.as_ref(), &mut frame.to_vec());
     datagrams(frame, limit_bytes as u16);
     for offset in [0, usize::from(at), limit_bytes, u32::MAX as usize] {
@@ -86,7 +86,8 @@ fn alone(offload: OffloadState, frame: &[u8], limit_bytes: usize, at: u8) {
 /// Splits it into datagrams of `bytes` where possible, as the kernel describes such a super-packet.
 fn datagrams(frame: &[u8], size: u16) {
     let Some(headers) = Headers::of(frame) else { return };
-    let mut header = OffloadState { needs_checksum: true, gso: None }.header(Some(&headers));
+    let mut header =
+        OffloadState { needs_checksum: true, gso: None }.header(Some(&headers), frame.len());
     header.gso_type = GSO_UDP_L4;
     header.gso_size.set(size);
     let Some(mut datagrams) = udp::UdpSplit::of(&header, &headers, frame) else { return };

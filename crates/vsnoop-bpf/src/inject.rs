@@ -85,7 +85,7 @@ pub(crate) struct Runner {
 }
 
 impl Runner {
-    /// Of the port with these pins.
+    /// Opens the runner of the port with these pins.
     pub(crate) fn open(dir: &Path, program: SharedProgram) -> Result<Self> {
         let port: port = read_only_value(&dir.join(PortMap::Ports.pin()))?;
         Ok(Self { program: program_of(dir, program)?, slot: port.slot, id: port.id })

@@ -1,4 +1,4 @@
-//! By what the service knows a port that it attached.
+//! The mark in a port's record by which the service recognises a port that it attached.
 
 use vsnoop_flow::types::port_meta;
 

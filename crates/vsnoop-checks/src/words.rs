@@ -4,11 +4,15 @@
 use crate::lines::Language;
 
 /// A term that is not used, and the field's term.
-const TERMS: [(&str, &str); 13] = [
+const TERMS: [(&str, &str); 18] = [
+    ("bye", "close"),
+    ("debt", "outstanding credit"),
+    ("debts", "outstanding credit"),
     ("dialer", "initiator"),
     ("dialers", "initiators"),
     ("dialler", "initiator"),
     ("diallers", "initiators"),
+    ("door", "divert tap"),
     ("farewell", "close"),
     ("lane", "connection"),
     ("lanes", "connections"),
@@ -16,6 +20,7 @@ const TERMS: [(&str, &str); 13] = [
     ("owed", "offload state"),
     ("stranger", "unknown source"),
     ("strangers", "unknown sources"),
+    ("tend", "keep-alive probe"),
     ("treatment", "compression policy"),
     ("watchman", "monitor"),
 ];

@@ -23,7 +23,7 @@ pub enum Error {
          until that host is gone"
     )]
     NameTaken { name: String },
-    #[error("the entry of this host is changed by somebody else at the same time")]
+    #[error("the entry of this host is changed by another writer at the same time")]
     Contended,
 }
 

@@ -79,9 +79,9 @@ pub struct Login {
 
 #[derive(Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// Of one cluster.
+    /// Nodes of one cluster.
     pub endpoints: Vec<Endpoint>,
-    /// For endpoints with encryption.
+    /// Used at endpoints with https.
     pub tls: Option<Tls>,
     pub login: Option<Login>,
     /// Prefix of the keys of all entries.

@@ -73,7 +73,7 @@ pub struct Announcement {
     pub is_ours: IsOurs,
 }
 
-/// To the thread.
+/// A command to the thread.
 pub enum Command {
     Announce(Announcement),
     End,

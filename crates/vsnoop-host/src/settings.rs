@@ -64,7 +64,7 @@ impl Settings {
 // A digest outlives the program that made it, so it is made of a text that does not depend on the
 // compiler; a setting that is added later adds nothing to it while it has its default.
 impl Settings {
-    /// By this the service knows a port that it attached with these settings.
+    /// The mark of a port that the service attaches with these settings.
     pub fn mark(&self, pattern: &str) -> ServiceMark {
         ServiceMark {
             settings: self.digest(),

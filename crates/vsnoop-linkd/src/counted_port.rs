@@ -66,7 +66,7 @@ impl CountedPort {
     /// Writes a frame whose first bytes are `front` instead of its own; no more than
     /// [`Frame::start`] has.
     pub fn write_with_front(&self, front: &[u8], frame: &Frame<'_>) {
-        let header = frame.offload.header(frame.headers.as_ref());
+        let header = frame.offload.header(frame.headers.as_ref(), frame.bytes);
         let mut slices: [&[u8]; MAX_PARTS] = [&[]; MAX_PARTS];
         let mut count = 0;
         if !front.is_empty() {

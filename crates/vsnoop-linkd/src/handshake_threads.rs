@@ -17,9 +17,9 @@ struct Shared {
     ended: Condvar,
 }
 
-/// A place for one thread, free when this is dropped.
+/// Permission for one thread, returned when this is dropped.
 #[derive(Debug)]
-pub struct Place(Arc<Shared>);
+pub struct Permit(Arc<Shared>);
 
 impl HandshakeThreads {
     pub fn new(most: usize) -> Self {
@@ -27,7 +27,7 @@ impl HandshakeThreads {
     }
 
     /// Waits until one more thread may run.
-    pub fn place(&self) -> Place {
+    pub fn permit(&self) -> Permit {
         let shared = &self.0;
         let is_full = |running: &mut usize| *running >= shared.most;
         let mut running = shared
@@ -35,11 +35,11 @@ impl HandshakeThreads {
             .wait_while(shared.running(), is_full)
             .unwrap_or_else(PoisonError::into_inner);
         *running += 1;
-        Place(Arc::clone(shared))
+        Permit(Arc::clone(shared))
     }
 }
 
-impl Drop for Place {
+impl Drop for Permit {
     fn drop(&mut self) {
         *self.0.running() -= 1;
         self.0.ended.notify_one();
@@ -66,17 +66,17 @@ mod tests {
         let (running, peak) = (AtomicUsize::new(0), AtomicUsize::new(0));
         thread::scope(|scope| {
             for _ in 0..20 * MOST {
-                let place = threads.place();
+                let permit = threads.permit();
                 peak.fetch_max(running.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
                 scope.spawn(|| {
                     thread::yield_now();
                     running.fetch_sub(1, Ordering::SeqCst);
-                    drop(place);
+                    drop(permit);
                 });
             }
         });
         assert!((1..=MOST).contains(&peak.into_inner()));
-        // Each place is free again.
-        drop((0..MOST).map(|_| threads.place()).collect::<Vec<_>>());
+        // Each permission is returned.
+        drop((0..MOST).map(|_| threads.permit()).collect::<Vec<_>>());
     }
 }

@@ -133,5 +133,5 @@ fn route(v6: bool, tags: usize, identification: u16) -> Route {
 }
 
 fn header(frame: &[u8], gso: Option<Gso>) -> VirtioNetHdr {
-    OffloadState { needs_checksum: true, gso }.header(Headers::of(frame).as_ref())
+    OffloadState { needs_checksum: true, gso }.header(Headers::of(frame).as_ref(), frame.len())
 }

@@ -91,7 +91,7 @@ impl Draining {
         if self.attached.state == AttachmentState::Observing || !self.attached.port.links_alive() {
             return true;
         }
-        // What cannot be read will not become better.
+        // Reading again would fail again.
         Outstanding::of(&self.attached.port, &self.holds)
             .map_or(true, |left| drain::is_over(left.bytes, waited, timeout))
     }

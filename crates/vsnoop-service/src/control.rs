@@ -24,11 +24,11 @@ use crate::error::{Error, Result};
 /// Raised when a line has another meaning than before.
 const VERSION: u32 = 1;
 const SOCKET: &str = "service.sock";
-/// Of a request; answers are the service's own.
+/// Longest request. An answer may be longer: it comes from the service.
 const LINE_BYTES: u64 = 4096;
-/// For a client to send its line and take the answer; and for a service to give it, which may be
-/// attaching many ports.
+/// A client must send its line and take the answer within this time.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// A client waits this long: the service may be attaching many ports.
 const PATIENCE_WITH_SERVICE: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Serialize, Deserialize)]

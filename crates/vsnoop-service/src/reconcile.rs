@@ -178,7 +178,7 @@ impl Reconciler {
         self.failed.get(&key).map(|failure| failure.reason.as_str())
     }
 
-    /// The operator wants what the configuration says.
+    /// Forgets what operators took off: a reload asks for what the configuration says.
     pub fn reload(&mut self) {
         // What an operator took off since the last look is not known yet.
         self.attached.clear();

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 /// One migration of a machine to the other host, while clients upload to it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Migrated {
-    /// For which the guest ran at neither host.
+    /// Time for which the guest ran at neither host.
     pub downtime_ms: f64,
     /// From QEMU's command to its end.
     pub total_ms: f64,
@@ -21,10 +21,10 @@ pub struct Migrated {
     /// outstanding, of those times that the switch falls into.
     pub stall_ms: f64,
     pub requests: u32,
-    /// Of these, the client saw an error, or no end within the limit.
+    /// Requests that failed, or had no end within the limit.
     pub failed: u32,
     pub hung: u32,
-    /// Of those that the switch fell into, until its end or error.
+    /// The longest request that the switch fell into, until its end or error.
     pub longest_request_ms: f64,
     /// The median of the others that succeeded.
     pub usual_request_ms: f64,

@@ -117,13 +117,18 @@ impl SourceFilter {
 }
 
 /// The ICMPv6 message of an IPv6 packet, also behind extension headers, as RFC 7113 asks of filters
-/// for router advertisements. A first fragment that ends before the message would hide it.
-fn icmp_of(packet: &[u8]) -> Result<Option<&[u8]>, Forged> {
+/// for router advertisements. A first fragment that ends before the message would hide it, and so
+/// would bytes behind the end of the packet, which receivers cut off.
+fn icmp_of(frame: &[u8]) -> Result<Option<&[u8]>, Forged> {
+    let bytes = u16::from_be_bytes(chunk(frame, 4).ok_or(Forged::Protocol)?);
+    let packet = frame.get(..40 + usize::from(bytes)).ok_or(Forged::Protocol)?;
     let mut next = *packet.get(6).ok_or(Forged::Protocol)?;
     let mut rest = packet.get(40..).ok_or(Forged::Protocol)?;
     // Each extension header has at least 8 bytes, and a frame is bounded.
     loop {
         let bytes = match next {
+            // Type, code and checksum.
+            ICMPV6 if rest.len() < 4 => return Err(Forged::Protocol),
             ICMPV6 => return Ok(Some(rest)),
             0 | 43 | 60 => (usize::from(*rest.get(1).ok_or(Forged::Protocol)?) + 1) * 8,
             44 => {
@@ -226,7 +231,13 @@ mod tests {
         let hidden = [&hop[..], &advertisement(134, "::")].concat();
         // A first fragment, of which the next one has the message; a header that is longer than it.
         let first = [&[60, 0, 0, 1, 0, 0, 0, 7][..], &[58, 9, 0, 0, 0, 0, 0, 0]].concat();
+        // One whose chain ends where it ends; the same with Ethernet padding, which looks like an
+        // echo request.
+        let at_end = v6("fe80::1", 44, &[58, 0, 0, 1, 0, 0, 0, 7]);
+        let padded = [&at_end[..], &[128, 0, 0, 0, 0, 0]].concat();
         let forged = [
+            (frame(OWN, IPV6, &at_end), Forged::Protocol),
+            (frame(OWN, IPV6, &padded), Forged::Protocol),
             (frame(FORGED, IPV4, &v4([10, 0, 0, 5])), Forged::Mac),
             (frame(OWN, ARP, &arp(FORGED, [10, 0, 0, 5])), Forged::Mac),
             (frame(OWN, IPV4, &v4([10, 0, 0, 6])), Forged::Ip),

@@ -8,10 +8,10 @@
 //! ```
 //!
 //! As the cookies of DTLS (RFC 9147, section 5.1) and of WireGuard it is asked for under load only.
-//! TCP has proved the caller's address already; what is left to prove is that the caller is not
-//! just anybody. The key is the name of the network, which is said to authenticated peers only. A
-//! caller that has guessed it gains a handshake, within a rate, as if there were no challenge. The
-//! nonce is new for each call, so that an answer cannot be replayed.
+//! TCP has proved the caller's address already; the challenge proves that the caller knows the name
+//! of the network, its key, which is told to authenticated peers only. A caller that has guessed it
+//! gains a handshake, within a rate, as if there were no challenge. The nonce is new for each call,
+//! so that an answer cannot be replayed.
 //!
 //! Both messages look like records of TLS of types that TLS does not have.
 

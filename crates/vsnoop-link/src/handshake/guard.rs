@@ -35,7 +35,7 @@ const SECOND_NS: u64 = 1_000_000_000;
 #[derive(Clone, Copy, Debug)]
 pub struct CallRate {
     pub per_s: u32,
-    /// At once, after a pause.
+    /// Calls at once, after a pause.
     pub burst: u32,
 }
 
@@ -123,7 +123,7 @@ impl fmt::Display for CallRefused {
 pub struct GuardCounts {
     pub admitted: u64,
     pub authenticated: u64,
-    /// Of those admitted.
+    /// Admitted calls that were sent a challenge.
     pub challenged: u64,
     /// Ended for another unknown source, or a peer.
     pub displaced: u64,

@@ -233,7 +233,7 @@ pub enum BadHello {
 }
 
 impl Hello {
-    /// Of the bytes behind the length.
+    /// Decodes the bytes after the length.
     pub fn decode(message: &[u8]) -> Result<Self, BadHello> {
         #[derive(Deserialize)]
         struct First {
@@ -246,7 +246,7 @@ impl Hello {
         parse::<Self>(message).and_then(Self::checked)
     }
 
-    /// With its length.
+    /// Encodes it, with the length in front.
     pub fn encode(&self) -> Result<Vec<u8>, BadHello> {
         frame(&self.clone().checked()?)
     }
@@ -268,7 +268,7 @@ impl Hello {
 }
 
 impl Reply {
-    /// Of the bytes behind the length.
+    /// Decodes the bytes after the length.
     pub fn decode(message: &[u8]) -> Result<Self, BadHello> {
         Ok(match parse(message)? {
             Self::Accepted { hello, agreed } => Self::Accepted { hello: hello.checked()?, agreed },
@@ -276,7 +276,7 @@ impl Reply {
         })
     }
 
-    /// With its length.
+    /// Encodes it, with the length in front.
     pub fn encode(&self) -> Result<Vec<u8>, BadHello> {
         frame(self)
     }

@@ -98,11 +98,14 @@ struct Rate {
 }
 
 impl Rate {
+    fn allows(&self, per_s: u64, burst: u64, now_ns: u64) -> bool {
+        self.paid_ns.saturating_sub(now_ns) < burst * (SECOND_NS / per_s)
+    }
+
     fn take(&mut self, per_s: u64, burst: u64, now_ns: u64) -> bool {
-        let each_ns = SECOND_NS / per_s;
-        let may = self.paid_ns.saturating_sub(now_ns) < burst * each_ns;
+        let may = self.allows(per_s, burst, now_ns);
         if may {
-            self.paid_ns = self.paid_ns.max(now_ns) + each_ns;
+            self.paid_ns = self.paid_ns.max(now_ns) + SECOND_NS / per_s;
         }
         may
     }
@@ -266,7 +269,8 @@ impl Hub {
             return None;
         }
         let all = &mut self.received.entry(pair.asks).or_default().changes;
-        let is_told = interest.changes.take(CHANGES_PER_S, CHANGES_BURST, now_ns)
+        let is_told = all.allows(ALL_CHANGES_PER_S, ALL_CHANGES_BURST, now_ns)
+            && interest.changes.take(CHANGES_PER_S, CHANGES_BURST, now_ns)
             && all.take(ALL_CHANGES_PER_S, ALL_CHANGES_BURST, now_ns);
         if is_told { self.answer(pair) } else { None }
     }

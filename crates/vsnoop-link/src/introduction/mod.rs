@@ -14,9 +14,9 @@
 //! | ===== datagrams under the session's keys, past the hub ========== |
 //! ```
 //!
-//! The hub is not trusted: what it says is worth an address to send probes to, and whether to send
-//! them. Who answers there must have the key that this host has pinned, or the certificate. A hub
-//! that lies keeps two hosts on its relay.
+//! The hub is not trusted. It supplies addresses for probes only, and decides whether to supply
+//! them. The host that answers there must prove the pinned key or the certificate. A hub that lies
+//! keeps two hosts on its relay.
 //!
 //! A *label* is a number by which a host knows a peer behind its hub. The hub uses it for frames,
 //! too: records with what it relays from that peer have the label added to the session's number, so

@@ -67,13 +67,13 @@ pub struct QueueStats {
     pub pushed_packets: u64,
     /// Given to the queue.
     pub pushed_bytes: u64,
-    /// Sent on.
+    /// Packets sent on.
     pub popped_packets: u64,
-    /// Sent on.
+    /// Bytes sent on.
     pub popped_bytes: u64,
-    /// To make room.
+    /// Packets dropped to make room.
     pub dropped_full_packets: u64,
-    /// To make room.
+    /// Bytes dropped to make room.
     pub dropped_full_bytes: u64,
     /// Because of their queue's standing delay, or because they were stale.
     pub dropped_late_packets: u64,

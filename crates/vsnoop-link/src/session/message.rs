@@ -22,7 +22,7 @@ pub const LARGEST_BYTES: usize = size_of::<AnswerLayout>();
 pub struct Counters {
     /// Authenticated packets.
     pub received_packets: u64,
-    /// In them.
+    /// Bytes in them.
     pub received_bytes: u64,
     /// Packets that the other end must have sent, by the highest counter of each of its streams.
     pub expected_packets: u64,

@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn who_dials_knowing_of_a_session_replaces_it() {
+    fn an_initiator_that_knows_of_a_session_replaces_it() {
         let mut epochs = Epochs::default();
         let old = session(End::Peer, 7, 1);
         assert!(!epochs.saw(&old));

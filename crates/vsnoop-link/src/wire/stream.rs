@@ -1,9 +1,7 @@
 //! Items on an ordered transport: each after its length.
 //!
-//! `| length: u32, big-endian | item |`; where TLS does not protect the stream, each item is a
-//! sealed record ([`super::seal`]) whose numbers must follow each other without a gap. [`Cutter`]
-//! finds items in what a socket gives; it has one buffer, as large as a few of the largest items,
-//! and hands out items in place.
+//! `| length: u32, big-endian | item |`, inside TLS. [`Cutter`] finds items in what a socket gives;
+//! it has one buffer, as large as a few of the largest items, and hands out items in place.
 
 /// The longest item: a super-packet with its header, tags and the item's own header.
 pub const MAX_ITEM_BYTES: usize = 65_536 + 512;

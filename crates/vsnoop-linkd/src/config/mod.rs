@@ -199,7 +199,7 @@ impl Config {
         ConfigError::at(&self.file, divert.place, fault.into())
     }
 
-    /// Does it name what there is, and ask for what can be? Otherwise what is wrong with it.
+    /// Checks that everything it names exists and is possible.
     pub fn check(&self, rule: &Compress) -> Result<(), RuleError> {
         let selector = &rule.selector;
         let among = |kind, wanted: &Option<String>, names: Vec<&String>| match wanted {

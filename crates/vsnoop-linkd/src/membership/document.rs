@@ -12,7 +12,7 @@ use crate::config::{ADDRESSES, Address, KEYS, ValueError};
 
 const VERSION: u32 = 1;
 
-/// Why it says nothing that counts.
+/// The reason why an entry is ignored.
 #[derive(Debug, thiserror::Error)]
 pub enum DocumentError {
     #[error("it is too long")]

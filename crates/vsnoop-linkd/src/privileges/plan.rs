@@ -31,7 +31,7 @@ impl Plan {
         Ok(Self { account: config.user.as_deref().map(UserAccount::find).transpose()?, needs })
     }
 
-    /// Gives up all else, in this thread and all that it will start, for ever.
+    /// Drops all other privileges, irrevocably, in this thread and its children.
     pub fn drop(&self) -> Result<(), PrivilegeError> {
         let kept = capabilities::kept(self.needs)?;
         capabilities::bound(&kept);

@@ -202,7 +202,7 @@ fn pass<'a>(
     emit: &mut dyn FnMut(Merged<'_, 'a>),
 ) {
     emit(Merged {
-        header: offload.header(headers.as_ref()),
+        header: offload.header(headers.as_ref(), frame.len()),
         offload,
         head: &[],
         parts: &[frame],
@@ -354,7 +354,7 @@ impl<'a> OpenSuperPacket<'a> {
                     }),
                 };
                 emit(Merged {
-                    header: offload.header(Some(&self.headers)),
+                    header: offload.header(Some(&self.headers), payload + self.payload_bytes),
                     offload,
                     head,
                     parts: &self.parts[..count],
@@ -417,7 +417,7 @@ mod tests {
             assert_eq!(bytes.len(), merged.bytes);
             // What is handed on is what parsing and hashing it again would give.
             let headers = Headers::of(&bytes);
-            assert_eq!(merged.header, merged.offload.header(headers.as_ref()));
+            assert_eq!(merged.header, merged.offload.header(headers.as_ref(), merged.bytes));
             assert_eq!(merged.headers, headers);
             if let Some(flow) = merged.flow {
                 assert_eq!(Some(flow), headers.map(|headers| headers.flow_hash(&bytes)));

@@ -226,7 +226,7 @@ proptest! {
         prop_assert!(bytes(&merged) <= bytes(&frames));
         for (offload, mut frame) in frames {
             let headers = Headers::of(&frame);
-            let header = offload.header(headers.as_ref());
+            let header = offload.header(headers.as_ref(), frame.len());
             if let Some(headers) = &headers {
                 if let Some(mut split) = Split::new(offload, headers, &frame, limit) {
                     let mut out = vec![0; split.piece_bytes()];

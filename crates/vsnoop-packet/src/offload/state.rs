@@ -71,12 +71,12 @@ impl OffloadState {
             })
     }
 
-    /// The `virtio_net_hdr` to write before the frame into a tap.
+    /// The `virtio_net_hdr` to write before the frame, of `frame_bytes` in all, into a tap.
     ///
     /// Leaves out offloads that do not fit the headers, which only a forged frame has. Makes
     /// segments so large that there are at most [`PIECES_LIMIT`]: a host cuts the frame for a VM
     /// that takes no super-packets, and 64 KB in segments of one byte would be 65,000 packets.
-    pub fn header(&self, headers: Option<&Headers>) -> VirtioNetHdr {
+    pub fn header(&self, headers: Option<&Headers>, frame_bytes: usize) -> VirtioNetHdr {
         let mut header = VirtioNetHdr::default();
         let Some((headers, offset)) =
             headers.and_then(|headers| Some((headers, checksum::offset(headers)?)))
@@ -96,7 +96,9 @@ impl OffloadState {
                 GsoKind::TcpV4 => GSO_TCPV4,
                 GsoKind::TcpV6 => GSO_TCPV6,
             } | if gso.ecn { GSO_ECN } else { 0 };
-            let least = headers.payload_bytes().div_ceil(PIECES_LIMIT);
+            // The kernel cuts all of the frame, also what lies behind the end of the IP packet.
+            let cut_bytes = frame_bytes.saturating_sub(headers.payload.into());
+            let least = cut_bytes.div_ceil(PIECES_LIMIT);
             header.gso_size.set(gso.size.max(least.min(u16::MAX.into()) as u16));
             header.hdr_len.set(headers.payload);
         }
@@ -127,7 +129,7 @@ mod tests {
                     let offload = OffloadState::of(&header).expect("understood");
                     let headers = Headers::of(&frame).expect("IP");
                     assert!(OffloadState::stands_at(&header, &headers));
-                    assert_eq!(offload.header(Some(&headers)), header);
+                    assert_eq!(offload.header(Some(&headers), frame.len()), header);
                 }
             }
         }
@@ -140,8 +142,15 @@ mod tests {
             let (header, frame) = spec.partial(Some(size));
             let offload = OffloadState::of(&header).expect("understood");
             let headers = Headers::of(&frame).expect("IP");
-            assert_eq!(offload.header(Some(&headers)).gso_size.get(), expected, "of {size}");
+            let made = offload.header(Some(&headers), frame.len());
+            assert_eq!(made.gso_size.get(), expected, "of {size}");
         }
+        // A short IP packet, and 60,000 bytes behind it.
+        let (header, mut frame) = SegmentBuilder::default().partial(Some(1));
+        let offload = OffloadState::of(&header).expect("understood");
+        frame.resize(frame.len() + 60_000, 0);
+        let headers = Headers::of(&frame).expect("IP");
+        assert!(offload.header(Some(&headers), frame.len()).gso_size.get() >= 235);
     }
 
     #[test]
@@ -166,10 +175,10 @@ mod tests {
         let frame = SegmentBuilder::default().build();
         let headers = Headers::of(&frame).expect("IP");
         let gso = Some(Gso { kind: GsoKind::TcpV6, size: 1000, ecn: false });
-        let header = OffloadState { needs_checksum: true, gso }.header(Some(&headers));
+        let header = OffloadState { needs_checksum: true, gso }.header(Some(&headers), frame.len());
         assert!(!header.is_super_packet());
         assert_eq!(
-            OffloadState { needs_checksum: true, gso }.header(None),
+            OffloadState { needs_checksum: true, gso }.header(None, frame.len()),
             VirtioNetHdr::default()
         );
     }
