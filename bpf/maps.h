@@ -61,19 +61,6 @@ struct {
 	__type(value, struct scratch);
 } scratch SEC(".maps");
 
-/* The clock as a CPU has read it in the latest tick (coarse_ns()). */
-struct coarse_clock {
-	__u64 tick; /* jiffies */
-	__u64 ns;
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct coarse_clock);
-} coarse_clock SEC(".maps");
-
 /* Set by the loader before the programs are loaded; constants, so that the verifier removes unused
  * code. */
 const volatile struct port_config config = { .hold = 1 };

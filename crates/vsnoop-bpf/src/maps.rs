@@ -101,7 +101,7 @@ impl SharedMap {
             Self::Slabs => Role::Slabs,
             Self::Rodata => Role::Constants,
             Self::DataUplink => Role::Uplink,
-            Self::CoarseClock | Self::Scratch => Role::Private(HadBy::All),
+            Self::Scratch => Role::Private(HadBy::All),
             Self::Grants => Role::Private(HadBy::Incast),
         }
     }
