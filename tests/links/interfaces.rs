@@ -226,7 +226,7 @@ fn datagram(
     }
     let frame = frame.partial(payload);
     let offload = OffloadState { needs_checksum: true, gso: None };
-    (offload.header(Headers::of(&frame).as_ref()), frame)
+    (offload.header(Headers::of(&frame).as_ref(), frame.len()), frame)
 }
 
 /// Sends one frame until exactly these were read in a row at the other end.

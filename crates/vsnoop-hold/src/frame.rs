@@ -55,7 +55,11 @@ pub fn headers(hold: &hold, frame: &HoldFrame, marked: bool, mtu: u32) -> Vec<u8
         let size = segment(hold, frame.len, &headers, mtu);
         (size > 0).then_some(Gso { kind, size: size as u16, ecn: false })
     });
-    let mut header = OffloadState { needs_checksum: true, gso }.header(headers.as_ref());
+    let frame_bytes = bytes.len() - VNET_BYTES + frame.len as usize;
+    let mut header =
+        OffloadState { needs_checksum: true, gso }.header(headers.as_ref(), frame_bytes);
+    // A VM with a small MSS, or behind a small MTU, gets segments of it, however many they are.
+    header.gso_size.set(gso.map_or(0, |gso| gso.size));
     // Also for a single segment: the kernel copies `hdr_len` bytes into the linear part.
     header.hdr_len.set((bytes.len() - VNET_BYTES) as u16);
     bytes[..VNET_BYTES].copy_from_slice(&header.as_bytes()[..VNET_BYTES]);

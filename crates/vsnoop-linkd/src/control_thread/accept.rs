@@ -88,11 +88,11 @@ impl CallListener {
                 }
                 let id = permit.id();
                 this.callers.begin(id, &stream);
-                let permit = this.threads.permit();
+                let running = this.threads.permit();
                 let answering = this.clone();
                 let taken = std::thread::Builder::new().name("accept".into()).spawn(move || {
                     answering.handshake(stream, from, permit);
-                    drop(permit);
+                    drop(running);
                 });
                 if let Err(error) = taken {
                     this.callers.forget(id);
