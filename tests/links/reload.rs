@@ -96,7 +96,8 @@ fn wrong() -> Result<()> {
     network.edit_config(0, |text| text.replace("transport = \"udp\"", "transport = \"udq\""))?;
     let line = 1 + text.lines().position(|line| line.starts_with("transport")).context("a line")?;
     let error = reload(a).err().context("it was taken")?.to_string();
-    let named = error.contains(&format!("line {line}, column ")) && error.contains("peer.transport");
+    let named =
+        error.contains(&format!("line {line}, column ")) && error.contains("peer.transport");
     ensure!(named && error.contains("goes on as it was"), "{error}");
     ensure!(session(a, "h1")? == before, "{before:?} became {:?}", session(a, "h1")?);
     network.edit_config(0, |_| text.clone())?;
