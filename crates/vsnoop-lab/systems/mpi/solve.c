@@ -77,7 +77,6 @@ int main(int argc, char **argv)
 		if (fabs(b[row] - 1) > 1e-6)
 			fail("a wrong unknown", b[row]);
 	if (rank == 0)
-		printf("solve %d %.3f\n", n,
-		       (2.0 / 3 * n * n * n + 1.5 * n * n) / longest / 1e6);
+		printf("solve %d %.3f\n", n, (2.0 / 3 * n * n * n + 1.5 * n * n) / longest / 1e6);
 	end_rank();
 }
