@@ -2,8 +2,8 @@
 //!
 //! Only root, or the user of the service, may ask: the kernel says who a client is (SO_PEERCRED).
 //! Both lines have a version; one that the other side does not know is refused. A thread of its own
-//! takes one client after the other, each within [`PATIENCE`]; the loop publishes what it knows and
-//! is woken up for what it has to do.
+//! takes one client after the other, each within [`PATIENCE`]. The service's loop publishes its
+//! state to that thread, and the thread wakes the loop up for a reload.
 
 use std::fs::{self, Permissions};
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};

@@ -62,7 +62,7 @@ impl Namespaces {
         events.chain(self.names.as_ref().map(AsFd::as_fd)).collect()
     }
 
-    /// Takes what has been notified.
+    /// Reads and drops all pending notifications: the descriptors are not readable any more.
     pub fn take(&self) -> Result<()> {
         for watched in self.all() {
             watched.events.take().map_err(Error::Events)?;

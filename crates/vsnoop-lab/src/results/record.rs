@@ -1,10 +1,10 @@
 //! The measurements of a run, each of which is on the disk as soon as it is made.
 //!
-//! The directory of the results has a journal: a line for the run, then one for each sample, and
-//! before it one for what has become known of the environment. When the run is over, results.json
-//! takes its place. A run that was interrupted leaves it, and the same run (the same experiment,
-//! options and `vsnoop`) goes on from there: it takes over environment and samples, and
-//! [`Record::has`] says which measurements need not be made again.
+//! The directory of the results has a journal: a line for the run, then one for each sample.
+//! Entries of the environment have a line before the sample that found them. When the run is over,
+//! a file results.json takes the journal's place. A run that was interrupted leaves it, and the
+//! same run (the same experiment, options and `vsnoop`) goes on from there: it takes over
+//! environment and samples, and [`Record::has`] says which measurements need not be made again.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, File};

@@ -140,17 +140,22 @@ impl Hub {
         actions
     }
 
+    /// Ends the interest of one peer in another, and takes back its label.
+    fn end_interest(&mut self, pair: AskedPair) -> Option<HubAction> {
+        let gone = self.interests.remove(&pair)?;
+        if let Some(labels) = self.asked.get_mut(&pair.asks) {
+            labels.remove(&gone.label);
+        }
+        Some(HubAction::Label { to: pair.asks, from: pair.about, label: None })
+    }
+
     /// A peer is not configured any more, or not to be relayed.
     pub fn remove(&mut self, peer: usize, now_ns: u64) -> Vec<HubAction> {
         let mut actions = self.down(peer, now_ns);
         let all = AskedPair { about: peer, asks: 0 }..=AskedPair { about: peer, asks: usize::MAX };
         let askers: Vec<_> = self.interests.range(all).map(|(pair, _)| pair.asks).collect();
         for asks in askers {
-            let gone = self.interests.remove(&AskedPair { about: peer, asks });
-            if let (Some(gone), Some(labels)) = (gone, self.asked.get_mut(&asks)) {
-                labels.remove(&gone.label);
-                actions.push(HubAction::Label { to: asks, from: peer, label: None });
-            }
+            actions.extend(self.end_interest(AskedPair { about: peer, asks }));
         }
         self.received.remove(&peer);
         actions
@@ -234,13 +239,8 @@ impl Hub {
         let over: Vec<_> = self.interests.iter().filter(is_over).map(|(pair, _)| *pair).collect();
         let mut actions = Vec::new();
         for pair in over {
-            let AskedPair { about, asks } = pair;
-            let gone = self.interests.remove(&pair);
-            if let (Some(gone), Some(labels)) = (gone, self.asked.get_mut(&asks)) {
-                labels.remove(&gone.label);
-            }
-            actions.push(HubAction::Label { to: asks, from: about, label: None });
-            actions.extend(self.tell(about, asks, now_ns));
+            actions.extend(self.end_interest(pair));
+            actions.extend(self.tell(pair.about, pair.asks, now_ns));
         }
         let is_late = |(pair, interest): &(&AskedPair, &Interest)| {
             interest.told != Some(self.standing(**pair))

@@ -1,10 +1,10 @@
 //! Live migration: QEMU's own, to another QEMU of this host.
 //!
 //! A target is started like the machine that moves, with the same devices, and waits for it
-//! ([`Movable::start_target`]). While [`Vm::migrate`] runs, QEMU copies the guest's memory, again
-//! what has changed, then stops the guest, copies the rest, and the guest runs at the target. The
-//! downtime is the time between the events STOP of the source and RESUME of the target: what no
-//! network can hide.
+//! ([`Movable::start_target`]). While [`Vm::migrate`] runs, QEMU copies the guest's memory, copies
+//! pages again that the guest has changed meanwhile, stops the guest, copies the rest, and lets the
+//! guest run at the target. The downtime is the time between the events STOP of the source and
+//! RESUME of the target: what no network can hide.
 //!
 //! Under TCG QEMU 7.2 loses writes of a vCPU that is preempted while it notes a page as changed: of
 //! guests that were copied while they ran, on a busy machine, one in five died of a corrupt stack.
