@@ -48,7 +48,7 @@ struct port_meta {
 	__u32 lists; /* LIST_*, as in the configuration */
 	__u32 service_bounds; /* digest of the bounds that the service gave it */
 	__u64 service; /* digest of the service's settings; 0: a command attached it */
-	char pattern[32]; /* the service's table [[port]] that it meets */
+	char table[32]; /* the service's table [[port]] that it meets */
 };
 
 #endif

@@ -12,7 +12,7 @@ pub struct ServiceMark {
     /// Digest of the bounds that change while packets flow.
     pub bounds: u32,
     /// Name of the table `[[port]]` that the tap meets, up to 31 bytes.
-    pub pattern: String,
+    pub table: String,
 }
 
 impl ServiceMark {
@@ -21,7 +21,7 @@ impl ServiceMark {
         (meta.service != 0).then(|| Self {
             settings: meta.service,
             bounds: meta.service_bounds,
-            pattern: c_string(&meta.pattern),
+            table: c_string(&meta.table),
         })
     }
 
@@ -29,7 +29,7 @@ impl ServiceMark {
         port_meta {
             service: self.settings,
             service_bounds: self.bounds,
-            pattern: c_name(&self.pattern),
+            table: c_name(&self.table),
             ..meta
         }
     }

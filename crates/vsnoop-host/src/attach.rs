@@ -32,7 +32,7 @@ pub struct Request<'a> {
     pub settings: &'a Settings,
     pub config: &'a Config,
     /// Name of the table `[[port]]`, if the service attaches the port.
-    pub pattern: Option<&'a str>,
+    pub table: Option<&'a str>,
     /// Asked while nothing is on the tap yet: stop here?
     pub is_interrupted: &'a (dyn Fn() -> bool + Sync),
 }
@@ -123,7 +123,7 @@ fn configure(spec: &mut AttachSpec, request: &Request<'_>) {
     spec.port_rules.clone_from(&settings.port_rules);
     spec.prefix_rules.clone_from(&settings.prefix_rules);
     spec.limits = TableLimits { max_flows: settings.max_flows, ..TableLimits::default() };
-    spec.service = request.pattern.map(|pattern| settings.mark(pattern));
+    spec.service = request.table.map(|table| settings.mark(table));
 }
 
 /// The common part of `attach` and `observe`.

@@ -63,7 +63,7 @@ pub enum Error {
     ThreadDied { netns: String },
     #[error("the probing thread died")]
     ProbeDied,
-    #[error("the tap's network namespace cannot be found, so nobody is told")]
+    #[error("the network namespace of the tap cannot be found, so its peers get no RST")]
     NoNetns,
     #[error("/proc/meminfo does not tell the host's memory; set hold.total in the configuration")]
     UnknownMemory,

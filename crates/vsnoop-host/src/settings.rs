@@ -65,11 +65,11 @@ impl Settings {
 // compiler; a setting that is added later adds nothing to it while it has its default.
 impl Settings {
     /// The mark of a port that the service attaches with these settings.
-    pub fn mark(&self, pattern: &str) -> ServiceMark {
+    pub fn mark(&self, table: &str) -> ServiceMark {
         ServiceMark {
             settings: self.digest(),
             bounds: self.digest_of_bounds(),
-            pattern: pattern.to_owned(),
+            table: table.to_owned(),
         }
     }
 

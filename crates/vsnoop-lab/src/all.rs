@@ -3,7 +3,9 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -68,7 +70,7 @@ pub fn run(
             left.len()
         );
         let begin = Instant::now();
-        match one(experiment, options, &dir.join(experiment.name)) {
+        match alone(|| one(experiment, options, &dir.join(experiment.name))) {
             Ok(()) => {
                 done.minutes.insert(experiment.name.to_owned(), minutes_of(begin.elapsed()));
                 done.write(&path)?;
@@ -94,6 +96,12 @@ pub fn run(
     fs::remove_file(&path).with_context(|| format!("remove {}", path.display()))
 }
 
+/// In a thread of its own: an experiment changes the cores and the priority of its thread.
+fn alone<T: Send>(experiment: impl FnOnce() -> T + Send) -> T {
+    let done = thread::scope(|scope| scope.spawn(experiment).join());
+    done.unwrap_or_else(|panic| resume_unwind(panic))
+}
+
 fn names(experiments: &[&Experiment]) -> String {
     experiments.iter().map(|one| one.name).collect::<Vec<_>>().join(", ")
 }
@@ -104,7 +112,16 @@ fn minutes_of(time: Duration) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use vsnoop_testbed::vm;
+
     use super::*;
+
+    #[test]
+    fn an_experiment_leaves_all_cores_to_the_next_one() {
+        for _ in 0..2 {
+            alone(|| vm::require_two_cores().and_then(|()| vm::pin_self())).unwrap();
+        }
+    }
 
     #[test]
     fn what_a_run_of_something_else_has_done_does_not_count() {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use libtest_mimic::{Arguments, Failed, Trial};
 use vsnoop_guest::control::{Command, Reply};
-use vsnoop_testbed::contained::{self, Network, Place};
+use vsnoop_testbed::contained::{self, Network, Sandbox};
 use vsnoop_testbed::guest::{self, System};
 use vsnoop_testbed::session::Session;
 use vsnoop_testbed::vm::{self, Vm};
@@ -128,8 +128,8 @@ fn contained_ends() -> Result<()> {
     nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU)?;
     // The grandchild holds the writing end open until it is killed.
     let script = format!("sh -c 'exec sleep 100000' >{} & sleep 100000", fifo.display());
-    let place = Place { network: Network::None, root: None };
-    let program = contained::start(&place, &script, None)?;
+    let sandbox = Sandbox { network: Network::None, root: None };
+    let program = contained::start(&sandbox, &script, None)?;
     // Opens when the grandchild has opened its end.
     let mut reader = fs::File::open(&fifo)?;
     drop(program);

@@ -33,14 +33,14 @@ pub fn attach(
     config: &Config,
     is_interrupted: &(dyn Fn() -> bool + Sync),
 ) -> Result<()> {
-    let Wanted { settings, pattern } = wanted;
-    let request = Request { settings, config, pattern: Some(pattern), is_interrupted };
+    let Wanted { settings, table } = wanted;
+    let request = Request { settings, config, table: Some(table), is_interrupted };
     let new = attach::attach(name, netns, &request)?;
     match settings.mode {
-        Mode::Observe => tracing::info!("port {name}: observed ({pattern})"),
+        Mode::Observe => tracing::info!("port {name}: observed ({table})"),
         Mode::Accelerate => {
             let hold = units::bytes(quota::bytes_of(&new.policy));
-            tracing::info!("port {name}: accelerated, holds at most {hold} ({pattern})");
+            tracing::info!("port {name}: accelerated, holds at most {hold} ({table})");
         }
     }
     Ok(())
@@ -75,8 +75,8 @@ impl Draining {
     /// Pauses the port.
     pub fn begin(key: PortKey) -> Result<Self> {
         let attached = Attached::of(Port::open(key.netns, key.ifindex)?)?;
-        let pattern = ServiceMark::of(&attached.meta).map_or_else(String::new, |mark| mark.pattern);
-        attached.port.set_service(&ServiceMark { settings: LEAVING, bounds: 0, pattern })?;
+        let table = ServiceMark::of(&attached.meta).map_or_else(String::new, |mark| mark.table);
+        attached.port.set_service(&ServiceMark { settings: LEAVING, bounds: 0, table })?;
         if attached.state == AttachmentState::Active {
             attached.port.set_run(port_run::PORT_PAUSED)?;
         }

@@ -254,16 +254,16 @@ mod tests {
     use super::*;
 
     /// A socket that goes with the test.
-    struct Place(PathBuf);
+    struct SocketPath(PathBuf);
 
-    impl Place {
+    impl SocketPath {
         fn new(test: &str) -> Self {
             Self(std::env::temp_dir().join(format!("vsnoop-service-{}-{test}", std::process::id())))
         }
     }
 
-    fn raw(place: &Place, line: &str) -> String {
-        let mut stream = UnixStream::connect(&place.0).unwrap();
+    fn raw(path: &SocketPath, line: &str) -> String {
+        let mut stream = UnixStream::connect(&path.0).unwrap();
         stream.write_all(line.as_bytes()).unwrap();
         let mut answer = String::new();
         BufReader::new(stream).read_line(&mut answer).unwrap();
@@ -272,38 +272,38 @@ mod tests {
 
     #[test]
     fn a_service_says_what_it_has_published_and_reloads_when_it_is_asked() {
-        let place = Place::new("asked");
-        assert_eq!(ask_at(&place.0, Request::Status).unwrap(), None, "none runs");
+        let path = SocketPath::new("asked");
+        assert_eq!(ask_at(&path.0, Request::Status).unwrap(), None, "none runs");
         let (waker, mut woken) = UnixStream::pair().unwrap();
-        let server = Server::open_at(&place.0, waker).unwrap();
-        let mode = fs::metadata(&place.0).unwrap().permissions().mode() & 0o777;
+        let server = Server::open_at(&path.0, waker).unwrap();
+        let mode = fs::metadata(&path.0).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode, 0o600);
         let state = State { pid: 7, tables: vec!["web".into()], ..State::default() };
         server.publish(state.clone());
-        let status = ask_at(&place.0, Request::Status).unwrap();
+        let status = ask_at(&path.0, Request::Status).unwrap();
         assert_eq!(status, Some(Response::Status(state)));
         let reloaded = Response::Reloaded { tables: vec!["db".into()] };
         thread::scope(|scope| {
-            let asking = scope.spawn(|| ask_at(&place.0, Request::Reload).unwrap());
+            let asking = scope.spawn(|| ask_at(&path.0, Request::Reload).unwrap());
             woken.read_exact(&mut [0]).unwrap();
             server.order().unwrap().answer(reloaded.clone());
             assert_eq!(asking.join().unwrap(), Some(reloaded));
         });
         drop(server);
-        assert!(!place.0.exists());
+        assert!(!path.0.exists());
     }
 
     #[test]
     fn another_version_and_other_lines_are_refused() {
-        let place = Place::new("refused");
-        let _server = Server::open_at(&place.0, UnixStream::pair().unwrap().0).unwrap();
+        let path = SocketPath::new("refused");
+        let _server = Server::open_at(&path.0, UnixStream::pair().unwrap().0).unwrap();
         for (line, word) in [
             ("{\"version\":2,\"request\":\"status\"}\n", "version 2, not 1"),
             ("{\"request\":\"status\"}\n", "missing field `version`"),
             ("{\"version\":1,\"request\":\"dance\"}\n", "unknown variant `dance`"),
             ("hello\n", "not understood"),
         ] {
-            let answer = raw(&place, line);
+            let answer = raw(&path, line);
             assert!(answer.contains("\"response\":\"refused\""), "{answer}");
             assert!(answer.contains(word), "{word:?} is not in: {answer}");
         }

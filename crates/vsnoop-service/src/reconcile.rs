@@ -77,18 +77,18 @@ pub enum Action {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
     pub settings: Settings,
-    pub pattern: String,
+    pub table: String,
 }
 
 impl Wanted {
     /// Of the first table all of whose conditions the tap meets.
     pub fn of(tap: &Tap, patterns: &[PortPattern]) -> Option<Self> {
         let pattern = patterns.iter().find(|pattern| pattern.matches(tap))?;
-        Some(Self { settings: pattern.settings(tap), pattern: pattern.name.clone() })
+        Some(Self { settings: pattern.settings(tap), table: pattern.name.clone() })
     }
 
     pub fn mark(&self) -> ServiceMark {
-        self.settings.mark(&self.pattern)
+        self.settings.mark(&self.table)
     }
 }
 

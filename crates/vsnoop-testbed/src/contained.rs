@@ -42,7 +42,7 @@ pub enum Network<'a> {
 
 /// Where a program runs.
 #[derive(Clone, Copy, Debug)]
-pub struct Place<'a> {
+pub struct Sandbox<'a> {
     pub network: Network<'a>,
     /// Its root directory, with an own `/tmp`; the host's if there is none.
     pub root: Option<&'a Path>,
@@ -53,25 +53,29 @@ pub struct Place<'a> {
 pub struct Contained(Child);
 
 /// Starts a shell script. Its output goes to `log`, or nowhere.
-pub fn start(place: &Place, script: &str, log: Option<&Path>) -> Result<Contained> {
+pub fn start(sandbox: &Sandbox, script: &str, log: Option<&Path>) -> Result<Contained> {
     let mut shell = Command::new("/bin/sh");
     shell.args(["-euc", script]);
-    start_program(place, &shell, log)
+    start_program(sandbox, &shell, log)
 }
 
 /// Starts a program with its arguments; its output goes to `log`, or nowhere.
-pub fn start_program(place: &Place, program: &Command, log: Option<&Path>) -> Result<Contained> {
-    let mut command = match place.network {
+pub fn start_program(
+    sandbox: &Sandbox,
+    program: &Command,
+    log: Option<&Path>,
+) -> Result<Contained> {
+    let mut command = match sandbox.network {
         Network::Of(netns) => netns.command("unshare"),
         Network::Host | Network::None => Command::new("unshare"),
     };
     command.args(["--mount", "--propagation", "private"]);
     command.args(["--pid", "--fork", "--kill-child", "--mount-proc"]);
-    if let Network::None = place.network {
+    if let Network::None = sandbox.network {
         command.arg("--net");
     }
     command.arg("--");
-    if let Some(root) = place.root {
+    if let Some(root) = sandbox.root {
         command.args(["/bin/sh", "-c", ENTER, "sh"]).arg(root);
     }
     command.arg(program.get_program()).args(program.get_args());

@@ -123,15 +123,6 @@ pub struct Attach {
     pub ports: Vec<String>,
     #[command(flatten)]
     pub bounds: Bounds,
-    /// Went away.
-    #[arg(long, hide = true, num_args = 0..=1, default_missing_value = "")]
-    pub buf_size: Option<String>,
-    /// Renamed.
-    #[arg(long, hide = true)]
-    pub no_thin: bool,
-    /// Went away.
-    #[arg(long, hide = true, num_args = 0..=1, default_missing_value = "")]
-    pub hold_per_flow: Option<String>,
     /// Acknowledge nothing early: measure, and with --incast shape windows. The qdisc stays as it
     /// is.
     #[arg(long, conflicts_with_all = ["hold", "ahead", "no_passive"])]

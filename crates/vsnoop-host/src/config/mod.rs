@@ -76,8 +76,6 @@ struct ConfigFile {
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "a table, [hold]")]
 struct HoldTable {
-    /// Went away.
-    per_flow: Field,
     total: Field,
     silence: Field,
 }
@@ -114,11 +112,6 @@ impl Config {
         let reader = Reader { file, text };
         let document: ConfigFile = reader.document()?;
         let hold = &document.hold;
-        if let Some(removed) = &hold.per_flow {
-            let why =
-                "went away: remove the line, for connections share the hold of their port fairly";
-            return Err(reader.wrong("hold.per_flow", removed, why));
-        }
         let seconds = reader.number("hold.silence", &hold.silence, SILENCE_SECONDS)?;
         let total = reader.quantity("hold.total", &hold.total, total)?;
         Ok(Self {
@@ -213,10 +206,6 @@ mod tests {
         for (text, words) in [
             ("[hold]\ntotal = \"4M\"\ntotals = 1\n", ["/f.toml, line 3", "totals"]),
             ("\n[holds]\n", ["/f.toml, line 2", "holds"]),
-            (
-                "[hold]\n\nper_flow = \"4M\"\n",
-                ["/f.toml, line 3", "hold.per_flow = \"4M\": went away"],
-            ),
             ("[hold]\ntotal = \"4X\"\n", ["/f.toml, line 2", "hold.total = \"4X\""]),
             ("[hold]\ntotal = -1\n", ["/f.toml, line 2", "hold.total = -1"]),
             ("[hold]\ntotal = true\n", ["/f.toml, line 2", "hold.total = true"]),

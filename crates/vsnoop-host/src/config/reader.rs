@@ -19,10 +19,6 @@ impl vsnoop_config::Reader for Reader<'_> {
     }
 
     fn fault(&self, offset: usize, fault: Fault) -> error::Error {
-        // This key is there only to say that it went away.
-        let fault = fault
-            .to_string()
-            .replace("one of `per_flow`, `total`, `silence`", "`total` or `silence`");
         usage(format!("{}, {}: {fault}", self.file.display(), self.place(offset)))
     }
 }

@@ -27,7 +27,7 @@ impl Named for &'static str {
 
 /// One measurement.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Turn<T> {
+pub struct Trial<T> {
     pub configuration: T,
     pub size_bytes: u64,
     /// Counts the rounds of a cell.
@@ -70,7 +70,7 @@ impl<T: Named> Rounds<'_, T> {
         cell: Cell,
         record: &mut Record,
         progress: &mut Progress,
-        mut measure: impl FnMut(Turn<T>) -> Result<Vec<Sample>>,
+        mut measure: impl FnMut(Trial<T>) -> Result<Vec<Sample>>,
     ) -> Result<()> {
         let (begin, end) = (Instant::now(), progress.done() + self.count());
         let rounds = spread(self.plan);
@@ -90,7 +90,7 @@ impl<T: Named> Rounds<'_, T> {
                     continue;
                 }
                 let at_ms = record.elapsed_ms();
-                for sample in measure(Turn { configuration, size_bytes, round })? {
+                for sample in measure(Trial { configuration, size_bytes, round })? {
                     record.push(Sample {
                         configuration: name.to_owned(),
                         size_bytes,

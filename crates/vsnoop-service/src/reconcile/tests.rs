@@ -34,7 +34,7 @@ fn by_service(settings: &Settings) -> Attachment {
 }
 
 fn wanted(settings: &Settings) -> Wanted {
-    Wanted { settings: settings.clone(), pattern: "line 1".into() }
+    Wanted { settings: settings.clone(), table: "line 1".into() }
 }
 
 fn plan(port: Present, patterns: &[PortPattern]) -> Vec<Action> {

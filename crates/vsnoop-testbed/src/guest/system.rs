@@ -8,7 +8,7 @@
 //! Both are kept under the hash of what they were made of, so that a changed system is made anew
 //! and an unchanged one costs nothing. They appear at once: whatever is half made has another name,
 //! and is removed by the next run. The directory is also where clients of the services run
-//! ([`crate::contained::Place`]).
+//! ([`crate::contained::Sandbox`]).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,7 +22,7 @@ use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
 use super::packages::unavailable;
-use crate::contained::{self, Network, Place};
+use crate::contained::{self, Network, Sandbox};
 use crate::net::checked;
 
 /// Parts of a guest's image.
@@ -157,8 +157,8 @@ fn install(recipe: &Recipe, system: &System, tree: &Path) -> Result<()> {
     command.args(LEFT_OUT.map(|path| format!("--dpkgopt=path-exclude={path}")));
     command.arg(format!("--include={}", system.packages.join(",")));
     command.arg(&recipe.suite).arg(tree);
-    let place = Place { network: Network::Host, root: None };
-    let mut running = contained::start_program(&place, &command, Some(&recipe.log))?;
+    let sandbox = Sandbox { network: Network::Host, root: None };
+    let mut running = contained::start_program(&sandbox, &command, Some(&recipe.log))?;
     let status = running.wait(INSTALL_LIMIT).context("install the packages")?;
     if status.code() == Some(contained::NOT_FOUND) {
         bail!("{INSTALLER} cannot be started: install the package {INSTALLER}");
@@ -190,8 +190,8 @@ fn set_up(recipe: &Recipe, system: &System, tree: &Path, copy: &Path) -> Result<
         return Ok(());
     }
     println!("guest system {}: setting it up", system.name);
-    let place = Place { network: Network::None, root: Some(copy) };
-    let mut running = contained::start(&place, &system.setup, Some(&recipe.log))?;
+    let sandbox = Sandbox { network: Network::None, root: Some(copy) };
+    let mut running = contained::start(&sandbox, &system.setup, Some(&recipe.log))?;
     let status = running.wait(SETUP_LIMIT).context("set the system up")?;
     ensure!(
         status.success(),

@@ -15,7 +15,6 @@ use vsnoop_host::system::netns::Netns;
 use crate::bounds::{ahead_bytes, bounds_text};
 use crate::cli::{self, Cli};
 use crate::engine;
-use crate::error::usage;
 use crate::helper;
 use crate::output::report::{self, Outcome};
 use crate::output::watch::Interrupt;
@@ -23,7 +22,6 @@ use crate::output::watch::Interrupt;
 pub fn run(cli: &Cli, arguments: &cli::Attach) -> Result<u8> {
     let settings = settings(arguments)?;
     let config = Config::read(cli.config.as_deref())?;
-    refuse_removed(arguments)?;
     kernel::require()?;
     kernel::require_features()?;
     let netns = Netns::chosen(cli.netns.as_deref())?;
@@ -31,7 +29,7 @@ pub fn run(cli: &Cli, arguments: &cli::Attach) -> Result<u8> {
     let request = Request {
         settings: &settings,
         config: &config,
-        pattern: None,
+        table: None,
         is_interrupted: &|| interrupt.is_set(),
     };
     let lock = CommandLock::take()?;
@@ -66,25 +64,6 @@ fn settings(arguments: &cli::Attach) -> Result<Settings> {
             buffer_bytes: arguments.incast_buffer,
         }),
     })
-}
-
-/// Options of earlier versions.
-fn refuse_removed(arguments: &cli::Attach) -> Result<()> {
-    if arguments.buf_size.is_some() {
-        return Err(usage(
-            "--buf-size went away: leave it out, or bound how far a sender may run ahead of the VM's own \
-             window with --ahead SIZE (0: not at all)",
-        ));
-    }
-    if arguments.hold_per_flow.is_some() {
-        return Err(usage(
-            "--hold-per-flow went away: leave it out, for connections share the hold of their port fairly",
-        ));
-    }
-    if arguments.no_thin {
-        return Err(usage("--no-thin was renamed: use --no-passive"));
-    }
-    Ok(())
 }
 
 fn outcome(name: &str, mode: Mode, new: NewPort) -> Outcome {

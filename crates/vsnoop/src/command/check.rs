@@ -16,12 +16,12 @@ use crate::output::watch::print;
 struct CheckDocument {
     file: PathBuf,
     result: &'static str,
-    ports: Vec<Pattern>,
+    tables: Vec<Table>,
 }
 
 /// A table `[[port]]`.
 #[derive(Serialize)]
-struct Pattern {
+struct Table {
     name: String,
     line: usize,
 }
@@ -29,9 +29,9 @@ struct Pattern {
 pub fn run(cli: &Cli, arguments: &cli::Check) -> Result<u8> {
     let file = arguments.file.as_deref().or(cli.config.as_deref()).unwrap_or(Path::new(FILE));
     let config = Config::read(Some(file))?;
-    let pattern = |port: &PortPattern| Pattern { name: port.name.clone(), line: port.place.line };
-    let ports = config.ports.iter().map(pattern).collect();
-    let document = CheckDocument { file: file.to_owned(), result: "good", ports };
+    let table = |port: &PortPattern| Table { name: port.name.clone(), line: port.place.line };
+    let tables = config.ports.iter().map(table).collect();
+    let document = CheckDocument { file: file.to_owned(), result: "good", tables };
     if cli.json {
         print(&serde_json::to_string(&document)?)?;
     } else {
@@ -42,12 +42,12 @@ pub fn run(cli: &Cli, arguments: &cli::Check) -> Result<u8> {
 
 fn text(document: &CheckDocument) -> String {
     let file = document.file.display();
-    if document.ports.is_empty() {
+    if document.tables.is_empty() {
         return format!(
             "{file} is good; without a [[port]] all taps are observed, none accelerated"
         );
     }
-    let names: Vec<_> = document.ports.iter().map(|port| port.name.as_str()).collect();
+    let names: Vec<_> = document.tables.iter().map(|table| table.name.as_str()).collect();
     let count = units::plural(names.len() as u64, "table");
     format!("{file} is good; {count} [[port]]: {}", names.join(", "))
 }
@@ -59,9 +59,9 @@ mod tests {
     #[test]
     fn a_good_file_is_named_with_its_tables() {
         let mut document =
-            CheckDocument { file: "/f.toml".into(), result: "good", ports: Vec::new() };
+            CheckDocument { file: "/f.toml".into(), result: "good", tables: Vec::new() };
         assert!(text(&document).contains("all taps are observed"));
-        document.ports = vec![Pattern { name: "web".into(), line: 3 }];
+        document.tables = vec![Table { name: "web".into(), line: 3 }];
         assert_eq!(text(&document), "/f.toml is good; 1 table [[port]]: web");
     }
 }

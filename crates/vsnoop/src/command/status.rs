@@ -46,7 +46,7 @@ struct PortStatus {
     /// "service" or "command".
     attached_by: &'static str,
     /// The service's table that the tap meets; null of a port of a command.
-    pattern: Option<String>,
+    table: Option<String>,
     /// Connections on record, and their limit.
     flows: u64,
     max_flows: u32,
@@ -183,7 +183,7 @@ fn port_status(
         identity,
         attached_at: meta.attached_at,
         attached_by: if mark.is_some() { "service" } else { "command" },
-        pattern: mark.map(|mark| mark.pattern),
+        table: mark.map(|mark| mark.table),
         flows: flows.len() as u64,
         max_flows: port.max_flows(),
         outstanding_flows,
@@ -313,7 +313,7 @@ fn uplink_text(uplink: &UplinkState) -> String {
 
 fn port_rows(ports: &[PortStatus]) -> String {
     let has_holds = ports.iter().any(|port| port.hold.is_some());
-    let is_any_of_service = ports.iter().any(|port| port.pattern.is_some());
+    let is_any_of_service = ports.iter().any(|port| port.table.is_some());
     let mut headings =
         vec!["port", "netns", "state", "vm", ">flows", ">early", ">on its way", ">resets"];
     headings.extend(is_any_of_service.then_some("[[port]]"));
@@ -334,7 +334,7 @@ fn port_rows(ports: &[PortStatus]) -> String {
             units::count(port.resets.total()),
         ];
         if is_any_of_service {
-            row.push(port.pattern.clone().unwrap_or_else(|| "-".into()));
+            row.push(port.table.clone().unwrap_or_else(|| "-".into()));
         }
         let hold = port
             .hold
@@ -374,7 +374,7 @@ fn text(document: &StatusDocument) -> String {
             parts.push("the helper is not running: idle connections do not expire".into());
         }
     }
-    let has_ports = document.ports.iter().any(|port| port.pattern.is_some());
+    let has_ports = document.ports.iter().any(|port| port.table.is_some());
     parts.extend(document.service.lines(has_ports));
     for damaged in &document.damaged {
         parts.push(format!(
@@ -395,7 +395,7 @@ mod tests {
             identity: PortIdentity { state, ..longest::identity() },
             attached_at: u64::MAX,
             attached_by: "service",
-            pattern: Some("longest-name-of-a-port-pattern-".into()),
+            table: Some("longest-name-of-a-port-table---".into()),
             flows: u64::MAX,
             max_flows: u32::MAX,
             outstanding_flows: u64::MAX,

@@ -30,7 +30,6 @@ pub fn trials() -> Vec<Trial> {
         a_hold_is_said_shown_and_given_back,
         the_largest_hold_can_be_attached,
         wrong_bounds_of_a_hold_are_usage_errors,
-        options_and_settings_that_went_away_are_refused_with_the_way_out,
         a_port_holds_without_being_asked_to_and_is_not_refused_for_its_share,
         set_changes_the_bounds_of_an_attached_port,
         a_larger_hold_takes_more_at_once_and_a_smaller_one_keeps_what_there_is,
@@ -88,24 +87,6 @@ fn wrong_bounds_of_a_hold_are_usage_errors() -> Result<()> {
             ensure!(ran.err.contains(word), "{word:?} is not in: {}", ran.err);
         }
     }
-    ensure!(host.state()? == before, "something changed");
-    Ok(())
-}
-
-fn options_and_settings_that_went_away_are_refused_with_the_way_out() -> Result<()> {
-    let host = TapHost::new("removed")?;
-    let before = host.state()?;
-    for (arguments, words) in [
-        (&["--buf-size", "64K"][..], ["--buf-size went away", "--ahead"]),
-        (&["--buf-size"], ["--buf-size went away", "--ahead"]),
-        (&["--hold", "1M", "--hold-per-flow", "64K"], ["--hold-per-flow went", "leave it out"]),
-        (&["--no-thin"], ["--no-thin was renamed", "--no-passive"]),
-    ] {
-        host.vsnoop([&["attach", PORT], arguments].concat())?.failed(2, &words)?;
-    }
-    let file = ConfigFile::new(&host, "[hold]\nper_flow = \"128K\"\n")?;
-    let words = [&file.path, "line 2", "hold.per_flow", "remove the line"];
-    host.vsnoop(["attach", PORT, "--config", &file.path])?.failed(2, &words)?;
     ensure!(host.state()? == before, "something changed");
     Ok(())
 }

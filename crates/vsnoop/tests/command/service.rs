@@ -118,7 +118,7 @@ fn without_a_configuration_taps_are_observed_and_none_is_accelerated() -> Result
     let service = Service::start(&host.netns, None)?;
     let port = until_port(&host.netns, "the tap is attached", |port| port["port"] == PORT)?;
     ensure!(port["state"] == "observing" && port["attached_by"] == "service", "{port}");
-    ensure!(port["pattern"] == "default", "{port}");
+    ensure!(port["table"] == "default", "{port}");
     ensure!(host.state()?.qdiscs == before.qdiscs, "a qdisc was changed");
     service.end(Signal::SIGTERM)?;
     host.vsnoop(["detach", PORT])?.ok().map(drop)
@@ -166,7 +166,7 @@ fn a_reload_changes_what_the_service_attached() -> Result<()> {
     let service = Service::start(&host.netns, Some(&config))?;
     let quota = |bytes: u64| move |port: &Value| port["hold"]["size_bytes"] == bytes;
     let first = until_port(&host.netns, "the tap is attached", quota(1 << 20))?;
-    ensure!(first["pattern"] == "line 1", "{first}");
+    ensure!(first["table"] == "line 1", "{first}");
     // Bounds change while packets flow, other settings by attaching anew.
     let reload = |text: &str| {
         config.write(text)?;
@@ -174,7 +174,7 @@ fn a_reload_changes_what_the_service_attached() -> Result<()> {
     };
     reload("[[port]]\nname = \"all\"\nhold = \"2M\"\n")?;
     let second = until_port(&host.netns, "the hold is larger, for the other table", |port| {
-        quota(2 << 20)(port) && port["pattern"] == "all"
+        quota(2 << 20)(port) && port["table"] == "all"
     })?;
     ensure!(second["attached_at"] == first["attached_at"], "{second}");
     reload("[[port]]\nname = \"all\"\nmode = \"observe\"\n")?;
@@ -234,7 +234,7 @@ fn what_commands_attach_and_detach_is_left_as_it_is() -> Result<()> {
     };
     look_again()?;
     let port = of_command()?.context("it was detached")?;
-    ensure!(port["attached_by"] == "command" && port["pattern"].is_null(), "{port}");
+    ensure!(port["attached_by"] == "command" && port["table"].is_null(), "{port}");
     ensure!(port["hold"]["size_bytes"] == 1 << 20, "{port}");
     config.write("[[port]]\ninterface = \"vnet*\"\n")?;
     service.signal(Signal::SIGHUP)?;
@@ -294,14 +294,14 @@ fn a_tap_is_known_by_bridge_process_and_namespace() -> Result<()> {
     );
     let config = ConfigFile::new(&host, &text)?;
     let service = Service::start(&host.netns, Some(&config))?;
-    until_port(&pod.netns, "the pod's tap is observed", |port| port["pattern"] == "pod")?;
+    until_port(&pod.netns, "the pod's tap is observed", |port| port["table"] == "pod")?;
     ensure!(ports(&host.netns)?.is_empty(), "a tap without its bridge was attached");
     host.netns.add_port("br-web", PORT)?;
-    until_port(&host.netns, "the bridge's tap is attached", |port| port["pattern"] == "web")?;
+    until_port(&host.netns, "the bridge's tap is attached", |port| port["table"] == "web")?;
     // Namespaces come and go, too.
     let late = TapHost::new("pod")?;
     until_port(&late.netns, "a pod's tap that came later is observed", |port| {
-        port["pattern"] == "pod"
+        port["table"] == "pod"
     })?;
     service.end(Signal::SIGTERM)?;
     vsnoop(["off", "--all"])?.ok().map(drop)

@@ -24,7 +24,7 @@ use super::configuration::Configuration;
 use super::definition::Options;
 use super::lab::Lab;
 use super::progress::Progress;
-use super::rounds::{Rounds, Turn};
+use super::rounds::{Rounds, Trial};
 use crate::results::record::Record;
 use crate::results::size_text;
 
@@ -69,8 +69,8 @@ impl Comparison {
                 let name = format!("path_{}", cell.suffix());
                 record.results.environment.insert(name, json!(path));
                 rounds
-                    .measure(cell, record, &mut progress, |turn| {
-                        let Turn { configuration, size_bytes, round } = turn;
+                    .measure(cell, record, &mut progress, |trial| {
+                        let Trial { configuration, size_bytes, round } = trial;
                         let sample = transfers.measure(configuration, size_bytes, round);
                         let what =
                             || format!("{}, {}", configuration.name(), size_text(size_bytes));

@@ -18,7 +18,7 @@ use crate::experiment::configuration::Configuration;
 use crate::experiment::lab::{Guest, LOAD_PERIOD_MS, Lab};
 use crate::experiment::path_check::check_path;
 use crate::experiment::progress::Progress;
-use crate::experiment::rounds::{Rounds, Turn};
+use crate::experiment::rounds::{Rounds, Trial};
 use crate::results::record::Record;
 use crate::results::statistics::{ascending, percentile};
 use crate::results::{Cell, Results, Sample, size_text};
@@ -66,7 +66,7 @@ pub trait Measure {
 
     /// One measurement; the configuration is set up. Samples need only what was measured: their
     /// configuration, size, cell, turn and time are filled in.
-    fn measure(&mut self, ground: &Ground, turn: Turn<Configuration>) -> Result<Vec<Sample>>;
+    fn measure(&mut self, ground: &Ground, trial: Trial<Configuration>) -> Result<Vec<Sample>>;
 
     /// Samples of the turns that machines have begun meanwhile, under slices.
     fn turns(&mut self, _begun: &[Begin]) -> Vec<Sample> {
@@ -118,8 +118,8 @@ pub fn on_stages(task: Task, guest: impl Into<Guest>, runner: &mut impl Measure)
                     load(runner, &stage, &cell)?;
                     runner.enter(&Ground { lab: &lab, stage: &stage, cell, machine: 0 })?;
                     stage.take_turns();
-                    rounds.measure(cell, record, &mut progress, |turn| {
-                        let mut samples = one(runner, &lab, &stage, cell, turn)?;
+                    rounds.measure(cell, record, &mut progress, |trial| {
+                        let mut samples = one(runner, &lab, &stage, cell, trial)?;
                         let begun = stage.take_turns();
                         let waits = begun.iter().map(|begin| begin.waited.as_secs_f64() * 1e3);
                         waits_ms.extend(waits);
@@ -194,18 +194,18 @@ fn one(
     lab: &Lab,
     stage: &Stage,
     cell: Cell,
-    turn: Turn<Configuration>,
+    trial: Trial<Configuration>,
 ) -> Result<Vec<Sample>> {
-    let machine = turn.round % stage.vm_count();
-    let what = || format!("{}, {}", turn.configuration.name(), size_text(turn.size_bytes));
+    let machine = trial.round % stage.vm_count();
+    let what = || format!("{}, {}", trial.configuration.name(), size_text(trial.size_bytes));
     for accelerated in runner.accelerated(machine) {
-        turn.configuration.set_up(stage, accelerated).with_context(what)?;
+        trial.configuration.set_up(stage, accelerated).with_context(what)?;
     }
     std::thread::sleep(Duration::from_millis(fastrand::u64(PAUSE_MS)));
     let ground = Ground { lab, stage, cell, machine };
-    let mut samples = runner.measure(&ground, turn).with_context(what)?;
+    let mut samples = runner.measure(&ground, trial).with_context(what)?;
     for accelerated in runner.accelerated(machine) {
-        turn.configuration.undo(stage, accelerated).with_context(what)?;
+        trial.configuration.undo(stage, accelerated).with_context(what)?;
     }
     samples.iter_mut().for_each(|sample| sample.vm = machine);
     Ok(samples)

@@ -14,7 +14,7 @@ use vsnoop_testbed::stage::Stage;
 use super::configuration::Configuration;
 use super::declared::{Ground, Measure, Runner, Task, on_stages};
 use super::lab::Lab;
-use super::rounds::Turn;
+use super::rounds::Trial;
 use super::ways::{Ways, settle};
 use crate::results::cdf::{Cdf, Curve};
 use crate::results::drawing::Drawing;
@@ -51,14 +51,14 @@ impl Measure for Transfers {
         Ok(())
     }
 
-    fn measure(&mut self, ground: &Ground, turn: Turn<Configuration>) -> Result<Vec<Sample>> {
+    fn measure(&mut self, ground: &Ground, trial: Trial<Configuration>) -> Result<Vec<Sample>> {
         let (ways, capture) = self.ends.as_ref().context("nothing has booted")?;
         // Those from before this transfer.
         capture.take()?;
         let control = ground.cell.congestion_control.unwrap_or_default();
-        ways.way(ground.stage, turn.configuration, ground.machine)?.upload(
+        ways.way(ground.stage, trial.configuration, ground.machine)?.upload(
             ground.stage.client(),
-            turn.size_bytes,
+            trial.size_bytes,
             control.name(),
         )?;
         settle(ground.stage)?;

@@ -25,7 +25,7 @@ use super::definition::{Experiment, Options, Takes};
 use super::lab::Lab;
 use super::progress::Progress;
 use super::request::{self, Exchange, request_text};
-use super::rounds::Turn;
+use super::rounds::Trial;
 use super::ways::{Way, settle};
 use crate::experiment::path_check::check_path;
 use crate::results::record::Record;
@@ -107,7 +107,7 @@ fn run(options: &Options, record: &mut Record) -> Result<()> {
         uploads
             .enter(part.cell)
             .and_then(|()| {
-                let measure = |turn| uploads.requests(turn);
+                let measure = |trial| uploads.requests(trial);
                 part.rounds(&configurations).measure(part.cell, record, &mut progress, measure)
             })
             .with_context(|| part.cell.to_string())?;
@@ -139,13 +139,13 @@ impl Uploads<'_> {
     }
 
     /// One upload, or a batch of small requests.
-    fn requests(&self, turn: Turn<Configuration>) -> Result<Vec<Sample>> {
-        let what = || format!("{}, {}", turn.configuration.name(), request_text(turn.size_bytes));
-        self.timed(turn).with_context(what)
+    fn requests(&self, trial: Trial<Configuration>) -> Result<Vec<Sample>> {
+        let what = || format!("{}, {}", trial.configuration.name(), request_text(trial.size_bytes));
+        self.timed(trial).with_context(what)
     }
 
-    fn timed(&self, turn: Turn<Configuration>) -> Result<Vec<Sample>> {
-        let Turn { configuration, size_bytes, .. } = turn;
+    fn timed(&self, trial: Trial<Configuration>) -> Result<Vec<Sample>> {
+        let Trial { configuration, size_bytes, .. } = trial;
         let attach = configuration.attach_options();
         if let Some(options) = attach {
             self.stage.attach_with(VM, options)?;

@@ -124,8 +124,8 @@ fn run(options: &Options, record: &mut Record) -> Result<()> {
         share: Some(Share::Quota { percent: QUOTA_PERCENT }),
         ..Cell::default()
     };
-    rounds.measure(cell, record, &mut progress, |turn| {
-        let configuration = turn.configuration;
+    rounds.measure(cell, record, &mut progress, |trial| {
+        let configuration = trial.configuration;
         let sample = migrations.measure(configuration).context(configuration.name)?;
         Ok(vec![sample])
     })

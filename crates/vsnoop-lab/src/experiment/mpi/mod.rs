@@ -15,7 +15,7 @@ use vsnoop_testbed::guest;
 
 use super::configuration::Configuration;
 use super::declared::{Ground, Measure, Runner, Task, on_stages};
-use super::rounds::Turn;
+use super::rounds::Trial;
 use super::systems;
 use crate::results::{Cell, Sample};
 use launch::RANKS;
@@ -68,11 +68,11 @@ impl Measure for Mpi {
         if machine < RANKS { 0.0 } else { cell.load }
     }
 
-    fn measure(&mut self, ground: &Ground, turn: Turn<Configuration>) -> Result<Vec<Sample>> {
+    fn measure(&mut self, ground: &Ground, trial: Trial<Configuration>) -> Result<Vec<Sample>> {
         let stage = ground.stage;
         ensure!(stage.vm_count() >= RANKS, "the ranks need {RANKS} machines");
         let (before, begin) = (cpu_times(ground)?, Instant::now());
-        let mut values = match turn.size_bytes {
+        let mut values = match trial.size_bytes {
             0 => collectives(&launch::run(stage, &self.collectives())?)?,
             n => [(summary::SOLVE.to_owned(), solve(&launch::run(stage, &self.solve(n))?)?)].into(),
         };

@@ -11,7 +11,7 @@ use vsnoop_testbed::vm::Begin;
 
 use super::configuration::Configuration;
 use super::declared::{Ground, Measure, Runner, Task, on_stages};
-use super::rounds::Turn;
+use super::rounds::Trial;
 use crate::results::cdf::{Cdf, Curve};
 use crate::results::chart::Chart;
 use crate::results::drawing::{Drawing, Line};
@@ -47,7 +47,7 @@ struct Pings {
 }
 
 impl Measure for Pings {
-    fn measure(&mut self, ground: &Ground, _: Turn<Configuration>) -> Result<Vec<Sample>> {
+    fn measure(&mut self, ground: &Ground, _: Trial<Configuration>) -> Result<Vec<Sample>> {
         let to = vm_address(ground.machine, false);
         let times = ground.stage.client().ping_with_gaps(to, self.pings, GAP_MS)?;
         let sample =

@@ -19,7 +19,7 @@ use vsnoop_testbed::{guest, workspace};
 use super::configuration::Configuration;
 use super::declared::{Ground, Measure, Runner, Task, on_stages};
 use super::lab::Lab;
-use super::rounds::Turn;
+use super::rounds::Trial;
 use super::ways::{Way, Ways, settle};
 use crate::results::{Label, Sample};
 use report::{NS, PACKETS, PERCENT, Packets, Routine, SAMPLES, SEGMENTS};
@@ -81,14 +81,14 @@ impl Measure for Profile {
         Ok(())
     }
 
-    fn measure(&mut self, ground: &Ground, turn: Turn<Configuration>) -> Result<Vec<Sample>> {
+    fn measure(&mut self, ground: &Ground, trial: Trial<Configuration>) -> Result<Vec<Sample>> {
         let stage = ground.stage;
         // The machine of this round is attached already.
         let others = || (0..stage.vm_count()).filter(|&machine| machine != ground.machine);
         others().try_for_each(|machine| stage.attach(machine))?;
         let measured = self.streams.iter().map(|&streams| {
             let machines = if streams == 1 { 1 } else { stage.vm_count() };
-            self.streams(ground, turn, streams, machines)
+            self.streams(ground, trial, streams, machines)
         });
         let samples = measured.collect::<Result<Vec<_>>>()?;
         others().try_for_each(|machine| stage.detach(machine))?;
@@ -104,7 +104,7 @@ impl Profile {
     fn streams(
         &self,
         ground: &Ground,
-        turn: Turn<Configuration>,
+        trial: Trial<Configuration>,
         streams: usize,
         machines: usize,
     ) -> Result<Sample> {
@@ -112,7 +112,7 @@ impl Profile {
         let ways = self.ways.as_ref().context("no stage was booted")?;
         let way = |stream: usize| {
             let machine = (ground.machine + stream % machines) % stage.vm_count();
-            ways.way(stage, turn.configuration, machine)
+            ways.way(stage, trial.configuration, machine)
         };
         let ways = (0..streams).map(way).collect::<Result<Vec<Way>>>()?;
         send(stage, &ways, WARM_UP_BYTES)?;
@@ -121,7 +121,7 @@ impl Profile {
         let before = counts(stage)?;
         let recording = perf::Recording::start(&processes, &ground.lab.session.scratch())?;
         let begin = Instant::now();
-        send(stage, &ways, turn.size_bytes / streams as u64)?;
+        send(stage, &ways, trial.size_bytes / streams as u64)?;
         let took = begin.elapsed();
         let times = recording.end()?;
         let counts = counts(stage)?.since(before);

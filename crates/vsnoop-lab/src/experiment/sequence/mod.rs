@@ -14,7 +14,7 @@ use vsnoop_testbed::stage::Stage;
 use super::configuration::Configuration;
 use super::declared::{Ground, Measure, Runner, Task, on_stages};
 use super::lab::Lab;
-use super::rounds::Turn;
+use super::rounds::Trial;
 use super::ways::{Ways, settle};
 use crate::results::statistics::{ACKED, DELIVERED, percentile, ratio_of_medians, values};
 use crate::results::table::{Style, grid, milliseconds, or_dash};
@@ -56,11 +56,11 @@ impl Measure for Transfers {
         settle(ground.stage)
     }
 
-    fn measure(&mut self, ground: &Ground, turn: Turn<Configuration>) -> Result<Vec<Sample>> {
+    fn measure(&mut self, ground: &Ground, trial: Trial<Configuration>) -> Result<Vec<Sample>> {
         let (_, capture) = self.ends.as_ref().context("nothing has booted")?;
         // Those from before this transfer.
         capture.take()?;
-        let sample = self.upload(ground, turn.configuration, ground.machine, turn.size_bytes)?;
+        let sample = self.upload(ground, trial.configuration, ground.machine, trial.size_bytes)?;
         settle(ground.stage)?;
         let trace = trace(&capture.take()?).context("the transfer was not seen")?;
         Ok(vec![Sample { trace: Some(trace), ..sample }])

@@ -12,14 +12,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
-use vsnoop_testbed::contained::{self, Network, Place};
+use vsnoop_testbed::contained::{self, Network, Sandbox};
 use vsnoop_testbed::guest::{self, SystemImage};
 use vsnoop_testbed::stage::{CONGESTION_CONTROL, vm_address};
 
 use self::output::{Measured, Output};
 use super::configuration::Configuration;
 use super::declared::{Ground, Measure, Runner, Task, on_stages};
-use super::rounds::Turn;
+use super::rounds::Trial;
 use super::systems;
 use crate::results::{Label, Sample};
 
@@ -103,8 +103,8 @@ impl Measure for Services {
         Ok(())
     }
 
-    fn measure(&mut self, ground: &Ground, turn: Turn<Configuration>) -> Result<Vec<Sample>> {
-        let workload = self.settings.find(turn.size_bytes)?;
+    fn measure(&mut self, ground: &Ground, trial: Trial<Configuration>) -> Result<Vec<Sample>> {
+        let workload = self.settings.find(trial.size_bytes)?;
         let measured = self.load(ground, workload, self.settings.seconds);
         let measured = measured.with_context(|| workload.name.to_string())?;
         let values = [
@@ -123,10 +123,10 @@ impl Services {
         let server = vm_address(ground.machine, false);
         let script = format!("server={server} seconds={seconds}\n{PRELUDE}\n{}", workload.load);
         let log = ground.lab.session.scratch().join("load");
-        let place =
-            Place { network: Network::Of(ground.stage.client()), root: Some(&self.system.tree) };
+        let sandbox =
+            Sandbox { network: Network::Of(ground.stage.client()), root: Some(&self.system.tree) };
         let begin = Instant::now();
-        let mut running = contained::start(&place, &script, Some(&log))?;
+        let mut running = contained::start(&sandbox, &script, Some(&log))?;
         let status = running.wait(LIMIT)?;
         let elapsed_s = begin.elapsed().as_secs_f64();
         let text = fs::read(&log).with_context(|| format!("read {}", log.display()))?;

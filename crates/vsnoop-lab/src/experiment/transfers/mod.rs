@@ -12,7 +12,7 @@ use vsnoop_testbed::stage::Stage;
 use super::configuration::Configuration;
 use super::declared::{Ground, Measure, Runner, Task, on_stages};
 use super::lab::Lab;
-use super::rounds::Turn;
+use super::rounds::Trial;
 use super::ways::{Way, Ways, settle};
 use crate::results::{Cell, Label, Sample};
 use report::{AT_ONCE, HOST_BESIDE};
@@ -88,8 +88,8 @@ impl Measure for Transfers {
         settle(ground.stage)
     }
 
-    fn measure(&mut self, ground: &Ground, turn: Turn<Configuration>) -> Result<Vec<Sample>> {
-        let Turn { configuration, size_bytes, .. } = turn;
+    fn measure(&mut self, ground: &Ground, trial: Trial<Configuration>) -> Result<Vec<Sample>> {
+        let Trial { configuration, size_bytes, .. } = trial;
         let way = self.way(ground, configuration, ground.machine)?;
         let mut samples = vec![one(ground, way, size_bytes)?];
         settle(ground.stage)?;

@@ -18,7 +18,7 @@ use super::configuration::Configuration;
 use super::declared::{Ground, Measure, Runner, Task, on_stages};
 use super::lab::Lab;
 use super::request::{self, Exchange};
-use super::rounds::Turn;
+use super::rounds::Trial;
 use super::ways::{Ways, settle};
 use crate::results::{Cell, Sample};
 use report::{QUEUED, THROTTLED};
@@ -116,13 +116,13 @@ impl Measure for Uploads {
         LOAD_PERIOD_MS
     }
 
-    fn measure(&mut self, ground: &Ground, turn: Turn<Configuration>) -> Result<Vec<Sample>> {
+    fn measure(&mut self, ground: &Ground, trial: Trial<Configuration>) -> Result<Vec<Sample>> {
         std::thread::sleep(Duration::from_millis(fastrand::u64(PAUSE_MS)));
-        let exchange = self.exchange(ground, turn.configuration)?;
+        let exchange = self.exchange(ground, trial.configuration)?;
         let vm = ground.stage.vm(ground.machine);
         let waited = || Ok((vm.throttled()?.unwrap_or_default(), vm.queued_time()?));
         let before = waited()?;
-        let (mut samples, after) = exchange.make_and(turn.size_bytes, self.gets, waited)?;
+        let (mut samples, after) = exchange.make_and(trial.size_bytes, self.gets, waited)?;
         if let [sample] = &mut samples[..] {
             let ms = |time: Duration| time.as_secs_f64() * 1e3;
             sample.values = [

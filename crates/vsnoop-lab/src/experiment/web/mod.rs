@@ -17,7 +17,7 @@ use self::clients::{Clients, Outcome};
 use self::operation::OPERATIONS;
 use super::configuration::Configuration;
 use super::declared::{Ground, Measure, Runner, Task, on_stages};
-use super::rounds::Turn;
+use super::rounds::Trial;
 use super::systems::{self, Service};
 use crate::results::statistics::{ascending, percentile};
 use crate::results::{Cell, Sample};
@@ -90,7 +90,7 @@ impl Measure for Site {
         if machine < SERVERS { 0.0 } else { cell.load }
     }
 
-    fn measure(&mut self, ground: &Ground, _: Turn<Configuration>) -> Result<Vec<Sample>> {
+    fn measure(&mut self, ground: &Ground, _: Trial<Configuration>) -> Result<Vec<Sample>> {
         let (before, begin) = (cpu_times(ground)?, Instant::now());
         let outcome = self.clients.run(ground.stage.client(), vm_address(SITE, false))?;
         let percent = 100.0 / begin.elapsed().as_secs_f64();
