@@ -5,6 +5,9 @@ use comfy_table::{Cell as Field, CellAlignment, ContentArrangement, Table, prese
 /// Most columns of a terminal that a table takes.
 const TERMINAL_COLUMNS: u16 = 100;
 
+/// Stands for a value that there is not.
+pub const NOT_MEASURED: &str = "-";
+
 /// Output format of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
@@ -37,9 +40,9 @@ pub fn grid(style: Style, header: &[&str], words: usize, rows: Vec<Vec<String>>)
     table.to_string()
 }
 
-/// Formats a value; `-` if there is none.
+/// Formats a value, or [`NOT_MEASURED`].
 pub fn or_dash(text: fn(f64) -> String) -> impl Fn(Option<f64>) -> String {
-    move |value| value.map_or("-".into(), text)
+    move |value| value.map_or(NOT_MEASURED.into(), text)
 }
 
 /// Three significant digits.

@@ -175,7 +175,7 @@ fn a_wrong_configuration_is_said_with_line_and_column_and_nothing_is_changed() -
     let good = vsnoop(["check", &file.path])?.ok()?;
     ensure!(good.out.contains("1 table [[port]]: web"), "{}", good.out);
     let json = vsnoop(["--config", &file.path, "check", "--json"])?.json()?;
-    ensure!(json["ports"][0]["name"] == "web" && json["ports"][0]["line"] == 1, "{json}");
+    ensure!(json["tables"][0]["name"] == "web" && json["tables"][0]["line"] == 1, "{json}");
     file.write("[[port]]\nmode = \"fast\"\n")?;
     let place = format!("{}, line 2, column 8: port.mode = \"fast\"", file.path);
     vsnoop(["check", &file.path])?.failed(2, &[&place, "accelerate or observe"])?;

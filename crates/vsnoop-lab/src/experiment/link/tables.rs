@@ -1,56 +1,66 @@
-//! A table for each path: a line for each carrier, and what did not run.
+//! Tables for each path: a line for each carrier, and what did not run.
 
 use serde_json::Value;
 
 use super::rig::MISSING;
 use super::values::{self, Values, carriers, deviation, mean};
 use crate::results::statistics::percentile;
-use crate::results::table::{Style, grid, milliseconds, or_dash};
+use crate::results::table::{NOT_MEASURED, Style, grid, milliseconds, or_dash};
 use crate::results::{Cell, Results};
 
-const HEADER: [&str; 14] = [
-    "carrier",
-    "n",
-    "Mb/s p50",
-    "mean",
-    "cores",
-    "retrans.",
-    "idle ms avg",
-    "mdev",
-    "p99",
-    "loaded ms avg",
-    "p50",
-    "p95",
-    "p99",
-    "lost",
-];
+const GOODPUT: [&str; 6] = ["carrier", "n", "Mb/s p50", "mean", "cores", "retrans."];
+
+/// Round trips while the carrier has nothing else to carry, and during a stream.
+const ECHOES: [&str; 9] =
+    ["carrier", "idle ms avg", "mdev", "p99", "loaded ms avg", "p50", "p95", "p99", "lost"];
 
 /// Throughput and echoes, cell by cell.
 pub fn paths(results: &Results, style: Style) -> String {
     let tables = results.cells().into_iter().map(|cell| {
-        let rows = carriers(results).filter_map(|carrier| {
-            let values = values::of(results, carrier.name, |other| *other == cell)?;
-            Some(row(carrier.name, &values))
-        });
-        let table = grid(style, &HEADER, 1, rows.collect());
-        format!("{}\n\n{table}", heading(&cell, style))
+        let measured: Vec<_> = carriers(results)
+            .filter_map(|carrier| {
+                let values = values::of(results, carrier.name, |other| *other == cell)?;
+                Some((carrier.name, values))
+            })
+            .collect();
+        let of = |header: &[&str], fields: fn(&Values) -> Vec<String>| {
+            let rows = measured.iter().map(|(name, values)| {
+                [(*name).to_owned()].into_iter().chain(fields(values)).collect()
+            });
+            table_of_measured(style, header, rows.collect())
+        };
+        let tables = [Some(heading(&cell, style)), of(&GOODPUT, goodput), of(&ECHOES, echoes)];
+        tables.into_iter().flatten().collect::<Vec<_>>().join("\n\n")
     });
     let mut text = tables.collect::<Vec<_>>().join("\n\n");
     text += &missing(results);
     text
 }
 
-fn row(name: &str, values: &Values) -> Vec<String> {
+/// A table without the columns that no row has; none if only the first column is left.
+fn table_of_measured(style: Style, header: &[&str], rows: Vec<Vec<String>>) -> Option<String> {
+    let is_measured = |&column: &usize| rows.iter().any(|row| row[column] != NOT_MEASURED);
+    let columns: Vec<_> = (0..header.len()).filter(is_measured).collect();
+    let header: Vec<_> = columns.iter().map(|&column| header[column]).collect();
+    let fields = |row: Vec<String>| columns.iter().map(|&column| row[column].clone()).collect();
+    (columns.len() > 1).then(|| grid(style, &header, 1, rows.into_iter().map(fields).collect()))
+}
+
+fn goodput(values: &Values) -> Vec<String> {
+    vec![
+        values.n().to_string(),
+        rate(values.median_mbps()),
+        rate(values.mean_mbps()),
+        values.cores().map_or(NOT_MEASURED.into(), |cores| format!("{cores:.2}")),
+        values.retransmissions.to_string(),
+    ]
+}
+
+fn echoes(values: &Values) -> Vec<String> {
     let idle = values.idle_pings_ms();
     let loaded = values.loaded_pings_ms();
     let ms = or_dash(milliseconds);
     vec![
-        name.to_owned(),
-        values.n().to_string(),
-        rate(values.median_mbps()),
-        rate(values.mean_mbps()),
-        values.cores().map_or("-".into(), |cores| format!("{cores:.2}")),
-        values.retransmissions.to_string(),
         ms(mean(&idle)),
         ms(deviation(&idle)),
         ms(percentile(&idle, 99.0)),
@@ -58,7 +68,10 @@ fn row(name: &str, values: &Values) -> Vec<String> {
         ms(percentile(&loaded, 50.0)),
         ms(percentile(&loaded, 95.0)),
         ms(percentile(&loaded, 99.0)),
-        if loaded.is_empty() { "-".into() } else { values.loaded_pings_lost().to_string() },
+        match loaded.is_empty() {
+            true => NOT_MEASURED.into(),
+            false => values.loaded_pings_lost().to_string(),
+        },
     ]
 }
 
@@ -74,7 +87,7 @@ pub fn contents(results: &Results, style: Style) -> String {
         let rows = carriers(results).map(|carrier| {
             let fields = cells.iter().map(|cell| {
                 let values = values::of(results, carrier.name, |other| other == cell);
-                values.map_or("-".into(), |values| text(&values))
+                values.map_or(NOT_MEASURED.into(), |values| text(&values))
             });
             [carrier.name.to_owned()].into_iter().chain(fields).collect()
         });
@@ -129,6 +142,7 @@ mod tests {
         let place = |word| text.find(word).unwrap_or_else(|| panic!("no {word} in {text}"));
         assert!(place("| bare") < place("| vtun"));
         assert!(text.contains("tinc did not run: no tincd"), "{text}");
+        assert!(!text.contains("idle ms avg"), "no echo was measured: {text}");
     }
 
     #[test]
