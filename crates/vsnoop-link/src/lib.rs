@@ -19,5 +19,6 @@ pub mod handshake;
 pub mod identity;
 pub mod introduction;
 pub mod queue;
+pub mod rate;
 pub mod session;
 pub mod wire;

@@ -16,7 +16,6 @@ mod groups;
 mod location;
 mod mac;
 mod membership;
-mod rate;
 mod shared_table;
 mod source_filter;
 mod table;

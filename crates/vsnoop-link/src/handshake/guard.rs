@@ -26,28 +26,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::DEADLINE;
+use crate::rate::{Rate, RateLimit};
 
 /// Most addresses that are taken from the DNS name of a configured peer.
 const PEER_ADDRESSES: usize = 16;
-const SECOND_NS: u64 = 1_000_000_000;
-
-/// How often something may happen.
-#[derive(Clone, Copy, Debug)]
-pub struct CallRate {
-    pub per_s: u32,
-    /// Calls at once, after a pause.
-    pub burst: u32,
-}
-
-impl CallRate {
-    fn cost_ns(self) -> u64 {
-        SECOND_NS / u64::from(self.per_s.max(1))
-    }
-
-    fn most_ns(self) -> u64 {
-        self.cost_ns() * u64::from(self.burst.max(1))
-    }
-}
 
 /// Limits for unknown sources.
 #[derive(Clone, Copy, Debug)]
@@ -59,13 +41,13 @@ pub struct GuardLimits {
     /// Handshakes under way of one source.
     pub source_slots: usize,
     /// Handshakes of one source that fail.
-    pub source: CallRate,
+    pub source: RateLimit,
     /// Handshakes of all unknown sources that fail, without a challenge.
-    pub unknown: CallRate,
+    pub unknown: RateLimit,
     /// Challenges.
-    pub challenges: CallRate,
+    pub challenges: RateLimit,
     /// Handshakes of unknown sources that fail after an answered challenge.
-    pub answered: CallRate,
+    pub answered: RateLimit,
     /// Accounts that unknown sources share.
     pub accounts: usize,
     /// Addresses of authenticated peers that are remembered.
@@ -81,12 +63,12 @@ impl Default for GuardLimits {
             reserved: 16,
             // A session opens several data connections at the same time.
             source_slots: 16,
-            source: CallRate { per_s: 8, burst: 32 },
+            source: RateLimit::per_second(8, 32),
             // A handshake computes for half a millisecond: together at most 3% of a CPU.
-            unknown: CallRate { per_s: 32, burst: 64 },
-            answered: CallRate { per_s: 32, burst: 64 },
+            unknown: RateLimit::per_second(32, 64),
+            answered: RateLimit::per_second(32, 64),
             // A thread, and no computing.
-            challenges: CallRate { per_s: 512, burst: 512 },
+            challenges: RateLimit::per_second(512, 512),
             accounts: 4096,
             proved: 256,
             hurried: Duration::from_secs(1),
@@ -260,38 +242,11 @@ fn source_of(address: IpAddr) -> CallSource {
     }
 }
 
-/// Remaining credit, ns: one call costs a second divided by the rate.
-#[derive(Clone, Copy, Debug)]
-struct Credit {
-    left_ns: u64,
-    as_of_ns: u64,
-}
-
-impl Credit {
-    fn full(rate: CallRate) -> Self {
-        Self { left_ns: rate.most_ns(), as_of_ns: 0 }
-    }
-
-    fn take(&mut self, rate: CallRate, now_ns: u64) -> bool {
-        let passed = now_ns.saturating_sub(self.as_of_ns);
-        self.left_ns = self.left_ns.saturating_add(passed).min(rate.most_ns());
-        self.as_of_ns = self.as_of_ns.max(now_ns);
-        let enough = self.left_ns >= rate.cost_ns();
-        if enough {
-            self.left_ns -= rate.cost_ns();
-        }
-        enough
-    }
-
-    fn give_back(&mut self, rate: CallRate) {
-        self.left_ns = (self.left_ns + rate.cost_ns()).min(rate.most_ns());
-    }
-}
-
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug, Default)]
 struct Account {
     under_way: usize,
-    credit: Credit,
+    /// Handshakes that have failed or are under way.
+    failed: Rate,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -335,15 +290,14 @@ struct Book {
     unknown: Vec<Account>,
     hasher: RandomState,
     /// Of all unknown sources together.
-    total: Credit,
-    challenges: Credit,
-    answered: Credit,
+    total: Rate,
+    challenges: Rate,
+    answered: Rate,
     counts: GuardCounts,
 }
 
 impl Book {
     fn new(limits: GuardLimits) -> Self {
-        let fresh = Account { under_way: 0, credit: Credit::full(limits.source) };
         Self {
             limits,
             next: 0,
@@ -351,11 +305,11 @@ impl Book {
             configured: HashMap::new(),
             proved: VecDeque::new(),
             known: HashMap::new(),
-            unknown: vec![fresh; limits.accounts.max(1)],
+            unknown: (0..limits.accounts.max(1)).map(|_| Account::default()).collect(),
             hasher: RandomState::new(),
-            total: Credit::full(limits.unknown),
-            challenges: Credit::full(limits.challenges),
-            answered: Credit::full(limits.answered),
+            total: Rate::default(),
+            challenges: Rate::default(),
+            answered: Rate::default(),
             counts: GuardCounts::default(),
         }
     }
@@ -373,7 +327,7 @@ impl Book {
         if account.under_way >= limits.source_slots {
             return Err(CallRefused::SourceSlots);
         }
-        if !account.credit.take(limits.source, now_ns) {
+        if !account.failed.take(limits.source, now_ns) {
             return Err(CallRefused::SourceRate);
         }
         let challenged = is_unknown && !self.total.take(limits.unknown, now_ns);
@@ -417,7 +371,7 @@ impl Book {
         if !authenticated {
             return;
         }
-        account.credit.give_back(limits.source);
+        account.failed.give_back(limits.source);
         match (key, challenged) {
             (AccountKey::Known(_), _) => {}
             (AccountKey::Unknown(_), false) => self.total.give_back(limits.unknown),
@@ -462,10 +416,7 @@ impl Book {
     fn account(&mut self, key: AccountKey) -> &mut Account {
         match key {
             AccountKey::Unknown(at) => &mut self.unknown[at],
-            AccountKey::Known(source) => {
-                let credit = Credit::full(self.limits.source);
-                self.known.entry(source).or_insert(Account { under_way: 0, credit })
-            }
+            AccountKey::Known(source) => self.known.entry(source).or_default(),
         }
     }
 
@@ -484,6 +435,8 @@ mod tests {
     use super::*;
     use std::net::Ipv4Addr;
 
+    const SECOND_NS: u64 = 1_000_000_000;
+
     fn unknown(n: u32) -> IpAddr {
         Ipv4Addr::from(0x0a00_0000 + n).into()
     }
@@ -494,7 +447,7 @@ mod tests {
 
     /// As many unknown sources in all as may be.
     fn without_total() -> GuardLimits {
-        let rate = CallRate { per_s: 1000, burst: u32::MAX };
+        let rate = RateLimit::per_second(1000, u64::from(u32::MAX));
         GuardLimits { unknown: rate, ..GuardLimits::default() }
     }
 
@@ -557,7 +510,7 @@ mod tests {
         let limits = GuardLimits::default();
         let guard = Guard::new(limits);
         guard.set_peer(0, [peer()]);
-        let (mut open, mut challenged, mut refused) = (0, 0, 0);
+        let (mut open, mut challenged, mut refused) = (0, 0, 0_u64);
         // 20,000 calls within 2 s, each from another source. No account is evicted.
         for n in 0..20_000u32 {
             match guard.admit(unknown(n), u64::from(n) * SECOND_NS / 10_000) {
@@ -567,7 +520,7 @@ mod tests {
                 Err(other) => panic!("{other}"),
             }
         }
-        let most = |rate: CallRate| rate.burst + 2 * rate.per_s;
+        let most = |rate: RateLimit| rate.burst + 2 * SECOND_NS / rate.each_ns;
         assert!(open <= most(limits.unknown) && open + 2 > limits.unknown.burst, "{open}");
         assert!(challenged <= most(limits.challenges), "{challenged}");
         assert!(refused > 18_000, "{refused}");
@@ -577,7 +530,7 @@ mod tests {
 
     #[test]
     fn those_that_answer_have_a_rate_which_a_peer_gives_back() {
-        let rate = CallRate { per_s: 1, burst: 1 };
+        let rate = RateLimit::per_second(1, 1);
         let limits = GuardLimits { unknown: rate, ..GuardLimits::default() };
         let guard = Guard::new(limits);
         let _first = permit(&guard, unknown(0), 0);
@@ -633,7 +586,7 @@ mod tests {
         drop(held);
         let in_ten_seconds =
             (0..10_000).filter(|ms| guard.admit(unknown(1), ms * SECOND_NS / 1000).is_ok()).count();
-        let most = (limits.source.burst + 10 * limits.source.per_s) as usize;
+        let most = (limits.source.burst + 10 * SECOND_NS / limits.source.each_ns) as usize;
         assert!(in_ten_seconds + limits.source_slots <= most, "{in_ten_seconds}");
         assert!(in_ten_seconds + limits.source_slots + 2 > most, "{in_ten_seconds}");
         assert!(guard.admit(unknown(2), 0).is_ok());

@@ -32,7 +32,7 @@ use std::time::Duration;
 pub use agree::{Answer, Mismatch};
 pub use challenge::{CHALLENGE_BYTES, Challenge};
 pub use error::{Error, ErrorKind, Violation};
-pub use guard::{Admitted, CallId, CallRate, CallRefused, Guard, GuardCounts, GuardLimits, Permit};
+pub use guard::{Admitted, CallId, CallRefused, Guard, GuardCounts, GuardLimits, Permit};
 pub use hello::{
     Agreed, BadHello, Hello, HelloTransport, MOST_BYTES, MOST_TAKES, Purpose, Refusal, RefusalKind,
     Reply, Versions,

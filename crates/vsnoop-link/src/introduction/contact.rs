@@ -11,6 +11,7 @@ use super::exchange::{AnswerPolicy, Exchange};
 use super::message::{About, HubMessage, Label, Piece, Standing};
 use crate::handshake::{Error, Machine, Outcome};
 use crate::identity::Acceptor;
+use crate::rate::{Rate, RateLimit};
 
 const SECOND_NS: u64 = 1_000_000_000;
 /// Until the hub answers, until it tells an address, and then. The hub tells what changes at once,
@@ -20,9 +21,8 @@ const ASK_AGAIN_NS: u64 = 3 * SECOND_NS;
 const ASK_SELDOM_NS: u64 = 10 * SECOND_NS;
 /// Between the questions for several peers, once their hub is up.
 const ASK_APART_NS: u64 = SECOND_NS / super::ASKS_PER_S;
-/// Handshakes of the peer: bounds on their rate and burst.
-const BEGIN_EACH_NS: u64 = 2 * SECOND_NS;
-const BEGIN_BURST: u64 = 4;
+/// Handshakes of the peer.
+const BEGUN: RateLimit = RateLimit { each_ns: 2 * SECOND_NS, burst: 4 };
 
 /// What does not change.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,8 +56,8 @@ pub struct Contact {
     found: Option<SocketAddr>,
     dialled: Option<Exchange>,
     accepted: Option<Exchange>,
-    /// When what the peer has begun is paid for.
-    paid_ns: u64,
+    /// Handshakes that the peer has begun.
+    begun: Rate,
 }
 
 impl Contact {
@@ -70,7 +70,7 @@ impl Contact {
             found: None,
             dialled: None,
             accepted: None,
-            paid_ns: 0,
+            begun: Rate::default(),
         }
     }
 
@@ -153,11 +153,12 @@ impl Contact {
     /// A first piece begins another handshake, in the place of the one before.
     fn begin(&mut self, piece: &Piece, acceptor: &Acceptor, now_ns: u64) {
         let is_known = self.accepted.as_ref().is_some_and(|known| known.id() == piece.exchange);
-        let is_paid = self.paid_ns.saturating_sub(now_ns) < BEGIN_BURST * BEGIN_EACH_NS;
-        if is_known || piece.offset != 0 || piece.bytes.is_empty() || !is_paid {
+        if is_known || piece.offset != 0 || piece.bytes.is_empty() {
             return;
         }
-        self.paid_ns = self.paid_ns.max(now_ns) + BEGIN_EACH_NS;
+        if !self.begun.take(BEGUN, now_ns) {
+            return;
+        }
         if let Ok(machine) = Machine::accept(acceptor) {
             self.accepted = Some(Exchange::new(piece.exchange, false, machine, now_ns));
         }

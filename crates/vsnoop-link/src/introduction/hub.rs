@@ -13,22 +13,18 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 
 use super::message::{HubMessage, Label, Piece, Standing};
+use crate::rate::{Rate, RateLimit};
 
 const SECOND_NS: u64 = 1_000_000_000;
 /// A peer that has not asked for another for this time is no longer interested in it.
 const ASKS_NS: u64 = 30 * SECOND_NS;
-/// Pieces that one peer has passed on to another; per second, and at once. A handshake is about
-/// twenty.
-const PASSED_PER_S: u64 = 16;
-const PASSED_BURST: u64 = 128;
+/// Pieces that one peer has passed on to another. A handshake is about twenty.
+const PASSED: RateLimit = RateLimit::per_second(16, 128);
 /// Pieces that one peer gets of all others.
-const RECEIVED_PER_S: u64 = 128;
-const RECEIVED_BURST: u64 = 256;
+const RECEIVED: RateLimit = RateLimit::per_second(128, 256);
 /// Changes that a peer is told of another, and of all others.
-const CHANGES_PER_S: u64 = 1;
-const CHANGES_BURST: u64 = 8;
-const ALL_CHANGES_PER_S: u64 = 64;
-const ALL_CHANGES_BURST: u64 = 128;
+const CHANGES: RateLimit = RateLimit::per_second(1, 8);
+const ALL_CHANGES: RateLimit = RateLimit::per_second(64, 128);
 
 /// What the caller does.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,26 +85,6 @@ pub struct Hub {
     received: HashMap<usize, Received>,
     /// The next look for those who ask no more, or were not told of a change.
     look_ns: u64,
-}
-
-/// When what was taken is paid for (GCRA).
-#[derive(Clone, Copy, Debug, Default)]
-struct Rate {
-    paid_ns: u64,
-}
-
-impl Rate {
-    fn allows(&self, per_s: u64, burst: u64, now_ns: u64) -> bool {
-        self.paid_ns.saturating_sub(now_ns) < burst * (SECOND_NS / per_s)
-    }
-
-    fn take(&mut self, per_s: u64, burst: u64, now_ns: u64) -> bool {
-        let may = self.allows(per_s, burst, now_ns);
-        if may {
-            self.paid_ns = self.paid_ns.max(now_ns) + SECOND_NS / per_s;
-        }
-        may
-    }
 }
 
 impl Hub {
@@ -223,8 +199,7 @@ impl Hub {
         // The rates are in what the receiver asks for: a sender cannot begin them anew.
         let interest = self.interests.get_mut(&AskedPair { about: from, asks: to })?;
         let all = &mut self.received.entry(to).or_default().pieces;
-        let is_passed = interest.passed.take(PASSED_PER_S, PASSED_BURST, now_ns)
-            && all.take(RECEIVED_PER_S, RECEIVED_BURST, now_ns);
+        let is_passed = interest.passed.take(PASSED, now_ns) && all.take(RECEIVED, now_ns);
         let message = HubMessage::FromPeer(Piece { label: interest.label, ..piece });
         is_passed.then_some(PassedOn { to, message })
     }
@@ -269,9 +244,9 @@ impl Hub {
             return None;
         }
         let all = &mut self.received.entry(pair.asks).or_default().changes;
-        let is_told = all.allows(ALL_CHANGES_PER_S, ALL_CHANGES_BURST, now_ns)
-            && interest.changes.take(CHANGES_PER_S, CHANGES_BURST, now_ns)
-            && all.take(ALL_CHANGES_PER_S, ALL_CHANGES_BURST, now_ns);
+        let is_told = all.allows(ALL_CHANGES, now_ns)
+            && interest.changes.take(CHANGES, now_ns)
+            && all.take(ALL_CHANGES, now_ns);
         if is_told { self.answer(pair) } else { None }
     }
 

@@ -4,13 +4,14 @@ use super::{AddressKey, LearnedEntry, SECOND_NS, SourceState, Table, Whereabouts
 use crate::forwarding::frame_addresses::FrameAddresses;
 use crate::forwarding::location::{DropReason, ForwardingDecision, Location, Scope};
 use crate::forwarding::membership::MembershipMessage;
+use crate::rate::RateLimit;
 
 /// Copies that a doubtful source may have at once.
 pub(super) const COPIES_BURST: u64 = 10;
 /// Flood rate of a port, in multiples of the rate of one address.
 const FLOODS_OF_PORT: u64 = 4;
-/// Frames per second that an address may flood whatever others of its port do: ARP and DHCP.
-const ASSURED_PER_SECOND: u64 = 10;
+/// Frames that an address may flood whatever others of its port do: ARP and DHCP.
+const ASSURED: RateLimit = RateLimit::per_second(10, 10);
 /// The time since its first frame after which an address has that rate.
 pub(super) const ASSURED_AFTER_NS: u64 = 10 * SECOND_NS;
 /// Bytes of a frame that count as one: a frame of the usual MTU. A super-packet counts as its
@@ -107,26 +108,28 @@ impl Table {
         now_ns: u64,
     ) -> bool {
         let count = addresses.bytes.div_ceil(FLOOD_BYTES).max(1) as u64;
-        let own = self.settings.floods_per_second;
-        let of_port = FLOODS_OF_PORT * own;
+        let per_s = self.settings.floods_per_second;
+        let own = RateLimit::per_second(per_s, per_s);
+        let of_port = FLOODS_OF_PORT * per_s;
+        let of_port = RateLimit::per_second(of_port, of_port);
         let key = AddressKey { mac: addresses.source, vlan: addresses.vlan };
         // The rate is the owner's. That of a doubtful source is [`Self::may_copy`]'s.
         let entry = self.known.get(&key).filter(|_| source == SourceState::Settled);
-        if entry.is_some_and(|entry| !entry.floods.allows(own, own, now_ns)) {
+        if entry.is_some_and(|entry| !entry.floods.allows(own, now_ns)) {
             return false;
         }
         let port = self.locations.get(&from);
-        if port.is_none_or(|port| port.floods.allows(of_port, of_port, now_ns)) {
-            port.inspect(|port| port.floods.take(count, of_port, now_ns));
+        if port.is_none_or(|port| port.floods.allows(of_port, now_ns)) {
+            port.inspect(|port| port.floods.charge(count, of_port, now_ns));
         } else {
             let is_settled = |entry: &&LearnedEntry| {
                 now_ns.saturating_sub(entry.since_ns) >= ASSURED_AFTER_NS
-                    && entry.assured.allows(ASSURED_PER_SECOND, ASSURED_PER_SECOND, now_ns)
+                    && entry.assured.allows(ASSURED, now_ns)
             };
             let Some(entry) = entry.filter(is_settled) else { return false };
-            entry.assured.take(count, ASSURED_PER_SECOND, now_ns);
+            entry.assured.charge(count, ASSURED, now_ns);
         }
-        entry.inspect(|entry| entry.floods.take(count, own, now_ns));
+        entry.inspect(|entry| entry.floods.charge(count, own, now_ns));
         true
     }
 
@@ -170,11 +173,7 @@ impl Table {
     fn may_copy(&self, addresses: &FrameAddresses, now_ns: u64) -> bool {
         let key = AddressKey { mac: addresses.source, vlan: addresses.vlan };
         let Some(known) = self.known.get(&key) else { return true };
-        let per_second = self.settings.copies_per_second;
-        let is_allowed = known.copies.allows(per_second, COPIES_BURST, now_ns);
-        if is_allowed {
-            known.copies.take(1, per_second, now_ns);
-        }
-        is_allowed
+        let per_s = self.settings.copies_per_second;
+        known.copies.take(RateLimit::per_second(per_s, COPIES_BURST), now_ns)
     }
 }

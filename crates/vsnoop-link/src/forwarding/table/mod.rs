@@ -53,7 +53,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::groups::Groups;
 use super::location::{DropReason, LearnedAddress, Location, Scope};
 use super::mac::Mac;
-use super::rate::Rate;
+use crate::rate::Rate;
 
 const SECOND_NS: u64 = 1_000_000_000;
 /// Entries of which the oldest gives way.
