@@ -8,8 +8,12 @@
 //! peer told what others do: a spoke cannot have the hub flood another. What a peer was not told
 //! because of that it is told later ([`Hub::tick`]), as it is then; its own questions are always
 //! answered.
+//!
+//! Work is bounded at a time: one look ([`Hub::tick`]) ends at most [`LOOKS`] interests, and tells
+//! at most as much late; the next one, which comes soon, goes on where it was. Peers that were not
+//! told take turns, and so do those that one of them asks for.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
 
 use super::message::{HubMessage, Label, Piece, Standing};
@@ -25,6 +29,10 @@ const RECEIVED: RateLimit = RateLimit::per_second(128, 256);
 /// Changes that a peer is told of another, and of all others.
 const CHANGES: RateLimit = RateLimit::per_second(1, 8);
 const ALL_CHANGES: RateLimit = RateLimit::per_second(64, 128);
+/// Interests that one look ends, and as many that it tells late.
+pub(super) const LOOKS: usize = 1024;
+/// Until the next look, if there is more to do.
+const SOON_NS: u64 = SECOND_NS / 20;
 
 /// What the caller does.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,6 +57,8 @@ struct Interest {
     until_ns: u64,
     /// What it was told last.
     told: Option<Standing>,
+    /// Its turn in [`Hub::late`]: it could not be told of a change.
+    late: Option<u64>,
     /// What the one that asks is told of the other, and gets of it.
     changes: Rate,
     passed: Rate,
@@ -58,7 +68,7 @@ impl Interest {
     /// It begins with a question.
     fn new(label: Label) -> Self {
         let (changes, passed) = (Rate::default(), Rate::default());
-        Self { label, until_ns: 0, told: None, changes, passed }
+        Self { label, until_ns: 0, told: None, late: None, changes, passed }
     }
 }
 
@@ -83,8 +93,24 @@ pub struct Hub {
     /// Addresses of peers that are up.
     up: HashMap<usize, SocketAddr>,
     received: HashMap<usize, Received>,
+    /// When each interest ends.
+    ends: BTreeSet<(u64, AskedPair)>,
+    late: BTreeMap<LateTurn, usize>,
+    next_turn: u64,
+    /// Where the next look at those that were not told begins.
+    next_asks: usize,
     /// The next look for those who ask no more, or were not told of a change.
     look_ns: u64,
+    #[cfg(test)]
+    pub(super) looks: usize,
+}
+
+/// The turn of a peer that was not told of another one's change. In each asker's line those come
+/// first that wait for longest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct LateTurn {
+    asks: usize,
+    turn: u64,
 }
 
 impl Hub {
@@ -109,16 +135,25 @@ impl Hub {
     fn forget_asks(&mut self, peer: usize, now_ns: u64) -> Vec<HubAction> {
         let mut actions = Vec::new();
         for about in self.asked.remove(&peer).into_iter().flat_map(HashMap::into_values) {
-            self.interests.remove(&AskedPair { about, asks: peer });
+            self.remove_interest(AskedPair { about, asks: peer });
             actions.push(HubAction::Label { to: peer, from: about, label: None });
             actions.extend(self.tell(about, peer, now_ns));
         }
         actions
     }
 
+    fn remove_interest(&mut self, pair: AskedPair) -> Option<Interest> {
+        let gone = self.interests.remove(&pair)?;
+        self.ends.remove(&(gone.until_ns, pair));
+        if let Some(turn) = gone.late {
+            self.late.remove(&LateTurn { asks: pair.asks, turn });
+        }
+        Some(gone)
+    }
+
     /// Ends the interest of one peer in another, and takes back its label.
     fn end_interest(&mut self, pair: AskedPair) -> Option<HubAction> {
-        let gone = self.interests.remove(&pair)?;
+        let gone = self.remove_interest(pair)?;
         if let Some(labels) = self.asked.get_mut(&pair.asks) {
             labels.remove(&gone.label);
         }
@@ -162,6 +197,8 @@ impl Hub {
             labels.remove(&before);
         }
         let interest = self.interests.entry(pair).or_insert_with(|| Interest::new(label));
+        self.ends.remove(&(interest.until_ns, pair));
+        self.ends.insert((until_ns, pair));
         (interest.label, interest.until_ns) = (label, until_ns);
         if before != Some(label) {
             actions.push(HubAction::Label { to: asks, from: about, label: Some(label) });
@@ -184,15 +221,20 @@ impl Hub {
             return Vec::new();
         };
         labels.remove(&label);
-        self.interests.remove(&AskedPair { about: before, asks });
+        self.remove_interest(AskedPair { about: before, asks });
         let mut actions = vec![HubAction::Label { to: asks, from: before, label: None }];
         actions.extend(self.tell(before, asks, now_ns));
         actions
     }
 
+    /// The peer that another calls by this label.
+    pub fn labelled(&self, asks: usize, label: Label) -> Option<usize> {
+        self.asked.get(&asks)?.get(&label).copied()
+    }
+
     /// A piece of `from`, for the peer that has this label there; `None`: it is not passed on.
     pub fn piece(&mut self, from: usize, piece: Piece, now_ns: u64) -> Option<PassedOn> {
-        let to = *self.asked.get(&from)?.get(&piece.label)?;
+        let to = self.labelled(from, piece.label)?;
         if !self.up.contains_key(&to) {
             return None;
         }
@@ -209,20 +251,90 @@ impl Hub {
         if now_ns < self.look_ns {
             return Vec::new();
         }
-        self.look_ns = now_ns.saturating_add(SECOND_NS);
-        let is_over = |(_, interest): &(&AskedPair, &Interest)| now_ns >= interest.until_ns;
-        let over: Vec<_> = self.interests.iter().filter(is_over).map(|(pair, _)| *pair).collect();
         let mut actions = Vec::new();
-        for pair in over {
+        let is_over = self.end_those_over(&mut actions, now_ns);
+        self.tell_late(&mut actions, now_ns);
+        let wait_ns = if is_over && self.late.is_empty() { SECOND_NS } else { SOON_NS };
+        self.look_ns = now_ns.saturating_add(wait_ns);
+        actions
+    }
+
+    /// When [`tick`](Self::tick) is due.
+    pub fn deadline_ns(&self) -> u64 {
+        if self.interests.is_empty() { u64::MAX } else { self.look_ns }
+    }
+
+    /// Forgets those who ask no more; `false`: there are others.
+    fn end_those_over(&mut self, actions: &mut Vec<HubAction>, now_ns: u64) -> bool {
+        for _ in 0..LOOKS {
+            let first = self.ends.first().filter(|(until_ns, _)| now_ns >= *until_ns);
+            let Some(&(_, pair)) = first else { return true };
+            self.count_look();
             actions.extend(self.end_interest(pair));
             actions.extend(self.tell(pair.about, pair.asks, now_ns));
         }
-        let is_late = |(pair, interest): &(&AskedPair, &Interest)| {
-            interest.told != Some(self.standing(**pair))
-        };
-        let late: Vec<_> = self.interests.iter().filter(is_late).map(|(pair, _)| *pair).collect();
-        actions.extend(late.into_iter().filter_map(|pair| self.tell_change(pair, now_ns)));
-        actions
+        false
+    }
+
+    /// Tells what could not be told before, once round all that were not told at the most.
+    fn tell_late(&mut self, actions: &mut Vec<HubAction>, now_ns: u64) {
+        let (begin, last_turn) = (self.next_asks, self.next_turn);
+        let mut left = LOOKS;
+        for (from, to) in [(begin, usize::MAX), (0, begin)] {
+            let mut next = Some(from);
+            while let Some(asks) = next.and_then(|from| self.late_asker(from, to)) {
+                if left == 0 {
+                    self.next_asks = asks;
+                    return;
+                }
+                left = self.tell_late_to(asks, last_turn, left, actions, now_ns);
+                next = asks.checked_add(1);
+            }
+        }
+    }
+
+    /// The first peer from `from` on, and before `to`, that was not told of something.
+    fn late_asker(&self, from: usize, to: usize) -> Option<usize> {
+        let all = LateTurn { asks: from, turn: 0 }..LateTurn { asks: to.max(from), turn: 0 };
+        self.late.range(all).next().map(|(late, _)| late.asks)
+    }
+
+    /// Tells one peer what it was not told before `last_turn`, as far as it may be told. Returns
+    /// what is left of `left` looks.
+    fn tell_late_to(
+        &mut self,
+        asks: usize,
+        last_turn: u64,
+        mut left: usize,
+        actions: &mut Vec<HubAction>,
+        now_ns: u64,
+    ) -> usize {
+        let line = LateTurn { asks, turn: 0 }..LateTurn { asks, turn: last_turn };
+        while left > 0
+            && let Some((&late, &about)) = self.late.range(line.clone()).next()
+        {
+            left -= 1;
+            self.count_look();
+            let all = &self.received.entry(asks).or_default().changes;
+            if !all.allows(ALL_CHANGES, now_ns) {
+                break;
+            }
+            // If it may not be told of this one yet, it is last in the line.
+            self.late.remove(&late);
+            let pair = AskedPair { about, asks };
+            if let Some(interest) = self.interests.get_mut(&pair) {
+                interest.late = None;
+            }
+            actions.extend(self.tell_change(pair, now_ns));
+        }
+        left
+    }
+
+    fn count_look(&mut self) {
+        #[cfg(test)]
+        {
+            self.looks += 1;
+        }
     }
 
     /// Tells all who ask for a peer.
@@ -232,22 +344,45 @@ impl Hub {
         askers.into_iter().filter_map(|asks| self.tell(asks, about, now_ns)).collect()
     }
 
+    /// Tells a peer the standing of another at once, unless others wait in its line.
     fn tell(&mut self, asks: usize, about: usize, now_ns: u64) -> Option<HubAction> {
-        self.tell_change(AskedPair { about, asks }, now_ns)
+        let pair = AskedPair { about, asks };
+        if self.late_asker(asks, asks.saturating_add(1)).is_none() {
+            return self.tell_change(pair, now_ns);
+        }
+        if self.interests.get(&pair)?.told != Some(self.standing(pair)) {
+            self.note_late(pair);
+        }
+        None
     }
 
     /// Tells a peer the standing of another, if it was told another one last, and not too often.
     fn tell_change(&mut self, pair: AskedPair, now_ns: u64) -> Option<HubAction> {
         let standing = self.standing(pair);
-        let interest = self.interests.get_mut(&pair)?;
+        let interest = self.interests.get(&pair)?;
         if interest.told == Some(standing) {
             return None;
         }
-        let all = &mut self.received.entry(pair.asks).or_default().changes;
+        let all = &self.received.entry(pair.asks).or_default().changes;
         let is_told = all.allows(ALL_CHANGES, now_ns)
             && interest.changes.take(CHANGES, now_ns)
             && all.take(ALL_CHANGES, now_ns);
-        if is_told { self.answer(pair) } else { None }
+        if is_told {
+            return self.answer(pair);
+        }
+        self.note_late(pair);
+        None
+    }
+
+    /// A peer could not be told of a change: it is last in its line, if it is not in it.
+    fn note_late(&mut self, pair: AskedPair) {
+        let Some(interest) = self.interests.get_mut(&pair) else { return };
+        if interest.late.is_none() {
+            let turn = self.next_turn;
+            self.next_turn += 1;
+            interest.late = Some(turn);
+            self.late.insert(LateTurn { asks: pair.asks, turn }, pair.about);
+        }
     }
 
     /// Tells a peer the standing of another.
@@ -255,6 +390,9 @@ impl Hub {
         let standing = self.standing(pair);
         let interest = self.interests.get_mut(&pair)?;
         interest.told = Some(standing);
+        if let Some(turn) = interest.late.take() {
+            self.late.remove(&LateTurn { asks: pair.asks, turn });
+        }
         let message = HubMessage::Known { label: interest.label, standing };
         Some(HubAction::Tell { to: pair.asks, message })
     }

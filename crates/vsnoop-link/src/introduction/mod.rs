@@ -29,6 +29,8 @@
 mod contact;
 mod exchange;
 mod hub;
+#[cfg(test)]
+mod hub_tests;
 mod message;
 #[cfg(test)]
 mod tests;

@@ -5,14 +5,16 @@
 
 use tracing::debug;
 
-use super::ControlThread;
+use super::{ControlThread, PeerEntry};
 use crate::causes::with_causes;
 use crate::egress;
 use crate::establish::{self, SessionRole};
 use crate::event::{ControlEvent, ReceivedMessage};
 use vsnoop_link::handshake::{Answer, Hello, Machine, Outcome, Purpose, Refusal, RefusalKind};
 use vsnoop_link::identity::PeerId;
-use vsnoop_link::introduction::{About, ContactAction, HubAction, HubMessage, Piece, Standing};
+use vsnoop_link::introduction::{
+    About, ContactAction, HubAction, HubMessage, Label, Piece, Standing,
+};
 use vsnoop_link::session::{DialError, PeerEvent, SessionId};
 use vsnoop_link::wire::item::INTRODUCTION;
 
@@ -30,7 +32,7 @@ impl ControlThread {
         let is_relayed = self.peers[peer].config.relay && self.peers[peer].used.is_some();
         match HubMessage::decode(&got.item) {
             Some(HubMessage::Ask { label, about }) if is_relayed => {
-                let about = self.relayed(&about);
+                let about = self.relayed(peer, label, &about);
                 let actions = self.hub.asked(peer, label, about, now_ns);
                 self.act_as_hub(actions);
             }
@@ -53,11 +55,15 @@ impl ControlThread {
         }
     }
 
-    /// The peer that is relayed, and is whom another asks for.
-    fn relayed(&self, about: &About) -> Option<usize> {
-        self.peers
-            .iter()
-            .position(|known| !known.is_removed && known.config.relay && known.is_about(about))
+    /// The peer that is relayed, and is whom another asks for by this label: most likely, the one
+    /// that it has asked for before.
+    fn relayed(&self, asks: usize, label: Label, about: &About) -> Option<usize> {
+        let is_relayed = |known: &PeerEntry| {
+            !known.is_removed && known.config.relay && known.is_about(about)
+        };
+        let before = self.hub.labelled(asks, label);
+        let before = before.filter(|before| self.peers.get(*before).is_some_and(is_relayed));
+        before.or_else(|| self.peers.iter().position(is_relayed))
     }
 
     /// A session with a peer came into use, or its datagrams come from elsewhere.

@@ -155,7 +155,8 @@ impl ControlThread {
 
     /// When [`tick`](Self::tick) is due.
     pub fn deadline(&self) -> Duration {
-        let wait_ns = self.deadlines.next_ns().saturating_sub(self.shared.now_ns());
+        let next_ns = self.deadlines.next_ns().min(self.hub.deadline_ns());
+        let wait_ns = next_ns.saturating_sub(self.shared.now_ns());
         Duration::from_nanos(wait_ns).min(Duration::from_secs(1))
     }
 
