@@ -165,6 +165,11 @@ impl Shared {
         all.filter(move |(_, of)| **of == Some(hub)).map(|(peer, _)| peer)
     }
 
+    /// Whether a peer is the hub of others.
+    pub fn is_hub(&self, peer: usize) -> bool {
+        self.behind(peer).next().is_some()
+    }
+
     /// The peer behind a hub that has a label.
     pub fn labelled(&self, hub: usize, label: u16) -> Option<usize> {
         let peer = self.pairs.peer_of_label(label)?;

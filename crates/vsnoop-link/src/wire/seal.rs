@@ -193,6 +193,20 @@ impl Opener {
 
     /// Opens a record in place and returns its item.
     pub fn open<'r>(&mut self, record: &'r mut [u8]) -> Result<(&'r mut [u8], Fresh), OpenError> {
+        let bytes = record.len();
+        let (item, counter) = self.decrypt(record)?;
+        let fresh = self.window.take(counter).ok_or(OpenError::Replayed)?;
+        self.key.used_bytes += bytes as u64;
+        Ok((item, fresh))
+    }
+
+    /// Whether [`open`](Self::open) would open a record, which stays as it is.
+    pub fn opens(&self, record: &[u8]) -> bool {
+        self.decrypt(&mut record.to_vec()).is_ok()
+    }
+
+    /// The item of a record, in place, and the record's counter.
+    fn decrypt<'r>(&self, record: &'r mut [u8]) -> Result<(&'r mut [u8], u64), OpenError> {
         let (_, number) = header_of(record).ok_or(OpenError::Malformed)?;
         if number >> COUNTER_BITS != self.prefix >> COUNTER_BITS
             || record.len() < self.suite.overhead_bytes()
@@ -214,9 +228,7 @@ impl Opener {
                 .open_in_place(self.key.nonce(number), Aad::from(&*header), rest)
                 .map_err(|_| OpenError::Forged)?,
         };
-        let fresh = self.window.take(counter).ok_or(OpenError::Replayed)?;
-        self.key.used_bytes += bytes as u64;
-        Ok((item, fresh))
+        Ok((item, counter))
     }
 }
 

@@ -58,9 +58,8 @@ impl ControlThread {
     /// The peer that is relayed, and is whom another asks for by this label: most likely, the one
     /// that it has asked for before.
     fn relayed(&self, asks: usize, label: Label, about: &About) -> Option<usize> {
-        let is_relayed = |known: &PeerEntry| {
-            !known.is_removed && known.config.relay && known.is_about(about)
-        };
+        let is_relayed =
+            |known: &PeerEntry| !known.is_removed && known.config.relay && known.is_about(about);
         let before = self.hub.labelled(asks, label);
         let before = before.filter(|before| self.peers.get(*before).is_some_and(is_relayed));
         before.or_else(|| self.peers.iter().position(is_relayed))

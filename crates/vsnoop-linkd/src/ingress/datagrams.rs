@@ -5,7 +5,6 @@
 //! buffer is full before (units may decompress to far more), the frames so far are passed on
 //! earlier.
 
-use std::collections::HashMap;
 use std::io;
 use std::ops::Range;
 
@@ -17,11 +16,11 @@ use super::super::io::udp::{Endpoints, Inbox};
 use super::super::shared::Shared;
 use super::super::stats::PeerStats;
 use super::budget::Budget;
+use super::installed::{InstalledSession, InstalledSessions};
 use super::reports::Reports;
 use super::session::DatagramSession;
 use vsnoop_link::compress::unit::Unpacker;
 use vsnoop_link::compress::{Codecs, DecodeError};
-use vsnoop_link::introduction::MOST_LABELS;
 use vsnoop_link::wire::fragment::FRAME_BYTES;
 use vsnoop_link::wire::item::{Item, Way};
 use vsnoop_link::wire::replay::Fresh;
@@ -57,19 +56,10 @@ pub type HandOn<'a> = &'a mut dyn FnMut(&mut dyn Iterator<Item = ReceivedFrame<'
 pub struct DatagramReceiver {
     inbox: Inbox,
     batch: Batch,
-    /// Keyed by the index in their records.
-    sessions: HashMap<u32, InstalledSession>,
-    /// Indices of sessions with hubs, to which these add labels.
-    hubs: Vec<u32>,
+    sessions: InstalledSessions,
     unpacker: Unpacker,
     /// The first datagram in the inbox that no round has handled yet: message, and offset in it.
     left: Option<(usize, usize)>,
-}
-
-struct InstalledSession {
-    peer: usize,
-    session: u64,
-    opened: DatagramSession,
 }
 
 /// Frames that wait to be handed on.
@@ -108,8 +98,7 @@ impl Default for DatagramReceiver {
                 scratch: Vec::with_capacity(SCRATCH_BYTES),
                 frames: Vec::with_capacity(1024),
             },
-            sessions: HashMap::new(),
-            hubs: Vec::new(),
+            sessions: InstalledSessions::default(),
             unpacker: Unpacker::new(coding_clock()),
             left: None,
         }
@@ -117,20 +106,26 @@ impl Default for DatagramReceiver {
 }
 
 impl DatagramReceiver {
-    pub fn install(&mut self, peer: usize, session: u64, index: u32, opened: DatagramSession) {
-        self.sessions.insert(index, InstalledSession { peer, session, opened });
+    /// `session`: its number in this process; `index`: that in its records.
+    pub fn install(
+        &mut self,
+        shared: &Shared,
+        peer: usize,
+        session: u64,
+        index: u32,
+        opened: DatagramSession,
+    ) {
+        let is_with_hub = shared.is_hub(peer);
+        self.sessions.install(index, InstalledSession { peer, session, opened, is_with_hub });
     }
 
     pub fn retire(&mut self, session: u64) {
-        self.sessions.retain(|_, installed| installed.session != session);
+        self.sessions.retire(session);
     }
 
-    /// Notes which sessions are with hubs.
+    /// A reload may have changed which peers are hubs.
     pub fn note_hubs(&mut self, shared: &Shared) {
-        let of_hub = |(_, installed): &(&u32, &InstalledSession)| {
-            shared.behind(installed.peer).next().is_some()
-        };
-        self.hubs = self.sessions.iter().filter(of_hub).map(|(index, _)| *index).collect();
+        self.sessions.note_hubs(|peer| shared.is_hub(peer));
     }
 
     /// Whether there are received datagrams that no round has handled yet.
@@ -154,10 +149,10 @@ impl DatagramReceiver {
         let (first, skipped) = from.unwrap_or_default();
         let now_ns = shared.now_ns();
         let (messages, buffer) = self.inbox.parts();
-        let (batch, unpacker, hubs) = (&mut self.batch, &mut self.unpacker, &self.hubs[..]);
+        let (batch, unpacker) = (&mut self.batch, &mut self.unpacker);
         let (class, behind) = (0, None);
         let mut opening =
-            Opening { batch, unpacker, budget, shared, reports, hubs, now_ns, class, behind };
+            Opening { batch, unpacker, budget, shared, reports, now_ns, class, behind };
         for (number, message) in messages.iter().enumerate().skip(first) {
             let mut at = message.begin + if number == first { skipped } else { 0 };
             let end = message.begin + message.length;
@@ -189,8 +184,6 @@ struct Opening<'a> {
     budget: &'a mut Budget,
     shared: &'a Shared,
     reports: &'a mut Reports,
-    /// See [`DatagramReceiver`].
-    hubs: &'a [u32],
     now_ns: u64,
     /// Of the datagram that is being opened.
     class: u8,
@@ -203,7 +196,7 @@ impl Opening<'_> {
     /// a record that is refused.
     fn open(
         &mut self,
-        sessions: &mut HashMap<u32, InstalledSession>,
+        sessions: &mut InstalledSessions,
         buffer: &mut [u8],
         datagram: Range<usize>,
         ends: Endpoints,
@@ -215,11 +208,12 @@ impl Opening<'_> {
             return shared.stats.unknown_datagrams.add(1);
         };
         self.budget.use_up(bytes);
-        let (index, label) = self.unlabelled(index, sessions);
-        let Some(installed) = sessions.get_mut(&index) else {
+        let owner = sessions.owner(record, index, number);
+        let Some((owner, installed)) = owner.and_then(|of| Some((of, sessions.get_mut(of)?)))
+        else {
             return shared.stats.unknown_datagrams.add(1);
         };
-        self.behind = shared.labelled(installed.peer, label);
+        self.behind = shared.labelled(installed.peer, owner.label);
         let stats = &shared.peers[installed.peer];
         let opened = &mut installed.opened;
         let Some(opener) = opened.openers.get_mut(usize::from(stream_of(number))) else {
@@ -253,18 +247,8 @@ impl Opening<'_> {
             // Later records of the session belong to no session.
             let InstalledSession { peer, session, .. } = *installed;
             self.reports.ended(peer, session, stats, ReceiveError::NotAccepted(error));
-            sessions.remove(&index);
+            sessions.retire(session);
         }
-    }
-
-    /// The index of the session that a record belongs to, and its label; 0: none.
-    fn unlabelled(&self, index: u32, sessions: &HashMap<u32, InstalledSession>) -> (u32, u16) {
-        let label = |hub: &u32| {
-            let label = u16::try_from(index.wrapping_sub(*hub)).ok()?;
-            (1..=MOST_LABELS).contains(&label).then_some((*hub, label))
-        };
-        let found = self.hubs.iter().find_map(label);
-        found.filter(|_| !sessions.contains_key(&index)).unwrap_or((index, 0))
     }
 
     /// Handles the item at `item_at` in the inbox. Fails if our hello does not accept it.
@@ -275,7 +259,7 @@ impl Opening<'_> {
         item_at: usize,
         datagram: ReceivedDatagram,
     ) -> Result<(), DecodeError> {
-        let InstalledSession { peer, session, ref mut opened } = *installed;
+        let InstalledSession { peer, session, ref mut opened, .. } = *installed;
         let stats = &self.shared.peers[peer];
         let origin = Origin { peer, way: Way::of(item), behind: self.behind };
         let mut report = |kind| {
@@ -434,7 +418,7 @@ mod tests {
             let opener = Opener::new(Suite::Plain, &KEYS, 0, 0);
             let mut datagrams = DatagramReceiver::default();
             let session = DatagramSession::new(vec![opener], Codecs::ALL, Arc::default());
-            datagrams.install(0, 1, INDEX, session);
+            datagrams.install(&shared, 0, 1, INDEX, session);
             let sealer = Sealer::new(Suite::Plain, &KEYS, INDEX, 0, 0);
             let socket = UdpSocket::bind("127.0.0.1:0".parse().unwrap()).unwrap();
             let (sender, events) = wake::channel().unwrap();
@@ -548,12 +532,8 @@ mod tests {
         let mut ends = SessionEnds::new();
         let opener = Opener::new(Suite::Plain, &KEYS, 0, 0);
         let lz4 = Codecs { lz4: true, zstd: false };
-        ends.datagrams.install(
-            0,
-            1,
-            INDEX,
-            DatagramSession::new(vec![opener], lz4, Arc::default()),
-        );
+        let session = DatagramSession::new(vec![opener], lz4, Arc::default());
+        ends.datagrams.install(&ends.shared, 0, 1, INDEX, session);
         ends.send(&bombs(5));
         assert!(ends.received().is_empty());
         assert_eq!(ends.shared.peers[0].not_accepted_in.get(), 1);

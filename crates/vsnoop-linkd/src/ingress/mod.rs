@@ -13,6 +13,7 @@ mod budget;
 pub mod connection;
 pub mod datagrams;
 mod gather;
+mod installed;
 mod reports;
 pub mod session;
 #[cfg(test)]
@@ -256,8 +257,7 @@ impl Ingress {
         for order in orders {
             match order {
                 Order::Datagrams { peer, session, index, opened } => {
-                    self.datagrams.install(peer, session, index, *opened);
-                    self.datagrams.note_hubs(&self.shared);
+                    self.datagrams.install(&self.shared, peer, session, index, *opened);
                 }
                 Order::Connections { peer, session, connections } => {
                     for connection in connections {
@@ -276,7 +276,6 @@ impl Ingress {
                 }
                 Order::Retire { session } => {
                     self.datagrams.retire(session);
-                    self.datagrams.note_hubs(&self.shared);
                     let watch = &self.watch;
                     self.connections.retain(|_, installed| {
                         let stays = installed.session != session;
