@@ -49,20 +49,6 @@ impl SharedTable {
         }
     }
 
-    /// The same for a frame that a hub has relayed from a peer behind it, with its label.
-    pub fn forward_labelled(
-        &self,
-        frame: &[u8],
-        bytes: usize,
-        from: Location,
-        now_ns: u64,
-    ) -> ForwardingDecision {
-        if !self.read().is_labelled(from) {
-            self.write().note_label(from);
-        }
-        self.forward(frame, bytes, from, now_ns)
-    }
-
     /// A step that panicked left the table usable: every step checks what it finds.
     pub fn read(&self) -> RwLockReadGuard<'_, Table> {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
@@ -140,7 +126,10 @@ mod tests {
 
     fn table_with_a_spoke() -> SharedTable {
         let shared = SharedTable::new(TableSettings::default());
-        shared.write().set_hubs([(2, 1)]);
+        let mut table = shared.write();
+        table.set_hubs([(2, 1)]);
+        table.set_labelled(SPOKE, true);
+        drop(table);
         shared
     }
 
@@ -151,7 +140,7 @@ mod tests {
         for second in 0..10 {
             let now_ns = second * SECOND_NS;
             shared.forward(&broadcast, 64, HUB, now_ns);
-            shared.forward_labelled(&broadcast, 64, SPOKE, now_ns + 1);
+            shared.forward(&broadcast, 64, SPOKE, now_ns + 1);
             let decision = shared.forward(&frame(A, B), 64, PORT, now_ns + 2);
             assert_eq!(decision, ForwardingDecision::Both(HUB, SPOKE));
         }
@@ -164,7 +153,7 @@ mod tests {
         let broadcast = frame([0xff; 6], A);
         for second in 0..10 {
             let now_ns = second * SECOND_NS;
-            shared.forward_labelled(&broadcast, 64, SPOKE, now_ns);
+            shared.forward(&broadcast, 64, SPOKE, now_ns);
             shared.forward(&broadcast, 64, HUB, now_ns + 1);
             let decision = shared.forward(&frame(A, B), 64, PORT, now_ns + 2);
             assert_eq!(decision, ForwardingDecision::Both(SPOKE, HUB));
@@ -180,10 +169,28 @@ mod tests {
         let broadcast = frame([0xff; 6], A);
         shared.forward(&broadcast, 64, HUB, 0);
         for second in 1..4 {
-            shared.forward_labelled(&broadcast, 64, SPOKE, second * SECOND_NS);
+            shared.forward(&broadcast, 64, SPOKE, second * SECOND_NS);
         }
         let decision = shared.forward(&frame(A, B), 64, PORT, 3 * SECOND_NS);
         assert_eq!(decision, ForwardingDecision::To(SPOKE));
+    }
+
+    /// The spoke is reached directly, and its broadcasts come by the hub.
+    #[test]
+    fn frames_are_sent_twice_no_more_once_a_hub_is_known_to_label_no_more() {
+        let shared = table_with_a_spoke();
+        let broadcast = frame([0xff; 6], A);
+        let decisions = [0, 1, 2, 3].map(|second| {
+            let now_ns = second * SECOND_NS;
+            shared.forward(&frame(B, A), 64, SPOKE, now_ns);
+            shared.forward(&broadcast, 64, HUB, now_ns + 1);
+            if second == 2 {
+                shared.write().set_labelled(SPOKE, false);
+            }
+            shared.forward(&frame(A, B), 64, PORT, now_ns + 2)
+        });
+        let (twice, once) = (ForwardingDecision::Both(SPOKE, HUB), ForwardingDecision::To(SPOKE));
+        assert_eq!(decisions, [twice.clone(), twice, once.clone(), once]);
     }
 
     #[test]

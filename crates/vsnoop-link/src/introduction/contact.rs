@@ -52,6 +52,8 @@ pub struct Contact {
     ask_ns: u64,
     /// What the hub has answered since it is up.
     standing: Option<Standing>,
+    /// When it has done so last.
+    answered_ns: u64,
     /// The last address that it has told.
     found: Option<SocketAddr>,
     dialled: Option<Exchange>,
@@ -67,6 +69,7 @@ impl Contact {
             hub_is_up: false,
             ask_ns: 0,
             standing: None,
+            answered_ns: 0,
             found: None,
             dialled: None,
             accepted: None,
@@ -86,6 +89,13 @@ impl Contact {
     /// The hub relays what this host and the peer send each other.
     pub fn is_relayed(&self) -> bool {
         matches!(self.standing(), Some(Standing::Silent | Standing::Mutual(_)))
+    }
+
+    /// The hub labels frames of the peer that it relays: it has answered a question for the peer,
+    /// and has not forgotten it since.
+    pub fn is_labelled(&self, now_ns: u64) -> bool {
+        self.standing().is_some_and(|standing| standing != Standing::Unknown)
+            && now_ns.saturating_sub(self.answered_ns) < super::ASKS_NS
     }
 
     /// A handshake that this end has begun is under way.
@@ -122,6 +132,7 @@ impl Contact {
         if self.standing.replace(standing).is_none() {
             self.ask_ns = now_ns.saturating_add(self.ask_wait_ns());
         }
+        self.answered_ns = now_ns;
         let found = self.address().filter(|address| self.found != Some(*address));
         self.found = found.or(self.found);
         found.map(ContactAction::Found).into_iter().collect()
@@ -218,4 +229,31 @@ fn is_callable(address: SocketAddr) -> bool {
         IpAddr::V6(ip) => !(ip.is_loopback() || ip.is_multicast() || ip.is_unspecified()),
     };
     is_of_one_host && address.port() != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: u64 = SECOND_NS;
+
+    #[test]
+    fn a_hub_that_does_not_answer_any_more_is_not_believed_to_label() {
+        let label = Label::new(7).unwrap();
+        let about = About::Subject("a.example".to_owned());
+        let mut contact = Contact::new(ContactSettings { label, about });
+        contact.hub_up(0, 0);
+        assert!(!contact.is_labelled(0), "it was not asked");
+        for second in (0..=60).step_by(10) {
+            contact.known(Standing::Silent, second * S);
+            assert!(contact.is_labelled((second + 29) * S));
+        }
+        assert!(!contact.is_labelled(90 * S), "it may have forgotten the question");
+        contact.known(Standing::Unknown, 90 * S);
+        assert!(!contact.is_labelled(90 * S), "it does not relay for the peer any more");
+        contact.known(Standing::Down, 91 * S);
+        assert!(contact.is_labelled(91 * S));
+        contact.hub_down();
+        assert!(!contact.is_labelled(91 * S));
+    }
 }

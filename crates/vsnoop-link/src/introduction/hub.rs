@@ -16,12 +16,11 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
 
+use super::ASKS_NS;
 use super::message::{HubMessage, Label, Piece, Standing};
 use crate::rate::{Rate, RateLimit};
 
 const SECOND_NS: u64 = 1_000_000_000;
-/// A peer that has not asked for another for this time is no longer interested in it.
-const ASKS_NS: u64 = 30 * SECOND_NS;
 /// Pieces that one peer has passed on to another. A handshake is about twenty.
 const PASSED: RateLimit = RateLimit::per_second(16, 128);
 /// Pieces that one peer gets of all others.

@@ -47,6 +47,8 @@ pub const ASKS_PER_S: u64 = 256;
 /// Messages that one end takes of the other in a second. The questions for [`MOST_ASKED`] peers are
 /// 410 a second, and a hub passes on and tells up to 192.
 pub const MESSAGES_PER_S: u32 = 512;
+/// A hub forgets a question that is not repeated for this time.
+pub(crate) const ASKS_NS: u64 = 30_000_000_000;
 /// The largest label. A host with several pairs of threads takes multiples of their number, so that
 /// a record with a label is received by the pair that has its session.
 pub const MOST_LABELS: u16 = u16::MAX;

@@ -10,6 +10,7 @@ use crate::causes::with_causes;
 use crate::egress;
 use crate::establish::{self, SessionRole};
 use crate::event::{ControlEvent, ReceivedMessage};
+use vsnoop_link::forwarding::Location;
 use vsnoop_link::handshake::{Answer, Hello, Machine, Outcome, Purpose, Refusal, RefusalKind};
 use vsnoop_link::identity::PeerId;
 use vsnoop_link::introduction::{
@@ -103,6 +104,18 @@ impl ControlThread {
             if let Some(contact) = self.peers.get_mut(peer).and_then(|of| of.contact.as_mut()) {
                 contact.hub_down();
             }
+            self.note_labels(peer);
+        }
+    }
+
+    /// Tells the table whether the hub of a peer labels the peer's frames.
+    fn note_labels(&self, peer: usize) {
+        let known = self.peers.get(peer);
+        let Some(contact) = known.and_then(|known| known.contact.as_ref()) else { return };
+        let (location, table) = (Location::Peer(peer as u16), &self.shared.table);
+        let is_labelled = contact.is_labelled(self.shared.now_ns());
+        if table.read().is_labelled(location) != is_labelled {
+            table.write().set_labelled(location, is_labelled);
         }
     }
 
@@ -111,6 +124,7 @@ impl ControlThread {
         let now_ns = self.shared.now_ns();
         if let Some(contact) = &mut self.peers[peer].contact {
             let actions = contact.tick(now_ns);
+            self.note_labels(peer);
             self.act_for_contact(peer, actions);
         }
     }
@@ -151,6 +165,7 @@ impl ControlThread {
         let now_ns = self.shared.now_ns();
         if let Some(contact) = &mut self.peers[peer].contact {
             let actions = contact.known(standing, now_ns);
+            self.note_labels(peer);
             let is_apart = matches!(standing, Standing::Unknown | Standing::Down);
             self.orders.each_egress(|| egress::Order::Apart { peer, is_apart });
             self.act_for_contact(peer, actions);

@@ -369,11 +369,7 @@ fn deliver(shared: &Shared, relay: &mut RelaySender, from: Origin, frame: &Frame
         return;
     }
     let (location, start) = (Location::Peer(behind.unwrap_or(peer) as u16), frame.start());
-    let decision = match behind {
-        None => shared.table.forward(start, frame.bytes, location, now_ns),
-        Some(_) => shared.table.forward_labelled(start, frame.bytes, location, now_ns),
-    };
-    match decision {
+    match shared.table.forward(start, frame.bytes, location, now_ns) {
         ForwardingDecision::To(to) => deliver_to(shared, relay, peer, to, frame),
         ForwardingDecision::Both(a, b) => {
             deliver_to(shared, relay, peer, a, frame);

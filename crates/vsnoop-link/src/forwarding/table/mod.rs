@@ -25,8 +25,8 @@
 //!
 //! A peer behind a hub is a location of its own, also while the hub relays its frames. Until the
 //! hub labels them as the peer's, they come as the hub's, and are no other use of the peer's
-//! addresses. From then on the hub and the peer are two locations as any others: an address that is
-//! at the peer leaves the hub once it has been silent there.
+//! addresses. While it does, which its answers say, the hub and the peer are two locations as any
+//! others: an address that is at the peer leaves the hub once it has been silent there.
 //!
 //! # Multicast and floods
 //! A multicast goes where its group has members, if that is known ([`groups`](super::groups)). What
@@ -372,15 +372,22 @@ impl Table {
         Ok(SourceState::Doubtful)
     }
 
-    /// Whether the hub has labelled frames of a peer behind it.
+    /// Whether the hub labels frames of a peer behind it.
     pub fn is_labelled(&self, peer: Location) -> bool {
         self.labelled.contains(&peer)
     }
 
-    /// The hub labels frames of a peer behind it: those without a label are of others.
-    pub fn note_label(&mut self, peer: Location) {
-        if self.hubs.contains_key(&peer) {
+    /// Whether the hub labels frames of a peer behind it from now on: those without a label are of
+    /// others then.
+    pub fn set_labelled(&mut self, peer: Location, is_labelled: bool) {
+        let Some(hub) = self.hubs.get(&peer) else { return };
+        if is_labelled {
             self.labelled.insert(peer);
+        } else if self.labelled.remove(&peer) {
+            // What came by the hub since it labels no more may have been the peer's.
+            for known in self.known.values_mut().filter(|known| known.location == peer) {
+                known.rival.take_if(|rival| rival.location == *hub);
+            }
         }
     }
 

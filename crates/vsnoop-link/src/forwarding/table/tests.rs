@@ -108,12 +108,12 @@ fn what_a_hub_relays_is_no_other_use_of_an_address_behind_it() {
     // What comes without a label is the hub's own once the hub labels; not those of others, and not
     // after it has gone.
     assert_eq!(table.learn(0, mac(4), peer, 0), Ok(SourceState::Settled));
-    table.note_label(other);
+    table.set_labelled(other, true);
     assert_eq!(table.learn(0, mac(4), hub, 1), Ok(SourceState::Settled));
-    table.note_label(peer);
+    table.set_labelled(peer, true);
     table.forget(hub);
     assert_eq!(table.learn(0, mac(4), hub, 1), Ok(SourceState::Settled));
-    table.note_label(peer);
+    table.set_labelled(peer, true);
     table.set_hubs([(2, 1)]);
     assert_eq!(table.learn(0, mac(4), hub, 1), Ok(SourceState::Doubtful));
     assert_eq!(table.lookup(0, mac(4), 1), Some(Whereabouts::Either(peer, hub)));
