@@ -53,6 +53,11 @@ impl Rate {
         may
     }
 
+    /// Whether all that was taken is paid for.
+    pub fn is_unused(&self, now_ns: u64) -> bool {
+        self.paid_ns.load(Relaxed) <= now_ns
+    }
+
     /// Returns one that was taken.
     pub fn give_back(&self, limit: RateLimit) {
         let paid_ns = self.paid_ns.load(Relaxed);

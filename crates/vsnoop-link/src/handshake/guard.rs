@@ -6,7 +6,9 @@
 //! - *Known* callers come from addresses of peers, configured or proved before. Their slots and
 //!   accounts are apart from those of *unknown sources*, which cannot use them up.
 //! - Each source has a rate and a share of the slots. An IPv6 source is a /64, within which a host
-//!   may choose its address. A handshake that proves a peer costs its source nothing.
+//!   may choose its address. A handshake that proves a peer costs its source nothing, unless the
+//!   peer has had too many of them; then it counts as a failed one.
+//! - All handshakes that prove peers have a rate together. Beyond it known callers are refused.
 //! - All unknown sources together have a rate. Beyond it a caller gets a
 //!   [challenge](super::challenge) before anything is computed with keys, and those that answer
 //!   have a rate of their own.
@@ -26,6 +28,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::DEADLINE;
+use crate::identity::PeerId;
 use crate::rate::{Rate, RateLimit};
 
 /// Most addresses that are taken from the DNS name of a configured peer.
@@ -48,7 +51,11 @@ pub struct GuardLimits {
     pub challenges: RateLimit,
     /// Handshakes of unknown sources that fail after an answered challenge.
     pub answered: RateLimit,
-    /// Accounts that unknown sources share.
+    /// Handshakes that prove one peer, at no cost for its source.
+    pub peer: RateLimit,
+    /// Handshakes that prove any peer.
+    pub peers: RateLimit,
+    /// Accounts that unknown sources share; peers have as many.
     pub accounts: usize,
     /// Addresses of authenticated peers that are remembered.
     pub proved: usize,
@@ -69,6 +76,11 @@ impl Default for GuardLimits {
             answered: RateLimit::per_second(32, 64),
             // A thread, and no computing.
             challenges: RateLimit::per_second(512, 512),
+            // A session over TLS makes up to 33, and may fail a few times.
+            peer: RateLimit::per_second(4, 128),
+            // A quarter of a CPU. At once a fleet of a thousand peers, each with 16 connections:
+            // they come when their hub was started again.
+            peers: RateLimit::per_second(512, 36_000),
             accounts: 4096,
             proved: 256,
             hurried: Duration::from_secs(1),
@@ -87,6 +99,8 @@ pub enum CallRefused {
     SourceRate,
     /// Unknown sources have had too many.
     TotalRate,
+    /// Peers have had too many.
+    PeersRate,
 }
 
 impl fmt::Display for CallRefused {
@@ -96,6 +110,7 @@ impl fmt::Display for CallRefused {
             Self::SourceSlots => "too many handshakes of this source are under way",
             Self::SourceRate => "too many handshakes of this source have failed",
             Self::TotalRate => "too many handshakes of unknown sources have failed",
+            Self::PeersRate => "peers have made too many handshakes",
         })
     }
 }
@@ -113,6 +128,7 @@ pub struct GuardCounts {
     pub refused_source_slots: u64,
     pub refused_source_rate: u64,
     pub refused_total_rate: u64,
+    pub refused_peers_rate: u64,
 }
 
 impl GuardCounts {
@@ -123,6 +139,7 @@ impl GuardCounts {
             + self.refused_source_slots
             + self.refused_source_rate
             + self.refused_total_rate
+            + self.refused_peers_rate
     }
 }
 
@@ -149,7 +166,14 @@ pub struct Permit {
     id: CallId,
     allowance: Duration,
     challenged: bool,
-    authenticated: bool,
+    proof: Option<CallProof>,
+}
+
+/// The peer that a handshake has proved.
+#[derive(Debug)]
+struct CallProof {
+    peer: PeerId,
+    at_ns: u64,
 }
 
 impl Guard {
@@ -172,7 +196,7 @@ impl Guard {
         let Admission { id, allowance, challenged, displaced } =
             decision.inspect_err(|refused| book.count(*refused))?;
         let guard = self.clone();
-        let permit = Permit { guard, id, allowance, challenged, authenticated: false };
+        let permit = Permit { guard, id, allowance, challenged, proof: None };
         Ok(Admitted { permit, displaced })
     }
 
@@ -217,15 +241,16 @@ impl Permit {
             .inspect_err(|refused| book.count(*refused))
     }
 
-    /// The handshake has proved a peer: its address is remembered, and nothing is charged.
-    pub fn authenticated(mut self) {
-        self.authenticated = true;
+    /// The handshake has proved a peer: its address is remembered, and nothing is charged if the
+    /// peer has not had too many.
+    pub fn authenticated(mut self, peer: &PeerId, now_ns: u64) {
+        self.proof = Some(CallProof { peer: peer.clone(), at_ns: now_ns });
     }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        self.guard.book().leave(self.id, self.authenticated);
+        self.guard.book().leave(self.id, self.proof.as_ref());
     }
 }
 
@@ -293,6 +318,9 @@ struct Book {
     total: Rate,
     challenges: Rate,
     answered: Rate,
+    /// Handshakes that have proved peers: of each, and of all.
+    by_peer: HashMap<PeerId, Rate>,
+    peers: Rate,
     counts: GuardCounts,
 }
 
@@ -310,6 +338,8 @@ impl Book {
             total: Rate::default(),
             challenges: Rate::default(),
             answered: Rate::default(),
+            by_peer: HashMap::new(),
+            peers: Rate::default(),
             counts: GuardCounts::default(),
         }
     }
@@ -320,6 +350,9 @@ impl Book {
         let is_unknown = matches!(key, AccountKey::Unknown(_));
         if !is_unknown && self.known_under_way() >= limits.slots {
             return Err(CallRefused::Full);
+        }
+        if !is_unknown && !self.peers.allows(limits.peers, now_ns) {
+            return Err(CallRefused::PeersRate);
         }
         let slots = limits.slots - if is_unknown { limits.reserved.min(limits.slots) } else { 0 };
         let displaced = if self.calls.len() < slots { None } else { Some(self.displaceable()?) };
@@ -335,7 +368,7 @@ impl Book {
             return Err(CallRefused::TotalRate);
         }
         if let Some(id) = displaced {
-            self.leave(id, false);
+            self.leave(id, None);
             self.counts.displaced += 1;
         }
         self.account(key).under_way += 1;
@@ -363,21 +396,20 @@ impl Book {
 
     /// Does nothing for a call that was displaced before, except that it remembers no peer: that
     /// one has lost its connection.
-    fn leave(&mut self, id: CallId, authenticated: bool) {
+    fn leave(&mut self, id: CallId, proof: Option<&CallProof>) {
         let Some(Call { from, account: key, challenged }) = self.calls.remove(&id) else { return };
         let limits = self.limits;
-        let account = self.account(key);
-        account.under_way -= 1;
-        if !authenticated {
-            return;
-        }
-        account.failed.give_back(limits.source);
-        match (key, challenged) {
-            (AccountKey::Known(_), _) => {}
-            (AccountKey::Unknown(_), false) => self.total.give_back(limits.unknown),
-            (AccountKey::Unknown(_), true) => {
-                self.challenges.give_back(limits.challenges);
-                self.answered.give_back(limits.answered);
+        self.account(key).under_way -= 1;
+        let Some(proof) = proof else { return };
+        if self.is_free(proof) {
+            self.account(key).failed.give_back(limits.source);
+            match (key, challenged) {
+                (AccountKey::Known(_), _) => {}
+                (AccountKey::Unknown(_), false) => self.total.give_back(limits.unknown),
+                (AccountKey::Unknown(_), true) => {
+                    self.challenges.give_back(limits.challenges);
+                    self.answered.give_back(limits.answered);
+                }
             }
         }
         self.counts.authenticated += 1;
@@ -386,6 +418,21 @@ impl Book {
         if self.proved.len() > limits.proved {
             self.proved.pop_front();
         }
+    }
+
+    /// Takes a handshake that has proved a peer from what the peer, and all of them, may have.
+    /// `false`: it had too many, or all had.
+    fn is_free(&mut self, proof: &CallProof) -> bool {
+        let CallProof { peer, at_ns } = proof;
+        let limits = self.limits;
+        let is_in_rate = self.peers.take(limits.peers, *at_ns);
+        if self.by_peer.len() >= limits.accounts && !self.by_peer.contains_key(peer) {
+            self.by_peer.retain(|_, rate| !rate.is_unused(*at_ns));
+            if self.by_peer.len() >= limits.accounts {
+                return false;
+            }
+        }
+        self.by_peer.entry(peer.clone()).or_default().take(limits.peer, *at_ns) && is_in_rate
     }
 
     fn known_under_way(&self) -> usize {
@@ -426,229 +473,10 @@ impl Book {
             CallRefused::SourceSlots => &mut self.counts.refused_source_slots,
             CallRefused::SourceRate => &mut self.counts.refused_source_rate,
             CallRefused::TotalRate => &mut self.counts.refused_total_rate,
+            CallRefused::PeersRate => &mut self.counts.refused_peers_rate,
         } += 1;
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::net::Ipv4Addr;
-
-    const SECOND_NS: u64 = 1_000_000_000;
-
-    fn unknown(n: u32) -> IpAddr {
-        Ipv4Addr::from(0x0a00_0000 + n).into()
-    }
-
-    fn peer() -> IpAddr {
-        "192.0.2.1".parse().unwrap()
-    }
-
-    /// As many unknown sources in all as may be.
-    fn without_total() -> GuardLimits {
-        let rate = RateLimit::per_second(1000, u64::from(u32::MAX));
-        GuardLimits { unknown: rate, ..GuardLimits::default() }
-    }
-
-    fn permit(guard: &Guard, from: IpAddr, now_ns: u64) -> Permit {
-        guard.admit(from, now_ns).unwrap().permit
-    }
-
-    #[test]
-    fn unknown_sources_cannot_take_the_slots_of_peers() {
-        let guard = Guard::new(without_total());
-        guard.set_peer(0, [peer()]);
-        let taken: Vec<_> = (0..48).map(|n| guard.admit(unknown(n), 0).unwrap()).collect();
-        assert!(taken.iter().all(|admitted| admitted.displaced.is_none()));
-        let peers: Vec<_> = (0..16).map(|_| guard.admit(peer(), 0).unwrap()).collect();
-        assert!(peers.iter().all(|admitted| admitted.displaced.is_none()));
-        assert_eq!(guard.admit(peer(), 0).unwrap_err(), CallRefused::SourceSlots);
-        drop(taken);
-        assert_eq!(guard.under_way(), 16);
-        assert!(guard.admit(unknown(2000), 0).is_ok());
-    }
-
-    #[test]
-    fn a_peer_displaces_an_unknown_source_and_never_the_reverse() {
-        let guard = Guard::new(GuardLimits { slots: 4, reserved: 1, ..without_total() });
-        guard.set_peer(0, [peer()]);
-        let callers: Vec<_> = (0..3).map(|n| permit(&guard, unknown(n), 0)).collect();
-        let peers: Vec<_> = (0..4).map(|_| guard.admit(peer(), 0).unwrap()).collect();
-        let displaced: Vec<_> = peers.iter().filter_map(|admitted| admitted.displaced).collect();
-        assert_eq!(displaced, callers.iter().map(Permit::id).collect::<Vec<_>>());
-        assert_eq!(guard.admit(peer(), 0).unwrap_err(), CallRefused::Full);
-        assert_eq!(guard.admit(unknown(9), 0).unwrap_err(), CallRefused::Full);
-        drop(callers);
-        assert_eq!(guard.under_way(), 4, "what was displaced is not counted again");
-    }
-
-    #[test]
-    fn the_source_with_the_most_calls_loses_its_oldest() {
-        let guard = Guard::new(without_total());
-        // Six sources, as many calls as they get: one with a single call is not displaced.
-        let modest = permit(&guard, unknown(1000), 0);
-        let mut held = Vec::new();
-        for n in 0..96 {
-            let Ok(admitted) = guard.admit(unknown(n % 6), 0) else { continue };
-            assert_ne!(admitted.displaced, Some(modest.id()));
-            held.push(admitted.permit);
-        }
-        let another = guard.admit(unknown(2000), 0).unwrap();
-        let greedy: Vec<_> = held.iter().map(Permit::id).collect();
-        assert!(greedy.contains(&another.displaced.unwrap()));
-        for _ in 0..100 {
-            let admitted = guard.admit(unknown(3), 0);
-            let displaced = admitted.ok().and_then(|admitted| admitted.displaced);
-            assert!(displaced.is_none_or(|id| id != modest.id() && id != another.permit.id()));
-        }
-        assert!(guard.under_way() <= 48);
-    }
-
-    #[test]
-    fn beyond_the_rate_of_unknown_sources_they_are_challenged_and_then_refused() {
-        let limits = GuardLimits::default();
-        let guard = Guard::new(limits);
-        guard.set_peer(0, [peer()]);
-        let (mut open, mut challenged, mut refused) = (0, 0, 0_u64);
-        // 20,000 calls within 2 s, each from another source. No account is evicted.
-        for n in 0..20_000u32 {
-            match guard.admit(unknown(n), u64::from(n) * SECOND_NS / 10_000) {
-                Ok(admitted) if admitted.permit.is_challenged() => challenged += 1,
-                Ok(_) => open += 1,
-                Err(CallRefused::TotalRate) => refused += 1,
-                Err(other) => panic!("{other}"),
-            }
-        }
-        let most = |rate: RateLimit| rate.burst + 2 * SECOND_NS / rate.each_ns;
-        assert!(open <= most(limits.unknown) && open + 2 > limits.unknown.burst, "{open}");
-        assert!(challenged <= most(limits.challenges), "{challenged}");
-        assert!(refused > 18_000, "{refused}");
-        let known = permit(&guard, peer(), 2 * SECOND_NS);
-        assert!(!known.is_challenged());
-    }
-
-    #[test]
-    fn those_that_answer_have_a_rate_which_a_peer_gives_back() {
-        let rate = RateLimit::per_second(1, 1);
-        let limits = GuardLimits { unknown: rate, ..GuardLimits::default() };
-        let guard = Guard::new(limits);
-        let _first = permit(&guard, unknown(0), 0);
-        for n in 0..500 {
-            let peer = permit(&guard, unknown(1000 + n), 0);
-            assert!(peer.is_challenged() && peer.answered(0).is_ok());
-            peer.authenticated();
-        }
-        let answered =
-            (0..500).filter(|n| permit(&guard, unknown(9000 + n), 0).answered(0).is_ok());
-        assert_eq!(answered.count(), limits.answered.burst as usize);
-    }
-
-    #[test]
-    fn no_account_is_forgotten_because_others_call() {
-        let guard = Guard::new(without_total());
-        while guard.admit(unknown(1), 0).is_ok() {}
-        for n in 0..100_000 {
-            let _ = guard.admit(unknown(1000 + n), 0);
-        }
-        assert_eq!(guard.admit(unknown(1), 0).unwrap_err(), CallRefused::SourceRate);
-    }
-
-    #[test]
-    fn a_peer_whose_name_stands_for_other_addresses_now_is_known_by_those_and_not_by_a_thousand() {
-        let guard = Guard::new(GuardLimits { slots: 1, reserved: 1, ..GuardLimits::default() });
-        let is_known = |address| guard.admit(address, 0).is_ok();
-        guard.set_peer(0, [unknown(1), unknown(2)]);
-        guard.set_peer(1, [peer()]);
-        assert!(is_known(unknown(1)) && is_known(unknown(2)) && is_known(peer()));
-        guard.set_peer(0, (3..1003).map(unknown));
-        assert!(!is_known(unknown(1)) && is_known(unknown(3)) && is_known(peer()));
-        assert_eq!((3..1003).filter(|n| is_known(unknown(*n))).count(), PEER_ADDRESSES);
-    }
-
-    #[test]
-    fn a_caller_is_in_a_hurry_only_when_it_is_unknown_and_slots_are_scarce() {
-        let guard = Guard::new(GuardLimits::default());
-        guard.set_peer(0, [peer()]);
-        let taken: Vec<_> = (0..40).map(|n| permit(&guard, unknown(n), 0)).collect();
-        assert_eq!(taken[0].allowance(), DEADLINE);
-        assert_eq!(taken[39].allowance(), GuardLimits::default().hurried);
-        assert_eq!(permit(&guard, peer(), 0).allowance(), DEADLINE);
-    }
-
-    #[test]
-    fn one_source_is_held_to_its_rate_and_its_share() {
-        let limits = without_total();
-        let guard = Guard::new(limits);
-        let held: Vec<_> = (0..100).map_while(|_| guard.admit(unknown(1), 0).ok()).collect();
-        assert_eq!(held.len(), limits.source_slots);
-        assert_eq!(guard.admit(unknown(1), 0).unwrap_err(), CallRefused::SourceSlots);
-        drop(held);
-        let in_ten_seconds =
-            (0..10_000).filter(|ms| guard.admit(unknown(1), ms * SECOND_NS / 1000).is_ok()).count();
-        let most = (limits.source.burst + 10 * SECOND_NS / limits.source.each_ns) as usize;
-        assert!(in_ten_seconds + limits.source_slots <= most, "{in_ten_seconds}");
-        assert!(in_ten_seconds + limits.source_slots + 2 > most, "{in_ten_seconds}");
-        assert!(guard.admit(unknown(2), 0).is_ok());
-    }
-
-    #[test]
-    fn a_host_cannot_evade_its_rate_by_other_addresses_of_its_ipv6_prefix() {
-        let guard = Guard::new(without_total());
-        let admitted = |prefix: u128| {
-            (0..500u128)
-                .filter(|n| {
-                    let address = Ipv6Addr::from((0x2001_0db8 << 96) | (prefix << 64) | *n);
-                    guard.admit(address.into(), 0).is_ok()
-                })
-                .count()
-        };
-        assert_eq!(admitted(1), 32);
-        assert_eq!(admitted(2), 32);
-    }
-
-    #[test]
-    fn an_ipv4_address_is_the_same_one_on_an_ipv6_listener() {
-        let guard = Guard::new(GuardLimits { slots: 1, reserved: 1, ..GuardLimits::default() });
-        guard.set_peer(0, [peer()]);
-        let mapped: IpAddr = "::ffff:192.0.2.1".parse().unwrap();
-        assert!(guard.admit(mapped, 0).is_ok());
-        assert!(guard.admit(unknown(1), 0).is_err());
-    }
-
-    #[test]
-    fn a_peer_that_has_proved_itself_is_known_and_not_charged() {
-        let guard = Guard::new(without_total());
-        for _ in 0..1000 {
-            permit(&guard, unknown(1), 0).authenticated();
-        }
-        let _others: Vec<_> = (100..1100).filter_map(|n| guard.admit(unknown(n), 0).ok()).collect();
-        assert!(guard.admit(unknown(1), 0).is_ok());
-        assert_eq!(guard.counts().authenticated, 1000);
-    }
-
-    #[test]
-    fn what_is_remembered_is_bounded() {
-        let limits = GuardLimits::default();
-        let guard = Guard::new(limits);
-        let held: Vec<_> = (0..40).map(|n| permit(&guard, unknown(n), 0)).collect();
-        for n in 0..100_000 {
-            permit(&guard, unknown(1000 + n), 0).authenticated();
-        }
-        let book = guard.book();
-        assert_eq!(book.unknown.len(), limits.accounts);
-        assert!(book.known.len() <= 2 * limits.proved + 1);
-        assert_eq!(book.proved.len(), limits.proved);
-        drop(book);
-        drop(held);
-        assert_eq!(guard.under_way(), 0);
-    }
-
-    #[test]
-    fn a_clock_that_goes_back_gives_no_credit() {
-        let guard = Guard::new(GuardLimits::default());
-        let admitted =
-            (0..1000).filter(|n| guard.admit(unknown(1), SECOND_NS * (n % 2)).is_ok()).count();
-        assert!(admitted <= 40, "{admitted}");
-    }
-}
+mod tests;

@@ -122,8 +122,8 @@ impl CallListener {
             tcp_handshake::accept(stream, &config.acceptor, &policy, deadline)
         };
         self.callers.forget(permit.id());
-        if established.is_ok() {
-            permit.authenticated();
+        if let Ok(established) = &established {
+            permit.authenticated(&established.outcome.peer, self.clock.now_ns());
         }
         let (established, generation) = (established.map(Box::new), config.generation);
         self.events.send(ControlEvent::Accepted { from, generation, established });

@@ -195,8 +195,9 @@ fn flooded(sources: u8, configured: bool, times: usize) -> (usize, usize) {
                         accept(stream, acceptor, policy, until)
                     };
                     callers.forget(permit.id());
-                    if result.is_ok() {
-                        permit.authenticated();
+                    if let Ok(established) = result {
+                        let now_ns = began.elapsed().as_nanos() as u64;
+                        permit.authenticated(&established.outcome.peer, now_ns);
                     }
                 });
             }
