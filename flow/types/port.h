@@ -18,9 +18,12 @@ enum port_run {
  * treat it as paused, whatever the operator chose. */
 #define PORT_SUSPENDED 0x80000000
 
+/* The same of the service: the VM is about to leave this host, or its state is being saved. */
+#define PORT_MIGRATING 0x40000000
+
 /* Settings of a port: the operator's choices, which may change while packets flow. */
 struct policy {
-	__u32 run; /* enum port_run, PORT_SUSPENDED */
+	__u32 run; /* enum port_run, PORT_SUSPENDED, PORT_MIGRATING */
 	__u32 passive; /* 1: flows may be passive: left to a VM that answers promptly */
 	__u32 hold_chunks; /* memory for the hold at most, chunks */
 	__u32 ahead; /* bytes that a sender may send beyond the VM's own window */

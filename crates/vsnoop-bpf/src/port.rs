@@ -127,7 +127,7 @@ impl Port {
         self.write(&self.meta, meta, "meta")
     }
 
-    /// The policy; `run` includes `PORT_SUSPENDED`.
+    /// The policy; `run` includes `PORT_SUSPENDED` and `PORT_MIGRATING`.
     pub(crate) fn raw_policy(&self) -> Result<policy> {
         Ok(self.read::<types::port>(&self.shared, "the port's record")?.policy)
     }

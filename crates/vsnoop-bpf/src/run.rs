@@ -1,16 +1,18 @@
-//! The run state of a port: the operator's choice and the helper's suspension.
+//! The run state of a port: the operator's choice, the helper's suspension, and the service's pause
+//! for a migration.
 //!
 //! The operator chooses active or paused. The helper may suspend the port, whatever the choice,
-//! while something on the tap makes the hand-over inexact. Both are in one word of the policy in
-//! the port's pinned record, `run`: the choice, and the bit `PORT_SUSPENDED`. The hooks compare the
-//! word with `PORT_ACCELERATE` and `PORT_OBSERVE` and treat all other values as `PORT_PAUSED`, so
-//! the bit alone pauses the port. Because it is in the kernel, neither the end of the helper nor a
-//! `resume` ends the suspension, and the operator's choice is kept.
+//! while something on the tap makes the hand-over inexact, and the service pauses it while its VM
+//! migrates. All are in one word of the policy in the port's pinned record, `run`: the choice, and
+//! the bits `PORT_SUSPENDED` and `PORT_MIGRATING`. The hooks compare the word with
+//! `PORT_ACCELERATE` and `PORT_OBSERVE` and treat all other values as `PORT_PAUSED`, so a bit alone
+//! pauses the port. Because it is in the kernel, neither the end of a process nor a `resume` clears
+//! it, and the operator's choice is kept.
 
 use std::fs::File;
 
 use libbpf_rs::{MapCore, MapFlags};
-use vsnoop_flow::types::{self, PORT_SUSPENDED, policy, port_run};
+use vsnoop_flow::types::{self, PORT_MIGRATING, PORT_SUSPENDED, policy, port_run};
 
 use crate::error::{Error, Result};
 use crate::maps::PortMap;
@@ -19,6 +21,9 @@ use crate::port::Port;
 use crate::record::Record;
 use crate::service_mark::ServiceMark;
 use crate::text::c_name;
+
+/// The bits of `run` beside the operator's choice.
+const BITS: u32 = PORT_SUSPENDED | PORT_MIGRATING;
 
 /// While it lives, no other process changes the port's records that user space writes.
 #[derive(Debug)]
@@ -30,14 +35,15 @@ impl Port {
     /// The settings in force; `run` is the operator's choice.
     pub fn policy(&self) -> Result<policy> {
         let policy = self.raw_policy()?;
-        Ok(policy { run: policy.run & !PORT_SUSPENDED, ..policy })
+        Ok(policy { run: policy.run & !BITS, ..policy })
     }
 
-    /// Sets `PORT_OBSERVE`, `PORT_ACCELERATE` or `PORT_PAUSED`. A suspension continues.
+    /// Sets `PORT_OBSERVE`, `PORT_ACCELERATE` or `PORT_PAUSED`. A suspension continues, and so does
+    /// the pause for a migration.
     pub fn set_run(&self, run: port_run::Type) -> Result<()> {
         let _lock = self.lock_records()?;
         let policy = self.raw_policy()?;
-        self.write_policy(&policy { run: run | policy.run & PORT_SUSPENDED, ..policy })
+        self.write_policy(&policy { run: run | policy.run & BITS, ..policy })
     }
 
     /// Changes the quota of the hold, and how far senders may send beyond the VM's own window.
@@ -86,6 +92,21 @@ impl Port {
             self.write_meta(&meta)?;
         }
         Ok(true)
+    }
+
+    /// Is the port paused because its VM migrates?
+    pub fn is_migrating(&self) -> Result<bool> {
+        Ok(self.raw_policy()?.run & PORT_MIGRATING != 0)
+    }
+
+    /// Pauses the port for a migration of its VM (no new early ACKs; those given out are honoured),
+    /// or ends this pause.
+    pub fn set_migrating(&self, migrating: bool) -> Result<()> {
+        let _lock = self.lock_records()?;
+        let policy = self.raw_policy()?;
+        let run =
+            if migrating { policy.run | PORT_MIGRATING } else { policy.run & !PORT_MIGRATING };
+        self.write_policy(&types::policy { run, ..policy })
     }
 
     /// Notes the tap's present bridge.

@@ -24,6 +24,8 @@ pub struct Attached {
     pub state: AttachmentState,
     /// The helper has suspended it, whatever the operator's choice.
     pub suspended: bool,
+    /// The service has paused it while its VM migrates, whatever the operator's choice.
+    pub migrating: bool,
 }
 
 /// The operator's choice, or that the tap is gone.
@@ -42,6 +44,8 @@ pub enum AttachmentState {
 pub enum PausedBy {
     Operator,
     Helper,
+    /// The service, while the VM migrates or is saved.
+    Migration,
 }
 
 /// All attachments, and all damaged pins.
@@ -63,13 +67,15 @@ impl Attached {
                 _ => AttachmentState::Paused,
             }
         };
-        Ok(Self { name: port.ifname()?, meta, state, suspended: port.is_suspended()?, port })
+        let (suspended, migrating) = (port.is_suspended()?, port.is_migrating()?);
+        Ok(Self { name: port.ifname()?, meta, state, suspended, migrating, port })
     }
 
     /// The reason why the port does not acknowledge early; the operator's pause takes precedence.
     pub fn paused_by(&self) -> Option<PausedBy> {
         match self.state {
             AttachmentState::Paused => Some(PausedBy::Operator),
+            AttachmentState::Active if self.migrating => Some(PausedBy::Migration),
             AttachmentState::Active if self.suspended => Some(PausedBy::Helper),
             _ => None,
         }

@@ -63,6 +63,33 @@ pub fn set_bounds(key: PortKey, netns: &Netns, wanted: &Wanted, config: &Config)
     Ok(())
 }
 
+/// Pauses a port while its VM migrates, or ends that.
+pub fn set_migrating(key: PortKey, migrating: bool) -> Result<()> {
+    let attached = Attached::of(Port::open(key.netns, key.ifindex)?)?;
+    attached.port.set_migrating(migrating)?;
+    let name = &attached.name;
+    match migrating {
+        true => tracing::info!("port {name}: paused, its VM is being migrated or saved"),
+        false => tracing::info!("port {name}: goes on, its VM is here"),
+    }
+    Ok(())
+}
+
+/// Says what a VM that has left has not acknowledged.
+pub fn report_left_behind(key: PortKey) -> Result<()> {
+    let attached = Attached::of(Port::open(key.netns, key.ifindex)?)?;
+    let left = Outstanding::of(&attached.port, &Holds::open_or_do_without(&attached.port))?;
+    let name = &attached.name;
+    match left.bytes {
+        0 => tracing::info!("port {name}: its VM has left, with all that was acknowledged for it"),
+        _ => tracing::warn!(
+            "port {name}: its VM has left without {}: these connections are reset",
+            left.text()
+        ),
+    }
+    Ok(())
+}
+
 /// A port that is being detached.
 pub struct Draining {
     pub key: PortKey,

@@ -13,6 +13,19 @@
 //! | the service | no | detach |
 //! | the service, and an operator has paused it | any | none until it is resumed |
 //!
+//! A port of the service whose table names QMP monitors follows its VM. "paused" is the service's
+//! own pause here, beside that of an operator; of what an operator has paused, too, only this pause
+//! changes:
+//!
+//! | VM | port | action |
+//! |---|---|---|
+//! | leaves, or has left | attached | pause |
+//! | is here, or its table names no monitors any more | paused | resume |
+//! | has left for [`GONE`] | paused | detach: nothing brings its remainder to it |
+//! | unknown, and no process holds the tap | paused | detach: the next VM at the tap is a new one |
+//! | unknown otherwise | any | none |
+//! | has left | - | none: it is not attached |
+//!
 //! An attempt that failed is repeated after a pause that doubles each time. A reload forgets what
 //! operators took off and what failed.
 
@@ -21,11 +34,14 @@ use std::time::Duration;
 
 use vsnoop_bpf::ServiceMark;
 use vsnoop_host::config::port::{PortPattern, Tap};
-use vsnoop_host::settings::Settings;
+use vsnoop_host::settings::{Mode, Settings};
 
 /// First and longest pause before an attempt is repeated.
 const RETRY_FIRST: Duration = Duration::from_secs(1);
 const RETRY_MOST: Duration = Duration::from_secs(60);
+
+/// A VM that has left is not expected back: a snapshot to a file lets it run again sooner.
+pub const GONE: Duration = Duration::from_secs(5);
 
 /// Identifies a tap: the inode of its network namespace, and its index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -41,7 +57,25 @@ pub struct Present {
     pub tap: Tap,
     /// It is up, and everything that conditions ask for is known.
     pub is_ready: bool,
+    /// A process holds it.
+    pub is_held: bool,
+    pub vm: VmPlace,
     pub attachment: Option<Attachment>,
+}
+
+/// Where the VM of a tap is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VmPlace {
+    /// The tap's table names no monitors.
+    NotFollowed,
+    /// No monitor says it.
+    Unknown,
+    Here,
+    Leaving,
+    /// It has left, and may come back; after [`GONE`] not any more.
+    Gone {
+        for_good: bool,
+    },
 }
 
 /// Who attached a port, as its record says.
@@ -51,6 +85,8 @@ pub enum Attachment {
     ByService {
         mark: ServiceMark,
         is_paused: bool,
+        /// The service has paused it for a migration.
+        is_migrating: bool,
     },
     /// The service has begun to detach it.
     Leaving,
@@ -69,6 +105,13 @@ pub enum Action {
     },
     /// Once the VM has acknowledged everything.
     Detach {
+        key: PortKey,
+    },
+    /// While the VM migrates, or is saved.
+    Pause {
+        key: PortKey,
+    },
+    Resume {
         key: PortKey,
     },
 }
@@ -139,13 +182,17 @@ impl Reconciler {
             }
             let is_due = self.failed.get(&key).is_none_or(|failure| failure.again_at <= now);
             let name = port.tap.interface.clone();
+            let is_gone = matches!(port.vm, VmPlace::Gone { .. });
             return wanted
-                .filter(|_| port.is_ready && is_due && !self.released.contains(&key))
+                .filter(|_| port.is_ready && is_due && !is_gone && !self.released.contains(&key))
                 .map(|wanted| Action::Attach { key, name, wanted });
         };
         self.attached.insert(key);
         self.released.remove(&key);
         self.failed.remove(&key);
+        if let Some(action) = migration(port, attachment, wanted.as_ref()) {
+            return Some(action);
+        }
         match (attachment, wanted) {
             (Attachment::ByCommand | Attachment::ByService { is_paused: true, .. }, _) => None,
             (Attachment::ByService { mark, .. }, Some(wanted))
@@ -191,6 +238,25 @@ impl Reconciler {
         self.attached.retain(|key| keys.contains(key));
         self.released.retain(|key| keys.contains(key));
         self.failed.retain(|key, _| keys.contains(key));
+    }
+}
+
+/// What a migration of the VM asks for.
+fn migration(port: &Present, attachment: &Attachment, wanted: Option<&Wanted>) -> Option<Action> {
+    let key = port.key;
+    let Attachment::ByService { is_paused, is_migrating, .. } = attachment else {
+        return None;
+    };
+    let is_accelerated = wanted.is_some_and(|it| it.settings.mode == Mode::Accelerate);
+    match (port.vm, is_migrating) {
+        (VmPlace::Leaving | VmPlace::Gone { .. }, false) => {
+            is_accelerated.then_some(Action::Pause { key })
+        }
+        (VmPlace::Here | VmPlace::NotFollowed, true) => Some(Action::Resume { key }),
+        (_, true) if *is_paused => None,
+        (VmPlace::Gone { for_good: true }, true) => Some(Action::Detach { key }),
+        (VmPlace::Unknown, true) if !port.is_held => Some(Action::Detach { key }),
+        _ => None,
     }
 }
 

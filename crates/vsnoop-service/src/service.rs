@@ -20,7 +20,8 @@ use crate::act::{self, Draining};
 use crate::control::{FailedPort, Response, Server, State};
 use crate::error::{Error, Result};
 use crate::namespaces::Namespaces;
-use crate::reconcile::{Action, Plan, PortKey, Present, Reconciler};
+use crate::qmp::{Monitors, Phase};
+use crate::reconcile::{Action, Attachment, GONE, Plan, PortKey, Present, Reconciler, VmPlace};
 use crate::signals::Signals;
 use crate::survey::Survey;
 
@@ -45,6 +46,9 @@ struct Service {
     signals: Signals,
     control: Server,
     survey: Survey,
+    monitors: Monitors,
+    /// Ports whose VM has left, which was said.
+    left: HashSet<PortKey>,
     reconciler: Reconciler,
     draining: Vec<Draining>,
     began: Instant,
@@ -69,6 +73,8 @@ pub fn run(options: Options) -> Result<()> {
         signals,
         control,
         survey: Survey::default(),
+        monitors: Monitors::default(),
+        left: HashSet::new(),
         reconciler: Reconciler::default(),
         draining: Vec::new(),
         began: Instant::now(),
@@ -175,10 +181,13 @@ impl Service {
     /// Looks at everything, and does what is to be done.
     fn look(&mut self) -> Result<()> {
         self.is_hurried = self.namespaces.follow(&self.patterns)?;
-        let present = self.survey.look(&self.namespaces, &self.patterns)?;
+        let mut present = self.survey.look(&self.namespaces, &self.patterns)?;
+        self.follow_vms(&mut present);
         let now = self.began.elapsed();
         let Plan { actions, again_at } = self.reconciler.plan(now, &present, &self.patterns);
         self.again_at = again_at;
+        self.follow_migrations(&actions);
+        self.report_left_behind(&present);
         self.begin_to_detach(&actions);
         self.act(&actions)?;
         self.control.publish(self.state(&present));
@@ -187,6 +196,60 @@ impl Service {
             (self.options.start_background)();
         }
         Ok(())
+    }
+
+    /// Asks the monitors of VMs where these are.
+    fn follow_vms(&mut self, present: &mut [Present]) {
+        let now = Instant::now();
+        self.monitors.follow(&self.patterns, now);
+        for port in present {
+            let pattern = self.patterns.iter().find(|pattern| pattern.matches(&port.tap));
+            if pattern.is_none_or(|pattern| pattern.qmp().is_empty()) {
+                continue;
+            }
+            let pid = self.survey.pid(port.key).filter(|_| port.is_held);
+            let phase = pid.and_then(|pid| self.monitors.phase(pid));
+            port.vm = match phase {
+                None => VmPlace::Unknown,
+                Some(Phase::Here) => VmPlace::Here,
+                Some(Phase::Leaving) => VmPlace::Leaving,
+                Some(Phase::Gone { since }) => VmPlace::Gone { for_good: now - since >= GONE },
+            };
+        }
+    }
+
+    /// What needs no lock, and must not wait for one.
+    fn follow_migrations(&mut self, actions: &[Action]) {
+        for action in actions {
+            let done = match action {
+                Action::Pause { key } => act::set_migrating(*key, true),
+                Action::Resume { key } => act::set_migrating(*key, false),
+                _ => continue,
+            };
+            if let Err(error) = done {
+                tracing::warn!("{}", with_causes(&error));
+            }
+            // The next look sees what else is to be done.
+            self.is_hurried = true;
+        }
+    }
+
+    /// Says once for each VM that has left what stayed behind.
+    fn report_left_behind(&mut self, present: &[Present]) {
+        let mut left = HashSet::new();
+        for port in present {
+            let is_gone = matches!(port.vm, VmPlace::Gone { .. });
+            if !is_gone || !matches!(port.attachment, Some(Attachment::ByService { .. })) {
+                continue;
+            }
+            left.insert(port.key);
+            if !self.left.contains(&port.key)
+                && let Err(error) = act::report_left_behind(port.key)
+            {
+                tracing::warn!("{}", with_causes(&error));
+            }
+        }
+        self.left = left;
     }
 
     fn begin_to_detach(&mut self, actions: &[Action]) {
@@ -206,9 +269,11 @@ impl Service {
     /// What needs the lock of commands.
     fn act(&mut self, actions: &[Action]) -> Result<()> {
         self.is_hurried |= !self.draining.is_empty();
-        let is_detach = |action: &Action| matches!(action, Action::Detach { .. });
+        let needs_no_lock = |action: &Action| {
+            matches!(action, Action::Detach { .. } | Action::Pause { .. } | Action::Resume { .. })
+        };
         let is_due = self.draining.iter().any(Draining::is_over);
-        if !is_due && actions.iter().all(is_detach) {
+        if !is_due && actions.iter().all(needs_no_lock) {
             return Ok(());
         }
         let Some(lock) = CommandLock::try_take()? else {
@@ -258,7 +323,7 @@ impl Service {
                 let Some(netns) = self.namespaces.find(key.netns) else { return };
                 (*key, act::set_bounds(*key, netns, wanted, &self.config))
             }
-            Action::Detach { .. } => return,
+            Action::Detach { .. } | Action::Pause { .. } | Action::Resume { .. } => return,
         };
         if let Err(error) = done {
             let text = with_causes(&error);
@@ -275,15 +340,17 @@ impl Service {
         let step = self.is_hurried.then_some(STEP);
         let now = self.began.elapsed();
         let retry = self.again_at.map(|again_at| again_at.saturating_sub(now));
+        let monitors = self.monitors.due().map(|due| due.saturating_duration_since(Instant::now()));
         // A sign of life in half of the time that systemd allows.
         let watchdog = self.watchdog.map(|most| most / 2);
-        let timeout = [step, retry, watchdog].into_iter().flatten().min();
+        let timeout = [step, retry, monitors, watchdog].into_iter().flatten().min();
         let timeout = timeout.map_or(PollTimeout::NONE, |timeout| {
             PollTimeout::try_from(timeout + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX)
         });
         let descriptors = self.namespaces.descriptors();
         let mut polled: Vec<_> = descriptors
             .into_iter()
+            .chain(self.monitors.descriptors())
             .chain([self.signals.descriptor()])
             .map(|fd: BorrowedFd<'_>| PollFd::new(fd, PollFlags::POLLIN))
             .collect();

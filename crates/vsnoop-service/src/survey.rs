@@ -13,7 +13,7 @@ use vsnoop_netdev::Device;
 use crate::act::LEAVING;
 use crate::error::Result;
 use crate::namespaces::Namespaces;
-use crate::reconcile::{Attachment, PortKey, Present};
+use crate::reconcile::{Attachment, PortKey, Present, VmPlace};
 
 /// The process that holds a tap, and the name of its VM.
 struct Holder {
@@ -51,6 +51,8 @@ impl Survey {
                     key,
                     tap: tap(device, &devices, &watched.netns),
                     is_ready: device.up && (!asks || device.carrier),
+                    is_held: device.carrier,
+                    vm: VmPlace::NotFollowed,
                     attachment: attachments.get(&key).cloned(),
                 });
             }
@@ -62,6 +64,11 @@ impl Survey {
             self.find_holders(&mut present);
         }
         Ok(present)
+    }
+
+    /// The process that holds a tap, if a table asks for it and it is known.
+    pub fn pid(&self, key: PortKey) -> Option<i32> {
+        self.holders.get(&key).map(|holder| holder.process.pid)
     }
 
     fn find_holders(&mut self, present: &mut [Present]) {
@@ -104,7 +111,7 @@ fn attachments() -> Result<HashMap<PortKey, Attachment>> {
         let attachment = match ServiceMark::of(meta) {
             None => Attachment::ByCommand,
             Some(mark) if mark.settings == LEAVING => Attachment::Leaving,
-            Some(mark) => Attachment::ByService { mark, is_paused },
+            Some(mark) => Attachment::ByService { mark, is_paused, is_migrating: port.migrating },
         };
         (key, attachment)
     });

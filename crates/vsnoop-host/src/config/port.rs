@@ -22,6 +22,9 @@ use crate::settings::{Incast, Mode, Settings};
 /// A canary is counted in hundredths of a per cent.
 const WHOLE: u32 = 10_000;
 
+const PATH_GLOB: &str = "give the path of QMP sockets from / on, in which * stands for any \
+                         characters and ? for one, or a list";
+
 const GLOB: &str = "give a name, in which * stands for any characters and ? for one, or a list";
 
 /// What is known of a tap, for conditions.
@@ -47,6 +50,8 @@ pub struct PortPattern {
     settings: Settings,
     /// The part of the ports that is accelerated.
     canary: u32,
+    /// Paths of QMP sockets, one of which each VM has; none: its migrations are not followed.
+    qmp: Vec<Glob>,
 }
 
 /// Names that a tap must match; an empty list is met by all.
@@ -68,6 +73,7 @@ impl PortPattern {
             conditions: Conditions::default(),
             settings: Settings::of(Mode::Observe),
             canary: WHOLE,
+            qmp: Vec::new(),
         }
     }
 
@@ -87,8 +93,14 @@ impl PortPattern {
     /// Must the process that holds a tap be known?
     pub fn asks_for_process(&self) -> bool {
         let Conditions { process, vm, .. } = &self.conditions;
-        // A VM keeps its place in a canary when its tap has another name.
-        !process.is_empty() || !vm.is_empty() || self.canary < WHOLE
+        // A VM keeps its place in a canary when its tap has another name. The process behind a QMP
+        // socket tells whose it is.
+        !process.is_empty() || !vm.is_empty() || self.canary < WHOLE || !self.qmp.is_empty()
+    }
+
+    /// Where QMP sockets of the VMs are: absolute paths.
+    pub fn qmp(&self) -> &[Glob] {
+        &self.qmp
     }
 
     /// Which network namespaces by name, besides the service's own.
@@ -138,6 +150,7 @@ pub struct PortTable {
     allow: Field,
     deny: Field,
     canary: Field,
+    qmp: Field,
 }
 
 impl Reader<'_> {
@@ -189,6 +202,7 @@ impl Reader<'_> {
                 netns: self.globs("port.netns", &port.netns)?,
             },
             canary: self.text("port.canary", &port.canary, canary)?.unwrap_or(WHOLE),
+            qmp: self.list("port.qmp", &port.qmp, path_glob, PATH_GLOB)?,
             settings,
         })
     }
@@ -206,6 +220,7 @@ impl Reader<'_> {
                 ("ahead", &port.ahead),
                 ("passive", &port.passive),
                 ("canary", &port.canary),
+                ("qmp", &port.qmp),
             ];
             self.refuse(&with, "goes with mode = \"accelerate\" only: leave it out")?;
         }
@@ -265,6 +280,10 @@ impl Reader<'_> {
     fn said(&self, offset: usize, text: &str) -> crate::error::Error {
         self.fault(offset, Fault::Toml { message: text.to_owned(), excerpt: String::new() })
     }
+}
+
+fn path_glob(text: &str) -> Option<Glob> {
+    Glob::new(text).ok().filter(|_| text.starts_with('/'))
 }
 
 fn label(text: &str) -> std::result::Result<String, &'static str> {
@@ -412,6 +431,9 @@ mod tests {
             ("canary = \"101%\"", "2, column 10", vec!["port.canary", "10%"]),
             ("mode = \"observe\"\nhold = \"1M\"", "3, column 8", vec!["port.hold", "accelerate"]),
             ("mode = \"observe\"\ncanary = \"1%\"", "3, column 10", vec!["port.canary"]),
+            ("qmp = \"run/*.qmp\"", "2, column 7", vec!["port.qmp", "from / on"]),
+            ("qmp = 7", "2, column 7", vec!["port.qmp = 7"]),
+            ("mode = \"observe\"\nqmp = \"/q\"", "3, column 7", vec!["port.qmp"]),
             ("hold = \"1M\"\nhold = \"2M\"", "3, column 1", vec!["duplicate key"]),
             ("hold = \"2M\"\n[hold]\ntotal = \"1M\"", "2, column 8", vec!["hold.total"]),
             ("[[port]]", "2, column 1", vec!["no tap is left", "line 1"]),

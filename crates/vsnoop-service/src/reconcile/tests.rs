@@ -25,12 +25,17 @@ fn key(ifindex: u32) -> PortKey {
 
 fn present(ifindex: u32, attachment: Option<Attachment>) -> Present {
     let tap = Tap { interface: format!("vnet{ifindex}"), ..Tap::default() };
-    Present { key: key(ifindex), tap, is_ready: true, attachment }
+    let vm = VmPlace::NotFollowed;
+    Present { key: key(ifindex), tap, is_ready: true, is_held: true, vm, attachment }
 }
 
 /// With these settings, of the table in the first line.
 fn by_service(settings: &Settings) -> Attachment {
-    Attachment::ByService { mark: settings.mark("line 1"), is_paused: false }
+    marked(settings.mark("line 1"))
+}
+
+fn marked(mark: ServiceMark) -> Attachment {
+    Attachment::ByService { mark, is_paused: false, is_migrating: false }
 }
 
 fn wanted(settings: &Settings) -> Wanted {
@@ -67,14 +72,14 @@ fn a_port_of_the_service_follows_the_configuration() {
     let bounded = Settings { hold: Some(1 << 20), ..settings.clone() };
     let set = [Action::SetBounds { key: key(1), wanted: wanted(&settings) }];
     assert_eq!(plan(with(&bounded), &configured), set);
-    let renamed = Attachment::ByService { mark: settings.mark("other"), is_paused: false };
+    let renamed = marked(settings.mark("other"));
     assert_eq!(plan(present(1, Some(renamed)), &configured), set);
     let detach = [Action::Detach { key: key(1) }];
     assert_eq!(plan(with(&Settings::of(Mode::Observe)), &configured), detach);
     assert_eq!(plan(with(&settings), &patterns("[[port]]\ninterface = \"no\"\n")), detach);
     assert_eq!(plan(present(1, Some(Attachment::Leaving)), &configured), detach);
     let other = Settings::of(Mode::Observe).mark("line 1");
-    let paused = Attachment::ByService { mark: other, is_paused: true };
+    let paused = Attachment::ByService { mark: other, is_paused: true, is_migrating: false };
     assert_eq!(plan(present(1, Some(paused)), &configured), [], "an operator has paused it");
 }
 
@@ -127,7 +132,76 @@ fn what_fails_is_tried_again_after_pauses_that_grow_to_a_bound() {
 }
 
 fn of_wanted(wanted: &Wanted) -> Attachment {
-    Attachment::ByService { mark: wanted.mark(), is_paused: false }
+    marked(wanted.mark())
+}
+
+fn set_migrating(attachment: &mut Option<Attachment>, migrating: bool) {
+    let Some(Attachment::ByService { is_migrating, .. }) = attachment else {
+        panic!("not a port of the service: {attachment:?}")
+    };
+    assert_ne!(*is_migrating, migrating, "it is so already");
+    *is_migrating = migrating;
+}
+
+/// A port of the service with the settings that are wanted.
+fn of_service(vm: VmPlace, is_migrating: bool) -> Present {
+    let mark = Settings::of(Mode::Accelerate).mark("line 1");
+    let attachment = Attachment::ByService { mark, is_paused: false, is_migrating };
+    Present { vm, ..present(1, Some(attachment)) }
+}
+
+#[test]
+fn a_port_is_paused_while_its_vm_leaves_and_goes_on_if_it_stays() {
+    let key = key(1);
+    let [pause, resume, detach] =
+        [Action::Pause { key }, Action::Resume { key }, Action::Detach { key }];
+    let [gone, gone_for_good] = [false, true].map(|for_good| VmPlace::Gone { for_good });
+    for (vm, is_migrating, action) in [
+        (VmPlace::Here, false, None),
+        (VmPlace::Leaving, false, Some(&pause)),
+        (VmPlace::Leaving, true, None),
+        (gone, false, Some(&pause)),
+        (gone, true, None),
+        (gone_for_good, true, Some(&detach)),
+        (VmPlace::Here, true, Some(&resume)),
+        (VmPlace::NotFollowed, true, Some(&resume)),
+        (VmPlace::Unknown, false, None),
+        (VmPlace::Unknown, true, None),
+    ] {
+        let planned = plan(of_service(vm, is_migrating), &accelerate_vnets());
+        assert_eq!(planned.first(), action, "{vm:?}, paused: {is_migrating}");
+        assert_eq!(planned.len(), usize::from(action.is_some()));
+    }
+    let without_process = Present { is_held: false, ..of_service(VmPlace::Unknown, true) };
+    assert_eq!(plan(without_process, &accelerate_vnets()), [detach]);
+}
+
+#[test]
+fn a_port_that_an_operator_has_paused_keeps_that_beside_the_pause_for_a_migration() {
+    let key = key(1);
+    let of = |vm, is_migrating| {
+        let mark = Settings::of(Mode::Accelerate).mark("line 1");
+        let attachment = Attachment::ByService { mark, is_paused: true, is_migrating };
+        plan(Present { vm, ..present(1, Some(attachment)) }, &accelerate_vnets())
+    };
+    assert_eq!(of(VmPlace::Leaving, false), [Action::Pause { key }]);
+    assert_eq!(of(VmPlace::Here, true), [Action::Resume { key }]);
+    assert_eq!(of(VmPlace::Gone { for_good: true }, true), []);
+}
+
+#[test]
+fn a_migration_changes_nothing_of_what_a_command_attached_or_a_table_observes() {
+    let leaving = |attachment| Present { vm: VmPlace::Leaving, ..present(1, Some(attachment)) };
+    assert_eq!(plan(leaving(Attachment::ByCommand), &accelerate_vnets()), []);
+    let observed = by_service(&Settings::of(Mode::Observe));
+    let observe = patterns("[[port]]\nmode = \"observe\"\n");
+    assert_eq!(plan(leaving(observed), &observe), []);
+}
+
+#[test]
+fn the_tap_of_a_vm_that_has_left_is_not_attached_again() {
+    let gone = Present { vm: VmPlace::Gone { for_good: true }, ..present(1, None) };
+    assert_eq!(plan(gone, &accelerate_vnets()), []);
 }
 
 /// What can happen on a host.
@@ -142,7 +216,19 @@ enum Event {
     Restart,
     /// The next actions fail.
     Trouble(bool),
+    VmIs(u32, VmPlace),
     Look,
+}
+
+fn places() -> impl Strategy<Value = VmPlace> {
+    let gone = |for_good| VmPlace::Gone { for_good };
+    prop_oneof![
+        Just(VmPlace::NotFollowed),
+        Just(VmPlace::Unknown),
+        Just(VmPlace::Here),
+        Just(VmPlace::Leaving),
+        any::<bool>().prop_map(gone),
+    ]
 }
 
 fn events() -> impl Strategy<Value = Vec<Event>> {
@@ -155,6 +241,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
         (0..3usize).prop_map(Event::Reload),
         Just(Event::Restart),
         any::<bool>().prop_map(Event::Trouble),
+        (1..6u32, places()).prop_map(|(tap, place)| Event::VmIs(tap, place)),
         Just(Event::Look),
         Just(Event::Look),
     ];
@@ -164,6 +251,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
 /// A host, on which actions do what they say.
 struct Host {
     taps: BTreeMap<u32, Option<Attachment>>,
+    vms: BTreeMap<u32, VmPlace>,
     reconciler: Reconciler,
     patterns: Vec<PortPattern>,
     now: Duration,
@@ -174,7 +262,12 @@ impl Host {
     /// Returns the number of actions.
     fn look(&mut self) -> usize {
         self.now += 100 * SECOND;
-        let present: Vec<_> = self.taps.iter().map(|(tap, at)| present(*tap, at.clone())).collect();
+        let place = |tap: &u32| self.vms.get(tap).copied().unwrap_or(VmPlace::NotFollowed);
+        let of = |(tap, at): (&u32, &Option<Attachment>)| Present {
+            vm: place(tap),
+            ..present(*tap, at.clone())
+        };
+        let present: Vec<_> = self.taps.iter().map(of).collect();
         let actions = self.reconciler.plan(self.now, &present, &self.patterns).actions;
         for action in &actions {
             self.carry_out(action);
@@ -183,8 +276,11 @@ impl Host {
     }
 
     fn carry_out(&mut self, action: &Action) {
-        let (Action::Attach { key, .. } | Action::SetBounds { key, .. } | Action::Detach { key }) =
-            action;
+        let (Action::Attach { key, .. }
+        | Action::SetBounds { key, .. }
+        | Action::Detach { key }
+        | Action::Pause { key }
+        | Action::Resume { key }) = action;
         let attachment = self.taps.get_mut(&key.ifindex).expect("an action for a tap that is gone");
         assert_ne!(*attachment, Some(Attachment::ByCommand), "{action:?} of a command's port");
         match action {
@@ -198,6 +294,8 @@ impl Host {
                 *attachment = None;
                 self.reconciler.detached(*key);
             }
+            Action::Pause { .. } => set_migrating(attachment, true),
+            Action::Resume { .. } => set_migrating(attachment, false),
         }
     }
 
@@ -220,6 +318,7 @@ impl Host {
                 self.reconciler.reload();
             }
             Event::Restart => self.reconciler = Reconciler::default(),
+            Event::VmIs(tap, place) => drop(self.vms.insert(tap, place)),
             Event::Trouble(trouble) => self.in_trouble = trouble,
             Event::Look => drop(self.look()),
         }
@@ -236,6 +335,7 @@ proptest! {
         ];
         let mut host = Host {
             taps: BTreeMap::new(),
+            vms: BTreeMap::new(),
             reconciler: Reconciler::default(),
             patterns: configurations[0].clone(),
             now: SECOND,
@@ -245,9 +345,10 @@ proptest! {
             host.happens(event, &configurations);
         }
         host.in_trouble = false;
+        host.vms.clear();
         host.reconciler.reload();
-        // Detach, attach, rest.
-        for _ in 0..2 {
+        // Resume, detach, attach, rest.
+        for _ in 0..3 {
             host.look();
         }
         prop_assert_eq!(host.look(), 0);

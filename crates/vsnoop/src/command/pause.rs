@@ -16,6 +16,7 @@ use crate::error::{EXIT_RUNTIME, exit_name, unfit};
 use crate::helper;
 use crate::output::report::{self, Failure, Outcome};
 use crate::output::watch::Interrupt;
+use crate::service;
 
 /// Fails (exit code 1) if the VM has not acknowledged everything at the end of the wait: a
 /// migration must not start then, above all if some bytes are on this host only. The port stays
@@ -55,6 +56,17 @@ pub fn resume(cli: &Cli, arguments: &cli::Ports) -> Result<u8> {
     let code = report::each(cli, &arguments.ports, |name| {
         let attached = usable(name, &netns)?;
         attached.port.set_run(port_run::PORT_ACCELERATE)?;
+        if attached.migrating {
+            if service::is_running() {
+                let text = format!(
+                    "{name}: stays paused by the service while its VM is migrated or saved; then it \
+                     goes on by itself"
+                );
+                return Ok(Outcome::done(name, "paused", text));
+            }
+            // The service that would do it has gone.
+            attached.port.set_migrating(false)?;
+        }
         // Read again: the helper may have ended the suspension since.
         Ok(if attached.port.is_suspended()? {
             let text = format!(

@@ -262,6 +262,12 @@ fn hindrance(port: &PortStatus) -> Option<String> {
         Some(PausedBy::Helper) => {
             return Some(format!("{name}: paused by the helper until its next look"));
         }
+        Some(PausedBy::Migration) => {
+            return Some(format!(
+                "{name}: paused by the service while its VM is migrated or saved; it goes on by \
+                 itself if the VM stays"
+            ));
+        }
         Some(_) => return None,
         None => {}
     }

@@ -23,6 +23,7 @@ mod incast;
 mod install;
 mod interrupted;
 mod link;
+mod migration;
 mod off;
 mod priority;
 mod records;
@@ -56,6 +57,7 @@ fn main() {
         priority::trials(),
         records::trials(),
         service::trials(),
+        migration::trials(),
     ]
     .into_iter()
     .flatten()

@@ -93,16 +93,16 @@ impl Drop for Service {
 }
 
 /// The ports of the namespace in `status`.
-fn ports(netns: &Netns) -> Result<Vec<Value>> {
+pub fn ports(netns: &Netns) -> Result<Vec<Value>> {
     let status = vsnoop_in(netns.name(), ["status", "--json"])?.json()?;
     Ok(status["ports"].as_array().context("no ports")?.clone())
 }
 
-fn port(netns: &Netns) -> Result<Value> {
+pub fn port(netns: &Netns) -> Result<Value> {
     Ok(ports(netns)?.into_iter().next().unwrap_or_default())
 }
 
-fn until_port(netns: &Netns, what: &str, is_so: impl Fn(&Value) -> bool) -> Result<Value> {
+pub fn until_port(netns: &Netns, what: &str, is_so: impl Fn(&Value) -> bool) -> Result<Value> {
     let mut found = Value::Null;
     wait_until(what, || {
         found = port(netns)?;

@@ -1,0 +1,258 @@
+//! A connection to the QMP monitor of a QEMU: what is said there, line by line.
+//!
+//! Nothing waits: the socket is non-blocking, and what comes is read when it has come. A peer that
+//! is silent, sends something else or too much of it is given up with a reason.
+//!
+//! ```text
+//! QEMU    {"QMP": ...}                    the greeting; not before other clients have gone
+//! vsnoop  qmp_capabilities
+//! vsnoop  migrate-set-capabilities        has MIGRATION sent; refused during a migration
+//! vsnoop  query-status, query-migrate     how it is now; repeated while the VM leaves
+//! QEMU    events
+//! ```
+
+use std::io::{ErrorKind, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use socket2::{Domain, SockAddr, Socket, Type};
+
+use super::phase::{Phase, Vm};
+
+/// QEMU serves one client at a time, and greets the next one when it has gone.
+const ANSWER: Duration = Duration::from_secs(5);
+/// Interval of questions while a migration is under way, or while QEMU sends no `MIGRATION`.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
+/// Read at once; more waits for the next time.
+const READ_BYTES: usize = 64 << 10;
+/// The longest line.
+const LINE_BYTES: usize = 1 << 20;
+
+#[derive(Debug, thiserror::Error)]
+pub enum MonitorError {
+    #[error("connect")]
+    Connect(#[source] std::io::Error),
+    #[error("talk to it")]
+    Talk(#[source] std::io::Error),
+    #[error("it was closed")]
+    Closed,
+    #[error(
+        "no answer within {ANSWER:?}: QEMU serves one client at a time; give vsnoop a monitor of its own"
+    )]
+    NoAnswer,
+    #[error("it says what is not QMP")]
+    NotQmp(#[source] serde_json::Error),
+    #[error("a line is longer than {LINE_BYTES} bytes")]
+    LongLine,
+    #[error("it refuses {command}: {reason}")]
+    Refused { command: &'static str, reason: String },
+}
+
+/// The requests, each with its number as `id`.
+#[derive(Clone, Copy, Debug)]
+enum Request {
+    Begin = 1,
+    SendEvents,
+    RunState,
+    Migration,
+}
+
+impl Request {
+    const ALL: [Self; 4] = [Self::Begin, Self::SendEvents, Self::RunState, Self::Migration];
+
+    fn command(self) -> &'static str {
+        match self {
+            Self::Begin => "qmp_capabilities",
+            Self::SendEvents => "migrate-set-capabilities",
+            Self::RunState => "query-status",
+            Self::Migration => "query-migrate",
+        }
+    }
+
+    fn arguments(self) -> Value {
+        match self {
+            Self::SendEvents => {
+                json!({ "capabilities": [{ "capability": "events", "state": true }] })
+            }
+            _ => json!({}),
+        }
+    }
+}
+
+/// A line of QEMU.
+#[derive(Deserialize)]
+struct Message {
+    #[serde(rename = "QMP")]
+    greeting: Option<Value>,
+    event: Option<String>,
+    #[serde(default)]
+    data: Value,
+    id: Option<u64>,
+    #[serde(rename = "return")]
+    answer: Option<Value>,
+    error: Option<Refusal>,
+}
+
+#[derive(Deserialize)]
+struct Refusal {
+    desc: String,
+}
+
+#[derive(Debug)]
+pub struct Monitor {
+    stream: UnixStream,
+    /// The process that listens there.
+    pid: i32,
+    opened: Instant,
+    /// QEMU takes commands.
+    has_begun: bool,
+    /// QEMU sends `MIGRATION`.
+    has_events: bool,
+    asked: Instant,
+    vm: Vm,
+    /// The beginning of a line.
+    input: Vec<u8>,
+}
+
+impl Monitor {
+    pub fn connect(path: &Path, now: Instant) -> Result<Self, MonitorError> {
+        let connect = || {
+            let socket = Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None)?;
+            socket.connect(&SockAddr::unix(path)?)?;
+            let stream = UnixStream::from(socket);
+            let pid = getsockopt(&stream, PeerCredentials)?.pid();
+            Ok((stream, pid))
+        };
+        let (stream, pid) = connect().map_err(MonitorError::Connect)?;
+        Ok(Self {
+            stream,
+            pid,
+            opened: now,
+            has_begun: false,
+            has_events: false,
+            asked: now,
+            vm: Vm::default(),
+            input: Vec::new(),
+        })
+    }
+
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// `None` before QEMU has said it.
+    pub fn phase(&self) -> Option<Phase> {
+        self.has_begun.then(|| self.vm.phase())
+    }
+
+    /// Reads what has come, and asks what is to be asked now.
+    pub fn attend(&mut self, now: Instant) -> Result<(), MonitorError> {
+        self.receive(now)?;
+        match self.due() {
+            Some(due) if due > now => Ok(()),
+            None => Ok(()),
+            Some(_) if !self.has_begun => Err(MonitorError::NoAnswer),
+            Some(_) => self.ask_all(now),
+        }
+    }
+
+    /// When it has to be attended to even if nothing comes.
+    pub fn due(&self) -> Option<Instant> {
+        if !self.has_begun {
+            return Some(self.opened + ANSWER);
+        }
+        let is_still = self.has_events && self.vm.phase() == Phase::Here;
+        (!is_still).then_some(self.asked + ASK_AGAIN)
+    }
+
+    fn receive(&mut self, now: Instant) -> Result<(), MonitorError> {
+        let mut bytes = vec![0; READ_BYTES];
+        match self.stream.read(&mut bytes) {
+            Ok(0) => return Err(MonitorError::Closed),
+            Ok(count) => self.input.extend_from_slice(&bytes[..count]),
+            Err(error) if is_for_later(error.kind()) => return Ok(()),
+            Err(error) => return Err(MonitorError::Talk(error)),
+        }
+        let Some(end) = self.input.iter().rposition(|byte| *byte == b'\n') else {
+            return if self.input.len() > LINE_BYTES {
+                Err(MonitorError::LongLine)
+            } else {
+                Ok(())
+            };
+        };
+        let rest = self.input.split_off(end + 1);
+        let lines = std::mem::replace(&mut self.input, rest);
+        for line in lines.split(|byte| *byte == b'\n').filter(|line| !line.trim_ascii().is_empty())
+        {
+            self.take(serde_json::from_slice(line).map_err(MonitorError::NotQmp)?, now)?;
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, message: Message, now: Instant) -> Result<(), MonitorError> {
+        if message.greeting.is_some() {
+            return self.send(Request::Begin);
+        }
+        if let Some(event) = message.event {
+            self.vm.event(&event, &message.data, now);
+            return Ok(());
+        }
+        let request = Request::ALL.into_iter().find(|one| message.id == Some(*one as u64));
+        match (request, message.answer, message.error) {
+            (Some(request), Some(answer), _) => self.answered(request, &answer, now),
+            // During a migration; it is tried again.
+            (Some(Request::SendEvents), None, Some(_)) => Ok(()),
+            (Some(request), None, Some(Refusal { desc })) => {
+                Err(MonitorError::Refused { command: request.command(), reason: desc })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn answered(
+        &mut self,
+        request: Request,
+        answer: &Value,
+        now: Instant,
+    ) -> Result<(), MonitorError> {
+        match request {
+            Request::Begin => return self.ask_all(now),
+            Request::SendEvents => self.has_events = true,
+            Request::RunState => self.vm.run_state(answer),
+            Request::Migration => {
+                self.vm.migration(answer["status"].as_str().unwrap_or("none"), now);
+                self.has_begun = true;
+            }
+        }
+        Ok(())
+    }
+
+    fn ask_all(&mut self, now: Instant) -> Result<(), MonitorError> {
+        self.asked = now;
+        if !self.has_events {
+            self.send(Request::SendEvents)?;
+        }
+        self.send(Request::RunState)?;
+        self.send(Request::Migration)
+    }
+
+    fn send(&mut self, request: Request) -> Result<(), MonitorError> {
+        let (command, arguments) = (request.command(), request.arguments());
+        let line = json!({ "execute": command, "arguments": arguments, "id": request as u64 });
+        // QEMU reads while it answers: a buffer that is full is an error.
+        self.stream.write_all(format!("{line}\n").as_bytes()).map_err(MonitorError::Talk)
+    }
+}
+
+fn is_for_later(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::WouldBlock | ErrorKind::Interrupted)
+}

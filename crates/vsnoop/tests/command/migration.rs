@@ -1,0 +1,325 @@
+//! The service and VMs that migrate. This process holds the taps, and answers as their QEMU.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use anyhow::{Context, Result, ensure};
+use libtest_mimic::Trial;
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+use vsnoop_testbed::net::TapOptions;
+use vsnoop_testbed::topology::{self, Topology, TopologyOptions};
+
+use crate::helper::AttachedNetwork;
+use crate::hold::ConfigFile;
+use crate::sandbox::{PORT, PREFIX, TapHost, vsnoop, vsnoop_in, wait_until};
+use crate::service::{Service, port, ports, until_port};
+
+pub fn trials() -> Vec<Trial> {
+    trials![
+        a_port_is_paused_while_its_vm_migrates_and_goes_on_when_that_is_cancelled,
+        a_snapshot_pauses_a_port_for_its_time,
+        a_vm_that_comes_is_accelerated_and_one_that_has_left_takes_its_attachment_along,
+        what_an_operator_paused_stays_paused_after_a_migration,
+        a_service_that_is_killed_in_a_migration_finds_its_port_paused_and_resumes_it,
+        a_port_paused_for_a_migration_is_resumed_by_hand_when_no_service_runs,
+        a_monitor_that_is_silent_or_says_something_else_harms_nothing,
+        a_transfer_goes_on_through_a_migration_that_is_cancelled,
+    ]
+}
+
+/// What this QEMU answers, and to whom.
+struct State {
+    run_state: &'static str,
+    migration: Option<&'static str>,
+    client: Option<UnixStream>,
+}
+
+/// A QMP monitor.
+struct Qemu {
+    path: PathBuf,
+    state: Arc<Mutex<State>>,
+}
+
+impl Qemu {
+    /// In a directory of this name. `run_state`: `running`, or `inmigrate`.
+    fn start(role: &str, run_state: &'static str) -> Result<Self> {
+        let path = socket(role)?;
+        let listener = UnixListener::bind(&path)?;
+        let state = State { run_state, migration: None, client: None };
+        let state = Arc::new(Mutex::new(state));
+        let serving = Arc::clone(&state);
+        // One client after the other, as QEMU does it; until the test process ends.
+        thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                let _ = serve(client, &serving);
+            }
+        });
+        Ok(Self { path, state })
+    }
+
+    /// The key of a `[[port]]`.
+    fn key(&self) -> String {
+        format!("qmp = \"{}\"\n", self.path.display())
+    }
+
+    /// Sends events: a status of `MIGRATION`, or a name in capitals.
+    fn say(&self, events: &[&'static str]) -> Result<()> {
+        let mut state = lock(&self.state);
+        for event in events {
+            let line = match *event {
+                name @ ("STOP" | "RESUME") => {
+                    state.run_state = if name == "STOP" { "paused" } else { "running" };
+                    json!({ "event": name })
+                }
+                status => {
+                    state.migration = Some(status);
+                    json!({ "event": "MIGRATION", "data": { "status": status } })
+                }
+            };
+            let mut client = state.client.as_ref().context("nobody listens")?;
+            writeln!(client, "{line}")?;
+        }
+        Ok(())
+    }
+
+    fn until_followed(&self) -> Result<()> {
+        wait_until("the service follows the monitor", || Ok(lock(&self.state).client.is_some()))
+    }
+}
+
+/// A path in a directory of its own.
+fn socket(role: &str) -> Result<PathBuf> {
+    let directory = PathBuf::from(format!("/run/qemu-{role}"));
+    fs::create_dir_all(&directory)?;
+    Ok(directory.join("monitor.qmp"))
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn serve(client: UnixStream, state: &Mutex<State>) -> Result<()> {
+    writeln!(&client, "{}", json!({ "QMP": { "version": {}, "capabilities": [] } }))?;
+    for line in BufReader::new(client.try_clone()?).lines() {
+        let request: Value = serde_json::from_str(&line?)?;
+        let mut state = lock(state);
+        let answer = match request["execute"].as_str() {
+            Some("query-status") => {
+                json!({ "status": state.run_state, "running": state.run_state == "running" })
+            }
+            Some("query-migrate") => {
+                // All is asked: from now on events are understood.
+                state.client = Some(client.try_clone()?);
+                state.migration.map_or(json!({}), |status| json!({ "status": status }))
+            }
+            _ => json!({}),
+        };
+        writeln!(&client, "{}", json!({ "return": answer, "id": request["id"] }))?;
+    }
+    lock(state).client = None;
+    Ok(())
+}
+
+fn is_active(port: &Value) -> bool {
+    port["state"] == "active"
+}
+
+fn is_paused_for_migration(port: &Value) -> bool {
+    port["state"] == "paused" && port["paused_by"] == "migration"
+}
+
+/// A host whose only tap follows this QEMU.
+fn followed(role: &str) -> Result<(TapHost, Qemu, ConfigFile, Service)> {
+    let host = TapHost::new(role)?;
+    let qemu = Qemu::start(role, "running")?;
+    let config = ConfigFile::new(&host, &format!("[[port]]\n{}", qemu.key()))?;
+    let service = Service::start(&host.netns, Some(&config))?;
+    until_port(&host.netns, "the tap is attached", is_active)?;
+    qemu.until_followed()?;
+    Ok((host, qemu, config, service))
+}
+
+fn a_port_is_paused_while_its_vm_migrates_and_goes_on_when_that_is_cancelled() -> Result<()> {
+    let (host, qemu, _config, service) = followed("move")?;
+    let before = port(&host.netns)?;
+    for end in ["cancelled", "failed"] {
+        qemu.say(&["setup", "active"])?;
+        until_port(&host.netns, "the port is paused", is_paused_for_migration)?;
+        let text = vsnoop_in(host.netns.name(), ["status"])?.ok()?.unfolded();
+        ensure!(text.contains("its VM is migrated or saved"), "{text}");
+        let text = host.vsnoop(["resume", PORT])?.ok()?.unfolded();
+        ensure!(text.contains("stays paused by the service"), "{text}");
+        qemu.say(&["cancelling", end])?;
+        until_port(&host.netns, "the port goes on", is_active)?;
+    }
+    ensure!(port(&host.netns)?["attached_at"] == before["attached_at"], "it was attached anew");
+    service.end(Signal::SIGTERM)?;
+    host.vsnoop(["detach", PORT])?.ok().map(drop)
+}
+
+fn a_snapshot_pauses_a_port_for_its_time() -> Result<()> {
+    let (host, qemu, _config, service) = followed("save")?;
+    qemu.say(&["STOP", "setup"])?;
+    until_port(&host.netns, "the port is paused", is_paused_for_migration)?;
+    qemu.say(&["completed"])?;
+    service.until_logged("its VM has left, with all")?;
+    ensure!(is_paused_for_migration(&port(&host.netns)?), "the VM does not run yet");
+    qemu.say(&["RESUME"])?;
+    until_port(&host.netns, "the port goes on", is_active)?;
+    service.end(Signal::SIGTERM)?;
+    host.vsnoop(["detach", PORT])?.ok().map(drop)
+}
+
+fn a_vm_that_comes_is_accelerated_and_one_that_has_left_takes_its_attachment_along() -> Result<()> {
+    let host = TapHost::new("come")?;
+    let qemu = Qemu::start("come", "inmigrate")?;
+    let text = format!("[[port]]\ninterface = \"vnet*\"\n{}", qemu.key());
+    let config = ConfigFile::new(&host, &text)?;
+    let service = Service::start(&host.netns, Some(&config))?;
+    let persistent = TapOptions { persistent: true, ..TapOptions::default() };
+    let tap = host.netns.tap("vnet0", &persistent)?;
+    host.netns.up("vnet0")?;
+    until_port(&host.netns, "the tap is attached before its VM comes", is_active)?;
+    qemu.until_followed()?;
+    qemu.say(&["active", "RESUME", "completed"])?;
+    qemu.say(&["setup"])?;
+    until_port(&host.netns, "it leaves, so what came before was not it", is_paused_for_migration)?;
+    qemu.say(&["STOP", "completed"])?;
+    service.until_logged("its VM has left, with all")?;
+    // Its QEMU ends, and the next one waits for a VM.
+    drop(tap);
+    wait_until("the port is detached", || Ok(ports(&host.netns)?.is_empty()))?;
+    lock(&qemu.state).run_state = "inmigrate";
+    lock(&qemu.state).migration = None;
+    let _tap = host.netns.tap("vnet0", &persistent)?;
+    until_port(&host.netns, "the next VM's port is attached", is_active)?;
+    service.end(Signal::SIGTERM)?;
+    vsnoop(["off", "--all"])?.ok().map(drop)
+}
+
+fn what_an_operator_paused_stays_paused_after_a_migration() -> Result<()> {
+    let (host, qemu, _config, service) = followed("hand")?;
+    qemu.say(&["setup"])?;
+    until_port(&host.netns, "the port is paused", is_paused_for_migration)?;
+    host.vsnoop(["pause", PORT])?.ok()?;
+    qemu.say(&["cancelled"])?;
+    let is_operators = |port: &Value| port["state"] == "paused" && port["paused_by"] == "operator";
+    until_port(&host.netns, "the operator has paused it", is_operators)?;
+    host.vsnoop(["resume", PORT])?.ok()?;
+    until_port(&host.netns, "it goes on when the operator says so", is_active)?;
+    service.end(Signal::SIGTERM)?;
+    host.vsnoop(["detach", PORT])?.ok().map(drop)
+}
+
+fn a_service_that_is_killed_in_a_migration_finds_its_port_paused_and_resumes_it() -> Result<()> {
+    let (host, qemu, config, service) = followed("kill")?;
+    qemu.say(&["setup", "active"])?;
+    until_port(&host.netns, "the port is paused", is_paused_for_migration)?;
+    service.end(Signal::SIGKILL)?;
+    ensure!(is_paused_for_migration(&port(&host.netns)?), "{}", port(&host.netns)?);
+    wait_until("the monitor has lost its client", || Ok(lock(&qemu.state).client.is_none()))?;
+    let service = Service::start(&host.netns, Some(&config))?;
+    qemu.until_followed()?;
+    ensure!(is_paused_for_migration(&port(&host.netns)?), "{}", port(&host.netns)?);
+    qemu.say(&["failed"])?;
+    until_port(&host.netns, "the port goes on", is_active)?;
+    service.end(Signal::SIGTERM)?;
+    host.vsnoop(["detach", PORT])?.ok().map(drop)
+}
+
+fn a_port_paused_for_a_migration_is_resumed_by_hand_when_no_service_runs() -> Result<()> {
+    let (host, qemu, _config, service) = followed("left")?;
+    qemu.say(&["setup"])?;
+    until_port(&host.netns, "the port is paused", is_paused_for_migration)?;
+    service.end(Signal::SIGTERM)?;
+    host.vsnoop(["resume", PORT])?.ok()?;
+    ensure!(is_active(&port(&host.netns)?), "{}", port(&host.netns)?);
+    host.vsnoop(["detach", PORT])?.ok().map(drop)
+}
+
+fn a_monitor_that_is_silent_or_says_something_else_harms_nothing() -> Result<()> {
+    const SILENT: &str = "";
+    let host = TapHost::new("odd")?;
+    let monitors = [
+        ("odd-silent", SILENT),
+        ("odd-rubbish", "HTTP/1.1 400 Bad Request\r\n\r\n"),
+        ("odd-json", "[1, 2, {\"a\": null}]\n"),
+        ("odd-error", "{\"error\": {\"desc\": \"no\"}, \"id\": 1}\n{\"return\": {}}\n"),
+    ];
+    for (role, text) in monitors {
+        let listener = UnixListener::bind(socket(role)?)?;
+        thread::spawn(move || {
+            let mut clients = Vec::new();
+            for mut client in listener.incoming().flatten() {
+                let _ = client.write_all(text.as_bytes());
+                clients.push(client);
+            }
+        });
+    }
+    // Much in one line, and closed at once.
+    let listener = UnixListener::bind(socket("odd-flood")?)?;
+    thread::spawn(move || {
+        for mut client in listener.incoming().flatten() {
+            while client.write_all(&[b'x'; 4096]).is_ok() {}
+        }
+    });
+    let listener = UnixListener::bind(socket("odd-closed")?)?;
+    thread::spawn(move || listener.incoming().flatten().for_each(drop));
+    let config = ConfigFile::new(&host, "[[port]]\nqmp = \"/run/qemu-odd-*/*.qmp\"\n")?;
+    let service = Service::start(&host.netns, Some(&config))?;
+    until_port(&host.netns, "the tap is attached", is_active)?;
+    for (role, words) in [
+        ("odd-silent", "no answer within 5s"),
+        ("odd-rubbish", "what is not QMP"),
+        ("odd-json", "what is not QMP"),
+        ("odd-error", "refuses qmp_capabilities: no"),
+        ("odd-flood", "a line is longer"),
+    ] {
+        let is_said = |line: &str| line.contains(role) && line.contains(words);
+        wait_until(&format!("{role}: {words}"), || Ok(service.log()?.lines().any(is_said)))
+            .with_context(|| service.log().unwrap_or_default())?;
+    }
+    let _tap = host.netns.tap("vnet1", &TapOptions::default())?;
+    host.netns.up("vnet1")?;
+    wait_until("another tap is attached", || Ok(ports(&host.netns)?.len() == 2))?;
+    ensure!(ports(&host.netns)?.iter().all(is_active), "{:?}", ports(&host.netns)?);
+    service.end(Signal::SIGTERM)?;
+    vsnoop(["off", "--all"])?.ok().map(drop)
+}
+
+fn a_transfer_goes_on_through_a_migration_that_is_cancelled() -> Result<()> {
+    let prefix = format!("{PREFIX}moves-");
+    let topology = Topology::build(&TopologyOptions { prefix, ..TopologyOptions::default() })?;
+    let qemu = Qemu::start("moves", "running")?;
+    let config = ConfigFile { path: format!("/run/{}.toml", topology.host.name()) };
+    config.write(&format!("[[port]]\ninterface = \"{}\"\n{}", topology::PORT, qemu.key()))?;
+    let service = Service::start(&topology.host, Some(&config))?;
+    until_port(&topology.host, "the tap is attached", is_active)?;
+    qemu.until_followed()?;
+    let network = AttachedNetwork { topology };
+    let netns = &network.topology.host;
+    let mut pair = network.connect()?;
+    for _ in 0..10 {
+        pair.exchange(100_000)?;
+        qemu.say(&["setup", "active"])?;
+        pair.exchange(100_000)?;
+        let drained =
+            |port: &Value| is_paused_for_migration(port) && port["outstanding_bytes"] == 0;
+        until_port(netns, "nothing is outstanding", drained)?;
+        let early = port(netns)?["early_acks"].clone();
+        pair.exchange(100_000)?;
+        ensure!(port(netns)?["early_acks"] == early, "an early ACK of a paused port");
+        qemu.say(&["STOP", "cancelled", "RESUME"])?;
+        until_port(netns, "the port goes on", is_active)?;
+    }
+    let early = port(netns)?["early_acks"].as_u64();
+    ensure!(early > Some(0), "nothing was acknowledged early: nothing was tested");
+    network.expect_no_reset()?;
+    service.end(Signal::SIGTERM)?;
+    vsnoop(["off", "--all"])?.ok().map(drop)
+}
