@@ -11,7 +11,10 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The tap has the hooks already.
-    #[error("port {ifname} is attached already; `vsnoop detach {ifname}` first")]
+    #[error(
+        "port {ifname} is attached already: `vsnoop stats {ifname}` measures it, \
+         `vsnoop set {ifname}` changes its hold; for all else `vsnoop detach {ifname}` first"
+    )]
     AlreadyAttached {
         /// The tap.
         ifname: String,

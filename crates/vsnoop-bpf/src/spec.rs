@@ -21,6 +21,13 @@ pub struct TableLimits {
     pub max_embryos: u32,
 }
 
+impl TableLimits {
+    /// Limit of connections on record over all ports of a host. Each takes 512 bytes: a record of
+    /// 192 bytes, its key, and the fields of the hash map make 296, and the kernel's caches for BPF
+    /// have sizes of 256 and 512 (kernel/bpf/memalloc.c).
+    pub const HOST_FLOWS: u32 = 1 << 20;
+}
+
 impl Default for TableLimits {
     fn default() -> Self {
         TableLimits { max_flows: 4096, max_embryos: 256 }

@@ -11,6 +11,9 @@ const SECOND_NS: u64 = 1_000_000_000;
 const CLOSED_NS: u64 = 10 * SECOND_NS;
 /// Reset: both ends have retransmitted, and got a RST, by then.
 const RESET_NS: u64 = 60 * SECOND_NS;
+/// Set up in mid-flow, and the VM has not acknowledged data that the record saw: what the record
+/// says its next packet says, too. A late ACK of a connection that has ended makes such a record.
+const UNPROVEN_NS: u64 = 10 * SECOND_NS;
 /// Both ends have sent FIN, but the last ACK was not seen; longer than any TIME-WAIT.
 const CLOSING_NS: u64 = 240 * SECOND_NS;
 /// Idle: if the connection goes on, its next packets create a record again.
@@ -30,6 +33,10 @@ pub fn is_due(flow: &flow, now_ns: u64, crowded: bool) -> bool {
     }
     if flow.next_seq.diff(flow.vm_seq) > 0 {
         return false;
+    }
+    const UNPROVEN: u32 = types::FLOW_F_MID_FLOW | types::FLOW_F_UNPROVEN;
+    if flags & UNPROVEN == UNPROVEN && idle_ns >= UNPROVEN_NS {
+        return true;
     }
     const BOTH: u32 = types::FLOW_F_FIN_SENDER | types::FLOW_F_FIN_VM;
     if flags & BOTH == BOTH && idle_ns >= CLOSING_NS {
@@ -71,6 +78,18 @@ mod tests {
         let closed = flow { flags: types::FLOW_F_CLOSED as u16, ..idle_for(CLOSED_NS) };
         assert!(is_due(&closed, NOW, false));
         assert!(!is_due(&flow { last_ns: NOW - CLOSED_NS + 1, ..closed }, NOW, false));
+    }
+
+    #[test]
+    fn a_late_packet_of_an_ended_connection_leaves_no_record() {
+        let unproven = types::FLOW_F_MID_FLOW | types::FLOW_F_UNPROVEN;
+        let late = flow { flags: unproven as u16, ..idle_for(UNPROVEN_NS) };
+        assert!(is_due(&late, NOW, false));
+        assert!(!is_due(&flow { last_ns: NOW - UNPROVEN_NS + 1, ..late }, NOW, false));
+        let proven = flow { flags: types::FLOW_F_MID_FLOW as u16, ..late };
+        assert!(!is_due(&proven, NOW, false));
+        let opened = flow { flags: types::FLOW_F_UNPROVEN as u16, ..late };
+        assert!(!is_due(&opened, NOW, false), "the VM's handshake is not seen again");
     }
 
     #[test]

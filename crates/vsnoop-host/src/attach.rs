@@ -19,11 +19,6 @@ use crate::system::netdev::{self, Device};
 use crate::system::netns::Netns;
 use crate::system::{egress, qdisc};
 
-/// Limit of connections on record over all ports of the host. Each takes 512 bytes: a record of 192
-/// bytes, its key, and the fields of the hash map make 296, and the kernel's caches for BPF have
-/// sizes of 256 and 512 (kernel/bpf/memalloc.c).
-const HOST_FLOWS: u64 = 1 << 20;
-
 /// Senders may run ahead as far as the hold allows.
 pub const UNBOUNDED: u32 = u32::MAX;
 
@@ -149,13 +144,14 @@ pub fn refuse_too_many(spec: &AttachSpec, way_out: &str) -> Result<()> {
     let taken: u64 =
         ports::inventory()?.ports.iter().map(|other| u64::from(other.port.max_flows())).sum();
     let wanted = u64::from(spec.limits.max_flows);
-    if taken + wanted <= HOST_FLOWS {
+    let most = TableLimits::HOST_FLOWS;
+    if taken + wanted <= u64::from(most) {
         return Ok(());
     }
     Err(unfit(
         Unfit::Other,
         format!(
-            "port {} asks for {wanted} flows, but the other ports have {taken} of the {HOST_FLOWS} \
+            "port {} asks for {wanted} flows, but the other ports have {taken} of the {most} \
              that are possible on a host; {way_out}",
             spec.ifname
         ),

@@ -17,6 +17,7 @@ use std::time::Duration;
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use nix::unistd::geteuid;
 use serde::{Deserialize, Serialize};
+use vsnoop_host::error::{Unfit, unfit};
 use vsnoop_host::lock::DIRECTORY;
 
 use crate::error::{Error, Result};
@@ -238,6 +239,11 @@ fn ask_at(socket: &Path, request: Request) -> Result<Option<Response>> {
             if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) =>
         {
             return Ok(None);
+        }
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+            let text =
+                format!("the service at {} answers root: run vsnoop as root", socket.display());
+            return Err(unfit(Unfit::Privilege, text).into());
         }
         Err(error) => return Err(failed(error)),
     };

@@ -28,7 +28,7 @@ pub struct Cli {
     /// Print JSON for programs (docs/json.md) instead of tables.
     #[arg(long, global = true, help_heading = GLOBAL)]
     pub json: bool,
-    /// Settings of the host, read by `attach`, `set`, `doctor` and `run` [default:
+    /// Settings of the host, read by `attach`, `set`, `doctor`, `check` and `run` [default:
     /// /etc/vsnoop/vsnoop.toml, if it is there].
     #[arg(long, global = true, value_name = "FILE", help_heading = GLOBAL)]
     pub config: Option<PathBuf>,
@@ -152,7 +152,7 @@ pub struct Attach {
         long,
         value_name = "N",
         default_value_t = TableLimits::default().max_flows,
-        value_parser = clap::value_parser!(u32).range(1..)
+        value_parser = clap::value_parser!(u32).range(1..=i64::from(TableLimits::HOST_FLOWS))
     )]
     pub max_flows: u32,
     /// Acknowledge early even while the VM answers promptly by itself.

@@ -90,7 +90,8 @@ impl Config {
                 Ok(Self::absent(file))
             }
             Err(error) => {
-                Err(usage(format!("the configuration {} cannot be read: {error}", file.display())))
+                let text = "cannot be read; name another file, or make this one";
+                Err(usage(format!("the configuration {} {text}: {error}", file.display())))
             }
         }
     }

@@ -247,7 +247,7 @@ impl Reader<'_> {
             port_rules: lists::port_rules(lists).map_err(here)?,
             prefix_rules: lists::prefix_rules(lists).map_err(here)?,
             max_flows: self
-                .number("port.max_flows", &port.max_flows, 1..=u32::MAX)?
+                .number("port.max_flows", &port.max_flows, 1..=TableLimits::HOST_FLOWS)?
                 .unwrap_or(TableLimits::default().max_flows),
             incast: self.incast(port)?,
         })

@@ -115,7 +115,7 @@ pub fn choose(
     };
     let label = netns.label();
     let text = format!(
-        "uplink {name} {what} in the network namespace {label}; {} {has} it there",
+        "uplink {name} {what} in the network namespace {label}; {} {has} incast control there",
         names(&here)
     );
     Err(unfit(Unfit::NotAttached, text))

@@ -74,7 +74,7 @@ pub fn require() -> Result<()> {
     if !missing.is_empty() {
         return Err(unfit(
             Unfit::Privilege,
-            format!("no privilege: without {}; run vsnoop as root", missing.join(" and ")),
+            format!("vsnoop needs {}: run it as root", missing.join(" and ")),
         ));
     }
     require_bpffs()

@@ -12,6 +12,10 @@ use crate::cli::{self, Cli};
 use crate::output::fold::fold;
 use crate::output::watch::print;
 
+const GOOD: &str = "good";
+/// No file was named, and [`FILE`] is not there.
+const ABSENT: &str = "absent";
+
 #[derive(Serialize)]
 struct CheckDocument {
     file: PathBuf,
@@ -27,11 +31,13 @@ struct Table {
 }
 
 pub fn run(cli: &Cli, arguments: &cli::Check) -> Result<u8> {
-    let file = arguments.file.as_deref().or(cli.config.as_deref()).unwrap_or(Path::new(FILE));
-    let config = Config::read(Some(file))?;
+    let chosen = arguments.file.as_deref().or(cli.config.as_deref());
+    let config = Config::read(chosen)?;
+    let file = chosen.unwrap_or(Path::new(FILE));
+    let result = if config.is_there { GOOD } else { ABSENT };
     let table = |port: &PortPattern| Table { name: port.name.clone(), line: port.place.line };
     let tables = config.ports.iter().map(table).collect();
-    let document = CheckDocument { file: file.to_owned(), result: "good", tables };
+    let document = CheckDocument { file: file.to_owned(), result, tables };
     if cli.json {
         print(&serde_json::to_string(&document)?)?;
     } else {
@@ -42,6 +48,9 @@ pub fn run(cli: &Cli, arguments: &cli::Check) -> Result<u8> {
 
 fn text(document: &CheckDocument) -> String {
     let file = document.file.display();
+    if document.result == ABSENT {
+        return format!("there is no {file}: all taps are observed, none accelerated");
+    }
     if document.tables.is_empty() {
         return format!(
             "{file} is good; without a [[port]] all taps are observed, none accelerated"
@@ -59,8 +68,11 @@ mod tests {
     #[test]
     fn a_good_file_is_named_with_its_tables() {
         let mut document =
-            CheckDocument { file: "/f.toml".into(), result: "good", tables: Vec::new() };
+            CheckDocument { file: "/f.toml".into(), result: GOOD, tables: Vec::new() };
         assert!(text(&document).contains("all taps are observed"));
+        document.result = ABSENT;
+        assert_eq!(text(&document), "there is no /f.toml: all taps are observed, none accelerated");
+        document.result = GOOD;
         document.tables = vec![Table { name: "web".into(), line: 3 }];
         assert_eq!(text(&document), "/f.toml is good; 1 table [[port]]: web");
     }

@@ -131,7 +131,7 @@ fn held_text(ports: &[TapReport]) -> Option<String> {
             port.process_text(),
             units::bytes(held.held_bytes),
             units::count(held.held_flows),
-            units::bytes(held.used_bytes),
+            units::bytes(held.memory_bytes),
             units::bytes(held.size_bytes),
         ]);
     }
@@ -249,7 +249,7 @@ mod tests {
         assert_eq!(held_text(&[TapReport::default()]), None);
         let one = of("tap0", "web", held(1 << 20, 1500));
         let text = held_text(std::slice::from_ref(&one)).unwrap();
-        for word in ["tap0", "77 web", "1.46 KiB", "4 KiB", "1 MiB"] {
+        for word in ["tap0", "77 web", "1.46 KiB", "266 KiB", "1 MiB"] {
             assert!(text.contains(word), "{word:?} is not in: {text}");
         }
         assert!(!text.contains("in all"), "{text}");
@@ -263,7 +263,7 @@ mod tests {
         PortHold {
             size_bytes,
             used_bytes: 4096,
-            memory_bytes: 1 << 20,
+            memory_bytes: 266 << 10,
             flows: 1,
             held_flows: 1,
             held_bytes,

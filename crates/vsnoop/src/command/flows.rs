@@ -73,7 +73,7 @@ struct Flow {
 }
 
 pub fn run(cli: &Cli, arguments: &cli::Flows) -> Result<u8> {
-    watch::run(arguments.watched.refresh.watch, || {
+    watch::run(arguments.watched.refresh.watch, cli.json, || {
         let names = netns::names();
         let now_ns = monotonic_ns()?;
         let mut ports = Vec::new();

@@ -42,7 +42,7 @@ pub fn run(cli: &Cli, arguments: &cli::Incast) -> Result<u8> {
 }
 
 fn show(cli: &Cli, every: Option<f64>) -> Result<()> {
-    watch::run(every, || {
+    watch::run(every, cli.json, || {
         let mut uplinks = listed::all()?;
         if let Some(name) = &cli.netns {
             let inode = Netns::open(name)?.inode;

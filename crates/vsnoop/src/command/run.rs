@@ -19,7 +19,8 @@ pub fn run(cli: &Cli) -> Result<u8> {
     kernel::require()?;
     kernel::require_features()?;
     let Some(_lock) = try_lock(LOCK)? else {
-        let text = "another service looks after the ports of this host: only one can";
+        let text = "a service runs already, and a host has only one: `vsnoop status` shows it, `vsnoop \
+                    reload` has it read its configuration again";
         return Err(unfit(Unfit::Other, text));
     };
     if let Some(netns) = &cli.netns {

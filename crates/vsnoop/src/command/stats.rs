@@ -55,7 +55,7 @@ struct Sample {
 pub fn run(cli: &Cli, arguments: &cli::Watched) -> Result<u8> {
     let mut before: HashMap<(u64, u32), port_stats> = HashMap::new();
     let mut before_at = Instant::now();
-    watch::run(arguments.refresh.watch, || {
+    watch::run(arguments.refresh.watch, cli.json, || {
         let samples = read(cli, arguments)?;
         if cli.json {
             return json(&samples);

@@ -125,7 +125,7 @@ pub fn run(cli: &Cli, arguments: &cli::Watched) -> Result<u8> {
     if let Err(error) = sweep::finish_if_idle() {
         eprintln!("vsnoop: what a killed command has left stays: {}", with_causes(&error));
     }
-    watch::run(arguments.refresh.watch, || {
+    watch::run(arguments.refresh.watch, cli.json, || {
         let document = read(ports::chosen(&arguments.ports, cli.netns.as_deref())?)?;
         if cli.json { Ok(serde_json::to_string(&document)?) } else { Ok(text(&document)) }
     })?;

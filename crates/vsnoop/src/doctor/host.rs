@@ -44,7 +44,7 @@ fn privileges(missing: &[&str]) -> Check {
     if missing.is_empty() {
         return check("privileges", Unfit::Privilege, Level::Ok, "all that is needed");
     }
-    let detail = format!("{} is missing; run vsnoop as root", missing.join(" and "));
+    let detail = format!("missing: {}; run vsnoop as root", missing.join(" and "));
     check("privileges", Unfit::Privilege, Level::Fail, detail)
 }
 

@@ -46,15 +46,20 @@ impl Interrupt {
 }
 
 /// Prints what `render` returns once, or with `every` (seconds) until Ctrl-C: in place on a
-/// terminal, otherwise one after the other.
-pub fn run(every: Option<f64>, mut render: impl FnMut() -> Result<String>) -> Result<()> {
+/// terminal, documents of JSON and otherwise one after the other.
+pub fn run(
+    every: Option<f64>,
+    is_json: bool,
+    mut render: impl FnMut() -> Result<String>,
+) -> Result<()> {
     let Some(every) = every else {
         return print(&render()?);
     };
     let interrupt = Interrupt::catch()?;
     while !interrupt.is_set() {
         let next = Instant::now() + Duration::from_secs_f64(every.max(0.05));
-        refresh(&render()?, false)?;
+        let text = render()?;
+        if is_json { print(&text) } else { refresh(&text, false) }?;
         interrupt.sleep_until(next);
     }
     Ok(())

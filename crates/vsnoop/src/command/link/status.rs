@@ -12,7 +12,7 @@ use crate::output::watch;
 
 pub fn run(cli: &Cli, arguments: &cli::LinkStatus) -> Result<u8> {
     let netns = cli.netns.as_deref().map(Netns::open).transpose()?.map(|netns| netns.inode);
-    watch::run(arguments.refresh.watch, || {
+    watch::run(arguments.refresh.watch, cli.json, || {
         let mut document = read(arguments)?;
         if let (Some(netns), None) = (netns, &arguments.name) {
             document.links.retain(|status| status.netns == netns);
