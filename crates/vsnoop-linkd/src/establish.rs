@@ -258,7 +258,6 @@ pub fn dial(
     initiator: &Initiator,
     hello: Hello,
     memory: &Arc<DecoderMemory>,
-    dead_after: Duration,
     failed: &Mutex<Option<SocketAddr>>,
     resolved: impl FnOnce(&[SocketAddr]),
 ) -> Result<Made, DialError> {
@@ -279,7 +278,7 @@ pub fn dial(
     let control = tcp_handshake::dial(stream, initiator, hello, deadline).map_err(|error| {
         DialError { reason: error.what().to_string(), answered: error.proved() }
     })?;
-    let made = made(control, initiator, reached, memory, dead_after)
+    let made = made(control, initiator, reached, memory)
         .map_err(|error| DialError { reason: with_causes(&error), answered: true })?;
     *failed = None;
     Ok(made)
@@ -305,13 +304,12 @@ fn made(
     initiator: &Initiator,
     reached: SocketAddr,
     memory: &Arc<DecoderMemory>,
-    dead_after: Duration,
 ) -> Result<Made> {
     if !is_ordered(control.outcome.agreed.transport) {
         return datagrams(&control.outcome, reached, SessionRole::Dialled);
     }
     let connections = dial_connections(&control.outcome, initiator, reached)?;
-    ordered(control, connections, reached, true, memory, dead_after)
+    ordered(control, connections, reached, true, memory)
 }
 
 /// Dials all data connections of a session, [`ABREAST`] at a time: one after another they would
@@ -390,15 +388,13 @@ pub fn datagrams(control: &Outcome, address: SocketAddr, role: SessionRole) -> R
 }
 
 /// Makes a session over an ordered transport of its data connections. `memory` is that of all
-/// decoders of the peer. A connection whose bytes the peer has not acknowledged for `dead_after`
-/// ends.
+/// decoders of the peer.
 pub fn ordered(
     control: Established,
     connections: Vec<Established>,
     address: SocketAddr,
     dialled: bool,
     memory: &Arc<DecoderMemory>,
-    dead_after: Duration,
 ) -> Result<Made> {
     let control = &control.outcome;
     let transport = transport_of(control)?;
@@ -414,7 +410,7 @@ pub fn ordered(
         if connection.peer != control.peer {
             return Err(EstablishError::OtherPeer);
         }
-        prepare(&stream, dead_after).map_err(EstablishError::Prepare)?;
+        prepare(&stream).map_err(EstablishError::Prepare)?;
         let Outcome { mut tls, .. } = connection;
         let counts = Arc::clone(&counts);
         if (direction == Direction::ToAcceptor) == dialled {
@@ -452,13 +448,11 @@ fn limits_of(receiver: &Hello, connections: u8, index: u8) -> CompressionLimits 
     }
 }
 
-/// Makes the socket of a data connection non-blocking, and lets it send short segments at once. The
-/// kernel ends it when the peer has not acknowledged its bytes for `dead_after`.
-fn prepare(stream: &TcpStream, dead_after: Duration) -> io::Result<()> {
+/// Makes the socket of a data connection non-blocking, and lets it send short segments at once.
+fn prepare(stream: &TcpStream) -> io::Result<()> {
     stream.set_nonblocking(true)?;
     stream.set_nodelay(true)?;
     let socket = SockRef::from(stream);
-    socket.set_tcp_user_timeout(Some(dead_after))?;
     // On a long path bbr, which does not take a random loss for congestion; on a short one cubic,
     // which costs less time. Where the kernel has not got it, or does not allow it, it stays as it
     // is.
@@ -534,8 +528,7 @@ mod tests {
         thread::scope(|scope| {
             scope.spawn(|| far(listener.accept().unwrap().0));
             let memory = Arc::new(DecoderMemory::new(0));
-            let (dead_after, failed) = (Duration::from_secs(5), Mutex::default());
-            dial(&address, &initiator, hello(), &memory, dead_after, &failed, |_| {})
+            dial(&address, &initiator, hello(), &memory, &Mutex::default(), |_| {})
                 .err()
                 .expect("no session")
         })

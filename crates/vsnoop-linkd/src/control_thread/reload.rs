@@ -9,6 +9,7 @@ use super::ControlThread;
 use super::accept::ListenerConfig;
 use super::peer_entry::{NewPeer, PeerEntry, contact, is_favoured, settings};
 use crate::config::{Address, Config, PeerConfig};
+use crate::egress;
 use crate::shared::Shared;
 use crate::slots::Slots;
 use vsnoop_link::compress::DecoderMemory;
@@ -63,7 +64,10 @@ impl ControlThread {
         self.shared = shared;
         self.ours = ours;
         self.clamp_mss = config.clamp_mss;
-        self.dead_after = config.dead_after;
+        if self.dead_after != config.dead_after {
+            self.dead_after = config.dead_after;
+            self.orders.each_egress(|| egress::Order::DeadAfter(config.dead_after));
+        }
         self.listener.set(ListenerConfig {
             introduction: self.introduction.clone(),
             acceptor,

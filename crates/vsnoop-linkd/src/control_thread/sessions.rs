@@ -128,7 +128,7 @@ impl ControlThread {
         }
         let Incomplete { control, from, connections, .. } = incomplete.swap_remove(at);
         let memory = &self.peers[peer].memory;
-        match establish::ordered(control, connections, from, false, memory, self.dead_after) {
+        match establish::ordered(control, connections, from, false, memory) {
             Ok(made) => self.take_in(peer, Box::new(made)),
             Err(error) => {
                 warn!("peer {}: {}", self.peers[peer].config.name, with_causes(&error));
@@ -191,8 +191,11 @@ impl ControlThread {
             ..
         } = *made;
         let mut outgoing = outgoing;
-        if let SessionSender::Datagrams(sender) = &mut outgoing {
-            sender.set_outer(OuterConfig { ecn, ..known.config.outer });
+        match &mut outgoing {
+            SessionSender::Datagrams(sender) => {
+                sender.set_outer(OuterConfig { ecn, ..known.config.outer });
+            }
+            SessionSender::Connections(sender) => sender.set_dead_after(self.dead_after),
         }
         let encrypted_bytes = if transport.is_encrypted() { TAG_BYTES } else { 0 };
         let installed = Installed {
@@ -260,15 +263,13 @@ impl ControlThread {
         let known = &self.peers[peer];
         let (initiator, memory) = (Arc::clone(&known.initiator), Arc::clone(&known.memory));
         let (events, serial, generation) = (self.events.clone(), known.serial, self.reloads);
-        let (dead_after, failed) = (self.dead_after, Arc::clone(&known.failed));
+        let failed = Arc::clone(&known.failed);
         let spawned = std::thread::Builder::new().name("dial".into()).spawn(move || {
             let resolved = |addresses: &[SocketAddr]| {
                 let addresses = addresses.iter().map(SocketAddr::ip).collect();
                 events.send(ControlEvent::Resolved { peer, serial, addresses });
             };
-            let made = establish::dial(
-                &address, &initiator, hello, &memory, dead_after, &failed, resolved,
-            );
+            let made = establish::dial(&address, &initiator, hello, &memory, &failed, resolved);
             let result = made.map(Box::new);
             events.send(ControlEvent::Dialled { peer, serial, generation, result });
         });

@@ -22,6 +22,7 @@ use std::collections::HashMap;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
+use std::time::Duration;
 
 use vsnoop_link::wire::item::Way;
 use vsnoop_packet::mss;
@@ -106,6 +107,8 @@ pub enum Order {
         peer: usize,
         is_apart: bool,
     },
+    /// Connections whose bytes a peer has not acknowledged for this time end from now on.
+    DeadAfter(Duration),
     /// Says for each rule what becomes of its flows.
     Survey(SyncSender<Vec<FlowCounts>>),
     /// Compress by these rules.
@@ -562,6 +565,7 @@ impl Egress {
                 Order::Apart { peer, is_apart } => {
                     self.with_sender(peer, |of| of.set_apart(is_apart));
                 }
+                Order::DeadAfter(time) => self.senders.set_dead_after(time),
                 Order::Survey(done) => {
                     // The requester may have given up.
                     let _ = done.try_send(self.survey());

@@ -4,6 +4,9 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::time::Duration;
+
+use socket2::SockRef;
 
 use super::super::compression_policy::Compression;
 use super::super::config::OuterConfig;
@@ -73,6 +76,14 @@ impl Connections {
         let unwatched = |connection| DataConnection { connection, token: 0, wants_room: false };
         let connections = connections.into_iter().map(unwatched).collect();
         Self { connections, classifier, broken: None }
+    }
+
+    /// The kernel ends a connection when the peer has not acknowledged its bytes for this time.
+    pub fn set_dead_after(&self, time: Duration) {
+        for DataConnection { connection, .. } in &self.connections {
+            // If it is refused, probes find out that the peer does not answer.
+            let _ = SockRef::from(connection).set_tcp_user_timeout(Some(time));
+        }
     }
 
     /// Sends a frame on the connection of its flow; `false` if that connection has ended.
@@ -219,6 +230,15 @@ impl PeerSender {
         }
         self.sessions.push((session, sender));
         Ok(())
+    }
+
+    /// See [`Connections::set_dead_after`].
+    pub fn set_dead_after(&self, time: Duration) {
+        for (_, sender) in &self.sessions {
+            if let SessionSender::Connections(connections) = sender {
+                connections.set_dead_after(time);
+            }
+        }
     }
 
     pub fn use_session(&mut self, session: u64) {
@@ -424,6 +444,24 @@ mod tests {
     use super::*;
     use vsnoop_packet::offload::state::OffloadState;
     use vsnoop_packet::testing::SegmentBuilder;
+
+    #[test]
+    fn dead_after_applies_to_connections_that_are_there() {
+        let timeout = |sender: &PeerSender| match &sender.sessions[..] {
+            [(1, SessionSender::Connections(of))] => {
+                SockRef::from(&of.connections[0].connection).tcp_user_timeout().unwrap()
+            }
+            _ => panic!("another session"),
+        };
+        let (connection, _far) = connection();
+        let connections = Connections::new(vec![connection]);
+        connections.set_dead_after(Duration::from_secs(5));
+        let mut sender = PeerSender::default();
+        sender.sessions.push((1, SessionSender::Connections(Box::new(connections))));
+        assert_eq!(timeout(&sender), Some(Duration::from_secs(5)));
+        sender.set_dead_after(Duration::from_secs(7));
+        assert_eq!(timeout(&sender), Some(Duration::from_secs(7)));
+    }
 
     #[test]
     fn what_no_connection_takes_is_dropped_and_not_sent() {

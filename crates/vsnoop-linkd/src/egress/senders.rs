@@ -3,6 +3,8 @@
 //! A batch of frames is for a few of what may be a thousand peers: only the senders that were used
 //! since are looked at after it.
 
+use std::time::Duration;
+
 use super::super::stats::PeerStats;
 use super::peer_sender::PeerSender;
 
@@ -44,6 +46,11 @@ impl Senders {
             self.used.push(peer);
         }
         Some(sender)
+    }
+
+    /// See [`PeerSender::set_dead_after`].
+    pub fn set_dead_after(&self, time: Duration) {
+        self.all.iter().for_each(|sender| sender.set_dead_after(time));
     }
 
     /// Does any peer have its session over an ordered transport?
