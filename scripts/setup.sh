@@ -23,12 +23,12 @@ major=${release%%.*}; rest=${release#*.}; minor=${rest%%[!0-9]*}
 
 # Build: clang and libclang (BPF, generated types), libelf and zlib (libbpf),
 # libc with its static half (the guest's init).  Run: iproute2, QEMU, zstd, a font.
-# Guests: mmdebstrap, e2fsprogs.  Tests: nftables (the guest's firewall), etcd.
+# Guests: mmdebstrap, e2fsprogs.  Tests: nftables (the guest's firewall), etcd, tmux (a terminal).
 # Experiments: haproxy, a peer; curl, a client.
 # Checks (scripts/check.sh): shellcheck, clang-format.
 packages="build-essential pkg-config clang libclang-dev llvm libelf-dev zlib1g-dev \
 linux-libc-dev iproute2 procps util-linux kmod qemu-system-x86 ca-certificates zstd xz-utils libc6-dev fonts-dejavu-core \
-mmdebstrap e2fsprogs nftables haproxy curl \
+mmdebstrap e2fsprogs nftables haproxy curl tmux \
 etcd-server etcd-client \
 shellcheck clang-format"
 missing=

@@ -202,6 +202,12 @@ pub fn amount(bytes: u64, flows: u64) -> String {
     format!("{} of {}", units::plural(bytes, "byte"), units::plural(flows, "connection"))
 }
 
+/// Has the engine shown a sign of life lately? `engine_ns`: its last one, 0 for none; `now_ns`: both
+/// CLOCK_MONOTONIC.
+pub fn engine_is_alive(engine_ns: u64, now_ns: u64) -> bool {
+    engine_ns != 0 && engine(Some(now_ns.saturating_sub(engine_ns))) == EngineState::Alive
+}
+
 fn engine(silent_ns: Option<u64>) -> EngineState {
     match silent_ns {
         None => EngineState::Never,
@@ -256,5 +262,7 @@ mod tests {
         assert_eq!(engine(None), EngineState::Never);
         assert_eq!(engine(Some(STALE_NS - 1)), EngineState::Alive);
         assert_eq!(engine(Some(STALE_NS)), EngineState::Silent);
+        assert!(engine_is_alive(1, STALE_NS) && !engine_is_alive(1, STALE_NS + 1));
+        assert!(!engine_is_alive(0, 1));
     }
 }

@@ -15,6 +15,7 @@ pub mod detach;
 pub mod error;
 pub mod failures;
 pub mod flow_key;
+pub mod flow_mode;
 pub mod held;
 pub mod incast;
 pub mod lists;

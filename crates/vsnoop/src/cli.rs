@@ -58,6 +58,8 @@ pub enum Command {
     Flows(Flows),
     /// Show counters and histograms.
     Stats(Watched),
+    /// Watch ports and their flows: who gains, how much, and what is held; keys sort and filter.
+    Top(Top),
     /// Show the uplinks with incast control, and what all connections behind them have.
     Incast(Incast),
     /// Carry frames of VMs to other hosts, compressed where that pays (docs/link.md).
@@ -258,6 +260,23 @@ pub struct Flows {
 }
 
 #[derive(Debug, Args)]
+pub struct Top {
+    /// Only these ports; without any, all.
+    #[arg(value_name = "PORT")]
+    pub ports: Vec<String>,
+    /// Refresh this often; all rates are those of an interval.
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = interval)]
+    pub interval: f64,
+    /// End after this long; without it, at `q`.
+    #[arg(long = "for", value_name = "SECONDS", value_parser = seconds)]
+    pub duration: Option<f64>,
+    /// Print the table of one interval, and end. Where standard output is no terminal it does so
+    /// too, with --for one table for each interval.
+    #[arg(long, conflicts_with = "duration")]
+    pub once: bool,
+}
+
+#[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct Incast {
     #[command(flatten)]
@@ -449,6 +468,15 @@ fn period(text: &str) -> Result<f64, String> {
         .ok()
         .filter(|seconds| *seconds > 0.0)
         .ok_or_else(|| "give a number of seconds that is more than 0".into())
+}
+
+/// Of what is read to make rates of it.
+fn interval(text: &str) -> Result<f64, String> {
+    const LEAST: f64 = 0.1;
+    seconds(text)
+        .ok()
+        .filter(|seconds| *seconds >= LEAST)
+        .ok_or_else(|| format!("give a number of seconds, {LEAST} or more"))
 }
 
 /// As [`incast::rate`]; a word may be meant for a port.

@@ -21,6 +21,7 @@ mod journal;
 mod longest;
 mod output;
 mod service;
+mod top;
 
 use std::process::ExitCode;
 
@@ -68,6 +69,7 @@ fn run(cli: &Cli) -> anyhow::Result<u8> {
     if let Command::Status(_)
     | Command::Stats(_)
     | Command::Flows(_)
+    | Command::Top(_)
     | Command::Incast(_)
     | Command::Pause(_) = &cli.command
     {
@@ -82,6 +84,7 @@ fn run(cli: &Cli) -> anyhow::Result<u8> {
         Command::Status(arguments) => command::status::run(cli, arguments),
         Command::Flows(arguments) => command::flows::run(cli, arguments),
         Command::Stats(arguments) => command::stats::run(cli, arguments),
+        Command::Top(arguments) => command::top::run(cli, arguments),
         Command::Incast(arguments) => command::incast::run(cli, arguments),
         Command::Link(arguments) => command::link::run(cli, arguments),
         Command::Helper(arguments) => helper::run(arguments),

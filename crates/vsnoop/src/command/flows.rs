@@ -4,8 +4,9 @@ use std::net::SocketAddr;
 
 use anyhow::Result;
 use serde::Serialize;
-use vsnoop_bpf::types::{self, flow, flow_key, flow_mode};
+use vsnoop_bpf::types::{self, flow, flow_key};
 use vsnoop_host::flow_key::socket;
+use vsnoop_host::flow_mode;
 use vsnoop_host::held::{FlowHold, Holds};
 use vsnoop_host::incast::window::{FlowWindow, window_of};
 use vsnoop_host::ports;
@@ -106,7 +107,7 @@ fn describe(key: &flow_key, flow: &flow, now_ns: u64) -> Flow {
         vm: socket(key.vm_addr, key.vm_port),
         vlan_outer: vlan(key.vlan_outer),
         vlan_inner: vlan(key.vlan_inner),
-        mode: mode(flow),
+        mode: flow_mode::name(flow),
         setup: if flags & types::FLOW_F_MID_FLOW != 0 {
             "mid-flow"
         } else if flags & types::FLOW_F_VM_OPENED != 0 {
@@ -137,24 +138,6 @@ fn describe(key: &flow_key, flow: &flow, now_ns: u64) -> Flow {
 
 fn vlan(tag: u16) -> Option<u16> {
     (u32::from(tag) & types::VLAN_PRESENT != 0).then_some(tag & 0x0fff)
-}
-
-fn mode(flow: &flow) -> &'static str {
-    if u32::from(flow.flags) & types::FLOW_F_CLOSED != 0
-        && u32::from(flow.mode) != flow_mode::FLOW_RESET
-    {
-        return "closed";
-    }
-    match u32::from(flow.mode) {
-        flow_mode::FLOW_ACTIVE => "active",
-        flow_mode::FLOW_UNEXPECTED_SEQ => "unexpected-seq",
-        flow_mode::FLOW_NO_BUF => "no-buf",
-        flow_mode::FLOW_PASSIVE => "passive",
-        flow_mode::FLOW_BYPASS => "bypass",
-        flow_mode::FLOW_RESET => "reset",
-        flow_mode::FLOW_HOLDING => "holding",
-        _ => "unknown",
-    }
 }
 
 fn flag_names(flags: u32) -> Vec<&'static str> {
@@ -241,7 +224,7 @@ fn hold_columns(hold: Option<&FlowHold>) -> [String; 3] {
 
 #[cfg(test)]
 mod tests {
-    use vsnoop_bpf::types::seq;
+    use vsnoop_bpf::types::{flow_mode, seq};
 
     use super::*;
     use crate::longest;

@@ -16,3 +16,4 @@ pub mod run;
 pub mod set;
 pub mod stats;
 pub mod status;
+pub mod top;

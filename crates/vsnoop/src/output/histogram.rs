@@ -26,8 +26,9 @@ impl Histogram {
     }
 }
 
-/// The value below which `share` of all values lie; assumes evenly filled buckets.
-fn percentile(buckets: &[u64], share: f64) -> Option<u64> {
+/// The value, ns, below which `share` (0 to 1) of all values lie; assumes evenly filled buckets.
+/// `None` without values.
+pub fn percentile(buckets: &[u64], share: f64) -> Option<u64> {
     let total: u64 = buckets.iter().sum();
     if total == 0 {
         return None;

@@ -31,6 +31,7 @@ mod round_trip;
 mod sandbox;
 mod service;
 mod surroundings;
+mod top;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 
@@ -54,6 +55,7 @@ fn main() {
         interrupted::trials(),
         link::trials(),
         surroundings::trials(),
+        top::trials(),
         priority::trials(),
         records::trials(),
         service::trials(),
