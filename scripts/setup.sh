@@ -23,13 +23,14 @@ major=${release%%.*}; rest=${release#*.}; minor=${rest%%[!0-9]*}
 
 # Build: clang and libclang (BPF, generated types), libelf and zlib (libbpf),
 # libc with its static half (the guest's init).  Run: iproute2, QEMU, zstd, a font.
-# Guests: mmdebstrap, e2fsprogs.  Tests: nftables (the guest's firewall), etcd, tmux (a terminal).
+# Guests: mmdebstrap, e2fsprogs.  Tests: nftables (the guest's firewall), etcd, prometheus, tmux (a
+# terminal).
 # Experiments: haproxy, a peer; curl, a client.
 # Checks (scripts/check.sh): shellcheck, clang-format.
 packages="build-essential pkg-config clang libclang-dev llvm libelf-dev zlib1g-dev \
 linux-libc-dev iproute2 procps util-linux kmod qemu-system-x86 ca-certificates zstd xz-utils libc6-dev fonts-dejavu-core \
 mmdebstrap e2fsprogs nftables haproxy curl tmux \
-etcd-server etcd-client \
+etcd-server etcd-client prometheus \
 shellcheck clang-format"
 missing=
 for package in $packages; do
@@ -82,7 +83,7 @@ if [ -n "$missing" ]; then
 	DEBIAN_FRONTEND=noninteractive \
 		apt-get install -y -qq --no-install-recommends $missing >/dev/null
 	# Tests and lab start their own where they need one; nobody asked for a service.
-	for pair in haproxy:haproxy etcd-server:etcd; do
+	for pair in haproxy:haproxy etcd-server:etcd prometheus:prometheus; do
 		service=${pair#*:}
 		case " $missing " in *" ${pair%:*} "*) ;; *) continue ;; esac
 		command -v systemctl >/dev/null || continue

@@ -68,7 +68,7 @@ const DECIDE: [&str; 6] = [
 const COMMANDS: [&str; 3] = ["vsnoop", "vsnoop-bench", "vsnoop-lab"];
 
 /// Libraries of the product: their errors are types, which a caller can tell apart.
-const LIBRARIES: [&str; 12] = [
+const LIBRARIES: [&str; 13] = [
     "vsnoop-bpf",
     "vsnoop-config",
     "vsnoop-etcd",
@@ -77,6 +77,7 @@ const LIBRARIES: [&str; 12] = [
     "vsnoop-host",
     "vsnoop-link",
     "vsnoop-linkd",
+    "vsnoop-metrics",
     "vsnoop-netdev",
     "vsnoop-packet",
     "vsnoop-service",

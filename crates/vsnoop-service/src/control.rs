@@ -7,6 +7,7 @@
 
 use std::fs::{self, Permissions};
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -68,6 +69,12 @@ pub struct State {
     pub tables: Vec<String>,
     /// Taps that should be attached and cannot be.
     pub failed: Vec<FailedPort>,
+    /// Where it answers Prometheus, and why it does not. A service of an older version says
+    /// neither.
+    #[serde(default)]
+    pub metrics: Option<SocketAddr>,
+    #[serde(default)]
+    pub metrics_failed: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -12,6 +12,8 @@ pub type Result<T> = std::result::Result<T, Error>;
 pub enum Error {
     #[error(transparent)]
     Host(#[from] vsnoop_host::error::Error),
+    #[error(transparent)]
+    Metrics(#[from] vsnoop_metrics::Error),
     #[error("listen for changes of network devices")]
     Events(#[source] netlink::Error),
     #[error("watch for network namespaces in {directory}")]

@@ -15,10 +15,12 @@ use vsnoop_host::incast;
 use vsnoop_host::lock::CommandLock;
 use vsnoop_host::sweep;
 use vsnoop_host::units;
+use vsnoop_metrics::Background;
 
 use crate::act::{self, Draining};
 use crate::control::{FailedPort, Response, Server, State};
 use crate::error::{Error, Result};
+use crate::metrics::Metrics;
 use crate::namespaces::Namespaces;
 use crate::qmp::{Monitors, Phase};
 use crate::reconcile::{Action, Attachment, GONE, Plan, PortKey, Present, Reconciler, VmPlace};
@@ -36,6 +38,8 @@ pub struct Options {
     pub config: Option<PathBuf>,
     /// Starts helper and engine if they do not run.
     pub start_background: fn(),
+    /// Do they run?
+    pub background: fn() -> Background,
 }
 
 struct Service {
@@ -45,6 +49,7 @@ struct Service {
     namespaces: Namespaces,
     signals: Signals,
     control: Server,
+    metrics: Metrics,
     survey: Survey,
     monitors: Monitors,
     /// Ports whose VM has left, which was said.
@@ -65,6 +70,7 @@ pub fn run(options: Options) -> Result<()> {
     let namespaces = Namespaces::open()?;
     let config = Config::read(options.config.as_deref())?;
     let control = Server::open(signals.waker()?)?;
+    let metrics = Metrics::start(options.background)?;
     let mut service = Service {
         patterns: patterns(&config),
         options,
@@ -72,6 +78,7 @@ pub fn run(options: Options) -> Result<()> {
         namespaces,
         signals,
         control,
+        metrics,
         survey: Survey::default(),
         monitors: Monitors::default(),
         left: HashSet::new(),
@@ -83,6 +90,7 @@ pub fn run(options: Options) -> Result<()> {
         watchdog: sd_notify::watchdog_enabled(),
     };
     service.say_what_is_configured();
+    service.metrics.begin(service.config.metrics);
     notify(&[NotifyState::Ready]);
     while !service.signals.is_end() {
         if service.signals.is_reload() {
@@ -96,6 +104,7 @@ pub fn run(options: Options) -> Result<()> {
             };
             order.answer(response);
         }
+        service.metrics.try_again();
         if let Err(error) = service.look() {
             tracing::error!("{}; tried again in {TROUBLE:?}", with_causes(&error));
             service.again_at = Some(service.began.elapsed() + TROUBLE);
@@ -142,19 +151,28 @@ impl Service {
             Ok(now) => notify(&[NotifyState::Reloading, now]),
             Err(error) => tracing::debug!("no time for systemd: {error}"),
         }
-        let read = Config::read(self.options.config.as_deref());
-        let done = read.map_err(|error| with_causes(&error)).map(|config| {
-            self.patterns = patterns(&config);
-            self.config = config;
-            self.reconciler.reload();
-            tracing::info!("reloaded");
-            self.say_what_is_configured();
-        });
-        if let Err(reason) = &done {
-            tracing::error!("{reason}; the configuration stays as it was");
+        let done = self.read_again();
+        match &done {
+            Ok(()) => {
+                self.reconciler.reload();
+                tracing::info!("reloaded");
+                self.say_what_is_configured();
+            }
+            Err(reason) => tracing::error!("{reason}; the configuration stays as it was"),
         }
+        self.metrics.note(|facts| facts.reloaded(done.is_ok()));
         notify(&[NotifyState::Ready]);
         done
+    }
+
+    /// Changes everything, or nothing.
+    fn read_again(&mut self) -> std::result::Result<(), String> {
+        let config = Config::read(self.options.config.as_deref());
+        let config = config.map_err(|error| with_causes(&error))?;
+        self.metrics.listen(config.metrics).map_err(|error| with_causes(&error))?;
+        self.patterns = patterns(&config);
+        self.config = config;
+        Ok(())
     }
 
     /// Names of the tables `[[port]]`.
@@ -170,12 +188,24 @@ impl Service {
                 reason: self.reconciler.reason(port.key)?.to_owned(),
             })
         });
+        let (metrics, metrics_failed) = self.metrics.state();
         State {
             pid: std::process::id() as i32,
             file: self.config.file.clone(),
             tables: self.tables(),
             failed: failed.collect(),
+            metrics,
+            metrics_failed,
         }
+    }
+
+    /// To the control socket and to the metrics.
+    fn publish(&self, state: State) {
+        self.metrics.note(|facts| {
+            facts.tables = state.tables.len();
+            facts.failed_ports = state.failed.len();
+        });
+        self.control.publish(state);
     }
 
     /// Looks at everything, and does what is to be done.
@@ -190,7 +220,7 @@ impl Service {
         self.report_left_behind(&present);
         self.begin_to_detach(&actions);
         self.act(&actions)?;
-        self.control.publish(self.state(&present));
+        self.publish(self.state(&present));
         let is_any = present.iter().any(|port| port.attachment.is_some());
         if is_any || !actions.is_empty() {
             (self.options.start_background)();
@@ -343,7 +373,8 @@ impl Service {
         let monitors = self.monitors.due().map(|due| due.saturating_duration_since(Instant::now()));
         // A sign of life in half of the time that systemd allows.
         let watchdog = self.watchdog.map(|most| most / 2);
-        let timeout = [step, retry, monitors, watchdog].into_iter().flatten().min();
+        let metrics = self.metrics.pause();
+        let timeout = [step, retry, monitors, watchdog, metrics].into_iter().flatten().min();
         let timeout = timeout.map_or(PollTimeout::NONE, |timeout| {
             PollTimeout::try_from(timeout + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX)
         });

@@ -1,5 +1,6 @@
 //! The service, as other commands see it.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use serde::Serialize;
@@ -16,6 +17,9 @@ pub struct ServiceStatus {
     file: Option<PathBuf>,
     tables: Vec<String>,
     failed: Vec<FailedPort>,
+    /// Where it answers Prometheus, and why it does not.
+    metrics: Option<SocketAddr>,
+    metrics_failed: Option<String>,
     #[serde(skip)]
     trouble: Option<String>,
 }
@@ -29,17 +33,24 @@ impl ServiceStatus {
     pub fn of_host() -> Self {
         match control::ask(Request::Status) {
             Ok(None) => Self::default(),
-            Ok(Some(Response::Status(State { pid, file, tables, failed }))) => Self {
-                running: true,
-                pid: Some(pid),
-                file: Some(file),
-                tables,
-                failed,
-                trouble: None,
-            },
+            Ok(Some(Response::Status(state))) => Self::of(state),
             Ok(Some(Response::Refused { reason })) => Self::silent(reason),
             Ok(Some(_)) => Self::silent("it answers something else".to_owned()),
             Err(error) => Self::silent(with_causes(&error)),
+        }
+    }
+
+    fn of(state: State) -> Self {
+        let State { pid, file, tables, failed, metrics, metrics_failed } = state;
+        Self {
+            running: true,
+            pid: Some(pid),
+            file: Some(file),
+            tables,
+            failed,
+            metrics,
+            metrics_failed,
+            trouble: None,
         }
     }
 
@@ -64,6 +75,7 @@ impl ServiceStatus {
         lines.extend(self.failed.iter().map(|failed| {
             format!("{}: the service cannot attach it: {}", failed.port, failed.reason)
         }));
+        lines.extend(self.metrics_failed.clone());
         lines
     }
 }
@@ -74,17 +86,18 @@ mod tests {
 
     #[test]
     fn a_service_says_what_it_cannot_attach_and_is_missed_where_its_ports_are() {
-        let running = ServiceStatus {
-            running: true,
-            pid: Some(7),
-            file: Some("/f.toml".into()),
+        let running = ServiceStatus::of(State {
+            pid: 7,
+            file: "/f.toml".into(),
             tables: vec!["web".into()],
             failed: vec![FailedPort { port: "tap0".into(), netns: 1, reason: "why".into() }],
-            trouble: None,
-        };
+            metrics: None,
+            metrics_failed: Some("no endpoint".into()),
+        });
         let lines = running.lines(true);
         assert_eq!(lines[0], "the service runs (process 7; /f.toml, 1 table [[port]])");
         assert_eq!(lines[1], "tap0: the service cannot attach it: why");
+        assert_eq!(lines[2], "no endpoint");
         assert!(ServiceStatus::default().lines(true)[0].starts_with("no service runs"));
         assert!(ServiceStatus::default().lines(false).is_empty());
     }

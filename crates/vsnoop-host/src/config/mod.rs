@@ -9,6 +9,9 @@
 //! rate = "25G"        # of the last hop, or "link"
 //! buffer = "256K"     # its queue
 //! uplink = "eth0"
+//!
+//! [metrics]           # of the service
+//! listen = "127.0.0.1:19755"   # or "off"
 //! ```
 //!
 //! Missing keys have defaults, and options of the command take precedence. The file is read when a
@@ -16,11 +19,13 @@
 //! one line with the file, line, column and key. Tables `[[port]]` ([`port`]) are for the service.
 
 mod bounds;
+pub mod metrics;
 pub mod port;
 mod reader;
 
 use std::fs;
 use std::io::ErrorKind;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
@@ -34,6 +39,7 @@ use crate::size;
 
 pub use bounds::{HOLD_LEAST, HOLD_MOST, HoldSizeError, ahead_size, hold_size};
 
+use metrics::MetricsTable;
 use port::{PortPattern, PortTable};
 use reader::Reader;
 
@@ -58,6 +64,8 @@ pub struct Config {
     /// A VM that has sent nothing for this time, ms, gets no early ACKs.
     pub silence_ms: u32,
     pub incast: Defaults,
+    /// Where the service answers Prometheus; `None`: nowhere.
+    pub metrics: Option<SocketAddr>,
     /// In the order of the file: the first that a tap meets counts.
     pub ports: Vec<PortPattern>,
 }
@@ -69,6 +77,8 @@ struct ConfigFile {
     hold: HoldTable,
     #[serde(default)]
     incast: Table,
+    #[serde(default)]
+    metrics: MetricsTable,
     #[serde(default)]
     port: Vec<Spanned<PortTable>>,
 }
@@ -104,6 +114,7 @@ impl Config {
             total: None,
             silence_ms: SILENCE_MS,
             incast: Defaults::default(),
+            metrics: Some(metrics::LISTEN),
             ports: Vec::new(),
         }
     }
@@ -121,6 +132,7 @@ impl Config {
             silence_ms: seconds.map_or(SILENCE_MS, |seconds| seconds * 1000),
             total,
             incast: document.incast.read(&reader)?,
+            metrics: document.metrics.read(&reader)?,
             ports: reader.ports(&document.port, total)?,
         })
     }
@@ -198,6 +210,7 @@ mod tests {
             let config = parse(text).unwrap();
             assert_eq!(config.total, None);
             assert_eq!(config.incast, Defaults::default());
+            assert_eq!(config.metrics, Some(metrics::LISTEN));
             assert_eq!(config.total_bytes(64 << 30), 16 << 30);
         }
     }
@@ -215,6 +228,10 @@ mod tests {
             ("[hold]\ntotal = 0\n", ["hold.total = 0", "256K or more"]),
             ("hold = 5\n", ["/f.toml, line 1", "expected a table, [hold]"]),
             ("[[hold]]\n", ["/f.toml, line 1", "expected a table, [hold]"]),
+            ("[metrics]\nlisten = \"eth0\"\n", ["/f.toml, line 2, column 10", "metrics.listen"]),
+            ("[metrics]\nlisten = 80\n", ["metrics.listen = 80", "a text in quotes"]),
+            ("[metrics]\nport = 80\n", ["/f.toml, line 2", "port"]),
+            ("metrics = 1\n", ["/f.toml, line 1", "expected a table, [metrics]"]),
             ("incast = \"x\"\n", ["/f.toml, line 1", "expected a table, [incast]"]),
             ("[hold]\ntotals = 1\n", ["field `totals`", "expected `total` or `silence`,"]),
             ("[hold]\nsilence = 0\n", ["/f.toml, line 2", "hold.silence = 0"]),

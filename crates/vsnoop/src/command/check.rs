@@ -1,5 +1,6 @@
 //! `vsnoop check`: reads a configuration as `vsnoop run` would, and changes nothing.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
@@ -21,6 +22,8 @@ struct CheckDocument {
     file: PathBuf,
     result: &'static str,
     tables: Vec<Table>,
+    /// Where the service answers Prometheus; null: nowhere.
+    metrics: Option<SocketAddr>,
 }
 
 /// A table `[[port]]`.
@@ -37,7 +40,8 @@ pub fn run(cli: &Cli, arguments: &cli::Check) -> Result<u8> {
     let result = if config.is_there { GOOD } else { ABSENT };
     let table = |port: &PortPattern| Table { name: port.name.clone(), line: port.place.line };
     let tables = config.ports.iter().map(table).collect();
-    let document = CheckDocument { file: file.to_owned(), result, tables };
+    let (file, metrics) = (file.to_owned(), config.metrics);
+    let document = CheckDocument { file, result, tables, metrics };
     if cli.json {
         print(&serde_json::to_string(&document)?)?;
     } else {
@@ -67,8 +71,12 @@ mod tests {
 
     #[test]
     fn a_good_file_is_named_with_its_tables() {
-        let mut document =
-            CheckDocument { file: "/f.toml".into(), result: GOOD, tables: Vec::new() };
+        let mut document = CheckDocument {
+            file: "/f.toml".into(),
+            result: GOOD,
+            tables: Vec::new(),
+            metrics: None,
+        };
         assert!(text(&document).contains("all taps are observed"));
         document.result = ABSENT;
         assert_eq!(text(&document), "there is no /f.toml: all taps are observed, none accelerated");

@@ -5,9 +5,10 @@ use vsnoop_host::error::Unfit;
 use vsnoop_host::lock::try_lock;
 use vsnoop_host::system::kernel;
 use vsnoop_host::system::netns::Netns;
+use vsnoop_metrics::Background;
 use vsnoop_service::{Error, Options};
 
-use crate::background;
+use crate::background::{self, Role};
 use crate::cli::Cli;
 use crate::error::unfit;
 use crate::helper;
@@ -27,7 +28,7 @@ pub fn run(cli: &Cli) -> Result<u8> {
         Netns::open(netns)?.enter()?;
     }
     drop(background::log_to(true)?);
-    let options = Options { config: cli.config.clone(), start_background };
+    let options = Options { config: cli.config.clone(), start_background, background: what_runs };
     match vsnoop_service::run(options) {
         Ok(()) => Ok(0),
         // With the exit code of what is wrong.
@@ -40,4 +41,11 @@ pub fn run(cli: &Cli) -> Result<u8> {
 fn start_background() {
     background::forget_children();
     helper::ensure_running();
+}
+
+fn what_runs() -> Background {
+    Background {
+        helper: helper::running_pid().is_some(),
+        engine: background::running_pid(Role::Engine).is_some(),
+    }
 }

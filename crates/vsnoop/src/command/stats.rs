@@ -137,9 +137,13 @@ fn block(sample: &Sample, earlier: Option<port_stats>, seconds: f64) -> String {
         row.push(meaning.to_owned());
         rows.add_row(row);
     }
-    let ring_full = ("ring_full", sample.ring_full, "segments that the ring refused");
-    for (name, value, meaning) in sample.resets.list().into_iter().chain([ring_full]) {
-        let mut row = vec![name.to_owned(), units::count(value)];
+    let resets = sample.resets.by_reason().map(|reset| {
+        let name = format!("resets.{}", reset.reason);
+        (name, reset.count, reset.meaning)
+    });
+    let ring_full = ("ring_full".to_owned(), sample.ring_full, "segments that the ring refused");
+    for (name, value, meaning) in resets.into_iter().chain([ring_full]) {
+        let mut row = vec![name, units::count(value)];
         row.extend(earlier.is_some().then(String::new));
         row.push(meaning.to_owned());
         rows.add_row(row);

@@ -23,9 +23,11 @@ mod incast;
 mod install;
 mod interrupted;
 mod link;
+mod metrics;
 mod migration;
 mod off;
 mod priority;
+mod prometheus;
 mod records;
 mod round_trip;
 mod sandbox;
@@ -54,9 +56,11 @@ fn main() {
         install::trials(),
         interrupted::trials(),
         link::trials(),
+        metrics::trials(),
         surroundings::trials(),
         top::trials(),
         priority::trials(),
+        prometheus::trials(),
         records::trials(),
         service::trials(),
         migration::trials(),

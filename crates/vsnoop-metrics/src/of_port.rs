@@ -1,0 +1,183 @@
+//! The metrics of a port.
+
+use vsnoop_host::held::PortHold;
+
+use crate::counters::COUNTERS;
+use crate::definition::{Definition, Value, counter, gauge, seconds, some_gauge, states};
+use crate::port::{PortSample, STATES};
+
+/// Counters first, as `stats` has them.
+pub fn metrics() -> Vec<Definition<PortSample>> {
+    let mut all: Vec<_> = COUNTERS
+        .iter()
+        .map(|of| {
+            let read = of.read;
+            counter(&of.metric(), &of.help(), move |port: &PortSample| read(&port.stats))
+                .json(of.name)
+        })
+        .collect();
+    all.extend(failures());
+    all.extend(latencies());
+    all.extend(now());
+    all.extend(hold());
+    all
+}
+
+fn failures() -> [Definition<PortSample>; 5] {
+    let by_reason = |port: &PortSample| {
+        port.resets.by_reason().map(|reset| (reset.reason, reset.count)).to_vec()
+    };
+    [
+        Definition::new(
+            "resets",
+            "connections that vsnoop has reset, by reason",
+            Value::Counters("reason", Box::new(by_reason)),
+        )
+        .json("resets"),
+        counter(
+            "reset_bytes",
+            "bytes that the VM had not acknowledged, of connections that were reset",
+            |port: &PortSample| port.resets.bytes,
+        )
+        .json("resets.bytes"),
+        counter(
+            "ring_full_segments",
+            "segments that the ring of the tap refused",
+            |port: &PortSample| port.ring_full,
+        )
+        .json("ring_full"),
+        counter(
+            "suspensions",
+            "how often the helper has suspended the port for another program on its egress",
+            |port: &PortSample| port.suspensions,
+        )
+        .json("helper_pauses"),
+        gauge(
+            "left_alone_ports",
+            "ports of the VM whose new connections are left to the VM, because some failed",
+            |port: &PortSample| port.left_alone as f64,
+        )
+        .json("left_alone_ports"),
+    ]
+}
+
+fn latencies() -> [Definition<PortSample>; 3] {
+    [
+        Definition::new(
+            "masked_seconds",
+            "how much sooner the host has acknowledged data than the VM did; the sum is estimated \
+             from the buckets",
+            Value::Histogram(Box::new(|port: &PortSample| port.stats.masked_ns)),
+        )
+        .json("masked_ns"),
+        Definition::new(
+            "ack_delay_seconds",
+            "from the hand-over of a byte to the VM's own ACK of it; the sum is estimated",
+            Value::Histogram(Box::new(|port: &PortSample| port.stats.ack_delay_ns)),
+        )
+        .json("ack_delay_ns"),
+        Definition::new(
+            "round_trip_seconds",
+            "round trip to the other end, from handshakes; the sum is estimated",
+            Value::Histogram(Box::new(|port: &PortSample| port.stats.round_trip_ns)),
+        )
+        .json("round_trip_ns"),
+    ]
+}
+
+fn now() -> [Definition<PortSample>; 8] {
+    let info = |port: &PortSample| {
+        vec![
+            ("bridge", port.bridge.clone()),
+            ("process", port.process.clone()),
+            ("attached_by", port.attached_by.to_owned()),
+        ]
+    };
+    [
+        Definition::new(
+            "port",
+            "of an attached port, the bridge that it is in, the process that holds it, and who \
+             attached it (command or service)",
+            Value::Info(Box::new(info)),
+        ),
+        states(
+            "port_state",
+            "1 for the present state: active, paused, observing, or blocked (active, but its qdisc \
+             is not noqueue, so that nothing is acknowledged early)",
+            STATES,
+            |port: &PortSample| port.state,
+        )
+        .json("state"),
+        gauge(
+            "port_suspended",
+            "1 while the helper has suspended the port for another program on its egress",
+            |port: &PortSample| f64::from(u8::from(port.is_suspended)),
+        ),
+        gauge(
+            "port_attached_timestamp_seconds",
+            "when the port was attached, seconds since the epoch",
+            |port: &PortSample| port.attached_at as f64,
+        )
+        .json("attached_at"),
+        gauge("flows", "connections on record", |port: &PortSample| port.flows as f64)
+            .json("flows"),
+        gauge("flows_limit", "connections that may be on record", |port: &PortSample| {
+            port.max_flows.into()
+        })
+        .json("max_flows"),
+        gauge(
+            "outstanding_flows",
+            "connections with bytes that were acknowledged early and not yet by the VM",
+            |port: &PortSample| port.outstanding_flows as f64,
+        )
+        .json("outstanding_flows"),
+        gauge(
+            "outstanding_bytes",
+            "bytes that were acknowledged early and not yet by the VM",
+            |port: &PortSample| port.outstanding_bytes as f64,
+        )
+        .json("outstanding_bytes"),
+    ]
+}
+
+fn hold() -> [Definition<PortSample>; 8] {
+    let of = |name: &str, help: &str, field: &str, read: fn(&PortHold) -> f64| {
+        let read = move |port: &PortSample| port.hold.as_ref().map(read);
+        some_gauge(name, help, read).json(&format!("hold.{field}"))
+    };
+    [
+        of("hold_limit_bytes", "quota of the hold", "size_bytes", |hold| hold.size_bytes as f64),
+        of("hold_used_bytes", "memory of the hold with copies in it", "used_bytes", |hold| {
+            hold.used_bytes as f64
+        }),
+        of("hold_memory_bytes", "memory of the hold's slabs", "memory_bytes", |hold| {
+            hold.memory_bytes as f64
+        }),
+        of("hold_flows", "connections with a hold record", "flows", |hold| hold.flows as f64),
+        of(
+            "hold_held_flows",
+            "connections with bytes that were acknowledged early and not handed to the VM yet",
+            "held_flows",
+            |hold| hold.held_flows as f64,
+        ),
+        of(
+            "hold_held_bytes",
+            "bytes that were acknowledged early and not handed to the VM yet: only this host has \
+             them",
+            "held_bytes",
+            |hold| hold.held_bytes as f64,
+        ),
+        of(
+            "hold_oldest_seconds",
+            "for how long the oldest held byte has waited; 0 when nothing is held",
+            "oldest_ns",
+            |hold| hold.oldest_ns.map_or(0.0, seconds),
+        ),
+        some_gauge(
+            "hold_engine_silent_seconds",
+            "time since the engine's last sign of life at the port; missing before the first",
+            |port: &PortSample| port.hold.as_ref()?.engine_silent_ns.map(seconds),
+        )
+        .json("hold.engine_silent_ns"),
+    ]
+}
