@@ -2,16 +2,18 @@
 SHELL := /bin/sh
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 LAB := target/release/vsnoop-lab
-SHARE := $(DESTDIR)/usr/local/share
-UNITS := $(DESTDIR)/usr/local/lib/systemd/system
+PREFIX := /usr/local
+SHARE := $(DESTDIR)$(PREFIX)/share
+UNITS := $(DESTDIR)$(PREFIX)/lib/systemd/system
+DOC := $(SHARE)/doc/vsnoop
 BASH_COMPLETION := $(SHARE)/bash-completion/completions/vsnoop
 ZSH_COMPLETION := $(SHARE)/zsh/site-functions/_vsnoop
 FISH_COMPLETION := $(SHARE)/fish/vendor_completions.d/vsnoop.fish
 
-.PHONY: help setup build build-lab demo lab check test soak bench fuzz install clean
+.PHONY: help setup build build-lab demo lab check test test-package soak bench fuzz install deb tarball image check-deploy clean
 
 help: ## this list
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 10
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
 
 setup: ## packages, toolchain, BPF file system; safe to repeat
 	@sh scripts/setup.sh
@@ -36,6 +38,9 @@ check: setup ## formatting, lints, C warnings, SPECIFICATION.md, dependencies; u
 test: setup ## all checks and tests; the last line counts them
 	@sh scripts/test.sh
 
+test-package: build ## the Debian package in a machine: installed, upgraded, removed; some minutes
+	VSNOOP_PACKAGE_TEST=1 cargo test --release --locked -p vsnoop-tests --test package -- --nocapture
+
 soak: setup ## long searches and simulations: make soak STATES=1000000 SEEDS=500
 	sh scripts/soak.sh $(or $(STATES),1000000) $(or $(SEEDS),500)
 
@@ -46,17 +51,30 @@ bench: setup ## costs and throughput; results/bench/
 fuzz: ## each fuzz target for 20 s, or: make fuzz SECONDS=600 TARGETS="link_item link_offload"
 	@sh scripts/fuzz.sh $(or $(SECONDS),20) $(TARGETS)
 
-install: build ## command, unit, manual pages, documents and completions, to $(DESTDIR)/usr/local
-	install -D -m 755 target/release/vsnoop $(DESTDIR)/usr/local/sbin/vsnoop
-	install -D -m 644 deploy/vsnoop.service $(UNITS)/vsnoop.service
+install: build ## command, unit, manual pages, documents and completions, to $(DESTDIR)$(PREFIX)
+	install -D -m 755 target/release/vsnoop $(DESTDIR)$(PREFIX)/sbin/vsnoop
+	install -d $(UNITS) $(DOC)/deploy
+	sed 's|/usr/local|$(PREFIX)|' deploy/vsnoop.service >$(UNITS)/vsnoop.service
 	target/release/vsnoop man $(SHARE)/man/man8
-	install -d $(SHARE)/doc/vsnoop
-	cp -R README.md ARCHITECTURE.md CONTRIBUTING.md SPECIFICATION.md CHANGELOG.md LICENSE deploy docs \
-		$(SHARE)/doc/vsnoop
+	cp -R README.md ARCHITECTURE.md CONTRIBUTING.md SPECIFICATION.md CHANGELOG.md LICENSE docs $(DOC)
+	cp -R deploy/vsnoop.service deploy/vsnoop.toml deploy/kubernetes deploy/container $(DOC)/deploy
+	sed -i 's|/usr/local|$(PREFIX)|' $(DOC)/deploy/vsnoop.service $(DOC)/docs/examples/link/*.service
 	install -d $(dir $(BASH_COMPLETION) $(ZSH_COMPLETION) $(FISH_COMPLETION))
 	target/release/vsnoop completions bash >$(BASH_COMPLETION)
 	target/release/vsnoop completions zsh >$(ZSH_COMPLETION)
 	target/release/vsnoop completions fish >$(FISH_COMPLETION)
+
+deb: build ## the Debian package, checked by lintian, in build/deb/: make deb VERSION=0.1.0
+	sh scripts/deb.sh $(VERSION)
+
+tarball: build ## an archive of what make install installs, in build/tarball/
+	sh scripts/tarball.sh
+
+image: build ## context of the container image, and the image if a builder is there; build/image/
+	sh scripts/image.sh
+
+check-deploy: ## manifests of deploy/kubernetes, against the schemas of the API
+	sh scripts/check-deploy.sh
 
 clean: ## build output, guest image and results
 	rm -rf target build results

@@ -18,9 +18,15 @@ const GLOBAL: &str = "Global options";
 ///
 /// PORT is the tap of a VM. Attachments outlive the command. Exit codes: 0 done, 1 failure at run
 /// time, 2 wrong arguments, 3 and 31 to 41 the host or the port is unfit. Documents (docs/...) are
-/// in /usr/local/share/doc/vsnoop.
+/// in share/doc/vsnoop below /usr or /usr/local.
 #[derive(Debug, Parser)]
-#[command(name = "vsnoop", version, disable_help_subcommand = false, max_term_width = 100)]
+#[command(
+    name = "vsnoop",
+    version,
+    long_version = long_version(),
+    disable_help_subcommand = false,
+    max_term_width = 100
+)]
 pub struct Cli {
     /// Ports are in this network namespace: a name that `ip netns` lists, a path, or a process id.
     #[arg(long, global = true, value_name = "NAME", help_heading = GLOBAL)]
@@ -47,13 +53,13 @@ pub enum Command {
     /// Change how much is held for attached ports, while packets flow.
     Set(Set),
     /// Wait until the VM has acknowledged everything, then stop accelerating.
-    Detach(Drain),
+    Detach(Detach),
     /// Stop early acknowledgements and wait likewise, but stay attached (before a live migration).
     Pause(Drain),
     /// Go on after `pause`.
     Resume(Ports),
     /// Show which ports are attached, and how they are.
-    Status(Watched),
+    Status(Status),
     /// Show the connections on record.
     Flows(Flows),
     /// Show counters and histograms.
@@ -218,6 +224,20 @@ pub struct Lists {
 }
 
 #[derive(Debug, Args)]
+pub struct Detach {
+    /// Names of taps.
+    #[arg(required_unless_present = "all", conflicts_with = "all", value_name = "PORT")]
+    pub ports: Vec<String>,
+    /// All ports of the host, in every network namespace, at the same time; with --netns those of
+    /// that namespace.
+    #[arg(long)]
+    pub all: bool,
+    /// Wait at most this long for VMs to acknowledge what vsnoop has acknowledged.
+    #[arg(long, value_name = "SECONDS", default_value_t = drain::TIMEOUT_S, value_parser = seconds)]
+    pub timeout: f64,
+}
+
+#[derive(Debug, Args)]
 pub struct Drain {
     /// Names of taps.
     #[arg(required = true, value_name = "PORT")]
@@ -248,6 +268,15 @@ pub struct Watched {
     pub ports: Vec<String>,
     #[command(flatten)]
     pub refresh: Refresh,
+}
+
+#[derive(Debug, Args)]
+pub struct Status {
+    #[command(flatten)]
+    pub watched: Watched,
+    /// Only the service; exit code 3 unless it runs and answers (for probes and scripts).
+    #[arg(long, conflicts_with_all = ["ports", "watch"])]
+    pub service: bool,
 }
 
 #[derive(Debug, Args)]
@@ -453,6 +482,11 @@ pub struct Man {
 #[derive(Debug, Args)]
 pub struct Completions {
     pub shell: clap_complete::Shell,
+}
+
+/// With the layout of pinned state, which a package that replaces this one compares with its own.
+fn long_version() -> String {
+    format!("{} (ABI {})", env!("CARGO_PKG_VERSION"), vsnoop_bpf::types::VSNOOP_ABI)
 }
 
 fn seconds(text: &str) -> Result<f64, String> {

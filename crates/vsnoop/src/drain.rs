@@ -27,14 +27,41 @@ const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Pauses the port and waits. After an interrupt the port continues as before.
 pub fn drain(attached: &Attached, timeout: Duration, interrupt: &Interrupt) -> Result<Outstanding> {
-    let port = &attached.port;
-    match attached.state {
-        AttachmentState::Active => port.set_run(port_run::PORT_PAUSED)?,
-        AttachmentState::Paused => {}
-        // Nothing was acknowledged early, or the VM is gone.
-        AttachmentState::Observing | AttachmentState::Gone => return Ok(Outstanding::default()),
-    }
+    begin(attached)?;
+    wait(attached, Instant::now(), timeout, interrupt)
+}
+
+/// [`drain`] of several ports, which wait at the same time; what came of each, in their order.
+pub fn drain_all(
+    ports: &[Attached],
+    timeout: Duration,
+    interrupt: &Interrupt,
+) -> Vec<Result<Outstanding>> {
+    let begun: Vec<_> = ports.iter().map(begin).collect();
     let start = Instant::now();
+    let waited = begun.into_iter().zip(ports);
+    waited.map(|(begun, port)| begun.and_then(|()| wait(port, start, timeout, interrupt))).collect()
+}
+
+fn begin(attached: &Attached) -> Result<()> {
+    if attached.state == AttachmentState::Active {
+        attached.port.set_run(port_run::PORT_PAUSED)?;
+    }
+    Ok(())
+}
+
+/// `start`: since when the port is paused.
+fn wait(
+    attached: &Attached,
+    start: Instant,
+    timeout: Duration,
+    interrupt: &Interrupt,
+) -> Result<Outstanding> {
+    let port = &attached.port;
+    // Nothing was acknowledged early, or the VM is gone.
+    if let AttachmentState::Observing | AttachmentState::Gone = attached.state {
+        return Ok(Outstanding::default());
+    }
     let mut announced = false;
     let holds = Holds::open_or_do_without(port);
     loop {

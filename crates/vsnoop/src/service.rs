@@ -3,10 +3,17 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use anyhow::Result;
 use serde::Serialize;
-use vsnoop_host::error::with_causes;
+use vsnoop_host::error::{Unfit, with_causes};
 use vsnoop_host::units;
 use vsnoop_service::control::{self, FailedPort, Request, Response, State};
+
+use crate::error::unfit;
+
+/// The error of what needs a service.
+pub const NOT_RUNNING: &str =
+    "no service runs on this host: `vsnoop run` or `systemctl start vsnoop`";
 
 /// Whether a service runs on this host, and what it says.
 #[derive(Default, Serialize)]
@@ -56,6 +63,18 @@ impl ServiceStatus {
 
     fn silent(trouble: String) -> Self {
         Self { running: true, trouble: Some(trouble), ..Self::default() }
+    }
+
+    /// An error unless it runs and answers.
+    pub fn require(&self) -> Result<()> {
+        match (&self.trouble, self.running) {
+            (Some(trouble), _) => {
+                let text = format!("the service does not say how it is: {trouble}");
+                Err(unfit(Unfit::Other, text))
+            }
+            (None, false) => Err(unfit(Unfit::Other, NOT_RUNNING)),
+            (None, true) => Ok(()),
+        }
     }
 
     /// Lines for people. `has_ports`: some ports are the service's.

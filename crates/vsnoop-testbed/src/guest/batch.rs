@@ -8,25 +8,16 @@
 //! wherever QEMU is. Its kernel is seldom that of the host, but its C library and commands are.
 
 use std::fmt::Write as _;
-use std::fs::File;
-use std::io::{Read, Write};
-use std::os::fd::AsRawFd;
-use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::path::PathBuf;
+use std::time::Duration;
 
-use anyhow::{Context, Result};
-use nix::sys::memfd::{MFdFlags, memfd_create};
-use nix::sys::signal::Signal;
+use anyhow::Result;
 
+use super::Kernel;
 use super::archive::{self, Archive};
-use super::{KERNEL_COMMAND_LINE, Kernel};
+use super::emulator::Emulator;
 
-const QEMU: &str = "qemu-system-x86_64";
-const CPUS: &str = "2";
-const MEMORY_MB: &str = "1024";
+const MEMORY_MB: u32 = 1024;
 /// Programs that the script itself needs, with their packages.
 const TOOLS: [(&str, &str); 3] = [("sh", "dash"), ("mount", "mount"), ("insmod", "kmod")];
 /// Begins each line of the script itself; the next word is its kind.
@@ -35,7 +26,6 @@ const MARK: &str = "vsnoop-lab-batch:";
 /// the old code: the kernel sometimes dies of that, before any test ran. (One thread takes 1.4
 /// times as long.)
 const BOOTS: usize = 3;
-const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// A machine and its task.
 pub struct Batch<'a> {
@@ -68,13 +58,18 @@ impl Batch<'_> {
     /// Boots the machine and waits until it powers off; after `limit` it is killed. One whose
     /// kernel ends before its init is booted again.
     pub fn run(&self, limit: Duration) -> Result<Report> {
-        // In memory, so that nothing remains if this process is killed.
-        let image = memfd_create(c"vsnoop-lab-batch", MFdFlags::MFD_CLOEXEC)
-            .context("make a file for the initramfs")?;
-        let mut image = File::from(image);
-        image.write_all(&self.initramfs()?).context("write the initramfs")?;
-        let path = format!("/proc/{}/fd/{}", std::process::id(), image.as_raw_fd());
-        let boot = || boot(&self.kernel.image, Path::new(&path), limit);
+        let initramfs = self.initramfs()?;
+        let boot = || {
+            let emulator = Emulator {
+                kernel: &self.kernel.image,
+                initramfs: &initramfs,
+                memory_mb: MEMORY_MB,
+                // A kernel that panics is not to boot again by itself, nor a machine that is done.
+                options: &["-no-reboot".into()],
+            };
+            let (console, in_time) = emulator.run(limit, |_| {})?;
+            anyhow::Ok(Report { console, in_time })
+        };
         let mut report = boot()?;
         for _ in 1..BOOTS {
             if report.release().is_some() || !report.in_time {
@@ -164,70 +159,10 @@ fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
-fn boot(kernel: &Path, initramfs: &Path, limit: Duration) -> Result<Report> {
-    let mut command = Command::new(QEMU);
-    command
-        .args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"])
-        .args(["-machine", "pc", "-smp", CPUS, "-m", MEMORY_MB])
-        .args(["-accel", "tcg,thread=multi", "-cpu", "qemu64"])
-        .arg("-kernel")
-        .arg(kernel)
-        .arg("-initrd")
-        .arg(initramfs)
-        .args(["-append", KERNEL_COMMAND_LINE])
-        .args(["-chardev", "stdio,id=console,signal=off", "-serial", "chardev:console"])
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped());
-    // SAFETY: prctl is a plain system call, allowed between fork and exec.
-    unsafe {
-        command.pre_exec(|| Ok(nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?));
-    }
-    let child = command
-        .spawn()
-        .with_context(|| format!("start {QEMU}: is the package qemu-system-x86 installed?"))?;
-    let mut machine = Emulator(child);
-    let mut output = machine.0.stdout.take().context("QEMU's output was not kept")?;
-    thread::scope(|scope| {
-        let console = scope.spawn(move || {
-            let mut bytes = Vec::new();
-            output.read_to_end(&mut bytes).map(|_| bytes)
-        });
-        let in_time = machine.wait(limit);
-        // Dead, it has closed the console; otherwise the reader would never end.
-        drop(machine);
-        let bytes = console.join().expect("reading does not panic").context("read the console")?;
-        let console = String::from_utf8_lossy(&bytes).replace('\r', "");
-        Ok(Report { console, in_time: in_time? })
-    })
-}
-
-/// A QEMU process that dies with its owner, or with the thread that started it.
-struct Emulator(Child);
-
-impl Emulator {
-    /// Whether it has ended by itself.
-    fn wait(&mut self, limit: Duration) -> Result<bool> {
-        let deadline = Instant::now() + limit;
-        while Instant::now() < deadline {
-            if self.0.try_wait().context("look after QEMU")?.is_some() {
-                return Ok(true);
-            }
-            thread::sleep(LOOK_EVERY);
-        }
-        Ok(false)
-    }
-}
-
-impl Drop for Emulator {
-    fn drop(&mut self) {
-        // It may have ended already, and killing one that was waited for is an error too.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
     use super::*;
 
     #[test]

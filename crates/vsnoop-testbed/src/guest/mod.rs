@@ -6,15 +6,18 @@
 //! steps are safe to repeat and do only what is missing. A guest that runs services has a root file
 //! system of packages on a disk ([`System`]), into which our init changes.
 //!
-//! Apart from that, [`batch`] boots any kernel to run programs of this host under it.
+//! Apart from that, [`batch`] boots any kernel to run programs of this host under it, and
+//! [`systemd`] a system as a distribution boots it.
 
 mod archive;
 pub mod batch;
+mod emulator;
 mod initramfs;
 mod kernel;
 mod modules;
 mod packages;
 mod system;
+pub mod systemd;
 mod web;
 
 use std::fs::{self, File};
@@ -116,6 +119,11 @@ fn lock(dir: &Path) -> Result<Flock<File>> {
     Flock::lock(file, FlockArg::LockExclusive)
         .map_err(|(_, errno)| errno)
         .with_context(|| format!("lock {}", path.display()))
+}
+
+/// [`make_system`] where all images are.
+pub fn make_system_of_build(system: &System) -> Result<Made> {
+    make_system(&build_dir()?, system)
 }
 
 fn build_dir() -> Result<PathBuf> {

@@ -7,31 +7,68 @@ use anyhow::Result;
 use vsnoop_host::detach::{Detached, detach};
 use vsnoop_host::held::{Outstanding, amount};
 use vsnoop_host::lock::CommandLock;
-use vsnoop_host::ports;
+use vsnoop_host::ports::{self, Attached};
 use vsnoop_host::sweep;
 use vsnoop_host::system::kernel;
 use vsnoop_host::system::netns::Netns;
 use vsnoop_host::units;
 
 use crate::cli::{self, Cli};
-use crate::drain::drain;
+use crate::drain::{drain, drain_all};
 use crate::output::report::{self, Outcome};
-use crate::output::watch::Interrupt;
+use crate::output::watch::{Interrupt, print};
 
-pub fn run(cli: &Cli, arguments: &cli::Drain) -> Result<u8> {
+pub fn run(cli: &Cli, arguments: &cli::Detach) -> Result<u8> {
     kernel::require()?;
+    if arguments.all {
+        return run_all(cli, arguments);
+    }
     let netns = Netns::chosen(cli.netns.as_deref())?;
     let interrupt = Interrupt::catch()?;
     let timeout = Duration::from_secs_f64(arguments.timeout);
     let code = report::each(cli, &arguments.ports, |name| {
         let attached = ports::find(name, &netns)?;
-        // The lock is not held during the wait, so that other ports can be changed.
         let left = drain(&attached, timeout, &interrupt)?;
-        let _lock = CommandLock::take()?;
-        Ok(outcome(name, left, detach(attached)?))
+        finish(attached, left)
     })?;
     sweep::sweep(&CommandLock::take()?)?;
     Ok(code)
+}
+
+/// Ports of all network namespaces, or of the one of `--netns`, wait at the same time. Damaged state
+/// stays: `off --all` removes it.
+fn run_all(cli: &Cli, arguments: &cli::Detach) -> Result<u8> {
+    let interrupt = Interrupt::catch()?;
+    let found = ports::chosen(&[], cli.netns.as_deref())?;
+    let timeout = Duration::from_secs_f64(arguments.timeout);
+    if found.ports.is_empty() && !cli.json {
+        print("nothing was attached")?;
+    }
+    let drained = drain_all(&found.ports, timeout, &interrupt);
+    let code = report::all(
+        cli,
+        found.ports.into_iter().zip(drained).map(|(port, left)| {
+            let name = port.name.clone();
+            let detached = left.and_then(|left| finish(port, left));
+            (name, detached)
+        }),
+    )?;
+    for damaged in &found.damaged {
+        eprintln!(
+            "vsnoop: {} is damaged ({}); `vsnoop off --all` removes it",
+            damaged.path.display(),
+            damaged.reason
+        );
+    }
+    sweep::sweep(&CommandLock::take()?)?;
+    Ok(code)
+}
+
+/// The lock was not held during the wait, so that other ports could be changed.
+fn finish(attached: Attached, left: Outstanding) -> Result<Outcome> {
+    let name = attached.name.clone();
+    let _lock = CommandLock::take()?;
+    Ok(outcome(&name, left, detach(attached)?))
 }
 
 fn outcome(name: &str, left: Outstanding, detached: Detached) -> Outcome {

@@ -43,8 +43,8 @@ const FILES: [(&str, &str); 4] = [
     ("/etc/vsnoop/link/NAME.toml", "Configuration of a link."),
     ("/sys/fs/bpf/vsnoop", "Pinned programs and maps of attached ports."),
     (
-        "/usr/local/share/doc/vsnoop",
-        "The documents that these pages name, such as docs/command.md.",
+        "share/doc/vsnoop",
+        "Below /usr or /usr/local: the documents that these pages name, such as docs/command.md.",
     ),
 ];
 

@@ -10,6 +10,7 @@ use crate::cli::Cli;
 use crate::error::{unfit, usage};
 use crate::output::fold::fold;
 use crate::output::watch::print;
+use crate::service::NOT_RUNNING;
 
 #[derive(Serialize)]
 struct ReloadDocument {
@@ -19,10 +20,7 @@ struct ReloadDocument {
 
 pub fn run(cli: &Cli) -> Result<u8> {
     let tables = match control::ask(Request::Reload)? {
-        None => {
-            let text = "no service runs on this host: `vsnoop run` or `systemctl start vsnoop`";
-            return Err(unfit(Unfit::Other, text));
-        }
+        None => return Err(unfit(Unfit::Other, NOT_RUNNING)),
         Some(Response::Reloaded { tables }) => tables,
         Some(Response::Refused { reason }) => {
             return Err(usage(format!("the service goes on as it was: {reason}")));

@@ -121,14 +121,30 @@ impl From<Option<i32>> for ProcessOfTheHost {
     }
 }
 
-pub fn run(cli: &Cli, arguments: &cli::Watched) -> Result<u8> {
+pub fn run(cli: &Cli, arguments: &cli::Status) -> Result<u8> {
+    if arguments.service {
+        return run_of_service(cli);
+    }
+    let cli::Watched { ports, refresh } = &arguments.watched;
     if let Err(error) = sweep::finish_if_idle() {
         eprintln!("vsnoop: what a killed command has left stays: {}", with_causes(&error));
     }
-    watch::run(arguments.refresh.watch, cli.json, || {
-        let document = read(ports::chosen(&arguments.ports, cli.netns.as_deref())?)?;
+    watch::run(refresh.watch, cli.json, || {
+        let document = read(ports::chosen(ports, cli.netns.as_deref())?)?;
         if cli.json { Ok(serde_json::to_string(&document)?) } else { Ok(text(&document)) }
     })?;
+    Ok(0)
+}
+
+/// Fails unless the service answers.
+fn run_of_service(cli: &Cli) -> Result<u8> {
+    let service = ServiceStatus::of_host();
+    service.require()?;
+    if cli.json {
+        watch::print(&serde_json::to_string(&service)?)?;
+    } else {
+        watch::print(&fold(&service.lines(false).join("\n")))?;
+    }
     Ok(0)
 }
 

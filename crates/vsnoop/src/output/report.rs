@@ -120,12 +120,20 @@ pub fn each(
     names: &[String],
     mut work: impl FnMut(&str) -> Result<Outcome>,
 ) -> Result<u8> {
+    all(cli, once_each(names).into_iter().map(|name| (name.as_str(), work(name))))
+}
+
+/// Reports what came of each port, by its name, as soon as it comes; returns the exit code.
+pub fn all<N: AsRef<str>>(
+    cli: &Cli,
+    results: impl Iterator<Item = (N, Result<Outcome>)>,
+) -> Result<u8> {
     let (json, netns) = (cli.json, cli.netns.as_deref());
     let mut code = 0;
     let mut outcomes = Vec::new();
-    for name in once_each(names) {
-        let outcome =
-            work(name).unwrap_or_else(|error| Outcome::failed(name, Failure::of(&error, netns)));
+    for (name, result) in results {
+        let outcome = result
+            .unwrap_or_else(|error| Outcome::failed(name.as_ref(), Failure::of(&error, netns)));
         if let Some(failure) = &outcome.error
             && code == 0
         {

@@ -13,7 +13,9 @@ use nix::unistd::Pid;
 use vsnoop_testbed::relay::{Direction, Faults, Freeze};
 use vsnoop_testbed::topology::{self, Family, Side, Topology, TopologyOptions, address};
 
-use crate::sandbox::{PORT, PREFIX, TapHost, helper_pid, program, text, vsnoop_in, wait_until};
+use crate::sandbox::{
+    PORT, PREFIX, TapHost, helper_pid, program, text, vsnoop, vsnoop_in, wait_until,
+};
 
 /// Longer than the helper's timeout for lost data where it cannot know whether a VM runs.
 const FROZEN: Duration = Duration::from_secs(7);
@@ -26,6 +28,7 @@ pub fn trials() -> Vec<Trial> {
         what_the_guest_lost_is_mended_from_the_copy,
         a_frozen_vm_is_never_suspected,
         detach_waits_until_the_vm_has_everything,
+        detach_of_all_waits_for_vms_of_several_namespaces_at_the_same_time,
         detach_says_what_was_still_on_its_way,
     ]
 }
@@ -115,6 +118,44 @@ fn detach_waits_until_the_vm_has_everything() -> Result<()> {
     let mut received = [0; 1000];
     pair.server.read_exact(&mut received)?;
     pair.exchange(10_000)
+}
+
+fn detach_of_all_waits_for_vms_of_several_namespaces_at_the_same_time() -> Result<()> {
+    let networks = [AttachedNetwork::new("all1")?, AttachedNetwork::new("all2")?];
+    let mut pairs = Vec::new();
+    for network in &networks {
+        let mut pair = network.connect()?;
+        network.freeze_with_bytes_outstanding(&mut pair)?;
+        pairs.push(pair);
+    }
+    let child = Command::new(program())
+        .args(["detach", "--all", "--json", "--timeout", "600"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    // It waits for one VM, whichever is the first, and has paused the port of the other.
+    for network in &networks {
+        wait_until("the port is paused", || {
+            let status = network.vsnoop(&["status", topology::PORT, "--json"])?;
+            Ok(status["ports"][0]["state"] == "paused")
+        })?;
+    }
+    networks.iter().for_each(AttachedNetwork::thaw);
+    let output = child.wait_with_output()?;
+    ensure!(output.status.success(), "{}", text(&output.stderr));
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+    for port in 0..networks.len() {
+        let port = &json["ports"][port];
+        ensure!(port["result"] == "detached" && port["outstanding_bytes"] == 0, "{json}");
+    }
+    for pair in &mut pairs {
+        let mut received = [0; 1000];
+        pair.server.read_exact(&mut received)?;
+        pair.exchange(10_000)?;
+    }
+    let ran = vsnoop(["detach", "--all"])?.ok()?;
+    ensure!(ran.out.contains("nothing was attached"), "{ran:?}");
+    Ok(())
 }
 
 fn detach_says_what_was_still_on_its_way() -> Result<()> {

@@ -29,6 +29,8 @@ fn install_puts_command_pages_and_completions_in_place() -> Result<()> {
         ensure!(text.contains(".TH"), "{} is no manual page", page.display());
     }
     names_only_installed_documents(&usr.join("share"))?;
+    let configuration = usr.join("share/doc/vsnoop/deploy/vsnoop.toml");
+    run(Command::new(usr.join("sbin/vsnoop")).arg("check").arg(configuration))?;
     for (file, part) in [
         ("zsh/site-functions/_vsnoop", "#compdef vsnoop"),
         ("fish/vendor_completions.d/vsnoop.fish", "complete -c vsnoop"),

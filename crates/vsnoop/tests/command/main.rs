@@ -26,6 +26,7 @@ mod link;
 mod metrics;
 mod migration;
 mod off;
+mod packages;
 mod priority;
 mod prometheus;
 mod records;
@@ -59,6 +60,7 @@ fn main() {
         metrics::trials(),
         surroundings::trials(),
         top::trials(),
+        packages::trials(),
         priority::trials(),
         prometheus::trials(),
         records::trials(),

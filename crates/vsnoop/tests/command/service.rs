@@ -310,6 +310,7 @@ fn a_tap_is_known_by_bridge_process_and_namespace() -> Result<()> {
 fn status_and_reload_say_how_the_service_is() -> Result<()> {
     let host = TapHost::new("says")?;
     vsnoop(["reload"])?.failed(3, &["no service runs"])?;
+    vsnoop(["status", "--service"])?.failed(3, &["no service runs"])?;
     host.tc(&format!("qdisc add dev {PORT} root tbf rate 1mbit burst 10k latency 50ms"))?;
     let config = ConfigFile::new(&host, "[[port]]\nname = \"web\"\ninterface = \"no\"\n")?;
     let service = Service::start(&host.netns, Some(&config))?;
@@ -331,6 +332,7 @@ fn status_and_reload_say_how_the_service_is() -> Result<()> {
     })?;
     let reason = said["failed"][0]["reason"].as_str().unwrap_or_default();
     ensure!(reason.contains("tbf"), "{said}");
+    ensure!(vsnoop(["status", "--service", "--json"])?.json()? == state()?);
     let text = vsnoop(["status"])?.ok()?.unfolded();
     for words in ["the service runs", "1 table [[port]]", "the service cannot attach it"] {
         ensure!(text.contains(words), "{words:?} is not in: {text}");

@@ -1,0 +1,170 @@
+//! What is packed beside the Debian package: the archive, the files of the container image, and the
+//! capabilities with which the manifest runs them.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use caps::{CapSet, Capability};
+use libtest_mimic::Trial;
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use serde_json::Value;
+use vsnoop_testbed::workspace;
+
+use crate::hold::ConfigFile;
+use crate::sandbox::{PORT, TapHost, text, vsnoop, wait_until};
+
+const MANIFEST: &str = "deploy/kubernetes/daemonset.yaml";
+const UNIT: &str = "deploy/vsnoop.service";
+
+pub fn trials() -> Vec<Trial> {
+    trials![
+        the_manifest_gives_the_capabilities_of_the_unit,
+        the_archive_has_what_make_install_installs,
+        the_service_attaches_with_the_files_and_capabilities_of_the_container,
+    ]
+}
+
+fn the_manifest_gives_the_capabilities_of_the_unit() -> Result<()> {
+    let unit = fs::read_to_string(workspace::root()?.join(UNIT))?;
+    let lines = unit.lines().filter_map(|line| line.strip_prefix("CapabilityBoundingSet="));
+    let of_unit: BTreeSet<_> = lines.flat_map(str::split_whitespace).map(str::to_owned).collect();
+    let given = capabilities()?.iter().map(ToString::to_string).collect::<BTreeSet<_>>();
+    ensure!(given == of_unit, "{given:?} and {of_unit:?}");
+    Ok(())
+}
+
+/// What the manifest adds, as `- NET_ADMIN`, to none.
+fn capabilities() -> Result<Vec<Capability>> {
+    let manifest = fs::read_to_string(workspace::root()?.join(MANIFEST))?;
+    let (before, after) = manifest.split_once("add:\n").context("it adds no capability")?;
+    ensure!(before.contains("drop: [\"ALL\"]"), "it drops not all");
+    let names = after.lines().map_while(|line| line.trim().strip_prefix("- "));
+    names.map(|name| Ok(format!("CAP_{name}").parse()?)).collect()
+}
+
+fn the_archive_has_what_make_install_installs() -> Result<()> {
+    let said = make("tarball")?;
+    let archive = said.split([' ', ',']).find(|word| word.ends_with(".tar.xz")).context("none")?;
+    let output = Command::new("tar").arg("-tf").arg(workspace::root()?.join(archive)).output()?;
+    ensure!(output.status.success(), "{}", text(&output.stderr));
+    let listed = text(&output.stdout);
+    let files: BTreeSet<&str> =
+        listed.lines().filter_map(|line| Some(line.split_once("/usr/local/")?.1)).collect();
+    for file in [
+        "sbin/vsnoop",
+        "lib/systemd/system/vsnoop.service",
+        "share/man/man8/vsnoop-attach.8",
+        "share/doc/vsnoop/docs/command.md",
+        "share/doc/vsnoop/deploy/vsnoop.toml",
+        "share/bash-completion/completions/vsnoop",
+    ] {
+        ensure!(files.contains(file), "{file} is not in {listed}");
+    }
+    ensure!(said.contains("for glibc 2."), "{said}");
+    Ok(())
+}
+
+/// Builds nothing: `cargo test` has. The last line that it prints.
+fn make(target: &str) -> Result<String> {
+    let root = workspace::root()?;
+    let output =
+        Command::new("make").args(["--old-file=build", target]).current_dir(root).output()?;
+    ensure!(output.status.success(), "make {target}: {}", text(&output.stderr));
+    Ok(text(&output.stdout).lines().last().unwrap_or_default().to_owned())
+}
+
+fn the_service_attaches_with_the_files_and_capabilities_of_the_container() -> Result<()> {
+    let root = workspace::root()?;
+    let made =
+        Command::new("sh").args(["scripts/image.sh", "files"]).current_dir(&root).output()?;
+    ensure!(made.status.success(), "{}", text(&made.stderr));
+    let files = Mounted::on(root.join("build/image/files"))?;
+    let host = TapHost::new("pod")?;
+    let before = host.state()?;
+    let config = ConfigFile::new(&host, "[[port]]\nhold = \"1M\"\n")?;
+    let service = Contained::start(&files.root, &["--config", &config.path], host.netns.name())?;
+    wait_until("the tap is attached", || {
+        let status = host.vsnoop(["status", "--json"])?.json()?;
+        let port = &status["ports"][0];
+        Ok(port["state"] == "active" && port["attached_by"] == "service")
+    })?;
+    wait_until("helper and engine run", || {
+        let status = host.vsnoop(["status", "--json"])?.json()?;
+        Ok(status["helper"]["running"] == true && status["engine"]["running"] == true)
+    })?;
+    let status: Value = vsnoop(["status", "--service", "--json"])?.json()?;
+    ensure!(status["pid"] == service.0.id(), "{status}");
+    drop(service);
+    host.vsnoop(["detach", PORT])?.ok()?;
+    wait_until("nothing is left", || Ok(host.state()? == before))
+}
+
+/// The files of the image with what a container runtime mounts into them.
+struct Mounted {
+    root: PathBuf,
+}
+
+impl Mounted {
+    const PLACES: [&str; 3] = ["run", "sys", "proc"];
+
+    fn on(root: PathBuf) -> Result<Self> {
+        let this = Self { root };
+        let none: Option<&str> = None;
+        for place in Self::PLACES {
+            let from = Path::new("/").join(place);
+            let flags = MsFlags::MS_BIND | MsFlags::MS_REC;
+            mount(Some(&from), &this.root.join(place), none, flags, none)
+                .with_context(|| format!("mount {place}"))?;
+        }
+        Ok(this)
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        for place in Self::PLACES {
+            // Helper and engine may still end there.
+            let _ = umount2(&self.root.join(place), MntFlags::MNT_DETACH);
+        }
+    }
+}
+
+/// `vsnoop run` in the files of the image, with the capabilities of the manifest; killed when
+/// dropped.
+struct Contained(Child);
+
+impl Contained {
+    fn start(root: &Path, options: &[&str], netns: &str) -> Result<Self> {
+        let given = capabilities()?;
+        let dropped: Vec<_> = caps::all().into_iter().filter(|cap| !given.contains(cap)).collect();
+        let mut command = Command::new("/usr/sbin/vsnoop");
+        command.args(["--netns", netns]).args(options).arg("run").stdin(Stdio::null());
+        let root = root.to_owned();
+        let enter = move || {
+            nix::unistd::chroot(&root)?;
+            nix::unistd::chdir("/")?;
+            for cap in &dropped {
+                // A kernel without this capability has nothing to drop.
+                if caps::has_cap(None, CapSet::Bounding, *cap).unwrap_or(false) {
+                    caps::drop(None, CapSet::Bounding, *cap).map_err(std::io::Error::other)?;
+                }
+            }
+            Ok(())
+        };
+        // SAFETY: between fork and exec only system calls are made; the only other allocation, of
+        // an error, ends the child.
+        unsafe { command.pre_exec(enter) };
+        Ok(Self(command.spawn().context("start the service in the files of the image")?))
+    }
+}
+
+impl Drop for Contained {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
