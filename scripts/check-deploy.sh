@@ -12,9 +12,11 @@ if [ ! -x build/kubernetes/bin/kubernetes-validate ]; then
 	rm -rf build/kubernetes
 	python3 -m venv build/kubernetes ||
 		{ echo "check-deploy: install the package python3-venv" >&2; exit 3; }
-	build/kubernetes/bin/pip install -q --disable-pip-version-check kubernetes-validate==1.37.0 setuptools
+	build/kubernetes/bin/pip install -q --disable-pip-version-check \
+		kubernetes-validate==1.37.0 setuptools
 fi
 for version in $VERSIONS; do
-	build/kubernetes/bin/kubernetes-validate --strict --kubernetes-version "$version" deploy/kubernetes/*.yaml
+	build/kubernetes/bin/kubernetes-validate --strict --kubernetes-version "$version" \
+		deploy/kubernetes/*.yaml
 done
 echo "check-deploy: deploy/kubernetes is good for Kubernetes $VERSIONS"

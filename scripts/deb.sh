@@ -1,6 +1,6 @@
 #!/bin/sh
-# Builds the Debian package, build/deb/vsnoop_VERSION_ARCHITECTURE.deb, of the release build, and has
-# lintian check it.
+# Builds the Debian package, build/deb/vsnoop_VERSION_ARCHITECTURE.deb, of the release build, and
+# has lintian check it.
 #
 # $1: version; without it that of Cargo.toml. Needs the release build (make deb makes it). What is
 # missing of debhelper and lintian is installed, as root.
@@ -20,7 +20,8 @@ if [ -n "$missing" ]; then
 	echo "deb: installing packages:$missing"
 	apt-get update -qq
 	# shellcheck disable=SC2086 # a list of words
-	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing >/dev/null
+	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing \
+		>/dev/null
 fi
 
 abi=$(target/release/vsnoop --version | sed -n 's/.*(ABI \([0-9]*\)).*/\1/p')

@@ -4,7 +4,8 @@
 # exactly these files, and builds the image vsnoop:VERSION if buildah, podman or docker is there
 # and works.
 #
-# $1: `files` makes the context and no image.  Needs the release build (make image makes it), and root, to change the root directory.
+# $1: `files` makes the context and no image.  Needs the release build (make image makes it), and
+# root, to change the root directory.
 set -eu
 cd "$(dirname "$0")/.."
 version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n 1)

@@ -202,8 +202,8 @@ pub fn amount(bytes: u64, flows: u64) -> String {
     format!("{} of {}", units::plural(bytes, "byte"), units::plural(flows, "connection"))
 }
 
-/// Has the engine shown a sign of life lately? `engine_ns`: its last one, 0 for none; `now_ns`: both
-/// CLOCK_MONOTONIC.
+/// Has the engine shown a sign of life lately? `engine_ns`: its last one, 0 for none. `engine_ns`
+/// and `now_ns` are CLOCK_MONOTONIC.
 pub fn engine_is_alive(engine_ns: u64, now_ns: u64) -> bool {
     engine_ns != 0 && engine(Some(now_ns.saturating_sub(engine_ns))) == EngineState::Alive
 }

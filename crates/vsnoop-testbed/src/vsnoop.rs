@@ -1,9 +1,11 @@
 //! The `vsnoop` command as an operator would call it.
 
-use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, bail};
+use nix::unistd::Pid;
 use serde_json::Value;
 
 use crate::workspace;
@@ -13,6 +15,24 @@ use crate::workspace;
 pub struct Vsnoop {
     program: PathBuf,
     netns: Option<String>,
+}
+
+/// `vsnoop run`; it is killed when it is dropped, and leaves its ports as they are.
+#[derive(Debug)]
+pub struct Service(Child);
+
+impl Service {
+    pub fn pid(&self) -> Pid {
+        Pid::from_raw(self.0.id() as i32)
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 impl Vsnoop {
@@ -48,6 +68,12 @@ impl Vsnoop {
         serde_json::from_str(&text).context("vsnoop status did not print JSON")
     }
 
+    /// The same of all ports of the host.
+    pub fn status_of_all(&self) -> Result<Value> {
+        let text = self.run(&["status", "--json"])?;
+        serde_json::from_str(&text).context("vsnoop status did not print JSON")
+    }
+
     /// The output of `vsnoop stats PORT --json`.
     pub fn stats(&self, port: &str) -> Result<Value> {
         let text = self.run(&["stats", port, "--json"])?;
@@ -58,6 +84,21 @@ impl Vsnoop {
     pub fn flows(&self, port: &str) -> Result<Value> {
         let text = self.run(&["flows", port, "--json"])?;
         serde_json::from_str(&text).context("vsnoop flows did not print JSON")
+    }
+
+    /// Starts `vsnoop run` with this configuration; it logs to `log`.
+    pub fn serve(&self, config: &Path, log: &Path) -> Result<Service> {
+        let log = File::create(log).with_context(|| format!("create {}", log.display()))?;
+        let child = Command::new(&self.program)
+            .arg("--config")
+            .arg(config)
+            .arg("run")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .with_context(|| format!("run {}", self.program.display()))?;
+        Ok(Service(child))
     }
 
     pub fn version(&self) -> Result<String> {

@@ -48,6 +48,8 @@ use crate::net::Netns;
 
 const QEMU: &str = "qemu-system-x86_64";
 const READY: &str = "vsnoop-guest: ready";
+/// A QMP monitor in the directory of a machine, for a service that follows it.
+pub const FOLLOWED: &str = "followed.qmp";
 
 /// Fails, with the name of the package, if QEMU is not installed.
 pub fn require_qemu() -> Result<()> {
@@ -161,7 +163,9 @@ impl Vm {
             .args(["-chardev", &unix_socket("control", &dir.join("control"))])
             .args(["-serial", "chardev:control"])
             .args(["-chardev", &unix_socket("qmp", &dir.join("qmp"))])
-            .args(["-mon", "chardev=qmp,mode=control"]);
+            .args(["-mon", "chardev=qmp,mode=control"])
+            .args(["-chardev", &unix_socket("followed", &dir.join(FOLLOWED))])
+            .args(["-mon", "chardev=followed,mode=control"]);
         if let Some(disk) = &image.disk {
             let drive = format!("file={},format=raw,if=none,id=root,readonly=on", disk.display());
             command.args(["-drive", &drive, "-device", "virtio-blk-pci,drive=root"]);

@@ -35,8 +35,8 @@ pub fn run(cli: &Cli, arguments: &cli::Detach) -> Result<u8> {
     Ok(code)
 }
 
-/// Ports of all network namespaces, or of the one of `--netns`, wait at the same time. Damaged state
-/// stays: `off --all` removes it.
+/// Ports of all network namespaces, or of the one of `--netns`, wait at the same time. Damaged
+/// state stays: `off --all` removes it.
 fn run_all(cli: &Cli, arguments: &cli::Detach) -> Result<u8> {
     let interrupt = Interrupt::catch()?;
     let found = ports::chosen(&[], cli.netns.as_deref())?;

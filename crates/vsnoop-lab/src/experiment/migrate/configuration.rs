@@ -12,15 +12,25 @@ pub struct Configuration {
     pub at_target: bool,
     /// `vsnoop pause` at the source, before QEMU gets its command.
     pub pause: bool,
+    /// The service at both hosts follows QEMU, and no command is given by hand.
+    pub service: bool,
 }
 
-const ALL: [Configuration; 6] = [
-    Configuration { name: "off", at_source: false, at_target: false, pause: false },
-    Configuration { name: "target", at_source: false, at_target: true, pause: false },
-    Configuration { name: "source-pause", at_source: true, at_target: false, pause: true },
-    Configuration { name: "both-pause", at_source: true, at_target: true, pause: true },
-    Configuration { name: "source", at_source: true, at_target: false, pause: false },
-    Configuration { name: "both", at_source: true, at_target: true, pause: false },
+/// The configuration that is the service's.
+pub const SERVICE: &str = "service";
+
+/// Neither attached nor paused.
+const OFF: Configuration =
+    Configuration { name: "off", at_source: false, at_target: false, pause: false, service: false };
+
+const ALL: [Configuration; 7] = [
+    OFF,
+    Configuration { name: "target", at_target: true, ..OFF },
+    Configuration { name: "source-pause", at_source: true, pause: true, ..OFF },
+    Configuration { name: "both-pause", at_source: true, at_target: true, pause: true, ..OFF },
+    Configuration { name: SERVICE, at_source: true, at_target: true, service: true, ..OFF },
+    Configuration { name: "source", at_source: true, ..OFF },
+    Configuration { name: "both", at_source: true, at_target: true, ..OFF },
 ];
 
 impl Named for Configuration {

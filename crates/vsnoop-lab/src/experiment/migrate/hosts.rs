@@ -5,6 +5,7 @@
 //!                              └───── uplink ─ bridge ─ tap           host 1
 //! ```
 
+use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -13,8 +14,9 @@ use vsnoop_testbed::guest::Image;
 use vsnoop_testbed::net::{Net, Netns, TapOptions};
 use vsnoop_testbed::session::{PREFIX, Session};
 use vsnoop_testbed::stage::{BRIDGE, PREFIX_LENGTH, Stage, vm_address};
-use vsnoop_testbed::vm::{Accelerator, Migration, Movable, Nic, Vm};
-use vsnoop_testbed::vsnoop::Vsnoop;
+use vsnoop_testbed::vm::{Accelerator, FOLLOWED, Migration, Movable, Nic, Vm};
+use vsnoop_testbed::vsnoop::{Service, Vsnoop};
+use vsnoop_testbed::wait::wait_until;
 
 const HOST_BRIDGE: &str = "br0";
 const UPLINK: &str = "uplink";
@@ -22,6 +24,11 @@ const TAP: &str = "vslab-tap0";
 const MAC: &str = "52:54:00:76:75:00";
 /// A file in the directory of the machines.
 const MEMORY: &str = "memory";
+/// Files of the service.
+const CONFIG: &str = "service.toml";
+const LOG: &str = "service.log";
+/// The longest wait for what the service does.
+const SERVICE_TIMEOUT: Duration = Duration::from_secs(120);
 const BOOT_TIMEOUT: Duration = Duration::from_secs(120);
 const MIGRATION_TIMEOUT: Duration = Duration::from_secs(120);
 
@@ -95,6 +102,27 @@ impl Hosts {
         Ok(vm)
     }
 
+    /// Starts a service for both hosts, and waits until it has attached their ports.
+    pub fn serve(&self, session: &mut Session) -> Result<Service> {
+        let [first, second] = [0, 1].map(|number: usize| self.hosts[number].netns.name());
+        let monitors = self.scratch.join("*").join(FOLLOWED);
+        let text = format!(
+            "[[port]]\nnetns = [\"{first}\", \"{second}\"]\ninterface = \"{TAP}\"\nqmp = \"{}\"\n",
+            monitors.display()
+        );
+        let [config, log] = [CONFIG, LOG].map(|name| self.scratch.join(name));
+        fs::write(&config, text).with_context(|| format!("write {}", config.display()))?;
+        let service = self.hosts[0].vsnoop.serve(&config, &log)?;
+        session.note_process(service.pid())?;
+        for host in &self.hosts {
+            wait_until("the service attaches a port", SERVICE_TIMEOUT, || {
+                Ok(host.state()?.as_deref() == Some("active"))
+            })
+            .with_context(|| fs::read_to_string(&log).unwrap_or_default())?;
+        }
+        Ok(service)
+    }
+
     /// Moves the machine, and returns its QEMU of before, which still holds the tap there.
     pub fn migrate(&mut self, mut target: Vm) -> Result<(Migration, Vm)> {
         let migration = self.vm.migrate(&mut target, MIGRATION_TIMEOUT)?;
@@ -123,6 +151,17 @@ impl Host {
             address: format!("{}/{PREFIX_LENGTH}", vm_address(0, false)),
             rx_queue_size: None,
         }
+    }
+
+    /// The state of its port; `None` if it is not attached.
+    fn state(&self) -> Result<Option<String>> {
+        let status = self.vsnoop.status_of_all()?;
+        Ok(status["ports"][0]["state"].as_str().map(str::to_owned))
+    }
+
+    /// Waits until the service has detached the port of a machine that has left.
+    pub fn until_detached(&self) -> Result<()> {
+        wait_until("the service detaches the port", SERVICE_TIMEOUT, || Ok(self.state()?.is_none()))
     }
 
     pub fn attach(&self) -> Result<()> {

@@ -11,6 +11,7 @@ use vsnoop_testbed::interrupt;
 use vsnoop_testbed::session::Session;
 use vsnoop_testbed::stage::{Stage, vm_address};
 use vsnoop_testbed::vm::{Migration, Vm};
+use vsnoop_testbed::vsnoop::Service;
 
 use super::configuration::Configuration;
 use super::hosts::Hosts;
@@ -61,10 +62,9 @@ impl Migrations<'_> {
         let target = self.hosts.start_target(self.session).context("start QEMU at the target")?;
         target.limit(QUOTA_PERCENT)?;
         self.find_machine()?;
-        let attached = self.attach(configuration);
-        let (moved, uploads, mut watch) =
-            attached.and_then(|()| self.migrate_under_uploads(configuration, target))?;
-        self.detach(configuration)?;
+        let service = self.attach(configuration)?;
+        let (moved, uploads, mut watch) = self.migrate_under_uploads(configuration, target)?;
+        self.detach(configuration, service)?;
         let mismatched = self.hosts.vm().stats()?.mismatched;
         ensure!(mismatched == 0, "the guest received {mismatched} streams that were not sent");
         let Migration { stopped, resumed, .. } = moved.migration;
@@ -89,18 +89,28 @@ impl Migrations<'_> {
         self.stage.client().ping(vm_address(0, false), 3).map(drop)
     }
 
-    fn attach(&self, configuration: Configuration) -> Result<()> {
+    /// The service attaches by itself.
+    fn attach(&mut self, configuration: Configuration) -> Result<Option<Service>> {
+        if configuration.service {
+            return self.hosts.serve(self.session).map(Some);
+        }
         if configuration.at_source {
             self.hosts.source().attach().context("at the source")?;
         }
         if configuration.at_target {
             self.hosts.target().attach().context("at the target")?;
         }
-        Ok(())
+        Ok(None)
     }
 
     /// After the migration, when the source has become the next target.
-    fn detach(&self, configuration: Configuration) -> Result<()> {
+    fn detach(&self, configuration: Configuration, service: Option<Service>) -> Result<()> {
+        if service.is_some() {
+            self.hosts.target().until_detached()?;
+            // It leaves the other port as it is.
+            drop(service);
+            return self.hosts.source().detach().context("where the machine is");
+        }
         if configuration.at_source {
             self.hosts.target().detach().context("where the machine was")?;
         }

@@ -1,6 +1,6 @@
 //! The table and the figures.
 
-use super::configuration::Configuration;
+use super::configuration::{Configuration, SERVICE};
 use crate::results::migration::Migrated;
 use crate::results::statistics::{ascending, percentile};
 use crate::results::table::{Style, grid, milliseconds};
@@ -8,7 +8,8 @@ use crate::results::{Figure, Results};
 
 pub const MEANING: &str = "Bytes that vsnoop at the source has acknowledged and not handed to the \
 guest stay behind when the guest leaves without `vsnoop pause` before: no sender repeats them, and \
-their connections wait until vsnoop at the source resets them. `vsnoop pause` first delivers them. \
+their connections wait until vsnoop at the source resets them. `vsnoop pause` first delivers them; \
+so does the service, from the migration's first event on, while QEMU copies memory. \
 An upload that is acknowledged as a whole and waits for the guest has no `stall`.";
 
 pub fn table(results: &Results, style: Style) -> String {
@@ -91,6 +92,15 @@ pub fn figures(results: &Results) -> Vec<Figure> {
         for (what, value) in times {
             figures.extend(value.map(|value| figure(format!("{what}_{suffix}"), value, "ms")));
         }
+        if name == SERVICE {
+            let stalls = values(|m| Some(m.stall_ms));
+            let p99 = |name: &str, values: &[f64]| {
+                percentile(values, 99.0).map(|value| figure(name.to_owned(), value, "ms"))
+            };
+            figures.push(figure("migrations_failed_requests".to_owned(), failed, "requests"));
+            figures.extend(p99("migration_stall_ms_p99", &stalls));
+            figures.extend(p99("migration_stall_beyond_downtime_ms_p99", &beyond));
+        }
     }
     figures
 }
@@ -128,6 +138,7 @@ mod tests {
         assert_eq!(value("migration_left_behind_bytes_max_both"), Some(400_000.0));
         assert_eq!(value("migration_stall_beyond_downtime_ms_max_both"), Some(8700.0));
         assert_eq!(value("migration_accelerated_again_ms_p50_off"), None);
+        assert_eq!(value("migration_stall_ms_p99"), None, "only of the service");
         let table = table(&results, Style::Markdown);
         assert!(table.contains("4 of 40") && table.contains("0 of 20"), "{table}");
     }
