@@ -49,5 +49,7 @@ check "names of tests" "mended by naming tests that exist" sh scripts/specificat
 # the C libraries of dependencies, in common with `make build` and `make test`.
 check "clippy and C warnings" "many are mended by: cargo clippy --fix --release --workspace" \
 	cargo clippy --quiet --release --locked --workspace --all-targets -- -D warnings
+check "without links" "\`make demo\` builds so" \
+	cargo clippy --quiet --release --locked --no-default-features -p vsnoop -- -D warnings
 
 exit "$failed"

@@ -7,9 +7,15 @@ use clap::{ArgGroup, Args, Parser, Subcommand};
 use ipnet::IpNet;
 use vsnoop_bpf::TableLimits;
 use vsnoop_host::{config, incast};
-use vsnoop_linkd::config::{Method, Vm, dictionary};
-use vsnoop_linkd::control::LogLevel;
 use vsnoop_upkeep::drain;
+
+#[cfg(feature = "link")]
+mod link;
+mod shared;
+#[cfg(feature = "link")]
+pub use link::*;
+pub use shared::Refresh;
+use shared::{period, prefix, seconds};
 
 /// Options of all commands, which follow those of a command in its help and its manual page.
 const GLOBAL: &str = "Global options";
@@ -69,6 +75,7 @@ pub enum Command {
     /// Show the uplinks with incast control, and what all connections behind them have.
     Incast(Incast),
     /// Carry frames of VMs to other hosts, compressed where that pays (docs/link.md).
+    #[cfg(feature = "link")]
     Link(LinkArguments),
     /// Attach the taps that the configuration names, while they come and go: the service, in the
     /// foreground (docs/operations.md).
@@ -160,7 +167,7 @@ pub struct Attach {
         long,
         value_name = "N",
         default_value_t = TableLimits::default().max_flows,
-        value_parser = clap::value_parser!(u32).range(1..=i64::from(TableLimits::HOST_FLOWS))
+        value_parser = clap::value_parser!(u32).range(1..)
     )]
     pub max_flows: u32,
     /// Acknowledge early even while the VM answers promptly by itself.
@@ -247,20 +254,6 @@ pub struct Drain {
     pub timeout: f64,
 }
 
-/// How often what is shown is shown again.
-#[derive(Clone, Copy, Debug, Args)]
-pub struct Refresh {
-    /// Refresh until Ctrl-C, every second or as often as given.
-    #[arg(
-        long,
-        value_name = "SECONDS",
-        num_args = 0..=1,
-        default_missing_value = "1",
-        value_parser = period
-    )]
-    pub watch: Option<f64>,
-}
-
 #[derive(Debug, Args)]
 pub struct Watched {
     /// Only these ports; without any, all.
@@ -345,109 +338,6 @@ pub struct IncastOff {
 }
 
 #[derive(Debug, Args)]
-pub struct LinkArguments {
-    #[command(subcommand)]
-    pub action: LinkAction,
-}
-
-#[derive(Debug, Subcommand)]
-pub enum LinkAction {
-    /// Make the private key of this host, and print the public key that its peers need.
-    Keygen(LinkKeygen),
-    /// Start a link, and wait until it is up.
-    Up(LinkUp),
-    /// Have a link read its configuration file again: peers, keys, certificates, rules, ports and
-    /// diversions come, change and go while all others carry on (SIGHUP does the same).
-    Reload(LinkReload),
-    /// End a link.
-    Down(LinkDown),
-    /// Show which links are up, and how they and their peers are.
-    Status(LinkStatus),
-    /// Change which traffic is compressed, and how, or what is logged, while packets flow; the
-    /// configuration file stays as it is.
-    Set(LinkSet),
-}
-
-#[derive(Debug, Args)]
-pub struct LinkKeygen {
-    /// File of the private key; never overwritten.
-    pub file: PathBuf,
-    /// Make nothing: print the public key of the private key that is there.
-    #[arg(long)]
-    pub show: bool,
-}
-
-#[derive(Debug, Args)]
-pub struct LinkUp {
-    /// Its configuration: a path, or the NAME of /etc/vsnoop/link/NAME.toml.
-    #[arg(value_name = "FILE|NAME")]
-    pub link: String,
-    /// Stay in the foreground and log to stderr; tells systemd when the link is up (Type=notify).
-    #[arg(long)]
-    pub foreground: bool,
-    /// Go to the background and say on standard output what came of it.
-    #[arg(long, hide = true, conflicts_with = "foreground")]
-    pub report: bool,
-}
-
-#[derive(Debug, Args)]
-pub struct LinkReload {
-    /// Name of the link.
-    pub name: String,
-}
-
-#[derive(Debug, Args)]
-pub struct LinkDown {
-    /// Name of the link.
-    pub name: String,
-}
-
-#[derive(Debug, Args)]
-pub struct LinkStatus {
-    /// Only this link; without it, all.
-    pub name: Option<String>,
-    /// With the learned addresses, and more of each peer.
-    #[arg(long)]
-    pub flows: bool,
-    #[command(flatten)]
-    pub refresh: Refresh,
-}
-
-#[derive(Debug, Args)]
-#[command(group(ArgGroup::new("change").args(["compress", "log"]).required(true)))]
-pub struct LinkSet {
-    /// Name of the link.
-    pub name: String,
-    /// How traffic is compressed: off, lz4, zstd, zstd:LEVEL or auto; all of it, or what the
-    /// options below choose.
-    #[arg(long, value_name = "METHOD")]
-    pub compress: Option<Method>,
-    /// What it logs from now on: error, warn, info, debug or trace.
-    #[arg(
-        long,
-        value_name = "LEVEL",
-        conflicts_with_all = ["dictionary", "peer", "port", "vm", "prefix"]
-    )]
-    pub log: Option<LogLevel>,
-    /// Memory of a dictionary that the flows of an owner share, 1M to 128M (docs/link.md says when
-    /// that is safe) [default: none].
-    #[arg(long, value_name = "SIZE", value_parser = dictionary)]
-    pub dictionary: Option<u32>,
-    /// Only traffic with this peer.
-    #[arg(long)]
-    pub peer: Option<String>,
-    /// Only traffic of this port.
-    #[arg(long)]
-    pub port: Option<String>,
-    /// Only traffic of this VM, by one of its addresses.
-    #[arg(long, value_name = "MAC|IP")]
-    pub vm: Option<Vm>,
-    /// Only traffic with addresses in these prefixes at either end.
-    #[arg(long, value_name = "PREFIX,...", value_delimiter = ',', value_parser = prefix)]
-    pub prefix: Vec<IpNet>,
-}
-
-#[derive(Debug, Args)]
 pub struct Run {}
 
 #[derive(Debug, Args)]
@@ -489,21 +379,6 @@ fn long_version() -> String {
     format!("{} (ABI {})", env!("CARGO_PKG_VERSION"), vsnoop_bpf::types::VSNOOP_ABI)
 }
 
-fn seconds(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(seconds) if (0.0..=1e9).contains(&seconds) => Ok(seconds),
-        _ => Err("give a number of seconds".into()),
-    }
-}
-
-/// Of what is repeated.
-fn period(text: &str) -> Result<f64, String> {
-    seconds(text)
-        .ok()
-        .filter(|seconds| *seconds > 0.0)
-        .ok_or_else(|| "give a number of seconds that is more than 0".into())
-}
-
 /// Of what is read to make rates of it.
 fn interval(text: &str) -> Result<f64, String> {
     const LEAST: f64 = 0.1;
@@ -518,13 +393,6 @@ fn incast_rate(text: &str) -> Result<incast::Rate, String> {
     let is_word = text.starts_with(|c: char| c.is_ascii_alphabetic());
     let hint = if is_word { "; ports stand before --incast" } else { "" };
     incast::rate(text).map_err(|error| format!("{error}{hint}"))
-}
-
-/// A prefix, or one address.
-fn prefix(text: &str) -> Result<IpNet, String> {
-    text.parse::<IpNet>()
-        .or_else(|_| text.parse::<std::net::IpAddr>().map(IpNet::from))
-        .map_err(|_| "give a prefix such as 10.0.0.0/8 or 2001:db8::/32, or an address".into())
 }
 
 #[cfg(test)]
@@ -567,24 +435,6 @@ mod tests {
             [&["--hold", "1M"][..], &["--ahead", "0"], &["--hold", "1M", "--ahead", "1G"]]
         {
             set(options).unwrap();
-        }
-    }
-
-    #[test]
-    fn a_change_of_a_link_is_one_of_two_and_both_are_named() {
-        let set = |options: &[&str]| {
-            let all = ["vsnoop", "link", "set", "office"].iter().chain(options);
-            Cli::try_parse_from(all).map(drop).map_err(|error| error.to_string())
-        };
-        for options in [&[][..], &["--peer", "b"]] {
-            let error = set(options).unwrap_err();
-            assert!(error.contains("<--compress <METHOD>|--log <LEVEL>>"), "{error}");
-        }
-        for options in [&["--compress", "off"][..], &["--log", "debug"]] {
-            assert_eq!(set(options), Ok(()));
-        }
-        for more in [["--compress", "off"], ["--peer", "b"], ["--prefix", "10.0.0.0/8"]] {
-            assert!(set(&[&["--log", "debug"][..], &more].concat()).is_err(), "{more:?}");
         }
     }
 

@@ -4,14 +4,15 @@ use std::fmt;
 
 use vsnoop_bpf::Error as BpfError;
 use vsnoop_host::error::{Error as HostError, Unfit};
-use vsnoop_linkd::LinkError;
-use vsnoop_linkd::config::ConfigError;
-use vsnoop_linkd::control::{AlreadyUp, AskError, ControlError};
+
+#[cfg(feature = "link")]
+use crate::link_error::LinkFault;
 
 /// Exit code of a failure at run time.
 pub const EXIT_RUNTIME: u8 = 1;
 /// Exit code of wrong arguments; clap uses the same.
 pub const EXIT_USAGE: u8 = 2;
+
 /// A link of this name runs.
 const EXIT_LINK_UP: u8 = 40;
 /// No link of this name runs.
@@ -69,14 +70,13 @@ pub fn exit_code(error: &anyhow::Error) -> u8 {
     if let Some(reported) = error.downcast_ref::<Reported>() {
         return reported.exit_code;
     }
-    if error.downcast_ref::<ConfigError>().is_some() {
-        return EXIT_USAGE;
-    }
-    if is_already_up(error) {
-        return EXIT_LINK_UP;
-    }
-    if let Some(AskError::NotRunning(_)) = error.downcast_ref::<AskError>() {
-        return EXIT_LINK_NOT_UP;
+    #[cfg(feature = "link")]
+    if let Some(fault) = LinkFault::of(error) {
+        return match fault {
+            LinkFault::Configuration => EXIT_USAGE,
+            LinkFault::AlreadyUp => EXIT_LINK_UP,
+            LinkFault::NotUp => EXIT_LINK_NOT_UP,
+        };
     }
     let of_bpf = match of_host {
         Some(HostError::Bpf(error)) => Some(error),
@@ -93,12 +93,6 @@ pub fn exit_code(error: &anyhow::Error) -> u8 {
         Some(BpfError::TwoRules { .. }) => return EXIT_USAGE,
         Some(BpfError::Bpf { .. } | BpfError::Io { .. }) | None => return EXIT_RUNTIME,
     })
-}
-
-fn is_already_up(error: &anyhow::Error) -> bool {
-    error.downcast_ref::<AlreadyUp>().is_some()
-        || matches!(error.downcast_ref(), Some(ControlError::AlreadyUp(_)))
-        || error.downcast_ref().is_some_and(LinkError::is_already_up)
 }
 
 /// Names of exit codes, for programs that read `--json`.
@@ -137,10 +131,6 @@ mod tests {
         let error = HostError::CleanUp { port: "x".to_owned(), error };
         assert_eq!(exit_code(&anyhow::Error::from(error).context("attach")), 37);
         assert_eq!(exit_code(&anyhow::Error::from(BpfError::NoBpfFs).context("attach")), 37);
-        let is_up = ControlError::AlreadyUp(AlreadyUp("office".to_owned()));
-        let is_up = anyhow::Error::from(LinkError::from(is_up)).context("link office");
-        assert_eq!(exit_code(&is_up), EXIT_LINK_UP);
-        assert!(format!("{is_up:#}").starts_with("link office: link office is up already"));
         assert_eq!(exit_name(37), "bpffs");
         assert_eq!(exit_name(1), "runtime");
     }

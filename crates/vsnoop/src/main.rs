@@ -17,6 +17,8 @@ mod error;
 mod helper;
 mod identity;
 mod journal;
+#[cfg(feature = "link")]
+mod link_error;
 #[cfg(test)]
 mod longest;
 mod output;
@@ -86,6 +88,7 @@ fn run(cli: &Cli) -> anyhow::Result<u8> {
         Command::Stats(arguments) => command::stats::run(cli, arguments),
         Command::Top(arguments) => command::top::run(cli, arguments),
         Command::Incast(arguments) => command::incast::run(cli, arguments),
+        #[cfg(feature = "link")]
         Command::Link(arguments) => command::link::run(cli, arguments),
         Command::Helper(arguments) => helper::run(arguments),
         Command::Engine(arguments) => engine::run(arguments),

@@ -6,6 +6,7 @@ pub mod detach;
 pub mod doctor;
 pub mod flows;
 pub mod incast;
+#[cfg(feature = "link")]
 pub mod link;
 pub mod manual;
 pub mod observe;

@@ -71,8 +71,11 @@ fn the_archive_has_what_make_install_installs() -> Result<()> {
 /// Builds nothing: `cargo test` has. The last line that it prints.
 fn make(target: &str) -> Result<String> {
     let root = workspace::root()?;
-    let output =
-        Command::new("make").args(["--old-file=build", target]).current_dir(root).output()?;
+    let output = Command::new("make")
+        .args(["--no-print-directory", "--old-file=build", target])
+        .current_dir(root)
+        .env_remove("MAKEFLAGS")
+        .output()?;
     ensure!(output.status.success(), "make {target}: {}", text(&output.stderr));
     Ok(text(&output.stdout).lines().last().unwrap_or_default().to_owned())
 }

@@ -1,0 +1,40 @@
+//! Arguments and values that several verbs have.
+
+use clap::Args;
+use ipnet::IpNet;
+
+/// How often what is shown is shown again.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct Refresh {
+    /// Refresh until Ctrl-C, every second or as often as given.
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        num_args = 0..=1,
+        default_missing_value = "1",
+        value_parser = period
+    )]
+    pub watch: Option<f64>,
+}
+
+pub fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.0..=1e9).contains(&seconds) => Ok(seconds),
+        _ => Err("give a number of seconds".into()),
+    }
+}
+
+/// Of what is repeated.
+pub fn period(text: &str) -> Result<f64, String> {
+    seconds(text)
+        .ok()
+        .filter(|seconds| *seconds > 0.0)
+        .ok_or_else(|| "give a number of seconds that is more than 0".into())
+}
+
+/// A prefix, or one address.
+pub fn prefix(text: &str) -> Result<IpNet, String> {
+    text.parse::<IpNet>()
+        .or_else(|_| text.parse::<std::net::IpAddr>().map(IpNet::from))
+        .map_err(|_| "give a prefix such as 10.0.0.0/8 or 2001:db8::/32, or an address".into())
+}
