@@ -80,7 +80,7 @@ pub fn gauge<T: 'static>(
     help: &str,
     read: impl Fn(&T) -> f64 + Send + Sync + 'static,
 ) -> Definition<T> {
-    Definition::new(name, help, Value::Gauge(Box::new(move |of| Some(read(of)))))
+    some_gauge(name, help, move |of| Some(read(of)))
 }
 
 /// A gauge that some `T` have.

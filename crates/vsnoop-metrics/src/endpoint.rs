@@ -95,7 +95,7 @@ fn open(at: SocketAddr) -> Result<std::net::TcpListener> {
 
 /// What all connections share.
 struct Scraper {
-    /// Who has it may read.
+    /// Only the connection that holds the permit reads the values.
     turn: Semaphore,
     scrape: Mutex<Scrape>,
 }

@@ -56,7 +56,7 @@ impl Metrics {
         Ok(())
     }
 
-    /// Tries again what has failed, if it is time.
+    /// Listens again, [`RETRY`] after the endpoint could not listen at its address.
     pub fn try_again(&mut self) {
         let due = self.missing.as_ref().filter(|missing| missing.tried.elapsed() >= RETRY);
         if let Some(at) = due.map(|missing| missing.at) {

@@ -70,7 +70,7 @@ impl Entry {
 }
 
 impl Monitors {
-    /// Opens the monitors that these patterns name, and attends to all: reads what has come.
+    /// Connects to the monitors that these patterns name, and reads what QEMU has sent on each.
     pub fn follow(&mut self, patterns: &[PortPattern], now: Instant) {
         let found = sockets(patterns);
         self.0.retain(|path, _| found.contains_key(path));

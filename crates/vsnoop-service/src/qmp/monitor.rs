@@ -154,7 +154,7 @@ impl Monitor {
         self.has_begun.then(|| self.vm.phase())
     }
 
-    /// Reads what has come, and asks what is to be asked now.
+    /// Reads the messages that QEMU has sent, and sends the next command if one is due.
     pub fn attend(&mut self, now: Instant) -> Result<(), MonitorError> {
         self.receive(now)?;
         match self.due() {

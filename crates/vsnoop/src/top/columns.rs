@@ -8,7 +8,7 @@ use super::column::{Column, Tone, by_number, column, number};
 use super::rows::{Change, FlowRow, PortRow};
 
 /// Of a value that is not known, or means nothing.
-const NOTHING: &str = "-";
+const UNKNOWN: &str = "-";
 
 pub const EARLY: &str = "early/s";
 
@@ -22,7 +22,7 @@ pub static PORTS: [Column<PortRow>; 11] = [
         meaning: "its network namespace, for --netns",
         rank: 10,
         is_used: |row| row.netns.is_some(),
-        ..column("netns", |row| or_nothing(row.netns.clone()), |a, b| a.netns.cmp(&b.netns))
+        ..column("netns", |row| or_unknown(row.netns.clone()), |a, b| a.netns.cmp(&b.netns))
     },
     Column {
         meaning: "active, paused, observing, or gone with its tap",
@@ -35,7 +35,7 @@ pub static PORTS: [Column<PortRow>; 11] = [
         meaning: "the VM, or the process that holds the tap",
         rank: 5,
         is_used: |row| row.vm.is_some(),
-        ..column("vm", |row| or_nothing(row.vm.clone()), |a, b| a.vm.cmp(&b.vm))
+        ..column("vm", |row| or_unknown(row.vm.clone()), |a, b| a.vm.cmp(&b.vm))
     },
     Column {
         meaning: "bytes acknowledged early, per second",
@@ -76,7 +76,7 @@ pub static PORTS: [Column<PortRow>; 11] = [
         least_width: 5,
         ..number(
             "flows",
-            |row| row.flows.map_or(NOTHING.into(), units::count),
+            |row| or_unknown(row.flows.map(units::count)),
             |a, b| a.flows.cmp(&b.flows),
         )
     },
@@ -127,7 +127,7 @@ pub static FLOWS: [Column<FlowRow>; 9] = [
         least_width: 8,
         ..number(
             EARLY,
-            |row| row.early_rate.map_or(NOTHING.into(), byte_rate),
+            |row| or_unknown(row.early_rate.map(byte_rate)),
             |a, b| by_number(a.early_rate, b.early_rate),
         )
     },
@@ -157,7 +157,7 @@ pub static FLOWS: [Column<FlowRow>; 9] = [
         least_width: 8,
         ..number(
             "held",
-            |row| row.flow.held_bytes.map_or(NOTHING.into(), units::bytes),
+            |row| or_unknown(row.flow.held_bytes.map(units::bytes)),
             |a, b| a.flow.held_bytes.cmp(&b.flow.held_bytes),
         )
     },
@@ -167,7 +167,7 @@ pub static FLOWS: [Column<FlowRow>; 9] = [
         least_width: 8,
         ..number(
             "again",
-            |row| row.flow.resent_bytes.map_or(NOTHING.into(), units::bytes),
+            |row| or_unknown(row.flow.resent_bytes.map(units::bytes)),
             |a, b| a.flow.resent_bytes.cmp(&b.flow.resent_bytes),
         )
     },
@@ -183,12 +183,12 @@ pub static FLOWS: [Column<FlowRow>; 9] = [
     },
 ];
 
-fn or_nothing(text: Option<String>) -> String {
-    text.unwrap_or_else(|| NOTHING.to_owned())
+fn or_unknown(text: Option<String>) -> String {
+    text.unwrap_or_else(|| UNKNOWN.to_owned())
 }
 
 fn of_change(row: &PortRow, text: fn(&Change) -> Option<String>) -> String {
-    or_nothing(row.change.as_ref().and_then(text))
+    or_unknown(row.change.as_ref().and_then(text))
 }
 
 fn by(a: &PortRow, b: &PortRow, value: fn(&Change) -> f64) -> Ordering {
@@ -214,7 +214,7 @@ fn count_rate(rate: f64) -> String {
 }
 
 fn hold_text(row: &PortRow) -> String {
-    row.hold.map_or(NOTHING.into(), |hold| units::bytes_part(hold.used_bytes, hold.size_bytes))
+    or_unknown(row.hold.map(|hold| units::bytes_part(hold.used_bytes, hold.size_bytes)))
 }
 
 fn hold_bytes(row: &PortRow) -> Option<f64> {
