@@ -61,8 +61,9 @@ pub const EXPERIMENT: Experiment = Experiment {
 };
 
 const METHOD: &str = "A QEMU guest (1 vCPU, Linux, nginx of Debian with its configuration for PUT) has a \
-CPU quota of 20 ms in each 100 ms (cpu.max of its vCPU thread, on a core of its own), three quarters \
-of which a calibrated load takes; QEMU's other threads, the host's networking and the client run on \
+CPU quota of 20 ms in each 100 ms (cpu.max of its vCPU thread, on a core of its own), and always \
+more work than that: a thread that computes without end, at nginx's priority (`--load 0.75` is one that \
+wants three quarters of the quota). QEMU's other threads, the host's networking and the client run on \
 another core. The client, in a network namespace, reaches it by a path, a bridge and its tap. The path \
 of 20 ms is a relay in user space between two taps that delays every frame by half of it each way and \
 is a link of 200 Mb/s with a queue of 1 MB in each direction; the near one is a veth. Requests are \
