@@ -1,6 +1,7 @@
 //! Commands to a guest: one JSON object per line, each answered by one line, in order.
 
-use std::net::SocketAddrV4;
+use std::net::{SocketAddr, SocketAddrV4};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -64,6 +65,12 @@ pub enum Command {
         seed: u64,
         size_bytes: u64,
     },
+    /// Sends a stream to a [transfer server](crate::server); answered with [`Reply::Uploaded`].
+    Upload {
+        server: SocketAddr,
+        size_bytes: u64,
+        seed: u64,
+    },
     /// Opens connections for [rounds](crate::rounds) to all of these, as their receiver.
     OpenRounds {
         to: Vec<SocketAddrV4>,
@@ -107,6 +114,7 @@ pub enum Reply {
     },
     Stats(Stats),
     TcpCounts(TcpCounts),
+    Uploaded(Uploaded),
     Round {
         /// `None`: it was not over within the limit.
         took_ns: Option<u64>,
@@ -126,6 +134,18 @@ pub enum Reply {
     Failed {
         message: String,
     },
+}
+
+/// Times of an upload whose bytes have all arrived, and are right.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Uploaded {
+    pub connect: Duration,
+    /// From the first write until all was acknowledged, as the sender sees it when it runs.
+    pub acked: Duration,
+    /// From the first write until the receiver's answer.
+    pub delivered: Duration,
+    /// Segments that the sender's TCP has repeated meanwhile, of all connections.
+    pub retransmissions: u64,
 }
 
 /// Counters of the transfer server since boot.

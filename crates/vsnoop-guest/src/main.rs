@@ -15,6 +15,7 @@ mod obey;
 mod power;
 mod programs;
 mod root;
+mod upload;
 
 use std::sync::Arc;
 

@@ -15,7 +15,7 @@ use crate::ends::Ends;
 use crate::load::Load;
 use crate::power::power_off;
 use crate::programs::Programs;
-use crate::{files, firewall};
+use crate::{files, firewall, upload};
 
 /// Opens the channel: only then may the host hear that the guest is ready.
 pub fn open() -> Result<File> {
@@ -82,6 +82,9 @@ fn obey(command: Command, state: &mut State, counts: &Counts) -> Result<Reply> {
         Command::Start { name, script } => programs.start(&name, &script)?,
         Command::Ended { name } => return programs.ended(&name),
         Command::VerifyFile { name, seed, size_bytes } => files::verify(&name, seed, size_bytes)?,
+        Command::Upload { server, size_bytes, seed } => {
+            return Ok(Reply::Uploaded(upload::upload(server, size_bytes, seed)?));
+        }
         Command::OpenRounds { to, congestion_control } => {
             ends.open(&to, congestion_control.as_deref())?;
         }

@@ -3,8 +3,11 @@
 
 mod report;
 
-use anyhow::{Context, Result, anyhow};
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde::Deserialize;
+use vsnoop_guest::control::{Command, Reply, Uploaded};
 use vsnoop_guest::transfer;
 use vsnoop_testbed::guest;
 use vsnoop_testbed::stage::Stage;
@@ -15,7 +18,7 @@ use super::lab::Lab;
 use super::rounds::Trial;
 use super::ways::{Way, Ways, settle};
 use crate::results::{Cell, Label, Sample};
-use report::{AT_ONCE, HOST_BESIDE};
+use report::{AT_ONCE, HOST_BESIDE, SENDER};
 
 pub const RUNNER: Runner = Runner {
     name: "transfers",
@@ -40,6 +43,9 @@ struct Settings {
     /// Also with the host's packet work on the VMs' core.
     #[serde(default)]
     host_beside: bool,
+    /// Also from another of the VMs, up to this size; 0: not.
+    #[serde(default)]
+    sender_most_bytes: u64,
 }
 
 fn run(task: Task) -> Result<()> {
@@ -83,6 +89,10 @@ impl Measure for Transfers {
             for &configuration in &self.configurations {
                 let way = self.way(ground, configuration, machine)?;
                 one(ground, way, WARM_UP_BYTES).context("the first transfer of a cell")?;
+                if ground.cell == self.first && self.settings.sender_most_bytes > 0 {
+                    let from = Ground { machine, ..*ground };
+                    from_machine(&from, way, WARM_UP_BYTES).context("the first between VMs")?;
+                }
             }
         }
         settle(ground.stage)
@@ -103,6 +113,9 @@ impl Measure for Transfers {
         if self.settings.host_beside {
             samples.push(host_beside(ground, way, size_bytes)?);
             settle(ground.stage)?;
+        }
+        if size_bytes <= self.settings.sender_most_bytes {
+            samples.push(from_machine(ground, way, size_bytes)?);
         }
         Ok(samples)
     }
@@ -132,6 +145,32 @@ fn host_beside(ground: &Ground, way: Way, size_bytes: u64) -> Result<Sample> {
     let sample = one(ground, way, size_bytes);
     ground.stage.host_work_beside(false)?;
     Ok(Sample { what: Some(label(HOST_BESIDE)?), ..sample? })
+}
+
+/// A transfer from the next machine, which takes turns on the core with the receiver and the rest.
+fn from_machine(ground: &Ground, way: Way, size_bytes: u64) -> Result<Sample> {
+    let sender = (ground.machine + 1) % ground.stage.vm_count();
+    ensure!(sender != ground.machine, "a sender in a VM needs two VMs");
+    let drops_before = ground.stage.counts_of(way.tap)?.drops;
+    let command = Command::Upload { server: way.server, size_bytes, seed: fastrand::u64(..) };
+    let Uploaded { connect, acked, delivered, retransmissions } =
+        match ground.stage.vm(sender).command(&command)? {
+            Reply::Uploaded(times) => times,
+            other => bail!("the guest answered {other:?} to an upload"),
+        };
+    Ok(Sample {
+        what: Some(label(SENDER)?),
+        connect_ms: Some(milliseconds(connect)),
+        acked_ms: Some(milliseconds(acked)),
+        delivered_ms: Some(milliseconds(delivered)),
+        retransmissions: u32::try_from(retransmissions).unwrap_or(u32::MAX),
+        tap_drops: ground.stage.counts_of(way.tap)?.drops - drops_before,
+        ..Sample::default()
+    })
+}
+
+fn milliseconds(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
 }
 
 /// Several transfers that begin together, each in a connection of its own.

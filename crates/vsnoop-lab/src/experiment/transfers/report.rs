@@ -21,6 +21,8 @@ use crate::results::{Figure, Group, Results, size_text};
 pub const AT_ONCE: &str = "at once";
 /// One connection, with the host's packet work on the VMs' core.
 pub const HOST_BESIDE: &str = "host on their core";
+/// One connection, whose sender is another of the VMs.
+pub const SENDER: &str = "sender in a VM";
 
 const OFF: &str = "off";
 const TUNED: &str = "tuned";
@@ -131,6 +133,7 @@ fn letter(group: &Group) -> &'static str {
         (3, 80, None) => "(f) ",
         (3, 60, Some(what)) if what.ends_with(AT_ONCE) => "(g) ",
         (3, 60, Some(HOST_BESIDE)) => "(e) ",
+        (3, 60, Some(SENDER)) => "(h) ",
         _ => "",
     }
 }
