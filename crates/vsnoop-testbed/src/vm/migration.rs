@@ -143,6 +143,9 @@ impl Vm {
 /// A device with memory that is copied: pages of zeros would not be.
 fn untouched_memory(file: &Path) -> Result<[String; 4]> {
     if !file.exists() {
+        if let Some(dir) = file.parent() {
+            fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
+        }
         let filled = vec![0x5a; UNTOUCHED_BYTES];
         fs::write(file, filled).with_context(|| format!("write {}", file.display()))?;
     }
