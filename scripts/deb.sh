@@ -11,17 +11,14 @@ cd "$(dirname "$0")/.."
 tree=$PWD
 version=${1:-$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n 1)}
 
-missing=
-for package in debhelper lintian; do
-	dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' ||
-		missing="$missing $package"
-done
+# shellcheck source=scripts/packages.sh
+. scripts/packages.sh
+missing=$(missing_packages debhelper lintian)
 if [ -n "$missing" ]; then
 	echo "deb: installing packages:$missing"
 	apt-get update -qq
 	# shellcheck disable=SC2086 # a list of words
-	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing \
-		>/dev/null
+	install_packages $missing
 fi
 
 abi=$(target/release/vsnoop --version | sed -n 's/.*(ABI \([0-9]*\)).*/\1/p')

@@ -13,11 +13,10 @@ PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin:/usr/local/go/bin"
 
 # openssl makes the keys and certificates of the others.
 packages="openvpn vtun tinc fastd slirp4netns openssh-client openssh-server openssl wireguard-tools"
-missing=
-for package in $packages; do
-	dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' ||
-		missing="$missing $package"
-done
+# shellcheck source=scripts/packages.sh
+. scripts/packages.sh
+# shellcheck disable=SC2086 # a list of words
+missing=$(missing_packages $packages)
 if [ -n "$missing" ]; then
 	say "installing packages:$missing"
 	apt-get update -qq
@@ -33,8 +32,7 @@ if [ -n "$missing" ]; then
 		chmod 755 "$policy"
 	fi
 	for package in $missing; do
-		DEBIAN_FRONTEND=noninteractive \
-			apt-get install -y -qq --no-install-recommends "$package" >/dev/null ||
+		install_packages "$package" ||
 			say "$package cannot be installed"
 		# Nor at the next boot, where this package brought the service.
 		service=$package
@@ -56,7 +54,7 @@ fi
 
 if [ ! -x build/peers/bin/wireguard-go ]; then
 	if command -v go >/dev/null ||
-		apt-get install -y -qq --no-install-recommends golang-go >/dev/null; then
+		install_packages golang-go; then
 		say "building wireguard-go"
 		if GOBIN="$PWD/build/peers/go" go install golang.zx2c4.com/wireguard@latest; then
 			mkdir -p build/peers/bin

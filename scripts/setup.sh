@@ -32,11 +32,10 @@ linux-libc-dev iproute2 procps util-linux kmod qemu-system-x86 ca-certificates z
 mmdebstrap e2fsprogs nftables haproxy curl tmux \
 etcd-server etcd-client prometheus \
 shellcheck clang-format"
-missing=
-for package in $packages; do
-	dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' ||
-		missing="$missing $package"
-done
+# shellcheck source=scripts/packages.sh
+. scripts/packages.sh
+# shellcheck disable=SC2086 # a list of words
+missing=$(missing_packages $packages)
 
 # Rust: what is there if it is new enough, else the distribution's, else rustup's.  Clippy and
 # rustfmt come from where it came from.
@@ -80,8 +79,7 @@ if [ -n "$missing" ]; then
 	say "installing packages:$missing"
 	apt-get update -qq
 	# shellcheck disable=SC2086 # a list of words
-	DEBIAN_FRONTEND=noninteractive \
-		apt-get install -y -qq --no-install-recommends $missing >/dev/null
+	install_packages $missing
 	# Tests and lab start their own where they need one; nobody asked for a service.
 	for pair in haproxy:haproxy etcd-server:etcd prometheus:prometheus; do
 		service=${pair#*:}
