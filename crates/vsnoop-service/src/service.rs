@@ -370,7 +370,8 @@ impl Service {
         let step = self.is_hurried.then_some(STEP);
         let now = self.began.elapsed();
         let retry = self.again_at.map(|again_at| again_at.saturating_sub(now));
-        let monitors = self.monitors.due().map(|due| due.saturating_duration_since(Instant::now()));
+        let instant = Instant::now();
+        let monitors = self.monitors.due(instant).map(|due| due.saturating_duration_since(instant));
         // A sign of life in half of the time that systemd allows.
         let watchdog = self.watchdog.map(|most| most / 2);
         let metrics = self.metrics.pause();
@@ -381,7 +382,7 @@ impl Service {
         let descriptors = self.namespaces.descriptors();
         let mut polled: Vec<_> = descriptors
             .into_iter()
-            .chain(self.monitors.descriptors())
+            .chain(self.monitors.descriptors(instant))
             .chain([self.signals.descriptor()])
             .map(|fd: BorrowedFd<'_>| PollFd::new(fd, PollFlags::POLLIN))
             .collect();

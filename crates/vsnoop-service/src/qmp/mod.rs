@@ -61,9 +61,9 @@ impl Entry {
         Self { inode, tries: (tries + 1).min(16), state: State::Failed { again_at } }
     }
 
-    fn due(&self) -> Option<Instant> {
+    fn due(&self, now: Instant) -> Option<Instant> {
         match &self.state {
-            State::Open(monitor) => monitor.due(),
+            State::Open(monitor) => monitor.due(now),
             State::Failed { again_at } => Some(*again_at),
         }
     }
@@ -77,7 +77,7 @@ impl Monitors {
         for (path, inode) in found {
             let entry = match self.0.remove(&path) {
                 Some(entry @ Entry { state: State::Open(_), .. }) => attended(entry, &path, now),
-                Some(entry) if entry.inode == inode && entry.due() > Some(now) => entry,
+                Some(entry) if entry.inode == inode && entry.due(now) > Some(now) => entry,
                 Some(entry) if entry.inode == inode => {
                     Entry::try_at(&path, inode, entry.tries, now)
                 }
@@ -98,17 +98,17 @@ impl Monitors {
     }
 
     /// To be polled for input.
-    pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+    pub fn descriptors(&self, now: Instant) -> Vec<BorrowedFd<'_>> {
         let open = self.0.values().filter_map(|entry| match &entry.state {
-            State::Open(monitor) => Some(monitor.descriptor()),
+            State::Open(monitor) => monitor.descriptor(now),
             State::Failed { .. } => None,
         });
         open.collect()
     }
 
     /// When [`Monitors::follow`] is due even if nothing comes.
-    pub fn due(&self) -> Option<Instant> {
-        self.0.values().filter_map(Entry::due).min()
+    pub fn due(&self, now: Instant) -> Option<Instant> {
+        self.0.values().filter_map(|entry| entry.due(now)).min()
     }
 }
 

@@ -1,7 +1,9 @@
 //! A connection to the QMP monitor of a QEMU: what is said there, line by line.
 //!
-//! Nothing waits: the socket is non-blocking, and what comes is read when it has come. A peer that
-//! is silent, sends something else or too much of it is given up with a reason.
+//! Nothing waits: the socket is non-blocking, and what comes is read when it has come, but not more
+//! than [`READ_BYTES`] in [`REST`]: a peer that sends events as fast as it can fills its socket,
+//! and takes little of the service's time. A peer that is silent, or sends something else, is given
+//! up with a reason.
 //!
 //! ```text
 //! QEMU    {"QMP": ...}                    the greeting; not before other clients have gone
@@ -29,7 +31,9 @@ const ANSWER: Duration = Duration::from_secs(5);
 /// Interval of questions while a migration is under way, or while QEMU sends no `MIGRATION`.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 /// Read at once; more waits for the next time.
-const READ_BYTES: usize = 64 << 10;
+const READ_BYTES: usize = 16 << 10;
+/// Between two reads, so that a peer has a bounded part of the service's time.
+const REST: Duration = Duration::from_millis(50);
 /// The longest line.
 const LINE_BYTES: usize = 1 << 20;
 
@@ -109,7 +113,13 @@ pub struct Monitor {
     /// The process that listens there.
     pid: i32,
     opened: Instant,
-    /// QEMU takes commands.
+    /// When more may be read.
+    readable_at: Instant,
+    /// QEMU has said that it is one. It does so once.
+    is_greeted: bool,
+    /// It takes commands, and was asked how its VM is.
+    is_asked: bool,
+    /// It has answered.
     has_begun: bool,
     /// QEMU sends `MIGRATION`.
     has_events: bool,
@@ -133,6 +143,9 @@ impl Monitor {
             stream,
             pid,
             opened: now,
+            readable_at: now,
+            is_greeted: false,
+            is_asked: false,
             has_begun: false,
             has_events: false,
             asked: now,
@@ -141,8 +154,9 @@ impl Monitor {
         })
     }
 
-    pub fn descriptor(&self) -> BorrowedFd<'_> {
-        self.stream.as_fd()
+    /// To be polled for input; `None` while it rests.
+    pub fn descriptor(&self, now: Instant) -> Option<BorrowedFd<'_>> {
+        (now >= self.readable_at).then(|| self.stream.as_fd())
     }
 
     pub fn pid(&self) -> i32 {
@@ -156,8 +170,10 @@ impl Monitor {
 
     /// Reads the messages that QEMU has sent, and sends the next command if one is due.
     pub fn attend(&mut self, now: Instant) -> Result<(), MonitorError> {
-        self.receive(now)?;
-        match self.due() {
+        if now >= self.readable_at {
+            self.receive(now)?;
+        }
+        match self.next_question() {
             Some(due) if due > now => Ok(()),
             None => Ok(()),
             Some(_) if !self.has_begun => Err(MonitorError::NoAnswer),
@@ -166,7 +182,12 @@ impl Monitor {
     }
 
     /// When it has to be attended to even if nothing comes.
-    pub fn due(&self) -> Option<Instant> {
+    pub fn due(&self, now: Instant) -> Option<Instant> {
+        let rested = (self.readable_at > now).then_some(self.readable_at);
+        [self.next_question(), rested].into_iter().flatten().min()
+    }
+
+    fn next_question(&self) -> Option<Instant> {
         if !self.has_begun {
             return Some(self.opened + ANSWER);
         }
@@ -178,7 +199,10 @@ impl Monitor {
         let mut bytes = vec![0; READ_BYTES];
         match self.stream.read(&mut bytes) {
             Ok(0) => return Err(MonitorError::Closed),
-            Ok(count) => self.input.extend_from_slice(&bytes[..count]),
+            Ok(count) => {
+                self.input.extend_from_slice(&bytes[..count]);
+                self.readable_at = now + REST;
+            }
             Err(error) if is_for_later(error.kind()) => return Ok(()),
             Err(error) => return Err(MonitorError::Talk(error)),
         }
@@ -200,7 +224,10 @@ impl Monitor {
 
     fn take(&mut self, message: Message, now: Instant) -> Result<(), MonitorError> {
         if message.greeting.is_some() {
-            return self.send(Request::Begin);
+            return match std::mem::replace(&mut self.is_greeted, true) {
+                false => self.send(Request::Begin),
+                true => Ok(()),
+            };
         }
         if let Some(event) = message.event {
             self.vm.event(&event, &message.data, now);
@@ -225,7 +252,11 @@ impl Monitor {
         now: Instant,
     ) -> Result<(), MonitorError> {
         match request {
-            Request::Begin => return self.ask_all(now),
+            Request::Begin if self.is_asked => {}
+            Request::Begin => {
+                self.is_asked = true;
+                return self.ask_all(now);
+            }
             Request::SendEvents => self.has_events = true,
             Request::RunState => self.vm.run_state(answer),
             Request::Migration => {
@@ -256,3 +287,6 @@ impl Monitor {
 fn is_for_later(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::WouldBlock | ErrorKind::Interrupted)
 }
+
+#[cfg(test)]
+mod tests;
