@@ -563,10 +563,9 @@ impl Engine {
             self.mtu = host.mtu();
             sent = host.send(&headers(&newest, frame, marked, self.mtu), &payload);
         }
-        match sent {
-            Sent::Taken => {}
-            Sent::Refused => return HandOver::Refused,
-            Sent::TooLarge | Sent::Failed => return HandOver::Later,
+        if sent != Sent::Taken {
+            course.flow.refused();
+            return if sent == Sent::Refused { HandOver::Refused } else { HandOver::Later };
         }
         if marked {
             course.marked = newest.marked;

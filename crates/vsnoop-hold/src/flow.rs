@@ -27,7 +27,8 @@
 //!
 //! *Giving up* ([`Reason`]). A VM that answers with a closed window is probed for ever. A VM that
 //! has room, answers, and refuses the same bytes repeatedly is given up; so is one that has sent
-//! nothing for [`SILENT_NS`] of its run time (R2 of RFC 9293, section 3.8.3).
+//! nothing for [`SILENT_NS`] of its run time (R2 of RFC 9293, section 3.8.3). Where no frame gets
+//! to the VM, it had nothing to answer: then it is given up after [`UNTAKEN_NS`].
 
 use vsnoop_flow::types::seq;
 
@@ -49,6 +50,9 @@ const REFUSALS: u32 = 16;
 const REFUSED_NS: u64 = 100_000_000_000;
 /// A VM without any packet for so much run time is given up.
 const SILENT_NS: u64 = 100_000_000_000;
+/// The same where its device took nothing: a ring that nothing reads, or a rule at the tap's egress
+/// that drops what is held. As long as Linux sends again without an answer (tcp_retries2).
+const UNTAKEN_NS: u64 = 924_000_000_000;
 /// An unconfirmed connection is given up after this time by the clock, and `SILENT_NS` of run time.
 const UNCONFIRMED_NS: u64 = 130_000_000_000;
 /// Times of the first attempt to confirm a connection and the longest pause between two, by the
@@ -78,7 +82,7 @@ pub enum Kind {
 pub enum Reason {
     /// The VM has room, answers, and refuses the same bytes.
     Refused,
-    /// The VM ran for `SILENT_NS` and sent nothing.
+    /// The VM ran for `SILENT_NS` and sent nothing, or for `UNTAKEN_NS` and took nothing.
     Silent,
 }
 
@@ -162,6 +166,19 @@ struct Silence {
     since_ns: u64,
     /// Frames sent since that the VM should have answered.
     frames: u32,
+    /// The device has not taken a frame since.
+    refused: bool,
+}
+
+impl Silence {
+    fn since(run_time_ns: u64) -> Self {
+        Self { since_ns: run_time_ns, frames: 0, refused: false }
+    }
+
+    fn is_over(&self, run_time_ns: u64) -> bool {
+        let lasted_ns = run_time_ns.saturating_sub(self.since_ns);
+        (lasted_ns > SILENT_NS && self.frames > 1) || (lasted_ns > UNTAKEN_NS && self.refused)
+    }
 }
 
 /// Refusals: the VM does not accept bytes for which it has room.
@@ -199,7 +216,7 @@ impl Flow {
             recovery: None,
             carried: view.sender,
             probe: WindowProbe::default(),
-            silence: Silence { since_ns: time.run_time_ns, frames: 0 },
+            silence: Silence::since(time.run_time_ns),
             refusal: Refusal::default(),
             confirmation: None,
             widest: 0,
@@ -277,6 +294,11 @@ impl Flow {
         }
     }
 
+    /// Notes that the device has not taken a frame.
+    pub fn refused(&mut self) {
+        self.silence.refused = true;
+    }
+
     /// An attempt to complete the handshake: data from VM_SEQ on, and no more than was handed over
     /// before.
     fn confirm(&mut self, view: &View, time: Time) -> Option<HoldFrame> {
@@ -308,7 +330,7 @@ impl Flow {
 
     /// The VM has just confirmed the connection.
     fn begin_anew(&mut self, view: &View, time: Time) {
-        self.silence = Silence { since_ns: time.run_time_ns, frames: 0 };
+        self.silence = Silence::since(time.run_time_ns);
         self.refusal = Refusal::default();
         (self.vm_acks, self.since_ns) = (view.vm_acks, time.run_time_ns);
     }
@@ -316,7 +338,7 @@ impl Flow {
     fn look(&mut self, view: &View, run_time_ns: u64) {
         if view.vm_acks != self.vm_acks {
             self.vm_acks = view.vm_acks;
-            self.silence = Silence { since_ns: run_time_ns, frames: 0 };
+            self.silence = Silence::since(run_time_ns);
             let has_room = view.has_room();
             // A sign of life resets the timeouts only if the VM had no room before.
             if !(self.had_room && has_room) {
@@ -366,11 +388,10 @@ impl Flow {
     fn time_out(&mut self, view: &View, run_time_ns: u64) {
         if view.is_done() {
             self.since_ns = run_time_ns;
-            self.silence = Silence { since_ns: run_time_ns, frames: 0 };
+            self.silence = Silence::since(run_time_ns);
             return;
         }
-        let silent_ns = run_time_ns.saturating_sub(self.silence.since_ns);
-        if silent_ns > SILENT_NS && self.silence.frames > 1 {
+        if self.silence.is_over(run_time_ns) {
             self.given_up = Some(Reason::Silent);
         }
         if run_time_ns.saturating_sub(self.since_ns) < self.patience() {

@@ -411,6 +411,21 @@ fn a_silent_vm_is_given_up_once_and_its_hold_given_back() {
 }
 
 #[test]
+fn a_vm_whose_device_takes_nothing_is_given_up_when_its_sender_would_have() {
+    for answer in [Sent::Refused, Sent::Failed] {
+        let mut port = TestPort::new(32);
+        port.lags(1);
+        port.says = Some(answer);
+        let mut engine = Engine::new(&mut port);
+        port.run(&mut engine, 900 * SECOND);
+        assert_eq!(port.given_up, [], "{answer:?}");
+        port.over = true;
+        port.run(&mut engine, 40 * SECOND);
+        assert_eq!(port.given_up, [Reason::Silent], "{answer:?}");
+    }
+}
+
+#[test]
 fn a_vm_that_takes_something_at_the_last_moment_is_not_given_up() {
     let mut port = TestPort::new(32);
     port.lags(1);
