@@ -414,7 +414,7 @@ pub fn network_with_hold(role: &str) -> Result<AttachedNetwork> {
 }
 
 /// The first segments of a port may find no memory yet: it is added on demand.
-fn until_acknowledged_early(network: &AttachedNetwork, pair: &mut Pair) -> Result<()> {
+pub fn until_acknowledged_early(network: &AttachedNetwork, pair: &mut Pair) -> Result<()> {
     wait_until("the host acknowledges early", || {
         pair.exchange(1000)?;
         let stats = network.vsnoop(&["stats", topology::PORT, "--json"])?;

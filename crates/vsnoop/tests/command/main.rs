@@ -11,6 +11,7 @@ macro_rules! trials {
     ($($test:ident),* $(,)?) => { vec![$(crate::trial(stringify!($test), $test)),*] };
 }
 
+mod attack;
 mod bad_input;
 mod damaged;
 mod detach;
@@ -43,6 +44,7 @@ fn main() {
     arguments.test_threads = Some(1);
     let unusable = if arguments.list { None } else { sandbox::enter().err() };
     let trials: Vec<_> = [
+        attack::trials(),
         bad_input::trials(),
         damaged::trials(),
         round_trip::trials(),

@@ -6,6 +6,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
@@ -19,6 +20,9 @@ use crate::hold::ConfigFile;
 use crate::sandbox::{PORT, PREFIX, TapHost, vsnoop, vsnoop_in, wait_until};
 use crate::service::{Service, port, ports, until_port};
 
+/// Longer than the bursts that sockets and buffers take at once.
+const FLOOD: Duration = Duration::from_secs(4);
+
 pub fn trials() -> Vec<Trial> {
     trials![
         a_port_is_paused_while_its_vm_migrates_and_goes_on_when_that_is_cancelled,
@@ -28,6 +32,7 @@ pub fn trials() -> Vec<Trial> {
         a_service_that_is_killed_in_a_migration_finds_its_port_paused_and_resumes_it,
         a_port_paused_for_a_migration_is_resumed_by_hand_when_no_service_runs,
         a_monitor_that_is_silent_or_says_something_else_harms_nothing,
+        a_qemu_that_floods_events_has_a_bounded_part_of_the_service,
         a_transfer_goes_on_through_a_migration_that_is_cancelled,
     ]
 }
@@ -290,6 +295,35 @@ fn a_monitor_that_is_silent_or_says_something_else_harms_nothing() -> Result<()>
     ensure!(ports(&host.netns)?.iter().all(is_active), "{:?}", ports(&host.netns)?);
     service.end(Signal::SIGTERM)?;
     vsnoop(["off", "--all"])?.ok().map(drop)
+}
+
+/// CPU time of the service's loop so far, in nanoseconds (proc_pid_schedstat).
+fn loop_time_ns(pid: i64) -> Result<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/schedstat"))?;
+    Ok(text.split(' ').next().context("no time")?.parse()?)
+}
+
+fn a_qemu_that_floods_events_has_a_bounded_part_of_the_service() -> Result<()> {
+    const EVENTS: usize = 1000;
+    let lines = "{\"event\": \"RESUME\"}\n".repeat(EVENTS);
+    let (host, qemu, _config, _service) = followed("flood")?;
+    let status = vsnoop(["status", "--json"])?.json()?;
+    let pid = status["service"]["pid"].as_i64().context("no service")?;
+    let (began, before_ns) = (Instant::now(), loop_time_ns(pid)?);
+    let mut events = 0;
+    while began.elapsed() < FLOOD {
+        lock(&qemu.state).client.as_ref().context("it left")?.write_all(lines.as_bytes())?;
+        events += EVENTS;
+    }
+    let spent = Duration::from_nanos(loop_time_ns(pid)? - before_ns);
+    ensure!(events > 5_000, "{events} events: nothing was flooded");
+    ensure!(spent < began.elapsed() / 3, "{spent:?} of {:?} for {events} events", began.elapsed());
+    // What comes after it is noticed all the same.
+    qemu.say(&["setup"])?;
+    until_port(&host.netns, "the port is paused", is_paused_for_migration)?;
+    qemu.say(&["cancelled"])?;
+    until_port(&host.netns, "the port goes on", is_active)?;
+    host.vsnoop(["detach", PORT])?.ok().map(drop)
 }
 
 fn a_transfer_goes_on_through_a_migration_that_is_cancelled() -> Result<()> {
