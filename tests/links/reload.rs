@@ -1,14 +1,20 @@
 //! A link whose configuration changes while it runs.
 
 use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use serde_json::Value;
 
 use crate::session::{session, settled};
 use crate::{transfer, trial};
-use vsnoop_testbed::hosts::{Host, Network, Plan, inner_v4, keygen};
+use vsnoop_testbed::hosts::{Host, Network, PORT, Plan, inner_v4, keygen};
+use vsnoop_testbed::wait::wait_until;
+
+/// Of a busy machine.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 pub fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
@@ -22,6 +28,7 @@ pub fn trials() -> Vec<Trial> {
     trials.push(trial("reload::ports_come_and_go_while_others_carry", ports));
     trials.push(trial("reload::a_key_is_replaced_without_a_break", rotated));
     trials.push(trial("reload::a_peer_whose_key_is_taken_out_is_ended", unpinned));
+    trials.push(trial("reload::dead_after_applies_to_connections_that_are_open", dead_after));
     trials.push(trial("reload::sighup_reloads", sighup));
     trials
 }
@@ -245,6 +252,48 @@ fn unpinned() -> Result<()> {
     network.edit_config(0, |text| text.replace(&key, &public))?;
     reload(a)?;
     a.until_all_up()
+}
+
+/// What the kernel has as `TCP_USER_TIMEOUT` (RFC 5482) of a host's connections to its peers.
+fn user_timeouts(host: &Host) -> Result<Vec<Duration>> {
+    let pid = host.status()?["pid"].as_i64().context("pid")? as i32;
+    let pid = Pid::from_raw(pid).context("a process")?;
+    let process = pidfd_open(pid, PidfdFlags::empty()).context("pidfd_open")?;
+    let mut timeouts = Vec::new();
+    let files = format!("/proc/{}/fd", pid.as_raw_pid());
+    for file in std::fs::read_dir(&files).with_context(|| files.clone())? {
+        let number = file?.file_name().to_string_lossy().parse()?;
+        // It may have been closed meanwhile.
+        let Ok(file) = pidfd_getfd(&process, number, PidfdGetfdFlags::empty()) else { continue };
+        let socket = socket2::SockRef::from(&file);
+        let ports = [socket.local_addr(), socket.peer_addr()].map(|address| {
+            address.ok().and_then(|address| address.as_socket()).map(|address| address.port())
+        });
+        if ports[1].is_some() && ports.contains(&Some(PORT)) {
+            timeouts.extend(socket.tcp_user_timeout().ok().flatten());
+        }
+    }
+    Ok(timeouts)
+}
+
+fn dead_after() -> Result<()> {
+    const CONNECTIONS: usize = 4;
+    let network = Network::up(Plan { transport: "tls", ..Plan::default() })?;
+    let a = &network.hosts[0];
+    let until = |expected: u64| {
+        wait_until(&format!("it is {expected} s"), PATIENCE, || {
+            let timeouts = user_timeouts(a)?;
+            let all = timeouts.iter().all(|timeout| *timeout == Duration::from_secs(expected));
+            Ok(timeouts.len() >= CONNECTIONS && all)
+        })
+    };
+    let before = settled(a, "h1")?;
+    until(5)?;
+    network.edit_config(0, |text| text.replacen("[link]\n", "[link]\ndead_after = \"9s\"\n", 1))?;
+    reload(a)?;
+    until(9)?;
+    ensure!(session(a, "h1")? == before, "{before:?} became {:?}", session(a, "h1")?);
+    Ok(())
 }
 
 fn sighup() -> Result<()> {
