@@ -4,7 +4,7 @@
 //!     cargo +nightly fuzz run link_introduction
 #![no_main]
 
-use vsnoop_link::introduction::{Hub, HubMessage, LARGEST_BYTES, Label, MOST_LABELS};
+use vsnoop_link::introduction::{Hub, HubMessage, LARGEST_BYTES, Label, MOST_LABELS, Question};
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| {
     let mut hub = Hub::default();
@@ -18,11 +18,13 @@ libfuzzer_sys::fuzz_target!(|input: &[u8]| {
         let (from, now_ns) = (at % 4, at as u64 * 1_000_000);
         let is_bounded = |label: Label| (1..=MOST_LABELS).contains(&label.number());
         match message {
-            HubMessage::Ask { label, .. } | HubMessage::Known { label, .. } => {
+            HubMessage::Ask { label, keep_s, .. }
+            | HubMessage::Known { label, kept_s: keep_s, .. } => {
                 assert!(is_bounded(label));
                 // To the peers there are, to itself, and to one that the hub does not have.
                 let about = usize::from(label.number()) % 5;
-                assert!(hub.asked(from, label, (about < 4).then_some(about), now_ns).len() < 10);
+                let question = Question { label, about: (about < 4).then_some(about), keep_s };
+                assert!(hub.asked(from, question, now_ns).len() < 10);
             }
             HubMessage::ToPeer(piece) | HubMessage::FromPeer(piece) => {
                 if let Some(passed) = hub.piece(from, piece, now_ns) {

@@ -1,24 +1,19 @@
 //! A peer behind a hub, as a host knows it.
 //!
-//! The host asks the hub for the peer again and again, at first until the hub answers. A handshake
-//! begins at either end; at each end at most one that this end has begun, and one that the peer has
-//! begun, are under way. How often the peer may begin one is bounded: its first piece costs this
-//! host a key exchange.
+//! The host asks the hub for the peer until the hub answers, and then again and again, so that the
+//! hub does not forget the question ([`AskPace`]). A handshake begins at either end; at each end at
+//! most one that this end has begun, and one that the peer has begun, are under way. How often the
+//! peer may begin one is bounded: its first piece costs this host a key exchange.
 
 use std::net::{IpAddr, SocketAddr};
 
 use super::exchange::{AnswerPolicy, Exchange};
-use super::message::{About, HubMessage, Label, Piece, Standing};
+use super::message::{About, HubMessage, LEAST_KEPT_S, Label, Piece, SECOND_NS, Standing};
+use super::pace::AskPace;
 use crate::handshake::{Error, Machine, Outcome};
 use crate::identity::Acceptor;
 use crate::rate::{Rate, RateLimit};
 
-const SECOND_NS: u64 = 1_000_000_000;
-/// Until the hub answers, until it tells an address, and then. The hub tells what changes at once,
-/// but that may be lost.
-const ASK_NS: u64 = SECOND_NS;
-const ASK_AGAIN_NS: u64 = 3 * SECOND_NS;
-const ASK_SELDOM_NS: u64 = 10 * SECOND_NS;
 /// Between the questions for several peers, once their hub is up.
 const ASK_APART_NS: u64 = SECOND_NS / super::ASKS_PER_S;
 /// Handshakes of the peer.
@@ -49,11 +44,14 @@ pub struct Contact {
     settings: ContactSettings,
     /// The hub has a session with this host.
     hub_is_up: bool,
+    pace: AskPace,
     ask_ns: u64,
+    /// Questions since the hub has answered that it has such a peer.
+    tries: u32,
     /// What the hub has answered since it is up.
     standing: Option<Standing>,
-    /// When it has done so last.
-    answered_ns: u64,
+    /// The hub remembers the question until then.
+    kept_until_ns: u64,
     /// The last address that it has told.
     found: Option<SocketAddr>,
     dialled: Option<Exchange>,
@@ -67,9 +65,11 @@ impl Contact {
         Self {
             settings,
             hub_is_up: false,
+            pace: AskPace::new(1),
             ask_ns: 0,
+            tries: 0,
             standing: None,
-            answered_ns: 0,
+            kept_until_ns: 0,
             found: None,
             dialled: None,
             accepted: None,
@@ -95,7 +95,7 @@ impl Contact {
     /// and has not forgotten it since.
     pub fn is_labelled(&self, now_ns: u64) -> bool {
         self.standing().is_some_and(|standing| standing != Standing::Unknown)
-            && now_ns.saturating_sub(self.answered_ns) < super::ASKS_NS
+            && now_ns < self.kept_until_ns
     }
 
     /// A handshake that this end has begun is under way.
@@ -113,9 +113,27 @@ impl Contact {
 
     /// The hub has a session with this host now, or another one. `turn`: the number of peers behind
     /// it that are asked for before this one.
-    pub fn hub_up(&mut self, turn: usize, now_ns: u64) {
-        self.hub_is_up = true;
+    pub fn hub_up(&mut self, turn: usize, pace: AskPace, now_ns: u64) {
+        (self.hub_is_up, self.pace, self.tries) = (true, pace, 0);
         self.ask_ns = now_ns.saturating_add(ASK_APART_NS.saturating_mul(turn as u64));
+        // It may have forgotten the question.
+        let least_ns = u64::from(LEAST_KEPT_S) * SECOND_NS;
+        self.kept_until_ns = self.kept_until_ns.min(now_ns.saturating_add(least_ns));
+    }
+
+    pub fn hub_is_up(&self) -> bool {
+        self.hub_is_up
+    }
+
+    /// The number of peers behind the hub has changed.
+    pub fn set_pace(&mut self, pace: AskPace) {
+        self.pace = pace;
+    }
+
+    /// What takes the question back.
+    pub fn ask_no_more(self) -> HubMessage {
+        let ContactSettings { label, about } = self.settings;
+        HubMessage::Ask { label, about, keep_s: 0 }
     }
 
     pub fn hub_down(&mut self) {
@@ -127,12 +145,18 @@ impl Contact {
         self.dialled = Some(Exchange::new(fastrand::u32(..), true, machine, now_ns));
     }
 
-    /// The hub has answered.
-    pub fn known(&mut self, standing: Standing, now_ns: u64) -> Vec<ContactAction> {
-        if self.standing.replace(standing).is_none() {
-            self.ask_ns = now_ns.saturating_add(self.ask_wait_ns());
+    /// The hub has answered, and remembers the question for `kept_s` seconds.
+    pub fn known(&mut self, standing: Standing, kept_s: u16, now_ns: u64) -> Vec<ContactAction> {
+        self.standing = Some(standing);
+        self.kept_until_ns = now_ns.saturating_add(u64::from(kept_s) * SECOND_NS);
+        if standing == Standing::Unknown {
+            // It tells of no change of such a peer: it is asked as without an answer.
+            if self.tries == 0 {
+                (self.tries, self.ask_ns) = (1, now_ns.saturating_add(self.pace.retry_ns(1)));
+            }
+        } else if std::mem::take(&mut self.tries) > 0 {
+            self.ask_ns = now_ns.saturating_add(self.pace.settled_ns(kept_s));
         }
-        self.answered_ns = now_ns;
         let found = self.address().filter(|address| self.found != Some(*address));
         self.found = found.or(self.found);
         found.map(ContactAction::Found).into_iter().collect()
@@ -180,8 +204,10 @@ impl Contact {
         let mut actions = Vec::new();
         if self.hub_is_up && now_ns >= self.ask_ns {
             let ContactSettings { label, about } = self.settings.clone();
-            actions.push(ContactAction::Send(HubMessage::Ask { label, about }));
-            self.ask_ns = now_ns.saturating_add(self.ask_wait_ns());
+            let keep_s = self.pace.keep_s();
+            actions.push(ContactAction::Send(HubMessage::Ask { label, about, keep_s }));
+            self.tries = self.tries.saturating_add(1);
+            self.ask_ns = now_ns.saturating_add(self.pace.retry_ns(self.tries));
         }
         self.send_due(&mut actions, now_ns);
         let is_over = |exchange: &mut Exchange| now_ns >= exchange.ends_ns();
@@ -194,14 +220,6 @@ impl Contact {
             actions.extend(error.map(|error| ContactAction::Accepted(Err(error))));
         }
         actions
-    }
-
-    fn ask_wait_ns(&self) -> u64 {
-        match self.standing {
-            None => ASK_NS,
-            Some(Standing::Mutual(_)) => ASK_SELDOM_NS,
-            Some(_) => ASK_AGAIN_NS,
-        }
     }
 
     /// When [`tick`](Self::tick) is due.
@@ -242,17 +260,17 @@ mod tests {
         let label = Label::new(7).unwrap();
         let about = About::Subject("a.example".to_owned());
         let mut contact = Contact::new(ContactSettings { label, about });
-        contact.hub_up(0, 0);
+        contact.hub_up(0, AskPace::new(1), 0);
         assert!(!contact.is_labelled(0), "it was not asked");
         for second in (0..=60).step_by(10) {
-            contact.known(Standing::Silent, second * S);
+            contact.known(Standing::Silent, 30, second * S);
             assert!(contact.is_labelled((second + 29) * S));
         }
         assert!(!contact.is_labelled(90 * S), "it may have forgotten the question");
-        contact.known(Standing::Unknown, 90 * S);
+        contact.known(Standing::Unknown, 0, 90 * S);
         assert!(!contact.is_labelled(90 * S), "it does not relay for the peer any more");
-        contact.known(Standing::Down, 91 * S);
-        assert!(contact.is_labelled(91 * S));
+        contact.known(Standing::Down, 1500, 91 * S);
+        assert!(contact.is_labelled(1590 * S));
         contact.hub_down();
         assert!(!contact.is_labelled(91 * S));
     }

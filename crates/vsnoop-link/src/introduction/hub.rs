@@ -6,21 +6,23 @@
 //!
 //! Pieces are passed on at a rate, for each peer that sends and each that receives, and so is each
 //! peer told what others do: a spoke cannot have the hub flood another. What a peer was not told
-//! because of that it is told later ([`Hub::tick`]), as it is then; its own questions are always
-//! answered.
+//! because of that it is told later ([`Hub::tick`]), as it is then. A change is told once more
+//! after a while, because a message may be lost, and a peer that has been answered asks seldom.
+//!
+//! Questions are taken at a rate of each peer, and of all beyond that ([`Hub::takes_question`]);
+//! those that are taken are answered at once.
 //!
 //! Work is bounded at a time: one look ([`Hub::tick`]) ends at most [`LOOKS`] interests, and tells
-//! at most as much late; the next one, which comes soon, goes on where it was. Peers that were not
-//! told take turns, and so do those that one of them asks for.
+//! at most as much late, and as much once more; the next one, which comes soon, goes on where it
+//! was. Peers that were not told take turns, and so do those that one of them asks for.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
 
-use super::ASKS_NS;
-use super::message::{HubMessage, Label, Piece, Standing};
+use super::message::{HubMessage, Label, Piece, SECOND_NS, Standing};
+use super::pace::{self, Questions};
 use crate::rate::{Rate, RateLimit};
 
-const SECOND_NS: u64 = 1_000_000_000;
 /// Pieces that one peer has passed on to another. A handshake is about twenty.
 const PASSED: RateLimit = RateLimit::per_second(16, 128);
 /// Pieces that one peer gets of all others.
@@ -30,6 +32,8 @@ const CHANGES: RateLimit = RateLimit::per_second(1, 8);
 const ALL_CHANGES: RateLimit = RateLimit::per_second(64, 128);
 /// Interests that one look ends, and as many that it tells late.
 pub(super) const LOOKS: usize = 1024;
+/// A change is told once more after this time.
+const REPEAT_NS: u64 = 2 * SECOND_NS;
 /// Until the next look, if there is more to do.
 const SOON_NS: u64 = SECOND_NS / 20;
 
@@ -40,6 +44,16 @@ pub enum HubAction {
     Tell { to: usize, message: HubMessage },
     /// Frames of `from` have this label for `to`; `None`: none.
     Label { to: usize, from: usize, label: Option<Label> },
+}
+
+/// A peer asks for another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Question {
+    pub label: Label,
+    /// `None`: the hub has none such.
+    pub about: Option<usize>,
+    /// How long the hub is to remember it, in seconds; 0: it is taken back.
+    pub keep_s: u16,
 }
 
 /// A piece for another peer.
@@ -58,6 +72,8 @@ struct Interest {
     told: Option<Standing>,
     /// Its turn in [`Hub::late`]: it could not be told of a change.
     late: Option<u64>,
+    /// When it is told once more; its time in [`Hub::repeats`].
+    repeat_ns: Option<u64>,
     /// What the one that asks is told of the other, and gets of it.
     changes: Rate,
     passed: Rate,
@@ -67,15 +83,16 @@ impl Interest {
     /// It begins with a question.
     fn new(label: Label) -> Self {
         let (changes, passed) = (Rate::default(), Rate::default());
-        Self { label, until_ns: 0, told: None, late: None, changes, passed }
+        Self { label, until_ns: 0, told: None, late: None, repeat_ns: None, changes, passed }
     }
 }
 
-/// What a peer gets of all others.
+/// What a peer gets of all others, and what it asks.
 #[derive(Debug, Default)]
 struct Received {
     pieces: Rate,
     changes: Rate,
+    questions: Questions,
 }
 
 /// Who asks for whom; peers are numbers.
@@ -94,6 +111,10 @@ pub struct Hub {
     received: HashMap<usize, Received>,
     /// When each interest ends.
     ends: BTreeSet<(u64, AskedPair)>,
+    /// When each is told once more.
+    repeats: BTreeSet<(u64, AskedPair)>,
+    /// Questions of all beyond those that each peer has to itself.
+    questions: Rate,
     late: BTreeMap<LateTurn, usize>,
     next_turn: u64,
     /// Where the next look at those that were not told begins.
@@ -147,6 +168,9 @@ impl Hub {
         if let Some(turn) = gone.late {
             self.late.remove(&LateTurn { asks: pair.asks, turn });
         }
+        if let Some(repeat_ns) = gone.repeat_ns {
+            self.repeats.remove(&(repeat_ns, pair));
+        }
         Some(gone)
     }
 
@@ -165,31 +189,38 @@ impl Hub {
         let all = AskedPair { about: peer, asks: 0 }..=AskedPair { about: peer, asks: usize::MAX };
         let askers: Vec<_> = self.interests.range(all).map(|(pair, _)| pair.asks).collect();
         for asks in askers {
-            actions.extend(self.end_interest(AskedPair { about: peer, asks }));
+            let pair = AskedPair { about: peer, asks };
+            let Some(label) = self.interests.get(&pair).map(|of| of.label) else { continue };
+            actions.extend(self.end_interest(pair));
+            let message = HubMessage::Known { label, standing: Standing::Unknown, kept_s: 0 };
+            actions.push(HubAction::Tell { to: asks, message });
         }
         self.received.remove(&peer);
         actions
     }
 
-    /// A peer that is up asks for another, which is `about`; `None`: the hub has none such.
-    pub fn asked(
-        &mut self,
-        asks: usize,
-        label: Label,
-        about: Option<usize>,
-        now_ns: u64,
-    ) -> Vec<HubAction> {
-        let about = about.filter(|about| *about != asks);
+    /// Whether the hub takes a question of a peer now: to be asked before [`asked`](Self::asked),
+    /// and before it is looked up for whom the question is. One that is not taken is repeated by
+    /// the peer.
+    pub fn takes_question(&mut self, asks: usize, now_ns: u64) -> bool {
+        self.received.entry(asks).or_default().questions.take(&self.questions, now_ns)
+    }
+
+    /// A peer that is up asks for another.
+    pub fn asked(&mut self, asks: usize, question: Question, now_ns: u64) -> Vec<HubAction> {
+        let Question { label, about, keep_s } = question;
+        let about = about.filter(|about| *about != asks && keep_s > 0);
         let mut actions = self.unlabel(asks, label, about, now_ns);
         let labels = self.asked.entry(asks).or_default();
         let may_ask = labels.len() < super::MOST_ASKED || labels.contains_key(&label);
         let Some(about) = about.filter(|_| may_ask) else {
-            let message = HubMessage::Known { label, standing: Standing::Unknown };
+            let message = HubMessage::Known { label, standing: Standing::Unknown, kept_s: 0 };
             actions.push(HubAction::Tell { to: asks, message });
             return actions;
         };
         labels.insert(label, about);
-        let until_ns = now_ns.saturating_add(ASKS_NS);
+        let kept_ns = u64::from(pace::kept_s(keep_s)) * SECOND_NS;
+        let until_ns = now_ns.saturating_add(kept_ns);
         let pair = AskedPair { about, asks };
         let before = self.interests.get(&pair).map(|interest| interest.label);
         if let Some(before) = before.filter(|before| *before != label) {
@@ -202,7 +233,7 @@ impl Hub {
         if before != Some(label) {
             actions.push(HubAction::Label { to: asks, from: about, label: Some(label) });
         }
-        actions.extend(self.answer(pair));
+        actions.extend(self.answer(pair, now_ns));
         actions.extend(self.tell(about, asks, now_ns));
         actions
     }
@@ -253,7 +284,8 @@ impl Hub {
         let mut actions = Vec::new();
         let is_over = self.end_those_over(&mut actions, now_ns);
         self.tell_late(&mut actions, now_ns);
-        let wait_ns = if is_over && self.late.is_empty() { SECOND_NS } else { SOON_NS };
+        let is_over = self.repeat(&mut actions, now_ns) && is_over && self.late.is_empty();
+        let wait_ns = if is_over { SECOND_NS } else { SOON_NS };
         self.look_ns = now_ns.saturating_add(wait_ns);
         actions
     }
@@ -273,6 +305,31 @@ impl Hub {
             actions.extend(self.tell(pair.about, pair.asks, now_ns));
         }
         false
+    }
+
+    /// Tells once more what has changed; `false`: there is more.
+    fn repeat(&mut self, actions: &mut Vec<HubAction>, now_ns: u64) -> bool {
+        for _ in 0..LOOKS {
+            let first = self.repeats.first().filter(|(repeat_ns, _)| now_ns >= *repeat_ns);
+            let Some(&(_, pair)) = first else { return true };
+            self.count_look();
+            let all = &self.received.entry(pair.asks).or_default().changes;
+            if all.take(ALL_CHANGES, now_ns) {
+                self.set_repeat(pair, None);
+                actions.extend(self.answer(pair, now_ns));
+            } else {
+                self.set_repeat(pair, Some(now_ns.saturating_add(REPEAT_NS)));
+            }
+        }
+        false
+    }
+
+    fn set_repeat(&mut self, pair: AskedPair, repeat_ns: Option<u64>) {
+        let Some(interest) = self.interests.get_mut(&pair) else { return };
+        if let Some(before_ns) = std::mem::replace(&mut interest.repeat_ns, repeat_ns) {
+            self.repeats.remove(&(before_ns, pair));
+        }
+        self.repeats.extend(repeat_ns.map(|repeat_ns| (repeat_ns, pair)));
     }
 
     /// Tells what could not be told before, once round all that were not told at the most.
@@ -367,7 +424,8 @@ impl Hub {
             && interest.changes.take(CHANGES, now_ns)
             && all.take(ALL_CHANGES, now_ns);
         if is_told {
-            return self.answer(pair);
+            self.set_repeat(pair, Some(now_ns.saturating_add(REPEAT_NS)));
+            return self.answer(pair, now_ns);
         }
         self.note_late(pair);
         None
@@ -385,14 +443,15 @@ impl Hub {
     }
 
     /// Tells a peer the standing of another.
-    fn answer(&mut self, pair: AskedPair) -> Option<HubAction> {
+    fn answer(&mut self, pair: AskedPair, now_ns: u64) -> Option<HubAction> {
         let standing = self.standing(pair);
         let interest = self.interests.get_mut(&pair)?;
         interest.told = Some(standing);
         if let Some(turn) = interest.late.take() {
             self.late.remove(&LateTurn { asks: pair.asks, turn });
         }
-        let message = HubMessage::Known { label: interest.label, standing };
+        let kept_s = (interest.until_ns.saturating_sub(now_ns) / SECOND_NS) as u16;
+        let message = HubMessage::Known { label: interest.label, standing, kept_s };
         Some(HubAction::Tell { to: pair.asks, message })
     }
 

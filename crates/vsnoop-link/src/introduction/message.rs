@@ -1,14 +1,16 @@
 //! What a host and its hub say about a peer behind the hub.
 //!
 //! ```text
-//! ASK        1 | label: u16 | 1 | count: u8 | keys: 32 bytes each
-//!            1 | label: u16 | 2 | length: u8 | subject
+//! ASK        1 | label: u16 | 1 | count: u8 | keys: 32 bytes each | keep: u16
+//!            1 | label: u16 | 2 | length: u8 | subject | keep: u16
 //! KNOWN      2 | label: u16 | standing: u8 | port: u16, IPv6 address: 16 bytes (if mutual)
+//!              | kept: u16
 //! TO_PEER    3 | label: u16 | exchange: u32 | sender: u8 | offset: u32 | received: u32 | bytes
 //! FROM_PEER  4 | the same
 //! ```
 //! Numbers are in network order; an IPv4 address is mapped to IPv6. A message of another kind is
-//! ignored; bytes behind ASK and KNOWN are, so that a later version may append fields.
+//! ignored; bytes behind ASK and KNOWN are, so that a later version may append fields. `keep` and
+//! `kept` are in seconds; an older version has not got them, and remembers for 30 s.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
@@ -26,6 +28,10 @@ const SUBJECT: u8 = 2;
 const MOST_KEYS: usize = 8;
 const PIECE_HEADER_BYTES: usize = 1 + 2 + 4 + 1 + 4 + 4;
 
+pub(super) const SECOND_NS: u64 = 1_000_000_000;
+/// A hub remembers each question for this time at least, in seconds; one of an older version does
+/// so for no longer.
+pub const LEAST_KEPT_S: u16 = 30;
 /// Bytes of a handshake in one message: with all headers it fits the MTU that IPv6 demands of every
 /// path.
 pub const PIECE_BYTES: usize = 1024;
@@ -86,10 +92,11 @@ pub struct Piece {
 /// A message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HubMessage {
-    /// To the hub: asks for a peer, and says how it is called here.
-    Ask { label: Label, about: About },
-    /// The hub's answer; also when it changes.
-    Known { label: Label, standing: Standing },
+    /// To the hub: asks for a peer, and says how it is called here, and how long the hub is to
+    /// remember that, in seconds; 0: it asks no more.
+    Ask { label: Label, about: About, keep_s: u16 },
+    /// The hub's answer; also when it changes. It will remember the question for `kept_s` seconds.
+    Known { label: Label, standing: Standing, kept_s: u16 },
     /// To the hub, for the peer with this label.
     ToPeer(Piece),
     /// From the hub, of the peer with this label.
@@ -103,7 +110,7 @@ impl HubMessage {
             vec![kind, high, low]
         };
         match self {
-            Self::Ask { label, about } => {
+            Self::Ask { label, about, keep_s } => {
                 let mut out = begin(ASK, *label);
                 match about {
                     About::Keys(keys) => {
@@ -117,9 +124,10 @@ impl HubMessage {
                         out.extend(bytes);
                     }
                 }
+                out.extend(keep_s.to_be_bytes());
                 out
             }
-            Self::Known { label, standing } => {
+            Self::Known { label, standing, kept_s } => {
                 let mut out = begin(KNOWN, *label);
                 match standing {
                     Standing::Unknown => out.push(0),
@@ -135,6 +143,7 @@ impl HubMessage {
                         out.extend(ip.octets());
                     }
                 }
+                out.extend(kept_s.to_be_bytes());
                 out
             }
             Self::ToPeer(piece) => piece.encode(begin(TO_PEER, piece.label)),
@@ -147,8 +156,14 @@ impl HubMessage {
         let (&[kind, high, low], rest) = bytes.split_first_chunk()?;
         let label = Label::new(u16::from_be_bytes([high, low]))?;
         Some(match kind {
-            ASK => Self::Ask { label, about: About::decode(rest)? },
-            KNOWN => Self::Known { label, standing: Standing::decode(rest)? },
+            ASK => {
+                let (about, rest) = About::decode(rest)?;
+                Self::Ask { label, about, keep_s: seconds(rest) }
+            }
+            KNOWN => {
+                let (standing, rest) = Standing::decode(rest)?;
+                Self::Known { label, standing, kept_s: seconds(rest) }
+            }
             TO_PEER => Self::ToPeer(Piece::decode(label, rest)?),
             FROM_PEER => Self::FromPeer(Piece::decode(label, rest)?),
             _ => return None,
@@ -156,20 +171,27 @@ impl HubMessage {
     }
 }
 
+/// A time that an older version does not say.
+fn seconds(bytes: &[u8]) -> u16 {
+    bytes.first_chunk().map_or(LEAST_KEPT_S, |field| u16::from_be_bytes(*field))
+}
+
 impl About {
-    fn decode(bytes: &[u8]) -> Option<Self> {
+    /// Returns the bytes behind it, too.
+    fn decode(bytes: &[u8]) -> Option<(Self, &[u8])> {
         let (&[kind, count], rest) = bytes.split_first_chunk()?;
         let count = usize::from(count);
         match kind {
             KEYS if (1..=MOST_KEYS).contains(&count) => {
-                let (keys, _) = rest.as_chunks();
-                Some(Self::Keys(
-                    keys.get(..count)?.iter().copied().map(PublicKey::of_bytes).collect(),
-                ))
+                let (keys, rest) = rest.split_at_checked(count * size_of::<[u8; 32]>())?;
+                let (keys, _) = keys.as_chunks();
+                let keys = keys.iter().copied().map(PublicKey::of_bytes).collect();
+                Some((Self::Keys(keys), rest))
             }
             SUBJECT if count > 0 => {
-                let subject = std::str::from_utf8(rest.get(..count)?).ok()?;
-                Some(Self::Subject(subject.to_owned()))
+                let (subject, rest) = rest.split_at_checked(count)?;
+                let subject = std::str::from_utf8(subject).ok()?;
+                Some((Self::Subject(subject.to_owned()), rest))
             }
             _ => None,
         }
@@ -177,17 +199,18 @@ impl About {
 }
 
 impl Standing {
-    fn decode(bytes: &[u8]) -> Option<Self> {
+    /// Returns the bytes behind it, too.
+    fn decode(bytes: &[u8]) -> Option<(Self, &[u8])> {
         let (standing, rest) = bytes.split_first()?;
         Some(match standing {
-            0 => Self::Unknown,
-            1 => Self::Down,
-            2 => Self::Silent,
+            0 => (Self::Unknown, rest),
+            1 => (Self::Down, rest),
+            2 => (Self::Silent, rest),
             3 => {
                 let (&port, rest) = rest.split_first_chunk()?;
-                let (&ip, _) = rest.split_first_chunk::<16>()?;
+                let (&ip, rest) = rest.split_first_chunk::<16>()?;
                 let address = SocketAddr::new(Ipv6Addr::from(ip).into(), u16::from_be_bytes(port));
-                Self::Mutual(canonical(address))
+                (Self::Mutual(canonical(address)), rest)
             }
             _ => return None,
         })
@@ -226,6 +249,9 @@ pub(super) mod tests {
 
     use super::*;
 
+    /// What older versions do not send.
+    const LATER_BYTES: usize = 2;
+
     fn addresses() -> impl Strategy<Value = SocketAddr> {
         (any::<IpAddr>(), any::<u16>()).prop_map(|(ip, port)| canonical(SocketAddr::new(ip, port)))
     }
@@ -253,8 +279,14 @@ pub(super) mod tests {
             },
         );
         prop_oneof![
-            (label(), about).prop_map(|(label, about)| HubMessage::Ask { label, about }),
-            (label(), standing).prop_map(|(label, standing)| HubMessage::Known { label, standing }),
+            (label(), about, any::<u16>()).prop_map(|(label, about, keep_s)| HubMessage::Ask {
+                label,
+                about,
+                keep_s
+            }),
+            (label(), standing, any::<u16>()).prop_map(|(label, standing, kept_s)| {
+                HubMessage::Known { label, standing, kept_s }
+            }),
             piece.clone().prop_map(HubMessage::ToPeer),
             piece.prop_map(HubMessage::FromPeer),
         ]
@@ -280,12 +312,28 @@ pub(super) mod tests {
         }
 
         #[test]
+        fn an_older_version_remembers_for_30_s(message in messages()) {
+            let bytes = message.encode();
+            let older = match message {
+                HubMessage::Ask { label, about, .. } => {
+                    HubMessage::Ask { label, about, keep_s: 30 }
+                }
+                HubMessage::Known { label, standing, .. } => {
+                    HubMessage::Known { label, standing, kept_s: 30 }
+                }
+                _ => return Ok(()),
+            };
+            let bytes = &bytes[..bytes.len() - LATER_BYTES];
+            prop_assert_eq!(HubMessage::decode(bytes), Some(older));
+        }
+
+        #[test]
         fn a_cut_message_is_none(message in messages(), cut in any::<prop::sample::Index>()) {
             let bytes = message.encode();
             let head = if matches!(message, HubMessage::ToPeer(_) | HubMessage::FromPeer(_)) {
                 PIECE_HEADER_BYTES
             } else {
-                bytes.len()
+                bytes.len() - LATER_BYTES
             };
             prop_assert_eq!(HubMessage::decode(&bytes[..cut.index(head)]), None);
         }

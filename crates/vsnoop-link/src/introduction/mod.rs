@@ -32,23 +32,25 @@ mod hub;
 #[cfg(test)]
 mod hub_tests;
 mod message;
+mod pace;
+#[cfg(test)]
+mod pace_tests;
 #[cfg(test)]
 mod tests;
 
 pub use contact::{Contact, ContactAction, ContactSettings};
 pub use exchange::Exchange;
-pub use hub::{Hub, HubAction, PassedOn};
-pub use message::{About, HubMessage, LARGEST_BYTES, Label, Piece, Standing};
+pub use hub::{Hub, HubAction, PassedOn, Question};
+pub use message::{About, HubMessage, LARGEST_BYTES, LEAST_KEPT_S, Label, Piece, Standing};
+pub use pace::AskPace;
 
 /// Peers behind hubs that a host may have at most.
 pub const MOST_ASKED: usize = 4096;
 /// Peers that a host asks for in a second when its hub is up.
-pub const ASKS_PER_S: u64 = 256;
-/// Messages that one end takes of the other in a second. The questions for [`MOST_ASKED`] peers are
-/// 410 a second, and a hub passes on and tells up to 192.
+pub const ASKS_PER_S: u64 = 128;
+/// Messages that one end takes of the other in a second: questions ([`ASKS_PER_S`]) and pieces of
+/// handshakes. A hub passes on and tells up to 192 beside its answers.
 pub const MESSAGES_PER_S: u32 = 512;
-/// A hub forgets a question that is not repeated for this time.
-pub(crate) const ASKS_NS: u64 = 30_000_000_000;
 /// The largest label. A host with several pairs of threads takes multiples of their number, so that
 /// a record with a label is received by the pair that has its session.
 pub const MOST_LABELS: u16 = u16::MAX;

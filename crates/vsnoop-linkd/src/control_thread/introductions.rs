@@ -3,6 +3,8 @@
 //!
 //! Handshakes by way of a hub run on this thread: they never wait, and how many begin is bounded.
 
+use std::collections::HashSet;
+
 use tracing::debug;
 
 use super::{ControlThread, PeerEntry};
@@ -14,7 +16,7 @@ use vsnoop_link::forwarding::Location;
 use vsnoop_link::handshake::{Answer, Hello, Machine, Outcome, Purpose, Refusal, RefusalKind};
 use vsnoop_link::identity::PeerId;
 use vsnoop_link::introduction::{
-    About, ContactAction, HubAction, HubMessage, Label, Piece, Standing,
+    About, AskPace, Contact, ContactAction, HubAction, HubMessage, Label, Piece, Question, Standing,
 };
 use vsnoop_link::session::{DialError, PeerEvent, SessionId};
 use vsnoop_link::wire::item::INTRODUCTION;
@@ -32,19 +34,17 @@ impl ControlThread {
         }
         let is_relayed = self.peers[peer].config.relay && self.peers[peer].used.is_some();
         match HubMessage::decode(&got.item) {
-            Some(HubMessage::Ask { label, about }) if is_relayed => {
-                let about = self.relayed(peer, label, &about);
-                let actions = self.hub.asked(peer, label, about, now_ns);
-                self.act_as_hub(actions);
+            Some(HubMessage::Ask { label, about, keep_s }) if is_relayed => {
+                self.question(peer, label, &about, keep_s);
             }
             Some(HubMessage::ToPeer(piece)) if is_relayed => {
                 if let Some(passed) = self.hub.piece(peer, piece, now_ns) {
                     self.say(passed.to, &passed.message);
                 }
             }
-            Some(HubMessage::Known { label, standing }) => {
+            Some(HubMessage::Known { label, standing, kept_s }) => {
                 if let Some(known) = self.shared.labelled(peer, label.number()) {
-                    self.known(known, standing);
+                    self.known(known, standing, kept_s);
                 }
             }
             Some(HubMessage::FromPeer(piece)) => {
@@ -54,6 +54,17 @@ impl ControlThread {
             }
             _ => {}
         }
+    }
+
+    /// A peer asks for another, which it calls by this label.
+    fn question(&mut self, peer: usize, label: Label, about: &About, keep_s: u16) {
+        let now_ns = self.shared.now_ns();
+        if !self.hub.takes_question(peer, now_ns) {
+            return;
+        }
+        let about = self.relayed(peer, label, about);
+        let actions = self.hub.asked(peer, Question { label, about, keep_s }, now_ns);
+        self.act_as_hub(actions);
     }
 
     /// The peer that is relayed, and is whom another asks for by this label: most likely, the one
@@ -82,16 +93,44 @@ impl ControlThread {
         }
     }
 
-    /// The peers behind this one are asked for, one after another.
-    pub(super) fn ask_behind(&mut self, hub: usize) {
+    /// The peers behind this one are asked for, one after another: all of them if the hub has
+    /// another session with this host (`is_anew`), else those that it was not asked for.
+    pub(super) fn ask_behind(&mut self, hub: usize, is_anew: bool) {
         let now_ns = self.shared.now_ns();
-        let behind: Vec<_> = self.shared.behind(hub).collect();
-        for (turn, peer) in behind.into_iter().enumerate() {
+        let behind = self.behind_by_traffic(hub);
+        let pace = AskPace::new(behind.len());
+        let mut turn = 0;
+        for peer in behind {
             let Some(contact) = self.peers.get_mut(peer).and_then(|of| of.contact.as_mut()) else {
                 continue;
             };
-            contact.hub_up(turn, now_ns);
+            if is_anew || !contact.hub_is_up() {
+                contact.hub_up(turn, pace, now_ns);
+                turn += 1;
+            } else {
+                contact.set_pace(pace);
+            }
             self.deadlines.set(peer, self.peers[peer].deadline_ns());
+        }
+    }
+
+    /// The peers behind a hub, those first that VMs have sent from.
+    fn behind_by_traffic(&self, hub: usize) -> Vec<usize> {
+        let mut behind: Vec<_> = self.shared.behind(hub).collect();
+        if behind.len() > 1 {
+            let table = self.shared.table.read();
+            let learned = table.entries(self.shared.now_ns()).map(|entry| entry.location);
+            let learned: HashSet<_> = learned.collect();
+            behind.sort_by_key(|peer| !learned.contains(&Location::Peer(*peer as u16)));
+        }
+        behind
+    }
+
+    /// A peer is not behind this hub any more.
+    pub(super) fn ask_no_more(&self, hub: Option<&String>, contact: Contact) {
+        let is_hub = |known: &PeerEntry| !known.is_removed && Some(&known.config.name) == hub;
+        if let Some(hub) = self.peers.iter().position(is_hub) {
+            self.say(hub, &contact.ask_no_more());
         }
     }
 
@@ -161,10 +200,10 @@ impl ControlThread {
     }
 
     /// A hub has said what it knows of a peer behind it.
-    fn known(&mut self, peer: usize, standing: Standing) {
+    fn known(&mut self, peer: usize, standing: Standing, kept_s: u16) {
         let now_ns = self.shared.now_ns();
         if let Some(contact) = &mut self.peers[peer].contact {
-            let actions = contact.known(standing, now_ns);
+            let actions = contact.known(standing, kept_s, now_ns);
             self.note_labels(peer);
             let is_apart = matches!(standing, Standing::Unknown | Standing::Down);
             self.orders.each_egress(|| egress::Order::Apart { peer, is_apart });

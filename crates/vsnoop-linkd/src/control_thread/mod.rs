@@ -337,7 +337,7 @@ impl ControlThread {
                 self.orders.egress(peer, egress::Order::Use { peer, session: id.0 });
                 self.limit(peer);
                 self.note_up(peer);
-                self.ask_behind(peer);
+                self.ask_behind(peer, true);
             }
             Action::Forget(id) => {
                 let known = &mut self.peers[peer];

@@ -15,6 +15,7 @@ use crate::slots::Slots;
 use vsnoop_link::compress::DecoderMemory;
 use vsnoop_link::forwarding::Location;
 use vsnoop_link::identity::{Acceptor, Initiator, Proof, PublicKey};
+use vsnoop_link::introduction::Contact;
 use vsnoop_link::session::{DialError, PeerEvent, SessionId};
 
 /// The peers of a new configuration.
@@ -49,9 +50,12 @@ impl ControlThread {
             self.act_as_hub(actions);
             let known = &mut self.peers[peer];
             known.is_removed = true;
-            known.contact = None;
+            let (via, contact) = (known.config.via.clone(), known.contact.take());
             known.made.clear();
             known.incomplete.clear();
+            if let Some(contact) = contact {
+                self.ask_no_more(via.as_ref(), contact);
+            }
             self.shared.table.write().forget(Location::Peer(peer as u16));
             self.guard.set_peer(peer, []);
         }
@@ -89,7 +93,7 @@ impl ControlThread {
         // Some peers may be behind another hub than before.
         for hub in 0..self.peers.len() {
             if self.is_up(hub) {
-                self.ask_behind(hub);
+                self.ask_behind(hub, false);
             }
         }
     }
@@ -126,10 +130,11 @@ impl ControlThread {
         let is_other = settings != known.settings;
         known.settings = settings.clone();
         let before = std::mem::replace(&mut known.config, peer.clone());
-        let mut is_given_up = false;
+        let (mut is_given_up, mut gone) = (false, None);
         if (&before.via, &before.trust) != (&peer.via, &peer.trust) {
             let old = std::mem::replace(&mut known.contact, contact(peer, slot, pairs));
-            is_given_up = old.is_some_and(|old| old.is_dialling());
+            is_given_up = old.as_ref().is_some_and(Contact::is_dialling);
+            gone = old;
         }
         if before.addresses != peer.addresses {
             self.guard.set_peer(slot, peer.addresses.iter().filter_map(Address::literal));
@@ -141,6 +146,9 @@ impl ControlThread {
             != (peer.accept, peer.connections, peer.outer);
         if is_agreed_anew {
             known.memory = Arc::new(DecoderMemory::new(peer.decoder_bytes_max()));
+        }
+        if let Some(contact) = gone {
+            self.ask_no_more(before.via.as_ref(), contact);
         }
         if is_given_up {
             let reason = "the configuration has changed meanwhile".into();
