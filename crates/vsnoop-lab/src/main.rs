@@ -105,6 +105,12 @@ struct Run {
     /// Peers of the hub of `link-scale`.
     #[arg(long, value_name = "N")]
     peers: Option<u16>,
+    /// Only this part of `incast` or `service` (may be repeated).
+    #[arg(long = "part", value_name = "NAME")]
+    parts: Vec<String>,
+    /// Short connections of `service`.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1000..))]
+    connections: Option<u64>,
     #[command(flatten)]
     incast: Selection,
 }
@@ -183,6 +189,8 @@ fn run_experiments(run: Run) -> Result<()> {
         path_link,
         congestion_controls: run.congestion_controls,
         peers: run.peers,
+        parts: run.parts,
+        connections: run.connections,
         incast: run.incast,
     };
     if everything {

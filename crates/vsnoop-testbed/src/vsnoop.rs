@@ -86,10 +86,11 @@ impl Vsnoop {
         serde_json::from_str(&text).context("vsnoop flows did not print JSON")
     }
 
-    /// Starts `vsnoop run` with this configuration; it logs to `log`.
+    /// Starts `vsnoop run` with this configuration, in the namespace of its ports; it logs to `log`.
     pub fn serve(&self, config: &Path, log: &Path) -> Result<Service> {
         let log = File::create(log).with_context(|| format!("create {}", log.display()))?;
-        let child = Command::new(&self.program)
+        let child = self
+            .command()
             .arg("--config")
             .arg(config)
             .arg("run")
@@ -105,12 +106,18 @@ impl Vsnoop {
         Ok(self.run(&["--version"])?.trim().to_owned())
     }
 
-    fn run(&self, arguments: &[&str]) -> Result<String> {
+    /// A command to which the caller adds what it does.
+    pub fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
         if let Some(netns) = &self.netns {
             command.args(["--netns", netns]);
         }
-        let output = command
+        command
+    }
+
+    fn run(&self, arguments: &[&str]) -> Result<String> {
+        let output = self
+            .command()
             .args(arguments)
             .stdin(Stdio::null())
             .output()

@@ -1,4 +1,4 @@
-//! Waiting for events of other processes.
+//! Waiting for events of other processes, and for time to pass.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -9,6 +9,8 @@ use crate::interrupt;
 
 /// The polling interval.
 const INTERVAL: Duration = Duration::from_millis(10);
+/// Of a pause that an interrupt ends.
+const LONGEST_SLEEP: Duration = Duration::from_millis(100);
 
 /// Waits until `done` returns true. Fails after `limit`, if `done` fails, and when the run is
 /// interrupted; `what` is the event, for the error message: "the helper has finished".
@@ -24,4 +26,17 @@ pub fn wait_until(
         thread::sleep(INTERVAL);
     }
     Ok(())
+}
+
+/// Sleeps, unless the run is interrupted.
+pub fn pause(time: Duration) -> Result<()> {
+    let end = Instant::now() + time;
+    loop {
+        interrupt::check()?;
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(());
+        }
+        thread::sleep(left.min(LONGEST_SLEEP));
+    }
 }

@@ -1,6 +1,7 @@
 //! The definition of an experiment: its name, the words of its report, and its options.
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
+use clap::ValueEnum;
 use serde::Deserialize;
 use vsnoop_testbed::stage::path::PathLink;
 use vsnoop_testbed::vm::Share;
@@ -52,6 +53,10 @@ pub struct Options {
     pub congestion_controls: Vec<CongestionControl>,
     /// Of the experiment `link-scale` only.
     pub peers: Option<u16>,
+    /// Only these parts, of experiments that have some.
+    pub parts: Vec<String>,
+    /// Of the experiment `service` only.
+    pub connections: Option<u64>,
     /// Options of the experiment `incast` only.
     pub incast: Selection,
 }
@@ -65,9 +70,34 @@ pub fn chosen(all: &[&'static str], asked: &[String]) -> Result<Vec<&'static str
     Ok(all.iter().copied().filter(wanted).collect())
 }
 
+/// The parts of an experiment with these names; none if none is asked for.
+pub fn parts<P: ValueEnum>(asked: &[String]) -> Result<Vec<P>> {
+    let part = |name: &String| {
+        P::from_str(name, false).map_err(|_| {
+            let values = P::value_variants().iter().filter_map(P::to_possible_value);
+            let names: Vec<_> = values.map(|value| value.get_name().to_owned()).collect();
+            anyhow!("there is no part {name:?}; there are: {}", names.join(", "))
+        })
+    };
+    asked.iter().map(part).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::results::incast::Part;
+
+    #[test]
+    fn parts_are_chosen_by_name_and_unknown_ones_are_refused() {
+        let parts = |asked: &[&str]| {
+            let asked: Vec<_> = asked.iter().map(|name| name.to_string()).collect();
+            parts::<Part>(&asked)
+        };
+        assert!(parts(&[]).unwrap().is_empty());
+        assert_eq!(parts(&["vm", "fixed-size"]).unwrap(), [Part::Vm, Part::FixedSize]);
+        let error = parts(&["vms"]).unwrap_err().to_string();
+        assert!(error.contains("\"vms\"") && error.contains("fixed-total, "), "{error}");
+    }
 
     #[test]
     fn configurations_are_chosen_by_name_and_unknown_ones_are_refused() {

@@ -21,6 +21,7 @@ mod progress;
 mod request;
 mod rounds;
 mod sequence;
+mod service;
 mod services;
 mod systems;
 mod transfers;
@@ -74,6 +75,7 @@ static ALL: LazyLock<Vec<Experiment>> = LazyLock::new(|| {
         link::COMPRESS,
         link::SCALE,
         migrate::EXPERIMENT,
+        service::EXPERIMENT,
     ];
     own.into_iter().chain(declared::all().iter().map(of)).collect()
 });
@@ -149,9 +151,19 @@ impl Experiment {
         let declared = Declaration::find(self.name).is_some();
         ensure!(
             self.name == incast::NAME || options.incast == incast::Selection::default(),
-            "--part, --senders, --rate, --buffer, --mark, --rto-min and --opener are options of the \
+            "--senders, --rate, --buffer, --mark, --rto-min and --opener are options of the \
              experiment {} only",
             incast::NAME
+        );
+        ensure!(
+            options.parts.is_empty() || [incast::NAME, service::NAME].contains(&self.name),
+            "{} has no parts for --part",
+            self.name
+        );
+        ensure!(
+            options.connections.is_none() || self.name == service::NAME,
+            "--connections is an option of the experiment {} only",
+            service::NAME
         );
         let choose_congestion_control = [hold::EXPERIMENT.name, incast::NAME];
         ensure!(
@@ -206,7 +218,7 @@ mod tests {
     #[test]
     fn what_repeats_a_figure_names_it_and_without_samples_there_is_no_difference() {
         // No paper has these.
-        let own = ["link-scale", "migrate", "services", "uploads"];
+        let own = ["link-scale", "migrate", "service", "services", "uploads"];
         for experiment in all() {
             let (name, papers) = (experiment.name, experiment.words.papers);
             assert_eq!(papers.is_empty(), own.contains(&name), "{name}");

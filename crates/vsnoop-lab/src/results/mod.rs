@@ -55,6 +55,9 @@ pub struct Results {
 /// A short name that is a part of a [`Group`]: `rx`, `redis`, `alltoall`.
 pub type Label = ArrayString<32>;
 
+/// Values by names with a unit, where they have one: `rtt_ms`.
+pub type Values = BTreeMap<String, f64>;
+
 /// One transfer, raw.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Sample {
@@ -82,9 +85,9 @@ pub struct Sample {
     /// What was measured, where an experiment measures several things in the same way.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub what: Option<Label>,
-    /// Values that only some experiments have, by names with a unit: `rtt_ms`.
+    /// Values that only some experiments have.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub values: BTreeMap<String, f64>,
+    pub values: Values,
     /// How a transfer came on, where segments were captured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trace: Option<Trace>,

@@ -6,8 +6,8 @@ use crate::results::incast::Part;
 /// The options that select what `incast` measures. Empty options mean all values of the experiment.
 #[derive(Clone, Debug, Default, PartialEq, clap::Args)]
 pub struct Selection {
-    /// `incast`: only this part (may be repeated).
-    #[arg(long = "part", value_name = "NAME")]
+    /// Only these parts: of `--part`, which other experiments have as well.
+    #[arg(skip)]
     pub parts: Vec<Part>,
     /// `incast`: this number of senders (may be repeated).
     #[arg(long, value_name = "N")]

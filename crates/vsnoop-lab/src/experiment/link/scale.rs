@@ -6,6 +6,7 @@ use anyhow::{Result, ensure};
 use serde_json::json;
 use vsnoop_testbed::interrupt;
 use vsnoop_testbed::session::Session;
+use vsnoop_testbed::wait::pause;
 
 use super::probe::{self, Until};
 use super::series;
@@ -113,15 +114,6 @@ impl Idle {
         let percent = |side: usize| (after[side] - before[side]) / seconds * 100.0;
         Ok(Self { hub_percent: percent(0), peers_percent: percent(1) })
     }
-}
-
-fn pause(time: Duration) -> Result<()> {
-    let since = Instant::now();
-    while since.elapsed() < time {
-        interrupt::check()?;
-        std::thread::sleep(Duration::from_millis(100).min(time));
-    }
-    Ok(())
 }
 
 fn tables(results: &Results, style: Style) -> String {

@@ -45,6 +45,8 @@ pub struct Hosts {
     place: usize,
     image: Image,
     accelerator: Accelerator,
+    /// In no namespace of a host: a service finds both hosts by their names.
+    vsnoop: Vsnoop,
     scratch: PathBuf,
     /// Each QEMU has a name and a directory of its own.
     started: usize,
@@ -72,8 +74,8 @@ impl Hosts {
         let mut vm = Movable { name, image, accelerator, nics, dir, memory }.start()?;
         session.note_process(vm.pid())?;
         vm.wait_ready(BOOT_TIMEOUT)?;
-        let image = image.clone();
-        Ok(Self { vm, hosts, place: 0, image, accelerator, scratch, started: 1 })
+        let (image, vsnoop) = (image.clone(), vsnoop.clone());
+        Ok(Self { vm, hosts, place: 0, image, accelerator, vsnoop, scratch, started: 1 })
     }
 
     pub fn vm(&self) -> &Vm {
@@ -112,7 +114,7 @@ impl Hosts {
         );
         let [config, log] = [CONFIG, LOG].map(|name| self.scratch.join(name));
         fs::write(&config, text).with_context(|| format!("write {}", config.display()))?;
-        let service = self.hosts[0].vsnoop.serve(&config, &log)?;
+        let service = self.vsnoop.serve(&config, &log)?;
         session.note_process(service.pid())?;
         for host in &self.hosts {
             wait_until("the service attaches a port", SERVICE_TIMEOUT, || {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -44,15 +44,6 @@ impl Drop for Processes {
         // Signals all of them before it waits for the first.
         self.0.iter_mut().for_each(Daemon::tell_to_end);
     }
-}
-
-/// A size in `/proc/PID/status`, such as `VmRSS`.
-pub fn status_kilobytes(pid: Pid, key: &str) -> Result<u64> {
-    let text = fs::read_to_string(format!("/proc/{pid}/status"))
-        .with_context(|| format!("ask how process {pid} is"))?;
-    let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
-    let number = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
-    number.with_context(|| format!("no {key} in the status of process {pid}"))
 }
 
 /// CPU seconds of these processes and of all their descendants that live.

@@ -24,7 +24,8 @@ use vsnoop_testbed::wait::wait_until;
 use vsnoop_testbed::workspace;
 
 use super::super::Daemon;
-use super::process::{Processes, status_kilobytes};
+use super::process::Processes;
+use crate::usage::status_kilobytes;
 
 const PORT: u16 = 7757;
 const BRIDGE: &str = "net";
