@@ -86,7 +86,7 @@ impl Vsnoop {
         serde_json::from_str(&text).context("vsnoop flows did not print JSON")
     }
 
-    /// Starts `vsnoop run` with this configuration, in the namespace of its ports; it logs to `log`.
+    /// Starts `vsnoop run` with this configuration in its ports' namespace; it logs to `log`.
     pub fn serve(&self, config: &Path, log: &Path) -> Result<Service> {
         let log = File::create(log).with_context(|| format!("create {}", log.display()))?;
         let child = self
