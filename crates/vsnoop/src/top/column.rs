@@ -1,6 +1,9 @@
-//! A column of a table: what it shows of a row, and how it sorts.
+//! A column of a table: the value that it has of a row, which is shown and by which it sorts.
 
 use std::cmp::Ordering;
+use std::net::SocketAddr;
+
+use vsnoop_host::units;
 
 pub struct Column<R> {
     pub heading: &'static str,
@@ -12,8 +15,7 @@ pub struct Column<R> {
     pub rank: u8,
     /// Width that keeps columns in their places while values change.
     pub least_width: usize,
-    pub text: fn(&R) -> String,
-    pub compare: fn(&R, &R) -> Ordering,
+    pub value: for<'a> fn(&'a R) -> Value<'a>,
     /// A column that no row uses is left out.
     pub is_used: fn(&R) -> bool,
     pub tone: fn(&R) -> Tone,
@@ -29,11 +31,66 @@ pub enum Tone {
     Faint,
 }
 
+/// What a column has of a row.
+#[derive(Clone, Copy, Debug)]
+pub enum Value<'a> {
+    /// Not known, or without a meaning; sorts before what is known.
+    Unknown,
+    Text(&'a str),
+    End(SocketAddr),
+    /// A number, and how it is shown.
+    Number(f64, fn(f64) -> String),
+    Whole(u64, fn(u64) -> String),
+    /// Bytes of so many bytes; sorts by the first.
+    Part(u64, u64),
+}
+
+impl<'a> Value<'a> {
+    pub fn text(text: Option<&'a str>) -> Self {
+        text.map_or(Self::Unknown, Self::Text)
+    }
+
+    pub fn number(number: Option<f64>, show: fn(f64) -> String) -> Self {
+        number.map_or(Self::Unknown, |number| Self::Number(number, show))
+    }
+
+    pub fn whole(number: Option<u64>, show: fn(u64) -> String) -> Self {
+        number.map_or(Self::Unknown, |number| Self::Whole(number, show))
+    }
+
+    /// As the table has it.
+    pub fn shown(&self) -> String {
+        match *self {
+            Self::Unknown => "-".to_owned(),
+            Self::Text(text) => text.to_owned(),
+            Self::End(address) => address.to_string(),
+            Self::Number(number, show) => show(number),
+            Self::Whole(number, show) => show(number),
+            Self::Part(part_bytes, bytes) => units::bytes_part(part_bytes, bytes),
+        }
+    }
+
+    /// Both are of one column.
+    pub fn compare(&self, other: &Self) -> Ordering {
+        match (self, other) {
+            (Self::Text(a), Self::Text(b)) => a.cmp(b),
+            (Self::End(a), Self::End(b)) => a.cmp(b),
+            (Self::Number(a, _), Self::Number(b, _)) => a.total_cmp(b),
+            (Self::Whole(a, _), Self::Whole(b, _)) => a.cmp(b),
+            (Self::Part(a, _), Self::Part(b, _)) => a.cmp(b),
+            (a, b) => a.is_known().cmp(&b.is_known()),
+        }
+    }
+
+    fn is_known(&self) -> bool {
+        !matches!(self, Self::Unknown)
+    }
+}
+
 /// A column of text, without a meaning and with rank 0.
 pub const fn column<R>(
     heading: &'static str,
-    text: fn(&R) -> String,
-    compare: fn(&R, &R) -> Ordering,
+    value: for<'a> fn(&'a R) -> Value<'a>,
 ) -> Column<R> {
     Column {
         heading,
@@ -41,8 +98,7 @@ pub const fn column<R>(
         is_number: false,
         rank: 0,
         least_width: 0,
-        text,
-        compare,
+        value,
         is_used: |_| true,
         tone: |_| Tone::Plain,
     }
@@ -51,16 +107,21 @@ pub const fn column<R>(
 /// A column of numbers, likewise.
 pub const fn number<R>(
     heading: &'static str,
-    text: fn(&R) -> String,
-    compare: fn(&R, &R) -> Ordering,
+    value: for<'a> fn(&'a R) -> Value<'a>,
 ) -> Column<R> {
-    Column { is_number: true, ..column(heading, text, compare) }
+    Column { is_number: true, ..column(heading, value) }
 }
 
-/// Values that are not known come first.
-pub fn by_number(a: Option<f64>, b: Option<f64>) -> Ordering {
-    match (a, b) {
-        (Some(a), Some(b)) => a.total_cmp(&b),
-        (a, b) => a.is_some().cmp(&b.is_some()),
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_known_sorts_first_and_is_shown_as_such() {
+        let of = |number| Value::whole(number, units::count);
+        assert_eq!(of(None).compare(&of(Some(0))), Ordering::Less);
+        assert_eq!(of(Some(10)).compare(&of(Some(9))), Ordering::Greater);
+        assert_eq!(of(None).compare(&of(None)), Ordering::Equal);
+        assert_eq!((of(None).shown(), of(Some(1200)).shown()), ("-".into(), "1,200".into()));
     }
 }

@@ -107,10 +107,10 @@ impl<R: Row> List<R> {
         let rows = &self.rows;
         let passes = |index: &usize| text.is_empty() || rows[*index].contains(&text);
         self.shown = (0..rows.len()).filter(passes).collect();
-        let (compare, is_descending) = (self.columns[self.sorted_by].compare, self.is_descending());
+        let (value, is_descending) = (self.columns[self.sorted_by].value, self.is_descending());
         self.shown.sort_by(|a, b| {
             let (a, b) = (&rows[*a], &rows[*b]);
-            let order = compare(a, b);
+            let order = value(a).compare(&value(b));
             // Rows with equal values keep their places.
             (if is_descending { order.reverse() } else { order }).then_with(|| a.id().cmp(&b.id()))
         });
@@ -185,8 +185,10 @@ impl<R: Row> Browse for List<R> {
 
 #[cfg(test)]
 mod tests {
+    use vsnoop_host::units;
+
     use super::*;
-    use crate::top::column::{column, number};
+    use crate::top::column::{Value, column, number};
 
     struct Item(u32, &'static str);
 
@@ -203,8 +205,8 @@ mod tests {
     }
 
     static COLUMNS: [Column<Item>; 2] = [
-        column("name", |item| item.1.to_owned(), |a, b| a.1.cmp(b.1)),
-        number("number", |item| item.0.to_string(), |a, b| a.0.cmp(&b.0)),
+        column("name", |item| Value::Text(item.1)),
+        number("number", |item| Value::Whole(item.0.into(), units::count)),
     ];
 
     fn list() -> List<Item> {

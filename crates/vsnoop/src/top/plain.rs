@@ -46,7 +46,7 @@ fn text(rows: Vec<PortRow>) -> String {
         .collect();
     let mut table = table::new(&headings.iter().map(String::as_str).collect::<Vec<_>>());
     for row in list.iter() {
-        table.add_row(used.iter().map(|column| (column.text)(row)).collect::<Vec<_>>());
+        table.add_row(used.iter().map(|column| (column.value)(row).shown()).collect::<Vec<_>>());
     }
     let troubles = total.without_engine.iter().map(|port| format!("\n{port}: no engine serves it"));
     let troubles: String = troubles.collect();
