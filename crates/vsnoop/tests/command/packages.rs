@@ -2,7 +2,8 @@
 //! capabilities with which the manifest runs them.
 
 use std::collections::BTreeSet;
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -24,6 +25,7 @@ pub fn trials() -> Vec<Trial> {
     trials![
         the_manifest_gives_the_capabilities_of_the_unit,
         the_archive_has_what_make_install_installs,
+        an_upgrade_to_another_layout_detaches_by_the_old_program_and_no_other_does,
         the_service_attaches_with_the_files_and_capabilities_of_the_container,
     ]
 }
@@ -65,6 +67,45 @@ fn the_archive_has_what_make_install_installs() -> Result<()> {
         ensure!(files.contains(file), "{file} is not in {listed}");
     }
     ensure!(said.contains("for glibc 2."), "{said}");
+    Ok(())
+}
+
+/// preinst asks the installed program for its ABI; a stand-in for that notes how it is called.
+fn an_upgrade_to_another_layout_detaches_by_the_old_program_and_no_other_does() -> Result<()> {
+    let dir = Path::new("/run/vsnoop-preinst");
+    let sbin = dir.join("sbin");
+    fs::create_dir_all(&sbin)?;
+    let calls = dir.join("calls");
+    let stand_in = format!(
+        "#!/bin/sh\necho \"$*\" >>{}\n[ \"$1\" = --version ] || exit 1\n\
+         echo 'vsnoop 1.2.3 (ABI 41)'\n",
+        calls.display()
+    );
+    fs::write(sbin.join("vsnoop"), stand_in)?;
+    fs::set_permissions(sbin.join("vsnoop"), Permissions::from_mode(0o755))?;
+    let preinst = fs::read_to_string(workspace::root()?.join("deploy/debian/preinst"))?;
+    ensure!(preinst.contains("abi=#ABI#"), "scripts/deb.sh has nothing to replace: {preinst}");
+    let script = dir.join("preinst");
+    // The directory of the stand-in lies on that of the host, in a mount namespace.
+    let enter = format!("mount --bind {} /usr/sbin && exec sh \"$@\"", sbin.display());
+    let called = |abi: &str, action: &str| -> Result<String> {
+        fs::write(&calls, "")?;
+        fs::write(&script, preinst.replace("#ABI#", abi))?;
+        let output = Command::new("unshare")
+            .args(["--mount", "sh", "-c", &enter, "sh"])
+            .arg(&script)
+            .args([action, "1.2.2"])
+            .output()?;
+        ensure!(output.status.success(), "{action}, ABI {abi}: {}", text(&output.stderr));
+        Ok(text(&fs::read(&calls)?))
+    };
+    let (same, other, first) =
+        (called("41", "upgrade")?, called("42", "upgrade")?, called("42", "install")?);
+    fs::remove_dir_all(dir)?;
+    ensure!(same == "--version", "the same layout: {same}");
+    // Its failures do not stop the upgrade.
+    ensure!(other == "--version\ndetach --all\noff --all", "another layout: {other}");
+    ensure!(first.is_empty(), "nothing was installed: {first}");
     Ok(())
 }
 
