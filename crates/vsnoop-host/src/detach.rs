@@ -57,7 +57,7 @@ use vsnoop_bpf::{Listed, Port};
 use vsnoop_upkeep::detach::{Ended, recently_reset, reset_held, rsts_to_send};
 
 use crate::error::{Error, Result, with_causes};
-use crate::held::Holds;
+use crate::held::{Holds, amount};
 use crate::incast;
 use crate::lock::CommandLock;
 use crate::ports::Attached;
@@ -223,9 +223,10 @@ fn reset_after_tap_deleted(port: &Port, netns: Option<&Netns>) -> Result<()> {
         None => 0,
     };
     tracing::warn!(
-        "port {} is gone: its tap was deleted, {bytes} acknowledged bytes of {flows} connections \
-         were still on their way to the VM; {reset} senders were reset",
-        port.ifname()?
+        "port {} is gone: its tap was deleted, {} were acknowledged and still on their way to the VM; \
+         {reset} senders were reset",
+        port.ifname()?,
+        amount(bytes, flows)
     );
     Ok(())
 }

@@ -197,9 +197,9 @@ impl Outstanding {
     }
 }
 
-/// For example "1,000 bytes of 2 connections".
+/// For example "391 KiB of 2 connections".
 pub fn amount(bytes: u64, flows: u64) -> String {
-    format!("{} of {}", units::plural(bytes, "byte"), units::plural(flows, "connection"))
+    format!("{} of {}", units::bytes(bytes), units::plural(flows, "connection"))
 }
 
 /// Has the engine shown a sign of life lately? `engine_ns`: its last one, 0 for none. `engine_ns`

@@ -12,3 +12,21 @@ pub fn parse(text: &str) -> Option<u64> {
     };
     digits.parse::<u64>().ok()?.checked_mul(unit)
 }
+
+/// In the syntax of [`parse`], as short as it is exact: 16M, 1000.
+pub fn text(bytes: u64) -> String {
+    with_suffix(bytes, 1024)
+}
+
+/// `base`: of the suffixes K, M and G.
+pub(crate) fn with_suffix(mut number: u64, base: u64) -> String {
+    let mut suffixes = ["", "K", "M", "G"].into_iter();
+    let mut suffix = suffixes.next().unwrap_or_default();
+    while number > 0
+        && number.is_multiple_of(base)
+        && let Some(larger) = suffixes.next()
+    {
+        (number, suffix) = (number / base, larger);
+    }
+    format!("{number}{suffix}")
+}

@@ -69,6 +69,10 @@ pub struct State {
     pub tables: Vec<String>,
     /// Taps that should be attached and cannot be.
     pub failed: Vec<FailedPort>,
+    /// Taps that an operator has detached, and that stay off until a reload. A service of an older
+    /// version names none.
+    #[serde(default)]
+    pub left_off: Vec<LeftOff>,
     /// Where it answers Prometheus, and why it does not. A service of an older version says
     /// neither.
     #[serde(default)]
@@ -82,6 +86,13 @@ pub struct FailedPort {
     pub port: String,
     pub netns: u64,
     pub reason: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeftOff {
+    pub port: String,
+    /// Inode of its network namespace.
+    pub netns: u64,
 }
 
 /// A reload that a client waits for.

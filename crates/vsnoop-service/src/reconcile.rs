@@ -225,6 +225,11 @@ impl Reconciler {
         self.failed.get(&key).map(|failure| failure.reason.as_str())
     }
 
+    /// Has an operator detached it, so that it stays off until a reload?
+    pub fn is_left_off(&self, key: PortKey) -> bool {
+        self.released.contains(&key)
+    }
+
     /// Forgets what operators took off: a reload asks for what the configuration says.
     pub fn reload(&mut self) {
         // What an operator took off since the last look is not known yet.

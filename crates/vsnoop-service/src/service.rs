@@ -18,7 +18,7 @@ use vsnoop_host::units;
 use vsnoop_metrics::Background;
 
 use crate::act::{self, Draining};
-use crate::control::{FailedPort, Response, Server, State};
+use crate::control::{FailedPort, LeftOff, Response, Server, State};
 use crate::error::{Error, Result};
 use crate::metrics::Metrics;
 use crate::namespaces::Namespaces;
@@ -188,12 +188,16 @@ impl Service {
                 reason: self.reconciler.reason(port.key)?.to_owned(),
             })
         });
+        let left_off = present.iter().filter(|port| self.reconciler.is_left_off(port.key));
+        let left_off = left_off
+            .map(|port| LeftOff { port: port.tap.interface.clone(), netns: port.key.netns });
         let (metrics, metrics_failed) = self.metrics.state();
         State {
             pid: std::process::id() as i32,
             file: self.config.file.clone(),
             tables: self.tables(),
             failed: failed.collect(),
+            left_off: left_off.collect(),
             metrics,
             metrics_failed,
         }

@@ -12,10 +12,12 @@ use vsnoop_upkeep::drain;
 #[cfg(feature = "link")]
 mod link;
 mod shared;
+mod uplink;
 #[cfg(feature = "link")]
 pub use link::*;
 pub use shared::Refresh;
 use shared::{period, prefix, seconds};
+pub use uplink::*;
 
 /// Options of all commands, which follow those of a command in its help and its manual page.
 const GLOBAL: &str = "Global options";
@@ -55,6 +57,8 @@ pub enum Command {
     /// Measure how long VMs take to acknowledge; changes no packet.
     Observe(Observe),
     /// Accelerate TCP to the VMs behind these taps.
+    // Ports stand before --incast, whose value may be left out.
+    #[command(override_usage = "vsnoop attach <PORT>... [OPTIONS]")]
     Attach(Attach),
     /// Change how much is held for attached ports, while packets flow.
     Set(Set),
@@ -93,11 +97,9 @@ pub enum Command {
     /// Hands over what is held for VMs; started by the helper.
     #[command(hide = true)]
     Engine(Helper),
-    /// Write the manual pages; `make install` does.
-    #[command(hide = true)]
+    /// Write the manual pages to a directory; `make install` does.
     Man(Man),
-    /// Print what completes the command line in a shell; `make install` does.
-    #[command(hide = true)]
+    /// Print completions of the command line for a shell; `make install` installs those of three.
     Completions(Completions),
 }
 
@@ -114,7 +116,13 @@ pub struct Doctor {
     #[arg(value_name = "PORT")]
     pub ports: Vec<String>,
     /// How long to watch the VMs' CPUs.
-    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = seconds)]
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        allow_negative_numbers = true,
+        default_value_t = 1.0,
+        value_parser = seconds
+    )]
     pub measure: f64,
 }
 
@@ -124,10 +132,21 @@ pub struct Observe {
     #[arg(required = true, value_name = "PORT")]
     pub ports: Vec<String>,
     /// Stop after this long; without it, at Ctrl-C.
-    #[arg(long = "for", value_name = "SECONDS", value_parser = seconds)]
+    #[arg(
+        long = "for",
+        value_name = "SECONDS",
+        allow_negative_numbers = true,
+        value_parser = seconds
+    )]
     pub duration: Option<f64>,
     /// Refresh the table this often.
-    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = period)]
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        allow_negative_numbers = true,
+        default_value_t = 1.0,
+        value_parser = period
+    )]
     pub watch: f64,
 }
 
@@ -240,7 +259,13 @@ pub struct Detach {
     #[arg(long)]
     pub all: bool,
     /// Wait at most this long for VMs to acknowledge what vsnoop has acknowledged.
-    #[arg(long, value_name = "SECONDS", default_value_t = drain::TIMEOUT_S, value_parser = seconds)]
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        allow_negative_numbers = true,
+        default_value_t = drain::TIMEOUT_S,
+        value_parser = seconds
+    )]
     pub timeout: f64,
 }
 
@@ -250,7 +275,13 @@ pub struct Drain {
     #[arg(required = true, value_name = "PORT")]
     pub ports: Vec<String>,
     /// Wait at most this long for the VM to acknowledge what vsnoop has acknowledged.
-    #[arg(long, value_name = "SECONDS", default_value_t = drain::TIMEOUT_S, value_parser = seconds)]
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        allow_negative_numbers = true,
+        default_value_t = drain::TIMEOUT_S,
+        value_parser = seconds
+    )]
     pub timeout: f64,
 }
 
@@ -287,54 +318,26 @@ pub struct Top {
     #[arg(value_name = "PORT")]
     pub ports: Vec<String>,
     /// Refresh this often; all rates are those of an interval.
-    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = interval)]
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        allow_negative_numbers = true,
+        default_value_t = 1.0,
+        value_parser = interval
+    )]
     pub interval: f64,
     /// End after this long; without it, at `q`.
-    #[arg(long = "for", value_name = "SECONDS", value_parser = seconds)]
+    #[arg(
+        long = "for",
+        value_name = "SECONDS",
+        allow_negative_numbers = true,
+        value_parser = seconds
+    )]
     pub duration: Option<f64>,
     /// Print the table of one interval, and end. Where standard output is no terminal it does so
     /// too, with --for one table for each interval.
     #[arg(long, conflicts_with = "duration")]
     pub once: bool,
-}
-
-#[derive(Debug, Args)]
-#[command(args_conflicts_with_subcommands = true)]
-pub struct Incast {
-    #[command(flatten)]
-    pub refresh: Refresh,
-    #[command(subcommand)]
-    pub action: Option<IncastAction>,
-}
-
-#[derive(Debug, Subcommand)]
-pub enum IncastAction {
-    /// Change rate or buffer while packets flow, for all ports behind an uplink; a rate turns
-    /// incast control on again.
-    Set(IncastSet),
-    /// Turn incast control off, without detaching anything: windows are the VMs' own again.
-    Off(IncastOff),
-}
-
-#[derive(Debug, Args)]
-pub struct IncastSet {
-    /// Which uplink [default: the only one].
-    #[arg(long, value_name = "IFACE")]
-    pub uplink: Option<String>,
-    /// Of the last hop, such as 1G or 25G (bits per second), or `link`: the link speed of the
-    /// uplink.
-    #[arg(long, value_name = "RATE|link", allow_hyphen_values = true, value_parser = incast::rate)]
-    pub rate: Option<incast::Rate>,
-    /// Queue of the last hop, 16K to 256M bytes (suffixes K, M, G).
-    #[arg(long, value_name = "SIZE", value_parser = incast::buffer)]
-    pub buffer: Option<u32>,
-}
-
-#[derive(Debug, Args)]
-pub struct IncastOff {
-    /// Which uplink [default: the only one].
-    #[arg(long, value_name = "IFACE")]
-    pub uplink: Option<String>,
 }
 
 #[derive(Debug, Args)]
@@ -371,6 +374,7 @@ pub struct Man {
 
 #[derive(Debug, Args)]
 pub struct Completions {
+    /// The shell that is to complete `vsnoop`.
     pub shell: clap_complete::Shell,
 }
 

@@ -23,6 +23,7 @@ mod link_error;
 mod longest;
 mod output;
 mod service;
+mod tables;
 mod top;
 
 use std::process::ExitCode;

@@ -1,13 +1,13 @@
 //! The service, as other commands see it.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use serde::Serialize;
 use vsnoop_host::error::{Unfit, with_causes};
 use vsnoop_host::units;
-use vsnoop_service::control::{self, FailedPort, Request, Response, State};
+use vsnoop_service::control::{self, FailedPort, LeftOff, Request, Response, State};
 
 use crate::error::unfit;
 
@@ -24,6 +24,7 @@ pub struct ServiceStatus {
     file: Option<PathBuf>,
     tables: Vec<String>,
     failed: Vec<FailedPort>,
+    left_off: Vec<LeftOff>,
     /// Where it answers Prometheus, and why it does not.
     metrics: Option<SocketAddr>,
     metrics_failed: Option<String>,
@@ -48,13 +49,14 @@ impl ServiceStatus {
     }
 
     fn of(state: State) -> Self {
-        let State { pid, file, tables, failed, metrics, metrics_failed } = state;
+        let State { pid, file, tables, failed, left_off, metrics, metrics_failed } = state;
         Self {
             running: true,
             pid: Some(pid),
             file: Some(file),
             tables,
             failed,
+            left_off,
             metrics,
             metrics_failed,
             trouble: None,
@@ -63,6 +65,11 @@ impl ServiceStatus {
 
     fn silent(trouble: String) -> Self {
         Self { running: true, trouble: Some(trouble), ..Self::default() }
+    }
+
+    /// Its configuration; `None` unless it runs and answers.
+    pub fn file(&self) -> Option<&Path> {
+        self.file.as_deref()
     }
 
     /// An error unless it runs and answers.
@@ -94,6 +101,13 @@ impl ServiceStatus {
         lines.extend(self.failed.iter().map(|failed| {
             format!("{}: the service cannot attach it: {}", failed.port, failed.reason)
         }));
+        if !self.left_off.is_empty() {
+            let names: Vec<_> = self.left_off.iter().map(|left| left.port.as_str()).collect();
+            lines.push(format!(
+                "the service leaves off what was detached: {}; `vsnoop reload` attaches it again",
+                names.join(", ")
+            ));
+        }
         lines.extend(self.metrics_failed.clone());
         lines
     }
@@ -110,13 +124,15 @@ mod tests {
             file: "/f.toml".into(),
             tables: vec!["web".into()],
             failed: vec![FailedPort { port: "tap0".into(), netns: 1, reason: "why".into() }],
+            left_off: vec![LeftOff { port: "tap1".into(), netns: 1 }],
             metrics: None,
             metrics_failed: Some("no endpoint".into()),
         });
         let lines = running.lines(true);
         assert_eq!(lines[0], "the service runs (process 7; /f.toml, 1 table [[port]])");
         assert_eq!(lines[1], "tap0: the service cannot attach it: why");
-        assert_eq!(lines[2], "no endpoint");
+        assert!(lines[2].contains("detached: tap1; `vsnoop reload`"), "{}", lines[2]);
+        assert_eq!(lines[3], "no endpoint");
         assert!(ServiceStatus::default().lines(true)[0].starts_with("no service runs"));
         assert!(ServiceStatus::default().lines(false).is_empty());
     }

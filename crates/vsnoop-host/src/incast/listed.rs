@@ -102,23 +102,22 @@ pub fn choose(
     if let Some(at) = here.iter().position(|uplink| uplink.state.name == name) {
         return Ok(here.remove(at));
     }
-    if here.is_empty() {
+    let is_there = netns.run(|| netdev::find(name))?.is_some();
+    if here.is_empty() && is_there {
         return Err(none(&elsewhere, netns));
     }
-    let has = match here.len() {
-        1 => "has",
-        _ => "have",
-    };
-    let what = match netns.run(|| netdev::find(name))? {
-        Some(_) => "has no incast control",
-        None => "does not exist",
+    let (unfitness, what) = match is_there {
+        true => (Unfit::NotAttached, "has no incast control"),
+        false => (Unfit::NoPort, "does not exist"),
     };
     let label = netns.label();
-    let text = format!(
-        "uplink {name} {what} in the network namespace {label}; {} {has} incast control there",
-        names(&here)
-    );
-    Err(unfit(Unfit::NotAttached, text))
+    let others = match here.len() {
+        0 => "`ip link` lists the devices".to_owned(),
+        1 => format!("{} has incast control there", names(&here)),
+        _ => format!("{} have incast control there", names(&here)),
+    };
+    let text = format!("uplink {name} {what} in the network namespace {label}; {others}");
+    Err(unfit(unfitness, text))
 }
 
 fn none(elsewhere: &[ListedUplink], netns: &Netns) -> error::Error {

@@ -65,24 +65,7 @@ pub fn buffer(text: &str) -> Result<u32, SettingError> {
 
 /// A rate in the syntax of the option.
 pub fn rate_text(bits: u64) -> String {
-    with_suffix(bits, 1000)
-}
-
-/// A queue in the syntax of the option.
-pub fn buffer_text(bytes: u32) -> String {
-    with_suffix(bytes.into(), 1024)
-}
-
-fn with_suffix(mut number: u64, base: u64) -> String {
-    let mut suffixes = ["", "K", "M", "G"].into_iter();
-    let mut suffix = suffixes.next().unwrap_or_default();
-    while number > 0
-        && number.is_multiple_of(base)
-        && let Some(larger) = suffixes.next()
-    {
-        (number, suffix) = (number / base, larger);
-    }
-    format!("{number}{suffix}")
+    size::with_suffix(bits, 1000)
 }
 
 #[cfg(test)]
@@ -118,7 +101,7 @@ mod tests {
             assert_eq!(rate_text(bits), text);
         }
         for text in ["16K", "100000", "96K", "1M"] {
-            assert_eq!(buffer_text(buffer(text).unwrap()), text);
+            assert_eq!(size::text(buffer(text).unwrap().into()), text);
         }
     }
 

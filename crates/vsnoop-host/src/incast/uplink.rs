@@ -11,8 +11,9 @@ use vsnoop_netdev::ethtool;
 use super::configured::Defaults;
 use super::ingress;
 use super::reckoning::bits_per_second;
-use super::setting::{DEFAULT_BUFFER, RATES, Rate, buffer_text, rate_text};
+use super::setting::{DEFAULT_BUFFER, RATES, Rate, rate_text};
 use crate::error::{Error, Result, Unfit, unfit, usage};
+use crate::size;
 use crate::system::netdev::{self, Device};
 use crate::system::netns::Netns;
 use crate::system::{process, vcpu};
@@ -126,7 +127,7 @@ fn join(known: &Uplink, uplink: &Device, wanted: &Wanted<'_>) -> Result<Joined> 
             "--incast-buffer",
             has,
             asked,
-            format!("--buffer {}", buffer_text(bytes)),
+            format!("--buffer {}", size::text(bytes.into())),
         ));
     }
     Ok(joined)

@@ -12,15 +12,18 @@ pub struct Refresh {
         value_name = "SECONDS",
         num_args = 0..=1,
         default_missing_value = "1",
+        allow_negative_numbers = true,
         value_parser = period
     )]
     pub watch: Option<f64>,
 }
 
+/// Arguments with it allow negative numbers, so that these are refused for what they are: clap takes
+/// them for options otherwise, and gives a wrong tip.
 pub fn seconds(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(seconds) if (0.0..=1e9).contains(&seconds) => Ok(seconds),
-        _ => Err("give a number of seconds".into()),
+        _ => Err("give a number of seconds, 0 or more".into()),
     }
 }
 

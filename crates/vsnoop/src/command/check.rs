@@ -7,11 +7,11 @@ use anyhow::Result;
 use serde::Serialize;
 use vsnoop_host::config::port::PortPattern;
 use vsnoop_host::config::{Config, FILE};
-use vsnoop_host::units;
 
 use crate::cli::{self, Cli};
 use crate::output::fold::fold;
 use crate::output::watch::print;
+use crate::tables;
 
 const GOOD: &str = "good";
 /// No file was named, and [`FILE`] is not there.
@@ -55,14 +55,8 @@ fn text(document: &CheckDocument) -> String {
     if document.result == ABSENT {
         return format!("there is no {file}: all taps are observed, none accelerated");
     }
-    if document.tables.is_empty() {
-        return format!(
-            "{file} is good; without a [[port]] all taps are observed, none accelerated"
-        );
-    }
     let names: Vec<_> = document.tables.iter().map(|table| table.name.as_str()).collect();
-    let count = units::plural(names.len() as u64, "table");
-    format!("{file} is good; {count} [[port]]: {}", names.join(", "))
+    format!("{file} is good; {}", tables::text(&names))
 }
 
 #[cfg(test)]

@@ -5,16 +5,24 @@ use serde::Serialize;
 use vsnoop_host::config::Config;
 use vsnoop_host::error::Unfit;
 use vsnoop_host::failures::LeftAlone;
+use vsnoop_host::size;
+use vsnoop_host::system::kernel;
 use vsnoop_host::system::netns::Netns;
 use vsnoop_host::units;
 
 use crate::cli::{self, Cli};
 use crate::doctor::hold::Budget;
-use crate::doctor::{Check, Level, TapReport, host, taps};
+use crate::doctor::{Check, Level, TapReport, configuration, host, taps};
 use crate::error::{exit_code_of, unfit};
 use crate::output::fold::fold;
 use crate::output::watch::print;
 use crate::output::{hint, hold, table};
+use crate::service::ServiceStatus;
+
+/// In the place of a value that cannot be read without privileges.
+const NEEDS_ROOT: &str = "needs root";
+const NEEDS_ROOT_NOTE: &str = "note: only root can read which processes hold the taps, how their \
+                               vCPUs run, what is attached, and what is held";
 
 #[derive(Serialize)]
 struct DoctorDocument {
@@ -29,7 +37,9 @@ struct DoctorDocument {
 pub fn run(cli: &Cli, arguments: &cli::Doctor) -> Result<u8> {
     let netns = Netns::chosen(cli.netns.as_deref())?;
     let config = Config::read(cli.config.as_deref());
-    let host = host::checks(&config, &netns)?;
+    let mut host = host::checks(&config, &netns)?;
+    let service = ServiceStatus::of_host();
+    host.extend(configuration::of_service(service.file(), cli.config.as_deref()));
     let mut ports = taps::examine(&arguments.ports, &netns, arguments.measure)?;
     let budget = config.ok().map(|config| Budget::of_host(&config, &netns)).transpose()?;
     let mut hold = budget.flatten();
@@ -67,7 +77,11 @@ fn text(document: &DoctorDocument, netns: &Netns) -> String {
         ));
         return parts.join("\n\n");
     }
-    parts.extend(port_texts(&document.ports));
+    let is_privileged = kernel::missing_privileges().is_empty();
+    parts.extend(port_texts(&document.ports, is_privileged));
+    if !is_privileged {
+        parts.push(NEEDS_ROOT_NOTE.to_owned());
+    }
     parts.extend(held_text(&document.ports));
     if let Some(budget) = &document.hold {
         parts.extend(hold_text(&document.ports, budget));
@@ -76,8 +90,9 @@ fn text(document: &DoctorDocument, netns: &Netns) -> String {
         |port: &&TapReport| port.process.is_some() && port.segmentation_offload == Some(false);
     parts.extend(document.ports.iter().filter(takes_none).map(|port| {
         format!(
-            "note: port {}: the VM's device takes no super-packets; those that reach the host are \
-             not acknowledged early (virtio-net: guest_tso4, guest_tso6)",
+            "note: port {}: the VM's device takes no super-packets; those that reach the host go \
+             through the hold, from which the engine hands them over in segments: that costs CPU time \
+             (virtio-net: guest_tso4 and guest_tso6 avoid it)",
             port.port
         )
     }));
@@ -94,8 +109,12 @@ fn text(document: &DoctorDocument, netns: &Netns) -> String {
     parts.join("\n\n")
 }
 
-/// The devices of the ports, and their VMs.
-fn port_texts(ports: &[TapReport]) -> [String; 2] {
+/// The devices of the ports, and their VMs. Without privileges what is not known says so.
+fn port_texts(ports: &[TapReport], is_privileged: bool) -> [String; 2] {
+    let or_root = |text: String| match text.as_str() {
+        "-" if !is_privileged => NEEDS_ROOT.to_owned(),
+        _ => text,
+    };
     let mut devices =
         table::new(&["port", "qdisc", ">ring", ">queues", "offloads", "process", "attached"]);
     let mut vms = table::new(&["port", ">vCPUs", ">run", ">wait", "quota", "verdict"]);
@@ -106,16 +125,20 @@ fn port_texts(ports: &[TapReport]) -> [String; 2] {
             units::count(port.ring_frames.into()),
             units::count(port.queues.into()),
             port.offloads_text().into(),
-            port.process_text(),
-            port.attached.unwrap_or("-").to_owned(),
+            or_root(port.process_text()),
+            or_root(port.attached.unwrap_or("-").to_owned()),
         ]);
-        let share = |share: Option<f64>| share.map_or("-".into(), units::percent);
+        let share = |share: Option<f64>| or_root(share.map_or("-".into(), units::percent));
+        let vcpus = match port.vcpus.len() {
+            0 => "-".into(),
+            count => units::count(count as u64),
+        };
         vms.add_row([
             port.port.clone(),
-            units::count(port.vcpus.len() as u64),
+            or_root(vcpus),
             share(port.ran_share),
             share(port.waited_share),
-            port.quota_text(),
+            or_root(port.quota_text()),
             port.verdict.clone(),
         ]);
     }
@@ -175,8 +198,9 @@ fn hold_text(ports: &[TapReport], budget: &Budget) -> Option<String> {
     };
     let free = budget.total_bytes.saturating_sub(budget.taken_bytes);
     let comparison = if budget.needed_bytes > free { "more than" } else { "within" };
+    let larger: Vec<_> = ports.iter().filter_map(larger_hold).collect();
     is_any.then(|| {
-        format!(
+        let text = format!(
             "{}\na hold needs bandwidth ({bandwidth}) x (2 x delay + round trip), as a power of two; new ones \
              for these VMs could take {}, {comparison} the {} that are left of {} for all holds of this host \
              ({}){}",
@@ -186,6 +210,19 @@ fn hold_text(ports: &[TapReport], budget: &Budget) -> Option<String> {
             units::bytes(budget.total_bytes),
             budget.total_from,
             budget.default_text()
+        );
+        [vec![text], larger].concat().join("\n")
+    })
+}
+
+/// What gives an attached port the recommended hold; `None` if it has as much.
+fn larger_hold(port: &TapReport) -> Option<String> {
+    let (wanted, has) = (port.hold?.size_bytes, port.held.as_ref()?.size_bytes);
+    let (name, size) = (&port.port, size::text(wanted));
+    (has < wanted).then(|| {
+        format!(
+            "port {name}: `vsnoop set {name} --hold {size}` gives it the recommended hold (of a port of the \
+             service: `hold` in its [[port]])"
         )
     })
 }
@@ -233,7 +270,11 @@ mod tests {
         let mut has = budget();
         taps::recommend_holds(&mut ports, &mut has);
         assert_eq!(has.needed_bytes, 0);
-        assert!(hold_text(&ports, &has).unwrap().contains("16 MiB (has 1 MiB)"));
+        let text = hold_text(&ports, &has).unwrap();
+        assert!(text.contains("16 MiB (has 1 MiB)"), "{text}");
+        assert!(text.contains("`vsnoop set tap0 --hold 16M`"), "{text}");
+        ports[0].held = Some(held(32 << 20, 0));
+        assert!(!hold_text(&ports, &has).unwrap().contains("vsnoop set"));
     }
 
     #[test]
@@ -309,6 +350,15 @@ mod tests {
         let document = DoctorDocument { ready: true, host: host.into(), hold: Some(budget), ports };
         let netns = Netns::chosen(None).expect("the network namespace of the test");
         longest::assert_narrow(&fold(&text(&document, &netns)));
+    }
+
+    #[test]
+    fn without_root_it_is_said_what_needs_root() {
+        let port = TapReport { port: "tap0".into(), ..TapReport::default() };
+        let texts = port_texts(std::slice::from_ref(&port), false);
+        assert!(texts.iter().all(|text| text.contains(NEEDS_ROOT)), "{texts:?}");
+        let texts = port_texts(&[port], true);
+        assert!(!texts.iter().any(|text| text.contains(NEEDS_ROOT)), "{texts:?}");
     }
 
     #[test]

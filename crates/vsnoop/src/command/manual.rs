@@ -178,7 +178,7 @@ mod tests {
     fn a_page_has_the_options_and_nothing_hidden() {
         let pages = pages().unwrap();
         let attach = text(pages.iter().find(|page| page.name == "vsnoop-attach.8").unwrap());
-        for part in ["[OPTIONS] <PORT>...", "--hold", "--ahead", "--netns"] {
+        for part in ["<PORT>... [OPTIONS]", "--hold", "--ahead", "--netns"] {
             assert!(attach.contains(part), "{part} is not in:\n{attach}");
         }
         assert!(!attach.contains("buf-size"), "{attach}");

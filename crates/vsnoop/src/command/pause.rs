@@ -97,7 +97,7 @@ fn usable(name: &str, netns: &Netns) -> Result<Attached> {
     match attached.state {
         AttachmentState::Active | AttachmentState::Paused => Ok(attached),
         AttachmentState::Observing => Err(unfit(
-            Unfit::NotAttached,
+            Unfit::Other,
             format!(
                 "port {name} is only being observed, and nothing is acknowledged early; `vsnoop detach \
                  {name}`, then `vsnoop attach {name}`"

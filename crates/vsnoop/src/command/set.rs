@@ -12,6 +12,7 @@ use vsnoop_host::ports::{self, AttachmentState};
 use vsnoop_host::quota;
 use vsnoop_host::system::kernel;
 use vsnoop_host::system::netns::Netns;
+use vsnoop_host::units;
 
 use crate::bounds::{ahead_bytes, bounds_text};
 use crate::cli::{self, Cli};
@@ -30,7 +31,7 @@ fn set(name: &str, netns: &Netns, config: &Config, bounds: cli::Bounds) -> Resul
     let attached = ports::find(name, netns)?;
     if attached.state == AttachmentState::Observing {
         return Err(unfit(
-            Unfit::NotAttached,
+            Unfit::Other,
             format!(
                 "port {name} is only being observed, and holds nothing; `vsnoop detach {name}`, then \
                  `vsnoop attach {name}`"
@@ -43,9 +44,41 @@ fn set(name: &str, netns: &Netns, config: &Config, bounds: cli::Bounds) -> Resul
         .transpose()?;
     let policy = attached.port.set_bounds(hold.map(|bytes| bytes / HOLD_CHUNK), bounds.ahead)?;
     let hold_bytes = u64::from(policy.hold_chunks) * u64::from(HOLD_CHUNK);
+    let used_bytes = u64::from(attached.port.state()?.chunks_used) * u64::from(HOLD_CHUNK);
+    let bounds = bounds_text(hold_bytes, policy.ahead);
     Ok(Outcome {
         hold_bytes: Some(hold_bytes),
         ahead_bytes: ahead_bytes(policy.ahead),
-        ..Outcome::done(name, "set", format!("{name}: {}", bounds_text(hold_bytes, policy.ahead)))
+        ..Outcome::done(
+            name,
+            "set",
+            format!("{name}: {bounds}{}", in_use(name, used_bytes, hold_bytes)),
+        )
     })
+}
+
+/// More is in use than the port may have now.
+fn in_use(name: &str, used_bytes: u64, hold_bytes: u64) -> String {
+    if used_bytes <= hold_bytes {
+        return String::new();
+    }
+    format!(
+        "; {} are in use: none are dropped, and nothing more is acknowledged early until the VM has \
+         taken enough of them (`vsnoop flows {name}` shows whose they are, a larger --hold ends it)",
+        units::bytes(used_bytes)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hold_below_what_is_in_use_is_said_with_what_can_be_done() {
+        assert_eq!(in_use("tap0", 1 << 20, 1 << 20), "");
+        let text = in_use("tap0", 2 << 20, 1 << 20);
+        for word in ["2 MiB are in use", "`vsnoop flows tap0`", "larger --hold"] {
+            assert!(text.contains(word), "{word:?} is not in: {text}");
+        }
+    }
 }

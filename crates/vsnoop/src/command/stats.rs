@@ -52,6 +52,14 @@ struct Sample {
     incast: Option<UplinkState>,
 }
 
+/// How much is shown.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Detail {
+    All,
+    /// For a low screen: no counter that is 0, and percentiles without bars.
+    Used,
+}
+
 pub fn run(cli: &Cli, arguments: &cli::Watched) -> Result<u8> {
     let mut before: HashMap<(u64, u32), port_stats> = HashMap::new();
     let mut before_at = Instant::now();
@@ -62,15 +70,24 @@ pub fn run(cli: &Cli, arguments: &cli::Watched) -> Result<u8> {
         }
         let seconds = before_at.elapsed().as_secs_f64();
         before_at = Instant::now();
-        let blocks: Vec<_> = samples
+        let is_watched = arguments.refresh.watch.is_some();
+        let earlier: Vec<_> = samples
             .iter()
             .map(|sample| {
                 let key = (sample.identity.netns, sample.identity.ifindex);
-                let earlier = before.insert(key, sample.stats);
-                block(sample, earlier.filter(|_| arguments.refresh.watch.is_some()), seconds)
+                before.insert(key, sample.stats).filter(|_| is_watched)
             })
             .collect();
-        Ok(if blocks.is_empty() { NOTHING.to_owned() } else { blocks.join("\n\n") })
+        let text = |detail| {
+            let pairs = samples.iter().zip(&earlier);
+            let blocks = pairs.map(|(sample, earlier)| block(sample, *earlier, seconds, detail));
+            blocks.collect::<Vec<_>>().join("\n\n")
+        };
+        Ok(match text(Detail::All) {
+            none if none.is_empty() => NOTHING.to_owned(),
+            all if is_watched && !watch::has_room(&all) => text(Detail::Used),
+            all => all,
+        })
     })?;
     Ok(0)
 }
@@ -110,45 +127,14 @@ fn json(samples: &[Sample]) -> Result<String> {
     Ok(serde_json::to_string(&StatsDocument { ports })?)
 }
 
-fn block(sample: &Sample, earlier: Option<port_stats>, seconds: f64) -> String {
+fn block(sample: &Sample, earlier: Option<port_stats>, seconds: f64, detail: Detail) -> String {
     let mut text = format!(
         "{} ({}, network namespace {})\n",
         sample.identity.port,
         sample.identity.state,
         sample.identity.netns_label()
     );
-    let mut headings = vec!["counter", ">total"];
-    if earlier.is_some() {
-        headings.push(">per second");
-    }
-    headings.push("meaning");
-    let mut rows = table::new(&headings);
-    let earlier_values = earlier.as_ref().map(counters::list);
-    for (i, (name, meaning, value)) in counters::list(&sample.stats).into_iter().enumerate() {
-        if sample.hold.is_none() && counters::OF_THE_HOLD.contains(&name) {
-            continue;
-        }
-        let number = if name.ends_with("_bytes") { units::bytes } else { units::count };
-        let mut row = vec![name.to_owned(), number(value)];
-        if let Some(earlier) = &earlier_values {
-            let grown = value.saturating_sub(earlier[i].2);
-            row.push(number((grown as f64 / seconds.max(1e-3)) as u64));
-        }
-        row.push(meaning.to_owned());
-        rows.add_row(row);
-    }
-    let resets = sample.resets.by_reason().map(|reset| {
-        let name = format!("resets.{}", reset.reason);
-        (name, reset.count, reset.meaning)
-    });
-    let ring_full = ("ring_full".to_owned(), sample.ring_full, "segments that the ring refused");
-    for (name, value, meaning) in resets.into_iter().chain([ring_full]) {
-        let mut row = vec![name, units::count(value)];
-        row.extend(earlier.is_some().then(String::new));
-        row.push(meaning.to_owned());
-        rows.add_row(row);
-    }
-    text.push_str(&table::text(&rows));
+    text.push_str(&counter_rows(sample, earlier, seconds, detail));
     for left in &sample.left_alone {
         text.push_str(&format!("\n\n{}", left.text()));
     }
@@ -166,10 +152,64 @@ fn block(sample: &Sample, earlier: Option<port_stats>, seconds: f64) -> String {
         ("masked from the sender (early ACK of a byte to the VM's own)", &sample.stats.masked_ns),
         ("round trip to the other end (handshakes)", &sample.stats.round_trip_ns),
     ] {
-        text.push_str(&format!("\n\n{title}{}\n", percentiles(&Histogram::new(buckets))));
-        text.push_str(&bars::lines(buckets).join("\n"));
+        let percentiles = percentiles(&Histogram::new(buckets));
+        text.push_str(&match detail {
+            Detail::All => {
+                format!("\n\n{title}{percentiles}\n{}", bars::lines(buckets).join("\n"))
+            }
+            Detail::Used if percentiles.is_empty() => String::new(),
+            Detail::Used => format!("\n{title}{percentiles}"),
+        });
     }
     fold(&text)
+}
+
+/// The counters, in a table.
+fn counter_rows(
+    sample: &Sample,
+    earlier: Option<port_stats>,
+    seconds: f64,
+    detail: Detail,
+) -> String {
+    let is_left_out = |value: u64| value == 0 && detail == Detail::Used;
+    let mut headings = vec!["counter", ">total"];
+    if earlier.is_some() {
+        headings.push(">per second");
+    }
+    headings.push("meaning");
+    let mut rows = table::new(&headings);
+    let earlier_values = earlier.as_ref().map(counters::list);
+    for (i, (name, meaning, value)) in counters::list(&sample.stats).into_iter().enumerate() {
+        let is_foreign = sample.hold.is_none() && counters::OF_THE_HOLD.contains(&name);
+        if is_foreign || is_left_out(value) {
+            continue;
+        }
+        let number = if name.ends_with("_bytes") { units::bytes } else { units::count };
+        let mut row = vec![name.to_owned(), number(value)];
+        if let Some(earlier) = &earlier_values {
+            let grown = value.saturating_sub(earlier[i].2);
+            row.push(number((grown as f64 / seconds.max(1e-3)) as u64));
+        }
+        row.push(meaning.to_owned());
+        rows.add_row(row);
+    }
+    let resets = sample.resets.by_reason().map(|reset| {
+        let name = format!("resets.{}", reset.reason);
+        (name, reset.count, reset.meaning)
+    });
+    let ring_full = ("ring_full".to_owned(), sample.ring_full, "segments that the ring refused");
+    let others = resets.into_iter().chain([ring_full]);
+    for (name, value, meaning) in others.filter(|(_, value, _)| !is_left_out(*value)) {
+        let mut row = vec![name, units::count(value)];
+        row.extend(earlier.is_some().then(String::new));
+        row.push(meaning.to_owned());
+        rows.add_row(row);
+    }
+    let text = table::text(&rows);
+    match detail {
+        Detail::All => text,
+        Detail::Used => format!("{text}\n(the screen is low: counters that are 0 are left out)"),
+    }
 }
 
 fn hold_lines(hold: &PortHold) -> [String; 4] {
@@ -216,7 +256,7 @@ fn uplink_lines(uplink: &UplinkState) -> [String; 3] {
             units::bytes(uplink.buffer_bytes.into())
         ),
         format!(
-            "comes in: {}; may be given away: {}, of which {} are left in this slot",
+            "comes in: {}; may be granted beside it: {}, of which {} are left now",
             rate(bandwidth.total_bits_per_second),
             rate(bandwidth.available_bits_per_second),
             rate(bandwidth.quota_bits_per_second)
@@ -269,18 +309,32 @@ mod tests {
             masked_ns: [most; 40],
             ..Default::default()
         };
-        longest::assert_narrow(&block(&sample(stats), Some(port_stats::default()), 1e-3));
+        longest::assert_narrow(&block(
+            &sample(stats),
+            Some(port_stats::default()),
+            1e-3,
+            Detail::All,
+        ));
     }
 
     #[test]
     fn bytes_have_units_and_packets_have_none() {
         let stats = port_stats { to_vm_packets: 4096, to_vm_bytes: 3 << 20, ..Default::default() };
-        let text = block(&sample(stats), Some(port_stats::default()), 2.0);
+        let text = block(&sample(stats), Some(port_stats::default()), 2.0, Detail::All);
         let row = |name: &str| {
             let line = text.lines().find(|line| line.starts_with(name)).expect(name);
             line.split_whitespace().skip(1).take(4).collect::<Vec<_>>().join(" ")
         };
         assert_eq!(row("to_vm_bytes"), "3 MiB 1.50 MiB");
         assert_eq!(row("to_vm_packets"), "4,096 2,048 packets to");
+    }
+    #[test]
+    fn a_port_fits_on_a_low_screen() {
+        let mut sample = sample(port_stats { to_vm_packets: 7, ..Default::default() });
+        (sample.resets, sample.ring_full) = (Resets::default(), 0);
+        let lines =
+            |detail| block(&sample, Some(port_stats::default()), 1.0, detail).lines().count();
+        assert!(lines(Detail::All) > 40, "{}", lines(Detail::All));
+        assert!(lines(Detail::Used) <= 22, "{}", lines(Detail::Used));
     }
 }

@@ -6,7 +6,7 @@ use vsnoop_host::error::{self, Unfit, with_causes};
 use vsnoop_host::system::kernel::{self, Probe};
 use vsnoop_host::system::netns::Netns;
 
-use super::{Check, Level, incast};
+use super::{Check, Level, configuration, incast};
 
 /// All checks, the most important first.
 pub fn checks(config: &error::Result<Config>, netns: &Netns) -> Result<Vec<Check>> {
@@ -18,7 +18,7 @@ pub fn checks(config: &error::Result<Config>, netns: &Netns) -> Result<Vec<Check
         btf(),
         bpffs(),
         tcx(probe.as_ref()),
-        configuration(config),
+        configuration::of_host(config),
         thread_times(),
     ];
     checks.extend(probe.and_then(|probe| Some(jit(&probe.ok()?))));
@@ -73,21 +73,6 @@ fn tcx(probe: Option<&error::Result<Probe>>) -> Check {
             let detail = format!("cannot {}; Linux 6.6 or newer is needed", with_causes(error));
             check("tcx", Unfit::Kernel, Level::Fail, detail)
         }
-    }
-}
-
-/// `attach` refuses a configuration with an error.
-fn configuration(config: &error::Result<Config>) -> Check {
-    match config {
-        Ok(config) if config.is_there => {
-            let detail = config.file.display().to_string();
-            check("configuration", Unfit::Other, Level::Ok, detail)
-        }
-        Ok(config) => {
-            let detail = format!("no {}: defaults", config.file.display());
-            check("configuration", Unfit::Other, Level::Ok, detail)
-        }
-        Err(error) => check("configuration", Unfit::Other, Level::Fail, with_causes(error)),
     }
 }
 

@@ -1,6 +1,8 @@
-//! The checks of `vsnoop doctor`: of the host (`host`), of each tap and its VM (`taps`), of the
-//! memory for holds (`hold`), and of uplinks (`incast`).
+//! The checks of `vsnoop doctor`: of the host (`host`), of its configuration and the service's
+//! (`configuration`), of each tap and its VM (`taps`), of the memory for holds (`hold`), and of
+//! uplinks (`incast`).
 
+pub mod configuration;
 pub mod hold;
 pub mod host;
 mod incast;

@@ -185,6 +185,7 @@ fn report(
     let refused = if attached.is_some() { None } else { refusal(device, &root) };
     let offloads = offload::read(&device.name).ok();
     let has_vm = !vcpus.is_empty();
+    let is_privileged = kernel::missing_privileges().is_empty();
     let share = |share: f64| has_vm.then_some(share);
     let tap = device.tap.unwrap_or_default();
     Ok(TapReport {
@@ -201,7 +202,7 @@ fn report(
         vnet_hdr: tap.vnet_hdr,
         checksum_offload: offloads.map(|offloads| offloads.checksum),
         segmentation_offload: offloads.map(|offloads| offloads.tso),
-        verdict: verdict(process.as_ref(), has_vm, shares, refused.is_some()),
+        verdict: verdict(process.as_ref(), has_vm, shares, refused.is_some(), is_privileged),
         would_gain: has_vm.then_some(refused.is_none() && shares.held_up() >= WORTH_IT),
         refused,
         pid: process.as_ref().map(|process| process.pid),
@@ -247,11 +248,19 @@ fn vcpu_report(vcpu: &Vcpu) -> VcpuReport {
     }
 }
 
-fn verdict(process: Option<&Process>, has_vm: bool, shares: Shares, refused: bool) -> String {
+/// `is_privileged`: the processes that hold taps can be read.
+fn verdict(
+    process: Option<&Process>,
+    has_vm: bool,
+    shares: Shares,
+    refused: bool,
+    is_privileged: bool,
+) -> String {
     let held_up = shares.held_up();
     let why = if shares.throttled > shares.waited { "held back by its quota" } else { "waits" };
     let verdict = match process {
-        None => "no process holds the tap".to_owned(),
+        None if is_privileged => "no process holds the tap".to_owned(),
+        None => "not known: needs root".to_owned(),
         Some(process) if !has_vm => format!("no vCPU threads in {}", process.name),
         _ if held_up >= WORTH_IT => {
             format!("would gain: {why} {} of the time", units::percent(held_up))
@@ -268,7 +277,7 @@ mod tests {
 
     fn of(shares: Shares) -> String {
         let process = Process { pid: 1, started_ticks: 1, name: "qemu".into() };
-        verdict(Some(&process), true, shares, false)
+        verdict(Some(&process), true, shares, false, true)
     }
 
     #[test]
@@ -286,6 +295,8 @@ mod tests {
             "little to gain: waits 2 % of the time"
         );
         assert!(of(Shares::default()).starts_with("idle"));
-        assert!(verdict(None, false, Shares::default(), false).contains("no process"));
+        let without = |is_privileged| verdict(None, false, Shares::default(), false, is_privileged);
+        assert!(without(true).contains("no process"));
+        assert!(without(false).contains("needs root"));
     }
 }

@@ -75,18 +75,29 @@ pub fn refresh(text: &str, is_last: bool) -> Result<()> {
     print(&format!("\x1b[H{text}\x1b[K\n\x1b[J"))
 }
 
+/// Does this text fit on the terminal? What is no terminal has room for all.
+pub fn has_room(text: &str) -> bool {
+    fold::height().is_none_or(|rows| text.lines().count() <= room(rows))
+}
+
+/// Two rows are below the text: the cursor is there.
+fn room(rows: usize) -> usize {
+    rows.saturating_sub(2).max(1)
+}
+
 /// The lines that fit on a screen of `rows` rows. More would scroll it, and leave the first ones of
 /// each refresh behind.
 fn clip(text: &str, rows: usize) -> String {
-    // Two rows are below the text: the cursor is there.
-    let room = rows.saturating_sub(2).max(1);
+    let room = room(rows);
     let count = text.lines().count();
     if count <= room {
         return text.to_owned();
     }
     let mut lines: Vec<_> = text.lines().take(room - 1).map(str::to_owned).collect();
     let hidden = units::plural((count - lines.len()) as u64, "more line");
-    lines.push(format!("... {hidden}: name fewer, or leave out --watch"));
+    lines.push(format!(
+        "... {hidden}: name fewer ports, enlarge the terminal, or leave out --watch"
+    ));
     lines.join("\n")
 }
 

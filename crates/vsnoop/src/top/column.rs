@@ -88,10 +88,7 @@ impl<'a> Value<'a> {
 }
 
 /// A column of text, without a meaning and with rank 0.
-pub const fn column<R>(
-    heading: &'static str,
-    value: for<'a> fn(&'a R) -> Value<'a>,
-) -> Column<R> {
+pub const fn column<R>(heading: &'static str, value: for<'a> fn(&'a R) -> Value<'a>) -> Column<R> {
     Column {
         heading,
         meaning: "",
@@ -105,10 +102,7 @@ pub const fn column<R>(
 }
 
 /// A column of numbers, likewise.
-pub const fn number<R>(
-    heading: &'static str,
-    value: for<'a> fn(&'a R) -> Value<'a>,
-) -> Column<R> {
+pub const fn number<R>(heading: &'static str, value: for<'a> fn(&'a R) -> Value<'a>) -> Column<R> {
     Column { is_number: true, ..column(heading, value) }
 }
 

@@ -42,7 +42,9 @@ pub static PORTS: [Column<PortRow>; 11] = [
         meaning: "their part of all bytes to the VM, headers included: who gains",
         rank: 6,
         least_width: 5,
-        ..number("share", |row| Value::number(of_change(row, Change::share).flatten(), units::percent))
+        ..number("share", |row| {
+            Value::number(of_change(row, Change::share).flatten(), units::percent)
+        })
     },
     Column {
         meaning: "median time by which the host acknowledged sooner than the VM",

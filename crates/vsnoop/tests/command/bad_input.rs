@@ -28,6 +28,7 @@ pub fn trials() -> Vec<Trial> {
         a_failure_before_the_first_port_is_a_json_document,
         a_way_out_leads_into_the_namespace_of_the_port,
         nothing_is_repeated_every_0_seconds,
+        a_negative_time_is_refused_for_what_it_is,
         a_port_that_is_named_twice_is_meant_once,
         of_several_ports_each_is_reported_and_the_good_ones_are_attached,
     ];
@@ -227,6 +228,25 @@ fn nothing_is_repeated_every_0_seconds() -> Result<()> {
     for command in [&["status"][..], &["stats"], &["flows"], &["incast"], &["observe", "x"]] {
         let ran = vsnoop([command, &["--watch", "0"]].concat())?;
         ensure!(ran.code == 2 && ran.err.contains("more than 0"), "{ran:?}");
+    }
+    Ok(())
+}
+
+fn a_negative_time_is_refused_for_what_it_is() -> Result<()> {
+    for arguments in [
+        &["observe", "x", "--for", "-3"][..],
+        &["observe", "x", "--watch", "-3"],
+        &["detach", "x", "--timeout", "-3"],
+        &["pause", "x", "--timeout", "-3"],
+        &["doctor", "--measure", "-3"],
+        &["top", "--for", "-3"],
+        &["top", "--interval", "-3"],
+        &["stats", "--watch", "-3"],
+    ] {
+        let ran = vsnoop(arguments)?;
+        ensure!(ran.code == 2 && ran.err.contains("'-3'"), "{arguments:?}: {ran:?}");
+        ensure!(ran.err.contains("give a number of seconds"), "{arguments:?}: {ran:?}");
+        ensure!(!ran.err.contains("tip:"), "{arguments:?}: {ran:?}");
     }
     Ok(())
 }

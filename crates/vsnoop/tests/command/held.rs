@@ -64,7 +64,7 @@ fn pause_says_what_a_migration_would_leave_behind() -> Result<()> {
     let (network, mut pair) = holding("behind")?;
     let host = network.topology.host.name();
     let pause = ["pause", topology::PORT, "--timeout", "0.1"];
-    let words = ["400,000 bytes of 1 connection", "held on this host only", "migration"];
+    let words = ["391 KiB of 1 connection", "held on this host only", "migration"];
     vsnoop_in(host, pause)?.failed(1, &words)?;
     let ran = vsnoop_in(host, pause.into_iter().chain(["--json"]))?;
     ensure!(ran.code == 1, "{ran:?}");

@@ -164,10 +164,10 @@ fn detach_says_what_was_still_on_its_way() -> Result<()> {
     network.freeze_with_bytes_outstanding(&mut pair)?;
     let host = network.topology.host.name();
     let paused = vsnoop_in(host, ["pause", topology::PORT, "--timeout", "0.1"])?;
-    paused.failed(1, &["1,000 bytes of 1 connection"])?;
+    paused.failed(1, &["1000 B of 1 connection"])?;
     vsnoop_in(host, ["resume", topology::PORT])?.ok()?;
     let ran = vsnoop_in(host, ["detach", topology::PORT, "--timeout", "0.1", "--json"])?;
-    ensure!(ran.err.contains("1,000 bytes of 1 connection"), "{ran:?}");
+    ensure!(ran.err.contains("1000 B of 1 connection"), "{ran:?}");
     let json = ran.json()?;
     ensure!(json["ports"][0]["outstanding_bytes"] == 1000, "{json}");
     network.thaw();

@@ -140,7 +140,7 @@ fn set_changes_the_bounds_of_an_attached_port() -> Result<()> {
     host.vsnoop(["detach", PORT])?.ok()?;
     host.vsnoop(["set", PORT, "--hold", "1M"])?.failed(39, &[PORT, "not attached"])?;
     host.vsnoop(["attach", PORT, "--observe"])?.ok()?;
-    host.vsnoop(["set", PORT, "--hold", "1M"])?.failed(39, &[PORT, "only being observed"])?;
+    host.vsnoop(["set", PORT, "--hold", "1M"])?.failed(3, &[PORT, "only being observed"])?;
     host.vsnoop(["detach", PORT])?.ok().map(drop)
 }
 
@@ -159,7 +159,8 @@ fn a_larger_hold_takes_more_at_once_and_a_smaller_one_keeps_what_there_is() -> R
     ensure!(outstanding <= 256 << 10, "{outstanding} bytes in a hold of 256 KiB");
     set("4M")?.ok()?;
     wait_until("all is held", || Ok(network.outstanding_bytes()? == MUCH as u64))?;
-    set("256K")?.ok()?;
+    let said = set("256K")?.ok()?.unfolded();
+    ensure!(said.contains("are in use: none are dropped"), "{said}");
     let status = network.vsnoop(&["status", topology::PORT, "--json"])?;
     let hold = &status["ports"][0]["hold"];
     ensure!(hold["size_bytes"] == 256 << 10, "{hold}");

@@ -319,7 +319,7 @@ fn a_port_that_is_observed_may_have_incast_control_alone() -> Result<()> {
     ensure!(port["state"] == "observing" && port["incast"]["state"] == "on", "{status}");
     ensure!(port["hold"].is_null(), "{status}");
     for command in ["pause", "resume"] {
-        bridge.vsnoop(&[command, PORT])?.failed(39, &["observed", " detach "])?;
+        bridge.vsnoop(&[command, PORT])?.failed(3, &["observed", " detach "])?;
     }
     bridge.detach(PORT)?;
     ensure!(bridge.everything()? == before, "left: {:?}", bridge.everything()?);
@@ -393,8 +393,10 @@ fn which_uplink_is_to_be_changed_must_be_clear() -> Result<()> {
     for action in [&["off"][..], &["set", "--rate", "1G"]] {
         change(action)?.failed(39, &["no uplink", "attach PORT --incast"])?;
     }
+    change(&["off", "--uplink", OTHER])?.failed(39, &["no uplink", "attach PORT --incast"])?;
+    change(&["off", "--uplink", "nowhere"])?.failed(31, &["nowhere does not exist", "ip link"])?;
     bridge.attach(PORT, &["--incast", "1G"])?.ok()?;
-    change(&["off", "--uplink", "nowhere"])?.failed(39, &["nowhere does not exist", UPLINK])?;
+    change(&["off", "--uplink", "nowhere"])?.failed(31, &["nowhere does not exist", UPLINK])?;
     change(&["off", "--uplink", OTHER])?.failed(39, &[OTHER, "has no incast", UPLINK])?;
     bridge.attach(SECOND, &["--incast", "2G", "--uplink", OTHER])?.ok()?;
     for action in [&["off"][..], &["set", "--rate", "1G"]] {

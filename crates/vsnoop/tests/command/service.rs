@@ -244,6 +244,11 @@ fn what_commands_attach_and_detach_is_left_as_it_is() -> Result<()> {
     host.vsnoop(["detach", PORT])?.ok()?;
     look_again()?;
     ensure!(of_command()?.is_none(), "what an operator has detached came back");
+    wait_until("status says that the tap stays off", || {
+        let status = vsnoop(["status"])?.ok()?.unfolded();
+        let json = vsnoop(["status", "--service", "--json"])?.json()?;
+        Ok(json["left_off"][0]["port"] == PORT && status.contains("`vsnoop reload` attaches it"))
+    })?;
     service.signal(Signal::SIGHUP)?;
     wait_until("a reload attaches it", || Ok(of_command()?.is_some()))?;
     service.end(Signal::SIGTERM)?;

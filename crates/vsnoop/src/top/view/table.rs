@@ -31,8 +31,10 @@ pub fn draw<R: Row>(frame: &mut Frame, area: Rect, list: &mut List<R>) {
     let (columns, cursor) = (list.columns, list.cursor());
     let sorted_by = list.sorted_by();
     let (top, rows) = list.window(usize::from(area.height).saturating_sub(1));
-    let texts: Vec<Vec<String>> =
-        rows.iter().map(|row| columns.iter().map(|column| (column.value)(row).shown()).collect()).collect();
+    let texts: Vec<Vec<String>> = rows
+        .iter()
+        .map(|row| columns.iter().map(|column| (column.value)(row).shown()).collect())
+        .collect();
     let shown = fit(columns, headings, &texts, sorted_by, area.width.into());
     let heading = shown.iter().map(|shown| {
         let is_number = columns[shown.index].is_number;

@@ -1,0 +1,12 @@
+//! What a configuration has for the service, in words.
+
+use vsnoop_host::units;
+
+/// `names`: of its tables `[[port]]`, in their order.
+pub fn text(names: &[&str]) -> String {
+    if names.is_empty() {
+        return "without a [[port]] all taps are observed, none accelerated".to_owned();
+    }
+    let count = units::plural(names.len() as u64, "table");
+    format!("{count} [[port]]: {}", names.join(", "))
+}
