@@ -177,6 +177,18 @@ static __always_inline void flow_note_timestamp(struct flow *f, const struct seg
 	}
 }
 
+/* Times the VM's ACK of the byte before `end`, which was handed over at `handed_ns`, unless another
+ * one is timed. */
+static __always_inline void flow_time_ack(struct flow *f, struct seq end, bool early,
+					  __u64 handed_ns)
+{
+	if (f->sample)
+		return;
+	f->sample = early ? FLOW_SAMPLE_EARLY : FLOW_SAMPLE_PASSED;
+	f->sample_seq = end;
+	f->sample_ns = handed_ns;
+}
+
 /* Bytes up to `end` are on their way to the VM. */
 static __always_inline void flow_handed_over(struct flow *f, struct seq end, bool early, __u64 now)
 {
@@ -189,11 +201,7 @@ static __always_inline void flow_handed_over(struct flow *f, struct seq end, boo
 	if (seq_le(f->high_seq, f->vm_seq))
 		f->progress_ns = now;
 	f->high_seq = end;
-	if (!f->sample) {
-		f->sample = early ? FLOW_SAMPLE_EARLY : FLOW_SAMPLE_PASSED;
-		f->sample_seq = end;
-		f->sample_ns = now;
-	}
+	flow_time_ack(f, end, early, now);
 }
 
 /* The VM is late when a backlog of two full segments has stood still for 1 ms: no receiver may

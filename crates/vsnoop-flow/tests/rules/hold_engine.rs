@@ -74,6 +74,19 @@ fn lateness_is_counted_from_the_engines_hand_over() {
 }
 
 #[test]
+fn the_vms_answer_to_a_held_byte_is_timed_from_the_engines_hand_over() {
+    let mut c = FlowCase::holding();
+    c.acks(FULL, WINDOW);
+    c.wait(10_000 * MS);
+    c.engine_hands_over(END);
+    c.h.handed_ns = c.now;
+    c.now += 30 * MS;
+    let (_, out) = c.acks(FULL + MSS, c.window_at(FULL + MSS));
+    let timed = EVENT_SAMPLE | EVENT_SAMPLE_EARLY;
+    assert_eq!((out.events & timed, out.sample_ns), (timed, 30 * MS));
+}
+
+#[test]
 fn a_flow_with_a_fin_is_all_handed_when_the_fin_was_handed_over() {
     let mut c = FlowCase::holding();
     c.decide(&segment { tcp_flags: ACK | FIN, ..c.data(END, 0) });

@@ -149,7 +149,10 @@ fn block(sample: &Sample, earlier: Option<port_stats>, seconds: f64, detail: Det
             "ACK delay of the VM (hand-over of a byte to the VM's own ACK)",
             &sample.stats.ack_delay_ns,
         ),
-        ("masked from the sender (early ACK of a byte to the VM's own)", &sample.stats.masked_ns),
+        (
+            "masked from the sender (the same, of bytes acknowledged early, without their time in the hold)",
+            &sample.stats.masked_ns,
+        ),
         ("round trip to the other end (handshakes)", &sample.stats.round_trip_ns),
     ] {
         let percentiles = percentiles(&Histogram::new(buckets));
