@@ -12,7 +12,7 @@
 mod device;
 mod port;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -176,12 +176,16 @@ impl Engine {
             Ok(inventory) => inventory,
             Err(error) => return tracing::warn!("{}", with_causes(&error)),
         };
+        let key_of = |attached: &Attached| (attached.meta.netns, attached.meta.ifindex);
+        let present: HashSet<_> = inventory.ports.iter().map(key_of).collect();
+        // A tap that comes again has another index: what is not forgotten stays for ever.
+        self.trouble.retain(|key, _| present.contains(key));
         let mut earlier = std::mem::take(&mut self.ports);
         for attached in inventory.ports {
             if attached.state == AttachmentState::Gone {
                 continue;
             }
-            let key = (attached.meta.netns, attached.meta.ifindex);
+            let key = key_of(&attached);
             // A port whose tap is elsewhere gets no sign of life: the hooks hold nothing for it.
             let known =
                 earlier.remove(&key).filter(|port| port.is_of(&attached) && port.reaches_its_tap());
