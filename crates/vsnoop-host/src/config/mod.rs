@@ -30,7 +30,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use toml::Spanned;
-use vsnoop_config::{Field, Reader as _};
+use vsnoop_config::{Field, Place, Reader as _};
 use vsnoop_upkeep::settings::SILENCE_MS;
 
 use crate::error::{Result, usage};
@@ -94,8 +94,8 @@ impl Config {
     /// From the file of `--config`, which must be there, or from [`FILE`], which need not.
     pub fn read(chosen: Option<&Path>) -> Result<Self> {
         let file = chosen.unwrap_or(Path::new(FILE));
-        match fs::read_to_string(file) {
-            Ok(text) => Self::parse(file, &text),
+        match fs::read(file) {
+            Ok(bytes) => Self::parse(file, text_of(file, &bytes)?),
             Err(error) if error.kind() == ErrorKind::NotFound && chosen.is_none() => {
                 Ok(Self::absent(file))
             }
@@ -152,6 +152,15 @@ impl Config {
             ),
         }
     }
+}
+
+/// The bytes of `file` as a text.
+fn text_of<'a>(file: &Path, bytes: &'a [u8]) -> Result<&'a str> {
+    std::str::from_utf8(bytes).map_err(|error| {
+        let before = String::from_utf8_lossy(&bytes[..error.valid_up_to()]);
+        let place = Place::of(&before, before.len());
+        usage(format!("{}, {place}: no UTF-8; write the file as UTF-8", file.display()))
+    })
 }
 
 fn total(text: &str) -> std::result::Result<u64, &'static str> {

@@ -31,6 +31,7 @@ mod packages;
 mod priority;
 mod prometheus;
 mod records;
+mod reload;
 mod round_trip;
 mod sandbox;
 mod service;
@@ -66,6 +67,7 @@ fn main() {
         priority::trials(),
         prometheus::trials(),
         records::trials(),
+        reload::trials(),
         service::trials(),
         migration::trials(),
     ]
