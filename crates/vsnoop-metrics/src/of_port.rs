@@ -103,7 +103,7 @@ fn now() -> [Definition<PortSample>; 8] {
         states(
             "port_state",
             "1 for the present state: active, paused, observing, or blocked (active, but its qdisc \
-             is not noqueue, so that nothing is acknowledged early)",
+             is not noqueue, so that all that is acknowledged early waits in the hold)",
             STATES,
             |port: &PortSample| port.state,
         )

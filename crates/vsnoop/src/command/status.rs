@@ -289,8 +289,9 @@ fn hindrance(port: &PortStatus) -> Option<String> {
     }
     if let Some(kind) = port.qdisc.as_deref().filter(|kind| *kind != qdisc::NOQUEUE) {
         return Some(format!(
-            "{name}: nothing is acknowledged early, its qdisc is {kind} instead of noqueue; if that \
-             is no limit set on purpose, `tc qdisc replace dev {name} root noqueue`"
+            "{name}: all that is acknowledged early waits in the hold, for its qdisc is {kind} \
+             instead of noqueue; if that is no limit set on purpose, `tc qdisc replace dev {name} \
+             root noqueue`"
         ));
     }
     (port.not_exact > port.early_acks).then(|| {
