@@ -62,7 +62,7 @@ static __always_inline void hold_note_engine(struct flow *f, struct hold *h,
 		return;
 	if (seq_gt(handed, f->high_seq) &&
 	    seq_le(handed, seq_add(h->tail, !!(h->flags & HOLD_FIN)))) {
-		/* Before that the VM had no backlog: the first byte was handed over at handed_ns. */
+		/* Before that the VM had no backlog: its first byte left at handed_ns. */
 		if (seq_le(f->high_seq, f->vm_seq) && h->handed_ns > f->progress_ns) {
 			f->progress_ns = h->handed_ns;
 			flow_time_ack(f, seq_add(f->vm_seq, 1), true, h->handed_ns);

@@ -18,8 +18,8 @@ pub struct Refresh {
     pub watch: Option<f64>,
 }
 
-/// Arguments with it allow negative numbers, so that these are refused for what they are: clap takes
-/// them for options otherwise, and gives a wrong tip.
+/// Arguments with it allow negative numbers, so that these are refused for what they are: clap
+/// takes them for options otherwise, and gives a wrong tip.
 pub fn seconds(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(seconds) if (0.0..=1e9).contains(&seconds) => Ok(seconds),
