@@ -41,7 +41,7 @@ pub enum Value<'a> {
     /// A number, and how it is shown.
     Number(f64, fn(f64) -> String),
     Whole(u64, fn(u64) -> String),
-    /// Bytes of so many bytes; sorts by the first.
+    /// Bytes of that number of bytes; sorts by the first.
     Part(u64, u64),
 }
 
