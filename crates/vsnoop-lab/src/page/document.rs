@@ -36,7 +36,7 @@ fn render(parts: &[Part]) -> Result<String> {
     writeln!(text, "|---|---|---|---|")?;
     for Part { experiment, results, .. } in parts {
         let (name, title) = (experiment.name, experiment.words.title);
-        let options = match report::options(results) {
+        let options = match &*report::options(results) {
             "" => "none: a full run".to_owned(),
             options => format!("`{options}`"),
         };

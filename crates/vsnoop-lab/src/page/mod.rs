@@ -83,7 +83,7 @@ fn render_contents(page: &mut String, parts: &[Part]) -> Result<()> {
         let (experiment, results) = (part.experiment, &part.results);
         let (name, title) = (experiment.name, escaped(experiment.words.title));
         let partial = if report::partial(results).is_some() { ", partial" } else { "" };
-        let (started, options) = (&results.started, escaped(report::options(results)));
+        let (started, options) = (&results.started, escaped(&report::options(results)));
         let link = format!("<a href=\"#{name}\">{name}</a>{partial}");
         writeln!(
             page,

@@ -75,14 +75,23 @@ pub fn write(results: &Results, words: &Words, dir: &Path) -> Result<String> {
     Ok(text)
 }
 
-/// The options of the run.
-pub fn options(results: &Results) -> &str {
-    results.environment.get(OPTIONS).and_then(Value::as_str).unwrap_or_default()
+/// The options of the run, but for the directories of its results.
+pub fn options(results: &Results) -> String {
+    let all = results.environment.get(OPTIONS).and_then(Value::as_str).unwrap_or_default();
+    let mut words = all.split_whitespace();
+    let mut kept = Vec::new();
+    while let Some(word) = words.next() {
+        match word {
+            "--out" | "--dir" => drop(words.next()),
+            other => kept.push(other),
+        }
+    }
+    kept.join(" ")
 }
 
 /// The options of the run, with which there may be less to see.
 fn with(results: &Results) -> String {
-    match options(results) {
+    match &*options(results) {
         "" => String::new(),
         options => format!(" with `{options}`; goals are meant for a run without options"),
     }
@@ -166,7 +175,7 @@ mod tests {
         assert_eq!(with(&results), "");
         results.environment.insert(OPTIONS.into(), "".into());
         assert_eq!(with(&results), "");
-        results.environment.insert(OPTIONS.into(), "--quick".into());
+        results.environment.insert(OPTIONS.into(), "--out here --quick --dir there".into());
         assert!(with(&results).contains("with `--quick`"));
     }
 
