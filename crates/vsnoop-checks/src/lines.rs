@@ -3,7 +3,8 @@
 //!
 //! The text of string literals does not count: a message, or a row of a table that is printed, need
 //! not be cut where the source ends. The quotes count, and so does the code beside them. Nor do
-//! lines of Markdown count that cannot be wrapped: rows of tables, and a single word (a link, say).
+//! lines of Markdown count that cannot be wrapped: rows of tables, headings, and a single word (a
+//! link, say).
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -122,7 +123,7 @@ fn quoted_text(source: &[char]) -> Vec<bool> {
 fn unwrappable_lines(source: &str) -> Vec<bool> {
     let of_line = |line: &str| {
         let words = line.split_whitespace().filter(|word| !matches!(*word, "-" | "*" | ">"));
-        let is_alone = line.trim_start().starts_with('|') || words.count() <= 1;
+        let is_alone = line.trim_start().starts_with(['|', '#']) || words.count() <= 1;
         std::iter::repeat_n(is_alone, line.chars().count())
     };
     source.split_inclusive('\n').flat_map(of_line).collect()

@@ -75,9 +75,9 @@ fn comments_of_scripts_count_and_quoted_text_does_not() {
 }
 
 #[test]
-fn rows_and_single_words_of_markdown_do_not_count() {
+fn rows_headings_and_single_words_of_markdown_do_not_count() {
     let long = "x".repeat(COLUMNS);
     let in_markdown = |source: &str| long_lines(source, Language::Markdown);
-    assert_eq!(in_markdown(&format!("| a | {long} |\n  - [{long}](b)\n")), []);
+    assert_eq!(in_markdown(&format!("| a | {long} |\n## a {long}\n  - [{long}](b)\n")), []);
     assert_eq!(in_markdown(&format!("a\n- b [{long}](b)\n")), [(2, COLUMNS + 9)]);
 }
