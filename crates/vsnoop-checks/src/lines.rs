@@ -56,14 +56,16 @@ pub fn long_lines(source: &str, language: Language) -> Vec<(usize, usize)> {
     lines.filter(|(_, width)| *width > COLUMNS).collect()
 }
 
-/// The sources below a directory, without those of builds and of hidden directories.
+/// The sources below a directory, without those of builds, results of runs and hidden directories.
 pub fn sources(directory: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(directory)? {
         let entry = entry?;
         let (path, name) = (entry.path(), entry.file_name());
         if entry.file_type()?.is_dir() {
-            let is_built = name == "target" || name == "build";
+            let is_source = directory.ends_with("src");
+            let is_built =
+                !is_source && ["target", "build", "results"].iter().any(|one| name == *one);
             if !is_built && !name.to_string_lossy().starts_with('.') {
                 found.extend(sources(&path)?);
             }
