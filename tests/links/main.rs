@@ -10,6 +10,7 @@ mod direct;
 mod divert;
 mod expiry;
 mod floods;
+mod hello;
 mod hostile;
 mod interfaces;
 mod lying_hub;

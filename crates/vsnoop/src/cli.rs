@@ -2,6 +2,7 @@
 //! here.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{ArgGroup, Args, Parser, Subcommand};
 use ipnet::IpNet;
@@ -258,15 +259,8 @@ pub struct Detach {
     /// that namespace.
     #[arg(long)]
     pub all: bool,
-    /// Wait at most this long for VMs to acknowledge what vsnoop has acknowledged.
-    #[arg(
-        long,
-        value_name = "SECONDS",
-        allow_negative_numbers = true,
-        default_value_t = drain::TIMEOUT_S,
-        value_parser = seconds
-    )]
-    pub timeout: f64,
+    #[command(flatten)]
+    pub patience: Patience,
 }
 
 #[derive(Debug, Args)]
@@ -274,6 +268,12 @@ pub struct Drain {
     /// Names of taps.
     #[arg(required = true, value_name = "PORT")]
     pub ports: Vec<String>,
+    #[command(flatten)]
+    pub patience: Patience,
+}
+
+#[derive(Debug, Args)]
+pub struct Patience {
     /// Wait at most this long for the VM to acknowledge what vsnoop has acknowledged.
     #[arg(
         long,
@@ -282,7 +282,13 @@ pub struct Drain {
         default_value_t = drain::TIMEOUT_S,
         value_parser = seconds
     )]
-    pub timeout: f64,
+    timeout: f64,
+}
+
+impl Patience {
+    pub fn timeout(&self) -> Duration {
+        Duration::from_secs_f64(self.timeout)
+    }
 }
 
 #[derive(Debug, Args)]

@@ -8,10 +8,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use vsnoop_link::compress::CompressionLimits;
 use vsnoop_link::handshake::{
-    Answer, Cipher, Direction, Hello, HelloTransport, Machine, Purpose, Refusal, RefusalKind,
-    Secrets, Versions,
+    Answer, Cipher, Direction, Hello, Machine, Refusal, RefusalKind, Secrets,
 };
 use vsnoop_link::identity::{Acceptor, Identity, Initiator, PeerId, Trust};
 use vsnoop_link::introduction::{Exchange, HubMessage, LEAST_KEPT_S, Label, Piece, Standing};
@@ -21,6 +19,7 @@ use vsnoop_link::wire::seal::{HEADER_BYTES, Material, Opener, Sealer, Suite, hea
 use vsnoop_linkd::{credentials, key_file, tcp_handshake};
 use vsnoop_testbed::hosts::{Network, PORT, outer};
 
+use crate::hello::hello;
 use crate::raw_vm::PATIENCE;
 
 /// Between the words of a hub that says the same again and again.
@@ -76,7 +75,7 @@ fn beside(at: usize) -> usize {
 }
 
 fn nobody(_: &PeerId, _: &Hello) -> Answer {
-    Answer::Refuse(Refusal::new(RefusalKind::Other, "nobody gets here"))
+    Answer::Refuse(Refusal::new(RefusalKind::Other, "a hub has no sessions for peers"))
 }
 
 impl LyingHub {
@@ -323,22 +322,4 @@ impl Spoke {
 
 fn material(secrets: &Secrets, direction: Direction) -> Material {
     Material { key: *secrets.key(direction, 0), nonce: *secrets.nonce_base(direction, 0) }
-}
-
-fn hello(session: u32) -> Hello {
-    Hello {
-        versions: Versions::OURS,
-        purpose: Purpose::Control,
-        network: "test".to_owned(),
-        instance: 1,
-        session,
-        epoch: 0,
-        transport: HelloTransport::Udp,
-        connections: 1,
-        mtu_bytes: 1500,
-        takes: Vec::new(),
-        accepts: CompressionLimits::NONE,
-        ecn: true,
-        software: String::new(),
-    }
 }

@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
 use std::path::Path;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result};
 use arrayvec::ArrayString;
@@ -57,6 +57,11 @@ pub type Label = ArrayString<32>;
 
 /// Values by names with a unit, where they have one: `rtt_ms`.
 pub type Values = BTreeMap<String, f64>;
+
+/// A time in milliseconds, as values and samples have it.
+pub fn ms(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
 
 /// One transfer, raw.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]

@@ -2,6 +2,8 @@
 
 use comfy_table::{Cell as Field, CellAlignment, ContentArrangement, Table, presets};
 
+use super::Figure;
+
 /// Most columns of a terminal that a table takes.
 const TERMINAL_COLUMNS: u16 = 100;
 
@@ -38,6 +40,12 @@ pub fn grid(style: Style, header: &[&str], words: usize, rows: Vec<Vec<String>>)
         }));
     }
     table.to_string()
+}
+
+/// The figures of an experiment; `text` formats their values.
+pub fn figures(style: Style, figures: &[Figure], text: fn(f64) -> String) -> String {
+    let row = |one: &Figure| vec![one.name.clone(), text(one.value), one.unit.clone()];
+    grid(style, &["figure", "value", "unit"], 1, figures.iter().map(row).collect())
 }
 
 /// Formats a value, or [`NOT_MEASURED`].

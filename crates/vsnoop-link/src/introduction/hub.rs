@@ -307,7 +307,8 @@ impl Hub {
         false
     }
 
-    /// Tells once more what has changed; `false`: there is more.
+    /// Tells peers the changes once more that they were told a while ago. Returns `false` if some
+    /// are left for the next look.
     fn repeat(&mut self, actions: &mut Vec<HubAction>, now_ns: u64) -> bool {
         for _ in 0..LOOKS {
             let first = self.repeats.first().filter(|(repeat_ns, _)| now_ns >= *repeat_ns);

@@ -12,7 +12,7 @@ fn address(number: usize) -> SocketAddr {
     SocketAddr::from(([198, 51, (number / 250) as u8, (number % 250) as u8], 7757))
 }
 
-/// A host that may reach all peers of its hub, and what it has asked.
+/// A host that asks its hub for all peers there, and how many questions it has sent.
 struct Host {
     contacts: Vec<Contact>,
     /// By second.

@@ -315,7 +315,7 @@ fn a_hub_that_answers_in_the_place_of_the_peer_is_not_believed() {
     let (a, b, hub) = (host(), host(), host());
     let mut spoke = Spoke::new(&a, &b, 7);
     let policy = |_: &PeerId, _: &Hello| {
-        Answer::Refuse(Refusal::new(RefusalKind::Other, "nobody gets here"))
+        Answer::Refuse(Refusal::new(RefusalKind::Other, "a hub has no sessions for peers"))
     };
     let acceptor = hub.acceptor(&[(peer("a"), pinned(&a))]).unwrap();
     let mut between = Exchange::new(0, false, Machine::accept(&acceptor).unwrap(), S);

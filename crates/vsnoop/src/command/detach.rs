@@ -1,8 +1,6 @@
 //! `vsnoop detach`: stops early ACKs, waits until the VM has acknowledged everything, takes the
 //! port off.
 
-use std::time::Duration;
-
 use anyhow::Result;
 use vsnoop_host::detach::{Detached, detach};
 use vsnoop_host::held::{Outstanding, amount};
@@ -25,7 +23,7 @@ pub fn run(cli: &Cli, arguments: &cli::Detach) -> Result<u8> {
     }
     let netns = Netns::chosen(cli.netns.as_deref())?;
     let interrupt = Interrupt::catch()?;
-    let timeout = Duration::from_secs_f64(arguments.timeout);
+    let timeout = arguments.patience.timeout();
     let code = report::each(cli, &arguments.ports, |name| {
         let attached = ports::find(name, &netns)?;
         let left = drain(&attached, timeout, &interrupt)?;
@@ -40,7 +38,7 @@ pub fn run(cli: &Cli, arguments: &cli::Detach) -> Result<u8> {
 fn run_all(cli: &Cli, arguments: &cli::Detach) -> Result<u8> {
     let interrupt = Interrupt::catch()?;
     let found = ports::chosen(&[], cli.netns.as_deref())?;
-    let timeout = Duration::from_secs_f64(arguments.timeout);
+    let timeout = arguments.patience.timeout();
     if found.ports.is_empty() && !cli.json {
         print("nothing was attached")?;
     }

@@ -1,7 +1,5 @@
 //! `vsnoop pause` and `vsnoop resume`: around live migration and snapshots.
 
-use std::time::Duration;
-
 use anyhow::Result;
 use vsnoop_bpf::types::port_run;
 use vsnoop_host::error::Unfit;
@@ -25,7 +23,7 @@ pub fn pause(cli: &Cli, arguments: &cli::Drain) -> Result<u8> {
     kernel::require()?;
     let netns = Netns::chosen(cli.netns.as_deref())?;
     let interrupt = Interrupt::catch()?;
-    let timeout = Duration::from_secs_f64(arguments.timeout);
+    let timeout = arguments.patience.timeout();
     report::each(cli, &arguments.ports, |name| {
         let left = drain(&usable(name, &netns)?, timeout, &interrupt)?;
         // Its tap may have been deleted, or the port detached, meanwhile.

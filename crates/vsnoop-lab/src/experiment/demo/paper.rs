@@ -38,7 +38,7 @@ fn difference(results: &Results) -> Option<String> {
     (!all.is_empty()).then(|| {
         format!(
             "until the server has confirmed, not only until all is acknowledged, vsnoop is by medians \
-             so many times sooner: {}; a client near has sent the most of its data by the VM's next \
+             so many times sooner: {}; a client near has sent most of its data by the VM's next \
              turn, so that only one some milliseconds away, whose window has to grow, gains.",
             all.join(", ")
         )

@@ -30,7 +30,7 @@ use vsnoop_testbed::interrupt;
 use vsnoop_testbed::session::Session;
 use vsnoop_testbed::vsnoop::Vsnoop;
 
-use super::definition::{self, Experiment, Options};
+use super::definition::{Experiment, Options};
 use super::progress::Progress;
 use crate::results::incast::Part;
 use crate::results::record::Record;
@@ -83,9 +83,6 @@ fn run(options: &Options, record: &mut Record) -> Result<()> {
         nix::unistd::geteuid().is_root(),
         "an experiment makes namespaces and taps and attaches vsnoop: run it as root"
     );
-    let parts = definition::parts(&options.parts)?;
-    let selection = Selection { parts, ..options.incast.clone() };
-    let options = &Options { incast: selection, ..options.clone() };
     let points = plan::points(options)?;
     let attaches = points
         .iter()

@@ -8,7 +8,7 @@ use super::configuration::Configuration;
 use super::connections::Opener;
 use super::declaration::{self, Series};
 use super::selection::Selection;
-use crate::experiment::definition::Options;
+use crate::experiment::definition::{self, Options};
 use crate::results::Cell;
 use crate::results::incast::{self, CongestionControl, Part, RTO_MIN_MS};
 
@@ -48,7 +48,8 @@ pub fn points(options: &Options) -> Result<Vec<Point>> {
         || !options.sizes_bytes.is_empty();
     let declared = declaration::read();
     let all = if options.quick { &declared.quick } else { &declared.series };
-    let parts = match &wanted.parts[..] {
+    let asked: Vec<Part> = definition::parts(&options.parts)?;
+    let parts = match &asked[..] {
         [] if single => &[Part::FixedSize][..],
         [] => &Part::ALL[..],
         asked => asked,
@@ -57,7 +58,7 @@ pub fn points(options: &Options) -> Result<Vec<Point>> {
     let mut points = Vec::new();
     for &part in parts {
         let mut chosen: Vec<_> = of(all, part).collect();
-        if chosen.is_empty() && !wanted.parts.is_empty() {
+        if chosen.is_empty() && !asked.is_empty() {
             chosen = of(&declared.series, part).collect();
         }
         if single {
@@ -67,7 +68,7 @@ pub fn points(options: &Options) -> Result<Vec<Point>> {
             series.expand(options, &mut points)?;
         }
     }
-    if wanted.parts.is_empty() && !single {
+    if asked.is_empty() && !single {
         points.retain(|point| check_part(point, wanted).is_ok());
     }
     points.iter().try_for_each(|point| check_part(point, wanted))?;
@@ -200,6 +201,10 @@ mod tests {
         points(&Options { incast: selection, ..Options::default() }).unwrap()
     }
 
+    fn of_part(name: &str) -> Options {
+        Options { parts: vec![name.into()], ..Options::default() }
+    }
+
     #[test]
     fn the_whole_experiment_has_all_parts_and_every_point_once() {
         let points = of(Selection::default());
@@ -236,7 +241,7 @@ mod tests {
 
     #[test]
     fn a_part_alone_is_the_whole_part() {
-        let points = of(Selection { parts: vec![Part::FixedTotal], ..Selection::default() });
+        let points = points(&of_part("fixed-total")).unwrap();
         assert_eq!(points.len(), 2 * Series::default().senders.len());
         for point in points {
             let total = point.incast.total_bytes.unwrap();
@@ -249,15 +254,15 @@ mod tests {
         let senders = Some(Opener::Senders);
         let all = of(Selection { opener: senders, ..Selection::default() });
         assert!(!all.is_empty() && all.iter().all(|point| !point.incast.part.has_guests()));
-        let vm = Selection { parts: vec![Part::Vm], ..Selection::default() };
-        assert!(of(vm.clone()).iter().all(|point| point.incast.rate_mbit < RATE_MBIT));
+        let vm = of_part("vm");
+        assert!(points(&vm).unwrap().iter().all(|point| point.incast.rate_mbit < RATE_MBIT));
         let refused = |incast: Selection, configurations: &[&str]| {
             let configurations = configurations.iter().map(|name| name.to_string()).collect();
-            points(&Options { incast, configurations, ..Options::default() }).is_err()
+            points(&Options { incast, configurations, ..vm.clone() }).is_err()
         };
-        assert!(refused(Selection { opener: senders, ..vm.clone() }, &[]));
-        assert!(refused(vm.clone(), &["off", "fixed-2mss"]));
-        assert!(!refused(vm, &["off"]));
+        assert!(refused(Selection { opener: senders, ..Selection::default() }, &[]));
+        assert!(refused(Selection::default(), &["off", "fixed-2mss"]));
+        assert!(!refused(Selection::default(), &["off"]));
     }
 
     #[test]
@@ -273,10 +278,11 @@ mod tests {
         assert!(refused(Selection { mark_bytes: Some(20_000), ..Selection::default() }));
         let dctcp = vec![CongestionControl::Dctcp];
         assert!(points(&Options { congestion_controls: dctcp, ..Options::default() }).is_err());
-        let dctcp = Selection { parts: vec![Part::Dctcp], ..Selection::default() };
-        assert!(refused(Selection { rtos_min_ms: vec![1], ..dctcp.clone() }));
-        assert!(refused(Selection { buffers_bytes: vec![2_000_000], ..dctcp.clone() }));
-        let marks = of(Selection { mark_bytes: Some(20_000), ..dctcp });
+        let dctcp = |incast: Selection| points(&Options { incast, ..of_part("dctcp") });
+        assert!(dctcp(Selection { rtos_min_ms: vec![1], ..Selection::default() }).is_err());
+        let buffers_bytes = vec![2_000_000];
+        assert!(dctcp(Selection { buffers_bytes, ..Selection::default() }).is_err());
+        let marks = dctcp(Selection { mark_bytes: Some(20_000), ..Selection::default() }).unwrap();
         assert!(marks.iter().all(|point| point.incast.mark_bytes == Some(20_000)));
     }
 

@@ -1,14 +1,10 @@
 //! The options that select what `incast` measures.
 
 use super::connections::Opener;
-use crate::results::incast::Part;
 
 /// The options that select what `incast` measures. Empty options mean all values of the experiment.
 #[derive(Clone, Debug, Default, PartialEq, clap::Args)]
 pub struct Selection {
-    /// Only these parts: of `--part`, which other experiments have as well.
-    #[arg(skip)]
-    pub parts: Vec<Part>,
     /// `incast`: this number of senders (may be repeated).
     #[arg(long, value_name = "N")]
     pub senders: Vec<usize>,

@@ -13,11 +13,11 @@ use super::series;
 use super::values::{figure, mean};
 use crate::experiment::definition::{Experiment, Options, Takes};
 use crate::peers::link::Star;
+use crate::results::Results;
 use crate::results::record::Record;
 use crate::results::report::Words;
 use crate::results::statistics::{ascending, percentile};
-use crate::results::table::{Style, grid};
-use crate::results::{Figure, Results};
+use crate::results::table::{self, Style};
 
 const PEERS: u16 = 1000;
 const QUICK_PEERS: u16 = 50;
@@ -117,8 +117,5 @@ impl Idle {
 }
 
 fn tables(results: &Results, style: Style) -> String {
-    let row = |figure: &Figure| {
-        vec![figure.name.clone(), format!("{:.2}", figure.value), figure.unit.clone()]
-    };
-    grid(style, &["figure", "value", "unit"], 1, results.figures.iter().map(row).collect())
+    table::figures(style, &results.figures, |value| format!("{value:.2}"))
 }

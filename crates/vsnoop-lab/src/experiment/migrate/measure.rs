@@ -20,7 +20,7 @@ use super::uploads::{Upload, upload_steadily};
 use super::watch::Watch;
 use crate::results::migration::Migrated;
 use crate::results::statistics::{ascending, percentile};
-use crate::results::{Ending, Sample};
+use crate::results::{Ending, Sample, ms};
 
 /// Uploads before the migration begins.
 const BEFORE: Duration = Duration::from_secs(3);
@@ -242,8 +242,4 @@ fn wait(time: Duration) -> Result<()> {
         thread::sleep(POLL.min(end.saturating_duration_since(Instant::now())));
     }
     Ok(())
-}
-
-fn ms(time: Duration) -> f64 {
-    time.as_secs_f64() * 1e3
 }

@@ -2,15 +2,14 @@
 
 use super::part::Part;
 use crate::results::statistics::{ascending, percentile};
-use crate::results::table::{Style, grid};
+use crate::results::table::{self, Style};
 use crate::results::{Figure, Results, Sample, Values};
 
 pub fn tables(results: &Results, style: Style) -> String {
-    let row = |figure: &Figure| {
-        let digits = if figure.value.fract() == 0.0 { 0 } else { 2 };
-        vec![figure.name.clone(), format!("{:.digits$}", figure.value), figure.unit.clone()]
-    };
-    grid(style, &["figure", "value", "unit"], 1, results.figures.iter().map(row).collect())
+    table::figures(style, &results.figures, |value| {
+        let digits = if value.fract() == 0.0 { 0 } else { 2 };
+        format!("{value:.digits$}")
+    })
 }
 
 pub fn figures(results: &Results) -> Vec<Figure> {

@@ -12,7 +12,7 @@ use vsnoop_testbed::wait::pause;
 
 use super::daemon::Daemon;
 use super::terminal::Terminal;
-use crate::results::Values;
+use crate::results::{Values, ms};
 use crate::usage::cpu_time;
 
 /// In the namespace of the ports.
@@ -65,8 +65,8 @@ fn scrape_by(daemon: &Daemon, netns: &Netns) -> Result<Values> {
     let cpu = cpu_time(pid)? - cpu;
     let series = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).count();
     Ok(Values::from([
-        ("cpu_ms".into(), cpu.as_secs_f64() * 1e3),
-        ("wall_ms".into(), wall.as_secs_f64() * 1e3),
+        ("cpu_ms".into(), ms(cpu)),
+        ("wall_ms".into(), ms(wall)),
         ("bytes".into(), text.len() as f64),
         ("series".into(), series as f64),
     ]))
@@ -100,7 +100,7 @@ fn refreshes(daemon: &Daemon, times: usize) -> Result<Vec<Values>> {
         pause(Duration::from_secs(1))?;
         let cpu = cpu_time(terminal.pid())? - cpu;
         all.push(Values::from([
-            ("cpu_ms".into(), cpu.as_secs_f64() * 1e3),
+            ("cpu_ms".into(), ms(cpu)),
             ("bytes".into(), (terminal.bytes() - bytes) as f64),
         ]));
     }

@@ -47,7 +47,7 @@ impl Terminal {
         Pid::from_raw(self.child.id() as i32)
     }
 
-    /// What it has written so far.
+    /// The bytes that the program has written so far.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }

@@ -3,8 +3,6 @@
 
 mod report;
 
-use std::time::Duration;
-
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde::Deserialize;
 use vsnoop_guest::control::{Command, Reply, Uploaded};
@@ -17,7 +15,7 @@ use super::declared::{Ground, Measure, Runner, Task, on_stages};
 use super::lab::Lab;
 use super::rounds::Trial;
 use super::ways::{Way, Ways, settle};
-use crate::results::{Cell, Label, Sample};
+use crate::results::{Cell, Label, Sample, ms};
 use report::{AT_ONCE, HOST_BESIDE, SENDER};
 
 pub const RUNNER: Runner = Runner {
@@ -160,17 +158,13 @@ fn from_machine(ground: &Ground, way: Way, size_bytes: u64) -> Result<Sample> {
         };
     Ok(Sample {
         what: Some(label(SENDER)?),
-        connect_ms: Some(milliseconds(connect)),
-        acked_ms: Some(milliseconds(acked)),
-        delivered_ms: Some(milliseconds(delivered)),
+        connect_ms: Some(ms(connect)),
+        acked_ms: Some(ms(acked)),
+        delivered_ms: Some(ms(delivered)),
         retransmissions: u32::try_from(retransmissions).unwrap_or(u32::MAX),
         tap_drops: ground.stage.counts_of(way.tap)?.drops - drops_before,
         ..Sample::default()
     })
-}
-
-fn milliseconds(time: Duration) -> f64 {
-    time.as_secs_f64() * 1e3
 }
 
 /// Several transfers that begin together, each in a connection of its own.

@@ -1,4 +1,4 @@
-//! A monitor against a peer that sends what it likes.
+//! `Monitor` against a peer that floods it, or that repeats QEMU's greeting and answers.
 
 use std::fs;
 use std::os::unix::net::UnixListener;
