@@ -32,8 +32,8 @@ pub fn table(results: &Results, style: Style) -> String {
     let header = [
         "request",
         "path",
-        "confirmed ms\noff p50/p90",
-        "vsnoop\np50/p90",
+        "confirmed\noff, ms\np50/p90",
+        "confirmed\nvsnoop\np50/p90",
         "times sooner\n(95 %)",
         "acked ms\noff/vsnoop",
     ];
@@ -51,7 +51,7 @@ fn row(results: &Results, group: &Group) -> Vec<String> {
     let text = |value: Option<f64>| value.map_or("-".into(), milliseconds);
     let confirmed = |name: &str| {
         let values = values(name, &TOTAL);
-        format!("{} / {}", text(percentile(&values, 50.0)), text(percentile(&values, 90.0)))
+        format!("{}/{}", text(percentile(&values, 50.0)), text(percentile(&values, 90.0)))
     };
     let acked = |name: &str| text(percentile(&values(name, &REQUEST), 50.0));
     // Small requests are made in batches.
@@ -64,7 +64,7 @@ fn row(results: &Results, group: &Group) -> Vec<String> {
         confirmed(OFF),
         confirmed(VSNOOP),
         sooner,
-        format!("{} / {}", acked(OFF), acked(VSNOOP)),
+        format!("{}/{}", acked(OFF), acked(VSNOOP)),
     ]
 }
 
@@ -155,9 +155,10 @@ fn figures_of(results: &Results, group: &Group) -> Vec<Figure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::results::Sample;
     use crate::results::testing::{results, sample};
 
-    fn upload(configuration: &str, confirmed_ms: f64) -> crate::results::Sample {
+    fn upload(configuration: &str, confirmed_ms: f64) -> Sample {
         let mut sample = sample(configuration, confirmed_ms / 2.0);
         sample.size_bytes = 1_000_000;
         sample.connect_ms = Some(20.0);
@@ -176,6 +177,20 @@ mod tests {
         assert_eq!(value("retransmissions_off_1000000"), Some(2.0));
         let table = table(&results, Style::Terminal);
         assert!(table.contains("PUT 1 MB") && table.contains("2.50"), "{table}");
+        assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
+    }
+
+    #[test]
+    fn the_table_fits_a_terminal_with_seconds_and_with_an_interval_in_the_noise() {
+        let mut samples = Vec::new();
+        for turn in 0..8 {
+            for (name, ms) in [(OFF, 2000.0), (VSNOOP, 2010.0)] {
+                let one = upload(name, ms + 100.0 * f64::from(turn));
+                samples.push(Sample { size_bytes: 100_000, turn: Some(turn as usize), ..one });
+            }
+        }
+        let table = table(&results(samples), Style::Terminal);
+        assert!(table.contains("PUT 100 KB") && table.contains("noise ("), "{table}");
         assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
     }
 }
