@@ -86,7 +86,8 @@ fn congestion_marks(families: &'static [Family], offloads: Offloads) -> anyhow::
         network: Faults { mark_ce: if offloads.tso { 0.05 } else { 0.005 }, ..Faults::default() },
         topology: TopologyOptions { from_client: offloads, ..base.topology.clone() },
         hold: Some(SIZE),
-        plan: StreamPlan { to_vm_bytes: 1_000_000, ..base.plan.clone() },
+        // Enough super-packets that one at least is marked: of 1 MB one run in a hundred has none.
+        plan: StreamPlan { to_vm_bytes: 4_000_000, ..base.plan.clone() },
         families,
         ..base
     };
