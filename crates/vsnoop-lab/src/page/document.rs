@@ -2,17 +2,16 @@
 //!
 //! Each experiment has a section, its report.md without plots and without what stands elsewhere or
 //! few readers want: method, environment, figures. What stands before the line [`MARK`] is written
-//! by hand and stays.
+//! by hand and stays, and so does the section of an experiment that was not measured again.
 
-use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use super::part::{Part, measured};
-use crate::experiment;
+use super::part::Part;
+use crate::experiment::{self, Experiment};
 use crate::results::wrap::wrapped;
 use crate::results::{Results, report};
 
@@ -22,37 +21,73 @@ const MARK: &str = "<!-- Results: `vsnoop-lab report --markdown` writes what fol
 const LEFT_OUT: [&str; 4] = ["## Plots", "## Method", "## Environment", "## Figures"];
 const COLUMNS: usize = 100;
 
-/// Replaces the results in the document, which is begun if there is none.
+/// Writes the results into the document, which is begun if there is none. Experiments that are not
+/// among them keep what the document has: a full run takes longer than a day may have.
 pub fn write(parts: &[Part], file: &Path) -> Result<()> {
     let before = fs::read_to_string(file).unwrap_or_default();
-    let by_hand = before.split(MARK).next().unwrap_or_default();
-    let text = format!("{by_hand}{MARK}\n\n{}", render(parts)?);
+    let (by_hand, results) = before.split_once(MARK).unwrap_or((&before, ""));
+    let text = format!("{by_hand}{MARK}\n\n{}", render(parts, results));
     fs::write(file, text).with_context(|| format!("write {}", file.display()))
 }
 
-fn render(parts: &[Part]) -> Result<String> {
-    let mut text =
-        String::from("## Results\n\n| experiment | started | options | measurements |\n");
-    writeln!(text, "|---|---|---|---|")?;
-    for Part { experiment, results, .. } in parts {
-        let (name, title) = (experiment.name, experiment.words.title);
+/// What the document has of an experiment.
+struct Entry {
+    /// Its row in the first table.
+    row: String,
+    section: String,
+}
+
+impl Entry {
+    fn of(part: &Part) -> Self {
+        let Part { experiment, results, report, .. } = part;
         let options = match &*report::options(results) {
             "" => "none: a full run".to_owned(),
             options => format!("`{options}`"),
         };
         let count = results.samples.len();
-        writeln!(text, "| `{name}`: {title} | {} | {options} | {count} |", results.started)?;
+        let row = format!("{} {} | {options} | {count} |", row_head(experiment), results.started);
+        Self { row, section: section(report, results) }
     }
-    let missing = experiment::all().iter().filter(|one| !measured(parts, one));
-    let missing: Vec<_> = missing.map(|one| format!("`{}`", one.name)).collect();
+
+    /// What an earlier call has written.
+    fn find(results: &str, experiment: &Experiment) -> Option<Self> {
+        let head = row_head(experiment);
+        let row = results.lines().find(|line| line.starts_with(&head))?;
+        let from = results.find(&section_head(experiment))?;
+        let section = &results[from..];
+        let end = section.find("\n## ").unwrap_or(section.len());
+        Some(Self { row: row.to_owned(), section: format!("{}\n", section[..end].trim_end()) })
+    }
+}
+
+fn row_head(experiment: &Experiment) -> String {
+    format!("| `{}`: {} |", experiment.name, experiment.words.title)
+}
+
+fn section_head(experiment: &Experiment) -> String {
+    format!("## {}\n", experiment.words.title)
+}
+
+fn render(parts: &[Part], before: &str) -> String {
+    let mut text = String::from(
+        "## Results\n\n| experiment | started | options | measurements |\n|---|---|---|---|\n",
+    );
+    let (mut sections, mut missing) = (String::new(), Vec::new());
+    for experiment in experiment::all() {
+        let part = parts.iter().find(|part| part.experiment.name == experiment.name);
+        match part.map(Entry::of).or_else(|| Entry::find(before, experiment)) {
+            Some(Entry { row, section }) => {
+                text += &format!("{row}\n");
+                sections += &format!("\n{section}");
+            }
+            None => missing.push(format!("`{}`", experiment.name)),
+        }
+    }
     if !missing.is_empty() {
         let words = format!("Not measured: {}.", missing.join(", "));
-        writeln!(text, "\n{}\n`make lab RUN=NAME` measures one.", wrapped(&words, COLUMNS))?;
+        text += &format!("\n{}\n`make lab RUN=NAME` measures one.\n", wrapped(&words, COLUMNS));
     }
-    for part in parts {
-        write!(text, "\n{}", section(&part.report, &part.results))?;
-    }
-    Ok(text)
+    text + &sections
 }
 
 /// A report as a section, with the machine in a line.
@@ -119,14 +154,35 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_by_hand_stays() {
+    fn what_is_written_by_hand_and_what_is_not_measured_again_stay() {
+        let [ping, delays] = ["ping", "delays"].map(|name| Experiment::find(name).unwrap());
+        let part = |experiment: &'static Experiment, report: String| Part {
+            experiment,
+            results: Results::begin(experiment.name, Default::default()),
+            report,
+            body: String::new(),
+        };
+        let report = |one: &Experiment, what: &str| {
+            format!("# {}\n\n## Results\n\n{what}\n\n## A paper\n\nIts shape.\n", one.words.title)
+        };
         let name = format!("vsnoop-lab-document-{}.md", std::process::id());
         let file = std::env::temp_dir().join(name);
         fs::write(&file, format!("# By hand\n\n{MARK}\n\nstale\n")).unwrap();
-        let written = write(&[], &file).and_then(|()| Ok(fs::read_to_string(&file)?));
+        let first =
+            [part(ping, report(ping, "first ping")), part(delays, report(delays, "delays"))];
+        let second = [part(ping, report(ping, "second ping"))];
+        let written = write(&first, &file).and_then(|()| {
+            write(&second, &file)?;
+            Ok(fs::read_to_string(&file)?)
+        });
         fs::remove_file(&file).unwrap();
         let text = written.unwrap();
         assert!(text.starts_with("# By hand\n") && !text.contains("stale"), "{text}");
-        assert!(text.contains("`ping`") && text.contains("`make lab RUN=NAME`"), "{text}");
+        assert!(text.contains("second ping\n\n### A paper\n\nIts shape.\n\n## "), "{text}");
+        assert!(text.ends_with("delays\n\n### A paper\n\nIts shape.\n"), "{text}");
+        assert!(!text.contains("first ping"), "{text}");
+        assert_eq!(text.matches("| `delays`: ").count(), 1, "{text}");
+        assert!(text.contains("`mpi`") && text.contains("`make lab RUN=NAME`"), "{text}");
+        assert!(!text.contains("Not measured: `ping`"), "{text}");
     }
 }
