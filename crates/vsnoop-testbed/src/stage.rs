@@ -232,6 +232,14 @@ impl Stage {
         }
     }
 
+    /// Under [`Share::Slices`], how long a machine with work has waited for its turns.
+    pub fn waited_for_turns(&self, index: usize) -> Option<Duration> {
+        match &self.sharing {
+            Sharing::Slices(slices) => Some(slices.waited(index)),
+            Sharing::Kernel | Sharing::Beside(_) => None,
+        }
+    }
+
     /// Lets a machine run whenever it has work, or as all others.
     pub fn favour(&self, index: usize, favoured: bool) -> Result<()> {
         match &self.sharing {

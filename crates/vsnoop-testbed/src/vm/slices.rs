@@ -50,6 +50,8 @@ struct Shared {
     stop: AtomicBool,
     favoured: AtomicUsize,
     begun: Mutex<Vec<Begin>>,
+    /// Of each machine.
+    waited: Mutex<Vec<Duration>>,
 }
 
 /// A vCPU thread.
@@ -75,6 +77,7 @@ impl Slices {
             stop: AtomicBool::new(false),
             favoured: AtomicUsize::new(NOBODY),
             begun: Mutex::default(),
+            waited: Mutex::new(vec![Duration::ZERO; machines.len()]),
         });
         let theirs = Arc::clone(&shared);
         let thread = thread::Builder::new()
@@ -102,6 +105,11 @@ impl Slices {
         let mut begun = self.shared.begun.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::take(&mut *begun)
     }
+
+    /// How long a machine has waited for its turns while it had work, to about a millisecond.
+    pub fn waited(&self, machine: usize) -> Duration {
+        self.shared.waited.lock().unwrap_or_else(PoisonError::into_inner)[machine]
+    }
 }
 
 impl Drop for Slices {
@@ -126,6 +134,12 @@ fn give_turns(machines: &[Vec<Vcpu>], shared: &Shared) -> Result<()> {
             shared.begun.lock().unwrap_or_else(PoisonError::into_inner).push(begun);
         }
         let favoured = shared.favoured.load(Ordering::Relaxed);
+        let mut waited = shared.waited.lock().unwrap_or_else(PoisonError::into_inner);
+        for (machine, more) in turns.take_waited().into_iter().enumerate() {
+            // The favoured one runs in the turns of others.
+            waited[machine] += if machine == favoured { Duration::ZERO } else { more };
+        }
+        drop(waited);
         for (machine, vcpus) in machines.iter().enumerate() {
             let wanted = match machine {
                 _ if machine == favoured => FAVOURED,

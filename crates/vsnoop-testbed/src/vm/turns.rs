@@ -13,6 +13,9 @@ pub struct Turns {
     began: Duration,
     /// Since when each VM has work.
     since: Vec<Option<Duration>>,
+    /// How long each VM had work in the turns of others, from when it was last asked to `looked`.
+    waited: Vec<Duration>,
+    looked: Duration,
 }
 
 /// The beginning of a turn.
@@ -25,15 +28,34 @@ pub struct Begin {
 
 impl Turns {
     pub fn new(vms: usize) -> Self {
-        Self { turn: 0, began: Duration::ZERO, since: vec![None; vms] }
+        Self {
+            turn: 0,
+            began: Duration::ZERO,
+            since: vec![None; vms],
+            waited: vec![Duration::ZERO; vms],
+            looked: Duration::ZERO,
+        }
     }
 
     pub fn current(&self) -> usize {
         self.turn
     }
 
+    /// How long each VM has waited for its turns since the last call, the present wait included.
+    pub fn take_waited(&mut self) -> Vec<Duration> {
+        let none = vec![Duration::ZERO; self.waited.len()];
+        std::mem::replace(&mut self.waited, none)
+    }
+
     /// What happens at `now`, when these VMs have work.
     pub fn tick(&mut self, now: Duration, works: &[bool]) -> Option<Begin> {
+        let passed = now.saturating_sub(self.looked);
+        self.looked = now;
+        for (vm, waited) in self.waited.iter_mut().enumerate() {
+            if vm != self.turn && self.since[vm].is_some() {
+                *waited += passed;
+            }
+        }
         for (since, works) in self.since.iter_mut().zip(works) {
             *since = works.then(|| since.unwrap_or(now));
         }
@@ -89,6 +111,20 @@ mod tests {
         assert_eq!(turns.tick(ms(6), &[true, true]), None);
         assert_eq!(turns.tick(ms(34), &[true, true]), None);
         assert_eq!(turns.tick(ms(35), &[true, true]), Some(Begin { vm: 0, waited: ms(29) }));
+    }
+
+    #[test]
+    fn a_wait_counts_while_it_lasts_and_neither_an_own_turn_nor_sleep_does() {
+        let mut turns = Turns::new(3);
+        // The third one sleeps.
+        for at in 0..=50 {
+            turns.tick(ms(at), &[true, true, false]);
+        }
+        assert_eq!(turns.take_waited(), [ms(20), ms(30), ms(0)]);
+        for at in 51..=65 {
+            turns.tick(ms(at), &[true, true, false]);
+        }
+        assert_eq!(turns.take_waited(), [ms(10), ms(5), ms(0)]);
     }
 
     #[test]
