@@ -81,12 +81,16 @@ impl Lab {
         ]);
     }
 
-    /// Records the load that [`Lab::boot`] gives machines.
-    pub fn describe_load(environment: &mut BTreeMap<String, Value>) {
+    /// Records the load that [`Lab::boot`] gives machines, and how they share their core.
+    pub fn describe_load(shares: &[Share], environment: &mut BTreeMap<String, Value>) {
+        let texts: Vec<_> = shares.iter().map(|share| share.text()).collect();
         environment.extend([
             ("load_period_ms".into(), json!(LOAD_PERIOD_MS)),
-            ("slice_ms".into(), json!(SLICE.as_millis() as u64)),
+            ("share".into(), json!(texts.join(", "))),
         ]);
+        if shares.contains(&Share::Slices) {
+            environment.insert("slice_ms".into(), json!(SLICE.as_millis() as u64));
+        }
     }
 
     /// Boots machines.

@@ -8,6 +8,7 @@ mod definition;
 mod delays;
 mod demo;
 pub mod environment;
+mod goals;
 mod hold;
 pub mod incast;
 mod lab;
@@ -165,15 +166,14 @@ impl Experiment {
             "--connections is an option of the experiment {} only",
             service::NAME
         );
-        let choose_congestion_control = [hold::EXPERIMENT.name, incast::NAME];
+        let on_a_stage =
+            declared || [demo::EXPERIMENT.name, hold::EXPERIMENT.name].contains(&self.name);
         ensure!(
-            declared
-                || choose_congestion_control.contains(&self.name)
-                || options.congestion_controls.is_empty(),
+            on_a_stage || self.name == incast::NAME || options.congestion_controls.is_empty(),
             "{} takes no --congestion-control",
             self.name
         );
-        ensure!(declared || options.shares.is_empty(), "{} takes no --share", self.name);
+        ensure!(on_a_stage || options.shares.is_empty(), "{} takes no --share", self.name);
         ensure!(
             self.name == link::SCALE.name || options.peers.is_none(),
             "--peers is an option of the experiment {} only",

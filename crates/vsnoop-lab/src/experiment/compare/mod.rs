@@ -17,7 +17,6 @@ use anyhow::{Context, Result};
 use serde_json::json;
 use vsnoop_testbed::guest;
 use vsnoop_testbed::stage::StageOptions;
-use vsnoop_testbed::vm::Share;
 use vsnoop_testbed::vsnoop::Vsnoop;
 
 use super::configuration::Configuration;
@@ -39,7 +38,7 @@ impl Comparison {
         let plan = plan::rounds(self, options)?;
         let attaches = configurations.iter().any(|choice| choice.attach_options().is_some());
         let vsnoop = if attaches { Some(Vsnoop::find()?) } else { None };
-        let congestion_control = plan::congestion_control(options)?;
+        let congestion_control = options.congestion_control()?;
         let rounds = Rounds { configurations: &configurations, plan: &plan, budget: self.budget };
         let mut lab = Lab::open(guest::Options::default())?;
         let environment = &mut record.results.environment;
@@ -48,10 +47,10 @@ impl Comparison {
         if let Some(vsnoop) = &vsnoop {
             environment.insert("vsnoop".into(), json!(vsnoop.version()?));
         }
-        Lab::describe_load(environment);
+        Lab::describe_load(plan::shares(options), environment);
         let cells: usize = machines.iter().map(|machines| machines.cells.len()).sum();
         let mut progress = Progress::new(cells * rounds.count());
-        for Machines { vms, load, cells } in machines {
+        for Machines { vms, share, load, cells } in machines {
             let left: Vec<_> = cells.iter().filter(|cell| !rounds.is_done(cell, record)).collect();
             progress.skip((cells.len() - left.len()) * rounds.count());
             if left.is_empty() {
@@ -60,7 +59,7 @@ impl Comparison {
             let tuned = configurations.contains(&Configuration::Tuned);
             let options = StageOptions { vms, tuned };
             let environment = &mut record.results.environment;
-            let stage = lab.boot(options, Share::Slices, load, vsnoop.as_ref(), environment)?;
+            let stage = lab.boot(options, share, load, vsnoop.as_ref(), environment)?;
             let session = &mut lab.session;
             let mut transfers =
                 Transfers::new(session, stage, &configurations, congestion_control)?;

@@ -1,13 +1,11 @@
 //! The transfers of an experiment: cells, and rounds of each size in them.
 
-use anyhow::{Result, bail, ensure};
-
-use vsnoop_testbed::stage::CONGESTION_CONTROL;
+use anyhow::{Result, ensure};
+use vsnoop_testbed::vm::Share;
 
 use super::comparison::Comparison;
 use crate::experiment::definition::Options;
 use crate::results::Cell;
-use crate::results::incast::CongestionControl;
 
 /// The most machines: more would not boot in time.
 const MOST_VMS: usize = 16;
@@ -18,17 +16,16 @@ const WORST_LOSS_PERCENT: f64 = 5.0;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Machines {
     pub vms: usize,
+    pub share: Share,
     pub load: f64,
     pub cells: Vec<Cell>,
 }
 
-/// The client's congestion control.
-pub fn congestion_control(options: &Options) -> Result<&'static str> {
-    match options.congestion_controls[..] {
-        [] => Ok(CONGESTION_CONTROL),
-        [CongestionControl::Dctcp] => bail!("no path of this experiment marks packets for dctcp"),
-        [only] => Ok(only.name()),
-        _ => bail!("all transfers of a run have the same congestion control: give one"),
+/// How machines share their core.
+pub fn shares(options: &Options) -> &[Share] {
+    match &options.shares[..] {
+        [] => &[Share::Slices],
+        asked => asked,
     }
 }
 
@@ -72,8 +69,11 @@ pub fn machines(comparison: &Comparison, options: &Options) -> Result<Vec<Machin
         (0.0..=WORST_LOSS_PERCENT).contains(&path_loss_percent),
         "a path that loses {path_loss_percent} %: 0 to {WORST_LOSS_PERCENT} is possible"
     );
-    let machines = |(vms, load)| Machines {
+    // Names of cells and figures have what was asked for, and not the experiment's own share.
+    let asked = !options.shares.is_empty();
+    let machines = |(vms, load), share: Share| Machines {
         vms,
+        share,
         load,
         cells: rtts
             .iter()
@@ -83,11 +83,13 @@ pub fn machines(comparison: &Comparison, options: &Options) -> Result<Vec<Machin
                 path_rtt_ms,
                 path_loss_percent,
                 path_link: options.path_link,
+                share: asked.then_some(share),
                 ..Cell::default()
             })
             .collect(),
     };
-    Ok(pairs.into_iter().map(machines).collect())
+    let of = |pair| shares(options).iter().map(move |&share| machines(pair, share));
+    Ok(pairs.into_iter().flat_map(of).collect())
 }
 
 /// Sizes and rounds of one cell that the options select.
@@ -143,6 +145,18 @@ mod tests {
         assert!(
             machines[1].cells.iter().all(|cell| cell.vms == 5 && cell.path_loss_percent == 1.0)
         );
+    }
+
+    #[test]
+    fn each_way_to_share_the_core_that_was_asked_for_has_cells_of_that_name() {
+        let names = |options: &Options| -> Vec<String> {
+            let machines = machines(&COMPARISON, options).unwrap();
+            machines.iter().map(|machines| machines.cells[0].suffix()).collect()
+        };
+        assert_eq!(names(&Options::default()), ["3vms_load60", "5vms_load100"]);
+        let shares = vec![Share::Quota { percent: 20 }, Share::Slices];
+        let asked = Options { shares, vms: vec![3], ..Options::default() };
+        assert_eq!(names(&asked), ["3vms_load60_quota20", "3vms_load60_slices"]);
     }
 
     #[test]

@@ -14,14 +14,13 @@ use vsnoop_guest::control::Command;
 use vsnoop_guest::web;
 use vsnoop_testbed::capture::Capture;
 use vsnoop_testbed::stage::path::PathOptions;
-use vsnoop_testbed::stage::{CONGESTION_CONTROL, Stage, StageOptions, vm_address};
-use vsnoop_testbed::vm::Share;
+use vsnoop_testbed::stage::{Stage, StageOptions, vm_address};
 use vsnoop_testbed::vsnoop::Vsnoop;
 use vsnoop_testbed::{guest, vm};
 
-use self::plan::QUOTA_PERCENT;
 use super::configuration::Configuration;
 use super::definition::{Experiment, Options, Takes};
+use super::goals::{self, Bound, Goal};
 use super::lab::Lab;
 use super::progress::Progress;
 use super::request::{self, Exchange, request_text};
@@ -42,6 +41,13 @@ const PAUSE_MS: std::ops::Range<u64> = 500..700;
 /// The only machine.
 const VM: usize = 0;
 
+/// Of figures whose cells are those of a run without options.
+const GOALS: [Goal; 3] = [
+    Goal { figure: "put_p50_off_over_vsnoop_1000000", bound: Bound::AtLeast(2.2) },
+    Goal { figure: "put_p50_off_over_vsnoop_4000000", bound: Bound::AtLeast(3.0) },
+    Goal { figure: "get_p99_vsnoop_over_off", bound: Bound::AtMost(1.1) },
+];
+
 pub const EXPERIMENT: Experiment = Experiment {
     name: "demo",
     about: "uploads to nginx in a VM with a CPU quota, 20 ms away and near; small requests",
@@ -52,7 +58,7 @@ pub const EXPERIMENT: Experiment = Experiment {
         command: "make demo",
         tables: summary::table,
         figures: summary::figures,
-        goals: None,
+        goals: Some(|results| goals::render(&GOALS, results)),
         papers: &[paper::AGAINST],
         plots: summary::plot,
     },
@@ -79,7 +85,8 @@ fn run(options: &Options, record: &mut Record) -> Result<()> {
         &[Configuration::Off, Configuration::Vsnoop],
         &options.configurations,
     )?;
-    let parts = plan::parts(options)?;
+    let (share, parts) = (plan::share(options)?, plan::parts(options)?);
+    let congestion_control = options.congestion_control()?;
     request::require_curl()?;
     let vsnoop = Vsnoop::find()?;
     let mut lab = Lab::open(guest::Options { web: true, ..guest::Options::default() })?;
@@ -87,17 +94,19 @@ fn run(options: &Options, record: &mut Record) -> Result<()> {
     record.results.environment.extend([
         ("vsnoop".into(), json!(vsnoop.version()?)),
         ("load_period_ms".into(), json!(LOAD_PERIOD_MS)),
-        ("quota_percent".into(), json!(QUOTA_PERCENT)),
+        ("share".into(), json!(share.text())),
+        ("congestion_control".into(), json!(congestion_control)),
     ]);
     let mut stage = lab.start(StageOptions { vms: 1, tuned: false }, Some(&vsnoop))?;
     vm::pin_self()?;
     stage.vm(VM).command(&Command::Web)?;
-    stage.share(Share::Quota { percent: QUOTA_PERCENT })?;
-    lab.session.allow_congestion_control(CONGESTION_CONTROL)?;
+    stage.share(share)?;
+    lab.session.allow_congestion_control(congestion_control)?;
     // curl takes the default of its namespace, which may be the host's.
-    stage.client().set_sysctl("net.ipv4.tcp_congestion_control", CONGESTION_CONTROL)?;
+    stage.client().set_sysctl("net.ipv4.tcp_congestion_control", congestion_control)?;
     let capture = Capture::start(stage.client())?;
-    let mut uploads = Uploads { lab: &lab, stage, capture };
+    let unit_of_load = plan::unit_of_load(share);
+    let mut uploads = Uploads { lab: &lab, stage, capture, unit_of_load };
     let rounds = |part: &plan::Part| part.rounds(&configurations).count();
     let mut progress = Progress::new(parts.iter().map(rounds).sum());
     for part in &parts {
@@ -121,6 +130,7 @@ struct Uploads<'a> {
     lab: &'a Lab,
     stage: Stage,
     capture: Capture,
+    unit_of_load: f64,
 }
 
 impl Uploads<'_> {
@@ -133,7 +143,7 @@ impl Uploads<'_> {
             ..PathOptions::default()
         })?;
         check_path(&self.stage, rtt)?;
-        let share = cell.load * f64::from(QUOTA_PERCENT) / 100.0;
+        let share = cell.load * self.unit_of_load;
         self.stage.vm(VM).command(&Command::Load { share, period_ms: LOAD_PERIOD_MS })?;
         request::get(self.stage.client(), server(), 1).context("the first request")?;
         settle(&self.stage)
@@ -169,4 +179,46 @@ impl Uploads<'_> {
 
 fn server() -> SocketAddr {
     SocketAddr::from((vm_address(VM, false), web::PORT))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::results::testing::results;
+
+    /// Names that documents and others who measure quote.
+    const FIGURES: [&str; 6] = [
+        "put_p50_off_over_vsnoop_100000",
+        "put_p50_off_over_vsnoop_1000000",
+        "put_p50_off_over_vsnoop_4000000",
+        "put_p50_off_over_vsnoop_near_1000000",
+        "get_p99_vsnoop_over_off",
+        "acked_p50_off_over_vsnoop_100000",
+    ];
+
+    #[test]
+    fn a_run_without_options_has_the_figures_that_are_quoted_and_judges_its_goals() {
+        let mut samples = Vec::new();
+        for part in plan::parts(&Options::default()).unwrap() {
+            for ((size_bytes, _), (name, ms)) in part.plan.iter().flat_map(|size| {
+                [("off", 900.0), ("vsnoop", 300.0)].map(|configuration| (*size, configuration))
+            }) {
+                samples.push(Sample {
+                    configuration: name.into(),
+                    size_bytes,
+                    cell: part.cell,
+                    connect_ms: Some(20.0),
+                    acked_ms: Some(ms / 2.0),
+                    delivered_ms: Some(ms - 20.0),
+                    ..Sample::default()
+                });
+            }
+        }
+        let mut results = results(samples);
+        results.figures = summary::figures(&results);
+        let missing = FIGURES.iter().filter(|name| goals::found(&results, name).is_none());
+        assert_eq!(missing.collect::<Vec<_>>(), [&""; 0]);
+        let text = goals::render(&GOALS, &results).unwrap();
+        assert_eq!(text.matches("| reached |").count(), GOALS.len(), "{text}");
+    }
 }

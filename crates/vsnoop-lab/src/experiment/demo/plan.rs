@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use vsnoop_guest::web;
 use vsnoop_testbed::stage::path::PathLink;
+use vsnoop_testbed::vm::Share;
 
 use crate::experiment::configuration::Configuration;
 use crate::experiment::definition::Options;
@@ -12,13 +13,10 @@ use crate::experiment::rounds::Rounds;
 use crate::results::Cell;
 
 /// The CPU quota of the VM's vCPU, in percent of a core: 20 ms of every 100 ms.
-pub const QUOTA_PERCENT: u32 = 20;
+const QUOTA_PERCENT: u32 = 20;
 
 const FAR_RTT_MS: f64 = 20.0;
 const FAR_LINK: PathLink = PathLink { rate_mbit: 200, queue_bytes: 1_000_000 };
-
-/// Work of the VM's own, in quotas: it never sleeps, so that it uses up each quota.
-const LOAD: f64 = 100.0 / QUOTA_PERCENT as f64;
 
 /// Sizes of uploads, and the small page; rounds of each. One of the page is a batch.
 const FAR: [(u64, usize); 3] = [(100_000, 14), (1_000_000, 12), (4_000_000, 8)];
@@ -41,8 +39,28 @@ impl Part {
     }
 }
 
+/// How the VM gets CPU time: by its quota, or as asked for.
+pub fn share(options: &Options) -> Result<Share> {
+    match options.shares[..] {
+        [] => Ok(Share::Quota { percent: QUOTA_PERCENT }),
+        [only] => Ok(only),
+        _ => bail!("the VM of a run has one --share"),
+    }
+}
+
+/// The share of a core that is 1 in `--load`: the quota, if there is one.
+pub fn unit_of_load(share: Share) -> f64 {
+    match share {
+        Share::Quota { percent } => f64::from(percent) / 100.0,
+        Share::Fair { .. } | Share::Slices => 1.0,
+    }
+}
+
 /// All parts, as asked for.
 pub fn parts(options: &Options) -> Result<Vec<Part>> {
+    let share = share(options)?;
+    // Work of the VM's own: it never sleeps, so that it uses up each quota.
+    let most = 1.0 / unit_of_load(share);
     ensure!(
         options.vms.is_empty() && options.path_loss_percent.is_none(),
         "--vms and --path-loss are no options of this experiment"
@@ -60,13 +78,13 @@ pub fn parts(options: &Options) -> Result<Vec<Part>> {
         asked => asked,
     };
     let loads = match &options.loads[..] {
-        [] => &[LOAD],
+        [] => &[most],
         asked => asked,
     };
     let part = |load: f64, rtt_ms: f64| {
         ensure!(
-            (0.0..=LOAD).contains(&load),
-            "a load of {load}: 0.0 to {LOAD} quotas are possible"
+            (0.0..=most).contains(&load),
+            "a load of {load}: 0.0 to {most} quotas are possible"
         );
         ensure!(
             (0.0..=1000.0).contains(&rtt_ms),
@@ -81,7 +99,9 @@ pub fn parts(options: &Options) -> Result<Vec<Part>> {
             load,
             path_rtt_ms: rtt_ms,
             path_link: link,
-            quota_percent: Some(QUOTA_PERCENT),
+            quota_percent: options.shares.is_empty().then_some(QUOTA_PERCENT),
+            share: options.shares.first().copied(),
+            congestion_control: options.congestion_controls.first().copied(),
             ..Cell::default()
         };
         let rounds = |own| options.rounds.unwrap_or(if options.quick { QUICK_ROUNDS } else { own });
@@ -114,8 +134,14 @@ mod tests {
         let gets = parts(&gets).unwrap();
         assert_eq!(gets.len(), 1);
         assert_eq!(gets[0].plan, [(web::PAGE_BYTES, 3)]);
+        let half = Share::Quota { percent: 50 };
+        let other = Options { shares: vec![half], path_rtts_ms: vec![5.0], ..options.clone() };
+        let cell = parts(&other).unwrap()[0].cell;
+        assert_eq!((cell.load, cell.quota_percent, cell.share), (2.0, None, Some(half)));
         for impossible in [
             Options { vms: vec![2], ..options.clone() },
+            Options { shares: vec![half, Share::Slices], ..options.clone() },
+            Options { shares: vec![Share::Slices], loads: vec![1.5], ..options.clone() },
             Options { sizes_bytes: vec![7], ..options.clone() },
             Options { rounds: Some(0), ..options.clone() },
             Options { path_rtts_ms: vec![-1.0], ..options },

@@ -7,13 +7,13 @@ use anyhow::Result;
 use serde_json::json;
 use vsnoop_testbed::relay::{Bottleneck, Faults};
 
-use super::goals::{Bound, Goal};
 use super::rig::{Task, cell};
 use super::series::{Series, progress_of, rounds};
 use super::stream::{Load, Until};
 use super::values::{self, figure, has_content};
-use super::{content, goals, papers, plots, tables};
+use super::{content, papers, plots, tables};
 use crate::experiment::definition::{Experiment, Options, Takes, chosen};
+use crate::experiment::goals::{self, Bound, Goal};
 use crate::results::link::{Content, LinkCell};
 use crate::results::record::Record;
 use crate::results::report::Words;
@@ -201,8 +201,9 @@ fn figures(results: &Results) -> Vec<Figure> {
 
 #[cfg(test)]
 mod tests {
-    use super::values::{found, testing::sample};
+    use super::values::testing::sample;
     use super::*;
+    use crate::experiment::goals::found;
     use crate::results::Sample;
     use crate::results::testing::results;
 

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::goals::{Bound, Goal};
 use super::rig::{Task, cell};
 use super::series::{Series, progress_of, rounds};
 use super::stream::{Load, Until};
 use super::values::{self, best_peer, figure, has_offloads, mean};
-use super::{goals, papers, plots, tables};
+use super::{papers, plots, tables};
 use crate::experiment::definition::{Experiment, Options, Takes, chosen};
+use crate::experiment::goals::{self, Bound, Goal};
 use crate::peers::link::Kind;
 use crate::results::link::{Content, LinkCell};
 use crate::results::record::Record;
@@ -179,8 +179,9 @@ fn figures(results: &Results) -> Vec<Figure> {
 
 #[cfg(test)]
 mod tests {
-    use super::values::{found, testing::sample};
+    use super::values::testing::sample;
     use super::*;
+    use crate::experiment::goals::found;
     use crate::results::testing::results;
 
     #[test]

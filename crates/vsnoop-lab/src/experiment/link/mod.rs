@@ -7,7 +7,6 @@
 
 mod compress;
 pub mod content;
-mod goals;
 mod lan;
 mod papers;
 mod plots;

@@ -119,11 +119,6 @@ pub fn figure(name: &str, value: f64, unit: &str, better: &str) -> Figure {
     Figure { name: name.into(), value, unit: unit.into(), better: better.into() }
 }
 
-/// The value of a figure that was made.
-pub fn found(results: &Results, name: &str) -> Option<f64> {
-    results.figures.iter().find(|figure| figure.name == name).map(|figure| figure.value)
-}
-
 #[cfg(test)]
 pub(super) mod testing {
     use crate::results::link::{Carried, Content, LinkCell};

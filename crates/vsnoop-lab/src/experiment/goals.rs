@@ -1,10 +1,9 @@
-//! Goals beside what was measured.
+//! Goals of figures, beside what was measured.
 
 use std::fmt::Write;
 
 use anyhow::Result;
 
-use super::values::found;
 use crate::results::Results;
 
 /// A bound for a figure.
@@ -22,6 +21,11 @@ pub enum Bound {
     Times(f64, &'static str),
     /// At most this multiple of another figure.
     MostTimes(f64, &'static str),
+}
+
+/// The value of a figure that was made.
+pub fn found(results: &Results, name: &str) -> Option<f64> {
+    results.figures.iter().find(|figure| figure.name == name).map(|figure| figure.value)
 }
 
 impl Goal {
@@ -61,15 +65,20 @@ pub fn render(goals: &[Goal], results: &Results) -> Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::values::figure;
     use super::*;
+    use crate::results::Figure;
     use crate::results::testing::results;
 
     #[test]
     fn a_goal_is_reached_at_its_bound_and_without_figures_not_judged() {
         let mut results = results(vec![]);
-        results.figures =
-            vec![figure("ours", 6.0, "Gb/s", "higher"), figure("peer", 2.4, "Gb/s", "higher")];
+        let figure = |name: &str, value| Figure {
+            name: name.into(),
+            value,
+            unit: "Gb/s".into(),
+            better: "higher".into(),
+        };
+        results.figures = vec![figure("ours", 6.0), figure("peer", 2.4)];
         let reached = |bound| Goal { figure: "ours", bound }.judge(&results).map(|goal| goal.2);
         assert_eq!(reached(Bound::AtLeast(6.0)), Some(true));
         assert_eq!(reached(Bound::AtLeast(6.1)), Some(false));
