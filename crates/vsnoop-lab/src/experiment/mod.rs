@@ -24,6 +24,7 @@ mod rounds;
 mod sequence;
 mod service;
 mod services;
+mod spent;
 mod systems;
 mod transfers;
 mod uploads;

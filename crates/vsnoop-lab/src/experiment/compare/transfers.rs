@@ -10,8 +10,9 @@ use vsnoop_testbed::stage::path::PathOptions;
 
 use crate::experiment::configuration::Configuration;
 use crate::experiment::path_check::check_path;
+use crate::experiment::spent::Clock;
 use crate::experiment::ways::{Ways, settle};
-use crate::results::{Cell, Ending, Sample};
+use crate::results::{Cell, Ending, Sample, Values};
 
 const PAUSE_MS: std::ops::Range<u64> = 5..100;
 const WARM_UP_BYTES: u64 = 10_000;
@@ -82,9 +83,11 @@ impl Transfers {
         configuration.set_up(&self.stage, machine)?;
         std::thread::sleep(Duration::from_millis(fastrand::u64(PAUSE_MS)));
         let drops_before = self.stage.counts_of(way.tap)?.drops;
+        let before = self.clock(configuration, machine)?;
         let times = way
             .upload(self.stage.client(), size_bytes, self.congestion_control)
             .with_context(|| format!("VM {machine}"))?;
+        let spent = self.clock(configuration, machine)?.zip(before);
         let tap_drops = self.stage.counts_of(way.tap)?.drops - drops_before;
         settle(&self.stage)?;
         configuration.undo(&self.stage, machine)?;
@@ -94,8 +97,15 @@ impl Transfers {
             cell: self.cell,
             ending: Ending::Exact,
             tap_drops,
+            values: spent.map_or_else(Values::new, |(after, before)| after.since(&before)),
             vm: machine,
             ..Sample::from(times)
         })
+    }
+
+    /// Of the machine that receives, if one does.
+    fn clock(&self, configuration: Configuration, machine: usize) -> Result<Option<Clock>> {
+        let receives = configuration != Configuration::Host;
+        receives.then(|| Clock::read(&self.stage, machine)).transpose()
     }
 }

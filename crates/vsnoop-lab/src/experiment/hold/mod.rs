@@ -41,8 +41,10 @@ pub const EXPERIMENT: Experiment = Experiment {
             is acknowledged; `delivered` ends with the answer of the receiving application; `total` is \
             `delivered` and the handshake before it, which a proxy answers itself, so that its own \
             handshake with the machine falls into `delivered`. Where a column says `x/vsnoop`, more than \
-            1 means that `vsnoop` was sooner; `vsnoop/host` is what is left to the limit. Of \
-            each pair of columns the first relates the medians, the second the p90 of both.",
+            1 means that `vsnoop` was sooner; `vsnoop/host` is what is left to the limit. Intervals (95 %) are \
+            of the ratio of the medians; fewer than six transfers have none. The last table says what \
+            the VM did in `total`: its vCPU ran, for its own load as well, or had work and waited for its \
+            CPU; where the two are the whole time, neither the host nor its hold delays the data.",
         method: METHOD,
         command: "make lab RUN=hold",
         tables: tables::render,

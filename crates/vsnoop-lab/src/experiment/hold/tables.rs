@@ -1,8 +1,9 @@
-//! For each cell two tables: times of every configuration, and how they relate to those of
-//! `vsnoop`.
+//! For each cell three tables: times of every configuration, how they relate to those of `vsnoop`,
+//! and what the VM did meanwhile.
 
-use crate::results::statistics::{ACKED, DELIVERED, TOTAL};
-use crate::results::table::{Style, grid, milliseconds, or_dash, ratio};
+use crate::experiment::spent::{self, RAN};
+use crate::results::statistics::{ACKED, DELIVERED, Metric, TOTAL, ratio_of_medians, values};
+use crate::results::table::{Style, grid, milliseconds, or_dash};
 use crate::results::{Group, Results, size_text};
 
 const TIMES: [&str; 10] = [
@@ -18,8 +19,16 @@ const TIMES: [&str; 10] = [
     "retrans.",
 ];
 
-/// The configurations whose times the columns of the ratios divide, at p50 and at p90. Pairs of
-/// which one was not measured have no columns.
+const SPENT: [&str; 5] = [
+    "size",
+    "configuration",
+    "total\nms p50",
+    "the VM ran\nms p50",
+    "it waited for its CPU\nms p50",
+];
+
+/// The configurations whose medians the columns of the ratios divide. Pairs of which one was not
+/// measured have no column.
 const PAIRS: [(&str, &str); 4] =
     [("off", "vsnoop"), ("ahead-0", "vsnoop"), ("proxy", "vsnoop"), ("vsnoop", "host")];
 
@@ -30,7 +39,7 @@ pub fn render(results: &Results, style: Style) -> String {
         PAIRS.into_iter().filter(|(over, under)| is_measured(over) && is_measured(under)).collect();
     let names: Vec<_> = pairs.iter().map(|(over, under)| format!("{over}/{under}")).collect();
     let mut ratio_header = vec!["size", "metric"];
-    ratio_header.extend(names.iter().flat_map(|name| [name.as_str(), "p90"]));
+    ratio_header.extend(names.iter().map(String::as_str));
     let cells = results.cells().into_iter().map(|cell| {
         let groups: Vec<_> =
             results.groups().into_iter().filter(|group| group.cell == cell).collect();
@@ -44,6 +53,10 @@ pub fn render(results: &Results, style: Style) -> String {
             groups.iter().flat_map(|group| ratios(results, &pairs, group)).collect();
         if !ratios.is_empty() {
             text += &format!("\n\n{}", grid(style, &ratio_header, 2, ratios));
+        }
+        let spent: Vec<_> = groups.iter().flat_map(|group| spent(results, group)).collect();
+        if !spent.is_empty() {
+            text += &format!("\n\n{}", grid(style, &SPENT, 2, spent));
         }
         text
     });
@@ -68,28 +81,34 @@ fn times(results: &Results, group: &Group) -> Vec<Vec<String>> {
 
 /// A line for each metric, if there is a ratio in it.
 fn ratios(results: &Results, pairs: &[(&str, &str)], group: &Group) -> Vec<Vec<String>> {
-    let row = |metric: &str| {
-        let mut row = vec![size_text(group.size_bytes), metric.trim_end_matches("_ms").to_owned()];
-        let mut found = false;
-        for &(over, under) in pairs {
-            let over = results.summary_of(over, group, metric);
-            let under = results.summary_of(under, group, metric);
-            let pair = over.zip(under);
-            found |= pair.is_some();
-            let values = [
-                pair.map(|(over, under)| over.p50 / under.p50),
-                pair.map(|(over, under)| over.p90 / under.p90),
-            ];
-            row.extend(values.map(or_dash(ratio)));
-        }
-        found.then_some(row)
+    let row = |metric: &Metric| {
+        let name = metric.name.trim_end_matches("_ms").to_owned();
+        let of = |configuration: &str| values(results, configuration, group, metric);
+        let ratios = pairs.iter().map(|(over, under)| ratio_of_medians(&of(over), &of(under)));
+        let ratios: Vec<_> = ratios.collect();
+        let texts = ratios.iter().map(|ratio| ratio.map_or("-".into(), |ratio| ratio.text()));
+        let row = [size_text(group.size_bytes), name].into_iter().chain(texts).collect();
+        ratios.iter().any(Option::is_some).then_some(row)
     };
-    [ACKED, DELIVERED, TOTAL].iter().filter_map(|metric| row(metric.name)).collect()
+    [ACKED, DELIVERED, TOTAL].iter().filter_map(row).collect()
+}
+
+/// What the VM did from the handshake to the answer; of configurations with a VM that receives.
+fn spent(results: &Results, group: &Group) -> Vec<Vec<String>> {
+    let row = |name: String| {
+        let ran = spent::median(results, &name, group, RAN)?;
+        let total = results.summary_of(&name, group, TOTAL.name).map(|line| line.p50);
+        let waited = spent::waited(results, &name, group);
+        let times = [total, Some(ran), waited].map(or_dash(milliseconds));
+        Some([size_text(group.size_bytes), name].into_iter().chain(times).collect())
+    };
+    results.configurations().into_iter().filter_map(row).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::experiment::spent::QUEUED;
     use crate::results::statistics::summarise;
     use crate::results::testing::{results, sample};
 
@@ -110,12 +129,33 @@ mod tests {
             found.next().unwrap_or_default()
         };
         assert_eq!(line(["10 KB", "ahead-0"])[3..5], ["1", "10.0"]);
-        assert_eq!(
-            line(["10 KB", "acked"])[3..10],
-            ["20", "20", "5.00", "5.00", "0.00", "0.00", ""]
-        );
+        assert_eq!(line(["10 KB", "acked"])[3..7], ["20", "5.00", "0.00", ""]);
         assert_eq!(line(["10 KB", "delivered"])[3], "1.00");
         let text = render(&results, Style::Terminal);
         assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+    }
+    #[test]
+    fn a_ratio_within_the_noise_is_called_so_and_the_time_of_the_vm_is_shown() {
+        let mut samples = Vec::new();
+        for turn in 0..8 {
+            for (name, ms) in [("off", 40.0), ("vsnoop", 41.0)] {
+                let mut one = sample(name, ms + f64::from(turn) * 5.0);
+                one.values = [(RAN.into(), 18.0), (QUEUED.into(), 30.0)].into();
+                samples.push(one);
+            }
+        }
+        samples.push(sample("host", 1.0));
+        let mut results = results(samples);
+        summarise(&mut results);
+        let text = render(&results, Style::Markdown);
+        let row = |start: &str| {
+            let found = text.lines().filter(|line| line.starts_with(start)).last();
+            found.unwrap_or_default().to_owned()
+        };
+        assert!(row("| 10 KB | acked ").contains("noise ("), "{text}");
+        let spent = row("| 10 KB | vsnoop ");
+        let fields: Vec<_> = spent.split('|').map(str::trim).collect();
+        assert_eq!(fields[3..6], ["51.0", "18.0", "30.0"], "{text}");
+        assert!(!row("| 10 KB | host ").contains("18.0"), "no VM receives: {text}");
     }
 }

@@ -20,8 +20,9 @@ use self::output::{Measured, Output};
 use super::configuration::Configuration;
 use super::declared::{Ground, Measure, Runner, Task, on_stages};
 use super::rounds::Trial;
+use super::spent::Clock;
 use super::systems;
-use crate::results::{Label, Sample};
+use crate::results::{Label, Sample, ms};
 
 pub const RUNNER: Runner = Runner {
     name: "services",
@@ -105,15 +106,19 @@ impl Measure for Services {
 
     fn measure(&mut self, ground: &Ground, trial: Trial<Configuration>) -> Result<Vec<Sample>> {
         let workload = self.settings.find(trial.size_bytes)?;
+        let (before, begin) = (Clock::read(ground.stage, ground.machine)?, Instant::now());
         let measured = self.load(ground, workload, self.settings.seconds);
         let measured = measured.with_context(|| workload.name.to_string())?;
+        let spent = Clock::read(ground.stage, ground.machine)?.since(&before);
         let values = [
             (summary::RATE, measured.operations_per_s),
             (summary::P50, measured.p50_ms),
             (summary::P99, measured.p99_ms),
             (summary::ERRORS, measured.errors),
+            (summary::TOOK, ms(begin.elapsed())),
         ];
-        let values = values.map(|(name, value)| (name.to_owned(), value)).into();
+        let values = values.map(|(name, value)| (name.to_owned(), value));
+        let values = values.into_iter().chain(spent).collect();
         Ok(vec![Sample { what: Some(workload.name), values, ..Sample::default() }])
     }
 }

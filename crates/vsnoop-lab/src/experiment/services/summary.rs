@@ -4,6 +4,7 @@ use std::path::Path;
 
 use anyhow::Result;
 
+use crate::experiment::spent::{self, QUEUED, RAN, THROTTLED};
 use crate::results::bars::{self, Bar, Bars};
 use crate::results::drawing::{COLOURS, Drawing};
 use crate::results::statistics::{Ratio, named, percentile, ratio_of_medians};
@@ -15,10 +16,19 @@ pub const RATE: &str = "operations_per_s";
 pub const P50: &str = "p50_ms";
 pub const P99: &str = "p99_ms";
 pub const ERRORS: &str = "errors";
+/// How long the load generator ran, with its preparations.
+pub const TOOK: &str = "took_ms";
 
 const OFF: &str = "off";
 const VSNOOP: &str = "vsnoop";
 const FILE: &str = "faster";
+const SPENT: [&str; 5] = [
+    "workload",
+    "the VM ran, % of the time\noff / vsnoop",
+    "its quota was used up, %\noff / vsnoop",
+    "others ran, %\noff / vsnoop",
+    "CPU ms each\noff / vsnoop",
+];
 
 /// A table for each cell.
 pub fn tables(results: &Results, style: Style) -> String {
@@ -38,8 +48,14 @@ pub fn tables(results: &Results, style: Style) -> String {
             Style::Terminal => cell.to_string(),
             Style::Markdown => format!("### {cell}"),
         };
-        let rows = groups.map(|group| row(results, &group)).collect();
-        format!("{heading}\n\n{}", grid(style, &header, 1, rows))
+        let groups: Vec<_> = groups.collect();
+        let rows = groups.iter().map(|group| row(results, group)).collect();
+        let mut text = format!("{heading}\n\n{}", grid(style, &header, 1, rows));
+        let spent: Vec<_> = groups.iter().filter_map(|group| spent(results, group)).collect();
+        if !spent.is_empty() {
+            text += &format!("\n\n{}", grid(style, &SPENT, 1, spent));
+        }
+        text
     };
     results.cells().into_iter().map(table).collect::<Vec<_>>().join("\n\n")
 }
@@ -66,6 +82,27 @@ fn row(results: &Results, group: &Group) -> Vec<String> {
         both(P99),
         format!("{} / {}", errors(OFF), errors(VSNOOP)),
     ]
+}
+
+/// What the VM did in the time of a load generator, if that was measured.
+fn spent(results: &Results, group: &Group) -> Option<Vec<String>> {
+    let share = |configuration: &str, name: &str| {
+        let took = spent::median(results, configuration, group, TOOK)?;
+        Some(100.0 * spent::median(results, configuration, group, name)? / took)
+    };
+    share(OFF, RAN)?;
+    let both = |name: &str| {
+        let percent = |configuration: &str| {
+            or_dash(|value| format!("{value:.0}"))(share(configuration, name))
+        };
+        format!("{} / {}", percent(OFF), percent(VSNOOP))
+    };
+    let each = |configuration: &str| {
+        let rate = spent::median(results, configuration, group, RATE)?;
+        Some(share(configuration, RAN)? / 100.0 * 1000.0 / rate)
+    };
+    let each = [OFF, VSNOOP].map(|name| or_dash(milliseconds)(each(name))).join(" / ");
+    Some(vec![name(group), both(RAN), both(THROTTLED), both(QUEUED), each])
 }
 
 fn name(group: &Group) -> String {
@@ -166,5 +203,27 @@ mod tests {
         assert_eq!(figures[0].value, 3.0);
         let text = tables(&results, Style::Terminal);
         assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+        assert!(!text.contains("quota"), "what the VM did was not measured: {text}");
+    }
+
+    #[test]
+    fn what_the_vm_did_is_a_share_of_the_time_of_the_load_generator() {
+        let measured = |configuration: &str, rate: f64, ran: f64, throttled: Option<f64>| {
+            let mut sample = sample(configuration, rate, 0.0);
+            let spent = [(TOOK, Some(5000.0)), (RAN, Some(ran)), (QUEUED, Some(50.0))];
+            let all = spent.into_iter().chain([(THROTTLED, throttled)]);
+            let all = all.filter_map(|(name, value)| Some((name.to_owned(), value?)));
+            sample.values.extend(all);
+            sample
+        };
+        // 200 ms of CPU time each second for 4 and 5 operations.
+        let results = results(vec![
+            measured(OFF, 4.0, 1000.0, Some(3500.0)),
+            measured(VSNOOP, 5.0, 1000.0, None),
+        ]);
+        let table = tables(&results, Style::Markdown);
+        let row = table.lines().filter(|line| line.contains("scp 2 MB")).last().unwrap();
+        let fields: Vec<_> = row.split('|').map(str::trim).collect();
+        assert_eq!(fields[2..6], ["20 / 20", "70 / -", "1 / 1", "50.0 / 40.0"], "{table}");
     }
 }

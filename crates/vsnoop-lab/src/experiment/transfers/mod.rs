@@ -14,6 +14,7 @@ use super::configuration::Configuration;
 use super::declared::{Ground, Measure, Runner, Task, on_stages};
 use super::lab::Lab;
 use super::rounds::Trial;
+use super::spent::Clock;
 use super::ways::{Way, Ways, settle};
 use crate::results::{Cell, Label, Sample, ms};
 use report::{AT_ONCE, HOST_BESIDE, SENDER};
@@ -130,9 +131,12 @@ fn label(text: &str) -> Result<Label> {
 fn one(ground: &Ground, way: Way, size_bytes: u64) -> Result<Sample> {
     let control = ground.cell.congestion_control.unwrap_or_default().name();
     let drops_before = ground.stage.counts_of(way.tap)?.drops;
+    let before = Clock::read(ground.stage, ground.machine)?;
     let times = way.upload(ground.stage.client(), size_bytes, control)?;
+    let values = Clock::read(ground.stage, ground.machine)?.since(&before);
     Ok(Sample {
         tap_drops: ground.stage.counts_of(way.tap)?.drops - drops_before,
+        values,
         ..Sample::from(times)
     })
 }

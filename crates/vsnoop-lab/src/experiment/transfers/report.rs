@@ -7,12 +7,13 @@ use anyhow::Result;
 use vsnoop_testbed::vm::Share;
 
 use crate::experiment::declared::Declaration;
+use crate::experiment::spent::{self, RAN};
 use crate::results::bars::{self, Bar, Bars};
 use crate::results::drawing::{COLOURS, Drawing};
 use crate::results::incast::CongestionControl;
 use crate::results::plot;
 use crate::results::report::PaperValue;
-use crate::results::statistics::{ACKED, DELIVERED, Metric, Ratio, percentile};
+use crate::results::statistics::{ACKED, DELIVERED, Metric, Ratio, TOTAL, percentile};
 use crate::results::statistics::{by_turn, ratio_of_medians};
 use crate::results::table::{Style, grid, ratio};
 use crate::results::{Figure, Group, Results, size_text};
@@ -43,14 +44,23 @@ pub fn tables(results: &Results, style: Style) -> String {
         "tuned-vsnoop\nMB/s",
         "vsnoop over off\n(95 %)",
         "vsnoop over tuned\n(95 %)",
+        "the VM ran/waited %\noff, vsnoop",
     ];
     let view = |(metric, name): &(Metric, &str)| {
         let heading = match style {
             Style::Terminal => (*name).to_owned(),
             Style::Markdown => format!("### {name}"),
         };
-        let rows = results.groups().iter().map(|group| row(results, group, metric)).collect();
-        format!("{heading}\n\n{}", grid(style, &header, 2, rows))
+        // What the VM does in between bounds what is delivered.
+        let delivered = metric.name == DELIVERED.name;
+        let header = if delivered { &header[..] } else { &header[..header.len() - 1] };
+        let row = |group: &Group| {
+            let mut row = row(results, group, metric);
+            row.extend(delivered.then(|| busy_text(results, group)));
+            row
+        };
+        let rows = results.groups().iter().map(row).collect();
+        format!("{heading}\n\n{}", grid(style, header, 2, rows))
     };
     VIEWS.iter().map(view).collect::<Vec<_>>().join("\n\n")
 }
@@ -74,6 +84,21 @@ fn row(results: &Results, group: &Group, metric: &Metric) -> Vec<String> {
         }),
     );
     row
+}
+
+/// Percent of the time until the receiver's answer in which its VM ran, and waited for its CPU.
+fn busy(results: &Results, name: &str, group: &Group) -> Option<[f64; 2]> {
+    let total = percentile(&by_turn(results, name, group, &TOTAL), 50.0)?;
+    let times = [spent::median(results, name, group, RAN)?, spent::waited(results, name, group)?];
+    Some(times.map(|ms| 100.0 * ms / total))
+}
+
+fn busy_text(results: &Results, group: &Group) -> String {
+    let of = |name: &str| {
+        let [ran, waited] = busy(results, name, group)?;
+        Some(format!("{ran:.0}/{waited:.0}"))
+    };
+    [OFF, VSNOOP].map(|name| of(name).unwrap_or("-".into())).join(", ")
 }
 
 /// The paper's median, where it gives one.
@@ -228,10 +253,16 @@ pub fn difference(results: &Results) -> Option<String> {
     if let (Some(off), Some(vsnoop)) = (paper(results, OFF, first), paper(results, VSNOOP, first)) {
         return Some(format!(
             "by medians tuned-vsnoop is {} times as fast as off until all is acknowledged ({} in the \
-             paper), {} times until it is delivered; noise means that the samples show no difference.",
+             paper), {} times until it is delivered; noise means that the samples show no difference{}.",
             times(first, &ACKED),
             ratio(vsnoop.value / off.value),
             times(first, &DELIVERED),
+            busy(results, VSNOOP, first).map_or(String::new(), |[ran, waited]| {
+                format!(
+                    "; until the receiver's answer its VM ran for {ran:.0} % of the time with vsnoop, \
+                     and waited for its CPU for {waited:.0} %"
+                )
+            }),
         ));
     }
     let mut parts: Vec<String> = Vec::new();
@@ -282,6 +313,27 @@ mod tests {
         assert!(drawn.lines().all(|line| line.chars().count() <= 100), "{drawn}");
         let difference = difference(&results).unwrap();
         assert!(difference.contains("is 25 times") && difference.contains("31 in"), "{difference}");
+    }
+
+    #[test]
+    fn what_the_vm_did_stands_beside_what_was_delivered() {
+        let mut samples = Vec::new();
+        for name in NAMES {
+            let mut one = sample(name, 9.0);
+            one.size_bytes = 100_000;
+            // In 51 ms.
+            one.values = [(RAN.into(), 20.4), (spent::QUEUED.into(), 25.5)].into();
+            samples.push(one);
+        }
+        samples[0].values.clear();
+        let mut results = results(samples);
+        results.experiment = "transfer-cdf".into();
+        let text = tables(&results, Style::Markdown);
+        assert_eq!(text.matches("ran/waited").count(), 1, "{text}");
+        assert_eq!(text.matches("-, 40/50 |").count(), 1, "{text}");
+        let text = difference(&results).unwrap();
+        assert!(text.contains("ran for 40 % of the time with vsnoop"), "{text}");
+        assert!(text.ends_with("waited for its CPU for 50 %."), "{text}");
     }
 
     #[test]

@@ -19,9 +19,9 @@ use super::declared::{Ground, Measure, Runner, Task, on_stages};
 use super::lab::Lab;
 use super::request::{self, Exchange};
 use super::rounds::Trial;
+use super::spent::Clock;
 use super::ways::{Ways, settle};
 use crate::results::{Cell, Sample};
-use report::{QUEUED, THROTTLED};
 
 pub const RUNNER: Runner = Runner {
     name: "uploads",
@@ -119,17 +119,12 @@ impl Measure for Uploads {
     fn measure(&mut self, ground: &Ground, trial: Trial<Configuration>) -> Result<Vec<Sample>> {
         std::thread::sleep(Duration::from_millis(fastrand::u64(PAUSE_MS)));
         let exchange = self.exchange(ground, trial.configuration)?;
-        let vm = ground.stage.vm(ground.machine);
-        let waited = || Ok((vm.throttled()?.unwrap_or_default(), vm.queued_time()?));
-        let before = waited()?;
-        let (mut samples, after) = exchange.make_and(trial.size_bytes, self.gets, waited)?;
+        let clock = || Clock::read(ground.stage, ground.machine);
+        let before = clock()?;
+        let (mut samples, after) = exchange.make_and(trial.size_bytes, self.gets, clock)?;
+        // Small requests come in batches.
         if let [sample] = &mut samples[..] {
-            let ms = |time: Duration| time.as_secs_f64() * 1e3;
-            sample.values = [
-                (THROTTLED.into(), ms(after.0 - before.0)),
-                (QUEUED.into(), ms(after.1 - before.1)),
-            ]
-            .into();
+            sample.values = after.since(&before);
         }
         Ok(samples)
     }

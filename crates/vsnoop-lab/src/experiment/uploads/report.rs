@@ -7,17 +7,13 @@ use vsnoop_guest::web;
 use vsnoop_testbed::vm::Share;
 
 use crate::experiment::request::request_text;
+use crate::experiment::spent::{self, QUEUED, RAN, THROTTLED};
 use crate::results::drawing::Drawing;
 use crate::results::map::{Field, Map};
-use crate::results::statistics::{Ratio, TOTAL, by_turn, named, percentile};
+use crate::results::statistics::{Ratio, TOTAL, ascending, by_turn, percentile};
 use crate::results::statistics::{ratio_of_medians, values};
 use crate::results::table::{Style, grid, milliseconds, or_dash};
 use crate::results::{Cell, Figure, Group, Results, size_name};
-
-pub const QUEUED: &str = "queued_ms";
-/// What the machine has waited during an upload because its quota was used up, and because others
-/// ran on its core (a kernel before 6.18 counts the former there, too).
-pub const THROTTLED: &str = "throttled_ms";
 
 const OFF: &str = "off";
 const VSNOOP: &str = "vsnoop";
@@ -41,7 +37,8 @@ pub fn tables(results: &Results, style: Style) -> String {
         "off/\nvsnoop",
         "proxy/\nvsnoop",
         "priority/\nvsnoop",
-        "throttled\n/ queued\nms",
+        "off: ran/\nthrottled/\nqueued %",
+        "vsnoop: ran/\nthrottled/\nqueued %",
     ];
     let rows = results.groups().iter().map(|group| row(results, group)).collect();
     let mut text = grid(style, &header, 4, rows);
@@ -61,7 +58,46 @@ pub fn tables(results: &Results, style: Style) -> String {
         let rows = map.rows.iter().zip(&map.fields).map(row).collect();
         text += &format!("\n\n{title}\n\n{}", grid(style, &header, 1, rows));
     }
-    text
+    let gain = where_it_gains(results).map(|sentence| format!("\n\n{sentence}"));
+    text + &gain.unwrap_or_default()
+}
+
+/// Where the gain is, and what the VM does where there is none.
+fn where_it_gains(results: &Results) -> Option<String> {
+    let groups = results.groups();
+    let compared = |group: &Group| sooner(results, OFF, group).filter(Ratio::has_interval);
+    let all: Vec<_> = groups.iter().filter_map(|group| Some((group, compared(group)?))).collect();
+    let (gained, rest): (Vec<_>, Vec<_>) = all.iter().partition(|(_, ratio)| ratio.low > 1.0);
+    let lost = rest.iter().filter(|(_, ratio)| ratio.high < 1.0).count();
+    if all.is_empty() {
+        return None;
+    }
+    let busy = |group: &Group| {
+        let [ran, throttled, queued] = shares(results, OFF, group)?;
+        Some(ran + throttled + queued)
+    };
+    let busy = ascending(rest.iter().filter_map(|(group, _)| busy(group)));
+    let bound = percentile(&busy, 50.0).map_or(String::new(), |percent| {
+        format!(
+            "; without vsnoop the VM ran or waited for its CPU {percent:.0} % of the time of the \
+             others (median), which no early ACK shortens"
+        )
+    });
+    Some(format!(
+        "Of {} requests by path, quota, control and size, {} are confirmed sooner beyond the noise, \
+         {lost} later{bound}.",
+        all.len(),
+        gained.len()
+    ))
+}
+
+/// Percent of the time until the server's response, in which the VM ran, had used up its quota,
+/// and waited while others ran.
+fn shares(results: &Results, configuration: &str, group: &Group) -> Option<[f64; 3]> {
+    let total = percentile(&values(results, configuration, group, &TOTAL), 50.0)?;
+    let share = |name| Some(100.0 * spent::median(results, configuration, group, name)? / total);
+    // A machine without a quota is not throttled.
+    Some([share(RAN)?, share(THROTTLED).unwrap_or(0.0), share(QUEUED)?])
 }
 
 fn row(results: &Results, group: &Group) -> Vec<String> {
@@ -73,8 +109,10 @@ fn row(results: &Results, group: &Group) -> Vec<String> {
     row.extend(
         OTHERS.map(|other| sooner(results, other, group).map_or("-".into(), |ratio| ratio.text())),
     );
-    let waited = |name| at(&named(results, OFF, group, name));
-    row.push(format!("{} / {}", waited(THROTTLED), waited(QUEUED)));
+    row.extend([OFF, VSNOOP].map(|name| {
+        let shares = shares(results, name, group);
+        shares.map_or("-".into(), |parts| parts.map(|one| format!("{one:.0}")).join("/"))
+    }));
     row
 }
 
@@ -236,6 +274,25 @@ mod tests {
         assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
         let figures = figures(&results);
         assert!(figures.iter().any(|one| one.name.starts_with("put_p50_off_over_vsnoop_1000000")));
+    }
+
+    #[test]
+    fn what_the_vm_did_stands_beside_the_times_and_explains_what_gains_nothing() {
+        let mut samples = Vec::new();
+        let spent = [(RAN.to_owned(), 20.0), (THROTTLED.into(), 60.0), (QUEUED.into(), 1.0)];
+        for (rtt, vsnoop_ms) in [(0.0, 100.0), (20.0, 50.0)] {
+            for _ in 0..6 {
+                samples.push(upload(OFF, rtt, 20, 100.0));
+                samples.push(upload(VSNOOP, rtt, 20, vsnoop_ms));
+            }
+        }
+        samples.iter_mut().for_each(|sample| sample.values = spent.clone().into());
+        let text = tables(&results(samples), Style::Markdown);
+        let far = text.lines().find(|line| line.contains("| 2.00 (")).unwrap_or_default();
+        assert!(far.contains(" 20/60/1 |") && far.contains(" 40/120/2 |"), "{text}");
+        assert!(text.contains("Of 2 requests"), "{text}");
+        assert!(text.contains("1 are confirmed sooner beyond the noise, 0 later"), "{text}");
+        assert!(text.contains("waited for its CPU 81 % of the time of the others"), "{text}");
     }
 
     #[test]
