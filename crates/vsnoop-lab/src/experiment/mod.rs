@@ -3,6 +3,7 @@
 
 mod compare;
 mod configuration;
+mod cpus;
 pub mod declared;
 mod definition;
 mod delays;

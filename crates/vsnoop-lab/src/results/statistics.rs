@@ -119,7 +119,7 @@ pub fn named(results: &Results, configuration: &str, group: &Group, name: &str) 
 /// Six values are the fewest whose range holds the true median in 95 of 100 cases: 1 - 2 / 2^6.
 const FEWEST: usize = 6;
 
-/// A ratio of medians, and the interval that holds it in 95 of 100 repetitions of the experiment.
+/// A ratio of medians or means, and the interval that holds it in 95 of 100 repetitions of the experiment.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ratio {
     pub value: f64,
@@ -155,14 +155,29 @@ impl Ratio {
 /// `over` / `under`, each ascending; the interval by the bootstrap (both drawn anew with
 /// replacement).
 pub fn ratio_of_medians(over: &[f64], under: &[f64]) -> Option<Ratio> {
+    let median = |values: Vec<f64>| percentile(&ascending(values.into_iter()), 50.0);
+    ratio_of(over, under, median)
+}
+
+/// The same of means: for counts, and where a paper has means.
+pub fn ratio_of_means(over: &[f64], under: &[f64]) -> Option<Ratio> {
+    let mean = |values: Vec<f64>| {
+        let n = Some(values.len()).filter(|n| *n > 0)?;
+        Some(values.into_iter().sum::<f64>() / n as f64)
+    };
+    ratio_of(over, under, mean)
+}
+
+/// `None` where it has no value: without samples, or with nothing to divide by.
+fn ratio_of(over: &[f64], under: &[f64], of: impl Fn(Vec<f64>) -> Option<f64>) -> Option<Ratio> {
     const DRAWS: usize = 1000;
-    let value = percentile(over, 50.0)? / percentile(under, 50.0)?;
+    let finite = |value: &f64| value.is_finite();
+    let value = Some(of(over.to_vec())? / of(under.to_vec())?).filter(finite)?;
     // The draws are always the same, so that a report made again has the same values.
     let mut random = fastrand::Rng::with_seed(1);
-    let mut median = |values: &[f64]| {
-        percentile(&ascending(values.iter().map(|_| values[random.usize(..values.len())])), 50.0)
-    };
-    let draws = (0..DRAWS).filter_map(|_| Some(median(over)? / median(under)?));
+    let mut again =
+        |values: &[f64]| of(values.iter().map(|_| values[random.usize(..values.len())]).collect());
+    let draws = (0..DRAWS).filter_map(|_| Some(again(over)? / again(under)?)).filter(finite);
     let draws = ascending(draws);
     let (low, high) = (percentile(&draws, 2.5)?, percentile(&draws, 97.5)?);
     Some(Ratio { value, low, high, n: over.len().min(under.len()) })
@@ -224,5 +239,14 @@ mod tests {
         let far: Vec<_> = spread.iter().map(|value| value + 100.0).collect();
         assert!(ratio_of_medians(&far, &spread).is_some_and(|ratio| ratio.low > 2.0));
         assert_eq!(ratio_of_medians(&[], &[1.0]), None);
+    }
+
+    #[test]
+    fn a_ratio_of_means_has_an_interval_and_nothing_to_divide_by_is_no_ratio() {
+        let ratio = ratio_of_means(&[0.0, 0.0, 3.0, 0.0, 0.0, 3.0], &[1.0; 6]).unwrap();
+        assert_eq!(ratio.value, 1.0);
+        assert!(ratio.low < 1.0 && 1.0 < ratio.high, "{ratio:?}");
+        assert_eq!(ratio_of_means(&[1.0; 6], &[0.0; 6]), None);
+        assert_eq!(ratio_of_means(&[], &[]), None);
     }
 }

@@ -3,9 +3,11 @@
 //! Figures are of cubic senders with the kernel's least RTO, every sender with the same size, and a
 //! buffer of 128 kB; those of a part with guests end with its name, those of `off` with `_off`.
 
+use crate::experiment::cpus::BUSY;
 use crate::results::incast::{
     BUFFER_BYTES, CongestionControl, Incast, Part, RATE_MBIT, RTO_MIN_MS,
 };
+use crate::results::statistics::{GOODPUT, Ratio, ratio_of_means, values};
 use crate::results::{Ending, Figure, Group, Results, Sample};
 
 /// The suffix of the names of their figures.
@@ -32,6 +34,8 @@ pub struct Outcome {
     pub tap_drops: u64,
     /// Mean of Jain's index, for endless flows.
     pub jain_index: Option<f64>,
+    /// Mean of the rounds in which it was measured.
+    pub cpus_busy_pct: Option<f64>,
 }
 
 /// `None` when there were no rounds.
@@ -47,6 +51,7 @@ pub fn outcome<'a>(samples: impl Iterator<Item = &'a Sample>) -> Option<Outcome>
     let shaped: Vec<_> = rounds.iter().filter_map(|round| round.shaped).collect();
     let late = rounds.iter().filter(|round| round.timeouts > 0).count() + hung;
     let retransmissions = samples.iter().map(|sample| f64::from(sample.retransmissions));
+    let busy: Vec<_> = samples.iter().filter_map(|sample| sample.values.get(BUSY)).collect();
     Some(Outcome {
         rounds: samples.len(),
         hung,
@@ -61,6 +66,8 @@ pub fn outcome<'a>(samples: impl Iterator<Item = &'a Sample>) -> Option<Outcome>
         window_probes: mean(|round| round.window_probes as f64),
         tap_drops: samples.iter().map(|sample| sample.tap_drops).sum(),
         jain_index: (!jain.is_empty()).then(|| jain.iter().sum::<f64>() / jain.len() as f64),
+        cpus_busy_pct: (!busy.is_empty())
+            .then(|| busy.iter().copied().sum::<f64>() / busy.len() as f64),
     })
 }
 
@@ -78,7 +85,7 @@ pub const BASE: Incast = Incast {
 
 /// The outcome with this number of senders, each of which sends `size_bytes`, at whatever rate of
 /// the last hop; `None` if it was not measured.
-fn found(
+pub fn found(
     results: &Results,
     configuration: &str,
     senders: usize,
@@ -130,7 +137,7 @@ pub fn figures(results: &Results) -> Vec<Figure> {
         });
         push(&format!("hung_rounds{suffix}"), Some(hung.count() as f64), "rounds", "lower");
     }
-    let value = worst_ratio(results).map(|(ratio, _)| ratio);
+    let value = worst_ratio(results).map(|(ratio, _)| ratio.value);
     push("worst_ratio_to_plain_tcp_without_collapse", value, "times", "higher");
     for (part, senders) in [(Part::Vm, [40, 64]), (Part::Dctcp, [32, 64])] {
         for (senders, (configuration, suffix)) in
@@ -159,15 +166,15 @@ fn worst_jain_index(results: &Results, configuration: &str) -> Option<f64> {
 
 /// The least ratio of goodput with control to goodput without, and the group that has it. Only
 /// groups without guests in which no round of plain TCP had a timeout count.
-pub fn worst_ratio(results: &Results) -> Option<(f64, Group)> {
+pub fn worst_ratio(results: &Results) -> Option<(Ratio, Group)> {
     let groups = results.groups();
     let has_guests = |group: &Group| group.cell.incast.is_some_and(|i| i.part.has_guests());
     let ratios = groups.into_iter().filter(|group| !has_guests(group)).filter_map(|group| {
-        let off = outcome(results.of("off", &group)).filter(|off| off.timeout_pct == 0.0)?;
-        let on = outcome(results.of("incast", &group))?;
-        Some((on.goodput_mbps / off.goodput_mbps, group))
+        outcome(results.of("off", &group)).filter(|off| off.timeout_pct == 0.0)?;
+        let goodput = |name: &str| values(results, name, &group, &GOODPUT);
+        Some((ratio_of_means(&goodput("incast"), &goodput("off"))?, group))
     });
-    ratios.min_by(|a, b| a.0.total_cmp(&b.0))
+    ratios.min_by(|a, b| a.0.value.total_cmp(&b.0.value))
 }
 
 #[cfg(test)]

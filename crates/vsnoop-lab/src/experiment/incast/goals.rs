@@ -4,7 +4,7 @@ use anyhow::Result;
 use serde_json::Value;
 
 use super::calibration::BOUND;
-use super::figures::{figures, worst_ratio};
+use super::figures::{figures, found, worst_ratio};
 use crate::results::Results;
 use crate::results::incast::RATE_MBIT;
 
@@ -39,11 +39,29 @@ pub fn render(results: &Results) -> Result<String> {
         text += &format!("| `{name}` {word} {goal} | {:.2} | {verdict} |\n", figure.value);
     }
     if let Some((ratio, group)) = worst_ratio(results) {
+        let interval = match ratio.has_interval() {
+            true => format!(" ({:.3}-{:.3} in 95 of 100 repetitions)", ratio.low, ratio.high),
+            false => ", of too few rounds for an interval".into(),
+        };
         text += &format!(
-            "\nThe least goodput relative to plain TCP, where that had no timeout: {ratio:.3}, {}, \
-             {} each.\n",
+            "\nThe least goodput relative to plain TCP, where that had no timeout: {:.3}{interval}, \
+             {}, {} each.\n",
+            ratio.value,
             group.cell,
             crate::results::size_text(group.size_bytes)
+        );
+    }
+    let busy = |senders| {
+        let percent = found(results, "incast", senders, 64_000)?.cpus_busy_pct?;
+        Some(format!("{percent:.0} % with {senders} senders"))
+    };
+    let busy: Vec<_> = [16, 40, 64, 200].into_iter().filter_map(busy).collect();
+    if !busy.is_empty() {
+        text += &format!(
+            "\nWith incast control and 64 KB each the CPUs, which the senders, the switch, the host and \
+             the VM share, were busy for {} of the rounds' time: where that is nearly all, they are \
+             the bound, and not the last hop.\n",
+            busy.join(", ")
         );
     }
     let bound = results.environment.get(BOUND).and_then(Value::as_str).unwrap_or("not measured");
@@ -69,6 +87,15 @@ mod tests {
         assert!(line(&of(850.0)).ends_with("| reached |"), "{}", of(850.0));
         assert!(line(&of(849.0)).ends_with("| missed |"), "{}", of(849.0));
         assert!(!of(850.0).contains("jain_index"), "no long flow was measured");
+    }
+
+    #[test]
+    fn how_busy_the_cpus_were_stands_below_the_goals_if_it_was_measured() {
+        let mut sample = round("incast", 40, 669.0, 0);
+        assert!(!render(&results(vec![sample.clone()])).unwrap().contains("CPUs"));
+        sample.values.insert(crate::experiment::cpus::BUSY.into(), 98.6);
+        let text = render(&results(vec![sample])).unwrap();
+        assert!(text.contains("busy for 99 % with 40 senders of the rounds"), "{text}");
     }
 
     #[test]

@@ -20,6 +20,7 @@ use super::connections::{Opener, Wanted};
 use super::ends::{Ends, tcp_counts};
 use super::guests::{Boot, Guests};
 use super::plan::Point;
+use crate::experiment::cpus::{BUSY, CpuTimes};
 use crate::results::incast::{CongestionControl, Incast, Part, RTO_MIN_MS, Round};
 use crate::results::{Ending, Sample};
 
@@ -54,6 +55,7 @@ struct Counts {
     window_probes: u64,
     last_hop: PortCounts,
     tap_drops: u64,
+    cpus: CpuTimes,
 }
 
 impl IncastStage {
@@ -223,6 +225,7 @@ impl IncastStage {
             bytes <= packets * PACKET_BYTES,
             "{packets} packets of {bytes} bytes went through the last hop: it saw super-packets"
         );
+        let busy = after.cpus.busy_percent_since(&before.cpus);
         let round = outcome.map(|(took, flows_mbps)| {
             let seconds = took.as_secs_f64();
             let asked = point.incast.senders as u64 * point.size_bytes;
@@ -247,6 +250,7 @@ impl IncastStage {
             ending: if round.is_some() { Ending::Exact } else { Ending::Hung },
             retransmissions: (after.retransmissions - before.retransmissions) as u32,
             tap_drops: after.tap_drops - before.tap_drops,
+            values: busy.map(|percent| (BUSY.to_owned(), percent)).into_iter().collect(),
             round,
             ..Sample::default()
         })
@@ -257,6 +261,7 @@ impl IncastStage {
         let mut counts = Counts {
             last_hop: self.fan_in.switch.counts()?,
             tap_drops: self.fan_in.port_drops()?,
+            cpus: CpuTimes::read()?,
             ..Counts::default()
         };
         let namespaces = self.counters.iter().take(senders).map(|counters| counters.read());

@@ -11,13 +11,17 @@ struct Column {
     text: fn(&Outcome) -> String,
 }
 
-const COMMON: [Column; 6] = [
+const COMMON: [Column; 7] = [
     Column { name: "n", text: |outcome| outcome.rounds.to_string() },
     Column { name: "goodput Mb/s", text: |outcome| format!("{:.0}", outcome.goodput_mbps) },
     Column { name: "timeout %", text: |outcome| format!("{:.1}", outcome.timeout_pct) },
     Column { name: "timeouts/round", text: |outcome| format!("{:.1}", outcome.timeouts) },
     Column { name: "retrans./round", text: |outcome| format!("{:.1}", outcome.retransmissions) },
     Column { name: "drops/round", text: |outcome| format!("{:.1}", outcome.last_hop_drops) },
+    Column {
+        name: "CPUs busy %",
+        text: |outcome| outcome.cpus_busy_pct.map_or("-".into(), |busy| format!("{busy:.0}")),
+    },
 ];
 const PROBES: Column =
     Column { name: "probes/round", text: |outcome| format!("{:.1}", outcome.window_probes) };
@@ -173,6 +177,7 @@ mod tests {
         if let Some(round) = &mut sample.round {
             (round.last_hop_marks, round.shaped) = (120, Some(7));
         }
+        sample.values.insert(crate::experiment::cpus::BUSY.into(), 87.4);
         let text = render(&results(vec![sample]), Style::Markdown);
         let fields = |line: &str| -> Vec<String> {
             line.split('|').map(|field| field.trim().to_owned()).collect()
@@ -185,6 +190,7 @@ mod tests {
             line[column].clone()
         };
         assert_eq!((value("marks/round"), value("shaped")), ("120.0".into(), "7.0".into()));
+        assert_eq!(value("CPUs busy %"), "87");
     }
 
     #[test]

@@ -7,9 +7,9 @@ use anyhow::Result;
 use super::operation::{OPERATIONS, Operation};
 use crate::results::bars::{self, Bar, Bars};
 use crate::results::drawing::{COLOURS, Drawing};
-use crate::results::statistics::{Ratio, named, percentile, ratio_of_medians};
+use crate::results::statistics::{Ratio, named, percentile, ratio_of_means, ratio_of_medians};
 use crate::results::table::{Style, grid, milliseconds, or_dash};
-use crate::results::{Figure, Group, Results};
+use crate::results::{Figure, Group, Results, Sample};
 
 /// Names of values of a sample.
 pub const RATE: &str = "requests_per_s";
@@ -66,31 +66,42 @@ pub fn tables(results: &Results, style: Style) -> String {
 }
 
 fn row(results: &Results, group: &Group, operation: &Operation) -> Vec<String> {
-    let [off, vsnoop] = [OFF, VSNOOP].map(|name| counted(results, group, name, operation));
-    cells(operation.name, off, vsnoop, operation.paper_off, operation.paper_vsnoop)
+    cells(results, group, operation.name, std::slice::from_ref(operation))
 }
 
 fn total(results: &Results, group: &Group) -> Vec<String> {
-    let sum = |name: &str| {
-        OPERATIONS.iter().map(|operation| counted(results, group, name, operation)).sum()
-    };
-    let paper = |of: fn(&Operation) -> u32| OPERATIONS.iter().map(of).sum();
-    let [off, vsnoop] = [OFF, VSNOOP].map(sum);
-    cells("Total", off, vsnoop, paper(|one| one.paper_off), paper(|one| one.paper_vsnoop))
+    cells(results, group, "Total", &OPERATIONS)
 }
 
-fn cells(name: &str, off: f64, vsnoop: f64, paper_off: u32, paper_vsnoop: u32) -> Vec<String> {
-    let more = |over: f64, under: f64| {
-        if under > 0.0 { format!("{:+.1}", (over / under - 1.0) * 100.0) } else { "-".into() }
+/// The counts of some operations together. Where the rounds show no difference, there is no number
+/// for it.
+fn cells(results: &Results, group: &Group, name: &str, operations: &[Operation]) -> Vec<String> {
+    let counts = |configuration: &str| -> f64 {
+        operations.iter().map(|one| counted(results, group, configuration, one)).sum()
     };
+    let of_rounds = |configuration: &str| -> Vec<f64> {
+        let of_round = |sample: &Sample| {
+            operations.iter().filter_map(|one| sample.values.get(&count(one.name))).sum()
+        };
+        results.of(configuration, group).map(of_round).collect()
+    };
+    let paper =
+        |of: fn(&Operation) -> u32| -> f64 { f64::from(operations.iter().map(of).sum::<u32>()) };
+    let percent = |times: f64| format!("{:+.1}", (times - 1.0) * 100.0);
+    let more = match ratio_of_means(&of_rounds(VSNOOP), &of_rounds(OFF)) {
+        Some(ratio) if ratio.has_interval() && ratio.is_noise() => "noise".into(),
+        Some(ratio) => percent(ratio.value),
+        None => "-".into(),
+    };
+    let (paper_off, paper_vsnoop) = (paper(|one| one.paper_off), paper(|one| one.paper_vsnoop));
     vec![
         name.to_owned(),
-        off.to_string(),
-        vsnoop.to_string(),
-        more(vsnoop, off),
+        counts(OFF).to_string(),
+        counts(VSNOOP).to_string(),
+        more,
         paper_off.to_string(),
         paper_vsnoop.to_string(),
-        more(paper_vsnoop.into(), paper_off.into()),
+        percent(paper_vsnoop / paper_off),
     ]
 }
 
@@ -183,7 +194,6 @@ pub fn difference(results: &Results) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::results::Sample;
     use crate::results::testing::results;
 
     #[test]
@@ -197,11 +207,32 @@ mod tests {
         let table = tables(&results, Style::Markdown);
         let home = table.lines().find(|line| line.starts_with("| Home ")).unwrap();
         let fields: Vec<_> = home.split('|').map(str::trim).collect();
-        assert_eq!(fields[2..8], ["40", "50", "+25.0", "359", "396", "+10.3"], "{table}");
+        // Two rounds and one: of their means.
+        assert_eq!(fields[2..8], ["40", "50", "+150.0", "359", "396", "+10.3"], "{table}");
         let total = table.lines().find(|line| line.starts_with("| Total ")).unwrap();
         assert!(total.contains("12237") && total.contains("+27.4"), "{total}");
         assert!(table.contains("over off: 2.50"), "{table}");
         let text = tables(&results, Style::Terminal);
         assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+    }
+
+    #[test]
+    fn an_operation_whose_rounds_show_no_difference_has_no_number_for_it() {
+        let mut samples = Vec::new();
+        for round in 0..8 {
+            for (configuration, homes, pages) in [(OFF, 2.0, 100.0), (VSNOOP, 3.0, 150.0)] {
+                let odd = f64::from(round % 2);
+                let values = [("Home", homes * 4.0 * odd), ("Browse", pages + odd)];
+                samples.push(Sample {
+                    configuration: configuration.into(),
+                    values: values.map(|(name, value)| (count(name), value)).into(),
+                    ..Sample::default()
+                });
+            }
+        }
+        let results = results(samples);
+        let more =
+            |operation: &Operation| row(&results, &results.groups()[0], operation)[3].clone();
+        assert_eq!((more(&OPERATIONS[0]), more(&OPERATIONS[1])), ("noise".into(), "+49.8".into()));
     }
 }
