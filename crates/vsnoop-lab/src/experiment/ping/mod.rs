@@ -148,19 +148,22 @@ fn plots(results: &Results, dir: &Path) -> Result<Vec<String>> {
 
 /// The time until a VM that has work gets its next turn.
 fn plot_turns(results: &Results, dir: &Path) -> Result<Option<String>> {
-    let is_turn = |group: &Group| group.what.is_some_and(|what| what.as_str() == TURN);
     let curve = |group: &Group| Curve {
         name: format!("{} VMs", group.cell.vms),
         values: named(results, "off", group, WAIT),
     };
     let groups = results.groups();
-    let curves: Vec<_> = groups.iter().filter(|group| is_turn(group)).map(curve).collect();
+    let curves: Vec<_> = groups.iter().filter(|group| is_of_turns(group)).map(curve).collect();
     if curves.is_empty() {
         return Ok(None);
     }
     let title = "Time until a VM that has work gets its next turn".to_owned();
     Cdf { title, x_label: "time [ms]", curves }.draw(dir, "turns")?;
     Ok(Some("turns".into()))
+}
+
+fn is_of_turns(group: &Group) -> bool {
+    group.what.is_some_and(|what| what.as_str() == TURN)
 }
 
 fn path(cell: &Cell) -> String {
@@ -177,12 +180,56 @@ fn difference(results: &Results) -> Option<String> {
     let each = (most.mean() - fewest.mean()) / further as f64;
     Some(format!(
         "from {} to {} VMs the mean grows from {} to {} ms, {} ms for each further VM ({:.0} % of a \
-         slice of {SLICE_MS} ms).",
+         slice of {SLICE_MS} ms){}.",
         fewest.cell.vms,
         most.cell.vms,
         milliseconds(fewest.mean()),
         milliseconds(most.mean()),
         milliseconds(each),
-        each / SLICE_MS * 100.0
+        each / SLICE_MS * 100.0,
+        turns(results, &most.cell).unwrap_or_default(),
     ))
+}
+
+/// How long the VMs of a cell waited for their turns, and what a ping has to do with it.
+fn turns(results: &Results, cell: &Cell) -> Option<String> {
+    let groups = results.groups();
+    let group = groups.iter().find(|group| is_of_turns(group) && group.cell == *cell)?;
+    let waits = named(results, "off", group, WAIT);
+    let others = cell.vms.saturating_sub(1) as f64;
+    // In a circle of busy VMs a packet comes in the turn of its VM, or waits up to all others.
+    let mean = others * others * SLICE_MS / (2.0 * cell.vms as f64);
+    Some(format!(
+        "; of {} VMs one with work waited {} ms for its turn (median; all others together have {}), \
+         and a ping at any moment, which may find it in its turn, would wait {} ms on average if all \
+         of them were always busy",
+        cell.vms,
+        milliseconds(percentile(&waits, 50.0)?),
+        others * SLICE_MS,
+        milliseconds(mean),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::results::testing::results;
+
+    #[test]
+    fn the_growth_of_the_mean_stands_beside_the_measured_waits_for_turns() {
+        let sample = |vms: usize, what: Option<&str>, name: &str, ms: f64| Sample {
+            configuration: "off".into(),
+            cell: Cell { vms, load: 0.6, ..Cell::default() },
+            what: what.and_then(|what| Label::from(what).ok()),
+            values: [(name.to_owned(), ms)].into(),
+            ..Sample::default()
+        };
+        let mut samples = vec![sample(1, None, RTT, 1.0), sample(3, None, RTT, 19.0)];
+        let text = difference(&results(samples.clone())).unwrap();
+        assert!(text.contains("9.0 ms for each further VM (30 % of a slice of 30 ms)."), "{text}");
+        samples.push(sample(3, Some(TURN), WAIT, 58.0));
+        let text = difference(&results(samples)).unwrap();
+        assert!(text.contains("of 3 VMs one with work waited 58.0 ms"), "{text}");
+        assert!(text.contains("together have 60)") && text.contains("wait 20.0 ms"), "{text}");
+    }
 }
