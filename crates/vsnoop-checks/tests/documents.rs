@@ -123,3 +123,21 @@ fn a_figure_stands_in_one_document() {
     places.remove("1,048,576");
     assert!(places.is_empty(), "these stand more than once: {places:#?}");
 }
+
+/// Rows of requests of the demo in a part of a document, with one space between words.
+fn rows_of_requests(text: &str) -> Vec<String> {
+    let rows = text.lines().filter(|line| line.starts_with("| PUT ") || line.starts_with("| GET "));
+    let words = |row: &str| row.split_whitespace().collect::<Vec<_>>().join(" ");
+    rows.map(|row| words(row).replace(" / ", "/")).collect()
+}
+
+#[test]
+fn the_readme_has_the_table_that_the_demo_has_made() {
+    const DEMO: &str = "\n## Uploads to a VM that is short of CPU\n";
+    let text = |name: &str| fs::read_to_string(root().join(name)).expect("a document");
+    let evaluation = text("docs/evaluation.md");
+    let demo = evaluation.split(DEMO).nth(1).expect("a section of the demo");
+    let demo = rows_of_requests(demo.split("\n## ").next().unwrap_or_default());
+    assert!(!demo.is_empty(), "docs/evaluation.md has no table of the demo");
+    assert_eq!(rows_of_requests(&text("README.md")), demo, "README.md and docs/evaluation.md");
+}
