@@ -11,7 +11,7 @@ use vsnoop_lab::experiment::{self, Experiment, Options};
 use vsnoop_lab::page;
 use vsnoop_lab::results::incast::CongestionControl;
 use vsnoop_lab::results::table::Style;
-use vsnoop_lab::results::{CUT_SHORT, Results, report};
+use vsnoop_lab::results::{Results, report};
 use vsnoop_testbed::stage::path::PathLink;
 use vsnoop_testbed::vm::Share;
 use vsnoop_testbed::{guest, interrupt, vm, workspace};
@@ -76,7 +76,7 @@ struct Run {
     #[arg(long, value_name = "N")]
     vms: Vec<usize>,
     /// How machines share the core: `quota:PERCENT`, `fair`, `fair:HOGS` or `slices` (may be
-    /// repeated).
+    /// repeated, but not in `demo`).
     #[arg(long = "share", value_name = "HOW")]
     shares: Vec<Share>,
     /// CPU load of each machine, 0.0 to 1.0 (may be repeated).
@@ -99,7 +99,7 @@ struct Run {
         requires = "path_rate_mbit"
     )]
     path_queue_bytes: u64,
-    /// The senders' congestion control (may be repeated, but not in `hold`).
+    /// The senders' congestion control (may be repeated, but not in `demo` and `hold`).
     #[arg(long = "congestion-control", value_name = "NAME")]
     congestion_controls: Vec<CongestionControl>,
     /// Peers of the hub of `link-scale`.
@@ -122,11 +122,9 @@ fn main() {
     tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr).init();
     let result = act(Arguments::parse().action);
     if let Err(error) = result {
-        if interrupt::interrupted() {
-            std::process::exit(interrupt::EXIT_STATUS);
-        }
         eprintln!("vsnoop-lab: {error:#}");
-        std::process::exit(1);
+        let status = if interrupt::interrupted() { interrupt::EXIT_STATUS } else { 1 };
+        std::process::exit(status);
     }
 }
 
@@ -209,7 +207,7 @@ fn one(experiment: &Experiment, options: &Options, out: &Path) -> Result<()> {
         experiment.run(options, out).with_context(|| format!("experiment {}", experiment.name))?;
     show(&results, experiment);
     println!("written: {}", dir.display());
-    if let Some(error) = results.environment.get(CUT_SHORT) {
+    if let Some(error) = report::cut_short(&results) {
         anyhow::bail!(
             "experiment {} was cut short: {error}; the same command goes on from there",
             experiment.name

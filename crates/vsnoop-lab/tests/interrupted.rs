@@ -1,8 +1,9 @@
 //! What goes wrong around a lab: signals, a crash, a run beside it, a full disk, no control groups,
-//! a guest that does not boot. Each ends with a clear message, a clean host, and the samples kept.
+//! missing packages, a guest that does not boot. Each ends with a clear message, a clean host, and
+//! the samples kept.
 //!
-//! The test program plays the lab: it starts itself in a role, in a network namespace and a /run of
-//! its own, and looks at what is left there.
+//! The test program plays the lab: it starts itself in a role, or the command, in a network
+//! namespace and a /run of its own, and looks at what is left there.
 
 use std::io::{BufRead, BufReader, Read, Write, stdin};
 use std::path::{Path, PathBuf};
@@ -15,13 +16,15 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use vsnoop_lab::results::record::Record;
 use vsnoop_lab::results::{Results, Sample};
-use vsnoop_testbed::guest::Image;
+use vsnoop_testbed::guest::{self, Image, System};
 use vsnoop_testbed::interrupt;
 use vsnoop_testbed::net::Net;
 use vsnoop_testbed::session::{PREFIX, Session};
 use vsnoop_testbed::vm::quota::Quota;
 use vsnoop_testbed::vm::{self, Accelerator, Vm};
 
+/// The command.
+const LAB: &str = env!("CARGO_BIN_EXE_vsnoop-lab");
 const SETTING: &str = "net.ipv4.tcp_fin_timeout";
 /// Runs a role with a network namespace and a /run of its own, and prints what it leaves there.
 const HOST: &str = "mount -t tmpfs run /run && mkdir /run/netns || exit
@@ -51,6 +54,54 @@ const KILLED: &str = "mkfifo /run/in
     kill -KILL $lab; wait $lab
     \"$1\" --begin";
 
+/// Runs of the command ($2), which compare nothing but the path between two namespaces: `signal
+/// WHEN` interrupts one as soon as a condition holds. In the end one runs undisturbed.
+const COMMAND: &str = r#"lab=$2 results=/run/results/link-lan
+    begin() {
+        exec "$lab" run link-lan --quick --configuration bare --rounds 3 --dir /run/results \
+            >/run/out 2>&1
+    }
+    measured() { cat $results/journal.jsonl 2>/dev/null | grep -c '"configuration":"bare"'; }
+    signal() {
+        begin & run=$!
+        until eval "$1"; do kill -0 $run || break; sleep 0.02; done
+        kill -INT $run; wait $run
+        echo "status $?, $(ls /run/netns | wc -l) namespaces, $(ls /run/vsnoop-lab)"
+        tail -n 1 /run/out
+    }
+    signal 'ls -d /run/vsnoop-lab/*/ >/dev/null 2>&1'
+    signal '[ "$(ls /run/netns | wc -l)" -ge 2 ]'
+    signal 'grep -q "carriers run" /run/out'
+    signal '[ "$(measured)" -ge 1 ]'
+    before=$(grep -o '"goodput_mbps":[0-9.]*' $results/journal.jsonl | head -n 1 | cut -c 16-24)
+    (begin)
+    echo "status $?, in all $(grep -c '"turn"' $results/results.json)"
+    grep -q "\"goodput_mbps\": $before" $results/results.json && echo kept
+    grep -q cut_short $results/results.json || echo whole
+    ls $results/journal.jsonl"#;
+/// An installer of packages that never ends, and a signal meanwhile.
+const INSTALLING: &str = r#"mkdir /run/bin
+    cat >/run/bin/mmdebstrap <<'END'
+#!/bin/sh
+for tree; do :; done
+mkdir -p "$tree/etc"
+while :; do echo >/run/beat; sleep 0.02; done
+END
+    chmod +x /run/bin/mmdebstrap
+    PATH=/run/bin:$PATH "$1" --make /run & lab=$!
+    until [ -e /run/beat ]; do kill -0 $lab || exit; sleep 0.02; done
+    kill -INT $lab; wait $lab
+    rm /run/beat; sleep 0.2
+    [ -e /run/beat ] && echo the installer goes on
+    echo systems: $(ls /run/systems)"#;
+/// A host on which nothing is installed, and then no installer.
+const BARE: &str = r#"mkdir /run/bin
+    for name in demo ping; do PATH=/run/bin "$2" run $name --dir /run/results 2>&1; done
+    ln -s $(which unshare) /run/bin
+    PATH=/run/bin "$1" --make /run"#;
+
+const NO_BOOT: &str = "a_guest_that_does_not_boot_is_named_with_what_it_printed";
+
 type Test = fn() -> Result<()>;
 
 fn main() -> Result<()> {
@@ -63,21 +114,25 @@ fn main() -> Result<()> {
         "--record" => return record(Path::new(&argument()?)),
         "--quota" => return Quota::new(Pid::this(), 20).map(drop),
         "--no-kernel" => return no_kernel(),
+        "--make" => return make(Path::new(&argument()?)),
         _ => (),
     }
-    let tests: [(&str, Test); 6] = [
+    let tests: [(&str, Test); 9] = [
         ("two_signals_leave_neither_setting_nor_namespace_behind", two_signals),
         ("a_killed_lab_is_cleared_up_after_by_the_next_one", killed),
         ("labs_beside_each_other_share_a_setting_of_the_kernel", beside),
         ("a_full_disk_is_named_and_the_samples_before_it_are_kept", full_disk),
         ("a_quota_without_control_groups_says_what_it_needs", no_control_groups),
-        ("a_guest_that_does_not_boot_is_named_with_what_it_printed", no_boot),
+        (NO_BOOT, no_boot),
+        ("a_run_that_is_interrupted_anywhere_is_gone_on_with", command),
+        ("an_interrupted_installation_of_a_guest_leaves_nothing_half_made", installing),
+        ("missing_programs_are_named_with_their_packages", bare),
     ];
     let trial = |(name, test): (&str, Test)| {
         let test = move || test().map_err(|error| Failed::from(format!("{error:#}")));
         let trial = Trial::test(name, test);
         let is_root = nix::unistd::geteuid().is_root();
-        let able = is_root && (name != tests[5].0 || vm::require_qemu().is_ok());
+        let able = is_root && (name != NO_BOOT || vm::require_qemu().is_ok());
         let kind = if able { "" } else { "skipped: needs root, and QEMU where a guest boots" };
         trial.with_kind(kind).with_ignored_flag(!able)
     };
@@ -137,7 +192,16 @@ fn no_kernel() -> Result<()> {
     Ok(())
 }
 
-/// A shell in namespaces of its own, in which $1 is this program.
+/// Makes a guest's system as an experiment does.
+fn make(dir: &Path) -> Result<()> {
+    interrupt::install()?;
+    let system = System { name: "fake".into(), ..System::for_tests() };
+    let error = guest::make_system(dir, &system).err().context("it was made")?;
+    println!("error: {error:#}");
+    Ok(())
+}
+
+/// A shell in namespaces of its own, in which $1 is this program and what follows is given.
 struct Host {
     shell: Child,
     input: Option<ChildStdin>,
@@ -230,4 +294,36 @@ fn no_control_groups() -> Result<()> {
 fn no_boot() -> Result<()> {
     let text = on_host(HOST, &["--no-kernel"])?;
     require(&text, &["error: vslab-none ended while it booted", "kernel", CLEAN])
+}
+
+/// Signals while the run begins, while it makes namespaces, before its first measurement, and after
+/// one.
+fn command() -> Result<()> {
+    let text = on_host(&HOST.replace("\"$@\"", COMMAND), &[LAB])?;
+    let count = |part: &str| text.matches(part).count();
+    let clean = format!("status {}, 0 namespaces, lock\n", interrupt::EXIT_STATUS);
+    ensure!(count(&clean) == 4, "{text}");
+    ensure!(count("nothing was measured") + count("was cut short") == 4, "{text}");
+    require(
+        &text,
+        &[
+            "interrupted; the same command goes on from there",
+            "status 0, in all 6\nkept\nwhole\n",
+            "journal.jsonl': No such file",
+            CLEAN,
+        ],
+    )
+}
+
+fn installing() -> Result<()> {
+    let text = on_host(&HOST.replace("\"$@\"", INSTALLING), &[])?;
+    require(&text, &["error: ", "interrupted", "systems: fake.log\n"])?;
+    ensure!(!text.contains("goes on"), "{text}");
+    Ok(())
+}
+
+fn bare() -> Result<()> {
+    let text = on_host(&HOST.replace("\"$@\"", BARE), &[LAB])?;
+    let programs = ["curl", "qemu-system-x86", "mmdebstrap"];
+    programs.iter().try_for_each(|name| require(&text, &[&format!("install the package {name}")]))
 }

@@ -97,10 +97,15 @@ fn with(results: &Results) -> String {
     }
 }
 
+/// Why a run was cut short, if it was.
+pub fn cut_short(results: &Results) -> Option<String> {
+    let error = results.environment.get(CUT_SHORT)?;
+    Some(error.as_str().map_or_else(|| error.to_string(), str::to_owned))
+}
+
 /// Of a run that was cut short: why, and how much there is.
 pub fn partial(results: &Results) -> Option<String> {
-    let error = results.environment.get(CUT_SHORT)?;
-    let why = error.as_str().map_or_else(|| error.to_string(), str::to_owned);
+    let why = cut_short(results)?;
     let count = results.samples.len();
     Some(format!("PARTIAL RESULTS: the run was cut short after {count} measurements ({why})"))
 }
