@@ -218,6 +218,12 @@ mod tests {
     }
 
     #[test]
+    fn a_quick_run_of_all_takes_less_than_forty_minutes_by_the_estimates() {
+        let minutes: u64 = all().iter().map(|experiment| experiment.takes.quick_min).sum();
+        assert!(minutes < 40, "{minutes}");
+    }
+
+    #[test]
     fn what_repeats_a_figure_names_it_and_without_samples_there_is_no_difference() {
         // No paper has these.
         let own = ["link-scale", "migrate", "service", "services", "uploads"];

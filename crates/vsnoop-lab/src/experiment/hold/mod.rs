@@ -53,7 +53,7 @@ pub const EXPERIMENT: Experiment = Experiment {
         papers: &[paper::AGAINST],
         plots: crate::results::plot::draw_all,
     },
-    takes: Takes { full_min: 25, quick_min: 2 },
+    takes: Takes { full_min: 25, quick_min: 1 },
     run: |options, record| COMPARISON.run(options, record),
 };
 

@@ -53,7 +53,7 @@ pub const EXPERIMENT: Experiment = Experiment {
         papers: &[],
         plots: plots::draw_all,
     },
-    takes: Takes { full_min: 25, quick_min: 4 },
+    takes: Takes { full_min: 25, quick_min: 2 },
     run,
 };
 
