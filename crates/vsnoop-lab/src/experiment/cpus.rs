@@ -1,4 +1,4 @@
-//! How busy the CPUs of the machine are, whoever it is that keeps them so (/proc/stat, proc(5)).
+//! How busy the CPUs of the machine are, by all of its programs (/proc/stat, proc(5)).
 
 use std::fs;
 

@@ -119,7 +119,8 @@ pub fn named(results: &Results, configuration: &str, group: &Group, name: &str) 
 /// Six values are the fewest whose range holds the true median in 95 of 100 cases: 1 - 2 / 2^6.
 const FEWEST: usize = 6;
 
-/// A ratio of medians or means, and the interval that holds it in 95 of 100 repetitions of the experiment.
+/// A ratio of medians or means, and the interval that holds it in 95 of 100 repetitions of the
+/// experiment.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ratio {
     pub value: f64,

@@ -149,7 +149,7 @@ mod tests {
         summarise(&mut results);
         let text = render(&results, Style::Markdown);
         let row = |start: &str| {
-            let found = text.lines().filter(|line| line.starts_with(start)).last();
+            let found = text.lines().rfind(|line| line.starts_with(start));
             found.unwrap_or_default().to_owned()
         };
         assert!(row("| 10 KB | acked ").contains("noise ("), "{text}");

@@ -222,7 +222,7 @@ mod tests {
             measured(VSNOOP, 5.0, 1000.0, None),
         ]);
         let table = tables(&results, Style::Markdown);
-        let row = table.lines().filter(|line| line.contains("scp 2 MB")).last().unwrap();
+        let row = table.lines().rfind(|line| line.contains("scp 2 MB")).unwrap();
         let fields: Vec<_> = row.split('|').map(str::trim).collect();
         assert_eq!(fields[2..6], ["20 / 20", "70 / -", "1 / 1", "50.0 / 40.0"], "{table}");
     }

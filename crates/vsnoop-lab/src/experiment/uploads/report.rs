@@ -288,7 +288,7 @@ mod tests {
         }
         samples.iter_mut().for_each(|sample| sample.values = spent.clone().into());
         let text = tables(&results(samples), Style::Markdown);
-        let far = text.lines().find(|line| line.contains("| 2.00 (")).unwrap_or_default();
+        let far = text.lines().find(|line| line.contains(" 2.00 (2.00")).unwrap_or_default();
         assert!(far.contains(" 20/60/1 |") && far.contains(" 40/120/2 |"), "{text}");
         assert!(text.contains("Of 2 requests"), "{text}");
         assert!(text.contains("1 are confirmed sooner beyond the noise, 0 later"), "{text}");

@@ -184,7 +184,7 @@ pub fn difference(results: &Results) -> Option<String> {
         .filter_map(|name| percentile(&named(results, OFF, &group, name), 50.0))
         .sum();
     Some(format!(
-        "here vsnoop serves {:.2} times as many requests per second{noise}; in the paper 1.27 times. \
+        "vsnoop serves {:.2} times as many requests per second{noise}; in the paper 1.27 times. \
          The machines, which share one core here and were on two hosts in the paper, use {used:.0} % \
          of it without vsnoop: near 100 % it is the bound, whatever the transport does.",
         ratio.value
