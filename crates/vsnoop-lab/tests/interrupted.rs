@@ -79,6 +79,23 @@ const COMMAND: &str = r#"lab=$2 results=/run/results/link-lan
     grep -q "\"goodput_mbps\": $before" $results/results.json && echo kept
     grep -q cut_short $results/results.json || echo whole
     ls $results/journal.jsonl"#;
+/// A run of the command on a disk that has room for its measurements and not for its report, and
+/// another one when it has more.
+const NO_ROOM: &str = r#"mkdir /run/disk && mount -t tmpfs -o size=24k disk /run/disk || exit
+    run() {
+        "$lab" run link-lan --quick --configuration bare --rounds 1 --dir /run/disk >/run/out 2>&1
+        echo "status $?"
+    }
+    measured() { grep -o '"goodput_mbps": *[0-9]*' $1 | tr -d ' ' | sort; }
+    lab=$2 results=/run/disk/link-lan
+    run
+    tail -n 1 /run/out
+    measured $results/journal.jsonl >/run/before
+    mount -o remount,size=4m /run/disk
+    run
+    measured $results/results.json >/run/after
+    wc -l </run/before
+    cmp /run/before /run/after && echo the same"#;
 /// An installer of packages that never ends, and a signal meanwhile.
 const INSTALLING: &str = r#"mkdir /run/bin
     cat >/run/bin/mmdebstrap <<'END'
@@ -117,11 +134,12 @@ fn main() -> Result<()> {
         "--make" => return make(Path::new(&argument()?)),
         _ => (),
     }
-    let tests: [(&str, Test); 9] = [
+    let tests: [(&str, Test); 10] = [
         ("two_signals_leave_neither_setting_nor_namespace_behind", two_signals),
         ("a_killed_lab_is_cleared_up_after_by_the_next_one", killed),
         ("labs_beside_each_other_share_a_setting_of_the_kernel", beside),
         ("a_full_disk_is_named_and_the_samples_before_it_are_kept", full_disk),
+        ("a_disk_without_room_for_a_report_costs_no_measurement", no_room),
         ("a_quota_without_control_groups_says_what_it_needs", no_control_groups),
         (NO_BOOT, no_boot),
         ("a_run_that_is_interrupted_anywhere_is_gone_on_with", command),
@@ -281,6 +299,20 @@ fn full_disk() -> Result<()> {
     require(
         &text,
         &["error: write /run/disk/journal.jsonl: No space left", "kept and gone on from"],
+    )
+}
+
+fn no_room() -> Result<()> {
+    let text = on_host(&HOST.replace("\"$@\"", NO_ROOM), &[LAB])?;
+    require(
+        &text,
+        &[
+            "status 1\n",
+            "2 measurements are kept; the same command goes on: ",
+            "No space left on device",
+            "status 0\n2\nthe same\n",
+            CLEAN,
+        ],
     )
 }
 

@@ -44,7 +44,7 @@ use serde_json::json;
 use vsnoop_testbed::workspace;
 
 use crate::results::record::Record;
-use crate::results::{CUT_SHORT, Results, statistics};
+use crate::results::{CUT_SHORT, Results, report, statistics};
 
 use declared::{Declaration, Runner};
 pub use definition::{Experiment, Options, Takes};
@@ -136,8 +136,11 @@ impl Experiment {
         let keeps = !whole && Results::read(out).is_ok_and(|there| is_whole(&there));
         let cut_short = beside(out);
         let dir = if keeps { &cut_short } else { out };
-        results.write(dir)?;
-        crate::results::report::write(results, &self.words, dir)?;
+        let written = results.write(dir).and_then(|()| report::write(results, &self.words, dir));
+        // The journal has them.
+        written.with_context(|| {
+            format!("{} measurements are kept; the same command goes on", results.samples.len())
+        })?;
         if !whole {
             return Ok((record.results, dir.to_owned()));
         }
