@@ -30,6 +30,7 @@ use crate::results::size_text;
 pub use comparison::Comparison;
 use plan::Machines;
 use transfers::Transfers;
+pub use transfers::{HELD, HOLD_FULL};
 
 impl Comparison {
     pub fn run(&self, options: &Options, record: &mut Record) -> Result<()> {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use serde_json::Value;
 use vsnoop_guest::transfer;
 use vsnoop_testbed::session::Session;
 use vsnoop_testbed::stage::Stage;
@@ -90,6 +91,11 @@ impl Transfers {
         let spent = self.clock(configuration, machine)?.zip(before);
         let tap_drops = self.stage.counts_of(way.tap)?.drops - drops_before;
         settle(&self.stage)?;
+        let mut values = spent.map_or_else(Values::new, |(after, before)| after.since(&before));
+        if configuration.attach_options().is_some() {
+            // The port was attached for this transfer.
+            values.extend(of_hold(&self.stage.vsnoop()?.stats(way.tap)?));
+        }
         configuration.undo(&self.stage, machine)?;
         Ok(Sample {
             configuration: configuration.name().to_owned(),
@@ -97,7 +103,7 @@ impl Transfers {
             cell: self.cell,
             ending: Ending::Exact,
             tap_drops,
-            values: spent.map_or_else(Values::new, |(after, before)| after.since(&before)),
+            values,
             vm: machine,
             ..Sample::from(times)
         })
@@ -107,5 +113,30 @@ impl Transfers {
     fn clock(&self, configuration: Configuration, machine: usize) -> Result<Option<Clock>> {
         let receives = configuration != Configuration::Host;
         receives.then(|| Clock::read(&self.stage, machine)).transpose()
+    }
+}
+
+/// Names of values of a sample, and of counters of `vsnoop stats`: acknowledged before its
+/// hand-over to the VM; segments that found no memory to be kept in.
+pub const HELD: &str = "held_bytes";
+pub const HOLD_FULL: &str = "hold_full";
+
+fn of_hold(stats: &Value) -> Values {
+    let port = &stats["ports"][0];
+    let value = |name: &str| Some((name.to_owned(), port[name].as_u64()? as f64));
+    [HELD, HOLD_FULL].into_iter().filter_map(value).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_of_the_hold_are_those_of_the_only_port() {
+        let stats =
+            serde_json::json!({"ports": [{"held_bytes": 7000, "hold_full": 2, "hold": {}}]});
+        let expected = [(HELD.to_owned(), 7000.0), (HOLD_FULL.to_owned(), 2.0)];
+        assert_eq!(of_hold(&stats), expected.into());
+        assert_eq!(of_hold(&serde_json::json!({"ports": []})), Values::new());
     }
 }

@@ -44,7 +44,9 @@ pub const EXPERIMENT: Experiment = Experiment {
             1 means that `vsnoop` was sooner; `vsnoop/host` is what is left to the limit. Intervals (95 %) are \
             of the ratio of the medians; fewer than six transfers have none. The last table says what \
             the VM did in `total`: its vCPU ran, for its own load as well, or had work and waited for its \
-            CPU; where the two are the whole time, neither the host nor its hold delays the data.",
+            CPU; where the two are the whole time, neither the host nor its hold delays the data. `held` \
+            was acknowledged before it was handed to the VM; `hold full` are segments that found no memory \
+            to be kept in: they go to the VM as without vsnoop, or their sender repeats them.",
         method: METHOD,
         command: "make lab RUN=hold",
         tables: tables::render,

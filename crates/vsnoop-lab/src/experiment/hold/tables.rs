@@ -1,6 +1,7 @@
 //! For each cell three tables: times of every configuration, how they relate to those of `vsnoop`,
 //! and what the VM did meanwhile.
 
+use crate::experiment::compare::{HELD, HOLD_FULL};
 use crate::experiment::spent::{self, RAN};
 use crate::results::statistics::{ACKED, DELIVERED, Metric, TOTAL, ratio_of_medians, values};
 use crate::results::table::{Style, grid, milliseconds, or_dash};
@@ -19,12 +20,14 @@ const TIMES: [&str; 10] = [
     "retrans.",
 ];
 
-const SPENT: [&str; 5] = [
+const SPENT: [&str; 7] = [
     "size",
     "configuration",
     "total\nms p50",
     "the VM ran\nms p50",
     "it waited for its CPU\nms p50",
+    "held\nKB p50",
+    "hold full,\nsegments p50",
 ];
 
 /// The configurations whose medians the columns of the ratios divide. Pairs of which one was not
@@ -100,7 +103,12 @@ fn spent(results: &Results, group: &Group) -> Vec<Vec<String>> {
         let total = results.summary_of(&name, group, TOTAL.name).map(|line| line.p50);
         let waited = spent::waited(results, &name, group);
         let times = [total, Some(ran), waited].map(or_dash(milliseconds));
-        Some([size_text(group.size_bytes), name].into_iter().chain(times).collect())
+        let whole = or_dash(|value| format!("{value:.0}"));
+        let median = |value: &str| spent::median(results, &name, group, value);
+        let held = whole(median(HELD).map(|bytes| bytes / 1000.0));
+        let full = whole(median(HOLD_FULL));
+        let row = [size_text(group.size_bytes), name].into_iter().chain(times);
+        Some(row.chain([held, full]).collect())
     };
     results.configurations().into_iter().filter_map(row).collect()
 }
@@ -141,6 +149,9 @@ mod tests {
             for (name, ms) in [("off", 40.0), ("vsnoop", 41.0)] {
                 let mut one = sample(name, ms + f64::from(turn) * 5.0);
                 one.values = [(RAN.into(), 18.0), (QUEUED.into(), 30.0)].into();
+                if name == "vsnoop" {
+                    one.values.extend([(HELD.into(), 8000.0), (HOLD_FULL.into(), 3.0)]);
+                }
                 samples.push(one);
             }
         }
@@ -155,7 +166,7 @@ mod tests {
         assert!(row("| 10 KB | acked ").contains("noise ("), "{text}");
         let spent = row("| 10 KB | vsnoop ");
         let fields: Vec<_> = spent.split('|').map(str::trim).collect();
-        assert_eq!(fields[3..6], ["51.0", "18.0", "30.0"], "{text}");
+        assert_eq!(fields[3..8], ["51.0", "18.0", "30.0", "8", "3"], "{text}");
         assert!(!row("| 10 KB | host ").contains("18.0"), "no VM receives: {text}");
     }
 }
