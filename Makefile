@@ -38,6 +38,7 @@ check: setup ## formatting, lints, C warnings, SPECIFICATION.md, dependencies; u
 	cargo test --quiet --release --locked -p vsnoop-checks
 
 test: setup ## all checks and tests; the last line counts them
+	@sh scripts/coexistence.sh
 	@sh scripts/test.sh
 
 test-package: build ## the Debian package in a machine: installed, upgraded, removed; some minutes
@@ -59,7 +60,8 @@ install: build ## command, unit, manual pages, documents and completions, to $(D
 	sed 's|/usr/local|$(PREFIX)|' deploy/vsnoop.service >$(UNITS)/vsnoop.service
 	target/release/vsnoop man $(SHARE)/man/man8
 	cp -R README.md ARCHITECTURE.md CONTRIBUTING.md SPECIFICATION.md CHANGELOG.md LICENSE docs $(DOC)
-	cp -R deploy/vsnoop.service deploy/vsnoop.toml deploy/kubernetes deploy/container $(DOC)/deploy
+	cp -R deploy/vsnoop.service deploy/vsnoop.toml deploy/kubernetes deploy/container deploy/libvirt \
+		$(DOC)/deploy
 	sed -i 's|/usr/local|$(PREFIX)|' $(DOC)/deploy/vsnoop.service $(DOC)/docs/examples/link/*.service
 	install -d $(dir $(BASH_COMPLETION) $(ZSH_COMPLETION) $(FISH_COMPLETION))
 	target/release/vsnoop completions bash >$(BASH_COMPLETION)

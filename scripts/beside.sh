@@ -17,7 +17,7 @@ SLOTS=${VSNOOP_TEST_SLOTS:-$(($(nproc) + 1))}
 rank() { # NAME
 	case $1 in
 	netns | links) echo 1 ;;
-	command | faults | kernels | vm) echo 2 ;;
+	coexistence | command | faults | kernels | vm) echo 2 ;;
 	*) echo 3 ;;
 	esac
 }

@@ -40,7 +40,8 @@ check rustfmt "mended by: cargo fmt --all" cargo fmt --all --check
 # shellcheck disable=SC2046 # a list of files
 check clang-format "mended by: clang-format -i \$(find bpf flow crates -name '*.[ch]')" \
 	clang-format --dry-run --Werror --ferror-limit=1 $(find bpf flow crates -name '*.[ch]')
-check shellcheck "mended by hand, with: shellcheck FILE" shellcheck scripts/*.sh .ci/run
+check shellcheck "mended by hand, with: shellcheck FILE" shellcheck scripts/*.sh .ci/run \
+	deploy/libvirt/qemu tests/coexistence/libvirt/daemon.sh
 # Those of the last commits, where there is a repository.
 check "commit subjects" "mended by: git commit --amend (at most 72 characters, no semicolon)" \
 	sh -c '! git log -20 --format=%s | grep -e ".\{73\}" -e ";"'

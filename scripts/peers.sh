@@ -20,19 +20,8 @@ missing=$(missing_packages $packages)
 if [ -n "$missing" ]; then
 	say "installing packages:$missing"
 	apt-get update -qq
-	# Services of these packages are not to run: the lab starts its own.  The
-	# policy is the distribution's way to say so; one that is there stays.
-	policy=/usr/sbin/policy-rc.d
-	ours=
-	if [ ! -e "$policy" ]; then
-		ours=$policy
-		trap 'rm -f "$ours"' EXIT
-		trap 'exit 130' INT TERM
-		printf '#!/bin/sh\nexit 101\n' >"$policy"
-		chmod 755 "$policy"
-	fi
 	for package in $missing; do
-		install_packages "$package" ||
+		install_without_services "$package" ||
 			say "$package cannot be installed"
 		# Nor at the next boot, where this package brought the service.
 		service=$package
@@ -41,7 +30,6 @@ if [ -n "$missing" ]; then
 			systemctl disable -q "$service" 2>/dev/null || true
 		fi
 	done
-	[ -z "$ours" ] || rm -f "$ours"
 else
 	say "all packages are there"
 fi

@@ -115,10 +115,7 @@ impl End {
     pub fn until_acknowledged(&self) -> Result<()> {
         let since = Instant::now();
         loop {
-            let mut bytes = 0;
-            // SAFETY: the descriptor is an open socket, and the call writes one int, which lives
-            // on.
-            unsafe { unacknowledged(self.socket.as_raw_fd(), &mut bytes) }.context("SIOCOUTQ")?;
+            let bytes = self.unacknowledged_bytes()?;
             if bytes == 0 {
                 return Ok(());
             }
@@ -129,6 +126,14 @@ impl End {
             );
             std::thread::sleep(Duration::from_millis(1));
         }
+    }
+
+    /// Bytes that were written and are not acknowledged yet.
+    pub fn unacknowledged_bytes(&self) -> Result<u64> {
+        let mut bytes = 0;
+        // SAFETY: the descriptor is an open socket, and the call writes one int, which lives on.
+        unsafe { unacknowledged(self.socket.as_raw_fd(), &mut bytes) }.context("SIOCOUTQ")?;
+        u64::try_from(bytes).context("SIOCOUTQ")
     }
 
     /// Reads and verifies the next bytes of the other end.

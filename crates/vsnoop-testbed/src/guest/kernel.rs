@@ -15,6 +15,9 @@ use super::packages::{self, unavailable};
 const META_PACKAGES: [&str; 3] =
     ["linux-image-cloud-amd64", "linux-image-virtual", "linux-image-amd64"];
 
+/// The directory of the lab's kernel.
+const OF_THE_LAB: &str = "kernel";
+
 /// An unpacked kernel.
 #[derive(Clone, Debug)]
 pub struct Kernel {
@@ -26,13 +29,21 @@ pub struct Kernel {
 
 /// Returns the cached kernel of the lab's machines, or downloads one.
 pub fn prepare(dir: &Path) -> Result<Kernel> {
-    obtain(dir, "kernel", &META_PACKAGES, "linux-image-")
+    obtain(dir, OF_THE_LAB, &META_PACKAGES, "linux-image-")
 }
 
 /// Returns the cached kernel of a series ("6.12"), or downloads one.
 ///
 /// A distribution has a meta package for a series only if it is not its own.
 pub fn prepare_series(dir: &Path, series: &str) -> Result<Kernel> {
+    // The lab's machines may have one.
+    let of_the_lab = dir.join(OF_THE_LAB);
+    if of_the_lab.is_dir() {
+        let kernel = find(&of_the_lab)?;
+        if kernel.version.starts_with(&format!("{series}.")) {
+            return Ok(kernel);
+        }
+    }
     let own = format!("linux-image-{series}-cloud-amd64");
     let mut metas = vec![own.as_str()];
     metas.extend(META_PACKAGES);

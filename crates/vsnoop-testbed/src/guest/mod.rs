@@ -40,7 +40,7 @@ pub const OLDEST_SERIES: &str = "6.12";
 
 /// Of each guest. An emulated machine on a busy host may get no timer interrupt while the kernel
 /// tests whether there are any, and would panic (`no_timer_check`).
-pub(crate) const KERNEL_COMMAND_LINE: &str = "console=ttyS0 panic=-1 quiet no_timer_check";
+pub const KERNEL_COMMAND_LINE: &str = "console=ttyS0 panic=-1 quiet no_timer_check";
 
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 

@@ -1,0 +1,167 @@
+//! Open vSwitch with its datapath in user space, which reads and writes the tap by packet sockets.
+//!
+//! It knows no super-packets and no checksums that are left to the device (unless
+//! `userspace-tso-enable` is set), so neither end leaves any to it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use libtest_mimic::Trial;
+use vsnoop_testbed::contained::{self, Contained, Network, Sandbox};
+use vsnoop_testbed::guest::installed;
+use vsnoop_testbed::net::{Netns, Offloads, check};
+use vsnoop_testbed::topology::{
+    BRIDGE, CLIENT_DEVICE, Family, PORT, Side, Topology, UPLINK, address,
+};
+use vsnoop_testbed::wait::wait_until;
+
+use crate::scene::{BLOCKED_BYTES, FAMILIES, Scene, network};
+use crate::trial;
+
+const PATIENCE: Duration = Duration::from_secs(120);
+const SWITCH: &str = "ovs0";
+const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
+
+/// Database and switch, with all files in the directory `$1`.
+const DAEMONS: &str = "
+    export OVS_RUNDIR=$1 OVS_LOGDIR=$1 OVS_DBDIR=$1
+    ovsdb-tool create $1/conf.db $2
+    ovsdb-server $1/conf.db --remote=punix:$1/db.sock --unixctl=$1/db.ctl --pidfile=$1/db.pid &
+    ovs-vsctl --db=unix:$1/db.sock --retry --no-wait init
+    exec ovs-vswitchd unix:$1/db.sock --disable-system \
+        --unixctl=$1/switch.ctl --pidfile=$1/switch.pid";
+
+pub fn trials() -> Vec<Trial> {
+    let mut trials = Vec::new();
+    for (name, family) in FAMILIES {
+        trials.push(trial(
+            format!("open_vswitch::a_vm_that_stands_still_is_acknowledged_for_{name}"),
+            move || uploads(family),
+        ));
+    }
+    trials.push(trial("open_vswitch::what_a_flow_drops_is_not_acknowledged", flow_drops));
+    trials
+}
+
+pub fn probe(netns: &Netns) -> Result<()> {
+    for program in ["ovsdb-server", "ovsdb-tool", "ovs-vsctl", "ovs-vswitchd", "ovs-ofctl"] {
+        installed(program, "openvswitch-switch")?;
+    }
+    Switch::start(netns)?.control(&["add-br", SWITCH, "--", "set", "bridge", SWITCH, NETDEV])
+}
+
+const NETDEV: &str = "datapath_type=netdev";
+
+/// The daemons; they end when this is dropped, and their files go.
+struct Switch {
+    // Declared first, to end before its files go.
+    _daemons: Contained,
+    directory: Directory,
+}
+
+/// A directory that goes with all that is in it.
+struct Directory(PathBuf);
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+impl Switch {
+    fn start(host: &Netns) -> Result<Self> {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("vst-ovs-{}-{number}", std::process::id());
+        let directory = Directory(std::env::temp_dir().join(name));
+        let path = &directory.0;
+        fs::create_dir(path).with_context(|| format!("create {}", path.display()))?;
+        let mut shell = Command::new("/bin/sh");
+        shell.args(["-euc", DAEMONS, "sh"]).arg(path).arg(SCHEMA);
+        let sandbox = Sandbox { network: Network::Of(host), root: None };
+        let daemons = contained::start_program(&sandbox, &shell, Some(&path.join("log")))?;
+        let switch = Self { _daemons: daemons, directory };
+        wait_until("Open vSwitch runs", PATIENCE, || Ok(switch.path("switch.pid").exists()))
+            .with_context(|| switch.log())?;
+        Ok(switch)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.0.join(name)
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.path("log")).unwrap_or_default()
+    }
+
+    /// `ovs-vsctl`, which waits until the switch is as it says.
+    fn control(&self, arguments: &[&str]) -> Result<()> {
+        let database = format!("--db=unix:{}", self.path("db.sock").display());
+        let patience = format!("--timeout={}", PATIENCE.as_secs());
+        let mut command = Command::new("ovs-vsctl");
+        check(command.args([database, patience]).args(arguments))
+            .with_context(|| self.log())
+            .map(drop)
+    }
+
+    /// `ovs-ofctl` with this verb, and a flow.
+    fn flows(&self, verb: &str, flow: &str) -> Result<String> {
+        let socket = |path: &Path| format!("unix:{}", path.display());
+        let switch = socket(&self.path(&format!("{SWITCH}.mgmt")));
+        check(Command::new("ovs-ofctl").args([verb, &switch, flow])).with_context(|| self.log())
+    }
+}
+
+/// The network, with the switch in the place of the bridge.
+fn switched() -> Result<(Topology, Switch)> {
+    let topology = network(|options| {
+        options.from_client = Offloads::NONE;
+        options.from_vm = Offloads::NONE;
+        options.to_vm = Offloads::NONE;
+    })?;
+    topology.client.set_offloads(CLIENT_DEVICE, false)?;
+    let host = &topology.host;
+    host.delete(BRIDGE)?;
+    let switch = Switch::start(host)?;
+    switch.control(&["add-br", SWITCH, "--", "set", "bridge", SWITCH, NETDEV])?;
+    for port in [UPLINK, PORT] {
+        switch.control(&["add-port", SWITCH, port])?;
+    }
+    Ok((topology, switch))
+}
+
+fn uploads(family: Family) -> Result<()> {
+    let (topology, switch) = switched()?;
+    let mut scene = Scene::new(&topology, family).with_context(|| switch.log())?;
+    for _ in 0..3 {
+        scene.upload()?;
+        scene.download()?;
+    }
+    scene.detach()
+}
+
+fn flow_drops() -> Result<()> {
+    let (topology, switch) = switched()?;
+    let mut scene = Scene::new(&topology, Family::V4).with_context(|| switch.log())?;
+    scene.upload()?;
+    scene.stop_the_vm()?;
+    let flow = format!("tcp,nw_dst={}", address(Side::Vm, Family::V4));
+    switch.flows("add-flow", &format!("priority=100,{flow},actions=drop"))?;
+    let early = scene.attached.counter("early_bytes")?;
+    scene.send_what_is_dropped(|| {
+        let text = switch.flows("dump-flows", &flow)?;
+        let count = text.split("n_packets=").nth(1).and_then(|rest| rest.split(',').next());
+        Ok(count.with_context(|| format!("no flow {flow}: {text}"))?.parse()?)
+    })?;
+    ensure!(scene.attached.counter("early_bytes")? == early, "{}", scene.attached.describe());
+    switch.flows("del-flows", &flow)?;
+    scene.is_acknowledged()?;
+    scene.let_the_vm_run();
+    scene.pair.vm.receive(BLOCKED_BYTES)?;
+    scene.upload()?;
+    scene.detach()
+}

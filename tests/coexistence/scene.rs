@@ -1,0 +1,144 @@
+//! An attached port, one connection of the client to its VM, and a VM that stands still when a test
+//! says so: what is acknowledged then, vsnoop has acknowledged.
+
+use anyhow::{Context, Result, bail, ensure};
+use vsnoop_testbed::net::{Netns, check};
+use vsnoop_testbed::relay::Freeze;
+use vsnoop_testbed::topology::{Family, Topology, TopologyOptions};
+use vsnoop_tests::attached::Attached;
+use vsnoop_tests::case::Case;
+use vsnoop_tests::pair::Pair;
+
+pub const FAMILIES: [(&str, Family); 2] = [("ipv4", Family::V4), ("ipv6", Family::V6)];
+/// Sent while all of it passes.
+pub const UPLOAD_BYTES: u64 = 50 * BLOCKED_BYTES;
+/// Sent while nothing is acknowledged: less than the sender's buffer.
+pub const BLOCKED_BYTES: u64 = 20_000;
+/// As often an upload begins anew for which the host lacked memory.
+const ATTEMPTS: usize = 20;
+/// As many times must be dropped what is said not to be acknowledged.
+pub const DROPS: u64 = 3;
+
+/// The network, whose VM runs.
+pub fn network(change: impl FnOnce(&mut TopologyOptions)) -> Result<Topology> {
+    let mut case = Case { freezes: &[Freeze::Never], ..Case::default() };
+    change(&mut case.topology);
+    case.build()
+}
+
+pub struct Scene<'a> {
+    pub topology: &'a Topology,
+    pub attached: Attached<'a>,
+    pub pair: Pair,
+    /// Connections left to the VM for want of memory, when it was stopped.
+    no_memory: u64,
+}
+
+impl<'a> Scene<'a> {
+    /// Attaches, and opens the connection, over which both ends have sent something.
+    pub fn new(topology: &'a Topology, family: Family) -> Result<Self> {
+        const BYTES: u64 = 1000;
+        // A VM that runs must not be left to answer by itself before it stands still.
+        let attached = Attached::with(topology, None, &["--no-passive"])?;
+        attached.until_it_holds(topology)?;
+        let mut pair = Pair::connect(topology, family)?;
+        pair.client.send(BYTES)?;
+        pair.vm.receive(BYTES)?;
+        pair.vm.send(BYTES)?;
+        pair.client.receive(BYTES)?;
+        Ok(Self { topology, attached, pair, no_memory: 0 })
+    }
+
+    pub fn stop_the_vm(&mut self) -> Result<()> {
+        self.no_memory = self.no_memory()?;
+        self.topology.guest().set_freeze(Freeze::Now);
+        Ok(())
+    }
+
+    pub fn let_the_vm_run(&self) {
+        self.topology.guest().set_freeze(Freeze::Never);
+    }
+
+    /// Uploads to a VM that stands still: all is acknowledged for it, and arrives when it runs.
+    pub fn upload(&mut self) -> Result<()> {
+        self.upload_to_the_host()?;
+        self.let_the_vm_run();
+        self.pair.vm.receive(UPLOAD_BYTES).with_context(|| self.attached.describe())
+    }
+
+    /// The same, but the VM stands still yet.
+    pub fn upload_to_the_host(&mut self) -> Result<()> {
+        let before = self.attached.counter("early_acks")?;
+        for _ in 0..ATTEMPTS {
+            self.stop_the_vm()?;
+            let mut sent = 0;
+            while sent < UPLOAD_BYTES {
+                self.pair.client.send(BLOCKED_BYTES)?;
+                sent += BLOCKED_BYTES;
+                if !self.is_acknowledged()? {
+                    break;
+                }
+            }
+            if sent == UPLOAD_BYTES && self.is_acknowledged()? {
+                let early = self.attached.counter("early_acks")? - before;
+                ensure!(early > 0, "not acknowledged by vsnoop\n{}", self.attached.describe());
+                return Ok(());
+            }
+            self.let_the_vm_run();
+            self.pair.vm.receive(sent).with_context(|| self.attached.describe())?;
+            self.attached.until_memory_is_free()?;
+        }
+        bail!("{ATTEMPTS} times there was no memory for an upload\n{}", self.attached.describe())
+    }
+
+    /// Waits until all that was sent is acknowledged, though the VM stands still. `false`: there
+    /// was no memory for a copy when a segment came, as on a busy host, and the connection is left
+    /// to the VM until it runs (mode NO_BUF).
+    pub fn is_acknowledged(&self) -> Result<bool> {
+        let mut acknowledged = false;
+        self.attached.wait_until("all is acknowledged for the VM", || {
+            acknowledged = self.pair.client.unacknowledged_bytes()? == 0;
+            Ok(acknowledged || self.no_memory()? > self.no_memory)
+        })?;
+        Ok(acknowledged)
+    }
+
+    fn no_memory(&self) -> Result<u64> {
+        self.attached.counter("offline_no_buf")
+    }
+
+    /// The VM sends, too.
+    pub fn download(&mut self) -> Result<()> {
+        self.pair.vm.send(BLOCKED_BYTES)?;
+        self.pair.client.receive(BLOCKED_BYTES).with_context(|| self.attached.describe())
+    }
+
+    /// Sends bytes that something drops, and waits until it has done so several times: none of them
+    /// is acknowledged.
+    pub fn send_what_is_dropped(&mut self, mut drops: impl FnMut() -> Result<u64>) -> Result<()> {
+        let before = drops()?;
+        self.pair.client.send(BLOCKED_BYTES)?;
+        self.attached.wait_until("the segments were dropped several times", || {
+            Ok(drops()? >= before + DROPS)
+        })?;
+        let left = self.pair.client.unacknowledged_bytes()?;
+        ensure!(
+            left == BLOCKED_BYTES,
+            "{left} of {BLOCKED_BYTES} dropped bytes are not acknowledged\n{}",
+            self.attached.describe()
+        );
+        Ok(())
+    }
+
+    /// Nothing is held any more, no connection was reset, and the port is as before.
+    pub fn detach(mut self) -> Result<()> {
+        self.attached.until_nothing_is_outstanding()?;
+        self.attached.ensure_no_reset()?;
+        self.attached.detach()
+    }
+}
+
+/// Runs a program with these words in the namespace.
+pub fn run(netns: &Netns, program: &str, arguments: &str) -> Result<String> {
+    check(netns.command(program).args(arguments.split_whitespace()))
+}

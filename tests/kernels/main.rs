@@ -1,0 +1,131 @@
+//! The BPF programs and the command on other kernels than this machine's: the oldest that has what
+//! they need ([`oldest`]), and one that has not ([`too_old`]).
+//!
+//! For each a machine is booted once, which runs programs of this host one after the other
+//! ([`vsnoop_testbed::guest::batch`]); the tests look at what they printed. A failure shows it.
+//!
+//! Where there is no QEMU or no package of such a kernel, they say so and count as ignored.
+
+mod oldest;
+mod programs;
+mod too_old;
+
+use std::process::ExitCode;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use anyhow::{Result, bail, ensure};
+use libtest_mimic::{Arguments, Trial};
+use vsnoop_testbed::guest::batch::{Ended, Report};
+use vsnoop_testbed::guest::{self, Kernel, Unavailable};
+use vsnoop_testbed::vm;
+
+/// Far longer than all that a machine does takes, emulated on a busy host.
+const LIMIT: Duration = Duration::from_secs(1800);
+
+/// A kernel, and the tests on it.
+struct Machine {
+    series: &'static str,
+    names: fn() -> Vec<&'static str>,
+    run: fn(&Kernel) -> Result<Report>,
+    /// The test of this place in `names`.
+    verify: fn(&Report, usize) -> Result<()>,
+}
+
+const MACHINES: [Machine; 2] = [
+    Machine {
+        series: oldest::SERIES,
+        names: oldest::names,
+        run: oldest::run,
+        verify: oldest::verify,
+    },
+    Machine {
+        series: too_old::SERIES,
+        names: too_old::names,
+        run: too_old::run,
+        verify: too_old::verify,
+    },
+];
+
+/// Reports of the machines, as soon as a first test has looked at them.
+static REPORTS: [OnceLock<Result<Report, String>>; MACHINES.len()] =
+    [const { OnceLock::new() }; MACHINES.len()];
+
+fn main() -> ExitCode {
+    let arguments = Arguments::from_args();
+    let trials = MACHINES.iter().zip(&REPORTS).flat_map(|(machine, report)| {
+        let listed = || Ok(Err("only listed".to_owned()));
+        trials(machine, report, if arguments.list { listed() } else { available(machine.series) })
+    });
+    let conclusion = libtest_mimic::run(&arguments, trials.collect());
+    for report in REPORTS.iter().filter_map(OnceLock::get).flatten() {
+        for line in report.console.lines().filter(|line| line.contains("instructions verified")) {
+            println!("Linux {}: {line}", report.release().unwrap_or_default());
+        }
+    }
+    conclusion.exit_code()
+}
+
+fn trials(
+    machine: &'static Machine,
+    report: &'static OnceLock<Result<Report, String>>,
+    kernel: Result<Result<Kernel, String>>,
+) -> Vec<Trial> {
+    let ignored = matches!(kernel, Ok(Err(_)));
+    if let Ok(Err(reason)) = &kernel {
+        eprintln!("tests on Linux {}: {reason}", machine.series);
+    }
+    let kernel = Arc::new(kernel.map_err(|error| format!("{error:#}")));
+    let trial = |(index, name): (usize, &'static str)| {
+        let kernel = Arc::clone(&kernel);
+        let test = move || match report.get_or_init(|| run(machine, &kernel)) {
+            Ok(report) => verify(machine, report, index).map_err(|it| format!("{it:#}").into()),
+            Err(error) => Err(error.into()),
+        };
+        Trial::test(format!("linux_{}::{name}", machine.series.replace('.', "_")), test)
+            .with_ignored_flag(ignored)
+    };
+    (machine.names)().into_iter().enumerate().map(trial).collect()
+}
+
+/// The kernel, or the reason why this machine cannot run the tests; anything else is a failure.
+fn available(series: &str) -> Result<Result<Kernel, String>> {
+    if let Err(error) = vm::require_qemu() {
+        return Ok(Err(format!("{error:#}")));
+    }
+    match guest::kernel_of_series(series) {
+        Ok(kernel) => Ok(Ok(kernel)),
+        Err(error) if error.is::<Unavailable>() => Ok(Err(format!("{error:#}"))),
+        Err(error) => Err(error),
+    }
+}
+
+fn run(
+    machine: &Machine,
+    kernel: &Result<Result<Kernel, String>, String>,
+) -> Result<Report, String> {
+    match kernel {
+        Ok(Ok(kernel)) => (machine.run)(kernel).map_err(|error| format!("{error:#}")),
+        // Ignored tests that were requested by name.
+        Ok(Err(reason)) | Err(reason) => Err(reason.clone()),
+    }
+}
+
+fn verify(machine: &Machine, report: &Report, index: usize) -> Result<()> {
+    let release = report.release().unwrap_or_default();
+    ensure!(
+        release.starts_with(&format!("{}.", machine.series)),
+        "the kernel is '{release}'; the machine printed:\n{}",
+        report.console
+    );
+    (machine.verify)(report, index)
+}
+
+/// Output and status of the command of this place.
+fn ended(report: &Report, index: usize) -> Result<Ended> {
+    let Some(ended) = report.command(index) else {
+        let how = if report.in_time { "ended" } else { "hung and was killed" };
+        bail!("the machine {how} before command {index} did; it printed:\n{}", report.console);
+    };
+    Ok(ended)
+}

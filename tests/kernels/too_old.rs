@@ -1,0 +1,104 @@
+//! A kernel without tcx: that of Debian 12. `attach` and `doctor` say so, and nothing is changed.
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use vsnoop_testbed::guest::batch::{Batch, Ended, Report};
+use vsnoop_testbed::guest::{self, Kernel};
+use vsnoop_testbed::workspace;
+
+use crate::LIMIT;
+
+pub const SERIES: &str = "6.1";
+const MODULES: [&str; 1] = ["tun"];
+const TAP: &str = "tap0";
+/// What a script is told (docs/command.md): this kernel cannot do it.
+const UNFIT_KERNEL: i32 = 35;
+
+/// Run in the machine, in this order.
+const COMMANDS: [&[&str]; 8] = [
+    &["ip", "tuntap", "add", "dev", TAP, "mode", "tap"],
+    &["ip", "link", "set", TAP, "up"],
+    &["ip", "-details", "link", "show", TAP],
+    &["vsnoop", "attach", TAP],
+    &["vsnoop", "observe", TAP, "--for", "1"],
+    &["vsnoop", "doctor", "--json"],
+    &["vsnoop", "status", "--json"],
+    &["ip", "-details", "link", "show", TAP],
+];
+const TAP_BEFORE: usize = 2;
+const ATTACH: usize = 3;
+const OBSERVE: usize = 4;
+const DOCTOR: usize = 5;
+const STATUS: usize = 6;
+const TAP_AFTER: usize = 7;
+
+type Test = fn(&Report) -> Result<()>;
+
+const TESTS: [(&str, Test); 3] = [
+    ("attach_and_observe_are_refused_with_the_reason", refused),
+    ("doctor_says_which_kernel_is_needed", doctor),
+    ("a_refusal_changes_nothing", unchanged),
+];
+
+pub fn names() -> Vec<&'static str> {
+    TESTS.map(|(name, _)| name).into()
+}
+
+pub fn run(kernel: &Kernel) -> Result<Report> {
+    let programs =
+        [("vsnoop", workspace::vsnoop_command()?), ("ip", guest::installed("ip", "iproute2")?)];
+    Batch { kernel, modules: &MODULES, programs: &programs, commands: &COMMANDS }.run(LIMIT)
+}
+
+pub fn verify(report: &Report, index: usize) -> Result<()> {
+    TESTS[index].1(report)
+}
+
+fn refused(report: &Report) -> Result<()> {
+    for command in [ATTACH, OBSERVE] {
+        let Ended { output, status } = crate::ended(report, command)?;
+        ensure!(status == UNFIT_KERNEL, "{:?}: status {status}: {output}", COMMANDS[command]);
+        let words = output.split_whitespace().collect::<Vec<_>>().join(" ");
+        for text in [report.release().unwrap_or_default(), "too old", "6.6 or newer"] {
+            ensure!(words.contains(text), "{text:?} is not in: {output}");
+        }
+    }
+    Ok(())
+}
+
+fn doctor(report: &Report) -> Result<()> {
+    let Ended { output, status } = crate::ended(report, DOCTOR)?;
+    ensure!(status == UNFIT_KERNEL, "status {status}: {output}");
+    let json = document(&output)?;
+    for name in ["kernel", "tcx"] {
+        let checks = json["host"].as_array().context("no checks")?;
+        let check = checks.iter().find(|check| check["name"] == name);
+        let check = check.with_context(|| format!("no check {name}: {output}"))?;
+        ensure!(check["level"] == "fail", "{check}");
+        let detail = check["detail"].as_str().unwrap_or_default();
+        ensure!(detail.contains("6.6 or newer is needed"), "{check}");
+    }
+    Ok(())
+}
+
+fn unchanged(report: &Report) -> Result<()> {
+    let tap = |command| Ok::<_, anyhow::Error>(own_lines(&crate::ended(report, command)?.output));
+    let (before, after) = (tap(TAP_BEFORE)?, tap(TAP_AFTER)?);
+    ensure!(before.contains(TAP) && before == after, "before:\n{before}\nafter:\n{after}");
+    let Ended { output, status } = crate::ended(report, STATUS)?;
+    let json = document(&output)?;
+    ensure!(status == 0 && json["ports"] == serde_json::json!([]), "{output}");
+    Ok(())
+}
+
+/// The JSON document that a command has printed, perhaps with complaints behind it.
+fn document(output: &str) -> Result<Value> {
+    let line = output.lines().find(|line| line.starts_with('{')).unwrap_or_default();
+    serde_json::from_str(line).with_context(|| output.to_owned())
+}
+
+/// What a program printed, without what the kernel has printed meanwhile (`[   23.294166] ...`).
+fn own_lines(output: &str) -> String {
+    let is_own = |line: &&str| !line.is_empty() && !line.starts_with('[');
+    output.lines().filter(is_own).collect::<Vec<_>>().join("\n")
+}
