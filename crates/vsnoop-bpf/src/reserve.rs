@@ -6,15 +6,17 @@
 //! used: what a port gives back goes to the kernel.
 
 use std::cell::RefCell;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
 use std::rc::Rc;
 
-use libbpf_rs::{MapCore, MapHandle, MapType};
+use libbpf_rs::{MapCore, MapHandle};
 use vsnoop_flow::growth::SLABS_AT_ONCE;
 use vsnoop_flow::types::{HOLD_READY_SLABS, hold_slab};
 
 use crate::error::{Error, Result};
 use crate::mapping::Mapping;
+use crate::text::c_name;
 
 /// Slabs in a full reserve: those for a new connection, and the largest step of growth after it.
 const MOST: usize = (HOLD_READY_SLABS + SLABS_AT_ONCE) as usize;
@@ -62,12 +64,49 @@ impl NewSlab {
     }
 }
 
+/// By the system call itself: libbpf gives a map its name only after it has loaded a program to try
+/// the kernel out, and the engine may load none (crates/vsnoop/src/background.rs).
 pub(crate) fn create_slab() -> libbpf_rs::Result<MapHandle> {
-    let options = libbpf_sys::bpf_map_create_opts {
-        sz: size_of::<libbpf_sys::bpf_map_create_opts>() as _,
+    let mut attributes = libbpf_sys::bpf_attr::default();
+    attributes.__bindgen_anon_1 = libbpf_sys::bpf_attr__bindgen_ty_1 {
+        map_type: libbpf_sys::BPF_MAP_TYPE_ARRAY,
+        key_size: size_of::<u32>() as u32,
+        value_size: size_of::<hold_slab>() as u32,
+        max_entries: 1,
         map_flags: libbpf_sys::BPF_F_MMAPABLE,
+        map_name: c_name("vsnoop_slab"),
         ..Default::default()
     };
-    let (key, value) = (size_of::<u32>() as u32, size_of::<hold_slab>() as u32);
-    MapHandle::create(MapType::Array, Some("vsnoop_slab"), key, value, 1, &options)
+    // SAFETY: complete attributes and their true length.
+    let fd = unsafe {
+        libc::syscall(
+            libc::SYS_bpf,
+            libbpf_sys::BPF_MAP_CREATE,
+            &raw const attributes,
+            size_of_val(&attributes),
+        )
+    };
+    if fd < 0 {
+        return Err(std::io::Error::last_os_error().into());
+    }
+    // SAFETY: the kernel has just made the descriptor, and only this function knows its number.
+    let map = unsafe { OwnedFd::from_raw_fd(fd as i32) };
+    MapHandle::from_map_id(map_id(map.as_fd())?)
+}
+
+fn map_id(map: BorrowedFd<'_>) -> libbpf_rs::Result<u32> {
+    let mut info = libbpf_sys::bpf_map_info::default();
+    let mut len = size_of_val(&info) as u32;
+    // SAFETY: an open map, and a zeroed record with its true length.
+    let rc = unsafe {
+        libbpf_sys::bpf_obj_get_info_by_fd(
+            map.as_raw_fd(),
+            std::ptr::from_mut(&mut info).cast(),
+            &mut len,
+        )
+    };
+    if rc != 0 {
+        return Err(libbpf_rs::Error::from_raw_os_error(-rc));
+    }
+    Ok(info.id)
 }
