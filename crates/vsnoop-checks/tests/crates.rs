@@ -68,7 +68,7 @@ const DECIDE: [&str; 6] = [
 const COMMANDS: [&str; 3] = ["vsnoop", "vsnoop-bench", "vsnoop-lab"];
 
 /// Libraries of the product: their errors are types, which a caller can tell apart.
-const LIBRARIES: [&str; 13] = [
+const LIBRARIES: [&str; 14] = [
     "vsnoop-bpf",
     "vsnoop-config",
     "vsnoop-etcd",
@@ -80,6 +80,7 @@ const LIBRARIES: [&str; 13] = [
     "vsnoop-metrics",
     "vsnoop-netdev",
     "vsnoop-packet",
+    "vsnoop-privileges",
     "vsnoop-service",
     "vsnoop-upkeep",
 ];

@@ -12,7 +12,7 @@ use super::divert::taps::DivertTapError;
 use super::io::device::DeviceError;
 use super::io::port::PortError;
 use super::membership::MembershipError;
-use super::privileges::{AccountError, PrivilegeError};
+use super::privileges::{AccountError, DropError};
 
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
@@ -39,7 +39,7 @@ pub enum LinkError {
     #[error(transparent)]
     Account(#[from] AccountError),
     #[error(transparent)]
-    Privileges(#[from] PrivilegeError),
+    Privileges(#[from] DropError),
     #[error(transparent)]
     Port(#[from] PortError),
     #[error(transparent)]

@@ -1,16 +1,19 @@
 //! The privileges that a link keeps, and the order in which it drops the others.
 
-use super::error::PrivilegeError;
+use vsnoop_privileges::refusals::{ALL_NAMESPACES, BPF, DESCRIPTORS, NEVER, PROGRAMS};
+use vsnoop_privileges::{Capability, PrivilegeError, Privileges, is_low_port};
+
 use super::needs::Needs;
 use super::user::{AccountError, UserAccount};
-use super::{capabilities, seccomp};
 use crate::config::Config;
 
-/// The first port that needs no CAP_NET_BIND_SERVICE (ip-sysctl). Each session over UDP opens a
-/// socket at the link's port.
-fn first_free_port() -> u16 {
-    let said = std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start");
-    said.ok().and_then(|said| said.trim().parse().ok()).unwrap_or(u16::MAX)
+/// Privileges were not dropped.
+#[derive(Debug, thiserror::Error)]
+pub enum DropError {
+    #[error(transparent)]
+    Account(#[from] AccountError),
+    #[error(transparent)]
+    Privileges(#[from] PrivilegeError),
 }
 
 /// The privileges that a link keeps.
@@ -26,20 +29,31 @@ impl Plan {
     pub fn of(config: &Config) -> Result<Self, AccountError> {
         let needs = Needs {
             diverts: !config.diverts.is_empty(),
-            binds_low_port: config.listen.port() < first_free_port(),
+            // Each session over UDP opens a socket at the link's port.
+            binds_low_port: is_low_port(config.listen.port()),
         };
         Ok(Self { account: config.user.as_deref().map(UserAccount::find).transpose()?, needs })
     }
 
     /// Drops all other privileges, irrevocably, in this thread and its children.
-    pub fn drop(&self) -> Result<(), PrivilegeError> {
-        let kept = capabilities::kept(self.needs)?;
-        capabilities::bound(&kept);
-        if let Some(account) = &self.account {
-            account.enter()?;
+    pub fn drop(&self) -> Result<(), DropError> {
+        self.privileges().drop_others_as(|| match &self.account {
+            Some(account) => Ok(account.enter()?),
+            None => Ok(()),
+        })
+    }
+
+    fn privileges(&self) -> Privileges {
+        // For a bridge that comes again, SO_SNDBUFFORCE of sessions, and settings of divert taps.
+        let mut capabilities = vec![Capability::CAP_NET_ADMIN];
+        let mut refused = [NEVER, &[PROGRAMS, DESCRIPTORS, ALL_NAMESPACES]].concat();
+        match self.needs.diverts {
+            true => capabilities.push(Capability::CAP_BPF),
+            false => refused.push(BPF),
         }
-        capabilities::keep_only(&kept)?;
-        nix::sys::prctl::set_no_new_privs().map_err(PrivilegeError::NoNewPrivileges)?;
-        seccomp::install(self.needs)
+        if self.needs.binds_low_port {
+            capabilities.push(Capability::CAP_NET_BIND_SERVICE);
+        }
+        Privileges { capabilities, refused }
     }
 }

@@ -5,8 +5,6 @@ use std::os::fd::AsFd;
 use nix::sys::prctl;
 use nix::unistd::{self, Gid, Uid, User};
 
-use super::error::PrivilegeError;
-
 #[derive(Debug, thiserror::Error)]
 pub enum AccountError {
     #[error(
@@ -16,6 +14,12 @@ pub enum AccountError {
     Missing { name: String },
     #[error("looking up user {name}")]
     LookUp {
+        name: String,
+        #[source]
+        error: nix::Error,
+    },
+    #[error("becoming user {name}")]
+    Become {
         name: String,
         #[source]
         error: nix::Error,
@@ -41,12 +45,12 @@ impl UserAccount {
     }
 
     /// Gives it a socket: others of the same user may join its group (`SO_REUSEPORT`).
-    pub fn own(&self, socket: impl AsFd) -> Result<(), PrivilegeError> {
+    pub fn own(&self, socket: impl AsFd) -> Result<(), AccountError> {
         unistd::fchown(socket, Some(self.uid), Some(self.gid)).map_err(self.failed())
     }
 
     /// Becomes this user, without further groups. Permitted capabilities stay.
-    pub(super) fn enter(&self) -> Result<(), PrivilegeError> {
+    pub(super) fn enter(&self) -> Result<(), AccountError> {
         let enter = || {
             prctl::set_keepcaps(true)?;
             unistd::setgroups(&[])?;
@@ -57,7 +61,7 @@ impl UserAccount {
         enter().map_err(self.failed())
     }
 
-    fn failed(&self) -> impl Fn(nix::Error) -> PrivilegeError {
-        |error| PrivilegeError::User { user: self.name.clone(), error }
+    fn failed(&self) -> impl Fn(nix::Error) -> AccountError {
+        |error| AccountError::Become { name: self.name.clone(), error }
     }
 }

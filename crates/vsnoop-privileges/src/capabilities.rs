@@ -4,24 +4,22 @@ use caps::{CapSet, Capability, CapsHashSet};
 use tracing::debug;
 
 use super::error::PrivilegeError;
-use super::needs::Needs;
 
-/// Those that a link uses while it runs, as far as it was started with them.
-pub fn kept(needs: Needs) -> Result<CapsHashSet, PrivilegeError> {
-    // For a bridge that comes again, SO_SNDBUFFORCE of sessions, and settings of divert taps.
-    let mut used = CapsHashSet::from([Capability::CAP_NET_ADMIN]);
-    if needs.diverts {
-        used.insert(Capability::CAP_BPF);
-    }
-    if needs.binds_low_port {
-        used.insert(Capability::CAP_NET_BIND_SERVICE);
-    }
-    let given = caps::read(None, CapSet::Permitted)?;
-    Ok(used.intersection(&given).copied().collect())
+/// Does a socket at this port need CAP_NET_BIND_SERVICE (ip-sysctl)?
+pub fn is_low_port(port: u16) -> bool {
+    let first = std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start");
+    let first = first.ok().and_then(|first| first.trim().parse::<u16>().ok());
+    port < first.unwrap_or(u16::MAX)
 }
 
-/// Bounds what any program could regain. Without CAP_SETPCAP the bound stays as it was: the filter
-/// of system calls lets no program be executed, either.
+/// Those of `used` that the process has.
+pub fn held(used: &[Capability]) -> Result<CapsHashSet, PrivilegeError> {
+    let given = caps::read(None, CapSet::Permitted)?;
+    Ok(used.iter().copied().filter(|capability| given.contains(capability)).collect())
+}
+
+/// Bounds what any program could regain. Without CAP_SETPCAP the bound stays as it was:
+/// no_new_privs lets no program gain anything, either.
 pub fn bound(kept: &CapsHashSet) {
     for capability in caps::runtime::thread_all_supported().difference(kept) {
         if let Err(error) = caps::drop(None, CapSet::Bounding, *capability) {

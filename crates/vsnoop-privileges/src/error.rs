@@ -4,12 +4,6 @@
 pub enum PrivilegeError {
     #[error("giving up capabilities")]
     Capabilities(#[from] caps::errors::CapsError),
-    #[error("becoming user {user}")]
-    User {
-        user: String,
-        #[source]
-        error: nix::Error,
-    },
     #[error("giving up the right to gain privileges (no_new_privs)")]
     NoNewPrivileges(#[source] nix::Error),
     #[error("compiling the filter of system calls")]
