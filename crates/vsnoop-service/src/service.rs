@@ -36,6 +36,9 @@ const TROUBLE: Duration = Duration::from_secs(1);
 pub struct Options {
     /// `None`: the default file, which need not be there.
     pub config: Option<PathBuf>,
+    /// Gives up the privileges that a service with this configuration does not need. Called while
+    /// there is one thread.
+    pub limit_privileges: fn(&Config),
     /// Starts helper and engine if they do not run.
     pub start_background: fn(),
     /// Do they run?
@@ -69,6 +72,7 @@ pub fn run(options: Options) -> Result<()> {
     let signals = Signals::catch()?;
     let namespaces = Namespaces::open()?;
     let config = Config::read(options.config.as_deref())?;
+    (options.limit_privileges)(&config);
     let control = Server::open(signals.waker()?)?;
     let metrics = Metrics::start(options.background)?;
     let mut service = Service {

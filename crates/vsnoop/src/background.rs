@@ -1,5 +1,6 @@
 //! The background processes, helper and engine: a host has one of each. A lock file has the id of
-//! the running process. This module starts them, and sets up their logs.
+//! the running process. This module starts them, sets up their logs, and has them give up the
+//! privileges that they do not use.
 
 use std::fs::{self, File};
 use std::io::{IsTerminal, Seek, Write};
@@ -16,8 +17,11 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{fmt, registry, reload};
+use vsnoop_host::error::with_causes;
 use vsnoop_host::lock::{self, try_lock, try_lock_directory};
 use vsnoop_host::system::kernel;
+use vsnoop_privileges::refusals::{BPF_PROGRAMS, NEVER, OTHER_NAMESPACES};
+use vsnoop_privileges::{Capability, Privileges};
 
 use crate::journal::{self, JournalLines};
 use crate::output::watch::Interrupt;
@@ -44,6 +48,27 @@ impl Role {
             Self::Engine => "engine",
         }
     }
+}
+
+/// Capabilities of both processes: each starts the other, which gets no more than its starter has.
+/// BPF, NET_ADMIN: maps, links, queue disciplines, marks of frames. SYS_ADMIN: to enter network
+/// namespaces, and to open maps and programs by their ids. NET_RAW: the engine's frames to VMs.
+/// SYS_PTRACE: the namespaces of other users' processes, which of these holds a tap, and whether it
+/// has read its ring. SYS_NICE: their priority.
+pub const CAPABILITIES: [Capability; 6] = [
+    Capability::CAP_BPF,
+    Capability::CAP_NET_ADMIN,
+    Capability::CAP_SYS_ADMIN,
+    Capability::CAP_NET_RAW,
+    Capability::CAP_SYS_PTRACE,
+    Capability::CAP_SYS_NICE,
+];
+
+/// Of both: they load no program of BPF and attach none, and enter network namespaces only.
+/// `execve` stays, by which each starts the other.
+fn privileges() -> Privileges {
+    let refused = [NEVER, &[OTHER_NAMESPACES], BPF_PROGRAMS].concat();
+    Privileges { capabilities: CAPABILITIES.to_vec(), refused }
 }
 
 /// How long to wait for a new process to take its lock.
@@ -173,7 +198,16 @@ pub fn begin(foreground: bool) -> Result<Interrupt> {
     }
     drop(log_to(foreground)?);
     kernel::require()?;
+    keep_only(&privileges());
     Interrupt::catch()
+}
+
+/// Gives up all other privileges, for ever, in this thread and its children. What the kernel does
+/// not allow is logged, and the process goes on with what it has.
+pub fn keep_only(privileges: &Privileges) {
+    if let Err(error) = privileges.drop_others() {
+        tracing::error!("privileges that are not used are not given up: {}", with_causes(&error));
+    }
 }
 
 /// Detaches from the terminal, and closes all files that were inherited (a lock of a script, say,
@@ -222,4 +256,39 @@ pub fn log_to(foreground: bool) -> Result<LogBy> {
         let filter: Targets = words.parse().with_context(|| format!("log by {words}"))?;
         handle.reload(filter).context("change what is logged")
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use vsnoop_privileges::testing::{
+        Status, assert_nothing_of_never, assert_refused, assert_threads_inherit, call, in_children,
+    };
+
+    use super::*;
+
+    #[test]
+    fn helper_and_engine_load_no_program_and_enter_network_namespaces_only() {
+        let name = "background::tests::\
+                    helper_and_engine_load_no_program_and_enter_network_namespaces_only";
+        in_children(name, &[""], |_| {
+            privileges().drop_others().expect("dropped");
+            assert_nothing_of_never();
+            assert_refused(&[libc::SYS_setns]);
+            let refused = |call: std::result::Result<(), _>| call == Err(nix::errno::Errno::EPERM);
+            let network = libc::CLONE_NEWNET as usize;
+            assert!(!refused(call(libc::SYS_setns, [usize::MAX, network, 0, 0, 0])));
+            // BPF_PROG_LOAD, BPF_PROG_ATTACH, BPF_LINK_CREATE.
+            for command in [5, 8, 28] {
+                assert!(refused(call(libc::SYS_bpf, [command, 0, 0, 0, 0])), "{command}");
+            }
+            let status = Status::of_thread();
+            let kept = CAPABILITIES.iter().fold(0, |bits, kept| bits | 1 << kept.index());
+            assert_eq!(status.bits("CapPrm") & !kept, 0, "{:x}", status.bits("CapPrm"));
+            assert_threads_inherit();
+            // To start each other.
+            assert!(Command::new("true").status().is_ok_and(|status| status.success()));
+        });
+    }
 }

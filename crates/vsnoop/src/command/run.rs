@@ -1,11 +1,14 @@
 //! `vsnoop run`: the service (crates/vsnoop-service) in the foreground, as systemd starts it.
 
 use anyhow::Result;
+use vsnoop_host::config::Config;
 use vsnoop_host::error::Unfit;
 use vsnoop_host::lock::try_lock;
 use vsnoop_host::system::kernel;
 use vsnoop_host::system::netns::Netns;
 use vsnoop_metrics::Background;
+use vsnoop_privileges::refusals::{NEVER, OTHER_NAMESPACES};
+use vsnoop_privileges::{Capability, Privileges, is_low_port};
 use vsnoop_service::{Error, Options};
 
 use crate::background::{self, Role};
@@ -28,13 +31,31 @@ pub fn run(cli: &Cli) -> Result<u8> {
         Netns::open(netns)?.enter()?;
     }
     drop(background::log_to(true)?);
-    let options = Options { config: cli.config.clone(), start_background, background: what_runs };
+    let options = Options {
+        config: cli.config.clone(),
+        limit_privileges: |config| background::keep_only(&privileges(config)),
+        start_background,
+        background: what_runs,
+    };
     match vsnoop_service::run(options) {
         Ok(()) => Ok(0),
         // With the exit code of what is wrong.
         Err(Error::Host(error)) => Err(error.into()),
         Err(error) => Err(error.into()),
     }
+}
+
+/// Capabilities of helper and engine, which the service uses as they do and starts them with;
+/// PERFMON to load programs; DAC_READ_SEARCH to read a configuration, and to look for QMP sockets,
+/// where only others may; NET_BIND_SERVICE for an endpoint at a port that not everybody may open.
+fn privileges(config: &Config) -> Privileges {
+    let mut capabilities = background::CAPABILITIES.to_vec();
+    capabilities.extend([Capability::CAP_PERFMON, Capability::CAP_DAC_READ_SEARCH]);
+    if config.metrics.is_some_and(|at| is_low_port(at.port())) {
+        capabilities.push(Capability::CAP_NET_BIND_SERVICE);
+    }
+    // `execve` stays, to start the helper.
+    Privileges { capabilities, refused: [NEVER, &[OTHER_NAMESPACES]].concat() }
 }
 
 /// The helper starts the engine.
@@ -47,5 +68,30 @@ fn what_runs() -> Background {
     Background {
         helper: helper::running_pid().is_some(),
         engine: background::running_pid(Role::Engine).is_some(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use vsnoop_privileges::testing::{
+        assert_nothing_of_never, assert_refused, assert_threads_inherit, in_children,
+    };
+
+    use super::*;
+
+    #[test]
+    fn the_service_enters_network_namespaces_only() {
+        let name = "command::run::tests::the_service_enters_network_namespaces_only";
+        in_children(name, &[""], |_| {
+            let config = Config::read(None).expect("the default");
+            privileges(&config).drop_others().expect("dropped");
+            assert_nothing_of_never();
+            assert_refused(&[libc::SYS_setns]);
+            assert_threads_inherit();
+            // To start the helper.
+            assert!(Command::new("true").status().is_ok_and(|status| status.success()));
+        });
     }
 }

@@ -16,6 +16,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use vsnoop_bpf::Record;
 use vsnoop_bpf::types::port_stats;
+use vsnoop_testbed::net::Netns;
 use vsnoop_testbed::relay::{Faults, Freeze};
 use vsnoop_testbed::topology::{self, Side};
 
@@ -495,7 +496,11 @@ pub struct ConfigFile {
 
 impl ConfigFile {
     pub fn new(host: &TapHost, text: &str) -> Result<Self> {
-        let file = Self { path: format!("/run/{}.toml", host.netns.name()) };
+        Self::of(&host.netns, text)
+    }
+
+    pub fn of(netns: &Netns, text: &str) -> Result<Self> {
+        let file = Self { path: format!("/run/{}.toml", netns.name()) };
         file.write(text)?;
         Ok(file)
     }

@@ -29,6 +29,7 @@ mod migration;
 mod off;
 mod packages;
 mod priority;
+mod privileges;
 mod prometheus;
 mod records;
 mod reload;
@@ -65,6 +66,7 @@ fn main() {
         top::trials(),
         packages::trials(),
         priority::trials(),
+        privileges::trials(),
         prometheus::trials(),
         records::trials(),
         reload::trials(),

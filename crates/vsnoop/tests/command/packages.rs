@@ -19,7 +19,7 @@ use crate::hold::ConfigFile;
 use crate::sandbox::{PORT, TapHost, text, vsnoop, wait_until};
 
 const MANIFEST: &str = "deploy/kubernetes/daemonset.yaml";
-const UNIT: &str = "deploy/vsnoop.service";
+pub const UNIT: &str = "deploy/vsnoop.service";
 
 pub fn trials() -> Vec<Trial> {
     trials![
@@ -31,12 +31,17 @@ pub fn trials() -> Vec<Trial> {
 }
 
 fn the_manifest_gives_the_capabilities_of_the_unit() -> Result<()> {
-    let unit = fs::read_to_string(workspace::root()?.join(UNIT))?;
-    let lines = unit.lines().filter_map(|line| line.strip_prefix("CapabilityBoundingSet="));
-    let of_unit: BTreeSet<_> = lines.flat_map(str::split_whitespace).map(str::to_owned).collect();
+    let of_unit = of_unit()?;
     let given = capabilities()?.iter().map(ToString::to_string).collect::<BTreeSet<_>>();
     ensure!(given == of_unit, "{given:?} and {of_unit:?}");
     Ok(())
+}
+
+/// The capabilities of the unit.
+pub fn of_unit() -> Result<BTreeSet<String>> {
+    let unit = fs::read_to_string(workspace::root()?.join(UNIT))?;
+    let lines = unit.lines().filter_map(|line| line.strip_prefix("CapabilityBoundingSet="));
+    Ok(lines.flat_map(str::split_whitespace).map(str::to_owned).collect())
 }
 
 /// What the manifest adds, as `- NET_ADMIN`, to none.

@@ -82,7 +82,7 @@ fn chosen_under(name: &str, way: &[&str]) -> Result<()> {
 }
 
 /// Ends the background processes of other tests, which would be found.
-fn end_background() -> Result<()> {
+pub fn end_background() -> Result<()> {
     for role in ["engine", "helper", "engine"] {
         let Some(pid) = pid_of(role)? else { continue };
         // It may just have ended by itself.
@@ -92,7 +92,7 @@ fn end_background() -> Result<()> {
     Ok(())
 }
 
-fn pid_of(role: &str) -> Result<Option<i32>> {
+pub fn pid_of(role: &str) -> Result<Option<i32>> {
     let text = fs::read_to_string(format!("/run/vsnoop/{role}.lock")).unwrap_or_default();
     Ok(text.trim().parse().ok().filter(|pid| is_running(*pid)))
 }

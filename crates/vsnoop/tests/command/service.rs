@@ -43,12 +43,21 @@ pub struct Service {
 impl Service {
     /// With this configuration, or without any.
     pub fn start(netns: &Netns, config: Option<&ConfigFile>) -> Result<Self> {
-        let log = format!("/run/{}.log", netns.name());
+        Self::run(Self::command(netns, config), netns)
+    }
+
+    pub fn command(netns: &Netns, config: Option<&ConfigFile>) -> Command {
         let mut command = Command::new(program());
         command.args(["--netns", netns.name(), "run"]);
         if let Some(config) = config {
             command.args(["--config", &config.path]);
         }
+        command
+    }
+
+    /// By this command.
+    pub fn run(mut command: Command, netns: &Netns) -> Result<Self> {
+        let log = format!("/run/{}.log", netns.name());
         // As systemd does, which says where standard error leads to.
         let stderr = File::create(&log)?;
         let stream = stderr.metadata()?;
@@ -57,6 +66,10 @@ impl Service {
         let service = Self { child, log };
         service.until_logged("[[port]]|taps are observed")?;
         Ok(service)
+    }
+
+    pub fn pid(&self) -> i32 {
+        self.child.id() as i32
     }
 
     pub fn log(&self) -> Result<String> {
@@ -73,7 +86,7 @@ impl Service {
     }
 
     pub fn signal(&self, signal: Signal) -> Result<()> {
-        Ok(kill(Pid::from_raw(self.child.id() as i32), signal)?)
+        Ok(kill(Pid::from_raw(self.pid()), signal)?)
     }
 
     /// Waits for its end.
@@ -126,8 +139,7 @@ fn without_a_configuration_taps_are_observed_and_none_is_accelerated() -> Result
 
 fn taps_that_come_are_attached_and_nothing_is_left_of_those_that_go() -> Result<()> {
     let netns = Net::new(PREFIX).host("many")?;
-    let host = Named(&netns);
-    let config = host.config("[[port]]\ninterface = \"vnet*\"\nhold = \"256K\"\n")?;
+    let config = ConfigFile::of(&netns, "[[port]]\ninterface = \"vnet*\"\nhold = \"256K\"\n")?;
     let service = Service::start(&netns, Some(&config))?;
     let mut taps = Vec::new();
     for i in 0..TAPS {
@@ -146,17 +158,6 @@ fn taps_that_come_are_attached_and_nothing_is_left_of_those_that_go() -> Result<
     drop(taps);
     wait_until("nothing is left", || Ok(ports(&netns)?.is_empty()))?;
     service.end(Signal::SIGTERM)
-}
-
-/// A namespace with a configuration.
-struct Named<'a>(&'a Netns);
-
-impl Named<'_> {
-    fn config(&self, text: &str) -> Result<ConfigFile> {
-        let file = ConfigFile { path: format!("/run/{}.toml", self.0.name()) };
-        file.write(text)?;
-        Ok(file)
-    }
 }
 
 fn a_reload_changes_what_the_service_attached() -> Result<()> {
@@ -259,7 +260,7 @@ fn ports_outlive_a_service_that_ends_or_is_killed_and_the_next_one_knows_them() 
     let prefix = format!("{PREFIX}dies-");
     let topology = Topology::build(&TopologyOptions { prefix, ..TopologyOptions::default() })?;
     let text = format!("[[port]]\ninterface = \"{}\"\n", topology::PORT);
-    let config = Named(&topology.host).config(&text)?;
+    let config = ConfigFile::of(&topology.host, &text)?;
     let mut service = Service::start(&topology.host, Some(&config))?;
     let netns = &topology.host;
     until_port(netns, "the tap is attached", |port| port["state"] == "active")?;
