@@ -4,7 +4,7 @@
 //! Any other qdisc is a limit that an operator or a tool has set (libvirt's bandwidth, OVS QoS) and
 //! is never touched.
 
-use netlink_packet_core::{NLM_F_CREATE, NLM_F_REPLACE};
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::tc::{TcAttribute, TcHandle, TcMessage};
 use vsnoop_netdev::netlink;
@@ -13,6 +13,8 @@ use super::netdev::Device;
 use crate::error::{Error, Result, Unfit, unfit};
 
 pub const NOQUEUE: &str = "noqueue";
+/// Of vsnoop's own: without one the kernel replaces whatever is there, also if told not to.
+const HANDLE: TcHandle = TcHandle { major: 0x5e20, minor: 0 };
 
 /// The root qdisc of a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,17 +78,26 @@ pub fn refuse_configured(device: &Device, root: &Root) -> Result<()> {
     ))
 }
 
-/// Replaces a default by noqueue.
+/// Replaces a default by noqueue. The kernel replaces nothing else (`tc qdisc add` with a handle):
+/// a limit that was set meanwhile stays, and is the error.
 pub fn replace_by_noqueue(device: &Device) -> Result<()> {
     let mut request = TcMessage::with_index(device.index as i32);
     request.header.parent = TcHandle::ROOT;
+    request.header.handle = HANDLE;
     request.attributes.push(TcAttribute::Kind(NOQUEUE.into()));
-    netlink::ask(RouteNetlinkMessage::NewQueueDiscipline(request), NLM_F_CREATE | NLM_F_REPLACE)
-        .map_err(|error| Error::SetQdisc {
-            port: device.name.clone(),
-            error: permission(error).into(),
-        })?;
-    Ok(())
+    let asked =
+        netlink::ask(RouteNetlinkMessage::NewQueueDiscipline(request), NLM_F_CREATE | NLM_F_EXCL);
+    let name = &device.name;
+    asked.map(drop).map_err(|error| match error.errno() {
+        Some(libc::EEXIST) => unfit(
+            Unfit::Qdisc,
+            format!(
+                "port {name} was given a qdisc while it was attached, which vsnoop never replaces: \
+                 `vsnoop doctor {name}` shows it"
+            ),
+        ),
+        _ => Error::SetQdisc { port: name.clone(), error: permission(error).into() },
+    })
 }
 
 /// Deletes vsnoop's noqueue; the kernel then creates its default. False if another qdisc was set
