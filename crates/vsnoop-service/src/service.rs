@@ -383,7 +383,9 @@ impl Service {
         // A sign of life in half of the time that systemd allows.
         let watchdog = self.watchdog.map(|most| most / 2);
         let metrics = self.metrics.pause();
-        let timeout = [step, retry, monitors, watchdog, metrics].into_iter().flatten().min();
+        let passed_on = self.survey.pause();
+        let timeouts = [step, retry, monitors, watchdog, metrics, passed_on];
+        let timeout = timeouts.into_iter().flatten().min();
         let timeout = timeout.map_or(PollTimeout::NONE, |timeout| {
             PollTimeout::try_from(timeout + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX)
         });

@@ -1,6 +1,7 @@
 //! Finds out which taps there are, and who attached them.
 
 use std::collections::HashMap;
+use std::time::{Duration, Instant};
 
 use vsnoop_bpf::ServiceMark;
 use vsnoop_host::config::port::{PortPattern, Tap};
@@ -15,10 +16,25 @@ use crate::error::Result;
 use crate::namespaces::Namespaces;
 use crate::reconcile::{Attachment, PortKey, Present, VmPlace};
 
+/// Management software opens a tap, and passes it on to the monitor that it starts, of which no
+/// event tells: libvirt does so.
+const PASSED_ON_WITHIN: Duration = Duration::from_secs(60);
+/// Between two looks until then.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
 /// The process that holds a tap, and the name of its VM.
 struct Holder {
     process: Process,
     vm: Option<String>,
+    /// When the first process was found that holds this tap.
+    since: Instant,
+}
+
+impl Holder {
+    /// May another process hold the tap soon?
+    fn may_pass_it_on(&self) -> bool {
+        self.vm.is_none() && self.since.elapsed() < PASSED_ON_WITHIN
+    }
 }
 
 #[derive(Default)]
@@ -71,15 +87,23 @@ impl Survey {
         self.holders.get(&key).map(|holder| holder.process.pid)
     }
 
+    /// The longest time until the next look, while the process that holds a tap may change.
+    pub fn pause(&self) -> Option<Duration> {
+        self.holders.values().any(Holder::may_pass_it_on).then_some(LOOK_AGAIN)
+    }
+
     fn find_holders(&mut self, present: &mut [Present]) {
-        let is_unknown = |port: &&Present| port.is_ready && !self.holders.contains_key(&port.key);
+        let is_known = |key: &PortKey| self.holders.get(key).is_some_and(|it| !it.may_pass_it_on());
+        let is_unknown = |port: &&Present| port.is_ready && !is_known(&port.key);
         let unknown: Vec<_> = present.iter().filter(is_unknown).collect();
         let mut found = if unknown.is_empty() { HashMap::new() } else { process::tap_holders() };
         for port in unknown {
             let name = (port.tap.interface.clone(), port.key.netns);
+            let before = self.holders.remove(&port.key);
             if let Some(process) = found.remove(&name) {
                 let vm = process::vm_name(process.pid);
-                self.holders.insert(port.key, Holder { process, vm });
+                let since = before.map_or_else(Instant::now, |before| before.since);
+                self.holders.insert(port.key, Holder { process, vm, since });
             }
         }
         for port in present {
