@@ -77,6 +77,7 @@ fn doctor(report: &Report) -> Result<()> {
         ensure!(check["level"] == "fail", "{check}");
         let detail = check["detail"].as_str().unwrap_or_default();
         ensure!(detail.contains("6.6 or newer is needed"), "{check}");
+        ensure!(detail.matches("cannot").count() < 2, "said twice: {check}");
     }
     Ok(())
 }

@@ -136,9 +136,33 @@ pub fn usage(text: impl Into<String>) -> Error {
     Error::Usage(text.into())
 }
 
-/// An error and its causes, as people read them. (`{:#}` writes the causes of `anyhow` errors
-/// only.)
+/// An error and its causes, as people read them; a cause that an error has in its own text is not
+/// repeated. (`{:#}` writes the causes of `anyhow` errors only.)
 pub fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
     let causes = std::iter::successors(error.source(), |error| error.source());
-    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+    causes.fold(error.to_string(), |text, cause| {
+        let cause = cause.to_string();
+        if text.ends_with(&cause) { text } else { format!("{text}: {cause}") }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("cannot attach: {source}")]
+    struct Named {
+        source: io::Error,
+    }
+
+    #[test]
+    fn a_cause_is_said_once() {
+        let source = || io::Error::from_raw_os_error(libc::EINVAL);
+        let named = Named { source: source() };
+        assert_eq!(with_causes(&named), "cannot attach: Invalid argument (os error 22)");
+        let called = Error::call("ask for the kernel's version")(source());
+        let text = "ask for the kernel's version: Invalid argument (os error 22)";
+        assert_eq!(with_causes(&called), text);
+    }
 }

@@ -70,7 +70,9 @@ fn tcx(probe: Option<&error::Result<Probe>>) -> Check {
             check("tcx", Unfit::Kernel, Level::Ok, "a program was attached and taken off")
         }
         Some(Err(error)) => {
-            let detail = format!("cannot {}; Linux 6.6 or newer is needed", with_causes(error));
+            let text = with_causes(error);
+            let text = text.strip_prefix("cannot ").unwrap_or(&text);
+            let detail = format!("cannot {text}; Linux 6.6 or newer is needed");
             check("tcx", Unfit::Kernel, Level::Fail, detail)
         }
     }
