@@ -1,5 +1,5 @@
-//! libvirt itself, with a guest that QEMU emulates: its network filter, and our hook for domains
-//! whose monitor is taken.
+//! libvirt itself, with a guest that QEMU emulates: its network filter, its limit of bandwidth, and
+//! our hook for domains whose monitor is taken.
 
 mod daemon;
 
@@ -40,6 +40,7 @@ static SERVICE: Mutex<()> = Mutex::new(());
 pub fn trials() -> Vec<Trial> {
     vec![
         trial("libvirt::a_domain_with_clean_traffic_is_accelerated", clean_traffic),
+        trial("libvirt::a_domain_with_bandwidth_keeps_its_limit", bandwidth),
         trial("libvirt::a_domain_without_a_monitor_is_paused_by_the_hook", hook),
     ]
 }
@@ -183,7 +184,8 @@ fn clean_traffic() -> Result<()> {
     let vsnoop = site.vsnoop()?;
     let _only = service();
     let config = site.libvirt.path().join("vsnoop.toml");
-    fs::write(&config, "[[port]]\nname = \"domains\"\ninterface = \"vst-*\"\npassive = false\n")?;
+    // libvirtd opens the tap, and passes it on to the QEMU that has the name.
+    fs::write(&config, "[[port]]\nname = \"domains\"\nvm = \"vst-dom*\"\npassive = false\n")?;
     let service = vsnoop.serve(&config, &site.libvirt.path().join("service.log"))?;
     site.create(&format!(
         "<filterref filter='clean-traffic'><parameter name='IP' value='{}'/></filterref>",
@@ -207,6 +209,46 @@ fn clean_traffic() -> Result<()> {
     site.libvirt.virsh(&["destroy", DOMAIN])?;
     site.until_port("the port is gone with its domain", Value::is_null)?;
     drop(service);
+    Ok(())
+}
+
+/// libvirt's limit needs sfq and a filter by mark. A kernel without them gets the rest of it: HTB,
+/// through whose default class all goes in any case.
+fn bandwidth() -> Result<()> {
+    let directory = Directory::new()?;
+    directory.program(
+        "tc",
+        "#!/bin/sh\n\
+         /sbin/tc \"$@\" && exit\n\
+         case \" $* \" in *' sfq '* | *' fw '*) exit 0 ;; esac\n\
+         exit 2\n",
+    )?;
+    let site = Site::new(directory)?;
+    let vsnoop = site.vsnoop()?;
+    let _only = service();
+    let config = site.libvirt.path().join("vsnoop.toml");
+    fs::write(&config, format!("[[port]]\ninterface = \"{PORT}\"\n"))?;
+    let _service = vsnoop.serve(&config, &site.libvirt.path().join("service.log"))?;
+    site.create("<bandwidth><inbound average='10000' peak='20000' burst='1024'/></bandwidth>")?;
+    site.until_the_guest_serves()?;
+    let limits = || site.host.tc(&format!("class show dev {PORT}"));
+    let before = limits()?;
+    let qdiscs = site.host.tc(&format!("qdisc show dev {PORT}"))?;
+    ensure!(before.contains("htb 1:1"), "libvirt's limit is not there: {before}{qdiscs}");
+    // The service may have come before the limit, or find it there.
+    let mut said = Value::Null;
+    wait_until("the service says why nothing is acknowledged early", PATIENCE, || {
+        said = vsnoop.status_of_all()?;
+        let refused = &said["service"]["failed"][0];
+        let reason = refused["reason"].as_str().unwrap_or_default();
+        let is_refused = reason.contains("htb 1:") && reason.contains("<bandwidth>");
+        let port = site.port()?;
+        Ok((refused["port"] == PORT && is_refused)
+            || (port["state"] == "blocked" && port["qdisc"] == "htb"))
+    })
+    .with_context(|| said.to_string())?;
+    site.exact_transfers()?;
+    ensure!(limits()? == before, "the limit was {before}, and is {}", limits()?);
     Ok(())
 }
 
