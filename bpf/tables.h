@@ -8,7 +8,7 @@
 #define VSNOOP_BPF_TABLES_H
 
 #include "kernel.h"
-#include "flow.h"
+#include "types.h"
 
 /* Keys and values by size in the programs: clang leaves types out of their object that only inner
  * maps use. By type in port.bpf.c, so that the kernel has the types of a port's own maps. */
@@ -20,13 +20,17 @@
 #define VALUE(of) __uint(value_size, sizeof(of))
 #endif
 
-/* Flows. */
+/* Flows. A port without incast control has shorter records (FLOW_BYTES), in port.bpf.c by type. */
 struct flows_map {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__uint(max_entries, 16384);
 	KEY(struct flow_key);
-	VALUE(struct flow);
+#ifdef PORT_MAPS
+	__type(value, struct flow);
+#else
+	__uint(value_size, FLOW_BYTES);
+#endif
 };
 
 /* Handshakes under way: a full table evicts the oldest, so that a SYN flood does no more harm. */

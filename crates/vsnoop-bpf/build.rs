@@ -23,9 +23,9 @@ fn main() -> anyhow::Result<()> {
 
     let mut text = String::new();
     for (module, objects) in [
-        // What both have that are made of bpf/vsnoop.bpf.c.
+        // What both have that are made of one source.
         ("vsnoop", &["vsnoop", "vsnoop_incast"][..]),
-        ("port", &["port"]),
+        ("port", &["port", "port_incast"]),
         ("uplink", &["uplink"]),
         ("divert", &["divert"]),
     ] {
@@ -49,7 +49,8 @@ fn compile(root: &Path, out: &Path) -> anyhow::Result<()> {
     for (name, object, with) in [
         ("vsnoop", "vsnoop", Some("-DINCAST_USED=0")),
         ("vsnoop", "vsnoop_incast", None),
-        ("port", "port", None),
+        ("port", "port", Some("-DINCAST_USED=0")),
+        ("port", "port_incast", None),
         ("uplink", "uplink", None),
         ("divert", "divert", None),
     ] {

@@ -74,9 +74,9 @@ enum flow_sample {
 	FLOW_SAMPLE_EARLY = 2, /* one that the host has acknowledged */
 };
 
-/* One flow: 192 bytes. The first 128 are in three groups by their writer while data flow; one cache
- * line follows for incast control. Different CPUs serve sender and VM, and a cache line that one of
- * them writes costs the other some 100 ns. */
+/* One flow: 128 bytes, in three groups by their writer while data flow, and 64 more with incast
+ * control. Different CPUs serve sender and VM, and a cache line that one of them writes costs the
+ * other some 100 ns: in an element of the kernel's hash map each group has a line of its own. */
 struct flow {
 	/* Seldom written. */
 	__u64 last_ns; /* last packet that was decided about under the lock; see flow_touch() */
@@ -117,8 +117,14 @@ struct flow {
 	__u8 sample; /* enum flow_sample */
 	__u16 hold; /* number of its struct hold, from 1; 0: none */
 
+#if INCAST_USED || !defined(PORT_MAPS)
 	struct incast incast; /* see flow/incast.h */
+#endif
 };
+
+/* Bytes of a record in the table of a port: where there is no incast control, those before
+ * `incast`. The kernel gives an element 256 bytes then, else 512 (kernel/bpf/memalloc.c). */
+#define FLOW_BYTES (INCAST_USED ? sizeof(struct flow) : __builtin_offsetof(struct flow, incast))
 
 /* Stage of a handshake. Handshakes have a table of their own, so that a SYN flood evicts no working
  * flow; only the VM's own SYN or SYN-ACK makes an entry. */

@@ -95,10 +95,11 @@ fn already_attached(spec: &AttachSpec) -> Error {
 
 /// The port's own maps.
 fn load(spec: &AttachSpec) -> Result<Object> {
+    let object = if spec.uplink == 0 { objects::PORT } else { objects::PORT_WITH_INCAST };
     let mut builder = ObjectBuilder::default();
     let mut open = builder
         .name("vsnoop_port")
-        .and_then(|builder| builder.open_memory(objects::PORT))
+        .and_then(|builder| builder.open_memory(object))
         .map_err(refused("the port's maps"))?;
     set_sizes(&mut open, spec).map_err(refused("the port's maps"))?;
     let object = open.load().map_err(refused("the port's maps"))?;

@@ -33,7 +33,7 @@ impl Connections for &Port {
     }
 
     fn add(&mut self, key: &flow_key, flow: &flow) -> Result<bool> {
-        match self.flows.update(key.as_bytes(), flow.as_bytes(), MapFlags::NO_EXIST) {
+        match self.flows.update(key.as_bytes(), flow.as_value_of(&self.flows), MapFlags::NO_EXIST) {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(false),
             Err(error) => {
@@ -44,13 +44,13 @@ impl Connections for &Port {
 
     fn put(&mut self, key: &flow_key, flow: &flow) -> Result<()> {
         self.flows
-            .update(key.as_bytes(), flow.as_bytes(), MapFlags::ANY)
+            .update(key.as_bytes(), flow.as_value_of(&self.flows), MapFlags::ANY)
             .map_err(Error::bpf(format!("write a flow of {}", self.dir().display())))
     }
 
     fn replace(&mut self, key: &flow_key, flow: &flow) -> Result<bool> {
         let existing = MapFlags::LOCK | MapFlags::EXIST;
-        match self.flows.update(key.as_bytes(), flow.as_bytes(), existing) {
+        match self.flows.update(key.as_bytes(), flow.as_value_of(&self.flows), existing) {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
             Err(error) => {

@@ -10,7 +10,7 @@ use crate::record::Record;
 /// Opens a pinned map and checks that its values are of type `T`.
 pub(crate) fn open_map<T: Record>(path: &Path) -> Result<MapHandle> {
     let map = open_any_map(path)?;
-    if map.value_size() as usize != size_of::<T>() {
+    if !T::may_have(map.value_size() as usize) {
         let (pin, bytes, ours) = (path.to_owned(), map.value_size(), size_of::<T>());
         return Err(damaged(path, Damage::RecordSize { pin, bytes, ours }));
     }

@@ -29,8 +29,11 @@ pub(crate) trait Named: Copy + PartialEq + std::fmt::Debug + 'static {
 
 include!(concat!(env!("OUT_DIR"), "/objects.rs"));
 
-/// The port's maps.
+/// The port's maps, without incast control.
 pub(crate) static PORT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/port.bpf.o"));
+/// The same with it: flows have longer records.
+pub(crate) static PORT_WITH_INCAST: &[u8] =
+    include_bytes!(concat!(env!("OUT_DIR"), "/port_incast.bpf.o"));
 /// The hooks, and what user space runs, without incast control.
 pub(crate) static PLAIN: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/vsnoop.bpf.o"));
 /// The same with it.

@@ -198,7 +198,7 @@ impl Port {
     pub fn insert_flow(&self, key: &flow_key, flow: &flow) -> Result<()> {
         let flow = flow { key_hash: vsnoop_flow::key_hash(key), ..*flow };
         self.flows
-            .update(key.as_bytes(), flow.as_bytes(), MapFlags::NO_EXIST)
+            .update(key.as_bytes(), flow.as_value_of(&self.flows), MapFlags::NO_EXIST)
             .map_err(Error::bpf(format!("insert a flow of {}", self.dir.display())))
     }
 

@@ -22,9 +22,9 @@ pub struct TableLimits {
 }
 
 impl TableLimits {
-    /// Limit of connections on record over all ports of a host. Each takes 512 bytes: a record of
-    /// 192 bytes, its key, and the fields of the hash map make 296, and the kernel's caches for BPF
-    /// have sizes of 256 and 512 (kernel/bpf/memalloc.c).
+    /// Limit of connections on record over all ports of a host. Each takes 256 bytes: a record of
+    /// 128 bytes, its key, and the fields of the hash map make 232. With incast control it takes
+    /// 512: the kernel's caches for BPF have sizes of 256 and 512 (kernel/bpf/memalloc.c).
     pub const HOST_FLOWS: u32 = 1 << 20;
 }
 

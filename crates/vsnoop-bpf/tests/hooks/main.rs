@@ -380,7 +380,9 @@ fn a_record_of_another_key_is_not_touched() {
     let (key, record) = holding(&port);
     let flows = MapHandle::from_pinned_path(port.dir().join("flows")).expect("open the flows");
     let other = flow { key_hash: record.key_hash ^ 1, ..record };
-    flows.update(key.as_bytes(), other.as_bytes(), MapFlags::EXIST).expect("write a record");
+    flows
+        .update(key.as_bytes(), other.as_value_of(&flows), MapFlags::EXIST)
+        .expect("write a record");
     let memory = HoldMaps::open(&port).expect("open the memory").expect("there is a hold");
     let before = memory.read(record.hold.into());
     for (hook, frame) in [
@@ -395,7 +397,9 @@ fn a_record_of_another_key_is_not_touched() {
     assert_eq!(port.flow(&key).expect("read"), Some(other));
     assert_eq!(memory.read(record.hold.into()), before);
     // Its own record is.
-    flows.update(key.as_bytes(), record.as_bytes(), MapFlags::EXIST).expect("write a record");
+    flows
+        .update(key.as_bytes(), record.as_value_of(&flows), MapFlags::EXIST)
+        .expect("write a record");
     let frame = of_vm(500, 4000, 9000, &[], &[]);
     assert_eq!(port.run_hook(Hook::FromVm, &frame, 1).expect("run").0, DROP);
 }
