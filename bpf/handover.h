@@ -81,19 +81,14 @@ static __always_inline __u64 pseudo_sum(const struct flow_key *key, bool ipv6, _
 	return sum;
 }
 
-/* Is the TCP checksum good? Verified here, unless the device or the stack has. */
-static __always_inline bool checksum_is_good(struct __sk_buff *skb, const struct packet *p,
-					     const struct flow_key *key, const struct segment *s)
+/* Sums the TCP segment, and says whether its checksum is good. Not inline: the walk would take
+ * space in the frames of the hooks, which the longest chains of calls need. */
+static __noinline bool verify_checksum(struct __sk_buff *skb, const struct packet *p,
+				       const struct flow_key *key, const struct segment *s)
 {
-	struct sk_buff *k = bpf_cast_to_kern_ctx(skb);
 	__u32 zero = 0, l4_len = p->tcp_len + s->len;
 	struct checksum_walk w = { .skb = skb };
-	__u8 ip_summed = BPF_CORE_READ_BITFIELD(k, ip_summed);
 
-	if (ip_summed == CHECKSUM_PARTIAL || ip_summed == CHECKSUM_UNNECESSARY)
-		return true;
-	/* CHECKSUM_COMPLETE is verified here, too: it is rare, because bridge and router turn it
-	 * into CHECKSUM_NONE. */
 	w.scratch = bpf_map_lookup_elem(&scratch, &zero);
 	if (!w.scratch)
 		return false;
@@ -104,6 +99,20 @@ static __always_inline bool checksum_is_good(struct __sk_buff *skb, const struct
 	if (w.left)
 		return false;
 	return fold(w.sum + pseudo_sum(key, p->ipv6, l4_len)) == 0xffff;
+}
+
+/* Is the TCP checksum good? Verified here, unless the device or the stack has. */
+static __always_inline bool checksum_is_good(struct __sk_buff *skb, const struct packet *p,
+					     const struct flow_key *key, const struct segment *s)
+{
+	struct sk_buff *k = bpf_cast_to_kern_ctx(skb);
+	__u8 ip_summed = BPF_CORE_READ_BITFIELD(k, ip_summed);
+
+	if (ip_summed == CHECKSUM_PARTIAL || ip_summed == CHECKSUM_UNNECESSARY)
+		return true;
+	/* CHECKSUM_COMPLETE is verified here, too: it is rare, because bridge and router turn it
+	 * into CHECKSUM_NONE. */
+	return verify_checksum(skb, p, key, s);
 }
 
 #endif

@@ -176,49 +176,65 @@ static long add_chunk(__u32 i, struct chain_walk *w)
 }
 
 struct free_walk {
-	const struct port *port;
 	struct hold *h;
-	bool all;
-	__u32 freed;
+	struct hold_slab *slab; /* that of the last chunk, mostly of the next one, too; or null */
+	__u32 index; /* the slab's */
+	__u32 slot;
 };
 
+/* bpf_loop() callback: frees the chain's first chunk. */
 static long free_chunk(__u32 i, struct free_walk *w)
 {
 	struct hold *h = w->h;
 	__u64 front = h->front;
-	__u32 index = front, base = front >> 32;
+	__u32 chunk = front, base = front >> 32;
 	struct hold_chunk *c;
 
-	if (!h->chunks ||
-	    (!w->all && (h->chunks < 2 || seq_diff(h->vm_seq, seq_of(base)) < HOLD_CHUNK)))
-		return 1;
-	c = chunk_number(w->port->slot, index);
-	if (!c)
-		return 1;
-	h->chunks--;
-	__sync_lock_test_and_set(&h->front, (__u64)(base + HOLD_CHUNK) << 32 | c->next);
+	if (!w->slab || w->index != chunk / SLAB_CHUNKS) {
+		w->index = chunk / SLAB_CHUNKS;
+		w->slab = slab_number(w->slot, w->index);
+		if (!w->slab)
+			return 1;
+	}
+	c = &w->slab->chunks[chunk % SLAB_CHUNKS];
+	/* The exchange is a full barrier: `front` moves before the chunk is free. */
+	*(volatile __u64 *)&h->front = (__u64)(base + HOLD_CHUNK) << 32 | c->next;
 	__sync_lock_test_and_set(&c->owner, 0);
-	w->freed++;
 	return 0;
 }
 
-/* Frees the chunks that the VM has acknowledged, or all, `most` at a time. The caller has claimed
- * the chain. */
-static __always_inline void free_chunks(struct port *port, struct hold *h, bool all, __u32 most)
+/* Number of chunks at the front of the chain of which the VM has acknowledged each byte, without
+ * the last chunk of the chain. */
+static __always_inline __u32 chunks_acknowledged(const struct hold *h)
 {
-	struct free_walk w = { .port = port, .h = h, .all = all };
-	__u32 first = h->front, used;
+	__s32 bytes = seq_diff(h->vm_seq, seq_of(h->front >> 32));
+	__u32 most = h->chunks ? h->chunks - 1 : 0,
+	      number = bytes > 0 ? (__u32)bytes / HOLD_CHUNK : 0;
 
-	bpf_loop(most, free_chunk, &w, 0);
-	if (!w.freed)
-		return;
-	used = __sync_fetch_and_add(&port->state.chunks_used, -w.freed);
-	if (used <= HOLD_WARM)
-		port->state.chunk_cursor = first - 1;
+	return number < most ? number : most;
 }
 
+/* Frees the first `number` chunks of the chain. The caller has claimed the chain. */
+static __always_inline void free_chunks(struct port *port, struct hold *h, __u32 number)
+{
+	struct free_walk w = { .h = h, .slot = port->slot };
+	__u64 front = *(volatile __u64 *)&h->front;
+	__u32 used, freed;
+
+	bpf_loop(number < HOLD_CHAIN ? number : HOLD_CHAIN, free_chunk, &w, 0);
+	freed = ((__u32)(h->front >> 32) - (__u32)(front >> 32)) / HOLD_CHUNK;
+	if (!freed)
+		return;
+	h->chunks -= freed;
+	used = __sync_fetch_and_add(&port->state.chunks_used, -freed);
+	if (used <= HOLD_WARM)
+		port->state.chunk_cursor = (__u32)front - 1;
+}
+
+/* Frees the chunks that the VM has acknowledged, or all, and ends the claim on the chain. */
 __noinline int hold_free(struct port *port, __u32 number, bool all)
 {
+	__u32 most = all ? HOLD_CHAIN : HOLD_FREE, count;
 	struct hold *h;
 
 	if (!port)
@@ -226,8 +242,12 @@ __noinline int hold_free(struct port *port, __u32 number, bool all)
 	h = hold_of(port, number);
 	if (!h)
 		return -1;
-	free_chunks(port, h, all || (seq_ge(h->vm_seq, h->tail) && !h->range_count),
-		    all ? HOLD_CHAIN : HOLD_FREE);
+	/* In one register: the stack has no word to spare. */
+	barrier_var(h);
+	count = h->chunks;
+	if (most == HOLD_FREE && (h->range_count || seq_lt(h->vm_seq, h->tail)))
+		count = chunks_acknowledged(h);
+	free_chunks(port, h, count < most ? count : most);
 	__sync_lock_test_and_set(&h->claimed, 0);
 	return 0;
 }
@@ -346,7 +366,7 @@ __noinline int hold_copy(struct __sk_buff *skb, struct port *port, const struct 
 	if (h->key.vlan_outer && !h->vlan_proto)
 		note_vlan_tag(skb, h);
 	if (seq_eq(h->first, h->tail) && !h->range_count)
-		free_chunks(port, h, true, HOLD_CHAIN);
+		free_chunks(port, h, h->chunks);
 	in_order = seq == h->tail.v;
 	fresh = !h->chunks;
 	base = fresh ? h->tail.v : h->front >> 32;

@@ -53,6 +53,10 @@ static __always_inline enum incast_waiting open_window(struct port *port, struct
 	enum incast_waiting waits = incast_open_for(f, &uplink, &port->state.incast, vm, now);
 
 	incast_note_shown(f, vm, now);
+	/* The verifier is to know nothing of what was found out here: it would walk the decision
+	 * that follows once for each case. */
+	barrier_var(waits);
+	barrier();
 	return waits;
 }
 
@@ -79,56 +83,53 @@ static __always_inline long queue_push(const struct port *port, enum incast_wait
 
 /* Appends the flow to its queue. If the queue is full the flow does not wait: its sender will
  * probe. */
-static __always_inline void enqueue_flow(struct port *port, const struct flow_key *key,
-					 enum incast_waiting waits)
+__noinline int enqueue_flow(struct port *port, const struct flow_key *key, __u32 waits)
 {
 	struct flow *f;
 
-	if (!queue_push(port, waits, key))
-		return;
+	if (!INCAST_USED || !port || !key || !queue_push(port, waits, key))
+		return 0;
 	f = flow_of(port, key);
 	if (!f)
-		return;
+		return 0;
 	bpf_spin_lock(&f->lock);
 	if (is_record_of(f, key))
 		incast_leave_queue(f, &uplink, &port->state.incast);
 	bpf_spin_unlock(&f->lock);
+	return 0;
 }
 
-/* Accounts for a segment with data to the VM that came in by `ifindex`. Returns 1 if it has closed
- * its flow's window. */
-__noinline int incast_data(struct port *port, const struct flow_key *key, const struct segment *s,
-			   __u32 ifindex)
-{
-	struct flow *f;
-	enum incast_waiting waits;
-	bool by_uplink;
-	__u64 now;
+/* The way of a segment to the VM, as far as incast control has to know it. */
+enum incast_path {
+	INCAST_NO_PATH = 0, /* it has no data, or incast control is not in use */
+	INCAST_BY_OTHER = 1, /* not through the uplink */
+	INCAST_BY_UPLINK = 2,
+};
 
-	if (!INCAST_USED || !port || !key || !s)
-		return 0;
-	f = flow_of(port, key);
-	if (!f)
-		return 0;
-	now = bpf_ktime_get_ns();
-	by_uplink = incast_is_ingress(&uplink, ifindex);
-	bpf_spin_lock(&f->lock);
-	if (!is_record_of(f, key)) {
-		bpf_spin_unlock(&f->lock);
-		return 0;
-	}
+/* `ifindex`: the interface by which it came in. */
+static __always_inline enum incast_path incast_path_of(const struct segment *s, __u32 ifindex)
+{
+	if (!incast_is_used() || !s->len)
+		return INCAST_NO_PATH;
+	return incast_is_ingress(&uplink, ifindex) ? INCAST_BY_UPLINK : INCAST_BY_OTHER;
+}
+
+/* Accounts for a segment with data to the VM; the caller holds the lock. `by_uplink`: it came in
+ * through the uplink. Returns what the flow waits for from now on. */
+static __always_inline enum incast_waiting
+incast_data(struct port *port, struct flow *f, const struct segment *s, bool by_uplink, __u64 now)
+{
 	incast_note_ingress(f, by_uplink);
 	if (by_uplink)
 		incast_received(f, &uplink, &port->state.incast, s, now);
-	waits = open_window(port, f, 0, now);
-	bpf_spin_unlock(&f->lock);
-	if (waits)
-		enqueue_flow(port, key, waits);
-	return !!waits;
+	return open_window(port, f, 0, now);
 }
 
-/* Accounts for a segment of the VM. */
-__noinline int incast_answer(struct port *port, const struct flow_key *key, const struct segment *s)
+/* Accounts for a segment of the VM, before the decision about it and with a lock of its own: in one
+ * function with the decision it would take the verifier twice the instructions. Returns the time;
+ * 0 if there is no record. */
+__noinline __u64 incast_answer(struct port *port, const struct flow_key *key,
+			       const struct segment *s)
 {
 	struct flow *f;
 	enum incast_waiting waits;
@@ -148,13 +149,13 @@ __noinline int incast_answer(struct port *port, const struct flow_key *key, cons
 	asm volatile("" : "+r"(differs));
 	if (differs) {
 		bpf_spin_unlock(&f->lock);
-		return 0;
+		return now;
 	}
 	waits = open_window(port, f, s, now);
 	bpf_spin_unlock(&f->lock);
 	if (waits)
 		enqueue_flow(port, key, waits);
-	return 0;
+	return now;
 }
 
 /* Ends incast control of a flow whose record is about to be removed. */

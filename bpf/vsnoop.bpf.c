@@ -180,7 +180,8 @@ int to_vm(struct __sk_buff *skb)
 	struct port_stats *st;
 	struct packet p;
 	struct port *port;
-	bool waits = false, is_engine;
+	enum incast_path path;
+	bool waits, is_engine;
 	enum to_vm_verdict verdict;
 
 	if ((skb->mark & MARK_MASK) == MARK_HANDED) {
@@ -204,18 +205,13 @@ int to_vm(struct __sk_buff *skb)
 		return HOOK_NEXT;
 	if (is_engine)
 		return freshen(skb, port, &p, &key, &s);
-	if (incast_is_used()) {
-		if (s.tcp_flags & TCP_SYN)
-			incast_syn(port, &key, skb->ingress_ifindex);
-		if (s.len)
-			waits = incast_data(port, &key, &s, skb->ingress_ifindex);
-	}
-	verdict = decide_to_vm(port, &key, &s, &out);
-	if (verdict == TO_VM_NO_FLOW && flow_for_sender(port, &key, &s, st)) {
-		if (incast_is_used() && s.len)
-			waits = incast_data(port, &key, &s, skb->ingress_ifindex);
-		verdict = decide_locked(port, &key, &s, &out);
-	}
+	if (incast_is_used() && s.tcp_flags & TCP_SYN)
+		incast_syn(port, &key, skb->ingress_ifindex);
+	path = incast_path_of(&s, skb->ingress_ifindex);
+	verdict = decide_to_vm(port, &key, &s, &out, path);
+	if (verdict == TO_VM_NO_FLOW && flow_for_sender(port, &key, &s, st))
+		verdict = decide_locked(port, &key, &s, &out, path);
+	waits = INCAST_USED && out.events & EVENT_WAITS;
 	/* For TO_VM_KEEP keep() does this. */
 	if (config.hold && verdict != TO_VM_KEEP && out.events & EVENT_SENDER_ACK &&
 	    send_sender_ack(skb, port, &p, &key))
@@ -319,13 +315,13 @@ int from_vm(struct __sk_buff *skb)
 										HOOK_DROP;
 	}
 	if (incast_is_used())
-		incast_answer(port, &key, &s);
+		out.now = incast_answer(port, &key, &s);
 	verdict = decide_from_vm(port, &key, &s, &out);
 	if (verdict == FROM_VM_NO_FLOW) {
 		if (!flow_for_vm(port, &key, &s, st))
 			return HOOK_NEXT;
 		if (incast_is_used())
-			incast_answer(port, &key, &s);
+			out.now = incast_answer(port, &key, &s);
 		verdict = decide_from_vm(port, &key, &s, &out);
 	}
 	if (config.hold) {

@@ -21,6 +21,10 @@
 #define __always_inline inline __attribute__((always_inline))
 #endif
 
+/* Hides what is known of a variable: the kernel's verifier would walk all that follows once for
+ * each value, or range of values, that it knows. */
+#define opaque(variable) asm volatile("" : "+r"(variable))
+
 /* Copies by 16-bit words: all MAC addresses here are 2-byte aligned, and in BPF a struct copy of
  * them would be byte by byte. */
 static __always_inline void copy_mac(__u8 to[6], const void *from)

@@ -211,8 +211,16 @@ static __always_inline enum incast_waiting incast_open(struct flow *f, struct up
 						       struct incast_port *port,
 						       enum incast_why why, __u64 now)
 {
-	__u32 least = incast_least(f, u, port), want = incast_whole(f, u, port, f->incast.window);
+	__u32 least = 0, want = 0;
 
+	opaque(why);
+	/* Costs several divisions. */
+	if (why != INCAST_NO_REASON) {
+		least = incast_least(f, u, port);
+		want = incast_whole(f, u, port, f->incast.window);
+	}
+	opaque(least);
+	opaque(want);
 	if (!incast_shapes(f, u)) {
 		if (flow_is_shaped(f))
 			incast_end(f, u, port);

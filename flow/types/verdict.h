@@ -73,6 +73,8 @@ enum from_vm_verdict {
 /* The VM's RST says that it does not know the connection (any more), which it has not closed, and
  * the host has bytes for it: it was rebooted, say. */
 #define EVENT_FORGOTTEN 0x40000
+/* Incast control has closed the flow's window: it waits for a grant. */
+#define EVENT_WAITS 0x80000
 
 /* Outcome of a decision. */
 struct outcome {

@@ -138,14 +138,11 @@ __u64 bpf_ktime_get_ns(void)
 	return world_now();
 }
 
-/* Up to a jiffy of 4 ms behind. */
-__u64 bpf_ktime_get_coarse_ns(void)
+/* Of 4 ms. */
+__u64 bpf_jiffies64(void)
 {
-	__u64 now;
-
-	enter("ktime_get_coarse_ns");
-	now = world_now();
-	return now - now % 4000000;
+	enter("jiffies64");
+	return world_now() / 4000000;
 }
 
 __u32 bpf_get_prandom_u32(void)

@@ -37,7 +37,7 @@ void bpf_spin_lock(struct bpf_spin_lock *lock);
 void bpf_spin_unlock(struct bpf_spin_lock *lock);
 
 __u64 bpf_ktime_get_ns(void);
-__u64 bpf_ktime_get_coarse_ns(void);
+__u64 bpf_jiffies64(void);
 __u32 bpf_get_prandom_u32(void);
 __u32 bpf_get_smp_processor_id(void);
 

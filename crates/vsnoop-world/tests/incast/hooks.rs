@@ -163,8 +163,8 @@ impl Hooks {
         self.result(at)
     }
 
-    /// The same, but other CPUs act after incast control's part of it, before the decision:
-    /// `meanwhile`, which returns the time.
+    /// The same, but other CPUs act after incast control and the decision, before a flow that has
+    /// to wait is in its queue: `meanwhile`, which returns the time.
     pub fn to_vm_meanwhile(
         &mut self,
         id: usize,
@@ -179,8 +179,7 @@ impl Hooks {
         port.racing = true;
         let (mut was_locked, mut is_over) = (false, false);
         let gap: &mut Gap = &mut |port, helper| {
-            // incast_data() takes the first lock; what looks up next is the decision, or queues
-            // the flow before it.
+            // decide_locked() takes the first lock; what looks up next queues the flow, or counts.
             if !was_locked || is_over || helper != "map_lookup_elem" {
                 was_locked |= helper == "spin_lock";
                 return;

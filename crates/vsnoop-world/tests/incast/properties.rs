@@ -27,7 +27,8 @@ enum Op {
         len: u32,
         marked: bool,
     },
-    /// The same, but other CPUs act after incast control's part of it, until [`Op::Decide`].
+    /// The same, but other CPUs act before a flow that has to wait is in its queue, until
+    /// [`Op::Decide`].
     Arrives {
         flow: usize,
         len: u32,
