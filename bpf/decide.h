@@ -145,8 +145,13 @@ __noinline enum to_vm_verdict decide_locked(struct port *port, const struct flow
 	/* Another CPU may claim the hold between the wait and the lock: try again, HOLD_TRIES
 	 * times. */
 	for (tries = HOLD_TRIES;; tries--) {
-		if (h && *(volatile __u32 *)&h->claimed)
+		if (h && *(volatile __u32 *)&h->claimed) {
 			bpf_loop(HOLD_WAIT, wait_for_hold, &wait, 0);
+			/* Whoever had claimed it may have removed the record. */
+			f = flow_of(port, key);
+			if (!f)
+				return TO_VM_NO_FLOW;
+		}
 		out->now = bpf_ktime_get_ns();
 		bpf_spin_lock(&f->lock);
 		if (!h || !*(volatile __u32 *)&h->claimed || !tries)
@@ -156,10 +161,11 @@ __noinline enum to_vm_verdict decide_locked(struct port *port, const struct flow
 	c.now = out->now;
 	/* The hash differs when the record is another flow's by now, and the hold may, too. */
 	verdict = TO_VM_NO_FLOW;
-	if (f->key_hash == key_hash && f->hold == wait.number) {
+	if (f->key_hash == key_hash) {
 		if (INCAST_USED && path)
 			waits = incast_data(port, f, s, path == INCAST_BY_UPLINK, c.now);
-		verdict = hold_to_vm(f, config.hold ? h : 0, s, &c, out);
+		if (f->hold == wait.number)
+			verdict = hold_to_vm(f, config.hold ? h : 0, s, &c, out);
 	}
 	bpf_spin_unlock(&f->lock);
 	if (INCAST_USED && waits) {
@@ -183,18 +189,22 @@ static __noinline void note_sender(struct port *port, const struct flow_key *key
 		hold_note_sender(f, h, s);
 }
 
-/* The time when the first packet of this jiffy asked for it, so up to a jiffy behind. The kernel
- * makes one load of bpf_jiffies64(); a clock costs as much as parsing the packet. */
+/* Of port_state.coarse: the time in these low bits, by 2^COARSE_SHIFT ns; above them the jiffy. */
+#define COARSE_BITS 40
+#define COARSE_SHIFT 20
+
+/* The time when the first packet of this jiffy asked for it, so up to a jiffy and a millisecond
+ * behind. The kernel makes one load of bpf_jiffies64(); a clock costs as much as parsing the packet.
+ * Jiffy and time are in one word, so that no CPU sees the time of another jiffy. */
 static __always_inline __u64 coarse_ns(struct port *port)
 {
-	struct port_state *state = &port->state;
-	__u64 jiffy = bpf_jiffies64();
+	__u64 *known = &port->state.coarse, jiffy = bpf_jiffies64(), at = *(volatile __u64 *)known;
 
-	if (*(volatile __u64 *)&state->jiffy != jiffy) {
-		*(volatile __u64 *)&state->jiffy_ns = bpf_ktime_get_ns();
-		__sync_lock_test_and_set(&state->jiffy, jiffy);
+	if (at >> COARSE_BITS != jiffy << COARSE_BITS >> COARSE_BITS) {
+		at = bpf_ktime_get_ns() >> COARSE_SHIFT | jiffy << COARSE_BITS;
+		*(volatile __u64 *)known = at;
 	}
-	return *(volatile __u64 *)&state->jiffy_ns;
+	return at << (64 - COARSE_BITS) >> (64 - COARSE_BITS) << COARSE_SHIFT;
 }
 
 /* Decides about a segment to the VM. Two frequent cases need no lock: pure ACKs, and data that

@@ -158,7 +158,8 @@ __noinline __u64 incast_answer(struct port *port, const struct flow_key *key,
 	return now;
 }
 
-/* Ends incast control of a flow whose record is about to be removed. */
+/* Ends incast control of a flow whose record is about to be removed. Its hash becomes that of no
+ * key, so that a CPU that has found the record before, and waits for its lock, leaves it alone. */
 __noinline int incast_flow_ends(struct port *port, const struct flow_key *key)
 {
 	struct flow *f;
@@ -166,11 +167,14 @@ __noinline int incast_flow_ends(struct port *port, const struct flow_key *key)
 	if (!INCAST_USED || !port || !key)
 		return 0;
 	f = flow_of(port, key);
-	if (!f || !flow_is_shaped(f))
+	if (!f)
 		return 0;
 	bpf_spin_lock(&f->lock);
-	if (is_record_of(f, key))
-		incast_end(f, &uplink, &port->state.incast);
+	if (is_record_of(f, key)) {
+		if (flow_is_shaped(f))
+			incast_end(f, &uplink, &port->state.incast);
+		f->key_hash = ~f->key_hash;
+	}
 	bpf_spin_unlock(&f->lock);
 	return 0;
 }

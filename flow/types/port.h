@@ -63,8 +63,7 @@ struct port_state {
 	__u32 wants_slabs; /* the hooks want more slabs; cleared by the engine */
 	__u32 chunks_used; /* chunks in chains, or claimed for one */
 	__u32 chunk_cursor; /* where the search for a free chunk begins */
-	__u64 jiffy; /* the latest in which a packet asked for the time (bpf/decide.h) */
-	__u64 jiffy_ns; /* the time then */
+	__u64 coarse; /* the latest jiffy with a packet that asked for the time: coarse_ns() */
 	__u32 hold_cursor; /* where the search for a free hold begins */
 	__u32 zero;
 	struct incast_port incast; /* see flow/incast.h */
