@@ -99,8 +99,14 @@ fn watch_budget() -> Result<libc::timer_t> {
     // The parent process may have blocked it.
     pthread_sigmask(SigmaskHow::SIG_UNBLOCK, Some(&set), None)
         .map_err(Error::call("unblock SIGXCPU"))?;
-    let [soft, hard] = LONGEST.map(|longest| longest.as_micros() as libc::rlim_t);
-    let limits = libc::rlimit { rlim_cur: soft, rlim_max: hard };
+    let mut limits = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: room for the record.
+    check(unsafe { libc::getrlimit(libc::RLIMIT_RTTIME, &mut limits) })
+        .map_err(Error::call("getrlimit"))?;
+    // Only a privileged process may raise the hard limit that it has inherited.
+    let [soft, hard] =
+        LONGEST.map(|longest| limits.rlim_max.min(longest.as_micros() as libc::rlim_t));
+    limits = libc::rlimit { rlim_cur: soft, rlim_max: hard };
     // SAFETY: a complete record.
     check(unsafe { libc::setrlimit(libc::RLIMIT_RTTIME, &limits) })
         .map_err(Error::call("setrlimit"))?;

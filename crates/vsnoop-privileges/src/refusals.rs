@@ -41,6 +41,7 @@ pub const NEVER: &[Refusal] = &[
     Call(libc::SYS_fsmount),
     Call(libc::SYS_fspick),
     Call(libc::SYS_mount_setattr),
+    Call(OPEN_TREE_ATTR),
     Call(libc::SYS_swapon),
     Call(libc::SYS_swapoff),
     Call(libc::SYS_quotactl),
@@ -101,6 +102,9 @@ pub const NEVER: &[Refusal] = &[
     #[cfg(target_arch = "x86_64")]
     Call(libc::SYS_sysfs),
 ];
+
+/// open_tree_attr() of Linux 6.15, which libc does not name yet.
+const OPEN_TREE_ATTR: c_long = 467;
 
 const NAMESPACES: libc::c_int = libc::CLONE_NEWNS
     | libc::CLONE_NEWCGROUP

@@ -54,14 +54,16 @@ impl Role {
 /// BPF, NET_ADMIN: maps, links, queue disciplines, marks of frames. SYS_ADMIN: to enter network
 /// namespaces, and to open maps and programs by their ids. NET_RAW: the engine's frames to VMs.
 /// SYS_PTRACE: the namespaces of other users' processes, which of these holds a tap, and whether it
-/// has read its ring. SYS_NICE: their priority.
-pub const CAPABILITIES: [Capability; 6] = [
+/// has read its ring. SYS_NICE: their priority. DAC_READ_SEARCH: to run this program again where it
+/// is in a directory that only another user may search.
+pub const CAPABILITIES: [Capability; 7] = [
     Capability::CAP_BPF,
     Capability::CAP_NET_ADMIN,
     Capability::CAP_SYS_ADMIN,
     Capability::CAP_NET_RAW,
     Capability::CAP_SYS_PTRACE,
     Capability::CAP_SYS_NICE,
+    Capability::CAP_DAC_READ_SEARCH,
 ];
 
 /// Of both: they load no program of BPF and attach none, and enter network namespaces only.

@@ -46,11 +46,12 @@ pub fn run(cli: &Cli) -> Result<u8> {
 }
 
 /// Capabilities of helper and engine, which the service uses as they do and starts them with;
-/// PERFMON to load programs; DAC_READ_SEARCH to read a configuration, and to look for QMP sockets,
-/// where only others may; NET_BIND_SERVICE for an endpoint at a port that not everybody may open.
+/// PERFMON to load programs; NET_BIND_SERVICE for an endpoint at a port that not everybody may open.
+/// By DAC_READ_SEARCH it also reads a configuration, and looks for QMP sockets, where only others
+/// may.
 fn privileges(config: &Config) -> Privileges {
     let mut capabilities = background::CAPABILITIES.to_vec();
-    capabilities.extend([Capability::CAP_PERFMON, Capability::CAP_DAC_READ_SEARCH]);
+    capabilities.push(Capability::CAP_PERFMON);
     if config.metrics.is_some_and(|at| is_low_port(at.port())) {
         capabilities.push(Capability::CAP_NET_BIND_SERVICE);
     }

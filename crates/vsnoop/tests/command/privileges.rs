@@ -4,6 +4,7 @@ use std::fs::{self, Permissions};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
@@ -17,19 +18,20 @@ use vsnoop_testbed::workspace;
 use crate::hold::ConfigFile;
 use crate::packages::{UNIT, of_unit};
 use crate::priority::{end_background, pid_of};
-use crate::sandbox::{PORT, TapHost, vsnoop, wait_until};
+use crate::sandbox::{PORT, Ran, TapHost, program, vsnoop, wait_until};
 use crate::service::{Service, until_port};
 
-const BACKGROUND: [Capability; 6] = [
+const BACKGROUND: [Capability; 7] = [
     Capability::CAP_BPF,
     Capability::CAP_NET_ADMIN,
     Capability::CAP_SYS_ADMIN,
     Capability::CAP_NET_RAW,
     Capability::CAP_SYS_PTRACE,
     Capability::CAP_SYS_NICE,
+    Capability::CAP_DAC_READ_SEARCH,
 ];
 /// Beside those of [`BACKGROUND`].
-const SERVICE: [Capability; 2] = [Capability::CAP_PERFMON, Capability::CAP_DAC_READ_SEARCH];
+const SERVICE: [Capability; 1] = [Capability::CAP_PERFMON];
 const LOW_PORT: [Capability; 1] = [Capability::CAP_NET_BIND_SERVICE];
 
 const NOBODY: u32 = 65534;
@@ -43,6 +45,7 @@ pub fn trials() -> Vec<Trial> {
         the_service_and_what_it_starts_keep_what_they_use,
         a_service_may_open_a_low_port_and_its_helper_may_not,
         what_replaces_a_killed_process_has_the_same_privileges,
+        a_killed_process_is_replaced_where_another_user_keeps_the_program,
         the_unit_gives_the_service_what_it_keeps,
         a_service_that_may_install_no_filter_says_so_and_goes_on,
         a_tap_that_another_user_holds_is_known,
@@ -184,6 +187,46 @@ fn what_replaces_a_killed_process_has_the_same_privileges() -> Result<()> {
         }
     }
     end(&host, service)
+}
+
+/// Removed when dropped.
+struct Directory(PathBuf);
+
+impl Directory {
+    fn new(name: &str) -> Result<Self> {
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir(&path).with_context(|| format!("create {}", path.display()))?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// As root runs a program that a user has built at home.
+fn a_killed_process_is_replaced_where_another_user_keeps_the_program() -> Result<()> {
+    let host = TapHost::new("home")?;
+    end_background()?;
+    let home = Directory::new(host.netns.name())?;
+    let own = home.0.join("vsnoop");
+    fs::copy(program(), &own)?;
+    fs::set_permissions(&home.0, Permissions::from_mode(0o700))?;
+    chown(&home.0, Some(NOBODY), Some(NOBODY))?;
+    let mut attach = Command::new(&own);
+    attach.args(["--netns", host.netns.name(), "attach", PORT, "--hold", "1M"]);
+    Ran::of(attach.stdin(Stdio::null()).output()?)?.ok()?;
+    for role in ["engine", "helper"] {
+        let pid = running(role)?;
+        kill(Pid::from_raw(pid), Signal::SIGKILL)?;
+        wait_until("another one runs", || Ok(pid_of(role)?.is_some_and(|now| now != pid)))?;
+        let other = fs::read_link(format!("/proc/{}/exe", running(role)?))?;
+        ensure!(other == own, "{role}: {}", other.display());
+    }
+    host.vsnoop(["detach", PORT])?.ok()?;
+    end_background()
 }
 
 fn the_unit_gives_the_service_what_it_keeps() -> Result<()> {
