@@ -59,9 +59,10 @@ install: build ## command, unit, manual pages, documents and completions, to $(D
 	install -d $(UNITS) $(DOC)/deploy
 	sed 's|/usr/local|$(PREFIX)|' deploy/vsnoop.service >$(UNITS)/vsnoop.service
 	target/release/vsnoop man $(SHARE)/man/man8
-	cp -R README.md ARCHITECTURE.md CONTRIBUTING.md SPECIFICATION.md CHANGELOG.md LICENSE docs $(DOC)
+	cp -R README.md ARCHITECTURE.md CONTRIBUTING.md SPECIFICATION.md SECURITY.md CHANGELOG.md LICENSE \
+		docs $(DOC)
 	cp -R deploy/vsnoop.service deploy/vsnoop.toml deploy/kubernetes deploy/container deploy/libvirt \
-		$(DOC)/deploy
+		deploy/grafana deploy/prometheus $(DOC)/deploy
 	sed -i 's|/usr/local|$(PREFIX)|' $(DOC)/deploy/vsnoop.service $(DOC)/docs/examples/link/*.service
 	install -d $(dir $(BASH_COMPLETION) $(ZSH_COMPLETION) $(FISH_COMPLETION))
 	target/release/vsnoop completions bash >$(BASH_COMPLETION)

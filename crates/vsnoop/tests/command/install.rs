@@ -29,6 +29,7 @@ fn install_puts_command_pages_and_completions_in_place() -> Result<()> {
         ensure!(text.contains(".TH"), "{} is no manual page", page.display());
     }
     names_only_installed_documents(&usr.join("share"))?;
+    links_only_to_installed_files(&usr.join("share/doc/vsnoop"))?;
     let configuration = usr.join("share/doc/vsnoop/deploy/vsnoop.toml");
     run(Command::new(usr.join("sbin/vsnoop")).arg("check").arg(configuration))?;
     for (file, part) in [
@@ -61,6 +62,27 @@ fn names_only_installed_documents(share: &Path) -> Result<()> {
         }
     }
     ensure!(named > 0, "no manual page names a document");
+    Ok(())
+}
+
+/// Documents for operators, which no source tree is beside.
+fn links_only_to_installed_files(documents: &Path) -> Result<()> {
+    let mut links = 0;
+    for name in ["README.md", "docs/operations.md", "docs/packages.md", "docs/metrics.md"] {
+        let file = documents.join(name);
+        let text = fs::read_to_string(&file).with_context(|| name.to_owned())?;
+        for (at, before) in text.match_indices("](") {
+            let rest = &text[at + before.len()..];
+            let target = rest.split([')', '#']).next().unwrap_or_default();
+            if target.is_empty() || target.contains("://") {
+                continue;
+            }
+            let there = file.parent().context("a file")?.join(target);
+            ensure!(there.exists(), "{name} links to {target}, which is not installed");
+            links += 1;
+        }
+    }
+    ensure!(links > 0, "no document links to another one");
     Ok(())
 }
 
