@@ -57,8 +57,8 @@ static __always_inline void note(struct port *port, const struct outcome *out, _
 	if (!out->events)
 		return;
 	port_learn(&port->state, out, now);
-	if (!(out->events & ~(EVENT_PROMPT | EVENT_PASSIVE | EVENT_WAKE | EVENT_FREE |
-			      EVENT_SENDER_ACK | EVENT_WAITS)))
+	if (!(out->events &
+	      ~(EVENT_PROMPT | EVENT_PASSIVE | EVENT_WAKE | EVENT_FREE | EVENT_SENDER_ACK)))
 		return;
 	st = stats_of(port);
 	if (st)
@@ -147,7 +147,7 @@ __noinline enum to_vm_verdict decide_locked(struct port *port, const struct flow
 	for (tries = HOLD_TRIES;; tries--) {
 		if (h && *(volatile __u32 *)&h->claimed) {
 			bpf_loop(HOLD_WAIT, wait_for_hold, &wait, 0);
-			/* Whoever had claimed it may have removed the record. */
+			/* The CPU that had claimed it may have removed the record. */
 			f = flow_of(port, key);
 			if (!f)
 				return TO_VM_NO_FLOW;
@@ -170,7 +170,7 @@ __noinline enum to_vm_verdict decide_locked(struct port *port, const struct flow
 	bpf_spin_unlock(&f->lock);
 	if (INCAST_USED && waits) {
 		enqueue_flow(port, key, waits);
-		out->events |= EVENT_WAITS;
+		out->waits = true;
 	}
 	settle(port, key, out, out->now);
 	wake_engine(port, out);
@@ -194,8 +194,8 @@ static __noinline void note_sender(struct port *port, const struct flow_key *key
 #define COARSE_SHIFT 20
 
 /* The time when the first packet of this jiffy asked for it, so up to a jiffy and a millisecond
- * behind. The kernel makes one load of bpf_jiffies64(); a clock costs as much as parsing the packet.
- * Jiffy and time are in one word, so that no CPU sees the time of another jiffy. */
+ * behind. The kernel makes one load of bpf_jiffies64(); a clock costs as much as parsing the
+ * packet. Jiffy and time are in one word, so that no CPU sees the time of another jiffy. */
 static __always_inline __u64 coarse_ns(struct port *port)
 {
 	__u64 *known = &port->state.coarse, jiffy = bpf_jiffies64(), at = *(volatile __u64 *)known;
@@ -228,8 +228,9 @@ static __always_inline enum to_vm_verdict decide_to_vm(struct port *port,
 			note_sender(port, key, f, s);
 		return TO_VM_PASS;
 	}
-	/* The VM is found late by up to a jiffy later. */
-	if (f->mode == FLOW_PASSIVE) {
+	/* The VM is found late by up to a jiffy later. Not where incast control has to account for
+	 * data under the lock. */
+	if (!INCAST_USED && f->mode == FLOW_PASSIVE) {
 		struct decision_context c = context_of(port, coarse_ns(port));
 
 		if (flow_continues_passive(f, s, &c)) {

@@ -50,7 +50,11 @@ static __always_inline struct hold *hold_number(__u32 slot, __u32 number)
 	if (!number)
 		return 0;
 	slab = slab_number(slot, (number - 1) / SLAB_HOLDS);
-	return slab ? &slab->holds[(number - 1) % SLAB_HOLDS] : 0;
+	if (!slab)
+		return 0;
+	/* clang must not add to the address before it is compared: Linux 6.12 refuses that. */
+	barrier_var(slab);
+	return &slab->holds[(number - 1) % SLAB_HOLDS];
 }
 
 static __always_inline struct hold *hold_of(const struct port *port, __u32 number)
@@ -62,7 +66,10 @@ static __always_inline struct hold_chunk *chunk_number(__u32 slot, __u32 chunk)
 {
 	struct hold_slab *slab = slab_number(slot, chunk / SLAB_CHUNKS);
 
-	return slab ? &slab->chunks[chunk % SLAB_CHUNKS] : 0;
+	if (!slab)
+		return 0;
+	barrier_var(slab);
+	return &slab->chunks[chunk % SLAB_CHUNKS];
 }
 
 /* Marks the hold for the engine, which looks at it until the VM has acknowledged its copies. */

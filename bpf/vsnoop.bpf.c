@@ -91,7 +91,6 @@ struct arrival {
 	const struct packet *p;
 	const struct flow_key *key;
 	const struct segment *s;
-	bool waits; /* its flow waits for a grant */
 };
 
 /* TO_VM_KEEP: copies, hands over data within the VM's window, answers. */
@@ -141,7 +140,7 @@ static __always_inline int keep(struct __sk_buff *skb, struct port *port,
 		st->held_bytes += bytes;
 	}
 	/* This flow's ACK would show a closed window, and can wait for its next grant. */
-	if (INCAST_USED && arrival->waits && taken && grant_next(port, key))
+	if (INCAST_USED && out->waits && taken && grant_next(port, key))
 		return send_grant(skb, p);
 	return reply_to_sender(skb, p, key, &out->ack, TCP_ACK);
 }
@@ -180,8 +179,7 @@ int to_vm(struct __sk_buff *skb)
 	struct port_stats *st;
 	struct packet p;
 	struct port *port;
-	enum incast_path path;
-	bool waits, is_engine;
+	bool is_engine;
 	enum to_vm_verdict verdict;
 
 	if ((skb->mark & MARK_MASK) == MARK_HANDED) {
@@ -207,27 +205,26 @@ int to_vm(struct __sk_buff *skb)
 		return freshen(skb, port, &p, &key, &s);
 	if (incast_is_used() && s.tcp_flags & TCP_SYN)
 		incast_syn(port, &key, skb->ingress_ifindex);
-	path = incast_path_of(&s, skb->ingress_ifindex);
-	verdict = decide_to_vm(port, &key, &s, &out, path);
+	verdict = decide_to_vm(port, &key, &s, &out, incast_path_of(&s, skb->ingress_ifindex));
 	if (verdict == TO_VM_NO_FLOW && flow_for_sender(port, &key, &s, st))
-		verdict = decide_locked(port, &key, &s, &out, path);
-	waits = INCAST_USED && out.events & EVENT_WAITS;
+		verdict = decide_locked(port, &key, &s, &out,
+					incast_path_of(&s, skb->ingress_ifindex));
 	/* For TO_VM_KEEP keep() does this. */
 	if (config.hold && verdict != TO_VM_KEEP && out.events & EVENT_SENDER_ACK &&
 	    send_sender_ack(skb, port, &p, &key))
 		return HOOK_DROP;
 	switch (verdict) {
 	case TO_VM_KEEP:
-		return config.hold ?
-			       keep(skb, port, &(struct arrival){ &p, &key, &s, waits }, &out, st) :
-			       HOOK_DROP;
+		return config.hold ? keep(skb, port, &(struct arrival){ &p, &key, &s }, &out, st) :
+				     HOOK_DROP;
 	case TO_VM_NO_FLOW:
 	case TO_VM_PASS:
 		if (out.events & EVENT_PASSIVE)
 			st->passive++;
 		if (out.events & EVENT_EARLY_FIN && drop_fin(skb, &p))
 			return HOOK_DROP;
-		return INCAST_USED && waits ? pass_with_grant(skb, port, &p, &key, st) : HOOK_NEXT;
+		return INCAST_USED && out.waits ? pass_with_grant(skb, port, &p, &key, st) :
+						  HOOK_NEXT;
 	case TO_VM_RESET:
 		st->resets_sent++;
 		return reply_to_sender(skb, &p, &key, &out.ack, TCP_RST);

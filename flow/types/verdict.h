@@ -73,8 +73,6 @@ enum from_vm_verdict {
 /* The VM's RST says that it does not know the connection (any more), which it has not closed, and
  * the host has bytes for it: it was rebooted, say. */
 #define EVENT_FORGOTTEN 0x40000
-/* Incast control has closed the flow's window: it waits for a grant. */
-#define EVENT_WAITS 0x80000
 
 /* Outcome of a decision. */
 struct outcome {
@@ -86,6 +84,7 @@ struct outcome {
 	__u32 hold; /* number of the flow's hold; 0: none */
 	__u16 skip; /* TO_VM_KEEP: leading bytes that are kept already */
 	__u16 hand; /* TO_VM_KEEP: enum hand */
+	__u16 waits; /* incast control has closed the flow's window: it waits for a grant */
 };
 
 #endif
