@@ -118,6 +118,8 @@ const BARE: &str = r#"mkdir /run/bin
     PATH=/run/bin "$1" --make /run"#;
 
 const NO_BOOT: &str = "a_guest_that_does_not_boot_is_named_with_what_it_printed";
+const NO_ROOM_FOR_REPORT: &str = "a_disk_without_room_for_a_report_costs_no_measurement";
+const ANYWHERE: &str = "a_run_that_is_interrupted_anywhere_is_gone_on_with";
 
 type Test = fn() -> Result<()>;
 
@@ -139,10 +141,10 @@ fn main() -> Result<()> {
         ("a_killed_lab_is_cleared_up_after_by_the_next_one", killed),
         ("labs_beside_each_other_share_a_setting_of_the_kernel", beside),
         ("a_full_disk_is_named_and_the_samples_before_it_are_kept", full_disk),
-        ("a_disk_without_room_for_a_report_costs_no_measurement", no_room),
+        (NO_ROOM_FOR_REPORT, no_room),
         ("a_quota_without_control_groups_says_what_it_needs", no_control_groups),
         (NO_BOOT, no_boot),
-        ("a_run_that_is_interrupted_anywhere_is_gone_on_with", command),
+        (ANYWHERE, command),
         ("an_interrupted_installation_of_a_guest_leaves_nothing_half_made", installing),
         ("missing_programs_are_named_with_their_packages", bare),
     ];
@@ -150,12 +152,26 @@ fn main() -> Result<()> {
         let test = move || test().map_err(|error| Failed::from(format!("{error:#}")));
         let trial = Trial::test(name, test);
         let is_root = nix::unistd::geteuid().is_root();
-        let able = is_root && (name != NO_BOOT || vm::require_qemu().is_ok());
-        let kind = if able { "" } else { "skipped: needs root, and QEMU where a guest boots" };
+        let able = is_root
+            && match name {
+                NO_BOOT => vm::require_qemu().is_ok(),
+                NO_ROOM_FOR_REPORT | ANYWHERE => cubic_is_allowed(),
+                _ => true,
+            };
+        let kind = match able {
+            true => "",
+            false => "skipped: needs root, QEMU where a guest boots, and cubic for a link",
+        };
         trial.with_kind(kind).with_ignored_flag(!able)
     };
     let trials = tests.iter().copied().map(trial).collect();
     libtest_mimic::run(&Arguments::from_args(), trials).exit()
+}
+
+/// Links compare carriers with cubic, and only the host's own network namespace may allow it.
+fn cubic_is_allowed() -> bool {
+    let allowed = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_allowed_congestion_control");
+    allowed.is_ok_and(|names| names.split_whitespace().any(|name| name == "cubic"))
 }
 
 /// Changes a setting and makes a namespace; a signal and then a line end it.

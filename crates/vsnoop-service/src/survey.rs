@@ -16,8 +16,11 @@ use crate::error::Result;
 use crate::namespaces::Namespaces;
 use crate::reconcile::{Attachment, PortKey, Present, VmPlace};
 
-/// Management software opens a tap, and passes it on to the monitor that it starts, of which no
-/// event tells: libvirt does so.
+/// Management software that opens a tap, sets it up, its limit of bandwidth too, and passes it on to
+/// the monitor that it starts. To attach meanwhile would be in its way: a queue discipline that comes
+/// between its commands makes them fail, and the VM does not start.
+const MANAGERS: [&str; 2] = ["libvirtd", "virtqemud"];
+/// No event tells that a tap was passed on.
 const PASSED_ON_WITHIN: Duration = Duration::from_secs(60);
 /// Between two looks until then.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
@@ -31,6 +34,11 @@ struct Holder {
 }
 
 impl Holder {
+    /// Is the tap still being set up?
+    fn sets_it_up(&self) -> bool {
+        MANAGERS.contains(&&*self.process.name) && self.since.elapsed() < PASSED_ON_WITHIN
+    }
+
     /// May another process hold the tap soon?
     fn may_pass_it_on(&self) -> bool {
         self.vm.is_none() && self.since.elapsed() < PASSED_ON_WITHIN
@@ -39,6 +47,8 @@ impl Holder {
 
 #[derive(Default)]
 pub struct Survey {
+    /// Does a table ask which process holds a tap?
+    asks: bool,
     /// Looking for them takes a pass over all processes; they seldom change.
     holders: HashMap<PortKey, Holder>,
 }
@@ -49,7 +59,7 @@ impl Survey {
         namespaces: &Namespaces,
         patterns: &[PortPattern],
     ) -> Result<Vec<Present>> {
-        let asks = patterns.iter().any(PortPattern::asks_for_process);
+        self.asks = patterns.iter().any(PortPattern::asks_for_process);
         let attachments = attachments()?;
         let mut present = Vec::new();
         for watched in namespaces.all() {
@@ -66,7 +76,7 @@ impl Survey {
                 present.push(Present {
                     key,
                     tap: tap(device, &devices, &watched.netns),
-                    is_ready: device.up && (!asks || device.carrier),
+                    is_ready: device.up && (!self.asks || device.carrier),
                     is_held: device.carrier,
                     vm: VmPlace::NotFollowed,
                     attachment: attachments.get(&key).cloned(),
@@ -76,25 +86,31 @@ impl Survey {
         self.holders.retain(|key, holder| {
             present.iter().any(|port| port.key == *key) && holder.process.is_alive()
         });
-        if asks {
-            self.find_holders(&mut present);
-        }
+        self.find_holders(&mut present);
         Ok(present)
     }
 
-    /// The process that holds a tap, if a table asks for it and it is known.
+    /// The process that holds a tap, if it is known.
     pub fn pid(&self, key: PortKey) -> Option<i32> {
         self.holders.get(&key).map(|holder| holder.process.pid)
     }
 
     /// The longest time until the next look, while the process that holds a tap may change.
     pub fn pause(&self) -> Option<Duration> {
-        self.holders.values().any(Holder::may_pass_it_on).then_some(LOOK_AGAIN)
+        self.holders.values().any(|holder| self.may_change(holder)).then_some(LOOK_AGAIN)
     }
 
+    fn may_change(&self, holder: &Holder) -> bool {
+        holder.sets_it_up() || (self.asks && holder.may_pass_it_on())
+    }
+
+    /// Of all taps if a table asks for it, else of those that may be attached.
     fn find_holders(&mut self, present: &mut [Present]) {
-        let is_known = |key: &PortKey| self.holders.get(key).is_some_and(|it| !it.may_pass_it_on());
-        let is_unknown = |port: &&Present| port.is_ready && !is_known(&port.key);
+        let is_known = |key: &PortKey| self.holders.get(key).is_some_and(|it| !self.may_change(it));
+        let is_wanted = |port: &Present| self.asks || port.attachment.is_none();
+        let is_unknown = |port: &&Present| {
+            port.is_ready && port.is_held && is_wanted(port) && !is_known(&port.key)
+        };
         let unknown: Vec<_> = present.iter().filter(is_unknown).collect();
         let mut found = if unknown.is_empty() { HashMap::new() } else { process::tap_holders() };
         for port in unknown {
@@ -110,6 +126,7 @@ impl Survey {
             if let Some(holder) = self.holders.get(&port.key) {
                 port.tap.process = Some(holder.process.name.clone());
                 port.tap.vm.clone_from(&holder.vm);
+                port.is_ready &= !holder.sets_it_up();
             }
         }
     }

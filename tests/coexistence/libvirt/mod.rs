@@ -235,16 +235,14 @@ fn bandwidth() -> Result<()> {
     let before = limits()?;
     let qdiscs = site.host.tc(&format!("qdisc show dev {PORT}"))?;
     ensure!(before.contains("htb 1:1"), "libvirt's limit is not there: {before}{qdiscs}");
-    // The service may have come before the limit, or find it there.
+    // The service is there before the tap, and waits until libvirt has set it up.
     let mut said = Value::Null;
     wait_until("the service says why nothing is acknowledged early", PATIENCE, || {
         said = vsnoop.status_of_all()?;
         let refused = &said["service"]["failed"][0];
         let reason = refused["reason"].as_str().unwrap_or_default();
         let is_refused = reason.contains("htb 1:") && reason.contains("<bandwidth>");
-        let port = site.port()?;
-        Ok((refused["port"] == PORT && is_refused)
-            || (port["state"] == "blocked" && port["qdisc"] == "htb"))
+        Ok(refused["port"] == PORT && is_refused)
     })
     .with_context(|| said.to_string())?;
     site.exact_transfers()?;
@@ -273,11 +271,12 @@ fn hook() -> Result<()> {
     vsnoop.attach_with(PORT, &["--no-passive"])?;
     site.exact_transfers()?;
     let made = || fs::read_to_string(&calls).unwrap_or_default();
-    let snapshot = || {
+    // libvirt names snapshots by the second.
+    let snapshot = |name: &str| {
         let memory = format!("file={}/memory,snapshot=external", site.libvirt.path().display());
-        site.libvirt.virsh(&["snapshot-create-as", DOMAIN, "--memspec", &memory])
+        site.libvirt.virsh(&["snapshot-create-as", DOMAIN, name, "--memspec", &memory])
     };
-    snapshot()?;
+    snapshot("first")?;
     wait_until("the port was paused and resumed", PATIENCE, || {
         Ok(made().contains(&format!("resume {PORT} 0")))
     })
@@ -291,7 +290,7 @@ fn hook() -> Result<()> {
     vsnoop.pause(PORT)?;
     fs::remove_file(&calls)?;
     fs::remove_file(site.libvirt.path().join("memory"))?;
-    snapshot()?;
+    snapshot("second")?;
     wait_until("the hook has looked at the port", PATIENCE, || {
         Ok(made().contains(&format!("status {PORT} 0")))
     })?;

@@ -46,7 +46,7 @@ pub fn run(cli: &Cli) -> Result<u8> {
 }
 
 /// Capabilities of helper and engine, which the service uses as they do and starts them with;
-/// PERFMON to load programs; NET_BIND_SERVICE for an endpoint at a port that not everybody may open.
+/// PERFMON to load programs; NET_BIND_SERVICE for an endpoint at a port that is not for all users.
 /// By DAC_READ_SEARCH it also reads a configuration, and looks for QMP sockets, where only others
 /// may.
 fn privileges(config: &Config) -> Privileges {
