@@ -16,9 +16,9 @@ use crate::error::Result;
 use crate::namespaces::Namespaces;
 use crate::reconcile::{Attachment, PortKey, Present, VmPlace};
 
-/// Management software that opens a tap, sets it up, its limit of bandwidth too, and passes it on to
-/// the monitor that it starts. To attach meanwhile would be in its way: a queue discipline that comes
-/// between its commands makes them fail, and the VM does not start.
+/// Management software that opens a tap, sets it up, its limit of bandwidth too, and passes it on
+/// to the monitor that it starts. To attach meanwhile would be in its way: a queue discipline that
+/// comes between its commands makes them fail, and the VM does not start.
 const MANAGERS: [&str; 2] = ["libvirtd", "virtqemud"];
 /// No event tells that a tap was passed on.
 const PASSED_ON_WITHIN: Duration = Duration::from_secs(60);

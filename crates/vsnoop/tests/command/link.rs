@@ -524,9 +524,10 @@ fn a_running_link_logs_more_and_less_as_it_is_told() -> Result<()> {
             })
         };
         call()?;
+        // The link may write a line for a caller that it has refused some time before.
+        ensure!(!said("a caller from")?, "it is logged at the level info");
         let ran = host.link(["set", "office", "--log", "debug"])?.ok()?;
         ensure!(ran.out == "link office: the log begins at level debug", "{}", ran.out);
-        ensure!(!said("a caller from")?, "it was logged before");
         call()?;
         wait_until("the caller is logged", || said("a caller from 127.0.0.1"))?;
         let json = host.link(["set", "office", "--log", "error", "--json"])?.json()?;
