@@ -219,7 +219,6 @@ static __always_inline enum to_vm_verdict decide_to_vm(struct port *port,
 	if (INCAST_USED && path)
 		return decide_locked(port, key, s, out, path);
 	f = flow_of(port, key);
-
 	if (!f)
 		return TO_VM_NO_FLOW;
 	if (flow_is_plain_ack(f, s)) {
@@ -314,9 +313,8 @@ __noinline enum from_vm_verdict decide_from_vm(struct port *port, const struct f
 	/* Pass if the record now belongs to another flow, or if its hold has just changed: the VM's
 	 * next ACK updates both. */
 	verdict = FROM_VM_PASS;
-	if (f->key_hash == key_hash && f->hold == out->hold) {
+	if (f->key_hash == key_hash && f->hold == out->hold)
 		verdict = flow_from_vm(f, h, s, &c, out);
-	}
 	bpf_spin_unlock(&f->lock);
 	settle(port, key, out, now);
 	return verdict;

@@ -146,7 +146,7 @@ __noinline __u64 incast_answer(struct port *port, const struct flow_key *key,
 	differs = f->key_hash ^ flow_key_hash(key);
 	/* Hides the comparison from clang: with what it makes of is_record_of() here, the verifier
 	 * walks 13 % more instructions of from_vm(). */
-	asm volatile("" : "+r"(differs));
+	opaque(differs);
 	if (differs) {
 		bpf_spin_unlock(&f->lock);
 		return now;

@@ -6,11 +6,11 @@
 //! used: what a port gives back goes to the kernel.
 
 use std::cell::RefCell;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::path::Path;
 use std::rc::Rc;
 
-use libbpf_rs::{MapCore, MapHandle};
+use libbpf_rs::{MapCore, MapHandle, MapInfo};
 use vsnoop_flow::growth::SLABS_AT_ONCE;
 use vsnoop_flow::types::{HOLD_READY_SLABS, hold_slab};
 
@@ -91,22 +91,5 @@ pub(crate) fn create_slab() -> libbpf_rs::Result<MapHandle> {
     }
     // SAFETY: the kernel has just made the descriptor, and only this function knows its number.
     let map = unsafe { OwnedFd::from_raw_fd(fd as i32) };
-    MapHandle::from_map_id(map_id(map.as_fd())?)
-}
-
-fn map_id(map: BorrowedFd<'_>) -> libbpf_rs::Result<u32> {
-    let mut info = libbpf_sys::bpf_map_info::default();
-    let mut len = size_of_val(&info) as u32;
-    // SAFETY: an open map, and a zeroed record with its true length.
-    let rc = unsafe {
-        libbpf_sys::bpf_obj_get_info_by_fd(
-            map.as_raw_fd(),
-            std::ptr::from_mut(&mut info).cast(),
-            &mut len,
-        )
-    };
-    if rc != 0 {
-        return Err(libbpf_rs::Error::from_raw_os_error(-rc));
-    }
-    Ok(info.id)
+    MapHandle::from_map_id(MapInfo::new(map.as_fd())?.info.id)
 }

@@ -34,14 +34,13 @@ struct Holder {
 }
 
 impl Holder {
-    /// Is the tap still being set up?
-    fn sets_it_up(&self) -> bool {
-        MANAGERS.contains(&&*self.process.name) && self.since.elapsed() < PASSED_ON_WITHIN
-    }
-
-    /// May another process hold the tap soon?
     fn may_pass_it_on(&self) -> bool {
         self.vm.is_none() && self.since.elapsed() < PASSED_ON_WITHIN
+    }
+
+    /// Is the tap still being set up?
+    fn sets_it_up(&self) -> bool {
+        MANAGERS.contains(&&*self.process.name) && self.may_pass_it_on()
     }
 }
 

@@ -204,8 +204,8 @@ pub fn begin(foreground: bool) -> Result<Interrupt> {
     Interrupt::catch()
 }
 
-/// Gives up all other privileges, for ever, in this thread and its children. What the kernel does
-/// not allow is logged, and the process goes on with what it has.
+/// Gives up all other privileges, for ever, in this thread and its children. Where the kernel
+/// refuses to take one away, this function logs an error and returns: the process keeps it.
 pub fn keep_only(privileges: &Privileges) {
     if let Err(error) = privileges.drop_others() {
         tracing::error!("privileges that are not used are not given up: {}", with_causes(&error));

@@ -38,7 +38,8 @@ impl Clock {
         Ok(Self { ran: vm.vcpu_time()?, throttled, queued })
     }
 
-    /// What has come between two readings, as values of a sample.
+    /// How much each counter of the machine has grown since the reading `before`, in ms, as values
+    /// of a sample.
     pub fn since(&self, before: &Self) -> Values {
         let between = |after: Duration, before: Duration| ms(after.saturating_sub(before));
         let throttled = self.throttled.zip(before.throttled);
