@@ -2,8 +2,9 @@
 //!
 //! Monitors name them: QEMU "CPU 0/KVM" and "CPU 0/TCG", Firecracker "fc_vcpu 0", cloud-hypervisor
 //! "vcpu0", crosvm "crosvm_vcpu0". The times come from /proc/PID/task/TID/schedstat: nanoseconds on
-//! a CPU, and nanoseconds on a run queue. Whether a thread that a cgroup's quota throttles counts
-//! as waiting depends on the kernel, so the quota's own count is read as well.
+//! a CPU, nanoseconds on a run queue, and how many times it got a CPU. A wait is added when it ends.
+//! Whether a thread that a cgroup's quota throttles counts as waiting depends on the kernel, so the
+//! quota's own count is read as well.
 
 use std::fs;
 
@@ -100,7 +101,7 @@ impl Threads {
 
 fn tick(pid: i32, tid: i32) -> Option<Tick> {
     let state = Stat::read(&format!("/proc/{pid}/task/{tid}/stat"))?.state;
-    Some(Tick { tid, state, run_ns: schedstat(pid, tid)?.0 })
+    Some(Tick { tid, state, run_ns: schedstat(pid, tid)?.run_ns })
 }
 
 fn tids(pid: i32) -> impl Iterator<Item = i32> {
@@ -120,7 +121,7 @@ fn name(pid: i32, tid: i32) -> Option<String> {
 fn read(pid: i32, tid: i32) -> Option<Vcpu> {
     let name = name(pid, tid).filter(|name| is_vcpu(name))?;
     let stat = Stat::read(&format!("/proc/{pid}/task/{tid}/stat"))?;
-    let (run_ns, wait_ns) = schedstat(pid, tid)?;
+    let Times { run_ns, wait_ns, .. } = schedstat(pid, tid)?;
     let status = fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")).ok()?;
     let affinity = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
     Some(Vcpu {
@@ -147,14 +148,23 @@ fn is_vcpu(name: &str) -> bool {
             .any(|prefix| numbered(prefix))
 }
 
-/// Nanoseconds on a CPU, and waiting for one.
-fn schedstat(pid: i32, tid: i32) -> Option<(u64, u64)> {
+/// What the scheduler has counted of a thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Times {
+    pub run_ns: u64,
+    /// Of the waits that have ended.
+    pub wait_ns: u64,
+    /// How many times it got a CPU.
+    pub turns: u64,
+}
+
+pub fn schedstat(pid: i32, tid: i32) -> Option<Times> {
     parse_schedstat(&fs::read_to_string(format!("/proc/{pid}/task/{tid}/schedstat")).ok()?)
 }
 
-fn parse_schedstat(text: &str) -> Option<(u64, u64)> {
-    let mut fields = text.split_whitespace();
-    Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
+fn parse_schedstat(text: &str) -> Option<Times> {
+    let mut fields = text.split_whitespace().map_while(|field| field.parse().ok());
+    Some(Times { run_ns: fields.next()?, wait_ns: fields.next()?, turns: fields.next()? })
 }
 
 fn policy(policy: i32, priority: u32) -> String {
@@ -212,7 +222,8 @@ mod tests {
 
     #[test]
     fn schedstat_gives_run_and_wait_times() {
-        assert_eq!(parse_schedstat("1280891 72117 3\n"), Some((1_280_891, 72_117)));
+        let times = Times { run_ns: 1_280_891, wait_ns: 72_117, turns: 3 };
+        assert_eq!(parse_schedstat("1280891 72117 3\n"), Some(times));
         assert_eq!(parse_schedstat("x"), None);
     }
 }

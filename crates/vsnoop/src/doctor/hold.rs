@@ -9,9 +9,8 @@
 //! The bandwidth is that of the host's fastest link. The round trip is the 90th percentile of the
 //! handshakes of the port's connections, near and far. The delay is measured: for an attached port
 //! the 99th percentile of its VM's ACK delay; else the time for which a quota stops its vCPUs, or
-//! twice the mean wait for a CPU during the measurement.
+//! their longest wait for a CPU during the measurement.
 
-use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
 
@@ -24,6 +23,7 @@ use vsnoop_host::system::vcpu::Vcpu;
 use vsnoop_host::system::{kernel, memory};
 use vsnoop_host::units;
 
+use super::waits::Waits;
 use crate::output::histogram::Histogram;
 
 /// A VM that answers sooner needs no hold.
@@ -45,7 +45,7 @@ pub struct Delay {
 pub enum Source {
     AckDelayP99,
     Quota,
-    /// Twice the mean wait for a CPU.
+    /// The longest wait for a CPU.
     VcpuWait,
 }
 
@@ -54,7 +54,7 @@ impl Source {
         match self {
             Self::AckDelayP99 => "ACK delay of the VM, p99",
             Self::Quota => "its quota stops it so long",
-            Self::VcpuWait => "twice its mean wait for a CPU",
+            Self::VcpuWait => "its longest wait for a CPU",
         }
     }
 }
@@ -132,28 +132,12 @@ impl Budget {
     }
 }
 
-/// Number of times each vCPU thread got a CPU, by thread id.
-pub struct Timeslices(HashMap<i32, u64>);
-
-impl Timeslices {
-    pub fn read(pid: i32, vcpus: &[Vcpu]) -> Self {
-        let timeslices = |vcpu: &Vcpu| {
-            let text =
-                fs::read_to_string(format!("/proc/{pid}/task/{}/schedstat", vcpu.tid)).ok()?;
-            Some((vcpu.tid, text.split_whitespace().nth(2)?.parse().ok()?))
-        };
-        Self(vcpus.iter().filter_map(timeslices).collect())
-    }
-}
-
 /// Delay of a VM's vCPUs between two samples; `None` if it is too short to matter.
-pub fn seen_of_vcpus(before: (&[Vcpu], &Timeslices), now: (&[Vcpu], &Timeslices)) -> Option<Delay> {
-    let seen = now.0.iter().filter_map(|vcpu| {
-        let earlier = before.0.iter().find(|earlier| earlier.tid == vcpu.tid)?;
+pub fn seen_of_vcpus(before: &[Vcpu], now: &[Vcpu], waits: &Waits) -> Option<Delay> {
+    let seen = now.iter().filter_map(|vcpu| {
+        let earlier = before.iter().find(|earlier| earlier.tid == vcpu.tid)?;
         stopped_by_quota(earlier, vcpu).or_else(|| {
-            let timeslices = now.1.0.get(&vcpu.tid)?.checked_sub(*before.1.0.get(&vcpu.tid)?)?;
-            let waited_ns = vcpu.wait_ns.saturating_sub(earlier.wait_ns);
-            let delay_ns = 2 * waited_ns.checked_div(timeslices)?;
+            let delay_ns = waits.longest_ns(vcpu.tid)?;
             Some(Delay { delay_ns, delay_from: Source::VcpuWait })
         })
     });
@@ -213,14 +197,10 @@ mod tests {
         }
     }
 
-    fn vcpu(tid: i32, wait_ns: u64, quota: Option<Quota>) -> Vcpu {
+    fn vcpu(tid: i32, quota: Option<Quota>) -> Vcpu {
         let text = String::new;
         let (name, policy, affinity) = (text(), text(), text());
-        Vcpu { tid, name, state: 'R', policy, affinity, run_ns: 0, wait_ns, quota }
-    }
-
-    fn timeslices(of: &[(i32, u64)]) -> Timeslices {
-        Timeslices(of.iter().copied().collect())
+        Vcpu { tid, name, state: 'R', policy, affinity, run_ns: 0, wait_ns: 0, quota }
     }
 
     #[test]
@@ -239,36 +219,37 @@ mod tests {
     }
 
     #[test]
-    fn the_vcpu_that_waits_longest_for_a_time_slice_decides() {
-        let before = [vcpu(1, 0, None), vcpu(2, 0, None)];
-        let now = [vcpu(1, 300 * MS, None), vcpu(2, 100 * MS, None), vcpu(3, 900 * MS, None)];
-        let seen = seen_of_vcpus(
-            (&before, &timeslices(&[(1, 5), (2, 5)])),
-            (&now, &timeslices(&[(1, 15), (2, 6), (3, 1)])),
-        );
-        assert_eq!(seen, Some(Delay { delay_ns: 200 * MS, delay_from: Source::VcpuWait }));
+    fn the_vcpu_that_waits_longest_decides() {
+        let vcpus = [vcpu(1, None), vcpu(2, None)];
+        // The third was not there before.
+        let now = [vcpu(1, None), vcpu(2, None), vcpu(3, None)];
+        let waits = Waits::of(&[
+            (1, 0, 5),
+            (2, 0, 5),
+            (3, 0, 0),
+            (1, 300 * MS, 15),
+            (2, 100 * MS, 6),
+            (3, 900 * MS, 1),
+        ]);
+        let seen = seen_of_vcpus(&vcpus, &now, &waits);
+        assert_eq!(seen, Some(Delay { delay_ns: 100 * MS, delay_from: Source::VcpuWait }));
     }
 
     #[test]
-    fn a_vcpu_that_does_not_wait_or_had_no_time_slice_says_nothing() {
-        let before = [vcpu(1, 0, None)];
-        let short = [vcpu(1, MS, None)];
-        let seen =
-            seen_of_vcpus((&before, &timeslices(&[(1, 0)])), (&short, &timeslices(&[(1, 100)])));
-        assert_eq!(seen, None);
-        let none =
-            seen_of_vcpus((&before, &timeslices(&[(1, 7)])), (&short, &timeslices(&[(1, 7)])));
-        assert_eq!(none, None);
+    fn a_vcpu_that_does_not_wait_or_had_no_cpu_says_nothing() {
+        let vcpus = [vcpu(1, None)];
+        assert_eq!(seen_of_vcpus(&vcpus, &vcpus, &Waits::of(&[(1, 0, 0), (1, MS, 100)])), None);
+        assert_eq!(seen_of_vcpus(&vcpus, &vcpus, &Waits::of(&[(1, 7, 7), (1, 7, 7)])), None);
     }
 
     #[test]
     fn a_quota_that_is_used_up_stops_a_vcpu_for_the_rest_of_its_period() {
         let quota = |throttled_ns| Some(Quota { cpus: 0.25, period_us: 100_000, throttled_ns });
-        let (before, now) = ([vcpu(1, 0, quota(0))], [vcpu(1, 0, quota(MS))]);
-        let seen = seen_of_vcpus((&before, &timeslices(&[])), (&now, &timeslices(&[])));
+        let (before, now) = ([vcpu(1, quota(0))], [vcpu(1, quota(MS))]);
+        let seen = seen_of_vcpus(&before, &now, &Waits::default());
         assert_eq!(seen, Some(Delay { delay_ns: 75 * MS, delay_from: Source::Quota }));
         // A quota that is not exhausted stops no vCPU.
-        let seen = seen_of_vcpus((&before, &timeslices(&[])), (&before, &timeslices(&[])));
+        let seen = seen_of_vcpus(&before, &before, &Waits::default());
         assert_eq!(seen, None);
     }
 

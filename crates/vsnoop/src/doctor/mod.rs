@@ -1,12 +1,13 @@
 //! The checks of `vsnoop doctor`: of the host (`host`), of its configuration and the service's
-//! (`configuration`), of each tap and its VM (`taps`), of the memory for holds (`hold`), and of
-//! uplinks (`incast`).
+//! (`configuration`), of each tap and its VM (`taps`), of the memory for holds (`hold`),
+//! which the waits of vCPUs decide (`waits`), and of uplinks (`incast`).
 
 pub mod configuration;
 pub mod hold;
 pub mod host;
 mod incast;
 pub mod taps;
+mod waits;
 
 use serde::Serialize;
 use vsnoop_host::error::Unfit;

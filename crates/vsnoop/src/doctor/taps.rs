@@ -3,8 +3,7 @@
 //! A VM gains if it waits: its vCPUs want to run and cannot, because others have the CPU or a quota
 //! is exhausted. That share of the time is measured, over all taps at the same time.
 
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::Result;
 use serde::Serialize;
@@ -20,7 +19,8 @@ use vsnoop_host::system::vcpu::{self, Shares, Vcpu};
 use vsnoop_host::system::{egress, kernel, offload, qdisc};
 use vsnoop_host::units;
 
-use super::hold::{Budget, Delay, Recommended, Timeslices, seen_of_acks, seen_of_vcpus};
+use super::hold::{Budget, Delay, Recommended, seen_of_acks, seen_of_vcpus};
+use super::waits::Waits;
 use crate::output::histogram::Histogram;
 
 /// A VM that waits for less than this share of the time has little to gain.
@@ -134,22 +134,27 @@ pub fn examine(names: &[String], netns: &Netns, seconds: f64) -> Result<Vec<TapR
         .map(|device| {
             let process = holders.remove(&(device.name.clone(), netns.inode));
             let vcpus = threads(process.as_ref());
-            let timeslices = timeslices(process.as_ref(), &vcpus);
-            (device, process, vcpus, timeslices)
+            (device, process, vcpus)
         })
         .collect();
     let start = Instant::now();
-    if watched.iter().any(|(_, _, vcpus, _)| !vcpus.is_empty()) {
-        thread::sleep(Duration::from_secs_f64(seconds));
-    }
+    let threads_of = |(_, process, vcpus): &(Device, Option<Process>, Vec<Vcpu>)| {
+        let pid = process.as_ref().map_or(0, |process| process.pid);
+        vcpus.iter().map(|vcpu| (pid, vcpu.tid)).collect::<Vec<_>>()
+    };
+    let watched_threads: Vec<_> = watched.iter().flat_map(threads_of).collect();
+    let waits = if watched_threads.is_empty() {
+        Waits::default()
+    } else {
+        Waits::watch(&watched_threads, seconds)
+    };
     watched
         .into_iter()
-        .map(|(device, process, before, turns_before)| {
+        .map(|(device, process, before)| {
             let now = threads(process.as_ref());
             let shares = vcpu::shares(&before, &now, start.elapsed().as_nanos() as u64);
-            let timeslices_now = timeslices(process.as_ref(), &now);
-            let seen = seen_of_vcpus((&before, &turns_before), (&now, &timeslices_now))
-                .filter(|_| shares.held_up() >= WORTH_IT);
+            let seen =
+                seen_of_vcpus(&before, &now, &waits).filter(|_| shares.held_up() >= WORTH_IT);
             netns.run(|| report(&device, process, &now, shares, seen, netns))
         })
         .collect()
@@ -157,10 +162,6 @@ pub fn examine(names: &[String], netns: &Netns, seconds: f64) -> Result<Vec<TapR
 
 fn threads(process: Option<&Process>) -> Vec<Vcpu> {
     process.map_or(Vec::new(), |process| vcpu::of_process(process.pid))
-}
-
-fn timeslices(process: Option<&Process>, vcpus: &[Vcpu]) -> Timeslices {
-    Timeslices::read(process.map_or(0, |process| process.pid), vcpus)
 }
 
 fn report(
