@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use clap::{Args, Parser, Subcommand};
 use vsnoop_lab::experiment::incast::Selection;
-use vsnoop_lab::experiment::{self, Experiment, Options};
+use vsnoop_lab::experiment::{self, Experiment, Options, Takes};
 use vsnoop_lab::page;
 use vsnoop_lab::results::incast::CongestionControl;
 use vsnoop_lab::results::table::Style;
@@ -26,7 +26,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Action {
-    /// Shows the experiments.
+    /// Shows the experiments, and how many minutes each takes.
     List,
     /// Runs experiments; results go to results/NAME. An interrupted run is gone on with.
     Run(Box<Run>),
@@ -131,9 +131,16 @@ fn main() {
 fn act(action: Action) -> Result<()> {
     match action {
         Action::List => {
-            for experiment in experiment::all() {
-                println!("{:13} {}", experiment.name, experiment.about);
+            println!("{:14} full  quick  shows", "experiment");
+            let mut sum = Takes { full_min: 0, quick_min: 0 };
+            for Experiment { name, about, takes, .. } in experiment::all() {
+                let Takes { full_min, quick_min } = takes;
+                println!("{name:14} {full_min:4}  {quick_min:5}  {about}");
+                sum.full_min += full_min;
+                sum.quick_min += quick_min;
             }
+            let Takes { full_min, quick_min } = sum;
+            println!("{:14} {full_min:4}  {quick_min:5}  all of these, in minutes", "all");
             Ok(())
         }
         Action::Prepare => {

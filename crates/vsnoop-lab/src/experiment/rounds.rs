@@ -35,16 +35,16 @@ pub struct Trial<T> {
 }
 
 /// The rounds of a cell.
-#[derive(Clone, Copy, Debug)]
-pub struct Rounds<'a, T> {
-    pub configurations: &'a [T],
+#[derive(Clone, Debug)]
+pub struct Rounds<T> {
+    pub configurations: Vec<T>,
     /// Sizes, and how many rounds each of them has.
-    pub plan: &'a [(u64, usize)],
+    pub plan: Vec<(u64, usize)>,
     /// The longest time of a cell's measurements, even if rounds remain.
     pub budget: Duration,
 }
 
-impl<T: Named> Rounds<'_, T> {
+impl<T: Named> Rounds<T> {
     /// How many measurements a cell has.
     pub fn count(&self) -> usize {
         let rounds: usize = self.plan.iter().map(|(_, rounds)| rounds).sum();
@@ -53,7 +53,7 @@ impl<T: Named> Rounds<'_, T> {
 
     /// Whether an earlier part of the run has measured all of this cell.
     pub fn is_done(&self, cell: &Cell, record: &Record) -> bool {
-        let rounds = spread(self.plan);
+        let rounds = spread(&self.plan);
         let has = |configuration: T, round: usize, size_bytes: u64| {
             record.has(configuration.name(), size_bytes, cell, round)
         };
@@ -73,14 +73,14 @@ impl<T: Named> Rounds<'_, T> {
         mut measure: impl FnMut(Trial<T>) -> Result<Vec<Sample>>,
     ) -> Result<()> {
         let (begin, end) = (Instant::now(), progress.done() + self.count());
-        let rounds = spread(self.plan);
+        let rounds = spread(&self.plan);
         let total = rounds.len();
         for (round, size_bytes) in rounds.into_iter().enumerate() {
             if begin.elapsed() > self.budget {
                 eprintln!("the time of this cell is up: {round} of {total} rounds were measured");
                 break;
             }
-            let mut order = self.configurations.to_vec();
+            let mut order = self.configurations.clone();
             fastrand::shuffle(&mut order);
             for configuration in order {
                 interrupt::check()?;

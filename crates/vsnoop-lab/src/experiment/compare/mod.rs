@@ -40,7 +40,8 @@ impl Comparison {
         let attaches = configurations.iter().any(|choice| choice.attach_options().is_some());
         let vsnoop = if attaches { Some(Vsnoop::find()?) } else { None };
         let congestion_control = options.congestion_control()?;
-        let rounds = Rounds { configurations: &configurations, plan: &plan, budget: self.budget };
+        let budget = self.budget;
+        let rounds = Rounds { configurations: configurations.clone(), plan, budget };
         let mut lab = Lab::open(guest::Options::default())?;
         let environment = &mut record.results.environment;
         lab.describe(environment);

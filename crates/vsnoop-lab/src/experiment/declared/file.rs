@@ -3,6 +3,7 @@
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
+use super::parts::Parts;
 use super::plan::{Changes, Plan};
 use super::runner::Runner;
 use crate::experiment::definition::{Experiment, Options, Takes};
@@ -23,9 +24,15 @@ pub struct Declaration {
     pub takes: Takes,
     pub paper: Option<Paper>,
     pub plan: Plan,
+    /// The parts of the plan, if it has some: what is different in each.
+    #[serde(default, rename = "part")]
+    pub parts: Vec<Changes>,
     /// What is different with `--quick`.
     #[serde(default)]
     pub quick: Changes,
+    /// The parts of that.
+    #[serde(default, rename = "quick_part")]
+    pub quick_parts: Vec<Changes>,
     /// Options of the command that make no sense here: `vms`, `load`, `share`, `path`,
     /// `congestion-control`, `size`.
     #[serde(default)]
@@ -55,12 +62,14 @@ impl Declaration {
     }
 
     /// The plan of a run with these options.
-    pub fn plan(&self, options: &Options) -> Result<Plan> {
+    pub fn plan(&self, options: &Options) -> Result<Parts> {
         self.refuse(options)?;
-        let mut plan = self.plan.clone();
+        let (mut plan, mut parts) = (self.plan.clone(), &self.parts);
         if options.quick {
             plan.change(&self.quick);
+            parts = &self.quick_parts;
         }
+        let mut plan = Parts::new(plan, parts);
         plan.choose(options).with_context(|| format!("options of {}", self.name))?;
         Ok(plan)
     }

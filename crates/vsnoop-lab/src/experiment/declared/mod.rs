@@ -1,13 +1,14 @@
 //! Experiments that are declared in files: experiments/NAME.toml says what is measured where, and
 //! which runner does it.
 //!
-//! [`Declaration`] is such a file, [`Plan`] what a run measures (the file, changed by its `quick`
-//! table and by the options of the command), [`Runner`] the code: a function that measures, and
-//! those that make tables, figures and plots of the samples. [`on_stages`] has the loop of runners
-//! that need VMs on a stage.
+//! [`Declaration`] is such a file, [`Parts`] what a run measures (the plan of the file, changed by
+//! its `quick` table and by the options of the command, in parts if it has some), [`Runner`] the
+//! code: a function that measures, and those that make tables, figures and plots of the samples.
+//! [`on_stages`] has the loop of runners that need VMs on a stage.
 
 mod file;
 mod on_stages;
+mod parts;
 mod plan;
 mod runner;
 
@@ -15,7 +16,6 @@ use std::sync::LazyLock;
 
 pub use file::Declaration;
 pub use on_stages::{Ground, Measure, on_stages};
-pub use plan::Plan;
 pub use runner::{Runner, Task};
 
 const FILES: &[&str] = &[

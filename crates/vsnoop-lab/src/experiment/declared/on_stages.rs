@@ -12,7 +12,7 @@ use vsnoop_testbed::stage::{Stage, StageOptions, vm_address};
 use vsnoop_testbed::vm::{Begin, SLICE, Share};
 use vsnoop_testbed::vsnoop::Vsnoop;
 
-use super::plan::Plan;
+use super::parts::{Parts, distinct};
 use super::runner::Task;
 use crate::experiment::configuration::Configuration;
 use crate::experiment::lab::{Guest, LOAD_PERIOD_MS, Lab};
@@ -90,19 +90,22 @@ pub fn on_stages(task: Task, guest: impl Into<Guest>, runner: &mut impl Measure)
     if let Some(vsnoop) = &vsnoop {
         record.results.environment.insert("vsnoop".into(), json!(vsnoop.version()?));
     }
-    for control in &plan.congestion_controls {
+    for control in plan.iter().flat_map(|part| &part.congestion_controls) {
         lab.session.allow_congestion_control(control.name())?;
     }
-    let sizes = plan.sizes();
-    let rounds = Rounds { configurations: &configurations, plan: &sizes, budget: plan.budget() };
     let machines = plan.machines();
-    let cells: usize = machines.iter().map(|machines| machines.cells.len()).sum();
-    let mut progress = Progress::new(cells * rounds.count());
+    let mut stages = Vec::new();
     for machines in &machines {
-        let cells = machines.cells.iter().copied();
-        let left: Vec<_> = cells.filter(|cell| !rounds.is_done(cell, record)).collect();
-        progress.skip((machines.cells.len() - left.len()) * rounds.count());
-        let Some(first) = left.first() else { continue };
+        let cells = machines.cells.iter().map(|(cell, part)| Ok((*cell, part.rounds()?)));
+        stages.push((machines, cells.collect::<Result<Vec<_>>>()?));
+    }
+    let count = |cells: &[(Cell, Rounds<_>)]| cells.iter().map(|(_, rounds)| rounds.count()).sum();
+    let mut progress = Progress::new(stages.iter().map(|(_, cells)| count(cells)).sum());
+    for (machines, cells) in stages {
+        let (done, left): (Vec<_>, Vec<_>) =
+            cells.into_iter().partition(|(cell, rounds)| rounds.is_done(cell, record));
+        progress.skip(count(&done));
+        let Some((first, _)) = left.first() else { continue };
         let options = StageOptions {
             vms: machines.vms,
             tuned: configurations.iter().any(|one| one.is_tuned()),
@@ -111,9 +114,9 @@ pub fn on_stages(task: Task, guest: impl Into<Guest>, runner: &mut impl Measure)
         let mut stage =
             lab.boot(options, machines.share, first.load, vsnoop.as_ref(), environment)?;
         runner.booted(&mut lab, &stage)?;
-        for &cell in &left {
+        for (cell, rounds) in left {
             let mut waits_ms = Vec::new();
-            enter(&mut stage, &plan, cell, record)
+            enter(&mut stage, cell, record)
                 .and_then(|()| {
                     load(runner, &stage, &cell)?;
                     runner.enter(&Ground { lab: &lab, stage: &stage, cell, machine: 0 })?;
@@ -136,28 +139,28 @@ pub fn on_stages(task: Task, guest: impl Into<Guest>, runner: &mut impl Measure)
 }
 
 /// What a plan's machines and clients have, for the report: only what applies to it.
-fn conditions(plan: &Plan, load_period_ms: u32) -> BTreeMap<String, Value> {
-    let controls: Vec<_> = plan.congestion_controls.iter().map(|one| one.name()).collect();
-    let shares: Vec<_> = plan.shares.iter().map(|share| share.text()).collect();
+fn conditions(plan: &Parts, load_period_ms: u32) -> BTreeMap<String, Value> {
+    let controls = plan.iter().flat_map(|part| &part.congestion_controls).map(|one| one.name());
+    let shares = plan.iter().flat_map(|part| &part.shares).map(|share| share.text());
     let mut conditions = BTreeMap::from([
-        ("congestion_control".to_owned(), json!(controls.join(", "))),
-        ("share".to_owned(), json!(shares.join(", "))),
+        ("congestion_control".to_owned(), json!(distinct(controls).join(", "))),
+        ("share".to_owned(), json!(distinct(shares).join(", "))),
     ]);
-    if plan.loads.iter().any(|load| *load > 0.0) {
+    if plan.iter().any(|part| part.loads.iter().any(|load| *load > 0.0)) {
         conditions.insert("load_period_ms".into(), json!(load_period_ms));
     }
-    if plan.shares.contains(&Share::Slices) {
+    if plan.iter().any(|part| part.shares.contains(&Share::Slices)) {
         conditions.insert("slice_ms".into(), json!(SLICE.as_millis() as u64));
     }
     conditions
 }
 
 /// Lays the path of a cell, measures it, and resolves the machines.
-fn enter(stage: &mut Stage, plan: &Plan, cell: Cell, record: &mut Record) -> Result<()> {
+fn enter(stage: &mut Stage, cell: Cell, record: &mut Record) -> Result<()> {
     let rtt = Duration::from_secs_f64(cell.path_rtt_ms / 1e3);
     stage.set_path(&PathOptions {
         rtt,
-        segment_loss: plan.path_loss_percent / 100.0,
+        segment_loss: cell.path_loss_percent / 100.0,
         link: cell.path_link,
     })?;
     let path = check_path(stage, rtt)?;
@@ -215,12 +218,13 @@ fn one(
 mod tests {
     use super::*;
     use crate::experiment::declared::Declaration;
+    use crate::experiment::definition::Options;
 
     #[test]
     fn the_environment_names_what_the_plan_has_and_nothing_else() {
         let of = |name: &str| {
-            let plan = &Declaration::find(name).unwrap().plan;
-            conditions(plan, 70)
+            let plan = Declaration::find(name).unwrap().plan(&Options::default()).unwrap();
+            conditions(&plan, 70)
         };
         let uploads = of("uploads");
         assert_eq!(uploads["congestion_control"], "cubic, bbr");

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use super::plan::Plan;
+use super::parts::Parts;
 use crate::results::record::Record;
 use crate::results::table::Style;
 use crate::results::{Figure, Results};
@@ -23,6 +23,6 @@ pub struct Runner {
 
 /// A run: what is to be measured, and where samples go.
 pub struct Task<'a> {
-    pub plan: Plan,
+    pub plan: Parts,
     pub record: &'a mut Record,
 }

@@ -34,8 +34,9 @@ pub struct Part {
 }
 
 impl Part {
-    pub fn rounds<'a>(&'a self, configurations: &'a [Configuration]) -> Rounds<'a, Configuration> {
-        Rounds { configurations, plan: &self.plan, budget: self.budget }
+    pub fn rounds(&self, configurations: &[Configuration]) -> Rounds<Configuration> {
+        let configurations = configurations.to_vec();
+        Rounds { configurations, plan: self.plan.clone(), budget: self.budget }
     }
 }
 

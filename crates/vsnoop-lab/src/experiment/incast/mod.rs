@@ -45,7 +45,7 @@ use stage::IncastStage;
 /// Counted rounds of a block; the next block has the next configuration.
 const BLOCK_ROUNDS: usize = 10;
 /// Longest time of a point's measurements, even if rounds remain.
-const BUDGET: Duration = Duration::from_secs(90);
+const BUDGET: Duration = Duration::from_secs(30);
 /// net.core.netdev_max_backlog, packets: many senders send more at once than the default of 1000,
 /// and packets may be lost at the last hop only.
 const BACKLOG_PACKETS: &str = "20000";

@@ -21,8 +21,8 @@ use crate::results::{Figure, Results};
 /// Carrier, rounds without loss, rounds with loss. Carriers that are compared closely have the
 /// most.
 const PLAN: [(&str, usize, usize); 12] = [
-    ("bare", 2, 20),
-    ("vsnoop-udp", 2, 20),
+    ("bare", 2, 12),
+    ("vsnoop-udp", 2, 12),
     ("vsnoop-tls", 2, 8),
     ("bridged", 1, 2),
     ("nat", 1, 2),
@@ -61,7 +61,7 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
         papers: &[papers::WAN],
         plots: plots::vnet,
     },
-    takes: Takes { full_min: 14, quick_min: 2 },
+    takes: Takes { full_min: 11, quick_min: 2 },
     run,
 };
 

@@ -36,7 +36,7 @@ use crate::results::report::Words;
 
 const RTT: Duration = Duration::from_millis(20);
 const LINK: PathLink = PathLink { rate_mbit: 200, queue_bytes: 1_000_000 };
-const ROUNDS: usize = 10;
+const ROUNDS: usize = 6;
 const QUICK_ROUNDS: usize = 1;
 
 pub const EXPERIMENT: Experiment = Experiment {
@@ -53,7 +53,7 @@ pub const EXPERIMENT: Experiment = Experiment {
         papers: &[],
         plots: plots::draw_all,
     },
-    takes: Takes { full_min: 25, quick_min: 2 },
+    takes: Takes { full_min: 14, quick_min: 2 },
     run,
 };
 
@@ -91,10 +91,9 @@ fn run(options: &Options, record: &mut Record) -> Result<()> {
         "of a run's options this experiment has --quick, --rounds and --configuration"
     );
     let own = if options.quick { QUICK_ROUNDS } else { ROUNDS };
-    let plan = [(SIZE_BYTES, options.rounds.unwrap_or(own))];
+    let plan = vec![(SIZE_BYTES, options.rounds.unwrap_or(own))];
     ensure!(plan[0].1 > 0, "an experiment needs at least one round");
-    let rounds =
-        Rounds { configurations: &configurations, plan: &plan, budget: Duration::from_secs(3600) };
+    let rounds = Rounds { configurations, plan, budget: Duration::from_secs(3600) };
     let vsnoop = Vsnoop::find()?;
     let mut lab = Lab::open(guest::Options::default())?;
     lab.describe(&mut record.results.environment);

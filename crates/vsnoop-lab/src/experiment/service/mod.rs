@@ -53,7 +53,7 @@ pub const EXPERIMENT: Experiment = Experiment {
         papers: &[],
         plots: |_, _| Ok(Vec::new()),
     },
-    takes: Takes { full_min: 15, quick_min: 1 },
+    takes: Takes { full_min: 10, quick_min: 1 },
     run,
 };
 

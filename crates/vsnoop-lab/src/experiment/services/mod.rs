@@ -61,7 +61,7 @@ struct Workload {
 fn run(task: Task) -> Result<()> {
     let settings: Settings = task.plan.settings()?;
     let sizes = task.plan.sizes();
-    sizes.iter().try_for_each(|(bytes, _)| settings.find(*bytes).map(drop))?;
+    sizes.iter().try_for_each(|bytes| settings.find(*bytes).map(drop))?;
     let system = guest::prepare_system(&systems::parse(SYSTEM)?)?;
     let image = system.image.clone();
     on_stages(task, image, &mut Services { settings, sizes, system, started: None })
@@ -77,7 +77,7 @@ impl Settings {
 struct Services {
     settings: Settings,
     /// Of the workloads of this run.
-    sizes: Vec<(u64, usize)>,
+    sizes: Vec<u64>,
     system: SystemImage,
     /// The process of the machine whose services run.
     started: Option<nix::unistd::Pid>,
@@ -95,7 +95,7 @@ impl Measure for Services {
                 service.start(vm, client, address)?;
             }
             // Programs come from the disk, and are translated by the emulator, at their first use.
-            for (bytes, _) in &self.sizes {
+            for bytes in &self.sizes {
                 let workload = self.settings.find(*bytes)?;
                 let warmed = self.load(ground, workload, WARM_UP_S);
                 warmed.with_context(|| format!("warm up: {}", workload.name))?;

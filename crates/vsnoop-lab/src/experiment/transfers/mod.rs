@@ -50,8 +50,7 @@ struct Settings {
 fn run(task: Task) -> Result<()> {
     let settings = task.plan.settings()?;
     let configurations = task.plan.configurations()?;
-    let first = task.plan.machines().first().and_then(|machines| machines.cells.first().copied());
-    let first = first.context("a plan without cells")?;
+    let first = task.plan.first_cell().context("a plan without cells")?;
     let mut transfers = Transfers { settings, configurations, first, ways: None };
     on_stages(task, guest::Options::default(), &mut transfers)
 }
