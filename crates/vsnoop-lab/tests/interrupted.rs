@@ -96,6 +96,54 @@ const NO_ROOM: &str = r#"mkdir /run/disk && mount -t tmpfs -o size=24k disk /run
     measured $results/results.json >/run/after
     wc -l </run/before
     cmp /run/before /run/after && echo the same"#;
+/// Runs of the command ($2) that measure a VM, on a host with processes and pins of its own.
+/// `signal WHO NAME WHEN` sends a signal to the process group, as a terminal does, or to the
+/// command alone. $3 is a congestion control that the host allows.
+const MEASURING: &str = r#"mount -t bpf bpf /sys/fs/bpf && mkdir /run/tmp || exit
+    lab=$2 control=$3 results=/run/results/hold
+    export TMPDIR=/run/tmp
+    # ip mounts /run/netns on itself, for good.
+    ip netns add none && ip netns del none && sort /proc/self/mounts >/run/mounts
+    begin() {
+        exec setsid env --default-signal=INT,TERM "$lab" run hold --vms 1 --share quota:50 \
+            --load 0.2 --path-rtt 5 --size 100000 --rounds 3 --configuration off \
+            --configuration vsnoop --configuration host --congestion-control $control \
+            --dir /run/results >/run/out 2>&1
+    }
+    measured() { cat $results/journal.jsonl 2>/dev/null | grep -c '"turn"'; }
+    running() {
+        cat /proc/[0-9]*/stat 2>/dev/null | sed -n 's/^[0-9]* (\(.*\)) [^ZX] .*/\1/p' |
+            grep -vx -e sh -e cat -e sed -e grep -e sleep
+    }
+    left() {
+        # The helper ends by itself, soon after its last port has gone.
+        for wait in $(seq 300); do [ -z "$(running)" ] && break; sleep 0.1; done
+        group="vslab-$(stat -Lc %i /proc/self/ns/pid)-*"
+        # The kernel's own pins are called *.debug.
+        echo $(running) $(ls -A /run/netns) $(ls -A /run/tmp) $(ls /run/vsnoop-lab) \
+            $(find /sys/fs/cgroup -name "$group") \
+            $(find /sys/fs/bpf -mindepth 1 ! -name '*.debug') \
+            $(sort /proc/self/mounts | comm -13 /run/mounts -)
+    }
+    signal() {
+        begin & run=$!
+        until eval "$3"; do kill -0 $run || break; sleep 0.02; done
+        case $1 in group) kill -s $2 -- -$run ;; alone) kill -s $2 $run ;; esac
+        wait $run
+        echo "status $?, left: $(left)"
+        tail -n 2 /run/out
+    }
+    signal group INT 'grep -q "booting a VM" /run/out && running | grep -q qemu'
+    signal alone TERM 'grep -q "booting a VM" /run/out && running | grep -q qemu'
+    signal group INT '[ -e /sys/fs/bpf/vsnoop ]'
+    before=$(measured)
+    signal group INT '[ "$(measured)" -gt $before ]'
+    before=$(measured) first=$(grep -o '"acked_ms":[0-9.]*' $results/journal.jsonl | head -n 1)
+    signal alone TERM '[ "$(measured)" -gt $before ]'
+    [ "$(measured)" -gt $before ] && echo more
+    signal group INT 'grep -q ^9/9 /run/out'
+    echo in all $(grep -c '"turn"' $results/results.json)
+    tr -d ' ' <$results/results.json | grep -q "$first" && echo kept"#;
 /// An installer of packages that never ends, and a signal meanwhile.
 const INSTALLING: &str = r#"mkdir /run/bin
     cat >/run/bin/mmdebstrap <<'END'
@@ -120,6 +168,7 @@ const BARE: &str = r#"mkdir /run/bin
 const NO_BOOT: &str = "a_guest_that_does_not_boot_is_named_with_what_it_printed";
 const NO_ROOM_FOR_REPORT: &str = "a_disk_without_room_for_a_report_costs_no_measurement";
 const ANYWHERE: &str = "a_run_that_is_interrupted_anywhere_is_gone_on_with";
+const OF_A_VM: &str = "a_run_that_is_interrupted_while_a_vm_is_measured_leaves_nothing_behind";
 
 type Test = fn() -> Result<()>;
 
@@ -136,7 +185,7 @@ fn main() -> Result<()> {
         "--make" => return make(Path::new(&argument()?)),
         _ => (),
     }
-    let tests: [(&str, Test); 10] = [
+    let tests: [(&str, Test); 11] = [
         ("two_signals_leave_neither_setting_nor_namespace_behind", two_signals),
         ("a_killed_lab_is_cleared_up_after_by_the_next_one", killed),
         ("labs_beside_each_other_share_a_setting_of_the_kernel", beside),
@@ -145,6 +194,7 @@ fn main() -> Result<()> {
         ("a_quota_without_control_groups_says_what_it_needs", no_control_groups),
         (NO_BOOT, no_boot),
         (ANYWHERE, command),
+        (OF_A_VM, measuring),
         ("an_interrupted_installation_of_a_guest_leaves_nothing_half_made", installing),
         ("missing_programs_are_named_with_their_packages", bare),
     ];
@@ -155,12 +205,12 @@ fn main() -> Result<()> {
         let able = is_root
             && match name {
                 NO_BOOT => vm::require_qemu().is_ok(),
-                NO_ROOM_FOR_REPORT | ANYWHERE => cubic_is_allowed(),
+                OF_A_VM => vm::require_qemu().and_then(|()| vm::require_two_cores()).is_ok(),
                 _ => true,
             };
         let kind = match able {
             true => "",
-            false => "skipped: needs root, QEMU where a guest boots, and cubic for a link",
+            false => "skipped: needs root, and QEMU where a guest boots, and two cores for a VM",
         };
         trial.with_kind(kind).with_ignored_flag(!able)
     };
@@ -168,10 +218,12 @@ fn main() -> Result<()> {
     libtest_mimic::run(&Arguments::from_args(), trials).exit()
 }
 
-/// Links compare carriers with cubic, and only the host's own network namespace may allow it.
-fn cubic_is_allowed() -> bool {
-    let allowed = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_allowed_congestion_control");
-    allowed.is_ok_and(|names| names.split_whitespace().any(|name| name == "cubic"))
+/// One that clients in every network namespace may choose; only the host's own may allow more.
+fn allowed_congestion_control() -> Result<&'static str> {
+    let file = "/proc/sys/net/ipv4/tcp_allowed_congestion_control";
+    let allowed = std::fs::read_to_string(file).with_context(|| format!("read {file}"))?;
+    let is_allowed = |name: &&str| allowed.split_whitespace().any(|known| known == *name);
+    ["cubic", "bbr", "reno"].into_iter().find(is_allowed).context("the host allows none of these")
 }
 
 /// Changes a setting and makes a namespace; a signal and then a line end it.
@@ -244,8 +296,15 @@ struct Host {
 
 impl Host {
     fn start(script: &str, arguments: &[&str]) -> Result<Self> {
+        Self::start_with(&[], script, arguments)
+    }
+
+    /// With further options of unshare.
+    fn start_with(more: &[&str], script: &str, arguments: &[&str]) -> Result<Self> {
         let mut shell = Command::new("unshare")
-            .args(["--net", "--mount", "--propagation", "private", "sh", "-c", script, "sh"])
+            .args(["--net", "--mount", "--propagation", "private"])
+            .args(more)
+            .args(["sh", "-c", script, "sh"])
             .arg(std::env::current_exe()?)
             .args(arguments)
             .stdin(Stdio::piped())
@@ -270,6 +329,11 @@ impl Host {
 /// The output of a role on a host of its own.
 fn on_host(script: &str, arguments: &[&str]) -> Result<String> {
     Host::start(script, arguments)?.rest()
+}
+
+/// On one with further namespaces.
+fn on_host_with(more: &[&str], script: &str, arguments: &[&str]) -> Result<String> {
+    Host::start_with(more, script, arguments)?.rest()
 }
 
 fn require(text: &str, parts: &[&str]) -> Result<()> {
@@ -361,6 +425,23 @@ fn command() -> Result<()> {
             CLEAN,
         ],
     )
+}
+
+/// Signals while the guest boots, before its first transfer with vsnoop, between transfers, and
+/// while the report is made.
+fn measuring() -> Result<()> {
+    let script = HOST.replace("\"$@\"", MEASURING);
+    let text = on_host_with(
+        &["--pid", "--fork", "--kill-child", "--mount-proc"],
+        &script,
+        &[LAB, allowed_congestion_control()?],
+    )?;
+    let count = |part: &str| text.matches(part).count();
+    let clean = format!("status {}, left: guest-core lock\n", interrupt::EXIT_STATUS);
+    ensure!(count(&clean) == 5, "{text}");
+    ensure!(count("nothing was measured") + count("was cut short") == 5, "{text}");
+    // It has measured all, and makes its report to the end.
+    require(&text, &["status 0, left: guest-core lock\n", "\nmore\n", "in all 9\nkept\n"])
 }
 
 fn installing() -> Result<()> {

@@ -14,7 +14,7 @@ use vsnoop_testbed::session::{PREFIX, Session};
 
 use super::probe::{self, Echoes};
 use super::stream::{self, Load};
-use crate::peers::link::{self, HostSide, RunningCarrier, Site};
+use crate::peers::link::{self, HostSide, Kind, RunningCarrier, Site};
 use crate::results::link::Carried;
 use crate::results::{Cell, Results, Sample};
 
@@ -58,11 +58,18 @@ impl Rig {
             ..Plan::default()
         })?;
         hosts.set_faults(path.unwrap_or(&Faults::default()));
-        session.allow_congestion_control(DEFAULT_CONGESTION_CONTROL)?;
+        // Programs take the default of their host for connections of their own.
+        let has_programs = carriers
+            .iter()
+            .any(|name| link::find(name).is_some_and(|carrier| carrier.kind != Kind::Kernel));
+        if has_programs {
+            session.allow_congestion_control(DEFAULT_CONGESTION_CONTROL)?;
+        }
         for side in HostSide::BOTH {
-            let key = "net.ipv4.tcp_congestion_control";
             let host = &hosts.hosts[side as usize].netns;
-            host.set_sysctl(key, DEFAULT_CONGESTION_CONTROL)?;
+            if has_programs {
+                host.set_sysctl("net.ipv4.tcp_congestion_control", DEFAULT_CONGESTION_CONTROL)?;
+            }
             // Some programs do not start on a host without a default route.
             host.ip(&format!("route add default via {}", side.other().address()))?;
         }
