@@ -11,6 +11,8 @@ mod cli;
 mod command;
 mod counters;
 mod doctor;
+#[cfg(test)]
+mod document;
 mod drain;
 mod engine;
 mod error;
