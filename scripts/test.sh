@@ -83,8 +83,10 @@ log=$BESIDE/log
 cargo build --release --locked -p vsnoop -p vsnoop-lab -p vsnoop-guest || { echo "0 passed, 1 failed, 0 skipped"; exit 1; }
 {
 	cargo fetch --locked --target "$(rustc -vV | sed -n 's/^host: //p')"
-	# The kernels and the image of guests.  Without them the tests say what they lack.
+	# The kernels and the image of guests, the schemas of Kubernetes.  Without them the tests
+	# say what they lack.
 	target/release/vsnoop-lab prepare &
+	sh scripts/check-deploy.sh --fetch &
 	# What does not build is told again, and counted, by the tests themselves.
 	host_tests --no-run >/dev/null 2>&1
 	wait

@@ -17,17 +17,44 @@ use vsnoop_testbed::workspace;
 
 use crate::hold::ConfigFile;
 use crate::sandbox::{PORT, TapHost, text, vsnoop, wait_until};
+use crate::{skipped, trial};
 
 const MANIFEST: &str = "deploy/kubernetes/daemonset.yaml";
 pub const UNIT: &str = "deploy/vsnoop.service";
 
+/// Fetched by `sh scripts/check-deploy.sh`.
+const VALIDATOR: &str = "build/kubernetes/bin/kubernetes-validate";
+
 pub fn trials() -> Vec<Trial> {
-    trials![
+    let mut trials = trials![
         the_manifest_gives_the_capabilities_of_the_unit,
         the_archive_has_what_make_install_installs,
         an_upgrade_to_another_layout_detaches_by_the_old_program_and_no_other_does,
         the_service_attaches_with_the_files_and_capabilities_of_the_container,
-    ]
+    ];
+    let manifests = trial("the_manifests_are_what_kubernetes_takes", the_manifests_are_valid);
+    let has_schemas = workspace::root().is_ok_and(|root| root.join(VALIDATOR).exists());
+    trials.push(match has_schemas {
+        true => manifests,
+        false => skipped(manifests, &format!("no {VALIDATOR}: sh scripts/check-deploy.sh")),
+    });
+    trials
+}
+
+/// For the oldest and the newest version that has a schema; one that has an unknown field is not.
+fn the_manifests_are_valid() -> Result<()> {
+    let root = workspace::root()?;
+    let check = root.join("scripts/check-deploy.sh");
+    let output = Command::new("sh").arg(check).output()?;
+    let said = format!("{}{}", text(&output.stdout), text(&output.stderr));
+    ensure!(output.status.success() && said.contains("is good for Kubernetes"), "{said}");
+    let manifest = fs::read_to_string(root.join(MANIFEST))?;
+    let wrong = Path::new("/run/vsnoop-manifest.yaml");
+    fs::write(wrong, manifest.replacen("hostNetwork:", "hostNetworks:", 1))?;
+    let mut validate = Command::new(root.join(VALIDATOR));
+    let output = validate.arg("--strict").arg(wrong).output()?;
+    ensure!(!output.status.success(), "an unknown field is taken: {}", text(&output.stdout));
+    Ok(())
 }
 
 fn the_manifest_gives_the_capabilities_of_the_unit() -> Result<()> {
