@@ -15,11 +15,14 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use nix::sys::stat::Mode;
+use nix::unistd::{Gid, Group};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use socket2::{Domain, SockAddr, Socket, Type};
@@ -41,6 +44,11 @@ const LINE_BYTES: usize = 1 << 20;
 pub enum MonitorError {
     #[error("connect")]
     Connect(#[source] std::io::Error),
+    #[error(
+        "the service may not write to it, which belongs to another user: {}",
+        remedy(*group, *mode)
+    )]
+    Forbidden { group: u32, mode: u32 },
     #[error("talk to it")]
     Talk(#[source] std::io::Error),
     #[error("it was closed")]
@@ -138,7 +146,7 @@ impl Monitor {
             let pid = getsockopt(&stream, PeerCredentials)?.pid();
             Ok((stream, pid))
         };
-        let (stream, pid) = connect().map_err(MonitorError::Connect)?;
+        let (stream, pid) = connect().map_err(|error| refused(path, error))?;
         Ok(Self {
             stream,
             pid,
@@ -281,6 +289,29 @@ impl Monitor {
         let line = json!({ "execute": command, "arguments": arguments, "id": request as u64 });
         // QEMU reads while it answers: a buffer that is full is an error.
         self.stream.write_all(format!("{line}\n").as_bytes()).map_err(MonitorError::Talk)
+    }
+}
+
+/// Why a connection failed. The service has given up `CAP_DAC_OVERRIDE`.
+fn refused(path: &Path, error: std::io::Error) -> MonitorError {
+    match path.metadata() {
+        Ok(socket) if error.kind() == ErrorKind::PermissionDenied => {
+            MonitorError::Forbidden { group: socket.gid(), mode: socket.mode() }
+        }
+        _ => MonitorError::Connect(error),
+    }
+}
+
+/// What lets the service write to a socket of this group and mode.
+fn remedy(group: u32, mode: u32) -> String {
+    let found = Group::from_gid(Gid::from_raw(group)).ok().flatten();
+    let name = found.map_or_else(|| group.to_string(), |group| group.name);
+    let unit = format!(
+        "add its group to the unit (`systemctl edit vsnoop`: [Service] SupplementaryGroups={name})"
+    );
+    match mode & Mode::S_IWGRP.bits() {
+        0 => format!("let its group {name} write to it, and {unit}"),
+        _ => unit,
     }
 }
 

@@ -26,6 +26,7 @@ mod interrupted;
 mod link;
 mod metrics;
 mod migration;
+mod monitors;
 mod off;
 mod packages;
 mod priority;
@@ -72,6 +73,7 @@ fn main() {
         reload::trials(),
         service::trials(),
         migration::trials(),
+        monitors::trials(),
     ]
     .into_iter()
     .flatten()

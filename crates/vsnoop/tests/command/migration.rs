@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -45,14 +45,14 @@ struct State {
 }
 
 /// A QMP monitor.
-struct Qemu {
+pub struct Qemu {
     path: PathBuf,
     state: Arc<Mutex<State>>,
 }
 
 impl Qemu {
     /// In a directory of this name. `run_state`: `running`, or `inmigrate`.
-    fn start(role: &str, run_state: &'static str) -> Result<Self> {
+    pub fn start(role: &str, run_state: &'static str) -> Result<Self> {
         let path = socket(role)?;
         let listener = UnixListener::bind(&path)?;
         let state = State { run_state, migration: None, client: None };
@@ -67,13 +67,17 @@ impl Qemu {
         Ok(Self { path, state })
     }
 
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// The key of a `[[port]]`.
-    fn key(&self) -> String {
+    pub fn key(&self) -> String {
         format!("qmp = \"{}\"\n", self.path.display())
     }
 
     /// Sends events: a status of `MIGRATION`, or a name in capitals.
-    fn say(&self, events: &[&'static str]) -> Result<()> {
+    pub fn say(&self, events: &[&'static str]) -> Result<()> {
         let mut state = lock(&self.state);
         for event in events {
             let line = match *event {
@@ -92,7 +96,7 @@ impl Qemu {
         Ok(())
     }
 
-    fn until_followed(&self) -> Result<()> {
+    pub fn until_followed(&self) -> Result<()> {
         wait_until("the service follows the monitor", || Ok(lock(&self.state).client.is_some()))
     }
 }
@@ -130,11 +134,11 @@ fn serve(client: UnixStream, state: &Mutex<State>) -> Result<()> {
     Ok(())
 }
 
-fn is_active(port: &Value) -> bool {
+pub fn is_active(port: &Value) -> bool {
     port["state"] == "active"
 }
 
-fn is_paused_for_migration(port: &Value) -> bool {
+pub fn is_paused_for_migration(port: &Value) -> bool {
     port["state"] == "paused" && port["paused_by"] == "migration"
 }
 
