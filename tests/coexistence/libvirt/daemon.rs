@@ -53,10 +53,11 @@ pub struct Libvirt {
 }
 
 impl Libvirt {
-    pub fn start(host: &Netns, directory: Directory) -> Result<Self> {
+    /// `name`: of its host, by which another libvirtd tells it from itself.
+    pub fn start(host: &Netns, name: &str, directory: Directory) -> Result<Self> {
         let path = &directory.0;
         let mut shell = Command::new("/bin/sh");
-        shell.args(["-c", SCRIPT, "sh"]).arg(path);
+        shell.args(["-c", SCRIPT, "sh"]).arg(path).arg(name);
         let sandbox = Sandbox { network: Network::Of(host), root: None };
         let daemon = contained::start_program(&sandbox, &shell, Some(&path.join("log")))?;
         let mut libvirt = Self { _daemon: daemon, directory };
@@ -73,19 +74,23 @@ impl Libvirt {
         &self.directory.0
     }
 
+    /// Where it listens.
+    pub fn socket(&self) -> PathBuf {
+        self.path().join("run/libvirt/libvirt-sock")
+    }
+
     /// Runs `virsh` with these arguments.
     pub fn virsh(&self, arguments: &[&str]) -> Result<String> {
-        let socket = self.path().join("run/libvirt/libvirt-sock");
-        let uri = format!("qemu:///system?socket={}", socket.display());
+        let uri = format!("qemu:///system?socket={}", self.socket().display());
         check(Command::new("virsh").args(["--quiet", "--connect", &uri]).args(arguments))
     }
 
-    /// Starts a domain, which is gone when it ends.
-    pub fn create(&self, xml: &str) -> Result<()> {
+    /// Defines a domain, and starts it.
+    pub fn create(&self, name: &str, xml: &str) -> Result<()> {
         let file = self.path().join("domain.xml");
         fs::write(&file, xml).with_context(|| format!("write {}", file.display()))?;
-        let file = file.to_string_lossy();
-        self.virsh(&["create", &file]).with_context(|| self.log()).map(drop)
+        self.virsh(&["define", &file.to_string_lossy()]).with_context(|| self.log())?;
+        self.virsh(&["start", name]).with_context(|| self.log()).map(drop)
     }
 
     /// Errors and warnings of the daemon.

@@ -89,9 +89,7 @@ impl Movable<'_> {
 
     fn launch(&self, more: &[String]) -> Result<Vm> {
         let Self { name, image, accelerator, nics, dir, memory } = *self;
-        let untouched = untouched_memory(&memory.with_extension("untouched"))?;
-        let arguments =
-            [&memory_arguments(image, accelerator, memory), &untouched[..], more].concat();
+        let arguments = [&movable_memory(image, accelerator, memory)?, more].concat();
         Vm::launch(name, image, accelerator, nics, dir, &arguments)
     }
 }
@@ -111,10 +109,8 @@ impl Vm {
     fn send_to(&self, target: &Path, timeout: Duration) -> Result<Migration> {
         let mut source = self.qmp()?;
         let mut receiver = Qmp::connect(&target.join("qmp"))?;
-        let ignore_shared = json!({ "capability": "x-ignore-shared", "state": true });
         for qemu in [&mut source, &mut receiver] {
-            let capabilities = json!({ "capabilities": [ignore_shared] });
-            qemu.execute("migrate-set-capabilities", &capabilities)?;
+            leave_shared_memory(qemu)?;
         }
         let bandwidth = json!({ "max-bandwidth": BANDWIDTH_BYTES });
         source.execute("migrate-set-parameters", &bandwidth)?;
@@ -140,6 +136,19 @@ impl Vm {
     }
 }
 
+/// Has QEMU not copy memory that is a file of several QEMUs.
+pub fn leave_shared_memory(qemu: &mut Qmp) -> Result<()> {
+    let ignore_shared = json!({ "capability": "x-ignore-shared", "state": true });
+    let capabilities = json!({ "capabilities": [ignore_shared] });
+    qemu.execute("migrate-set-capabilities", &capabilities).map(drop)
+}
+
+/// Arguments for the memory of a machine that can move; `file` is that of all its QEMUs.
+pub fn movable_memory(image: &Image, accelerator: Accelerator, file: &Path) -> Result<Vec<String>> {
+    let untouched = untouched_memory(&file.with_extension("untouched"))?;
+    Ok([&memory_arguments(image, accelerator, file), &untouched[..]].concat())
+}
+
 /// A device with memory that is copied: pages of zeros would not be.
 fn untouched_memory(file: &Path) -> Result<[String; 4]> {
     if !file.exists() {
@@ -153,7 +162,8 @@ fn untouched_memory(file: &Path) -> Result<[String; 4]> {
     let object = format!(
         "memory-backend-file,id=untouched,size={UNTOUCHED_BYTES},mem-path={file},share=off"
     );
-    let device = "ivshmem-plain,memdev=untouched,master=on".to_owned();
+    // libvirt gives other devices the first slots.
+    let device = "ivshmem-plain,memdev=untouched,master=on,addr=0x10".to_owned();
     Ok(["-object".to_owned(), object, "-device".to_owned(), device])
 }
 

@@ -32,14 +32,14 @@ use vsnoop_guest::control::{
 
 pub use accel::Accelerator;
 pub use hogs::Hogs;
-pub use migration::{Migration, Movable};
+pub use migration::{Migration, Movable, leave_shared_memory, movable_memory};
 pub use probe::choose as choose_accelerator;
+pub use qmp::Qmp;
 pub use sched::{GUEST_CORE, HOST_CORE, OnHostCore, pin_self, require_two_cores};
 pub use share::Share;
 pub use slices::Slices;
 pub use turns::{Begin, SLICE};
 
-use qmp::Qmp;
 use quota::Quota;
 
 use crate::guest::{Image, KERNEL_COMMAND_LINE};

@@ -1,0 +1,65 @@
+//! An upload that goes on for as long as a test wants.
+
+use std::io::Write;
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use vsnoop_guest::transfer::{Direction, Header, Sender, Verdict};
+use vsnoop_testbed::net::Netns;
+
+use super::site::PATIENCE;
+
+/// Of the whole upload: what is left at its end is sent without pauses.
+const BYTES: u64 = 64 << 20;
+/// After each chunk (of 64 KiB).
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// One connection; the guest verifies every byte.
+pub struct Upload {
+    is_enough: Arc<AtomicBool>,
+    sending: JoinHandle<Result<Verdict>>,
+}
+
+impl Upload {
+    pub fn begin(client: &Netns, server: SocketAddr) -> Result<Self> {
+        let stream = client.run(|| Ok(TcpStream::connect(server)?)).context("connect")?;
+        // A connection that hangs fails.
+        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        let is_enough = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&is_enough);
+        Ok(Self { is_enough, sending: thread::spawn(move || send(stream, &told)) })
+    }
+
+    /// Sends the rest; all must have arrived as it was sent.
+    pub fn finish(self) -> Result<()> {
+        let verdict = self.end()?;
+        ensure!(verdict == (Verdict::Exact { received_bytes: BYTES }), "{verdict:?}");
+        Ok(())
+    }
+
+    /// Sends the rest. An error is one of the connection.
+    pub fn end(self) -> Result<Verdict> {
+        self.is_enough.store(true, Ordering::Relaxed);
+        self.sending.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+}
+
+fn send(mut stream: TcpStream, is_enough: &AtomicBool) -> Result<Verdict> {
+    let header = Header { direction: Direction::Upload, size_bytes: BYTES, seed: 7 };
+    let mut sender = Sender::new(header);
+    while let Some((chunk, is_last)) = sender.next_chunk() {
+        while is_last && !is_enough.load(Ordering::Relaxed) {
+            thread::sleep(PAUSE);
+        }
+        stream.write_all(chunk).context("send")?;
+        if !is_enough.load(Ordering::Relaxed) {
+            thread::sleep(PAUSE);
+        }
+    }
+    Verdict::read(&mut stream).context("the guest's answer")
+}
