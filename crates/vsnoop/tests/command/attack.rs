@@ -33,30 +33,30 @@ pub fn trials() -> Vec<Trial> {
 }
 
 /// The port of a host in `stats`.
-fn stats(host: &str, port: &str) -> Result<Value> {
+pub fn stats(host: &str, port: &str) -> Result<Value> {
     let json = vsnoop_in(host, ["stats", port, "--json"])?.json()?;
     Ok(json["ports"][0].clone())
 }
 
-fn count(stats: &Value, name: &str) -> Result<u64> {
+pub fn count(stats: &Value, name: &str) -> Result<u64> {
     stats[name].as_u64().with_context(|| format!("no {name} in {stats}"))
 }
 
 /// A VM with a hold of 4 MiB, for which the host acknowledges early, and a connection to it.
-fn good(role: &str) -> Result<(AttachedNetwork, Pair)> {
+pub fn good(role: &str) -> Result<(AttachedNetwork, Pair)> {
     let network = network_with_hold(role)?;
     let mut pair = network.connect()?;
     until_acknowledged_early(&network, &mut pair)?;
     Ok((network, pair))
 }
 
-fn early_acks(network: &AttachedNetwork) -> Result<u64> {
+pub fn early_acks(network: &AttachedNetwork) -> Result<u64> {
     count(&stats(network.topology.host.name(), topology::PORT)?, "early_acks")
 }
 
 /// Its transfers were exact ([`Pair::exchange`] compares bytes); they were acknowledged early, and
 /// nothing of it was refused, taken or reset.
-fn ensure_unharmed(good: &AttachedNetwork, early_before: u64) -> Result<()> {
+pub fn ensure_unharmed(good: &AttachedNetwork, early_before: u64) -> Result<()> {
     let stats = stats(good.topology.host.name(), topology::PORT)?;
     ensure!(count(&stats, "early_acks")? > early_before, "none was acknowledged early: {stats}");
     ensure!(count(&stats, "flows_refused")? == 0, "{stats}");

@@ -12,6 +12,7 @@ macro_rules! trials {
 }
 
 mod attack;
+mod attack_time;
 mod bad_input;
 mod damaged;
 mod detach;
@@ -48,6 +49,7 @@ fn main() {
     let unusable = if arguments.list { None } else { sandbox::enter().err() };
     let trials: Vec<_> = [
         attack::trials(),
+        attack_time::trials(),
         bad_input::trials(),
         damaged::trials(),
         round_trip::trials(),

@@ -1,0 +1,210 @@
+//! A VM and senders of its owner attack the time of engine and helper, beside another VM.
+//!
+//! What they do is what a port may have: connections in its table, bytes in its hold. Each costs
+//! the engine more than it costs them: one byte in a segment, and an ACK that opens the window by
+//! one byte, after which the engine hands over the next, or that closes it, so that it is probed.
+//! Other connections of theirs are reset and begin anew as fast as they can be written.
+
+use std::io::{Read, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use anyhow::{Context, Result, ensure};
+use libtest_mimic::Trial;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use vsnoop_packet::builder::{Addresses, Ethernet, Route, TcpFrame};
+use vsnoop_packet::format::{ACK, RST, SYN};
+use vsnoop_packet::packet::Pool;
+use vsnoop_testbed::net::{Tap, TapOptions};
+use vsnoop_testbed::raw_vm;
+
+use crate::attack::{count, early_acks, ensure_unharmed, good, stats};
+use crate::helper::{AttachedNetwork, Pair};
+use crate::hold::{MUCH, freeze_with_much};
+use crate::priority::pid_of;
+use crate::sandbox::{PORT, TapHost, vsnoop, wait_until};
+
+/// Connections of the attackers that stay, and those that are reset and begin again.
+const STAYING: u16 = 2000;
+const RESET: u16 = 500;
+/// Bytes that a sender is ahead of its VM, each in a segment.
+const AHEAD: u32 = 8;
+/// Rounds over all connections: at least until the other VM's work is done.
+const ROUNDS: u32 = 20;
+/// Of the other VM, while that lasts.
+const EXCHANGES: usize = 20;
+
+const VM: ([u8; 6], [u8; 4]) = ([2; 6], [10, 66, 0, 2]);
+const SENDER: ([u8; 6], [u8; 4]) = ([4; 6], [10, 66, 0, 9]);
+const SERVER: u16 = 80;
+/// First bytes of both directions.
+const FROM_SENDER: u32 = 1000;
+const FROM_VM: u32 = 5000;
+
+pub fn trials() -> Vec<Trial> {
+    trials![a_vm_that_occupies_engine_and_helper_takes_nothing_from_a_vm_beside_it]
+}
+
+/// A VM and its senders, at two taps of one bridge.
+struct Attackers {
+    host: TapHost,
+    senders: Tap,
+}
+
+impl Attackers {
+    fn new() -> Result<Self> {
+        let host = TapHost::new("occupies")?;
+        host.netns.bridge("br0")?;
+        let senders = host.netns.tap("senders", &TapOptions::default())?;
+        for port in [PORT, "senders"] {
+            host.netns.add_port("br0", port)?;
+        }
+        host.vsnoop(["attach", PORT, "--no-passive", "--hold", "16M"])?.ok()?;
+        Ok(Self { host, senders })
+    }
+
+    fn say(&self, from_vm: bool, number: u16, segment: Segment) -> Result<()> {
+        let (tap, from, to, ports) = match from_vm {
+            true => (&self.host.tap, VM, SENDER, (SERVER, number)),
+            false => (&self.senders, SENDER, VM, (number, SERVER)),
+        };
+        let ethernet = Ethernet { source: from.0, destination: to.0, ..Ethernet::default() };
+        let route = Route::new(ethernet, Addresses::V4(from.1, to.1));
+        let Segment { flags, sequence, acknowledgment, window, payload } = segment;
+        let frame = TcpFrame::new(route, ports.0, ports.1);
+        let frame = TcpFrame { flags, sequence, acknowledgment, window, ..frame };
+        raw_vm::send(tap, &frame.build(payload))
+    }
+
+    fn open(&self, number: u16) -> Result<()> {
+        let window = u16::MAX;
+        let from = |sequence, acknowledgment, flags| Segment {
+            flags,
+            sequence,
+            acknowledgment,
+            window,
+            payload: b"",
+        };
+        self.say(false, number, from(FROM_SENDER - 1, 0, SYN))?;
+        self.say(true, number, from(FROM_VM - 1, FROM_SENDER, SYN | ACK))?;
+        self.say(false, number, from(FROM_SENDER, FROM_VM, ACK))?;
+        // It has said something: the connection is confirmed.
+        let first = Segment { window: 1, payload: b"x", ..from(FROM_VM, FROM_SENDER, ACK) };
+        self.say(true, number, first)
+    }
+
+    fn reset(&self, number: u16) -> Result<()> {
+        let (sequence, acknowledgment) = (FROM_VM + 1, FROM_SENDER);
+        let reset = Segment { flags: RST | ACK, sequence, acknowledgment, window: 0, payload: b"" };
+        self.say(true, number, reset)
+    }
+
+    /// One byte more of a sender, and of the VM an ACK of one more, which opens its window by one
+    /// byte or closes it.
+    fn trickle(&self, number: u16, round: u32) -> Result<()> {
+        let sequence = FROM_SENDER + round + AHEAD - 1;
+        let acknowledgment = FROM_VM + 1;
+        let byte =
+            Segment { flags: ACK, sequence, acknowledgment, window: u16::MAX, payload: b"y" };
+        self.say(false, number, byte)?;
+        let (sequence, acknowledgment) = (FROM_VM + 1, FROM_SENDER + round);
+        let window = u16::from(!(round + u32::from(number)).is_multiple_of(5));
+        let ack = Segment { flags: ACK, sequence, acknowledgment, window, payload: b"" };
+        self.say(true, number, ack)
+    }
+
+    /// Reads what came at both taps, so that no ring is full.
+    fn drain(&self) -> Result<()> {
+        let mut packet = Pool::default().take();
+        for tap in [&self.host.tap, &self.senders] {
+            while tap.read(&mut packet).context("read a frame")? {}
+        }
+        Ok(())
+    }
+
+    /// Until it is told to end, and for [`ROUNDS`] at least.
+    fn attack(&self, is_over: &AtomicBool) -> Result<u32> {
+        let staying = 10_000..10_000 + STAYING;
+        for number in staying.clone() {
+            self.open(number)?;
+            for ahead in 0..AHEAD - 1 {
+                let (sequence, acknowledgment) = (FROM_SENDER + ahead, FROM_VM + 1);
+                let (flags, window) = (ACK, u16::MAX);
+                let payload = b"y";
+                let byte = Segment { flags, sequence, acknowledgment, window, payload };
+                self.say(false, number, byte)?;
+            }
+            self.drain()?;
+        }
+        let mut round = 0;
+        while round < ROUNDS || !is_over.load(Ordering::Relaxed) {
+            for number in staying.clone() {
+                self.trickle(number, round)?;
+                if number.is_multiple_of(16) {
+                    self.drain()?;
+                }
+            }
+            for number in 30_000..30_000 + RESET {
+                self.open(number)?;
+                self.reset(number)?;
+            }
+            self.drain()?;
+            round += 1;
+        }
+        Ok(round)
+    }
+}
+
+struct Segment {
+    flags: u8,
+    sequence: u32,
+    acknowledgment: u32,
+    window: u16,
+    payload: &'static [u8],
+}
+
+/// What was acknowledged for a VM that stood still reaches it by the engine.
+fn held_bytes_arrive(network: &AttachedNetwork, pair: &mut Pair) -> Result<()> {
+    freeze_with_much(network, pair)?;
+    network.thaw();
+    let mut received = vec![0; MUCH];
+    pair.server.read_exact(&mut received).context("what was held")?;
+    ensure!(received == vec![7; MUCH], "the VM received something else");
+    pair.server.write_all(b"done")?;
+    pair.client.read_exact(&mut [0; 4]).context("its answer")
+}
+
+fn work_beside(network: &AttachedNetwork, pair: &mut Pair) -> Result<()> {
+    for _ in 0..EXCHANGES {
+        pair.exchange(300_000)?;
+    }
+    held_bytes_arrive(network, pair)?;
+    // The helper has its turn, too: it starts the next engine.
+    let before = pid_of("engine")?.context("no engine")?;
+    kill(Pid::from_raw(before), Signal::SIGKILL)?;
+    wait_until("another engine runs", || Ok(pid_of("engine")?.is_some_and(|pid| pid != before)))?;
+    held_bytes_arrive(network, pair)?;
+    network.connect_to(5002)?.exchange(300_000)
+}
+
+fn a_vm_that_occupies_engine_and_helper_takes_nothing_from_a_vm_beside_it() -> Result<()> {
+    let (network, mut pair) = good("works")?;
+    let early = early_acks(&network)?;
+    let attackers = Attackers::new()?;
+    let is_over = AtomicBool::new(false);
+    let rounds = thread::scope(|scope| {
+        let attacking = scope.spawn(|| attackers.attack(&is_over));
+        let worked = work_beside(&network, &mut pair);
+        is_over.store(true, Ordering::Relaxed);
+        let rounds = attacking.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        worked.map(|()| rounds)
+    })?;
+    ensure_unharmed(&network, early)?;
+    let attacked = stats(attackers.host.netns.name(), PORT)?;
+    let handovers = attacked["hold"]["handovers"].as_u64().context("no handovers")?;
+    ensure!(handovers > u64::from(STAYING), "the engine had little to do: {attacked}");
+    let created = count(&attacked, "flows_created")?;
+    ensure!(created > u64::from(STAYING), "{created} connections in {rounds} rounds: {attacked}");
+    vsnoop(["off", "--all"])?.ok().map(drop)
+}
