@@ -2,9 +2,9 @@
 //!
 //! Monitors name them: QEMU "CPU 0/KVM" and "CPU 0/TCG", Firecracker "fc_vcpu 0", cloud-hypervisor
 //! "vcpu0", crosvm "crosvm_vcpu0". The times come from /proc/PID/task/TID/schedstat: nanoseconds on
-//! a CPU, nanoseconds on a run queue, and how many times it got a CPU. A wait is added when it ends.
-//! Whether a thread that a cgroup's quota throttles counts as waiting depends on the kernel, so the
-//! quota's own count is read as well.
+//! a CPU, nanoseconds on a run queue, and how many times it got a CPU. A wait is added when it
+//! ends. Whether a thread that a cgroup's quota throttles counts as waiting depends on the kernel,
+//! so the quota's own count is read as well.
 
 use std::fs;
 

@@ -1,8 +1,9 @@
 //! The longest waits of vCPU threads for a CPU.
 //!
-//! The scheduler counts the sum of a thread's waits and their number. A thread that others interrupt
-//! has many short waits between the long ones that its senders notice: a mean over a second would
-//! hide those. So the counts are read often, and the longest mean between two readings is kept.
+//! The scheduler counts the sum of a thread's waits and their number. A thread that others
+//! interrupt has many short waits between the long ones that its senders notice: a mean over a
+//! second would hide those. So the counts are read often, and the longest mean between two readings
+//! is kept.
 
 use std::collections::HashMap;
 use std::thread;
