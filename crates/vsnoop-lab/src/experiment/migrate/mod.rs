@@ -6,7 +6,7 @@ mod hosts;
 mod measure;
 mod plan;
 mod plots;
-mod summary;
+pub mod summary;
 mod uploads;
 mod watch;
 
@@ -21,7 +21,7 @@ use vsnoop_testbed::vm::Share;
 use vsnoop_testbed::vsnoop::Vsnoop;
 use vsnoop_testbed::{guest, vm};
 
-use self::configuration::Configuration;
+use self::configuration::{Configuration, SERVICE};
 use self::hosts::Hosts;
 use self::measure::Migrations;
 use self::plan::{CLIENTS, QUOTA_PERCENT, SIZE_BYTES};
@@ -92,6 +92,20 @@ fn run(options: &Options, record: &mut Record) -> Result<()> {
     );
     let own = if options.quick { QUICK_ROUNDS } else { ROUNDS };
     let plan = vec![(SIZE_BYTES, options.rounds.unwrap_or(own))];
+    measure(configurations, plan, record)
+}
+
+/// Migrations under a service that follows both QEMUs, as the experiment `service` makes them.
+pub fn measure_service(migrations: usize, record: &mut Record) -> Result<()> {
+    let configurations = Configuration::chosen(&[SERVICE.to_owned()])?;
+    measure(configurations, vec![(SIZE_BYTES, migrations)], record)
+}
+
+fn measure(
+    configurations: Vec<Configuration>,
+    plan: Vec<(u64, usize)>,
+    record: &mut Record,
+) -> Result<()> {
     ensure!(plan[0].1 > 0, "an experiment needs at least one round");
     let rounds = Rounds { configurations, plan, budget: Duration::from_secs(3600) };
     let vsnoop = Vsnoop::find()?;

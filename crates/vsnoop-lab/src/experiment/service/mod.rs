@@ -1,5 +1,5 @@
 //! `service`: what a year of operation asks of `vsnoop run`, in minutes: it is killed under load,
-//! very many connections and taps come and go, Prometheus and people ask it.
+//! very many connections and taps come and go, Prometheus and people ask it, machines migrate.
 
 mod connections;
 mod daemon;
@@ -20,6 +20,7 @@ use vsnoop_testbed::vsnoop::Vsnoop;
 
 use self::part::Part;
 use super::definition::{Experiment, Options, Takes, parts};
+use super::migrate;
 use crate::results::record::Record;
 use crate::results::report::Words;
 use crate::results::{Cell, Label, Sample, Values};
@@ -37,14 +38,17 @@ const PORTS: usize = 200;
 const QUICK_PORTS: usize = 20;
 const SCRAPES: usize = 20;
 const QUICK_SCRAPES: usize = 3;
+const MIGRATIONS: usize = 100;
+const QUICK_MIGRATIONS: usize = 2;
 
 pub const EXPERIMENT: Experiment = Experiment {
     name: NAME,
-    about: "the service: killed under load, 1,000,000 connections, taps that come and go, scrapes",
+    about: "the service: killed under load, 1,000,000 connections, taps, scrapes, 100 migrations",
     words: Words {
         title: "The service in operation",
-        what_to_see: "No connection may break, whatever is killed. Memory, maps and descriptors are \
-            the same before and after the connections, and after the taps.",
+        what_to_see: "No connection may break, whatever is killed, and no request fail in a \
+            migration. Memory, maps and descriptors are the same before and after the connections, \
+            and after the taps.",
         method: METHOD,
         command: "make lab RUN=service",
         tables: report::tables,
@@ -53,7 +57,7 @@ pub const EXPERIMENT: Experiment = Experiment {
         papers: &[],
         plots: |_, _| Ok(Vec::new()),
     },
-    takes: Takes { full_min: 10, quick_min: 1 },
+    takes: Takes { full_min: 32, quick_min: 3 },
     run,
 };
 
@@ -70,7 +74,8 @@ are those that they have open, with the memory that the kernel states. `taps`: a
 which the latest ten are there. `attach_after_tap_ms` is from the start of `ip link set up` until the \
 port's pins are there (looked for every millisecond). `scrape`: ports with idle VMs; the CPU time is \
 that of the service's process from before the request until after its answer, and that of `vsnoop top \
---interval 1` on a terminal of 120 by 40 in each second.";
+--interval 1` on a terminal of 120 by 40 in each second. `migrations` are those of the experiment \
+`migrate` with its configuration `service`.";
 
 fn run(options: &Options, record: &mut Record) -> Result<()> {
     check(options)?;
@@ -78,21 +83,12 @@ fn run(options: &Options, record: &mut Record) -> Result<()> {
     let vsnoop = Vsnoop::find()?;
     daemon::require_unused_host(&vsnoop)?;
     record.results.environment.insert("vsnoop".into(), json!(vsnoop.version()?));
-    let mut session = Session::begin()?;
     for part in Part::ALL {
         let name = part.name();
         let is_asked = asked.is_empty() || asked.contains(&part);
-        if !is_asked || record.has(name, 0, &Cell::default(), 0) {
-            continue;
-        }
-        println!("{name}");
-        let samples = measure(part, options, &mut session, &vsnoop).context(name)?;
-        daemon::until_nothing_is_left().context(name)?;
-        let at_ms = record.elapsed_ms();
-        // The first of them says that the part is done, and so comes last.
-        for (turn, sample) in samples.into_iter().enumerate().rev() {
-            let turn = Some(turn);
-            record.push(Sample { configuration: name.into(), turn, at_ms, ..sample })?;
+        if is_asked && !record.has(name, 0, &Cell::default(), 0) {
+            println!("{name}");
+            measure(part, options, &vsnoop, record).context(name)?;
         }
     }
     Ok(())
@@ -107,7 +103,7 @@ fn check(options: &Options) -> Result<()> {
             && options.path_rtts_ms.is_empty()
             && options.path_loss_percent.is_none()
             && options.path_link.is_none(),
-        "{NAME} takes --quick, --part, --rounds (kills), --connections, --dir and --out only"
+        "{NAME} takes --quick, --part, --rounds (kills, migrations), --connections, --dir and --out only"
     );
     ensure!(
         nix::unistd::geteuid().is_root(),
@@ -116,49 +112,58 @@ fn check(options: &Options) -> Result<()> {
     Ok(())
 }
 
-fn measure(
-    part: Part,
-    options: &Options,
-    session: &mut Session,
-    vsnoop: &Vsnoop,
-) -> Result<Vec<Sample>> {
+fn measure(part: Part, options: &Options, vsnoop: &Vsnoop, record: &mut Record) -> Result<()> {
     let or_quick = |full, quick| if options.quick { quick } else { full };
     let of = |what: &str, values: Values| -> Result<Sample> {
         let what = Label::from(what).ok().context("the name of a part is too long")?;
         Ok(Sample { what: Some(what), values, ..Sample::default() })
     };
-    match part {
+    let samples: Vec<Sample> = match part {
         Part::Kills => {
             let kills = options.rounds.unwrap_or(or_quick(KILLS, QUICK_KILLS));
-            Ok(vec![of("all", kills::measure(session, vsnoop, kills)?)?])
+            vec![of("all", kills::measure(&mut Session::begin()?, vsnoop, kills)?)?]
         }
         Part::Connections => {
             let quick = if options.quick { QUICK_CONNECTIONS } else { CONNECTIONS };
             let count = options.connections.unwrap_or(quick);
-            let readings = connections::measure(session, vsnoop, count)?;
+            let readings = connections::measure(&mut Session::begin()?, vsnoop, count)?;
             let sample = |reading: connections::Reading| {
                 of(&format!("after {}", reading.connections), reading.values)
             };
-            readings.into_iter().map(sample).collect()
+            readings.into_iter().map(sample).collect::<Result<_>>()?
         }
         Part::Taps => {
             let taps = or_quick(TAPS, QUICK_TAPS);
-            let taps::Measured { attach_ms, values } = taps::measure(session, vsnoop, taps)?;
-            let all = of("all", values);
-            let each = attach_ms
+            let measured = taps::measure(&mut Session::begin()?, vsnoop, taps)?;
+            let all = of("all", measured.values);
+            let each = measured
+                .attach_ms
                 .into_iter()
                 .map(|ms| of("each", Values::from([("attach_after_tap_ms".to_owned(), ms)])));
-            std::iter::once(all).chain(each).collect()
+            std::iter::once(all).chain(each).collect::<Result<_>>()?
         }
         Part::Scrape => {
             let (ports, times) = (or_quick(PORTS, QUICK_PORTS), or_quick(SCRAPES, QUICK_SCRAPES));
-            let costs = scrape::measure(session, vsnoop, ports, times)?;
+            let costs = scrape::measure(&mut Session::begin()?, vsnoop, ports, times)?;
             let sample = |cost: scrape::Cost| {
                 let mut values = cost.values;
                 values.insert("ports".into(), ports as f64);
                 of(cost.what, values)
             };
-            costs.into_iter().map(sample).collect()
+            costs.into_iter().map(sample).collect::<Result<_>>()?
         }
+        // They have a session of their own, and each is in the record as soon as it is made.
+        Part::Migrations => {
+            let migrations = options.rounds.unwrap_or(or_quick(MIGRATIONS, QUICK_MIGRATIONS));
+            return migrate::measure_service(migrations, record);
+        }
+    };
+    daemon::until_nothing_is_left()?;
+    let at_ms = record.elapsed_ms();
+    // The first of them says that the part is done, and so comes last.
+    for (turn, sample) in samples.into_iter().enumerate().rev() {
+        let turn = Some(turn);
+        record.push(Sample { configuration: part.name().into(), turn, at_ms, ..sample })?;
     }
+    Ok(())
 }

@@ -12,18 +12,22 @@ pub enum Part {
     Taps,
     /// A scrape by Prometheus, and a refresh of `vsnoop top`.
     Scrape,
+    /// A machine migrates while clients upload to it.
+    Migrations,
 }
 
 impl Part {
-    pub const ALL: [Self; 4] = [Self::Kills, Self::Connections, Self::Taps, Self::Scrape];
+    pub const ALL: [Self; 5] =
+        [Self::Kills, Self::Connections, Self::Taps, Self::Scrape, Self::Migrations];
 
-    /// The configuration of its samples.
+    /// The configuration of its samples; those of migrations have that of `migrate`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Kills => "kills",
             Self::Connections => "connections",
             Self::Taps => "taps",
             Self::Scrape => "scrape",
+            Self::Migrations => "migrations",
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The figures, and the table of them.
 
 use super::part::Part;
+use crate::experiment::migrate;
 use crate::results::statistics::{ascending, percentile};
 use crate::results::table::{self, Style};
 use crate::results::{Figure, Results, Sample, Values};
@@ -17,6 +18,7 @@ pub fn figures(results: &Results) -> Vec<Figure> {
     figures.extend(connections(results));
     figures.extend(taps(results));
     figures.extend(scrape(results));
+    figures.extend(migrate::summary::figures(results));
     figures
 }
 
