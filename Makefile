@@ -10,7 +10,7 @@ BASH_COMPLETION := $(SHARE)/bash-completion/completions/vsnoop
 ZSH_COMPLETION := $(SHARE)/zsh/site-functions/_vsnoop
 FISH_COMPLETION := $(SHARE)/fish/vendor_completions.d/vsnoop.fish
 
-.PHONY: help setup build build-lab demo lab check test test-package soak bench fuzz install deb tarball image check-deploy clean
+.PHONY: help setup build build-lab demo lab check test test-package test-report soak bench fuzz install deb tarball image check-deploy clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -43,6 +43,11 @@ test: setup ## all checks and tests; the last line counts them
 
 test-package: build ## the Debian package in a machine: installed, upgraded, removed; some minutes
 	VSNOOP_PACKAGE_TEST=1 cargo test --release --locked -p vsnoop-tests --test package -- --nocapture
+
+test-report: ## the page of results/ in a browser, without a network; pictures in results/page/
+	cargo build --release --locked -p vsnoop-lab
+	$(LAB) report
+	sh scripts/report.sh
 
 soak: setup ## long searches and simulations: make soak STATES=1000000 SEEDS=500
 	sh scripts/soak.sh $(or $(STATES),1000000) $(or $(SEEDS),500)

@@ -5,7 +5,7 @@ use anyhow::Result;
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
-use super::drawing::{Axis, Drawing, Line, draw_lines, finished, framed};
+use super::drawing::{Axis, Drawing, Line, draw_lines, finished, framed, mark};
 use super::statistics::percentile;
 
 #[derive(Clone, Debug)]
@@ -28,7 +28,7 @@ impl Drawing for Cdf {
             let chart = framed(area, &self.title, 84)
                 .build_cartesian_2d(0.0..self.longest(), 0.0..1.0f64)?;
             let axes = [
-                Axis { label: self.x_label, labels: 13, format: &|value| format!("{value:.0}") },
+                Axis { label: self.x_label, labels: 13, format: &mark },
                 Axis {
                     label: "cumulative fraction",
                     labels: 11,

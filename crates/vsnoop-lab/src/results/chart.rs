@@ -5,7 +5,7 @@ use anyhow::Result;
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
-use super::drawing::{Axis, Drawing, Line, draw_lines, finished, framed};
+use super::drawing::{Axis, Drawing, Line, draw_lines, finished, framed, mark};
 
 /// The width of a diagram with its legend, which stands right of the lines.
 const LEGEND_ROOM: f64 = 1.5;
@@ -28,12 +28,8 @@ impl Drawing for Chart {
         finished(area, || {
             let chart = framed(area, &self.title, 84)
                 .build_cartesian_2d(0.0..self.most() * LEGEND_ROOM, 0.0..self.y_max)?;
-            let whole = |value: &f64| format!("{value:.0}");
-            let axes = [self.x_label, self.y_label].map(|label| Axis {
-                label,
-                labels: 11,
-                format: &whole,
-            });
+            let axes =
+                [self.x_label, self.y_label].map(|label| Axis { label, labels: 11, format: &mark });
             let lines = self.lines.iter().cloned();
             draw_lines(chart, axes, lines, &self.paper, 4, SeriesLabelPosition::MiddleRight)
         })

@@ -90,6 +90,11 @@ pub struct Axis<'a> {
     pub format: &'a dyn Fn(&f64) -> String,
 }
 
+/// A mark of an axis, with the decimals that it has: axes have marks at halves, too.
+pub fn mark(value: &f64) -> String {
+    format!("{}", (value * 1e4).round() / 1e4)
+}
+
 /// Draws axes, lines in the order of [`COLOURS`], what a paper has (dashed, or single points), and
 /// their legend at `position`.
 pub fn draw_lines<'a, B, X, Y>(
@@ -163,4 +168,14 @@ fn load_font() -> Result<()> {
         "{FONT_FILE} is not a font that can be read"
     );
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_of_an_axis_differ_where_its_values_do() {
+        assert_eq!([0.0, 0.5, 1.0, 12.0].map(|value| mark(&value)), ["0", "0.5", "1", "12"]);
+    }
 }

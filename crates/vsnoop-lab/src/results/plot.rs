@@ -9,7 +9,7 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 
 use super::cdf::steps;
-use super::drawing::{Axis, Drawing, Line, draw_lines, finished, framed};
+use super::drawing::{Axis, Drawing, Line, draw_lines, finished, framed, mark};
 use super::statistics::{self, ACKED, DELIVERED, Metric, ascending};
 use super::{Results, size_name, size_text};
 
@@ -82,11 +82,7 @@ impl Drawing for Distribution {
             let chart = framed(area, &self.title, 72)
                 .build_cartesian_2d(range(&self.lines).log_scale(), 0.0..1.0)?;
             let axes = [
-                Axis {
-                    label: "throughput [MB/s], logarithmic",
-                    labels: 8,
-                    format: &|value| format!("{}", (value * 1e4).round() / 1e4),
-                },
+                Axis { label: "throughput [MB/s], logarithmic", labels: 8, format: &mark },
                 Axis {
                     label: "cumulative fraction of transfers",
                     labels: 11,

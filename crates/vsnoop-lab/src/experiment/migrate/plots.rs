@@ -10,7 +10,7 @@ use super::configuration::Configuration;
 use super::summary::of;
 use crate::results::Results;
 use crate::results::bars::{Bar, Bars, Group};
-use crate::results::drawing::{Axis, COLOURS, Drawing, Line, draw_lines, finished, framed};
+use crate::results::drawing::{Axis, COLOURS, Drawing, Line, draw_lines, finished, framed, mark};
 use crate::results::migration::Migrated;
 use crate::results::statistics::{ascending, percentile};
 
@@ -77,9 +77,9 @@ impl Drawing for Progress {
                 Axis {
                     label: "time since the guest stopped at the source [s]",
                     labels: 12,
-                    format: &|value| format!("{value:.0}"),
+                    format: &mark,
                 },
-                Axis { label: "MB", labels: 8, format: &|value| format!("{value:.0}") },
+                Axis { label: "MB", labels: 8, format: &mark },
             ];
             let lines = self.lines.iter().cloned();
             draw_lines(chart, axes, lines, &[], 0, SeriesLabelPosition::UpperLeft)
