@@ -20,6 +20,8 @@ use crate::error::{Error, Result};
 
 /// `ip netns add` makes the file first, and the namespace a moment later.
 const ARRIVING: Duration = Duration::from_secs(5);
+/// Between looks for the directory of names.
+const NAMELESS: Duration = Duration::from_secs(1);
 
 pub struct Namespaces {
     own: Watched,
@@ -27,6 +29,8 @@ pub struct Namespaces {
     named: HashMap<String, Watched>,
     /// Says when names come and go.
     names: Option<OwnedFd>,
+    /// Nothing can be watched: there is no directory of names, and the service may make none.
+    is_without_names: bool,
 }
 
 pub struct Watched {
@@ -45,7 +49,7 @@ impl Watched {
 impl Namespaces {
     pub fn open() -> Result<Self> {
         let own = Watched::new(Netns::current()?)?;
-        Ok(Self { own, named: HashMap::new(), names: None })
+        Ok(Self { own, named: HashMap::new(), names: None, is_without_names: false })
     }
 
     pub fn all(&self) -> impl Iterator<Item = &Watched> {
@@ -83,7 +87,7 @@ impl Namespaces {
     /// whether one is only about to come.
     pub fn follow(&mut self, patterns: &[PortPattern]) -> Result<bool> {
         if patterns.iter().all(|pattern| pattern.netns().is_empty()) {
-            (self.named, self.names) = (HashMap::new(), None);
+            (self.named, self.names, self.is_without_names) = (HashMap::new(), None, false);
             return Ok(false);
         }
         self.watch_names()?;
@@ -126,12 +130,22 @@ impl Namespaces {
         Ok(is_one_arriving)
     }
 
+    /// When to follow again, though no event says it: there is no directory of names yet.
+    pub fn pause(&self) -> Option<Duration> {
+        self.is_without_names.then_some(NAMELESS)
+    }
+
     fn watch_names(&mut self) -> Result<()> {
+        self.is_without_names = false;
         if self.names.is_some() {
             return Ok(());
         }
-        fs::create_dir_all(NAMED)
-            .map_err(|source| Error::Namespaces { directory: NAMED, source })?;
+        // Under a unit for which /run is read-only the first `ip netns add` makes it.
+        if let Err(error) = fs::create_dir_all(NAMED) {
+            tracing::debug!("make {NAMED}: {error}");
+            self.is_without_names = true;
+            return Ok(());
+        }
         let names = init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).map_err(cannot_watch)?;
         let flags = WatchFlags::CREATE | WatchFlags::DELETE | WatchFlags::MOVE;
         add_watch(&names, NAMED, flags).map_err(cannot_watch)?;

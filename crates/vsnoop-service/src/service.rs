@@ -384,7 +384,8 @@ impl Service {
         let watchdog = self.watchdog.map(|most| most / 2);
         let metrics = self.metrics.pause();
         let passed_on = self.survey.pause();
-        let timeouts = [step, retry, monitors, watchdog, metrics, passed_on];
+        let names = self.namespaces.pause();
+        let timeouts = [step, retry, monitors, watchdog, metrics, passed_on, names];
         let timeout = timeouts.into_iter().flatten().min();
         let timeout = timeout.map_or(PollTimeout::NONE, |timeout| {
             PollTimeout::try_from(timeout + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX)

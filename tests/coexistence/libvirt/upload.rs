@@ -13,9 +13,10 @@ use vsnoop_testbed::net::Netns;
 
 use super::site::PATIENCE;
 
-/// Of the whole upload: what is left at its end is sent without pauses.
+/// Enough for 7 minutes, longer than a test takes; [`Upload::end`] sends the rest without pauses.
 const BYTES: u64 = 64 << 20;
-/// After each chunk (of 64 KiB).
+/// What is sent at a time, and how long nothing is sent then.
+const PIECE: usize = 8 << 10;
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// One connection; the guest verifies every byte.
@@ -56,9 +57,11 @@ fn send(mut stream: TcpStream, is_enough: &AtomicBool) -> Result<Verdict> {
         while is_last && !is_enough.load(Ordering::Relaxed) {
             thread::sleep(PAUSE);
         }
-        stream.write_all(chunk).context("send")?;
-        if !is_enough.load(Ordering::Relaxed) {
-            thread::sleep(PAUSE);
+        for piece in chunk.chunks(PIECE) {
+            stream.write_all(piece).context("send")?;
+            if !is_enough.load(Ordering::Relaxed) {
+                thread::sleep(PAUSE);
+            }
         }
     }
     Verdict::read(&mut stream).context("the guest's answer")

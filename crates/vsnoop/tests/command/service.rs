@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
@@ -29,6 +30,7 @@ pub fn trials() -> Vec<Trial> {
         what_commands_attach_and_detach_is_left_as_it_is,
         ports_outlive_a_service_that_ends_or_is_killed_and_the_next_one_knows_them,
         a_tap_is_known_by_bridge_process_and_namespace,
+        a_host_without_names_of_namespaces_is_looked_at_until_it_has_some,
         status_and_reload_say_how_the_service_is,
         a_second_service_and_a_wrong_configuration_are_refused,
     ]
@@ -310,6 +312,36 @@ fn a_tap_is_known_by_bridge_process_and_namespace() -> Result<()> {
         port["table"] == "pod"
     })?;
     service.end(Signal::SIGTERM)?;
+    vsnoop(["off", "--all"])?.ok().map(drop)
+}
+
+/// As under the unit, for which /run is read-only, on a host where no namespace has a name.
+fn a_host_without_names_of_namespaces_is_looked_at_until_it_has_some() -> Result<()> {
+    const READ_ONLY_RUN: &str = "mkdir -p /run/vsnoop && mount -t tmpfs none /mnt && \
+        mkdir /mnt/vsnoop && mount --bind /run/vsnoop /mnt/vsnoop && mount -o remount,ro /mnt && \
+        mount --move /mnt /run && exec \"$@\"";
+    let host = TapHost::new("nameless")?;
+    let config = std::env::temp_dir().join("nameless.toml");
+    fs::write(&config, "[[port]]\nname = \"pod\"\nnetns = \"*-pod\"\n[[port]]\nname = \"own\"\n")?;
+    let mut command = Command::new("nsenter");
+    command
+        .arg(format!("--net=/run/netns/{}", host.netns.name()))
+        .args(["unshare", "--mount", "sh", "-c", READ_ONLY_RUN, "sh"])
+        .arg(program())
+        .args(["run", "--config"])
+        .arg(&config);
+    let service = Service::run(command, &host.netns)?;
+    until_port(&host.netns, "the service's own tap is attached", |port| port["table"] == "own")?;
+    let run = format!("/proc/{}/root/run", service.pid());
+    ensure!(!Path::new(&run).join("netns").exists(), "the test has no read-only /run");
+    let target = format!("--target={}", service.pid());
+    let writable = ["--mount", &target, "mount", "-o", "remount,rw", "/run"];
+    ensure!(Command::new("nsenter").args(writable).status()?.success(), "/run stays read-only");
+    wait_until("the service has a directory of names", || {
+        Ok(Path::new(&run).join("netns").exists())
+    })?;
+    service.end(Signal::SIGTERM)?;
+    fs::remove_file(&config)?;
     vsnoop(["off", "--all"])?.ok().map(drop)
 }
 
