@@ -301,12 +301,25 @@ __noinline enum from_vm_verdict decide_from_vm(struct port *port, const struct f
 	f = flow_of(port, key);
 	if (!f)
 		return FROM_VM_NO_FLOW;
+	out->hold = config.hold ? f->hold : 0;
+	h = hold_of(port, out->hold);
+	/* The lines that the decision reads, which the sender's CPU has written. */
+	touch(f->vm_seq);
+	touch(f->mss);
+	touch(f->traffic);
+	touch(port->state.late_ns);
+	touch(port->state.engine_ns);
+	if (h) {
+		touch(h->claimed);
+		touch(h->tail);
+		touch(h->range_count);
+		touch(h->vm_acks);
+		touch(h->handed);
+	}
 	now = INCAST_USED ? out->now : 0;
 	if (!now)
 		now = bpf_ktime_get_ns();
 	out->now = now;
-	out->hold = config.hold ? f->hold : 0;
-	h = hold_of(port, out->hold);
 	key_hash = flow_key_hash(key);
 	c = context_of(port, now);
 	bpf_spin_lock(&f->lock);

@@ -184,29 +184,40 @@ static long add_chunk(__u32 i, struct chain_walk *w)
 
 struct free_walk {
 	struct hold *h;
-	struct hold_slab *slab; /* that of the last chunk, mostly of the next one, too; or null */
-	__u32 index; /* the slab's */
 	__u32 slot;
+	__u32 left; /* chunks to free */
 };
 
-/* bpf_loop() callback: frees the chain's first chunk. */
-static long free_chunk(__u32 i, struct free_walk *w)
+/* Most chunks that one call of free_run() frees: those of a super-packet. */
+#define FREE_RUN 16
+
+/* bpf_loop() callback: frees the chain's first chunks that are neighbours in a slab, as those of
+ * one copy mostly are. One atomic instruction for all of them. */
+static long free_run(__u32 i, struct free_walk *w)
 {
 	struct hold *h = w->h;
 	__u64 front = h->front;
-	__u32 chunk = front, base = front >> 32;
-	struct hold_chunk *c;
+	__u32 chunk = front, base = front >> 32, first = chunk % SLAB_CHUNKS, most, n, at, next;
+	struct hold_slab *slab = slab_number(w->slot, chunk / SLAB_CHUNKS);
 
-	if (!w->slab || w->index != chunk / SLAB_CHUNKS) {
-		w->index = chunk / SLAB_CHUNKS;
-		w->slab = slab_number(w->slot, w->index);
-		if (!w->slab)
-			return 1;
+	if (!slab || !w->left)
+		return 1;
+	most = SLAB_CHUNKS - first < w->left ? SLAB_CHUNKS - first : w->left;
+	for (n = 0; n < FREE_RUN;) {
+		next = slab->chunks[(first + n) % SLAB_CHUNKS].next;
+		n++;
+		if (n >= most || next != chunk + n)
+			break;
 	}
-	c = &w->slab->chunks[chunk % SLAB_CHUNKS];
-	/* The exchange is a full barrier: `front` moves before the chunk is free. */
-	*(volatile __u64 *)&h->front = (__u64)(base + HOLD_CHUNK) << 32 | c->next;
-	__sync_lock_test_and_set(&c->owner, 0);
+	/* The exchange is a full barrier: each `next` is read, and `front` moves, before a chunk is
+	 * free, when another CPU may take it. */
+	__sync_lock_test_and_set(&h->front, (__u64)(base + n * HOLD_CHUNK) << 32 | next);
+	for (at = 0; at < FREE_RUN; at++) {
+		if (at >= n)
+			break;
+		*(volatile __u32 *)&slab->chunks[(first + at) % SLAB_CHUNKS].owner = 0;
+	}
+	w->left -= n;
 	return 0;
 }
 
@@ -224,11 +235,11 @@ static __always_inline __u32 chunks_acknowledged(const struct hold *h)
 /* Frees the first `number` chunks of the chain. The caller has claimed the chain. */
 static __always_inline void free_chunks(struct port *port, struct hold *h, __u32 number)
 {
-	struct free_walk w = { .h = h, .slot = port->slot };
+	struct free_walk w = { .h = h, .slot = port->slot, .left = number };
 	__u64 front = *(volatile __u64 *)&h->front;
 	__u32 used, freed;
 
-	bpf_loop(number < HOLD_CHAIN ? number : HOLD_CHAIN, free_chunk, &w, 0);
+	bpf_loop(number < HOLD_CHAIN ? number : HOLD_CHAIN, free_run, &w, 0);
 	freed = ((__u32)(h->front >> 32) - (__u32)(front >> 32)) / HOLD_CHUNK;
 	if (!freed)
 		return;
@@ -288,13 +299,19 @@ static __always_inline bool grow_chain(struct port *port, struct hold *h, __u32 
 	return false;
 }
 
-struct seek_walk {
+/* The way along a chain to the first chunk that is written, and the copy from there. */
+struct copy_walk {
+	struct __sk_buff *skb;
 	__u32 slot;
+	__u32 from; /* offset in the packet */
+	__u32 left;
 	__u32 chunk;
-	__u32 steps;
+	__u32 steps; /* links to follow first */
+	__u32 at; /* offset in the chunk */
 };
 
-static long seek_chunk(__u32 i, struct seek_walk *w)
+/* bpf_loop() callback: follows a link. */
+static long seek_chunk(__u32 i, struct copy_walk *w)
 {
 	struct hold_chunk *c;
 
@@ -306,15 +323,6 @@ static long seek_chunk(__u32 i, struct seek_walk *w)
 	w->chunk = c->next;
 	return 0;
 }
-
-struct copy_walk {
-	struct __sk_buff *skb;
-	__u32 slot;
-	__u32 from; /* offset in the packet */
-	__u32 left;
-	__u32 chunk;
-	__u32 at; /* offset in the chunk */
-};
 
 /* The verifier sees no copy beyond the end of a slab, because more than HOLD_CHUNK bytes of other
  * fields follow its last chunk. */
@@ -358,7 +366,6 @@ __noinline int hold_copy(struct __sk_buff *skb, struct port *port, const struct 
 	__u32 seq, len;
 	bool fresh, in_order, from_front, from_range;
 	__u32 base, from_base, reach, wanted;
-	struct seek_walk seek;
 
 	if (!port || !s || !out)
 		return -1;
@@ -367,7 +374,7 @@ __noinline int hold_copy(struct __sk_buff *skb, struct port *port, const struct 
 	len = s->len - out->skip;
 	if (!h || !len || len > 65536)
 		return -1;
-	copy.slot = seek.slot = port->slot;
+	copy.slot = port->slot;
 	copy.from = data + out->skip;
 	copy.left = len;
 	if (h->key.vlan_outer && !h->vlan_proto)
@@ -390,31 +397,30 @@ __noinline int hold_copy(struct __sk_buff *skb, struct port *port, const struct 
 	from_range = seq_gt(h->range_base, seq_of(from_base)) && seq_le(h->range_base, seq_of(seq));
 	if (from_range)
 		from_base = h->range_base.v;
-	seek.steps = (seq - from_base) / HOLD_CHUNK;
+	copy.steps = (seq - from_base) / HOLD_CHUNK;
 	/* In-order data are found at once; a hostile sender could order ranges so that each search
 	 * is long. */
-	if (seek.steps > HOLD_SEEK && !in_order)
+	if (copy.steps > HOLD_SEEK && !in_order)
 		return -1;
 	reach = seq - base + len;
 	wanted = (reach + HOLD_CHUNK - 1) / HOLD_CHUNK;
 	if (wanted > h->chunks && !grow_chain(port, h, out->hold, base, wanted - h->chunks))
 		return -1;
-	if (seek.steps >= h->chunks)
+	if (copy.steps >= h->chunks)
 		return -1;
 	if (from_front) {
 		h->at = h->front;
 		h->at_base = seq_of(base);
 	}
-	seek.chunk = from_range ? h->range_at : h->at;
-	bpf_loop(HOLD_CHAIN, seek_chunk, &seek, 0);
-	copy.chunk = seek.chunk;
+	copy.chunk = from_range ? h->range_at : h->at;
+	bpf_loop(HOLD_CHAIN, seek_chunk, &copy, 0);
 	copy.at = (seq - from_base) % HOLD_CHUNK;
-	from_base += seek.steps * HOLD_CHUNK;
+	from_base += copy.steps * HOLD_CHUNK;
 	if (in_order) {
-		h->at = seek.chunk;
+		h->at = copy.chunk;
 		h->at_base = seq_of(from_base);
 	} else {
-		h->range_at = seek.chunk;
+		h->range_at = copy.chunk;
 		h->range_base = seq_of(from_base);
 	}
 	bpf_loop(HOLD_REACH, copy_chunk, &copy, 0);

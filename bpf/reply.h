@@ -136,7 +136,9 @@ __noinline int make_reply(struct __sk_buff *skb, const struct packet *p, const s
 	struct sack_option sack = {};
 	__u32 sack_len, sack_at, tcp_len;
 	__u8 flags = what;
-	void *data, *end;
+	/* For bpf_skb_store_bytes(). With a store into the packet itself the kernel would begin
+	 * both hooks with bpf_skb_pull_data(), for every packet that has a clone. */
+	__u8 macs[2 * ETH_ALEN] __attribute__((aligned(4)));
 
 	if (!p || !key || !a)
 		return -1;
@@ -185,13 +187,9 @@ __noinline int make_reply(struct __sk_buff *skb, const struct packet *p, const s
 	}
 	if (sack_len && store_sack(skb, sack_at, &sack, sack_len))
 		return -1;
-	data = (void *)(long)skb->data;
-	end = (void *)(long)skb->data_end;
-	if (data + 12 > end)
-		return -1;
-	copy_mac(data, to_sender ? a->next_hop : key->vm_mac);
-	copy_mac(data + ETH_ALEN, to_sender ? key->vm_mac : a->next_hop);
-	return 0;
+	copy_mac(macs, to_sender ? a->next_hop : key->vm_mac);
+	copy_mac(macs + ETH_ALEN, to_sender ? key->vm_mac : a->next_hop);
+	return bpf_skb_store_bytes(skb, 0, macs, sizeof(macs), 0) ? -1 : 0;
 }
 
 static __always_inline void set_mark(struct __sk_buff *skb, __u32 mark)

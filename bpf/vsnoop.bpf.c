@@ -19,6 +19,22 @@
 
 char _license[] SEC("license") = "Dual BSD/GPL";
 
+/* The packet's port, and its counters. Returns these, or null if the slot is empty. Not stats_of():
+ * the CPU would have to wait for port->slot first. */
+static __always_inline struct port_stats *port_and_stats(const struct __sk_buff *skb,
+							 struct port **port)
+{
+	__u32 slot = skb->cb[CB_SLOT];
+	struct port_stats *st;
+
+	*port = port_in(&slot);
+	st = stats_in(&slot);
+	if (!*port || !st)
+		return 0;
+	touch((*port)->slot);
+	return st;
+}
+
 /* Parses a TCP segment with good checksums. Other packets pass untouched, and change no state. */
 static __always_inline bool is_tcp(struct __sk_buff *skb, bool to_vm, struct packet *p,
 				   struct flow_key *key, struct segment *s, struct port_stats *st)
@@ -189,10 +205,7 @@ int to_vm(struct __sk_buff *skb)
 	is_engine = config.hold && (skb->mark & MARK_MASK) == MARK_ENGINE;
 	if (is_engine)
 		set_mark(skb, skb->mark & ~MARK_MASK);
-	port = port_of(skb->cb[CB_SLOT]);
-	if (!port)
-		return HOOK_NEXT;
-	st = stats_of(port);
+	st = port_and_stats(skb, &port);
 	if (!st)
 		return HOOK_NEXT;
 	if (!is_engine) {
@@ -295,10 +308,7 @@ int from_vm(struct __sk_buff *skb)
 		set_mark(skb, 0);
 		return HOOK_NEXT;
 	}
-	port = port_of(skb->cb[CB_SLOT]);
-	if (!port)
-		return HOOK_NEXT;
-	st = stats_of(port);
+	st = port_and_stats(skb, &port);
 	if (!st)
 		return HOOK_NEXT;
 	st->from_vm_packets++;

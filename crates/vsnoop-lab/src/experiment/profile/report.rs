@@ -85,7 +85,7 @@ const FUNCTIONS: [(Routine, &[&str]); 5] = [
             "seek_chunk",
             "try_chunk",
             "add_chunk",
-            "free_chunk",
+            "free_run",
             "copy_chunk",
             "verify_checksum",
             "checksum_chunk",
