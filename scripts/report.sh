@@ -1,6 +1,6 @@
 #!/bin/sh
 # Opens the page of `vsnoop-lab report` in a browser, without a network, in a wide and in a narrow
-# window: it asks for nothing, has no error, plots have a size, and no text is cut off or on another.
+# window: it asks for nothing, has no error, plots have a size, and no text is cut off or covered.
 #
 #   report.sh [PAGE]    results/report.html, unless another is named
 #
