@@ -319,7 +319,7 @@ fn a_tap_is_known_by_bridge_process_and_namespace() -> Result<()> {
 fn a_host_without_names_of_namespaces_is_looked_at_until_it_has_some() -> Result<()> {
     const READ_ONLY_RUN: &str = "mkdir -p /run/vsnoop && mount -t tmpfs none /mnt && \
         mkdir /mnt/vsnoop && mount --bind /run/vsnoop /mnt/vsnoop && mount -o remount,ro /mnt && \
-        mount --move /mnt /run && exec \"$@\"";
+        mount -n --move /mnt /run && exec \"$@\"";
     let host = TapHost::new("nameless")?;
     let config = std::env::temp_dir().join("nameless.toml");
     fs::write(&config, "[[port]]\nname = \"pod\"\nnetns = \"*-pod\"\n[[port]]\nname = \"own\"\n")?;
@@ -335,7 +335,7 @@ fn a_host_without_names_of_namespaces_is_looked_at_until_it_has_some() -> Result
     let run = format!("/proc/{}/root/run", service.pid());
     ensure!(!Path::new(&run).join("netns").exists(), "the test has no read-only /run");
     let target = format!("--target={}", service.pid());
-    let writable = ["--mount", &target, "mount", "-o", "remount,rw", "/run"];
+    let writable = ["--mount", &target, "mount", "-n", "-o", "remount,rw", "/run"];
     ensure!(Command::new("nsenter").args(writable).status()?.success(), "/run stays read-only");
     wait_until("the service has a directory of names", || {
         Ok(Path::new(&run).join("netns").exists())
