@@ -29,8 +29,6 @@ pub struct Namespaces {
     named: HashMap<String, Watched>,
     /// Says when names come and go.
     names: Option<OwnedFd>,
-    /// Nothing can be watched: there is no directory of names, and the service may make none.
-    is_without_names: bool,
 }
 
 pub struct Watched {
@@ -49,7 +47,7 @@ impl Watched {
 impl Namespaces {
     pub fn open() -> Result<Self> {
         let own = Watched::new(Netns::current()?)?;
-        Ok(Self { own, named: HashMap::new(), names: None, is_without_names: false })
+        Ok(Self { own, named: HashMap::new(), names: None })
     }
 
     pub fn all(&self) -> impl Iterator<Item = &Watched> {
@@ -86,8 +84,8 @@ impl Namespaces {
     /// Opens the namespaces whose names these patterns match, and closes the others. Returns
     /// whether one is only about to come.
     pub fn follow(&mut self, patterns: &[PortPattern]) -> Result<bool> {
-        if patterns.iter().all(|pattern| pattern.netns().is_empty()) {
-            (self.named, self.names, self.is_without_names) = (HashMap::new(), None, false);
+        if !are_named(patterns) {
+            (self.named, self.names) = (HashMap::new(), None);
             return Ok(false);
         }
         self.watch_names()?;
@@ -131,19 +129,17 @@ impl Namespaces {
     }
 
     /// When to follow again, though no event says it: there is no directory of names yet.
-    pub fn pause(&self) -> Option<Duration> {
-        self.is_without_names.then_some(NAMELESS)
+    pub fn pause(&self, patterns: &[PortPattern]) -> Option<Duration> {
+        (self.names.is_none() && are_named(patterns)).then_some(NAMELESS)
     }
 
     fn watch_names(&mut self) -> Result<()> {
-        self.is_without_names = false;
         if self.names.is_some() {
             return Ok(());
         }
         // Under a unit for which /run is read-only the first `ip netns add` makes it.
         if let Err(error) = fs::create_dir_all(NAMED) {
             tracing::debug!("make {NAMED}: {error}");
-            self.is_without_names = true;
             return Ok(());
         }
         let names = init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).map_err(cannot_watch)?;
@@ -152,6 +148,11 @@ impl Namespaces {
         self.names = Some(names);
         Ok(())
     }
+}
+
+/// Do any of them mean namespaces by name?
+fn are_named(patterns: &[PortPattern]) -> bool {
+    patterns.iter().any(|pattern| !pattern.netns().is_empty())
 }
 
 fn cannot_watch(errno: Errno) -> Error {

@@ -384,7 +384,7 @@ impl Service {
         let watchdog = self.watchdog.map(|most| most / 2);
         let metrics = self.metrics.pause();
         let passed_on = self.survey.pause();
-        let names = self.namespaces.pause();
+        let names = self.namespaces.pause(&self.patterns);
         let timeouts = [step, retry, monitors, watchdog, metrics, passed_on, names];
         let timeout = timeouts.into_iter().flatten().min();
         let timeout = timeout.map_or(PollTimeout::NONE, |timeout| {

@@ -18,7 +18,7 @@ use super::upload::Upload;
 
 /// MiB in a second: the copying of memory takes some seconds, as that of a large VM does.
 const BANDWIDTH: &str = "16";
-/// It does not come to its end.
+/// A migration at this bandwidth lasts longer than what cancels it.
 const SLOW: &str = "1";
 
 /// How memory goes from host to host.
@@ -169,7 +169,7 @@ pub fn hooked_migrations() -> Result<()> {
     for ((from, to, way), calls) in ways.into_iter().zip(&calls) {
         calls.forget()?;
         migrate(from, to, way, BANDWIDTH)?;
-        // Everything was delivered when it returned.
+        // Its status 0 says that everything was delivered.
         calls.until_made(&format!("pause {PORT} 0"))?;
         ensure_moved(&site, from, to)?;
     }

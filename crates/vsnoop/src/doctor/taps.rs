@@ -143,11 +143,7 @@ pub fn examine(names: &[String], netns: &Netns, seconds: f64) -> Result<Vec<TapR
         vcpus.iter().map(|vcpu| (pid, vcpu.tid)).collect::<Vec<_>>()
     };
     let watched_threads: Vec<_> = watched.iter().flat_map(threads_of).collect();
-    let waits = if watched_threads.is_empty() {
-        Waits::default()
-    } else {
-        Waits::watch(&watched_threads, seconds)
-    };
+    let waits = Waits::watch(&watched_threads, seconds);
     watched
         .into_iter()
         .map(|(device, process, before)| {

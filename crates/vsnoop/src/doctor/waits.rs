@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use vsnoop_host::system::vcpu::{self, Times};
 
-/// Between two readings: no longer than a wait that matters, and little work.
+/// Between two readings: short beside a wait that matters, long beside the time that they take.
 const INTERVAL: Duration = Duration::from_millis(20);
 
 #[derive(Debug, Default)]
@@ -24,9 +24,12 @@ struct Wait {
 }
 
 impl Waits {
-    /// Watches threads, each as process and thread, for `seconds`.
+    /// Watches threads, each as process and thread, for `seconds`; not at all if there are none.
     pub fn watch(threads: &[(i32, i32)], seconds: f64) -> Self {
         let mut waits = Self::default();
+        if threads.is_empty() {
+            return waits;
+        }
         let end = Instant::now() + Duration::from_secs_f64(seconds);
         loop {
             for (pid, tid) in threads {

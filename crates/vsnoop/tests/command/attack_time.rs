@@ -30,9 +30,9 @@ const STAYING: u16 = 2000;
 const RESET: u16 = 500;
 /// Bytes that a sender is ahead of its VM, each in a segment.
 const AHEAD: u32 = 8;
-/// Rounds over all connections: at least until the other VM's work is done.
+/// The fewest rounds over all connections; they go on while the other VM works.
 const ROUNDS: u32 = 20;
-/// Of the other VM, while that lasts.
+/// Of the other VM during the attack.
 const EXCHANGES: usize = 20;
 
 const VM: ([u8; 6], [u8; 4]) = ([2; 6], [10, 66, 0, 2]);
@@ -89,7 +89,7 @@ impl Attackers {
         self.say(false, number, from(FROM_SENDER - 1, 0, SYN))?;
         self.say(true, number, from(FROM_VM - 1, FROM_SENDER, SYN | ACK))?;
         self.say(false, number, from(FROM_SENDER, FROM_VM, ACK))?;
-        // It has said something: the connection is confirmed.
+        // With data of the VM the connection is confirmed.
         let first = Segment { window: 1, payload: b"x", ..from(FROM_VM, FROM_SENDER, ACK) };
         self.say(true, number, first)
     }

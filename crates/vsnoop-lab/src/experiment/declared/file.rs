@@ -30,7 +30,7 @@ pub struct Declaration {
     /// What is different with `--quick`.
     #[serde(default)]
     pub quick: Changes,
-    /// The parts of that.
+    /// The parts of a quick run.
     #[serde(default, rename = "quick_part")]
     pub quick_parts: Vec<Changes>,
     /// Options of the command that make no sense here: `vms`, `load`, `share`, `path`,
