@@ -76,7 +76,7 @@ struct Run {
     #[arg(long, value_name = "N")]
     vms: Vec<usize>,
     /// How machines share the core: `quota:PERCENT`, `fair`, `fair:HOGS` or `slices` (may be
-    /// repeated, but not in `demo`).
+    /// repeated).
     #[arg(long = "share", value_name = "HOW")]
     shares: Vec<Share>,
     /// CPU load of each machine, 0.0 to 1.0 (may be repeated).
@@ -99,7 +99,7 @@ struct Run {
         requires = "path_rate_mbit"
     )]
     path_queue_bytes: u64,
-    /// The senders' congestion control (may be repeated, but not in `demo` and `hold`).
+    /// The senders' congestion control (may be repeated).
     #[arg(long = "congestion-control", value_name = "NAME")]
     congestion_controls: Vec<CongestionControl>,
     /// Peers of the hub of `link-scale`.

@@ -251,12 +251,6 @@ impl Stage {
         }
     }
 
-    /// Gives each machine a CPU load of `share` of its time.
-    pub fn load(&self, share: f64, period_ms: u32) -> Result<()> {
-        let load = Command::Load { share, period_ms };
-        self.vms.iter().try_for_each(|vm| vm.command(&load).map(drop))
-    }
-
     /// Attaches vsnoop to a machine's tap.
     pub fn attach(&self, index: usize) -> Result<()> {
         self.attach_with(index, &[])

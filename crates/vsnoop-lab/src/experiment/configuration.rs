@@ -3,7 +3,6 @@
 use anyhow::{Context, Result};
 use vsnoop_testbed::stage::Stage;
 
-use super::definition::chosen;
 use super::rounds::Named;
 
 /// The accelerator of the receiving machine.
@@ -103,13 +102,5 @@ impl Configuration {
             Self::Vsnoop | Self::TunedVsnoop => Some(&[]),
             Self::Off | Self::Tuned | Self::Proxy | Self::Priority | Self::Host => None,
         }
-    }
-
-    /// The configurations of `all` with these names; all of them if there are no names.
-    pub fn chosen(all: &[Self], asked: &[String]) -> Result<Vec<Self>> {
-        let names: Vec<_> = all.iter().map(|configuration| configuration.name()).collect();
-        let chosen = chosen(&names, asked)?;
-        let all = all.iter().copied();
-        Ok(all.filter(|configuration| chosen.contains(&configuration.name())).collect())
     }
 }

@@ -3,7 +3,6 @@
 use anyhow::{Result, anyhow, bail};
 use clap::ValueEnum;
 use serde::Deserialize;
-use vsnoop_testbed::stage::CONGESTION_CONTROL;
 use vsnoop_testbed::stage::path::PathLink;
 use vsnoop_testbed::vm::Share;
 
@@ -60,20 +59,6 @@ pub struct Options {
     pub connections: Option<u64>,
     /// Options of the experiment `incast` only.
     pub incast: Selection,
-}
-
-impl Options {
-    /// The client's congestion control, where a run has one for all.
-    pub fn congestion_control(&self) -> Result<&'static str> {
-        match self.congestion_controls[..] {
-            [] => Ok(CONGESTION_CONTROL),
-            [CongestionControl::Dctcp] => {
-                bail!("no path of this experiment marks packets for dctcp")
-            }
-            [only] => Ok(only.name()),
-            _ => bail!("all transfers of a run have the same congestion control: give one"),
-        }
-    }
 }
 
 /// The names of `all` that the options select; all of them if these select none.

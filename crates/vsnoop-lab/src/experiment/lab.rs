@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use vsnoop_testbed::guest::{self, Image};
 use vsnoop_testbed::session::Session;
 use vsnoop_testbed::stage::{CONGESTION_CONTROL, Stage, StageOptions};
-use vsnoop_testbed::vm::{self, Accelerator, SLICE, Share};
+use vsnoop_testbed::vm::{self, Accelerator, Share};
 use vsnoop_testbed::vsnoop::Vsnoop;
 
 /// The period of the machines' load.
@@ -81,18 +81,6 @@ impl Lab {
         ]);
     }
 
-    /// Records the load that [`Lab::boot`] gives machines, and how they share their core.
-    pub fn describe_load(shares: &[Share], environment: &mut BTreeMap<String, Value>) {
-        let texts: Vec<_> = shares.iter().map(|share| share.text()).collect();
-        environment.extend([
-            ("load_period_ms".into(), json!(LOAD_PERIOD_MS)),
-            ("share".into(), json!(texts.join(", "))),
-        ]);
-        if shares.contains(&Share::Slices) {
-            environment.insert("slice_ms".into(), json!(SLICE.as_millis() as u64));
-        }
-    }
-
     /// Boots machines.
     pub fn start(&mut self, options: StageOptions, vsnoop: Option<&Vsnoop>) -> Result<Stage> {
         let (image, accelerator) = (&self.image, self.accelerator);
@@ -104,13 +92,11 @@ impl Lab {
         Stage::build_with(&mut self.session, image, accelerator, options, vsnoop)
     }
 
-    /// Boots machines that share a core, each with a CPU load; from now on the lab keeps to the
-    /// host's core.
+    /// Boots machines that share a core; from now on the lab keeps to the host's core.
     pub fn boot(
         &mut self,
         options: StageOptions,
         share: Share,
-        load: f64,
         vsnoop: Option<&Vsnoop>,
         environment: &mut BTreeMap<String, Value>,
     ) -> Result<Stage> {
@@ -129,7 +115,6 @@ impl Lab {
                 );
             }
         }
-        stage.load(load, LOAD_PERIOD_MS)?;
         Ok(stage)
     }
 }

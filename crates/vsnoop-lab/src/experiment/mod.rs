@@ -1,7 +1,6 @@
 //! The experiments, each a value of [`Experiment`]. Most are declared in files
 //! (experiments/*.toml, [`declared`]); those that are older have modules of their own.
 
-mod compare;
 mod configuration;
 mod cpus;
 pub mod declared;
@@ -51,6 +50,8 @@ pub use definition::{Experiment, Options, Takes};
 
 /// What experiments/*.toml name as `runner`.
 static RUNNERS: &[&Runner] = &[
+    &demo::RUNNER,
+    &hold::RUNNER,
     &ping::RUNNER,
     &delays::RUNNER,
     &sequence::RUNNER,
@@ -62,6 +63,9 @@ static RUNNERS: &[&Runner] = &[
     &mpi::RUNNER,
 ];
 
+/// Declared experiments that lists have before those with modules of their own: `demo`, `hold`.
+const FIRST: usize = 2;
+
 static ALL: LazyLock<Vec<Experiment>> = LazyLock::new(|| {
     let of = |declaration: &'static Declaration| {
         let runner = RUNNERS.iter().find(|runner| runner.name == declaration.runner);
@@ -70,8 +74,6 @@ static ALL: LazyLock<Vec<Experiment>> = LazyLock::new(|| {
         declaration.experiment(runner, run_declared)
     };
     let own = [
-        demo::EXPERIMENT,
-        hold::EXPERIMENT,
         incast::experiment(),
         link::LAN,
         link::WAN,
@@ -80,7 +82,8 @@ static ALL: LazyLock<Vec<Experiment>> = LazyLock::new(|| {
         migrate::EXPERIMENT,
         service::EXPERIMENT,
     ];
-    own.into_iter().chain(declared::all().iter().map(of)).collect()
+    let (first, others) = declared::all().split_at(FIRST);
+    first.iter().map(of).chain(own).chain(others.iter().map(of)).collect()
 });
 
 fn run_declared(options: &Options, record: &mut Record) -> Result<()> {
@@ -171,14 +174,12 @@ impl Experiment {
             "--connections is an option of the experiment {} only",
             service::NAME
         );
-        let on_a_stage =
-            declared || [demo::EXPERIMENT.name, hold::EXPERIMENT.name].contains(&self.name);
         ensure!(
-            on_a_stage || self.name == incast::NAME || options.congestion_controls.is_empty(),
+            declared || self.name == incast::NAME || options.congestion_controls.is_empty(),
             "{} takes no --congestion-control",
             self.name
         );
-        ensure!(on_a_stage || options.shares.is_empty(), "{} takes no --share", self.name);
+        ensure!(declared || options.shares.is_empty(), "{} takes no --share", self.name);
         ensure!(
             self.name == link::SCALE.name || options.peers.is_none(),
             "--peers is an option of the experiment {} only",

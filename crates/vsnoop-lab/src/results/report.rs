@@ -25,7 +25,7 @@ pub struct Words {
     /// Single numbers that follow from the samples.
     pub figures: fn(&Results) -> Vec<Figure>,
     /// Renders the goals beside the measured values, in Markdown.
-    pub goals: Option<fn(&Results) -> Result<String>>,
+    pub goals: Option<&'static Judge>,
     /// What papers have of it.
     pub papers: &'static [Against],
     /// Draws into a directory and returns the names of the plots, without extension.
@@ -41,6 +41,9 @@ pub struct Against {
     /// The plot that is like the figure, if there is a single one.
     pub plot: Option<&'static str>,
 }
+
+/// Goals beside the measured values, in Markdown.
+pub type Judge = dyn Fn(&Results) -> Result<String> + Sync;
 
 pub type Difference = dyn Fn(&Results) -> Option<String> + Sync;
 

@@ -7,6 +7,7 @@ use super::parts::Parts;
 use super::plan::{Changes, Plan};
 use super::runner::Runner;
 use crate::experiment::definition::{Experiment, Options, Takes};
+use crate::experiment::goals::{self, Goal};
 use crate::results::record::Record;
 use crate::results::report::{Against, Paper, Words};
 
@@ -18,11 +19,18 @@ pub struct Declaration {
     pub about: String,
     pub title: String,
     pub runner: String,
+    /// Makes the results again, if it is not `make lab RUN=NAME`.
+    pub command: Option<String>,
     /// What the tables and plots show.
     pub what_to_see: String,
     pub method: String,
     pub takes: Takes,
     pub paper: Option<Paper>,
+    /// The plot that is like the paper's figure.
+    pub plot: Option<String>,
+    /// Bounds of figures.
+    #[serde(default)]
+    pub goals: Vec<Goal>,
     pub plan: Plan,
     /// The parts of the plan, if it has some: what is different in each.
     #[serde(default, rename = "part")]
@@ -33,7 +41,7 @@ pub struct Declaration {
     /// The parts of a quick run.
     #[serde(default, rename = "quick_part")]
     pub quick_parts: Vec<Changes>,
-    /// Options of the command that make no sense here: `vms`, `load`, `share`, `path`,
+    /// Options of the command that make no sense here: `vms`, `load`, `share`, `path`, `path-loss`,
     /// `congestion-control`, `size`.
     #[serde(default)]
     pub refuses: Vec<String>,
@@ -45,16 +53,18 @@ impl Declaration {
         runner: &'static Runner,
         run: fn(&Options, &mut Record) -> Result<()>,
     ) -> Experiment {
-        let against = |paper| Against { paper, difference: &runner.difference, plot: None };
+        let plot = self.plot.as_deref();
+        let against = |paper| Against { paper, difference: &runner.difference, plot };
+        // What is leaked is kept as long as the declarations.
+        let command = || &*format!("make lab RUN={}", self.name).leak();
         let words = Words {
             title: &self.title,
             what_to_see: &self.what_to_see,
             method: &self.method,
-            // Kept as long as the declarations.
-            command: format!("make lab RUN={}", self.name).leak(),
+            command: self.command.as_deref().unwrap_or_else(command),
             tables: runner.tables,
             figures: runner.figures,
-            goals: None,
+            goals: goals::judge(&self.goals).or(runner.goals),
             papers: self.paper.iter().map(against).collect::<Vec<_>>().leak(),
             plots: runner.plots,
         };
@@ -83,6 +93,7 @@ impl Declaration {
             ("load", !options.loads.is_empty()),
             ("share", !options.shares.is_empty()),
             ("path", path),
+            ("path-loss", options.path_loss_percent.is_some()),
             ("congestion-control", !options.congestion_controls.is_empty()),
             ("size", !options.sizes_bytes.is_empty()),
         ] {

@@ -18,7 +18,10 @@ pub use file::Declaration;
 pub use on_stages::{Ground, Measure, on_stages};
 pub use runner::{Runner, Task};
 
+/// In the order of lists.
 const FILES: &[&str] = &[
+    include_str!("../../../experiments/demo.toml"),
+    include_str!("../../../experiments/hold.toml"),
     include_str!("../../../experiments/ping.toml"),
     include_str!("../../../experiments/delays.toml"),
     include_str!("../../../experiments/sequence.toml"),

@@ -105,20 +105,21 @@ pub fn on_stages(task: Task, guest: impl Into<Guest>, runner: &mut impl Measure)
         let (done, left): (Vec<_>, Vec<_>) =
             cells.into_iter().partition(|(cell, rounds)| rounds.is_done(cell, record));
         progress.skip(count(&done));
-        let Some((first, _)) = left.first() else { continue };
+        if left.is_empty() {
+            continue;
+        }
         let options = StageOptions {
             vms: machines.vms,
             tuned: configurations.iter().any(|one| one.is_tuned()),
         };
         let environment = &mut record.results.environment;
-        let mut stage =
-            lab.boot(options, machines.share, first.load, vsnoop.as_ref(), environment)?;
+        let mut stage = lab.boot(options, machines.share, vsnoop.as_ref(), environment)?;
         runner.booted(&mut lab, &stage)?;
         for (cell, rounds) in left {
             let mut waits_ms = Vec::new();
-            enter(&mut stage, cell, record)
+            load(runner, &stage, &cell, machines.unit_of_load())
                 .and_then(|()| {
-                    load(runner, &stage, &cell)?;
+                    enter(&mut stage, cell, record)?;
                     runner.enter(&Ground { lab: &lab, stage: &stage, cell, machine: 0 })?;
                     stage.take_turns();
                     rounds.measure(cell, record, &mut progress, |trial| {
@@ -132,6 +133,10 @@ pub fn on_stages(task: Task, guest: impl Into<Guest>, runner: &mut impl Measure)
                 })
                 .with_context(|| cell.to_string())?;
             describe_turns(&mut record.results, &cell, waits_ms);
+            let overflows = stage.path_overflows();
+            if overflows > 0 {
+                eprintln!("{cell}: the path's own queue was full and lost {overflows} frames");
+            }
         }
         runner.leave();
     }
@@ -172,9 +177,10 @@ fn enter(stage: &mut Stage, cell: Cell, record: &mut Record) -> Result<()> {
     Ok(())
 }
 
-fn load(runner: &impl Measure, stage: &Stage, cell: &Cell) -> Result<()> {
+/// `unit`: the part of a core that is a load of 1.
+fn load(runner: &impl Measure, stage: &Stage, cell: &Cell, unit: f64) -> Result<()> {
     for machine in 0..stage.vm_count() {
-        let share = runner.load(machine, cell);
+        let share = runner.load(machine, cell) * unit;
         let period_ms = runner.load_period_ms();
         stage.vm(machine).command(&Command::Load { share, period_ms })?;
     }

@@ -5,7 +5,7 @@ use anyhow::{Result, ensure};
 use serde::de::DeserializeOwned;
 use vsnoop_testbed::vm::Share;
 
-use super::plan::{Changes, Plan};
+use super::plan::{Changes, Plan, Unnamed};
 use crate::experiment::configuration::Configuration;
 use crate::experiment::definition::Options;
 use crate::results::Cell;
@@ -20,6 +20,13 @@ pub struct Machines<'a> {
     pub vms: usize,
     pub share: Share,
     pub cells: Vec<(Cell, &'a Plan)>,
+}
+
+impl Machines<'_> {
+    /// The part of a core that is a load of 1.
+    pub fn unit_of_load(&self) -> f64 {
+        self.cells.first().map_or(1.0, |(_, part)| part.unit_of_load(self.share))
+    }
 }
 
 impl Parts {
@@ -61,7 +68,11 @@ impl Parts {
         self.choose_sizes(&options.sizes_bytes)?;
         ensure!(options.rounds != Some(0), "an experiment needs at least one round");
         for part in &mut self.0 {
-            part.path_link = options.path_link.or(part.path_link);
+            part.asked_link = options.path_link;
+            part.unnamed.retain(|what| match what {
+                Unnamed::Share => shares.is_empty(),
+                Unnamed::CongestionControl => controls.is_empty(),
+            });
             part.path_loss_percent = options.path_loss_percent.unwrap_or(part.path_loss_percent);
             options.rounds.into_iter().for_each(|rounds| part.set_rounds(rounds));
             part.check()?;

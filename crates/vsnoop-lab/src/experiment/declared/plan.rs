@@ -25,21 +25,39 @@ pub struct Plan {
     pub vms: Vec<usize>,
     #[serde(default = "slices")]
     pub shares: Vec<Share>,
+    /// Of each machine; `inf` is work without end.
     pub loads: Vec<f64>,
+    /// Loads are of the machine's quota, if it has one, and not of a core.
+    #[serde(default)]
+    pub loads_of_quota: bool,
     #[serde(default = "near")]
     pub path_rtts_ms: Vec<f64>,
     #[serde(default)]
     pub path_loss_percent: f64,
     /// The rate of paths with a round trip, and the queue before it.
     pub path_link: Option<PathLink>,
+    /// What the command asks for: of all paths.
+    #[serde(skip)]
+    pub asked_link: Option<PathLink>,
     #[serde(default = "cubic")]
     pub congestion_controls: Vec<CongestionControl>,
+    #[serde(default)]
+    pub unnamed: Vec<Unnamed>,
     pub sizes: Vec<Size>,
     /// The longest time of a cell's measurements.
     pub budget_s: Option<u64>,
     /// What only the runner understands.
     #[serde(default)]
     pub settings: toml::Table,
+}
+
+/// What cells, and with them figures, name only where the command asks for it: published names do
+/// not change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Unnamed {
+    Share,
+    CongestionControl,
 }
 
 /// A size, and how many rounds it has in each cell.
@@ -111,8 +129,11 @@ impl Plan {
         for vms in &self.vms {
             ensure!((1..=MOST_VMS).contains(vms), "{vms} VMs: 1 to {MOST_VMS} are possible");
         }
+        let mosts = self.shares.iter().map(|share| 1.0 / self.unit_of_load(*share));
+        let most = mosts.fold(f64::INFINITY, f64::min);
         for load in &self.loads {
-            ensure!((0.0..=1.0).contains(load), "a load of {load}: 0.0 to 1.0 is possible");
+            let possible = (0.0..=most).contains(load) || *load == f64::INFINITY;
+            ensure!(possible, "a load of {load}: 0.0 to {most} is possible");
         }
         for rtt in &self.path_rtts_ms {
             ensure!(
@@ -130,9 +151,23 @@ impl Plan {
         Ok(())
     }
 
+    /// The part of a core that is a load of 1.
+    pub fn unit_of_load(&self, share: Share) -> f64 {
+        match share {
+            Share::Quota { percent } if self.loads_of_quota => f64::from(percent) / 100.0,
+            _ => 1.0,
+        }
+    }
+
     pub fn cells(&self, vms: usize, share: Share) -> Vec<Cell> {
+        let names = |what| !self.unnamed.contains(&what);
+        let quota = match share {
+            Share::Quota { percent } => Some(percent),
+            Share::Fair { .. } | Share::Slices => None,
+        };
         let mut cells = Vec::new();
-        for &load in &self.loads {
+        for load in &self.loads {
+            let load = load.min(1.0 / self.unit_of_load(share));
             for &path_rtt_ms in &self.path_rtts_ms {
                 let far = path_rtt_ms > 0.0;
                 for &control in &self.congestion_controls {
@@ -141,9 +176,10 @@ impl Plan {
                         load,
                         path_rtt_ms,
                         path_loss_percent: self.path_loss_percent,
-                        path_link: self.path_link.filter(|_| far),
-                        share: Some(share),
-                        congestion_control: Some(control),
+                        path_link: self.asked_link.or(self.path_link.filter(|_| far)),
+                        quota_percent: quota.filter(|_| !names(Unnamed::Share)),
+                        share: names(Unnamed::Share).then_some(share),
+                        congestion_control: names(Unnamed::CongestionControl).then_some(control),
                         ..Cell::default()
                     });
                 }

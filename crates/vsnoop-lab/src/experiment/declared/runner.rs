@@ -6,6 +6,7 @@ use anyhow::Result;
 
 use super::parts::Parts;
 use crate::results::record::Record;
+use crate::results::report::Judge;
 use crate::results::table::Style;
 use crate::results::{Figure, Results};
 
@@ -15,6 +16,8 @@ pub struct Runner {
     pub run: fn(Task) -> Result<()>,
     pub tables: fn(&Results, Style) -> String,
     pub figures: fn(&Results) -> Vec<Figure>,
+    /// Goals that are more than bounds of figures, in Markdown beside the measured values.
+    pub goals: Option<&'static Judge>,
     /// Draws into a directory and returns the names of the plots, without extension.
     pub plots: fn(&Results, &Path) -> Result<Vec<String>>,
     /// One sentence on the difference to the paper, made from the samples.

@@ -22,7 +22,8 @@ use crate::results::statistics::{named, percentile};
 use crate::results::table::{Style, grid, milliseconds, or_dash};
 use crate::results::{Figure, Group, Label, Results, Sample};
 
-pub const RUNNER: Runner = Runner { name: "delays", run, tables, figures, plots, difference };
+pub const RUNNER: Runner =
+    Runner { name: "delays", run, tables, figures, goals: None, plots, difference };
 
 const RECEIVE: &str = "rx";
 const TRANSMIT: &str = "tx";

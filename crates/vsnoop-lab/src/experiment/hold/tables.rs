@@ -1,8 +1,8 @@
 //! For each cell three tables: times of every configuration, how they relate to those of `vsnoop`,
 //! and what the VM did meanwhile.
 
-use crate::experiment::compare::{HELD, HOLD_FULL};
 use crate::experiment::spent::{self, RAN};
+use crate::experiment::transfers::{HELD, HOLD_FULL};
 use crate::results::statistics::{ACKED, DELIVERED, Metric, TOTAL, ratio_of_medians, values};
 use crate::results::table::{Style, grid, milliseconds, or_dash};
 use crate::results::{Group, Results, size_text};

@@ -61,7 +61,7 @@ pub fn experiment() -> Experiment {
         command: "make lab RUN=incast",
         tables: tables::render,
         figures: figures::figures,
-        goals: Some(goals::render),
+        goals: Some(&goals::render),
         // Kept as long as the declaration.
         papers: declared.figures.iter().map(against).collect::<Vec<_>>().leak(),
         plots: plots::draw,

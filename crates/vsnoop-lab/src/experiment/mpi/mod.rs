@@ -25,6 +25,7 @@ pub const RUNNER: Runner = Runner {
     run,
     tables: summary::tables,
     figures: summary::figures,
+    goals: None,
     plots: summary::plots,
     difference: summary::difference,
 };

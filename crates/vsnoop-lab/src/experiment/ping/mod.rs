@@ -19,7 +19,8 @@ use crate::results::statistics::{named, percentile};
 use crate::results::table::{Style, grid, milliseconds, or_dash};
 use crate::results::{Cell, Figure, Group, Label, Results, Sample};
 
-pub const RUNNER: Runner = Runner { name: "ping", run, tables, figures, plots, difference };
+pub const RUNNER: Runner =
+    Runner { name: "ping", run, tables, figures, goals: None, plots, difference };
 
 /// After an answer.
 const GAP_MS: Range<u64> = 20..170;

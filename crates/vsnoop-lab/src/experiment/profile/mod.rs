@@ -29,6 +29,7 @@ pub const RUNNER: Runner = Runner {
     run,
     tables: report::tables,
     figures: report::figures,
+    goals: None,
     plots: report::plots,
     difference: report::difference,
 };

@@ -21,7 +21,7 @@ use crate::results::table::{Style, grid, milliseconds, or_dash};
 use crate::results::{Figure, Group, Results, Sample, Trace, size_text};
 
 pub const RUNNER: Runner =
-    Runner { name: "sequence", run, tables, figures, plots: plots::draw, difference };
+    Runner { name: "sequence", run, tables, figures, goals: None, plots: plots::draw, difference };
 
 const OFF: &str = "off";
 const VSNOOP: &str = "vsnoop";

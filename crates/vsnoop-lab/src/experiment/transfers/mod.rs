@@ -1,6 +1,7 @@
 //! The runner `transfers`: uploads to VMs that share a core, as in section V-C of the vSnoop
 //! report: one connection, and in the first cell also several at once.
 
+mod counters;
 mod report;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
@@ -17,6 +18,7 @@ use super::rounds::Trial;
 use super::spent::Clock;
 use super::ways::{Way, Ways, settle};
 use crate::results::{Cell, Label, Sample, ms};
+pub use counters::{HELD, HOLD_FULL};
 use report::{AT_ONCE, HOST_BESIDE, SENDER};
 
 pub const RUNNER: Runner = Runner {
@@ -24,6 +26,7 @@ pub const RUNNER: Runner = Runner {
     run,
     tables: report::tables,
     figures: report::figures,
+    goals: None,
     plots: report::plots,
     difference: report::difference,
 };
@@ -45,9 +48,13 @@ struct Settings {
     /// Also from another of the VMs, up to this size; 0: not.
     #[serde(default)]
     sender_most_bytes: u64,
+    /// With counters of the hold.
+    #[serde(default)]
+    hold: bool,
 }
 
-fn run(task: Task) -> Result<()> {
+/// Measures what a plan asks for.
+pub fn run(task: Task) -> Result<()> {
     let settings = task.plan.settings()?;
     let configurations = task.plan.configurations()?;
     let first = task.plan.first_cell().context("a plan without cells")?;
@@ -99,8 +106,17 @@ impl Measure for Transfers {
     fn measure(&mut self, ground: &Ground, trial: Trial<Configuration>) -> Result<Vec<Sample>> {
         let Trial { configuration, size_bytes, .. } = trial;
         let way = self.way(ground, configuration, ground.machine)?;
-        let mut samples = vec![one(ground, way, size_bytes)?];
+        let mut sample = one(ground, way, size_bytes)?;
         settle(ground.stage)?;
+        if configuration == Configuration::Host {
+            // No machine receives.
+            sample.values.clear();
+        }
+        if self.settings.hold && configuration.attach_options().is_some() {
+            // The port was attached for this transfer.
+            sample.values.extend(counters::of_hold(&ground.stage.vsnoop()?.stats(way.tap)?));
+        }
+        let mut samples = vec![sample];
         if ground.cell != self.first {
             return Ok(samples);
         }

@@ -12,7 +12,6 @@ use vsnoop_guest::web;
 use vsnoop_testbed::capture::Capture;
 use vsnoop_testbed::guest;
 use vsnoop_testbed::stage::Stage;
-use vsnoop_testbed::vm::Share;
 
 use super::configuration::Configuration;
 use super::declared::{Ground, Measure, Runner, Task, on_stages};
@@ -21,13 +20,14 @@ use super::request::{self, Exchange};
 use super::rounds::Trial;
 use super::spent::Clock;
 use super::ways::{Ways, settle};
-use crate::results::{Cell, Sample};
+use crate::results::Sample;
 
 pub const RUNNER: Runner = Runner {
     name: "uploads",
     run,
     tables: report::tables,
     figures: report::figures,
+    goals: None,
     plots: report::plots,
     difference: |_| None,
 };
@@ -35,27 +35,29 @@ pub const RUNNER: Runner = Runner {
 /// The period of the VM's own load. It differs from the quota's period, so that load and quota do
 /// not stay in phase.
 const LOAD_PERIOD_MS: u32 = 70;
-/// After attaching: background work of `attach` ends and the quota is refilled.
-const PAUSE_MS: std::ops::Range<u64> = 300..500;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Settings {
     /// Small requests of a round.
     gets: usize,
+    /// The least and the longest pause after attaching, in which background work of `attach` ends
+    /// and the quota is refilled.
+    pause_ms: [u64; 2],
 }
 
-fn run(task: Task) -> Result<()> {
-    let Settings { gets } = task.plan.settings()?;
+/// Measures what a plan asks for.
+pub fn run(task: Task) -> Result<()> {
+    let settings = task.plan.settings()?;
     request::require_curl()?;
     let configurations = task.plan.configurations()?;
     let parts = guest::Options { web: true, ..guest::Options::default() };
-    on_stages(task, parts, &mut Uploads { configurations, gets, client: None })
+    on_stages(task, parts, &mut Uploads { configurations, settings, client: None })
 }
 
 struct Uploads {
     configurations: Vec<Configuration>,
-    gets: usize,
+    settings: Settings,
     client: Option<Client>,
 }
 
@@ -103,25 +105,18 @@ impl Measure for Uploads {
         settle(stage)
     }
 
-    /// Of its quota.
-    fn load(&self, _: usize, cell: &Cell) -> f64 {
-        let quota = match cell.share {
-            Some(Share::Quota { percent }) => f64::from(percent) / 100.0,
-            _ => 1.0,
-        };
-        cell.load * quota
-    }
-
     fn load_period_ms(&self) -> u32 {
         LOAD_PERIOD_MS
     }
 
     fn measure(&mut self, ground: &Ground, trial: Trial<Configuration>) -> Result<Vec<Sample>> {
-        std::thread::sleep(Duration::from_millis(fastrand::u64(PAUSE_MS)));
+        let [least, most] = self.settings.pause_ms;
+        std::thread::sleep(Duration::from_millis(fastrand::u64(least..=most)));
         let exchange = self.exchange(ground, trial.configuration)?;
         let clock = || Clock::read(ground.stage, ground.machine);
         let before = clock()?;
-        let (mut samples, after) = exchange.make_and(trial.size_bytes, self.gets, clock)?;
+        let (mut samples, after) =
+            exchange.make_and(trial.size_bytes, self.settings.gets, clock)?;
         // Small requests come in batches.
         if let [sample] = &mut samples[..] {
             sample.values = after.since(&before);

@@ -1,28 +1,13 @@
-//! The figure of the vSnoop report that is repeated, and what is different here.
-
-use std::borrow::Cow;
+//! How the samples differ from the figure of the vSnoop report that is repeated.
 
 use crate::experiment::spent::{self, RAN};
-use crate::results::report::{Against, Paper};
 use crate::results::statistics::{ACKED, DELIVERED, Metric, TOTAL, percentile};
 use crate::results::statistics::{ratio_of_medians, values};
 use crate::results::table::milliseconds;
 use crate::results::{Group, Results, size_text};
 
-pub const AGAINST: Against = Against { paper: &PAPER, difference: &difference, plot: None };
-
-static PAPER: Paper = Paper {
-    figure: Cow::Borrowed("vSnoop report, Fig. 6(c) and (i)"),
-    shape: Cow::Borrowed(
-        "Throughput of vanilla Xen and of longer queues, relative to longer queues with vSnoop, by \
-         transfer size: with three VMs and a core for the driver domain far below 1 up to 1 MB and \
-         nearer to it above; with five VMs further below.",
-    ),
-    values: Cow::Borrowed(&[]),
-};
-
 /// The gain of the report's rule and of holding, near and with the longest path.
-fn difference(results: &Results) -> Option<String> {
+pub fn sentence(results: &Results) -> Option<String> {
     const SIZE_BYTES: u64 = 100_000;
     let all: Vec<_> =
         results.groups().into_iter().filter(|group| group.size_bytes == SIZE_BYTES).collect();
@@ -74,9 +59,9 @@ mod tests {
     #[test]
     fn the_difference_is_that_of_100_kb_in_each_cell_where_it_was_measured() {
         let mut samples = vec![sample("off", 90.0), sample("ahead-0", 30.0), sample("vsnoop", 9.0)];
-        assert_eq!(difference(&results(samples.clone())), None, "10 KB");
+        assert_eq!(sentence(&results(samples.clone())), None, "10 KB");
         samples.iter_mut().for_each(|sample| sample.size_bytes = 100_000);
-        let text = difference(&results(samples.clone())).unwrap();
+        let text = sentence(&results(samples.clone())).unwrap();
         assert!(text.contains("3.00 within") && text.contains("10 beyond"), "{text}");
         assert!(!text.contains("for its CPU"), "it was not measured: {text}");
         samples[2].values = [(RAN.into(), 18.0), (QUEUED.into(), 31.0)].into();
@@ -85,7 +70,7 @@ mod tests {
             delivered_ms: Some(7.0),
             ..sample("priority", 6.0)
         });
-        let text = difference(&results(samples)).unwrap();
+        let text = sentence(&results(samples)).unwrap();
         let bound = "(51.0 ms with the handshake, in which the VM ran 18.0 and waited 31.0 for its \
                      CPU; with priority it never waits: 8.0 ms)";
         assert!(text.contains(bound), "{text}");

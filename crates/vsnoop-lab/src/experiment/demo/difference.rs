@@ -1,30 +1,10 @@
-//! The figure of the vSnoop poster that the demo stands for, and what is different here.
+//! How the samples differ from the figure of the vSnoop poster that the demo stands for.
 
-use std::borrow::Cow;
-
-use crate::results::report::{Against, Paper, PaperValue};
 use crate::results::statistics::{TOTAL, by_turn, ratio_of_medians};
 use crate::results::{Group, Results, size_text};
 
-pub const AGAINST: Against =
-    Against { paper: &PAPER, difference: &difference, plot: Some("confirmed") };
-
-static PAPER: Paper = Paper {
-    figure: Cow::Borrowed("vSnoop poster, median improvement for each transfer size"),
-    shape: Cow::Borrowed(
-        "Transfers to a VM that shares its core with two others (60 % load each), from a client \
-         beside the host: up to 650 % more throughput until all is acknowledged, most for 100 KB.",
-    ),
-    values: Cow::Borrowed(&[PaperValue {
-        name: Cow::Borrowed("improvement, at most"),
-        x: Some(100_000.0),
-        value: 650.0,
-        unit: Cow::Borrowed("%"),
-    }]),
-};
-
 /// How many times sooner the server confirms, of each upload.
-fn difference(results: &Results) -> Option<String> {
+pub fn sentence(results: &Results) -> Option<String> {
     let times = |group: &Group| {
         let [off, vsnoop] = ["off", "vsnoop"].map(|name| by_turn(results, name, group, &TOTAL));
         let ratio = ratio_of_medians(&off, &vsnoop)?.text();
@@ -59,8 +39,8 @@ mod tests {
             (far.connect_ms, far.delivered_ms) = (Some(1.0), Some(ms));
             samples.push(far);
         }
-        let text = difference(&results(samples)).unwrap();
+        let text = sentence(&results(samples)).unwrap();
         assert!(text.contains("10 KB 20 ms away: 2.00"), "{text}");
-        assert_eq!(difference(&results(Vec::new())), None);
+        assert_eq!(sentence(&results(Vec::new())), None);
     }
 }
