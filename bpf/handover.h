@@ -55,7 +55,10 @@ static long checksum_chunk(__u32 i, struct checksum_walk *w)
 	__u32 n = w->left < CHECKSUM_CHUNK ? w->left : CHECKSUM_CHUNK;
 	__u32 padded;
 
-	if (n == 0 || n > CHECKSUM_CHUNK)
+	if (n > CHECKSUM_CHUNK)
+		return 1;
+	barrier_var(n);
+	if (n == 0)
 		return 1;
 	padded = (n + 3) & ~3u;
 	if (padded > CHECKSUM_CHUNK)

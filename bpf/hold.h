@@ -334,7 +334,10 @@ static long copy_chunk(__u32 i, struct copy_walk *w)
 	struct hold_slab *slab = slab_number(w->slot, w->chunk / SLAB_CHUNKS);
 	__u32 to = w->chunk % SLAB_CHUNKS * HOLD_CHUNK + (w->at & (HOLD_CHUNK - 1));
 
-	if (!slab || n == 0 || n > HOLD_CHUNK || to >= SLAB_BYTES)
+	if (!slab || n > HOLD_CHUNK || to >= SLAB_BYTES)
+		return 1;
+	barrier_var(n);
+	if (n == 0)
 		return 1;
 	if (bpf_skb_load_bytes(w->skb, w->from, slab->bytes + to, n))
 		return 1;

@@ -150,8 +150,13 @@ static __noinline bool parse_options(struct __sk_buff *skb, struct packet *p, st
 	struct options o = { .s = s, .p = p };
 	__u32 len = p->tcp_len - sizeof(struct tcphdr);
 
-	if (len == 0 || len > 40)
-		return len == 0;
+	if (len > 40)
+		return false;
+	/* In this order, as at all lengths that a helper gets: the verifier of Linux 7.3 has one
+	 * range of values for each register, and 0 must be at its end to be left out. */
+	barrier_var(len);
+	if (len == 0)
+		return true;
 	if (bpf_skb_load_bytes(skb, p->l4 + sizeof(struct tcphdr), o.bytes, len))
 		return false;
 	o.len = len;

@@ -1,17 +1,17 @@
-//! The BPF programs and the command on other kernels than this machine's: the oldest that has what
-//! they need ([`oldest`]), and one that has not ([`too_old`]).
+//! The BPF programs and the command on other kernels than this machine's: those of Debian that have
+//! what they need ([`fit`]), and one that has not ([`too_old`]).
 //!
 //! For each a machine is booted once, which runs programs of this host one after the other
 //! ([`vsnoop_testbed::guest::batch`]); the tests look at what they printed. A failure shows it.
 //!
 //! Where there is no QEMU or no package of such a kernel, they say so and count as ignored.
 
-mod oldest;
+mod fit;
 mod programs;
 mod too_old;
 
 use std::process::ExitCode;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, LazyLock, OnceLock};
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
@@ -26,39 +26,43 @@ const LIMIT: Duration = Duration::from_secs(1800);
 /// A kernel, and the tests on it.
 struct Machine {
     series: &'static str,
-    names: fn() -> Vec<&'static str>,
+    names: Vec<&'static str>,
     run: fn(&Kernel) -> Result<Report>,
     /// The test of this place in `names`.
     verify: fn(&Report, usize) -> Result<()>,
+    /// As soon as a first test has looked at it.
+    report: OnceLock<Result<Report, String>>,
 }
 
-const MACHINES: [Machine; 2] = [
-    Machine {
-        series: oldest::SERIES,
-        names: oldest::names,
-        run: oldest::run,
-        verify: oldest::verify,
-    },
-    Machine {
+static MACHINES: LazyLock<Vec<Machine>> = LazyLock::new(|| {
+    let too_old = Machine {
         series: too_old::SERIES,
-        names: too_old::names,
+        names: too_old::names(),
         run: too_old::run,
         verify: too_old::verify,
-    },
-];
+        report: OnceLock::new(),
+    };
+    let [oldest, between @ .., newest] = guest::KERNEL_SERIES;
+    let mut machines = vec![too_old, fit_machine::<{ fit::ALL }>(oldest)];
+    machines.extend(between.map(fit_machine::<{ fit::FEW }>));
+    machines.push(fit_machine::<{ fit::ALL }>(newest));
+    machines
+});
 
-/// Reports of the machines, as soon as a first test has looked at them.
-static REPORTS: [OnceLock<Result<Report, String>>; MACHINES.len()] =
-    [const { OnceLock::new() }; MACHINES.len()];
+/// A kernel that has what vsnoop needs, and the first `N` tests of [`fit`].
+fn fit_machine<const N: usize>(series: &'static str) -> Machine {
+    let (names, run, verify) = (fit::names::<N>(), fit::run::<N>, fit::verify);
+    Machine { series, names, run, verify, report: OnceLock::new() }
+}
 
 fn main() -> ExitCode {
     let arguments = Arguments::from_args();
-    let trials = MACHINES.iter().zip(&REPORTS).flat_map(|(machine, report)| {
+    let trials = MACHINES.iter().flat_map(|machine| {
         let listed = || Ok(Err("only listed".to_owned()));
-        trials(machine, report, if arguments.list { listed() } else { available(machine.series) })
+        trials(machine, if arguments.list { listed() } else { available(machine.series) })
     });
     let conclusion = libtest_mimic::run(&arguments, trials.collect());
-    for report in REPORTS.iter().filter_map(OnceLock::get).flatten() {
+    for report in MACHINES.iter().filter_map(|machine| machine.report.get()).flatten() {
         for line in report.console.lines().filter(|line| line.contains("instructions verified")) {
             println!("Linux {}: {line}", report.release().unwrap_or_default());
         }
@@ -66,11 +70,7 @@ fn main() -> ExitCode {
     conclusion.exit_code()
 }
 
-fn trials(
-    machine: &'static Machine,
-    report: &'static OnceLock<Result<Report, String>>,
-    kernel: Result<Result<Kernel, String>>,
-) -> Vec<Trial> {
+fn trials(machine: &'static Machine, kernel: Result<Result<Kernel, String>>) -> Vec<Trial> {
     let ignored = matches!(kernel, Ok(Err(_)));
     if let Ok(Err(reason)) = &kernel {
         eprintln!("tests on Linux {}: {reason}", machine.series);
@@ -78,14 +78,14 @@ fn trials(
     let kernel = Arc::new(kernel.map_err(|error| format!("{error:#}")));
     let trial = |(index, name): (usize, &'static str)| {
         let kernel = Arc::clone(&kernel);
-        let test = move || match report.get_or_init(|| run(machine, &kernel)) {
+        let test = move || match machine.report.get_or_init(|| run(machine, &kernel)) {
             Ok(report) => verify(machine, report, index).map_err(|it| format!("{it:#}").into()),
             Err(error) => Err(error.into()),
         };
         Trial::test(format!("linux_{}::{name}", machine.series.replace('.', "_")), test)
             .with_ignored_flag(ignored)
     };
-    (machine.names)().into_iter().enumerate().map(trial).collect()
+    machine.names.iter().copied().enumerate().map(trial).collect()
 }
 
 /// The kernel, or the reason why this machine cannot run the tests; anything else is a failure.

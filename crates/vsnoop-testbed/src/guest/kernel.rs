@@ -2,18 +2,23 @@
 //!
 //! The package is downloaded with apt and unpacked, never installed. Debian's kernel for clouds is
 //! preferred (small, quick to boot, has netem and the like as modules); Ubuntu's for virtual
-//! machines and Debian's general one follow. A kernel of a certain series can be asked for too.
+//! machines and Debian's general one follow. A kernel of a certain series can be asked for too: it
+//! comes from the distribution or, if that has none, from the backports of Debian.
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result};
 
-use super::packages::{self, unavailable};
+use super::packages::{Source, Unavailable, unavailable};
 
 const META_PACKAGES: [&str; 3] =
     ["linux-image-cloud-amd64", "linux-image-virtual", "linux-image-amd64"];
+
+/// The backports that have newer kernels, for a Debian that may be older.
+const BACKPORTS: &str = "trixie-backports";
+/// Debian's kernels for clouds.
+const FLAVOUR: &str = "-cloud-amd64";
 
 /// The directory of the lab's kernel.
 const OF_THE_LAB: &str = "kernel";
@@ -29,12 +34,14 @@ pub struct Kernel {
 
 /// Returns the cached kernel of the lab's machines, or downloads one.
 pub fn prepare(dir: &Path) -> Result<Kernel> {
-    obtain(dir, OF_THE_LAB, &META_PACKAGES, "linux-image-")
+    obtain(&dir.join(OF_THE_LAB), || {
+        let source = Source::own();
+        let packages = packages_of(&source, behind(&source, &META_PACKAGES, "linux-image-")?)?;
+        Ok((source, packages))
+    })
 }
 
-/// Returns the cached kernel of a series ("6.12"), or downloads one.
-///
-/// A distribution has a meta package for a series only if it is not its own.
+/// Returns the cached kernel of a series ("6.12"), or downloads the newest one.
 pub fn prepare_series(dir: &Path, series: &str) -> Result<Kernel> {
     // The lab's machines may have one.
     let of_the_lab = dir.join(OF_THE_LAB);
@@ -44,77 +51,97 @@ pub fn prepare_series(dir: &Path, series: &str) -> Result<Kernel> {
             return Ok(kernel);
         }
     }
-    let own = format!("linux-image-{series}-cloud-amd64");
-    let mut metas = vec![own.as_str()];
-    metas.extend(META_PACKAGES);
-    obtain(dir, &format!("kernel-{series}"), &metas, &format!("linux-image-{series}."))
+    obtain(&dir.join(format!("kernel-{series}")), || {
+        // A distribution has a meta package for a series only if it is not its own.
+        let own = format!("linux-image-{series}{FLAVOUR}");
+        let mut metas = vec![own.as_str()];
+        metas.extend(META_PACKAGES);
+        let source = Source::own();
+        match behind(&source, &metas, &format!("linux-image-{series}.")) {
+            Ok(image) => packages_of(&source, image).map(|packages| (source, packages)),
+            Err(error) if error.is::<Unavailable>() => {
+                let source = Source::suite(&dir.join("backports"), BACKPORTS)?;
+                let packages = packages_of(&source, newest(&source, series)?)?;
+                Ok((source, packages))
+            }
+            Err(error) => Err(error),
+        }
+    })
 }
 
-fn obtain(dir: &Path, name: &str, metas: &[&str], begins: &str) -> Result<Kernel> {
-    let unpacked = dir.join(name);
+/// The kernel in this directory, or of the packages that `choose` names.
+fn obtain(
+    unpacked: &Path,
+    choose: impl FnOnce() -> Result<(Source, Vec<String>)>,
+) -> Result<Kernel> {
     if unpacked.is_dir() {
-        return find(&unpacked);
+        return find(unpacked);
     }
-    let package = choose(metas, begins)?;
-    println!(
-        "guest kernel: downloading the package {package} (unpacked into build/guest, not installed)"
-    );
-    let mut wanted = vec![package.clone()];
-    // Ubuntu ships the modules apart.
-    let modules = package.replacen("linux-image-", "linux-modules-", 1);
-    if packages::known(&modules) {
-        wanted.push(modules);
-    }
-    let wanted: Vec<&str> = wanted.iter().map(String::as_str).collect();
-    packages::unpack(&wanted, &unpacked, |staging| find(staging).map(drop))?;
-    find(&unpacked)
+    let (source, packages) = choose()?;
+    let packages: Vec<&str> = packages.iter().map(String::as_str).collect();
+    let names = packages.join(", ");
+    println!("guest kernel: downloading {names} (unpacked into build/guest, not installed)");
+    source.unpack(&packages, unpacked, |staging| find(staging).map(drop))?;
+    find(unpacked)
 }
 
 /// The concrete package behind the first of the meta packages that apt knows, whose name begins so.
-fn choose(metas: &[&str], begins: &str) -> Result<String> {
+fn behind(source: &Source, metas: &[&str], begin: &str) -> Result<String> {
     for meta in metas {
-        let output = Command::new("apt-cache")
-            .args(["depends", "--important", meta])
-            .stderr(Stdio::null())
-            .output()
-            .map_err(|error| {
-                unavailable(format!(
-                    "cannot run apt-cache ({error}): the guest's kernel needs a Debian-family machine"
-                ))
-            })?;
-        let text = String::from_utf8_lossy(&output.stdout);
-        let image = text
-            .lines()
-            .filter_map(|line| line.trim().strip_prefix("Depends: "))
-            .find(|name| name.starts_with(begins));
-        if let Some(name) = image {
-            return Ok(name.to_owned());
+        if let Some(image) = source.depends(meta)?.into_iter().find(|it| it.starts_with(begin)) {
+            return Ok(image);
         }
     }
     let metas = metas.join(", ");
     Err(unavailable(format!(
-        "apt knows no package {begins}* behind any of {metas}: run `apt-get update` first"
+        "apt knows no package {begin}* behind any of {metas}: run `apt-get update` first"
     )))
 }
 
-fn find(unpacked: &Path) -> Result<Kernel> {
-    let boot = unpacked.join("boot");
-    let image = fs::read_dir(&boot)
-        .with_context(|| format!("list {}", boot.display()))?
-        .filter_map(|entry| Some(entry.ok()?.path()))
-        .find(|path| name(path).starts_with("vmlinuz-"))
-        .with_context(|| {
-            format!("no kernel in {}: remove {} and retry", boot.display(), unpacked.display())
-        })?;
-    let version = name(&image).trim_start_matches("vmlinuz-").to_owned();
-    let modules = [unpacked.join("lib/modules"), unpacked.join("usr/lib/modules")]
-        .into_iter()
-        .map(|dir| dir.join(&version))
-        .find(|dir| dir.is_dir())
-        .with_context(|| format!("no modules of {version} in {}", unpacked.display()))?;
-    Ok(Kernel { image, version, modules })
+/// The newest kernel of a series for clouds.
+fn newest(source: &Source, series: &str) -> Result<String> {
+    let begin = format!("linux-image-{series}.");
+    let patch = |name: &String| {
+        let number = name.strip_prefix(&begin)?.strip_suffix(FLAVOUR)?;
+        number.split(|c: char| !c.is_ascii_digit()).next()?.parse::<u32>().ok()
+    };
+    let names = source.names(&begin)?.into_iter();
+    let newest = names.filter_map(|name| Some((patch(&name)?, name))).max();
+    let none = || unavailable(format!("neither the distribution nor {BACKPORTS} has {begin}*"));
+    newest.map(|(_, name)| name).ok_or_else(none)
 }
 
-fn name(path: &Path) -> String {
-    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+/// The packages of a kernel. Ubuntu has the modules apart from the image; Debian since 6.19 the
+/// kernel itself, too, and the list of what is built in.
+fn packages_of(source: &Source, image: String) -> Result<Vec<String>> {
+    let apart = |part: &str| image.replacen("linux-image-", part, 1);
+    let parts = ["linux-binary-", "linux-modules-", "linux-base-"].map(apart);
+    let known = parts.each_ref().map(|part| source.known(part));
+    // Backports keep the kernels of older versions longer than their modules.
+    if known[0] && known.contains(&false) {
+        return Err(unavailable(format!("{BACKPORTS} has {}, but not all of {parts:?}", parts[0])));
+    }
+    let known = parts.into_iter().zip(known).filter_map(|(part, known)| known.then_some(part));
+    Ok([image].into_iter().chain(known).collect())
+}
+
+fn find(unpacked: &Path) -> Result<Kernel> {
+    let trees = [unpacked.join("lib/modules"), unpacked.join("usr/lib/modules")];
+    let modules = trees
+        .iter()
+        .filter_map(|tree| fs::read_dir(tree).ok())
+        .flatten()
+        .find_map(|entry| Some(entry.ok()?.path()))
+        .with_context(|| {
+            format!("no modules in {}: remove it and try again", unpacked.display())
+        })?;
+    let version = modules.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    // Beside the modules in Debian since 6.19.
+    let image = [unpacked.join(format!("boot/vmlinuz-{version}")), modules.join("vmlinuz")]
+        .into_iter()
+        .find(|path| path.is_file())
+        .with_context(|| {
+            format!("no kernel {version} in {}: remove it and try again", unpacked.display())
+        })?;
+    Ok(Kernel { image, version, modules })
 }

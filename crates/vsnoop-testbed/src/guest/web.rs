@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use vsnoop_guest::web;
 
 use super::archive::Archive;
-use super::packages;
+use super::packages::Source;
 
 /// The first that has the program: Ubuntu's `nginx` once was a package without files.
 const PACKAGES: [&str; 2] = ["nginx", "nginx-core"];
@@ -54,14 +54,15 @@ fn relative(path: &str) -> Result<&str> {
 fn program(dir: &Path) -> Result<PathBuf> {
     let unpacked = dir.join("nginx");
     if !unpacked.is_dir() {
-        let known = PACKAGES.into_iter().filter(|package| packages::known(package));
+        let source = Source::own();
+        let known = PACKAGES.into_iter().filter(|package| source.known(package));
         let known: Vec<_> = known.collect();
         ensure!(!known.is_empty(), "apt knows no package nginx: run `apt-get update` first");
         println!(
             "guest's web server: downloading {} (unpacked into build/guest, not installed)",
             known.join(", ")
         );
-        packages::unpack(&known, &unpacked, |staging| {
+        source.unpack(&known, &unpacked, |staging| {
             fs::metadata(staging.join(PROGRAM)).map(drop).context("no nginx in its package")
         })?;
     }
