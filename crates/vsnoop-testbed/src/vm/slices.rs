@@ -38,7 +38,7 @@ const IOCTL: &str = "16";
 const WAIT_BITSET: u64 = 9;
 const FUTEX_COMMAND: u64 = 0x7f;
 
-/// The machines take turns until this is dropped.
+/// The machines take turns until this is dropped; then they share their core as other threads do.
 #[derive(Debug)]
 pub struct Slices {
     shared: Arc<Shared>,
@@ -84,6 +84,11 @@ impl Slices {
             .name("slices".into())
             .spawn(move || {
                 let result = give_turns(&machines, &theirs);
+                // Or a machine that is killed could not end beside one that has the last turn, and
+                // does not sleep.
+                for vcpu in machines.iter().flatten() {
+                    let _ = sched::favour(&[vcpu.thread], false);
+                }
                 if let Err(error) = &result {
                     eprintln!("slices: {error:#}");
                 }
@@ -191,7 +196,48 @@ fn is_halted(line: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::process::{Child, Command};
+
     use super::*;
+
+    struct Busy(Child);
+
+    impl Busy {
+        fn start() -> Self {
+            let script = "while :; do :; done";
+            Self(Command::new("sh").args(["-c", script]).spawn().expect("sh"))
+        }
+
+        fn thread(&self) -> Pid {
+            Pid::from_raw(self.0.id() as i32)
+        }
+
+        fn policy(&self) -> libc::c_int {
+            // SAFETY: a plain system call.
+            unsafe { libc::sched_getscheduler(self.thread().as_raw()) }
+        }
+    }
+
+    impl Drop for Busy {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    #[test]
+    fn after_the_last_turn_no_thread_keeps_others_from_the_core() {
+        let busy = [Busy::start(), Busy::start()];
+        let before = busy.each_ref().map(Busy::policy);
+        let slices = Slices::start(&busy.each_ref().map(|busy| vec![busy.thread()]))
+            .expect("a thread gives turns");
+        while slices.take_turns().is_empty() {
+            thread::sleep(TICK);
+        }
+        assert_eq!(busy.each_ref().map(Busy::policy), [libc::SCHED_FIFO; 2]);
+        drop(slices);
+        assert_eq!(busy.each_ref().map(Busy::policy), before);
+    }
 
     #[test]
     fn a_vcpu_that_waits_for_a_lock_works_and_a_halted_one_does_not() {
