@@ -10,8 +10,9 @@ use vsnoop_bpf::types::{HOLD_CHUNK, policy, port_run};
 use vsnoop_bpf::{AttachSpec, Loaded, Port, TableLimits};
 
 use crate::config::Config;
-use crate::error::{Error, Result, Unfit, unfit};
+use crate::error::{Error, Result, Unfit, unfit, with_causes};
 use crate::incast::uplink::{Joined, Wanted, prepare};
+use crate::left_off::{Mark, Marks};
 use crate::ports;
 use crate::quota;
 use crate::settings::{Mode, Settings};
@@ -98,6 +99,10 @@ fn attach_device(device: &Device, netns: &Netns, request: &Request<'_>) -> Resul
             let _ = qdisc::restore_default(device);
         }
     })?;
+    let mark = netns.cookie().map(|netns_cookie| Mark { netns_cookie, ifindex: device.index });
+    if let Err(error) = mark.and_then(|mark| Marks::of_host().remove(mark)) {
+        tracing::warn!("port {name} stays marked as detached: {}", with_causes(&error));
+    }
     Ok(NewPort { policy: spec.policy, incast, qdisc_replaced: spec.qdisc_replaced })
 }
 

@@ -244,6 +244,11 @@ fn write_line<T: Serialize>(stream: &mut UnixStream, content: T) -> io::Result<(
     stream.write_all(&line)
 }
 
+/// Does a service run on this host? Waits for no answer.
+pub fn is_served() -> bool {
+    UnixStream::connect(Path::new(DIRECTORY).join(SOCKET)).is_ok()
+}
+
 /// Asks the service of this host; `None` if none runs.
 pub fn ask(request: Request) -> Result<Option<Response>> {
     ask_at(&Path::new(DIRECTORY).join(SOCKET), request)

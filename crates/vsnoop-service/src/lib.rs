@@ -9,7 +9,8 @@
 //!
 //! The state is in the kernel: a port that the service attached has digests of its settings in its
 //! record. So the service may end, be killed or be replaced by another version at any time; the
-//! next one finds its ports, and leaves alone what a command attached.
+//! next one finds its ports, and leaves alone what a command attached. What a command has detached
+//! has a mark in `/run/vsnoop` (`vsnoop_host::left_off`).
 
 mod act;
 pub mod control;

@@ -33,6 +33,7 @@ pub struct Namespaces {
 
 pub struct Watched {
     pub netns: Netns,
+    pub cookie: u64,
     events: LinkEvents,
 }
 
@@ -40,7 +41,8 @@ impl Watched {
     fn new(netns: Netns) -> Result<Self> {
         let listen = || Ok::<_, vsnoop_host::error::Error>(LinkEvents::listen());
         let events = netns.run(listen)?.map_err(Error::Events)?;
-        Ok(Self { netns, events })
+        let cookie = netns.cookie()?;
+        Ok(Self { netns, cookie, events })
     }
 }
 
@@ -54,8 +56,8 @@ impl Namespaces {
         std::iter::once(&self.own).chain(self.named.values())
     }
 
-    pub fn find(&self, inode: u64) -> Option<&Netns> {
-        self.all().map(|watched| &watched.netns).find(|netns| netns.inode == inode)
+    pub fn find(&self, inode: u64) -> Option<&Watched> {
+        self.all().find(|watched| watched.netns.inode == inode)
     }
 
     /// To be polled for input.

@@ -5,7 +5,7 @@
 //! | attached by | wanted | action |
 //! |---|---|---|
 //! | - | no | none |
-//! | - | yes | attach; not if it was attached before: an operator has taken it off |
+//! | - | yes | attach; not if an operator has detached it (`left_off` of vsnoop-host) |
 //! | a command | any | none |
 //! | the service, with these settings | yes | none |
 //! | the service, with other bounds, or for another table | yes | set the bounds |
@@ -27,7 +27,7 @@
 //! | has left | - | none: it is not attached |
 //!
 //! An attempt that failed is repeated after a pause that doubles each time. A reload forgets what
-//! operators took off and what failed.
+//! failed.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -61,6 +61,8 @@ pub struct Present {
     pub is_held: bool,
     pub vm: VmPlace,
     pub attachment: Option<Attachment>,
+    /// An operator has detached it; does not count while it is attached.
+    pub is_left_off: bool,
 }
 
 /// Where the VM of a tap is.
@@ -152,10 +154,7 @@ struct Failure {
 /// What the service remembers; all of it may be lost.
 #[derive(Debug, Default)]
 pub struct Reconciler {
-    /// Ports that were attached at the last look, by whomever.
-    attached: HashSet<PortKey>,
-    /// Ports that an operator has detached.
-    released: HashSet<PortKey>,
+    /// Attempts that are going to be repeated.
     failed: HashMap<PortKey, Failure>,
 }
 
@@ -177,18 +176,13 @@ impl Reconciler {
     fn action(&mut self, now: Duration, port: &Present, wanted: Option<Wanted>) -> Option<Action> {
         let key = port.key;
         let Some(attachment) = &port.attachment else {
-            if self.attached.remove(&key) {
-                self.released.insert(key);
-            }
             let is_due = self.failed.get(&key).is_none_or(|failure| failure.again_at <= now);
             let name = port.tap.interface.clone();
             let is_gone = matches!(port.vm, VmPlace::Gone { .. });
             return wanted
-                .filter(|_| port.is_ready && is_due && !is_gone && !self.released.contains(&key))
+                .filter(|_| port.is_ready && is_due && !is_gone && !port.is_left_off)
                 .map(|wanted| Action::Attach { key, name, wanted });
         };
-        self.attached.insert(key);
-        self.released.remove(&key);
         self.failed.remove(&key);
         if let Some(action) = migration(port, attachment, wanted.as_ref()) {
             return Some(action);
@@ -202,11 +196,6 @@ impl Reconciler {
             }
             _ => Some(Action::Detach { key }),
         }
-    }
-
-    /// The service itself has detached it: it may be attached again.
-    pub fn detached(&mut self, key: PortKey) {
-        self.attached.remove(&key);
     }
 
     /// An attempt failed; is it the first?
@@ -225,23 +214,13 @@ impl Reconciler {
         self.failed.get(&key).map(|failure| failure.reason.as_str())
     }
 
-    /// Has an operator detached it, so that it stays off until a reload?
-    pub fn is_left_off(&self, key: PortKey) -> bool {
-        self.released.contains(&key)
-    }
-
-    /// Forgets what operators took off: a reload asks for what the configuration says.
+    /// What failed is tried again with the new configuration.
     pub fn reload(&mut self) {
-        // What an operator took off since the last look is not known yet.
-        self.attached.clear();
-        self.released.clear();
         self.failed.clear();
     }
 
     fn forget_others(&mut self, present: &[Present]) {
         let keys: HashSet<_> = present.iter().map(|port| port.key).collect();
-        self.attached.retain(|key| keys.contains(key));
-        self.released.retain(|key| keys.contains(key));
         self.failed.retain(|key, _| keys.contains(key));
     }
 }

@@ -12,6 +12,7 @@ use vsnoop_host::config::Config;
 use vsnoop_host::config::port::PortPattern;
 use vsnoop_host::error::with_causes;
 use vsnoop_host::incast;
+use vsnoop_host::left_off::{self, Marks};
 use vsnoop_host::lock::CommandLock;
 use vsnoop_host::sweep;
 use vsnoop_host::units;
@@ -21,7 +22,7 @@ use crate::act::{self, Draining};
 use crate::control::{FailedPort, LeftOff, Response, Server, State};
 use crate::error::{Error, Result};
 use crate::metrics::Metrics;
-use crate::namespaces::Namespaces;
+use crate::namespaces::{Namespaces, Watched};
 use crate::qmp::{Monitors, Phase};
 use crate::reconcile::{Action, Attachment, GONE, Plan, PortKey, Present, Reconciler, VmPlace};
 use crate::signals::Signals;
@@ -159,6 +160,10 @@ impl Service {
         match &done {
             Ok(()) => {
                 self.reconciler.reload();
+                // What operators took off: a reload asks for what the configuration says.
+                if let Err(error) = Marks::of_host().clear() {
+                    tracing::warn!("{}", with_causes(&error));
+                }
                 tracing::info!("reloaded");
                 self.say_what_is_configured();
             }
@@ -192,7 +197,7 @@ impl Service {
                 reason: self.reconciler.reason(port.key)?.to_owned(),
             })
         });
-        let left_off = present.iter().filter(|port| self.reconciler.is_left_off(port.key));
+        let left_off = present.iter().filter(|port| port.is_left_off && port.attachment.is_none());
         let left_off = left_off
             .map(|port| LeftOff { port: port.tap.interface.clone(), netns: port.key.netns });
         let (metrics, metrics_failed) = self.metrics.state();
@@ -342,10 +347,8 @@ impl Service {
         // What is detached may have to be attached with other settings.
         self.is_hurried |= !over.is_empty();
         for draining in over {
-            let key = draining.key;
-            match draining.finish() {
-                Ok(()) => self.reconciler.detached(key),
-                Err(error) => tracing::warn!("{}", with_causes(&error)),
+            if let Err(error) = draining.finish() {
+                tracing::warn!("{}", with_causes(&error));
             }
         }
     }
@@ -353,13 +356,20 @@ impl Service {
     fn carry_out(&mut self, action: &Action) {
         let (key, done) = match action {
             Action::Attach { key, name, wanted } => {
-                let Some(netns) = self.namespaces.find(key.netns) else { return };
+                let Some(Watched { netns, cookie, .. }) = self.namespaces.find(key.netns) else {
+                    return;
+                };
+                let mark = left_off::Mark { netns_cookie: *cookie, ifindex: key.ifindex };
+                if Marks::of_host().has(mark) {
+                    // An operator has detached it since the look; the lock excludes that now.
+                    return;
+                }
                 let is_end = || self.signals.is_end();
                 (*key, act::attach(name, netns, wanted, &self.config, &is_end))
             }
             Action::SetBounds { key, wanted } => {
-                let Some(netns) = self.namespaces.find(key.netns) else { return };
-                (*key, act::set_bounds(*key, netns, wanted, &self.config))
+                let Some(watched) = self.namespaces.find(key.netns) else { return };
+                (*key, act::set_bounds(*key, &watched.netns, wanted, &self.config))
             }
             Action::Detach { .. } | Action::Pause { .. } | Action::Resume { .. } => return,
         };

@@ -1,10 +1,12 @@
 //! Finds out which taps there are, and who attached them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use vsnoop_bpf::ServiceMark;
 use vsnoop_host::config::port::{PortPattern, Tap};
+use vsnoop_host::error::with_causes;
+use vsnoop_host::left_off::{Found, Mark, Marks};
 use vsnoop_host::ports::{self, AttachmentState};
 use vsnoop_host::system::netdev;
 use vsnoop_host::system::netns::Netns;
@@ -50,6 +52,8 @@ pub struct Survey {
     asks: bool,
     /// Looking for them takes a pass over all processes; they seldom change.
     holders: HashMap<PortKey, Holder>,
+    /// What of the marks of detached taps was ignored, which was said.
+    complaint: Option<String>,
 }
 
 impl Survey {
@@ -60,6 +64,9 @@ impl Survey {
     ) -> Result<Vec<Present>> {
         self.asks = patterns.iter().any(PortPattern::asks_for_process);
         let attachments = attachments()?;
+        // Before the taps are listed: a mark of a tap that is not listed then is of one that is
+        // gone.
+        let left_off = self.left_off();
         let mut present = Vec::new();
         for watched in namespaces.all() {
             let devices = match watched.netns.run(netdev::list) {
@@ -70,8 +77,11 @@ impl Survey {
                     continue;
                 }
             };
+            forget_gone(&left_off, watched.cookie, &devices);
             for device in devices.iter().filter(|device| device.tap.is_some()) {
-                let key = PortKey { netns: watched.netns.inode, ifindex: device.index };
+                let ifindex = device.index;
+                let key = PortKey { netns: watched.netns.inode, ifindex };
+                let mark = Mark { netns_cookie: watched.cookie, ifindex };
                 present.push(Present {
                     key,
                     tap: tap(device, &devices, &watched.netns),
@@ -79,6 +89,7 @@ impl Survey {
                     is_held: device.carrier,
                     vm: VmPlace::NotFollowed,
                     attachment: attachments.get(&key).cloned(),
+                    is_left_off: left_off.contains(&mark),
                 });
             }
         }
@@ -87,6 +98,16 @@ impl Survey {
         });
         self.find_holders(&mut present);
         Ok(present)
+    }
+
+    /// The marks of taps that operators have detached. What is ignored is said once.
+    fn left_off(&mut self) -> HashSet<Mark> {
+        let Found { marks, complaint } = Marks::of_host().find();
+        if let Some(text) = complaint.as_ref().filter(|_| complaint != self.complaint) {
+            tracing::warn!("{text}: ignored");
+        }
+        self.complaint = complaint;
+        marks
     }
 
     /// The process that holds a tap, if it is known.
@@ -127,6 +148,16 @@ impl Survey {
                 port.tap.vm.clone_from(&holder.vm);
                 port.is_ready &= !holder.sets_it_up();
             }
+        }
+    }
+}
+
+/// Removes the marks of taps that are not among the devices of their network namespace.
+fn forget_gone(marks: &HashSet<Mark>, netns_cookie: u64, devices: &[Device]) {
+    let of_netns = marks.iter().filter(|mark| mark.netns_cookie == netns_cookie);
+    for mark in of_netns.filter(|mark| devices.iter().all(|it| it.index != mark.ifindex)) {
+        if let Err(error) = Marks::of_host().remove(*mark) {
+            tracing::debug!("{}", with_causes(&error));
         }
     }
 }

@@ -62,6 +62,11 @@ impl Vsnoop {
         self.run(&["detach", port]).map(drop)
     }
 
+    /// All ports, for a while: of ports that are named a service leaves off what it had attached.
+    pub fn detach_all(&self) -> Result<()> {
+        self.run(&["detach", "--all"]).map(drop)
+    }
+
     /// The output of `vsnoop status PORT --json`.
     pub fn status(&self, port: &str) -> Result<Value> {
         let text = self.run(&["status", port, "--json"])?;

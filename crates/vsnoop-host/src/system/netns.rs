@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 
 use nix::sched::{CloneFlags, setns};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, getsockopt, socket};
 use nix::sys::statfs::{FsType, fstatfs};
 
 use crate::error::{Error, Result, SystemError, Unfit, unfit, usage};
@@ -16,6 +17,20 @@ use crate::error::{Error, Result, SystemError, Unfit, unfit, usage};
 /// Where `ip netns add` puts its names.
 pub const NAMED: &str = "/run/netns";
 const OWN: &str = "/proc/thread-self/ns/net";
+
+/// Linux 5.14 (include/uapi/asm-generic/socket.h); the crate libc does not have it.
+const SO_NETNS_COOKIE: i32 = 71;
+nix::getsockopt_impl!(
+    NetnsCookie,
+    libc::SOL_SOCKET,
+    SO_NETNS_COOKIE,
+    u64,
+    nix::sys::socket::sockopt::GetStruct<u64>
+);
+
+/// The cookie of the network namespace in which a socket was made.
+#[derive(Clone, Copy)]
+struct NetnsCookie;
 
 /// An open network namespace.
 #[derive(Debug)]
@@ -119,6 +134,17 @@ impl Netns {
         })
     }
 
+    /// Identifies the namespace until the host is booted again, also after it is gone: the kernel
+    /// gives none twice.
+    pub fn cookie(&self) -> Result<u64> {
+        let cookie = || {
+            let kind = SockType::Datagram;
+            let socket = socket(AddressFamily::Unix, kind, SockFlag::SOCK_CLOEXEC, None)?;
+            getsockopt(&socket, NetnsCookie)
+        };
+        self.run(|| cookie().map_err(Error::call("ask for the cookie of a network namespace")))
+    }
+
     /// For messages.
     pub fn label(&self) -> &str {
         self.name.as_deref().unwrap_or("of this command")
@@ -206,5 +232,12 @@ mod tests {
     fn a_file_that_is_no_namespace_is_a_usage_error() {
         let error = Netns::open("/proc/self/status").unwrap_err();
         assert!(matches!(error, Error::Usage(_)), "{error}");
+    }
+
+    #[test]
+    fn a_namespace_has_one_cookie_however_it_was_opened() {
+        let own = Netns::current().unwrap().cookie().unwrap();
+        assert_ne!(own, 0);
+        assert_eq!(Netns::open("/proc/self/ns/net").unwrap().cookie().unwrap(), own);
     }
 }

@@ -1,6 +1,6 @@
 //! The table of the module, case by case, and any sequence of events.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use proptest::prelude::*;
@@ -26,7 +26,15 @@ fn key(ifindex: u32) -> PortKey {
 fn present(ifindex: u32, attachment: Option<Attachment>) -> Present {
     let tap = Tap { interface: format!("vnet{ifindex}"), ..Tap::default() };
     let vm = VmPlace::NotFollowed;
-    Present { key: key(ifindex), tap, is_ready: true, is_held: true, vm, attachment }
+    Present {
+        key: key(ifindex),
+        tap,
+        is_ready: true,
+        is_held: true,
+        vm,
+        attachment,
+        is_left_off: false,
+    }
 }
 
 /// With these settings, of the table in the first line.
@@ -84,29 +92,15 @@ fn a_port_of_the_service_follows_the_configuration() {
 }
 
 #[test]
-fn what_an_operator_detaches_stays_off_until_a_reload_or_a_new_tap() {
-    let wanted = accelerate_vnets();
+fn what_an_operator_has_detached_is_not_attached() {
+    let left_off = |attachment| Present { is_left_off: true, ..present(1, attachment) };
+    assert_eq!(plan(left_off(None), &accelerate_vnets()), []);
+    assert_eq!(plan(left_off(Some(Attachment::ByCommand)), &accelerate_vnets()), []);
+    // The mark comes before the hooks are off: meanwhile the port is attached as before.
     let attached = by_service(&Settings::of(Mode::Accelerate));
-    for attachment in [attached, Attachment::ByCommand] {
-        let mut reconciler = Reconciler::default();
-        let actions = |reconciler: &mut Reconciler, port: &[Present]| {
-            reconciler.plan(SECOND, port, &wanted).actions.len()
-        };
-        assert_eq!(actions(&mut reconciler, &[present(1, Some(attachment.clone()))]), 0);
-        for _ in 0..3 {
-            assert_eq!(actions(&mut reconciler, &[present(1, None)]), 0);
-        }
-        reconciler.reload();
-        assert_eq!(actions(&mut reconciler, &[present(1, None)]), 1);
-        assert_eq!(actions(&mut reconciler, &[present(1, Some(attachment.clone()))]), 0);
-        assert_eq!(actions(&mut reconciler, &[present(1, None)]), 0);
-        assert_eq!(actions(&mut reconciler, &[]), 0);
-        assert_eq!(actions(&mut reconciler, &[present(1, None)]), 1, "it is a new tap");
-        // What the service itself detaches is attached anew.
-        assert_eq!(actions(&mut reconciler, &[present(1, Some(attachment.clone()))]), 0);
-        reconciler.detached(key(1));
-        assert_eq!(actions(&mut reconciler, &[present(1, None)]), 1);
-    }
+    assert_eq!(plan(left_off(Some(attached)), &accelerate_vnets()), []);
+    let other = by_service(&Settings::of(Mode::Observe));
+    assert_eq!(plan(left_off(Some(other)), &accelerate_vnets()), [Action::Detach { key: key(1) }]);
 }
 
 #[test]
@@ -251,6 +245,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
 /// A host, on which actions do what they say.
 struct Host {
     taps: BTreeMap<u32, Option<Attachment>>,
+    left_off: BTreeSet<u32>,
     vms: BTreeMap<u32, VmPlace>,
     reconciler: Reconciler,
     patterns: Vec<PortPattern>,
@@ -265,6 +260,7 @@ impl Host {
         let place = |tap: &u32| self.vms.get(tap).copied().unwrap_or(VmPlace::NotFollowed);
         let of = |(tap, at): (&u32, &Option<Attachment>)| Present {
             vm: place(tap),
+            is_left_off: self.left_off.contains(tap),
             ..present(*tap, at.clone())
         };
         let present: Vec<_> = self.taps.iter().map(of).collect();
@@ -285,37 +281,46 @@ impl Host {
         assert_ne!(*attachment, Some(Attachment::ByCommand), "{action:?} of a command's port");
         match action {
             _ if self.in_trouble => drop(self.reconciler.failed(*key, self.now, "why")),
-            Action::Attach { wanted, .. } => {
+            Action::Attach { key, wanted, .. } => {
                 assert_eq!(*attachment, None, "{action:?} of an attached port");
+                assert!(!self.left_off.contains(&key.ifindex), "an operator has detached it");
                 *attachment = Some(of_wanted(wanted));
             }
             Action::SetBounds { wanted, .. } => *attachment = Some(of_wanted(wanted)),
-            Action::Detach { key } => {
-                *attachment = None;
-                self.reconciler.detached(*key);
-            }
+            Action::Detach { .. } => *attachment = None,
             Action::Pause { .. } => set_migrating(attachment, true),
             Action::Resume { .. } => set_migrating(attachment, false),
         }
     }
 
+    fn reload(&mut self) {
+        self.left_off.clear();
+        self.reconciler.reload();
+    }
+
     fn happens(&mut self, event: Event, configurations: &[Vec<PortPattern>]) {
         match event {
             Event::TapComes(tap) => drop(self.taps.entry(tap).or_insert(None)),
-            Event::TapGoes(tap) => drop(self.taps.remove(&tap)),
+            Event::TapGoes(tap) => {
+                self.taps.remove(&tap);
+                self.left_off.remove(&tap);
+            }
             Event::OperatorAttaches(tap) => {
                 if let Some(nothing @ None) = self.taps.get_mut(&tap) {
                     *nothing = Some(Attachment::ByCommand);
+                    self.left_off.remove(&tap);
                 }
             }
             Event::OperatorDetaches(tap) => {
-                if let Some(attachment) = self.taps.get_mut(&tap) {
-                    *attachment = None;
+                if let Some(attachment) = self.taps.get_mut(&tap)
+                    && attachment.take().is_some()
+                {
+                    self.left_off.insert(tap);
                 }
             }
             Event::Reload(number) => {
                 self.patterns.clone_from(&configurations[number]);
-                self.reconciler.reload();
+                self.reload();
             }
             Event::Restart => self.reconciler = Reconciler::default(),
             Event::VmIs(tap, place) => drop(self.vms.insert(tap, place)),
@@ -335,6 +340,7 @@ proptest! {
         ];
         let mut host = Host {
             taps: BTreeMap::new(),
+            left_off: BTreeSet::new(),
             vms: BTreeMap::new(),
             reconciler: Reconciler::default(),
             patterns: configurations[0].clone(),
@@ -346,7 +352,7 @@ proptest! {
         }
         host.in_trouble = false;
         host.vms.clear();
-        host.reconciler.reload();
+        host.reload();
         // Resume, detach, attach, rest.
         for _ in 0..3 {
             host.look();

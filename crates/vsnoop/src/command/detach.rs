@@ -2,14 +2,18 @@
 //! port off.
 
 use anyhow::Result;
+use vsnoop_bpf::ServiceMark;
 use vsnoop_host::detach::{Detached, detach};
+use vsnoop_host::error::with_causes;
 use vsnoop_host::held::{Outstanding, amount};
+use vsnoop_host::left_off::{Mark, Marks};
 use vsnoop_host::lock::CommandLock;
 use vsnoop_host::ports::{self, Attached};
 use vsnoop_host::sweep;
 use vsnoop_host::system::kernel;
 use vsnoop_host::system::netns::Netns;
 use vsnoop_host::units;
+use vsnoop_service::control;
 
 use crate::cli::{self, Cli};
 use crate::drain::{drain, drain_all};
@@ -27,7 +31,9 @@ pub fn run(cli: &Cli, arguments: &cli::Detach) -> Result<u8> {
     let code = report::each(cli, &arguments.ports, |name| {
         let attached = ports::find(name, &netns)?;
         let left = drain(&attached, timeout, &interrupt)?;
-        finish(attached, left)
+        // Also while the service is stopped or starts again.
+        let is_left_off = control::is_served() || ServiceMark::of(&attached.meta).is_some();
+        finish(attached, left, is_left_off)
     })?;
     sweep::sweep(&CommandLock::take()?)?;
     Ok(code)
@@ -42,12 +48,14 @@ fn run_all(cli: &Cli, arguments: &cli::Detach) -> Result<u8> {
     if found.ports.is_empty() && !cli.json {
         print("nothing was attached")?;
     }
+    // With the service stopped, it takes everything off until that starts.
+    let is_left_off = control::is_served();
     let drained = drain_all(&found.ports, timeout, &interrupt);
     let code = report::all(
         cli,
         found.ports.into_iter().zip(drained).map(|(port, left)| {
             let name = port.name.clone();
-            let detached = left.and_then(|left| finish(port, left));
+            let detached = left.and_then(|left| finish(port, left, is_left_off));
             (name, detached)
         }),
     )?;
@@ -62,11 +70,29 @@ fn run_all(cli: &Cli, arguments: &cli::Detach) -> Result<u8> {
     Ok(code)
 }
 
-/// The lock was not held during the wait, so that other ports could be changed.
-fn finish(attached: Attached, left: Outstanding) -> Result<Outcome> {
+/// The lock was not held during the wait, so that other ports could be changed. `is_left_off`: the
+/// service is not to attach it again.
+fn finish(attached: Attached, left: Outstanding, is_left_off: bool) -> Result<Outcome> {
     let name = attached.name.clone();
     let _lock = CommandLock::take()?;
-    Ok(outcome(&name, left, detach(attached)?))
+    let mark = is_left_off.then(|| mark(&attached)).flatten();
+    let detached = detach(attached).inspect_err(|_| {
+        // Best effort: the error that led here is the one to report.
+        let _ = mark.map(|mark| Marks::of_host().remove(mark));
+    })?;
+    Ok(outcome(&name, left, detached))
+}
+
+/// Before the hooks are off: the service must not find a tap without hooks and without a mark.
+fn mark(attached: &Attached) -> Option<Mark> {
+    let marked = Mark::of(&attached.meta, &attached.netns()?)
+        .and_then(|mark| Marks::of_host().add(mark).map(|()| mark));
+    marked
+        .inspect_err(|error| {
+            let (name, error) = (&attached.name, with_causes(error));
+            eprintln!("vsnoop: port {name}: the service may attach it again: {error}");
+        })
+        .ok()
 }
 
 fn outcome(name: &str, left: Outstanding, detached: Detached) -> Outcome {

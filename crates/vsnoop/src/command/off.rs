@@ -6,7 +6,7 @@
 //! over are in the taps' rings or in the VMs; connections with held bytes are reset first. For
 //! damaged pins these are not known.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::thread;
@@ -19,9 +19,11 @@ use vsnoop_bpf::{Listed, Port};
 use vsnoop_host::detach;
 use vsnoop_host::error::with_causes;
 use vsnoop_host::held::amount;
+use vsnoop_host::left_off::{Mark, Marks};
 use vsnoop_host::system::netns::{self, Netns};
 use vsnoop_host::system::{kernel, netdev, qdisc};
 use vsnoop_host::units;
+use vsnoop_service::control;
 use vsnoop_upkeep::detach::Ended;
 
 use crate::cli::Cli;
@@ -74,7 +76,12 @@ pub fn run(cli: &Cli) -> Result<u8> {
     let mut left = Vec::new();
     let mut ended = Ended::default();
     let mut damaged = Vec::new();
-    for listed in Port::list()?.into_iter().chain(Port::unfinished()?) {
+    let all: Vec<_> = Port::list()?.into_iter().chain(Port::unfinished()?).collect();
+    // With the service stopped, everything is off until that starts.
+    if control::is_served() {
+        leave_off(&all);
+    }
+    for listed in all {
         match listed {
             Listed::Port(port) => {
                 let path = port.dir().to_owned();
@@ -127,6 +134,26 @@ pub fn run(cli: &Cli) -> Result<u8> {
     Ok(if document.failed.is_empty() { 0 } else { EXIT_RUNTIME })
 }
 
+/// Keeps the service from attaching these ports again. Best effort.
+fn leave_off(all: &[Listed]) {
+    let metas = all.iter().filter_map(|listed| match listed {
+        Listed::Port(port) => port.meta().ok(),
+        Listed::Damaged(damaged) => damaged.meta(),
+    });
+    let metas: Vec<_> = metas.collect();
+    let paths = netns_paths(metas.iter().map(|meta| meta.netns));
+    for meta in metas {
+        let Some(path) = paths.get(&meta.netns) else { continue };
+        let marked = Netns::open(&path.to_string_lossy())
+            .and_then(|netns| Mark::of(&meta, &netns))
+            .and_then(|mark| Marks::of_host().add(mark));
+        if let Err(error) = marked {
+            let error = with_causes(&error);
+            eprintln!("vsnoop: the service may attach a port again: {error}");
+        }
+    }
+}
+
 /// Resets connections with held bytes, and takes the hooks off; the rest can wait.
 fn take_off(mut port: Port, left: &mut Vec<Port>, ended: &mut Ended) -> Result<()> {
     match detach::end_held_of(&port) {
@@ -175,7 +202,7 @@ fn restore(replaced: Vec<Replaced>, document: &mut OffDocument) {
     let until = Instant::now() + LIMIT + LIMIT_EACH * replaced.len() as u32;
     let (done, results) = mpsc::channel();
     let restorer = thread::Builder::new().spawn(move || {
-        let paths = netns_paths(&replaced);
+        let paths = netns_paths(replaced.iter().map(|port| port.netns));
         for port in replaced {
             let netns = paths.get(&port.netns);
             let restored = match netns.and_then(|path| Netns::open(&path.to_string_lossy()).ok()) {
@@ -204,10 +231,11 @@ fn restore(replaced: Vec<Replaced>, document: &mut OffDocument) {
     }
 }
 
-/// Paths of these ports' network namespaces, found in one pass over the host.
-fn netns_paths(replaced: &[Replaced]) -> HashMap<u64, PathBuf> {
+/// Paths of the network namespaces with these inodes, found in one pass over the host.
+fn netns_paths(inodes: impl Iterator<Item = u64>) -> HashMap<u64, PathBuf> {
+    let inodes: HashSet<u64> = inodes.collect();
     let mut places = netns::paths();
-    places.retain(|inode, _| replaced.iter().any(|port| port.netns == *inode));
+    places.retain(|inode, _| inodes.contains(inode));
     places
 }
 

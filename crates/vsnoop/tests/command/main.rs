@@ -24,6 +24,7 @@ mod hold;
 mod incast;
 mod install;
 mod interrupted;
+mod left_off;
 mod link;
 mod metrics;
 mod migration;
@@ -63,6 +64,7 @@ fn main() {
         incast::trials(),
         install::trials(),
         interrupted::trials(),
+        left_off::trials(),
         link::trials(),
         metrics::trials(),
         surroundings::trials(),

@@ -171,7 +171,7 @@ impl Host {
     }
 
     pub fn detach(&self) -> Result<()> {
-        self.vsnoop.detach(TAP)
+        self.vsnoop.detach_all()
     }
 
     pub fn pause(&self) -> Result<()> {

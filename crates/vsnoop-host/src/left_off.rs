@@ -1,0 +1,264 @@
+//! Marks of taps that an operator has detached, and that the service leaves off: also one that
+//! starts later, after a crash or an upgrade.
+//!
+//! A mark is an empty file in `/run/vsnoop/detached`, whose name says which tap is meant: the
+//! cookie of its network namespace (`SO_NETNS_COOKIE`) and its index. The kernel gives no cookie
+//! twice until it is booted again, and then `/run` is empty, too; the inode of a namespace, by
+//! which attachments are known, may be that of a later one. A file is made and removed in one step,
+//! so that no mark is ever half written, and commands and the service need no lock for it.
+//!
+//! The command sets a mark before it takes the hooks off, and removes it when it has attached the
+//! tap again; the service removes those of taps that are gone, and all of them at a reload.
+
+use std::collections::HashSet;
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use vsnoop_bpf::types::port_meta;
+
+use crate::error::{Error, Result};
+use crate::lock;
+use crate::system::netns::Netns;
+
+/// Below [`lock::DIRECTORY`].
+const NAME: &str = "detached";
+
+/// Most marks that are kept; one more replaces the oldest. A host has far fewer taps: what adds up
+/// are those of namespaces that the service does not look after any more.
+const MOST: usize = 4096;
+
+/// A tap: of the network namespace with this cookie, with this index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Mark {
+    pub netns_cookie: u64,
+    pub ifindex: u32,
+}
+
+impl Mark {
+    /// Of a port in this network namespace.
+    pub fn of(meta: &port_meta, netns: &Netns) -> Result<Self> {
+        Ok(Self { netns_cookie: netns.cookie()?, ifindex: meta.ifindex })
+    }
+
+    fn file_name(self) -> String {
+        format!("{}-{}", self.netns_cookie, self.ifindex)
+    }
+
+    /// `None` of a name that no mark has.
+    fn of_name(name: &str) -> Option<Self> {
+        let (cookie, index) = name.split_once('-')?;
+        let found = Self { netns_cookie: cookie.parse().ok()?, ifindex: index.parse().ok()? };
+        // Numbers are read in other forms as well, as with a sign.
+        (found.file_name() == name).then_some(found)
+    }
+}
+
+/// What the directory of marks has.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    pub marks: HashSet<Mark>,
+    /// What was ignored, for the log.
+    pub complaint: Option<String>,
+}
+
+/// The directory of marks.
+#[derive(Debug)]
+pub struct Marks {
+    directory: PathBuf,
+}
+
+impl Marks {
+    pub fn of_host() -> Self {
+        Self { directory: Path::new(lock::DIRECTORY).join(NAME) }
+    }
+
+    /// Marks a tap; nothing changes if it is marked already.
+    pub fn add(&self, mark: Mark) -> Result<()> {
+        if let Some(parent) = self.directory.parent() {
+            fs::create_dir_all(parent).map_err(Error::file("create", parent))?;
+        }
+        match DirBuilder::new().mode(0o700).create(&self.directory) {
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => {
+                return Err(Error::file("create", &self.directory)(error));
+            }
+            _ => {}
+        }
+        self.make_room()?;
+        let path = self.directory.join(mark.file_name());
+        match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path) {
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => {
+                Err(Error::file("create", &path)(error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Removes a mark, if there is one.
+    pub fn remove(&self, mark: Mark) -> Result<()> {
+        let path = self.directory.join(mark.file_name());
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                Err(Error::file("remove", &path)(error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Is this tap marked?
+    pub fn has(&self, mark: Mark) -> bool {
+        let path = self.directory.join(mark.file_name());
+        fs::symlink_metadata(path).is_ok_and(|found| found.is_file())
+    }
+
+    /// Removes all marks.
+    pub fn clear(&self) -> Result<()> {
+        self.find().marks.into_iter().try_for_each(|mark| self.remove(mark))
+    }
+
+    /// All marks. What is not understood counts as none.
+    pub fn find(&self) -> Found {
+        let mut found = Found::default();
+        let unreadable = |error| Some(format!("read {}: {error}", self.directory.display()));
+        let entries = match fs::read_dir(&self.directory) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == ErrorKind::NotFound => return found,
+            Err(error) => return Found { complaint: unreadable(error), ..found },
+        };
+        // Marks that are made side by side may be a few more than MOST.
+        for entry in entries.take(2 * MOST) {
+            let mark = entry.and_then(|entry| {
+                let is_file = entry.file_type()?.is_file();
+                let mark = entry.file_name().to_str().and_then(Mark::of_name);
+                Ok(mark.filter(|_| is_file).ok_or_else(|| entry.path()))
+            });
+            match mark {
+                Ok(Ok(mark)) => drop(found.marks.insert(mark)),
+                Ok(Err(path)) => {
+                    let text = format!("{} is no mark of a detached tap", path.display());
+                    found.complaint = Some(text);
+                }
+                Err(error) => found.complaint = unreadable(error),
+            }
+        }
+        found
+    }
+
+    fn make_room(&self) -> Result<()> {
+        let marks = self.find().marks;
+        if marks.len() < MOST {
+            return Ok(());
+        }
+        let made = |mark: &Mark| -> io::Result<SystemTime> {
+            fs::symlink_metadata(self.directory.join(mark.file_name()))?.modified()
+        };
+        let oldest = marks.into_iter().min_by_key(|mark| made(mark).ok());
+        oldest.map_or(Ok(()), |mark| self.remove(mark))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    /// Goes with the test.
+    struct Scratch(Marks);
+
+    impl Scratch {
+        fn new(test: &str) -> Self {
+            let name = format!("vsnoop-left-off-{}-{test}", std::process::id());
+            Self(Marks { directory: std::env::temp_dir().join(name).join(NAME) })
+        }
+
+        fn path(&self, name: &str) -> PathBuf {
+            self.0.directory.join(name)
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(self.0.directory.parent().unwrap());
+        }
+    }
+
+    fn mark(netns_cookie: u64, ifindex: u32) -> Mark {
+        Mark { netns_cookie, ifindex }
+    }
+
+    #[test]
+    fn marks_are_files_of_root_until_they_are_removed() {
+        let scratch = Scratch::new("kept");
+        let marks = &scratch.0;
+        assert_eq!(marks.find(), Found::default(), "there is no directory");
+        marks.remove(mark(1, 2)).unwrap();
+        marks.clear().unwrap();
+        for mark in [mark(1, 2), mark(1, 2), mark(u64::MAX, u32::MAX)] {
+            marks.add(mark).unwrap();
+        }
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(&marks.directory), mode(&scratch.path("1-2"))), (0o700, 0o600));
+        let both = HashSet::from([mark(1, 2), mark(u64::MAX, u32::MAX)]);
+        assert_eq!(marks.find(), Found { marks: both, complaint: None });
+        assert!(marks.has(mark(1, 2)) && !marks.has(mark(2, 1)));
+        marks.remove(mark(1, 2)).unwrap();
+        assert_eq!(marks.find().marks, HashSet::from([mark(u64::MAX, u32::MAX)]));
+        marks.clear().unwrap();
+        assert_eq!(marks.find(), Found::default());
+    }
+
+    #[test]
+    fn what_is_no_mark_is_ignored_named_and_kept() {
+        let scratch = Scratch::new("foreign");
+        let marks = &scratch.0;
+        marks.add(mark(3, 4)).unwrap();
+        let names = ["1", "1-", "-2", "+1-2", "01-2", "1-2-3", "1-4294967296", "web", "\u{1f980}"];
+        for name in names {
+            fs::write(scratch.path(name), "1-2").unwrap();
+            let found = marks.find();
+            assert_eq!(found.marks, HashSet::from([mark(3, 4)]), "{name}");
+            assert!(found.complaint.unwrap().contains(name));
+            marks.clear().unwrap();
+            fs::remove_file(scratch.path(name)).expect(name);
+            marks.add(mark(3, 4)).unwrap();
+        }
+        // Neither a directory nor a link is a mark.
+        fs::create_dir(scratch.path("1-2")).unwrap();
+        std::os::unix::fs::symlink("3-4", scratch.path("5-6")).unwrap();
+        assert_eq!(marks.find().marks, HashSet::from([mark(3, 4)]));
+        // What a mark has in it does not count.
+        fs::write(scratch.path("3-4"), [0xff; 4096]).unwrap();
+        assert_eq!(marks.find().marks, HashSet::from([mark(3, 4)]));
+    }
+
+    #[test]
+    fn a_file_in_the_place_of_the_directory_is_an_error_of_add_and_no_mark() {
+        let scratch = Scratch::new("file");
+        fs::create_dir(scratch.0.directory.parent().unwrap()).unwrap();
+        fs::write(&scratch.0.directory, "").unwrap();
+        let found = scratch.0.find();
+        assert!(found.marks.is_empty() && found.complaint.is_some(), "{found:?}");
+        assert!(scratch.0.add(mark(1, 2)).is_err());
+        scratch.0.clear().unwrap();
+    }
+
+    #[test]
+    fn one_mark_too_many_replaces_the_oldest() {
+        let scratch = Scratch::new("many");
+        let marks = &scratch.0;
+        marks.add(mark(7, 0)).unwrap();
+        for ifindex in 1..MOST as u32 {
+            fs::write(scratch.path(&mark(7, ifindex).file_name()), "").unwrap();
+        }
+        let long_ago = SystemTime::UNIX_EPOCH;
+        let oldest = fs::File::options().write(true).open(scratch.path("7-99")).unwrap();
+        oldest.set_modified(long_ago).unwrap();
+        marks.add(mark(8, 1)).unwrap();
+        let found = marks.find().marks;
+        assert_eq!(found.len(), MOST);
+        assert!(found.contains(&mark(8, 1)) && !found.contains(&mark(7, 99)));
+    }
+}
