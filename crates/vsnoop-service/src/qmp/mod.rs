@@ -8,6 +8,7 @@ mod monitor;
 mod phase;
 
 use std::collections::{HashMap, HashSet};
+use std::mem::{Discriminant, discriminant};
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -22,6 +23,8 @@ pub use phase::Phase;
 /// First and longest pause before a monitor is tried again.
 const RETRY_FIRST: Duration = Duration::from_secs(1);
 const RETRY_MOST: Duration = Duration::from_secs(60);
+/// A failure for the same reason is a warning once in this time.
+const WARN_AGAIN: Duration = Duration::from_secs(3600);
 
 /// Monitors by the path of their socket.
 #[derive(Default)]
@@ -31,8 +34,12 @@ struct Entry {
     /// Inode of the socket's file: another one has another listener.
     inode: u64,
     tries: u32,
+    warned: Warned,
     state: State,
 }
+
+/// Reasons that were warnings, and when last.
+type Warned = HashMap<Discriminant<MonitorError>, Instant>;
 
 enum State {
     Open(Box<Monitor>),
@@ -40,25 +47,42 @@ enum State {
 }
 
 impl Entry {
-    fn try_at(path: &Path, inode: u64, tries: u32, now: Instant) -> Self {
+    /// Of a socket that was not there before.
+    fn new(path: &Path, inode: u64, now: Instant) -> Self {
+        let state = State::Failed { again_at: now };
+        Self { inode, tries: 0, warned: Warned::new(), state }.tried(path, now)
+    }
+
+    fn tried(self, path: &Path, now: Instant) -> Self {
         match Monitor::connect(path, now) {
-            Ok(monitor) => Self { inode, tries, state: State::Open(Box::new(monitor)) },
-            Err(error) => Self::failed(path, inode, tries, &error, now),
+            Ok(monitor) => Self { state: State::Open(Box::new(monitor)), ..self },
+            Err(error) => self.failed(path, &error, now),
         }
     }
 
-    fn failed(path: &Path, inode: u64, tries: u32, error: &MonitorError, now: Instant) -> Self {
+    fn failed(mut self, path: &Path, error: &MonitorError, now: Instant) -> Self {
         let (path, text) = (path.display(), with_causes(error));
-        // A QEMU that ends closes its monitor.
-        match (error, tries) {
-            (MonitorError::Closed, _) | (_, 1..) => tracing::debug!("QMP monitor {path}: {text}"),
-            _ => tracing::warn!(
+        match self.is_worth_a_warning(error, now) {
+            true => tracing::warn!(
                 "QMP monitor {path}: {text}; tried again later, and until then a migration of its \
                  VM is not noticed"
             ),
+            false => tracing::debug!("QMP monitor {path}: {text}"),
         }
-        let again_at = now + (RETRY_FIRST * 2u32.saturating_pow(tries)).min(RETRY_MOST);
-        Self { inode, tries: (tries + 1).min(16), state: State::Failed { again_at } }
+        let again_at = now + (RETRY_FIRST * 2u32.saturating_pow(self.tries)).min(RETRY_MOST);
+        let tries = (self.tries + 1).min(16);
+        Self { tries, state: State::Failed { again_at }, ..self }
+    }
+
+    fn is_worth_a_warning(&mut self, error: &MonitorError, now: Instant) -> bool {
+        let reason = discriminant(error);
+        let is_due = self.warned.get(&reason).is_none_or(|last| now - *last >= WARN_AGAIN);
+        // A QEMU that ends closes its monitor.
+        let is_warning = is_due && !matches!(error, MonitorError::Closed);
+        if is_warning {
+            self.warned.insert(reason, now);
+        }
+        is_warning
     }
 
     fn due(&self, now: Instant) -> Option<Instant> {
@@ -78,10 +102,8 @@ impl Monitors {
             let entry = match self.0.remove(&path) {
                 Some(entry @ Entry { state: State::Open(_), .. }) => attended(entry, &path, now),
                 Some(entry) if entry.inode == inode && entry.due(now) > Some(now) => entry,
-                Some(entry) if entry.inode == inode => {
-                    Entry::try_at(&path, inode, entry.tries, now)
-                }
-                _ => Entry::try_at(&path, inode, 0, now),
+                Some(entry) if entry.inode == inode => entry.tried(&path, now),
+                _ => Entry::new(&path, inode, now),
             };
             self.0.insert(path, entry);
         }
@@ -118,9 +140,12 @@ fn attended(mut entry: Entry, path: &Path, now: Instant) -> Entry {
     match monitor.attend(now) {
         Ok(()) if monitor.phase().is_some() => Entry { tries: 0, ..entry },
         Ok(()) => entry,
-        Err(error) => Entry::failed(path, entry.inode, entry.tries, &error, now),
+        Err(error) => entry.failed(path, &error, now),
     }
 }
+
+#[cfg(test)]
+mod tests;
 
 /// The sockets at the paths of these patterns, with their inodes.
 fn sockets(patterns: &[PortPattern]) -> HashMap<PathBuf, u64> {

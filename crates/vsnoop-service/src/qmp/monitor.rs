@@ -53,6 +53,8 @@ pub enum MonitorError {
     Talk(#[source] std::io::Error),
     #[error("it was closed")]
     Closed,
+    #[error("it was closed before it said how its VM is")]
+    ClosedAtOnce,
     #[error(
         "no answer within {ANSWER:?}: QEMU serves one client at a time; give vsnoop a monitor of its own"
     )]
@@ -206,7 +208,8 @@ impl Monitor {
     fn receive(&mut self, now: Instant) -> Result<(), MonitorError> {
         let mut bytes = vec![0; READ_BYTES];
         match self.stream.read(&mut bytes) {
-            Ok(0) => return Err(MonitorError::Closed),
+            Ok(0) if self.has_begun => return Err(MonitorError::Closed),
+            Ok(0) => return Err(MonitorError::ClosedAtOnce),
             Ok(count) => {
                 self.input.extend_from_slice(&bytes[..count]);
                 self.readable_at = now + REST;

@@ -1,0 +1,23 @@
+use super::*;
+
+/// A socket that was found at a path now, and never tried.
+fn entry(now: Instant) -> Entry {
+    let state = State::Failed { again_at: now };
+    Entry { inode: 1, tries: 0, warned: Warned::new(), state }
+}
+
+#[test]
+fn each_reason_of_a_failure_is_a_warning_once_in_an_hour() {
+    let now = Instant::now();
+    let mut entry = entry(now);
+    let mut is_warning = |error: &MonitorError, minutes: u64| {
+        entry.is_worth_a_warning(error, now + Duration::from_secs(minutes * 60))
+    };
+    assert!(is_warning(&MonitorError::NoAnswer, 0));
+    assert!(!is_warning(&MonitorError::NoAnswer, 59));
+    assert!(is_warning(&MonitorError::LongLine, 59), "another reason");
+    assert!(is_warning(&MonitorError::NoAnswer, 60));
+    assert!(!is_warning(&MonitorError::NoAnswer, 61));
+    assert!(is_warning(&MonitorError::ClosedAtOnce, 61));
+    assert!(!is_warning(&MonitorError::Closed, 62), "its QEMU has ended");
+}
