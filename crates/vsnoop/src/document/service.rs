@@ -42,6 +42,10 @@ fn every_key_of_the_host_is_in_the_example_with_its_default() {
     assert!(example.contains(&buffer), "docs/command.md: incast.buffer: {buffer}");
 }
 
+fn is_accelerate(mode: Mode) -> bool {
+    mode == Mode::Accelerate
+}
+
 #[test]
 fn every_key_of_a_port_is_in_a_table_with_its_default() {
     let text = text("operations.md");
@@ -53,12 +57,16 @@ fn every_key_of_a_port_is_in_a_table_with_its_default() {
         }
     }
     assert_eq!(shown, keys("[[port]]"), "docs/operations.md");
-    let default = parse("[[port]]\n").expect("a table without keys");
-    let default = default.ports[0].settings(&Tap::default());
+    let config = parse("[[port]]\n").expect("a table without keys");
+    let table = &config.ports[0];
+    let default = table.settings(&Tap::default());
+    // A canary chooses by name.
+    let taps = (0..100).map(|n| Tap { interface: format!("vnet{n}"), ..Tap::default() });
+    let are_all_accelerated = taps.map(|tap| table.settings(&tap).mode).all(is_accelerate);
     let max_flows = TableLimits::default().max_flows.to_string();
     let defaults = [
-        ("mode", "\"accelerate\"", default.mode == Mode::Accelerate),
-        ("canary", "\"100%\"", true),
+        ("mode", "\"accelerate\"", is_accelerate(default.mode)),
+        ("canary", "\"100%\"", are_all_accelerated),
         ("passive", "true", default.passive),
         ("max_flows", max_flows.as_str(), default.max_flows.to_string() == max_flows),
         ("incast", "none", default.incast.is_none()),
