@@ -31,8 +31,8 @@ impl SharedMemory {
         let serving = thread::spawn(move || {
             let mut served = None;
             while !told.load(Ordering::Relaxed) {
-                let found = of(&path);
-                if found.is_some() && found != served && tell(&path).is_ok() {
+                let found = identity(&path);
+                if found.is_some() && found != served && set_capability(&path).is_ok() {
                     served = found;
                 }
                 thread::sleep(POLL);
@@ -52,11 +52,12 @@ impl Drop for SharedMemory {
 }
 
 /// Tells the socket of a QEMU from that of another one at the same path.
-fn of(path: &Path) -> Option<(u64, i64, i64)> {
+fn identity(path: &Path) -> Option<(u64, i64, i64)> {
     let found = path.metadata().ok()?;
     Some((found.ino(), found.ctime(), found.ctime_nsec()))
 }
 
-fn tell(path: &Path) -> Result<()> {
+/// Has this QEMU leave the guest's memory where it is when it migrates.
+fn set_capability(path: &Path) -> Result<()> {
     leave_shared_memory(&mut Qmp::connect(path)?)
 }

@@ -1,12 +1,14 @@
 //! `make install`: the command, its manual pages, the documents that these name, and completions.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
 use vsnoop_testbed::workspace;
+
+use crate::sandbox::list;
 
 /// The private /run of the tests, in which nothing else has this name.
 const DESTDIR: &str = "/run/vsnoop-install";
@@ -65,12 +67,13 @@ fn names_only_installed_documents(share: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Documents for operators, which no source tree is beside.
+/// All documents: no source tree is beside them.
 fn links_only_to_installed_files(documents: &Path) -> Result<()> {
     let mut links = 0;
-    for name in ["README.md", "docs/operations.md", "docs/packages.md", "docs/metrics.md"] {
-        let file = documents.join(name);
-        let text = fs::read_to_string(&file).with_context(|| name.to_owned())?;
+    let is_document = |file: &&PathBuf| file.extension().is_some_and(|kind| kind == "md");
+    for file in list(documents).iter().filter(is_document) {
+        let name = file.display();
+        let text = fs::read_to_string(file).with_context(|| name.to_string())?;
         for (at, before) in text.match_indices("](") {
             let rest = &text[at + before.len()..];
             let target = rest.split([')', '#']).next().unwrap_or_default();
