@@ -4,22 +4,23 @@
 use std::fs;
 use std::thread;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use vsnoop_testbed::topology::PORT;
 use vsnoop_testbed::vsnoop::{Service, Vsnoop};
-use vsnoop_testbed::wait::wait_until;
 
 use super::daemon::Directory;
 use super::hook::Calls;
 use super::service;
-use super::site::{DOMAIN, Domain, Host, PATIENCE, Site, is_active};
+use super::site::{DOMAIN, Domain, Host, Site, is_active};
 use super::upload::Upload;
 
 /// MiB in a second: the copying of memory takes some seconds, as that of a large VM does.
 const BANDWIDTH: &str = "16";
 /// A migration at this bandwidth lasts longer than what cancels it.
 const SLOW: &str = "1";
+/// Of a megabyte each way, of which nearly always the first is acknowledged early.
+const MOST_TRANSFERS: usize = 50;
 
 /// How memory goes from host to host.
 #[derive(Clone, Copy, Debug)]
@@ -88,10 +89,14 @@ fn ensure_moved(site: &Site, from: &Host, to: &Host) -> Result<()> {
 
 /// For new connections: of those that came along the window scale is unknown (docs/limits.md).
 fn until_accelerated(site: &Site, host: &Host) -> Result<()> {
-    wait_until("the host acknowledges early", PATIENCE, || {
+    for _ in 0..MOST_TRANSFERS {
         site.exact_transfers()?;
-        Ok(host.early_acks()? > 0)
-    })
+        if host.early_acks()? > 0 {
+            return Ok(());
+        }
+    }
+    let (port, log) = (host.port()?, service_log(&site.host).unwrap_or_default());
+    bail!("no early ACK in {MOST_TRANSFERS} new connections each way: {port}\n{log}")
 }
 
 /// A domain that the service follows.
