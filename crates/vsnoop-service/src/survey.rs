@@ -22,7 +22,10 @@ use crate::reconcile::{Attachment, PortKey, Present, VmPlace};
 /// to the monitor that it starts. To attach meanwhile would be in its way: a queue discipline that
 /// comes between its commands makes them fail, and the VM does not start.
 const MANAGERS: [&str; 2] = ["libvirtd", "virtqemud"];
-/// No event tells that a tap was passed on.
+/// No event tells that a tap was passed on: rtnetlink reports changes of the device, which has its
+/// carrier while any process holds it; /proc, where holders are found, has no inotify; and the
+/// process connector reports every process of the host. So taps whose holder is not a VM yet are
+/// looked at again, each for this time at most.
 const PASSED_ON_WITHIN: Duration = Duration::from_secs(60);
 /// Between two looks until then.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
