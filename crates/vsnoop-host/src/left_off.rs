@@ -7,12 +7,14 @@
 //! which attachments are known, may be that of a later one. A file is made and removed in one step,
 //! so that no mark is ever half written, and commands and the service need no lock for it.
 //!
+//! `detach --until-start` adds `.start` to the name: the service removes such a mark when it starts.
+//!
 //! The command sets a mark before it takes the hooks off, and removes it when it has attached the
 //! tap again; the service removes those of taps that are gone, and all of them at a reload.
 
 use std::collections::HashSet;
 use std::fs::{self, DirBuilder, OpenOptions};
-use std::io::{self, ErrorKind};
+use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -37,22 +39,43 @@ pub struct Mark {
     pub ifindex: u32,
 }
 
+/// What ends a mark, besides a reload, a command that attaches the tap, and the tap's end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Until {
+    Reload,
+    /// The next start of the service.
+    Start,
+}
+
+impl Until {
+    const ALL: [Self; 2] = [Self::Reload, Self::Start];
+
+    fn suffix(self) -> &'static str {
+        match self {
+            Self::Reload => "",
+            Self::Start => ".start",
+        }
+    }
+}
+
 impl Mark {
     /// Of a port in this network namespace.
     pub fn of(meta: &port_meta, netns: &Netns) -> Result<Self> {
         Ok(Self { netns_cookie: netns.cookie()?, ifindex: meta.ifindex })
     }
 
-    fn file_name(self) -> String {
-        format!("{}-{}", self.netns_cookie, self.ifindex)
+    fn file_name(self, until: Until) -> String {
+        format!("{}-{}{}", self.netns_cookie, self.ifindex, until.suffix())
     }
 
     /// `None` of a name that no mark has.
-    fn of_name(name: &str) -> Option<Self> {
-        let (cookie, index) = name.split_once('-')?;
+    fn of_name(name: &str) -> Option<(Self, Until)> {
+        let until =
+            if name.ends_with(Until::Start.suffix()) { Until::Start } else { Until::Reload };
+        let (cookie, index) = name.strip_suffix(until.suffix())?.split_once('-')?;
         let found = Self { netns_cookie: cookie.parse().ok()?, ifindex: index.parse().ok()? };
         // Numbers are read in other forms as well, as with a sign.
-        (found.file_name() == name).then_some(found)
+        (found.file_name(until) == name).then_some((found, until))
     }
 }
 
@@ -60,6 +83,8 @@ impl Mark {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Found {
     pub marks: HashSet<Mark>,
+    /// Those of them that end when the service starts.
+    until_start: HashSet<Mark>,
     /// What was ignored, for the log.
     pub complaint: Option<String>,
 }
@@ -75,8 +100,8 @@ impl Marks {
         Self { directory: Path::new(lock::DIRECTORY).join(NAME) }
     }
 
-    /// Marks a tap; nothing changes if it is marked already.
-    pub fn add(&self, mark: Mark) -> Result<()> {
+    /// Marks a tap; nothing changes if it is marked so already.
+    pub fn add(&self, mark: Mark, until: Until) -> Result<()> {
         if let Some(parent) = self.directory.parent() {
             fs::create_dir_all(parent).map_err(Error::file("create", parent))?;
         }
@@ -87,7 +112,7 @@ impl Marks {
             _ => {}
         }
         self.make_room()?;
-        let path = self.directory.join(mark.file_name());
+        let path = self.directory.join(mark.file_name(until));
         match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path) {
             Err(error) if error.kind() != ErrorKind::AlreadyExists => {
                 Err(Error::file("create", &path)(error))
@@ -96,9 +121,14 @@ impl Marks {
         }
     }
 
-    /// Removes a mark, if there is one.
+    /// Removes all marks of a tap.
     pub fn remove(&self, mark: Mark) -> Result<()> {
-        let path = self.directory.join(mark.file_name());
+        let removed = Until::ALL.map(|until| self.remove_file(mark, until));
+        removed.into_iter().fold(Ok(()), |all, one| all.and(one))
+    }
+
+    fn remove_file(&self, mark: Mark, until: Until) -> Result<()> {
+        let path = self.directory.join(mark.file_name(until));
         match fs::remove_file(&path) {
             Err(error) if error.kind() != ErrorKind::NotFound => {
                 Err(Error::file("remove", &path)(error))
@@ -109,13 +139,24 @@ impl Marks {
 
     /// Is this tap marked?
     pub fn has(&self, mark: Mark) -> bool {
-        let path = self.directory.join(mark.file_name());
-        fs::symlink_metadata(path).is_ok_and(|found| found.is_file())
+        let is_file = |until| {
+            let path = self.directory.join(mark.file_name(until));
+            fs::symlink_metadata(path).is_ok_and(|found| found.is_file())
+        };
+        Until::ALL.into_iter().any(is_file)
     }
 
-    /// Removes all marks.
+    /// Removes all marks. Others may be removed though one cannot be.
     pub fn clear(&self) -> Result<()> {
-        self.find().marks.into_iter().try_for_each(|mark| self.remove(mark))
+        let removed = self.find().marks.into_iter().map(|mark| self.remove(mark));
+        removed.fold(Ok(()), |all, one| all.and(one))
+    }
+
+    /// Removes the marks that end when the service starts.
+    pub fn service_starts(&self) -> Result<()> {
+        let marks = self.find().until_start.into_iter();
+        let removed = marks.map(|mark| self.remove_file(mark, Until::Start));
+        removed.fold(Ok(()), |all, one| all.and(one))
     }
 
     /// All marks. What is not understood counts as none.
@@ -135,7 +176,12 @@ impl Marks {
                 Ok(mark.filter(|_| is_file).ok_or_else(|| entry.path()))
             });
             match mark {
-                Ok(Ok(mark)) => drop(found.marks.insert(mark)),
+                Ok(Ok((mark, until))) => {
+                    found.marks.insert(mark);
+                    if until == Until::Start {
+                        found.until_start.insert(mark);
+                    }
+                }
                 Ok(Err(path)) => {
                     let text = format!("{} is no mark of a detached tap", path.display());
                     found.complaint = Some(text);
@@ -151,10 +197,12 @@ impl Marks {
         if marks.len() < MOST {
             return Ok(());
         }
-        let made = |mark: &Mark| -> io::Result<SystemTime> {
-            fs::symlink_metadata(self.directory.join(mark.file_name()))?.modified()
+        let made = |mark: &Mark| -> Option<SystemTime> {
+            let path = |until| self.directory.join(mark.file_name(until));
+            let found = |until| fs::symlink_metadata(path(until)).ok()?.modified().ok();
+            Until::ALL.into_iter().find_map(found)
         };
-        let oldest = marks.into_iter().min_by_key(|mark| made(mark).ok());
+        let oldest = marks.into_iter().min_by_key(made);
         oldest.map_or(Ok(()), |mark| self.remove(mark))
     }
 }
@@ -197,12 +245,12 @@ mod tests {
         marks.remove(mark(1, 2)).unwrap();
         marks.clear().unwrap();
         for mark in [mark(1, 2), mark(1, 2), mark(u64::MAX, u32::MAX)] {
-            marks.add(mark).unwrap();
+            marks.add(mark, Until::Reload).unwrap();
         }
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(&marks.directory), mode(&scratch.path("1-2"))), (0o700, 0o600));
         let both = HashSet::from([mark(1, 2), mark(u64::MAX, u32::MAX)]);
-        assert_eq!(marks.find(), Found { marks: both, complaint: None });
+        assert_eq!(marks.find(), Found { marks: both, ..Found::default() });
         assert!(marks.has(mark(1, 2)) && !marks.has(mark(2, 1)));
         marks.remove(mark(1, 2)).unwrap();
         assert_eq!(marks.find().marks, HashSet::from([mark(u64::MAX, u32::MAX)]));
@@ -211,11 +259,39 @@ mod tests {
     }
 
     #[test]
+    fn a_start_of_the_service_ends_the_marks_that_are_meant_for_it() {
+        let scratch = Scratch::new("start");
+        let marks = &scratch.0;
+        marks.add(mark(1, 2), Until::Start).unwrap();
+        marks.add(mark(3, 4), Until::Start).unwrap();
+        marks.add(mark(3, 4), Until::Reload).unwrap();
+        assert_eq!(marks.find().marks, HashSet::from([mark(1, 2), mark(3, 4)]));
+        assert!(marks.has(mark(1, 2)));
+        marks.service_starts().unwrap();
+        assert_eq!(marks.find().marks, HashSet::from([mark(3, 4)]), "the stronger one stays");
+        marks.add(mark(3, 4), Until::Start).unwrap();
+        marks.remove(mark(3, 4)).unwrap();
+        assert_eq!(marks.find(), Found::default());
+    }
+
+    #[test]
     fn what_is_no_mark_is_ignored_named_and_kept() {
         let scratch = Scratch::new("foreign");
         let marks = &scratch.0;
-        marks.add(mark(3, 4)).unwrap();
-        let names = ["1", "1-", "-2", "+1-2", "01-2", "1-2-3", "1-4294967296", "web", "\u{1f980}"];
+        marks.add(mark(3, 4), Until::Reload).unwrap();
+        let names = [
+            "1",
+            "1-",
+            "-2",
+            "+1-2",
+            "01-2",
+            "1-2-3",
+            "1-2.",
+            "1-2.start.start",
+            "1-4294967296",
+            "web",
+            "\u{1f980}",
+        ];
         for name in names {
             fs::write(scratch.path(name), "1-2").unwrap();
             let found = marks.find();
@@ -223,7 +299,7 @@ mod tests {
             assert!(found.complaint.unwrap().contains(name));
             marks.clear().unwrap();
             fs::remove_file(scratch.path(name)).expect(name);
-            marks.add(mark(3, 4)).unwrap();
+            marks.add(mark(3, 4), Until::Reload).unwrap();
         }
         // Neither a directory nor a link is a mark.
         fs::create_dir(scratch.path("1-2")).unwrap();
@@ -241,7 +317,7 @@ mod tests {
         fs::write(&scratch.0.directory, "").unwrap();
         let found = scratch.0.find();
         assert!(found.marks.is_empty() && found.complaint.is_some(), "{found:?}");
-        assert!(scratch.0.add(mark(1, 2)).is_err());
+        assert!(scratch.0.add(mark(1, 2), Until::Reload).is_err());
         scratch.0.clear().unwrap();
     }
 
@@ -249,14 +325,14 @@ mod tests {
     fn one_mark_too_many_replaces_the_oldest() {
         let scratch = Scratch::new("many");
         let marks = &scratch.0;
-        marks.add(mark(7, 0)).unwrap();
+        marks.add(mark(7, 0), Until::Reload).unwrap();
         for ifindex in 1..MOST as u32 {
-            fs::write(scratch.path(&mark(7, ifindex).file_name()), "").unwrap();
+            fs::write(scratch.path(&mark(7, ifindex).file_name(Until::Reload)), "").unwrap();
         }
         let long_ago = SystemTime::UNIX_EPOCH;
         let oldest = fs::File::options().write(true).open(scratch.path("7-99")).unwrap();
         oldest.set_modified(long_ago).unwrap();
-        marks.add(mark(8, 1)).unwrap();
+        marks.add(mark(8, 1), Until::Reload).unwrap();
         let found = marks.find().marks;
         assert_eq!(found.len(), MOST);
         assert!(found.contains(&mark(8, 1)) && !found.contains(&mark(7, 99)));

@@ -94,6 +94,9 @@ pub fn run(options: Options) -> Result<()> {
         again_at: None,
         watchdog: sd_notify::watchdog_enabled(),
     };
+    if let Err(error) = Marks::of_host().service_starts() {
+        tracing::warn!("{}", with_causes(&error));
+    }
     service.say_what_is_configured();
     service.metrics.begin(service.config.metrics);
     notify(&[NotifyState::Ready]);

@@ -105,7 +105,7 @@ impl Survey {
 
     /// The marks of taps that operators have detached. What is ignored is said once.
     fn left_off(&mut self) -> HashSet<Mark> {
-        let Found { marks, complaint } = Marks::of_host().find();
+        let Found { marks, complaint, .. } = Marks::of_host().find();
         if let Some(text) = complaint.as_ref().filter(|_| complaint != self.complaint) {
             tracing::warn!("{text}: ignored");
         }

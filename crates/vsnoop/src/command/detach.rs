@@ -6,7 +6,7 @@ use vsnoop_bpf::ServiceMark;
 use vsnoop_host::detach::{Detached, detach};
 use vsnoop_host::error::with_causes;
 use vsnoop_host::held::{Outstanding, amount};
-use vsnoop_host::left_off::{Mark, Marks};
+use vsnoop_host::left_off::{Mark, Marks, Until};
 use vsnoop_host::lock::CommandLock;
 use vsnoop_host::ports::{self, Attached};
 use vsnoop_host::sweep;
@@ -33,7 +33,7 @@ pub fn run(cli: &Cli, arguments: &cli::Detach) -> Result<u8> {
         let left = drain(&attached, timeout, &interrupt)?;
         // Also while the service is stopped or starts again.
         let is_left_off = control::is_served() || ServiceMark::of(&attached.meta).is_some();
-        finish(attached, left, is_left_off)
+        finish(attached, left, is_left_off.then_some(Until::Reload))
     })?;
     sweep::sweep(&CommandLock::take()?)?;
     Ok(code)
@@ -49,13 +49,14 @@ fn run_all(cli: &Cli, arguments: &cli::Detach) -> Result<u8> {
         print("nothing was attached")?;
     }
     // With the service stopped, it takes everything off until that starts.
-    let is_left_off = control::is_served();
+    let until = if arguments.until_start { Until::Start } else { Until::Reload };
+    let left_off = control::is_served().then_some(until);
     let drained = drain_all(&found.ports, timeout, &interrupt);
     let code = report::all(
         cli,
         found.ports.into_iter().zip(drained).map(|(port, left)| {
             let name = port.name.clone();
-            let detached = left.and_then(|left| finish(port, left, is_left_off));
+            let detached = left.and_then(|left| finish(port, left, left_off));
             (name, detached)
         }),
     )?;
@@ -70,12 +71,12 @@ fn run_all(cli: &Cli, arguments: &cli::Detach) -> Result<u8> {
     Ok(code)
 }
 
-/// The lock was not held during the wait, so that other ports could be changed. `is_left_off`: the
-/// service is not to attach it again.
-fn finish(attached: Attached, left: Outstanding, is_left_off: bool) -> Result<Outcome> {
+/// The lock was not held during the wait, so that other ports could be changed. `left_off`: until
+/// when the service is not to attach it again.
+fn finish(attached: Attached, left: Outstanding, left_off: Option<Until>) -> Result<Outcome> {
     let name = attached.name.clone();
     let _lock = CommandLock::take()?;
-    let mark = is_left_off.then(|| mark(&attached)).flatten();
+    let mark = left_off.and_then(|until| mark(&attached, until));
     let detached = detach(attached).inspect_err(|_| {
         // Best effort: the error that led here is the one to report.
         let _ = mark.map(|mark| Marks::of_host().remove(mark));
@@ -84,9 +85,9 @@ fn finish(attached: Attached, left: Outstanding, is_left_off: bool) -> Result<Ou
 }
 
 /// Before the hooks are off: the service must not find a tap without hooks and without a mark.
-fn mark(attached: &Attached) -> Option<Mark> {
+fn mark(attached: &Attached, until: Until) -> Option<Mark> {
     let marked = Mark::of(&attached.meta, &attached.netns()?)
-        .and_then(|mark| Marks::of_host().add(mark).map(|()| mark));
+        .and_then(|mark| Marks::of_host().add(mark, until).map(|()| mark));
     marked
         .inspect_err(|error| {
             let (name, error) = (&attached.name, with_causes(error));

@@ -19,7 +19,7 @@ use vsnoop_bpf::{Listed, Port};
 use vsnoop_host::detach;
 use vsnoop_host::error::with_causes;
 use vsnoop_host::held::amount;
-use vsnoop_host::left_off::{Mark, Marks};
+use vsnoop_host::left_off::{Mark, Marks, Until};
 use vsnoop_host::system::netns::{self, Netns};
 use vsnoop_host::system::{kernel, netdev, qdisc};
 use vsnoop_host::units;
@@ -146,7 +146,7 @@ fn leave_off(all: &[Listed]) {
         let Some(path) = paths.get(&meta.netns) else { continue };
         let marked = Netns::open(&path.to_string_lossy())
             .and_then(|netns| Mark::of(&meta, &netns))
-            .and_then(|mark| Marks::of_host().add(mark));
+            .and_then(|mark| Marks::of_host().add(mark, Until::Reload));
         if let Err(error) = marked {
             let error = with_causes(&error);
             eprintln!("vsnoop: the service may attach a port again: {error}");

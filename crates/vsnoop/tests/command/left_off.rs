@@ -116,6 +116,13 @@ fn what_is_detached_while_the_service_is_stopped_stays_off_if_it_is_named() -> R
     ensure!(ports(&scene.netns)?.is_empty() && marks() == 0, "{} marks", marks());
     let service = scene.start()?;
     scene.until_attached()?;
+    // As a pod does before it ends, with its service still there: the next pod's attaches them.
+    vsnoop(["detach", "--all", "--until-start"])?.ok()?;
+    scene.expect_left_off()?;
+    service.end(Signal::SIGTERM)?;
+    let service = scene.start()?;
+    scene.until_attached()?;
+    ensure!(marks() == 0, "{} marks", marks());
     service.end(Signal::SIGTERM)?;
     vsnoop(["off", "--all"])?.ok()?;
     // What a command has attached and taken off without a service is like any other tap.
