@@ -52,6 +52,7 @@ pub use definition::{Experiment, Options, Takes};
 static RUNNERS: &[&Runner] = &[
     &demo::RUNNER,
     &hold::RUNNER,
+    &migrate::RUNNER,
     &ping::RUNNER,
     &delays::RUNNER,
     &sequence::RUNNER,
@@ -63,9 +64,6 @@ static RUNNERS: &[&Runner] = &[
     &mpi::RUNNER,
 ];
 
-/// Declared experiments that lists have before those with modules of their own: `demo`, `hold`.
-const FIRST: usize = 2;
-
 static ALL: LazyLock<Vec<Experiment>> = LazyLock::new(|| {
     let of = |declaration: &'static Declaration| {
         let runner = RUNNERS.iter().find(|runner| runner.name == declaration.runner);
@@ -73,17 +71,14 @@ static ALL: LazyLock<Vec<Experiment>> = LazyLock::new(|| {
         let runner = runner.unwrap_or_else(|| panic!("no runner {}", declaration.runner));
         declaration.experiment(runner, run_declared)
     };
-    let own = [
-        incast::experiment(),
-        link::LAN,
-        link::WAN,
-        link::COMPRESS,
-        link::SCALE,
-        migrate::EXPERIMENT,
-        service::EXPERIMENT,
-    ];
-    let (first, others) = declared::all().split_at(FIRST);
-    first.iter().map(of).chain(own).chain(others.iter().map(of)).collect()
+    let mut declared = declared::all().iter().map(of);
+    // In the order of lists: `demo` and `hold`, those of other networks with `migrate`, the others.
+    let mut all: Vec<_> = declared.by_ref().take(2).collect();
+    all.extend([incast::experiment(), link::LAN, link::WAN, link::COMPRESS, link::SCALE]);
+    all.extend(declared.by_ref().take(1));
+    all.push(service::EXPERIMENT);
+    all.extend(declared);
+    all
 });
 
 fn run_declared(options: &Options, record: &mut Record) -> Result<()> {

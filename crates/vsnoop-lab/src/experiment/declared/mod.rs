@@ -22,6 +22,7 @@ pub use runner::{Runner, Task};
 const FILES: &[&str] = &[
     include_str!("../../../experiments/demo.toml"),
     include_str!("../../../experiments/hold.toml"),
+    include_str!("../../../experiments/migrate.toml"),
     include_str!("../../../experiments/ping.toml"),
     include_str!("../../../experiments/delays.toml"),
     include_str!("../../../experiments/sequence.toml"),

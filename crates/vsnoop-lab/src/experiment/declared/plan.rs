@@ -190,7 +190,12 @@ impl Plan {
 
     /// The rounds of each cell, where the configurations are those of VMs on a stage.
     pub fn rounds(&self) -> Result<Rounds<Configuration>> {
-        let configurations = self.configurations.iter().map(|name| Configuration::find(name));
+        self.rounds_of(Configuration::find)
+    }
+
+    /// The rounds of each cell; `find` knows the configurations.
+    pub fn rounds_of<T>(&self, find: fn(&str) -> Result<T>) -> Result<Rounds<T>> {
+        let configurations = self.configurations.iter().map(|name| find(name));
         Ok(Rounds {
             configurations: configurations.collect::<Result<_>>()?,
             plan: self.sizes.iter().map(|size| (size.bytes, size.rounds)).collect(),

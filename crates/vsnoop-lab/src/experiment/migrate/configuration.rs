@@ -1,8 +1,7 @@
 //! Where vsnoop is attached during a migration, and whether it is paused before.
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
-use crate::experiment::definition::chosen;
 use crate::experiment::rounds::Named;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,10 +39,9 @@ impl Named for Configuration {
 }
 
 impl Configuration {
-    /// All that are asked for.
-    pub fn chosen(asked: &[String]) -> Result<Vec<Self>> {
-        let names = chosen(&ALL.map(|one| one.name), asked)?;
-        Ok(ALL.into_iter().filter(|one| names.contains(&one.name)).collect())
+    pub fn find(name: &str) -> Result<Self> {
+        let found = ALL.into_iter().find(|one| one.name == name);
+        found.with_context(|| format!("there is no configuration {name:?}"))
     }
 
     /// The names of `present`, in the order of the tables.

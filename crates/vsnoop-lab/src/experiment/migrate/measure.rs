@@ -6,6 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, anyhow, ensure};
+use serde::Deserialize;
 use vsnoop_testbed::capture::Capture;
 use vsnoop_testbed::interrupt;
 use vsnoop_testbed::session::Session;
@@ -15,17 +16,13 @@ use vsnoop_testbed::vsnoop::Service;
 
 use super::configuration::Configuration;
 use super::hosts::Hosts;
-use super::plan::{CLIENTS, QUOTA_PERCENT, SIZE_BYTES};
 use super::uploads::{Upload, upload_steadily};
 use super::watch::Watch;
+use crate::experiment::rounds::Trial;
 use crate::results::migration::Migrated;
 use crate::results::statistics::{ascending, percentile};
 use crate::results::{Ending, Sample, ms};
 
-/// Uploads before the migration begins.
-const BEFORE: Duration = Duration::from_secs(3);
-/// New uploads begin until this time after the migration.
-const AFTER: Duration = Duration::from_secs(5);
 const MOST_PAUSES: u32 = 5;
 /// The longest wait for an early ACK at the target.
 const AGAIN_TIMEOUT: Duration = Duration::from_secs(20);
@@ -35,11 +32,25 @@ const TAKE: Duration = Duration::from_millis(50);
 /// A stall that begins this late after the switch is not of the switch.
 const SWITCHING: Duration = Duration::from_millis(200);
 
+#[derive(Clone, Copy, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Settings {
+    /// That upload at the same time.
+    pub clients: usize,
+    /// Uploads before the migration begins.
+    pub before_s: u64,
+    /// New uploads begin until this time after the migration.
+    pub after_s: u64,
+}
+
 pub struct Migrations<'a> {
     pub session: &'a mut Session,
     pub stage: &'a Stage,
     pub hosts: &'a mut Hosts,
     pub capture: Capture,
+    pub settings: Settings,
+    /// Of the machine's vCPU, at both hosts.
+    pub quota_percent: u32,
 }
 
 /// What happened at the hosts.
@@ -58,12 +69,13 @@ struct Paused {
 
 impl Migrations<'_> {
     /// Migrates the machine to the other host.
-    pub fn measure(&mut self, configuration: Configuration) -> Result<Sample> {
+    pub fn measure(&mut self, trial: &Trial<Configuration>) -> Result<Sample> {
+        let configuration = trial.configuration;
         let target = self.hosts.start_target(self.session).context("start QEMU at the target")?;
-        target.limit(QUOTA_PERCENT)?;
+        target.limit(self.quota_percent)?;
         self.find_machine()?;
         let service = self.attach(configuration)?;
-        let (moved, uploads, mut watch) = self.migrate_under_uploads(configuration, target)?;
+        let (moved, uploads, mut watch) = self.migrate_under_uploads(trial, target)?;
         self.detach(configuration, service)?;
         let mismatched = self.hosts.vm().stats()?.mismatched;
         ensure!(mismatched == 0, "the guest received {mismatched} streams that were not sent");
@@ -122,7 +134,7 @@ impl Migrations<'_> {
 
     fn migrate_under_uploads(
         &mut self,
-        configuration: Configuration,
+        trial: &Trial<Configuration>,
         target: Vm,
     ) -> Result<(Moved, Vec<Upload>, Watch)> {
         // Drops what was captured before.
@@ -131,10 +143,10 @@ impl Migrations<'_> {
         let [stop, watched] = [const { AtomicBool::new(false) }; 2];
         let (client, server) = (self.stage.client(), vm_address(0, false));
         let server = (server, vsnoop_guest::transfer::PORT).into();
-        let (hosts, capture) = (&mut *self.hosts, &self.capture);
+        let (hosts, capture, settings) = (&mut *self.hosts, &self.capture, &self.settings);
         let (moved, uploads) = thread::scope(|scope| {
-            let clients: Vec<_> = (0..CLIENTS)
-                .map(|_| scope.spawn(|| upload_steadily(client, server, SIZE_BYTES, &stop)))
+            let clients: Vec<_> = (0..settings.clients)
+                .map(|_| scope.spawn(|| upload_steadily(client, server, trial.size_bytes, &stop)))
                 .collect();
             let watcher = scope.spawn(|| -> Result<()> {
                 while !watched.load(Ordering::Relaxed) {
@@ -144,7 +156,7 @@ impl Migrations<'_> {
                 }
                 Ok(())
             });
-            let moved = move_machine(hosts, configuration, target);
+            let moved = move_machine(hosts, settings, trial.configuration, target);
             stop.store(true, Ordering::Relaxed);
             let mut uploads = Vec::new();
             for client in clients {
@@ -161,8 +173,13 @@ impl Migrations<'_> {
 }
 
 /// All that an operator does, and what can be seen at the hosts.
-fn move_machine(hosts: &mut Hosts, configuration: Configuration, target: Vm) -> Result<Moved> {
-    wait(BEFORE)?;
+fn move_machine(
+    hosts: &mut Hosts,
+    settings: &Settings,
+    configuration: Configuration,
+    target: Vm,
+) -> Result<Moved> {
+    wait(Duration::from_secs(settings.before_s))?;
     let pause = configuration.pause.then(|| pause(hosts)).transpose()?;
     let (migration, left) = hosts.migrate(target)?;
     let left_behind_bytes = match configuration.at_source {
@@ -175,7 +192,7 @@ fn move_machine(hosts: &mut Hosts, configuration: Configuration, target: Vm) -> 
     let accelerated = configuration.at_target.then(|| accelerated_again(hosts, resumed));
     let accelerated_ms = accelerated.transpose()?.flatten().map(ms);
     let since = SystemTime::now().duration_since(resumed).unwrap_or_default();
-    wait(AFTER.saturating_sub(since))?;
+    wait(Duration::from_secs(settings.after_s).saturating_sub(since))?;
     Ok(Moved { migration, pause, left_behind_bytes, accelerated_ms })
 }
 

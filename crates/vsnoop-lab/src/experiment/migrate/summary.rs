@@ -6,12 +6,6 @@ use crate::results::statistics::{ascending, percentile};
 use crate::results::table::{Style, grid, milliseconds};
 use crate::results::{Figure, Results};
 
-pub const MEANING: &str = "Bytes that vsnoop at the source has acknowledged and not handed to the \
-guest stay behind when the guest leaves without `vsnoop pause` before: no sender repeats them, and \
-their connections wait until vsnoop at the source resets them. `vsnoop pause` first delivers them; \
-so does the service, from the migration's first event on, while QEMU copies memory. \
-An upload that is acknowledged as a whole and waits for the guest has no `stall`.";
-
 pub fn table(results: &Results, style: Style) -> String {
     let header = [
         "vsnoop",
