@@ -1,6 +1,5 @@
 //! Goals of figures, beside what was measured.
 
-use std::borrow::Cow;
 use std::fmt::Write;
 
 use anyhow::Result;
@@ -13,7 +12,7 @@ use crate::results::report::Judge;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Goal {
-    pub figure: Cow<'static, str>,
+    pub figure: String,
     pub bound: Bound,
 }
 
@@ -23,9 +22,9 @@ pub enum Bound {
     AtLeast(f64),
     AtMost(f64),
     /// At least this multiple of another figure.
-    Times(f64, Cow<'static, str>),
+    Times(f64, String),
     /// At most this multiple of another figure.
-    MostTimes(f64, Cow<'static, str>),
+    MostTimes(f64, String),
 }
 
 /// The value of a figure that was made.
@@ -61,7 +60,7 @@ pub fn judge(goals: &'static [Goal]) -> Option<&'static Judge> {
     (!goals.is_empty()).then_some(judge)
 }
 
-pub fn render(goals: &[Goal], results: &Results) -> Result<String> {
+fn render(goals: &[Goal], results: &Results) -> Result<String> {
     let mut text = String::from("| goal | measured | |\n|---|---|---|\n");
     let judged: Vec<_> = goals.iter().filter_map(|goal| goal.judge(results)).collect();
     if judged.is_empty() {

@@ -1,5 +1,5 @@
-//! The experiments, each a value of [`Experiment`]. Most are declared in files
-//! (experiments/*.toml, [`declared`]); those that are older have modules of their own.
+//! The experiments, each a value of [`Experiment`] and declared in a file (experiments/*.toml,
+//! [`declared`]).
 
 mod configuration;
 mod cpus;
@@ -74,9 +74,10 @@ static ALL: LazyLock<Vec<Experiment>> = LazyLock::new(|| {
     let mut declared = declared::all().iter().map(of);
     // In the order of lists: `demo` and `hold`, those of other networks with `migrate`, the others.
     let mut all: Vec<_> = declared.by_ref().take(2).collect();
-    all.extend([incast::experiment(), link::LAN, link::WAN, link::COMPRESS, link::SCALE]);
+    all.push(incast::experiment());
+    all.extend(link::experiments());
     all.extend(declared.by_ref().take(1));
-    all.push(service::EXPERIMENT);
+    all.push(service::experiment());
     all.extend(declared);
     all
 });
@@ -176,9 +177,9 @@ impl Experiment {
         );
         ensure!(declared || options.shares.is_empty(), "{} takes no --share", self.name);
         ensure!(
-            self.name == link::SCALE.name || options.peers.is_none(),
+            self.name == link::SCALE || options.peers.is_none(),
             "--peers is an option of the experiment {} only",
-            link::SCALE.name
+            link::SCALE
         );
         Ok(())
     }

@@ -5,7 +5,7 @@ use serde::Deserialize;
 
 use super::parts::Parts;
 use super::plan::{Changes, Plan};
-use super::runner::Runner;
+use super::runner::{Runner, lab_command};
 use crate::experiment::definition::{Experiment, Options, Takes};
 use crate::experiment::goals::{self, Goal};
 use crate::results::record::Record;
@@ -55,8 +55,7 @@ impl Declaration {
     ) -> Experiment {
         let plot = self.plot.as_deref();
         let against = |paper| Against { paper, difference: &runner.difference, plot };
-        // What is leaked is kept as long as the declarations.
-        let command = || &*format!("make lab RUN={}", self.name).leak();
+        let command = || lab_command(&self.name);
         let words = Words {
             title: &self.title,
             what_to_see: &self.what_to_see,

@@ -4,10 +4,12 @@
 //! [`Declaration`] is such a file, [`Parts`] what a run measures (the plan of the file, changed by
 //! its `quick` table and by the options of the command, in parts if it has some), [`Runner`] the
 //! code: a function that measures, and those that make tables, figures and plots of the samples.
-//! [`on_stages`] has the loop of runners that need VMs on a stage.
+//! [`on_stages`] has the loop of runners that need VMs on a stage. Files of experiments with a
+//! network of their own are [`Own`]: their plan is read by their code alone.
 
 mod file;
 mod on_stages;
+mod own;
 mod parts;
 mod plan;
 mod runner;
@@ -16,6 +18,7 @@ use std::sync::LazyLock;
 
 pub use file::Declaration;
 pub use on_stages::{Ground, Measure, on_stages};
+pub use own::{Own, OwnRunner};
 pub use runner::{Runner, Task};
 
 /// In the order of lists.

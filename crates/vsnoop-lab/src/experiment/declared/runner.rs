@@ -10,10 +10,11 @@ use crate::results::report::Judge;
 use crate::results::table::Style;
 use crate::results::{Figure, Results};
 
-pub struct Runner {
+/// `R` is the function that measures.
+pub struct Runner<R = fn(Task) -> Result<()>> {
     /// As declarations name it.
     pub name: &'static str,
-    pub run: fn(Task) -> Result<()>,
+    pub run: R,
     pub tables: fn(&Results, Style) -> String,
     pub figures: fn(&Results) -> Vec<Figure>,
     /// Goals that are more than bounds of figures, in Markdown beside the measured values.
@@ -22,6 +23,11 @@ pub struct Runner {
     pub plots: fn(&Results, &Path) -> Result<Vec<String>>,
     /// One sentence on the difference to the paper, made from the samples.
     pub difference: fn(&Results) -> Option<String>,
+}
+
+/// The command that makes the results again, kept as long as the declarations.
+pub fn lab_command(name: &str) -> &'static str {
+    format!("make lab RUN={name}").leak()
 }
 
 /// A run: what is to be measured, and where samples go.

@@ -1,143 +1,83 @@
 //! `link-lan`: hosts on a veth, so that only the carrier and the machine limit the throughput.
 
-use std::borrow::Cow;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use anyhow::Result;
+use serde::Deserialize;
 
 use super::rig::{Task, cell};
-use super::series::{Series, progress_of, rounds};
+use super::series::{Series, names, progress_of, rounds};
 use super::stream::{Load, Until};
 use super::values::{self, best_peer, figure, has_offloads, mean};
-use super::{papers, plots, tables};
-use crate::experiment::definition::{Experiment, Options, Takes, chosen};
-use crate::experiment::goals::{self, Bound, Goal};
+use super::{differences, plots, tables};
+use crate::experiment::declared::{Own, OwnRunner};
+use crate::experiment::definition::{Experiment, Options, chosen};
 use crate::peers::link::Kind;
 use crate::results::link::{Content, LinkCell};
 use crate::results::record::Record;
-use crate::results::report::Words;
 use crate::results::{Cell, Figure, Results};
 
-const CARRIERS: [&str; 19] = [
-    "bare",
-    "bridged",
-    "vxlan",
-    "wireguard",
-    "nat",
-    "vtun",
-    "vpncloud-plain",
-    "tinc-plain",
-    "fastd-plain",
-    "vpncloud",
-    "openvpn-udp",
-    "openvpn-tcp",
-    "tinc",
-    "fastd",
-    "wireguard-go",
-    "ssh",
-    "vsnoop-udp-plain",
-    "vsnoop-udp",
-    "vsnoop-tls",
-];
+/// Of experiments/link-lan.toml.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Plan {
+    carriers: Vec<String>,
+    rounds: usize,
+    /// Carriers that are measured also with the offloads of their devices switched off.
+    without_offloads: Vec<String>,
+    rounds_without_offloads: usize,
+    stream_ms: u64,
+    /// Before each stream.
+    echoes: usize,
+    quick: Quick,
+}
 
-/// Carriers that are measured also with the offloads of their devices switched off.
-const WITHOUT_OFFLOADS: [&str; 9] = [
-    "bare",
-    "vxlan",
-    "wireguard",
-    "vtun",
-    "vpncloud-plain",
-    "vpncloud",
-    "openvpn-udp",
-    "wireguard-go",
-    "vsnoop-udp",
-];
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Quick {
+    rounds: usize,
+    stream_ms: u64,
+}
 
-const ROUNDS: usize = 4;
-const ROUNDS_WITHOUT_OFFLOADS: usize = 3;
-const STREAM: Duration = Duration::from_secs(3);
-const QUICK_STREAM: Duration = Duration::from_millis(800);
-const ECHOES: usize = 60;
+static DECLARED: LazyLock<Own<Plan>> =
+    LazyLock::new(|| Own::read(include_str!("../../../experiments/link-lan.toml")));
 
-pub(super) const EXPERIMENT: Experiment = Experiment {
+static RUNNER: OwnRunner = OwnRunner {
     name: "link-lan",
-    about: "two hosts on a veth: what tunnels of all kinds carry, and what they add to a round trip",
-    words: Words {
-        title: "Links on a LAN: one TCP stream and an echo between two hosts",
-        what_to_see: "Of each carrier the goodput of one TCP stream, the CPUs that its processes kept \
-            busy (the kernel's own work for it is not in them), and the round trip of an echo over the \
-            idle carrier. The machine is all that limits: both ends of the stream and both ends of the \
-            tunnel share its CPUs. Without offloads the ends hand over packets of the MTU with finished \
-            checksums, as guests with simple devices do.",
-        method: METHOD,
-        command: "make lab RUN=link-lan",
-        tables: tables::paths,
-        figures,
-        goals: Some(&|results| goals::render(&GOALS, results)),
-        papers: &[papers::LAN],
-        plots: plots::vnet,
-    },
-    takes: Takes { full_min: 9, quick_min: 1 },
     run,
+    tables: tables::paths,
+    figures,
+    goals: None,
+    plots: plots::vnet,
+    difference: differences::lan,
 };
 
-const METHOD: &str = "Two network namespaces stand for the hosts, joined by a veth (MTU 1500). Every \
-carrier has a device with an address in both, where a guest's tap would be; `bridged` has guests of its \
-own, and `nat` one. All carriers run at the same time and are idle but for the one that is measured; measurements \
-are in random order in each round. A measurement is 60 echoes (ICMP, 5 to 20 ms apart, answers timed by \
-the kernel), then a TCP connection that sends for 3 s. Its goodput is what the receiver has read, from the \
-first write to the last byte. Both ends choose cubic; before the first round `ss -ti` must say so, or the \
-carrier counts as missing. No metrics are cached (tcp_no_metrics_save); tunnels over TCP have cubic \
-outside, unless they choose for themselves. Everything else is as the kernel and the programs have it by \
-default, but for fastd's MTU (1426, so that nothing is fragmented) and ssh's cipher (aes128-gcm). \
-`best_peer` figures are the best medians of all user-space tunnels of the table that are not vsnoop's, \
-plain or encrypted; VXLAN and WireGuard of the kernel, and NAT, are not among them.";
-
-const GOALS: [Goal; 9] = [
-    Goal { figure: Cow::Borrowed("stream_gbps_udp_plain"), bound: Bound::AtLeast(11.0) },
-    Goal { figure: Cow::Borrowed("stream_gbps_udp_aead"), bound: Bound::AtLeast(6.0) },
-    Goal { figure: Cow::Borrowed("stream_gbps_tls"), bound: Bound::AtLeast(8.0) },
-    Goal {
-        figure: Cow::Borrowed("stream_gbps_udp_plain"),
-        bound: Bound::Times(5.0, Cow::Borrowed("best_peer_gbps_plain")),
-    },
-    Goal {
-        figure: Cow::Borrowed("stream_gbps_udp_aead"),
-        bound: Bound::Times(5.0, Cow::Borrowed("stream_gbps_vpncloud")),
-    },
-    Goal {
-        figure: Cow::Borrowed("stream_gbps_udp_aead"),
-        bound: Bound::Times(5.0, Cow::Borrowed("stream_gbps_openvpn_udp")),
-    },
-    Goal {
-        figure: Cow::Borrowed("stream_gbps_udp_aead"),
-        bound: Bound::Times(2.5, Cow::Borrowed("stream_gbps_wireguard_go")),
-    },
-    Goal {
-        figure: Cow::Borrowed("stream_gbps_udp_aead_no_offloads"),
-        bound: Bound::Times(1.5, Cow::Borrowed("best_peer_gbps_no_offloads")),
-    },
-    Goal { figure: Cow::Borrowed("ping_ms_idle"), bound: Bound::AtMost(0.15) },
-];
+pub fn experiment() -> Experiment {
+    DECLARED.experiment(&RUNNER)
+}
 
 fn run(options: &Options, record: &mut Record) -> Result<()> {
-    let carriers = chosen(&CARRIERS, &options.configurations)?;
+    let Own { plan, .. } = &*DECLARED;
+    let carriers = chosen(&names(&plan.carriers), &options.configurations)?;
     let mut series = Series::begin(record, options, None, &carriers)?;
+    let rounds = |usual| rounds(options, usual, plan.quick.rounds);
     let mut measurements = Vec::new();
     for name in carriers.into_iter().filter(|name| series.rig.link(name).is_some()) {
-        measurements.push(((name, true), rounds(options, ROUNDS)));
-        if WITHOUT_OFFLOADS.contains(&name) {
-            measurements.push(((name, false), rounds(options, ROUNDS_WITHOUT_OFFLOADS)));
+        measurements.push(((name, true), rounds(plan.rounds)));
+        if plan.without_offloads.iter().any(|one| one == name) {
+            measurements.push(((name, false), rounds(plan.rounds_without_offloads)));
         }
     }
     let mut progress = progress_of(&[&measurements]);
-    let stream = if options.quick { QUICK_STREAM } else { STREAM };
+    let stream_ms = if options.quick { plan.quick.stream_ms } else { plan.stream_ms };
+    let until = Until::Time(Duration::from_millis(stream_ms));
     series.interleave(&mut progress, &measurements, |(name, offloads)| {
         let about = LinkCell { rate_mbit: None, offloads, content: Content::Digits };
         let task = Task {
             cell: cell(about, 0.0, 0.0),
-            load: Load { data: b"0123456789", until: Until::Time(stream), verify: false },
-            idle_echoes: if offloads { ECHOES } else { 0 },
+            load: Load { data: b"0123456789", until, verify: false },
+            idle_echoes: if offloads { plan.echoes } else { 0 },
             loaded_echoes: false,
         };
         (name, task)

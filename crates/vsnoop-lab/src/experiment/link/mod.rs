@@ -4,13 +4,15 @@
 //! All carriers of an experiment ([`peers::link`](crate::peers::link)) run at the same time on two
 //! hosts ([`rig`]), and are measured in turn. A measurement is one TCP stream with cubic at both
 //! ends ([`stream`]), with echoes before and beside it ([`probe`]); [`content`] makes the data.
+//! Carriers, paths, streams and rounds are declared in experiments/link-*.toml.
 
 mod compress;
 pub mod content;
+mod differences;
 mod lan;
-mod papers;
 mod plots;
 mod probe;
+mod rated_path;
 mod rig;
 mod scale;
 mod series;
@@ -20,8 +22,9 @@ mod values;
 mod wan;
 
 use super::definition::Experiment;
+pub use scale::SCALE;
 
-pub const LAN: Experiment = lan::EXPERIMENT;
-pub const WAN: Experiment = wan::EXPERIMENT;
-pub const COMPRESS: Experiment = compress::EXPERIMENT;
-pub const SCALE: Experiment = scale::EXPERIMENT;
+/// In the order of lists.
+pub fn experiments() -> [Experiment; 4] {
+    [lan::experiment(), wan::experiment(), compress::experiment(), scale::experiment()]
+}

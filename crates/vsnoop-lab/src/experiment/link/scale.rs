@@ -1,8 +1,10 @@
 //! `link-scale`: one hub with many peers, most of them idle.
 
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
+use serde::Deserialize;
 use serde_json::json;
 use vsnoop_testbed::interrupt;
 use vsnoop_testbed::session::Session;
@@ -11,56 +13,61 @@ use vsnoop_testbed::wait::pause;
 use super::probe::{self, Until};
 use super::series;
 use super::values::{figure, mean};
-use crate::experiment::definition::{Experiment, Options, Takes};
+use crate::experiment::declared::{Own, OwnRunner};
+use crate::experiment::definition::{Experiment, Options};
 use crate::peers::link::Star;
 use crate::results::Results;
 use crate::results::record::Record;
-use crate::results::report::Words;
 use crate::results::statistics::{ascending, percentile};
 use crate::results::table::{self, Style};
 
-const PEERS: u16 = 1000;
-const QUICK_PEERS: u16 = 50;
-/// Idle CPU time is that of this long.
-const IDLE: Duration = Duration::from_secs(60);
-const QUICK_IDLE: Duration = Duration::from_secs(5);
-/// Probes of the path MTU, and what else follows a handshake, are over then.
-const SETTLED: Duration = Duration::from_secs(15);
-const ECHOES: usize = 200;
+pub const SCALE: &str = "link-scale";
+
 const GAP_MS: std::ops::Range<u64> = 5..20;
 
-pub(super) const EXPERIMENT: Experiment = Experiment {
-    name: "link-scale",
-    about: "one hub with 1000 peers: memory, idle CPU time, time until all are up, round trip",
-    words: Words {
-        title: "Links: one hub with many peers",
-        what_to_see: "Of the hub its memory and idle CPU time, and the time until all peers were up: \
-            when they start one after the other, and when the hub starts again and all of them call it.",
-        method: METHOD,
-        command: "make lab RUN=link-scale",
-        tables,
-        // They are made by the run, which has no samples.
-        figures: |_| Vec::new(),
-        goals: None,
-        papers: &[],
-        plots: |_, _| Ok(Vec::new()),
-    },
-    takes: Takes { full_min: 5, quick_min: 1 },
+/// Of experiments/link-scale.toml.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Plan {
+    peers: u16,
+    /// Probes of the path MTU, and what else follows a handshake, are over then.
+    settled_s: u64,
+    /// Idle CPU time is that of this long.
+    idle_s: u64,
+    echoes: usize,
+    quick: Quick,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Quick {
+    peers: u16,
+    idle_s: u64,
+}
+
+static DECLARED: LazyLock<Own<Plan>> =
+    LazyLock::new(|| Own::read(include_str!("../../../experiments/link-scale.toml")));
+
+static RUNNER: OwnRunner = OwnRunner {
+    name: SCALE,
     run,
+    tables,
+    // They are made by the run, which has no samples.
+    figures: |_| Vec::new(),
+    goals: None,
+    plots: |_, _| Ok(Vec::new()),
+    difference: |_| None,
 };
 
-const METHOD: &str = "The hub is a link process in a namespace with a tap; every peer is a link process \
-of its own with a key, an address and a tap of its own, over `udp`, that calls the hub. Two peers have a \
-namespace each, the others share one, behind one veth. So the hub's socket, sessions, tables and timers are \
-those of so many hosts; the machine's CPUs are shared by all processes, so the time to come up is that of \
-the peers as well. Idle CPU time is that of the hub's process over a minute without frames, 15 s after the \
-last peer came up: keep-alive probes of all peers. Echoes go from one peer to another, relayed by the hub, \
-while all others idle.";
+pub fn experiment() -> Experiment {
+    DECLARED.experiment(&RUNNER)
+}
 
 fn run(options: &Options, record: &mut Record) -> Result<()> {
     let results = &mut record.results;
     series::prepare(results, options)?;
-    let usual = if options.quick { QUICK_PEERS } else { PEERS };
+    let Own { plan, .. } = &*DECLARED;
+    let usual = if options.quick { plan.quick.peers } else { plan.peers };
     let count = options.peers.unwrap_or(usual);
     ensure!((2..=5000).contains(&count), "--peers takes 2 to 5000");
     let session = Session::begin()?;
@@ -74,10 +81,11 @@ fn run(options: &Options, record: &mut Record) -> Result<()> {
     let again = star.restart_hub()?;
     let [again_cpu_s, _] = star.cpu_seconds();
     println!("{count} peers are up again");
-    let idle = Idle::measure(&star, if options.quick { QUICK_IDLE } else { IDLE })?;
+    let idle_s = if options.quick { plan.quick.idle_s } else { plan.idle_s };
+    let idle = Idle::measure(&star, plan.settled_s, idle_s)?;
     let [hub, peers] = star.resident_kilobytes()?;
     let (netns, address) = star.echo_path();
-    let echoes = probe::echoes(netns, address, GAP_MS, Until::Count(ECHOES))?;
+    let echoes = probe::echoes(netns, address, GAP_MS, Until::Count(plan.echoes))?;
     results.environment.insert("peers".into(), json!(count));
     results.environment.insert("echoes_lost".into(), json!(echoes.lost));
     let megabytes = |kilobytes: u64| kilobytes as f64 / 1024.0;
@@ -106,10 +114,10 @@ struct Idle {
 }
 
 impl Idle {
-    fn measure(star: &Star, time: Duration) -> Result<Self> {
-        pause(SETTLED)?;
+    fn measure(star: &Star, settled_s: u64, idle_s: u64) -> Result<Self> {
+        pause(Duration::from_secs(settled_s))?;
         let (before, since) = (star.cpu_seconds(), Instant::now());
-        pause(time)?;
+        pause(Duration::from_secs(idle_s))?;
         let (after, seconds) = (star.cpu_seconds(), since.elapsed().as_secs_f64());
         let percent = |side: usize| (after[side] - before[side]) / seconds * 100.0;
         Ok(Self { hub_percent: percent(0), peers_percent: percent(1) })

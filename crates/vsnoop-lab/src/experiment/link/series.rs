@@ -84,7 +84,12 @@ pub fn progress_of<T>(measurements: &[&[(T, usize)]]) -> Progress {
     Progress::new(rounds.sum())
 }
 
-/// The rounds of one configuration: `usual`, unless the options say otherwise.
-pub fn rounds(options: &Options, usual: usize) -> usize {
-    options.rounds.unwrap_or(if options.quick { 1 } else { usual })
+/// The rounds of one configuration: `usual`, or `quick` ones, unless the options say otherwise.
+pub fn rounds(options: &Options, usual: usize, quick: usize) -> usize {
+    options.rounds.unwrap_or(if options.quick { quick } else { usual })
+}
+
+/// Of carriers that a file declares.
+pub fn names(carriers: &'static [String]) -> Vec<&'static str> {
+    carriers.iter().map(String::as_str).collect()
 }

@@ -10,14 +10,13 @@ use vsnoop_testbed::vsnoop::Vsnoop;
 use vsnoop_testbed::wait::{pause, wait_until};
 
 use super::daemon::{Daemon, number};
+use super::plan::Short;
 use super::rig::Rig;
 use super::short;
 use crate::experiment::progress::Progress;
 use crate::results::Values;
 use crate::usage::{descriptors, maps, status_kilobytes};
 
-/// The first ones fill caches and pools, and are not counted.
-const WARM_UP: u64 = 5_000;
 /// Readings under way.
 const READINGS: u64 = 10;
 /// Records of connections that have ended stay for 10 s, so that this many are there at a time.
@@ -34,14 +33,19 @@ pub struct Reading {
 }
 
 /// Readings before, under way and after.
-pub fn measure(session: &mut Session, vsnoop: &Vsnoop, count: u64) -> Result<Vec<Reading>> {
+pub fn measure(
+    session: &mut Session,
+    vsnoop: &Vsnoop,
+    count: u64,
+    plan: Short,
+) -> Result<Vec<Reading>> {
     let Rig { daemon, topology } = Rig::build(session, vsnoop, SETTINGS)?;
-    short::run(&topology, WARM_UP, |_| Ok(()))?;
+    short::run(&topology, plan, plan.warm_up, |_| Ok(()))?;
     until_expired(&daemon)?;
     let mut readings = vec![read(&daemon, 0)?];
     let before = daemon.vsnoop.stats(PORT)?["ports"][0].take();
     let began = Instant::now();
-    let counts = run(&daemon, &topology, count, &mut readings)?;
+    let counts = run(&daemon, &topology, (plan, count), &mut readings)?;
     let seconds = began.elapsed().as_secs_f64();
     until_expired(&daemon)?;
     let complete = counts.complete.load(Ordering::Relaxed);
@@ -63,13 +67,13 @@ pub fn measure(session: &mut Session, vsnoop: &Vsnoop, count: u64) -> Result<Vec
 fn run(
     daemon: &Daemon,
     topology: &Topology,
-    count: u64,
+    (plan, count): (Short, u64),
     readings: &mut Vec<Reading>,
 ) -> Result<short::Counts> {
     let mut progress = Progress::new(READINGS as usize);
     let every = (count / READINGS).max(1);
     let mut next = every;
-    short::run(topology, count, |over| {
+    short::run(topology, plan, count, |over| {
         if over >= next && over < count {
             readings.push(read(daemon, over)?);
             while next <= over {

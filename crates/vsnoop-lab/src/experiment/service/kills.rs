@@ -11,7 +11,8 @@ use vsnoop_testbed::vsnoop::Vsnoop;
 use vsnoop_testbed::wait::{pause, wait_until};
 
 use super::daemon::{Daemon, PATIENCE, Role, number};
-use super::load::{Load, plans};
+use super::load::{Load, repeated};
+use super::plan::Worker;
 use super::rig::Rig;
 use crate::experiment::progress::Progress;
 use crate::results::Values;
@@ -22,7 +23,12 @@ const RESTART: Duration = Duration::from_secs(1);
 const STEP_BYTES: u64 = 1_000_000;
 
 /// Kills the service `kills` times, and another process after each.
-pub fn measure(session: &mut Session, vsnoop: &Vsnoop, kills: usize) -> Result<Values> {
+pub fn measure(
+    session: &mut Session,
+    vsnoop: &Vsnoop,
+    kills: usize,
+    workers: &[Worker],
+) -> Result<Values> {
     ensure!(kills > 0, "an experiment needs at least one round");
     let Rig { mut daemon, topology } = Rig::build(session, vsnoop, "")?;
     let load = Load::default();
@@ -34,7 +40,7 @@ pub fn measure(session: &mut Session, vsnoop: &Vsnoop, kills: usize) -> Result<V
     };
     let stream = Stream::start(&topology, &long)?;
     let killed = thread::scope(|scope| {
-        for plan in plans() {
+        for plan in workers.iter().map(repeated) {
             let (load, topology) = (&load, &topology);
             scope.spawn(move || load.work(topology, &plan));
         }

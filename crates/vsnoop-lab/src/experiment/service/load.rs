@@ -4,31 +4,27 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use vsnoop_testbed::stream::{SocketOptions, Stream, StreamPlan};
+use vsnoop_testbed::stream::{Stream, StreamPlan};
 use vsnoop_testbed::topology::{Side, Topology};
+
+use super::plan::Worker;
 
 /// A VM that is slow to take what comes, so that the host holds it.
 const SLOW_READ: Duration = Duration::from_millis(4);
 const SLOW_BUFFER_BYTES: usize = 64 << 10;
 
-/// What each worker repeats.
-pub fn plans() -> [StreamPlan; 4] {
-    let slow = SocketOptions {
-        vm_receive_buffer_bytes: Some(SLOW_BUFFER_BYTES),
-        ..SocketOptions::default()
-    };
-    let plan = |to_vm_bytes, from_vm_bytes| StreamPlan {
-        to_vm_bytes,
-        from_vm_bytes,
-        ..StreamPlan::default()
-    };
-    [
-        // Uploads to a VM that is slow, and to one that is not; requests; downloads.
-        StreamPlan { vm_dawdles: SLOW_READ, socket: slow, ..plan(10_000_000, 1_000) },
-        plan(10_000_000, 1_000),
-        StreamPlan { opener: Side::Vm, ..plan(100_000, 100_000) },
-        plan(1_000, 10_000_000),
-    ]
+/// What a worker repeats.
+pub fn repeated(worker: &Worker) -> StreamPlan {
+    let Worker { to_vm_bytes, from_vm_bytes, slow_vm, vm_opens } = *worker;
+    let mut plan = StreamPlan { to_vm_bytes, from_vm_bytes, ..StreamPlan::default() };
+    if slow_vm {
+        plan.vm_dawdles = SLOW_READ;
+        plan.socket.vm_receive_buffer_bytes = Some(SLOW_BUFFER_BYTES);
+    }
+    if vm_opens {
+        plan.opener = Side::Vm;
+    }
+    plan
 }
 
 #[derive(Debug, Default)]

@@ -10,9 +10,8 @@ use anyhow::{Context, Result, ensure};
 use vsnoop_testbed::interrupt;
 use vsnoop_testbed::topology::{Family, Side, Topology, address};
 
-/// Listeners at the VM, each with a thread and with clients of its own.
-const LISTENERS: usize = 16;
-const CLIENTS_EACH: usize = 4;
+use super::plan::Short;
+
 const REQUEST_BYTES: usize = 1000;
 const NUMBER_BYTES: usize = size_of::<u64>();
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -34,11 +33,12 @@ pub struct Counts {
 /// over.
 pub fn run(
     topology: &Topology,
+    plan: Short,
     count: u64,
     mut watch: impl FnMut(u64) -> Result<()>,
 ) -> Result<Counts> {
     topology.client.set_sysctl("net.ipv4.ip_local_port_range", PORTS)?;
-    let listeners = listen(topology)?;
+    let listeners = listen(topology, plan.listeners)?;
     let ports = listeners.iter().map(TcpListener::local_addr).collect::<Result<Vec<_>, _>>()?;
     let counts = Counts::default();
     let watched = thread::scope(|scope| {
@@ -47,7 +47,7 @@ pub fn run(
             scope.spawn(move || serve(listener, all));
         }
         let ports = &ports;
-        let clients = scope.spawn(move || topology.client.run(|| call(ports, count, all)));
+        let clients = scope.spawn(move || topology.client.run(|| call(ports, plan, count, all)));
         let mut watched = Ok(());
         while !clients.is_finished() && watched.is_ok() {
             thread::sleep(LOOK);
@@ -63,7 +63,7 @@ pub fn run(
     watched.map(|()| counts)
 }
 
-fn listen(topology: &Topology) -> Result<Vec<TcpListener>> {
+fn listen(topology: &Topology, count: usize) -> Result<Vec<TcpListener>> {
     let at = SocketAddr::new(address(Side::Vm, Family::V4), 0);
     topology.vm.run(|| {
         let listener = |_| -> Result<TcpListener> {
@@ -73,7 +73,7 @@ fn listen(topology: &Topology) -> Result<Vec<TcpListener>> {
             socket.set_read_timeout(Some(LOOK)).context("bound the wait for a connection")?;
             Ok(listener)
         };
-        (0..LISTENERS).map(listener).collect()
+        (0..count).map(listener).collect()
     })
 }
 
@@ -98,9 +98,9 @@ fn answer(mut stream: TcpStream) -> Result<()> {
 }
 
 /// All clients, in the namespace of the calling thread.
-fn call(ports: &[SocketAddr], count: u64, counts: &Counts) -> Result<()> {
+fn call(ports: &[SocketAddr], plan: Short, count: u64, counts: &Counts) -> Result<()> {
     thread::scope(|scope| {
-        for client in 0..ports.len() * CLIENTS_EACH {
+        for client in 0..ports.len() * plan.clients_each {
             let to = ports[client % ports.len()];
             scope.spawn(move || {
                 loop {

@@ -13,14 +13,11 @@ use vsnoop_testbed::vsnoop::Vsnoop;
 use vsnoop_testbed::wait::{pause, wait_until};
 
 use super::daemon::{Daemon, PATIENCE, Role, pinned};
+use super::plan::Coming;
 use crate::experiment::progress::Progress;
 use crate::results::Values;
 use crate::usage::{cpu_time, descriptors, maps};
 
-/// 200 in a minute.
-const EVERY: Duration = Duration::from_millis(300);
-/// Taps that are there at a time.
-const THERE: usize = 10;
 const STAYS: &str = "vnet-stays";
 const LOOK: Duration = Duration::from_millis(1);
 /// The processes rest before they are looked at: the helper looks four times a second.
@@ -32,7 +29,12 @@ pub struct Measured {
     pub values: Values,
 }
 
-pub fn measure(session: &mut Session, vsnoop: &Vsnoop, taps: usize) -> Result<Measured> {
+pub fn measure(
+    session: &mut Session,
+    vsnoop: &Vsnoop,
+    taps: usize,
+    plan: Coming,
+) -> Result<Measured> {
     let netns = Net::new(PREFIX).host("taps")?;
     let text = "[[port]]\ninterface = \"vnet*\"\nhold = \"256K\"\n";
     let daemon = Daemon::start(session, vsnoop, &netns, text)?;
@@ -42,7 +44,7 @@ pub fn measure(session: &mut Session, vsnoop: &Vsnoop, taps: usize) -> Result<Me
     let before = Kept::look(&daemon)?;
     let cpu_before = Cpu::look(&daemon)?;
     let began = Instant::now();
-    let attach_ms = come_and_go(&netns, &daemon, taps)?;
+    let attach_ms = come_and_go(&netns, &daemon, taps, plan)?;
     let seconds = began.elapsed().as_secs_f64();
     wait_until("nothing of the taps is left", PATIENCE, || Ok(pinned().len() == before.pinned))
         .with_context(|| format!("left: {:?}", pinned()))?;
@@ -72,12 +74,13 @@ fn bring(netns: &Netns, name: &str) -> Result<Tap> {
 }
 
 /// From the command that sets each tap up until its port is there, in milliseconds.
-fn come_and_go(netns: &Netns, daemon: &Daemon, taps: usize) -> Result<Vec<f64>> {
+fn come_and_go(netns: &Netns, daemon: &Daemon, taps: usize, plan: Coming) -> Result<Vec<f64>> {
+    let every = Duration::from_millis(plan.every_ms);
     let mut progress = Progress::new(taps);
     let (mut there, mut times) = (VecDeque::new(), Vec::new());
     let began = Instant::now();
     for number in 0..taps {
-        pause((EVERY * number as u32).saturating_sub(began.elapsed()))?;
+        pause((every * number as u32).saturating_sub(began.elapsed()))?;
         let name = format!("vnet{number}");
         let tap = netns.tap(&name, &TapOptions::default())?;
         let index = netns.run(|| Ok(if_nametoindex(name.as_str())?))?;
@@ -91,7 +94,7 @@ fn come_and_go(netns: &Netns, daemon: &Daemon, taps: usize) -> Result<Vec<f64>> 
         }
         times.push(up_at.elapsed().as_secs_f64() * 1e3);
         there.push_back(tap);
-        if there.len() > THERE {
+        if there.len() > plan.there {
             there.pop_front();
         }
         progress.step(format!("{name} attached"));
