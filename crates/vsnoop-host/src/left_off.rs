@@ -7,7 +7,7 @@
 //! which attachments are known, may be that of a later one. A file is made and removed in one step,
 //! so that no mark is ever half written, and commands and the service need no lock for it.
 //!
-//! `detach --until-start` adds `.start` to the name: the service removes such a mark when it starts.
+//! `detach --until-start` adds `.start` to the name: the service removes such marks when it starts.
 //!
 //! The command sets a mark before it takes the hooks off, and removes it when it has attached the
 //! tap again; the service removes those of taps that are gone, and all of them at a reload.

@@ -112,7 +112,7 @@ pub fn prepare_for_tests() -> Result<()> {
     Ok(())
 }
 
-/// The newest kernel of a series ("6.12") that Debian has, or an error that is [`Unavailable`] where
+/// The newest kernel of a series ("6.12") that Debian has, or an error that is [`Unavailable`] if
 /// there is none.
 pub fn kernel_of_series(series: &str) -> Result<Kernel> {
     let dir = build_dir()?;
