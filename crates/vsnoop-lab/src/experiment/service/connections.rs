@@ -41,13 +41,13 @@ pub fn measure(
 ) -> Result<Vec<Reading>> {
     let Rig { daemon, topology } = Rig::build(session, vsnoop, SETTINGS)?;
     short::run(&topology, plan, plan.warm_up, |_| Ok(()))?;
-    until_expired(&daemon)?;
+    until_idle(&daemon)?;
     let mut readings = vec![read(&daemon, 0)?];
     let before = daemon.vsnoop.stats(PORT)?["ports"][0].take();
     let began = Instant::now();
     let counts = run(&daemon, &topology, (plan, count), &mut readings)?;
     let seconds = began.elapsed().as_secs_f64();
-    until_expired(&daemon)?;
+    until_idle(&daemon)?;
     let complete = counts.complete.load(Ordering::Relaxed);
     let mut last = read(&daemon, count)?;
     let after = daemon.vsnoop.stats(PORT)?["ports"][0].take();
@@ -110,13 +110,15 @@ fn read(daemon: &Daemon, connections: u64) -> Result<Reading> {
     Ok(Reading { connections, values })
 }
 
-/// Waits until no record of a connection is left.
-fn until_expired(daemon: &Daemon) -> Result<()> {
-    let mut left = 0.0;
-    wait_until("all records have expired", EXPIRY, || {
+/// Waits until no record of a connection is left, and the hold has given its memory back.
+fn until_idle(daemon: &Daemon) -> Result<()> {
+    let (mut records, mut bytes) = (0.0, 0.0);
+    wait_until("the port is idle", EXPIRY, || {
         pause(LOOK)?;
-        left = number(&daemon.vsnoop.status(PORT)?["ports"][0], &["flows"])?;
-        Ok(left == 0.0)
+        let port = daemon.vsnoop.status(PORT)?["ports"][0].take();
+        records = number(&port, &["flows"])?;
+        bytes = number(&port, &["hold", "memory_bytes"])?;
+        Ok(records == 0.0 && bytes == 0.0)
     })
-    .with_context(|| format!("{left} records are left"))
+    .with_context(|| format!("{records} records are left, and {bytes} bytes of the hold"))
 }
