@@ -57,7 +57,9 @@ fn fit_machine<const N: usize>(series: &'static str) -> Machine {
 
 fn main() -> ExitCode {
     let arguments = Arguments::from_args();
-    let trials = MACHINES.iter().flat_map(|machine| {
+    let asked = arguments.filter.as_deref().unwrap_or_default();
+    let machines = MACHINES.iter().filter(|machine| machine.tests().any(|it| it.contains(asked)));
+    let trials = machines.flat_map(|machine| {
         let listed = || Ok(Err("only listed".to_owned()));
         trials(machine, if arguments.list { listed() } else { available(machine.series) })
     });
@@ -70,22 +72,29 @@ fn main() -> ExitCode {
     conclusion.exit_code()
 }
 
+impl Machine {
+    /// Names of its tests among those of all machines.
+    fn tests(&self) -> impl Iterator<Item = String> {
+        let machine = self.series.replace('.', "_");
+        self.names.iter().map(move |name| format!("linux_{machine}::{name}"))
+    }
+}
+
 fn trials(machine: &'static Machine, kernel: Result<Result<Kernel, String>>) -> Vec<Trial> {
     let ignored = matches!(kernel, Ok(Err(_)));
     if let Ok(Err(reason)) = &kernel {
         eprintln!("tests on Linux {}: {reason}", machine.series);
     }
     let kernel = Arc::new(kernel.map_err(|error| format!("{error:#}")));
-    let trial = |(index, name): (usize, &'static str)| {
+    let trial = |(index, name): (usize, String)| {
         let kernel = Arc::clone(&kernel);
         let test = move || match machine.report.get_or_init(|| run(machine, &kernel)) {
             Ok(report) => verify(machine, report, index).map_err(|it| format!("{it:#}").into()),
             Err(error) => Err(error.into()),
         };
-        Trial::test(format!("linux_{}::{name}", machine.series.replace('.', "_")), test)
-            .with_ignored_flag(ignored)
+        Trial::test(name, test).with_ignored_flag(ignored)
     };
-    machine.names.iter().copied().enumerate().map(trial).collect()
+    machine.tests().enumerate().map(trial).collect()
 }
 
 /// The kernel, or the reason why this machine cannot run the tests; anything else is a failure.

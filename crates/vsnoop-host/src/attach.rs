@@ -99,9 +99,12 @@ fn attach_device(device: &Device, netns: &Netns, request: &Request<'_>) -> Resul
             let _ = qdisc::restore_default(device);
         }
     })?;
-    let mark = netns.cookie().map(|netns_cookie| Mark { netns_cookie, ifindex: device.index });
-    if let Err(error) = mark.and_then(|mark| Marks::of_host().remove(mark)) {
-        tracing::warn!("port {name} stays marked as detached: {}", with_causes(&error));
+    if request.table.is_none() {
+        // Attached by a command. The service attaches nothing that has a mark.
+        let mark = netns.cookie().map(|netns_cookie| Mark { netns_cookie, ifindex: device.index });
+        if let Err(error) = mark.and_then(|mark| Marks::of_host().remove(mark)) {
+            tracing::warn!("port {name} stays marked as detached: {}", with_causes(&error));
+        }
     }
     Ok(NewPort { policy: spec.policy, incast, qdisc_replaced: spec.qdisc_replaced })
 }

@@ -13,6 +13,7 @@ use vsnoop_host::config::Config;
 use vsnoop_host::detach;
 use vsnoop_host::error::Result;
 use vsnoop_host::held::{Holds, Outstanding};
+use vsnoop_host::left_off::{Mark, Marks, Until};
 use vsnoop_host::ports::{Attached, AttachmentState};
 use vsnoop_host::quota;
 use vsnoop_host::settings::Mode;
@@ -61,6 +62,15 @@ pub fn set_bounds(key: PortKey, netns: &Netns, wanted: &Wanted, config: &Config)
     }
     attached.port.set_service(&wanted.mark())?;
     Ok(())
+}
+
+/// Keeps a tap off that another program has taken off.
+pub fn leave_off(mark: Mark) -> Result<()> {
+    tracing::warn!(
+        "the tap with index {} was taken off by another program: left off until a reload",
+        mark.ifindex
+    );
+    Marks::of_host().add(mark, Until::Reload)
 }
 
 /// Pauses a port while its VM migrates, or ends that.
@@ -125,6 +135,11 @@ impl Draining {
 
     pub fn finish(self) -> Result<()> {
         let name = self.attached.name.clone();
+        // Of a command that was ended before it took the port off.
+        let mark = self.attached.netns().map(|netns| Mark::of(&self.attached.meta, &netns));
+        if let Some(mark) = mark.transpose()? {
+            Marks::of_host().remove(mark)?;
+        }
         let detached = detach::detach(self.attached)?;
         match detached.ended.flows {
             0 => tracing::info!("port {name}: detached"),

@@ -6,6 +6,7 @@
 //! |---|---|---|
 //! | - | no | none |
 //! | - | yes | attach; not if an operator has detached it (`left_off` of vsnoop-host) |
+//! | -, but at the last look | any | leave it off: another program has taken it off |
 //! | a command | any | none |
 //! | the service, with these settings | yes | none |
 //! | the service, with other bounds, or for another table | yes | set the bounds |
@@ -109,6 +110,10 @@ pub enum Action {
     Detach {
         key: PortKey,
     },
+    /// It was taken off, not by the service, and not by a command that marks what it takes off.
+    LeaveOff {
+        key: PortKey,
+    },
     /// While the VM migrates, or is saved.
     Pause {
         key: PortKey,
@@ -154,6 +159,8 @@ struct Failure {
 /// What the service remembers; all of it may be lost.
 #[derive(Debug, Default)]
 pub struct Reconciler {
+    /// Ports that were attached at the last look or since, without those that the service detaches.
+    attached: HashSet<PortKey>,
     /// Attempts that are going to be repeated.
     failed: HashMap<PortKey, Failure>,
 }
@@ -176,6 +183,9 @@ impl Reconciler {
     fn action(&mut self, now: Duration, port: &Present, wanted: Option<Wanted>) -> Option<Action> {
         let key = port.key;
         let Some(attachment) = &port.attachment else {
+            if self.attached.remove(&key) && !port.is_left_off {
+                return Some(Action::LeaveOff { key });
+            }
             let is_due = self.failed.get(&key).is_none_or(|failure| failure.again_at <= now);
             let name = port.tap.interface.clone();
             let is_gone = matches!(port.vm, VmPlace::Gone { .. });
@@ -184,18 +194,18 @@ impl Reconciler {
                 .map(|wanted| Action::Attach { key, name, wanted });
         };
         self.failed.remove(&key);
-        if let Some(action) = migration(port, attachment, wanted.as_ref()) {
-            return Some(action);
+        let action = change(port, attachment, wanted);
+        let is_leaving = matches!(attachment, Attachment::Leaving);
+        match is_leaving || matches!(action, Some(Action::Detach { .. })) {
+            true => drop(self.attached.remove(&key)),
+            false => drop(self.attached.insert(key)),
         }
-        match (attachment, wanted) {
-            (Attachment::ByCommand | Attachment::ByService { is_paused: true, .. }, _) => None,
-            (Attachment::ByService { mark, .. }, Some(wanted))
-                if mark.settings == wanted.mark().settings =>
-            {
-                (*mark != wanted.mark()).then_some(Action::SetBounds { key, wanted })
-            }
-            _ => Some(Action::Detach { key }),
-        }
+        action
+    }
+
+    /// The service has attached a port.
+    pub fn attached(&mut self, key: PortKey) {
+        self.attached.insert(key);
     }
 
     /// An attempt failed; is it the first?
@@ -214,14 +224,33 @@ impl Reconciler {
         self.failed.get(&key).map(|failure| failure.reason.as_str())
     }
 
-    /// What failed is tried again with the new configuration.
+    /// What failed is tried again with the new configuration, and what was taken off is attached.
     pub fn reload(&mut self) {
         self.failed.clear();
+        self.attached.clear();
     }
 
     fn forget_others(&mut self, present: &[Present]) {
         let keys: HashSet<_> = present.iter().map(|port| port.key).collect();
         self.failed.retain(|key, _| keys.contains(key));
+        self.attached.retain(|key| keys.contains(key));
+    }
+}
+
+/// What is to be done with a port that is attached.
+fn change(port: &Present, attachment: &Attachment, wanted: Option<Wanted>) -> Option<Action> {
+    let key = port.key;
+    if let Some(action) = migration(port, attachment, wanted.as_ref()) {
+        return Some(action);
+    }
+    match (attachment, wanted) {
+        (Attachment::ByCommand | Attachment::ByService { is_paused: true, .. }, _) => None,
+        (Attachment::ByService { mark, .. }, Some(wanted))
+            if mark.settings == wanted.mark().settings =>
+        {
+            (*mark != wanted.mark()).then_some(Action::SetBounds { key, wanted })
+        }
+        _ => Some(Action::Detach { key }),
     }
 }
 

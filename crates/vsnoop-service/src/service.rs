@@ -374,14 +374,23 @@ impl Service {
                 let Some(watched) = self.namespaces.find(key.netns) else { return };
                 (*key, act::set_bounds(*key, &watched.netns, wanted, &self.config))
             }
+            Action::LeaveOff { key } => {
+                let Some(Watched { cookie, .. }) = self.namespaces.find(key.netns) else { return };
+                let mark = left_off::Mark { netns_cookie: *cookie, ifindex: key.ifindex };
+                (*key, act::leave_off(mark))
+            }
             Action::Detach { .. } | Action::Pause { .. } | Action::Resume { .. } => return,
         };
-        if let Err(error) = done {
-            let text = with_causes(&error);
-            let is_first = self.reconciler.failed(key, self.began.elapsed(), &text);
-            match is_first {
-                true => tracing::warn!("{text}; tried again later"),
-                false => tracing::debug!("{text}"),
+        match (done, action) {
+            (Ok(()), Action::Attach { .. }) => self.reconciler.attached(key),
+            (Ok(()), _) => {}
+            (Err(error), _) => {
+                let text = with_causes(&error);
+                let is_first = self.reconciler.failed(key, self.began.elapsed(), &text);
+                match is_first {
+                    true => tracing::warn!("{text}; tried again later"),
+                    false => tracing::debug!("{text}"),
+                }
             }
         }
     }

@@ -259,8 +259,8 @@ pub struct Detach {
     /// that namespace.
     #[arg(long)]
     pub all: bool,
-    /// The service attaches them again when it starts, and only then: for the end of a service that
-    /// another one follows, as of a pod.
+    /// The service attaches them again when it starts, too, not only at a reload: for the end of a
+    /// service that another one follows, as of a pod.
     #[arg(long, requires = "all")]
     pub until_start: bool,
     #[command(flatten)]

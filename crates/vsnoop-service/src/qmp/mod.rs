@@ -23,8 +23,10 @@ pub use phase::Phase;
 /// First and longest pause before a monitor is tried again.
 const RETRY_FIRST: Duration = Duration::from_secs(1);
 const RETRY_MOST: Duration = Duration::from_secs(60);
-/// A failure for the same reason is a warning once in this time.
+/// A failure for the same reason is a warning once in this time, unless the monitor was good for a
+/// while since.
 const WARN_AGAIN: Duration = Duration::from_secs(3600);
+const GOOD: Duration = Duration::from_secs(300);
 
 /// Monitors by the path of their socket.
 #[derive(Default)]
@@ -42,20 +44,22 @@ struct Entry {
 type Warned = HashMap<Discriminant<MonitorError>, Instant>;
 
 enum State {
-    Open(Box<Monitor>),
+    Open { monitor: Box<Monitor>, since: Instant },
     Failed { again_at: Instant },
 }
 
 impl Entry {
-    /// Of a socket that was not there before.
-    fn new(path: &Path, inode: u64, now: Instant) -> Self {
+    /// Of a socket that was not there before, perhaps in the place of another one.
+    fn new(path: &Path, inode: u64, warned: Warned, now: Instant) -> Self {
         let state = State::Failed { again_at: now };
-        Self { inode, tries: 0, warned: Warned::new(), state }.tried(path, now)
+        Self { inode, tries: 0, warned, state }.tried(path, now)
     }
 
     fn tried(self, path: &Path, now: Instant) -> Self {
         match Monitor::connect(path, now) {
-            Ok(monitor) => Self { state: State::Open(Box::new(monitor)), ..self },
+            Ok(monitor) => {
+                Self { state: State::Open { monitor: Box::new(monitor), since: now }, ..self }
+            }
             Err(error) => self.failed(path, &error, now),
         }
     }
@@ -87,7 +91,7 @@ impl Entry {
 
     fn due(&self, now: Instant) -> Option<Instant> {
         match &self.state {
-            State::Open(monitor) => monitor.due(now),
+            State::Open { monitor, .. } => monitor.due(now),
             State::Failed { again_at } => Some(*again_at),
         }
     }
@@ -100,10 +104,15 @@ impl Monitors {
         self.0.retain(|path, _| found.contains_key(path));
         for (path, inode) in found {
             let entry = match self.0.remove(&path) {
-                Some(entry @ Entry { state: State::Open(_), .. }) => attended(entry, &path, now),
+                Some(entry @ Entry { state: State::Open { .. }, .. }) => {
+                    attended(entry, &path, now)
+                }
                 Some(entry) if entry.inode == inode && entry.due(now) > Some(now) => entry,
                 Some(entry) if entry.inode == inode => entry.tried(&path, now),
-                _ => Entry::new(&path, inode, now),
+                other => {
+                    let warned = other.map(|entry| entry.warned).unwrap_or_default();
+                    Entry::new(&path, inode, warned, now)
+                }
             };
             self.0.insert(path, entry);
         }
@@ -112,7 +121,7 @@ impl Monitors {
     /// The phase of the VM of this process; `None` if no monitor says it.
     pub fn phase(&self, pid: i32) -> Option<Phase> {
         let phases = self.0.values().filter_map(|entry| match &entry.state {
-            State::Open(monitor) if monitor.pid() == pid => monitor.phase(),
+            State::Open { monitor, .. } if monitor.pid() == pid => monitor.phase(),
             _ => None,
         });
         // Of two monitors of one QEMU the one that knows of a migration.
@@ -122,7 +131,7 @@ impl Monitors {
     /// To be polled for input.
     pub fn descriptors(&self, now: Instant) -> Vec<BorrowedFd<'_>> {
         let open = self.0.values().filter_map(|entry| match &entry.state {
-            State::Open(monitor) => monitor.descriptor(now),
+            State::Open { monitor, .. } => monitor.descriptor(now),
             State::Failed { .. } => None,
         });
         open.collect()
@@ -136,11 +145,17 @@ impl Monitors {
 
 /// An open monitor, after it was read.
 fn attended(mut entry: Entry, path: &Path, now: Instant) -> Entry {
-    let State::Open(monitor) = &mut entry.state else { return entry };
+    let State::Open { monitor, since } = &mut entry.state else { return entry };
+    let was_good = now - *since >= GOOD;
     match monitor.attend(now) {
         Ok(()) if monitor.phase().is_some() => Entry { tries: 0, ..entry },
         Ok(()) => entry,
-        Err(error) => entry.failed(path, &error, now),
+        Err(error) => {
+            if was_good {
+                entry.warned.clear();
+            }
+            entry.failed(path, &error, now)
+        }
     }
 }
 

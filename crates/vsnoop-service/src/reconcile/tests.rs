@@ -104,6 +104,37 @@ fn what_an_operator_has_detached_is_not_attached() {
 }
 
 #[test]
+fn what_another_program_takes_off_is_left_off_and_what_the_service_detaches_is_not() {
+    let wanted = accelerate_vnets();
+    let attached = || by_service(&Settings::of(Mode::Accelerate));
+    let mut reconciler = Reconciler::default();
+    let mut actions = |port: &[Present]| reconciler.plan(SECOND, port, &wanted).actions;
+    assert_eq!(actions(&[present(1, Some(attached()))]), []);
+    assert_eq!(actions(&[present(1, None)]), [Action::LeaveOff { key: key(1) }]);
+    // A command has marked it.
+    assert_eq!(actions(&[present(1, Some(Attachment::ByCommand))]), []);
+    assert_eq!(actions(&[Present { is_left_off: true, ..present(1, None) }]), []);
+    // The service detaches it for other settings, at once or after a while.
+    let other = by_service(&Settings::of(Mode::Observe));
+    let is_attach = |actions: &[Action]| matches!(actions, [Action::Attach { .. }]);
+    for leaving in [None, Some(Attachment::Leaving)] {
+        assert_eq!(actions(&[present(1, Some(attached()))]), []);
+        assert_eq!(actions(&[present(1, Some(other.clone()))]), [Action::Detach { key: key(1) }]);
+        if leaving.is_some() {
+            assert_eq!(actions(&[present(1, leaving)]), [Action::Detach { key: key(1) }]);
+        }
+        assert!(is_attach(&actions(&[present(1, None)])));
+    }
+    assert_eq!(actions(&[present(1, Some(attached()))]), []);
+    assert_eq!(actions(&[]), [], "its tap is gone");
+    assert!(is_attach(&actions(&[present(1, None)])), "it is a new tap");
+    // Taken off before the next look.
+    reconciler.attached(key(1));
+    let actions = reconciler.plan(SECOND, &[present(1, None)], &wanted).actions;
+    assert_eq!(actions, [Action::LeaveOff { key: key(1) }]);
+}
+
+#[test]
 fn what_fails_is_tried_again_after_pauses_that_grow_to_a_bound() {
     let wanted = accelerate_vnets();
     let mut reconciler = Reconciler::default();
@@ -205,6 +236,7 @@ enum Event {
     TapGoes(u32),
     OperatorAttaches(u32),
     OperatorDetaches(u32),
+    AnotherTakesOff(u32),
     Reload(usize),
     /// The service is killed, and started again.
     Restart,
@@ -231,7 +263,8 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
         tap.clone().prop_map(Event::TapComes),
         tap.clone().prop_map(Event::TapGoes),
         tap.clone().prop_map(Event::OperatorAttaches),
-        tap.prop_map(Event::OperatorDetaches),
+        tap.clone().prop_map(Event::OperatorDetaches),
+        tap.prop_map(Event::AnotherTakesOff),
         (0..3usize).prop_map(Event::Reload),
         Just(Event::Restart),
         any::<bool>().prop_map(Event::Trouble),
@@ -275,6 +308,7 @@ impl Host {
         let (Action::Attach { key, .. }
         | Action::SetBounds { key, .. }
         | Action::Detach { key }
+        | Action::LeaveOff { key }
         | Action::Pause { key }
         | Action::Resume { key }) = action;
         let attachment = self.taps.get_mut(&key.ifindex).expect("an action for a tap that is gone");
@@ -285,9 +319,11 @@ impl Host {
                 assert_eq!(*attachment, None, "{action:?} of an attached port");
                 assert!(!self.left_off.contains(&key.ifindex), "an operator has detached it");
                 *attachment = Some(of_wanted(wanted));
+                self.reconciler.attached(*key);
             }
             Action::SetBounds { wanted, .. } => *attachment = Some(of_wanted(wanted)),
             Action::Detach { .. } => *attachment = None,
+            Action::LeaveOff { key } => drop(self.left_off.insert(key.ifindex)),
             Action::Pause { .. } => set_migrating(attachment, true),
             Action::Resume { .. } => set_migrating(attachment, false),
         }
@@ -316,6 +352,11 @@ impl Host {
                     && attachment.take().is_some()
                 {
                     self.left_off.insert(tap);
+                }
+            }
+            Event::AnotherTakesOff(tap) => {
+                if let Some(attachment) = self.taps.get_mut(&tap) {
+                    *attachment = None;
                 }
             }
             Event::Reload(number) => {

@@ -63,6 +63,8 @@ impl Source {
         let source = Self { options: settings.into_iter().flat_map(option).collect() };
         let status = source
             .apt_get("update")
+            // Else a mirror that cannot be reached is only a warning.
+            .args(["-o", "APT::Update::Error-Mode=any"])
             .status()
             .map_err(|error| unavailable(format!("cannot run apt-get ({error})")))?;
         if !status.success() {

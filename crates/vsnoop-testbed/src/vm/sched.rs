@@ -147,7 +147,7 @@ fn schedstat(thread: Pid, field: usize) -> Result<Duration> {
     value.map(Duration::from_nanos).with_context(|| format!("{path} has no time: {text:?}"))
 }
 
-fn pin(thread: Pid, core: usize) -> Result<()> {
+pub(super) fn pin(thread: Pid, core: usize) -> Result<()> {
     let mut set = CpuSet::new();
     set.set(core).with_context(|| format!("core {core}"))?;
     match sched_setaffinity(thread, &set) {

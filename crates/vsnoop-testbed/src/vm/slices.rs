@@ -205,7 +205,9 @@ mod tests {
     impl Busy {
         fn start() -> Self {
             let script = "while :; do :; done";
-            Self(Command::new("sh").args(["-c", script]).spawn().expect("sh"))
+            let busy = Self(Command::new("sh").args(["-c", script]).spawn().expect("sh"));
+            sched::pin(busy.thread(), sched::GUEST_CORE).expect("the guests' core");
+            busy
         }
 
         fn thread(&self) -> Pid {
@@ -232,6 +234,8 @@ mod tests {
         let slices = Slices::start(&busy.each_ref().map(|busy| vec![busy.thread()]))
             .expect("a thread gives turns");
         while slices.take_turns().is_empty() {
+            let ended = slices.thread.as_ref().is_none_or(JoinHandle::is_finished);
+            assert!(!ended, "no turn was given: standard error says why");
             thread::sleep(TICK);
         }
         assert_eq!(busy.each_ref().map(Busy::policy), [libc::SCHED_FIFO; 2]);

@@ -3,14 +3,14 @@
 use std::fs;
 use std::path::Path;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use vsnoop_testbed::net::{Netns, Tap, TapOptions};
 
 use crate::hold::ConfigFile;
-use crate::sandbox::{PORT, Ran, TapHost, vsnoop, vsnoop_in, wait_until};
+use crate::sandbox::{PORT, Ran, TapHost, pins, vsnoop, vsnoop_in, wait_until};
 use crate::service::{Service, ports};
 
 const MARKS: &str = "/run/vsnoop/detached";
@@ -21,6 +21,7 @@ pub fn trials() -> Vec<Trial> {
         what_is_detached_while_the_service_is_stopped_stays_off_if_it_is_named,
         a_mark_goes_with_its_tap_and_with_a_reload,
         what_is_no_mark_is_ignored_with_a_warning,
+        a_port_whose_pins_are_removed_stays_off,
     ]
 }
 
@@ -179,5 +180,18 @@ fn what_is_no_mark_is_ignored_with_a_warning() -> Result<()> {
     ensure!(ran.err.contains("the service may attach it again"), "{ran:?}");
     service.end(Signal::SIGTERM)?;
     fs::remove_file(marks)?;
+    vsnoop(["off", "--all"])?.ok().map(drop)
+}
+
+/// By hand, as with a damaged port.
+fn a_port_whose_pins_are_removed_stays_off() -> Result<()> {
+    let mut scene = Scene::new("pins")?;
+    let service = scene.start()?;
+    scene.until_attached()?;
+    let pins = pins(&scene.netns)?;
+    fs::remove_dir_all(&pins).with_context(|| format!("remove {}", pins.display()))?;
+    scene.expect_left_off()?;
+    service.until_logged("was taken off by another program")?;
+    service.end(Signal::SIGTERM)?;
     vsnoop(["off", "--all"])?.ok().map(drop)
 }

@@ -17,6 +17,13 @@ use vsnoop_testbed::net::{Net, Netns, Tap, TapOptions};
 use vsnoop_testbed::wait;
 
 pub const PINS: &str = "/sys/fs/bpf/vsnoop";
+
+/// The directory of pins of the port in this network namespace.
+pub fn pins(netns: &Netns) -> Result<PathBuf> {
+    let index = netns.run(|| Ok(nix::net::if_::if_nametoindex(PORT)?))?;
+    Ok(Path::new(PINS).join(format!("{}-{index}", netns.inode()?)))
+}
+
 pub const PORT: &str = "vscli-tap0";
 /// Of all namespaces.
 pub const PREFIX: &str = "vscli-";
@@ -67,8 +74,7 @@ impl TapHost {
 
     /// Where the port's pins are when it is attached.
     pub fn pins(&self) -> Result<PathBuf> {
-        let index = self.netns.run(|| Ok(nix::net::if_::if_nametoindex(PORT)?))?;
-        Ok(Path::new(PINS).join(format!("{}-{index}", self.netns.inode()?)))
+        pins(&self.netns)
     }
 
     pub fn tc(&self, arguments: &str) -> Result<()> {

@@ -74,10 +74,19 @@ impl Parts {
                 Unnamed::CongestionControl => controls.is_empty(),
             });
             part.path_loss_percent = options.path_loss_percent.unwrap_or(part.path_loss_percent);
-            options.rounds.into_iter().for_each(|rounds| part.set_rounds(rounds));
+            if let Some(rounds) = options.rounds {
+                part.set_rounds(rounds);
+                // Rounds that were asked for are all measured.
+                part.budget_s = None;
+            }
             part.check()?;
         }
         Ok(())
+    }
+
+    /// Rounds of each size, within the budget.
+    pub fn set_rounds(&mut self, rounds: usize) {
+        self.0.iter_mut().for_each(|part| part.set_rounds(rounds));
     }
 
     /// Whether an option is given and the parts differ in its values.

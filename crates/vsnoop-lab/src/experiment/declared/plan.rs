@@ -119,10 +119,8 @@ impl Plan {
         self.settings.extend(changes.settings.clone());
     }
 
-    /// Rounds that were asked for are all measured.
     pub fn set_rounds(&mut self, rounds: usize) {
         self.sizes.iter_mut().for_each(|size| size.rounds = rounds);
-        self.budget_s = None;
     }
 
     pub fn check(&self) -> Result<()> {

@@ -43,9 +43,11 @@ pub const RUNNER: Runner = Runner {
 /// Migrations under a service that follows both QEMUs, as the experiment `service` makes them.
 pub fn measure_service(migrations: usize, record: &mut Record) -> Result<()> {
     let configurations = vec![SERVICE.to_owned()];
-    let options = Options { configurations, rounds: Some(migrations), ..Options::default() };
+    let options = Options { configurations, ..Options::default() };
     let declared = Declaration::find(RUNNER.name).context("migrations are not declared")?;
-    run(Task { plan: declared.plan(&options)?, record })
+    let mut plan = declared.plan(&options)?;
+    plan.set_rounds(migrations);
+    run(Task { plan, record })
 }
 
 fn run(task: Task) -> Result<()> {
