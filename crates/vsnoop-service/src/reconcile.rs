@@ -6,7 +6,7 @@
 //! |---|---|---|
 //! | - | no | none |
 //! | - | yes | attach; not if an operator has detached it (`left_off` of vsnoop-host) |
-//! | -, but at the last look | any | leave it off: another program has taken it off |
+//! | -, but at the last look | yes | leave it off: another program has taken it off |
 //! | a command | any | none |
 //! | the service, with these settings | yes | none |
 //! | the service, with other bounds, or for another table | yes | set the bounds |
@@ -183,7 +183,8 @@ impl Reconciler {
     fn action(&mut self, now: Duration, port: &Present, wanted: Option<Wanted>) -> Option<Action> {
         let key = port.key;
         let Some(attachment) = &port.attachment else {
-            if self.attached.remove(&key) && !port.is_left_off {
+            // `vsnoop observe` takes off what no table wants.
+            if self.attached.remove(&key) && wanted.is_some() && !port.is_left_off {
                 return Some(Action::LeaveOff { key });
             }
             let is_due = self.failed.get(&key).is_none_or(|failure| failure.again_at <= now);

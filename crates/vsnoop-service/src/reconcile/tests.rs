@@ -128,6 +128,9 @@ fn what_another_program_takes_off_is_left_off_and_what_the_service_detaches_is_n
     assert_eq!(actions(&[present(1, Some(attached()))]), []);
     assert_eq!(actions(&[]), [], "its tap is gone");
     assert!(is_attach(&actions(&[present(1, None)])), "it is a new tap");
+    let none = patterns("[[port]]\ninterface = \"other\"\n");
+    reconciler.attached(key(1));
+    assert_eq!(reconciler.plan(SECOND, &[present(1, None)], &none).actions, [], "not wanted");
     // Taken off before the next look.
     reconciler.attached(key(1));
     let actions = reconciler.plan(SECOND, &[present(1, None)], &wanted).actions;
