@@ -6,7 +6,8 @@
 #   CRATE/PROGRAM::MODULE::TEST  a test of crates/CRATE/tests/PROGRAM, or of crates/CRATE/src if
 #                                PROGRAM is `unit`: `fn TEST(`, or a string that ends with TEST;
 #                                vsnoop-tests is in tests/;
-#   bench/FIGURE, lab/FIGURE     a string in the sources of vsnoop-bench or vsnoop-lab.
+#   bench/FIGURE, lab/FIGURE     a string in the sources of vsnoop-bench or vsnoop-lab, or
+#                                in a file that declares an experiment.
 # `*` stands for what the program fills in at run time: what comes before the first one, or after it
 # if nothing does, is looked for.  Modules lead to a file as far as there is one for them.
 #
@@ -27,7 +28,7 @@ string() {
 }
 
 has_figure() { # CRATE FIGURE
-	grep -rqE "$(string "$2")" "crates/$1/src"
+	grep -rqsE "$(string "$2")" "crates/$1/src" "crates/$1/experiments"
 }
 
 has_test() { # CRATE PROGRAM::MODULE::TEST

@@ -43,6 +43,9 @@ static long bpf_l4_csum_replace(struct __sk_buff *skb, __u32 at, __u64 from, __u
 	return bpf_skb_store_bytes(skb, at, &check, 2, 0);
 }
 
+/* For the verifier only. */
+#define barrier_var(var) ((void)(var))
+
 #include "packet.h"
 #include "rewrite.h"
 

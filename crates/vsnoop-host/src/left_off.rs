@@ -123,8 +123,7 @@ impl Marks {
 
     /// Removes all marks of a tap.
     pub fn remove(&self, mark: Mark) -> Result<()> {
-        let removed = Until::ALL.map(|until| self.remove_file(mark, until));
-        removed.into_iter().fold(Ok(()), |all, one| all.and(one))
+        all(Until::ALL.into_iter().map(|until| self.remove_file(mark, until)))
     }
 
     fn remove_file(&self, mark: Mark, until: Until) -> Result<()> {
@@ -148,15 +147,13 @@ impl Marks {
 
     /// Removes all marks. Others may be removed though one cannot be.
     pub fn clear(&self) -> Result<()> {
-        let removed = self.find().marks.into_iter().map(|mark| self.remove(mark));
-        removed.fold(Ok(()), |all, one| all.and(one))
+        all(self.find().marks.into_iter().map(|mark| self.remove(mark)))
     }
 
     /// Removes the marks that end when the service starts.
     pub fn service_starts(&self) -> Result<()> {
         let marks = self.find().until_start.into_iter();
-        let removed = marks.map(|mark| self.remove_file(mark, Until::Start));
-        removed.fold(Ok(()), |all, one| all.and(one))
+        all(marks.map(|mark| self.remove_file(mark, Until::Start)))
     }
 
     /// All marks. What is not understood counts as none.
@@ -205,6 +202,11 @@ impl Marks {
         let oldest = marks.into_iter().min_by_key(made);
         oldest.map_or(Ok(()), |mark| self.remove(mark))
     }
+}
+
+/// Does all of it, also after an error; the last error counts.
+fn all(results: impl Iterator<Item = Result<()>>) -> Result<()> {
+    results.filter(Result::is_err).last().unwrap_or(Ok(()))
 }
 
 #[cfg(test)]
