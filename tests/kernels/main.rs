@@ -63,7 +63,11 @@ fn main() -> ExitCode {
         let listed = || Ok(Err("only listed".to_owned()));
         trials(machine, if arguments.list { listed() } else { available(machine.series) })
     });
-    let conclusion = libtest_mimic::run(&arguments, trials.collect());
+    let mut trials: Vec<_> = trials.collect();
+    // The first of each machine first: several machines run side by side.
+    trials.sort_by_key(|(index, _)| *index);
+    let trials = trials.into_iter().map(|(_, trial)| trial).collect();
+    let conclusion = libtest_mimic::run(&arguments, trials);
     for report in MACHINES.iter().filter_map(|machine| machine.report.get()).flatten() {
         for line in report.console.lines().filter(|line| line.contains("instructions verified")) {
             println!("Linux {}: {line}", report.release().unwrap_or_default());
@@ -80,7 +84,11 @@ impl Machine {
     }
 }
 
-fn trials(machine: &'static Machine, kernel: Result<Result<Kernel, String>>) -> Vec<Trial> {
+/// The tests on a machine, with their places in `names`.
+fn trials(
+    machine: &'static Machine,
+    kernel: Result<Result<Kernel, String>>,
+) -> Vec<(usize, Trial)> {
     let ignored = matches!(kernel, Ok(Err(_)));
     if let Ok(Err(reason)) = &kernel {
         eprintln!("tests on Linux {}: {reason}", machine.series);
@@ -92,7 +100,7 @@ fn trials(machine: &'static Machine, kernel: Result<Result<Kernel, String>>) -> 
             Ok(report) => verify(machine, report, index).map_err(|it| format!("{it:#}").into()),
             Err(error) => Err(error.into()),
         };
-        Trial::test(name, test).with_ignored_flag(ignored)
+        (index, Trial::test(name, test).with_ignored_flag(ignored))
     };
     machine.tests().enumerate().map(trial).collect()
 }
