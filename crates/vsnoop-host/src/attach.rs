@@ -101,7 +101,7 @@ fn attach_device(device: &Device, netns: &Netns, request: &Request<'_>) -> Resul
     })?;
     if request.table.is_none() {
         // Attached by a command. The service attaches nothing that has a mark.
-        let mark = netns.cookie().map(|netns_cookie| Mark { netns_cookie, ifindex: device.index });
+        let mark = Mark::of(netns, device.index);
         if let Err(error) = mark.and_then(|mark| Marks::of_host().remove(mark)) {
             tracing::warn!("port {name} stays marked as detached: {}", with_causes(&error));
         }

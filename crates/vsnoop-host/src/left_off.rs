@@ -19,8 +19,6 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use vsnoop_bpf::types::port_meta;
-
 use crate::error::{Error, Result};
 use crate::lock;
 use crate::system::netns::Netns;
@@ -59,9 +57,9 @@ impl Until {
 }
 
 impl Mark {
-    /// Of a port in this network namespace.
-    pub fn of(meta: &port_meta, netns: &Netns) -> Result<Self> {
-        Ok(Self { netns_cookie: netns.cookie()?, ifindex: meta.ifindex })
+    /// Of the tap of this network namespace with this index.
+    pub fn of(netns: &Netns, ifindex: u32) -> Result<Self> {
+        Ok(Self { netns_cookie: netns.cookie()?, ifindex })
     }
 
     fn file_name(self, until: Until) -> String {
@@ -102,6 +100,11 @@ impl Marks {
 
     /// Marks a tap; nothing changes if it is marked so already.
     pub fn add(&self, mark: Mark, until: Until) -> Result<()> {
+        self.add_all(&[mark], until)
+    }
+
+    /// Marks taps, all that can be, with one look at the marks that are there.
+    pub fn add_all(&self, marks: &[Mark], until: Until) -> Result<()> {
         if let Some(parent) = self.directory.parent() {
             fs::create_dir_all(parent).map_err(Error::file("create", parent))?;
         }
@@ -111,7 +114,11 @@ impl Marks {
             }
             _ => {}
         }
-        self.make_room()?;
+        self.make_room(marks.len())?;
+        all(marks.iter().map(|mark| self.add_file(*mark, until)))
+    }
+
+    fn add_file(&self, mark: Mark, until: Until) -> Result<()> {
         let path = self.directory.join(mark.file_name(until));
         match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path) {
             Err(error) if error.kind() != ErrorKind::AlreadyExists => {
@@ -189,9 +196,11 @@ impl Marks {
         found
     }
 
-    fn make_room(&self) -> Result<()> {
-        let marks = self.find().marks;
-        if marks.len() < MOST {
+    /// Removes the oldest marks, so that there are at most [`MOST`] with `more` of them.
+    fn make_room(&self, more: usize) -> Result<()> {
+        let mut marks: Vec<_> = self.find().marks.into_iter().collect();
+        let excess = (marks.len() + more).saturating_sub(MOST).min(marks.len());
+        if excess == 0 {
             return Ok(());
         }
         let made = |mark: &Mark| -> Option<SystemTime> {
@@ -199,8 +208,8 @@ impl Marks {
             let found = |until| fs::symlink_metadata(path(until)).ok()?.modified().ok();
             Until::ALL.into_iter().find_map(found)
         };
-        let oldest = marks.into_iter().min_by_key(made);
-        oldest.map_or(Ok(()), |mark| self.remove(mark))
+        marks.sort_by_cached_key(made);
+        all(marks.into_iter().take(excess).map(|mark| self.remove(mark)))
     }
 }
 

@@ -65,11 +65,8 @@ pub fn set_bounds(key: PortKey, netns: &Netns, wanted: &Wanted, config: &Config)
 }
 
 /// Keeps a tap off that another program has taken off.
-pub fn leave_off(mark: Mark) -> Result<()> {
-    tracing::warn!(
-        "the tap with index {} was taken off by another program: left off until a reload",
-        mark.ifindex
-    );
+pub fn leave_off(name: &str, mark: Mark) -> Result<()> {
+    tracing::warn!("port {name} was taken off by another program: left off until a reload");
     Marks::of_host().add(mark, Until::Reload)
 }
 
@@ -136,7 +133,8 @@ impl Draining {
     pub fn finish(self) -> Result<()> {
         let name = self.attached.name.clone();
         // Of a command that was ended before it took the port off.
-        let mark = self.attached.netns().map(|netns| Mark::of(&self.attached.meta, &netns));
+        let netns = self.attached.netns();
+        let mark = netns.map(|netns| Mark::of(&netns, self.attached.meta.ifindex));
         if let Some(mark) = mark.transpose()? {
             Marks::of_host().remove(mark)?;
         }

@@ -13,6 +13,7 @@ use std::time::{Duration, SystemTime};
 use rustix::fs::inotify::{CreateFlags, Reader, WatchFlags, add_watch, init};
 use rustix::io::Errno;
 use vsnoop_host::config::port::PortPattern;
+use vsnoop_host::left_off::Mark;
 use vsnoop_host::system::netns::{NAMED, Netns, inode_of};
 use vsnoop_netdev::events::LinkEvents;
 
@@ -43,6 +44,11 @@ impl Watched {
         let events = netns.run(listen)?.map_err(Error::Events)?;
         let cookie = netns.cookie()?;
         Ok(Self { netns, cookie, events })
+    }
+
+    /// The mark of a tap of this namespace that was detached.
+    pub fn mark(&self, ifindex: u32) -> Mark {
+        Mark { netns_cookie: self.cookie, ifindex }
     }
 }
 

@@ -113,6 +113,7 @@ pub enum Action {
     /// It was taken off, not by the service, and not by a command that marks what it takes off.
     LeaveOff {
         key: PortKey,
+        name: String,
     },
     /// While the VM migrates, or is saved.
     Pause {
@@ -183,12 +184,12 @@ impl Reconciler {
     fn action(&mut self, now: Duration, port: &Present, wanted: Option<Wanted>) -> Option<Action> {
         let key = port.key;
         let Some(attachment) = &port.attachment else {
+            let name = port.tap.interface.clone();
             // `vsnoop observe` takes off what no table wants.
             if self.attached.remove(&key) && wanted.is_some() && !port.is_left_off {
-                return Some(Action::LeaveOff { key });
+                return Some(Action::LeaveOff { key, name });
             }
             let is_due = self.failed.get(&key).is_none_or(|failure| failure.again_at <= now);
-            let name = port.tap.interface.clone();
             let is_gone = matches!(port.vm, VmPlace::Gone { .. });
             return wanted
                 .filter(|_| port.is_ready && is_due && !is_gone && !port.is_left_off)

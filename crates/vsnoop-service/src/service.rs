@@ -12,7 +12,7 @@ use vsnoop_host::config::Config;
 use vsnoop_host::config::port::PortPattern;
 use vsnoop_host::error::with_causes;
 use vsnoop_host::incast;
-use vsnoop_host::left_off::{self, Marks};
+use vsnoop_host::left_off::Marks;
 use vsnoop_host::lock::CommandLock;
 use vsnoop_host::sweep;
 use vsnoop_host::units;
@@ -22,7 +22,7 @@ use crate::act::{self, Draining};
 use crate::control::{FailedPort, LeftOff, Response, Server, State};
 use crate::error::{Error, Result};
 use crate::metrics::Metrics;
-use crate::namespaces::{Namespaces, Watched};
+use crate::namespaces::Namespaces;
 use crate::qmp::{Monitors, Phase};
 use crate::reconcile::{Action, Attachment, GONE, Plan, PortKey, Present, Reconciler, VmPlace};
 use crate::signals::Signals;
@@ -359,25 +359,21 @@ impl Service {
     fn carry_out(&mut self, action: &Action) {
         let (key, done) = match action {
             Action::Attach { key, name, wanted } => {
-                let Some(Watched { netns, cookie, .. }) = self.namespaces.find(key.netns) else {
-                    return;
-                };
-                let mark = left_off::Mark { netns_cookie: *cookie, ifindex: key.ifindex };
-                if Marks::of_host().has(mark) {
+                let Some(watched) = self.namespaces.find(key.netns) else { return };
+                if Marks::of_host().has(watched.mark(key.ifindex)) {
                     // An operator has detached it since the look; the lock excludes that now.
                     return;
                 }
                 let is_end = || self.signals.is_end();
-                (*key, act::attach(name, netns, wanted, &self.config, &is_end))
+                (*key, act::attach(name, &watched.netns, wanted, &self.config, &is_end))
             }
             Action::SetBounds { key, wanted } => {
                 let Some(watched) = self.namespaces.find(key.netns) else { return };
                 (*key, act::set_bounds(*key, &watched.netns, wanted, &self.config))
             }
-            Action::LeaveOff { key } => {
-                let Some(Watched { cookie, .. }) = self.namespaces.find(key.netns) else { return };
-                let mark = left_off::Mark { netns_cookie: *cookie, ifindex: key.ifindex };
-                (*key, act::leave_off(mark))
+            Action::LeaveOff { key, name } => {
+                let Some(watched) = self.namespaces.find(key.netns) else { return };
+                (*key, act::leave_off(name, watched.mark(key.ifindex)))
             }
             Action::Detach { .. } | Action::Pause { .. } | Action::Resume { .. } => return,
         };

@@ -84,7 +84,6 @@ impl Survey {
             for device in devices.iter().filter(|device| device.tap.is_some()) {
                 let ifindex = device.index;
                 let key = PortKey { netns: watched.netns.inode, ifindex };
-                let mark = Mark { netns_cookie: watched.cookie, ifindex };
                 present.push(Present {
                     key,
                     tap: tap(device, &devices, &watched.netns),
@@ -92,7 +91,7 @@ impl Survey {
                     is_held: device.carrier,
                     vm: VmPlace::NotFollowed,
                     attachment: attachments.get(&key).cloned(),
-                    is_left_off: left_off.contains(&mark),
+                    is_left_off: left_off.contains(&watched.mark(ifindex)),
                 });
             }
         }

@@ -71,16 +71,19 @@ static ALL: LazyLock<Vec<Experiment>> = LazyLock::new(|| {
         let runner = runner.unwrap_or_else(|| panic!("no runner {}", declaration.runner));
         declaration.experiment(runner, run_declared)
     };
-    let mut declared = declared::all().iter().map(of);
-    // In the order of lists: `demo` and `hold`, those of other networks with `migrate`, the others.
-    let mut all: Vec<_> = declared.by_ref().take(2).collect();
-    all.push(incast::experiment());
-    all.extend(link::experiments());
-    all.extend(declared.by_ref().take(1));
-    all.push(service::experiment());
-    all.extend(declared);
+    let mut all: Vec<_> = declared::all().iter().map(of).collect();
+    // In the order of lists.
+    let links = link::experiments().into_iter();
+    insert_after(hold::RUNNER.name, &mut all, [incast::experiment()].into_iter().chain(links));
+    insert_after(migrate::RUNNER.name, &mut all, [service::experiment()]);
     all
 });
+
+fn insert_after(name: &str, all: &mut Vec<Experiment>, more: impl IntoIterator<Item = Experiment>) {
+    let before = all.iter().position(|experiment| experiment.name == name);
+    let at = before.expect("the file of this experiment is listed") + 1;
+    all.splice(at..at, more);
+}
 
 fn run_declared(options: &Options, record: &mut Record) -> Result<()> {
     let name = &record.results.experiment;

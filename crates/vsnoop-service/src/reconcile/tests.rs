@@ -110,7 +110,8 @@ fn what_another_program_takes_off_is_left_off_and_what_the_service_detaches_is_n
     let mut reconciler = Reconciler::default();
     let mut actions = |port: &[Present]| reconciler.plan(SECOND, port, &wanted).actions;
     assert_eq!(actions(&[present(1, Some(attached()))]), []);
-    assert_eq!(actions(&[present(1, None)]), [Action::LeaveOff { key: key(1) }]);
+    let leave_off = [Action::LeaveOff { key: key(1), name: present(1, None).tap.interface }];
+    assert_eq!(actions(&[present(1, None)]), leave_off);
     // A command has marked it.
     assert_eq!(actions(&[present(1, Some(Attachment::ByCommand))]), []);
     assert_eq!(actions(&[Present { is_left_off: true, ..present(1, None) }]), []);
@@ -134,7 +135,7 @@ fn what_another_program_takes_off_is_left_off_and_what_the_service_detaches_is_n
     // Taken off before the next look.
     reconciler.attached(key(1));
     let actions = reconciler.plan(SECOND, &[present(1, None)], &wanted).actions;
-    assert_eq!(actions, [Action::LeaveOff { key: key(1) }]);
+    assert_eq!(actions, leave_off);
 }
 
 #[test]
@@ -311,7 +312,7 @@ impl Host {
         let (Action::Attach { key, .. }
         | Action::SetBounds { key, .. }
         | Action::Detach { key }
-        | Action::LeaveOff { key }
+        | Action::LeaveOff { key, .. }
         | Action::Pause { key }
         | Action::Resume { key }) = action;
         let attachment = self.taps.get_mut(&key.ifindex).expect("an action for a tap that is gone");
@@ -326,7 +327,7 @@ impl Host {
             }
             Action::SetBounds { wanted, .. } => *attachment = Some(of_wanted(wanted)),
             Action::Detach { .. } => *attachment = None,
-            Action::LeaveOff { key } => drop(self.left_off.insert(key.ifindex)),
+            Action::LeaveOff { key, .. } => drop(self.left_off.insert(key.ifindex)),
             Action::Pause { .. } => set_migrating(attachment, true),
             Action::Resume { .. } => set_migrating(attachment, false),
         }

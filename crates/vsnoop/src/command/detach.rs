@@ -86,7 +86,7 @@ fn finish(attached: Attached, left: Outstanding, left_off: Option<Until>) -> Res
 
 /// Before the hooks are off: the service must not find a tap without hooks and without a mark.
 fn mark(attached: &Attached, until: Until) -> Option<Mark> {
-    let marked = Mark::of(&attached.meta, &attached.netns()?)
+    let marked = Mark::of(&attached.netns()?, attached.meta.ifindex)
         .and_then(|mark| Marks::of_host().add(mark, until).map(|()| mark));
     marked
         .inspect_err(|error| {

@@ -17,7 +17,7 @@ use serde::Serialize;
 use vsnoop_bpf::types::port_meta;
 use vsnoop_bpf::{Listed, Port};
 use vsnoop_host::detach;
-use vsnoop_host::error::with_causes;
+use vsnoop_host::error::{Error, with_causes};
 use vsnoop_host::held::amount;
 use vsnoop_host::left_off::{Mark, Marks, Until};
 use vsnoop_host::system::netns::{self, Netns};
@@ -141,16 +141,22 @@ fn leave_off(all: &[Listed]) {
         Listed::Damaged(damaged) => damaged.meta(),
     });
     let metas: Vec<_> = metas.collect();
-    let paths = netns_paths(metas.iter().map(|meta| meta.netns));
-    for meta in metas {
-        let Some(path) = paths.get(&meta.netns) else { continue };
-        let marked = Netns::open(&path.to_string_lossy())
-            .and_then(|netns| Mark::of(&meta, &netns))
-            .and_then(|mark| Marks::of_host().add(mark, Until::Reload));
-        if let Err(error) = marked {
-            let error = with_causes(&error);
-            eprintln!("vsnoop: the service may attach a port again: {error}");
+    let say = |error: &Error| {
+        let error = with_causes(error);
+        eprintln!("vsnoop: the service may attach a port again: {error}");
+    };
+    let mut marks = Vec::new();
+    for (inode, path) in netns_paths(metas.iter().map(|meta| meta.netns)) {
+        match Netns::open(&path.to_string_lossy()).and_then(|netns| netns.cookie()) {
+            Ok(netns_cookie) => {
+                let of_netns = metas.iter().filter(|meta| meta.netns == inode);
+                marks.extend(of_netns.map(|meta| Mark { netns_cookie, ifindex: meta.ifindex }));
+            }
+            Err(error) => say(&error),
         }
+    }
+    if let Err(error) = Marks::of_host().add_all(&marks, Until::Reload) {
+        say(&error);
     }
 }
 

@@ -1,14 +1,13 @@
 //! `link-lan`: hosts on a veth, so that only the carrier and the machine limit the throughput.
 
 use std::sync::LazyLock;
-use std::time::Duration;
 
 use anyhow::Result;
 use serde::Deserialize;
 
 use super::rig::{Task, cell};
-use super::series::{Series, names, progress_of, rounds};
-use super::stream::{Load, Until};
+use super::series::{QuickStreams, Series, names, progress_of, rounds};
+use super::stream::Load;
 use super::values::{self, best_peer, figure, has_offloads, mean};
 use super::{differences, plots, tables};
 use crate::experiment::declared::{Own, OwnRunner};
@@ -30,14 +29,7 @@ struct Plan {
     stream_ms: u64,
     /// Before each stream.
     echoes: usize,
-    quick: Quick,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Quick {
-    rounds: usize,
-    stream_ms: u64,
+    quick: QuickStreams,
 }
 
 static DECLARED: LazyLock<Own<Plan>> =
@@ -70,8 +62,7 @@ fn run(options: &Options, record: &mut Record) -> Result<()> {
         }
     }
     let mut progress = progress_of(&[&measurements]);
-    let stream_ms = if options.quick { plan.quick.stream_ms } else { plan.stream_ms };
-    let until = Until::Time(Duration::from_millis(stream_ms));
+    let until = plan.quick.until(options, plan.stream_ms);
     series.interleave(&mut progress, &measurements, |(name, offloads)| {
         let about = LinkCell { rate_mbit: None, offloads, content: Content::Digits };
         let task = Task {

@@ -1,11 +1,15 @@
 //! A running experiment with links: its rig, its measurements, and its results.
 
+use std::time::Duration;
+
 use anyhow::{Result, ensure};
+use serde::Deserialize;
 use serde_json::json;
 use vsnoop_testbed::relay::Faults;
 use vsnoop_testbed::workspace;
 
 use super::rig::{self, Rig, Task};
+use super::stream::Until;
 use crate::experiment::definition::Options;
 use crate::experiment::progress::Progress;
 use crate::results::record::Record;
@@ -87,6 +91,21 @@ pub fn progress_of<T>(measurements: &[&[(T, usize)]]) -> Progress {
 /// The rounds of one configuration: `usual`, or `quick` ones, unless the options say otherwise.
 pub fn rounds(options: &Options, usual: usize, quick: usize) -> usize {
     options.rounds.unwrap_or(if options.quick { quick } else { usual })
+}
+
+/// Of a quick run with streams that take a time.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct QuickStreams {
+    pub rounds: usize,
+    stream_ms: u64,
+}
+
+impl QuickStreams {
+    /// The end of a stream, which takes `usual_ms` unless the run is a quick one.
+    pub fn until(&self, options: &Options, usual_ms: u64) -> Until<'static> {
+        Until::Time(Duration::from_millis(if options.quick { self.stream_ms } else { usual_ms }))
+    }
 }
 
 /// Of carriers that a file declares.

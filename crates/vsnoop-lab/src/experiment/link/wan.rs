@@ -1,15 +1,14 @@
 //! `link-wan`: hosts on a link of 100 Mb/s with 10 ms each way, without loss and with 1 %.
 
 use std::sync::LazyLock;
-use std::time::Duration;
 
 use anyhow::Result;
 use serde::Deserialize;
 
 use super::rated_path::RatedPath;
 use super::rig::Task;
-use super::series::{Series, progress_of, rounds};
-use super::stream::{Load, Until};
+use super::series::{QuickStreams, Series, progress_of, rounds};
+use super::stream::Load;
 use super::values::{self, deviation, figure, mean};
 use super::{content, differences, plots, tables};
 use crate::experiment::declared::{Own, OwnRunner};
@@ -29,7 +28,7 @@ struct Plan {
     without_loss: Part,
     with_loss: Part,
     carriers: Vec<Rounds>,
-    quick: Quick,
+    quick: QuickStreams,
 }
 
 #[derive(Debug, Deserialize)]
@@ -46,13 +45,6 @@ struct Rounds {
     name: String,
     without_loss: usize,
     with_loss: usize,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Quick {
-    rounds: usize,
-    stream_ms: u64,
 }
 
 static DECLARED: LazyLock<Own<Plan>> =
@@ -87,8 +79,7 @@ fn run(options: &Options, record: &mut Record) -> Result<()> {
     let data = content::make(Content::Digits, 1_000_000)?;
     for (measurements, part) in [(without, &plan.without_loss), (with, &plan.with_loss)] {
         series.rig.hosts().set_faults(&plan.path.faults(part.loss_percent));
-        let stream_ms = if options.quick { plan.quick.stream_ms } else { part.stream_ms };
-        let until = Until::Time(Duration::from_millis(stream_ms));
+        let until = plan.quick.until(options, part.stream_ms);
         series.interleave(&mut progress, &measurements, |name| {
             let task = Task {
                 cell: plan.path.cell(Content::Digits, part.loss_percent),
