@@ -4,9 +4,7 @@ use std::net::TcpListener;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use socket2::{Domain, Socket, Type};
-use tracing::debug;
 
 use super::compression_policy::Policies;
 use super::config::{self, Config, PortKind};
@@ -55,7 +53,6 @@ pub struct Opened {
 
 impl Opened {
     pub fn of(config: &Config, peers: &Slots) -> Result<Self> {
-        allow_descriptors();
         Ok(Self {
             // Before the files are read: a file that is replaced meanwhile is read again.
             lists: RevocationLists::of(config),
@@ -79,16 +76,6 @@ fn pairs(config: &Config) -> usize {
 /// Without CAP_NET_RAW there are none.
 fn spares() -> Vec<SparePacketSocket> {
     (0..SPARES).map_while(|_| SparePacketSocket::new().ok()).collect()
-}
-
-/// Lets the process have as many descriptors as the host allows: each session needs a few, and the
-/// usual soft limit is 1024, for `select()`, which nothing here uses.
-fn allow_descriptors() {
-    let allowed = getrlimit(Resource::RLIMIT_NOFILE)
-        .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
-    if let Err(error) = allowed {
-        debug!("the limit on descriptors stays as it was: {error}");
-    }
 }
 
 /// The threads of a pair.

@@ -31,6 +31,7 @@ mod top;
 use std::process::ExitCode;
 
 use clap::Parser;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use cli::{Cli, Command};
 use output::report::{self, Failure};
@@ -40,6 +41,7 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return refuse_arguments(&error),
     };
+    allow_descriptors();
     match run(&cli) {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
@@ -52,6 +54,16 @@ fn main() -> ExitCode {
             ExitCode::from(code)
         }
     }
+}
+
+/// Raises the soft limit on descriptors to the hard one: the engine has some 12 for each port, a
+/// link a few for each session, and the usual soft limit is 1024, for the sake of `select()`, which
+/// nothing here calls.
+fn allow_descriptors() {
+    // Every process may do that. If one may not, too few descriptors are an error where they are
+    // opened.
+    let _ = getrlimit(Resource::RLIMIT_NOFILE)
+        .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
 }
 
 /// Prints an error of the arguments as clap does, or help and version.

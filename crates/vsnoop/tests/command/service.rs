@@ -15,16 +15,22 @@ use vsnoop_testbed::topology::{self, Topology, TopologyOptions};
 
 use crate::helper::AttachedNetwork;
 use crate::hold::ConfigFile;
-use crate::sandbox::{PORT, PREFIX, TapHost, program, vsnoop, vsnoop_in, vsnoop_under, wait_until};
+use crate::sandbox::{
+    PORT, PREFIX, Ran, TapHost, program, vsnoop, vsnoop_in, vsnoop_under, wait_until,
+};
 
 /// More than programs have slots for (PORT_SLOTS).
 const TAPS: usize = 200;
 const KILLS: usize = 50;
+/// Of descriptors, in a test: fewer than helper, engine and `status` need for its taps.
+const SOFT_LIMIT: usize = 128;
+const LIMITED_TAPS: usize = 40;
 
 pub fn trials() -> Vec<Trial> {
     trials![
         without_a_configuration_taps_are_observed_and_none_is_accelerated,
         taps_that_come_are_attached_and_nothing_is_left_of_those_that_go,
+        more_ports_than_the_soft_limit_on_descriptors_allows_are_served,
         a_reload_changes_what_the_service_attached,
         a_wrong_configuration_keeps_the_running_one,
         what_commands_attach_and_detach_is_left_as_it_is,
@@ -155,6 +161,35 @@ fn taps_that_come_are_attached_and_nothing_is_left_of_those_that_go() -> Result<
     }
     wait_until("those that are there are attached", || {
         Ok(ports(&netns)?.iter().filter(|port| port["state"] == "active").count() == TAPS / 2)
+    })
+    .with_context(|| service.log().unwrap_or_default())?;
+    drop(taps);
+    wait_until("nothing is left", || Ok(ports(&netns)?.is_empty()))?;
+    service.end(Signal::SIGTERM)
+}
+
+fn more_ports_than_the_soft_limit_on_descriptors_allows_are_served() -> Result<()> {
+    let netns = Net::new(PREFIX).host("files")?;
+    let config = ConfigFile::of(&netns, "[[port]]\nhold = \"256K\"\n")?;
+    let limited = |command: &Command| {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &format!("ulimit -Sn {SOFT_LIMIT}; exec \"$@\""), "sh"]);
+        shell.arg(command.get_program()).args(command.get_args());
+        shell
+    };
+    let service = Service::run(limited(&Service::command(&netns, Some(&config))), &netns)?;
+    let mut taps = Vec::new();
+    for i in 0..LIMITED_TAPS {
+        let name = format!("vnet{i}");
+        taps.push(netns.tap(&name, &TapOptions::default())?);
+        netns.up(&name)?;
+    }
+    let mut status = Command::new(program());
+    status.args(["--netns", netns.name(), "status", "--json"]);
+    wait_until("the engine serves all of them", || {
+        let status = Ran::of(limited(&status).output()?)?.json()?;
+        let ports = status["ports"].as_array().context("no ports")?;
+        Ok(ports.iter().filter(|port| port["hold"]["engine"] == "alive").count() == LIMITED_TAPS)
     })
     .with_context(|| service.log().unwrap_or_default())?;
     drop(taps);
