@@ -17,6 +17,10 @@ pub struct Facts {
     pub reloads_bad: u64,
     /// Was the last configuration that it read refused?
     pub is_refused: bool,
+    /// Connections that were reset when the service detached their ports.
+    pub detached_resets: u64,
+    /// Bytes that VMs which migrated had not acknowledged when they left.
+    pub left_behind_bytes: u64,
 }
 
 impl Facts {
@@ -89,6 +93,20 @@ pub fn metrics() -> Vec<Definition<ServiceSample>> {
             "config_refused",
             "1 while the service runs on an older configuration, since the last reload was refused",
             move |service: &ServiceSample| truth(service.facts.is_refused),
+        ),
+        Definition::new(
+            "detached_resets",
+            "connections with held bytes that were reset when the service detached their port; \
+             those of `vsnoop detach` are not counted",
+            Value::Counter(Box::new(|service: &ServiceSample| Some(service.facts.detached_resets))),
+        ),
+        Definition::new(
+            "migrations_left_behind_bytes",
+            "bytes that were acknowledged early and that VMs had not when they left the host by \
+             a migration which the service followed",
+            Value::Counter(Box::new(|service: &ServiceSample| {
+                Some(service.facts.left_behind_bytes)
+            })),
         ),
         gauge("helper_running", "1 while the helper runs", move |service: &ServiceSample| {
             truth(service.background.helper)

@@ -82,19 +82,20 @@ pub fn set_migrating(key: PortKey, migrating: bool) -> Result<()> {
     Ok(())
 }
 
-/// Says what a VM that has left has not acknowledged.
-pub fn report_left_behind(key: PortKey) -> Result<()> {
+/// Says what a VM that has left has not acknowledged. Returns the bytes.
+pub fn report_left_behind(key: PortKey) -> Result<u64> {
     let attached = Attached::of(Port::open(key.netns, key.ifindex)?)?;
     let left = Outstanding::of(&attached.port, &Holds::open_or_do_without(&attached.port))?;
     let name = &attached.name;
     match left.bytes {
         0 => tracing::info!("port {name}: its VM has left, with all that was acknowledged for it"),
         _ => tracing::warn!(
-            "port {name}: its VM has left without {}: these connections are reset",
+            "port {name}: its VM has left without {}: these connections are reset unless it comes \
+             back",
             left.text()
         ),
     }
-    Ok(())
+    Ok(left.bytes)
 }
 
 /// A port that is being detached.
@@ -130,7 +131,8 @@ impl Draining {
             .map_or(true, |left| drain::is_over(left.bytes, waited, timeout))
     }
 
-    pub fn finish(self) -> Result<()> {
+    /// Detaches the port. Returns how many connections that has reset.
+    pub fn finish(self) -> Result<u64> {
         let name = self.attached.name.clone();
         // Of a command that was ended before it took the port off.
         let netns = self.attached.netns();
@@ -146,6 +148,6 @@ impl Draining {
                 tracing::warn!("port {name}: detached; {flows} with held bytes reset");
             }
         }
-        Ok(())
+        Ok(detached.ended.flows)
     }
 }

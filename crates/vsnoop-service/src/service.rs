@@ -1,6 +1,6 @@
 //! The loop: waits for events, looks at what there is, and carries out the plan.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -56,8 +56,8 @@ struct Service {
     metrics: Metrics,
     survey: Survey,
     monitors: Monitors,
-    /// Ports whose VM has left, which was said.
-    left: HashSet<PortKey>,
+    /// Ports whose VM has left, which was said, and the bytes that it left behind.
+    left: HashMap<PortKey, u64>,
     reconciler: Reconciler,
     draining: Vec<Draining>,
     began: Instant,
@@ -86,7 +86,7 @@ pub fn run(options: Options) -> Result<()> {
         metrics,
         survey: Survey::default(),
         monitors: Monitors::default(),
-        left: HashSet::new(),
+        left: HashMap::new(),
         reconciler: Reconciler::default(),
         draining: Vec::new(),
         began: Instant::now(),
@@ -280,22 +280,30 @@ impl Service {
         }
     }
 
-    /// Says once for each VM that has left what stayed behind.
+    /// Says once for each VM that has left what stayed behind. That counts once the port has gone:
+    /// after a snapshot the VM runs on.
     fn report_left_behind(&mut self, present: &[Present]) {
-        let mut left = HashSet::new();
+        let mut before = std::mem::take(&mut self.left);
         for port in present {
-            let is_gone = matches!(port.vm, VmPlace::Gone { .. });
-            if !is_gone || !matches!(port.attachment, Some(Attachment::ByService { .. })) {
+            if !matches!(port.attachment, Some(Attachment::ByService { .. })) {
                 continue;
             }
-            left.insert(port.key);
-            if !self.left.contains(&port.key)
-                && let Err(error) = act::report_left_behind(port.key)
-            {
-                tracing::warn!("{}", with_causes(&error));
-            }
+            let bytes = match (before.remove(&port.key), port.vm) {
+                (known, VmPlace::Unknown) => known,
+                (None, VmPlace::Gone { .. }) => match act::report_left_behind(port.key) {
+                    Ok(bytes) => Some(bytes),
+                    Err(error) => {
+                        tracing::warn!("{}", with_causes(&error));
+                        Some(0)
+                    }
+                },
+                (known, VmPlace::Gone { .. }) => known,
+                _ => None,
+            };
+            self.left.extend(bytes.map(|bytes| (port.key, bytes)));
         }
-        self.left = left;
+        let bytes: u64 = before.values().sum();
+        self.metrics.note(|facts| facts.left_behind_bytes += bytes);
     }
 
     fn begin_to_detach(&mut self, actions: &[Action]) {
@@ -350,8 +358,9 @@ impl Service {
         // What is detached may have to be attached with other settings.
         self.is_hurried |= !over.is_empty();
         for draining in over {
-            if let Err(error) = draining.finish() {
-                tracing::warn!("{}", with_causes(&error));
+            match draining.finish() {
+                Ok(resets) => self.metrics.note(|facts| facts.detached_resets += resets),
+                Err(error) => tracing::warn!("{}", with_causes(&error)),
             }
         }
     }

@@ -17,7 +17,8 @@ use vsnoop_testbed::net::TapOptions;
 use vsnoop_testbed::topology::{self, Topology, TopologyOptions};
 
 use crate::helper::AttachedNetwork;
-use crate::hold::ConfigFile;
+use crate::hold::{ConfigFile, freeze_with_much};
+use crate::metrics::{Scraped, until_scraped};
 use crate::sandbox::{PORT, PREFIX, TapHost, vsnoop, vsnoop_in, wait_until};
 use crate::service::{Service, port, ports, until_port};
 
@@ -35,6 +36,7 @@ pub fn trials() -> Vec<Trial> {
         a_monitor_that_is_silent_or_says_something_else_harms_nothing,
         a_qemu_that_floods_events_has_a_bounded_part_of_the_service,
         a_transfer_goes_on_through_a_migration_that_is_cancelled,
+        what_a_vm_leaves_behind_and_the_resets_of_its_detach_are_metrics,
     ]
 }
 
@@ -341,16 +343,21 @@ fn a_qemu_that_floods_events_has_a_bounded_part_of_the_service() -> Result<()> {
     host.vsnoop(["detach", PORT])?.ok().map(drop)
 }
 
-fn a_transfer_goes_on_through_a_migration_that_is_cancelled() -> Result<()> {
-    let prefix = format!("{PREFIX}moves-");
+/// A network whose VM is followed by this QEMU.
+fn followed_network(role: &str) -> Result<(AttachedNetwork, Qemu, ConfigFile, Service)> {
+    let prefix = format!("{PREFIX}{role}-");
     let topology = Topology::build(&TopologyOptions { prefix, ..TopologyOptions::default() })?;
-    let qemu = Qemu::start("moves", "running")?;
-    let config = ConfigFile { path: format!("/run/{}.toml", topology.host.name()) };
-    config.write(&format!("[[port]]\ninterface = \"{}\"\n{}", topology::PORT, qemu.key()))?;
+    let qemu = Qemu::start(role, "running")?;
+    let text = format!("[[port]]\ninterface = \"{}\"\n{}", topology::PORT, qemu.key());
+    let config = ConfigFile::of(&topology.host, &text)?;
     let service = Service::start(&topology.host, Some(&config))?;
     until_port(&topology.host, "the tap is attached", is_active)?;
     qemu.until_followed()?;
-    let network = AttachedNetwork { topology };
+    Ok((AttachedNetwork { topology }, qemu, config, service))
+}
+
+fn a_transfer_goes_on_through_a_migration_that_is_cancelled() -> Result<()> {
+    let (network, qemu, _config, service) = followed_network("moves")?;
     let netns = &network.topology.host;
     let mut pair = network.connect()?;
     for _ in 0..10 {
@@ -371,4 +378,32 @@ fn a_transfer_goes_on_through_a_migration_that_is_cancelled() -> Result<()> {
     network.expect_no_reset()?;
     service.end(Signal::SIGTERM)?;
     vsnoop(["off", "--all"])?.ok().map(drop)
+}
+
+fn what_a_vm_leaves_behind_and_the_resets_of_its_detach_are_metrics() -> Result<()> {
+    const LEFT_BEHIND: &str = "vsnoop_migrations_left_behind_bytes_total";
+    const RESETS: &str = "vsnoop_detached_resets_total";
+    let (network, qemu, _config, service) = followed_network("behind")?;
+    let netns = &network.topology.host;
+    let has = |name: &'static str, value: f64| {
+        move |scraped: &Scraped| scraped.value(name, &[]) == Some(value)
+    };
+    until_scraped(netns, "nothing was left behind", has(LEFT_BEHIND, 0.0))?;
+    let mut pair = network.connect()?;
+    freeze_with_much(&network, &mut pair)?;
+    qemu.say(&["setup", "active"])?;
+    until_port(netns, "the port is paused", is_paused_for_migration)?;
+    // A snapshot, which does not count: the VM runs on.
+    qemu.say(&["STOP", "completed"])?;
+    service.until_logged("its VM has left without")?;
+    qemu.say(&["RESUME"])?;
+    until_port(netns, "the port goes on", is_active)?;
+    qemu.say(&["setup", "STOP", "completed"])?;
+    until_port(netns, "the port is paused", is_paused_for_migration)?;
+    let bytes = network.outstanding_bytes()?;
+    ensure!(bytes > 0, "nothing is outstanding");
+    until_scraped(netns, "what it has left behind is counted", has(LEFT_BEHIND, bytes as f64))?;
+    until_scraped(netns, "the reset is counted", has(RESETS, 1.0))?;
+    wait_until("the port is detached", || Ok(ports(netns)?.is_empty()))?;
+    service.end(Signal::SIGTERM)
 }
