@@ -30,6 +30,7 @@ fn the_document_has_the_tables_of_the_definitions() {
 
 const DASHBOARD: &str = "deploy/grafana/vsnoop.json";
 const RULES: &str = "deploy/prometheus/vsnoop.rules.yml";
+const RULES_TEST: &str = "deploy/prometheus/vsnoop.rules.test.yml";
 
 fn text(name: &str) -> String {
     fs::read_to_string(file(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
@@ -44,7 +45,7 @@ fn used(text: &str) -> BTreeSet<&str> {
 #[test]
 fn dashboard_and_alerts_use_only_metrics_that_there_are() {
     let names = document::names();
-    for name in [DASHBOARD, RULES] {
+    for name in [DASHBOARD, RULES, RULES_TEST] {
         let text = text(name);
         let used = used(&text);
         assert!(used.len() > 10, "{name} has only {used:?}");
@@ -70,8 +71,9 @@ fn the_dashboard_is_a_document_whose_panels_have_expressions() {
 }
 
 #[test]
-fn every_alert_says_what_to_do() {
+fn every_alert_says_what_to_do_and_is_tested() {
     let (rules, operations) = (text(RULES), text("docs/operations.md"));
+    let tests = text(RULES_TEST);
     let alerts: Vec<_> =
         rules.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")).collect();
     assert!(alerts.len() > 5, "{alerts:?}");
@@ -80,6 +82,7 @@ fn every_alert_says_what_to_do() {
         assert!(operations.contains(&heading), "docs/operations.md has no {alert}");
         let runbook = format!("docs/operations.md#{}\"", alert.to_lowercase());
         assert!(rules.contains(&runbook), "{alert} does not lead to {runbook}");
+        assert!(tests.contains(&format!("alertname=\"{alert}\"")), "{RULES_TEST} has no {alert}");
     }
     let sections = operations.lines().filter(|line| line.starts_with("### Vsnoop")).count();
     assert_eq!(sections, alerts.len(), "docs/operations.md has other alerts than {RULES}");
