@@ -1,7 +1,8 @@
 //! A program that returns at once.
 //!
 //! The kernel's accounting of it is the cost of the accounting and of a call: the minimum of any
-//! hook. It is also used to probe for tcx, and as another tool's program in tests.
+//! hook. It is also used to probe for tcx; it and one that hides all packets from later
+//! programs are other tools' programs in tests.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -32,7 +33,7 @@ pub(crate) fn load(name: &CStr, instructions: &[Instruction]) -> Result<OwnedFd>
     })
 }
 
-/// Attached after all programs of that hook, as long as it lives.
+/// Attached as long as it lives.
 #[derive(Debug)]
 pub struct EmptyProgram {
     program: OwnedFd,
@@ -40,11 +41,23 @@ pub struct EmptyProgram {
 }
 
 impl EmptyProgram {
-    /// The calling thread must be in the device's network namespace.
+    /// After all programs of that hook. The calling thread must be in the device's network
+    /// namespace.
     pub fn attach(ifindex: u32, hook: Hook) -> Result<Self> {
         // r0 = -1 (TCX_NEXT); exit
         let program = load(c"empty", &[[0xb7, 0, 0, 0, 0xff, 0xff, 0xff, 0xff], EXIT])?;
-        let link = link::attach(&program, hook, ifindex, 0)
+        Self::attach_at(program, ifindex, hook, 0)
+    }
+
+    /// Before all programs of that hook. These see no packet: it has each of them passed on.
+    pub fn attach_hiding(ifindex: u32, hook: Hook) -> Result<Self> {
+        // r0 = 0 (TCX_PASS); exit
+        let program = load(c"hide", &[[0xb7, 0, 0, 0, 0, 0, 0, 0], EXIT])?;
+        Self::attach_at(program, ifindex, hook, libbpf_sys::BPF_F_BEFORE)
+    }
+
+    fn attach_at(program: OwnedFd, ifindex: u32, hook: Hook, flags: u32) -> Result<Self> {
+        let link = link::attach(&program, hook, ifindex, flags)
             .map_err(Error::bpf("attach an empty program"))?;
         Ok(Self { program, _link: link })
     }

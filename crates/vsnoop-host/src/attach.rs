@@ -18,7 +18,7 @@ use crate::quota;
 use crate::settings::{Mode, Settings};
 use crate::system::netdev::{self, Device};
 use crate::system::netns::Netns;
-use crate::system::{egress, qdisc};
+use crate::system::{foreign, qdisc};
 
 /// Senders may run ahead as far as the hold allows.
 pub const UNBOUNDED: u32 = u32::MAX;
@@ -63,7 +63,7 @@ fn attach_device(device: &Device, netns: &Netns, request: &Request<'_>) -> Resul
     let root = qdisc::root(device)?;
     if !is_observed {
         qdisc::refuse_configured(device, &root)?;
-        egress::refuse_foreign(device)?;
+        foreign::refuse(device)?;
     }
     let mut spec = spec(device, netns)?;
     configure(&mut spec, request);

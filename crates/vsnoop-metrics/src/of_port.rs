@@ -48,7 +48,7 @@ fn failures() -> [Definition<PortSample>; 5] {
         .json("ring_full"),
         counter(
             "suspensions",
-            "how often the helper has suspended the port for another program on its egress",
+            "how often the helper has suspended the port for another program in its way",
             |port: &PortSample| port.suspensions,
         )
         .json("helper_pauses"),
@@ -110,7 +110,7 @@ fn now() -> [Definition<PortSample>; 8] {
         .json("state"),
         gauge(
             "port_suspended",
-            "1 while the helper has suspended the port for another program on its egress",
+            "1 while the helper has suspended the port for another program in its way",
             |port: &PortSample| f64::from(u8::from(port.is_suspended)),
         ),
         gauge(

@@ -4,7 +4,7 @@
 
 pub mod cgroup;
 pub mod clock;
-pub mod egress;
+pub mod foreign;
 pub mod kernel;
 pub mod memory;
 pub mod netdev;

@@ -68,8 +68,8 @@ pub fn resume(cli: &Cli, arguments: &cli::Ports) -> Result<u8> {
         // Read again: the helper may have ended the suspension since.
         Ok(if attached.port.is_suspended()? {
             let text = format!(
-                "{name}: stays paused by the helper while it has another egress program, which \
-                 `vsnoop status {name}` names; then it goes on by itself"
+                "{name}: stays paused by the helper while it has another program, which `vsnoop \
+                 status {name}` names; then it goes on by itself"
             );
             Outcome::done(name, "paused", text)
         } else {

@@ -5,14 +5,14 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use serde::Serialize;
-use vsnoop_bpf::{Hook, ServiceMark};
+use vsnoop_bpf::ServiceMark;
 use vsnoop_host::error::{self, with_causes};
 use vsnoop_host::failures::LeftAlone;
 use vsnoop_host::held::{EngineState, Holds, PortHold};
 use vsnoop_host::incast::{UplinkControl, UplinkState};
 use vsnoop_host::ports::{self, Attached, Inventory, PausedBy};
 use vsnoop_host::sweep;
-use vsnoop_host::system::egress::{self, Foreign};
+use vsnoop_host::system::foreign::{self, Foreign};
 use vsnoop_host::system::netns::Netns;
 use vsnoop_host::system::process::Process;
 use vsnoop_host::system::{netdev, netns, process, qdisc};
@@ -57,7 +57,7 @@ struct PortStatus {
     early_bytes: u64,
     /// Number of times that the helper has suspended it because of `foreign_programs`.
     helper_pauses: u64,
-    /// Other programs on the tap's egress; null when they cannot be read.
+    /// Other programs in its way; null when they cannot be read.
     foreign_programs: Option<Vec<Foreign>>,
     /// Segments whose hand-over could not be exact, so that they were not acknowledged.
     not_exact: u64,
@@ -234,12 +234,11 @@ struct Around {
 impl Around {
     /// `None` if the tap, or its namespace, cannot be found.
     fn of(attached: &Attached, path: &Path) -> Option<Self> {
-        let own = attached.port.program_id(Hook::ToVm).ok()?;
         let netns = Netns::open(path.to_str()?).ok()?;
         let found: error::Result<_> = netns.run(|| {
             let Some(device) = netdev::find_index(attached.meta.ifindex)? else { return Ok(None) };
             let qdisc = qdisc::root(&device)?.kind().to_owned();
-            let foreign = egress::foreign(&device, Some(own))?;
+            let foreign = foreign::around(&device, &attached.port)?;
             Ok(Some(Self { name: device.name, qdisc, foreign }))
         });
         found.ok().flatten()
@@ -263,7 +262,7 @@ fn hindrance(port: &PortStatus) -> Option<String> {
         return None;
     }
     if let Some(found) = port.foreign_programs.as_deref().filter(|found| !found.is_empty()) {
-        let (what, way_out) = (egress::complaint(found), egress::way_out(name));
+        let (what, way_out) = (foreign::complaint(found), foreign::way_out(found, name));
         return Some(match paused_by {
             Some(PausedBy::Helper) => format!(
                 "{name}: paused by the helper: it has {what}; {way_out}, and it goes on by itself"

@@ -16,7 +16,7 @@ use vsnoop_host::system::netdev::{self, Device};
 use vsnoop_host::system::netns::Netns;
 use vsnoop_host::system::process::{self, Process};
 use vsnoop_host::system::vcpu::{self, Shares, Vcpu};
-use vsnoop_host::system::{egress, kernel, offload, qdisc};
+use vsnoop_host::system::{foreign, kernel, offload, qdisc};
 use vsnoop_host::units;
 
 use super::hold::{Budget, Delay, Recommended, seen_of_acks, seen_of_vcpus};
@@ -225,11 +225,7 @@ fn held_now(port: &Port) -> Result<Option<PortHold>> {
 fn refusal(device: &Device, root: &qdisc::Root) -> Option<String> {
     let refused = qdisc::refuse_configured(device, root).err();
     let refused = refused.or_else(|| {
-        if kernel::missing_privileges().is_empty() {
-            egress::refuse_foreign(device).err()
-        } else {
-            None
-        }
+        if kernel::missing_privileges().is_empty() { foreign::refuse(device).err() } else { None }
     });
     refused.map(|error| error.to_string())
 }

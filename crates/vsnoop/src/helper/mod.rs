@@ -6,7 +6,7 @@
 //! - removes records of connections that ended or were idle for long (`vsnoop_flow::expiry`);
 //! - resets connections whose held bytes no engine hands over, or whose VM is gone, and repeats the
 //!   RSTs of connections that were reset (`engines`, `reset`);
-//! - suspends ports with another program on their egress, and follows taps from bridge to bridge
+//! - suspends ports with another program in their way, and follows taps from bridge to bridge
 //!   (`surroundings`);
 //! - keeps the engine running while a port has a hold (`engines`);
 //! - opens windows that incast control has closed, where no packet comes that could (`grants`), a

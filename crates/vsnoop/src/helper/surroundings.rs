@@ -3,11 +3,12 @@
 //! `attach` checks the tap once; other programs can change it later. At each look the helper
 //! handles
 //!
-//! - other programs on the egress: they could take away a segment that the hook counts as
-//!   delivered, so the port is suspended (no new early ACKs; those given out are honoured) until
-//!   they are gone. The flag is in the pinned policy (`Port::suspend`), beside the operator's own
-//!   choice, so that the next helper finds it. Between two looks, and while no helper runs, such a
-//!   program goes unnoticed;
+//! - other programs on the egress, which could take away a segment that the hook counts as
+//!   delivered, and at the ingress before vsnoop's own, which could take away the VM's ACKs: the
+//!   port is suspended (no new early ACKs; those given out are honoured) until they are gone. The
+//!   flag is in the pinned policy (`Port::suspend`), beside the operator's own choice, so that the
+//!   next helper finds it. Between two looks, and while no helper runs, such a program goes
+//!   unnoticed;
 //! - the tap's bridge, over which its senders are reset when the tap is deleted;
 //! - its name, for messages and tables.
 //!
@@ -16,9 +17,8 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
-use vsnoop_bpf::Hook;
 use vsnoop_host::ports::{Attached, AttachmentState};
-use vsnoop_host::system::egress::{self, Foreign};
+use vsnoop_host::system::foreign::{self, Foreign};
 use vsnoop_host::system::netdev::{self, Device};
 use vsnoop_host::system::netns::Netns;
 
@@ -44,8 +44,7 @@ impl LoggedState {
         };
         if let Some(text) = trouble.as_ref().filter(|text| self.trouble.as_ref() != Some(*text)) {
             tracing::warn!(
-                "port {}: its surroundings cannot be looked at, and other egress programs go \
-                 unnoticed: {text}",
+                "port {}: its surroundings cannot be looked at, and other programs go unnoticed: {text}",
                 attached.name
             );
         }
@@ -53,12 +52,11 @@ impl LoggedState {
     }
 
     fn try_look(&mut self, attached: &Attached, path: &mut Option<PathBuf>) -> Result<()> {
-        let own = attached.port.program_id(Hook::ToVm)?;
         // A namespace that cannot be found is gone with its taps.
         let Some(netns) = Netns::find_again(attached.meta.netns, path) else { return Ok(()) };
         netns.run(|| {
             let Some(device) = netdev::find_index(attached.meta.ifindex)? else { return Ok(()) };
-            self.suspend(attached, &device, egress::foreign(&device, Some(own))?)?;
+            self.suspend(attached, &device, foreign::around(&device, &attached.port)?)?;
             follow_bridge(attached, &device)?;
             follow_name(attached, &device)
         })
@@ -68,15 +66,15 @@ impl LoggedState {
         let changed = attached.port.suspend(!found.is_empty())?;
         if found.is_empty() && changed {
             tracing::info!(
-                "port {}: no other egress program is left; it is no longer suspended",
+                "port {}: no other program is left; it is no longer suspended",
                 attached.name
             );
         } else if found != self.foreign && !found.is_empty() {
             tracing::warn!(
                 "port {}: paused: it has {}; {}, and it goes on by itself, or detach it",
                 attached.name,
-                egress::complaint(&found),
-                egress::way_out(&device.name)
+                foreign::complaint(&found),
+                foreign::way_out(&found, &device.name)
             );
         }
         self.foreign = found;

@@ -1,4 +1,4 @@
-//! Changes of an attached tap by other tools: programs on its egress, another bridge.
+//! Changes of an attached tap by other tools: programs at its hooks, another bridge.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -9,8 +9,8 @@ use nix::net::if_::if_nametoindex;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
-use vsnoop_bpf::Port;
 use vsnoop_bpf::types::{FLOW_F_CLOSED, flow};
+use vsnoop_bpf::{EmptyProgram, Hook, Port};
 use vsnoop_testbed::relay::{Faults, Freeze};
 use vsnoop_testbed::topology::{self, BRIDGE, Side};
 
@@ -30,6 +30,8 @@ pub fn trials() -> Vec<Trial> {
         a_new_helper_ends_the_suspension_of_the_killed_one,
         the_log_names_port_program_and_way_out_once,
         a_suspended_port_acknowledges_nothing_early_and_honours_what_it_has,
+        a_program_before_the_ingress_hook_pauses_the_port_and_no_connection_ends,
+        a_program_after_the_ingress_hook_changes_nothing,
         a_tap_that_is_renamed_is_shown_by_its_new_name,
         a_port_behind_another_qdisc_is_not_called_active,
         a_tap_that_joins_a_bridge_later_has_its_senders_reset_over_it,
@@ -182,6 +184,53 @@ fn a_suspended_port_acknowledges_nothing_early_and_honours_what_it_has() -> Resu
     pair.exchange(10_000)?;
     pair.exchange(10_000)?;
     ensure!(early_acks(&shown()?)? > early, "it does not go on: {}", shown()?);
+    network.detach()
+}
+
+/// It hides the VM's ACKs from the hook, and passes them on.
+fn a_program_before_the_ingress_hook_pauses_the_port_and_no_connection_ends() -> Result<()> {
+    let network = AttachedNetwork::new("hide")?;
+    let host = &network.topology.host;
+    let mut pair = network.connect()?;
+    pair.exchange(100_000)?;
+    let program = host
+        .run(|| Ok(EmptyProgram::attach_hiding(if_nametoindex(topology::PORT)?, Hook::FromVm)?))?;
+    let shown = || network.vsnoop(&["status", topology::PORT, "--json"]);
+    wait_until("the port is paused", || Ok(shown()?["ports"][0]["paused_by"] == "helper"))?;
+    let found = shown()?["ports"][0]["foreign_programs"].take();
+    ensure!(found.as_array().is_some_and(|found| found.len() == 1), "{found}");
+    ensure!(found[0]["name"] == "hide" && found[0]["place"] == "ingress", "{found}");
+    let table = network.table("status")?;
+    ensure!(table.contains("before vsnoop's (tcx program hide"), "{table}");
+    let early = early_acks(&shown()?)?;
+    pair.exchange(100_000)?;
+    ensure!(early_acks(&shown()?)? == early, "a paused port acknowledges early");
+    drop(program);
+    wait_until("the port is active", || Ok(shown()?["ports"][0]["state"] == "active"))?;
+    pair.exchange(100_000)?;
+    wait_until("the VM has everything", || Ok(network.outstanding_bytes()? == 0))?;
+    network.expect_no_reset()?;
+    network.detach()
+}
+
+fn a_program_after_the_ingress_hook_changes_nothing() -> Result<()> {
+    let network = AttachedNetwork::new("last")?;
+    let host = &network.topology.host;
+    let _program =
+        host.run(|| Ok(EmptyProgram::attach(if_nametoindex(topology::PORT)?, Hook::FromVm)?))?;
+    let index = host.run(|| Ok(if_nametoindex(topology::PORT)?))?;
+    wait_for_a_look(&Port::open(host.inode()?, index)?)?;
+    let shown = || network.vsnoop(&["status", topology::PORT, "--json"]);
+    let port = shown()?["ports"][0].take();
+    ensure!(
+        port["state"] == "active" && port["foreign_programs"] == serde_json::json!([]),
+        "{port}"
+    );
+    let mut pair = network.connect()?;
+    pair.exchange(100_000)?;
+    pair.exchange(100_000)?;
+    ensure!(early_acks(&shown()?)? > 0, "nothing was acknowledged early: {}", shown()?);
+    network.expect_no_reset()?;
     network.detach()
 }
 

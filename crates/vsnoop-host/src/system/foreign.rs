@@ -1,10 +1,15 @@
-//! Other programs on a port's egress.
+//! Other programs on a port, which may take away what vsnoop relies on.
 //!
-//! A filter or BPF program on the tap beside vsnoop's own may redirect or drop the very clone whose
-//! hand-over vsnoop takes as proof of delivery, and the kernel still reports that it was sent. The
-//! order does not matter: the clone passes all of them. So `attach` refuses a port with one, and
-//! the helper suspends a port that gets one later. (An XDP program of the tap sees the VM's packets
-//! before from_vm: no early ACK depends on a packet that it drops.)
+//! Egress: a filter or BPF program on the tap beside vsnoop's own may redirect or drop the very
+//! clone whose hand-over vsnoop takes as proof of delivery, and the kernel still reports that it
+//! was sent. The order does not matter: the clone passes all of them. So `attach` refuses a port
+//! with one, and the helper suspends a port that gets one later.
+//!
+//! Ingress: `attach` puts from_vm first, before other tcx programs and all tc filters. A program
+//! that is put before it later may take away the VM's ACKs: copies are not freed, and the engine
+//! would give up a VM that answers. So the helper suspends such a port, too. What comes after
+//! from_vm takes away nothing that it needs. (An XDP program of the tap comes before from_vm as
+//! well, and is not looked for.)
 
 use std::{fmt, io};
 
@@ -12,7 +17,7 @@ use libbpf_rs::ProgramHandle;
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::tc::{TcAttribute, TcFilterBpfOption, TcHandle, TcMessage, TcOption};
 use serde::Serialize;
-use vsnoop_bpf::Hook;
+use vsnoop_bpf::{Hook, Port};
 use vsnoop_netdev::netlink;
 
 use super::netdev::Device;
@@ -27,6 +32,16 @@ pub struct Foreign {
     /// Of the BPF program, as `bpftool prog` lists it; null for filters of other kinds.
     pub id: Option<u32>,
     pub name: Option<String>,
+    pub place: Place,
+}
+
+/// Where a [`Foreign`] is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Place {
+    Egress,
+    /// Before vsnoop's own program.
+    Ingress,
 }
 
 impl fmt::Display for Foreign {
@@ -39,41 +54,70 @@ impl fmt::Display for Foreign {
     }
 }
 
-/// Lists other programs on the egress. `own`: the id of vsnoop's own program, if it is attached.
-pub fn foreign(device: &Device, own: Option<u32>) -> Result<Vec<Foreign>> {
-    let mut found = tcx_programs(device)?;
-    found.retain(|program| own.is_none() || program.id != own);
-    found.extend(tc_filters(device)?);
+/// Lists what is in the way of an attached port. The calling thread is in its network namespace.
+pub fn around(device: &Device, port: &Port) -> Result<Vec<Foreign>> {
+    let (to_vm, from_vm) = (port.program_id(Hook::ToVm)?, port.program_id(Hook::FromVm)?);
+    let mut found = on_egress(device)?;
+    found.retain(|program| program.id != Some(to_vm));
+    let ingress = tcx_programs(device, Place::Ingress)?;
+    found.extend(ingress.into_iter().take_while(|program| program.id != Some(from_vm)));
     Ok(found)
 }
 
-/// Refuses a port that has any.
-pub fn refuse_foreign(device: &Device) -> Result<()> {
-    let found = foreign(device, None)?;
+/// Refuses a port that has any on its egress.
+pub fn refuse(device: &Device) -> Result<()> {
+    let found = on_egress(device)?;
     if found.is_empty() {
         return Ok(());
     }
-    let what = complaint(&found);
     let text = format!(
-        "port {} has {what}; {} or leave vsnoop off this port",
+        "port {} has {}; {} or leave vsnoop off this port",
         device.name,
-        way_out(&device.name)
+        complaint(&found),
+        way_out(&found, &device.name)
     );
     Err(unfit(Unfit::Qdisc, text))
 }
 
+fn on_egress(device: &Device) -> Result<Vec<Foreign>> {
+    let mut found = tcx_programs(device, Place::Egress)?;
+    found.extend(tc_filters(device)?);
+    Ok(found)
+}
+
 /// The problem, for messages.
 pub fn complaint(found: &[Foreign]) -> String {
-    let names: Vec<_> = found.iter().map(Foreign::to_string).collect();
-    format!(
-        "another egress program ({}), which could take away what vsnoop has acknowledged",
-        names.join(", ")
-    )
+    let named = |place| {
+        let of_place = found.iter().filter(|program| program.place == place);
+        of_place.map(Foreign::to_string).collect::<Vec<_>>().join(", ")
+    };
+    let (egress, ingress) = (named(Place::Egress), named(Place::Ingress));
+    let mut parts = Vec::new();
+    if !egress.is_empty() {
+        parts.push(format!(
+            "another egress program ({egress}), which could take away what vsnoop has acknowledged"
+        ));
+    }
+    if !ingress.is_empty() {
+        parts.push(format!(
+            "another ingress program before vsnoop's ({ingress}), which could take away the VM's \
+             acknowledgements"
+        ));
+    }
+    parts.join(", and ")
 }
 
 /// The remedy.
-pub fn way_out(port: &str) -> String {
-    format!("remove it (`tc filter del dev {port} egress`; `bpftool net` shows whose it is)")
+pub fn way_out(found: &[Foreign], port: &str) -> String {
+    match found.iter().any(|program| program.place == Place::Egress) {
+        true => format!(
+            "remove it (`tc filter del dev {port} egress`; `bpftool net` shows whose it is)"
+        ),
+        false => format!(
+            "remove it (`bpftool net` shows whose it is), or have `vsnoop detach {port}` and \
+             `vsnoop attach {port}` put vsnoop's first again"
+        ),
+    }
 }
 
 fn tc_filters(device: &Device) -> Result<Vec<Foreign>> {
@@ -103,7 +147,7 @@ fn tc_filters(device: &Device) -> Result<Vec<Foreign>> {
 
 fn tc_filter(filter: &TcMessage) -> Foreign {
     let kind = format!("tc filter {}", qdisc::kind(filter));
-    let mut found = Foreign { kind, id: None, name: None };
+    let mut found = Foreign { kind, id: None, name: None, place: Place::Egress };
     for attribute in &filter.attributes {
         let TcAttribute::Options(options) = attribute else { continue };
         for option in options {
@@ -117,7 +161,8 @@ fn tc_filter(filter: &TcMessage) -> Foreign {
     found
 }
 
-fn tcx_programs(device: &Device) -> Result<Vec<Foreign>> {
+/// In the order in which they run.
+fn tcx_programs(device: &Device, place: Place) -> Result<Vec<Foreign>> {
     const ROOM: usize = 64; // the kernel's bound of programs per hook
     let mut ids = [0u32; ROOM];
     let mut options = libbpf_sys::bpf_prog_query_opts {
@@ -126,10 +171,14 @@ fn tcx_programs(device: &Device) -> Result<Vec<Foreign>> {
     };
     options.prog_ids = ids.as_mut_ptr();
     options.__bindgen_anon_1.prog_cnt = ROOM as u32;
+    let hook = match place {
+        Place::Egress => Hook::ToVm,
+        Place::Ingress => Hook::FromVm,
+    };
     // SAFETY: `options` states its own size, `prog_ids` points at `ids`, which has room for
     // `prog_cnt` ids and outlives the call.
     let result = unsafe {
-        libbpf_sys::bpf_prog_query_opts(device.index as i32, Hook::ToVm.attach_type(), &mut options)
+        libbpf_sys::bpf_prog_query_opts(device.index as i32, hook.attach_type(), &mut options)
     };
     match -result {
         0 => {}
@@ -149,14 +198,14 @@ fn tcx_programs(device: &Device) -> Result<Vec<Foreign>> {
     }
     // SAFETY: both members of the union are the same u32 count, written by the call.
     let count = unsafe { options.__bindgen_anon_1.prog_cnt } as usize;
-    Ok(ids[..count.min(ROOM)].iter().map(|id| tcx_program(*id)).collect())
+    Ok(ids[..count.min(ROOM)].iter().map(|id| tcx_program(*id, place)).collect())
 }
 
-fn tcx_program(id: u32) -> Foreign {
+fn tcx_program(id: u32, place: Place) -> Foreign {
     // It may end at any moment; then only its id is known.
     let name = ProgramHandle::from_prog_id(id).ok();
     let name = name.map(|program| program.name().to_string_lossy().into_owned());
-    Foreign { kind: "tcx program".into(), id: Some(id), name }
+    Foreign { kind: "tcx program".into(), id: Some(id), name, place }
 }
 
 #[cfg(test)]
@@ -182,9 +231,17 @@ mod tests {
     }
 
     #[test]
-    fn the_complaint_names_each_of_them() {
-        let program = |id| Foreign { kind: "tcx program".into(), id: Some(id), name: None };
-        let text = complaint(&[program(7), program(8)]);
+    fn the_complaint_names_each_of_them_and_where_it_is() {
+        let program =
+            |id, place| Foreign { kind: "tcx program".into(), id: Some(id), name: None, place };
+        let (seven, eight) = (program(7, Place::Egress), program(8, Place::Egress));
+        let nine = program(9, Place::Ingress);
+        let text = complaint(&[seven.clone(), eight]);
         assert!(text.contains("(tcx program (id 7), tcx program (id 8))"), "{text}");
+        assert!(!text.contains("ingress"), "{text}");
+        let text = complaint(std::slice::from_ref(&nine));
+        assert!(text.starts_with("another ingress program before vsnoop's (tcx"), "{text}");
+        let text = complaint(&[seven, nine]);
+        assert!(text.contains("egress") && text.contains("ingress"), "{text}");
     }
 }
