@@ -14,6 +14,7 @@ macro_rules! trials {
 mod attack;
 mod attack_time;
 mod bad_input;
+mod configured;
 mod damaged;
 mod detach;
 mod doctor;
@@ -52,6 +53,7 @@ fn main() {
         attack::trials(),
         attack_time::trials(),
         bad_input::trials(),
+        configured::trials(),
         damaged::trials(),
         round_trip::trials(),
         detach::trials(),
