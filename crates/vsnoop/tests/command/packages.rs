@@ -22,12 +22,17 @@ use crate::{skipped, trial};
 const MANIFEST: &str = "deploy/kubernetes/daemonset.yaml";
 pub const UNIT: &str = "deploy/vsnoop.service";
 
+const CONFIG_MAP: &str = "deploy/kubernetes/configmap.yaml";
+/// Exposure that `systemd-analyze security` finds at most, in tenths.
+const EXPOSURE: &str = "43";
+
 /// Fetched by `sh scripts/check-deploy.sh`.
 const VALIDATOR: &str = "build/kubernetes/bin/kubernetes-validate";
 
 pub fn trials() -> Vec<Trial> {
     let mut trials = trials![
         the_manifest_gives_the_capabilities_of_the_unit,
+        the_config_map_has_a_good_configuration,
         the_archive_has_what_make_install_installs,
         an_upgrade_to_another_layout_detaches_by_the_old_program_and_no_other_does,
         the_service_attaches_with_the_files_and_capabilities_of_the_container,
@@ -38,7 +43,23 @@ pub fn trials() -> Vec<Trial> {
         true => manifests,
         false => skipped(manifests, &format!("no {VALIDATOR}: sh scripts/check-deploy.sh")),
     });
+    let exposure = trial("the_unit_has_a_small_exposure", the_unit_has_a_small_exposure);
+    let has_systemd = Command::new("systemd-analyze").arg("--version").output().is_ok();
+    trials.push(match has_systemd {
+        true => exposure,
+        false => skipped(exposure, "no systemd-analyze: of the package systemd"),
+    });
     trials
+}
+
+fn the_unit_has_a_small_exposure() -> Result<()> {
+    let output = Command::new("systemd-analyze")
+        .args(["security", "--offline=true", "--no-pager", "--threshold", EXPOSURE])
+        .arg(workspace::root()?.join(UNIT))
+        .output()?;
+    let said = format!("{}{}", text(&output.stdout), text(&output.stderr));
+    ensure!(output.status.success() && said.contains("Overall exposure level"), "{said}");
+    Ok(())
 }
 
 /// For the oldest and the newest version that has a schema; one that has an unknown field is not.
@@ -62,6 +83,18 @@ fn the_manifest_gives_the_capabilities_of_the_unit() -> Result<()> {
     let of_unit = of_unit()?;
     let given = capabilities()?.iter().map(ToString::to_string).collect::<BTreeSet<_>>();
     ensure!(given == of_unit, "{given:?} and {of_unit:?}");
+    Ok(())
+}
+
+fn the_config_map_has_a_good_configuration() -> Result<()> {
+    let map = fs::read_to_string(workspace::root()?.join(CONFIG_MAP))?;
+    let (_, block) = map.split_once("  vsnoop.toml: |\n").context("it has no vsnoop.toml")?;
+    let lines: Vec<_> = block.lines().map_while(|line| line.strip_prefix("    ")).collect();
+    ensure!(lines.len() == block.lines().count(), "more follows the file: {block}");
+    let file = "/run/vsnoop-configmap.toml";
+    fs::write(file, lines.join("\n"))?;
+    let checked = vsnoop(["check", file, "--json"])?.json()?;
+    ensure!(checked["result"] == "good" && checked["tables"][0]["name"] == "kubevirt", "{checked}");
     Ok(())
 }
 
