@@ -45,7 +45,7 @@
  *   NOT_WAITING   closed, FINISHED, and it may send unasked         OTHER         closed
  *   QUEUED        at the head, and there is credit                  NOT_WAITING   its request
  *   ANSWERER      at the head, the grant queue is empty, silent     NOT_WAITING   two segments
- *                 flows have less outstanding than the credit
+ *                 flows have less outstanding than half the credit
  *   OTHER         at the head, the grant queue is empty, credit     NOT_WAITING   two segments
  *                 is left
  *   finished      request of the VM, or more data: nothing granted  QUEUED        closed

@@ -15,20 +15,22 @@
 #define INCAST_SCARCE(rate) ((rate) / 5)
 #define INCAST_SCOPE_NS (2 * NSEC_PER_MSEC)
 #define INCAST_MIN_SLOT_NS 100000ull /* T at least */
-#define INCAST_MAX_SLOT_NS (4 * NSEC_PER_MSEC)
-/* Length of a census of flows: a cycle of 300 flows with one segment each. */
-#define INCAST_CENSUS_NS (4 * NSEC_PER_MSEC)
+/* Longest slot, and length of a census of flows: four times as long as the queue of the last hop
+ * takes to empty, a cycle of 300 flows with one segment each through 128 KB; but at least
+ * INCAST_LEAST_CENSUS_NS. */
+#define INCAST_CENSUS_QUEUES 4
+#define INCAST_LEAST_CENSUS_NS (4 * NSEC_PER_MSEC)
 #define INCAST_START_MSS 10 /* RFC 6928 */
 #define INCAST_SLIDES 8u /* MSS; with a smaller share a window opens and closes only */
 #define INCAST_FIRST_PART 4u
 #define INCAST_SMALLEST 536u /* RFC 9293, section 3.7.1 */
 #define INCAST_LEAST_MSS 1460u /* until a larger segment was seen; Ethernet */
 #define INCAST_OVER 3 /* round trips with d > GAMMA2 that shrink a window */
-/* After data came, outstanding credit counts for one to two epochs of 2^20 ns (1.05 ms): a sender
- * that sends nothing for this time with an open window has nothing to send. After a request of the
- * VM it counts longer: the sender may compute its answer. */
+/* After data came, outstanding credit counts for one to two epochs of 2^20 ns (1.05 ms), and as
+ * long as data may stand in the queue of the last hop (incast_epochs_active()): a sender of which
+ * nothing comes for this time with an open window has nothing to send. After a request of the VM it
+ * counts longer: the sender may compute its answer. */
 #define INCAST_EPOCH_BITS 20
-#define INCAST_EPOCHS_ACTIVE 1
 #define INCAST_EPOCHS_ASKED (INCAST_EPOCHS - 1)
 /* After this number of long round trips in a row a flow is out of scope. */
 #define INCAST_FAR 8
@@ -201,13 +203,28 @@ static __always_inline void incast_end_census(const struct uplink *u, struct inc
 	port->counted = 0;
 }
 
+/* Computes what a packet would need a division for. */
+static __always_inline void incast_note_drain(struct uplink *u)
+{
+	__u64 ns = u->rate ? ((__u64)u->buffer << INCAST_TICK_BITS) / u->rate : 0;
+
+	u->drain_ns = ns < NSEC_PER_SEC ? ns : NSEC_PER_SEC;
+}
+
+static __always_inline __u64 incast_census_ns(const struct uplink *u)
+{
+	__u64 ns = INCAST_CENSUS_QUEUES * (__u64)u->drain_ns;
+
+	return ns > INCAST_LEAST_CENSUS_NS ? ns : INCAST_LEAST_CENSUS_NS;
+}
+
 /* Ends slots, epochs and censuses that are over; the first CPU to come after the end does it. A
  * slot is 2T: its first half measures BW_T and sets the quota. */
 static __always_inline void incast_advance_time(struct uplink *u, struct incast_port *port,
 						__u64 now)
 {
 	__u64 slot = u->slot_ns, t = u->t_ns > INCAST_MIN_SLOT_NS ? u->t_ns : INCAST_MIN_SLOT_NS;
-	__u64 elapsed = since_ns(now, slot), bytes, weight;
+	__u64 elapsed = since_ns(now, slot), census_ns = incast_census_ns(u), bytes, weight;
 
 	if (elapsed >= t && !u->is_granting) {
 		u->is_granting = 1;
@@ -220,18 +237,19 @@ static __always_inline void incast_advance_time(struct uplink *u, struct incast_
 	if (elapsed >= 2 * t && __sync_bool_compare_and_swap(&u->slot_ns, slot, now)) {
 		u->slot_bytes = u->bytes;
 		u->is_granting = 0;
+		incast_note_drain(u);
 		weight = u->weight;
 		if (weight) {
 			__u64 rtt = u->weighted_rtt / weight;
 
-			u->t_ns = rtt < INCAST_MAX_SLOT_NS ? rtt : INCAST_MAX_SLOT_NS;
+			u->t_ns = rtt < census_ns ? rtt : census_ns;
 			u->weighted_rtt = u->weight = 0;
 		}
 	}
 	incast_end_epochs(&u->all, now >> INCAST_EPOCH_BITS);
 	incast_end_epochs(&port->own, u->all.epoch);
 	slot = u->census_ns;
-	if (since_ns(now, slot) >= INCAST_CENSUS_NS &&
+	if (since_ns(now, slot) >= census_ns &&
 	    __sync_bool_compare_and_swap(&u->census_ns, slot, now)) {
 		u->receiving = u->receiving_now;
 		u->receiving_now = 0;
@@ -282,6 +300,14 @@ static __always_inline __s32 incast_flow_outstanding(const struct flow *f)
 	__s32 outstanding = seq_diff(f->incast.edge, f->incast.received);
 
 	return outstanding < (__s32)incast_mss(f) && f->incast.bits & INCAST_WIDE ? 0 : outstanding;
+}
+
+/* Epochs for which outstanding credit counts after data came. */
+static __always_inline __u32 incast_epochs_active(const struct uplink *u)
+{
+	__u32 epochs = 1 + (u->drain_ns >> INCAST_EPOCH_BITS);
+
+	return epochs < INCAST_EPOCHS_ASKED ? epochs : INCAST_EPOCHS_ASKED;
 }
 
 /* Adds to an account's outstanding credit, which counts until `epoch` ends; of a flow that is not
@@ -347,8 +373,8 @@ static __always_inline void incast_note_rounding(struct flow *f, struct uplink *
 /* The flow is active: extends the time for which its outstanding credit counts. */
 static __always_inline void incast_touch(struct flow *f, struct uplink *u, struct incast_port *port)
 {
-	__u32 epoch = u->all.epoch +
-		      (f->incast.bits & INCAST_ASKED ? INCAST_EPOCHS_ASKED : INCAST_EPOCHS_ACTIVE);
+	__u32 epoch = u->all.epoch + (f->incast.bits & INCAST_ASKED ? INCAST_EPOCHS_ASKED :
+								      incast_epochs_active(u));
 
 	if (f->incast.epoch != epoch)
 		incast_count_until(f, u, port, epoch);

@@ -63,13 +63,13 @@ static __always_inline void incast_give(struct flow *f, struct uplink *u, struct
 }
 
 /* May a flow that has finished get a window for its next data? Only while the grant queue is
- * empty. `answers`: it only ever answers; such flows together may have as much credit again as
- * live flows. */
+ * empty. `answers`: it only ever answers; such flows are left at most half of the credit, because
+ * they answer the next volley of requests at the same time as those that are granted it. */
 static __always_inline bool incast_can_reopen(const struct uplink *u,
 					      const struct incast_port *port, bool answers)
 {
 	return port->own.queued <= 0 && incast_left(u, port) > 0 &&
-	       (!answers || u->all.silent < (__s64)incast_credit(u));
+	       (!answers || u->all.silent < (__s64)incast_credit(u) / 2);
 }
 
 /* Opens the window of a flow whose sender has finished, if it may. Returns what the flow waits for
@@ -192,15 +192,16 @@ static __always_inline enum incast_waiting incast_open_live(struct flow *f, stru
 	 * then sends the next grant as one train. */
 	if (is_open && incast_share(u, port) < INCAST_SLIDES * incast_mss(f))
 		return INCAST_NOT_WAITING;
+	/* A new flow's first window is enough to show that there is an answer. More for each of a
+	 * volley of requests would be more than the credit. */
+	if (incast_vm_asks(why) && open >= (__s32)(INCAST_SMALLEST / 2) && !(i->bits & INCAST_WIDE))
+		return INCAST_NOT_WAITING;
 	/* Data do not open a closed window: their ACK may be the VM's, and late. */
 	if (why == INCAST_DEQUEUED || (port->own.queued <= 0 && (incast_vm_asks(why) || is_open))) {
 		if (incast_grant(f, u, port, why, want, open))
 			return INCAST_NOT_WAITING;
 	}
 	if (is_open || i->waiting == INCAST_QUEUED)
-		return INCAST_NOT_WAITING;
-	/* A new flow's first window is enough to show that there is an answer. */
-	if (incast_vm_asks(why) && open >= (__s32)(INCAST_SMALLEST / 2) && !(i->bits & INCAST_WIDE))
 		return INCAST_NOT_WAITING;
 	return incast_enqueue(f, u, port);
 }

@@ -8,13 +8,14 @@
 #include "incast_round_trip.h"
 
 /* First window of a flow, bytes: a part of what is left of half of its port's share, so that later
- * flows have some too. With very many flows each begins with the smallest segment that every TCP
- * can send. */
+ * flows have some too. What silent flows have counts: many connections that are opened one by one
+ * may all be used at the same time. With very many flows each begins with the smallest segment that
+ * every TCP can send. */
 static __always_inline __u32 incast_first_window(const struct uplink *u,
 						 const struct incast_port *port, __u32 mss)
 {
-	__s64 left = incast_left(u, port),
-	      half = incast_port_share(u, port) / 2 - port->own.outstanding;
+	__s64 left = incast_left(u, port), silent = u->all.silent > 0 ? u->all.silent : 0,
+	      half = incast_port_share(u, port) / 2 - port->own.outstanding - silent;
 	__u32 part;
 
 	if (half < left)
@@ -48,7 +49,8 @@ static __always_inline void incast_begin(struct flow *f, struct uplink *u, struc
 	__s32 shown;
 
 	i->received = i->edge = seq_max(f->high_seq, f->next_seq);
-	i->epoch = u->all.epoch + INCAST_EPOCHS_ACTIVE;
+	incast_note_drain(u);
+	i->epoch = u->all.epoch + incast_epochs_active(u);
 	shown = seq_diff(f->adv_edge, i->received);
 	if (shown > 0 && shown <= (__s32)(INCAST_START_MSS * incast_mss(f))) {
 		i->edge = f->adv_edge;

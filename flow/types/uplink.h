@@ -27,6 +27,7 @@ struct uplink {
 	__u32 total; /* BW_T */
 	__u32 t_ns; /* T */
 	__u32 base_rtt_ns; /* round trip with an empty queue */
+	__u32 drain_ns; /* time that a full queue of the last hop takes to empty */
 	__u32 census; /* number of the present census */
 	__u32 receiving; /* ports that received data during the last census */
 	__u32 receiving_now; /* the same, so far in the present census */

@@ -278,3 +278,27 @@ fn a_request_of_a_quiet_port_is_answered_in_time_beside_a_port_with_200_flows() 
     println!("16 KB beside 200 streams: {worst:.2} ms at most");
     assert!(worst < 15.0, "{worst} ms");
 }
+
+/// The queue of a slow last hop holds data for longer than an epoch and a census take at 1 Gb/s.
+#[test]
+fn a_slow_last_hop_loses_nothing_either() {
+    for mbps in [600, 200, 50] {
+        for (n, scale) in [(4, 7), (4, 10), (40, 7), (40, 10), (64, 7)] {
+            for early in [false, true] {
+                // Opened at once, while the first ones are live, and when they are silent.
+                for connect_gap_ns in [0, 300 * US, 20 * MS] {
+                    let set = controlled(n, early, 128_000);
+                    let set = Setting { mbps, scale, connect_gap_ns, ..set };
+                    let all = rounds(set, n, 64_000, 3);
+                    let what = format!(
+                        "{mbps} Mb/s, {n} senders, scale {scale}, early {early}, gap \
+                         {connect_gap_ns}: {all:?}"
+                    );
+                    assert_eq!((all.ended, all.drops, all.late), (3, 0, 0), "{what}");
+                    let part = all.mbps / (MOST_MBPS * mbps as f64 / 1e3);
+                    assert!(part > 0.9, "{part}: {what}");
+                }
+            }
+        }
+    }
+}

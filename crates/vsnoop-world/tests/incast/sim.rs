@@ -54,6 +54,8 @@ pub struct Setting {
     pub pause_ns: u64,
     /// The helper serves the grant queue so often.
     pub helper_ns: u64,
+    /// From one connection to the next one, when they are opened.
+    pub connect_gap_ns: u64,
     /// Marks instead of drops from this length on, and senders that halve on them.
     pub marks: Option<u32>,
     /// Connections that are open and send nothing.
@@ -80,6 +82,7 @@ impl Default for Setting {
             request_gap_ns: 2 * US,
             pause_ns: 200 * US,
             helper_ns: 10 * MS,
+            connect_gap_ns: 0,
             marks: None,
             idle: 0,
             ports: Vec::new(),
@@ -219,6 +222,8 @@ impl Sim {
         let mut port_of = of_ports.flat_map(|(port, senders)| repeat_n(port, senders));
         for _ in 0..sim.set.senders + sim.set.idle {
             sim.connect(port_of.next().unwrap_or(0));
+            let next = sim.now + sim.set.connect_gap_ns;
+            sim.run(next, |_| false);
         }
         if sim.set.control.is_some() {
             sim.events.at(sim.now + sim.set.helper_ns, Event::Helper);
