@@ -33,7 +33,15 @@ pub fn trials() -> Vec<Trial> {
         trial("libvirt::a_domain_with_bandwidth_keeps_its_limit", bandwidth),
         trial("libvirt::a_domain_without_a_monitor_is_paused_by_the_hook", hook::snapshots),
         trial("libvirt::uploads_go_on_when_a_followed_domain_migrates", moves::followed_migrations),
+        trial(
+            "libvirt::an_upload_goes_on_in_snapshots_of_a_followed_domain",
+            moves::followed_snapshots,
+        ),
         trial("libvirt::uploads_go_on_when_a_domain_is_saved_after_a_pause", moves::saving),
+        trial(
+            "libvirt::a_domain_that_is_saved_without_a_pause_resets_its_upload",
+            moves::saving_without_a_pause,
+        ),
         trial("libvirt::uploads_go_on_when_a_hooked_domain_migrates", moves::hooked_migrations),
     ]
 }

@@ -2,17 +2,20 @@
 //! service, and with libvirt's hook where there is none.
 
 use std::fs;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::TcpStream;
 use std::thread;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use vsnoop_testbed::topology::PORT;
 use vsnoop_testbed::vsnoop::{Service, Vsnoop};
+use vsnoop_testbed::wait::wait_until;
 
 use super::daemon::Directory;
 use super::hook::Calls;
 use super::service;
-use super::site::{DOMAIN, Domain, Host, Site, is_active};
+use super::site::{DOMAIN, Domain, Host, PATIENCE, Site, is_active};
 use super::upload::Upload;
 
 /// MiB in a second: the copying of memory takes some seconds, as that of a large VM does.
@@ -128,14 +131,44 @@ pub fn followed_migrations() -> Result<()> {
     Ok(())
 }
 
-pub fn saving() -> Result<()> {
-    let _only = service();
+/// A domain that the service follows, on one host.
+fn followed_alone() -> Result<(Site, Service)> {
     let site = Site::new(Directory::new()?)?;
-    let host = &site.host;
-    let _service = serve(&[host], &format!("qmp = \"{}\"\n", host.monitor()))?;
+    let service = serve(&[&site.host], &format!("qmp = \"{}\"\n", site.host.monitor()))?;
     site.create(&Domain { is_followed: true, ..Domain::default() })?;
     site.until_the_guest_serves()?;
-    host.until_port("the domain's tap is attached", is_active)?;
+    site.host.until_port("the domain's tap is attached", is_active)?;
+    Ok((site, service))
+}
+
+/// Of memory, while the domain runs and while it is stopped.
+pub fn followed_snapshots() -> Result<()> {
+    let _only = service();
+    let (site, _service) = followed_alone()?;
+    let host = &site.host;
+    let upload = Upload::begin(&site.client, Site::server())?;
+    let snapshots = [("live", &["--live"][..]), ("stopped", &[])];
+    for (taken, (name, options)) in (1..).zip(snapshots) {
+        host.until_accelerated()?;
+        let memory = format!("file={}/{name},snapshot=external", host.libvirt.path().display());
+        let snapshot = ["snapshot-create-as", DOMAIN, name, "--memspec", &memory];
+        host.libvirt.virsh(&[&snapshot, options].concat())?;
+        wait_until("the port was paused for it, and goes on", PATIENCE, || {
+            let log = service_log(host)?;
+            let said = |words: &str| log.matches(words).count() == taken;
+            Ok(said("paused, its VM is being migrated or saved") && said("goes on, its VM is here"))
+        })
+        .with_context(|| service_log(host).unwrap_or_default())?;
+        host.until_port("the port is active", is_active)?;
+    }
+    host.until_accelerated()?;
+    upload.finish().with_context(|| service_log(host).unwrap_or_default())
+}
+
+pub fn saving() -> Result<()> {
+    let _only = service();
+    let (site, _service) = followed_alone()?;
+    let host = &site.host;
     let upload = Upload::begin(&site.client, Site::server())?;
     host.until_accelerated()?;
     let file = host.libvirt.path().join("saved");
@@ -154,6 +187,50 @@ pub fn saving() -> Result<()> {
         until_accelerated(&site, host)?;
     }
     upload.finish().with_context(|| service_log(host).unwrap_or_default())
+}
+
+/// What the VM has not taken when libvirt stops it stays behind; the sender learns of it.
+pub fn saving_without_a_pause() -> Result<()> {
+    let _only = service();
+    let (site, _service) = followed_alone()?;
+    let host = &site.host;
+    let upload = Upload::begin(&site.client, Site::server())?;
+    host.until_accelerated()?;
+    let file = host.libvirt.path().join("saved");
+    let file = file.to_string_lossy();
+    thread::scope(|scope| {
+        // All of the rest at once, which is far more than the VM takes in a moment.
+        let sending = scope.spawn(|| upload.end());
+        host.until_port("much is outstanding", |port| {
+            port["outstanding_bytes"].as_u64() > Some(100_000)
+        })?;
+        host.libvirt.virsh(&["save", DOMAIN, &file])?;
+        let sent = sending.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        let error = sent.err().context("the upload went on")?;
+        let kind = error.root_cause().downcast_ref::<io::Error>().map(io::Error::kind);
+        let is_told = [Some(ErrorKind::ConnectionReset), Some(ErrorKind::BrokenPipe)];
+        ensure!(is_told.contains(&kind), "instead of a reset: {error:#}");
+        Ok(())
+    })?;
+    host.until_port("the port is gone with its domain", Value::is_null)?;
+    let log = service_log(host)?;
+    ensure!(log.contains("its VM has left without"), "{log}");
+    wait_until("it is counted", PATIENCE, || {
+        Ok(counter("vsnoop_migrations_left_behind_bytes_total")? > 0.0)
+    })?;
+    host.libvirt.virsh(&["restore", &file])?;
+    host.until_port("the tap is attached again", is_active)?;
+    until_accelerated(&site, host)
+}
+
+/// The service's counter of this name.
+fn counter(name: &str) -> Result<f64> {
+    let mut stream = TcpStream::connect("127.0.0.1:19755")?;
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    let value = answer.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    Ok(value.with_context(|| format!("no {name}: {answer}"))?.parse()?)
 }
 
 pub fn hooked_migrations() -> Result<()> {
