@@ -4,9 +4,9 @@
 //! It listens on the host's own address, one port for each machine, so that clients have to know of
 //! it (a transparent proxy would need rules and routes, and costs no less). What is done to its
 //! favour: it runs on the host's core, moves 64 KB at a time, and its sockets may buffer as much as
-//! the hold does; its connections to the machines use the client's congestion control. The client's
-//! handshake is with the proxy, which answers at once and then shakes hands with the machine:
-//! compare `total_ms`.
+//! the hold does; its connections to the machines use the client's congestion control, as the
+//! default of the host's namespace. The client's handshake is with the proxy, which answers at once
+//! and then shakes hands with the machine: compare `total_ms`.
 
 use std::fmt::Write;
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ use std::net::SocketAddr;
 use anyhow::{Context, Result};
 use vsnoop_testbed::guest::installed;
 use vsnoop_testbed::session::Session;
-use vsnoop_testbed::stage::{CONGESTION_CONTROL, HOST, Stage, vm_address};
+use vsnoop_testbed::stage::{HOST, Stage, vm_address};
 
 use super::Daemon;
 
@@ -32,9 +32,7 @@ impl Proxy {
     /// Before the servers of the machines, which listen at this port.
     pub fn start(session: &mut Session, stage: &Stage, port: u16) -> Result<Self> {
         let program = installed("haproxy", "haproxy")?;
-        session.allow_congestion_control(CONGESTION_CONTROL)?;
         let host = stage.host();
-        host.set_sysctl("net.ipv4.tcp_congestion_control", CONGESTION_CONTROL)?;
         for key in ["net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem"] {
             host.set_sysctl(key, &with_maximum(&host.sysctl(key)?, SOCKET_BYTES)?)?;
         }

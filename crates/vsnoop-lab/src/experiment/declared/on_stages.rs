@@ -160,8 +160,13 @@ fn conditions(plan: &Parts, load_period_ms: u32) -> BTreeMap<String, Value> {
     conditions
 }
 
-/// Lays the path of a cell, measures it, and resolves the machines.
+/// Sets the congestion control of a cell, lays its path, measures it, and resolves the machines.
 fn enter(stage: &mut Stage, cell: Cell, record: &mut Record) -> Result<()> {
+    let control = cell.congestion_control.unwrap_or_default().name();
+    // Load generators, curl and a proxy take the default of their namespace.
+    for netns in [stage.client(), stage.host()] {
+        netns.set_sysctl("net.ipv4.tcp_congestion_control", control)?;
+    }
     let rtt = Duration::from_secs_f64(cell.path_rtt_ms / 1e3);
     stage.set_path(&PathOptions {
         rtt,

@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 use vsnoop_testbed::contained::{self, Network, Sandbox};
 use vsnoop_testbed::guest::{self, SystemImage};
-use vsnoop_testbed::stage::{CONGESTION_CONTROL, vm_address};
+use vsnoop_testbed::stage::vm_address;
 
 use self::output::{Measured, Output};
 use super::configuration::Configuration;
@@ -87,8 +87,6 @@ struct Services {
 impl Measure for Services {
     fn enter(&mut self, ground: &Ground) -> Result<()> {
         let client = ground.stage.client();
-        // The load generators take the default of their namespace, which may be the host's.
-        client.set_sysctl("net.ipv4.tcp_congestion_control", CONGESTION_CONTROL)?;
         let vm = ground.stage.vm(ground.machine);
         if self.started.replace(vm.pid()) != Some(vm.pid()) {
             let address = vm_address(ground.machine, false);

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use serde::Deserialize;
 use vsnoop_testbed::guest;
-use vsnoop_testbed::stage::{CONGESTION_CONTROL, vm_address};
+use vsnoop_testbed::stage::vm_address;
 
 use self::clients::{Clients, Outcome};
 use self::operation::OPERATIONS;
@@ -71,7 +71,6 @@ struct Site {
 impl Measure for Site {
     fn enter(&mut self, ground: &Ground) -> Result<()> {
         let client = ground.stage.client();
-        client.set_sysctl("net.ipv4.tcp_congestion_control", CONGESTION_CONTROL)?;
         ensure!(ground.stage.vm_count() >= SERVERS, "the site needs two machines");
         let process = ground.stage.vm(SITE).pid();
         if self.started.replace(process) != Some(process) {
