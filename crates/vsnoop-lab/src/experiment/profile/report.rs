@@ -8,15 +8,17 @@ use serde_json::Value;
 use super::perf;
 use crate::results::bars::{self, Bar, Bars};
 use crate::results::drawing::{COLOURS, Drawing};
-use crate::results::statistics::named;
+use crate::results::statistics::{ascending, named, percentile};
 use crate::results::table::{Style, grid};
-use crate::results::{Figure, Group, Results};
+use crate::results::{Figure, Group, Results, Sample, Values, ms};
 
 /// Names of values: each routine has its time per packet, its share of the host's core, and how
 /// many samples they are from.
 pub const NS: &str = "_ns";
 pub const PERCENT: &str = "_cpu_percent";
 pub const SAMPLES: &str = "_samples";
+/// Until all bytes had arrived.
+pub const TOOK: &str = "took_ms";
 /// Packets to VMs, which may be super-packets, and in segments of an MTU.
 pub const PACKETS: &str = "packets_to_vm";
 pub const SEGMENTS: &str = "segments_to_vm";
@@ -24,6 +26,7 @@ pub const SEGMENTS: &str = "segments_to_vm";
 /// The processor's clock, in the environment.
 pub const MHZ: &str = "cpu_mhz";
 const VSNOOP: &str = "vsnoop";
+const OFF: &str = "off";
 
 /// Routines of the report, and those that it does not have: parsing is a part of its hooks, and it
 /// makes no copy.
@@ -170,10 +173,32 @@ pub fn routine(symbol: &str) -> Option<Routine> {
     FUNCTIONS.iter().find(is_of).map(|(routine, _)| *routine)
 }
 
-/// The mean over the rounds: single ones have few samples.
+/// Whether perf has a sample of any routine: a recording without one has failed.
+pub fn is_recorded(values: &Values) -> bool {
+    let samples = |routine: Routine| values.get(&format!("{}{SAMPLES}", routine.name()));
+    Routine::ALL.into_iter().filter_map(samples).any(|samples| *samples > 0.0)
+}
+
+/// The mean over the rounds, of which single ones have few samples, without recordings that failed.
 fn mean(results: &Results, group: &Group, name: &str) -> Option<f64> {
-    let values = named(results, VSNOOP, group, name);
+    let recorded = results.of(VSNOOP, group).filter(|sample| is_recorded(&sample.values));
+    let values: Vec<_> = recorded.filter_map(|sample| sample.values.get(name).copied()).collect();
     (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
+}
+
+/// How long the streams took, ascending. Files of earlier versions have it as the CPU time of a
+/// routine and its share.
+fn took_ms(results: &Results, configuration: &str, group: &Group) -> Vec<f64> {
+    let of = |sample: &Sample| {
+        let value = |name: &str| sample.values.get(name).copied();
+        let by_share = |routine: Routine| {
+            let of = |suffix: &str| value(&format!("{}{suffix}", routine.name()));
+            let ran_ms = of(SAMPLES)? * ms(perf::PERIOD);
+            of(PERCENT).filter(|percent| *percent > 0.0).map(|percent| ran_ms / percent * 100.0)
+        };
+        value(TOOK).or_else(|| Routine::ALL.into_iter().find_map(by_share))
+    };
+    ascending(results.of(configuration, group).filter_map(of))
 }
 
 fn cycles(results: &Results, ns: f64) -> Option<f64> {
@@ -196,6 +221,35 @@ pub fn tables(results: &Results, style: Style) -> String {
     for group in results.groups() {
         for routine in Routine::ALL {
             rows.extend(row(results, &group, routine));
+        }
+    }
+    let routines = grid(style, &header, 2, rows);
+    let failed = results.samples.iter().filter(|one| one.configuration == VSNOOP);
+    let failed = failed.filter(|one| !is_recorded(&one.values)).count();
+    let failed = match failed {
+        0 => String::new(),
+        _ => {
+            format!("\n\nRecordings without a sample of any routine, which do not count: {failed}.")
+        }
+    };
+    format!("{routines}{failed}\n\n{}", throughput(results, style))
+}
+
+/// How long the streams took.
+fn throughput(results: &Results, style: Style) -> String {
+    let header = ["streams", "configuration", "n", "took s\np50", "MB/s\np50"];
+    let mut rows = Vec::new();
+    for group in results.groups() {
+        for name in results.configurations() {
+            let took_ms = took_ms(results, &name, &group);
+            let Some(p50) = percentile(&took_ms, 50.0) else { continue };
+            rows.push(vec![
+                streams(&group),
+                name,
+                took_ms.len().to_string(),
+                format!("{:.1}", p50 / 1e3),
+                format!("{:.1}", group.size_bytes as f64 / p50 / 1e3),
+            ]);
         }
     }
     grid(style, &header, 2, rows)
@@ -276,31 +330,47 @@ pub fn plots(results: &Results, dir: &Path) -> Result<Vec<String>> {
     Ok(vec!["cycles".into()])
 }
 
-/// The sum of all routines against that of the report, and what more streams change.
+/// The sum of all routines against that of the report, for each segment of an MTU, and how long the
+/// streams took.
 pub fn difference(results: &Results) -> Option<String> {
-    let groups = results.groups();
-    let sum = |group: &Group| -> Option<f64> {
-        let of = |routine: Routine| mean(results, group, &format!("{}{NS}", routine.name()));
-        cycles(results, Routine::ALL.into_iter().filter_map(of).sum())
-    };
     let paper: f64 = Routine::ALL.into_iter().filter_map(Routine::paper).map(|[one, _]| one).sum();
-    let parts: Vec<_> = groups
-        .iter()
-        .filter_map(|group| Some(format!("{:.0} with {}", sum(group)?, group.what?)))
-        .collect();
-    let each = mean(results, groups.first()?, SEGMENTS)? / mean(results, groups.first()?, PACKETS)?;
-    Some(format!(
-        "all routines take {} cycles each packet ({paper:.0} in the report, which has no copy); a packet \
-         is a super-packet of {each:.1} segments here, one segment in the report.",
-        parts.join(", ")
-    ))
+    let of = |group: &Group| {
+        let ns = |routine: Routine| mean(results, group, &format!("{}{NS}", routine.name()));
+        let sum = cycles(results, Routine::ALL.into_iter().filter_map(ns).sum())?;
+        let each = mean(results, group, SEGMENTS)? / mean(results, group, PACKETS)?;
+        Some(format!(
+            "{} take {:.0} cycles each MTU segment ({sum:.0} each super-packet of {each:.1} \
+             segments){}",
+            group.what?,
+            sum / each,
+            rates(results, group),
+        ))
+    };
+    let parts: Vec<_> = results.groups().iter().filter_map(of).collect();
+    (!parts.is_empty()).then(|| {
+        format!(
+            "all routines of {}; the report, whose packets are single segments and are not copied, \
+             has {paper:.0} cycles each.",
+            parts.join("; of ")
+        )
+    })
+}
+
+/// `, and send 19.7 MB/s, with off 21.0 MB/s`.
+fn rates(results: &Results, group: &Group) -> String {
+    let of = |name| {
+        let took_ms = percentile(&took_ms(results, name, group), 50.0)?;
+        Some(format!("{:.1} MB/s", group.size_bytes as f64 / took_ms / 1e3))
+    };
+    let vsnoop = of(VSNOOP).map_or(String::new(), |rate| format!(", and send {rate}"));
+    vsnoop + &of(OFF).map_or(String::new(), |rate| format!(", with off {rate}"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::results::Label;
     use crate::results::testing::{results, sample};
-    use crate::results::{Label, Sample};
     use vsnoop_testbed::workspace;
 
     #[test]
@@ -317,15 +387,49 @@ mod tests {
         assert_eq!(of("make_reply"), Some(Routine::BuildAck));
         assert_eq!(routine("__htab_map_lookup_elem"), Some(Routine::Lookup));
         assert_eq!(routine("tcp_sendmsg"), None);
-        let values = [("ingress_ns", 300.0), (PACKETS, 10.0), (SEGMENTS, 200.0)];
-        let values = values.map(|(name, value)| (name.to_owned(), value)).into();
-        let what = Label::from("100 streams").ok();
-        let sample = Sample { what, values, ..sample(VSNOOP, 1.0) };
-        let mut results = results(vec![sample]);
-        results.environment.insert(MHZ.into(), 2000.0.into());
+        let results = measured(&[(VSNOOP, &RECORDED)]);
         let text = tables(&results, Style::Terminal);
         assert!(text.contains("600") && text.contains("516") && text.contains("20.0"), "{text}");
         assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+        let text = difference(&results).unwrap();
+        assert!(text.contains("30 cycles each MTU segment (600 each super-packet"), "{text}");
+    }
+
+    const RECORDED: [(&str, f64); 4] =
+        [("ingress_ns", 300.0), ("ingress_samples", 9.0), (PACKETS, 10.0), (SEGMENTS, 200.0)];
+
+    /// 10 KB by 100 streams.
+    fn measured(samples: &[(&str, &[(&str, f64)])]) -> Results {
+        let samples = samples.iter().map(|(name, values)| {
+            let values = values.iter().map(|(name, value)| ((*name).to_owned(), *value));
+            let what = Label::from("100 streams").ok();
+            Sample { what, values: values.collect(), ..sample(name, 1.0) }
+        });
+        let mut results = results(samples.collect());
+        results.environment.insert(MHZ.into(), 2000.0.into());
+        results
+    }
+
+    #[test]
+    fn a_recording_that_failed_does_not_count() {
+        let failed = [("ingress_ns", 0.0), ("ingress_samples", 0.0), (PACKETS, 10.0)];
+        let results = measured(&[(VSNOOP, &RECORDED), (VSNOOP, &failed)]);
+        assert_eq!(mean(&results, &results.groups()[0], "ingress_ns"), Some(300.0));
+        let text = tables(&results, Style::Markdown);
+        assert!(text.contains("which do not count: 1."), "{text}");
+    }
+
+    #[test]
+    fn how_long_streams_took_is_known_from_files_of_earlier_versions_too() {
+        // 9 samples are 0.9 ms, a hundredth of the time.
+        let earlier = [RECORDED.as_slice(), &[("ingress_cpu_percent", 1.0)]].concat();
+        let off = [(TOOK, 100.0)];
+        let results = measured(&[(VSNOOP, &earlier), (OFF, &off)]);
+        let took = |name| took_ms(&results, name, &results.groups()[0]);
+        assert!((took(VSNOOP)[0] - 90.0).abs() < 1e-9, "{:?}", took(VSNOOP));
+        assert_eq!(took(OFF), [100.0]);
+        let text = difference(&results).unwrap();
+        assert!(text.contains("and send 0.1 MB/s, with off 0.1 MB/s"), "{text}");
     }
 
     /// Functions that are not inlined have a name of their own in a profile.
