@@ -158,8 +158,13 @@ impl Incast {
 
 impl fmt::Display for Incast {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}, {} senders, {}", self.part.name(), self.senders, self.setting())
+        write!(f, "{}, {}, {}", self.part.name(), senders_text(self.senders), self.setting())
     }
+}
+
+/// `1 sender`, `40 senders`.
+pub fn senders_text(senders: usize) -> String {
+    format!("{senders} sender{}", if senders == 1 { "" } else { "s" })
 }
 
 /// Result of one round.

@@ -78,6 +78,12 @@ fn against(figure: &'static PaperFigure) -> Against {
     }
 }
 
+/// How many rounds of all configurations a run has, where time cuts none.
+pub fn planned_rounds(options: &Options) -> Result<usize> {
+    let points = plan::points(options)?;
+    Ok(points.iter().map(|point| point.rounds * point.configurations.len()).sum())
+}
+
 fn run(options: &Options, record: &mut Record) -> Result<()> {
     ensure!(
         nix::unistd::geteuid().is_root(),
@@ -105,8 +111,7 @@ fn run(options: &Options, record: &mut Record) -> Result<()> {
             ("guest_kernel".into(), json!(boot.image.kernel_version)),
         ]);
     }
-    let rounds = points.iter().map(|point| point.rounds * point.configurations.len());
-    let mut progress = Progress::new(rounds.sum());
+    let mut progress = Progress::new(planned_rounds(options)?);
     for points in points.chunk_by(|one, next| stage::same(&one.incast, &next.incast)) {
         let boot = boot.as_ref().filter(|_| points[0].incast.part.has_guests());
         println!("building a switch with its senders, for {}", points[0].incast.part.name());

@@ -4,12 +4,15 @@ use serde::Deserialize;
 
 use super::configuration::Configuration;
 use super::figures::{BASE, Outcome, outcome};
-use crate::results::incast::{Incast, Part};
+use crate::results::incast::{Incast, Part, senders_text};
 use crate::results::report::{Paper, PaperValue};
 use crate::results::{Group, Results, size_text};
 
+/// The paper's figures end at 46 to 48.
+const MOST_SENDERS: usize = 48;
+
 /// A figure of the paper, with the rounds that repeat it: those of one part, with the buffer, the
-/// congestion control and the least RTO of [`BASE`].
+/// congestion control and the least RTO of [`BASE`], and with at most [`MOST_SENDERS`].
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PaperFigure {
@@ -71,7 +74,8 @@ impl PaperFigure {
             total_bytes: incast.total_bytes,
             ..BASE
         };
-        *incast == same && (self.sizes.is_empty() || self.sizes.contains(&size_bytes))
+        let in_figure = *incast == same && incast.senders <= MOST_SENDERS;
+        in_figure && (self.sizes.is_empty() || self.sizes.contains(&size_bytes))
     }
 
     /// One sentence, of the samples.
@@ -120,8 +124,9 @@ impl PaperFigure {
                 .map(|one| format!("{} {:.0}", one.configuration, one.outcome.goodput_mbps));
             let words = words.collect::<Vec<_>>().join(", ");
             if let (Some(x), false) = (x, words.is_empty()) {
+                let senders = senders_text(*x as usize);
                 clauses.push(format!(
-                    "at {x} senders the paper has {value} {unit} ({name}), here {words}"
+                    "at {senders} the paper has {value} {unit} ({name}), here {words}"
                 ));
             }
         }
@@ -162,8 +167,11 @@ fn goodput(measured: &[Measured]) -> Vec<String> {
         let few = same().min_by_key(|one| one.senders).unwrap_or(one);
         let many = same().max_by_key(|one| one.senders).unwrap_or(one);
         parts.push(format!(
-            "{name}, {:.0} with {} senders and {:.0} with {}",
-            few.outcome.goodput_mbps, few.senders, many.outcome.goodput_mbps, many.senders
+            "{name}, {:.0} with {} and {:.0} with {}",
+            few.outcome.goodput_mbps,
+            senders_text(few.senders),
+            many.outcome.goodput_mbps,
+            many.senders
         ));
     }
     if let Some(first) = parts.first_mut() {
@@ -174,16 +182,18 @@ fn goodput(measured: &[Measured]) -> Vec<String> {
 
 fn timeouts(measured: &[Measured]) -> Vec<String> {
     let mut names: Vec<_> = measured.iter().map(|one| &one.configuration).collect();
-    names.dedup();
-    names.sort_by_key(|name| name.as_str() != Configuration::Off.name());
+    names.sort_by_key(|name| (name.as_str() != Configuration::Off.name(), name.as_str()));
     names.dedup();
     let worst = names.into_iter().filter_map(|name| {
         let of = measured.iter().filter(|one| one.configuration == *name);
         let worst = of.max_by(|a, b| a.outcome.timeout_pct.total_cmp(&b.outcome.timeout_pct))?;
         let percent = worst.outcome.timeout_pct;
+        if percent == 0.0 {
+            return Some(format!("no round of {name} has a timeout"));
+        }
         Some(format!(
-            "at most {percent:.0} % of the rounds of {name} have a timeout ({} senders, {} each)",
-            worst.senders,
+            "at most {percent:.0} % of the rounds of {name} have a timeout ({}, {} each)",
+            senders_text(worst.senders),
             size_text(worst.size_bytes)
         ))
     });
@@ -195,6 +205,7 @@ mod tests {
     use super::super::declaration;
     use super::super::figures::testing::{in_part, round};
     use super::*;
+    use crate::results::Sample;
     use crate::results::testing::results;
 
     fn figure(plot: &str) -> &'static PaperFigure {
@@ -211,6 +222,26 @@ mod tests {
         assert!(of("figure-9").contains("100 % of the rounds of off"), "{}", of("figure-9"));
         assert!(of("figure-10-goodput").contains("at 40 senders the paper has 564 Mb/s"));
         assert_eq!(figure("figure-11").difference(&samples), None);
+    }
+
+    #[test]
+    fn each_configuration_has_one_clause_of_the_senders_that_the_paper_has() {
+        let mut samples = Vec::new();
+        for senders in [1, 16, 40] {
+            samples.push(round("off", senders, 90.0, 1));
+            samples.push(round("incast", senders, 90.0, 1));
+        }
+        samples.push(Sample { size_bytes: 128_000, ..round("incast", 40, 90.0, 0) });
+        // Beyond the figures.
+        samples.extend([round("off", 200, 90.0, 1), round("incast", 200, 90.0, 1)]);
+        let samples = results(samples);
+        for plot in ["figure-9", "figure-10-timeouts"] {
+            let text = figure(plot).difference(&samples).unwrap();
+            assert_eq!(text.matches("of the rounds of incast ").count(), 1, "{text}");
+            assert!(!text.contains("200") && !text.contains("(1 senders"), "{text}");
+        }
+        let text = figure("figure-8").difference(&samples).unwrap();
+        assert!(text.contains("with 1 sender and"), "{text}");
     }
 
     #[test]

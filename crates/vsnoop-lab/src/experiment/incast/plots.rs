@@ -13,8 +13,6 @@ use crate::results::incast::{Incast, Part, RATE_MBIT};
 use crate::results::{Group, Results, size_text};
 
 const X_LABEL: &str = "senders";
-/// The paper has 46.
-const MOST_SENDERS: usize = 64;
 const MOST_PERCENT: f64 = 105.0;
 
 struct View {
@@ -80,9 +78,8 @@ pub fn draw(results: &Results, dir: &Path) -> Result<Vec<String>> {
 /// drawn of a single point.
 fn draw_figure(results: &Results, figure: &PaperFigure, dir: &Path) -> Result<Option<String>> {
     let Some(view) = VIEWS.iter().find(|view| view.name == figure.view) else { return Ok(None) };
-    let mut lines = lines(results, &figure.configurations, view, |incast, size| {
-        incast.senders <= MOST_SENDERS && figure.has(incast, size)
-    });
+    let has = |incast: &Incast, size| figure.has(incast, size);
+    let mut lines = lines(results, &figure.configurations, view, has);
     // Goodput is relative to the last hop, which the paper has at another rate.
     let rate_mbit = results.cells().into_iter().filter_map(|cell| cell.incast);
     let rate_mbit = rate_mbit.filter(|one| figure.is_of(one)).map(|one| one.rate_mbit).max();
