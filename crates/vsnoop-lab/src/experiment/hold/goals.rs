@@ -7,7 +7,9 @@ use std::fmt::Write;
 
 use anyhow::Result;
 
-use crate::results::statistics::{ACKED, DELIVERED, Metric, Ratio, ratio_of_medians, values};
+use crate::experiment::spent::{self, RAN};
+use crate::results::statistics::{ACKED, DELIVERED, Metric, Ratio, TOTAL};
+use crate::results::statistics::{percentile, ratio_of_medians, values};
 use crate::results::table::{milliseconds, ratio};
 use crate::results::{Cell, Group, Results, size_text};
 
@@ -19,30 +21,45 @@ const NEAR_HOST_BYTES: u64 = 100_000;
 const NEAR_HOST_TIMES: f64 = 3.0;
 const NEAR_HOST_MS: f64 = 1.0;
 const PEERS: [&str; 3] = ["off", "ahead-0", "proxy"];
+/// Where a verdict needs intervals and no size has one.
+const TOO_FEW: &str = "too few rounds";
 
 pub fn render(results: &Results) -> Result<String> {
     let mut text = String::from("| cell | goal | measured | |\n|---|---|---|---|\n");
-    let mut any = false;
+    let (mut any, mut missed) = (false, Vec::new());
     for cell in results.cells() {
         for goal in goals(results, cell) {
-            let verdict = if goal.reached { "reached" } else { "missed" };
+            let verdict = match goal.reached {
+                Some(true) => "reached",
+                Some(false) => "missed",
+                None => TOO_FEW,
+            };
             writeln!(text, "| {cell} | {} | {} | {verdict} |", goal.text, goal.measured)?;
             any = true;
+            let is_missed = goal.reached == Some(false);
+            missed.extend(goal.why.filter(|_| is_missed).map(|why| format!("{cell}, {why}")));
         }
     }
     if !any {
         return Ok("`vsnoop` and what it is compared with were not measured in this run.".into());
     }
     text += "\nRatios are of medians, with the interval that holds them in 95 of 100 repetitions \
-             (bootstrap). *Behind* and *ahead* mean that the whole interval is below or above 1. On a \
-             path with a round trip, vsnoop is to be behind at no size and ahead at one at least.";
+             (bootstrap). *Behind* and *ahead* mean that the whole interval is below or above 1; \
+             fewer than six rounds have no interval, and are not judged. On a path with a round trip, \
+             vsnoop is to be behind at no size and ahead at one at least.";
+    if !missed.is_empty() {
+        write!(text, "\n\nWhat bounds a missed goal: {}.", missed.join("; "))?;
+    }
     Ok(text)
 }
 
 struct Goal {
     text: String,
     measured: String,
-    reached: bool,
+    /// `None`: there are too few rounds to say.
+    reached: Option<bool>,
+    /// What bounds it, by what was measured.
+    why: Option<String>,
 }
 
 fn goals(results: &Results, cell: Cell) -> Vec<Goal> {
@@ -58,7 +75,8 @@ fn goals(results: &Results, cell: Cell) -> Vec<Goal> {
             Some(Goal {
                 text: format!("{size} acknowledged at p50 at least {times} times sooner than off"),
                 measured: found.text() + &limit.unwrap_or_default(),
-                reached: found.value >= times,
+                reached: Some(found.value >= times),
+                why: acknowledged_after(results, &group),
             })
         }));
         goals.extend(near_host(results, cell));
@@ -81,7 +99,8 @@ fn near_host(results: &Results, cell: Cell) -> Option<Goal> {
             ratio(vsnoop / host),
             milliseconds((vsnoop - host).max(0.0))
         ),
-        reached: vsnoop / host <= NEAR_HOST_TIMES || vsnoop - host <= NEAR_HOST_MS,
+        reached: Some(vsnoop / host <= NEAR_HOST_TIMES || vsnoop - host <= NEAR_HOST_MS),
+        why: None,
     })
 }
 
@@ -98,8 +117,10 @@ fn delivered(results: &Results, cell: Cell, peer: &str) -> Option<Goal> {
     if found.is_empty() {
         return None;
     }
-    let behind = found.iter().any(|(_, ratio)| ratio.high < 1.0);
-    let ahead = found.iter().any(|(_, ratio)| ratio.low > 1.0);
+    let judged: Vec<_> =
+        found.iter().map(|(_, ratio)| ratio).filter(|ratio| ratio.has_interval()).collect();
+    let behind = judged.iter().any(|ratio| ratio.high < 1.0);
+    let ahead = judged.iter().any(|ratio| ratio.low > 1.0);
     let distant = cell.path_rtt_ms > 0.0;
     let text = if distant { "behind at no size, ahead" } else { "behind at no size" };
     let measured: Vec<_> = found
@@ -109,8 +130,54 @@ fn delivered(results: &Results, cell: Cell, peer: &str) -> Option<Goal> {
     Some(Goal {
         text: format!("delivered, against {peer}: {text}"),
         measured: measured.join(", "),
-        reached: !behind && (ahead || !distant),
+        reached: (!judged.is_empty()).then_some(!behind && (ahead || !distant)),
+        why: delivered_after(results, cell, peer, &found),
     })
+}
+
+/// What the ratio of an acknowledgement is made of.
+fn acknowledged_after(results: &Results, group: &Group) -> Option<String> {
+    let after = |name: &str| {
+        let acked_ms = percentile(&values(results, name, group, &ACKED), 50.0)?;
+        Some(format!("{} ms with {name}", milliseconds(acked_ms)))
+    };
+    let all: Vec<_> = ["vsnoop", "host", "off"].into_iter().filter_map(after).collect();
+    Some(format!(
+        "{}: acknowledged after {} ({})",
+        size_text(group.size_bytes),
+        all.join(", "),
+        meanwhile(results, "off", group)?
+    ))
+}
+
+/// What the VM did with vsnoop and with this peer, at the sizes at which vsnoop is behind, or at
+/// all of them if it is at none.
+fn delivered_after(
+    results: &Results,
+    cell: Cell,
+    peer: &str,
+    found: &[(u64, Ratio)],
+) -> Option<String> {
+    let is_behind = |ratio: &Ratio| ratio.has_interval() && ratio.high < 1.0;
+    let any_behind = found.iter().any(|(_, ratio)| is_behind(ratio));
+    let of = |size_bytes: u64| {
+        let group = Group { size_bytes, cell, what: None };
+        let [ours, theirs] = ["vsnoop", peer].map(|name| meanwhile(results, name, &group));
+        Some(format!("{}: {}, {}", size_text(size_bytes), ours?, theirs?))
+    };
+    let sizes = found.iter().filter(|(_, ratio)| is_behind(ratio) || !any_behind);
+    let parts: Vec<_> = sizes.filter_map(|(size_bytes, _)| of(*size_bytes)).collect();
+    (!parts.is_empty()).then(|| parts.join(", "))
+}
+
+/// `with off the VM ran 9.5 and waited 4.6 of 14.3 ms`, from the handshake to the answer.
+fn meanwhile(results: &Results, name: &str, group: &Group) -> Option<String> {
+    Some(format!(
+        "with {name} the VM ran {} and waited for its CPU {} of {} ms",
+        milliseconds(spent::median(results, name, group, RAN)?),
+        milliseconds(spent::waited(results, name, group)?),
+        milliseconds(percentile(&values(results, name, group, &TOTAL), 50.0)?),
+    ))
 }
 
 fn compare(
@@ -131,16 +198,23 @@ mod tests {
     use crate::results::statistics::summarise;
     use crate::results::testing::{results, sample};
 
+    /// Of six rounds, the fewest that have an interval.
     fn judged(samples: &[(&str, f64, f64)], path_rtt_ms: f64) -> Vec<Goal> {
-        let samples = samples.iter().map(|&(name, acked_ms, delivered_ms)| {
-            let mut sample = Sample {
-                size_bytes: 100_000,
-                delivered_ms: Some(delivered_ms),
-                ..sample(name, acked_ms)
-            };
-            sample.cell.path_rtt_ms = path_rtt_ms;
-            sample
-        });
+        judged_by(6, samples, path_rtt_ms)
+    }
+
+    fn judged_by(rounds: usize, samples: &[(&str, f64, f64)], path_rtt_ms: f64) -> Vec<Goal> {
+        let samples = samples.iter().cycle().take(rounds * samples.len()).map(
+            |&(name, acked_ms, delivered_ms)| {
+                let mut sample = Sample {
+                    size_bytes: 100_000,
+                    delivered_ms: Some(delivered_ms),
+                    ..sample(name, acked_ms)
+                };
+                sample.cell.path_rtt_ms = path_rtt_ms;
+                sample
+            },
+        );
         let mut results = results(samples.collect());
         summarise(&mut results);
         let cell = results.cells()[0];
@@ -148,7 +222,7 @@ mod tests {
     }
 
     fn verdicts(samples: &[(&str, f64, f64)], path_rtt_ms: f64) -> Vec<bool> {
-        judged(samples, path_rtt_ms).into_iter().map(|goal| goal.reached).collect()
+        judged(samples, path_rtt_ms).into_iter().filter_map(|goal| goal.reached).collect()
     }
 
     #[test]
@@ -173,6 +247,30 @@ mod tests {
     }
 
     #[test]
+    fn rounds_without_an_interval_give_no_verdict() {
+        let of = |rounds| judged_by(rounds, &[("off", 1.0, 50.0), ("vsnoop", 1.0, 60.0)], 5.0);
+        assert_eq!((of(5)[0].reached, of(6)[0].reached), (None, Some(false)));
+    }
+
+    #[test]
+    fn a_missed_goal_says_what_the_vm_did_and_a_reached_one_does_not() {
+        let with = |vsnoop_ms: f64| {
+            let samples = [("proxy", 50.0), ("vsnoop", vsnoop_ms)].map(|(name, ms)| Sample {
+                delivered_ms: Some(ms),
+                values: [(RAN.into(), 20.0), (spent::QUEUED.into(), ms / 2.0)].into(),
+                ..sample(name, 1.0)
+            });
+            let samples = samples.iter().cycle().take(12).cloned();
+            render(&results(samples.collect())).unwrap()
+        };
+        let text = with(60.0);
+        let why = "10 KB: with vsnoop the VM ran 20.0 and waited for its CPU 30.0 of 61.0 ms, with \
+                   proxy the VM ran 20.0 and waited for its CPU 25.0 of 51.0 ms.";
+        assert!(text.contains(why), "{text}");
+        assert!(!with(40.0).contains("bounds"), "{}", with(40.0));
+    }
+
+    #[test]
     fn what_was_not_measured_is_not_judged() {
         assert!(judged(&[("off", 1.0, 1.0), ("ahead-0", 1.0, 1.0)], 0.0).is_empty());
     }
@@ -180,6 +278,6 @@ mod tests {
     #[test]
     fn a_goal_beyond_the_limit_of_the_machine_stands_beside_that_limit() {
         let goals = judged(&[("off", 62.0, 9.0), ("vsnoop", 4.0, 9.0), ("host", 3.1, 9.0)], 0.0);
-        assert_eq!(goals[0].measured, "16 (the host itself: 20)");
+        assert_eq!(goals[0].measured, "16 (16-16) (the host itself: 20)");
     }
 }

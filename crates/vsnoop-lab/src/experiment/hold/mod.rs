@@ -1,8 +1,8 @@
 //! `hold`: early acknowledgement, within the VM's own window and beyond it, with its alternatives,
 //! in four cells. It measures as [`transfers`](super::transfers) does.
 
-mod difference;
 mod figures;
+mod gains;
 mod goals;
 mod tables;
 
@@ -16,7 +16,7 @@ pub const RUNNER: Runner = Runner {
     figures: figures::figures,
     goals: Some(&goals::render),
     plots: crate::results::plot::draw_all,
-    difference: difference::sentence,
+    difference: gains::sentence,
 };
 
 #[cfg(test)]

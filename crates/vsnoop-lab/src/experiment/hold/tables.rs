@@ -1,6 +1,7 @@
 //! For each cell three tables: times of every configuration, how they relate to those of `vsnoop`,
-//! and what the VM did meanwhile.
+//! and what the VM did meanwhile; at the end one of the gains in all cells.
 
+use super::gains;
 use crate::experiment::spent::{self, RAN};
 use crate::experiment::transfers::{HELD, HOLD_FULL};
 use crate::results::statistics::{ACKED, DELIVERED, Metric, TOTAL, ratio_of_medians, values};
@@ -63,7 +64,7 @@ pub fn render(results: &Results, style: Style) -> String {
         }
         text
     });
-    cells.collect::<Vec<_>>().join("\n\n")
+    cells.chain(gains::table(results, style)).collect::<Vec<_>>().join("\n\n")
 }
 
 fn times(results: &Results, group: &Group) -> Vec<Vec<String>> {
