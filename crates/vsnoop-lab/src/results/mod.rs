@@ -2,6 +2,7 @@
 //!
 //! results.json is the truth; [`report`] and [`plot`] can be made again from it at any time.
 
+pub mod alone;
 pub mod bars;
 pub mod cdf;
 pub mod chart;

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::table::Style;
-use super::{CUT_SHORT, Figure, OPTIONS, Results};
+use super::{CUT_SHORT, Figure, OPTIONS, Results, alone};
 
 /// Words of an experiment for its report.
 #[derive(Clone, Copy)]
@@ -121,6 +121,9 @@ fn render(results: &Results, words: &Words, plots: &[String]) -> Result<String> 
         writeln!(text, "**{partial}**\n")?;
     }
     writeln!(text, "## Results\n")?;
+    if let Some(warning) = alone::warning(results) {
+        writeln!(text, "{warning}\n")?;
+    }
     writeln!(text, "{}\n", (words.tables)(results, Style::Markdown))?;
     writeln!(text, "{}\n", words.what_to_see)?;
     if let Some(goals) = words.goals {

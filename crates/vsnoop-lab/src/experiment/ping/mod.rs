@@ -5,6 +5,7 @@ use std::path::Path;
 
 use anyhow::Result;
 use serde::Deserialize;
+use serde_json::Value;
 use vsnoop_testbed::guest;
 use vsnoop_testbed::stage::vm_address;
 use vsnoop_testbed::vm::Begin;
@@ -16,8 +17,8 @@ use crate::results::cdf::{Cdf, Curve};
 use crate::results::chart::Chart;
 use crate::results::drawing::{Drawing, Line};
 use crate::results::statistics::{named, percentile};
-use crate::results::table::{Style, grid, milliseconds, or_dash};
-use crate::results::{Cell, Figure, Group, Label, Results, Sample};
+use crate::results::table::{NOT_MEASURED, Style, grid, milliseconds, or_dash};
+use crate::results::{Cell, Figure, Group, Label, Results, Sample, alone};
 
 pub const RUNNER: Runner =
     Runner { name: "ping", run, tables, figures, goals: None, plots, difference };
@@ -103,7 +104,32 @@ fn tables(results: &Results, style: Style) -> String {
         let [p50, p90, p99] = [50.0, 90.0, 99.0].map(at);
         vec![pinged.cell.to_string(), pinged.configuration, n, mean, p50, p90, p99]
     };
-    grid(style, &header, 2, Pinged::all(results).into_iter().map(row).collect())
+    let pings = grid(style, &header, 2, Pinged::all(results).into_iter().map(row).collect());
+    match turns_table(results, style) {
+        Some(turns) => format!("{pings}\n\n{turns}"),
+        None => pings,
+    }
+}
+
+/// How well the slices do: what a VM alone uses of its core, and the time until one with work gets
+/// its next turn.
+fn turns_table(results: &Results, style: Style) -> Option<String> {
+    let groups = results.groups();
+    let row = |group: &Group| {
+        let waits_ms = named(results, "off", group, WAIT);
+        let at = |percent| or_dash(milliseconds)(percentile(&waits_ms, percent));
+        let alone = results.environment.get(&alone::name(group.cell.vms));
+        let alone = alone.and_then(Value::as_f64).map_or(NOT_MEASURED.into(), |percent| {
+            format!("{percent:.0} [{:.0}]", alone::LOAD_PERCENT)
+        });
+        let n = waits_ms.len().to_string();
+        let [p10, p50, p90] = [10.0, 50.0, 90.0].map(at);
+        vec![group.cell.vms.to_string(), alone, n, p10, p50, p90]
+    };
+    let rows: Vec<_> = groups.iter().filter(|group| is_of_turns(group)).map(row).collect();
+    let header =
+        ["VMs", "a VM alone uses\n% [its load]", "turns", "until the next\nms p10", "p50", "p90"];
+    (!rows.is_empty()).then(|| grid(style, &header, 0, rows))
 }
 
 fn figures(results: &Results) -> Vec<Figure> {
@@ -229,7 +255,11 @@ mod tests {
         let text = difference(&results(samples.clone())).unwrap();
         assert!(text.contains("9.0 ms for each further VM (30 % of a slice of 30 ms)."), "{text}");
         samples.push(sample(3, Some(TURN), WAIT, 58.0));
-        let text = difference(&results(samples)).unwrap();
+        let mut results = results(samples);
+        let text = difference(&results).unwrap();
+        results.environment.insert(alone::name(3), 64.8.into());
+        let table = tables(&results, Style::Markdown);
+        assert!(table.contains("65 [60]") && table.contains("58.0"), "{table}");
         assert!(text.contains("of 3 VMs one with work waited 58.0 ms"), "{text}");
         assert!(text.contains("together have 60)") && text.contains("wait 20.0 ms"), "{text}");
     }
