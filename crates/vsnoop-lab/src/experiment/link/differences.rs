@@ -1,7 +1,7 @@
 //! How the samples differ from the figures of the papers on VNET and on the packet compression
 //! service that the comparisons of carriers repeat.
 
-use super::values::{deviation, has_content, mean, of};
+use super::values::{Values, deviation, has_content, mean, of};
 use crate::results::link::Content;
 use crate::results::table::{milliseconds, ratio};
 use crate::results::{Cell, Results};
@@ -13,14 +13,22 @@ pub fn lan(results: &Results) -> Option<String> {
     let (bare, udp, tls) = (bare?, udp?, tls?);
     let percent = |mbps: f64| format!("{:.0} %", mbps / bare.median_mbps() * 100.0);
     let [idle, through] = [&bare, &udp].map(|values| mean(&values.idle_pings_ms()));
+    let cores = |values: &Values| {
+        values.cores().map_or("an unknown number of".into(), |cores| format!("{cores:.1}"))
+    };
+    let of_machine = results.environment.get("cpus");
     Some(format!(
         "over a veth, encrypted, udp carries {} of the path ({:.1} Gb/s) and tls {}; a round trip of {} \
-         ms takes {} ms through udp. The path is no LAN of 100 Mb/s: the CPUs are the bound.",
+         ms takes {} ms through udp. No path of 100 Mb/s is the bound here: the processes of udp keep {} \
+         CPUs busy, those of tls {} (`cores`; the kernel's own work is not in it){}.",
         percent(udp.median_mbps()),
         udp.median_mbps() / 1000.0,
         percent(tls.median_mbps()),
         milliseconds(idle?),
         milliseconds(through?),
+        cores(&udp),
+        cores(&tls),
+        of_machine.map_or(String::new(), |cpus| format!(", of {cpus}")),
     ))
 }
 
@@ -72,6 +80,7 @@ mod tests {
             sample.cell.path_loss_percent = f64::from(u8::from(lossy));
             if let Some(carried) = &mut sample.carried {
                 carried.idle_pings_ms = vec![0.1, 0.3];
+                carried.cores = Some(1.5);
             }
             sample
         };
@@ -82,6 +91,7 @@ mod tests {
     fn differences_relate_the_carriers_to_the_path() {
         let text = lan(&results(streams(false))).unwrap();
         assert!(text.contains("80 % of the path") && text.contains("0.20 ms"), "{text}");
+        assert!(text.contains("udp keep 1.5 CPUs busy, those of tls 1.5 ("), "{text}");
         let text = wan(&results(streams(true))).unwrap();
         assert!(text.contains("0.80 times") && text.contains("4.00 times"), "{text}");
         assert_eq!(wan(&results(streams(false))), None, "no loss was measured");

@@ -6,6 +6,8 @@ use crate::results::statistics::{ascending, percentile};
 use crate::results::table::{Style, grid, milliseconds};
 use crate::results::{Figure, Results};
 
+const OFF: &str = "off";
+
 pub fn table(results: &Results, style: Style) -> String {
     let header = [
         "vsnoop",
@@ -21,7 +23,29 @@ pub fn table(results: &Results, style: Style) -> String {
         .into_iter()
         .map(|name| row(name, &of(results, name)))
         .collect();
-    grid(style, &header, 1, rows)
+    let table = grid(style, &header, 1, rows);
+    match beyond(results) {
+        Some(beyond) => format!("{table}\n\n{beyond}"),
+        None => table,
+    }
+}
+
+/// How much longer than the downtime the stall is, without vsnoop and with it.
+fn beyond(results: &Results) -> Option<String> {
+    let of = |name: &str| {
+        let beyond = of(results, name).into_iter().map(|one| one.stall_ms - one.downtime_ms);
+        percentile(&ascending(beyond), 50.0)
+    };
+    let off = of(OFF)?;
+    let others = Configuration::ordered(&results.configurations()).into_iter();
+    let others = others.filter(|name| *name != OFF);
+    let others = others.filter_map(|name| Some(format!("{name} {}", milliseconds(of(name)?))));
+    let others: Vec<_> = others.collect();
+    Some(format!(
+        "Beyond the downtime connections stall for {} ms without vsnoop (median){}.",
+        milliseconds(off),
+        if others.is_empty() { String::new() } else { format!(", with it {}", others.join(", ")) }
+    ))
 }
 
 fn row(name: &str, all: &[&Migrated]) -> Vec<String> {
@@ -134,6 +158,9 @@ mod tests {
         assert_eq!(value("migration_accelerated_again_ms_p50_off"), None);
         assert_eq!(value("migration_stall_ms_p99"), None, "only of the service");
         let table = table(&results, Style::Markdown);
+        let beyond = "Beyond the downtime connections stall for 400 ms without vsnoop (median), with it \
+                      both 5850.";
+        assert!(table.ends_with(beyond), "{table}");
         assert!(table.contains("4 of 40") && table.contains("0 of 20"), "{table}");
     }
 }

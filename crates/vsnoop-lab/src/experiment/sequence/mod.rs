@@ -16,7 +16,9 @@ use super::declared::{Ground, Measure, Runner, Task, on_stages};
 use super::lab::Lab;
 use super::rounds::Trial;
 use super::ways::{Ways, settle};
-use crate::results::statistics::{ACKED, DELIVERED, percentile, ratio_of_medians, values};
+use crate::results::statistics::{
+    ACKED, DELIVERED, ascending, percentile, ratio_of_medians, values,
+};
 use crate::results::table::{Style, grid, milliseconds, or_dash};
 use crate::results::{Figure, Group, Results, Sample, Trace, size_text};
 
@@ -160,8 +162,9 @@ fn difference(results: &Results) -> Option<String> {
     let (off, host) = (median(OFF)?, median(HOST)?);
     let with = median(VSNOOP).map_or(String::new(), |vsnoop| {
         format!(
-            "; with vsnoop the sender has its acknowledgements after {} ms",
-            milliseconds(vsnoop)
+            "; with vsnoop the sender has its acknowledgements after {} ms{}",
+            milliseconds(vsnoop),
+            sooner_than_host(results, &group, vsnoop, host).unwrap_or_default()
         )
     });
     Some(format!(
@@ -173,9 +176,56 @@ fn difference(results: &Results) -> Option<String> {
     ))
 }
 
+/// Why vsnoop is sooner than the host itself, if it is, and the captures show it.
+fn sooner_than_host(results: &Results, group: &Group, vsnoop: f64, host: f64) -> Option<String> {
+    let [early, later] = [VSNOOP, HOST].map(|name| {
+        let waits = results.of(name, group).filter_map(|one| wait_ms(one.trace.as_ref()?));
+        percentile(&ascending(waits), 50.0)
+    });
+    let (early, later) = (early?, later?);
+    (vsnoop < host && early < later).then(|| {
+        format!(
+            ", sooner than from the host itself: what is sent is acknowledged after {} ms (median), \
+             while it passes to the VM, and by the host's TCP after {} ms",
+            milliseconds(early),
+            milliseconds(later)
+        )
+    })
+}
+
+/// The median of the times from what was sent to the first acknowledgement of all of it.
+fn wait_ms(trace: &Trace) -> Option<f64> {
+    let wait = |&(sent_ms, end): &(f64, f64)| {
+        let acked = trace.acked.iter().filter(|(ms, acked)| *acked >= end && *ms >= sent_ms);
+        acked.map(|(ms, _)| ms - sent_ms).reduce(f64::min)
+    };
+    percentile(&ascending(trace.sent.iter().filter_map(wait)), 50.0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::results::testing::{results, sample};
+
+    #[test]
+    fn vsnoop_is_sooner_than_the_host_where_it_acknowledges_sooner() {
+        let with = |name: &str, total_ms: f64, wait_ms: f64| Sample {
+            trace: Some(Trace {
+                sent: vec![(1.0, 100.0), (2.0, 200.0)],
+                acked: vec![(1.0 + wait_ms, 100.0), (2.0 + wait_ms, 200.0)],
+            }),
+            ..sample(name, total_ms)
+        };
+        let of = |host_wait_ms| {
+            let samples =
+                [with(OFF, 90.0, 9.0), with(HOST, 8.0, host_wait_ms), with(VSNOOP, 6.0, 0.25)];
+            difference(&results(samples.into())).unwrap()
+        };
+        let why = "acknowledged after 0.25 ms (median), while it passes to the VM, and by the host's \
+                   TCP after 0.50 ms.";
+        assert!(of(0.5).contains(why), "{}", of(0.5));
+        assert!(!of(0.25).contains("sooner than from"), "the captures do not show it");
+    }
 
     #[test]
     fn a_trace_counts_from_the_syn_also_when_numbers_wrap() {

@@ -2,6 +2,7 @@
 //! report: one connection, and in the first cell also several at once.
 
 mod counters;
+mod difference;
 mod report;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
@@ -28,7 +29,7 @@ pub const RUNNER: Runner = Runner {
     figures: report::figures,
     goals: None,
     plots: report::plots,
-    difference: report::difference,
+    difference: difference::sentence,
 };
 
 const WARM_UP_BYTES: u64 = 10_000;
@@ -198,4 +199,21 @@ fn at_once(ground: &Ground, way: Way, size_bytes: u64, count: usize) -> Result<V
         });
         ended.collect()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::experiment::declared::Declaration;
+    use crate::experiment::definition::Options;
+    use crate::results::incast::CongestionControl;
+
+    #[test]
+    fn a_sender_in_a_vm_has_cubic_alone_and_so_has_its_experiment() {
+        let options =
+            Options { congestion_controls: vec![CongestionControl::Bbr], ..Options::default() };
+        let plan = |name: &str| Declaration::find(name).unwrap().plan(&options);
+        assert!(plan("transfer-cdf").is_ok());
+        let error = plan("transfer-sizes").unwrap_err().to_string();
+        assert!(error.contains("does not take --congestion-control"), "{error}");
+    }
 }

@@ -15,7 +15,7 @@ use crate::results::plot;
 use crate::results::report::PaperValue;
 use crate::results::statistics::{ACKED, DELIVERED, Metric, Ratio, TOTAL, percentile};
 use crate::results::statistics::{by_turn, ratio_of_medians};
-use crate::results::table::{Style, grid, ratio};
+use crate::results::table::{Style, grid};
 use crate::results::{Figure, Group, Results, size_text};
 
 /// Several connections.
@@ -25,9 +25,9 @@ pub const HOST_BESIDE: &str = "host on their core";
 /// One connection, whose sender is another of the VMs.
 pub const SENDER: &str = "sender in a VM";
 
-const OFF: &str = "off";
-const TUNED: &str = "tuned";
-const VSNOOP: &str = "tuned-vsnoop";
+pub const OFF: &str = "off";
+pub const TUNED: &str = "tuned";
+pub const VSNOOP: &str = "tuned-vsnoop";
 const NAMES: [&str; 3] = [OFF, TUNED, VSNOOP];
 const VIEWS: [(Metric, &str); 2] = [
     (ACKED, "acknowledged, as the sender sees it"),
@@ -87,7 +87,7 @@ fn row(results: &Results, group: &Group, metric: &Metric) -> Vec<String> {
 }
 
 /// Percent of the time until the receiver's answer in which its VM ran, and waited for its CPU.
-fn busy(results: &Results, name: &str, group: &Group) -> Option<[f64; 2]> {
+pub fn busy(results: &Results, name: &str, group: &Group) -> Option<[f64; 2]> {
     let total = percentile(&by_turn(results, name, group, &TOTAL), 50.0)?;
     let times = [spent::median(results, name, group, RAN)?, spent::waited(results, name, group)?];
     Some(times.map(|ms| 100.0 * ms / total))
@@ -102,7 +102,7 @@ fn busy_text(results: &Results, group: &Group) -> String {
 }
 
 /// The paper's median, where it gives one.
-fn paper(results: &Results, name: &str, group: &Group) -> Option<&'static PaperValue> {
+pub fn paper(results: &Results, name: &str, group: &Group) -> Option<&'static PaperValue> {
     let declaration = Declaration::find(&results.experiment)?;
     let values = &declaration.paper.as_ref()?.values;
     let is_it = |value: &&PaperValue| {
@@ -119,7 +119,7 @@ fn throughput(results: &Results, name: &str, group: &Group, metric: &Metric) -> 
 }
 
 /// How many times faster vsnoop is than another configuration.
-fn gain(results: &Results, other: &str, group: &Group, metric: &Metric) -> Option<Ratio> {
+pub fn gain(results: &Results, other: &str, group: &Group, metric: &Metric) -> Option<Ratio> {
     let of = |name: &str| by_turn(results, name, group, metric);
     ratio_of_medians(&of(other), &of(VSNOOP))
 }
@@ -242,52 +242,6 @@ fn bars_of(results: &Results, groups: &[&Group], metric: &Metric) -> Vec<Bar> {
         .collect()
 }
 
-/// The gain at the smallest and at the largest size of each scenario; of one size, against the
-/// paper's.
-pub fn difference(results: &Results) -> Option<String> {
-    let groups = results.groups();
-    let first = groups.first()?;
-    let times = |group: &Group, metric| {
-        gain(results, OFF, group, metric).map_or("-".into(), |gain| gain.text())
-    };
-    if let (Some(off), Some(vsnoop)) = (paper(results, OFF, first), paper(results, VSNOOP, first)) {
-        return Some(format!(
-            "by medians tuned-vsnoop is {} times as fast as off until all is acknowledged ({} in the \
-             paper), {} times until it is delivered; noise means that the samples show no difference{}.",
-            times(first, &ACKED),
-            ratio(vsnoop.value / off.value),
-            times(first, &DELIVERED),
-            busy(results, VSNOOP, first).map_or(String::new(), |[ran, waited]| {
-                format!(
-                    "; until the receiver's answer its VM ran for {ran:.0} % of the time with vsnoop, \
-                     and waited for its CPU for {waited:.0} %"
-                )
-            }),
-        ));
-    }
-    let mut parts: Vec<String> = Vec::new();
-    for group in &groups {
-        let name = scenario(group);
-        if parts.iter().any(|part| part.starts_with(&format!("{name}: "))) {
-            continue;
-        }
-        let same = || groups.iter().filter(|other| scenario(other) == name);
-        let smallest = same().min_by_key(|group| group.size_bytes)?;
-        let largest = same().max_by_key(|group| group.size_bytes)?;
-        parts.push(format!(
-            "{name}: {} ({}) to {} ({})",
-            times(smallest, &ACKED),
-            size_text(smallest.size_bytes),
-            times(largest, &ACKED),
-            size_text(largest.size_bytes),
-        ));
-    }
-    Some(format!(
-        "tuned-vsnoop over off, acknowledged, from the smallest size to the largest: {}.",
-        parts.join("; ")
-    ))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -311,8 +265,6 @@ mod tests {
         assert!(text.contains("0.200 [0.192]") && text.contains("5.000 [6.003]"), "{text}");
         let drawn = tables(&results, Style::Terminal);
         assert!(drawn.lines().all(|line| line.chars().count() <= 100), "{drawn}");
-        let difference = difference(&results).unwrap();
-        assert!(difference.contains("is 25 times") && difference.contains("31 in"), "{difference}");
     }
 
     #[test]
@@ -331,9 +283,6 @@ mod tests {
         let text = tables(&results, Style::Markdown);
         assert_eq!(text.matches("ran/waited").count(), 1, "{text}");
         assert_eq!(text.matches("-, 40/50 |").count(), 1, "{text}");
-        let text = difference(&results).unwrap();
-        assert!(text.contains("ran for 40 % of the time with vsnoop"), "{text}");
-        assert!(text.ends_with("waited for its CPU for 50 %."), "{text}");
     }
 
     #[test]
