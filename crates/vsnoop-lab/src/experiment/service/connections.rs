@@ -10,6 +10,7 @@ use vsnoop_testbed::vsnoop::Vsnoop;
 use vsnoop_testbed::wait::{pause, wait_until};
 
 use super::daemon::{Daemon, number};
+use super::kills;
 use super::plan::Short;
 use super::rig::Rig;
 use super::short;
@@ -17,6 +18,8 @@ use crate::experiment::progress::Progress;
 use crate::results::Values;
 use crate::usage::{descriptors, maps, status_kilobytes};
 
+/// In each reading: how many connections were over.
+pub const CONNECTIONS: &str = "connections";
 /// Readings under way.
 const READINGS: u64 = 10;
 /// Records of connections that have ended stay for 10 s, so that this many are there at a time.
@@ -25,57 +28,49 @@ const LOOK: Duration = Duration::from_millis(500);
 /// Records of which the end was not seen expire after 4 minutes.
 const EXPIRY: Duration = Duration::from_secs(600);
 
-/// What the service and its port have.
-pub struct Reading {
-    /// Connections that were over.
-    pub connections: u64,
-    pub values: Values,
-}
-
-/// Readings before, under way and after.
+/// Readings before, under way and after, each with the number of connections that were over, and
+/// with what has become of those since the reading before. An earlier part of the run has made
+/// `made` of the `count` connections. `push` gets all readings but the last one.
 pub fn measure(
     session: &mut Session,
     vsnoop: &Vsnoop,
-    count: u64,
+    (made, count): (u64, u64),
     plan: Short,
-) -> Result<Vec<Reading>> {
+    push: &mut dyn FnMut(Values) -> Result<()>,
+) -> Result<Values> {
     let Rig { daemon, topology } = Rig::build(session, vsnoop, SETTINGS)?;
     short::run(&topology, plan, plan.warm_up, |_| Ok(()))?;
     until_idle(&daemon)?;
-    let mut readings = vec![read(&daemon, 0)?];
-    let before = daemon.vsnoop.stats(PORT)?["ports"][0].take();
-    let began = Instant::now();
-    let counts = run(&daemon, &topology, (plan, count), &mut readings)?;
-    let seconds = began.elapsed().as_secs_f64();
-    until_idle(&daemon)?;
-    let complete = counts.complete.load(Ordering::Relaxed);
-    let mut last = read(&daemon, count)?;
-    let after = daemon.vsnoop.stats(PORT)?["ports"][0].take();
-    for name in ["early_acks", "flows_created", "flows_refused", "kept_bytes"] {
-        let more = number(&after, &[name])? - number(&before, &[name])?;
-        last.values.insert(name.into(), more);
+    let mut readings = Readings { daemon: &daemon, made, began: Instant::now(), before: None };
+    // Of a run that goes on, there is one of that number.
+    let first = readings.read(&short::Counts::default())?;
+    if made == 0 {
+        push(first)?;
     }
-    last.values.extend([
-        ("complete".into(), complete as f64),
-        ("broken".into(), counts.broken.load(Ordering::Relaxed) as f64),
-        ("seconds".into(), seconds),
-    ]);
-    readings.push(last);
-    Ok(readings)
+    let counts = run(&topology, (plan, count), &mut readings, push)?;
+    // Before the records expire.
+    let seconds = readings.began.elapsed().as_secs_f64();
+    until_idle(&daemon)?;
+    let mut last = readings.read(&counts)?;
+    last.insert("seconds".into(), seconds);
+    Ok(last)
 }
 
 fn run(
-    daemon: &Daemon,
     topology: &Topology,
     (plan, count): (Short, u64),
-    readings: &mut Vec<Reading>,
+    readings: &mut Readings,
+    push: &mut dyn FnMut(Values) -> Result<()>,
 ) -> Result<short::Counts> {
+    let made = readings.made;
     let mut progress = Progress::new(READINGS as usize);
     let every = (count / READINGS).max(1);
-    let mut next = every;
-    short::run(topology, plan, count, |over| {
+    progress.skip((made / every) as usize);
+    let mut next = made / every * every + every;
+    short::run(topology, plan, count.saturating_sub(made), |counts| {
+        let over = made + counts.over();
         if over >= next && over < count {
-            readings.push(read(daemon, over)?);
+            push(readings.read(counts)?)?;
             while next <= over {
                 next += every;
                 progress.step(format!("{over} connections"));
@@ -85,7 +80,39 @@ fn run(
     })
 }
 
-fn read(daemon: &Daemon, connections: u64) -> Result<Reading> {
+/// What is counted from one reading to the next.
+struct Readings<'a> {
+    daemon: &'a Daemon,
+    /// By an earlier part of the run.
+    made: u64,
+    /// Of the reading before.
+    began: Instant,
+    before: Option<Values>,
+}
+
+impl Readings<'_> {
+    fn read(&mut self, counts: &short::Counts) -> Result<Values> {
+        let port = self.daemon.vsnoop.stats(PORT)?["ports"][0].take();
+        let complete = counts.complete.load(Ordering::Relaxed);
+        let broken = counts.broken.load(Ordering::Relaxed);
+        let mut now =
+            Values::from([("complete".into(), complete as f64), ("broken".into(), broken as f64)]);
+        for name in ["early_acks", "flows_created", "flows_refused", "kept_bytes"] {
+            now.insert(name.into(), number(&port, &[name])?);
+        }
+        let before = self.before.replace(now.clone()).unwrap_or_else(|| now.clone());
+        let mut values = read(self.daemon)?;
+        values.extend(kills::more(&now, &before));
+        let began = std::mem::replace(&mut self.began, Instant::now());
+        values.insert("seconds".into(), began.elapsed().as_secs_f64());
+        // Others have ended since.
+        values.insert(CONNECTIONS.into(), (self.made + complete + broken) as f64);
+        Ok(values)
+    }
+}
+
+/// What the service and its port have.
+fn read(daemon: &Daemon) -> Result<Values> {
     let pids = daemon.pids()?;
     let mut values = Values::new();
     let mut sum = 0;
@@ -107,7 +134,7 @@ fn read(daemon: &Daemon, connections: u64) -> Result<Reading> {
         ("hold_used_bytes".into(), number(&status, &["hold", "used_bytes"])?),
         ("hold_memory_bytes".into(), number(&status, &["hold", "memory_bytes"])?),
     ]);
-    Ok(Reading { connections, values })
+    Ok(values)
 }
 
 /// Waits until no record of a connection is left, and the hold has given its memory back.

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -15,6 +15,8 @@ use vsnoop_testbed::wait::wait_until;
 
 /// The longest wait for what a service does.
 pub const PATIENCE: Duration = Duration::from_secs(120);
+/// Ports of an interrupted run have gone within this time, and their helper has ended.
+const LEAVING: Duration = Duration::from_secs(10);
 const RUN_DIR: &str = "/run/vsnoop";
 const PINS: &str = "/sys/fs/bpf/vsnoop";
 /// Pins of programs that ports share; they stay for the next port.
@@ -149,14 +151,17 @@ pub fn pinned() -> Vec<String> {
 
 /// Refuses a host with ports or a service of others.
 pub fn require_unused_host(vsnoop: &Vsnoop) -> Result<()> {
-    let status = vsnoop.status_of_all()?;
-    let is_unused = status["ports"].as_array().is_some_and(Vec::is_empty);
-    ensure!(
-        is_unused && status["service"]["running"] == false,
+    wait_until("the host is unused", LEAVING, || {
+        let status = vsnoop.status_of_all()?;
+        let is_unused = status["ports"].as_array().is_some_and(Vec::is_empty);
+        // A helper that is about to end would be no help to the next service.
+        let ended = Role::ALL.iter().all(|role| role.pid().is_none());
+        Ok(is_unused && ended && status["service"]["running"] == false)
+    })
+    .context(
         "this experiment starts and kills a service, and counts what it leaves: detach all ports \
-         (`vsnoop status`) and stop the service first"
-    );
-    Ok(())
+         (`vsnoop status`) and stop the service first",
+    )
 }
 
 /// Waits until no port is attached, nothing of one is pinned, and helper and engine have ended.

@@ -22,6 +22,7 @@ use serde_json::json;
 use vsnoop_testbed::session::Session;
 use vsnoop_testbed::vsnoop::Vsnoop;
 
+use self::connections::CONNECTIONS;
 use self::part::Part;
 use self::plan::Plan;
 use super::declared::{Own, OwnRunner};
@@ -87,24 +88,27 @@ fn check(options: &Options) -> Result<()> {
 fn measure(part: Part, options: &Options, vsnoop: &Vsnoop, record: &mut Record) -> Result<()> {
     let Own { plan, .. } = &*DECLARED;
     let counts = if options.quick { &plan.quick } else { &plan.full };
-    let of = |what: &str, values: Values| -> Result<Sample> {
-        let what = Label::from(what).ok().context("the name of a part is too long")?;
-        Ok(Sample { what: Some(what), values, ..Sample::default() })
-    };
     let samples: Vec<Sample> = match part {
         Part::Kills => {
             let kills = options.rounds.unwrap_or(counts.kills);
+            let done = there(record, part).count();
+            let push = &mut |values| push(record, part, "kill", values);
             let session = &mut Session::begin()?;
-            vec![of("all", kills::measure(session, vsnoop, kills, &plan.workers)?)?]
+            vec![of("all", kills::measure(session, vsnoop, done..kills, &plan.workers, push)?)?]
         }
         Part::Connections => {
             let count = options.connections.unwrap_or(counts.connections);
+            let made = there(record, part).filter_map(|one| one.values.get(CONNECTIONS).copied());
+            let made = made.fold(0.0, f64::max) as u64;
+            if made > 0 {
+                record.results.environment.insert("service_restarted_at".into(), json!(made));
+            }
+            let push = &mut |values| push(record, part, "reading", values);
             let session = &mut Session::begin()?;
-            let readings = connections::measure(session, vsnoop, count, plan.short)?;
-            let sample = |reading: connections::Reading| {
-                of(&format!("after {}", reading.connections), reading.values)
-            };
-            readings.into_iter().map(sample).collect::<Result<_>>()?
+            vec![of(
+                "last",
+                connections::measure(session, vsnoop, (made, count), plan.short, push)?,
+            )?]
         }
         Part::Taps => {
             let session = &mut Session::begin()?;
@@ -140,4 +144,20 @@ fn measure(part: Part, options: &Options, vsnoop: &Vsnoop, record: &mut Record) 
         record.push(Sample { configuration: part.name().into(), turn, at_ms, ..sample })?;
     }
     Ok(())
+}
+
+fn of(what: &str, values: Values) -> Result<Sample> {
+    let what = Label::from(what).ok().context("the name of a part is too long")?;
+    Ok(Sample { what: Some(what), values, ..Sample::default() })
+}
+
+/// The samples of a part that is not done, of which an earlier part of the run has made some.
+fn there(record: &Record, part: Part) -> impl Iterator<Item = &Sample> {
+    record.results.samples.iter().filter(move |sample| sample.configuration == part.name())
+}
+
+/// Keeps a sample of a part that goes on. The first turn is that of the last sample.
+fn push(record: &mut Record, part: Part, what: &str, values: Values) -> Result<()> {
+    let (turn, at_ms) = (Some(there(record, part).count() + 1), record.elapsed_ms());
+    record.push(Sample { configuration: part.name().into(), turn, at_ms, ..of(what, values)? })
 }

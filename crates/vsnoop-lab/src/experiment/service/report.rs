@@ -1,5 +1,6 @@
 //! The figures, and the table of them.
 
+use super::connections::CONNECTIONS;
 use super::part::Part;
 use crate::experiment::migrate;
 use crate::results::statistics::{ascending, percentile};
@@ -34,6 +35,15 @@ fn samples(results: &Results, part: Part) -> Vec<&Sample> {
     samples
 }
 
+/// The sums of the values of all of these.
+fn sums(samples: &[&Sample]) -> Values {
+    let mut sums = Values::new();
+    for (name, value) in samples.iter().flat_map(|sample| &sample.values) {
+        *sums.entry(name.clone()).or_default() += value;
+    }
+    sums
+}
+
 /// Figures of these values, with their names and units.
 fn named(values: &Values, names: &[(&str, &str, &str)]) -> Vec<Figure> {
     let one = |(name, key, unit): &(&str, &str, &str)| {
@@ -43,10 +53,8 @@ fn named(values: &Values, names: &[(&str, &str, &str)]) -> Vec<Figure> {
 }
 
 fn kills(results: &Results) -> Vec<Figure> {
-    let samples = samples(results, Part::Kills);
-    let Some(all) = samples.first() else { return Vec::new() };
     named(
-        &all.values,
+        &sums(&samples(results, Part::Kills)),
         &[
             ("daemon_kills", "kills", "kills"),
             ("daemon_kills_of_helper_and_engine", "background_kills", "kills"),
@@ -61,9 +69,12 @@ fn kills(results: &Results) -> Vec<Figure> {
 }
 
 fn connections(results: &Results) -> Vec<Figure> {
-    let samples = samples(results, Part::Connections);
+    let mut samples = samples(results, Part::Connections);
+    // Files of earlier versions have them in order.
+    samples.sort_by_key(|sample| sample.values.get(CONNECTIONS).map(|number| *number as u64));
     let [before, .., after] = &samples[..] else { return Vec::new() };
-    let count = |key| after.values.get(key).copied().unwrap_or_default();
+    let sums = sums(&samples);
+    let count = |key| sums.get(key).copied().unwrap_or_default();
     let number = count("complete") + count("broken");
     let mut figures = vec![
         figure("connections_complete", count("complete"), "connections"),
@@ -90,7 +101,8 @@ fn connections(results: &Results) -> Vec<Figure> {
         }
     }
     // What grows without an end grows in the second half, too.
-    let growth = count("rss_mb") - half.values.get("rss_mb").copied().unwrap_or_default();
+    let rss_mb = |sample: &Sample| sample.values.get("rss_mb").copied().unwrap_or_default();
+    let growth = rss_mb(after) - rss_mb(half);
     figures.push(figure("rss_mb_growth_in_second_half", growth, "MB"));
     figures
 }
@@ -174,6 +186,33 @@ mod tests {
         assert_eq!(value("connections_per_s"), Some(100.0));
         assert_eq!(value("daemon_kills_broken"), Some(0.0));
         assert_eq!(value("attach_after_tap_ms_p50"), None, "the part was not run");
+    }
+
+    #[test]
+    fn figures_of_parts_that_went_on_are_sums_and_the_last_reading_is_that_of_most_connections() {
+        let reading = |turn: usize, over: f64, rss_mb: f64| {
+            let complete = if over > 0.0 { 500.0 } else { 0.0 };
+            let values = [(CONNECTIONS, over), ("rss_mb", rss_mb), ("complete", complete)];
+            sample(Part::Connections, turn, "reading", &values)
+        };
+        let all = vec![
+            reading(1, 0.0, 20.0),
+            reading(2, 500.0, 30.0),
+            // The first turn is pushed at the end.
+            reading(0, 1000.0, 31.0),
+            sample(Part::Kills, 1, "kill", &[("kills", 1.0), ("complete", 7.0)]),
+            sample(Part::Kills, 2, "kill", &[("kills", 1.0), ("complete", 8.0)]),
+            sample(Part::Kills, 0, "all", &[("complete", 1.0)]),
+        ];
+        let figures = figures(&results(all));
+        let value = |name: &str| figures.iter().find(|one| one.name == name).map(|one| one.value);
+        assert_eq!((value("rss_mb_before"), value("rss_mb_after_1000")), (Some(20.0), Some(31.0)));
+        assert_eq!(value("rss_mb_growth_in_second_half"), Some(1.0));
+        assert_eq!(value("connections_complete"), Some(1000.0));
+        assert_eq!(
+            (value("daemon_kills"), value("daemon_kills_complete")),
+            (Some(2.0), Some(16.0))
+        );
     }
 
     #[test]

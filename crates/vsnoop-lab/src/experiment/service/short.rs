@@ -29,13 +29,19 @@ pub struct Counts {
     end: AtomicBool,
 }
 
-/// Makes `count` connections; `watch` is called now and then with the number of those that are
-/// over.
+impl Counts {
+    /// How many connections have ended.
+    pub fn over(&self) -> u64 {
+        self.complete.load(Ordering::Relaxed) + self.broken.load(Ordering::Relaxed)
+    }
+}
+
+/// Makes `count` connections; `watch` is called now and then.
 pub fn run(
     topology: &Topology,
     plan: Short,
     count: u64,
-    mut watch: impl FnMut(u64) -> Result<()>,
+    mut watch: impl FnMut(&Counts) -> Result<()>,
 ) -> Result<Counts> {
     topology.client.set_sysctl("net.ipv4.ip_local_port_range", PORTS)?;
     let listeners = listen(topology, plan.listeners)?;
@@ -51,8 +57,7 @@ pub fn run(
         let mut watched = Ok(());
         while !clients.is_finished() && watched.is_ok() {
             thread::sleep(LOOK);
-            let over = all.complete.load(Ordering::Relaxed) + all.broken.load(Ordering::Relaxed);
-            watched = interrupt::check().and_then(|()| watch(over));
+            watched = interrupt::check().and_then(|()| watch(all));
         }
         // Clients make no further connection.
         all.next.store(count, Ordering::Relaxed);
