@@ -5,6 +5,8 @@
 //! The test program plays the lab: it starts itself in a role, or the command, in a network
 //! namespace and a /run of its own, and looks at what is left there.
 
+mod scripts;
+
 use std::io::{BufRead, BufReader, Read, Write, stdin};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -23,151 +25,17 @@ use vsnoop_testbed::session::{PREFIX, Session};
 use vsnoop_testbed::vm::quota::Quota;
 use vsnoop_testbed::vm::{self, Accelerator, Vm};
 
+use scripts::{ALL, SIGNALS};
+use scripts::{BARE, BESIDE, CLEAN, COMMAND, HOST, INCAST, INSTALLING, KILLED, MEASURING, NO_ROOM};
+
 /// The command.
 const LAB: &str = env!("CARGO_BIN_EXE_vsnoop-lab");
 const SETTING: &str = "net.ipv4.tcp_fin_timeout";
-/// Runs a role with a network namespace and a /run of its own, and prints what it leaves there.
-const HOST: &str = "mount -t tmpfs run /run && mkdir /run/netns || exit
-    setting=/proc/sys/net/ipv4/tcp_fin_timeout
-    echo 61 >$setting
-    \"$@\"
-    echo left: $(cat $setting) $(ls /run/netns /run/vsnoop-lab)";
-/// What a host is like that nothing was left on.
-const CLEAN: &str = "left: 61 /run/netns: /run/vsnoop-lab: lock";
-/// Two labs: the second one begins while the first is there, and ends after it.
-const BESIDE: &str = "mkfifo /run/first /run/second
-    \"$1\" --lab 17 </run/first >/dev/null & first=$!
-    exec 3>/run/first
-    until [ $(cat $setting) = 17 ]; do sleep 0.05; done
-    \"$1\" --lab 18 </run/second >/dev/null & second=$!
-    exec 4>/run/second
-    until [ $(cat $setting) = 18 ]; do sleep 0.05; done
-    until [ \"$(ls -d /run/netns/vslab-* 2>/dev/null | wc -l)\" = 2 ]; do sleep 0.05; done
-    kill -INT $first && echo >&3 && wait $first
-    echo beside: $(cat $setting) $(ls /run/netns | wc -l)
-    kill -INT $second && echo >&4 && wait $second";
-/// A lab that is killed, and another one after it.
-const KILLED: &str = "mkfifo /run/in
-    \"$1\" --lab 17 </run/in >/dev/null & lab=$!
-    exec 3>/run/in
-    until ls -d /run/netns/vslab-* >/dev/null 2>&1; do sleep 0.05; done
-    kill -KILL $lab; wait $lab
-    \"$1\" --begin";
-
-/// Runs of the command ($2), which compare nothing but the path between two namespaces: `signal
-/// WHEN` interrupts one as soon as a condition holds. In the end one runs undisturbed.
-const COMMAND: &str = r#"lab=$2 results=/run/results/link-lan
-    begin() {
-        exec "$lab" run link-lan --quick --configuration bare --rounds 3 --dir /run/results \
-            >/run/out 2>&1
-    }
-    measured() { cat $results/journal.jsonl 2>/dev/null | grep -c '"configuration":"bare"'; }
-    signal() {
-        begin & run=$!
-        until eval "$1"; do kill -0 $run || break; sleep 0.02; done
-        kill -INT $run; wait $run
-        echo "status $?, $(ls /run/netns | wc -l) namespaces, $(ls /run/vsnoop-lab)"
-        tail -n 1 /run/out
-    }
-    signal 'ls -d /run/vsnoop-lab/*/ >/dev/null 2>&1'
-    signal '[ "$(ls /run/netns | wc -l)" -ge 2 ]'
-    signal 'grep -q "carriers run" /run/out'
-    signal '[ "$(measured)" -ge 1 ]'
-    before=$(grep -o '"goodput_mbps":[0-9.]*' $results/journal.jsonl | head -n 1 | cut -c 16-24)
-    (begin)
-    echo "status $?, in all $(grep -c '"turn"' $results/results.json)"
-    grep -q "\"goodput_mbps\": $before" $results/results.json && echo kept
-    grep -q cut_short $results/results.json || echo whole
-    ls $results/journal.jsonl"#;
-/// A run of the command on a disk that has room for its measurements and not for its report, and
-/// another one when it has more.
-const NO_ROOM: &str = r#"mkdir /run/disk && mount -t tmpfs -o size=24k disk /run/disk || exit
-    run() {
-        "$lab" run link-lan --quick --configuration bare --rounds 1 --dir /run/disk >/run/out 2>&1
-        echo "status $?"
-    }
-    measured() { grep -o '"goodput_mbps": *[0-9]*' $1 | tr -d ' ' | sort; }
-    lab=$2 results=/run/disk/link-lan
-    run
-    tail -n 1 /run/out
-    measured $results/journal.jsonl >/run/before
-    mount -o remount,size=4m /run/disk
-    run
-    measured $results/results.json >/run/after
-    wc -l </run/before
-    cmp /run/before /run/after && echo the same"#;
-/// Runs of the command ($2) that measure a VM, on a host with processes and pins of its own.
-/// `signal WHO NAME WHEN` sends a signal to the process group, as a terminal does, or to the
-/// command alone. $3 is a congestion control that the host allows.
-const MEASURING: &str = r#"mount -t bpf bpf /sys/fs/bpf && mkdir /run/tmp || exit
-    lab=$2 control=$3 results=/run/results/hold
-    export TMPDIR=/run/tmp
-    # ip mounts /run/netns on itself, for good.
-    ip netns add none && ip netns del none && sort /proc/self/mounts >/run/mounts
-    begin() {
-        exec setsid env --default-signal=INT,TERM "$lab" run hold --vms 1 --share quota:50 \
-            --load 0.2 --path-rtt 5 --size 100000 --rounds 3 --configuration off \
-            --configuration vsnoop --configuration host --congestion-control $control \
-            --dir /run/results >/run/out 2>&1
-    }
-    measured() { cat $results/journal.jsonl 2>/dev/null | grep -c '"turn"'; }
-    running() {
-        cat /proc/[0-9]*/stat 2>/dev/null | sed -n 's/^[0-9]* (\(.*\)) [^ZX] .*/\1/p' |
-            grep -vx -e sh -e cat -e sed -e grep -e sleep
-    }
-    left() {
-        # The helper ends by itself, soon after its last port has gone.
-        for wait in $(seq 300); do [ -z "$(running)" ] && break; sleep 0.1; done
-        group="vslab-$(stat -Lc %i /proc/self/ns/pid)-*"
-        # The kernel's own pins are called *.debug.
-        echo $(running) $(ls -A /run/netns) $(ls -A /run/tmp) $(ls /run/vsnoop-lab) \
-            $(find /sys/fs/cgroup -name "$group") \
-            $(find /sys/fs/bpf -mindepth 1 ! -name '*.debug') \
-            $(sort /proc/self/mounts | comm -13 /run/mounts -)
-    }
-    signal() {
-        begin & run=$!
-        until eval "$3"; do kill -0 $run || break; sleep 0.02; done
-        case $1 in group) kill -s $2 -- -$run ;; alone) kill -s $2 $run ;; esac
-        wait $run
-        echo "status $?, left: $(left)"
-        tail -n 2 /run/out
-    }
-    signal group INT 'grep -q "booting a VM" /run/out && running | grep -q qemu'
-    signal alone TERM 'grep -q "booting a VM" /run/out && running | grep -q qemu'
-    signal group INT '[ -e /sys/fs/bpf/vsnoop ]'
-    before=$(measured)
-    signal group INT '[ "$(measured)" -gt $before ]'
-    before=$(measured) first=$(grep -o '"acked_ms":[0-9.]*' $results/journal.jsonl | head -n 1)
-    signal alone TERM '[ "$(measured)" -gt $before ]'
-    [ "$(measured)" -gt $before ] && echo more
-    signal group INT 'grep -q ^9/9 /run/out'
-    echo in all $(grep -c '"turn"' $results/results.json)
-    tr -d ' ' <$results/results.json | grep -q "$first" && echo kept"#;
-/// An installer of packages that never ends, and a signal meanwhile.
-const INSTALLING: &str = r#"mkdir /run/bin
-    cat >/run/bin/mmdebstrap <<'END'
-#!/bin/sh
-for tree; do :; done
-mkdir -p "$tree/etc"
-while :; do echo >/run/beat; sleep 0.02; done
-END
-    chmod +x /run/bin/mmdebstrap
-    PATH=/run/bin:$PATH "$1" --make /run & lab=$!
-    until [ -e /run/beat ]; do kill -0 $lab || exit; sleep 0.02; done
-    kill -INT $lab; wait $lab
-    rm /run/beat; sleep 0.2
-    [ -e /run/beat ] && echo the installer goes on
-    echo systems: $(ls /run/systems)"#;
-/// A host on which nothing is installed, and then no installer.
-const BARE: &str = r#"mkdir /run/bin
-    for name in demo ping; do PATH=/run/bin "$2" run $name --dir /run/results 2>&1; done
-    ln -s $(which unshare) /run/bin
-    PATH=/run/bin "$1" --make /run"#;
-
 const NO_BOOT: &str = "a_guest_that_does_not_boot_is_named_with_what_it_printed";
 const NO_ROOM_FOR_REPORT: &str = "a_disk_without_room_for_a_report_costs_no_measurement";
 const ANYWHERE: &str = "a_run_that_is_interrupted_anywhere_is_gone_on_with";
+const INCAST_ANYWHERE: &str = "an_interrupted_run_with_senders_is_gone_on_with_and_leaves_nothing";
+const OF_ALL: &str = "an_interrupted_run_of_all_goes_on_with_the_experiments_that_are_left";
 const OF_A_VM: &str = "a_run_that_is_interrupted_while_a_vm_is_measured_leaves_nothing_behind";
 
 type Test = fn() -> Result<()>;
@@ -185,7 +53,7 @@ fn main() -> Result<()> {
         "--make" => return make(Path::new(&argument()?)),
         _ => (),
     }
-    let tests: [(&str, Test); 11] = [
+    let tests: [(&str, Test); 13] = [
         ("two_signals_leave_neither_setting_nor_namespace_behind", two_signals),
         ("a_killed_lab_is_cleared_up_after_by_the_next_one", killed),
         ("labs_beside_each_other_share_a_setting_of_the_kernel", beside),
@@ -195,6 +63,8 @@ fn main() -> Result<()> {
         (NO_BOOT, no_boot),
         (ANYWHERE, command),
         (OF_A_VM, measuring),
+        (INCAST_ANYWHERE, senders),
+        (OF_ALL, all),
         ("an_interrupted_installation_of_a_guest_leaves_nothing_half_made", installing),
         ("missing_programs_are_named_with_their_packages", bare),
     ];
@@ -430,18 +300,38 @@ fn command() -> Result<()> {
 /// Signals while the guest boots, before its first transfer with vsnoop, between transfers, and
 /// while the report is made.
 fn measuring() -> Result<()> {
-    let script = HOST.replace("\"$@\"", MEASURING);
-    let text = on_host_with(
-        &["--pid", "--fork", "--kill-child", "--mount-proc"],
-        &script,
-        &[LAB, allowed_congestion_control()?],
-    )?;
+    let text = signalled(MEASURING)?;
     let count = |part: &str| text.matches(part).count();
     let clean = format!("status {}, left: guest-core lock\n", interrupt::EXIT_STATUS);
     ensure!(count(&clean) == 5, "{text}");
     ensure!(count("nothing was measured") + count("was cut short") == 5, "{text}");
     // It has measured all, and makes its report to the end.
     require(&text, &["status 0, left: guest-core lock\n", "\nmore\n", "in all 9\nkept\n"])
+}
+
+/// On a host with processes of its own; the path to a namespace may have any congestion control.
+fn signalled(script: &str) -> Result<String> {
+    let script = HOST.replace("\"$@\"", &format!("{SIGNALS}{script}"));
+    let more = ["--pid", "--fork", "--kill-child", "--mount-proc"];
+    on_host_with(&more, &script, &[LAB, allowed_congestion_control()?])
+}
+
+/// Signals while the switch is made, while incast control is attached, and between blocks of
+/// rounds.
+fn senders() -> Result<()> {
+    let text = signalled(INCAST)?;
+    let count = |part: &str| text.matches(part).count();
+    let clean = format!("status {}, left: lock\n", interrupt::EXIT_STATUS);
+    ensure!(count(&clean) == 4, "{text}");
+    ensure!(count("nothing was measured") + count("was cut short") == 4, "{text}");
+    require(&text, &["\nmore\n", "status 0, left: lock\n", "in all 80\nkept\n1000\n"])
+}
+
+fn all() -> Result<()> {
+    let text = signalled(ALL)?;
+    let clean = format!("status {}, left: lock\n", interrupt::EXIT_STATUS);
+    ensure!(text.matches(&clean).count() == 2, "{text}");
+    require(&text, &["results.json", "going on with an interrupted run: link-lan are done\n0\n"])
 }
 
 fn installing() -> Result<()> {
