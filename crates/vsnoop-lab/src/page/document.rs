@@ -4,6 +4,7 @@
 //! few readers want: method, environment, figures. What stands before the line [`MARK`] is written
 //! by hand and stays, and so does the section of an experiment that was not measured again.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
@@ -11,7 +12,8 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 
 use super::part::Part;
-use crate::experiment::{self, Experiment};
+use crate::experiment::declared::Declaration;
+use crate::experiment::{self, Experiment, Options, incast};
 use crate::results::wrap::wrapped;
 use crate::results::{Results, report};
 
@@ -20,6 +22,8 @@ const MARK: &str = "<!-- Results: `vsnoop-lab report --markdown` writes what fol
 /// Sections of a report that are left out.
 const LEFT_OUT: [&str; 4] = ["## Plots", "## Method", "## Environment", "## Figures"];
 const COLUMNS: usize = 100;
+/// In the environment.
+const LOAD_BEFORE: &str = "load_average_before";
 
 /// Writes the results into the document, which is begun if there is none. Experiments that are not
 /// among them keep what the document has: a full run takes longer than a day may have.
@@ -44,8 +48,15 @@ impl Entry {
             "" => "none: a full run".to_owned(),
             options => format!("`{options}`"),
         };
-        let count = results.samples.len();
-        let row = format!("{} {} | {options} | {count} |", row_head(experiment), results.started);
+        let mut count = results.samples.len().to_string();
+        if report::partial(results).is_some() {
+            count += ", interrupted";
+        } else if let Some((measured, planned)) = cut_by_time(results) {
+            count += &format!(", cut by its time: {measured} of {planned} rounds");
+        }
+        let load = of_machine(results, LOAD_BEFORE);
+        let (head, started) = (row_head(experiment), &results.started);
+        let row = format!("{head} {started} | {options} | {count} | {load} |");
         Self { row, section: section(report, results) }
     }
 
@@ -60,6 +71,33 @@ impl Entry {
     }
 }
 
+/// The rounds that were measured, and those of the plan, where the time of a cell was up before.
+fn cut_by_time(results: &Results) -> Option<(usize, usize)> {
+    let quick = match &*report::options(results) {
+        "" => false,
+        "--quick" => true,
+        // Others change the plan.
+        _ => return None,
+    };
+    let options = Options { quick, ..Options::default() };
+    if results.experiment == incast::NAME {
+        let (measured, planned) = (results.samples.len(), incast::planned_rounds(&options).ok()?);
+        return (measured < planned).then_some((measured, planned));
+    }
+    let (mut measured, mut planned) = (0, 0);
+    let plan = Declaration::find(&results.experiment)?.plan(&options).ok()?;
+    for (cell, part) in plan.machines().into_iter().flat_map(|machines| machines.cells) {
+        let samples = results.samples.iter().filter(|sample| sample.cell == cell);
+        let turns: BTreeSet<_> = samples.filter_map(|sample| sample.turn).collect();
+        let rounds = part.sizes.iter().map(|size| size.rounds).sum();
+        if !turns.is_empty() {
+            measured += turns.len().min(rounds);
+            planned += rounds;
+        }
+    }
+    (measured < planned).then_some((measured, planned))
+}
+
 fn row_head(experiment: &Experiment) -> String {
     format!("| `{}`: {} |", experiment.name, experiment.words.title)
 }
@@ -70,7 +108,8 @@ fn section_head(experiment: &Experiment) -> String {
 
 fn render(parts: &[Part], before: &str) -> String {
     let mut text = String::from(
-        "## Results\n\n| experiment | started | options | measurements |\n|---|---|---|---|\n",
+        "## Results\n\n| experiment | started | options | measurements | load before |\n\
+         |---|---|---|---|---|\n",
     );
     let (mut sections, mut missing) = (String::new(), Vec::new());
     for experiment in experiment::all() {
@@ -118,24 +157,29 @@ fn section(report: &str, results: &Results) -> String {
 }
 
 fn machine(results: &Results) -> String {
-    let of = |name: &str| match results.environment.get(name) {
-        Some(Value::String(text)) => text.clone(),
-        Some(value) => value.to_string(),
-        None => "unknown".to_owned(),
-    };
+    let of = |name: &str| of_machine(results, name);
     format!(
         "Linux {}, {} CPUs ({}), QEMU {}, load average before {}.",
         of("kernel"),
         of("cpus"),
         of("cpu_model"),
         of("qemu"),
-        of("load_average_before")
+        of(LOAD_BEFORE)
     )
+}
+
+fn of_machine(results: &Results, name: &str) -> String {
+    match results.environment.get(name) {
+        Some(Value::String(text)) => text.clone(),
+        Some(value) => value.to_string(),
+        None => "unknown".to_owned(),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::results::Sample;
 
     #[test]
     fn a_section_has_tables_and_sentences_and_neither_plots_nor_method() {
@@ -184,5 +228,24 @@ mod tests {
         assert_eq!(text.matches("| `delays`: ").count(), 1, "{text}");
         assert!(text.contains("`mpi`") && text.contains("`make lab RUN=NAME`"), "{text}");
         assert!(!text.contains("Not measured: `ping`"), "{text}");
+    }
+    #[test]
+    fn the_first_table_says_how_busy_the_machine_was_and_what_time_cut() {
+        let plan = Declaration::find("ping").unwrap().plan(&Options::default()).unwrap();
+        let machines = plan.machines();
+        let (cell, part) = machines[0].cells[0];
+        let row = |rounds: usize| {
+            let mut results = Results::begin("ping", [(LOAD_BEFORE.into(), 9.5.into())].into());
+            results.samples = (0..rounds)
+                .map(|turn| Sample { cell, turn: Some(turn), ..Sample::default() })
+                .collect();
+            let experiment = Experiment::find("ping").unwrap();
+            let part = Part { experiment, results, report: String::new(), body: String::new() };
+            Entry::of(&part).row
+        };
+        let planned = part.sizes[0].rounds;
+        assert!(row(planned).ends_with(&format!("| {planned} | 9.5 |")), "{}", row(planned));
+        let cut = format!("| 2, cut by its time: 2 of {planned} rounds | 9.5 |");
+        assert!(row(2).ends_with(&cut), "{}", row(2));
     }
 }
