@@ -324,7 +324,7 @@ fn senders() -> Result<()> {
     let clean = format!("status {}, left: lock\n", interrupt::EXIT_STATUS);
     ensure!(count(&clean) == 4, "{text}");
     ensure!(count("nothing was measured") + count("was cut short") == 4, "{text}");
-    require(&text, &["\nmore\n", "status 0, left: lock\n", "in all 80\nkept\n1000\n"])
+    require(&text, &["\nmore\n", "status 0, left: lock\n", "gone on with\nkept\nwhole\n1000\n"])
 }
 
 fn all() -> Result<()> {
