@@ -3,6 +3,7 @@ SHELL := /bin/sh
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 LAB := target/release/vsnoop-lab
 PREFIX := /usr/local
+PROGRAM := target/release/vsnoop
 SHARE := $(DESTDIR)$(PREFIX)/share
 UNITS := $(DESTDIR)$(PREFIX)/lib/systemd/system
 DOC := $(SHARE)/doc/vsnoop
@@ -60,25 +61,26 @@ fuzz: ## each fuzz target for 20 s, or: make fuzz SECONDS=600 TARGETS="link_item
 	@sh scripts/fuzz.sh $(or $(SECONDS),20) $(TARGETS)
 
 install: build ## command, unit, manual pages, documents and completions, to $(DESTDIR)$(PREFIX)
-	install -D -m 755 target/release/vsnoop $(DESTDIR)$(PREFIX)/sbin/vsnoop
+	install -D -m 755 $(PROGRAM) $(DESTDIR)$(PREFIX)/sbin/vsnoop
 	install -d $(UNITS) $(DOC)/deploy
 	sed 's|/usr/local|$(PREFIX)|' deploy/vsnoop.service >$(UNITS)/vsnoop.service
-	target/release/vsnoop man $(SHARE)/man/man8
+	$(PROGRAM) man $(SHARE)/man/man8
 	cp -R README.md ARCHITECTURE.md CONTRIBUTING.md SPECIFICATION.md SECURITY.md CHANGELOG.md LICENSE \
 		docs $(DOC)
 	cp -R deploy/vsnoop.service deploy/vsnoop.toml deploy/kubernetes deploy/container deploy/libvirt \
 		deploy/grafana deploy/prometheus $(DOC)/deploy
 	sed -i 's|/usr/local|$(PREFIX)|' $(DOC)/deploy/vsnoop.service $(DOC)/docs/examples/link/*.service
 	install -d $(dir $(BASH_COMPLETION) $(ZSH_COMPLETION) $(FISH_COMPLETION))
-	target/release/vsnoop completions bash >$(BASH_COMPLETION)
-	target/release/vsnoop completions zsh >$(ZSH_COMPLETION)
-	target/release/vsnoop completions fish >$(FISH_COMPLETION)
+	$(PROGRAM) completions bash >$(BASH_COMPLETION)
+	$(PROGRAM) completions zsh >$(ZSH_COMPLETION)
+	$(PROGRAM) completions fish >$(FISH_COMPLETION)
 
 deb: build ## the Debian package, checked by lintian, in build/deb/: make deb VERSION=0.1.0
 	sh scripts/deb.sh $(VERSION)
 
-tarball: build ## an archive of what make install installs, in build/tarball/
-	sh scripts/tarball.sh
+tarball: setup ## an archive of what make install installs, static, in build/tarball/
+	sh scripts/static.sh
+	sh scripts/tarball.sh target/$$(uname -m)-unknown-linux-musl/release/vsnoop
 
 image: build ## context of the container image, and the image if a builder is there; build/image/
 	sh scripts/image.sh

@@ -3,8 +3,10 @@
 //!
 //! `scenario.sh` runs in the machine and prints a line for each step; each step is a test here. In
 //! the machine this program is the VM and its client (`traffic`). It takes minutes, since the
-//! machine is emulated: it runs with `make test-package`, and counts as ignored elsewhere.
+//! machine is emulated: it runs with `make test-package`, and counts as ignored elsewhere. So does
+//! the test of the archive, for which the program is compiled once more.
 
+mod archive;
 mod traffic;
 
 use std::fs;
@@ -98,6 +100,10 @@ fn main() -> ExitCode {
         };
         Trial::test(*step, test).with_ignored_flag(obstacle.is_some())
     });
+    let archive =
+        || archive::runs_without_any_library().map_err(|error| format!("{error:#}").into());
+    let archive = Trial::test("the_archive_runs_without_any_library", archive);
+    let trials = trials.chain([archive.with_ignored_flag(obstacle.is_some())]);
     let conclusion = libtest_mimic::run(&Arguments::from_args(), trials.collect());
     conclusion.exit_code()
 }
@@ -113,7 +119,7 @@ fn obstacle() -> Option<String> {
 fn run() -> Result<String> {
     let kernel = guest::kernel_of_series(guest::OLDEST_SERIES)?;
     let made = guest::make_system_of_build(&system())?;
-    let scratch = Scratch::make()?;
+    let scratch = Scratch::make("machine")?;
     fill(&scratch.0.join("files"))?;
     let data = scratch.0.join("data.ext4");
     write_data(&scratch.0.join("files"), &data, DATA_MB)?;
@@ -191,8 +197,9 @@ fn verify(console: &str, step: &str) -> Result<()> {
 struct Scratch(PathBuf);
 
 impl Scratch {
-    fn make() -> Result<Self> {
-        let dir = std::env::temp_dir().join(format!("vsnoop-package-{}", std::process::id()));
+    fn make(name: &str) -> Result<Self> {
+        let name = format!("vsnoop-package-{name}-{}", std::process::id());
+        let dir = std::env::temp_dir().join(name);
         fs::create_dir_all(&dir).with_context(|| format!("make {}", dir.display()))?;
         Ok(Self(dir))
     }

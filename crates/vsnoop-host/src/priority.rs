@@ -62,7 +62,7 @@ impl Priority {
 
     fn start(&self, timer: libc::timer_t) -> Result<()> {
         let value = libc::timespec {
-            tv_sec: self.budget.as_secs() as libc::time_t,
+            tv_sec: self.budget.as_secs() as _,
             tv_nsec: self.budget.subsec_nanos().into(),
         };
         let once = libc::itimerspec {
@@ -135,13 +135,13 @@ fn lower() -> io::Result<()> {
 }
 
 fn schedule(policy: i32, priority: i32) -> io::Result<()> {
-    let parameters = libc::sched_param { sched_priority: priority };
-    // SAFETY: a complete record; 0 is the calling thread.
-    check(unsafe { libc::sched_setscheduler(0, policy, &parameters) })
+    // The system call itself: musl's function does nothing.
+    // SAFETY: the kernel's sched_param is one int; 0 is the calling thread.
+    check(unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, policy, &raw const priority) })
 }
 
-fn check(result: i32) -> io::Result<()> {
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+fn check(result: impl Into<i64>) -> io::Result<()> {
+    if result.into() < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 #[cfg(test)]

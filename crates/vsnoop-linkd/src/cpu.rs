@@ -63,7 +63,7 @@ pub fn thread_ns<T>(thread: &JoinHandle<T>) -> u64 {
     let mut clock = 0;
     // SAFETY: the handle is held, so the thread was neither joined nor detached, and its pthread_t
     // is valid also after its end; `clock` is written before the call returns.
-    let result = unsafe { libc::pthread_getcpuclockid(thread.as_pthread_t(), &mut clock) };
+    let result = unsafe { libc::pthread_getcpuclockid(thread.as_pthread_t() as _, &mut clock) };
     if result == 0 { clock_ns(ClockId::from_raw(clock)) } else { 0 }
 }
 

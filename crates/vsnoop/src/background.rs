@@ -219,7 +219,7 @@ pub fn leave_the_terminal() -> Result<()> {
     let _ = nix::unistd::setsid();
     // SAFETY: called first thing in a fresh process: it has not opened anything beyond standard
     // input, output and error that it would use later.
-    let result = unsafe { libc::close_range(3, libc::c_uint::MAX, 0) };
+    let result = unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0) };
     if result != 0 {
         return Err(std::io::Error::last_os_error()).context("close inherited files");
     }

@@ -184,9 +184,9 @@ impl PacketSocket {
         // SAFETY: all zeroes is a valid msghdr.
         let mut message: libc::msghdr = unsafe { zeroed() };
         message.msg_iov = parts.as_mut_ptr();
-        message.msg_iovlen = parts.len();
+        message.msg_iovlen = parts.len() as _;
         message.msg_control = control.as_mut_ptr().cast();
-        message.msg_controllen = size_of_val(&control);
+        message.msg_controllen = size_of_val(&control) as _;
         // SAFETY: message points to live buffers of the lengths it names.
         let length = unsafe { libc::recvmsg(self.fd.as_raw_fd(), &mut message, 0) };
         let Some(length) = again(nix::Error::result(length))? else { return Ok(None) };

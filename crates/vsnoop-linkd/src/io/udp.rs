@@ -413,7 +413,7 @@ impl Inbox {
             header.msg_iov = &mut parts[at];
             header.msg_iovlen = 1;
             header.msg_control = self.controls[at].as_mut_ptr().cast();
-            header.msg_controllen = size_of_val(&self.controls[at]);
+            header.msg_controllen = size_of_val(&self.controls[at]) as _;
         }
         // SAFETY: each header points to live buffers of the lengths it names.
         let received = unsafe {
@@ -421,7 +421,7 @@ impl Inbox {
                 socket.socket.as_raw_fd(),
                 headers.as_mut_ptr(),
                 count as u32,
-                libc::MSG_DONTWAIT,
+                libc::MSG_DONTWAIT as _,
                 std::ptr::null_mut(),
             )
         };

@@ -93,7 +93,7 @@ impl Device {
         let mut request = self.request_by_name()?;
         // SAFETY: a complete ifreq; SIOCGIFMTU reads the name and writes the MTU.
         unsafe {
-            if libc::ioctl(self.socket.as_raw_fd(), libc::SIOCGIFMTU, &mut request) != 0 {
+            if libc::ioctl(self.socket.as_raw_fd(), libc::SIOCGIFMTU as _, &mut request) != 0 {
                 return None;
             }
             u32::try_from(request.ifr_ifru.ifru_mtu).ok()
@@ -108,7 +108,7 @@ impl Device {
         request.ifr_ifru.ifru_ifindex = self.ifindex as i32;
         let fd = self.socket.as_raw_fd();
         // SAFETY: a complete ifreq; SIOCGIFNAME reads the index and writes the name.
-        let found = unsafe { libc::ioctl(fd, libc::SIOCGIFNAME, &mut request) } == 0;
+        let found = unsafe { libc::ioctl(fd, libc::SIOCGIFNAME as _, &mut request) } == 0;
         found.then_some(request)
     }
 
