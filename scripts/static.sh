@@ -4,8 +4,8 @@
 #
 # Needs what scripts/setup.sh installs, musl-gcc and Rust's library for musl; installs both where
 # apt-get and rustup do it. libelf and zlib, which libbpf needs, are compiled from the sources that
-# the crate libbpf-sys brings: its own build of libelf needs functions of glibc (argp, fts, obstack),
-# for tools that are not built here.
+# the crate libbpf-sys brings: its own build of libelf needs functions of glibc (argp, fts,
+# obstack), for tools that are not built here.
 set -eu
 cd "$(dirname "$0")/.."
 PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin"
