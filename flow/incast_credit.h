@@ -16,10 +16,11 @@
 #define INCAST_SCOPE_NS (2 * NSEC_PER_MSEC)
 #define INCAST_MIN_SLOT_NS 100000ull /* T at least */
 /* Longest slot, and length of a census of flows: four times as long as the queue of the last hop
- * takes to empty, a cycle of 300 flows with one segment each through 128 KB; but at least
- * INCAST_LEAST_CENSUS_NS. */
+ * takes to empty, a cycle of 300 flows with one segment each through 128 KB; within bounds, so that
+ * short connections of long ago do not count. */
 #define INCAST_CENSUS_QUEUES 4
 #define INCAST_LEAST_CENSUS_NS (4 * NSEC_PER_MSEC)
+#define INCAST_LONGEST_CENSUS_NS (64 * NSEC_PER_MSEC)
 #define INCAST_START_MSS 10 /* RFC 6928 */
 #define INCAST_SLIDES 8u /* MSS; with a smaller share a window opens and closes only */
 #define INCAST_FIRST_PART 4u
@@ -27,9 +28,9 @@
 #define INCAST_LEAST_MSS 1460u /* until a larger segment was seen; Ethernet */
 #define INCAST_OVER 3 /* round trips with d > GAMMA2 that shrink a window */
 /* After data came, outstanding credit counts for one to two epochs of 2^20 ns (1.05 ms), and as
- * long as data may stand in the queue of the last hop (incast_epochs_active()): a sender of which
- * nothing comes for this time with an open window has nothing to send. After a request of the VM it
- * counts longer: the sender may compute its answer. */
+ * long as data may stand in the queue of the last hop, INCAST_EPOCHS_ASKED epochs at most: a sender
+ * of which nothing comes for this time with an open window has nothing to send. After a request of
+ * the VM it counts for the longest time: the sender may compute its answer. */
 #define INCAST_EPOCH_BITS 20
 #define INCAST_EPOCHS_ASKED (INCAST_EPOCHS - 1)
 /* After this number of long round trips in a row a flow is out of scope. */
@@ -215,6 +216,8 @@ static __always_inline __u64 incast_census_ns(const struct uplink *u)
 {
 	__u64 ns = INCAST_CENSUS_QUEUES * (__u64)u->drain_ns;
 
+	if (ns > INCAST_LONGEST_CENSUS_NS)
+		return INCAST_LONGEST_CENSUS_NS;
 	return ns > INCAST_LEAST_CENSUS_NS ? ns : INCAST_LEAST_CENSUS_NS;
 }
 
@@ -378,6 +381,14 @@ static __always_inline void incast_touch(struct flow *f, struct uplink *u, struc
 
 	if (f->incast.epoch != epoch)
 		incast_count_until(f, u, port, epoch);
+}
+
+/* Outstanding credit of silent flows; where several ports want credit, of this port's own. */
+static __always_inline __s64 incast_silent(const struct uplink *u, const struct incast_port *port)
+{
+	__s64 silent = incast_ports(u, port) > 1 ? port->own.silent : u->all.silent;
+
+	return silent > 0 ? silent : 0;
 }
 
 /* Credit left for the flows of this port, bytes. Where other ports want credit too, it is at most

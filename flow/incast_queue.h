@@ -63,13 +63,13 @@ static __always_inline void incast_give(struct flow *f, struct uplink *u, struct
 }
 
 /* May a flow that has finished get a window for its next data? Only while the grant queue is
- * empty. `answers`: it only ever answers; such flows are left at most half of the credit, because
+ * empty. `answers`: it only ever answers; such flows are left at most half of the share, because
  * they answer the next volley of requests at the same time as those that are granted it. */
 static __always_inline bool incast_can_reopen(const struct uplink *u,
 					      const struct incast_port *port, bool answers)
 {
 	return port->own.queued <= 0 && incast_left(u, port) > 0 &&
-	       (!answers || u->all.silent < (__s64)incast_credit(u) / 2);
+	       (!answers || incast_silent(u, port) < (__s64)incast_port_share(u, port) / 2);
 }
 
 /* Opens the window of a flow whose sender has finished, if it may. Returns what the flow waits for
@@ -101,11 +101,9 @@ static __always_inline enum incast_waiting incast_open_finished(struct flow *f, 
 static __always_inline __s64 incast_spare(const struct uplink *u, const struct incast_port *port)
 {
 	__s64 left = incast_left(u, port), half = incast_port_share(u, port) / 2;
-	__s64 silent = incast_ports(u, port) > 1 ? port->own.silent : u->all.silent;
+	__s64 silent = incast_silent(u, port);
 
-	if (silent > half)
-		return left - half;
-	return silent > 0 ? left - silent : left;
+	return left - (silent < half ? silent : half);
 }
 
 /* Does the VM ask the sender for more: with a request, or by answering its probe? */

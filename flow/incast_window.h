@@ -8,16 +8,18 @@
 #include "incast_round_trip.h"
 
 /* First window of a flow, bytes: a part of what is left of half of its port's share, so that later
- * flows have some too. What silent flows have counts: many connections that are opened one by one
- * may all be used at the same time. With very many flows each begins with the smallest segment that
+ * flows have some too. What silent flows have counts for at most half of that half: connections
+ * that are opened one by one may all be used at the same time, but a new one beside idle ones must
+ * not begin with next to nothing. With very many flows each begins with the smallest segment that
  * every TCP can send. */
 static __always_inline __u32 incast_first_window(const struct uplink *u,
 						 const struct incast_port *port, __u32 mss)
 {
-	__s64 left = incast_left(u, port), silent = u->all.silent > 0 ? u->all.silent : 0,
-	      half = incast_port_share(u, port) / 2 - port->own.outstanding - silent;
+	__s64 left = incast_left(u, port), share = incast_port_share(u, port),
+	      silent = incast_silent(u, port), half;
 	__u32 part;
 
+	half = share / 2 - port->own.outstanding - (silent < share / 4 ? silent : share / 4);
 	if (half < left)
 		left = half;
 	part = left > 0 ? (__u32)left / INCAST_FIRST_PART : 0;

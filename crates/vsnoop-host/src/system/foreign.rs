@@ -7,8 +7,9 @@
 //!
 //! Ingress: `attach` puts from_vm first, before other tcx programs and all tc filters. A program
 //! that is put before it later may take away the VM's ACKs: copies are not freed, and the engine
-//! would give up a VM that answers. So the helper suspends such a port, too. What comes after
-//! from_vm takes away nothing that it needs. (An XDP program of the tap comes before from_vm as
+//! would give up a VM that answers. So the helper suspends such a port, too, so that no more is
+//! held; bytes that were held before end so if the program stays. What comes after from_vm takes
+//! away nothing that it needs. (An XDP program of the tap comes before from_vm as
 //! well, and is not looked for.)
 
 use std::{fmt, io};
@@ -114,8 +115,8 @@ pub fn way_out(found: &[Foreign], port: &str) -> String {
             "remove it (`tc filter del dev {port} egress`; `bpftool net` shows whose it is)"
         ),
         false => format!(
-            "remove it (`bpftool net` shows whose it is), or have `vsnoop detach {port}` and \
-             `vsnoop attach {port}` put vsnoop's first again"
+            "remove it (`bpftool net` shows whose it is), and add it again behind vsnoop's: \
+             detaching {port} before would reset connections with held bytes"
         ),
     }
 }

@@ -285,8 +285,8 @@ fn a_slow_last_hop_loses_nothing_either() {
     for mbps in [600, 200, 50] {
         for (n, scale) in [(4, 7), (4, 10), (40, 7), (40, 10), (64, 7)] {
             for early in [false, true] {
-                // Opened at once, while the first ones are live, and when they are silent.
-                for connect_gap_ns in [0, 300 * US, 20 * MS] {
+                // Opened at once, and one by one.
+                for connect_gap_ns in [0, 300 * US] {
                     let set = controlled(n, early, 128_000);
                     let set = Setting { mbps, scale, connect_gap_ns, ..set };
                     let all = rounds(set, n, 64_000, 3);
@@ -300,5 +300,17 @@ fn a_slow_last_hop_loses_nothing_either() {
                 }
             }
         }
+    }
+}
+
+/// The other end of a new connection may be far away: with less it would need a round trip more.
+#[test]
+fn a_new_connection_beside_idle_ones_begins_with_two_segments() {
+    for queue in [64 << 10, 128 << 10] {
+        let set = Setting { idle: 200, connect_gap_ns: 20 * MS, ..controlled(1, false, queue) };
+        let mut sim = Sim::new(set);
+        assert!(sim.host.silent() > 0, "idle connections have no windows");
+        let window = sim.first_window();
+        assert!(window >= 2 * 1_448, "{window} bytes with a queue of {queue}");
     }
 }

@@ -274,6 +274,12 @@ impl Sim {
         self.vm_sends(id, 1);
     }
 
+    /// The window with which one more connection begins, bytes.
+    pub fn first_window(&mut self) -> u64 {
+        self.connect(0);
+        self.senders[self.senders.len() - 1].max_window
+    }
+
     /// Requests of `bytes` from each of the first `n` senders, until all have answered. `None`:
     /// that took more than `limit_ns`.
     pub fn round(&mut self, n: usize, bytes: u64, limit_ns: u64) -> Option<Round> {
