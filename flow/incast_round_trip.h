@@ -44,8 +44,7 @@ static __always_inline void incast_note_rtt(struct flow *f, struct uplink *u,
 		return; /* the sender had nothing to send, or its window update was lost */
 	if (!rtt)
 		rtt = 1;
-	if (rtt <=
-	    INCAST_SCOPE_NS + ((__u64)u->buffer << INCAST_TICK_BITS) / (u->rate ? u->rate : 1)) {
+	if (rtt <= INCAST_SCOPE_NS + u->drain_ns) {
 		if (!i->min_rtt_ns || rtt < i->min_rtt_ns)
 			i->min_rtt_ns = rtt < INCAST_SCOPE_NS ? rtt : INCAST_SCOPE_NS;
 		if (rtt < u->base_rtt_ns)

@@ -165,14 +165,25 @@ pub fn followed_snapshots() -> Result<()> {
     upload.finish().with_context(|| service_log(host).unwrap_or_default())
 }
 
+/// An upload that is acknowledged early, and the file into which its domain will be saved.
+fn begin_before_saving(site: &Site) -> Result<(Upload, String)> {
+    let upload = Upload::begin(&site.client, Site::server())?;
+    site.host.until_accelerated()?;
+    Ok((upload, site.host.libvirt.path().join("saved").to_string_lossy().into_owned()))
+}
+
+/// Starts a saved domain by this command of virsh, until its new connections are accelerated.
+fn come_back(site: &Site, command: &[&str]) -> Result<()> {
+    site.host.libvirt.virsh(command)?;
+    site.host.until_port("the tap is attached again", is_active)?;
+    until_accelerated(site, &site.host)
+}
+
 pub fn saving() -> Result<()> {
     let _only = service();
     let (site, _service) = followed_alone()?;
     let host = &site.host;
-    let upload = Upload::begin(&site.client, Site::server())?;
-    host.until_accelerated()?;
-    let file = host.libvirt.path().join("saved");
-    let file = file.to_string_lossy();
+    let (upload, file) = begin_before_saving(&site)?;
     let ways: [(&[&str], &[&str]); 2] = [
         (&["save", DOMAIN, &file], &["restore", &file]),
         (&["managedsave", DOMAIN], &["start", DOMAIN]),
@@ -182,9 +193,7 @@ pub fn saving() -> Result<()> {
         host.vsnoop()?.pause(PORT)?;
         host.libvirt.virsh(save)?;
         host.until_port("the port is gone with its domain", Value::is_null)?;
-        host.libvirt.virsh(restore)?;
-        host.until_port("the tap is attached again", is_active)?;
-        until_accelerated(&site, host)?;
+        come_back(&site, restore)?;
     }
     upload.finish().with_context(|| service_log(host).unwrap_or_default())
 }
@@ -194,10 +203,7 @@ pub fn saving_without_a_pause() -> Result<()> {
     let _only = service();
     let (site, _service) = followed_alone()?;
     let host = &site.host;
-    let upload = Upload::begin(&site.client, Site::server())?;
-    host.until_accelerated()?;
-    let file = host.libvirt.path().join("saved");
-    let file = file.to_string_lossy();
+    let (upload, file) = begin_before_saving(&site)?;
     thread::scope(|scope| {
         // All of the rest at once, which is far more than the VM takes in a moment.
         let sending = scope.spawn(|| upload.end());
@@ -218,9 +224,7 @@ pub fn saving_without_a_pause() -> Result<()> {
     wait_until("it is counted", PATIENCE, || {
         Ok(counter("vsnoop_migrations_left_behind_bytes_total")? > 0.0)
     })?;
-    host.libvirt.virsh(&["restore", &file])?;
-    host.until_port("the tap is attached again", is_active)?;
-    until_accelerated(&site, host)
+    come_back(&site, &["restore", &file])
 }
 
 /// The service's counter of this name.

@@ -8,9 +8,9 @@
 //! Ingress: `attach` puts from_vm first, before other tcx programs and all tc filters. A program
 //! that is put before it later may take away the VM's ACKs: copies are not freed, and the engine
 //! would give up a VM that answers. So the helper suspends such a port, too, so that no more is
-//! held; bytes that were held before end so if the program stays. What comes after from_vm takes
-//! away nothing that it needs. (An XDP program of the tap comes before from_vm as
-//! well, and is not looked for.)
+//! held; if the program stays, connections with bytes that were held before are reset. What comes
+//! after from_vm takes away nothing that it needs. (An XDP program of the tap comes before from_vm
+//! as well, and is not looked for.)
 
 use std::{fmt, io};
 

@@ -70,10 +70,11 @@ pub fn table(results: &Results, style: Style) -> Option<String> {
 pub fn sentence(results: &Results) -> Option<String> {
     let Gain { group, within, beyond, delivered } = gains(results).into_iter().next()?;
     Some(format!(
-        "{} to {} are acknowledged so many times sooner than with off: {within} where the sender is \
-         shown no more than the VM's own window (`ahead-0`, as in the report), {beyond} where it is \
-         shown what the host can hold beyond that window (`vsnoop`), and then delivered: {delivered}. \
-         The last table of the results has all cells, with what the VM did until its answer.",
+        "{} to {}, how many times sooner than with off: acknowledged {within} where vsnoop shows the \
+         sender no more than the VM's own window (`ahead-0`, as in the report), {beyond} where it \
+         shows what the host can hold beyond that window (`vsnoop`); delivered {delivered} with \
+         `vsnoop`. The last table of the results has all cells, with what the VM did until its \
+         answer.",
         size_text(SIZE_BYTES),
         group.cell,
     ))

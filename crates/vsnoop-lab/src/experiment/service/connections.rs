@@ -28,9 +28,10 @@ const LOOK: Duration = Duration::from_millis(500);
 /// Records of which the end was not seen expire after 4 minutes.
 const EXPIRY: Duration = Duration::from_secs(600);
 
-/// Readings before, under way and after, each with the number of connections that were over, and
-/// with what has become of those since the reading before. An earlier part of the run has made
-/// `made` of the `count` connections. `push` gets all readings but the last one.
+/// Reads before, under way and after. A reading has the number of connections that have ended, and
+/// how many of those that ended since the reading before were complete and how many broken. `made`
+/// of the `count` connections were made before this run was interrupted. `push` gets all readings
+/// but the last, which is the result.
 pub fn measure(
     session: &mut Session,
     vsnoop: &Vsnoop,

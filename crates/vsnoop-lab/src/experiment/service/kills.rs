@@ -23,8 +23,9 @@ const RESTART: Duration = Duration::from_secs(1);
 /// Of the connection that lives as long as the load: each way, while each service is gone.
 const STEP_BYTES: u64 = 1_000_000;
 
-/// Kills the service once for each of these numbers, and another process after each kill. `push`
-/// gets what has been counted until each, the result is what has come after the last one.
+/// Kills the service once for each of these numbers, and after it the helper or the engine. For
+/// each kill `push` gets what was counted since the kill before; the result is what was counted
+/// after the last kill.
 pub fn measure(
     session: &mut Session,
     vsnoop: &Vsnoop,
@@ -94,7 +95,7 @@ fn kill(
     role.kill()
 }
 
-/// What has been counted so far.
+/// Connections and bytes of the load, and counters of the port, since the load began.
 fn count(daemon: &Daemon, load: &Load) -> Result<Values> {
     let stats = daemon.vsnoop.stats(PORT)?["ports"][0].take();
     let resets = stats["resets"].as_object().into_iter().flatten();
