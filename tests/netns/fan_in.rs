@@ -13,7 +13,9 @@ use vsnoop_testbed::switch::{LastHop, PortKind};
 use super::{PREFIX, trial};
 
 const SENDERS: usize = 8;
-const BYTES: usize = 500_000;
+/// Of each sender. All together fit into the relay, which holds 1024 frames, so that a deep queue
+/// drops nothing however long the relay waits for a CPU.
+const BYTES: usize = 160_000;
 /// MTU and Ethernet header.
 const PACKET_BYTES: u64 = 1514;
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -46,13 +48,12 @@ fn shallow(fan_in: &mut FanIn) -> Result<()> {
     fan_in.switch.set_last_hop(hop(10_000_000, None))?;
     send(fan_in)?;
     let deep = fan_in.switch.counts()?;
-    // A relay that waits for a CPU may lose some, in its device.
-    ensure!(deep.drops <= deep.packets / 100, "a deep queue dropped {deep:?}");
+    ensure!(deep.drops == 0, "a deep queue dropped {deep:?}");
 
     fan_in.switch.set_last_hop(hop(16_000, None))?;
     let retransmissions = send(fan_in)?;
     let shallow = fan_in.switch.counts()?;
-    ensure!(shallow.drops > deep.drops, "a shallow queue: {shallow:?}, a deep one: {deep:?}");
+    ensure!(shallow.drops > 0, "a shallow queue dropped nothing: {shallow:?}");
     ensure!(retransmissions >= shallow.drops, "{retransmissions} retransmissions, {shallow:?}");
     for counts in [deep, shallow] {
         let payload = (SENDERS * BYTES) as u64;
