@@ -101,7 +101,7 @@ mod tests {
         });
         let results = results(samples);
         let text = sentence(&results).unwrap();
-        assert!(text.contains("off: 3.00 where") && text.contains("10 where"), "{text}");
+        assert!(text.contains("acknowledged 3.00 where") && text.contains("10 where"), "{text}");
         let text = table(&results, Style::Markdown).unwrap();
         let last: Vec<_> = text.lines().last().unwrap().split('|').map(str::trim).collect();
         assert_eq!(last[2..9], ["3.00", "10", "1.00", "51.0", "18.0", "31.0", "8.0"], "{text}");
