@@ -135,7 +135,7 @@ fn pin(maps: &mut Object, slot: &ProgramSlot, spec: &AttachSpec, dir: &Path) -> 
     {
         let program = slot.entry(hook)?;
         let path = dir.join(pins::LINKS[hook as usize]);
-        link::attach(&program, hook, spec.ifindex, flags)
+        link::attach(&program, hook.attach_type(), spec.ifindex, flags)
             .map_err(Error::bpf(format!("attach {hook:?} to {}", spec.ifname)))?
             .pin(&path)
             .map_err(Error::bpf(format!("pin {}", path.display())))?;

@@ -20,10 +20,18 @@ pub(crate) const EXIT: Instruction = [0x95, 0, 0, 0, 0, 0, 0, 0];
 
 /// Loads a program for a hook.
 pub(crate) fn load(name: &CStr, instructions: &[Instruction]) -> Result<OwnedFd> {
+    load_as(libbpf_sys::BPF_PROG_TYPE_SCHED_CLS, name, instructions)
+}
+
+fn load_as(
+    kind: libbpf_sys::bpf_prog_type,
+    name: &CStr,
+    instructions: &[Instruction],
+) -> Result<OwnedFd> {
     // SAFETY: instructions that outlive the call, C strings, no options.
     owned("load a small program", unsafe {
         libbpf_sys::bpf_prog_load(
-            libbpf_sys::BPF_PROG_TYPE_SCHED_CLS,
+            kind,
             name.as_ptr(),
             c"GPL".as_ptr(),
             instructions.as_ptr().cast(),
@@ -56,8 +64,25 @@ impl EmptyProgram {
         Self::attach_at(program, ifindex, hook, libbpf_sys::BPF_F_BEFORE)
     }
 
+    /// As the device's XDP program, in generic mode. It has all packets passed on.
+    pub fn attach_xdp(ifindex: u32) -> Result<Self> {
+        // r0 = 2 (XDP_PASS); exit
+        let pass = [[0xb7, 0, 0, 0, 2, 0, 0, 0], EXIT];
+        let program = load_as(libbpf_sys::BPF_PROG_TYPE_XDP, c"pass", &pass)?;
+        Self::attach_as(program, ifindex, libbpf_sys::BPF_XDP, libbpf_sys::XDP_FLAGS_SKB_MODE)
+    }
+
     fn attach_at(program: OwnedFd, ifindex: u32, hook: Hook, flags: u32) -> Result<Self> {
-        let link = link::attach(&program, hook, ifindex, flags)
+        Self::attach_as(program, ifindex, hook.attach_type(), flags)
+    }
+
+    fn attach_as(
+        program: OwnedFd,
+        ifindex: u32,
+        kind: libbpf_sys::bpf_attach_type,
+        flags: u32,
+    ) -> Result<Self> {
+        let link = link::attach(&program, kind, ifindex, flags)
             .map_err(Error::bpf("attach an empty program"))?;
         Ok(Self { program, _link: link })
     }

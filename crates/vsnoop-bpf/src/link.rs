@@ -12,7 +12,6 @@ use std::ptr::NonNull;
 use libbpf_rs::{AsRawLibbpf, Object};
 
 use crate::error::{Error, Result};
-use crate::hook::Hook;
 use crate::objects::{self, Named};
 
 /// The kernel's information on a link.
@@ -65,11 +64,12 @@ impl PinnedLink {
 #[derive(Debug)]
 pub(crate) struct FreshLink(OwnedFd);
 
-/// Attaches a program to interface `ifindex` of the calling thread's network namespace. `flags`:
-/// position among the others, `BPF_F_BEFORE` or `BPF_F_AFTER`.
+/// Attaches a program to interface `ifindex` of the calling thread's network namespace. `flags`: at
+/// a tcx hook its position among the others, `BPF_F_BEFORE` or `BPF_F_AFTER`; of an XDP program its
+/// mode.
 pub(crate) fn attach(
     program: &OwnedFd,
-    hook: Hook,
+    kind: libbpf_sys::bpf_attach_type,
     ifindex: u32,
     flags: u32,
 ) -> libbpf_rs::Result<FreshLink> {
@@ -80,12 +80,7 @@ pub(crate) fn attach(
     };
     // SAFETY: plain numbers, and options that outlive the call.
     let fd = check(unsafe {
-        libbpf_sys::bpf_link_create(
-            program.as_raw_fd(),
-            ifindex as i32,
-            hook.attach_type(),
-            &options,
-        )
+        libbpf_sys::bpf_link_create(program.as_raw_fd(), ifindex as i32, kind, &options)
     })?;
     // SAFETY: a new descriptor, owned by this value alone.
     Ok(FreshLink(unsafe { OwnedFd::from_raw_fd(fd) }))

@@ -44,7 +44,7 @@ impl PlainHandOver {
             EXIT,
         ];
         let program = load(c"hand_over", &instructions)?;
-        let link = link::attach(&program, Hook::ToVm, ifindex, 0)
+        let link = link::attach(&program, Hook::ToVm.attach_type(), ifindex, 0)
             .map_err(Error::bpf("attach a program that hands over"))?;
         Ok(Self { program, _link: link })
     }

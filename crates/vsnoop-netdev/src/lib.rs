@@ -14,7 +14,7 @@ pub mod tap;
 use netlink_packet_core::{DefaultNla, Nla};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{
-    InfoData, InfoTun, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
+    InfoData, InfoTun, LinkAttribute, LinkFlags, LinkInfo, LinkMessage, LinkXdp,
 };
 
 /// The crate's result.
@@ -52,6 +52,8 @@ pub struct Device {
     /// Its Ethernet address.
     pub mac: Option<[u8; 6]>,
     pub qdisc: String,
+    /// Ids of its XDP programs, one for each mode that has one.
+    pub xdp_programs: Vec<u32>,
 }
 
 impl Device {
@@ -132,6 +134,7 @@ fn device(answer: RouteNetlinkMessage) -> Option<Device> {
             LinkAttribute::Qdisc(kind) => device.qdisc = kind,
             LinkAttribute::Controller(index) => device.master = Some(index),
             LinkAttribute::Link(index) => device.lower = Some(index),
+            LinkAttribute::Xdp(of_modes) => device.xdp_programs = xdp_programs(&of_modes),
             LinkAttribute::LinkNetNsId(_) => is_elsewhere = true,
             LinkAttribute::LinkInfo(infos) => {
                 for info in infos {
@@ -166,6 +169,21 @@ fn tap(data: &[InfoTun]) -> Option<TapInfo> {
     (kind == TYPE_TAP).then_some(tap)
 }
 
+/// With one program the kernel names it twice: alone and with its mode.
+fn xdp_programs(attributes: &[LinkXdp]) -> Vec<u32> {
+    let id = |attribute: &LinkXdp| match attribute {
+        LinkXdp::ProgId(id)
+        | LinkXdp::DrvProgId(id)
+        | LinkXdp::SkbProgId(id)
+        | LinkXdp::HwProgId(id) => Some(*id).filter(|id| *id != 0),
+        _ => None,
+    };
+    let mut ids: Vec<_> = attributes.iter().filter_map(id).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    ids
+}
+
 /// The value of a u8 or u32 attribute; `None` for one of another length.
 fn number(attribute: &DefaultNla) -> Option<u32> {
     let mut bytes = [0; 4];
@@ -184,6 +202,8 @@ fn number(attribute: &DefaultNla) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
+    use netlink_packet_route::link::XdpAttached;
+
     use super::*;
 
     fn attribute(kind: u16, value: &[u8]) -> InfoTun {
@@ -201,6 +221,23 @@ mod tests {
             attribute(IFLA_TUN_NUM_QUEUES, &4u32.to_ne_bytes()),
         ];
         assert_eq!(tap(&multi), Some(TapInfo { vnet_hdr: true, multi_queue: true, queues: 4 }));
+    }
+
+    #[test]
+    fn an_xdp_program_is_found_in_each_mode() {
+        assert_eq!(xdp_programs(&[LinkXdp::Attached(XdpAttached::None)]), []);
+        let one = [
+            LinkXdp::Attached(XdpAttached::SocketBuffer),
+            LinkXdp::ProgId(7),
+            LinkXdp::SkbProgId(7),
+        ];
+        assert_eq!(xdp_programs(&one), [7]);
+        let two = [
+            LinkXdp::Attached(XdpAttached::Multiple),
+            LinkXdp::DrvProgId(9),
+            LinkXdp::SkbProgId(7),
+        ];
+        assert_eq!(xdp_programs(&two), [7, 9]);
     }
 
     #[test]

@@ -9,8 +9,10 @@
 //! that is put before it later may take away the VM's ACKs: copies are not freed, and the engine
 //! would give up a VM that answers. So the helper suspends such a port, too, so that no more is
 //! held; if the program stays, connections with bytes that were held before are reset. What comes
-//! after from_vm takes away nothing that it needs. (An XDP program of the tap comes before from_vm
-//! as well, and is not looked for.)
+//! after from_vm takes away nothing that it needs.
+//!
+//! XDP: a program of the tap, in any mode, sees what the VM sends before every other program. So
+//! `attach` refuses a port with one, and one that comes later suspends the port.
 
 use std::{fmt, io};
 
@@ -25,10 +27,12 @@ use super::netdev::Device;
 use super::qdisc;
 use crate::error::{Error, Result, Unfit, unfit};
 
+const XDP_PROGRAM: &str = "XDP program";
+
 /// A program or filter that is not vsnoop's.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Foreign {
-    /// "tcx program", or "tc filter" and its kind.
+    /// "tcx program", "XDP program", or "tc filter" and its kind.
     pub kind: String,
     /// Of the BPF program, as `bpftool prog` lists it; null for filters of other kinds.
     pub id: Option<u32>,
@@ -60,14 +64,16 @@ pub fn around(device: &Device, port: &Port) -> Result<Vec<Foreign>> {
     let (to_vm, from_vm) = (port.program_id(Hook::ToVm)?, port.program_id(Hook::FromVm)?);
     let mut found = on_egress(device)?;
     found.retain(|program| program.id != Some(to_vm));
+    found.extend(xdp_programs(device));
     let ingress = tcx_programs(device, Place::Ingress)?;
     found.extend(ingress.into_iter().take_while(|program| program.id != Some(from_vm)));
     Ok(found)
 }
 
-/// Refuses a port that has any on its egress.
+/// Refuses a port that has any which `attach` cannot come before.
 pub fn refuse(device: &Device) -> Result<()> {
-    let found = on_egress(device)?;
+    let mut found = on_egress(device)?;
+    found.extend(xdp_programs(device));
     if found.is_empty() {
         return Ok(());
     }
@@ -110,17 +116,19 @@ pub fn complaint(found: &[Foreign]) -> String {
 
 /// The remedy.
 pub fn way_out(found: &[Foreign], port: &str) -> String {
-    match found.iter().any(|program| program.place == Place::Egress) {
-        true => format!(
-            "remove it (`tc filter del dev {port} egress`; `bpftool net` shows whose it is)"
-        ),
-        false => format!(
+    if found.iter().any(|program| program.place == Place::Egress) {
+        format!("remove it (`tc filter del dev {port} egress`; `bpftool net` shows whose it is)")
+    } else if found.iter().any(|program| program.kind == XDP_PROGRAM) {
+        format!("remove it (`ip link set dev {port} xdp off`; `bpftool net` shows whose it is)")
+    } else {
+        format!(
             "remove it (`bpftool net` shows whose it is), and add it again behind vsnoop's: \
              detaching {port} before would reset connections with held bytes"
-        ),
+        )
     }
 }
 
+/// At the egress.
 fn tc_filters(device: &Device) -> Result<Vec<Foreign>> {
     let mut request = TcMessage::with_index(device.index as i32);
     request.header.parent = TcHandle { major: TcHandle::CLSACT.major, minor: TcHandle::MIN_EGRESS };
@@ -133,10 +141,11 @@ fn tc_filters(device: &Device) -> Result<Vec<Foreign>> {
         Err(source) => return Err(Error::ReadFilters { port: device.name.clone(), source }),
     };
     let filters = answers.iter().filter_map(|answer| match answer {
-        RouteNetlinkMessage::NewTrafficFilter(filter) => Some(tc_filter(filter)),
+        RouteNetlinkMessage::NewTrafficFilter(filter) => Some(filter),
         _ => None,
     });
-    let mut found: Vec<_> = filters.collect();
+    let mut found: Vec<_> =
+        filters.filter(|filter| is_at_egress(filter, device)).map(tc_filter).collect();
     // A filter is listed with all of its parts (a chain, a hash table, the rule); one of them has
     // its program.
     let told: Vec<_> =
@@ -144,6 +153,14 @@ fn tc_filters(device: &Device) -> Result<Vec<Foreign>> {
     found.retain(|part| part.id.is_some() || !told.contains(&part.kind));
     found.dedup();
     Ok(found)
+}
+
+/// A qdisc `ingress` has the handle of clsact: asked for filters at the egress, the kernel answers
+/// with those at its ingress, as they were added there. Filters of a shared block name the block
+/// instead of a device, and are taken for ones at the egress.
+fn is_at_egress(filter: &TcMessage, device: &Device) -> bool {
+    let header = &filter.header;
+    header.index != device.index as i32 || header.parent.minor == TcHandle::MIN_EGRESS
 }
 
 fn tc_filter(filter: &TcMessage) -> Foreign {
@@ -199,14 +216,18 @@ fn tcx_programs(device: &Device, place: Place) -> Result<Vec<Foreign>> {
     }
     // SAFETY: both members of the union are the same u32 count, written by the call.
     let count = unsafe { options.__bindgen_anon_1.prog_cnt } as usize;
-    Ok(ids[..count.min(ROOM)].iter().map(|id| tcx_program(*id, place)).collect())
+    Ok(ids[..count.min(ROOM)].iter().map(|id| program("tcx program", *id, place)).collect())
 }
 
-fn tcx_program(id: u32, place: Place) -> Foreign {
+fn xdp_programs(device: &Device) -> impl Iterator<Item = Foreign> {
+    device.xdp_programs.iter().map(|id| program(XDP_PROGRAM, *id, Place::Ingress))
+}
+
+fn program(kind: &str, id: u32, place: Place) -> Foreign {
     // It may end at any moment; then only its id is known.
     let name = ProgramHandle::from_prog_id(id).ok();
     let name = name.map(|program| program.name().to_string_lossy().into_owned());
-    Foreign { kind: "tcx program".into(), id: Some(id), name, place }
+    Foreign { kind: kind.into(), id: Some(id), name, place }
 }
 
 #[cfg(test)]
@@ -232,6 +253,21 @@ mod tests {
     }
 
     #[test]
+    fn a_filter_of_the_qdisc_ingress_is_not_at_the_egress() {
+        let device = Device { index: 5, ..Device::default() };
+        let parent = |minor| TcHandle { major: TcHandle::CLSACT.major, minor };
+        let is_found = |index, parent| {
+            let mut filter = TcMessage::with_index(index);
+            filter.header.parent = parent;
+            is_at_egress(&filter, &device)
+        };
+        assert!(is_found(5, parent(TcHandle::MIN_EGRESS)));
+        assert!(!is_found(5, parent(TcHandle::MIN_INGRESS)));
+        assert!(!is_found(5, parent(0)));
+        assert!(is_found(-1, parent(0)), "of a shared block");
+    }
+
+    #[test]
     fn the_complaint_names_each_of_them_and_where_it_is() {
         let program =
             |id, place| Foreign { kind: "tcx program".into(), id: Some(id), name: None, place };
@@ -242,6 +278,9 @@ mod tests {
         assert!(!text.contains("ingress"), "{text}");
         let text = complaint(std::slice::from_ref(&nine));
         assert!(text.starts_with("another ingress program before vsnoop's (tcx"), "{text}");
+        assert!(way_out(std::slice::from_ref(&nine), "tap0").contains("again behind vsnoop's"));
+        let xdp = Foreign { kind: XDP_PROGRAM.into(), ..nine.clone() };
+        assert!(way_out(&[xdp], "tap0").contains("`ip link set dev tap0 xdp off`"));
         let text = complaint(&[seven, nine]);
         assert!(text.contains("egress") && text.contains("ingress"), "{text}");
     }

@@ -4,7 +4,7 @@ use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
 
 use crate::hold::ConfigFile;
-use crate::sandbox::{PORT, TapHost, foreign_program, vsnoop, vsnoop_under};
+use crate::sandbox::{PORT, TapHost, foreign_program, vsnoop, vsnoop_under, xdp_program};
 use crate::surroundings::{add_filter, with_filter};
 use crate::{skipped, trial};
 
@@ -17,6 +17,7 @@ pub fn trials() -> Vec<Trial> {
         a_configured_qdisc_is_refused_and_kept,
         a_qdisc_that_somebody_added_is_configured_even_if_it_is_like_the_default,
         another_tcx_program_on_the_egress_is_refused,
+        an_xdp_program_is_refused_with_the_reason,
         no_privilege_is_said_at_once,
         a_bpffs_that_is_not_mounted_is_named_with_the_command_that_mounts_it,
         a_kernel_that_is_too_old_is_refused,
@@ -86,6 +87,15 @@ fn another_tcx_program_on_the_egress_is_refused() -> Result<()> {
     let host = TapHost::new("tcx")?;
     let _program = host.netns.run(|| foreign_program(PORT))?;
     refused(host, &["attach", PORT], 34, &[PORT, "tcx program"])
+}
+
+fn an_xdp_program_is_refused_with_the_reason() -> Result<()> {
+    let host = TapHost::new("xdp")?;
+    let _program = host.netns.run(|| xdp_program(PORT))?;
+    let doctor = host.vsnoop(["doctor", PORT])?;
+    let says = doctor.unfolded();
+    ensure!(doctor.code == 34 && says.contains("XDP program pass"), "{}: {says}", doctor.code);
+    refused(host, &["attach", PORT], 34, &[PORT, "XDP program pass", "xdp off"])
 }
 
 fn no_privilege_is_said_at_once() -> Result<()> {

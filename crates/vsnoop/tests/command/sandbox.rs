@@ -267,6 +267,11 @@ pub fn foreign_program(device: &str) -> Result<EmptyProgram> {
     Ok(EmptyProgram::attach(index, Hook::ToVm)?)
 }
 
+/// The same, as the device's XDP program.
+pub fn xdp_program(device: &str) -> Result<EmptyProgram> {
+    Ok(EmptyProgram::attach_xdp(nix::net::if_::if_nametoindex(device)?)?)
+}
+
 /// Without the ends of lines, and the blanks that align columns.
 pub fn unfolded(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")

@@ -18,7 +18,7 @@ use crate::helper::{AttachedNetwork, expect_reset};
 use crate::records::KEY;
 use crate::sandbox::{
     PORT, TapHost, foreground_helper, foreign_program, helper_pid, is_running, vsnoop_in,
-    wait_until,
+    wait_until, xdp_program,
 };
 use crate::skipped;
 
@@ -32,14 +32,18 @@ pub fn trials() -> Vec<Trial> {
         a_suspended_port_acknowledges_nothing_early_and_honours_what_it_has,
         a_program_before_the_ingress_hook_pauses_the_port_and_no_connection_ends,
         a_program_after_the_ingress_hook_changes_nothing,
+        an_xdp_program_pauses_the_port_until_it_goes_and_no_connection_ends,
         a_tap_that_is_renamed_is_shown_by_its_new_name,
         a_port_behind_another_qdisc_is_not_called_active,
         a_tap_that_joins_a_bridge_later_has_its_senders_reset_over_it,
     ];
     trials.extend(
-        trials![a_tc_filter_that_comes_later_pauses_the_port_until_it_goes]
-            .into_iter()
-            .map(with_filter),
+        trials![
+            a_tc_filter_that_comes_later_pauses_the_port_until_it_goes,
+            a_tc_filter_at_the_ingress_is_not_taken_for_one_at_the_egress,
+        ]
+        .into_iter()
+        .map(with_filter),
     );
     trials
 }
@@ -187,21 +191,36 @@ fn a_suspended_port_acknowledges_nothing_early_and_honours_what_it_has() -> Resu
     network.detach()
 }
 
-/// It hides the VM's ACKs from the hook, and passes them on.
 fn a_program_before_the_ingress_hook_pauses_the_port_and_no_connection_ends() -> Result<()> {
-    let network = AttachedNetwork::new("hide")?;
+    // It hides the VM's ACKs from the hook, and passes them on.
+    let hide = || Ok(EmptyProgram::attach_hiding(if_nametoindex(topology::PORT)?, Hook::FromVm)?);
+    paused_by_a_program_before_the_hook("hide", "tcx program hide", hide)
+}
+
+fn an_xdp_program_pauses_the_port_until_it_goes_and_no_connection_ends() -> Result<()> {
+    paused_by_a_program_before_the_hook("xdp", "XDP program pass", || xdp_program(topology::PORT))
+}
+
+/// `name`: of the program, after its kind.
+fn paused_by_a_program_before_the_hook(
+    role: &str,
+    name: &str,
+    attach: impl FnOnce() -> Result<EmptyProgram> + Send,
+) -> Result<()> {
+    let network = AttachedNetwork::new(role)?;
     let host = &network.topology.host;
     let mut pair = network.connect()?;
     pair.exchange(100_000)?;
-    let program = host
-        .run(|| Ok(EmptyProgram::attach_hiding(if_nametoindex(topology::PORT)?, Hook::FromVm)?))?;
+    let program = host.run(attach)?;
     let shown = || network.vsnoop(&["status", topology::PORT, "--json"]);
     wait_until("the port is paused", || Ok(shown()?["ports"][0]["paused_by"] == "helper"))?;
     let found = shown()?["ports"][0]["foreign_programs"].take();
     ensure!(found.as_array().is_some_and(|found| found.len() == 1), "{found}");
-    ensure!(found[0]["name"] == "hide" && found[0]["place"] == "ingress", "{found}");
+    ensure!(found[0]["place"] == "ingress", "{found}");
+    let kind_and_name = ["kind", "name"].map(|field| found[0][field].as_str().unwrap_or_default());
+    ensure!(kind_and_name.join(" ") == name, "{found}");
     let table = network.table("status")?;
-    ensure!(table.contains("before vsnoop's (tcx program hide"), "{table}");
+    ensure!(table.contains(&format!("before vsnoop's ({name}")), "{table}");
     let early = early_acks(&shown()?)?;
     pair.exchange(100_000)?;
     ensure!(early_acks(&shown()?)? == early, "a paused port acknowledges early");
@@ -307,6 +326,26 @@ fn a_tc_filter_that_comes_later_pauses_the_port_until_it_goes() -> Result<()> {
     ensure!(table.contains("(tc filter u32)"), "{table}");
     host.tc(&format!("filter del dev {PORT} egress"))?;
     wait_for_state(&host, "active")?;
+    host.vsnoop(["detach", PORT])?.ok().map(drop)
+}
+
+/// It is at the qdisc that libvirt adds for `<outbound>`, before the port is attached and later.
+fn a_tc_filter_at_the_ingress_is_not_taken_for_one_at_the_egress() -> Result<()> {
+    let host = TapHost::new("police")?;
+    let add = || {
+        host.tc(&format!("qdisc add dev {PORT} ingress"))?;
+        host.tc(&format!("filter add dev {PORT} parent ffff: protocol all u32 match u32 0 0"))
+    };
+    add()?;
+    host.vsnoop(["attach", PORT])?.ok()?;
+    for _ in 0..2 {
+        wait_for_a_look(&port_of(&host)?)?;
+        let port = status(&host)?;
+        let foreign = &port["foreign_programs"];
+        ensure!(port["state"] == "active" && *foreign == serde_json::json!([]), "{port}");
+        host.tc(&format!("qdisc del dev {PORT} ingress"))?;
+        add()?;
+    }
     host.vsnoop(["detach", PORT])?.ok().map(drop)
 }
 
