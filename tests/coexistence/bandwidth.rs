@@ -1,4 +1,9 @@
-//! HTB at the tap, as libvirt sets it up for `<bandwidth>` with `<inbound>`.
+//! Limits of bandwidth as libvirt sets them up at the tap: HTB with a leaf and a filter by mark for
+//! `<inbound>`, a policer at the ingress for `<outbound>`.
+//!
+//! Not every kernel has all of it. What is refused, and what is held, is the same with HTB alone.
+
+use std::thread;
 
 use anyhow::{Context, Result, bail, ensure};
 use libtest_mimic::Trial;
@@ -7,33 +12,78 @@ use vsnoop_testbed::net::Netns;
 use vsnoop_testbed::topology::{Family, PORT};
 use vsnoop_testbed::vsnoop::Vsnoop;
 
-use crate::scene::{Scene, UPLOAD_BYTES, network};
+use crate::scene::{BLOCKED_BYTES, Scene, UPLOAD_BYTES, network};
+use crate::tc_ingress::met;
 use crate::trial;
 
 /// So few frames in the ring that most of what is held comes when the limit is there.
 const RING_FRAMES: usize = 2;
+/// More than the limit of what the VM sends lets through at a time.
+const DOWNLOAD_BYTES: u64 = 300_000;
+
+/// Of a domain's interface; the commands are what libvirt 9.0 makes of it, which the tests of
+/// `libvirt` compare.
+pub const LIMITS: &str = "<bandwidth>\
+    <inbound average='2500' peak='5000' burst='64'/>\
+    <outbound average='50' burst='128'/>\
+    </bandwidth>";
+const INBOUND: [&str; 4] = [
+    "qdisc add dev vst-port root handle 1: htb default 1",
+    "class add dev vst-port parent 1: classid 1:1 htb rate 2500kbps ceil 5000kbps burst 64kb \
+     quantum 213",
+    "qdisc add dev vst-port parent 1:1 handle 2: sfq perturb 10",
+    "filter add dev vst-port parent 1:0 protocol all prio 1 handle 1 fw flowid 1",
+];
+/// All goes through the default class in any case.
+const HTB_ALONE: [&str; 2] = [INBOUND[0], INBOUND[1]];
+const OUTBOUND: [&str; 2] = [
+    "qdisc add dev vst-port ingress",
+    "filter add dev vst-port parent ffff: protocol all u32 match u32 0 0 police rate 50kbps \
+     burst 128kb mtu 64kb drop flowid :1",
+];
+
+/// All that libvirt adds for [`LIMITS`], in its order.
+pub fn commands() -> Vec<&'static str> {
+    [&INBOUND[..], &OUTBOUND[..]].concat()
+}
 
 pub fn trials() -> Vec<Trial> {
     vec![
-        trial("bandwidth::a_limit_that_was_there_first_is_refused_and_kept", there_first),
-        trial("bandwidth::what_is_held_goes_through_a_limit_that_comes_later", comes_later),
+        trial("bandwidth::a_limit_that_was_there_first_is_refused_and_kept", || {
+            there_first(&HTB_ALONE)
+        }),
+        trial("bandwidth::what_is_held_goes_through_a_limit_that_comes_later", || {
+            comes_later(&HTB_ALONE)
+        }),
+    ]
+}
+
+pub fn trials_in_full() -> Vec<Trial> {
+    vec![
+        trial("bandwidth_in_full::inbound_that_was_there_first_is_refused_and_kept", || {
+            there_first(&INBOUND)
+        }),
+        trial("bandwidth_in_full::what_is_held_goes_through_inbound_that_comes_later", || {
+            comes_later(&INBOUND)
+        }),
+        trial("bandwidth_in_full::outbound_limits_what_the_vm_sends_and_harms_nothing", outbound),
     ]
 }
 
 pub fn probe(netns: &Netns) -> Result<()> {
     let _tap = netns.tap(PORT, &Default::default())?;
-    limit(netns).context("this kernel has no HTB")
+    limit(netns, &HTB_ALONE).context("this kernel has no HTB")
 }
 
-/// Without the leaf (sfq) and the filter by mark (fw) that libvirt adds, which not every kernel
-/// has: all goes through the default class in any case.
-fn limit(host: &Netns) -> Result<()> {
+pub fn probe_in_full(netns: &Netns) -> Result<()> {
+    let _tap = netns.tap(PORT, &Default::default())?;
+    limit(netns, &commands()).context("this kernel has not all of libvirt's limits")
+}
+
+fn limit(host: &Netns, commands: &[&str]) -> Result<()> {
     // As libvirt does; the kernel's default cannot be deleted, and is replaced.
     let _ = host.tc(&format!("qdisc del dev {PORT} root"));
-    host.tc(&format!("qdisc add dev {PORT} root handle 1: htb default 1"))?;
-    let class = "classid 1:1 htb rate 20mbit ceil 20mbit burst 60kb quantum 2500";
-    host.tc(&format!("class add dev {PORT} parent 1: {class}"))?;
-    Ok(())
+    commands.iter().try_for_each(|command| host.tc(command).map(drop))
 }
 
 /// Bytes that HTB has let through.
@@ -44,9 +94,9 @@ fn sent_bytes(host: &Netns) -> Result<u64> {
     qdiscs[0]["bytes"].as_u64().context("tc counts no bytes")
 }
 
-fn there_first() -> Result<()> {
+fn there_first(commands: &[&str]) -> Result<()> {
     let topology = network(|_| ())?;
-    limit(&topology.host)?;
+    limit(&topology.host, commands)?;
     let vsnoop = Vsnoop::find()?.in_netns(topology.host.name());
     let Err(refusal) = vsnoop.attach(PORT) else { bail!("attached to a tap with HTB") };
     let refusal = refusal.to_string();
@@ -56,12 +106,12 @@ fn there_first() -> Result<()> {
     sent_bytes(&topology.host).map(drop)
 }
 
-fn comes_later() -> Result<()> {
+fn comes_later(commands: &[&str]) -> Result<()> {
     let topology = network(|options| options.ring_frames = RING_FRAMES)?;
     let host = &topology.host;
     let mut scene = Scene::new(&topology, Family::V4)?;
     scene.upload_to_the_host()?;
-    limit(host)?;
+    limit(host, commands)?;
     scene.let_the_vm_run();
     scene.pair.vm.receive(UPLOAD_BYTES).with_context(|| scene.attached.describe())?;
     let sent = sent_bytes(host)?;
@@ -76,5 +126,43 @@ fn comes_later() -> Result<()> {
     scene.attached.run(&["detach", PORT])?;
     scene.attached.forget();
     ensure!(sent_bytes(host)? >= sent, "HTB was set up anew");
+    Ok(())
+}
+
+/// The policer stands behind the hook: early ACKs pass it instead of the VM's own.
+fn outbound() -> Result<()> {
+    let topology = network(|_| ())?;
+    let host = &topology.host;
+    limit(host, &OUTBOUND)?;
+    let mut scene = Scene::new(&topology, Family::V4)?;
+    let before = (met(host)?.packets, scene.attached.counter("early_acks")?);
+    for _ in 0..3 {
+        scene.upload()?;
+    }
+    let packets = met(host)?.packets - before.0;
+    let early = scene.attached.counter("early_acks")? - before.1;
+    ensure!(packets >= early, "{early} early ACKs, and {packets} packets met the policer");
+    // The VM sends more than passes, so that early ACKs may be dropped, too.
+    let mut writer = scene.pair.vm.twin()?;
+    let mut reader = scene.pair.client.twin()?;
+    thread::scope(|scope| {
+        let download = [
+            scope.spawn(move || writer.send(DOWNLOAD_BYTES)),
+            scope.spawn(move || reader.receive(DOWNLOAD_BYTES)),
+        ];
+        for _ in 0..UPLOAD_BYTES / BLOCKED_BYTES {
+            scene.pair.client.send(BLOCKED_BYTES)?;
+            scene.pair.vm.receive(BLOCKED_BYTES)?;
+        }
+        let ended = |end: thread::ScopedJoinHandle<'_, Result<()>>| {
+            end.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        download.into_iter().try_for_each(ended)
+    })
+    .with_context(|| scene.attached.describe())?;
+    let dropped = met(host)?.dropped;
+    ensure!(dropped > 0, "nothing was dropped");
+    scene.detach()?;
+    ensure!(met(host)?.dropped >= dropped, "the policer was set up anew");
     Ok(())
 }

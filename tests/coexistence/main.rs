@@ -5,7 +5,8 @@
 //! can acknowledge, and look at what the other software passed, dropped and counted.
 //!
 //! A test whose software is not installed, or needs what the kernel does not have, is listed as
-//! ignored, with the reason in its kind.
+//! ignored, with the reason in its kind. `kernels` runs those of them under a kernel of Debian for
+//! which many a kernel has no modules.
 
 mod bandwidth;
 mod ebtables;
@@ -14,6 +15,7 @@ mod nftables;
 mod open_vswitch;
 mod proxmox;
 mod scene;
+mod tc_ingress;
 
 use anyhow::{Result, anyhow};
 use libtest_mimic::{Arguments, Failed, Trial};
@@ -26,12 +28,15 @@ const THREADS: usize = 4;
 fn main() {
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(THREADS);
-    let groups: [(Vec<Trial>, Probe); 6] = [
+    let groups: [(Vec<Trial>, Probe); 9] = [
         (nftables::trials(), nftables::probe),
         (ebtables::trials(), ebtables::probe),
         (proxmox::trials(), proxmox::probe),
         (open_vswitch::trials(), open_vswitch::probe),
+        (open_vswitch::trials_with_kernel(), open_vswitch::probe_with_kernel),
         (bandwidth::trials(), bandwidth::probe),
+        (bandwidth::trials_in_full(), bandwidth::probe_in_full),
+        (tc_ingress::trials(), tc_ingress::probe),
         (libvirt::trials(), libvirt::probe),
     ];
     let is_root = nix::unistd::geteuid().is_root();

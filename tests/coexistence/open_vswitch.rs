@@ -1,7 +1,8 @@
-//! Open vSwitch with its datapath in user space, which reads and writes the tap by packet sockets.
+//! Open vSwitch, with its datapath in the kernel, or in user space.
 //!
-//! It knows no super-packets and no checksums that are left to the device (unless
-//! `userspace-tso-enable` is set), so neither end leaves any to it.
+//! The latter reads and writes the tap by packet sockets. It knows no super-packets and no
+//! checksums that are left to the device (unless `userspace-tso-enable` is set), so neither end
+//! leaves any to it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,6 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
+use vsnoop_testbed::capture::Capture;
 use vsnoop_testbed::contained::{self, Contained, Network, Sandbox};
 use vsnoop_testbed::guest::installed;
 use vsnoop_testbed::net::{Netns, Offloads, check};
@@ -32,29 +34,76 @@ const DAEMONS: &str = "
     ovsdb-tool create $1/conf.db $2
     ovsdb-server $1/conf.db --remote=punix:$1/db.sock --unixctl=$1/db.ctl --pidfile=$1/db.pid &
     ovs-vsctl --db=unix:$1/db.sock --retry --no-wait init
-    exec ovs-vswitchd unix:$1/db.sock --disable-system \
+    exec ovs-vswitchd unix:$1/db.sock \
         --unixctl=$1/switch.ctl --pidfile=$1/switch.pid";
 
+/// What carries the packets of a bridge.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Datapath {
+    Kernel,
+    UserSpace,
+}
+
+impl Datapath {
+    /// Begins the names of its tests.
+    fn group(self) -> &'static str {
+        match self {
+            Self::Kernel => "open_vswitch_kernel",
+            Self::UserSpace => "open_vswitch",
+        }
+    }
+
+    /// `datapath_type` of a bridge.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Kernel => "system",
+            Self::UserSpace => "netdev",
+        }
+    }
+}
+
 pub fn trials() -> Vec<Trial> {
+    trials_with(Datapath::UserSpace)
+}
+
+pub fn trials_with_kernel() -> Vec<Trial> {
+    trials_with(Datapath::Kernel)
+}
+
+fn trials_with(datapath: Datapath) -> Vec<Trial> {
+    let group = datapath.group();
     let mut trials = Vec::new();
     for (name, family) in FAMILIES {
         trials.push(trial(
-            format!("open_vswitch::a_vm_that_stands_still_is_acknowledged_for_{name}"),
-            move || uploads(family),
+            format!("{group}::a_vm_that_stands_still_is_acknowledged_for_{name}"),
+            move || uploads(datapath, family),
         ));
     }
-    trials.push(trial("open_vswitch::what_a_flow_drops_is_not_acknowledged", flow_drops));
+    trials.push(trial(format!("{group}::what_a_flow_drops_is_not_acknowledged"), move || {
+        flow_drops(datapath)
+    }));
+    let late = match datapath {
+        Datapath::Kernel => "the_vms_late_acks_are_kept_from_the_sender",
+        Datapath::UserSpace => "the_vms_late_acks_reach_the_sender",
+    };
+    trials.push(trial(format!("{group}::{late}"), move || late_acks(datapath)));
     trials
 }
 
 pub fn probe(netns: &Netns) -> Result<()> {
+    probe_with(Datapath::UserSpace, netns)
+}
+
+pub fn probe_with_kernel(netns: &Netns) -> Result<()> {
+    probe_with(Datapath::Kernel, netns)
+}
+
+fn probe_with(datapath: Datapath, netns: &Netns) -> Result<()> {
     for program in ["ovsdb-server", "ovsdb-tool", "ovs-vsctl", "ovs-vswitchd", "ovs-ofctl"] {
         installed(program, "openvswitch-switch")?;
     }
-    Switch::start(netns)?.control(&["add-br", SWITCH, "--", "set", "bridge", SWITCH, NETDEV])
+    Switch::start(netns, datapath).map(drop)
 }
-
-const NETDEV: &str = "datapath_type=netdev";
 
 /// The daemons; they end when this is dropped, and their files go.
 struct Switch {
@@ -73,7 +122,8 @@ impl Drop for Directory {
 }
 
 impl Switch {
-    fn start(host: &Netns) -> Result<Self> {
+    /// With a bridge, called [`SWITCH`].
+    fn start(host: &Netns, datapath: Datapath) -> Result<Self> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("vst-ovs-{}-{number}", std::process::id());
@@ -87,6 +137,14 @@ impl Switch {
         let switch = Self { _daemons: daemons, directory };
         wait_until("Open vSwitch runs", PATIENCE, || Ok(switch.path("switch.pid").exists()))
             .with_context(|| switch.log())?;
+        let datapath_type = format!("datapath_type={}", datapath.name());
+        switch.control(&["add-br", SWITCH, "--", "set", "bridge", SWITCH, &datapath_type])?;
+        if datapath == Datapath::Kernel {
+            // Where there is none, `ovs-vsctl` only warns.
+            let device = host.ip(&format!("-details link show {SWITCH}"));
+            let is_there = device.is_ok_and(|device| device.contains("openvswitch"));
+            ensure!(is_there, "this kernel has no datapath of Open vSwitch");
+        }
         Ok(switch)
     }
 
@@ -117,25 +175,28 @@ impl Switch {
 }
 
 /// The network, with the switch in the place of the bridge.
-fn switched() -> Result<(Topology, Switch)> {
+fn switched(datapath: Datapath) -> Result<(Topology, Switch)> {
     let topology = network(|options| {
-        options.from_client = Offloads::NONE;
-        options.from_vm = Offloads::NONE;
-        options.to_vm = Offloads::NONE;
+        if datapath == Datapath::UserSpace {
+            options.from_client = Offloads::NONE;
+            options.from_vm = Offloads::NONE;
+            options.to_vm = Offloads::NONE;
+        }
     })?;
-    topology.client.set_offloads(CLIENT_DEVICE, false)?;
+    if datapath == Datapath::UserSpace {
+        topology.client.set_offloads(CLIENT_DEVICE, false)?;
+    }
     let host = &topology.host;
     host.delete(BRIDGE)?;
-    let switch = Switch::start(host)?;
-    switch.control(&["add-br", SWITCH, "--", "set", "bridge", SWITCH, NETDEV])?;
+    let switch = Switch::start(host, datapath)?;
     for port in [UPLINK, PORT] {
         switch.control(&["add-port", SWITCH, port])?;
     }
     Ok((topology, switch))
 }
 
-fn uploads(family: Family) -> Result<()> {
-    let (topology, switch) = switched()?;
+fn uploads(datapath: Datapath, family: Family) -> Result<()> {
+    let (topology, switch) = switched(datapath)?;
     let mut scene = Scene::new(&topology, family).with_context(|| switch.log())?;
     for _ in 0..3 {
         scene.upload()?;
@@ -144,8 +205,8 @@ fn uploads(family: Family) -> Result<()> {
     scene.detach()
 }
 
-fn flow_drops() -> Result<()> {
-    let (topology, switch) = switched()?;
+fn flow_drops(datapath: Datapath) -> Result<()> {
+    let (topology, switch) = switched(datapath)?;
     let mut scene = Scene::new(&topology, Family::V4).with_context(|| switch.log())?;
     scene.upload()?;
     scene.stop_the_vm()?;
@@ -163,5 +224,33 @@ fn flow_drops() -> Result<()> {
     scene.let_the_vm_run();
     scene.pair.vm.receive(BLOCKED_BYTES)?;
     scene.upload()?;
+    scene.detach()
+}
+
+/// The datapath in the kernel gets what the VM sends from the hook, as a bridge does; that in user
+/// space reads it before.
+fn late_acks(datapath: Datapath) -> Result<()> {
+    let (topology, switch) = switched(datapath)?;
+    let mut scene = Scene::new(&topology, Family::V4).with_context(|| switch.log())?;
+    let capture = Capture::start(&topology.client)?;
+    let suppressed = scene.attached.counter("suppressed")?;
+    scene.upload()?;
+    scene.attached.until_nothing_is_outstanding()?;
+    let of_client = scene.pair.client.socket.local_addr()?.port();
+    let acks: Vec<u32> = capture
+        .take()?
+        .iter()
+        .filter(|segment| !segment.outgoing && segment.destination_port == of_client)
+        .filter_map(|segment| segment.ack)
+        .collect();
+    let is_older = |pair: &[u32]| (pair[1].wrapping_sub(pair[0]) as i32) < 0;
+    let older = acks.windows(2).filter(|pair| is_older(pair)).count();
+    ensure!(scene.attached.counter("suppressed")? > suppressed, "{}", scene.attached.describe());
+    ensure!(
+        (older == 0) == (datapath == Datapath::Kernel),
+        "{older} of {} ACKs are older than the one before\n{}",
+        acks.len(),
+        scene.attached.describe()
+    );
     scene.detach()
 }

@@ -1,8 +1,8 @@
 //! Kernels that have what vsnoop needs: the hooks are verified, and some of the tests on network
 //! namespaces pass. What they do is told where they are.
 
-use anyhow::{Result, ensure};
-use vsnoop_testbed::guest::batch::{Batch, Ended, Report};
+use anyhow::Result;
+use vsnoop_testbed::guest::batch::{Batch, Report};
 use vsnoop_testbed::guest::{self, Kernel};
 use vsnoop_testbed::workspace;
 
@@ -54,16 +54,6 @@ pub fn run<const N: usize>(kernel: &Kernel) -> Result<Report> {
     let plain = |(_, command): &(_, &[_])| [*command, &["--color", "never"]].concat();
     let commands: Vec<_> = TESTS[..N].iter().map(plain).collect();
     let commands: Vec<&[&str]> = commands.iter().map(Vec::as_slice).collect();
-    Batch { kernel, modules: &MODULES, programs: &programs, commands: &commands }.run(LIMIT)
-}
-
-/// A test program that ran no test succeeds too.
-pub fn verify(report: &Report, index: usize) -> Result<()> {
-    let Ended { output, status } = crate::ended(report, index)?;
-    let result = output.lines().find_map(|line| line.strip_prefix("test result: ok. "));
-    let passed = result.is_some_and(|counts| {
-        !counts.starts_with("0 passed") && counts.contains(" 0 failed; 0 ignored;")
-    });
-    ensure!(status == 0 && passed, "exit status {status}:\n{output}");
-    Ok(())
+    let commands = commands.as_slice();
+    Batch { kernel, modules: &MODULES, programs: &programs, files: &[], commands }.run(LIMIT)
 }

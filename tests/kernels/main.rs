@@ -1,11 +1,14 @@
 //! The BPF programs and the command on other kernels than this machine's: those of Debian that have
-//! what they need ([`fit`]), and one that has not ([`too_old`]).
+//! what they need ([`fit`]), and one that has not ([`too_old`]); and other software beside them
+//! ([`coexistence`]).
 //!
 //! For each a machine is booted once, which runs programs of this host one after the other
 //! ([`vsnoop_testbed::guest::batch`]); the tests look at what they printed. A failure shows it.
 //!
-//! Where there is no QEMU or no package of such a kernel, they say so and count as ignored.
+//! Where there is no QEMU, no package of such a kernel, or not the other software, they say so and
+//! count as ignored.
 
+mod coexistence;
 mod fit;
 mod programs;
 mod too_old;
@@ -26,6 +29,8 @@ const LIMIT: Duration = Duration::from_secs(1800);
 /// A kernel, and the tests on it.
 struct Machine {
     series: &'static str,
+    /// Programs that must be installed, with their packages.
+    software: &'static [(&'static str, &'static str)],
     names: Vec<&'static str>,
     run: fn(&Kernel) -> Result<Report>,
     /// The test of this place in `names`.
@@ -37,13 +42,22 @@ struct Machine {
 static MACHINES: LazyLock<Vec<Machine>> = LazyLock::new(|| {
     let too_old = Machine {
         series: too_old::SERIES,
+        software: &[],
         names: too_old::names(),
         run: too_old::run,
         verify: too_old::verify,
         report: OnceLock::new(),
     };
     let [oldest, between @ .., newest] = guest::KERNEL_SERIES;
-    let mut machines = vec![too_old, fit_machine::<{ fit::ALL }>(oldest)];
+    let beside = Machine {
+        series: oldest,
+        software: &coexistence::SOFTWARE,
+        names: coexistence::names(),
+        run: coexistence::run,
+        verify: passed,
+        report: OnceLock::new(),
+    };
+    let mut machines = vec![too_old, fit_machine::<{ fit::ALL }>(oldest), beside];
     machines.extend(between.map(fit_machine::<{ fit::FEW }>));
     machines.push(fit_machine::<{ fit::ALL }>(newest));
     machines
@@ -51,8 +65,8 @@ static MACHINES: LazyLock<Vec<Machine>> = LazyLock::new(|| {
 
 /// A kernel that has what vsnoop needs, and the first `N` tests of [`fit`].
 fn fit_machine<const N: usize>(series: &'static str) -> Machine {
-    let (names, run, verify) = (fit::names::<N>(), fit::run::<N>, fit::verify);
-    Machine { series, names, run, verify, report: OnceLock::new() }
+    let (names, run) = (fit::names::<N>(), fit::run::<N>);
+    Machine { series, software: &[], names, run, verify: passed, report: OnceLock::new() }
 }
 
 fn main() -> ExitCode {
@@ -61,7 +75,7 @@ fn main() -> ExitCode {
     let machines = MACHINES.iter().filter(|machine| machine.tests().any(|it| it.contains(asked)));
     let trials = machines.flat_map(|machine| {
         let listed = || Ok(Err("only listed".to_owned()));
-        trials(machine, if arguments.list { listed() } else { available(machine.series) })
+        trials(machine, if arguments.list { listed() } else { available(machine) })
     });
     let mut trials: Vec<_> = trials.collect();
     // The first of each machine first: several machines run side by side.
@@ -106,11 +120,13 @@ fn trials(
 }
 
 /// The kernel, or the reason why this machine cannot run the tests; anything else is a failure.
-fn available(series: &str) -> Result<Result<Kernel, String>> {
-    if let Err(error) = vm::require_qemu() {
+fn available(machine: &Machine) -> Result<Result<Kernel, String>> {
+    let installed = |(name, package): &(&str, &str)| guest::installed(name, package).map(drop);
+    let software = machine.software.iter().try_for_each(installed);
+    if let Err(error) = vm::require_qemu().and(software) {
         return Ok(Err(format!("{error:#}")));
     }
-    match guest::kernel_of_series(series) {
+    match guest::kernel_of_series(machine.series) {
         Ok(kernel) => Ok(Ok(kernel)),
         Err(error) if error.is::<Unavailable>() => Ok(Err(format!("{error:#}"))),
         Err(error) => Err(error),
@@ -136,6 +152,17 @@ fn verify(machine: &Machine, report: &Report, index: usize) -> Result<()> {
         report.console
     );
     (machine.verify)(report, index)
+}
+
+/// The test program of this place succeeded; one that ran no test does so, too.
+fn passed(report: &Report, index: usize) -> Result<()> {
+    let Ended { output, status } = ended(report, index)?;
+    let result = output.lines().find_map(|line| line.strip_prefix("test result: ok. "));
+    let passed = result.is_some_and(|counts| {
+        !counts.starts_with("0 passed") && counts.contains(" 0 failed; 0 ignored;")
+    });
+    ensure!(status == 0 && passed, "exit status {status}:\n{output}");
+    Ok(())
 }
 
 /// Output and status of the command of this place.

@@ -47,7 +47,8 @@ pub fn names() -> Vec<&'static str> {
 pub fn run(kernel: &Kernel) -> Result<Report> {
     let programs =
         [("vsnoop", workspace::vsnoop_command()?), ("ip", guest::installed("ip", "iproute2")?)];
-    Batch { kernel, modules: &MODULES, programs: &programs, commands: &COMMANDS }.run(LIMIT)
+    Batch { kernel, modules: &MODULES, programs: &programs, files: &[], commands: &COMMANDS }
+        .run(LIMIT)
 }
 
 pub fn verify(report: &Report, index: usize) -> Result<()> {

@@ -20,7 +20,7 @@ use vsnoop_testbed::topology::{Family, PORT, Side, address};
 use vsnoop_testbed::vm;
 use vsnoop_testbed::wait::wait_until;
 
-use crate::{ebtables, trial};
+use crate::{bandwidth, ebtables, trial};
 use daemon::Directory;
 use site::{DOMAIN, Domain, PATIENCE, Site, is_active};
 
@@ -30,7 +30,7 @@ static SERVICE: Mutex<()> = Mutex::new(());
 pub fn trials() -> Vec<Trial> {
     vec![
         trial("libvirt::a_domain_with_clean_traffic_is_accelerated", clean_traffic),
-        trial("libvirt::a_domain_with_bandwidth_keeps_its_limit", bandwidth),
+        trial("libvirt::a_domain_with_bandwidth_keeps_its_limit", keeps_its_limit),
         trial("libvirt::a_domain_without_a_monitor_is_paused_by_the_hook", hook::snapshots),
         trial("libvirt::uploads_go_on_when_a_followed_domain_migrates", moves::followed_migrations),
         trial(
@@ -97,26 +97,33 @@ fn clean_traffic() -> Result<()> {
     Ok(())
 }
 
-/// libvirt's limit needs sfq and a filter by mark. A kernel without them gets the rest of it: HTB,
-/// through whose default class all goes in any case.
-fn bandwidth() -> Result<()> {
+/// libvirt's limits need sfq, a filter by mark and a policer. A kernel without them gets the rest:
+/// HTB, through whose default class all goes in any case. The commands of libvirt are those of
+/// [`bandwidth::commands`], which other tests run on a kernel that has all of it.
+fn keeps_its_limit() -> Result<()> {
     let directory = Directory::new()?;
-    directory.program(
-        "tc",
+    let asked = directory.0.join("tc.log");
+    let log_and_run = format!(
         "#!/bin/sh\n\
+         echo \"$*\" >>{}\n\
          /sbin/tc \"$@\" && exit\n\
-         case \" $* \" in *' sfq '* | *' fw '*) exit 0 ;; esac\n\
+         case \" $* \" in *' sfq '* | *' fw '* | *' ingress '* | *' police '*) exit 0 ;; esac\n\
          exit 2\n",
-    )?;
+        asked.display()
+    );
+    directory.program("tc", &log_and_run)?;
     let site = Site::new(directory)?;
     let vsnoop = site.host.vsnoop()?;
     let _only = service();
     let config = site.host.libvirt.path().join("vsnoop.toml");
     fs::write(&config, format!("[[port]]\ninterface = \"{PORT}\"\n"))?;
     let _service = vsnoop.serve(&config, &site.host.libvirt.path().join("service.log"))?;
-    let of_interface =
-        "<bandwidth><inbound average='10000' peak='20000' burst='1024'/></bandwidth>";
-    site.create(&Domain { of_interface, ..Domain::default() })?;
+    site.create(&Domain { of_interface: bandwidth::LIMITS, ..Domain::default() })?;
+    let asked = fs::read_to_string(asked)?;
+    // A tap begins without a queue.
+    let is_limit = |command: &&str| command.contains(" add ") && !command.ends_with(" noqueue");
+    let added: Vec<_> = asked.lines().filter(is_limit).collect();
+    ensure!(added == bandwidth::commands(), "libvirt's commands are: {added:#?}");
     site.until_the_guest_serves()?;
     let limits = || site.host.netns.tc(&format!("class show dev {PORT}"));
     let before = limits()?;

@@ -66,14 +66,16 @@ impl Archive {
         self.directory("bin")?;
         self.file(&format!("bin/{name}"), &read(program)?)?;
         for library in libraries(program)? {
-            self.library(&library)?;
+            self.host_file(&library)?;
         }
         Ok(())
     }
 
     /// Puts a file of the host at the same path into the guest, unless it is there.
-    fn library(&mut self, path: &Path) -> Result<()> {
-        let inside = path.strip_prefix("/").context("a library's path is not absolute")?;
+    pub fn host_file(&mut self, path: &Path) -> Result<()> {
+        let inside = path
+            .strip_prefix("/")
+            .with_context(|| format!("{} is not absolute", path.display()))?;
         let mut parents: Vec<_> = inside.ancestors().skip(1).collect();
         parents.reverse();
         for parent in parents.iter().filter(|parent| !parent.as_os_str().is_empty()) {

@@ -8,7 +8,7 @@
 //! wherever QEMU is. Its kernel is seldom that of the host, but its C library and commands are.
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Result;
@@ -34,6 +34,8 @@ pub struct Batch<'a> {
     pub modules: &'a [&'a str],
     /// Names in `/bin`, which is the machine's PATH, and the programs of this host behind them.
     pub programs: &'a [(&'a str, PathBuf)],
+    /// Files of this host, which are at the same paths in the machine.
+    pub files: &'a [&'a Path],
     /// Programs with their arguments.
     pub commands: &'a [&'a [&'a str]],
 }
@@ -95,6 +97,9 @@ impl Batch<'_> {
         }
         for (name, program) in self.programs {
             archive.program(name, program)?;
+        }
+        for file in self.files {
+            archive.host_file(file)?;
         }
         archive.file("init", script(self.commands).as_bytes())?;
         archive.finish()
