@@ -23,9 +23,10 @@ fn main() -> std::process::ExitCode {
     let mut arguments = Arguments::from_args();
     // One of the tests has a PATH of its own.
     arguments.test_threads = Some(1);
-    let tests: [(&str, Test); 3] = [
+    let tests: [(&str, Test); 4] = [
         ("a_guest_runs_programs_of_its_packages_and_leaves_its_disk_as_it_is", guest_of_packages),
         ("the_error_of_a_system_that_cannot_be_made_says_why", not_made),
+        ("a_system_has_the_tarballs_of_its_sources", sources),
         ("a_contained_program_ends_with_all_that_it_started", contained_ends),
     ];
     let is_root = nix::unistd::geteuid().is_root();
@@ -81,6 +82,25 @@ fn run(vm: &Vm, script: &str) -> Result<(i32, String)> {
 /// A directory that is removed.
 struct Directory(PathBuf);
 
+impl Directory {
+    /// One whose `bin` is searched for programs first.
+    fn with_programs(name: &str) -> Result<Self> {
+        let dir = Self(std::env::temp_dir().join(format!("vsnoop-{name}-{}", std::process::id())));
+        let bin = dir.0.join("bin");
+        fs::create_dir_all(&bin)?;
+        let path = std::env::var("PATH")?;
+        // SAFETY: the only thread that reads or writes the environment meanwhile.
+        unsafe { std::env::set_var("PATH", format!("{}:{path}", bin.display())) };
+        Ok(dir)
+    }
+
+    fn program(&self, name: &str, script: &str) -> Result<()> {
+        let program = self.0.join("bin").join(name);
+        fs::write(&program, format!("#!/bin/sh\n{script}\n"))?;
+        Ok(fs::set_permissions(&program, fs::Permissions::from_mode(0o755))?)
+    }
+}
+
 impl Drop for Directory {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
@@ -89,16 +109,10 @@ impl Drop for Directory {
 
 /// Another program stands for mmdebstrap, and fails as that does.
 fn not_made() -> Result<()> {
-    let dir = Directory(std::env::temp_dir().join(format!("vsnoop-fake-{}", std::process::id())));
-    fs::create_dir_all(dir.0.join("bin"))?;
-    let path = std::env::var("PATH")?;
-    // SAFETY: the only thread that reads or writes the environment meanwhile.
-    unsafe { std::env::set_var("PATH", format!("{}:{path}", dir.0.join("bin").display())) };
+    let dir = Directory::with_programs("fake")?;
     let system = System { name: "fake".into(), ..System::for_tests() };
     let complaint = |installer: &str| -> Result<String> {
-        let program = dir.0.join("bin/mmdebstrap");
-        fs::write(&program, format!("#!/bin/sh\n{installer}\n"))?;
-        fs::set_permissions(&program, fs::Permissions::from_mode(0o755))?;
+        dir.program("mmdebstrap", installer)?;
         match guest::make_system(&dir.0, &system) {
             Ok(_) => bail!("it was made by {installer:?}"),
             Err(error) => Ok(format!("{error:#}")),
@@ -112,6 +126,38 @@ fn not_made() -> Result<()> {
     let told = complaint("for last; do :; done; mkdir -p \"$last/etc\"; exit 1")?;
     ensure!(told.contains("it printed nothing"), "{told}");
     ensure!(left(&dir.0.join("systems"))? == ["fake.log"], "{:?}", left(&dir.0.join("systems")));
+    Ok(())
+}
+
+/// Other programs stand for mmdebstrap and apt-get.
+fn sources() -> Result<()> {
+    let dir = Directory::with_programs("sources")?;
+    dir.program("mmdebstrap", "for last; do :; done; mkdir -p \"$last/etc\"")?;
+    let apt_get = |download: &str| {
+        let script = format!(
+            "for last; do :; done
+             case \"$*\" in
+             *indextargets*) echo file:/mirror/ ;;
+             *' source '*) {download} ;;
+             *) grep -q '^deb-src .* file:/mirror/ ' \"${{2#*=}}\" ;;
+             esac"
+        );
+        dir.program("apt-get", &script)
+    };
+    let sources = vec!["hello".to_owned()];
+    let (name, files, setup) = ("fake".to_owned(), [].into(), String::new());
+    let mut system = System { name, sources, files, setup, ..System::for_tests() };
+    apt_get("echo content >\"${last}_1.orig.tar.gz\"")?;
+    let made = guest::make_system(&dir.0, &system)?;
+    let tarball = fs::read_to_string(made.tree.join("usr/local/src/hello_1.orig.tar.gz"))?;
+    ensure!(tarball == "content\n", "{tarball}");
+    let systems = dir.0.join("systems");
+    ensure!(left(&systems)?.len() == 3, "more than a tree, a disk, a log: {:?}", left(&systems));
+    apt_get("echo content >\"${last}_2.orig.tar.gz\"; exit 100")?;
+    system.sources = vec!["other".into()];
+    let Err(error) = guest::make_system(&dir.0, &system) else { bail!("it was made") };
+    ensure!(format!("{error:#}").contains("the source of other"), "{error:#}");
+    ensure!(left(&systems)? == ["fake.log"], "{:?}", left(&systems));
     Ok(())
 }
 

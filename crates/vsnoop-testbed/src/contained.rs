@@ -22,6 +22,9 @@ pub const NOT_FOUND: i32 = 127;
 
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
+/// Of an output that an error message repeats.
+const LAST_LINES: usize = 4;
+
 /// Mounts /proc and the like below a root, and runs a program there: `sh -c ENTER sh ROOT
 /// PROGRAM...`.
 const ENTER: &str = "root=$1; shift
@@ -98,6 +101,13 @@ pub fn start_program(
     }
     let child = command.spawn().context("start unshare: is the package util-linux installed?")?;
     Ok(Contained(child))
+}
+
+/// The end of a program's output, for an error message.
+pub fn last_lines(output: &str) -> String {
+    let lines: Vec<_> = output.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let last = &lines[lines.len().saturating_sub(LAST_LINES)..];
+    if last.is_empty() { "it printed nothing".into() } else { last.join(" | ") }
 }
 
 impl Contained {

@@ -42,11 +42,21 @@ impl Source {
     /// A suite of Debian, from the mirror that this machine uses, and only that suite. Its lists
     /// are fetched into the directory `dir`; apt's own ones stay as they are.
     pub fn suite(dir: &Path, suite: &str) -> Result<Self> {
+        Self::listed(dir, "deb", suite)
+    }
+
+    /// The same of source packages.
+    pub fn sources(dir: &Path, suite: &str) -> Result<Self> {
+        Self::listed(dir, "deb-src", suite)
+    }
+
+    /// `kind`: of the packages, as sources.list(5) names it.
+    fn listed(dir: &Path, kind: &str, suite: &str) -> Result<Self> {
         let mirror = mirror()?;
         fs::create_dir_all(dir.join("lists/partial"))
             .with_context(|| format!("create {}", dir.display()))?;
         let sources = dir.join("sources.list");
-        let line = format!("deb [signed-by={KEYRING}] {mirror} {suite} main\n");
+        let line = format!("{kind} [signed-by={KEYRING}] {mirror} {suite} main\n");
         fs::write(&sources, line).with_context(|| format!("write {}", sources.display()))?;
         let settings = [
             ("Dir::Etc::sourcelist", sources),
@@ -135,6 +145,26 @@ impl Source {
         let _ = fs::remove_dir_all(staging.join("usr/share"));
         check(&staging)?;
         fs::rename(&staging, to).with_context(|| format!("rename to {}", to.display()))
+    }
+
+    /// Downloads the upstream tarballs of source packages into the directory `to`. apt compares
+    /// them with the checksums of its signed lists.
+    pub fn tarballs(&self, packages: &[String], to: &Path) -> Result<()> {
+        fs::create_dir_all(to).with_context(|| format!("create {}", to.display()))?;
+        let status = self
+            .apt_get("source")
+            .args(["--download-only", "--tar-only"])
+            .args(packages)
+            .current_dir(to)
+            .status()
+            .context("run apt-get")?;
+        if !status.success() {
+            let packages = packages.join(", ");
+            return Err(unavailable(format!(
+                "apt-get could not download the source of {packages}"
+            )));
+        }
+        Ok(())
     }
 
     fn apt_get(&self, command: &str) -> Command {

@@ -21,8 +21,8 @@ use nix::sys::statvfs::statvfs;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
-use super::packages::unavailable;
-use crate::contained::{self, Network, Sandbox};
+use super::packages::{Source, unavailable};
+use crate::contained::{self, Network, Sandbox, last_lines};
 use crate::net::checked;
 
 /// Parts of a guest's image.
@@ -31,6 +31,9 @@ pub struct System {
     pub name: String,
     /// Names of packages, as apt knows them; what they need comes with them.
     pub packages: Vec<String>,
+    /// Names of source packages of Debian, whose upstream tarballs are in [`SOURCES`].
+    #[serde(default)]
+    pub sources: Vec<String>,
     /// Memory of a machine, its changes of files included.
     pub memory_mb: u32,
     /// Files by their absolute paths, before the setup.
@@ -47,6 +50,7 @@ impl System {
         Self {
             name: "test".into(),
             packages: vec!["netcat-openbsd".into()],
+            sources: Vec::new(),
             memory_mb: 256,
             files: [("/etc/file".into(), "as it is\n".into())].into(),
             setup: "echo by the setup >/etc/made".into(),
@@ -62,6 +66,8 @@ pub struct Made {
     pub disk: PathBuf,
 }
 
+/// Where the tarballs of [`System::sources`] are, below the root of the system.
+const SOURCES: &str = "usr/local/src";
 const INSTALLER: &str = "mmdebstrap";
 /// Downloads through a slow line, on a busy machine.
 const INSTALL_LIMIT: Duration = Duration::from_secs(1800);
@@ -96,7 +102,9 @@ impl Recipe {
     fn new(dir: &Path, system: &System) -> Result<Self> {
         let suite = suite(&fs::read_to_string("/etc/os-release").context("read /etc/os-release")?)?;
         let name = &system.name;
-        let packages = system.packages.join("\n");
+        let sources = system.sources.iter().map(|name| format!("source of {name}"));
+        let packages: Vec<_> = system.packages.iter().cloned().chain(sources).collect();
+        let packages = packages.join("\n");
         let tree = format!("{name}-{}", hash(&[&suite, &packages, &LEFT_OUT.join("\n")]));
         let files = system.files.iter().flat_map(|(path, content)| [path, content]);
         let parts: Vec<&str> =
@@ -128,7 +136,9 @@ fn make(recipe: &Recipe, system: &System) -> Result<Made> {
     let (tree, disk) = (recipe.dir.join(&recipe.tree), recipe.dir.join(&recipe.disk));
     if !tree.is_dir() {
         let partial = recipe.dir.join(format!("{}.partial", recipe.tree));
-        install(recipe, system, &partial).inspect_err(|_| drop(remove(&partial)))?;
+        install(recipe, system, &partial)
+            .and_then(|()| add_sources(recipe, system, &partial))
+            .inspect_err(|_| drop(remove(&partial)))?;
         fs::rename(&partial, &tree).context("put the installed packages into their place")?;
     }
     if !disk.is_file() {
@@ -171,6 +181,21 @@ fn install(recipe: &Recipe, system: &System, tree: &Path) -> Result<()> {
         )));
     }
     Ok(())
+}
+
+fn add_sources(recipe: &Recipe, system: &System, tree: &Path) -> Result<()> {
+    if system.sources.is_empty() {
+        return Ok(());
+    }
+    println!(
+        "guest system {}: downloading the source of {}",
+        system.name,
+        system.sources.join(", ")
+    );
+    let lists = recipe.dir.join(format!("{}.lists", recipe.tree));
+    let added = Source::sources(&lists, &recipe.suite)
+        .and_then(|source| source.tarballs(&system.sources, &tree.join(SOURCES)));
+    added.and(remove(&lists))
 }
 
 fn set_up(recipe: &Recipe, system: &System, tree: &Path, copy: &Path) -> Result<()> {
@@ -245,16 +270,11 @@ fn remove(path: &Path) -> Result<()> {
     removed.with_context(|| format!("remove {}", path.display()))
 }
 
-/// The lines that say what went wrong, else the last ones.
+/// The end of a log, which says what went wrong.
 fn last_words(log: &Path) -> String {
     let text = fs::read(log).unwrap_or_default();
-    let text = String::from_utf8_lossy(&text);
-    let lines: Vec<_> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-    let last = &lines[lines.len().saturating_sub(LAST_LINES)..];
-    if last.is_empty() { "it printed nothing".into() } else { last.join(" | ") }
+    last_lines(&String::from_utf8_lossy(&text))
 }
-
-const LAST_LINES: usize = 4;
 
 /// A full disk has many faces: the error names it.
 fn or_full_disk(error: Error, dir: &Path) -> Error {
@@ -286,6 +306,9 @@ mod tests {
         assert_ne!(first.disk, other.disk);
         let other = recipe(&system(&["nginx\ngit"], "true"));
         assert_eq!(first.tree, other.tree);
+        let mut with_source = system(&["nginx", "git"], "true");
+        with_source.sources = vec!["hpcc".into()];
+        assert_ne!(first.tree, recipe(&with_source).tree);
         let other = recipe(&system(&["nginx"], "true"));
         assert_ne!(first.tree, other.tree);
         assert_ne!(first.disk, other.disk);

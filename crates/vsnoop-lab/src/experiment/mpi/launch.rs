@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use vsnoop_guest::control::Command;
+use vsnoop_testbed::contained::last_lines;
 use vsnoop_testbed::stage::{Stage, vm_address};
 use vsnoop_testbed::wait::wait_until;
 
@@ -23,7 +24,8 @@ const LIMIT: Duration = Duration::from_secs(600);
 const PAUSE: Duration = Duration::from_millis(500);
 const SERVER: &str = "mpiexec";
 const PROXY: &str = "proxy";
-/// Of the lines that hydra prints.
+/// Begins the lines that hydra prints: the command of a proxy each, and an end.
+const HYDRA: &str = "HYDRA_LAUNCH";
 const COMMAND: &str = "HYDRA_LAUNCH: ";
 const END: &str = "HYDRA_LAUNCH_END";
 
@@ -57,11 +59,11 @@ fn run_to_end(stage: &Stage, program: &str) -> Result<String> {
     wait_until("hydra has named its proxies", LIMIT, || {
         let (status, text) = systems::ended(server, SERVER)?;
         output = text;
-        ensure!(status.is_none(), "mpiexec ended with status {status:?}: {output:?}");
+        ensure!(status.is_none(), "mpiexec ended with status {status:?}: {}", last_words(&output));
         Ok(output.contains(END))
     })?;
     let proxies = proxies(&output);
-    ensure!(proxies.len() == RANKS, "hydra named {} proxies: {output:?}", proxies.len());
+    ensure!(proxies.len() == RANKS, "hydra named {} proxies", proxies.len());
     for (machine, command) in proxies.iter().enumerate() {
         let script = format!("exec {command}");
         stage.vm(machine).command(&start(PROXY, script))?;
@@ -73,12 +75,18 @@ fn run_to_end(stage: &Stage, program: &str) -> Result<String> {
         ensure!(status.is_none(), "it ended with status {status:?}");
         Ok(has_ended(&output))
     });
-    waited.with_context(|| format!("it printed {output:?}"))?;
+    waited.with_context(|| last_words(&output))?;
     Ok(output)
 }
 
 fn start(name: &str, script: String) -> Command {
     Command::Start { name: name.to_owned(), script }
+}
+
+/// The end of what the program itself has printed, for an error message.
+pub fn last_words(output: &str) -> String {
+    let lines = output.lines().filter(|line| !line.starts_with(HYDRA));
+    last_lines(&lines.collect::<Vec<_>>().join("\n"))
 }
 
 fn has_ended(output: &str) -> bool {
@@ -103,5 +111,8 @@ mod tests {
             [0, 1].map(|machine| format!("/usr/bin/hydra_pmi_proxy --proxy-id {machine}"));
         assert_eq!(proxies(output), expected);
         assert!(!has_ended(output) && has_ended(&format!("{output}end\n")));
+        assert_eq!(last_words(output), "bcast 1024 24.0");
+        let begin = output.split_inclusive("END\n").next().unwrap();
+        assert_eq!(last_words(begin), "it printed nothing");
     }
 }

@@ -18,7 +18,7 @@ use super::declared::{Ground, Measure, Runner, Task, on_stages};
 use super::rounds::Trial;
 use super::systems;
 use crate::results::{Cell, Sample};
-use launch::RANKS;
+use launch::{RANKS, last_words};
 
 pub const RUNNER: Runner = Runner {
     name: "mpi",
@@ -35,7 +35,7 @@ const SYSTEM: &str = include_str!("../../../systems/mpi.toml");
 const SOURCES: [(&str, &str); 3] = [
     ("/usr/local/src/rank.h", include_str!("../../../systems/mpi/rank.h")),
     ("/usr/local/src/collectives.c", include_str!("../../../systems/mpi/collectives.c")),
-    ("/usr/local/src/solve.c", include_str!("../../../systems/mpi/solve.c")),
+    ("/usr/local/src/hpl.c", include_str!("../../../systems/mpi/hpl.c")),
 ];
 
 #[derive(Deserialize)]
@@ -75,7 +75,7 @@ impl Measure for Mpi {
         let (before, begin) = (cpu_times(ground)?, Instant::now());
         let mut values = match trial.size_bytes {
             0 => collectives(&launch::run(stage, &self.collectives())?)?,
-            n => [(summary::SOLVE.to_owned(), solve(&launch::run(stage, &self.solve(n))?)?)].into(),
+            n => [(summary::HPL.to_owned(), hpl(&launch::run(stage, &self.hpl(n))?, n)?)].into(),
         };
         let percent = 100.0 / begin.elapsed().as_secs_f64();
         for (machine, (after, before)) in cpu_times(ground)?.into_iter().zip(before).enumerate() {
@@ -92,8 +92,8 @@ impl Mpi {
         format!("/usr/local/bin/collectives {} {}", self.settings.repetitions, sizes.join(" "))
     }
 
-    fn solve(&self, n: u64) -> String {
-        format!("/usr/local/bin/solve {n} {}", self.settings.block)
+    fn hpl(&self, n: u64) -> String {
+        format!("/usr/local/bin/hpl {n} {}", self.settings.block)
     }
 }
 
@@ -112,15 +112,23 @@ fn collectives(output: &str) -> Result<BTreeMap<String, f64>> {
         Some((summary::time(name, bytes), us / 1e3))
     };
     let values: BTreeMap<_, _> = output.lines().filter_map(value).collect();
-    ensure!(!values.is_empty(), "no collective was timed: {output:?}");
+    ensure!(!values.is_empty(), "no collective was timed: {}", last_words(output));
     Ok(values)
 }
 
-/// `solve 400 36.747`: Mflop/s.
-fn solve(output: &str) -> Result<f64> {
-    let line = output.lines().find(|line| line.starts_with("solve "));
-    let value = line.and_then(|line| line.split_whitespace().nth(2)?.parse().ok());
-    value.with_context(|| format!("nothing was solved: {output:?}"))
+/// Mflop/s, from HPL's report: a line of variant, N, NB, P, Q, seconds and Gflop/s, and a line with
+/// the residual, which must have passed HPL's check.
+fn hpl(report: &str, n: u64) -> Result<f64> {
+    let gflops = |line: &str| {
+        let words: Vec<_> = line.split_whitespace().collect();
+        let [variant, of, _, _, _, _, gflops] = words[..] else { return None };
+        let is_result = variant.starts_with('W') && of == n.to_string();
+        is_result.then_some(gflops)?.parse::<f64>().ok()
+    };
+    let gflops = report.lines().find_map(gflops);
+    let has_passed = report.lines().any(|line| line.trim_end().ends_with("...... PASSED"));
+    let gflops = gflops.filter(|_| has_passed);
+    Ok(1e3 * gflops.with_context(|| format!("HPL has solved nothing: {}", last_words(report)))?)
 }
 
 #[cfg(test)]
@@ -134,8 +142,19 @@ mod tests {
             [(summary::time("bcast", 1024), 4.4), (summary::time("alltoall", 1024), 8.8005)];
         assert_eq!(collectives(output).unwrap(), expected.into());
         assert!(collectives("HYDRA_LAUNCH_END\n").is_err());
-        assert_eq!(solve("solve 400 36.747\n").unwrap(), 36.747);
-        assert!(solve("bcast 1024 1.0\n").unwrap_err().to_string().contains("bcast"));
+    }
+
+    #[test]
+    fn hpl_has_a_rate_only_if_its_residual_has_passed() {
+        let report = "T/V N NB P Q Time Gflops\n\
+                      ------\n\
+                      WR11C2R4     400    16     1     4     13.23     2.588e-02\n\
+                      ------\n\
+                      ||Ax-b||_oo/(eps*(||A||_oo*||x||_oo+||b||_oo)*N)= 0.0061507 ...... PASSED\n";
+        assert!((hpl(report, 400).unwrap() - 25.88).abs() < 1e-9);
+        assert!(hpl(report, 800).is_err());
+        let failed = hpl(&report.replace("PASSED", "FAILED"), 400).unwrap_err().to_string();
+        assert!(failed.contains("0.0061507 ...... FAILED"), "{failed}");
     }
 
     #[test]
