@@ -221,10 +221,10 @@ mod tests {
     }
 
     #[test]
-    fn a_run_of_all_takes_290_minutes_and_a_quick_one_forty_at_most_by_the_estimates() {
+    fn a_run_of_all_takes_five_hours_and_a_quick_one_forty_minutes_at_most_by_the_estimates() {
         let sum = |minutes: fn(&Takes) -> u64| all().iter().map(|one| minutes(&one.takes)).sum();
         let (full, quick): (u64, u64) = (sum(|takes| takes.full_min), sum(|takes| takes.quick_min));
-        assert!(full <= 290 && quick < 40, "{full}, {quick}");
+        assert!(full <= 300 && quick < 40, "{full}, {quick}");
     }
 
     #[test]
