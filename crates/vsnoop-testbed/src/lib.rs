@@ -9,8 +9,8 @@
 //!   through, [`socket`] and [`capture`] tell what TCP did;
 //! - [`guest`] makes what machines boot: kernel, initramfs, and root file systems of packages;
 //!   [`vm`] runs them, [`client`] transfers and measures, [`contained`] runs other programs;
-//! - [`vsnoop`] is the command under test, [`workspace`] knows where it is and whether it is older
-//!   than its sources;
+//! - [`vsnoop`] is the command under test, perhaps in a [`place`] apart from the host's,
+//!   [`workspace`] knows where it is and whether it is older than its sources;
 //! - [`session`] keeps runs apart and clears up after them, [`interrupt`] is Ctrl-C, [`wait`] waits
 //!   for events.
 //!
@@ -39,6 +39,7 @@ pub mod guest;
 pub mod hosts;
 pub mod interrupt;
 pub mod net;
+pub mod place;
 pub mod raw_vm;
 pub mod relay;
 pub mod session;

@@ -8,13 +8,16 @@ use anyhow::{Context, Result, bail};
 use nix::unistd::Pid;
 use serde_json::Value;
 
+use crate::place::Place;
 use crate::workspace;
 
-/// The command, perhaps for ports in another network namespace.
+/// The command, perhaps for ports in another network namespace, perhaps in a [`Place`].
 #[derive(Clone, Debug)]
 pub struct Vsnoop {
     program: PathBuf,
     netns: Option<String>,
+    /// The mount namespace of a place.
+    mounts: Option<PathBuf>,
 }
 
 /// `vsnoop run`; it is killed when it is dropped, and leaves its ports as they are.
@@ -37,11 +40,16 @@ impl Drop for Service {
 
 impl Vsnoop {
     pub fn find() -> Result<Self> {
-        Ok(Self { program: workspace::vsnoop_command()?, netns: None })
+        Ok(Self { program: workspace::vsnoop_command()?, netns: None, mounts: None })
     }
 
     pub fn in_netns(&self, name: &str) -> Self {
-        Self { program: self.program.clone(), netns: Some(name.to_owned()) }
+        Self { netns: Some(name.to_owned()), ..self.clone() }
+    }
+
+    /// With the ports, the service, the helper and the engine of the place.
+    pub fn in_place(&self, place: &Place) -> Self {
+        Self { mounts: Some(place.mounts()), ..self.clone() }
     }
 
     pub fn attach(&self, port: &str) -> Result<()> {
@@ -113,7 +121,16 @@ impl Vsnoop {
 
     /// A command to which the caller adds what it does.
     pub fn command(&self) -> Command {
-        let mut command = Command::new(&self.program);
+        let mut command = match &self.mounts {
+            None => Command::new(&self.program),
+            Some(mounts) => {
+                let mut command = Command::new("nsenter");
+                // Without `--wd` it would begin in `/`.
+                command.arg(format!("--mount={}", mounts.display())).args(["--wd=.", "--"]);
+                command.arg(&self.program);
+                command
+            }
+        };
         if let Some(netns) = &self.netns {
             command.args(["--netns", netns]);
         }

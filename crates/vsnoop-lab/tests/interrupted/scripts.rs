@@ -158,6 +158,22 @@ pub const ALL: &str = r#"begin() { run_lab all --quick --rounds 1 --configuratio
     signal group INT 'grep -q "^== link-wan " /run/out'
     grep '^going on' /run/out
     grep -c '^== link-lan ' /run/out"#;
+/// A service of the host, and two runs of the experiment `service` beside it and each other.
+pub const SERVICES: &str = r#"vsnoop=$(dirname "$lab")/vsnoop
+    : >/run/config.toml
+    "$vsnoop" --config /run/config.toml run 2>/run/log & service=$!
+    until "$vsnoop" status --service >/dev/null 2>&1; do
+        kill -0 $service || { cat /run/log; exit; }
+        sleep 0.05
+    done
+    run() { "$lab" run service --quick --part taps --dir /run/$1 >/run/$1.out 2>&1; }
+    run first & first=$!
+    run second & second=$!
+    wait $first; echo "status $?"; tail -n 2 /run/first.out
+    wait $second; echo "status $?"; tail -n 2 /run/second.out
+    "$vsnoop" status --json | tr -d ' \n' | grep -o "\"pid\":$service\b" && echo the same service
+    kill $service; wait $service
+    echo "left: $(left)""#;
 /// An installer of packages that never ends, and a signal meanwhile.
 pub const INSTALLING: &str = r#"mkdir /run/bin
     cat >/run/bin/mmdebstrap <<'END'

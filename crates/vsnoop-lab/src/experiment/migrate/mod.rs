@@ -14,6 +14,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use serde_json::json;
 use vsnoop_testbed::capture::Capture;
+use vsnoop_testbed::place::Place;
+use vsnoop_testbed::session::PREFIX;
 use vsnoop_testbed::stage::path::PathOptions;
 use vsnoop_testbed::stage::{CONGESTION_CONTROL, StageOptions};
 use vsnoop_testbed::vm::Share;
@@ -60,7 +62,9 @@ fn run(task: Task) -> Result<()> {
     };
     let (cell, part) = machine.cells.first().context("a plan without cells")?;
     let rounds = part.rounds_of(Configuration::find)?;
-    let vsnoop = Vsnoop::find()?;
+    // Its service is not that of the host, nor of a run beside this one.
+    let place = Place::new(PREFIX)?;
+    let vsnoop = Vsnoop::find()?.in_place(&place);
     let mut lab = Lab::open(guest::Options::default())?;
     lab.describe(&mut record.results.environment);
     record.results.environment.extend([

@@ -6,10 +6,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use vsnoop_testbed::session::Session;
 use vsnoop_testbed::topology::{PORT, Topology};
-use vsnoop_testbed::vsnoop::Vsnoop;
 use vsnoop_testbed::wait::{pause, wait_until};
 
-use super::daemon::{Daemon, number};
+use super::daemon::{Apart, Daemon, number};
 use super::kills;
 use super::plan::Short;
 use super::rig::Rig;
@@ -34,12 +33,12 @@ const EXPIRY: Duration = Duration::from_secs(600);
 /// but the last, which is the result.
 pub fn measure(
     session: &mut Session,
-    vsnoop: &Vsnoop,
+    apart: &Apart,
     (made, count): (u64, u64),
     plan: Short,
     push: &mut dyn FnMut(Values) -> Result<()>,
 ) -> Result<Values> {
-    let Rig { daemon, topology } = Rig::build(session, vsnoop, SETTINGS)?;
+    let Rig { daemon, topology } = Rig::build(session, apart, SETTINGS)?;
     short::run(&topology, plan, plan.warm_up, |_| Ok(()))?;
     until_idle(&daemon)?;
     let mut readings = Readings { daemon: &daemon, made, began: Instant::now(), before: None };
@@ -83,7 +82,7 @@ fn run(
 
 /// What is counted from one reading to the next.
 struct Readings<'a> {
-    daemon: &'a Daemon,
+    daemon: &'a Daemon<'a>,
     /// By an earlier part of the run.
     made: u64,
     /// Of the reading before.

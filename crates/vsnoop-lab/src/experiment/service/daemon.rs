@@ -1,7 +1,8 @@
-//! The service in a network namespace, with the helper and the engine, which it starts.
+//! The service in a network namespace and a [`Place`], with the helper and the engine, which it
+//! starts.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -9,14 +10,13 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 use vsnoop_testbed::net::Netns;
-use vsnoop_testbed::session::Session;
+use vsnoop_testbed::place::Place;
+use vsnoop_testbed::session::{PREFIX, Session};
 use vsnoop_testbed::vsnoop::{Service, Vsnoop};
 use vsnoop_testbed::wait::wait_until;
 
 /// The longest wait for what a service does.
 pub const PATIENCE: Duration = Duration::from_secs(120);
-/// Ports of an interrupted run have gone within this time, and their helper has ended.
-const LEAVING: Duration = Duration::from_secs(10);
 const RUN_DIR: &str = "/run/vsnoop";
 const PINS: &str = "/sys/fs/bpf/vsnoop";
 /// Pins of programs that ports share; they stay for the next port.
@@ -42,25 +42,49 @@ impl Role {
     }
 
     /// The process of this role, as its lock file says; `None` while there is none.
-    pub fn pid(self) -> Option<Pid> {
-        let path = Path::new(RUN_DIR).join(format!("{}.lock", self.name()));
+    fn pid(self, place: &Place) -> Option<Pid> {
+        let path = place.path(RUN_DIR).join(format!("{}.lock", self.name()));
         let pid: i32 = fs::read_to_string(path).ok()?.trim().parse().ok()?;
         let arguments = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
         let is_it = arguments.split(|byte| *byte == 0).any(|word| word == self.name().as_bytes());
         is_it.then_some(Pid::from_raw(pid))
     }
+}
 
-    /// Kills the process and waits until another one has taken its place.
-    pub fn kill(self) -> Result<()> {
-        let first = self.pid().with_context(|| format!("no {} runs", self.name()))?;
-        kill(first, Signal::SIGKILL).with_context(|| format!("kill the {}", self.name()))?;
-        wait_until(&format!("another {} runs", self.name()), PATIENCE, || {
-            Ok(self.pid().is_some_and(|next| next != first))
+/// The command, and the place in which all parts of a run start their service.
+pub struct Apart {
+    place: Place,
+    vsnoop: Vsnoop,
+}
+
+impl Apart {
+    pub fn new(vsnoop: &Vsnoop) -> Result<Self> {
+        let place = Place::new(PREFIX)?;
+        let vsnoop = vsnoop.in_place(&place);
+        Ok(Self { place, vsnoop })
+    }
+
+    /// Names of what is pinned for ports, in whatever stage, sorted.
+    fn pinned(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.place.path(PINS)).into_iter().flatten().flatten();
+        let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+        let mut names: Vec<_> = names.filter(|name| !name.starts_with(PROGRAMS)).collect();
+        names.sort();
+        names
+    }
+
+    /// Waits until nothing is pinned of a port, and helper and engine have ended.
+    pub fn until_nothing_is_left(&self) -> Result<()> {
+        wait_until("nothing of the ports is left", PATIENCE, || {
+            let ended = Role::ALL.iter().all(|role| role.pid(&self.place).is_none());
+            Ok(ended && self.pinned().is_empty())
         })
+        .with_context(|| format!("left: {:?}", self.pinned()))
     }
 }
 
-pub struct Daemon {
+pub struct Daemon<'a> {
+    apart: &'a Apart,
     /// In the namespace of its ports.
     pub vsnoop: Vsnoop,
     service: Option<Service>,
@@ -69,11 +93,11 @@ pub struct Daemon {
     netns: u64,
 }
 
-impl Daemon {
+impl<'a> Daemon<'a> {
     /// Starts a service in the namespace, with this configuration.
     pub fn start(
         session: &mut Session,
-        vsnoop: &Vsnoop,
+        apart: &'a Apart,
         netns: &Netns,
         text: &str,
     ) -> Result<Self> {
@@ -81,8 +105,8 @@ impl Daemon {
         fs::create_dir_all(&scratch).with_context(|| format!("create {}", scratch.display()))?;
         let [config, log] = [CONFIG, LOG].map(|name| scratch.join(name));
         fs::write(&config, text).with_context(|| format!("write {}", config.display()))?;
-        let vsnoop = vsnoop.in_netns(netns.name());
-        let mut daemon = Self { vsnoop, service: None, config, log, netns: netns.inode()? };
+        let (vsnoop, netns) = (apart.vsnoop.in_netns(netns.name()), netns.inode()?);
+        let mut daemon = Self { apart, vsnoop, service: None, config, log, netns };
         daemon.restart(session)?;
         Ok(daemon)
     }
@@ -113,9 +137,23 @@ impl Daemon {
     pub fn pids(&self) -> Result<Vec<Pid>> {
         let mut pids = vec![self.pid()?];
         for role in Role::ALL {
-            pids.push(role.pid().with_context(|| format!("no {} runs", role.name()))?);
+            pids.push(self.pid_of(role).with_context(|| format!("no {} runs", role.name()))?);
         }
         Ok(pids)
+    }
+
+    pub fn pid_of(&self, role: Role) -> Option<Pid> {
+        role.pid(&self.apart.place)
+    }
+
+    /// Kills the process and waits until another one has taken its place.
+    pub fn kill_role(&self, role: Role) -> Result<()> {
+        let name = role.name();
+        let first = self.pid_of(role).with_context(|| format!("no {name} runs"))?;
+        kill(first, Signal::SIGKILL).with_context(|| format!("kill the {name}"))?;
+        wait_until(&format!("another {name} runs"), PATIENCE, || {
+            Ok(self.pid_of(role).is_some_and(|next| next != first))
+        })
     }
 
     /// Waits until `count` ports are active, and helper and engine run.
@@ -124,52 +162,25 @@ impl Daemon {
             let status = self.vsnoop.status_of_all()?;
             let ports = status["ports"].as_array().context("vsnoop status has no ports")?;
             let active = ports.iter().filter(|port| port["state"] == "active").count();
-            Ok(active == count && Role::ALL.iter().all(|role| role.pid().is_some()))
+            Ok(active == count && Role::ALL.iter().all(|role| self.pid_of(*role).is_some()))
         })
         .with_context(|| self.log())
     }
 
     /// The directory that a port of this index has once it is attached.
     pub fn pins(&self, index: u32) -> PathBuf {
-        Path::new(PINS).join(format!("{}-{index}", self.netns))
+        self.apart.place.path(PINS).join(format!("{}-{index}", self.netns))
+    }
+
+    /// Names of what is pinned for ports, in whatever stage, sorted.
+    pub fn pinned(&self) -> Vec<String> {
+        self.apart.pinned()
     }
 
     /// What the log says, for errors.
     pub fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
-}
-
-/// Names of what is pinned for ports, in whatever stage, sorted.
-pub fn pinned() -> Vec<String> {
-    let entries = fs::read_dir(PINS).into_iter().flatten().flatten();
-    let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
-    let mut names: Vec<_> = names.filter(|name| !name.starts_with(PROGRAMS)).collect();
-    names.sort();
-    names
-}
-
-/// Refuses a host with ports or a service of others.
-pub fn require_unused_host(vsnoop: &Vsnoop) -> Result<()> {
-    wait_until("the host is unused", LEAVING, || {
-        let status = vsnoop.status_of_all()?;
-        let is_unused = status["ports"].as_array().is_some_and(Vec::is_empty);
-        // A helper that is about to end would be no help to the next service.
-        let ended = Role::ALL.iter().all(|role| role.pid().is_none());
-        Ok(is_unused && ended && status["service"]["running"] == false)
-    })
-    .context(
-        "this experiment starts and kills a service, and counts what it leaves: detach all ports \
-         (`vsnoop status`) and stop the service first",
-    )
-}
-
-/// Waits until no port is attached, nothing of one is pinned, and helper and engine have ended.
-pub fn until_nothing_is_left() -> Result<()> {
-    wait_until("nothing of the ports is left", PATIENCE, || {
-        Ok(pinned().is_empty() && Role::ALL.iter().all(|role| role.pid().is_none()))
-    })
-    .with_context(|| format!("left: {:?}", pinned()))
 }
 
 /// A number in a document of `vsnoop`.

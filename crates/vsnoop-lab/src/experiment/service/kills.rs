@@ -8,10 +8,9 @@ use anyhow::{Result, ensure};
 use vsnoop_testbed::session::Session;
 use vsnoop_testbed::stream::{Stream, StreamPlan};
 use vsnoop_testbed::topology::PORT;
-use vsnoop_testbed::vsnoop::Vsnoop;
 use vsnoop_testbed::wait::{pause, wait_until};
 
-use super::daemon::{Daemon, PATIENCE, Role, number};
+use super::daemon::{Apart, Daemon, PATIENCE, Role, number};
 use super::load::{Load, repeated};
 use super::plan::Worker;
 use super::rig::Rig;
@@ -28,13 +27,13 @@ const STEP_BYTES: u64 = 1_000_000;
 /// after the last kill.
 pub fn measure(
     session: &mut Session,
-    vsnoop: &Vsnoop,
+    apart: &Apart,
     kills: Range<usize>,
     workers: &[Worker],
     push: &mut dyn FnMut(Values) -> Result<()>,
 ) -> Result<Values> {
     ensure!(kills.end > 0, "an experiment needs at least one round");
-    let Rig { mut daemon, topology } = Rig::build(session, vsnoop, "")?;
+    let Rig { mut daemon, topology } = Rig::build(session, apart, "")?;
     let load = Load::default();
     let steps = kills.len() as u64 + 1;
     let long = StreamPlan {
@@ -92,7 +91,7 @@ fn kill(
         Ok(load.complete() > complete)
     })?;
     daemon.restart(session)?;
-    role.kill()
+    daemon.kill_role(role)
 }
 
 /// Connections and bytes of the load, and counters of the port, since the load began.

@@ -23,6 +23,7 @@ use vsnoop_testbed::session::Session;
 use vsnoop_testbed::vsnoop::Vsnoop;
 
 use self::connections::CONNECTIONS;
+use self::daemon::Apart;
 use self::part::Part;
 use self::plan::Plan;
 use super::declared::{Own, OwnRunner};
@@ -54,14 +55,14 @@ fn run(options: &Options, record: &mut Record) -> Result<()> {
     check(options)?;
     let asked: Vec<Part> = parts(&options.parts)?;
     let vsnoop = Vsnoop::find()?;
-    daemon::require_unused_host(&vsnoop)?;
+    let apart = Apart::new(&vsnoop)?;
     record.results.environment.insert("vsnoop".into(), json!(vsnoop.version()?));
     for part in Part::ALL {
         let name = part.name();
         let is_asked = asked.is_empty() || asked.contains(&part);
         if is_asked && !record.has(name, 0, &Cell::default(), 0) {
             println!("{name}");
-            measure(part, options, &vsnoop, record).context(name)?;
+            measure(part, options, &apart, record).context(name)?;
         }
     }
     Ok(())
@@ -85,7 +86,7 @@ fn check(options: &Options) -> Result<()> {
     Ok(())
 }
 
-fn measure(part: Part, options: &Options, vsnoop: &Vsnoop, record: &mut Record) -> Result<()> {
+fn measure(part: Part, options: &Options, apart: &Apart, record: &mut Record) -> Result<()> {
     let Own { plan, .. } = &*DECLARED;
     let counts = if options.quick { &plan.quick } else { &plan.full };
     let samples: Vec<Sample> = match part {
@@ -94,7 +95,7 @@ fn measure(part: Part, options: &Options, vsnoop: &Vsnoop, record: &mut Record) 
             let done = there(record, part).count();
             let push = &mut |values| push(record, part, "kill", values);
             let session = &mut Session::begin()?;
-            vec![of("all", kills::measure(session, vsnoop, done..kills, &plan.workers, push)?)?]
+            vec![of("all", kills::measure(session, apart, done..kills, &plan.workers, push)?)?]
         }
         Part::Connections => {
             let count = options.connections.unwrap_or(counts.connections);
@@ -107,12 +108,12 @@ fn measure(part: Part, options: &Options, vsnoop: &Vsnoop, record: &mut Record) 
             let session = &mut Session::begin()?;
             vec![of(
                 "last",
-                connections::measure(session, vsnoop, (made, count), plan.short, push)?,
+                connections::measure(session, apart, (made, count), plan.short, push)?,
             )?]
         }
         Part::Taps => {
             let session = &mut Session::begin()?;
-            let measured = taps::measure(session, vsnoop, counts.taps, plan.coming)?;
+            let measured = taps::measure(session, apart, counts.taps, plan.coming)?;
             let all = of("all", measured.values);
             let each = measured
                 .attach_ms
@@ -122,7 +123,7 @@ fn measure(part: Part, options: &Options, vsnoop: &Vsnoop, record: &mut Record) 
         }
         Part::Scrape => {
             let (ports, times) = (counts.ports, counts.scrapes);
-            let costs = scrape::measure(&mut Session::begin()?, vsnoop, ports, times)?;
+            let costs = scrape::measure(&mut Session::begin()?, apart, ports, times)?;
             let sample = |cost: scrape::Cost| {
                 let mut values = cost.values;
                 values.insert("ports".into(), ports as f64);
@@ -136,7 +137,7 @@ fn measure(part: Part, options: &Options, vsnoop: &Vsnoop, record: &mut Record) 
             return migrate::measure_service(migrations, record);
         }
     };
-    daemon::until_nothing_is_left()?;
+    apart.until_nothing_is_left()?;
     let at_ms = record.elapsed_ms();
     // The first of them says that the part is done, and so comes last.
     for (turn, sample) in samples.into_iter().enumerate().rev() {

@@ -7,10 +7,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use vsnoop_testbed::net::{Net, Netns, TapOptions};
 use vsnoop_testbed::session::{PREFIX, Session};
-use vsnoop_testbed::vsnoop::Vsnoop;
 use vsnoop_testbed::wait::pause;
 
-use super::daemon::Daemon;
+use super::daemon::{Apart, Daemon};
 use super::terminal::Terminal;
 use crate::results::{Values, ms};
 use crate::usage::cpu_time;
@@ -32,13 +31,13 @@ pub struct Cost {
 /// `times` of each, with this number of ports, whose VMs are idle.
 pub fn measure(
     session: &mut Session,
-    vsnoop: &Vsnoop,
+    apart: &Apart,
     ports: usize,
     times: usize,
 ) -> Result<Vec<Cost>> {
     let netns = Net::new(PREFIX).host("scrape")?;
     let text = "[[port]]\ninterface = \"vnet*\"\nhold = \"256K\"\n";
-    let daemon = Daemon::start(session, vsnoop, &netns, text)?;
+    let daemon = Daemon::start(session, apart, &netns, text)?;
     let mut taps = Vec::new();
     for number in 0..ports {
         let name = format!("vnet{number}");

@@ -9,10 +9,9 @@ use nix::net::if_::if_nametoindex;
 use vsnoop_testbed::interrupt;
 use vsnoop_testbed::net::{Net, Netns, Tap, TapOptions};
 use vsnoop_testbed::session::{PREFIX, Session};
-use vsnoop_testbed::vsnoop::Vsnoop;
 use vsnoop_testbed::wait::{pause, wait_until};
 
-use super::daemon::{Daemon, PATIENCE, Role, pinned};
+use super::daemon::{Apart, Daemon, PATIENCE, Role};
 use super::plan::Coming;
 use crate::experiment::progress::Progress;
 use crate::results::Values;
@@ -31,13 +30,13 @@ pub struct Measured {
 
 pub fn measure(
     session: &mut Session,
-    vsnoop: &Vsnoop,
+    apart: &Apart,
     taps: usize,
     plan: Coming,
 ) -> Result<Measured> {
     let netns = Net::new(PREFIX).host("taps")?;
     let text = "[[port]]\ninterface = \"vnet*\"\nhold = \"256K\"\n";
-    let daemon = Daemon::start(session, vsnoop, &netns, text)?;
+    let daemon = Daemon::start(session, apart, &netns, text)?;
     let _stays = bring(&netns, STAYS)?;
     daemon.until_active(1)?;
     pause(REST)?;
@@ -46,8 +45,10 @@ pub fn measure(
     let began = Instant::now();
     let attach_ms = come_and_go(&netns, &daemon, taps, plan)?;
     let seconds = began.elapsed().as_secs_f64();
-    wait_until("nothing of the taps is left", PATIENCE, || Ok(pinned().len() == before.pinned))
-        .with_context(|| format!("left: {:?}", pinned()))?;
+    wait_until("nothing of the taps is left", PATIENCE, || {
+        Ok(daemon.pinned().len() == before.pinned)
+    })
+    .with_context(|| format!("left: {:?}", daemon.pinned()))?;
     pause(REST)?;
     let after = Kept::look(&daemon)?;
     let cpu = Cpu::look(&daemon)?;
@@ -113,7 +114,7 @@ impl Kept {
     fn look(daemon: &Daemon) -> Result<Self> {
         let pids = daemon.pids()?;
         let descriptors = pids.iter().map(|pid| descriptors(*pid)).sum::<Result<usize>>()?;
-        Ok(Self { pinned: pinned().len(), descriptors, maps: maps(&pids)?.count })
+        Ok(Self { pinned: daemon.pinned().len(), descriptors, maps: maps(&pids)?.count })
     }
 }
 
@@ -125,7 +126,7 @@ struct Cpu {
 
 impl Cpu {
     fn look(daemon: &Daemon) -> Result<Self> {
-        let pids = Role::ALL.into_iter().filter_map(Role::pid);
+        let pids = Role::ALL.into_iter().filter_map(|role| daemon.pid_of(role));
         let background = pids.map(cpu_time).sum::<Result<Duration>>()?;
         Ok(Self { service: cpu_time(daemon.pid()?)?, background })
     }
