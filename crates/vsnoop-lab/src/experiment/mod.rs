@@ -43,7 +43,7 @@ use serde_json::json;
 use vsnoop_testbed::workspace;
 
 use crate::results::record::Record;
-use crate::results::{CUT_SHORT, Results, report, statistics};
+use crate::results::{CUT_SHORT, ROUNDS_PLANNED, Results, report, statistics};
 
 use declared::{Declaration, Runner};
 pub use definition::{Experiment, Options, Takes};
@@ -90,7 +90,9 @@ fn run_declared(options: &Options, record: &mut Record) -> Result<()> {
     let declaration = Declaration::find(name).with_context(|| format!("{name} is no file"))?;
     let runner = RUNNERS.iter().find(|runner| runner.name == declaration.runner);
     let runner = runner.with_context(|| format!("there is no runner {}", declaration.runner))?;
-    (runner.run)(declared::Task { plan: declaration.plan(options)?, record })
+    let plan = declaration.plan(options)?;
+    record.results.environment.insert(ROUNDS_PLANNED.into(), json!(plan.round_count()));
+    (runner.run)(declared::Task { plan, record })
 }
 
 /// All experiments, in the order of lists.

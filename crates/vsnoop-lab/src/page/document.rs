@@ -15,13 +15,15 @@ use super::part::Part;
 use crate::experiment::declared::Declaration;
 use crate::experiment::{self, Experiment, Options, incast};
 use crate::results::wrap::wrapped;
-use crate::results::{Results, report};
+use crate::results::{ROUNDS_PLANNED, Results, report};
 
 /// Results begin after this line.
 const MARK: &str = "<!-- Results: `vsnoop-lab report --markdown` writes what follows. -->";
 /// Sections of a report that are left out.
 const LEFT_OUT: [&str; 4] = ["## Plots", "## Method", "## Environment", "## Figures"];
 const COLUMNS: usize = 100;
+/// Of the first table.
+const ROW_CELLS: usize = 5;
 /// In the environment.
 const LOAD_BEFORE: &str = "load_average_before";
 
@@ -63,16 +65,36 @@ impl Entry {
     /// What an earlier call has written.
     fn find(results: &str, experiment: &Experiment) -> Option<Self> {
         let head = row_head(experiment);
-        let row = results.lines().find(|line| line.starts_with(&head))?;
+        let mut row = results.lines().find(|line| line.starts_with(&head))?.to_owned();
+        // Earlier calls wrote no load.
+        if row.matches(" |").count() < ROW_CELLS {
+            row += " - |";
+        }
         let from = results.find(&section_head(experiment))?;
         let section = &results[from..];
         let end = section.find("\n## ").unwrap_or(section.len());
-        Some(Self { row: row.to_owned(), section: format!("{}\n", section[..end].trim_end()) })
+        Some(Self { row, section: format!("{}\n", section[..end].trim_end()) })
     }
 }
 
-/// The rounds that were measured, and those of the plan, where the time of a cell was up before.
+/// The rounds that were measured, and those that were planned, where the time of a cell was up
+/// before. Older results do not say what was planned.
 fn cut_by_time(results: &Results) -> Option<(usize, usize)> {
+    let Some(planned) = results.environment.get(ROUNDS_PLANNED) else {
+        return cut_of_present_plan(results);
+    };
+    let samples = results.samples.iter();
+    let turns: BTreeSet<_> =
+        samples.filter_map(|sample| Some((sample.cell.suffix(), sample.turn?))).collect();
+    // Each sample of `incast` is a round, and a turn of it a block of them.
+    let measured =
+        if results.experiment == incast::NAME { results.samples.len() } else { turns.len() };
+    let planned = planned.as_u64()? as usize;
+    (measured > 0 && measured < planned).then_some((measured, planned))
+}
+
+/// The same against the plan that the experiment has now.
+fn cut_of_present_plan(results: &Results) -> Option<(usize, usize)> {
     let quick = match &*report::options(results) {
         "" => false,
         "--quick" => true,
@@ -229,13 +251,25 @@ mod tests {
         assert!(text.contains("`mpi`") && text.contains("`make lab RUN=NAME`"), "{text}");
         assert!(!text.contains("Not measured: `ping`"), "{text}");
     }
+
+    #[test]
+    fn a_row_of_an_earlier_call_without_a_load_gets_an_empty_one() {
+        let ping = Experiment::find("ping").unwrap();
+        let (row, section) = (row_head(ping), section_head(ping));
+        let text = |row: &str| format!("{row}\n\n{section}Text.\n");
+        let full = format!("{row} then | none: a full run | 20 | 9.5 |");
+        assert_eq!(Entry::find(&text(&full), ping).unwrap().row, full);
+        let old = format!("{row} then | `--rounds 4` | 20 |");
+        assert_eq!(Entry::find(&text(&old), ping).unwrap().row, format!("{old} - |"));
+    }
+
     #[test]
     fn the_first_table_says_how_busy_the_machine_was_and_what_time_cut() {
         let plan = Declaration::find("ping").unwrap().plan(&Options::default()).unwrap();
         let machines = plan.machines();
         let (cell, part) = machines[0].cells[0];
-        let row = |rounds: usize| {
-            let mut results = Results::begin("ping", [(LOAD_BEFORE.into(), 9.5.into())].into());
+        let row_of = |rounds: usize, environment| {
+            let mut results = Results::begin("ping", environment);
             results.samples = (0..rounds)
                 .map(|turn| Sample { cell, turn: Some(turn), ..Sample::default() })
                 .collect();
@@ -243,6 +277,9 @@ mod tests {
             let part = Part { experiment, results, report: String::new(), body: String::new() };
             Entry::of(&part).row
         };
+        let row = |rounds| row_of(rounds, [(LOAD_BEFORE.into(), 9.5.into())].into());
+        let said = row_of(2, [(ROUNDS_PLANNED.into(), 3.into())].into());
+        assert!(said.ends_with("| 2, cut by its time: 2 of 3 rounds | unknown |"), "{said}");
         let planned = part.sizes[0].rounds;
         assert!(row(planned).ends_with(&format!("| {planned} | 9.5 |")), "{}", row(planned));
         let cut = format!("| 2, cut by its time: 2 of {planned} rounds | 9.5 |");

@@ -40,6 +40,8 @@ pub use size::{size_name, size_text};
 
 /// The key of the error, in the environment of incomplete results.
 pub const CUT_SHORT: &str = "cut_short";
+/// Name in the environment: how many rounds the plan had, where time cut none.
+pub const ROUNDS_PLANNED: &str = "rounds_planned";
 
 /// The whole of results.json.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -175,6 +175,12 @@ impl Parts {
         all
     }
 
+    /// Rounds of all cells and sizes, where time cuts none.
+    pub fn round_count(&self) -> usize {
+        let cells = self.machines().into_iter().flat_map(|machines| machines.cells);
+        cells.flat_map(|(_, part)| part.sizes.iter().map(|size| size.rounds)).sum()
+    }
+
     /// The bytes of all sizes.
     pub fn sizes(&self) -> Vec<u64> {
         distinct(self.0.iter().flat_map(|part| part.sizes.iter().map(|size| size.bytes)))

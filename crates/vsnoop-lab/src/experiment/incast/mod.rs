@@ -35,7 +35,7 @@ use super::progress::Progress;
 use crate::results::incast::Part;
 use crate::results::record::Record;
 use crate::results::report::{Against, Words};
-use crate::results::{self, Sample};
+use crate::results::{self, ROUNDS_PLANNED, Sample};
 use guests::Boot;
 use paper::PaperFigure;
 use plan::Point;
@@ -111,7 +111,9 @@ fn run(options: &Options, record: &mut Record) -> Result<()> {
             ("guest_kernel".into(), json!(boot.image.kernel_version)),
         ]);
     }
-    let mut progress = Progress::new(planned_rounds(options)?);
+    let planned = planned_rounds(options)?;
+    record.results.environment.insert(ROUNDS_PLANNED.into(), json!(planned));
+    let mut progress = Progress::new(planned);
     for points in points.chunk_by(|one, next| stage::same(&one.incast, &next.incast)) {
         let boot = boot.as_ref().filter(|_| points[0].incast.part.has_guests());
         println!("building a switch with its senders, for {}", points[0].incast.part.name());
