@@ -32,6 +32,7 @@
  * of which nothing comes for this time with an open window has nothing to send. After a request of
  * the VM it counts for the longest time: the sender may compute its answer. */
 #define INCAST_EPOCH_BITS 20
+#define INCAST_ANSWER_BITS 8 /* unit of an answer's length; 16 MB are 0 again */
 #define INCAST_EPOCHS_ASKED (INCAST_EPOCHS - 1)
 /* After this number of long round trips in a row a flow is out of scope. */
 #define INCAST_FAR 8

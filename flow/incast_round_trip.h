@@ -9,6 +9,7 @@
 #include "incast_credit.h"
 
 #define INCAST_STAMP_BITS 4
+#define INCAST_SAMPLE_BITS 8
 
 /* A time in 2^INCAST_STAMP_BITS ns, as in struct incast; never 0. */
 static __always_inline __u32 incast_stamp(__u64 now)
@@ -96,8 +97,16 @@ static __always_inline void incast_sample(struct flow *f, __u64 now)
 {
 	struct incast *i = &f->incast;
 
-	i->sample_ns = now;
+	i->sample_at = now >> INCAST_SAMPLE_BITS;
 	i->sample_bytes = 0;
+}
+
+/* How long the sample lasts already, ns. */
+static __always_inline __u64 incast_sampled_ns(const struct incast *i, __u64 now)
+{
+	__u32 elapsed = (__u32)(now >> INCAST_SAMPLE_BITS) - i->sample_at;
+
+	return (__u64)elapsed << INCAST_SAMPLE_BITS;
 }
 
 #endif

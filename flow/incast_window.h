@@ -51,6 +51,7 @@ static __always_inline void incast_begin(struct flow *f, struct uplink *u, struc
 	__s32 shown;
 
 	i->received = i->edge = seq_max(f->high_seq, f->next_seq);
+	i->answer_at = i->received.v >> INCAST_ANSWER_BITS;
 	incast_note_drain(u);
 	i->epoch = u->all.epoch + incast_epochs_active(u);
 	shown = seq_diff(f->adv_edge, i->received);
@@ -84,7 +85,7 @@ static __always_inline void incast_control(struct flow *f, struct uplink *u,
 					   struct incast_port *port, __u64 now)
 {
 	struct incast *i = &f->incast;
-	__u64 elapsed = since_ns(now, i->sample_ns), rtt = i->rtt_ns;
+	__u64 elapsed = incast_sampled_ns(i, now), rtt = i->rtt_ns;
 	__u32 share = incast_share(u, port), least = incast_least(f, u, port),
 	      credit = incast_credit(u);
 	__u32 mss = incast_mss(f), step = i->window >> 4 > mss ? i->window >> 4 : mss;
@@ -207,13 +208,13 @@ static __always_inline void incast_received(struct flow *f, struct uplink *u,
 		incast_count_until(f, u, port, u->all.epoch - 1);
 	}
 	incast_note_rtt(f, u, s, end, now);
-	if (since_ns(now, i->sample_ns) > INCAST_IDLE_NS) {
+	if (incast_sampled_ns(i, now) > INCAST_IDLE_NS) {
 		incast_restart(f, u, port);
 		incast_sample(f, now);
 		return;
 	}
 	i->sample_bytes += fresh;
-	if (!i->rtt_ns || since_ns(now, i->sample_ns) < i->rtt_ns)
+	if (!i->rtt_ns || incast_sampled_ns(i, now) < i->rtt_ns)
 		return;
 	__sync_fetch_and_add(&u->weighted_rtt, (__u64)i->rtt_ns * i->sample_bytes);
 	__sync_fetch_and_add(&u->weight, i->sample_bytes);

@@ -55,8 +55,10 @@ struct incast {
 	struct seq edge; /* right edge that it was granted */
 	__u32 window; /* bytes beyond `received` that it asks for */
 	__u32 measured; /* b_m, bytes per 2^20 ns */
-	__u64 sample_ns; /* start of the round trip that is measured */
-	__u32 sample_bytes; /* bytes received since sample_ns */
+	__u32 sample_at; /* start of the round trip that is measured, 2^8 ns; 0: no data came */
+	__u32 sample_bytes; /* bytes received since sample_at */
+	__u16 answer; /* length of its last answer, 2^8 bytes; 0: not known */
+	__u16 answer_at; /* `received` when the present answer began, 2^8 bytes */
 	__u32 rtt_ns; /* smoothed; 0: not known yet */
 	__u32 min_rtt_ns; /* shortest so far; beyond INCAST_SCOPE_NS: far away */
 	__u32 asked; /* the TSval, or the edge, whose echo ends a round trip */
@@ -83,7 +85,7 @@ struct incast_account {
 	__u32 epoch; /* see INCAST_EPOCH_BITS */
 	__s32 open; /* flows that are shaped, idle ones too */
 	__s32 queued; /* flows in the grant queue */
-	__u32 zero;
+	__u32 train; /* of a port: the train that the latest flow from its queue asked for, bytes */
 };
 
 /* Incast control of one port; written by its hooks, without a lock. */

@@ -160,7 +160,7 @@ impl IncastCase {
     pub fn keep_shut(&mut self, id: usize) {
         let now = self.now;
         let i = self.i(id);
-        (i.window, i.sample_ns, i.rtt_ns) = (0, now, 0);
+        (i.window, i.sample_at, i.rtt_ns) = (0, (now >> 8) as u32, 0);
     }
 
     /// Its outstanding credit, bytes.

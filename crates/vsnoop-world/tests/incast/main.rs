@@ -7,3 +7,4 @@ mod properties;
 mod rounds;
 mod rules;
 mod sim;
+mod trains;

@@ -195,7 +195,7 @@ fn a_flow_that_only_answers_stays_shut_only_while_others_need_credit() {
     let mut s = c.segment(0, 0, 2_000);
     s.tcp_flags |= TCP_PSH as u8;
     c.host.to_vm(0, &s, c.now);
-    assert_eq!(u32::from(c.i(0).waiting), incast_waiting::INCAST_FINISHED_OTHER);
+    assert_eq!(u32::from(c.i(0).waiting), incast_waiting::INCAST_FINISHED_ANSWERER);
     c.u().all.outstanding -= 200_000;
     let now = c.now;
     let order: Vec<_> = c.host.grants(0, 16, now).into_iter().map(|(id, _)| id).collect();
@@ -344,7 +344,7 @@ fn round_trip(c: &mut IncastCase, window: u32, bytes: u32) -> u32 {
     let i = c.i(0);
     i.window = window;
     (i.rtt_ns, i.min_rtt_ns, i.measured) = (100 * US as u32, 100 * US as u32, 0);
-    i.sample_ns = now - 100 * US;
+    i.sample_at = ((now - 100_200) >> 8) as u32;
     i.sample_bytes = bytes - 1;
     c.data(0, 1);
     c.i(0).window
@@ -481,7 +481,8 @@ fn a_mark_halves_the_window() {
     assert_ne!(marked(&mut c), 0);
     let now = c.now;
     let i = c.i(0);
-    (i.window, i.rtt_ns, i.sample_ns, i.sample_bytes) = (20_000, 100_000, now - 99 * US, 20_000);
+    (i.window, i.rtt_ns, i.sample_bytes) = (20_000, 100_000, 20_000);
+    i.sample_at = ((now - 99_300) >> 8) as u32;
     let s = c.wait(US).segment(0, MSS, MSS);
     c.host.to_vm(0, &s, c.now);
     assert_eq!((c.i(0).window, marked(&mut c)), (10_000, 0));
