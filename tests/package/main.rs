@@ -138,6 +138,7 @@ fn run() -> Result<String> {
 fn system() -> System {
     System {
         name: "package".into(),
+        sources: Vec::new(),
         packages: PACKAGES.map(str::to_owned).into(),
         memory_mb: MEMORY_MB,
         files: [
