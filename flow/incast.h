@@ -43,7 +43,8 @@
  *   NOT_WAITING   closed, nothing granted                           QUEUED        closed
  *   NOT_WAITING   closed, FINISHED, and it only ever answers        ANSWERER      closed
  *   NOT_WAITING   closed, FINISHED, and it may send unasked         OTHER         closed
- *   QUEUED        at the head, and there is credit                  NOT_WAITING   its request
+ *   QUEUED        at the head, and there is credit                  NOT_WAITING   its request, or
+ *                                                                                 a train
  *   ANSWERER      at the head, the grant queue is empty, silent     NOT_WAITING   two segments
  *                 flows have less outstanding than half the credit
  *   OTHER         at the head, the grant queue is empty, credit     NOT_WAITING   two segments
@@ -57,8 +58,10 @@
  *
  *   bit        set                                       cleared
  *   FINISHED   a segment ends an answer                  by more data, a request, an answered probe
- *   ANSWERS    request of the VM while FINISHED          never
- *   SPEAKS     data or a probe come while FINISHED       never
+ *   ANSWERS    request of the VM while FINISHED, or      never
+ *              before all data
+ *   SPEAKS     data or a probe come while FINISHED, or   never
+ *              a probe before all data
  *   ASKED      the VM sends it data                      by data
  *   GIVEN      an edge is granted                        when an ACK shows it
  *   STILL      the edge was granted to a closed window   with the next grant to an open one

@@ -9,10 +9,11 @@
 
 /* Trains: where windows only open and close, a flow from the grant queue is granted several
  * segments if its answer is expected to be long enough (as long as the last one), since many small
- * grants cost sender, host and VM more than few large ones. At most half of what silent flows leave
- * of half of the share: what an answer does not use stays open until the next request, when all
- * answer at the same time. And all flows of the queue get theirs within some 17 ms, long before
- * their senders would probe. */
+ * grants cost sender, host and VM more than few large ones. What an answer does not use of its
+ * train stays open until the next request, when all answer at the same time: so a train is at most
+ * half of what remains of half the share after the credit of silent flows. And it is so short that
+ * all flows of the queue have their turn within some 17 ms, long before their senders would probe,
+ * unless minimum windows alone take longer. */
 #define INCAST_TRAIN_MSS 12u
 #define INCAST_TRAIN_PART 2u
 #define INCAST_TRAIN_EPOCHS 16u
@@ -31,13 +32,25 @@ static __always_inline __u32 incast_train(const struct uplink *u, const struct i
 }
 
 /* What is left of this flow's answer if it is as long as the last one, bytes; 0 where that is not
- * known. And where the host acknowledges early: trains were slower there (decision 12). */
+ * known, and for a flow with a hold: where the host acknowledges early, trains were slower
+ * (decision 12). */
 static __always_inline __u32 incast_answer_left(const struct flow *f)
 {
 	const struct incast *i = &f->incast;
 	__u16 sent = (__u16)(i->received.v >> INCAST_ANSWER_BITS) - i->answer_at;
 
 	return sent < i->answer && !f->hold ? (__u32)(i->answer - sent) << INCAST_ANSWER_BITS : 0;
+}
+
+/* Credit for which the queue waits, while some of the port's is outstanding and will return, bytes:
+ * half of what the last flow from it asked for, or a trickle of credit would make single segments
+ * of all trains. Less than what one port may have ahead of others (incast_left()). */
+static __always_inline __u32 incast_train_awaited(const struct uplink *u,
+						  const struct incast_port *port)
+{
+	__u32 half = port->own.train / 2, most = u->buffer >> 4;
+
+	return half < most ? half : most;
 }
 
 /* The VM sends a request: what came since the last one was an answer. */
@@ -113,8 +126,7 @@ static __always_inline bool incast_can_reopen(const struct uplink *u,
 					      const struct incast_port *port, bool answers)
 {
 	return port->own.queued <= 0 && incast_left(u, port) > 0 &&
-	       (!answers || incast_silent(u, port) + port->own.outstanding <
-				    (__s64)incast_port_share(u, port) / 2);
+	       (!answers || incast_silent(u, port) < (__s64)incast_port_share(u, port) / 2);
 }
 
 /* Opens the window of a flow whose sender has finished, if it may. Returns what the flow waits for
@@ -161,7 +173,7 @@ static __always_inline bool incast_vm_asks(enum incast_why why)
  * unasked. */
 static __always_inline void incast_note_reason(struct incast *i, enum incast_why why)
 {
-	/* Or it has not sent anything yet. */
+	/* It has finished, or sent nothing yet. */
 	if (i->bits & INCAST_FINISHED || !i->sample_at) {
 		if (why == INCAST_REQUEST)
 			i->bits |= INCAST_ANSWERS;
@@ -205,6 +217,8 @@ static __always_inline enum incast_waiting incast_enqueue(struct flow *f, struct
 							  struct incast_port *port)
 {
 	incast_leave_queue(f, u, port);
+	if (port->own.queued <= 0)
+		port->own.train = 0;
 	f->incast.waiting = INCAST_QUEUED;
 	__sync_fetch_and_add(&u->all.queued, 1);
 	__sync_fetch_and_add(&port->own.queued, 1);
@@ -258,7 +272,7 @@ static __always_inline enum incast_waiting incast_open(struct flow *f, struct up
 						       struct incast_port *port,
 						       enum incast_why why, __u64 now)
 {
-	__u32 least = 0, want = 0;
+	__u32 least = 0, want = 0, asked = 0;
 
 	opaque(why);
 	/* Costs several divisions. */
@@ -269,9 +283,11 @@ static __always_inline enum incast_waiting incast_open(struct flow *f, struct up
 		    incast_share(u, port) < INCAST_SLIDES * incast_mss(f)) {
 			__u32 train = incast_train(u, port), left = incast_answer_left(f);
 
-			port->own.train = train < left ? train : left;
-			if (port->own.train)
-				want = incast_whole(f, u, port, port->own.train);
+			if (train > left)
+				train = left;
+			if (train)
+				want = incast_whole(f, u, port, train);
+			asked = train;
 		}
 	}
 	opaque(least);
@@ -290,6 +306,8 @@ static __always_inline enum incast_waiting incast_open(struct flow *f, struct up
 	incast_note_reason(&f->incast, why);
 	if (why == INCAST_DATA && f->incast.bits & INCAST_FINISHED)
 		return incast_open_finished(f, u, port);
+	if (why == INCAST_DEQUEUED)
+		port->own.train = asked;
 	incast_touch(f, u, port);
 	return incast_open_live(f, u, port, why, want, least);
 }
@@ -348,7 +366,7 @@ static __always_inline enum incast_waiting incast_next(struct uplink *u, struct 
 		incast_want(u, port);
 		left = incast_left(u, port);
 		if (port->own.outstanding > 0)
-			left -= port->own.train / 2;
+			left -= incast_train_awaited(u, port);
 		return left > 0 ? INCAST_QUEUED : INCAST_NOT_WAITING;
 	}
 	if ((port->finished_answerers > 0 && incast_can_reopen(u, port, true)) ||

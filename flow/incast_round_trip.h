@@ -97,11 +97,12 @@ static __always_inline void incast_sample(struct flow *f, __u64 now)
 {
 	struct incast *i = &f->incast;
 
-	i->sample_at = now >> INCAST_SAMPLE_BITS;
+	i->sample_at = (__u32)(now >> INCAST_SAMPLE_BITS) | 1;
 	i->sample_bytes = 0;
 }
 
-/* How long the sample lasts already, ns. */
+/* How long the sample lasts already, ns; after 18 minutes it begins at 0 again, so that of flows
+ * that were idle for a multiple of that few keep their windows. */
 static __always_inline __u64 incast_sampled_ns(const struct incast *i, __u64 now)
 {
 	__u32 elapsed = (__u32)(now >> INCAST_SAMPLE_BITS) - i->sample_at;

@@ -243,6 +243,7 @@ fn late_acks(datapath: Datapath) -> Result<()> {
         .filter(|segment| !segment.outgoing && segment.destination_port == of_client)
         .filter_map(|segment| segment.ack)
         .collect();
+    ensure!(acks.len() > 1, "only {} ACKs were captured", acks.len());
     let is_older = |pair: &[u32]| (pair[1].wrapping_sub(pair[0]) as i32) < 0;
     let older = acks.windows(2).filter(|pair| is_older(pair)).count();
     ensure!(scene.attached.counter("suppressed")? > suppressed, "{}", scene.attached.describe());

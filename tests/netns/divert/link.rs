@@ -143,13 +143,26 @@ impl Drop for Link {
 
 fn open(end: &LinkEnd) -> Result<(Tap, Reentry, Diversion)> {
     inside(&end.netns, || {
-        let tap = Tap::open(LINK_TAP, &TapOptions::default())?;
+        let tap = open_tap()?;
         let ready = prepare(LINK_TAP, 1500, &end.own)?;
         let port = nix::net::if_::if_nametoindex(PORT).context("find the VM's tap")?;
         let diversion = Diversion::attach(port, ready.ifindex, &end.rules, Sources::default())?;
         Ok((tap, Reentry::new(ready.mac, end.own.clone()), diversion))
     })
     .with_context(|| format!("one end of a link, in {}", end.netns))
+}
+
+/// A program that another test has forked keeps the tap of an earlier link until its exec.
+fn open_tap() -> Result<Tap> {
+    for _ in 0..200 {
+        match Tap::open(LINK_TAP, &TapOptions::default()) {
+            Err(error) if format!("{error:#}").contains("EBUSY") => {
+                std::thread::sleep(std::time::Duration::from_millis(10));
+            }
+            opened => return Ok(opened?),
+        }
+    }
+    Ok(Tap::open(LINK_TAP, &TapOptions::default())?)
 }
 
 /// On a thread inside this namespace.

@@ -116,16 +116,24 @@ pub fn complaint(found: &[Foreign]) -> String {
 
 /// The remedy.
 pub fn way_out(found: &[Foreign], port: &str) -> String {
+    let mut commands = Vec::new();
     if found.iter().any(|program| program.place == Place::Egress) {
-        format!("remove it (`tc filter del dev {port} egress`; `bpftool net` shows whose it is)")
-    } else if found.iter().any(|program| program.kind == XDP_PROGRAM) {
-        format!("remove it (`ip link set dev {port} xdp off`; `bpftool net` shows whose it is)")
-    } else {
-        format!(
+        commands.push(format!("`tc filter del dev {port} egress`"));
+    }
+    // `xdp off` alone removes none of the generic mode from a device that has a mode of its own.
+    if found.iter().any(|program| program.kind == XDP_PROGRAM) {
+        commands.push(format!(
+            "`ip link set dev {port} xdpgeneric off`, or `xdpdrv off`, as `bpftool net` shows its \
+             mode"
+        ));
+    }
+    if commands.is_empty() {
+        return format!(
             "remove it (`bpftool net` shows whose it is), and add it again behind vsnoop's: \
              detaching {port} before would reset connections with held bytes"
-        )
+        );
     }
+    format!("remove it ({}; `bpftool net` shows whose it is)", commands.join("; "))
 }
 
 /// At the egress.
@@ -280,7 +288,7 @@ mod tests {
         assert!(text.starts_with("another ingress program before vsnoop's (tcx"), "{text}");
         assert!(way_out(std::slice::from_ref(&nine), "tap0").contains("again behind vsnoop's"));
         let xdp = Foreign { kind: XDP_PROGRAM.into(), ..nine.clone() };
-        assert!(way_out(&[xdp], "tap0").contains("`ip link set dev tap0 xdp off`"));
+        assert!(way_out(&[xdp], "tap0").contains("`ip link set dev tap0 xdpgeneric off`"));
         let text = complaint(&[seven, nine]);
         assert!(text.contains("egress") && text.contains("ingress"), "{text}");
     }

@@ -15,7 +15,7 @@ use super::part::Part;
 use crate::experiment::declared::Declaration;
 use crate::experiment::{self, Experiment, Options, incast};
 use crate::results::wrap::wrapped;
-use crate::results::{ROUNDS_PLANNED, Results, report};
+use crate::results::{CUT_SHORT, ROUNDS_PLANNED, Results, report};
 
 /// Results begin after this line.
 const MARK: &str = "<!-- Results: `vsnoop-lab report --markdown` writes what follows. -->";
@@ -80,6 +80,9 @@ impl Entry {
 /// The rounds that were measured, and those that were planned, where the time of a cell was up
 /// before. Older results do not say what was planned.
 fn cut_by_time(results: &Results) -> Option<(usize, usize)> {
+    if results.environment.contains_key(CUT_SHORT) {
+        return None;
+    }
     let Some(planned) = results.environment.get(ROUNDS_PLANNED) else {
         return cut_of_present_plan(results);
     };

@@ -1,6 +1,8 @@
 //! Trains: what flows from the grant queue are granted when their answers are long.
 
-use crate::case::IncastCase;
+use vsnoop_flow::incast;
+
+use crate::case::{BUFFER, IncastCase};
 use crate::sim::*;
 
 const LEAST: u32 = 2 * 1_460;
@@ -8,41 +10,72 @@ const LEAST: u32 = 2 * 1_460;
 const TRAIN: u32 = 12 * 1_460;
 const UNIT: u32 = 128;
 
-/// Bytes that a flow among 40 is granted from the queue; its last answer had `answer` bytes, and it
-/// has `sent` of the present one.
-fn granted(answer: u32, sent: u32, has_hold: bool) -> u32 {
+/// A flow among 40 waits; its last answer had `answer` bytes, and it has `sent` of the present one.
+fn waiting(answer: u32, sent: u32) -> IncastCase {
     let mut c = IncastCase::with(2);
     c.p().flows = 40;
     c.u().all.outstanding += 200_000;
     c.vm(0, 100);
     assert_eq!(c.queue(), [0]);
-    let f = c.f(0);
-    f.hold = has_hold.into();
-    f.incast.window = LEAST;
-    f.incast.answer = (answer >> 8) as u16;
-    f.incast.answer_at = ((f.incast.received.v.wrapping_sub(sent)) >> 8) as u16;
+    let i = c.i(0);
+    i.window = LEAST;
+    i.answer = (answer >> 8) as u16;
+    i.answer_at = (i.received.v.wrapping_sub(sent) >> 8) as u16;
     c.u().all.outstanding -= 200_000;
-    // An ACK of the other flow brings the grant.
+    c
+}
+
+/// Bytes that it is granted with the next ACK of another flow.
+fn granted(c: &mut IncastCase) -> u32 {
     c.vm(1, 0);
-    assert!(c.queue().is_empty());
     c.outstanding(0)
+}
+
+fn within(granted: u32, most: u32) -> bool {
+    (most - 1_460..most + UNIT).contains(&granted)
 }
 
 #[test]
 fn a_train_is_as_long_as_what_is_left_of_the_answer_at_most() {
-    let within = |granted: u32, most: u32| (most - 1_460..most + UNIT).contains(&granted);
-    assert!(within(granted(1 << 20, 0, false), TRAIN));
-    assert!(within(granted(64_000, 20_000, false), TRAIN));
-    assert!(within(granted(64_000, 64_000 - 10_000, false), 10_000));
+    for (answer, sent, most) in
+        [(1 << 20, 0, TRAIN), (64_000, 20_000, TRAIN), (64_000, 54_000, 10_000)]
+    {
+        let granted = granted(&mut waiting(answer, sent));
+        assert!(within(granted, most), "{granted} with {sent} of {answer}");
+    }
     for (answer, sent) in [(64_000, 64_000 - 1_000), (64_000, 70_000), (0, 0)] {
-        let granted = granted(answer, sent, false);
+        let granted = granted(&mut waiting(answer, sent));
         assert!(within(granted, LEAST), "{granted} with {sent} of {answer}");
     }
 }
 
 #[test]
-fn where_the_host_acknowledges_early_there_are_none() {
-    assert!(granted(1 << 20, 0, true) < LEAST + UNIT);
+fn there_are_none_with_a_hold_nor_where_many_wait_or_much_is_open() {
+    let reasons: [fn(&mut IncastCase); 3] =
+        [|c| c.f(0).hold = 1, |c| c.u().all.queued += 2_000, |c| c.u().all.silent += 60_000];
+    for (number, reason) in reasons.into_iter().enumerate() {
+        let mut c = waiting(1 << 20, 0);
+        reason(&mut c);
+        let granted = granted(&mut c);
+        assert!(within(granted, LEAST), "{granted} in case {number}");
+    }
+}
+
+#[test]
+fn the_queue_waits_for_half_of_a_train_while_credit_will_return() {
+    let mut c = waiting(1 << 20, 0);
+    let credit = i64::from(incast::credit(c.u()));
+    (c.p().own.train, c.p().own.outstanding) = (TRAIN, 1);
+    let awaited = i64::from(BUFFER >> 4).min(i64::from(TRAIN / 2));
+    c.u().all.outstanding = credit - awaited;
+    assert_eq!(granted(&mut c), 0);
+    c.u().all.outstanding = credit - awaited - 1;
+    assert!(granted(&mut c) > LEAST);
+    // Nothing of the port will return: it takes what there is.
+    let mut c = waiting(1 << 20, 0);
+    c.p().own.train = TRAIN;
+    c.u().all.outstanding = credit - 2 * i64::from(LEAST);
+    assert!(granted(&mut c) >= LEAST);
 }
 
 #[test]

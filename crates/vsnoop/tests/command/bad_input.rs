@@ -95,7 +95,7 @@ fn an_xdp_program_is_refused_with_the_reason() -> Result<()> {
     let doctor = host.vsnoop(["doctor", PORT])?;
     let says = doctor.unfolded();
     ensure!(doctor.code == 34 && says.contains("XDP program pass"), "{}: {says}", doctor.code);
-    refused(host, &["attach", PORT], 34, &[PORT, "XDP program pass", "xdp off"])
+    refused(host, &["attach", PORT], 34, &[PORT, "XDP program pass", "xdpgeneric off"])
 }
 
 fn no_privilege_is_said_at_once() -> Result<()> {
