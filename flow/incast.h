@@ -46,7 +46,8 @@
  *   QUEUED        at the head, and there is credit                  NOT_WAITING   its request, or
  *                                                                                 a train
  *   ANSWERER      at the head, the grant queue is empty, silent     NOT_WAITING   two segments
- *                 flows have less outstanding than half the credit
+ *                 flows and this port's others have less
+ *                 outstanding than half its share
  *   OTHER         at the head, the grant queue is empty, credit     NOT_WAITING   two segments
  *                 is left
  *   finished      request of the VM, or more data: nothing granted  QUEUED        closed
@@ -58,10 +59,8 @@
  *
  *   bit        set                                       cleared
  *   FINISHED   a segment ends an answer                  by more data, a request, an answered probe
- *   ANSWERS    request of the VM while FINISHED, or      never
- *              before all data
- *   SPEAKS     data or a probe come while FINISHED, or   never
- *              a probe before all data
+ *   ANSWERS    request of the VM while FINISHED          never
+ *   SPEAKS     data or a probe come while FINISHED       never
  *   ASKED      the VM sends it data                      by data
  *   GIVEN      an edge is granted                        when an ACK shows it
  *   STILL      the edge was granted to a closed window   with the next grant to an open one

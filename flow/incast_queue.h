@@ -120,13 +120,15 @@ static __always_inline void incast_give(struct flow *f, struct uplink *u, struct
 }
 
 /* May a flow that has finished get a window for its next data? Only while the grant queue is
- * empty. `answers`: it only ever answers; such flows are left at most half of the share, because
- * they answer the next volley of requests at the same time as those that are granted it. */
+ * empty. `answers`: it only ever answers; such flows are left at most half of the share, with what
+ * others are sending, because they answer the next volley of requests at the same time as those
+ * that are granted it. */
 static __always_inline bool incast_can_reopen(const struct uplink *u,
 					      const struct incast_port *port, bool answers)
 {
 	return port->own.queued <= 0 && incast_left(u, port) > 0 &&
-	       (!answers || incast_silent(u, port) < (__s64)incast_port_share(u, port) / 2);
+	       (!answers || incast_silent(u, port) + port->own.outstanding <
+				    (__s64)incast_port_share(u, port) / 2);
 }
 
 /* Opens the window of a flow whose sender has finished, if it may. Returns what the flow waits for
@@ -173,8 +175,7 @@ static __always_inline bool incast_vm_asks(enum incast_why why)
  * unasked. */
 static __always_inline void incast_note_reason(struct incast *i, enum incast_why why)
 {
-	/* It has finished, or sent nothing yet. */
-	if (i->bits & INCAST_FINISHED || !i->sample_at) {
+	if (i->bits & INCAST_FINISHED) {
 		if (why == INCAST_REQUEST)
 			i->bits |= INCAST_ANSWERS;
 		if (why == INCAST_PROBED)

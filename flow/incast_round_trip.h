@@ -97,7 +97,7 @@ static __always_inline void incast_sample(struct flow *f, __u64 now)
 {
 	struct incast *i = &f->incast;
 
-	i->sample_at = (__u32)(now >> INCAST_SAMPLE_BITS) | 1;
+	i->sample_at = now >> INCAST_SAMPLE_BITS;
 	i->sample_bytes = 0;
 }
 

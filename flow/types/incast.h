@@ -55,7 +55,7 @@ struct incast {
 	struct seq edge; /* right edge that it was granted */
 	__u32 window; /* bytes beyond `received` that it asks for */
 	__u32 measured; /* b_m, bytes per 2^20 ns */
-	__u32 sample_at; /* start of the round trip that is measured, 2^8 ns; 0: no data came */
+	__u32 sample_at; /* start of the round trip that is measured, 2^8 ns */
 	__u32 sample_bytes; /* bytes received since sample_at */
 	__u16 answer; /* length of its last answer, 2^8 bytes; 0: not known */
 	__u16 answer_at; /* `received` when the present answer began, 2^8 bytes */

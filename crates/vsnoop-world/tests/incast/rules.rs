@@ -195,7 +195,7 @@ fn a_flow_that_only_answers_stays_shut_only_while_others_need_credit() {
     let mut s = c.segment(0, 0, 2_000);
     s.tcp_flags |= TCP_PSH as u8;
     c.host.to_vm(0, &s, c.now);
-    assert_eq!(u32::from(c.i(0).waiting), incast_waiting::INCAST_FINISHED_ANSWERER);
+    assert_eq!(u32::from(c.i(0).waiting), incast_waiting::INCAST_FINISHED_OTHER);
     c.u().all.outstanding -= 200_000;
     let now = c.now;
     let order: Vec<_> = c.host.grants(0, 16, now).into_iter().map(|(id, _)| id).collect();
