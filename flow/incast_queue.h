@@ -273,22 +273,22 @@ static __always_inline enum incast_waiting incast_open(struct flow *f, struct up
 						       struct incast_port *port,
 						       enum incast_why why, __u64 now)
 {
-	__u32 least = 0, want = 0, asked = 0;
+	__u32 least = 0, want = 0;
 
 	opaque(why);
 	/* Costs several divisions. */
 	if (why != INCAST_NO_REASON) {
 		least = incast_least(f, u, port);
 		want = incast_whole(f, u, port, f->incast.window);
+		if (why == INCAST_DEQUEUED)
+			port->own.train = 0;
 		if (why == INCAST_DEQUEUED &&
 		    incast_share(u, port) < INCAST_SLIDES * incast_mss(f)) {
 			__u32 train = incast_train(u, port), left = incast_answer_left(f);
 
-			if (train > left)
-				train = left;
-			if (train)
-				want = incast_whole(f, u, port, train);
-			asked = train;
+			port->own.train = train < left ? train : left;
+			if (port->own.train)
+				want = incast_whole(f, u, port, port->own.train);
 		}
 	}
 	opaque(least);
@@ -307,8 +307,6 @@ static __always_inline enum incast_waiting incast_open(struct flow *f, struct up
 	incast_note_reason(&f->incast, why);
 	if (why == INCAST_DATA && f->incast.bits & INCAST_FINISHED)
 		return incast_open_finished(f, u, port);
-	if (why == INCAST_DEQUEUED)
-		port->own.train = asked;
 	incast_touch(f, u, port);
 	return incast_open_live(f, u, port, why, want, least);
 }
