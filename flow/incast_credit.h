@@ -32,8 +32,8 @@
  * of which nothing comes for this time with an open window has nothing to send. After a request of
  * the VM it counts for the longest time: the sender may compute its answer. */
 #define INCAST_EPOCH_BITS 20
-#define INCAST_ANSWER_BITS 8 /* unit of an answer's length; 16 MB are 0 again */
 #define INCAST_EPOCHS_ASKED (INCAST_EPOCHS - 1)
+#define INCAST_ANSWER_BITS 8
 /* After this number of long round trips in a row a flow is out of scope. */
 #define INCAST_FAR 8
 /* A flow that sent nothing for this time starts again. */
@@ -139,6 +139,12 @@ static __always_inline __u32 incast_share(const struct uplink *u, const struct i
 	__u32 flows = port->flows > port->counted ? port->flows : port->counted;
 
 	return incast_port_share(u, port) / (flows ? flows : 1);
+}
+
+/* The end of what was received, in the unit of an answer's length, in which 16 MB are 0 again. */
+static __always_inline __u16 incast_answered(const struct incast *i)
+{
+	return i->received.v >> INCAST_ANSWER_BITS;
 }
 
 static __always_inline __u32 incast_mss(const struct flow *f)

@@ -37,9 +37,22 @@ static __always_inline __u32 incast_train(const struct uplink *u, const struct i
 static __always_inline __u32 incast_answer_left(const struct flow *f)
 {
 	const struct incast *i = &f->incast;
-	__u16 sent = (__u16)(i->received.v >> INCAST_ANSWER_BITS) - i->answer_at;
+	__u16 sent = incast_answered(i) - i->answer_at;
 
 	return sent < i->answer && !f->hold ? (__u32)(i->answer - sent) << INCAST_ANSWER_BITS : 0;
+}
+
+/* The train that this flow from the queue asks for, bytes; 0: none. */
+static __always_inline __u32 incast_train_of(const struct flow *f, const struct uplink *u,
+					     const struct incast_port *port)
+{
+	__u32 train, left;
+
+	if (incast_share(u, port) >= INCAST_SLIDES * incast_mss(f))
+		return 0;
+	train = incast_train(u, port);
+	left = incast_answer_left(f);
+	return train < left ? train : left;
 }
 
 /* Credit for which the queue waits, while some of the port's is outstanding and will return, bytes:
@@ -56,7 +69,7 @@ static __always_inline __u32 incast_train_awaited(const struct uplink *u,
 /* The VM sends a request: what came since the last one was an answer. */
 static __always_inline void incast_note_request(struct incast *i)
 {
-	__u16 at = i->received.v >> INCAST_ANSWER_BITS;
+	__u16 at = incast_answered(i);
 
 	if (at == i->answer_at)
 		return;
@@ -280,13 +293,8 @@ static __always_inline enum incast_waiting incast_open(struct flow *f, struct up
 	if (why != INCAST_NO_REASON) {
 		least = incast_least(f, u, port);
 		want = incast_whole(f, u, port, f->incast.window);
-		if (why == INCAST_DEQUEUED)
-			port->own.train = 0;
-		if (why == INCAST_DEQUEUED &&
-		    incast_share(u, port) < INCAST_SLIDES * incast_mss(f)) {
-			__u32 train = incast_train(u, port), left = incast_answer_left(f);
-
-			port->own.train = train < left ? train : left;
+		if (why == INCAST_DEQUEUED) {
+			port->own.train = incast_train_of(f, u, port);
 			if (port->own.train)
 				want = incast_whole(f, u, port, port->own.train);
 		}

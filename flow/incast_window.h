@@ -51,7 +51,7 @@ static __always_inline void incast_begin(struct flow *f, struct uplink *u, struc
 	__s32 shown;
 
 	i->received = i->edge = seq_max(f->high_seq, f->next_seq);
-	i->answer_at = i->received.v >> INCAST_ANSWER_BITS;
+	i->answer_at = incast_answered(i);
 	incast_note_drain(u);
 	i->epoch = u->all.epoch + incast_epochs_active(u);
 	shown = seq_diff(f->adv_edge, i->received);

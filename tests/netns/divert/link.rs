@@ -13,16 +13,19 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use ipnet::IpNet;
+use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::{CloneFlags, setns};
 use vsnoop_bpf::divert::{Action, Diversion, Reentry, Rule, Sources, destination, prepare};
-use vsnoop_netdev::tap::{Tap, TapOptions};
+use vsnoop_netdev::tap::{self, Tap, TapOptions};
 use vsnoop_packet::packet::Pool;
 use vsnoop_testbed::hosts::Network;
 use vsnoop_testbed::topology::{Family, PORT};
+use vsnoop_testbed::wait::wait_until;
 
 use super::hosts::LINK_TAP;
 
@@ -154,15 +157,19 @@ fn open(end: &LinkEnd) -> Result<(Tap, Reentry, Diversion)> {
 
 /// A program that another test has forked keeps the tap of an earlier link until its exec.
 fn open_tap() -> Result<Tap> {
-    for _ in 0..200 {
-        match Tap::open(LINK_TAP, &TapOptions::default()) {
-            Err(error) if format!("{error:#}").contains("EBUSY") => {
-                std::thread::sleep(std::time::Duration::from_millis(10));
+    let mut opened = None;
+    wait_until(
+        "the tap of the earlier link is free",
+        Duration::from_secs(10),
+        || match Tap::open(LINK_TAP, &TapOptions::default()) {
+            Err(tap::Error::Make { source: Errno::EBUSY, .. }) => Ok(false),
+            other => {
+                opened = Some(other?);
+                Ok(true)
             }
-            opened => return Ok(opened?),
-        }
-    }
-    Ok(Tap::open(LINK_TAP, &TapOptions::default())?)
+        },
+    )?;
+    opened.context("no tap")
 }
 
 /// On a thread inside this namespace.

@@ -62,9 +62,8 @@ impl fmt::Display for Foreign {
 /// Lists what is in the way of an attached port. The calling thread is in its network namespace.
 pub fn around(device: &Device, port: &Port) -> Result<Vec<Foreign>> {
     let (to_vm, from_vm) = (port.program_id(Hook::ToVm)?, port.program_id(Hook::FromVm)?);
-    let mut found = on_egress(device)?;
+    let mut found = on_egress_or_xdp(device)?;
     found.retain(|program| program.id != Some(to_vm));
-    found.extend(xdp_programs(device));
     let ingress = tcx_programs(device, Place::Ingress)?;
     found.extend(ingress.into_iter().take_while(|program| program.id != Some(from_vm)));
     Ok(found)
@@ -72,8 +71,7 @@ pub fn around(device: &Device, port: &Port) -> Result<Vec<Foreign>> {
 
 /// Refuses a port that has any which `attach` cannot come before.
 pub fn refuse(device: &Device) -> Result<()> {
-    let mut found = on_egress(device)?;
-    found.extend(xdp_programs(device));
+    let found = on_egress_or_xdp(device)?;
     if found.is_empty() {
         return Ok(());
     }
@@ -86,9 +84,11 @@ pub fn refuse(device: &Device) -> Result<()> {
     Err(unfit(Unfit::Qdisc, text))
 }
 
-fn on_egress(device: &Device) -> Result<Vec<Foreign>> {
+/// What `attach` cannot come before, and vsnoop's own program at the egress.
+fn on_egress_or_xdp(device: &Device) -> Result<Vec<Foreign>> {
     let mut found = tcx_programs(device, Place::Egress)?;
     found.extend(tc_filters(device)?);
+    found.extend(device.xdp_programs.iter().map(|id| program(XDP_PROGRAM, *id, Place::Ingress)));
     Ok(found)
 }
 
@@ -225,10 +225,6 @@ fn tcx_programs(device: &Device, place: Place) -> Result<Vec<Foreign>> {
     // SAFETY: both members of the union are the same u32 count, written by the call.
     let count = unsafe { options.__bindgen_anon_1.prog_cnt } as usize;
     Ok(ids[..count.min(ROOM)].iter().map(|id| program("tcx program", *id, place)).collect())
-}
-
-fn xdp_programs(device: &Device) -> impl Iterator<Item = Foreign> {
-    device.xdp_programs.iter().map(|id| program(XDP_PROGRAM, *id, Place::Ingress))
 }
 
 fn program(kind: &str, id: u32, place: Place) -> Foreign {

@@ -1,6 +1,6 @@
 //! Packages of the distribution, downloaded with apt and unpacked, never installed.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -72,7 +72,7 @@ impl Source {
         };
         let source = Self { options: settings.into_iter().flat_map(option).collect() };
         let status = source
-            .apt_get("update")
+            .apt_get(&["update"])
             // Else a mirror that cannot be reached is only a warning.
             .args(["-o", "APT::Update::Error-Mode=any"])
             .status()
@@ -118,19 +118,7 @@ impl Source {
                 .with_context(|| format!("remove {}", staging.display()))?;
         }
         let debs = staging.join("debs");
-        fs::create_dir_all(&debs).with_context(|| format!("create {}", debs.display()))?;
-        let status = self
-            .apt_get("download")
-            .args(packages)
-            .current_dir(&debs)
-            .status()
-            .context("run apt-get")?;
-        if !status.success() {
-            let packages = packages.join(", ");
-            return Err(unavailable(format!(
-                "apt-get could not download {packages}: is there a network?"
-            )));
-        }
+        self.fetch(&["download"], packages, &debs, &packages.join(", "))?;
         for entry in fs::read_dir(&debs).context("list the downloaded packages")? {
             let path = entry.context("list the downloaded packages")?.path();
             let status = Command::new("dpkg-deb")
@@ -150,26 +138,30 @@ impl Source {
     /// Downloads the upstream tarballs of source packages into the directory `to`. apt compares
     /// them with the checksums of its signed lists.
     pub fn tarballs(&self, packages: &[String], to: &Path) -> Result<()> {
-        fs::create_dir_all(to).with_context(|| format!("create {}", to.display()))?;
-        let status = self
-            .apt_get("source")
-            .args(["--download-only", "--tar-only"])
-            .args(packages)
-            .current_dir(to)
-            .status()
-            .context("run apt-get")?;
-        if !status.success() {
-            let packages = packages.join(", ");
-            return Err(unavailable(format!(
-                "apt-get could not download the source of {packages}"
-            )));
-        }
-        Ok(())
+        let what = format!("the source of {}", packages.join(", "));
+        self.fetch(&["source", "--download-only", "--tar-only"], packages, to, &what)
     }
 
-    fn apt_get(&self, command: &str) -> Command {
+    /// Has apt-get put files of packages into the directory `to`. `what`: they are, for the error.
+    fn fetch(
+        &self,
+        command: &[&str],
+        packages: &[impl AsRef<OsStr>],
+        to: &Path,
+        what: &str,
+    ) -> Result<()> {
+        fs::create_dir_all(to).with_context(|| format!("create {}", to.display()))?;
+        let status =
+            self.apt_get(command).args(packages).current_dir(to).status().context("run apt-get")?;
+        if status.success() {
+            return Ok(());
+        }
+        Err(unavailable(format!("apt-get could not download {what}: is there a network?")))
+    }
+
+    fn apt_get(&self, command: &[&str]) -> Command {
         let mut apt = Command::new("apt-get");
-        apt.args(&self.options).args(["-o", "APT::Sandbox::User=root", "-qq", command]);
+        apt.args(&self.options).args(["-o", "APT::Sandbox::User=root", "-qq"]).args(command);
         apt
     }
 

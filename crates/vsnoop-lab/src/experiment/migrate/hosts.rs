@@ -64,9 +64,6 @@ impl Hosts {
         let net = Net::new(PREFIX);
         let [first, second] = [0, 1].map(|number| Host::build(&net, number, stage, vsnoop));
         let hosts = [first?, second?];
-        for host in &hosts {
-            session.note_port(host.netns.name(), TAP)?;
-        }
         let scratch = session.scratch();
         let name = &vm_name(0);
         let (dir, memory) = (&scratch.join(name), &scratch.join(MEMORY));

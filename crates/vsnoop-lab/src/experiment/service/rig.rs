@@ -18,7 +18,6 @@ impl<'a> Rig<'a> {
         let prefix = PREFIX.to_owned();
         let topology = Topology::build(&TopologyOptions { prefix, ..TopologyOptions::default() })?;
         let host = &topology.host;
-        session.note_port(host.name(), PORT)?;
         // `passive`: a namespace answers at once, which would be left to it.
         let text = format!("[[port]]\ninterface = \"{PORT}\"\npassive = false\n{settings}");
         let daemon = Daemon::start(session, apart, host, &text)?;
