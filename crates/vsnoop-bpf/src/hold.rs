@@ -58,7 +58,7 @@ impl HoldMaps {
     }
 
     /// As [`Self::open`] without mapped slabs, which would keep slabs alive that the engine takes
-    /// away. Holds can be read after [`Self::refresh`].
+    /// away. Holds can be read between [`Self::refresh`] and [`Self::unmap_slabs`].
     pub fn open_without_slabs(port: &Port) -> Result<Option<Self>> {
         if port.policy()?.hold_chunks == 0 {
             return Ok(None);
@@ -84,6 +84,11 @@ impl HoldMaps {
     pub fn refresh(&mut self) -> Result<()> {
         let count = word(&self.port, STATE + std::mem::offset_of!(port_state, slabs));
         self.slabs.refresh(count)
+    }
+
+    /// Lets go of the slabs, whose memory the kernel frees once no process has them mapped.
+    pub fn unmap_slabs(&mut self) {
+        self.slabs.unmap();
     }
 
     /// Undoes incomplete changes of an earlier engine. From now on this process is the engine,

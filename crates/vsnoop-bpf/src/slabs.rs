@@ -104,6 +104,11 @@ impl Slabs {
         Ok(())
     }
 
+    /// Unmaps all. Not for the engine, which counts them.
+    pub(crate) fn unmap(&mut self) {
+        self.mapped.clear();
+    }
+
     /// Undoes incomplete changes of an earlier engine; this is itself a change. For the engine
     /// only.
     pub(crate) fn adopt(&mut self, count: &AtomicU32) -> Result<()> {

@@ -30,7 +30,7 @@ const REDIRECT: i32 = 7;
 
 fn main() {
     let arguments = Arguments::from_args();
-    let tests: [(&str, fn()); 27] = [
+    let tests: [(&str, fn()); 28] = [
         ("the_verifier_accepts_both_hooks", the_verifier_accepts_both_hooks),
         ("a_port_is_attached_once_and_found_again", a_port_is_attached_once_and_found_again),
         (
@@ -81,6 +81,10 @@ fn main() {
         (
             "memory_of_a_detached_port_is_not_changed",
             sharing::memory_of_a_detached_port_is_not_changed,
+        ),
+        (
+            "a_reader_maps_slabs_only_while_it_reads",
+            sharing::a_reader_maps_slabs_only_while_it_reads,
         ),
         ("programs_go_with_their_last_port", sharing::programs_go_with_their_last_port),
         (

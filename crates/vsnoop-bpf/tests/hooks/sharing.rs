@@ -128,6 +128,22 @@ pub fn memory_of_a_detached_port_is_not_changed() {
     assert_eq!(still.hold_count(), SLABS * SLAB_HOLDS);
 }
 
+/// The kernel frees what the engine takes away only when nobody has it mapped.
+pub fn a_reader_maps_slabs_only_while_it_reads() {
+    let specs = alone(taps(1), Some(false), Some(true));
+    let port = attach_with_hold(&specs[0]);
+    let _memory = grown(&port);
+    let reader = HoldMaps::open_without_slabs(&port).expect("open the memory");
+    let mut reader = reader.expect("there is a hold");
+    for _ in 0..2 {
+        assert_eq!(reader.hold_count(), 0);
+        reader.refresh().expect("refresh");
+        assert_eq!(reader.hold_count(), SLABS * SLAB_HOLDS);
+        reader.unmap_slabs();
+    }
+    assert_eq!(reader.hold_count(), 0);
+}
+
 pub fn programs_go_with_their_last_port() {
     let specs = alone(taps(2), Some(true), Some(false));
     let one = attach(&specs[0]);

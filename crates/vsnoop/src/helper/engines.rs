@@ -86,9 +86,12 @@ impl WatchedHold {
         }
         let Some(memory) = &mut self.memory else { return Ok(Vec::new()) };
         let (now_ns, engine_ns) = (monotonic_ns()?, memory.engine_ns());
-        if now_ns.saturating_sub(engine_ns) >= HOLD_ABANDONED_NS {
-            memory.refresh()?;
+        if now_ns.saturating_sub(engine_ns) < HOLD_ABANDONED_NS {
+            return Ok(Vec::new());
         }
-        Ok(abandoned(flows, engine_ns, now_ns, |number| memory.read(number)))
+        memory.refresh()?;
+        let found = abandoned(flows, engine_ns, now_ns, |number| memory.read(number));
+        memory.unmap_slabs();
+        Ok(found)
     }
 }

@@ -142,8 +142,7 @@ fn an_idle_port_takes_little_memory() -> Result<()> {
     let bytes = port.kernel_bytes()?;
     ensure!(bytes < IDLE_BYTES, "{bytes} bytes");
     wait_until("it has no memory for what is held", || Ok(port.state()?.slabs == 0))?;
-    // The kernel keeps a map that a process has mapped. Ports of other tests have slabs, too, for
-    // a while.
+    // The kernel keeps a map that a process has mapped.
     wait_until("the helper has no slab mapped", || {
         let helper = helper_pid()?.context("no helper")?;
         Ok(largest_map(helper)? < size_of::<hold_slab>())
