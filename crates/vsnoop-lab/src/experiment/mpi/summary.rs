@@ -132,14 +132,27 @@ pub fn plots(results: &Results, dir: &Path) -> Result<Vec<String>> {
 }
 
 pub fn difference(results: &Results) -> Option<String> {
-    let ratios: Vec<_> =
-        Value::all(results).iter().filter_map(|value| value.faster(results)).collect();
+    let faster = |value: Value| Some((value.faster(results)?, value.text));
+    let (ratios, names): (Vec<_>, Vec<_>) =
+        Value::all(results).into_iter().filter_map(faster).unzip();
     let first = ratios.first()?;
-    let clear = ratios.iter().filter(|ratio| !ratio.is_noise()).count();
-    let clear = match ratios.iter().any(Ratio::has_interval) {
+    let those = |is_it: fn(&Ratio) -> bool| {
+        let found = ratios.iter().zip(&names).filter(|(ratio, _)| is_it(ratio));
+        found.map(|(_, name)| name.as_str()).collect::<Vec<_>>()
+    };
+    let clear = those(|ratio| !ratio.is_noise()).len();
+    let mut clear = match ratios.iter().any(Ratio::has_interval) {
         true => format!("{clear} differ beyond the noise"),
         false => "none has rounds enough for an interval".to_owned(),
     };
+    let noise = those(|ratio| ratio.has_interval() && ratio.is_noise());
+    if !noise.is_empty() {
+        clear += &format!(", not {}", noise.join(", "));
+    }
+    let few = those(|ratio| !ratio.has_interval());
+    if few.len() < ratios.len() && !few.is_empty() {
+        clear += &format!(" ({} have too few rounds for an interval)", few.join(", "));
+    }
     let (low, high) = ratios.iter().fold((first.value, first.value), |(low, high), one| {
         (low.min(one.value), high.max(one.value))
     });
@@ -202,5 +215,22 @@ mod tests {
         assert!(difference.contains("of 2 programs") && difference.contains("2.00 to 3.00"));
         assert!(difference.contains("none has rounds enough"), "{difference}");
         assert!(difference.contains("beside 0 % load (in the paper 60 %)"), "{difference}");
+    }
+
+    #[test]
+    fn the_difference_names_what_shows_no_gain_and_what_has_too_few_rounds() {
+        let mut samples = Vec::new();
+        for (configuration, ms) in [(OFF, 60.0), (VSNOOP, 20.0)] {
+            let values = [(time("bcast", 1000), 50.0), (time("bcast", 4000), ms)].into();
+            let one = Sample { configuration: configuration.into(), values, ..Sample::default() };
+            samples.extend(vec![one; 6]);
+            let values = [(HPL.into(), 1.0)].into();
+            let configuration = configuration.into();
+            samples.push(Sample { configuration, size_bytes: 800, values, ..Sample::default() });
+        }
+        let text = difference(&results(samples)).unwrap();
+        let part = "of 3 programs and sizes 1 differ beyond the noise, not bcast 1 KB (HPL N = 800 \
+                    have too few rounds for an interval);";
+        assert!(text.contains(part), "{text}");
     }
 }

@@ -335,14 +335,17 @@ pub fn plots(results: &Results, dir: &Path) -> Result<Vec<String>> {
 pub fn difference(results: &Results) -> Option<String> {
     let paper: f64 = Routine::ALL.into_iter().filter_map(Routine::paper).map(|[one, _]| one).sum();
     let of = |group: &Group| {
-        let ns = |routine: Routine| mean(results, group, &format!("{}{NS}", routine.name()));
-        let sum = cycles(results, Routine::ALL.into_iter().filter_map(ns).sum())?;
-        let each = mean(results, group, SEGMENTS)? / mean(results, group, PACKETS)?;
+        let samples =
+            |routine: Routine| mean(results, group, &format!("{}{SAMPLES}", routine.name()));
+        let samples: f64 = Routine::ALL.into_iter().filter_map(samples).sum();
+        let segments = mean(results, group, SEGMENTS)?;
+        let each = segments / mean(results, group, PACKETS)?;
+        let ns = samples * perf::PERIOD.as_nanos() as f64 / segments;
         Some(format!(
-            "{} take {:.0} cycles each MTU segment ({sum:.0} each super-packet of {each:.1} \
-             segments){}",
+            "{} take {:.0} cycles each MTU segment of data, the VM's ACKs included ({each:.1} \
+             segments each super-packet){}",
             group.what?,
-            sum / each,
+            cycles(results, ns)?,
             rates(results, group),
         ))
     };
@@ -392,7 +395,9 @@ mod tests {
         assert!(text.contains("600") && text.contains("516") && text.contains("20.0"), "{text}");
         assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
         let text = difference(&results).unwrap();
-        assert!(text.contains("30 cycles each MTU segment (600 each super-packet"), "{text}");
+        // 9 samples, 0.1 ms each, for 200 segments.
+        let part = "9000 cycles each MTU segment of data, the VM's ACKs included (20.0 segments";
+        assert!(text.contains(part), "{text}");
     }
 
     const RECORDED: [(&str, f64); 4] =

@@ -19,6 +19,9 @@ pub const ERRORS: &str = "errors";
 /// How long the load generator ran, with its preparations.
 pub const TOOK: &str = "took_ms";
 
+/// Fewer operations in a sample have no 99th percentile.
+const FEW: f64 = 20.0;
+
 const OFF: &str = "off";
 const VSNOOP: &str = "vsnoop";
 const FILE: &str = "faster";
@@ -79,9 +82,16 @@ fn row(results: &Results, group: &Group) -> Vec<String> {
         rate(VSNOOP),
         faster(results, group).map_or("-".into(), |ratio| ratio.text()),
         both(P50),
-        both(P99),
+        if has_p99(results, group) { both(P99) } else { "- / -".into() },
         format!("{} / {}", errors(OFF), errors(VSNOOP)),
     ]
+}
+
+/// Whether the samples have enough operations for a 99th percentile.
+fn has_p99(results: &Results, group: &Group) -> bool {
+    let median = |value: &str| spent::median(results, OFF, group, value);
+    let operations = median(RATE).zip(median(TOOK)).map(|(rate, ms)| rate * ms / 1000.0);
+    operations.is_none_or(|number| number >= FEW)
 }
 
 /// What the VM did in the time of a load generator, if that was measured.
@@ -138,6 +148,7 @@ pub fn figures(results: &Results) -> Vec<Figure> {
             let median = |configuration: &str| {
                 percentile(&named(results, configuration, group, value), 50.0)
             };
+            has_p99(results, group).then_some(())?;
             Some(Figure {
                 name: format!("p99_vsnoop_over_off_{name}_{suffix}"),
                 value: median(VSNOOP)? / median(OFF)?,
@@ -216,7 +227,7 @@ mod tests {
             sample.values.extend(all);
             sample
         };
-        // 200 ms of CPU time each second for 4 and 5 operations.
+        // 200 ms of CPU time each second for 4 and 5 operations, some 20 in all.
         let results = results(vec![
             measured(OFF, 4.0, 1000.0, Some(3500.0)),
             measured(VSNOOP, 5.0, 1000.0, None),
@@ -224,6 +235,18 @@ mod tests {
         let table = tables(&results, Style::Markdown);
         let row = table.lines().rfind(|line| line.contains("scp 2 MB")).unwrap();
         let fields: Vec<_> = row.split('|').map(str::trim).collect();
+        assert!(table.contains(" 80.0 / 80.0 "), "{table}");
         assert_eq!(fields[2..6], ["20 / 20", "70 / -", "1 / 1", "50.0 / 40.0"], "{table}");
+        let few = results_of_few();
+        let table = tables(&few, Style::Markdown);
+        assert!(table.contains(" - / - ") && !table.contains("80.0"), "{table}");
+        assert!(figures(&few).iter().all(|one| !one.name.starts_with("p99")));
+    }
+
+    /// One operation a second, five in a sample.
+    fn results_of_few() -> Results {
+        let mut few = sample(OFF, 1.0, 0.0);
+        few.values.insert(TOOK.into(), 5000.0);
+        results(vec![few])
     }
 }

@@ -62,19 +62,19 @@ fn tuned(results: &Results, group: &Group) -> Option<String> {
     ))
 }
 
-/// Gains of a row of groups, and whether each is more than the one before.
+/// Gains of a row of groups, and whether each is more than the one before beyond the noise.
 fn row(gains: &[(String, Ratio)], what: &str) -> Option<String> {
     gains.first()?;
     let names: Vec<_> = gains.iter().map(|(name, _)| name.as_str()).collect();
     let texts: Vec<_> = gains.iter().map(|(_, gain)| gain.text()).collect();
-    let more = gains.windows(2).all(|pair| pair[0].1.value < pair[1].1.value);
-    let less = gains.windows(2).all(|pair| pair[0].1.value > pair[1].1.value);
+    let more = gains.windows(2).all(|pair| pair[0].1.high < pair[1].1.low);
+    let less = gains.windows(2).all(|pair| pair[0].1.low > pair[1].1.high);
     let verdict = match (gains.len(), more, less) {
         (1, ..) => "",
         (_, true, _) => ", more with each",
         (_, _, true) => ", less with each",
         _ if gains.iter().all(|(_, gain)| gain.is_noise()) => ", all noise",
-        _ => ", neither more nor less with each",
+        _ => ", neither more nor less with each beyond the noise",
     };
     Some(format!("with {} {what}: {}{verdict}", names.join(", "), texts.join(", ")))
 }
@@ -121,19 +121,35 @@ fn sizes(results: &Results) -> Option<String> {
     if parts.is_empty() {
         return None;
     }
-    let delivered: Vec<_> =
-        groups.iter().filter_map(|group| gain(results, OFF, group, &DELIVERED)).collect();
-    let beyond = |is_it: fn(&Ratio) -> bool| {
-        delivered.iter().filter(|gain| !gain.is_noise() && is_it(gain)).count()
-    };
-    parts.push(format!(
-        "until delivered, which waits for the VM's turn, {} of {} scenarios and sizes gain beyond the \
-         noise, {} lose",
-        beyond(|gain| gain.low > 1.0),
-        delivered.len(),
-        beyond(|gain| gain.high < 1.0),
-    ));
+    parts.push(until_delivered(results, &groups));
     Some(format!("tuned-vsnoop over off, acknowledged, {}.", parts.join("; ")))
+}
+
+/// How many gain and lose, and of those that lose what their VM did.
+fn until_delivered(results: &Results, groups: &[Group]) -> String {
+    let gain = |group| gain(results, OFF, group, &DELIVERED);
+    let all: Vec<_> = groups.iter().filter_map(|group| Some((group, gain(group)?))).collect();
+    let gained = all.iter().filter(|(_, gain)| gain.has_interval() && gain.low > 1.0).count();
+    let lost: Vec<_> = all.iter().filter(|(_, gain)| gain.high < 1.0).collect();
+    let loser = |(group, gain): &&(&Group, Ratio)| {
+        let of = |name: &str| {
+            let [ran, waited] = busy(results, name, group)?;
+            Some(format!(", its VM ran {ran:.0} % and waited {waited:.0} % of it with {name}"))
+        };
+        let spent: String = [OFF, VSNOOP].into_iter().filter_map(of).collect();
+        let what = group.what.map_or(String::new(), |what| format!(", {what}"));
+        let size = size_text(group.size_bytes);
+        format!("{size} to {}{what}: {}{spent}", group.cell, gain.text())
+    };
+    let losers: Vec<_> = lost.iter().map(|one| loser(one)).collect();
+    let losers =
+        if losers.is_empty() { String::new() } else { format!(" ({})", losers.join("; ")) };
+    format!(
+        "until delivered, which waits for the VM's turn, {gained} of {} scenarios and sizes gain \
+         beyond the noise, {} lose{losers}",
+        all.len(),
+        lost.len(),
+    )
 }
 
 #[cfg(test)]
@@ -200,6 +216,11 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("sender in a VM: 2.00 ("), "{text}");
+        let times = |over: [f64; 6]| ratio_of_medians(&over, &[1.0; 6]).unwrap();
+        let near = [2.0, 3.0, 4.0, 5.0, 6.0, 7.0];
+        let gains = [("1", times(near)), ("3", times(near.map(|one| one + 1.0)))];
+        let text_of = row(&gains.map(|(name, gain)| (name.to_owned(), gain)), "VMs").unwrap();
+        assert!(text_of.ends_with("neither more nor less with each beyond the noise"), "{text_of}");
         assert!(
             text.ends_with("0 of 6 scenarios and sizes gain beyond the noise, 0 lose."),
             "{text}"

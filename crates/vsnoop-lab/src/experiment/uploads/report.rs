@@ -58,8 +58,30 @@ pub fn tables(results: &Results, style: Style) -> String {
         let rows = map.rows.iter().zip(&map.fields).map(row).collect();
         text += &format!("\n\n{title}\n\n{}", grid(style, &header, 1, rows));
     }
-    let gain = where_it_gains(results).map(|sentence| format!("\n\n{sentence}"));
-    text + &gain.unwrap_or_default()
+    for sentence in [where_it_gains(results), beside_others(results)].into_iter().flatten() {
+        text += &format!("\n\n{sentence}");
+    }
+    text
+}
+
+/// Whether vsnoop is sooner or later than what else there is.
+fn beside_others(results: &Results) -> Option<String> {
+    let of = |other: &&str| {
+        let groups = results.groups();
+        let ratios = groups.iter().filter_map(|group| sooner(results, other, group));
+        let all: Vec<_> = ratios.filter(Ratio::has_interval).collect();
+        let count = |is_it: fn(&Ratio) -> bool| all.iter().filter(|ratio| is_it(ratio)).count();
+        (!all.is_empty()).then(|| {
+            format!(
+                "of {} requests vsnoop is sooner than {other} in {} beyond the noise, later in {}",
+                all.len(),
+                count(|ratio| ratio.low > 1.0),
+                count(|ratio| ratio.high < 1.0)
+            )
+        })
+    };
+    let parts: Vec<_> = OTHERS.iter().filter(|name| **name != OFF).filter_map(of).collect();
+    (!parts.is_empty()).then(|| format!("Beside the others: {}.", parts.join("; ")))
 }
 
 /// Where the gain is, and what the VM does where there is none.
@@ -284,6 +306,7 @@ mod tests {
             for _ in 0..6 {
                 samples.push(upload(OFF, rtt, 20, 100.0));
                 samples.push(upload(VSNOOP, rtt, 20, vsnoop_ms));
+                samples.push(upload("proxy", rtt, 20, 100.0));
             }
         }
         samples.iter_mut().for_each(|sample| sample.values = spent.clone().into());
@@ -293,6 +316,8 @@ mod tests {
         assert!(text.contains("Of 2 requests"), "{text}");
         assert!(text.contains("1 are confirmed sooner beyond the noise, 0 later"), "{text}");
         assert!(text.contains("waited for its CPU 81 % of the time of the others"), "{text}");
+        let proxy = "of 2 requests vsnoop is sooner than proxy in 1 beyond the noise, later in 0.";
+        assert!(text.ends_with(proxy), "{text}");
     }
 
     #[test]
