@@ -128,7 +128,7 @@ pub fn memory_of_a_detached_port_is_not_changed() {
     assert_eq!(still.hold_count(), SLABS * SLAB_HOLDS);
 }
 
-/// The kernel frees what the engine takes away only when nobody has it mapped.
+/// The kernel frees what the engine takes away only when no process has it mapped.
 pub fn a_reader_maps_slabs_only_while_it_reads() {
     let specs = alone(taps(1), Some(false), Some(true));
     let port = attach_with_hold(&specs[0]);
