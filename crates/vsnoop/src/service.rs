@@ -84,15 +84,15 @@ impl ServiceStatus {
         }
     }
 
-    /// Lines for people. `has_ports`: some ports are the service's.
-    pub fn lines(&self, has_ports: bool) -> Vec<String> {
+    /// Lines for people.
+    pub fn lines(&self) -> Vec<String> {
         if let Some(trouble) = &self.trouble {
             return vec![format!("the service does not say how it is: {trouble}")];
         }
         let (Some(pid), Some(file)) = (self.pid, &self.file) else {
             let missing =
                 "no service runs: taps that come are not attached, `vsnoop run` starts it";
-            return if has_ports { vec![missing.to_owned()] } else { Vec::new() };
+            return vec![missing.to_owned()];
         };
         let tables = units::plural(self.tables.len() as u64, "table");
         let file = file.display();
@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_service_says_what_it_cannot_attach_and_is_missed_where_its_ports_are() {
+    fn a_service_says_what_it_cannot_attach_and_is_named_if_it_does_not_run() {
         let running = ServiceStatus::of(State {
             pid: 7,
             file: "/f.toml".into(),
@@ -128,12 +128,12 @@ mod tests {
             metrics: None,
             metrics_failed: Some("no endpoint".into()),
         });
-        let lines = running.lines(true);
+        let lines = running.lines();
         assert_eq!(lines[0], "the service runs (process 7; /f.toml, 1 table [[port]])");
         assert_eq!(lines[1], "tap0: the service cannot attach it: why");
         assert!(lines[2].contains("detached: tap1; `vsnoop reload`"), "{}", lines[2]);
         assert_eq!(lines[3], "no endpoint");
-        assert!(ServiceStatus::default().lines(true)[0].starts_with("no service runs"));
-        assert!(ServiceStatus::default().lines(false).is_empty());
+        let missing = ServiceStatus::default().lines();
+        assert!(missing.len() == 1 && missing[0].starts_with("no service runs"), "{missing:?}");
     }
 }

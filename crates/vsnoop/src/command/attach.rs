@@ -11,13 +11,16 @@ use vsnoop_host::settings::{Incast, Mode, Settings};
 use vsnoop_host::sweep;
 use vsnoop_host::system::kernel;
 use vsnoop_host::system::netns::Netns;
+use vsnoop_service::control;
 
 use crate::bounds::{ahead_bytes, bounds_text};
 use crate::cli::{self, Cli};
 use crate::engine;
 use crate::helper;
+use crate::output::fold::fold;
+use crate::output::hint;
 use crate::output::report::{self, Outcome};
-use crate::output::watch::Interrupt;
+use crate::output::watch::{Interrupt, print};
 
 pub fn run(cli: &Cli, arguments: &cli::Attach) -> Result<u8> {
     let settings = settings(arguments)?;
@@ -34,9 +37,15 @@ pub fn run(cli: &Cli, arguments: &cli::Attach) -> Result<u8> {
     };
     let lock = CommandLock::take()?;
     sweep::sweep(&lock)?;
+    let mut is_any = false;
     let code = report::each(cli, &arguments.ports, |name| {
-        Ok(outcome(name, settings.mode, attach::attach(name, &netns, &request)?))
+        let new = attach::attach(name, &netns, &request)?;
+        is_any = true;
+        Ok(outcome(name, settings.mode, new))
     })?;
+    if is_any && !cli.json {
+        print(&fold(&hint::in_netns(beside(control::is_served()), cli.netns.as_deref())))?;
+    }
     // Removes the uplink of a port that could not be attached.
     incast::sweep(&lock)?;
     drop(lock);
@@ -64,6 +73,17 @@ fn settings(arguments: &cli::Attach) -> Result<Settings> {
             buffer_bytes: arguments.incast_buffer,
         }),
     })
+}
+
+/// What comes of the ports with the service, or without one.
+fn beside(is_served: bool) -> &'static str {
+    match is_served {
+        true => {
+            "a service runs, and leaves what a command has attached as it is; `vsnoop detach` and \
+             then `vsnoop reload` have it attach the port as it is configured"
+        }
+        false => "no service runs: a tap that is deleted and made again is not attached",
+    }
 }
 
 fn outcome(name: &str, mode: Mode, new: NewPort) -> Outcome {
@@ -101,7 +121,6 @@ mod tests {
 
     use super::*;
     use crate::longest;
-    use crate::output::fold::fold;
 
     #[test]
     fn what_attach_says_stays_narrow() {

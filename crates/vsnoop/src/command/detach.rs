@@ -75,13 +75,51 @@ fn run_all(cli: &Cli, arguments: &cli::Detach) -> Result<u8> {
 /// when the service is not to attach it again.
 fn finish(attached: Attached, left: Outstanding, left_off: Option<Until>) -> Result<Outcome> {
     let name = attached.name.clone();
+    let is_of_service = ServiceMark::of(&attached.meta).is_some();
     let _lock = CommandLock::take()?;
     let mark = left_off.and_then(|until| mark(&attached, until));
     let detached = detach(attached).inspect_err(|_| {
         // Best effort: the error that led here is the one to report.
         let _ = mark.map(|mark| Marks::of_host().remove(mark));
     })?;
-    Ok(outcome(&name, left, detached))
+    let again = match (left_off.filter(|_| mark.is_some()), is_of_service) {
+        (Some(until), _) => Again::After(until),
+        (None, true) if left_off.is_none() => Again::AtStart,
+        _ => Again::Unknown,
+    };
+    Ok(outcome(&name, left, detached, again))
+}
+
+/// When the service may attach a port that was detached.
+#[derive(Clone, Copy)]
+enum Again {
+    After(Until),
+    /// It does not run, and the port was its own.
+    AtStart,
+    /// It has nothing to do with the port, or there was a warning.
+    Unknown,
+}
+
+impl Again {
+    fn text(self) -> &'static str {
+        match self {
+            Self::After(Until::Reload) => "; the service leaves it off until `vsnoop reload`",
+            Self::After(Until::Start) => {
+                "; the service leaves it off until it starts again or `vsnoop reload`"
+            }
+            Self::AtStart => "; no service runs: the next one may attach it when it starts",
+            Self::Unknown => "",
+        }
+    }
+
+    /// In JSON.
+    fn until(self) -> Option<&'static str> {
+        match self {
+            Self::After(Until::Reload) => Some("reload"),
+            Self::After(Until::Start) | Self::AtStart => Some("start"),
+            Self::Unknown => None,
+        }
+    }
 }
 
 /// Before the hooks are off: the service must not find a tap without hooks and without a mark.
@@ -96,7 +134,9 @@ fn mark(attached: &Attached, until: Until) -> Option<Mark> {
         .ok()
 }
 
-fn outcome(name: &str, left: Outstanding, detached: Detached) -> Outcome {
+fn outcome(name: &str, left: Outstanding, detached: Detached, again: Again) -> Outcome {
+    // The mark of a tap that is gone says nothing of the next one.
+    let again = if detached.tap_deleted { Again::Unknown } else { again };
     // Otherwise the ring is gone, or another process reports it.
     let has_ring = !detached.tap_deleted && !detached.by_another;
     let ended = detached.ended;
@@ -114,6 +154,7 @@ fn outcome(name: &str, left: Outstanding, detached: Detached) -> Outcome {
     if let Some(note) = detached.note {
         text.push_str(&format!("; {note}"));
     }
+    text.push_str(again.text());
     let mut warnings = Vec::new();
     if ended.flows > 0 {
         warnings.push(format!(
@@ -134,6 +175,7 @@ fn outcome(name: &str, left: Outstanding, detached: Detached) -> Outcome {
         outstanding_bytes: Some(left.bytes),
         reset_flows: Some(ended.flows),
         reset_bytes: Some(ended.held_bytes),
+        left_off_until: again.until(),
         warning: (!warnings.is_empty())
             .then(|| format!("port {name} was detached while {}", warnings.join("; "))),
         ..Outcome::done(name, "detached", text)

@@ -143,7 +143,7 @@ fn run_of_service(cli: &Cli) -> Result<u8> {
     if cli.json {
         watch::print(&serde_json::to_string(&service)?)?;
     } else {
-        watch::print(&fold(&service.lines(false).join("\n")))?;
+        watch::print(&fold(&service.lines().join("\n")))?;
     }
     Ok(0)
 }
@@ -396,8 +396,7 @@ fn text(document: &StatusDocument) -> String {
             parts.push("the helper is not running: idle connections do not expire".into());
         }
     }
-    let has_ports = document.ports.iter().any(|port| port.table.is_some());
-    parts.extend(document.service.lines(has_ports));
+    parts.extend(document.service.lines());
     for damaged in &document.damaged {
         parts.push(format!(
             "damaged: {} ({}); `vsnoop off --all` removes it",

@@ -4,7 +4,7 @@
 //! [`in_netns`] completes them, so that they work when they are pasted.
 
 /// Commands that act on the whole host, whatever the namespace.
-const OF_THE_HOST: [&str; 3] = ["vsnoop off", "vsnoop link", "vsnoop --netns"];
+const OF_THE_HOST: [&str; 4] = ["vsnoop off", "vsnoop reload", "vsnoop link", "vsnoop --netns"];
 /// Programs that act on the namespace that they run in.
 const RUN_INSIDE: [&str; 3] = ["tc", "ip", "bpftool"];
 
@@ -64,8 +64,10 @@ mod tests {
     }
 
     #[test]
-    fn the_panic_switch_is_for_the_whole_host() {
-        for text in ["`vsnoop off --all`", "`vsnoop link up FILE`", "`ip netns`"] {
+    fn the_panic_switch_and_a_reload_are_for_the_whole_host() {
+        let of_host =
+            ["`vsnoop off --all`", "`vsnoop reload`", "`vsnoop link up FILE`", "`ip netns`"];
+        for text in of_host {
             assert_eq!(in_netns(text, Some("blue")), text);
         }
     }

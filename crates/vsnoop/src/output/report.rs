@@ -4,6 +4,7 @@ use anyhow::Result;
 use serde::Serialize;
 use vsnoop_host::incast::uplink::Joined;
 use vsnoop_host::ports::once_each;
+use vsnoop_service::control;
 
 use super::fold::fold;
 use super::hint;
@@ -42,6 +43,9 @@ pub struct Outcome {
     pub reset_flows: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reset_bytes: Option<u64>,
+    /// For a detached port that the service does not attach again: until what happens.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub left_off_until: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<Failure>,
     /// For people; not part of the JSON.
@@ -72,6 +76,7 @@ impl Outcome {
             held_bytes: None,
             reset_flows: None,
             reset_bytes: None,
+            left_off_until: None,
             error: None,
             text: text.into(),
             warning: None,
@@ -151,8 +156,10 @@ pub fn all<N: AsRef<str>>(
         #[derive(Serialize)]
         struct Document {
             ports: Vec<Outcome>,
+            service_running: bool,
         }
-        print(&serde_json::to_string(&Document { ports: outcomes })?)?;
+        let document = Document { ports: outcomes, service_running: control::is_served() };
+        print(&serde_json::to_string(&document)?)?;
     }
     Ok(code)
 }

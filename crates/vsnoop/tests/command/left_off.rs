@@ -83,7 +83,8 @@ fn what_an_operator_detaches_stays_off_when_the_service_starts_again_or_was_kill
     let mut scene = Scene::new("again")?;
     let mut service = scene.start()?;
     scene.until_attached()?;
-    scene.vsnoop(["detach", PORT])?.ok()?;
+    let ran = scene.vsnoop(["detach", PORT])?.ok()?;
+    ensure!(ran.unfolded().contains("the service leaves it off until `vsnoop reload`"), "{ran:?}");
     for signal in [Signal::SIGTERM, Signal::SIGKILL] {
         // The first time it has had no event since that would make it look.
         service.end(signal)?;
@@ -91,8 +92,15 @@ fn what_an_operator_detaches_stays_off_when_the_service_starts_again_or_was_kill
         scene.expect_left_off()?;
     }
     // An operator attaches it again, and takes it off again, with everything else.
-    scene.vsnoop(["attach", PORT, "--hold", "1M"])?.ok()?;
+    let ran = scene.vsnoop(["attach", PORT, "--hold", "1M"])?.ok()?;
+    let words = "a service runs, and leaves what a command has attached as it is";
+    ensure!(ran.unfolded().contains(words), "{ran:?}");
     ensure!(marks() == 0, "an attached port has a mark");
+    let ran = scene.vsnoop(["detach", PORT, "--json"])?.json()?;
+    ensure!(ran["service_running"] == true, "{ran}");
+    ensure!(ran["ports"][0]["left_off_until"] == "reload", "{ran}");
+    let ran = scene.vsnoop(["attach", PORT, "--hold", "1M", "--json"])?.json()?;
+    ensure!(ran["service_running"] == true, "{ran}");
     vsnoop(["off", "--all"])?.ok()?;
     service.end(Signal::SIGKILL)?;
     let service = scene.start()?;
@@ -106,19 +114,25 @@ fn what_is_detached_while_the_service_is_stopped_stays_off_if_it_is_named() -> R
     let service = scene.start()?;
     scene.until_attached()?;
     service.end(Signal::SIGTERM)?;
-    scene.vsnoop(["detach", PORT])?.ok()?;
+    let ran = scene.vsnoop(["detach", PORT])?.ok()?;
+    ensure!(ran.unfolded().contains("the service leaves it off until `vsnoop reload`"), "{ran:?}");
     let service = scene.start()?;
     scene.expect_left_off()?;
     vsnoop(["reload"])?.ok()?;
     scene.until_attached()?;
     service.end(Signal::SIGTERM)?;
     // As a package does before an upgrade to another layout: the next service attaches them.
-    vsnoop(["detach", "--all"])?.ok()?;
+    let ran = vsnoop(["detach", "--all"])?.ok()?;
+    ensure!(ran.unfolded().contains("no service runs: the next one may attach it"), "{ran:?}");
     ensure!(ports(&scene.netns)?.is_empty() && marks() == 0, "{} marks", marks());
     let service = scene.start()?;
     scene.until_attached()?;
     // As a pod does before it ends, with its service still there: the next pod's attaches them.
-    vsnoop(["detach", "--all", "--until-start"])?.ok()?;
+    let ran = vsnoop(["detach", "--all", "--until-start", "--json"])?.json()?;
+    ensure!(ran["service_running"] == true, "{ran}");
+    let ports = ran["ports"].as_array().context("no ports")?;
+    ensure!(!ports.is_empty(), "{ran}");
+    ensure!(ports.iter().all(|port| port["left_off_until"] == "start"), "{ran}");
     scene.expect_left_off()?;
     service.end(Signal::SIGTERM)?;
     let service = scene.start()?;
@@ -127,8 +141,13 @@ fn what_is_detached_while_the_service_is_stopped_stays_off_if_it_is_named() -> R
     service.end(Signal::SIGTERM)?;
     vsnoop(["off", "--all"])?.ok()?;
     // What a command has attached and taken off without a service is like any other tap.
-    scene.vsnoop(["attach", PORT])?.ok()?;
-    scene.vsnoop(["detach", PORT])?.ok()?;
+    let ran = scene.vsnoop(["attach", PORT])?.ok()?;
+    ensure!(ran.unfolded().contains("no service runs: a tap that is deleted"), "{ran:?}");
+    let status = scene.vsnoop(["status"])?.ok()?;
+    ensure!(status.unfolded().contains("no service runs: taps that come"), "{status:?}");
+    let ran = scene.vsnoop(["detach", PORT, "--json"])?.json()?;
+    ensure!(ran["service_running"] == false, "{ran}");
+    ensure!(ran["ports"][0]["left_off_until"].is_null(), "{ran}");
     ensure!(marks() == 0, "{} marks", marks());
     Ok(())
 }
