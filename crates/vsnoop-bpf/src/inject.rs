@@ -6,6 +6,7 @@
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
+use std::ptr;
 
 use libbpf_rs::ProgramHandle;
 use vsnoop_flow::types::{self, port};
@@ -17,10 +18,13 @@ use crate::program_slot::program_of;
 
 /// Offsets in struct __sk_buff (linux/bpf.h); the kernel takes a shorter
 /// context for one whose rest is zero.
+const MARK: usize = 8;
 const INGRESS_IFINDEX: usize = 36;
 const IFINDEX: usize = 40;
 const CB0: usize = 48;
 const CONTEXT: usize = 68;
+/// Room for all of it, of kernels to come too.
+const CONTEXT_OUT: usize = 512;
 
 /// The return code of a program, and the frame after it.
 pub(crate) struct Run {
@@ -51,6 +55,26 @@ impl OpenHook {
         let run = run.map_err(Error::bpf("run a hook on a frame"))?;
         Ok((run.verdict, run.frame))
     }
+
+    /// As [`OpenHook::run`], once, of a packet with this mark (`skb->mark`).
+    pub fn run_marked(&self, frame: &[u8], mark: u32) -> Result<MarkedRun> {
+        let words =
+            [(MARK, mark), (INGRESS_IFINDEX, self.ingress_ifindex), (IFINDEX, self.ifindex)];
+        let mut after = [0; CONTEXT_OUT];
+        let run = run_with(&self.program, &words, frame, 1, &mut after);
+        let Run { verdict, frame } = run.map_err(Error::bpf("run a hook on a frame"))?;
+        let mut mark = [0; 4];
+        mark.copy_from_slice(&after[MARK..MARK + 4]);
+        Ok(MarkedRun { verdict, frame, mark: u32::from_ne_bytes(mark) })
+    }
+}
+
+/// What a hook made of a frame.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MarkedRun {
+    pub verdict: i32,
+    pub frame: Vec<u8>,
+    pub mark: u32,
 }
 
 /// The calling thread must be in the network namespace of `ifindex`.
@@ -111,6 +135,17 @@ fn run_in(
     frame: &[u8],
     repeat: u32,
 ) -> libbpf_rs::Result<Run> {
+    run_with(program, words, frame, repeat, &mut [])
+}
+
+/// `after`: for the context as the program left it, all of it or none.
+fn run_with(
+    program: &impl AsFd,
+    words: &[(usize, u32)],
+    frame: &[u8],
+    repeat: u32,
+    after: &mut [u8],
+) -> libbpf_rs::Result<Run> {
     let mut context = [0u8; CONTEXT];
     for (at, word) in words {
         context[*at..at + 4].copy_from_slice(&word.to_ne_bytes());
@@ -124,10 +159,12 @@ fn run_in(
         data_size_out: out.len() as u32,
         ctx_in: context.as_ptr().cast(),
         ctx_size_in: CONTEXT as u32,
+        ctx_out: if after.is_empty() { ptr::null_mut() } else { after.as_mut_ptr().cast() },
+        ctx_size_out: after.len() as u32,
         repeat: repeat as i32,
         ..Default::default()
     };
-    // SAFETY: both frames and the context outlive the call, with their true
+    // SAFETY: both frames and both contexts outlive the call, with their true
     // lengths.
     let rc = unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_fd().as_raw_fd(), &mut opts) };
     if rc != 0 {

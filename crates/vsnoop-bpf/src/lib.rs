@@ -49,7 +49,7 @@ pub use error::{Damage, Error, Result, Unready};
 pub use grant_queue::{GrantQueue, PortIncast};
 pub use hold::{Hold, HoldMaps};
 pub use hook::Hook;
-pub use inject::OpenHook;
+pub use inject::{MarkedRun, OpenHook};
 pub use list::{Damaged, Listed};
 pub use pins::PIN_ROOT;
 pub use plain_hand_over::PlainHandOver;

@@ -4,6 +4,7 @@
 //! Frames are given to the hooks by BPF_PROG_TEST_RUN on a tap in a network
 //! namespace of the test's own; a change that a hook makes is seen directly.
 
+mod captured;
 mod sharing;
 
 use std::fs;
@@ -30,7 +31,7 @@ const REDIRECT: i32 = 7;
 
 fn main() {
     let arguments = Arguments::from_args();
-    let tests: [(&str, fn()); 28] = [
+    let tests: [(&str, fn()); 31] = [
         ("the_verifier_accepts_both_hooks", the_verifier_accepts_both_hooks),
         ("a_port_is_attached_once_and_found_again", a_port_is_attached_once_and_found_again),
         (
@@ -90,6 +91,18 @@ fn main() {
         (
             "more_ports_than_programs_have_slots_have_programs_of_their_own",
             sharing::more_ports_than_programs_have_slots_have_programs_of_their_own,
+        ),
+        (
+            "a_capture_tells_an_early_ack_over_ipv4_from_the_vms",
+            captured::a_capture_tells_an_early_ack_over_ipv4_from_the_vms,
+        ),
+        (
+            "a_capture_tells_an_early_ack_over_ipv6_by_its_hop_limit",
+            captured::a_capture_tells_an_early_ack_over_ipv6_by_its_hop_limit,
+        ),
+        (
+            "an_early_acks_mark_ends_at_the_taps_ingress_hook",
+            captured::an_early_acks_mark_ends_at_the_taps_ingress_hook,
         ),
         ("the_verifier_accepts_incast_control", sharing::the_verifier_accepts_incast_control),
     ];
