@@ -4,6 +4,8 @@ use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
 
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
@@ -13,7 +15,8 @@ use serde_json::Value;
 use vsnoop_testbed::net::{Net, Netns, Tap, TapOptions};
 use vsnoop_testbed::topology::{self, Topology, TopologyOptions};
 
-use crate::helper::AttachedNetwork;
+use crate::attack::early_acks;
+use crate::helper::{AttachedNetwork, Pair};
 use crate::hold::ConfigFile;
 use crate::sandbox::{
     PORT, PREFIX, Ran, TapHost, program, vsnoop, vsnoop_in, vsnoop_under, wait_until,
@@ -296,22 +299,23 @@ fn what_commands_attach_and_detach_is_left_as_it_is() -> Result<()> {
 fn ports_outlive_a_service_that_ends_or_is_killed_and_the_next_one_knows_them() -> Result<()> {
     let prefix = format!("{PREFIX}dies-");
     let topology = Topology::build(&TopologyOptions { prefix, ..TopologyOptions::default() })?;
-    let text = format!("[[port]]\ninterface = \"{}\"\n", topology::PORT);
+    let text = format!("[[port]]\ninterface = \"{}\"\npassive = false\n", topology::PORT);
     let config = ConfigFile::of(&topology.host, &text)?;
-    let mut service = Service::start(&topology.host, Some(&config))?;
+    let service = Service::start(&topology.host, Some(&config))?;
     let netns = &topology.host;
     until_port(netns, "the tap is attached", |port| port["state"] == "active")?;
     let network = AttachedNetwork { topology };
     let netns = &network.topology.host;
     let before = port(netns)?;
     let mut pair = network.connect()?;
-    for i in 0..KILLS {
-        pair.exchange(100_000)?;
-        service.end(if i % 2 == 0 { Signal::SIGKILL } else { Signal::SIGTERM })?;
-        pair.exchange(100_000)?;
-        service = Service::start(netns, Some(&config))?;
-    }
-    pair.exchange(100_000)?;
+    let load = Load::default();
+    let service = thread::scope(|scope| {
+        let exchanging = scope.spawn(|| load.exchange(&mut pair));
+        let killed = kill_often(&network, &config, service, &load);
+        load.is_over.store(true, Ordering::Relaxed);
+        exchanging.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        killed
+    })?;
     let after = port(netns)?;
     ensure!(after["attached_at"] == before["attached_at"], "{after}");
     ensure!(after["attached_by"] == "service", "{after}");
@@ -322,6 +326,49 @@ fn ports_outlive_a_service_that_ends_or_is_killed_and_the_next_one_knows_them() 
     wait_until("it is detached", || Ok(ports(netns)?.is_empty()))?;
     pair.exchange(100_000)?;
     service.end(Signal::SIGTERM)
+}
+
+/// Exchanges of a connection, one after the other.
+#[derive(Default)]
+struct Load {
+    exchanges: AtomicU64,
+    is_over: AtomicBool,
+}
+
+impl Load {
+    fn exchange(&self, pair: &mut Pair) -> Result<()> {
+        while !self.is_over.load(Ordering::Relaxed) {
+            pair.exchange(100_000)?;
+            self.exchanges.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Returns once an exchange that began after this call is over, and more is acknowledged early.
+    fn until_it_goes_on(&self, network: &AttachedNetwork) -> Result<()> {
+        let exchanges = || self.exchanges.load(Ordering::Relaxed);
+        let (before, early) = (exchanges(), early_acks(network)?);
+        wait_until("exchanges go on, and are acknowledged early", || {
+            Ok(exchanges() > before + 1 && early_acks(network)? > early)
+        })
+    }
+}
+
+/// Ends and kills the service in the midst of exchanges, and returns the last one.
+fn kill_often(
+    network: &AttachedNetwork,
+    config: &ConfigFile,
+    mut service: Service,
+    load: &Load,
+) -> Result<Service> {
+    for i in 0..KILLS {
+        load.until_it_goes_on(network)?;
+        service.end(if i % 2 == 0 { Signal::SIGKILL } else { Signal::SIGTERM })?;
+        load.until_it_goes_on(network)?;
+        service = Service::start(&network.topology.host, Some(config))?;
+    }
+    load.until_it_goes_on(network)?;
+    Ok(service)
 }
 
 fn a_tap_is_known_by_bridge_process_and_namespace() -> Result<()> {
