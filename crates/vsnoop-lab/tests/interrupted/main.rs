@@ -25,7 +25,7 @@ use vsnoop_testbed::session::{PREFIX, Session};
 use vsnoop_testbed::vm::quota::Quota;
 use vsnoop_testbed::vm::{self, Accelerator, Vm};
 
-use scripts::{ALL, SERVICES, SIGNALS};
+use scripts::{ALL, SERVICE, SERVICES, SIGNALS};
 use scripts::{BARE, BESIDE, CLEAN, COMMAND, HOST, INCAST, INSTALLING, KILLED, MEASURING, NO_ROOM};
 
 /// The command.
@@ -37,7 +37,7 @@ const ANYWHERE: &str = "a_run_that_is_interrupted_anywhere_is_gone_on_with";
 const INCAST_ANYWHERE: &str = "an_interrupted_run_with_senders_is_gone_on_with_and_leaves_nothing";
 const OF_ALL: &str = "an_interrupted_run_of_all_goes_on_with_the_experiments_that_are_left";
 const OF_A_VM: &str = "a_run_that_is_interrupted_while_a_vm_is_measured_leaves_nothing_behind";
-
+const OF_A_SERVICE: &str = "a_run_that_is_interrupted_while_services_are_killed_is_gone_on_with";
 const SERVICES_BESIDE: &str = "services_of_two_runs_stand_beside_each_other_and_one_of_the_host";
 
 type Test = fn() -> Result<()>;
@@ -55,7 +55,7 @@ fn main() -> Result<()> {
         "--make" => return make(Path::new(&argument()?)),
         _ => (),
     }
-    let tests: [(&str, Test); 14] = [
+    let tests: [(&str, Test); 15] = [
         ("two_signals_leave_neither_setting_nor_namespace_behind", two_signals),
         ("a_killed_lab_is_cleared_up_after_by_the_next_one", killed),
         ("labs_beside_each_other_share_a_setting_of_the_kernel", beside),
@@ -67,6 +67,7 @@ fn main() -> Result<()> {
         (OF_A_VM, measuring),
         (INCAST_ANYWHERE, senders),
         (OF_ALL, all),
+        (OF_A_SERVICE, service),
         (SERVICES_BESIDE, services),
         ("an_interrupted_installation_of_a_guest_leaves_nothing_half_made", installing),
         ("missing_programs_are_named_with_their_packages", bare),
@@ -335,6 +336,14 @@ fn all() -> Result<()> {
     let clean = format!("status {}, left: lock\n", interrupt::EXIT_STATUS);
     ensure!(text.matches(&clean).count() == 2, "{text}");
     require(&text, &["results.json", "going on with an interrupted run: link-lan are done\n0\n"])
+}
+
+/// Signals while the host is made, while its service runs, and after the first measurement.
+fn service() -> Result<()> {
+    let text = signalled(SERVICE)?;
+    let clean = format!("status {}, left: lock\n", interrupt::EXIT_STATUS);
+    ensure!(text.matches(&clean).count() == 3, "{text}");
+    require(&text, &["status 0, left: lock\n", "gone on with\nwhole\n"])
 }
 
 fn services() -> Result<()> {

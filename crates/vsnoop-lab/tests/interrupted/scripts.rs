@@ -174,6 +174,17 @@ pub const SERVICES: &str = r#"vsnoop=$(dirname "$lab")/vsnoop
     "$vsnoop" status --json | tr -d ' \n' | grep -o "\"pid\":$service\b" && echo the same service
     kill $service; wait $service
     echo "left: $(left)""#;
+/// The experiment `service`, whose services stand in a mount namespace of their own.
+pub const SERVICE: &str = r#"results=/run/results/service
+    begin() { run_lab service --quick --part kills --part taps --dir /run/results; }
+    signal group INT '[ "$(ls /run/netns | wc -l)" -ge 2 ]'
+    signal alone TERM 'running | grep -qx vsnoop'
+    signal group INT '[ "$(measured)" -ge 1 ]'
+    first=$(measured)
+    (begin)
+    echo "status $?, left: $(left)"
+    [ "$(grep -c '"turn"' $results/results.json)" -gt $first ] && echo gone on with
+    grep -q cut_short $results/results.json || echo whole"#;
 /// An installer of packages that never ends, and a signal meanwhile.
 pub const INSTALLING: &str = r#"mkdir /run/bin
     cat >/run/bin/mmdebstrap <<'END'
