@@ -27,10 +27,12 @@ const SCENARIO: &str = include_str!("scenario.sh");
 /// Begins each line of the scenario.
 const MARK: &str = "package-test: ";
 /// Steps of the scenario, in their order.
-const STEPS: [&str; 7] = [
+const STEPS: [&str; 9] = [
     "install_starts_the_service",
     "without_a_table_taps_are_observed",
     "a_port_that_comes_up_is_accelerated",
+    "reload_of_a_bad_file_fails_and_changes_nothing",
+    "killed_often_the_service_comes_again",
     "an_upgrade_breaks_no_connection",
     "the_service_does_it_again_after_a_reboot",
     "removal_breaks_no_connection_and_leaves_nothing",

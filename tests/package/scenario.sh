@@ -107,13 +107,52 @@ a_port_that_comes_up_is_accelerated() {
 	bpftool prog list | grep -w to_vm
 }
 
+# With the reason, and the running configuration stays; mended, the file is taken again.
+reload_of_a_bad_file_fails_and_changes_nothing() {
+	file=/etc/vsnoop/vsnoop.toml
+	tables=$(vsnoop status --json | jq -c .service.tables)
+	attached_at=$(of_port .attached_at)
+	cp "$file" "$file.good" && echo 'holds = "1M"' >>"$file" || return
+	! systemctl reload vsnoop || return
+	journalctl --no-pager -b -u vsnoop | grep holds || return
+	service_runs || return
+	[ "$(vsnoop status --json | jq -c .service.tables)" = "$tables" ] || return
+	mv "$file.good" "$file" && systemctl reload vsnoop && service_runs || return
+	[ "$(of_port .attached_at)" = "$attached_at" ]
+}
+
+main_process() {
+	systemctl show -p MainPID --value vsnoop
+}
+
+# systemd has started another process than this one.
+is_started_anew() { # PROCESS
+	now=$(main_process) && [ "$now" != 0 ] && [ "$now" != "$1" ]
+}
+
+# As soon as it comes again: more often than systemd's default limit on starts (5 in 10 s) allows.
+killed_often_the_service_comes_again() {
+	attached_at=$(of_port .attached_at)
+	for _ in 1 2 3 4 5 6 7 8; do
+		process=$(main_process)
+		kill -KILL "$process" && await is_started_anew "$process" || return
+	done
+	[ "$(systemctl show -p NRestarts --value vsnoop)" -ge 8 ] || return
+	[ "$(systemctl show -p StartLimitIntervalUSec --value vsnoop)" = 0 ] || return
+	await service_runs || return
+	[ "$(of_port .attached_at)" = "$attached_at" ] || return
+	await acknowledges_more "$(of_port .early_acks)" || return
+	[ "$(of_port '[.resets[]] | add')" = 0 ]
+}
+
+# The traffic is that of the steps before: no connection broke in these either.
 an_upgrade_breaks_no_connection() {
 	attached_at=$(of_port .attached_at)
-	process=$(systemctl show -p MainPID --value vsnoop)
+	process=$(main_process)
 	apt-get install -y "$here/new.deb" || return
 	dpkg-query -W -f '${Version}\n' vsnoop | grep rebuilt || return
 	await service_runs || return
-	[ "$(systemctl show -p MainPID --value vsnoop)" != "$process" ] || return
+	[ "$(main_process)" != "$process" ] || return
 	await runs_new_program helper && await runs_new_program engine || return
 	[ "$(of_port .attached_at)" = "$attached_at" ] || return
 	await acknowledges_more "$(of_port .early_acks)" || return
@@ -155,6 +194,8 @@ if [ ! -e "$state" ]; then
 	step install_starts_the_service
 	step without_a_table_taps_are_observed
 	step a_port_that_comes_up_is_accelerated
+	step reload_of_a_bad_file_fails_and_changes_nothing
+	step killed_often_the_service_comes_again
 	step an_upgrade_breaks_no_connection
 	mark "note $(systemd-analyze --no-pager security vsnoop | tail -n 1)"
 	touch "$state"

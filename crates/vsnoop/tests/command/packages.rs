@@ -45,11 +45,36 @@ pub fn trials() -> Vec<Trial> {
     });
     let exposure = trial("the_unit_has_a_small_exposure", the_unit_has_a_small_exposure);
     let has_systemd = Command::new("systemd-analyze").arg("--version").output().is_ok();
-    trials.push(match has_systemd {
-        true => exposure,
-        false => skipped(exposure, "no systemd-analyze: of the package systemd"),
-    });
+    let taken = trial("the_unit_is_what_systemd_takes", the_unit_is_what_systemd_takes);
+    trials.extend([exposure, taken].map(|trial| match has_systemd {
+        true => trial,
+        false => skipped(trial, "no systemd-analyze: of the package systemd"),
+    }));
     trials
+}
+
+/// systemd ignores what it does not know, and says so.
+fn the_unit_is_what_systemd_takes() -> Result<()> {
+    let root = workspace::root()?;
+    let unit = fs::read_to_string(root.join(UNIT))?;
+    let program = root.join("target/release/vsnoop");
+    let (here, installed) = (program.display().to_string(), "/usr/local/sbin/vsnoop");
+    ensure!(unit.contains(&format!("ExecReload={installed} reload")), "{unit}");
+    let dir = Path::new("/run/vsnoop-unit");
+    fs::create_dir_all(dir)?;
+    let verify = |unit: &str| {
+        let file = dir.join("vsnoop.service");
+        fs::write(&file, unit.replace(installed, &here))?;
+        let mut command = Command::new("systemd-analyze");
+        let output = command.args(["verify", "--man=no"]).arg(&file).output()?;
+        anyhow::Ok(format!("{}{}", text(&output.stdout), text(&output.stderr)))
+    };
+    let said = verify(&unit)?;
+    let of_wrong = verify(&unit.replace("OOMScoreAdjust", "OOMScoreAdjusted"))?;
+    fs::remove_dir_all(dir)?;
+    ensure!(said.is_empty(), "{said}");
+    ensure!(of_wrong.contains("OOMScoreAdjusted"), "it finds no fault: {of_wrong}");
+    Ok(())
 }
 
 fn the_unit_has_a_small_exposure() -> Result<()> {
