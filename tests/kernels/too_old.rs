@@ -1,4 +1,7 @@
-//! A kernel without tcx: that of Debian 12. `attach` and `doctor` say so, and nothing is changed.
+//! A kernel without tcx: that of Debian 12. `attach`, `run` and `doctor` say so, and nothing is
+//! changed.
+
+use std::fs;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -9,18 +12,20 @@ use vsnoop_testbed::workspace;
 use crate::LIMIT;
 
 pub const SERIES: &str = "6.1";
+const UNIT: &str = "deploy/vsnoop.service";
 const MODULES: [&str; 1] = ["tun"];
 const TAP: &str = "tap0";
 /// What a script is told (docs/command.md): this kernel cannot do it.
 const UNFIT_KERNEL: i32 = 35;
 
 /// Run in the machine, in this order.
-const COMMANDS: [&[&str]; 8] = [
+const COMMANDS: [&[&str]; 9] = [
     &["ip", "tuntap", "add", "dev", TAP, "mode", "tap"],
     &["ip", "link", "set", TAP, "up"],
     &["ip", "-details", "link", "show", TAP],
     &["vsnoop", "attach", TAP],
     &["vsnoop", "observe", TAP, "--for", "1"],
+    &["vsnoop", "run"],
     &["vsnoop", "doctor", "--json"],
     &["vsnoop", "status", "--json"],
     &["ip", "-details", "link", "show", TAP],
@@ -28,14 +33,16 @@ const COMMANDS: [&[&str]; 8] = [
 const TAP_BEFORE: usize = 2;
 const ATTACH: usize = 3;
 const OBSERVE: usize = 4;
-const DOCTOR: usize = 5;
-const STATUS: usize = 6;
-const TAP_AFTER: usize = 7;
+const RUN: usize = 5;
+const DOCTOR: usize = 6;
+const STATUS: usize = 7;
+const TAP_AFTER: usize = 8;
 
 type Test = fn(&Report) -> Result<()>;
 
-const TESTS: [(&str, Test); 3] = [
-    ("attach_and_observe_are_refused_with_the_reason", refused),
+const TESTS: [(&str, Test); 4] = [
+    ("attach_observe_and_run_are_refused_with_the_reason", refused),
+    ("the_unit_does_not_try_again", not_tried_again),
     ("doctor_says_which_kernel_is_needed", doctor),
     ("a_refusal_changes_nothing", unchanged),
 ];
@@ -56,7 +63,7 @@ pub fn verify(report: &Report, index: usize) -> Result<()> {
 }
 
 fn refused(report: &Report) -> Result<()> {
-    for command in [ATTACH, OBSERVE] {
+    for command in [ATTACH, OBSERVE, RUN] {
         let Ended { output, status } = crate::ended(report, command)?;
         ensure!(status == UNFIT_KERNEL, "{:?}: status {status}: {output}", COMMANDS[command]);
         let words = output.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -64,6 +71,16 @@ fn refused(report: &Report) -> Result<()> {
             ensure!(words.contains(text), "{text:?} is not in: {output}");
         }
     }
+    Ok(())
+}
+
+/// `run` ends, with a status after which systemd starts it no more.
+fn not_tried_again(report: &Report) -> Result<()> {
+    let Ended { status, .. } = crate::ended(report, RUN)?;
+    let unit = fs::read_to_string(workspace::root()?.join(UNIT))?;
+    let lines = unit.lines().filter_map(|line| line.strip_prefix("RestartPreventExitStatus="));
+    let mut final_ones = lines.flat_map(str::split_whitespace);
+    ensure!(final_ones.any(|one| one == status.to_string()), "status {status}: {unit}");
     Ok(())
 }
 
