@@ -106,6 +106,7 @@ pub fn figures(results: &Results) -> Vec<Figure> {
             ("migration_stall_beyond_downtime_ms_p50", percentile(&beyond, 50.0)),
             ("migration_stall_beyond_downtime_ms_max", percentile(&beyond, 100.0)),
             ("migration_accelerated_again_ms_p50", percentile(&again, 50.0)),
+            ("migration_accelerated_again_ms_max", percentile(&again, 100.0)),
         ];
         for (what, value) in times {
             figures.extend(value.map(|value| figure(format!("{what}_{suffix}"), value, "ms")));
@@ -130,12 +131,15 @@ mod tests {
     use crate::results::testing::{results, sample};
 
     fn migration(configuration: &str, stall_ms: f64, failed: u32) -> Sample {
+        // The longer the stall, the later the first early ACK.
+        let accelerated_ms = (configuration != OFF).then_some(stall_ms / 10.0);
         let migrated = Migrated {
             downtime_ms: 300.0,
             stall_ms,
             requests: 20,
             failed,
             left_behind_bytes: u64::from(failed) * 100_000,
+            accelerated_ms,
             ..Migrated::default()
         };
         Sample { migrated: Some(migrated), ..sample(configuration, 1.0) }
@@ -155,7 +159,8 @@ mod tests {
         assert_eq!(value("migration_failed_requests_off"), Some(0.0));
         assert_eq!(value("migration_left_behind_bytes_max_both"), Some(400_000.0));
         assert_eq!(value("migration_stall_beyond_downtime_ms_max_both"), Some(8700.0));
-        assert_eq!(value("migration_accelerated_again_ms_p50_off"), None);
+        assert_eq!(value("migration_accelerated_again_ms_max_both"), Some(900.0));
+        assert_eq!(value("migration_accelerated_again_ms_max_off"), None);
         assert_eq!(value("migration_stall_ms_p99"), None, "only of the service");
         let table = table(&results, Style::Markdown);
         let beyond = "Beyond the downtime connections stall for 400 ms without vsnoop (median), with it \
