@@ -13,6 +13,8 @@ pub struct Facts {
     pub tables: usize,
     /// Taps that should be attached and cannot be.
     pub failed_ports: usize,
+    /// QMP monitors that cannot be used.
+    pub failed_monitors: usize,
     pub reloads_good: u64,
     pub reloads_bad: u64,
     /// Was the last configuration that it read refused?
@@ -80,6 +82,11 @@ pub fn metrics() -> Vec<Definition<ServiceSample>> {
             "failed_ports",
             "taps that the configuration wants attached and that cannot be",
             |service: &ServiceSample| service.facts.failed_ports as f64,
+        ),
+        gauge(
+            "failed_monitors",
+            "QMP monitors that cannot be used: migrations of their VMs are not noticed",
+            |service: &ServiceSample| service.facts.failed_monitors as f64,
         ),
         gauge("tables", "tables [[port]] of the configuration", |service: &ServiceSample| {
             service.facts.tables as f64

@@ -73,6 +73,9 @@ pub struct State {
     /// version names none.
     #[serde(default)]
     pub left_off: Vec<LeftOff>,
+    /// QMP monitors that cannot be used. A service of an older version names none.
+    #[serde(default)]
+    pub failed_monitors: Vec<FailedMonitor>,
     /// Where it answers Prometheus, and why it does not. A service of an older version says
     /// neither.
     #[serde(default)]
@@ -93,6 +96,13 @@ pub struct LeftOff {
     pub port: String,
     /// Inode of its network namespace.
     pub netns: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FailedMonitor {
+    /// Of its socket; for people.
+    pub path: String,
+    pub reason: String,
 }
 
 /// A reload that a client waits for.

@@ -210,6 +210,7 @@ impl Service {
             tables: self.tables(),
             failed: failed.collect(),
             left_off: left_off.collect(),
+            failed_monitors: self.monitors.failed(),
             metrics,
             metrics_failed,
         }
@@ -220,6 +221,7 @@ impl Service {
         self.metrics.note(|facts| {
             facts.tables = state.tables.len();
             facts.failed_ports = state.failed.len();
+            facts.failed_monitors = state.failed_monitors.len();
         });
         self.control.publish(state);
     }

@@ -7,7 +7,7 @@ use anyhow::Result;
 use serde::Serialize;
 use vsnoop_host::error::{Unfit, with_causes};
 use vsnoop_host::units;
-use vsnoop_service::control::{self, FailedPort, LeftOff, Request, Response, State};
+use vsnoop_service::control::{self, FailedMonitor, FailedPort, LeftOff, Request, Response, State};
 
 use crate::error::unfit;
 
@@ -25,6 +25,7 @@ pub struct ServiceStatus {
     tables: Vec<String>,
     failed: Vec<FailedPort>,
     left_off: Vec<LeftOff>,
+    failed_monitors: Vec<FailedMonitor>,
     /// Where it answers Prometheus, and why it does not.
     metrics: Option<SocketAddr>,
     metrics_failed: Option<String>,
@@ -49,16 +50,16 @@ impl ServiceStatus {
     }
 
     fn of(state: State) -> Self {
-        let State { pid, file, tables, failed, left_off, metrics, metrics_failed } = state;
         Self {
             running: true,
-            pid: Some(pid),
-            file: Some(file),
-            tables,
-            failed,
-            left_off,
-            metrics,
-            metrics_failed,
+            pid: Some(state.pid),
+            file: Some(state.file),
+            tables: state.tables,
+            failed: state.failed,
+            left_off: state.left_off,
+            failed_monitors: state.failed_monitors,
+            metrics: state.metrics,
+            metrics_failed: state.metrics_failed,
             trouble: None,
         }
     }
@@ -108,6 +109,10 @@ impl ServiceStatus {
                 names.join(", ")
             ));
         }
+        lines.extend(self.failed_monitors.iter().map(|monitor| {
+            let FailedMonitor { path, reason } = monitor;
+            format!("QMP monitor {path}: {reason}; a migration of its VM is not noticed")
+        }));
         lines.extend(self.metrics_failed.clone());
         lines
     }
@@ -125,6 +130,7 @@ mod tests {
             tables: vec!["web".into()],
             failed: vec![FailedPort { port: "tap0".into(), netns: 1, reason: "why".into() }],
             left_off: vec![LeftOff { port: "tap1".into(), netns: 1 }],
+            failed_monitors: vec![FailedMonitor { path: "/q".into(), reason: "silent".into() }],
             metrics: None,
             metrics_failed: Some("no endpoint".into()),
         });
@@ -132,7 +138,8 @@ mod tests {
         assert_eq!(lines[0], "the service runs (process 7; /f.toml, 1 table [[port]])");
         assert_eq!(lines[1], "tap0: the service cannot attach it: why");
         assert!(lines[2].contains("detached: tap1; `vsnoop reload`"), "{}", lines[2]);
-        assert_eq!(lines[3], "no endpoint");
+        assert_eq!(lines[3], "QMP monitor /q: silent; a migration of its VM is not noticed");
+        assert_eq!(lines[4], "no endpoint");
         let missing = ServiceStatus::default().lines();
         assert!(missing.len() == 1 && missing[0].starts_with("no service runs"), "{missing:?}");
     }

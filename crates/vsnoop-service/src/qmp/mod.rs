@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use vsnoop_host::config::port::PortPattern;
 use vsnoop_host::error::with_causes;
 
+use crate::control::FailedMonitor;
 use monitor::{Monitor, MonitorError};
 pub use phase::Phase;
 
@@ -37,6 +38,8 @@ struct Entry {
     inode: u64,
     tries: u32,
     warned: Warned,
+    /// Why it cannot be used, from a failure until its QEMU says how the VM is.
+    trouble: Option<String>,
     state: State,
 }
 
@@ -52,7 +55,7 @@ impl Entry {
     /// Of a socket that was not there before, perhaps in the place of another one.
     fn new(path: &Path, inode: u64, warned: Warned, now: Instant) -> Self {
         let state = State::Failed { again_at: now };
-        Self { inode, tries: 0, warned, state }.tried(path, now)
+        Self { inode, tries: 0, warned, trouble: None, state }.tried(path, now)
     }
 
     fn tried(self, path: &Path, now: Instant) -> Self {
@@ -66,6 +69,8 @@ impl Entry {
 
     fn failed(mut self, path: &Path, error: &MonitorError, now: Instant) -> Self {
         let (path, text) = (path.display(), with_causes(error));
+        // A QEMU that ends closes its monitor.
+        self.trouble = (!matches!(error, MonitorError::Closed)).then(|| text.clone());
         match self.is_worth_a_warning(error, now) {
             true => tracing::warn!(
                 "QMP monitor {path}: {text}; tried again later, and until then a migration of its \
@@ -128,6 +133,17 @@ impl Monitors {
         phases.max_by_key(|phase| *phase != Phase::Here)
     }
 
+    /// Those that cannot be used.
+    pub fn failed(&self) -> Vec<FailedMonitor> {
+        let failed = self.0.iter().filter_map(|(path, entry)| {
+            let reason = entry.trouble.clone()?;
+            Some(FailedMonitor { path: path.display().to_string(), reason })
+        });
+        let mut failed: Vec<_> = failed.collect();
+        failed.sort_by(|one, other| one.path.cmp(&other.path));
+        failed
+    }
+
     /// To be polled for input.
     pub fn descriptors(&self, now: Instant) -> Vec<BorrowedFd<'_>> {
         let open = self.0.values().filter_map(|entry| match &entry.state {
@@ -148,7 +164,7 @@ fn attended(mut entry: Entry, path: &Path, now: Instant) -> Entry {
     let State::Open { monitor, since } = &mut entry.state else { return entry };
     let was_good = now - *since >= GOOD;
     match monitor.attend(now) {
-        Ok(()) if monitor.phase().is_some() => Entry { tries: 0, ..entry },
+        Ok(()) if monitor.phase().is_some() => Entry { tries: 0, trouble: None, ..entry },
         Ok(()) => entry,
         Err(error) => {
             if was_good {

@@ -3,7 +3,7 @@ use super::*;
 /// A socket that was found at a path now, and never tried.
 fn entry(now: Instant) -> Entry {
     let state = State::Failed { again_at: now };
-    Entry { inode: 1, tries: 0, warned: Warned::new(), state }
+    Entry { inode: 1, tries: 0, warned: Warned::new(), trouble: None, state }
 }
 
 #[test]
@@ -20,4 +20,19 @@ fn each_reason_of_a_failure_is_a_warning_once_in_an_hour() {
     assert!(!is_warning(&MonitorError::NoAnswer, 61));
     assert!(is_warning(&MonitorError::ClosedAtOnce, 61));
     assert!(!is_warning(&MonitorError::Closed, 62), "its QEMU has ended");
+}
+
+#[test]
+fn a_monitor_fails_for_a_reason_unless_its_qemu_has_ended() {
+    let now = Instant::now();
+    let failed = |errors: &[MonitorError]| {
+        let path = PathBuf::from("/vm.qmp");
+        let entry = errors.iter().fold(entry(now), |entry, error| entry.failed(&path, error, now));
+        Monitors(HashMap::from([(path, entry)])).failed()
+    };
+    assert_eq!(failed(&[]), []);
+    let reason = MonitorError::ClosedAtOnce.to_string();
+    let expected = [FailedMonitor { path: "/vm.qmp".to_owned(), reason }];
+    assert_eq!(failed(&[MonitorError::NoAnswer, MonitorError::ClosedAtOnce]), expected);
+    assert_eq!(failed(&[MonitorError::NoAnswer, MonitorError::Closed]), []);
 }
