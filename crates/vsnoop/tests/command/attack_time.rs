@@ -6,8 +6,10 @@
 //! Other connections of theirs are reset and begin anew as fast as they can be written.
 
 use std::io::{Read, Write};
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
+use std::thread::{self, ScopedJoinHandle};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
@@ -24,10 +26,28 @@ use crate::helper::{AttachedNetwork, Pair};
 use crate::hold::{MUCH, freeze_with_much};
 use crate::priority::pid_of;
 use crate::sandbox::{PORT, TapHost, vsnoop, wait_until};
+use crate::spent::{by_this_thread, watch};
+use crate::surroundings::{port_of, wait_for_a_look};
 
-/// Connections of the attackers that stay, and those that are reset and begin again.
-const STAYING: u16 = 2000;
-const RESET: u16 = 500;
+/// Connections of the attackers for which the engine has work, and those that are reset and begin
+/// again; by their numbers.
+const STAYING: Range<u32> = 0..2000;
+const RESET: Range<u32> = 2000..2500;
+/// Those that only stay on record: the helper looks at each of them, which takes it more than the
+/// tenth of a CPU that it may have.
+const IDLE: Range<u32> = 60_000..160_000;
+/// What the attackers' port was given, so that they fit.
+const MAX_FLOWS: u32 = 1 << 17;
+/// Connections of each of the senders.
+const OF_SENDER: u32 = 60_000;
+/// The engine's CPU time by that of the attackers, who write each frame to a tap, hooks included: a
+/// fifth to a third, and more than this if the engine worked without any work to do.
+const ENGINE_PER_ATTACKER: f64 = 0.75;
+/// A tenth of a CPU, and room for one look more: the time that is measured is no whole number of
+/// the helper's periods.
+const HELPER_SHARE: f64 = 0.15;
+/// How often the helper is waited for, after all else: five periods at least.
+const LOOKS: usize = 3;
 /// Bytes that a sender is ahead of its VM, each in a segment.
 const AHEAD: u32 = 8;
 /// The fewest rounds over all connections; they go on while the other VM works.
@@ -36,6 +56,7 @@ const ROUNDS: u32 = 20;
 const EXCHANGES: usize = 20;
 
 const VM: ([u8; 6], [u8; 4]) = ([2; 6], [10, 66, 0, 2]);
+/// The first of them; the others have the next addresses.
 const SENDER: ([u8; 6], [u8; 4]) = ([4; 6], [10, 66, 0, 9]);
 const SERVER: u16 = 80;
 /// First bytes of both directions.
@@ -60,14 +81,19 @@ impl Attackers {
         for port in [PORT, "senders"] {
             host.netns.add_port("br0", port)?;
         }
-        host.vsnoop(["attach", PORT, "--no-passive", "--hold", "16M"])?.ok()?;
+        let flows = MAX_FLOWS.to_string();
+        let options = ["--no-passive", "--hold", "16M", "--max-flows", &flows];
+        host.vsnoop([&["attach", PORT], &options[..]].concat())?.ok()?;
         Ok(Self { host, senders })
     }
 
-    fn say(&self, from_vm: bool, number: u16, segment: Segment) -> Result<()> {
+    fn say(&self, from_vm: bool, number: u32, segment: Segment) -> Result<()> {
+        let mut sender = SENDER;
+        sender.1[3] += (number / OF_SENDER) as u8;
+        let port = 1 + (number % OF_SENDER) as u16;
         let (tap, from, to, ports) = match from_vm {
-            true => (&self.host.tap, VM, SENDER, (SERVER, number)),
-            false => (&self.senders, SENDER, VM, (number, SERVER)),
+            true => (&self.host.tap, VM, sender, (SERVER, port)),
+            false => (&self.senders, sender, VM, (port, SERVER)),
         };
         let ethernet = Ethernet { source: from.0, destination: to.0, ..Ethernet::default() };
         let route = Route::new(ethernet, Addresses::V4(from.1, to.1));
@@ -77,7 +103,7 @@ impl Attackers {
         raw_vm::send(tap, &frame.build(payload))
     }
 
-    fn open(&self, number: u16) -> Result<()> {
+    fn open(&self, number: u32) -> Result<()> {
         let window = u16::MAX;
         let from = |sequence, acknowledgment, flags| Segment {
             flags,
@@ -94,7 +120,7 @@ impl Attackers {
         self.say(true, number, first)
     }
 
-    fn reset(&self, number: u16) -> Result<()> {
+    fn reset(&self, number: u32) -> Result<()> {
         let (sequence, acknowledgment) = (FROM_VM + 1, FROM_SENDER);
         let reset = Segment { flags: RST | ACK, sequence, acknowledgment, window: 0, payload: b"" };
         self.say(true, number, reset)
@@ -102,14 +128,14 @@ impl Attackers {
 
     /// One byte more of a sender, and of the VM an ACK of one more, which opens its window by one
     /// byte or closes it.
-    fn trickle(&self, number: u16, round: u32) -> Result<()> {
+    fn trickle(&self, number: u32, round: u32) -> Result<()> {
         let sequence = FROM_SENDER + round + AHEAD - 1;
         let acknowledgment = FROM_VM + 1;
         let byte =
             Segment { flags: ACK, sequence, acknowledgment, window: u16::MAX, payload: b"y" };
         self.say(false, number, byte)?;
         let (sequence, acknowledgment) = (FROM_VM + 1, FROM_SENDER + round);
-        let window = u16::from(!(round + u32::from(number)).is_multiple_of(5));
+        let window = u16::from(!(round + number).is_multiple_of(5));
         let ack = Segment { flags: ACK, sequence, acknowledgment, window, payload: b"" };
         self.say(true, number, ack)
     }
@@ -123,10 +149,15 @@ impl Attackers {
         Ok(())
     }
 
-    /// Until it is told to end, and for [`ROUNDS`] at least.
-    fn attack(&self, is_over: &AtomicBool) -> Result<u32> {
-        let staying = 10_000..10_000 + STAYING;
-        for number in staying.clone() {
+    /// Opens what stays.
+    fn begin(&self) -> Result<()> {
+        for number in IDLE {
+            self.open(number)?;
+            if number.is_multiple_of(16) {
+                self.drain()?;
+            }
+        }
+        for number in STAYING {
             self.open(number)?;
             for ahead in 0..AHEAD - 1 {
                 let (sequence, acknowledgment) = (FROM_SENDER + ahead, FROM_VM + 1);
@@ -137,23 +168,36 @@ impl Attackers {
             }
             self.drain()?;
         }
+        Ok(())
+    }
+
+    /// Until it is told to end, and for [`ROUNDS`] at least.
+    fn attack(&self, is_over: &AtomicBool) -> Result<Attack> {
+        let before = by_this_thread()?;
         let mut round = 0;
         while round < ROUNDS || !is_over.load(Ordering::Relaxed) {
-            for number in staying.clone() {
+            for number in STAYING {
                 self.trickle(number, round)?;
                 if number.is_multiple_of(16) {
                     self.drain()?;
                 }
             }
-            for number in 30_000..30_000 + RESET {
+            for number in RESET {
                 self.open(number)?;
                 self.reset(number)?;
             }
             self.drain()?;
             round += 1;
         }
-        Ok(round)
+        Ok(Attack { rounds: round, cpu: by_this_thread()? - before })
     }
+}
+
+/// What the attackers did, and the CPU time that it took them.
+#[derive(Debug)]
+struct Attack {
+    rounds: u32,
+    cpu: Duration,
 }
 
 struct Segment {
@@ -192,19 +236,34 @@ fn a_vm_that_occupies_engine_and_helper_takes_nothing_from_a_vm_beside_it() -> R
     let (network, mut pair) = good("works")?;
     let early = early_acks(&network)?;
     let attackers = Attackers::new()?;
-    let is_over = AtomicBool::new(false);
-    let rounds = thread::scope(|scope| {
+    attackers.begin()?;
+    let port = port_of(&attackers.host)?;
+    let (is_over, is_done) = (AtomicBool::new(false), AtomicBool::new(false));
+    let (attack, [engine, helper]) = thread::scope(|scope| {
+        let watching = ["engine", "helper"].map(|role| scope.spawn(|| watch(role, &is_done)));
         let attacking = scope.spawn(|| attackers.attack(&is_over));
-        let worked = work_beside(&network, &mut pair);
+        let worked = work_beside(&network, &mut pair)
+            .and_then(|()| (0..LOOKS).try_for_each(|_| wait_for_a_look(&port)));
         is_over.store(true, Ordering::Relaxed);
-        let rounds = attacking.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
-        worked.map(|()| rounds)
+        let attack = joined(attacking);
+        is_done.store(true, Ordering::Relaxed);
+        let spent = watching.map(joined);
+        worked.and(attack).map(|attack| (attack, spent))
     })?;
     ensure_unharmed(&network, early)?;
     let attacked = stats(attackers.host.netns.name(), PORT)?;
     let handovers = attacked["hold"]["handovers"].as_u64().context("no handovers")?;
-    ensure!(handovers > u64::from(STAYING), "the engine had little to do: {attacked}");
+    ensure!(handovers > STAYING.len() as u64, "the engine had little to do: {attacked}");
     let created = count(&attacked, "flows_created")?;
-    ensure!(created > u64::from(STAYING), "{created} connections in {rounds} rounds: {attacked}");
+    let staying = (STAYING.len() + IDLE.len()) as u64;
+    ensure!(created > staying, "{created} connections in {} rounds: {attacked}", attack.rounds);
+    let per_attacker = engine.cpu.as_secs_f64() / attack.cpu.as_secs_f64();
+    let is_bounded = per_attacker < ENGINE_PER_ATTACKER && helper.share() < HELPER_SHARE;
+    let share = helper.share();
+    ensure!(is_bounded, "{per_attacker:.2}: {engine:?} for {attack:?}; {share:.2}: {helper:?}");
     vsnoop(["off", "--all"])?.ok().map(drop)
+}
+
+fn joined<T>(thread: ScopedJoinHandle<'_, T>) -> T {
+    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }

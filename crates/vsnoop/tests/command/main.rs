@@ -40,6 +40,7 @@ mod reload;
 mod round_trip;
 mod sandbox;
 mod service;
+mod spent;
 mod surroundings;
 mod top;
 
