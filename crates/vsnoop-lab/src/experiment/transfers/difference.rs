@@ -141,7 +141,7 @@ fn until_delivered(results: &Results, groups: &[Group]) -> String {
         let size = size_text(group.size_bytes);
         format!("{size} to {}{what}: {}{spent}", group.cell, gain.text())
     };
-    let losers: Vec<_> = lost.iter().map(|one| loser(one)).collect();
+    let losers: Vec<_> = lost.iter().map(loser).collect();
     let losers =
         if losers.is_empty() { String::new() } else { format!(" ({})", losers.join("; ")) };
     format!(
