@@ -165,7 +165,7 @@ __noinline int syn_of_vm(struct port *port, const struct flow_key *key, const st
 	if (!e || !seq_eq(e->vm_iss, fresh.vm_iss))
 		fresh.sent_ns = now;
 	if (INCAST_USED && incast_is_on(&uplink) && !(fresh.flags & FLOW_F_FOREIGN) &&
-	    !incast_began_beside(port, key)) {
+	    fresh.scale <= INCAST_SCALE && !incast_began_beside(port, key)) {
 		__u32 first = incast_first_window(&uplink, &port->state.incast, INCAST_LEAST_MSS);
 
 		if (fresh.shown > first)

@@ -29,8 +29,9 @@
  * without quota: the credit makes that safe, and few flows start as fast as plain TCP. A step is a
  * sixteenth of the window or one MSS, so that fast links converge as soon as slow ones.
  *
- * Scope. Only flows with a round trip up to INCAST_SCOPE_NS are shaped; others cannot fill a last
- * hop within a round trip. All ports behind an uplink share its state without a lock: concurrent
+ * Scope. Only flows with a round trip up to INCAST_SCOPE_NS and a window scale up to INCAST_SCALE
+ * are shaped; others cannot fill a last hop within a round trip, or would take more than they are
+ * granted. All ports behind an uplink share its state without a lock: concurrent
  * updates leave a small error, which ends with its epoch.
  *
  * States. A flow is left alone, or shaped (INCAST_SHAPED). A shaped flow with a closed window, less

@@ -25,6 +25,10 @@
 #define INCAST_SLIDES 8u /* MSS; with a smaller share a window opens and closes only */
 #define INCAST_FIRST_PART 4u
 #define INCAST_SMALLEST 536u /* RFC 9293, section 3.7.1 */
+/* Windows in larger units are not shaped. An edge once shown is not taken back, so that each ACK
+ * moves it on by up to a unit without credit: each flow would have a unit open all the time, and
+ * many flows more than the credit of all ports. */
+#define INCAST_SCALE 11 /* two KB, less than two segments */
 #define INCAST_LEAST_MSS 1460u /* until a larger segment was seen; Ethernet */
 #define INCAST_OVER 3 /* round trips with d > GAMMA2 that shrink a window */
 /* After data came, outstanding credit counts for one to two epochs of 2^20 ns (1.05 ms), and as
@@ -51,12 +55,12 @@ static __always_inline bool incast_is_asked_for(const struct uplink *u)
 }
 
 /* May this flow be shaped? A flow with an unknown round trip may. Not where an option may
- * authenticate the window (bypassed flows), nor where the window scale is unknown. */
+ * authenticate the window (bypassed flows), nor where the window scale is unknown, or large. */
 static __always_inline bool incast_shapes(const struct flow *f, const struct uplink *u)
 {
 	return incast_is_on(u) && f->incast.min_rtt_ns <= INCAST_SCOPE_NS &&
-	       f->flags & FLOW_F_SCALE_KNOWN && !(f->incast.bits & INCAST_BESIDE) &&
-	       !flow_is_bypassed(f) && f->mode != FLOW_RESET;
+	       f->flags & FLOW_F_SCALE_KNOWN && f->scale <= INCAST_SCALE &&
+	       !(f->incast.bits & INCAST_BESIDE) && !flow_is_bypassed(f) && f->mode != FLOW_RESET;
 }
 
 /* Did a packet with this skb->skb_iif come through the uplink? skb_iif is the last interface by

@@ -607,6 +607,17 @@ fn without_the_scale_nothing_is_shaped() {
     assert_eq!((c.i(0).is_shaped(), c.u().all.open), (false, 0));
 }
 
+/// Each ACK would give away a part of a unit of its window.
+#[test]
+fn a_window_in_large_units_is_left_alone() {
+    for (scale, is_shaped) in [(11, true), (12, false), (14, false)] {
+        let mut c = IncastCase::with(1);
+        c.f(0).scale = scale;
+        c.vm(0, 100);
+        assert_eq!(c.i(0).is_shaped(), is_shaped, "scale {scale}");
+    }
+}
+
 #[test]
 fn without_incast_control_a_window_is_the_vms_own() {
     let mut c = IncastCase::new(0, BUFFER);
