@@ -5,7 +5,6 @@
 //! that is compared.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
-use std::fs;
 
 use etherparse::{IpHeaders, IpNumber, Ipv4Header, Ipv6Header, PacketBuilder};
 use vsnoop_bpf::types::{flow, flow_key};
@@ -19,16 +18,13 @@ const MASK: u32 = 0xfff0_0000;
 /// Of other software, outside of the mask.
 const OTHERS_MARK: u32 = 0x77;
 
-fn document() -> String {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/coexistence.md");
-    fs::read_to_string(path).expect("docs/coexistence.md")
-}
+/// In the program, which also runs in guests that have no other file of the project.
+const DOCUMENT: &str = include_str!("../../../../docs/coexistence.md");
 
 /// The printed filter with this remark.
 fn printed_filter(remark: &str) -> String {
-    let document = document();
     let lines =
-        document.lines().filter(|line| line.starts_with("tcpdump ") && line.ends_with(remark));
+        DOCUMENT.lines().filter(|line| line.starts_with("tcpdump ") && line.ends_with(remark));
     let line = lines.last().unwrap_or_else(|| panic!("no tcpdump with {remark}"));
     line.split('\'').nth(1).expect("a filter between quotes").to_owned()
 }
@@ -113,7 +109,7 @@ pub fn an_early_acks_mark_ends_at_the_taps_ingress_hook() {
     let port = Attached::with_hold();
     holding(&port);
     let row = format!("`{MARK:#x}` in the mask `{MASK:#x}`");
-    assert!(document().contains(&row), "docs/coexistence.md has no {row}");
+    assert!(DOCUMENT.contains(&row), "docs/coexistence.md has no {row}");
     let to_vm = port.open_hook(Hook::ToVm).expect("open");
     let early = to_vm.run_marked(&of_sender(5000, 500, &[7; 100]), OTHERS_MARK).expect("run");
     assert_eq!((early.verdict, early.mark & MASK), (REDIRECT, MARK));
