@@ -21,5 +21,5 @@ strip "$dir/$name/usr/local/sbin/vsnoop"
 date=$(git log -1 --format=@%ct 2>/dev/null || echo "@$(date +%s)")
 tar -C "$dir" --sort=name --owner=0 --group=0 --numeric-owner --mtime="$date" \
 	-cJf "$dir/$name.tar.xz" "$name"
-rm -r "$dir/$name"
+rm -r "${dir:?}/$name"
 echo "tarball: $dir/$name.tar.xz"

@@ -23,9 +23,9 @@ const DOCUMENT: &str = include_str!("../../../../docs/coexistence.md");
 
 /// The printed filter with this remark.
 fn printed_filter(remark: &str) -> String {
-    let lines =
+    let mut lines =
         DOCUMENT.lines().filter(|line| line.starts_with("tcpdump ") && line.ends_with(remark));
-    let line = lines.last().unwrap_or_else(|| panic!("no tcpdump with {remark}"));
+    let line = lines.next_back().unwrap_or_else(|| panic!("no tcpdump with {remark}"));
     line.split('\'').nth(1).expect("a filter between quotes").to_owned()
 }
 
