@@ -130,7 +130,8 @@ fn until_delivered(results: &Results, groups: &[Group]) -> String {
     let gain = |group| gain(results, OFF, group, &DELIVERED);
     let all: Vec<_> = groups.iter().filter_map(|group| Some((group, gain(group)?))).collect();
     let gained = all.iter().filter(|(_, gain)| gain.has_interval() && gain.low > 1.0).count();
-    let lost: Vec<_> = all.iter().filter(|(_, gain)| gain.high < 1.0).collect();
+    let lost: Vec<_> =
+        all.iter().filter(|(_, gain)| gain.has_interval() && gain.high < 1.0).collect();
     let loser = |(group, gain): &&(&Group, Ratio)| {
         let of = |name: &str| {
             let [ran, waited] = busy(results, name, group)?;
