@@ -7,10 +7,10 @@
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 
 use etherparse::{IpHeaders, IpNumber, Ipv4Header, Ipv6Header, PacketBuilder};
-use vsnoop_bpf::types::{flow, flow_key};
+use vsnoop_bpf::types::flow_key;
 use vsnoop_bpf::{Hook, MarkedRun};
 
-use crate::{Attached, NEXT, REDIRECT, SENDER, VM, engine, holding, of_sender, record};
+use crate::{Attached, NEXT, REDIRECT, SENDER, VM, engine, holding, insert_ipv6_flow, of_sender};
 
 /// The row "mark" of the table.
 const MARK: u32 = 0x5e20_0000;
@@ -73,15 +73,7 @@ pub fn a_capture_tells_an_early_ack_over_ipv4_from_the_vms() {
 pub fn a_capture_tells_an_early_ack_over_ipv6_by_its_hop_limit() {
     let port = Attached::with_hold();
     engine(&port);
-    let address = |last| {
-        let mut address = [0; 16];
-        (address[0], address[15]) = (0xfd, last);
-        address
-    };
-    let (sender, vm) = (address(1), address(2));
-    let (key, active) = record();
-    let key = flow_key { sender_addr: sender, vm_addr: vm, ..key };
-    port.insert_flow(&key, &flow { vm_seq: active.next_seq, ..active }).expect("insert a flow");
+    let flow_key { sender_addr: sender, vm_addr: vm, .. } = insert_ipv6_flow(&port);
     let ip = Ipv6Header {
         hop_limit: 33,
         next_header: IpNumber::TCP,

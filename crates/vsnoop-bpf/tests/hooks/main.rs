@@ -447,21 +447,27 @@ fn an_early_ack_has_the_vms_next_hop_and_traffic_class() {
     assert_eq!((&reply[..6], reply[15]), (&[8; 6][..], 2 << 2));
 }
 
-/// The first word of an IPv6 header: version, traffic class and flow label. The ECN bits of the
-/// VM's class are those of its own packets, not of the host's.
-fn an_early_ack_over_ipv6_has_the_vms_class_and_flow_label() {
-    let port = Attached::with_hold();
-    engine(&port);
+/// Puts the record of an active connection over IPv6 into the table, of which the VM has
+/// acknowledged everything.
+fn insert_ipv6_flow(port: &Port) -> flow_key {
     let address = |last| {
         let mut address = [0; 16];
         (address[0], address[15]) = (0xfd, last);
         address
     };
-    let (sender, vm) = (address(1), address(2));
     let (key, active) = record();
-    let key = flow_key { sender_addr: sender, vm_addr: vm, ..key };
-    let record = flow { vm_seq: active.next_seq, ..active };
-    port.insert_flow(&key, &record).expect("insert a flow");
+    let key = flow_key { sender_addr: address(1), vm_addr: address(2), ..key };
+    port.insert_flow(&key, &flow { vm_seq: active.next_seq, ..active }).expect("insert a flow");
+    key
+}
+
+/// The first word of an IPv6 header: version, traffic class and flow label. The ECN bits of the
+/// VM's class are those of its own packets, not of the host's.
+fn an_early_ack_over_ipv6_has_the_vms_class_and_flow_label() {
+    let port = Attached::with_hold();
+    engine(&port);
+    let key = insert_ipv6_flow(&port);
+    let (sender, vm) = (key.sender_addr, key.vm_addr);
     let ip = |source, destination, traffic_class, label: u32| {
         let ip = etherparse::Ipv6Header {
             traffic_class,

@@ -51,7 +51,8 @@ pub fn watch(role: &str, is_over: &AtomicBool) -> Spent {
     }
 }
 
-/// Its id, and what it has used; `None` if there is no such process now.
+/// The id of the process that has this role, and the CPU time that this process has used; `None`
+/// if no process has the role now.
 fn look(role: &str) -> Option<(i32, Duration)> {
     let pid = pid_of(role).ok().flatten()?;
     let clock = ClockId::pid_cpu_clock_id(Pid::from_raw(pid)).ok()?;

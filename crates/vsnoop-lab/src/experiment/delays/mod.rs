@@ -158,15 +158,13 @@ const WAITED_MS: f64 = 20.0;
 /// How much of the time to a VM is the host's, and why the curve has no steps of a slice as the
 /// report's.
 fn difference(results: &Results) -> Option<String> {
-    let of = |what: &str, name: &str, percent: f64| {
-        let is = |group: &&Group| group.what.is_some_and(|label| &*label == what);
-        let groups = results.groups();
-        let group = groups.iter().find(is)?;
-        percentile(&named(results, "off", group, name), percent)
-    };
     let groups = results.groups();
-    let received = |group: &&Group| group.what.is_some_and(|label| &*label == RECEIVE);
-    let all = named(results, "off", groups.iter().find(received)?, VM);
+    let times = |what: &str, name: &str| {
+        let is = |group: &&Group| group.what.is_some_and(|label| &*label == what);
+        Some(named(results, "off", groups.iter().find(is)?, name))
+    };
+    let of = |what: &str, name: &str, percent: f64| percentile(&times(what, name)?, percent);
+    let all = times(RECEIVE, VM)?;
     let percent = |is_it: fn(f64) -> bool| {
         100.0 * all.iter().filter(|ms| is_it(**ms)).count() as f64 / all.len() as f64
     };

@@ -83,8 +83,9 @@ mod tests {
             .map(|(name, ms)| (name.to_owned(), ms))
             .into();
         let text = sentence(&results(vec![near, sample("vsnoop", 1.0)])).unwrap();
-        let part = "of the near upload of 10 KB (medians of each, which need not add up), of 51.0 ms with off the VM ran for 9.0, had used up \
-                    its quota for 40.0, and waited while others ran for 0.50.";
+        let part = "of the near upload of 10 KB (medians of each, which need not add up), of 51.0 ms \
+                    with off the VM ran for 9.0, had used up its quota for 40.0, and waited while \
+                    others ran for 0.50.";
         assert!(text.contains(part), "{text}");
     }
 }
