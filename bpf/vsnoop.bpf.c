@@ -109,6 +109,12 @@ struct arrival {
 	const struct segment *s;
 };
 
+static __always_inline void count_early(struct port_stats *st, __u32 bytes)
+{
+	st->kept_bytes += bytes;
+	st->early_bytes += bytes;
+}
+
 /* TO_VM_KEEP: copies, hands over data within the VM's window, answers. */
 static __always_inline int keep(struct __sk_buff *skb, struct port *port,
 				const struct arrival *arrival, struct outcome *out,
@@ -132,14 +138,19 @@ static __always_inline int keep(struct __sk_buff *skb, struct port *port,
 	switch (verdict) {
 	case KEPT_PASS:
 		if (copied && out->hand == HAND_ON) {
-			st->kept_bytes += bytes;
-			st->early_bytes += bytes;
+			count_early(st, bytes);
 			st->stretch_acked++;
 		}
 		return HOOK_NEXT;
 	case KEPT_DROP:
 		if (!taken)
 			st->hold_dropped++;
+		return HOOK_DROP;
+	case KEPT_WAIT:
+		count_early(st, bytes);
+		st->stretch_acked++;
+		st->held_segments++;
+		st->held_bytes += bytes;
 		return HOOK_DROP;
 	case KEPT_ACK:
 		break;

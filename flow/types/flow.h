@@ -80,7 +80,7 @@ enum flow_sample {
 struct flow {
 	/* Seldom written. */
 	__u64 last_ns; /* last packet that was decided about under the lock; see flow_touch() */
-	__u16 offline; /* how often the flow left ACTIVE, up to 65535 */
+	__u16 hold; /* number of its struct hold, from 1; 0: none */
 	__u16 key_hash; /* hash of the key, see flow_key_hash(): detects a reused record */
 	__u16 mss; /* largest segment payload seen, bytes */
 	__u16 flags; /* FLOW_F_* */
@@ -91,22 +91,22 @@ struct flow {
 	/* Written for packets of the VM, and when the host acknowledges. */
 	VSNOOP_LOCK; /* bpf_spin_lock */
 	struct seq vm_seq; /* VM_SEQ: acknowledged by the VM up to here */
+	struct seq next_seq; /* NEXT_SEQ: acknowledged to the sender up to here */
 	struct seq right_edge; /* of the receive window that the VM advertised */
 	struct seq adv_edge; /* highest right edge that the sender was shown */
 	struct seq snd_nxt; /* the VM's SND.NXT */
 	__u32 vm_tsval; /* the VM's last TSval */
 	__u32 ts_recent; /* the VM may drop a lower TSval (PAWS) */
 	struct seq ts_seq; /* the VM's ACK beyond this covers the segment of ts_recent */
-	__u64 progress_ns; /* when VM_SEQ last advanced, or the backlog began */
 	__u32 heard_at; /* when the VM's last packet came, 2^20 ns */
+	__u64 progress_ns; /* when VM_SEQ last advanced, or the backlog began */
 	__u32 suppressed; /* ACKs of the VM that were dropped as superfluous */
 	__u32 rewritten; /* packets of the VM whose ACK field was raised */
 	__u32 reacked; /* retransmissions answered by the host */
-	__u32 retired; /* bytes outstanding when the flow was reset */
 	__u32 traffic; /* of the VM's packets: traffic class << 20 | IPv6 flow label */
 
 	/* Written for segments to the VM. */
-	struct seq next_seq; /* NEXT_SEQ: acknowledged to the sender up to here */
+	__u32 retired; /* bytes outstanding when the flow was reset */
 	struct seq high_seq; /* highest byte handed to the VM, plus one */
 	struct seq snd_una; /* highest ACK of the sender */
 	struct seq sample_seq; /* byte whose acknowledgement is being timed */
@@ -115,7 +115,7 @@ struct flow {
 	__u32 early_acks; /* sent by the host */
 	__u8 ramp; /* segments since the start or the last hole, up to FLOW_RAMP */
 	__u8 sample; /* enum flow_sample */
-	__u16 hold; /* number of its struct hold, from 1; 0: none */
+	__u16 offline; /* how often the flow left ACTIVE, up to 65535 */
 
 #if INCAST_USED || !defined(PORT_MAPS)
 	struct incast incast; /* see flow/incast.h */

@@ -21,6 +21,7 @@ pub struct Seen {
     pub early: u64,
     pub handed_on: u64,
     pub held: u64,
+    pub waits: u64,
     pub out_of_order: u64,
     pub full: u64,
     pub fins: u64,
@@ -400,9 +401,13 @@ impl HeldFlow<'_> {
             self.seen.handed_on += 1;
             return;
         }
-        self.tells(out.ack.ack);
-        self.seen.held += u64::from(!taken);
-        self.seen.early += u64::from(taken);
+        if kept == Kept::Wait {
+            self.seen.waits += 1;
+        } else {
+            self.tells(out.ack.ack);
+            self.seen.held += u64::from(!taken);
+            self.seen.early += u64::from(taken);
+        }
         if !taken {
             assert_eq!(u32::from(self.f.mode), flow_mode::FLOW_HOLDING);
             assert!(self.now - self.port.engine_ns < STALE, "held for an engine that is gone");
