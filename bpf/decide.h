@@ -10,6 +10,7 @@
 
 #include "hold.h"
 #include "incast_flows.h"
+#include "lease.h"
 
 static __always_inline struct decision_context context_of(const struct port *port, __u64 now)
 {
@@ -196,15 +197,27 @@ static __noinline void note_sender(struct port *port, const struct flow_key *key
 /* The time when the first packet of this jiffy asked for it, so up to a jiffy and a millisecond
  * behind. The kernel makes one load of bpf_jiffies64(); a clock costs as much as parsing the
  * packet. Jiffy and time are in one word, so that no CPU sees the time of another jiffy. */
-static __always_inline __u64 coarse_ns(struct port *port)
+static __always_inline __u64 coarse_ns(struct port *port, __u64 jiffy)
 {
-	__u64 *known = &port->state.coarse, jiffy = bpf_jiffies64(), at = *(volatile __u64 *)known;
+	__u64 *known = &port->state.coarse, at = *(volatile __u64 *)known;
 
 	if (at >> COARSE_BITS != jiffy << COARSE_BITS >> COARSE_BITS) {
 		at = bpf_ktime_get_ns() >> COARSE_SHIFT | jiffy << COARSE_BITS;
 		*(volatile __u64 *)known = at;
 	}
 	return at << (64 - COARSE_BITS) >> (64 - COARSE_BITS) << COARSE_SHIFT;
+}
+
+/* Grants the flow a lease for the segments that follow in this jiffy. */
+static __always_inline void grant_lease(const struct port *port, struct flow *f,
+					const struct segment *s, __u64 jiffy)
+{
+	struct port_stats *st = stats_of(port);
+
+	if (!st || !flow_may_lease(f))
+		return;
+	flow_grant_lease(f, s, jiffy);
+	st->lease_jiffy = jiffy;
 }
 
 /* Decides about a segment to the VM. Two frequent cases need no lock: pure ACKs, and data that
@@ -230,10 +243,12 @@ static __always_inline enum to_vm_verdict decide_to_vm(struct port *port,
 	/* The VM is found late by up to a jiffy later. Not where incast control has to account for
 	 * data under the lock. */
 	if (!INCAST_USED && f->mode == FLOW_PASSIVE) {
-		struct decision_context c = context_of(port, coarse_ns(port));
+		__u64 jiffy = bpf_jiffies64();
+		struct decision_context c = context_of(port, coarse_ns(port, jiffy));
 
 		if (flow_continues_passive(f, s, &c)) {
 			flow_note_passive(f, s);
+			grant_lease(port, f, s, jiffy);
 			out->events = EVENT_PASSIVE;
 			return TO_VM_PASS;
 		}

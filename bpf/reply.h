@@ -9,14 +9,7 @@
 
 #include "handover.h"
 #include "hold.h"
-
-/* skb->mark of vsnoop's own packets, under a mask because others use marks too. HANDED: goes to the
- * VM, already decided. REPLY: made by the host as if the VM had sent it. */
-#define MARK_MASK 0xfff00000
-#define MARK_HANDED 0x5e100000
-#define MARK_REPLY 0x5e200000
-/* A frame of the engine for the VM. */
-#define MARK_ENGINE 0x5e300000
+#include "marks.h"
 
 struct tcp_options {
 	__be32 head; /* NOP, NOP, kind 8, length 10 */

@@ -132,8 +132,8 @@ static __always_inline enum kept_verdict flow_kept(struct flow *f, struct hold *
 		h->marked++;
 	if (out_of_order)
 		return hold_answer_out_of_order(f, h, s, end, c, out);
-	may_wait = hand == HAND_NOTHING ? hold_ack_may_wait(f, h, s, end) :
-					  handed && hand == HAND_ON;
+	may_wait =
+		hand == HAND_NOTHING ? hold_ack_may_wait(f, h, s, end) : handed && hand == HAND_ON;
 	bytes = hold_extend(f, h, s, end, c, out);
 	if (may_wait) {
 		/* Rounded up, so that the ACK does not wait for a fifth segment. */

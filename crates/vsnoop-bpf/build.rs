@@ -1,5 +1,6 @@
 //! Compiles bpf/*.bpf.c with clang; the objects are embedded in the crate, and the names of their
-//! maps and programs become enums (src/objects.rs).
+//! maps and programs become enums (src/objects.rs). Of the program on a tap only the instructions
+//! are, and what they refer to (src/entry.rs).
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -7,7 +8,7 @@ use std::process::Command;
 
 use anyhow::{Context, bail};
 use object::read::elf::ElfFile64;
-use object::{Object, ObjectSection, ObjectSymbol, SymbolKind};
+use object::{Object, ObjectSection, ObjectSymbol, RelocationTarget, SymbolKind};
 
 fn main() -> anyhow::Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -35,6 +36,7 @@ fn main() -> anyhow::Result<()> {
         }
         text += &names.module(module);
     }
+    text += &entry(&out)?;
     let file = out.join("objects.rs");
     std::fs::write(&file, text).with_context(|| format!("write {}", file.display()))
 }
@@ -53,6 +55,7 @@ fn compile(root: &Path, out: &Path) -> anyhow::Result<()> {
         ("port", "port_incast", None),
         ("uplink", "uplink", None),
         ("divert", "divert", None),
+        ("entry", "entry", None),
     ] {
         let status = Command::new(&clang)
             .args(["-O2", "-g", "-Wall", "-Wextra", "-Werror", "-target", "bpf", "-mcpu=v3"])
@@ -144,6 +147,39 @@ fn enumeration(kind: &str, names: &BTreeSet<String>) -> String {
              fn name(self) -> &'static str {{ match self {{ {arms} }} }}\n\
          }}\n"
     )
+}
+
+/// Instructions and references of the program on a tap.
+fn entry(out: &Path) -> anyhow::Result<String> {
+    /// Bytes of an instruction.
+    const INSTRUCTION: usize = 8;
+    let file = out.join("entry.bpf.o");
+    let bytes = std::fs::read(&file).with_context(|| format!("read {}", file.display()))?;
+    let elf = parse(&bytes)?;
+    let section = elf.section_by_name("tcx/egress").context("an object without the entry")?;
+    let (mut names, mut references) = (BTreeSet::new(), String::new());
+    for (offset, relocation) in section.relocations() {
+        let RelocationTarget::Symbol(index) = relocation.target() else {
+            bail!("a reference of the entry that is no name")
+        };
+        let name = elf.symbol_by_index(index)?.name()?.to_owned();
+        references +=
+            &format!("({}, Reference::{}), ", offset as usize / INSTRUCTION, variant(&name));
+        names.insert(name);
+    }
+    let code = out.join("entry.bin");
+    std::fs::write(&code, section.data()?).with_context(|| format!("write {}", code.display()))?;
+    let names: String = names.iter().map(|name| variant(name) + ", ").collect();
+    Ok(format!(
+        "/// Of bpf/entry.bpf.c.\n\
+         pub(crate) mod entry {{\n\
+             #[derive(Clone, Copy, Debug)]\n\
+             pub(crate) enum Reference {{ {names} }}\n\
+             pub(crate) static INSTRUCTIONS: &[u8] = include_bytes!({:?});\n\
+             pub(crate) const REFERENCES: &[(usize, Reference)] = &[{references}];\n\
+         }}\n",
+        code.display().to_string()
+    ))
 }
 
 /// `grant_queue`: `GrantQueue`; `.data.uplink`: `DataUplink`.

@@ -74,7 +74,7 @@ enum flow_sample {
 	FLOW_SAMPLE_EARLY = 2, /* one that the host has acknowledged */
 };
 
-/* One flow: 128 bytes, in three groups by their writer while data flow, and 64 more with incast
+/* One flow: 144 bytes, in three groups by their writer while data flow, and 64 more with incast
  * control. Different CPUs serve sender and VM, and a cache line that one of them writes costs the
  * other some 100 ns: in an element of the kernel's hash map each group has a line of its own. */
 struct flow {
@@ -116,6 +116,10 @@ struct flow {
 	__u8 ramp; /* segments since the start or the last hole, up to FLOW_RAMP */
 	__u8 sample; /* enum flow_sample */
 	__u16 offline; /* how often the flow left ACTIVE, up to 65535 */
+	__u32 lease_jiffy; /* the lease is for this jiffy: see flow/lease.h */
+	struct seq lease_edge; /* it ends here */
+	__u32 lease_tsval; /* TSval of the segment with which it was granted */
+	__u32 zero;
 
 #if INCAST_USED || !defined(PORT_MAPS)
 	struct incast incast; /* see flow/incast.h */

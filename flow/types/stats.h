@@ -13,6 +13,8 @@
 struct port_stats {
 	__u64 to_vm_packets; /* packets that the host sent to the VM */
 	__u64 to_vm_bytes; /* frames, with headers */
+	__u64 passive; /* segments left to a prompt VM */
+	__u64 lease_jiffy; /* no counter: the last jiffy in which this CPU granted a lease */
 	__u64 from_vm_packets; /* packets that the VM sent */
 	__u64 from_vm_bytes; /* frames, with headers */
 	__u64 early_acks; /* sent by the host */
@@ -27,7 +29,6 @@ struct port_stats {
 	__u64 offline_unexpected_seq; /* flows left to the VM for a hole */
 	__u64 offline_no_buf; /* flows left to the VM for want of memory */
 	__u64 offline_ce; /* flows left to the VM for congestion (RFC 3168) */
-	__u64 passive; /* segments left to a prompt VM */
 	__u64 bypassed; /* flows that went to BYPASS */
 	__u64 bad_checksum; /* segments with a wrong checksum; passed untouched */
 	__u64 not_exact; /* segments whose hand-over cannot be exact: qdisc, segmentation */

@@ -133,7 +133,7 @@ fn pin(maps: &mut Object, slot: &ProgramSlot, spec: &AttachSpec, dir: &Path) -> 
     for (hook, flags) in
         [(Hook::FromVm, libbpf_sys::BPF_F_BEFORE), (Hook::ToVm, libbpf_sys::BPF_F_AFTER)]
     {
-        let program = slot.entry(hook)?;
+        let program = slot.entry(hook, maps)?;
         let path = dir.join(pins::LINKS[hook as usize]);
         link::attach(&program, hook.attach_type(), spec.ifindex, flags)
             .map_err(Error::bpf(format!("attach {hook:?} to {}", spec.ifname)))?

@@ -16,6 +16,7 @@ mod bpffs;
 mod connections;
 mod descriptor;
 mod empty;
+mod entry;
 mod error;
 mod grant_queue;
 mod hold;

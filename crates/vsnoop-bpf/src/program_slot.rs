@@ -8,7 +8,7 @@ use std::thread;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ProgramHandle};
 use vsnoop_flow::types::SLABS;
 
-use crate::descriptor::owned;
+use crate::entry;
 use crate::error::{Damage, Error, Result};
 use crate::hook::Hook;
 use crate::maps::{HadBy, PortMap, Role, SharedMap, SharedProgram};
@@ -93,10 +93,13 @@ impl ProgramSlot {
         open_table(&self.programs, name.name())
     }
 
-    /// Loads the entry program of a tap's hook for this port.
-    pub(crate) fn entry(&self, hook: Hook) -> Result<OwnedFd> {
-        let array = open_table(&self.programs, array_name(hook))?;
-        entry(hook, &array, self.index)
+    /// Loads the program on the tap for one of this port's hooks. `maps`: the port's own.
+    pub(crate) fn entry(&self, hook: Hook, maps: &Object) -> Result<OwnedFd> {
+        let shared = open_table(&self.programs, array_name(hook))?;
+        match hook {
+            Hook::ToVm => entry::to_vm(maps, &shared, self.index),
+            Hook::FromVm => entry::from_vm(&shared, self.index),
+        }
     }
 }
 
@@ -153,54 +156,6 @@ pub(crate) fn array_name(hook: Hook) -> &'static str {
 fn open_table(programs: &Path, name: &str) -> Result<MapHandle> {
     let path = programs.join(name);
     MapHandle::from_pinned_path(&path).map_err(Error::bpf(format!("open {}", path.display())))
-}
-
-/// Offset of `cb[CB_SLOT]` in struct __sk_buff (linux/bpf.h).
-const SLOT_OFFSET: u16 = 48 + 4 * vsnoop_flow::types::CB_SLOT as u16;
-
-/// Loads an entry program: it writes the port's slot into the packet's control block and tail-calls
-/// the only program of `array`. If that is gone, the packet passes.
-fn entry(hook: Hook, array: &MapHandle, slot: u32) -> Result<OwnedFd> {
-    let instruction = |code: u8, registers: u8, offset: u16, immediate: u32| {
-        let [o0, o1] = offset.to_ne_bytes();
-        let [i0, i1, i2, i3] = immediate.to_ne_bytes();
-        [code, registers, o0, o1, i0, i1, i2, i3]
-    };
-    // Codes: linux/bpf.h and linux/bpf_common.h. r1 is the packet.
-    let instructions = [
-        // *(u32 *)(r1 + SLOT_OFFSET) = slot
-        instruction(0x62, 0x01, SLOT_OFFSET, slot),
-        // r2 = array, by its descriptor
-        instruction(0x18, 0x12, 0, array.as_fd().as_raw_fd() as u32),
-        [0; 8],
-        // r3 = 0; bpf_tail_call(r1, r2, r3)
-        instruction(0xb7, 0x03, 0, 0),
-        instruction(0x85, 0x00, 0, libbpf_sys::BPF_FUNC_tail_call),
-        // return TCX_NEXT
-        instruction(0xb7, 0x00, 0, -1i32 as u32),
-        instruction(0x95, 0x00, 0, 0),
-    ];
-    let name = match hook {
-        Hook::ToVm => c"vsnoop_to_vm",
-        Hook::FromVm => c"vsnoop_from_vm",
-    };
-    let mut options = libbpf_sys::bpf_prog_load_opts {
-        sz: size_of::<libbpf_sys::bpf_prog_load_opts>() as _,
-        // The same as of the programs that it tail-calls.
-        expected_attach_type: hook.attach_type(),
-        ..Default::default()
-    };
-    // SAFETY: instructions, C strings and options outlive the call.
-    owned("load the program of a hook", unsafe {
-        libbpf_sys::bpf_prog_load(
-            libbpf_sys::BPF_PROG_TYPE_SCHED_CLS,
-            name.as_ptr(),
-            c"Dual BSD/GPL".as_ptr(),
-            instructions.as_ptr().cast(),
-            instructions.len() as u64,
-            &mut options,
-        )
-    })
 }
 
 /// Makes changes that each wait for the kernel, some in parallel.

@@ -111,6 +111,23 @@ pub fn continues_passive(f: &flow, s: &segment, port: &port_state, p: &policy, n
     unsafe { types::flow_continues_passive(f, s, &context(port, p, now)) }
 }
 
+/// Grants a lease for this jiffy with a segment that continues a backlog, unless the flow may have
+/// none.
+pub fn grant_lease(f: &mut flow, s: &segment, jiffy: u32) {
+    // SAFETY: as in to_vm().
+    unsafe {
+        if types::flow_may_lease(f) {
+            types::flow_grant_lease(f, s, jiffy);
+        }
+    }
+}
+
+/// Does the flow's lease cover this segment?
+pub fn lease_covers(f: &flow, s: &segment, jiffy: u32) -> bool {
+    // SAFETY: as in to_vm().
+    unsafe { types::flow_lease_covers(f, s, jiffy) }
+}
+
 /// Decides about a segment that the VM sends.
 pub fn from_vm(f: &mut flow, s: &segment, p: &policy, now: u64) -> (FromVm, outcome) {
     let mut out = outcome::default();

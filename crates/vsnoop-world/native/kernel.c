@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "vsnoop.bpf.c"
+#include "fast_path.h"
 #define _license uplink_license
 #include "uplink.bpf.c"
 #undef _license
@@ -354,11 +355,23 @@ long bpf_redirect(__u32 ifindex, __u64 flags)
 	return 7; /* TC_ACT_REDIRECT */
 }
 
+/* As the program on the tap (entry.bpf.c) does. */
+static int entry(struct __sk_buff *ctx)
+{
+	__u32 slot = ctx->cb[CB_SLOT];
+	void *own_flows = bpf_map_lookup_elem(&flows, &slot);
+	void *own_stats = bpf_map_lookup_elem(&stats, &slot);
+
+	if (own_flows && own_stats && fast_to_vm(ctx, own_flows, own_stats))
+		return HOOK_NEXT;
+	return to_vm(ctx);
+}
+
 static int call(enum world_program program, struct __sk_buff *ctx)
 {
 	switch (program) {
 	case WORLD_TO_VM:
-		return to_vm(ctx);
+		return entry(ctx);
 	case WORLD_FROM_VM:
 		return from_vm(ctx);
 	case WORLD_INJECT:

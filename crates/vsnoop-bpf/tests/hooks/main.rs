@@ -31,12 +31,16 @@ const REDIRECT: i32 = 7;
 
 fn main() {
     let arguments = Arguments::from_args();
-    let tests: [(&str, fn()); 31] = [
+    let tests: [(&str, fn()); 32] = [
         ("the_verifier_accepts_both_hooks", the_verifier_accepts_both_hooks),
         ("a_port_is_attached_once_and_found_again", a_port_is_attached_once_and_found_again),
         (
             "pins_of_another_abi_are_reported_as_damaged",
             pins_of_another_abi_are_reported_as_damaged,
+        ),
+        (
+            "a_lease_passes_what_follows_in_the_same_jiffy",
+            a_lease_passes_what_follows_in_the_same_jiffy,
         ),
         ("damaged_frames_pass_untouched", damaged_frames_pass_untouched),
         ("random_frames_pass_untouched", random_frames_pass_untouched),
@@ -758,6 +762,49 @@ fn every_flow_of_a_large_table_is_listed() {
     let listed: std::collections::BTreeSet<u16> =
         flows.iter().map(|(k, _)| k.sender_port).collect();
     assert_eq!(listed, expected);
+}
+
+/// The program on the tap passes segments by a lease: of these the record does not note TSval.
+fn a_lease_passes_what_follows_in_the_same_jiffy() {
+    const BYTES: u32 = 100;
+    const MOST: u32 = 500;
+    let port = Attached::with_hold();
+    port.set_run(port_run::PORT_PAUSED).expect("pause");
+    let (key, record) = record();
+    let at = |v| seq { v };
+    let record = flow {
+        vm_seq: at(3900),
+        next_seq: at(3900),
+        right_edge: at(1_000_000),
+        adv_edge: at(1_000_000),
+        mode: flow_mode::FLOW_PASSIVE as u8,
+        flags: record.flags | vsnoop_bpf::types::FLOW_F_TIMESTAMPS as u16,
+        sample: vsnoop_bpf::types::flow_sample::FLOW_SAMPLE_PASSED as u8,
+        // The VM is not late in this test.
+        progress_ns: now_ns() + 60_000_000_000,
+        ..record
+    };
+    port.insert_flow(&key, &record).expect("insert a flow");
+    let (mut sent, mut by_lease) = (0, 0);
+    while by_lease < 10 && sent < MOST {
+        let tsval = 1 + sent;
+        let options =
+            [TcpOptionElement::Noop, TcpOptionElement::Noop, TcpOptionElement::Timestamp(tsval, 1)];
+        let builder = PacketBuilder::ethernet2([6; 6], [2; 6]).ipv4(SENDER, VM, 64);
+        let mut frame = Vec::new();
+        let tcp = builder.tcp(40000, 80, 4000 + sent * BYTES, 1000).ack(500).options(&options);
+        tcp.expect("options fit").write(&mut frame, &[7; BYTES as usize]).expect("build a segment");
+        let (verdict, after) = port.run_hook(Hook::ToVm, &frame, 1).expect("run");
+        assert_eq!((verdict, after), (NEXT, frame));
+        sent += 1;
+        let now = port.flow(&key).expect("read").expect("the flow is on record");
+        assert_eq!((now.high_seq, u32::from(now.mode)), (at(4000 + sent * BYTES), 3));
+        by_lease += u32::from(now.lease_tsval < tsval);
+    }
+    assert_eq!(by_lease, 10, "of {sent} segments");
+    let stats = port.stats().expect("stats");
+    assert_eq!((stats.to_vm_packets, stats.passive), (u64::from(sent), u64::from(sent)));
+    assert!(stats.to_vm_bytes > u64::from(sent * BYTES));
 }
 
 /// ACK and window, and whether the TCP checksum is right.

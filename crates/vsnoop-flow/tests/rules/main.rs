@@ -14,6 +14,7 @@ mod hold_engine;
 mod hold_ranges;
 mod hold_segments;
 mod hold_window;
+mod lease;
 mod loss;
 mod passive;
 mod report;

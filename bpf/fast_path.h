@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Fast path to the VM: the usual segments of flows with a lease (flow/lease.h).
+ *
+ * It is part of the program on the tap, which knows its port's own maps, and runs before the shared
+ * programs are called. Under traffic most of what a packet costs are cache misses, of code too: so
+ * it is short, and knows one form of segment only. All others take the usual way (vsnoop.bpf.c).
+ *
+ * Checksums are not verified here, since nothing is acknowledged: a damaged segment that continues
+ * the flow counts as handed over, and is repeated by its sender, as one that the guest itself has
+ * lost.
+ */
+#ifndef VSNOOP_BPF_FAST_PATH_H
+#define VSNOOP_BPF_FAST_PATH_H
+
+#include "kernel.h"
+#include "lease.h"
+#include "marks.h"
+
+#include <linux/if_ether.h>
+#include <linux/ip.h>
+#include <linux/tcp.h>
+
+/* Two words of a key: it is written in words of the size in which it is hashed and compared. */
+typedef __u64 __attribute__((may_alias)) key_word;
+
+/* ::ffff:a.b.c.d, the second word of an address. */
+#define MAPPED_IPV4(addr) ((__u64)bpf_htonl(0xffff) | (__u64)(addr) << 32)
+
+/* Reads a segment to the VM of the usual form: Ethernet without a VLAN tag, IPv4 without options,
+ * TCP with timestamps behind two NOPs. Only the fields that flow_lease_covers() reads are filled
+ * in. */
+static __always_inline bool read_usual(const struct __sk_buff *skb, struct flow_key *key,
+				       struct segment *s)
+{
+	const struct ethhdr *eth = (void *)(long)skb->data;
+	const struct iphdr *ip = (const void *)(eth + 1);
+	const struct tcphdr *tcp = (const void *)(ip + 1);
+	const __be32 *options = (const void *)(tcp + 1), *word = (const void *)ip;
+	key_word *k = (void *)key;
+	__u32 len = skb->len - (__u32)sizeof(*eth);
+
+	if ((void *)(options + 3) > (void *)(long)skb->data_end || skb->vlan_present)
+		return false;
+	/* IPv4 of 20 bytes, and no more bytes than it says; not a fragment, TCP; no congestion
+	 * experienced; TCP of 32 bytes, no reserved bits. */
+	if (eth->h_proto != bpf_htons(ETH_P_IP) ||
+	    (word[0] & bpf_htonl(0xff00ffff)) != bpf_htonl(0x45000000 | (len & 0xffff)) ||
+	    (word[2] & bpf_htonl(0x00ff0000)) != bpf_htonl(0x00060000) ||
+	    ip->frag_off & bpf_htons(0x3fff) || (ip->tos & 3) == 3 ||
+	    (word[8] & bpf_htonl(0xff000000)) != bpf_htonl(0x80000000) ||
+	    options[0] != bpf_htonl(0x0101080a) || len > 0xffff || len < 52)
+		return false;
+	s->len = len - 52;
+	s->unit_len = skb->gso_size && skb->gso_size < s->len ? skb->gso_size : s->len;
+	s->tcp_flags = ((const __u8 *)tcp)[13];
+	s->bits = SEG_TIMESTAMPS;
+	s->seq = seq_of(bpf_ntohl(tcp->seq));
+	s->ack = seq_of(bpf_ntohl(tcp->ack_seq));
+	s->tsval = bpf_ntohl(options[1]);
+	k[0] = k[2] = 0;
+	k[1] = MAPPED_IPV4(ip->saddr);
+	k[3] = MAPPED_IPV4(ip->daddr);
+	k[4] = word[5]; /* both ports; no VLAN */
+	k[5] = *(const __u32 *)eth->h_dest | (__u64) * (const __u16 *)(eth->h_dest + 4) << 32;
+	return true;
+}
+
+/* Passes a segment to the VM that a lease covers, and updates record and counters. `flows`,
+ * `stats`: the port's own maps. Returns false if the segment must take the usual way. */
+static __always_inline bool fast_to_vm(const struct __sk_buff *skb, void *flows, void *stats)
+{
+	__u64 jiffy = bpf_jiffies64();
+	struct port_stats *st;
+	struct flow_key key;
+	struct segment s;
+	struct flow *f;
+	__u32 zero = 0;
+
+	st = bpf_map_lookup_elem(stats, &zero);
+	/* First: a port whose flows have no leases pays for no more. */
+	if (!st || st->lease_jiffy != jiffy || skb->mark & MARK_MASK || !read_usual(skb, &key, &s))
+		return false;
+	f = bpf_map_lookup_elem(flows, &key);
+	if (!f || !flow_lease_covers(f, &s, jiffy))
+		return false;
+	f->high_seq = seq_add(s.seq, s.len);
+	st->to_vm_packets++;
+	st->to_vm_bytes += skb->len;
+	st->passive++;
+	return true;
+}
+
+#endif
