@@ -208,13 +208,17 @@ static __always_inline __u64 coarse_ns(struct port *port, __u64 jiffy)
 	return at << (64 - COARSE_BITS) >> (64 - COARSE_BITS) << COARSE_SHIFT;
 }
 
-/* Grants the flow a lease for the segments that follow in this jiffy. */
-static __always_inline void grant_lease(const struct port *port, struct flow *f,
-					const struct segment *s, __u64 jiffy)
+/* Grants the flow a lease for the segments that follow in this jiffy, if they are of the form that
+ * the fast path reads. */
+static __always_inline void grant_lease(const struct port *port, const struct flow_key *key,
+					struct flow *f, const struct segment *s, __u64 jiffy)
 {
-	struct port_stats *st = stats_of(port);
+	struct port_stats *st;
 
-	if (!st || !flow_may_lease(f))
+	if (!flow_may_lease(f) || key->vlan_outer || !is_mapped_ipv4(key->vm_addr))
+		return;
+	st = stats_of(port);
+	if (!st)
 		return;
 	flow_grant_lease(f, s, jiffy);
 	st->lease_jiffy = jiffy;
@@ -248,7 +252,7 @@ static __always_inline enum to_vm_verdict decide_to_vm(struct port *port,
 
 		if (flow_continues_passive(f, s, &c)) {
 			flow_note_passive(f, s);
-			grant_lease(port, f, s, jiffy);
+			grant_lease(port, key, f, s, jiffy);
 			out->events = EVENT_PASSIVE;
 			return TO_VM_PASS;
 		}

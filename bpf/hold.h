@@ -428,7 +428,7 @@ __noinline int hold_copy(struct __sk_buff *skb, struct port *port, const struct 
 	}
 	bpf_loop(HOLD_REACH, copy_chunk, &copy, 0);
 	/* A full barrier: the bytes are visible to the engine before `tail` is. */
-	__sync_fetch_and_add(&len, 0);
+	__sync_fetch_and_add(&h->woken, 0);
 	return copy.left ? -1 : 0;
 }
 

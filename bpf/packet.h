@@ -182,6 +182,14 @@ static __always_inline void map_address(__u8 to[16], __be32 from)
 	((__u32 *)to)[3] = from;
 }
 
+/* Is this the address of an IPv4 packet (map_address())? */
+static __always_inline bool is_mapped_ipv4(const __u8 addr[16])
+{
+	const __u32 *w = (const void *)addr;
+
+	return !w[0] && !w[1] && w[2] == bpf_htonl(0xffff);
+}
+
 /* A packet on its way through the parser. */
 struct parser {
 	struct __sk_buff *skb;

@@ -35,7 +35,8 @@ static __always_inline struct port_stats *port_and_stats(const struct __sk_buff 
 	return st;
 }
 
-/* Parses a TCP segment with good checksums. Other packets pass untouched, and change no state. */
+/* Parses a TCP segment with good checksums. Other packets pass untouched, and change no state
+ * here (but see fast_path.h). */
 static __always_inline bool is_tcp(struct __sk_buff *skb, bool to_vm, struct packet *p,
 				   struct flow_key *key, struct segment *s, struct port_stats *st)
 {
@@ -109,12 +110,6 @@ struct arrival {
 	const struct segment *s;
 };
 
-static __always_inline void count_early(struct port_stats *st, __u32 bytes)
-{
-	st->kept_bytes += bytes;
-	st->early_bytes += bytes;
-}
-
 /* TO_VM_KEEP: copies, hands over data within the VM's window, answers. */
 static __always_inline int keep(struct __sk_buff *skb, struct port *port,
 				const struct arrival *arrival, struct outcome *out,
@@ -138,19 +133,14 @@ static __always_inline int keep(struct __sk_buff *skb, struct port *port,
 	switch (verdict) {
 	case KEPT_PASS:
 		if (copied && out->hand == HAND_ON) {
-			count_early(st, bytes);
+			st->kept_bytes += bytes;
+			st->early_bytes += bytes;
 			st->stretch_acked++;
 		}
 		return HOOK_NEXT;
 	case KEPT_DROP:
 		if (!taken)
 			st->hold_dropped++;
-		return HOOK_DROP;
-	case KEPT_WAIT:
-		count_early(st, bytes);
-		st->stretch_acked++;
-		st->held_segments++;
-		st->held_bytes += bytes;
 		return HOOK_DROP;
 	case KEPT_ACK:
 		break;

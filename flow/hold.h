@@ -4,12 +4,12 @@
  * of which the hold has a copy.
  *
  * A segment within the VM's window is copied and goes to the VM at once: as a clone whose original
- * becomes the early ACK, or itself where a later ACK covers it (hold_ack_may_wait()). A segment
+ * becomes the early ACK, or itself where a later ACK covers it (hold_choose_hand()). A segment
  * beyond the window, or one that the ring refuses, is copied and waits (FLOW_HOLDING). The engine
  * hands it over in order once the VM's window has room. Until the engine has handed over
  * everything, segments of the sender are kept behind it, or dropped:
  *
- *   in order          kept, acknowledged at once or with a later one
+ *   in order          kept, acknowledged
  *   a pure ACK        forwarded at once, with SEQ = high_seq
  *   a probe, old data answered by the host
  *   beyond a hole     kept, NEXT_SEQ acknowledged again with SACK (four ranges)

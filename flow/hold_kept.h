@@ -111,7 +111,7 @@ static __always_inline enum kept_verdict flow_kept(struct flow *f, struct hold *
 	bool out_of_order = seq_gt(s->seq, f->next_seq);
 	/* If the VM has shrunk its window meanwhile, it drops the clone. */
 	bool within = seq_le(end, f->right_edge);
-	bool handed = within && (taken || hand == HAND_ON), may_wait;
+	bool handed = within && (taken || hand == HAND_ON);
 
 	out->events &= EVENT_SENDER_ACK;
 	h->claimed = 0;
@@ -132,13 +132,11 @@ static __always_inline enum kept_verdict flow_kept(struct flow *f, struct hold *
 		h->marked++;
 	if (out_of_order)
 		return hold_answer_out_of_order(f, h, s, end, c, out);
-	may_wait =
-		hand == HAND_NOTHING ? hold_ack_may_wait(f, h, s, end) : handed && hand == HAND_ON;
 	bytes = hold_extend(f, h, s, end, c, out);
-	if (may_wait) {
+	if (handed && hand == HAND_ON) {
 		/* Rounded up, so that the ACK does not wait for a fifth segment. */
 		h->unanswered += (bytes + 15) / 16;
-		return handed ? KEPT_PASS : KEPT_WAIT;
+		return KEPT_PASS;
 	}
 	h->unanswered = 0;
 	f->early_acks++;

@@ -15,18 +15,19 @@
 /* After this time without an answer a listener takes no data: later segments wait in the hold. */
 #define HOLD_UNCONFIRMED_NS (200 * NSEC_PER_MSEC)
 
-/* May the ACK of a segment that is kept wait for a later segment? It does for most segments of a
- * bulk transfer. An ACK is sent at once for PSH, for a segment below MSS, during the ramp, near the
- * edge that the sender was shown, and with incast control, whose grants come with ACKs. `end`: SEQ
- * behind its last byte. */
-static __always_inline bool hold_ack_may_wait(const struct flow *f, const struct hold *h,
-					      const struct segment *s, struct seq end)
+/* How a segment within the VM's window goes to the VM. Most segments of a bulk transfer pass
+ * without an ACK. An ACK is sent at once for PSH, for a segment below MSS, during the ramp, near
+ * the edge that the sender was shown, and with incast control, whose grants come with ACKs. */
+static __always_inline enum hand hold_choose_hand(const struct flow *f, const struct hold *h,
+						  const struct segment *s, struct seq end)
 {
 	__u32 few = HOLD_ACK_SEGMENTS * f->mss;
 
-	return !(s->tcp_flags & TCP_PSH) && s->unit_len >= f->mss && f->ramp >= FLOW_RAMP &&
-	       h->unanswered * 16u + s->len < few && seq_diff(f->adv_edge, end) >= (__s32)few &&
-	       !flow_is_shaped(f);
+	if (s->tcp_flags & TCP_PSH || s->unit_len < f->mss || f->ramp < FLOW_RAMP ||
+	    h->unanswered * 16u + s->len >= few || seq_diff(f->adv_edge, end) < (__s32)few ||
+	    flow_is_shaped(f))
+		return HAND_AND_ACK;
+	return HAND_ON;
 }
 
 /* Has a listener not answered for HOLD_UNCONFIRMED_NS? Its accept queue may be full; then the VM
@@ -85,7 +86,7 @@ static __always_inline bool hold_keeps_segment(const struct flow *f, const struc
 		if (!hold_may_start_with(f, s, end, skip, within))
 			return false;
 		if (within) {
-			out->hand = hold_ack_may_wait(f, h, s, end) ? HAND_ON : HAND_AND_ACK;
+			out->hand = hold_choose_hand(f, h, s, end);
 			return flow_may_acknowledge_up_to(f, end) &&
 			       !flow_may_be_passive(f, s, end, c);
 		}

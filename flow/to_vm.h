@@ -246,8 +246,11 @@ static __always_inline void flow_mode_by_data(struct flow *f, const struct segme
 	if (!is_next || !flow_is_plain_data(s)) {
 		flow_offline(f, FLOW_UNEXPECTED_SEQ, flow_offline_event(f, s), out);
 	} else if (c->policy->run != PORT_ACCELERATE || flow_may_be_passive(f, s, end, c)) {
-		if (f->mode == FLOW_ACTIVE)
+		if (f->mode == FLOW_ACTIVE) {
 			f->mode = FLOW_PASSIVE;
+			/* A lease of before is for what was outstanding then. */
+			f->lease_jiffy = 0;
+		}
 		out->events |= EVENT_PASSIVE;
 	} else if (f->mode == FLOW_ACTIVE) {
 		/* There is no memory for a copy. */

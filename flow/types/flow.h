@@ -116,10 +116,9 @@ struct flow {
 	__u8 ramp; /* segments since the start or the last hole, up to FLOW_RAMP */
 	__u8 sample; /* enum flow_sample */
 	__u16 offline; /* how often the flow left ACTIVE, up to 65535 */
-	__u32 lease_jiffy; /* the lease is for this jiffy: see flow/lease.h */
+	__u64 lease_jiffy; /* the lease is for this jiffy: see flow/lease.h; 0: none */
 	struct seq lease_edge; /* it ends here */
 	__u32 lease_tsval; /* TSval of the segment with which it was granted */
-	__u32 zero;
 
 #if INCAST_USED || !defined(PORT_MAPS)
 	struct incast incast; /* see flow/incast.h */

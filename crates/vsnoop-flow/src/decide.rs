@@ -113,7 +113,7 @@ pub fn continues_passive(f: &flow, s: &segment, port: &port_state, p: &policy, n
 
 /// Grants a lease for this jiffy with a segment that continues a backlog, unless the flow may have
 /// none.
-pub fn grant_lease(f: &mut flow, s: &segment, jiffy: u32) {
+pub fn grant_lease(f: &mut flow, s: &segment, jiffy: u64) {
     // SAFETY: as in to_vm().
     unsafe {
         if types::flow_may_lease(f) {
@@ -123,7 +123,7 @@ pub fn grant_lease(f: &mut flow, s: &segment, jiffy: u32) {
 }
 
 /// Does the flow's lease cover this segment?
-pub fn lease_covers(f: &flow, s: &segment, jiffy: u32) -> bool {
+pub fn lease_covers(f: &flow, s: &segment, jiffy: u64) -> bool {
     // SAFETY: as in to_vm().
     unsafe { types::flow_lease_covers(f, s, jiffy) }
 }

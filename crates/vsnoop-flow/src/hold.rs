@@ -13,8 +13,6 @@ pub enum Kept {
     Ack,
     /// Hand nothing on.
     Drop,
-    /// Hand nothing on: a later ACK covers it.
-    Wait,
 }
 
 /// As [`crate::decide::to_vm`]. `now` in ns.
@@ -93,7 +91,6 @@ pub fn kept(
         kept_verdict::KEPT_PASS => Kept::Pass,
         kept_verdict::KEPT_ACK => Kept::Ack,
         kept_verdict::KEPT_DROP => Kept::Drop,
-        kept_verdict::KEPT_WAIT => Kept::Wait,
         other => unreachable!("flow_kept() answered {other}"),
     };
     (verdict, out)

@@ -373,7 +373,7 @@ impl Served {
             // Counters without effect on the behaviour.
             (f.offline, f.suppressed, f.rewritten, f.reacked) = (0, 0, 0, 0);
             (f.early_bytes, f.early_acks) = (0, 0);
-            if !self.vm.port.is_jiffy(f.lease_jiffy) {
+            if f.lease_jiffy != self.vm.port.jiffy() {
                 (f.lease_jiffy, f.lease_edge.v, f.lease_tsval) = (0, 0, 0);
             }
             into.extend(bytes_of(&key));

@@ -513,11 +513,11 @@ impl SimulatedPort {
         (result, (skb.redirect_ifindex, skb.redirect_flags))
     }
 
-    /// Is this the present jiffy, in the width of a flow's record?
-    pub fn is_jiffy(&self, jiffy: u32) -> bool {
+    /// The present jiffy.
+    pub fn jiffy(&self) -> u64 {
         // As bpf_jiffies64() in native/kernel.c.
         const JIFFY_NS: u64 = 4_000_000;
-        (self.now / JIFFY_NS) as u32 == jiffy
+        self.now / JIFFY_NS
     }
 
     /// Appends all state, except the clock and some maps, for comparison.

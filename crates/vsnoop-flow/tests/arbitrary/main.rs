@@ -46,7 +46,7 @@ fn no_sequence_of_segments_makes_a_hold_unsound() {
         seen.early,
         seen.handed_on,
         seen.held,
-        seen.waits,
+        seen.leased,
         seen.out_of_order,
         seen.full,
         seen.fins,

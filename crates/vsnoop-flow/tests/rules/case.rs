@@ -356,17 +356,6 @@ impl FlowCase {
         out
     }
 
-    /// Asserts that it is kept, and not handed over; a later early ACK covers it.
-    #[track_caller]
-    pub fn waits(&mut self, s: &segment) {
-        let verdict = self.decide(s).0;
-        assert!(matches!(verdict, Verdict::Keep { hand: Hand::Nothing, .. }), "{verdict:?}");
-        let (kept, out) = self.after_copy(s, true, false);
-        assert_eq!((kept, self.mode()), (Kept::Wait, flow_mode::FLOW_HOLDING), "{:?}", self.f);
-        assert_ne!(out.events & EVENT_WAKE, 0, "the engine hands it over");
-        assert_eq!(self.f.next_seq, s.seq.add(s.len), "what is kept counts");
-    }
-
     /// Asserts that neither NEXT_SEQ nor the hold changes.
     #[track_caller]
     pub fn not_kept(&mut self, s: &segment) -> (Verdict, outcome) {

@@ -5,7 +5,7 @@ use vsnoop_flow::{continues_passive, grant_lease, lease_covers, segment, types::
 
 use crate::case::*;
 
-const JIFFY: u32 = 7;
+const JIFFY: u64 = 7;
 
 /// A flow in a paused port, with a backlog of one segment and a lease that the second one brought.
 fn leased() -> FlowCase {
@@ -83,11 +83,36 @@ fn anything_unusual_takes_a_full_decision() {
 fn a_vm_that_has_caught_up_ends_a_lease() {
     let mut c = leased();
     let sent = c.f.high_seq.diff(at(0)) as u32;
-    c.acks(sent - MSS, WINDOW);
-    assert!(lease_covers(&c.f, &next(&c), JIFFY), "it has a backlog");
+    assert!(lease_covers(&c.f, &next(&c), JIFFY));
     c.acks(sent, WINDOW);
     assert_eq!(c.mode(), flow_mode::FLOW_ACTIVE);
     assert!(!lease_covers(&c.f, &next(&c), JIFFY));
+}
+
+#[test]
+fn a_flow_that_becomes_passive_again_has_no_lease() {
+    let mut c = leased();
+    let sent = c.f.high_seq.diff(at(0)) as u32;
+    c.acks(sent, WINDOW);
+    // An early ACK: acknowledged bytes are outstanding when the flow is passive again.
+    c.policy.run = port_run::PORT_ACCELERATE;
+    c.early(&c.data(sent, MSS));
+    c.policy.run = port_run::PORT_PAUSED;
+    c.pass(&next(&c));
+    assert_eq!(c.mode(), flow_mode::FLOW_PASSIVE);
+    assert!(c.f.next_seq.diff(c.f.vm_seq) > 0);
+    assert!(!lease_covers(&c.f, &next(&c), JIFFY));
+}
+
+#[test]
+fn the_ack_of_the_timed_byte_ends_a_lease() {
+    let mut c = leased();
+    let timed = c.f.sample_seq.diff(at(0)) as u32;
+    let s = next(&c);
+    passes(&mut c, &s);
+    c.acks(timed, WINDOW);
+    assert_eq!(c.mode(), flow_mode::FLOW_PASSIVE);
+    assert!(!lease_covers(&c.f, &next(&c), JIFFY), "the next one is timed");
 }
 
 #[test]

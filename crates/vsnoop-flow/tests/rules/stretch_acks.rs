@@ -80,40 +80,6 @@ fn segments_that_a_sender_may_wait_for_are_acknowledged_at_once() {
 }
 
 #[test]
-fn of_what_waits_in_the_hold_every_fourth_segment_is_acknowledged() {
-    let mut c = bulk(FlowCase::new());
-    let told = next(&c);
-    c.acks(told, 0);
-    for round in 0..3 {
-        for _ in 0..3 {
-            c.waits(&c.data(next(&c), MSS));
-        }
-        let s = c.data(next(&c), MSS);
-        assert_eq!(c.held(&s).ack.ack, s.seq.add(MSS), "round {round}");
-    }
-    // At once: a segment that ends a message, one beyond a hole, and the one that fills it.
-    c.waits(&c.data(next(&c), MSS));
-    c.held(&psh(c.data(next(&c), MSS)));
-    c.held(&c.data(next(&c) + MSS, MSS));
-    c.held(&c.data(next(&c), MSS));
-    c.held(&c.data(next(&c), MSS));
-}
-
-#[test]
-fn the_vms_ack_passes_for_what_waited_in_the_hold() {
-    let mut c = bulk(FlowCase::new());
-    let told = next(&c);
-    c.acks(told, 0);
-    c.waits(&c.data(told, MSS));
-    c.waits(&c.data(told + MSS, MSS));
-    c.acks(told, WINDOW);
-    c.engine_hands_over(told + 2 * MSS);
-    let (verdict, out) = c.acks(told + 2 * MSS, c.window_at(told + 2 * MSS));
-    assert!(verdict == FromVm::Pass || out.ack.ack == at(told + 2 * MSS), "{verdict:?}");
-    assert_ne!(verdict, FromVm::Drop);
-}
-
-#[test]
 fn a_super_packet_of_four_segments_is_acknowledged_at_once() {
     let mut c = bulk(FlowCase::new());
     c.handed_on(&c.data(next(&c), 3 * MSS));
