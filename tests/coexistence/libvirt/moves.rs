@@ -219,8 +219,9 @@ pub fn saving_without_a_pause() -> Result<()> {
         Ok(())
     })?;
     host.until_port("the port is gone with its domain", Value::is_null)?;
-    let log = service_log(host)?;
-    ensure!(log.contains("its VM has left without"), "{log}");
+    wait_until("what stayed behind is logged", PATIENCE, || {
+        Ok(service_log(host)?.contains("its VM has left without"))
+    })?;
     wait_until("it is counted", PATIENCE, || {
         Ok(counter("vsnoop_migrations_left_behind_bytes_total")? > 0.0)
     })?;
