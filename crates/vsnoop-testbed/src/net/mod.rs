@@ -22,7 +22,9 @@ mod stale;
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
+use std::process::Command;
 
 use anyhow::{Context, Result, anyhow};
 use nix::sched::{CloneFlags, setns};
@@ -47,7 +49,7 @@ impl Netns {
     ///
     /// The name must be free; [`Net`] has names that can be cleaned up after a crash.
     fn create(name: &str) -> Result<Self> {
-        checked("ip", ["netns", "add", name])
+        change_names("add", name)
             .with_context(|| format!("making network namespace {name} (needs root)"))?;
         let path = PathBuf::from("/run/netns").join(name);
         let handle = File::open(&path).with_context(|| format!("opening {}", path.display()))?;
@@ -117,10 +119,16 @@ impl Netns {
 
 impl Drop for Netns {
     fn drop(&mut self) {
-        if let Err(error) = checked("ip", ["netns", "del", &self.name]) {
+        if let Err(error) = change_names("del", &self.name) {
             tracing::warn!(netns = self.name, "namespace not deleted: {error:#}");
         }
     }
+}
+
+/// `ip netns add` or `del`. In a process group of its own: a signal from the terminal must not end
+/// it half way, when the name is mounted and no [`Netns`] will remove it.
+fn change_names(how: &str, name: &str) -> Result<()> {
+    check(Command::new("ip").args(["netns", how, name]).process_group(0)).map(drop)
 }
 
 fn sysctl_path(key: &str) -> PathBuf {
