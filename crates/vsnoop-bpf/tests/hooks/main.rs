@@ -785,26 +785,56 @@ fn a_lease_passes_what_follows_in_the_same_jiffy() {
         ..record
     };
     port.insert_flow(&key, &record).expect("insert a flow");
-    let (mut sent, mut by_lease) = (0, 0);
-    while by_lease < 10 && sent < MOST {
-        let tsval = 1 + sent;
+    // The segment with this number, whose TSval is one more.
+    let segment = |number: u32| {
+        let tsval = 1 + number;
         let options =
             [TcpOptionElement::Noop, TcpOptionElement::Noop, TcpOptionElement::Timestamp(tsval, 1)];
         let builder = PacketBuilder::ethernet2([6; 6], [2; 6]).ipv4(SENDER, VM, 64);
         let mut frame = Vec::new();
-        let tcp = builder.tcp(40000, 80, 4000 + sent * BYTES, 1000).ack(500).options(&options);
+        let tcp = builder.tcp(40000, 80, 4000 + number * BYTES, 1000).ack(500).options(&options);
         tcp.expect("options fit").write(&mut frame, &[7; BYTES as usize]).expect("build a segment");
+        frame
+    };
+    let (mut sent, mut by_lease) = (0, 0);
+    while by_lease < 10 && sent < MOST {
+        let frame = segment(sent);
         let (verdict, after) = port.run_hook(Hook::ToVm, &frame, 1).expect("run");
         assert_eq!((verdict, after), (NEXT, frame));
         sent += 1;
         let now = port.flow(&key).expect("read").expect("the flow is on record");
         assert_eq!((now.high_seq, u32::from(now.mode)), (at(4000 + sent * BYTES), 3));
-        by_lease += u32::from(now.lease_tsval < tsval);
+        by_lease += u32::from(now.lease_tsval < sent);
     }
     assert_eq!(by_lease, 10, "of {sent} segments");
     let stats = port.stats().expect("stats");
     assert_eq!((stats.to_vm_packets, stats.passive), (u64::from(sent), u64::from(sent)));
     assert!(stats.to_vm_bytes > u64::from(sent * BYTES));
+
+    // The full decision finds that their checksums are wrong; a lease would pass them.
+    let unusual: [(&str, &dyn Fn(&mut Vec<u8>)); 9] = [
+        ("congestion experienced", &|f| f[15] |= 3),
+        ("a fragment", &|f| f[20] |= 0x20),
+        ("IP options", &|f| f[14] = 0x46),
+        ("another protocol", &|f| f[23] = 17),
+        ("an IP length below the frame's", &|f| f[17] -= 1),
+        ("a shorter TCP header", &|f| f[46] = 0x70),
+        ("a reserved bit", &|f| f[46] |= 1),
+        ("FIN", &|f| f[47] |= 1),
+        ("another option", &|f| f[56] = 253),
+    ];
+    for (what, change) in unusual {
+        for _ in 0..3 {
+            port.run_hook(Hook::ToVm, &segment(sent), 1).expect("run");
+            sent += 1;
+            let mut frame = segment(sent);
+            change(&mut frame);
+            let (verdict, after) = port.run_hook(Hook::ToVm, &frame, 1).expect("run");
+            assert_eq!((verdict, after), (NEXT, frame), "{what}");
+            let now = port.flow(&key).expect("read").expect("the flow is on record");
+            assert_eq!(now.high_seq, at(4000 + sent * BYTES), "a lease passed {what}");
+        }
+    }
 }
 
 /// ACK and window, and whether the TCP checksum is right.
