@@ -812,16 +812,17 @@ fn a_lease_passes_what_follows_in_the_same_jiffy() {
     assert!(stats.to_vm_bytes > u64::from(sent * BYTES));
 
     // The full decision finds that their checksums are wrong; a lease would pass them.
-    let unusual: [(&str, &dyn Fn(&mut Vec<u8>)); 9] = [
-        ("congestion experienced", &|f| f[15] |= 3),
-        ("a fragment", &|f| f[20] |= 0x20),
-        ("IP options", &|f| f[14] = 0x46),
-        ("another protocol", &|f| f[23] = 17),
-        ("an IP length below the frame's", &|f| f[17] -= 1),
-        ("a shorter TCP header", &|f| f[46] = 0x70),
-        ("a reserved bit", &|f| f[46] |= 1),
-        ("FIN", &|f| f[47] |= 1),
-        ("another option", &|f| f[56] = 253),
+    type Change = fn(&mut [u8]);
+    let unusual: [(&str, Change); 9] = [
+        ("congestion experienced", |f| f[15] |= 3),
+        ("a fragment", |f| f[20] |= 0x20),
+        ("IP options", |f| f[14] = 0x46),
+        ("another protocol", |f| f[23] = 17),
+        ("an IP length below the frame's", |f| f[17] -= 1),
+        ("a shorter TCP header", |f| f[46] = 0x70),
+        ("a reserved bit", |f| f[46] |= 1),
+        ("FIN", |f| f[47] |= 1),
+        ("another option", |f| f[56] = 253),
     ];
     for (what, change) in unusual {
         for _ in 0..3 {
