@@ -3,10 +3,11 @@
  * Leases: until the kernel's clock ticks (a jiffy), the host passes segments that continue the
  * backlog of a passive flow, up to an edge, without a look at what the VM's CPU writes.
  *
- * flow_continues_passive() decides about the first such segment, and grants the lease. For the rest
- * of the jiffy nothing can change that would matter before the next look: the VM is found late by
- * up to a jiffy later, and so a pause takes effect, or the end of passive mode by the operator. A
- * VM that takes back what it has shown drops segments, whose retransmission takes the flow offline.
+ * The first such segment, of which flow_continues_passive() holds, brings the lease. For the rest
+ * of the jiffy nothing can change that would matter before the next look: the hooks find the VM
+ * late by up to a jiffy later, and obey the operator, who pauses the port or forbids passive mode,
+ * as much later. If the VM takes back a window that it has shown, it drops what a lease passes
+ * beyond it; the sender repeats that, and a repeated segment takes the flow offline.
  * The VM's own ACK ends a lease at once when it has caught up, and so does whatever takes the flow
  * offline: both change the mode, and a flow that becomes passive again has no lease. The ACK of the
  * timed byte ends it, too, so that as many are timed as without.

@@ -5,6 +5,7 @@
 //! namespace of the test's own; a change that a hook makes is seen directly.
 
 mod captured;
+mod lease;
 mod sharing;
 
 use std::fs;
@@ -40,7 +41,7 @@ fn main() {
         ),
         (
             "a_lease_passes_what_follows_in_the_same_jiffy",
-            a_lease_passes_what_follows_in_the_same_jiffy,
+            lease::a_lease_passes_what_follows_in_the_same_jiffy,
         ),
         ("damaged_frames_pass_untouched", damaged_frames_pass_untouched),
         ("random_frames_pass_untouched", random_frames_pass_untouched),
@@ -307,10 +308,24 @@ fn of_sender(seq: u32, ack: u32, data: &[u8]) -> Vec<u8> {
 }
 
 fn of_sender_at(port: u16, seq: u32, ack: u32, data: &[u8]) -> Vec<u8> {
-    let builder =
-        PacketBuilder::ethernet2([6; 6], [2; 6]).ipv4(SENDER, VM, 64).tcp(port, 80, seq, 1000);
+    of_sender_with(port, seq, ack, &[], data)
+}
+
+fn of_sender_with(
+    port: u16,
+    seq: u32,
+    ack: u32,
+    options: &[TcpOptionElement],
+    data: &[u8],
+) -> Vec<u8> {
+    let builder = PacketBuilder::ethernet2([6; 6], [2; 6])
+        .ipv4(SENDER, VM, 64)
+        .tcp(port, 80, seq, 1000)
+        .ack(ack)
+        .options(options)
+        .expect("options fit");
     let mut frame = Vec::new();
-    builder.ack(ack).write(&mut frame, data).expect("build a segment");
+    builder.write(&mut frame, data).expect("build a segment");
     frame
 }
 
@@ -762,80 +777,6 @@ fn every_flow_of_a_large_table_is_listed() {
     let listed: std::collections::BTreeSet<u16> =
         flows.iter().map(|(k, _)| k.sender_port).collect();
     assert_eq!(listed, expected);
-}
-
-/// The program on the tap passes segments by a lease: of these the record does not note TSval.
-fn a_lease_passes_what_follows_in_the_same_jiffy() {
-    const BYTES: u32 = 100;
-    const MOST: u32 = 500;
-    let port = Attached::with_hold();
-    port.set_run(port_run::PORT_PAUSED).expect("pause");
-    let (key, record) = record();
-    let at = |v| seq { v };
-    let record = flow {
-        vm_seq: at(3900),
-        next_seq: at(3900),
-        right_edge: at(1_000_000),
-        adv_edge: at(1_000_000),
-        mode: flow_mode::FLOW_PASSIVE as u8,
-        flags: record.flags | vsnoop_bpf::types::FLOW_F_TIMESTAMPS as u16,
-        sample: vsnoop_bpf::types::flow_sample::FLOW_SAMPLE_PASSED as u8,
-        // The VM is not late in this test.
-        progress_ns: now_ns() + 60_000_000_000,
-        ..record
-    };
-    port.insert_flow(&key, &record).expect("insert a flow");
-    // The segment with this number, whose TSval is one more.
-    let segment = |number: u32| {
-        let tsval = 1 + number;
-        let options =
-            [TcpOptionElement::Noop, TcpOptionElement::Noop, TcpOptionElement::Timestamp(tsval, 1)];
-        let builder = PacketBuilder::ethernet2([6; 6], [2; 6]).ipv4(SENDER, VM, 64);
-        let mut frame = Vec::new();
-        let tcp = builder.tcp(40000, 80, 4000 + number * BYTES, 1000).ack(500).options(&options);
-        tcp.expect("options fit").write(&mut frame, &[7; BYTES as usize]).expect("build a segment");
-        frame
-    };
-    let (mut sent, mut by_lease) = (0, 0);
-    while by_lease < 10 && sent < MOST {
-        let frame = segment(sent);
-        let (verdict, after) = port.run_hook(Hook::ToVm, &frame, 1).expect("run");
-        assert_eq!((verdict, after), (NEXT, frame));
-        sent += 1;
-        let now = port.flow(&key).expect("read").expect("the flow is on record");
-        assert_eq!((now.high_seq, u32::from(now.mode)), (at(4000 + sent * BYTES), 3));
-        by_lease += u32::from(now.lease_tsval < sent);
-    }
-    assert_eq!(by_lease, 10, "of {sent} segments");
-    let stats = port.stats().expect("stats");
-    assert_eq!((stats.to_vm_packets, stats.passive), (u64::from(sent), u64::from(sent)));
-    assert!(stats.to_vm_bytes > u64::from(sent * BYTES));
-
-    // The full decision finds that their checksums are wrong; a lease would pass them.
-    type Change = fn(&mut [u8]);
-    let unusual: [(&str, Change); 9] = [
-        ("congestion experienced", |f| f[15] |= 3),
-        ("a fragment", |f| f[20] |= 0x20),
-        ("IP options", |f| f[14] = 0x46),
-        ("another protocol", |f| f[23] = 17),
-        ("an IP length below the frame's", |f| f[17] -= 1),
-        ("a shorter TCP header", |f| f[46] = 0x70),
-        ("a reserved bit", |f| f[46] |= 1),
-        ("FIN", |f| f[47] |= 1),
-        ("another option", |f| f[56] = 253),
-    ];
-    for (what, change) in unusual {
-        for _ in 0..3 {
-            port.run_hook(Hook::ToVm, &segment(sent), 1).expect("run");
-            sent += 1;
-            let mut frame = segment(sent);
-            change(&mut frame);
-            let (verdict, after) = port.run_hook(Hook::ToVm, &frame, 1).expect("run");
-            assert_eq!((verdict, after), (NEXT, frame), "{what}");
-            let now = port.flow(&key).expect("read").expect("the flow is on record");
-            assert_eq!(now.high_seq, at(4000 + sent * BYTES), "a lease passed {what}");
-        }
-    }
 }
 
 /// ACK and window, and whether the TCP checksum is right.

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use super::checked::checked;
+use super::change_names;
 
 /// Deletes namespaces of [`Net`](super::Net)s with this prefix whose process is gone. Returns their
 /// names.
@@ -28,7 +28,7 @@ pub fn remove_stale(prefix: &str) -> Result<Vec<String>> {
     for entry in entries {
         let name = entry.context("listing /run/netns")?.file_name();
         let Some(name) = name.to_str().filter(|name| is_stale(name)) else { continue };
-        checked("ip", ["netns", "del", name])?;
+        change_names("del", name)?;
         removed.push(name.to_owned());
     }
     Ok(removed)
