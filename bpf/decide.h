@@ -208,20 +208,39 @@ static __always_inline __u64 coarse_ns(struct port *port, __u64 jiffy)
 	return at << (64 - COARSE_BITS) >> (64 - COARSE_BITS) << COARSE_SHIFT;
 }
 
-/* Grants the flow a lease for the segments that follow in this jiffy, if they are of the form that
- * the fast path reads. */
-static __always_inline void grant_lease(const struct port *port, const struct flow_key *key,
-					struct flow *f, const struct segment *s, __u64 jiffy)
+/* Does the fast path read segments of this flow? */
+static __always_inline bool fast_path_reads(const struct flow_key *key)
 {
-	struct port_stats *st;
+	return !key->vlan_outer && is_mapped_ipv4(key->vm_addr);
+}
 
-	if (!flow_may_lease(f) || key->vlan_outer || !is_mapped_ipv4(key->vm_addr))
-		return;
-	st = stats_of(port);
-	if (!st)
-		return;
-	flow_grant_lease(f, s, jiffy);
-	st->lease_jiffy = jiffy;
+/* Notes that a flow of the port has a lease in this jiffy. Without that the fast path does not look
+ * for one. */
+static __always_inline void note_lease(const struct port *port, __u64 jiffy)
+{
+	struct port_stats *st = stats_of(port);
+
+	if (st)
+		st->lease_jiffy = jiffy;
+}
+
+/* Passes a segment that continues the backlog of a passive flow, and grants the flow a lease for
+ * those that follow in this jiffy. The VM is found late by up to a jiffy later. Returns false, and
+ * has changed nothing, if the segment takes a full decision. */
+static __noinline bool pass_passive(struct port *port, const struct flow_key *key, struct flow *f,
+				    const struct segment *s)
+{
+	__u64 jiffy = bpf_jiffies64();
+	struct decision_context c = context_of(port, coarse_ns(port, jiffy));
+
+	if (!flow_continues_passive(f, s, &c))
+		return false;
+	flow_note_passive(f, s);
+	if (flow_may_lease(f) && fast_path_reads(key)) {
+		note_lease(port, jiffy);
+		flow_grant_lease(f, s, jiffy);
+	}
+	return true;
 }
 
 /* Decides about a segment to the VM. Two frequent cases need no lock: pure ACKs, and data that
@@ -233,6 +252,7 @@ static __always_inline enum to_vm_verdict decide_to_vm(struct port *port,
 {
 	struct flow *f;
 
+	/* Incast control accounts for data under the lock. */
 	if (INCAST_USED && path)
 		return decide_locked(port, key, s, out, path);
 	f = flow_of(port, key);
@@ -244,18 +264,9 @@ static __always_inline enum to_vm_verdict decide_to_vm(struct port *port,
 			note_sender(port, key, f, s);
 		return TO_VM_PASS;
 	}
-	/* The VM is found late by up to a jiffy later. Not where incast control has to account for
-	 * data under the lock. */
-	if (!INCAST_USED && f->mode == FLOW_PASSIVE) {
-		__u64 jiffy = bpf_jiffies64();
-		struct decision_context c = context_of(port, coarse_ns(port, jiffy));
-
-		if (flow_continues_passive(f, s, &c)) {
-			flow_note_passive(f, s);
-			grant_lease(port, key, f, s, jiffy);
-			out->events = EVENT_PASSIVE;
-			return TO_VM_PASS;
-		}
+	if (f->mode == FLOW_PASSIVE && pass_passive(port, key, f, s)) {
+		out->events = EVENT_PASSIVE;
+		return TO_VM_PASS;
 	}
 	return decide_locked(port, key, s, out, INCAST_NO_PATH);
 }
@@ -310,9 +321,10 @@ __noinline enum from_vm_verdict decide_from_vm(struct port *port, const struct f
 {
 	struct decision_context c;
 	enum from_vm_verdict verdict;
+	bool is_leased = false;
 	struct flow *f;
 	struct hold *h;
-	__u64 now;
+	__u64 now, jiffy;
 	__u16 key_hash;
 
 	if (!port || !key || !s || !out)
@@ -339,6 +351,8 @@ __noinline enum from_vm_verdict decide_from_vm(struct port *port, const struct f
 	if (!now)
 		now = bpf_ktime_get_ns();
 	out->now = now;
+	/* Incast control must account for each segment. */
+	jiffy = fast_path_reads(key) && !incast_is_used() ? bpf_jiffies64() : 0;
 	key_hash = flow_key_hash(key);
 	c = context_of(port, now);
 	bpf_spin_lock(&f->lock);
@@ -347,7 +361,11 @@ __noinline enum from_vm_verdict decide_from_vm(struct port *port, const struct f
 	verdict = FROM_VM_PASS;
 	if (f->key_hash == key_hash && f->hold == out->hold)
 		verdict = flow_from_vm(f, h, s, &c, out);
+	if (jiffy && verdict == FROM_VM_PASS)
+		is_leased = flow_grant_vm_lease(f, h, jiffy);
 	bpf_spin_unlock(&f->lock);
+	if (is_leased)
+		note_lease(port, jiffy);
 	settle(port, key, out, now);
 	return verdict;
 }

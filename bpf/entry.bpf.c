@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * The program on a tap, for packets to the VM: passes what a lease covers (fast_path.h), and calls
- * the port's shared program for all other packets (vsnoop.bpf.c).
+ * The two programs on a tap: each passes what a lease covers (fast_path.h), and calls the port's
+ * shared program for all other packets (vsnoop.bpf.c).
  *
- * One is loaded for each port, with the port's own maps, and without libbpf: user space puts maps
+ * They are loaded for each port, with the port's own maps, and without libbpf: user space puts maps
  * and slot into the instructions (crates/vsnoop-bpf/src/entry.rs), where clang left references to
  * the names below. So there are no functions here, no types (BTF), and no CO-RE.
  */
@@ -14,7 +14,7 @@
 struct flows_map flows SEC(".maps");
 struct stats_map stats SEC(".maps");
 
-/* The shared program. */
+/* The shared program of the hook. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
 	__uint(max_entries, 1);
@@ -25,12 +25,22 @@ struct {
 /* Its address stands for the port's slot. */
 extern const char slot[];
 
-SEC("tcx/egress")
-int entry(struct __sk_buff *skb)
+static __always_inline int call_shared(struct __sk_buff *skb)
 {
-	if (fast_to_vm(skb, &flows, &stats))
-		return HOOK_NEXT;
 	skb->cb[CB_SLOT] = (__u32)(unsigned long)slot;
 	bpf_tail_call(skb, &program, 0);
+	/* It is gone. */
 	return HOOK_NEXT;
+}
+
+SEC("tcx/egress")
+int to_vm(struct __sk_buff *skb)
+{
+	return fast_to_vm(skb, &flows, &stats) ? HOOK_NEXT : call_shared(skb);
+}
+
+SEC("tcx/ingress")
+int from_vm(struct __sk_buff *skb)
+{
+	return fast_from_vm(skb, &flows, &stats) ? HOOK_NEXT : call_shared(skb);
 }

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Fast path to the VM: the usual segments of flows with a lease (flow/lease.h).
+ * Fast path: the usual segments of flows with a lease, to the VM (flow/lease.h) and from it
+ * (flow/vm_lease.h).
  *
- * It is part of the program on the tap, which knows its port's own maps, and runs before the shared
- * programs are called. Under traffic most of what a packet costs are cache misses, of code too: so
- * it is short, and knows one form of segment only. All others take the usual way (vsnoop.bpf.c).
+ * It is part of the programs on the tap, which know their port's own maps, and runs before the
+ * shared programs are called. Under traffic most of what a packet costs are cache misses, of code
+ * too: so it is short, and knows one form of segment only. All others take the usual way
+ * (vsnoop.bpf.c).
  *
  * Checksums are not verified here, since nothing is acknowledged: a damaged segment that continues
  * the flow counts as handed over, and is repeated by its sender, as one that the guest itself has
- * lost.
+ * lost. Of a flow with a lease the host has no copies that a damaged ACK could free.
  */
 #ifndef VSNOOP_BPF_FAST_PATH_H
 #define VSNOOP_BPF_FAST_PATH_H
@@ -16,6 +18,7 @@
 #include "kernel.h"
 #include "lease.h"
 #include "marks.h"
+#include "vm_lease.h"
 
 #include <linux/if_ether.h>
 #include <linux/ip.h>
@@ -27,16 +30,16 @@ typedef __u64 __attribute__((may_alias)) key_word;
 /* ::ffff:a.b.c.d, the second word of an address. */
 #define MAPPED_IPV4(addr) ((__u64)bpf_htonl(0xffff) | (__u64)(addr) << 32)
 
-/* Reads a segment to the VM of the usual form: Ethernet without a VLAN tag, IPv4 without options,
- * TCP with timestamps behind two NOPs. Only the fields that flow_lease_covers() reads are filled
- * in. */
-static __always_inline bool read_usual(const struct __sk_buff *skb, struct flow_key *key,
-				       struct segment *s)
+/* Reads a segment of the usual form: Ethernet without a VLAN tag, IPv4 without options, TCP with
+ * timestamps behind two NOPs. Only the fields that decisions about leases read are filled in. */
+static __always_inline bool read_usual(const struct __sk_buff *skb, bool to_vm,
+				       struct flow_key *key, struct segment *s)
 {
 	const struct ethhdr *eth = (void *)(long)skb->data;
 	const struct iphdr *ip = (const void *)(eth + 1);
 	const struct tcphdr *tcp = (const void *)(ip + 1);
 	const __be32 *options = (const void *)(tcp + 1), *word = (const void *)ip;
+	const __u8 *mac = to_vm ? eth->h_dest : eth->h_source;
 	key_word *k = (void *)key;
 	__u32 len = skb->len - (__u32)sizeof(*eth);
 
@@ -57,13 +60,33 @@ static __always_inline bool read_usual(const struct __sk_buff *skb, struct flow_
 	s->bits = SEG_TIMESTAMPS;
 	s->seq = seq_of(bpf_ntohl(tcp->seq));
 	s->ack = seq_of(bpf_ntohl(tcp->ack_seq));
+	s->window = bpf_ntohs(tcp->window);
 	s->tsval = bpf_ntohl(options[1]);
+	s->tsecr = bpf_ntohl(options[2]);
 	k[0] = k[2] = 0;
-	k[1] = MAPPED_IPV4(ip->saddr);
-	k[3] = MAPPED_IPV4(ip->daddr);
-	k[4] = word[5]; /* both ports; no VLAN */
-	k[5] = *(const __u32 *)eth->h_dest | (__u64) * (const __u16 *)(eth->h_dest + 4) << 32;
+	k[1] = MAPPED_IPV4(to_vm ? ip->saddr : ip->daddr);
+	k[3] = MAPPED_IPV4(to_vm ? ip->daddr : ip->saddr);
+	/* Both ports; no VLAN. */
+	k[4] = to_vm ? word[5] : word[5] << 16 | word[5] >> 16;
+	k[5] = *(const __u32 *)mac | (__u64) * (const __u16 *)(mac + 4) << 32;
 	return true;
+}
+
+/* Reads the packet if the port's flows have leases in this jiffy. `stats`: the port's own map.
+ * Returns the counters, or null if the packet takes the usual way. */
+static __always_inline struct port_stats *read_for_lease(const struct __sk_buff *skb, bool to_vm,
+							 void *stats, __u64 jiffy,
+							 struct flow_key *key, struct segment *s)
+{
+	struct port_stats *st;
+	__u32 zero = 0;
+
+	st = bpf_map_lookup_elem(stats, &zero);
+	/* First: a port whose flows have no leases pays for no more. */
+	if (!st || st->lease_jiffy != jiffy || skb->mark & MARK_MASK ||
+	    !read_usual(skb, to_vm, key, s))
+		return 0;
+	return st;
 }
 
 /* Passes a segment to the VM that a lease covers, and updates record and counters. `flows`,
@@ -75,11 +98,9 @@ static __always_inline bool fast_to_vm(const struct __sk_buff *skb, void *flows,
 	struct flow_key key;
 	struct segment s;
 	struct flow *f;
-	__u32 zero = 0;
 
-	st = bpf_map_lookup_elem(stats, &zero);
-	/* First: a port whose flows have no leases pays for no more. */
-	if (!st || st->lease_jiffy != jiffy || skb->mark & MARK_MASK || !read_usual(skb, &key, &s))
+	st = read_for_lease(skb, true, stats, jiffy, &key, &s);
+	if (!st)
 		return false;
 	f = bpf_map_lookup_elem(flows, &key);
 	if (!f || !flow_lease_covers(f, &s, jiffy))
@@ -88,6 +109,27 @@ static __always_inline bool fast_to_vm(const struct __sk_buff *skb, void *flows,
 	st->to_vm_packets++;
 	st->to_vm_bytes += skb->len;
 	st->passive++;
+	return true;
+}
+
+/* The same for an ACK of the VM. */
+static __always_inline bool fast_from_vm(const struct __sk_buff *skb, void *flows, void *stats)
+{
+	__u64 jiffy = bpf_jiffies64();
+	struct port_stats *st;
+	struct flow_key key;
+	struct segment s;
+	struct flow *f;
+
+	st = read_for_lease(skb, false, stats, jiffy, &key, &s);
+	if (!st)
+		return false;
+	f = bpf_map_lookup_elem(flows, &key);
+	/* The clock only where there is a lease. */
+	if (!f || !f->vm_lease || !flow_pass_by_vm_lease(f, &s, jiffy, bpf_ktime_get_ns()))
+		return false;
+	st->from_vm_packets++;
+	st->from_vm_bytes += skb->len;
 	return true;
 }
 

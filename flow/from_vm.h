@@ -371,10 +371,12 @@ static __always_inline enum from_vm_verdict flow_from_vm(struct flow *f, struct 
 							 struct outcome *out)
 {
 	struct seq end = seq_add(s->seq, s->len + !!(s->tcp_flags & TCP_FIN));
-	struct learnt l = { .next = f->next_seq, .pure = seq_eq(s->seq, end) };
+	struct learnt l = { .pure = seq_eq(s->seq, end) };
 	__u8 was = f->mode;
 
 	out->events = 0;
+	flow_end_vm_lease(f, h);
+	l.next = f->next_seq;
 	if (s->tcp_flags & TCP_RST)
 		return flow_reset_by_vm(f, h, s, c->now, out);
 	if (f->mode == FLOW_RESET)

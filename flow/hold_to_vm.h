@@ -8,6 +8,7 @@
 
 #include "hold_sender.h"
 #include "to_vm.h"
+#include "vm_lease.h"
 
 /* In a bulk transfer every fourth segment is acknowledged: a sender has less than four segments in
  * flight only for moments (BBR's minimum window is four). */
@@ -245,6 +246,7 @@ static __always_inline enum to_vm_verdict hold_to_vm(struct flow *f, struct hold
 	bool has_new_ack = false;
 
 	out->events = 0;
+	flow_end_vm_lease(f, h);
 	if (h) {
 		/* Only the VM can fill the hole with this segment, which it gets once the engine
 		 * has handed over all; with ranges it never has. So forget the ranges: the sender

@@ -9,8 +9,7 @@
  * as much later. If the VM takes back a window that it has shown, it drops what a lease passes
  * beyond it; the sender repeats that, and a repeated segment takes the flow offline.
  * The VM's own ACK ends a lease at once when it has caught up, and so does whatever takes the flow
- * offline: both change the mode, and a flow that becomes passive again has no lease. The ACK of the
- * timed byte ends it, too, so that as many are timed as without.
+ * offline: both change the mode, and a flow that becomes passive again has no lease.
  */
 #ifndef VSNOOP_FLOW_LEASE_H
 #define VSNOOP_FLOW_LEASE_H
@@ -44,7 +43,7 @@ static __always_inline void flow_grant_lease(struct flow *f, const struct segmen
 static __always_inline bool flow_lease_covers(const struct flow *f, const struct segment *s,
 					      __u64 jiffy)
 {
-	return f->lease_jiffy == jiffy && f->mode == FLOW_PASSIVE && f->sample && s->len &&
+	return f->lease_jiffy == jiffy && f->mode == FLOW_PASSIVE && s->len &&
 	       (s->tcp_flags & ~TCP_PSH) == TCP_ACK && s->bits == SEG_TIMESTAMPS &&
 	       seq_eq(s->seq, f->high_seq) && seq_eq(s->ack, f->snd_una) &&
 	       seq_le(seq_add(s->seq, s->len), f->lease_edge) &&

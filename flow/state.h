@@ -27,6 +27,8 @@
 #define FLOW_DESCHEDULED_NS (8 * NSEC_PER_MSEC)
 /* last_ns may be up to this old. */
 #define FLOW_TOUCH_NS (64 * NSEC_PER_MSEC)
+/* Of a passive flow a byte is timed this often at most. */
+#define FLOW_TIMED_NS (4 * NSEC_PER_MSEC)
 /* Segments that are acknowledged one by one from the start of a flow, and
  * again after a loss, before the flow may be passive. */
 #define FLOW_RAMP 16

@@ -139,7 +139,8 @@ static __always_inline bool flow_continues_passive(const struct flow *f, const s
 
 	return f->mode == FLOW_PASSIVE && s->len && (s->tcp_flags & touched) == TCP_ACK &&
 	       !(s->bits & (SEG_FOREIGN | SEG_CE)) && seq_eq(s->seq, f->high_seq) &&
-	       seq_le(f->next_seq, f->vm_seq) && seq_gt(f->high_seq, f->vm_seq) && f->sample &&
+	       seq_le(f->next_seq, f->vm_seq) && seq_gt(f->high_seq, f->vm_seq) &&
+	       (f->sample || since_ns(c->now, f->sample_ns) < FLOW_TIMED_NS) &&
 	       flow_accepts_within_window(f, s, end) && s->unit_len <= f->mss &&
 	       !flow_is_late(f, c->now) &&
 	       (c->policy->run != PORT_ACCELERATE || flow_may_be_passive(f, s, end, c));

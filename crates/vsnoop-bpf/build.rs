@@ -149,36 +149,48 @@ fn enumeration(kind: &str, names: &BTreeSet<String>) -> String {
     )
 }
 
-/// Instructions and references of the program on a tap.
+/// Instructions and references of the two programs on a tap.
 fn entry(out: &Path) -> anyhow::Result<String> {
     /// Bytes of an instruction.
     const INSTRUCTION: usize = 8;
     let file = out.join("entry.bpf.o");
     let bytes = std::fs::read(&file).with_context(|| format!("read {}", file.display()))?;
     let elf = parse(&bytes)?;
-    let section = elf.section_by_name("tcx/egress").context("an object without the entry")?;
-    let (mut names, mut references) = (BTreeSet::new(), String::new());
-    for (offset, relocation) in section.relocations() {
-        let RelocationTarget::Symbol(index) = relocation.target() else {
-            bail!("a reference of the entry that is no name")
-        };
-        let name = elf.symbol_by_index(index)?.name()?.to_owned();
-        references +=
-            &format!("({}, Reference::{}), ", offset as usize / INSTRUCTION, variant(&name));
-        names.insert(name);
+    let (mut names, mut programs) = (BTreeSet::new(), String::new());
+    for (program, section) in [("TO_VM", "tcx/egress"), ("FROM_VM", "tcx/ingress")] {
+        let section = elf.section_by_name(section).context("an object without an entry")?;
+        let mut references = String::new();
+        for (offset, relocation) in section.relocations() {
+            let RelocationTarget::Symbol(index) = relocation.target() else {
+                bail!("a reference of the entry that is no name")
+            };
+            let name = variant(elf.symbol_by_index(index)?.name()?);
+            references += &format!("({}, Reference::{name}), ", offset as usize / INSTRUCTION);
+            names.insert(name);
+        }
+        let code = out.join(format!("{program}.bin"));
+        std::fs::write(&code, section.data()?)
+            .with_context(|| format!("write {}", code.display()))?;
+        programs += &format!(
+            "pub(crate) static {program}: Entry = Entry {{\n\
+                 instructions: include_bytes!({:?}),\n\
+                 references: &[{references}],\n\
+             }};\n",
+            code.display().to_string()
+        );
     }
-    let code = out.join("entry.bin");
-    std::fs::write(&code, section.data()?).with_context(|| format!("write {}", code.display()))?;
-    let names: String = names.iter().map(|name| variant(name) + ", ").collect();
+    let names: String = names.iter().map(|name| format!("{name}, ")).collect();
     Ok(format!(
         "/// Of bpf/entry.bpf.c.\n\
          pub(crate) mod entry {{\n\
              #[derive(Clone, Copy, Debug)]\n\
              pub(crate) enum Reference {{ {names} }}\n\
-             pub(crate) static INSTRUCTIONS: &[u8] = include_bytes!({:?});\n\
-             pub(crate) const REFERENCES: &[(usize, Reference)] = &[{references}];\n\
-         }}\n",
-        code.display().to_string()
+             pub(crate) struct Entry {{\n\
+                 pub(crate) instructions: &'static [u8],\n\
+                 pub(crate) references: &'static [(usize, Reference)],\n\
+             }}\n\
+             {programs}\
+         }}\n"
     ))
 }
 

@@ -74,7 +74,7 @@ enum flow_sample {
 	FLOW_SAMPLE_EARLY = 2, /* one that the host has acknowledged */
 };
 
-/* One flow: 144 bytes, in three groups by their writer while data flow, and 64 more with incast
+/* One flow: 152 bytes, in three groups by their writer while data flow, and 64 more with incast
  * control. Different CPUs serve sender and VM, and a cache line that one of them writes costs the
  * other some 100 ns: in an element of the kernel's hash map each group has a line of its own. */
 struct flow {
@@ -90,19 +90,19 @@ struct flow {
 
 	/* Written for packets of the VM, and when the host acknowledges. */
 	VSNOOP_LOCK; /* bpf_spin_lock */
-	struct seq vm_seq; /* VM_SEQ: acknowledged by the VM up to here */
 	struct seq next_seq; /* NEXT_SEQ: acknowledged to the sender up to here */
+	struct seq vm_seq; /* VM_SEQ: acknowledged by the VM up to here */
+	__u32 vm_lease; /* jiffy of the VM's lease: see flow/vm_lease.h; 0: none */
+	struct seq vm_lease_end; /* its ACKs are below this */
 	struct seq right_edge; /* of the receive window that the VM advertised */
 	struct seq adv_edge; /* highest right edge that the sender was shown */
 	struct seq snd_nxt; /* the VM's SND.NXT */
 	__u32 vm_tsval; /* the VM's last TSval */
 	__u32 ts_recent; /* the VM may drop a lower TSval (PAWS) */
-	struct seq ts_seq; /* the VM's ACK beyond this covers the segment of ts_recent */
 	__u32 heard_at; /* when the VM's last packet came, 2^20 ns */
-	__u64 progress_ns; /* when VM_SEQ last advanced, or the backlog began */
 	__u32 suppressed; /* ACKs of the VM that were dropped as superfluous */
+	__u64 progress_ns; /* when VM_SEQ last advanced, or the backlog began */
 	__u32 rewritten; /* packets of the VM whose ACK field was raised */
-	__u32 reacked; /* retransmissions answered by the host */
 	__u32 traffic; /* of the VM's packets: traffic class << 20 | IPv6 flow label */
 
 	/* Written for segments to the VM. */
@@ -119,6 +119,8 @@ struct flow {
 	__u64 lease_jiffy; /* the lease is for this jiffy: see flow/lease.h; 0: none */
 	struct seq lease_edge; /* it ends here */
 	__u32 lease_tsval; /* TSval of the segment with which it was granted */
+	struct seq ts_seq; /* the VM's ACK beyond this covers the segment of ts_recent */
+	__u32 reacked; /* retransmissions answered by the host */
 
 #if INCAST_USED || !defined(PORT_MAPS)
 	struct incast incast; /* see flow/incast.h */

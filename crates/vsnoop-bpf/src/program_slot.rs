@@ -96,10 +96,7 @@ impl ProgramSlot {
     /// Loads the program on the tap for one of this port's hooks. `maps`: the port's own.
     pub(crate) fn entry(&self, hook: Hook, maps: &Object) -> Result<OwnedFd> {
         let shared = open_table(&self.programs, array_name(hook))?;
-        match hook {
-            Hook::ToVm => entry::to_vm(maps, &shared, self.index),
-            Hook::FromVm => entry::from_vm(&shared, self.index),
-        }
+        entry::of_port(hook, maps, &shared, self.index)
     }
 }
 

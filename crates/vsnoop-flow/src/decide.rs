@@ -1,6 +1,6 @@
 //! One safe function for each decision of flow/.
 
-use std::ptr::{null, null_mut};
+use std::ptr::{NonNull, null_mut};
 
 use crate::types::{self, *};
 
@@ -94,12 +94,12 @@ pub fn to_vm(
     let mut out = outcome::default();
     // SAFETY: all pointers come from live references, or are null where the C code allows it; it
     // keeps none.
-    let verdict = unsafe { types::flow_to_vm(f, null(), s, &context(port, p, now), &mut out) };
+    let verdict = unsafe { types::hold_to_vm(f, null_mut(), s, &context(port, p, now), &mut out) };
     let verdict = match verdict {
         to_vm_verdict::TO_VM_PASS => Verdict::Pass,
         to_vm_verdict::TO_VM_REACK => Verdict::Reack,
         to_vm_verdict::TO_VM_RESET => Verdict::Reset,
-        other => unreachable!("flow_to_vm() answered {other}"),
+        other => unreachable!("without a hold it answered {other}"),
     };
     (verdict, out)
 }
@@ -126,6 +126,34 @@ pub fn grant_lease(f: &mut flow, s: &segment, jiffy: u64) {
 pub fn lease_covers(f: &flow, s: &segment, jiffy: u64) -> bool {
     // SAFETY: as in to_vm().
     unsafe { types::flow_lease_covers(f, s, jiffy) }
+}
+
+/// Grants a lease for the VM's ACKs in this jiffy, after a decision that passed a segment of the
+/// VM. Returns whether the flow has one now.
+pub fn grant_vm_lease(f: &mut flow, h: &hold, jiffy: u64) -> bool {
+    // SAFETY: as in to_vm().
+    unsafe { types::flow_grant_vm_lease(f, h, jiffy) }
+}
+
+/// Passes the VM's segment if its lease covers it, and updates the record.
+pub fn pass_by_vm_lease(f: &mut flow, s: &segment, jiffy: u64, now: u64) -> bool {
+    // SAFETY: the reference is the only one.
+    unsafe { pass_by_vm_lease_shared(NonNull::from(f), s, jiffy, now) }
+}
+
+/// The same for a record that other threads use.
+///
+/// # Safety
+/// `f` is a record in memory whose users all follow the rules of flow/vm_lease.h.
+pub unsafe fn pass_by_vm_lease_shared(f: NonNull<flow>, s: &segment, jiffy: u64, now: u64) -> bool {
+    // SAFETY: as the caller says.
+    unsafe { types::flow_pass_by_vm_lease(f.as_ptr(), s, jiffy, now) }
+}
+
+/// Ends the VM's lease, as each decision does first.
+pub fn end_vm_lease(f: &mut flow, h: &mut hold) {
+    // SAFETY: as in to_vm().
+    unsafe { types::flow_end_vm_lease(f, h) }
 }
 
 /// Decides about a segment that the VM sends.

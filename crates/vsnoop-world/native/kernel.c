@@ -355,25 +355,27 @@ long bpf_redirect(__u32 ifindex, __u64 flags)
 	return 7; /* TC_ACT_REDIRECT */
 }
 
-/* As the program on the tap (entry.bpf.c) does. */
-static int entry(struct __sk_buff *ctx)
+/* As the programs on the tap (entry.bpf.c) do. */
+static int entry(struct __sk_buff *ctx, bool is_to_vm)
 {
 	__u32 slot = ctx->cb[CB_SLOT];
 	void *own_flows = bpf_map_lookup_elem(&flows, &slot);
 	void *own_stats = bpf_map_lookup_elem(&stats, &slot);
 
-	if (own_flows && own_stats && fast_to_vm(ctx, own_flows, own_stats))
+	if (own_flows && own_stats &&
+	    (is_to_vm ? fast_to_vm(ctx, own_flows, own_stats) :
+			fast_from_vm(ctx, own_flows, own_stats)))
 		return HOOK_NEXT;
-	return to_vm(ctx);
+	return is_to_vm ? to_vm(ctx) : from_vm(ctx);
 }
 
 static int call(enum world_program program, struct __sk_buff *ctx)
 {
 	switch (program) {
 	case WORLD_TO_VM:
-		return entry(ctx);
+		return entry(ctx, true);
 	case WORLD_FROM_VM:
-		return from_vm(ctx);
+		return entry(ctx, false);
 	case WORLD_INJECT:
 		return inject(ctx);
 	case WORLD_GRANT:

@@ -376,6 +376,10 @@ impl Served {
             if f.lease_jiffy != self.vm.port.jiffy() {
                 (f.lease_jiffy, f.lease_edge.v, f.lease_tsval) = (0, 0, 0);
             }
+            // One of another jiffy differs from none, but has no end and no date.
+            if f.vm_lease != 0 && f.vm_lease != self.vm.port.jiffy() as u32 {
+                (f.vm_lease, f.vm_lease_end.v) = (u32::MAX, 0);
+            }
             into.extend(bytes_of(&key));
             into.extend(bytes_of(&f));
         }

@@ -1,10 +1,31 @@
-//! Leases: what the program on the tap itself passes.
+//! Leases: what the programs on the tap themselves pass.
 
 use etherparse::TcpOptionElement;
 use vsnoop_bpf::Hook;
 use vsnoop_bpf::types::{FLOW_F_TIMESTAMPS, flow, flow_mode, flow_sample, port_run, seq};
 
-use crate::{Attached, NEXT, now_ns, of_sender_with, record};
+use crate::{Attached, NEXT, now_ns, of_sender_with, of_vm, record};
+
+/// Changes a segment.
+type Change = fn(&mut [u8]);
+
+/// What the fast path does not read. Its checksum is wrong, so that a full decision learns nothing
+/// from it.
+const UNUSUAL: [(&str, Change); 9] = [
+    ("congestion experienced", |f| f[15] |= 3),
+    ("a fragment", |f| f[20] |= 0x20),
+    ("IP options", |f| f[14] = 0x46),
+    ("another protocol", |f| f[23] = 17),
+    ("an IP length below the frame's", |f| f[17] -= 1),
+    ("a shorter TCP header", |f| f[46] = 0x70),
+    ("a reserved bit", |f| f[46] |= 1),
+    ("FIN", |f| f[47] |= 1),
+    ("another option", |f| f[56] = 253),
+];
+
+fn timestamp(tsval: u32) -> [TcpOptionElement; 3] {
+    [TcpOptionElement::Noop, TcpOptionElement::Noop, TcpOptionElement::Timestamp(tsval, 1)]
+}
 
 /// The program on the tap passes segments by a lease: of these the record does not note TSval.
 pub fn a_lease_passes_what_follows_in_the_same_jiffy() {
@@ -29,9 +50,7 @@ pub fn a_lease_passes_what_follows_in_the_same_jiffy() {
     port.insert_flow(&key, &record).expect("insert a flow");
     // The segment with this number, whose TSval is one more.
     let segment = |number: u32| {
-        let tsval = 1 + number;
-        let options =
-            [TcpOptionElement::Noop, TcpOptionElement::Noop, TcpOptionElement::Timestamp(tsval, 1)];
+        let options = timestamp(1 + number);
         of_sender_with(40000, 4000 + number * BYTES, 500, &options, &[7; BYTES as usize])
     };
     let (mut sent, mut by_lease) = (0, 0);
@@ -49,20 +68,7 @@ pub fn a_lease_passes_what_follows_in_the_same_jiffy() {
     assert_eq!((stats.to_vm_packets, stats.passive), (u64::from(sent), u64::from(sent)));
     assert!(stats.to_vm_bytes > u64::from(sent * BYTES));
 
-    // The full decision finds that their checksums are wrong; a lease would pass them.
-    type Change = fn(&mut [u8]);
-    let unusual: [(&str, Change); 9] = [
-        ("congestion experienced", |f| f[15] |= 3),
-        ("a fragment", |f| f[20] |= 0x20),
-        ("IP options", |f| f[14] = 0x46),
-        ("another protocol", |f| f[23] = 17),
-        ("an IP length below the frame's", |f| f[17] -= 1),
-        ("a shorter TCP header", |f| f[46] = 0x70),
-        ("a reserved bit", |f| f[46] |= 1),
-        ("FIN", |f| f[47] |= 1),
-        ("another option", |f| f[56] = 253),
-    ];
-    for (what, change) in unusual {
+    for (what, change) in UNUSUAL {
         for _ in 0..3 {
             port.run_hook(Hook::ToVm, &segment(sent), 1).expect("run");
             sent += 1;
@@ -74,4 +80,65 @@ pub fn a_lease_passes_what_follows_in_the_same_jiffy() {
             assert_eq!(now.high_seq, at(4000 + sent * BYTES), "a lease passed {what}");
         }
     }
+}
+
+/// The same of the VM's ACKs: what these bring is left to the next decision, but for VM_SEQ.
+pub fn a_lease_passes_acks_of_the_vm_in_the_same_jiffy() {
+    const BYTES: u32 = 100;
+    const MOST: u32 = 500;
+    const WINDOW: u16 = 9000;
+    const SCALE: u8 = 7;
+    let port = Attached::with_hold();
+    port.set_run(port_run::PORT_PAUSED).expect("pause");
+    let (key, record) = record();
+    let at = |v| seq { v };
+    let edge = at(4000 + (u32::from(WINDOW) << SCALE));
+    let record = flow {
+        vm_seq: at(4000),
+        next_seq: at(4000),
+        high_seq: at(1_000_000),
+        right_edge: edge,
+        adv_edge: edge,
+        scale: SCALE,
+        mode: flow_mode::FLOW_PASSIVE as u8,
+        flags: record.flags | FLOW_F_TIMESTAMPS as u16,
+        progress_ns: now_ns(),
+        ..record
+    };
+    port.insert_flow(&key, &record).expect("insert a flow");
+    let ack = |number: u32| of_vm(500, 4000 + number * BYTES, WINDOW, &timestamp(1 + number), &[]);
+    let run = |frame: &[u8]| {
+        let (verdict, after) = port.run_hook(Hook::FromVm, frame, 1).expect("run");
+        assert_eq!((verdict, &after[..]), (NEXT, frame));
+        port.flow(&key).expect("read").expect("the flow is on record")
+    };
+    let (mut sent, mut by_lease) = (0, 0);
+    while by_lease < 10 && sent < MOST {
+        sent += 1;
+        let now = run(&ack(sent));
+        assert_eq!((now.vm_seq, now.vm_tsval), (at(4000 + sent * BYTES), 1 + sent));
+        by_lease += u32::from(now.next_seq != now.vm_seq);
+    }
+    assert_eq!(by_lease, 10, "of {sent} ACKs");
+    let stats = port.stats().expect("stats");
+    let bytes = ack(0).len() as u64;
+    let packets = u64::from(sent);
+    assert_eq!((stats.from_vm_packets, stats.from_vm_bytes), (packets, packets * bytes));
+
+    let of_vm_only: [(&str, Change); 3] =
+        [("ECE", |f| f[47] |= 0x40), ("PSH", |f| f[47] |= 8), ("a smaller window", |f| f[48] = 1)];
+    for (what, change) in UNUSUAL.into_iter().chain(of_vm_only) {
+        for _ in 0..3 {
+            let known = run(&ack(sent + 1)).vm_seq;
+            let mut frame = ack(sent + 2);
+            change(&mut frame);
+            assert_eq!(run(&frame).vm_seq, known, "a lease passed {what}");
+            sent += 1;
+        }
+    }
+    // A segment to the VM is decided about: that completes what the leases have passed.
+    port.run_hook(Hook::ToVm, &of_sender_with(40000, 2_000_000, 500, &timestamp(1), b"x"), 1)
+        .expect("run");
+    let now = port.flow(&key).expect("read").expect("the flow is on record");
+    assert_eq!((now.vm_lease, now.next_seq, now.adv_edge), (0, now.vm_seq, now.right_edge));
 }

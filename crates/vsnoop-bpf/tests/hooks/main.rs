@@ -32,7 +32,7 @@ const REDIRECT: i32 = 7;
 
 fn main() {
     let arguments = Arguments::from_args();
-    let tests: [(&str, fn()); 32] = [
+    let tests: [(&str, fn()); 33] = [
         ("the_verifier_accepts_both_hooks", the_verifier_accepts_both_hooks),
         ("a_port_is_attached_once_and_found_again", a_port_is_attached_once_and_found_again),
         (
@@ -42,6 +42,10 @@ fn main() {
         (
             "a_lease_passes_what_follows_in_the_same_jiffy",
             lease::a_lease_passes_what_follows_in_the_same_jiffy,
+        ),
+        (
+            "a_lease_passes_acks_of_the_vm_in_the_same_jiffy",
+            lease::a_lease_passes_acks_of_the_vm_in_the_same_jiffy,
         ),
         ("damaged_frames_pass_untouched", damaged_frames_pass_untouched),
         ("random_frames_pass_untouched", random_frames_pass_untouched),

@@ -6,8 +6,8 @@
 
 use vsnoop_flow::hold::{self, Copied, Hand, Kept, Verdict};
 use vsnoop_flow::{
-    FromVm, continues_passive, flow, grant_lease, lease_covers, outcome, policy, port_state,
-    segment, seq, types::*,
+    FromVm, continues_passive, end_vm_lease, flow, grant_lease, grant_vm_lease, lease_covers,
+    outcome, pass_by_vm_lease, policy, port_state, segment, seq, types::*,
 };
 
 use crate::memory::ModelHold;
@@ -25,6 +25,7 @@ pub struct Seen {
     pub handed_on: u64,
     pub held: u64,
     pub leased: u64,
+    pub vm_leased: u64,
     pub out_of_order: u64,
     pub full: u64,
     pub fins: u64,
@@ -56,9 +57,16 @@ struct HeldFlow<'a> {
     seen: &'a mut Seen,
 }
 
+/// No jiffy ends: a lease lasts until something else ends it.
+const JIFFY: u64 = 1;
+
 /// The byte that has this sequence number.
 fn content(at: seq) -> u8 {
     (at.v.wrapping_mul(0x9e37_79b9) >> 13) as u8
+}
+
+fn later(a: seq, b: seq) -> seq {
+    if a.diff(b) > 0 { a } else { b }
 }
 
 fn bytes(from: seq, len: u32) -> impl ExactSizeIterator<Item = u8> {
@@ -276,7 +284,29 @@ impl HeldFlow<'_> {
                 ..segment::default()
             };
             self.arrives(&s);
+            if u32::from(self.f.mode) == flow_mode::FLOW_PASSIVE && self.tape.byte() & 1 != 0 {
+                self.vm_follows();
+            }
         }
+    }
+
+    /// The VM acknowledges some bytes more, and opens its window as far, or leaves its edge.
+    fn vm_follows(&mut self) {
+        let f = &self.f;
+        let (ack, how) = (f.vm_seq.add(700), self.tape.byte());
+        let edge = later(f.right_edge, f.adv_edge).add(if how & 1 != 0 { 700 } else { 0 });
+        let window = (edge.diff(ack).max(0) >> f.scale) + 1;
+        let s = segment {
+            seq: f.snd_nxt,
+            ack,
+            tsval: (self.now >> 20) as u32,
+            tsecr: (self.now >> 20) as u32,
+            window: window.min(0xffff) as u16,
+            tcp_flags: TCP_ACK as u8,
+            bits: SEG_TIMESTAMPS as u16,
+            ..segment::default()
+        };
+        self.hear(&s);
     }
 
     /// A segment of the sender.
@@ -295,7 +325,8 @@ impl HeldFlow<'_> {
         let before = self.f;
         let (verdict, out) =
             hold::to_vm(&mut self.f, &mut self.m.hold, s, &self.port, &self.policy, self.now);
-        assert_eq!(self.f.next_seq, before.next_seq, "NEXT_SEQ moved before the copy");
+        let learnt = later(before.next_seq, before.vm_seq);
+        assert_eq!(self.f.next_seq, learnt, "NEXT_SEQ moved before the copy");
         self.note_all_handed(&before);
         self.refused_changes_nothing(&before, s);
         self.settle(&out);
@@ -334,10 +365,8 @@ impl HeldFlow<'_> {
         }
     }
 
-    /// As the hooks do before a full decision, which must pass the segment, too. No jiffy ends: a
-    /// lease lasts until something else ends it.
+    /// As the hooks do before a full decision, which must pass the segment, too.
     fn passes_by_lease(&mut self, s: &segment) -> bool {
-        const JIFFY: u64 = 1;
         if lease_covers(&self.f, s, JIFFY) {
             let (mut f, mut h) = (self.f, self.m.hold);
             let (verdict, _) = hold::to_vm(&mut f, &mut h, s, &self.port, &self.policy, self.now);
@@ -439,7 +468,8 @@ impl HeldFlow<'_> {
     fn without_hold(&mut self, s: &segment) {
         let before = self.f;
         let (_, out) = vsnoop_flow::to_vm(&mut self.f, s, &self.port, &self.policy, self.now);
-        assert_eq!(self.f.next_seq, before.next_seq, "acknowledged without a copy");
+        let learnt = later(before.next_seq, before.vm_seq);
+        assert_eq!(self.f.next_seq, learnt, "acknowledged without a copy");
         self.refused_changes_nothing(&before, s);
         self.settle(&out);
     }
@@ -483,6 +513,9 @@ impl HeldFlow<'_> {
             self.passes(s.ack);
             return self.settle(&out);
         }
+        if self.acks_by_lease(s) {
+            return;
+        }
         let before = self.f;
         let told = self.m.hold.duplicate_acks;
         let (verdict, out) =
@@ -496,7 +529,10 @@ impl HeldFlow<'_> {
         assert!(f.vm_seq.diff(before.vm_seq) >= 0, "VM_SEQ went back");
         let rst = u32::from(s.tcp_flags) & TCP_RST != 0;
         match verdict {
-            FromVm::Pass => self.passes(s.ack),
+            FromVm::Pass => {
+                self.passes(s.ack);
+                grant_vm_lease(&mut self.f, &self.m.hold, JIFFY);
+            }
             FromVm::Reset => {}
             FromVm::Drop => {
                 self.seen.suppressed += 1;
@@ -531,6 +567,31 @@ impl HeldFlow<'_> {
         }
     }
 
+    /// As the hooks do before a full decision, which must pass the ACK, too, and learn the same. It
+    /// may show more of the hold's window.
+    fn acks_by_lease(&mut self, s: &segment) -> bool {
+        let (mut f, mut h) = (self.f, self.m.hold);
+        if !pass_by_vm_lease(&mut self.f, s, JIFFY, self.now) {
+            return false;
+        }
+        let (mut by_lease, mut hold) = (self.f, self.m.hold);
+        end_vm_lease(&mut by_lease, &mut hold);
+        let (verdict, out) = hold::from_vm(&mut f, &mut h, s, &self.port, &self.policy, self.now);
+        match verdict {
+            FromVm::Pass => assert_eq!(by_lease.adv_edge, f.adv_edge, "{s:?}: {f:?}"),
+            FromVm::Rewrite => assert_eq!(out.ack.ack, s.ack, "{s:?}: {f:?}"),
+            _ => panic!("a lease covers {s:?}, {verdict:?}: {f:?}"),
+        }
+        let of_flow = |f: &flow| (f.mode, f.vm_seq, f.next_seq, f.right_edge, f.high_seq);
+        assert_eq!(of_flow(&by_lease), of_flow(&f), "{s:?}");
+        assert_eq!((by_lease.vm_tsval, by_lease.progress_ns), (f.vm_tsval, f.progress_ns));
+        let of_hold = |h: &vsnoop_flow::types::hold| (h.vm_seq, h.first, h.tail, h.chunks);
+        assert_eq!(of_hold(&hold), of_hold(&h), "{s:?}");
+        self.passes(s.ack);
+        self.seen.vm_leased += 1;
+        true
+    }
+
     /// The host sends an ACK.
     fn tells(&mut self, ack: seq) {
         assert_eq!(ack, self.f.next_seq);
@@ -561,7 +622,8 @@ impl HeldFlow<'_> {
     /// Checks the invariants.
     fn sound(&self) {
         let f = &self.f;
-        assert!(f.next_seq.diff(f.vm_seq) >= 0, "NEXT_SEQ is behind VM_SEQ: {f:?}");
+        let is_behind = f.next_seq.diff(f.vm_seq) < 0;
+        assert!(!is_behind || f.vm_lease != 0, "NEXT_SEQ is behind VM_SEQ: {f:?}");
         assert!(u32::from(f.mode) < flow_mode::FLOW_MODES);
         let is_holding = u32::from(f.mode) == flow_mode::FLOW_HOLDING;
         if !self.has_hold() {

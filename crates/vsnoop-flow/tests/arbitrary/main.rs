@@ -47,6 +47,7 @@ fn no_sequence_of_segments_makes_a_hold_unsound() {
         seen.handed_on,
         seen.held,
         seen.leased,
+        seen.vm_leased,
         seen.out_of_order,
         seen.full,
         seen.fins,

@@ -105,14 +105,22 @@ fn a_flow_that_becomes_passive_again_has_no_lease() {
 }
 
 #[test]
-fn the_ack_of_the_timed_byte_ends_a_lease() {
+fn a_byte_is_timed_anew_after_some_milliseconds() {
     let mut c = leased();
     let timed = c.f.sample_seq.diff(at(0)) as u32;
     let s = next(&c);
     passes(&mut c, &s);
     c.acks(timed, WINDOW);
-    assert_eq!(c.mode(), flow_mode::FLOW_PASSIVE);
-    assert!(!lease_covers(&c.f, &next(&c), JIFFY), "the next one is timed");
+    assert_eq!((c.mode(), c.f.sample), (flow_mode::FLOW_PASSIVE, 0));
+    let s = next(&c);
+    passes(&mut c, &s);
+    let continues = |c: &FlowCase| continues_passive(&c.f, &next(c), &c.port, &c.policy, c.now);
+    assert!(continues(&c));
+    c.now += 5 * MS;
+    c.f.progress_ns = c.now;
+    assert!(!continues(&c), "the next one is timed");
+    c.pass(&next(&c));
+    assert_ne!(c.f.sample, 0);
 }
 
 #[test]

@@ -26,4 +26,5 @@ mod stretch_acks;
 mod teardown;
 mod timestamps;
 mod unconfirmed;
+mod vm_lease;
 mod window;
