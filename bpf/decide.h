@@ -314,8 +314,9 @@ __noinline enum kept_verdict decide_kept(struct port *port, const struct flow_ke
 	return verdict;
 }
 
-/* Decides about a segment of the VM. `out->now`: the time, or 0 if the caller does not know it. The
- * caller wakes the engine, after it has passed on the SACK blocks. */
+/* Decides about a segment of the VM. `out->now`: when incast control has accounted for it; 0: it
+ * has not, and FROM_VM_ACCOUNT may be the answer. The caller wakes the engine, after it has passed
+ * on the SACK blocks. */
 __noinline enum from_vm_verdict decide_from_vm(struct port *port, const struct flow_key *key,
 					       const struct segment *s, struct outcome *out)
 {
@@ -332,6 +333,8 @@ __noinline enum from_vm_verdict decide_from_vm(struct port *port, const struct f
 	f = flow_of(port, key);
 	if (!f)
 		return FROM_VM_NO_FLOW;
+	if (incast_is_used() && !out->now && !incast_ignores(f, &uplink, s))
+		return FROM_VM_ACCOUNT;
 	out->hold = config.hold ? f->hold : 0;
 	h = hold_of(port, out->hold);
 	/* The lines that the decision reads, which the sender's CPU has written. */
@@ -359,10 +362,11 @@ __noinline enum from_vm_verdict decide_from_vm(struct port *port, const struct f
 	/* Pass if the record now belongs to another flow, or if its hold has just changed: the VM's
 	 * next ACK updates both. */
 	verdict = FROM_VM_PASS;
-	if (f->key_hash == key_hash && f->hold == out->hold)
+	if (f->key_hash == key_hash && f->hold == out->hold) {
 		verdict = flow_from_vm(f, h, s, &c, out);
-	if (jiffy && verdict == FROM_VM_PASS)
-		is_leased = flow_grant_vm_lease(f, h, jiffy);
+		if (jiffy && verdict == FROM_VM_PASS)
+			is_leased = flow_grant_vm_lease(f, h, jiffy);
+	}
 	bpf_spin_unlock(&f->lock);
 	if (is_leased)
 		note_lease(port, jiffy);

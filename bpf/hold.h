@@ -19,6 +19,7 @@
 
 #include "maps.h"
 #include "packet.h"
+#include "vm_lease.h"
 
 /* Most chunks that one search looks at. A port without any free chunk is not searched. */
 #define HOLD_SEARCH 16384
@@ -549,8 +550,10 @@ __noinline int hold_take(struct port *port, const struct flow_key *key)
 		h->handovers = h->resends = h->probes = 0;
 		h->resent_bytes = 0;
 		bpf_spin_lock(&f->lock);
-		if (!f->hold)
+		if (!f->hold) {
+			flow_end_vm_lease(f, 0);
 			hold_init(f, h, w.number);
+		}
 		number = f->hold;
 		bpf_spin_unlock(&f->lock);
 	}

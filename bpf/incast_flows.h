@@ -125,9 +125,9 @@ incast_data(struct port *port, struct flow *f, const struct segment *s, bool by_
 	return open_window(port, f, 0, now);
 }
 
-/* Accounts for a segment of the VM, before the decision about it and with a lock of its own: in one
- * function with the decision it would take the verifier twice the instructions. Returns the time;
- * 0 if there is no record. */
+/* Accounts for a segment of the VM that incast_ignores() does not, before the decision about it and
+ * with a lock of its own: in one function with the decision it would take the verifier twice the
+ * instructions. Returns the time; 0 if there is no record. */
 __noinline __u64 incast_answer(struct port *port, const struct flow_key *key,
 			       const struct segment *s)
 {

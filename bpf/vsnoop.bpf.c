@@ -322,14 +322,14 @@ int from_vm(struct __sk_buff *skb)
 		return window == s.window || !rewrite_window(skb, &p, window) ? HOOK_NEXT :
 										HOOK_DROP;
 	}
-	if (incast_is_used())
-		out.now = incast_answer(port, &key, &s);
 	verdict = decide_from_vm(port, &key, &s, &out);
 	if (verdict == FROM_VM_NO_FLOW) {
 		if (!flow_for_vm(port, &key, &s, st))
 			return HOOK_NEXT;
-		if (incast_is_used())
-			out.now = incast_answer(port, &key, &s);
+		verdict = decide_from_vm(port, &key, &s, &out);
+	}
+	if (INCAST_USED && verdict == FROM_VM_ACCOUNT) {
+		out.now = incast_answer(port, &key, &s);
 		verdict = decide_from_vm(port, &key, &s, &out);
 	}
 	if (config.hold) {
@@ -339,6 +339,7 @@ int from_vm(struct __sk_buff *skb)
 	}
 	switch (verdict) {
 	case FROM_VM_NO_FLOW:
+	case FROM_VM_ACCOUNT:
 		return HOOK_NEXT;
 	case FROM_VM_PASS:
 		return let_go(skb, port, &p, &key, &s, HOOK_NEXT);

@@ -23,6 +23,8 @@ static __always_inline void hold_note_vm_ack(struct flow *f, struct hold *h, str
 		out->events |= EVENT_WAKE;
 	h->vm_acks++;
 	h->vm_seq = f->vm_seq;
+	/* What passes without copies may be more than half of all sequence numbers. */
+	h->sure = seq_max(h->sure, f->vm_seq);
 	/* Acceptable segments are at or above VM_SEQ - 1; raising sender_seq keeps the comparison
 	 * from wrapping. */
 	h->sender_seq = seq_max(h->sender_seq, seq_add(f->vm_seq, (__u32)-1));

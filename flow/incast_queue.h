@@ -351,6 +351,22 @@ static __always_inline enum incast_waiting incast_open_for(struct flow *f, struc
 	return incast_open(f, u, port, why, now);
 }
 
+/* Would incast_open_for() and incast_note_shown() change nothing for the ACK of the VM's segment
+ * `vm`? So it is for most pure ACKs. May be called without the lock: what another CPU changes
+ * meanwhile is found by the next ACK. */
+static __always_inline bool incast_ignores(const struct flow *f, const struct uplink *u,
+					   const struct segment *vm)
+{
+	const struct incast *i = &f->incast;
+
+	if (!flow_is_shaped(f) || !incast_shapes(f, u) ||
+	    incast_reason(f, vm) != INCAST_NO_REASON || seq_gt(vm->ack, i->received))
+		return false;
+	if (i->waiting)
+		return !i->asked_at;
+	return i->asked_at || !incast_may_measure(f, vm);
+}
+
 static __always_inline bool incast_has_waiting_flow(const struct incast_port *port)
 {
 	return port->own.queued > 0 || port->finished_answerers > 0 || port->finished_others > 0;

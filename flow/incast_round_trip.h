@@ -62,6 +62,20 @@ static __always_inline void incast_note_rtt(struct flow *f, struct uplink *u,
 	i->rtt_ns = i->rtt_ns ? i->rtt_ns - (i->rtt_ns >> 3) + (rtt >> 3) : rtt;
 }
 
+/* Are round trips measured by timestamps? The first one is not. */
+static __always_inline bool incast_has_echoes(const struct flow *f)
+{
+	return f->flags & FLOW_F_TIMESTAMPS && f->incast.rtt_ns;
+}
+
+/* Can a round trip begin with this ACK? It must show the sender something that data can answer. */
+static __always_inline bool incast_may_measure(const struct flow *f, const struct segment *vm)
+{
+	if (incast_has_echoes(f))
+		return vm && vm->bits & SEG_TIMESTAMPS && (__s32)(vm->tsval - f->vm_tsval) > 0;
+	return seq_gt(f->incast.edge, f->adv_edge);
+}
+
 /* Begins to measure a round trip with an ACK to the sender; called after incast_open(). `vm`: the
  * VM's segment that carries the ACK; null for an ACK of the host, which shows no new TSval. Not
  * with a request, nor while the window is closed: the next data then do not depend on the path
@@ -76,16 +90,12 @@ static __always_inline void incast_note_shown(struct flow *f, const struct segme
 		i->asked_at = 0;
 		return;
 	}
-	if (i->asked_at)
+	if (i->asked_at || !incast_may_measure(f, vm))
 		return;
-	if (f->flags & FLOW_F_TIMESTAMPS && i->rtt_ns) {
-		if (!vm || !(vm->bits & SEG_TIMESTAMPS) || (__s32)(vm->tsval - f->vm_tsval) <= 0)
-			return;
+	if (incast_has_echoes(f)) {
 		i->asked = vm->tsval;
 		i->bits |= INCAST_BY_TSVAL;
 	} else {
-		if (seq_le(i->edge, f->adv_edge))
-			return;
 		i->asked = f->adv_edge.v;
 		i->bits &= ~INCAST_BY_TSVAL;
 	}

@@ -130,7 +130,8 @@ static __always_inline void flow_note_ack(struct flow *f, const struct segment *
 /* Does this segment continue a backlog that was left to a prompt VM? Then only high_seq moves, and
  * may be moved without the lock: at worst it is behind for a moment, and nothing is acknowledged
  * early before the VM's own ACK has reached it. Not while acknowledged bytes are outstanding: the
- * engine may send them again, with the ACK that this segment brings (hold_note_sender()). */
+ * engine may send them again, with the ACK that this segment brings (hold_note_sender()). Nor for a
+ * segment that is to be timed (FLOW_TIMED_NS). */
 static __always_inline bool flow_continues_passive(const struct flow *f, const struct segment *s,
 						   const struct decision_context *c)
 {

@@ -4,21 +4,23 @@
  * without the record's lock, if they acknowledge a part of what the VM was handed.
  *
  * VM_SEQ and the lease are in one word. An ACK moves VM_SEQ by compare-and-swap, which succeeds
- * only while the lease stands; each decision under the lock first ends the lease. So no CPU sets
- * back VM_SEQ, and a decision finds it constant. The other fields that an ACK brings are written
- * after that, and may for a moment be those of an older ACK: each is what the VM has said, and its
- * next ACK mends them.
+ * only while the lease stands; each decision about a segment first ends the lease, under the lock.
+ * So no CPU sets back VM_SEQ, and a decision finds it constant. The other fields that an ACK brings
+ * are written after that. A CPU that is stopped between these instructions writes those of an older
+ * ACK later: each is what the VM has said, no copy depends on it, and the VM's next ACK mends it.
  *
- * The last ACK of what the VM was handed, and that of the timed byte, take a full decision. What
- * else one does is done when the lease ends: NEXT_SEQ, the shown edge, and the bounds of the hold,
- * which is empty.
+ * The last ACK of what the VM was handed, and that of the timed byte, take a full decision. When
+ * the lease ends, NEXT_SEQ, the shown edge and the bounds of the hold, which is empty, follow the
+ * ACKs that it has passed. The rest (next hop, traffic class, a lower TS.Recent, what the engine
+ * reads in the hold) is learnt from the next ACK that takes a full decision: one in each jiffy.
+ * A reader that does not end the lease takes the later one of NEXT_SEQ and VM_SEQ.
  */
 #ifndef VSNOOP_FLOW_VM_LEASE_H
 #define VSNOOP_FLOW_VM_LEASE_H
 
 #include "state.h"
 
-/* VM_SEQ and the lease. */
+/* VM_SEQ and the lease: read and written together while a lease stands. */
 union vm_word {
 	struct {
 		struct seq vm_seq;
@@ -45,13 +47,16 @@ static __always_inline bool flow_grant_vm_lease(struct flow *f, const struct hol
 {
 	const __u16 needed = FLOW_F_TIMESTAMPS | FLOW_F_SCALE_KNOWN;
 	const __u16 allowed = FLOW_F_SACK | FLOW_F_VM_OPENED;
+	union vm_word granted;
 
 	if (f->mode != FLOW_PASSIVE || (f->flags & ~allowed) != needed ||
 	    !seq_eq(f->next_seq, f->vm_seq) || !seq_eq(f->adv_edge, f->right_edge) ||
 	    (h && (h->chunks || h->range_count || h->claimed)))
 		return false;
 	f->vm_lease_end = flow_vm_lease_limit(f);
-	f->vm_lease = jiffy;
+	granted.vm_seq = f->vm_seq;
+	granted.vm_lease = jiffy;
+	*(volatile __u64 *)&((union vm_word *)&f->vm_seq)->word = granted.word;
 	return true;
 }
 
@@ -104,6 +109,7 @@ static __always_inline void flow_end_vm_lease(struct flow *f, struct hold *h)
 		/* It is empty: the next copy begins at NEXT_SEQ. */
 		h->vm_seq = f->vm_seq;
 		h->first = h->tail = seq_max(h->tail, f->vm_seq);
+		h->sure = seq_max(h->sure, f->vm_seq);
 	}
 }
 

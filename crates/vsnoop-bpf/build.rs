@@ -1,5 +1,5 @@
 //! Compiles bpf/*.bpf.c with clang; the objects are embedded in the crate, and the names of their
-//! maps and programs become enums (src/objects.rs). Of the program on a tap only the instructions
+//! maps and programs become enums (src/objects.rs). Of the programs on a tap only the instructions
 //! are, and what they refer to (src/entry.rs).
 
 use std::collections::BTreeSet;

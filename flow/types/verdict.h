@@ -45,6 +45,7 @@ enum from_vm_verdict {
 	FROM_VM_RESET = 4, /* answer the VM with RST, pass nothing */
 	FROM_VM_RESET_BOTH = 5, /* RST to both ends */
 	FROM_VM_NO_FLOW = 6, /* there is no record */
+	FROM_VM_ACCOUNT = 7, /* incast control must account for it before */
 };
 
 /* Bits of outcome.events: what happened, for the counters and for the caller. */

@@ -1,6 +1,6 @@
 //! One safe function for each decision of flow/.
 
-use std::ptr::{NonNull, null_mut};
+use std::ptr::{NonNull, null, null_mut};
 
 use crate::types::{self, *};
 
@@ -148,6 +148,26 @@ pub fn pass_by_vm_lease(f: &mut flow, s: &segment, jiffy: u64, now: u64) -> bool
 pub unsafe fn pass_by_vm_lease_shared(f: NonNull<flow>, s: &segment, jiffy: u64, now: u64) -> bool {
     // SAFETY: as the caller says.
     unsafe { types::flow_pass_by_vm_lease(f.as_ptr(), s, jiffy, now) }
+}
+
+/// Decides about a segment of the VM, of a flow without a hold, and grants a lease: for a record
+/// that other threads use by [`pass_by_vm_lease_shared`].
+///
+/// # Safety
+/// As there; only one thread decides.
+pub unsafe fn decide_and_grant_shared(
+    f: NonNull<flow>,
+    s: &segment,
+    p: &policy,
+    jiffy: u64,
+    now: u64,
+) {
+    let (mut out, port) = (outcome::default(), port_state::default());
+    // SAFETY: as the caller says.
+    unsafe {
+        types::flow_from_vm(f.as_ptr(), null_mut(), s, &context(&port, p, now), &mut out);
+        types::flow_grant_vm_lease(f.as_ptr(), null(), jiffy);
+    }
 }
 
 /// Ends the VM's lease, as each decision does first.

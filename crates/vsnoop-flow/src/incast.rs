@@ -86,3 +86,25 @@ pub fn end(f: &mut flow, u: &mut uplink, port: &mut incast_port) {
     // SAFETY: as in shapes().
     unsafe { types::incast_end(f, u, port) }
 }
+
+/// May the hooks leave out [`answer`] for this segment of the VM?
+pub fn ignores(f: &flow, u: &uplink, vm: &segment) -> bool {
+    // SAFETY: as in shapes().
+    unsafe { types::incast_ignores(f, u, vm) }
+}
+
+/// The part of incast control in a segment of the VM. Returns whether the flow waits now.
+pub fn answer(
+    f: &mut flow,
+    u: &mut uplink,
+    port: &mut incast_port,
+    vm: &segment,
+    now: u64,
+) -> bool {
+    // SAFETY: as in shapes().
+    unsafe {
+        let waits = types::incast_open_for(f, u, port, vm, now) != 0;
+        types::incast_note_shown(f, vm, now);
+        waits
+    }
+}

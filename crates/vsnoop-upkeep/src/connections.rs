@@ -6,7 +6,8 @@ use vsnoop_flow::types::{flow, flow_key, flow_mode, reset_reason};
 
 /// The records of a port, and the ways to both ends of its connections.
 ///
-/// Each access to a record is atomic by itself; hooks may change it between two.
+/// Each access to a record is atomic by itself, but for what flow/vm_lease.h names; hooks may
+/// change it between two.
 pub trait Connections {
     /// Why an access failed.
     type Error: Display;

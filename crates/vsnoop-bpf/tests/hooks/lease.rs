@@ -27,7 +27,8 @@ fn timestamp(tsval: u32) -> [TcpOptionElement; 3] {
     [TcpOptionElement::Noop, TcpOptionElement::Noop, TcpOptionElement::Timestamp(tsval, 1)]
 }
 
-/// The program on the tap passes segments by a lease: of these the record does not note TSval.
+/// The programs on the tap pass segments by a lease: of those to the VM the record does not note
+/// TSval.
 pub fn a_lease_passes_what_follows_in_the_same_jiffy() {
     const BYTES: u32 = 100;
     const MOST: u32 = 500;

@@ -7,7 +7,8 @@
 use vsnoop_flow::hold::{self, Copied, Hand, Kept, Verdict};
 use vsnoop_flow::{
     FromVm, continues_passive, end_vm_lease, flow, grant_lease, grant_vm_lease, lease_covers,
-    outcome, pass_by_vm_lease, policy, port_state, segment, seq, types::*,
+    outcome, pass_by_vm_lease, policy, port_state, segment, seq,
+    types::{self, *},
 };
 
 use crate::memory::ModelHold;
@@ -582,10 +583,15 @@ impl HeldFlow<'_> {
             FromVm::Rewrite => assert_eq!(out.ack.ack, s.ack, "{s:?}: {f:?}"),
             _ => panic!("a lease covers {s:?}, {verdict:?}: {f:?}"),
         }
-        let of_flow = |f: &flow| (f.mode, f.vm_seq, f.next_seq, f.right_edge, f.high_seq);
+        assert_eq!(out.events & !EVENT_PROMPT, 0, "{s:?}: {f:?}");
+        let of_flow = |f: &flow| {
+            let times = (f.vm_tsval, f.progress_ns, f.heard_at, f.sample, f.sample_seq);
+            (f.mode, f.flags, f.vm_seq, f.next_seq, f.right_edge, f.high_seq, times)
+        };
         assert_eq!(of_flow(&by_lease), of_flow(&f), "{s:?}");
-        assert_eq!((by_lease.vm_tsval, by_lease.progress_ns), (f.vm_tsval, f.progress_ns));
-        let of_hold = |h: &vsnoop_flow::types::hold| (h.vm_seq, h.first, h.tail, h.chunks);
+        // A full decision may lower it, too.
+        assert!(by_lease.ts_recent.wrapping_sub(f.ts_recent) as i32 >= 0, "{s:?}: {f:?}");
+        let of_hold = |h: &types::hold| (h.vm_seq, h.first, h.tail, h.sure, h.chunks);
         assert_eq!(of_hold(&hold), of_hold(&h), "{s:?}");
         self.passes(s.ack);
         self.seen.vm_leased += 1;

@@ -214,3 +214,29 @@ fn the_senders_ack_is_noted_while_acknowledged_bytes_are_outstanding() {
         assert!(is_left(&c, &c.data(MSS + 300, 100)));
     }
 }
+
+/// More than half of all sequence numbers pass without copies: what the ring has taken is known.
+#[test]
+fn a_segment_that_the_ring_refuses_is_held_after_gigabytes_without_copies() {
+    let mut c = FlowCase::new();
+    // The first copy.
+    c.early(&c.data(0, MSS));
+    c.acks(MSS, WINDOW);
+    c.policy.run = port_run::PORT_PAUSED;
+    let mut offset = MSS;
+    for _ in 0..3_000_000_000u32 / 60_000 {
+        c.pass(&c.data(offset, 60_000));
+        offset = offset.wrapping_add(60_000);
+        c.acks(offset, WINDOW);
+    }
+    c.policy.run = port_run::PORT_ACCELERATE;
+    let s = c.data(offset, MSS);
+    c.decide(&s);
+    c.after_copy(&s, true, false);
+    assert_eq!(c.mode(), flow_mode::FLOW_HOLDING);
+    assert_eq!(
+        (c.f.high_seq, c.h.handed),
+        (at(offset), at(offset)),
+        "nothing of it is handed over"
+    );
+}

@@ -140,9 +140,15 @@ impl IncastCase {
 
     /// The VM acknowledges all delivered data, and sends `len` bytes.
     pub fn vm(&mut self, id: usize, len: u32) -> Vec<Answer> {
+        let s = self.of_vm(id, len);
+        self.host.from_vm(id, &s, self.now)
+    }
+
+    /// That segment of the VM.
+    pub fn of_vm(&mut self, id: usize, len: u32) -> segment {
         let tsval = (self.now / MS) as u32;
         let f = self.f(id);
-        let s = segment {
+        segment {
             seq: f.snd_nxt,
             ack: f.high_seq,
             len,
@@ -152,8 +158,7 @@ impl IncastCase {
             tcp_flags: TCP_ACK as u8,
             bits: SEG_TIMESTAMPS as u16,
             ..segment::default()
-        };
-        self.host.from_vm(id, &s, self.now)
+        }
     }
 
     /// The flow asks for no more window, in the middle of a round trip.

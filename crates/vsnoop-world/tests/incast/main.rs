@@ -3,6 +3,7 @@
 
 mod case;
 mod hooks;
+mod ignored;
 mod properties;
 mod rounds;
 mod rules;

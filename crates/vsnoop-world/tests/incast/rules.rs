@@ -242,7 +242,8 @@ fn credit_of_silent_flows_does_not_count_until_they_send() {
     // It got a request, and may compute its answer.
     c.wait(10 * MS).vm(1, 0);
     assert_eq!(incast::outstanding(c.u()), outstanding, "too early");
-    c.wait(10 * MS).vm(1, 0);
+    let now = c.wait(10 * MS).now;
+    c.advance_time(now);
     assert_eq!((incast::outstanding(c.u()), c.u().all.silent), (0, outstanding));
     exact(&mut c);
     c.keep_shut(0);
@@ -250,7 +251,8 @@ fn credit_of_silent_flows_does_not_count_until_they_send() {
     let left = i64::from(segments(10) / UNIT * UNIT - MSS);
     assert_eq!((incast::outstanding(c.u()), c.u().all.silent), (left, 0));
     // It has answered, and is silent.
-    c.wait(3 * MS).vm(1, 0);
+    let now = c.wait(3 * MS).now;
+    c.advance_time(now);
     assert_eq!((incast::outstanding(c.u()), c.u().all.silent), (0, left));
     exact(&mut c);
 }

@@ -102,6 +102,9 @@ pub fn run(cli: &Cli, arguments: &cli::Flows) -> Result<u8> {
 
 fn describe(key: &flow_key, flow: &flow, now_ns: u64) -> Flow {
     let flags = u32::from(flow.flags);
+    // NEXT_SEQ may be behind for a moment (flow/vm_lease.h).
+    let is_behind = flow.next_seq.diff(flow.vm_seq) < 0;
+    let next = if is_behind { flow.vm_seq } else { flow.next_seq };
     Flow {
         sender: socket(key.sender_addr, key.sender_port),
         vm: socket(key.vm_addr, key.vm_port),
@@ -116,11 +119,11 @@ fn describe(key: &flow_key, flow: &flow, now_ns: u64) -> Flow {
             "vm accepted"
         },
         flags: flag_names(flags),
-        next_seq: flow.next_seq.v,
+        next_seq: next.v,
         vm_seq: flow.vm_seq.v,
         high_seq: flow.high_seq.v,
-        outstanding_bytes: flow.next_seq.diff(flow.vm_seq).max(0) as u64,
-        room_bytes: flow.right_edge.diff(flow.next_seq).max(0) as u64,
+        outstanding_bytes: next.diff(flow.vm_seq) as u64,
+        room_bytes: flow.right_edge.diff(next).max(0) as u64,
         mss: flow.mss,
         window_scale: (flags & types::FLOW_F_SCALE_KNOWN != 0).then_some(flow.scale),
         early_acks: flow.early_acks,

@@ -61,6 +61,7 @@ const FUNCTIONS: [(Routine, &[&str]); 5] = [
             "decide_sender_ack",
             "flow_for_sender",
             "note_sender",
+            "pass_passive",
             "wait_for_hold",
             "freshen",
             "send_sender_ack",
