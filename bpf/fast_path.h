@@ -126,7 +126,8 @@ static __always_inline bool fast_from_vm(const struct __sk_buff *skb, void *flow
 		return false;
 	f = bpf_map_lookup_elem(flows, &key);
 	/* The clock only where there is a lease. */
-	if (!f || !f->vm_lease || !flow_pass_by_vm_lease(f, &s, jiffy, bpf_ktime_get_ns()))
+	if (!f || f->vm_lease != (__u32)jiffy ||
+	    !flow_pass_by_vm_lease(f, &s, jiffy, bpf_ktime_get_ns()))
 		return false;
 	st->from_vm_packets++;
 	st->from_vm_bytes += skb->len;

@@ -14,6 +14,18 @@ impl seq {
         seq { v: self.v.wrapping_add(bytes) }
     }
 
+    /// The later of two.
+    #[must_use]
+    pub const fn max(self, other: seq) -> Self {
+        if self.diff(other) > 0 { self } else { other }
+    }
+
+    /// The earlier of two.
+    #[must_use]
+    pub const fn min(self, other: seq) -> Self {
+        if self.diff(other) < 0 { self } else { other }
+    }
+
     /// Bytes that `self` is ahead of `other`; negative when behind.
     pub const fn diff(self, other: seq) -> i32 {
         self.v.wrapping_sub(other.v) as i32

@@ -436,7 +436,7 @@ impl Flow {
     /// Retransmission of the next hole, within the VM's window.
     fn resend(&self, view: &View) -> Option<HoldFrame> {
         let recovery = self.recovery.filter(|_| view.is_kept())?;
-        let mut from = later(recovery.next, view.vm_seq);
+        let mut from = recovery.next.max(view.vm_seq);
         let blocks = view.blocks();
         let mut until = if recovery.blind {
             if recovery.next.diff(view.vm_seq) > 0 {
@@ -448,10 +448,10 @@ impl Flow {
         };
         for (left, right) in blocks {
             if from.diff(*left) < 0 {
-                until = earlier(until, *left);
+                until = until.min(*left);
                 break;
             }
-            from = later(from, *right);
+            from = from.max(*right);
         }
         self.again(view, from, until)
     }
@@ -460,7 +460,7 @@ impl Flow {
     fn again(&self, view: &View, from: seq, until: seq) -> Option<HoldFrame> {
         // A FIN is sent with the last byte, or alone.
         let fin = view.fin && until.diff(view.tail) > 0;
-        let until = earlier(earlier(until, view.tail), later(view.right_edge, view.vm_seq));
+        let until = until.min(view.tail).min(view.right_edge.max(view.vm_seq));
         let bytes = until.diff(from).max(0) as u32;
         let len = bytes.min(largest(view));
         let fin = fin && from.add(len) == view.tail && from.diff(view.tail) <= 0;
@@ -537,7 +537,7 @@ fn handover(view: &View) -> Option<HoldFrame> {
     if view.is_all_handed() || from.diff(view.first) < 0 {
         return None;
     }
-    let limit = earlier(view.tail, view.right_edge);
+    let limit = view.tail.min(view.right_edge);
     let len = (limit.diff(from).max(0) as u32).min(largest(view));
     let end = from.add(len);
     let is_last = end == view.tail;
@@ -563,12 +563,4 @@ fn has_lost(view: &View, duplicates: u32) -> bool {
 fn largest(view: &View) -> u32 {
     let segments = if view.super_packets { LARGEST / view.mss } else { 1 };
     segments.max(1) * view.mss
-}
-
-fn later(a: seq, b: seq) -> seq {
-    if a.diff(b) >= 0 { a } else { b }
-}
-
-fn earlier(a: seq, b: seq) -> seq {
-    if a.diff(b) <= 0 { a } else { b }
 }

@@ -369,15 +369,16 @@ impl Served {
     /// Appends all that distinguishes this state from another.
     pub fn digest(&self, into: &mut Vec<u8>) {
         self.vm.port.digest(&["stats", "flows"], into);
+        let jiffy = self.vm.port.jiffy();
         for (key, mut f) in self.vm.flows() {
             // Counters without effect on the behaviour.
             (f.offline, f.suppressed, f.rewritten, f.reacked) = (0, 0, 0, 0);
             (f.early_bytes, f.early_acks) = (0, 0);
-            if f.lease_jiffy != self.vm.port.jiffy() {
+            if f.lease_jiffy != jiffy {
                 (f.lease_jiffy, f.lease_edge.v, f.lease_tsval) = (0, 0, 0);
             }
             // One of another jiffy differs from none, but has no end and no date.
-            if f.vm_lease != 0 && f.vm_lease != self.vm.port.jiffy() as u32 {
+            if f.vm_lease != 0 && f.vm_lease != jiffy as u32 {
                 (f.vm_lease, f.vm_lease_end.v) = (u32::MAX, 0);
             }
             into.extend(bytes_of(&key));

@@ -2,9 +2,13 @@
 
 use etherparse::TcpOptionElement;
 use vsnoop_bpf::Hook;
-use vsnoop_bpf::types::{FLOW_F_TIMESTAMPS, flow, flow_mode, flow_sample, port_run, seq};
+use vsnoop_bpf::types::{FLOW_F_TIMESTAMPS, flow, flow_key, flow_mode, flow_sample, port_run, seq};
 
 use crate::{Attached, NEXT, now_ns, of_sender_with, of_vm, record};
+
+/// Bytes of a segment, and segments after which enough must have passed by a lease.
+const BYTES: u32 = 100;
+const MOST: u32 = 500;
 
 /// Changes a segment.
 type Change = fn(&mut [u8]);
@@ -27,22 +31,25 @@ fn timestamp(tsval: u32) -> [TcpOptionElement; 3] {
     [TcpOptionElement::Noop, TcpOptionElement::Noop, TcpOptionElement::Timestamp(tsval, 1)]
 }
 
-/// The programs on the tap pass segments by a lease: of those to the VM the record does not note
-/// TSval.
-pub fn a_lease_passes_what_follows_in_the_same_jiffy() {
-    const BYTES: u32 = 100;
-    const MOST: u32 = 500;
+/// A paused port, and a flow that is left to the VM.
+fn passive() -> (Attached, flow_key, flow) {
     let port = Attached::with_hold();
     port.set_run(port_run::PORT_PAUSED).expect("pause");
     let (key, record) = record();
+    let flags = record.flags | FLOW_F_TIMESTAMPS as u16;
+    (port, key, flow { mode: flow_mode::FLOW_PASSIVE as u8, flags, ..record })
+}
+
+/// The programs on the tap pass segments by a lease: of those to the VM the record does not note
+/// TSval.
+pub fn a_lease_passes_what_follows_in_the_same_jiffy() {
+    let (port, key, record) = passive();
     let at = |v| seq { v };
     let record = flow {
         vm_seq: at(3900),
         next_seq: at(3900),
         right_edge: at(1_000_000),
         adv_edge: at(1_000_000),
-        mode: flow_mode::FLOW_PASSIVE as u8,
-        flags: record.flags | FLOW_F_TIMESTAMPS as u16,
         sample: flow_sample::FLOW_SAMPLE_PASSED as u8,
         // The VM is not late in this test.
         progress_ns: now_ns() + 60_000_000_000,
@@ -85,13 +92,9 @@ pub fn a_lease_passes_what_follows_in_the_same_jiffy() {
 
 /// The same of the VM's ACKs: what these bring is left to the next decision, but for VM_SEQ.
 pub fn a_lease_passes_acks_of_the_vm_in_the_same_jiffy() {
-    const BYTES: u32 = 100;
-    const MOST: u32 = 500;
     const WINDOW: u16 = 9000;
     const SCALE: u8 = 7;
-    let port = Attached::with_hold();
-    port.set_run(port_run::PORT_PAUSED).expect("pause");
-    let (key, record) = record();
+    let (port, key, record) = passive();
     let at = |v| seq { v };
     let edge = at(4000 + (u32::from(WINDOW) << SCALE));
     let record = flow {
@@ -101,8 +104,6 @@ pub fn a_lease_passes_acks_of_the_vm_in_the_same_jiffy() {
         right_edge: edge,
         adv_edge: edge,
         scale: SCALE,
-        mode: flow_mode::FLOW_PASSIVE as u8,
-        flags: record.flags | FLOW_F_TIMESTAMPS as u16,
         progress_ns: now_ns(),
         ..record
     };

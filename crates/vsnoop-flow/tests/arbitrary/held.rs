@@ -66,10 +66,6 @@ fn content(at: seq) -> u8 {
     (at.v.wrapping_mul(0x9e37_79b9) >> 13) as u8
 }
 
-fn later(a: seq, b: seq) -> seq {
-    if a.diff(b) > 0 { a } else { b }
-}
-
 fn bytes(from: seq, len: u32) -> impl ExactSizeIterator<Item = u8> {
     (0..len).map(move |i| content(from.add(i)))
 }
@@ -295,7 +291,7 @@ impl HeldFlow<'_> {
     fn vm_follows(&mut self) {
         let f = &self.f;
         let (ack, how) = (f.vm_seq.add(700), self.tape.byte());
-        let edge = later(f.right_edge, f.adv_edge).add(if how & 1 != 0 { 700 } else { 0 });
+        let edge = f.right_edge.max(f.adv_edge).add(if how & 1 != 0 { 700 } else { 0 });
         let window = (edge.diff(ack).max(0) >> f.scale) + 1;
         let s = segment {
             seq: f.snd_nxt,
@@ -326,7 +322,7 @@ impl HeldFlow<'_> {
         let before = self.f;
         let (verdict, out) =
             hold::to_vm(&mut self.f, &mut self.m.hold, s, &self.port, &self.policy, self.now);
-        let learnt = later(before.next_seq, before.vm_seq);
+        let learnt = before.next_seq.max(before.vm_seq);
         assert_eq!(self.f.next_seq, learnt, "NEXT_SEQ moved before the copy");
         self.note_all_handed(&before);
         self.refused_changes_nothing(&before, s);
@@ -469,7 +465,7 @@ impl HeldFlow<'_> {
     fn without_hold(&mut self, s: &segment) {
         let before = self.f;
         let (_, out) = vsnoop_flow::to_vm(&mut self.f, s, &self.port, &self.policy, self.now);
-        let learnt = later(before.next_seq, before.vm_seq);
+        let learnt = before.next_seq.max(before.vm_seq);
         assert_eq!(self.f.next_seq, learnt, "acknowledged without a copy");
         self.refused_changes_nothing(&before, s);
         self.settle(&out);

@@ -83,20 +83,9 @@ fn the_ack_of_the_timed_byte_takes_a_full_decision() {
 }
 
 /// What a record says of the VM.
-fn known(f: &flow) -> [u32; 9] {
-    let [edge, shown] = [f.right_edge.v, f.adv_edge.v];
-    let progress = f.progress_ns as u32;
-    [
-        f.vm_seq.v,
-        f.next_seq.v,
-        edge,
-        shown,
-        f.vm_tsval,
-        f.ts_recent,
-        f.heard_at,
-        progress,
-        f.vm_lease,
-    ]
+fn known(f: &flow) -> impl PartialEq + std::fmt::Debug + use<> {
+    let seqs = [f.vm_seq, f.next_seq, f.right_edge, f.adv_edge];
+    (seqs, f.vm_tsval, f.ts_recent, f.heard_at, f.progress_ns, f.vm_lease)
 }
 
 #[test]

@@ -103,8 +103,7 @@ pub fn run(cli: &Cli, arguments: &cli::Flows) -> Result<u8> {
 fn describe(key: &flow_key, flow: &flow, now_ns: u64) -> Flow {
     let flags = u32::from(flow.flags);
     // NEXT_SEQ may be behind for a moment (flow/vm_lease.h).
-    let is_behind = flow.next_seq.diff(flow.vm_seq) < 0;
-    let next = if is_behind { flow.vm_seq } else { flow.next_seq };
+    let next = flow.next_seq.max(flow.vm_seq);
     Flow {
         sender: socket(key.sender_addr, key.sender_port),
         vm: socket(key.vm_addr, key.vm_port),
