@@ -10,8 +10,8 @@ use std::sync::LazyLock;
 use zerocopy::FromBytes;
 
 use crate::format::{
-    IPV4, IPV4_BYTES, IPV6, IPV6_BYTES, MACS_BYTES, TAG_BYTES, TCP, TCP_BYTES, TcpHeader, UDP,
-    UDP_BYTES, is_tag,
+    IPV4, IPV4_BYTES, IPV6, IPV6_BYTES, Ipv4Header, MACS_BYTES, TAG_BYTES, TCP, TCP_BYTES,
+    TcpHeader, UDP, UDP_BYTES, is_tag,
 };
 use crate::options::Options;
 
@@ -161,6 +161,12 @@ impl Headers {
     /// Payload of the transport; empty if `frame` is not the one that was parsed.
     pub fn payload_of<'f>(&self, frame: &'f [u8]) -> &'f [u8] {
         frame.get(usize::from(self.payload)..self.end as usize).unwrap_or_default()
+    }
+
+    /// The IPv4 header without its options; `None` of an IPv6 packet.
+    pub fn ipv4_header<'f>(&self, frame: &'f [u8]) -> Option<&'f Ipv4Header> {
+        let bytes = frame.get(usize::from(self.ip)..).filter(|_| !self.v6)?;
+        Ipv4Header::ref_from_prefix(bytes).ok().map(|(header, _)| header)
     }
 
     /// The TCP header without its options; `None` if there is no whole TCP segment.

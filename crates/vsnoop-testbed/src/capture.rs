@@ -43,6 +43,9 @@ pub struct CapturedSegment {
     pub outgoing: bool,
     /// TSval (RFC 7323).
     pub timestamp: Option<u32>,
+    /// The identification of an IPv4 packet. Linux counts it up in each connection; vsnoop sends 0
+    /// (RFC 6864).
+    pub identification: Option<u16>,
 }
 
 #[derive(Debug)]
@@ -129,6 +132,7 @@ fn segment(frame: &[u8], at: Duration) -> Option<CapturedSegment> {
             .tcp_options(frame)
             .find(|option| option.kind == TIMESTAMPS)
             .and_then(|option| option.word(0)),
+        identification: headers.ipv4_header(frame).map(|header| header.identification.get()),
         ..CapturedSegment::default()
     })
 }
