@@ -85,6 +85,19 @@ static __always_inline int send_grant(struct __sk_buff *skb, const struct packet
 	return bpf_redirect(skb->ifindex, BPF_F_INGRESS);
 }
 
+/* Turns the packet, of which the VM has a clone, first into the ACK for its sender, then into that
+ * of a grant (grant_next()), perhaps for the same flow, and sends both. Without its own ACK the
+ * sender would not know the edge that its record says it was shown. */
+static __noinline int send_ack_and_grant(struct __sk_buff *skb, const struct packet *p,
+					 const struct flow_key *key, const struct ack_fields *a)
+{
+	if (make_reply(skb, p, key, a, REPLY_TO_SENDER | TCP_ACK))
+		return HOOK_DROP;
+	set_mark(skb, MARK_REPLY);
+	bpf_clone_redirect(skb, skb->ifindex, BPF_F_INGRESS);
+	return send_grant(skb, p);
+}
+
 /* Sends the VM a pure ACK with the sender's ACK and window (hold_fill_sender_ack()), instead of the
  * packet, which is cut down to it. Returns 0, or -1 if the packet is unusable. */
 static __noinline int send_sender_ack(struct __sk_buff *skb, struct port *port,
@@ -156,9 +169,9 @@ static __always_inline int keep(struct __sk_buff *skb, struct port *port,
 		st->held_segments++;
 		st->held_bytes += bytes;
 	}
-	/* This flow's ACK would show a closed window, and can wait for its next grant. */
+	/* Its window is closed: a queued flow gets its grant now. */
 	if (INCAST_USED && out->waits && taken && grant_next(port, key))
-		return send_grant(skb, p);
+		return send_ack_and_grant(skb, p, key, &out->ack);
 	return reply_to_sender(skb, p, key, &out->ack, TCP_ACK);
 }
 

@@ -17,16 +17,16 @@
 #define HOLD_UNCONFIRMED_NS (200 * NSEC_PER_MSEC)
 
 /* How a segment within the VM's window goes to the VM. Most segments of a bulk transfer pass
- * without an ACK. An ACK is sent at once for PSH, for a segment below MSS, during the ramp, near
- * the edge that the sender was shown, and with incast control, whose grants come with ACKs. */
+ * without an ACK. An ACK is sent at once for PSH, for a segment below MSS, during the ramp, and
+ * near the edge that the sender was shown: with incast control, which shows small windows, only at
+ * the edge itself. */
 static __always_inline enum hand hold_choose_hand(const struct flow *f, const struct hold *h,
 						  const struct segment *s, struct seq end)
 {
-	__u32 few = HOLD_ACK_SEGMENTS * f->mss;
+	__u32 few = HOLD_ACK_SEGMENTS * f->mss, near = flow_is_shaped(f) ? 1 : few;
 
 	if (s->tcp_flags & TCP_PSH || s->unit_len < f->mss || f->ramp < FLOW_RAMP ||
-	    h->unanswered * 16u + s->len >= few || seq_diff(f->adv_edge, end) < (__s32)few ||
-	    flow_is_shaped(f))
+	    h->unanswered * 16u + s->len >= few || seq_diff(f->adv_edge, end) < (__s32)near)
 		return HAND_AND_ACK;
 	return HAND_ON;
 }

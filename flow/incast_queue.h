@@ -32,14 +32,13 @@ static __always_inline __u32 incast_train(const struct uplink *u, const struct i
 }
 
 /* What is left of this flow's answer if it is as long as the last one, bytes; 0 where that is not
- * known, and for a flow with a hold: where the host acknowledges early, trains were slower
- * (decision 12). */
+ * known. */
 static __always_inline __u32 incast_answer_left(const struct flow *f)
 {
 	const struct incast *i = &f->incast;
 	__u16 sent = incast_answered(i) - i->answer_at;
 
-	return sent < i->answer && !f->hold ? (__u32)(i->answer - sent) << INCAST_ANSWER_BITS : 0;
+	return sent < i->answer ? (__u32)(i->answer - sent) << INCAST_ANSWER_BITS : 0;
 }
 
 /* The train that this flow from the queue asks for, bytes; 0: none. */

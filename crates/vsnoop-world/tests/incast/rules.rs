@@ -291,9 +291,10 @@ fn queued_flows_are_served_before_open_ones() {
     c.i(0).window = 10 * LEAST;
     c.data(0, MSS);
     assert!(c.outstanding(0) < segments(10), "took what others wait for");
-    // The ACK of what closes its window goes to the head of the grant queue instead.
+    // With the ACK of what closes its window goes the grant of the grant queue's head.
     let answers = c.use_up(0);
-    assert_eq!(answers[0].0, head);
+    assert_eq!(answers.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [0, head]);
+    assert_eq!(answers[0].1.ack, c.f(0).next_seq);
     assert_eq!(c.i(head).waiting, 0);
     assert!(c.outstanding(head) >= LEAST);
     exact(&mut c);
@@ -304,7 +305,7 @@ fn a_grant_shows_the_new_edge_and_acknowledges_what_the_vm_has() {
     let mut c = crowd(20);
     let head = c.queue()[0];
     let snd_nxt = c.f(head).snd_nxt;
-    let (id, ack) = c.use_up(0)[0];
+    let (id, ack) = c.use_up(0)[1];
     assert_eq!((id, ack.ack, ack.seq), (head, at(0), snd_nxt));
     assert!(IncastCase::edge_of(&ack) > c.outstanding(head) - UNIT);
     assert_eq!(ack.timestamps, 1);

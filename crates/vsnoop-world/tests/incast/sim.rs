@@ -144,6 +144,8 @@ struct Sender {
     /// The window's right edge, and the end of its data.
     edge: u64,
     end: u64,
+    /// The furthest edge in an ACK that left for it.
+    shown: u64,
     max_window: u64,
     pushed: u64,
     cwnd: u64,
@@ -450,6 +452,7 @@ impl Sim {
         for (id, ack) in to_vm.answers {
             self.answer(id, &ack, false);
         }
+        self.check_shown(data.id);
         if !to_vm.delivered {
             return;
         }
@@ -472,6 +475,15 @@ impl Sim {
             let at = self.vm_runs(self.now) + self.set.vm_delay_ns;
             self.events.at(at, Event::VmRuns(data.id));
         }
+    }
+
+    /// An edge that counts as shown to the sender has left for it: otherwise it would wait for an
+    /// ACK that does not come.
+    fn check_shown(&mut self, id: usize) {
+        let Some(f) = self.host.flow(id) else { return };
+        let (adv_edge, s) = (f.adv_edge, &self.senders[id]);
+        let shown = seq::new(s.first.wrapping_add(s.shown as u32));
+        assert!(s.shown == 0 || adv_edge.diff(shown) <= 0, "an edge was not shown to {id}");
     }
 
     /// When the VM runs next.
@@ -506,10 +518,11 @@ impl Sim {
 
     /// An ACK leaves the host.
     fn answer(&mut self, id: usize, a: &ack_fields, ece: bool) {
-        let s = &self.senders[id];
+        let s = &mut self.senders[id];
         let from = seq::new(s.first.wrapping_add(s.una as u32));
         let at = s.una.saturating_add_signed(a.ack.diff(from).into());
         let edge = at + (u64::from(a.window) << self.set.scale);
+        s.shown = s.shown.max(edge);
         let acked = Acked { id, at, edge, tsval: a.tsval, ece };
         self.events.at(self.now + self.set.rtt_ns / 2, Event::Acked(acked));
     }

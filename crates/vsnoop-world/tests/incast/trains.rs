@@ -50,9 +50,9 @@ fn a_train_is_as_long_as_what_is_left_of_the_answer_at_most() {
 }
 
 #[test]
-fn there_are_none_with_a_hold_nor_where_many_wait_or_much_is_open() {
-    let reasons: [fn(&mut IncastCase); 3] =
-        [|c| c.f(0).hold = 1, |c| c.u().all.queued += 2_000, |c| c.u().all.silent += 60_000];
+fn there_are_none_where_many_wait_or_much_is_open() {
+    let reasons: [fn(&mut IncastCase); 2] =
+        [|c| c.u().all.queued += 2_000, |c| c.u().all.silent += 60_000];
     for (number, reason) in reasons.into_iter().enumerate() {
         let mut c = waiting(1 << 20, 0);
         reason(&mut c);
@@ -81,14 +81,33 @@ fn the_queue_waits_for_half_of_a_train_while_credit_will_return() {
 #[test]
 fn many_senders_of_long_answers_need_a_few_grants_each() {
     let senders = 64;
-    let mut sim = Sim::new(Setting { senders, early: false, ..Setting::default() });
-    let mut grants = [0; 3];
-    for count in &mut grants {
-        let before = sim.host.share_of(0).grants;
-        sim.round(senders, 64 << 10, 10_000 * MS).expect("the round ends");
-        *count = (sim.host.share_of(0).grants - before) as usize / senders;
+    for early in [false, true] {
+        let mut sim = Sim::new(Setting { senders, early, ..Setting::default() });
+        let mut grants = [0; 3];
+        for count in &mut grants {
+            let before = sim.host.share_of(0).grants;
+            sim.round(senders, 64 << 10, 10_000 * MS).expect("the round ends");
+            *count = (sim.host.share_of(0).grants - before) as usize / senders;
+        }
+        // The length of an answer is known from the second round on.
+        assert!(grants[0] > 3 * grants[1] && grants[0] > 3 * grants[2], "{early}: {grants:?}");
+        assert_eq!((sim.tally.drops, sim.tally.timeouts), (0, 0));
     }
-    // The length of an answer is known from the second round on.
-    assert!(grants[0] > 3 * grants[1] && grants[0] > 3 * grants[2], "{grants:?}");
-    assert_eq!((sim.tally.drops, sim.tally.timeouts), (0, 0));
+}
+
+#[test]
+fn the_host_acknowledges_every_few_segments_of_a_train() {
+    let senders = 40;
+    let mut sim = Sim::new(Setting { senders, ..Setting::default() });
+    let early_acks = |sim: &Sim| -> u64 {
+        sim.host.flows().iter().flatten().map(|f| u64::from(f.early_acks)).sum()
+    };
+    let mut of_round = Vec::new();
+    for _ in 0..4 {
+        let before = (early_acks(&sim), sim.tally.packets);
+        sim.round(senders, 64 << 10, 10_000 * MS).expect("the round ends");
+        of_round.push((early_acks(&sim) - before.0, sim.tally.packets - before.1));
+    }
+    let (acks, packets) = of_round[3];
+    assert!(2 * acks < packets, "{of_round:?}");
 }
