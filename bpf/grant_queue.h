@@ -4,8 +4,8 @@
  *
  * Data of one flow return credit for which another flow may wait. The sender of that flow must get
  * an ACK, but there is no packet of its flow at this moment: the next ACK of any flow of the port
- * becomes the ACK of the grant, or a clone of it does. Where no packet passes, the helper runs the
- * program `grant` with a packet of its own.
+ * becomes the ACK of the grant if it is superfluous, or else a clone of it does. Where no packet
+ * passes, the helper runs the program `grant` with a packet of its own.
  */
 #ifndef VSNOOP_BPF_GRANT_QUEUE_H
 #define VSNOOP_BPF_GRANT_QUEUE_H
@@ -59,7 +59,7 @@ __noinline enum incast_served serve_flow(struct port *port, const struct flow_ke
 __noinline enum incast_served show_grant(struct port *port, struct grant *grant)
 {
 	enum incast_served served = SERVED_GONE;
-	const struct hold *h;
+	struct hold *h;
 	struct flow *f;
 	__u32 number;
 	__u64 now;
@@ -77,6 +77,8 @@ __noinline enum incast_served show_grant(struct port *port, struct grant *grant)
 		h = 0;
 	if (is_record_of(f, &grant->key) && incast_must_show(f)) {
 		incast_show(f, h, &port->state, &port->policy, now, &grant->ack);
+		if (h)
+			h->unanswered = 0;
 		served = SERVED_ACK;
 	}
 	bpf_spin_unlock(&f->lock);

@@ -75,7 +75,7 @@ static __always_inline bool hand_over(struct __sk_buff *skb, struct port *port,
 	return taken;
 }
 
-/* Turns the packet, of which the VM has a clone, into the ACK of a grant (grant_next()), and sends
+/* Turns the packet, which is not needed any more, into the ACK of a grant (grant_next()), and sends
  * it. */
 static __always_inline int send_grant(struct __sk_buff *skb, const struct packet *p)
 {
@@ -85,17 +85,24 @@ static __always_inline int send_grant(struct __sk_buff *skb, const struct packet
 	return bpf_redirect(skb->ifindex, BPF_F_INGRESS);
 }
 
-/* Turns the packet, of which the VM has a clone, first into the ACK for its sender, then into that
- * of a grant (grant_next()), perhaps for the same flow, and sends both. Without its own ACK the
- * sender would not know the edge that its record says it was shown. */
-static __noinline int send_ack_and_grant(struct __sk_buff *skb, const struct packet *p,
-					 const struct flow_key *key, const struct ack_fields *a)
+/* Turns the packet, of which the VM has a clone or the hold a copy, into the ACK for its sender. If
+ * a queued flow can get a grant, perhaps the same one, another packet follows with that. */
+static __noinline int send_ack_and_grant(struct __sk_buff *skb, struct port *port,
+					 const struct packet *p, const struct flow_key *key,
+					 const struct ack_fields *a)
 {
+	/* Once: clang would compute its address for both uses, which the verifier refuses. */
+	__u32 ifindex = skb->ifindex;
+
+	barrier_var(ifindex);
 	if (make_reply(skb, p, key, a, REPLY_TO_SENDER | TCP_ACK))
 		return HOOK_DROP;
 	set_mark(skb, MARK_REPLY);
-	bpf_clone_redirect(skb, skb->ifindex, BPF_F_INGRESS);
-	return send_grant(skb, p);
+	if (!incast_next(&uplink, &port->state.incast, bpf_ktime_get_ns()))
+		return bpf_redirect(ifindex, BPF_F_INGRESS);
+	/* Before the grant is made, or that could overtake it on another CPU. */
+	bpf_clone_redirect(skb, ifindex, BPF_F_INGRESS);
+	return grant_next(port, key) ? send_grant(skb, p) : HOOK_DROP;
 }
 
 /* Sends the VM a pure ACK with the sender's ACK and window (hold_fill_sender_ack()), instead of the
@@ -169,9 +176,9 @@ static __always_inline int keep(struct __sk_buff *skb, struct port *port,
 		st->held_segments++;
 		st->held_bytes += bytes;
 	}
-	/* Its window is closed: a queued flow gets its grant now. */
-	if (INCAST_USED && out->waits && taken && grant_next(port, key))
-		return send_ack_and_grant(skb, p, key, &out->ack);
+	/* The flow's window is closed, and credit may have returned. */
+	if (INCAST_USED && out->waits)
+		return send_ack_and_grant(skb, port, p, key, &out->ack);
 	return reply_to_sender(skb, p, key, &out->ack, TCP_ACK);
 }
 

@@ -13,20 +13,26 @@
 /* In a bulk transfer every fourth segment is acknowledged: a sender has less than four segments in
  * flight only for moments (BBR's minimum window is four). */
 #define HOLD_ACK_SEGMENTS 4
+/* With incast control every second one (RFC 5681): windows of a few segments keep a sender's
+ * congestion window small after a loss. */
+#define HOLD_ACK_SEGMENTS_SHAPED 2
 /* After this time without an answer a listener takes no data: later segments wait in the hold. */
 #define HOLD_UNCONFIRMED_NS (200 * NSEC_PER_MSEC)
 
 /* How a segment within the VM's window goes to the VM. Most segments of a bulk transfer pass
  * without an ACK. An ACK is sent at once for PSH, for a segment below MSS, during the ramp, and
- * near the edge that the sender was shown: with incast control, which shows small windows, only at
- * the edge itself. */
+ * near the edge that the sender was shown. Incast control shows small windows, so that near is less
+ * than a segment there; the ACK of a segment that closes the window brings along a grant. */
 static __always_inline enum hand hold_choose_hand(const struct flow *f, const struct hold *h,
 						  const struct segment *s, struct seq end)
 {
-	__u32 few = HOLD_ACK_SEGMENTS * f->mss, near = flow_is_shaped(f) ? 1 : few;
+	bool shaped = flow_is_shaped(f);
+	__u32 few = (shaped ? HOLD_ACK_SEGMENTS_SHAPED : HOLD_ACK_SEGMENTS) * f->mss,
+	      near = shaped ? f->mss : few;
 
 	if (s->tcp_flags & TCP_PSH || s->unit_len < f->mss || f->ramp < FLOW_RAMP ||
-	    h->unanswered * 16u + s->len >= few || seq_diff(f->adv_edge, end) < (__s32)near)
+	    h->unanswered * 16u + s->len >= few || seq_diff(f->adv_edge, end) < (__s32)near ||
+	    (shaped && f->incast.waiting))
 		return HAND_AND_ACK;
 	return HAND_ON;
 }

@@ -77,9 +77,9 @@ static __always_inline bool incast_may_measure(const struct flow *f, const struc
 }
 
 /* Begins to measure a round trip with an ACK to the sender; called after incast_open(). `vm`: the
- * VM's segment that carries the ACK; null for an ACK of the host, which shows no new TSval. Not
- * with a request, nor while the window is closed: the next data then do not depend on the path
- * alone. */
+ * VM's segment that carries the ACK; null for data of the sender, which the host may acknowledge,
+ * without a new TSval. Not with a request, nor while the window is closed: the next data then do
+ * not depend on the path alone. */
 static __always_inline void incast_note_shown(struct flow *f, const struct segment *vm, __u64 now)
 {
 	struct incast *i = &f->incast;

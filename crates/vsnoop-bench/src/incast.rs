@@ -13,8 +13,8 @@
 //! - *queued*: of a link of 200 Mb/s with a queue of 8 KB there is credit for a few segments; each
 //!   segment closes its flow's window, and its ACK brings along one for the next flow in the grant
 //!   queue;
-//! - *early queued*: the same where segments are acknowledged early, and the early ACK becomes that
-//!   of the next flow in the queue.
+//! - *early queued*: the same where segments are acknowledged early, and the early ACK brings along
+//!   one for the next flow in the queue.
 //!
 //! In the first two flows come in trains, as windows let them go. With the queue each flow sends
 //! one segment and waits; the rounds without have flows at random, one segment at a time.

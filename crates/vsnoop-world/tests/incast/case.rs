@@ -1,7 +1,8 @@
 //! Flows behind an uplink, and functions that act on them.
 //!
 //! Offsets count from the first byte of a sender's stream, whose sequence numbers wrap after 20,000
-//! bytes. The host acknowledges early, so that each segment with data is answered at once.
+//! bytes. The host acknowledges early, so that each of the first segments with data is answered at
+//! once.
 
 use vsnoop_flow::{ack_fields, flow, policy, segment, seq, types::*};
 

@@ -314,3 +314,19 @@ fn a_new_connection_beside_idle_ones_begins_with_two_segments() {
         assert!(window >= 2 * 1_448, "{window} bytes with a queue of {queue}");
     }
 }
+
+#[test]
+fn a_late_vm_delays_no_grant() {
+    for senders in [40, 64] {
+        let vm_schedule = Some((30 * MS, 30 * MS));
+        let set = Setting { senders, mbps: 200, vm_schedule, ..Setting::default() };
+        let mut sim = Sim::new(set);
+        let all = rounds_in(&mut sim, senders, ANSWER, 5);
+        assert_eq!((all.ended, all.late), (5, 0), "{all:?}");
+        assert!(
+            all.mbps > 0.95 * MOST_MBPS / 5.0,
+            "{all:?}, {} of the helper",
+            sim.tally.helper_grants
+        );
+    }
+}

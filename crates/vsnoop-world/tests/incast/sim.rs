@@ -302,6 +302,9 @@ impl Sim {
         };
         let pause = self.now + self.set.pause_ns;
         self.run(pause, |_| false);
+        for id in 0..n {
+            self.check_shown(id);
+        }
         done.then_some(round)
     }
 

@@ -96,7 +96,7 @@ fn many_senders_of_long_answers_need_a_few_grants_each() {
 }
 
 #[test]
-fn the_host_acknowledges_every_few_segments_of_a_train() {
+fn the_host_acknowledges_every_second_segment_of_a_train() {
     let senders = 40;
     let mut sim = Sim::new(Setting { senders, ..Setting::default() });
     let early_acks = |sim: &Sim| -> u64 {
@@ -108,6 +108,7 @@ fn the_host_acknowledges_every_few_segments_of_a_train() {
         sim.round(senders, 64 << 10, 10_000 * MS).expect("the round ends");
         of_round.push((early_acks(&sim) - before.0, sim.tally.packets - before.1));
     }
+    // Every second, and the last one of each train; those before of the host alone.
     let (acks, packets) = of_round[3];
-    assert!(2 * acks < packets, "{of_round:?}");
+    assert!((packets / 4..packets * 3 / 4).contains(&acks), "{of_round:?}");
 }
