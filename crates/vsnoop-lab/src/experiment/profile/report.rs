@@ -72,6 +72,7 @@ const FUNCTIONS: [(Routine, &[&str]); 5] = [
             "try_grant",
             "show_grant",
             "serve_flow",
+            "send_ack_and_grant",
             "write_grant",
             "incast_syn",
             "enqueue_flow",
