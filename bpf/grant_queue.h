@@ -77,8 +77,6 @@ __noinline enum incast_served show_grant(struct port *port, struct grant *grant)
 		h = 0;
 	if (is_record_of(f, &grant->key) && incast_must_show(f)) {
 		incast_show(f, h, &port->state, &port->policy, now, &grant->ack);
-		if (h)
-			h->unanswered = 0;
 		served = SERVED_ACK;
 	}
 	bpf_spin_unlock(&f->lock);

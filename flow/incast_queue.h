@@ -407,7 +407,7 @@ static __always_inline bool incast_must_show(const struct flow *f)
 
 /* Fills in the ACK that shows the sender its new window. Its window was closed, so data beyond it
  * can only answer this ACK: begins to measure a round trip. */
-static __always_inline void incast_show(struct flow *f, const struct hold *h,
+static __always_inline void incast_show(struct flow *f, struct hold *h,
 					const struct port_state *port, const struct policy *p,
 					__u64 now, struct ack_fields *ack)
 {
@@ -424,6 +424,8 @@ static __always_inline void incast_show(struct flow *f, const struct hold *h,
 	ack->tsecr = i->ts_recent;
 	ack->sack = 0;
 	flow_fill_route(f, ack);
+	if (h)
+		h->unanswered = 0;
 }
 
 /* Offers a grant to a flow that waits for `waits`. After SERVED_ACK its sender must be shown the

@@ -108,7 +108,7 @@ fn the_host_acknowledges_every_second_segment_of_a_train() {
         sim.round(senders, 64 << 10, 10_000 * MS).expect("the round ends");
         of_round.push((early_acks(&sim) - before.0, sim.tally.packets - before.1));
     }
-    // Every second, and the last one of each train; those before of the host alone.
+    // Every second segment, and the last one of each train.
     let (acks, packets) = of_round[3];
     assert!((packets / 4..packets * 3 / 4).contains(&acks), "{of_round:?}");
 }
