@@ -9,9 +9,11 @@
 //! The kernel enforces the budget: a timer on the thread's CPU clock (timer_create(2),
 //! CLOCK_THREAD_CPUTIME_ID) sends SIGXCPU to the thread, whose handler lowers the priority, so that
 //! no loop has to check its time. The kernel looks at such timers at its own ticks (CONFIG_HZ): a
-//! thread may use a tick more than its budget. RLIMIT_RTTIME is the second limit: the kernel kills
-//! a thread that runs for a second at this priority without blocking, and the other process starts
-//! a new one.
+//! thread may use a tick more than its budget.
+//!
+//! There is no RLIMIT_RTTIME. What it counts begins anew only when a thread waits *at* a real-time
+//! priority, and one that is busy has used its budget up before it waits: it would be killed after
+//! as many periods as the limit has room for.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -19,6 +21,7 @@ use std::ptr;
 use std::time::Duration;
 
 use nix::sched::{CpuSet, sched_setaffinity};
+use nix::sys::resource::{RLIM_INFINITY, Resource, setrlimit};
 use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
 use nix::unistd::Pid;
 
@@ -26,8 +29,6 @@ use crate::error::{Error, Result, with_causes};
 
 /// Priority in SCHED_FIFO: the lowest, after kernel threads and before all ordinary processes.
 const PRIORITY: i32 = 1;
-/// Limits of run time without blocking: SIGXCPU, and SIGKILL.
-const LONGEST: [Duration; 2] = [Duration::from_millis(900), Duration::from_millis(1000)];
 
 /// The priority of the calling thread.
 #[derive(Debug)]
@@ -101,17 +102,9 @@ fn watch_budget() -> Result<libc::timer_t> {
     // The parent process may have blocked it.
     pthread_sigmask(SigmaskHow::SIG_UNBLOCK, Some(&set), None)
         .map_err(Error::call("unblock SIGXCPU"))?;
-    let mut limits = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: room for the record.
-    check(unsafe { libc::getrlimit(libc::RLIMIT_RTTIME, &mut limits) })
-        .map_err(Error::call("getrlimit"))?;
-    // Only a privileged process may raise the hard limit that it has inherited.
-    let [soft, hard] =
-        LONGEST.map(|longest| limits.rlim_max.min(longest.as_micros() as libc::rlim_t));
-    limits = libc::rlimit { rlim_cur: soft, rlim_max: hard };
-    // SAFETY: a complete record.
-    check(unsafe { libc::setrlimit(libc::RLIMIT_RTTIME, &limits) })
-        .map_err(Error::call("setrlimit"))?;
+    // Only a privileged process may raise a hard limit that it has inherited.
+    setrlimit(Resource::RLIMIT_RTTIME, RLIM_INFINITY, RLIM_INFINITY)
+        .map_err(Error::call("lift RLIMIT_RTTIME"))?;
 
     // SAFETY: all zeroes is a valid record; its fields are set below.
     let mut event: libc::sigevent = unsafe { MaybeUninit::zeroed().assume_init() };
@@ -196,6 +189,21 @@ mod tests {
             // longer.
             let least = *used.iter().min().expect("periods");
             assert!(!has_right || (BUDGET..BUDGET + 2 * SLOWEST_TICK).contains(&least), "{used:?}");
+        });
+    }
+
+    /// It never waits at its real-time priority. What kills it kills the test program.
+    #[test]
+    fn a_thread_that_uses_every_budget_up_lives_on() {
+        isolated(|| {
+            // Fails under a hard limit, where the thread stays ordinary.
+            let _ = setrlimit(Resource::RLIMIT_RTTIME, 1_000_000, RLIM_INFINITY);
+            let mut priority = Priority::take(BUDGET);
+            for _ in 0..60 {
+                while policy() == libc::SCHED_FIFO {}
+                std::thread::sleep(Duration::from_millis(1));
+                priority.renew();
+            }
         });
     }
 }

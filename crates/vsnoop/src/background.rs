@@ -23,6 +23,7 @@ use vsnoop_host::system::kernel;
 use vsnoop_privileges::refusals::{BPF_PROGRAMS, NEVER, OTHER_NAMESPACES};
 use vsnoop_privileges::{Capability, Privileges};
 
+use crate::cli;
 use crate::journal::{self, JournalLines};
 use crate::output::watch::Interrupt;
 
@@ -174,14 +175,27 @@ pub fn start(role: Role) -> Result<()> {
     Ok(())
 }
 
-/// Lets the kernel reap children: helper and engine start each other.
+/// Reaps children, and logs those that were killed: helper and engine start each other.
 pub fn forget_children() {
     use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-    while let Ok(status) = waitpid(None, Some(WaitPidFlag::WNOHANG)) {
-        if status == WaitStatus::StillAlive {
-            break;
+    loop {
+        match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
+            Err(_) | Ok(WaitStatus::StillAlive) => break,
+            Ok(WaitStatus::Signaled(pid, signal, _)) => {
+                tracing::warn!("process {pid}, started by this one, was killed ({signal})");
+            }
+            Ok(_) => {}
         }
     }
+}
+
+/// Runs a process, and logs why it fails: in the background it has no standard error.
+pub fn run(arguments: &cli::Helper, work: fn(&cli::Helper) -> Result<u8>) -> Result<u8> {
+    work(arguments).inspect_err(|error| {
+        if !arguments.foreground {
+            tracing::error!("it ends: {error:#}");
+        }
+    })
 }
 
 /// Path of this process's program, or of one that has replaced it (an upgrade).

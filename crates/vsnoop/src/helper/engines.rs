@@ -59,6 +59,8 @@ impl Engines {
             tracing::warn!("engine {pid} was not heard of for {silent:.1?}: it is killed");
             // It may just have ended by itself.
             let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+        } else if let Some((pid, _)) = self.started.take() {
+            tracing::warn!("engine {pid} has ended, and ports have a hold: another one is started");
         }
         background::start(Role::Engine)
     }
