@@ -21,7 +21,9 @@
  * sender has nothing more. The part of its grant that it did not use counts as silent at once, and
  * flows in the grant queue go before it. A flow that only ever answers may keep a closed window
  * until the VM sends it a request: the answers of all such flows to the next volley of requests
- * would be more than the queue of the last hop takes.
+ * would be more than the queue of the last hop takes. But a sender that waits for its CPU or its
+ * disk ends a short segment, too, and none that pauses must wait for a request that does not come:
+ * where the answers of a flow are of one length, a shorter one has not ended.
  *
  * Window. ICTCP controls how much credit a flow asks for: the window grows while the flow fills its
  * grant (d <= GAMMA1), and shrinks when it does not (d > GAMMA2 in three round trips); the quota of
@@ -43,7 +45,8 @@
  *   NOT_WAITING   credit is left, and the queue is empty            NOT_WAITING   grows
  *   NOT_WAITING   closed, nothing granted                           QUEUED        closed
  *   NOT_WAITING   closed, FINISHED, and it only ever answers        ANSWERER      closed
- *   NOT_WAITING   closed, FINISHED, and it may send unasked         OTHER         closed
+ *   NOT_WAITING   closed, FINISHED, and it may send unasked, or     OTHER         closed
+ *                 pauses (incast_pauses())
  *   QUEUED        at the head, and there is credit                  NOT_WAITING   its request, or
  *                                                                                 a train
  *   ANSWERER      at the head, the grant queue is empty, silent     NOT_WAITING   two segments
@@ -69,6 +72,7 @@
  *   MARKED     data with a CE mark come                  at the end of the round trip
  *   AVOIDS     d > GAMMA1, CE, or no quota is left       after INCAST_IDLE_NS without data
  *   BESIDE     data do not come through the uplink       by data through the uplink
+ *   VARIES     an answer is not as long as the last one  by one that is
  *
  * Rates are bytes per tick of 2^20 ns (1.05 ms): 131072 is 1 Gb/s.
  *

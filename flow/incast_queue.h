@@ -68,12 +68,23 @@ static __always_inline __u32 incast_train_awaited(const struct uplink *u,
 /* The VM sends a request: what came since the last one was an answer. */
 static __always_inline void incast_note_request(struct incast *i)
 {
-	__u16 at = incast_answered(i);
+	__u16 at = incast_answered(i), answer = at - i->answer_at;
+	__s16 longer = (__s16)(answer - i->answer);
 
-	if (at == i->answer_at)
+	if (!answer)
 		return;
-	i->answer = at - i->answer_at;
+	i->bits &= ~INCAST_VARIES;
+	if (i->answer && (longer > 1 || longer < -1))
+		i->bits |= INCAST_VARIES;
+	i->answer = answer;
 	i->answer_at = at;
+}
+
+/* Has the sender stopped within an answer, rather than at its end? So it seems if its answers are
+ * of one length. */
+static __always_inline bool incast_pauses(const struct flow *f)
+{
+	return !(f->incast.bits & INCAST_VARIES) && incast_answer_left(f);
 }
 
 static __always_inline void incast_leave_queue(struct flow *f, struct uplink *u,
@@ -149,7 +160,7 @@ static __always_inline enum incast_waiting incast_open_finished(struct flow *f, 
 								struct incast_port *port)
 {
 	struct incast *i = &f->incast;
-	bool answers = i->bits & INCAST_ANSWERS && !(i->bits & INCAST_SPEAKS);
+	bool answers = i->bits & INCAST_ANSWERS && !(i->bits & INCAST_SPEAKS) && !incast_pauses(f);
 
 	if (incast_window(f) >= (__s32)incast_mss(f)) {
 		incast_leave_queue(f, u, port);

@@ -26,6 +26,7 @@
 #define INCAST_AVOIDS 0x0200 /* its window grows by steps; else it is in slow start, and doubles */
 #define INCAST_BESIDE 0x0400 /* its segments do not come through the uplink */
 #define INCAST_SHAPED 0x0800 /* the edge binds; else the flow is left alone */
+#define INCAST_VARIES 0x1000 /* its last two answers differ in length */
 
 /* What a flow waits for. */
 enum incast_waiting {
@@ -67,7 +68,7 @@ struct incast {
 	__u16 grown_at; /* last growth beyond the share, 2^14 ns */
 	__u16 before; /* low half of the edge shown before it was last given a window */
 	__u16 cut; /* low half of the edge shown with it */
-	__u16 bits; /* INCAST_BY_TSVAL to INCAST_SHAPED; the verifier takes no bit fields */
+	__u16 bits; /* INCAST_BY_TSVAL to INCAST_VARIES; the verifier takes no bit fields */
 	__u32 ts_recent; /* the sender's last TSval */
 	__u8 over; /* round trips in a row with d > 1/2 */
 	__u8 far; /* round trips in a row that were long */

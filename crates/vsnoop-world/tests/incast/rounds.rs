@@ -330,3 +330,45 @@ fn a_late_vm_delays_no_grant() {
         );
     }
 }
+
+/// Connections whose senders have only ever answered so far.
+#[test]
+fn a_sender_that_pauses_within_an_answer_has_not_finished() {
+    for early in [true, false] {
+        for n in [32, 40, 64] {
+            for seed in 1..4 {
+                let mut sim = Sim::new(Setting { senders: n, early, seed, ..Setting::default() });
+                let before = rounds_in(&mut sim, n, ANSWER, 3);
+                sim.write_in(4, MS);
+                let all = rounds_in(&mut sim, n, ANSWER, 3);
+                let what = format!("{n} senders, early {early}: {before:?} {all:?}");
+                assert_eq!((all.ended, all.drops, all.late), (3, 0, 0), "{what}");
+            }
+        }
+    }
+}
+
+/// A volley of answers that are shorter than the ones before leaves windows open that the next
+/// volley may use.
+#[test]
+fn answers_of_changing_length_lose_little() {
+    let lengths = [ANSWER, 3_000, ANSWER, 20_000, 700, ANSWER, 40_000, ANSWER, 5_000];
+    let drops = |set: &Setting| {
+        let rounds = (1..9).flat_map(|seed| {
+            let mut sim = Sim::new(Setting { seed, ..set.clone() });
+            lengths.map(|bytes| rounds_in(&mut sim, set.senders, bytes, 1))
+        });
+        rounds.fold(0, |sum, round| {
+            assert_eq!(round.ended, 1, "{set:?}");
+            sum + round.drops
+        })
+    };
+    for early in [true, false] {
+        for senders in [8, 32, 40, 64] {
+            let set = controlled(senders, early, 128 << 10);
+            let (on, off) = (drops(&set), drops(&Setting { control: None, ..set }));
+            println!("{senders} senders, early {early}: {on} lost, off {off}");
+            assert!(on < off / 50, "{senders} senders, early {early}: {on} lost, off {off}");
+        }
+    }
+}

@@ -48,6 +48,8 @@ pub struct Setting {
     pub vm_schedule: Option<(u64, u64)>,
     /// The sender's delay from a request to its answer, at most.
     pub think_ns: u64,
+    /// Parts in which a sender writes an answer; it thinks before each.
+    pub writes: u64,
     /// From one request to the next one.
     pub request_gap_ns: u64,
     /// Between the end of a round and the next request.
@@ -79,6 +81,7 @@ impl Default for Setting {
             vm_delay_ns: 20 * US,
             vm_schedule: None,
             think_ns: 20 * US,
+            writes: 1,
             request_gap_ns: 2 * US,
             pause_ns: 200 * US,
             helper_ns: 10 * MS,
@@ -282,6 +285,11 @@ impl Sim {
         self.senders[self.senders.len() - 1].max_window
     }
 
+    /// Changes [`Setting::writes`] and [`Setting::think_ns`].
+    pub fn write_in(&mut self, writes: u64, think_ns: u64) {
+        (self.set.writes, self.set.think_ns) = (writes, think_ns);
+    }
+
     /// Requests of `bytes` from each of the first `n` senders, until all have answered. `None`:
     /// that took more than `limit_ns`.
     pub fn round(&mut self, n: usize, bytes: u64, limit_ns: u64) -> Option<Round> {
@@ -354,9 +362,13 @@ impl Sim {
         match event {
             Event::Request(id, bytes) => {
                 self.vm_sends(id, REQUEST);
-                let think = self.rng.u64(0..=self.set.think_ns);
-                let at = self.now + self.set.rtt_ns / 2 + think;
-                self.events.at(at, Event::Answers(id, bytes));
+                let mut at = self.now + self.set.rtt_ns / 2;
+                let (part, rest) = (bytes / self.set.writes, bytes % self.set.writes);
+                for number in 0..self.set.writes {
+                    at += self.rng.u64(0..=self.set.think_ns);
+                    let more = if number == 0 { rest } else { 0 };
+                    self.events.at(at, Event::Answers(id, part + more));
+                }
             }
             Event::Answers(id, bytes) => {
                 let s = &mut self.senders[id];
