@@ -22,8 +22,9 @@
  * flows in the grant queue go before it. A flow that only ever answers may keep a closed window
  * until the VM sends it a request: the answers of all such flows to the next volley of requests
  * would be more than the queue of the last hop takes. But a sender that waits for its CPU or its
- * disk ends a short segment, too, and none that pauses must wait for a request that does not come:
- * where the answers of a flow are of one length, a shorter one has not ended.
+ * disk also sends a short segment, and the request for which its flow would wait does not come
+ * before the whole answer has: where the last two answers of a flow had one length, a shorter one
+ * has not ended.
  *
  * Window. ICTCP controls how much credit a flow asks for: the window grows while the flow fills its
  * grant (d <= GAMMA1), and shrinks when it does not (d > GAMMA2 in three round trips); the quota of
@@ -44,7 +45,8 @@
  *   any other     it leaves the scope, or its record is removed     left alone    the VM's own
  *   NOT_WAITING   credit is left, and the queue is empty            NOT_WAITING   grows
  *   NOT_WAITING   closed, nothing granted                           QUEUED        closed
- *   NOT_WAITING   closed, FINISHED, and it only ever answers        ANSWERER      closed
+ *   NOT_WAITING   closed, FINISHED, it only ever answers, and       ANSWERER      closed
+ *                 does not pause
  *   NOT_WAITING   closed, FINISHED, and it may send unasked, or     OTHER         closed
  *                 pauses (incast_pauses())
  *   QUEUED        at the head, and there is credit                  NOT_WAITING   its request, or
@@ -64,7 +66,8 @@
  *   bit        set                                       cleared
  *   FINISHED   a segment ends an answer                  by more data, a request, an answered probe
  *   ANSWERS    request of the VM while FINISHED          never
- *   SPEAKS     data or a probe come while FINISHED       never
+ *   SPEAKS     data or a probe come while FINISHED, but  never
+ *              for data after a pause
  *   ASKED      the VM sends it data                      by data
  *   GIVEN      an edge is granted                        when an ACK shows it
  *   STILL      the edge was granted to a closed window   with the next grant to an open one
@@ -72,7 +75,7 @@
  *   MARKED     data with a CE mark come                  at the end of the round trip
  *   AVOIDS     d > GAMMA1, CE, or no quota is left       after INCAST_IDLE_NS without data
  *   BESIDE     data do not come through the uplink       by data through the uplink
- *   VARIES     an answer is not as long as the last one  by one that is
+ *   VARIES     an answer is not as long as the last one  by one that is, to 256 bytes
  *
  * Rates are bytes per tick of 2^20 ns (1.05 ms): 131072 is 1 Gb/s.
  *

@@ -31,16 +31,6 @@ static __always_inline __u32 incast_train(const struct uplink *u, const struct i
 	return part < train ? part : train;
 }
 
-/* What is left of this flow's answer if it is as long as the last one, bytes; 0 where that is not
- * known. */
-static __always_inline __u32 incast_answer_left(const struct flow *f)
-{
-	const struct incast *i = &f->incast;
-	__u16 sent = incast_answered(i) - i->answer_at;
-
-	return sent < i->answer ? (__u32)(i->answer - sent) << INCAST_ANSWER_BITS : 0;
-}
-
 /* The train that this flow from the queue asks for, bytes; 0: none. */
 static __always_inline __u32 incast_train_of(const struct flow *f, const struct uplink *u,
 					     const struct incast_port *port)
@@ -78,13 +68,6 @@ static __always_inline void incast_note_request(struct incast *i)
 		i->bits |= INCAST_VARIES;
 	i->answer = answer;
 	i->answer_at = at;
-}
-
-/* Has the sender stopped within an answer, rather than at its end? So it seems if its answers are
- * of one length. */
-static __always_inline bool incast_pauses(const struct flow *f)
-{
-	return !(f->incast.bits & INCAST_VARIES) && incast_answer_left(f);
 }
 
 static __always_inline void incast_leave_queue(struct flow *f, struct uplink *u,
@@ -342,7 +325,7 @@ static __always_inline bool incast_catch_up(struct flow *f, struct uplink *u,
 	if (!flow_is_shaped(f) || f->flags & FLOW_F_FIN_SENDER || !(vm->tcp_flags & TCP_ACK) ||
 	    !seq_gt(vm->ack, i->received) || seq_gt(vm->ack, most))
 		return false;
-	if (i->bits & INCAST_FINISHED)
+	if (i->bits & INCAST_FINISHED && !incast_pauses(f))
 		i->bits |= INCAST_SPEAKS;
 	i->bits &= ~(INCAST_FINISHED | INCAST_ASKED);
 	incast_move(f, u, port, vm->ack, seq_max(i->edge, vm->ack));

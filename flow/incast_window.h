@@ -159,6 +159,24 @@ static __always_inline bool incast_ends_answer(const struct flow *f, const struc
 	return (__s16)((__u16)end.v - i->before) > 0 && (__s16)((__u16)end.v - i->cut) < 0;
 }
 
+/* What is left of this flow's answer if it is as long as the last one, bytes; 0 where that is not
+ * known. */
+static __always_inline __u32 incast_answer_left(const struct flow *f)
+{
+	const struct incast *i = &f->incast;
+	__u16 sent = incast_answered(i) - i->answer_at;
+
+	return sent < i->answer ? (__u32)(i->answer - sent) << INCAST_ANSWER_BITS : 0;
+}
+
+/* Has a sender that seems to have finished an answer stopped within it? So it is taken to have if
+ * the flow's answers are of one length, but for what rounding to their unit makes. */
+static __always_inline bool incast_pauses(const struct flow *f)
+{
+	return !(f->incast.bits & INCAST_VARIES) &&
+	       incast_answer_left(f) > 1u << INCAST_ANSWER_BITS;
+}
+
 /* Updates the MSS, which changes the outstanding credit (incast_flow_outstanding()). */
 static __always_inline void incast_note_mss(struct flow *f, struct uplink *u,
 					    struct incast_port *port, const struct segment *s)
@@ -178,6 +196,7 @@ static __always_inline void incast_received(struct flow *f, struct uplink *u,
 	struct incast *i = &f->incast;
 	struct seq end = seq_add(s->seq, s->len);
 	__s32 fresh = seq_diff(end, i->received);
+	bool speaks;
 
 	incast_note_mss(f, u, port, s);
 	if (!flow_is_shaped(f))
@@ -196,11 +215,12 @@ static __always_inline void incast_received(struct flow *f, struct uplink *u,
 		if (!__sync_fetch_and_add(&port->counted, 1))
 			__sync_fetch_and_add(&u->receiving_now, 1);
 	}
+	speaks = i->bits & INCAST_FINISHED && !incast_pauses(f);
 	i->bits &= ~INCAST_ASKED;
 	incast_touch(f, u, port);
 	incast_note_rounding(f, u, port);
 	incast_move(f, u, port, end, seq_max(i->edge, end));
-	if (i->bits & INCAST_FINISHED)
+	if (speaks)
 		i->bits |= INCAST_SPEAKS;
 	i->bits &= ~INCAST_FINISHED;
 	if (incast_ends_answer(f, s, end)) {

@@ -16,7 +16,7 @@
 /* Bits of struct incast. */
 #define INCAST_BY_TSVAL 0x0001 /* `asked` is a TSval */
 #define INCAST_FINISHED 0x0002 /* the sender ended its answer, and the VM sent no request since */
-#define INCAST_SPEAKS 0x0004 /* it has sent unasked after it had finished */
+#define INCAST_SPEAKS 0x0004 /* it has sent unasked after it had finished, not after a pause */
 #define INCAST_STILL 0x0008 /* its window was closed at the last grant */
 #define INCAST_MARKED 0x0010 /* CE marks came within the round trip */
 #define INCAST_WIDE 0x0020 /* it was shown a window of two segments once */
@@ -33,7 +33,7 @@ enum incast_waiting {
 	INCAST_NOT_WAITING = 0, /* its window is open, or it is not shaped */
 	INCAST_QUEUED = 1, /* for credit, with a closed window: in the grant queue */
 	INCAST_FINISHED_ANSWERER = 2, /* finished when its window closed; it only ever answers */
-	INCAST_FINISHED_OTHER = 3, /* finished when its window closed; it may send unasked */
+	INCAST_FINISHED_OTHER = 3, /* the same; it may send unasked, or pauses */
 };
 
 /* Result of offering a grant to the flows of a port. */

@@ -20,6 +20,8 @@ const ATTEMPTS: usize = 20;
 /// or an engine, or a switch has changed the order of segments (Open vSwitch does while it learns a
 /// flow).
 const LEFT_TO_THE_VM: [&str; 2] = ["offline_no_buf", "offline_unexpected_seq"];
+/// Holes at the hook are the exception: there are this many at most.
+const HOLES: u64 = 5;
 /// As many times must be dropped what is said not to be acknowledged.
 pub const DROPS: u64 = 3;
 
@@ -137,6 +139,8 @@ impl<'a> Scene<'a> {
     pub fn detach(mut self) -> Result<()> {
         self.attached.until_nothing_is_outstanding()?;
         self.attached.ensure_no_reset()?;
+        let holes = self.attached.counter("offline_unexpected_seq")?;
+        ensure!(holes <= HOLES, "{holes} holes\n{}", self.attached.describe());
         self.attached.detach()
     }
 }

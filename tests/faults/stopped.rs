@@ -1,5 +1,8 @@
 //! An engine that hangs: the hooks rely on it no longer, and the helper replaces it.
 
+use std::thread;
+use std::time::Duration;
+
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
 use nix::sys::signal::Signal;
@@ -16,12 +19,17 @@ use crate::trial;
 const TRIES: usize = 5;
 /// Looks at one.
 const LOOKS: usize = 5;
+/// Longer than an engine may be silent.
+const PAUSE: Duration = Duration::from_secs(5);
+/// Several looks of the helper.
+const AFTER: Duration = Duration::from_secs(2);
 
 pub fn trials() -> Vec<Trial> {
     vec![
         trial("stopped::a_hanging_engine_is_replaced_and_the_transfer_is_exact", replaced),
         trial("stopped::nothing_is_held_on_behalf_of_a_hanging_engine", not_held),
         trial("stopped::a_hanging_helper_keeps_nobody_from_working", helper),
+        trial("stopped::an_engine_is_not_replaced_after_a_pause_of_the_machine", both),
     ]
 }
 
@@ -44,7 +52,7 @@ fn not_held() -> Result<()> {
         let mut pair = Pair::connect(&topology, Family::V4)?;
         topology.guest().set_freeze(Freeze::Now);
         let mut client = pair.client.twin()?;
-        let looks = std::thread::scope(|scope| -> Result<usize> {
+        let looks = thread::scope(|scope| -> Result<usize> {
             let sending = scope.spawn(move || client.send(MUCH));
             let before = Engine.signal(Signal::SIGSTOP)?;
             let silent = || Ok(attached.hold_text("engine")? == "silent");
@@ -101,4 +109,21 @@ fn helper() -> Result<()> {
     let ended = scene::ends_exact(&topology, attached, pair);
     Helper.signal(Signal::SIGCONT)?;
     ended
+}
+
+/// Helper and engine stand still, as when the host itself is a VM that is paused, and the helper is
+/// the first that goes on.
+fn both() -> Result<()> {
+    let topology = scene::still().build()?;
+    let attached = scene::still().attach(&topology)?;
+    let pair = scene::held(&topology, &attached)?;
+    Helper.signal(Signal::SIGSTOP)?;
+    let before = Engine.signal(Signal::SIGSTOP)?;
+    thread::sleep(PAUSE);
+    Helper.signal(Signal::SIGCONT)?;
+    Engine.signal(Signal::SIGCONT)?;
+    thread::sleep(AFTER);
+    let after = Engine.pid()?;
+    ensure!(after == Some(before), "engine {before} was replaced by {after:?}");
+    scene::ends_exact(&topology, attached, pair)
 }

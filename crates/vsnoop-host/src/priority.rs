@@ -47,6 +47,7 @@ impl Priority {
         }
         let timer = watch_budget().and_then(|timer| raise().map(|()| timer)).inspect_err(|error| {
             tracing::warn!("it works with ordinary priority: {}", with_causes(error));
+            let _ = lower();
         });
         let mut priority = Self { timer: timer.ok(), budget };
         priority.renew();
@@ -143,9 +144,12 @@ fn check(result: impl Into<i64>) -> io::Result<()> {
 mod tests {
     use std::time::Instant;
 
+    use nix::sys::resource::getrlimit;
+
     use super::*;
 
     const BUDGET: Duration = Duration::from_millis(25);
+    const LIMIT: Resource = Resource::RLIMIT_RTTIME;
     /// With CONFIG_HZ=100.
     const SLOWEST_TICK: Duration = Duration::from_millis(10);
 
@@ -192,18 +196,27 @@ mod tests {
         });
     }
 
-    /// It never waits at its real-time priority. What kills it kills the test program.
+    /// It never waits at its real-time priority. The kernel would kill the whole test program.
     #[test]
     fn a_thread_that_uses_every_budget_up_lives_on() {
         isolated(|| {
-            // Fails under a hard limit, where the thread stays ordinary.
-            let _ = setrlimit(Resource::RLIMIT_RTTIME, 1_000_000, RLIM_INFINITY);
+            // Refused under a hard limit.
+            let is_limited = setrlimit(LIMIT, 1_000_000, RLIM_INFINITY).is_err();
+            let has_right = !is_limited && raise().is_ok() && lower().is_ok();
             let mut priority = Priority::take(BUDGET);
+            let first = if has_right { libc::SCHED_FIFO } else { libc::SCHED_OTHER };
+            let mut start = cpu_time();
             for _ in 0..60 {
-                while policy() == libc::SCHED_FIFO {}
+                assert_eq!(policy(), first);
+                while policy() == libc::SCHED_FIFO {
+                    assert!(cpu_time() - start < Duration::from_secs(60), "it is never lowered");
+                }
                 std::thread::sleep(Duration::from_millis(1));
+                start = cpu_time();
                 priority.renew();
             }
+            let unlimited = getrlimit(LIMIT).expect("limits") == (RLIM_INFINITY, RLIM_INFINITY);
+            assert!(is_limited || unlimited);
         });
     }
 }

@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use nix::fcntl::Flock;
 use tracing::Level;
 use tracing_subscriber::filter::Targets;
@@ -165,24 +165,29 @@ pub fn start(role: Role) -> Result<()> {
     let mut child = command.spawn().with_context(|| format!("run {}", program.display()))?;
     let start = Instant::now();
     while running_pid(role).is_none() && start.elapsed() < START {
-        // It has ended: another one was faster, or it failed and has logged why.
-        if child.try_wait().with_context(|| format!("look after the {}", role.command()))?.is_some()
-        {
-            break;
+        let ended =
+            child.try_wait().with_context(|| format!("look after the {}", role.command()))?;
+        match ended {
+            Some(status) if !status.success() => bail!("the {} ended: {status}", role.command()),
+            // Another one was faster.
+            Some(_) => break,
+            None => thread::sleep(Duration::from_millis(2)),
         }
-        thread::sleep(Duration::from_millis(2));
     }
     Ok(())
 }
 
-/// Reaps children, and logs those that were killed: helper and engine start each other.
-pub fn forget_children() {
+/// Reaps children, and logs those that failed: helper and engine start each other.
+pub fn reap_children() {
     use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
     loop {
         match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
             Err(_) | Ok(WaitStatus::StillAlive) => break,
             Ok(WaitStatus::Signaled(pid, signal, _)) => {
-                tracing::warn!("process {pid}, started by this one, was killed ({signal})");
+                tracing::warn!("process {pid}, which this one had started, was killed ({signal})");
+            }
+            Ok(WaitStatus::Exited(pid, code)) if code != 0 => {
+                tracing::warn!("process {pid}, which this one had started, failed (exit {code})");
             }
             Ok(_) => {}
         }
@@ -190,10 +195,14 @@ pub fn forget_children() {
 }
 
 /// Runs a process, and logs why it fails: in the background it has no standard error.
-pub fn run(arguments: &cli::Helper, work: fn(&cli::Helper) -> Result<u8>) -> Result<u8> {
+pub fn run(
+    role: Role,
+    arguments: &cli::Helper,
+    work: fn(&cli::Helper) -> Result<u8>,
+) -> Result<u8> {
     work(arguments).inspect_err(|error| {
         if !arguments.foreground {
-            tracing::error!("it ends: {error:#}");
+            tracing::error!("the {} ends: {error:#}", role.command());
         }
     })
 }

@@ -105,8 +105,12 @@ fn run(cli: &Cli) -> anyhow::Result<u8> {
         Command::Incast(arguments) => command::incast::run(cli, arguments),
         #[cfg(feature = "link")]
         Command::Link(arguments) => command::link::run(cli, arguments),
-        Command::Helper(arguments) => background::run(arguments, helper::run),
-        Command::Engine(arguments) => background::run(arguments, engine::run),
+        Command::Helper(arguments) => {
+            background::run(background::Role::Helper, arguments, helper::run)
+        }
+        Command::Engine(arguments) => {
+            background::run(background::Role::Engine, arguments, engine::run)
+        }
         Command::Doctor(arguments) => command::doctor::run(cli, arguments),
         Command::Observe(arguments) => command::observe::run(cli, arguments),
         Command::Run(_) => command::run::run(cli),

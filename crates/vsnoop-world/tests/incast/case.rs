@@ -127,6 +127,15 @@ impl IncastCase {
         self.host.to_vm(id, &s, self.now).answers
     }
 
+    /// The last data of an answer.
+    pub fn end(&mut self, id: usize, len: u32) -> Vec<Answer> {
+        let offset = self.sent[id];
+        self.sent[id] += len;
+        let mut s = self.segment(id, offset, len);
+        s.tcp_flags |= TCP_PSH as u8;
+        self.host.to_vm(id, &s, self.now).answers
+    }
+
     /// The sender sends all that it may.
     pub fn use_up(&mut self, id: usize) -> Vec<Answer> {
         let f = self.f(id);

@@ -352,7 +352,8 @@ fn a_sender_that_pauses_within_an_answer_has_not_finished() {
 /// volley may use.
 #[test]
 fn answers_of_changing_length_lose_little() {
-    let lengths = [ANSWER, 3_000, ANSWER, 20_000, 700, ANSWER, 40_000, ANSWER, 5_000];
+    let lengths =
+        [ANSWER, 3_000, ANSWER, 20_000, 700, ANSWER, ANSWER, 40_000, ANSWER, ANSWER, 5_000, ANSWER];
     let drops = |set: &Setting| {
         let rounds = (1..9).flat_map(|seed| {
             let mut sim = Sim::new(Setting { seed, ..set.clone() });

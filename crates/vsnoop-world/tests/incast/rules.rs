@@ -202,6 +202,33 @@ fn a_flow_that_only_answers_stays_shut_only_while_others_need_credit() {
     assert_eq!(order, [1, 0], "flows in the grant queue come first");
 }
 
+/// What a flow waits for after each of its answers, each of two segments, that end without credit.
+fn waits_after_answers(lengths: &[u32]) -> Vec<u32> {
+    let mut c = IncastCase::with(40);
+    c.p().flows = 40;
+    c.i(0).window = 2 * LEAST;
+    let answer = |len: &u32| {
+        c.vm(0, 100);
+        c.data(0, MSS);
+        c.u().all.outstanding += 200_000;
+        c.end(0, len - MSS);
+        c.u().all.outstanding -= 200_000;
+        u32::from(c.i(0).waiting)
+    };
+    lengths.iter().map(answer).collect()
+}
+
+#[test]
+fn a_short_answer_is_a_pause_only_where_the_last_two_had_one_length() {
+    use incast_waiting::{INCAST_FINISHED_ANSWERER as ANSWERER, INCAST_FINISHED_OTHER as OTHER};
+    // The first may be followed by more: the VM has sent one request only.
+    let waits = waits_after_answers(&[2_500; 40]);
+    assert_eq!(waits[0], OTHER);
+    assert!(waits[1..].iter().all(|wait| *wait == ANSWERER), "{waits:?}");
+    let waits = waits_after_answers(&[2_800, 2_800, 2_000, 2_800, 2_000, 2_000, 2_800]);
+    assert_eq!(waits, [OTHER, ANSWERER, OTHER, ANSWERER, ANSWERER, ANSWERER, ANSWERER]);
+}
+
 #[test]
 fn a_flow_that_waited_for_a_timeout_gets_a_window_whatever_the_credit() {
     let mut c = IncastCase::with(2);

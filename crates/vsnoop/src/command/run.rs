@@ -61,7 +61,7 @@ fn privileges(config: &Config) -> Privileges {
 
 /// The helper starts the engine.
 fn start_background() {
-    background::forget_children();
+    background::reap_children();
     helper::ensure_running();
 }
 

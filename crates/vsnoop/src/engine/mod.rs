@@ -122,7 +122,7 @@ impl Engine {
                 self.listed = Port::names()?;
                 self.discover();
                 helper::restart_if_needed();
-                background::forget_children();
+                background::reap_children();
                 if !self.ports.is_empty() {
                     last_port_at = now;
                 }

@@ -19,16 +19,34 @@ use vsnoop_upkeep::abandoned::{HOLD_ABANDONED_NS, abandoned};
 
 use crate::background::{self, Role};
 
-/// An engine whose heartbeat is older than this hangs.
+/// An engine hangs that gives no sign of life for this time, and for some looks: after a pause of
+/// the whole machine the helper may have its turn before the engine.
 const HANGS: Duration = Duration::from_secs(3);
+const HANGS_LOOKS: u32 = 4;
+
+/// Pauses between starts that fail. The engine logs each time why it does.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(250);
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 type Entry = (flow_key, flow);
 
 #[derive(Debug, Default)]
 pub struct Engines {
-    /// Process id of the running engine, and when it was first seen.
-    started: Option<(i32, Instant)>,
+    silence: Option<Silence>,
     trouble: Option<String>,
+    /// How long to wait after a start that failed, and until when.
+    pause: Duration,
+    start_at: Option<Instant>,
+}
+
+/// Since when a running engine has given no sign of life.
+#[derive(Debug)]
+struct Silence {
+    pid: i32,
+    /// Its last one, CLOCK_MONOTONIC.
+    heard_ns: u64,
+    since: Instant,
+    looks: u32,
 }
 
 impl Engines {
@@ -36,7 +54,7 @@ impl Engines {
     /// CLOCK_MONOTONIC.
     pub fn look(&mut self, heard_ns: impl Iterator<Item = u64>) {
         let Some(newest_ns) = heard_ns.max() else {
-            self.started = None;
+            self.silence = None;
             return;
         };
         let trouble = self.try_look(newest_ns).err().map(|error| format!("{error:#}"));
@@ -48,21 +66,42 @@ impl Engines {
 
     fn try_look(&mut self, newest_ns: u64) -> Result<()> {
         if let Some(pid) = background::running_pid(Role::Engine) {
-            let since = match self.started {
-                Some((known, since)) if known == pid => since,
-                _ => self.started.insert((pid, Instant::now())).1,
+            let silence = match &mut self.silence {
+                Some(silence) if silence.pid == pid && silence.heard_ns == newest_ns => silence,
+                other => other.insert(Silence {
+                    pid,
+                    heard_ns: newest_ns,
+                    since: Instant::now(),
+                    looks: 0,
+                }),
             };
-            let silent = Duration::from_nanos(monotonic_ns()?.saturating_sub(newest_ns));
-            if silent < HANGS || since.elapsed() < HANGS {
+            silence.looks += 1;
+            let silent = silence.since.elapsed();
+            if silent < HANGS || silence.looks < HANGS_LOOKS {
                 return Ok(());
             }
             tracing::warn!("engine {pid} was not heard of for {silent:.1?}: it is killed");
             // It may just have ended by itself.
             let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
-        } else if let Some((pid, _)) = self.started.take() {
+            self.silence = None;
+        } else if let Some(Silence { pid, .. }) = self.silence.take() {
             tracing::warn!("engine {pid} has ended, and ports have a hold: another one is started");
         }
-        background::start(Role::Engine)
+        self.start()
+    }
+
+    /// Starts an engine, unless the last start failed a moment ago.
+    fn start(&mut self) -> Result<()> {
+        if self.start_at.is_some_and(|at| Instant::now() < at) {
+            return Ok(());
+        }
+        let started = background::start(Role::Engine);
+        self.pause = match started {
+            Ok(()) => Duration::ZERO,
+            Err(_) => (2 * self.pause).clamp(SHORTEST_PAUSE, LONGEST_PAUSE),
+        };
+        self.start_at = Some(Instant::now() + self.pause);
+        started
     }
 }
 

@@ -66,7 +66,7 @@ pub fn run(arguments: &cli::Helper) -> Result<u8> {
     while !interrupt.is_set() {
         let start = Instant::now();
         priority.renew();
-        background::forget_children();
+        background::reap_children();
         match monitor.look() {
             Ok(0) => {}
             Ok(_) => last_port_at = start,
