@@ -108,6 +108,18 @@ impl<'a> Attached<'a> {
             .with_context(|| format!("vsnoop stats has no {name} of a hold: {stats}"))
     }
 
+    /// Mode of the connection from this port number.
+    pub fn mode_of(&self, sender: u16) -> Result<String> {
+        let text = vsnoop(self.host, &["flows", PORT, "--json"])?;
+        let flows: Value = serde_json::from_str(&text).context("vsnoop flows printed no JSON")?;
+        let flows = flows["ports"][0]["flows"].as_array().context("no connections")?;
+        let is_it = |flow: &&Value| {
+            flow["sender"].as_str().is_some_and(|it| it.ends_with(&format!(":{sender}")))
+        };
+        let flow = flows.iter().find(is_it).with_context(|| format!("no {sender}: {text}"))?;
+        Ok(flow["mode"].as_str().context("no mode")?.to_owned())
+    }
+
     /// Like [`Attached::hold`], for a field that is a word.
     pub fn hold_text(&self, name: &str) -> Result<String> {
         let stats = self.stats()?;
