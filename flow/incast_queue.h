@@ -325,9 +325,7 @@ static __always_inline bool incast_catch_up(struct flow *f, struct uplink *u,
 	if (!flow_is_shaped(f) || f->flags & FLOW_F_FIN_SENDER || !(vm->tcp_flags & TCP_ACK) ||
 	    !seq_gt(vm->ack, i->received) || seq_gt(vm->ack, most))
 		return false;
-	if (i->bits & INCAST_FINISHED && !incast_pauses(f))
-		i->bits |= INCAST_SPEAKS;
-	i->bits &= ~(INCAST_FINISHED | INCAST_ASKED);
+	incast_note_data(f);
 	incast_move(f, u, port, vm->ack, seq_max(i->edge, vm->ack));
 	return true;
 }

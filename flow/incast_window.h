@@ -177,6 +177,16 @@ static __always_inline bool incast_pauses(const struct flow *f)
 	       incast_answer_left(f) > 1u << INCAST_ANSWER_BITS;
 }
 
+/* More data of the sender come, and are about to count: it has not finished, or sends unasked. */
+static __always_inline void incast_note_data(struct flow *f)
+{
+	struct incast *i = &f->incast;
+
+	if (i->bits & INCAST_FINISHED && !incast_pauses(f))
+		i->bits |= INCAST_SPEAKS;
+	i->bits &= ~(INCAST_FINISHED | INCAST_ASKED);
+}
+
 /* Updates the MSS, which changes the outstanding credit (incast_flow_outstanding()). */
 static __always_inline void incast_note_mss(struct flow *f, struct uplink *u,
 					    struct incast_port *port, const struct segment *s)
@@ -196,7 +206,6 @@ static __always_inline void incast_received(struct flow *f, struct uplink *u,
 	struct incast *i = &f->incast;
 	struct seq end = seq_add(s->seq, s->len);
 	__s32 fresh = seq_diff(end, i->received);
-	bool speaks;
 
 	incast_note_mss(f, u, port, s);
 	if (!flow_is_shaped(f))
@@ -215,14 +224,10 @@ static __always_inline void incast_received(struct flow *f, struct uplink *u,
 		if (!__sync_fetch_and_add(&port->counted, 1))
 			__sync_fetch_and_add(&u->receiving_now, 1);
 	}
-	speaks = i->bits & INCAST_FINISHED && !incast_pauses(f);
-	i->bits &= ~INCAST_ASKED;
+	incast_note_data(f);
 	incast_touch(f, u, port);
 	incast_note_rounding(f, u, port);
 	incast_move(f, u, port, end, seq_max(i->edge, end));
-	if (speaks)
-		i->bits |= INCAST_SPEAKS;
-	i->bits &= ~INCAST_FINISHED;
 	if (incast_ends_answer(f, s, end)) {
 		i->bits |= INCAST_FINISHED;
 		incast_count_until(f, u, port, u->all.epoch - 1);

@@ -121,19 +121,19 @@ impl IncastCase {
 
     /// The next data of the sender, in order.
     pub fn data(&mut self, id: usize, len: u32) -> Vec<Answer> {
-        let offset = self.sent[id];
-        self.sent[id] += len;
-        let s = self.segment(id, offset, len);
-        self.host.to_vm(id, &s, self.now).answers
+        self.send(id, len, TCP_ACK)
     }
 
     /// The last data of an answer.
     pub fn end(&mut self, id: usize, len: u32) -> Vec<Answer> {
+        self.send(id, len, TCP_ACK | TCP_PSH)
+    }
+
+    fn send(&mut self, id: usize, len: u32, flags: u32) -> Vec<Answer> {
         let offset = self.sent[id];
         self.sent[id] += len;
-        let mut s = self.segment(id, offset, len);
-        s.tcp_flags |= TCP_PSH as u8;
-        self.host.to_vm(id, &s, self.now).answers
+        let segment = segment { tcp_flags: flags as u8, ..self.segment(id, offset, len) };
+        self.host.to_vm(id, &segment, self.now).answers
     }
 
     /// The sender sends all that it may.
