@@ -2,7 +2,8 @@
 //! service, and with libvirt's hook where there is none.
 
 use std::fs;
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::TcpStream;
 use std::thread;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -217,9 +218,25 @@ pub fn saving_without_a_pause() -> Result<()> {
         ensure!(is_told.contains(&kind), "instead of a reset: {error:#}");
         Ok(())
     })?;
-    // The tests of `vsnoop` count what stayed behind; here QEMU may end before the service looks.
     host.until_port("the port is gone with its domain", Value::is_null)?;
+    wait_until("what stayed behind is logged", PATIENCE, || {
+        Ok(service_log(host)?.contains("its VM has left without"))
+    })
+    .with_context(|| service_log(host).unwrap_or_default())?;
+    wait_until("it is counted", PATIENCE, || {
+        Ok(counter("vsnoop_migrations_left_behind_bytes_total")? > 0.0)
+    })?;
     come_back(&site, &["restore", &file])
+}
+
+/// The service's counter of this name.
+fn counter(name: &str) -> Result<f64> {
+    let mut stream = TcpStream::connect("127.0.0.1:19755")?;
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    let value = answer.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    Ok(value.with_context(|| format!("no {name}: {answer}"))?.parse()?)
 }
 
 pub fn hooked_migrations() -> Result<()> {
