@@ -12,7 +12,7 @@
 # that a test that hangs does not block whoever waits for the result.
 #
 # Tests that need root, QEMU or a kernel feature say themselves why they cannot
-# run; they are counted as skipped.  Exits 1 when a test failed or did not build.
+# run; they are counted as skipped.  Why tests failed is told again before the count.  Exits 1 when a test failed or did not build.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 
@@ -100,6 +100,16 @@ cargo build --release --locked -p vsnoop -p vsnoop-lab -p vsnoop-guest || { echo
 		;;
 	esac
 } 2>&1 | tee "$log"
+
+# What failed, again: a reader of the end of a long log sees why.  A test's block is in "failures:",
+# from its name to the next name or to the list of all that failed; 12 lines of it tell the reason.
+awk '
+	/^failures:$/ { inside = !inside; told = 13; next }
+	/^test result:/ { inside = 0 }
+	/^error: (could not compile|check: |the tests were ended|.* died$)/ { print; next }
+	inside && /^---- .* ----$/ { told = 0 }
+	inside && NF && told++ < 13
+' "$log"
 
 awk '
 	# Both the standard harness and libtest-mimic end so.
