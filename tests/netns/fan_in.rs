@@ -101,13 +101,13 @@ fn send(fan_in: &FanIn) -> Result<u64> {
         Ok(counts.collect::<Result<Vec<_>>>()?.iter().map(|counts| counts.retransmissions).sum())
     };
     let before = counted()?;
-    let at = SocketAddrV4::new(VM_ADDRESS, 7001);
+    let at = SocketAddrV4::new(VM_ADDRESS, 0);
     let listener = fan_in.vm()?.run(|| TcpListener::bind(at).context("listen in the VM"))?;
+    let at = listener.local_addr().context("ask where the VM listens")?;
     let mut streams = Vec::new();
     for sender in &fan_in.senders {
-        let stream = sender.run(|| {
-            TcpStream::connect_timeout(&at.into(), PATIENCE).context("connect to the VM")
-        })?;
+        let stream = sender
+            .run(|| TcpStream::connect_timeout(&at, PATIENCE).context("connect to the VM"))?;
         stream.set_write_timeout(Some(PATIENCE)).context("bound a write")?;
         streams.push((stream, listener.accept().context("accept in the VM")?.0));
     }

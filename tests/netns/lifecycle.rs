@@ -161,18 +161,24 @@ fn denied() -> anyhow::Result<()> {
     attached.detach()?;
     let client = address(Side::Client, Family::V4);
     let (own, other) = (format!("{client}/32"), "192.0.2.0/24".to_owned());
-    for (arguments, port, allowed) in [
-        (vec!["--deny-port", "7"], 7, false),
-        (vec!["--deny-port", "7"], 8, true),
-        (vec!["--allow-port", "7"], 7, true),
-        (vec!["--allow-port", "7"], 8, false),
-        (vec!["--deny", &own], 7, false),
-        (vec!["--deny", &other], 7, true),
-        (vec!["--allow", &other], 7, false),
+    // Both listen to the end: a child of another test that has not called `exec` yet has a copy of
+    // the socket, so that none could listen at its port again at once.
+    let listen = |port| -> anyhow::Result<TcpListener> {
+        let at = SocketAddr::new(address(Side::Vm, Family::V4), port);
+        topology.vm.run(|| Ok(TcpListener::bind(at)?))
+    };
+    let (seven, eight) = (listen(7)?, listen(8)?);
+    for (arguments, listener, allowed) in [
+        (vec!["--deny-port", "7"], &seven, false),
+        (vec!["--deny-port", "7"], &eight, true),
+        (vec!["--allow-port", "7"], &seven, true),
+        (vec!["--allow-port", "7"], &eight, false),
+        (vec!["--deny", &own], &seven, false),
+        (vec!["--deny", &other], &seven, true),
+        (vec!["--allow", &other], &seven, false),
     ] {
         attached.attach_with(&arguments)?;
-        let to = SocketAddr::new(address(Side::Vm, Family::V4), port);
-        let listener = topology.vm.run(|| Ok(TcpListener::bind(to)?))?;
+        let to = listener.local_addr()?;
         let is_early = || -> anyhow::Result<bool> {
             let mut sender = topology.client.run(|| Ok(TcpStream::connect(to)?))?;
             let (mut receiver, _) = listener.accept()?;
@@ -185,7 +191,7 @@ fn denied() -> anyhow::Result<()> {
             attached.wait_until("a connection is acknowledged early", is_early)?;
         } else {
             for _ in 0..DENIED {
-                ensure!(!is_early()?, "{arguments:?}, port {port}\n{}", attached.describe());
+                ensure!(!is_early()?, "{arguments:?}, {to}\n{}", attached.describe());
             }
         }
         attached.detach()?;

@@ -208,12 +208,15 @@ impl AttachedNetwork {
     }
 
     pub fn connect(&self) -> Result<Pair> {
-        self.connect_to(5001)
+        self.connect_to(0)
     }
 
+    /// Connects to this port of the VM; 0: any. No port can be listened at again at once: a child
+    /// of another test that has not called `exec` yet has a copy of the socket that listened.
     pub fn connect_to(&self, number: u16) -> Result<Pair> {
         let host = SocketAddr::new(address(Side::Vm, Family::V4), number);
         let listener = self.topology.vm.run(|| Ok(TcpListener::bind(host)?))?;
+        let host = listener.local_addr()?;
         let client = self.topology.client.run(|| Ok(TcpStream::connect(host)?))?;
         let (server, _) = listener.accept()?;
         for end in [&client, &server] {

@@ -29,7 +29,7 @@ pub fn trials() -> Vec<Trial> {
 
 fn top_shows_who_gains_and_the_flows_of_a_port() -> Result<()> {
     let network = network_with_hold("gain")?;
-    let mut pair = network.connect()?;
+    let mut pair = network.connect_to(5001)?;
     let host = network.topology.host.name();
     let screen = Tmux::start("gain", &format!("vsnoop --netns {host} top --interval 0.2"))?;
     screen.wait_for("the rate of early acknowledgements", |lines| {
