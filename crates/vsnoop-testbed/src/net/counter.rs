@@ -56,9 +56,9 @@ impl DeviceCounters {
 }
 
 impl Netns {
-    /// A counter of `/proc/net/netstat`, by its group and name: `TcpExt`, `TCPOFOQueue`.
+    /// A counter of `/proc/net/snmp` or `netstat`, by its group and name: `TcpExt`, `TCPOFOQueue`.
     pub fn counter(&self, group: &str, name: &str) -> Result<u64> {
-        counter(&text(&self.open("netstat")?)?, group, name)
+        counter(&(text(&self.open("snmp")?)? + &text(&self.open("netstat")?)?), group, name)
     }
 
     pub fn tcp_counters(&self) -> Result<TcpCounters> {
