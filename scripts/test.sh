@@ -12,7 +12,8 @@
 # that a test that hangs does not block whoever waits for the result.
 #
 # Tests that need root, QEMU or a kernel feature say themselves why they cannot
-# run; they are counted as skipped.  Why tests failed is told again before the count.  Exits 1 when a test failed or did not build.
+# run; they are counted as skipped.  Why tests failed is told again before the count.  Exits 1 when
+# a test failed or did not build.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 

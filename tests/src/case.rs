@@ -48,6 +48,8 @@ pub struct Case {
     /// Faults between client and host, in both directions.
     pub network: Faults,
     pub early: Early,
+    /// Bytes must have been acknowledged before their hand-over.
+    pub held: bool,
 }
 
 impl Default for Case {
@@ -76,6 +78,7 @@ impl Default for Case {
             from_vm: Faults::default(),
             network: Faults::default(),
             early: Early::Yes,
+            held: false,
         }
     }
 }
@@ -133,7 +136,7 @@ impl Case {
             outcomes.push(outcome);
         }
         verify(&topology, &attached, &outcomes).with_context(|| attached.describe())?;
-        self.until_early(&topology, &attached)?;
+        self.until_counted(&topology, &attached)?;
         self.verify_early(&attached)?;
         // Detaching waits for a VM that shares a core.
         topology.guest().set_freeze(Freeze::Never);
@@ -144,19 +147,25 @@ impl Case {
         attached.detach()
     }
 
-    /// The first streams may have come before the memory that the port acknowledges with.
-    fn until_early(&self, topology: &Topology, attached: &Attached<'_>) -> Result<()> {
-        if !attached.has_hold() || self.early != Early::Yes {
-            return Ok(());
-        }
+    /// Sends until the host has done what this case wants of it. The first streams may have come
+    /// before the memory that the port acknowledges with, or while the VM ran.
+    fn until_counted(&self, topology: &Topology, attached: &Attached<'_>) -> Result<()> {
         let (_, plan) = self.streams().remove(0);
-        attached.wait_until("something is acknowledged early", || {
-            let is_early = attached.counter("early_acks")? > 0;
-            if !is_early {
-                Stream::run(topology, &plan)?;
+        for (counter, wanted) in
+            [("early_acks", self.early == Early::Yes), ("held_bytes", self.held)]
+        {
+            if !wanted || !attached.has_hold() {
+                continue;
             }
-            Ok(is_early)
-        })
+            attached.wait_until(&format!("{counter} are counted"), || {
+                let is_counted = attached.counter(counter)? > 0;
+                if !is_counted {
+                    Stream::run(topology, &plan)?;
+                }
+                Ok(is_counted)
+            })?;
+        }
+        Ok(())
     }
 
     /// Runs a stream opened by each end. Both pause after each `step_bytes`, `steps` times;
