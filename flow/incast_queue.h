@@ -137,6 +137,24 @@ static __always_inline bool incast_can_reopen(const struct uplink *u,
 				    (__s64)incast_port_share(u, port) / 2);
 }
 
+/* A finished flow waits, as an answerer or not; which of these may change while it does. Returns
+ * what it waits for from now on, if it did not wait before. */
+static __always_inline enum incast_waiting
+incast_wait_finished(struct flow *f, struct incast_port *port, bool answers)
+{
+	struct incast *i = &f->incast;
+	__u32 was = i->waiting, kind = answers ? INCAST_FINISHED_ANSWERER : INCAST_FINISHED_OTHER;
+
+	if (was == INCAST_QUEUED || was == kind)
+		return INCAST_NOT_WAITING;
+	if (was)
+		__sync_fetch_and_sub(answers ? &port->finished_others : &port->finished_answerers,
+				     1);
+	__sync_fetch_and_add(answers ? &port->finished_answerers : &port->finished_others, 1);
+	i->waiting = kind;
+	return was ? INCAST_NOT_WAITING : kind;
+}
+
 /* Opens the window of a flow whose sender has finished, if it may. Returns what the flow waits for
  * from now on, if it did not wait before. */
 static __always_inline enum incast_waiting incast_open_finished(struct flow *f, struct uplink *u,
@@ -149,13 +167,8 @@ static __always_inline enum incast_waiting incast_open_finished(struct flow *f, 
 		incast_leave_queue(f, u, port);
 	} else if (incast_can_reopen(u, port, answers)) {
 		incast_give(f, u, port, incast_least(f, u, port));
-	} else if (!i->waiting) {
-		i->waiting = answers ? INCAST_FINISHED_ANSWERER : INCAST_FINISHED_OTHER;
-		if (answers)
-			__sync_fetch_and_add(&port->finished_answerers, 1);
-		else
-			__sync_fetch_and_add(&port->finished_others, 1);
-		return i->waiting;
+	} else {
+		return incast_wait_finished(f, port, answers);
 	}
 	return INCAST_NOT_WAITING;
 }

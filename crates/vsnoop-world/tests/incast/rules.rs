@@ -204,18 +204,28 @@ fn a_flow_that_only_answers_stays_shut_only_while_others_need_credit() {
 
 /// What a flow waits for after each of its answers, each of two segments, that end without credit.
 fn waits_after_answers(lengths: &[u32]) -> Vec<u32> {
+    let mut c = one_of_forty();
+    lengths.iter().map(|len| wait_after_answer(&mut c, *len)).collect()
+}
+
+fn one_of_forty() -> IncastCase {
     let mut c = IncastCase::with(40);
     c.p().flows = 40;
     c.i(0).window = 2 * LEAST;
-    let answer = |len: &u32| {
-        c.vm(0, 100);
-        c.data(0, MSS);
-        c.u().all.outstanding += 200_000;
-        c.end(0, len - MSS);
-        c.u().all.outstanding -= 200_000;
-        u32::from(c.i(0).waiting)
-    };
-    lengths.iter().map(answer).collect()
+    c
+}
+
+fn wait_after_answer(c: &mut IncastCase, len: u32) -> u32 {
+    c.vm(0, 100);
+    c.data(0, MSS);
+    end_without_credit(c, len - MSS)
+}
+
+fn end_without_credit(c: &mut IncastCase, len: u32) -> u32 {
+    c.u().all.outstanding += 200_000;
+    c.end(0, len);
+    c.u().all.outstanding -= 200_000;
+    u32::from(c.i(0).waiting)
 }
 
 #[test]
@@ -227,6 +237,17 @@ fn a_short_answer_is_a_pause_only_where_the_last_two_had_one_length() {
     assert!(waits[1..].iter().all(|wait| *wait == ANSWERER), "{waits:?}");
     let waits = waits_after_answers(&[2_800, 2_800, 2_000, 2_800, 2_000, 2_000, 2_800]);
     assert_eq!(waits, [OTHER, ANSWERER, OTHER, ANSWERER, ANSWERER, ANSWERER, ANSWERER]);
+}
+
+#[test]
+fn a_sender_that_goes_on_and_ends_its_answer_waits_as_an_answerer() {
+    use incast_waiting::{INCAST_FINISHED_ANSWERER as ANSWERER, INCAST_FINISHED_OTHER as OTHER};
+    let mut c = one_of_forty();
+    let waits = [2_800, 2_800, 2_000].map(|len| wait_after_answer(&mut c, len));
+    assert_eq!(waits, [OTHER, ANSWERER, OTHER]);
+    assert_eq!((c.p().finished_answerers, c.p().finished_others), (0, 1));
+    assert_eq!(end_without_credit(&mut c, 800), ANSWERER);
+    assert_eq!((c.p().finished_answerers, c.p().finished_others), (1, 0));
 }
 
 #[test]
