@@ -22,6 +22,8 @@ const LOOKS: usize = 5;
 /// Longer than an engine may be silent.
 const PAUSE: Duration = Duration::from_secs(5);
 /// Several looks of the helper.
+/// The helper looks once meanwhile.
+const ONE_LOOK: Duration = Duration::from_millis(100);
 const AFTER: Duration = Duration::from_secs(2);
 
 pub fn trials() -> Vec<Trial> {
@@ -121,6 +123,7 @@ fn both() -> Result<()> {
     let before = Engine.signal(Signal::SIGSTOP)?;
     thread::sleep(PAUSE);
     Helper.signal(Signal::SIGCONT)?;
+    thread::sleep(ONE_LOOK);
     Engine.signal(Signal::SIGCONT)?;
     thread::sleep(AFTER);
     let after = Engine.pid()?;

@@ -22,11 +22,13 @@ use crate::background::{self, Role};
 /// An engine hangs that gives no sign of life for this time, and for some looks: after a pause of
 /// the whole machine the helper may have its turn before the engine.
 const HANGS: Duration = Duration::from_secs(3);
-const HANGS_LOOKS: u32 = 4;
+const HANGS_LOOKS: u32 = 3;
 
-/// Pauses between starts that fail. The engine logs each time why it does.
+/// Pauses between starts that fail, so that there are several before held bytes are given up. The
+/// engine logs each time why it does.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(250);
-const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+const LONGEST_PAUSE: Duration = Duration::from_secs(4);
+const _: () = assert!(4 * LONGEST_PAUSE.as_nanos() < HOLD_ABANDONED_NS as u128);
 
 type Entry = (flow_key, flow);
 
@@ -54,54 +56,56 @@ impl Engines {
     /// CLOCK_MONOTONIC.
     pub fn look(&mut self, heard_ns: impl Iterator<Item = u64>) {
         let Some(newest_ns) = heard_ns.max() else {
-            self.silence = None;
+            *self = Self::default();
             return;
         };
-        let trouble = self.try_look(newest_ns).err().map(|error| format!("{error:#}"));
-        if let Some(text) = trouble.as_ref().filter(|text| self.trouble.as_ref() != Some(*text)) {
-            tracing::warn!("no engine: ports with a hold acknowledge no more than without: {text}");
-        }
-        self.trouble = trouble;
-    }
-
-    fn try_look(&mut self, newest_ns: u64) -> Result<()> {
         if let Some(pid) = background::running_pid(Role::Engine) {
-            let silence = match &mut self.silence {
-                Some(silence) if silence.pid == pid && silence.heard_ns == newest_ns => silence,
-                other => other.insert(Silence {
-                    pid,
-                    heard_ns: newest_ns,
-                    since: Instant::now(),
-                    looks: 0,
-                }),
-            };
-            silence.looks += 1;
-            let silent = silence.since.elapsed();
-            if silent < HANGS || silence.looks < HANGS_LOOKS {
-                return Ok(());
+            if !self.hangs(pid, newest_ns) {
+                *self = Self { silence: self.silence.take(), ..Self::default() };
+                return;
             }
-            tracing::warn!("engine {pid} was not heard of for {silent:.1?}: it is killed");
             // It may just have ended by itself.
             let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
             self.silence = None;
         } else if let Some(Silence { pid, .. }) = self.silence.take() {
-            tracing::warn!("engine {pid} has ended, and ports have a hold: another one is started");
+            tracing::warn!("engine {pid} has ended, and ports have a hold");
         }
-        self.start()
+        if self.start_at.is_none_or(|at| Instant::now() >= at) {
+            self.start();
+        }
     }
 
-    /// Starts an engine, unless the last start failed a moment ago.
-    fn start(&mut self) -> Result<()> {
-        if self.start_at.is_some_and(|at| Instant::now() < at) {
-            return Ok(());
-        }
-        let started = background::start(Role::Engine);
-        self.pause = match started {
-            Ok(()) => Duration::ZERO,
-            Err(_) => (2 * self.pause).clamp(SHORTEST_PAUSE, LONGEST_PAUSE),
+    /// Has this engine, which runs, given no sign of life for too long?
+    fn hangs(&mut self, pid: i32, newest_ns: u64) -> bool {
+        let silence = match &mut self.silence {
+            Some(silence) if silence.pid == pid && silence.heard_ns == newest_ns => silence,
+            other => {
+                other.insert(Silence { pid, heard_ns: newest_ns, since: Instant::now(), looks: 0 })
+            }
         };
+        silence.looks += 1;
+        let silent = silence.since.elapsed();
+        let hangs = silent >= HANGS && silence.looks >= HANGS_LOOKS;
+        if hangs {
+            tracing::warn!("engine {pid} was not heard of for {silent:.1?}: it is killed");
+        }
+        hangs
+    }
+
+    /// Starts an engine. After a failure the next look that does is a pause later; the same trouble
+    /// is logged once.
+    fn start(&mut self) {
+        let Err(error) = background::start(Role::Engine) else {
+            *self = Self::default();
+            return;
+        };
+        self.pause = (2 * self.pause).clamp(SHORTEST_PAUSE, LONGEST_PAUSE);
         self.start_at = Some(Instant::now() + self.pause);
-        started
+        let text = format!("{error:#}");
+        if self.trouble.as_ref() != Some(&text) {
+            tracing::warn!("no engine: ports with a hold acknowledge no more than without: {text}");
+            self.trouble = Some(text);
+        }
     }
 }
 
