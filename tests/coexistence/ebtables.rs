@@ -128,7 +128,7 @@ fn spoofed() -> Result<()> {
     ebtables(host, &format!("-A {chain} -j DROP"))?;
     scene.send_what_is_dropped(|| frames(host, &chain, "-j DROP"))?;
     allow(mac_text(VM_MAC))?;
-    scene.is_acknowledged()?;
+    scene.until_acknowledged()?;
     scene.let_the_vm_run();
     scene.pair.vm.receive(BLOCKED_BYTES)?;
     scene.detach()

@@ -95,7 +95,7 @@ fn bridge_drops(family: Family) -> Result<()> {
     ensure!(scene.attached.counter("early_bytes")? == early, "{}", scene.attached.describe());
     rule.remove()?;
     // The VM stands still yet: it is vsnoop that goes on.
-    scene.is_acknowledged()?;
+    scene.until_acknowledged()?;
     scene.let_the_vm_run();
     scene.pair.vm.receive(BLOCKED_BYTES)?;
     scene.upload()?;

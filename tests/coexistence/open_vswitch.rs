@@ -220,6 +220,7 @@ fn flow_drops(datapath: Datapath) -> Result<()> {
     })?;
     ensure!(scene.attached.counter("early_bytes")? == early, "{}", scene.attached.describe());
     switch.flows("del-flows", &flow)?;
+    // By vsnoop, or by the VM where the switch has changed the order of segments meanwhile.
     scene.is_acknowledged()?;
     scene.let_the_vm_run();
     scene.pair.vm.receive(BLOCKED_BYTES)?;

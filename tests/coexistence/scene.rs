@@ -92,8 +92,14 @@ impl<'a> Scene<'a> {
         bail!("{ATTEMPTS} times an upload was left to the VM\n{}", self.attached.describe())
     }
 
-    /// Waits until all that was sent is acknowledged, though the VM stands still. `false`: the
-    /// connection is left to the VM until it runs ([`LEFT_TO_THE_VM`]).
+    /// Waits until all that was sent is acknowledged, though the VM stands still.
+    pub fn until_acknowledged(&self) -> Result<()> {
+        self.attached.wait_until("all is acknowledged for the VM", || {
+            Ok(self.pair.client.unacknowledged_bytes()? == 0)
+        })
+    }
+
+    /// The same. `false`: the connection is left to the VM until it runs ([`LEFT_TO_THE_VM`]).
     pub fn is_acknowledged(&self) -> Result<bool> {
         let mut acknowledged = false;
         self.attached.wait_until("all is acknowledged for the VM", || {

@@ -61,7 +61,7 @@ fn drops() -> Result<()> {
     scene.send_what_is_dropped(|| Ok(met(host)?.packets))?;
     host.tc(&format!("qdisc del dev {PORT} clsact"))?;
     // The VM stands still yet: it is vsnoop that goes on.
-    scene.is_acknowledged()?;
+    scene.until_acknowledged()?;
     scene.let_the_vm_run();
     scene.pair.vm.receive(BLOCKED_BYTES)?;
     scene.upload()?;
