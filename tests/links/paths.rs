@@ -10,6 +10,7 @@ use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
 use serde_json::Value;
 use socket2::SockRef;
+use vsnoop_testbed::interrupt::restarted;
 use vsnoop_testbed::relay::Faults;
 
 use crate::{transfer, trial};
@@ -293,7 +294,7 @@ fn jumbo() -> Result<()> {
         for number in 0..100 {
             let sent: Vec<_> = (0..JUMBO_BYTES - 28).map(|at| (at * 7 + number) as u8).collect();
             sender.send_to(&sent, receiver.local_addr()?).context("sending")?;
-            let length = receiver.recv(&mut read).context("receiving")?;
+            let length = restarted(|| receiver.recv(&mut read)).context("receiving")?;
             ensure!(read[..length] == sent, "datagram {number} is another one");
         }
     }

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use vsnoop_testbed::interrupt::restarted;
 use vsnoop_testbed::net::Netns;
 use vsnoop_testbed::wait::wait_until;
 
@@ -74,8 +75,8 @@ fn both_ways(
         let mut buffer = vec![0; CHUNK_BYTES];
         let mut received = 0;
         while received < bytes {
-            let read =
-                reader.read(&mut buffer).with_context(|| format!("reading at {received}"))?;
+            let read = restarted(|| reader.read(&mut buffer));
+            let read = read.with_context(|| format!("reading at {received}"))?;
             ensure!(read > 0, "end of file at byte {received} of {bytes}");
             for byte in &buffer[..read] {
                 ensure!(*byte == pattern(theirs, received), "wrong byte at {received}");

@@ -9,6 +9,7 @@ use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use vsnoop_testbed::interrupt::restarted;
 use vsnoop_testbed::topology::{Family, Side, Topology, address};
 
 /// Bytes of a write, each a frame of its own in the ring.
@@ -79,7 +80,7 @@ impl Backlog {
     /// Whether the sender gets a reset within this time.
     pub fn is_reset_within(&mut self, time: Duration) -> Result<bool> {
         self.sender.set_read_timeout(Some(time)).context("bounding reads")?;
-        match self.sender.read(&mut [0]) {
+        match restarted(|| self.sender.read(&mut [0])) {
             Err(error) if error.kind() == ErrorKind::ConnectionReset => Ok(true),
             Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(false),
             other => bail!("a sender that waits for an answer got {other:?}"),

@@ -147,9 +147,10 @@ impl Case {
         attached.detach()
     }
 
-    /// Sends until the host has done what this case wants of it. The first streams may have come
-    /// before the memory that the port acknowledges with, or while the VM ran.
+    /// Sends until the host has done what this case wants of it, a few times. The first streams may
+    /// have come before the memory that the port acknowledges with, or while the VM ran.
     fn until_counted(&self, topology: &Topology, attached: &Attached<'_>) -> Result<()> {
+        const STREAMS: usize = 20;
         let (_, plan) = self.streams().remove(0);
         for (counter, wanted) in
             [("early_acks", self.early == Early::Yes), ("held_bytes", self.held)]
@@ -157,13 +158,14 @@ impl Case {
             if !wanted || !attached.has_hold() {
                 continue;
             }
-            attached.wait_until(&format!("{counter} are counted"), || {
-                let is_counted = attached.counter(counter)? > 0;
-                if !is_counted {
-                    Stream::run(topology, &plan)?;
-                }
-                Ok(is_counted)
-            })?;
+            let mut streams = 0;
+            while attached.counter(counter)? == 0 {
+                streams += 1;
+                let state = || attached.describe();
+                ensure!(streams <= STREAMS, "{counter} stayed 0\n{}", state());
+                let outcome = Stream::run(topology, &plan).with_context(state)?;
+                ensure!(outcome.is_complete(), "a stream was reset: {outcome:?}\n{}", state());
+            }
         }
         Ok(())
     }

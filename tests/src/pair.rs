@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use socket2::{Domain, SockRef, Socket, Type};
+use vsnoop_testbed::interrupt::restarted;
 use vsnoop_testbed::net::Netns;
 use vsnoop_testbed::socket::{ConnectionInfo, info};
 use vsnoop_testbed::topology::{Family, Side, Topology, address};
@@ -142,7 +143,7 @@ impl End {
         let mut buffer = vec![0; CHUNK_BYTES];
         while self.received < end {
             let length = (end - self.received).min(CHUNK_BYTES as u64) as usize;
-            let read = self.socket.read(&mut buffer[..length]);
+            let read = restarted(|| self.socket.read(&mut buffer[..length]));
             let read = read.with_context(|| format!("reading at byte {}", self.received))?;
             ensure!(read > 0, "end of file at byte {} of {end}", self.received);
             self.verify(&buffer[..read])?;
@@ -191,7 +192,8 @@ impl End {
 
     /// The other end's FIN comes next.
     pub fn expect_end(&mut self) -> Result<()> {
-        match self.socket.read(&mut [0]).context("waiting for the end of file")? {
+        let read = restarted(|| self.socket.read(&mut [0]));
+        match read.context("waiting for the end of file")? {
             0 => Ok(()),
             _ => bail!("more bytes after {}", self.received),
         }
@@ -201,7 +203,7 @@ impl End {
     pub fn expect_reset(&mut self) -> Result<()> {
         let mut buffer = vec![0; CHUNK_BYTES];
         loop {
-            match self.socket.read(&mut buffer) {
+            match restarted(|| self.socket.read(&mut buffer)) {
                 Ok(0) => bail!("end of file after {} bytes, wanted a reset", self.received),
                 Ok(read) => self.verify(&buffer[..read])?,
                 Err(error) if error.kind() == ErrorKind::ConnectionReset => return Ok(()),

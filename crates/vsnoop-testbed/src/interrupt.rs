@@ -3,6 +3,7 @@
 //! make and timeout may each send one, and what is half cleared up would stay. SIGKILL ends the
 //! process at once; the next start then clears up.
 
+use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result, bail};
@@ -35,4 +36,16 @@ pub fn check() -> Result<()> {
         bail!("interrupted");
     }
     Ok(())
+}
+
+/// Repeats a call of a socket that was interrupted, but not by one of these signals. One with a
+/// time limit ends with EINTR, in a process without any handler too, when a freezer or a debugger
+/// stops the process and lets it go on (signal(7)).
+pub fn restarted<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    loop {
+        match call() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted && !interrupted() => {}
+            ended => return ended,
+        }
+    }
 }

@@ -60,7 +60,9 @@ pub fn connect(
             set_integer(&socket, libc::TCP_FASTOPEN_CONNECT, 1)
                 .context("setting TCP_FASTOPEN_CONNECT")?;
         }
-        socket.connect(&to.into()).with_context(|| format!("connecting {side:?} to {to}"))?;
+        // Waits as `connect` does, but goes on where it is interrupted.
+        let connected = socket.connect_timeout(&to.into(), PATIENCE);
+        connected.with_context(|| format!("connecting {side:?} to {to}"))?;
         Ok(socket)
     })
 }

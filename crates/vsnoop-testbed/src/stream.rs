@@ -16,6 +16,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use socket2::Socket;
 
+use super::interrupt::restarted;
 pub use super::socket::{ConnectionInfo, SocketOptions};
 use super::socket::{connect, info, listen};
 use super::topology::{Family, Side, Topology};
@@ -139,7 +140,8 @@ impl Stream {
         // but with fast open it exists only when something is written.
         let opened = connect(topology, plan.opener, at, plan.socket)?;
         let accepting = spawn(acceptor, plan, &shared, move || {
-            listener.accept().map(|(socket, _)| socket).context("accepting a connection")
+            let (socket, _) = restarted(|| listener.accept()).context("accepting a connection")?;
+            Ok(socket)
         })?;
         let opening = spawn(plan.opener, plan, &shared, move || Ok(opened))?;
         Ok(Self { ends: [(acceptor, accepting), (plan.opener, opening)], shared })
@@ -309,7 +311,9 @@ fn write(
         });
         let chunk = &mut buffer[..length as usize];
         fill(seed, offset, chunk);
-        let sent = if urgent { socket.send_out_of_band(chunk) } else { (&*socket).write(chunk) };
+        let sent = restarted(|| {
+            if urgent { socket.send_out_of_band(chunk) } else { (&*socket).write(chunk) }
+        });
         match sent {
             Ok(sent) => offset += sent as u64,
             Err(error) => {
@@ -343,7 +347,7 @@ fn read(
     let mut offset = 0;
     while offset < bytes {
         let length = (buffer.len() as u64).min(bytes - offset) as usize;
-        let received = match (&*socket).read(&mut buffer[..length]) {
+        let received = match restarted(|| (&*socket).read(&mut buffer[..length])) {
             Ok(0) => return early_end(socket, format!("after {offset} of {bytes} bytes")),
             Ok(received) => received,
             Err(error) => {

@@ -14,6 +14,7 @@ use ipnet::IpNet;
 use libtest_mimic::Trial;
 use vsnoop_bpf::divert::{Action, Rule, prepare};
 use vsnoop_testbed::hosts::{Layout, Network};
+use vsnoop_testbed::interrupt::restarted;
 use vsnoop_testbed::net::{Tap, TapOptions};
 use vsnoop_testbed::topology::Family;
 
@@ -120,7 +121,8 @@ fn fragments() -> Result<()> {
         let before = link.frames()[0];
         sender.send_to(&datagram, to).with_context(|| format!("{family:?}"))?;
         let mut received = vec![0; 2 * DATAGRAM_BYTES];
-        let length = receiver.recv(&mut received).with_context(|| format!("{family:?}"))?;
+        let length = restarted(|| receiver.recv(&mut received));
+        let length = length.with_context(|| format!("{family:?}"))?;
         ensure!(received[..length] == datagram, "{family:?}: another datagram came");
         let frames = link.frames()[0] - before;
         ensure!(frames > 1, "{family:?}: {frames} frames");

@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
+use vsnoop_testbed::interrupt::restarted;
 use vsnoop_testbed::net::Offloads;
 use vsnoop_testbed::relay::Freeze;
 use vsnoop_testbed::topology::{Family, Topology, TopologyOptions};
@@ -149,7 +150,7 @@ fn reverse(topology: &Topology, attached: &Attached<'_>, mut pair: Pair) -> Resu
         pair.client.receive(ANSWER)?;
         join(sending)
     })?;
-    pair.vm.socket.peek(&mut [0]).context("waiting for what the VM has")?;
+    restarted(|| pair.vm.socket.peek(&mut [0])).context("waiting for what the VM has")?;
     let held = attached.hold("held_bytes")?;
     ensure!(held > 0, "nothing was held any more while the VM sent");
     pair.vm.receive(BYTES)
