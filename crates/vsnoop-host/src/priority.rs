@@ -11,7 +11,7 @@
 //! no loop has to check its time. The kernel looks at such timers at its own ticks (CONFIG_HZ): a
 //! thread may use a tick more than its budget.
 //!
-//! There is no RLIMIT_RTTIME. What it counts begins anew only when a thread waits *at* a real-time
+//! There is no RLIMIT_RTTIME. What it counts begins anew only when a thread wakes up at a real-time
 //! priority, and one that is busy has used its budget up before it waits: it would be killed after
 //! as many periods as the limit has room for.
 
