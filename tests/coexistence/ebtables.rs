@@ -120,7 +120,7 @@ fn spoofed() -> Result<()> {
     filter(host)?;
     let mut scene = Scene::new(&topology, Family::V4)?;
     scene.upload()?;
-    scene.stop_the_vm()?;
+    scene.stop_the_vm();
     let chain = format!("I-{PORT}-mac");
     let allow = |mac| ebtables(host, &format!("-I {chain} -s {mac} -j RETURN"));
     ebtables(host, &format!("-F {chain}"))?;
@@ -128,7 +128,7 @@ fn spoofed() -> Result<()> {
     ebtables(host, &format!("-A {chain} -j DROP"))?;
     scene.send_what_is_dropped(|| frames(host, &chain, "-j DROP"))?;
     allow(mac_text(VM_MAC))?;
-    scene.until_acknowledged()?;
+    scene.is_acknowledged()?;
     scene.let_the_vm_run();
     scene.pair.vm.receive(BLOCKED_BYTES)?;
     scene.detach()

@@ -209,7 +209,7 @@ fn flow_drops(datapath: Datapath) -> Result<()> {
     let (topology, switch) = switched(datapath)?;
     let mut scene = Scene::new(&topology, Family::V4).with_context(|| switch.log())?;
     scene.upload()?;
-    scene.stop_the_vm()?;
+    scene.stop_the_vm();
     let flow = format!("tcp,nw_dst={}", address(Side::Vm, Family::V4));
     switch.flows("add-flow", &format!("priority=100,{flow},actions=drop"))?;
     let early = scene.attached.counter("early_bytes")?;

@@ -55,13 +55,13 @@ fn drops() -> Result<()> {
     let early = scene.attached.counter("early_acks")? - early;
     let passed = met(host)?.packets - before;
     ensure!(passed >= early, "{early} early ACKs, and {passed} packets met the filter");
-    scene.stop_the_vm()?;
+    scene.stop_the_vm();
     host.tc(&format!("qdisc del dev {PORT} clsact"))?;
     filter(host, "drop")?;
     scene.send_what_is_dropped(|| Ok(met(host)?.packets))?;
     host.tc(&format!("qdisc del dev {PORT} clsact"))?;
-    // The VM stands still yet: it is vsnoop that goes on.
-    scene.until_acknowledged()?;
+    // By vsnoop, for the VM stands still yet, or by the VM if it is left to it.
+    scene.is_acknowledged()?;
     scene.let_the_vm_run();
     scene.pair.vm.receive(BLOCKED_BYTES)?;
     scene.upload()?;

@@ -59,7 +59,6 @@ fn mended(offloads: Offloads, to_vm: Faults, evidence: Evidence) -> anyhow::Resu
             ..base.topology.clone()
         },
         hold: Some(SIZE),
-        held: true,
         plan: StreamPlan { to_vm_bytes: 1_000_000, ..base.plan.clone() },
         families: &[Family::V4, Family::V6],
         to_vm,
@@ -71,6 +70,7 @@ fn mended(offloads: Offloads, to_vm: Faults, evidence: Evidence) -> anyhow::Resu
         if !attached::is_wanted() {
             return Ok(());
         }
+        attached.ensure_held()?;
         if counted.lost + counted.corrupted > 0 { resent(topology, attached) } else { Ok(()) }
     })
 }

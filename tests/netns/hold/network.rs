@@ -70,11 +70,11 @@ fn hostile(mut case: Case, evidence: Evidence) -> anyhow::Result<()> {
     }
     let plan = StreamPlan { to_vm_bytes: 1_000_000, ..case.plan.clone() };
     let sysctls = vec![SMALL_WINDOW];
-    Case { hold: Some(SIZE), held: true, plan, sysctls, ..case }.run_and(|topology, _, _| {
+    Case { hold: Some(SIZE), plan, sysctls, ..case }.run_and(|topology, attached, _| {
         let network = topology.network().context("no network relay")?;
         let counted = network.counters(Direction::LeftToRight);
         ensure!(evidence(&counted) > 0, "the fault never happened: {counted:?}");
-        Ok(())
+        attached.ensure_held()
     })
 }
 
@@ -86,11 +86,13 @@ fn congestion_marks(families: &'static [Family], offloads: Offloads) -> anyhow::
         network: Faults { mark_ce: if offloads.tso { 0.05 } else { 0.005 }, ..Faults::default() },
         topology: TopologyOptions { from_client: offloads, ..base.topology.clone() },
         hold: Some(SIZE),
-        held: true,
         // Enough super-packets that one at least is marked: of 1 MB one run in a hundred has none.
         plan: StreamPlan { to_vm_bytes: 4_000_000, ..base.plan.clone() },
         families,
         ..base
     };
-    case.run_and(|topology, _, _| marks_are_echoed(topology))
+    case.run_and(|topology, attached, _| {
+        marks_are_echoed(topology)?;
+        attached.ensure_held()
+    })
 }

@@ -52,7 +52,8 @@ fn tiny(offloads: Offloads) -> Result<()> {
     let case = case(offloads);
     let socket = SocketOptions { vm_receive_buffer_bytes: Some(4096), ..SocketOptions::default() };
     let plan = StreamPlan { socket, ..case.plan.clone() };
-    Case { plan, held: true, families: &[Family::V4, Family::V6], ..case }.run()
+    Case { plan, families: &[Family::V4, Family::V6], ..case }
+        .run_and(|_, attached, _| attached.ensure_held())
 }
 
 /// Room for more than the host holds, of which the VM says only 64 KB before its first answer.
