@@ -153,7 +153,8 @@ impl Case {
         attached.wait_until("something is acknowledged early", || {
             let is_early = attached.counter("early_acks")? > 0;
             if !is_early {
-                Stream::run(topology, &plan)?;
+                let outcome = Stream::run(topology, &plan)?;
+                ensure!(outcome.is_complete(), "a stream was reset: {outcome:?}");
             }
             Ok(is_early)
         })
