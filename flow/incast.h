@@ -56,6 +56,7 @@
  *                 outstanding than half its share
  *   OTHER         at the head, the grant queue is empty, credit     NOT_WAITING   two segments
  *                 is left
+ *   OTHER         its answer ends, and it only ever answers         ANSWERER      closed
  *   finished      request of the VM, or more data: nothing granted  QUEUED        closed
  *   finished      request of the VM: granted                        NOT_WAITING   its request
  *   any waiting   the VM answers a probe of its sender              NOT_WAITING   two segments

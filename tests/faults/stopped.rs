@@ -21,9 +21,9 @@ const TRIES: usize = 5;
 const LOOKS: usize = 5;
 /// Longer than an engine may be silent.
 const PAUSE: Duration = Duration::from_secs(5);
-/// Several looks of the helper.
 /// The helper looks once meanwhile.
 const ONE_LOOK: Duration = Duration::from_millis(100);
+/// Several looks of the helper.
 const AFTER: Duration = Duration::from_secs(2);
 
 pub fn trials() -> Vec<Trial> {

@@ -1,7 +1,7 @@
 //! Whole links over networks that mean harm: packets lost, doubled, late, cut short, changed,
 //! replayed, made up, and connections cut after each number of bytes.
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
 use serde_json::Value;
+use vsnoop_testbed::interrupt::restarted;
 use vsnoop_testbed::net::Netns;
 use vsnoop_testbed::relay::{Counters, Faults};
 
@@ -247,11 +248,9 @@ impl Middle {
         let one_way = |mut from: &TcpStream, mut to: &TcpStream| {
             let mut buffer = [0; 16 << 10];
             loop {
-                let bytes = match from.read(&mut buffer) {
-                    Ok(0) => break,
+                let bytes = match restarted(|| from.read(&mut buffer)) {
+                    Ok(0) | Err(_) => break,
                     Ok(bytes) => bytes,
-                    Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                    Err(_) => break,
                 };
                 let before = passed.fetch_add(bytes, Ordering::Relaxed);
                 let left = limit.map_or(bytes, |limit| limit.saturating_sub(before).min(bytes));
