@@ -26,7 +26,7 @@ use crate::namespaces::Namespaces;
 use crate::qmp::{Monitors, Phase};
 use crate::reconcile::{Action, Attachment, GONE, Plan, PortKey, Present, Reconciler, VmPlace};
 use crate::signals::Signals;
-use crate::survey::Survey;
+use crate::survey::{Gone, Seen, Survey};
 
 /// Interval of looks while a port drains, a namespace is about to come, or a command has the lock.
 const STEP: Duration = Duration::from_millis(50);
@@ -123,6 +123,14 @@ pub fn run(options: Options) -> Result<()> {
     notify(&[NotifyState::Stopping]);
     tracing::info!("service ends; attached ports stay as they are");
     Ok(())
+}
+
+/// Says what a VM that has left has not acknowledged. Returns the bytes.
+fn left_behind(key: PortKey) -> u64 {
+    act::report_left_behind(key).unwrap_or_else(|error| {
+        tracing::warn!("{}", with_causes(&error));
+        0
+    })
 }
 
 /// Without a table every tap is observed.
@@ -229,12 +237,13 @@ impl Service {
     /// Looks at everything, and does what is to be done.
     fn look(&mut self) -> Result<()> {
         self.is_hurried = self.namespaces.follow(&self.patterns)?;
-        let mut present = self.survey.look(&self.namespaces, &self.patterns)?;
-        self.follow_vms(&mut present);
+        let Seen { mut present, gone } = self.survey.look(&self.namespaces, &self.patterns)?;
+        self.follow_vms(&mut present, &gone);
         let now = self.began.elapsed();
         let Plan { actions, again_at } = self.reconciler.plan(now, &present, &self.patterns);
         self.again_at = again_at;
         self.follow_migrations(&actions);
+        self.detach_gone(&gone);
         self.report_left_behind(&present);
         self.begin_to_detach(&actions);
         self.act(&actions)?;
@@ -247,8 +256,11 @@ impl Service {
     }
 
     /// Asks the monitors of VMs where these are.
-    fn follow_vms(&mut self, present: &mut [Present]) {
+    fn follow_vms(&mut self, present: &mut [Present], gone: &[Gone]) {
         let now = Instant::now();
+        for pid in gone.iter().filter_map(|port| self.survey.pid(port.key)) {
+            self.monitors.hurry(pid, now);
+        }
         self.monitors.follow(&self.patterns, now);
         for port in present {
             let pattern = self.patterns.iter().find(|pattern| pattern.matches(&port.tap));
@@ -282,6 +294,21 @@ impl Service {
         }
     }
 
+    /// Detaches ports whose taps were deleted, before the helper does it: a VM may have left, and
+    /// its QEMU have ended, since the last look.
+    fn detach_gone(&mut self, gone: &[Gone]) {
+        for port in gone {
+            let phase = self.survey.pid(port.key).and_then(|pid| self.monitors.phase(pid));
+            let has_left = matches!(phase, Some(Phase::Leaving | Phase::Gone { .. }));
+            if (has_left || port.is_migrating) && !self.left.contains_key(&port.key) {
+                self.left.insert(port.key, left_behind(port.key));
+            }
+            if let Err(error) = act::detach_gone(port.key) {
+                tracing::warn!("{}", with_causes(&error));
+            }
+        }
+    }
+
     /// Says once for each VM that has left what stayed behind. That counts once the port has gone:
     /// after a snapshot the VM runs on.
     fn report_left_behind(&mut self, present: &[Present]) {
@@ -292,13 +319,7 @@ impl Service {
             }
             let bytes = match (before.remove(&port.key), port.vm) {
                 (known, VmPlace::Unknown) => known,
-                (None, VmPlace::Gone { .. }) => match act::report_left_behind(port.key) {
-                    Ok(bytes) => Some(bytes),
-                    Err(error) => {
-                        tracing::warn!("{}", with_causes(&error));
-                        Some(0)
-                    }
-                },
+                (None, VmPlace::Gone { .. }) => Some(left_behind(port.key)),
                 (known, VmPlace::Gone { .. }) => known,
                 _ => None,
             };

@@ -49,6 +49,20 @@ impl Holder {
     }
 }
 
+/// What there is.
+pub struct Seen {
+    pub present: Vec<Present>,
+    pub gone: Vec<Gone>,
+}
+
+/// A port of the service without hooks, nearly always because its tap was deleted: its pins are left.
+#[derive(Clone, Copy)]
+pub struct Gone {
+    pub key: PortKey,
+    /// The service had paused it for a migration.
+    pub is_migrating: bool,
+}
+
 #[derive(Default)]
 pub struct Survey {
     /// Does a table ask which process holds a tap?
@@ -60,13 +74,9 @@ pub struct Survey {
 }
 
 impl Survey {
-    pub fn look(
-        &mut self,
-        namespaces: &Namespaces,
-        patterns: &[PortPattern],
-    ) -> Result<Vec<Present>> {
+    pub fn look(&mut self, namespaces: &Namespaces, patterns: &[PortPattern]) -> Result<Seen> {
         self.asks = patterns.iter().any(PortPattern::asks_for_process);
-        let attachments = attachments()?;
+        let Attachments { attached, gone } = attachments()?;
         // Before the taps are listed: a mark of a tap that is not listed then is of one that is
         // gone.
         let left_off = self.left_off();
@@ -90,16 +100,18 @@ impl Survey {
                     is_ready: device.up && (!self.asks || device.carrier),
                     is_held: device.carrier,
                     vm: VmPlace::NotFollowed,
-                    attachment: attachments.get(&key).cloned(),
+                    attachment: attached.get(&key).cloned(),
                     is_left_off: left_off.contains(&watched.mark(ifindex)),
                 });
             }
         }
         self.holders.retain(|key, holder| {
-            present.iter().any(|port| port.key == *key) && holder.process.is_alive()
+            let is_present = present.iter().any(|port| port.key == *key);
+            let is_gone = gone.iter().any(|gone| gone.key == *key);
+            is_gone || (is_present && holder.process.is_alive())
         });
         self.find_holders(&mut present);
-        Ok(present)
+        Ok(Seen { present, gone })
     }
 
     /// The marks of taps that operators have detached. What is ignored is said once.
@@ -112,7 +124,7 @@ impl Survey {
         marks
     }
 
-    /// The process that holds a tap, if it is known.
+    /// The process that holds a tap, or held it until it was deleted, if it is known.
     pub fn pid(&self, key: PortKey) -> Option<i32> {
         self.holders.get(&key).map(|holder| holder.process.pid)
     }
@@ -175,18 +187,31 @@ fn tap(device: &Device, devices: &[Device], netns: &Netns) -> Tap {
     }
 }
 
-fn attachments() -> Result<HashMap<PortKey, Attachment>> {
-    let ports = ports::inventory()?.ports;
-    let attachment = ports.into_iter().map(|port| {
+/// What the pins say.
+#[derive(Default)]
+struct Attachments {
+    attached: HashMap<PortKey, Attachment>,
+    /// Of the service, without hooks.
+    gone: Vec<Gone>,
+}
+
+fn attachments() -> Result<Attachments> {
+    let mut found = Attachments::default();
+    for port in ports::inventory()?.ports {
         let meta = &port.meta;
         let key = PortKey { netns: meta.netns, ifindex: meta.ifindex };
-        let is_paused = port.state == AttachmentState::Paused;
+        let (is_paused, is_migrating) = (port.state == AttachmentState::Paused, port.migrating);
         let attachment = match ServiceMark::of(meta) {
             None => Attachment::ByCommand,
             Some(mark) if mark.settings == LEAVING => Attachment::Leaving,
-            Some(mark) => Attachment::ByService { mark, is_paused, is_migrating: port.migrating },
+            Some(mark) => {
+                if port.state == AttachmentState::Gone {
+                    found.gone.push(Gone { key, is_migrating });
+                }
+                Attachment::ByService { mark, is_paused, is_migrating }
+            }
         };
-        (key, attachment)
-    });
-    Ok(attachment.collect())
+        found.attached.insert(key, attachment);
+    }
+    Ok(found)
 }

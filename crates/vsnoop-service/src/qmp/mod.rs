@@ -123,6 +123,17 @@ impl Monitors {
         }
     }
 
+    /// What the QEMU of this process has sent is read at the next [`Monitors::follow`].
+    pub fn hurry(&mut self, pid: i32, now: Instant) {
+        for entry in self.0.values_mut() {
+            if let State::Open { monitor, .. } = &mut entry.state
+                && monitor.pid() == pid
+            {
+                monitor.end_rest(now);
+            }
+        }
+    }
+
     /// The phase of the VM of this process; `None` if no monitor says it.
     pub fn phase(&self, pid: i32) -> Option<Phase> {
         let phases = self.0.values().filter_map(|entry| match &entry.state {

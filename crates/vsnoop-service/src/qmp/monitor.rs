@@ -169,6 +169,11 @@ impl Monitor {
         (now >= self.readable_at).then(|| self.stream.as_fd())
     }
 
+    /// It is read the next time, though that was done lately.
+    pub fn end_rest(&mut self, now: Instant) {
+        self.readable_at = now;
+    }
+
     pub fn pid(&self) -> i32 {
         self.pid
     }

@@ -15,12 +15,18 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use vsnoop_testbed::net::TapOptions;
 use vsnoop_testbed::topology::{self, Topology, TopologyOptions};
+use vsnoop_upkeep::LOOK_NS;
 
-use crate::helper::AttachedNetwork;
-use crate::hold::{ConfigFile, freeze_with_much};
+use crate::helper::{AttachedNetwork, expect_reset};
+use crate::hold::{ConfigFile, Stopped, freeze_with_much};
 use crate::metrics::{Scraped, until_scraped};
 use crate::sandbox::{PORT, PREFIX, TapHost, vsnoop, vsnoop_in, wait_until};
 use crate::service::{Service, port, ports, until_port};
+
+/// Looks of the helper, which detaches ports of deleted taps where no service does.
+const LOOKS: Duration = Duration::from_nanos(4 * LOOK_NS);
+/// Of the bytes that VMs leave behind.
+const LEFT_BEHIND: &str = "vsnoop_migrations_left_behind_bytes_total";
 
 /// Longer than the bursts that sockets and buffers take at once.
 const FLOOD: Duration = Duration::from_secs(4);
@@ -37,6 +43,7 @@ pub fn trials() -> Vec<Trial> {
         a_qemu_that_floods_events_has_a_bounded_part_of_the_service,
         a_transfer_goes_on_through_a_migration_that_is_cancelled,
         what_a_vm_leaves_behind_and_the_resets_of_its_detach_are_metrics,
+        what_stays_behind_counts_when_qemu_ends_before_the_service_has_its_turn,
     ]
 }
 
@@ -381,7 +388,6 @@ fn a_transfer_goes_on_through_a_migration_that_is_cancelled() -> Result<()> {
 }
 
 fn what_a_vm_leaves_behind_and_the_resets_of_its_detach_are_metrics() -> Result<()> {
-    const LEFT_BEHIND: &str = "vsnoop_migrations_left_behind_bytes_total";
     const RESETS: &str = "vsnoop_detached_resets_total";
     let (network, qemu, _config, service) = followed_network("behind")?;
     let netns = &network.topology.host;
@@ -405,5 +411,44 @@ fn what_a_vm_leaves_behind_and_the_resets_of_its_detach_are_metrics() -> Result<
     until_scraped(netns, "what it has left behind is counted", has(LEFT_BEHIND, bytes as f64))?;
     until_scraped(netns, "the reset is counted", has(RESETS, 1.0))?;
     wait_until("the port is detached", || Ok(ports(netns)?.is_empty()))?;
+    service.end(Signal::SIGTERM)
+}
+
+fn what_stays_behind_counts_when_qemu_ends_before_the_service_has_its_turn() -> Result<()> {
+    let cases: [(&str, &[&str], &[&str]); 2] = [
+        ("quick", &["setup"], &["STOP", "completed"]),
+        ("quicker", &[], &["STOP", "setup", "active", "completed"]),
+    ];
+    for (role, seen, unseen) in cases {
+        ends_unseen(role, seen, unseen).with_context(|| format!("{role}: {unseen:?} unseen"))?;
+    }
+    Ok(())
+}
+
+/// The service has its turn after these events, and again when the tap is deleted.
+fn ends_unseen(role: &str, seen: &[&'static str], unseen: &[&'static str]) -> Result<()> {
+    let (network, qemu, _config, service) = followed_network(role)?;
+    let netns = &network.topology.host;
+    let mut pair = network.connect()?;
+    freeze_with_much(&network, &mut pair)?;
+    qemu.say(seen)?;
+    if !seen.is_empty() {
+        until_port(netns, "the port is paused", is_paused_for_migration)?;
+    }
+    let bytes = network.outstanding_bytes()?;
+    ensure!(bytes > 0, "nothing is outstanding");
+    let stopped = Stopped::process(service.pid())?;
+    qemu.say(unseen)?;
+    netns.ip(&format!("link del {}", topology::PORT))?;
+    thread::sleep(LOOKS);
+    drop(stopped);
+    service.until_logged("its VM has left without")?;
+    let is_counted = |scraped: &Scraped| scraped.value(LEFT_BEHIND, &[]) == Some(bytes as f64);
+    until_scraped(netns, "what it has left behind is counted", is_counted)?;
+    expect_reset(&mut pair.client)?;
+    wait_until("the port is detached", || Ok(ports(netns)?.is_empty()))?;
+    let log = service.log()?;
+    ensure!(log.matches("its VM has left").count() == 1, "{log}");
+    ensure!(log.contains("its tap was deleted") && log.contains("1 senders were reset"), "{log}");
     service.end(Signal::SIGTERM)
 }
