@@ -15,6 +15,7 @@ use vsnoop_testbed::relay::{Faults, Freeze};
 use vsnoop_testbed::topology::{self, BRIDGE, Side};
 
 use crate::helper::{AttachedNetwork, expect_reset};
+use crate::hold::until_acknowledged_early;
 use crate::records::KEY;
 use crate::sandbox::{
     PORT, TapHost, foreground_helper, foreign_program, helper_pid, is_running, vsnoop_in,
@@ -185,9 +186,10 @@ fn a_suspended_port_acknowledges_nothing_early_and_honours_what_it_has() -> Resu
 
     drop(program);
     wait_until("the port is active", || Ok(shown()?["ports"][0]["state"] == "active"))?;
-    pair.exchange(10_000)?;
-    pair.exchange(10_000)?;
-    ensure!(early_acks(&shown()?)? > early, "it does not go on: {}", shown()?);
+    wait_until("it goes on", || {
+        pair.exchange(10_000)?;
+        Ok(early_acks(&shown()?)? > early)
+    })?;
     network.detach()
 }
 
@@ -247,8 +249,7 @@ fn a_program_after_the_ingress_hook_changes_nothing() -> Result<()> {
     );
     let mut pair = network.connect()?;
     pair.exchange(100_000)?;
-    pair.exchange(100_000)?;
-    ensure!(early_acks(&shown()?)? > 0, "nothing was acknowledged early: {}", shown()?);
+    until_acknowledged_early(&network, &mut pair)?;
     network.expect_no_reset()?;
     network.detach()
 }
