@@ -34,8 +34,8 @@ fn helper_is_left() -> Result<()> {
     let attached = scene::still().attach(&topology)?;
     let pair = scene::held(&topology, &attached)?;
     let program = Removed::new()?;
-    Engine.kill_all()?;
     let since = Instant::now();
+    Engine.kill_all()?;
     let told = both_are_told(&topology, pair);
     drop(program);
     told.with_context(|| attached.describe())?;
@@ -77,8 +77,7 @@ fn off() -> Result<()> {
     let topology = scene::still().build()?;
     let mut attached = scene::still().attach(&topology)?;
     let pair = scene::held(&topology, &attached)?;
-    attached.run(&["off", "--all"])?;
-    attached.forget();
+    attached.turn_all_off()?;
     both_are_told(&topology, pair)
 }
 

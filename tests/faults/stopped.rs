@@ -9,15 +9,12 @@ use nix::sys::signal::Signal;
 use vsnoop_testbed::relay::Freeze;
 use vsnoop_testbed::topology::Family;
 
-use crate::attached::Attached;
 use crate::background::Process::{Engine, Helper};
 use crate::pair::Pair;
 use crate::scene;
 use crate::trial;
 
-/// Tries to see a hanging engine before the helper has replaced it.
-const TRIES: usize = 5;
-/// Looks at one.
+/// Looks at a hanging engine.
 const LOOKS: usize = 5;
 /// Longer than an engine may be silent.
 const PAUSE: Duration = Duration::from_secs(5);
@@ -50,56 +47,36 @@ fn not_held() -> Result<()> {
     const MUCH: u64 = 12_000_000;
     let topology = scene::still().build()?;
     let mut attached = scene::still().attach(&topology)?;
-    for _ in 0..TRIES {
-        let mut pair = Pair::connect(&topology, Family::V4)?;
-        topology.guest().set_freeze(Freeze::Now);
-        let mut client = pair.client.twin()?;
-        let looks = thread::scope(|scope| -> Result<usize> {
-            let sending = scope.spawn(move || client.send(MUCH));
-            let before = Engine.signal(Signal::SIGSTOP)?;
-            let silent = || Ok(attached.hold_text("engine")? == "silent");
-            attached.wait_until("the engine is silent", silent)?;
-            let looks = looks_while_silent(&attached, before)?;
-            Engine.next(Some(before))?;
-            attached.wait_until("the next one is heard of", || Ok(!silent()?))?;
-            topology.guest().set_freeze(Freeze::Never);
-            pair.vm.receive(MUCH).with_context(|| attached.describe())?;
-            match sending.join() {
-                Ok(sent) => sent.map(|()| looks),
-                Err(panic) => std::panic::resume_unwind(panic),
-            }
-        })?;
-        pair.client.finish()?;
-        pair.vm.expect_end()?;
-        pair.vm.finish()?;
-        pair.client.expect_end()?;
-        if looks >= LOOKS {
-            attached.until_memory_is_free()?;
-            attached.ensure_no_reset()?;
-            return attached.detach();
+    let mut pair = Pair::connect(&topology, Family::V4)?;
+    topology.guest().set_freeze(Freeze::Now);
+    let mut client = pair.client.twin()?;
+    thread::scope(|scope| -> Result<()> {
+        let sending = scope.spawn(move || client.send(MUCH));
+        // It would replace the engine.
+        let helper = Helper.stop()?;
+        let engine = Engine.stop()?;
+        let is_silent = || Ok(attached.hold_text("engine")? == "silent");
+        attached.wait_until("the engine is silent", is_silent)?;
+        let acknowledged = attached.counter("early_bytes")?;
+        for _ in 0..LOOKS {
+            let more = attached.counter("early_bytes")? - acknowledged;
+            ensure!(more == 0, "{more} bytes acknowledged meanwhile\n{}", attached.describe());
         }
-    }
-    anyhow::bail!("the helper was too fast, {TRIES} times: nothing was tested")
-}
-
-/// Counts the polls without an acknowledgement, until the helper ran.
-fn looks_while_silent(attached: &Attached<'_>, engine: i32) -> Result<usize> {
-    let acknowledged = attached.counter("early_bytes")?;
-    let mut looks = 0;
-    loop {
-        let now = attached.counter("early_bytes")?;
-        // In this order: it was silent all the time.
-        if Engine.pid()? != Some(engine) || attached.hold_text("engine")? != "silent" {
-            return Ok(looks);
-        }
-        ensure!(
-            now == acknowledged,
-            "{} bytes were acknowledged while the engine hung\n{}",
-            now - acknowledged,
-            attached.describe()
-        );
-        looks += 1;
-    }
+        ensure!(is_silent()?, "it went on");
+        drop(helper);
+        Engine.next(Some(engine.0))?;
+        attached.wait_until("the next one is heard of", || Ok(!is_silent()?))?;
+        topology.guest().set_freeze(Freeze::Never);
+        pair.vm.receive(MUCH).with_context(|| attached.describe())?;
+        sending.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })?;
+    pair.client.finish()?;
+    pair.vm.expect_end()?;
+    pair.vm.finish()?;
+    pair.client.expect_end()?;
+    attached.until_memory_is_free()?;
+    attached.ensure_no_reset()?;
+    attached.detach()
 }
 
 /// The engine needs no helper to hand over.
@@ -107,10 +84,8 @@ fn helper() -> Result<()> {
     let topology = scene::still().build()?;
     let attached = scene::still().attach(&topology)?;
     let pair = scene::held(&topology, &attached)?;
-    Helper.signal(Signal::SIGSTOP)?;
-    let ended = scene::ends_exact(&topology, attached, pair);
-    Helper.signal(Signal::SIGCONT)?;
-    ended
+    let _helper = Helper.stop()?;
+    scene::ends_exact(&topology, attached, pair)
 }
 
 /// Helper and engine stand still, as when the host itself is a VM that is paused, and the helper is
@@ -119,12 +94,13 @@ fn both() -> Result<()> {
     let topology = scene::still().build()?;
     let attached = scene::still().attach(&topology)?;
     let pair = scene::held(&topology, &attached)?;
-    Helper.signal(Signal::SIGSTOP)?;
-    let before = Engine.signal(Signal::SIGSTOP)?;
+    let helper = Helper.stop()?;
+    let engine = Engine.stop()?;
+    let before = engine.0;
     thread::sleep(PAUSE);
-    Helper.signal(Signal::SIGCONT)?;
+    drop(helper);
     thread::sleep(ONE_LOOK);
-    Engine.signal(Signal::SIGCONT)?;
+    drop(engine);
     thread::sleep(AFTER);
     let after = Engine.pid()?;
     ensure!(after == Some(before), "engine {before} was replaced by {after:?}");

@@ -56,7 +56,8 @@ fn behind_nats(transport: &'static str) -> Result<()> {
     start_all(&mut network.hosts)?;
     let [hub, a, b] = &network.hosts[..] else { unreachable!("three hosts") };
     let (a, b) = (&a.vms[0], &b.vms[0]);
-    ensure!(a.ping(inner_v4(0, 0), 1).is_ok(), "the hub's own VM does not answer");
+    let hub_answers = || Ok(a.ping(inner_v4(0, 0), 1).is_ok());
+    wait_until("the hub's own VM answers", PATIENCE, hub_answers)?;
     ensure!(a.ping(inner_v4(2, 0), 1).is_err(), "it relays without being told");
     for peer in ["h1", "h2"] {
         let line = format!("name = \"{peer}\"\n");

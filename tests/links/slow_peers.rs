@@ -51,6 +51,9 @@ fn slow_line() -> Result<()> {
     let a = &network.hosts[0];
     let fast = inner_v4(2, 0);
     // Neighbours and forwarding tables are learned.
+    for to in [fast, inner_v4(1, 0)] {
+        wait_until("the VM answers", PATIENCE, || Ok(a.vms[0].ping(to, 1).is_ok()))?;
+    }
     ensure!(a.vms[0].ping(fast, 10)?.len() == 10 && a.vms[0].ping(inner_v4(1, 0), 10)?.len() == 10);
     network.slow_down(1, "10mbit")?;
     let bind = || UdpSocket::bind("0.0.0.0:0").context("binding");

@@ -1,7 +1,7 @@
 //! Incast control: windows are shaped, and nothing else changes. That it prevents incast losses is
 //! an experiment's to show.
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
 use vsnoop_testbed::net::Offloads;
 use vsnoop_testbed::relay::{Faults, Freeze};
@@ -305,17 +305,14 @@ fn move_client(topology: &Topology, from: &str, to: &str) -> Result<()> {
 /// A connection whose windows incast control sets. On a busy host a long round trip may make a
 /// connection out of scope (not local): then another one is tried.
 fn shaped_pair(topology: &Topology, attached: &Attached<'_>) -> Result<Pair> {
-    const TRIES: usize = 10;
-    let mut windows = Vec::new();
-    while windows.len() < TRIES {
+    let mut found = None;
+    attached.wait_until("incast control sets the windows of a connection", || {
         let mut pair = Pair::connect(topology, Family::V4)?;
         let most = most_window(&mut pair)?;
-        if (1..=BOUND).contains(&most) {
-            return Ok(pair);
-        }
-        windows.push(most);
-    }
-    bail!("windows of {windows:?} bytes\n{}", attached.describe())
+        found = (1..=BOUND).contains(&most).then_some(pair);
+        Ok(found.is_some())
+    })?;
+    found.context("it has windows of its own")
 }
 
 /// The VM's own window; no flow is shaped or queued.

@@ -81,11 +81,11 @@ fn hostile(
         freezes: &[SHARING_A_CORE, Freeze::Never],
         ..base
     };
-    case.run_and(|topology, _, _| {
+    case.run_and(|topology, attached, _| {
         let network = topology.network().context("no network relay")?;
-        let counted = network.counters(Direction::LeftToRight);
-        ensure!(evidence(&counted) > 0, "the fault never happened: {counted:?}");
-        Ok(())
+        case.until_it_happens(topology, attached, || {
+            evidence(&network.counters(Direction::LeftToRight))
+        })
     })
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde_json::Value;
-use vsnoop_testbed::net::Netns;
+use vsnoop_testbed::net::{Netns, check};
 use vsnoop_testbed::topology::{Family, PORT, Topology};
 use vsnoop_testbed::{wait, workspace};
 
@@ -227,6 +227,15 @@ impl<'a> Attached<'a> {
 
     pub fn run(&self, arguments: &[&str]) -> Result<String> {
         if self.attached { vsnoop(self.host, arguments) } else { Ok(String::new()) }
+    }
+
+    /// `off` for the whole host.
+    pub fn turn_all_off(&mut self) -> Result<()> {
+        if std::mem::take(&mut self.attached) {
+            let program = workspace::vsnoop_command()?;
+            check(Command::new(program).args(["off", "--all"]))?;
+        }
+        Ok(())
     }
 
     /// The test deletes the port, and its pins with it.

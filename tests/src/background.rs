@@ -70,6 +70,11 @@ impl Process {
         Ok(pid)
     }
 
+    /// Stops the running one as long as the value lives.
+    pub fn stop(self) -> Result<Stopped> {
+        Ok(Stopped(self.signal(Signal::SIGSTOP)?))
+    }
+
     /// Kills the running one, waits until it has ended, and returns its id.
     pub fn kill(self) -> Result<i32> {
         let pid = self.signal(Signal::SIGKILL)?;
@@ -115,6 +120,16 @@ impl Process {
             }
         }
         Ok(all)
+    }
+}
+
+/// A process that stands still, and goes on when this is dropped.
+pub struct Stopped(pub i32);
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        // It may have been killed meanwhile.
+        let _ = signal::kill(Pid::from_raw(self.0), Signal::SIGCONT);
     }
 }
 

@@ -160,6 +160,25 @@ impl Case {
         })
     }
 
+    /// Sends more until the fault of this case has happened: chance may have spared the first
+    /// streams.
+    pub fn until_it_happens(
+        &self,
+        topology: &Topology,
+        attached: &Attached<'_>,
+        count: impl Fn() -> u64,
+    ) -> Result<()> {
+        let (_, plan) = self.streams().remove(0);
+        attached.wait_until("the fault happens", || {
+            let happened = count() > 0;
+            if !happened {
+                let outcome = Stream::run(topology, &plan)?;
+                ensure!(outcome.is_complete(), "a stream was reset: {outcome:?}");
+            }
+            Ok(happened)
+        })
+    }
+
     /// Runs a stream opened by each end. Both pause after each `step_bytes`, `steps` times;
     /// `at_each` is called when they go on. They end after its last call.
     pub fn run_in_steps(

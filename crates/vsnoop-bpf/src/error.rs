@@ -111,6 +111,12 @@ pub enum Damage {
         /// The slab's size.
         bytes: u32,
     },
+    /// A pin that does not exist.
+    #[error("{pin} does not exist")]
+    NoPin {
+        /// The pin.
+        pin: PathBuf,
+    },
     /// A pin that cannot be opened.
     #[error("{pin}: {error}")]
     Pin {

@@ -16,7 +16,9 @@ use crate::inject::{self, OpenHook};
 use crate::link::{self, LinkInfo, PinnedLink};
 use crate::map::{open_map, unopened};
 use crate::mapping::Mapping;
-use crate::maps::PortMap;
+use crate::maps::{HadBy, PortMap};
+use crate::objects::Named;
+use crate::program_slot::ProgramSlot;
 use crate::record::Record;
 use crate::text::c_string;
 use crate::{batch, pins, program_slot, programs};
@@ -79,6 +81,14 @@ impl Port {
         }
         if !program_slot::are_there(dir) {
             return Err(damaged(Damage::NoPrograms));
+        }
+        if ProgramSlot::of(dir).is_none() {
+            return Err(damaged(Damage::NoSlot));
+        }
+        // Opened when they are used.
+        let others = PortMap::ALL.iter().filter(|map| map.had_by() == HadBy::All);
+        if let Some(missing) = others.map(|map| pin(*map)).find(|pin| !pin.exists()) {
+            return Err(damaged(Damage::NoPin { pin: missing }));
         }
         port.link(Hook::ToVm).and(port.link(Hook::FromVm)).map(|_| port)
     }

@@ -59,6 +59,7 @@ use vsnoop_upkeep::detach::{Ended, recently_reset, reset_held, rsts_to_send};
 use crate::error::{Error, Result, with_causes};
 use crate::held::{Holds, amount};
 use crate::incast;
+use crate::left_behind::{LeftBehind, Notes};
 use crate::lock::CommandLock;
 use crate::ports::Attached;
 use crate::reset::{reset_senders, send, send_to_senders};
@@ -96,6 +97,10 @@ pub fn detach(attached: Attached) -> Result<Detached> {
     } else {
         restore_qdisc(&attached.port, &attached.meta, netns.as_ref())?
     };
+    // Before the pins are set aside: who finds neither pins nor a note may rely on it.
+    if tap_deleted && let Err(error) = note_what_stays_behind(&attached) {
+        tracing::warn!("the service is not told what stays behind: {}", with_causes(&error));
+    }
     Ok(match remove(attached.port, netns.as_ref(), tap_deleted)? {
         Some(removed) => {
             let Removed { tap_deleted, ended } = removed;
@@ -103,6 +108,10 @@ pub fn detach(attached: Attached) -> Result<Detached> {
         }
         None => Detached { by_another: true, ..Detached::default() },
     })
+}
+
+fn note_what_stays_behind(attached: &Attached) -> Result<()> {
+    LeftBehind::of(attached)?.map_or(Ok(()), |left| Notes::of_host().add(&left))
 }
 
 /// Completes what killed processes have begun. The lock keeps it from interfering with a live

@@ -4,7 +4,7 @@
 //! `system` looks at the host: devices, network namespaces, processes, vCPUs. `ports` finds
 //! attachments, `held` and `failures` say how they are, `attach` makes them with the `settings` and
 //! `lists` of a port, `detach` and `sweep` end them, `left_off` marks those that the service does
-//! not make again; `reset` ends a connection. `config` reads the host's configuration, `quota`
+//! not make again, `left_behind` tells it what a deleted tap took along; `reset` ends a connection. `config` reads the host's configuration, `quota`
 //! bounds the memory of holds by it, and `incast` knows uplinks.
 //!
 //! Nothing here prints, reads arguments, or knows a verb: failures are returned (`error`), and
@@ -19,6 +19,7 @@ pub mod flow_key;
 pub mod flow_mode;
 pub mod held;
 pub mod incast;
+pub mod left_behind;
 pub mod left_off;
 pub mod lists;
 pub mod lock;

@@ -158,10 +158,14 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let live = listener.local_addr().unwrap();
         let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let since = Instant::now();
-        let stream = connect(&[closed, live], 1220, None).unwrap();
-        assert_eq!(stream.peer_addr().unwrap(), live);
-        assert!(since.elapsed() < STAGGER, "{:?}", since.elapsed());
+        // This process may not get a CPU for longer than that, but not each time.
+        let is_at_once = |_| {
+            let since = Instant::now();
+            let stream = connect(&[closed, live], 1220, None).unwrap();
+            assert_eq!(stream.peer_addr().unwrap(), live);
+            since.elapsed() < STAGGER
+        };
+        assert!((0..8).any(is_at_once), "it waits {STAGGER:?}");
         let (address, error) = connect(&[closed], 1220, None).unwrap_err().unwrap();
         assert_eq!((address, error.kind()), (closed, io::ErrorKind::ConnectionRefused));
         assert!(connect(&[], 1220, None).unwrap_err().is_none());

@@ -98,21 +98,6 @@ pub fn report_left_behind(key: PortKey) -> Result<u64> {
     Ok(left.bytes)
 }
 
-/// Detaches a port of the service whose tap was deleted.
-pub fn detach_gone(key: PortKey) -> Result<()> {
-    let attached = Attached::of(Port::open(key.netns, key.ifindex)?)?;
-    // Whatever becomes of it, it is looked at once.
-    set_leaving(&attached)?;
-    detach::detach(attached)?;
-    Ok(())
-}
-
-fn set_leaving(attached: &Attached) -> Result<()> {
-    let table = ServiceMark::of(&attached.meta).map_or_else(String::new, |mark| mark.table);
-    attached.port.set_service(&ServiceMark { settings: LEAVING, bounds: 0, table })?;
-    Ok(())
-}
-
 /// A port that is being detached.
 pub struct Draining {
     pub key: PortKey,
@@ -125,7 +110,8 @@ impl Draining {
     /// Pauses the port.
     pub fn begin(key: PortKey) -> Result<Self> {
         let attached = Attached::of(Port::open(key.netns, key.ifindex)?)?;
-        set_leaving(&attached)?;
+        let table = ServiceMark::of(&attached.meta).map_or_else(String::new, |mark| mark.table);
+        attached.port.set_service(&ServiceMark { settings: LEAVING, bounds: 0, table })?;
         if attached.state == AttachmentState::Active {
             attached.port.set_run(port_run::PORT_PAUSED)?;
         }

@@ -3,7 +3,8 @@
 //! Only root, or the user of the service, may ask: the kernel says who a client is (SO_PEERCRED).
 //! Both lines have a version; one that the other side does not know is refused. A thread of its own
 //! takes one client after the other, each within [`PATIENCE`]. The service's loop publishes its
-//! state to that thread, and the thread wakes the loop up for a reload.
+//! state to that thread, and the thread wakes the loop up for a reload, and for a look before it
+//! tells the state.
 
 use std::fs::{self, Permissions};
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
@@ -11,7 +12,7 @@ use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -30,6 +31,9 @@ const SOCKET: &str = "service.sock";
 const LINE_BYTES: u64 = 4096;
 /// A client must send its line and take the answer within this time.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// A client that asks for the state waits this long for the service to look. One that is at work
+/// for longer is told what was before.
+const LOOK: Duration = Duration::from_millis(500);
 /// A client waits this long: the service may be attaching many ports.
 const PATIENCE_WITH_SERVICE: Duration = Duration::from_secs(60);
 
@@ -117,9 +121,32 @@ impl Order {
     }
 }
 
+/// What the loop has published.
+#[derive(Default)]
+struct Published {
+    state: State,
+    /// How often the state was asked for; when the present look began; when that look began whose
+    /// state this is.
+    asked: u64,
+    asked_before_look: u64,
+    asked_before_state: u64,
+}
+
+#[derive(Default)]
+struct Shared {
+    published: Mutex<Published>,
+    changed: Condvar,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Published> {
+        self.published.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// The service's end.
 pub struct Server {
-    state: Arc<Mutex<State>>,
+    shared: Arc<Shared>,
     orders: mpsc::Receiver<Order>,
     socket: PathBuf,
 }
@@ -139,18 +166,27 @@ impl Server {
         }
         let listener = UnixListener::bind(socket).map_err(failed)?;
         fs::set_permissions(socket, Permissions::from_mode(0o600)).map_err(failed)?;
-        let state = Arc::new(Mutex::new(State::default()));
+        let shared = Arc::new(Shared::default());
         let (send, orders) = mpsc::channel();
-        let answering = Answering { state: Arc::clone(&state), orders: send, waker };
+        let answering = Answering { shared: Arc::clone(&shared), orders: send, waker };
         thread::Builder::new()
             .name("control".to_owned())
             .spawn(move || answering.serve(&listener))
             .map_err(failed)?;
-        Ok(Self { state, orders, socket: socket.to_owned() })
+        Ok(Self { shared, orders, socket: socket.to_owned() })
+    }
+
+    /// What is published from now on is what is found from now on.
+    pub fn begin_look(&self) {
+        let mut published = self.shared.lock();
+        published.asked_before_look = published.asked;
     }
 
     pub fn publish(&self, state: State) {
-        *self.state.lock().unwrap_or_else(PoisonError::into_inner) = state;
+        let mut published = self.shared.lock();
+        published.state = state;
+        published.asked_before_state = published.asked_before_look;
+        self.shared.changed.notify_all();
     }
 
     /// The next one, if a client waits.
@@ -169,7 +205,7 @@ impl Drop for Server {
 
 /// The thread's part.
 struct Answering {
-    state: Arc<Mutex<State>>,
+    shared: Arc<Shared>,
     orders: mpsc::Sender<Order>,
     waker: UnixStream,
 }
@@ -197,20 +233,32 @@ impl Answering {
 
     fn respond(&self, line: &[u8]) -> Response {
         match parse(line) {
-            Ok(Request::Status) => {
-                let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-                Response::Status(state.clone())
-            }
+            Ok(Request::Status) => Response::Status(self.state()),
             Ok(Request::Reload) => self.have_reloaded(),
             Err(reason) => refused(reason),
         }
     }
 
+    /// After a look that begins now, if that takes no longer than [`LOOK`].
+    fn state(&self) -> State {
+        let mut published = self.shared.lock();
+        published.asked += 1;
+        let own = published.asked;
+        self.wake();
+        let is_old = |published: &mut Published| published.asked_before_state < own;
+        let waited = self.shared.changed.wait_timeout_while(published, LOOK, is_old);
+        waited.unwrap_or_else(PoisonError::into_inner).0.state.clone()
+    }
+
+    fn wake(&self) {
+        // A full pipe wakes the loop up as well.
+        let _ = (&self.waker).write(&[0]);
+    }
+
     fn have_reloaded(&self) -> Response {
         let (reply, answer) = mpsc::channel();
         let sent = self.orders.send(Order { reply }).is_ok();
-        // A full pipe wakes the loop up as well.
-        let _ = (&self.waker).write(&[0]);
+        self.wake();
         match answer.recv_timeout(PATIENCE_WITH_SERVICE) {
             Ok(response) if sent => response,
             _ => refused("the service gives no answer; it may be ending"),
@@ -318,8 +366,17 @@ mod tests {
         let mode = fs::metadata(&path.0).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode, 0o600);
         let state = State { pid: 7, tables: vec!["web".into()], ..State::default() };
-        server.publish(state.clone());
+        // What was found before it was asked is told only where nothing else is found.
+        server.publish(State { pid: 6, ..State::default() });
+        thread::scope(|scope| {
+            let asking = scope.spawn(|| ask_at(&path.0, Request::Status).unwrap());
+            woken.read_exact(&mut [0]).unwrap();
+            server.begin_look();
+            server.publish(state.clone());
+            assert_eq!(asking.join().unwrap(), Some(Response::Status(state.clone())));
+        });
         let status = ask_at(&path.0, Request::Status).unwrap();
+        woken.read_exact(&mut [0]).unwrap();
         assert_eq!(status, Some(Response::Status(state)));
         let reloaded = Response::Reloaded { tables: vec!["db".into()] };
         thread::scope(|scope| {

@@ -18,6 +18,8 @@ pub enum Error {
     Events(#[source] netlink::Error),
     #[error("watch for network namespaces in {directory}")]
     Namespaces { directory: &'static str, source: io::Error },
+    #[error("watch for what stays behind in {}", directory.display())]
+    Notes { directory: PathBuf, source: io::Error },
     #[error("catch signals")]
     Signals(#[source] io::Error),
     #[error("listen at {}", socket.display())]

@@ -1,6 +1,6 @@
 //! The loop: waits for events, looks at what there is, and carries out the plan.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -20,13 +20,14 @@ use vsnoop_metrics::Background;
 
 use crate::act::{self, Draining};
 use crate::control::{FailedPort, LeftOff, Response, Server, State};
+use crate::departures::Departures;
 use crate::error::{Error, Result};
 use crate::metrics::Metrics;
 use crate::namespaces::Namespaces;
 use crate::qmp::{Monitors, Phase};
-use crate::reconcile::{Action, Attachment, GONE, Plan, PortKey, Present, Reconciler, VmPlace};
+use crate::reconcile::{Action, GONE, Plan, PortKey, Present, Reconciler, VmPlace};
 use crate::signals::Signals;
-use crate::survey::{Gone, Seen, Survey};
+use crate::survey::Survey;
 
 /// Interval of looks while a port drains, a namespace is about to come, or a command has the lock.
 const STEP: Duration = Duration::from_millis(50);
@@ -56,8 +57,7 @@ struct Service {
     metrics: Metrics,
     survey: Survey,
     monitors: Monitors,
-    /// Ports whose VM has left, which was said, and the bytes that it left behind.
-    left: HashMap<PortKey, u64>,
+    departures: Departures,
     reconciler: Reconciler,
     draining: Vec<Draining>,
     began: Instant,
@@ -86,7 +86,7 @@ pub fn run(options: Options) -> Result<()> {
         metrics,
         survey: Survey::default(),
         monitors: Monitors::default(),
-        left: HashMap::new(),
+        departures: Departures::open()?,
         reconciler: Reconciler::default(),
         draining: Vec::new(),
         began: Instant::now(),
@@ -123,14 +123,6 @@ pub fn run(options: Options) -> Result<()> {
     notify(&[NotifyState::Stopping]);
     tracing::info!("service ends; attached ports stay as they are");
     Ok(())
-}
-
-/// Says what a VM that has left has not acknowledged. Returns the bytes.
-fn left_behind(key: PortKey) -> u64 {
-    act::report_left_behind(key).unwrap_or_else(|error| {
-        tracing::warn!("{}", with_causes(&error));
-        0
-    })
 }
 
 /// Without a table every tap is observed.
@@ -236,19 +228,23 @@ impl Service {
 
     /// Looks at everything, and does what is to be done.
     fn look(&mut self) -> Result<()> {
+        self.control.begin_look();
         self.is_hurried = self.namespaces.follow(&self.patterns)?;
-        let Seen { mut present, gone } = self.survey.look(&self.namespaces, &self.patterns)?;
-        self.follow_vms(&mut present, &gone);
+        let mut seen = self.survey.look(&self.namespaces, &self.patterns)?;
+        self.follow_vms(&mut seen.present);
         let now = self.began.elapsed();
-        let Plan { actions, again_at } = self.reconciler.plan(now, &present, &self.patterns);
+        let Plan { actions, again_at } = self.reconciler.plan(now, &seen.present, &self.patterns);
         self.again_at = again_at;
         self.follow_migrations(&actions);
-        self.detach_gone(&gone);
-        self.report_left_behind(&present);
+        let departed = self.departures.look(&seen, &self.survey, &self.monitors);
+        self.metrics.note(|facts| facts.left_behind_bytes += departed.bytes);
+        self.is_hurried |= departed.is_hurried;
         self.begin_to_detach(&actions);
+        // What is attached now may take its time.
+        self.publish(self.state(&seen.present));
         self.act(&actions)?;
-        self.publish(self.state(&present));
-        let is_any = present.iter().any(|port| port.attachment.is_some());
+        self.publish(self.state(&seen.present));
+        let is_any = seen.present.iter().any(|port| port.attachment.is_some());
         if is_any || !actions.is_empty() {
             (self.options.start_background)();
         }
@@ -256,11 +252,8 @@ impl Service {
     }
 
     /// Asks the monitors of VMs where these are.
-    fn follow_vms(&mut self, present: &mut [Present], gone: &[Gone]) {
+    fn follow_vms(&mut self, present: &mut [Present]) {
         let now = Instant::now();
-        for pid in gone.iter().filter_map(|port| self.survey.pid(port.key)) {
-            self.monitors.hurry(pid, now);
-        }
         self.monitors.follow(&self.patterns, now);
         for port in present {
             let pattern = self.patterns.iter().find(|pattern| pattern.matches(&port.tap));
@@ -292,41 +285,6 @@ impl Service {
             // The next look sees what else is to be done.
             self.is_hurried = true;
         }
-    }
-
-    /// Detaches ports whose taps were deleted, before the helper does it: a VM may have left, and
-    /// its QEMU have ended, since the last look.
-    fn detach_gone(&mut self, gone: &[Gone]) {
-        for port in gone {
-            let phase = self.survey.pid(port.key).and_then(|pid| self.monitors.phase(pid));
-            let has_left = matches!(phase, Some(Phase::Leaving | Phase::Gone { .. }));
-            if (has_left || port.is_migrating) && !self.left.contains_key(&port.key) {
-                self.left.insert(port.key, left_behind(port.key));
-            }
-            if let Err(error) = act::detach_gone(port.key) {
-                tracing::warn!("{}", with_causes(&error));
-            }
-        }
-    }
-
-    /// Says once for each VM that has left what stayed behind. That counts once the port has gone:
-    /// after a snapshot the VM runs on.
-    fn report_left_behind(&mut self, present: &[Present]) {
-        let mut before = std::mem::take(&mut self.left);
-        for port in present {
-            if !matches!(port.attachment, Some(Attachment::ByService { .. })) {
-                continue;
-            }
-            let bytes = match (before.remove(&port.key), port.vm) {
-                (known, VmPlace::Unknown) => known,
-                (None, VmPlace::Gone { .. }) => Some(left_behind(port.key)),
-                (known, VmPlace::Gone { .. }) => known,
-                _ => None,
-            };
-            self.left.extend(bytes.map(|bytes| (port.key, bytes)));
-        }
-        let bytes: u64 = before.values().sum();
-        self.metrics.note(|facts| facts.left_behind_bytes += bytes);
     }
 
     fn begin_to_detach(&mut self, actions: &[Action]) {
@@ -444,7 +402,7 @@ impl Service {
         let mut polled: Vec<_> = descriptors
             .into_iter()
             .chain(self.monitors.descriptors(instant))
-            .chain([self.signals.descriptor()])
+            .chain([self.signals.descriptor(), self.departures.descriptor()])
             .map(|fd: BorrowedFd<'_>| PollFd::new(fd, PollFlags::POLLIN))
             .collect();
         match poll(&mut polled, timeout) {
@@ -452,6 +410,7 @@ impl Service {
             Err(errno) => return Err(Error::Wait(errno.into())),
         }
         self.signals.take();
+        self.departures.take();
         self.namespaces.take()
     }
 }

@@ -27,6 +27,8 @@ const MANAGERS: [&str; 2] = ["libvirtd", "virtqemud"];
 /// process connector reports every process of the host. So taps whose holder is not a VM yet are
 /// looked at again, each for this time at most.
 const PASSED_ON_WITHIN: Duration = Duration::from_secs(60);
+/// A process that held a tap is known for this long after the tap was deleted.
+const EARLIER: Duration = Duration::from_secs(60);
 /// Between two looks until then.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
@@ -52,15 +54,9 @@ impl Holder {
 /// What there is.
 pub struct Seen {
     pub present: Vec<Present>,
-    pub gone: Vec<Gone>,
-}
-
-/// A port of the service without hooks, nearly always because its tap was deleted: its pins are left.
-#[derive(Clone, Copy)]
-pub struct Gone {
-    pub key: PortKey,
-    /// The service had paused it for a migration.
-    pub is_migrating: bool,
+    /// Ports of the service without hooks: their taps were deleted, or another program took these
+    /// off.
+    pub gone: Vec<PortKey>,
 }
 
 #[derive(Default)]
@@ -69,6 +65,8 @@ pub struct Survey {
     asks: bool,
     /// Looking for them takes a pass over all processes; they seldom change.
     holders: HashMap<PortKey, Holder>,
+    /// Process ids of holders of taps that are not there any more, and when that was seen.
+    earlier: HashMap<PortKey, (i32, Instant)>,
     /// What of the marks of detached taps was ignored, which was said.
     complaint: Option<String>,
 }
@@ -105,11 +103,7 @@ impl Survey {
                 });
             }
         }
-        self.holders.retain(|key, holder| {
-            let is_present = present.iter().any(|port| port.key == *key);
-            let is_gone = gone.iter().any(|gone| gone.key == *key);
-            is_gone || (is_present && holder.process.is_alive())
-        });
+        self.forget_holders(&present);
         self.find_holders(&mut present);
         Ok(Seen { present, gone })
     }
@@ -124,9 +118,23 @@ impl Survey {
         marks
     }
 
-    /// The process that holds a tap, or held it until it was deleted, if it is known.
+    /// Of taps that have gone, and processes that have ended.
+    fn forget_holders(&mut self, present: &[Present]) {
+        let now = Instant::now();
+        self.earlier.retain(|_, (_, since)| now - *since < EARLIER);
+        self.holders.retain(|key, holder| {
+            let is_present = present.iter().any(|port| port.key == *key);
+            if !is_present {
+                self.earlier.insert(*key, (holder.process.pid, now));
+            }
+            is_present && holder.process.is_alive()
+        });
+    }
+
+    /// The process that holds a tap, or did until lately, if it is known.
     pub fn pid(&self, key: PortKey) -> Option<i32> {
-        self.holders.get(&key).map(|holder| holder.process.pid)
+        let earlier = || self.earlier.get(&key).map(|(pid, _)| *pid);
+        self.holders.get(&key).map(|holder| holder.process.pid).or_else(earlier)
     }
 
     /// The longest time until the next look, while the process that holds a tap may change.
@@ -191,8 +199,7 @@ fn tap(device: &Device, devices: &[Device], netns: &Netns) -> Tap {
 #[derive(Default)]
 struct Attachments {
     attached: HashMap<PortKey, Attachment>,
-    /// Of the service, without hooks.
-    gone: Vec<Gone>,
+    gone: Vec<PortKey>,
 }
 
 fn attachments() -> Result<Attachments> {
@@ -200,17 +207,15 @@ fn attachments() -> Result<Attachments> {
     for port in ports::inventory()?.ports {
         let meta = &port.meta;
         let key = PortKey { netns: meta.netns, ifindex: meta.ifindex };
-        let (is_paused, is_migrating) = (port.state == AttachmentState::Paused, port.migrating);
+        let is_paused = port.state == AttachmentState::Paused;
         let attachment = match ServiceMark::of(meta) {
             None => Attachment::ByCommand,
             Some(mark) if mark.settings == LEAVING => Attachment::Leaving,
-            Some(mark) => {
-                if port.state == AttachmentState::Gone {
-                    found.gone.push(Gone { key, is_migrating });
-                }
-                Attachment::ByService { mark, is_paused, is_migrating }
-            }
+            Some(mark) => Attachment::ByService { mark, is_paused, is_migrating: port.migrating },
         };
+        if port.state == AttachmentState::Gone && attachment != Attachment::ByCommand {
+            found.gone.push(key);
+        }
         found.attached.insert(key, attachment);
     }
     Ok(found)

@@ -4,6 +4,7 @@ use std::fmt;
 
 use vsnoop_bpf::Error as BpfError;
 use vsnoop_host::error::{Error as HostError, Unfit};
+use vsnoop_service::Error as ServiceError;
 
 #[cfg(feature = "link")]
 use crate::link_error::LinkFault;
@@ -61,7 +62,11 @@ pub fn exit_code_of(what: Unfit) -> u8 {
 
 /// The exit code of an error.
 pub fn exit_code(error: &anyhow::Error) -> u8 {
-    let of_host = error.downcast_ref::<HostError>().map(HostError::innermost);
+    let of_service = error.downcast_ref().and_then(|error| match error {
+        ServiceError::Host(error) => Some(error),
+        _ => None,
+    });
+    let of_host = error.downcast_ref::<HostError>().or(of_service).map(HostError::innermost);
     match of_host {
         Some(HostError::Usage(_)) => return EXIT_USAGE,
         Some(HostError::Unfit { what, .. }) => return exit_code_of(*what),

@@ -79,11 +79,8 @@ fn clean_traffic() -> Result<()> {
     let port = site.host.until_port("the domain's tap is attached", is_active)?;
     ensure!(port["table"] == "domains" && port["attached_by"] == "service", "{port}");
     site.until_the_guest_serves()?;
-    for _ in 0..3 {
-        site.exact_transfers()?;
-    }
-    let early = site.host.port()?["early_acks"].as_u64().context("no early_acks")?;
-    ensure!(early > 0, "nothing was acknowledged early: {}", site.host.port()?);
+    moves::until_accelerated(&site, &site.host)?;
+    let early = site.host.early_acks()?;
     let own = format!("--ip-src {} -j RETURN", address(Side::Vm, Family::V4));
     let passed = ebtables::frames(&site.host.netns, &format!("I-{PORT}-ipv4-ip"), &own)?;
     ensure!(passed > early, "{early} early ACKs, and {passed} frames passed libvirt's chain");

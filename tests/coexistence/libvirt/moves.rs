@@ -91,7 +91,7 @@ fn ensure_moved(site: &Site, from: &Host, to: &Host) -> Result<()> {
 }
 
 /// For new connections: of those that came along the window scale is unknown (docs/limits.md).
-fn until_accelerated(site: &Site, host: &Host) -> Result<()> {
+pub fn until_accelerated(site: &Site, host: &Host) -> Result<()> {
     for _ in 0..MOST_TRANSFERS {
         site.exact_transfers()?;
         if host.early_acks()? > 0 {

@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use anyhow::ensure;
 use libtest_mimic::Trial;
 use vsnoop_testbed::net::Offloads;
 use vsnoop_testbed::relay::{Counters, Direction, Faults};
@@ -52,7 +51,7 @@ pub fn trials() -> Vec<Trial> {
 
 fn mended(offloads: Offloads, to_vm: Faults, evidence: Evidence) -> anyhow::Result<()> {
     let base = Case::default();
-    Case {
+    let case = Case {
         topology: TopologyOptions {
             from_client: offloads,
             from_vm: offloads,
@@ -63,14 +62,15 @@ fn mended(offloads: Offloads, to_vm: Faults, evidence: Evidence) -> anyhow::Resu
         families: &[Family::V4, Family::V6],
         to_vm,
         ..base
-    }
-    .run_and(|topology, attached, _| {
-        let counted = topology.guest().counters(Direction::LeftToRight);
-        ensure!(evidence(&counted) > 0, "the fault never happened: {counted:?}");
+    };
+    case.run_and(|topology, attached, _| {
+        let counters = || topology.guest().counters(Direction::LeftToRight);
+        case.until_it_happens(topology, attached, || evidence(&counters()))?;
         if !attached::is_wanted() {
             return Ok(());
         }
         attached.ensure_held()?;
+        let counted = counters();
         if counted.lost + counted.corrupted > 0 { resent(topology, attached) } else { Ok(()) }
     })
 }

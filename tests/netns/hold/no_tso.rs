@@ -15,6 +15,7 @@ use crate::trial;
 const BYTES: u64 = 400_000;
 /// Less than the segments of a super-packet of 64 KB.
 const RING_FRAMES: usize = 32;
+const TRIES: usize = 3;
 
 pub fn trials() -> Vec<Trial> {
     vec![trial("hold::no_tso::held_data_is_handed_over_in_segments", segments)]
@@ -24,6 +25,20 @@ fn segments() -> Result<()> {
     if !attached::is_wanted() {
         return Ok(());
     }
+    // Where something keeps the VM from a CPU for 200 ms in mid-transfer, a copy is sent again.
+    for _ in 1..TRIES {
+        if sent_again()? == 0 {
+            return Ok(());
+        }
+    }
+    let again = sent_again()?;
+    ensure!(again == 0, "{again} frames were sent again, {TRIES} times some");
+    Ok(())
+}
+
+/// Frames of an upload that were sent again. None needs to be: the ring takes or refuses each
+/// segment, so that none is lost unseen.
+fn sent_again() -> Result<u64> {
     let mut case = still();
     case.topology.to_vm = Offloads::CHECKSUM;
     case.topology.ring_frames = RING_FRAMES;
@@ -39,10 +54,9 @@ fn segments() -> Result<()> {
     let resent = attached.hold("resends")?;
     topology.guest().set_freeze(Freeze::Never);
     pair.vm.receive(BYTES).with_context(|| attached.describe())?;
-    // The ring takes or refuses each segment, so that none is lost unseen.
     let again = attached.hold("resends")? - resent;
-    ensure!(again == 0, "{again} frames were sent again\n{}", attached.describe());
     attached.until_memory_is_free()?;
     attached.ensure_no_reset()?;
-    attached.detach()
+    attached.detach()?;
+    Ok(again)
 }

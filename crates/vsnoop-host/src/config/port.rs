@@ -25,6 +25,10 @@ const WHOLE: u32 = 10_000;
 const PATH_GLOB: &str = "give the path of QMP sockets from / on, in which * stands for any \
                          characters and ? for one, or a list";
 
+const PROCESS_GLOB: &str = "give a name of 15 characters at most, as ps and /proc/PID/comm show it \
+                            (qemu-system-x86), in which * stands for any characters and ? for \
+                            one, or a list";
+
 const GLOB: &str = "give a name, in which * stands for any characters and ? for one, or a list";
 
 /// What is known of a tap, for conditions.
@@ -197,7 +201,7 @@ impl Reader<'_> {
             conditions: Conditions {
                 interface: self.globs("port.interface", &port.interface)?,
                 bridge: self.globs("port.bridge", &port.bridge)?,
-                process: self.globs("port.process", &port.process)?,
+                process: self.list("port.process", &port.process, process_glob, PROCESS_GLOB)?,
                 vm: self.globs("port.vm", &port.vm)?,
                 netns: self.globs("port.netns", &port.netns)?,
             },
@@ -280,6 +284,13 @@ impl Reader<'_> {
     fn said(&self, offset: usize, text: &str) -> crate::error::Error {
         self.fault(offset, Fault::Toml { message: text.to_owned(), excerpt: String::new() })
     }
+}
+
+/// One that can match: the kernel keeps 15 bytes of a name (TASK_COMM_LEN).
+fn process_glob(text: &str) -> Option<Glob> {
+    const NAME_BYTES: usize = 15;
+    let least = text.bytes().filter(|byte| *byte != b'*').count();
+    Glob::new(text).ok().filter(|_| (1..=NAME_BYTES).contains(&least) || text == "*")
 }
 
 fn path_glob(text: &str) -> Option<Glob> {
@@ -409,6 +420,7 @@ mod tests {
             ("interface = \"a**\"", "2, column 13", vec!["port.interface", "* stands"]),
             ("bridge = \"\"", "2, column 10", vec!["port.bridge = \"\""]),
             ("process = true", "2, column 11", vec!["port.process = true"]),
+            ("process = \"qemu-system-x86_64\"", "2, column 11", vec!["15 characters"]),
             ("vm = [\"a\", 1]", "2, column 6", vec!["port.vm"]),
             ("netns = 1.5", "2, column 9", vec!["port.netns = 1.5"]),
             ("name = \"a b\"", "2, column 8", vec!["port.name", "31 letters"]),

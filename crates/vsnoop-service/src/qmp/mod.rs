@@ -28,10 +28,16 @@ const RETRY_MOST: Duration = Duration::from_secs(60);
 /// while since.
 const WARN_AGAIN: Duration = Duration::from_secs(3600);
 const GOOD: Duration = Duration::from_secs(300);
+/// What a monitor has said last is known for this long after its end.
+const ENDED: Duration = Duration::from_secs(60);
 
-/// Monitors by the path of their socket.
 #[derive(Default)]
-pub struct Monitors(HashMap<PathBuf, Entry>);
+pub struct Monitors {
+    /// By the path of their socket.
+    entries: HashMap<PathBuf, Entry>,
+    /// Last phases of the VMs of these processes, whose monitors have ended, and when they did.
+    ended: HashMap<i32, (Phase, Instant)>,
+}
 
 struct Entry {
     /// Inode of the socket's file: another one has another listener.
@@ -106,11 +112,18 @@ impl Monitors {
     /// Connects to the monitors that these patterns name, and reads what QEMU has sent on each.
     pub fn follow(&mut self, patterns: &[PortPattern], now: Instant) {
         let found = sockets(patterns);
-        self.0.retain(|path, _| found.contains_key(path));
+        self.ended.retain(|_, (_, since)| now - *since < ENDED);
+        let (kept, lost) = std::mem::take(&mut self.entries)
+            .into_iter()
+            .partition(|(path, _)| found.contains_key(path));
+        self.entries = kept;
+        // A QEMU that ends removes its socket.
+        let lost: HashMap<_, _> = lost;
+        lost.into_values().for_each(|entry| self.note_end(entry.state, now));
         for (path, inode) in found {
-            let entry = match self.0.remove(&path) {
+            let entry = match self.entries.remove(&path) {
                 Some(entry @ Entry { state: State::Open { .. }, .. }) => {
-                    attended(entry, &path, now)
+                    self.attended(entry, &path, now)
                 }
                 Some(entry) if entry.inode == inode && entry.due(now) > Some(now) => entry,
                 Some(entry) if entry.inode == inode => entry.tried(&path, now),
@@ -119,24 +132,43 @@ impl Monitors {
                     Entry::new(&path, inode, warned, now)
                 }
             };
-            self.0.insert(path, entry);
+            self.entries.insert(path, entry);
         }
     }
 
-    /// What the QEMU of this process has sent is read at the next [`Monitors::follow`].
-    pub fn hurry(&mut self, pid: i32, now: Instant) {
-        for entry in self.0.values_mut() {
-            if let State::Open { monitor, .. } = &mut entry.state
-                && monitor.pid() == pid
-            {
-                monitor.end_rest(now);
+    /// An open monitor, after it was read.
+    fn attended(&mut self, mut entry: Entry, path: &Path, now: Instant) -> Entry {
+        let State::Open { monitor, since } = &mut entry.state else { return entry };
+        let was_good = now - *since >= GOOD;
+        match monitor.attend(now) {
+            Ok(()) if monitor.phase().is_some() => Entry { tries: 0, trouble: None, ..entry },
+            Ok(()) => entry,
+            Err(error) => {
+                if was_good {
+                    entry.warned.clear();
+                }
+                let failed = State::Failed { again_at: now };
+                self.note_end(std::mem::replace(&mut entry.state, failed), now);
+                entry.failed(path, &error, now)
             }
         }
     }
 
+    /// Reads what is left of a monitor, and keeps its last word.
+    fn note_end(&mut self, state: State, now: Instant) {
+        let State::Open { mut monitor, .. } = state else { return };
+        monitor.read_the_rest(now);
+        self.ended.extend(monitor.phase().map(|phase| (monitor.pid(), (phase, now))));
+    }
+
+    /// Where the VM of this process was when its monitor ended, which was lately.
+    pub fn last_phase(&self, pid: i32) -> Option<Phase> {
+        self.ended.get(&pid).map(|(phase, _)| *phase)
+    }
+
     /// The phase of the VM of this process; `None` if no monitor says it.
     pub fn phase(&self, pid: i32) -> Option<Phase> {
-        let phases = self.0.values().filter_map(|entry| match &entry.state {
+        let phases = self.entries.values().filter_map(|entry| match &entry.state {
             State::Open { monitor, .. } if monitor.pid() == pid => monitor.phase(),
             _ => None,
         });
@@ -146,7 +178,7 @@ impl Monitors {
 
     /// Those that cannot be used.
     pub fn failed(&self) -> Vec<FailedMonitor> {
-        let failed = self.0.iter().filter_map(|(path, entry)| {
+        let failed = self.entries.iter().filter_map(|(path, entry)| {
             let reason = entry.trouble.clone()?;
             Some(FailedMonitor { path: path.display().to_string(), reason })
         });
@@ -157,7 +189,7 @@ impl Monitors {
 
     /// To be polled for input.
     pub fn descriptors(&self, now: Instant) -> Vec<BorrowedFd<'_>> {
-        let open = self.0.values().filter_map(|entry| match &entry.state {
+        let open = self.entries.values().filter_map(|entry| match &entry.state {
             State::Open { monitor, .. } => monitor.descriptor(now),
             State::Failed { .. } => None,
         });
@@ -166,23 +198,7 @@ impl Monitors {
 
     /// When [`Monitors::follow`] is due even if nothing comes.
     pub fn due(&self, now: Instant) -> Option<Instant> {
-        self.0.values().filter_map(|entry| entry.due(now)).min()
-    }
-}
-
-/// An open monitor, after it was read.
-fn attended(mut entry: Entry, path: &Path, now: Instant) -> Entry {
-    let State::Open { monitor, since } = &mut entry.state else { return entry };
-    let was_good = now - *since >= GOOD;
-    match monitor.attend(now) {
-        Ok(()) if monitor.phase().is_some() => Entry { tries: 0, trouble: None, ..entry },
-        Ok(()) => entry,
-        Err(error) => {
-            if was_good {
-                entry.warned.clear();
-            }
-            entry.failed(path, &error, now)
-        }
+        self.entries.values().filter_map(|entry| entry.due(now)).min()
     }
 }
 

@@ -169,11 +169,6 @@ impl Monitor {
         (now >= self.readable_at).then(|| self.stream.as_fd())
     }
 
-    /// It is read the next time, though that was done lately.
-    pub fn end_rest(&mut self, now: Instant) {
-        self.readable_at = now;
-    }
-
     pub fn pid(&self) -> i32 {
         self.pid
     }
@@ -196,6 +191,15 @@ impl Monitor {
         }
     }
 
+    /// Reads what a QEMU that has ended had sent, up to [`LINE_BYTES`].
+    pub fn read_the_rest(&mut self, now: Instant) {
+        for _ in 0..LINE_BYTES / READ_BYTES {
+            if !matches!(self.receive(now), Ok(true)) {
+                return;
+            }
+        }
+    }
+
     /// When it has to be attended to even if nothing comes.
     pub fn due(&self, now: Instant) -> Option<Instant> {
         let rested = (self.readable_at > now).then_some(self.readable_at);
@@ -210,7 +214,8 @@ impl Monitor {
         (!is_still).then_some(self.asked + ASK_AGAIN)
     }
 
-    fn receive(&mut self, now: Instant) -> Result<(), MonitorError> {
+    /// Has anything come?
+    fn receive(&mut self, now: Instant) -> Result<bool, MonitorError> {
         let mut bytes = vec![0; READ_BYTES];
         match self.stream.read(&mut bytes) {
             Ok(0) if self.has_begun => return Err(MonitorError::Closed),
@@ -219,14 +224,14 @@ impl Monitor {
                 self.input.extend_from_slice(&bytes[..count]);
                 self.readable_at = now + REST;
             }
-            Err(error) if is_for_later(error.kind()) => return Ok(()),
-            Err(error) => return Err(MonitorError::Talk(error)),
+            Err(error) if is_for_later(error.kind()) => return Ok(false),
+            Err(error) => return Err(self.broken(error)),
         }
         let Some(end) = self.input.iter().rposition(|byte| *byte == b'\n') else {
             return if self.input.len() > LINE_BYTES {
                 Err(MonitorError::LongLine)
             } else {
-                Ok(())
+                Ok(true)
             };
         };
         let rest = self.input.split_off(end + 1);
@@ -235,7 +240,17 @@ impl Monitor {
         {
             self.take(serde_json::from_slice(line).map_err(MonitorError::NotQmp)?, now)?;
         }
-        Ok(())
+        Ok(true)
+    }
+
+    /// The connection failed, perhaps because its QEMU has ended.
+    fn broken(&self, error: std::io::Error) -> MonitorError {
+        match error.kind() {
+            ErrorKind::BrokenPipe | ErrorKind::ConnectionReset if self.has_begun => {
+                MonitorError::Closed
+            }
+            _ => MonitorError::Talk(error),
+        }
     }
 
     fn take(&mut self, message: Message, now: Instant) -> Result<(), MonitorError> {
@@ -296,7 +311,8 @@ impl Monitor {
         let (command, arguments) = (request.command(), request.arguments());
         let line = json!({ "execute": command, "arguments": arguments, "id": request as u64 });
         // QEMU reads while it answers: a buffer that is full is an error.
-        self.stream.write_all(format!("{line}\n").as_bytes()).map_err(MonitorError::Talk)
+        let sent = self.stream.write_all(format!("{line}\n").as_bytes());
+        sent.map_err(|error| self.broken(error))
     }
 }
 

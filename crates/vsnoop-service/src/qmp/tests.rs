@@ -28,7 +28,7 @@ fn a_monitor_fails_for_a_reason_unless_its_qemu_has_ended() {
     let failed = |errors: &[MonitorError]| {
         let path = PathBuf::from("/vm.qmp");
         let entry = errors.iter().fold(entry(now), |entry, error| entry.failed(&path, error, now));
-        Monitors(HashMap::from([(path, entry)])).failed()
+        Monitors { entries: HashMap::from([(path, entry)]), ..Monitors::default() }.failed()
     };
     assert_eq!(failed(&[]), []);
     let reason = MonitorError::ClosedAtOnce.to_string();

@@ -57,7 +57,7 @@ fn ask(socket: &Socket, number: u16) -> io::Result<Option<Duration>> {
     while let Some(left) = PATIENCE.checked_sub(begin.elapsed()).filter(|left| !left.is_zero()) {
         socket.set_read_timeout(Some(left))?;
         let mut packet = [0; 128];
-        match (&*socket).read(&mut packet) {
+        match interrupt::restarted(|| (&*socket).read(&mut packet)) {
             Ok(length) if payload(&packet[..length]) == Some(&expected) => {
                 return Ok(Some(begin.elapsed()));
             }

@@ -128,10 +128,10 @@ impl Relay {
         Ok(Self { left, forwarders: controls, shared, thread: Some(thread) })
     }
 
-    /// Changes the faults of one direction, from the next frames on.
+    /// Changes the faults of one direction: the next frames have them when this returns.
     pub fn set_faults(&self, direction: Direction, faults: Faults) {
         self.forwarders[direction as usize].set(faults);
-        self.wake();
+        self.until_obeyed();
     }
 
     /// Changes only when both directions stand still, as a VM does that does not run. With
@@ -141,6 +141,11 @@ impl Relay {
             let faults = forwarder.faults.lock().unwrap_or_else(PoisonError::into_inner).clone();
             forwarder.set(Faults { freeze, ..faults });
         }
+        self.until_obeyed();
+    }
+
+    /// Wakes the thread, and waits until it has taken all changes, or has ended.
+    fn until_obeyed(&self) {
         self.wake();
         let ended = || self.thread.as_ref().is_none_or(JoinHandle::is_finished);
         while !self.forwarders.iter().all(|forwarder| forwarder.is_obeyed()) && !ended() {

@@ -79,8 +79,8 @@ fn settings(arguments: &cli::Attach) -> Result<Settings> {
 fn beside(is_served: bool) -> &'static str {
     match is_served {
         true => {
-            "a service runs, and leaves what a command has attached as it is; `vsnoop detach` and \
-             then `vsnoop reload` have it attach the port as it is configured"
+            "a service runs, and leaves what a command has attached as it is; `vsnoop detach PORT` \
+             and then `vsnoop reload` have it attach the port as it is configured"
         }
         false => "no service runs: a tap that is deleted and made again is not attached",
     }

@@ -17,6 +17,7 @@ use crate::cli::{self, Cli, IncastAction};
 use crate::error::{unfit, usage};
 use crate::helper;
 use crate::output::fold::fold;
+use crate::output::hint;
 use crate::output::{table, watch};
 
 /// Shown if there is none.
@@ -74,7 +75,7 @@ fn change(
         return watch::print(&serde_json::to_string(&now)?);
     }
     let lines: Vec<_> = now.uplinks.iter().map(line).collect();
-    watch::print(&fold(&lines.join("\n")))
+    watch::print(&fold(&hint::in_netns(&lines.join("\n"), cli.netns.as_deref())))
 }
 
 fn put(uplink: &ListedUplink, set: &cli::IncastSet, netns: &Netns) -> Result<()> {

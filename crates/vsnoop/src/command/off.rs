@@ -27,7 +27,7 @@ use vsnoop_service::control;
 use vsnoop_upkeep::detach::Ended;
 
 use crate::cli::Cli;
-use crate::error::EXIT_RUNTIME;
+use crate::error::{EXIT_RUNTIME, usage};
 use crate::output::watch::print;
 
 /// Limits of time for all default qdiscs together, and for each: a lock of the kernel that is not
@@ -70,6 +70,12 @@ struct Replaced {
 }
 
 pub fn run(cli: &Cli) -> Result<u8> {
+    if let Some(netns) = &cli.netns {
+        return Err(usage(format!(
+            "`off --all` takes all ports of the host off; `vsnoop --netns {netns} detach --all` those \
+             of one network namespace"
+        )));
+    }
     kernel::require()?;
     let mut document = OffDocument::default();
     let mut replaced = Vec::new();

@@ -191,6 +191,10 @@ impl Engine {
                 earlier.remove(&key).filter(|port| port.is_of(&attached) && port.reaches_its_tap());
             let port = match known {
                 Some(mut port) => {
+                    if port.keeps_its_netns_alive() {
+                        tracing::info!("port {}: its network namespace was deleted", attached.name);
+                        continue;
+                    }
                     port.is_called(&attached.name);
                     Ok(Some(port))
                 }

@@ -66,6 +66,13 @@ impl EnginePort {
         self.surroundings.device.reaches_the_tap()
     }
 
+    /// Is it this port's socket alone that keeps the tap's network namespace alive? It has no name
+    /// and no process any more then, nor a process that reads the tap.
+    pub fn keeps_its_netns_alive(&mut self) -> bool {
+        let Surroundings { attached, device, netns_path, .. } = &mut self.surroundings;
+        !device.has_reader() && Netns::find_again(attached.meta.netns, netns_path).is_none()
+    }
+
     /// Notes the tap's present name.
     pub fn is_called(&mut self, name: &str) {
         let surroundings = &mut self.surroundings;

@@ -11,8 +11,8 @@
 //! - keeps the engine running while a port has a hold (`engines`);
 //! - opens windows that incast control has closed, where no packet comes that could (`grants`), a
 //!   hundred times a second, or five hundred while connections are queued;
-//! - detaches ports whose tap was deleted, unless a service does that, completes what killed
-//!   commands have begun, and removes uplinks without ports (`monitor`).
+//! - detaches ports whose tap was deleted, completes what killed commands have begun, and removes
+//!   uplinks without ports (`monitor`).
 //!
 //! It has real-time priority within a budget (`priority`).
 //!

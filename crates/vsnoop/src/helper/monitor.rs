@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use vsnoop_bpf::Port;
 use vsnoop_bpf::types::{flow, flow_key, reset_reason};
-use vsnoop_bpf::{Port, ServiceMark};
 use vsnoop_host::detach::{detach, finish};
 use vsnoop_host::error::with_causes;
 use vsnoop_host::failures::LeftAlone;
@@ -19,7 +19,6 @@ use vsnoop_host::system::clock::monotonic_ns;
 use vsnoop_host::system::netdev::{self, Device};
 use vsnoop_host::system::netns::Netns;
 use vsnoop_host::units;
-use vsnoop_service::control;
 use vsnoop_upkeep::expiry::expire;
 use vsnoop_upkeep::outstanding_bytes;
 use vsnoop_upkeep::repeat::RstRepeats;
@@ -29,17 +28,11 @@ use super::grants::{PortGrants, serve_all};
 use super::reader_loss::ReaderLoss;
 use super::surroundings::LoggedState;
 
-/// The service detaches what it attached, and knows whether the VM has migrated: of a port whose
-/// tap was deleted it has this long for it.
-const SERVICE_TURN: Duration = Duration::from_secs(5);
-
 /// State of all ports between two looks.
 #[derive(Default)]
 pub struct Monitor {
     engines: Engines,
     watched: HashMap<(u64, u32), Watched>,
-    /// Attachments that the service is to detach, by id, and since when.
-    gone: HashMap<u64, Instant>,
     ingress: Follower,
     /// Index of the port that is served first.
     first_served: usize,
@@ -67,18 +60,11 @@ impl Monitor {
     pub fn look(&mut self) -> Result<usize> {
         let inventory = ports::inventory()?;
         let mut earlier = std::mem::take(&mut self.watched);
-        let gone = std::mem::take(&mut self.gone);
         let mut count = 0;
         for attached in inventory.ports {
             let key = (attached.meta.netns, attached.meta.ifindex);
             let name = attached.name.clone();
             if attached.state == AttachmentState::Gone {
-                let since = gone.get(&attached.port.id()).copied().unwrap_or_else(Instant::now);
-                if is_for_service(&attached, since) {
-                    count += 1;
-                    self.gone.insert(attached.port.id(), since);
-                    continue;
-                }
                 // One failure must not keep the others from being detached.
                 if let Err(error) = detach(attached) {
                     tracing::warn!("port {name}: {}", with_causes(&error));
@@ -113,13 +99,6 @@ impl Monitor {
         self.first_served = self.first_served.wrapping_add(1);
         serve_all(&mut ports.collect::<Vec<_>>(), self.first_served)
     }
-}
-
-/// Is it still the service's turn to detach a port, gone since then?
-fn is_for_service(attached: &Attached, since: Instant) -> bool {
-    ServiceMark::of(&attached.meta).is_some()
-        && since.elapsed() < SERVICE_TURN
-        && control::is_served()
 }
 
 /// Completes what killed commands have begun. Returns how much is left, if a running command may

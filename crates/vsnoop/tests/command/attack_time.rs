@@ -25,6 +25,7 @@ use crate::attack::{count, early_acks, ensure_unharmed, good, stats};
 use crate::helper::{AttachedNetwork, Pair};
 use crate::hold::{MUCH, freeze_with_much};
 use crate::priority::pid_of;
+use crate::privileges::running;
 use crate::sandbox::{PORT, TapHost, vsnoop, wait_until};
 use crate::spent::{by_this_thread, watch};
 use crate::surroundings::{port_of, wait_for_a_look};
@@ -225,7 +226,7 @@ fn work_beside(network: &AttachedNetwork, pair: &mut Pair) -> Result<()> {
     }
     held_bytes_arrive(network, pair)?;
     // The helper has its turn, too: it starts the next engine.
-    let before = pid_of("engine")?.context("no engine")?;
+    let before = running("engine")?;
     kill(Pid::from_raw(before), Signal::SIGKILL)?;
     wait_until("another engine runs", || Ok(pid_of("engine")?.is_some_and(|pid| pid != before)))?;
     held_bytes_arrive(network, pair)?;

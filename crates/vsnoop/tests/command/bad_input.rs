@@ -103,8 +103,9 @@ fn no_privilege_is_said_at_once() -> Result<()> {
     let before = host.state()?;
     let netns = host.netns.name().to_owned();
     let way = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"];
-    for command in [&["attach", PORT][..], &["detach", PORT], &["off", "--all"], &["status"]] {
-        let arguments = [&["--netns", &netns], command].concat();
+    let inside = |command: &[&'static str]| [&["--netns", &netns], command].concat();
+    let inside = [&["attach", PORT][..], &["detach", PORT], &["status"]].map(inside);
+    for arguments in inside.into_iter().chain([vec!["off", "--all"]]) {
         vsnoop_under(&way, &arguments)?.failed(36, &["CAP_NET_ADMIN", "root"])?;
     }
     ensure!(host.state()? == before, "something changed");
@@ -117,8 +118,9 @@ fn a_bpffs_that_is_not_mounted_is_named_with_the_command_that_mounts_it() -> Res
     let script = "while umount /sys/fs/bpf 2>/dev/null; do :; done; exec \"$@\"";
     let way = ["unshare", "--mount", "sh", "-c", script, "sh"];
     let netns = host.netns.name().to_owned();
-    for command in [&["attach", PORT][..], &["detach", PORT], &["off", "--all"], &["status"]] {
-        let arguments = [&["--netns", &netns], command].concat();
+    let inside = |command: &[&'static str]| [&["--netns", &netns], command].concat();
+    let inside = [&["attach", PORT][..], &["detach", PORT], &["status"]].map(inside);
+    for arguments in inside.into_iter().chain([vec!["off", "--all"]]) {
         vsnoop_under(&way, &arguments)?
             .failed(37, &["/sys/fs/bpf", "mount -t bpf bpf /sys/fs/bpf"])?;
     }

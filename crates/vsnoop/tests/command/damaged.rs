@@ -17,6 +17,7 @@ pub fn trials() -> Vec<Trial> {
         state_of_another_abi_is_refused_and_removed_by_off,
         a_missing_pin_is_refused_and_removed_by_off,
         a_missing_link_is_refused_and_removed_by_off,
+        a_missing_doorbell_is_refused_and_removed_by_off,
         a_pin_that_is_no_link_is_refused_and_removed_by_off,
         records_of_another_size_are_refused_and_removed_by_off,
         a_command_short_of_descriptors_calls_nothing_damaged,
@@ -48,6 +49,11 @@ fn a_pin_that_is_no_link_is_refused_and_removed_by_off() -> Result<()> {
         let mut flows = MapHandle::from_pinned_path(pins.join("flows"))?;
         Ok(flows.pin(pins.join("link_to_vm"))?)
     })
+}
+
+/// It is opened when it is used.
+fn a_missing_doorbell_is_refused_and_removed_by_off() -> Result<()> {
+    damaged("bell", true, (1, 1), |pins| Ok(fs::remove_file(pins.join("doorbell"))?))
 }
 
 fn records_of_another_size_are_refused_and_removed_by_off() -> Result<()> {

@@ -21,7 +21,9 @@ use vsnoop_bpf::{AttachSpec, Error, Listed, Port};
 use vsnoop_testbed::topology;
 
 use crate::helper::{AttachedNetwork, Pair, expect_reset};
-use crate::sandbox::{PINS, PORT, TapHost, helper_pid, program, text, vsnoop, wait_until};
+use crate::sandbox::{
+    PINS, PORT, TapHost, helper_pid, program, running_helper, text, vsnoop, wait_until,
+};
 use crate::surroundings::{port_of, wait_for_a_look};
 
 const LOCK: &str = "/run/vsnoop/command.lock";
@@ -147,7 +149,7 @@ fn a_detach_that_was_killed_is_finished_by_the_next_command_or_its_helper() -> R
         kill_helper()?;
         fs::rename(host.pins()?, Path::new(PINS).join("leaving-0-0"))?;
         drop(lock);
-        let code = host.vsnoop(command)?.code;
+        let code = vsnoop(command.iter().copied())?.code;
         ensure!(code == if command[0] == "detach" { 31 } else { 0 }, "exit code {code}");
         if command == ["status"] {
             wait_until("the hooks are off", || Ok(host.programs()? == (0, 0)))?;
@@ -296,7 +298,7 @@ pub fn take_lock() -> Result<Flock<fs::File>> {
 }
 
 fn kill_helper() -> Result<()> {
-    let pid = helper_pid()?.context("no helper")?;
+    let pid = running_helper()?;
     kill(Pid::from_raw(pid), Signal::SIGKILL)?;
     wait_until("the helper is dead", || {
         Ok(fs::read(format!("/proc/{pid}/cmdline")).map_or(true, |line| line.is_empty()))

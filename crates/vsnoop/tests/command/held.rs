@@ -12,13 +12,14 @@ use anyhow::{Context, Result, bail, ensure};
 use libtest_mimic::Trial;
 use serde_json::Value;
 use vsnoop_bpf::types::{flow, flow_key, flow_mode};
+use vsnoop_testbed::interrupt::restarted;
 use vsnoop_testbed::topology;
 
 use crate::detach::{port_of_network, take_lock, wait_for_no_pins};
 use crate::helper::{AttachedNetwork, Pair, expect_reset};
 use crate::hold::{MUCH, Stopped, freeze_with_much, holding, network_with_hold};
 use crate::sandbox::{
-    PINS, foreground_helper, helper_pid, now_ns, program, text, vsnoop, vsnoop_in, wait_until,
+    PINS, foreground_helper, now_ns, program, running_helper, text, vsnoop, vsnoop_in, wait_until,
 };
 
 pub fn trials() -> Vec<Trial> {
@@ -116,7 +117,7 @@ fn off_resets_both_ends_of_what_is_held() -> Result<()> {
 fn a_detach_that_was_killed_before_it_told_the_ends_is_finished_by_the_next() -> Result<()> {
     let (network, mut pair) = holding("cut3")?;
     // The helper would reset them.
-    let helper = Stopped::process(helper_pid()?.context("no helper")?)?;
+    let helper = Stopped::process(running_helper()?)?;
     let port = port_of_network(&network)?;
     let (key, record) = the_flow(&port)?;
     ensure!(port.mark_reset(&key, &record, now_ns()?)?, "it was not marked");
@@ -169,7 +170,7 @@ fn a_tap_that_is_deleted_with_bytes_held_has_its_senders_reset() -> Result<()> {
 
 fn senders_that_a_killed_detach_had_not_told_are_told_when_the_tap_is_deleted() -> Result<()> {
     let (network, mut pair) = holding("del2")?;
-    let helper = Stopped::process(helper_pid()?.context("no helper")?)?;
+    let helper = Stopped::process(running_helper()?)?;
     let port = port_of_network(&network)?;
     let (key, record) = the_flow(&port)?;
     ensure!(port.mark_reset(&key, &record, now_ns()?)?, "it was not marked");
@@ -215,7 +216,7 @@ fn expect_both_reset(network: &AttachedNetwork, pair: &mut Pair) -> Result<()> {
 fn expect_reset_after_data(end: &mut TcpStream) -> Result<()> {
     let (mut some, mut count) = ([0; 4096], 0);
     loop {
-        match end.read(&mut some) {
+        match restarted(|| end.read(&mut some)) {
             Ok(0) => bail!("the end of the stream after {count} bytes"),
             Ok(bytes) => {
                 ensure!(some[..bytes].iter().all(|byte| *byte == 7), "something else");

@@ -10,11 +10,15 @@ use anyhow::{Context, Result, bail, ensure};
 use libtest_mimic::Trial;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use vsnoop_testbed::interrupt::restarted;
+use vsnoop_testbed::net::check;
 use vsnoop_testbed::relay::{Direction, Faults, Freeze};
 use vsnoop_testbed::topology::{self, Family, Side, Topology, TopologyOptions, address};
 
+use crate::detach::wait_for_no_pins;
 use crate::sandbox::{
-    PORT, PREFIX, TapHost, helper_pid, program, text, vsnoop, vsnoop_in, wait_until,
+    PORT, PREFIX, TapHost, helper_pid, is_running, program, running_helper, text, vsnoop,
+    vsnoop_in, wait_until,
 };
 
 /// Longer than the helper's timeout for lost data where it cannot know whether a VM runs.
@@ -25,6 +29,7 @@ pub fn trials() -> Vec<Trial> {
         the_helper_runs_while_a_port_is_attached_and_not_longer,
         a_killed_helper_is_replaced_by_the_next_command,
         the_helper_cleans_up_after_a_deleted_tap,
+        a_deleted_namespace_goes_with_its_persistent_tap_though_the_engine_serves_it,
         what_the_guest_lost_is_mended_from_the_copy,
         a_frozen_vm_is_never_suspected,
         detach_waits_until_the_vm_has_everything,
@@ -36,11 +41,11 @@ pub fn trials() -> Vec<Trial> {
 fn the_helper_runs_while_a_port_is_attached_and_not_longer() -> Result<()> {
     let host = TapHost::new("help")?;
     host.vsnoop(["attach", PORT])?.ok()?;
-    let first = helper_pid()?.context("no helper")?;
+    let first = running_helper()?;
     host.vsnoop(["detach", PORT])?.ok()?;
-    wait_until("the helper has ended", || Ok(helper_pid()?.is_none()))?;
+    wait_until("the helper has ended", || Ok(!is_running(first)))?;
     host.vsnoop(["attach", PORT])?.ok()?;
-    let second = helper_pid()?.context("no helper")?;
+    let second = running_helper()?;
     ensure!(first != second, "the helper had not ended");
     host.vsnoop(["detach", PORT])?.ok()?;
     Ok(())
@@ -49,11 +54,27 @@ fn the_helper_runs_while_a_port_is_attached_and_not_longer() -> Result<()> {
 fn a_killed_helper_is_replaced_by_the_next_command() -> Result<()> {
     let host = TapHost::new("kill")?;
     host.vsnoop(["attach", PORT])?.ok()?;
-    let first = helper_pid()?.context("no helper")?;
+    let first = running_helper()?;
     kill(Pid::from_raw(first), Signal::SIGKILL)?;
     wait_until("another helper runs", || Ok(helper_pid()?.is_some_and(|second| second != first)))?;
     host.vsnoop(["detach", PORT])?.ok()?;
     Ok(())
+}
+
+/// No process holds the tap, and none is in the namespace: the engine's socket is all that is left.
+fn a_deleted_namespace_goes_with_its_persistent_tap_though_the_engine_serves_it() -> Result<()> {
+    let name = format!("{PREFIX}pod-{}", std::process::id());
+    let ip = |words: &str| check(Command::new("ip").args(words.split(' ')));
+    ip(&format!("netns add {name}"))?;
+    ip(&format!("-n {name} tuntap add {PORT} mode tap"))?;
+    ip(&format!("-n {name} link set {PORT} up"))?;
+    vsnoop_in(&name, ["attach", PORT])?.ok()?;
+    wait_until("the engine serves it", || {
+        let status = vsnoop_in(&name, ["status", "--json"])?.json()?;
+        Ok(status["ports"][0]["hold"]["engine"] == "alive")
+    })?;
+    ip(&format!("netns del {name}"))?;
+    wait_for_no_pins()
 }
 
 fn the_helper_cleans_up_after_a_deleted_tap() -> Result<()> {
@@ -268,7 +289,7 @@ impl Pair {
 }
 
 pub fn expect_reset(end: &mut TcpStream) -> Result<()> {
-    match end.read(&mut [0]) {
+    match restarted(|| end.read(&mut [0])) {
         Err(error) if error.kind() == ErrorKind::ConnectionReset => Ok(()),
         other => bail!("instead of a reset: {other:?}"),
     }

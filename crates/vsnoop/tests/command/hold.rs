@@ -20,8 +20,11 @@ use vsnoop_testbed::net::Netns;
 use vsnoop_testbed::relay::{Faults, Freeze};
 use vsnoop_testbed::topology::{self, Side};
 
+use crate::attack::early_acks;
 use crate::helper::{AttachedNetwork, Pair};
-use crate::sandbox::{PORT, TapHost, foreground_helper, helper_pid, vsnoop, vsnoop_in, wait_until};
+use crate::sandbox::{
+    PORT, TapHost, foreground_helper, running_helper, vsnoop, vsnoop_in, wait_until,
+};
 
 /// More than the window that the stand-in for a VM begins with.
 pub const MUCH: usize = 400_000;
@@ -334,7 +337,7 @@ fn an_engine_that_stands_still_is_said() -> Result<()> {
     host.vsnoop(["attach", PORT, "--hold", "1M"])?.ok()?;
     wait_for_engine(&host)?;
     // The helper would replace it.
-    let helper = Stopped::process(helper_pid()?.context("no helper")?)?;
+    let helper = Stopped::process(running_helper()?)?;
     let status = host.vsnoop(["status", PORT, "--json"])?.json()?;
     let pid = status["engine"]["pid"].as_i64().context("no engine")?;
     let engine = Stopped::process(pid as i32)?;
@@ -427,8 +430,16 @@ pub fn network_with_hold(role: &str) -> Result<AttachedNetwork> {
 pub fn until_acknowledged_early(network: &AttachedNetwork, pair: &mut Pair) -> Result<()> {
     wait_until("the host acknowledges early", || {
         pair.exchange(1000)?;
-        let stats = network.vsnoop(&["stats", topology::PORT, "--json"])?;
-        Ok(stats["ports"][0]["early_acks"].as_u64() > Some(0))
+        Ok(early_acks(network)? > 0)
+    })
+}
+
+/// The same of a port whose VM is left alone where it answers at once: over new connections, in
+/// whose beginning it is not.
+pub fn until_new_ones_are_acknowledged_early(network: &AttachedNetwork) -> Result<()> {
+    wait_until("the host acknowledges early", || {
+        network.connect()?.exchange(1000)?;
+        Ok(early_acks(network)? > 0)
     })
 }
 

@@ -22,7 +22,7 @@ use vsnoop_testbed::net::{Tap, TapOptions};
 use crate::hold::{ConfigFile, Stopped};
 use crate::records::KEY;
 use crate::sandbox::{
-    PORT, Ran, Snapshot, TapHost, helper_pid, list, now_ns, tcx_programs, vsnoop, wait_until,
+    PORT, Ran, Snapshot, TapHost, list, now_ns, running_helper, tcx_programs, vsnoop, wait_until,
 };
 use crate::surroundings::{port_of, wait_for_a_look};
 
@@ -266,7 +266,7 @@ fn what_a_port_had_of_its_uplink_goes_with_it() -> Result<()> {
     // The helper would remove a fabricated connection, whose last packet is as old as the
     // host, or grant it a window (helper/monitor.rs, helper/grants.rs), and so do the work
     // of detach.
-    let helper = Stopped::process(helper_pid()?.context("no helper")?)?;
+    let helper = Stopped::process(running_helper()?)?;
     // One connection of each port, one of which is in the grant queue.
     let mut shaped = flow::default();
     shaped.incast.bits |= INCAST_SHAPED as u16;
@@ -291,12 +291,19 @@ fn a_grant_queue_without_credit_costs_the_helper_little_and_is_served_when_it_ca
     let bridge = Bridge::new("crowd2")?;
     bridge.attach(PORT, &["--incast", "1G", "--max-flows", "16384"])?.ok()?;
     let crowd = Crowd::gather(&bridge)?;
-    // On a busy machine the helper gets less of a CPU, with a queue and without one.
-    let without = Crowd::cost()?;
-    crowd.queue_up()?;
-    let with = Crowd::cost()?;
-    let most = 2 * without + Duration::from_millis(100);
-    ensure!(with < most, "the helper took {with:?} with a queue, {without:?} without one");
+    // On a busy machine the helper gets less of a CPU, with a queue and without one: of some pairs
+    // of measurements one must be good.
+    let mut costs = Vec::new();
+    let mut is_cheap = false;
+    while !is_cheap && costs.len() < PAIRS {
+        crowd.count(0, 0)?;
+        let without = Crowd::cost()?;
+        crowd.count(CONNECTIONS, QUEUED)?;
+        let with = Crowd::cost()?;
+        is_cheap = with < 2 * without + Duration::from_millis(100);
+        costs.push((without, with));
+    }
+    ensure!(is_cheap, "the helper took, without a queue and with one: {costs:?}");
     ensure!(crowd.waiting()? == u64::from(QUEUED), "a grant was made without credit");
     crowd.give_credit()?;
     wait_until("every connection had a grant", || Ok(crowd.waiting()? == 0))?;
@@ -750,6 +757,8 @@ const CONNECTIONS: u16 = 16_000;
 const QUEUED: u16 = 4_000;
 /// How long the helper is watched.
 const CROWDED: Duration = Duration::from_secs(2);
+/// Of measurements, without a queue and with one.
+const PAIRS: usize = 3;
 
 /// A full table of connections, many of which wait while there is no credit.
 struct Crowd<'a> {
@@ -779,22 +788,22 @@ impl<'a> Crowd<'a> {
         Ok(crowd)
     }
 
-    /// Those in the grant queue are counted from now on.
-    fn queue_up(&self) -> Result<()> {
+    /// From now on so many connections count, and so many of them in the grant queue.
+    fn count(&self, open: u16, queued: u16) -> Result<()> {
         let map = MapHandle::from_pinned_path(self.bridge.host.pins()?.join("port"))?;
         let record = map.lookup(&[0; 4], MapFlags::ANY)?.context("no record")?;
         let mut record = port::from_bytes(&record).context("another record")?;
         let own = &mut record.state.incast.own;
-        (own.open, own.queued) = (CONNECTIONS.into(), QUEUED.into());
+        (own.open, own.queued) = (open.into(), queued.into());
         map.update(&[0; 4], record.as_bytes(), MapFlags::ANY)?;
         self.change(|record| {
-            (record.all.open, record.all.queued) = (CONNECTIONS.into(), QUEUED.into());
+            (record.all.open, record.all.queued) = (open.into(), queued.into());
         })
     }
 
     /// CPU time of the helper during `CROWDED`.
     fn cost() -> Result<Duration> {
-        let helper = helper_pid()?.context("no helper")?;
+        let helper = running_helper()?;
         let before = cpu_time(helper)?;
         thread::sleep(CROWDED);
         Ok(cpu_time(helper)? - before)

@@ -68,6 +68,10 @@ impl Scene {
     fn expect_left_off(&mut self) -> Result<()> {
         self.until_looked()?;
         ensure!(!self.is_attached(PORT)?, "what an operator has detached came back");
+        self.until_left_off()
+    }
+
+    fn until_left_off(&self) -> Result<()> {
         wait_until("status says that the tap stays off", || {
             let json = vsnoop(["status", "--service", "--json"])?.json()?;
             Ok(json["left_off"][0]["port"] == PORT)
@@ -85,8 +89,9 @@ fn what_an_operator_detaches_stays_off_when_the_service_starts_again_or_was_kill
     scene.until_attached()?;
     let ran = scene.vsnoop(["detach", PORT])?.ok()?;
     ensure!(ran.unfolded().contains("the service leaves it off until `vsnoop reload`"), "{ran:?}");
+    // It has had no event that makes it look.
+    scene.until_left_off()?;
     for signal in [Signal::SIGTERM, Signal::SIGKILL] {
-        // The first time it has had no event since that would make it look.
         service.end(signal)?;
         service = scene.start()?;
         scene.expect_left_off()?;

@@ -15,6 +15,7 @@ use libtest_mimic::Trial;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
+use vsnoop_testbed::interrupt::restarted;
 use vsnoop_testbed::net::{Net, Netns};
 
 use crate::sandbox::{
@@ -446,7 +447,7 @@ fn a_link_in_the_foreground_tells_systemd_and_ends_at_sigterm() -> Result<()> {
         .stderr(Stdio::null())
         .spawn()?;
     let mut word = [0; 64];
-    let told = systemd.recv(&mut word).context("waiting for READY=1");
+    let told = restarted(|| systemd.recv(&mut word)).context("waiting for READY=1");
     let status = host.status();
     kill(Pid::from_raw(child.id() as i32), Signal::SIGTERM)?;
     let ended = child.wait()?;

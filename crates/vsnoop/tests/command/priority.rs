@@ -8,6 +8,7 @@ use nix::sched::sched_getaffinity;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, getpgid, getsid};
 
+use crate::privileges::running;
 use crate::sandbox::{PORT, TapHost, is_running, vsnoop_under, wait_until};
 use crate::surroundings::{port_of, wait_for_a_look};
 use crate::trial;
@@ -67,7 +68,7 @@ fn chosen_under(name: &str, way: &[&str]) -> Result<()> {
     let attach = ["--netns", host.netns.name(), "attach", PORT, "--hold", "1M"];
     vsnoop_under(way, &attach)?.ok()?;
     for role in ["helper", "engine"] {
-        let pid = pid_of(role)?.with_context(|| format!("no {role}"))?;
+        let pid = running(role)?;
         let expected =
             Scheduling { policy: SCHED_FIFO, priority: 1, nice: 0, cpus, leads_its_session: true };
         // It does so first of all, but only once it gets a CPU.

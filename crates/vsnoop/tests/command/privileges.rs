@@ -112,7 +112,7 @@ fn mask(capabilities: &[&[Capability]]) -> Result<u64> {
 }
 
 /// The process of this role, once it runs. A command would start a helper: this asks none.
-fn running(role: &str) -> Result<i32> {
+pub fn running(role: &str) -> Result<i32> {
     let mut found = None;
     wait_until(&format!("the {role} runs"), || {
         found = pid_of(role)?;

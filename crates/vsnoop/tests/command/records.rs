@@ -5,7 +5,8 @@ use libtest_mimic::Trial;
 use vsnoop_bpf::types::{flow, flow_key, flow_mode, seq};
 use vsnoop_bpf::{AttachSpec, Port, Record};
 
-use crate::sandbox::{PORT, TapHost, helper_pid, wait_until};
+use crate::priority::pid_of;
+use crate::sandbox::{PORT, TapHost, wait_until};
 
 pub fn trials() -> Vec<Trial> {
     trials![
@@ -118,9 +119,11 @@ fn replace(table: &Port, flow: &flow) {
     table.insert_flow(&KEY, flow).expect("insert");
 }
 
-/// A port that no helper looks at.
+/// A port that no helper looks at, nor an engine that would start one.
 fn with_table(role: &str, test: impl FnOnce(&Port) -> Result<()>) -> Result<()> {
-    wait_until("the helper has ended", || Ok(helper_pid()?.is_none()))?;
+    for role in ["helper", "engine"] {
+        wait_until(&format!("the {role} has ended"), || Ok(pid_of(role)?.is_none()))?;
+    }
     let host = TapHost::new(role)?;
     let index = host.netns.run(|| Ok(nix::net::if_::if_nametoindex(PORT)?))?;
     let spec = AttachSpec::new(index, PORT, host.netns.inode()?);

@@ -3,14 +3,14 @@
 use std::fs;
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use libtest_mimic::Trial;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use vsnoop_bpf::types::hold_slab;
 use vsnoop_testbed::net::TapOptions;
 
-use crate::sandbox::{PORT, TapHost, helper_pid, program, text, vsnoop, wait_until};
+use crate::sandbox::{PORT, TapHost, program, running_helper, text, vsnoop, wait_until};
 
 /// 200 idle ports must take at most 64 MiB; pins and links are not counted here.
 const IDLE_BYTES: u64 = 200 << 10;
@@ -144,7 +144,7 @@ fn an_idle_port_takes_little_memory() -> Result<()> {
     wait_until("it has no memory for what is held", || Ok(port.state()?.slabs == 0))?;
     // The kernel keeps a map that a process has mapped.
     wait_until("the helper has no slab mapped", || {
-        let helper = helper_pid()?.context("no helper")?;
+        let helper = running_helper()?;
         Ok(largest_map(helper)? < size_of::<hold_slab>())
     })?;
     host.vsnoop(["detach", PORT])?.ok().map(drop)
@@ -207,7 +207,7 @@ fn a_deleted_tap_is_gone_and_the_next_command_cleans_up() -> Result<()> {
     host.vsnoop(["attach", PORT])?.ok()?;
     let pins = host.pins()?;
     // The helper would have been faster.
-    kill(Pid::from_raw(helper_pid()?.context("no helper")?), Signal::SIGKILL)?;
+    kill(Pid::from_raw(running_helper()?), Signal::SIGKILL)?;
     let TapHost { netns, tap } = host;
     drop(tap);
     wait_until("the tap has vanished", || Ok(netns.ip(&format!("link show {PORT}")).is_err()))?;

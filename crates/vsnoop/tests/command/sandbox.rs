@@ -221,6 +221,16 @@ pub fn helper_pid() -> Result<Option<i32>> {
     Ok(status["helper"]["pid"].as_i64().map(|pid| pid as i32))
 }
 
+/// The helper's process id, once it runs: on a busy machine a command does not wait for it.
+pub fn running_helper() -> Result<i32> {
+    let mut found = None;
+    wait_until("the helper runs", || {
+        found = helper_pid()?;
+        Ok(found.is_some())
+    })?;
+    found.context("it runs")
+}
+
 /// Replaces the helper in the background by one whose log goes to a file. Call it while a port is
 /// attached: without one a helper exits.
 pub fn foreground_helper(log: &str) -> Result<Child> {

@@ -459,7 +459,7 @@ fn status_and_reload_say_how_the_service_is() -> Result<()> {
     }
     // Another user is not even let in.
     let other = vsnoop_under(&["setpriv", "--reuid=65534", "--clear-groups"], &["reload"])?;
-    ensure!(other.code != 0, "{other:?}");
+    other.failed(36, &["as root"])?;
     service.end(Signal::SIGTERM)?;
     ensure!(state()?["running"] == false, "it has ended");
     Ok(())

@@ -15,10 +15,11 @@ use vsnoop_testbed::relay::{Faults, Freeze};
 use vsnoop_testbed::topology::{self, BRIDGE, Side};
 
 use crate::helper::{AttachedNetwork, expect_reset};
-use crate::hold::until_acknowledged_early;
+use crate::hold::{Stopped, until_new_ones_are_acknowledged_early};
+use crate::privileges::running;
 use crate::records::KEY;
 use crate::sandbox::{
-    PORT, TapHost, foreground_helper, foreign_program, helper_pid, is_running, vsnoop_in,
+    PORT, TapHost, foreground_helper, foreign_program, is_running, running_helper, vsnoop_in,
     wait_until, xdp_program,
 };
 use crate::skipped;
@@ -127,11 +128,15 @@ fn a_new_helper_ends_the_suspension_of_the_killed_one() -> Result<()> {
     host.vsnoop(["attach", PORT])?.ok()?;
     let program = host.netns.run(|| foreign_program(PORT))?;
     wait_for_suspension(&host, true)?;
-    let pid = helper_pid()?.context("no helper")?;
+    let port = port_of(&host)?;
+    // It would start a helper, too.
+    let engine = Stopped::process(running("engine")?)?;
+    let pid = running_helper()?;
     kill(Pid::from_raw(pid), Signal::SIGKILL)?;
     wait_until("the helper is dead", || Ok(!is_running(pid)))?;
     drop(program);
-    ensure!(port_of(&host)?.is_suspended()?, "the kernel side went on without a look");
+    ensure!(port.is_suspended()?, "the kernel side went on without a look");
+    drop(engine);
     // `status`, which this calls, starts another helper.
     wait_for_state(&host, "active")?;
     host.vsnoop(["detach", PORT])?.ok().map(drop)
@@ -249,7 +254,7 @@ fn a_program_after_the_ingress_hook_changes_nothing() -> Result<()> {
     );
     let mut pair = network.connect()?;
     pair.exchange(100_000)?;
-    until_acknowledged_early(&network, &mut pair)?;
+    until_new_ones_are_acknowledged_early(&network)?;
     network.expect_no_reset()?;
     network.detach()
 }

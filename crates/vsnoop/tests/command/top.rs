@@ -12,7 +12,7 @@ use vsnoop_bpf::types::{flow, flow_key};
 use vsnoop_testbed::topology;
 
 use crate::hold::network_with_hold;
-use crate::sandbox::{PORT, TapHost, now_ns, program, text, vsnoop_in, wait_until};
+use crate::sandbox::{PORT, TapHost, now_ns, program, text, vsnoop, wait_until};
 
 pub fn trials() -> Vec<Trial> {
     trials![
@@ -93,7 +93,7 @@ fn top_follows_ports_that_come_and_go_also_while_their_flows_are_shown() -> Resu
     screen.wait_for("that there is none", |lines| has(lines, "no port is attached"))?;
     host.vsnoop(["attach", PORT])?.ok()?;
     screen.wait_for("the port", |lines| has(lines, PORT) && has(lines, "active"))?;
-    vsnoop_in(netns, ["off", "--all"])?.ok()?;
+    vsnoop(["off", "--all"])?.ok()?;
     screen.wait_for("that there is none", |lines| has(lines, "no port is attached"))?;
     screen.quit()
 }
@@ -182,7 +182,7 @@ fn top_prints_tables_where_there_is_no_terminal() -> Result<()> {
     ensure!(one.matches("early/s").count() == 1 && one.contains(PORT), "{one}");
     ensure!(one.contains("1 port, 1 active") && !one.contains('\x1b'), "{one}");
     ensure!(one.lines().all(|line| line.chars().count() <= 100), "{one}");
-    let several = host.vsnoop(["top", "--interval", "0.1", "--for", "0.5"])?.ok()?.out;
+    let several = host.vsnoop(["top", "--interval", "0.1", "--for", "3"])?.ok()?.out;
     ensure!(several.matches("early/s").count() > 1, "{several}");
     // On a terminal, too.
     let netns = host.netns.name();

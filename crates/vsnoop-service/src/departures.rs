@@ -1,0 +1,155 @@
+//! VMs that leave this host, and what they leave behind: said once for each, and counted once the
+//! port has gone, since after a snapshot the VM runs on.
+//!
+//! | what the service sees | what it says |
+//! |---|---|
+//! | the VM has left, by its monitor | at once, from the port |
+//! | no process holds the tap of a port that is paused for a migration | the same |
+//! | neither, and the tap is deleted | from the note of the process that took the port off (`left_behind` of vsnoop-host), if the VM's migration had begun |
+//!
+//! A QEMU that ends in mid-migration counts as one that has left: its bytes are lost as well.
+
+use std::collections::{HashMap, HashSet};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::fs::inotify::{CreateFlags, Reader, WatchFlags, add_watch, init};
+use rustix::io::Errno;
+use vsnoop_host::error::with_causes;
+use vsnoop_host::held::amount;
+use vsnoop_host::left_behind::{LeftBehind, Notes};
+
+use crate::act;
+use crate::error::{Error, Result};
+use crate::qmp::{Monitors, Phase};
+use crate::reconcile::{Attachment, PortKey, VmPlace};
+use crate::survey::{Seen, Survey};
+
+/// What a monitor has not said of its VM this long after the tap was deleted, it does not say.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+pub struct Departures {
+    notes: Notes,
+    /// Says when there is a note.
+    events: OwnedFd,
+    /// Ports whose VM has left, which was said, and the bytes that it left behind.
+    left: HashMap<PortKey, u64>,
+    /// Attachments of notes of which it is not known yet whether the VM has left, since when.
+    undecided: HashMap<u64, Instant>,
+}
+
+/// The result of a look.
+#[derive(Default)]
+pub struct Departed {
+    /// That stayed behind of VMs that have left.
+    pub bytes: u64,
+    /// There is something to be decided soon.
+    pub is_hurried: bool,
+}
+
+impl Departures {
+    pub fn open() -> Result<Self> {
+        let notes = Notes::of_host();
+        let directory = notes.create()?;
+        let watch = || {
+            let events = init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
+            add_watch(&events, directory, WatchFlags::CREATE)?;
+            Ok(events)
+        };
+        let failed =
+            |errno: Errno| Error::Notes { directory: directory.to_owned(), source: errno.into() };
+        let events = watch().map_err(failed)?;
+        Ok(Self { notes, events, left: HashMap::new(), undecided: HashMap::new() })
+    }
+
+    /// To be polled for input.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.events.as_fd()
+    }
+
+    /// Reads and drops what the descriptor has.
+    pub fn take(&self) {
+        let mut buffer = [MaybeUninit::uninit(); 4096];
+        let mut reader = Reader::new(&self.events, &mut buffer);
+        while matches!(reader.next(), Ok(_) | Err(Errno::INTR)) {}
+    }
+
+    pub fn look(&mut self, seen: &Seen, survey: &Survey, monitors: &Monitors) -> Departed {
+        let mut departed = Departed::default();
+        self.read_notes(survey, monitors, &mut departed);
+        let mut before = std::mem::take(&mut self.left);
+        for port in &seen.present {
+            let Some(Attachment::ByService { is_migrating, .. }) = port.attachment else {
+                continue;
+            };
+            let is_unseen = is_migrating && !port.is_held;
+            let bytes = match (port.vm, before.remove(&port.key)) {
+                (VmPlace::Unknown | VmPlace::Gone { .. }, Some(said)) => Some(said),
+                (VmPlace::Gone { .. }, None) => Some(said_of(port.key)),
+                (VmPlace::Unknown, None) if is_unseen => Some(said_of(port.key)),
+                _ => None,
+            };
+            self.left.extend(bytes.map(|bytes| (port.key, bytes)));
+        }
+        // A note comes of these.
+        for key in &seen.gone {
+            self.left.extend(before.remove_entry(key));
+        }
+        departed.bytes += before.values().sum::<u64>();
+        departed
+    }
+
+    fn read_notes(&mut self, survey: &Survey, monitors: &Monitors, departed: &mut Departed) {
+        let now = Instant::now();
+        let notes = self.notes.find();
+        let ids: HashSet<u64> = notes.iter().map(|note| note.id).collect();
+        self.undecided.retain(|id, _| ids.contains(id));
+        for note in notes {
+            let key = PortKey { netns: note.netns, ifindex: note.ifindex };
+            let is_said = self.left.contains_key(&key);
+            let phases = survey.pid(key).map(|pid| (monitors.phase(pid), monitors.last_phase(pid)));
+            let has_left = |phase| matches!(phase, Phase::Leaving | Phase::Gone { .. });
+            let has_left = match phases {
+                _ if is_said => true,
+                Some((Some(Phase::Here), _)) => {
+                    // Its last words may not be read yet.
+                    let since = *self.undecided.entry(note.id).or_insert(now);
+                    if now - since < PATIENCE {
+                        departed.is_hurried = true;
+                        continue;
+                    }
+                    false
+                }
+                Some((Some(phase), _) | (None, Some(phase))) => has_left(phase),
+                Some((None, None)) | None => note.is_migrating,
+            };
+            self.left.remove(&key);
+            if has_left {
+                departed.bytes += note.bytes;
+            }
+            if has_left && !is_said {
+                say(&note);
+            }
+            if let Err(error) = self.notes.remove(&note) {
+                tracing::warn!("{}", with_causes(&error));
+            }
+        }
+    }
+}
+
+/// Says what a VM that has left has not acknowledged. Returns the bytes.
+fn said_of(key: PortKey) -> u64 {
+    act::report_left_behind(key).unwrap_or_else(|error| {
+        tracing::warn!("{}", with_causes(&error));
+        0
+    })
+}
+
+fn say(note: &LeftBehind) {
+    let left = amount(note.bytes, note.flows);
+    tracing::warn!(
+        "port {}: its VM has left without {left}: these connections are reset",
+        note.name
+    );
+}
