@@ -1,12 +1,16 @@
 //! The terminal, and the loop.
 
-use std::io::stdout;
+use std::fs::File;
+use std::io::{self, IsTerminal, stdout};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::TryRecvError;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, raise};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event};
@@ -45,9 +49,10 @@ pub fn run(source: Source, interval: Duration, duration: Option<Duration>) -> Re
             screen.terminal.draw(|frame| view::draw(frame, &mut model)).context("draw")?;
             is_changed = false;
         }
-        let mut look = LOOK;
-        while event::poll(look).context("wait for a key")? {
-            look = Duration::ZERO;
+        if !screen.wait(LOOK)? {
+            return Ok(());
+        }
+        while event::poll(Duration::ZERO).context("wait for a key")? {
             is_changed = true;
             match take(&mut model, &event::read().context("read a key")?) {
                 Effect::None => {}
@@ -91,17 +96,32 @@ impl Signals {
 /// The terminal in raw mode and on its alternate screen, until this is dropped.
 struct Screen {
     terminal: DefaultTerminal,
+    /// Where keys come from, as crossterm finds it.
+    keys: OwnedFd,
 }
 
 impl Screen {
     fn open() -> Result<Self> {
         // It restores the terminal before a panic prints its message, too.
         match ratatui::try_init() {
-            Ok(terminal) => Ok(Self { terminal }),
+            Ok(terminal) => Ok(Self { terminal, keys: keys().context("find the terminal")? }),
             Err(error) => {
                 ratatui::restore();
                 Err(error).context("prepare the terminal; `vsnoop top --once` needs none")
             }
+        }
+    }
+
+    /// Waits for a key, a signal, or this time. `false`: the terminal has gone. crossterm would
+    /// read from it for ever.
+    fn wait(&self, most: Duration) -> Result<bool> {
+        let gone = PollFlags::POLLHUP | PollFlags::POLLERR | PollFlags::POLLNVAL;
+        let mut polled = [PollFd::new(self.keys.as_fd(), PollFlags::POLLIN)];
+        let most = PollTimeout::try_from(most).unwrap_or(PollTimeout::MAX);
+        match poll(&mut polled, most) {
+            Ok(_) => Ok(!polled[0].revents().is_some_and(|found| found.intersects(gone))),
+            Err(Errno::EINTR) => Ok(true),
+            Err(errno) => Err(errno).context("wait for a key"),
         }
     }
 
@@ -113,6 +133,15 @@ impl Screen {
         enable_raw_mode().context("prepare the terminal")?;
         execute!(stdout(), EnterAlternateScreen).context("prepare the terminal")?;
         self.terminal.clear().context("clear the screen")
+    }
+}
+
+/// Standard input, if it is a terminal.
+fn keys() -> io::Result<OwnedFd> {
+    let input = io::stdin();
+    match input.is_terminal() {
+        true => input.as_fd().try_clone_to_owned(),
+        false => File::open("/dev/tty").map(OwnedFd::from),
     }
 }
 

@@ -12,7 +12,7 @@ use vsnoop_bpf::types::{flow, flow_key};
 use vsnoop_testbed::topology;
 
 use crate::hold::network_with_hold;
-use crate::sandbox::{PORT, TapHost, now_ns, program, text, vsnoop, wait_until};
+use crate::sandbox::{PORT, TapHost, is_running, now_ns, program, text, vsnoop, wait_until};
 
 pub fn trials() -> Vec<Trial> {
     trials![
@@ -22,6 +22,7 @@ pub fn trials() -> Vec<Trial> {
         top_shows_the_flows_of_a_port_with_very_many,
         top_survives_a_terminal_that_becomes_small_and_large_again,
         top_leaves_the_terminal_as_it_was_when_it_quits_is_stopped_or_gets_a_signal,
+        top_ends_with_its_terminal,
         top_prints_tables_where_there_is_no_terminal,
         top_refuses_json_and_ports_that_are_not_attached,
     ]
@@ -171,6 +172,16 @@ fn top_leaves_the_terminal_as_it_was_when_it_quits_is_stopped_or_gets_a_signal()
     screen.quit()?;
     let screen = Tmux::start("modes", &format!("{command} --for 0.3"))?;
     screen.expect_ended(0)
+}
+
+fn top_ends_with_its_terminal() -> Result<()> {
+    let host = TapHost::new("gone")?;
+    let netns = host.netns.name();
+    let screen = Tmux::start("hangup", &format!("vsnoop --netns {netns} top"))?;
+    screen.wait_for("the view", |lines| has(lines, "vsnoop top"))?;
+    let pid = screen.pid()?.as_raw();
+    screen.tmux(&["kill-server"])?;
+    wait_until("it has ended", || Ok(!is_running(pid)))
 }
 
 fn top_prints_tables_where_there_is_no_terminal() -> Result<()> {
