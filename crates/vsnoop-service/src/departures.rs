@@ -1,13 +1,14 @@
 //! VMs that leave this host, and what they leave behind: said once for each, and counted once the
 //! port has gone, since after a snapshot the VM runs on.
 //!
-//! | what the service sees | what it says |
-//! |---|---|
-//! | the VM has left, by its monitor | at once, from the port |
-//! | no process holds the tap of a port that is paused for a migration | the same |
-//! | neither, and the tap is deleted | from the note of the process that took the port off (`left_behind` of vsnoop-host), if the VM's migration had begun |
+//! | what the service sees | when it says it | by |
+//! |---|---|---|
+//! | the VM has left, by its monitor | at once | the port |
+//! | no process holds the tap of a port that is paused for a migration | at once | the port |
+//! | neither, but that the tap was deleted | if the VM's migration had begun | the note |
 //!
-//! A QEMU that ends in mid-migration counts as one that has left: its bytes are lost as well.
+//! The note is of the process that took the port off (`vsnoop_host::left_behind`). A QEMU that ends
+//! in mid-migration counts as one whose VM has left: its bytes are lost as well.
 
 use std::collections::{HashMap, HashSet};
 use std::mem::MaybeUninit;

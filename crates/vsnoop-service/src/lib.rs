@@ -5,7 +5,7 @@
 //! and returns actions. Around it, `survey` finds out what there is, `act` attaches and detaches
 //! with the functions of the command, `namespaces` knows when devices change, `qmp` when VMs
 //! migrate, `departures` what they leave behind, `signals` and `control` when the operator wants
-//! something, `metrics` has the endpoint for Prometheus (vsnoop-metrics), and `service` is the loop.
+//! something, `metrics` has the endpoint for Prometheus (vsnoop-metrics), `service` is the loop.
 //!
 //! The state is in the kernel: a port that the service attached has digests of its settings in its
 //! record. So the service may end, be killed or be replaced by another version at any time; the
