@@ -50,10 +50,6 @@ pub fn good(role: &str) -> Result<(AttachedNetwork, Pair)> {
     Ok((network, pair))
 }
 
-pub fn early_acks(network: &AttachedNetwork) -> Result<u64> {
-    count(&stats(network.topology.host.name(), topology::PORT)?, "early_acks")
-}
-
 /// Its transfers were exact ([`Pair::exchange`] compares bytes); they were acknowledged early, and
 /// nothing of it was refused, taken or reset.
 pub fn ensure_unharmed(good: &AttachedNetwork, early_before: u64) -> Result<()> {
@@ -98,7 +94,7 @@ fn flood(hostile: &TapHost) -> Result<()> {
 
 fn a_vm_that_floods_flows_takes_nothing_from_a_vm_beside_it() -> Result<()> {
     let (good, mut pair) = good("beside")?;
-    let early = early_acks(&good)?;
+    let early = good.early_acks()?;
     let hostile = TapHost::new("floods")?;
     hostile.vsnoop(["attach", PORT, "--no-passive", "--hold", SMALL_HOLD])?.ok()?;
     let is_over = AtomicBool::new(false);
@@ -143,7 +139,7 @@ fn write_all_that_fits(pair: &mut Pair) -> Result<()> {
 
 fn a_vm_that_never_acknowledges_fills_its_own_hold_only() -> Result<()> {
     let (good, mut pair) = good("kind")?;
-    let early = early_acks(&good)?;
+    let early = good.early_acks()?;
     let hostile = network_with_hold("stands")?;
     hostile.vsnoop(&["set", topology::PORT, "--hold", SMALL_HOLD, "--json"])?;
     let mut senders =

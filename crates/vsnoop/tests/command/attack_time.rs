@@ -21,12 +21,10 @@ use vsnoop_packet::packet::Pool;
 use vsnoop_testbed::net::{Tap, TapOptions};
 use vsnoop_testbed::raw_vm;
 
-use crate::attack::{count, early_acks, ensure_unharmed, good, stats};
+use crate::attack::{count, ensure_unharmed, good, stats};
 use crate::helper::{AttachedNetwork, Pair};
 use crate::hold::{MUCH, freeze_with_much};
-use crate::priority::pid_of;
-use crate::privileges::running;
-use crate::sandbox::{PORT, TapHost, vsnoop, wait_until};
+use crate::sandbox::{PORT, TapHost, pid_of, running, vsnoop, wait_until};
 use crate::spent::{by_this_thread, watch};
 use crate::surroundings::{port_of, wait_for_a_look};
 
@@ -235,7 +233,7 @@ fn work_beside(network: &AttachedNetwork, pair: &mut Pair) -> Result<()> {
 
 fn a_vm_that_occupies_engine_and_helper_takes_nothing_from_a_vm_beside_it() -> Result<()> {
     let (network, mut pair) = good("works")?;
-    let early = early_acks(&network)?;
+    let early = network.early_acks()?;
     let attackers = Attackers::new()?;
     attackers.begin()?;
     let port = port_of(&attackers.host)?;

@@ -22,7 +22,8 @@ use vsnoop_testbed::topology;
 
 use crate::helper::{AttachedNetwork, Pair, expect_reset};
 use crate::sandbox::{
-    PINS, PORT, TapHost, helper_pid, program, running_helper, text, vsnoop, wait_until,
+    PINS, PORT, TapHost, helper_pid, program, running_helper, text, vsnoop, wait_for_no_pins,
+    wait_until,
 };
 use crate::surroundings::{port_of, wait_for_a_look};
 
@@ -302,12 +303,6 @@ fn kill_helper() -> Result<()> {
     kill(Pid::from_raw(pid), Signal::SIGKILL)?;
     wait_until("the helper is dead", || {
         Ok(fs::read(format!("/proc/{pid}/cmdline")).map_or(true, |line| line.is_empty()))
-    })
-}
-
-pub fn wait_for_no_pins() -> Result<()> {
-    wait_until("no pins are left", || {
-        Ok(fs::read_dir(PINS).map_or(true, |mut entries| entries.next().is_none()))
     })
 }
 

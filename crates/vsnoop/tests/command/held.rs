@@ -15,11 +15,12 @@ use vsnoop_bpf::types::{flow, flow_key, flow_mode};
 use vsnoop_testbed::interrupt::restarted;
 use vsnoop_testbed::topology;
 
-use crate::detach::{port_of_network, take_lock, wait_for_no_pins};
+use crate::detach::{port_of_network, take_lock};
 use crate::helper::{AttachedNetwork, Pair, expect_reset};
 use crate::hold::{MUCH, Stopped, freeze_with_much, holding, network_with_hold};
 use crate::sandbox::{
-    PINS, foreground_helper, now_ns, program, running_helper, text, vsnoop, vsnoop_in, wait_until,
+    PINS, foreground_helper, now_ns, program, running_helper, text, vsnoop, vsnoop_in,
+    wait_for_no_pins, wait_until,
 };
 
 pub fn trials() -> Vec<Trial> {

@@ -15,10 +15,9 @@ use vsnoop_testbed::net::check;
 use vsnoop_testbed::relay::{Direction, Faults, Freeze};
 use vsnoop_testbed::topology::{self, Family, Side, Topology, TopologyOptions, address};
 
-use crate::detach::wait_for_no_pins;
 use crate::sandbox::{
     PORT, PREFIX, TapHost, helper_pid, is_running, program, running_helper, text, vsnoop,
-    vsnoop_in, wait_until,
+    vsnoop_in, wait_for_no_pins, wait_until,
 };
 
 /// Longer than the helper's timeout for lost data where it cannot know whether a VM runs.
@@ -259,6 +258,11 @@ impl AttachedNetwork {
     pub fn outstanding_bytes(&self) -> Result<u64> {
         let status = self.vsnoop(&["status", topology::PORT, "--json"])?;
         status["ports"][0]["outstanding_bytes"].as_u64().context("no outstanding_bytes")
+    }
+
+    pub fn early_acks(&self) -> Result<u64> {
+        let stats = self.vsnoop(&["stats", topology::PORT, "--json"])?;
+        stats["ports"][0]["early_acks"].as_u64().context("no early_acks")
     }
 
     pub fn expect_no_reset(&self) -> Result<()> {

@@ -20,7 +20,6 @@ use vsnoop_testbed::net::Netns;
 use vsnoop_testbed::relay::{Faults, Freeze};
 use vsnoop_testbed::topology::{self, Side};
 
-use crate::attack::early_acks;
 use crate::helper::{AttachedNetwork, Pair};
 use crate::sandbox::{
     PORT, TapHost, foreground_helper, running_helper, vsnoop, vsnoop_in, wait_until,
@@ -430,7 +429,7 @@ pub fn network_with_hold(role: &str) -> Result<AttachedNetwork> {
 pub fn until_acknowledged_early(network: &AttachedNetwork, pair: &mut Pair) -> Result<()> {
     wait_until("the host acknowledges early", || {
         pair.exchange(1000)?;
-        Ok(early_acks(network)? > 0)
+        Ok(network.early_acks()? > 0)
     })
 }
 
@@ -439,7 +438,7 @@ pub fn until_acknowledged_early(network: &AttachedNetwork, pair: &mut Pair) -> R
 pub fn until_new_ones_are_acknowledged_early(network: &AttachedNetwork) -> Result<()> {
     wait_until("the host acknowledges early", || {
         network.connect()?.exchange(1000)?;
-        Ok(early_acks(network)? > 0)
+        Ok(network.early_acks()? > 0)
     })
 }
 

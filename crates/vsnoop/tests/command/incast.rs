@@ -788,7 +788,7 @@ impl<'a> Crowd<'a> {
         Ok(crowd)
     }
 
-    /// From now on so many connections count, and so many of them in the grant queue.
+    /// From now on `open` connections count, `queued` of them in the grant queue.
     fn count(&self, open: u16, queued: u16) -> Result<()> {
         let map = MapHandle::from_pinned_path(self.bridge.host.pins()?.join("port"))?;
         let record = map.lookup(&[0; 4], MapFlags::ANY)?.context("no record")?;

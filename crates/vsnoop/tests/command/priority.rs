@@ -8,8 +8,7 @@ use nix::sched::sched_getaffinity;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, getpgid, getsid};
 
-use crate::privileges::running;
-use crate::sandbox::{PORT, TapHost, is_running, vsnoop_under, wait_until};
+use crate::sandbox::{PORT, TapHost, is_running, pid_of, running, vsnoop_under, wait_until};
 use crate::surroundings::{port_of, wait_for_a_look};
 use crate::trial;
 
@@ -91,11 +90,6 @@ pub fn end_background() -> Result<()> {
         wait_until("it has ended", || Ok(!is_running(pid)))?;
     }
     Ok(())
-}
-
-pub fn pid_of(role: &str) -> Result<Option<i32>> {
-    let text = fs::read_to_string(format!("/run/vsnoop/{role}.lock")).unwrap_or_default();
-    Ok(text.trim().parse().ok().filter(|pid| is_running(*pid)))
 }
 
 fn scheduling(pid: i32) -> Result<Scheduling> {

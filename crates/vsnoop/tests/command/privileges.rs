@@ -17,8 +17,8 @@ use vsnoop_testbed::workspace;
 
 use crate::hold::ConfigFile;
 use crate::packages::{UNIT, of_unit};
-use crate::priority::{end_background, pid_of};
-use crate::sandbox::{PORT, Ran, TapHost, program, vsnoop, wait_until};
+use crate::priority::end_background;
+use crate::sandbox::{PORT, Ran, TapHost, pid_of, program, running, vsnoop, wait_until};
 use crate::service::{Service, until_port};
 
 const BACKGROUND: [Capability; 7] = [
@@ -109,16 +109,6 @@ fn mask(capabilities: &[&[Capability]]) -> Result<u64> {
     let own = Kept::by(std::process::id() as i32)?;
     let bits = capabilities.concat().iter().fold(0, |bits, it| bits | 1 << it.index());
     Ok(bits & own.permitted)
-}
-
-/// The process of this role, once it runs. A command would start a helper: this asks none.
-pub fn running(role: &str) -> Result<i32> {
-    let mut found = None;
-    wait_until(&format!("the {role} runs"), || {
-        found = pid_of(role)?;
-        Ok(found.is_some())
-    })?;
-    found.context("it runs")
 }
 
 /// A tap, and a service that has attached it with a hold.

@@ -5,8 +5,7 @@ use libtest_mimic::Trial;
 use vsnoop_bpf::types::{flow, flow_key, flow_mode, seq};
 use vsnoop_bpf::{AttachSpec, Port, Record};
 
-use crate::priority::pid_of;
-use crate::sandbox::{PORT, TapHost, wait_until};
+use crate::sandbox::{PORT, TapHost, pid_of, wait_until};
 
 pub fn trials() -> Vec<Trial> {
     trials![

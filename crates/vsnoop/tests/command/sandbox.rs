@@ -231,6 +231,28 @@ pub fn running_helper() -> Result<i32> {
     found.context("it runs")
 }
 
+/// The process id of the helper or the engine, if one runs.
+pub fn pid_of(role: &str) -> Result<Option<i32>> {
+    let text = fs::read_to_string(format!("/run/vsnoop/{role}.lock")).unwrap_or_default();
+    Ok(text.trim().parse().ok().filter(|pid| is_running(*pid)))
+}
+
+/// The process of this role, once it runs. A command would start a helper: this asks none.
+pub fn running(role: &str) -> Result<i32> {
+    let mut found = None;
+    wait_until(&format!("the {role} runs"), || {
+        found = pid_of(role)?;
+        Ok(found.is_some())
+    })?;
+    found.context("it runs")
+}
+
+pub fn wait_for_no_pins() -> Result<()> {
+    wait_until("no pins are left", || {
+        Ok(fs::read_dir(PINS).map_or(true, |mut entries| entries.next().is_none()))
+    })
+}
+
 /// Replaces the helper in the background by one whose log goes to a file. Call it while a port is
 /// attached: without one a helper exits.
 pub fn foreground_helper(log: &str) -> Result<Child> {

@@ -15,7 +15,6 @@ use serde_json::Value;
 use vsnoop_testbed::net::{Net, Netns, Tap, TapOptions};
 use vsnoop_testbed::topology::{self, Topology, TopologyOptions};
 
-use crate::attack::early_acks;
 use crate::helper::{AttachedNetwork, Pair};
 use crate::hold::ConfigFile;
 use crate::sandbox::{
@@ -347,9 +346,9 @@ impl Load {
     /// Returns once an exchange that began after this call is over, and more is acknowledged early.
     fn until_it_goes_on(&self, network: &AttachedNetwork) -> Result<()> {
         let exchanges = || self.exchanges.load(Ordering::Relaxed);
-        let (before, early) = (exchanges(), early_acks(network)?);
+        let (before, early) = (exchanges(), network.early_acks()?);
         wait_until("exchanges go on, and are acknowledged early", || {
-            Ok(exchanges() > before + 1 && early_acks(network)? > early)
+            Ok(exchanges() > before + 1 && network.early_acks()? > early)
         })
     }
 }

@@ -9,7 +9,7 @@ use anyhow::Result;
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::Pid;
 
-use crate::priority::pid_of;
+use crate::sandbox::pid_of;
 
 /// Between two looks; what a process uses after the last look before it is killed is not seen.
 const LOOK: Duration = Duration::from_millis(10);

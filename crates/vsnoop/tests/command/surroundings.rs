@@ -16,11 +16,10 @@ use vsnoop_testbed::topology::{self, BRIDGE, Side};
 
 use crate::helper::{AttachedNetwork, expect_reset};
 use crate::hold::{Stopped, until_new_ones_are_acknowledged_early};
-use crate::privileges::running;
 use crate::records::KEY;
 use crate::sandbox::{
-    PORT, TapHost, foreground_helper, foreign_program, is_running, running_helper, vsnoop_in,
-    wait_until, xdp_program,
+    PORT, TapHost, foreground_helper, foreign_program, is_running, running, running_helper,
+    vsnoop_in, wait_until, xdp_program,
 };
 use crate::skipped;
 
