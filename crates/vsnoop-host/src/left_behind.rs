@@ -1,5 +1,6 @@
 //! What stays behind when a tap is deleted under bytes that its VM has not acknowledged: told by
-//! the process that takes the port off, to the service, which knows whether the VM has migrated.
+//! the process that takes the port off ([`crate::detach`]; not by `off --all`, which says it
+//! itself), to the service, which knows whether the VM has migrated.
 //!
 //! A note is a symbolic link in `/run/vsnoop/left-behind`: its name is the attachment, its target
 //! says the rest. So it is made in one step, and no note is ever half written. The service removes
@@ -62,7 +63,7 @@ impl LeftBehind {
         format!("{} {} {} {}", u8::from(self.is_migrating), self.bytes, self.flows, self.name)
     }
 
-    /// `None` of what no note has.
+    /// `None`: this is not a note.
     fn parse(name: &str, target: &str) -> Option<Self> {
         let mut ids = name.split('-');
         let mut words = target.splitn(4, ' ');
@@ -101,6 +102,7 @@ impl Notes {
     pub fn add(&self, left: &LeftBehind) -> Result<()> {
         let path = self.create()?.join(left.file_name());
         if self.entries().count() >= MOST {
+            tracing::warn!("{} is full: the service does not read it", self.directory.display());
             return Ok(());
         }
         match symlink(left.target(), &path) {
@@ -121,7 +123,7 @@ impl Notes {
         }
     }
 
-    /// All notes. What is not understood is none.
+    /// All notes, without entries that are not understood.
     pub fn find(&self) -> Vec<LeftBehind> {
         let note = |entry: fs::DirEntry| {
             let target = fs::read_link(entry.path()).ok()?;

@@ -110,7 +110,7 @@ pub fn metrics() -> Vec<Definition<ServiceSample>> {
         Definition::new(
             "migrations_left_behind_bytes",
             "bytes that were acknowledged early and that VMs had not when they left the host by \
-             a migration which the service followed",
+             a migration which the service followed, or when their QEMU ended in one",
             Value::Counter(Box::new(|service: &ServiceSample| {
                 Some(service.facts.left_behind_bytes)
             })),

@@ -241,17 +241,19 @@ impl Answering {
 
     /// After a look that begins now, if that takes no longer than [`LOOK`].
     fn state(&self) -> State {
-        let mut published = self.shared.lock();
-        published.asked += 1;
-        let own = published.asked;
+        let own = {
+            let mut published = self.shared.lock();
+            published.asked += 1;
+            published.asked
+        };
         self.wake();
         let is_old = |published: &mut Published| published.asked_before_state < own;
-        let waited = self.shared.changed.wait_timeout_while(published, LOOK, is_old);
+        let waited = self.shared.changed.wait_timeout_while(self.shared.lock(), LOOK, is_old);
         waited.unwrap_or_else(PoisonError::into_inner).0.state.clone()
     }
 
     fn wake(&self) {
-        // A full pipe wakes the loop up as well.
+        // One that is full wakes the loop up as well.
         let _ = (&self.waker).write(&[0]);
     }
 

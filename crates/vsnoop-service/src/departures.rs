@@ -27,6 +27,8 @@ use crate::qmp::{Monitors, Phase};
 use crate::reconcile::{Attachment, PortKey, VmPlace};
 use crate::survey::{Seen, Survey};
 
+/// A note that comes again comes within this time, or after as much of its absence.
+const KNOWN: Duration = Duration::from_secs(60);
 /// What a monitor has not said of its VM this long after the tap was deleted, it does not say.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -38,6 +40,9 @@ pub struct Departures {
     left: HashMap<PortKey, u64>,
     /// Attachments of notes of which it is not known yet whether the VM has left, since when.
     undecided: HashMap<u64, Instant>,
+    /// Attachments whose notes were read, and when: a process may be killed, or fail, between its
+    /// note and the end of the pins, and another one then makes the note again.
+    known: HashMap<u64, Instant>,
 }
 
 /// The result of a look.
@@ -61,7 +66,8 @@ impl Departures {
         let failed =
             |errno: Errno| Error::Notes { directory: directory.to_owned(), source: errno.into() };
         let events = watch().map_err(failed)?;
-        Ok(Self { notes, events, left: HashMap::new(), undecided: HashMap::new() })
+        let (left, undecided, known) = Default::default();
+        Ok(Self { notes, events, left, undecided, known })
     }
 
     /// To be polled for input.
@@ -78,9 +84,9 @@ impl Departures {
 
     pub fn look(&mut self, seen: &Seen, survey: &Survey, monitors: &Monitors) -> Departed {
         let mut departed = Departed::default();
-        self.read_notes(survey, monitors, &mut departed);
+        let told = self.read_notes(survey, monitors, &mut departed);
         let mut before = std::mem::take(&mut self.left);
-        for port in &seen.present {
+        for port in seen.present.iter().filter(|port| !told.contains(&port.key)) {
             let Some(Attachment::ByService { is_migrating, .. }) = port.attachment else {
                 continue;
             };
@@ -93,16 +99,24 @@ impl Departures {
             };
             self.left.extend(bytes.map(|bytes| (port.key, bytes)));
         }
-        // A note comes of these.
-        for key in &seen.gone {
+        // Of these a note may come, before their pins are gone.
+        for key in &seen.pinned {
             self.left.extend(before.remove_entry(key));
         }
         departed.bytes += before.values().sum::<u64>();
         departed
     }
 
-    fn read_notes(&mut self, survey: &Survey, monitors: &Monitors, departed: &mut Departed) {
+    /// Returns the ports whose notes were read.
+    fn read_notes(
+        &mut self,
+        survey: &Survey,
+        monitors: &Monitors,
+        departed: &mut Departed,
+    ) -> HashSet<PortKey> {
         let now = Instant::now();
+        let mut told = HashSet::new();
+        self.known.retain(|_, since| now - *since < KNOWN);
         let notes = self.notes.find();
         let ids: HashSet<u64> = notes.iter().map(|note| note.id).collect();
         self.undecided.retain(|id, _| ids.contains(id));
@@ -126,16 +140,21 @@ impl Departures {
                 Some((None, None)) | None => note.is_migrating,
             };
             self.left.remove(&key);
-            if has_left {
+            told.insert(key);
+            let is_new = self.known.insert(note.id, now).is_none();
+            if has_left && is_new {
                 departed.bytes += note.bytes;
             }
-            if has_left && !is_said {
+            if has_left && is_new && !is_said {
                 say(&note);
             }
-            if let Err(error) = self.notes.remove(&note) {
+            if let Err(error) = self.notes.remove(&note)
+                && is_new
+            {
                 tracing::warn!("{}", with_causes(&error));
             }
         }
+        told
     }
 }
 

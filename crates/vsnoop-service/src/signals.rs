@@ -23,7 +23,10 @@ pub struct Signals {
 impl Signals {
     pub fn catch() -> Result<Self> {
         let (pipe, write) = UnixStream::pair().map_err(Error::Signals)?;
-        pipe.set_nonblocking(true).map_err(Error::Signals)?;
+        // Who wakes the loop up never waits for it.
+        for end in [&pipe, &write] {
+            end.set_nonblocking(true).map_err(Error::Signals)?;
+        }
         let (reload, end) = (Arc::default(), Arc::default());
         // Flags first: who is woken up finds them set.
         for (signal, set) in [(SIGHUP, &reload), (SIGTERM, &end), (SIGINT, &end)] {

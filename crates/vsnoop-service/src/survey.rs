@@ -27,7 +27,7 @@ const MANAGERS: [&str; 2] = ["libvirtd", "virtqemud"];
 /// process connector reports every process of the host. So taps whose holder is not a VM yet are
 /// looked at again, each for this time at most.
 const PASSED_ON_WITHIN: Duration = Duration::from_secs(60);
-/// A process that held a tap is known for this long after the tap was deleted.
+/// A process that held a tap is known for this long after its end, or the tap's.
 const EARLIER: Duration = Duration::from_secs(60);
 /// Between two looks until then.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
@@ -54,9 +54,8 @@ impl Holder {
 /// What there is.
 pub struct Seen {
     pub present: Vec<Present>,
-    /// Ports of the service without hooks: their taps were deleted, or another program took these
-    /// off.
-    pub gone: Vec<PortKey>,
+    /// All ports of the service, those as well that are being detached, or whose tap was deleted.
+    pub pinned: Vec<PortKey>,
 }
 
 #[derive(Default)]
@@ -65,7 +64,7 @@ pub struct Survey {
     asks: bool,
     /// Looking for them takes a pass over all processes; they seldom change.
     holders: HashMap<PortKey, Holder>,
-    /// Process ids of holders of taps that are not there any more, and when that was seen.
+    /// Process ids of holders that have ended, or whose taps are gone, and when that was seen.
     earlier: HashMap<PortKey, (i32, Instant)>,
     /// What of the marks of detached taps was ignored, which was said.
     complaint: Option<String>,
@@ -74,7 +73,7 @@ pub struct Survey {
 impl Survey {
     pub fn look(&mut self, namespaces: &Namespaces, patterns: &[PortPattern]) -> Result<Seen> {
         self.asks = patterns.iter().any(PortPattern::asks_for_process);
-        let Attachments { attached, gone } = attachments()?;
+        let attached = attachments()?;
         // Before the taps are listed: a mark of a tap that is not listed then is of one that is
         // gone.
         let left_off = self.left_off();
@@ -105,7 +104,9 @@ impl Survey {
         }
         self.forget_holders(&present);
         self.find_holders(&mut present);
-        Ok(Seen { present, gone })
+        let is_of_service = |attachment: &Attachment| *attachment != Attachment::ByCommand;
+        let pinned = attached.into_iter().filter(|(_, attachment)| is_of_service(attachment));
+        Ok(Seen { present, pinned: pinned.map(|(key, _)| key).collect() })
     }
 
     /// The marks of taps that operators have detached. What is ignored is said once.
@@ -124,10 +125,11 @@ impl Survey {
         self.earlier.retain(|_, (_, since)| now - *since < EARLIER);
         self.holders.retain(|key, holder| {
             let is_present = present.iter().any(|port| port.key == *key);
-            if !is_present {
+            let is_kept = is_present && holder.process.is_alive();
+            if !is_kept {
                 self.earlier.insert(*key, (holder.process.pid, now));
             }
-            is_present && holder.process.is_alive()
+            is_kept
         });
     }
 
@@ -195,16 +197,9 @@ fn tap(device: &Device, devices: &[Device], netns: &Netns) -> Tap {
     }
 }
 
-/// What the pins say.
-#[derive(Default)]
-struct Attachments {
-    attached: HashMap<PortKey, Attachment>,
-    gone: Vec<PortKey>,
-}
-
-fn attachments() -> Result<Attachments> {
-    let mut found = Attachments::default();
-    for port in ports::inventory()?.ports {
+fn attachments() -> Result<HashMap<PortKey, Attachment>> {
+    let ports = ports::inventory()?.ports;
+    let attachment = ports.into_iter().map(|port| {
         let meta = &port.meta;
         let key = PortKey { netns: meta.netns, ifindex: meta.ifindex };
         let is_paused = port.state == AttachmentState::Paused;
@@ -213,10 +208,7 @@ fn attachments() -> Result<Attachments> {
             Some(mark) if mark.settings == LEAVING => Attachment::Leaving,
             Some(mark) => Attachment::ByService { mark, is_paused, is_migrating: port.migrating },
         };
-        if port.state == AttachmentState::Gone && attachment != Attachment::ByCommand {
-            found.gone.push(key);
-        }
-        found.attached.insert(key, attachment);
-    }
-    Ok(found)
+        (key, attachment)
+    });
+    Ok(attachment.collect())
 }

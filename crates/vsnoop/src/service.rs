@@ -33,11 +33,6 @@ pub struct ServiceStatus {
     trouble: Option<String>,
 }
 
-/// Does a service run on this host, whether it answers or not?
-pub fn is_running() -> bool {
-    ServiceStatus::of_host().running
-}
-
 impl ServiceStatus {
     pub fn of_host() -> Self {
         match control::ask(Request::Status) {

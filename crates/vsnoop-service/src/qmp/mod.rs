@@ -158,7 +158,10 @@ impl Monitors {
     fn note_end(&mut self, state: State, now: Instant) {
         let State::Open { mut monitor, .. } = state else { return };
         monitor.read_the_rest(now);
-        self.ended.extend(monitor.phase().map(|phase| (monitor.pid(), (phase, now))));
+        let Some(phase) = monitor.phase() else { return };
+        // Of two monitors of one QEMU the one that knows of a migration.
+        let other = self.ended.remove(&monitor.pid()).filter(|_| phase == Phase::Here);
+        self.ended.insert(monitor.pid(), other.unwrap_or((phase, now)));
     }
 
     /// Where the VM of this process was when its monitor ended, which was lately.

@@ -7,6 +7,7 @@ use vsnoop_host::held::Outstanding;
 use vsnoop_host::ports::{self, Attached, AttachmentState};
 use vsnoop_host::system::kernel;
 use vsnoop_host::system::netns::Netns;
+use vsnoop_service::control;
 
 use crate::cli::{self, Cli};
 use crate::drain::drain;
@@ -14,7 +15,6 @@ use crate::error::{EXIT_RUNTIME, exit_name, unfit};
 use crate::helper;
 use crate::output::report::{self, Failure, Outcome};
 use crate::output::watch::Interrupt;
-use crate::service;
 
 /// Fails (exit code 1) if the VM has not acknowledged everything at the end of the wait: a
 /// migration must not start then, above all if some bytes are on this host only. The port stays
@@ -55,7 +55,7 @@ pub fn resume(cli: &Cli, arguments: &cli::Ports) -> Result<u8> {
         let attached = usable(name, &netns)?;
         attached.port.set_run(port_run::PORT_ACCELERATE)?;
         if attached.migrating {
-            if service::is_running() {
+            if control::is_served() {
                 let text = format!(
                     "{name}: stays paused by the service while its VM is migrated or saved; then it \
                      goes on by itself"

@@ -76,15 +76,19 @@ impl Device {
         asked == 0 && address.sll_ifindex == self.ifindex as i32
     }
 
-    /// Does a process read the tap, so that it has a carrier? Assumed if that cannot be told.
+    /// Does a process read the tap, so that it has a carrier? Assumed if that cannot be told, as of
+    /// a tap that is down.
     pub fn has_reader(&self) -> bool {
         let Some(mut request) = self.request_by_name() else { return true };
+        let fd = self.socket.as_raw_fd();
         // SAFETY: a complete ifreq; SIOCGIFFLAGS reads the name and writes the flags.
-        unsafe {
-            let fd = self.socket.as_raw_fd();
-            libc::ioctl(fd, libc::SIOCGIFFLAGS as _, &mut request) != 0
-                || c_int::from(request.ifr_ifru.ifru_flags) & libc::IFF_RUNNING != 0
-        }
+        let flags = unsafe {
+            if libc::ioctl(fd, libc::SIOCGIFFLAGS as _, &mut request) != 0 {
+                return true;
+            }
+            c_int::from(request.ifr_ifru.ifru_flags)
+        };
+        flags & libc::IFF_UP == 0 || flags & libc::IFF_RUNNING != 0
     }
 
     /// The tap's present MTU, bytes; 1500 if the tap is gone.

@@ -192,7 +192,11 @@ impl Engine {
             let port = match known {
                 Some(mut port) => {
                     if port.keeps_its_netns_alive() {
-                        tracing::info!("port {}: its network namespace was deleted", attached.name);
+                        tracing::info!(
+                            "port {}: nobody reads the tap, and its network namespace has neither \
+                             a name nor a process any more",
+                            attached.name
+                        );
                         continue;
                     }
                     port.is_called(&attached.name);

@@ -2,7 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use vsnoop_bpf::types::{hold, seq};
@@ -18,6 +18,9 @@ use vsnoop_upkeep::reset::GivenUp;
 
 use super::device::{Device, Part};
 
+/// Longer than replacing a VMM takes.
+const ALONE: Duration = Duration::from_secs(5);
+
 /// A port, and the engine's work on it.
 pub struct EnginePort {
     engine: Engine,
@@ -30,6 +33,8 @@ struct Surroundings {
     memory: HoldMaps,
     device: Device,
     netns_path: Option<PathBuf>,
+    /// Since when no process reads the tap, and its network namespace cannot be found.
+    alone_since: Option<Instant>,
     vm: Vm,
     looked_at: Instant,
     now_ns: u64,
@@ -49,6 +54,7 @@ impl EnginePort {
             memory,
             device,
             netns_path,
+            alone_since: None,
             vm,
             looked_at: Instant::now(),
             now_ns: monotonic_ns()?,
@@ -66,11 +72,15 @@ impl EnginePort {
         self.surroundings.device.reaches_the_tap()
     }
 
-    /// Is it this port's socket alone that keeps the tap's network namespace alive? It has no name
-    /// and no process any more then, nor a process that reads the tap.
+    /// Is it this port's socket alone that keeps the tap's network namespace alive? It has had no
+    /// name, no process, and no process that reads the tap, for [`ALONE`] then.
     pub fn keeps_its_netns_alive(&mut self) -> bool {
-        let Surroundings { attached, device, netns_path, .. } = &mut self.surroundings;
-        !device.has_reader() && Netns::find_again(attached.meta.netns, netns_path).is_none()
+        let Surroundings { attached, device, netns_path, alone_since, .. } = &mut self.surroundings;
+        if device.has_reader() || Netns::find_again(attached.meta.netns, netns_path).is_some() {
+            *alone_since = None;
+            return false;
+        }
+        alone_since.get_or_insert_with(Instant::now).elapsed() >= ALONE
     }
 
     /// Notes the tap's present name.

@@ -102,9 +102,10 @@ struct Screen {
 
 impl Screen {
     fn open() -> Result<Self> {
+        let keys = keys().context("find the terminal; `vsnoop top --once` needs none")?;
         // It restores the terminal before a panic prints its message, too.
         match ratatui::try_init() {
-            Ok(terminal) => Ok(Self { terminal, keys: keys().context("find the terminal")? }),
+            Ok(terminal) => Ok(Self { terminal, keys }),
             Err(error) => {
                 ratatui::restore();
                 Err(error).context("prepare the terminal; `vsnoop top --once` needs none")
