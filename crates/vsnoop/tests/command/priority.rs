@@ -8,7 +8,7 @@ use nix::sched::sched_getaffinity;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, getpgid, getsid};
 
-use crate::sandbox::{PORT, TapHost, is_running, pid_of, running, vsnoop_under, wait_until};
+use crate::sandbox::{PORT, TapHost, running, vsnoop_under, wait_until};
 use crate::surroundings::{port_of, wait_for_a_look};
 use crate::trial;
 
@@ -81,15 +81,36 @@ fn chosen_under(name: &str, way: &[&str]) -> Result<()> {
     host.vsnoop(["detach", PORT])?.ok().map(drop)
 }
 
-/// Ends the background processes of other tests, which would be found.
+/// Ends the background processes of other tests, which would be found: those as well that wait for
+/// the lock of the running one, or are about to start another.
 pub fn end_background() -> Result<()> {
-    for role in ["engine", "helper", "engine"] {
-        let Some(pid) = pid_of(role)? else { continue };
-        // It may just have ended by itself.
-        let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
-        wait_until("it has ended", || Ok(!is_running(pid)))?;
+    wait_until("all helpers and engines have ended", || {
+        let all = background()?;
+        for pid in &all {
+            // It may just have ended by itself.
+            let _ = kill(Pid::from_raw(*pid), Signal::SIGKILL);
+        }
+        Ok(all.is_empty())
+    })
+}
+
+/// Process ids of the helpers and engines in this mount namespace.
+fn background() -> Result<Vec<i32>> {
+    let mounts = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/mnt")).ok();
+    let own = mounts("self").context("no mount namespace")?;
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc")? {
+        let name = entry?.file_name();
+        let Some(pid) = name.to_str().filter(|name| name.parse::<i32>().is_ok()) else { continue };
+        // It may just have ended.
+        let arguments = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let verb = arguments.split(|byte| *byte == 0).nth(1);
+        let is_one = verb == Some(b"helper") || verb == Some(b"engine");
+        if is_one && mounts(pid).as_ref() == Some(&own) {
+            found.push(pid.parse()?);
+        }
     }
-    Ok(())
+    Ok(found)
 }
 
 fn scheduling(pid: i32) -> Result<Scheduling> {
