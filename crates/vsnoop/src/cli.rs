@@ -187,7 +187,7 @@ pub struct Attach {
         long,
         value_name = "N",
         default_value_t = TableLimits::default().max_flows,
-        value_parser = clap::value_parser!(u32).range(1..=i64::from(TableLimits::HOST_FLOWS))
+        value_parser = clap::value_parser!(u32).range(1..)
     )]
     pub max_flows: u32,
     /// Acknowledge early even while the VM answers promptly by itself.
