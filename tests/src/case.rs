@@ -149,15 +149,8 @@ impl Case {
         if !attached.has_hold() || self.early != Early::Yes {
             return Ok(());
         }
-        let (_, plan) = self.streams().remove(0);
-        attached.wait_until("something is acknowledged early", || {
-            let is_early = attached.counter("early_acks")? > 0;
-            if !is_early {
-                let outcome = Stream::run(topology, &plan)?;
-                ensure!(outcome.is_complete(), "a stream was reset: {outcome:?}");
-            }
-            Ok(is_early)
-        })
+        let is_early = || Ok(attached.counter("early_acks")? > 0);
+        self.send_until(topology, attached, "something is acknowledged early", is_early)
     }
 
     /// Sends more until the fault of this case has happened: chance may have spared the first
@@ -168,14 +161,25 @@ impl Case {
         attached: &Attached<'_>,
         count: impl Fn() -> u64,
     ) -> Result<()> {
+        self.send_until(topology, attached, "the fault happens", || Ok(count() > 0))
+    }
+
+    /// Sends one stream after the other until something is so.
+    fn send_until(
+        &self,
+        topology: &Topology,
+        attached: &Attached<'_>,
+        what: &str,
+        is_so: impl Fn() -> Result<bool>,
+    ) -> Result<()> {
         let (_, plan) = self.streams().remove(0);
-        attached.wait_until("the fault happens", || {
-            let happened = count() > 0;
-            if !happened {
+        attached.wait_until(what, || {
+            let is_so = is_so()?;
+            if !is_so {
                 let outcome = Stream::run(topology, &plan)?;
                 ensure!(outcome.is_complete(), "a stream was reset: {outcome:?}");
             }
-            Ok(happened)
+            Ok(is_so)
         })
     }
 

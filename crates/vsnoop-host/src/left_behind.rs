@@ -4,7 +4,8 @@
 //!
 //! A note is a symbolic link in `/run/vsnoop/left-behind`: its name is the attachment, its target
 //! says the rest. So it is made in one step, and no note is ever half written. The service removes
-//! what it has read; without one the oldest stay, up to [`MOST`].
+//! each note that it has read. Where no service runs notes stay, and beyond [`MOST`] of them none
+//! is made.
 
 use std::fs;
 use std::io::ErrorKind;

@@ -27,7 +27,7 @@ use crate::qmp::{Monitors, Phase};
 use crate::reconcile::{Attachment, PortKey, VmPlace};
 use crate::survey::{Seen, Survey};
 
-/// A note that comes again comes within this time, or after as much of its absence.
+/// For this long after a note was read another one of the same attachment is not counted.
 const KNOWN: Duration = Duration::from_secs(60);
 /// What a monitor has not said of its VM this long after the tap was deleted, it does not say.
 const PATIENCE: Duration = Duration::from_secs(1);

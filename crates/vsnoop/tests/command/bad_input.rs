@@ -98,14 +98,19 @@ fn an_xdp_program_is_refused_with_the_reason() -> Result<()> {
     refused(host, &["attach", PORT], 34, &[PORT, "XDP program pass", "xdpgeneric off"])
 }
 
+/// Commands that need privileges and a BPF file system.
+fn for_privileged(netns: &str) -> Vec<Vec<&str>> {
+    let inside = [&["attach", PORT][..], &["detach", PORT], &["status"]];
+    let inside = inside.map(|command| [&["--netns", netns], command].concat());
+    inside.into_iter().chain([vec!["off", "--all"]]).collect()
+}
+
 fn no_privilege_is_said_at_once() -> Result<()> {
     let host = TapHost::new("caps")?;
     let before = host.state()?;
     let netns = host.netns.name().to_owned();
     let way = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"];
-    let inside = |command: &[&'static str]| [&["--netns", &netns], command].concat();
-    let inside = [&["attach", PORT][..], &["detach", PORT], &["status"]].map(inside);
-    for arguments in inside.into_iter().chain([vec!["off", "--all"]]) {
+    for arguments in for_privileged(&netns) {
         vsnoop_under(&way, &arguments)?.failed(36, &["CAP_NET_ADMIN", "root"])?;
     }
     ensure!(host.state()? == before, "something changed");
@@ -118,9 +123,7 @@ fn a_bpffs_that_is_not_mounted_is_named_with_the_command_that_mounts_it() -> Res
     let script = "while umount /sys/fs/bpf 2>/dev/null; do :; done; exec \"$@\"";
     let way = ["unshare", "--mount", "sh", "-c", script, "sh"];
     let netns = host.netns.name().to_owned();
-    let inside = |command: &[&'static str]| [&["--netns", &netns], command].concat();
-    let inside = [&["attach", PORT][..], &["detach", PORT], &["status"]].map(inside);
-    for arguments in inside.into_iter().chain([vec!["off", "--all"]]) {
+    for arguments in for_privileged(&netns) {
         vsnoop_under(&way, &arguments)?
             .failed(37, &["/sys/fs/bpf", "mount -t bpf bpf /sys/fs/bpf"])?;
     }

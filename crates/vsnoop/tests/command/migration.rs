@@ -56,6 +56,12 @@ struct State {
     client: Option<UnixStream>,
 }
 
+impl State {
+    fn client(&self) -> Result<&UnixStream> {
+        self.client.as_ref().context("the service is not connected to this monitor")
+    }
+}
+
 /// A QMP monitor.
 pub struct Qemu {
     path: PathBuf,
@@ -102,7 +108,7 @@ impl Qemu {
                     json!({ "event": "MIGRATION", "data": { "status": status } })
                 }
             };
-            let mut client = state.client.as_ref().context("nobody listens")?;
+            let mut client = state.client()?;
             writeln!(client, "{line}")?;
         }
         Ok(())
@@ -112,7 +118,7 @@ impl Qemu {
     pub fn end(&self) -> Result<()> {
         fs::remove_file(&self.path)?;
         let state = lock(&self.state);
-        Ok(state.client.as_ref().context("nobody listens")?.shutdown(Shutdown::Both)?)
+        Ok(state.client()?.shutdown(Shutdown::Both)?)
     }
 
     pub fn until_followed(&self) -> Result<()> {
@@ -436,26 +442,9 @@ fn what_stays_behind_counts_when_qemu_ends_before_the_service_has_its_turn() -> 
     Ok(())
 }
 
-/// The service has its turn after these events, and again when QEMU has ended.
 fn ends_unseen(role: &str, seen: &[&'static str], unseen: &[&'static str]) -> Result<()> {
-    let (network, qemu, _config, service) = followed_network(role)?;
+    let Ended { network, service, bytes, .. } = end(role, seen, unseen)?;
     let netns = &network.topology.host;
-    let mut pair = network.connect()?;
-    freeze_with_much(&network, &mut pair)?;
-    qemu.say(seen)?;
-    if !seen.is_empty() {
-        until_port(netns, "the port is paused", is_paused_for_migration)?;
-    }
-    let bytes = network.outstanding_bytes()?;
-    ensure!(bytes > 0, "nothing is outstanding");
-    let stopped = Stopped::process(service.pid())?;
-    qemu.say(unseen)?;
-    qemu.end()?;
-    netns.ip(&format!("link del {}", topology::PORT))?;
-    // The helper needs no service.
-    expect_reset(&mut pair.client)?;
-    thread::sleep(LOOKS);
-    drop(stopped);
     service.until_logged("its VM has left without")?;
     let is_counted = |scraped: &Scraped| scraped.value(LEFT_BEHIND, &[]) == Some(bytes as f64);
     until_scraped(netns, "what it has left behind is counted", is_counted)?;
@@ -473,20 +462,8 @@ fn what_a_vm_takes_along_that_does_not_migrate_is_not_counted() -> Result<()> {
         ("saved", &["STOP", "setup"], &["completed", "RESUME"]),
     ];
     for (role, seen, unseen) in cases {
-        let (network, qemu, _config, service) = followed_network(role)?;
+        let Ended { network, service, .. } = end(role, seen, unseen)?;
         let netns = &network.topology.host;
-        let mut pair = network.connect()?;
-        freeze_with_much(&network, &mut pair)?;
-        qemu.say(seen)?;
-        if !seen.is_empty() {
-            until_port(netns, "the port is paused", is_paused_for_migration)?;
-        }
-        let stopped = Stopped::process(service.pid())?;
-        qemu.say(unseen)?;
-        qemu.end()?;
-        netns.ip(&format!("link del {}", topology::PORT))?;
-        expect_reset(&mut pair.client)?;
-        drop(stopped);
         wait_until("the service has read the note", || {
             Ok(fs::read_dir("/run/vsnoop/left-behind")?.next().is_none())
         })?;
@@ -498,4 +475,38 @@ fn what_a_vm_takes_along_that_does_not_migrate_is_not_counted() -> Result<()> {
         service.end(Signal::SIGTERM)?;
     }
     Ok(())
+}
+
+/// A VM whose QEMU has ended, and its tap with it, under bytes that were acknowledged early.
+struct Ended {
+    network: AttachedNetwork,
+    service: Service,
+    _config: ConfigFile,
+    bytes: u64,
+}
+
+/// The service has its turn after the events that are `seen`, and again when QEMU has ended.
+fn end(role: &str, seen: &[&'static str], unseen: &[&'static str]) -> Result<Ended> {
+    let (network, qemu, _config, service) = followed_network(role)?;
+    let netns = &network.topology.host;
+    let mut pair = network.connect()?;
+    freeze_with_much(&network, &mut pair)?;
+    qemu.say(seen)?;
+    if !seen.is_empty() {
+        until_port(netns, "the port is paused", is_paused_for_migration)?;
+    }
+    if seen.contains(&"completed") {
+        service.until_logged("its VM has left without")?;
+    }
+    let bytes = network.outstanding_bytes()?;
+    ensure!(bytes > 0, "nothing is outstanding");
+    let stopped = Stopped::process(service.pid())?;
+    qemu.say(unseen)?;
+    qemu.end()?;
+    netns.ip(&format!("link del {}", topology::PORT))?;
+    // The helper needs no service.
+    expect_reset(&mut pair.client)?;
+    thread::sleep(LOOKS);
+    drop(stopped);
+    Ok(Ended { network, service, _config, bytes })
 }

@@ -184,15 +184,15 @@ fn a_suspended_port_acknowledges_nothing_early_and_honours_what_it_has() -> Resu
     pair.server.read_exact(&mut received).context("the bytes that were on their way")?;
     ensure!(received[..1000] == [7; 1000] && received[1000..] == [8; 1000]);
     wait_until("the VM has caught up", || Ok(network.outstanding_bytes()? == 0))?;
-    let early = early_acks(&shown()?)?;
+    let early = network.early_acks()?;
     pair.exchange(10_000)?;
-    ensure!(early_acks(&shown()?)? == early, "a paused port acknowledges early");
+    ensure!(network.early_acks()? == early, "a paused port acknowledges early");
 
     drop(program);
     wait_until("the port is active", || Ok(shown()?["ports"][0]["state"] == "active"))?;
     wait_until("it goes on", || {
         pair.exchange(10_000)?;
-        Ok(early_acks(&shown()?)? > early)
+        Ok(network.early_acks()? > early)
     })?;
     network.detach()
 }
@@ -227,9 +227,9 @@ fn paused_by_a_program_before_the_hook(
     ensure!(kind_and_name.join(" ") == name, "{found}");
     let table = network.table("status")?;
     ensure!(table.contains(&format!("before vsnoop's ({name}")), "{table}");
-    let early = early_acks(&shown()?)?;
+    let early = network.early_acks()?;
     pair.exchange(100_000)?;
-    ensure!(early_acks(&shown()?)? == early, "a paused port acknowledges early");
+    ensure!(network.early_acks()? == early, "a paused port acknowledges early");
     drop(program);
     wait_until("the port is active", || Ok(shown()?["ports"][0]["state"] == "active"))?;
     pair.exchange(100_000)?;
@@ -382,8 +382,4 @@ pub fn wait_for_a_look(port: &Port) -> Result<()> {
 pub fn port_of(host: &TapHost) -> Result<Port> {
     let index = host.netns.run(|| Ok(if_nametoindex(PORT)?))?;
     Ok(Port::open(host.netns.inode()?, index)?)
-}
-
-fn early_acks(status: &Value) -> Result<u64> {
-    status["ports"][0]["early_acks"].as_u64().context("no early_acks")
 }
