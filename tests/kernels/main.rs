@@ -168,8 +168,11 @@ fn passed(report: &Report, index: usize) -> Result<()> {
 /// Output and status of the command of this place.
 fn ended(report: &Report, index: usize) -> Result<Ended> {
     let Some(ended) = report.command(index) else {
-        let how = if report.in_time { "ended" } else { "hung and was killed" };
-        bail!("the machine {how} before command {index} did; it printed:\n{}", report.console);
+        let how = match report.status {
+            Some(status) => format!("ended (QEMU: {status})"),
+            None => "hung and was killed".into(),
+        };
+        bail!("the machine {how} before command {index} did; its last lines:\n{}", report.end());
     };
     Ok(ended)
 }

@@ -132,8 +132,8 @@ fn run() -> Result<String> {
         data: &data,
         memory_mb: MEMORY_MB,
     };
-    let (console, in_time) = machine.run(LIMIT, |text| print!("{text}"))?;
-    ensure!(in_time, "the machine hung and was killed; it printed:\n{console}");
+    let (console, status) = machine.run(LIMIT, |text| print!("{text}"))?;
+    ensure!(status.is_some(), "the machine hung and was killed; it printed:\n{console}");
     Ok(console)
 }
 

@@ -9,6 +9,7 @@
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -22,10 +23,6 @@ const MEMORY_MB: u32 = 1024;
 const TOOLS: [(&str, &str); 3] = [("sh", "dash"), ("mount", "mount"), ("insmod", "kmod")];
 /// Begins each line of the script itself; the next word is its kind.
 const MARK: &str = "vsnoop-lab-batch:";
-/// A kernel patches its own code while it boots, and an emulator with several threads may still run
-/// the old code: the kernel sometimes dies of that, before any test ran. (One thread takes 1.4
-/// times as long.)
-const BOOTS: usize = 3;
 
 /// A machine and its task.
 pub struct Batch<'a> {
@@ -45,8 +42,8 @@ pub struct Batch<'a> {
 pub struct Report {
     /// The output of the machine.
     pub console: String,
-    /// Whether it ended by itself, without being killed.
-    pub in_time: bool,
+    /// Of QEMU, if it ended by itself: 0 as well if the kernel panicked.
+    pub status: Option<ExitStatus>,
 }
 
 /// Output of a command, stdout and stderr, and its exit status.
@@ -57,33 +54,17 @@ pub struct Ended {
 }
 
 impl Batch<'_> {
-    /// Boots the machine and waits until it powers off; after `limit` it is killed. One whose
-    /// kernel ends before its init is booted again.
+    /// Boots the machine and waits until it powers off; after `limit` it is killed.
     pub fn run(&self, limit: Duration) -> Result<Report> {
-        let initramfs = self.initramfs()?;
-        let boot = || {
-            let emulator = Emulator {
-                kernel: &self.kernel.image,
-                initramfs: &initramfs,
-                memory_mb: MEMORY_MB,
-                // A kernel that panics is not to boot again by itself, nor a machine that is done.
-                options: &["-no-reboot".into()],
-            };
-            let (console, in_time) = emulator.run(limit, |_| {})?;
-            anyhow::Ok(Report { console, in_time })
+        let emulator = Emulator {
+            kernel: &self.kernel.image,
+            initramfs: &self.initramfs()?,
+            memory_mb: MEMORY_MB,
+            // A kernel that panics is not to boot again by itself, nor a machine that is done.
+            options: &["-no-reboot".into()],
         };
-        let mut report = boot()?;
-        for _ in 1..BOOTS {
-            if report.release().is_some() || !report.in_time {
-                break;
-            }
-            eprintln!(
-                "the kernel ended before its init, and is booted again; it printed:\n{}",
-                report.console
-            );
-            report = boot()?;
-        }
-        Ok(report)
+        let (console, status) = emulator.run(limit, |_| {})?;
+        Ok(Report { console, status })
     }
 
     fn initramfs(&self) -> Result<Vec<u8>> {
@@ -110,6 +91,12 @@ impl Report {
     /// The kernel that ran, as `uname -r` gives it.
     pub fn release(&self) -> Option<&str> {
         self.console.lines().find_map(|line| marked(line, "kernel"))
+    }
+
+    /// What it printed since the script's last line, with that line: a kernel that panicked says
+    /// here why, and which command ran.
+    pub fn end(&self) -> &str {
+        &self.console[self.console.rfind(MARK).unwrap_or(0)..]
     }
 
     /// The command of this index, if it came to an end.
@@ -176,12 +163,13 @@ mod tests {
             "SeaBIOS\n{MARK} kernel 6.12.1\n{MARK} begins 0\na\nb\n\n{MARK} ended 0\n\
              {MARK} begins 1\n\n{MARK} ended 101\n{MARK} begins 2\nkilled while it"
         );
-        let report = Report { console, in_time: false };
+        let report = Report { console, status: None };
         assert_eq!(report.release(), Some("6.12.1"));
         assert_eq!(report.command(0), Some(Ended { output: "a\nb\n\n".into(), status: 0 }));
         assert_eq!(report.command(1), Some(Ended { output: "\n".into(), status: 101 }));
         assert_eq!(report.command(2), None);
         assert_eq!(report.command(3), None);
+        assert_eq!(report.end(), format!("{MARK} begins 2\nkilled while it"));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -17,6 +17,10 @@ use super::KERNEL_COMMAND_LINE;
 
 const QEMU: &str = "qemu-system-x86_64";
 const CPUS: &str = "2";
+/// One thread for both CPUs: a kernel patches its own code, while it boots and whenever one of its
+/// branches is switched, and with a thread for each CPU the other may still run the old code, of
+/// which the kernel dies. It takes no more of the host's time.
+const ACCELERATOR: &str = "tcg,thread=single";
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 const READ_BYTES: usize = 4096;
 
@@ -31,8 +35,13 @@ pub struct Emulator<'a> {
 
 impl Emulator<'_> {
     /// Boots the machine and waits until it powers off; after `limit` it is killed. Returns its
-    /// console, and whether it ended by itself. `show` gets what it prints, as soon as it does.
-    pub fn run(&self, limit: Duration, show: impl Fn(&str) + Send) -> Result<(String, bool)> {
+    /// console, and QEMU's exit status if it ended by itself. `show` gets what it prints, as soon
+    /// as it does.
+    pub fn run(
+        &self,
+        limit: Duration,
+        show: impl Fn(&str) + Send,
+    ) -> Result<(String, Option<ExitStatus>)> {
         // In memory, so that nothing remains if this process is killed.
         let image = memfd_create(c"vsnoop-lab-initramfs", MFdFlags::MFD_CLOEXEC)
             .context("make a file for the initramfs")?;
@@ -43,13 +52,13 @@ impl Emulator<'_> {
         let mut output = process.0.stdout.take().context("QEMU's output was not kept")?;
         thread::scope(|scope| {
             let console = scope.spawn(move || read(&mut output, show));
-            let in_time = process.wait(limit);
+            let status = process.wait(limit);
             // Dead, it has closed the console; otherwise the reader would never end.
             drop(process);
             let bytes =
                 console.join().expect("reading does not panic").context("read the console")?;
             let console = String::from_utf8_lossy(&bytes).replace('\r', "");
-            Ok((console, in_time?))
+            Ok((console, status?))
         })
     }
 
@@ -58,7 +67,7 @@ impl Emulator<'_> {
         command
             .args(["-nodefaults", "-no-user-config", "-display", "none"])
             .args(["-machine", "pc", "-smp", CPUS, "-m", &self.memory_mb.to_string()])
-            .args(["-accel", "tcg,thread=multi", "-cpu", "qemu64"])
+            .args(["-accel", ACCELERATOR, "-cpu", "qemu64"])
             .arg("-kernel")
             .arg(self.kernel)
             .args(["-initrd", initramfs, "-append", KERNEL_COMMAND_LINE])
@@ -94,16 +103,16 @@ fn read(output: &mut impl Read, show: impl Fn(&str)) -> std::io::Result<Vec<u8>>
 struct Process(Child);
 
 impl Process {
-    /// Whether it has ended by itself.
-    fn wait(&mut self, limit: Duration) -> Result<bool> {
+    /// How it ended by itself.
+    fn wait(&mut self, limit: Duration) -> Result<Option<ExitStatus>> {
         let deadline = Instant::now() + limit;
         while Instant::now() < deadline {
-            if self.0.try_wait().context("look after QEMU")?.is_some() {
-                return Ok(true);
+            if let Some(status) = self.0.try_wait().context("look after QEMU")? {
+                return Ok(Some(status));
             }
             thread::sleep(LOOK_EVERY);
         }
-        Ok(false)
+        Ok(None)
     }
 }
 

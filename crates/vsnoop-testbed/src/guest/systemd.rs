@@ -5,6 +5,7 @@
 //! it. It is emulated, so that it runs wherever QEMU is.
 
 use std::path::Path;
+use std::process::ExitStatus;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -44,9 +45,13 @@ pub struct SystemdMachine<'a> {
 
 impl SystemdMachine<'_> {
     /// Boots the machine and waits until it powers off, reboots included; after `limit` it is
-    /// killed. Returns its console, and whether it ended by itself. `show` gets what it prints, as
-    /// soon as it does.
-    pub fn run(&self, limit: Duration, show: impl Fn(&str) + Send) -> Result<(String, bool)> {
+    /// killed. Returns its console, and QEMU's exit status if it ended by itself. `show` gets what
+    /// it prints, as soon as it does.
+    pub fn run(
+        &self,
+        limit: Duration,
+        show: impl Fn(&str) + Send,
+    ) -> Result<(String, Option<ExitStatus>)> {
         let drive = |path: &Path| {
             let path = path.display();
             ["-drive".to_owned(), format!("file={path},format=raw,if=virtio,snapshot=on")]
