@@ -9,7 +9,7 @@ pub const HOLD_MOST: u64 = 256 << 20;
 
 /// The quota of a port is not within [`HOLD_LEAST`] and [`HOLD_MOST`].
 #[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("a hold has 256K to 256M bytes")]
+#[error("give a hold of 256K to 256M bytes (suffixes K, M, G)")]
 pub struct HoldSizeError;
 
 /// Parses the quota of one port.

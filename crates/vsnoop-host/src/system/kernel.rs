@@ -35,7 +35,11 @@ pub fn has_btf() -> bool {
 
 /// Is a BPF file system mounted at [`BPFFS`]?
 pub fn has_bpffs() -> bool {
-    statfs(BPFFS).is_ok_and(|found| found.filesystem_type() == FsType(libc::BPF_FS_MAGIC as _))
+    is_bpffs(BPFFS)
+}
+
+fn is_bpffs(path: &str) -> bool {
+    statfs(path).is_ok_and(|found| found.filesystem_type() == FsType(libc::BPF_FS_MAGIC as _))
 }
 
 /// Are run and wait times of threads accounted? The own thread has run, so its time cannot be 0.
@@ -100,10 +104,14 @@ pub fn require_bpffs() -> Result<()> {
     if has_bpffs() {
         return Ok(());
     }
-    Err(unfit(
-        Unfit::BpfFs,
-        format!("no BPF file system is mounted at {BPFFS}; mount it: mount -t bpf bpf {BPFFS}"),
-    ))
+    let remedy = if is_bpffs(&format!("/proc/1/root{BPFFS}")) {
+        "the host has one, which this command cannot see, for example within `ip netns exec`: run it \
+         outside, with --netns NAME for ports in a network namespace"
+            .into()
+    } else {
+        format!("mount it: mount -t bpf bpf {BPFFS}")
+    };
+    Err(unfit(Unfit::BpfFs, format!("no BPF file system is mounted at {BPFFS}; {remedy}")))
 }
 
 /// Results of loading an empty program.

@@ -38,9 +38,19 @@ impl Root {
 
 /// The root qdisc of a device of this namespace.
 pub fn root(device: &Device) -> Result<Root> {
+    Ok(classify(dumped(device)?, &device.qdisc))
+}
+
+/// Is it the noqueue of [`replace_by_noqueue`]?
+pub fn is_of_vsnoop(device: &Device) -> Result<bool> {
+    Ok(dumped(device)? == Some((NOQUEUE.into(), HANDLE)))
+}
+
+/// Kind and handle of the root qdisc, if the kernel lists it.
+fn dumped(device: &Device) -> Result<Option<(String, TcHandle)>> {
     let answers = netlink::dump(RouteNetlinkMessage::GetQueueDiscipline(TcMessage::default()))
         .map_err(|source| Error::ReadQdisc { port: device.name.clone(), source })?;
-    let found = answers.into_iter().find_map(|answer| match answer {
+    Ok(answers.into_iter().find_map(|answer| match answer {
         RouteNetlinkMessage::NewQueueDiscipline(qdisc)
             if qdisc.header.index as u32 == device.index
                 && qdisc.header.parent == TcHandle::ROOT =>
@@ -48,8 +58,7 @@ pub fn root(device: &Device) -> Result<Root> {
             Some((kind(&qdisc), qdisc.header.handle))
         }
         _ => None,
-    });
-    Ok(classify(found, &device.qdisc))
+    }))
 }
 
 /// `dumped`: as listed by the kernel, which hides its built-in ones (noop on a device that is

@@ -133,8 +133,11 @@ fn render(results: &Results, words: &Words, plots: &[String]) -> Result<String> 
         render_paper(&mut text, results, against, plots)?;
     }
     let beside = |name: &String| words.papers.iter().any(|one| one.plot == Some(name));
-    writeln!(text, "## Plots\n")?;
-    for name in plots.iter().filter(|name| !beside(name)) {
+    let others: Vec<_> = plots.iter().filter(|name| !beside(name)).collect();
+    if !others.is_empty() {
+        writeln!(text, "## Plots\n")?;
+    }
+    for name in others {
         writeln!(text, "![{name}]({name}.svg)\n")?;
     }
     writeln!(text, "## Method\n\n{}\n", words.method)?;

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use serde::Serialize;
 use vsnoop_bpf::types::port_meta;
-use vsnoop_bpf::{Listed, Port};
+use vsnoop_bpf::{Damaged, Listed, Port};
 use vsnoop_host::detach;
 use vsnoop_host::error::{Error, with_causes};
 use vsnoop_host::held::amount;
@@ -64,9 +64,12 @@ impl OffDocument {
 
 /// A default qdisc to restore.
 struct Replaced {
+    /// Of the port, or of its pins where no record gives it.
     name: String,
     netns: u64,
     ifindex: u32,
+    /// Otherwise the qdisc itself shows whether vsnoop has set it.
+    is_recorded: bool,
 }
 
 pub fn run(cli: &Cli) -> Result<u8> {
@@ -101,7 +104,10 @@ pub fn run(cli: &Cli) -> Result<u8> {
         }
     }
     for damaged in damaged {
-        replaced.extend(damaged.meta().and_then(|meta| replaced_qdisc(&meta)));
+        replaced.extend(match damaged.meta() {
+            Some(meta) => replaced_qdisc(&meta),
+            None => unrecorded_qdisc(&damaged),
+        });
         match damaged.remove() {
             Ok(()) if damaged.is_arriving() => document.removed.push(file_name(&damaged.path)),
             Ok(()) => document.damaged_removed.push(file_name(&damaged.path)),
@@ -205,7 +211,14 @@ fn replaced_qdisc(meta: &port_meta) -> Option<Replaced> {
         return None;
     }
     let name = meta.ifname.iter().take_while(|byte| **byte != 0).map(|byte| *byte as u8 as char);
-    Some(Replaced { name: name.collect(), netns: meta.netns, ifindex: meta.ifindex })
+    let (name, netns, ifindex) = (name.collect(), meta.netns, meta.ifindex);
+    Some(Replaced { name, netns, ifindex, is_recorded: true })
+}
+
+/// Of a port whose record is missing.
+fn unrecorded_qdisc(damaged: &Damaged) -> Option<Replaced> {
+    let (netns, ifindex) = damaged.place()?;
+    Some(Replaced { name: file_name(&damaged.path), netns, ifindex, is_recorded: false })
 }
 
 /// On a thread of its own, so that a kernel lock cannot delay the switch.
@@ -217,15 +230,13 @@ fn restore(replaced: Vec<Replaced>, document: &mut OffDocument) {
         let paths = netns_paths(replaced.iter().map(|port| port.netns));
         for port in replaced {
             let netns = paths.get(&port.netns);
-            let restored = match netns.and_then(|path| Netns::open(&path.to_string_lossy()).ok()) {
-                Some(netns) => netns.run(|| match netdev::find_index(port.ifindex)? {
-                    Some(device) => qdisc::restore_default(&device).map(|_| ()),
-                    None => Ok(()),
-                }),
+            let is_restored = match netns.and_then(|path| Netns::open(&path.to_string_lossy()).ok())
+            {
+                Some(netns) => netns.run(|| restore_one(&port)),
                 // A namespace that is gone has no taps.
-                None => Ok(()),
+                None => Ok(port.is_recorded),
             };
-            if done.send((port.name, restored.is_ok())).is_err() {
+            if done.send((port.name, is_restored.ok())).is_err() {
                 return;
             }
         }
@@ -233,14 +244,25 @@ fn restore(replaced: Vec<Replaced>, document: &mut OffDocument) {
     if let Err(error) = restorer {
         eprintln!("vsnoop: no thread to restore default qdiscs: {error}");
     }
-    while let Ok((name, restored)) =
+    while let Ok((name, is_restored)) =
         results.recv_timeout(until.saturating_duration_since(Instant::now()))
     {
-        if restored {
-            document.qdiscs_left.retain(|left| *left != name);
+        let Some(is_restored) = is_restored else { continue };
+        document.qdiscs_left.retain(|left| *left != name);
+        if is_restored {
             document.qdiscs_restored.push(name);
         }
     }
+}
+
+/// False if there was nothing to restore.
+fn restore_one(port: &Replaced) -> Result<bool, Error> {
+    let Some(device) = netdev::find_index(port.ifindex)? else { return Ok(port.is_recorded) };
+    if !port.is_recorded && !qdisc::is_of_vsnoop(&device)? {
+        return Ok(false);
+    }
+    qdisc::restore_default(&device)?;
+    Ok(true)
 }
 
 /// Paths of the network namespaces with these inodes, found in one pass over the host.

@@ -8,6 +8,8 @@ use crate::sandbox::{PORT, TapHost, foreign_program, vsnoop, vsnoop_under, xdp_p
 use crate::surroundings::{add_filter, with_filter};
 use crate::{skipped, trial};
 
+const UNMOUNT: &str = "while umount /sys/fs/bpf 2>/dev/null; do :; done;";
+
 pub fn trials() -> Vec<Trial> {
     let mut trials = trials![
         a_port_that_does_not_exist_is_refused,
@@ -20,6 +22,7 @@ pub fn trials() -> Vec<Trial> {
         an_xdp_program_is_refused_with_the_reason,
         no_privilege_is_said_at_once,
         a_bpffs_that_is_not_mounted_is_named_with_the_command_that_mounts_it,
+        a_bpffs_that_only_the_command_cannot_see_is_not_to_be_mounted,
         a_kernel_that_is_too_old_is_refused,
         a_kernel_without_btf_is_refused,
         more_flows_than_a_host_may_have_are_refused,
@@ -117,18 +120,27 @@ fn no_privilege_is_said_at_once() -> Result<()> {
     Ok(())
 }
 
+/// In a process id namespace of its own, so that the host is what the test makes it.
 fn a_bpffs_that_is_not_mounted_is_named_with_the_command_that_mounts_it() -> Result<()> {
-    let host = TapHost::new("bpffs")?;
+    let script = format!("{UNMOUNT} exec \"$@\"");
+    without_bpffs("bpffs", &script, "mount -t bpf bpf /sys/fs/bpf")
+}
+
+/// `ip netns exec` mounts /sys anew.
+fn a_bpffs_that_only_the_command_cannot_see_is_not_to_be_mounted() -> Result<()> {
+    let script = format!("unshare --mount sh -c '{UNMOUNT} exec \"$@\"' sh \"$@\"; exit $?");
+    without_bpffs("unseen", &script, "with --netns NAME")
+}
+
+fn without_bpffs(role: &str, script: &str, remedy: &str) -> Result<()> {
+    let host = TapHost::new(role)?;
     let before = host.state()?;
-    let script = "while umount /sys/fs/bpf 2>/dev/null; do :; done; exec \"$@\"";
-    let way = ["unshare", "--mount", "sh", "-c", script, "sh"];
+    let way = ["unshare", "--mount-proc", "--pid", "--fork", "sh", "-c", script, "sh"];
     let netns = host.netns.name().to_owned();
     for arguments in for_privileged(&netns) {
-        vsnoop_under(&way, &arguments)?
-            .failed(37, &["/sys/fs/bpf", "mount -t bpf bpf /sys/fs/bpf"])?;
+        vsnoop_under(&way, &arguments)?.failed(37, &["/sys/fs/bpf", remedy])?;
     }
-    let doctor = vsnoop_under(&way, &["doctor"])?;
-    doctor.failed(37, &["mount -t bpf bpf /sys/fs/bpf"])?;
+    vsnoop_under(&way, &["doctor"])?.failed(37, &[remedy])?;
     ensure!(host.state()? == before, "something changed");
     Ok(())
 }
