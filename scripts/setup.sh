@@ -107,6 +107,6 @@ has_lints || say "clippy or rustfmt is missing and cannot be had: make check wil
 
 if ! grep -q ' /sys/fs/bpf bpf ' /proc/mounts; then
 	say "mounting the BPF file system at /sys/fs/bpf"
-	mount -t bpf bpf /sys/fs/bpf
+	mount -t bpf -o mode=0700 bpf /sys/fs/bpf
 fi
 say "ready: $(rustc --version), $(clang --version | head -n 1), kernel $release"

@@ -26,6 +26,8 @@ use crate::trial;
 
 const PATIENCE: Duration = Duration::from_secs(120);
 const SWITCH: &str = "ovs0";
+const PROGRAMS: [&str; 6] =
+    ["ovsdb-server", "ovsdb-tool", "ovs-vsctl", "ovs-vswitchd", "ovs-ofctl", "ovs-appctl"];
 const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
 
 /// Database and switch, with all files in the directory `$1`.
@@ -99,7 +101,7 @@ pub fn probe_with_kernel(netns: &Netns) -> Result<()> {
 }
 
 fn probe_with(datapath: Datapath, netns: &Netns) -> Result<()> {
-    for program in ["ovsdb-server", "ovsdb-tool", "ovs-vsctl", "ovs-vswitchd", "ovs-ofctl"] {
+    for program in PROGRAMS {
         installed(program, "openvswitch-switch")?;
     }
     Switch::start(netns, datapath).map(drop)
@@ -172,6 +174,19 @@ impl Switch {
         let switch = socket(&self.path(&format!("{SWITCH}.mgmt")));
         check(Command::new("ovs-ofctl").args([verb, &switch, flow])).with_context(|| self.log())
     }
+
+    /// [`Switch::flows`], and waits until the datapath, which caches flows, obeys.
+    fn change_flows(&self, verb: &str, flow: &str) -> Result<()> {
+        self.flows(verb, flow)?;
+        let target = format!("--target={}", self.path("switch.ctl").display());
+        let patience = format!("--timeout={}", PATIENCE.as_secs());
+        // The first may wait for a look at the cache that began before the change.
+        for _ in 0..2 {
+            check(Command::new("ovs-appctl").args([&target, &patience, "revalidator/wait"]))
+                .with_context(|| self.log())?;
+        }
+        Ok(())
+    }
 }
 
 /// The network, with the switch in the place of the bridge.
@@ -211,7 +226,7 @@ fn flow_drops(datapath: Datapath) -> Result<()> {
     scene.upload()?;
     scene.stop_the_vm();
     let flow = format!("tcp,nw_dst={}", address(Side::Vm, Family::V4));
-    switch.flows("add-flow", &format!("priority=100,{flow},actions=drop"))?;
+    switch.change_flows("add-flow", &format!("priority=100,{flow},actions=drop"))?;
     let early = scene.attached.counter("early_bytes")?;
     scene.send_what_is_dropped(|| {
         let text = switch.flows("dump-flows", &flow)?;
@@ -219,7 +234,7 @@ fn flow_drops(datapath: Datapath) -> Result<()> {
         Ok(count.with_context(|| format!("no flow {flow}: {text}"))?.parse()?)
     })?;
     ensure!(scene.attached.counter("early_bytes")? == early, "{}", scene.attached.describe());
-    switch.flows("del-flows", &flow)?;
+    switch.change_flows("del-flows", &flow)?;
     // By vsnoop, or by the VM where the switch has changed the order of segments meanwhile.
     scene.is_acknowledged()?;
     scene.let_the_vm_run();

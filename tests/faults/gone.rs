@@ -17,13 +17,17 @@ use crate::pair::Pair;
 use crate::scene;
 use crate::trial;
 
+/// The engine gives a sign of life every 50 ms.
+const LATELY: Duration = Duration::from_millis(500);
 /// Interval between packets of a sender that continues.
 const PERIOD: Duration = Duration::from_millis(500);
+const FOR_LONG: Duration = Duration::from_secs(HOLD_ABANDONED_S as u64 + 5);
 
 pub fn trials() -> Vec<Trial> {
     vec![
         trial("gone::without_an_engine_the_helper_resets_both_ends", helper_is_left),
         trial("gone::without_anybody_the_next_packet_resets_both_ends", nobody_is_left),
+        trial("gone::without_anybody_an_idle_connection_waits_for_the_next_command", for_long),
         trial("gone::off_resets_what_only_the_host_had", off),
     ]
 }
@@ -33,13 +37,16 @@ fn helper_is_left() -> Result<()> {
     let topology = scene::still().build()?;
     let attached = scene::still().attach(&topology)?;
     let pair = scene::held(&topology, &attached)?;
+    // On a busy machine the engine may have had no CPU for long: that counts as well.
+    attached.wait_until("the engine has just been heard of", || {
+        Ok(attached.hold("engine_silent_ns")? < LATELY.as_nanos() as u64)
+    })?;
     let program = Removed::new()?;
     let since = Instant::now();
     Engine.kill_all()?;
     let told = both_are_told(&topology, pair);
     drop(program);
     told.with_context(|| attached.describe())?;
-    // The killed engine was alive within the last second.
     let least = Duration::from_secs(u64::from(HOLD_ABANDONED_S) - 1);
     ensure!(
         since.elapsed() >= least,
@@ -70,6 +77,23 @@ fn nobody_is_left() -> Result<()> {
     drop(program);
     ensure!(attached.counter("abandoned")? == 1, "not counted\n{}", attached.describe());
     clean(attached)
+}
+
+/// Neither runs, and neither end sends anything, for longer than held bytes wait where no engine
+/// can be started. The helper that the next command starts has not tried yet.
+fn for_long() -> Result<()> {
+    let topology = scene::still().build()?;
+    let attached = scene::still().attach(&topology)?;
+    let pair = scene::held(&topology, &attached)?;
+    let program = Removed::new()?;
+    Helper.kill_all()?;
+    Engine.kill_all()?;
+    std::thread::sleep(FOR_LONG);
+    drop(program);
+    attached.run(&["status"])?;
+    // A packet before its first sign of life would reset both ends.
+    attached.wait_until("an engine is there", || Ok(attached.hold_text("engine")? == "alive"))?;
+    scene::ends_exact(&topology, attached, pair)
 }
 
 /// `off` does not wait for the engine.

@@ -27,7 +27,7 @@ const MODULES: [&str; 12] = [
 ];
 
 /// Programs of this host, with their packages.
-pub const SOFTWARE: [(&str, &str); 8] = [
+pub const SOFTWARE: [(&str, &str); 9] = [
     ("ip", "iproute2"),
     ("tc", "iproute2"),
     ("unshare", "util-linux"),
@@ -36,6 +36,7 @@ pub const SOFTWARE: [(&str, &str); 8] = [
     ("ovs-vsctl", "openvswitch-switch"),
     ("ovs-vswitchd", "openvswitch-switch"),
     ("ovs-ofctl", "openvswitch-switch"),
+    ("ovs-appctl", "openvswitch-switch"),
 ];
 const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
 

@@ -17,6 +17,11 @@ use vsnoop_testbed::wait::wait_until;
 use crate::raw_vm::{BROADCAST, OTHER, OWNER, PATIENCE, frame, introduce, raw_vm, receive, send};
 use crate::{certificates, transfer, trial};
 
+/// Bound of [`played`].
+const ROUNDS: usize = 5;
+/// `link.dead_after` where the hub is killed, and has to be missed.
+const MISSED_AFTER: Option<&str> = Some("5s");
+
 pub fn trials() -> Vec<Trial> {
     [
         ("two_behind_nats_take_a_direct_path_past_the_hub", past_the_hub as fn() -> Result<()>),
@@ -35,6 +40,29 @@ pub fn trials() -> Vec<Trial> {
     .into_iter()
     .map(|(name, test)| trial(format!("direct::{name}"), test))
     .collect()
+}
+
+/// Plays a scene in a network of its own. It plays it anew if the scene fails and a direct path was
+/// given up because nothing was heard for 1.5 s: a host that gets no CPU is silent, too.
+pub fn played(
+    make: impl Fn() -> Result<Network>,
+    scene: impl Fn(&mut Network) -> Result<()>,
+) -> Result<()> {
+    for _ in 1..ROUNDS {
+        let mut network = make()?;
+        match scene(&mut network) {
+            Err(error) if was_silent(&network) => eprintln!("played again: {error:#}"),
+            played => return played,
+        }
+    }
+    scene(&mut make()?)
+}
+
+/// Has one of the hosts behind the hub heard nothing from the other?
+fn was_silent(network: &Network) -> bool {
+    network.hosts[1..].iter().any(|host| {
+        host.words().contains(&format!("peer {}: down: nothing was heard", other(host)))
+    })
 }
 
 /// Hosts 1 and 2 call the hub, and have each other behind it.
@@ -58,9 +86,21 @@ fn set_via(network: &Network, host: usize, is_behind: bool) -> Result<()> {
 }
 
 fn behind_nats(nats: [Nat; 2]) -> Result<Network> {
-    let mut network = introduced(Plan::default())?;
+    planned_behind_nats(Plan::default(), nats)
+}
+
+fn planned_behind_nats(plan: Plan, nats: [Nat; 2]) -> Result<Network> {
+    let mut network = introduced(plan)?;
     network.put_behind_nat(1, nats[0])?;
     network.put_behind_nat(2, nats[1])?;
+    Ok(network)
+}
+
+/// Links run, and the hub will be killed.
+fn with_mortal_hub() -> Result<Network> {
+    let plan = Plan { dead_after: MISSED_AFTER, ..Plan::default() };
+    let mut network = planned_behind_nats(plan, [Nat::PortPreserving; 2])?;
+    start(&mut network)?;
     Ok(network)
 }
 
@@ -111,18 +151,21 @@ fn relayed_to_pairs() -> Result<()> {
 }
 
 fn past_the_hub() -> Result<()> {
+    played(|| behind_nats([Nat::PortPreserving; 2]), take_direct_path)
+}
+
+fn take_direct_path(network: &mut Network) -> Result<()> {
     const BYTES: u64 = 8 << 20;
-    let mut network = behind_nats([Nat::PortPreserving; 2])?;
-    start(&mut network)?;
-    until_path(&network, "direct")?;
+    start(network)?;
+    until_path(network, "direct")?;
     // The VMs learn each other's addresses by the hub.
-    transfer(&network, 1 << 20)?;
+    transfer(network, 1 << 20)?;
     // After a silence of 1.5 s the hub relays for a moment.
     wait_until("a transfer does not go by the hub", PATIENCE, || {
-        until_path(&network, "direct")?;
-        let before = relayed_bytes(&network)?;
-        transfer(&network, BYTES)?;
-        Ok(relayed_bytes(&network)? - before < BYTES / 10)
+        until_path(network, "direct")?;
+        let before = relayed_bytes(network)?;
+        transfer(network, BYTES)?;
+        Ok(relayed_bytes(network)? - before < BYTES / 10)
     })?;
     for host in &network.hosts[1..] {
         let peer = host.peer(&other(host))?;
@@ -277,9 +320,11 @@ fn switches() -> Result<()> {
 }
 
 fn broadcasts() -> Result<()> {
-    let mut network = behind_nats([Nat::PortPreserving; 2])?;
-    start(&mut network)?;
-    until_path(&network, "direct")?;
+    played(with_mortal_hub, broadcast_once)
+}
+
+fn broadcast_once(network: &mut Network) -> Result<()> {
+    until_path(network, "direct")?;
     let (from, to) = (raw_vm(&network.hosts[1], "raw")?, raw_vm(&network.hosts[2], "raw")?);
     introduce(&from, &to, OWNER)?;
     let once = |first: u32| -> Result<()> {
@@ -295,19 +340,21 @@ fn broadcasts() -> Result<()> {
     network.hosts[1].until("the hub is down", |status| peer_of(status, "h0")["state"] != "up")?;
     once(3)?;
     start_all(&mut network.hosts[..1])?;
-    until_path(&network, "direct")?;
+    until_path(network, "direct")?;
     once(5)
 }
 
 fn outlives() -> Result<()> {
-    let mut network = behind_nats([Nat::PortPreserving; 2])?;
-    start(&mut network)?;
-    until_path(&network, "direct")?;
+    played(with_mortal_hub, outlive_hub)
+}
+
+fn outlive_hub(network: &mut Network) -> Result<()> {
+    until_path(network, "direct")?;
     network.hosts[0].kill();
     for host in &network.hosts[1..] {
         host.until("the hub is down", |status| peer_of(status, "h0")["state"] != "up")?;
     }
-    transfer(&network, 4 << 20)?;
+    transfer(network, 4 << 20)?;
     start_all(&mut network.hosts[..1])?;
     network.hosts[1..].iter().try_for_each(Host::until_all_up)?;
     for host in &network.hosts[1..] {
@@ -315,9 +362,9 @@ fn outlives() -> Result<()> {
         ensure!(peer["reconnects"] == 0, "the direct path went with the hub: {peer}");
     }
     // And it relays again when the path fails.
-    block(&network, true)?;
-    until_path(&network, "relayed")?;
-    transfer(&network, 4 << 20)
+    block(network, true)?;
+    until_path(network, "relayed")?;
+    transfer(network, 4 << 20)
 }
 
 fn restarts() -> Result<()> {

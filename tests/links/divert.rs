@@ -26,7 +26,7 @@ use vsnoop_testbed::hosts::{
 
 const BYTES: u64 = 8 << 20;
 /// A peer that falls silent is missed soon.
-const SOON: &str = "dead_after = \"1s\"";
+const SOON: Option<&str> = Some("1s");
 const PATIENCE: Duration = Duration::from_secs(120);
 
 pub fn trials() -> Vec<Trial> {
@@ -151,7 +151,7 @@ fn compressed(transport: &'static str) -> Result<()> {
 }
 
 fn peer_dies(transport: &'static str) -> Result<()> {
-    let plan = Plan { transport, ordinary_way: true, link: SOON, ..Plan::routed() };
+    let plan = Plan { transport, ordinary_way: true, dead_after: SOON, ..Plan::routed() };
     let mut network = Network::up(plan)?;
     until_diverts(&network.hosts[0], "active")?;
     until_diverts(&network.hosts[1], "active")?;
@@ -190,7 +190,7 @@ fn peer_dies(transport: &'static str) -> Result<()> {
 
 /// SIGKILL in mid-transfer leaves nothing in the kernel.
 fn killed() -> Result<()> {
-    let plan = Plan { ordinary_way: true, link: SOON, ..Plan::routed() };
+    let plan = Plan { ordinary_way: true, dead_after: SOON, ..Plan::routed() };
     let mut network = Network::up(plan)?;
     until_diverts(&network.hosts[0], "active")?;
     until_diverts(&network.hosts[1], "active")?;
@@ -237,7 +237,7 @@ fn dropped() -> Result<()> {
         let peer = 1 - number;
         Some(format!("{}when_down = \"drop\"\n", divert(peer, &[net_v4(peer), net_v6(peer)])))
     }
-    let plan = Plan { ordinary_way: true, link: SOON, diverts: drop, ..Plan::routed() };
+    let plan = Plan { ordinary_way: true, dead_after: SOON, diverts: drop, ..Plan::routed() };
     let mut network = Network::up(plan)?;
     until_diverts(&network.hosts[0], "active")?;
     until_diverts(&network.hosts[1], "active")?;

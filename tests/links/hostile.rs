@@ -162,7 +162,8 @@ fn cuts(transport: &'static str) -> Result<()> {
 }
 
 fn cut_one_after_another(transport: &'static str, pair: usize, cut: &AtomicUsize) -> Result<()> {
-    let mut network = Network::configured(Plan { transport, ..Plan::default() })?;
+    let plan = Plan { transport, dead_after: Some("5s"), ..Plan::default() };
+    let mut network = Network::configured(plan)?;
     let between = network.unknown_source(1)?;
     let line = |at| format!("address = \"{}\"\n", SocketAddr::new(at, PORT));
     network.edit_config(0, |text| text.replace(&line(outer(1)), &line(unknown_source(0))))?;

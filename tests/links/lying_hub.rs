@@ -16,7 +16,7 @@ use vsnoop_testbed::hosts::{Host, Network, PORT, Plan, inner_v4, unknown_source}
 use vsnoop_testbed::wait::wait_until;
 
 use self::hub::{Lie, LyingHub};
-use crate::direct::{introduced, other, until_path};
+use crate::direct::{introduced, other, played, until_path};
 use crate::raw_vm::PATIENCE;
 use crate::{transfer, trial};
 
@@ -36,18 +36,31 @@ pub fn trials() -> Vec<Trial> {
     .collect()
 }
 
-/// Hosts 1 and 2, of which each waits for the hub, and the hub, with what it does at first.
-fn with_hub(first: Lie, test: impl FnOnce(&Network, &Mutex<Lie>) -> Result<()>) -> Result<()> {
+/// Hosts 1 and 2, of which each waits for the hub.
+fn waiting() -> Result<Network> {
     let mut network = introduced(Plan::default())?;
     for host in [1, 2] {
         network.let_wait(host, 0)?;
     }
     network.hosts[1..].iter_mut().try_for_each(Host::start)?;
+    Ok(network)
+}
+
+/// They, and the hub, with what it does at first.
+fn with_hub(first: Lie, test: impl Fn(&Network, &Mutex<Lie>) -> Result<()>) -> Result<()> {
+    played(waiting, |network| beside_hub(network, first, &test))
+}
+
+fn beside_hub(
+    network: &Network,
+    first: Lie,
+    test: impl FnOnce(&Network, &Mutex<Lie>) -> Result<()>,
+) -> Result<()> {
     let (lie, is_over) = (Mutex::new(first), AtomicBool::new(false));
-    let mut hub = LyingHub::join(&network)?;
+    let mut hub = LyingHub::join(network)?;
     thread::scope(|scope| {
         let running = scope.spawn(|| hub.run(&lie, &is_over));
-        let result = test(&network, &lie);
+        let result = test(network, &lie);
         is_over.store(true, Ordering::Relaxed);
         running.join().map_err(|_| anyhow::anyhow!("the hub panicked"))??;
         result

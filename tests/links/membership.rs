@@ -3,6 +3,7 @@
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
@@ -11,12 +12,18 @@ use rcgen::{
 };
 use serde_json::Value;
 use vsnoop_testbed::hosts::{Etcd, EtcdOptions, EtcdTls, Host, Network, Plan, inner_v4, keygen};
+use vsnoop_testbed::wait::wait_until;
 
 use crate::session::{session, settled};
 use crate::{soaked, transfer, trial};
 
 /// Short, so that a host that dies is gone soon.
-const TTL: &str = "ttl = \"5s\"\n";
+const TTL_S: u64 = 5;
+/// An entry that is gone before was taken out.
+const LONG_TTL_S: u64 = 120;
+/// `link.dead_after` where a host is killed: it is missed, and one that gets no CPU for a while is
+/// not.
+const MISSED_AFTER: Option<&str> = Some("20s");
 /// A key that no host has.
 const FRESH: &str = "YmJiYmJiYmJiYmJiYmJiYmJiYmJiYmJiYmJiYmJiYmI=";
 
@@ -48,8 +55,14 @@ pub fn trials() -> Vec<Trial> {
 pub fn network(plan: Plan, nodes: usize, options: EtcdOptions) -> Result<(Network, Etcd)> {
     let network = Network::configured(plan)?;
     let etcd = network.etcd(nodes, options)?;
-    (0..network.hosts.len()).try_for_each(|host| network.announce(host, &etcd, TTL))?;
+    announce(&network, &etcd, TTL_S)?;
     Ok((network, etcd))
+}
+
+/// All hosts know of this etcd, and have leases of this time.
+fn announce(network: &Network, etcd: &Etcd, ttl_s: u64) -> Result<()> {
+    let line = format!("ttl = \"{ttl_s}s\"\n");
+    (0..network.hosts.len()).try_for_each(|host| network.announce(host, etcd, &line))
 }
 
 fn names(status: &Value, wanted: impl Fn(&Value) -> bool) -> Vec<&str> {
@@ -67,7 +80,9 @@ fn until_peers(host: &Host, wanted: &[&str]) -> Result<()> {
 
 fn joins(transport: &'static str) -> Result<()> {
     let plan = Plan { hosts: 3, transport, ..Plan::default() };
-    let (mut network, etcd) = network(plan, 1, EtcdOptions::default())?;
+    let mut network = Network::configured(plan)?;
+    let etcd = network.etcd(1, EtcdOptions::default())?;
+    announce(&network, &etcd, LONG_TTL_S)?;
     let (two, third) = network.hosts.split_at_mut(2);
     two.iter_mut().try_for_each(Host::start)?;
     let ([a, b], [c]) = (&*two, third) else { unreachable!("three hosts") };
@@ -87,9 +102,10 @@ fn joins(transport: &'static str) -> Result<()> {
             transfer::run(&a.vms[0], &c.vms[0], inner_v4(2, 0), 1 << 20, &AtomicU64::new(0))?;
             c.command(&["down", c.name()])?;
             c.kill();
-            // Not by the end of its lease: it is gone from etcd when its process is.
-            let there = etcd.control(&["get", "/vsnoop/test/h2"])?;
-            ensure!(there.is_empty(), "its entry is left: {there}");
+            // Not by the end of its lease: the process has taken it out.
+            wait_until("its entry is gone", Duration::from_secs(LONG_TTL_S / 2), || {
+                Ok(etcd.control(&["get", "/vsnoop/test/h2"])?.is_empty())
+            })?;
             until_peers(a, &["h1"])?;
             until_peers(b, &["h0"])?;
         }
@@ -106,7 +122,7 @@ fn joins(transport: &'static str) -> Result<()> {
 }
 
 fn dies() -> Result<()> {
-    let plan = Plan { hosts: 3, ..Plan::default() };
+    let plan = Plan { hosts: 3, dead_after: MISSED_AFTER, ..Plan::default() };
     let (mut network, etcd) = network(plan, 1, EtcdOptions::default())?;
     start_all(&mut network, &[])?;
     let before = settled(&network.hosts[0], "h1")?;
@@ -303,7 +319,7 @@ fn is_away(status: &Value) -> bool {
 }
 
 fn away() -> Result<()> {
-    let plan = Plan { hosts: 4, ..Plan::default() };
+    let plan = Plan { hosts: 4, dead_after: MISSED_AFTER, ..Plan::default() };
     let (mut network, mut etcd) = network(plan, 1, EtcdOptions::default())?;
     start_all(&mut network, &[0, 1, 2])?;
     let before = settled(&network.hosts[0], "h1")?;
@@ -317,7 +333,7 @@ fn away() -> Result<()> {
     network.hosts[3].until("it is away", is_away)?;
     ensure!(names(&network.hosts[3].status()?, |_| true) == ["h0"]);
     // For longer than the leases.
-    std::thread::sleep(std::time::Duration::from_secs(7));
+    std::thread::sleep(Duration::from_secs(7));
     for (host, others) in [(0, ["h1", "h2"]), (1, ["h0", "h2"]), (2, ["h0", "h1"])] {
         until_peers(&network.hosts[host], &others)?;
     }
@@ -349,7 +365,7 @@ fn away() -> Result<()> {
 }
 
 fn cut_off() -> Result<()> {
-    let plan = Plan { hosts: 3, ..Plan::default() };
+    let plan = Plan { hosts: 3, dead_after: MISSED_AFTER, ..Plan::default() };
     let (mut network, etcd) = network(plan, 1, EtcdOptions::default())?;
     start_all(&mut network, &[])?;
     let [a, b, c] = &network.hosts[..] else { unreachable!("three hosts") };
@@ -409,7 +425,7 @@ fn deleted() -> Result<()> {
 /// Three nodes, and many hosts that come and go while one leader is killed after the other.
 fn many() -> Result<()> {
     let hosts = soaked(6, 20);
-    let plan = Plan { hosts, ..Plan::default() };
+    let plan = Plan { hosts, dead_after: MISSED_AFTER, ..Plan::default() };
     let (mut network, mut etcd) = network(plan, 3, EtcdOptions::default())?;
     let all: Vec<_> = (0..hosts).collect();
     let (last, others) = all.split_last().context("a host")?;
@@ -496,7 +512,7 @@ fn passwords() -> Result<()> {
     c.command(&["reload", c.name()])?;
     (0..3).try_for_each(|host| until_others(&network, host, &[0, 1, 2]))?;
     let before = settled(&network.hosts[0], "h1")?;
-    std::thread::sleep(std::time::Duration::from_secs(5));
+    std::thread::sleep(Duration::from_secs(5));
     // With a token that has ended meanwhile.
     change_key(&network, 1, &[0, 2], 0)?;
     let [state, _, reconnects, _] = session(&network.hosts[0], "h1")?;

@@ -22,7 +22,8 @@ pub fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
     for transport in ["udp", "tls"] {
         for (who, link) in [("as_root", ""), ("as_another_user", AS_USER)] {
-            let plan = Plan { transport, link, ..Plan::default() };
+            // The peer is killed, and has to be missed.
+            let plan = Plan { transport, link, dead_after: Some("5s"), ..Plan::default() };
             let name = format!("privileges::{transport}::a_link_has_what_it_uses_{who}");
             trials.push(trial(name, move || bridged(plan)));
         }

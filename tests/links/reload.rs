@@ -278,7 +278,8 @@ fn user_timeouts(host: &Host) -> Result<Vec<Duration>> {
 
 fn dead_after() -> Result<()> {
     const CONNECTIONS: usize = 4;
-    let network = Network::up(Plan { transport: "tls", ..Plan::default() })?;
+    let plan = Plan { transport: "tls", dead_after: Some("60s"), ..Plan::default() };
+    let network = Network::up(plan)?;
     let a = &network.hosts[0];
     let until = |expected: u64| {
         wait_until(&format!("it is {expected} s"), PATIENCE, || {
@@ -288,10 +289,10 @@ fn dead_after() -> Result<()> {
         })
     };
     let before = settled(a, "h1")?;
-    until(5)?;
-    network.edit_config(0, |text| text.replacen("[link]\n", "[link]\ndead_after = \"9s\"\n", 1))?;
+    until(60)?;
+    network.edit_config(0, |text| text.replace("dead_after = \"60s\"", "dead_after = \"90s\""))?;
     reload(a)?;
-    until(9)?;
+    until(90)?;
     ensure!(session(a, "h1")? == before, "{before:?} became {:?}", session(a, "h1")?);
     Ok(())
 }

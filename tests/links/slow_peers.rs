@@ -14,6 +14,8 @@ use vsnoop_testbed::hosts::{Network, Outside, PORT, Plan, inner_v4, start_all};
 use vsnoop_testbed::wait::wait_until;
 
 const PATIENCE: Duration = Duration::from_secs(60);
+/// For the answer to one echo: a VM or a link may get no CPU for some seconds.
+const ECHO_PATIENCE: Duration = Duration::from_secs(30);
 
 pub fn trials() -> Vec<Trial> {
     let mut trials =
@@ -54,24 +56,25 @@ fn slow_line() -> Result<()> {
     for to in [fast, inner_v4(1, 0)] {
         wait_until("the VM answers", PATIENCE, || Ok(a.vms[0].ping(to, 1).is_ok()))?;
     }
-    ensure!(a.vms[0].ping(fast, 10)?.len() == 10 && a.vms[0].ping(inner_v4(1, 0), 10)?.len() == 10);
+    for to in [fast, inner_v4(1, 0)] {
+        a.vms[0].ping_each(to, 10, ECHO_PATIENCE)?;
+    }
     network.slow_down(1, "10mbit")?;
     let bind = || UdpSocket::bind("0.0.0.0:0").context("binding");
     let (socket, to) = (a.vms[0].run(bind)?, SocketAddr::new(inner_v4(1, 0), 9));
     let (sent, ends) = (AtomicU64::new(0), AtomicBool::new(false));
-    let answered = std::thread::scope(|scope| -> Result<_> {
+    std::thread::scope(|scope| -> Result<()> {
         let _end = EndOnDrop(&ends);
         scope.spawn(|| flood(&socket, to, &sent, &ends));
         wait_until("the line is flooded", PATIENCE, || {
             Ok(sent.load(Ordering::Relaxed) >= FLOODED_BYTES)
         })?;
-        let answered = a.vms[0].ping(fast, ECHOES)?.len();
+        a.vms[0].ping_each(fast, ECHOES, ECHO_PATIENCE)?;
         let standing = network.standing_bytes(1)?;
         ensure!(standing < BOUND_BYTES, "{standing} bytes stand before the slow line");
-        Ok(answered)
+        Ok(())
     })?;
     let (slow, fast) = (a.peer("h1")?, a.peer("h2")?);
-    ensure!(answered == usize::from(ECHOES), "{answered} of {ECHOES} echoes were answered");
     ensure!(slow["state"] == "up" && slow["reconnects"] == 0, "the slow peer: {slow}");
     let dropped = |peer: &Value, reason: &str| peer["dropped"][reason].as_u64().unwrap_or(0);
     ensure!(dropped(&slow, "queue_full") + dropped(&slow, "queue_late") > 0, "drops: {slow}");

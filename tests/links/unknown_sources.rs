@@ -32,6 +32,8 @@ const CALLS_SOAKED: u64 = 10_000;
 /// Time in which calls are counted.
 const ROUND: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(120);
+/// A peer that is killed is missed, and one that gets no CPU for a while is not.
+const MISSED_AFTER: Option<&str> = Some("20s");
 /// Each may have its own share of what the link gives to unknown sources.
 const ADDRESSES: u8 = 20;
 const CALLERS: u32 = 32;
@@ -95,7 +97,8 @@ impl Manner {
 }
 
 fn calls(transport: &'static str) -> Result<()> {
-    let mut network = Network::up(Plan { transport, ..Plan::default() })?;
+    let plan = Plan { transport, dead_after: MISSED_AFTER, ..Plan::default() };
+    let mut network = Network::up(plan)?;
     let away = network.unknown_source(ADDRESSES)?;
     let initiator = unknown(&network)?;
     let (left, right) = network.hosts.split_at_mut(1);

@@ -9,6 +9,7 @@ use vsnoop_testbed::net::Offloads;
 use vsnoop_testbed::relay::Freeze;
 use vsnoop_testbed::stream::{Stream, StreamPlan};
 use vsnoop_testbed::topology::{Family, PORT, Side, TopologyOptions, address};
+use vsnoop_testbed::vsnoop::PATIENTLY;
 
 use crate::attached::{self, Attached};
 use crate::backlog::Backlog;
@@ -92,7 +93,7 @@ fn pause_and_resume() -> anyhow::Result<()> {
     let case = Case::default();
     let topology = case.build()?;
     let mut attached = Attached::new(&topology)?;
-    attached.run(&["pause", PORT])?;
+    attached.run(&[&["pause", PORT], PATIENTLY].concat())?;
     let early_acks = || if attached::is_wanted() { attached.counter("early_acks") } else { Ok(0) };
     let before = early_acks()?;
     let outcome = Stream::run(&topology, &case.plan).with_context(|| attached.describe())?;

@@ -8,6 +8,7 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde_json::Value;
 use vsnoop_testbed::net::{Netns, check};
 use vsnoop_testbed::topology::{Family, PORT, Topology};
+use vsnoop_testbed::vsnoop::PATIENTLY;
 use vsnoop_testbed::{wait, workspace};
 
 use crate::pair::Pair;
@@ -248,7 +249,7 @@ impl<'a> Attached<'a> {
         if !self.attached {
             return Ok(());
         }
-        vsnoop(self.host, &["detach", PORT])?;
+        vsnoop(self.host, &[&["detach", PORT], PATIENTLY].concat())?;
         self.attached = false;
         let queueing_after = queueing(self.host)?;
         ensure!(

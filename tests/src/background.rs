@@ -9,6 +9,7 @@ use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::signal::{self, Signal};
 use nix::unistd::Pid;
+use vsnoop_testbed::process::{self, Stopped};
 
 /// Far longer than it takes to start one.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -72,7 +73,8 @@ impl Process {
 
     /// Stops the running one as long as the value lives.
     pub fn stop(self) -> Result<Stopped> {
-        Ok(Stopped(self.signal(Signal::SIGSTOP)?))
+        let pid = self.next(None)?;
+        Stopped::process(pid).with_context(|| format!("of {self:?}"))
     }
 
     /// Kills the running one, waits until it has ended, and returns its id.
@@ -109,27 +111,7 @@ impl Process {
 
     /// Ids of the processes with this command.
     fn all(self) -> Result<Vec<i32>> {
-        let mut all = Vec::new();
-        for entry in fs::read_dir("/proc").context("list the processes")? {
-            let name = entry.context("list the processes")?.file_name();
-            let Some(pid) = name.to_str().and_then(|name| name.parse().ok()) else { continue };
-            // It may just have ended.
-            let arguments = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            if arguments.split(|byte| *byte == 0).nth(1) == Some(self.name().as_bytes()) {
-                all.push(pid);
-            }
-        }
-        Ok(all)
-    }
-}
-
-/// A process that stands still, and goes on when this is dropped.
-pub struct Stopped(pub i32);
-
-impl Drop for Stopped {
-    fn drop(&mut self) {
-        // It may have been killed meanwhile.
-        let _ = signal::kill(Pid::from_raw(self.0), Signal::SIGCONT);
+        process::with_first_argument(self.name())
     }
 }
 

@@ -119,6 +119,7 @@ impl Case {
     ) -> Result<()> {
         let topology = self.build()?;
         let mut attached = self.attach(&topology)?;
+        let before = self.until_ready(&topology, &attached)?;
         let mut outcomes = Vec::new();
         for (freeze, plan) in self.streams() {
             topology.guest().set_freeze(freeze);
@@ -133,7 +134,7 @@ impl Case {
             outcomes.push(outcome);
         }
         verify(&topology, &attached, &outcomes).with_context(|| attached.describe())?;
-        self.until_early(&topology, &attached)?;
+        self.until_early(&topology, &attached, before)?;
         self.verify_early(&attached)?;
         // Detaching waits for a VM that shares a core.
         topology.guest().set_freeze(Freeze::Never);
@@ -144,12 +145,25 @@ impl Case {
         attached.detach()
     }
 
-    /// The first streams may have come before the memory that the port acknowledges with.
-    fn until_early(&self, topology: &Topology, attached: &Attached<'_>) -> Result<()> {
-        if !attached.has_hold() || self.early != Early::Yes {
+    fn wants_early(&self, attached: &Attached<'_>) -> bool {
+        attached.has_hold() && self.early == Early::Yes
+    }
+
+    /// Waits until the port acknowledges early, if the streams are to be; the early ACKs so far.
+    fn until_ready(&self, topology: &Topology, attached: &Attached<'_>) -> Result<u64> {
+        if !self.wants_early(attached) {
+            return Ok(0);
+        }
+        attached.until_it_holds(topology)?;
+        attached.counter("early_acks")
+    }
+
+    /// All streams may have come while the engine had no CPU.
+    fn until_early(&self, topology: &Topology, attached: &Attached<'_>, before: u64) -> Result<()> {
+        if !self.wants_early(attached) {
             return Ok(());
         }
-        let is_early = || Ok(attached.counter("early_acks")? > 0);
+        let is_early = || Ok(attached.counter("early_acks")? > before);
         self.send_until(topology, attached, "something is acknowledged early", is_early)
     }
 

@@ -285,7 +285,7 @@ fn rounds(bench: &Bench) -> Result<()> {
     for _ in 0..2 {
         open()?;
         for senders in [1, usize::from(COUNT), 2] {
-            let reply = round(senders, 20_000)?;
+            let reply = round(senders, 100_000)?;
             let Reply::Round { took_ns: Some(_), missing } = reply else {
                 bail!("a round of {senders} senders: {reply:?}");
             };

@@ -23,7 +23,9 @@ pub enum Error {
     #[error("port {0} is not attached; `vsnoop status` lists the ports that are")]
     NotAttached(String),
     /// The BPF file system is missing.
-    #[error("no BPF file system at /sys/fs/bpf; mount it: mount -t bpf bpf /sys/fs/bpf")]
+    #[error(
+        "no BPF file system at /sys/fs/bpf; mount it: mount -t bpf -o mode=0700 bpf /sys/fs/bpf"
+    )]
     NoBpfFs,
     /// No privilege.
     #[error("no permission to {what}; run as root (CAP_BPF and CAP_NET_ADMIN)")]
@@ -130,14 +132,14 @@ pub enum Damage {
 /// A requirement that the host does not meet.
 #[derive(Debug, thiserror::Error)]
 pub enum Unready {
-    /// The lock of all pins is taken.
+    /// The lock of all pins, or of a port, is taken.
     #[error(
-        "another process has had the lock of {root} for {seconds} s (is it stopped?); end it and \
+        "another process has had the lock of {directory} for {seconds} s (is it stopped?); end it and \
          try again"
     )]
     Locked {
-        /// The directory of all pins.
-        root: &'static str,
+        /// The directory whose lock it is.
+        directory: PathBuf,
         /// How long it was waited for.
         seconds: u64,
     },

@@ -68,10 +68,10 @@ impl HoldMaps {
         let bell = port.if_there(open_any_map(&dir.join(PortMap::Doorbell.pin())))?;
         let woken = Rc::new(RefCell::new(Vec::new()));
         let memory = Self {
-            slabs: Slabs::open(dir)?,
+            slabs: port.if_there(Slabs::open(dir))?,
             reserve: Reserve::default(),
             port: Mapping::new(&shared, dir)?,
-            reclaim: Runner::open(dir, SharedProgram::Reclaim)?,
+            reclaim: port.if_there(Runner::open(dir, SharedProgram::Reclaim))?,
             doorbell: listen(&bell, woken.clone())
                 .map_err(Error::bpf(format!("listen to the doorbell of {}", dir.display())))?,
             woken,

@@ -23,13 +23,15 @@
 //! after setting a port aside leaves its directory ([`crate::Port::cut_short`]); any process may
 //! continue, even beside the first one.
 
-use std::fs::{self, File};
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use rustix::process::geteuid;
 
 use crate::error::{Error, Result, Unready};
 use crate::link::PinnedLink;
@@ -45,7 +47,10 @@ pub(crate) const LINKS: [&str; 2] = ["link_to_vm", "link_from_vm"];
 /// slot emptied.
 pub(crate) const MEMORY: &str = "memory";
 
-/// How long to wait for the lock. A process that is not stopped holds it for some tens of
+/// Mode of directories.
+const PRIVATE: u32 = 0o700;
+
+/// How long to wait for a lock. A process that is not stopped holds it for some tens of
 /// milliseconds.
 const PATIENCE: Duration = Duration::from_secs(3);
 
@@ -129,7 +134,17 @@ pub(crate) fn flock(directory: &File, how: i32) -> std::io::Result<()> {
     }
 }
 
-/// The same with a bound on the wait, because the holder may be stopped. After one timeout this
+/// The same for `path`, with a bound on the wait; a timeout names the directory.
+pub(crate) fn lock_directory(directory: &File, path: &Path) -> Result<()> {
+    flock_in_time(directory, libc::LOCK_EX).map_err(|error| match error.kind() {
+        std::io::ErrorKind::TimedOut => {
+            Unready::Locked { directory: path.into(), seconds: PATIENCE.as_secs() }.into()
+        }
+        _ => Error::io(format!("lock {}", path.display()))(error),
+    })
+}
+
+/// [`flock`] with a bound on the wait, because the holder may be stopped. After one timeout this
 /// process only tries.
 pub(crate) fn flock_in_time(directory: &File, how: i32) -> std::io::Result<()> {
     static IN_VAIN: AtomicBool = AtomicBool::new(false);
@@ -159,18 +174,12 @@ pub(crate) struct Lock {
 
 /// Takes the lock of [`PIN_ROOT`]; `None` if nothing is pinned.
 pub(crate) fn lock() -> Result<Option<Lock>> {
-    let what = || format!("lock {PIN_ROOT}");
     loop {
         let root = match File::open(PIN_ROOT) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            opened => opened.map_err(Error::io(what()))?,
+            opened => opened.map_err(Error::io(format!("lock {PIN_ROOT}")))?,
         };
-        flock_in_time(&root, libc::LOCK_EX).map_err(|error| match error.kind() {
-            std::io::ErrorKind::TimedOut => {
-                Unready::Locked { root: PIN_ROOT, seconds: PATIENCE.as_secs() }.into()
-            }
-            _ => Error::io(what())(error),
-        })?;
+        lock_directory(&root, Path::new(PIN_ROOT))?;
         // Removed during the wait: other processes lock its successor.
         if inode_of(&root) == inode(Path::new(PIN_ROOT)) {
             return Ok(Some(Lock { _root: root }));
@@ -217,14 +226,50 @@ pub(crate) fn is_programs(dir: &Path) -> bool {
         .is_some_and(|name| name.as_encoded_bytes().starts_with(PROGRAMS_PREFIX.as_bytes()))
 }
 
+/// Creates a directory that other users cannot open: who can open it can hold its lock.
+pub(crate) fn create_private(path: &Path) -> std::io::Result<()> {
+    DirBuilder::new().mode(PRIVATE).create(path)
+}
+
+/// The same for one that may exist, which earlier versions left open to others.
+pub(crate) fn create_root(path: &Path) -> Result<()> {
+    let created = match create_private(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => close_to_others(path),
+        created => created,
+    };
+    created.map_err(Error::io(format!("create {}", path.display())))
+}
+
+/// An error if it is another user's, who could rename and remove what is in it: where anybody may
+/// make directories beside it, that user has made it.
+fn close_to_others(path: &Path) -> std::io::Result<()> {
+    let mut options = OpenOptions::new();
+    options.read(true).custom_flags(libc::O_NOFOLLOW | libc::O_DIRECTORY);
+    let directory = match options.open(path) {
+        // Another process has removed it since.
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        opened => opened?,
+    };
+    let found = directory.metadata()?;
+    if ![0, geteuid().as_raw()].contains(&found.uid()) {
+        let reason =
+            format!("user {} has made it; remove it: rm -r {}", found.uid(), path.display());
+        return Err(std::io::Error::other(reason));
+    }
+    if found.mode() & 0o077 != 0 {
+        directory.set_permissions(Permissions::from_mode(PRIVATE))?;
+    }
+    Ok(())
+}
+
 /// Creates a directory for an attach.
 pub(crate) fn create_arrival() -> Result<PathBuf> {
-    fs::create_dir_all(PIN_ROOT).map_err(Error::io(format!("create {PIN_ROOT}")))?;
+    create_root(Path::new(PIN_ROOT))?;
     let pid = std::process::id();
     let started = start_time(pid).unwrap_or_default();
     for count in 0u32.. {
         let path = Path::new(PIN_ROOT).join(format!("{ARRIVING}{pid}-{started}-{count}"));
-        match fs::create_dir(&path) {
+        match create_private(&path) {
             Ok(()) => return Ok(path),
             // Another thread's.
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}

@@ -119,7 +119,7 @@ impl Ready {
     /// A slot for the port that arrives in `dir`. Its `maps` are not in it yet.
     pub(crate) fn take_slot(mut self, dir: &Path, maps: &mut Object) -> Result<ProgramSlot> {
         let memory = dir.join(pins::MEMORY);
-        fs::create_dir(&memory).map_err(Error::io(format!("create {}", memory.display())))?;
+        pins::create_private(&memory).map_err(Error::io(format!("create {}", memory.display())))?;
         let _lock = pins::lock()?;
         let prefix = self.constants.prefix();
         let (programs, slot) = match free_slot(&prefix)? {

@@ -172,17 +172,16 @@ impl Port {
         Ok(found)
     }
 
-    /// Waits for the lock for read-modify-write of records. The kernel releases it with the
-    /// process.
+    /// Waits for the lock for read-modify-write of records, with a bound. The kernel releases it
+    /// with the process.
     fn lock_records(&self) -> Result<RecordLock> {
-        let what = || format!("lock {}", self.dir().display());
         let directory = match File::open(self.dir()) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 return Err(self.taken_away());
             }
-            opened => opened.map_err(Error::io(what()))?,
+            opened => opened.map_err(Error::io(format!("lock {}", self.dir().display())))?,
         };
-        pins::flock(&directory, libc::LOCK_EX).map_err(Error::io(what()))?;
+        pins::lock_directory(&directory, self.dir())?;
         // If the port was detached during the wait, a change would have no effect.
         let lock = RecordLock { _directory: directory };
         if self.is_there() { Ok(lock) } else { Err(self.taken_away()) }

@@ -99,7 +99,8 @@ impl Uplink {
 
     fn make(netns: u64, ifindex: u32, ifname: &str, is_new: bool) -> Result<Self> {
         let dir = directory(UplinkId { netns, ifindex });
-        fs::create_dir_all(&dir).map_err(Error::io(format!("create {}", dir.display())))?;
+        pins::create_root(Path::new(UPLINK_ROOT))?;
+        pins::create_root(&dir)?;
         let made = load(&dir, ifindex, ifname).and_then(|()| Self::open_dir(dir.clone()));
         if let Ok(uplink) = &made
             && is_new

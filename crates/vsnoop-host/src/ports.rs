@@ -96,9 +96,10 @@ impl Attached {
         Netns::find(self.meta.netns)
     }
 
-    /// For messages, for example "vnet0".
-    pub fn label(&self) -> &str {
-        &self.name
+    /// For messages: "vnet0", or "vnet0 (netns blue)" in another network namespace.
+    pub fn label(&self) -> String {
+        let netns = self.netns();
+        netns.map_or_else(|| self.name.clone(), |netns| netns.label_of_port(&self.name))
     }
 }
 

@@ -6,7 +6,7 @@ use crate::run_time::RunTime;
 use crate::system::process::{self, Process};
 use crate::system::vcpu::Threads;
 
-/// Interval of searches through all processes.
+/// Interval of searches through all processes, and through the descriptors of the VM's.
 const SEARCH_PERIOD: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
@@ -16,13 +16,24 @@ pub struct Vm {
     netns: u64,
     process: Option<Process>,
     searched_at: Option<Instant>,
+    /// Those of the tap, at the last search: the process may have many others.
+    descriptors: Vec<i32>,
+    listed_at: Option<Instant>,
     threads: Threads,
 }
 
 impl Vm {
     pub fn behind(tap: &str, netns: u64) -> Self {
         let tap = tap.to_owned();
-        Self { tap, netns, process: None, searched_at: None, threads: Threads::default() }
+        Self {
+            tap,
+            netns,
+            process: None,
+            searched_at: None,
+            descriptors: Vec::new(),
+            listed_at: None,
+            threads: Threads::default(),
+        }
     }
 
     pub fn tap(&self) -> &str {
@@ -32,6 +43,7 @@ impl Vm {
     pub fn tap_is_called(&mut self, name: String) {
         self.tap = name;
         self.searched_at = None;
+        self.listed_at = None;
     }
 
     /// Discards the last sample: the next call starts a new period.
@@ -42,16 +54,25 @@ impl Vm {
     /// Run time of the VM since the last sample, `elapsed` ago.
     pub fn run_time(&mut self, elapsed: Duration) -> RunTime {
         self.find_process();
-        let Some(process) = &self.process else {
+        let Some(pid) = self.process.as_ref().map(|process| process.pid) else {
             // No process holds the tap.
             return RunTime::wall(elapsed);
         };
-        let now = Threads::of_process(process.pid);
+        let now = Threads::of_process(pid);
         let before = std::mem::replace(&mut self.threads, now);
-        if process::rings_are_empty(process.pid, &self.tap, self.netns) == Some(false) {
+        self.list_descriptors(pid);
+        let descriptors = &self.descriptors;
+        if process::rings_are_empty(pid, &self.tap, self.netns, descriptors) == Some(false) {
             return RunTime::None;
         }
         RunTime::between(&before, &self.threads, elapsed)
+    }
+
+    fn list_descriptors(&mut self, pid: i32) {
+        if is_due(self.listed_at) {
+            self.listed_at = Some(Instant::now());
+            self.descriptors = process::descriptors(pid, &self.tap).collect();
+        }
     }
 
     fn find_process(&mut self) {
@@ -59,10 +80,16 @@ impl Vm {
             return;
         }
         self.process = None;
-        if self.searched_at.is_none_or(|searched| searched.elapsed() >= SEARCH_PERIOD) {
+        if is_due(self.searched_at) {
             self.searched_at = Some(Instant::now());
             self.process = process::holding_tap(&self.tap, self.netns);
+            self.listed_at = None;
             self.threads = Threads::default();
         }
     }
+}
+
+/// Is a search due, the last of which was then?
+fn is_due(last: Option<Instant>) -> bool {
+    last.is_none_or(|last| last.elapsed() >= SEARCH_PERIOD)
 }

@@ -278,7 +278,7 @@ mod tests {
                         running.ingress.send(ingress::Order::Stop);
                     }
                     for _ in 0..2 {
-                        let ended = running.ended.recv_timeout(Duration::from_secs(10));
+                        let ended = running.ended.recv_timeout(Duration::from_secs(120));
                         assert!(ended.is_ok(), "divided {divided}, ingress first {ingress_first}");
                     }
                 }

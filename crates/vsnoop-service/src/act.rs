@@ -12,7 +12,7 @@ use vsnoop_host::attach::{self, Request, UNBOUNDED};
 use vsnoop_host::config::Config;
 use vsnoop_host::detach;
 use vsnoop_host::error::Result;
-use vsnoop_host::held::{Holds, Outstanding};
+use vsnoop_host::held::amount;
 use vsnoop_host::left_off::{Mark, Marks, Until};
 use vsnoop_host::ports::{Attached, AttachmentState};
 use vsnoop_host::quota;
@@ -37,11 +37,12 @@ pub fn attach(
     let Wanted { settings, table } = wanted;
     let request = Request { settings, config, table: Some(table), is_interrupted };
     let new = attach::attach(name, netns, &request)?;
+    let port = netns.label_of_port(name);
     match settings.mode {
-        Mode::Observe => tracing::info!("port {name}: observed ({table})"),
+        Mode::Observe => tracing::info!("port {port}: observed ({table})"),
         Mode::Accelerate => {
             let hold = units::bytes(quota::bytes_of(&new.policy));
-            tracing::info!("port {name}: accelerated, holds at most {hold} ({table})");
+            tracing::info!("port {port}: accelerated, holds at most {hold} ({table})");
         }
     }
     Ok(())
@@ -58,26 +59,29 @@ pub fn set_bounds(key: PortKey, netns: &Netns, wanted: &Wanted, config: &Config)
         let hold = quota::bytes_for(name, settings.hold, config, netns, Some(&attached))?;
         let ahead = settings.ahead.unwrap_or(UNBOUNDED);
         attached.port.set_bounds(Some(hold / HOLD_CHUNK), Some(ahead))?;
-        tracing::info!("port {name}: holds at most {}", units::bytes(hold.into()));
+        let (port, hold) = (netns.label_of_port(name), units::bytes(hold.into()));
+        tracing::info!("port {port}: holds at most {hold}");
     }
     attached.port.set_service(&wanted.mark())?;
     Ok(())
 }
 
 /// Keeps a tap off that another program has taken off.
-pub fn leave_off(name: &str, mark: Mark) -> Result<()> {
-    tracing::warn!("port {name} was taken off by another program: left off until a reload");
-    Marks::of_host().add(mark, Until::Reload)
+pub fn leave_off(name: &str, netns: &Netns, mark: Mark) -> Result<()> {
+    Marks::of_host().add(mark, Until::Reload)?;
+    let port = netns.label_of_port(name);
+    tracing::warn!("port {port} was taken off by another program: left off until a reload");
+    Ok(())
 }
 
 /// Pauses a port while its VM migrates, or ends that.
 pub fn set_migrating(key: PortKey, migrating: bool) -> Result<()> {
     let attached = Attached::of(Port::open(key.netns, key.ifindex)?)?;
     attached.port.set_migrating(migrating)?;
-    let name = &attached.name;
+    let port = attached.label();
     match migrating {
-        true => tracing::info!("port {name}: paused, its VM is being migrated or saved"),
-        false => tracing::info!("port {name}: goes on, its VM is here"),
+        true => tracing::info!("port {port}: paused, its VM is being migrated or saved"),
+        false => tracing::info!("port {port}: goes on, its VM is here"),
     }
     Ok(())
 }
@@ -85,24 +89,30 @@ pub fn set_migrating(key: PortKey, migrating: bool) -> Result<()> {
 /// Says what a VM that has left has not acknowledged. Returns the bytes.
 pub fn report_left_behind(key: PortKey) -> Result<u64> {
     let attached = Attached::of(Port::open(key.netns, key.ifindex)?)?;
-    let left = Outstanding::of(&attached.port, &Holds::open_or_do_without(&attached.port))?;
-    let name = &attached.name;
-    match left.bytes {
-        0 => tracing::info!("port {name}: its VM has left, with all that was acknowledged for it"),
+    let (flows, bytes) = attached.port.outstanding()?;
+    let port = attached.label();
+    match bytes {
+        0 => tracing::info!("port {port}: its VM has left, with all that was acknowledged for it"),
         _ => tracing::warn!(
-            "port {name}: its VM has left without {}: these connections are reset unless it comes \
+            "port {port}: its VM has left without {}: these connections are reset unless it comes \
              back",
-            left.text()
+            amount(bytes, flows)
         ),
     }
-    Ok(left.bytes)
+    Ok(bytes)
+}
+
+/// The mark of a port that an operator detaches; `None` if its network namespace is gone.
+fn mark(attached: &Attached) -> Result<Option<Mark>> {
+    attached.netns().map(|netns| Mark::of(&netns, attached.meta.ifindex)).transpose()
 }
 
 /// A port that is being detached.
 pub struct Draining {
     pub key: PortKey,
     attached: Attached,
-    holds: Holds,
+    /// Of a command that was ended before it took the port off.
+    has_mark: bool,
     since: Instant,
 }
 
@@ -115,8 +125,8 @@ impl Draining {
         if attached.state == AttachmentState::Active {
             attached.port.set_run(port_run::PORT_PAUSED)?;
         }
-        let holds = Holds::open_or_do_without(&attached.port);
-        Ok(Self { key, attached, holds, since: Instant::now() })
+        let has_mark = mark(&attached)?.is_some_and(|mark| Marks::of_host().has(mark));
+        Ok(Self { key, attached, has_mark, since: Instant::now() })
     }
 
     /// Has the VM acknowledged everything, or taken too long?
@@ -127,25 +137,26 @@ impl Draining {
             return true;
         }
         // Reading again would fail again.
-        Outstanding::of(&self.attached.port, &self.holds)
-            .map_or(true, |left| drain::is_over(left.bytes, waited, timeout))
+        self.attached
+            .port
+            .outstanding()
+            .map_or(true, |(_, bytes)| drain::is_over(bytes, waited, timeout))
     }
 
     /// Detaches the port. Returns how many connections that has reset.
     pub fn finish(self) -> Result<u64> {
-        let name = self.attached.name.clone();
-        // Of a command that was ended before it took the port off.
-        let netns = self.attached.netns();
-        let mark = netns.map(|netns| Mark::of(&netns, self.attached.meta.ifindex));
-        if let Some(mark) = mark.transpose()? {
+        let port = self.attached.label();
+        let mark = mark(&self.attached)?.filter(|_| self.has_mark);
+        let detached = detach::detach(self.attached)?;
+        // An operator who has detached it meanwhile means it.
+        if let Some(mark) = mark.filter(|_| !detached.by_another) {
             Marks::of_host().remove(mark)?;
         }
-        let detached = detach::detach(self.attached)?;
         match detached.ended.flows {
-            0 => tracing::info!("port {name}: detached"),
+            0 => tracing::info!("port {port}: detached"),
             flows => {
                 let flows = units::plural(flows, "connection");
-                tracing::warn!("port {name}: detached; {flows} with held bytes reset");
+                tracing::warn!("port {port}: detached; {flows} with held bytes reset");
             }
         }
         Ok(detached.ended.flows)

@@ -34,8 +34,9 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// A client that asks for the state waits this long for the service to look. One that is at work
 /// for longer is told what was before.
 const LOOK: Duration = Duration::from_millis(500);
-/// A client waits this long: the service may be attaching many ports.
+/// A client waits this long: the service may be busy. Its thread gives up before, and says so.
 const PATIENCE_WITH_SERVICE: Duration = Duration::from_secs(60);
+const PATIENCE_WITH_LOOP: Duration = Duration::from_secs(50);
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Line<T> {
@@ -261,9 +262,9 @@ impl Answering {
         let (reply, answer) = mpsc::channel();
         let sent = self.orders.send(Order { reply }).is_ok();
         self.wake();
-        match answer.recv_timeout(PATIENCE_WITH_SERVICE) {
+        match answer.recv_timeout(PATIENCE_WITH_LOOP) {
             Ok(response) if sent => response,
-            _ => refused("the service gives no answer; it may be ending"),
+            _ => refused("the service gives no answer: it may be ending, or reload later"),
         }
     }
 }

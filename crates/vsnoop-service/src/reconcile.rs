@@ -6,7 +6,7 @@
 //! |---|---|---|
 //! | - | no | none |
 //! | - | yes | attach; not if an operator has detached it (`left_off` of vsnoop-host) |
-//! | -, but at the last look | yes | leave it off: another program has taken it off |
+//! | -, but the service has attached it | yes | leave it off: another program has taken it off |
 //! | a command | any | none |
 //! | the service, with these settings | yes | none |
 //! | the service, with other bounds, or for another table | yes | set the bounds |
@@ -143,13 +143,6 @@ impl Wanted {
     }
 }
 
-/// What to do now, and when to look again even if nothing changes.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct Plan {
-    pub actions: Vec<Action>,
-    pub again_at: Option<Duration>,
-}
-
 #[derive(Debug)]
 struct Failure {
     tries: u32,
@@ -160,49 +153,67 @@ struct Failure {
 /// What the service remembers; all of it may be lost.
 #[derive(Debug, Default)]
 pub struct Reconciler {
-    /// Ports that were attached at the last look or since, without those that the service detaches.
+    /// Ports of the service at the last look or since, without those that it detaches, and those
+    /// that are to be left off until they are.
     attached: HashSet<PortKey>,
     /// Attempts that are going to be repeated.
     failed: HashMap<PortKey, Failure>,
 }
 
 impl Reconciler {
-    /// `now`: since any fixed time.
-    pub fn plan(&mut self, now: Duration, present: &[Present], patterns: &[PortPattern]) -> Plan {
+    /// What to do now. An action that is not carried out comes again. `now`: since any fixed time.
+    pub fn plan(
+        &mut self,
+        now: Duration,
+        present: &[Present],
+        patterns: &[PortPattern],
+    ) -> Vec<Action> {
         self.forget_others(present);
-        let mut plan = Plan::default();
-        for port in present {
-            let wanted = Wanted::of(&port.tap, patterns);
-            plan.actions.extend(self.action(now, port, wanted));
-        }
+        let action = |port: &Present| self.action(now, port, Wanted::of(&port.tap, patterns));
+        present.iter().filter_map(action).collect()
+    }
+
+    /// When to look again even if nothing changes.
+    pub fn again_at(&self, now: Duration) -> Option<Duration> {
         // One that is due and was not tried has a tap that is not ready: its change is an event.
         let pauses = self.failed.values().map(|failure| failure.again_at);
-        plan.again_at = pauses.filter(|again_at| *again_at > now).min();
-        plan
+        pauses.filter(|again_at| *again_at > now).min()
     }
 
     fn action(&mut self, now: Duration, port: &Present, wanted: Option<Wanted>) -> Option<Action> {
         let key = port.key;
         let Some(attachment) = &port.attachment else {
             let name = port.tap.interface.clone();
-            // `vsnoop observe` takes off what no table wants.
-            if self.attached.remove(&key) && wanted.is_some() && !port.is_left_off {
+            if wanted.is_none() || port.is_left_off {
+                self.attached.remove(&key);
+                return None;
+            }
+            if self.attached.contains(&key) {
                 return Some(Action::LeaveOff { key, name });
             }
-            let is_due = self.failed.get(&key).is_none_or(|failure| failure.again_at <= now);
+            let is_due = self.is_due(key, now);
             let is_gone = matches!(port.vm, VmPlace::Gone { .. });
             return wanted
-                .filter(|_| port.is_ready && is_due && !is_gone && !port.is_left_off)
+                .filter(|_| port.is_ready && is_due && !is_gone)
                 .map(|wanted| Action::Attach { key, name, wanted });
         };
-        self.failed.remove(&key);
         let action = change(port, attachment, wanted);
-        let is_leaving = matches!(attachment, Attachment::Leaving);
-        match is_leaving || matches!(action, Some(Action::Detach { .. })) {
-            true => drop(self.attached.remove(&key)),
-            false => drop(self.attached.insert(key)),
+        let is_of_service = matches!(attachment, Attachment::ByService { .. });
+        match is_of_service && !matches!(action, Some(Action::Detach { .. })) {
+            true => drop(self.attached.insert(key)),
+            false => drop(self.attached.remove(&key)),
         }
-        action
+        match action {
+            Some(Action::SetBounds { .. }) => action.filter(|_| self.is_due(key, now)),
+            _ => {
+                self.failed.remove(&key);
+                action
+            }
+        }
+    }
+
+    fn is_due(&self, key: PortKey, now: Duration) -> bool {
+        self.failed.get(&key).is_none_or(|failure| failure.again_at <= now)
     }
 
     /// The service has attached a port.

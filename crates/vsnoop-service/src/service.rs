@@ -25,12 +25,19 @@ use crate::error::{Error, Result};
 use crate::metrics::Metrics;
 use crate::namespaces::Namespaces;
 use crate::qmp::{Monitors, Phase};
-use crate::reconcile::{Action, GONE, Plan, PortKey, Present, Reconciler, VmPlace};
+use crate::reconcile::{Action, GONE, PortKey, Present, Reconciler, VmPlace};
 use crate::signals::Signals;
-use crate::survey::Survey;
+use crate::survey::{Seen, Survey};
 
 /// Interval of looks while a port drains, a namespace is about to come, or a command has the lock.
 const STEP: Duration = Duration::from_millis(50);
+
+/// Longest work under the lock of commands: a command may wait for it, or a VM begin to migrate.
+const AT_WORK: Duration = Duration::from_millis(500);
+
+/// Interval of looks for helper and engine while a port is attached. Without an engine held bytes
+/// are given up after 30 s.
+const BACKGROUND: Duration = Duration::from_secs(5);
 
 /// Pause after a look that failed.
 const TROUBLE: Duration = Duration::from_secs(1);
@@ -63,7 +70,11 @@ struct Service {
     began: Instant,
     /// Something is under way that no event ends.
     is_hurried: bool,
-    again_at: Option<Duration>,
+    /// A port is attached, which needs helper and engine.
+    is_any_attached: bool,
+    /// What an earlier configuration has attached may be where the present one does not look.
+    is_reloaded: bool,
+    is_troubled: bool,
     watchdog: Option<Duration>,
 }
 
@@ -91,7 +102,9 @@ pub fn run(options: Options) -> Result<()> {
         draining: Vec::new(),
         began: Instant::now(),
         is_hurried: false,
-        again_at: None,
+        is_any_attached: false,
+        is_reloaded: true,
+        is_troubled: false,
         watchdog: sd_notify::watchdog_enabled(),
     };
     if let Err(error) = Marks::of_host().service_starts() {
@@ -115,7 +128,7 @@ pub fn run(options: Options) -> Result<()> {
         service.metrics.try_again();
         if let Err(error) = service.look() {
             tracing::error!("{}; tried again in {TROUBLE:?}", with_causes(&error));
-            service.again_at = Some(service.began.elapsed() + TROUBLE);
+            service.is_troubled = true;
         }
         notify(&[NotifyState::Watchdog]);
         service.wait()?;
@@ -163,6 +176,7 @@ impl Service {
         match &done {
             Ok(()) => {
                 self.reconciler.reload();
+                self.is_reloaded = true;
                 // What operators took off: a reload asks for what the configuration says.
                 if let Err(error) = Marks::of_host().clear() {
                     tracing::warn!("{}", with_causes(&error));
@@ -233,8 +247,10 @@ impl Service {
         let mut seen = self.survey.look(&self.namespaces, &self.patterns)?;
         self.follow_vms(&mut seen.present);
         let now = self.began.elapsed();
-        let Plan { actions, again_at } = self.reconciler.plan(now, &seen.present, &self.patterns);
-        self.again_at = again_at;
+        let mut actions = self.reconciler.plan(now, &seen.present, &self.patterns);
+        if std::mem::take(&mut self.is_reloaded) {
+            actions.extend(self.out_of_sight(&seen));
+        }
         self.follow_migrations(&actions);
         let departed = self.departures.look(&seen, &self.survey, &self.monitors);
         self.metrics.note(|facts| facts.left_behind_bytes += departed.bytes);
@@ -244,11 +260,17 @@ impl Service {
         self.publish(self.state(&seen.present));
         self.act(&actions)?;
         self.publish(self.state(&seen.present));
-        let is_any = seen.present.iter().any(|port| port.attachment.is_some());
-        if is_any || !actions.is_empty() {
+        self.is_any_attached = seen.present.iter().any(|port| port.attachment.is_some());
+        if self.is_any_attached || !actions.is_empty() {
             (self.options.start_background)();
         }
         Ok(())
+    }
+
+    /// Detaches ports of the service in network namespaces that no table names any more.
+    fn out_of_sight(&self, seen: &Seen) -> Vec<Action> {
+        let is_out = |key: &&PortKey| self.namespaces.find(key.netns).is_none();
+        seen.pinned.iter().filter(is_out).map(|key| Action::Detach { key: *key }).collect()
     }
 
     /// Asks the monitors of VMs where these are.
@@ -301,7 +323,7 @@ impl Service {
         }
     }
 
-    /// What needs the lock of commands.
+    /// What needs the lock of commands, which others get after [`AT_WORK`]: the next look goes on.
     fn act(&mut self, actions: &[Action]) -> Result<()> {
         self.is_hurried |= !self.draining.is_empty();
         let needs_no_lock = |action: &Action| {
@@ -319,8 +341,13 @@ impl Service {
             tracing::warn!("{}", with_causes(&error));
         }
         self.finish_detaching();
+        let since = Instant::now();
         for action in actions {
             if self.signals.is_end() {
+                break;
+            }
+            if since.elapsed() > AT_WORK {
+                self.is_hurried = true;
                 break;
             }
             self.carry_out(action);
@@ -363,7 +390,7 @@ impl Service {
             }
             Action::LeaveOff { key, name } => {
                 let Some(watched) = self.namespaces.find(key.netns) else { return };
-                (*key, act::leave_off(name, watched.mark(key.ifindex)))
+                (*key, act::leave_off(name, &watched.netns, watched.mark(key.ifindex)))
             }
             Action::Detach { .. } | Action::Pause { .. } | Action::Resume { .. } => return,
         };
@@ -385,7 +412,11 @@ impl Service {
     fn wait(&mut self) -> Result<()> {
         let step = self.is_hurried.then_some(STEP);
         let now = self.began.elapsed();
-        let retry = self.again_at.map(|again_at| again_at.saturating_sub(now));
+        let again_at = self.reconciler.again_at(now);
+        let retry = again_at.map(|again_at| again_at.saturating_sub(now));
+        let trouble = std::mem::take(&mut self.is_troubled).then_some(TROUBLE);
+        // Helper and engine may end together, and need not be its children.
+        let background = self.is_any_attached.then_some(BACKGROUND);
         let instant = Instant::now();
         let monitors = self.monitors.due(instant).map(|due| due.saturating_duration_since(instant));
         // A sign of life in half of the time that systemd allows.
@@ -393,7 +424,8 @@ impl Service {
         let metrics = self.metrics.pause();
         let passed_on = self.survey.pause();
         let names = self.namespaces.pause(&self.patterns);
-        let timeouts = [step, retry, monitors, watchdog, metrics, passed_on, names];
+        let timeouts =
+            [step, retry, trouble, background, monitors, watchdog, metrics, passed_on, names];
         let timeout = timeouts.into_iter().flatten().min();
         let timeout = timeout.map_or(PollTimeout::NONE, |timeout| {
             PollTimeout::try_from(timeout + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX)

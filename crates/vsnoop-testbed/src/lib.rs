@@ -40,6 +40,7 @@ pub mod hosts;
 pub mod interrupt;
 pub mod net;
 pub mod place;
+pub mod process;
 pub mod raw_vm;
 pub mod relay;
 pub mod session;

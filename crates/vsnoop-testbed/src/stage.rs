@@ -34,7 +34,9 @@ use crate::vsnoop::Vsnoop;
 pub const BRIDGE: &str = "vslab-br";
 /// The prefix length of the addresses of host and machines.
 pub const PREFIX_LENGTH: u8 = 24;
-const BOOT_TIMEOUT: Duration = Duration::from_secs(120);
+const BOOT_TIMEOUT: Duration = Duration::from_secs(600);
+/// An emulated VM on a busy machine may take longer than the default.
+const DETACH: [&str; 2] = ["--timeout", "60"];
 /// The client's congestion control: the host's default may be another.
 pub const CONGESTION_CONTROL: &str = "cubic";
 
@@ -273,7 +275,7 @@ impl Stage {
     }
 
     pub fn detach_tap(&self, tap: &str) -> Result<()> {
-        self.vsnoop()?.detach(tap)?;
+        self.vsnoop()?.detach_with(tap, &DETACH)?;
         self.attached().remove(tap);
         Ok(())
     }

@@ -11,6 +11,9 @@ use serde_json::Value;
 use crate::place::Place;
 use crate::workspace;
 
+/// Options of `pause` and `detach`: on a busy machine a VM may take longer than the default.
+pub const PATIENTLY: &[&str] = &["--timeout", "600"];
+
 /// The command, perhaps for ports in another network namespace, perhaps in a [`Place`].
 #[derive(Clone, Debug)]
 pub struct Vsnoop {
@@ -63,11 +66,22 @@ impl Vsnoop {
 
     /// Leaves all to the VM.
     pub fn pause(&self, port: &str) -> Result<()> {
-        self.run(&["pause", port]).map(drop)
+        self.pause_with(port, &[])
     }
 
+    /// Pauses with further options of the command.
+    pub fn pause_with(&self, port: &str, options: &[&str]) -> Result<()> {
+        self.run(&[&["pause", port], options].concat()).map(drop)
+    }
+
+    /// Takes it off.
     pub fn detach(&self, port: &str) -> Result<()> {
-        self.run(&["detach", port]).map(drop)
+        self.detach_with(port, &[])
+    }
+
+    /// Detaches with further options of the command.
+    pub fn detach_with(&self, port: &str, options: &[&str]) -> Result<()> {
+        self.run(&[&["detach", port], options].concat()).map(drop)
     }
 
     /// All ports, for a while: of ports that are named a service leaves off what it had attached.

@@ -1,4 +1,8 @@
 //! Connections whose engine has gone.
+//!
+//! The helper keeps an engine running, so an engine's silence means that none can be started only
+//! while a helper has looked. One that was just started, or had no turn for long, has not tried
+//! yet: [`EngineSilence`] counts its looks.
 
 use vsnoop_flow::types::{HOLD_ABANDONED_S, flow, flow_key, flow_mode, hold};
 use vsnoop_hold::View;
@@ -10,17 +14,48 @@ pub const HOLD_ABANDONED_NS: u64 = HOLD_ABANDONED_S as u64 * 1_000_000_000;
 /// If the VM has acknowledged nothing for this time, and no engine retransmits, its segments count
 /// as lost (R2 of RFC 9293, section 3.8.3).
 const LOST_NS: u64 = 100_000_000_000;
+/// The most that one look adds to the silence: meanwhile the helper may have been frozen, and the
+/// engine, too.
+const MOST_PER_LOOK_NS: u64 = 1_000_000_000;
+
+/// How long this helper has found the engine of one port silent. Times are CLOCK_MONOTONIC.
+#[derive(Clone, Debug, Default)]
+pub struct EngineSilence {
+    last_look: Option<Look>,
+    silent_ns: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Look {
+    /// The engine's last sign of life.
+    engine_ns: u64,
+    at_ns: u64,
+}
+
+impl EngineSilence {
+    /// Counts a look. Returns the silence so far, which begins with the first look that finds this
+    /// sign of life. `engine_ns`: the engine's last one.
+    pub fn look(&mut self, engine_ns: u64, now_ns: u64) -> u64 {
+        let last = self.last_look.replace(Look { engine_ns, at_ns: now_ns });
+        self.silent_ns = match last {
+            Some(last) if last.engine_ns == engine_ns => {
+                self.silent_ns + now_ns.saturating_sub(last.at_ns).min(MOST_PER_LOOK_NS)
+            }
+            _ => 0,
+        };
+        self.silent_ns
+    }
+}
 
 /// Connections whose held bytes no engine has handed over, or whose losses none has retransmitted,
-/// for too long. `engine_ns`: the engine's last sign of life; `hold` reads a hold by its number;
-/// both times are CLOCK_MONOTONIC.
+/// for too long. `silent_ns`: [`EngineSilence`]; `now_ns`: CLOCK_MONOTONIC; `hold` reads a hold by
+/// its number.
 pub fn abandoned(
     flows: &[(flow_key, flow)],
-    engine_ns: u64,
+    silent_ns: u64,
     now_ns: u64,
     hold: impl Fn(u32) -> hold,
 ) -> Vec<(flow_key, flow)> {
-    let silent_ns = now_ns.saturating_sub(engine_ns);
     if silent_ns < HOLD_ABANDONED_NS {
         return Vec::new();
     }
@@ -41,6 +76,7 @@ fn is_held(flow: &flow, hold: &impl Fn(u32) -> hold) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::LOOK_NS;
     use vsnoop_flow::types::seq;
 
     const SECOND: u64 = 1_000_000_000;
@@ -60,7 +96,23 @@ mod tests {
     fn is_abandoned(flow: flow, engine_silent_ns: u64) -> bool {
         let kept = hold { tail: seq::new(1000), chunks: 1, used: 1, ..Default::default() };
         let flows = [(flow_key::default(), flow)];
-        !abandoned(&flows, NOW - engine_silent_ns, NOW, |_| kept).is_empty()
+        !abandoned(&flows, engine_silent_ns, NOW, |_| kept).is_empty()
+    }
+
+    /// Looks of the helper until `until_ns`. Returns the silence at the last one.
+    fn look_until(
+        silence: &mut EngineSilence,
+        engine_ns: u64,
+        mut now_ns: u64,
+        until_ns: u64,
+    ) -> u64 {
+        loop {
+            let silent_ns = silence.look(engine_ns, now_ns);
+            if now_ns >= until_ns {
+                return silent_ns;
+            }
+            now_ns += LOOK_NS;
+        }
     }
 
     #[test]
@@ -76,5 +128,34 @@ mod tests {
         assert!(is_abandoned(behind(100 * SECOND), 100 * SECOND));
         let idle = flow { next_seq: seq::new(0), ..behind(500 * SECOND) };
         assert!(!is_abandoned(idle, 500 * SECOND), "nothing is outstanding");
+    }
+
+    #[test]
+    fn a_helper_that_was_just_started_counts_from_its_first_look() {
+        let (mut silence, engine_ns) = (EngineSilence::default(), NOW - 60 * SECOND);
+        assert!(!is_abandoned(holding(), silence.look(engine_ns, NOW)), "nobody tried a start");
+        let before = look_until(&mut silence, engine_ns, NOW, NOW + 30 * SECOND - LOOK_NS);
+        assert!(!is_abandoned(holding(), before));
+        let after = look_until(&mut silence, engine_ns, NOW + 30 * SECOND, NOW + 30 * SECOND);
+        assert!(is_abandoned(holding(), after));
+    }
+
+    #[test]
+    fn a_pause_between_two_looks_counts_as_a_second() {
+        let mut silence = EngineSilence::default();
+        let before = look_until(&mut silence, NOW, NOW, NOW + 2 * SECOND);
+        let after = silence.look(NOW, NOW + 42 * SECOND);
+        assert_eq!(after, before + SECOND);
+        assert!(!is_abandoned(holding(), after), "the helper may have its turn before the engine");
+    }
+
+    #[test]
+    fn a_sign_of_life_ends_the_silence() {
+        let mut silence = EngineSilence::default();
+        let first = look_until(&mut silence, NOW, NOW, NOW + 29 * SECOND);
+        assert_eq!(first, 29 * SECOND);
+        let heard_ns = NOW + 29 * SECOND;
+        let again = look_until(&mut silence, heard_ns, heard_ns + LOOK_NS, heard_ns + 29 * SECOND);
+        assert!(!is_abandoned(holding(), again));
     }
 }

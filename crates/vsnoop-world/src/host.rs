@@ -10,6 +10,7 @@ use vsnoop_hold::{
     Urgency,
 };
 use vsnoop_packet::vnet::VNET_BYTES;
+use vsnoop_upkeep::abandoned::EngineSilence;
 use vsnoop_upkeep::grants::Rounds;
 use vsnoop_upkeep::repeat::RstRepeats;
 use vsnoop_upkeep::reset::{self, GivenUp};
@@ -98,6 +99,7 @@ pub struct Vm {
 #[derive(Clone, Debug, Default)]
 pub struct Upkeep {
     pub rst_repeats: RstRepeats,
+    pub silence: EngineSilence,
     pub grants: Option<Rounds>,
     /// Connections that user space reset, by reason.
     pub counted: [u64; reset_reason::RESET_REASONS as usize],

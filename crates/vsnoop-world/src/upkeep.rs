@@ -4,7 +4,7 @@
 use std::convert::Infallible;
 
 use vsnoop_flow::types::*;
-use vsnoop_upkeep::abandoned::abandoned;
+use vsnoop_upkeep::abandoned::{EngineSilence, abandoned};
 use vsnoop_upkeep::detach::{Ended, reset_held, rsts_to_send};
 use vsnoop_upkeep::expiry::expire;
 use vsnoop_upkeep::grants::{self, GrantQueue, Granted, PORT_GRANTS, Rounds};
@@ -116,8 +116,9 @@ impl Vm {
             send(self, &key, &flow, None);
         }
         let engine_ns = self.state().engine_ns;
+        let silent_ns = self.upkeep.silence.look(engine_ns, now);
         let holds = self.holds();
-        for (key, flow) in abandoned(&flows, engine_ns, now, |number| holds.read(number)) {
+        for (key, flow) in abandoned(&flows, silent_ns, now, |number| holds.read(number)) {
             self.note(|| "the helper resets a connection that no engine serves".into());
             let Ok(_) = reset(self, &key, &flow, reset_reason::RESET_ENGINE_GONE, now, tell);
         }
@@ -126,6 +127,7 @@ impl Vm {
     /// The helper dies: the next one remembers nothing.
     pub fn forget_helper(&mut self) {
         self.upkeep.rst_repeats = RstRepeats::default();
+        self.upkeep.silence = EngineSilence::default();
         self.upkeep.grants = None;
     }
 
@@ -157,6 +159,7 @@ impl Vm {
     pub fn detach(&mut self) {
         self.end_held();
         self.port.attached = false;
+        self.upkeep.silence = EngineSilence::default();
         self.end_held();
         self.send_rsts();
     }

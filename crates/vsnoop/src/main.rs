@@ -7,6 +7,7 @@
 
 mod background;
 mod bounds;
+mod chosen;
 mod cli;
 mod command;
 mod counters;

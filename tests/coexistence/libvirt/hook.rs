@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 use vsnoop_testbed::topology::PORT;
+use vsnoop_testbed::vsnoop::PATIENTLY;
 use vsnoop_testbed::wait::wait_until;
 use vsnoop_testbed::workspace;
 
@@ -23,7 +24,9 @@ impl Calls {
         directory.program(
             "vsnoop",
             &format!(
-                "#!/bin/sh\n{} \"$@\"\nstatus=$?\necho \"$1 $2 $status\" >>{}\nexit $status\n",
+                "#!/bin/sh\n[ \"$1\" != pause ] || set -- \"$@\" {}\n\
+                 {} \"$@\"\nstatus=$?\necho \"$1 $2 $status\" >>{}\nexit $status\n",
+                PATIENTLY.join(" "),
                 workspace::vsnoop_command()?.display(),
                 calls.display(),
             ),
@@ -75,7 +78,7 @@ pub fn snapshots() -> Result<()> {
     site.exact_transfers()?;
 
     // What an operator has paused is not the hook's to resume.
-    vsnoop.pause(PORT)?;
+    vsnoop.pause_with(PORT, PATIENTLY)?;
     calls.forget()?;
     fs::remove_file(libvirt.path().join("memory"))?;
     snapshot("second")?;

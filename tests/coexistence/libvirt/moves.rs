@@ -9,14 +9,14 @@ use std::thread;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use vsnoop_testbed::topology::PORT;
-use vsnoop_testbed::vsnoop::{Service, Vsnoop};
+use vsnoop_testbed::vsnoop::{PATIENTLY, Service, Vsnoop};
 use vsnoop_testbed::wait::wait_until;
 
 use super::daemon::Directory;
 use super::hook::Calls;
 use super::service;
 use super::site::{DOMAIN, Domain, Host, PATIENCE, Site, is_active};
-use super::upload::Upload;
+use super::upload::{ENDLESS_BYTES, LONG_BYTES, Upload};
 
 /// MiB in a second: the copying of memory takes some seconds, as that of a large VM does.
 const BANDWIDTH: &str = "16";
@@ -117,7 +117,7 @@ fn followed() -> Result<(Site, Host, Service)> {
 pub fn followed_migrations() -> Result<()> {
     let _only = service();
     let (site, other, _service) = followed()?;
-    let upload = Upload::begin(&site.client, Site::server())?;
+    let upload = Upload::begin(&site.client, Site::server(), LONG_BYTES)?;
     site.host.until_accelerated()?;
     let is_paused = |port: &Value| port["paused_by"] == "migration";
     give_up(&site.host, &other, is_paused)?;
@@ -146,7 +146,7 @@ pub fn followed_snapshots() -> Result<()> {
     let _only = service();
     let (site, _service) = followed_alone()?;
     let host = &site.host;
-    let upload = Upload::begin(&site.client, Site::server())?;
+    let upload = Upload::begin(&site.client, Site::server(), LONG_BYTES)?;
     let snapshots = [("live", &["--live"][..]), ("stopped", &[])];
     for (taken, (name, options)) in (1..).zip(snapshots) {
         host.until_accelerated()?;
@@ -166,8 +166,8 @@ pub fn followed_snapshots() -> Result<()> {
 }
 
 /// An upload that is acknowledged early, and the file into which its domain will be saved.
-fn begin_before_saving(site: &Site) -> Result<(Upload, String)> {
-    let upload = Upload::begin(&site.client, Site::server())?;
+fn begin_before_saving(site: &Site, size_bytes: u64) -> Result<(Upload, String)> {
+    let upload = Upload::begin(&site.client, Site::server(), size_bytes)?;
     site.host.until_accelerated()?;
     Ok((upload, site.host.libvirt.path().join("saved").to_string_lossy().into_owned()))
 }
@@ -183,14 +183,14 @@ pub fn saving() -> Result<()> {
     let _only = service();
     let (site, _service) = followed_alone()?;
     let host = &site.host;
-    let (upload, file) = begin_before_saving(&site)?;
+    let (upload, file) = begin_before_saving(&site, LONG_BYTES)?;
     let ways: [(&[&str], &[&str]); 2] = [
         (&["save", DOMAIN, &file], &["restore", &file]),
         (&["managedsave", DOMAIN], &["start", DOMAIN]),
     ];
     for (save, restore) in ways {
         // libvirt stops the VM first: what is held then stays behind.
-        host.vsnoop()?.pause(PORT)?;
+        host.vsnoop()?.pause_with(PORT, PATIENTLY)?;
         host.libvirt.virsh(save)?;
         host.until_port("the port is gone with its domain", Value::is_null)?;
         come_back(&site, restore)?;
@@ -203,9 +203,9 @@ pub fn saving_without_a_pause() -> Result<()> {
     let _only = service();
     let (site, _service) = followed_alone()?;
     let host = &site.host;
-    let (upload, file) = begin_before_saving(&site)?;
+    let (upload, file) = begin_before_saving(&site, ENDLESS_BYTES)?;
     thread::scope(|scope| {
-        // All of the rest at once, which is far more than the VM takes in a moment.
+        // Without pauses from now on.
         let sending = scope.spawn(|| upload.end());
         host.until_port("much is outstanding", |port| {
             port["outstanding_bytes"].as_u64() > Some(100_000)
@@ -249,7 +249,7 @@ pub fn hooked_migrations() -> Result<()> {
     site.create(&Domain { is_movable: true, ..Domain::default() })?;
     site.until_the_guest_serves()?;
     site.host.until_port("the domain's tap is attached", is_active)?;
-    let upload = Upload::begin(&site.client, Site::server())?;
+    let upload = Upload::begin(&site.client, Site::server(), LONG_BYTES)?;
     site.host.until_accelerated()?;
     let is_paused = |port: &Value| port["paused_by"] == "operator";
     give_up(&site.host, &other, is_paused)?;

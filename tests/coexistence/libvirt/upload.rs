@@ -14,32 +14,37 @@ use vsnoop_testbed::net::Netns;
 use super::site::PATIENCE;
 
 /// Enough for 7 minutes, longer than a test takes; [`Upload::end`] sends the rest without pauses.
-const BYTES: u64 = 64 << 20;
+pub const LONG_BYTES: u64 = 64 << 20;
+/// More than a VM takes, without pauses, until a busy machine has run a command.
+pub const ENDLESS_BYTES: u64 = 64 << 30;
 /// What is sent at a time, and how long nothing is sent then.
 const PIECE: usize = 8 << 10;
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// One connection; the guest verifies every byte.
 pub struct Upload {
+    size_bytes: u64,
     is_enough: Arc<AtomicBool>,
     sending: JoinHandle<Result<Verdict>>,
 }
 
 impl Upload {
-    pub fn begin(client: &Netns, server: SocketAddr) -> Result<Self> {
+    pub fn begin(client: &Netns, server: SocketAddr, size_bytes: u64) -> Result<Self> {
         let stream = client.run(|| Ok(TcpStream::connect(server)?)).context("connect")?;
         // A connection that hangs fails.
         stream.set_write_timeout(Some(PATIENCE))?;
         stream.set_read_timeout(Some(PATIENCE))?;
         let is_enough = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&is_enough);
-        Ok(Self { is_enough, sending: thread::spawn(move || send(stream, &told)) })
+        let sending = thread::spawn(move || send(stream, size_bytes, &told));
+        Ok(Self { size_bytes, is_enough, sending })
     }
 
     /// Sends the rest; all must have arrived as it was sent.
     pub fn finish(self) -> Result<()> {
+        let received_bytes = self.size_bytes;
         let verdict = self.end()?;
-        ensure!(verdict == (Verdict::Exact { received_bytes: BYTES }), "{verdict:?}");
+        ensure!(verdict == (Verdict::Exact { received_bytes }), "{verdict:?}");
         Ok(())
     }
 
@@ -50,8 +55,8 @@ impl Upload {
     }
 }
 
-fn send(mut stream: TcpStream, is_enough: &AtomicBool) -> Result<Verdict> {
-    let header = Header { direction: Direction::Upload, size_bytes: BYTES, seed: 7 };
+fn send(mut stream: TcpStream, size_bytes: u64, is_enough: &AtomicBool) -> Result<Verdict> {
+    let header = Header { direction: Direction::Upload, size_bytes, seed: 7 };
     let mut sender = Sender::new(header);
     while let Some((chunk, is_last)) = sender.next_chunk() {
         while is_last && !is_enough.load(Ordering::Relaxed) {

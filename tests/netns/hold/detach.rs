@@ -4,6 +4,7 @@ use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
 use vsnoop_testbed::relay::Freeze;
 use vsnoop_testbed::topology::{Family, PORT, Topology};
+use vsnoop_testbed::vsnoop::PATIENTLY;
 
 use super::still;
 use crate::attached::{self, Attached};
@@ -114,7 +115,7 @@ fn in_mid_stream() -> Result<()> {
     let topology = case.build()?;
     let mut attached = case.attach(&topology)?;
     case.run_in_steps(&mut attached, &topology, 4, 500_000, |attached| {
-        attached.run(&["pause", PORT])?;
+        attached.run(&[&["pause", PORT], PATIENTLY].concat())?;
         attached.run(&["resume", PORT]).map(drop)
     })?;
     topology.guest().set_freeze(Freeze::Never);

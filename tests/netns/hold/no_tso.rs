@@ -15,7 +15,7 @@ use crate::trial;
 const BYTES: u64 = 400_000;
 /// Less than the segments of a super-packet of 64 KB.
 const RING_FRAMES: usize = 32;
-const TRIES: usize = 3;
+const TRIES: usize = 20;
 
 pub fn trials() -> Vec<Trial> {
     vec![trial("hold::no_tso::held_data_is_handed_over_in_segments", segments)]

@@ -109,7 +109,7 @@ pub fn require_bpffs() -> Result<()> {
          outside, with --netns NAME for ports in a network namespace"
             .into()
     } else {
-        format!("mount it: mount -t bpf bpf {BPFFS}")
+        format!("mount it: mount -t bpf -o mode=0700 bpf {BPFFS}")
     };
     Err(unfit(Unfit::BpfFs, format!("no BPF file system is mounted at {BPFFS}; {remedy}")))
 }

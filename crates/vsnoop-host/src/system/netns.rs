@@ -150,6 +150,14 @@ impl Netns {
         self.name.as_deref().unwrap_or("of this command")
     }
 
+    /// A port in it for messages: "vnet0", or "vnet0 (netns blue)" if it is not the caller's own.
+    pub fn label_of_port(&self, port: &str) -> String {
+        match &self.name {
+            Some(name) => format!("{port} (netns {name})"),
+            None => port.to_owned(),
+        }
+    }
+
     fn open_path(path: &Path, name: Option<String>) -> Result<Self> {
         let file = File::open(path).map_err(Error::file("open network namespace", path))?;
         let kind = fstatfs(&file).map_err(Error::file("look at", path))?;

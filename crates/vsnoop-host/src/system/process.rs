@@ -18,6 +18,10 @@ use super::proc::ids;
 
 nix::ioctl_none!(tungetdevnetns, b'T', 227);
 
+/// Of a process, how many descriptors are looked at: the owner of a tap can open as many as the
+/// kernel allows, and each costs a read. A monitor has its taps among the first.
+const DESCRIPTORS: usize = 4096;
+
 /// A process; its start time distinguishes it from a later one with the same id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Process {
@@ -87,26 +91,38 @@ fn holds(pid: i32, name: &str, netns: u64) -> bool {
 }
 
 /// The process's descriptors of taps of this name.
-fn descriptors(pid: i32, name: &str) -> impl Iterator<Item = i32> {
+pub fn descriptors(pid: i32, name: &str) -> impl Iterator<Item = i32> {
     taps(pid).filter(move |(_, found)| found == name).map(|(fd, _)| fd)
 }
 
 /// The process's descriptors of taps, with the taps' names.
 fn taps(pid: i32) -> impl Iterator<Item = (i32, String)> {
-    let entries = fs::read_dir(format!("/proc/{pid}/fdinfo")).into_iter().flatten().flatten();
-    entries.filter_map(|entry| {
-        let info = fs::read_to_string(entry.path()).ok()?;
-        let name = tap_of(&info)?.to_owned();
-        Some((entry.file_name().to_str()?.parse().ok()?, name))
-    })
+    let numbers = first_numbers(format!("/proc/{pid}/fdinfo").as_ref());
+    numbers.filter_map(move |fd| Some((fd, tap_at(pid, fd)?)))
 }
 
-/// Has the process read all packets in the rings of its tap? `None` if that is unknown. The kernel
-/// answers a poll on a copy of the descriptor. The copies are closed at once, because an open one
-/// keeps a tap alive.
-pub fn rings_are_empty(pid: i32, name: &str, netns: u64) -> Option<bool> {
+/// The names in a directory of descriptors. The kernel lists them in the order of their numbers,
+/// and only as many as are asked for.
+fn first_numbers(directory: &Path) -> impl Iterator<Item = i32> + use<> {
+    let entries = fs::read_dir(directory).into_iter().flatten().take(DESCRIPTORS).flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+/// The name of the tap, if the descriptor is one's.
+fn tap_at(pid: i32, fd: i32) -> Option<String> {
+    let info = fs::read_to_string(format!("/proc/{pid}/fdinfo/{fd}")).ok()?;
+    tap_of(&info).map(str::to_owned)
+}
+
+/// Has the process read all packets in the rings of its tap? `None` if that is unknown.
+/// `descriptors`: those of [`descriptors`], some time ago. The kernel answers a poll on a copy of
+/// the descriptor. The copies are closed at once, because an open one keeps a tap alive.
+pub fn rings_are_empty(pid: i32, name: &str, netns: u64, descriptors: &[i32]) -> Option<bool> {
     let mut seen = None;
-    for fd in descriptors(pid, name) {
+    for &fd in descriptors {
+        if tap_at(pid, fd).as_deref() != Some(name) {
+            continue;
+        }
         let tap = copy(pid, fd)?;
         if device_netns(&tap)? != netns {
             continue;
@@ -199,6 +215,21 @@ mod tests {
         assert_eq!(tap_of(info), Some("vnet7"));
         assert_eq!(tap_of("pos:\t0\niff:\t\n"), None);
         assert_eq!(tap_of("pos:\t0\n"), None);
+    }
+
+    #[test]
+    fn a_process_with_more_descriptors_takes_no_more_time() {
+        let name = format!("vsnoop-descriptors-{}", std::process::id());
+        let directory = std::env::temp_dir().join(name);
+        fs::create_dir(&directory).unwrap();
+        for number in 0..DESCRIPTORS + 9 {
+            File::create(directory.join(number.to_string())).unwrap();
+        }
+        let found = first_numbers(&directory).count();
+        fs::remove_dir_all(&directory).unwrap();
+        assert_eq!(found, DESCRIPTORS);
+        let own: Vec<_> = first_numbers("/proc/self/fd".as_ref()).collect();
+        assert!(own.is_sorted() && own.contains(&2), "{own:?}");
     }
 
     #[test]

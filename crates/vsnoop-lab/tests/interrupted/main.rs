@@ -25,7 +25,7 @@ use vsnoop_testbed::session::{PREFIX, Session};
 use vsnoop_testbed::vm::quota::Quota;
 use vsnoop_testbed::vm::{self, Accelerator, Vm};
 
-use scripts::{ALL, SERVICE, SERVICES, SIGNALS};
+use scripts::{AGAIN, ALL, SERVICE, SERVICES, SIGNALS};
 use scripts::{BARE, BESIDE, CLEAN, COMMAND, HOST, INCAST, INSTALLING, KILLED, MEASURING, NO_ROOM};
 
 /// The command.
@@ -285,7 +285,7 @@ fn no_boot() -> Result<()> {
 /// Signals while the run begins, while it makes namespaces, before its first measurement, and after
 /// one.
 fn command() -> Result<()> {
-    let text = on_host(&HOST.replace("\"$@\"", COMMAND), &[LAB])?;
+    let text = on_host(&HOST.replace("\"$@\"", &format!("{AGAIN}{COMMAND}")), &[LAB])?;
     let count = |part: &str| text.matches(part).count();
     let clean = format!("status {}, 0 namespaces, lock\n", interrupt::EXIT_STATUS);
     ensure!(count(&clean) == 4, "{text}");
@@ -315,7 +315,7 @@ fn measuring() -> Result<()> {
 
 /// On a host with processes of its own; the path to a namespace may have any congestion control.
 fn signalled(script: &str) -> Result<String> {
-    let script = HOST.replace("\"$@\"", &format!("{SIGNALS}{script}"));
+    let script = HOST.replace("\"$@\"", &format!("{AGAIN}{SIGNALS}{script}"));
     let more = ["--pid", "--fork", "--kill-child", "--mount-proc"];
     on_host_with(&more, &script, &[LAB, allowed_congestion_control()?])
 }
@@ -325,15 +325,18 @@ fn signalled(script: &str) -> Result<String> {
 fn senders() -> Result<()> {
     let text = signalled(INCAST)?;
     let count = |part: &str| text.matches(part).count();
-    let clean = format!("status {}, left: lock\n", interrupt::EXIT_STATUS);
+    let clean = format!("status {}, left: guest-core lock\n", interrupt::EXIT_STATUS);
     ensure!(count(&clean) == 4, "{text}");
     ensure!(count("nothing was measured") + count("was cut short") == 4, "{text}");
-    require(&text, &["\nmore\n", "status 0, left: lock\n", "gone on with\nkept\nwhole\n1000\n"])
+    require(
+        &text,
+        &["\nmore\n", "status 0, left: guest-core lock\n", "gone on with\nkept\nwhole\n1000\n"],
+    )
 }
 
 fn all() -> Result<()> {
     let text = signalled(ALL)?;
-    let clean = format!("status {}, left: lock\n", interrupt::EXIT_STATUS);
+    let clean = format!("status {}, left: guest-core lock\n", interrupt::EXIT_STATUS);
     ensure!(text.matches(&clean).count() == 2, "{text}");
     require(&text, &["results.json", "going on with an interrupted run: link-lan are done\n0\n"])
 }
@@ -341,15 +344,15 @@ fn all() -> Result<()> {
 /// Signals while the host is made, while its service runs, and after the first measurement.
 fn service() -> Result<()> {
     let text = signalled(SERVICE)?;
-    let clean = format!("status {}, left: lock\n", interrupt::EXIT_STATUS);
+    let clean = format!("status {}, left: guest-core lock\n", interrupt::EXIT_STATUS);
     ensure!(text.matches(&clean).count() == 3, "{text}");
-    require(&text, &["status 0, left: lock\n", "gone on with\nwhole\n"])
+    require(&text, &["status 0, left: guest-core lock\n", "gone on with\nwhole\n"])
 }
 
 fn services() -> Result<()> {
     let text = signalled(SERVICES)?;
     ensure!(text.matches("status 0\n").count() == 2, "{text}");
-    require(&text, &["the same service\n", "left: lock\n"])
+    require(&text, &["the same service\n", "left: guest-core lock\n"])
 }
 
 fn installing() -> Result<()> {

@@ -29,6 +29,19 @@ pub const KILLED: &str = "mkfifo /run/in
     kill -KILL $lab; wait $lab
     \"$1\" --begin";
 
+/// For scripts that interrupt runs: on a busy machine the shell may see that a condition holds only
+/// when a short run has ended by itself. `until_interrupted COMMAND` repeats the command, each time
+/// with the results from before, until the `status` that it sets is not that of such an `end`.
+pub const AGAIN: &str = r#"until_interrupted() {
+        rm -rf /run/kept && mkdir -p /run/results && cp -a /run/results /run/kept || exit
+        for try in $(seq 10); do
+            "$@"
+            [ $status = ${end:-0} ] || break
+            rm -rf /run/results && cp -a /run/kept /run/results || exit
+        done
+    }
+    "#;
+
 /// Runs of the command ($2), which compare nothing but the path between two namespaces: `signal
 /// WHEN` interrupts one as soon as a condition holds. In the end one runs undisturbed.
 pub const COMMAND: &str = r#"lab=$2 results=/run/results/link-lan
@@ -37,11 +50,15 @@ pub const COMMAND: &str = r#"lab=$2 results=/run/results/link-lan
             >/run/out 2>&1
     }
     measured() { cat $results/journal.jsonl 2>/dev/null | grep -c '"configuration":"bare"'; }
-    signal() {
+    attempt() {
+        : >/run/out
         begin & run=$!
         until eval "$1"; do kill -0 $run || break; sleep 0.02; done
-        kill -INT $run; wait $run
-        echo "status $?, $(ls /run/netns | wc -l) namespaces, $(ls /run/vsnoop-lab)"
+        kill -INT $run; wait $run; status=$?
+    }
+    signal() {
+        until_interrupted attempt "$1"
+        echo "status $status, $(ls /run/netns | wc -l) namespaces, $(ls /run/vsnoop-lab)"
         tail -n 1 /run/out
     }
     signal 'ls -d /run/vsnoop-lab/*/ >/dev/null 2>&1'
@@ -95,16 +112,19 @@ pub const SIGNALS: &str = r#"mount -t bpf bpf /sys/fs/bpf && mkdir /run/tmp || e
             $(sort /proc/self/mounts | comm -13 /run/mounts -)
     }
     run_lab() { exec setsid env --default-signal=INT,TERM "$lab" run "$@" >/run/out 2>&1; }
-    signal() {
-        # That of an earlier run says nothing of this one.
-        : >/run/out
+    attempt() {
+        # What an earlier run said, and has left, says nothing of this one.
+        left >/dev/null; : >/run/out
         begin & run=$!
         until eval "$3"; do kill -0 $run || break; sleep 0.02; done
         case $1 in group) kill -s $2 -- -$run ;; alone) kill -s $2 $run ;; esac
-        wait $run
-        echo "status $?, left: $(left)"
+        wait $run; status=$?
+    }
+    tell() {
+        echo "status $status, left: $(left)"
         tail -n 2 /run/out
     }
+    signal() { until_interrupted attempt "$@"; tell; }
     "#;
 /// A VM is measured. $3 is a congestion control that the host allows.
 pub const MEASURING: &str = r#"control=$3 results=/run/results/hold
@@ -122,7 +142,8 @@ pub const MEASURING: &str = r#"control=$3 results=/run/results/hold
     before=$(measured) first=$(grep -o '"acked_ms":[0-9.]*' $results/journal.jsonl | head -n 1)
     signal alone TERM '[ "$(measured)" -gt $before ]'
     [ "$(measured)" -gt $before ] && echo more
-    signal group INT 'grep -q ^9/9 /run/out'
+    # This one ends by itself.
+    attempt group INT 'grep -q ^9/9 /run/out'; tell
     echo in all $(grep -c '"turn"' $results/results.json)
     tr -d ' ' <$results/results.json | grep -q "$first" && echo kept"#;
 /// Senders behind a switch are measured, in four blocks of ten rounds for each configuration.
@@ -152,7 +173,8 @@ pub const INCAST: &str = r#"control=$3 results=/run/results/incast
     echo $(cat /proc/sys/net/core/netdev_max_backlog)"#;
 /// All experiments, of which those fail at once that cannot measure a path alone: interrupted after
 /// the first one that can, and again while the next one runs.
-pub const ALL: &str = r#"begin() { run_lab all --quick --rounds 1 --configuration bare --dir /run/results; }
+pub const ALL: &str = r#"end=1
+    begin() { run_lab all --quick --rounds 1 --configuration bare --dir /run/results; }
     signal group INT 'grep -q "^== link-wan " /run/out'
     ls /run/results/link-lan
     signal group INT 'grep -q "^== link-wan " /run/out'

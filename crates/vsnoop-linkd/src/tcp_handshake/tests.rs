@@ -158,8 +158,8 @@ fn flooded(sources: u8, configured: bool, times: usize) -> (usize, usize) {
     let pair = Pair::pinned();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    // An unknown peer stays one, however often it calls.
-    let guard = Guard::new(GuardLimits { proved: 0, ..GuardLimits::default() });
+    // An unknown peer stays one, however often it calls, and shares no account with the flood.
+    let guard = Guard::new(GuardLimits { proved: 0, accounts: 1 << 20, ..GuardLimits::default() });
     if configured {
         guard.set_peer(0, [IpAddr::V4(Ipv4Addr::LOCALHOST)]);
     }
@@ -186,7 +186,8 @@ fn flooded(sources: u8, configured: bool, times: usize) -> (usize, usize) {
                 callers.begin(permit.id(), &stream);
                 scope.spawn(move || {
                     let policy = |_: &PeerId, _: &Hello| pair.answer.clone();
-                    let until = Instant::now() + permit.allowance();
+                    // Not the permit's: a busy machine may need longer for the peer's call.
+                    let until = deadline();
                     let (acceptor, policy) = (&pair.acceptor, &policy);
                     let result = if permit.is_challenged() {
                         let may_go_on = || permit.answered(began.elapsed().as_nanos() as u64);
@@ -301,16 +302,19 @@ fn a_challenged_peer_gets_through_and_one_of_another_network_does_not() {
 #[test]
 fn who_does_not_answer_a_challenge_is_waited_for_until_the_deadline_only() {
     let pair = Pair::pinned();
-    let (mut ours, theirs) = sockets();
-    ours.write_all(&Machine::dial(&pair.initiator, hello(1)).unwrap().send()).unwrap();
-    let until = Instant::now() + Duration::from_millis(50);
     let policy = |_: &PeerId, _: &Hello| pair.answer.clone();
-    let error =
-        accept_challenged(theirs, &pair.acceptor, "office", || Ok(()), &policy, until).unwrap_err();
-    assert!(error.what().to_string().contains("no answer to our challenge"), "{error}");
-    let mut first = [0];
-    ours.read_exact(&mut first).unwrap();
-    assert_eq!(first, [0xf0], "nothing of TLS was answered");
+    // On a busy machine a short time is over before there is a challenge.
+    let first = [50, 2_000, 60_000].into_iter().find_map(|ms| {
+        let (mut ours, theirs) = sockets();
+        ours.write_all(&Machine::dial(&pair.initiator, hello(1)).unwrap().send()).unwrap();
+        let until = Instant::now() + Duration::from_millis(ms);
+        let error = accept_challenged(theirs, &pair.acceptor, "office", || Ok(()), &policy, until)
+            .unwrap_err();
+        assert!(error.what().to_string().contains("no answer to our challenge"), "{error}");
+        let mut first = [0];
+        ours.read_exact(&mut first).ok().map(|()| first)
+    });
+    assert_eq!(first, Some([0xf0]), "nothing of TLS was answered");
 }
 
 #[test]

@@ -28,6 +28,9 @@ const RETRY_MOST: Duration = Duration::from_secs(60);
 /// while since.
 const WARN_AGAIN: Duration = Duration::from_secs(3600);
 const GOOD: Duration = Duration::from_secs(300);
+/// Most open monitors, of one QEMU and in all: QEMU's user may make any number of sockets.
+const MOST_OF_PROCESS: usize = 4;
+const MOST: usize = 1024;
 /// What a monitor has said last is known for this long after its end.
 const ENDED: Duration = Duration::from_secs(60);
 
@@ -92,12 +95,21 @@ impl Entry {
     fn is_worth_a_warning(&mut self, error: &MonitorError, now: Instant) -> bool {
         let reason = discriminant(error);
         let is_due = self.warned.get(&reason).is_none_or(|last| now - *last >= WARN_AGAIN);
-        // A QEMU that ends closes its monitor.
-        let is_warning = is_due && !matches!(error, MonitorError::Closed);
+        // A QEMU that ends closes its monitor, and one that is hostile opens many.
+        let is_quiet = matches!(error, MonitorError::Closed | MonitorError::TooMany { .. });
+        let is_warning = is_due && !is_quiet;
         if is_warning {
             self.warned.insert(reason, now);
         }
         is_warning
+    }
+
+    /// Of the QEMU behind an open one.
+    fn pid(&self) -> Option<i32> {
+        match &self.state {
+            State::Open { monitor, .. } => Some(monitor.pid()),
+            State::Failed { .. } => None,
+        }
     }
 
     fn due(&self, now: Instant) -> Option<Instant> {
@@ -132,7 +144,20 @@ impl Monitors {
                     Entry::new(&path, inode, warned, now)
                 }
             };
+            let entry = self.bounded(entry, &path, now);
             self.entries.insert(path, entry);
+        }
+    }
+
+    /// This one, closed if there are too many beside it.
+    fn bounded(&self, entry: Entry, path: &Path, now: Instant) -> Entry {
+        let State::Open { monitor, .. } = &entry.state else { return entry };
+        let pid = monitor.pid();
+        let others: Vec<i32> = self.entries.values().filter_map(Entry::pid).collect();
+        let of_process = others.iter().filter(|other| **other == pid).count();
+        match of_process < MOST_OF_PROCESS && others.len() < MOST {
+            true => entry,
+            false => entry.failed(path, &MonitorError::TooMany { pid }, now),
         }
     }
 

@@ -65,6 +65,8 @@ pub enum MonitorError {
     LongLine,
     #[error("it refuses {command}: {reason}")]
     Refused { command: &'static str, reason: String },
+    #[error("process {pid}, or the host, has as many open monitors as the service follows")]
+    TooMany { pid: i32 },
 }
 
 /// The requests, each with its number as `id`.
@@ -291,7 +293,7 @@ impl Monitor {
             Request::SendEvents => self.has_events = true,
             Request::RunState => self.vm.run_state(answer),
             Request::Migration => {
-                self.vm.migration(answer["status"].as_str().unwrap_or("none"), now);
+                self.vm.migration_answer(answer["status"].as_str().unwrap_or("none"), now);
                 self.has_begun = true;
             }
         }

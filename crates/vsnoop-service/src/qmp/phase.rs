@@ -11,6 +11,10 @@
 //! | `MIGRATION` `completed`, the VM runs | here |
 //! | `RESUME` of a VM that was gone | here: a snapshot, or its management took it back |
 //! | any status of an incoming migration | here |
+//! | answer `completed` without such an event, the VM is not in `postmigrate` | here |
+//!
+//! QEMU says `completed` for ever of a VM that came by migration, was restored, or of which a
+//! snapshot was taken, also while it is paused.
 
 use std::time::Instant;
 
@@ -34,12 +38,14 @@ pub struct Vm {
     is_running: bool,
     /// QEMU waits for a VM, or gets one.
     is_incoming: bool,
+    /// By its run state a migration has taken it away.
+    is_away: bool,
     phase: Phase,
 }
 
 impl Default for Vm {
     fn default() -> Self {
-        Self { is_running: true, is_incoming: false, phase: Phase::Here }
+        Self { is_running: true, is_incoming: false, is_away: false, phase: Phase::Here }
     }
 }
 
@@ -71,11 +77,20 @@ impl Vm {
     pub fn run_state(&mut self, answer: &Value) {
         self.is_running = answer["running"].as_bool().unwrap_or(self.is_running);
         self.is_incoming |= answer["status"] == "inmigrate";
+        self.is_away = answer["status"] == "postmigrate" || answer["status"] == "finish-migrate";
     }
 
-    /// A status of `MIGRATION`, or of the answer to `query-migrate`: `None` before the first
-    /// migration.
-    pub fn migration(&mut self, status: &str, now: Instant) {
+    /// The status in the answer to `query-migrate`, "none" before the first migration; after
+    /// [`Vm::run_state`].
+    pub fn migration_answer(&mut self, status: &str, now: Instant) {
+        let is_old = status == "completed" && self.phase == Phase::Here && !self.is_away;
+        if !is_old || self.is_incoming {
+            self.migration(status, now);
+        }
+    }
+
+    /// A status of `MIGRATION`.
+    fn migration(&mut self, status: &str, now: Instant) {
         let is_over = matches!(status, "completed" | "failed" | "cancelled" | "none");
         if self.is_incoming {
             // The run state says when it is the VM's own.
@@ -150,8 +165,23 @@ mod tests {
         let mut vm = Vm::default();
         let first = Instant::now();
         vm.run_state(&json!({ "status": "postmigrate", "running": false }));
-        vm.migration("completed", first);
-        vm.migration("completed", first + std::time::Duration::from_secs(3));
+        vm.migration_answer("completed", first);
+        vm.migration_answer("completed", first + std::time::Duration::from_secs(3));
         assert_eq!(vm.phase(), Phase::Gone { since: first });
+    }
+
+    #[test]
+    fn a_vm_that_came_or_was_saved_once_and_is_paused_is_here() {
+        let now = Instant::now();
+        for state in ["paused", "io-error", "internal-error"] {
+            let mut vm = Vm::default();
+            vm.run_state(&json!({ "status": state, "running": false }));
+            vm.migration_answer("completed", now);
+            assert_eq!(vm.phase(), Phase::Here, "{state}");
+            // It leaves now, and the answer comes before the last event.
+            vm.event("MIGRATION", &json!({ "status": "active" }), now);
+            vm.migration_answer("completed", now);
+            assert_eq!(vm.phase(), Phase::Gone { since: now }, "{state}");
+        }
     }
 }

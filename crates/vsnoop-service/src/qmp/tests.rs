@@ -1,3 +1,7 @@
+use std::os::unix::net::UnixListener;
+
+use vsnoop_host::config::Config;
+
 use super::*;
 
 /// A socket that was found at a path now, and never tried.
@@ -35,4 +39,23 @@ fn a_monitor_fails_for_a_reason_unless_its_qemu_has_ended() {
     let expected = [FailedMonitor { path: "/vm.qmp".to_owned(), reason }];
     assert_eq!(failed(&[MonitorError::NoAnswer, MonitorError::ClosedAtOnce]), expected);
     assert_eq!(failed(&[MonitorError::NoAnswer, MonitorError::Closed]), []);
+}
+
+#[test]
+fn a_process_has_few_open_monitors() {
+    let directory = std::env::temp_dir().join(format!("vsnoop-qmp-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).expect("a directory");
+    let socket = |index: usize| UnixListener::bind(directory.join(format!("{index}.qmp")));
+    let _listeners: Vec<_> = (0..6).map(|index| socket(index).expect("a socket")).collect();
+    let text = format!("[[port]]\nqmp = \"{}/*.qmp\"\n", directory.display());
+    let patterns = Config::parse(Path::new("/f.toml"), &text).expect("it is right").ports;
+    let mut monitors = Monitors::default();
+    let now = Instant::now();
+    // The second time one is due that is over the bound.
+    for now in [now, now + RETRY_FIRST] {
+        monitors.follow(&patterns, now);
+        let open = monitors.entries.values().filter_map(Entry::pid).count();
+        assert_eq!((open, monitors.failed().len()), (MOST_OF_PROCESS, 6 - MOST_OF_PROCESS));
+    }
+    std::fs::remove_dir_all(&directory).expect("removed");
 }

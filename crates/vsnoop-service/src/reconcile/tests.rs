@@ -51,7 +51,7 @@ fn wanted(settings: &Settings) -> Wanted {
 }
 
 fn plan(port: Present, patterns: &[PortPattern]) -> Vec<Action> {
-    Reconciler::default().plan(SECOND, &[port], patterns).actions
+    Reconciler::default().plan(SECOND, &[port], patterns)
 }
 
 #[test]
@@ -108,12 +108,11 @@ fn what_another_program_takes_off_is_left_off_and_what_the_service_detaches_is_n
     let wanted = accelerate_vnets();
     let attached = || by_service(&Settings::of(Mode::Accelerate));
     let mut reconciler = Reconciler::default();
-    let mut actions = |port: &[Present]| reconciler.plan(SECOND, port, &wanted).actions;
+    let mut actions = |port: &[Present]| reconciler.plan(SECOND, port, &wanted);
     assert_eq!(actions(&[present(1, Some(attached()))]), []);
     let leave_off = [Action::LeaveOff { key: key(1), name: present(1, None).tap.interface }];
     assert_eq!(actions(&[present(1, None)]), leave_off);
-    // A command has marked it.
-    assert_eq!(actions(&[present(1, Some(Attachment::ByCommand))]), []);
+    assert_eq!(actions(&[present(1, None)]), leave_off, "it was not carried out");
     assert_eq!(actions(&[Present { is_left_off: true, ..present(1, None) }]), []);
     // The service detaches it for other settings, at once or after a while.
     let other = by_service(&Settings::of(Mode::Observe));
@@ -131,11 +130,40 @@ fn what_another_program_takes_off_is_left_off_and_what_the_service_detaches_is_n
     assert!(is_attach(&actions(&[present(1, None)])), "it is a new tap");
     let none = patterns("[[port]]\ninterface = \"other\"\n");
     reconciler.attached(key(1));
-    assert_eq!(reconciler.plan(SECOND, &[present(1, None)], &none).actions, [], "not wanted");
+    assert_eq!(reconciler.plan(SECOND, &[present(1, None)], &none), [], "not wanted");
     // Taken off before the next look.
     reconciler.attached(key(1));
-    let actions = reconciler.plan(SECOND, &[present(1, None)], &wanted).actions;
+    let actions = reconciler.plan(SECOND, &[present(1, None)], &wanted);
     assert_eq!(actions, leave_off);
+}
+
+/// For example one of `vsnoop observe`, while the service could not attach the tap.
+#[test]
+fn what_a_command_has_attached_and_taken_off_is_attached() {
+    let wanted = accelerate_vnets();
+    let mut reconciler = Reconciler::default();
+    let by_command = present(1, Some(Attachment::ByCommand));
+    assert_eq!(reconciler.plan(SECOND, &[by_command], &wanted), []);
+    let actions = reconciler.plan(SECOND, &[present(1, None)], &wanted);
+    assert!(matches!(actions[..], [Action::Attach { .. }]), "{actions:?}");
+}
+
+#[test]
+fn bounds_that_cannot_be_set_are_tried_again_after_a_pause() {
+    let wanted = accelerate_vnets();
+    let mut reconciler = Reconciler::default();
+    let bounded = Settings { hold: Some(1 << 20), ..Settings::of(Mode::Accelerate) };
+    let port = [present(1, Some(by_service(&bounded)))];
+    let mut count = |now: Duration, is_refused: bool| {
+        let actions = reconciler.plan(now, &port, &wanted);
+        if is_refused {
+            reconciler.failed(key(1), now, "why");
+        }
+        actions.len()
+    };
+    assert_eq!(count(SECOND, true), 1);
+    assert_eq!(count(SECOND * 3 / 2, false), 0);
+    assert_eq!(count(SECOND * 2, false), 1);
 }
 
 #[test]
@@ -147,13 +175,12 @@ fn what_fails_is_tried_again_after_pauses_that_grow_to_a_bound() {
     assert_eq!((reconciler.reason(key(1)), reconciler.reason(key(2))), (Some("why"), None));
     let mut pauses = Vec::new();
     for _ in 0..20 {
-        let Plan { actions, again_at } = reconciler.plan(now, &[present(1, None)], &wanted);
-        assert_eq!(actions, []);
-        let again_at = again_at.expect("it is tried again");
+        assert_eq!(reconciler.plan(now, &[present(1, None)], &wanted), []);
+        let again_at = reconciler.again_at(now).expect("it is tried again");
         pauses.push((again_at - now).as_secs());
         now = again_at;
         let due = reconciler.plan(now, &[present(1, None)], &wanted);
-        assert_eq!((due.actions.len(), due.again_at), (1, None));
+        assert_eq!((due.len(), reconciler.again_at(now)), (1, None));
         assert!(!reconciler.failed(key(1), now, "why"));
     }
     assert_eq!(pauses[..8], [1, 2, 4, 8, 16, 32, 60, 60]);
@@ -301,7 +328,7 @@ impl Host {
             ..present(*tap, at.clone())
         };
         let present: Vec<_> = self.taps.iter().map(of).collect();
-        let actions = self.reconciler.plan(self.now, &present, &self.patterns).actions;
+        let actions = self.reconciler.plan(self.now, &present, &self.patterns);
         for action in &actions {
             self.carry_out(action);
         }

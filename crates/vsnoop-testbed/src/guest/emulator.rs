@@ -21,6 +21,9 @@ const CPUS: &str = "2";
 /// branches is switched, and with a thread for each CPU the other may still run the old code, of
 /// which the kernel dies. It takes no more of the host's time.
 const ACCELERATOR: &str = "tcg,thread=single";
+/// A machine that gets no CPU for some seconds warns of that, in the middle of a line that a
+/// program writes to the same console. A kernel that panics still says so.
+const QUIET: &str = "loglevel=1 nosoftlockup rcupdate.rcu_cpu_stall_suppress=1";
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 const READ_BYTES: usize = 4096;
 
@@ -70,7 +73,7 @@ impl Emulator<'_> {
             .args(["-accel", ACCELERATOR, "-cpu", "qemu64"])
             .arg("-kernel")
             .arg(self.kernel)
-            .args(["-initrd", initramfs, "-append", KERNEL_COMMAND_LINE])
+            .args(["-initrd", initramfs, "-append", &format!("{KERNEL_COMMAND_LINE} {QUIET}")])
             .args(["-chardev", "stdio,id=console,signal=off", "-serial", "chardev:console"])
             .args(self.options)
             .stdin(Stdio::null())

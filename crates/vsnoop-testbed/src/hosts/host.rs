@@ -17,6 +17,9 @@ use crate::workspace;
 
 /// The longest wait for a link to start, or for its status to change.
 const PATIENCE: Duration = Duration::from_secs(120);
+/// A busy link may refuse to say how it is, or say it late: how often it is asked, and the pause.
+const ATTEMPTS: usize = 5;
+const PAUSE: Duration = Duration::from_millis(200);
 /// The time after SIGTERM until a link is killed.
 const END_PATIENCE: Duration = Duration::from_secs(60);
 
@@ -78,7 +81,7 @@ impl Host {
             .context("starting a link")?;
         self.link = Some(child);
         let since = Instant::now();
-        while self.status().is_err() {
+        while status(&self.netns, &self.name).is_err() {
             let ended = self.link.as_mut().is_some_and(|link| !matches!(link.try_wait(), Ok(None)));
             if ended || since.elapsed() > PATIENCE {
                 bail!("the link of {} does not come up: {}", self.name, self.words());
@@ -141,6 +144,12 @@ impl Host {
 
     /// The link's part of `vsnoop link status --json`.
     pub fn status(&self) -> Result<Value> {
+        for _ in 1..ATTEMPTS {
+            if let Ok(status) = status(&self.netns, &self.name) {
+                return Ok(status);
+            }
+            std::thread::sleep(PAUSE);
+        }
         status(&self.netns, &self.name)
     }
 
@@ -175,15 +184,16 @@ impl Host {
     pub fn until(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Result<()> {
         let since = Instant::now();
         loop {
-            let status = self.status()?;
-            if wanted(&status) {
-                return Ok(());
-            }
+            let shown = match status(&self.netns, &self.name) {
+                Ok(status) if wanted(&status) => return Ok(()),
+                Ok(status) => status["peers"].to_string(),
+                // A busy link answers the next time.
+                Err(error) => format!("{error:#}"),
+            };
             ensure!(
                 since.elapsed() < PATIENCE,
-                "{what}: not at {} after {PATIENCE:?}: {}\n{}",
+                "{what}: not at {} after {PATIENCE:?}: {shown}\n{}",
                 self.name,
-                status["peers"],
                 self.words()
             );
             std::thread::sleep(Duration::from_millis(50));

@@ -43,7 +43,8 @@ impl Network {
         let plan = &self.plan;
         let others = || (0..plan.hosts).filter(|other| *other != host);
         let name = self.hosts[host].name();
-        let link = link_table(name, "test", plan.outside.listen(), &self.key_file(host));
+        let link = link_table(name, "test", plan.outside.listen(), &self.key_file(host))
+            + &plan.dead_after_line();
         let peers: String = others()
             .map(|peer| {
                 let address = SocketAddr::new(plan.outside.address(peer), PORT);

@@ -32,29 +32,55 @@ impl Netns {
         count: u16,
         gap_ms: Range<u64>,
     ) -> Result<Vec<Duration>> {
-        let IpAddr::V4(to) = to.into() else { bail!("echoes need an address of IPv4") };
+        let (to, mut times) = (to.into(), Vec::new());
+        self.echo(to, count, gap_ms, PATIENCE, |_, time| {
+            times.extend(time);
+            Ok(())
+        })?;
+        ensure!(!times.is_empty(), "{to} answers none of {count} echo requests");
+        Ok(times)
+    }
+
+    /// Fails with the first of `count` echoes that is not answered within `patience`.
+    pub fn ping_each(&self, to: impl Into<IpAddr>, count: u16, patience: Duration) -> Result<()> {
+        let to = to.into();
+        self.echo(to, count, PAUSE_MS, patience, |number, time| {
+            ensure!(time.is_some(), "{to} does not answer echo {number} within {patience:?}");
+            Ok(())
+        })
+    }
+
+    /// Sends `count` echoes, and tells the round trip of each, `None` after `patience`.
+    fn echo(
+        &self,
+        to: IpAddr,
+        count: u16,
+        gap_ms: Range<u64>,
+        patience: Duration,
+        mut tell: impl FnMut(u16, Option<Duration>) -> Result<()> + Send,
+    ) -> Result<()> {
+        let IpAddr::V4(to) = to else { bail!("echoes need an address of IPv4") };
         self.run(|| {
             let socket = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::ICMPV4))
                 .context("open a socket for ICMP (needs root)")?;
             socket.connect(&SocketAddrV4::new(to, 0).into()).context("connect it")?;
-            let mut times = Vec::new();
             for number in 0..count {
-                times.extend(ask(&socket, number).with_context(|| format!("ping {to}"))?);
+                let time = ask(&socket, number, patience).with_context(|| format!("ping {to}"))?;
+                tell(number, time)?;
                 interrupt::check()?;
                 std::thread::sleep(Duration::from_millis(fastrand::u64(gap_ms.clone())));
             }
-            ensure!(!times.is_empty(), "{to} answers none of {count} echo requests");
-            Ok(times)
+            Ok(())
         })
     }
 }
 
-fn ask(socket: &Socket, number: u16) -> io::Result<Option<Duration>> {
+fn ask(socket: &Socket, number: u16, patience: Duration) -> io::Result<Option<Duration>> {
     let id = std::process::id() as u16;
     let begin = Instant::now();
     socket.send(&message(ECHO_REQUEST, id, number))?;
     let expected = message(ECHO_REPLY, id, number);
-    while let Some(left) = PATIENCE.checked_sub(begin.elapsed()).filter(|left| !left.is_zero()) {
+    while let Some(left) = patience.checked_sub(begin.elapsed()).filter(|left| !left.is_zero()) {
         socket.set_read_timeout(Some(left))?;
         let mut packet = [0; 128];
         match interrupt::restarted(|| (&*socket).read(&mut packet)) {

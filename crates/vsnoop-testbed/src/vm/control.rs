@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use vsnoop_guest::control::{Command, Reply};
 
 /// Longer than a guest under full load ever needs.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 #[derive(Debug)]
 pub struct Channel {

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::interrupt;
 
 /// The longest wait for an answer.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(300);
 /// The longest time between two looks at an interrupt while an event is awaited.
 const TICK: Duration = Duration::from_millis(200);
 

@@ -9,11 +9,12 @@ use vsnoop_host::flow_key::socket;
 use vsnoop_host::flow_mode;
 use vsnoop_host::held::{FlowHold, Holds};
 use vsnoop_host::incast::window::{FlowWindow, window_of};
-use vsnoop_host::ports;
+use vsnoop_host::ports::Attached;
 use vsnoop_host::system::clock::monotonic_ns;
 use vsnoop_host::system::netns;
 use vsnoop_host::units;
 
+use crate::chosen::read_each;
 use crate::cli::{self, Cli};
 use crate::identity::PortIdentity;
 use crate::output::table::NOTHING;
@@ -77,8 +78,7 @@ pub fn run(cli: &Cli, arguments: &cli::Flows) -> Result<u8> {
     watch::run(arguments.watched.refresh.watch, cli.json, || {
         let names = netns::names();
         let now_ns = monotonic_ns()?;
-        let mut ports = Vec::new();
-        for attached in ports::chosen(&arguments.watched.ports, cli.netns.as_deref())?.ports {
+        let read = |attached: &Attached| {
             let holds = Holds::open(&attached.port)?;
             let describe = |(key, flow): &(flow_key, flow)| Flow {
                 hold: holds.flow(key, flow),
@@ -91,9 +91,10 @@ pub fn run(cli: &Cli, arguments: &cli::Flows) -> Result<u8> {
             flows.sort_by_key(|flow| (flow.idle_ns, flow.sender));
             let has_hold = attached.port.policy()?.hold_chunks > 0;
             let has_uplink = attached.meta.uplink != 0;
-            let identity = PortIdentity::of(&attached, &names);
-            ports.push(PortFlows { identity, has_hold, has_uplink, flows });
-        }
+            let identity = PortIdentity::of(attached, &names);
+            Ok(PortFlows { identity, has_hold, has_uplink, flows })
+        };
+        let ports = read_each(&arguments.watched.ports, cli.netns.as_deref(), read)?;
         let document = FlowsDocument { ports };
         if cli.json { Ok(serde_json::to_string(&document)?) } else { Ok(text(&document)) }
     })?;

@@ -9,10 +9,10 @@ use vsnoop_bpf::types::port_stats;
 use vsnoop_host::failures::LeftAlone;
 use vsnoop_host::held::{Holds, PortHold};
 use vsnoop_host::incast::{UplinkControl, UplinkState};
-use vsnoop_host::ports;
 use vsnoop_host::system::netns;
 use vsnoop_host::units;
 
+use crate::chosen::read_each;
 use crate::cli::{self, Cli};
 use crate::counters::{self, Counters, Resets};
 use crate::identity::PortIdentity;
@@ -94,21 +94,17 @@ pub fn run(cli: &Cli, arguments: &cli::Watched) -> Result<u8> {
 
 fn read(cli: &Cli, arguments: &cli::Watched) -> Result<Vec<Sample>> {
     let names = netns::names();
-    ports::chosen(&arguments.ports, cli.netns.as_deref())?
-        .ports
-        .into_iter()
-        .map(|attached| {
-            Ok(Sample {
-                identity: PortIdentity::of(&attached, &names),
-                stats: attached.port.stats()?,
-                resets: Resets::of(&attached.meta, &attached.port.stats()?),
-                ring_full: attached.port.state()?.ring_full,
-                left_alone: LeftAlone::of(&attached.port)?,
-                hold: Holds::open(&attached.port)?.port(&attached.port, &attached.port.flows()?)?,
-                incast: UplinkState::of_port(&attached)?,
-            })
+    read_each(&arguments.ports, cli.netns.as_deref(), |attached| {
+        Ok(Sample {
+            identity: PortIdentity::of(attached, &names),
+            stats: attached.port.stats()?,
+            resets: Resets::of(&attached.meta, &attached.port.stats()?),
+            ring_full: attached.port.state()?.ring_full,
+            left_alone: LeftAlone::of(&attached.port)?,
+            hold: Holds::open(&attached.port)?.port(&attached.port, &attached.port.flows()?)?,
+            incast: UplinkState::of_port(attached)?,
         })
-        .collect()
+    })
 }
 
 fn json(samples: &[Sample]) -> Result<String> {

@@ -2,9 +2,9 @@
 //!
 //! While a port has a hold, an engine must run (crates/vsnoop/src/engine): one that ended is
 //! started again, one that hangs is killed first. Without a sign of life for a second the hooks do
-//! not rely on the engine; the held bytes stay there for the next one. Only if no engine runs for
-//! long (its program is gone, say) are connections reset (`vsnoop_upkeep::abandoned`). The engine
-//! in turn keeps the helper running.
+//! not rely on the engine; the held bytes stay there for the next one. Only if this helper finds
+//! none for long (its program is gone, say) are connections reset (`vsnoop_upkeep::abandoned`). The
+//! engine in turn keeps the helper running.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use vsnoop_bpf::HoldMaps;
 use vsnoop_bpf::types::{flow, flow_key};
 use vsnoop_host::ports::Attached;
 use vsnoop_host::system::clock::monotonic_ns;
-use vsnoop_upkeep::abandoned::{HOLD_ABANDONED_NS, abandoned};
+use vsnoop_upkeep::abandoned::{EngineSilence, HOLD_ABANDONED_NS, abandoned};
 
 use crate::background::{self, Role};
 
@@ -114,6 +114,7 @@ impl Engines {
 pub struct WatchedHold {
     memory: Option<HoldMaps>,
     looked: bool,
+    silence: EngineSilence,
 }
 
 impl WatchedHold {
@@ -130,12 +131,13 @@ impl WatchedHold {
             self.looked = true;
         }
         let Some(memory) = &mut self.memory else { return Ok(Vec::new()) };
-        let (now_ns, engine_ns) = (monotonic_ns()?, memory.engine_ns());
-        if now_ns.saturating_sub(engine_ns) < HOLD_ABANDONED_NS {
+        let now_ns = monotonic_ns()?;
+        let silent_ns = self.silence.look(memory.engine_ns(), now_ns);
+        if silent_ns < HOLD_ABANDONED_NS {
             return Ok(Vec::new());
         }
         memory.refresh()?;
-        let found = abandoned(flows, engine_ns, now_ns, |number| memory.read(number));
+        let found = abandoned(flows, silent_ns, now_ns, |number| memory.read(number));
         memory.unmap_slabs();
         Ok(found)
     }

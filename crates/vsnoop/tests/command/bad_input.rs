@@ -123,7 +123,7 @@ fn no_privilege_is_said_at_once() -> Result<()> {
 /// In a process id namespace of its own, so that the host is what the test makes it.
 fn a_bpffs_that_is_not_mounted_is_named_with_the_command_that_mounts_it() -> Result<()> {
     let script = format!("{UNMOUNT} exec \"$@\"");
-    without_bpffs("bpffs", &script, "mount -t bpf bpf /sys/fs/bpf")
+    without_bpffs("bpffs", &script, "mount -t bpf -o mode=0700 bpf /sys/fs/bpf")
 }
 
 /// `ip netns exec` mounts /sys anew.

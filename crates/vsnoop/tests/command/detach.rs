@@ -245,9 +245,9 @@ fn what_a_command_is_in_the_middle_of_is_not_called_damaged() -> Result<()> {
 fn hooks_that_others_took_off_are_no_deleted_tap() -> Result<()> {
     let (network, mut pair) = outstanding("others")?;
     let pins = port_of_network(&network)?.dir().to_owned();
-    for link in ["link_to_vm", "link_from_vm"] {
-        take_off(&pins.join(link))?;
-    }
+    // The helper may remove the pins as soon as one hook is off.
+    let links = [link(&pins.join("link_to_vm"))?, link(&pins.join("link_from_vm"))?];
+    links.iter().try_for_each(take_off)?;
     wait_until("the helper has noticed", || Ok(!pins.exists()))?;
     network.thaw();
     // Neither end was reset.
@@ -279,16 +279,19 @@ fn an_observer_whose_hooks_were_taken_off_leaves_a_later_attachment_alone() -> R
 }
 
 /// As `bpftool link detach` does.
-fn take_off(pin: &Path) -> Result<()> {
+fn link(pin: &Path) -> Result<OwnedFd> {
     let path = CString::new(pin.as_os_str().as_bytes())?;
     // SAFETY: a C string that outlives the call.
     let fd = unsafe { libbpf_sys::bpf_obj_get(path.as_ptr()) };
     ensure!(fd >= 0, "open {}: {fd}", pin.display());
     // SAFETY: a new descriptor, owned by this value alone.
-    let link = unsafe { OwnedFd::from_raw_fd(fd) };
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn take_off(link: &OwnedFd) -> Result<()> {
     // SAFETY: takes no pointers.
     let result = unsafe { libbpf_sys::bpf_link_detach(link.as_raw_fd()) };
-    ensure!(result == 0, "detach {}: {result}", pin.display());
+    ensure!(result == 0, "detach a link: {result}");
     Ok(())
 }
 

@@ -13,11 +13,12 @@ use libtest_mimic::Trial;
 use serde_json::Value;
 use vsnoop_bpf::types::{flow, flow_key, flow_mode};
 use vsnoop_testbed::interrupt::restarted;
+use vsnoop_testbed::process::Stopped;
 use vsnoop_testbed::topology;
 
 use crate::detach::{port_of_network, take_lock};
 use crate::helper::{AttachedNetwork, Pair, expect_reset};
-use crate::hold::{MUCH, Stopped, freeze_with_much, holding, network_with_hold};
+use crate::hold::{MUCH, freeze_with_much, holding, network_with_hold};
 use crate::sandbox::{
     PINS, foreground_helper, now_ns, program, running_helper, text, vsnoop, vsnoop_in,
     wait_for_no_pins, wait_until,

@@ -11,12 +11,12 @@ use anyhow::{Context, Result, ensure};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use libtest_mimic::Trial;
 use nix::sched::{CpuSet, sched_setaffinity};
-use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 use vsnoop_bpf::Record;
 use vsnoop_bpf::types::port_stats;
 use vsnoop_testbed::net::Netns;
+use vsnoop_testbed::process::Stopped;
 use vsnoop_testbed::relay::{Faults, Freeze};
 use vsnoop_testbed::topology::{self, Side};
 
@@ -433,15 +433,6 @@ pub fn until_acknowledged_early(network: &AttachedNetwork, pair: &mut Pair) -> R
     })
 }
 
-/// The same of a port whose VM is left alone where it answers at once: over new connections, in
-/// whose beginning it is not.
-pub fn until_new_ones_are_acknowledged_early(network: &AttachedNetwork) -> Result<()> {
-    wait_until("the host acknowledges early", || {
-        network.connect()?.exchange(1000)?;
-        Ok(network.early_acks()? > 0)
-    })
-}
-
 pub fn freeze_with_much(network: &AttachedNetwork, pair: &mut Pair) -> Result<()> {
     until_acknowledged_early(network, pair)?;
     let frozen = Faults { freeze: Freeze::Now, ..Faults::default() };
@@ -487,23 +478,6 @@ impl Busy {
 impl Drop for Busy {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
-    }
-}
-
-/// A process that is stopped as long as the value lives.
-pub struct Stopped(Pid);
-
-impl Stopped {
-    pub fn process(pid: i32) -> Result<Self> {
-        kill(Pid::from_raw(pid), Signal::SIGSTOP)?;
-        Ok(Self(Pid::from_raw(pid)))
-    }
-}
-
-impl Drop for Stopped {
-    fn drop(&mut self) {
-        // It may have been killed meanwhile.
-        let _ = kill(self.0, Signal::SIGCONT);
     }
 }
 

@@ -18,13 +18,13 @@ use vsnoop_bpf::types::{
 };
 use vsnoop_bpf::{Record, UPLINK_ROOT};
 use vsnoop_testbed::net::{Tap, TapOptions};
+use vsnoop_testbed::process::Stopped;
 
-use crate::hold::{ConfigFile, Stopped};
-use crate::records::KEY;
+use crate::hold::ConfigFile;
 use crate::sandbox::{
     PORT, Ran, Snapshot, TapHost, list, now_ns, running_helper, tcx_programs, vsnoop, wait_until,
 };
-use crate::surroundings::{port_of, wait_for_a_look};
+use crate::surroundings::{KEY, port_of, wait_for_a_look};
 
 const BRIDGE: &str = "vscli-br";
 const SECOND: &str = "vscli-tap1";

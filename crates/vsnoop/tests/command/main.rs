@@ -14,6 +14,7 @@ macro_rules! trials {
 mod attack;
 mod attack_time;
 mod bad_input;
+mod chosen;
 mod configured;
 mod damaged;
 mod detach;
@@ -27,6 +28,7 @@ mod install;
 mod interrupted;
 mod left_off;
 mod link;
+mod locks;
 mod metrics;
 mod migration;
 mod monitors;
@@ -54,6 +56,7 @@ fn main() {
         attack::trials(),
         attack_time::trials(),
         bad_input::trials(),
+        chosen::trials(),
         configured::trials(),
         damaged::trials(),
         round_trip::trials(),
@@ -69,6 +72,7 @@ fn main() {
         interrupted::trials(),
         left_off::trials(),
         link::trials(),
+        locks::trials(),
         metrics::trials(),
         surroundings::trials(),
         top::trials(),

@@ -4,7 +4,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use libtest_mimic::Trial;
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -14,7 +14,7 @@ use vsnoop_testbed::net::{Netns, TapOptions};
 use vsnoop_testbed::topology::{self, Topology, TopologyOptions};
 
 use crate::helper::AttachedNetwork;
-use crate::hold::{ConfigFile, until_new_ones_are_acknowledged_early};
+use crate::hold::ConfigFile;
 use crate::sandbox::{PORT, PREFIX, TapHost, vsnoop, vsnoop_in, wait_until};
 use crate::service::Service;
 
@@ -78,19 +78,20 @@ impl Scraped {
     }
 }
 
-/// Waits until a scrape is so; one may be a second old.
+/// Waits until a scrape is so; one may be a second old. On a busy machine one may fail.
 pub fn until_scraped(
     netns: &Netns,
     what: &str,
     is_so: impl Fn(&Scraped) -> bool,
 ) -> Result<Scraped> {
-    let mut last = Scraped(String::new());
-    wait_until(what, || {
-        last = Scraped::read(netns, DEFAULT)?;
-        Ok(is_so(&last))
-    })
-    .with_context(|| last.0.clone())?;
-    Ok(last)
+    let mut last = Err(anyhow!("no scrape"));
+    let waited = wait_until(what, || {
+        last = Scraped::read(netns, DEFAULT);
+        Ok(last.as_ref().is_ok_and(&is_so))
+    });
+    let said = || last.as_ref().map_or_else(|error| format!("{error:#}"), |it| it.0.clone());
+    waited.with_context(said)?;
+    last
 }
 
 /// What differs between the metrics of a port and its `stats`.
@@ -134,7 +135,7 @@ fn every_counter_and_every_histogram_is_a_metric_with_the_value_of_stats() -> Re
     })?;
     let network = AttachedNetwork { topology };
     let host = &network.topology.host;
-    until_new_ones_are_acknowledged_early(&network)?;
+    network.until_new_ones_are_acknowledged_early()?;
     network.connect()?.exchange(200_000)?;
     let mut last = String::new();
     wait_until("metrics and stats are the same", || {

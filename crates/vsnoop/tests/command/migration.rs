@@ -15,11 +15,12 @@ use libtest_mimic::Trial;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use vsnoop_testbed::net::TapOptions;
+use vsnoop_testbed::process::Stopped;
 use vsnoop_testbed::topology::{self, Topology, TopologyOptions};
 use vsnoop_upkeep::LOOK_NS;
 
 use crate::helper::{AttachedNetwork, expect_reset};
-use crate::hold::{ConfigFile, Stopped, freeze_with_much};
+use crate::hold::{ConfigFile, freeze_with_much};
 use crate::metrics::{DEFAULT, Scraped, until_scraped};
 use crate::sandbox::{PORT, PREFIX, TapHost, vsnoop, vsnoop_in, wait_until};
 use crate::service::{Service, port, ports, until_port};
@@ -37,6 +38,7 @@ pub fn trials() -> Vec<Trial> {
         a_port_is_paused_while_its_vm_migrates_and_goes_on_when_that_is_cancelled,
         a_snapshot_pauses_a_port_for_its_time,
         a_vm_that_comes_is_accelerated_and_one_that_has_left_takes_its_attachment_along,
+        a_vm_that_came_once_and_is_paused_is_here,
         what_an_operator_paused_stays_paused_after_a_migration,
         a_service_that_is_killed_in_a_migration_finds_its_port_paused_and_resumes_it,
         a_port_paused_for_a_migration_is_resumed_by_hand_when_no_service_runs,
@@ -104,6 +106,9 @@ impl Qemu {
                     json!({ "event": name })
                 }
                 status => {
+                    if status == "completed" && state.run_state == "paused" {
+                        state.run_state = "postmigrate";
+                    }
                     state.migration = Some(status);
                     json!({ "event": "MIGRATION", "data": { "status": status } })
                 }
@@ -234,6 +239,24 @@ fn a_vm_that_comes_is_accelerated_and_one_that_has_left_takes_its_attachment_alo
     until_port(&host.netns, "the next VM's port is attached", is_active)?;
     service.end(Signal::SIGTERM)?;
     vsnoop(["off", "--all"])?.ok().map(drop)
+}
+
+/// QEMU says `completed` for ever of a VM that came, or of which a snapshot was taken.
+fn a_vm_that_came_once_and_is_paused_is_here() -> Result<()> {
+    let host = TapHost::new("suspend")?;
+    let qemu = Qemu::start("suspend", "paused")?;
+    lock(&qemu.state).migration = Some("completed");
+    let config = ConfigFile::new(&host, &format!("[[port]]\n{}", qemu.key()))?;
+    let service = Service::start(&host.netns, Some(&config))?;
+    qemu.until_followed()?;
+    until_port(&host.netns, "the tap is attached", is_active)?;
+    // The service looks before each answer, also after that of its monitor.
+    for _ in 0..5 {
+        ensure!(is_active(&port(&host.netns)?), "{}", port(&host.netns)?);
+    }
+    ensure!(!service.log()?.contains("paused"), "{}", service.log()?);
+    service.end(Signal::SIGTERM)?;
+    host.vsnoop(["detach", PORT])?.ok().map(drop)
 }
 
 fn what_an_operator_paused_stays_paused_after_a_migration() -> Result<()> {

@@ -7,6 +7,7 @@ use libtest_mimic::Trial;
 use nix::sched::sched_getaffinity;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, getpgid, getsid};
+use vsnoop_testbed::process;
 
 use crate::sandbox::{PORT, TapHost, running, vsnoop_under, wait_until};
 use crate::surroundings::{port_of, wait_for_a_look};
@@ -98,18 +99,9 @@ pub fn end_background() -> Result<()> {
 fn background() -> Result<Vec<i32>> {
     let mounts = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/mnt")).ok();
     let own = mounts("self").context("no mount namespace")?;
-    let mut found = Vec::new();
-    for entry in fs::read_dir("/proc")? {
-        let name = entry?.file_name();
-        let Some(pid) = name.to_str().filter(|name| name.parse::<i32>().is_ok()) else { continue };
-        // It may just have ended.
-        let arguments = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        let verb = arguments.split(|byte| *byte == 0).nth(1);
-        let is_one = verb == Some(b"helper") || verb == Some(b"engine");
-        if is_one && mounts(pid).as_ref() == Some(&own) {
-            found.push(pid.parse()?);
-        }
-    }
+    let mut found = process::with_first_argument("helper")?;
+    found.extend(process::with_first_argument("engine")?);
+    found.retain(|pid| mounts(&pid.to_string()).as_ref() == Some(&own));
     Ok(found)
 }
 

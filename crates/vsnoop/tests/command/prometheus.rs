@@ -14,7 +14,7 @@ use vsnoop_testbed::net::Netns;
 use vsnoop_testbed::topology::{self, Topology, TopologyOptions};
 
 use crate::helper::AttachedNetwork;
-use crate::hold::{ConfigFile, until_new_ones_are_acknowledged_early};
+use crate::hold::ConfigFile;
 use crate::metrics::DEFAULT;
 use crate::sandbox::{PREFIX, text, vsnoop, vsnoop_in, wait_until};
 use crate::service::Service;
@@ -156,7 +156,7 @@ fn prometheus_reads_what_stats_says_and_raises_an_alert() -> Result<()> {
     })?;
     let network = AttachedNetwork { topology };
     let prometheus = Prometheus::start(&network.topology.host)?;
-    until_new_ones_are_acknowledged_early(&network)?;
+    network.until_new_ones_are_acknowledged_early()?;
     network.connect()?.exchange(200_000)?;
     let labels = format!("{{job=\"vsnoop\",port=\"{}\",table=\"web\"}}", topology::PORT);
     for (metric, field) in [

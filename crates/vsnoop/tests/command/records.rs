@@ -2,10 +2,12 @@
 
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
-use vsnoop_bpf::types::{flow, flow_key, flow_mode, seq};
+use vsnoop_bpf::types::{flow, flow_mode, seq};
 use vsnoop_bpf::{AttachSpec, Port, Record};
 
-use crate::sandbox::{PORT, TapHost, pid_of, wait_until};
+use crate::priority::end_background;
+use crate::sandbox::{PORT, TapHost};
+use crate::surroundings::KEY;
 
 pub fn trials() -> Vec<Trial> {
     trials![
@@ -77,17 +79,6 @@ fn a_new_record_stays_when_the_vm_has_everything() -> Result<()> {
     })
 }
 
-pub const KEY: flow_key = flow_key {
-    sender_addr: [1; 16],
-    vm_addr: [2; 16],
-    sender_port: 3,
-    vm_port: 4,
-    vlan_outer: 0,
-    vlan_inner: 0,
-    vm_mac: [5; 6],
-    zero: 0,
-};
-
 fn record(next_seq: u32, vm_seq: u32) -> flow {
     flow { next_seq: seq::new(next_seq), vm_seq: seq::new(vm_seq), ..Default::default() }
 }
@@ -120,9 +111,7 @@ fn replace(table: &Port, flow: &flow) {
 
 /// A port that no helper looks at, nor an engine that would start one.
 fn with_table(role: &str, test: impl FnOnce(&Port) -> Result<()>) -> Result<()> {
-    for role in ["helper", "engine"] {
-        wait_until(&format!("the {role} has ended"), || Ok(pid_of(role)?.is_none()))?;
-    }
+    end_background()?;
     let host = TapHost::new(role)?;
     let index = host.netns.run(|| Ok(nix::net::if_::if_nametoindex(PORT)?))?;
     let spec = AttachSpec::new(index, PORT, host.netns.inode()?);

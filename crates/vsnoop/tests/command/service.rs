@@ -16,9 +16,10 @@ use vsnoop_testbed::net::{Net, Netns, Tap, TapOptions};
 use vsnoop_testbed::topology::{self, Topology, TopologyOptions};
 
 use crate::helper::{AttachedNetwork, Pair};
-use crate::hold::ConfigFile;
+use crate::hold::{ConfigFile, freeze_with_much};
 use crate::sandbox::{
-    PORT, PREFIX, Ran, TapHost, program, vsnoop, vsnoop_in, vsnoop_under, wait_until,
+    PORT, PREFIX, Ran, TapHost, pid_of, program, running, vsnoop, vsnoop_in, vsnoop_under,
+    wait_until,
 };
 
 /// More than programs have slots for (PORT_SLOTS).
@@ -37,6 +38,8 @@ pub fn trials() -> Vec<Trial> {
         a_wrong_configuration_keeps_the_running_one,
         what_commands_attach_and_detach_is_left_as_it_is,
         ports_outlive_a_service_that_ends_or_is_killed_and_the_next_one_knows_them,
+        what_an_operator_takes_off_while_the_service_detaches_it_stays_off,
+        helper_and_engine_that_others_have_started_come_again,
         a_tap_is_known_by_bridge_process_and_namespace,
         a_host_without_names_of_namespaces_is_looked_at_until_it_has_some,
         status_and_reload_say_how_the_service_is,
@@ -370,6 +373,48 @@ fn kill_often(
     Ok(service)
 }
 
+/// A reload has asked for other settings, and the VM does not acknowledge.
+fn what_an_operator_takes_off_while_the_service_detaches_it_stays_off() -> Result<()> {
+    let prefix = format!("{PREFIX}panic-");
+    let topology = Topology::build(&TopologyOptions { prefix, ..TopologyOptions::default() })?;
+    let network = AttachedNetwork { topology };
+    let netns = &network.topology.host;
+    let table = format!("[[port]]\ninterface = \"{}\"\n", topology::PORT);
+    let config = ConfigFile::of(netns, &format!("{table}passive = false\n"))?;
+    let service = Service::start(netns, Some(&config))?;
+    until_port(netns, "the tap is attached", |port| port["state"] == "active")?;
+    let mut pair = network.connect()?;
+    freeze_with_much(&network, &mut pair)?;
+    config.write(&format!("{table}mode = \"observe\"\n"))?;
+    service.signal(Signal::SIGHUP)?;
+    until_port(netns, "the service detaches it", |port| port["state"] == "paused")?;
+    vsnoop(["off", "--all"])?.ok()?;
+    for look in 0..5 {
+        // It looks before it answers.
+        let state = vsnoop(["status", "--service", "--json"])?.json()?;
+        ensure!(state["left_off"].as_array().is_some_and(|all| all.len() == 1), "{look}: {state}");
+        ensure!(ports(netns)?.is_empty(), "{look}: it was attached again");
+    }
+    service.end(Signal::SIGTERM)
+}
+
+fn helper_and_engine_that_others_have_started_come_again() -> Result<()> {
+    let host = TapHost::new("orphan")?;
+    host.vsnoop(["attach", PORT])?.ok()?;
+    let before = [running("helper")?, running("engine")?];
+    let service = Service::start(&host.netns, None)?;
+    for pid in before {
+        kill(Pid::from_raw(pid), Signal::SIGKILL)?;
+    }
+    for (role, pid) in ["helper", "engine"].into_iter().zip(before) {
+        wait_until(&format!("another {role} runs"), || {
+            Ok(pid_of(role)?.is_some_and(|other| other != pid))
+        })?;
+    }
+    service.end(Signal::SIGTERM)?;
+    host.vsnoop(["detach", PORT])?.ok().map(drop)
+}
+
 fn a_tap_is_known_by_bridge_process_and_namespace() -> Result<()> {
     let host = TapHost::new("known")?;
     let pod = TapHost::new("pod")?;
@@ -387,11 +432,20 @@ fn a_tap_is_known_by_bridge_process_and_namespace() -> Result<()> {
     ensure!(ports(&host.netns)?.is_empty(), "a tap without its bridge was attached");
     host.netns.add_port("br-web", PORT)?;
     until_port(&host.netns, "the bridge's tap is attached", |port| port["table"] == "web")?;
+    service.until_logged(&format!("port {PORT} (netns {}): observed", pod.netns.name()))?;
+    service.until_logged(&format!("port {PORT}: accelerated"))?;
     // Namespaces come and go, too.
     let late = TapHost::new("pod")?;
     until_port(&late.netns, "a pod's tap that came later is observed", |port| {
         port["table"] == "pod"
     })?;
+    // No table names a pod any more.
+    config.write("[[port]]\nname = \"web\"\nbridge = \"br-*\"\n")?;
+    service.signal(Signal::SIGHUP)?;
+    for pod in [&pod, &late] {
+        wait_until("a pod's tap is detached", || Ok(ports(&pod.netns)?.is_empty()))?;
+    }
+    until_port(&host.netns, "the bridge's tap stays", |port| port["table"] == "web")?;
     service.end(Signal::SIGTERM)?;
     vsnoop(["off", "--all"])?.ok().map(drop)
 }

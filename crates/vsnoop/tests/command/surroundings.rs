@@ -9,19 +9,30 @@ use nix::net::if_::if_nametoindex;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
-use vsnoop_bpf::types::{FLOW_F_CLOSED, flow};
+use vsnoop_bpf::types::{FLOW_F_CLOSED, flow, flow_key};
 use vsnoop_bpf::{EmptyProgram, Hook, Port};
+use vsnoop_testbed::process::Stopped;
 use vsnoop_testbed::relay::{Faults, Freeze};
 use vsnoop_testbed::topology::{self, BRIDGE, Side};
 
 use crate::helper::{AttachedNetwork, expect_reset};
-use crate::hold::{Stopped, until_new_ones_are_acknowledged_early};
-use crate::records::KEY;
 use crate::sandbox::{
     PORT, TapHost, foreground_helper, foreign_program, is_running, running, running_helper,
     vsnoop_in, wait_until, xdp_program,
 };
 use crate::skipped;
+
+/// Of a connection that there is not.
+pub const KEY: flow_key = flow_key {
+    sender_addr: [1; 16],
+    vm_addr: [2; 16],
+    sender_port: 3,
+    vm_port: 4,
+    vlan_outer: 0,
+    vlan_inner: 0,
+    vm_mac: [5; 6],
+    zero: 0,
+};
 
 pub fn trials() -> Vec<Trial> {
     let mut trials = trials![
@@ -169,6 +180,7 @@ fn a_suspended_port_acknowledges_nothing_early_and_honours_what_it_has() -> Resu
     let host = &network.topology.host;
     vsnoop_in(host.name(), ["attach", topology::PORT, "--no-passive"])?.ok()?;
     let mut pair = network.connect()?;
+    network.until_new_ones_are_acknowledged_early()?;
     pair.exchange(10_000)?;
     let frozen = Faults { freeze: Freeze::Now, ..Faults::default() };
     network.topology.set_guest_faults(Side::Vm, frozen);
@@ -253,7 +265,7 @@ fn a_program_after_the_ingress_hook_changes_nothing() -> Result<()> {
     );
     let mut pair = network.connect()?;
     pair.exchange(100_000)?;
-    until_new_ones_are_acknowledged_early(&network)?;
+    network.until_new_ones_are_acknowledged_early()?;
     network.expect_no_reset()?;
     network.detach()
 }
