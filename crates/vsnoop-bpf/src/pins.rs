@@ -53,6 +53,7 @@ const PRIVATE: u32 = 0o700;
 /// How long to wait for a lock. A process that is not stopped holds it for some tens of
 /// milliseconds.
 const PATIENCE: Duration = Duration::from_secs(3);
+const MOMENT: Duration = Duration::from_millis(50);
 
 /// Prefix of directories of shared programs.
 pub(crate) const PROGRAMS_PREFIX: &str = "programs-";
@@ -145,10 +146,10 @@ pub(crate) fn lock_directory(directory: &File, path: &Path) -> Result<()> {
 }
 
 /// [`flock`] with a bound on the wait, because the holder may be stopped. After one timeout this
-/// process only tries.
+/// process waits for a moment only.
 pub(crate) fn flock_in_time(directory: &File, how: i32) -> std::io::Result<()> {
     static IN_VAIN: AtomicBool = AtomicBool::new(false);
-    let patience = if IN_VAIN.load(Ordering::Relaxed) { Duration::ZERO } else { PATIENCE };
+    let patience = if IN_VAIN.load(Ordering::Relaxed) { MOMENT } else { PATIENCE };
     let since = Instant::now();
     loop {
         match flock(directory, how | libc::LOCK_NB) {

@@ -101,7 +101,7 @@ impl Departures {
             self.left.extend(bytes.map(|bytes| (port.key, bytes)));
         }
         // Of these a note may come, before their pins are gone.
-        for key in &seen.pinned {
+        for key in seen.pinned.keys() {
             self.left.extend(before.remove_entry(key));
         }
         departed.bytes += before.values().sum::<u64>();

@@ -4,7 +4,7 @@
 //! An open namespace lives on without a name and without a process; so one is closed as soon as its
 //! name is gone.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -28,6 +28,8 @@ pub struct Namespaces {
     own: Watched,
     /// By name.
     named: HashMap<String, Watched>,
+    /// Inodes of those that were looked after, and that no pattern names any more.
+    given_up: HashSet<u64>,
     /// Says when names come and go.
     names: Option<OwnedFd>,
 }
@@ -55,7 +57,7 @@ impl Watched {
 impl Namespaces {
     pub fn open() -> Result<Self> {
         let own = Watched::new(Netns::current()?)?;
-        Ok(Self { own, named: HashMap::new(), names: None })
+        Ok(Self { own, named: HashMap::new(), given_up: HashSet::new(), names: None })
     }
 
     pub fn all(&self) -> impl Iterator<Item = &Watched> {
@@ -64,6 +66,11 @@ impl Namespaces {
 
     pub fn find(&self, inode: u64) -> Option<&Watched> {
         self.all().find(|watched| watched.netns.inode == inode)
+    }
+
+    /// Did an earlier configuration name this one, and does the present one not?
+    pub fn is_given_up(&self, inode: u64) -> bool {
+        self.given_up.contains(&inode)
     }
 
     /// To be polled for input.
@@ -92,6 +99,11 @@ impl Namespaces {
     /// Opens the namespaces whose names these patterns match, and closes the others. Returns
     /// whether one is only about to come.
     pub fn follow(&mut self, patterns: &[PortPattern]) -> Result<bool> {
+        let is_named = |name: &str| {
+            patterns.iter().any(|pattern| pattern.netns().iter().any(|glob| glob.matches(name)))
+        };
+        let left = self.named.iter().filter(|(name, _)| !is_named(name));
+        self.given_up.extend(left.map(|(_, watched)| watched.netns.inode));
         if !are_named(patterns) {
             (self.named, self.names) = (HashMap::new(), None);
             return Ok(false);
@@ -104,7 +116,7 @@ impl Namespaces {
             if inode_of(&entry.path()) == Some(self.own.netns.inode) {
                 continue;
             }
-            if patterns.iter().any(|it| it.netns().iter().any(|glob| glob.matches(&name))) {
+            if is_named(&name) {
                 found.insert(name, entry);
             }
         }
@@ -133,6 +145,8 @@ impl Namespaces {
                 }
             }
         }
+        let followed: HashSet<_> = self.all().map(|watched| watched.netns.inode).collect();
+        self.given_up.retain(|inode| !followed.contains(inode));
         Ok(is_one_arriving)
     }
 

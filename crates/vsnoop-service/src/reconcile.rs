@@ -186,12 +186,13 @@ impl Reconciler {
             let name = port.tap.interface.clone();
             if wanted.is_none() || port.is_left_off {
                 self.attached.remove(&key);
+                self.failed.remove(&key);
                 return None;
             }
-            if self.attached.contains(&key) {
-                return Some(Action::LeaveOff { key, name });
-            }
             let is_due = self.is_due(key, now);
+            if self.attached.contains(&key) {
+                return is_due.then_some(Action::LeaveOff { key, name });
+            }
             let is_gone = matches!(port.vm, VmPlace::Gone { .. });
             return wanted
                 .filter(|_| port.is_ready && is_due && !is_gone)

@@ -25,7 +25,7 @@ use crate::error::{Error, Result};
 use crate::metrics::Metrics;
 use crate::namespaces::Namespaces;
 use crate::qmp::{Monitors, Phase};
-use crate::reconcile::{Action, GONE, PortKey, Present, Reconciler, VmPlace};
+use crate::reconcile::{Action, Attachment, GONE, PortKey, Present, Reconciler, VmPlace};
 use crate::signals::Signals;
 use crate::survey::{Seen, Survey};
 
@@ -72,8 +72,6 @@ struct Service {
     is_hurried: bool,
     /// A port is attached, which needs helper and engine.
     is_any_attached: bool,
-    /// What an earlier configuration has attached may be where the present one does not look.
-    is_reloaded: bool,
     is_troubled: bool,
     watchdog: Option<Duration>,
 }
@@ -103,7 +101,6 @@ pub fn run(options: Options) -> Result<()> {
         began: Instant::now(),
         is_hurried: false,
         is_any_attached: false,
-        is_reloaded: true,
         is_troubled: false,
         watchdog: sd_notify::watchdog_enabled(),
     };
@@ -176,7 +173,6 @@ impl Service {
         match &done {
             Ok(()) => {
                 self.reconciler.reload();
-                self.is_reloaded = true;
                 // What operators took off: a reload asks for what the configuration says.
                 if let Err(error) = Marks::of_host().clear() {
                     tracing::warn!("{}", with_causes(&error));
@@ -248,9 +244,7 @@ impl Service {
         self.follow_vms(&mut seen.present);
         let now = self.began.elapsed();
         let mut actions = self.reconciler.plan(now, &seen.present, &self.patterns);
-        if std::mem::take(&mut self.is_reloaded) {
-            actions.extend(self.out_of_sight(&seen));
-        }
+        actions.extend(self.given_up(&seen));
         self.follow_migrations(&actions);
         let departed = self.departures.look(&seen, &self.survey, &self.monitors);
         self.metrics.note(|facts| facts.left_behind_bytes += departed.bytes);
@@ -260,17 +254,22 @@ impl Service {
         self.publish(self.state(&seen.present));
         self.act(&actions)?;
         self.publish(self.state(&seen.present));
-        self.is_any_attached = seen.present.iter().any(|port| port.attachment.is_some());
-        if self.is_any_attached || !actions.is_empty() {
+        let is_attached = |port: &Present| port.attachment.is_some();
+        self.is_any_attached = !actions.is_empty() || seen.present.iter().any(is_attached);
+        if self.is_any_attached {
             (self.options.start_background)();
         }
         Ok(())
     }
 
-    /// Detaches ports of the service in network namespaces that no table names any more.
-    fn out_of_sight(&self, seen: &Seen) -> Vec<Action> {
-        let is_out = |key: &&PortKey| self.namespaces.find(key.netns).is_none();
-        seen.pinned.iter().filter(is_out).map(|key| Action::Detach { key: *key }).collect()
+    /// Detaches ports of the service in network namespaces that no table names any more. One that
+    /// an operator has paused is left until it is resumed, as elsewhere.
+    fn given_up(&self, seen: &Seen) -> Vec<Action> {
+        let given_up = seen.pinned.iter().filter(|(key, attachment)| {
+            let is_paused = matches!(attachment, Attachment::ByService { is_paused: true, .. });
+            self.namespaces.is_given_up(key.netns) && !is_paused
+        });
+        given_up.map(|(key, _)| Action::Detach { key: *key }).collect()
     }
 
     /// Asks the monitors of VMs where these are.
@@ -340,8 +339,8 @@ impl Service {
         if let Err(error) = sweep::sweep(&lock) {
             tracing::warn!("{}", with_causes(&error));
         }
-        self.finish_detaching();
         let since = Instant::now();
+        self.finish_detaching(since);
         for action in actions {
             if self.signals.is_end() {
                 break;
@@ -358,7 +357,7 @@ impl Service {
         Ok(())
     }
 
-    fn finish_detaching(&mut self) {
+    fn finish_detaching(&mut self, since: Instant) {
         let (over, left) =
             std::mem::take(&mut self.draining).into_iter().partition(Draining::is_over);
         self.draining = left;
@@ -366,6 +365,11 @@ impl Service {
         // What is detached may have to be attached with other settings.
         self.is_hurried |= !over.is_empty();
         for draining in over {
+            if since.elapsed() > AT_WORK {
+                self.draining.push(draining);
+                continue;
+            }
+            notify(&[NotifyState::Watchdog]);
             match draining.finish() {
                 Ok(resets) => self.metrics.note(|facts| facts.detached_resets += resets),
                 Err(error) => tracing::warn!("{}", with_causes(&error)),

@@ -55,7 +55,7 @@ impl Holder {
 pub struct Seen {
     pub present: Vec<Present>,
     /// All ports of the service, those as well that are being detached, or whose tap was deleted.
-    pub pinned: Vec<PortKey>,
+    pub pinned: HashMap<PortKey, Attachment>,
 }
 
 #[derive(Default)]
@@ -106,7 +106,7 @@ impl Survey {
         self.find_holders(&mut present);
         let is_of_service = |attachment: &Attachment| *attachment != Attachment::ByCommand;
         let pinned = attached.into_iter().filter(|(_, attachment)| is_of_service(attachment));
-        Ok(Seen { present, pinned: pinned.map(|(key, _)| key).collect() })
+        Ok(Seen { present, pinned: pinned.collect() })
     }
 
     /// The marks of taps that operators have detached. What is ignored is said once.

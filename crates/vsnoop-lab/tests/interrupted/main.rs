@@ -325,18 +325,15 @@ fn signalled(script: &str) -> Result<String> {
 fn senders() -> Result<()> {
     let text = signalled(INCAST)?;
     let count = |part: &str| text.matches(part).count();
-    let clean = format!("status {}, left: guest-core lock\n", interrupt::EXIT_STATUS);
+    let clean = format!("status {}, left: lock\n", interrupt::EXIT_STATUS);
     ensure!(count(&clean) == 4, "{text}");
     ensure!(count("nothing was measured") + count("was cut short") == 4, "{text}");
-    require(
-        &text,
-        &["\nmore\n", "status 0, left: guest-core lock\n", "gone on with\nkept\nwhole\n1000\n"],
-    )
+    require(&text, &["\nmore\n", "status 0, left: lock\n", "gone on with\nkept\nwhole\n1000\n"])
 }
 
 fn all() -> Result<()> {
     let text = signalled(ALL)?;
-    let clean = format!("status {}, left: guest-core lock\n", interrupt::EXIT_STATUS);
+    let clean = format!("status {}, left: lock\n", interrupt::EXIT_STATUS);
     ensure!(text.matches(&clean).count() == 2, "{text}");
     require(&text, &["results.json", "going on with an interrupted run: link-lan are done\n0\n"])
 }
@@ -344,15 +341,15 @@ fn all() -> Result<()> {
 /// Signals while the host is made, while its service runs, and after the first measurement.
 fn service() -> Result<()> {
     let text = signalled(SERVICE)?;
-    let clean = format!("status {}, left: guest-core lock\n", interrupt::EXIT_STATUS);
+    let clean = format!("status {}, left: lock\n", interrupt::EXIT_STATUS);
     ensure!(text.matches(&clean).count() == 3, "{text}");
-    require(&text, &["status 0, left: guest-core lock\n", "gone on with\nwhole\n"])
+    require(&text, &["status 0, left: lock\n", "gone on with\nwhole\n"])
 }
 
 fn services() -> Result<()> {
     let text = signalled(SERVICES)?;
     ensure!(text.matches("status 0\n").count() == 2, "{text}");
-    require(&text, &["the same service\n", "left: guest-core lock\n"])
+    require(&text, &["the same service\n", "left: lock\n"])
 }
 
 fn installing() -> Result<()> {

@@ -29,7 +29,7 @@ const RETRY_MOST: Duration = Duration::from_secs(60);
 const WARN_AGAIN: Duration = Duration::from_secs(3600);
 const GOOD: Duration = Duration::from_secs(300);
 /// Most open monitors, of one QEMU and in all: QEMU's user may make any number of sockets.
-const MOST_OF_PROCESS: usize = 4;
+const MOST_OF_PROCESS: usize = 16;
 const MOST: usize = 1024;
 /// What a monitor has said last is known for this long after its end.
 const ENDED: Duration = Duration::from_secs(60);

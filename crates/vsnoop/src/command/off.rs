@@ -223,7 +223,8 @@ fn unrecorded_qdisc(damaged: &Damaged) -> Option<Replaced> {
 
 /// On a thread of its own, so that a kernel lock cannot delay the switch.
 fn restore(replaced: Vec<Replaced>, document: &mut OffDocument) {
-    document.qdiscs_left = replaced.iter().map(|port| port.name.clone()).collect();
+    let recorded = replaced.iter().filter(|port| port.is_recorded);
+    document.qdiscs_left = recorded.map(|port| port.name.clone()).collect();
     let until = Instant::now() + LIMIT + LIMIT_EACH * replaced.len() as u32;
     let (done, results) = mpsc::channel();
     let restorer = thread::Builder::new().spawn(move || {

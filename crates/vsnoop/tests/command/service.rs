@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
@@ -403,6 +404,8 @@ fn helper_and_engine_that_others_have_started_come_again() -> Result<()> {
     host.vsnoop(["attach", PORT])?.ok()?;
     let before = [running("helper")?, running("engine")?];
     let service = Service::start(&host.netns, None)?;
+    // It has looked, and rests: nothing tells it what comes now.
+    thread::sleep(Duration::from_millis(500));
     for pid in before {
         kill(Pid::from_raw(pid), Signal::SIGKILL)?;
     }
