@@ -17,7 +17,8 @@ const LOOK: Duration = Duration::from_millis(5);
 const PATIENCE: Duration = Duration::from_secs(120);
 
 pub fn measure() -> Result<Vec<Figure>> {
-    let plan = Plan { prefix: PREFIX, hosts: HOSTS, vms_per_host: 0, ..Plan::default() };
+    let plan =
+        Plan { prefix: PREFIX, dead_after: None, hosts: HOSTS, vms_per_host: 0, ..Plan::default() };
     let mut network = Network::configured(plan)?;
     let etcd = network.etcd(NODES, EtcdOptions::default())?;
     (0..HOSTS).try_for_each(|host| network.announce(host, &etcd, "ttl = \"5s\""))?;

@@ -26,8 +26,12 @@ const SILENCE: Duration = Duration::from_secs(30);
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub fn measure() -> Result<Vec<Figure>> {
-    let mut network =
-        Network::configured(Plan { prefix: PREFIX, transport: "tls", ..Plan::default() })?;
+    let mut network = Network::configured(Plan {
+        prefix: PREFIX,
+        dead_after: None,
+        transport: "tls",
+        ..Plan::default()
+    })?;
     network.let_wait(0, 1)?;
     network.put_behind_nat(1, Nat::PortPreserving)?;
     network.router(1)?.run(|| {

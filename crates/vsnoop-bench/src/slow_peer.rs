@@ -30,7 +30,8 @@ const PAUSE: Duration = Duration::from_millis(2);
 const FLOODED: Duration = Duration::from_secs(2);
 
 pub fn measure() -> Result<Vec<Figure>> {
-    let network = Network::up(Plan { prefix: PREFIX, hosts: 3, ..Plan::default() })?;
+    let network =
+        Network::up(Plan { prefix: PREFIX, dead_after: None, hosts: 3, ..Plan::default() })?;
     let vm = &network.hosts[0].vms[0];
     let echoes = || -> Result<Vec<f64>> {
         let times = vm.ping(inner_v4(FAST, 0), ECHOES)?;

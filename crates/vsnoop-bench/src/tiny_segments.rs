@@ -25,7 +25,7 @@ const PAYLOAD_BYTES: usize = 60_000;
 const PAUSE: Duration = Duration::from_micros(15_500);
 
 pub fn measure() -> Result<Vec<Figure>> {
-    let network = Network::up(Plan { prefix: PREFIX, ..Plan::default() })?;
+    let network = Network::up(Plan { prefix: PREFIX, dead_after: None, ..Plan::default() })?;
     let [a, b] = &network.hosts[..] else { unreachable!("two hosts") };
     let (hostile, other) = (raw_vm(a, "bad")?, raw_vm(b, "raw")?);
     introduce(&hostile, &other, ATTACKER)?;

@@ -31,12 +31,6 @@ impl Damaged {
         read_only_value(&self.path.join(PortMap::Meta.pin())).ok()
     }
 
-    /// The inode of the network namespace and the interface index of its tap, if the name of the
-    /// directory has them.
-    pub fn place(&self) -> Option<(u64, u32)> {
-        pins::place(&self.path)
-    }
-
     /// Removes it: hooks first, then the rest.
     pub fn remove(&self) -> Result<()> {
         programs::remove(&self.path)

@@ -91,12 +91,6 @@ pub(crate) fn directory(netns: u64, ifindex: u32) -> PathBuf {
     Path::new(PIN_ROOT).join(format!("{netns}-{ifindex}"))
 }
 
-/// What [`directory`] was made of.
-pub(crate) fn place(directory: &Path) -> Option<(u64, u32)> {
-    let (netns, ifindex) = directory.file_name()?.to_str()?.split_once('-')?;
-    Some((netns.parse().ok()?, ifindex.parse().ok()?))
-}
-
 /// The entries of [`PIN_ROOT`] of one kind, in a stable order.
 pub(crate) fn entries(stage: Stage) -> Result<Vec<PathBuf>> {
     let entries = match fs::read_dir(PIN_ROOT) {

@@ -98,8 +98,7 @@ impl Attached {
 
     /// For messages: "vnet0", or "vnet0 (netns blue)" in another network namespace.
     pub fn label(&self) -> String {
-        let netns = self.netns();
-        netns.map_or_else(|| self.name.clone(), |netns| netns.label_of_port(&self.name))
+        netns::label_of_port(self.meta.netns, &self.name)
     }
 }
 

@@ -102,17 +102,12 @@ pub fn report_left_behind(key: PortKey) -> Result<u64> {
     Ok(bytes)
 }
 
-/// The mark of a port that an operator detaches; `None` if its network namespace is gone.
-fn mark(attached: &Attached) -> Result<Option<Mark>> {
-    attached.netns().map(|netns| Mark::of(&netns, attached.meta.ifindex)).transpose()
-}
-
 /// A port that is being detached.
 pub struct Draining {
     pub key: PortKey,
     attached: Attached,
     /// Of a command that was ended before it took the port off.
-    has_mark: bool,
+    mark: Option<Mark>,
     since: Instant,
 }
 
@@ -125,8 +120,9 @@ impl Draining {
         if attached.state == AttachmentState::Active {
             attached.port.set_run(port_run::PORT_PAUSED)?;
         }
-        let has_mark = mark(&attached)?.is_some_and(|mark| Marks::of_host().has(mark));
-        Ok(Self { key, attached, has_mark, since: Instant::now() })
+        let mark = attached.netns().map(|netns| Mark::of(&netns, key.ifindex)).transpose()?;
+        let mark = mark.filter(|mark| Marks::of_host().has(*mark));
+        Ok(Self { key, attached, mark, since: Instant::now() })
     }
 
     /// Has the VM acknowledged everything, or taken too long?
@@ -146,10 +142,9 @@ impl Draining {
     /// Detaches the port. Returns how many connections that has reset.
     pub fn finish(self) -> Result<u64> {
         let port = self.attached.label();
-        let mark = mark(&self.attached)?.filter(|_| self.has_mark);
         let detached = detach::detach(self.attached)?;
-        // An operator who has detached it meanwhile means it.
-        if let Some(mark) = mark.filter(|_| !detached.by_another) {
+        // If an operator has detached the port meanwhile, the operator's mark stays.
+        if let Some(mark) = self.mark.filter(|_| !detached.by_another) {
             Marks::of_host().remove(mark)?;
         }
         match detached.ended.flows {

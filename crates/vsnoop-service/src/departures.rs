@@ -20,7 +20,7 @@ use rustix::io::Errno;
 use vsnoop_host::error::with_causes;
 use vsnoop_host::held::amount;
 use vsnoop_host::left_behind::{LeftBehind, Notes};
-use vsnoop_host::system::netns::Netns;
+use vsnoop_host::system::netns;
 
 use crate::act;
 use crate::error::{Error, Result};
@@ -169,7 +169,6 @@ fn said_of(key: PortKey) -> u64 {
 
 fn say(note: &LeftBehind) {
     let left = amount(note.bytes, note.flows);
-    let netns = Netns::find(note.netns);
-    let port = netns.map_or_else(|| note.name.clone(), |netns| netns.label_of_port(&note.name));
+    let port = netns::label_of_port(note.netns, &note.name);
     tracing::warn!("port {port}: its VM has left without {left}: these connections are reset");
 }

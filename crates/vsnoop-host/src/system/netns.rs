@@ -169,6 +169,11 @@ impl Netns {
     }
 }
 
+/// [`Netns::label_of_port`] for the namespace with this inode; the port alone if that is gone.
+pub fn label_of_port(inode: u64, port: &str) -> String {
+    Netns::find(inode).map_or_else(|| port.to_owned(), |netns| netns.label_of_port(port))
+}
+
 fn locate(name: &str) -> PathBuf {
     if name.contains('/') {
         return PathBuf::from(name);

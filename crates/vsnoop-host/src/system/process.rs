@@ -18,8 +18,8 @@ use super::proc::ids;
 
 nix::ioctl_none!(tungetdevnetns, b'T', 227);
 
-/// Of a process, how many descriptors are looked at: the owner of a tap can open as many as the
-/// kernel allows, and each costs a read. A monitor has its taps among the first.
+/// The search for taps reads no more descriptors of one process than this. A user who runs a
+/// monitor can open as many as the kernel allows; a monitor has its taps among the first.
 const DESCRIPTORS: usize = 4096;
 
 /// A process; its start time distinguishes it from a later one with the same id.
@@ -101,8 +101,8 @@ fn taps(pid: i32) -> impl Iterator<Item = (i32, String)> {
     numbers.filter_map(move |fd| Some((fd, tap_at(pid, fd)?)))
 }
 
-/// The names in a directory of descriptors. The kernel lists them in the order of their numbers,
-/// and only as many as are asked for.
+/// The numbers of the first [`DESCRIPTORS`] descriptors in this directory of /proc, which the
+/// kernel lists in ascending order. The rest is not listed.
 fn first_numbers(directory: &Path) -> impl Iterator<Item = i32> + use<> {
     let entries = fs::read_dir(directory).into_iter().flatten().take(DESCRIPTORS).flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())

@@ -13,10 +13,6 @@ pub(super) const UPLINK: &str = "uplink";
 pub(super) const BRIDGED_UPLINK: &str = "uplink2";
 /// The bridge of a host.
 pub(super) const BRIDGE: &str = "br0";
-/// The prefix of the tests' namespaces.
-const OF_TESTS: &str = "vst-";
-/// `link.dead_after` in tests: a link that gets no CPU for some seconds is not dead.
-const PATIENT: &str = "60s";
 
 /// The path that joins the hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,8 +56,7 @@ pub struct Plan {
     pub ipv6: bool,
     /// Transport of the links.
     pub transport: &'static str,
-    /// `link.dead_after`; `None`: long in tests, and what a link has by default in measurements,
-    /// which tell networks by [`Plan::prefix`].
+    /// `link.dead_after`; `None`: what a link has by default, as in measurements.
     pub dead_after: Option<&'static str>,
     /// Lines of `[link]`, beside those that every link has.
     pub link: &'static str,
@@ -76,7 +71,7 @@ pub struct Plan {
 impl Default for Plan {
     fn default() -> Self {
         Self {
-            prefix: OF_TESTS,
+            prefix: "vst-",
             hosts: 2,
             path: Path::Bridge,
             outside: Outside::V4,
@@ -86,7 +81,8 @@ impl Default for Plan {
             ordinary_way: false,
             ipv6: true,
             transport: "udp",
-            dead_after: None,
+            // For tests: a link that gets no CPU for some seconds is not dead.
+            dead_after: Some("60s"),
             link: "",
             more: "",
             diverts: |_| None,
@@ -103,8 +99,7 @@ impl Plan {
 
     /// The line of `link.dead_after`, if there is one.
     pub(super) fn dead_after_line(&self) -> String {
-        let time = self.dead_after.or((self.prefix == OF_TESTS).then_some(PATIENT));
-        time.map_or(String::new(), |time| format!("dead_after = \"{time}\"\n"))
+        self.dead_after.map_or(String::new(), |time| format!("dead_after = \"{time}\"\n"))
     }
 
     pub(super) fn is_routed(&self) -> bool {

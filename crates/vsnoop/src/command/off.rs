@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use serde::Serialize;
 use vsnoop_bpf::types::port_meta;
-use vsnoop_bpf::{Damaged, Listed, Port};
+use vsnoop_bpf::{Damaged, Listed, Port, UplinkId};
 use vsnoop_host::detach;
 use vsnoop_host::error::{Error, with_causes};
 use vsnoop_host::held::amount;
@@ -217,7 +217,7 @@ fn replaced_qdisc(meta: &port_meta) -> Option<Replaced> {
 
 /// Of a port whose record is missing.
 fn unrecorded_qdisc(damaged: &Damaged) -> Option<Replaced> {
-    let (netns, ifindex) = damaged.place()?;
+    let UplinkId { netns, ifindex } = UplinkId::of(&damaged.path)?;
     Some(Replaced { name: file_name(&damaged.path), netns, ifindex, is_recorded: false })
 }
 

@@ -9,10 +9,9 @@ use anyhow::{Result, ensure};
 use libtest_mimic::Trial;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use vsnoop_bpf::Port;
-use vsnoop_bpf::types::{flow, flow_key};
 
-use crate::sandbox::{PORT, TapHost, now_ns, program, vsnoop, wait_until};
+use crate::sandbox::{PORT, TapHost, program, vsnoop, wait_until};
+use crate::surroundings::put_on_record;
 
 /// Connections of the port that is read first: meanwhile the other one is listed, and not read yet.
 const FLOWS: u32 = 20_000;
@@ -33,7 +32,7 @@ fn ports_that_are_detached_while_all_are_read_are_left_out() -> Result<()> {
         std::mem::swap(&mut stays, &mut goes);
     }
     stays.vsnoop(["attach", PORT, "--max-flows", "30000"])?.ok()?;
-    fill(&stays)?;
+    put_on_record(&stays, FLOWS)?;
     let watches = [Watch::start(&STATS, "stats")?, Watch::start(&FEW_FLOWS, "flows")?];
     let (over, goes_in) = (AtomicBool::new(false), goes.netns.name());
     thread::scope(|scope| -> Result<()> {
@@ -57,21 +56,6 @@ fn ports_that_are_detached_while_all_are_read_are_left_out() -> Result<()> {
         watch.end()?;
     }
     stays.vsnoop(["detach", PORT])?.ok().map(drop)
-}
-
-/// Puts connections on record.
-fn fill(host: &TapHost) -> Result<()> {
-    let index = host.netns.run(|| Ok(nix::net::if_::if_nametoindex(PORT)?))?;
-    let port = Port::open(host.netns.inode()?, index)?;
-    let seen = flow { last_ns: now_ns()?, ..Default::default() };
-    for number in 0..FLOWS {
-        let mut key = flow_key { vm_port: 80u16.to_be(), vm_mac: [2; 6], ..Default::default() };
-        key.sender_addr[10..12].fill(0xff);
-        key.sender_addr[12..].copy_from_slice(&(0x0a00_0000 + number).to_be_bytes());
-        key.vm_addr = key.sender_addr;
-        port.insert_flow(&key, &seen)?;
-    }
-    Ok(())
 }
 
 fn attach_and_detach(host: &TapHost) -> Result<()> {

@@ -17,7 +17,7 @@ use vsnoop_testbed::topology::{self, BRIDGE, Side};
 
 use crate::helper::{AttachedNetwork, expect_reset};
 use crate::sandbox::{
-    PORT, TapHost, foreground_helper, foreign_program, is_running, running, running_helper,
+    PORT, TapHost, foreground_helper, foreign_program, is_running, now_ns, running, running_helper,
     vsnoop_in, wait_until, xdp_program,
 };
 use crate::skipped;
@@ -394,4 +394,18 @@ pub fn wait_for_a_look(port: &Port) -> Result<()> {
 pub fn port_of(host: &TapHost) -> Result<Port> {
     let index = host.netns.run(|| Ok(if_nametoindex(PORT)?))?;
     Ok(Port::open(host.netns.inode()?, index)?)
+}
+
+/// Puts this many connections on record, from 10.0.0.0 upwards.
+pub fn put_on_record(host: &TapHost, count: u32) -> Result<()> {
+    let port = port_of(host)?;
+    let seen = flow { last_ns: now_ns()?, ..Default::default() };
+    for number in 0..count {
+        let mut key = flow_key { vm_port: 80u16.to_be(), vm_mac: [2; 6], ..Default::default() };
+        key.sender_addr[10..12].fill(0xff);
+        key.sender_addr[12..].copy_from_slice(&(0x0a00_0000 + number).to_be_bytes());
+        key.vm_addr = key.sender_addr;
+        port.insert_flow(&key, &seen)?;
+    }
+    Ok(())
 }

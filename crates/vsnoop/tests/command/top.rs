@@ -7,12 +7,11 @@ use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use vsnoop_bpf::Port;
-use vsnoop_bpf::types::{flow, flow_key};
 use vsnoop_testbed::topology;
 
 use crate::hold::network_with_hold;
-use crate::sandbox::{PORT, TapHost, is_running, now_ns, program, text, vsnoop, wait_until};
+use crate::sandbox::{PORT, TapHost, is_running, program, text, vsnoop, wait_until};
+use crate::surroundings::put_on_record;
 
 pub fn trials() -> Vec<Trial> {
     trials![
@@ -103,16 +102,7 @@ fn top_shows_the_flows_of_a_port_with_very_many() -> Result<()> {
     const FLOWS: u32 = 100_000;
     let host = TapHost::new("many")?;
     host.vsnoop(["attach", PORT, "--max-flows", "120000"])?.ok()?;
-    let index = host.netns.run(|| Ok(nix::net::if_::if_nametoindex(PORT)?))?;
-    let port = Port::open(host.netns.inode()?, index)?;
-    let seen = flow { last_ns: now_ns()?, ..Default::default() };
-    for number in 0..FLOWS {
-        let mut key = flow_key { vm_port: 80u16.to_be(), vm_mac: [2; 6], ..Default::default() };
-        key.sender_addr[10..12].fill(0xff);
-        key.sender_addr[12..].copy_from_slice(&(0x0a00_0000 + number).to_be_bytes());
-        key.vm_addr = key.sender_addr;
-        port.insert_flow(&key, &seen)?;
-    }
+    put_on_record(&host, FLOWS)?;
     let screen = Tmux::start("many", &format!("vsnoop --netns {} top", host.netns.name()))?;
     screen.wait_for("their number", |lines| has(lines, "100,000"))?;
     screen.keys(&["Enter"])?;

@@ -52,6 +52,7 @@ impl Rig {
         let mut session = Session::begin()?;
         let hosts = Network::build(Plan {
             prefix: PREFIX,
+            dead_after: None,
             path: if path.is_some() { Path::Relay { realtime: true } } else { Path::Veth },
             ordinary_way: true,
             ipv6: false,
