@@ -207,7 +207,7 @@ static __always_inline void flow_note_vm(struct flow *f, struct hold *h, const s
 	}
 }
 
-/* An ACK below VM_SEQ, or implausibly far beyond what the VM was handed, passes and changes
+/* An ACK below VM_SEQ, or implausibly far beyond what the VM was handed, passes and moves
  * nothing. */
 static __always_inline bool flow_ack_is_plausible(const struct flow *f, const struct segment *s)
 {
@@ -388,6 +388,8 @@ static __always_inline enum from_vm_verdict flow_from_vm(struct flow *f, struct 
 	if (h && hold_is_abandoned(f, h, c->port, c->now))
 		return flow_abandon(f, h, s, out);
 	if (!flow_ack_is_plausible(f, s)) {
+		if (h && seq_lt(s->ack, f->vm_seq))
+			hold_note_old_ack(h);
 		flow_bypass_foreign(f, s, was, out);
 		return FROM_VM_PASS;
 	}

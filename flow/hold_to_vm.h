@@ -55,7 +55,7 @@ static __always_inline bool hold_accepts_segment(const struct flow *f, const str
 
 	return p->run == PORT_ACCELERATE && s->len && (s->tcp_flags & touched) == TCP_ACK &&
 	       !(s->bits & SEG_FOREIGN) && !(h->flags & HOLD_FIN) && flow_accepts_segment(f, s) &&
-	       seq_le(end, seq_max(f->adv_edge, f->right_edge)) && !flow_vm_is_silent(f, p, now);
+	       seq_le(end, seq_max(f->adv_edge, f->right_edge)) && !flow_vm_is_silent(f, h, p, now);
 }
 
 /* May this segment be kept for a flow that is not in HOLDING? `skip`: its bytes below NEXT_SEQ,
@@ -124,7 +124,7 @@ static __always_inline bool hold_answers_probe(struct flow *f, struct hold *h,
 	if (f->mode != FLOW_ACTIVE || !flow_caught_up(f) || c->policy->run != PORT_ACCELERATE ||
 	    s->len || (s->tcp_flags & (TCP_FIN | TCP_SYN | TCP_RST | TCP_ACK)) != TCP_ACK ||
 	    !seq_lt(s->seq, f->next_seq) || flow_refuses_segment(f, s) ||
-	    flow_vm_is_silent(f, c->policy, c->now))
+	    flow_vm_is_silent(f, h, c->policy, c->now))
 		return false;
 	if (own >= (__s32)f->mss)
 		return true;
@@ -173,7 +173,7 @@ static __always_inline enum to_vm_verdict hold_answer_not_kept(struct flow *f, s
 							       const struct decision_context *c,
 							       struct outcome *out)
 {
-	bool is_silent = flow_vm_is_silent(f, c->policy, c->now);
+	bool is_silent = flow_vm_is_silent(f, h, c->policy, c->now);
 	struct seq end = seq_add(s->seq, s->len);
 	__u8 flags = s->tcp_flags;
 

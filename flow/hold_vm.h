@@ -19,9 +19,11 @@ static __always_inline bool hold_has_byte_at_vm_seq(const struct flow *f, const 
 static __always_inline void hold_note_vm_ack(struct flow *f, struct hold *h, struct seq edge,
 					     bool advanced, struct outcome *out)
 {
-	if (f->mode == FLOW_HOLDING && (advanced || !seq_eq(edge, h->right_edge)))
+	if (h->wants_acks ||
+	    (f->mode == FLOW_HOLDING && (advanced || !seq_eq(edge, h->right_edge))))
 		out->events |= EVENT_WAKE;
 	h->vm_acks++;
+	h->old_acks = 0;
 	h->vm_seq = f->vm_seq;
 	/* What passes without copies may be more than half of all sequence numbers. */
 	h->sure = seq_max(h->sure, f->vm_seq);
@@ -49,6 +51,14 @@ static __always_inline void hold_note_vm_ack(struct flow *f, struct hold *h, str
 		h->claimed = 1;
 		out->events |= EVENT_FREE;
 	}
+}
+
+/* The VM acknowledges less than before. One such ACK was reordered on its way; a VM that sends no
+ * others was rolled back to a snapshot. The host then vouches for it no more (flow_vm_is_silent()),
+ * and the engine gives up a connection with bytes in the hold (RESET_ROLLED_BACK). */
+static __always_inline void hold_note_old_ack(struct hold *h)
+{
+	h->old_acks++;
 }
 
 /* The VM reports the loss of a byte that the hold has. */

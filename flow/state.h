@@ -37,6 +37,9 @@
 #define FLOW_MAX_WINDOW (1u << 30)
 /* Ticks that a TSecr of the VM may be ahead of the record; a minute of microseconds. */
 #define FLOW_MAX_TS_STEP (1u << 26)
+/* A VM that sends so many segments in a row with an ACK below VM_SEQ takes back what it has
+ * acknowledged. */
+#define FLOW_OLD_ACKS 3
 /* Failures of connections of a VM port within this time are counted together. */
 #define FLOW_FAILURES_NS (60 * NSEC_PER_SEC)
 /* After this number of failures new connections of the port go to BYPASS ... */
@@ -67,12 +70,15 @@ static __always_inline __u32 flow_stamp(__u64 now)
 	return now >> 20;
 }
 
-/* Has the VM sent nothing for silence_ms? Then the host sends no early ACKs for it. */
-static __always_inline bool flow_vm_is_silent(const struct flow *f, const struct policy *p,
-					      __u64 now)
+/* Has the VM sent nothing for silence_ms, or takes it back what it has acknowledged? Then the host
+ * sends no early ACKs for it, and answers nothing in its place. `h`: the flow's hold, or null. */
+static __always_inline bool flow_vm_is_silent(const struct flow *f, const struct hold *h,
+					      const struct policy *p, __u64 now)
 {
 	__s32 stamps = flow_stamp(now) - f->heard_at;
 
+	if (h && h->old_acks >= FLOW_OLD_ACKS)
+		return true;
 	return stamps > 0 && ((__u64)stamps << 20) > p->silence_ms * NSEC_PER_MSEC;
 }
 

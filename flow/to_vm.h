@@ -218,7 +218,7 @@ flow_answer_old_data(struct flow *f, const struct hold *h, const struct segment 
 		     const struct decision_context *c, struct outcome *out)
 {
 	f->ramp = 0;
-	if (!needs_vm && !flow_vm_is_silent(f, c->policy, c->now)) {
+	if (!needs_vm && !flow_vm_is_silent(f, h, c->policy, c->now)) {
 		flow_fill_ack(f, h, s, c, out);
 		f->reacked++;
 		return TO_VM_REACK;

@@ -26,7 +26,8 @@ enum reset_reason {
 	RESET_ENGINE_GONE = 2, /* no engine is left to hand over the held bytes */
 	RESET_DETACHED = 3, /* the port was detached with bytes in the hold */
 	RESET_NO_READER = 4, /* the tap has no reader any more */
-	RESET_REASONS = 5,
+	RESET_ROLLED_BACK = 5, /* the VM takes back what it has acknowledged */
+	RESET_REASONS = 6,
 };
 
 /* The attachment itself: written by user space only, and pinned with the maps, so that it outlives

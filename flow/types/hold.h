@@ -101,6 +101,9 @@ struct hold {
 	__u32 sack_count; /* SACK blocks of the last duplicate ACK */
 	struct seq sack[8]; /* left and right edge of each block */
 	__u32 woken; /* the engine was woken for this hold, and has not looked yet */
+	/* Segments of the VM in a row whose ACK is below VM_SEQ: it was rolled back, perhaps. */
+	__u32 old_acks;
+	__u32 zero;
 
 	/* Engine. */
 	__u64 handed_ns; /* time of the last hand-over to a VM with no backlog */
@@ -110,7 +113,7 @@ struct hold {
 	__u32 resends; /* frames handed to it again */
 	__u64 resent_bytes; /* payload of the resent frames */
 	__u32 probes; /* keep-alive probes (RFC 9293, section 3.8.4) */
-	__u32 zero2;
+	__u32 wants_acks; /* 1: wake the engine for each ACK of the VM */
 };
 
 /* Bits of `flags`. */

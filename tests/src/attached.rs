@@ -23,8 +23,8 @@ pub fn is_wanted() -> bool {
 }
 
 /// Fields of `resets` in `vsnoop stats --json` that count connections.
-const RESET_REASONS: [&str; 6] =
-    ["refused", "silent", "engine_gone", "detached", "no_reader", "by_vm"];
+const RESET_REASONS: [&str; 7] =
+    ["refused", "silent", "engine_gone", "detached", "no_reader", "rolled_back", "by_vm"];
 /// Commands that take the lock of `/run/vsnoop`, some for long. Another waits 20 s for it, which is
 /// not enough on a busy machine where several do.
 const LOCKING: [&str; 4] = ["attach", "detach", "incast", "set"];

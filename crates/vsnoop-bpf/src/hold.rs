@@ -288,6 +288,13 @@ impl HoldMaps {
         });
     }
 
+    /// Tells the hooks whether to ring for each ACK of the VM.
+    pub fn set_wants_acks(&self, number: u32, wants: bool) {
+        self.set(number, std::mem::offset_of!(hold, wants_acks), |word| {
+            word.store(wants.into(), Ordering::Release);
+        });
+    }
+
     /// Counts a frame that the VM was handed for the first time.
     pub fn count_handover(&self, number: u32) {
         self.set(number, std::mem::offset_of!(hold, handovers), count_one);

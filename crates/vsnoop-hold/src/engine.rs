@@ -39,8 +39,10 @@ use vsnoop_flow::hold::Reclaimed;
 use vsnoop_flow::types::{HOLD_OVER, hold, seq};
 
 use crate::chain::{Chain, Chunks, Slice};
-use crate::flow::{Flow, HoldFrame, Kind, Reason};
+use crate::flow::{Flow, HoldFrame, Kind};
 use crate::frame::headers;
+use crate::giving_up::Reason;
+use crate::run_time::RunTime;
 use crate::time::{Deadline, Time, Timer, Timers};
 use crate::view::View;
 
@@ -91,6 +93,8 @@ pub trait Memory {
     fn busy(&mut self, group: u32) -> u32;
     /// Clears a busy bit: the hooks set it when they keep something.
     fn clear_busy(&mut self, number: u32);
+    /// Tells the hooks whether to ring for each ACK of the VM.
+    fn set_wants_acks(&mut self, number: u32, wants: bool);
     /// Sign of life for the hooks.
     fn heartbeat(&mut self, now_ns: u64);
 
@@ -144,8 +148,8 @@ pub enum Sent {
 pub trait Clock {
     /// CLOCK_MONOTONIC.
     fn now_ns(&mut self) -> u64;
-    /// Time that the VM ran, and so could answer, since the last call or `forget_run_time()`.
-    fn run_time_ns(&mut self) -> u64;
+    /// Time of the VM since the last call or `forget_run_time()`.
+    fn run_time(&mut self) -> RunTime;
     /// Discards the run time up to now.
     fn forget_run_time(&mut self);
 }
@@ -257,7 +261,7 @@ impl Engine {
     pub fn new(host: &mut impl PortAccess) -> Self {
         let count = host.hold_count();
         let mut engine = Self {
-            time: Time { now_ns: host.now_ns(), run_time_ns: 0 },
+            time: Time { now_ns: host.now_ns(), ..Time::default() },
             was_waiting: false,
             mtu: host.mtu(),
             super_packets: host.takes_super_packets(),
@@ -345,7 +349,9 @@ impl Engine {
         let is_waiting = self.waiting > 0;
         // One tick longer than needed, so that a wait always begins with a fresh sample.
         if is_waiting || self.was_waiting {
-            self.time.run_time_ns += host.run_time_ns();
+            let passed = host.run_time();
+            self.time.run_time_ns += passed.ns;
+            self.time.live_ns += passed.live_ns;
         } else {
             host.forget_run_time();
         }
@@ -420,9 +426,12 @@ impl Engine {
                 return self.give_up(host, number, &hold, reason);
             }
             let Some(frame) = frame else {
-                let deadline = course.flow.deadline(&view);
+                let (deadline, wants) = (course.flow.deadline(&view), course.flow.wants_acks());
                 self.set_timers(number, deadline);
-                return false;
+                // An ACK may have come before the hooks knew.
+                return set_wants_acks(host, number, &hold, wants)
+                    && wants
+                    && host.read(number).vm_acks != hold.vm_acks;
             };
             match self.send(host, number, &view, &frame) {
                 HandOver::Taken => {}
@@ -558,6 +567,9 @@ impl Engine {
         // Before the frame is sent: ACKs that the hooks forward must not have a later TSval (RFC
         // 7323).
         host.set_handed_tsval(number, newest.tsval);
+        if frame.kind == Kind::Resend {
+            set_wants_acks(host, number, &newest, true);
+        }
         let mut sent = host.send(&headers(&newest, frame, marked, self.mtu), &payload);
         if sent == Sent::TooLarge {
             self.mtu = host.mtu();
@@ -608,4 +620,14 @@ impl Engine {
         held.state = state;
         self.set_clock_timer(number, self.time.now_ns + wait);
     }
+}
+
+/// Tells the hooks whether to ring for each ACK of the VM; true if that is new to them. `seen`: the
+/// hold as last read.
+fn set_wants_acks(host: &mut impl Memory, number: u32, seen: &hold, wants: bool) -> bool {
+    let is_new = (seen.wants_acks != 0) != wants;
+    if is_new {
+        host.set_wants_acks(number, wants);
+    }
+    is_new
 }

@@ -8,30 +8,25 @@
 //! (RFC 9293, section 3.8.6.2.1). A VM that has acknowledged everything gets a segment as soon as
 //! one fits.
 //!
-//! *Loss* is detected in two ways. The VM sends three duplicate ACKs, or one with SACK blocks of
-//! three segments: the holes below the highest block are then sent again, once, and a second time
-//! only when a block shows that something sent after them has arrived (after RFC 6675 and RFC 8985;
-//! nothing is reordered between host and VM). Without SACK one frame is sent again, and the next
-//! with each partial ACK (RFC 6582). Or the VM had [`TIMEOUT_NS`] of run time to answer and did
-//! not: the first frame is then sent again, and the timeout doubles (RFC 6298).
+//! *Loss* is detected in three ways; what is then sent again is in `recovery.rs`. The VM sends three
+//! duplicate ACKs, or one with SACK blocks of three segments. Or the VM had [`TIMEOUT_NS`] of run
+//! time to answer and did not; the timeout then doubles (RFC 6298). Or it had half of that time, and
+//! then sends a segment that does not acknowledge the byte at VM_SEQ, for which it has room: what it
+//! sends by then it sends after it has read its ring, which keeps the order. (What it sent before
+//! proves nothing: that may have been on its way when it was handed the byte.)
 //!
 //! *A closed window* is probed (RFC 9293, section 3.8.6.1) with one held byte, which is the only
 //! probe that some stacks answer, or with a keep-alive probe, an old segment without data (section
 //! 3.8.4). After a probe without an answer the other form is used.
 //!
-//! *An unconfirmed connection*: until the VM has sent something beyond its SYN-ACK it may have
-//! none, because its listener's accept queue is full or because it keeps no state (SYN cookies).
-//! Data from ISS + 1 with the handshake's ACK complete the handshake; any other segment may destroy
-//! it. So only such data are sent, after 200, 400, 800 ms and then every second, by the clock: the
-//! VM waits for its application, not for its CPU.
-//!
-//! *Giving up* ([`Reason`]). A VM that answers with a closed window is probed for ever. A VM that
-//! has room, answers, and refuses the same bytes repeatedly is given up; so is one that has sent
-//! nothing for [`SILENT_NS`] of its run time (R2 of RFC 9293, section 3.8.3). Where no frame gets
-//! to the VM, it had nothing to answer: then it is given up after [`UNTAKEN_NS`].
+//! When a connection is given up is in `giving_up.rs`, one that the VM has not confirmed in
+//! `confirmation.rs`.
 
 use vsnoop_flow::types::seq;
 
+use crate::confirmation::Confirmation;
+use crate::giving_up::{Reason, Refusal, Rollback, Silence};
+use crate::recovery::{Recovery, has_lost};
 use crate::time::{Deadline, Time};
 use crate::view::View;
 
@@ -44,23 +39,6 @@ pub const PATIENCE_NS: u64 = 40_000_000;
 const PORTION: u32 = 2;
 /// How often a timeout doubles at most.
 const BACK_OFF: u32 = 4;
-/// A connection is given up after this number of refusals in a row, ...
-const REFUSALS: u32 = 16;
-/// ... over at least this run time of the VM, ns.
-const REFUSED_NS: u64 = 100_000_000_000;
-/// A VM without any packet for so much run time is given up.
-const SILENT_NS: u64 = 100_000_000_000;
-/// The same where its device took nothing: a ring that nothing reads, or a rule at the tap's egress
-/// that drops what is held. As long as Linux sends again without an answer (tcp_retries2).
-const UNTAKEN_NS: u64 = 924_000_000_000;
-/// An unconfirmed connection is given up after this time by the clock, and `SILENT_NS` of run time.
-const UNCONFIRMED_NS: u64 = 130_000_000_000;
-/// Times of the first attempt to confirm a connection and the longest pause between two, by the
-/// clock.
-const CONFIRM_NS: u64 = 200_000_000;
-const CONFIRM_MOST_NS: u64 = 1_000_000_000;
-/// Duplicate ACKs that prove a loss (RFC 5681).
-const DUPLICATE_ACKS: u32 = 3;
 /// Largest payload of a frame: an IPv6 packet has 65535 bytes with the TCP header and its options.
 const LARGEST: u32 = 65_535 - 60;
 
@@ -75,15 +53,6 @@ pub enum Kind {
     Ack,
     /// A window probe: with the next byte, or a keep-alive probe without data.
     Probe,
-}
-
-/// Why a connection is given up: enum reset_reason of flow/types/abi.h.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reason {
-    /// The VM has room, answers, and refuses the same bytes.
-    Refused,
-    /// The VM ran for `SILENT_NS` and sent nothing, or for `UNTAKEN_NS` and took nothing.
-    Silent,
 }
 
 /// A segment, or a super-packet, for the VM.
@@ -106,19 +75,6 @@ impl HoldFrame {
     }
 }
 
-/// Recovery from a loss.
-#[derive(Clone, Copy, Debug)]
-struct Recovery {
-    /// Recovery ends when the VM has acknowledged this.
-    point: seq,
-    /// Holes below this have been sent again.
-    next: seq,
-    /// A SACK block beyond this was sent after the retransmissions.
-    proof: seq,
-    /// Without SACK blocks: the first frame only, and the next with each partial ACK.
-    blind: bool,
-}
-
 /// State of a connection between two looks. It only serves efficiency: a new engine starts without.
 #[derive(Clone, Debug)]
 pub struct Flow {
@@ -130,8 +86,12 @@ pub struct Flow {
     vm_acks: u32,
     /// When the retransmission timer was started, ns of run time.
     since_ns: u64,
+    /// `vm_acks` when the VM had had half of the timeout, by which it has read its ring.
+    read_by: Option<u32>,
     /// Timeouts in a row.
     timeouts: u32,
+    /// Run time at the last look.
+    looked_ns: u64,
     /// Had the VM room in its window when its last segment came?
     had_room: bool,
     recovery: Option<Recovery>,
@@ -139,6 +99,7 @@ pub struct Flow {
     probe: WindowProbe,
     silence: Silence,
     refusal: Refusal,
+    rollback: Rollback,
     confirmation: Option<Confirmation>,
     /// Widest window of the VM so far, bytes.
     widest: u32,
@@ -159,48 +120,6 @@ struct WindowProbe {
     sent_at: Option<u32>,
 }
 
-/// Silence of the VM.
-#[derive(Clone, Debug)]
-struct Silence {
-    /// When it began, ns of run time.
-    since_ns: u64,
-    /// Frames sent since that the VM should have answered.
-    frames: u32,
-    /// The device has not taken a frame since.
-    refused: bool,
-}
-
-impl Silence {
-    fn since(run_time_ns: u64) -> Self {
-        Self { since_ns: run_time_ns, frames: 0, refused: false }
-    }
-
-    fn is_over(&self, run_time_ns: u64) -> bool {
-        let lasted_ns = run_time_ns.saturating_sub(self.since_ns);
-        (lasted_ns > SILENT_NS && self.frames > 1) || (lasted_ns > UNTAKEN_NS && self.refused)
-    }
-}
-
-/// Refusals: the VM does not accept bytes for which it has room.
-#[derive(Clone, Debug, Default)]
-struct Refusal {
-    count: u32,
-    since_ns: u64,
-    /// `vm_acks` when the byte at VM_SEQ was last sent again.
-    resent: Option<u32>,
-}
-
-/// Attempts to complete the VM's handshake, by the clock.
-#[derive(Clone, Debug)]
-struct Confirmation {
-    since_ns: u64,
-    run_time_ns: u64,
-    next_ns: u64,
-    pause_ns: u64,
-    /// An attempt is under way, up to here.
-    until: Option<seq>,
-}
-
 impl Flow {
     /// A connection that no engine has looked at.
     pub fn new(view: &View, time: Time) -> Self {
@@ -211,13 +130,16 @@ impl Flow {
             new_duplicates: 0,
             vm_acks: view.vm_acks,
             since_ns: time.run_time_ns,
+            read_by: None,
             timeouts: 0,
+            looked_ns: time.run_time_ns,
             had_room: view.has_room(),
             recovery: None,
             carried: view.sender,
             probe: WindowProbe::default(),
-            silence: Silence::since(time.run_time_ns),
+            silence: Silence::since(time.live_ns),
             refusal: Refusal::default(),
+            rollback: Rollback::default(),
             confirmation: None,
             widest: 0,
             handing_over: false,
@@ -231,8 +153,7 @@ impl Flow {
     pub fn resumed(view: &View, time: Time) -> Self {
         let mut flow = Self::new(view, time);
         if view.unconfirmed {
-            flow.confirmation =
-                Some(Confirmation { next_ns: time.now_ns, ..Confirmation::new(time) });
+            flow.confirmation = Some(Confirmation::at_once(time));
         } else if !view.is_done() {
             flow.solicit(view);
         }
@@ -253,7 +174,7 @@ impl Flow {
         if self.confirmation.take().is_some() {
             self.begin_anew(view, time);
         }
-        self.look(view, time.run_time_ns);
+        self.look(view, time);
         if self.given_up.is_some() {
             return None;
         }
@@ -266,79 +187,81 @@ impl Flow {
     /// When to look again if nothing happens, after `poll()` had no frame.
     pub fn deadline(&self, view: &View) -> Deadline {
         if let Some(confirmation) = self.confirmation.as_ref().filter(|_| view.unconfirmed) {
-            return Deadline { now_ns: Some(confirmation.next_ns), run_time_ns: None };
+            return Deadline { now_ns: Some(confirmation.next_ns()), run_time_ns: None };
         }
-        let timeout = self.since_ns + self.patience();
+        let is_read = self.read_by.is_some() || !view.has_room();
+        let timeout = self.since_ns + if is_read { self.timeout() } else { self.timeout() / 2 };
         let portion = self.waits_ns.map(|since| since + PATIENCE_NS);
         Deadline { now_ns: None, run_time_ns: Some(portion.map_or(timeout, |at| at.min(timeout))) }
+    }
+
+    /// Must the hooks wake the engine for each ACK of the VM? While it recovers, and when the VM's
+    /// next segment is a proof.
+    pub fn wants_acks(&self) -> bool {
+        self.recovery.is_some() || self.read_by.is_some()
     }
 
     /// Notes that the device has taken a frame.
     pub fn sent(&mut self, view: &View, frame: &HoldFrame) {
         self.carried = view.sender;
-        self.silence.frames += 1;
+        self.silence.sent();
         match frame.kind {
             Kind::Resend => {
                 if frame.seq == view.vm_seq {
-                    self.refusal.resent.get_or_insert(view.vm_acks);
+                    self.refusal.resent(view);
+                    self.start_timer(self.looked_ns);
                 }
                 if let Some(recovery) = &mut self.recovery {
-                    recovery.next = frame.end();
+                    recovery.sent(frame.end());
                 }
                 if let Some(confirmation) = &mut self.confirmation {
-                    confirmation.until = None;
+                    confirmation.end_attempt();
                 }
             }
             Kind::Probe => (self.probe.due, self.probe.sent_at) = (false, Some(view.vm_acks)),
+            // It has waited for its window until now (RFC 6298, section 5).
+            Kind::Handover if view.handed == view.vm_seq => self.start_timer(self.looked_ns),
             Kind::Handover | Kind::Ack => {}
         }
     }
 
     /// Notes that the device has not taken a frame.
     pub fn refused(&mut self) {
-        self.silence.refused = true;
+        self.silence.refused();
     }
 
     /// An attempt to complete the handshake: data from VM_SEQ on, and no more than was handed over
     /// before.
     fn confirm(&mut self, view: &View, time: Time) -> Option<HoldFrame> {
-        let first = self.confirmation.get_or_insert_with(|| Confirmation::new(time));
-        let is_over = time.now_ns.saturating_sub(first.since_ns) >= UNCONFIRMED_NS
-            && time.run_time_ns.saturating_sub(first.run_time_ns) >= SILENT_NS;
-        if is_over {
+        let confirmation = self.confirmation.get_or_insert_with(|| Confirmation::new(time));
+        if confirmation.is_over(time) {
             self.given_up = Some(Reason::Silent);
             return None;
         }
-        let is_due = time.now_ns >= first.next_ns;
-        if is_due {
-            first.next_ns = time.now_ns + first.pause_ns;
-            first.pause_ns = (first.pause_ns * 2).min(CONFIRM_MOST_NS);
-        }
+        let until = confirmation.look(time, view.handed, view.vm_seq);
         if view.handed == view.vm_seq {
             return handover(view);
         }
-        if is_due {
-            first.until = Some(view.handed);
-        }
-        let until = first.until?;
-        let frame = self.again(view, view.vm_seq, until);
+        let frame = again(view, view.vm_seq, until?);
         if frame.is_none() {
-            self.confirmation.as_mut()?.until = None;
+            self.confirmation.as_mut()?.end_attempt();
         }
         frame
     }
 
     /// The VM has just confirmed the connection.
     fn begin_anew(&mut self, view: &View, time: Time) {
-        self.silence = Silence::since(time.run_time_ns);
+        self.silence = Silence::since(time.live_ns);
         self.refusal = Refusal::default();
-        (self.vm_acks, self.since_ns) = (view.vm_acks, time.run_time_ns);
+        self.vm_acks = view.vm_acks;
+        self.start_timer(time.run_time_ns);
     }
 
-    fn look(&mut self, view: &View, run_time_ns: u64) {
+    fn look(&mut self, view: &View, time: Time) {
+        self.looked_ns = time.run_time_ns;
         if view.vm_acks != self.vm_acks {
             self.vm_acks = view.vm_acks;
-            self.silence = Silence::since(run_time_ns);
+            self.silence = Silence::since(time.live_ns);
             let has_room = view.has_room();
             // A sign of life resets the timeouts only if the VM had no room before.
             if !(self.had_room && has_room) {
@@ -349,82 +272,78 @@ impl Flow {
         }
         self.new_duplicates += view.duplicate_acks.wrapping_sub(self.duplicate_acks);
         self.duplicate_acks = view.duplicate_acks;
-        let advanced = view.vm_seq.diff(self.vm_seq) > 0;
-        if advanced {
+        if view.vm_seq.diff(self.vm_seq) > 0 {
             self.vm_seq = view.vm_seq;
-            self.since_ns = run_time_ns;
+            self.start_timer(time.run_time_ns);
             (self.timeouts, self.new_duplicates) = (0, 0);
             self.probe.due = false;
             self.refusal = Refusal::default();
         }
-        let is_past = |recovery: &Recovery| view.vm_seq.diff(recovery.point) >= 0;
-        if self.recovery.as_ref().is_some_and(is_past) {
-            self.recovery = None;
-        }
-        if let Some(recovery) = &mut self.recovery {
-            if advanced && recovery.blind {
-                recovery.next = view.vm_seq;
-            }
-            let newest = view.blocks().last().map(|block| block.1);
-            if newest.is_some_and(|newest| newest.diff(recovery.proof) > 0) {
-                (recovery.next, recovery.proof) = (view.vm_seq, view.handed);
-            }
-        } else if self.new_duplicates > 0 && has_lost(view, self.new_duplicates) {
-            self.recover(view, view.blocks().is_empty());
-        }
-        self.time_out(view, run_time_ns);
+        self.detect_loss(view);
+        self.time_out(view, time);
     }
 
-    fn recover(&mut self, view: &View, blind: bool) {
-        let (next, point) = (view.vm_seq, view.handed);
-        self.recovery = Some(Recovery { point, next, proof: point, blind });
+    fn detect_loss(&mut self, view: &View) {
+        self.recovery = self.recovery.filter(|recovery| !recovery.is_over(view));
+        let is_reported = self.new_duplicates > 0 && has_lost(view, self.new_duplicates);
+        match &mut self.recovery {
+            Some(recovery) if !(is_reported && recovery.is_refined_by(view)) => {
+                recovery.look(view, largest(view));
+            }
+            None if !is_reported => {}
+            _ => self.recover(Recovery::of_report(view)),
+        }
+    }
+
+    fn recover(&mut self, recovery: Recovery) {
+        self.recovery = Some(recovery);
         self.new_duplicates = 0;
     }
 
-    fn patience(&self) -> u64 {
+    fn start_timer(&mut self, run_time_ns: u64) {
+        (self.since_ns, self.read_by) = (run_time_ns, None);
+    }
+
+    fn timeout(&self) -> u64 {
         TIMEOUT_NS << self.timeouts.min(BACK_OFF)
     }
 
-    fn time_out(&mut self, view: &View, run_time_ns: u64) {
+    fn time_out(&mut self, view: &View, time: Time) {
         if view.is_done() {
-            self.since_ns = run_time_ns;
-            self.silence = Silence::since(run_time_ns);
+            self.start_timer(time.run_time_ns);
+            self.silence = Silence::since(time.live_ns);
             return;
         }
-        if self.silence.is_over(run_time_ns) {
+        if self.silence.is_over(time.live_ns) {
             self.given_up = Some(Reason::Silent);
         }
-        if run_time_ns.saturating_sub(self.since_ns) < self.patience() {
+        let lasted_ns = time.run_time_ns.saturating_sub(self.since_ns);
+        if lasted_ns < self.timeout() && !self.has_proof(view) {
+            if lasted_ns >= self.timeout() / 2 && view.has_room() {
+                self.read_by.get_or_insert(view.vm_acks);
+            }
             return;
         }
-        self.since_ns = run_time_ns;
+        self.start_timer(time.run_time_ns);
         self.timeouts += 1;
-        self.judge(view, run_time_ns);
+        if self.refusal.judge(view, time.live_ns) {
+            self.given_up = Some(Reason::Refused);
+        }
+        if self.rollback.judge(view) {
+            self.given_up = Some(Reason::RolledBack);
+        }
         self.solicit(view);
     }
 
-    /// Counts a refusal if the VM has answered, but not accepted the byte at VM_SEQ, since that was
-    /// sent again.
-    fn judge(&mut self, view: &View, run_time_ns: u64) {
-        let refusal = &mut self.refusal;
-        if refusal.resent.is_none_or(|before| before == view.vm_acks) || !view.has_room() {
-            return;
-        }
-        refusal.resent = None;
-        if refusal.count == 0 {
-            refusal.since_ns = run_time_ns;
-        }
-        refusal.count += 1;
-        let lasted_ns = run_time_ns.saturating_sub(refusal.since_ns);
-        if refusal.count >= REFUSALS && lasted_ns > REFUSED_NS {
-            self.given_up = Some(Reason::Refused);
-        }
+    /// Has the VM sent something since it has read its ring, and still lacks the byte at VM_SEQ?
+    fn has_proof(&self, view: &View) -> bool {
+        self.read_by.is_some_and(|before| before != view.vm_acks) && view.has_room()
     }
 
     /// After a timeout: a retransmission or a probe, to make the VM answer.
     fn solicit(&mut self, view: &View) {
         if view.handed.diff(view.vm_seq) > 0 {
-            self.recover(view, true);
+            self.recover(Recovery::of_timeout(view, largest(view)));
         }
         if self.probe.sent_at == Some(view.vm_acks) {
             self.probe.keep_alive = !self.probe.keep_alive;
@@ -433,38 +352,11 @@ impl Flow {
         self.probe.due = view.right_edge.diff(view.vm_seq) <= 0 || view.is_all_handed();
     }
 
-    /// Retransmission of the next hole, within the VM's window.
+    /// Retransmission of the next lost bytes, within the VM's window.
     fn resend(&self, view: &View) -> Option<HoldFrame> {
         let recovery = self.recovery.filter(|_| view.is_kept())?;
-        let mut from = recovery.next.max(view.vm_seq);
-        let blocks = view.blocks();
-        let mut until = if recovery.blind {
-            if recovery.next.diff(view.vm_seq) > 0 {
-                return None;
-            }
-            recovery.point
-        } else {
-            blocks.last()?.0
-        };
-        for (left, right) in blocks {
-            if from.diff(*left) < 0 {
-                until = until.min(*left);
-                break;
-            }
-            from = from.max(*right);
-        }
-        self.again(view, from, until)
-    }
-
-    /// Retransmission of the part of these bytes that the VM was handed, within its window.
-    fn again(&self, view: &View, from: seq, until: seq) -> Option<HoldFrame> {
-        // A FIN is sent with the last byte, or alone.
-        let fin = view.fin && until.diff(view.tail) > 0;
-        let until = until.min(view.tail).min(view.right_edge.max(view.vm_seq));
-        let bytes = until.diff(from).max(0) as u32;
-        let len = bytes.min(largest(view));
-        let fin = fin && from.add(len) == view.tail && from.diff(view.tail) <= 0;
-        (len > 0 || fin).then_some(HoldFrame { seq: from, len, fin, kind: Kind::Resend })
+        let (from, until) = recovery.range(view)?;
+        again(view, from, until)
     }
 
     fn hand_over(&mut self, view: &View, run_time_ns: u64) -> Option<HoldFrame> {
@@ -519,16 +411,15 @@ impl Flow {
     }
 }
 
-impl Confirmation {
-    fn new(time: Time) -> Self {
-        Self {
-            since_ns: time.now_ns,
-            run_time_ns: time.run_time_ns,
-            next_ns: time.now_ns + CONFIRM_NS,
-            pause_ns: 2 * CONFIRM_NS,
-            until: None,
-        }
-    }
+/// Retransmission of the part of these bytes that the VM was handed, within its window.
+fn again(view: &View, from: seq, until: seq) -> Option<HoldFrame> {
+    // A FIN is sent with the last byte, or alone.
+    let fin = view.fin && until.diff(view.tail) > 0;
+    let until = until.min(view.tail).min(view.right_edge.max(view.vm_seq));
+    let bytes = until.diff(from).max(0) as u32;
+    let len = bytes.min(largest(view));
+    let fin = fin && from.add(len) == view.tail && from.diff(view.tail) <= 0;
+    (len > 0 || fin).then_some(HoldFrame { seq: from, len, fin, kind: Kind::Resend })
 }
 
 /// Held bytes that fit into the VM's window.
@@ -549,13 +440,6 @@ fn handover(view: &View) -> Option<HoldFrame> {
     // A FIN needs no room in the window.
     let fin = view.fin && is_last;
     (len > 0 || fin).then_some(HoldFrame { seq: from, len, fin, kind: Kind::Handover })
-}
-
-/// Do duplicate ACKs or SACK blocks prove a loss?
-fn has_lost(view: &View, duplicates: u32) -> bool {
-    let reported = view.blocks().last().map_or(0, |block| block.1.diff(view.vm_seq));
-    view.handed.diff(view.vm_seq) > 0
-        && (duplicates >= DUPLICATE_ACKS || reported >= DUPLICATE_ACKS as i32 * view.mss as i32)
 }
 
 /// Payload of the largest frame: whole segments. The stack splits a super-packet that the tap does

@@ -12,20 +12,26 @@
 //! sends a frame twice, which a TCP drops.
 //!
 //! There is no congestion window: between host and VM is a ring, which takes a frame or refuses it,
-//! and the VM's own window. Timers count the VM's run time, in which it could have answered
-//! (`run_time_ns`): a VM that does not run loses nothing.
+//! and the VM's own window. Timers count the VM's [`RunTime`], in which it could have answered: a VM
+//! that cannot run loses nothing.
 
 mod chain;
+mod confirmation;
 mod engine;
 mod flow;
 mod frame;
+mod giving_up;
+mod recovery;
+mod run_time;
 mod time;
 mod view;
 
 pub use chain::{Chain, Chunks, Slice};
 pub use engine::{Clock, Device, Engine, Memory, PortAccess, RETRY_NS, Sent, TICK_NS, Urgency};
-pub use flow::{Flow, HoldFrame, Kind, PATIENCE_NS, Reason};
+pub use flow::{Flow, HoldFrame, Kind, PATIENCE_NS};
 pub use frame::headers;
+pub use giving_up::Reason;
+pub use run_time::{RunTime, Threads, Tick};
 pub use time::{Deadline, Time};
 pub use view::View;
 pub use vsnoop_flow::hold::Reclaimed;

@@ -8,8 +8,10 @@ use std::collections::BinaryHeap;
 pub struct Time {
     /// CLOCK_MONOTONIC.
     pub now_ns: u64,
-    /// Run time of the VM.
+    /// Run time of the VM (`run_time.rs`).
     pub run_time_ns: u64,
+    /// Its live time.
+    pub live_ns: u64,
 }
 
 /// When to look at a hold again, if nothing happens before.

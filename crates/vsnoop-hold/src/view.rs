@@ -28,6 +28,8 @@ pub struct View {
     pub duplicate_acks: u32,
     /// ACKs of the VM.
     pub vm_acks: u32,
+    /// Segments of the VM in a row whose ACK is below VM_SEQ.
+    pub old_acks: u32,
     /// The sender's ACK of the VM's data, and its raw window.
     pub sender: (seq, u16),
     blocks: [(seq, seq); 4],
@@ -60,6 +62,7 @@ impl View {
             super_packets: true,
             duplicate_acks: hold.duplicate_acks,
             vm_acks: hold.vm_acks,
+            old_acks: hold.old_acks,
             sender: (hold.snd_una, hold.sender_window),
             blocks: Default::default(),
             block_count: 0,

@@ -28,7 +28,6 @@ pub mod ports;
 pub mod priority;
 pub mod quota;
 pub mod reset;
-pub mod run_time;
 pub mod settings;
 pub mod size;
 pub mod sweep;

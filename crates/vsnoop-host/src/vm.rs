@@ -2,9 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use crate::run_time::RunTime;
+use vsnoop_hold::{RunTime, Threads};
+
 use crate::system::process::{self, Process};
-use crate::system::vcpu::Threads;
+use crate::system::vcpu;
 
 /// Interval of searches through all processes, and through the descriptors of the VM's.
 const SEARCH_PERIOD: Duration = Duration::from_secs(2);
@@ -58,14 +59,12 @@ impl Vm {
             // No process holds the tap.
             return RunTime::wall(elapsed);
         };
-        let now = Threads::of_process(pid);
+        let now = vcpu::sample(pid);
         let before = std::mem::replace(&mut self.threads, now);
         self.list_descriptors(pid);
-        let descriptors = &self.descriptors;
-        if process::rings_are_empty(pid, &self.tap, self.netns, descriptors) == Some(false) {
-            return RunTime::None;
-        }
-        RunTime::between(&before, &self.threads, elapsed)
+        // After the threads: a VM that sleeps had read what was in its ring before.
+        let are_empty = process::rings_are_empty(pid, &self.tap, self.netns, &self.descriptors);
+        RunTime::between(&before, &self.threads, are_empty, elapsed)
     }
 
     fn list_descriptors(&mut self, pid: i32) {

@@ -115,6 +115,8 @@ pub struct Resets {
     pub detached: u64,
     /// The process that read the tap was gone.
     pub no_reader: u64,
+    /// The VM took back what it had acknowledged.
+    pub rolled_back: u64,
     /// The VM sent a RST that only the host's actions can explain.
     pub by_vm: u64,
     /// Bytes that the VM had not acknowledged, of connections that user space reset.
@@ -123,13 +125,14 @@ pub struct Resets {
 
 impl Resets {
     pub fn of(meta: &port_meta, stats: &port_stats) -> Self {
-        let [refused, silent, engine_gone, detached, no_reader] = meta.resets;
+        let [refused, silent, engine_gone, detached, no_reader, rolled_back] = meta.resets;
         Self {
             refused,
             silent,
             engine_gone: engine_gone + stats.abandoned,
             detached,
             no_reader,
+            rolled_back,
             by_vm: stats.vm_refused,
             bytes: meta.reset_bytes,
         }
@@ -139,7 +142,7 @@ impl Resets {
         self.by_reason().iter().map(|reset| reset.count).sum()
     }
 
-    pub fn by_reason(&self) -> [Reset; 6] {
+    pub fn by_reason(&self) -> [Reset; 7] {
         let of = |reason, count, meaning| Reset { reason, count, meaning };
         [
             of("refused", self.refused, "the VM refused the same bytes again and again"),
@@ -147,6 +150,7 @@ impl Resets {
             of("engine_gone", self.engine_gone, "nobody was left to hand over what was held"),
             of("detached", self.detached, "detached with bytes in the hold"),
             of("no_reader", self.no_reader, "nobody read the tap any more"),
+            of("rolled_back", self.rolled_back, "the VM took back what it had acknowledged"),
             of("by_vm", self.by_vm, "the VM's RST to what only the host sent"),
         ]
     }

@@ -47,6 +47,7 @@ pub fn give_up<C: Connections>(
     let why = match reason {
         Reason::Refused => reset_reason::RESET_REFUSED,
         Reason::Silent => reset_reason::RESET_SILENT,
+        Reason::RolledBack => reset_reason::RESET_ROLLED_BACK,
     };
     let is_reset = reset(connections, &hold.key, &flow, why, now_ns, tell)?;
     Ok(if is_reset { GivenUp::Reset } else { GivenUp::Advanced })
@@ -63,7 +64,7 @@ pub enum GivenUp {
     Advanced,
 }
 
-/// Could the connection have succeeded without vsnoop? Not if its VM is gone.
+/// Could the connection have succeeded without vsnoop? Not if its VM is gone or was rolled back.
 fn is_of_the_host(why: reset_reason::Type) -> bool {
     use reset_reason::{RESET_ENGINE_GONE, RESET_REFUSED, RESET_SILENT};
     matches!(why, RESET_REFUSED | RESET_SILENT | RESET_ENGINE_GONE)

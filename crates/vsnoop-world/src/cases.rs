@@ -5,7 +5,7 @@ use vsnoop_flow::testing::end::EndSettings;
 use vsnoop_flow::testing::network::Network;
 
 use crate::guest::Kind;
-use crate::host::Fortune;
+use crate::host::{Fortune, Vcpus};
 use crate::scenario::{Act, Connection, LastHop, Machine, Scenario};
 use crate::schedule::Schedule;
 
@@ -19,6 +19,11 @@ pub enum Case {
     FrozenLong,
     /// The VM loses frames after its ring, and before its tap, per thousand.
     Lossy(u32, u32),
+    /// A VM whose vCPUs are halted when it has nothing to do loses frames after its ring, per
+    /// thousand.
+    Idle(u32),
+    /// The same, which takes no super-packets and whose monitor's threads have unknown names.
+    IdleInSegments(u32),
     /// The network loses and reorders frames, per thousand.
     LossyNetwork(u32),
     SlowReader,
@@ -82,6 +87,8 @@ impl Case {
             Lossy(50, 0),
             Lossy(0, 50),
             Lossy(50, 50),
+            Idle(50),
+            IdleInSegments(50),
             LossyNetwork(20),
             SlowReader,
             SmallWindow,
@@ -151,7 +158,11 @@ pub fn scenario(case: Case, kind: Kind, seed: u64, without: bool) -> Scenario {
     let mut rng = Rng::with_seed(seed);
     let sizes: &[u64] = match case {
         // Long enough for the fault to occur.
-        Case::Frozen(_) | Case::FrozenLong | Case::Lossy(..) => &[300_000, 1_000_000],
+        Case::Frozen(_)
+        | Case::FrozenLong
+        | Case::Lossy(..)
+        | Case::Idle(_)
+        | Case::IdleInSegments(_) => &[300_000, 1_000_000],
         Case::Incast(_) => &[20_000, 60_000],
         _ => &[1_000, 10_000, 100_000, 300_000, 1_000_000],
     };
@@ -246,6 +257,15 @@ fn arrange(case: Case, machine: &mut Machine, connection: &mut Connection, rng: 
             machine.fortune.schedule = Schedule::Once { at: rng.u64(0..3), stop: 5_000 };
         }
         Case::Lossy(after_ring, before_tap) => machine.fortune.loss = (after_ring, before_tap),
+        Case::Idle(loss) => {
+            machine.fortune.vcpus = Vcpus::Halted;
+            machine.fortune.loss = (loss, 0);
+        }
+        Case::IdleInSegments(loss) => {
+            machine.fortune.vcpus = Vcpus::Unnamed;
+            machine.fortune.super_packets = false;
+            machine.fortune.loss = (loss, 0);
+        }
         Case::LossyNetwork(loss) => {
             for link in [&mut connection.to_vm, &mut connection.from_vm] {
                 (link.loss, link.reorder, link.duplicate) = (loss, loss, loss / 4);

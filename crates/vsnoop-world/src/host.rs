@@ -1,13 +1,15 @@
 //! One VM on its host: the port with the programs, the product's engine, and the VM behind the
 //! ring.
 
+use std::time::Duration;
+
 use fastrand::Rng;
 use vsnoop_flow::growth::{may_shrink_to, slab_quota, slabs_to_add};
 use vsnoop_flow::testing::segment::{FIN, Seg, brief};
 use vsnoop_flow::types::*;
 use vsnoop_hold::{
-    Clock, Device, Engine, Memory, PortAccess, RETRY_NS, Reason, Reclaimed, Sent, Slice, TICK_NS,
-    Urgency,
+    Clock, Device, Engine, Memory, PortAccess, RETRY_NS, Reason, Reclaimed, RunTime, Sent, Slice,
+    TICK_NS, Threads, Tick, Urgency,
 };
 use vsnoop_packet::vnet::VNET_BYTES;
 use vsnoop_upkeep::abandoned::EngineSilence;
@@ -28,11 +30,25 @@ use crate::wire::{self, Path};
 const MARK_ENGINE: u32 = 0x5e30_0000;
 const ETHERNET: usize = 14;
 
+/// What the threads of a VM do while it has no frame to read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Vcpus {
+    /// They run: the VM has other work.
+    Busy,
+    /// They are halted, but for a timer interrupt now and then.
+    Halted,
+    /// The same, of a monitor whose threads have unknown names.
+    Unnamed,
+}
+
 /// Faults of a VM and of its host.
 #[derive(Clone, Debug)]
 pub struct Fortune {
     /// When it runs.
     pub schedule: Schedule,
+    pub vcpus: Vcpus,
+    /// The engine hands it super-packets.
+    pub super_packets: bool,
     /// Frames that the VM loses after its ring, and before its tap, per thousand.
     pub loss: (u32, u32),
     /// Another CPU acts between two steps of the host, per thousand.
@@ -52,6 +68,8 @@ impl Fortune {
     pub fn kind(latency_us: u64) -> Self {
         Self {
             schedule: Schedule::Always,
+            vcpus: Vcpus::Busy,
+            super_packets: true,
             loss: (0, 0),
             races: 0,
             crashes: 0,
@@ -86,6 +104,7 @@ pub struct Vm {
     /// No more faults happen.
     pub calm: bool,
     looked_at: u64,
+    threads: Threads,
     /// The running engine was killed.
     killed: bool,
     pub steps: u64,
@@ -152,6 +171,25 @@ impl Vm {
         {
             self.guest.input(self.now, &frame, &mut self.rng);
         }
+    }
+
+    /// What /proc says of its threads.
+    fn sample(&self) -> Threads {
+        let start = vsnoop_flow::testing::clock::START;
+        let lived_ns = self.now - start;
+        let schedule = &self.fortune.schedule;
+        let ran_ns = if self.calm { lived_ns } else { schedule.run_time(start, self.now) };
+        let stands = self.stands_until().is_some();
+        let is_busy = self.fortune.vcpus == Vcpus::Busy;
+        let tick = Tick {
+            tid: 1,
+            // In a stop it waits for a CPU.
+            state: if stands || is_busy { 'R' } else { 'S' },
+            run_ns: if is_busy { ran_ns } else { ran_ns / 1_000 },
+            wait_ns: lived_ns - ran_ns,
+        };
+        let are_vcpus = self.fortune.vcpus != Vcpus::Unnamed;
+        Threads { are_vcpus, ticks: vec![tick], stopped: false }
     }
 
     /// When the VM's present stop ends.
@@ -334,6 +372,7 @@ impl Served {
             mtu: 1500,
             calm: false,
             looked_at: 0,
+            threads: Threads::default(),
             killed: false,
             steps: 0,
             acked: vec![None; connections],
@@ -347,7 +386,7 @@ impl Served {
     pub fn start_engine(&mut self, now: u64) -> bool {
         self.vm.now = now;
         self.vm.killed = false;
-        self.vm.looked_at = now;
+        self.vm.forget_run_time();
         self.vm.note(|| "an engine starts".into());
         let engine = Engine::new(&mut self.vm);
         if std::mem::take(&mut self.vm.killed) {
@@ -507,6 +546,14 @@ impl Memory for Vm {
         }
     }
 
+    fn set_wants_acks(&mut self, number: u32, wants: bool) {
+        if self.step()
+            && let Some(hold) = self.hold(number)
+        {
+            hold.wants_acks = wants.into();
+        }
+    }
+
     fn set_handed_tsval(&mut self, number: u32, tsval: u32) {
         if self.step()
             && let Some(hold) = self.hold(number)
@@ -581,7 +628,7 @@ impl Device for Vm {
     }
 
     fn takes_super_packets(&mut self) -> bool {
-        true
+        self.fortune.super_packets
     }
 
     fn send(&mut self, headers: &[u8], payload: &[Slice]) -> Sent {
@@ -662,14 +709,19 @@ impl Clock for Vm {
         self.now
     }
 
-    fn run_time_ns(&mut self) -> u64 {
+    fn run_time(&mut self) -> RunTime {
         self.step();
-        let from = std::mem::replace(&mut self.looked_at, self.now);
-        if self.calm { self.now - from } else { self.fortune.schedule.run_time(from, self.now) }
+        let elapsed = Duration::from_nanos(self.now - self.looked_at);
+        self.looked_at = self.now;
+        let now = self.sample();
+        let before = std::mem::replace(&mut self.threads, now);
+        let is_empty = self.port.ring.is_empty();
+        RunTime::between(&before, &self.threads, Some(is_empty), elapsed)
     }
 
     fn forget_run_time(&mut self) {
         self.looked_at = self.now;
+        self.threads = self.sample();
     }
 }
 

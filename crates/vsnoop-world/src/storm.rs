@@ -10,6 +10,7 @@ use vsnoop_flow::testing::network::Network;
 
 use crate::cases::{end, incast, machine};
 use crate::guest::Kind;
+use crate::host::Vcpus;
 use crate::scenario::{Act, Connection, Scenario};
 use crate::schedule::Schedule;
 
@@ -123,6 +124,8 @@ pub fn scenario(kind: Kind, seed: u64) -> Scenario {
     let mut machine = machine(kind);
     let fortune = &mut machine.fortune;
     fortune.schedule = schedule(rng);
+    fortune.vcpus = [Vcpus::Busy, Vcpus::Halted, Vcpus::Unnamed][rng.usize(0..3)];
+    fortune.super_packets = !one_in(rng, 4);
     fortune.loss = (rate(rng, 50), rate(rng, 50));
     fortune.races = if one_in(rng, 3) { rng.u32(1..300) } else { 0 };
     fortune.crashes = if one_in(rng, 4) { rng.u32(1..1_000) } else { 0 };

@@ -38,6 +38,23 @@ fn a_reported_loss_wakes_the_engine() {
 }
 
 #[test]
+fn an_engine_that_recovers_is_woken_by_each_ack_that_falls_short() {
+    for c in FlowCase::both() {
+        let mut c = waiting(c);
+        let wakes = |c: &mut FlowCase, offset| {
+            let (_, out) = c.acks(offset, c.window_at(offset));
+            out.events & EVENT_WAKE != 0
+        };
+        assert!(!wakes(&mut c, MSS + 1), "nothing was sent again");
+        c.h.wants_acks = 1;
+        assert!(wakes(&mut c, 2 * MSS));
+        // A segment of a VM that has had time proves what it lacks.
+        assert!(wakes(&mut c, 2 * MSS));
+        assert_eq!(c.mode(), flow_mode::FLOW_ACTIVE);
+    }
+}
+
+#[test]
 fn without_sack_a_duplicate_ack_is_a_loss_report() {
     let mut c = waiting(FlowCase::plain());
     for _ in 0..20 {

@@ -18,6 +18,7 @@ mod lease;
 mod loss;
 mod passive;
 mod report;
+mod rollback;
 mod route;
 mod sender_acks;
 mod setup;

@@ -33,6 +33,7 @@ pub fn held(handed: u32, tail: u32, edge: u32) -> hold {
 
 pub struct HoldCase {
     pub h: hold,
+    super_packets: bool,
     pub flow: Flow,
     /// Run time of the VM.
     pub run_time_ns: u64,
@@ -41,15 +42,19 @@ pub struct HoldCase {
 
 impl HoldCase {
     pub fn new(h: hold) -> Self {
-        Self { flow: Flow::new(&View::new(&h), Time::default()), h, run_time_ns: 0, now_ns: 0 }
+        let flow = Flow::new(&View::new(&h), Time::default());
+        Self { flow, h, super_packets: true, run_time_ns: 0, now_ns: 0 }
     }
 
     pub fn view(&self) -> View {
-        View::new(&self.h)
+        let mut view = View::new(&self.h);
+        view.super_packets = self.super_packets;
+        view
     }
 
     pub fn time(&self) -> Time {
-        Time { now_ns: self.now_ns, run_time_ns: self.run_time_ns }
+        let (now_ns, run_time_ns) = (self.now_ns, self.run_time_ns);
+        Time { now_ns, run_time_ns, live_ns: run_time_ns }
     }
 
     pub fn deadline(&self) -> Deadline {
@@ -102,6 +107,12 @@ impl HoldCase {
     /// The VM has sent nothing beyond its SYN-ACK.
     pub fn unconfirmed(mut self) -> Self {
         self.h.flags |= HOLD_UNCONFIRMED as u16;
+        self
+    }
+
+    /// The VM takes no super-packets.
+    pub fn single_segments(mut self) -> Self {
+        self.super_packets = false;
         self
     }
 

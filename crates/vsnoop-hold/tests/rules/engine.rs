@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use vsnoop_flow::seq;
 use vsnoop_flow::types::{HOLD_OVER, hold};
 use vsnoop_hold::{
-    Clock, Device, Engine, Memory, PortAccess, Reason, Reclaimed, Sent, Slice, TICK_NS, Urgency,
+    Clock, Device, Engine, Memory, PortAccess, Reason, Reclaimed, RunTime, Sent, Slice, TICK_NS,
+    Urgency,
 };
 use vsnoop_packet::vnet::VNET_BYTES;
 
@@ -116,6 +117,10 @@ impl Memory for TestPort {
         *self.busy.entry((number - 1) / 32).or_default() &= !(1 << ((number - 1) % 32));
     }
 
+    fn set_wants_acks(&mut self, number: u32, wants: bool) {
+        self.holds.get_mut(&number).expect("it is used").wants_acks = wants.into();
+    }
+
     fn heartbeat(&mut self, _now_ns: u64) {}
 
     fn set_handed(&mut self, number: u32, handed: seq) {
@@ -186,8 +191,8 @@ impl Clock for TestPort {
         self.now_ns
     }
 
-    fn run_time_ns(&mut self) -> u64 {
-        TICK_NS
+    fn run_time(&mut self) -> RunTime {
+        RunTime { ns: TICK_NS, live_ns: TICK_NS }
     }
 
     fn forget_run_time(&mut self) {}
@@ -405,7 +410,9 @@ fn a_silent_vm_is_given_up_once_and_its_hold_given_back() {
     port.lags(1);
     let mut engine = Engine::new(&mut port);
     port.over = true;
-    port.run(&mut engine, 110 * SECOND);
+    port.run(&mut engine, 920 * SECOND);
+    assert_eq!(port.given_up, []);
+    port.run(&mut engine, 20 * SECOND);
     assert_eq!(port.given_up, [Reason::Silent]);
     assert_eq!(port.reclaimed, [(1, false), (1, true)]);
 }

@@ -8,4 +8,5 @@ mod engine;
 mod flow;
 mod frame;
 mod recovery;
+mod run_time;
 mod view;

@@ -8,6 +8,8 @@
 
 use std::fs;
 
+use vsnoop_hold::{Threads, Tick};
+
 use super::cgroup::{self, Quota};
 use super::process::Stat;
 
@@ -64,44 +66,23 @@ pub fn shares(before: &[Vcpu], now: &[Vcpu], elapsed_ns: u64) -> Shares {
     shares
 }
 
-/// Sample of one thread, for the run time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tick {
-    pub tid: i32,
-    /// State in /proc: 'R' runs or waits for a CPU, 'T' is stopped, 'S' is a halted vCPU.
-    pub state: char,
-    pub run_ns: u64,
-}
-
-/// Sample of the threads of a monitor.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Threads {
-    /// `ticks` has the vCPU threads; else none is known by its name, and it has all threads.
-    pub are_vcpus: bool,
-    /// Empty if /proc has no times.
-    pub ticks: Vec<Tick>,
-    /// The process is stopped (SIGSTOP, a debugger).
-    pub stopped: bool,
-}
-
-impl Threads {
-    pub fn of_process(pid: i32) -> Self {
-        let is_vcpu = |tid: &i32| name(pid, *tid).is_some_and(|name| is_vcpu(&name));
-        let mut ticks: Vec<_> =
-            tids(pid).filter(is_vcpu).filter_map(|tid| tick(pid, tid)).collect();
-        let are_vcpus = !ticks.is_empty();
-        if !are_vcpus {
-            ticks = tids(pid).filter_map(|tid| tick(pid, tid)).collect();
-        }
-        let stat = Stat::read(&format!("/proc/{pid}/stat"));
-        let stopped = stat.is_some_and(|stat| matches!(stat.state, 'T' | 't'));
-        Self { are_vcpus, ticks, stopped }
+/// Samples the vCPU threads of a process, or all its threads if it has none.
+pub fn sample(pid: i32) -> Threads {
+    let is_vcpu = |tid: &i32| name(pid, *tid).is_some_and(|name| is_vcpu(&name));
+    let mut ticks: Vec<_> = tids(pid).filter(is_vcpu).filter_map(|tid| tick(pid, tid)).collect();
+    let are_vcpus = !ticks.is_empty();
+    if !are_vcpus {
+        ticks = tids(pid).filter_map(|tid| tick(pid, tid)).collect();
     }
+    let stat = Stat::read(&format!("/proc/{pid}/stat"));
+    let stopped = stat.is_some_and(|stat| matches!(stat.state, 'T' | 't'));
+    Threads { are_vcpus, ticks, stopped }
 }
 
 fn tick(pid: i32, tid: i32) -> Option<Tick> {
     let state = Stat::read(&format!("/proc/{pid}/task/{tid}/stat"))?.state;
-    Some(Tick { tid, state, run_ns: schedstat(pid, tid)?.run_ns })
+    let Times { run_ns, wait_ns, .. } = schedstat(pid, tid)?;
+    Some(Tick { tid, state, run_ns, wait_ns })
 }
 
 fn tids(pid: i32) -> impl Iterator<Item = i32> {

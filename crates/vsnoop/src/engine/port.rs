@@ -7,10 +7,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use vsnoop_bpf::types::{hold, seq};
 use vsnoop_bpf::{Hold, HoldMaps, Reserve};
-use vsnoop_hold::{Clock, Engine, PortAccess, Reason, Reclaimed, Sent, Slice, Urgency};
+use vsnoop_hold::{Clock, Engine, PortAccess, Reason, Reclaimed, RunTime, Sent, Slice, Urgency};
 use vsnoop_host::ports::Attached;
 use vsnoop_host::reset::give_up;
-use vsnoop_host::run_time::RunTime;
 use vsnoop_host::system::clock::monotonic_ns;
 use vsnoop_host::system::netns::Netns;
 use vsnoop_host::vm::Vm;
@@ -167,6 +166,10 @@ impl vsnoop_hold::Memory for Surroundings {
         self.memory.set_handed_ns(number, now_ns);
     }
 
+    fn set_wants_acks(&mut self, number: u32, wants: bool) {
+        self.memory.set_wants_acks(number, wants);
+    }
+
     fn set_handed_tsval(&mut self, number: u32, tsval: u32) {
         self.memory.set_handed_tsval(number, tsval);
     }
@@ -240,13 +243,10 @@ impl Clock for Surroundings {
         self.now_ns
     }
 
-    fn run_time_ns(&mut self) -> u64 {
+    fn run_time(&mut self) -> RunTime {
         let elapsed = self.looked_at.elapsed();
         self.looked_at = Instant::now();
-        match self.vm.run_time(elapsed) {
-            RunTime::None => 0,
-            RunTime::Ran { ns } | RunTime::Wall { ns } => ns,
-        }
+        self.vm.run_time(elapsed)
     }
 
     fn forget_run_time(&mut self) {
@@ -270,7 +270,8 @@ impl Surroundings {
         let netns = Netns::find_again(self.attached.meta.netns, &mut self.netns_path);
         let why = match reason {
             Reason::Refused => "its VM has room, answers, and refuses the same bytes",
-            Reason::Silent => "its VM ran for long and answered nothing",
+            Reason::Silent => "its VM had long enough and answered nothing",
+            Reason::RolledBack => "its VM takes back what it has acknowledged",
         };
         let given_up = give_up(port, netns.as_ref(), hold, reason)?;
         if given_up == GivenUp::Reset {
