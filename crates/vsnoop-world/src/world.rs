@@ -33,6 +33,7 @@ enum Event {
     AtSender(usize, Seg),
     SenderTimer(usize),
     Abort(usize, bool),
+    OtherSynAck(usize),
     VmPoll(usize),
     VmTimer(usize),
     Act(usize, Act),
@@ -197,6 +198,9 @@ impl World {
             self.events.at(START + connection.start_ms * MS, Event::Open(c));
             if let Some((vm, ms)) = connection.abort {
                 self.events.at(START + ms * MS, Event::Abort(c, vm));
+            }
+            for ms in connection.other_syn_acks {
+                self.events.at(START + ms * MS, Event::OtherSynAck(c));
             }
         }
         for (m, machine) in self.sc.machines.clone().into_iter().enumerate() {
@@ -380,6 +384,7 @@ impl World {
                     self.connections[c].sender.abort();
                 }
             }
+            Event::OtherSynAck(c) => self.other_syn_ack(c),
             Event::VmPoll(m) => {
                 let machine = &mut self.machines[m];
                 machine.poll_at = u64::MAX;
@@ -420,6 +425,22 @@ impl World {
                 }
             }
         }
+    }
+
+    /// Another socket of the VM repeats its SYN-ACK, once the sender is established.
+    fn other_syn_ack(&mut self, c: usize) {
+        let connection = &self.connections[c];
+        if !matches!(connection.sender.state, TcpState::Open) {
+            if !connection.sender.is_over() {
+                self.events.at(self.now + MS, Event::OtherSynAck(c));
+            }
+            return;
+        }
+        self.note(|| format!("{c}  another socket of the VM repeats its SYN-ACK"));
+        let frame = wire::other_syn_ack(self.rng.u32(..), connection.sender.cfg.iss, &connection.path);
+        let vm = &mut self.machines[connection.vm].served.vm;
+        vm.port.now = self.now;
+        vm.port.from_vm(frame, &mut |_, _| {});
     }
 
     /// The helper starts another engine, unless it is gone too.
