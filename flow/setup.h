@@ -9,7 +9,7 @@
  *   mid-flow:    ACK of the VM -> flow with an unknown window scale
  *
  * Embryos have a table of their own: a SYN flood fills only that table, and a connection whose
- * embryo is evicted loses only its window scale.
+ * embryo is evicted is left to the VM.
  *
  * A SYN or SYN-ACK of the VM with the key of a live record proves no new connection: a VM with
  * several listening sockets repeats the SYN-ACK of one while the sender talks to another. It makes
@@ -163,13 +163,16 @@ static __always_inline bool flow_accepted(struct flow *f, const struct embryo *e
 }
 
 /* Does the VM consider the connection of this embryo open, as its ACK says? This includes one that
- * it accepted, if the sender's ACK took another path. */
+ * it accepted, if the sender's ACK took another path. Its ISN is not confirmed then, and the ACK may
+ * be of another connection: only the first byte tells. */
 static __always_inline bool embryo_is_opened_by(const struct embryo *e, const struct segment *s)
 {
-	struct seq first = seq_add(e->vm_iss, 1);
+	__s32 sent = seq_diff(s->seq, seq_add(e->vm_iss, 1)), most = 0;
 
-	return e->stage != EMBRYO_VM_SYN && seq_ge(s->seq, first) &&
-	       seq_diff(s->seq, first) <= (__s32)FLOW_MAX_WINDOW && seq_ge(s->ack, e->rcv_nxt) &&
+	if (e->stage == EMBRYO_VM_SYN_ANSWERED)
+		most = FLOW_MAX_WINDOW;
+	return e->stage != EMBRYO_VM_SYN && sent >= 0 && sent <= most &&
+	       seq_ge(s->ack, e->rcv_nxt) &&
 	       seq_diff(s->ack, e->rcv_nxt) <= (__s32)FLOW_MAX_WINDOW;
 }
 
@@ -187,8 +190,9 @@ static __always_inline bool flow_opened(struct flow *f, const struct embryo *e,
 	return true;
 }
 
-/* Creates a flow in mid-stream from an ACK of the VM. SACK is assumed: a VM without it sends
- * duplicate ACKs without blocks, which then prove no loss. */
+/* Creates a flow in mid-stream from an ACK of the VM. Its window scale is unknown, and nothing that
+ * the hooks see tells it for sure, so the VM does all (BYPASS): each early ACK would have to show a
+ * right edge below the VM's own, to be safe for every scale (decision 44). */
 static __always_inline bool flow_mid_flow(struct flow *f, const struct segment *s, __u64 now)
 {
 	if (!(s->tcp_flags & TCP_ACK) || s->tcp_flags & (TCP_SYN | TCP_RST | TCP_FIN))
@@ -197,16 +201,15 @@ static __always_inline bool flow_mid_flow(struct flow *f, const struct segment *
 	f->snd_una = s->seq;
 	f->traffic = s->traffic;
 	copy_mac(f->next_hop, s->destination);
-	f->flags = FLOW_F_MID_FLOW | FLOW_F_SACK;
+	f->flags = FLOW_F_MID_FLOW;
 	f->vm_tsval = s->tsval;
 	f->ts_recent = s->tsecr;
 	if (s->bits & SEG_TIMESTAMPS)
 		f->flags |= FLOW_F_TIMESTAMPS;
 	flow_start_unproven(f);
-	if (s->bits & SEG_FOREIGN) {
+	if (s->bits & SEG_FOREIGN)
 		f->flags |= FLOW_F_FOREIGN;
-		f->mode = FLOW_BYPASS;
-	}
+	f->mode = FLOW_BYPASS;
 	return true;
 }
 

@@ -165,7 +165,7 @@ impl SearchState {
             served: Served::new(port, guest, fortune, paths, 1, 1),
             sender: Tcp::new(end(bytes, 8, setting), 0),
             path,
-            told: Told { from_the_start: true, ..Told::default() },
+            told: Told { keeps_its_edge: true, ..Told::default() },
             to_host: Vec::new(),
             to_sender: Vec::new(),
             budget: setting.budget,

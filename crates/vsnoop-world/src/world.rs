@@ -145,7 +145,7 @@ impl World {
                 timer: u64::MAX,
                 // Packets of two CPUs at the same time may be reordered.
                 told: Told {
-                    from_the_start: sc.machines[connection.vm].fortune.races == 0,
+                    keeps_its_edge: sc.machines[connection.vm].fortune.races == 0,
                     ..Told::default()
                 },
                 over_at: None,
@@ -505,10 +505,10 @@ impl World {
                     machine.served.vm.port.load();
                     attach_settings(&mut machine.served, sc);
                     machine.served.vm.port.attached = true;
-                    if self.now > START {
-                        for c in self.connections.iter_mut().filter(|c| c.vm == m) {
-                            c.told.from_the_start = false;
-                        }
+                    // What the sender was shown before is the VM's affair.
+                    let keeps_order = sc.fortune.races == 0;
+                    for c in self.connections.iter_mut().filter(|c| c.vm == m) {
+                        c.told = Told { keeps_its_edge: keeps_order, ..Told::default() };
                     }
                     self.events.at(self.now, Event::EngineStarts(m));
                     self.events.at(self.now, Event::OpensWindows(m));
@@ -556,7 +556,7 @@ impl World {
         machine.served.vm.detach();
         machine.served.stop_engine();
         for c in self.connections.iter_mut().filter(|c| c.vm == m) {
-            c.told.from_the_start = false;
+            c.told.keeps_its_edge = false;
             c.was_detached = true;
         }
         self.note(|| "detached".into());

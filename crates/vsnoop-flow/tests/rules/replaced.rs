@@ -109,3 +109,14 @@ fn the_vm_alone_ends_no_connection_with_bytes_outstanding() {
     let syn_ack = segment { tcp_flags: SYN | ACK, ..new };
     assert!(!vsnoop_flow::vm_replaces(&c.f, &e, &syn_ack));
 }
+
+/// The port was attached after the connection had begun, so that there is no record yet.
+#[test]
+fn an_embryo_of_another_socket_makes_no_record_of_the_vms_connection() {
+    let c = FlowCase::accepted();
+    for distance in [1, 1_000, 1 << 29] {
+        let iss = vm_at(0).add(0u32.wrapping_sub(1 + distance));
+        let e = vsnoop_flow::embryo_of_vm(&segment { seq: iss, ..vm_syn(ACK) });
+        assert!(vsnoop_flow::flow_opened(&e, &c.ack_of_vm(100, WINDOW), c.now).is_none());
+    }
+}

@@ -125,15 +125,28 @@ fn a_repeated_syn_ack_is_the_records_own() {
 }
 
 #[test]
-fn a_mid_stream_flow_has_no_scale_and_is_unproven() {
-    let mut c = FlowCase::accepted();
+fn a_mid_stream_flow_has_no_scale_and_is_left_to_the_vm() {
+    let mut c = FlowCase::accepted().without_hold();
     let ack = c.ack_of_vm(0, WINDOW);
     c.f = vsnoop_flow::flow_mid_flow(&ack, c.now).expect("an ACK of the VM");
     c.hear(&ack);
     assert!(c.has(FLOW_F_MID_FLOW) && c.has(FLOW_F_UNPROVEN) && !c.has(FLOW_F_SCALE_KNOWN));
     assert_eq!(c.f.right_edge, at(WINDOW.into()), "the raw window: right for every scale");
-    // Its ring may have segments that the record has not seen: here three segments behind a hole.
-    // The hole is filled, and the VM answers in order.
+    c.pass(&c.data(0, 100));
+    c.acks(100, WINDOW);
+    assert!(!c.has(FLOW_F_UNPROVEN));
+    assert_eq!(c.mode(), flow_mode::FLOW_BYPASS, "its scale is not known now either");
+}
+
+/// The sender's ACK of the VM's SYN-ACK took another path. The ring may have segments that the
+/// record has not seen: here three behind a hole.
+#[test]
+fn an_unproven_flow_waits_until_the_vm_has_acknowledged_what_the_record_saw() {
+    let mut c = FlowCase::accepted().without_hold();
+    let e = vsnoop_flow::embryo_of_vm(&vm_syn(ACK));
+    let ack = c.ack_of_vm(0, WINDOW);
+    c.f = vsnoop_flow::flow_opened(&e, &ack, c.now).expect("an ACK of the VM");
+    c.hear(&ack);
     c.pass(&c.data(0, 100));
     for i in 1..4 {
         let (verdict, _) = c.hear(&c.sack_of_vm(0, (i + 1) * 100));
