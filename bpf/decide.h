@@ -11,6 +11,7 @@
 #include "hold.h"
 #include "incast_flows.h"
 #include "lease.h"
+#include "setup.h"
 
 static __always_inline struct decision_context context_of(const struct port *port, __u64 now)
 {
@@ -252,12 +253,14 @@ static __always_inline enum to_vm_verdict decide_to_vm(struct port *port,
 {
 	struct flow *f;
 
-	/* Incast control accounts for data under the lock. */
-	if (INCAST_USED && path)
-		return decide_locked(port, key, s, out, path);
 	f = flow_of(port, key);
 	if (!f)
 		return TO_VM_NO_FLOW;
+	if (flow_is_of_another(f, s) && flow_is_replaced(port, key, s, false))
+		return TO_VM_NO_FLOW;
+	/* Incast control accounts for data under the lock. */
+	if (INCAST_USED && path)
+		return decide_locked(port, key, s, out, path);
 	if (flow_is_plain_ack(f, s)) {
 		flow_note_ack(f, s);
 		if (f->hold)
@@ -332,6 +335,8 @@ __noinline enum from_vm_verdict decide_from_vm(struct port *port, const struct f
 		return FROM_VM_NO_FLOW;
 	f = flow_of(port, key);
 	if (!f)
+		return FROM_VM_NO_FLOW;
+	if (flow_is_of_another_of_vm(f, s) && flow_is_replaced(port, key, s, true))
 		return FROM_VM_NO_FLOW;
 	if (incast_is_used() && !out->now && !incast_ignores(f, &uplink, s))
 		return FROM_VM_ACCOUNT;

@@ -524,7 +524,9 @@ __noinline int hold_take(struct port *port, const struct flow_key *key)
 	if (!port || !key)
 		return 0;
 	f = flow_of(port, key);
-	if (!f || f->mode != FLOW_ACTIVE || port->policy.run != PORT_ACCELERATE)
+	/* The engine needs the VM's window. */
+	if (!f || f->mode != FLOW_ACTIVE || !(f->flags & FLOW_F_SCALE_KNOWN) ||
+	    port->policy.run != PORT_ACCELERATE)
 		return 0;
 	w.start = port->state.hold_cursor;
 	bpf_loop(2 * SLAB_HOLDS, try_hold, &w, 0);

@@ -126,13 +126,55 @@ __noinline int flow_for_vm(struct port *port, const struct flow_key *key, const 
 	return insert_flow(port, key, &f, st);
 }
 
+/* Ends the record of a connection in whose place there is another. Returns the bytes that the host
+ * had acknowledged and the VM has not. */
+static __always_inline __u32 end_flow(struct port *port, const struct flow_key *key, struct flow *f)
+{
+	__u32 number, bytes;
+
+	bpf_spin_lock(&f->lock);
+	number = f->hold;
+	bytes = flow_outstanding(f);
+	if (flow_is_shaped(f))
+		incast_end(f, &uplink, &port->state.incast);
+	bpf_spin_unlock(&f->lock);
+	forget(table(flows, port), key);
+	/* The held bytes belong to the old stream. */
+	give_back(port, number);
+	return bytes;
+}
+
+/* A segment that the record does not expect: removes the record, and returns true, if it confirms
+ * a connection that the VM's SYN or SYN-ACK has begun since. */
+__noinline int flow_is_replaced(struct port *port, const struct flow_key *key,
+				const struct segment *s, bool of_vm)
+{
+	struct port_stats *st;
+	struct embryo *e;
+	struct flow *f;
+
+	if (!port || !key || !s)
+		return false;
+	e = embryo_of(port, key);
+	f = flow_of(port, key);
+	if (!e || !f || f->key_hash != flow_key_hash(key))
+		return false;
+	if (!(of_vm ? embryo_is_confirmed_by_vm(e, f, s) : embryo_is_confirmed_by_sender(e, s)))
+		return false;
+	if (end_flow(port, key, f)) {
+		st = stats_of(port);
+		if (st)
+			st->replaced++;
+	}
+	return true;
+}
+
 /* A SYN or SYN-ACK of the VM. Returns the window field that the sender is to be shown. */
 __noinline int syn_of_vm(struct port *port, const struct flow_key *key, const struct segment *s)
 {
 	__u64 now = bpf_ktime_get_ns();
 	struct embryo fresh = {}, *e;
 	struct flow *f;
-	bool own = false, is_not_taken = false;
 
 	if (!port || !key || !s)
 		return 0;
@@ -140,23 +182,19 @@ __noinline int syn_of_vm(struct port *port, const struct flow_key *key, const st
 		want_first_slabs(port);
 	f = flow_of(port, key);
 	if (f) {
-		__u32 number = f->hold;
-		struct hold *h = hold_of(port, number);
+		bool own, is_over, is_not_taken;
 
 		bpf_spin_lock(&f->lock);
 		own = flow_is_own_syn(f, s);
 		is_not_taken = own && flow_repeats_syn(f, now);
-		/* The held bytes belong to the old stream. */
-		if (!own && h && f->hold == number)
-			h->flags |= HOLD_OVER;
-		if (!own && flow_is_shaped(f))
-			incast_end(f, &uplink, &port->state.incast);
+		is_over = flow_is_over(f);
 		bpf_spin_unlock(&f->lock);
 		if (is_not_taken)
 			note_failure(port, key, false);
 		if (own)
 			return s->window;
-		forget(table(flows, port), key);
+		if (is_over)
+			end_flow(port, key, f);
 	}
 	e = embryo_of(port, key);
 	if (e && embryo_is_repeated(e, s))

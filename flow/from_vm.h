@@ -195,8 +195,6 @@ static __always_inline void flow_note_vm(struct flow *f, struct hold *h, const s
 	if (s->bits & SEG_TIMESTAMPS) {
 		if ((__s32)(s->tsval - f->vm_tsval) > 0)
 			f->vm_tsval = s->tsval;
-		if (f->flags & FLOW_F_MID_FLOW && !(f->flags & FLOW_F_TIMESTAMPS))
-			f->flags |= FLOW_F_TIMESTAMPS;
 	}
 	if (s->tcp_flags & TCP_FIN)
 		f->flags |= FLOW_F_FIN_VM;

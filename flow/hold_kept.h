@@ -29,9 +29,8 @@ static __always_inline bool hold_may_acknowledge(const struct flow *f, const str
 		return false;
 	if (handed)
 		return true;
-	/* A segment beyond the VM's window, or refused by the ring, needs an engine, and the engine
-	 * needs the VM's window. */
-	if (!(f->flags & FLOW_F_SCALE_KNOWN) || !hold_engine_lives(c->port, c->now))
+	/* A segment beyond the VM's window, or refused by the ring, needs an engine. */
+	if (!hold_engine_lives(c->port, c->now))
 		return false;
 	/* The VM itself can take an out-of-order segment within its window, which may be far larger
 	 * than the hold. */

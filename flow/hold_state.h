@@ -140,7 +140,7 @@ static __always_inline void hold_grow_window(struct flow *f, struct hold *h, __u
 			h->rcv_win = shown;
 		return;
 	}
-	if (!hold_engine_lives(c->port, c->now) || !(f->flags & FLOW_F_SCALE_KNOWN))
+	if (!hold_engine_lives(c->port, c->now))
 		return;
 	if (own > 0 && h->rcv_win < (__u32)own)
 		h->rcv_win = own;

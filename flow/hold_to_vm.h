@@ -94,14 +94,13 @@ static __always_inline bool hold_keeps_segment(const struct flow *f, const struc
 			return false;
 		if (within) {
 			out->hand = hold_choose_hand(f, h, s, end);
-			return flow_may_acknowledge_up_to(f, end) &&
-			       !flow_may_be_passive(f, s, end, c);
+			return !flow_may_be_passive(f, s, end, c);
 		}
 	} else if (skip >= (__s32)s->len || (skip < 0 && s->tcp_flags & TCP_FIN)) {
 		return false;
 	}
 	out->skip = skip > 0 ? skip : 0;
-	return f->flags & FLOW_F_SCALE_KNOWN && hold_engine_lives(c->port, c->now) &&
+	return hold_engine_lives(c->port, c->now) &&
 	       seq_le(end, flow_shown_edge(f, h, c->port, c->policy));
 }
 
@@ -128,8 +127,7 @@ static __always_inline bool hold_answers_probe(struct flow *f, struct hold *h,
 		return false;
 	if (own >= (__s32)f->mss)
 		return true;
-	if (!c->policy->ahead || !(f->flags & FLOW_F_SCALE_KNOWN) ||
-	    !hold_engine_lives(c->port, c->now))
+	if (!c->policy->ahead || !hold_engine_lives(c->port, c->now))
 		return false;
 	hold_open_for_probe(f, h);
 	return seq_gt(flow_shown_edge(f, h, c->port, c->policy), f->next_seq);

@@ -9,7 +9,12 @@
  *   mid-flow:    ACK of the VM -> flow with an unknown window scale
  *
  * Embryos have a table of their own: a SYN flood fills only that table, and a connection whose
- * embryo is evicted loses only its window scale.
+ * embryo is evicted is left to the VM.
+ *
+ * A SYN or SYN-ACK of the VM with the key of a live record proves no new connection: a VM with
+ * several listening sockets repeats the SYN-ACK of one while the sender talks to another. It makes
+ * an embryo and leaves the record alone, until a segment that the record does not expect confirms
+ * its ISN (flow_is_of_another(), embryo_is_confirmed_by_*()).
  */
 #ifndef VSNOOP_FLOW_SETUP_H
 #define VSNOOP_FLOW_SETUP_H
@@ -63,14 +68,21 @@ static __always_inline void embryo_from_vm(struct embryo *e, const struct segmen
 	}
 }
 
+/* Does this SYN-ACK of the sender answer the VM's SYN? It may acknowledge data on the SYN or not
+ * (RFC 7413). */
+static __always_inline bool embryo_is_answered_by(const struct embryo *e, const struct segment *s)
+{
+	__u32 acked = seq_diff(s->ack, e->vm_iss);
+
+	return e->stage != EMBRYO_VM_SYN_ACK && acked >= 1 && acked <= 1u + e->syn_len;
+}
+
 /* A SYN-ACK of the sender. Returns false where it does not answer the VM's SYN. */
 static __always_inline bool embryo_answered(struct embryo *e, const struct segment *s)
 {
-	__u32 acked = seq_diff(s->ack, e->vm_iss);
 	__u16 both;
 
-	/* The sender may acknowledge data on the VM's SYN or not (RFC 7413). */
-	if (e->stage == EMBRYO_VM_SYN_ACK || acked < 1 || acked > 1u + e->syn_len)
+	if (!embryo_is_answered_by(e, s))
 		return false;
 	e->stage = EMBRYO_VM_SYN_ANSWERED;
 	e->rcv_nxt = seq_add(s->seq, 1);
@@ -125,17 +137,22 @@ static __always_inline void flow_from_embryo(struct flow *f, const struct embryo
 		f->mode = FLOW_BYPASS;
 }
 
-/* Creates a flow from an embryo if this segment of the sender completes the handshake that the VM
- * accepted. It acknowledges the VM's ISS, so it is no blind flood. It need not be the first
- * segment: if the first is lost, the record must still cover what the VM is handed before the
- * retransmission, or the host would acknowledge a filled hole, and take the VM's answers for a loss
- * in the guest. */
+/* Does this segment of the sender complete the handshake that the VM accepted? It acknowledges the
+ * VM's ISS, so it is no blind flood. It need not be the first segment: if the first is lost, the
+ * record must still cover what the VM is handed before the retransmission, or the host would
+ * acknowledge a filled hole, and take the VM's answers for a loss in the guest. */
+static __always_inline bool embryo_is_completed_by(const struct embryo *e, const struct segment *s)
+{
+	return e->stage == EMBRYO_VM_SYN_ACK && s->tcp_flags & TCP_ACK &&
+	       !(s->tcp_flags & (TCP_SYN | TCP_RST)) && seq_eq(s->ack, seq_add(e->vm_iss, 1)) &&
+	       seq_ge(s->seq, e->rcv_nxt) && seq_le(s->seq, seq_add(e->rcv_nxt, e->window));
+}
+
+/* Creates a flow from an embryo if this segment of the sender completes its handshake. */
 static __always_inline bool flow_accepted(struct flow *f, const struct embryo *e,
 					  const struct segment *s, __u64 now)
 {
-	if (e->stage != EMBRYO_VM_SYN_ACK || !(s->tcp_flags & TCP_ACK) ||
-	    s->tcp_flags & (TCP_SYN | TCP_RST) || !seq_eq(s->ack, seq_add(e->vm_iss, 1)) ||
-	    seq_lt(s->seq, e->rcv_nxt) || seq_gt(s->seq, seq_add(e->rcv_nxt, e->window)))
+	if (!embryo_is_completed_by(e, s))
 		return false;
 	flow_from_embryo(f, e, now);
 	f->flags |= FLOW_F_UNCONFIRMED;
@@ -145,16 +162,25 @@ static __always_inline bool flow_accepted(struct flow *f, const struct embryo *e
 	return true;
 }
 
-/* Creates a flow from an embryo on an ACK of the VM: the VM considers the connection open. This
- * includes one that it accepted, if the sender's ACK took another path. */
+/* Does the VM consider the connection of this embryo open, as its ACK says? This includes one that
+ * it accepted, if the sender's ACK took another path. Its ISN is not confirmed then, and the ACK may
+ * be of another connection: only the first byte tells. */
+static __always_inline bool embryo_is_opened_by(const struct embryo *e, const struct segment *s)
+{
+	__s32 sent = seq_diff(s->seq, seq_add(e->vm_iss, 1)), most = 0;
+
+	if (e->stage == EMBRYO_VM_SYN_ANSWERED)
+		most = FLOW_MAX_WINDOW;
+	return e->stage != EMBRYO_VM_SYN && sent >= 0 && sent <= most &&
+	       seq_ge(s->ack, e->rcv_nxt) &&
+	       seq_diff(s->ack, e->rcv_nxt) <= (__s32)FLOW_MAX_WINDOW;
+}
+
+/* Creates a flow from an embryo on an ACK of the VM. */
 static __always_inline bool flow_opened(struct flow *f, const struct embryo *e,
 					const struct segment *s, __u64 now)
 {
-	struct seq first = seq_add(e->vm_iss, 1);
-
-	if (e->stage == EMBRYO_VM_SYN || seq_lt(s->seq, first) ||
-	    seq_diff(s->seq, first) > (__s32)FLOW_MAX_WINDOW || seq_lt(s->ack, e->rcv_nxt) ||
-	    seq_diff(s->ack, e->rcv_nxt) > (__s32)FLOW_MAX_WINDOW)
+	if (!embryo_is_opened_by(e, s))
 		return false;
 	flow_from_embryo(f, e, now);
 	f->next_seq = f->vm_seq = f->high_seq = f->ts_seq = s->ack;
@@ -164,8 +190,9 @@ static __always_inline bool flow_opened(struct flow *f, const struct embryo *e,
 	return true;
 }
 
-/* Creates a flow in mid-stream from an ACK of the VM. SACK is assumed: a VM without it sends
- * duplicate ACKs without blocks, which then prove no loss. */
+/* Creates a flow in mid-stream from an ACK of the VM. Its window scale is unknown, and nothing that
+ * the hooks see tells it for sure, so the VM does all (BYPASS): each early ACK would have to show a
+ * right edge below the VM's own, to be safe for every scale (decision 44). */
 static __always_inline bool flow_mid_flow(struct flow *f, const struct segment *s, __u64 now)
 {
 	if (!(s->tcp_flags & TCP_ACK) || s->tcp_flags & (TCP_SYN | TCP_RST | TCP_FIN))
@@ -174,32 +201,66 @@ static __always_inline bool flow_mid_flow(struct flow *f, const struct segment *
 	f->snd_una = s->seq;
 	f->traffic = s->traffic;
 	copy_mac(f->next_hop, s->destination);
-	f->flags = FLOW_F_MID_FLOW | FLOW_F_SACK;
+	f->flags = FLOW_F_MID_FLOW;
 	f->vm_tsval = s->tsval;
 	f->ts_recent = s->tsecr;
 	if (s->bits & SEG_TIMESTAMPS)
 		f->flags |= FLOW_F_TIMESTAMPS;
 	flow_start_unproven(f);
-	if (s->bits & SEG_FOREIGN) {
+	if (s->bits & SEG_FOREIGN)
 		f->flags |= FLOW_F_FOREIGN;
-		f->mode = FLOW_BYPASS;
-	}
+	f->mode = FLOW_BYPASS;
 	return true;
 }
 
-/* A SYN or SYN-ACK of the VM with the key of a known flow: is it a retransmission of this flow's
- * own SYN-ACK? Then the record stays, since it may be ahead of the VM. Else it begins a new
- * connection. */
+/* Has the connection of this record ended? Then a SYN or SYN-ACK of the VM begins a new one. */
+static __always_inline bool flow_is_over(const struct flow *f)
+{
+	return f->mode == FLOW_RESET || f->flags & FLOW_F_CLOSED;
+}
+
+/* A SYN or SYN-ACK of the VM with the key of a live record: is it a retransmission of this flow's
+ * own, of which the sender has acknowledged no data yet? */
 static __always_inline bool flow_is_own_syn(const struct flow *f, const struct segment *s)
 {
-	struct seq first = seq_add(s->seq, 1);
+	if (flow_is_over(f) || !seq_eq(seq_add(s->seq, 1), f->snd_una))
+		return false;
+	return !(s->tcp_flags & TCP_ACK) ||
+	       (seq_le(s->ack, f->next_seq) && seq_ge(s->ack, f->vm_seq));
+}
 
-	if (f->mode == FLOW_RESET || f->flags & FLOW_F_CLOSED)
+/* Is this a segment of the sender that the record does not expect? It may belong to another
+ * connection, which an embryo then tells. May be called without the lock. */
+static __always_inline bool flow_is_of_another(const struct flow *f, const struct segment *s)
+{
+	if (!(s->tcp_flags & TCP_ACK) || s->tcp_flags & TCP_RST)
 		return false;
-	if (!(s->tcp_flags & TCP_ACK))
-		return false;
-	return seq_eq(first, f->snd_una) && seq_le(s->ack, f->next_seq) &&
-	       seq_ge(s->ack, f->vm_seq);
+	return s->tcp_flags & TCP_SYN || seq_gt(s->ack, f->snd_nxt) || seq_lt(s->ack, f->snd_una) ||
+	       seq_gt(s->seq, seq_max(f->right_edge, f->adv_edge)) ||
+	       seq_lt(seq_add(s->seq, s->len), seq_add(f->vm_seq, (__u32)-1));
+}
+
+/* The same for a segment of the VM. */
+static __always_inline bool flow_is_of_another_of_vm(const struct flow *f, const struct segment *s)
+{
+	return (s->tcp_flags & (TCP_ACK | TCP_SYN | TCP_RST)) == TCP_ACK &&
+	       (seq_gt(s->seq, f->snd_nxt) || seq_lt(s->seq, seq_add(f->snd_una, (__u32)-1)));
+}
+
+/* Does this segment of the sender, which the record does not expect, confirm the ISN of the VM's
+ * latest SYN or SYN-ACK? Then the record's connection is over: the sender has given it up. */
+static __always_inline bool embryo_is_confirmed_by_sender(const struct embryo *e,
+							  const struct segment *s)
+{
+	return s->tcp_flags & TCP_SYN ? embryo_is_answered_by(e, s) : embryo_is_completed_by(e, s);
+}
+
+/* Does a segment of the VM confirm it? The sender's may have taken another path. The VM alone
+ * cannot end a connection of which acknowledged bytes are outstanding. */
+static __always_inline bool embryo_is_confirmed_by_vm(const struct embryo *e, const struct flow *f,
+						      const struct segment *s)
+{
+	return !flow_outstanding(f) && embryo_is_opened_by(e, s);
 }
 
 /* The VM repeats its SYN-ACK: true if its listener takes no data. A VM that had no CPU time may

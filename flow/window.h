@@ -4,37 +4,25 @@
  *
  * The right edge is the one that the VM advertised, or what the hold has room for (hold.h) if that
  * is more; with incast control (incast.h) it is at most what the last hop can take. An edge once
- * shown is not taken back (RFC 9293, section 3.8.6) unless the VM does so itself. The VM's edge and
- * the hold's are rounded down to the unit of the window scale. Incast control's is rounded up:
- * rounded down, a grant below the unit would keep the window closed for ever.
+ * shown is not taken back (RFC 9293, section 3.8.6) unless the VM does so itself.
  *
- * With an unknown scale (a flow found in mid-stream) the record's scale is 0. The edge is then ACK
- * plus the raw window, which is never beyond the true one, and the window field shrinks by the
- * bytes that the host acknowledged early. This is safe whatever the true scale: raw - x units is at
- * most raw units - x bytes. Since the sender is shown less than the VM would show it, the host
- * acknowledges early within a part of the raw window only (flow_may_acknowledge_up_to()).
+ * The window field counts units of the window scale. The VM's edge and the hold's are rounded down
+ * to it: the sender is shown no byte that neither of them takes, and an edge that stays may be shown
+ * by less than a unit lower when the ACK moves (RFC 7323, section 2.4). Incast control's is rounded
+ * up: rounded down, a grant below the unit would keep the window closed for ever.
+ *
+ * The scale is known of each flow with a hold, and of each that is shaped. A flow found in
+ * mid-stream has neither (flow_mid_flow()), and its windows pass as the VM wrote them.
  */
 #ifndef VSNOOP_FLOW_WINDOW_H
 #define VSNOOP_FLOW_WINDOW_H
 
 #include "types.h"
 
-/* With an unknown scale the host acknowledges early within 1/FLOW_UNSCALED_PART of the raw
- * window. */
-#define FLOW_UNSCALED_PART 4
-
 /* Does incast control bound the flow's window? */
 static __always_inline bool flow_is_shaped(const struct flow *f)
 {
 	return INCAST_USED && f->incast.bits & INCAST_SHAPED;
-}
-
-/* May the host acknowledge up to `end` without showing much less window than the VM? */
-static __always_inline bool flow_may_acknowledge_up_to(const struct flow *f, struct seq end)
-{
-	return f->flags & FLOW_F_SCALE_KNOWN ||
-	       (__s64)seq_diff(end, f->vm_seq) * FLOW_UNSCALED_PART <=
-		       seq_diff(f->right_edge, f->vm_seq);
 }
 
 /* Chunks that the port's hold can use now: its slabs, within its quota. */
@@ -71,7 +59,7 @@ static __always_inline struct seq flow_allowed_edge(const struct flow *f, const 
 {
 	struct seq edge = f->right_edge, held, room;
 
-	if (!h || !(f->flags & FLOW_F_SCALE_KNOWN))
+	if (!h)
 		return edge;
 	room = seq_add(f->vm_seq, hold_limit(f, port, p));
 	held = seq_min(seq_add(f->next_seq, h->rcv_win), room);
@@ -108,9 +96,9 @@ static __always_inline __u16 flow_advertise(struct flow *f, const struct hold *h
 	if (bytes <= 0)
 		return 0;
 	field = (__u32)bytes >> scale;
-	/* Incast control counts in units, so that its edge is rounded down here, but not below
-	 * adv_edge. */
-	if (!flow_is_shaped(f) || seq_lt(seq_add(ack, field << scale), f->adv_edge))
+	/* Incast control has rounded its edge up to the unit: it may not fall short of adv_edge by
+	 * one. */
+	if (flow_is_shaped(f) && seq_lt(seq_add(ack, field << scale), f->adv_edge))
 		field = ((__u32)bytes + (1u << scale) - 1) >> scale;
 	granted = (__u32)seq_diff(seq_max(edge, f->right_edge), ack) >> scale;
 	if (field > granted)

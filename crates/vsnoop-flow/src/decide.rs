@@ -257,6 +257,25 @@ pub fn is_own_syn(f: &flow, s: &segment) -> bool {
     unsafe { types::flow_is_own_syn(f, s) }
 }
 
+/// Has the connection of this record ended?
+pub fn is_over(f: &flow) -> bool {
+    // SAFETY: as in to_vm().
+    unsafe { types::flow_is_over(f) }
+}
+
+/// Does this segment of the sender end the record, because it confirms the connection of the
+/// embryo, which the VM's SYN or SYN-ACK has begun since?
+pub fn sender_replaces(f: &flow, e: &embryo, s: &segment) -> bool {
+    // SAFETY: as in to_vm().
+    unsafe { types::flow_is_of_another(f, s) && types::embryo_is_confirmed_by_sender(e, s) }
+}
+
+/// Does this segment of the VM?
+pub fn vm_replaces(f: &flow, e: &embryo, s: &segment) -> bool {
+    // SAFETY: as in to_vm().
+    unsafe { types::flow_is_of_another_of_vm(f, s) && types::embryo_is_confirmed_by_vm(e, f, s) }
+}
+
 /// The VM repeats its SYN-ACK: true if its listener takes no data.
 pub fn repeats_syn(f: &mut flow, now: u64) -> bool {
     // SAFETY: as in to_vm().

@@ -36,7 +36,7 @@ impl Counter {
 }
 
 /// Counters that stay 0 on a port without a hold.
-pub const OF_THE_HOLD: [&str; 8] = [
+pub const OF_THE_HOLD: [&str; 9] = [
     "kept_bytes",
     "held_segments",
     "held_bytes",
@@ -45,6 +45,7 @@ pub const OF_THE_HOLD: [&str; 8] = [
     "hold_full",
     "hold_dropped",
     "abandoned",
+    "replaced",
 ];
 
 macro_rules! counters {
@@ -100,6 +101,8 @@ counters! {
         "their senders send them again";
     abandoned "flows": "resets: their engine was gone",
         "by the hooks, with bytes that nothing could hand over";
+    replaced "flows": "connections replaced by a new one with bytes held",
+        "of the same addresses and ports, confirmed by the sender; the old one's bytes are lost";
 }
 
 /// Connections that vsnoop has reset, by reason.

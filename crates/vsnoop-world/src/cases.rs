@@ -32,6 +32,9 @@ pub enum Case {
     HalfClosed,
     BothWays,
     Abort(bool),
+    /// Another socket of the VM that listens on the port repeats its SYN-ACK, while the VM stops
+    /// for 50 ms of each 100 ms.
+    OtherSynAck,
     SmallRing,
     AttachedLate,
     DetachedEarly,
@@ -96,6 +99,7 @@ impl Case {
             BothWays,
             Abort(false),
             Abort(true),
+            OtherSynAck,
             SmallRing,
             AttachedLate,
             DetachedEarly,
@@ -228,6 +232,7 @@ fn connection(kind: Kind, bytes: u64, rng: &mut Rng) -> Connection {
         from_vm: link,
         start_ms: 0,
         abort: None,
+        other_syn_acks: Vec::new(),
     };
     connection.guest.closes_last = true;
     if kind == Kind::Linux && rng.u8(0..4) == 0 {
@@ -288,6 +293,11 @@ fn arrange(case: Case, machine: &mut Machine, connection: &mut Connection, rng: 
         }
         Case::Abort(by_vm) => {
             connection.abort = Some((by_vm, some_time));
+            machine.fortune.schedule = Schedule::Periodic { from: 0, period: 100, stop: 50 };
+        }
+        Case::OtherSynAck => {
+            // As lost SYN-ACKs are repeated, and in the midst of the transfer.
+            connection.other_syn_acks = vec![rng.u64(0..20), rng.u64(20..60), some_time];
             machine.fortune.schedule = Schedule::Periodic { from: 0, period: 100, stop: 50 };
         }
         Case::SmallRing => {

@@ -21,8 +21,8 @@ pub struct Told {
     pub edge: u64,
     /// ACKs of bytes that were only held.
     pub early: u64,
-    /// The port was attached from the start, and its packets keep their order.
-    pub from_the_start: bool,
+    /// The port has been attached since, and its packets keep their order.
+    pub keeps_its_edge: bool,
 }
 
 /// At one early ACK in this many the check compares all held bytes; at the others only the bytes
@@ -60,7 +60,7 @@ pub fn told(
     let scale = if sender.snd_scale == u8::MAX { 0 } else { sender.snd_scale };
     let edge = ack + (u64::from(s.window) << scale);
     // After the sender's FIN the window does not matter.
-    if ack >= told.acked && told.from_the_start && ack < sender.cfg.bytes + 2 {
+    if ack >= told.acked && told.keeps_its_edge && ack < sender.cfg.bytes + 2 {
         assert!(
             edge + (1 << scale) > told.edge,
             "{c}: the edge moved back from {} to {edge}: {} {:?}",

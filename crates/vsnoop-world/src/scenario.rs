@@ -32,6 +32,10 @@ pub struct Connection {
     pub start_ms: u64,
     /// An abort: by the VM (true) or the sender, and when.
     pub abort: Option<(bool, u64)>,
+    /// When another socket of the VM that listens on the same port repeats its SYN-ACK, of another
+    /// ISN, because an earlier SYN of the sender has met it (not before the sender is established),
+    /// ms.
+    pub other_syn_acks: Vec<u64>,
 }
 
 /// One VM and its port.

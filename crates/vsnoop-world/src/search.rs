@@ -45,6 +45,8 @@ pub struct Budget {
     pub kills: u8,
     /// Deaths of the helper.
     pub helper_kills: u8,
+    /// SYN-ACKs of another socket of the VM that listens on the same port.
+    pub other_syn_acks: u8,
     /// Steps of the clock to the next timer.
     pub times: u8,
 }
@@ -69,6 +71,8 @@ pub enum Action {
     HelperDies,
     /// Another helper starts, and looks at the port at once.
     HelperStarts,
+    /// Another socket of the VM repeats its SYN-ACK.
+    OtherSynAck,
     TimePasses,
 }
 
@@ -161,7 +165,7 @@ impl SearchState {
             served: Served::new(port, guest, fortune, paths, 1, 1),
             sender: Tcp::new(end(bytes, 8, setting), 0),
             path,
-            told: Told { from_the_start: true, ..Told::default() },
+            told: Told { keeps_its_edge: true, ..Told::default() },
             to_host: Vec::new(),
             to_sender: Vec::new(),
             budget: setting.budget,
@@ -214,6 +218,8 @@ impl SearchState {
         allow(EngineStarts, !lives);
         allow(HelperDies, self.helped_at.is_some() && b.helper_kills > 0);
         allow(HelperStarts, self.helped_at.is_none());
+        let is_open = matches!(self.sender.state, TcpState::Open);
+        allow(OtherSynAck, is_open && b.other_syn_acks > 0);
         allow(TimePasses, b.times > 0);
         all
     }
@@ -279,6 +285,12 @@ impl SearchState {
                 self.served.vm.forget_helper();
             }
             HelperStarts => self.help(),
+            OtherSynAck => {
+                self.budget.other_syn_acks -= 1;
+                let frame = wire::other_syn_ack(77_000, self.sender.cfg.iss, &self.path);
+                self.served.vm.port.now = self.now;
+                self.served.vm.port.from_vm(frame, &mut |_, _| {});
+            }
             TimePasses => {
                 self.budget.times -= 1;
                 self.pass_time();

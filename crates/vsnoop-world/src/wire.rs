@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::rc::Rc;
 
-use vsnoop_flow::testing::segment::{RST, SYN, Seg};
+use vsnoop_flow::testing::segment::{ACK, RST, SYN, Seg};
 
 use vsnoop_packet::builder::{Addresses, Ethernet, Route, TcpFrame};
 use vsnoop_packet::checksum::{ip_is_right, transport_is_right};
@@ -28,6 +28,13 @@ pub struct Path {
     pub next_hop: [u8; 6],
     /// The VLAN tag in the frames.
     pub vlan: Option<u16>,
+}
+
+/// The SYN-ACK of another socket of the VM, with an ISN of its own, for a sender with this ISN.
+pub fn other_syn_ack(iss: u32, sender_iss: u32, path: &Path) -> Frame {
+    let mut s = Seg::bare(iss, sender_iss.wrapping_add(1), SYN | ACK);
+    (s.window, s.scale) = (65_535, Some(7));
+    encode(&s, path, false, Summed::Unnecessary)
 }
 
 impl Path {

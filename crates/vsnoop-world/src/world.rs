@@ -33,6 +33,7 @@ enum Event {
     AtSender(usize, Seg),
     SenderTimer(usize),
     Abort(usize, bool),
+    OtherSynAck(usize),
     VmPoll(usize),
     VmTimer(usize),
     Act(usize, Act),
@@ -144,7 +145,7 @@ impl World {
                 timer: u64::MAX,
                 // Packets of two CPUs at the same time may be reordered.
                 told: Told {
-                    from_the_start: sc.machines[connection.vm].fortune.races == 0,
+                    keeps_its_edge: sc.machines[connection.vm].fortune.races == 0,
                     ..Told::default()
                 },
                 over_at: None,
@@ -197,6 +198,9 @@ impl World {
             self.events.at(START + connection.start_ms * MS, Event::Open(c));
             if let Some((vm, ms)) = connection.abort {
                 self.events.at(START + ms * MS, Event::Abort(c, vm));
+            }
+            for ms in connection.other_syn_acks {
+                self.events.at(START + ms * MS, Event::OtherSynAck(c));
             }
         }
         for (m, machine) in self.sc.machines.clone().into_iter().enumerate() {
@@ -380,6 +384,7 @@ impl World {
                     self.connections[c].sender.abort();
                 }
             }
+            Event::OtherSynAck(c) => self.other_syn_ack(c),
             Event::VmPoll(m) => {
                 let machine = &mut self.machines[m];
                 machine.poll_at = u64::MAX;
@@ -420,6 +425,22 @@ impl World {
                 }
             }
         }
+    }
+
+    /// Another socket of the VM repeats its SYN-ACK, once the sender is established.
+    fn other_syn_ack(&mut self, c: usize) {
+        let connection = &self.connections[c];
+        if !matches!(connection.sender.state, TcpState::Open) {
+            if !connection.sender.is_over() {
+                self.events.at(self.now + MS, Event::OtherSynAck(c));
+            }
+            return;
+        }
+        self.note(|| format!("{c}  another socket of the VM repeats its SYN-ACK"));
+        let frame = wire::other_syn_ack(self.rng.u32(..), connection.sender.cfg.iss, &connection.path);
+        let vm = &mut self.machines[connection.vm].served.vm;
+        vm.port.now = self.now;
+        vm.port.from_vm(frame, &mut |_, _| {});
     }
 
     /// The helper starts another engine, unless it is gone too.
@@ -484,10 +505,10 @@ impl World {
                     machine.served.vm.port.load();
                     attach_settings(&mut machine.served, sc);
                     machine.served.vm.port.attached = true;
-                    if self.now > START {
-                        for c in self.connections.iter_mut().filter(|c| c.vm == m) {
-                            c.told.from_the_start = false;
-                        }
+                    // What the sender was shown before is the VM's affair.
+                    let keeps_order = sc.fortune.races == 0;
+                    for c in self.connections.iter_mut().filter(|c| c.vm == m) {
+                        c.told = Told { keeps_its_edge: keeps_order, ..Told::default() };
                     }
                     self.events.at(self.now, Event::EngineStarts(m));
                     self.events.at(self.now, Event::OpensWindows(m));
@@ -535,7 +556,7 @@ impl World {
         machine.served.vm.detach();
         machine.served.stop_engine();
         for c in self.connections.iter_mut().filter(|c| c.vm == m) {
-            c.told.from_the_start = false;
+            c.told.keeps_its_edge = false;
             c.was_detached = true;
         }
         self.note(|| "detached".into());

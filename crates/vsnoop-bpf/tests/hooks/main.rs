@@ -32,7 +32,7 @@ const REDIRECT: i32 = 7;
 
 fn main() {
     let arguments = Arguments::from_args();
-    let tests: [(&str, fn()); 33] = [
+    let tests: [(&str, fn()); 34] = [
         ("the_verifier_accepts_both_hooks", the_verifier_accepts_both_hooks),
         ("a_port_is_attached_once_and_found_again", a_port_is_attached_once_and_found_again),
         (
@@ -56,6 +56,10 @@ fn main() {
         ("stale_sack_blocks_are_removed", stale_sack_blocks_are_removed),
         ("a_reset_flow_sends_no_more_early_acks", a_reset_flow_sends_no_more_early_acks),
         ("a_replaced_flow_sends_no_more_early_acks", a_replaced_flow_sends_no_more_early_acks),
+        (
+            "a_syn_ack_that_the_sender_has_not_confirmed_drops_no_held_byte",
+            a_syn_ack_that_the_sender_has_not_confirmed_drops_no_held_byte,
+        ),
         ("a_record_of_another_key_is_not_touched", a_record_of_another_key_is_not_touched),
         (
             "an_early_ack_has_the_vms_next_hop_and_traffic_class",
@@ -405,13 +409,57 @@ fn a_reset_flow_sends_no_more_early_acks() {
     assert_eq!(now.hold, record.hold, "who resets it has yet to read what was handed over");
 }
 
-/// The VM begins a connection of the same addresses and ports.
+/// The VM begins a connection of the same addresses and ports, and the sender answers its SYN.
 fn a_replaced_flow_sends_no_more_early_acks() {
     let port = Attached::with_hold();
     let (key, record) = holding(&port);
     assert_eq!(port.run_hook(Hook::FromVm, &syn_of_vm(80, 40000), 1).expect("run").0, NEXT);
+    assert!(!is_over(&port, &record), "the VM was rebooted, or not: the sender knows");
+    assert_eq!(port.run_hook(Hook::ToVm, &syn_ack_of_sender(77_001), 1).expect("run").0, NEXT);
     assert!(port.flow(&key).expect("read").is_none());
     assert!(is_over(&port, &record));
+    assert_eq!(port.stats().expect("stats").replaced, 1);
+}
+
+/// The sender's answer to a SYN of the VM.
+fn syn_ack_of_sender(ack: u32) -> Vec<u8> {
+    let mut answer = Vec::new();
+    PacketBuilder::ethernet2([6; 6], [2; 6])
+        .ipv4(SENDER, VM, 64)
+        .tcp(40000, 80, 8_999, 9000)
+        .syn()
+        .ack(ack)
+        .write(&mut answer, &[])
+        .expect("build a SYN-ACK");
+    answer
+}
+
+/// Two sockets of the VM listen on the port, and each has got a SYN of the same connection.
+fn a_syn_ack_that_the_sender_has_not_confirmed_drops_no_held_byte() {
+    let port = Attached::with_hold();
+    let (key, record) = holding(&port);
+    let mut syn_ack = Vec::new();
+    PacketBuilder::ethernet2([2; 6], [4; 6])
+        .ipv4(VM, SENDER, 64)
+        .tcp(80, 40000, 77_000, 64000)
+        .syn()
+        .ack(1_000)
+        .write(&mut syn_ack, &[])
+        .expect("build a SYN-ACK");
+    let (verdict, after) = port.run_hook(Hook::FromVm, &syn_ack, 1).expect("run");
+    assert_eq!((verdict, after), (NEXT, syn_ack));
+    // The sender challenges it, and goes on.
+    assert_eq!(port.run_hook(Hook::ToVm, &of_sender(5000, 500, &[]), 1).expect("run").0, NEXT);
+    let more = of_sender(5000, 500, &[7; 1000]);
+    let (verdict, reply) = port.run_hook(Hook::ToVm, &more, 1).expect("run");
+    assert_eq!((verdict, checked(&reply).0.0), (REDIRECT, 6000), "acknowledged");
+    assert!(!is_over(&port, &record));
+    // The sender gives the old connection up, and uses the new one.
+    port.run_hook(Hook::ToVm, &of_sender(1000, 77_001, &[]), 1).expect("run");
+    let new = port.flow(&key).expect("read").expect("the new record");
+    assert_eq!((new.next_seq.v, new.snd_una.v), (1000, 77_001));
+    assert!(is_over(&port, &record));
+    assert_eq!(port.stats().expect("stats").replaced, 1);
 }
 
 /// Between look-up and lock the memory of a record may have become another flow's.

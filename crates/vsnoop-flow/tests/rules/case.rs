@@ -150,7 +150,6 @@ impl FlowCase {
         case.hear(&ack);
         case.pass(&case.data(0, 1));
         case.acks(1, WINDOW);
-        case.begin_hold();
         case
     }
 

@@ -203,14 +203,6 @@ fn an_engine_that_dies_during_a_copy_is_not_relied_upon() {
     assert_eq!(c.f.next_seq, at(FULL));
 }
 
-#[test]
-fn a_flow_whose_scale_is_unknown_gets_no_more_than_the_vms_window() {
-    let mut c = FlowCase::mid_flow().unbounded();
-    c.early(&c.data(1, 100));
-    assert_eq!(c.h.rcv_win, 0);
-    c.pass(&c.data(1 + u32::from(WINDOW), 100));
-}
-
 /// The VM has opened its window, but its ACK was lost.
 fn opened_unheard(window: u16) -> FlowCase {
     let mut c = closed();

@@ -17,6 +17,7 @@ mod hold_window;
 mod lease;
 mod loss;
 mod passive;
+mod replaced;
 mod report;
 mod rollback;
 mod route;

@@ -113,28 +113,40 @@ fn fast_open_data_and_foreign_options_in_the_handshake_mean_bypass() {
 }
 
 #[test]
-fn a_repeated_syn_ack_keeps_the_record() {
+fn a_repeated_syn_ack_is_the_records_own() {
     let mut c = FlowCase::accepted();
     c.early(&c.data(0, MSS));
-    assert!(vsnoop_flow::is_own_syn(&c.f, &vm_syn(ACK)), "it is ahead of the VM");
-    // Another ISS, or a SYN, is a new connection.
+    assert!(vsnoop_flow::is_own_syn(&c.f, &vm_syn(ACK)), "the record is ahead of the VM");
+    assert!(vsnoop_flow::is_own_syn(&FlowCase::opened().f, &vm_syn(0)));
     let other = segment { seq: vm_at(5_000), ..vm_syn(ACK) };
     assert!(!vsnoop_flow::is_own_syn(&c.f, &other));
-    assert!(!vsnoop_flow::is_own_syn(&c.f, &vm_syn(0)));
     let other = segment { ack: at(77_000), ..vm_syn(ACK) };
     assert!(!vsnoop_flow::is_own_syn(&c.f, &other));
 }
 
 #[test]
-fn a_mid_stream_flow_has_no_scale_and_is_unproven() {
-    let mut c = FlowCase::accepted();
+fn a_mid_stream_flow_has_no_scale_and_is_left_to_the_vm() {
+    let mut c = FlowCase::accepted().without_hold();
     let ack = c.ack_of_vm(0, WINDOW);
     c.f = vsnoop_flow::flow_mid_flow(&ack, c.now).expect("an ACK of the VM");
     c.hear(&ack);
     assert!(c.has(FLOW_F_MID_FLOW) && c.has(FLOW_F_UNPROVEN) && !c.has(FLOW_F_SCALE_KNOWN));
     assert_eq!(c.f.right_edge, at(WINDOW.into()), "the raw window: right for every scale");
-    // Its ring may have segments that the record has not seen: here three segments behind a hole.
-    // The hole is filled, and the VM answers in order.
+    c.pass(&c.data(0, 100));
+    c.acks(100, WINDOW);
+    assert!(!c.has(FLOW_F_UNPROVEN));
+    assert_eq!(c.mode(), flow_mode::FLOW_BYPASS, "its scale is not known now either");
+}
+
+/// The sender's ACK of the VM's SYN-ACK took another path. The ring may have segments that the
+/// record has not seen: here three behind a hole.
+#[test]
+fn an_unproven_flow_waits_until_the_vm_has_acknowledged_what_the_record_saw() {
+    let mut c = FlowCase::accepted().without_hold();
+    let e = vsnoop_flow::embryo_of_vm(&vm_syn(ACK));
+    let ack = c.ack_of_vm(0, WINDOW);
+    c.f = vsnoop_flow::flow_opened(&e, &ack, c.now).expect("an ACK of the VM");
+    c.hear(&ack);
     c.pass(&c.data(0, 100));
     for i in 1..4 {
         let (verdict, _) = c.hear(&c.sack_of_vm(0, (i + 1) * 100));

@@ -89,52 +89,46 @@ fn a_vms_window_below_the_scales_unit_is_shown_as_none() {
     assert_eq!(out.ack.window, 0, "more than the VM has is no safe answer");
 }
 
+/// Each early ACK would show a right edge below the VM's own, for all scales but one.
 #[test]
-fn unknown_scale_never_shows_more_than_the_vm_granted() {
-    for scale in 0..15 {
-        let mut c = FlowCase::mid_flow();
-        let granted = at(1).add(u32::from(WINDOW) << scale);
-        for (offset, len) in [(1, 1), (2, 48), (50, 76)] {
-            let ack = c.early(&c.data(offset, len)).ack;
-            let shown = ack.ack.add(u32::from(ack.window) << scale);
-            assert!(granted.diff(shown) >= 0, "scale {scale}: {} too far", shown.diff(granted));
-        }
-        // Data of the VM in between shows no more either.
-        let (verdict, out) = c.hear(&c.data_of_vm(0, 10, 1));
-        assert_eq!(verdict, FromVm::Rewrite);
-        let shown = out.ack.ack.add(u32::from(out.ack.window) << scale);
-        assert!(granted.diff(shown) >= 0);
-    }
-}
-
-#[test]
-fn unknown_scale_shows_no_much_smaller_window_than_the_vm() {
-    // With a scale of 7 the VM has shown 64,000 bytes: a request of 500 shown as a window of 0, or
-    // half of that, would be worse than no answer.
-    let quarter = u32::from(WINDOW) / 4;
-    for len in [quarter, 1] {
-        let mut c = FlowCase::mid_flow();
-        let ack = c.early(&c.data(1, len)).ack;
-        assert_eq!(u32::from(ack.window), u32::from(WINDOW) - len);
-    }
-    for len in [quarter + 1, 500, MSS] {
-        let mut c = FlowCase::mid_flow();
-        c.pass(&c.data(1, len));
-    }
-    // Bytes acknowledged since the VM's own ACK count, and no others.
-    let mut c = FlowCase::mid_flow();
-    c.early(&c.data(1, quarter));
-    c.pass(&c.data(1 + quarter, 1));
-    c.acks(2 + quarter, WINDOW);
-    c.early(&c.data(2 + quarter, quarter));
-}
-
-#[test]
-fn unknown_scale_leaves_the_vms_window_field_alone() {
+fn with_an_unknown_scale_nothing_is_acknowledged_and_windows_pass_as_they_are() {
     for run in [port_run::PORT_ACCELERATE, port_run::PORT_PAUSED] {
         let mut c = FlowCase::mid_flow().unbounded();
         c.policy.run = run;
-        assert_eq!(c.acks(1, 60_000).0, FromVm::Pass);
+        let mut offset = 1;
+        for len in [1, 100, MSS, 20 * MSS] {
+            c.pass(&c.data(offset, len));
+            offset += len;
+            assert_eq!(c.acks(offset, 60_000).0, FromVm::Pass);
+            c.pass(&c.data(offset, 10));
+            assert_eq!(c.hear(&c.data_of_vm(offset, 10, offset)).0, FromVm::Pass);
+            offset += 10;
+        }
+        assert_eq!((c.f.early_bytes, c.f.rewritten, c.mode()), (0, 0, flow_mode::FLOW_BYPASS));
+    }
+}
+
+/// Edges of VM and hold lie anywhere between two units of the scale.
+#[test]
+fn the_edges_of_vm_and_hold_are_rounded_down_to_the_unit_of_the_scale() {
+    for odd in 0..UNIT as u32 {
+        for c in FlowCase::both() {
+            let mut c = c.bounded(FULL + odd);
+            let (edge, out) = (c.f.right_edge.diff(at(0)), c.early(&c.data(0, 1_000)));
+            assert!((0..UNIT).contains(&(edge - c.edge(&out))), "{odd}: the VM's");
+        }
+        // The hold has less room than the VM: all that the sender sends must be kept.
+        let mut c = FlowCase::holding();
+        c.f.right_edge = c.f.next_seq.add(10 * FULL);
+        c.f.adv_edge = c.f.next_seq;
+        let free = 20 + odd;
+        c.port.chunks_used = CHUNKS - free;
+        let (verdict, out) = c.not_kept(&c.data(FULL, MSS));
+        let own = c.f.next_seq.diff(c.f.vm_seq) as u32;
+        let room = (free * HOLD_CHUNK + own) * 4 / 5;
+        let edge = c.f.vm_seq.diff(at(0)) + room as i32;
+        assert_eq!(verdict, Verdict::Reack);
+        assert!((0..UNIT).contains(&(edge - c.edge(&out))), "{odd}: {edge}, {}", c.edge(&out));
     }
 }
 

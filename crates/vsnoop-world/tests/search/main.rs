@@ -57,6 +57,7 @@ const NOTHING: Budget = Budget {
     full_rings: 0,
     kills: 0,
     helper_kills: 0,
+    other_syn_acks: 0,
     times: 1,
 };
 
@@ -84,6 +85,14 @@ fn a_loss_in_the_network() {
 fn a_loss_inside_the_guest() {
     let budget = Budget { guest_losses: 1, ..NOTHING };
     whole("guest", Setting { budget, ..PLAIN });
+}
+
+#[test]
+fn a_syn_ack_of_another_socket_of_the_vm() {
+    let budget = Budget { other_syn_acks: 1, ..NOTHING };
+    let found = part("other SYN-ACK", Setting { budget, window: 2, segments: 4, ..PLAIN });
+    assert!(found.holding > 0, "nothing was ever held");
+    whole("other SYN-ACK, whole", Setting { budget, ..PLAIN });
 }
 
 #[test]
