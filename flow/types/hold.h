@@ -101,6 +101,12 @@ struct hold {
 	__u32 sack_count; /* SACK blocks of the last duplicate ACK */
 	struct seq sack[8]; /* left and right edge of each block */
 	__u32 woken; /* the engine was woken for this hold, and has not looked yet */
+	__u16 path_mss; /* bytes in a segment for the path behind the VM at most; 0: any */
+	__u8 sender_ttl; /* TTL or hop limit of the sender's last segment */
+	__u8 zero3;
+	__u32 too_big; /* how often path_mss was lowered */
+	__u32 due_acks; /* ACKs of a timed byte that were due: two segments waited for one */
+	__u64 due_ns; /* how long they took in all */
 
 	/* Engine. */
 	__u64 handed_ns; /* time of the last hand-over to a VM with no backlog */
@@ -110,7 +116,7 @@ struct hold {
 	__u32 resends; /* frames handed to it again */
 	__u64 resent_bytes; /* payload of the resent frames */
 	__u32 probes; /* keep-alive probes (RFC 9293, section 3.8.4) */
-	__u32 zero2;
+	__u32 late; /* 1: the VM is late for another reason than its CPU */
 };
 
 /* Bits of `flags`. */

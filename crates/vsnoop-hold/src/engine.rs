@@ -41,8 +41,10 @@ use vsnoop_flow::types::{HOLD_OVER, hold, seq};
 use crate::chain::{Chain, Chunks, Slice};
 use crate::flow::{Flow, HoldFrame, Kind, Reason};
 use crate::frame::headers;
+use crate::late::{DueAcks, Lateness, WaitClock};
 use crate::time::{Deadline, Time, Timer, Timers};
 use crate::view::View;
+use crate::waits::Waits;
 
 /// Interval of [`Engine::tick`].
 pub const TICK_NS: u64 = 50_000_000;
@@ -93,11 +95,15 @@ pub trait Memory {
     fn clear_busy(&mut self, number: u32);
     /// Sign of life for the hooks.
     fn heartbeat(&mut self, now_ns: u64);
+    /// Notes that the VM waits for a CPU, for the hooks.
+    fn starves(&mut self, now_ns: u64);
 
     /// Notes that the VM was handed all bytes below `handed`.
     fn set_handed(&mut self, number: u32, handed: seq);
     /// Notes when data were handed to a VM that had acknowledged everything before.
     fn set_handed_ns(&mut self, number: u32, now_ns: u64);
+    /// Notes for the hooks that the VM is late for another reason than its CPU.
+    fn set_late(&mut self, number: u32);
     /// Notes the TSval of the frames that follow.
     fn set_handed_tsval(&mut self, number: u32, tsval: u32);
     /// Counts a frame that the VM was handed for the first time.
@@ -148,6 +154,17 @@ pub trait Clock {
     fn run_time_ns(&mut self) -> u64;
     /// Discards the run time up to now.
     fn forget_run_time(&mut self);
+    /// Time that the VM waited for a CPU since the last call; none if that is not known.
+    fn waited(&mut self) -> Option<Waited>;
+}
+
+/// Time that the VM waited for a CPU, ns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Waited {
+    /// The vCPU that waited longest.
+    pub vcpu_ns: u64,
+    /// All threads of the process together: more than the VM itself may have waited.
+    pub process_ns: u64,
 }
 
 /// The surroundings of one port.
@@ -173,6 +190,8 @@ pub enum Urgency {
 pub struct Engine {
     time: Time,
     was_waiting: bool,
+    waits: Waits,
+    wait_clock: WaitClock,
     mtu: u32,
     super_packets: bool,
     held: HashMap<u32, HoldState>,
@@ -206,6 +225,7 @@ struct Course {
     flow: Flow,
     chain: Chain,
     marked: u32,
+    lateness: Lateness,
 }
 
 /// Phases of the module's diagram.
@@ -259,6 +279,8 @@ impl Engine {
         let mut engine = Self {
             time: Time { now_ns: host.now_ns(), run_time_ns: 0 },
             was_waiting: false,
+            waits: Waits::default(),
+            wait_clock: WaitClock::default(),
             mtu: host.mtu(),
             super_packets: host.takes_super_packets(),
             held: HashMap::new(),
@@ -294,6 +316,7 @@ impl Engine {
         host.heartbeat(self.time.now_ns);
         self.ticks += 1;
         self.look_at_clock(host);
+        self.look_at_waits(host);
         host.grow();
         if self.ticks.is_multiple_of(SHRINK_TICKS) {
             host.shrink();
@@ -350,6 +373,21 @@ impl Engine {
             host.forget_run_time();
         }
         self.was_waiting = is_waiting;
+    }
+
+    fn look_at_waits(&mut self, host: &mut impl PortAccess) {
+        let now_ns = self.time.now_ns;
+        if self.waits.is_due(now_ns, self.waiting > 0) {
+            let waited = host.waited();
+            if self.waits.sample(now_ns, waited.map(|waited| waited.vcpu_ns)) {
+                host.starves(now_ns);
+            }
+            self.wait_clock.samples += 1;
+            match waited {
+                Some(waited) => self.wait_clock.waited_ns += waited.process_ns,
+                None => self.wait_clock.gaps += 1,
+            }
+        }
     }
 
     fn look_at_busy_bits(&mut self, host: &mut impl PortAccess) {
@@ -413,8 +451,11 @@ impl Engine {
                 self.rest(host, number, &hold);
                 return false;
             }
-            let time = self.time;
+            let (time, clock) = (self.time, self.wait_clock);
             let course = self.course(number, &view, &hold, is_inherited);
+            if course.lateness.look(due_acks(&hold), clock) && hold.late == 0 {
+                host.set_late(number);
+            }
             let frame = course.flow.poll(&view, time);
             if let Some(reason) = course.flow.given_up() {
                 return self.give_up(host, number, &hold, reason);
@@ -444,11 +485,12 @@ impl Engine {
         let held = self.held.entry(number).or_default();
         held.state = Phase::Busy;
         let waiting = &mut self.waiting;
-        let time = self.time;
+        let (time, clock) = (self.time, self.wait_clock);
         held.course.get_or_insert_with(|| {
             *waiting += 1;
             let flow = if inherited { Flow::resumed } else { Flow::new }(view, time);
-            Course { flow, chain: Chain::default(), marked: hold.marked }
+            let lateness = Lateness::since(due_acks(hold), clock);
+            Course { flow, chain: Chain::default(), marked: hold.marked, lateness }
         })
     }
 
@@ -608,4 +650,8 @@ impl Engine {
         held.state = state;
         self.set_clock_timer(number, self.time.now_ns + wait);
     }
+}
+
+fn due_acks(hold: &hold) -> DueAcks {
+    DueAcks { acks: hold.due_acks, ns: hold.due_ns }
 }

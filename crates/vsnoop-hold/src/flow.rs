@@ -32,6 +32,7 @@
 
 use vsnoop_flow::types::seq;
 
+use crate::repeats::Repeats;
 use crate::time::{Deadline, Time};
 use crate::view::View;
 
@@ -147,6 +148,9 @@ pub struct Flow {
     /// Since when less than a portion waits, ns of run time.
     waits_ns: Option<u64>,
     given_up: Option<Reason>,
+    /// Reports of a smaller path MTU that were seen.
+    too_big: u32,
+    repeats: Repeats,
 }
 
 /// State of window probes.
@@ -223,6 +227,8 @@ impl Flow {
             handing_over: false,
             waits_ns: None,
             given_up: None,
+            too_big: view.too_big,
+            repeats: Repeats::default(),
         }
     }
 
@@ -277,6 +283,7 @@ impl Flow {
     pub fn sent(&mut self, view: &View, frame: &HoldFrame) {
         self.carried = view.sender;
         self.silence.frames += 1;
+        self.repeats.sent(view, frame);
         match frame.kind {
             Kind::Resend => {
                 if frame.seq == view.vm_seq {
@@ -351,6 +358,8 @@ impl Flow {
         self.duplicate_acks = view.duplicate_acks;
         let advanced = view.vm_seq.diff(self.vm_seq) > 0;
         if advanced {
+            let bytes = view.vm_seq.diff(self.vm_seq) as u32;
+            self.repeats.acknowledged(view, bytes);
             self.vm_seq = view.vm_seq;
             self.since_ns = run_time_ns;
             (self.timeouts, self.new_duplicates) = (0, 0);
@@ -371,6 +380,11 @@ impl Flow {
             }
         } else if self.new_duplicates > 0 && has_lost(view, self.new_duplicates) {
             self.recover(view, view.blocks().is_empty());
+        }
+        // The VM has dropped all that was larger.
+        if view.too_big != self.too_big {
+            self.too_big = view.too_big;
+            self.recover(view, true);
         }
         self.time_out(view, run_time_ns);
     }
@@ -453,7 +467,7 @@ impl Flow {
             }
             from = from.max(*right);
         }
-        self.again(view, from, until)
+        self.repeats.cut(view, self.again(view, from, until)?)
     }
 
     /// Retransmission of the part of these bytes that the VM was handed, within its window.
@@ -473,7 +487,7 @@ impl Flow {
             return None;
         }
         self.waits_ns = None;
-        let frame = handover(view);
+        let frame = handover(view).and_then(|frame| self.repeats.cut(view, frame));
         self.handing_over = frame.is_some();
         frame
     }

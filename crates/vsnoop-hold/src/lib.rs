@@ -11,19 +11,22 @@
 //! new engine with nothing but that memory continues where the last one was killed; at worst it
 //! sends a frame twice, which a TCP drops.
 //!
-//! There is no congestion window: between host and VM is a ring, which takes a frame or refuses it,
-//! and the VM's own window. Timers count the VM's run time, in which it could have answered
+//! There is no congestion window but for the bound on repeats: between host and VM is a ring, which
+//! takes a frame or refuses it, and the VM's own window. Timers count the VM's run time, in which it could have answered
 //! (`run_time_ns`): a VM that does not run loses nothing.
 
 mod chain;
 mod engine;
 mod flow;
 mod frame;
+mod late;
+mod repeats;
 mod time;
 mod view;
+mod waits;
 
 pub use chain::{Chain, Chunks, Slice};
-pub use engine::{Clock, Device, Engine, Memory, PortAccess, RETRY_NS, Sent, TICK_NS, Urgency};
+pub use engine::{Clock, Device, Engine, Memory, PortAccess, RETRY_NS, Sent, TICK_NS, Urgency, Waited};
 pub use flow::{Flow, HoldFrame, Kind, PATIENCE_NS, Reason};
 pub use frame::headers;
 pub use time::{Deadline, Time};

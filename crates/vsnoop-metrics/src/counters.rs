@@ -45,6 +45,8 @@ pub const OF_THE_HOLD: [&str; 8] = [
     "hold_full",
     "hold_dropped",
     "abandoned",
+    "forwarded",
+    "too_big",
 ];
 
 macro_rules! counters {
@@ -100,6 +102,10 @@ counters! {
         "their senders send them again";
     abandoned "flows": "resets: their engine was gone",
         "by the hooks, with bytes that nothing could hand over";
+    forwarded "flows": "connections that the VM forwards, left to it",
+        "their far end is behind the VM";
+    too_big "reports": "reports of a smaller path MTU, honoured",
+        "ICMP of the VM about connections on record";
 }
 
 /// Connections that vsnoop has reset, by reason.

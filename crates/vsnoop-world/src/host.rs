@@ -6,7 +6,7 @@ use vsnoop_flow::growth::{may_shrink_to, slab_quota, slabs_to_add};
 use vsnoop_flow::testing::segment::{FIN, Seg, brief};
 use vsnoop_flow::types::*;
 use vsnoop_hold::{
-    Clock, Device, Engine, Memory, PortAccess, RETRY_NS, Reason, Reclaimed, Sent, Slice, TICK_NS,
+    Clock, Device, Engine, Memory, PortAccess, RETRY_NS, Reason, Reclaimed, Sent, Slice, TICK_NS, Waited,
     Urgency,
 };
 use vsnoop_packet::vnet::VNET_BYTES;
@@ -376,7 +376,7 @@ impl Served {
             // Counters without effect on the behaviour.
             (f.offline, f.suppressed, f.rewritten, f.reacked) = (0, 0, 0, 0);
             (f.early_bytes, f.early_acks) = (0, 0);
-            if f.lease_jiffy != jiffy {
+            if f.lease_jiffy != jiffy as u32 {
                 (f.lease_jiffy, f.lease_edge.v, f.lease_tsval) = (0, 0, 0);
             }
             // One of another jiffy differs from none, but has no end and no date.
@@ -491,6 +491,12 @@ impl Memory for Vm {
         }
     }
 
+    fn starves(&mut self, now_ns: u64) {
+        if self.step() {
+            self.state().starved_ns = now_ns;
+        }
+    }
+
     fn set_handed(&mut self, number: u32, handed: seq) {
         if self.step()
             && let Some(hold) = self.hold(number)
@@ -512,6 +518,14 @@ impl Memory for Vm {
             && let Some(hold) = self.hold(number)
         {
             hold.handed_tsval = tsval;
+        }
+    }
+
+    fn set_late(&mut self, number: u32) {
+        if self.step()
+            && let Some(hold) = self.hold(number)
+        {
+            hold.late = 1;
         }
     }
 
@@ -670,6 +684,10 @@ impl Clock for Vm {
 
     fn forget_run_time(&mut self) {
         self.looked_at = self.now;
+    }
+
+    fn waited(&mut self) -> Option<Waited> {
+        None
     }
 }
 

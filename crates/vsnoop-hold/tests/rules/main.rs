@@ -7,5 +7,6 @@ mod confirm;
 mod engine;
 mod flow;
 mod frame;
+mod path;
 mod recovery;
 mod view;
