@@ -42,6 +42,8 @@ static __always_inline void count_events(struct port_stats *st, const struct out
 		st->hold_full++;
 	if (events & EVENT_ABANDONED)
 		st->abandoned++;
+	if (events & EVENT_FORWARDED)
+		st->forwarded++;
 	if (events & EVENT_SAMPLE) {
 		__u32 bucket = histogram_bucket(out->sample_ns);
 
@@ -377,6 +379,38 @@ __noinline enum from_vm_verdict decide_from_vm(struct port *port, const struct f
 		note_lease(port, jiffy);
 	settle(port, key, out, now);
 	return verdict;
+}
+
+/* Decides about the VM's report that a segment is larger than the path behind it. Returns whether
+ * it is believed; then out->ack.seq is the SEQ that the sender is told. */
+__noinline int decide_too_big(struct port *port, const struct flow_key *key,
+			      const struct too_big *report, struct outcome *out)
+{
+	struct port_stats *st;
+	bool is_believed = false;
+	struct flow *f;
+	struct hold *h;
+
+	if (!port || !key || !report || !out)
+		return 0;
+	f = flow_of(port, key);
+	if (!f)
+		return 0;
+	out->hold = config.hold ? f->hold : 0;
+	h = hold_of(port, out->hold);
+	bpf_spin_lock(&f->lock);
+	if (f->key_hash == flow_key_hash(key) && f->hold == out->hold) {
+		flow_end_vm_lease(f, h);
+		is_believed = flow_note_too_big(f, h, report, out);
+	}
+	bpf_spin_unlock(&f->lock);
+	if (!is_believed)
+		return 0;
+	st = stats_of(port);
+	if (st)
+		st->too_big++;
+	wake_engine(port, out);
+	return 1;
 }
 
 /* Fills in a pure ACK with the sender's latest ACK and window, for a VM that does not get the

@@ -43,7 +43,9 @@ static __always_inline bool read_usual(const struct __sk_buff *skb, bool to_vm,
 	key_word *k = (void *)key;
 	__u32 len = skb->len - (__u32)sizeof(*eth);
 
-	if ((void *)(options + 3) > (void *)(long)skb->data_end || skb->vlan_present)
+	/* A priority tag (VID 0) is no VLAN. */
+	if ((void *)(options + 3) > (void *)(long)skb->data_end ||
+	    (skb->vlan_present && skb->vlan_tci & 0x0fff))
 		return false;
 	/* IPv4 of 20 bytes, and no more bytes than it says; not a fragment, TCP; no congestion
 	 * experienced; TCP of 32 bytes, no reserved bits. */

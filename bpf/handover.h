@@ -84,24 +84,31 @@ static __always_inline __u64 pseudo_sum(const struct flow_key *key, bool ipv6, _
 	return sum;
 }
 
-/* Sums the TCP segment, and says whether its checksum is good. Not inline: the walk would take
- * space in the frames of the hooks, which the longest chains of calls need. */
-static __noinline bool verify_checksum(struct __sk_buff *skb, const struct packet *p,
-				       const struct flow_key *key, const struct segment *s)
+/* Does a checksum over `len` bytes at `at` come out right? `pseudo`: sum of the pseudo-header. Not
+ * inline: the walk would take space in the frames of the hooks, which the longest chains of calls
+ * need. */
+static __noinline bool sums_up(struct __sk_buff *skb, __u32 at, __u32 len, __u64 pseudo)
 {
-	__u32 zero = 0, l4_len = p->tcp_len + s->len;
 	struct checksum_walk w = { .skb = skb };
+	__u32 zero = 0;
 
 	w.scratch = bpf_map_lookup_elem(&scratch, &zero);
 	if (!w.scratch)
 		return false;
-	w.at = p->l4;
-	w.left = l4_len;
+	w.at = at;
+	w.left = len;
 	w.sum = 0;
 	bpf_loop(65536 / CHECKSUM_CHUNK, checksum_chunk, &w, 0);
-	if (w.left)
-		return false;
-	return fold(w.sum + pseudo_sum(key, p->ipv6, l4_len)) == 0xffff;
+	return !w.left && fold(w.sum + pseudo) == 0xffff;
+}
+
+/* Sums the TCP segment, and says whether its checksum is good. */
+static __always_inline bool verify_checksum(struct __sk_buff *skb, const struct packet *p,
+					    const struct flow_key *key, const struct segment *s)
+{
+	__u32 l4_len = p->tcp_len + s->len;
+
+	return sums_up(skb, p->l4, l4_len, pseudo_sum(key, p->ipv6, l4_len));
 }
 
 /* Is the TCP checksum good? Verified here, unless the device or the stack has. */

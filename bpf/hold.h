@@ -354,7 +354,7 @@ static long copy_chunk(__u32 i, struct copy_walk *w)
 /* Notes the protocol of the VLAN tag, 802.1Q or 802.1ad, for the engine's frames. */
 static __always_inline void note_vlan_tag(struct __sk_buff *skb, struct hold *h)
 {
-	if (skb->vlan_present)
+	if (skb->vlan_present && skb->vlan_tci & VLAN_VID)
 		h->vlan_proto = skb->vlan_proto;
 	else
 		bpf_skb_load_bytes(skb, 2 * ETH_ALEN, &h->vlan_proto, sizeof(h->vlan_proto));
@@ -549,6 +549,9 @@ __noinline int hold_take(struct port *port, const struct flow_key *key)
 		h->duplicate_acks = h->sack_count = h->woken = h->marked = h->vm_acks = 0;
 		h->range_count = 0;
 		h->vlan_proto = 0;
+		h->path_mss = h->sender_ttl = 0;
+		h->too_big = h->due_acks = h->late = 0;
+		h->due_ns = 0;
 		h->handovers = h->resends = h->probes = 0;
 		h->resent_bytes = 0;
 		bpf_spin_lock(&f->lock);

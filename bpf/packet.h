@@ -27,7 +27,7 @@ struct vlan_tag {
 
 /* Offsets of headers, from the packet's first byte. */
 struct packet {
-	__u16 l3;
+	__u16 l3; /* IP header; 0: none was found. Valid where there is no TCP, too */
 	__u16 l4;
 	__u16 tcp_len; /* TCP header with options, bytes */
 	__u16 sack; /* offset of the SACK option within the TCP header; 0: none */
@@ -210,15 +210,17 @@ struct parser {
 static __always_inline enum parsed parse_ethernet(struct parser *c)
 {
 	struct flow_key *key = c->key;
-	__u16 *vlan = &key->vlan_outer;
 	struct ethhdr *eth = c->data;
 	struct vlan_tag *tag;
+	bool outer = false;
+	__u16 id;
 	int i;
 
 	key->vlan_outer = key->vlan_inner = key->zero = 0;
-	if (c->skb->vlan_present) {
-		*vlan = (c->skb->vlan_tci & VLAN_VID) | VLAN_PRESENT;
-		vlan = &key->vlan_inner;
+	/* VID 0 is a priority tag: the frame belongs to no VLAN (IEEE 802.1Q, section 6.9). */
+	if (c->skb->vlan_present && c->skb->vlan_tci & VLAN_VID) {
+		key->vlan_outer = (c->skb->vlan_tci & VLAN_VID) | VLAN_PRESENT;
+		outer = true;
 	}
 	if ((void *)(eth + 1) > c->end)
 		return PARSED_SHORT;
@@ -229,19 +231,22 @@ static __always_inline enum parsed parse_ethernet(struct parser *c)
 	for (i = 0; i < 2; i++) {
 		if (c->proto != bpf_htons(ETH_P_8021Q) && c->proto != bpf_htons(ETH_P_8021AD))
 			break;
-		if (i && vlan != &key->vlan_inner)
-			return PARSED_OTHER; /* three tags */
 		tag = c->data + c->l3;
 		if ((void *)(tag + 1) > c->end)
 			return PARSED_SHORT;
-		*vlan = (bpf_ntohs(tag->tci) & VLAN_VID) | VLAN_PRESENT;
-		if (vlan == &key->vlan_inner && key->vlan_outer == 0)
-			return PARSED_OTHER;
+		id = bpf_ntohs(tag->tci) & VLAN_VID;
 		c->proto = tag->proto;
 		c->l3 += sizeof(*tag);
-		vlan = vlan == &key->vlan_outer ? &key->vlan_inner : (void *)0;
-		if (!vlan)
-			break;
+		if (!id)
+			continue;
+		id |= VLAN_PRESENT;
+		if (!outer)
+			key->vlan_outer = id;
+		else if (!key->vlan_inner)
+			key->vlan_inner = id;
+		else
+			return PARSED_OTHER; /* three tags */
+		outer = true;
 	}
 	return PARSED_TCP;
 }
@@ -261,6 +266,7 @@ static __always_inline enum parsed parse_ipv4(struct parser *c)
 	c->ip_len = bpf_ntohs(ip->tot_len);
 	c->ecn = ip->tos & 3;
 	c->s->traffic = (__u32)(ip->tos & 0xfc) << 20;
+	c->s->ttl = ip->ttl;
 	c->p->ipv6 = false;
 	c->l4 = c->l3 + sizeof(*ip);
 	map_address(c->to_vm ? key->sender_addr : key->vm_addr, ip->saddr);
@@ -280,6 +286,7 @@ static __always_inline enum parsed parse_ipv6(struct parser *c)
 	c->ip_len = bpf_ntohs(ip->payload_len) + sizeof(*ip);
 	c->ecn = ip->flow_lbl[0] >> 4 & 3;
 	c->s->traffic = bpf_ntohl(*(__be32 *)ip) & 0x0fcfffff;
+	c->s->ttl = ip->hop_limit;
 	c->p->ipv6 = true;
 	c->l4 = c->l3 + sizeof(*ip);
 	copy_address(c->to_vm ? key->sender_addr : key->vm_addr, &ip->saddr);
@@ -356,6 +363,7 @@ static __always_inline enum parsed parse(struct __sk_buff *skb, bool to_vm, stru
 	};
 	enum parsed parsed = parse_ethernet(&c);
 
+	p->l3 = parsed == PARSED_TCP ? c.l3 : 0;
 	if (parsed != PARSED_TCP)
 		return parsed;
 	if (c.proto == bpf_htons(ETH_P_IP))
@@ -379,6 +387,7 @@ __noinline enum parsed parse_packet(struct __sk_buff *skb, bool to_vm, struct pa
 
 	if (!p || !key || !s)
 		return PARSED_OTHER;
+	p->l3 = 0;
 	for (tries = 0; tries < 2; tries++) {
 		parsed = parse(skb, to_vm, p, key, s);
 		if (parsed != PARSED_SHORT)

@@ -118,8 +118,11 @@ static __always_inline long store_sack(struct __sk_buff *skb, __u32 at,
 /* Bit of make_reply()'s `what`, beside the TCP flags. */
 #define REPLY_TO_SENDER 0x100 /* else to the VM */
 
+/* TTL or hop limit of a packet where no packet of its source was seen. */
+#define REPLY_TTL 64
+
 /* Rewrites the packet's addresses, headers and length. A packet that the host sends for the VM
- * takes next hop, traffic class and flow label from the VM's own packets (a->next_hop, a->traffic).
+ * takes next hop, TTL, traffic class and flow label from the VM's own packets (struct ack_fields).
  * Returns 0 on success. */
 __noinline int make_reply(struct __sk_buff *skb, const struct packet *p, const struct flow_key *key,
 			  const struct ack_fields *a, __u32 what)
@@ -135,6 +138,10 @@ __noinline int make_reply(struct __sk_buff *skb, const struct packet *p, const s
 
 	if (!p || !key || !a)
 		return -1;
+	/* A priority tag is its sender's own; no other tag may move into its place. */
+	if (skb->vlan_present && !(skb->vlan_tci & VLAN_VID) && p->l3 == ETH_HLEN &&
+	    bpf_skb_vlan_pop(skb))
+		return -1;
 	partial = BPF_CORE_READ_BITFIELD(k, ip_summed) == CHECKSUM_PARTIAL;
 	sack_len = fill_sack(&sack, skb->cb[CB_SLOT], a->sack);
 	sack_at = p->l4 + (a->timestamps ? 32 : 20);
@@ -148,7 +155,7 @@ __noinline int make_reply(struct __sk_buff *skb, const struct packet *p, const s
 		*(__be32 *)&r.ip = bpf_htonl(0x60000000 | (to_sender ? a->traffic : 0));
 		r.ip.payload_len = bpf_htons(tcp_len);
 		r.ip.nexthdr = 6;
-		r.ip.hop_limit = 64;
+		r.ip.hop_limit = a->ttl ? a->ttl : REPLY_TTL;
 		copy_address((void *)&r.ip.saddr, to_sender ? key->vm_addr : key->sender_addr);
 		copy_address((void *)&r.ip.daddr, to_sender ? key->sender_addr : key->vm_addr);
 		fill_tcp(&r.tcp, &r.opt, key, to_sender, a, tcp_len, flags);
@@ -165,7 +172,7 @@ __noinline int make_reply(struct __sk_buff *skb, const struct packet *p, const s
 		r.ip.tos = to_sender ? a->traffic >> 20 : 0;
 		r.ip.tot_len = bpf_htons(sizeof(r.ip) + tcp_len);
 		r.ip.frag_off = bpf_htons(0x4000);
-		r.ip.ttl = 64;
+		r.ip.ttl = a->ttl ? a->ttl : REPLY_TTL;
 		r.ip.protocol = 6;
 		r.ip.saddr = ((__be32 *)(to_sender ? key->vm_addr : key->sender_addr))[3];
 		r.ip.daddr = ((__be32 *)(to_sender ? key->sender_addr : key->vm_addr))[3];

@@ -57,6 +57,8 @@ static __always_inline bool insert_flow(const struct port *port, const struct fl
 		f->flags |= FLOW_F_FAILED;
 		st->left_alone++;
 	}
+	if (flow_is_forwarded(f))
+		f->far |= FAR_COUNTED;
 	if (incast_began_beside(port, key))
 		incast_note_ingress(f, false);
 	if (store(table(flows, port), key, f, BPF_NOEXIST)) {
@@ -66,6 +68,8 @@ static __always_inline bool insert_flow(const struct port *port, const struct fl
 	st->flows_created++;
 	if (f->mode == FLOW_BYPASS)
 		st->bypassed++;
+	if (flow_is_forwarded(f))
+		st->forwarded++;
 	return true;
 }
 

@@ -13,6 +13,7 @@
 #define VSNOOP_BPF
 #include "decide.h"
 #include "grant_queue.h"
+#include "path_mtu.h"
 #include "reply.h"
 #include "rewrite.h"
 #include "setup.h"
@@ -335,7 +336,7 @@ int from_vm(struct __sk_buff *skb)
 	st->from_vm_packets++;
 	st->from_vm_bytes += skb->len;
 	if (!is_tcp(skb, false, &p, &key, &s, st))
-		return HOOK_NEXT;
+		return config.hold ? report_of_vm(skb, port, &p, &key, &out) : HOOK_NEXT;
 	if (s.tcp_flags & TCP_SYN) {
 		__u32 window = syn_of_vm(port, &key, &s);
 

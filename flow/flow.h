@@ -10,6 +10,7 @@
  *   to_vm.h    a segment to the VM     state.h    offline, online, promptness
  *   from_vm.h  a segment of the VM     seq.h      sequence numbers
  *   hold.h     a flow with a hold: copies of what the host acknowledges
+ *   far_end.h  is the VM the far end, or does it forward?
  *   lease.h, vm_lease.h: segments of passive flows, without a full decision
  *   incast.h   windows of all flows behind an uplink
  *   types.h    types shared with bpf/ and with user space

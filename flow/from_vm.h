@@ -26,9 +26,11 @@
 #include "hold.h"
 
 /* The VM's ACK moved VM_SEQ forward. */
-static __always_inline void flow_vm_advanced(struct flow *f, struct seq ack, __u64 now,
-					     struct outcome *out)
+static __always_inline void flow_vm_advanced(struct flow *f, struct hold *h, struct seq ack,
+					     __u64 now, struct outcome *out)
 {
+	bool is_due = seq_diff(f->high_seq, f->vm_seq) >= 2 * (__s32)f->mss;
+
 	if (flow_is_late(f, now))
 		flow_saw_late(f, out);
 	else if (since_ns(now, f->progress_ns) <= FLOW_PROMPT_NS)
@@ -47,6 +49,8 @@ static __always_inline void flow_vm_advanced(struct flow *f, struct seq ack, __u
 		out->events |= EVENT_SAMPLE;
 		if (f->sample == FLOW_SAMPLE_EARLY)
 			out->events |= EVENT_SAMPLE_EARLY;
+		if (h && is_due)
+			hold_note_due_ack(h, out->sample_ns);
 		f->sample = FLOW_SAMPLE_NONE;
 	}
 }
@@ -110,6 +114,7 @@ flow_reset_vm(const struct flow *f, const struct segment *s, struct outcome *out
 	out->ack.seq = s->ack;
 	out->ack.ack = seq_add(s->seq, s->len + !!(s->tcp_flags & TCP_FIN));
 	flow_fill_route(f, &out->ack);
+	out->ack.ttl = FAR_TTL_MOST;
 	return FROM_VM_RESET;
 }
 
@@ -189,6 +194,7 @@ static __always_inline void flow_note_vm(struct flow *f, struct hold *h, const s
 	flow_clear(f, FLOW_F_UNCONFIRMED);
 	if (f->traffic != s->traffic)
 		f->traffic = s->traffic;
+	flow_note_ttl(f, s->ttl);
 	if (!same_mac(f->next_hop, s->destination))
 		copy_mac(f->next_hop, s->destination);
 	f->snd_nxt = seq_max(f->snd_nxt, end);
@@ -244,7 +250,7 @@ static __always_inline bool flow_note_vm_ack(struct flow *f, struct hold *h,
 	    seq_diff(s->sack_end, s->ack) <= (__s32)FLOW_MAX_WINDOW)
 		f->high_seq = s->sack_end;
 	if (advanced) {
-		flow_vm_advanced(f, s->ack, now, out);
+		flow_vm_advanced(f, h, s->ack, now, out);
 	} else if (pure && flow_outstanding(f) && !(f->flags & FLOW_F_CHALLENGE_DUE)) {
 		if (h && hold_has_byte_at_vm_seq(f, h) && flow_repeats_for_a_hole(f, s, edge))
 			hold_note_loss(h, out);
@@ -266,11 +272,21 @@ static __always_inline void flow_bypass_foreign(struct flow *f, const struct seg
 		flow_bypass(f, FLOW_F_FOREIGN, out);
 }
 
+/* Mode: the VM forwards the flow. All that was acknowledged early is delivered first, and the VM's
+ * window must have reached the edge that the sender was shown. */
+static __always_inline void flow_bypass_forwarded(struct flow *f, struct outcome *out)
+{
+	if (flow_is_forwarded(f) && f->mode != FLOW_HOLDING && !flow_outstanding(f) &&
+	    seq_diff(f->adv_edge, f->right_edge) < 1 << (f->scale & 15))
+		flow_bypass(f, 0, out);
+}
+
 /* Mode: a plausible ACK takes the flow offline, brings it back, or ends it. */
 static __always_inline void flow_mode_by_vm(struct flow *f, const struct segment *s, __u8 was,
 					    bool pure, struct outcome *out)
 {
 	flow_bypass_foreign(f, s, was, out);
+	flow_bypass_forwarded(f, out);
 	if (!(s->tcp_flags & TCP_ECE))
 		flow_clear(f, FLOW_F_ECE);
 	else if (!flow_is_bypassed(f)) {
@@ -383,6 +399,8 @@ static __always_inline enum from_vm_verdict flow_from_vm(struct flow *f, struct 
 		return FROM_VM_PASS;
 
 	flow_note_vm(f, h, s, end, c);
+	flow_judge_far_end(f, h, c->port, c->now);
+	flow_count_forwarded(f, out);
 	if (h && hold_is_abandoned(f, h, c->port, c->now))
 		return flow_abandon(f, h, s, out);
 	if (!flow_ack_is_plausible(f, s)) {

@@ -22,7 +22,7 @@ static __always_inline bool hold_has_room_for_window(const struct flow *f,
 static __always_inline bool hold_may_acknowledge(const struct flow *f, const struct segment *s,
 						 bool handed, const struct decision_context *c)
 {
-	if (c->policy->run != PORT_ACCELERATE || !flow_accepts_segment(f, s) ||
+	if (!flow_may_accelerate(f, c->policy) || !flow_accepts_segment(f, s) ||
 	    seq_diff(f->next_seq, s->seq) >= (__s32)s->len)
 		return false;
 	if (f->mode != FLOW_HOLDING && f->mode != FLOW_ACTIVE && !hold_may_enter_holding(f))

@@ -37,6 +37,8 @@ static __always_inline bool hold_note_sender(const struct flow *f, struct hold *
 
 	if (!hold_accepts_sender_ack(f, h, s))
 		return false;
+	if (h->sender_ttl != s->ttl)
+		h->sender_ttl = s->ttl;
 	if (seq_ge(s->seq, h->sender_seq)) {
 		/* The first may be in place of a handshake's ACK that was lost. */
 		has_new_ack = h->flags & HOLD_NO_WINDOW || h->sender_window != s->window;
@@ -68,6 +70,7 @@ static __always_inline void hold_fill_sender_ack(const struct flow *f, const str
 	ack->tsecr = h->tsecr;
 	ack->sack = 0;
 	flow_fill_route(f, ack);
+	ack->ttl = h->sender_ttl;
 }
 
 #endif

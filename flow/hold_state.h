@@ -56,7 +56,7 @@ static __always_inline void hold_note_engine(struct flow *f, struct hold *h,
 	if (!hold_engine_lives(c->port, c->now))
 		h->rcv_win = 0;
 	/* Ranges may be dropped: the sender keeps SACKed data (RFC 2018, section 8). */
-	if (c->policy->run != PORT_ACCELERATE || !hold_engine_lives(c->port, c->now))
+	if (!flow_may_accelerate(f, c->policy) || !hold_engine_lives(c->port, c->now))
 		h->range_count = 0;
 	if (f->mode != FLOW_HOLDING)
 		return;

@@ -53,7 +53,7 @@ static __always_inline bool hold_accepts_segment(const struct flow *f, const str
 {
 	const __u8 touched = TCP_SYN | TCP_RST | TCP_URG | TCP_ACK;
 
-	return p->run == PORT_ACCELERATE && s->len && (s->tcp_flags & touched) == TCP_ACK &&
+	return flow_may_accelerate(f, p) && s->len && (s->tcp_flags & touched) == TCP_ACK &&
 	       !(s->bits & SEG_FOREIGN) && !(h->flags & HOLD_FIN) && flow_accepts_segment(f, s) &&
 	       seq_le(end, seq_max(f->adv_edge, f->right_edge)) && !flow_vm_is_silent(f, h, p, now);
 }
@@ -120,7 +120,7 @@ static __always_inline bool hold_answers_probe(struct flow *f, struct hold *h,
 {
 	__s32 own = seq_diff(f->right_edge, f->next_seq);
 
-	if (f->mode != FLOW_ACTIVE || !flow_caught_up(f) || c->policy->run != PORT_ACCELERATE ||
+	if (f->mode != FLOW_ACTIVE || !flow_caught_up(f) || !flow_may_accelerate(f, c->policy) ||
 	    s->len || (s->tcp_flags & (TCP_FIN | TCP_SYN | TCP_RST | TCP_ACK)) != TCP_ACK ||
 	    !seq_lt(s->seq, f->next_seq) || flow_refuses_segment(f, s) ||
 	    flow_vm_is_silent(f, h, c->policy, c->now))
@@ -197,7 +197,7 @@ static __always_inline enum to_vm_verdict hold_answer_not_kept(struct flow *f, s
 	} else if (is_silent) {
 		return TO_VM_DROP;
 	} else if (flags & TCP_FIN && seq_eq(end, f->next_seq) &&
-		   c->policy->run == PORT_ACCELERATE) {
+		   flow_may_accelerate(f, c->policy)) {
 		if (!(h->flags & HOLD_FIN))
 			out->events |= EVENT_WAKE;
 		hold_note_fin(f, h);
@@ -205,7 +205,8 @@ static __always_inline enum to_vm_verdict hold_answer_not_kept(struct flow *f, s
 	}
 	/* The edge stayed while the VM was prompt (hold_grow_window()), and the VM has stopped
 	 * since. */
-	if (!port_is_prompt(c->port, c->now) && hold_engine_lives(c->port, c->now))
+	if (!port_is_prompt(c->port, c->now) && hold_engine_lives(c->port, c->now) &&
+	    flow_may_accelerate(f, c->policy))
 		hold_open_for_probe(f, h);
 	f->reacked++;
 	flow_fill_ack(f, h, s, c, out);
@@ -251,6 +252,7 @@ static __always_inline enum to_vm_verdict hold_to_vm(struct flow *f, struct hold
 
 	out->events = 0;
 	flow_end_vm_lease(f, h);
+	flow_judge_far_end(f, h, c->port, c->now);
 	if (h) {
 		/* Only the VM can fill the hole with this segment, which it gets once the engine
 		 * has handed over all; with ranges it never has. So forget the ranges: the sender

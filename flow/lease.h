@@ -43,7 +43,7 @@ static __always_inline void flow_grant_lease(struct flow *f, const struct segmen
 static __always_inline bool flow_lease_covers(const struct flow *f, const struct segment *s,
 					      __u64 jiffy)
 {
-	return f->lease_jiffy == jiffy && f->mode == FLOW_PASSIVE && s->len &&
+	return f->lease_jiffy == (__u32)jiffy && f->mode == FLOW_PASSIVE && s->len &&
 	       (s->tcp_flags & ~TCP_PSH) == TCP_ACK && s->bits == SEG_TIMESTAMPS &&
 	       seq_eq(s->seq, f->high_seq) && seq_eq(s->ack, f->snd_una) &&
 	       seq_le(seq_add(s->seq, s->len), f->lease_edge) &&

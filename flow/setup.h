@@ -53,6 +53,7 @@ static __always_inline void embryo_from_vm(struct embryo *e, const struct segmen
 	e->vm_tsval = s->tsval;
 	e->window = e->shown = s->window;
 	e->traffic = s->traffic;
+	e->ttl = s->ttl;
 	e->syn_len = s->len > 0xffff ? 0xffff : s->len;
 	copy_mac(e->next_hop, s->destination);
 	e->flags = flow_option_flags(s) | FLOW_F_SCALE_KNOWN;
@@ -131,9 +132,10 @@ static __always_inline void flow_from_embryo(struct flow *f, const struct embryo
 	f->flags = e->flags;
 	f->scale = e->scale;
 	f->traffic = e->traffic;
+	flow_note_ttl(f, e->ttl);
 	copy_mac(f->next_hop, e->next_hop);
 	f->vm_tsval = e->vm_tsval;
-	if (f->flags & FLOW_F_FOREIGN)
+	if (f->flags & FLOW_F_FOREIGN || flow_is_forwarded(f))
 		f->mode = FLOW_BYPASS;
 }
 
@@ -183,6 +185,9 @@ static __always_inline bool flow_opened(struct flow *f, const struct embryo *e,
 	if (!embryo_is_opened_by(e, s))
 		return false;
 	flow_from_embryo(f, e, now);
+	flow_note_ttl(f, s->ttl);
+	if (flow_is_forwarded(f))
+		f->mode = FLOW_BYPASS;
 	f->next_seq = f->vm_seq = f->high_seq = f->ts_seq = s->ack;
 	f->ts_recent = s->tsecr;
 	if (e->stage == EMBRYO_VM_SYN_ACK && f->mode != FLOW_BYPASS)
@@ -200,6 +205,7 @@ static __always_inline bool flow_mid_flow(struct flow *f, const struct segment *
 	flow_start(f, s->ack, seq_add(s->ack, s->window), seq_add(s->seq, s->len), now);
 	f->snd_una = s->seq;
 	f->traffic = s->traffic;
+	flow_note_ttl(f, s->ttl);
 	copy_mac(f->next_hop, s->destination);
 	f->flags = FLOW_F_MID_FLOW;
 	f->vm_tsval = s->tsval;

@@ -9,6 +9,7 @@
 #ifndef VSNOOP_FLOW_STATE_H
 #define VSNOOP_FLOW_STATE_H
 
+#include "far_end.h"
 #include "types.h"
 #include "window.h"
 
@@ -92,11 +93,12 @@ static __always_inline __u16 flow_key_hash(const struct flow_key *key)
 	       key->vlan_outer ^ key->vlan_inner * 5;
 }
 
-/* Fills in next hop, traffic class and flow label for a packet that the host sends for the VM, as
- * in the VM's own packets. */
+/* Fills in next hop, TTL, traffic class and flow label for a packet that the host sends for the VM,
+ * as in the VM's own packets. */
 static __always_inline void flow_fill_route(const struct flow *f, struct ack_fields *ack)
 {
 	ack->traffic = f->traffic;
+	ack->ttl = f->ttl;
 	copy_mac(ack->next_hop, f->next_hop);
 }
 

@@ -144,7 +144,7 @@ static __always_inline bool flow_continues_passive(const struct flow *f, const s
 	       (f->sample || since_ns(c->now, f->sample_ns) < FLOW_TIMED_NS) &&
 	       flow_accepts_within_window(f, s, end) && s->unit_len <= f->mss &&
 	       !flow_is_late(f, c->now) &&
-	       (c->policy->run != PORT_ACCELERATE || flow_may_be_passive(f, s, end, c));
+	       (!flow_may_accelerate(f, c->policy) || flow_may_be_passive(f, s, end, c));
 }
 
 static __always_inline void flow_note_passive(struct flow *f, const struct segment *s)
@@ -247,7 +247,7 @@ static __always_inline void flow_mode_by_data(struct flow *f, const struct segme
 		return;
 	if (!is_next || !flow_is_plain_data(s)) {
 		flow_offline(f, FLOW_UNEXPECTED_SEQ, flow_offline_event(f, s), out);
-	} else if (c->policy->run != PORT_ACCELERATE || flow_may_be_passive(f, s, end, c)) {
+	} else if (!flow_may_accelerate(f, c->policy) || flow_may_be_passive(f, s, end, c)) {
 		if (f->mode == FLOW_ACTIVE) {
 			f->mode = FLOW_PASSIVE;
 			/* A lease of before is for what was outstanding then. */

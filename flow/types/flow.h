@@ -67,6 +67,16 @@ enum flow_mode {
 #define FLOW_F_FOREIGN 0x4000 /* BYPASS: an option that is not understood */
 #define FLOW_F_UNPROVEN 0x8000 /* the ring may hold segments from before the record */
 
+/* What is known of the far end, the host whose TCP answers behind the tap: see flow/far_end.h. */
+#define FAR_NEIGHBOUR 0x01 /* one hop behind the VM: a container, or a host beside it */
+#define FAR_PATH 0x02 /* two hops or more behind the VM */
+#define FAR_LATE 0x04 /* it is late for another reason than the VM's CPU */
+#define FAR_TOO_BIG 0x08 /* the VM has reported a smaller path MTU */
+#define FAR_LEFT 0x10 /* nothing of this flow is acknowledged early at present */
+#define FAR_COUNTED 0x20 /* it is counted as forwarded */
+/* The VM forwards this flow. */
+#define FAR_FORWARDED (FAR_PATH | FAR_LATE | FAR_TOO_BIG)
+
 /* The byte whose acknowledgement is timed, if there is one. */
 enum flow_sample {
 	FLOW_SAMPLE_NONE = 0, /* no byte is timed */
@@ -116,7 +126,10 @@ struct flow {
 	__u8 ramp; /* segments since the start or the last hole, up to FLOW_RAMP */
 	__u8 sample; /* enum flow_sample */
 	__u16 offline; /* how often the flow left ACTIVE, up to 65535 */
-	__u64 lease_jiffy; /* the lease is for this jiffy: see flow/lease.h; 0: none */
+	__u32 lease_jiffy; /* the lease is for this jiffy: see flow/lease.h; 0: none */
+	__u8 ttl; /* TTL or hop limit of the VM's last segment; 0: none was seen */
+	__u8 far; /* FAR_* */
+	__u16 zero;
 	struct seq lease_edge; /* it ends here */
 	__u32 lease_tsval; /* TSval of the segment with which it was granted */
 	struct seq ts_seq; /* the VM's ACK beyond this covers the segment of ts_recent */
@@ -152,6 +165,8 @@ struct embryo {
 	__u32 traffic; /* as in the record */
 	__u16 syn_len; /* data on the VM's SYN (RFC 7413), bytes */
 	__u8 next_hop[6]; /* as in the record */
+	__u8 ttl; /* as in the record */
+	__u8 zero[3];
 	__u64 sent_ns; /* when the VM sent this SYN or SYN-ACK; 0: it was repeated */
 };
 

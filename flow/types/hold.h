@@ -103,7 +103,12 @@ struct hold {
 	__u32 woken; /* the engine was woken for this hold, and has not looked yet */
 	/* Segments of the VM in a row whose ACK is below VM_SEQ: it was rolled back, perhaps. */
 	__u32 old_acks;
-	__u32 zero;
+	__u16 path_mss; /* bytes in a segment for the path behind the VM at most; 0: any */
+	__u8 sender_ttl; /* TTL or hop limit of the sender's last segment */
+	__u8 zero3;
+	__u32 too_big; /* how often path_mss was lowered */
+	__u32 due_acks; /* ACKs of a timed byte that were due: two segments waited for one */
+	__u64 due_ns; /* how long they took in all */
 
 	/* Engine. */
 	__u64 handed_ns; /* time of the last hand-over to a VM with no backlog */
@@ -114,6 +119,8 @@ struct hold {
 	__u64 resent_bytes; /* payload of the resent frames */
 	__u32 probes; /* keep-alive probes (RFC 9293, section 3.8.4) */
 	__u32 wants_acks; /* 1: wake the engine for each ACK of the VM */
+	__u32 late; /* 1: the VM is late for another reason than its CPU */
+	__u32 zero2;
 };
 
 /* Bits of `flags`. */

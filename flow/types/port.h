@@ -59,6 +59,7 @@ struct port_state {
 	__u64 prompt_until_ns; /* it counts as prompt until then */
 	__u64 ring_full; /* segments that the ring refused */
 	__u64 engine_ns; /* when the engine was last alive; written by it */
+	__u64 starved_ns; /* when it last saw the VM wait for a CPU; written by it */
 	__u32 slabs; /* number of slabs; written by the engine */
 	__u32 wants_slabs; /* the hooks want more slabs; cleared by the engine */
 	__u32 chunks_used; /* chunks in chains, or claimed for one */

@@ -40,8 +40,17 @@ struct segment {
 	__u8 scale; /* with SEG_SCALE: shift count, at most 14 */
 	__u16 bits; /* SEG_* */
 	__u8 destination[6]; /* MAC address */
-	__u16 zero;
+	__u8 ttl; /* TTL or hop limit */
+	__u8 zero;
 	__u32 traffic; /* traffic class << 20 | IPv6 flow label */
+};
+
+/* What an ICMP message of the VM says about a segment of the sender (RFC 1191, RFC 8201). */
+struct too_big {
+	struct seq seq; /* of the segment that it quotes */
+	__u32 mtu; /* of the next hop, bytes */
+	__u32 least; /* smallest MTU of the IP version that is believed */
+	__u32 headers; /* IP and TCP header without options, bytes */
 };
 
 /* Fields of an ACK that the host sends, or that replace those of the VM's packet. */
@@ -55,7 +64,8 @@ struct ack_fields {
 	__u32 sack; /* number of the hold whose out-of-order ranges it reports; 0: none */
 	__u32 traffic; /* traffic class << 20 | IPv6 flow label */
 	__u8 next_hop[6]; /* MAC address of the sender's side */
-	__u16 zero;
+	__u8 ttl; /* TTL or hop limit; 0: not known */
+	__u8 zero;
 };
 
 #endif

@@ -46,6 +46,8 @@ struct port_stats {
 	__u64 hold_dropped; /* segments that could not be kept, for any reason */
 	__u64 abandoned; /* flows reset because the engine was gone */
 	__u64 replaced; /* flows with bytes outstanding whose ends began a new connection */
+	__u64 forwarded; /* flows that the VM forwards, and that are left to it */
+	__u64 too_big; /* reports of a smaller path MTU that were honoured */
 	/* Histograms; bucket b: [2^b, 2^(b+1)) ns. */
 	__u64 masked_ns[HISTOGRAM_BUCKETS]; /* from the early ACK to the VM's own */
 	__u64 ack_delay_ns[HISTOGRAM_BUCKETS]; /* from hand-over to the VM's own ACK */

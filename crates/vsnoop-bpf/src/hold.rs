@@ -200,6 +200,12 @@ impl HoldMaps {
             .store(now_ns, Ordering::Release);
     }
 
+    /// Notes for the hooks that the VM waits for a CPU. `now_ns`: CLOCK_MONOTONIC.
+    pub fn starves(&self, now_ns: u64) {
+        self.port_u64(STATE + std::mem::offset_of!(port_state, starved_ns))
+            .store(now_ns, Ordering::Release);
+    }
+
     /// Time of the engine's last sign of life, CLOCK_MONOTONIC; 0: never.
     pub fn engine_ns(&self) -> u64 {
         self.port_u64(STATE + std::mem::offset_of!(port_state, engine_ns)).load(Ordering::Acquire)
@@ -292,6 +298,13 @@ impl HoldMaps {
     pub fn set_wants_acks(&self, number: u32, wants: bool) {
         self.set(number, std::mem::offset_of!(hold, wants_acks), |word| {
             word.store(wants.into(), Ordering::Release);
+        });
+    }
+
+    /// Notes that the VM is late for another reason than its CPU.
+    pub fn set_late(&self, number: u32) {
+        self.set(number, std::mem::offset_of!(hold, late), |word| {
+            word.store(1, Ordering::Release);
         });
     }
 

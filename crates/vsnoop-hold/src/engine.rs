@@ -43,8 +43,10 @@ use crate::flow::{Flow, HoldFrame, Kind};
 use crate::frame::headers;
 use crate::giving_up::Reason;
 use crate::run_time::RunTime;
+use crate::late::{DueAcks, Lateness, WaitClock};
 use crate::time::{Deadline, Time, Timer, Timers};
 use crate::view::View;
+use crate::waits::Waits;
 
 /// Interval of [`Engine::tick`].
 pub const TICK_NS: u64 = 50_000_000;
@@ -97,11 +99,15 @@ pub trait Memory {
     fn set_wants_acks(&mut self, number: u32, wants: bool);
     /// Sign of life for the hooks.
     fn heartbeat(&mut self, now_ns: u64);
+    /// Notes that the VM waits for a CPU, for the hooks.
+    fn starves(&mut self, now_ns: u64);
 
     /// Notes that the VM was handed all bytes below `handed`.
     fn set_handed(&mut self, number: u32, handed: seq);
     /// Notes when data were handed to a VM that had acknowledged everything before.
     fn set_handed_ns(&mut self, number: u32, now_ns: u64);
+    /// Notes for the hooks that the VM is late for another reason than its CPU.
+    fn set_late(&mut self, number: u32);
     /// Notes the TSval of the frames that follow.
     fn set_handed_tsval(&mut self, number: u32, tsval: u32);
     /// Counts a frame that the VM was handed for the first time.
@@ -152,6 +158,17 @@ pub trait Clock {
     fn run_time(&mut self) -> RunTime;
     /// Discards the run time up to now.
     fn forget_run_time(&mut self);
+    /// Time that the VM waited for a CPU since the last call; none if that is not known.
+    fn waited(&mut self) -> Option<Waited>;
+}
+
+/// Time that the VM waited for a CPU, ns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Waited {
+    /// The vCPU that waited longest.
+    pub vcpu_ns: u64,
+    /// All threads of the process together: more than the VM itself may have waited.
+    pub process_ns: u64,
 }
 
 /// The surroundings of one port.
@@ -177,6 +194,8 @@ pub enum Urgency {
 pub struct Engine {
     time: Time,
     was_waiting: bool,
+    waits: Waits,
+    wait_clock: WaitClock,
     mtu: u32,
     super_packets: bool,
     held: HashMap<u32, HoldState>,
@@ -210,6 +229,7 @@ struct Course {
     flow: Flow,
     chain: Chain,
     marked: u32,
+    lateness: Lateness,
 }
 
 /// Phases of the module's diagram.
@@ -263,6 +283,8 @@ impl Engine {
         let mut engine = Self {
             time: Time { now_ns: host.now_ns(), ..Time::default() },
             was_waiting: false,
+            waits: Waits::default(),
+            wait_clock: WaitClock::default(),
             mtu: host.mtu(),
             super_packets: host.takes_super_packets(),
             held: HashMap::new(),
@@ -298,6 +320,7 @@ impl Engine {
         host.heartbeat(self.time.now_ns);
         self.ticks += 1;
         self.look_at_clock(host);
+        self.look_at_waits(host);
         host.grow();
         if self.ticks.is_multiple_of(SHRINK_TICKS) {
             host.shrink();
@@ -356,6 +379,21 @@ impl Engine {
             host.forget_run_time();
         }
         self.was_waiting = is_waiting;
+    }
+
+    fn look_at_waits(&mut self, host: &mut impl PortAccess) {
+        let now_ns = self.time.now_ns;
+        if self.waits.is_due(now_ns, self.waiting > 0) {
+            let waited = host.waited();
+            if self.waits.sample(now_ns, waited.map(|waited| waited.vcpu_ns)) {
+                host.starves(now_ns);
+            }
+            self.wait_clock.samples += 1;
+            match waited {
+                Some(waited) => self.wait_clock.waited_ns += waited.process_ns,
+                None => self.wait_clock.gaps += 1,
+            }
+        }
     }
 
     fn look_at_busy_bits(&mut self, host: &mut impl PortAccess) {
@@ -419,8 +457,11 @@ impl Engine {
                 self.rest(host, number, &hold);
                 return false;
             }
-            let time = self.time;
+            let (time, clock) = (self.time, self.wait_clock);
             let course = self.course(number, &view, &hold, is_inherited);
+            if course.lateness.look(due_acks(&hold), clock) && hold.late == 0 {
+                host.set_late(number);
+            }
             let frame = course.flow.poll(&view, time);
             if let Some(reason) = course.flow.given_up() {
                 return self.give_up(host, number, &hold, reason);
@@ -453,11 +494,12 @@ impl Engine {
         let held = self.held.entry(number).or_default();
         held.state = Phase::Busy;
         let waiting = &mut self.waiting;
-        let time = self.time;
+        let (time, clock) = (self.time, self.wait_clock);
         held.course.get_or_insert_with(|| {
             *waiting += 1;
             let flow = if inherited { Flow::resumed } else { Flow::new }(view, time);
-            Course { flow, chain: Chain::default(), marked: hold.marked }
+            let lateness = Lateness::since(due_acks(hold), clock);
+            Course { flow, chain: Chain::default(), marked: hold.marked, lateness }
         })
     }
 
@@ -630,4 +672,8 @@ fn set_wants_acks(host: &mut impl Memory, number: u32, seen: &hold, wants: bool)
         host.set_wants_acks(number, wants);
     }
     is_new
+}
+
+fn due_acks(hold: &hold) -> DueAcks {
+    DueAcks { acks: hold.due_acks, ns: hold.due_ns }
 }

@@ -27,6 +27,7 @@ use vsnoop_flow::types::seq;
 use crate::confirmation::Confirmation;
 use crate::giving_up::{Reason, Refusal, Rollback, Silence};
 use crate::recovery::{Recovery, has_lost};
+use crate::repeats::Repeats;
 use crate::time::{Deadline, Time};
 use crate::view::View;
 
@@ -108,6 +109,9 @@ pub struct Flow {
     /// Since when less than a portion waits, ns of run time.
     waits_ns: Option<u64>,
     given_up: Option<Reason>,
+    /// Reports of a smaller path MTU that were seen.
+    too_big: u32,
+    repeats: Repeats,
 }
 
 /// State of window probes.
@@ -145,6 +149,8 @@ impl Flow {
             handing_over: false,
             waits_ns: None,
             given_up: None,
+            too_big: view.too_big,
+            repeats: Repeats::default(),
         }
     }
 
@@ -205,6 +211,7 @@ impl Flow {
     pub fn sent(&mut self, view: &View, frame: &HoldFrame) {
         self.carried = view.sender;
         self.silence.sent();
+        self.repeats.sent(view, frame);
         match frame.kind {
             Kind::Resend => {
                 if frame.seq == view.vm_seq {
@@ -272,12 +279,19 @@ impl Flow {
         }
         self.new_duplicates += view.duplicate_acks.wrapping_sub(self.duplicate_acks);
         self.duplicate_acks = view.duplicate_acks;
-        if view.vm_seq.diff(self.vm_seq) > 0 {
+        let advanced = view.vm_seq.diff(self.vm_seq);
+        if advanced > 0 {
+            self.repeats.acknowledged(view, advanced as u32);
             self.vm_seq = view.vm_seq;
             self.start_timer(time.run_time_ns);
             (self.timeouts, self.new_duplicates) = (0, 0);
             self.probe.due = false;
             self.refusal = Refusal::default();
+        }
+        // The VM has dropped all that was larger.
+        if view.too_big != self.too_big {
+            self.too_big = view.too_big;
+            self.recover(Recovery::of_timeout(view, largest(view)));
         }
         self.detect_loss(view);
         self.time_out(view, time);
@@ -356,7 +370,7 @@ impl Flow {
     fn resend(&self, view: &View) -> Option<HoldFrame> {
         let recovery = self.recovery.filter(|_| view.is_kept())?;
         let (from, until) = recovery.range(view)?;
-        again(view, from, until)
+        self.repeats.cut(view, again(view, from, until)?)
     }
 
     fn hand_over(&mut self, view: &View, run_time_ns: u64) -> Option<HoldFrame> {
@@ -365,7 +379,7 @@ impl Flow {
             return None;
         }
         self.waits_ns = None;
-        let frame = handover(view);
+        let frame = handover(view).and_then(|frame| self.repeats.cut(view, frame));
         self.handing_over = frame.is_some();
         frame
     }

@@ -1,8 +1,8 @@
 //! The headers of a frame for the VM, as the sender might have sent it.
 //!
 //! They have all fields of the sender's segments that matter to the VM's TCP: addresses, VLAN tags,
-//! ports, ACK, window, and timestamps. TSval is the sender's latest, so that no segment looks old
-//! to the VM (RFC 7323, section 5). TSecr is the sender's latest TSecr, not the VM's newest TSval:
+//! TTL, ports, ACK, window, and timestamps. TSval is the sender's latest, so that no segment looks
+//! old to the VM (RFC 7323, section 5). TSecr is the sender's latest TSecr, not the VM's newest TSval:
 //! the VM measures its round trip by it, and sizes its window by what it reads in one, so that a
 //! round trip of a millisecond would keep the window small.
 //!
@@ -19,6 +19,7 @@ use vsnoop_packet::vnet::VNET_BYTES;
 use zerocopy::IntoBytes;
 
 use crate::flow::HoldFrame;
+use crate::view::segment_bytes;
 
 /// Builds `virtio_net_hdr` of [`VNET_BYTES`] and headers; the payload follows. `marked`: a segment
 /// in it had a CE mark. `mtu`: of the device, bytes.
@@ -27,7 +28,8 @@ pub fn headers(hold: &hold, frame: &HoldFrame, marked: bool, mtu: u32) -> Vec<u8
     let ethernet = ethernet(hold);
     let addresses = Addresses::of_mapped(key.sender_addr, key.vm_addr);
     let route = Route::new(ethernet, addresses);
-    let route = Route { traffic_class: if marked { CE } else { 0 }, ..route };
+    let ttl = if hold.sender_ttl > 0 { hold.sender_ttl } else { route.ttl };
+    let route = Route { traffic_class: if marked { CE } else { 0 }, ttl, ..route };
     let timestamps = options::timestamps(hold.tsval, hold.tsecr);
     let has_timestamps = u32::from(hold.flags) & HOLD_TIMESTAMPS != 0;
     let mut flags = ACK;
@@ -74,7 +76,7 @@ fn segment(hold: &hold, len: u32, headers: &Headers, mtu: u32) -> u32 {
     let is_tagged = headers.tags > 0 && u16::from_be(hold.vlan_proto) == VLAN;
     let most = mtu as usize + ETHERNET_BYTES + if is_tagged { TAG_BYTES } else { 0 };
     let fits = most.saturating_sub(headers.payload.into()).max(8);
-    let size = u32::from(hold.mss).clamp(1, fits as u32);
+    let size = segment_bytes(hold).min(fits as u32);
     if len <= size { 0 } else { size }
 }
 

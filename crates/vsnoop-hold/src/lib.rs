@@ -11,9 +11,9 @@
 //! new engine with nothing but that memory continues where the last one was killed; at worst it
 //! sends a frame twice, which a TCP drops.
 //!
-//! There is no congestion window: between host and VM is a ring, which takes a frame or refuses it,
-//! and the VM's own window. Timers count the VM's [`RunTime`], in which it could have answered: a VM
-//! that cannot run loses nothing.
+//! There is no congestion window but for the bound on repeats: between host and VM is a ring, which
+//! takes a frame or refuses it, and the VM's own window. Timers count the VM's [`RunTime`], in which
+//! it could have answered: a VM that cannot run loses nothing.
 
 mod chain;
 mod confirmation;
@@ -21,13 +21,18 @@ mod engine;
 mod flow;
 mod frame;
 mod giving_up;
+mod late;
 mod recovery;
+mod repeats;
 mod run_time;
 mod time;
 mod view;
+mod waits;
 
 pub use chain::{Chain, Chunks, Slice};
-pub use engine::{Clock, Device, Engine, Memory, PortAccess, RETRY_NS, Sent, TICK_NS, Urgency};
+pub use engine::{
+    Clock, Device, Engine, Memory, PortAccess, RETRY_NS, Sent, TICK_NS, Urgency, Waited,
+};
 pub use flow::{Flow, HoldFrame, Kind, PATIENCE_NS};
 pub use frame::headers;
 pub use giving_up::Reason;

@@ -20,8 +20,11 @@ pub struct View {
     pub fin: bool,
     /// The VM has sent nothing beyond its SYN-ACK.
     pub unconfirmed: bool,
-    /// Payload of the largest segment that the sender sends, bytes; at least 1.
+    /// Payload of the largest segment that the sender sends, or that the path behind the VM takes,
+    /// bytes; at least 1.
     pub mss: u32,
+    /// How often the VM has reported a smaller path MTU.
+    pub too_big: u32,
     /// The VM takes super-packets; otherwise a frame is one segment.
     pub super_packets: bool,
     /// Duplicate ACKs of the VM, which report a loss.
@@ -34,6 +37,12 @@ pub struct View {
     pub sender: (seq, u16),
     blocks: [(seq, seq); 4],
     block_count: usize,
+}
+
+/// Payload of a segment for the VM at most, bytes; at least 1.
+pub(crate) fn segment_bytes(hold: &hold) -> u32 {
+    let path = if hold.path_mss > 0 { hold.path_mss } else { u16::MAX };
+    u32::from(hold.mss.min(path)).max(1)
 }
 
 impl View {
@@ -58,11 +67,12 @@ impl View {
             tail,
             fin,
             unconfirmed: u32::from(hold.flags) & types::HOLD_UNCONFIRMED != 0,
-            mss: u32::from(hold.mss).max(1),
+            mss: segment_bytes(hold),
             super_packets: true,
             duplicate_acks: hold.duplicate_acks,
             vm_acks: hold.vm_acks,
             old_acks: hold.old_acks,
+            too_big: hold.too_big,
             sender: (hold.snd_una, hold.sender_window),
             blocks: Default::default(),
             block_count: 0,

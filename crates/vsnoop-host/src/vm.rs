@@ -5,10 +5,18 @@ use std::time::{Duration, Instant};
 use vsnoop_hold::{RunTime, Threads};
 
 use crate::system::process::{self, Process};
-use crate::system::vcpu;
+use crate::system::vcpu::{self, Vcpu};
 
 /// Interval of searches through all processes, and through the descriptors of the VM's.
 const SEARCH_PERIOD: Duration = Duration::from_secs(2);
+
+/// How long the threads of a VM have waited for a CPU.
+#[derive(Debug)]
+struct Waits {
+    at: Instant,
+    vcpus: Vec<Vcpu>,
+    process_ns: u64,
+}
 
 #[derive(Debug)]
 pub struct Vm {
@@ -21,6 +29,8 @@ pub struct Vm {
     descriptors: Vec<i32>,
     listed_at: Option<Instant>,
     threads: Threads,
+    /// The last sample of its waits.
+    waits: Option<Waits>,
 }
 
 impl Vm {
@@ -34,6 +44,7 @@ impl Vm {
             descriptors: Vec::new(),
             listed_at: None,
             threads: Threads::default(),
+            waits: None,
         }
     }
 
@@ -65,6 +76,27 @@ impl Vm {
         // After the threads: a VM that sleeps had read what was in its ring before.
         let are_empty = process::rings_are_empty(pid, &self.tap, self.netns, &self.descriptors);
         RunTime::between(&before, &self.threads, are_empty, elapsed)
+    }
+
+    /// Time that the VM waited for a CPU since the last call, ns: its vCPU that waited longest, and
+    /// all threads of its process together. None if its vCPU threads are unknown.
+    pub fn waited(&mut self) -> Option<(u64, u64)> {
+        self.find_process();
+        let pid = self.process.as_ref()?.pid;
+        let now = Waits {
+            at: Instant::now(),
+            vcpus: vcpu::of_process(pid),
+            process_ns: vcpu::waits_of_process_ns(pid),
+        };
+        let elapsed = |before: &Waits| now.at.duration_since(before.at).as_nanos() as u64;
+        let between = |before: &Waits| {
+            let vcpu_ns = vcpu::longest_wait_ns(&before.vcpus, &now.vcpus, elapsed(before));
+            (vcpu_ns, now.process_ns.saturating_sub(before.process_ns).max(vcpu_ns))
+        };
+        let are_known = |before: &&Waits| !before.vcpus.is_empty() && !now.vcpus.is_empty();
+        let waited = self.waits.as_ref().filter(are_known).map(between);
+        self.waits = Some(now);
+        waited
     }
 
     fn list_descriptors(&mut self, pid: i32) {

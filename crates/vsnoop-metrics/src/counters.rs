@@ -46,6 +46,8 @@ pub const OF_THE_HOLD: [&str; 9] = [
     "hold_dropped",
     "abandoned",
     "replaced",
+    "forwarded",
+    "too_big",
 ];
 
 macro_rules! counters {
@@ -103,6 +105,10 @@ counters! {
         "by the hooks, with bytes that nothing could hand over";
     replaced "flows": "connections replaced by a new one with bytes held",
         "of the same addresses and ports, confirmed by the sender; the old one's bytes are lost";
+    forwarded "flows": "connections that the VM forwards, left to it",
+        "their far end is behind the VM";
+    too_big "reports": "reports of a smaller path MTU, honoured",
+        "ICMP of the VM about connections on record";
 }
 
 /// Connections that vsnoop has reset, by reason.

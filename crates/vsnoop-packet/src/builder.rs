@@ -1,6 +1,6 @@
 //! Writes Ethernet frames that carry TCP or UDP over IPv4 or IPv6.
 //!
-//! Packets have the don't-fragment bit, no IP options, and 64 hops to live.
+//! Packets have the don't-fragment bit and no IP options.
 
 use zerocopy::IntoBytes;
 
@@ -10,6 +10,7 @@ use crate::format::{
     UDP_BYTES, UdpHeader,
 };
 
+/// The most usual.
 const HOP_LIMIT: u8 = 64;
 
 /// The Ethernet header.
@@ -70,12 +71,14 @@ pub struct Route {
     pub traffic_class: u8,
     /// Of IPv4; may be 0, since packets are not to be fragmented (RFC 6864).
     pub identification: u16,
+    /// TTL of IPv4, hop limit of IPv6.
+    pub ttl: u8,
 }
 
 impl Route {
     /// With the most usual values of the other fields.
     pub fn new(ethernet: Ethernet, addresses: Addresses) -> Self {
-        Self { ethernet, addresses, traffic_class: 0, identification: 0 }
+        Self { ethernet, addresses, traffic_class: 0, identification: 0, ttl: HOP_LIMIT }
     }
 
     /// Appends Ethernet and IP header of a packet with `bytes` of IP payload.
@@ -89,7 +92,7 @@ impl Route {
                     total_length: ((IPV4_BYTES + bytes) as u16).into(),
                     identification: self.identification.into(),
                     fragment: Ipv4Header::DONT_FRAGMENT.into(),
-                    ttl: HOP_LIMIT,
+                    ttl: self.ttl,
                     protocol,
                     checksum: 0.into(),
                     source,
@@ -104,7 +107,7 @@ impl Route {
                     version_class_flow: (6 << 28 | u32::from(self.traffic_class) << 20).into(),
                     payload_length: (bytes as u16).into(),
                     next_header: protocol,
-                    hop_limit: HOP_LIMIT,
+                    hop_limit: self.ttl,
                     source,
                     destination,
                 };

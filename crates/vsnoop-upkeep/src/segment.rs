@@ -7,6 +7,8 @@ use vsnoop_flow::types::{self, flow, flow_key};
 use vsnoop_packet::builder::{Addresses, Ethernet, Route, TcpFrame};
 use vsnoop_packet::format::{ACK, RST, Tag};
 
+const TTL_MOST: u8 = 255;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResetSegment {
     ResetVm,
@@ -36,7 +38,13 @@ pub fn frame(key: &flow_key, flow: &flow, segment: ResetSegment) -> Vec<u8> {
         ResetSegment::ResetSender => (flow.snd_nxt.v, flow.next_seq.v),
     };
     let ethernet = Ethernet { source: from.2, destination: to.2, tags: tags(key) };
-    let route = Route::new(ethernet, Addresses::of_mapped(from.0, to.0));
+    // The VM's own towards the sender: a peer may refuse what came over a router (RFC 5082). The
+    // sender's is not in the record; the VM refuses the largest least.
+    let ttl = if segment.is_for_sender() { flow.ttl } else { TTL_MOST };
+    let mut route = Route::new(ethernet, Addresses::of_mapped(from.0, to.0));
+    if ttl > 0 {
+        route.ttl = ttl;
+    }
     let flags = RST | ACK;
     TcpFrame { sequence, acknowledgment, flags, ..TcpFrame::new(route, from.1, to.1) }.build(&[])
 }
@@ -107,6 +115,22 @@ mod tests {
                 assert_eq!(tcp.sequence.get(), sequence);
                 assert_eq!(tcp.acknowledgment.get(), acknowledged);
                 assert_eq!(headers.ports(&bytes), Some(ports));
+            }
+        }
+    }
+
+    #[test]
+    fn a_rst_has_the_vms_ttl_or_the_largest() {
+        for v4 in [true, false] {
+            let at = if v4 { 22 } else { 21 };
+            for (segment, known, sent) in [
+                (ResetSegment::ResetSender, 255, 255),
+                (ResetSegment::ResetSender, 63, 63),
+                (ResetSegment::ResetSender, 0, 64),
+                (ResetSegment::ResetVm, 64, 255),
+            ] {
+                let bytes = frame(&key(v4), &flow { ttl: known, ..record() }, segment);
+                assert_eq!(bytes[at], sent, "{segment:?}");
             }
         }
     }

@@ -243,6 +243,19 @@ long bpf_skb_pull_data(struct __sk_buff *ctx, __u32 len)
 	return 0;
 }
 
+/* Only of a tag that is in the skb, and no other tag in the frame. */
+long bpf_skb_vlan_pop(struct __sk_buff *ctx)
+{
+	struct world_skb *s = skb_of(ctx);
+
+	enter("skb_vlan_pop");
+	if (!s->frame->vlan_present)
+		return -22;
+	s->frame->vlan_present = s->frame->vlan_tci = s->frame->vlan_proto = 0;
+	s->ctx.vlan_present = s->ctx.vlan_tci = s->ctx.vlan_proto = 0;
+	return 0;
+}
+
 /* End of TCP's checksum field, from csum_start. */
 #define CSUM_END 18
 

@@ -9,7 +9,7 @@ use vsnoop_flow::testing::segment::{FIN, Seg, brief};
 use vsnoop_flow::types::*;
 use vsnoop_hold::{
     Clock, Device, Engine, Memory, PortAccess, RETRY_NS, Reason, Reclaimed, RunTime, Sent, Slice,
-    TICK_NS, Threads, Tick, Urgency,
+    TICK_NS, Threads, Tick, Urgency, Waited,
 };
 use vsnoop_packet::vnet::VNET_BYTES;
 use vsnoop_upkeep::abandoned::EngineSilence;
@@ -415,7 +415,7 @@ impl Served {
             // Counters without effect on the behaviour.
             (f.offline, f.suppressed, f.rewritten, f.reacked) = (0, 0, 0, 0);
             (f.early_bytes, f.early_acks) = (0, 0);
-            if f.lease_jiffy != jiffy {
+            if f.lease_jiffy != jiffy as u32 {
                 (f.lease_jiffy, f.lease_edge.v, f.lease_tsval) = (0, 0, 0);
             }
             // One of another jiffy differs from none, but has no end and no date.
@@ -530,6 +530,12 @@ impl Memory for Vm {
         }
     }
 
+    fn starves(&mut self, now_ns: u64) {
+        if self.step() {
+            self.state().starved_ns = now_ns;
+        }
+    }
+
     fn set_handed(&mut self, number: u32, handed: seq) {
         if self.step()
             && let Some(hold) = self.hold(number)
@@ -559,6 +565,14 @@ impl Memory for Vm {
             && let Some(hold) = self.hold(number)
         {
             hold.handed_tsval = tsval;
+        }
+    }
+
+    fn set_late(&mut self, number: u32) {
+        if self.step()
+            && let Some(hold) = self.hold(number)
+        {
+            hold.late = 1;
         }
     }
 
@@ -722,6 +736,10 @@ impl Clock for Vm {
     fn forget_run_time(&mut self) {
         self.looked_at = self.now;
         self.threads = self.sample();
+    }
+
+    fn waited(&mut self) -> Option<Waited> {
+        None
     }
 }
 

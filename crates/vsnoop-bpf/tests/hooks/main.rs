@@ -6,6 +6,7 @@
 
 mod captured;
 mod lease;
+mod path_mtu;
 mod sharing;
 
 use std::fs;
@@ -32,7 +33,7 @@ const REDIRECT: i32 = 7;
 
 fn main() {
     let arguments = Arguments::from_args();
-    let tests: [(&str, fn()); 34] = [
+    let tests: [(&str, fn()); 38] = [
         ("the_verifier_accepts_both_hooks", the_verifier_accepts_both_hooks),
         ("a_port_is_attached_once_and_found_again", a_port_is_attached_once_and_found_again),
         (
@@ -69,6 +70,16 @@ fn main() {
             "an_early_ack_over_ipv6_has_the_vms_class_and_flow_label",
             an_early_ack_over_ipv6_has_the_vms_class_and_flow_label,
         ),
+        ("a_priority_tag_is_no_vlan", a_priority_tag_is_no_vlan),
+        (
+            "a_report_of_a_smaller_path_mtu_reaches_the_sender_in_its_window",
+            path_mtu::a_report_of_a_smaller_path_mtu_reaches_the_sender_in_its_window,
+        ),
+        (
+            "a_report_that_cannot_be_verified_passes_untouched",
+            path_mtu::a_report_that_cannot_be_verified_passes_untouched,
+        ),
+        ("an_early_ack_has_the_vms_ttl", an_early_ack_has_the_vms_ttl),
         (
             "an_ack_is_forwarded_where_the_vm_accepts_it",
             an_ack_is_forwarded_where_the_vm_accepts_it,
@@ -110,8 +121,8 @@ fn main() {
             captured::a_capture_tells_an_early_ack_over_ipv4_from_the_vms,
         ),
         (
-            "a_capture_tells_an_early_ack_over_ipv6_by_its_hop_limit",
-            captured::a_capture_tells_an_early_ack_over_ipv6_by_its_hop_limit,
+            "a_filter_for_ipv4_matches_no_early_ack_over_ipv6",
+            captured::a_filter_for_ipv4_matches_no_early_ack_over_ipv6,
         ),
         (
             "an_early_acks_mark_ends_at_the_taps_ingress_hook",
@@ -577,6 +588,48 @@ fn an_early_ack_over_ipv6_has_the_vms_class_and_flow_label() {
         port.run_hook(Hook::FromVm, &frame, 1).expect("run");
         let seq = port.flow(&key).expect("read").expect("a record").next_seq.v;
         assert_eq!(answer(seq), word, "class {class:#x}, label {label:#x}");
+    }
+}
+
+/// Frames of the sender with a priority tag belong to the same connection.
+fn a_priority_tag_is_no_vlan() {
+    let port = Attached::with_hold();
+    let (key, _) = holding(&port);
+    let mut frame = of_sender(5000, 500, &[7; 100]);
+    let tag = |frame: &mut Vec<u8>, vid: u8| {
+        frame.splice(12..12, [0x81, 0x00, 0xa0, vid]);
+    };
+    tag(&mut frame, 0);
+    let (verdict, reply) = port.run_hook(Hook::ToVm, &frame, 1).expect("run");
+    assert_eq!(verdict, REDIRECT, "acknowledged");
+    let untagged = if reply[12..14] == [0x81, 0] { &reply[4..] } else { &reply[..] };
+    assert_eq!(untagged[12..14], [8, 0]);
+    assert_eq!(port.flow(&key).expect("read").expect("a record").next_seq.v, 5100);
+    let mut frame = of_sender(5100, 500, &[7; 100]);
+    tag(&mut frame, 7);
+    assert_eq!(port.run_hook(Hook::ToVm, &frame, 1).expect("run").0, NEXT, "of another VLAN");
+    let frame = of_sender(5100, 500, &[7; 100]);
+    assert_eq!(port.run_hook(Hook::ToVm, &frame, 1).expect("run").0, REDIRECT);
+}
+
+/// A peer with IP_MINTTL drops what has a smaller TTL than the VM's (RFC 5082).
+fn an_early_ack_has_the_vms_ttl() {
+    let port = Attached::with_hold();
+    holding(&port);
+    let answer = || port.run_hook(Hook::ToVm, &of_sender(5000, 500, &[7; 10]), 1).expect("run").1;
+    assert_eq!(answer()[22], 64, "of no segment yet");
+    for ttl in [255, 128] {
+        let mut frame = Vec::new();
+        PacketBuilder::ethernet2([2; 6], [4; 6])
+            .ipv4(VM, SENDER, ttl)
+            .tcp(80, 40000, 500, 9000)
+            .ack(4000)
+            .write(&mut frame, &[])
+            .expect("build an ACK");
+        port.run_hook(Hook::FromVm, &frame, 1).expect("run");
+        let reply = answer();
+        assert_eq!(reply[22], ttl);
+        assert!(checked(&reply).1, "checksum");
     }
 }
 

@@ -110,6 +110,8 @@ proptest! {
         let tags: Vec<u16> = beside
             .into_iter()
             .chain(f.tags.iter().copied())
+            // VID 0 is a priority tag.
+            .filter(|tci| tci & 0xfff != 0)
             .map(|tci| tci & 0xfff | VLAN_PRESENT as u16)
             .collect();
         prop_assert_eq!(key.vlan_outer, tags.first().copied().unwrap_or(0));
@@ -120,6 +122,7 @@ proptest! {
         prop_assert_eq!((s.len, s.window, s.tcp_flags), (len, f.window, f.flags));
         prop_assert_eq!(u32::from(s.unit_len), if gso > 0 && gso < len { gso } else { len });
         prop_assert_eq!(bit(s.bits, SEG_CE), f.ecn == 3);
+        prop_assert_eq!(s.ttl, 64);
         prop_assert_eq!(parsed.tcp(), f.tcp_at());
         prop_assert_eq!(parsed.tcp_len(), 20 + f.options_bytes().len());
         check_options(&f, s);
@@ -171,6 +174,7 @@ proptest! {
     #[test]
     fn three_tags_pass_untouched(f in frame(), tags in any::<[u16; 3]>(), beside in any::<bool>()) {
         let mut f = f;
+        let tags = tags.map(|tci| tci | 1);
         f.tags = tags[1..].to_vec();
         let mut bytes = f.bytes();
         if !beside {

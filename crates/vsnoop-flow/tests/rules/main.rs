@@ -9,6 +9,7 @@ mod answers;
 mod case;
 mod congestion;
 mod failures;
+mod far_end;
 mod garbage;
 mod hold_engine;
 mod hold_ranges;

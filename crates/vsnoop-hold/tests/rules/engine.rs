@@ -6,7 +6,7 @@ use vsnoop_flow::seq;
 use vsnoop_flow::types::{HOLD_OVER, hold};
 use vsnoop_hold::{
     Clock, Device, Engine, Memory, PortAccess, Reason, Reclaimed, RunTime, Sent, Slice, TICK_NS,
-    Urgency,
+    Urgency, Waited,
 };
 use vsnoop_packet::vnet::VNET_BYTES;
 
@@ -38,6 +38,11 @@ struct TestPort {
     /// give_up() finds that the VM has acknowledged something.
     is_late: bool,
     grown: usize,
+    /// When the hooks were told that the VM waits for a CPU.
+    starved: Vec<u64>,
+    /// How long it waited, and how often that was asked.
+    waited_ns: Option<u64>,
+    samples: u32,
     /// The sender's ACK that comes while the engine looks for bytes.
     new_ack: Option<seq>,
 }
@@ -123,6 +128,10 @@ impl Memory for TestPort {
 
     fn heartbeat(&mut self, _now_ns: u64) {}
 
+    fn starves(&mut self, now_ns: u64) {
+        self.starved.push(now_ns);
+    }
+
     fn set_handed(&mut self, number: u32, handed: seq) {
         self.holds.get_mut(&number).expect("it is used").handed = handed;
     }
@@ -130,6 +139,10 @@ impl Memory for TestPort {
     fn set_handed_ns(&mut self, _number: u32, _now_ns: u64) {}
 
     fn set_handed_tsval(&mut self, _number: u32, _tsval: u32) {}
+
+    fn set_late(&mut self, number: u32) {
+        self.holds.get_mut(&number).expect("it is used").late = 1;
+    }
 
     fn count_handover(&mut self, _number: u32) {}
 
@@ -196,6 +209,11 @@ impl Clock for TestPort {
     }
 
     fn forget_run_time(&mut self) {}
+
+    fn waited(&mut self) -> Option<Waited> {
+        self.samples += 1;
+        self.waited_ns.map(|ns| Waited { vcpu_ns: ns, process_ns: ns })
+    }
 }
 
 impl PortAccess for TestPort {
@@ -215,6 +233,41 @@ fn a_loss_that_nobody_reports_is_mended_without_a_doorbell() {
     // The first frame again, and a probe.
     assert_eq!(port.frames.len(), 2);
     assert_eq!(port.frames[0].1.iter().map(|slice| slice.len).sum::<u32>(), 10_000);
+}
+
+#[test]
+fn the_hooks_are_told_while_the_vm_waits_for_a_cpu() {
+    let mut port = TestPort { waited_ns: Some(800 * MS), ..TestPort::new(32) };
+    let mut engine = Engine::new(&mut port);
+    port.run(&mut engine, 10 * SECOND);
+    assert_eq!(port.starved.len() as u32, port.samples - 1, "the first sample has no beginning");
+    assert!((8..=11).contains(&port.samples), "an idle port costs little: {}", port.samples);
+    port.lags(5);
+    port.samples = 0;
+    port.run(&mut engine, 2 * SECOND);
+    assert!((6..=9).contains(&port.samples), "a busy one is known better: {}", port.samples);
+    for waited_ns in [Some(MS), None] {
+        port.starved.clear();
+        port.waited_ns = waited_ns;
+        port.run(&mut engine, 2 * SECOND);
+        assert_eq!(port.starved, [], "{waited_ns:?}");
+    }
+}
+
+#[test]
+fn a_vm_that_is_late_while_it_does_not_wait_is_told_to_the_hooks() {
+    for (waited_ns, late) in [(Some(0), 1), (Some(200 * MS), 0), (None, 0)] {
+        let mut port = TestPort { waited_ns, ..TestPort::new(32) };
+        let mut engine = Engine::new(&mut port);
+        port.lags(5);
+        for _ in 0..20 {
+            port.run(&mut engine, 250 * MS);
+            let hold = port.holds.get_mut(&5).expect("it is used");
+            hold.due_acks += 2;
+            hold.due_ns += 2 * 100 * MS;
+        }
+        assert_eq!(port.holds[&5].late, late, "{waited_ns:?}");
+    }
 }
 
 #[test]

@@ -7,6 +7,7 @@ mod confirm;
 mod engine;
 mod flow;
 mod frame;
+mod path;
 mod recovery;
 mod run_time;
 mod view;

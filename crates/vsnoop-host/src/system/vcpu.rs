@@ -66,6 +66,17 @@ pub fn shares(before: &[Vcpu], now: &[Vcpu], elapsed_ns: u64) -> Shares {
     shares
 }
 
+/// Time that the vCPU which waited longest waited for a CPU between two samples, ns.
+pub fn longest_wait_ns(before: &[Vcpu], now: &[Vcpu], elapsed_ns: u64) -> u64 {
+    (shares(before, now, elapsed_ns).held_up() * elapsed_ns as f64) as u64
+}
+
+/// Time that all threads of a process have waited for a CPU together, ns: of the waits that have
+/// ended, and of those threads that have not.
+pub fn waits_of_process_ns(pid: i32) -> u64 {
+    tids(pid).filter_map(|tid| schedstat(pid, tid)).map(|times| times.wait_ns).sum()
+}
+
 /// Samples the vCPU threads of a process, or all its threads if it has none.
 pub fn sample(pid: i32) -> Threads {
     let is_vcpu = |tid: &i32| name(pid, *tid).is_some_and(|name| is_vcpu(&name));

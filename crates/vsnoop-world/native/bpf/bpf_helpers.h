@@ -44,6 +44,7 @@ __u32 bpf_get_smp_processor_id(void);
 long bpf_skb_load_bytes(const struct __sk_buff *skb, __u32 at, void *to, __u32 len);
 long bpf_skb_store_bytes(struct __sk_buff *skb, __u32 at, const void *from, __u32 len, __u64 flags);
 long bpf_skb_pull_data(struct __sk_buff *skb, __u32 len);
+long bpf_skb_vlan_pop(struct __sk_buff *skb);
 long bpf_skb_change_tail(struct __sk_buff *skb, __u32 len, __u64 flags);
 __s64 bpf_csum_diff(const __be32 *from, __u32 from_len, const __be32 *to, __u32 to_len, __u32 seed);
 long bpf_l3_csum_replace(struct __sk_buff *skb, __u32 at, __u64 from, __u64 to, __u64 flags);

@@ -118,7 +118,7 @@ fn describe(key: &flow_key, flow: &flow, now_ns: u64) -> Flow {
         } else {
             "vm accepted"
         },
-        flags: flag_names(flags),
+        flags: flag_names(flags).chain(far_names(flow.far.into())).collect(),
         next_seq: next.v,
         vm_seq: flow.vm_seq.v,
         high_seq: flow.high_seq.v,
@@ -143,8 +143,8 @@ fn vlan(tag: u16) -> Option<u16> {
     (u32::from(tag) & types::VLAN_PRESENT != 0).then_some(tag & 0x0fff)
 }
 
-fn flag_names(flags: u32) -> Vec<&'static str> {
-    const NAMES: [(u32, &str); 8] = [
+fn flag_names(flags: u32) -> impl Iterator<Item = &'static str> {
+    static NAMES: [(u32, &str); 8] = [
         (types::FLOW_F_TIMESTAMPS, "timestamps"),
         (types::FLOW_F_SACK, "sack"),
         (types::FLOW_F_FIN_SENDER, "fin-sender"),
@@ -154,7 +154,23 @@ fn flag_names(flags: u32) -> Vec<&'static str> {
         (types::FLOW_F_FOREIGN, "foreign-option"),
         (types::FLOW_F_CLOSED, "closed"),
     ];
-    NAMES.iter().filter(|(flag, _)| flags & flag != 0).map(|(_, name)| *name).collect()
+    names(&NAMES, flags)
+}
+
+/// What is known of the far end.
+fn far_names(far: u32) -> impl Iterator<Item = &'static str> {
+    static NAMES: [(u32, &str); 5] = [
+        (types::FAR_NEIGHBOUR, "neighbour"),
+        (types::FAR_PATH, "forwarded-path"),
+        (types::FAR_LATE, "forwarded-late"),
+        (types::FAR_TOO_BIG, "forwarded-mtu"),
+        (types::FAR_LEFT, "left"),
+    ];
+    names(&NAMES, far)
+}
+
+fn names(all: &'static [(u32, &'static str)], bits: u32) -> impl Iterator<Item = &'static str> {
+    all.iter().filter(move |(bit, _)| bits & bit != 0).map(|(_, name)| *name)
 }
 
 fn text(document: &FlowsDocument) -> String {

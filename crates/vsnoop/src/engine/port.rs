@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use vsnoop_bpf::types::{hold, seq};
 use vsnoop_bpf::{Hold, HoldMaps, Reserve};
-use vsnoop_hold::{Clock, Engine, PortAccess, Reason, Reclaimed, RunTime, Sent, Slice, Urgency};
+use vsnoop_hold::{
+    Clock, Engine, PortAccess, Reason, Reclaimed, RunTime, Sent, Slice, Urgency, Waited,
+};
 use vsnoop_host::ports::Attached;
 use vsnoop_host::reset::give_up;
 use vsnoop_host::system::clock::monotonic_ns;
@@ -158,6 +160,10 @@ impl vsnoop_hold::Memory for Surroundings {
         self.memory.heartbeat(now_ns);
     }
 
+    fn starves(&mut self, now_ns: u64) {
+        self.memory.starves(now_ns);
+    }
+
     fn set_handed(&mut self, number: u32, handed: seq) {
         self.memory.set_handed(number, handed);
     }
@@ -168,6 +174,10 @@ impl vsnoop_hold::Memory for Surroundings {
 
     fn set_wants_acks(&mut self, number: u32, wants: bool) {
         self.memory.set_wants_acks(number, wants);
+    }
+
+    fn set_late(&mut self, number: u32) {
+        self.memory.set_late(number);
     }
 
     fn set_handed_tsval(&mut self, number: u32, tsval: u32) {
@@ -252,6 +262,10 @@ impl Clock for Surroundings {
     fn forget_run_time(&mut self) {
         self.looked_at = Instant::now();
         self.vm.forget();
+    }
+
+    fn waited(&mut self) -> Option<Waited> {
+        self.vm.waited().map(|(vcpu_ns, process_ns)| Waited { vcpu_ns, process_ns })
     }
 }
 

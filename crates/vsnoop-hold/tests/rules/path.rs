@@ -1,0 +1,85 @@
+//! A path behind the VM: smaller segments, and a bound on what is repeated.
+
+use vsnoop_hold::Kind;
+use vsnoop_packet::vnet::VNET_BYTES;
+
+use crate::case::*;
+
+const KB: u32 = 1_000;
+/// Bytes that each round trip loses, of 500,000 or fewer.
+const LOST: u32 = 40 * KB;
+
+/// The VM was handed `bytes`, of which it has acknowledged none, and 1 MB is kept.
+fn handed(bytes: u32) -> HoldCase {
+    HoldCase::new(held(bytes, 1_000 * KB, 500 * KB))
+}
+
+fn len_of(frames: &[vsnoop_hold::HoldFrame], kind: Kind) -> u32 {
+    frames.iter().filter(|frame| frame.kind == kind).map(|frame| frame.len).sum()
+}
+
+/// Reports that the byte at `offset` is lost, and everything up to `end` has arrived.
+fn loses(c: &mut HoldCase, offset: u32, end: u32) {
+    c.h.vm_seq = at(offset);
+    c.duplicate_ack(&[(offset + LOST, end)]);
+}
+
+#[test]
+fn a_report_of_a_smaller_path_mtu_has_all_sent_again_in_that_size() {
+    let mut c = handed(20 * KB);
+    assert_eq!(c.send_all().iter().filter(|frame| frame.kind == Kind::Resend).count(), 0);
+    c.h.path_mss = 900;
+    c.h.too_big += 1;
+    let first = c.send().expect("a frame");
+    assert_eq!((first.kind, first.seq), (Kind::Resend, at(0)));
+    let headers = vsnoop_hold::headers(&c.h, &first, false, 1_500);
+    assert_eq!(u16::from_le_bytes([headers[4], headers[5]]), 900, "segments of the super-packet");
+    assert!(headers.len() > VNET_BYTES);
+    // The same report does not have it sent once more.
+    assert!(c.send_all().iter().all(|frame| frame.kind != Kind::Resend));
+}
+
+#[test]
+fn what_a_path_loses_again_and_again_halves_what_is_outstanding() {
+    let mut c = handed(0);
+    let first = len_of(&c.send_all(), Kind::Handover);
+    assert_eq!(first, 500 * KB, "no bound before a loss");
+    let mut outstanding = first;
+    for round in 0..3 {
+        let begin = c.h.vm_seq;
+        c.h.vm_acks += 1;
+        let handed = c.h.handed;
+        let offset = begin.diff(at(0)) as u32;
+        loses(&mut c, offset, handed.diff(at(0)) as u32);
+        let again = len_of(&c.send_all(), Kind::Resend);
+        assert_eq!(again, LOST, "only what is lost");
+        // All is acknowledged, and the window is as wide as ever.
+        let end = handed.diff(at(0)) as u32;
+        c.sacks(&[]);
+        c.h.tail = at(end + 1_000 * KB);
+        c.acks(end, end + 500 * KB);
+        let next = len_of(&c.send_all(), Kind::Handover);
+        match round {
+            0 => assert_eq!(next, first, "once is chance"),
+            _ => assert!(next < outstanding, "round {round}: {next} of {outstanding}"),
+        }
+        outstanding = next;
+    }
+}
+
+#[test]
+fn a_loss_now_and_then_bounds_nothing() {
+    let mut c = handed(0);
+    c.send_all();
+    for _ in 0..20 {
+        let offset = c.h.vm_seq.diff(at(0)) as u32;
+        let end = c.h.handed.diff(at(0)) as u32;
+        c.h.vm_acks += 1;
+        c.duplicate_ack(&[(offset + KB, end)]);
+        assert_eq!(len_of(&c.send_all(), Kind::Resend), KB);
+        c.sacks(&[]);
+        c.h.tail = at(end + 1_000 * KB);
+        c.acks(end, end + 500 * KB);
+        assert_eq!(len_of(&c.send_all(), Kind::Handover), 500 * KB);
+    }
+}
