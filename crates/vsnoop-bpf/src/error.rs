@@ -58,6 +58,12 @@ pub enum Error {
     /// The host's settings would prevent it.
     #[error(transparent)]
     Unready(#[from] Unready),
+    /// The host, or a control group, has too little memory left.
+    #[error(
+        "no more may be taken, or the kernel would end processes for want of memory: `vsnoop doctor` \
+         says whose limit that is"
+    )]
+    NoRoom,
     /// A map or link operation failed.
     #[error("cannot {what}: {source}")]
     Bpf {

@@ -3,18 +3,21 @@
 use std::time::{Duration, Instant};
 
 use crate::run_time::RunTime;
-use crate::system::process::{self, Process};
+use crate::system::holder::{self, Holder};
+use crate::system::process;
 use crate::system::vcpu::Threads;
 
 /// Interval of searches through all processes, and through the descriptors of the VM's.
 const SEARCH_PERIOD: Duration = Duration::from_secs(2);
+/// Interval of searches while a process without vCPUs holds the tap: it may have passed the tap on.
+const SEARCH_AGAIN: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
 pub struct Vm {
     /// The tap's present name, and the inode of its network namespace.
     tap: String,
     netns: u64,
-    process: Option<Process>,
+    holder: Option<Holder>,
     searched_at: Option<Instant>,
     /// Those of the tap, at the last search: the process may have many others.
     descriptors: Vec<i32>,
@@ -28,7 +31,7 @@ impl Vm {
         Self {
             tap,
             netns,
-            process: None,
+            holder: None,
             searched_at: None,
             descriptors: Vec::new(),
             listed_at: None,
@@ -54,7 +57,7 @@ impl Vm {
     /// Run time of the VM since the last sample, `elapsed` ago.
     pub fn run_time(&mut self, elapsed: Duration) -> RunTime {
         self.find_process();
-        let Some(pid) = self.process.as_ref().map(|process| process.pid) else {
+        let Some(pid) = self.holder.as_ref().map(|holder| holder.process.pid) else {
             // No process holds the tap.
             return RunTime::wall(elapsed);
         };
@@ -69,27 +72,35 @@ impl Vm {
     }
 
     fn list_descriptors(&mut self, pid: i32) {
-        if is_due(self.listed_at) {
+        if is_due(self.listed_at, SEARCH_PERIOD) {
             self.listed_at = Some(Instant::now());
             self.descriptors = process::descriptors(pid, &self.tap).collect();
         }
     }
 
     fn find_process(&mut self) {
-        if self.process.as_ref().is_some_and(Process::is_alive) {
+        let is_alive = |holder: &Holder| holder.process.is_alive();
+        self.holder = self.holder.take().filter(is_alive);
+        let period = match &self.holder {
+            Some(holder) if holder.evidence.has_vcpus && !self.descriptors.is_empty() => return,
+            Some(_) => SEARCH_AGAIN,
+            None => SEARCH_PERIOD,
+        };
+        if !is_due(self.searched_at, period) {
             return;
         }
-        self.process = None;
-        if is_due(self.searched_at) {
-            self.searched_at = Some(Instant::now());
-            self.process = process::holding_tap(&self.tap, self.netns);
+        self.searched_at = Some(Instant::now());
+        let found = holder::of_tap(&self.tap, self.netns);
+        let process = |holder: &Option<Holder>| holder.as_ref().map(|it| it.process.clone());
+        if process(&found) != process(&self.holder) {
             self.listed_at = None;
             self.threads = Threads::default();
         }
+        self.holder = found;
     }
 }
 
 /// Is a search due, the last of which was then?
-fn is_due(last: Option<Instant>) -> bool {
-    last.is_none_or(|last| last.elapsed() >= SEARCH_PERIOD)
+fn is_due(last: Option<Instant>, period: Duration) -> bool {
+    last.is_none_or(|last| last.elapsed() >= period)
 }
