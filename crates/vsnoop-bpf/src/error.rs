@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use vsnoop_flow::types::VSNOOP_ABI;
 
+use crate::lockdown::{lockdown, under};
+
 /// The crate's result.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -208,7 +210,7 @@ impl Error {
 
 /// The error of a part of an object that the kernel or libbpf refused.
 pub(crate) fn refused(what: &str) -> impl FnOnce(libbpf_rs::Error) -> Error + use<> {
-    let what = what.to_owned();
+    let what = under(what, lockdown().as_deref());
     move |source| match source.kind() {
         libbpf_rs::ErrorKind::PermissionDenied => {
             Error::Permission { what: format!("load {what}") }

@@ -104,3 +104,84 @@ impl Vm {
 fn is_due(last: Option<Instant>, period: Duration) -> bool {
     last.is_none_or(|last| last.elapsed() >= period)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::{AsFd, AsRawFd};
+    use std::os::unix::fs::MetadataExt;
+    use std::os::unix::process::CommandExt;
+    use std::process::{Child, Command, Stdio};
+
+    use nix::sched::{CloneFlags, unshare};
+    use nix::sys::signal::{Signal, kill};
+    use nix::unistd::Pid;
+    use vsnoop_netdev::tap::{Tap, TapOptions};
+
+    use super::*;
+
+    /// Reads the tap until it is dropped.
+    struct Reader(Child);
+
+    impl Reader {
+        fn start(tap: &Tap) -> Self {
+            let fd = tap.as_fd().as_raw_fd();
+            let mut cat = Command::new("cat");
+            cat.stdin(Stdio::null()).stdout(Stdio::null());
+            // SAFETY: between fork and exec there is one system call. It makes a descriptor that
+            // exec does not close.
+            unsafe { cat.pre_exec(move || Ok(drop(nix::unistd::dup2_stdin(borrowed(fd))?))) };
+            Self(cat.spawn().expect("cat"))
+        }
+
+        fn pid(&self) -> i32 {
+            self.0.id() as i32
+        }
+    }
+
+    fn borrowed(fd: i32) -> std::os::fd::BorrowedFd<'static> {
+        // SAFETY: the descriptor is open in the child, which was forked from its owner.
+        unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) }
+    }
+
+    impl Drop for Reader {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+        let since = Instant::now();
+        while !is_so() {
+            assert!(since.elapsed() < Duration::from_secs(120), "{what}");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// Time on the clock would have it reset after 10 minutes.
+    #[test]
+    fn a_stopped_reader_has_no_run_time_though_another_process_keeps_the_descriptor() {
+        // SAFETY: no arguments, cannot fail.
+        if unsafe { libc::geteuid() } != 0 {
+            eprintln!("skipped: needs root");
+            return;
+        }
+        let test = std::thread::spawn(|| {
+            unshare(CloneFlags::CLONE_NEWNET).expect("a network namespace");
+            let netns = std::fs::metadata("/proc/thread-self/ns/net").expect("asked").ino();
+            let options = TapOptions { nonblocking: false, ..TapOptions::default() };
+            // This process keeps the descriptor, and has the lower process id.
+            let tap = Tap::open("reads0", &options).expect("a tap");
+            let reader = Reader::start(&tap);
+            let found = || holder::of_tap("reads0", netns).map(|found| found.process.pid);
+            until("the reader is found", || found() == Some(reader.pid()));
+            kill(Pid::from_raw(reader.pid()), Signal::SIGSTOP).expect("stopped");
+            until("it has stopped", || Threads::of_process(reader.pid()).stopped);
+            let mut vm = Vm::behind("reads0", netns);
+            let second = Duration::from_secs(1);
+            vm.run_time(second);
+            assert_eq!(vm.run_time(second), RunTime::None);
+        });
+        test.join().expect("the test");
+    }
+}

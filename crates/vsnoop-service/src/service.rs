@@ -35,9 +35,9 @@ const STEP: Duration = Duration::from_millis(50);
 /// Longest work under the lock of commands: a command may wait for it, or a VM begin to migrate.
 const AT_WORK: Duration = Duration::from_millis(500);
 
-/// Interval of looks for helper and engine while a port is attached. Without an engine held bytes
-/// are given up after 30 s.
-const BACKGROUND: Duration = Duration::from_secs(5);
+/// Interval of looks for helper and engine while a port is attached: nothing else starts them when
+/// both are killed together. Without an engine held bytes are given up after 30 s.
+const BACKGROUND: Duration = Duration::from_secs(1);
 
 /// Pause after a look that failed.
 const TROUBLE: Duration = Duration::from_secs(1);

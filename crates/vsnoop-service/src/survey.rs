@@ -15,6 +15,7 @@ use vsnoop_host::system::process::{self, Process};
 use vsnoop_netdev::Device;
 
 use crate::act::LEAVING;
+use crate::control::FailedPort;
 use crate::error::Result;
 use crate::namespaces::Namespaces;
 use crate::reconcile::{Attachment, PortKey, Present, VmPlace};
@@ -179,13 +180,9 @@ impl Survey {
         present: &'a [Present],
         patterns: &'a [PortPattern],
     ) -> impl Iterator<Item = (&'a Present, &'a str)> {
-        let is_meant = |tap: &Tap| {
-            let is_met = |pattern: &PortPattern| pattern.meets(tap);
-            patterns.iter().any(is_met) && !patterns.iter().any(|pattern| pattern.matches(tap))
-        };
         present
             .iter()
-            .filter(move |port| port.attachment.is_none() && is_meant(&port.tap))
+            .filter(|port| port.attachment.is_none() && is_left_alone(&port.tap, patterns))
             .filter_map(|port| Some((port, self.holders.get(&port.key)?.why.as_deref()?)))
     }
 
@@ -221,6 +218,31 @@ impl Survey {
             }
         }
     }
+}
+
+/// Would a table have the tap if a VM were behind it?
+fn is_left_alone(tap: &Tap, patterns: &[PortPattern]) -> bool {
+    let is_met = |pattern: &PortPattern| pattern.meets(tap);
+    patterns.iter().any(is_met) && !patterns.iter().any(|pattern| pattern.matches(tap))
+}
+
+/// The taps of a network namespace that a service with these tables would leave alone because no VM
+/// is behind them.
+pub fn no_vms_of(netns: &Netns, patterns: &[PortPattern]) -> Result<Vec<FailedPort>> {
+    let devices = netns.run(netdev::list)?;
+    let mut holders = holder::of_all_taps();
+    let no_vm = |device: &Device| {
+        let found = holders.remove(&(device.name.clone(), netns.inode))?;
+        let known = Tap {
+            process: Some(found.process.name.clone()),
+            vm: process::vm_name(found.process.pid),
+            behind: found.behind(),
+            ..tap(device, &devices, netns)
+        };
+        let reason = found.why_left_alone().filter(|_| is_left_alone(&known, patterns))?;
+        Some(FailedPort { port: known.interface, netns: netns.inode, reason })
+    };
+    Ok(devices.iter().filter(|device| device.tap.is_some()).filter_map(no_vm).collect())
 }
 
 /// Removes the marks of taps that are not among the devices of their network namespace.
