@@ -18,7 +18,9 @@ rust=$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' Cargo.toml)
 
 release=$(uname -r)
 major=${release%%.*}; rest=${release#*.}; minor=${rest%%[!0-9]*}
+# Distributions port tcx back to older kernels.
 [ "$major" -gt 6 ] || { [ "$major" -eq 6 ] && [ "$minor" -ge 6 ]; } ||
+	grep -q ' tcx_prog_attach$' /proc/kallsyms ||
 	die "kernel $release is too old: vsnoop needs 6.6 or newer (tcx)"
 
 # Build: clang and libclang (BPF, generated types), libelf and zlib (libbpf),

@@ -1,14 +1,18 @@
 //! SIGKILL at any instant.
 
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
-use vsnoop_testbed::net::Offloads;
+use vsnoop_testbed::net::{Netns, Offloads};
 use vsnoop_testbed::relay::{Faults, Freeze};
 use vsnoop_testbed::stream::{Stream, StreamPlan};
 use vsnoop_testbed::topology::{Family, Side, TopologyOptions};
+use vsnoop_testbed::wait::wait_until;
 
 use crate::attached::Attached;
 use crate::background::Process::{self, Engine, Helper};
@@ -28,10 +32,13 @@ pub fn trials() -> Vec<Trial> {
         trial("killed::engine_while_the_vm_stands_still", || once(&[Engine])),
         trial("killed::helper_while_the_vm_stands_still", || once(&[Helper])),
         trial("killed::both_and_the_next_command_starts_them", || once(&[Helper, Engine])),
+        trial("killed::both_and_the_service_starts_them_without_a_command", of_service),
         trial("killed::engine_and_the_port_is_paused", paused),
     ]
 }
 
+/// Far longer than a service takes to start.
+const PATIENCE: Duration = Duration::from_secs(120);
 const KILLS: u64 = 50;
 /// The least number of kills while only the host has some of the data.
 const KILLS_WITH_HELD_DATA: u64 = KILLS / 5;
@@ -117,6 +124,51 @@ fn once(processes: &[Process]) -> Result<()> {
         process.next(Some(before))?;
     }
     scene::ends_exact(&topology, attached, pair)
+}
+
+/// No command comes, and no packet; each would end 30 s later if the service did not look.
+fn of_service() -> Result<()> {
+    let topology = scene::still().build()?;
+    let attached = scene::still().attach(&topology)?;
+    let service = Service::start(&topology.host)?;
+    let pair = held(&topology, &attached)?;
+    let before = [Helper, Engine].map(|it| it.kill());
+    for (process, before) in [Helper, Engine].into_iter().zip(before) {
+        process.next(Some(before?))?;
+    }
+    let ended = scene::ends_exact(&topology, attached, pair);
+    drop(service);
+    ended
+}
+
+/// A service that attaches nothing; ended when dropped.
+struct Service {
+    child: Child,
+    config: PathBuf,
+}
+
+impl Service {
+    fn start(host: &Netns) -> Result<Self> {
+        let config = PathBuf::from(format!("/run/vsnoop/{}.toml", host.name()));
+        fs::write(&config, "[[port]]\ninterface = \"none\"\n")?;
+        let mut command = Command::new(crate::host::program());
+        command.args(["--netns", host.name(), "run", "--config"]).arg(&config);
+        let child = command.stdin(Stdio::null()).stderr(Stdio::null()).spawn()?;
+        let service = Self { child, config };
+        wait_until("the service runs", PATIENCE, || {
+            let mut status = Command::new(crate::host::program());
+            Ok(status.args(["status", "--service"]).output()?.status.success())
+        })?;
+        Ok(service)
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = fs::remove_file(&self.config);
+    }
 }
 
 /// Draining needs an engine.

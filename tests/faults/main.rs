@@ -7,6 +7,7 @@
 mod gone;
 mod host;
 mod killed;
+mod memory;
 mod other_run;
 mod scene;
 mod stopped;
@@ -25,6 +26,7 @@ fn main() -> ExitCode {
         stopped::trials(),
         upgrade::trials(),
         gone::trials(),
+        memory::trials(),
         other_run::trials(),
     ]
     .into_iter()

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use vsnoop_flow::types::VSNOOP_ABI;
 
+use crate::lockdown::{lockdown, under};
+
 /// The crate's result.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -58,6 +60,12 @@ pub enum Error {
     /// The host's settings would prevent it.
     #[error(transparent)]
     Unready(#[from] Unready),
+    /// The host, or a control group, has too little memory left.
+    #[error(
+        "no more may be taken, or the kernel would end processes for want of memory: `vsnoop doctor` \
+         says whose limit that is"
+    )]
+    NoRoom,
     /// A map or link operation failed.
     #[error("cannot {what}: {source}")]
     Bpf {
@@ -202,7 +210,7 @@ impl Error {
 
 /// The error of a part of an object that the kernel or libbpf refused.
 pub(crate) fn refused(what: &str) -> impl FnOnce(libbpf_rs::Error) -> Error + use<> {
-    let what = what.to_owned();
+    let what = under(what, lockdown().as_deref());
     move |source| match source.kind() {
         libbpf_rs::ErrorKind::PermissionDenied => {
             Error::Permission { what: format!("load {what}") }

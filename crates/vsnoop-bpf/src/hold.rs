@@ -102,6 +102,7 @@ impl HoldMaps {
         self.slabs.adopt(count)?;
         if self.slabs.len() == 0 && self.quota() > 0 {
             self.slabs.wait(count)?;
+            // Without memory for it the port begins without.
             self.slabs.add(1, reserve, count)?;
             self.slabs.wait(count)?;
         }
@@ -144,8 +145,14 @@ impl HoldMaps {
         }
         let count = word(&self.port, STATE + std::mem::offset_of!(port_state, slabs));
         let added = self.slabs.add(more, &self.reserve, count);
-        // Set again: a connection whose window is closed for want of memory does not ask again.
-        added.inspect_err(|_| self.wants_slabs().store(1, Ordering::Release))
+        if !matches!(added, Ok(added) if added == more) {
+            // A connection whose window is closed for want of memory does not ask again.
+            self.wants_slabs().store(1, Ordering::Release);
+        }
+        match added? {
+            0 => Err(Error::NoRoom),
+            _ => Ok(()),
+        }
     }
 
     /// Do the hooks want memory? Set by them, cleared by the engine.

@@ -4,6 +4,9 @@
 //! within a millisecond. So the engine keeps a few for all ports together, gives them to the port
 //! that wants some, and makes others one by one when nothing else is to be done. None has ever been
 //! used: what a port gives back goes to the kernel.
+//!
+//! Before it makes slabs the reserve asks how much memory may be taken ([`Reserve::within`]): where
+//! it is short, the kernel would not refuse, but end processes, this one among them.
 
 use std::cell::RefCell;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
@@ -22,9 +25,18 @@ use crate::text::c_name;
 const MOST: usize = (HOLD_READY_SLABS + SLABS_AT_ONCE) as usize;
 
 /// The engine's, of all ports. Copies are of the same one.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct Reserve {
-    slabs: Rc<RefCell<Vec<NewSlab>>>,
+    pub(crate) slabs: Rc<RefCell<Vec<NewSlab>>>,
+    /// Bytes that may be taken now.
+    pub(crate) room: fn() -> u64,
+}
+
+impl Default for Reserve {
+    /// Without a bound.
+    fn default() -> Self {
+        Self::within(|| u64::MAX)
+    }
 }
 
 /// A slab that is in no port's map.
@@ -36,14 +48,30 @@ pub(crate) struct NewSlab {
 }
 
 impl Reserve {
-    /// Makes one slab; false when there are enough.
+    /// `room`: the bytes that may be taken from the kernel now.
+    pub fn within(room: fn() -> u64) -> Self {
+        Self { slabs: Rc::default(), room }
+    }
+
+    /// Makes one slab; false when there are enough, or there is no memory for it.
     pub fn refill(&self) -> Result<bool> {
-        if self.slabs.borrow().len() >= MOST {
+        let there = self.slabs.borrow().len();
+        if there >= MOST || self.available(there as u32 + 1) <= there as u32 {
             return Ok(false);
         }
         let slab = NewSlab::make(Path::new("the reserve of memory for what is held"))?;
         self.slabs.borrow_mut().push(slab);
         Ok(true)
+    }
+
+    /// How many of so many slabs it has, or may make.
+    pub(crate) fn available(&self, wanted: u32) -> u32 {
+        let there = self.slabs.borrow().len() as u32;
+        if wanted <= there {
+            return wanted;
+        }
+        let more = (self.room)() / size_of::<hold_slab>() as u64;
+        wanted.min(there.saturating_add(u32::try_from(more).unwrap_or(u32::MAX)))
     }
 
     /// One of them, or a new one. `dir`: of the port that gets it.

@@ -184,16 +184,21 @@ impl Slabs {
         Ok(())
     }
 
-    /// Adds `more` slabs, if [`Slabs::may_add`]. For the engine only. They are counted, and used,
-    /// once the kernel has them: when this returns, or later ([`Slabs::settle`]).
-    pub(crate) fn add(&mut self, more: u32, reserve: &Reserve, count: &AtomicU32) -> Result<()> {
+    /// Adds `more` slabs, if [`Slabs::may_add`], or as many as there is memory for. Returns their
+    /// number. For the engine only. They are counted, and used, once the kernel has them: when this
+    /// returns, or later ([`Slabs::settle`]).
+    pub(crate) fn add(&mut self, more: u32, reserve: &Reserve, count: &AtomicU32) -> Result<u32> {
+        let more = reserve.available(more);
+        if more == 0 {
+            return Ok(0);
+        }
         self.begin_adding(more, reserve)?;
         let start = Instant::now();
         while count.load(Ordering::Relaxed) < self.len() && start.elapsed() < PATIENCE {
             thread::sleep(LOOK);
             self.settle(count)?;
         }
-        Ok(())
+        Ok(more)
     }
 
     fn begin_adding(&mut self, more: u32, reserve: &Reserve) -> Result<()> {
@@ -410,7 +415,7 @@ mod tests {
 
     fn add(slabs: &mut Slabs, more: u32, count: &AtomicU32) {
         let reserve = Reserve::default();
-        slabs.add(more, &reserve, count).and_then(|()| slabs.wait(count)).expect("add");
+        slabs.add(more, &reserve, count).and_then(|_| slabs.wait(count)).expect("add");
     }
 
     /// One; false when something in it is used.
@@ -528,7 +533,7 @@ mod tests {
         for _ in 0..2 {
             assert!(reserve.refill().expect("refill"));
         }
-        engine.add(3, &reserve, &count).and_then(|()| engine.wait(&count)).expect("add");
+        engine.add(3, &reserve, &count).and_then(|_| engine.wait(&count)).expect("add");
         assert_eq!(count.load(Ordering::Acquire), 3);
         // It has none left, and is filled up to its bound.
         let mut made = 0;
@@ -537,6 +542,25 @@ mod tests {
         }
         assert!(made > 2, "{made}");
         assert!(!reserve.refill().expect("refill"));
+    }
+
+    #[test]
+    fn as_many_come_as_there_is_memory_for_and_the_reserve_does_not_take_the_last() {
+        const SLAB: u64 = size_of::<hold_slab>() as u64;
+        let Some((mut engine, _, count)) = two() else { return };
+        let two = Reserve::within(|| 3 * SLAB - 1);
+        assert_eq!(engine.add(5, &two, &count).expect("add"), 2);
+        engine.wait(&count).expect("wait");
+        assert_eq!(count.load(Ordering::Acquire), 2);
+        let none = Reserve::within(|| SLAB - 1);
+        assert_eq!(engine.add(5, &none, &count).expect("add"), 0);
+        assert_eq!((count.load(Ordering::Acquire), engine.changes()), (2, 0));
+        assert!(!none.refill().expect("refill"));
+        assert!(two.refill().expect("refill"));
+        // What it has was taken before.
+        let one = Reserve { room: || 0, ..two };
+        assert!(!one.refill().expect("refill"));
+        assert_eq!(engine.add(5, &one, &count).expect("add"), 1);
     }
 
     #[test]

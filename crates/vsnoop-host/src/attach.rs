@@ -16,6 +16,7 @@ use crate::left_off::{Mark, Marks};
 use crate::ports;
 use crate::quota;
 use crate::settings::{Mode, Settings};
+use crate::system::holder::{self, Holder};
 use crate::system::netdev::{self, Device};
 use crate::system::netns::Netns;
 use crate::system::{foreign, qdisc};
@@ -58,6 +59,7 @@ fn attach_device(device: &Device, netns: &Netns, request: &Request<'_>) -> Resul
     let Request { settings, config, .. } = request;
     let name = &device.name;
     refuse_attached(device, netns)?;
+    refuse_link(device, netns)?;
     // Without early acknowledgement the hand-over need not be exact.
     let is_observed = settings.mode == Mode::Observe;
     let root = qdisc::root(device)?;
@@ -144,6 +146,23 @@ pub fn refuse_attached(device: &Device, netns: &Netns) -> Result<()> {
         Ok(_) => Err(vsnoop_bpf::Error::AlreadyAttached { ifname: device.name.clone() }.into()),
         Err(vsnoop_bpf::Error::NotAttached(_)) => Ok(()),
         Err(error) => Err(Error::CannotAttach { port: device.name.clone(), source: error }),
+    }
+}
+
+/// Refuses a tap that a link of vsnoop has made: what goes there is for another host, whose vsnoop
+/// knows better what its VMs have.
+fn refuse_link(device: &Device, netns: &Netns) -> Result<()> {
+    let name = &device.name;
+    match holder::of_tap(name, netns.inode) {
+        Some(Holder { is_link: true, process, .. }) => Err(unfit(
+            Unfit::Other,
+            format!(
+                "port {name} is the tap of a link of vsnoop (process {}), with no VM behind it: attach \
+                 the taps of the VMs",
+                process.pid
+            ),
+        )),
+        _ => Ok(()),
     }
 }
 

@@ -11,7 +11,7 @@ use crate::config::{Config, HOLD_LEAST};
 use crate::error::{Error, Result, Unfit, unfit};
 use crate::ports::{self, Attached};
 use crate::system::netns::Netns;
-use crate::system::{memory, netdev, process};
+use crate::system::{holder, memory, netdev};
 use crate::units;
 
 /// Largest default; enough for 1 Gb/s during half a second.
@@ -140,7 +140,7 @@ fn given(ports: &[Attached]) -> Result<Vec<(String, u64)>> {
 /// Taps of the namespace, and taps of other namespaces that a process holds.
 fn vms(netns: &Netns) -> Result<u64> {
     let here = netns.run(netdev::list)?.iter().filter(|device| device.tap.is_some()).count();
-    let holders = process::tap_holders();
+    let holders = holder::of_all_taps();
     let elsewhere = holders.keys().filter(|(_, inode)| *inode != netns.inode).count();
     Ok((here + elsewhere) as u64)
 }

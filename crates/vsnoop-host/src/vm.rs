@@ -4,11 +4,14 @@ use std::time::{Duration, Instant};
 
 use vsnoop_hold::{RunTime, Threads};
 
-use crate::system::process::{self, Process};
+use crate::system::holder::{self, Holder};
+use crate::system::process;
 use crate::system::vcpu::{self, Vcpu};
 
 /// Interval of searches through all processes, and through the descriptors of the VM's.
 const SEARCH_PERIOD: Duration = Duration::from_secs(2);
+/// Interval of searches while a process without vCPUs holds the tap: it may have passed the tap on.
+const SEARCH_AGAIN: Duration = Duration::from_secs(10);
 
 /// How long the threads of a VM have waited for a CPU.
 #[derive(Debug)]
@@ -23,7 +26,7 @@ pub struct Vm {
     /// The tap's present name, and the inode of its network namespace.
     tap: String,
     netns: u64,
-    process: Option<Process>,
+    holder: Option<Holder>,
     searched_at: Option<Instant>,
     /// Those of the tap, at the last search: the process may have many others.
     descriptors: Vec<i32>,
@@ -39,7 +42,7 @@ impl Vm {
         Self {
             tap,
             netns,
-            process: None,
+            holder: None,
             searched_at: None,
             descriptors: Vec::new(),
             listed_at: None,
@@ -66,7 +69,7 @@ impl Vm {
     /// Run time of the VM since the last sample, `elapsed` ago.
     pub fn run_time(&mut self, elapsed: Duration) -> RunTime {
         self.find_process();
-        let Some(pid) = self.process.as_ref().map(|process| process.pid) else {
+        let Some(pid) = self.holder.as_ref().map(|holder| holder.process.pid) else {
             // No process holds the tap.
             return RunTime::wall(elapsed);
         };
@@ -100,27 +103,116 @@ impl Vm {
     }
 
     fn list_descriptors(&mut self, pid: i32) {
-        if is_due(self.listed_at) {
+        if is_due(self.listed_at, SEARCH_PERIOD) {
             self.listed_at = Some(Instant::now());
             self.descriptors = process::descriptors(pid, &self.tap).collect();
         }
     }
 
     fn find_process(&mut self) {
-        if self.process.as_ref().is_some_and(Process::is_alive) {
+        let is_alive = |holder: &Holder| holder.process.is_alive();
+        self.holder = self.holder.take().filter(is_alive);
+        let period = match &self.holder {
+            Some(holder) if holder.evidence.has_vcpus && !self.descriptors.is_empty() => return,
+            Some(_) => SEARCH_AGAIN,
+            None => SEARCH_PERIOD,
+        };
+        if !is_due(self.searched_at, period) {
             return;
         }
-        self.process = None;
-        if is_due(self.searched_at) {
-            self.searched_at = Some(Instant::now());
-            self.process = process::holding_tap(&self.tap, self.netns);
+        self.searched_at = Some(Instant::now());
+        let found = holder::of_tap(&self.tap, self.netns);
+        let process = |holder: &Option<Holder>| holder.as_ref().map(|it| it.process.clone());
+        if process(&found) != process(&self.holder) {
             self.listed_at = None;
             self.threads = Threads::default();
         }
+        self.holder = found;
     }
 }
 
 /// Is a search due, the last of which was then?
-fn is_due(last: Option<Instant>) -> bool {
-    last.is_none_or(|last| last.elapsed() >= SEARCH_PERIOD)
+fn is_due(last: Option<Instant>, period: Duration) -> bool {
+    last.is_none_or(|last| last.elapsed() >= period)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::{AsFd, AsRawFd};
+    use std::os::unix::fs::MetadataExt;
+    use std::os::unix::process::CommandExt;
+    use std::process::{Child, Command, Stdio};
+
+    use nix::sched::{CloneFlags, unshare};
+    use nix::sys::signal::{Signal, kill};
+    use nix::unistd::Pid;
+    use vsnoop_netdev::tap::{Tap, TapOptions};
+
+    use super::*;
+
+    /// Reads the tap until it is dropped.
+    struct Reader(Child);
+
+    impl Reader {
+        fn start(tap: &Tap) -> Self {
+            let fd = tap.as_fd().as_raw_fd();
+            let mut cat = Command::new("cat");
+            cat.stdin(Stdio::null()).stdout(Stdio::null());
+            // SAFETY: between fork and exec there is one system call. It makes a descriptor that
+            // exec does not close.
+            unsafe { cat.pre_exec(move || Ok(drop(nix::unistd::dup2_stdin(borrowed(fd))?))) };
+            Self(cat.spawn().expect("cat"))
+        }
+
+        fn pid(&self) -> i32 {
+            self.0.id() as i32
+        }
+    }
+
+    fn borrowed(fd: i32) -> std::os::fd::BorrowedFd<'static> {
+        // SAFETY: the descriptor is open in the child, which was forked from its owner.
+        unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) }
+    }
+
+    impl Drop for Reader {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+        let since = Instant::now();
+        while !is_so() {
+            assert!(since.elapsed() < Duration::from_secs(120), "{what}");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// Time on the clock would have it reset after 10 minutes.
+    #[test]
+    fn a_stopped_reader_has_no_run_time_though_another_process_keeps_the_descriptor() {
+        // SAFETY: no arguments, cannot fail.
+        if unsafe { libc::geteuid() } != 0 {
+            eprintln!("skipped: needs root");
+            return;
+        }
+        let test = std::thread::spawn(|| {
+            unshare(CloneFlags::CLONE_NEWNET).expect("a network namespace");
+            let netns = std::fs::metadata("/proc/thread-self/ns/net").expect("asked").ino();
+            let options = TapOptions { nonblocking: false, ..TapOptions::default() };
+            // This process keeps the descriptor, and has the lower process id.
+            let tap = Tap::open("reads0", &options).expect("a tap");
+            let reader = Reader::start(&tap);
+            let found = || holder::of_tap("reads0", netns).map(|found| found.process.pid);
+            until("the reader is found", || found() == Some(reader.pid()));
+            kill(Pid::from_raw(reader.pid()), Signal::SIGSTOP).expect("stopped");
+            until("it has stopped", || Threads::of_process(reader.pid()).stopped);
+            let mut vm = Vm::behind("reads0", netns);
+            let second = Duration::from_secs(1);
+            vm.run_time(second);
+            assert_eq!(vm.run_time(second), RunTime::None);
+        });
+        test.join().expect("the test");
+    }
 }

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use vsnoop_host::ports::Attached;
+use vsnoop_host::system::holder;
 use vsnoop_host::system::netdev;
 use vsnoop_host::system::netns::{NAMED, Netns};
 use vsnoop_host::system::process::{self, Process};
@@ -102,10 +103,11 @@ impl Surroundings {
         if !is_any_unknown || !(is_new || is_old) {
             return;
         }
-        let mut found = process::tap_holders();
+        let mut found = holder::of_all_taps();
         for (key, place) in places {
             let Some(name) = &place.name else { continue };
-            if let Some(process) = found.remove(&(name.clone(), key.0)) {
+            if let Some(found) = found.remove(&(name.clone(), key.0)) {
+                let process = found.process;
                 let vm = process::vm_name(process.pid);
                 self.holders.insert(*key, Holder { process, vm });
             }

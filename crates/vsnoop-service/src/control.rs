@@ -78,6 +78,10 @@ pub struct State {
     /// version names none.
     #[serde(default)]
     pub left_off: Vec<LeftOff>,
+    /// Taps that are left alone, because no VM is behind them. A service of an older version names
+    /// none.
+    #[serde(default)]
+    pub no_vms: Vec<FailedPort>,
     /// QMP monitors that cannot be used. A service of an older version names none.
     #[serde(default)]
     pub failed_monitors: Vec<FailedMonitor>,
@@ -89,6 +93,7 @@ pub struct State {
     pub metrics_failed: Option<String>,
 }
 
+/// A tap that is not attached, and why.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailedPort {
     pub port: String,

@@ -26,3 +26,4 @@ mod survey;
 
 pub use error::{Error, Result};
 pub use service::{Options, run};
+pub use survey::no_vms_of;

@@ -1,6 +1,6 @@
 //! The loop: waits for events, looks at what there is, and carries out the plan.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -35,9 +35,9 @@ const STEP: Duration = Duration::from_millis(50);
 /// Longest work under the lock of commands: a command may wait for it, or a VM begin to migrate.
 const AT_WORK: Duration = Duration::from_millis(500);
 
-/// Interval of looks for helper and engine while a port is attached. Without an engine held bytes
-/// are given up after 30 s.
-const BACKGROUND: Duration = Duration::from_secs(5);
+/// Interval of looks for helper and engine while a port is attached: nothing else starts them when
+/// both are killed together. Without an engine held bytes are given up after 30 s.
+const BACKGROUND: Duration = Duration::from_secs(1);
 
 /// Pause after a look that failed.
 const TROUBLE: Duration = Duration::from_secs(1);
@@ -66,6 +66,8 @@ struct Service {
     monitors: Monitors,
     departures: Departures,
     reconciler: Reconciler,
+    /// Why taps are left alone, as the log has it.
+    left_alone: HashMap<PortKey, String>,
     draining: Vec<Draining>,
     began: Instant,
     /// Something is under way that no event ends.
@@ -97,6 +99,7 @@ pub fn run(options: Options) -> Result<()> {
         monitors: Monitors::default(),
         departures: Departures::open()?,
         reconciler: Reconciler::default(),
+        left_alone: HashMap::new(),
         draining: Vec::new(),
         began: Instant::now(),
         is_hurried: false,
@@ -202,6 +205,22 @@ impl Service {
         self.config.ports.iter().map(|pattern| pattern.name.clone()).collect()
     }
 
+    /// Logs once why a tap is left alone that the configuration means.
+    fn say_what_is_no_vm(&mut self, present: &[Present]) {
+        let no_vms = self.survey.no_vms(present, &self.patterns);
+        let now: HashMap<_, _> = no_vms
+            .map(|(port, why)| (port.key, format!("tap {}: {why}", port.tap.interface)))
+            .collect();
+        for (key, text) in &now {
+            if self.left_alone.get(key) != Some(text) {
+                tracing::info!(
+                    "{text}: it is left alone, unless `interface` names it without * and ?"
+                );
+            }
+        }
+        self.left_alone = now;
+    }
+
     fn state(&self, present: &[Present]) -> State {
         let failed = present.iter().filter_map(|port| {
             Some(FailedPort {
@@ -209,6 +228,11 @@ impl Service {
                 netns: port.key.netns,
                 reason: self.reconciler.reason(port.key)?.to_owned(),
             })
+        });
+        let no_vms = self.survey.no_vms(present, &self.patterns).map(|(port, why)| FailedPort {
+            port: port.tap.interface.clone(),
+            netns: port.key.netns,
+            reason: why.to_owned(),
         });
         let left_off = present.iter().filter(|port| port.is_left_off && port.attachment.is_none());
         let left_off = left_off
@@ -220,6 +244,7 @@ impl Service {
             tables: self.tables(),
             failed: failed.collect(),
             left_off: left_off.collect(),
+            no_vms: no_vms.collect(),
             failed_monitors: self.monitors.failed(),
             metrics,
             metrics_failed,
@@ -241,6 +266,7 @@ impl Service {
         self.control.begin_look();
         self.is_hurried = self.namespaces.follow(&self.patterns)?;
         let mut seen = self.survey.look(&self.namespaces, &self.patterns)?;
+        self.say_what_is_no_vm(&seen.present);
         self.follow_vms(&mut seen.present);
         let now = self.began.elapsed();
         let mut actions = self.reconciler.plan(now, &seen.present, &self.patterns);

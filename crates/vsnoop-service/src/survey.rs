@@ -8,12 +8,14 @@ use vsnoop_host::config::port::{PortPattern, Tap};
 use vsnoop_host::error::with_causes;
 use vsnoop_host::left_off::{Found, Mark, Marks};
 use vsnoop_host::ports::{self, AttachmentState};
+use vsnoop_host::system::holder::{self, Behind};
 use vsnoop_host::system::netdev;
 use vsnoop_host::system::netns::Netns;
 use vsnoop_host::system::process::{self, Process};
 use vsnoop_netdev::Device;
 
 use crate::act::LEAVING;
+use crate::control::FailedPort;
 use crate::error::Result;
 use crate::namespaces::Namespaces;
 use crate::reconcile::{Attachment, PortKey, Present, VmPlace};
@@ -29,6 +31,8 @@ const MANAGERS: [&str; 2] = ["libvirtd", "virtqemud"];
 const PASSED_ON_WITHIN: Duration = Duration::from_secs(60);
 /// A process that held a tap is known for this long after its end, or the tap's.
 const EARLIER: Duration = Duration::from_secs(60);
+/// Interval of looks at taps whose holder is no VM: it may pass the tap on later.
+const NO_VM_AGAIN: Duration = Duration::from_secs(30);
 /// Between two looks until then.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
@@ -36,13 +40,30 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 struct Holder {
     process: Process,
     vm: Option<String>,
+    behind: Behind,
+    /// Why the tap is left alone.
+    why: Option<String>,
     /// When the first process was found that holds this tap.
     since: Instant,
+    found_at: Instant,
 }
 
 impl Holder {
+    fn new(found: holder::Holder, before: Option<&Self>) -> Self {
+        let now = Instant::now();
+        Self {
+            vm: process::vm_name(found.process.pid),
+            behind: found.behind(),
+            why: found.why_left_alone(),
+            process: found.process,
+            since: before.map_or(now, |before| before.since),
+            found_at: now,
+        }
+    }
+
     fn may_pass_it_on(&self) -> bool {
-        self.vm.is_none() && self.since.elapsed() < PASSED_ON_WITHIN
+        let is_no_vm = self.vm.is_none() || self.behind != Behind::Vm;
+        is_no_vm && self.since.elapsed() < PASSED_ON_WITHIN
     }
 
     /// Is the tap still being set up?
@@ -141,29 +162,48 @@ impl Survey {
 
     /// The longest time until the next look, while the process that holds a tap may change.
     pub fn pause(&self) -> Option<Duration> {
-        self.holders.values().any(|holder| self.may_change(holder)).then_some(LOOK_AGAIN)
+        self.holders.values().filter_map(|holder| self.look_again(holder)).min()
     }
 
-    fn may_change(&self, holder: &Holder) -> bool {
-        holder.sets_it_up() || (self.asks && holder.may_pass_it_on())
+    /// How long after a search this tap is looked at again; `None`: when its holder has ended.
+    fn look_again(&self, holder: &Holder) -> Option<Duration> {
+        let is_no_vm = holder.behind != Behind::Vm;
+        if holder.sets_it_up() || ((self.asks || is_no_vm) && holder.may_pass_it_on()) {
+            return Some(LOOK_AGAIN);
+        }
+        is_no_vm.then_some(NO_VM_AGAIN)
     }
 
-    /// Of all taps if a table asks for it, else of those that may be attached.
+    /// Why these taps are left alone, which meet the conditions of a table.
+    pub fn no_vms<'a>(
+        &'a self,
+        present: &'a [Present],
+        patterns: &'a [PortPattern],
+    ) -> impl Iterator<Item = (&'a Present, &'a str)> {
+        present
+            .iter()
+            .filter(|port| port.attachment.is_none() && is_left_alone(&port.tap, patterns))
+            .filter_map(|port| Some((port, self.holders.get(&port.key)?.why.as_deref()?)))
+    }
+
+    /// Of all taps if a table asks for it, else of those that the service attaches.
     fn find_holders(&mut self, present: &mut [Present]) {
-        let is_known = |key: &PortKey| self.holders.get(key).is_some_and(|it| !self.may_change(it));
-        let is_wanted = |port: &Present| self.asks || port.attachment.is_none();
+        let is_due = |holder: &Holder| {
+            self.look_again(holder).is_some_and(|again| holder.found_at.elapsed() >= again)
+        };
+        let is_known = |key: &PortKey| self.holders.get(key).is_some_and(|it| !is_due(it));
+        let is_wanted =
+            |port: &Present| self.asks || port.attachment != Some(Attachment::ByCommand);
         let is_unknown = |port: &&Present| {
             port.is_ready && port.is_held && is_wanted(port) && !is_known(&port.key)
         };
         let unknown: Vec<_> = present.iter().filter(is_unknown).collect();
-        let mut found = if unknown.is_empty() { HashMap::new() } else { process::tap_holders() };
+        let mut found = if unknown.is_empty() { HashMap::new() } else { holder::of_all_taps() };
         for port in unknown {
             let name = (port.tap.interface.clone(), port.key.netns);
             let before = self.holders.remove(&port.key);
-            if let Some(process) = found.remove(&name) {
-                let vm = process::vm_name(process.pid);
-                let since = before.map_or_else(Instant::now, |before| before.since);
-                self.holders.insert(port.key, Holder { process, vm, since });
+            if let Some(found) = found.remove(&name) {
+                self.holders.insert(port.key, Holder::new(found, before.as_ref()));
             }
         }
         for port in present {
@@ -171,9 +211,38 @@ impl Survey {
                 port.tap.process = Some(holder.process.name.clone());
                 port.tap.vm.clone_from(&holder.vm);
                 port.is_ready &= !holder.sets_it_up();
+                // A monitor that has just taken the place of another may have no vCPUs yet.
+                if port.attachment.is_none() || !holder.may_pass_it_on() {
+                    port.tap.behind = holder.behind;
+                }
             }
         }
     }
+}
+
+/// Would a table have the tap if a VM were behind it?
+fn is_left_alone(tap: &Tap, patterns: &[PortPattern]) -> bool {
+    let is_met = |pattern: &PortPattern| pattern.meets(tap);
+    patterns.iter().any(is_met) && !patterns.iter().any(|pattern| pattern.matches(tap))
+}
+
+/// The taps of a network namespace that a service with these tables would leave alone because no VM
+/// is behind them.
+pub fn no_vms_of(netns: &Netns, patterns: &[PortPattern]) -> Result<Vec<FailedPort>> {
+    let devices = netns.run(netdev::list)?;
+    let mut holders = holder::of_all_taps();
+    let no_vm = |device: &Device| {
+        let found = holders.remove(&(device.name.clone(), netns.inode))?;
+        let known = Tap {
+            process: Some(found.process.name.clone()),
+            vm: process::vm_name(found.process.pid),
+            behind: found.behind(),
+            ..tap(device, &devices, netns)
+        };
+        let reason = found.why_left_alone().filter(|_| is_left_alone(&known, patterns))?;
+        Some(FailedPort { port: known.interface, netns: netns.inode, reason })
+    };
+    Ok(devices.iter().filter(|device| device.tap.is_some()).filter_map(no_vm).collect())
 }
 
 /// Removes the marks of taps that are not among the devices of their network namespace.

@@ -1,6 +1,6 @@
 //! The background processes, helper and engine: a host has one of each. A lock file has the id of
-//! the running process. This module starts them, sets up their logs, and has them give up the
-//! privileges that they do not use.
+//! the running process. This module starts them, takes them out of their starter's session, sets up
+//! their logs, and has them give up the privileges that they do not use.
 
 use std::fs::{self, File};
 use std::io::{IsTerminal, Seek, Write};
@@ -19,7 +19,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{fmt, registry, reload};
 use vsnoop_host::error::with_causes;
 use vsnoop_host::lock::{self, try_lock, try_lock_directory};
-use vsnoop_host::system::kernel;
+use vsnoop_host::system::{kernel, session};
 use vsnoop_privileges::refusals::{BPF_PROGRAMS, NEVER, OTHER_NAMESPACES};
 use vsnoop_privileges::{Capability, Privileges};
 
@@ -220,6 +220,7 @@ pub fn own_program() -> Result<PathBuf> {
 pub fn begin(foreground: bool) -> Result<Interrupt> {
     if !foreground {
         leave_the_terminal()?;
+        session::leave();
     }
     drop(log_to(foreground)?);
     kernel::require()?;

@@ -96,7 +96,9 @@ pub fn exit_code(error: &anyhow::Error) -> u8 {
         Some(BpfError::Load { .. }) => Unfit::Kernel,
         Some(BpfError::Unready(_)) => Unfit::Other,
         Some(BpfError::TwoRules { .. }) => return EXIT_USAGE,
-        Some(BpfError::Bpf { .. } | BpfError::Io { .. }) | None => return EXIT_RUNTIME,
+        Some(BpfError::Bpf { .. } | BpfError::Io { .. } | BpfError::NoRoom) | None => {
+            return EXIT_RUNTIME;
+        }
     })
 }
 

@@ -25,6 +25,8 @@ pub struct ServiceStatus {
     tables: Vec<String>,
     failed: Vec<FailedPort>,
     left_off: Vec<LeftOff>,
+    /// Taps that it leaves alone, because no VM is behind them.
+    no_vms: Vec<FailedPort>,
     failed_monitors: Vec<FailedMonitor>,
     /// Where it answers Prometheus, and why it does not.
     metrics: Option<SocketAddr>,
@@ -52,6 +54,7 @@ impl ServiceStatus {
             tables: state.tables,
             failed: state.failed,
             left_off: state.left_off,
+            no_vms: state.no_vms,
             failed_monitors: state.failed_monitors,
             metrics: state.metrics,
             metrics_failed: state.metrics_failed,
@@ -97,6 +100,11 @@ impl ServiceStatus {
         lines.extend(self.failed.iter().map(|failed| {
             format!("{}: the service cannot attach it: {}", failed.port, failed.reason)
         }));
+        lines.extend(
+            self.no_vms
+                .iter()
+                .map(|tap| format!("{}: the service leaves it alone: {}", tap.port, tap.reason)),
+        );
         if !self.left_off.is_empty() {
             let names: Vec<_> = self.left_off.iter().map(|left| left.port.as_str()).collect();
             lines.push(format!(
@@ -125,6 +133,7 @@ mod tests {
             tables: vec!["web".into()],
             failed: vec![FailedPort { port: "tap0".into(), netns: 1, reason: "why".into() }],
             left_off: vec![LeftOff { port: "tap1".into(), netns: 1 }],
+            no_vms: vec![FailedPort { port: "tap2".into(), netns: 1, reason: "a VPN".into() }],
             failed_monitors: vec![FailedMonitor { path: "/q".into(), reason: "silent".into() }],
             metrics: None,
             metrics_failed: Some("no endpoint".into()),
@@ -132,9 +141,10 @@ mod tests {
         let lines = running.lines();
         assert_eq!(lines[0], "the service runs (process 7; /f.toml, 1 table [[port]])");
         assert_eq!(lines[1], "tap0: the service cannot attach it: why");
-        assert!(lines[2].contains("detached: tap1; `vsnoop reload`"), "{}", lines[2]);
-        assert_eq!(lines[3], "QMP monitor /q: silent; a migration of its VM is not noticed");
-        assert_eq!(lines[4], "no endpoint");
+        assert_eq!(lines[2], "tap2: the service leaves it alone: a VPN");
+        assert!(lines[3].contains("detached: tap1; `vsnoop reload`"), "{}", lines[3]);
+        assert_eq!(lines[4], "QMP monitor /q: silent; a migration of its VM is not noticed");
+        assert_eq!(lines[5], "no endpoint");
         let missing = ServiceStatus::default().lines();
         assert!(missing.len() == 1 && missing[0].starts_with("no service runs"), "{missing:?}");
     }

@@ -18,6 +18,7 @@ use crate::error::Result;
 use crate::incast::setting::{self, Rate};
 use crate::lists::{self, Lists};
 use crate::settings::{Incast, Mode, Settings};
+use crate::system::holder::Behind;
 
 /// A canary is counted in hundredths of a per cent.
 const WHOLE: u32 = 10_000;
@@ -41,6 +42,7 @@ pub struct Tap {
     pub vm: Option<String>,
     /// Name of its network namespace; `None`: that of the service.
     pub netns: Option<String>,
+    pub behind: Behind,
 }
 
 /// A table `[[port]]`.
@@ -81,7 +83,26 @@ impl PortPattern {
         }
     }
 
+    /// Does the tap belong to this table? One without a VM behind it only if it is named.
     pub fn matches(&self, tap: &Tap) -> bool {
+        let may_be = match tap.behind {
+            Behind::Vm => true,
+            Behind::Other => self.names(tap),
+            Behind::Link => false,
+        };
+        may_be && self.meets(tap)
+    }
+
+    /// Is the tap, or the process that holds it, named without a `*` or `?`?
+    fn names(&self, tap: &Tap) -> bool {
+        let named = |globs: &[Glob], name: &str| globs.iter().any(|glob| glob.as_str() == name);
+        let Conditions { interface, process, .. } = &self.conditions;
+        named(interface, &tap.interface)
+            || tap.process.as_ref().is_some_and(|name| named(process, name))
+    }
+
+    /// Does the tap meet all conditions, whatever is behind it?
+    pub fn meets(&self, tap: &Tap) -> bool {
         let meets = |globs: &[Glob], name: Option<&String>| {
             globs.is_empty() || name.is_some_and(|name| globs.iter().any(|glob| glob.matches(name)))
         };
@@ -359,6 +380,27 @@ mod tests {
             None,
             "its namespace was not named"
         );
+    }
+
+    #[test]
+    fn a_tap_without_a_vm_is_attached_if_it_is_named_and_a_links_own_never() {
+        let matching = |table: &str, behind| {
+            let process = Some("openvpn".to_owned());
+            let bridge = Some("br0".to_owned());
+            let tap = Tap { process, bridge, behind, ..tap("tap0") };
+            let pattern = parse(&format!("[[port]]\n{table}\n")).unwrap().remove(0);
+            assert!(pattern.meets(&tap), "{table}");
+            pattern.matches(&tap)
+        };
+        for all in ["", "bridge = \"br0\"", "interface = \"tap*\"", "process = \"open*\""] {
+            assert!(matching(all, Behind::Vm), "{all}");
+            assert!(!matching(all, Behind::Other), "{all}");
+            assert!(!matching(all, Behind::Link), "{all}");
+        }
+        for named in ["interface = [\"x\", \"tap0\"]", "process = \"openvpn\""] {
+            assert!(matching(named, Behind::Other), "{named}");
+            assert!(!matching(named, Behind::Link), "{named}");
+        }
     }
 
     #[test]

@@ -14,9 +14,9 @@ use super::reckoning::bits_per_second;
 use super::setting::{DEFAULT_BUFFER, RATES, Rate, rate_text};
 use crate::error::{Error, Result, Unfit, unfit, usage};
 use crate::size;
+use crate::system::holder;
 use crate::system::netdev::{self, Device};
 use crate::system::netns::Netns;
-use crate::system::{process, vcpu};
 use crate::units;
 
 /// The options of `attach --incast`; a missing one comes from the configuration, or a default.
@@ -189,10 +189,10 @@ fn refuse(uplink: &Device, tap: &Device, netns: &Netns) -> Result<()> {
     } else if uplink.tap.is_some() && Port::open(netns.inode, uplink.index).is_ok() {
         "is an attached port, with a VM behind it".to_owned()
     } else if uplink.tap.is_some()
-        && let Some(vm) = process::holding_tap(name, netns.inode)
-        && !vcpu::of_process(vm.pid).is_empty()
+        && let Some(holder) = holder::of_tap(name, netns.inode)
+        && holder.is_vm()
     {
-        format!("is the tap of a VM (process {} {})", vm.pid, vm.name)
+        format!("is the tap of a VM (process {} {})", holder.process.pid, holder.process.name)
     } else {
         return Ok(());
     };

@@ -15,7 +15,7 @@ pub const BPFFS: &str = "/sys/fs/bpf";
 /// The first kernel with tcx.
 const NEEDED: (u32, u32) = (6, 6);
 
-/// "6.18.5-generic" and whether it is new enough.
+/// "6.18.5-generic" and whether it is new enough to have tcx, unless that was left out.
 pub fn version() -> Result<(String, bool)> {
     let release =
         nix::sys::utsname::uname().map_err(Error::call("ask for the kernel's version"))?;
@@ -87,7 +87,8 @@ pub fn require() -> Result<()> {
 /// Refuses kernels without the features that the hooks need.
 pub fn require_features() -> Result<()> {
     let (release, new_enough) = version()?;
-    if !new_enough {
+    // Distributions port tcx back to older kernels: what can be tried counts, and not the number.
+    if !new_enough && probe_tcx().is_err() {
         let text = format!("Linux {release} is too old; 6.6 or newer is needed (tcx)");
         return Err(unfit(Unfit::Kernel, text));
     }

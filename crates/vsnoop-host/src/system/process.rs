@@ -1,4 +1,4 @@
-//! The process that holds a tap: the virtual machine monitor, or a substitute.
+//! Processes, and their descriptors of taps.
 //!
 //! `/proc/PID/fdinfo/FD` of a tap's descriptor has a line `iff:\tNAME`. The tap may be in another
 //! network namespace than the process (management software opens it and passes the descriptor on),
@@ -14,7 +14,6 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
 use super::netns;
-use super::proc::ids;
 
 nix::ioctl_none!(tungetdevnetns, b'T', 227);
 
@@ -63,42 +62,40 @@ fn vm_name_in(arguments: &[u8]) -> Option<String> {
     (!name.is_empty()).then(|| name.to_owned())
 }
 
-/// `None` if there is none, or if access is denied.
-pub fn holding_tap(name: &str, netns: u64) -> Option<Process> {
-    ids().find(|&pid| holds(pid, name, netns)).and_then(Process::of)
-}
-
-/// All taps that processes hold, by name and network namespace: one pass for many ports.
-pub fn tap_holders() -> HashMap<(String, u64), Process> {
-    let mut holders = HashMap::new();
-    for pid in ids() {
-        for (fd, name) in taps(pid) {
-            if let (Some(netns), Some(process)) = (netns_of_tap(pid, fd), Process::of(pid)) {
-                holders.entry((name, netns)).or_insert(process);
-            }
-        }
-    }
-    holders
-}
-
 /// Number of threads of a process, main thread included.
 fn threads(pid: i32) -> usize {
     fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count)
 }
 
-fn holds(pid: i32, name: &str, netns: u64) -> bool {
-    descriptors(pid, name).any(|fd| netns_of_tap(pid, fd) == Some(netns))
-}
-
 /// The process's descriptors of taps of this name.
 pub fn descriptors(pid: i32, name: &str) -> impl Iterator<Item = i32> {
-    taps(pid).filter(move |(_, found)| found == name).map(|(fd, _)| fd)
+    with_names(pid).filter(move |(_, found)| found == name).map(|(fd, _)| fd)
+}
+
+/// The process's descriptors of the tap of this name in this network namespace.
+pub(super) fn descriptors_in(pid: i32, name: &str, netns: u64) -> Vec<i32> {
+    descriptors(pid, name).filter(|fd| netns_of_tap(pid, *fd) == Some(netns)).collect()
+}
+
+/// The taps of which the process has descriptors, by name and network namespace.
+pub(super) fn taps(pid: i32) -> HashMap<(String, u64), Vec<i32>> {
+    let mut taps: HashMap<_, Vec<i32>> = HashMap::new();
+    for (fd, name) in with_names(pid) {
+        if let Some(netns) = netns_of_tap(pid, fd) {
+            taps.entry((name, netns)).or_default().push(fd);
+        }
+    }
+    taps
 }
 
 /// The process's descriptors of taps, with the taps' names.
-fn taps(pid: i32) -> impl Iterator<Item = (i32, String)> {
-    let numbers = first_numbers(format!("/proc/{pid}/fdinfo").as_ref());
-    numbers.filter_map(move |fd| Some((fd, tap_at(pid, fd)?)))
+fn with_names(pid: i32) -> impl Iterator<Item = (i32, String)> {
+    numbers_of_descriptors(pid).filter_map(move |fd| Some((fd, tap_at(pid, fd)?)))
+}
+
+/// The process's first descriptors, of whatever kind.
+pub(super) fn numbers_of_descriptors(pid: i32) -> impl Iterator<Item = i32> {
+    first_numbers(format!("/proc/{pid}/fdinfo").as_ref())
 }
 
 /// The numbers of the first [`DESCRIPTORS`] descriptors in this directory of /proc, which the

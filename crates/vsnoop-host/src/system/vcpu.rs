@@ -33,6 +33,11 @@ pub fn of_process(pid: i32) -> Vec<Vcpu> {
     tids(pid).filter_map(|tid| read(pid, tid)).collect()
 }
 
+/// Has the process a vCPU thread?
+pub(super) fn has_any(pid: i32) -> bool {
+    tids(pid).any(|tid| name(pid, tid).is_some_and(|name| is_vcpu(&name)))
+}
+
 /// Shares of the time between two samples of a VM's vCPU threads.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Shares {
@@ -96,7 +101,7 @@ fn tick(pid: i32, tid: i32) -> Option<Tick> {
     Some(Tick { tid, state, run_ns, wait_ns })
 }
 
-fn tids(pid: i32) -> impl Iterator<Item = i32> {
+pub(super) fn tids(pid: i32) -> impl Iterator<Item = i32> {
     fs::read_dir(format!("/proc/{pid}/task"))
         .into_iter()
         .flatten()

@@ -50,6 +50,7 @@ pub fn run(cli: &Cli, arguments: &cli::Attach) -> Result<u8> {
     incast::sweep(&lock)?;
     drop(lock);
     helper::ensure_running();
+    helper::warn_of_session();
     if settings.mode == Mode::Accelerate {
         engine::ensure_working(&arguments.ports, &netns);
     }

@@ -7,6 +7,8 @@ use anyhow::Result;
 use serde::Serialize;
 use vsnoop_host::config::port::PortPattern;
 use vsnoop_host::config::{Config, FILE};
+use vsnoop_host::system::netns::Netns;
+use vsnoop_service::control::FailedPort;
 
 use crate::cli::{self, Cli};
 use crate::output::fold::fold;
@@ -24,6 +26,8 @@ struct CheckDocument {
     tables: Vec<Table>,
     /// Where the service answers Prometheus; null: nowhere.
     metrics: Option<SocketAddr>,
+    /// Taps that meet a table, and that the service would leave alone.
+    no_vms: Vec<FailedPort>,
 }
 
 /// A table `[[port]]`.
@@ -41,7 +45,12 @@ pub fn run(cli: &Cli, arguments: &cli::Check) -> Result<u8> {
     let table = |port: &PortPattern| Table { name: port.name.clone(), line: port.place.line };
     let tables = config.ports.iter().map(table).collect();
     let (file, metrics) = (file.to_owned(), config.metrics);
-    let document = CheckDocument { file, result, tables, metrics };
+    // A good file is good also where taps cannot be looked at.
+    let no_vms = Netns::chosen(cli.netns.as_deref())
+        .ok()
+        .and_then(|netns| vsnoop_service::no_vms_of(&netns, &config.ports).ok())
+        .unwrap_or_default();
+    let document = CheckDocument { file, result, tables, metrics, no_vms };
     if cli.json {
         print(&serde_json::to_string(&document)?)?;
     } else {
@@ -56,7 +65,14 @@ fn text(document: &CheckDocument) -> String {
         return format!("there is no {file}: all taps are observed, none accelerated");
     }
     let names: Vec<_> = document.tables.iter().map(|table| table.name.as_str()).collect();
-    format!("{file} is good; {}", tables::text(&names))
+    let mut lines = vec![format!("{file} is good; {}", tables::text(&names))];
+    lines.extend(
+        document
+            .no_vms
+            .iter()
+            .map(|tap| format!("{}: the service would leave it alone: {}", tap.port, tap.reason)),
+    );
+    lines.join("\n")
 }
 
 #[cfg(test)]
@@ -70,6 +86,7 @@ mod tests {
             result: GOOD,
             tables: Vec::new(),
             metrics: None,
+            no_vms: Vec::new(),
         };
         assert!(text(&document).contains("all taps are observed"));
         document.result = ABSENT;
@@ -77,5 +94,8 @@ mod tests {
         document.result = GOOD;
         document.tables = vec![Table { name: "web".into(), line: 3 }];
         assert_eq!(text(&document), "/f.toml is good; 1 table [[port]]: web");
+        let reason = "a VPN".to_owned();
+        document.no_vms = vec![FailedPort { port: "tun0".into(), netns: 1, reason }];
+        assert!(text(&document).ends_with("tun0: the service would leave it alone: a VPN"));
     }
 }

@@ -11,9 +11,9 @@ use vsnoop_host::lock::CommandLock;
 use vsnoop_host::ports;
 use vsnoop_host::sweep;
 use vsnoop_host::system::netns::Netns;
-use vsnoop_host::system::process::{self, Process};
+use vsnoop_host::system::process::Process;
 use vsnoop_host::system::vcpu::{self, Shares, Vcpu};
-use vsnoop_host::system::{kernel, netdev};
+use vsnoop_host::system::{holder, kernel, netdev};
 use vsnoop_host::units;
 
 use crate::cli::{self, Cli};
@@ -96,7 +96,7 @@ fn start(names: &[String], netns: &Netns) -> Result<Vec<Observed>> {
                 refuse_too_many(&spec, "detach a port")?;
                 Ok::<_, anyhow::Error>(Port::attach(&spec)?)
             })?;
-            let process = process::holding_tap(name, netns.inode);
+            let process = holder::of_tap(name, netns.inode).map(|holder| holder.process);
             let vcpus = process.as_ref().map_or(Vec::new(), |p| vcpu::of_process(p.pid));
             Ok(Observed {
                 name: name.clone(),

@@ -15,7 +15,7 @@ use vsnoop_host::sweep;
 use vsnoop_host::system::foreign::{self, Foreign};
 use vsnoop_host::system::netns::Netns;
 use vsnoop_host::system::process::Process;
-use vsnoop_host::system::{netdev, netns, process, qdisc};
+use vsnoop_host::system::{holder, netdev, netns, process, qdisc};
 use vsnoop_host::units;
 
 use crate::background::{self, Role};
@@ -151,12 +151,13 @@ fn run_of_service(cli: &Cli) -> Result<u8> {
 fn read(inventory: Inventory) -> Result<StatusDocument> {
     let names = netns::names();
     let paths = netns::paths();
-    let mut holders = process::tap_holders();
+    let mut holders = holder::of_all_taps();
     let ports = inventory
         .ports
         .iter()
         .filter_map(|attached| {
             let holder = holders.remove(&(attached.name.clone(), attached.meta.netns));
+            let holder = holder.map(|holder| holder.process);
             let status = port_status(attached, PortIdentity::of(attached, &names), &paths, holder);
             // A port that was detached meanwhile is omitted, and not damaged.
             (status.is_ok() || attached.port.is_there()).then_some(status)

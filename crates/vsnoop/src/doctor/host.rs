@@ -1,19 +1,22 @@
 //! Checks whether this host is ready. Each check reports its finding and, on failure, the remedy.
 
 use anyhow::Result;
-use vsnoop_host::config::Config;
+use vsnoop_host::config::{Config, HOLD_LEAST};
 use vsnoop_host::error::{self, Unfit, with_causes};
+use vsnoop_host::system::headroom::{Bound, Headroom};
 use vsnoop_host::system::kernel::{self, Probe};
 use vsnoop_host::system::netns::Netns;
+use vsnoop_host::units;
 
 use super::{Check, Level, configuration, incast};
+use crate::background::{self, Role};
 
 /// All checks, the most important first.
 pub fn checks(config: &error::Result<Config>, netns: &Netns) -> Result<Vec<Check>> {
     let missing = kernel::missing_privileges();
     let probe = missing.is_empty().then(kernel::probe_tcx);
     let mut checks = vec![
-        version()?,
+        version(probe.as_ref())?,
         privileges(&missing),
         btf(),
         bpffs(),
@@ -21,6 +24,8 @@ pub fn checks(config: &error::Result<Config>, netns: &Netns) -> Result<Vec<Check
         configuration::of_host(config),
         thread_times(),
     ];
+    checks.extend(vsnoop_bpf::lockdown().map(|level| lockdown(&level)));
+    checks.extend(headroom(background::running_pid(Role::Engine)));
     checks.extend(probe.and_then(|probe| Some(jit(&probe.ok()?))));
     checks.extend(incast::check(config.as_ref().ok(), netns));
     Ok(checks)
@@ -30,14 +35,56 @@ fn check(name: &'static str, unfit: Unfit, level: Level, detail: impl Into<Strin
     Check { name, level, detail: detail.into(), unfit }
 }
 
-fn version() -> Result<Check> {
+fn version(probe: Option<&error::Result<Probe>>) -> Result<Check> {
     let (release, new_enough) = kernel::version()?;
-    Ok(if new_enough {
-        check("kernel", Unfit::Kernel, Level::Ok, format!("Linux {release}"))
-    } else {
-        let detail = format!("Linux {release} is too old; 6.6 or newer is needed (tcx)");
-        check("kernel", Unfit::Kernel, Level::Fail, detail)
-    })
+    Ok(of_version(&release, new_enough, matches!(probe, Some(Ok(_)))))
+}
+
+/// `has_tcx`: it was tried.
+fn of_version(release: &str, new_enough: bool, has_tcx: bool) -> Check {
+    let (level, detail) = match (new_enough, has_tcx) {
+        (true, _) => (Level::Ok, format!("Linux {release}")),
+        (false, true) => (Level::Ok, format!("Linux {release}, to which tcx was ported back")),
+        (false, false) => {
+            (Level::Fail, format!("Linux {release} is too old; 6.6 or newer is needed (tcx)"))
+        }
+    };
+    check("kernel", Unfit::Kernel, level, detail)
+}
+
+/// The hooks read no memory of the kernel by a helper, which is what "confidentiality" refuses.
+fn lockdown(level: &str) -> Check {
+    let detail = format!(
+        "{level}: vsnoop uses nothing that it refuses; if `attach` is refused all the same, start \
+         the host with lockdown=none to see whether that is why"
+    );
+    check("lockdown", Unfit::Kernel, Level::Ok, detail)
+}
+
+/// Of the engine, or else of this command, from which it would be started.
+fn headroom(engine: Option<i32>) -> Option<Check> {
+    let headroom = Headroom::of_process(engine.unwrap_or(std::process::id() as i32))?;
+    Some(of_headroom(&headroom))
+}
+
+fn of_headroom(headroom: &Headroom) -> Check {
+    let room = units::bytes(headroom.bytes);
+    let detail = match &headroom.bound {
+        Bound::Host { available_bytes, floor_bytes } => format!(
+            "holds may grow by {room}: {} are available, and {} stay for others",
+            units::bytes(*available_bytes),
+            units::bytes(*floor_bytes)
+        ),
+        Bound::Group { directory, limit_bytes, used_bytes } => format!(
+            "holds may grow by {room}: the control group {} may have {}, and uses {}; raise its \
+             limit for larger holds",
+            directory.display(),
+            units::bytes(*limit_bytes),
+            units::bytes(*used_bytes)
+        ),
+    };
+    let level = if headroom.bytes < HOLD_LEAST { Level::Warn } else { Level::Ok };
+    check("memory", Unfit::Other, level, detail)
 }
 
 fn privileges(missing: &[&str]) -> Check {
@@ -97,4 +144,40 @@ fn thread_times() -> Check {
         Level::Warn,
         "no /proc/PID/schedstat: which VMs would gain cannot be told (CONFIG_SCHED_INFO)",
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_older_kernel_with_tcx_will_do() {
+        let level = |new_enough, has_tcx| of_version("5.14.0-503.el9", new_enough, has_tcx).level;
+        assert_eq!(level(false, true), Level::Ok);
+        assert_eq!(level(false, false), Level::Fail);
+        assert_eq!(level(true, false), Level::Ok, "the check of tcx says that");
+    }
+
+    #[test]
+    fn the_limit_that_bounds_the_holds_is_named() {
+        const MIB: u64 = 1 << 20;
+        let group = |bytes| {
+            let directory = "/sys/fs/cgroup/kubepods/pod7".into();
+            let (limit_bytes, used_bytes) = (48 * MIB, 20 * MIB);
+            of_headroom(&Headroom {
+                bytes,
+                bound: Bound::Group { directory, limit_bytes, used_bytes },
+            })
+        };
+        let some = group(17 * MIB);
+        assert_eq!(some.level, Level::Ok);
+        for words in ["grow by 17 MiB", "/sys/fs/cgroup/kubepods/pod7", "48 MiB", "raise its limit"]
+        {
+            assert!(some.detail.contains(words), "{words:?} is not in: {}", some.detail);
+        }
+        assert_eq!(group(0).level, Level::Warn);
+        let bound = Bound::Host { available_bytes: 512 * MIB, floor_bytes: 64 * MIB };
+        let host = of_headroom(&Headroom { bytes: 448 * MIB, bound });
+        assert!(host.detail.contains("448 MiB"), "{}", host.detail);
+    }
 }

@@ -12,9 +12,10 @@ use vsnoop_host::error;
 use vsnoop_host::failures::LeftAlone;
 use vsnoop_host::held::{Holds, PortHold};
 use vsnoop_host::ports::Attached;
+use vsnoop_host::system::holder::{self, Holder};
 use vsnoop_host::system::netdev::{self, Device};
 use vsnoop_host::system::netns::Netns;
-use vsnoop_host::system::process::{self, Process};
+use vsnoop_host::system::process;
 use vsnoop_host::system::vcpu::{self, Shares, Vcpu};
 use vsnoop_host::system::{foreign, kernel, offload, qdisc};
 use vsnoop_host::units;
@@ -128,41 +129,41 @@ pub fn examine(names: &[String], netns: &Netns, seconds: f64) -> Result<Vec<TapR
             .map(|name| netdev::find_tap(name, netns.label()))
             .collect::<error::Result<Vec<_>>>()
     })?;
-    let mut holders = process::tap_holders();
+    let mut holders = holder::of_all_taps();
     let watched: Vec<_> = devices
         .into_iter()
         .map(|device| {
-            let process = holders.remove(&(device.name.clone(), netns.inode));
-            let vcpus = threads(process.as_ref());
-            (device, process, vcpus)
+            let holder = holders.remove(&(device.name.clone(), netns.inode));
+            let vcpus = threads(holder.as_ref());
+            (device, holder, vcpus)
         })
         .collect();
     let start = Instant::now();
-    let threads_of = |(_, process, vcpus): &(Device, Option<Process>, Vec<Vcpu>)| {
-        let pid = process.as_ref().map_or(0, |process| process.pid);
+    let threads_of = |(_, holder, vcpus): &(Device, Option<Holder>, Vec<Vcpu>)| {
+        let pid = holder.as_ref().map_or(0, |holder| holder.process.pid);
         vcpus.iter().map(|vcpu| (pid, vcpu.tid)).collect::<Vec<_>>()
     };
     let watched_threads: Vec<_> = watched.iter().flat_map(threads_of).collect();
     let waits = Waits::watch(&watched_threads, seconds);
     watched
         .into_iter()
-        .map(|(device, process, before)| {
-            let now = threads(process.as_ref());
+        .map(|(device, holder, before)| {
+            let now = threads(holder.as_ref());
             let shares = vcpu::shares(&before, &now, start.elapsed().as_nanos() as u64);
             let seen =
                 seen_of_vcpus(&before, &now, &waits).filter(|_| shares.held_up() >= WORTH_IT);
-            netns.run(|| report(&device, process, &now, shares, seen, netns))
+            netns.run(|| report(&device, holder, &now, shares, seen, netns))
         })
         .collect()
 }
 
-fn threads(process: Option<&Process>) -> Vec<Vcpu> {
-    process.map_or(Vec::new(), |process| vcpu::of_process(process.pid))
+fn threads(holder: Option<&Holder>) -> Vec<Vcpu> {
+    holder.map_or(Vec::new(), |holder| vcpu::of_process(holder.process.pid))
 }
 
 fn report(
     device: &Device,
-    process: Option<Process>,
+    holder: Option<Holder>,
     vcpus: &[Vcpu],
     shares: Shares,
     seen: Option<Delay>,
@@ -185,6 +186,8 @@ fn report(
     let is_privileged = kernel::missing_privileges().is_empty();
     let share = |share: f64| has_vm.then_some(share);
     let tap = device.tap.unwrap_or_default();
+    let verdict = verdict(holder.as_ref(), has_vm, shares, refused.is_some(), is_privileged);
+    let process = holder.map(|holder| holder.process);
     Ok(TapReport {
         port: device.name.clone(),
         ifindex: device.index,
@@ -199,7 +202,7 @@ fn report(
         vnet_hdr: tap.vnet_hdr,
         checksum_offload: offloads.map(|offloads| offloads.checksum),
         segmentation_offload: offloads.map(|offloads| offloads.tso),
-        verdict: verdict(process.as_ref(), has_vm, shares, refused.is_some(), is_privileged),
+        verdict,
         would_gain: has_vm.then_some(refused.is_none() && shares.held_up() >= WORTH_IT),
         refused,
         pid: process.as_ref().map(|process| process.pid),
@@ -243,7 +246,7 @@ fn vcpu_report(vcpu: &Vcpu) -> VcpuReport {
 
 /// `is_privileged`: the processes that hold taps can be read.
 fn verdict(
-    process: Option<&Process>,
+    holder: Option<&Holder>,
     has_vm: bool,
     shares: Shares,
     refused: bool,
@@ -251,10 +254,13 @@ fn verdict(
 ) -> String {
     let held_up = shares.held_up();
     let why = if shares.throttled > shares.waited { "held back by its quota" } else { "waits" };
-    let verdict = match process {
+    let verdict = match holder {
         None if is_privileged => "no process holds the tap".to_owned(),
         None => "not known: needs root".to_owned(),
-        Some(process) if !has_vm => format!("no vCPU threads in {}", process.name),
+        Some(holder) if !has_vm => match holder.why_left_alone() {
+            Some(why) => format!("left alone: {why}"),
+            None => format!("no vCPU threads in {}", holder.process.name),
+        },
         _ if held_up >= WORTH_IT => {
             format!("would gain: {why} {} of the time", units::percent(held_up))
         }
@@ -266,11 +272,19 @@ fn verdict(
 
 #[cfg(test)]
 mod tests {
+    use vsnoop_host::system::holder::Evidence;
+    use vsnoop_host::system::process::Process;
+
     use super::*;
 
+    fn holder(name: &str, is_named: bool) -> Holder {
+        let process = Process { pid: 1, started_ticks: 1, name: name.into() };
+        let evidence = Evidence { is_named, ..Evidence::default() };
+        Holder { process, evidence, is_link: name == "vsnoop" }
+    }
+
     fn of(shares: Shares) -> String {
-        let process = Process { pid: 1, started_ticks: 1, name: "qemu".into() };
-        verdict(Some(&process), true, shares, false, true)
+        verdict(Some(&holder("qemu", true)), true, shares, false, true)
     }
 
     #[test]
@@ -288,6 +302,12 @@ mod tests {
             "little to gain: waits 2 % of the time"
         );
         assert!(of(Shares::default()).starts_with("idle"));
+        let of = |name, is_named| {
+            verdict(Some(&holder(name, is_named)), false, Shares::default(), false, true)
+        };
+        assert_eq!(of("linux", true), "no vCPU threads in linux");
+        assert!(of("openvpn", false).starts_with("left alone: openvpn"));
+        assert!(of("vsnoop", false).contains("a link of vsnoop"));
         let without = |is_privileged| verdict(None, false, Shares::default(), false, is_privileged);
         assert!(without(true).contains("no process"));
         assert!(without(false).contains("needs root"));

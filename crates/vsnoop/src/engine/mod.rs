@@ -24,6 +24,7 @@ use vsnoop_hold::{RETRY_NS, TICK_NS, Urgency};
 use vsnoop_host::error::{Unfit, with_causes};
 use vsnoop_host::ports::{self, Attached, AttachmentState};
 use vsnoop_host::priority::Priority;
+use vsnoop_host::system::headroom;
 use vsnoop_host::system::netns::Netns;
 
 use crate::background::{self, Instance, Role};
@@ -103,7 +104,7 @@ impl Engine {
         Ok(Self {
             epoll,
             ports: HashMap::new(),
-            reserve: Reserve::default(),
+            reserve: Reserve::within(headroom::own_bytes),
             refill_at: Instant::now(),
             trouble: HashMap::new(),
             listed: Vec::new(),

@@ -21,6 +21,8 @@ use super::device::{Device, Part};
 
 /// Longer than replacing a VMM takes.
 const ALONE: Duration = Duration::from_secs(5);
+/// Between two complaints about the same want of memory.
+const SAID_AGAIN: Duration = Duration::from_secs(60);
 
 /// A port, and the engine's work on it.
 pub struct EnginePort {
@@ -40,6 +42,8 @@ struct Surroundings {
     looked_at: Instant,
     now_ns: u64,
     trouble: Option<String>,
+    /// When it was last said that there is no memory.
+    short_since: Option<Instant>,
 }
 
 impl EnginePort {
@@ -60,6 +64,7 @@ impl EnginePort {
             looked_at: Instant::now(),
             now_ns: monotonic_ns()?,
             trouble: None,
+            short_since: None,
         };
         Ok(Self { engine: Engine::new(&mut surroundings), surroundings })
     }
@@ -204,8 +209,10 @@ impl vsnoop_hold::Memory for Surroundings {
     }
 
     fn grow(&mut self) {
-        if let Err(error) = self.memory.grow() {
-            self.complain(format!("memory for what it holds: {error:#}"));
+        match self.memory.grow() {
+            Ok(()) => {}
+            Err(error @ vsnoop_bpf::Error::NoRoom) => self.is_short_of_memory(&error),
+            Err(error) => self.complain(format!("memory for what it holds: {error:#}")),
         }
     }
 
@@ -292,6 +299,17 @@ impl Surroundings {
             tracing::warn!("port {}: a connection was reset: {why}", self.attached.name);
         }
         Ok(given_up != GivenUp::Advanced)
+    }
+
+    /// Says so now and then: the hooks ask again and again.
+    fn is_short_of_memory(&mut self, error: &vsnoop_bpf::Error) {
+        if self.short_since.is_none_or(|since| since.elapsed() >= SAID_AGAIN) {
+            self.short_since = Some(Instant::now());
+            tracing::warn!(
+                "port {}: memory for what it holds: {error}; its VM answers what finds no room",
+                self.attached.name
+            );
+        }
     }
 
     fn complain(&mut self, text: String) {

@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use vsnoop_host::system::holder;
 use vsnoop_host::system::process::{self, Process};
 
 /// Time between two searches while a port has no known VM.
@@ -39,7 +40,8 @@ impl Holders {
         if self.searched.is_some_and(|last| now < due(last, is_complete)) {
             return;
         }
-        let found = process::tap_holders().into_iter().map(|(tap, process)| {
+        let found = holder::of_all_taps().into_iter().map(|(tap, found)| {
+            let process = found.process;
             let name = process::vm_name(process.pid).unwrap_or_else(|| process.name.clone());
             (tap, Holder { process, name })
         });

@@ -18,9 +18,11 @@ use serde_json::Value;
 use vsnoop_testbed::interrupt::restarted;
 use vsnoop_testbed::net::{Net, Netns};
 
+use crate::hold::ConfigFile;
 use crate::sandbox::{
     PREFIX, Ran, list, program, text, vsnoop, vsnoop_in, vsnoop_under, wait_until,
 };
+use crate::service::{Service, ports};
 use crate::trial;
 
 /// Where the control sockets are.
@@ -46,6 +48,7 @@ pub fn trials() -> Vec<Trial> {
         an_unencrypted_transport_warns,
         a_port_that_is_in_a_bridge_besides_warns,
         a_bridge_that_is_down_is_said_to_be_at_once,
+        the_tap_of_a_link_is_not_accelerated,
         a_link_that_is_not_up_is_said_not_to_be,
         links_need_root_and_say_so,
         what_is_no_tap_is_not_diverted_when_it_comes_later_either,
@@ -66,6 +69,26 @@ fn a_peer_whose_name_leads_nowhere_is_dialled_all_the_same() -> Result<()> {
     let peer = host.status()?["peers"][0].clone();
     ensure!(peer["state"] == "dialling" || peer["state"] == "down", "{peer}");
     Ok(())
+}
+
+/// Neither by the service, whose table has the bridge's taps, nor by name.
+fn the_tap_of_a_link_is_not_accelerated() -> Result<()> {
+    const TAP: &str = "vsl-office";
+    let host = LinkHost::new("own")?;
+    host.up()?.ok()?;
+    let config = ConfigFile::of(&host.netns, "[[port]]\nname = \"bridged\"\nbridge = \"br0\"\n")?;
+    let service = Service::start(&host.netns, Some(&config))?;
+    service.until_logged(&format!("tap {TAP}: a link of vsnoop has made it"))?;
+    ensure!(ports(&host.netns)?.is_empty(), "the service has attached it");
+    config.write(&format!("[[port]]\nname = \"named\"\ninterface = \"{TAP}\"\n"))?;
+    vsnoop(["reload"])?.ok()?;
+    wait_until("the service has looked again", || {
+        let said = vsnoop(["status", "--json"])?.json()?["service"].clone();
+        Ok(said["tables"][0] == "named" && said["no_vms"][0]["port"] == TAP)
+    })?;
+    ensure!(ports(&host.netns)?.is_empty(), "the service has attached it by its name");
+    service.end(Signal::SIGTERM)?;
+    vsnoop_in(host.netns.name(), ["attach", TAP])?.failed(3, &[TAP, "the tap of a link"])
 }
 
 fn an_unencrypted_transport_warns() -> Result<()> {

@@ -1,0 +1,217 @@
+//! The process behind a tap, of all that hold it: the virtual machine monitor, or a substitute.
+//!
+//! Others may hold it as well: management software that opened the tap and passed it on,
+//! systemd-networkd with `KeepCarrier=`, the starter of a monitor. They have the same descriptor and
+//! do not read it. So the processes are compared by what is known of them ([`Evidence`]): one with
+//! vCPUs, else one that waits for the tap's frames, else one with the name of a monitor; the lowest
+//! process id decides between equals.
+
+use std::collections::HashMap;
+use std::fs;
+
+use super::proc::ids;
+use super::process::{self, Process};
+use super::{reader, vcpu};
+
+/// The first letters of the names of monitors, as /proc/PID/comm has them. What has none of these,
+/// and no vCPUs, is no VM. `linux`: User Mode Linux.
+const MONITORS: [&str; 12] = [
+    "qemu",
+    "kvm",
+    "cloud-hyper",
+    "firecracker",
+    "crosvm",
+    "runsc",
+    "linux",
+    "lkvm",
+    "stratovirt",
+    "dragonball",
+    "VBoxHeadless",
+    "vmware-vmx",
+];
+
+/// What is behind a tap.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Behind {
+    /// A VM, as far as is known.
+    #[default]
+    Vm,
+    /// A process that is no VM: a VPN, say.
+    Other,
+    /// A link of vsnoop, which has made the tap.
+    Link,
+}
+
+/// A process, and what is known of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    pub process: Process,
+    pub evidence: Evidence,
+    /// It is a link of vsnoop, which made the tap.
+    pub is_link: bool,
+}
+
+/// What says that a process is the one behind its tap; the greater is more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Evidence {
+    /// Threads with the names of vCPUs, or descriptors of KVM's VMs.
+    pub has_vcpus: bool,
+    /// It waits for the tap's frames, or did when it was stopped.
+    pub reads: bool,
+    /// It is called like a monitor.
+    pub is_named: bool,
+}
+
+impl Holder {
+    /// Is a VM behind the tap? False of a VPN, a bridge in user space or management software.
+    pub fn is_vm(&self) -> bool {
+        self.evidence.has_vcpus || self.evidence.is_named
+    }
+
+    /// What is behind the tap.
+    pub fn behind(&self) -> Behind {
+        match (self.is_link, self.is_vm()) {
+            (true, _) => Behind::Link,
+            (false, true) => Behind::Vm,
+            (false, false) => Behind::Other,
+        }
+    }
+
+    /// Why the service leaves the tap alone; `None` of a VM's.
+    pub fn why_left_alone(&self) -> Option<String> {
+        let Process { pid, name, .. } = &self.process;
+        match self.behind() {
+            Behind::Vm => None,
+            Behind::Link => Some(format!("a link of vsnoop has made it (process {pid})")),
+            Behind::Other => Some(format!("{name} (process {pid}) holds it, and has no vCPUs")),
+        }
+    }
+
+    fn of(pid: i32, descriptors: &[i32]) -> Option<Self> {
+        let process = Process::of(pid)?;
+        let arguments = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let evidence = Evidence {
+            has_vcpus: vcpu::has_any(pid) || has_kvm(pid),
+            reads: reader::reads(pid, descriptors),
+            is_named: is_named(&process.name, &arguments),
+        };
+        let is_link = is_link(&process.name, &arguments);
+        Some(Self { process, evidence, is_link })
+    }
+}
+
+/// `None` if there is none, or if access is denied.
+pub fn of_tap(name: &str, netns: u64) -> Option<Holder> {
+    let of_tap = |pid| process::descriptors_in(pid, name, netns);
+    let holding = ids().map(|pid| (pid, of_tap(pid))).filter(|(_, found)| !found.is_empty());
+    holding.filter_map(|(pid, descriptors)| Holder::of(pid, &descriptors)).reduce(better)
+}
+
+/// Of all taps that processes hold, by name and network namespace: one pass for many ports.
+pub fn of_all_taps() -> HashMap<(String, u64), Holder> {
+    let mut holders = HashMap::new();
+    for pid in ids() {
+        for (tap, descriptors) in process::taps(pid) {
+            let Some(holder) = Holder::of(pid, &descriptors) else { continue };
+            let best = match holders.remove(&tap) {
+                Some(before) => better(before, holder),
+                None => holder,
+            };
+            holders.insert(tap, best);
+        }
+    }
+    holders
+}
+
+/// The first of equals.
+fn better(first: Holder, second: Holder) -> Holder {
+    if second.evidence > first.evidence { second } else { first }
+}
+
+/// Has the process made a VM of KVM?
+fn has_kvm(pid: i32) -> bool {
+    let of_kvm = |target: &str| {
+        ["anon_inode:kvm-vm", "anon_inode:kvm-vcpu"].iter().any(|kind| target.starts_with(kind))
+    };
+    process::numbers_of_descriptors(pid)
+        .filter_map(|fd| fs::read_link(format!("/proc/{pid}/fd/{fd}")).ok())
+        .any(|target| target.to_str().is_some_and(of_kvm))
+}
+
+/// By its main thread, or by the first of its arguments: a sandbox of gVisor runs /proc/self/exe.
+fn is_named(name: &str, arguments: &[u8]) -> bool {
+    let first = arguments.split(|byte| *byte == 0).next().unwrap_or_default();
+    let first = String::from_utf8_lossy(first);
+    let program = first.rsplit('/').next().unwrap_or_default();
+    MONITORS.iter().any(|monitor| name.starts_with(monitor) || program.starts_with(monitor))
+}
+
+/// `vsnoop link up ...`
+fn is_link(name: &str, arguments: &[u8]) -> bool {
+    let words = || arguments.split(|byte| *byte == 0);
+    name == "vsnoop" && words().skip(1).any(|word| word == b"link")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn holder(pid: i32, evidence: Evidence) -> Holder {
+        let process = Process { pid, started_ticks: 1, name: "x".into() };
+        Holder { process, evidence, is_link: false }
+    }
+
+    #[test]
+    fn vcpus_say_more_than_reading_and_reading_more_than_a_name() {
+        let nothing = Evidence::default();
+        let named = Evidence { is_named: true, ..nothing };
+        let reads = Evidence { reads: true, ..nothing };
+        let vcpus = Evidence { has_vcpus: true, ..nothing };
+        let best = |evidences: &[Evidence]| {
+            let all = evidences.iter().zip(1..).map(|(evidence, pid)| holder(pid, *evidence));
+            all.reduce(better).expect("one").process.pid
+        };
+        assert_eq!(best(&[nothing, named, reads, vcpus]), 4);
+        assert_eq!(best(&[vcpus, Evidence { is_named: true, ..reads }]), 1);
+        assert_eq!(best(&[named, reads]), 2, "the starter of a monitor has its name");
+        assert_eq!(best(&[nothing, named, named]), 2);
+        assert_eq!(best(&[nothing, nothing]), 1, "the lowest process id");
+    }
+
+    #[test]
+    fn a_vm_has_vcpus_or_the_name_of_a_monitor() {
+        let of =
+            |name: &str, arguments: &str| is_named(name, arguments.replace(' ', "\0").as_bytes());
+        for (name, arguments) in [
+            ("qemu-system-x86", "qemu-system-x86_64 -m 1G"),
+            ("cloud-hyperviso", "cloud-hypervisor --net fd=3"),
+            ("firecracker", "/firecracker --id f7"),
+            ("linux", "./linux mem=64M"),
+            ("linux.uml", "linux.uml mem=64M"),
+            ("exe", "runsc-sandbox --root=/run boot"),
+        ] {
+            assert!(of(name, arguments), "{name}");
+        }
+        for (name, arguments) in [
+            ("openvpn", "/usr/sbin/openvpn --config qemu.conf"),
+            ("zerotier-one", "/usr/sbin/zerotier-one -U"),
+            ("tincd", "tincd -n linux"),
+            ("systemd-network", "/usr/lib/systemd/systemd-networkd"),
+            ("vsnoop", "vsnoop link up office.toml"),
+        ] {
+            assert!(!of(name, arguments), "{name}");
+        }
+        let vcpus = Evidence { has_vcpus: true, ..Evidence::default() };
+        assert!(holder(1, vcpus).is_vm());
+        assert!(!holder(1, Evidence { reads: true, ..Evidence::default() }).is_vm());
+    }
+
+    #[test]
+    fn a_link_of_vsnoop_is_known_by_its_command() {
+        let of = |name: &str, words: &str| is_link(name, words.replace(' ', "\0").as_bytes());
+        assert!(of("vsnoop", "/usr/sbin/vsnoop link up --report -- office.toml"));
+        assert!(of("vsnoop", "/usr/sbin/vsnoop --netns a link up office.toml"));
+        assert!(!of("vsnoop", "/usr/sbin/vsnoop engine"));
+        assert!(!of("openvpn", "openvpn link"));
+    }
+}
