@@ -18,8 +18,8 @@ use vsnoop_guest::transfer::PORT;
 use vsnoop_testbed::client::{self, Outcome, Request};
 use vsnoop_testbed::guest::{self, Unavailable, UserModeImage};
 use vsnoop_testbed::interrupt;
-use vsnoop_testbed::net::{Net, Netns, TapOptions, remove_stale};
-use vsnoop_testbed::user_mode::UserModeGuest;
+use vsnoop_testbed::net::{Net, Netns, Offloads, TapOptions, remove_stale};
+use vsnoop_testbed::user_mode::{Device, UserModeGuest};
 use vsnoop_testbed::vsnoop::Vsnoop;
 use vsnoop_tests::{PREFIX, late};
 
@@ -57,8 +57,10 @@ const LIMIT: Duration = Duration::from_secs(300);
 /// In each direction, one after the other, while the guest is idle otherwise.
 const ALONE: usize = 20;
 
-const TESTS: [(&str, fn(&UserModeImage) -> Result<()>); 1] =
-    [("many_transfers_at_once_are_exact_and_none_waits", many_at_once)];
+const TESTS: [(&str, Device); 2] = [
+    ("of_many_transfers_at_once_none_hangs_super_packets", Device::Vector),
+    ("of_many_transfers_at_once_none_hangs_mtu_sized", Device::Single),
+];
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
@@ -68,11 +70,11 @@ fn main() -> ExitCode {
     if let Err(reason) = &image {
         eprintln!("tests with User Mode Linux: {reason}");
     }
-    let trials = TESTS.map(|(name, test)| {
+    let trials = TESTS.map(|(name, device)| {
         let image = image.clone();
         let run = move || {
             let image = image.map_err(Failed::from)?;
-            test(&image).map_err(|error| Failed::from(format!("{error:#}")))
+            many_at_once(&image, device).map_err(|error| Failed::from(format!("{error:#}")))
         };
         Trial::test(name, run).with_kind("uml").with_ignored_flag(ignored)
     });
@@ -111,19 +113,23 @@ impl Drop for Dir {
 }
 
 impl Rig {
-    fn build(image: &UserModeImage) -> Result<Self> {
+    fn build(image: &UserModeImage, device: Device) -> Result<Self> {
         interrupt::install()?;
         remove_stale(PREFIX)?;
         let net = Net::new(PREFIX);
         let (host, client) = (net.host("host")?, net.host("client")?);
         host.bridge(BRIDGE)?;
         host.veth_port(BRIDGE, "uplink", &client, "eth0")?;
-        host.tap(TAP, &TapOptions { persistent: true, ..TapOptions::default() })?;
+        let offloads = match device {
+            Device::Vector => Offloads::SUPER_PACKETS,
+            Device::Single => Offloads::NONE,
+        };
+        host.tap(TAP, &TapOptions { persistent: true, offloads, ..TapOptions::default() })?;
         host.add_port(BRIDGE, TAP)?;
         client.up_with("eth0", &[(CLIENT.parse()?, PREFIX_LENGTH)])?;
         let dir = Dir(std::env::temp_dir().join(net.name("uml")));
         let address = format!("{GUEST}/{PREFIX_LENGTH}");
-        let guest = UserModeGuest::start(image, &host, TAP, &address, &dir.0, BOOT)?;
+        let guest = UserModeGuest::start(image, &host, (TAP, device), &address, &dir.0, BOOT)?;
         let vsnoop = Vsnoop::find()?.in_netns(host.name());
         Ok(Self { _guest: guest, vsnoop, client, _host: host, _dir: dir })
     }
@@ -170,10 +176,10 @@ impl Rig {
 }
 
 /// A lost segment is mended as soon as without vsnoop, for each of many connections.
-fn many_at_once(image: &UserModeImage) -> Result<()> {
+fn many_at_once(image: &UserModeImage, device: Device) -> Result<()> {
     let soak = std::env::var_os("VSNOOP_SOAK").is_some_and(|value| value == "1");
     let times = if soak { SOAK_TIMES } else { 1 };
-    let rig = Rig::build(image)?;
+    let rig = Rig::build(image, device)?;
     let mut longest = Duration::ZERO;
     for _ in 0..ROUNDS_OFF * times {
         longest = longest.max(rig.round(LIMIT).context("without vsnoop")?);

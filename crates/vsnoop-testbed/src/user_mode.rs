@@ -1,8 +1,7 @@
 //! A guest that is a process: User Mode Linux, a whole Linux on a tap, which boots in two seconds and
 //! is as fast as a process.
 //!
-//! It has no vCPU that the host could tell from other threads. It moves super-packets, as a
-//! machine of QEMU does. All its processes are in a PID namespace of their own and end with it: it
+//! It has no vCPU that the host could tell from other threads. All its processes are in a PID namespace of their own and end with it: it
 //! traces most of them, and they would run on without their tracer.
 
 use std::fs;
@@ -24,6 +23,15 @@ const READY: &str = "vsnoop-guest: ready";
 const POLL: Duration = Duration::from_millis(20);
 const MEMORY_MB: u32 = 160;
 
+/// How the guest's network device moves frames.
+#[derive(Clone, Copy, Debug)]
+pub enum Device {
+    /// Super-packets, as a machine of QEMU has them.
+    Vector,
+    /// A system call for each MTU-sized frame; it loses what comes while it has no buffer.
+    Single,
+}
+
 /// A running guest; it is killed when this is dropped, and dies with the thread that started it.
 #[derive(Debug)]
 pub struct UserModeGuest(Child);
@@ -34,7 +42,7 @@ impl UserModeGuest {
     pub fn start(
         image: &UserModeImage,
         netns: &Netns,
-        tap: &str,
+        (tap, device): (&str, Device),
         address: &str,
         dir: &Path,
         timeout: Duration,
@@ -49,8 +57,14 @@ impl UserModeGuest {
             .arg(format!("mem={MEMORY_MB}M"))
             .arg(format!("initrd={}", image.initramfs.display()))
             .arg(format!("uml_dir={}/", dir.display()))
-            .arg(format!("vec0:transport=tap,ifname={tap},depth=128,gro=1"))
-            .arg(format!("{ADDRESS_PARAMETER}=vec0:{address}"))
+            .arg(match device {
+                Device::Vector => format!("vec0:transport=tap,ifname={tap},depth=128,gro=1"),
+                Device::Single => format!("eth0=tuntap,{tap}"),
+            })
+            .arg(match device {
+                Device::Vector => format!("{ADDRESS_PARAMETER}=vec0:{address}"),
+                Device::Single => format!("{ADDRESS_PARAMETER}={address}"),
+            })
             // Without a terminal; the control channel's port is there and carries nothing.
             .args(["con0=null,fd:1", "con=null", "ssl=null", "quiet", "panic=-1"])
             .stdin(Stdio::null())
