@@ -215,21 +215,21 @@ ip addr flush dev eth0
 ip addr flush dev eth1
 ip link set eth0 down
 ip link set eth1 down
-ip link add bond0 type bond mode active-backup miimon 100
-ip link set eth0 master bond0
-ip link set eth1 master bond0
-ip link set bond0 up
+ip link add cards type bond mode active-backup miimon 100
+ip link set eth0 master cards
+ip link set eth1 master cards
+ip link set cards up
 ";
 
 /// The cable of the card in use is pulled while the host holds data.
 pub fn fail_over(bench: &Bench) -> Result<()> {
     let vm = &bench.behind.vm;
     let address = vm_address(NUMBER, false);
-    vm.script(&format!("{BOND} ip addr add {address}/{PREFIX_LENGTH} dev bond0"))?;
+    vm.script(&format!("{BOND} ip addr add {address}/{PREFIX_LENGTH} dev cards"))?;
     let until_active = |nic: usize| {
         wait_until("the bond uses a card with a link", || {
             let state =
-                vm.script("while read -r line; do echo \"$line\"; done </proc/net/bonding/bond0")?;
+                vm.script("while read -r line; do echo \"$line\"; done </proc/net/bonding/cards")?;
             Ok(state.contains(&format!("Currently Active Slave: eth{nic}")))
         })
     };
