@@ -9,6 +9,7 @@
 //! `VSNOOP_VM_TESTS=detached` runs the same without vsnoop, which shows what the guests and the
 //! tests themselves are worth. Where the tests cannot run they say why and count as ignored.
 
+mod behind;
 mod hold;
 mod link;
 
@@ -34,6 +35,8 @@ use vsnoop_testbed::wait;
 use vsnoop_testbed::workspace;
 use vsnoop_tests::{PREFIX, background};
 
+use behind::Behind;
+
 /// The machine that suffers, and its neighbour.
 const VICTIM: usize = 0;
 const NEIGHBOUR: usize = 1;
@@ -43,12 +46,15 @@ const MB: u64 = 1000 * KB;
 const DEFAULT_RING: usize = 1000;
 /// Far longer than any of these transfers takes with all its recoveries, also on a slow machine.
 const LIMIT: Duration = Duration::from_secs(600);
+const BOOT_TIMEOUT: Duration = Duration::from_secs(600);
 /// A ring that is not full after this time will not be.
 const FULL: Duration = Duration::from_secs(2);
 /// Time for which a test watches a transfer whose other end has vanished and that cannot be reset.
 const LONELY: Duration = Duration::from_secs(20);
 
 struct Bench {
+    // Before the stage, in whose namespaces it is.
+    behind: Behind,
     // Before the session, which expects that its machines are gone.
     stage: Stage,
     attached: bool,
@@ -57,7 +63,7 @@ struct Bench {
 
 type Test = fn(&Bench) -> Result<()>;
 
-const TESTS: [(&str, Test); 16] = [
+const TESTS: [(&str, Test); 19] = [
     ("rounds_of_dctcp_senders_in_a_guest_are_exact", rounds),
     ("streams_of_all_sizes_and_both_directions_are_exact", exact_streams),
     ("a_loaded_vm_receives_exact_streams", loaded),
@@ -72,6 +78,10 @@ const TESTS: [(&str, Test); 16] = [
     ("hold_mends_what_a_guest_firewall_loses_20_percent", hold::firewall_of_20_percent),
     ("hold_outlives_its_engine_in_mid_transfer", hold::engine_killed),
     ("hold_keeps_what_a_paused_guest_has_no_time_for", hold::paused),
+    ("an_idle_guest_that_loses_what_it_was_handed_gets_it_again", behind::idle_guest),
+    ("uploads_through_a_router_guest_end_as_without_vsnoop", behind::router),
+    // Bonds the cards of that guest permanently.
+    ("a_guest_that_fails_over_to_its_second_card_leaves_no_hang", behind::fail_over),
     // Removes the victim's network permanently.
     ("a_tap_deleted_in_mid_transfer_harms_nobody_else", deleted_tap),
     // Removes the neighbour permanently.
@@ -128,13 +138,14 @@ fn prepare() -> Result<Bench> {
     let mut session = Session::begin()?;
     let accelerator = vm::choose_accelerator(&image, &session.scratch())?;
     let mut stage = Stage::build(&mut session, &image, accelerator, 2, vsnoop.as_ref())?;
+    let behind = Behind::build(&mut session, accelerator, &stage)?;
     vm::pin_self()?;
     stage.share(Share::Slices)?;
     if !detached {
         stage.attach(VICTIM)?;
         stage.attach(NEIGHBOUR)?;
     }
-    Ok(Bench { stage, attached: !detached, _session: session })
+    Ok(Bench { behind, stage, attached: !detached, _session: session })
 }
 
 impl Bench {

@@ -52,7 +52,10 @@ pub fn configure_network() -> Result<()> {
     fs::write(ARP_IGNORE, "1").with_context(|| format!("write {ARP_IGNORE}"))?;
     interface_up("lo")?;
     for (number, address) in given.split(',').enumerate() {
-        configure(&format!("eth{number}"), address)?;
+        match address.split_once(':') {
+            Some((interface, address)) => configure(interface, address)?,
+            None => configure(&format!("eth{number}"), address)?,
+        }
     }
     Ok(())
 }

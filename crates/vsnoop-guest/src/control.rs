@@ -11,7 +11,8 @@ use crate::tcp_counts::TcpCounts;
 pub const DEVICE: &str = "/dev/ttyS1";
 
 /// Where the host puts the guest's addresses on the kernel's command line: `ADDRESS/PREFIX` of
-/// eth0, eth1 and so on, with commas between them.
+/// eth0, eth1 and so on, with commas between them. A device of another name stands before its
+/// address, with a colon.
 pub const ADDRESS_PARAMETER: &str = "vsnoop.address";
 
 /// On the kernel's command line of a guest whose root file system is on its disk.

@@ -26,6 +26,9 @@
 //! - [`stage::Stage`] (`StageOptions`, `PathOptions`): machines on a bridge, and a client behind a
 //!   path that changes. Tests vm; lab.
 //!
+//! [`leg::Leg`] is what a VM forwards to, in any of them (tests vm; bench, router);
+//! [`user_mode::UserModeGuest`] is a guest that is a process (test uml).
+//!
 //! A test adds its own parts of such a network (a VM in a VLAN, a second bridge) by [`net`], too.
 //! Some tests of the command and of the bench need a single namespace with a tap or a bridge:
 //! `TapHost`, `Bridge` and `LinkHost` in crates/vsnoop/tests/command.
@@ -38,6 +41,7 @@ pub mod fan_in;
 pub mod guest;
 pub mod hosts;
 pub mod interrupt;
+pub mod leg;
 pub mod net;
 pub mod place;
 pub mod process;
@@ -49,6 +53,7 @@ pub mod stage;
 pub mod stream;
 pub mod switch;
 pub mod topology;
+pub mod user_mode;
 pub mod vm;
 pub mod vsnoop;
 pub mod wait;

@@ -11,6 +11,9 @@ use super::{kernel::Kernel, web};
 const MODULES: [&str; 2] = ["virtio_pci", "virtio_net"];
 const DISK_MODULES: [&str; 3] = ["virtio_blk", "ext4", "overlay"];
 const FIREWALL_MODULES: [&str; 2] = ["nf_tables", "nft_numgen"];
+/// Programs for `Command::Start`, with their packages.
+const TOOLS: [(&str, &str); 2] = [("sh", "dash"), ("ip", "iproute2")];
+const TOOL_MODULES: [&str; 1] = ["bonding"];
 
 /// Optional parts of the initramfs.
 #[derive(Clone, Copy, Debug, Default)]
@@ -23,6 +26,8 @@ pub struct Options {
     pub disk: bool,
     /// nginx, for `Command::Web`.
     pub web: bool,
+    /// A shell and `ip`, for `Command::Start` without a disk, and bonds.
+    pub tools: bool,
 }
 
 impl Options {
@@ -31,7 +36,8 @@ impl Options {
         let dctcp = if self.dctcp { "-dctcp" } else { "" };
         let disk = if self.disk { "-disk" } else { "" };
         let web = if self.web { "-web" } else { "" };
-        format!("initramfs{firewall}{dctcp}{disk}{web}.cpio")
+        let tools = if self.tools { "-tools" } else { "" };
+        format!("initramfs{firewall}{dctcp}{disk}{web}{tools}.cpio")
     }
 }
 
@@ -60,13 +66,33 @@ pub fn write(
     if options.disk {
         wanted.extend(DISK_MODULES);
     }
+    if options.tools {
+        wanted.extend(TOOL_MODULES);
+    }
     archive.modules(kernel, &wanted)?;
     if options.firewall {
         archive.program("nft", &archive::installed("nft", "nftables")?)?;
     }
+    if options.tools {
+        for (name, package) in TOOLS {
+            archive.program(name, &archive::installed(name, package)?)?;
+        }
+    }
     if options.web {
         web::add(&mut archive, dir)?;
     }
+    write_whole(path, &archive.finish()?)
+}
+
+/// Of a guest whose kernel has no modules and finds its network without them.
+pub fn write_bare(path: &Path, init: &Path) -> Result<()> {
+    let mut archive = Archive::default();
+    for dir in ["dev", "proc", "sys", "modules"] {
+        archive.directory(dir)?;
+    }
+    let init = fs::read(init).with_context(|| format!("read {}", init.display()))?;
+    archive.file("init", &init)?;
+    archive.file("modules/order", b"")?;
     write_whole(path, &archive.finish()?)
 }
 

@@ -18,6 +18,7 @@ mod modules;
 mod packages;
 mod system;
 pub mod systemd;
+mod user_mode;
 mod web;
 
 use std::fs::{self, File};
@@ -34,6 +35,7 @@ pub use initramfs::Options;
 pub use kernel::Kernel;
 pub use packages::Unavailable;
 pub use system::{Made, System};
+pub use user_mode::UserModeImage;
 
 /// Kernels that have tcx and can be booted from packages of Debian (11/2026: 6.12 is that of Debian
 /// 13; its backports have the others, and 6.19, 7.0 and 7.1 without their modules).
@@ -84,6 +86,20 @@ pub fn prepare(options: Options) -> Result<Image> {
     Ok(Image { kernel: image, kernel_version, initramfs, disk: None, memory_mb: MEMORY_MB })
 }
 
+/// Makes what is missing of a guest that is a process (User Mode Linux); an error that is
+/// [`Unavailable`] if there is no such kernel.
+pub fn prepare_user_mode() -> Result<UserModeImage> {
+    let dir = build_dir()?;
+    let _lock = lock(&dir)?;
+    // First: where there is none, no init is needed.
+    let kernel = user_mode::prepare(&dir)?;
+    let init = build_init().context("build the guest's init")?;
+    let initramfs = dir.join("initramfs-user-mode.cpio");
+    initramfs::write_bare(&initramfs, &init)
+        .with_context(|| format!("write {}", initramfs.display()))?;
+    Ok(UserModeImage { kernel, initramfs })
+}
+
 /// Makes what is missing of a machine with this system.
 pub fn prepare_system(system: &System) -> Result<SystemImage> {
     let image = prepare(Options { disk: true, ..Options::default() })?;
@@ -102,6 +118,11 @@ pub fn make_system(dir: &Path, system: &System) -> Result<Made> {
 /// ([`crate::vm::require_qemu`]).
 pub fn prepare_for_tests() -> Result<()> {
     prepare(Options { firewall: true, dctcp: true, ..Options::default() })?;
+    prepare(Options { firewall: true, tools: true, ..Options::default() })?;
+    match prepare_user_mode() {
+        Err(error) if error.is::<Unavailable>() => println!("guest kernel: {error:#}"),
+        other => drop(other?),
+    }
     prepare_system(&System::for_tests())?;
     for series in KERNEL_SERIES {
         match kernel_of_series(series) {

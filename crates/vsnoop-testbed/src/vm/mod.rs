@@ -26,6 +26,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use serde_json::{Value, json};
 use vsnoop_guest::control::{
     ADDRESS_PARAMETER, Command as GuestCommand, DISK_PARAMETER, Reply, Stats,
 };
@@ -48,6 +49,7 @@ use crate::net::Netns;
 
 const QEMU: &str = "qemu-system-x86_64";
 const READY: &str = "vsnoop-guest: ready";
+const SCRIPT_POLL: Duration = Duration::from_millis(20);
 /// A QMP monitor in the directory of a machine, for a service that follows it.
 pub const FOLLOWED: &str = "followed.qmp";
 
@@ -246,6 +248,38 @@ impl Vm {
     fn control(&self) -> MutexGuard<'_, Option<control::Channel>> {
         // A panic elsewhere leaves at worst an answer unread, which the next command reports.
         self.control.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs a shell script in the guest, whose image has tools, until it ends; returns its output.
+    pub fn script(&self, script: &str) -> Result<String> {
+        let name = "script".to_owned();
+        self.command(&GuestCommand::Start { name: name.clone(), script: script.to_owned() })?;
+        loop {
+            interrupt::check()?;
+            match self.command(&GuestCommand::Ended { name: name.clone() })? {
+                Reply::Ended { status: Some(0), output } => return Ok(output),
+                Reply::Ended { status: None, .. } => std::thread::sleep(SCRIPT_POLL),
+                other => bail!("a script in {}: {other:?}", self.name),
+            }
+        }
+    }
+
+    /// Stops the vCPUs, as a host does that pauses a machine; QEMU goes on.
+    pub fn pause(&self) -> Result<()> {
+        self.tell_qemu("stop", &json!({}))
+    }
+
+    pub fn go_on(&self) -> Result<()> {
+        self.tell_qemu("cont", &json!({}))
+    }
+
+    /// Plugs the cable of a network interface in or pulls it.
+    pub fn set_link(&self, nic: usize, up: bool) -> Result<()> {
+        self.tell_qemu("set_link", &json!({ "name": format!("net{nic}"), "up": up }))
+    }
+
+    fn tell_qemu(&self, command: &str, arguments: &Value) -> Result<()> {
+        self.qmp()?.execute(command, arguments).with_context(|| self.name.clone()).map(drop)
     }
 
     pub fn stats(&self) -> Result<Stats> {

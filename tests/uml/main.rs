@@ -1,0 +1,209 @@
+//! Many connections at once to a fast real guest: User Mode Linux, behind an attached tap.
+//!
+//! ```text
+//! [client]--veth--[bridge]--[tap]--[User Mode Linux]
+//! ```
+//! Each round has [`ROUND`] transfers side by side. Rounds without vsnoop come first: they say how
+//! long a transfer takes here and today. `VSNOOP_SOAK=1` has ten times as many transfers.
+
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use libtest_mimic::{Arguments, Failed, Trial};
+use vsnoop_guest::transfer::Direction::{self, Download, Upload};
+use vsnoop_guest::transfer::PORT;
+use vsnoop_testbed::client::{self, Outcome, Request};
+use vsnoop_testbed::guest::{self, Unavailable, UserModeImage};
+use vsnoop_testbed::interrupt;
+use vsnoop_testbed::net::{Net, Netns, Offloads, TapOptions, remove_stale};
+use vsnoop_testbed::user_mode::{Device, UserModeGuest};
+use vsnoop_testbed::vsnoop::Vsnoop;
+use vsnoop_tests::{PREFIX, late};
+
+const BRIDGE: &str = "br0";
+const TAP: &str = "tap0";
+const CLIENT: &str = "10.80.0.1";
+const GUEST: &str = "10.80.0.2";
+const PREFIX_LENGTH: u8 = 24;
+const KB: u64 = 1000;
+const MB: u64 = 1000 * KB;
+/// Of a round: uploads, downloads, and short ones.
+const ROUND: [(Direction, u64); 14] = [
+    (Upload, MB),
+    (Upload, MB),
+    (Upload, MB),
+    (Upload, MB),
+    (Upload, MB),
+    (Upload, MB),
+    (Download, MB),
+    (Download, MB),
+    (Download, MB),
+    (Download, MB),
+    (Download, MB),
+    (Download, MB),
+    (Upload, KB),
+    (Download, KB),
+];
+const ROUNDS_OFF: usize = 4;
+const ROUNDS: usize = 15;
+const SOAK_TIMES: usize = 10;
+/// Far longer than booting takes on a busy machine.
+const BOOT: Duration = Duration::from_secs(120);
+/// Without vsnoop, for whatever transfers it is.
+const LIMIT: Duration = Duration::from_secs(300);
+/// In each direction, one after the other, while the guest is idle otherwise.
+const ALONE: usize = 20;
+
+const TESTS: [(&str, Device); 2] = [
+    ("of_many_transfers_at_once_none_hangs_super_packets", Device::Vector),
+    ("of_many_transfers_at_once_none_hangs_mtu_sized", Device::Single),
+];
+
+fn main() -> ExitCode {
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads = Some(1);
+    let image = if arguments.list { Err("only listed".to_owned()) } else { image() };
+    let ignored = matches!(image, Err(_));
+    if let Err(reason) = &image {
+        eprintln!("tests with User Mode Linux: {reason}");
+    }
+    let trials = TESTS.map(|(name, device)| {
+        let image = image.clone();
+        let run = move || {
+            let image = image.map_err(Failed::from)?;
+            many_at_once(&image, device).map_err(|error| Failed::from(format!("{error:#}")))
+        };
+        Trial::test(name, run).with_kind("uml").with_ignored_flag(ignored)
+    });
+    libtest_mimic::run(&arguments, trials.into()).exit_code()
+}
+
+/// The guest, or why there is none on this machine.
+fn image() -> Result<UserModeImage, String> {
+    if !nix::unistd::geteuid().is_root() {
+        return Err("they need root".into());
+    }
+    match guest::prepare_user_mode() {
+        Err(error) if error.is::<Unavailable>() => Err(format!("{error:#}")),
+        Err(error) => panic!("no guest: {error:#}"),
+        Ok(image) => Ok(image),
+    }
+}
+
+/// The guest, its host and its client.
+struct Rig {
+    // Before the namespaces.
+    _guest: UserModeGuest,
+    vsnoop: Vsnoop,
+    client: Netns,
+    _host: Netns,
+    _dir: Dir,
+}
+
+/// Removed when this is dropped.
+struct Dir(std::path::PathBuf);
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+impl Rig {
+    fn build(image: &UserModeImage, device: Device) -> Result<Self> {
+        interrupt::install()?;
+        remove_stale(PREFIX)?;
+        let net = Net::new(PREFIX);
+        let (host, client) = (net.host("host")?, net.host("client")?);
+        host.bridge(BRIDGE)?;
+        host.veth_port(BRIDGE, "uplink", &client, "eth0")?;
+        let offloads = match device {
+            Device::Vector => Offloads::SUPER_PACKETS,
+            Device::Single => Offloads::NONE,
+        };
+        host.tap(TAP, &TapOptions { persistent: true, offloads, ..TapOptions::default() })?;
+        host.add_port(BRIDGE, TAP)?;
+        client.up_with("eth0", &[(CLIENT.parse()?, PREFIX_LENGTH)])?;
+        let dir = Dir(std::env::temp_dir().join(net.name("uml")));
+        let address = format!("{GUEST}/{PREFIX_LENGTH}");
+        let guest = UserModeGuest::start(image, &host, (TAP, device), &address, &dir.0, BOOT)?;
+        let vsnoop = Vsnoop::find()?.in_netns(host.name());
+        Ok(Self { _guest: guest, vsnoop, client, _host: host, _dir: dir })
+    }
+
+    /// One transfer, and how long it took.
+    fn transfer(&self, direction: Direction, bytes: u64, limit: Duration) -> Result<Duration> {
+        let since = Instant::now();
+        let request = Request {
+            server: SocketAddr::new(GUEST.parse()?, PORT),
+            direction,
+            size_bytes: bytes,
+            seed: fastrand::u64(..),
+            congestion_control: "cubic",
+            timeout: limit,
+        };
+        match client::transfer(&self.client, &request)? {
+            Outcome::Exact(_) => Ok(since.elapsed()),
+            other => bail!("{direction:?} of {bytes} bytes: {other:?} after {:?}", since.elapsed()),
+        }
+    }
+
+    /// A round; the time of its longest transfer.
+    fn round(&self, limit: Duration) -> Result<Duration> {
+        thread::scope(|scope| {
+            let start =
+                |(direction, bytes)| scope.spawn(move || self.transfer(direction, bytes, limit));
+            let jobs = ROUND.map(start);
+            let times =
+                jobs.map(|job| job.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+            times.into_iter().try_fold(Duration::ZERO, |longest, time| Ok(longest.max(time?)))
+        })
+    }
+
+    fn story(&self) -> String {
+        let tell = || {
+            Ok::<_, anyhow::Error>(format!(
+                "{} {}",
+                self.vsnoop.stats(TAP)?,
+                self.vsnoop.flows(TAP)?
+            ))
+        };
+        tell().unwrap_or_else(|error| format!("{error:#}"))
+    }
+}
+
+/// A lost segment is mended as soon as without vsnoop, for each of many connections.
+fn many_at_once(image: &UserModeImage, device: Device) -> Result<()> {
+    let soak = std::env::var_os("VSNOOP_SOAK").is_some_and(|value| value == "1");
+    let times = if soak { SOAK_TIMES } else { 1 };
+    let rig = Rig::build(image, device)?;
+    let mut longest = Duration::ZERO;
+    for _ in 0..ROUNDS_OFF * times {
+        longest = longest.max(rig.round(LIMIT).context("without vsnoop")?);
+    }
+    let limit = late::limit(longest);
+    rig.vsnoop.attach(TAP)?;
+    let result = (0..ROUNDS * times).try_fold(Duration::ZERO, |longest, number| {
+        let time = rig
+            .round(limit)
+            .with_context(|| format!("round {number}, attached; {}", rig.story()))?;
+        Ok::<_, anyhow::Error>(longest.max(time))
+    });
+    let with = result?;
+    for direction in [Upload, Download] {
+        for _ in 0..ALONE {
+            rig.transfer(direction, MB, limit).with_context(|| rig.story())?;
+        }
+    }
+    let early = late::count(&rig.vsnoop.stats(TAP)?, "early_acks");
+    ensure!(early > 0, "nothing was acknowledged early: {}", rig.story());
+    eprintln!(
+        "the longest of {} without vsnoop {longest:?}, of {} with it {with:?}",
+        ROUNDS_OFF * times * ROUND.len(),
+        ROUNDS * times * ROUND.len()
+    );
+    rig.vsnoop.detach(TAP)
+}
