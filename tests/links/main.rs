@@ -13,6 +13,7 @@ mod floods;
 mod hello;
 mod hostile;
 mod interfaces;
+mod loops;
 mod lying_hub;
 mod marks;
 mod membership;
@@ -61,6 +62,7 @@ fn main() {
         slow_peers::trials(),
         tenants::trials(),
         floods::trials(),
+        loops::trials(),
         membership::trials(),
         memory::trials(),
         marks::trials(),

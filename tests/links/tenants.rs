@@ -15,11 +15,15 @@ use crate::raw_vm::{
 use crate::trial;
 use vsnoop_testbed::hosts::{Network, Plan, start_all};
 use vsnoop_testbed::net::{Offloads, TapOptions};
+use vsnoop_testbed::wait::wait_until;
 
 pub fn trials() -> Vec<Trial> {
     vec![
         trial("tenants::a_forged_address_takes_nothing_from_its_owner", forged),
         trial("tenants::a_port_takes_only_the_sources_that_it_may_have", fixed),
+        trial("tenants::a_neighbour_that_invents_addresses_takes_nothing_from_a_vm", invented),
+        trial("tenants::a_port_with_a_quota_has_no_more_addresses", quota),
+        trial("tenants::a_fixed_address_that_is_used_at_a_peer_is_named", moved),
         trial("tenants::tiny_segments_starve_nobody", tiny_segments),
         trial("tenants::tls::the_far_host_cuts_no_frame_into_tiny_segments", cut_there),
     ]
@@ -50,6 +54,97 @@ fn forged() -> Result<()> {
         receive(&owner, &answer, &[]).with_context(|| format!("frame {number} to the owner"))?;
     }
     Ok(())
+}
+
+/// An attacker beside a VM sends frames from more addresses than the tables hold to one that is
+/// known. Each frame to the VM, which is silent, still arrives, and nowhere else.
+fn invented() -> Result<()> {
+    const FRAMES: u32 = 1000;
+    const FORGED_PER_FRAME: u32 = 10;
+    let link = "addresses = 2048\n";
+    let network = Network::up(Plan { hosts: 3, vms_per_host: 0, link, ..Plan::default() })?;
+    let [a, b, c] = &network.hosts[..] else { unreachable!("three hosts") };
+    let (vm, attacker) = (raw_vm(a, "raw0")?, raw_vm(a, "raw1")?);
+    let (other, aside) = (raw_vm(b, "raw")?, raw_vm(c, "raw")?);
+    introduce(&vm, &other, OWNER)?;
+    introduce(&vm, &aside, OWNER)?;
+    introduce(&other, &vm, OTHER)?;
+    // The VM answers one frame, as in every conversation.
+    for (from, to, frame) in
+        [(&other, &vm, frame(OWNER, OTHER, 1)), (&vm, &other, frame(OTHER, OWNER, 2))]
+    {
+        send(from, &frame)?;
+        receive(to, &frame, &[])?;
+    }
+    let mut packet = Pool::default().take();
+    for number in 0..FRAMES {
+        for step in 0..FORGED_PER_FRAME {
+            let [_, x, y, z] = (FORGED_PER_FRAME * number + step).to_be_bytes();
+            let forged = frame(OTHER, [6, 6, 6, x, y, z], number);
+            send(&attacker, &forged)?;
+            if step + 1 == FORGED_PER_FRAME {
+                // Both links have learned from it.
+                receive(&other, &forged, &[])?;
+            }
+        }
+        let wanted = frame(OWNER, OTHER, 10 + number);
+        send(&other, &wanted)?;
+        receive(&vm, &wanted, &[]).with_context(|| format!("frame {number} to the VM"))?;
+        while aside.read(&mut packet).context("read a frame")? {
+            let is_of_vm = packet.frame()[..6] == OWNER;
+            ensure!(!is_of_vm, "frame {number} was flooded to a third host");
+        }
+    }
+    for host in [a, b] {
+        let status = host.status()?;
+        let displaced = status["table"]["displaced"].as_u64().context("displaced")?;
+        ensure!(displaced > 0, "no table was full: {}", status["table"]);
+    }
+    let is_said = |status: &serde_json::Value| {
+        status["problems"].to_string().contains("the table of addresses is full")
+    };
+    b.until("a full table is told", is_said)
+}
+
+fn quota() -> Result<()> {
+    let mut network = Network::configured(Plan { vms_per_host: 0, ..Plan::default() })?;
+    network.edit_config(0, |text| {
+        // That of the bridge is one of them.
+        text.replace("name = \"vsl0\"\n", "name = \"vsl0\"\naddresses = 8\n")
+    })?;
+    start_all(&mut network.hosts)?;
+    let [a, b] = &network.hosts[..] else { unreachable!("two hosts") };
+    let (vm, other) = (raw_vm(a, "raw")?, raw_vm(b, "raw")?);
+    introduce(&vm, &other, OWNER)?;
+    introduce(&other, &vm, OTHER)?;
+    for number in 0..100 {
+        send(&vm, &frame(OTHER, [6, 6, 6, 0, 0, number], 0))?;
+    }
+    let wanted = frame(OTHER, OWNER, 1);
+    send(&vm, &wanted)?;
+    receive(&other, &wanted, &[])?;
+    let status = a.status()?;
+    let dropped = status["ports"][0]["dropped"]["addresses"].as_u64();
+    ensure!(dropped >= Some(92), "dropped for their address: {dropped:?}");
+    Ok(())
+}
+
+/// A VM has moved to another host, and the configuration has not.
+fn moved() -> Result<()> {
+    let mut network = Network::configured(Plan { vms_per_host: 0, ..Plan::default() })?;
+    network.edit_config(0, |text| {
+        text.replace("name = \"vsl0\"\n", "name = \"vsl0\"\nmac = \"02:00:00:00:00:01\"\n")
+    })?;
+    start_all(&mut network.hosts)?;
+    let [a, b] = &network.hosts[..] else { unreachable!("two hosts") };
+    let vm = raw_vm(b, "raw")?;
+    let wanted = "02:00:00:00:00:01 is fixed to port vsl0, and frames from it come from peer h1";
+    wait_until("the address is named", PATIENCE, || {
+        send(&vm, &frame(BROADCAST, OWNER, 1))?;
+        let status = a.status()?;
+        let is_counted = status["dropped"]["fixed"].as_u64() >= Some(1);
+        Ok(is_counted && status["problems"].to_string().contains(wanted))
+    })
 }
 
 /// `mac` and `address` of a port.

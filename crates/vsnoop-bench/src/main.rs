@@ -9,6 +9,7 @@
 //! - [`fleet`]: how long a new host takes until all others are up with it;
 //! - [`slow_peer`]: what a peer behind a slow line costs the others of a link;
 //! - [`tiny_segments`]: what a VM that sends super-packets of one-byte segments costs the others;
+//! - [`forged_addresses`]: what a VM that invents source addresses costs a VM beside it;
 //! - [`nat_resume`]: how long a transfer takes after a silence that a NAT does not survive;
 //! - [`verifier`]: how long attaching takes, and the instructions that the kernel walks before it
 //!   accepts a hook.
@@ -19,6 +20,7 @@ mod conversation;
 mod figures;
 mod fleet;
 mod flows;
+mod forged_addresses;
 mod idle;
 mod incast;
 mod lookup;
@@ -58,7 +60,7 @@ fn known_names() -> PossibleValuesParser {
 
 /// The measurements, by the names of their modules.
 type Part = (&'static str, fn() -> Result<Vec<Figure>>);
-const PARTS: [Part; 11] = [
+const PARTS: [Part; 12] = [
     ("idle", idle::measure),
     ("lookup", lookup::measure),
     ("incast", incast::measure),
@@ -69,6 +71,7 @@ const PARTS: [Part; 11] = [
     ("fleet", fleet::measure),
     ("slow_peer", slow_peer::measure),
     ("tiny_segments", tiny_segments::measure),
+    ("forged_addresses", forged_addresses::measure),
     ("nat_resume", nat_resume::measure),
     ("throughput", throughput::measure),
 ];

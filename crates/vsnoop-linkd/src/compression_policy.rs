@@ -12,6 +12,7 @@ use super::config::{Compress, FrameFields, Mac, Rules};
 use super::frame::Frame;
 use super::stats::RuleStats;
 use vsnoop_link::compress::{Decision, Method, Owner, Policy};
+use vsnoop_packet::format::{MACS_BYTES, TAG_BYTES, is_tag};
 
 /// Entries of the cache; a full cache is emptied.
 const FLOWS: usize = 4096;
@@ -77,8 +78,11 @@ impl RuleSet {
     }
 
     /// The owner of a frame that `rule` matches: the rule's name, or else the sending VM itself.
-    fn owner(&self, rule: &Compress, port: usize, source: Mac) -> Option<Owner> {
-        let Some(name) = &rule.owner else { return Some(Owner::Vm { port, mac: source.0 }) };
+    fn owner(&self, rule: &Compress, port: usize, fields: &RuleFields) -> Option<Owner> {
+        let RuleFields { vlans, macs: [source, _], .. } = *fields;
+        let Some(name) = &rule.owner else {
+            return Some(Owner::Vm { port, vlans, mac: source.0 });
+        };
         let number = self.owners.iter().position(|known| known == name)?;
         Some(Owner::Named(number as u32))
     }
@@ -119,6 +123,8 @@ struct CachedCompression {
 /// Fields of a frame that its rule and owner depend on, beside peer and port. Source first.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct RuleFields {
+    /// Numbers of the two outermost VLAN tags, 0 without; two VLANs may have VMs of one address.
+    vlans: [u16; 2],
     macs: [Mac; 2],
     /// `None`: the frame is not IP.
     ips: Option<[IpAddr; 2]>,
@@ -130,8 +136,21 @@ impl RuleFields {
         let (destination, rest) = start.split_first_chunk()?;
         let macs = [Mac(*rest.first_chunk()?), Mac(*destination)];
         let ips = frame.headers.as_ref().and_then(|headers| headers.ips(start));
-        Some(Self { macs, ips })
+        Some(Self { vlans: vlans(start), macs, ips })
     }
+}
+
+/// Numbers of the two outermost VLAN tags.
+fn vlans(frame: &[u8]) -> [u16; 2] {
+    let mut tags = frame.get(MACS_BYTES..).unwrap_or_default().chunks_exact(TAG_BYTES);
+    let mut number = || match tags.next() {
+        Some(&[a, b, c, d]) if is_tag(u16::from_be_bytes([a, b])) => {
+            Some(u16::from_be_bytes([c, d]) & 0xfff)
+        }
+        _ => None,
+    };
+    let outer = number();
+    [outer.unwrap_or(0), outer.and_then(|_| number()).unwrap_or(0)]
 }
 
 impl Policies {
@@ -201,7 +220,7 @@ impl Policies {
     }
 
     fn look_up(&self, peer: usize, port: usize, endpoints: &RuleFields) -> Option<Compression> {
-        let RuleFields { macs, ips } = *endpoints;
+        let RuleFields { macs, ips, .. } = *endpoints;
         let name = match port {
             FIRST_RELAYED.. => "",
             FIRST_DIVERT_TAP.. => self.divert_taps.get(port - FIRST_DIVERT_TAP)?,
@@ -209,7 +228,7 @@ impl Policies {
         };
         let traffic = FrameFields { peer: self.peers.get(peer)?, port: name, macs, ips };
         let (index, rule) = self.rule_set.rules.first_match(&traffic)?;
-        let owner = self.rule_set.owner(rule, port, macs[0])?;
+        let owner = self.rule_set.owner(rule, port, endpoints)?;
         let policy = Policy { method: rule.method, owner, dictionary: rule.dictionary_bytes };
         let policy = (rule.method != Method::Off).then_some(policy);
         Some(Compression { policy, rule_stats: self.rule_set.stats.get(index)?.clone() })
@@ -283,6 +302,43 @@ mod tests {
             assert!(other + 8 > first, "{other} bytes after {first} tell what the other VM sent");
             assert!(again < first / 10, "{again} of {first}: its own it does remember");
         }
+    }
+
+    /// What a peer accepts is no rule.
+    #[test]
+    fn without_a_rule_of_this_host_nothing_is_compressed() {
+        let mut policies = policies(&[("192.0.2.0/24", None)], None);
+        let frame = SegmentBuilder { payload: 9000, ..SegmentBuilder::default() }.build();
+        let parts = [&frame[..]];
+        let frame = Frame::whole(OffloadState::default(), &parts);
+        assert!(policies.of(PEER, PORT, &frame).policy.is_none(), "no rule matches");
+        policies.rule_set.replace(Rules::default());
+        policies.known.clear();
+        assert!(!policies.any() && policies.of(PEER, PORT, &frame).policy.is_none());
+    }
+
+    /// A trunk has VMs of several tenants, which choose their addresses themselves.
+    #[test]
+    fn two_vms_with_one_address_in_two_vlans_share_nothing() {
+        let mut policies = policies(&[("0.0.0.0/0", None)], Some(1 << 20));
+        let plain = SegmentBuilder::default().build();
+        let tag = |kind: u16, vlan: u16| [kind.to_be_bytes(), vlan.to_be_bytes()].concat();
+        let tagged = |tags: &[u8]| [&plain[..12], tags, &plain[12..]].concat();
+        let frames = [
+            tagged(&tag(0x8100, 7)),
+            tagged(&tag(0x8100, 8)),
+            // QinQ.
+            tagged(&[tag(0x88a8, 7), tag(0x8100, 1)].concat()),
+            tagged(&[tag(0x88a8, 7), tag(0x8100, 2)].concat()),
+            plain.clone(),
+        ];
+        let owners = frames.each_ref().map(|frame| policy(&mut policies, PORT, frame).owner);
+        for (index, owner) in owners.iter().enumerate() {
+            assert!(!owners[..index].contains(owner), "frame {index}");
+        }
+        // A tag that only gives a priority is none.
+        let priority = tagged(&tag(0x8100, 0xe000));
+        assert_eq!(policy(&mut policies, PORT, &priority).owner, owners[4]);
     }
 
     #[test]

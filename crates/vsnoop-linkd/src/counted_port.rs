@@ -2,6 +2,7 @@
 
 use std::io::IoSlice;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use vsnoop_link::forwarding::SourceFilter;
 
@@ -19,6 +20,8 @@ pub struct CountedPort {
     pub stats: Arc<LinkPortStats>,
     /// Source addresses that its VMs may use.
     pub sources: SourceFilter,
+    /// Whether it carries no frames, because it closes a loop.
+    is_stopped: Arc<AtomicBool>,
 }
 
 impl CountedPort {
@@ -31,7 +34,13 @@ impl CountedPort {
         let port = Arc::new(first);
         let others = others.into_iter().map(Arc::new);
         let queues = std::iter::once(Arc::clone(&port)).chain(others).collect();
-        Self { port, queues, stats: Arc::default(), sources: SourceFilter::default() }
+        Self {
+            port,
+            queues,
+            stats: Arc::default(),
+            sources: SourceFilter::default(),
+            is_stopped: Arc::default(),
+        }
     }
 
     /// The same port as this pair of threads uses it.
@@ -49,8 +58,21 @@ impl CountedPort {
         self.port.name()
     }
 
+    /// Whether the port carries no frames, because it closes a loop.
+    pub fn is_stopped(&self) -> bool {
+        self.is_stopped.load(Ordering::Relaxed)
+    }
+
+    pub fn set_stopped(&self, is_stopped: bool) {
+        self.is_stopped.store(is_stopped, Ordering::Relaxed);
+    }
+
     /// Whether a frame from the port has an allowed source; others are counted.
     pub fn allows(&self, frame: &Frame<'_>) -> bool {
+        if self.is_stopped() {
+            self.stats.stopped.add(1);
+            return false;
+        }
         let is_allowed = self.sources.check(frame.start()).is_ok();
         if !is_allowed {
             self.stats.forged_in.add(1);
@@ -60,6 +82,9 @@ impl CountedPort {
 
     /// Writes a frame; one that the port does not take is dropped and counted.
     pub fn write(&self, frame: &Frame<'_>) {
+        if self.is_stopped() {
+            return self.stats.stopped.add(1);
+        }
         self.write_with_front(&[], frame);
     }
 

@@ -41,6 +41,7 @@ mod handshake_threads;
 mod ingress;
 mod io;
 pub mod key_file;
+mod layer_2;
 mod listen;
 mod membership;
 mod orders;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::clock::Clock;
-use super::config::{Config, PeerConfig};
+use super::config::{Config, PeerConfig, PortConfig};
 use super::counted_port::CountedPort;
 use super::divert::taps::DivertTaps;
 use super::frame::Frame;
@@ -19,7 +19,7 @@ use super::own::Own;
 use super::pairs::Pairs;
 use super::slots::Slots;
 use super::stats::{LinkStats, PeerStats};
-use vsnoop_link::forwarding::{self, Location, SourceFilter};
+use vsnoop_link::forwarding::{self, Location};
 
 #[derive(Clone)]
 pub struct Shared {
@@ -126,15 +126,16 @@ impl Shared {
     }
 
     /// Bounds the source addresses of a port's VMs, and fixes their MAC addresses to it.
-    pub fn allow_sources(&mut self, slot: usize, sources: &SourceFilter) {
-        let mut table = self.table.write();
-        table.unfix(Location::Port(slot as u16));
-        for mac in &sources.macs {
-            table.fix(*mac, Location::Port(slot as u16));
+    pub fn allow_sources(&mut self, slot: usize, configured: &PortConfig) {
+        let (mut table, location) = (self.table.write(), Location::Port(slot as u16));
+        table.unfix(location);
+        for mac in &configured.sources.macs {
+            table.fix(*mac, location);
         }
+        table.set_quota(location, configured.quota);
         drop(table);
         if let Some(Some(port)) = self.ports.get_mut(slot) {
-            port.sources = sources.clone();
+            port.sources = configured.sources.clone();
         }
     }
 
@@ -210,6 +211,13 @@ impl Shared {
     pub fn count_flood(&self, slot: usize) {
         if let Some(port) = self.port(slot) {
             port.stats.flood_in.add(1);
+        }
+    }
+
+    /// Counts a frame of a port that has as many addresses as it may have.
+    pub fn count_too_many(&self, slot: usize) {
+        if let Some(port) = self.port(slot) {
+            port.stats.too_many_in.add(1);
         }
     }
 

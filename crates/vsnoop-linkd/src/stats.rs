@@ -5,6 +5,7 @@ use std::sync::Mutex;
 
 use super::counts::Counter;
 use super::cpu::Stopwatch;
+use vsnoop_link::forwarding::DropReason;
 use vsnoop_link::queue::QueueStats;
 
 /// Frames dropped for one reason.
@@ -36,6 +37,10 @@ pub struct LinkPortStats {
     pub forged_in: Counter,
     /// From the VMs, for all, but not copied to peers: beyond `flood_rate`.
     pub flood_in: Counter,
+    /// From the VMs, with a source address beyond those that the port may have.
+    pub too_many_in: Counter,
+    /// From and to the VMs, while the port is stopped because it closes a loop.
+    pub stopped: Counter,
 }
 
 /// Counters of one peer.
@@ -114,14 +119,29 @@ impl PeerStats {
 /// Counters of the link.
 #[derive(Debug, Default)]
 pub struct LinkStats {
-    /// Dropped by the forwarding table: no other location to go to, control frames, forged sources.
+    /// Dropped by the forwarding table: no other location to go to, control frames.
     pub dropped_forwarding: Counter,
+    /// Copies of a source that another location uses, too, beyond their rate.
+    pub dropped_loop: Counter,
+    /// The source is fixed to a port, and came from elsewhere.
+    pub dropped_fixed: Counter,
     /// Datagrams of no session, or of a kind that is not understood.
     pub unknown_datagrams: Counter,
     /// Frames that the parser or the device's header refused.
     pub malformed_frames: Counter,
     /// The link's own packets, seen at a port.
     pub dropped_own: Counter,
+}
+
+impl LinkStats {
+    /// Counts a frame that the forwarding table drops.
+    pub fn count_drop(&self, reason: DropReason) {
+        match reason {
+            DropReason::Loop => self.dropped_loop.add(1),
+            DropReason::Fixed => self.dropped_fixed.add(1),
+            _ => self.dropped_forwarding.add(1),
+        }
+    }
 }
 
 /// Counters of one compression rule.

@@ -12,7 +12,7 @@ use super::config::{Config, PeerConfig, PortConfig, PortKind};
 use super::control::{
     Carried, Cpu, DivertState, DivertStatus, EnteredStatus, EntryStatus, FrameCounts, Learned,
     LinkCpu, LinkPortStatus, MembershipStatus, PeerPath, PeerState, PeerStatus, Problem,
-    RekeyStatus, RuleStatus, Status,
+    RekeyStatus, RuleStatus, Status, TableStatus,
 };
 use super::control_thread::{ControlThread, PeerEntry, other_mtu};
 use super::counts::Counter;
@@ -23,7 +23,7 @@ use super::ports::Ports;
 use super::shared::Shared;
 use super::slots::Slots;
 use super::stats::{PeerStats, RuleStats};
-use vsnoop_link::forwarding::{LearnedAddress, Location};
+use vsnoop_link::forwarding::{LearnedAddress, Location, Room};
 use vsnoop_link::introduction::Contact;
 use vsnoop_link::session::{Overdue, SessionState};
 
@@ -66,7 +66,7 @@ fn of(sources: &Sources<'_>, addresses: bool) -> Status {
         Some(self::peer(control.peers.get(slot)?, shared.peers.get(slot)?, shared))
     };
     let peers: Vec<_> = config.peers.iter().filter_map(of).collect();
-    let learned: Vec<_> = shared.table.read().entries(shared.now_ns()).collect();
+    let now_ns = shared.now_ns();
     let callers = Counter::default();
     callers.set(control.callers_turned_away());
     Status {
@@ -83,6 +83,8 @@ fn of(sources: &Sources<'_>, addresses: bool) -> Status {
         membership: membership(sources),
         dropped: reasons([
             ("forwarding", &shared.stats.dropped_forwarding),
+            ("loop", &shared.stats.dropped_loop),
+            ("fixed", &shared.stats.dropped_fixed),
             ("unknown_datagrams", &shared.stats.unknown_datagrams),
             ("malformed_frames", &shared.stats.malformed_frames),
             ("own", &shared.stats.dropped_own),
@@ -97,12 +99,24 @@ fn of(sources: &Sources<'_>, addresses: bool) -> Status {
             .as_ref()
             .and_then(|divert_taps| entry(config, slots, divert_taps)),
         problems: problems(sources),
-        learned: learned.len() as u64,
+        learned: shared.table.read().entries(now_ns).count() as u64,
+        table: table(shared.table.read().room()),
         addresses: addresses.then(|| {
-            let groups: Vec<_> = shared.table.read().groups(shared.now_ns()).collect();
-            let all = learned.iter().chain(&groups);
-            all.map(|entry| self::learned(entry, shared, control)).collect()
+            let table = shared.table.read();
+            let all: Vec<_> = table.entries(now_ns).chain(table.groups(now_ns)).collect();
+            // Frames do not wait for what follows.
+            drop(table);
+            all.iter().map(|entry| self::learned(entry, shared, control)).collect()
         }),
+    }
+}
+
+fn table(room: Room) -> TableStatus {
+    TableStatus {
+        addresses: room.addresses as u64,
+        proven: room.proven as u64,
+        limit: room.limit as u64,
+        displaced: room.displaced,
     }
 }
 
@@ -186,7 +200,8 @@ fn problems(sources: &Sources<'_>) -> Vec<Problem> {
     };
     let mtus = control.peers.iter().filter(|known| !known.is_removed).filter_map(apart);
     let outdated = lists_trouble.map(outdated);
-    hooks.trouble.iter().map(lost).chain(outdated).chain(mtus).collect()
+    let layer_2 = control.layer_2.problems();
+    hooks.trouble.iter().map(lost).chain(outdated).chain(mtus).chain(layer_2).collect()
 }
 
 fn compression(rule_set: &RuleSet) -> Vec<RuleStatus> {
@@ -222,14 +237,19 @@ fn ports(config: &Config, shared: &Shared, states: &Ports) -> Vec<LinkPortStatus
             name: port.name.clone(),
             kind: kind.into(),
             bridge,
-            up: states.carries(index),
-            reason: states.reason(index).map(str::to_owned),
+            up: states.carries(index) && !counted.is_stopped(),
+            reason: match states.reason(index) {
+                None if counted.is_stopped() => Some("it closes a loop, and is stopped".to_owned()),
+                reason => reason.map(str::to_owned),
+            },
             received: traffic(&stats.frames_in, &stats.bytes_in),
             sent: traffic(&stats.frames_out, &stats.bytes_out),
             dropped: reasons([
                 ("full", &stats.dropped_out),
                 ("forged", &stats.forged_in),
                 ("flood", &stats.flood_in),
+                ("addresses", &stats.too_many_in),
+                ("loop", &stats.stopped),
             ]),
         })
     };

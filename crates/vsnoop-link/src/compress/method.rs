@@ -106,8 +106,8 @@ impl<'de> Deserialize<'de> for Method {
 /// The owner of a VM, by its full name: a hash could collide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Owner {
-    /// A VM for itself: its port, and the address that it sends from.
-    Vm { port: usize, mac: [u8; 6] },
+    /// A VM for itself: its port, the numbers of its VLAN tags, and the address that it sends from.
+    Vm { port: usize, vlans: [u16; 2], mac: [u8; 6] },
     /// A name that rules give, by its number.
     Named(u32),
 }
@@ -117,7 +117,10 @@ impl Owner {
     pub fn spread(self) -> usize {
         match self {
             Self::Named(number) => number as usize,
-            Self::Vm { port, mac } => mac.iter().fold(port, |sum, byte| sum + usize::from(*byte)),
+            Self::Vm { port, vlans: [outer, inner], mac } => {
+                let first = port + usize::from(outer) + usize::from(inner);
+                mac.iter().fold(first, |sum, byte| sum + usize::from(*byte))
+            }
         }
     }
 }

@@ -63,7 +63,9 @@ pub enum DropReason {
     /// The source is a group address or zero.
     BadSource,
     /// The configuration gives the source's address to another port.
-    Forged,
+    Fixed,
+    /// The port has as many addresses as it may have, and the source is another one.
+    TooMany,
     /// One copy too many of a source that another location has: it may have come round a loop.
     Loop,
     /// The destination is where the frame came from.

@@ -17,6 +17,12 @@ impl Mac {
         self.0[0] & 1 != 0
     }
 
+    /// The group of all bridges of a spanning tree.
+    #[inline]
+    pub fn is_spanning_tree(self) -> bool {
+        self.0 == [0x01, 0x80, 0xc2, 0, 0, 0]
+    }
+
     /// One of the addresses that no bridge hands on.
     #[inline]
     pub fn is_control(self) -> bool {

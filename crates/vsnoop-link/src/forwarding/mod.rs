@@ -14,15 +14,19 @@
 mod frame_addresses;
 mod groups;
 mod location;
+mod loops;
 mod mac;
 mod membership;
+mod neighbour_discovery;
 mod shared_table;
 mod source_filter;
 mod table;
+mod upper_layer;
 
 pub use frame_addresses::FrameAddresses;
 pub use location::{DropReason, ForwardingDecision, LearnedAddress, Location, Scope};
+pub use loops::Loop;
 pub use mac::{BadMac, Mac};
 pub use shared_table::SharedTable;
 pub use source_filter::{Forged, SourceFilter};
-pub use table::{SourceState, Table, TableSettings, Whereabouts};
+pub use table::{FixedElsewhere, Room, SourceState, Table, TableSettings, Whereabouts};

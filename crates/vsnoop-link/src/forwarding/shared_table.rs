@@ -4,15 +4,24 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::frame_addresses::FrameAddresses;
 use super::location::{DropReason, ForwardingDecision, Location};
+use super::loops::{Loop, LoopWatch};
 use super::membership::MembershipMessage;
 use super::table::{Table, TableSettings};
 
 #[derive(Debug)]
-pub struct SharedTable(RwLock<Table>);
+pub struct SharedTable {
+    table: RwLock<Table>,
+    loops: LoopWatch,
+}
 
 impl SharedTable {
     pub fn new(settings: TableSettings) -> Self {
-        Self(RwLock::new(Table::new(settings)))
+        Self { table: RwLock::new(Table::new(settings)), loops: LoopWatch::default() }
+    }
+
+    /// Loops that frames come back by.
+    pub fn loops(&self, now_ns: u64) -> Vec<Loop> {
+        self.loops.loops(now_ns)
     }
 
     /// Learns from a frame of this length and says where it goes. `frame` is its first part, with
@@ -27,9 +36,12 @@ impl SharedTable {
         let Some(addresses) = FrameAddresses::of(frame, bytes) else {
             return ForwardingDecision::Drop(DropReason::Short);
         };
-        // Link-local control frames (IEEE 802.1D) are for bridges and never forwarded.
+        // Before anything is learned: what bridges tell each other has addresses of their ports.
         if addresses.destination.is_control() {
-            return ForwardingDecision::Drop(DropReason::Control);
+            return self.read().decide_control(&addresses, from, now_ns);
+        }
+        if addresses.destination.is_group() {
+            self.loops.note(frame, from, now_ns);
         }
         let message = MembershipMessage::of(frame);
         if message.is_none() {
@@ -51,11 +63,11 @@ impl SharedTable {
 
     /// A step that panicked left the table usable: every step checks what it finds.
     pub fn read(&self) -> RwLockReadGuard<'_, Table> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner)
+        self.table.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn write(&self) -> RwLockWriteGuard<'_, Table> {
-        self.0.write().unwrap_or_else(PoisonError::into_inner)
+        self.table.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -200,6 +212,36 @@ mod tests {
         assert_eq!(decision, ForwardingDecision::Drop(DropReason::Control));
         assert_eq!(shared.read().lookup(0, Mac(A), 0), None);
         assert_eq!(shared.forward(&A, 64, PORT, 0), ForwardingDecision::Drop(DropReason::Short));
+    }
+
+    #[test]
+    fn spanning_tree_passes_where_it_is_to_and_no_other_control_frame_does() {
+        let settings = TableSettings { passes_bpdus: true, ..TableSettings::default() };
+        let shared = SharedTable::new(settings);
+        let bpdu = |last| frame([1, 0x80, 0xc2, 0, 0, last], A);
+        let all = ForwardingDecision::Flood(Scope::All);
+        assert_eq!(shared.forward(&bpdu(0), 64, PORT, 0), all);
+        assert_eq!(shared.forward(&bpdu(0), 64, PEER, 0), all);
+        for other in [2, 3, 0x0e] {
+            let decision = shared.forward(&bpdu(other), 64, PORT, 0);
+            assert_eq!(decision, ForwardingDecision::Drop(DropReason::Control));
+        }
+        assert_eq!(shared.read().lookup(0, Mac(A), 0), None);
+    }
+
+    #[test]
+    fn a_broadcast_that_comes_back_by_a_peer_is_a_loop() {
+        let shared = SharedTable::new(TableSettings::default());
+        let mut now = SECOND_NS;
+        for number in 0..100 {
+            let mut broadcast = frame([0xff; 6], A);
+            broadcast.push(number);
+            shared.forward(&broadcast, 64, PORT, now);
+            shared.forward(&broadcast, 64, PEER, now + 1);
+            now += SECOND_NS / 10;
+        }
+        let loops = shared.loops(now);
+        assert_eq!(loops.iter().map(|it| (it.first, it.back)).collect::<Vec<_>>(), [(PORT, PEER)]);
     }
 
     #[test]

@@ -1,21 +1,27 @@
-//! The source addresses that a port's VM may use: what libvirt's nwfilter calls `clean-traffic`.
+//! The source addresses that a port's VM may use, and what only routers and servers send.
 //!
 //! | configured | a frame of the VM passes if |
 //! |---|---|
-//! | MAC addresses | its Ethernet source is one of them, and so is the sender of an ARP packet |
-//! | IP addresses | it is IPv4 or ARP from one of them, or from 0.0.0.0 (DHCP, ARP probes) |
-//! | | it is IPv6 from one of them, from a link-local address or from `::` (DAD) |
-//! | | it is no router advertisement, and announces no neighbour but these; its chain of headers |
-//! | | ends within the frame (RFC 7112) |
+//! | MAC addresses | its Ethernet source is one of them, and so is the sender of ARP and RARP, and |
+//! | | the link-layer address that it gives for itself in neighbour discovery |
+//! | IP addresses | it is IPv4 or ARP from one of them, IPv6 from one of them or a link-local one |
+//! | | it is from 0.0.0.0, and asks for an address (DHCP), or probes for its own (RFC 5227) |
+//! | | it is from `::`, and DAD, a router solicitation or an MLD report (RFC 4862, RFC 3590) |
+//! | | it announces no neighbour but these, and is no message of a router or, unless the port |
+//! | | may, of a DHCP server; its chain of headers ends within the frame (RFC 7112) |
 //! | | it is RARP: QEMU announces a migrated VM with it |
 //!
-//! Frames of other protocols do not pass a port whose IP addresses are configured.
+//! A link-local address is one of those that are configured or, where MAC addresses are, that of
+//! one of them (EUI-64). Frames of other protocols do not pass a port whose IP addresses are
+//! configured.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 
 use super::mac::Mac;
+use super::neighbour_discovery::{self, Discovery};
+use super::upper_layer::{Upper, upper_of_v4, upper_of_v6};
 
 const IPV4: u16 = 0x0800;
 const ARP: u16 = 0x0806;
@@ -24,9 +30,20 @@ const IPV6: u16 = 0x86dd;
 /// VLAN tags that are looked behind.
 const TAGS_LIMIT: usize = 4;
 
+const ICMP: u8 = 1;
+const UDP: u8 = 17;
 const ICMPV6: u8 = 58;
-const ROUTER_ADVERTISEMENT: u8 = 134;
-const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
+/// Types of ICMP that only routers send: redirect, router advertisement (RFC 1256).
+const ICMP_OF_ROUTERS: [u8; 2] = [5, 9];
+/// Of ICMPv6: router advertisement, redirect, router renumbering.
+const ICMPV6_OF_ROUTERS: [u8; 3] = [134, 137, 138];
+/// MLD reports and done.
+const MLD: [u8; 3] = [131, 132, 143];
+
+const DHCP_SERVER: u16 = 67;
+const DHCP_CLIENT: u16 = 68;
+const DHCPV6_CLIENT: u16 = 546;
+const DHCPV6_SERVER: u16 = 547;
 
 /// Why a frame does not pass.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,6 +52,8 @@ pub enum Forged {
     Ip,
     /// Not IP, ARP or RARP, or shorter than its headers say.
     Protocol,
+    /// A message of a router or of a DHCP server.
+    Service,
 }
 
 /// An empty list allows every address.
@@ -42,6 +61,8 @@ pub enum Forged {
 pub struct SourceFilter {
     pub macs: Vec<Mac>,
     pub addresses: Vec<IpNet>,
+    /// The VM may answer as a DHCP server.
+    pub is_dhcp_server: bool,
 }
 
 impl SourceFilter {
@@ -58,14 +79,10 @@ impl SourceFilter {
         self.check_mac(source)?;
         let (kind, packet) = payload(frame).ok_or(Forged::Protocol)?;
         match kind {
-            ARP => self.check_arp(packet),
+            ARP | RARP => self.check_arp(kind, packet),
             _ if self.addresses.is_empty() => Ok(()),
-            IPV4 => {
-                let source: [u8; 4] = chunk(packet, 12).ok_or(Forged::Protocol)?;
-                self.check_v4(source.into())
-            }
+            IPV4 => self.check_v4(packet),
             IPV6 => self.check_v6(packet),
-            RARP => Ok(()),
             _ => Err(Forged::Protocol),
         }
     }
@@ -79,71 +96,141 @@ impl SourceFilter {
         self.addresses.is_empty() || self.addresses.iter().any(|net| net.contains(&address))
     }
 
-    fn check_v4(&self, source: Ipv4Addr) -> Result<(), Forged> {
-        let allowed = source.is_unspecified() || self.allows(source.into());
-        allowed.then_some(()).ok_or(Forged::Ip)
+    fn allows_v6(&self, address: Ipv6Addr) -> bool {
+        let is_own = || self.macs.is_empty() || self.macs.iter().any(|mac| eui_64(*mac) == address);
+        self.allows(address.into()) || address.is_unicast_link_local() && is_own()
     }
 
-    /// RFC 826, for Ethernet and IPv4: sender's hardware and protocol address from byte 8.
-    fn check_arp(&self, packet: &[u8]) -> Result<(), Forged> {
+    /// RFC 826 and RFC 903, for Ethernet and IPv4: operation in byte 6, sender's hardware and
+    /// protocol address from byte 8, target's protocol address from byte 24.
+    fn check_arp(&self, kind: u16, packet: &[u8]) -> Result<(), Forged> {
         let form: [u8; 6] = chunk(packet, 0).ok_or(Forged::Protocol)?;
         if form != [0, 1, 8, 0, 6, 4] {
+            return Err(Forged::Protocol);
+        }
+        let operation: [u8; 2] = chunk(packet, 6).ok_or(Forged::Protocol)?;
+        let is_request = operation == [0, if kind == ARP { 1 } else { 3 }];
+        // A RARP server's answers are a service.
+        if !is_request && (kind, operation) != (ARP, [0, 2]) {
             return Err(Forged::Protocol);
         }
         let sender = packet.get(8..14).and_then(mac_of).ok_or(Forged::Protocol)?;
         self.check_mac(sender)?;
         let address: [u8; 4] = chunk(packet, 14).ok_or(Forged::Protocol)?;
-        self.check_v4(address.into())
+        let target: [u8; 4] = chunk(packet, 24).ok_or(Forged::Protocol)?;
+        let (address, target) = (Ipv4Addr::from(address), Ipv4Addr::from(target));
+        let is_allowed = if address.is_unspecified() {
+            is_request && (kind == RARP || self.allows(target.into()))
+        } else {
+            self.allows(address.into())
+        };
+        is_allowed.then_some(()).ok_or(Forged::Ip)
+    }
+
+    fn check_v4(&self, packet: &[u8]) -> Result<(), Forged> {
+        let source: [u8; 4] = chunk(packet, 12).ok_or(Forged::Protocol)?;
+        let source = Ipv4Addr::from(source);
+        let upper = upper_of_v4(packet).ok_or(Forged::Protocol)?;
+        match upper {
+            Upper { protocol: UDP, .. } => {
+                let ports = ports_of(upper)?;
+                if source.is_unspecified() {
+                    let asks = ports == Some((DHCP_CLIENT, DHCP_SERVER));
+                    return asks.then_some(()).ok_or(Forged::Ip);
+                }
+                self.check_ports(ports, (DHCP_SERVER, DHCP_CLIENT))?;
+            }
+            Upper { protocol: ICMP, message: Some(message), .. } => {
+                let kind = message.first().ok_or(Forged::Protocol)?;
+                if ICMP_OF_ROUTERS.contains(kind) {
+                    return Err(Forged::Service);
+                }
+            }
+            _ => {}
+        }
+        let is_allowed = !source.is_unspecified() && self.allows(source.into());
+        is_allowed.then_some(()).ok_or(Forged::Ip)
+    }
+
+    /// A server answers from its port, or to that of a client.
+    fn check_ports(
+        &self,
+        ports: Option<(u16, u16)>,
+        (server, client): (u16, u16),
+    ) -> Result<(), Forged> {
+        let answers = ports.is_some_and(|(source, to)| source == server || to == client);
+        if answers && !self.is_dhcp_server { Err(Forged::Service) } else { Ok(()) }
     }
 
     fn check_v6(&self, packet: &[u8]) -> Result<(), Forged> {
         let source: [u8; 16] = chunk(packet, 8).ok_or(Forged::Protocol)?;
         let source = Ipv6Addr::from(source);
-        let is_local = source.is_unspecified() || source.is_unicast_link_local();
-        if !is_local && !self.allows(source.into()) {
+        if !source.is_unspecified() && !self.allows_v6(source) {
             return Err(Forged::Ip);
         }
-        match icmp_of(packet)? {
-            Some([ROUTER_ADVERTISEMENT, ..]) => Err(Forged::Ip),
-            Some(icmp @ [NEIGHBOUR_ADVERTISEMENT, ..]) => {
-                let target: [u8; 16] = chunk(icmp, 8).ok_or(Forged::Protocol)?;
-                let target = Ipv6Addr::from(target);
-                let allowed = target.is_unicast_link_local() || self.allows(target.into());
-                allowed.then_some(()).ok_or(Forged::Ip)
+        let upper = upper_of_v6(packet).ok_or(Forged::Protocol)?;
+        let has_source = || (!source.is_unspecified()).then_some(()).ok_or(Forged::Ip);
+        match upper {
+            Upper { protocol: ICMPV6, message: Some(message), is_fragment } => {
+                self.check_icmp_v6(message, is_fragment, source)
             }
-            _ => Ok(()),
+            Upper { protocol: UDP, .. } => {
+                self.check_ports(ports_of(upper)?, (DHCPV6_SERVER, DHCPV6_CLIENT))?;
+                has_source()
+            }
+            _ => has_source(),
         }
+    }
+
+    fn check_icmp_v6(
+        &self,
+        message: &[u8],
+        is_fragment: bool,
+        source: Ipv6Addr,
+    ) -> Result<(), Forged> {
+        // Type, code and checksum.
+        let &[kind, ..] = message.first_chunk::<4>().ok_or(Forged::Protocol)?;
+        if ICMPV6_OF_ROUTERS.contains(&kind) {
+            return Err(Forged::Service);
+        }
+        let Some(discovery) = Discovery::of(kind) else {
+            let may_be_unspecified = MLD.contains(&kind);
+            let has_source = may_be_unspecified || !source.is_unspecified();
+            return has_source.then_some(()).ok_or(Forged::Ip);
+        };
+        // RFC 6980: a host ignores fragments of neighbour discovery.
+        if is_fragment {
+            return Err(Forged::Protocol);
+        }
+        if source.is_unspecified() && discovery == Discovery::Advertisement {
+            return Err(Forged::Ip);
+        }
+        let target = discovery.target(message).ok_or(Forged::Protocol)?;
+        // A solicitation from `::` asks whether another host has the address that it is to have.
+        let is_own = discovery == Discovery::Advertisement || source.is_unspecified();
+        if is_own && target.is_some_and(|target| !self.allows_v6(target)) {
+            return Err(Forged::Ip);
+        }
+        for own in neighbour_discovery::own_addresses(discovery, message) {
+            self.check_mac(own.ok_or(Forged::Protocol)?)?;
+        }
+        Ok(())
     }
 }
 
-/// The ICMPv6 message of an IPv6 packet, also behind extension headers, as RFC 7113 asks of filters
-/// for router advertisements. A first fragment that ends before the message would hide it, and so
-/// would bytes behind the end of the packet, which receivers cut off.
-fn icmp_of(frame: &[u8]) -> Result<Option<&[u8]>, Forged> {
-    let bytes = u16::from_be_bytes(chunk(frame, 4).ok_or(Forged::Protocol)?);
-    let packet = frame.get(..40 + usize::from(bytes)).ok_or(Forged::Protocol)?;
-    let mut next = *packet.get(6).ok_or(Forged::Protocol)?;
-    let mut rest = packet.get(40..).ok_or(Forged::Protocol)?;
-    // Each extension header has at least 8 bytes, and a frame is bounded.
-    loop {
-        let bytes = match next {
-            // Type, code and checksum.
-            ICMPV6 if rest.len() < 4 => return Err(Forged::Protocol),
-            ICMPV6 => return Ok(Some(rest)),
-            0 | 43 | 60 => (usize::from(*rest.get(1).ok_or(Forged::Protocol)?) + 1) * 8,
-            44 => {
-                let place = u16::from_be_bytes(chunk(rest, 2).ok_or(Forged::Protocol)?);
-                // Only a first or only fragment carries a header.
-                if place & 0xfff8 != 0 {
-                    return Ok(None);
-                }
-                8
-            }
-            _ => return Ok(None),
-        };
-        next = *rest.first().ok_or(Forged::Protocol)?;
-        rest = rest.get(bytes..).ok_or(Forged::Protocol)?;
-    }
+/// Ports of UDP; none of a fragment that is not the first.
+fn ports_of(upper: Upper<'_>) -> Result<Option<(u16, u16)>, Forged> {
+    let Some(message) = upper.message else { return Ok(None) };
+    let &[a, b, c, d, ..] = message.first_chunk::<8>().ok_or(Forged::Protocol)?;
+    Ok(Some((u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]))))
+}
+
+/// The link-local address of an Ethernet address (RFC 4291, appendix A).
+fn eui_64(Mac([a, b, c, d, e, f]): Mac) -> Ipv6Addr {
+    let host = [a ^ 2, b, c, 0xff, 0xfe, d, e, f];
+    let mut address = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    address[8..].copy_from_slice(&host);
+    address.into()
 }
 
 /// EtherType and payload behind VLAN tags.
@@ -168,115 +255,5 @@ fn mac_of(bytes: &[u8]) -> Option<Mac> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    const OWN: [u8; 6] = [2, 0, 0, 0, 0, 1];
-    const FORGED: [u8; 6] = [2, 0, 0, 0, 0, 2];
-
-    fn filter() -> SourceFilter {
-        let nets = ["10.0.0.5/32", "10.1.0.0/16", "fd00::5/128"];
-        SourceFilter {
-            macs: vec![Mac(OWN)],
-            addresses: nets.iter().map(|net| net.parse().expect("a prefix")).collect(),
-        }
-    }
-
-    fn frame(source: [u8; 6], kind: u16, packet: &[u8]) -> Vec<u8> {
-        [&[0xff; 6][..], &source, &kind.to_be_bytes(), packet].concat()
-    }
-
-    fn v4(source: [u8; 4]) -> Vec<u8> {
-        [&[0x45, 0, 0, 20, 0, 0, 0, 0, 64, 6, 0, 0][..], &source, &[10, 0, 0, 9]].concat()
-    }
-
-    fn arp(mac: [u8; 6], address: [u8; 4]) -> Vec<u8> {
-        [&[0, 1, 8, 0, 6, 4, 0, 1][..], &mac, &address, &[0; 10]].concat()
-    }
-
-    fn v6(source: &str, next: u8, rest: &[u8]) -> Vec<u8> {
-        let source: Ipv6Addr = source.parse().expect("an address");
-        let head = [0x60, 0, 0, 0, 0, rest.len() as u8, next, 255];
-        [&head[..], &source.octets(), &[0xff; 16], rest].concat()
-    }
-
-    fn advertisement(kind: u8, target: &str) -> Vec<u8> {
-        let target: Ipv6Addr = target.parse().expect("an address");
-        [&[kind, 0, 0, 0, 0, 0, 0, 0][..], &target.octets()].concat()
-    }
-
-    #[test]
-    fn what_the_vm_may_send_passes() {
-        let own = [
-            frame(OWN, IPV4, &v4([10, 0, 0, 5])),
-            frame(OWN, IPV4, &v4([10, 1, 200, 1])),
-            frame(OWN, IPV4, &v4([0; 4])),
-            frame(OWN, ARP, &arp(OWN, [10, 0, 0, 5])),
-            frame(OWN, ARP, &arp(OWN, [0; 4])),
-            frame(OWN, RARP, &[0; 28]),
-            frame(OWN, IPV6, &v6("fd00::5", 6, &[])),
-            frame(OWN, IPV6, &v6("fe80::1", ICMPV6, &advertisement(136, "fd00::5"))),
-            frame(OWN, IPV6, &v6("::", ICMPV6, &advertisement(135, "fd00::5"))),
-            frame(OWN, 0x8100, &[&[0, 7, 8, 0][..], &v4([10, 0, 0, 5])].concat()),
-        ];
-        for (index, frame) in own.iter().enumerate() {
-            assert_eq!(filter().check(frame), Ok(()), "frame {index}");
-        }
-    }
-
-    #[test]
-    fn what_it_forges_does_not() {
-        let hop = [58, 0, 0, 0, 0, 0, 0, 0];
-        let hidden = [&hop[..], &advertisement(134, "::")].concat();
-        // A first fragment, of which the next one has the message; a header that is longer than it.
-        let first = [&[60, 0, 0, 1, 0, 0, 0, 7][..], &[58, 9, 0, 0, 0, 0, 0, 0]].concat();
-        // One whose chain ends where it ends; the same with Ethernet padding, which looks like an
-        // echo request.
-        let at_end = v6("fe80::1", 44, &[58, 0, 0, 1, 0, 0, 0, 7]);
-        let padded = [&at_end[..], &[128, 0, 0, 0, 0, 0]].concat();
-        let forged = [
-            (frame(OWN, IPV6, &at_end), Forged::Protocol),
-            (frame(OWN, IPV6, &padded), Forged::Protocol),
-            (frame(FORGED, IPV4, &v4([10, 0, 0, 5])), Forged::Mac),
-            (frame(OWN, ARP, &arp(FORGED, [10, 0, 0, 5])), Forged::Mac),
-            (frame(OWN, IPV4, &v4([10, 0, 0, 6])), Forged::Ip),
-            (frame(OWN, ARP, &arp(OWN, [10, 0, 0, 1])), Forged::Ip),
-            (frame(OWN, IPV6, &v6("fd00::6", 6, &[])), Forged::Ip),
-            (frame(OWN, IPV6, &v6("fe80::1", ICMPV6, &advertisement(134, "::"))), Forged::Ip),
-            (frame(OWN, IPV6, &v6("fe80::1", 0, &hidden)), Forged::Ip),
-            (frame(OWN, IPV6, &v6("fe80::1", 44, &first)), Forged::Protocol),
-            (frame(OWN, IPV6, &v6("fe80::1", ICMPV6, &advertisement(136, "fd00::6"))), Forged::Ip),
-            (frame(OWN, 0x88cc, &[0; 40]), Forged::Protocol),
-            (frame(OWN, IPV4, &[0x45]), Forged::Protocol),
-            (frame(OWN, 0x8100, &[&[0, 7, 8, 0][..], &v4([10, 0, 0, 6])].concat()), Forged::Ip),
-        ];
-        for (index, (frame, why)) in forged.iter().enumerate() {
-            assert_eq!(filter().check(frame), Err(*why), "frame {index}");
-        }
-    }
-
-    #[test]
-    fn each_list_counts_alone() {
-        let macs = SourceFilter { addresses: vec![], ..filter() };
-        assert_eq!(macs.check(&frame(OWN, IPV4, &v4([1, 2, 3, 4]))), Ok(()));
-        assert_eq!(macs.check(&frame(OWN, 0x88cc, &[])), Ok(()));
-        assert_eq!(macs.check(&frame(FORGED, IPV4, &v4([1, 2, 3, 4]))), Err(Forged::Mac));
-        let addresses = SourceFilter { macs: vec![], ..filter() };
-        assert_eq!(addresses.check(&frame(FORGED, IPV4, &v4([10, 0, 0, 5]))), Ok(()));
-        assert!(SourceFilter::default().check(&[]).is_ok());
-    }
-
-    proptest! {
-        #[test]
-        fn any_bytes_are_checked(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
-            let _ = filter().check(&bytes);
-            let mut own = bytes;
-            if own.len() >= 14 {
-                own[6..12].copy_from_slice(&OWN);
-                own[12..14].copy_from_slice(&IPV6.to_be_bytes());
-                let _ = filter().check(&own);
-            }
-        }
-    }
-}
+#[path = "source_filter_tests.rs"]
+mod tests;

@@ -48,6 +48,10 @@ pub const KEYS: usize = 8;
 pub const ADDRESSES: usize = 8;
 /// Connections beside each other on ordered transports.
 pub const CONNECTIONS: std::ops::RangeInclusive<u8> = 1..=16;
+/// Learned addresses of a link: the most take some 100 MB.
+pub const ADDRESSES_LEARNED: std::ops::RangeInclusive<u32> = 1024..=1_000_000;
+/// Addresses of a port.
+pub const PORT_ADDRESSES: std::ops::RangeInclusive<u32> = 1..=1_000_000;
 
 /// A link, as configured.
 #[derive(Clone, Debug, PartialEq)]
@@ -72,8 +76,13 @@ pub struct Config {
     pub mtu_bytes: u16,
     /// A learned address that was not heard of for this long is forgotten.
     pub age: Duration,
+    /// Learned addresses at a time.
+    pub addresses: usize,
     /// Frames that an address of a VM may send to all peers, per second; 0: any number.
     pub flood_rate: u32,
+    pub loops: LoopPolicy,
+    /// BPDUs pass, so that bridges of all hosts make one spanning tree.
+    pub stp: bool,
     /// Lower the MSS in SYNs to what fits a datagram.
     pub clamp_mss: bool,
     /// A session is replaced by a new handshake after this long.
@@ -111,6 +120,18 @@ pub struct PortConfig {
     pub kind: PortKind,
     /// Source addresses that its VMs may use.
     pub sources: SourceFilter,
+    /// How many; `None`: any number.
+    pub quota: Option<usize>,
+}
+
+/// What follows if frames come back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LoopPolicy {
+    /// It is said.
+    #[default]
+    Report,
+    /// The port that closes the loop is stopped, too.
+    Block,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -182,6 +203,8 @@ impl Config {
     pub fn table_settings(&self) -> TableSettings {
         TableSettings {
             ageing_ns: self.age.as_nanos() as u64,
+            entries: self.addresses,
+            passes_bpdus: self.stp,
             floods_per_second: self.flood_rate.into(),
             ..TableSettings::default()
         }

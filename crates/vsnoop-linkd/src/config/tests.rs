@@ -76,13 +76,41 @@ fn what_is_not_said_has_a_default() {
     let bridge = PortKind::Bridge("br0".into());
     assert_eq!(
         config.ports,
-        [PortConfig { name: "vsl-office".into(), kind: bridge, sources: SourceFilter::default() }]
+        [PortConfig {
+            name: "vsl-office".into(),
+            kind: bridge,
+            sources: SourceFilter::default(),
+            quota: None
+        }]
     );
+    assert_eq!((config.addresses, config.loops, config.stp), (100_000, LoopPolicy::Report, false));
     let [peer] = &config.peers[..] else { panic!("{:?}", config.peers) };
     assert_eq!(peer.trust, TrustConfig::Keys(vec![KEY_B.parse().unwrap()]));
     assert_eq!((peer.addresses.clone(), peer.transport), (Vec::new(), Transport::Udp));
     assert!(config.compress.is_empty());
     assert_eq!(peer.accept, AcceptConfig { codecs: Codecs::ALL, dictionary_bytes: None });
+}
+
+#[test]
+fn addresses_and_loops_have_bounds_and_words() {
+    let link = "[link]\naddresses = 2048\nloop = \"block\"\nstp = true\n";
+    let text = LEAST.replace("[link]\n", link);
+    let text = text.replace("[[port]]\n", "[[port]]\naddresses = 4\ndhcp_server = true\n");
+    let config = parse(&text).unwrap();
+    assert_eq!((config.addresses, config.loops, config.stp), (2048, LoopPolicy::Block, true));
+    let settings = config.table_settings();
+    assert_eq!((settings.entries, settings.passes_bpdus), (2048, true));
+    assert_eq!((config.ports[0].quota, config.ports[0].sources.is_dhcp_server), (Some(4), true));
+    for (wrong, said) in [
+        ("addresses = 2048", "addresses = 10", "link.addresses"),
+        ("\"block\"", "\"stop\"", "give report"),
+        ("addresses = 4", "addresses = 0", "port.addresses"),
+    ]
+    .map(|(from, to, said)| (text.replacen(from, to, 1), said))
+    {
+        let error = parse(&wrong).unwrap_err().to_string();
+        assert!(error.contains(said), "{error}");
+    }
 }
 
 #[test]

@@ -5,6 +5,8 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::str::FromStr;
 use std::time::Duration;
 
+use super::LoopPolicy;
+
 /// UDP and TCP, where nothing else is said. IANA has assigned 7748 to 7774 to no service.
 pub const PORT: u16 = 7757;
 
@@ -49,6 +51,8 @@ pub enum ValueError {
     Transport,
     #[error("give pass (the traffic goes its ordinary way) or drop")]
     WhenDown,
+    #[error("give report (a loop is said) or block (a port that closes one is stopped, too)")]
+    Loop,
     #[error(
         "give what keys of etcd begin with, such as /vsnoop/: up to 200 characters, a / at the end"
     )]
@@ -135,6 +139,14 @@ pub fn name(text: &str) -> Result<String, ValueError> {
         && text.bytes().all(allowed)
         && text.as_bytes()[0].is_ascii_alphanumeric();
     if good { Ok(text.to_owned()) } else { Err(ValueError::Name) }
+}
+
+pub fn loops(text: &str) -> Result<LoopPolicy, ValueError> {
+    match text {
+        "report" => Ok(LoopPolicy::Report),
+        "block" => Ok(LoopPolicy::Block),
+        _ => Err(ValueError::Loop),
+    }
 }
 
 pub fn etcd_prefix(text: &str) -> Result<String, ValueError> {

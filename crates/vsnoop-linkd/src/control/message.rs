@@ -154,6 +154,8 @@ pub struct Status {
     pub entry: Option<EntryStatus>,
     /// Number of learned addresses.
     pub learned: u64,
+    /// How full the table of addresses is.
+    pub table: TableStatus,
     /// The learned addresses, if the request asked for them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub addresses: Option<Vec<Learned>>,
@@ -222,6 +224,20 @@ pub struct Problem {
     pub what: String,
     /// How to solve it.
     pub remedy: String,
+}
+
+/// How full the table of addresses is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TableStatus {
+    /// Addresses in it, also those that are too old.
+    pub addresses: u64,
+    /// Addresses of these that have sent for two seconds, or have answered.
+    pub proven: u64,
+    /// Addresses that it may have.
+    pub limit: u64,
+    /// Addresses that gave way to others.
+    pub displaced: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]

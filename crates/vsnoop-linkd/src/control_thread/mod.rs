@@ -32,6 +32,7 @@ use super::event::{ControlEvent, MessageKind, ReceivedDatagram, ReceivedMessage}
 use super::fault::{Fault, ReceiveError};
 use super::io::udp::Endpoints;
 use super::io::wake;
+use super::layer_2::Layer2;
 use super::orders::Orders;
 use super::ports::Ports;
 use super::shared::Shared;
@@ -68,6 +69,8 @@ pub struct ControlThread {
     hub: Hub,
     clamp_mss: bool,
     dead_after: Duration,
+    /// What is wrong at layer 2.
+    pub layer_2: Layer2,
 }
 
 /// Arguments of [`ControlThread::new`] besides the configuration.
@@ -135,6 +138,7 @@ impl ControlThread {
             hub: Hub::default(),
             clamp_mss: config.clamp_mss,
             dead_after: config.dead_after,
+            layer_2: Layer2::new(config.loops),
         };
         // All are due.
         if let Some(last) = control.peers.len().checked_sub(1) {
@@ -188,6 +192,8 @@ impl ControlThread {
         self.act_as_hub(actions);
         self.expire_strays();
         self.ports.follow();
+        let peers = &self.peers;
+        self.layer_2.follow(&self.shared, |slot| Some(peers.get(slot)?.config.name.as_str()));
     }
 
     /// Takes callers from now on, on a thread of its own.

@@ -68,6 +68,7 @@ impl ControlThread {
         self.shared = shared;
         self.ours = ours;
         self.clamp_mss = config.clamp_mss;
+        self.layer_2.set_policy(config.loops);
         if self.dead_after != config.dead_after {
             self.dead_after = config.dead_after;
             self.orders.each_egress(|| egress::Order::DeadAfter(config.dead_after));

@@ -228,7 +228,7 @@ impl DivertHook {
         if device.is_some_and(|found| found.tap.is_none()) {
             return Err(HookError::NotATap { interface: interface() });
         }
-        let SourceFilter { macs, addresses } = &self.divert.sources;
+        let SourceFilter { macs, addresses, .. } = &self.divert.sources;
         let macs = macs.iter().map(|mac| mac.0).collect();
         let sources = Sources { macs, prefixes: addresses.clone() };
         let diversion = Diversion::attach(ifindex, self.divert_tap_ifindex, &self.rules, sources)

@@ -44,7 +44,7 @@ use super::io::udp::Endpoints;
 use super::io::wake;
 use super::relay::{RelayReceiver, RelaySender};
 use super::shared::Shared;
-use vsnoop_link::forwarding::{ForwardingDecision, Location, Scope};
+use vsnoop_link::forwarding::{DropReason, ForwardingDecision, Location, Scope};
 use vsnoop_link::introduction::Label;
 
 /// An order of the control thread. `session` numbers are its own, never used twice.
@@ -375,7 +375,8 @@ impl Egress {
                 }
             }
             ForwardingDecision::Flood(scope) => self.flood(from, &scope, frame, now_ns),
-            ForwardingDecision::Drop(_) => self.shared.stats.dropped_forwarding.add(1),
+            ForwardingDecision::Drop(DropReason::TooMany) => self.shared.count_too_many(from),
+            ForwardingDecision::Drop(reason) => self.shared.stats.count_drop(reason),
         }
     }
 

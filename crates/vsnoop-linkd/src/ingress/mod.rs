@@ -387,6 +387,6 @@ fn deliver(shared: &Shared, relay: &mut RelaySender, from: Origin, frame: &Frame
             let others = shared.table.read().relays(location, &scope);
             pass(shared, relay, peer, others, frame);
         }
-        ForwardingDecision::Drop(_) => shared.stats.dropped_forwarding.add(1),
+        ForwardingDecision::Drop(reason) => shared.stats.count_drop(reason),
     }
 }

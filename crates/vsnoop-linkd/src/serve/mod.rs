@@ -300,7 +300,7 @@ fn share(
     let (table, own) = (config.table_settings(), Own::new(config));
     let mut shared = Shared::new(table, ports, divert_taps, config.peers.len(), udp, own);
     for (index, port) in config.ports.iter().enumerate() {
-        shared.allow_sources(index, &port.sources);
+        shared.allow_sources(index, port);
     }
     shared.set_relayed(config, peers);
     shared

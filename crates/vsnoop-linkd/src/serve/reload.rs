@@ -327,10 +327,11 @@ impl Link {
             else {
                 continue;
             };
-            shared.allow_sources(slot, &port.sources);
+            shared.allow_sources(slot, port);
         }
         shared.own.set_calls(&self.config);
-        shared.table.write().set(self.config.table_settings());
+        let now_ns = shared.now_ns();
+        shared.table.write().set(self.config.table_settings(), now_ns);
         shared.set_relayed(&self.config, &slots.peers);
         shared
     }
@@ -347,6 +348,9 @@ impl Link {
         let (old, to) = (&self.config, &new.config);
         let others = [
             ("link.age", old.age != to.age),
+            ("link.addresses", old.addresses != to.addresses),
+            ("link.loop", old.loops != to.loops),
+            ("link.stp", old.stp != to.stp),
             ("link.clamp_mss", old.clamp_mss != to.clamp_mss),
             ("link.rekey", old.rekey != to.rekey),
             ("link.dead_after", old.dead_after != to.dead_after),

@@ -1,6 +1,7 @@
 //! Where a frame goes, and how much of what is copied a source may send.
 
-use super::{AddressKey, LearnedEntry, SECOND_NS, SourceState, Table, Whereabouts};
+use super::entry::{AddressKey, LearnedEntry};
+use super::{SECOND_NS, SourceState, Table, Whereabouts};
 use crate::forwarding::frame_addresses::FrameAddresses;
 use crate::forwarding::location::{DropReason, ForwardingDecision, Location, Scope};
 use crate::forwarding::membership::MembershipMessage;
@@ -28,13 +29,10 @@ impl Table {
         now_ns: u64,
     ) -> ForwardingDecision {
         if addresses.destination.is_control() {
-            return ForwardingDecision::Drop(DropReason::Control);
+            return self.decide_control(addresses, from, now_ns);
         }
-        let known = if addresses.destination.is_group() {
-            None
-        } else {
-            self.lookup(addresses.vlan, addresses.destination, now_ns)
-        };
+        let known =
+            if addresses.destination.is_group() { None } else { self.ask(addresses, from, now_ns) };
         let is_known = known.is_some();
         let to = known.unwrap_or(Whereabouts::Anywhere);
         if let Whereabouts::At(to) = to {
@@ -57,6 +55,29 @@ impl Table {
                 ForwardingDecision::Flood(self.bounded(scope, addresses, from, source, now_ns))
             }
         }
+    }
+
+    /// Where a frame for the next bridge goes (IEEE 802.1Q, table 8-1): nowhere, but for BPDUs.
+    pub fn decide_control(
+        &self,
+        addresses: &FrameAddresses,
+        from: Location,
+        now_ns: u64,
+    ) -> ForwardingDecision {
+        if !self.settings.passes_bpdus || !addresses.destination.is_spanning_tree() {
+            return ForwardingDecision::Drop(DropReason::Control);
+        }
+        let scope = self.bounded(Scope::All, addresses, from, SourceState::Settled, now_ns);
+        ForwardingDecision::Flood(scope)
+    }
+
+    /// Where the destination is, which may answer.
+    fn ask(&self, addresses: &FrameAddresses, from: Location, now_ns: u64) -> Option<Whereabouts> {
+        let (whereabouts, known) = self.find(addresses.vlan, addresses.destination, now_ns)?;
+        if let Some(known) = known.filter(|known| known.location != from) {
+            known.ask();
+        }
+        Some(whereabouts)
     }
 
     /// Where a membership message goes, which is learned from too. `source`: as for
@@ -123,7 +144,7 @@ impl Table {
             port.inspect(|port| port.floods.charge(count, of_port, now_ns));
         } else {
             let is_settled = |entry: &&LearnedEntry| {
-                now_ns.saturating_sub(entry.since_ns) >= ASSURED_AFTER_NS
+                entry.is_known_for(ASSURED_AFTER_NS, now_ns)
                     && entry.assured.allows(ASSURED, now_ns)
             };
             let Some(entry) = entry.filter(is_settled) else { return false };
@@ -145,8 +166,10 @@ impl Table {
         let scope = self.bounded(Scope::All, addresses, from, source, now_ns);
         let key = AddressKey { mac: addresses.destination, vlan: addresses.vlan };
         match self.known.get(&key) {
-            Some(LearnedEntry { location, rival: Some(rival), .. }) if scope == Scope::Ports => {
-                self.to_either(from, *location, rival.location)
+            Some(LearnedEntry { location, contest: Some(contest), .. })
+                if scope == Scope::Ports =>
+            {
+                self.to_either(from, *location, contest.rival)
             }
             _ => ForwardingDecision::Flood(scope),
         }
@@ -172,8 +195,9 @@ impl Table {
     /// Takes one copy from what a doubtful source may have; `false` if nothing is left.
     fn may_copy(&self, addresses: &FrameAddresses, now_ns: u64) -> bool {
         let key = AddressKey { mac: addresses.source, vlan: addresses.vlan };
-        let Some(known) = self.known.get(&key) else { return true };
+        let contest = self.known.get(&key).and_then(|known| known.contest.as_ref());
+        let Some(contest) = contest else { return true };
         let per_s = self.settings.copies_per_second;
-        known.copies.take(RateLimit::per_second(per_s, COPIES_BURST), now_ns)
+        contest.copies.take(RateLimit::per_second(per_s, COPIES_BURST), now_ns)
     }
 }

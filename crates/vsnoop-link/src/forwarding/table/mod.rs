@@ -37,12 +37,14 @@
 //! its port cannot use up.
 //!
 //! # Bounds
-//! The table is bounded, and so is each location in it: a location that is full gives up one of its
-//! own entries, a full table one of the location that has most. A flood of invented addresses thus
-//! pushes out none of another location's. Which entry goes is decided by a sample, its oldest:
-//! finding the oldest of all would make such a flood expensive.
+//! The table is bounded. Addresses that have proved themselves give way to no others than such
+//! ([`room`]), and a port may have a quota of its own. What an address is fixed to, and who else
+//! uses it, is noted.
 
 mod decision;
+mod entry;
+mod fixed;
+mod room;
 #[cfg(test)]
 mod tests;
 
@@ -50,14 +52,16 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
+use self::entry::{AddressKey, Contest, LearnedEntry};
+use self::fixed::FixedAddresses;
+pub use self::fixed::FixedElsewhere;
+pub use self::room::Room;
 use super::groups::Groups;
 use super::location::{DropReason, LearnedAddress, Location, Scope};
 use super::mac::Mac;
 use crate::rate::Rate;
 
 const SECOND_NS: u64 = 1_000_000_000;
-/// Entries of which the oldest gives way.
-const SAMPLE: usize = 16;
 
 /// How often `seen_ns` is written at most: other cores read it.
 const REFRESH_NS: u64 = SECOND_NS / 4;
@@ -65,27 +69,27 @@ const REFRESH_NS: u64 = SECOND_NS / 4;
 pub struct TableSettings {
     /// How long an address is known without a frame from it.
     pub ageing_ns: u64,
-    /// Entries in all.
+    /// Entries in all: some 100 bytes each.
     pub entries: usize,
-    /// Entries of one location.
-    pub entries_per_location: usize,
     /// How long a location that used an address is believed to have it, beside another.
     pub doubt_ns: u64,
     /// Frames of a doubtful source that are copied, per address and second.
     pub copies_per_second: u64,
     /// Frames to all peers, per address and second, and as many at once; 0: any number.
     pub floods_per_second: u64,
+    /// Whether bridges behind locations make one spanning tree: BPDUs pass.
+    pub passes_bpdus: bool,
 }
 
 impl Default for TableSettings {
     fn default() -> Self {
         Self {
             ageing_ns: 300 * SECOND_NS,
-            entries: 8192,
-            entries_per_location: 2048,
+            entries: 100_000,
             doubt_ns: 2 * SECOND_NS,
             copies_per_second: 100,
             floods_per_second: 1000,
+            passes_bpdus: false,
         }
     }
 }
@@ -109,86 +113,28 @@ pub enum SourceState {
     Doubtful,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-struct AddressKey {
-    mac: Mac,
-    vlan: u16,
-}
-
-/// A location beside the one that an address has, which uses it too.
-#[derive(Debug)]
-struct Rival {
-    location: Location,
-    seen_ns: AtomicU64,
-}
-
-#[derive(Debug)]
-struct LearnedEntry {
-    location: Location,
-    /// Index of its key in the location's list.
-    index: usize,
-    seen_ns: AtomicU64,
-    rival: Option<Rival>,
-    /// Until when more than two locations use the address.
-    crowded_until_ns: u64,
-    /// When the address was seen at this location first.
-    since_ns: u64,
-    copies: Rate,
-    floods: Rate,
-    assured: Rate,
-}
-
 /// State of a location.
 #[derive(Debug, Default)]
 struct LocationEntry {
-    /// Its addresses, in no order.
-    keys: Vec<AddressKey>,
+    /// Its addresses that have not proved themselves, in no order.
+    new: Vec<AddressKey>,
+    /// Its other addresses, in no order.
+    proven: Vec<AddressKey>,
     floods: Rate,
-}
-
-impl LearnedEntry {
-    fn new(location: Location, index: usize, now_ns: u64) -> Self {
-        Self {
-            location,
-            index,
-            seen_ns: AtomicU64::new(now_ns),
-            rival: None,
-            crowded_until_ns: 0,
-            since_ns: now_ns,
-            copies: Rate::default(),
-            floods: Rate::default(),
-            assured: Rate::default(),
-        }
-    }
-
-    /// When a frame came from the address last, by any location.
-    fn newest_ns(&self) -> u64 {
-        let rival_ns = self.rival.as_ref().map_or(0, |rival| rival.seen_ns.load(Relaxed));
-        self.seen_ns.load(Relaxed).max(rival_ns)
-    }
-
-    fn whereabouts(&self, doubt_ns: u64, now_ns: u64) -> Whereabouts {
-        let Some(rival) = &self.rival else { return Whereabouts::At(self.location) };
-        if now_ns < self.crowded_until_ns {
-            return Whereabouts::Anywhere;
-        }
-        let (own_ns, rival_ns) = (self.seen_ns.load(Relaxed), rival.seen_ns.load(Relaxed));
-        if own_ns > rival_ns.saturating_add(doubt_ns) {
-            Whereabouts::At(self.location)
-        } else if rival_ns > own_ns.saturating_add(doubt_ns) {
-            Whereabouts::At(rival.location)
-        } else {
-            Whereabouts::Either(self.location, rival.location)
-        }
-    }
 }
 
 #[derive(Debug)]
 pub struct Table {
     settings: TableSettings,
     known: HashMap<AddressKey, LearnedEntry>,
+    /// Number of proven ones.
+    proven: usize,
+    /// See [`Room::displaced`].
+    displaced: u64,
     /// Addresses that the configuration gives to one location.
-    fixed: HashMap<Mac, Location>,
+    fixed: FixedAddresses,
+    /// Addresses that a location may have, where that is bounded.
+    quotas: HashMap<Location, usize>,
     /// One entry for each port and peer.
     locations: HashMap<Location, LocationEntry>,
     groups: Groups,
@@ -205,7 +151,10 @@ impl Table {
         Self {
             settings,
             known: HashMap::new(),
-            fixed: HashMap::new(),
+            proven: 0,
+            displaced: 0,
+            fixed: FixedAddresses::default(),
+            quotas: HashMap::new(),
             locations: HashMap::new(),
             groups: Groups::default(),
             relayed: BTreeSet::new(),
@@ -245,9 +194,18 @@ impl Table {
         self.relayed.iter().copied().filter(|peer| gets(Location::Peer(*peer))).collect()
     }
 
-    /// The rules from now on; what was learned stays.
-    pub fn set(&mut self, settings: TableSettings) {
+    /// The rules from now on; what was learned stays, as far as there is room.
+    pub fn set(&mut self, settings: TableSettings, now_ns: u64) {
         self.settings = settings;
+        self.make_room(settings.entries, now_ns);
+    }
+
+    /// How many addresses a location may have; what is known of it already stays.
+    pub fn set_quota(&mut self, location: Location, addresses: Option<usize>) {
+        match addresses {
+            Some(addresses) => self.quotas.insert(location, addresses),
+            None => self.quotas.remove(&location),
+        };
     }
 
     /// Gives an address to a location, in all VLANs: frames from it are believed there only, also
@@ -255,7 +213,7 @@ impl Table {
     pub fn fix(&mut self, mac: Mac, location: Location) {
         self.fixed.insert(mac, location);
         let is_elsewhere = |(key, known): &(&AddressKey, &LearnedEntry)| {
-            key.mac == mac && (known.location != location || known.rival.is_some())
+            key.mac == mac && (known.location != location || known.contest.is_some())
         };
         let elsewhere: Vec<_> =
             self.known.iter().filter(is_elsewhere).map(|(key, _)| *key).collect();
@@ -264,23 +222,30 @@ impl Table {
 
     /// Takes all such addresses from a location again.
     pub fn unfix(&mut self, location: Location) {
-        self.fixed.retain(|_, fixed| *fixed != location);
+        self.fixed.remove(location);
+    }
+
+    /// Addresses that are fixed to a location, and that another one has used since then.
+    pub fn fixed_elsewhere(&self, since_ns: u64) -> impl Iterator<Item = FixedElsewhere> {
+        self.fixed.elsewhere(since_ns)
     }
 
     /// Removes a location and its addresses, which are learned anew elsewhere.
     pub fn forget(&mut self, location: Location) {
         self.unfix(location);
+        self.quotas.remove(&location);
         self.groups.forget(location);
         // A hub that comes again does not label at once.
         let hubs = &self.hubs;
         self.labelled.retain(|peer| *peer != location && hubs.get(peer) != Some(&location));
-        if let Some(LocationEntry { keys, .. }) = self.locations.remove(&location) {
-            for key in &keys {
+        if let Some(LocationEntry { new, proven, .. }) = self.locations.remove(&location) {
+            self.proven -= proven.len();
+            for key in new.iter().chain(&proven) {
                 self.known.remove(key);
             }
         }
         for known in self.known.values_mut() {
-            known.rival.take_if(|rival| rival.location == location);
+            known.contest.take_if(|contest| contest.rival == location);
         }
     }
 
@@ -289,17 +254,23 @@ impl Table {
         self.groups.note_arrival(location, now_ns);
     }
 
-    fn is_fixed_elsewhere(&self, mac: Mac, location: Location) -> bool {
-        self.fixed.get(&mac).is_some_and(|fixed| *fixed != location)
-    }
-
     /// Where an address is, if it is known and not too old.
     pub fn lookup(&self, vlan: u16, mac: Mac, now_ns: u64) -> Option<Whereabouts> {
-        if let Some(fixed) = self.fixed.get(&mac) {
-            return Some(Whereabouts::At(*fixed));
+        self.find(vlan, mac, now_ns).map(|(whereabouts, _)| whereabouts)
+    }
+
+    fn find(
+        &self,
+        vlan: u16,
+        mac: Mac,
+        now_ns: u64,
+    ) -> Option<(Whereabouts, Option<&LearnedEntry>)> {
+        if let Some(fixed) = self.fixed.location(mac) {
+            return Some((Whereabouts::At(fixed), None));
         }
         let known = self.known.get(&AddressKey { mac, vlan })?;
-        self.is_fresh(known, now_ns).then(|| known.whereabouts(self.settings.doubt_ns, now_ns))
+        let whereabouts = known.whereabouts(self.settings.doubt_ns, now_ns);
+        self.is_fresh(known, now_ns).then_some((whereabouts, Some(known)))
     }
 
     fn is_fresh(&self, known: &LearnedEntry, now_ns: u64) -> bool {
@@ -313,10 +284,15 @@ impl Table {
             return None;
         }
         let own_age_ns = now_ns.saturating_sub(known.seen_ns.load(Relaxed));
-        let (seen_ns, source) = match &known.rival {
-            _ if known.location == from => (&known.seen_ns, SourceState::Settled),
-            Some(rival) if rival.location == from && own_age_ns <= self.settings.doubt_ns => {
-                (&rival.seen_ns, SourceState::Doubtful)
+        let (seen_ns, source) = match &known.contest {
+            _ if known.location == from => {
+                if known.is_proof_due(now_ns) {
+                    return None;
+                }
+                (&known.seen_ns, SourceState::Settled)
+            }
+            Some(contest) if contest.rival == from && own_age_ns <= self.settings.doubt_ns => {
+                (&contest.seen_ns, SourceState::Doubtful)
             }
             _ => return None,
         };
@@ -337,23 +313,26 @@ impl Table {
         if mac.is_group() || mac.0 == [0; 6] {
             return Err(DropReason::BadSource);
         }
-        if self.is_fixed_elsewhere(mac, from) {
-            return Err(DropReason::Forged);
+        if !self.fixed.allows(mac, from, now_ns) {
+            return Err(DropReason::Fixed);
         }
         let key = AddressKey { mac, vlan };
         let doubt_ns = self.settings.doubt_ns;
         let Some(known) = self.known.get_mut(&key) else {
-            self.insert(key, from, now_ns);
+            self.insert(key, from, now_ns)?;
             return Ok(SourceState::Settled);
         };
         let is_in_use = |seen_ns: u64| now_ns.saturating_sub(seen_ns) <= doubt_ns;
         if known.location == from {
             known.seen_ns.store(now_ns, Relaxed);
+            if known.is_proof_due(now_ns) {
+                self.prove(key, now_ns);
+            }
             return Ok(SourceState::Settled);
         }
         if !is_in_use(known.seen_ns.load(Relaxed)) {
+            self.relist(key, from, now_ns)?;
             self.groups.note_arrival(from, now_ns);
-            self.relist(key, from, now_ns);
             return Ok(SourceState::Settled);
         }
         // A hub that does not say so may have relayed it.
@@ -362,13 +341,11 @@ impl Table {
             return Ok(SourceState::Settled);
         }
         self.groups.note_arrival(from, now_ns);
-        if let Some(rival) = &known.rival
-            && rival.location != from
-            && is_in_use(rival.seen_ns.load(Relaxed))
-        {
-            known.crowded_until_ns = now_ns.saturating_add(doubt_ns);
+        let contest = known.contest.get_or_insert_with(|| Box::new(Contest::of(from, now_ns)));
+        if contest.rival != from && is_in_use(contest.seen_ns.load(Relaxed)) {
+            contest.crowded_until_ns = now_ns.saturating_add(doubt_ns);
         }
-        known.rival = Some(Rival { location: from, seen_ns: AtomicU64::new(now_ns) });
+        (contest.rival, contest.seen_ns) = (from, AtomicU64::new(now_ns));
         Ok(SourceState::Doubtful)
     }
 
@@ -386,7 +363,7 @@ impl Table {
         } else if self.labelled.remove(&peer) {
             // What came by the hub since it labels no more may have been the peer's.
             for known in self.known.values_mut().filter(|known| known.location == peer) {
-                known.rival.take_if(|rival| rival.location == *hub);
+                known.contest.take_if(|contest| contest.rival == *hub);
             }
         }
     }
@@ -396,7 +373,8 @@ impl Table {
         let fresh = self.known.iter().filter(move |(_, known)| self.is_fresh(known, now_ns));
         fresh.flat_map(move |(key, known)| {
             let whereabouts = known.whereabouts(self.settings.doubt_ns, now_ns);
-            let rival = known.rival.as_ref().map(|rival| (rival.location, &rival.seen_ns));
+            let contest = known.contest.as_ref();
+            let rival = contest.map(|contest| (contest.rival, &contest.seen_ns));
             let used = [Some((known.location, &known.seen_ns)), rival].into_iter().flatten();
             let shown = used.filter(move |(location, _)| match whereabouts {
                 Whereabouts::At(at) => at == *location,
@@ -416,61 +394,5 @@ impl Table {
     /// a querier is, in no order; the age is the time since the last report or query.
     pub fn groups(&self, now_ns: u64) -> impl Iterator<Item = LearnedAddress> {
         self.groups.entries(now_ns)
-    }
-
-    fn insert(&mut self, key: AddressKey, location: Location, now_ns: u64) {
-        let taken = self.locations.get(&location).map_or(0, |entry| entry.keys.len());
-        if taken >= self.settings.entries_per_location.max(1) {
-            self.displace(location);
-        } else if self.known.len() >= self.settings.entries.max(1)
-            && let Some(largest) = self.largest_location()
-        {
-            self.displace(largest);
-        }
-        let keys = &mut self.locations.entry(location).or_default().keys;
-        let index = keys.len();
-        keys.push(key);
-        self.known.insert(key, LearnedEntry::new(location, index, now_ns));
-    }
-
-    fn largest_location(&self) -> Option<Location> {
-        let largest = self.locations.iter().max_by_key(|(_, entry)| entry.keys.len());
-        largest.map(|(location, _)| *location)
-    }
-
-    /// Removes the oldest of a sample of a location's entries.
-    fn displace(&mut self, location: Location) {
-        let Some(LocationEntry { keys, .. }) = self.locations.get(&location) else { return };
-        if keys.is_empty() {
-            return;
-        }
-        let begin = if keys.len() > SAMPLE { fastrand::usize(..keys.len()) } else { 0 };
-        let oldest = (0..SAMPLE.min(keys.len()))
-            .map(|step| keys[(begin + step) % keys.len()])
-            .min_by_key(|key| self.known.get(key).map(|known| known.newest_ns()));
-        if let Some(key) = oldest {
-            self.remove(key);
-        }
-    }
-
-    fn remove(&mut self, key: AddressKey) {
-        if let Some(known) = self.known.remove(&key) {
-            self.unlist(known.location, known.index);
-        }
-    }
-
-    /// Moves a known key to another location, which alone has it from now on.
-    fn relist(&mut self, key: AddressKey, to: Location, now_ns: u64) {
-        self.remove(key);
-        self.insert(key, to, now_ns);
-    }
-
-    /// Takes a key off a location's list; the last one takes its position.
-    fn unlist(&mut self, location: Location, index: usize) {
-        let Some(LocationEntry { keys, .. }) = self.locations.get_mut(&location) else { return };
-        keys.swap_remove(index);
-        if let Some(known) = keys.get(index).and_then(|moved| self.known.get_mut(moved)) {
-            known.index = index;
-        }
     }
 }

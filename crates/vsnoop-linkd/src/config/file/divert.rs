@@ -62,7 +62,12 @@ impl Reader<'_> {
                 .known_peer("divert.peer", &divert.peer, peers, etcd)?
                 .ok_or_else(|| missing(ContentError::DivertPeer))?,
             when_down: when_down.unwrap_or(WhenDown::Pass),
-            sources: SourceFilter { macs: self.macs("divert.mac", &divert.mac)?, addresses },
+            sources: SourceFilter {
+                macs: self.macs("divert.mac", &divert.mac)?,
+                addresses,
+                // The hook diverts to prefixes, and broadcasts to none.
+                is_dhcp_server: false,
+            },
         })
     }
 }

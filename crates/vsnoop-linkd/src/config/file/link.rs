@@ -25,7 +25,11 @@ pub(super) struct LinkTable {
     pub(super) mtu: Field,
     pub(super) threads: Field,
     pub(super) age: Field,
+    pub(super) addresses: Field,
     pub(super) flood_rate: Field,
+    #[serde(rename = "loop")]
+    pub(super) loops: Field,
+    pub(super) stp: Field,
     pub(super) clamp_mss: Field,
     pub(super) relay: Field,
     pub(super) rekey: Field,

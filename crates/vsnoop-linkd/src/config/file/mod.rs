@@ -24,8 +24,12 @@ use vsnoop_config::Reader as _;
 
 use self::link::listen;
 use self::reader::{Reader, Result};
-use super::{Config, ConfigError, DIRECTORY, MTU_BYTES, PAIRS_MAX, PORT, Pairs, value};
+use super::{
+    ADDRESSES_LEARNED, Config, ConfigError, DIRECTORY, MTU_BYTES, PAIRS_MAX, PORT, Pairs, value,
+};
 
+/// A thousand hosts with a hundred VMs each.
+const ADDRESSES: u32 = 100_000;
 /// Frames per second that a VM may send to all peers: ARP and discovery need some, and a stream of
 /// MTU-sized frames has 12 Mb/s.
 const FLOOD_RATE: u32 = 1000;
@@ -93,6 +97,11 @@ fn parse(file: &Path, text: &str) -> Result<Config> {
             .number("link.threads", &link.threads, 1..=PAIRS_MAX as i64)?
             .map(|pairs| Pairs::new(pairs as usize)),
         age: reader.time("link.age", &link.age, 1, 86_400)?.unwrap_or(Duration::from_secs(300)),
+        addresses: reader
+            .number("link.addresses", &link.addresses, ADDRESSES_LEARNED)?
+            .unwrap_or(ADDRESSES) as usize,
+        loops: reader.text("link.loop", &link.loops, value::loops)?.unwrap_or_default(),
+        stp: reader.truth("link.stp", &link.stp)?.unwrap_or(false),
         flood_rate: reader
             .number("link.flood_rate", &link.flood_rate, 0..=1_000_000)?
             .unwrap_or(FLOOD_RATE),

@@ -8,7 +8,7 @@ use vsnoop_config::Reader as _;
 
 use super::reader::{Field, Reader, Result};
 use crate::config::content_error::{ContentError, Same};
-use crate::config::{PortConfig, PortKind, SourceFilter, value};
+use crate::config::{PORT_ADDRESSES, PortConfig, PortKind, SourceFilter, value};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, expecting = "a table")]
@@ -19,6 +19,8 @@ pub(super) struct PortTable {
     pub(super) interface: Field,
     pub(super) mac: Field,
     pub(super) address: Field,
+    pub(super) addresses: Field,
+    pub(super) dhcp_server: Field,
 }
 
 impl Reader<'_> {
@@ -52,7 +54,10 @@ impl Reader<'_> {
         let sources = SourceFilter {
             macs: self.macs("port.mac", &port.mac)?,
             addresses: self.prefixes("port.address", &port.address)?,
+            is_dhcp_server: self.truth("port.dhcp_server", &port.dhcp_server)?.unwrap_or(false),
         };
+        let quota = self.number("port.addresses", &port.addresses, PORT_ADDRESSES)?;
+        let quota = quota.map(|addresses| addresses as usize);
         let (own, kind) = match (bridge, tap, interface) {
             (Some(bridge), None, None) => {
                 let name = match name {
@@ -62,7 +67,8 @@ impl Reader<'_> {
                         self.at(table.span().start, error)
                     })?,
                 };
-                return Ok(PortConfig { name, kind: PortKind::Bridge(bridge), sources });
+                let kind = PortKind::Bridge(bridge);
+                return Ok(PortConfig { name, kind, sources, quota });
             }
             (None, Some(tap), None) => (tap, PortKind::Tap),
             (None, None, Some(interface)) => (interface, PortKind::Interface),
@@ -70,7 +76,7 @@ impl Reader<'_> {
         };
         match port.name.as_ref() {
             Some(found) => Err(self.wrong("port.name", found, "goes with bridge only")),
-            None => Ok(PortConfig { name: own, kind, sources }),
+            None => Ok(PortConfig { name: own, kind, sources, quota }),
         }
     }
 
