@@ -85,7 +85,7 @@ impl Vm {
     /// all threads of its process together. None if its vCPU threads are unknown.
     pub fn waited(&mut self) -> Option<(u64, u64)> {
         self.find_process();
-        let pid = self.process.as_ref()?.pid;
+        let pid = self.holder.as_ref()?.process.pid;
         let now = Waits {
             at: Instant::now(),
             vcpus: vcpu::of_process(pid),
@@ -126,6 +126,7 @@ impl Vm {
         if process(&found) != process(&self.holder) {
             self.listed_at = None;
             self.threads = Threads::default();
+            self.waits = None;
         }
         self.holder = found;
     }
@@ -207,11 +208,11 @@ mod tests {
             let found = || holder::of_tap("reads0", netns).map(|found| found.process.pid);
             until("the reader is found", || found() == Some(reader.pid()));
             kill(Pid::from_raw(reader.pid()), Signal::SIGSTOP).expect("stopped");
-            until("it has stopped", || Threads::of_process(reader.pid()).stopped);
+            until("it has stopped", || vcpu::sample(reader.pid()).stopped);
             let mut vm = Vm::behind("reads0", netns);
             let second = Duration::from_secs(1);
             vm.run_time(second);
-            assert_eq!(vm.run_time(second), RunTime::None);
+            assert_eq!(vm.run_time(second), RunTime::NONE);
         });
         test.join().expect("the test");
     }

@@ -36,7 +36,7 @@ impl Counter {
 }
 
 /// Counters that stay 0 on a port without a hold.
-pub const OF_THE_HOLD: [&str; 9] = [
+pub const OF_THE_HOLD: [&str; 11] = [
     "kept_bytes",
     "held_segments",
     "held_bytes",
