@@ -55,7 +55,9 @@ struct ack_fields {
 	__u32 sack; /* number of the hold whose out-of-order ranges it reports; 0: none */
 	__u32 traffic; /* traffic class << 20 | IPv6 flow label */
 	__u8 next_hop[6]; /* MAC address of the sender's side */
-	__u16 zero;
+	/* Bytes of the segment that it answers, from SEG.SEQ on, that came again: the first SACK
+	 * block (RFC 2883). */
+	__u16 repeated;
 };
 
 #endif
