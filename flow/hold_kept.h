@@ -85,11 +85,15 @@ static __always_inline enum kept_verdict
 hold_answer_out_of_order(struct flow *f, struct hold *h, const struct segment *s, struct seq end,
 			 const struct decision_context *c, struct outcome *out)
 {
+	bool is_known = hold_has_range(h, s->seq, end);
+
 	/* Its TSval does not become TS.Recent (RFC 7323, section 4.3). */
 	f->ramp = 0;
 	out->events |= EVENT_OUT_OF_ORDER;
 	hold_note_range(h, s->seq, end);
 	flow_fill_ack(f, h, s, c, out);
+	if (is_known)
+		flow_fill_repeated(f, s, end, out);
 	return KEPT_ACK;
 }
 
@@ -116,7 +120,7 @@ static __always_inline enum kept_verdict flow_kept(struct flow *f, struct hold *
 	h->claimed = 0;
 	flow_note_data(f, s, c->now, out);
 	if (!copied)
-		out->events |= EVENT_HOLD_FULL;
+		out->events |= done & KEEP_NO_MEMORY ? EVENT_HOLD_FULL : EVENT_NOT_COPIED;
 	if (!copied || !hold_may_acknowledge(f, s, handed, c))
 		return hold_leave_to_vm(f, s, end, taken, c->now, out);
 	if (handed) {
