@@ -25,6 +25,7 @@ mod relay;
 mod reload;
 mod session;
 mod slow_peers;
+mod stuck_log;
 mod tenants;
 mod threads;
 mod transfer;
@@ -59,6 +60,7 @@ fn main() {
         privileges::trials(),
         reload::trials(),
         slow_peers::trials(),
+        stuck_log::trials(),
         tenants::trials(),
         floods::trials(),
         membership::trials(),

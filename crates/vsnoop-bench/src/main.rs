@@ -8,6 +8,7 @@
 //! - [`compress`]: what compression of a link costs and gains, on one core;
 //! - [`fleet`]: how long a new host takes until all others are up with it;
 //! - [`slow_peer`]: what a peer behind a slow line costs the others of a link;
+//! - [`stuck_log`]: how long a link takes to say how it is while its log is not read;
 //! - [`tiny_segments`]: what a VM that sends super-packets of one-byte segments costs the others;
 //! - [`nat_resume`]: how long a transfer takes after a silence that a NAT does not survive;
 //! - [`verifier`]: how long attaching takes, and the instructions that the kernel walks before it
@@ -27,6 +28,7 @@ mod nat_resume;
 mod packet;
 mod slow_peer;
 mod stage;
+mod stuck_log;
 mod throughput;
 mod tiny_segments;
 mod verifier;
@@ -68,6 +70,7 @@ const PARTS: [Part; 11] = [
     ("compress", compress::measure),
     ("fleet", fleet::measure),
     ("slow_peer", slow_peer::measure),
+    ("stuck_log", stuck_log::measure),
     ("tiny_segments", tiny_segments::measure),
     ("nat_resume", nat_resume::measure),
     ("throughput", throughput::measure),
