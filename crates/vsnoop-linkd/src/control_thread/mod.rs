@@ -67,6 +67,8 @@ pub struct ControlThread {
     /// For the peers that this host relays between.
     hub: Hub,
     clamp_mss: bool,
+    /// Datagrams may leave together (UDP GSO).
+    gso: bool,
     dead_after: Duration,
 }
 
@@ -134,6 +136,7 @@ impl ControlThread {
             complaints: Complaints::default(),
             hub: Hub::default(),
             clamp_mss: config.clamp_mss,
+            gso: config.gso,
             dead_after: config.dead_after,
         };
         // All are due.

@@ -348,6 +348,7 @@ impl Link {
         let others = [
             ("link.age", old.age != to.age),
             ("link.clamp_mss", old.clamp_mss != to.clamp_mss),
+            ("link.gso", old.gso != to.gso),
             ("link.rekey", old.rekey != to.rekey),
             ("link.dead_after", old.dead_after != to.dead_after),
             ("link.key", old.key != to.key),

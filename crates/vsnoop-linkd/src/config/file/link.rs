@@ -27,6 +27,7 @@ pub(super) struct LinkTable {
     pub(super) age: Field,
     pub(super) flood_rate: Field,
     pub(super) clamp_mss: Field,
+    pub(super) gso: Field,
     pub(super) relay: Field,
     pub(super) rekey: Field,
     pub(super) dead_after: Field,
