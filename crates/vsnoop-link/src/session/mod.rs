@@ -34,6 +34,7 @@
 
 mod address;
 pub mod back_off;
+pub mod batches;
 pub mod delivery;
 #[cfg(test)]
 mod introduced_tests;
@@ -49,7 +50,7 @@ mod simulation;
 mod tests;
 mod types;
 
-pub use address::canonical;
+pub use address::{canonical, is_of_another_host};
 pub use message::{Counters, Message};
 pub use peer::Peer;
 pub use types::{

@@ -10,12 +10,14 @@ use ipnet::IpNet;
 use crate::config::{Config, PeerConfig, Transport, TrustConfig};
 use crate::counts::SessionCounts;
 use crate::establish::Made;
-use crate::io::udp::{Endpoints, route_mtu};
+use crate::io::udp::Endpoints;
 use crate::pairs::Pairs;
 use crate::tcp_handshake::Established;
+use crate::tcp_path::TcpPath;
 use vsnoop_link::compress::{CompressionLimits, DecoderMemory};
 use vsnoop_link::identity::{Initiator, Proof, PublicKey};
 use vsnoop_link::introduction::{About, Contact, ContactSettings};
+use vsnoop_link::session::batches::Batches;
 use vsnoop_link::session::{Peer, PeerSettings, PeerSnapshot, SessionId};
 
 /// How often the host is asked how large packets to a peer may be.
@@ -77,6 +79,7 @@ pub struct PeerEntry {
     pub initiator: Arc<Initiator>,
     /// See [`crate::establish::dial`].
     pub failed: Arc<Mutex<Option<SocketAddr>>>,
+    pub tcp_path: Arc<TcpPath>,
     /// Of its decoders in all sessions.
     pub memory: Arc<DecoderMemory>,
     pub made: HashMap<SessionId, Box<Made>>,
@@ -90,8 +93,10 @@ pub struct PeerEntry {
     pub path_counts: (u64, u64),
     /// Share of the datagrams.
     pub loss: f64,
-    /// Last report to the egress thread: session, loss, and bytes per second.
-    pub path_said: Option<(SessionId, f64, Option<u64>)>,
+    pub batches: Batches,
+    /// Last report to the egress thread: session, loss, bytes per second, and whether it may use
+    /// UDP GSO.
+    pub path_said: Option<(SessionId, f64, Option<u64>, bool)>,
     pub used: Option<SessionId>,
     /// The key of its last handshake.
     pub shown_key: Option<PublicKey>,
@@ -129,6 +134,7 @@ impl PeerEntry {
             settings,
             initiator: Arc::new(initiator),
             failed: Arc::default(),
+            tcp_path: Arc::default(),
             memory: Arc::new(DecoderMemory::new(peer.decoder_bytes_max())),
             made: HashMap::new(),
             installed: HashMap::new(),
@@ -138,6 +144,7 @@ impl PeerEntry {
             path_told: Instant::now(),
             path_counts: (0, 0),
             loss: 0.0,
+            batches: Batches::default(),
             path_said: None,
             used: None,
             shown_key: None,
@@ -204,8 +211,10 @@ impl PeerEntry {
             return None;
         }
         self.route_asked = Some((to, Instant::now()));
-        // An interface of which nothing is known is an Ethernet's.
-        Some(route_mtu(to).unwrap_or(ORDINARY_MTU_BYTES))
+        // No ICMP message changes that: probes find how much less the path takes. An interface of
+        // which nothing is known is an Ethernet's.
+        let bytes = vsnoop_netdev::route::mtu(to).ok().flatten();
+        Some(bytes.map_or(ORDINARY_MTU_BYTES, |bytes| bytes.try_into().unwrap_or(u16::MAX)))
     }
 }
 
