@@ -10,6 +10,8 @@
 //! - [`slow_peer`]: what a peer behind a slow line costs the others of a link;
 //! - [`tiny_segments`]: what a VM that sends super-packets of one-byte segments costs the others;
 //! - [`nat_resume`]: how long a transfer takes after a silence that a NAT does not survive;
+//! - [`router`]: uploads through a VM that forwards to a slower path with a smaller MTU;
+//! - [`idle_guest`]: uploads to a machine that is idle and loses segments behind its ring;
 //! - [`verifier`]: how long attaching takes, and the instructions that the kernel walks before it
 //!   accepts a hook.
 //! - [`idle`]: memory that an attached idle port takes.
@@ -20,11 +22,13 @@ mod figures;
 mod fleet;
 mod flows;
 mod idle;
+mod idle_guest;
 mod incast;
 mod lookup;
 mod memory;
 mod nat_resume;
 mod packet;
+mod router;
 mod slow_peer;
 mod stage;
 mod throughput;
@@ -58,7 +62,7 @@ fn known_names() -> PossibleValuesParser {
 
 /// The measurements, by the names of their modules.
 type Part = (&'static str, fn() -> Result<Vec<Figure>>);
-const PARTS: [Part; 11] = [
+const PARTS: [Part; 13] = [
     ("idle", idle::measure),
     ("lookup", lookup::measure),
     ("incast", incast::measure),
@@ -70,6 +74,8 @@ const PARTS: [Part; 11] = [
     ("slow_peer", slow_peer::measure),
     ("tiny_segments", tiny_segments::measure),
     ("nat_resume", nat_resume::measure),
+    ("router", router::measure),
+    ("idle_guest", idle_guest::measure),
     ("throughput", throughput::measure),
 ];
 
