@@ -36,7 +36,7 @@ impl Counter {
 }
 
 /// Counters that stay 0 on a port without a hold.
-pub const OF_THE_HOLD: [&str; 8] = [
+pub const OF_THE_HOLD: [&str; 9] = [
     "kept_bytes",
     "held_segments",
     "held_bytes",
@@ -45,7 +45,6 @@ pub const OF_THE_HOLD: [&str; 8] = [
     "hold_full",
     "hold_dropped",
     "abandoned",
-    "forwarded",
     "too_big",
 ];
 

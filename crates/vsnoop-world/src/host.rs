@@ -86,6 +86,7 @@ pub struct Vm {
     /// No more faults happen.
     pub calm: bool,
     looked_at: u64,
+    waited_at: u64,
     /// The running engine was killed.
     killed: bool,
     pub steps: u64,
@@ -334,6 +335,7 @@ impl Served {
             mtu: 1500,
             calm: false,
             looked_at: 0,
+            waited_at: 0,
             killed: false,
             steps: 0,
             acked: vec![None; connections],
@@ -348,6 +350,7 @@ impl Served {
         self.vm.now = now;
         self.vm.killed = false;
         self.vm.looked_at = now;
+        self.vm.waited_at = now;
         self.vm.note(|| "an engine starts".into());
         let engine = Engine::new(&mut self.vm);
         if std::mem::take(&mut self.vm.killed) {
@@ -686,8 +689,13 @@ impl Clock for Vm {
         self.looked_at = self.now;
     }
 
+    /// What stops it is the want of a CPU.
     fn waited(&mut self) -> Option<Waited> {
-        None
+        self.step();
+        let from = std::mem::replace(&mut self.waited_at, self.now);
+        let ran = if self.calm { self.now - from } else { self.fortune.schedule.run_time(from, self.now) };
+        let ns = self.now - from - ran;
+        Some(Waited { vcpu_ns: ns, process_ns: ns })
     }
 }
 
