@@ -13,6 +13,7 @@ mod bare;
 mod divert;
 mod fan_in;
 mod features;
+mod forwarding;
 mod guest;
 mod hold;
 mod incast;
@@ -50,6 +51,7 @@ fn main() {
         fan_in::trials(),
         matrix::trials(),
         features::trials(),
+        forwarding::trials(),
         network::trials(),
         guest::trials(),
         hold::trials(),

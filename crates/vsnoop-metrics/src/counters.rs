@@ -36,7 +36,7 @@ impl Counter {
 }
 
 /// Counters that stay 0 on a port without a hold.
-pub const OF_THE_HOLD: [&str; 11] = [
+pub const OF_THE_HOLD: [&str; 12] = [
     "kept_bytes",
     "held_segments",
     "held_bytes",
@@ -48,7 +48,6 @@ pub const OF_THE_HOLD: [&str; 11] = [
     "hold_dropped",
     "abandoned",
     "replaced",
-    "forwarded",
     "too_big",
 ];
 

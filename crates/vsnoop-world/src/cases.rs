@@ -4,7 +4,7 @@ use fastrand::Rng;
 use vsnoop_flow::testing::end::EndSettings;
 use vsnoop_flow::testing::network::Network;
 
-use crate::guest::Kind;
+use crate::guest::{Kind, Link};
 use crate::host::{Fortune, Vcpus};
 use crate::scenario::{Act, Connection, LastHop, Machine, Scenario};
 use crate::schedule::Schedule;
@@ -48,6 +48,8 @@ pub enum Case {
     /// Many senders answer at the same time through a last hop with a short queue, incast control
     /// is on, and the VM stops for this many ms of each 100 ms.
     Incast(u64),
+    /// The VM forwards to a slower path, and stops for this many ms of each 100 ms.
+    Forwards(u64),
 }
 
 /// A fifth of the sender's least retransmission timeout.
@@ -117,6 +119,8 @@ impl Case {
             Races,
             Incast(0),
             Incast(50),
+            Forwards(0),
+            Forwards(50),
         ]
     }
 }
@@ -154,6 +158,7 @@ pub(crate) fn end(rng: &mut Rng, bytes: u64) -> EndSettings {
 pub(crate) fn machine(kind: Kind) -> Machine {
     Machine {
         kind,
+        leg: None,
         fortune: Fortune::kind(100),
         ring_slots: 500,
         gso: kind == Kind::Linux,
@@ -353,6 +358,12 @@ fn arrange(case: Case, machine: &mut Machine, connection: &mut Connection, rng: 
             if stop > 0 {
                 let from = rng.u64(0..5);
                 machine.fortune.schedule = Schedule::Periodic { from, period: 100, stop };
+            }
+        }
+        Case::Forwards(stop) => {
+            machine.leg = Some(Link { mbps: 50, queue: 256 << 10, delay_ns: 10_000_000 });
+            if stop > 0 {
+                machine.fortune.schedule = Schedule::Periodic { from: 0, period: 100, stop };
             }
         }
         Case::Races => {

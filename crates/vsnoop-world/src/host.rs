@@ -105,6 +105,7 @@ pub struct Vm {
     pub calm: bool,
     looked_at: u64,
     threads: Threads,
+    waited_at: u64,
     /// The running engine was killed.
     killed: bool,
     pub steps: u64,
@@ -373,6 +374,7 @@ impl Served {
             calm: false,
             looked_at: 0,
             threads: Threads::default(),
+            waited_at: 0,
             killed: false,
             steps: 0,
             acked: vec![None; connections],
@@ -387,6 +389,7 @@ impl Served {
         self.vm.now = now;
         self.vm.killed = false;
         self.vm.forget_run_time();
+        self.vm.waited_at = now;
         self.vm.note(|| "an engine starts".into());
         let engine = Engine::new(&mut self.vm);
         if std::mem::take(&mut self.vm.killed) {
@@ -738,8 +741,13 @@ impl Clock for Vm {
         self.threads = self.sample();
     }
 
+    /// What stops it is the want of a CPU.
     fn waited(&mut self) -> Option<Waited> {
-        None
+        self.step();
+        let from = std::mem::replace(&mut self.waited_at, self.now);
+        let ran = if self.calm { self.now - from } else { self.fortune.schedule.run_time(from, self.now) };
+        let ns = self.now - from - ran;
+        Some(Waited { vcpu_ns: ns, process_ns: ns })
     }
 }
 

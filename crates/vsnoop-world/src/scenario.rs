@@ -3,7 +3,7 @@
 use vsnoop_flow::testing::end::EndSettings;
 use vsnoop_flow::testing::network::Network;
 
-use crate::guest::Kind;
+use crate::guest::{Kind, Link};
 use crate::host::Fortune;
 
 /// Actions of the operator, at the port or the VM.
@@ -53,6 +53,8 @@ pub struct Connection {
 #[derive(Clone, Debug)]
 pub struct Machine {
     pub kind: Kind,
+    /// The VM forwards: its TCP is behind this link.
+    pub leg: Option<Link>,
     pub fortune: Fortune,
     pub ring_slots: usize,
     /// The device takes super-packets.

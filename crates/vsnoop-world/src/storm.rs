@@ -9,7 +9,7 @@ use vsnoop_flow::testing::end::EndSettings;
 use vsnoop_flow::testing::network::Network;
 
 use crate::cases::{end, incast, machine};
-use crate::guest::Kind;
+use crate::guest::{Kind, Link};
 use crate::host::Vcpus;
 use crate::scenario::{Act, Connection, Scenario};
 use crate::schedule::Schedule;
@@ -90,6 +90,15 @@ fn acts(rng: &mut Rng, attached: bool) -> Vec<(u64, Act)> {
     acts
 }
 
+/// A path behind the VM.
+fn leg(rng: &mut Rng) -> Link {
+    Link {
+        mbps: rng.u64(5..200),
+        queue: rng.u64(32..256) << 10,
+        delay_ns: rng.u64(0..50) * 1_000_000,
+    }
+}
+
 /// The storm of this receiver and seed.
 pub fn scenario(kind: Kind, seed: u64) -> Scenario {
     let rng = &mut Rng::with_seed(seed);
@@ -123,6 +132,9 @@ pub fn scenario(kind: Kind, seed: u64) -> Scenario {
         other_syn_acks: (0..rate(rng, 2)).map(|_| rng.u64(0..400)).collect(),
     };
     let mut machine = machine(kind);
+    if one_in(rng, 6) {
+        machine.leg = Some(leg(rng));
+    }
     let fortune = &mut machine.fortune;
     fortune.schedule = schedule(rng);
     fortune.vcpus = [Vcpus::Busy, Vcpus::Halted, Vcpus::Unnamed][rng.usize(0..3)];

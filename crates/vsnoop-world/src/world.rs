@@ -159,7 +159,10 @@ impl World {
                 .map(|(c, connection)| (c, paths[c].clone(), connection.guest.clone()))
                 .collect();
             let paths = of_vm().map(|(c, _)| (c, paths[c].clone())).collect();
-            let guest = guest::make(machine.kind, &ends, sc.seed);
+            let mut guest = guest::make(machine.kind, &ends, sc.seed);
+            if let Some(leg) = machine.leg {
+                guest = Box::new(guest::Forwarder::new(leg, guest));
+            }
             let mut port = SimulatedPort::new(10 + vm as u32, machine.ring_slots, |_, _| {});
             if !machine.gso {
                 port.device.features = 0;

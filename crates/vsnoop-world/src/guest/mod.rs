@@ -1,11 +1,13 @@
-//! The VM: TCPs of different kinds, behind one interface.
+//! The VM: TCPs of different kinds, behind one interface; or a router with such a TCP behind it.
 
 mod application;
+mod forward;
 mod linux;
 mod lwip;
 mod smol;
 mod tcp;
 
+pub use forward::{Forwarder, Link};
 pub use linux::Linux;
 pub use lwip::Lwip;
 pub use smol::Smol;

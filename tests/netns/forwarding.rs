@@ -1,0 +1,267 @@
+//! A VM that forwards: its namespace has a second leg, with the far end of each connection.
+//!
+//! ```text
+//! client -- host -- [vst-port]--relay--[vst-vm  VM namespace  vst-leg]--relay--[vst-far  far end]
+//! ```
+//!
+//! The VM has CPU enough, or counts as short of it ([`Starved`]): only then does the host
+//! acknowledge data early for a host that is one hop behind it, as a container in the VM is.
+
+use std::net::IpAddr;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use libtest_mimic::Trial;
+use vsnoop_bpf::{HoldMaps, Port};
+use vsnoop_testbed::net::{Net, Netns, TapOptions};
+use vsnoop_testbed::relay::{Bottleneck, Direction, Faults, Freeze, Relay, RelayOptions};
+use vsnoop_testbed::topology::{Family, PORT, Side, Topology, address};
+use vsnoop_tests::PREFIX;
+
+use crate::attached::{self, Attached};
+use crate::case::{Case, SHARING_A_CORE};
+use crate::pair::Pair;
+use crate::{FAMILIES, trial};
+
+const LEG: &str = "vst-leg";
+const FAR: &str = "vst-far";
+const BYTES: u64 = 1_000_000;
+const SMALLER_MTU: usize = 1400;
+/// 100 ms there and back.
+const DELAY: Duration = Duration::from_millis(50);
+const SLOW: Bottleneck = Bottleneck::new(10, 64 << 10);
+/// Bytes on the slow leg for each byte that arrives, at most: headers, and what its own queue
+/// loses of a sender's slow start.
+const SENT_PER_BYTE: f64 = 1.25;
+
+pub fn trials() -> Vec<Trial> {
+    let families = |name: &'static str, test: fn(Family) -> Result<()>| {
+        FAMILIES.map(|(family_name, families)| {
+            trial(format!("forwarding::{name}_{family_name}"), move || {
+                families.iter().try_for_each(|family| test(*family))
+            })
+        })
+    };
+    [
+        families("a_leg_with_a_smaller_mtu_takes_all_uploads", |family| smaller(family, &[])),
+        families("a_leg_with_a_smaller_mtu_takes_all_uploads_without_ahead", |family| {
+            smaller(family, &["--ahead", "0"])
+        }),
+        families("an_mtu_that_is_lowered_in_mid_transfer_stops_nothing", lowered),
+        families("a_starved_vm_that_forwards_reports_its_mtu_to_the_sender", starved_smaller),
+        families("a_slow_leg_gets_no_more_than_it_takes", slow),
+        families("a_container_in_a_starved_vm_is_acknowledged_early", container),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+/// The far end, and its link to the VM.
+struct Leg {
+    // First, so that it ends before its namespace.
+    relay: Relay,
+    far: Netns,
+}
+
+fn leg_address(near: bool, family: Family) -> IpAddr {
+    let host = if near { 1 } else { 2 };
+    match family {
+        Family::V4 => [10, 118, 116, host].into(),
+        Family::V6 => [0xfd76, 0x7301, 0, 0, 0, 0, 0, host.into()].into(),
+    }
+}
+
+impl Leg {
+    fn lay(topology: &Topology) -> Result<Self> {
+        let far = Net::new(PREFIX).host("far")?;
+        let (taps, options) = (TapOptions::default(), RelayOptions::default());
+        let relay = topology.vm.relay(LEG, &far, FAR, &taps, &options)?;
+        let of = |near| [(leg_address(near, Family::V4), 24), (leg_address(near, Family::V6), 64)];
+        topology.vm.up_with(LEG, &of(true))?;
+        far.up_with(FAR, &of(false))?;
+        topology.vm.set_forwarding(true)?;
+        for family in [Family::V4, Family::V6] {
+            let near = leg_address(true, family);
+            far.ip(&format!("route add default via {near} dev {FAR}"))?;
+            let (vm, length) = (address(Side::Vm, family), if near.is_ipv4() { 24 } else { 64 });
+            let net = leg_address(false, family);
+            topology.client.ip(&format!("route replace {net}/{length} via {vm}"))?;
+        }
+        Ok(Self { relay, far })
+    }
+
+    fn set_mtu(&self, topology: &Topology, mtu_bytes: usize) -> Result<()> {
+        topology.vm.set_mtu(LEG, mtu_bytes)?;
+        self.far.set_mtu(FAR, mtu_bytes)
+    }
+
+    fn slow_down(&self) {
+        let back = Faults { delay: DELAY, ..Faults::default() };
+        let there = Faults { bottleneck: Some(SLOW), ..back.clone() };
+        self.relay.set_faults(Direction::LeftToRight, there);
+        self.relay.set_faults(Direction::RightToLeft, back);
+    }
+
+    fn connect(&self, topology: &Topology, family: Family) -> Result<Pair> {
+        Pair::between(&topology.client, &self.far, leg_address(false, family), None)
+    }
+
+    /// Bytes that the VM has sent over the leg.
+    fn sent_bytes(&self) -> u64 {
+        self.relay.counters(Direction::LeftToRight).bytes
+    }
+}
+
+/// Says again and again that the VM waits for a CPU, as its engine does, until it is dropped.
+struct Starved {
+    end: Option<std::sync::mpsc::Sender<()>>,
+    thread: Option<thread::JoinHandle<Result<()>>>,
+}
+
+impl Starved {
+    fn begin(topology: &Topology) -> Result<Self> {
+        let links = topology.host.ip(&format!("-o link show {PORT}"))?;
+        let ifindex = links.split(':').next().and_then(|index| index.trim().parse().ok());
+        let ifindex: u32 = ifindex.with_context(|| format!("no index in {links}"))?;
+        let port = Port::open(topology.host.inode()?, ifindex)?;
+        let memory = HoldMaps::open_without_slabs(&port)?.context("the port has no hold")?;
+        let now_ns = || -> Result<u64> {
+            let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC)?;
+            Ok(Duration::from(now).as_nanos() as u64)
+        };
+        memory.starves(now_ns()?);
+        let (end, ends): (_, Receiver<()>) = channel();
+        let thread = thread::spawn(move || {
+            while ends.recv_timeout(Duration::from_millis(500)) == Err(RecvTimeoutError::Timeout) {
+                memory.starves(now_ns()?);
+            }
+            Ok(())
+        });
+        Ok(Self { end: Some(end), thread: Some(thread) })
+    }
+}
+
+impl Drop for Starved {
+    fn drop(&mut self) {
+        self.end = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A VM with CPU enough and a second leg.
+fn build() -> Result<(Topology, Leg)> {
+    let topology = Case { freezes: &[Freeze::Never], ..Case::default() }.build()?;
+    let leg = Leg::lay(&topology)?;
+    Ok((topology, leg))
+}
+
+/// Uploads, and verifies each byte.
+fn upload(pair: &mut Pair, bytes: u64) -> Result<()> {
+    let Pair { client, vm } = pair;
+    thread::scope(|scope| {
+        let sending = scope.spawn(|| client.send(bytes));
+        let received = vm.receive(bytes);
+        let sent = sending.join().map_err(|_| anyhow::anyhow!("the sender panicked"))?;
+        received.and(sent)
+    })
+}
+
+/// Uploads over a connection of its own, with the time that it took.
+fn upload_anew(topology: &Topology, leg: &Leg, family: Family, bytes: u64) -> Result<Duration> {
+    let since = Instant::now();
+    let mut pair = leg.connect(topology, family)?;
+    upload(&mut pair, bytes)?;
+    pair.client.until_acknowledged()?;
+    Ok(since.elapsed())
+}
+
+fn end(mut attached: Attached) -> Result<()> {
+    attached.ensure_no_reset()?;
+    attached.detach()
+}
+
+fn smaller(family: Family, options: &'static [&'static str]) -> Result<()> {
+    let (topology, leg) = build()?;
+    leg.set_mtu(&topology, SMALLER_MTU)?;
+    let attached = Attached::with(&topology, None, options)?;
+    // The first one learns the path's MTU, the second one has it from the sender's routes.
+    for _ in 0..2 {
+        let took = upload_anew(&topology, &leg, family, BYTES);
+        println!("{family:?}: {:?}", took.with_context(|| attached.describe())?);
+    }
+    if attached::is_wanted() {
+        ensure!(attached.counter("early_acks")? == 0, "{}", attached.describe());
+    }
+    end(attached)
+}
+
+fn lowered(family: Family) -> Result<()> {
+    let (topology, leg) = build()?;
+    let attached = Attached::with(&topology, None, &[])?;
+    let mut pair = leg.connect(&topology, family)?;
+    upload(&mut pair, BYTES)?;
+    leg.set_mtu(&topology, SMALLER_MTU)?;
+    upload(&mut pair, BYTES).with_context(|| attached.describe())?;
+    end(attached)
+}
+
+/// The host acknowledges what the VM then reports as too big.
+fn starved_smaller(family: Family) -> Result<()> {
+    if !attached::is_wanted() {
+        return Ok(());
+    }
+    let (topology, leg) = build()?;
+    let attached = Attached::with(&topology, None, &[])?;
+    attached.until_it_holds(&topology)?;
+    let starved = Starved::begin(&topology)?;
+    let mut pair = leg.connect(&topology, family)?;
+    upload(&mut pair, BYTES).with_context(|| attached.describe())?;
+    ensure!(attached.counter("early_bytes")? > BYTES / 2, "{}", attached.describe());
+
+    leg.set_mtu(&topology, SMALLER_MTU)?;
+    upload(&mut pair, BYTES).with_context(|| attached.describe())?;
+    ensure!(attached.counter("too_big")? > 0, "{}", attached.describe());
+    ensure!(attached.counter("forwarded")? > 0, "{}", attached.describe());
+    // The sender has believed the report.
+    upload_anew(&topology, &leg, family, BYTES).with_context(|| attached.describe())?;
+    let ignored = topology.client.counter("TcpExt", "OutOfWindowIcmps")?;
+    ensure!(ignored == 0, "the sender has ignored {ignored} reports");
+    drop(starved);
+    end(attached)
+}
+
+fn slow(family: Family) -> Result<()> {
+    let (topology, leg) = build()?;
+    let attached = Attached::with(&topology, None, &[])?;
+    leg.slow_down();
+    let before = leg.sent_bytes();
+    let took = upload_anew(&topology, &leg, family, 2 * BYTES);
+    let took = took.with_context(|| attached.describe())?;
+    let sent = (leg.sent_bytes() - before) as f64 / (2 * BYTES) as f64;
+    println!("{family:?}: {took:?}, {sent:.3} bytes sent for each that arrived");
+    ensure!(sent <= SENT_PER_BYTE, "{sent:.2} bytes for each\n{}", attached.describe());
+    end(attached)
+}
+
+/// The far end stands for a container one hop inside the VM, which gets its turn now and then.
+fn container(family: Family) -> Result<()> {
+    if !attached::is_wanted() {
+        return Ok(());
+    }
+    let (topology, leg) = build()?;
+    let attached = Attached::with(&topology, None, &[])?;
+    attached.until_it_holds(&topology)?;
+    topology.guest().set_freeze(SHARING_A_CORE);
+    let _starved = Starved::begin(&topology)?;
+    let before = attached.counter("early_bytes")?;
+    upload_anew(&topology, &leg, family, BYTES).with_context(|| attached.describe())?;
+    let early = attached.counter("early_bytes")? - before;
+    ensure!(early > BYTES / 2, "only {early} bytes early\n{}", attached.describe());
+    ensure!(attached.counter("forwarded")? == 0, "{}", attached.describe());
+    end(attached)
+}
