@@ -745,7 +745,11 @@ impl Clock for Vm {
     fn waited(&mut self) -> Option<Waited> {
         self.step();
         let from = std::mem::replace(&mut self.waited_at, self.now);
-        let ran = if self.calm { self.now - from } else { self.fortune.schedule.run_time(from, self.now) };
+        let ran = if self.calm {
+            self.now - from
+        } else {
+            self.fortune.schedule.run_time(from, self.now)
+        };
         let ns = self.now - from - ran;
         Some(Waited { vcpu_ns: ns, process_ns: ns })
     }
