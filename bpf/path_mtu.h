@@ -45,8 +45,7 @@ static __always_inline __u16 half_at(const __u8 *bytes)
 }
 
 /* Ports and SEQ of the quoted segment of the sender. */
-static __always_inline void read_quoted_tcp(const __u8 *tcp, struct flow_key *key,
-					    struct report *r)
+static __always_inline void read_quoted_tcp(const __u8 *tcp, struct flow_key *key, struct report *r)
 {
 	key->sender_port = half_at(tcp);
 	key->vm_port = half_at(tcp + 2);
@@ -128,8 +127,7 @@ static __noinline int read_report(struct __sk_buff *skb, const struct packet *p,
 	} else {
 		return 0;
 	}
-	return r->icmp + r->icmp_len <= skb->len &&
-	       sums_up(skb, r->icmp, r->icmp_len, r->pseudo);
+	return r->icmp + r->icmp_len <= skb->len && sums_up(skb, r->icmp, r->icmp_len, r->pseudo);
 }
 
 /* Replaces the quoted SEQ. Where the quoted checksum is there, it changes by the opposite, and the
@@ -141,13 +139,11 @@ static __always_inline int rewrite_quoted_seq(struct __sk_buff *skb, const struc
 	__be32 old = bpf_htonl(r->said.seq.v), new = bpf_htonl(seq.v);
 	__s64 diff = bpf_csum_diff(&old, sizeof(old), &new, sizeof(new), 0);
 
-	if (diff < 0 ||
-	    bpf_skb_store_bytes(skb, r->tcp + QUOTE_OFFSET_SEQ, &new, sizeof(new), 0))
+	if (diff < 0 || bpf_skb_store_bytes(skb, r->tcp + QUOTE_OFFSET_SEQ, &new, sizeof(new), 0))
 		return -1;
-	return bpf_l4_csum_replace(skb,
-				   has_check ? r->tcp + QUOTE_OFFSET_CHECK :
-					       r->icmp + ICMP_OFFSET_CHECK,
-				   0, diff, 0);
+	return bpf_l4_csum_replace(
+		skb, has_check ? r->tcp + QUOTE_OFFSET_CHECK : r->icmp + ICMP_OFFSET_CHECK, 0, diff,
+		0);
 }
 
 /* A packet of the VM that is no TCP segment: is it a report about a connection on record? `p`, `key`:

@@ -26,7 +26,9 @@ mod view;
 mod waits;
 
 pub use chain::{Chain, Chunks, Slice};
-pub use engine::{Clock, Device, Engine, Memory, PortAccess, RETRY_NS, Sent, TICK_NS, Urgency, Waited};
+pub use engine::{
+    Clock, Device, Engine, Memory, PortAccess, RETRY_NS, Sent, TICK_NS, Urgency, Waited,
+};
 pub use flow::{Flow, HoldFrame, Kind, PATIENCE_NS, Reason};
 pub use frame::headers;
 pub use time::{Deadline, Time};

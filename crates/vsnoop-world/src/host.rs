@@ -6,8 +6,8 @@ use vsnoop_flow::growth::{may_shrink_to, slab_quota, slabs_to_add};
 use vsnoop_flow::testing::segment::{FIN, Seg, brief};
 use vsnoop_flow::types::*;
 use vsnoop_hold::{
-    Clock, Device, Engine, Memory, PortAccess, RETRY_NS, Reason, Reclaimed, Sent, Slice, TICK_NS, Waited,
-    Urgency,
+    Clock, Device, Engine, Memory, PortAccess, RETRY_NS, Reason, Reclaimed, Sent, Slice, TICK_NS,
+    Urgency, Waited,
 };
 use vsnoop_packet::vnet::VNET_BYTES;
 use vsnoop_upkeep::abandoned::EngineSilence;
@@ -693,7 +693,11 @@ impl Clock for Vm {
     fn waited(&mut self) -> Option<Waited> {
         self.step();
         let from = std::mem::replace(&mut self.waited_at, self.now);
-        let ran = if self.calm { self.now - from } else { self.fortune.schedule.run_time(from, self.now) };
+        let ran = if self.calm {
+            self.now - from
+        } else {
+            self.fortune.schedule.run_time(from, self.now)
+        };
         let ns = self.now - from - ran;
         Some(Waited { vcpu_ns: ns, process_ns: ns })
     }

@@ -2,7 +2,7 @@
 
 use etherparse::{IcmpEchoHeader, Icmpv4Type, Icmpv6Type, PacketBuilder, icmpv4, icmpv6};
 use vsnoop_bpf::types::{FAR_TOO_BIG, flow, flow_key};
-use vsnoop_bpf::{Hook, HoldMaps, Port};
+use vsnoop_bpf::{HoldMaps, Hook, Port};
 
 use crate::{Attached, NEXT, SENDER, VM, engine, holding, insert_ipv6_flow, of_sender};
 

@@ -109,10 +109,8 @@ fn no_probe_is_answered_and_no_window_lent_for_a_flow_that_is_left_alone() {
 #[test]
 fn a_path_that_shows_in_mid_flow_gets_what_is_held_before_it_is_left_alone() {
     let mut c = FlowCase::holding();
-    let with_ttl = |c: &FlowCase, offset: u32, ttl: u8| segment {
-        ttl,
-        ..c.ack_of_vm(offset, WINDOW)
-    };
+    let with_ttl =
+        |c: &FlowCase, offset: u32, ttl: u8| segment { ttl, ..c.ack_of_vm(offset, WINDOW) };
     let (_, out) = c.hear(&with_ttl(&c, MSS, 60));
     assert_ne!(out.events & EVENT_FORWARDED, 0, "counted once");
     assert_eq!(c.mode(), flow_mode::FLOW_HOLDING);
