@@ -3,9 +3,10 @@
  * Reports of the VM that a packet is larger than the path behind it: ICMP "fragmentation needed"
  * (RFC 1191), ICMPv6 "packet too big" (RFC 8201).
  *
- * The report quotes a segment that the host may have acknowledged since. The sender would ignore it
- * then (RFC 5927, section 4.1: SEQ is below SND.UNA), and send on in the old size. So the quoted SEQ
- * is replaced by one within the sender's window. A report that cannot be verified passes untouched.
+ * The report quotes a segment that the host may have acknowledged since. The sender would ignore
+ * it then (RFC 5927, section 4.1: SEQ is below SND.UNA), and send on in the old size. So the quoted
+ * SEQ is replaced by one within the sender's window. A report that cannot be verified passes
+ * untouched.
  */
 #ifndef VSNOOP_BPF_PATH_MTU_H
 #define VSNOOP_BPF_PATH_MTU_H
@@ -104,7 +105,7 @@ static __always_inline bool read_report6(__u32 l3, const __u8 *b, struct flow_ke
 	return true;
 }
 
-/* Reads a report, and verifies its checksum. `key`: has the VM's MAC and tags (parse_ethernet()). */
+/* Reads a report, and verifies its checksum. `key`: has the VM's MAC and tags. */
 static __noinline int read_report(struct __sk_buff *skb, const struct packet *p,
 				  struct flow_key *key, struct report *r)
 {
@@ -146,8 +147,8 @@ static __always_inline int rewrite_quoted_seq(struct __sk_buff *skb, const struc
 		0);
 }
 
-/* A packet of the VM that is no TCP segment: is it a report about a connection on record? `p`, `key`:
- * as parse_packet() has left them. */
+/* A packet of the VM that is no TCP segment: is it a report about a connection on record? `p`,
+ * `key`: as parse_packet() has left them. */
 __noinline int report_of_vm(struct __sk_buff *skb, struct port *port, const struct packet *p,
 			    struct flow_key *key, struct outcome *out)
 {

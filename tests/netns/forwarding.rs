@@ -31,9 +31,13 @@ const SMALLER_MTU: usize = 1400;
 /// 100 ms there and back.
 const DELAY: Duration = Duration::from_millis(50);
 const SLOW: Bottleneck = Bottleneck::new(10, 64 << 10);
+/// Takes four seconds on the slow leg.
+const SLOWLY_BYTES: u64 = 5 * BYTES;
 /// Bytes on the slow leg for each byte that arrives, at most: headers, and what its own queue
 /// loses of a sender's slow start.
 const SENT_PER_BYTE: f64 = 1.5;
+/// The same where the host acknowledges early.
+const STARVED_SENT_PER_BYTE: f64 = 3.0;
 
 pub fn trials() -> Vec<Trial> {
     let families = |name: &'static str, test: fn(Family) -> Result<()>| {
@@ -51,6 +55,7 @@ pub fn trials() -> Vec<Trial> {
         families("an_mtu_that_is_lowered_in_mid_transfer_stops_nothing", lowered),
         families("a_starved_vm_that_forwards_reports_its_mtu_to_the_sender", starved_smaller),
         families("a_slow_leg_gets_no_more_than_it_takes", slow),
+        families("a_slow_leg_of_a_starved_vm_gets_few_repeats", starved_slow),
         families("a_container_in_a_starved_vm_is_acknowledged_early", container),
     ]
     .into_iter()
@@ -210,13 +215,38 @@ fn starved_smaller(family: Family) -> Result<()> {
 fn slow(family: Family) -> Result<()> {
     let (topology, leg) = build()?;
     let attached = Attached::with(&topology, None, &[])?;
+    let sent = upload_slowly(&topology, &leg, family, &attached)?;
+    ensure!(sent <= SENT_PER_BYTE, "{sent:.2} bytes for each\n{}", attached.describe());
+    end(attached)
+}
+
+/// Bytes that the VM sends over the slow leg for each one that arrives.
+fn upload_slowly(
+    topology: &Topology,
+    leg: &Leg,
+    family: Family,
+    attached: &Attached,
+) -> Result<f64> {
     leg.slow_down();
     let before = leg.sent_bytes();
-    let took = upload_anew(&topology, &leg, family, 2 * BYTES);
+    let took = upload_anew(topology, leg, family, SLOWLY_BYTES);
     let took = took.with_context(|| attached.describe())?;
-    let sent = (leg.sent_bytes() - before) as f64 / (2 * BYTES) as f64;
+    let sent = (leg.sent_bytes() - before) as f64 / SLOWLY_BYTES as f64;
     println!("{family:?}: {took:?}, {sent:.3} bytes sent for each that arrived");
-    ensure!(sent <= SENT_PER_BYTE, "{sent:.2} bytes for each\n{}", attached.describe());
+    Ok(sent)
+}
+
+/// The host acknowledges early what the leg cannot take: what the engine repeats is bounded.
+fn starved_slow(family: Family) -> Result<()> {
+    if !attached::is_wanted() {
+        return Ok(());
+    }
+    let (topology, leg) = build()?;
+    let attached = Attached::with(&topology, None, &[])?;
+    attached.until_it_holds(&topology)?;
+    starve(&topology)?;
+    let sent = upload_slowly(&topology, &leg, family, &attached)?;
+    ensure!(sent <= STARVED_SENT_PER_BYTE, "{sent:.2} bytes for each\n{}", attached.describe());
     end(attached)
 }
 

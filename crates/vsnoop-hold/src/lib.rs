@@ -12,8 +12,8 @@
 //! sends a frame twice, which a TCP drops.
 //!
 //! There is no congestion window but for the bound on repeats: between host and VM is a ring, which
-//! takes a frame or refuses it, and the VM's own window. Timers count the VM's run time, in which it could have answered
-//! (`run_time_ns`): a VM that does not run loses nothing.
+//! takes a frame or refuses it, and the VM's own window. Timers count the VM's run time, in which it
+//! could have answered (`run_time_ns`): a VM that does not run loses nothing.
 
 mod chain;
 mod engine;
