@@ -3,9 +3,10 @@
  * Reports of the VM that a packet is larger than the path behind it: ICMP "fragmentation needed"
  * (RFC 1191), ICMPv6 "packet too big" (RFC 8201).
  *
- * The report quotes a segment that the host may have acknowledged since. The sender would ignore it
- * then (RFC 5927, section 4.1: SEQ is below SND.UNA), and send on in the old size. So the quoted SEQ
- * is replaced by one within the sender's window. A report that cannot be verified passes untouched.
+ * The report quotes a segment that the host may have acknowledged since. The sender would ignore
+ * it then (RFC 5927, section 4.1: SEQ is below SND.UNA), and send on in the old size. So the quoted
+ * SEQ is replaced by one within the sender's window. A report that cannot be verified passes
+ * untouched.
  */
 #ifndef VSNOOP_BPF_PATH_MTU_H
 #define VSNOOP_BPF_PATH_MTU_H
@@ -45,8 +46,7 @@ static __always_inline __u16 half_at(const __u8 *bytes)
 }
 
 /* Ports and SEQ of the quoted segment of the sender. */
-static __always_inline void read_quoted_tcp(const __u8 *tcp, struct flow_key *key,
-					    struct report *r)
+static __always_inline void read_quoted_tcp(const __u8 *tcp, struct flow_key *key, struct report *r)
 {
 	key->sender_port = half_at(tcp);
 	key->vm_port = half_at(tcp + 2);
@@ -105,7 +105,7 @@ static __always_inline bool read_report6(__u32 l3, const __u8 *b, struct flow_ke
 	return true;
 }
 
-/* Reads a report, and verifies its checksum. `key`: has the VM's MAC and tags (parse_ethernet()). */
+/* Reads a report, and verifies its checksum. `key`: has the VM's MAC and tags. */
 static __noinline int read_report(struct __sk_buff *skb, const struct packet *p,
 				  struct flow_key *key, struct report *r)
 {
@@ -128,8 +128,7 @@ static __noinline int read_report(struct __sk_buff *skb, const struct packet *p,
 	} else {
 		return 0;
 	}
-	return r->icmp + r->icmp_len <= skb->len &&
-	       sums_up(skb, r->icmp, r->icmp_len, r->pseudo);
+	return r->icmp + r->icmp_len <= skb->len && sums_up(skb, r->icmp, r->icmp_len, r->pseudo);
 }
 
 /* Replaces the quoted SEQ. Where the quoted checksum is there, it changes by the opposite, and the
@@ -141,17 +140,15 @@ static __always_inline int rewrite_quoted_seq(struct __sk_buff *skb, const struc
 	__be32 old = bpf_htonl(r->said.seq.v), new = bpf_htonl(seq.v);
 	__s64 diff = bpf_csum_diff(&old, sizeof(old), &new, sizeof(new), 0);
 
-	if (diff < 0 ||
-	    bpf_skb_store_bytes(skb, r->tcp + QUOTE_OFFSET_SEQ, &new, sizeof(new), 0))
+	if (diff < 0 || bpf_skb_store_bytes(skb, r->tcp + QUOTE_OFFSET_SEQ, &new, sizeof(new), 0))
 		return -1;
-	return bpf_l4_csum_replace(skb,
-				   has_check ? r->tcp + QUOTE_OFFSET_CHECK :
-					       r->icmp + ICMP_OFFSET_CHECK,
-				   0, diff, 0);
+	return bpf_l4_csum_replace(
+		skb, has_check ? r->tcp + QUOTE_OFFSET_CHECK : r->icmp + ICMP_OFFSET_CHECK, 0, diff,
+		0);
 }
 
-/* A packet of the VM that is no TCP segment: is it a report about a connection on record? `p`, `key`:
- * as parse_packet() has left them. */
+/* A packet of the VM that is no TCP segment: is it a report about a connection on record? `p`,
+ * `key`: as parse_packet() has left them. */
 __noinline int report_of_vm(struct __sk_buff *skb, struct port *port, const struct packet *p,
 			    struct flow_key *key, struct outcome *out)
 {

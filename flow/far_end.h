@@ -64,8 +64,8 @@ static __always_inline bool port_is_starved(const struct port_state *port, __u64
 	return port->starved_ns && now < port->starved_ns + FAR_STARVED_NS;
 }
 
-/* Begins a decision, under the lock: is the flow left to the VM at present? Then its sender is shown
- * no more than it was. `h`: its hold, or null. The engine says whether the VM is late. */
+/* Begins a decision, under the lock: is the flow left to the VM at present? Then its sender is
+ * shown no more than it was. `h`: its hold, or null. The engine says whether the VM is late. */
 static __always_inline void flow_judge_far_end(struct flow *f, struct hold *h,
 					       const struct port_state *port, __u64 now)
 {

@@ -2,9 +2,9 @@
 //!
 //! They have all fields of the sender's segments that matter to the VM's TCP: addresses, VLAN tags,
 //! TTL, ports, ACK, window, and timestamps. TSval is the sender's latest, so that no segment looks
-//! old to the VM (RFC 7323, section 5). TSecr is the sender's latest TSecr, not the VM's newest TSval:
-//! the VM measures its round trip by it, and sizes its window by what it reads in one, so that a
-//! round trip of a millisecond would keep the window small.
+//! old to the VM (RFC 7323, section 5). TSecr is the sender's latest TSecr, not the VM's newest
+//! TSval: the VM measures its round trip by it, and sizes its window by what it reads in one, so
+//! that a round trip of a millisecond would keep the window small.
 //!
 //! [`headers`] is a pure function of a hold. The engine reads the hold as late as it can, and the
 //! hook that the frame passes (`bpf/vsnoop.bpf.c`) replaces ACK and window by the sender's latest.

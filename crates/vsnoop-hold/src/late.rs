@@ -13,7 +13,7 @@
 const LATE_NS: u64 = 10_000_000;
 /// A wait of this part of the ACKs' time may explain it.
 const PART: u64 = 4;
-/// So many late ACKs prove another reason.
+/// This number of late ACKs proves another reason.
 const ACKS: u32 = 8;
 
 /// How long the VM has waited for a CPU in all, as far as it was sampled.

@@ -3,8 +3,8 @@
 //! Between host and VM is a ring, which loses nothing, so that a healthy VM needs no congestion
 //! window. Behind a VM that forwards may be a slower link. If more than [`PERCENT`] per cent of the
 //! bytes are repeats, in two round trips in a row, what the engine has outstanding is halved (RFC
-//! 5681, section 3.1), and again in each such round trip that follows. It grows again by an eighth of
-//! what the VM acknowledges.
+//! 5681, section 3.1), and again in each such round trip that follows. It grows again by an eighth
+//! of what the VM acknowledges.
 
 use vsnoop_flow::types::seq;
 
