@@ -204,6 +204,8 @@ __noinline int syn_of_vm(struct port *port, const struct flow_key *key, const st
 	if (e && embryo_is_repeated(e, s))
 		return s->window;
 	embryo_from_vm(&fresh, s);
+	if (e)
+		embryo_joins(&fresh, e);
 	if (!e || !seq_eq(e->vm_iss, fresh.vm_iss))
 		fresh.sent_ns = now;
 	if (INCAST_USED && incast_is_on(&uplink) && !(fresh.flags & FLOW_F_FOREIGN) &&

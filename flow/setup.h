@@ -45,6 +45,22 @@ static __always_inline bool embryo_is_repeated(const struct embryo *e, const str
 	       seq_eq(e->vm_iss, s->seq);
 }
 
+/* The VM repeats the SYN or SYN-ACK of `old`, perhaps with fewer options or without data. The other
+ * end may answer either, so what the first one had still counts. */
+static __always_inline void embryo_joins(struct embryo *e, const struct embryo *old)
+{
+	if (!seq_eq(e->vm_iss, old->vm_iss) || e->stage != old->stage)
+		return;
+	e->flags |= old->flags & FLOW_F_FOREIGN;
+	if (e->stage != EMBRYO_VM_SYN)
+		return;
+	e->flags |= old->flags & (FLOW_F_TIMESTAMPS | FLOW_F_SACK);
+	if (!e->scale)
+		e->scale = old->scale;
+	if (e->syn_len < old->syn_len)
+		e->syn_len = old->syn_len;
+}
+
 /* The VM sent a SYN or a SYN-ACK. */
 static __always_inline void embryo_from_vm(struct embryo *e, const struct segment *s)
 {
@@ -58,6 +74,10 @@ static __always_inline void embryo_from_vm(struct embryo *e, const struct segmen
 	copy_mac(e->next_hop, s->destination);
 	e->flags = flow_option_flags(s) | FLOW_F_SCALE_KNOWN;
 	e->scale = s->bits & SEG_SCALE ? s->scale : 0;
+	/* What a SYN offers, the SYN-ACK takes or leaves: MPTCP (RFC 8684, section 3.7), AccECN
+	 * (RFC 9768, section 3.1.1). Data are not offered. */
+	if (!(s->tcp_flags & TCP_ACK) && !s->len)
+		e->flags &= ~FLOW_F_FOREIGN;
 	if (s->tcp_flags & TCP_ACK) {
 		e->stage = EMBRYO_VM_SYN_ACK;
 		/* AccECN is accepted with CWR or AE (RFC 9768, table 2). */
@@ -174,8 +194,7 @@ static __always_inline bool embryo_is_opened_by(const struct embryo *e, const st
 	if (e->stage == EMBRYO_VM_SYN_ANSWERED)
 		most = FLOW_MAX_WINDOW;
 	return e->stage != EMBRYO_VM_SYN && sent >= 0 && sent <= most &&
-	       seq_ge(s->ack, e->rcv_nxt) &&
-	       seq_diff(s->ack, e->rcv_nxt) <= (__s32)FLOW_MAX_WINDOW;
+	       seq_ge(s->ack, e->rcv_nxt) && seq_diff(s->ack, e->rcv_nxt) <= (__s32)FLOW_MAX_WINDOW;
 }
 
 /* Creates a flow from an embryo on an ACK of the VM. */

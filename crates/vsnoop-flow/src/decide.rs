@@ -224,6 +224,14 @@ pub fn embryo_of_vm(s: &segment) -> embryo {
     e
 }
 
+/// The embryo of a SYN or SYN-ACK that the VM repeats.
+pub fn repeated_embryo(old: &embryo, s: &segment) -> embryo {
+    let mut e = embryo_of_vm(s);
+    // SAFETY: as in to_vm().
+    unsafe { types::embryo_joins(&mut e, old) };
+    e
+}
+
 /// A SYN-ACK of the sender. `false` if it does not answer the VM's SYN.
 pub fn answer_embryo(e: &mut embryo, s: &segment) -> bool {
     // SAFETY: as in to_vm().

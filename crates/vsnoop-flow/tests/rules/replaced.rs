@@ -101,7 +101,8 @@ fn the_senders_syn_ack_of_the_vms_new_syn_ends_the_old_connection() {
 fn the_vm_alone_ends_no_connection_with_bytes_outstanding() {
     let e = of_a_new_connection();
     let c = FlowCase::holding();
-    let new = segment { seq: seq_of(OTHER + 1), ack: seq_of(OTHER + 500), ..c.ack_of_vm(0, WINDOW) };
+    let new =
+        segment { seq: seq_of(OTHER + 1), ack: seq_of(OTHER + 500), ..c.ack_of_vm(0, WINDOW) };
     assert!(!vsnoop_flow::vm_replaces(&c.f, &e, &new));
     let c = FlowCase::accepted();
     assert!(vsnoop_flow::vm_replaces(&c.f, &e, &new));

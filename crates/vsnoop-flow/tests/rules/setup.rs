@@ -112,6 +112,63 @@ fn fast_open_data_and_foreign_options_in_the_handshake_mean_bypass() {
     }
 }
 
+/// MPTCP, say.
+fn foreign(s: segment) -> segment {
+    segment { bits: s.bits | SEG_FOREIGN as u16, ..s }
+}
+
+#[test]
+fn an_option_of_the_vms_syn_counts_if_the_syn_ack_takes_it() {
+    let c = FlowCase::opened();
+    let mode = |answer: segment| {
+        let mut e = vsnoop_flow::embryo_of_vm(&foreign(vm_syn(0)));
+        assert!(vsnoop_flow::answer_embryo(&mut e, &answer));
+        let f = vsnoop_flow::flow_opened(&e, &c.ack_of_vm(0, WINDOW), c.now).expect("handshake");
+        u32::from(f.mode)
+    };
+    assert_eq!(mode(sender_syn_ack()), flow_mode::FLOW_ACTIVE);
+    assert_eq!(mode(foreign(sender_syn_ack())), flow_mode::FLOW_BYPASS);
+    let accurate_ecn = segment { tcp_flags: SYN | ACK | CWR, ..sender_syn_ack() };
+    assert_eq!(mode(accurate_ecn), flow_mode::FLOW_BYPASS);
+}
+
+/// It leaves out what may have been the reason why no answer came. That may be under way.
+#[test]
+fn a_syn_that_the_vm_repeats_with_less_may_be_answered_as_the_first_one() {
+    let c = FlowCase::opened();
+    let bare = segment { bits: 0, scale: 0, ..vm_syn(0) };
+    let first = vsnoop_flow::embryo_of_vm(&vm_syn(0));
+    let mut e = vsnoop_flow::repeated_embryo(&first, &bare);
+    assert!(vsnoop_flow::answer_embryo(&mut e, &sender_syn_ack()));
+    let f = vsnoop_flow::flow_opened(&e, &c.ack_of_vm(0, WINDOW), c.now).expect("handshake");
+    let both = FLOW_F_TIMESTAMPS | FLOW_F_SACK;
+    assert_eq!((f.scale, u32::from(f.flags) & both), (SCALE, both));
+    // Or as the second.
+    let mut e = vsnoop_flow::repeated_embryo(&first, &bare);
+    assert!(vsnoop_flow::answer_embryo(&mut e, &segment { bits: 0, ..sender_syn_ack() }));
+    let f = vsnoop_flow::flow_opened(&e, &c.ack_of_vm(0, WINDOW), c.now).expect("handshake");
+    assert_eq!((f.scale, u32::from(f.flags) & both), (0, 0));
+    // Another ISS is another connection.
+    let other = segment { seq: vm_at(5_000), ..bare };
+    assert_eq!(vsnoop_flow::repeated_embryo(&first, &other), vsnoop_flow::embryo_of_vm(&other));
+    // The sender may have either SYN-ACK of a VM that accepts.
+    let first = vsnoop_flow::embryo_of_vm(&foreign(vm_syn(ACK)));
+    let e = vsnoop_flow::repeated_embryo(&first, &vm_syn(ACK));
+    assert_ne!(u32::from(e.flags) & FLOW_F_FOREIGN, 0);
+}
+
+#[test]
+fn data_of_a_syn_that_is_repeated_without_them_may_still_be_acknowledged() {
+    let c = FlowCase::opened().without_hold();
+    let with_data = vsnoop_flow::embryo_of_vm(&segment { len: 1_000, ..vm_syn(0) });
+    let mut e = vsnoop_flow::repeated_embryo(&with_data, &vm_syn(0));
+    let answer = segment { ack: vm_at(1_000), ..sender_syn_ack() };
+    assert!(vsnoop_flow::answer_embryo(&mut e, &answer));
+    let first = segment { seq: vm_at(1_000), ..c.ack_of_vm(0, WINDOW) };
+    let f = vsnoop_flow::flow_opened(&e, &first, c.now).expect("the handshake is whole");
+    assert_eq!((u32::from(f.mode), f.scale), (flow_mode::FLOW_BYPASS, SCALE));
+}
+
 #[test]
 fn a_repeated_syn_ack_is_the_records_own() {
     let mut c = FlowCase::accepted();
