@@ -204,10 +204,15 @@ impl Hooks {
         self.result(at).answers
     }
 
-    /// The VM begins another connection with the same addresses, which ends the record.
+    /// The VM begins another connection with the same addresses, and the sender's answer ends the
+    /// record.
     pub fn begin_anew(&mut self, id: usize, now: u64) {
-        let syn = segment { tcp_flags: TCP_SYN as u8, ..segment::default() };
+        let iss = seq::new(0x7000_0000);
+        let syn = segment { seq: iss, tcp_flags: TCP_SYN as u8, ..segment::default() };
         self.from_vm(id, &syn, now);
+        let flags = (TCP_SYN | TCP_ACK) as u8;
+        let answer = segment { ack: iss.add(1), tcp_flags: flags, ..segment::default() };
+        self.to_vm(id, &answer, now);
     }
 
     /// The helper offers at most this many grants to the waiting flows of a port.
