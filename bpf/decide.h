@@ -40,6 +40,10 @@ static __always_inline void count_events(struct port_stats *st, const struct out
 		st->flows_closed++;
 	if (events & EVENT_HOLD_FULL)
 		st->hold_full++;
+	if (events & EVENT_HOLD_BUSY)
+		st->hold_busy++;
+	if (events & EVENT_NOT_COPIED)
+		st->not_copied++;
 	if (events & EVENT_ABANDONED)
 		st->abandoned++;
 	if (events & EVENT_FORWARDED)

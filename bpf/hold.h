@@ -361,7 +361,8 @@ static __always_inline void note_vlan_tag(struct __sk_buff *skb, struct hold *h)
 }
 
 /* Copies the segment's new data, which begin at offset `data` + out->skip of the packet, to their
- * place in the stream. Returns 0 on success; flow_kept() then decides whether they count. */
+ * place in the stream. Returns KEEP_COPIED, flow_kept() then decides whether they count;
+ * KEEP_NO_MEMORY, or 0 if there was another reason. */
 __noinline int hold_copy(struct __sk_buff *skb, struct port *port, const struct segment *s,
 			 const struct outcome *out, __u32 data)
 {
@@ -372,12 +373,12 @@ __noinline int hold_copy(struct __sk_buff *skb, struct port *port, const struct 
 	__u32 base, from_base, reach, wanted;
 
 	if (!port || !s || !out)
-		return -1;
+		return 0;
 	h = hold_of(port, out->hold);
 	seq = s->seq.v + out->skip;
 	len = s->len - out->skip;
 	if (!h || !len || len > 65536)
-		return -1;
+		return 0;
 	copy.slot = port->slot;
 	copy.from = data + out->skip;
 	copy.left = len;
@@ -390,7 +391,7 @@ __noinline int hold_copy(struct __sk_buff *skb, struct port *port, const struct 
 	base = fresh ? h->tail.v : h->front >> 32;
 	/* The VM may have advanced on its own meanwhile. */
 	if (seq_lt(seq_of(seq), seq_of(base)))
-		return -1;
+		return 0;
 	/* Start at the last copy in order, unless its chunk was freed or lies beyond. */
 	from_front = fresh || seq_lt(h->at_base, seq_of(base)) || seq_gt(h->at_base, seq_of(seq));
 	from_base = from_front ? base : h->at_base.v;
@@ -405,13 +406,13 @@ __noinline int hold_copy(struct __sk_buff *skb, struct port *port, const struct 
 	/* In-order data are found at once; a hostile sender could order ranges so that each search
 	 * is long. */
 	if (copy.steps > HOLD_SEEK && !in_order)
-		return -1;
+		return 0;
 	reach = seq - base + len;
 	wanted = (reach + HOLD_CHUNK - 1) / HOLD_CHUNK;
 	if (wanted > h->chunks && !grow_chain(port, h, out->hold, base, wanted - h->chunks))
-		return -1;
+		return KEEP_NO_MEMORY;
 	if (copy.steps >= h->chunks)
-		return -1;
+		return 0;
 	if (from_front) {
 		h->at = h->front;
 		h->at_base = seq_of(base);
@@ -430,7 +431,7 @@ __noinline int hold_copy(struct __sk_buff *skb, struct port *port, const struct 
 	bpf_loop(HOLD_REACH, copy_chunk, &copy, 0);
 	/* A full barrier: the bytes are visible to the engine before `tail` is. */
 	__sync_fetch_and_add(&h->woken, 0);
-	return copy.left ? -1 : 0;
+	return copy.left ? 0 : KEEP_COPIED;
 }
 
 /* Wakes the engine for this hold. */

@@ -141,13 +141,12 @@ static __always_inline int keep(struct __sk_buff *skb, struct port *port,
 	const struct segment *s = arrival->s;
 	__u32 bytes = s->len - out->skip;
 	enum kept_verdict verdict;
-	bool taken = false, copied;
+	__u32 done = hold_copy(skb, port, s, out, p->l4 + p->tcp_len);
+	bool taken = false, copied = done & KEEP_COPIED;
 
-	copied = !hold_copy(skb, port, s, out, p->l4 + p->tcp_len);
 	if (copied && out->hand == HAND_AND_ACK)
 		taken = hand_over(skb, port, st);
-	verdict = decide_kept(port, key, s, (copied ? KEEP_COPIED : 0) | (taken ? KEEP_TAKEN : 0),
-			      out);
+	verdict = decide_kept(port, key, s, done | (taken ? KEEP_TAKEN : 0), out);
 	if (verdict != KEPT_PASS && out->events & EVENT_SENDER_ACK && !taken &&
 	    send_sender_ack(skb, port, p, key))
 		return HOOK_DROP;

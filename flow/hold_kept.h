@@ -116,7 +116,7 @@ static __always_inline enum kept_verdict flow_kept(struct flow *f, struct hold *
 	h->claimed = 0;
 	flow_note_data(f, s, c->now, out);
 	if (!copied)
-		out->events |= EVENT_HOLD_FULL;
+		out->events |= done & KEEP_NO_MEMORY ? EVENT_HOLD_FULL : EVENT_NOT_COPIED;
 	if (!copied || !hold_may_acknowledge(f, s, handed, c))
 		return hold_leave_to_vm(f, s, end, taken, c->now, out);
 	if (handed) {

@@ -248,7 +248,7 @@ static __always_inline enum to_vm_verdict hold_to_vm(struct flow *f, struct hold
 						     struct outcome *out)
 {
 	enum to_vm_verdict verdict;
-	bool has_new_ack = false;
+	bool has_new_ack = false, is_busy = false;
 
 	out->events = 0;
 	flow_end_vm_lease(f, h);
@@ -264,9 +264,12 @@ static __always_inline enum to_vm_verdict hold_to_vm(struct flow *f, struct hold
 		has_new_ack = hold_note_sender(f, h, s);
 		if (hold_is_abandoned(f, h, c->port, c->now))
 			return hold_abandon(f, h, s, c->now, out);
-		if (hold_keeps_segment(f, h, s, c, out) && hold_claim_chain(f, h)) {
-			out->events |= has_new_ack ? EVENT_SENDER_ACK : 0;
-			return TO_VM_KEEP;
+		if (hold_keeps_segment(f, h, s, c, out)) {
+			if (hold_claim_chain(f, h)) {
+				out->events |= has_new_ack ? EVENT_SENDER_ACK : 0;
+				return TO_VM_KEEP;
+			}
+			is_busy = true;
 		}
 	}
 	if (h && hold_answers_probe(f, h, s, c)) {
@@ -283,6 +286,8 @@ static __always_inline enum to_vm_verdict hold_to_vm(struct flow *f, struct hold
 	}
 	if (has_new_ack && (verdict == TO_VM_REACK || verdict == TO_VM_DROP))
 		out->events |= EVENT_SENDER_ACK;
+	if (is_busy)
+		out->events |= EVENT_HOLD_BUSY;
 	return verdict;
 }
 

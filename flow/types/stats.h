@@ -27,7 +27,7 @@ struct port_stats {
 	__u64 flows_closed; /* records whose connection ended */
 	__u64 flows_refused; /* the table was full */
 	__u64 offline_unexpected_seq; /* flows left to the VM for a hole */
-	__u64 offline_no_buf; /* flows left to the VM for want of memory */
+	__u64 offline_no_buf; /* flows left to the VM because a segment was not kept */
 	__u64 offline_ce; /* flows left to the VM for congestion (RFC 3168) */
 	__u64 bypassed; /* flows that went to BYPASS */
 	__u64 bad_checksum; /* segments with a wrong checksum; passed untouched */
@@ -43,6 +43,8 @@ struct port_stats {
 	__u64 stretch_acked; /* segments kept, passed on, and acknowledged with a later one */
 	__u64 without_hold; /* segments whose connection found no free hold */
 	__u64 hold_full; /* segments that found no free chunk */
+	__u64 hold_busy; /* segments that found the chain claimed by another CPU */
+	__u64 not_copied; /* segments not copied for another reason than memory */
 	__u64 hold_dropped; /* segments that could not be kept, for any reason */
 	__u64 abandoned; /* flows reset because the engine was gone */
 	__u64 replaced; /* flows with bytes outstanding whose ends began a new connection */

@@ -26,8 +26,9 @@ enum hand {
 };
 
 /* What was done with a segment after TO_VM_KEEP. */
-#define KEEP_COPIED 0x01 /* it was copied; else there was no memory */
+#define KEEP_COPIED 0x01 /* it was copied */
 #define KEEP_TAKEN 0x02 /* the ring took the clone; else refused it, or was not asked */
+#define KEEP_NO_MEMORY 0x04 /* it was not copied, because the hold had no chunk for it */
 
 /* Verdict on a segment after TO_VM_KEEP. */
 enum kept_verdict {
@@ -63,6 +64,8 @@ enum from_vm_verdict {
 #define EVENT_WAKE 0x00800 /* wake the engine */
 #define EVENT_FREE 0x01000 /* hold.claimed was set: free chunks that the VM has acknowledged */
 #define EVENT_HOLD_FULL 0x02000 /* no memory for a segment */
+#define EVENT_HOLD_BUSY 0x1000000 /* a segment found the chain claimed by another CPU */
+#define EVENT_NOT_COPIED 0x2000000 /* a segment was not copied, and memory is not the reason */
 #define EVENT_ABANDONED 0x04000 /* reset: no engine is left to hand over its bytes */
 #define EVENT_OUT_OF_ORDER 0x08000 /* kept in an out-of-order range */
 /* The segment has an ACK or a window that the VM does not know. If the VM does not get the

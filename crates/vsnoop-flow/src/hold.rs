@@ -44,8 +44,10 @@ pub fn to_vm(
 /// The result of keeping a segment after [`Verdict::Keep`].
 #[derive(Clone, Copy, Debug)]
 pub struct Copied {
-    /// There was memory.
+    /// It was copied.
     pub copied: bool,
+    /// It was not, because the hold had no memory.
+    pub is_full: bool,
     /// The device took the clone.
     pub taken: bool,
     /// Outcome of [`to_vm`].
@@ -79,12 +81,13 @@ pub fn kept(
     f: &mut flow,
     h: &mut hold,
     s: &segment,
-    Copied { copied, taken, mut out }: Copied,
+    Copied { copied, is_full, taken, mut out }: Copied,
     port: &port_state,
     p: &policy,
     now: u64,
 ) -> (Kept, outcome) {
-    let done = if copied { KEEP_COPIED } else { 0 } | if taken { KEEP_TAKEN } else { 0 };
+    let done = [(copied, KEEP_COPIED), (is_full, KEEP_NO_MEMORY), (taken, KEEP_TAKEN)];
+    let done = done.iter().filter(|(is, _)| *is).map(|(_, bit)| bit).sum();
     // SAFETY: as in to_vm().
     let verdict = unsafe { types::flow_kept(f, h, s, done, &context(port, p, now), &mut out) };
     let verdict = match verdict {

@@ -43,6 +43,8 @@ pub const OF_THE_HOLD: [&str; 11] = [
     "kept_out_of_order",
     "without_hold",
     "hold_full",
+    "hold_busy",
+    "not_copied",
     "hold_dropped",
     "abandoned",
     "replaced",
@@ -78,11 +80,11 @@ counters! {
     flows_closed "": "connections that ended", "";
     flows_refused "": "connections refused: table full", "beyond max_flows";
     offline_unexpected_seq "": "offline: a hole, FIN or URG", "";
-    offline_no_buf "": "offline: no memory for a copy",
-        "or no engine for a segment that the ring refused";
+    offline_no_buf "": "offline: a segment was not kept",
+        "no memory (hold_full, without_hold), hold_busy, not_copied, or no engine where it is needed";
     offline_ce "": "offline: congestion experienced", "";
     passive "segments": "segments left to a prompt VM", "it answers at once by itself";
-    bypassed "flows": "connections never accelerated", "options not understood, or denied";
+    bypassed "flows": "connections never accelerated", "options not understood, denied, or open at attach";
     bad_checksum "segments": "segments with a wrong checksum", "passed on";
     not_exact "segments": "inexact hand-overs (qdisc, splitting)",
         "a qdisc other than noqueue, or a super-packet that the VM's device does not take";
@@ -98,7 +100,11 @@ counters! {
     kept_out_of_order "segments": "segments kept beyond a hole", "reported to senders by SACK";
     stretch_acked "segments": "segments acknowledged with a later one (stretch ACKs)", "";
     without_hold "segments": "segments of connections for which no hold was left", "";
-    hold_full "segments": "segments for which the hold had no memory", "";
+    hold_full "segments": "segments for which the hold had no memory", "a larger hold helps";
+    hold_busy "segments": "segments not kept: another CPU had the hold",
+        "a larger hold does not help";
+    not_copied "segments": "segments not copied, but not for memory",
+        "too far beyond a hole, acknowledged by the VM meanwhile, or unreadable; a larger hold does not help";
     hold_dropped "segments": "segments dropped unacknowledged by the hold",
         "their senders send them again";
     abandoned "flows": "resets: their engine was gone",

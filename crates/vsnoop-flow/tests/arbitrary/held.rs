@@ -422,7 +422,7 @@ impl HeldFlow<'_> {
             &mut self.f,
             &mut self.m.hold,
             s,
-            Copied { copied, taken, out },
+            Copied { copied, is_full: !copied, taken, out },
             &self.port,
             &self.policy,
             self.now,

@@ -299,7 +299,13 @@ impl FlowCase {
             self.h.front = u64::from(self.h.tail.v) << 32;
             self.h.chunks = 1;
         }
-        let how = Copied { copied, taken, out: self.keeps };
+        let how = Copied { copied, is_full: !copied, taken, out: self.keeps };
+        hold::kept(&mut self.f, &mut self.h, s, how, &self.port, &self.policy, self.now)
+    }
+
+    /// After [`Verdict::Keep`] where the copy failed, and memory was not the reason.
+    pub fn after_failed_copy(&mut self, s: &segment) -> (Kept, outcome) {
+        let how = Copied { copied: false, is_full: false, taken: false, out: self.keeps };
         hold::kept(&mut self.f, &mut self.h, s, how, &self.port, &self.policy, self.now)
     }
 

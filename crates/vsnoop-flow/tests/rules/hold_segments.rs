@@ -83,6 +83,26 @@ fn without_memory_nothing_is_acknowledged() {
     assert_eq!((c.f.next_seq, c.f.high_seq), (at(0), at(MSS)));
 }
 
+/// An operator must learn whether a larger hold helps.
+#[test]
+fn what_is_not_kept_is_counted_by_its_reason() {
+    const REASONS: u32 = EVENT_HOLD_FULL | EVENT_HOLD_BUSY | EVENT_NOT_COPIED;
+    for mut c in [FlowCase::new(), FlowCase::holding()] {
+        let s = c.data(c.f.next_seq.diff(at(0)) as u32, MSS);
+        let mut full = c.clone();
+        assert!(matches!(full.decide(&s).0, Verdict::Keep { .. }));
+        assert_eq!(full.after_copy(&s, false, false).1.events & REASONS, EVENT_HOLD_FULL);
+        let mut failed = c.clone();
+        assert!(matches!(failed.decide(&s).0, Verdict::Keep { .. }));
+        assert_eq!(failed.after_failed_copy(&s).1.events & REASONS, EVENT_NOT_COPIED);
+        // Another CPU copies to the chain.
+        c.h.claimed = 1;
+        let (verdict, out) = c.decide(&s);
+        assert!(!matches!(verdict, Verdict::Keep { .. }));
+        assert_eq!(out.events & REASONS, EVENT_HOLD_BUSY);
+    }
+}
+
 #[test]
 fn only_the_new_bytes_of_a_segment_are_kept() {
     let mut c = FlowCase::holding();
