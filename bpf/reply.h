@@ -29,35 +29,43 @@ struct reply6 {
 	struct tcp_options opt;
 };
 
+/* Beside timestamps there is no room for more. */
+#define SACK_BLOCKS 3
+
 /* Follows the timestamps option, or else the TCP header (RFC 2018). */
 struct sack_option {
 	__be32 head; /* NOP, NOP, kind 5, length */
-	__be32 edges[6];
+	__be32 edges[2 * SACK_BLOCKS];
 };
 
-/* Fills in a SACK option with the out-of-order ranges of a hold. Returns its length, bytes. Reads
- * without the record's lock: twice, and reports nothing if another CPU changed them. */
-static __always_inline __u32 fill_sack(struct sack_option *sack, __u32 slot, __u32 number)
+/* Fills in a SACK option for the answer to this packet: what came again with it (RFC 2883: the
+ * first block), and the out-of-order ranges of a hold. Returns its length, bytes. Reads the ranges
+ * without the record's lock: twice, and reports none if another CPU changed them. */
+static __always_inline __u32 fill_sack(struct sack_option *sack, struct __sk_buff *skb,
+				       const struct packet *p, const struct ack_fields *a)
 {
-	volatile struct hold *h = hold_number(slot, number);
-	__u32 i, count;
+	volatile struct hold *h = hold_number(skb->cb[CB_SLOT], a->sack);
+	__u32 i, own = 0, count = h ? h->range_count : 0;
 
-	if (!h)
-		return 0;
-	count = h->range_count;
+	if (a->repeated && !bpf_skb_load_bytes(skb, p->l4 + 4, sack->edges, 4)) {
+		sack->edges[1] = bpf_htonl(bpf_ntohl(sack->edges[0]) + a->repeated);
+		own = 1;
+	}
+	if (count > SACK_BLOCKS - own)
+		count = SACK_BLOCKS - own;
+	for (i = 0; h && i < 2 * SACK_BLOCKS; i++)
+		if (i >= 2 * own && i < 2 * (own + count))
+			sack->edges[i] = bpf_htonl(h->ranges[(i - 2 * own) & 7].v);
+	for (i = 0; h && i < 2 * SACK_BLOCKS; i++)
+		if (i >= 2 * own && i < 2 * (own + count) &&
+		    sack->edges[i] != bpf_htonl(h->ranges[(i - 2 * own) & 7].v))
+			count = 0;
+	for (i = 0; i < 2 * SACK_BLOCKS; i++)
+		if (i >= 2 * (own + count))
+			sack->edges[i] = 0;
+	count += own;
 	if (!count)
 		return 0;
-	if (count > 3)
-		count = 3;
-	for (i = 0; i < 6 && i < 2 * count; i++)
-		sack->edges[i] = bpf_htonl(h->ranges[i].v);
-	for (i = 0; i < 6 && i < 2 * count; i++)
-		if (sack->edges[i] != bpf_htonl(h->ranges[i].v))
-			count = 0;
-	if (!count) {
-		__builtin_memset(sack, 0, sizeof(*sack));
-		return 0;
-	}
 	sack->head = bpf_htonl(0x01010500 | (2 + 8 * count));
 	return 4 + 8 * count;
 }
@@ -143,7 +151,7 @@ __noinline int make_reply(struct __sk_buff *skb, const struct packet *p, const s
 	    bpf_skb_vlan_pop(skb))
 		return -1;
 	partial = BPF_CORE_READ_BITFIELD(k, ip_summed) == CHECKSUM_PARTIAL;
-	sack_len = fill_sack(&sack, skb->cb[CB_SLOT], a->sack);
+	sack_len = fill_sack(&sack, skb, p, a);
 	sack_at = p->l4 + (a->timestamps ? 32 : 20);
 	tcp_len = sack_at - p->l4 + sack_len;
 

@@ -85,11 +85,15 @@ static __always_inline enum kept_verdict
 hold_answer_out_of_order(struct flow *f, struct hold *h, const struct segment *s, struct seq end,
 			 const struct decision_context *c, struct outcome *out)
 {
+	bool is_known = hold_has_range(h, s->seq, end);
+
 	/* Its TSval does not become TS.Recent (RFC 7323, section 4.3). */
 	f->ramp = 0;
 	out->events |= EVENT_OUT_OF_ORDER;
 	hold_note_range(h, s->seq, end);
 	flow_fill_ack(f, h, s, c, out);
+	if (is_known)
+		flow_fill_repeated(f, s, end, out);
 	return KEPT_ACK;
 }
 

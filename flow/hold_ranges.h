@@ -16,6 +16,17 @@ static __always_inline bool hold_reports_ranges(const struct flow *f, const stru
 	return h && h->range_count && f->flags & FLOW_F_SACK;
 }
 
+/* Lie all these bytes in an out-of-order range that there is? */
+static __always_inline bool hold_has_range(const struct hold *h, struct seq left, struct seq right)
+{
+	__u32 i;
+
+	for (i = 0; i < HOLD_RANGES && i < h->range_count; i++)
+		if (seq_le(h->ranges[2 * i], left) && seq_ge(h->ranges[2 * i + 1], right))
+			return true;
+	return false;
+}
+
 /* Adds an out-of-order range, merged with those that it touches; false if that makes too many. */
 static __always_inline bool hold_note_range(struct hold *h, struct seq left, struct seq right)
 {

@@ -210,6 +210,7 @@ static __always_inline enum to_vm_verdict hold_answer_not_kept(struct flow *f, s
 		hold_open_for_probe(f, h);
 	f->reacked++;
 	flow_fill_ack(f, h, s, c, out);
+	flow_fill_repeated(f, s, flow_end_of_old(f, s), out);
 	return TO_VM_REACK;
 }
 

@@ -108,6 +108,24 @@ static __always_inline void flow_fill_ack(struct flow *f, const struct hold *h,
 	out->ack.tsecr = s->tsval;
 	flow_fill_route(f, &out->ack);
 	out->ack.sack = h && h->range_count && f->flags & FLOW_F_SACK ? f->hold : 0;
+	out->ack.repeated = 0;
+}
+
+/* The ACK reports which bytes of the segment came again, up to `end` (D-SACK, RFC 2883): a sender
+ * that has repeated them needlessly can undo its slow-down. Called after flow_fill_ack(). */
+static __always_inline void flow_fill_repeated(const struct flow *f, const struct segment *s,
+					       struct seq end, struct outcome *out)
+{
+	__s32 bytes = seq_diff(end, s->seq);
+
+	if (f->flags & FLOW_F_SACK && s->len && bytes > 0)
+		out->ack.repeated = bytes < 0xffff ? bytes : 0xffff;
+}
+
+/* SEQ behind the bytes of a segment that are below NEXT_SEQ. */
+static __always_inline struct seq flow_end_of_old(const struct flow *f, const struct segment *s)
+{
+	return seq_min(seq_add(s->seq, s->len), f->next_seq);
 }
 
 /* A pure ACK of the VM's data, with nothing else to decide. May be called, and noted, without the
@@ -220,6 +238,7 @@ flow_answer_old_data(struct flow *f, const struct hold *h, const struct segment 
 	f->ramp = 0;
 	if (!needs_vm && !flow_vm_is_silent(f, h, c->policy, c->now)) {
 		flow_fill_ack(f, h, s, c, out);
+		flow_fill_repeated(f, s, flow_end_of_old(f, s), out);
 		f->reacked++;
 		return TO_VM_REACK;
 	}

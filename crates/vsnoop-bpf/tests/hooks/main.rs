@@ -21,7 +21,8 @@ use etherparse::{NetSlice, PacketBuilder, SlicedPacket, TcpOptionElement, Transp
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use libtest_mimic::{Arguments, Failed, Trial};
 use vsnoop_bpf::types::{
-    FLOW_F_FAILED, FLOW_F_UNCONFIRMED, HOLD_OVER, flow, flow_key, flow_mode, port_run, seq,
+    FLOW_F_FAILED, FLOW_F_SACK, FLOW_F_UNCONFIRMED, HOLD_OVER, flow, flow_key, flow_mode, port_run,
+    seq,
 };
 use vsnoop_bpf::{AttachSpec, Error, HoldMaps, Hook, Listed, Port, Record, Reserve};
 
@@ -33,7 +34,7 @@ const REDIRECT: i32 = 7;
 
 fn main() {
     let arguments = Arguments::from_args();
-    let tests: [(&str, fn()); 38] = [
+    let tests: [(&str, fn()); 39] = [
         ("the_verifier_accepts_both_hooks", the_verifier_accepts_both_hooks),
         ("a_port_is_attached_once_and_found_again", a_port_is_attached_once_and_found_again),
         (
@@ -55,6 +56,10 @@ fn main() {
         ("every_flow_of_a_large_table_is_listed", every_flow_of_a_large_table_is_listed),
         ("a_syn_flood_pushes_out_no_flow", a_syn_flood_pushes_out_no_flow),
         ("stale_sack_blocks_are_removed", stale_sack_blocks_are_removed),
+        (
+            "what_is_held_and_comes_again_gets_a_d_sack_block",
+            what_is_held_and_comes_again_gets_a_d_sack_block,
+        ),
         ("a_reset_flow_sends_no_more_early_acks", a_reset_flow_sends_no_more_early_acks),
         ("a_replaced_flow_sends_no_more_early_acks", a_replaced_flow_sends_no_more_early_acks),
         (
@@ -821,16 +826,48 @@ fn stale_sack_blocks_are_removed() {
     let (verdict, after) = port.run_hook(Hook::FromVm, &frame, 1).expect("run");
     assert_eq!(verdict, NEXT);
     assert!(checked(&after).1, "checksum");
-    let packet = SlicedPacket::from_ethernet(&after).expect("parse");
+    assert_eq!(sack_blocks(&after), [(6000, 7000)]);
+}
+
+/// The SACK blocks of a frame, which may have that option once.
+fn sack_blocks(frame: &[u8]) -> Vec<(u32, u32)> {
+    let packet = SlicedPacket::from_ethernet(frame).expect("parse");
     let Some(TransportSlice::Tcp(tcp)) = packet.transport else { panic!("no TCP") };
-    let blocks: Vec<_> = tcp
-        .options_iterator()
-        .filter_map(|option| match option.expect("options stay well-formed") {
+    let mut options = tcp.options_iterator().filter_map(|option| {
+        match option.expect("options stay well-formed") {
             TcpOptionElement::SelectiveAcknowledgement(first, rest) => Some((first, rest)),
             _ => None,
-        })
-        .collect();
-    assert_eq!(blocks, [((6000, 7000), [None; 3])]);
+        }
+    });
+    let Some((first, rest)) = options.next() else { return Vec::new() };
+    assert_eq!(options.next(), None, "two options");
+    std::iter::once(first).chain(rest.into_iter().flatten()).collect()
+}
+
+/// A sender that has repeated it needlessly can undo its slow-down (RFC 2883).
+fn what_is_held_and_comes_again_gets_a_d_sack_block() {
+    let port = Attached::with_hold();
+    let (key, record) = holding(&port);
+    let flows = MapHandle::from_pinned_path(port.dir().join("flows")).expect("open the flows");
+    let with_sack = flow { flags: record.flags | FLOW_F_SACK as u16, ..record };
+    flows
+        .update(key.as_bytes(), with_sack.as_value_of(&flows), MapFlags::EXIST)
+        .expect("write a record");
+    let answer = |seq| {
+        let frame = of_sender(seq, 500, &[7; 1000]);
+        let (verdict, reply) = port.run_hook(Hook::ToVm, &frame, 1).expect("run");
+        assert_eq!(verdict, REDIRECT, "answered");
+        let ((ack, _), valid) = checked(&reply);
+        assert_eq!((ack, valid), (5000, true));
+        sack_blocks(&reply)
+    };
+    assert_eq!(answer(4000), [(4000, 5000)]);
+    assert_eq!(answer(6000), [(6000, 7000)], "beyond a hole");
+    assert_eq!(answer(6000), [(6000, 7000), (6000, 7000)]);
+    assert_eq!(answer(4000), [(4000, 5000), (6000, 7000)]);
+    assert_eq!(answer(8000), [(8000, 9000), (6000, 7000)]);
+    assert_eq!(answer(10000), [(10000, 11000), (8000, 9000), (6000, 7000)]);
+    assert_eq!(answer(4000), [(4000, 5000), (10000, 11000), (8000, 9000)]);
 }
 
 /// The VM answers each SYN of a flood, and no sender acknowledges the SYN-ACK.

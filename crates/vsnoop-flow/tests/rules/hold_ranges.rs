@@ -248,3 +248,39 @@ fn ranges_beyond_a_fin_are_dropped() {
         assert_eq!(c.mode(), flow_mode::FLOW_UNEXPECTED_SEQ);
     }
 }
+
+#[test]
+fn what_the_host_has_and_gets_again_is_reported() {
+    let again = |c: &mut FlowCase, s: segment| {
+        let (verdict, out) = c.not_kept(&s);
+        assert_eq!(verdict, Verdict::Reack);
+        u32::from(out.ack.repeated)
+    };
+    let mut handed = FlowCase::new();
+    handed.early(&handed.data(0, 2 * MSS));
+    let mut held = FlowCase::holding();
+    for c in [&mut handed, &mut held] {
+        let last = c.f.next_seq.diff(at(0)) as u32 - MSS;
+        assert_eq!(again(c, c.data(last, MSS)), MSS);
+        // A keep-alive with a byte (RFC 9293, section 3.8.4).
+        assert_eq!(again(c, c.data(last + MSS - 1, 1)), 1);
+        c.f.flags &= !FLOW_F_SACK as u16;
+        assert_eq!(again(c, c.data(last, MSS)), 0, "SACK is not permitted");
+    }
+    let mut c = FlowCase::holding();
+    let next = c.f.next_seq.diff(at(0)) as u32;
+    let probe = c.ack_of_sender(next - 1, 0);
+    assert_eq!(again(&mut c, probe), 0, "it has no byte");
+    assert_eq!(c.held(&c.data(next, MSS)).ack.repeated, 0, "it is new");
+}
+
+#[test]
+fn what_is_kept_beyond_a_hole_and_comes_again_is_reported() {
+    let mut c = FlowCase::holding();
+    let next = c.f.next_seq.diff(at(0)) as u32;
+    let beyond = c.data(next + MSS, MSS);
+    assert_eq!(c.held(&beyond).ack.repeated, 0);
+    assert_eq!(u32::from(c.held(&beyond).ack.repeated), MSS);
+    let more = c.data(next + 2 * MSS - 10, MSS);
+    assert_eq!(c.held(&more).ack.repeated, 0, "it brings new bytes");
+}
