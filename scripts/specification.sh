@@ -9,7 +9,9 @@
 #   bench/FIGURE, lab/FIGURE     a string in the sources of vsnoop-bench or vsnoop-lab, or
 #                                in a file that declares an experiment.
 # `*` stands for what the program fills in at run time: what comes before the first one, or after it
-# if nothing does, is looked for.  Modules lead to a file as far as there is one for them.
+# if nothing does, is looked for.  Modules lead to a file as far as there is one for them; that file,
+# or one in that directory, must have the others: `mod MODULE`; of vsnoop-tests, whose programs name
+# their tests themselves, a string with MODULE, or one that fills in a module (`{transport}::`).
 #
 # A command is `cargo test ... -p CRATE --test PROGRAM -- NAME`, where NAME is a test, its first
 # part, or a module; it is checked as the name CRATE/PROGRAM::NAME*.
@@ -43,6 +45,14 @@ has_test() { # CRATE PROGRAM::MODULE::TEST
 		[ -e "$next" ] || [ -e "$next.rs" ] || break
 		place=$next
 		path=${path#*::}
+	done
+	while [ "$path" != "${path#*::}" ]; do
+		module=${path%%::*}
+		path=${path#*::}
+		[ "$module" = '*' ] && continue
+		pattern="\\bmod ${module%'*'}\\b"
+		[ "$1" = vsnoop-tests ] && pattern="$pattern|(\"|::)${module%'*'}(\"|::)|\\{[a-z_]*\\}::"
+		grep -rqsE "$pattern" "$place" "$place.rs" || return 1
 	done
 	test=${2##*::}
 	[ -e "$place/${test%'*'}.rs" ] && return
