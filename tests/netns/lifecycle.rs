@@ -5,10 +5,9 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 
 use anyhow::{Context, ensure};
 use libtest_mimic::Trial;
-use vsnoop_testbed::net::Offloads;
 use vsnoop_testbed::relay::Freeze;
 use vsnoop_testbed::stream::{Stream, StreamPlan};
-use vsnoop_testbed::topology::{Family, PORT, Side, TopologyOptions, address};
+use vsnoop_testbed::topology::{Family, PORT, Side, address};
 use vsnoop_testbed::vsnoop::PATIENTLY;
 
 use crate::attached::{self, Attached};
@@ -37,12 +36,7 @@ fn paused_in_the_middle(case: &Case, opener: Side) -> StreamPlan {
 
 fn attach_in_mid_stream() -> anyhow::Result<()> {
     for opener in [Side::Client, Side::Vm] {
-        // MTU-sized segments, for a window whose scale is unknown is small.
-        let base = Case::default();
-        let case = Case {
-            topology: TopologyOptions { from_client: Offloads::NONE, ..base.topology.clone() },
-            ..base
-        };
+        let case = Case::default();
         let topology = case.build()?;
         let stream = Stream::start(&topology, &paused_in_the_middle(&case, opener))?;
         stream.wait_paused()?;

@@ -437,7 +437,8 @@ impl World {
             return;
         }
         self.note(|| format!("{c}  another socket of the VM repeats its SYN-ACK"));
-        let frame = wire::other_syn_ack(self.rng.u32(..), connection.sender.cfg.iss, &connection.path);
+        let frame =
+            wire::other_syn_ack(self.rng.u32(..), connection.sender.cfg.iss, &connection.path);
         let vm = &mut self.machines[connection.vm].served.vm;
         vm.port.now = self.now;
         vm.port.from_vm(frame, &mut |_, _| {});
