@@ -60,15 +60,14 @@ struct ack_fields {
 	__u32 tsval; /* valid with `timestamps` */
 	__u32 tsecr; /* likewise */
 	__u16 window; /* raw, already scaled down */
-	__u16 timestamps; /* 1: the ACK carries the timestamps option */
+	__u8 timestamps; /* 1: the ACK carries the timestamps option */
+	__u8 ttl; /* TTL or hop limit; 0: not known */
 	__u32 sack; /* number of the hold whose out-of-order ranges it reports; 0: none */
 	__u32 traffic; /* traffic class << 20 | IPv6 flow label */
 	__u8 next_hop[6]; /* MAC address of the sender's side */
 	/* Bytes of the segment that it answers, from SEG.SEQ on, that came again: the first SACK
 	 * block (RFC 2883). */
 	__u16 repeated;
-	__u8 ttl; /* TTL or hop limit; 0: not known */
-	__u8 zero[3];
 };
 
 #endif
