@@ -26,6 +26,7 @@ mod relay;
 mod reload;
 mod session;
 mod slow_peers;
+mod stuck_log;
 mod tenants;
 mod threads;
 mod transfer;
@@ -60,6 +61,7 @@ fn main() {
         privileges::trials(),
         reload::trials(),
         slow_peers::trials(),
+        stuck_log::trials(),
         tenants::trials(),
         floods::trials(),
         loops::trials(),

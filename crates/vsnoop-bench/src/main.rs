@@ -8,6 +8,7 @@
 //! - [`compress`]: what compression of a link costs and gains, on one core;
 //! - [`fleet`]: how long a new host takes until all others are up with it;
 //! - [`slow_peer`]: what a peer behind a slow line costs the others of a link;
+//! - [`stuck_log`]: how long a link takes to say how it is while its log is not read;
 //! - [`tiny_segments`]: what a VM that sends super-packets of one-byte segments costs the others;
 //! - [`forged_addresses`]: what a VM that invents source addresses costs a VM beside it;
 //! - [`nat_resume`]: how long a transfer takes after a silence that a NAT does not survive;
@@ -29,6 +30,7 @@ mod nat_resume;
 mod packet;
 mod slow_peer;
 mod stage;
+mod stuck_log;
 mod throughput;
 mod tiny_segments;
 mod verifier;
@@ -70,6 +72,7 @@ const PARTS: [Part; 12] = [
     ("compress", compress::measure),
     ("fleet", fleet::measure),
     ("slow_peer", slow_peer::measure),
+    ("stuck_log", stuck_log::measure),
     ("tiny_segments", tiny_segments::measure),
     ("forged_addresses", forged_addresses::measure),
     ("nat_resume", nat_resume::measure),

@@ -1,9 +1,9 @@
 //! The background processes, helper and engine: a host has one of each. A lock file has the id of
-//! the running process. This module starts them, takes them out of their starter's session, sets up
-//! their logs, and has them give up the privileges that they do not use.
+//! the running process. This module starts them, takes them out of their starter's session, and
+//! has them give up the privileges that they do not use.
 
 use std::fs::{self, File};
-use std::io::{IsTerminal, Seek, Write};
+use std::io::{Seek, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -12,11 +12,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use nix::fcntl::Flock;
-use tracing::Level;
-use tracing_subscriber::filter::Targets;
-use tracing_subscriber::layer::{Layer, SubscriberExt};
-use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{fmt, registry, reload};
 use vsnoop_host::error::with_causes;
 use vsnoop_host::lock::{self, try_lock, try_lock_directory};
 use vsnoop_host::system::{kernel, session};
@@ -24,7 +19,7 @@ use vsnoop_privileges::refusals::{BPF_PROGRAMS, NEVER, OTHER_NAMESPACES};
 use vsnoop_privileges::{Capability, Privileges};
 
 use crate::cli;
-use crate::journal::{self, JournalLines};
+use crate::log::log_to;
 use crate::output::watch::Interrupt;
 
 /// A background process.
@@ -248,40 +243,6 @@ pub fn leave_the_terminal() -> Result<()> {
         return Err(std::io::Error::last_os_error()).context("close inherited files");
     }
     Ok(())
-}
-
-/// Changes the log filter, given in the syntax of RUST_LOG.
-pub type LogBy = Box<dyn Fn(&str) -> Result<()>>;
-
-/// Logs to the system's log, or in the foreground to stderr, which may be the journal. RUST_LOG
-/// sets the filter, and the returned function changes it.
-pub fn log_to(foreground: bool) -> Result<LogBy> {
-    let filter = std::env::var("RUST_LOG").ok().and_then(|words| words.parse().ok());
-    let (filter, handle) =
-        reload::Layer::new(filter.unwrap_or_else(|| Targets::new().with_default(Level::INFO)));
-    let lines = fmt::layer().with_target(false);
-    if foreground && journal::has_stderr() {
-        let lines = lines.event_format(JournalLines::new()).with_writer(std::io::stderr);
-        registry().with(lines.with_filter(filter)).init();
-    } else if foreground {
-        let is_terminal = std::io::stderr().is_terminal();
-        let lines = lines.with_writer(std::io::stderr).with_ansi(is_terminal);
-        registry().with(lines.with_filter(filter)).init();
-    } else {
-        let syslog = syslog_tracing::Syslog::new(
-            c"vsnoop",
-            syslog_tracing::Options::LOG_PID,
-            syslog_tracing::Facility::Daemon,
-        )
-        .context("open the system's log")?;
-        // The log stamps its lines itself.
-        let lines = lines.without_time().with_ansi(false).with_level(false).with_writer(syslog);
-        registry().with(lines.with_filter(filter)).init();
-    }
-    Ok(Box::new(move |words| {
-        let filter: Targets = words.parse().with_context(|| format!("log by {words}"))?;
-        handle.reload(filter).context("change what is logged")
-    }))
 }
 
 #[cfg(test)]

@@ -19,9 +19,9 @@ mod engine;
 mod error;
 mod helper;
 mod identity;
-mod journal;
 #[cfg(feature = "link")]
 mod link_error;
+mod log;
 #[cfg(test)]
 mod longest;
 mod output;

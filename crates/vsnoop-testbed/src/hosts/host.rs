@@ -1,6 +1,9 @@
 //! One host, and its link: `vsnoop link up --foreground`.
 
-use std::fs;
+use std::fs::{self, OpenOptions};
+use std::io::{ErrorKind, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::sync::Arc;
@@ -34,6 +37,8 @@ pub struct Host {
     pub vms: Vec<Arc<Netns>>,
     pub(super) config: PathBuf,
     pub link: Option<Child>,
+    /// Where the link's log goes from its next start on; else to a file.
+    pub stderr: Option<OwnedFd>,
 }
 
 /// Starts all links, and waits until each has all its peers.
@@ -53,7 +58,7 @@ impl Host {
         vms: Vec<Arc<Netns>>,
         config: PathBuf,
     ) -> Self {
-        Self { number, name, relays: Vec::new(), netns, vms, config, link: None }
+        Self { number, name, relays: Vec::new(), netns, vms, config, link: None, stderr: None }
     }
 
     /// Makes the VMs behind taps share their core, or not.
@@ -68,6 +73,10 @@ impl Host {
 
     pub fn start(&mut self) -> Result<()> {
         let log = fs::File::create(self.log()).context("making a log")?;
+        let stderr = match &self.stderr {
+            Some(other) => other.try_clone(),
+            None => log.try_clone().map(OwnedFd::from),
+        };
         let child = self
             .netns
             .command(workspace::vsnoop_command()?)
@@ -75,8 +84,8 @@ impl Host {
             .arg(&self.config)
             .env("RUST_LOG", "info")
             .stdin(Stdio::null())
-            .stdout(log.try_clone().context("sharing a log")?)
-            .stderr(log)
+            .stdout(log)
+            .stderr(stderr.context("sharing a log")?)
             .spawn()
             .context("starting a link")?;
         self.link = Some(child);
@@ -218,6 +227,27 @@ pub fn status(netns: &Netns, name: &str) -> Result<Value> {
 pub fn all_up(status: &Value) -> bool {
     let peers = status["peers"].as_array();
     peers.is_some_and(|peers| peers.iter().all(|peer| peer["state"] == "up"))
+}
+
+/// Writes into a pipe until it takes no more. Writers that wait go on to do so.
+pub fn fill_pipe(writer: &OwnedFd) -> Result<()> {
+    let path = format!("/proc/self/fd/{}", writer.as_raw_fd());
+    let mut own = OpenOptions::new()
+        .write(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(path)
+        .context("opening a pipe anew")?;
+    // A page at a time, then what remains of the last one.
+    for length in [4096, 1] {
+        loop {
+            match own.write(&vec![b'.'; length]) {
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error).context("filling a pipe"),
+            }
+        }
+    }
+    Ok(())
 }
 
 /// The file of a link's control socket, to see that it is gone.

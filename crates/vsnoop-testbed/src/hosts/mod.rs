@@ -25,7 +25,7 @@ pub use addresses::{
 };
 pub use config::{TAP, divert, keygen, link_table, peer_table};
 pub use etcd::{Etcd, EtcdOptions, EtcdTls};
-pub use host::{Host, all_up, socket, start_all, status};
+pub use host::{Host, all_up, fill_pipe, socket, start_all, status};
 pub use nat::Nat;
 pub use network::{Network, connect_routed};
 pub use plan::{Layout, Path, Plan};

@@ -14,7 +14,7 @@ use vsnoop_service::{Error, Options};
 use crate::background::{self, Role};
 use crate::cli::Cli;
 use crate::error::unfit;
-use crate::helper;
+use crate::{helper, log};
 
 /// Held by the service while it runs.
 const LOCK: &str = "service.lock";
@@ -30,7 +30,7 @@ pub fn run(cli: &Cli) -> Result<u8> {
     if let Some(netns) = &cli.netns {
         Netns::open(netns)?.enter()?;
     }
-    drop(background::log_to(true)?);
+    drop(log::log_to(true)?);
     let options = Options {
         config: cli.config.clone(),
         limit_privileges: |config| background::keep_only(&privileges(config)),

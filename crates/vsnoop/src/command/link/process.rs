@@ -19,6 +19,7 @@ use super::{checks, notify};
 use crate::background;
 use crate::cli::{self, Cli};
 use crate::error::exit_code;
+use crate::log;
 
 pub fn run(cli: &Cli, arguments: &cli::LinkUp) -> Result<u8> {
     if arguments.foreground {
@@ -43,7 +44,7 @@ fn become_link(cli: &Cli, arguments: &cli::LinkUp) -> Result<()> {
         netns.enter()?;
     }
     let warnings = checks::run(&config, netns.label())?;
-    let log_by = background::log_to(arguments.foreground)?;
+    let log_by = log::log_to(arguments.foreground)?;
     let name = config.name.clone();
     tracing::info!("link {name} starts, {}", config.file.display());
     for warning in &warnings {

@@ -45,7 +45,7 @@ where
 }
 
 /// syslog(3)
-fn priority(level: Level) -> u8 {
+pub fn priority(level: Level) -> u8 {
     match level {
         Level::ERROR => 3,
         Level::WARN => 4,
