@@ -64,10 +64,15 @@ impl<D: Destination> Lines<D> {
     fn write(&self, level: Level, line: &[u8]) {
         let mut state = self.state();
         let written = state.write_missed().and_then(|()| state.write_line(level, line));
-        let Err(error) = written else { return };
-        state.dropped += 1;
-        // A destination that has gone is tried again with the next line alone.
-        if error.kind() == ErrorKind::WouldBlock && !state.is_waiting {
+        let is_stuck = match written {
+            Ok(()) => !state.rest.1.is_empty(),
+            Err(error) => {
+                state.dropped += 1;
+                // A destination that has gone is tried again with the next line alone.
+                error.kind() == ErrorKind::WouldBlock
+            }
+        };
+        if is_stuck && !state.is_waiting {
             state.is_waiting = self.start_waiting(&state).is_ok();
         }
     }
