@@ -1,12 +1,12 @@
 //! The network between two hosts changes: large packets vanish, connections are cut.
 
-use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::ops::RangeInclusive;
 use std::process::Command;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use libtest_mimic::Trial;
 use serde_json::Value;
 use socket2::SockRef;
@@ -14,7 +14,10 @@ use vsnoop_testbed::interrupt::restarted;
 use vsnoop_testbed::relay::Faults;
 
 use crate::{transfer, trial};
-use vsnoop_testbed::hosts::{Host, Network, PORT, Path, Plan, inner_v4, inner_v6, start_all};
+use vsnoop_testbed::hosts::{
+    Host, Network, PORT, Path, Plan, inner_v4, inner_v6, outer, start_all,
+};
+use vsnoop_testbed::net::check;
 
 /// MTU of the narrow path; the hosts' interfaces take 1500.
 const NARROW_BYTES: u64 = 1400;
@@ -33,6 +36,7 @@ pub fn trials() -> Vec<Trial> {
         ),
         trial("paths::udp::jumbo_frames_cross_to_a_peer_that_calls", jumbo),
     ]);
+    trials.push(trial("paths::udp::forged_icmp_does_not_narrow_the_path", forged));
     trials.push(trial("paths::udp::a_narrow_path_lowers_the_mss_to_its_own_peer_only", own_mss));
     trials.push(trial("paths::tls::many_connections_come_up_over_a_long_path", long));
     let name = "paths::tls::a_firewall_that_forgets_interrupts_nothing";
@@ -227,6 +231,57 @@ fn until_path_mtu(host: &Host, bytes: u64) -> Result<()> {
     host.until(&format!("the path's MTU is {bytes}"), |status| {
         status["peers"][0]["path_mtu_bytes"] == bytes
     })
+}
+
+/// ICMP messages say that the path takes 552 bytes. A host that has seen no datagram of the link can
+/// write them: it guesses addresses and ports. The kernel of the host believes them, the link does
+/// not, also one that begins afterwards.
+fn forged() -> Result<()> {
+    const MESSAGES: usize = 1000;
+    const BYTES: u16 = 552;
+    let mut network = Network::up(Plan::default())?;
+    let (left, right) = network.hosts.split_at_mut(1);
+    let (a, b) = (&mut left[0], &right[0]);
+    until_path_mtu(a, 1500)?;
+    let socket = b.netns.run(|| {
+        let protocol = Some(socket2::Protocol::ICMPV4);
+        Ok(socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::RAW, protocol)?)
+    })?;
+    let message = fragmentation_needed(outer(0), outer(1), BYTES)?;
+    let to = SocketAddr::new(outer(0), 0).into();
+    for _ in 0..MESSAGES {
+        socket.send_to(&message, &to).context("sending a forged message")?;
+    }
+    let route = check(a.netns.command("ip").args(["route", "get", &outer(1).to_string()]))?;
+    ensure!(route.contains(&format!("mtu {BYTES}")), "the host does not believe it: {route}");
+    until_path_mtu(a, 1500)?;
+    a.kill();
+    a.start()?;
+    a.until_all_up()?;
+    until_path_mtu(a, 1500)
+}
+
+/// An ICMP message of type 3, code 4 (RFC 1191), about a datagram between two links.
+fn fragmentation_needed(from: IpAddr, to: IpAddr, bytes: u16) -> Result<Vec<u8>> {
+    let (IpAddr::V4(from), IpAddr::V4(to)) = (from, to) else { bail!("another family") };
+    let mtu = bytes.to_be_bytes();
+    let mut message = vec![3, 4, 0, 0, 0, 0, mtu[0], mtu[1]];
+    message.extend([0x45, 0, 5, 0xdc, 0, 0, 0x40, 0, 64, 17, 0, 0]);
+    message.extend(from.octets());
+    message.extend(to.octets());
+    let sum = |bytes: &[u8]| {
+        let words = bytes.chunks(2).map(|word| u32::from(word[0]) << 8 | u32::from(word[1]));
+        let sum: u32 = words.sum();
+        let folded = (sum & 0xffff) + (sum >> 16);
+        !((folded & 0xffff) + (folded >> 16)) as u16
+    };
+    let header = sum(&message[8..28]).to_be_bytes();
+    message[18..20].copy_from_slice(&header);
+    let port = PORT.to_be_bytes();
+    message.extend([port[0], port[1], port[0], port[1], 5, 0xc8, 0, 0]);
+    let whole = sum(&message).to_be_bytes();
+    message[2..4].copy_from_slice(&whole);
+    Ok(message)
 }
 
 /// Here the host itself says that datagrams are too long.

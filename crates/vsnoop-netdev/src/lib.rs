@@ -1,6 +1,6 @@
 //! Network devices as the kernel describes them, and changes of them ([`change`]): requests over
-//! rtnetlink ([`netlink`]) and to drivers ([`ethtool`]), notifications ([`events`]); and taps that
-//! are opened ([`tap`]).
+//! rtnetlink ([`netlink`]) and to drivers ([`ethtool`]), notifications ([`events`]), routes
+//! ([`route`]); and taps that are opened ([`tap`]).
 //!
 //! sysfs shows the network namespace in which it was mounted; these ask in that of the calling
 //! thread.
@@ -9,7 +9,10 @@ pub mod change;
 pub mod ethtool;
 pub mod events;
 pub mod netlink;
+pub mod route;
 pub mod tap;
+
+use std::net::IpAddr;
 
 use netlink_packet_core::{DefaultNla, Nla};
 use netlink_packet_route::RouteNetlinkMessage;
@@ -29,6 +32,8 @@ pub enum Error {
     FindIndex { index: u32, source: netlink::Error },
     #[error("list the network devices")]
     List(#[source] netlink::Error),
+    #[error("look for the route to {to}")]
+    Route { to: IpAddr, source: netlink::Error },
 }
 
 /// A network device of the calling thread's namespace.

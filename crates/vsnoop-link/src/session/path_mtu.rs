@@ -7,7 +7,8 @@
 //!
 //! *Black holes.* The path MTU may shrink without notice. Regular probes are small and full
 //! alternately: when full ones are lost while small ones are answered, the search begins again
-//! from the base. A path that became larger shows when the search is repeated, now and then.
+//! from the base. A path that became larger shows when the search is repeated: a minute after it
+//! has become smaller, and after times that double, up to ten minutes.
 
 /// Every IPv6 path takes this, and so does nearly every IPv4 path.
 pub const BASE_BYTES: u16 = 1280;
@@ -19,8 +20,9 @@ const COMMON_BYTES: u16 = 1500;
 const TRIES: u8 = 3;
 /// Small probes that must have been answered meanwhile before the path counts as a black hole.
 const ANSWERED: u8 = 2;
-/// Interval between searches for a larger size.
+/// The longest interval between searches for a larger size, and the one after the path MTU fell.
 const RAISE_NS: u64 = 600_000_000_000;
+const FIRST_RAISE_NS: u64 = 60_000_000_000;
 
 /// The search.
 #[derive(Clone, Debug)]
@@ -36,6 +38,8 @@ pub struct PathMtu {
     /// The size that is tried, and the number of its lost probes.
     tried: (u16, u8),
     raise_at_ns: u64,
+    /// Interval until the next search for a larger size.
+    raise_ns: u64,
     full_lost: u8,
     small_answered: u8,
 }
@@ -51,6 +55,7 @@ impl PathMtu {
             probing: None,
             tried: (0, 0),
             raise_at_ns: u64::MAX,
+            raise_ns: RAISE_NS,
             full_lost: 0,
             small_answered: 0,
         }
@@ -70,6 +75,7 @@ impl PathMtu {
             if now_ns < self.raise_at_ns || self.bound >= self.largest {
                 return None;
             }
+            self.raise_ns = self.raise_ns.saturating_mul(2).min(RAISE_NS);
             self.search(now_ns);
         }
         let size = match self.tried {
@@ -128,6 +134,7 @@ impl PathMtu {
         if size <= self.confirmed {
             // From where the search finds the size quickly, not from just below.
             self.confirmed = if size > BASE_BYTES { BASE_BYTES } else { LEAST_BYTES };
+            self.raise_ns = FIRST_RAISE_NS;
             self.bound = self.bound.min(size - 1).max(self.confirmed);
         }
         self.exclude(size, now_ns);
@@ -162,10 +169,12 @@ impl PathMtu {
         }
         if self.confirmed > BASE_BYTES {
             self.confirmed = BASE_BYTES;
+            self.raise_ns = FIRST_RAISE_NS;
             self.search(now_ns);
         } else if self.confirmed > LEAST_BYTES {
             self.bound = self.confirmed - 1;
             self.confirmed = LEAST_BYTES;
+            self.raise_ns = FIRST_RAISE_NS;
             self.search_below(self.bound, now_ns);
         } else {
             (self.full_lost, self.small_answered) = (0, 0);
@@ -182,6 +191,7 @@ impl PathMtu {
     /// Begins anew for another path.
     pub fn restart(&mut self, now_ns: u64) {
         self.confirmed = BASE_BYTES.min(self.largest);
+        self.raise_ns = RAISE_NS;
         self.search(now_ns);
     }
 
@@ -219,7 +229,7 @@ impl PathMtu {
     /// Schedules the next search if no size is left to try.
     fn settle(&mut self, now_ns: u64) {
         if self.confirmed >= self.bound && self.raise_at_ns == u64::MAX {
-            self.raise_at_ns = now_ns.saturating_add(RAISE_NS);
+            self.raise_at_ns = now_ns.saturating_add(self.raise_ns);
         } else if self.confirmed < self.bound {
             self.raise_at_ns = u64::MAX;
         }
@@ -344,6 +354,26 @@ mod tests {
         assert_eq!(mtu.deadline_ns(), RAISE_NS);
         search(&mut mtu, 1500, RAISE_NS);
         assert_eq!(mtu.bytes(), 1500);
+    }
+
+    #[test]
+    fn a_path_that_has_fallen_is_tried_again_after_a_minute_and_then_less_often() {
+        let mut mtu = PathMtu::new(1500);
+        search(&mut mtu, 1500, 0);
+        (0..ANSWERED).for_each(|_| {
+            mtu.full_lost(1500, 0);
+            mtu.small_answered();
+        });
+        assert!(mtu.full_lost(1500, 0));
+        let (mut now_ns, mut waits_s) = (0, Vec::new());
+        for _ in 0..6 {
+            search(&mut mtu, 1400, now_ns);
+            waits_s.push((mtu.deadline_ns() - now_ns) / 1_000_000_000);
+            now_ns = mtu.deadline_ns();
+        }
+        assert_eq!(waits_s, [60, 120, 240, 480, 600, 600]);
+        search(&mut mtu, 1500, now_ns);
+        assert_eq!((mtu.bytes(), mtu.deadline_ns()), (1500, u64::MAX));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use ipnet::IpNet;
 use crate::config::{Config, PeerConfig, Transport, TrustConfig};
 use crate::counts::SessionCounts;
 use crate::establish::Made;
-use crate::io::udp::{Endpoints, route_mtu};
+use crate::io::udp::Endpoints;
 use crate::pairs::Pairs;
 use crate::tcp_handshake::Established;
 use vsnoop_link::compress::{CompressionLimits, DecoderMemory};
@@ -204,8 +204,10 @@ impl PeerEntry {
             return None;
         }
         self.route_asked = Some((to, Instant::now()));
-        // An interface of which nothing is known is an Ethernet's.
-        Some(route_mtu(to).unwrap_or(ORDINARY_MTU_BYTES))
+        // No ICMP message changes that: probes find how much less the path takes. An interface of
+        // which nothing is known is an Ethernet's.
+        let bytes = vsnoop_netdev::route::mtu(to).ok().flatten();
+        Some(bytes.map_or(ORDINARY_MTU_BYTES, |bytes| bytes.try_into().unwrap_or(u16::MAX)))
     }
 }
 

@@ -324,28 +324,6 @@ impl AsFd for UdpSocket {
     }
 }
 
-/// The MTU of the way to an address, as far as this host knows. Nothing is sent.
-pub fn route_mtu(to: SocketAddr) -> io::Result<u16> {
-    let any: IpAddr = if to.is_ipv4() { [0; 4].into() } else { [0u16; 8].into() };
-    let socket = std::net::UdpSocket::bind((any, 0))?;
-    socket.connect(to)?;
-    let (level, name) = if to.is_ipv4() {
-        (libc::IPPROTO_IP, libc::IP_MTU)
-    } else {
-        (libc::IPPROTO_IPV6, libc::IPV6_MTU)
-    };
-    let mut value: libc::c_int = 0;
-    let mut length = size_of::<libc::c_int>() as u32;
-    // SAFETY: value and length are live, and length says how long value is.
-    let got = unsafe {
-        libc::getsockopt(socket.as_raw_fd(), level, name, (&raw mut value).cast(), &mut length)
-    };
-    if got != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(u16::try_from(value).unwrap_or(u16::MAX))
-}
-
 fn option(fd: i32, level: i32, name: i32, value: libc::c_int) -> io::Result<()> {
     option_of(fd, level, name, &value)
 }
