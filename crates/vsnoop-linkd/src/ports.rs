@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tracing::{info, warn};
+use vsnoop_netdev as netdev;
 
 use super::bridge;
 use super::causes::with_causes;
@@ -45,10 +46,13 @@ enum Missing {
     Join(#[from] JoinError),
     #[error("the link's tap was deleted; start the link again")]
     Tap,
+    /// This host, or this process, is short of something.
+    #[error("whether it is there cannot be seen")]
+    Unseen(#[source] netdev::Error),
 }
 
 struct PortState {
-    /// Index of the interface when the link began.
+    /// Index of the interface when it was seen first.
     first_index: Option<u32>,
     /// The bridge in which a tap has to be.
     bridge: Option<String>,
@@ -182,16 +186,22 @@ impl Ports {
 impl PortState {
     /// Of a port that was just opened.
     fn new(name: &str, bridge: Option<String>) -> Self {
-        let first_index = index_of(name);
+        let first_index = index_of(name).unwrap_or_default();
         Self { first_index, bridge, is_there: true, seen: Sight::WELL, failure: None }
     }
 
     /// State of the port, and what was repaired. `bridges`: those of all ports.
     fn see(&mut self, port: &LinkPort, bridges: &[String]) -> (Sight, Option<String>) {
         let name = port.name();
-        self.is_there = false;
+        let was_there = std::mem::take(&mut self.is_there);
         let is_new = match self.find(port) {
             Ok(is_new) => is_new,
+            // It carries frames as before.
+            Err(error @ Missing::Unseen(_)) => {
+                self.is_there = was_there;
+                let reason = Some(with_causes(&error));
+                return (Sight { carries: self.seen.carries, reason }, None);
+            }
             Err(error) => return (Sight::broken(with_causes(&error)), None),
         };
         let mut mended = is_new.then(|| "the interface was made anew, and is joined".to_owned());
@@ -205,7 +215,8 @@ impl PortState {
             }
             seen = Sight { carries: standing.carries, reason: standing.reason };
         }
-        self.is_there = Interface::new(name).is_up();
+        // One that is there and does not say more is as it was.
+        self.is_there = Interface::new(name).is_up().unwrap_or(was_there);
         if !self.is_there {
             seen = Sight::broken(format!("it is down: `ip link set {name} up`"));
         } else if let Some(failure) = &self.failure {
@@ -218,7 +229,7 @@ impl PortState {
     /// there is none.
     fn find(&mut self, port: &LinkPort) -> Result<bool, Missing> {
         let name = port.name();
-        match (port, index_of(name)) {
+        match (port, index_of(name).map_err(Missing::Unseen)?) {
             (LinkPort::Interface(_), None) => Err(Missing::Interface { name: name.to_owned() }),
             (LinkPort::Interface(socket), Some(index)) if socket.index() != index => {
                 socket.join(index)?;
@@ -226,7 +237,8 @@ impl PortState {
                 self.failure.iter_mut().for_each(|failure| failure.is_tried = false);
                 Ok(true)
             }
-            (LinkPort::Tap(_), index) if index.is_none() || index != self.first_index => {
+            (LinkPort::Tap(_), None) => Err(Missing::Tap),
+            (LinkPort::Tap(_), Some(index)) if *self.first_index.get_or_insert(index) != index => {
                 Err(Missing::Tap)
             }
             _ => Ok(false),
@@ -244,13 +256,31 @@ impl PortState {
     }
 }
 
-fn index_of(name: &str) -> Option<u32> {
-    nix::net::if_::if_nametoindex(name).ok()
+/// `None`: there is no such interface. (if_nametoindex(3) does not tell that from a lack of
+/// descriptors.)
+fn index_of(name: &str) -> Result<Option<u32>, netdev::Error> {
+    Ok(netdev::find(name)?.map(|device| device.index))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+
+    use vsnoop_privileges::testing::in_children;
+
     use super::*;
+
+    #[test]
+    fn an_interface_that_cannot_be_looked_for_is_not_taken_for_deleted() {
+        let name = "ports::tests::an_interface_that_cannot_be_looked_for_is_not_taken_for_deleted";
+        assert_eq!(index_of("no-such-device").expect("seen"), None);
+        in_children(name, &[""], |_| {
+            let open = || File::open("/dev/null").ok();
+            let _all: Vec<_> = std::iter::from_fn(open).collect();
+            let error = with_causes(&index_of("lo").expect_err("not seen"));
+            assert!(error.contains("Too many open files"), "{error}");
+        });
+    }
 
     #[test]
     fn a_port_that_fails_again_and_again_is_tried_again_and_again() {

@@ -6,6 +6,10 @@
 //! its line and to take its answer; one that is stuck costs a descriptor until then, or until
 //! others want its slot. `serve` should be called once a second or so even if nothing is readable,
 //! for those whose time is over.
+//!
+//! A process that has no more descriptors still answers one client at a time: the server holds a
+//! spare one for that. A client that cannot be taken even so waits until the next call: the
+//! listener is not watched until then, for it would stay readable, and the caller would spin.
 
 use std::collections::HashMap;
 use std::fs::{self, File, Permissions};
@@ -34,6 +38,9 @@ pub struct Server {
     files: LinkFiles,
     listener: UnixListener,
     epoll: Epoll,
+    /// Given up for a client when there is no other descriptor.
+    spare: Option<File>,
+    is_listening: bool,
     clients: HashMap<u64, Client>,
     next: u64,
     /// Released last.
@@ -80,6 +87,8 @@ impl Server {
             files,
             listener,
             epoll,
+            spare: spare(),
+            is_listening: true,
             clients: HashMap::new(),
             next: LISTENER + 1,
             _lock: lock,
@@ -97,6 +106,8 @@ impl Server {
     pub fn serve(&mut self, handler: &mut dyn FnMut(Request) -> Response) -> Result<()> {
         let now = Instant::now();
         self.clients.retain(|_, client| now.duration_since(client.since) < PATIENCE);
+        self.spare = self.spare.take().or_else(spare);
+        self.listen(true);
         let mut events = [EpollEvent::empty(); CLIENTS + 1];
         let ready = match self.epoll.wait(&mut events, EpollTimeout::ZERO) {
             Ok(ready) => ready,
@@ -112,10 +123,27 @@ impl Server {
         Ok(())
     }
 
+    /// Watches the listener, or does not.
+    fn listen(&mut self, is_to_listen: bool) {
+        let events = if is_to_listen { EpollFlags::EPOLLIN } else { EpollFlags::empty() };
+        if self.is_listening != is_to_listen
+            && self.epoll.modify(&self.listener, &mut EpollEvent::new(events, LISTENER)).is_ok()
+        {
+            self.is_listening = is_to_listen;
+        }
+    }
+
     fn accept(&mut self, now: Instant) {
         // The rest of them come with the next call.
         for _ in 0..CLIENTS {
-            let Ok((stream, _)) = self.listener.accept() else { return };
+            let mut accepted = self.listener.accept();
+            if accepted.as_ref().is_err_and(has_no_descriptor) && self.spare.take().is_some() {
+                accepted = self.listener.accept();
+            }
+            if accepted.as_ref().is_err_and(has_no_descriptor) {
+                self.listen(false);
+            }
+            let Ok((stream, _)) = accepted else { return };
             if self.clients.len() >= CLIENTS {
                 let oldest = self.clients.iter().min_by_key(|(_, client)| client.since);
                 if let Some(id) = oldest.map(|(id, _)| *id) {
@@ -149,6 +177,14 @@ impl Server {
             self.clients.remove(&id);
         }
     }
+}
+
+fn spare() -> Option<File> {
+    File::open("/dev/null").ok()
+}
+
+fn has_no_descriptor(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
 }
 
 impl Drop for Server {
@@ -252,6 +288,7 @@ mod tests {
     use std::thread::{self, JoinHandle};
 
     use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+    use vsnoop_privileges::testing::in_children;
 
     use super::*;
     use crate::control::{Status, client};
@@ -352,6 +389,52 @@ mod tests {
             .collect();
         assert_eq!(status(&directory.files()).name, "office");
         drop(stuck);
+    }
+
+    #[test]
+    fn without_descriptors_clients_are_answered_one_by_one_and_nothing_spins() {
+        let name = "control::server::tests::\
+                    without_descriptors_clients_are_answered_one_by_one_and_nothing_spins";
+        // The others need descriptors.
+        in_children(name, &[""], |_| {
+            let directory = Directory::new("descriptors");
+            let mut server = Server::bind_at(directory.files()).unwrap();
+            let socket = directory.files().socket();
+            let clients = [(); 3].map(|()| {
+                let mut stream = UnixStream::connect(&socket).unwrap();
+                stream.write_all(b"{\"request\":\"down\"}\n").unwrap();
+                stream
+            });
+            let mut taken: Vec<_> = std::iter::from_fn(spare).collect();
+            let is_readable = |server: &Server| {
+                let mut fds = [PollFd::new(server.poll_fd(), PollFlags::POLLIN)];
+                poll(&mut fds, PollTimeout::ZERO).unwrap() > 0
+            };
+            let answered = |clients: &[UnixStream]| {
+                let is_answered = |client: &&UnixStream| {
+                    let mut fds = [PollFd::new(client.as_fd(), PollFlags::POLLIN)];
+                    poll(&mut fds, PollTimeout::ZERO).unwrap() > 0
+                };
+                clients.iter().filter(is_answered).count()
+            };
+            for _ in 0..20 {
+                server.serve(&mut handle).unwrap();
+            }
+            assert_eq!(answered(&clients), 3);
+            // Another thread has taken its place, too.
+            server.spare = None;
+            taken.extend(std::iter::from_fn(spare));
+            drop(taken.pop());
+            let mut client = UnixStream::connect(&socket).unwrap();
+            client.write_all(b"{\"request\":\"down\"}\n").unwrap();
+            taken.extend(std::iter::from_fn(spare));
+            server.serve(&mut handle).unwrap();
+            assert!(!is_readable(&server), "its caller would spin");
+            drop(taken);
+            server.serve(&mut handle).unwrap();
+            server.serve(&mut handle).unwrap();
+            assert_eq!(answered(&[client]), 1);
+        });
     }
 
     #[test]

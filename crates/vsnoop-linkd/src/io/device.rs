@@ -74,8 +74,8 @@ impl<'a> Interface<'a> {
     }
 
     /// Whether it is set up; an interface that is gone is not.
-    pub fn is_up(&self) -> bool {
-        self.find().is_ok_and(|device| device.up)
+    pub fn is_up(&self) -> Result<bool> {
+        Ok(netdev::find(self.name)?.is_some_and(|device| device.up))
     }
 
     /// Takes it out of this bridge; if it is in another one, or in none, nothing changes.
