@@ -253,7 +253,7 @@ fn refused() -> Result<()> {
         ("mine", &document(&own), "key of this host"),
         ("thief", &document(&of_b), "a key of h1"),
         ("fixed", &document(FRESH), "the file has a [[peer]]"),
-        ("../x", &document(FRESH), "its name is none"),
+        ("../x", &document(FRESH), "its name cannot be that of a host"),
     ] {
         etcd.control(&["put", &format!("/vsnoop/test/{name}"), value])?;
         a.until(why, |status| reason(status, name).is_some_and(|reason| reason.contains(why)))?;

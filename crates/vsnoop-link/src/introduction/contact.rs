@@ -5,7 +5,7 @@
 //! most one that this end has begun, and one that the peer has begun, are under way. How often the
 //! peer may begin one is bounded: its first piece costs this host a key exchange.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use super::exchange::{AnswerPolicy, Exchange};
 use super::message::{About, HubMessage, LEAST_KEPT_S, Label, Piece, SECOND_NS, Standing};
@@ -13,6 +13,7 @@ use super::pace::AskPace;
 use crate::handshake::{Error, Machine, Outcome};
 use crate::identity::Acceptor;
 use crate::rate::{Rate, RateLimit};
+use crate::session::is_of_another_host;
 
 /// Between the questions for several peers, once their hub is up.
 const ASK_APART_NS: u64 = SECOND_NS / super::ASKS_PER_S;
@@ -240,13 +241,7 @@ impl Contact {
 
 /// Whether a hub may have this host send datagrams there: not to itself, and to one host only.
 fn is_callable(address: SocketAddr) -> bool {
-    let is_of_one_host = match address.ip() {
-        IpAddr::V4(ip) => {
-            !(ip.is_loopback() || ip.is_multicast() || ip.is_broadcast() || ip.octets()[0] == 0)
-        }
-        IpAddr::V6(ip) => !(ip.is_loopback() || ip.is_multicast() || ip.is_unspecified()),
-    };
-    is_of_one_host && address.port() != 0
+    is_of_another_host(address.ip()) && address.port() != 0
 }
 
 #[cfg(test)]

@@ -49,7 +49,7 @@ mod simulation;
 mod tests;
 mod types;
 
-pub use address::canonical;
+pub use address::{canonical, is_of_another_host};
 pub use message::{Counters, Message};
 pub use peer::Peer;
 pub use types::{

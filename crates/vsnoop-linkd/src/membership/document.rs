@@ -7,6 +7,7 @@
 
 use serde::{Deserialize, Serialize};
 use vsnoop_link::identity::{BadPublicKey, PublicKey};
+use vsnoop_link::session::is_of_another_host;
 
 use crate::config::{ADDRESSES, Address, KEYS, ValueError};
 
@@ -29,6 +30,8 @@ pub enum DocumentError {
     Key(#[from] BadPublicKey),
     #[error("one of its addresses: {0}")]
     Address(#[from] ValueError),
+    #[error("its address {0} cannot be that of another host")]
+    NoHost(Address),
 }
 
 #[derive(Serialize, Deserialize)]
@@ -66,10 +69,13 @@ impl HostDocument {
         }
         let keys = form.keys.iter().map(|key| key.parse());
         let addresses = form.addresses.iter().map(|address| address.parse());
-        Ok(Self {
-            keys: keys.collect::<Result<_, BadPublicKey>>()?,
-            addresses: addresses.collect::<Result<_, ValueError>>()?,
-        })
+        let addresses = addresses.collect::<Result<Vec<Address>, ValueError>>()?;
+        let is_none =
+            |address: &&Address| address.literal().is_some_and(|ip| !is_of_another_host(ip));
+        if let Some(none) = addresses.iter().find(is_none) {
+            return Err(DocumentError::NoHost(none.clone()));
+        }
+        Ok(Self { keys: keys.collect::<Result<_, BadPublicKey>>()?, addresses })
     }
 
     pub fn write(&self) -> Vec<u8> {
@@ -102,6 +108,10 @@ mod tests {
         let read = |text: &str| HostDocument::read(Some(text.replace("KEY", KEY).as_bytes()));
         read(r#"{"version":1,"keys":["KEY"],"weight":3}"#).unwrap();
         let nine = ["\"192.0.2.1\""; 9].join(",");
+        let with = |address: &str| {
+            let all = format!(r#"["192.0.2.1","{address}"]"#);
+            format!(r#"{{"version":1,"keys":["KEY"],"addresses":{all}}}"#)
+        };
         for (text, why) in [
             ("", "no description"),
             ("[]", "no description"),
@@ -111,6 +121,13 @@ mod tests {
             (r#"{"version":1,"keys":["short"]}"#, "one of its keys"),
             (r#"{"version":1,"keys":["KEY"],"addresses":["a b"]}"#, "one of its addresses"),
             (&format!(r#"{{"version":1,"keys":["KEY"],"addresses":[{nine}]}}"#), "has 9"),
+            (&with("127.0.0.1:22"), "address 127.0.0.1:22 cannot be that of another host"),
+            (&with("255.255.255.255"), "255.255.255.255:7757 cannot"),
+            (&with("224.0.0.1"), "224.0.0.1:7757 cannot"),
+            (&with("0.0.0.0"), "0.0.0.0:7757 cannot"),
+            (&with("[::1]:22"), "[::1]:22 cannot"),
+            (&with("[ff02::1]:22"), "[ff02::1]:22 cannot"),
+            (&with("[::ffff:127.0.0.1]:22"), "cannot"),
         ] {
             let error = read(text).unwrap_err().to_string();
             assert!(error.contains(why), "{text}: {error}");

@@ -247,7 +247,7 @@ impl Membership {
 
     /// Whether the peers may be others now. `is_up`: whether the peer of this name has a session.
     pub fn take_due(&mut self, now_ns: u64, is_up: impl Fn(&str) -> bool) -> bool {
-        if self.roster.has_leaving() && self.roster.settle(now_ns, is_up) {
+        if self.roster.is_unsettled() && self.roster.settle(now_ns, is_up) {
             self.is_changed = true;
         }
         let is_due = self.applied.is_none_or(|at| at.elapsed() >= BATCH);

@@ -9,20 +9,31 @@
 //!
 //! A host that stays for its session does so for `grace` at most. A peer of the file has precedence
 //! over an entry of its name, and the first host with a key over later ones with the same key.
+//!
+//! Each new address is called at once, and an entry may name any. So an entry is taken only so often
+//! ([`CHANGES`]), a new one of the same name, too: more changes wait, and the last of them counts.
 
 use std::collections::BTreeMap;
 
 use tracing::{info, warn};
 use vsnoop_etcd::{Change, ENTRIES, Entry, printable};
 use vsnoop_link::identity::PublicKey;
+use vsnoop_link::rate::{Rate, RateLimit};
 
 use super::document::{DocumentError, HostDocument};
 use crate::config::{self, Config, EtcdConfig, PeerConfig, PeerTemplate, TrustConfig, ValueError};
 
+/// How often an entry of a name may say something else. A host that is started again and again by
+/// an operator is within it.
+const CHANGES: RateLimit = RateLimit { each_ns: 10_000_000_000, burst: 8 };
+/// Names of which it is known how often they have changed: those of all hosts, and as many that
+/// have gone.
+const NAMES: usize = 2 * ENTRIES;
+
 /// Why an entry is not taken.
 #[derive(Debug, thiserror::Error)]
 pub enum EntryRefusal {
-    #[error("its name is none: {0}")]
+    #[error("its name cannot be that of a host: {0}")]
     Name(ValueError),
     #[error(transparent)]
     HostDocument(#[from] DocumentError),
@@ -34,6 +45,8 @@ pub enum EntryRefusal {
     SameKey(String),
     #[error("there are more than {ENTRIES} hosts")]
     TooMany,
+    #[error("it changes more often than once in 10 s; it is taken later")]
+    TooOften,
 }
 
 /// A host that is a peer.
@@ -50,8 +63,10 @@ struct Host {
 struct Refused {
     entry: Entry,
     why: String,
-    /// Because of others; it may be in order when they are gone.
+    /// Because of others, or of the time; it may be in order later.
     waits: bool,
+    /// It changes too often.
+    is_late: bool,
 }
 
 /// The parts of the configuration file that decide which hosts may be peers.
@@ -68,12 +83,17 @@ pub struct Roster {
     own_key: PublicKey,
     hosts: BTreeMap<String, Host>,
     refused: BTreeMap<String, Refused>,
+    /// How often an entry of a name has changed.
+    changes: BTreeMap<String, Rate>,
+    /// As of the last call that has told it.
+    now_ns: u64,
     /// Entries are left out.
     pub more: bool,
 }
 
 impl EntryRefusal {
-    fn is_for_others(&self) -> bool {
+    /// Whether the same entry may be in order later.
+    fn may_pass(&self) -> bool {
         !matches!(self, Self::Name(_) | Self::HostDocument(_))
     }
 }
@@ -99,6 +119,8 @@ impl Roster {
             own_key,
             hosts: BTreeMap::new(),
             refused: BTreeMap::new(),
+            changes: BTreeMap::new(),
+            now_ns: 0,
             more: false,
         }
     }
@@ -123,7 +145,7 @@ impl Roster {
 
     /// All that there is now in etcd.
     pub fn replace(&mut self, mut entries: Vec<Entry>, more: bool, now_ns: u64) {
-        self.more = more;
+        (self.more, self.now_ns) = (more, now_ns);
         self.refused.clear();
         for host in self.hosts.values_mut() {
             host.gone_ns.get_or_insert(now_ns);
@@ -134,6 +156,7 @@ impl Roster {
     }
 
     pub fn change(&mut self, change: Change, now_ns: u64) {
+        self.now_ns = now_ns;
         match change {
             Change::Put(entry) => self.put(entry),
             Change::Expired { name } => {
@@ -158,6 +181,7 @@ impl Roster {
         }
         match self.check(&entry) {
             Ok(document) => {
+                self.note_change(&entry.name, &document);
                 let Entry { name, value, created } = entry;
                 self.refused.remove(&name);
                 let keys = document.keys.clone();
@@ -186,7 +210,34 @@ impl Roster {
         if self.hosts.len() >= ENTRIES && !self.hosts.contains_key(&entry.name) {
             return Err(EntryRefusal::TooMany);
         }
+        if self.is_news(&entry.name, &document)
+            && let Some(changes) = self.changes.get(&entry.name)
+            && !changes.allows(CHANGES, self.now_ns)
+        {
+            return Err(EntryRefusal::TooOften);
+        }
         Ok(document)
+    }
+
+    fn is_news(&self, name: &str, document: &HostDocument) -> bool {
+        self.hosts.get(name).is_none_or(|known| known.document != *document)
+    }
+
+    fn note_change(&mut self, name: &str, document: &HostDocument) {
+        if !self.is_news(name, document) {
+            return;
+        }
+        if self.changes.len() >= NAMES && !self.changes.contains_key(name) {
+            let (hosts, now_ns) = (&self.hosts, self.now_ns);
+            self.changes
+                .retain(|name, changes| hosts.contains_key(name) || !changes.is_unused(now_ns));
+            // So many have come and gone of late: the first of them by name are forgotten.
+            while self.changes.len() >= NAMES {
+                self.changes.pop_first();
+            }
+        }
+        let changes = self.changes.entry(name.to_owned()).or_default();
+        changes.charge(1, CHANGES, self.now_ns);
     }
 
     /// Each key belongs to one peer, and none to this host.
@@ -207,7 +258,8 @@ impl Roster {
 
     /// Reports a refused entry, and keeps it: it may become valid later.
     fn refuse(&mut self, entry: Entry, why: &EntryRefusal) {
-        let (waits, why) = (why.is_for_others(), why.to_string());
+        let is_late = matches!(why, EntryRefusal::TooOften);
+        let (waits, why) = (why.may_pass(), why.to_string());
         let known = self.refused.get(&entry.name);
         if known.is_none() && self.refused.len() >= ENTRIES {
             self.more = true;
@@ -216,7 +268,7 @@ impl Roster {
         if known.is_none_or(|known| known.why != why) {
             warn!("the entry {} in etcd is not taken: {why}", printable(&entry.name));
         }
-        self.refused.insert(entry.name.clone(), Refused { entry, why, waits });
+        self.refused.insert(entry.name.clone(), Refused { entry, why, waits, is_late });
     }
 
     /// Takes what was refused because of another that is gone.
@@ -231,8 +283,14 @@ impl Roster {
     }
 
     /// Lets those go that are not in etcd any more and whose session is not up, or was for as long
-    /// as it may be. Whether any has.
+    /// as it may be, and takes the entries that have waited. Whether any has.
     pub fn settle(&mut self, now_ns: u64, is_up: impl Fn(&str) -> bool) -> bool {
+        self.now_ns = now_ns;
+        let waiting = self.waiting().count();
+        if waiting > 0 {
+            self.look_again();
+        }
+        let is_taken = self.waiting().count() != waiting;
         let (before, grace_ns) = (self.hosts.len(), self.rules.grace_ns);
         self.hosts.retain(|name, host| {
             let Some(gone_ns) = host.gone_ns else { return true };
@@ -246,11 +304,17 @@ impl Roster {
         if is_other {
             self.look_again();
         }
-        is_other
+        is_other || is_taken
     }
 
-    pub fn has_leaving(&self) -> bool {
-        self.hosts.values().any(|host| host.gone_ns.is_some())
+    /// Entries that change too often.
+    fn waiting(&self) -> impl Iterator<Item = &Refused> {
+        self.refused.values().filter(|refused| refused.is_late)
+    }
+
+    /// Whether [`settle`](Self::settle) may have something to do.
+    pub fn is_unsettled(&self) -> bool {
+        self.hosts.values().any(|host| host.gone_ns.is_some()) || self.waiting().next().is_some()
     }
 
     /// The peers that etcd adds to those of the file, by name.
@@ -382,6 +446,41 @@ mod tests {
     }
 
     #[test]
+    fn an_entry_that_changes_all_the_time_is_taken_every_ten_seconds() {
+        let calls = |deletes: bool| {
+            let mut roster = roster("");
+            let (mut last, mut taken) = (None, 0);
+            // Ten times a second.
+            for tick in 0..600 {
+                let now_ns = tick * SECOND_NS / 10;
+                if deletes {
+                    roster.change(Change::Deleted { name: "b".into() }, now_ns);
+                }
+                let value = format!(
+                    r#"{{"version":1,"keys":["{}"],"addresses":["192.0.2.{}"]}}"#,
+                    key('b'),
+                    tick % 250
+                );
+                let entry = Entry { name: "b".into(), value: Some(value.into()), created: 1 };
+                roster.change(Change::Put(entry), now_ns);
+                roster.settle(now_ns, |_| false);
+                let now = roster.peers().next().map(|peer| peer.addresses);
+                taken += usize::from(now.is_some() && now != last);
+                last = now;
+            }
+            // The last word counts in the end.
+            assert_eq!(refused(&roster), ["b"]);
+            assert!(roster.is_unsettled() && roster.settle(100 * SECOND_NS, |_| false));
+            assert_eq!(refused(&roster), Vec::<String>::new());
+            let last = roster.peers().next().expect("it is one").addresses;
+            assert_eq!(last, ["192.0.2.99".parse().unwrap()]);
+            taken
+        };
+        assert_eq!(calls(false), 8 + 5);
+        assert_eq!(calls(true), 8 + 5);
+    }
+
+    #[test]
     fn what_is_kept_is_bounded() {
         let mut roster = roster("");
         for number in 0..3 * ENTRIES {
@@ -389,5 +488,11 @@ mod tests {
             roster.change(Change::Put(Entry { name, value: None, created: 1 }), 0);
         }
         assert!(roster.more && refused(&roster).len() == ENTRIES);
+        for number in 0..3 * NAMES {
+            let name = format!("x{number}");
+            roster.change(Change::Put(entry(&name, 'b', 1)), 0);
+            roster.change(Change::Deleted { name }, 0);
+        }
+        assert_eq!(roster.changes.len(), NAMES);
     }
 }

@@ -20,7 +20,7 @@ pub enum SettingsError {
     Private(#[from] KeyFileError),
     #[error("the password in {file} is no text in UTF-8")]
     Password { file: String },
-    #[error("the name of this host, {said:?}, is none for etcd: set etcd.name ({error})")]
+    #[error("etcd cannot have this host by the name {said:?}: set etcd.name ({error})")]
     HostName { said: String, error: ValueError },
 }
 
