@@ -39,6 +39,8 @@ pub fn trials() -> Vec<Trial> {
     trials.push(trial("paths::udp::forged_icmp_does_not_narrow_the_path", forged));
     trials.push(trial("paths::udp::a_narrow_path_lowers_the_mss_to_its_own_peer_only", own_mss));
     trials.push(trial("paths::tls::many_connections_come_up_over_a_long_path", long));
+    let name = "paths::tls::a_path_that_shrinks_is_found_and_the_session_stays";
+    trials.push(trial(name, tls_shrinks));
     let name = "paths::tls::a_firewall_that_forgets_interrupts_nothing";
     trials.push(trial(name, || forgetful("tls")));
     let name = "paths::tls::connections_that_are_cut_in_mid_transfer_are_made_anew";
@@ -194,6 +196,34 @@ fn shrinks() -> Result<()> {
             status["peers"][0][direction].as_u64() > Some(0)
         })?;
     }
+    Ok(())
+}
+
+/// The session is made anew in short segments, once: the transfer goes on, and so does the session.
+fn tls_shrinks() -> Result<()> {
+    let path = Path::Relay { realtime: false };
+    let plan = Plan { path, transport: "tls", dead_after: Some("5s"), ..Plan::default() };
+    let network = Network::up(plan)?;
+    let [a, b] = &network.hosts[..] else { unreachable!("two hosts") };
+    let moved = AtomicU64::new(0);
+    transfer::run(&a.vms[0], &b.vms[0], inner_v4(1, 0), 4 << 20, &moved)?;
+    network.set_faults(&narrow());
+    transfer::run(&a.vms[0], &b.vms[0], inner_v4(1, 0), 16 << 20, &moved)?;
+    ensure!(network.lost() > 0, "nothing was too long: the path did not shrink");
+    let said = |host: &Host| host.words().contains("segments of 1220 bytes");
+    ensure!(said(a) || said(b), "it is not said: {}{}", a.words(), b.words());
+    let reconnects = |host: &Host, peer: &str| {
+        let now = host.peer(peer)?["reconnects"].as_u64();
+        now.context("no reconnects")
+    };
+    // Either end may have called first, the other a second time.
+    let before = [reconnects(a, "h1")?, reconnects(b, "h0")?];
+    ensure!(before.iter().all(|count| (1..=4).contains(count)), "{before:?} sessions were lost");
+    let lost = network.lost();
+    transfer::run(&a.vms[0], &b.vms[0], inner_v4(1, 0), 16 << 20, &moved)?;
+    ensure!(network.lost() == lost, "{} packets were too long still", network.lost() - lost);
+    let after = [reconnects(a, "h1")?, reconnects(b, "h0")?];
+    ensure!(after == before, "{after:?} sessions were lost, {before:?} before");
     Ok(())
 }
 

@@ -43,10 +43,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
-use socket2::SockRef;
+use socket2::{Domain, SockRef, Socket, Type};
+use tracing::info;
 
 use super::causes::with_causes;
-use super::config::{BETWEEN_ADDRESSES, Transport};
+use super::config::{BETWEEN_ADDRESSES, PeerSource, Transport};
 use super::counts::SessionCounts;
 use super::cpu::coding_clock;
 use super::egress::connection::ConnectionSender;
@@ -57,18 +58,17 @@ use super::ingress::session::DatagramSession;
 use super::io::tcp;
 use super::race;
 use super::tcp_handshake::{self, Established};
+use super::tcp_path::{SHORT_MSS_BYTES, TcpPath};
 use vsnoop_link::compress::{CompressionLimits, Decoder, DecoderMemory, Encoder};
 use vsnoop_link::handshake::{self, Cipher, Direction, Hello, Outcome, Purpose, Secrets, Versions};
 use vsnoop_link::identity::{Initiator, Proof, PublicKey};
 use vsnoop_link::queue;
-use vsnoop_link::session::DialError;
+use vsnoop_link::session::{DialError, is_of_another_host};
 use vsnoop_link::wire::seal::{Material, Opener, Sealer, Suite};
 
 /// Data connections of a session that are dialled at the same time: half of what a listener lets
 /// one source have.
 const ABREAST: usize = 8;
-/// The minimum MTU of IPv6, less the headers of IPv6 and TCP.
-const CONTROL_MSS_BYTES: u32 = 1280 - 40 - 20;
 /// A path with a longer round trip is a long path.
 const FAR: Duration = Duration::from_millis(2);
 /// The stream of records that the egress thread seals.
@@ -83,6 +83,8 @@ enum Unreached {
     Resolve { address: String, error: io::Error },
     #[error("{address} has no address")]
     NoAddress { address: String },
+    #[error("{address} has no address of another host")]
+    NoHost { address: String },
     #[error("calling {address} (TCP): {error}")]
     Call { address: SocketAddr, error: io::Error },
     #[error("the connection is gone: {0}")]
@@ -112,6 +114,11 @@ pub enum EstablishError {
     Prepare(#[source] io::Error),
     #[error("a direction without a data connection")]
     NoDirection,
+    #[error(
+        "its data connections got no answer, and its control connection, in short segments, did: the \
+         path may swallow long packets; data connections have short segments from now on"
+    )]
+    LongSegments,
     #[error("the peer wants a transport of another version")]
     UnknownTransport,
 }
@@ -248,24 +255,31 @@ pub enum Incoming {
     Connections(Vec<ConnectionReceiver>),
 }
 
-/// Calls a peer and makes a session with it. `resolved` gets the addresses that the name resolves
+/// Calls a peer and makes a session with it. One that etcd names (`source`) is called at addresses
+/// of other hosts only: this host would reach its own services by others. `resolved` gets the addresses that the name resolves
 /// to; `failed` is the one that took the connection last, if no session came of that.
 ///
 /// A completed TCP handshake does not prove that the peer answers: a port forwarder may accept the
 /// connection, or the kernel for a process that ends.
 pub fn dial(
-    address: &str,
+    (address, source): (&str, PeerSource),
     initiator: &Initiator,
     hello: Hello,
     memory: &Arc<DecoderMemory>,
-    failed: &Mutex<Option<SocketAddr>>,
+    (failed, path): (&Mutex<Option<SocketAddr>>, &TcpPath),
     resolved: impl FnOnce(&[SocketAddr]),
 ) -> Result<Made, DialError> {
     let unreached = |error: Unreached| DialError { reason: error.to_string(), answered: false };
-    let addresses = resolve(address).map_err(unreached)?;
+    let mut addresses = resolve(address).map_err(unreached)?;
+    if source == PeerSource::Etcd && !addresses.is_empty() {
+        addresses.retain(|address| is_of_another_host(address.ip()));
+        if addresses.is_empty() {
+            return Err(unreached(Unreached::NoHost { address: address.to_owned() }));
+        }
+    }
     resolved(&addresses);
     let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
-    let stream = race::connect(&addresses, CONTROL_MSS_BYTES, *failed).map_err(|last| {
+    let stream = race::connect(&addresses, SHORT_MSS_BYTES, *failed).map_err(|last| {
         unreached(match last {
             Some((address, error)) => Unreached::Call { address, error },
             None => Unreached::NoAddress { address: address.to_owned() },
@@ -278,7 +292,13 @@ pub fn dial(
     let control = tcp_handshake::dial(stream, initiator, hello, deadline).map_err(|error| {
         DialError { reason: error.what().to_string(), answered: error.proved() }
     })?;
-    let made = made(control, initiator, reached, memory)
+    if path.answered(control.outcome.theirs.instance, Instant::now()) {
+        info!(
+            "{reached} has lived on while its last session fell silent: data connections have segments \
+             of {SHORT_MSS_BYTES} bytes for a while, in case the path swallows longer ones"
+        );
+    }
+    let made = made(control, initiator, reached, memory, path)
         .map_err(|error| DialError { reason: with_causes(&error), answered: true })?;
     *failed = None;
     Ok(made)
@@ -304,11 +324,24 @@ fn made(
     initiator: &Initiator,
     reached: SocketAddr,
     memory: &Arc<DecoderMemory>,
+    path: &TcpPath,
 ) -> Result<Made> {
     if !is_ordered(control.outcome.agreed.transport) {
         return datagrams(&control.outcome, reached, SessionRole::Dialled);
     }
-    let connections = dial_connections(&control.outcome, initiator, reached)?;
+    let mss_bytes = path.mss_bytes(Instant::now());
+    let connections =
+        dial_connections(&control.outcome, initiator, reached, mss_bytes).map_err(|error| {
+            match error {
+                EstablishError::Handshake(why)
+                    if matches!(*why, handshake::Error::TimedOut { .. })
+                        && path.data_unanswered(Instant::now()) =>
+                {
+                    EstablishError::LongSegments
+                }
+                other => other,
+            }
+        })?;
     ordered(control, connections, reached, true, memory)
 }
 
@@ -318,6 +351,7 @@ fn dial_connections(
     control: &Outcome,
     initiator: &Initiator,
     reached: SocketAddr,
+    mss_bytes: Option<u32>,
 ) -> Result<Vec<Established>> {
     let session = control.theirs.session;
     let wanted: Vec<_> = (0..control.agreed.connections.max(1))
@@ -338,7 +372,9 @@ fn dial_connections(
                     let hello = Hello { purpose: *purpose, ..control.ours.clone() };
                     thread::Builder::new()
                         .name("connection".into())
-                        .spawn_scoped(scope, move || dial_connection(initiator, hello, reached))
+                        .spawn_scoped(scope, move || {
+                            dial_connection(initiator, hello, reached, mss_bytes)
+                        })
                         .map_err(EstablishError::NoThread)
                 })
                 .collect::<Result<Vec<_>>>()?;
@@ -358,11 +394,22 @@ fn dial_connection(
     initiator: &Initiator,
     hello: Hello,
     reached: SocketAddr,
+    mss_bytes: Option<u32>,
 ) -> Result<Established> {
-    let stream = TcpStream::connect_timeout(&reached, race::CONNECT)
+    let stream = connect(reached, mss_bytes)
         .map_err(|error| EstablishError::Call { address: reached, error })?;
     let deadline = Instant::now() + tcp_handshake::DEADLINE;
     Ok(tcp_handshake::dial(stream, initiator, hello, deadline)?)
+}
+
+/// Both ends keep to what the SYN says of segments.
+fn connect(to: SocketAddr, mss_bytes: Option<u32>) -> io::Result<TcpStream> {
+    let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
+    if let Some(bytes) = mss_bytes {
+        socket.set_tcp_mss(bytes)?;
+    }
+    socket.connect_timeout(&to.into(), race::CONNECT)?;
+    Ok(socket.into())
 }
 
 /// Makes a session over UDP.
@@ -528,9 +575,9 @@ mod tests {
         thread::scope(|scope| {
             scope.spawn(|| far(listener.accept().unwrap().0));
             let memory = Arc::new(DecoderMemory::new(0));
-            dial(&address, &initiator, hello(), &memory, &Mutex::default(), |_| {})
-                .err()
-                .expect("no session")
+            let at = (&*address, PeerSource::File);
+            let before = (&Mutex::default(), &TcpPath::default());
+            dial(at, &initiator, hello(), &memory, before, |_| {}).err().expect("no session")
         })
     }
 
@@ -544,6 +591,21 @@ mod tests {
             &policy,
             Instant::now() + 12 * tcp_handshake::DEADLINE,
         );
+    }
+
+    #[test]
+    fn a_name_in_etcd_that_resolves_to_this_host_is_not_called() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let address = format!("localhost:{}", listener.local_addr().unwrap().port());
+        let initiator = host().initiator(&peer("b"), &pinned(&host())).unwrap();
+        let memory = Arc::new(DecoderMemory::new(0));
+        let before = (&Mutex::default(), &TcpPath::default());
+        let at = (&*address, PeerSource::Etcd);
+        let error = dial(at, &initiator, hello(), &memory, before, |_| panic!("it is told"));
+        let reason = error.err().expect("no session").reason;
+        assert_eq!(reason, format!("{address} has no address of another host"));
+        assert_eq!(listener.accept().unwrap_err().kind(), io::ErrorKind::WouldBlock);
     }
 
     #[test]

@@ -59,6 +59,7 @@ mod slots;
 mod stats;
 mod status;
 pub mod tcp_handshake;
+mod tcp_path;
 mod threads;
 
 use nix::sys::signal::{SigSet, Signal};

@@ -322,7 +322,7 @@ impl World {
                     carried.address = Some(to);
                 }
             }
-            Action::PathMtu(_) => {}
+            Action::PathMtu(_) | Action::Silent(_) => {}
             Action::Report(report) => self.host(side).reports.push((now_ns, report)),
         }
     }

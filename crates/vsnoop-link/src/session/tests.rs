@@ -637,7 +637,7 @@ mod any {
                             installed.contains(&session), "sent under a session that is not there"
                         ),
                         Action::Dial { .. } | Action::Roam(..) | Action::PathMtu(_)
-                        | Action::Report(_) => {}
+                        | Action::Report(_) | Action::Silent(_) => {}
                     }
                 }
                 let status = peer.status();

@@ -201,6 +201,8 @@ pub enum Action {
         /// The epoch in the hello.
         epoch: u32,
     },
+    /// Neither end, or one of them, hears anything of the other by this session; it ends for that.
+    Silent(SessionId),
     /// Receive under a session, until it is forgotten.
     Install(SessionId),
     /// Send under this session from now on, and no longer under another.

@@ -220,6 +220,9 @@ impl ControlThread {
                 self.received(peer, SessionId(session), ends, true);
             }
             ControlEvent::Outgoing { peer, session, fault: Fault::Broken(error) } => {
+                if error.kind() == std::io::ErrorKind::TimedOut {
+                    self.fell_silent(peer, SessionId(session));
+                }
                 self.failed(peer, session, &error);
             }
             ControlEvent::Incoming { peer, session, error } => {
@@ -308,6 +311,15 @@ impl ControlThread {
         self.tell(peer, PeerEvent::Failed { session, reason });
     }
 
+    fn fell_silent(&self, peer: usize, session: SessionId) {
+        let known = &self.peers[peer];
+        if let Some(session) = known.installed.get(&session)
+            && session.transport.is_ordered()
+        {
+            known.tcp_path.fell_silent(session.instance);
+        }
+    }
+
     fn tell_traffic(&mut self, peer: usize) {
         let installed = &self.peers[peer].installed;
         let traffic: Vec<_> =
@@ -354,6 +366,7 @@ impl ControlThread {
                 self.orders.egress(peer, egress::Order::Retire { peer, session: id.0 });
                 self.orders.each_ingress(|| ingress::Order::Retire { session: id.0 });
             }
+            Action::Silent(id) => self.fell_silent(peer, id),
             Action::Down => {
                 self.peers[peer].used = None;
                 self.orders.egress(peer, egress::Order::Down { peer });

@@ -13,6 +13,7 @@ use crate::establish::Made;
 use crate::io::udp::Endpoints;
 use crate::pairs::Pairs;
 use crate::tcp_handshake::Established;
+use crate::tcp_path::TcpPath;
 use vsnoop_link::compress::{CompressionLimits, DecoderMemory};
 use vsnoop_link::identity::{Initiator, Proof, PublicKey};
 use vsnoop_link::introduction::{About, Contact, ContactSettings};
@@ -77,6 +78,7 @@ pub struct PeerEntry {
     pub initiator: Arc<Initiator>,
     /// See [`crate::establish::dial`].
     pub failed: Arc<Mutex<Option<SocketAddr>>>,
+    pub tcp_path: Arc<TcpPath>,
     /// Of its decoders in all sessions.
     pub memory: Arc<DecoderMemory>,
     pub made: HashMap<SessionId, Box<Made>>,
@@ -129,6 +131,7 @@ impl PeerEntry {
             settings,
             initiator: Arc::new(initiator),
             failed: Arc::default(),
+            tcp_path: Arc::default(),
             memory: Arc::new(DecoderMemory::new(peer.decoder_bytes_max())),
             made: HashMap::new(),
             installed: HashMap::new(),

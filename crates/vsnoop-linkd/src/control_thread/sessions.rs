@@ -263,13 +263,15 @@ impl ControlThread {
         let known = &self.peers[peer];
         let (initiator, memory) = (Arc::clone(&known.initiator), Arc::clone(&known.memory));
         let (events, serial, generation) = (self.events.clone(), known.serial, self.reloads);
-        let failed = Arc::clone(&known.failed);
+        let (failed, source) = (Arc::clone(&known.failed), known.config.source);
+        let path = Arc::clone(&known.tcp_path);
         let spawned = std::thread::Builder::new().name("dial".into()).spawn(move || {
             let resolved = |addresses: &[SocketAddr]| {
                 let addresses = addresses.iter().map(SocketAddr::ip).collect();
                 events.send(ControlEvent::Resolved { peer, serial, addresses });
             };
-            let made = establish::dial(&address, &initiator, hello, &memory, &failed, resolved);
+            let (at, before) = ((&*address, source), (&*failed, &*path));
+            let made = establish::dial(at, &initiator, hello, &memory, before, resolved);
             let result = made.map(Box::new);
             events.send(ControlEvent::Dialled { peer, serial, generation, result });
         });

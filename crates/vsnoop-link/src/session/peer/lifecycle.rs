@@ -270,6 +270,7 @@ impl Peer {
         let message = Message::Close(CloseReason::Silence);
         // The path may have failed in one direction only.
         self.actions.push(Action::Send { session, message, packet_bytes: None, to: None });
+        self.actions.push(Action::Silent(session));
         let seconds = self.settings.dead_ns as f64 / 1e9;
         self.failed(session, &format!("nothing was heard for {seconds:.0} s"), now_ns);
     }

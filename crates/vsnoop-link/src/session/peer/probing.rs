@@ -59,6 +59,9 @@ impl Peer {
                     self.known = Some(TAKEN_DOWN.into());
                     self.left = self.session(id).map(|session| session.info.instance);
                 }
+                if reason == CloseReason::Silence {
+                    self.actions.push(Action::Silent(id));
+                }
                 let reason = match reason {
                     CloseReason::Down => TAKEN_DOWN,
                     CloseReason::Silence => "the peer has heard nothing from here",
