@@ -34,6 +34,7 @@
 
 mod address;
 pub mod back_off;
+pub mod batches;
 pub mod delivery;
 #[cfg(test)]
 mod introduced_tests;

@@ -85,6 +85,8 @@ pub struct Config {
     pub stp: bool,
     /// Lower the MSS in SYNs to what fits a datagram.
     pub clamp_mss: bool,
+    /// Datagrams may leave together, with one system call (UDP GSO).
+    pub gso: bool,
     /// A session is replaced by a new handshake after this long.
     pub rekey: Duration,
     /// A peer that answers nothing for this long is down.

@@ -166,6 +166,7 @@ fn everything_can_be_said() {
         age = "5m"
         flood_rate = 0
         clamp_mss = false
+        gso = false
         rekey = "10m"
         dead_after = 2
         threads = 3

@@ -68,6 +68,8 @@ pub struct ControlThread {
     /// For the peers that this host relays between.
     hub: Hub,
     clamp_mss: bool,
+    /// Datagrams may leave together (UDP GSO).
+    gso: bool,
     dead_after: Duration,
     /// What is wrong at layer 2.
     pub layer_2: Layer2,
@@ -137,6 +139,7 @@ impl ControlThread {
             complaints: Complaints::default(),
             hub: Hub::default(),
             clamp_mss: config.clamp_mss,
+            gso: config.gso,
             dead_after: config.dead_after,
             layer_2: Layer2::new(config.loops),
         };

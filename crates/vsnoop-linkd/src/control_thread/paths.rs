@@ -3,10 +3,13 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use tracing::{info, warn};
+
 use super::ControlThread;
 use super::peer_entry::{PeerEntry, headers_bytes};
 use crate::egress;
 use crate::io::udp::Endpoints;
+use vsnoop_link::session::batches::BatchChange;
 use vsnoop_link::session::{PeerEvent, SessionId};
 use vsnoop_link::wire::item::FRAME_HEADER_BYTES;
 use vsnoop_link::wire::seal::HEADER_BYTES;
@@ -41,20 +44,28 @@ impl ControlThread {
         let delivery = known.machine.status().delivery;
         let (lost_before, delivered_before) = known.path_counts;
         known.path_counts = (delivery.lost_out_packets, delivery.delivered_packets);
-        let lost = delivery.lost_out_packets.saturating_sub(lost_before) as f64;
-        let delivered = delivery.delivered_packets.saturating_sub(delivered_before) as f64;
+        let lost = delivery.lost_out_packets.saturating_sub(lost_before);
+        let delivered = delivery.delivered_packets.saturating_sub(delivered_before);
+        let is_ordered =
+            known.installed.get(&used).is_none_or(|session| session.transport.is_ordered());
+        if self.gso && !is_ordered {
+            let change = known.batches.add(lost, delivered, self.shared.now_ns());
+            change.iter().for_each(|change| say(&known.config.name, *change));
+        }
+        let gso = self.gso && known.batches.are_on();
+        let (lost, delivered) = (lost as f64, delivered as f64);
         if lost + delivered >= FEW_PACKETS {
             // Smoothed over some seconds: a burst is not a bad path.
             known.loss += (lost / (lost + delivered) - known.loss) / 4.0;
         }
-        let told = (used, known.loss, delivery.path_bytes_per_s);
+        let told = (used, known.loss, delivery.path_bytes_per_s, gso);
         // Otherwise an idle peer would wake the egress thread each second.
         if known.path_said == Some(told) {
             return;
         }
         known.path_said = Some(told);
         let (session, loss, bytes_per_s) = (used.0, known.loss, delivery.path_bytes_per_s);
-        self.orders.egress(peer, egress::Order::Path { peer, session, loss, bytes_per_s });
+        self.orders.egress(peer, egress::Order::Path { peer, session, loss, bytes_per_s, gso });
     }
 
     /// The addresses for what a session sends to `address`. If the peer has dialled, it expects
@@ -95,5 +106,20 @@ impl ControlThread {
         };
         let limit = room(&self.peers[peer]).filter(|_| self.clamp_mss);
         self.shared.set_frame_limit(peer, limit);
+    }
+}
+
+fn say(peer: &str, change: BatchChange) {
+    match change {
+        BatchChange::TriedWithout => info!(
+            "peer {peer}: the path loses many datagrams: for a trial they leave one by one, without \
+             UDP GSO"
+        ),
+        BatchChange::Off { for_ns } => warn!(
+            "peer {peer}: datagrams that leave together (UDP GSO) fail on the way, single ones do not: \
+             they leave one by one for {} minutes; link.gso = false is for good",
+            for_ns / 60_000_000_000
+        ),
+        BatchChange::On => info!("peer {peer}: datagrams leave together (UDP GSO)"),
     }
 }

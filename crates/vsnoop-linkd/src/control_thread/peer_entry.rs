@@ -17,6 +17,7 @@ use crate::tcp_path::TcpPath;
 use vsnoop_link::compress::{CompressionLimits, DecoderMemory};
 use vsnoop_link::identity::{Initiator, Proof, PublicKey};
 use vsnoop_link::introduction::{About, Contact, ContactSettings};
+use vsnoop_link::session::batches::Batches;
 use vsnoop_link::session::{Peer, PeerSettings, PeerSnapshot, SessionId};
 
 /// How often the host is asked how large packets to a peer may be.
@@ -92,8 +93,10 @@ pub struct PeerEntry {
     pub path_counts: (u64, u64),
     /// Share of the datagrams.
     pub loss: f64,
-    /// Last report to the egress thread: session, loss, and bytes per second.
-    pub path_said: Option<(SessionId, f64, Option<u64>)>,
+    pub batches: Batches,
+    /// Last report to the egress thread: session, loss, bytes per second, and whether it may use
+    /// UDP GSO.
+    pub path_said: Option<(SessionId, f64, Option<u64>, bool)>,
     pub used: Option<SessionId>,
     /// The key of its last handshake.
     pub shown_key: Option<PublicKey>,
@@ -141,6 +144,7 @@ impl PeerEntry {
             path_told: Instant::now(),
             path_counts: (0, 0),
             loss: 0.0,
+            batches: Batches::default(),
             path_said: None,
             used: None,
             shown_key: None,

@@ -67,7 +67,7 @@ impl ControlThread {
         self.reloads += 1;
         self.shared = shared;
         self.ours = ours;
-        self.clamp_mss = config.clamp_mss;
+        (self.clamp_mss, self.gso) = (config.clamp_mss, config.gso);
         self.layer_2.set_policy(config.loops);
         if self.dead_after != config.dead_after {
             self.dead_after = config.dead_after;

@@ -194,6 +194,7 @@ impl ControlThread {
         match &mut outgoing {
             SessionSender::Datagrams(sender) => {
                 sender.set_outer(OuterConfig { ecn, ..known.config.outer });
+                sender.set_gso(self.gso && known.batches.are_on());
             }
             SessionSender::Connections(sender) => sender.set_dead_after(self.dead_after),
         }

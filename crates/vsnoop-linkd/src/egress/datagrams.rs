@@ -113,6 +113,8 @@ pub struct DatagramSender {
     /// Label of the frame that is being added.
     frame_label: u16,
     outer: OuterConfig,
+    /// See [`Self::set_gso`].
+    gso: bool,
     next_fragment: u16,
     next_unit: u16,
     unit_datagrams: usize,
@@ -160,6 +162,7 @@ impl DatagramSender {
             frame_mark: Mark::default(),
             frame_label: 0,
             outer: OuterConfig::default(),
+            gso: true,
             next_fragment: 0,
             next_unit: 0,
             unit_datagrams: unit::datagrams(0.0),
@@ -185,6 +188,11 @@ impl DatagramSender {
     /// Sets which fields of the inner packets the datagrams copy.
     pub fn set_outer(&mut self, outer: OuterConfig) {
         self.outer = outer;
+    }
+
+    /// Whether records of a batch leave with one system call, or one by one.
+    pub fn set_gso(&mut self, gso: bool) {
+        self.gso = gso;
     }
 
     pub fn set_address(&mut self, ends: Endpoints) {
@@ -638,7 +646,7 @@ impl DatagramSender {
     ) -> usize {
         let sent = match (&self.socket, &mut self.destination) {
             (Some(socket), Some(to)) => {
-                to.mark = mark;
+                (to.mark, to.gso) = (mark, self.gso);
                 Some(socket.send(to, bytes, segment_bytes))
             }
             _ => None,

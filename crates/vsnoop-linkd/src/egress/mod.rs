@@ -86,6 +86,8 @@ pub enum Order {
         session: u64,
         loss: f64,
         bytes_per_s: Option<u64>,
+        /// Many datagrams may leave with one system call.
+        gso: bool,
     },
     /// Sends an item of the session itself, padded to `pad_to` bytes of datagram; to `to`, if that
     /// is not the session's address.
@@ -554,8 +556,8 @@ impl Egress {
                 Order::Limit { peer, session, bytes } => {
                     self.with_sender(peer, |of| of.set_limit(session, bytes));
                 }
-                Order::Path { peer, session, loss, bytes_per_s } => {
-                    self.with_sender(peer, |of| of.set_path(session, loss, bytes_per_s));
+                Order::Path { peer, session, loss, bytes_per_s, gso } => {
+                    self.with_sender(peer, |of| of.set_path(session, loss, bytes_per_s, gso));
                 }
                 Order::Message { peer, session, item, pad_to, to } => {
                     self.message(peer, session, &item, pad_to, to);

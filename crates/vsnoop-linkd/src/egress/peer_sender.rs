@@ -53,6 +53,11 @@ impl Datagrams {
     pub fn set_outer(&mut self, outer: OuterConfig) {
         self.sender.set_outer(outer);
     }
+
+    /// See [`DatagramSender::set_gso`].
+    pub fn set_gso(&mut self, gso: bool) {
+        self.sender.set_gso(gso);
+    }
 }
 
 /// The data connections of a session over an ordered transport.
@@ -282,9 +287,10 @@ impl PeerSender {
     }
 
     /// Sets what was measured of the path of a session's datagrams.
-    pub fn set_path(&mut self, session: u64, loss: f64, bytes_per_s: Option<u64>) {
+    pub fn set_path(&mut self, session: u64, loss: f64, bytes_per_s: Option<u64>, gso: bool) {
         if let Some(SessionSender::Datagrams(datagrams)) = self.session(session) {
             datagrams.sender.set_path(loss, bytes_per_s);
+            datagrams.sender.set_gso(gso);
         }
     }
 

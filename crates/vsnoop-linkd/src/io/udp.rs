@@ -53,6 +53,8 @@ pub struct Destination {
     ends: Endpoints,
     /// Of what is sent from now on.
     pub mark: Mark,
+    /// Whether many may leave with one system call.
+    pub gso: bool,
     /// Sends until GSO is tried again: the outgoing device does no checksums, or refuses long
     /// super-packets. The route may use another device later.
     one_by_one: u32,
@@ -63,10 +65,13 @@ const TRY_AGAIN_SENDS: u32 = 1000;
 
 impl Destination {
     pub fn new(ends: Endpoints) -> Self {
-        Self { ends, mark: Mark::default(), one_by_one: 0 }
+        Self { ends, mark: Mark::default(), gso: true, one_by_one: 0 }
     }
 
     fn is_segmenting_worth_a_try(&mut self) -> bool {
+        if !self.gso {
+            return false;
+        }
         self.one_by_one = self.one_by_one.saturating_sub(1);
         self.one_by_one == 0
     }
@@ -524,6 +529,22 @@ mod tests {
         let tries =
             (0..2 * TRY_AGAIN_SENDS).filter(|_| destination.is_segmenting_worth_a_try()).count();
         assert_eq!(tries, TRY_AGAIN_SENDS as usize + 1);
+    }
+
+    #[test]
+    fn without_gso_datagrams_leave_one_by_one() {
+        let (socket, at) = bound();
+        for gso in [true, false] {
+            let mut destination = Destination { gso, ..to(at) };
+            assert_eq!(socket.send(&mut destination, &[0; 3000], 1000).expect("room"), 3000);
+            let mut inbox = Inbox::new(1);
+            while !inbox.receive(&socket).expect("a datagram") {}
+            let together = inbox.parts().0[0].length;
+            assert_eq!(together, if gso { 3000 } else { 1000 });
+            for _ in 0..(3000 - together) / 1000 {
+                while !inbox.receive(&socket).expect("a datagram") {}
+            }
+        }
     }
 
     #[test]

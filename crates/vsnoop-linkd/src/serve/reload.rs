@@ -352,6 +352,7 @@ impl Link {
             ("link.loop", old.loops != to.loops),
             ("link.stp", old.stp != to.stp),
             ("link.clamp_mss", old.clamp_mss != to.clamp_mss),
+            ("link.gso", old.gso != to.gso),
             ("link.rekey", old.rekey != to.rekey),
             ("link.dead_after", old.dead_after != to.dead_after),
             ("link.key", old.key != to.key),

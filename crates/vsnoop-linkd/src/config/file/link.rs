@@ -31,6 +31,7 @@ pub(super) struct LinkTable {
     pub(super) loops: Field,
     pub(super) stp: Field,
     pub(super) clamp_mss: Field,
+    pub(super) gso: Field,
     pub(super) relay: Field,
     pub(super) rekey: Field,
     pub(super) dead_after: Field,

@@ -106,6 +106,7 @@ fn parse(file: &Path, text: &str) -> Result<Config> {
             .number("link.flood_rate", &link.flood_rate, 0..=1_000_000)?
             .unwrap_or(FLOOD_RATE),
         clamp_mss: reader.truth("link.clamp_mss", &link.clamp_mss)?.unwrap_or(true),
+        gso: reader.truth("link.gso", &link.gso)?.unwrap_or(true),
         rekey: reader
             .time("link.rekey", &link.rekey, 5, 86_400)?
             .unwrap_or(Duration::from_secs(3600)),
