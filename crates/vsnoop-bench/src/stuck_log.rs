@@ -18,7 +18,7 @@ const PAUSE: Duration = Duration::from_millis(250);
 pub fn measure() -> Result<Vec<Figure>> {
     let (_reader, writer) = pipe().context("a pipe")?;
     fill_pipe(&writer)?;
-    let link = "rekey = \"1s\"";
+    let link = "rekey = \"5s\"";
     let mut network =
         Network::configured(Plan { prefix: PREFIX, dead_after: None, link, ..Plan::default() })?;
     network.hosts[0].stderr = Some(writer);

@@ -255,9 +255,10 @@ pub enum Incoming {
     Connections(Vec<ConnectionReceiver>),
 }
 
-/// Calls a peer and makes a session with it. One that etcd names (`source`) is called at addresses
-/// of other hosts only: this host would reach its own services by others. `resolved` gets the addresses that the name resolves
-/// to; `failed` is the one that took the connection last, if no session came of that.
+/// Calls a peer and makes a session with it. `resolved` gets the addresses that its name resolves
+/// to; `failed` is the one that took the connection last, if no session came of that. A peer that
+/// etcd names (`source`) is called at addresses of other hosts only: else a writer there could have
+/// this host call its own services.
 ///
 /// A completed TCP handshake does not prove that the peer answers: a port forwarder may accept the
 /// connection, or the kernel for a process that ends.

@@ -30,7 +30,7 @@ const LAST_NS: u64 = 86_400_000_000_000;
 pub enum BatchChange {
     /// For a trial.
     TriedWithout,
-    /// Batches were to blame; they stay off for so long.
+    /// Batches were to blame; they stay off for this time.
     Off { for_ns: u64 },
     /// Batches are not to blame, or it is time to look again.
     On,

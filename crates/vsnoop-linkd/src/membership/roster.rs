@@ -10,8 +10,8 @@
 //! A host that stays for its session does so for `grace` at most. A peer of the file has precedence
 //! over an entry of its name, and the first host with a key over later ones with the same key.
 //!
-//! Each new address is called at once, and an entry may name any. So an entry is taken only so often
-//! ([`CHANGES`]), a new one of the same name, too: more changes wait, and the last of them counts.
+//! Each new address is called at once, and an entry may name any. So an entry is taken at a bounded
+//! rate ([`CHANGES`]), also a new one of the same name: more changes wait, and the last one counts.
 
 use std::collections::BTreeMap;
 
@@ -231,7 +231,7 @@ impl Roster {
             let (hosts, now_ns) = (&self.hosts, self.now_ns);
             self.changes
                 .retain(|name, changes| hosts.contains_key(name) || !changes.is_unused(now_ns));
-            // So many have come and gone of late: the first of them by name are forgotten.
+            // More have come and gone of late than are kept: the first by name are forgotten.
             while self.changes.len() >= NAMES {
                 self.changes.pop_first();
             }
