@@ -29,12 +29,7 @@ pub(crate) struct Confirmation {
 
 impl Confirmation {
     pub fn new(time: Time) -> Self {
-        Self {
-            since: time,
-            next_ns: time.now_ns + FIRST_NS,
-            pause_ns: 2 * FIRST_NS,
-            until: None,
-        }
+        Self { since: time, next_ns: time.now_ns + FIRST_NS, pause_ns: 2 * FIRST_NS, until: None }
     }
 
     /// Begins with an attempt at once.

@@ -41,6 +41,8 @@ pub enum Case {
     Paused,
     EngineKilled,
     EngineKilledForGood,
+    /// The VM is rolled back in mid-transfer to what it was before (Linux only).
+    RolledBack,
     /// Several CPUs of the host run the programs at the same time.
     Races,
     /// Many senders answer at the same time through a last hop with a short queue, incast control
@@ -69,6 +71,11 @@ impl Case {
             Case::EngineKilled => Some(NOISE_MS + ABSENCE_MS),
             _ => Some(NOISE_MS),
         }
+    }
+
+    /// Can this VM have the fault?
+    pub fn is_for(self, kind: Kind) -> bool {
+        self != Case::RolledBack || kind == Kind::Linux
     }
 
     /// Is there incast control? Then many senders share a last hop.
@@ -106,6 +113,7 @@ impl Case {
             Paused,
             EngineKilled,
             EngineKilledForGood,
+            RolledBack,
             Races,
             Incast(0),
             Incast(50),
@@ -131,6 +139,7 @@ pub(crate) fn end(rng: &mut Rng, bytes: u64) -> EndSettings {
         read: 1_000_000,
         read_gap_ms: 1,
         rto_ms: 250,
+        retries: 15,
         data_probes: rng.bool(),
         trims: true,
         dsack: rng.bool(),
@@ -166,7 +175,8 @@ pub fn scenario(case: Case, kind: Kind, seed: u64, without: bool) -> Scenario {
         | Case::FrozenLong
         | Case::Lossy(..)
         | Case::Idle(_)
-        | Case::IdleInSegments(_) => &[300_000, 1_000_000],
+        | Case::IdleInSegments(_)
+        | Case::RolledBack => &[300_000, 1_000_000],
         Case::Incast(_) => &[20_000, 60_000],
         _ => &[1_000, 10_000, 100_000, 300_000, 1_000_000],
     };
@@ -324,6 +334,15 @@ fn arrange(case: Case, machine: &mut Machine, connection: &mut Connection, rng: 
         Case::EngineKilledForGood => {
             machine.fortune.crash_at = Some(rng.u64(1..400));
             machine.absence_ms = None;
+            machine.fortune.schedule = Schedule::Periodic { from: 0, period: 100, stop: 50 };
+        }
+        Case::RolledBack => {
+            (connection.sender.writes, connection.sender.write_gap_ms) = (40, 20);
+            // Once all is acknowledged the sender waits for the VM, and has nothing to repeat.
+            connection.sender.closes_last = true;
+            connection.guest.closes_last = false;
+            (connection.guest.writes, connection.guest.write_gap_ms) = (2, 300_000);
+            machine.acts = vec![(some_time, Act::Save), (some_time + 200, Act::RollBack)];
             machine.fortune.schedule = Schedule::Periodic { from: 0, period: 100, stop: 50 };
         }
         Case::Incast(stop) => {

@@ -6,13 +6,24 @@ use vsnoop_flow::testing::network::Network;
 use crate::guest::Kind;
 use crate::host::Fortune;
 
-/// Actions of the operator.
+/// Actions of the operator, at the port or the VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Act {
     Attach,
     Detach,
     Pause,
     Resume,
+    /// The state of the VM is saved.
+    Save,
+    /// The VM is rolled back to its saved state.
+    RollBack,
+}
+
+impl Act {
+    /// Does it happen to the VM, with vsnoop and without?
+    pub fn is_of_vm(self) -> bool {
+        matches!(self, Act::Save | Act::RollBack)
+    }
 }
 
 /// One connection.

@@ -26,7 +26,7 @@ use vsnoop_upkeep::LOOK_NS;
 use crate::checks::{self, Told};
 use crate::frame::Summed;
 use crate::guest::{self, Kind};
-use crate::host::{Fortune, Served, described};
+use crate::host::{Fortune, Served, Vcpus, described};
 use crate::kernel::SimulatedPort;
 use crate::wire::{self, Path};
 
@@ -93,6 +93,8 @@ pub struct Setting {
     pub sack: bool,
     /// Includes the handshake; else the connection is established, and the VM has sent data.
     pub handshake: bool,
+    /// What the VM's threads do while it has nothing to read.
+    pub vcpus: Vcpus,
 }
 
 #[derive(Clone)]
@@ -129,6 +131,7 @@ fn end(bytes: u64, window: u64, setting: &Setting) -> EndSettings {
         read: 1_000_000,
         read_gap_ms: 1,
         rto_ms: 200,
+        retries: u32::MAX,
         data_probes: true,
         trims: true,
         dsack: false,
@@ -150,7 +153,7 @@ impl SearchState {
         let path = Path::new(0, 0, false);
         let bytes = setting.segments * u64::from(MSS);
         let ends = [(0, path.clone(), end(0, setting.window, setting))];
-        let fortune = Fortune::kind(1);
+        let fortune = Fortune { vcpus: setting.vcpus, ..Fortune::kind(1) };
         let mut port = SimulatedPort::new(10, 16, |name, shape| {
             // Small, because states are copied.
             if shape.max_entries > 16 && !name.starts_with("doorbell") && name != "slabs" {

@@ -13,7 +13,7 @@ use vsnoop_upkeep::{LOOK_NS, drain};
 
 use crate::checks::{self, Told};
 use crate::frame::{Frame, Summed};
-use crate::guest;
+use crate::guest::{self, Guest};
 use crate::host::{Served, described};
 use crate::kernel::SimulatedPort;
 use crate::scenario::{Act, Scenario};
@@ -93,6 +93,8 @@ struct MachineState {
     engine_event: u64,
     /// When a detach began that has not ended.
     detaching: Option<u64>,
+    saved: Option<Box<dyn Guest>>,
+    was_rolled_back: bool,
 }
 
 pub struct World {
@@ -173,6 +175,8 @@ impl World {
                 timer: u64::MAX,
                 engine_event: u64::MAX,
                 detaching: None,
+                saved: None,
+                was_rolled_back: false,
             }
         });
         let mut w = Self {
@@ -204,14 +208,16 @@ impl World {
             }
         }
         for (m, machine) in self.sc.machines.clone().into_iter().enumerate() {
-            if self.sc.without {
+            let without = self.sc.without;
+            for (ms, act) in machine.acts.into_iter().filter(|(_, act)| !without || act.is_of_vm())
+            {
+                self.events.at(START + ms * MS, Event::Act(m, act));
+            }
+            if without {
                 continue;
             }
             if machine.attached {
                 self.act(m, Act::Attach);
-            }
-            for (ms, act) in machine.acts {
-                self.events.at(START + ms * MS, Event::Act(m, act));
             }
             self.events.at(START, Event::Helper(m));
         }
@@ -253,7 +259,10 @@ impl World {
         for c in 0..self.connections.len() {
             let progress = self.progress(c);
             let connection = &mut self.connections[c];
-            let is_over = connection.sender.is_over() && (progress.is_done || progress.is_reset);
+            // A VM that was rolled back may wait for what its sender does not have any more.
+            let is_lost = self.machines[connection.vm].was_rolled_back;
+            let vm_is_over = progress.is_done || progress.is_reset || is_lost;
+            let is_over = connection.sender.is_over() && vm_is_over;
             if is_over && connection.over_at.is_none() {
                 connection.over_at = Some(self.now);
             }
@@ -288,7 +297,8 @@ impl World {
                 assert_eq!(sender.rcv_nxt, received, "{c}: the sender's copy has the wrong length");
                 Ending::Exact
             } else {
-                let is_whole = progress.accepted >= sender.cfg.bytes + 2;
+                let is_whole = progress.accepted >= sender.cfg.bytes + 2
+                    || self.machines[connection.vm].was_rolled_back;
                 assert!(
                     !sender.is_done() || is_whole,
                     "{c}: the sender believes in more than arrived: {}",
@@ -516,6 +526,11 @@ impl World {
                 machine.detaching = None;
                 machine.served.vm.policy().run = port_run::PORT_ACCELERATE;
             }
+            Act::Save => machine.saved = Some(machine.served.vm.guest.copy()),
+            Act::RollBack => {
+                machine.served.vm.guest = machine.saved.take().expect("its state was saved");
+                machine.was_rolled_back = true;
+            }
             Act::Resume => machine.served.vm.policy().run = port_run::PORT_ACCELERATE,
             Act::Pause => machine.served.vm.policy().run = port_run::PORT_PAUSED,
             Act::Detach => {
@@ -597,7 +612,10 @@ impl World {
             panic!("{c}: a broken frame leaves the host: {:02x?}", frame.bytes)
         };
         let connection = &mut self.connections[c];
-        if vm.port.attached && connection.sender.state != TcpState::Reset {
+        // The checks know what the VM has; one that was rolled back has less than it acknowledged.
+        let has_lost = self.machines[m].was_rolled_back;
+        let vm = &mut self.machines[m].served.vm;
+        if vm.port.attached && connection.sender.state != TcpState::Reset && !has_lost {
             let ConnectionState { told, sender, path, .. } = connection;
             checks::told(told, vm, c, &frame, &s, sender, path);
         }

@@ -24,6 +24,8 @@ pub struct EndSettings {
     pub read: u64,
     pub read_gap_ms: u64,
     pub rto_ms: u64,
+    /// Timeouts in a row after which it gives up (tcp_retries2).
+    pub retries: u32,
     /// Probes a closed window with a byte of data, not with a keep-alive probe.
     pub data_probes: bool,
     /// Accepts the part of a segment that lies within the window.
@@ -101,6 +103,7 @@ pub fn end() -> impl Strategy<Value = EndSettings> {
             read,
             read_gap_ms,
             rto_ms,
+            retries: u32::MAX,
             data_probes,
             trims,
             dsack,

@@ -68,6 +68,10 @@ impl Tcp {
         if self.rto_ns.is_some_and(|t| t <= now) {
             self.rto_ns = None;
             if self.nxt > self.una {
+                if self.backoff >= self.cfg.retries {
+                    self.state = TcpState::Reset;
+                    return;
+                }
                 self.backoff += 1;
                 self.in_recovery = true;
                 self.recover = self.nxt;

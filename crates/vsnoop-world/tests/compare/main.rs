@@ -35,7 +35,7 @@ fn run(kind: Kind) -> Vec<String> {
     let seeds = number("VSNOOP_SEEDS").unwrap_or(20);
     for case in Case::all() {
         let name = format!("{case:?}");
-        if !is_chosen("VSNOOP_CASE", &name) {
+        if !case.is_for(kind) || !is_chosen("VSNOOP_CASE", &name) {
             continue;
         }
         let (mut with_ms, mut without_ms) = (Vec::new(), Vec::new());
@@ -67,6 +67,10 @@ fn run(kind: Kind) -> Vec<String> {
                 let is_excused = end == Ending::Reset && case.may_be_reset();
                 if end != Ending::Exact && end != end_without && !is_excused {
                     wrong.push(format!("{end:?}: {again} {}", with.summary));
+                }
+                let is_reset = end == Ending::Reset && end_without == Ending::Reset;
+                if is_reset && took > took_without * 13 / 10 {
+                    wrong.push(format!("it is reset after {} ms: {again}", took / 1_000_000));
                 }
                 if end == Ending::Exact && end_without == Ending::Exact {
                     with_ms.push(took / 1_000_000);

@@ -4,6 +4,7 @@
 //! at a limit, which `VSNOOP_STATES` raises: they are for `make soak`. A failure has the history
 //! that leads to it, and `VSNOOP_TRACE=1` prints it segment by segment.
 
+use vsnoop_world::host::Vcpus;
 use vsnoop_world::search::{Budget, Found, Setting, replay, search};
 
 /// Limit of a search that is not walked to its end, states.
@@ -68,6 +69,7 @@ const PLAIN: Setting = Setting {
     timestamps: false,
     sack: true,
     handshake: false,
+    vcpus: Vcpus::Busy,
 };
 
 #[test]
@@ -85,6 +87,16 @@ fn a_loss_in_the_network() {
 fn a_loss_inside_the_guest() {
     let budget = Budget { guest_losses: 1, ..NOTHING };
     whole("guest", Setting { budget, ..PLAIN });
+}
+
+/// Nothing follows what the VM loses, and its threads sleep.
+#[test]
+fn losses_inside_a_guest_that_is_idle() {
+    let budget = Budget { guest_losses: 2, ..NOTHING };
+    for vcpus in [Vcpus::Halted, Vcpus::Unnamed] {
+        let found = part("idle", Setting { budget, window: 2, vcpus, ..PLAIN });
+        assert_eq!(found.resets, 0);
+    }
 }
 
 #[test]
