@@ -77,7 +77,10 @@ enum from_vm_verdict {
 /* The VM's RST says that it does not know the connection (any more), which it has not closed, and
  * the host has bytes for it: it was rebooted, say. */
 #define EVENT_FORGOTTEN 0x40000
-#define EVENT_FORWARDED 0x1000000 /* the VM is seen to forward the flow */
+#define EVENT_FORWARDED 0x4000000 /* the VM is seen to forward the flow */
+
+/* TO_VM_DROP: the engine carries the ACK of this segment, which is all it had. */
+#define EVENT_ACK_WAITS 0x80000
 
 /* Outcome of a decision. */
 struct outcome {
