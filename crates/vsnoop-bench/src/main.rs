@@ -11,6 +11,8 @@
 //! - [`tiny_segments`]: what a VM that sends super-packets of one-byte segments costs the others;
 //! - [`forged_addresses`]: what a VM that invents source addresses costs a VM beside it;
 //! - [`nat_resume`]: how long a transfer takes after a silence that a NAT does not survive;
+//! - [`router`]: uploads through a VM that forwards to a slower path with a smaller MTU;
+//! - [`idle_guest`]: uploads to a machine that is idle and loses segments behind its ring;
 //! - [`verifier`]: how long attaching takes, and the instructions that the kernel walks before it
 //!   accepts a hook.
 //! - [`idle`]: memory that an attached idle port takes.
@@ -22,11 +24,13 @@ mod fleet;
 mod flows;
 mod forged_addresses;
 mod idle;
+mod idle_guest;
 mod incast;
 mod lookup;
 mod memory;
 mod nat_resume;
 mod packet;
+mod router;
 mod slow_peer;
 mod stage;
 mod throughput;
@@ -60,7 +64,7 @@ fn known_names() -> PossibleValuesParser {
 
 /// The measurements, by the names of their modules.
 type Part = (&'static str, fn() -> Result<Vec<Figure>>);
-const PARTS: [Part; 12] = [
+const PARTS: [Part; 14] = [
     ("idle", idle::measure),
     ("lookup", lookup::measure),
     ("incast", incast::measure),
@@ -73,6 +77,8 @@ const PARTS: [Part; 12] = [
     ("tiny_segments", tiny_segments::measure),
     ("forged_addresses", forged_addresses::measure),
     ("nat_resume", nat_resume::measure),
+    ("router", router::measure),
+    ("idle_guest", idle_guest::measure),
     ("throughput", throughput::measure),
 ];
 

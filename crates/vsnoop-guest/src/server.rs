@@ -12,7 +12,7 @@ use crate::control::Stats;
 use crate::transfer::{self, Direction, Header, Sender, Verdict};
 
 /// Counters of the server.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Counts {
     open: AtomicU64,
     exact: AtomicU64,

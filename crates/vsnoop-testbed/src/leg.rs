@@ -38,6 +38,7 @@ pub struct Leg {
     // Before its namespace.
     relay: Relay,
     far: Netns,
+    counts: Arc<server::Counts>,
 }
 
 impl Leg {
@@ -54,8 +55,9 @@ impl Leg {
         }
         far.up_with("eth0", &[(FAR.into(), PREFIX_LENGTH)])?;
         far.ip(&format!("route add default via {NEAR}"))?;
-        far.run(|| server::start(Arc::default()))?;
-        Ok(Self { relay, far })
+        let counts = Arc::default();
+        far.run(|| server::start(Arc::clone(&counts)))?;
+        Ok(Self { relay, far, counts })
     }
 
     /// The transfer server at the far end.
@@ -65,6 +67,11 @@ impl Leg {
 
     pub fn far(&self) -> &Netns {
         &self.far
+    }
+
+    /// Bytes of uploads that the server has read.
+    pub fn received_bytes(&self) -> u64 {
+        self.counts.stats().received_bytes
     }
 
     /// Bytes that the VM has put on the leg, lost ones too; a super-packet has one header.
