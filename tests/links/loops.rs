@@ -48,12 +48,14 @@ fn is_stopped(host: &Host) -> Result<bool> {
     Ok(port["up"] == false && reason.contains("closes a loop"))
 }
 
-/// The VMs say something to all again and again, and what goes round once goes round for ever.
-fn speak(network: &Network) {
+/// The VMs ask all for each other, again and again.
+fn speak(network: &Network) -> Result<()> {
     for host in &network.hosts {
-        // Lost or not.
+        host.vms[0].ip("neigh flush dev eth0")?;
+        // Answered or not.
         let _ = host.vms[0].ping(inner_v4(1 - host.number(), 0), 1);
     }
+    Ok(())
 }
 
 fn told() -> Result<()> {
@@ -65,7 +67,7 @@ fn told() -> Result<()> {
     }
     cable(&network)?;
     wait_until("the loop is told", PATIENCE, || {
-        speak(&network);
+        speak(&network)?;
         Ok(says_loop(&a.status()?) || says_loop(&b.status()?))
     })?;
     for host in [a, b] {
@@ -83,7 +85,7 @@ fn stopped() -> Result<()> {
     let [a, b] = &network.hosts[..] else { unreachable!("two hosts") };
     cable(&network)?;
     wait_until("a port is stopped", PATIENCE, || {
-        speak(&network);
+        speak(&network)?;
         Ok(is_stopped(a)? || is_stopped(b)?)
     })?;
     a.vms[0].ping_each(inner_v4(1, 0), ECHOES, ECHO_PATIENCE)?;

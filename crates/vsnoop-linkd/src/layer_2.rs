@@ -26,7 +26,7 @@ const QUIET_NS: u64 = 600 * SECOND_NS;
 const MOST_SAID: usize = 64;
 /// Problems of a kind that are shown.
 const MOST_SHOWN: usize = 16;
-/// A loop is left to other links for up to so long.
+/// The longest time that a loop is left to other links.
 const PATIENCE_NS: u64 = 15 * SECOND_NS;
 /// Frames of a loop that is there come back all the time.
 const PRESENT_NS: u64 = 2 * SECOND_NS;
@@ -34,7 +34,7 @@ const PRESENT_NS: u64 = 2 * SECOND_NS;
 const STOP_NS: u64 = 300 * SECOND_NS;
 
 /// What a problem is about.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 enum Subject {
     Full,
     Fixed(Mac),
@@ -99,7 +99,10 @@ impl Layer2 {
             }
             Location::Peer(slot) => format!("peer {}", peer(slot.into()).unwrap_or("?")),
         };
-        let loops = shared.table.loops(now_ns);
+        let mut loops = shared.table.loops(now_ns);
+        // Frames go round in both directions.
+        loops.sort_by_key(|found| (subject(found), found.since_ns));
+        loops.dedup_by_key(|found| subject(found));
         self.start_again(shared, now_ns);
         if self.policy == LoopPolicy::Block {
             self.stop(shared, &loops, now_ns);
@@ -177,7 +180,6 @@ impl StoppedPort {
 }
 
 fn subject(found: &Loop) -> Subject {
-    // Frames go round in both directions.
     Subject::Loop(found.first.min(found.back), found.first.max(found.back))
 }
 

@@ -3,8 +3,8 @@
 //! A frame to a group or to all comes from one location. Where the same frame comes from another
 //! one a moment later, it went round: by a second link, a cable or a bridge between two sites. One
 //! such frame proves nothing (a VM that moves repeats its announcement), many over some seconds do,
-//! or are meant to: whoever has seen a frame can repeat it at another location. So a loop is told,
-//! and whether a port is stopped for it is up to the operator.
+//! or are meant to: a VM that has seen a frame can repeat it at another location. So a loop is
+//! told, and whether a port is stopped for it is up to the operator.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -21,12 +21,13 @@ const FRAMES: usize = 1024;
 const ROUND_NS: u64 = SECOND_NS;
 /// Pairs of locations that are watched at a time.
 const PAIRS: usize = 64;
-/// Frames must come back for this long,
+/// Frames must come back for this time,
 const PROOF_NS: u64 = 5 * SECOND_NS;
-/// so many of them,
+/// at least this number of them,
 const PROOF_FRAMES: u64 = 10;
-/// and no longer ago than this.
-const SILENT_NS: u64 = 5 * SECOND_NS;
+/// and the last one within this time: the bound on copies ends each frame's way round soon, and
+/// the next one that shows the loop may be an ARP request.
+const SILENT_NS: u64 = 30 * SECOND_NS;
 
 /// Frames come back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

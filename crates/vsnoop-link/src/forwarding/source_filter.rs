@@ -2,8 +2,8 @@
 //!
 //! | configured | a frame of the VM passes if |
 //! |---|---|
-//! | MAC addresses | its Ethernet source is one of them, and so is the sender of ARP and RARP, and |
-//! | | the link-layer address that it gives for itself in neighbour discovery |
+//! | MAC addresses | its Ethernet source is one of them, and so is the sender of ARP and RARP, |
+//! | | and the link-layer address that it gives for itself in neighbour discovery |
 //! | IP addresses | it is IPv4 or ARP from one of them, IPv6 from one of them or a link-local one |
 //! | | it is from 0.0.0.0, and asks for an address (DHCP), or probes for its own (RFC 5227) |
 //! | | it is from `::`, and DAD, a router solicitation or an MLD report (RFC 4862, RFC 3590) |

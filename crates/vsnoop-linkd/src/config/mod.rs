@@ -33,7 +33,7 @@ pub use peer::{
     TrustConfig,
 };
 pub use rules::{Compress, FrameFields, RuleChange, RuleError, Rules, Selector, TooManyRules, Vm};
-pub use value::{Address, PORT, ValueError, dictionary, is_link_name, name};
+pub use value::{Address, LoopPolicy, PORT, ValueError, dictionary, is_link_name, name};
 pub use vsnoop_config::Place;
 pub use vsnoop_link::compress::Method;
 pub use vsnoop_link::forwarding::{Mac, SourceFilter};
@@ -124,16 +124,6 @@ pub struct PortConfig {
     pub sources: SourceFilter,
     /// How many; `None`: any number.
     pub quota: Option<usize>,
-}
-
-/// What follows if frames come back.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum LoopPolicy {
-    /// It is said.
-    #[default]
-    Report,
-    /// The port that closes the loop is stopped, too.
-    Block,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,8 +5,6 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::LoopPolicy;
-
 /// UDP and TCP, where nothing else is said. IANA has assigned 7748 to 7774 to no service.
 pub const PORT: u16 = 7757;
 
@@ -59,6 +57,16 @@ pub enum ValueError {
     Prefix,
     #[error("there is no such [[peer]]; there is {names}")]
     Peer { names: String },
+}
+
+/// What follows if frames come back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LoopPolicy {
+    /// It is said.
+    #[default]
+    Report,
+    /// The port that closes the loop is stopped, too.
+    Block,
 }
 
 /// Where a peer listens. A host name is resolved whenever it is dialled.

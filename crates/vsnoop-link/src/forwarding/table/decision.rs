@@ -1,7 +1,7 @@
 //! Where a frame goes, and how much of what is copied a source may send.
 
-use super::entry::{AddressKey, LearnedEntry};
-use super::{SECOND_NS, SourceState, Table, Whereabouts};
+use super::entry::{AddressKey, LearnedEntry, SECOND_NS, Whereabouts};
+use super::{SourceState, Table};
 use crate::forwarding::frame_addresses::FrameAddresses;
 use crate::forwarding::location::{DropReason, ForwardingDecision, Location, Scope};
 use crate::forwarding::membership::MembershipMessage;

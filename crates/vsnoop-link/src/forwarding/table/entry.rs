@@ -3,10 +3,21 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
-use super::{SECOND_NS, Whereabouts};
 use crate::forwarding::location::Location;
 use crate::forwarding::mac::Mac;
 use crate::rate::Rate;
+
+pub(super) const SECOND_NS: u64 = 1_000_000_000;
+
+/// Where an address is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Whereabouts {
+    At(Location),
+    /// Two locations use it; the first had it before.
+    Either(Location, Location),
+    /// More than two do.
+    Anywhere,
+}
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct AddressKey {
@@ -55,7 +66,7 @@ pub(super) struct LearnedEntry {
 
 /// An address that sends for this long has proved itself.
 const PROOF_S: u32 = 2;
-/// After so long a proof that found no room is tried again.
+/// When a proof that found no room is tried again.
 const AGAIN_S: u32 = 1;
 
 /// Seconds of a link's clock.

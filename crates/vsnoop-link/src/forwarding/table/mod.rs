@@ -52,7 +52,8 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-use self::entry::{AddressKey, Contest, LearnedEntry};
+pub use self::entry::Whereabouts;
+use self::entry::{AddressKey, Contest, LearnedEntry, SECOND_NS};
 use self::fixed::FixedAddresses;
 pub use self::fixed::FixedElsewhere;
 pub use self::room::Room;
@@ -60,8 +61,6 @@ use super::groups::Groups;
 use super::location::{DropReason, LearnedAddress, Location, Scope};
 use super::mac::Mac;
 use crate::rate::Rate;
-
-const SECOND_NS: u64 = 1_000_000_000;
 
 /// How often `seen_ns` is written at most: other cores read it.
 const REFRESH_NS: u64 = SECOND_NS / 4;
@@ -92,16 +91,6 @@ impl Default for TableSettings {
             passes_bpdus: false,
         }
     }
-}
-
-/// Where an address is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Whereabouts {
-    At(Location),
-    /// Two locations use it; the first had it before.
-    Either(Location, Location),
-    /// More than two do.
-    Anywhere,
 }
 
 /// State of the location that a frame came from.

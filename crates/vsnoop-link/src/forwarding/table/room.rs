@@ -2,7 +2,7 @@
 //!
 //! | an address | is | and gives way |
 //! |---|---|---|
-//! | seen once, or a few times within two seconds | *new* | to any other new one, the oldest first |
+//! | seen once, or for less than two seconds | *new* | to any other new one, the oldest first |
 //! | seen for longer, or that has answered a frame | *proven* | never to a new one |
 //!
 //! So a flood of invented addresses pushes out invented ones. Of a full table the location with
@@ -10,8 +10,8 @@
 //! of the table are for proven addresses; beyond, the location with most of them gives one up for a
 //! location that has fewer. An address that is too old makes room for any.
 //!
-//! Which entry goes is decided by a sample, its oldest: finding the oldest of all would make a flood
-//! expensive.
+//! Which entry goes is decided by a sample, its oldest: finding the oldest of all would make a
+//! flood expensive.
 
 use super::entry::{AddressKey, LearnedEntry};
 use super::{LocationEntry, Table};
@@ -86,7 +86,7 @@ impl Table {
         if is_full { Err(DropReason::TooMany) } else { Ok(()) }
     }
 
-    /// Removes addresses until there are so many.
+    /// Removes addresses until there are no more than these.
     pub(super) fn make_room(&mut self, entries: usize, now_ns: u64) {
         while self.known.len() > entries {
             let new = self.largest(|entry| entry.new.len()).map(|(at, _)| (at, false));
