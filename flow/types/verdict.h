@@ -64,8 +64,6 @@ enum from_vm_verdict {
 #define EVENT_WAKE 0x00800 /* wake the engine */
 #define EVENT_FREE 0x01000 /* hold.claimed was set: free chunks that the VM has acknowledged */
 #define EVENT_HOLD_FULL 0x02000 /* no memory for a segment */
-#define EVENT_HOLD_BUSY 0x1000000 /* a segment found the chain claimed by another CPU */
-#define EVENT_NOT_COPIED 0x2000000 /* a segment was not copied, and memory is not the reason */
 #define EVENT_ABANDONED 0x04000 /* reset: no engine is left to hand over its bytes */
 #define EVENT_OUT_OF_ORDER 0x08000 /* kept in an out-of-order range */
 /* The segment has an ACK or a window that the VM does not know. If the VM does not get the
@@ -77,10 +75,11 @@ enum from_vm_verdict {
 /* The VM's RST says that it does not know the connection (any more), which it has not closed, and
  * the host has bytes for it: it was rebooted, say. */
 #define EVENT_FORGOTTEN 0x40000
-#define EVENT_FORWARDED 0x4000000 /* the VM is seen to forward the flow */
-
 /* TO_VM_DROP: the engine carries the ACK of this segment, which is all it had. */
 #define EVENT_ACK_WAITS 0x80000
+#define EVENT_HOLD_BUSY 0x100000 /* a segment found the chain claimed by another CPU */
+#define EVENT_NOT_COPIED 0x200000 /* a segment was not copied, and memory is not the reason */
+#define EVENT_FORWARDED 0x400000 /* the VM is seen to forward the flow */
 
 /* Outcome of a decision. */
 struct outcome {
