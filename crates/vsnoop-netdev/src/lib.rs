@@ -1,6 +1,6 @@
 //! Network devices as the kernel describes them, and changes of them ([`change`]): requests over
-//! rtnetlink ([`netlink`]) and to drivers ([`ethtool`]), notifications ([`events`]); and taps that
-//! are opened ([`tap`]).
+//! rtnetlink ([`netlink`]) and to drivers ([`ethtool`]), notifications ([`events`]); what bridges
+//! have learned ([`fdb`]); and taps that are opened ([`tap`]).
 //!
 //! sysfs shows the network namespace in which it was mounted; these ask in that of the calling
 //! thread.
@@ -8,6 +8,7 @@
 pub mod change;
 pub mod ethtool;
 pub mod events;
+pub mod fdb;
 pub mod netlink;
 pub mod tap;
 
@@ -29,6 +30,8 @@ pub enum Error {
     FindIndex { index: u32, source: netlink::Error },
     #[error("list the network devices")]
     List(#[source] netlink::Error),
+    #[error("look for an address in the bridge with index {bridge}")]
+    Fdb { bridge: u32, source: netlink::Error },
 }
 
 /// A network device of the calling thread's namespace.
