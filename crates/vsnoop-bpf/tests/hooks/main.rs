@@ -34,7 +34,7 @@ const REDIRECT: i32 = 7;
 
 fn main() {
     let arguments = Arguments::from_args();
-    let tests: [(&str, fn()); 39] = [
+    let tests: [(&str, fn()); 40] = [
         ("the_verifier_accepts_both_hooks", the_verifier_accepts_both_hooks),
         ("a_port_is_attached_once_and_found_again", a_port_is_attached_once_and_found_again),
         (
@@ -660,9 +660,7 @@ fn an_ack_that_comes_while_the_engine_writes_a_frame_is_left_to_it() {
     let number = record.hold.into();
     let memory = HoldMaps::open(&port).expect("open the memory").expect("there is a hold");
     port.run_hook(Hook::FromVm, &of_vm(500, 4000, 9000, &[], &[1; 100]), 1).expect("run");
-    let verdict = |ack| {
-        port.run_hook(Hook::ToVm, &of_sender(5000, ack, &[]), 1).expect("run").0
-    };
+    let verdict = |ack| port.run_hook(Hook::ToVm, &of_sender(5000, ack, &[]), 1).expect("run").0;
     // In HOLDING, and where the ACK is noted without the lock.
     for ack in [510, 540] {
         memory.set_sending(number, Some(now_ns()));
