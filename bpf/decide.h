@@ -62,7 +62,8 @@ static __always_inline void note(struct port *port, const struct outcome *out, _
 		return;
 	port_learn(&port->state, out, now);
 	if (!(out->events &
-	      ~(EVENT_PROMPT | EVENT_PASSIVE | EVENT_WAKE | EVENT_FREE | EVENT_SENDER_ACK)))
+	      ~(EVENT_PROMPT | EVENT_PASSIVE | EVENT_WAKE | EVENT_FREE | EVENT_SENDER_ACK |
+		EVENT_ACK_WAITS)))
 		return;
 	st = stats_of(port);
 	if (st)
@@ -181,18 +182,6 @@ __noinline enum to_vm_verdict decide_locked(struct port *port, const struct flow
 	return verdict;
 }
 
-/* Notes the sender's ACK for later frames of the engine. */
-static __noinline void note_sender(struct port *port, const struct flow_key *key, struct flow *f,
-				   const struct segment *s)
-{
-	struct hold *h = hold_of(port, f->hold);
-
-	/* The hash differs when the record is another flow's by now: its VM must not get this
-	 * ACK. */
-	if (h && f->key_hash == flow_key_hash(key))
-		hold_note_sender(f, h, s);
-}
-
 /* Of port_state.coarse: the time in these low bits, by 2^COARSE_SHIFT ns; above them the jiffy. */
 #define COARSE_BITS 40
 #define COARSE_SHIFT 20
@@ -209,6 +198,21 @@ static __always_inline __u64 coarse_ns(struct port *port, __u64 jiffy)
 		*(volatile __u64 *)known = at;
 	}
 	return at << (64 - COARSE_BITS) >> (64 - COARSE_BITS) << COARSE_SHIFT;
+}
+
+/* Notes the sender's ACK for later frames of the engine. Returns whether the engine carries it to
+ * the VM (hold_leaves_ack_to_engine()). */
+static __noinline bool note_sender(struct port *port, const struct flow_key *key, struct flow *f,
+				   const struct segment *s)
+{
+	struct hold *h = hold_of(port, f->hold);
+
+	/* The hash differs when the record is another flow's by now: its VM must not get this
+	 * ACK. */
+	if (!h || f->key_hash != flow_key_hash(key) || !hold_note_sender(f, h, s))
+		return false;
+	return h->sending &&
+	       hold_leaves_ack_to_engine(f, h, coarse_ns(port, bpf_jiffies64()));
 }
 
 /* Does the fast path read segments of this flow? */
@@ -265,9 +269,12 @@ static __always_inline enum to_vm_verdict decide_to_vm(struct port *port,
 		return decide_locked(port, key, s, out, path);
 	if (flow_is_plain_ack(f, s)) {
 		flow_note_ack(f, s);
-		if (f->hold)
-			note_sender(port, key, f, s);
-		return TO_VM_PASS;
+		if (!f->hold || !note_sender(port, key, f, s))
+			return TO_VM_PASS;
+		out->hold = f->hold;
+		out->events = EVENT_WAKE | EVENT_ACK_WAITS;
+		wake_engine(port, out);
+		return TO_VM_DROP;
 	}
 	if (f->mode == FLOW_PASSIVE && pass_passive(port, key, f, s)) {
 		out->events = EVENT_PASSIVE;

@@ -269,6 +269,8 @@ int to_vm(struct __sk_buff *skb)
 	case TO_VM_FORWARD:
 		return rewrite_seq(skb, &p, &s, &out.ack) ? HOOK_DROP : HOOK_NEXT;
 	case TO_VM_DROP:
+		if (out.events & EVENT_ACK_WAITS)
+			return HOOK_DROP;
 		break;
 	}
 	st->hold_dropped++;

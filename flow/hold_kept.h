@@ -54,6 +54,31 @@ static __always_inline enum kept_verdict hold_leave_to_vm(struct flow *f, const 
 	return taken ? KEPT_DROP : KEPT_PASS;
 }
 
+/* After so many bytes in order a hole is forgotten. */
+#define HOLD_LOSSY_BYTES (1u << 20)
+
+/* Notes a hole. A sender without SACK mends one hole in a round trip, and waits for a
+ * timeout if that is lost, too. In a wide window there are more holes than it can mend: once they
+ * recur it is shown the VM's own window, as it would be without the host. */
+static __always_inline void hold_note_hole(const struct flow *f, struct hold *h)
+{
+	if (f->flags & FLOW_F_SACK)
+		return;
+	if (h->lossy_left)
+		h->flags |= HOLD_LOSSY;
+	h->lossy_left = HOLD_LOSSY_BYTES;
+}
+
+/* Notes bytes in order. */
+static __always_inline void hold_note_in_order(struct hold *h, __u32 bytes)
+{
+	if (!h->lossy_left)
+		return;
+	h->lossy_left -= bytes < h->lossy_left ? bytes : h->lossy_left;
+	if (!h->lossy_left)
+		h->flags &= ~HOLD_LOSSY;
+}
+
 /* A copy in order, up to `end`: moves NEXT_SEQ, and returns by how many bytes. */
 static __always_inline __u32 hold_extend(struct flow *f, struct hold *h, const struct segment *s,
 					 struct seq end, const struct decision_context *c,
@@ -66,6 +91,7 @@ static __always_inline __u32 hold_extend(struct flow *f, struct hold *h, const s
 	if (f->mode == FLOW_HOLDING && seq_eq(f->high_seq, f->next_seq))
 		h->since_ns = c->now;
 	bytes = seq_diff(end, f->next_seq);
+	hold_note_in_order(h, bytes);
 	f->next_seq = h->tail = end;
 	if (f->mode == FLOW_HOLDING) {
 		out->events |= EVENT_WAKE;
@@ -85,10 +111,14 @@ static __always_inline enum kept_verdict
 hold_answer_out_of_order(struct flow *f, struct hold *h, const struct segment *s, struct seq end,
 			 const struct decision_context *c, struct outcome *out)
 {
+	__u32 ranges = h->range_count;
+
 	/* Its TSval does not become TS.Recent (RFC 7323, section 4.3). */
 	f->ramp = 0;
 	out->events |= EVENT_OUT_OF_ORDER;
 	hold_note_range(h, s->seq, end);
+	if (h->range_count > ranges)
+		hold_note_hole(f, h);
 	flow_fill_ack(f, h, s, c, out);
 	return KEPT_ACK;
 }
@@ -112,7 +142,7 @@ static __always_inline enum kept_verdict flow_kept(struct flow *f, struct hold *
 	bool within = seq_le(end, f->right_edge);
 	bool handed = within && (taken || hand == HAND_ON);
 
-	out->events &= EVENT_SENDER_ACK;
+	out->events &= EVENT_SENDER_ACK | EVENT_WAKE;
 	h->claimed = 0;
 	flow_note_data(f, s, c->now, out);
 	if (!copied)

@@ -47,7 +47,8 @@ static __always_inline bool hold_note_sender(const struct flow *f, struct hold *
 		h->sender_window = s->window;
 	}
 	if (seq_gt(s->ack, h->snd_una)) {
-		h->snd_una = s->ack;
+		/* A full barrier: see hold_leaves_ack_to_engine(). */
+		__sync_lock_test_and_set(&h->snd_una.v, s->ack.v);
 		has_new_ack = true;
 	}
 	if (s->bits & SEG_TIMESTAMPS && (__s32)(s->tsval - h->tsval) >= 0) {
@@ -55,6 +56,25 @@ static __always_inline bool hold_note_sender(const struct flow *f, struct hold *
 		h->tsecr = s->tsecr;
 	}
 	return has_new_ack;
+}
+
+/* An engine that was killed while it wrote a frame is waited for no longer than this, 2^20 ns. */
+#define HOLD_SENDING 64
+
+/* Is the engine writing a frame at this moment? That may have an older ACK, and get to the VM after
+ * a segment with this one; some TCPs (smoltcp) drop it then with its data. So the engine carries the
+ * ACK itself, behind its frame. The hooks write snd_una and then read `sending`, the engine writes
+ * `sending` before a hook reads snd_una for its frame: at least one of them sees the other. */
+static __always_inline bool hold_leaves_ack_to_engine(const struct flow *f, struct hold *h,
+						      __u64 now)
+{
+	__s32 since = flow_stamp(now) - *(volatile __u32 *)&h->sending;
+
+	if (!h->sending || since < -HOLD_SENDING || since > HOLD_SENDING ||
+	    f->flags & FLOW_F_UNCONFIRMED)
+		return false;
+	*(volatile __u32 *)&h->ack_waits = 1;
+	return true;
 }
 
 /* Fills in a pure ACK for the VM with the sender's latest ACK and window. */

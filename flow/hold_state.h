@@ -181,7 +181,8 @@ static __always_inline void hold_init(struct flow *f, struct hold *h, __u16 numb
 		   (f->flags & FLOW_F_UNCONFIRMED ? HOLD_UNCONFIRMED : 0);
 	h->mss = f->mss;
 	h->unanswered = 0;
-	h->old_acks = h->wants_acks = 0;
+	h->old_acks = h->wants_acks = h->lossy_left = 0;
+	h->sending = h->ack_waits = 0;
 	h->answered = h->resends + h->probes;
 	copy_mac(h->next_hop, f->next_hop);
 	f->hold = number;

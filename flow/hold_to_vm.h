@@ -240,6 +240,19 @@ static __always_inline enum to_vm_verdict hold_abandon(struct flow *f, struct ho
 	return flow_answer_reset(f, s, out);
 }
 
+/* The VM does not get a segment with a new ACK: who brings it the ACK? An EVENT_ bit. */
+static __always_inline __u32 hold_bring_ack(const struct flow *f, struct hold *h, __u64 now)
+{
+	return hold_leaves_ack_to_engine(f, h, now) ? EVENT_WAKE : EVENT_SENDER_ACK;
+}
+
+/* Is there nothing in this segment besides ACK and window? */
+static __always_inline bool segment_is_pure_ack(const struct flow *f, const struct segment *s)
+{
+	return !s->len && (s->tcp_flags & ~(TCP_PSH | TCP_ECE)) == TCP_ACK &&
+	       !(s->bits & SEG_FOREIGN) && seq_ge(s->seq, f->next_seq);
+}
+
 /* As flow_to_vm(); for a flow with a hold (`h`) it may also return TO_VM_KEEP, TO_VM_DROP and
  * TO_VM_FORWARD. */
 static __always_inline enum to_vm_verdict hold_to_vm(struct flow *f, struct hold *h,
@@ -265,7 +278,9 @@ static __always_inline enum to_vm_verdict hold_to_vm(struct flow *f, struct hold
 		if (hold_is_abandoned(f, h, c->port, c->now))
 			return hold_abandon(f, h, s, c->now, out);
 		if (hold_keeps_segment(f, h, s, c, out) && hold_claim_chain(f, h)) {
-			out->events |= has_new_ack ? EVENT_SENDER_ACK : 0;
+			out->events |= has_new_ack ? hold_bring_ack(f, h, c->now) : 0;
+			if (out->events & EVENT_WAKE)
+				out->hand = HAND_NOTHING;
 			return TO_VM_KEEP;
 		}
 	}
@@ -281,8 +296,15 @@ static __always_inline enum to_vm_verdict hold_to_vm(struct flow *f, struct hold
 			flow_note_ack(f, s);
 		verdict = hold_answer_not_kept(f, h, s, c, out);
 	}
-	if (has_new_ack && (verdict == TO_VM_REACK || verdict == TO_VM_DROP))
-		out->events |= EVENT_SENDER_ACK;
+	if (!has_new_ack)
+		return verdict;
+	if (verdict == TO_VM_REACK || verdict == TO_VM_DROP) {
+		out->events |= hold_bring_ack(f, h, c->now);
+	} else if (verdict != TO_VM_RESET && segment_is_pure_ack(f, s) &&
+		   hold_leaves_ack_to_engine(f, h, c->now)) {
+		out->events |= EVENT_WAKE | EVENT_ACK_WAITS;
+		return TO_VM_DROP;
+	}
 	return verdict;
 }
 

@@ -95,19 +95,21 @@ struct hold {
 	__u16 unanswered; /* bytes / 16 kept since the last early ACK */
 	__u32 marked; /* held segments with a CE mark, which the VM must echo (RFC 3168) */
 	struct seq sure; /* the ring has taken all bytes below */
+	/* Segments of the VM in a row whose ACK is below VM_SEQ: it was rolled back, perhaps. */
+	__u32 old_acks;
+	__u32 lossy_left; /* bytes in order until its holes are forgotten (HOLD_LOSSY) */
 	__u32 answered; /* resends + probes when the VM's last segment came */
 	__u32 vm_acks; /* ACKs of the VM */
 	__u32 duplicate_acks; /* duplicate ACKs of the VM, which report a loss (RFC 5681) */
 	__u32 sack_count; /* SACK blocks of the last duplicate ACK */
 	struct seq sack[8]; /* left and right edge of each block */
 	__u32 woken; /* the engine was woken for this hold, and has not looked yet */
-	/* Segments of the VM in a row whose ACK is below VM_SEQ: it was rolled back, perhaps. */
-	__u32 old_acks;
 	__u16 path_mss; /* bytes in a segment for the path behind the VM at most; 0: any */
 	__u8 sender_ttl; /* TTL or hop limit of the sender's last segment */
 	__u8 zero3;
 	__u32 too_big; /* how often path_mss was lowered */
 	__u32 due_acks; /* ACKs of a timed byte that were due: two segments waited for one */
+	__u32 zero4;
 	__u64 due_ns; /* how long they took in all */
 
 	/* Engine. */
@@ -120,6 +122,8 @@ struct hold {
 	__u32 probes; /* keep-alive probes (RFC 9293, section 3.8.4) */
 	__u32 wants_acks; /* 1: wake the engine for each ACK of the VM */
 	__u32 late; /* 1: the VM is late for another reason than its CPU */
+	__u32 sending; /* since when the engine writes a frame, 2^20 ns, odd; 0: it does not */
+	__u32 ack_waits; /* 1: the hooks dropped an ACK of the sender, which the engine carries */
 	__u32 zero2;
 };
 
@@ -129,6 +133,7 @@ struct hold {
 #define HOLD_OVER 0x04 /* the connection was reset: the engine sends nothing more */
 /* FLOW_F_UNCONFIRMED: the engine sends only data from VM_SEQ on, which complete the handshake. */
 #define HOLD_UNCONFIRMED 0x08
+#define HOLD_LOSSY 0x20 /* holes recur, and the sender has no SACK: see hold_note_hole() */
 #define HOLD_NO_WINDOW 0x10 /* `sender_window` is not known yet: the record's last user left it */
 
 /* Argument of reclaim(): what the engine wants freed of a hold. */

@@ -315,6 +315,22 @@ impl HoldMaps {
         });
     }
 
+    /// Tells the hooks that a frame is being written since `now_ns`; `None`: it has been.
+    pub fn set_sending(&self, number: u32, now_ns: Option<u64>) {
+        let since = now_ns.map_or(0, vsnoop_flow::hold::sending_since);
+        self.set(number, std::mem::offset_of!(hold, sending), |word| {
+            // The hook that the frame passes reads the sender's ACK after this.
+            word.swap(since, Ordering::SeqCst);
+        });
+    }
+
+    /// Notes whether an ACK that the hooks dropped waits for a frame.
+    pub fn set_ack_waits(&self, number: u32, waits: bool) {
+        self.set(number, std::mem::offset_of!(hold, ack_waits), |word| {
+            word.store(waits.into(), Ordering::SeqCst);
+        });
+    }
+
     /// Counts a frame that the VM was handed for the first time.
     pub fn count_handover(&self, number: u32) {
         self.set(number, std::mem::offset_of!(hold, handovers), count_one);

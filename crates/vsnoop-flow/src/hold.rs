@@ -119,6 +119,11 @@ pub fn sender_ack(f: &flow, h: &hold) -> ack_fields {
     ack
 }
 
+/// Field `sending` of a hold while the engine writes a frame.
+pub fn sending_since(now_ns: u64) -> u32 {
+    (now_ns >> 20) as u32 | 1
+}
+
 /// May another flow take this hold, because the flow is silent?
 pub fn is_idle(f: &flow, h: &hold, now: u64) -> bool {
     // SAFETY: as in to_vm().

@@ -97,6 +97,10 @@ pub trait Memory {
     fn clear_busy(&mut self, number: u32);
     /// Tells the hooks whether to ring for each ACK of the VM.
     fn set_wants_acks(&mut self, number: u32, wants: bool);
+    /// Tells the hooks that a frame is being written since `now_ns`; `None`: it has been.
+    fn set_sending(&mut self, number: u32, now_ns: Option<u64>);
+    /// Notes whether an ACK that the hooks dropped waits for a frame.
+    fn set_ack_waits(&mut self, number: u32, waits: bool);
     /// Sign of life for the hooks.
     fn heartbeat(&mut self, now_ns: u64);
     /// Notes that the VM waits for a CPU, for the hooks.
@@ -298,7 +302,12 @@ impl Engine {
             ring_is_full: false,
             ticks: 0,
         };
-        for number in (1..=count).filter(|&number| host.read(number).used != 0) {
+        for number in 1..=count {
+            if host.read(number).used == 0 {
+                continue;
+            }
+            // The last engine may have been killed meanwhile.
+            host.set_sending(number, None);
             engine.inherited.insert(number);
             engine.queue(number);
         }
@@ -453,7 +462,7 @@ impl Engine {
             }
             let mut view = View::new(&hold);
             view.super_packets = self.super_packets;
-            if view.is_done() {
+            if view.is_done() && !view.ack_waits {
                 self.rest(host, number, &hold);
                 return false;
             }
@@ -612,12 +621,20 @@ impl Engine {
         if frame.kind == Kind::Resend {
             set_wants_acks(host, number, &newest, true);
         }
+        if newest.ack_waits != 0 {
+            host.set_ack_waits(number, false);
+        }
+        host.set_sending(number, Some(self.time.now_ns));
         let mut sent = host.send(&headers(&newest, frame, marked, self.mtu), &payload);
         if sent == Sent::TooLarge {
             self.mtu = host.mtu();
             sent = host.send(&headers(&newest, frame, marked, self.mtu), &payload);
         }
+        host.set_sending(number, None);
         if sent != Sent::Taken {
+            if newest.ack_waits != 0 {
+                host.set_ack_waits(number, true);
+            }
             course.flow.refused();
             return if sent == Sent::Refused { HandOver::Refused } else { HandOver::Later };
         }

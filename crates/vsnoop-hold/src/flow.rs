@@ -406,7 +406,7 @@ impl Flow {
     }
 
     fn acknowledge(&self, view: &View) -> Option<HoldFrame> {
-        let is_unsent = view.sender != self.carried && !view.is_all_handed();
+        let is_unsent = view.ack_waits || (view.sender != self.carried && !view.is_all_handed());
         is_unsent.then_some(HoldFrame { seq: view.handed, len: 0, fin: false, kind: Kind::Ack })
     }
 

@@ -35,6 +35,8 @@ pub struct View {
     pub old_acks: u32,
     /// The sender's ACK of the VM's data, and its raw window.
     pub sender: (seq, u16),
+    /// The hooks have dropped a segment with it, because a frame was being written.
+    pub ack_waits: bool,
     blocks: [(seq, seq); 4],
     block_count: usize,
 }
@@ -74,6 +76,7 @@ impl View {
             old_acks: hold.old_acks,
             too_big: hold.too_big,
             sender: (hold.snd_una, hold.sender_window),
+            ack_waits: hold.ack_waits != 0,
             blocks: Default::default(),
             block_count: 0,
         };

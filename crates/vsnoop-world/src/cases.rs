@@ -26,6 +26,9 @@ pub enum Case {
     IdleInSegments(u32),
     /// The network loses and reorders frames, per thousand.
     LossyNetwork(u32),
+    /// The same, each way, beside no SACK, no timestamps and a window of four small segments, as
+    /// lwIP's defaults are.
+    LossyWithoutSack(u32),
     SlowReader,
     SmallWindow,
     /// The VM sends until long after the sender has closed.
@@ -100,6 +103,7 @@ impl Case {
             Idle(50),
             IdleInSegments(50),
             LossyNetwork(20),
+            LossyWithoutSack(50),
             SlowReader,
             SmallWindow,
             HalfClosed,
@@ -178,6 +182,7 @@ pub fn scenario(case: Case, kind: Kind, seed: u64, without: bool) -> Scenario {
         | Case::IdleInSegments(_)
         | Case::RolledBack => &[300_000, 1_000_000],
         Case::Incast(_) => &[20_000, 60_000],
+        Case::LossyWithoutSack(_) => &[100_000],
         _ => &[1_000, 10_000, 100_000, 300_000, 1_000_000],
     };
     let bytes = sizes[rng.usize(0..sizes.len())];
@@ -286,6 +291,13 @@ fn arrange(case: Case, machine: &mut Machine, connection: &mut Connection, rng: 
                 (link.loss, link.reorder, link.duplicate) = (loss, loss, loss / 4);
                 link.corrupt = loss / 4;
             }
+        }
+        Case::LossyWithoutSack(loss) => {
+            (connection.to_vm.loss, connection.from_vm.loss) = (loss, loss);
+            for end in [&mut connection.sender, &mut connection.guest] {
+                (end.mss, end.units, end.sack, end.timestamps) = (536, 1, false, false);
+            }
+            connection.guest.rcvbuf = 4 * 536;
         }
         Case::SlowReader => {
             (connection.guest.read, connection.guest.read_gap_ms) = (8_000, 10);

@@ -524,6 +524,22 @@ impl Memory for Vm {
         }
     }
 
+    fn set_sending(&mut self, number: u32, now_ns: Option<u64>) {
+        if self.step()
+            && let Some(hold) = self.hold(number)
+        {
+            hold.sending = now_ns.map_or(0, vsnoop_flow::hold::sending_since);
+        }
+    }
+
+    fn set_ack_waits(&mut self, number: u32, waits: bool) {
+        if self.step()
+            && let Some(hold) = self.hold(number)
+        {
+            hold.ack_waits = waits.into();
+        }
+    }
+
     fn heartbeat(&mut self, now_ns: u64) {
         if self.step() {
             self.state().engine_ns = now_ns;

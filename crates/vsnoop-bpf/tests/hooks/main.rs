@@ -33,7 +33,7 @@ const REDIRECT: i32 = 7;
 
 fn main() {
     let arguments = Arguments::from_args();
-    let tests: [(&str, fn()); 38] = [
+    let tests: [(&str, fn()); 39] = [
         ("the_verifier_accepts_both_hooks", the_verifier_accepts_both_hooks),
         ("a_port_is_attached_once_and_found_again", a_port_is_attached_once_and_found_again),
         (
@@ -83,6 +83,10 @@ fn main() {
         (
             "an_ack_is_forwarded_where_the_vm_accepts_it",
             an_ack_is_forwarded_where_the_vm_accepts_it,
+        ),
+        (
+            "an_ack_that_comes_while_the_engine_writes_a_frame_is_left_to_it",
+            an_ack_that_comes_while_the_engine_writes_a_frame_is_left_to_it,
         ),
         (
             "an_ack_on_a_segment_beyond_the_shown_edge_is_not_noted",
@@ -642,6 +646,35 @@ fn an_ack_is_forwarded_where_the_vm_accepts_it() {
     assert_eq!(&after[38..42], &4000u32.to_be_bytes(), "SEQ: what the VM has been handed");
     let ((ack, window), valid) = checked(&after);
     assert_eq!((ack, window, valid), (600, 1000, true));
+}
+
+/// The frame may have an older ACK, and get to the VM behind it.
+fn an_ack_that_comes_while_the_engine_writes_a_frame_is_left_to_it() {
+    let port = Attached::with_hold();
+    let (_, record) = holding(&port);
+    let number = record.hold.into();
+    let memory = HoldMaps::open(&port).expect("open the memory").expect("there is a hold");
+    port.run_hook(Hook::FromVm, &of_vm(500, 4000, 9000, &[], &[1; 100]), 1).expect("run");
+    let verdict = |ack| {
+        port.run_hook(Hook::ToVm, &of_sender(5000, ack, &[]), 1).expect("run").0
+    };
+    // In HOLDING, and where the ACK is noted without the lock.
+    for ack in [510, 540] {
+        memory.set_sending(number, Some(now_ns()));
+        assert_eq!(verdict(ack), DROP);
+        assert_eq!((memory.read(number).ack_waits, memory.read(number).snd_una.v), (1, ack));
+        assert!(memory.take_woken().contains(&number));
+        memory.clear_woken(number);
+        assert_eq!(verdict(ack), NEXT, "it has nothing new");
+        memory.set_sending(number, None);
+        memory.set_ack_waits(number, false);
+        assert_eq!(verdict(ack + 10), NEXT);
+        assert_eq!(memory.read(number).ack_waits, 0);
+        memory.set_handed(number, seq { v: 5000 });
+        port.run_hook(Hook::FromVm, &of_vm(600, 5000, 9000, &[], &[]), 1).expect("run");
+        memory.take_woken();
+        memory.clear_woken(number);
+    }
 }
 
 /// A pure ACK is noted without the lock.

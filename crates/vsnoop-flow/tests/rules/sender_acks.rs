@@ -130,6 +130,49 @@ fn the_ack_of_a_segment_that_the_ring_refuses_reaches_the_vm() {
     }
 }
 
+/// The engine is writing a frame, for so long.
+fn writes_a_frame(mut c: FlowCase, since: u64) -> FlowCase {
+    c.wait(since);
+    c.h.sending = hold::sending_since(c.now - since);
+    c
+}
+
+#[test]
+fn while_the_engine_writes_a_frame_it_carries_the_senders_new_acks() {
+    for case in [FlowCase::full(), FlowCase::holding()] {
+        let case = writes_a_frame(heard(case), MS);
+        let next = case.f.next_seq.diff(at(0)) as u32;
+        for (s, is_new) in kinds(case.data(next, 0)) {
+            let mut c = case.clone();
+            let (verdict, out) = c.not_kept(&s);
+            assert_eq!(verdict == Verdict::Drop, is_new, "{s:?}");
+            let events = EVENT_ACK_WAITS | EVENT_WAKE;
+            assert_eq!(out.events & events, if is_new { events } else { 0 });
+            assert_eq!(c.h.ack_waits, u32::from(is_new));
+        }
+        // Data with a new ACK wait behind the frame, and need no pure ACK.
+        let mut c = case.clone();
+        let out = c.held(&segment { ack: vm_at(100), ..c.data(next, MSS) });
+        assert_eq!(out.events & (EVENT_SENDER_ACK | EVENT_WAKE), EVENT_WAKE);
+        assert_eq!(c.h.ack_waits, 1);
+        // What must reach the VM itself does.
+        let mut c = case.clone();
+        let rst = segment { tcp_flags: RST, ack: vm_at(100), ..c.data(next, 0) };
+        assert_ne!(c.decide(&rst).0, Verdict::Drop);
+    }
+    let mut c = writes_a_frame(heard(FlowCase::accepted()), MS);
+    let s = segment { ack: vm_at(100), ..c.data(0, MSS) };
+    c.held(&s);
+    assert_eq!(c.h.ack_waits, 1);
+}
+
+#[test]
+fn an_engine_that_was_killed_while_it_wrote_a_frame_delays_no_ack_for_long() {
+    let mut c = writes_a_frame(heard(FlowCase::full()), 100 * MS);
+    c.pass(&segment { ack: vm_at(100), ..c.data(FULL, 0) });
+    assert_eq!(c.h.ack_waits, 0);
+}
+
 #[test]
 fn a_segment_that_reaches_the_vm_needs_no_ack_of_its_own() {
     let case = heard(FlowCase::new());

@@ -43,6 +43,8 @@ struct TestPort {
     /// How long it waited, and how often that was asked.
     waited_ns: Option<u64>,
     samples: u32,
+    /// An ACK of the sender comes while the next frame is written: the hooks drop it.
+    acked_while_sending: bool,
     /// The sender's ACK that comes while the engine looks for bytes.
     new_ack: Option<seq>,
 }
@@ -126,6 +128,14 @@ impl Memory for TestPort {
         self.holds.get_mut(&number).expect("it is used").wants_acks = wants.into();
     }
 
+    fn set_sending(&mut self, number: u32, now_ns: Option<u64>) {
+        self.holds.get_mut(&number).expect("it is used").sending = now_ns.is_some().into();
+    }
+
+    fn set_ack_waits(&mut self, number: u32, waits: bool) {
+        self.holds.get_mut(&number).expect("it is used").ack_waits = waits.into();
+    }
+
     fn heartbeat(&mut self, _now_ns: u64) {}
 
     fn starves(&mut self, now_ns: u64) {
@@ -190,6 +200,10 @@ impl Device for TestPort {
             + payload.iter().map(|slice| slice.len).sum::<u32>();
         if gso_size == 0 && len > self.mtu + 14 {
             return Sent::TooLarge;
+        }
+        if std::mem::take(&mut self.acked_while_sending) {
+            let hold = self.holds.values_mut().find(|hold| hold.sending != 0);
+            hold.expect("it says so").ack_waits = 1;
         }
         match self.says {
             None => self.frames.push((headers.to_vec(), payload.to_vec())),
@@ -404,6 +418,53 @@ fn a_frame_carries_what_the_sender_has_told_meanwhile() {
     let (headers, _) = &port.frames[0];
     // IPv6 addresses, no tags.
     assert_eq!(headers[VNET_BYTES + 14 + 40 + 8..][..4], [1, 2, 3, 4]);
+}
+
+#[test]
+fn an_ack_that_comes_while_a_frame_is_written_follows_it() {
+    let mut port = TestPort::new(32);
+    port.holds.insert(1, held(0, 5_000, 9_000));
+    port.woken.push(1);
+    port.acked_while_sending = true;
+    let mut engine = Engine::new(&mut port);
+    // When all is handed over, and when all is acknowledged.
+    port.work(&mut engine);
+    assert_eq!(port.frames.len(), 2);
+    port.acks(1, 5_000);
+    port.holds.get_mut(&1).expect("it is used").ack_waits = 1;
+    port.woken.push(1);
+    port.work(&mut engine);
+    assert_eq!(port.frames.len(), 3);
+    assert!(port.frames[2].1.is_empty(), "a pure ACK");
+    assert!(port.frames[1].1.is_empty(), "a pure ACK");
+    assert_eq!((port.holds[&1].ack_waits, port.holds[&1].sending), (0, 0));
+    port.run(&mut engine, SECOND);
+    assert_eq!(port.frames.len(), 3);
+}
+
+#[test]
+fn an_ack_that_the_ring_refuses_still_waits() {
+    let mut port = TestPort::new(32);
+    port.holds.insert(1, held(5_000, 5_000, 9_000));
+    port.acks(1, 5_000);
+    port.holds.get_mut(&1).expect("it is used").ack_waits = 1;
+    port.says = Some(Sent::Refused);
+    port.woken.push(1);
+    let mut engine = Engine::new(&mut port);
+    engine.work(&mut port);
+    assert_eq!(port.holds[&1].ack_waits, 1);
+    port.says = None;
+    port.work(&mut engine);
+    assert_eq!((port.holds[&1].ack_waits, port.frames.len()), (0, 1));
+}
+
+#[test]
+fn a_new_engine_ends_what_a_killed_one_was_writing() {
+    let mut port = TestPort::new(32);
+    port.lags(1);
+    port.holds.get_mut(&1).expect("it is used").sending = 1;
+    Engine::new(&mut port);
+    assert_eq!(port.holds[&1].sending, 0);
 }
 
 #[test]

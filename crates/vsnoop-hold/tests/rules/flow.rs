@@ -178,6 +178,22 @@ fn what_the_sender_acknowledges_goes_alone_when_nothing_else_goes() {
 }
 
 #[test]
+fn an_ack_that_the_hooks_dropped_goes_with_the_next_frame_or_alone() {
+    for all_handed in [false, true] {
+        let tail = if all_handed { 1_000 } else { 20_000 };
+        let mut c = HoldCase::new(held(1_000, tail, 1_000));
+        c.h.ack_waits = 1;
+        let ack = HoldFrame { seq: at(1_000), len: 0, fin: false, kind: Kind::Ack };
+        assert_eq!(c.send(), Some(ack));
+        c.h.ack_waits = 0;
+        assert_eq!(c.send(), None);
+    }
+    let mut c = HoldCase::new(held(1_000, 20_000, 11_000));
+    c.h.ack_waits = 1;
+    assert_eq!(c.send(), Some(handover(1_000, 10_000)));
+}
+
+#[test]
 fn a_frame_that_the_ring_refuses_is_wanted_again() {
     let mut c = HoldCase::new(held(0, 5_000, 9_000));
     assert_eq!(c.wants(), c.wants());

@@ -161,6 +161,14 @@ impl vsnoop_hold::Memory for Surroundings {
         self.memory.clear_busy(number);
     }
 
+    fn set_sending(&mut self, number: u32, now_ns: Option<u64>) {
+        self.memory.set_sending(number, now_ns);
+    }
+
+    fn set_ack_waits(&mut self, number: u32, waits: bool) {
+        self.memory.set_ack_waits(number, waits);
+    }
+
     fn heartbeat(&mut self, now_ns: u64) {
         self.memory.heartbeat(now_ns);
     }
