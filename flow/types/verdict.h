@@ -81,6 +81,9 @@ enum from_vm_verdict {
 #define EVENT_NOT_COPIED 0x200000 /* a segment was not copied, and memory is not the reason */
 #define EVENT_FORWARDED 0x400000 /* the VM is seen to forward the flow */
 
+/* TO_VM_DROP: the engine carries the ACK of this segment, which is all it had. */
+#define EVENT_ACK_WAITS 0x80000
+
 /* Outcome of a decision. */
 struct outcome {
 	struct ack_fields ack; /* fields that the verdict refers to */
