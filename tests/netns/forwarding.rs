@@ -37,7 +37,7 @@ const SLOWLY_BYTES: u64 = 5 * BYTES;
 /// loses of a sender's slow start.
 const SENT_PER_BYTE: f64 = 1.5;
 /// The same where the host acknowledges early.
-const STARVED_SENT_PER_BYTE: f64 = 3.0;
+const STARVED_SENT_PER_BYTE: f64 = 4.0;
 
 pub fn trials() -> Vec<Trial> {
     let families = |name: &'static str, test: fn(Family) -> Result<()>| {

@@ -2,9 +2,11 @@
 //!
 //! Between host and VM is a ring, which loses nothing, so that a healthy VM needs no congestion
 //! window. Behind a VM that forwards may be a slower link. If more than [`PERCENT`] per cent of the
-//! bytes are repeats, in two round trips in a row, what the engine has outstanding is halved (RFC
-//! 5681, section 3.1), and again in each such round trip that follows. It grows again by an eighth
-//! of what the VM acknowledges.
+//! bytes are repeats, in two rounds in a row, what the engine has outstanding is halved (RFC 5681,
+//! section 3.1), and again in each such round that follows. A round ends when the VM has
+//! acknowledged what was outstanding at its start, or when as much as is outstanding was repeated:
+//! where everything is lost the VM acknowledges nothing. The bound grows again by an eighth of what
+//! the VM acknowledges.
 
 use vsnoop_flow::types::seq;
 
@@ -24,12 +26,12 @@ const LEAST: u32 = 10;
 pub struct Repeats {
     /// Bytes that may be outstanding; none: as many as the VM's window has room for.
     window: Option<u32>,
-    /// Payload since the round trip began, and the repeated part of it.
+    /// Payload since the round began, and the repeated part of it.
     sent: u64,
     repeated: u64,
-    /// The round trip ends when the VM has acknowledged this.
+    /// The round ends when the VM has acknowledged this.
     until: Option<seq>,
-    /// Too much was repeated in this round trip, and in the one before.
+    /// Too much was repeated in this round, and in the one before.
     much: [bool; 2],
 }
 
@@ -47,24 +49,30 @@ impl Repeats {
         }
         let end = frame.end().max(view.handed);
         self.until.get_or_insert(end);
+        let outstanding = end.diff(view.vm_seq).max(0) as u32;
         let is_much = self.repeated * 100 > self.sent * PERCENT
             && self.repeated >= SEGMENTS * u64::from(view.mss);
-        if !is_much || self.much[0] {
-            return;
+        if is_much && !self.much[0] {
+            self.much[0] = true;
+            if self.much[1] {
+                let before = self.window.map_or(outstanding, |window| window.min(outstanding));
+                self.window = Some((before / 2).max(LEAST * view.mss));
+            }
         }
-        self.much[0] = true;
-        if self.much[1] {
-            let outstanding = end.diff(view.vm_seq).max(0) as u32;
-            let before = self.window.map_or(outstanding, |window| window.min(outstanding));
-            self.window = Some((before / 2).max(LEAST * view.mss));
+        if is_much && self.repeated >= u64::from(outstanding) {
+            self.begin_round();
         }
+    }
+
+    fn begin_round(&mut self) {
+        (self.sent, self.repeated, self.until) = (0, 0, None);
+        self.much = [false, self.much[0]];
     }
 
     /// Notes that the VM has acknowledged `bytes` more.
     pub fn acknowledged(&mut self, view: &View, bytes: u32) {
         if self.until.is_some_and(|until| view.vm_seq.diff(until) >= 0) {
-            (self.sent, self.repeated, self.until) = (0, 0, None);
-            self.much = [false, self.much[0]];
+            self.begin_round();
         }
         let room = view.right_edge.diff(view.vm_seq).max(0) as u32;
         self.window = self

@@ -68,6 +68,23 @@ fn what_a_path_loses_again_and_again_halves_what_is_outstanding() {
 }
 
 #[test]
+fn what_is_lost_each_time_it_is_repeated_is_repeated_in_ever_smaller_parts() {
+    let mut c = handed(0);
+    c.send_all();
+    let mut again = Vec::new();
+    for round in 0..8 {
+        // Only what was sent last has arrived: all before it is lost once more.
+        let end = c.h.handed.diff(at(0)) as u32;
+        c.h.tail = at(end + 1_000 * KB);
+        c.h.right_edge = at(500 * KB + round * KB);
+        c.duplicate_ack(&[(end - KB, end)]);
+        again.push(len_of(&c.send_all(), Kind::Resend));
+    }
+    let (first, last) = (again[0], *again.last().expect("a round"));
+    assert!(first >= 400 * KB && last <= first / 8, "{again:?}");
+}
+
+#[test]
 fn a_loss_now_and_then_bounds_nothing() {
     let mut c = handed(0);
     c.send_all();
