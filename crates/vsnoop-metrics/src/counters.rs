@@ -80,10 +80,11 @@ counters! {
     flows_refused "": "connections refused: table full", "beyond max_flows";
     offline_unexpected_seq "": "offline: a hole, FIN or URG", "";
     offline_no_buf "": "offline: a segment was not kept",
-        "no memory (hold_full, without_hold), hold_busy, not_copied, or no engine where it is needed";
+        "hold_full, without_hold, hold_busy, not_copied, or no engine where one is needed";
     offline_ce "": "offline: congestion experienced", "";
     passive "segments": "segments left to a prompt VM", "it answers at once by itself";
-    bypassed "flows": "connections never accelerated", "options not understood, denied, or open at attach";
+    bypassed "flows": "connections never accelerated",
+        "options not understood, denied, or open at attach";
     bad_checksum "segments": "segments with a wrong checksum", "passed on";
     not_exact "segments": "inexact hand-overs (qdisc, splitting)",
         "a qdisc other than noqueue, or a super-packet that the VM's device does not take";
@@ -103,7 +104,7 @@ counters! {
     hold_busy "segments": "segments not kept: another CPU had the hold",
         "a larger hold does not help";
     not_copied "segments": "segments not copied, but not for memory",
-        "too far beyond a hole, acknowledged by the VM meanwhile, or unreadable; a larger hold does not help";
+        "too far beyond a hole, no longer needed, or unreadable; a larger hold does not help";
     hold_dropped "segments": "segments dropped unacknowledged by the hold",
         "their senders send them again";
     abandoned "flows": "resets: their engine was gone",
