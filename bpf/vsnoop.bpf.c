@@ -386,16 +386,20 @@ int from_vm(struct __sk_buff *skb)
 	return HOOK_NEXT;
 }
 
-/* Sends a packet of user space: run by BPF_PROG_TEST_RUN with the tap's index in skb->ifindex.
- * cb[0]: 0 to the VM, 1 to the sender. */
+/* Sends a packet of user space: run by BPF_PROG_TEST_RUN with the interface's index in skb->ifindex.
+ * cb[0]: enum inject_way. Only the tap's hooks take marks off. */
 SEC("tcx/egress")
 int inject(struct __sk_buff *skb)
 {
-	bool to_sender = skb->cb[0];
+	__u32 way = skb->cb[0];
 
 	skb->cb[0] = 0;
-	set_mark(skb, to_sender ? MARK_REPLY : MARK_HANDED);
-	return bpf_clone_redirect(skb, skb->ifindex, to_sender ? BPF_F_INGRESS : 0);
+	if (way == INJECT_TO_VM)
+		set_mark(skb, MARK_HANDED);
+	else if (way == INJECT_TO_SENDER)
+		set_mark(skb, MARK_REPLY);
+	return bpf_clone_redirect(skb, skb->ifindex,
+				  way == INJECT_TO_SENDER || way == INJECT_IN ? BPF_F_INGRESS : 0);
 }
 
 /* Grants a window to the next waiting flow where no packet passes that could: run by

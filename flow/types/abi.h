@@ -19,6 +19,14 @@
 #define CB_ID 3
 #define CB_SLOT 4
 
+/* Where the program `inject` sends its frame: cb[0]. */
+enum inject_way {
+	INJECT_TO_VM = 0, /* out of the tap */
+	INJECT_TO_SENDER = 1, /* in by the tap, as if the VM had sent it */
+	INJECT_OUT = 2, /* out of another interface */
+	INJECT_IN = 3, /* in by another interface */
+};
+
 /* Why user space reset a connection. */
 enum reset_reason {
 	RESET_REFUSED = 0, /* the VM has room, answers, and refuses the same bytes repeatedly */
@@ -27,7 +35,8 @@ enum reset_reason {
 	RESET_DETACHED = 3, /* the port was detached with bytes in the hold */
 	RESET_NO_READER = 4, /* the tap has no reader any more */
 	RESET_ROLLED_BACK = 5, /* the VM takes back what it has acknowledged */
-	RESET_REASONS = 6,
+	RESET_MOVED = 6, /* the VM, or its address, is behind another port or host */
+	RESET_REASONS = 7,
 };
 
 /* The attachment itself: written by user space only, and pinned with the maps, so that it outlives
@@ -46,10 +55,12 @@ struct port_meta {
 	__u64 times_suspended; /* how often PORT_SUSPENDED was set */
 	__u64 resets[RESET_REASONS]; /* connections that user space reset */
 	__u64 reset_bytes; /* their bytes that the VM had not acknowledged */
+	__u64 resets_unsent; /* those of them whose sender could not be sent a RST */
 	__u32 lists; /* LIST_*, as in the configuration */
 	__u32 service_bounds; /* digest of the bounds that the service gave it */
 	__u64 service; /* digest of the service's settings; 0: a command attached it */
 	char table[32]; /* the service's table [[port]] that it meets */
+	__u8 mac[8]; /* Ethernet address of the tap; two bytes are unused */
 };
 
 #endif

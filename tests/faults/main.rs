@@ -8,7 +8,10 @@ mod gone;
 mod host;
 mod killed;
 mod memory;
+mod moves;
 mod other_run;
+mod pins;
+mod routes;
 mod scene;
 mod stopped;
 mod upgrade;
@@ -28,6 +31,9 @@ fn main() -> ExitCode {
         gone::trials(),
         memory::trials(),
         other_run::trials(),
+        routes::trials(),
+        pins::trials(),
+        moves::trials(),
     ]
     .into_iter()
     .flatten()
@@ -50,6 +56,6 @@ fn main() -> ExitCode {
 }
 
 /// A test of this name.
-fn trial(name: &str, test: fn() -> anyhow::Result<()>) -> Trial {
+fn trial(name: &str, test: impl FnOnce() -> anyhow::Result<()> + Send + 'static) -> Trial {
     Trial::test(name, move || test().map_err(|error| Failed::from(format!("{error:#}"))))
 }

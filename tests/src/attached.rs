@@ -23,8 +23,8 @@ pub fn is_wanted() -> bool {
 }
 
 /// Fields of `resets` in `vsnoop stats --json` that count connections.
-const RESET_REASONS: [&str; 7] =
-    ["refused", "silent", "engine_gone", "detached", "no_reader", "rolled_back", "by_vm"];
+const RESET_REASONS: [&str; 8] =
+    ["refused", "silent", "engine_gone", "detached", "no_reader", "rolled_back", "moved", "by_vm"];
 /// Commands that take the lock of `/run/vsnoop`, some for long. Another waits 20 s for it, which is
 /// not enough on a busy machine where several do.
 const LOCKING: [&str; 4] = ["attach", "detach", "incast", "set"];
@@ -242,6 +242,14 @@ impl<'a> Attached<'a> {
     /// The test deletes the port, and its pins with it.
     pub fn forget(&mut self) {
         self.attached = false;
+    }
+
+    /// Waits until the port, whose pins were removed, is as it was before it was attached.
+    pub fn until_taken_off(&mut self) -> Result<()> {
+        self.forget();
+        wait::wait_until("the port has its queueing discipline back", PATIENCE, || {
+            Ok(queueing(self.host)? == self.queueing_before)
+        })
     }
 
     /// Detaches, and verifies that the port is as it was.

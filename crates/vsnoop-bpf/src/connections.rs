@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, AsRawFd};
 
 use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle};
 use vsnoop_flow::types::{flow, flow_key, reset_reason};
-use vsnoop_upkeep::Connections;
+use vsnoop_upkeep::{Connections, Place};
 
 use crate::error::{Error, Result};
 use crate::port::Port;
@@ -71,12 +71,12 @@ impl Connections for &Port {
         Port::note_failure(self, vm_port, now_ns)
     }
 
-    fn inject(&mut self, frame: &[u8], to_sender: bool) -> Result<()> {
-        Port::inject(self, frame, to_sender)
+    fn count_unsent(&mut self) -> Result<()> {
+        Port::count_unsent(self)
     }
 
-    fn send_out_of(&mut self, ifindex: u32, frame: &[u8]) -> Result<()> {
-        Port::send_out_of(self, ifindex, frame)
+    fn send(&mut self, place: Place, frame: &[u8]) -> Result<()> {
+        Port::send(self, place, frame)
     }
 }
 

@@ -86,6 +86,13 @@ impl HoldMaps {
         self.slabs.refresh(count)
     }
 
+    /// [`Self::refresh`] of a port whose pins were removed. Its slot may be another port's by now: a
+    /// hold is the port's if its key says so.
+    pub fn refresh_without_pins(&mut self) -> Result<()> {
+        let count = word(&self.port, STATE + std::mem::offset_of!(port_state, slabs));
+        self.slabs.map_all(count)
+    }
+
     /// Lets go of the slabs, whose memory the kernel frees once no process has them mapped.
     pub fn unmap_slabs(&mut self) {
         self.slabs.unmap();

@@ -1,15 +1,15 @@
 //! Runs a pinned or attached program on a frame of user space (BPF_PROG_TEST_RUN).
 //!
 //! The `inject` program clones its frame to the tap, either to the VM or, as if the VM had sent it,
-//! to the sender; the hooks recognise its mark and pass it. Running a hook itself shows its result
-//! for a packet, and its cost.
+//! to the sender; the hooks recognise its mark and pass it. It also sends frames out of, or in by,
+//! another interface. Running a hook itself shows its result for a packet, and its cost.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
 use std::ptr;
 
 use libbpf_rs::ProgramHandle;
-use vsnoop_flow::types::{self, port};
+use vsnoop_flow::types::{self, inject_way, port};
 
 use crate::error::{Error, Result};
 use crate::map::read_only_value;
@@ -175,10 +175,14 @@ fn run_with(
 }
 
 /// Sends a frame; the calling thread must be in the tap's network namespace.
-pub(crate) fn inject(dir: &Path, ifindex: u32, frame: &[u8], to_sender: bool) -> Result<()> {
+pub(crate) fn inject(
+    program: &ProgramHandle,
+    ifindex: u32,
+    frame: &[u8],
+    way: inject_way::Type,
+) -> Result<()> {
     let what = || format!("inject a frame into interface {ifindex}");
-    let program = program_of(dir, SharedProgram::Inject)?;
-    let run = run(&program, ifindex, u32::from(to_sender), frame, 1).map_err(Error::bpf(what()))?;
+    let run = run(program, ifindex, way, frame, 1).map_err(Error::bpf(what()))?;
     if run.verdict != 0 {
         let errno = run.verdict.saturating_abs();
         return Err(Error::bpf(what())(libbpf_rs::Error::from_raw_os_error(errno)));

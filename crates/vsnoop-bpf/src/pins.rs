@@ -207,6 +207,11 @@ pub(crate) fn is_arriving(path: &Path) -> bool {
     begins(path, ARRIVING)
 }
 
+/// Was the directory with this inode set aside?
+pub(crate) fn is_leaving(inode: u64) -> bool {
+    entries(Stage::Leaving).is_ok_and(|found| found.iter().any(|dir| self::inode(dir) == Some(inode)))
+}
+
 fn begins(path: &Path, with: &str) -> bool {
     path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(with.as_bytes()))
 }

@@ -5,7 +5,10 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle, ProgramHandle};
-use vsnoop_flow::types::{self, flow, flow_key, policy, port_meta, port_state, port_stats};
+use vsnoop_flow::types::{
+    self, flow, flow_key, inject_way, policy, port_meta, port_state, port_stats,
+};
+use vsnoop_upkeep::Place;
 use vsnoop_upkeep::held::outstanding;
 
 use crate::account::{ProgramInfo, program_info};
@@ -16,12 +19,12 @@ use crate::inject::{self, OpenHook};
 use crate::link::{self, LinkInfo, PinnedLink};
 use crate::map::{open_map, unopened};
 use crate::mapping::Mapping;
-use crate::maps::{HadBy, PortMap};
+use crate::maps::{HadBy, PortMap, SharedProgram};
 use crate::objects::Named;
 use crate::program_slot::ProgramSlot;
 use crate::record::Record;
 use crate::text::c_string;
-use crate::{batch, pins, program_slot, programs};
+use crate::{batch, pins, program_slot, programs, routed};
 
 const ZERO: [u8; 4] = [0; 4];
 
@@ -36,6 +39,13 @@ pub struct Port {
     shared: MapHandle,
     stats: MapHandle,
     pub(crate) flows: MapHandle,
+    /// Sends frames.
+    inject: ProgramHandle,
+    /// Keep the hooks on the tap if other programs remove the pins.
+    links: [PinnedLink; 2],
+    /// The arrays by which the hooks call their programs. The kernel empties one that no process
+    /// has open and no pin names.
+    _programs: [MapHandle; 2],
 }
 
 impl Port {
@@ -67,21 +77,28 @@ impl Port {
     fn open_pins(dir: &Path, inode: u64) -> Result<Port> {
         let damaged = |reason| Error::Damaged { path: dir.to_owned(), reason };
         let pin = |map: PortMap| dir.join(map.pin());
-        let port = Port {
-            meta: open_map::<port_meta>(&pin(PortMap::Meta))?,
-            shared: open_map::<types::port>(&pin(PortMap::Ports))?,
-            stats: open_map::<port_stats>(&pin(PortMap::Stats))?,
-            flows: open_map::<flow>(&pin(PortMap::Flows))?,
-            dir: dir.to_owned(),
-            inode,
-        };
-        let abi = port.meta()?.abi;
+        let meta = open_map::<port_meta>(&pin(PortMap::Meta))?;
+        let abi = only_value::<port_meta>(&meta, "meta", dir)?.abi;
         if abi != types::VSNOOP_ABI {
             return Err(damaged(Damage::Abi { abi }));
         }
         if !program_slot::are_there(dir) {
             return Err(damaged(Damage::NoPrograms));
         }
+        let port = Port {
+            meta,
+            shared: open_map::<types::port>(&pin(PortMap::Ports))?,
+            stats: open_map::<port_stats>(&pin(PortMap::Stats))?,
+            flows: open_map::<flow>(&pin(PortMap::Flows))?,
+            inject: program_slot::program_of(dir, SharedProgram::Inject)?,
+            links: [open_link(dir, Hook::ToVm)?.0, open_link(dir, Hook::FromVm)?.0],
+            _programs: [
+                program_slot::array_of(dir, Hook::ToVm)?,
+                program_slot::array_of(dir, Hook::FromVm)?,
+            ],
+            dir: dir.to_owned(),
+            inode,
+        };
         if ProgramSlot::of(dir).is_none() {
             return Err(damaged(Damage::NoSlot));
         }
@@ -90,17 +107,11 @@ impl Port {
         if let Some(missing) = others.map(|map| pin(*map)).find(|pin| !pin.exists()) {
             return Err(damaged(Damage::NoPin { pin: missing }));
         }
-        port.link(Hook::ToVm).and(port.link(Hook::FromVm)).map(|_| port)
+        Ok(port)
     }
 
     fn read<T: Record>(&self, map: &MapHandle, what: &'static str) -> Result<T> {
-        let bytes = map
-            .lookup(&ZERO, MapFlags::ANY)
-            .map_err(Error::bpf(format!("read {what} of {}", self.dir.display())))?;
-        bytes.and_then(|b| T::from_bytes(&b)).ok_or_else(|| Error::Damaged {
-            path: self.dir.clone(),
-            reason: Damage::Unread { what },
-        })
+        only_value(map, what, &self.dir)
     }
 
     fn write<T: Record>(&self, map: &MapHandle, value: &T, what: &str) -> Result<()> {
@@ -111,6 +122,11 @@ impl Port {
     /// Distinguishes this attachment from others of the same tap.
     pub fn id(&self) -> u64 {
         self.inode
+    }
+
+    /// The links of its hooks, to_vm first.
+    pub(crate) fn links(&self) -> &[PinnedLink] {
+        &self.links
     }
 
     /// The directory of the pins.
@@ -231,16 +247,17 @@ impl Port {
         Ok(found.and_then(|bytes| flow::from_bytes(&bytes)))
     }
 
-    /// Sends an Ethernet frame to the VM, or to the sender as if the VM had
-    /// sent it. The calling thread must be in the tap's network namespace.
-    pub fn inject(&self, frame: &[u8], to_sender: bool) -> Result<()> {
-        inject::inject(&self.dir, self.meta()?.ifindex, frame, to_sender)
-    }
-
-    /// Sends an Ethernet frame out of another interface of the same network namespace: the bridge,
-    /// if the tap is gone.
-    pub fn send_out_of(&self, ifindex: u32, frame: &[u8]) -> Result<()> {
-        inject::inject(&self.dir, ifindex, frame, false)
+    /// Sends an Ethernet frame, of [`Place::Routed`] an IP packet. The calling thread must be in the
+    /// tap's network namespace.
+    pub fn send(&self, place: Place, frame: &[u8]) -> Result<()> {
+        let (ifindex, way) = match place {
+            Place::ToVm => (self.meta()?.ifindex, inject_way::INJECT_TO_VM),
+            Place::FromVm => (self.meta()?.ifindex, inject_way::INJECT_TO_SENDER),
+            Place::OutOf(ifindex) => (ifindex, inject_way::INJECT_OUT),
+            Place::InBy(ifindex) => (ifindex, inject_way::INJECT_IN),
+            Place::Routed => return routed::send(frame).map_err(Error::io("send an IP packet")),
+        };
+        inject::inject(&self.inject, ifindex, frame, way)
     }
 
     /// A hook, to be run on frames that came in through the uplink.
@@ -339,13 +356,7 @@ impl Port {
     }
 
     fn link(&self, hook: Hook) -> Result<LinkInfo> {
-        let path = self.dir.join(pins::LINKS[hook as usize]);
-        PinnedLink::open(&path).and_then(|link| link.info()).map_err(|source| match source.kind() {
-            ErrorKind::PermissionDenied => {
-                Error::Permission { what: format!("read {}", path.display()) }
-            }
-            _ => unopened(&path, source),
-        })
+        open_link(&self.dir, hook).map(|(_, info)| info)
     }
 
     /// First part of [`Port::detach`]: the port is no longer listed, and when this returns no
@@ -371,6 +382,26 @@ impl Port {
         }
         left.map(drop)
     }
+}
+
+fn open_link(dir: &Path, hook: Hook) -> Result<(PinnedLink, LinkInfo)> {
+    let path = dir.join(pins::LINKS[hook as usize]);
+    let opened = PinnedLink::open(&path).and_then(|link| link.info().map(|info| (link, info)));
+    opened.map_err(|source| match source.kind() {
+        ErrorKind::PermissionDenied => {
+            Error::Permission { what: format!("read {}", path.display()) }
+        }
+        _ => unopened(&path, source),
+    })
+}
+
+/// The only value of a map of the port in `dir`.
+fn only_value<T: Record>(map: &MapHandle, what: &'static str, dir: &Path) -> Result<T> {
+    let bytes = map
+        .lookup(&ZERO, MapFlags::ANY)
+        .map_err(Error::bpf(format!("read {what} of {}", dir.display())))?;
+    let damaged = || Error::Damaged { path: dir.to_owned(), reason: Damage::Unread { what } };
+    bytes.and_then(|bytes| T::from_bytes(&bytes)).ok_or_else(damaged)
 }
 
 /// Memory of a map or a program; a link has none.

@@ -143,6 +143,11 @@ pub(crate) fn hook_of(dir: &Path, hook: Hook) -> Result<ProgramHandle> {
     program_of(dir, SharedProgram::of_hook(hook))
 }
 
+/// The array by which the program on the tap calls the one behind a hook.
+pub(crate) fn array_of(dir: &Path, hook: Hook) -> Result<MapHandle> {
+    open_table(&dir.join(PROGRAMS), array_name(hook))
+}
+
 pub(crate) fn array_name(hook: Hook) -> &'static str {
     match hook {
         Hook::ToVm => "at_to_vm",

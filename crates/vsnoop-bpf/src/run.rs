@@ -28,7 +28,8 @@ const BITS: u32 = PORT_SUSPENDED | PORT_MIGRATING;
 /// While it lives, no other process changes the port's records that user space writes.
 #[derive(Debug)]
 pub(crate) struct RecordLock {
-    _directory: File,
+    /// `None` of an orphan: only processes that had it open can change it.
+    _directory: Option<File>,
 }
 
 impl Port {
@@ -139,6 +140,14 @@ impl Port {
         self.write_meta(&meta)
     }
 
+    /// Counts a connection that user space reset, and whose sender could not be sent a RST.
+    pub fn count_unsent(&self) -> Result<()> {
+        let _lock = self.lock_records()?;
+        let mut meta = self.meta()?;
+        meta.resets_unsent += 1;
+        self.write_meta(&meta)
+    }
+
     /// Counts a failure of this VM port (host byte order): after two within a minute new
     /// connections go to BYPASS for some minutes. `now_ns` is CLOCK_MONOTONIC. A simultaneous
     /// change by the hooks may be lost.
@@ -176,14 +185,14 @@ impl Port {
     /// with the process.
     fn lock_records(&self) -> Result<RecordLock> {
         let directory = match File::open(self.dir()) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                return Err(self.taken_away());
-            }
-            opened => opened.map_err(Error::io(format!("lock {}", self.dir().display())))?,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+            opened => Some(opened.map_err(Error::io(format!("lock {}", self.dir().display())))?),
         };
-        pins::lock_directory(&directory, self.dir())?;
+        if let Some(directory) = &directory {
+            pins::lock_directory(directory, self.dir())?;
+        }
         // If the port was detached during the wait, a change would have no effect.
         let lock = RecordLock { _directory: directory };
-        if self.is_there() { Ok(lock) } else { Err(self.taken_away()) }
+        if self.is_there() || self.is_orphaned() { Ok(lock) } else { Err(self.taken_away()) }
     }
 }

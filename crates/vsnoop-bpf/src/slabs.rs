@@ -84,7 +84,15 @@ impl Slabs {
 
     /// Maps slabs that were added, and unmaps those that were removed, since the last call.
     pub(crate) fn refresh(&mut self, count: &AtomicU32) -> Result<()> {
-        let Some(_slot) = self.keep_slot()? else { return Ok(()) };
+        let Some(_slot) = self.keep_slot()? else {
+            self.mapped.clear();
+            return Ok(());
+        };
+        self.map_all(count)
+    }
+
+    /// The same without keeping the slot.
+    pub(crate) fn map_all(&mut self, count: &AtomicU32) -> Result<()> {
         let count = count.load(Ordering::Acquire).min(SLABS);
         self.mapped.truncate(count as usize);
         for index in 0..count {
@@ -126,15 +134,13 @@ impl Slabs {
         self.delete(self.len()..end)
     }
 
-    /// Keeps the slot. `None` for a port that was detached: its slot may be another port's, so
-    /// nothing is read, changed or mapped.
-    fn keep_slot(&mut self) -> Result<Option<File>> {
+    /// Keeps the slot. `None` for a port that was detached, or whose pins were removed: its slot may
+    /// be another port's, so nothing is read, changed or mapped. What is mapped stays: the engine
+    /// hands it over.
+    fn keep_slot(&self) -> Result<Option<File>> {
         match pins::keep_slot(&self.dir, self.inode) {
             Ok(slot) => Ok(Some(slot)),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                self.mapped.clear();
-                Ok(None)
-            }
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(Error::io(format!("lock {}", self.dir.display()))(error)),
         }
     }
@@ -202,6 +208,7 @@ impl Slabs {
     }
 
     fn begin_adding(&mut self, more: u32, reserve: &Reserve) -> Result<()> {
+        let Some(_slot) = self.keep_slot()? else { return Ok(()) };
         let first = self.len();
         let mut maps = Vec::new();
         let mut slabs = Vec::new();
@@ -228,6 +235,7 @@ impl Slabs {
     /// Removes the last ones while `may` allows it, given the number left, and nothing in them is
     /// in use; not during another change. For the engine only.
     pub(crate) fn take(&mut self, may: impl Fn(u32) -> bool, count: &AtomicU32) -> Result<()> {
+        let Some(_slot) = self.keep_slot()? else { return Ok(()) };
         let end = self.len();
         while let Some(last) = self.mapped.last() {
             let index = self.len() - 1;

@@ -60,6 +60,8 @@ pub struct AttachSpec {
     pub tx_queues: u32,
     /// Index of the bridge that the tap is a port of; 0: none.
     pub bridge: u32,
+    /// Ethernet address of the tap; zero: unknown.
+    pub mac: [u8; 6],
     /// The uplink, to which [`crate::Uplink::attach`] has attached its hook; 0: none.
     pub uplink: u32,
     /// `None`: a command attaches it.
@@ -81,6 +83,7 @@ impl AttachSpec {
             tx_queue_len: 0,
             tx_queues: 0,
             bridge: 0,
+            mac: [0; 6],
             uplink: 0,
             service: None,
         }
@@ -115,6 +118,8 @@ impl AttachSpec {
 
     pub(crate) fn meta(&self) -> types::port_meta {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        let mut mac = [0; 8];
+        mac[..6].copy_from_slice(&self.mac);
         let meta = types::port_meta {
             abi: types::VSNOOP_ABI,
             ifindex: self.ifindex,
@@ -125,6 +130,7 @@ impl AttachSpec {
             tx_queue_len: self.tx_queue_len,
             tx_queues: self.tx_queues,
             bridge: self.bridge,
+            mac,
             uplink: self.uplink,
             lists: self.config().lists,
             ..Default::default()

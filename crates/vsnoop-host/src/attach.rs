@@ -136,6 +136,7 @@ pub fn spec(device: &Device, netns: &Netns) -> Result<AttachSpec> {
     let mut spec = AttachSpec::new(device.index, &device.name, netns.inode);
     spec.tx_queue_len = device.ring_frames;
     spec.bridge = netdev::bridge_of(device)?;
+    spec.mac = device.mac.unwrap_or_default();
     spec.tx_queues = device.tap.map_or(1, |tap| tap.queues);
     Ok(spec)
 }

@@ -47,7 +47,7 @@
 //! | its tap is attached again | refused | new pins in a directory of their own |
 //!
 //! A deleted tap takes its ring along, so the senders of bytes that the VM has not acknowledged are
-//! reset over the tap's bridge ([`reset_after_tap_deleted`]). After step 3 the device itself is
+//! reset the way that the VM's segments went ([`reset_after_tap_deleted`]). After step 3 the device itself is
 //! looked up, because a link that was taken off and one whose tap was deleted look the same. If the
 //! tap is deleted after that, the bytes in its ring are lost without a RST; `detach` has warned of
 //! them.
@@ -207,40 +207,45 @@ fn send_rsts(port: &Port, netns: Option<&Netns>) -> Result<()> {
     let holds = Holds::open_or_do_without(port);
     let rsts = rsts_to_send(port.flows()?, |number| holds.read(number), monotonic_ns()?);
     netns.run(|| {
-        rsts.iter().for_each(|(key, flow)| send(port, key, flow));
+        for (key, flow) in &rsts {
+            send(port, key, flow);
+        }
         Ok(())
     })
 }
 
 /// Does the tap exist? Assumed if its namespace cannot be found.
-fn device_exists(port: &Port, netns: Option<&Netns>) -> Result<bool> {
+pub(crate) fn device_exists(port: &Port, netns: Option<&Netns>) -> Result<bool> {
     let index = port.meta()?.ifindex;
     netns.map_or(Ok(true), |netns| netns.run(|| Ok(netdev::find_index(index)?.is_some())))
 }
 
 /// The tap was deleted, and its ring and the held bytes are lost: resets the senders of bytes that
-/// the VM had not acknowledged, over the tap's bridge, and repeats recent RSTs, which may have been
-/// lost with the tap.
+/// the VM had not acknowledged, and repeats recent RSTs, which may have been lost with the tap.
 fn reset_after_tap_deleted(port: &Port, netns: Option<&Netns>) -> Result<()> {
     let (flows, bytes) = port.outstanding()?;
     let recent = recently_reset(port.flows()?, monotonic_ns()?);
-    let reset = match netns.filter(|_| flows > 0 || !recent.is_empty()) {
+    let told = match netns.filter(|_| flows > 0 || !recent.is_empty()) {
         Some(netns) => netns.run(|| {
-            send_to_senders(port, recent.iter())?;
+            send_to_senders(port, recent.iter());
             reset_senders(port)
         })?,
         None => 0,
     };
     tracing::warn!(
         "port {} is gone: its tap was deleted, {} were acknowledged and still on their way to the VM; \
-         {reset} senders were reset",
+         {told} of {flows} senders were sent a RST",
         port.ifname()?,
         amount(bytes, flows)
     );
     Ok(())
 }
 
-fn restore_qdisc(port: &Port, meta: &port_meta, netns: Option<&Netns>) -> Result<Option<String>> {
+pub(crate) fn restore_qdisc(
+    port: &Port,
+    meta: &port_meta,
+    netns: Option<&Netns>,
+) -> Result<Option<String>> {
     let Some(default) = port.qdisc_replaced()? else { return Ok(None) };
     let Some(netns) = netns else {
         return Ok(Some(format!(

@@ -4,7 +4,8 @@
 //! `system` looks at the host: devices, network namespaces, processes, vCPUs. `ports` finds
 //! attachments, `held` and `failures` say how they are, `attach` makes them with the `settings` and
 //! `lists` of a port, `detach` and `sweep` end them, `left_off` marks those that the service does
-//! not make again, `left_behind` tells it what a deleted tap took along; `reset` ends a connection.
+//! not make again, `left_behind` tells it what a deleted tap took along; `orphan` takes off what another program
+//! has removed the pins of; `reset` ends a connection.
 //! `config` reads the host's configuration, `quota` bounds the memory of holds by it, and `incast`
 //! knows uplinks.
 //!
@@ -24,6 +25,7 @@ pub mod left_behind;
 pub mod left_off;
 pub mod lists;
 pub mod lock;
+pub mod orphan;
 pub mod ports;
 pub mod priority;
 pub mod quota;

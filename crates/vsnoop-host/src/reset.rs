@@ -1,12 +1,11 @@
 //! Resets a connection at both ends: the decisions of `vsnoop_upkeep::reset`, at a port of this
 //! host.
 
-use vsnoop_bpf::types::{flow, flow_key, reset_reason};
+use vsnoop_bpf::types::{flow, flow_key, port_meta, reset_reason};
 use vsnoop_bpf::{Hold, Port};
 use vsnoop_hold::Reason;
-use vsnoop_upkeep::outstanding_bytes;
-use vsnoop_upkeep::reset::{self, Bridge, GivenUp};
-use vsnoop_upkeep::segment::frame_of_host;
+use vsnoop_upkeep::reset::{self, Bridge, GivenUp, Way};
+use vsnoop_upkeep::{Place, outstanding_bytes};
 
 use crate::error::{Error, Result};
 use crate::system::clock::monotonic_ns;
@@ -36,69 +35,102 @@ pub fn give_up(port: &Port, netns: Option<&Netns>, hold: &Hold, reason: Reason) 
     Ok(reset::give_up(&mut { port }, hold, reason, now_ns, tell)?)
 }
 
-/// [`send`] in this network namespace. A failure is not reported: the hooks send a RST later.
-fn tell(port: &Port, netns: Option<&Netns>, key: &flow_key, flow: &flow) {
+/// [`send`] in this network namespace. After a failure the hooks send a RST later.
+fn tell(port: &Port, netns: Option<&Netns>, key: &flow_key, flow: &flow) -> bool {
     let sent = match netns {
-        Some(netns) => netns.run(|| {
-            send(port, key, flow);
-            Ok(())
-        }),
+        Some(netns) => netns.run(|| Ok(send(port, key, flow))),
         None => Err(Error::NoNetns),
     };
-    if let Err(error) = sent {
+    sent.unwrap_or_else(|error| {
         tracing::debug!("RSTs of {}: {error:#}", port.dir().display());
-    }
+        false
+    })
 }
 
-/// Sends the RST to both ends, or repeats it ([`reset::send`]). The calling thread must be in the
-/// tap's network namespace.
-pub fn send(port: &Port, key: &flow_key, flow: &flow) {
-    reset::send(&mut { port }, key, flow, bridge_without_reader(port));
+/// Sends the RST to both ends, or repeats it ([`reset::send`]). Returns whether the sender's has
+/// left. The calling thread must be in the tap's network namespace.
+pub fn send(port: &Port, key: &flow_key, flow: &flow) -> bool {
+    let to_vm = find_vm(port, key).unwrap_or(Place::ToVm);
+    reset::send(&mut { port }, key, flow, to_vm, way_to_sender(port, key, flow))
 }
 
-/// The bridge of a tap without a reader.
-fn bridge_without_reader(port: &Port) -> Option<Bridge> {
-    find_bridge_without_reader(port).unwrap_or_default()
+/// Where the VM is: behind the tap, or another port of its bridge.
+fn find_vm(port: &Port, key: &flow_key) -> Result<Place> {
+    let meta = port.meta()?;
+    let Some(bridge) = bridge_of(&meta)? else { return Ok(Place::ToVm) };
+    Ok(other_port(&bridge, &meta, key)?.map_or(Place::ToVm, Place::OutOf))
 }
 
-fn find_bridge_without_reader(port: &Port) -> Result<Option<Bridge>> {
-    let device = netdev::find_index(port.meta()?.ifindex)?;
-    let has_no_reader = device.is_none_or(|device| !device.carrier);
-    if has_no_reader { bridge_of(port) } else { Ok(None) }
-}
-
-/// The bridge that the tap is a port of, or was.
-fn bridge_of(port: &Port) -> Result<Option<Bridge>> {
-    let ifindex = port.meta()?.bridge;
-    // No port of a bridge.
-    if ifindex == 0 {
-        return Ok(None);
-    }
-    let bridge = netdev::find_index(ifindex)?;
-    Ok(bridge.and_then(|bridge| Some(Bridge { ifindex: bridge.index, mac: bridge.mac? })))
-}
-
-/// The tap and its VM are gone: resets, over the bridge, the senders of bytes that the VM had not
-/// acknowledged. Returns their number. The calling thread must be in the tap's network namespace.
+/// The tap and its VM are gone: resets the senders of bytes that the VM had not acknowledged.
+/// Returns how many RSTs have left. The calling thread must be in the tap's network namespace.
 pub fn reset_senders(port: &Port) -> Result<usize> {
     let flows = port.flows()?;
     let behind = flows.iter().filter(|(_, flow)| outstanding_bytes(flow) > 0);
-    send_to_senders(port, behind)
+    Ok(send_to_senders(port, behind))
 }
 
-/// Sends RSTs to the senders of these connections over the tap's bridge. Returns their number. The
-/// calling thread must be in the tap's network namespace.
+/// Sends RSTs to the senders of these connections. Returns how many have left. The calling thread
+/// must be in the tap's network namespace.
 pub fn send_to_senders<'a>(
     port: &Port,
     flows: impl Iterator<Item = &'a (flow_key, flow)>,
-) -> Result<usize> {
-    let Some(Bridge { ifindex, mac }) = bridge_of(port)? else { return Ok(0) };
-    let sent = flows.map(|(key, flow)| port.send_out_of(ifindex, &frame_of_host(key, flow, mac)));
-    let told = |sent: &vsnoop_bpf::Result<()>| {
-        if let Err(error) = sent {
-            tracing::debug!("a RST to a sender: {error:#}");
-        }
-        sent.is_ok()
+) -> usize {
+    let is_sent = |(key, flow): &&(flow_key, flow)| {
+        reset::send_to_sender(&mut { port }, key, flow, way_to_sender(port, key, flow))
     };
-    Ok(sent.filter(told).count())
+    flows.filter(is_sent).count()
+}
+
+/// Where the VM's own segments went, by what passes them now.
+fn way_to_sender(port: &Port, key: &flow_key, flow: &flow) -> Way {
+    find_way(port, key, flow).unwrap_or_else(|error| {
+        tracing::debug!("the way to a sender of {}: {error:#}", port.dir().display());
+        Way::Tap
+    })
+}
+
+fn find_way(port: &Port, key: &flow_key, flow: &flow) -> Result<Way> {
+    let meta = port.meta()?;
+    let device = netdev::find_index(meta.ifindex)?;
+    let passes = device.as_ref().is_some_and(|device| device.carrier);
+    if let Some(bridge) = bridge_of(&meta)?
+        && (!passes || other_port(&bridge, &meta, key)?.is_some())
+    {
+        return over(bridge, &meta, flow.next_hop);
+    }
+    Ok(match device {
+        // Of a routed tap the host takes frames also without a reader.
+        Some(device) if device.up => Way::Tap,
+        _ if flow.next_hop[..] == meta.mac[..6] => Way::Routed,
+        _ => Way::None,
+    })
+}
+
+/// The bridge drops frames of a tap without a reader. It may have had the address of the tap (a
+/// bridge has the lowest one of its ports), and another one since the tap was deleted.
+fn over(bridge: Bridge, meta: &port_meta, next_hop: [u8; 6]) -> Result<Way> {
+    let is_host = next_hop == bridge.mac
+        || next_hop[..] == meta.mac[..6]
+        || netdev::find_in_bridge(bridge.ifindex, next_hop)? == Some(netdev::Place::Host);
+    Ok(if is_host { Way::UpFromBridge(bridge) } else { Way::OutOfBridge(bridge) })
+}
+
+/// The port other than the tap where the bridge has learned the VM's address. A frame of the tap
+/// with that address would teach it otherwise.
+fn other_port(bridge: &Bridge, meta: &port_meta, key: &flow_key) -> Result<Option<u32>> {
+    let place = netdev::find_in_bridge(bridge.ifindex, key.vm_mac)?;
+    Ok(match place {
+        Some(netdev::Place::Port(index)) if index != meta.ifindex => Some(index),
+        _ => None,
+    })
+}
+
+/// The bridge that the tap is a port of, or was.
+fn bridge_of(meta: &port_meta) -> Result<Option<Bridge>> {
+    // No port of a bridge.
+    if meta.bridge == 0 {
+        return Ok(None);
+    }
+    let bridge = netdev::find_index(meta.bridge)?;
+    Ok(bridge.and_then(|bridge| Some(Bridge { ifindex: bridge.index, mac: bridge.mac? })))
 }

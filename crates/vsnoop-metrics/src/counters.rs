@@ -131,15 +131,19 @@ pub struct Resets {
     pub no_reader: u64,
     /// The VM took back what it had acknowledged.
     pub rolled_back: u64,
+    /// The VM, or its address, was behind another port or host.
+    pub moved: u64,
     /// The VM sent a RST that only the host's actions can explain.
     pub by_vm: u64,
     /// Bytes that the VM had not acknowledged, of connections that user space reset.
     pub bytes: u64,
+    /// Of the connections that user space reset, those whose sender could not be sent a RST.
+    pub unsent: u64,
 }
 
 impl Resets {
     pub fn of(meta: &port_meta, stats: &port_stats) -> Self {
-        let [refused, silent, engine_gone, detached, no_reader, rolled_back] = meta.resets;
+        let [refused, silent, engine_gone, detached, no_reader, rolled_back, moved] = meta.resets;
         Self {
             refused,
             silent,
@@ -147,8 +151,10 @@ impl Resets {
             detached,
             no_reader,
             rolled_back,
+            moved,
             by_vm: stats.vm_refused,
             bytes: meta.reset_bytes,
+            unsent: meta.resets_unsent,
         }
     }
 
@@ -156,7 +162,7 @@ impl Resets {
         self.by_reason().iter().map(|reset| reset.count).sum()
     }
 
-    pub fn by_reason(&self) -> [Reset; 7] {
+    pub fn by_reason(&self) -> [Reset; 8] {
         let of = |reason, count, meaning| Reset { reason, count, meaning };
         [
             of("refused", self.refused, "the VM refused the same bytes again and again"),
@@ -165,6 +171,7 @@ impl Resets {
             of("detached", self.detached, "detached with bytes in the hold"),
             of("no_reader", self.no_reader, "nobody read the tap any more"),
             of("rolled_back", self.rolled_back, "the VM took back what it had acknowledged"),
+            of("moved", self.moved, "the VM was behind another port"),
             of("by_vm", self.by_vm, "the VM's RST to what only the host sent"),
         ]
     }

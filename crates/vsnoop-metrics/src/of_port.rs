@@ -23,7 +23,7 @@ pub fn metrics() -> Vec<Definition<PortSample>> {
     all
 }
 
-fn failures() -> [Definition<PortSample>; 5] {
+fn failures() -> [Definition<PortSample>; 6] {
     let by_reason = |port: &PortSample| {
         port.resets.by_reason().map(|reset| (reset.reason, reset.count)).to_vec()
     };
@@ -40,6 +40,12 @@ fn failures() -> [Definition<PortSample>; 5] {
             |port: &PortSample| port.resets.bytes,
         )
         .json("resets.bytes"),
+        counter(
+            "resets_unsent",
+            "connections that were reset, and whose sender could not be sent a RST",
+            |port: &PortSample| port.resets.unsent,
+        )
+        .json("resets.unsent"),
         counter(
             "ring_full_segments",
             "segments that the ring of the tap refused",

@@ -1,6 +1,6 @@
 //! Network devices as the kernel describes them, and changes of them ([`change`]): requests over
 //! rtnetlink ([`netlink`]) and to drivers ([`ethtool`]), notifications ([`events`]), routes
-//! ([`route`]); and taps that are opened ([`tap`]).
+//! ([`route`]); what bridges have learned ([`fdb`]); and taps that are opened ([`tap`]).
 //!
 //! sysfs shows the network namespace in which it was mounted; these ask in that of the calling
 //! thread.
@@ -8,6 +8,7 @@
 pub mod change;
 pub mod ethtool;
 pub mod events;
+pub mod fdb;
 pub mod netlink;
 pub mod route;
 pub mod tap;
@@ -34,6 +35,8 @@ pub enum Error {
     List(#[source] netlink::Error),
     #[error("look for the route to {to}")]
     Route { to: IpAddr, source: netlink::Error },
+    #[error("look for an address in the bridge with index {bridge}")]
+    Fdb { bridge: u32, source: netlink::Error },
 }
 
 /// A network device of the calling thread's namespace.

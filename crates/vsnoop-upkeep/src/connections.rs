@@ -40,10 +40,26 @@ pub trait Connections {
     /// Counts a failure of this VM port (host byte order). `now_ns`: CLOCK_MONOTONIC.
     fn note_failure(&mut self, vm_port: u16, now_ns: u64) -> Result<(), Self::Error>;
 
-    /// Sends an Ethernet frame to the VM, or to the sender as if the VM had sent it.
-    fn inject(&mut self, frame: &[u8], to_sender: bool) -> Result<(), Self::Error>;
-    /// Sends an Ethernet frame out of another interface of the same network namespace.
-    fn send_out_of(&mut self, ifindex: u32, frame: &[u8]) -> Result<(), Self::Error>;
+    /// Counts a connection that user space reset, and whose sender could not be sent a RST.
+    fn count_unsent(&mut self) -> Result<(), Self::Error>;
+
+    /// Sends an Ethernet frame, of [`Place::Routed`] an IP packet. An error: it has not left.
+    fn send(&mut self, place: Place, frame: &[u8]) -> Result<(), Self::Error>;
+}
+
+/// Where a frame enters the network. Interfaces are those of the tap's network namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// To the VM, out of the tap.
+    ToVm,
+    /// In by the tap, as if the VM had sent it.
+    FromVm,
+    /// Out of another interface, as if the host had sent it.
+    OutOf(u32),
+    /// In by another interface, up the stack of the host.
+    InBy(u32),
+    /// Wherever the host routes it.
+    Routed,
 }
 
 /// Removes a flow's record if `is_due` returns true for it. Returns false if it was kept, or

@@ -8,6 +8,7 @@
 //!
 //! - `connections`: the trait, and the changes of one record that take several accesses;
 //! - `segment` builds RSTs, `reset` ends a connection, `repeat` repeats its RSTs;
+//! - `overheard` turns what a VM sends at another port into ACKs for the hook of its tap;
 //! - `expiry` removes records, `abandoned` finds connections that no engine serves;
 //! - `held` says how many bytes only the host has, `drain` how long a detach waits for them, and
 //!   `detach` ends connections that would lose them;
@@ -21,12 +22,13 @@ pub mod drain;
 pub mod expiry;
 pub mod grants;
 pub mod held;
+pub mod overheard;
 pub mod repeat;
 pub mod reset;
 pub mod segment;
 pub mod settings;
 
-pub use connections::{Connections, delete_flow_if, mark_reset};
+pub use connections::{Connections, Place, delete_flow_if, mark_reset};
 pub use held::outstanding_bytes;
 
 /// Interval of the helper's looks at all flows.

@@ -6,28 +6,32 @@
 use vsnoop_flow::types::{flow, flow_key, hold, reset_reason};
 use vsnoop_hold::Reason;
 
-use crate::connections::{Connections, mark_reset};
+use crate::connections::{Connections, Place, mark_reset};
 use crate::held::outstanding_bytes;
-use crate::segment::{ResetSegment, frame, frame_of_host};
+use crate::segment::{ResetSegment, frame, frame_of_host, frame_to_host, packet};
 
 /// Resets the connection and counts the reason; false if the VM has acknowledged something since
 /// `flow` was read. `now_ns`: CLOCK_MONOTONIC.
 ///
-/// `tell` sends the RSTs ([`send`]), with whatever must be looked up for them. It is called when
-/// the record is in RESET: no failure of it keeps a connection from being reset and counted.
+/// `tell` sends the RSTs ([`send`]), with whatever must be looked up for them; false if the sender's
+/// has not left, which is counted. It is called when the record is in RESET: no failure of it keeps
+/// a connection from being reset and counted.
 pub fn reset<C: Connections>(
     connections: &mut C,
     key: &flow_key,
     flow: &flow,
     why: reset_reason::Type,
     now_ns: u64,
-    tell: impl FnOnce(&mut C, &flow_key, &flow),
+    tell: impl FnOnce(&mut C, &flow_key, &flow) -> bool,
 ) -> Result<bool, C::Error> {
     if !mark_reset(connections, key, flow, now_ns)? {
         return Ok(false);
     }
-    tell(connections, key, flow);
+    let is_sender_told = tell(connections, key, flow);
     connections.count_reset(why, 1, outstanding_bytes(flow))?;
+    if !is_sender_told {
+        connections.count_unsent()?;
+    }
     if is_of_the_host(why) {
         connections.note_failure(u16::from_be(key.vm_port), now_ns)?;
     }
@@ -41,7 +45,7 @@ pub fn give_up<C: Connections>(
     hold: &hold,
     reason: Reason,
     now_ns: u64,
-    tell: impl FnOnce(&mut C, &flow_key, &flow),
+    tell: impl FnOnce(&mut C, &flow_key, &flow) -> bool,
 ) -> Result<GivenUp, C::Error> {
     let Some(flow) = connections.flow(&hold.key)? else { return Ok(GivenUp::Gone) };
     let why = match reason {
@@ -70,35 +74,69 @@ fn is_of_the_host(why: reset_reason::Type) -> bool {
     matches!(why, RESET_REFUSED | RESET_SILENT | RESET_ENGINE_GONE)
 }
 
-/// The bridge of a tap whose VM is gone.
+/// A bridge, as a device of its host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bridge {
     pub ifindex: u32,
     pub mac: [u8; 6],
 }
 
+/// How a RST reaches the sender: where the VM's own segments went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// By the tap, with the VM's address.
+    Tap,
+    /// Out of the bridge of a tap that passes nothing, with the bridge's address.
+    OutOfBridge(Bridge),
+    /// The next hop is the host itself: up its stack, which is the sender, routes to it or
+    /// translates addresses. The bridge does not see the frame, which has the VM's address.
+    UpFromBridge(Bridge),
+    /// The next hop was the tap itself, which was deleted: by the host's routes.
+    Routed,
+    /// No way is known.
+    None,
+}
+
 /// Sends the RST to both ends; also used to repeat it, since an end that only reads would wait for
-/// ever after a loss. A failure is not reported: the hooks send a RST later.
-///
-/// `bridge`: the bridge of a tap without a reader. It drops frames from such a tap: the RST to the
-/// sender then leaves through the bridge itself, with the bridge's address.
+/// ever after a loss. Returns whether the sender's has left; the hooks send another one later.
+/// `vm`: where the VM is.
 pub fn send<C: Connections>(
     connections: &mut C,
     key: &flow_key,
     flow: &flow,
-    bridge: Option<Bridge>,
-) {
-    for segment in [ResetSegment::ResetVm, ResetSegment::ResetSender] {
-        let sent = match bridge {
-            Some(Bridge { ifindex, mac }) if segment.is_for_sender() => {
-                connections.send_out_of(ifindex, &frame_of_host(key, flow, mac))
-            }
-            _ => connections.inject(&frame(key, flow, segment), segment.is_for_sender()),
-        };
-        if let Err(error) = sent {
-            tracing::debug!("{segment:?}: {error:#}");
-        }
+    vm: Place,
+    way: Way,
+) -> bool {
+    let to_vm = connections.send(vm, &frame(key, flow, ResetSegment::ResetVm));
+    if let Err(error) = to_vm {
+        tracing::debug!("the RST to a VM: {error:#}");
     }
+    send_to_sender(connections, key, flow, way)
+}
+
+/// Sends the RST to the sender alone. Returns whether it has left.
+pub fn send_to_sender<C: Connections>(
+    connections: &mut C,
+    key: &flow_key,
+    flow: &flow,
+    way: Way,
+) -> bool {
+    let (place, frame) = match way {
+        Way::Tap => (Place::FromVm, frame(key, flow, ResetSegment::ResetSender)),
+        Way::OutOfBridge(Bridge { ifindex, mac }) => {
+            (Place::OutOf(ifindex), frame_of_host(key, flow, mac))
+        }
+        Way::UpFromBridge(Bridge { ifindex, mac }) => {
+            (Place::InBy(ifindex), frame_to_host(key, flow, mac))
+        }
+        Way::Routed => (Place::Routed, packet(key, flow)),
+        Way::None => return false,
+    };
+    let sent = connections.send(place, &frame);
+    if let Err(error) = &sent {
+        tracing::debug!("the RST to a sender: {error:#}");
+    }
+    sent.is_ok()
 }
 
 #[cfg(test)]
@@ -114,8 +152,9 @@ mod tests {
     struct One {
         flow: flow,
         counted: Vec<(reset_reason::Type, u64)>,
-        /// Frames that left through a bridge, by its index.
-        by_bridge: Vec<(u32, Vec<u8>)>,
+        sent: Vec<(Place, Vec<u8>)>,
+        /// Senders whose RST has not left.
+        unsent: u32,
         failures: u32,
     }
 
@@ -169,30 +208,55 @@ mod tests {
             Ok(())
         }
 
-        fn inject(&mut self, _: &[u8], _: bool) -> Result<(), Infallible> {
+        fn count_unsent(&mut self) -> Result<(), Infallible> {
+            self.unsent += 1;
             Ok(())
         }
 
-        fn send_out_of(&mut self, ifindex: u32, frame: &[u8]) -> Result<(), Infallible> {
-            self.by_bridge.push((ifindex, frame.to_owned()));
+        fn send(&mut self, place: Place, frame: &[u8]) -> Result<(), Infallible> {
+            self.sent.push((place, frame.to_owned()));
             Ok(())
         }
     }
 
-    #[test]
-    fn the_rst_for_a_vm_that_is_gone_does_not_claim_its_address() {
-        let vm_mac = [2, 0, 0, 0, 0, 1];
-        let mut key = flow_key { vm_mac, ..flow_key::default() };
+    const BRIDGE: Bridge = Bridge { ifindex: 7, mac: [2, 0, 0, 0, 0, 3] };
+    const VM_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
+    const NEXT_HOP: [u8; 6] = [2, 0, 0, 0, 0, 2];
+
+    /// The place and the frame with which a sender is told.
+    fn to_sender(way: Way) -> Vec<(Place, Vec<u8>)> {
+        let mut key = flow_key { vm_mac: VM_MAC, ..flow_key::default() };
         // IPv4, mapped (RFC 4291, section 2.5.5.2).
         for address in [&mut key.sender_addr, &mut key.vm_addr] {
             address[10..].copy_from_slice(&[0xff, 0xff, 10, 0, 0, 1]);
         }
-        let flow = flow { next_hop: [2, 0, 0, 0, 0, 2], ..flow::default() };
-        let bridge = Bridge { ifindex: 7, mac: [2, 0, 0, 0, 0, 3] };
+        let flow = flow { next_hop: NEXT_HOP, ..flow::default() };
         let mut one = One::default();
-        send(&mut one, &key, &flow, Some(bridge));
-        let [(7, frame)] = &one.by_bridge[..] else { panic!("{:?}", one.by_bridge) };
-        assert_eq!((&frame[..6], &frame[6..12]), (&flow.next_hop[..], &bridge.mac[..]));
+        let is_sent = send_to_sender(&mut one, &key, &flow, way);
+        assert_eq!(is_sent, !one.sent.is_empty());
+        one.sent
+    }
+
+    #[test]
+    fn the_rst_for_a_vm_that_is_gone_does_not_claim_its_address() {
+        let sent = to_sender(Way::OutOfBridge(BRIDGE));
+        let [(Place::OutOf(7), frame)] = &sent[..] else { panic!("{sent:?}") };
+        assert_eq!((&frame[..6], &frame[6..12]), (&NEXT_HOP[..], &BRIDGE.mac[..]));
+    }
+
+    #[test]
+    fn the_rst_for_the_host_itself_goes_up_its_stack() {
+        let sent = to_sender(Way::UpFromBridge(BRIDGE));
+        let [(Place::InBy(7), frame)] = &sent[..] else { panic!("{sent:?}") };
+        assert_eq!((&frame[..6], &frame[6..12]), (&BRIDGE.mac[..], &VM_MAC[..]));
+    }
+
+    #[test]
+    fn the_rst_of_a_routed_tap_that_was_deleted_is_an_ip_packet() {
+        let sent = to_sender(Way::Routed);
+        let [(Place::Routed, packet)] = &sent[..] else { panic!("{sent:?}") };
+        assert_eq!((packet[0], packet.len()), (0x45, 40));
+        assert!(to_sender(Way::None).is_empty());
     }
 
     fn is_reset(one: &One) -> bool {
@@ -208,11 +272,12 @@ mod tests {
             // What is looked up for the RSTs may fail: the record is in RESET by then.
             assert!(is_reset(one));
             told += 1;
+            false
         });
         assert_eq!((given_up, told), (GivenUp::Reset, 1));
         assert!(is_reset(&one));
         assert_eq!(one.counted, [(reset_reason::RESET_SILENT, 700)]);
-        assert_eq!(one.failures, 1);
+        assert_eq!((one.failures, one.unsent), (1, 1));
     }
 
     #[test]

@@ -27,6 +27,19 @@ pub fn frame_of_host(key: &flow_key, flow: &flow, mac: [u8; 6]) -> Vec<u8> {
     frame(&flow_key { vm_mac: mac, ..*key }, flow, ResetSegment::ResetSender)
 }
 
+/// The RST to the sender as an IP packet.
+pub fn packet(key: &flow_key, flow: &flow) -> Vec<u8> {
+    const ETHERNET_BYTES: usize = 14;
+    let untagged = flow_key { vlan_outer: 0, vlan_inner: 0, ..*key };
+    frame(&untagged, flow, ResetSegment::ResetSender).split_off(ETHERNET_BYTES)
+}
+
+/// The RST to the sender, as a bridge passes it up the stack of its host, whose Ethernet address is
+/// `mac`.
+pub fn frame_to_host(key: &flow_key, flow: &flow, mac: [u8; 6]) -> Vec<u8> {
+    frame(key, &vsnoop_flow::types::flow { next_hop: mac, ..*flow }, ResetSegment::ResetSender)
+}
+
 /// An Ethernet frame with the segment.
 pub fn frame(key: &flow_key, flow: &flow, segment: ResetSegment) -> Vec<u8> {
     // The key has ports in network byte order.

@@ -15,8 +15,8 @@ use vsnoop_packet::vnet::VNET_BYTES;
 use vsnoop_upkeep::abandoned::EngineSilence;
 use vsnoop_upkeep::grants::Rounds;
 use vsnoop_upkeep::repeat::RstRepeats;
-use vsnoop_upkeep::reset::{self, GivenUp};
-use vsnoop_upkeep::settings;
+use vsnoop_upkeep::reset::{self, GivenUp, Way};
+use vsnoop_upkeep::{Place, settings};
 
 use crate::frame::{Frame, Summed};
 use crate::guest::Guest;
@@ -311,8 +311,8 @@ pub fn bytes_of<T: Copy>(value: &T) -> &[u8] {
 }
 
 /// Sends both ends of a connection their RSTs: the tap always has a reader.
-pub fn tell(vm: &mut Vm, key: &flow_key, flow: &flow) {
-    reset::send(vm, key, flow, None);
+pub fn tell(vm: &mut Vm, key: &flow_key, flow: &flow) -> bool {
+    reset::send(vm, key, flow, Place::ToVm, Way::Tap)
 }
 
 fn run_guest(

@@ -10,8 +10,8 @@ use vsnoop_upkeep::expiry::expire;
 use vsnoop_upkeep::grants::{self, GrantQueue, Granted, PORT_GRANTS, Rounds};
 use vsnoop_upkeep::held;
 use vsnoop_upkeep::repeat::RstRepeats;
-use vsnoop_upkeep::reset::{reset, send};
-use vsnoop_upkeep::{Connections, drain};
+use vsnoop_upkeep::reset::{Way, reset, send};
+use vsnoop_upkeep::{Connections, Place, drain};
 
 use crate::frame::Frame;
 use crate::host::{Vm, bytes_of, tell};
@@ -80,16 +80,23 @@ impl Connections for Vm {
         Ok(())
     }
 
-    fn inject(&mut self, frame: &[u8], to_sender: bool) -> Result<(), Infallible> {
+    fn count_unsent(&mut self) -> Result<(), Infallible> {
+        unreachable!("each tap here passes RSTs")
+    }
+
+    fn send(&mut self, place: Place, frame: &[u8]) -> Result<(), Infallible> {
+        let way = match place {
+            Place::ToVm => inject_way::INJECT_TO_VM,
+            Place::FromVm => inject_way::INJECT_TO_SENDER,
+            Place::OutOf(_) | Place::InBy(_) | Place::Routed => {
+                unreachable!("no tap here is without a reader")
+            }
+        };
         let mut frame = Frame::new(frame.to_vec());
-        frame.cb[0] = to_sender.into();
+        frame.cb[0] = way;
         self.port.now = self.now;
         self.port.test_run(Program::Inject, &mut frame, &mut |_, _| {});
         Ok(())
-    }
-
-    fn send_out_of(&mut self, _ifindex: u32, _frame: &[u8]) -> Result<(), Infallible> {
-        unreachable!("no tap here is without a reader")
     }
 }
 
@@ -113,7 +120,7 @@ impl Vm {
             }
         }
         for (key, flow) in self.upkeep.rst_repeats.due(&flows, now) {
-            send(self, &key, &flow, None);
+            send(self, &key, &flow, Place::ToVm, Way::Tap);
         }
         let engine_ns = self.state().engine_ns;
         let silent_ns = self.upkeep.silence.look(engine_ns, now);
@@ -176,7 +183,7 @@ impl Vm {
     fn send_rsts(&mut self) {
         let holds = self.holds();
         for (key, flow) in rsts_to_send(Vm::flows(self), |number| holds.read(number), self.now) {
-            send(self, &key, &flow, None);
+            send(self, &key, &flow, Place::ToVm, Way::Tap);
         }
     }
 

@@ -8,8 +8,11 @@
 //! at every tick; without one the hooks soon stop relying on it.
 //!
 //! `port` implements the surroundings of vsnoop-hold's loop, `device` sends frames to the tap.
+//! `moved` follows VMs to other ports of the bridge, where `ear` hears them.
 
 mod device;
+mod ear;
+mod moved;
 mod port;
 
 use std::collections::{HashMap, HashSet};
@@ -86,14 +89,17 @@ pub fn ensure_working(names: &[String], netns: &Netns) {
     }
 }
 
+/// Network namespace and index of the tap, id of the attachment.
+type PortKey = (u64, u32, u64);
+
 struct Engine {
     epoll: Epoll,
-    ports: HashMap<(u64, u32), EnginePort>,
+    ports: HashMap<PortKey, EnginePort>,
     /// Memory for whichever port wants some.
     reserve: Reserve,
     /// Next addition to the reserve.
     refill_at: Instant,
-    trouble: HashMap<(u64, u32), String>,
+    trouble: HashMap<PortKey, String>,
     /// Pinned ports at the last discovery.
     listed: Vec<(PathBuf, Option<u64>)>,
 }
@@ -177,7 +183,9 @@ impl Engine {
             Ok(inventory) => inventory,
             Err(error) => return tracing::warn!("{}", with_causes(&error)),
         };
-        let key_of = |attached: &Attached| (attached.meta.netns, attached.meta.ifindex);
+        let key_of = |attached: &Attached| -> PortKey {
+            (attached.meta.netns, attached.meta.ifindex, attached.port.id())
+        };
         let present: HashSet<_> = inventory.ports.iter().map(key_of).collect();
         // A tap that comes again has another index: what is not forgotten stays for ever.
         self.trouble.retain(|key, _| present.contains(key));
@@ -188,8 +196,7 @@ impl Engine {
             }
             let key = key_of(&attached);
             // A port whose tap is elsewhere gets no sign of life: the hooks hold nothing for it.
-            let known =
-                earlier.remove(&key).filter(|port| port.is_of(&attached) && port.reaches_its_tap());
+            let known = earlier.remove(&key).filter(EnginePort::reaches_its_tap);
             let port = match known {
                 Some(mut port) => {
                     if port.keeps_its_netns_alive() {
@@ -201,6 +208,7 @@ impl Engine {
                         continue;
                     }
                     port.is_called(&attached.name);
+                    port.follow_vms();
                     Ok(Some(port))
                 }
                 None => self.open(attached),
@@ -214,6 +222,10 @@ impl Engine {
                 Err(error) => self.complain(key, format!("{error:#}")),
             }
         }
+        let without_pins = |(_, port): &mut (PortKey, EnginePort)| port.is_needed_without_pins();
+        let mut earlier: Vec<_> = earlier.into_iter().collect();
+        earlier.retain_mut(without_pins);
+        self.ports.extend(earlier);
     }
 
     fn open(&self, attached: Attached) -> Result<Option<EnginePort>> {
@@ -228,7 +240,7 @@ impl Engine {
         Ok(Some(port))
     }
 
-    fn complain(&mut self, key: (u64, u32), text: String) {
+    fn complain(&mut self, key: PortKey, text: String) {
         if self.trouble.get(&key) != Some(&text) {
             tracing::warn!("{text}");
             self.trouble.insert(key, text);

@@ -10,6 +10,7 @@ use vsnoop_bpf::{Hold, HoldMaps, Reserve};
 use vsnoop_hold::{
     Clock, Engine, PortAccess, Reason, Reclaimed, RunTime, Sent, Slice, Urgency, Waited,
 };
+use vsnoop_host::orphan::{self, Orphan};
 use vsnoop_host::ports::Attached;
 use vsnoop_host::reset::give_up;
 use vsnoop_host::system::clock::monotonic_ns;
@@ -18,16 +19,24 @@ use vsnoop_host::vm::Vm;
 use vsnoop_upkeep::reset::GivenUp;
 
 use super::device::{Device, Part};
+use super::moved::MovedVms;
 
+/// Before each frame.
+const VNET_HEADER_BYTES: usize = 10;
 /// Longer than replacing a VMM takes.
 const ALONE: Duration = Duration::from_secs(5);
 /// Between two complaints about the same want of memory.
 const SAID_AGAIN: Duration = Duration::from_secs(60);
 
+/// What the helper needs beyond its own patience to take off a port whose pins were removed.
+const FOR_THE_HELPER: Duration = Duration::from_secs(5);
+
 /// A port, and the engine's work on it.
 pub struct EnginePort {
     engine: Engine,
     surroundings: Surroundings,
+    /// Its pins were removed.
+    orphan: Option<Orphan>,
 }
 
 /// Implements the traits of vsnoop-hold.
@@ -35,6 +44,7 @@ struct Surroundings {
     attached: Attached,
     memory: HoldMaps,
     device: Device,
+    moved: MovedVms,
     netns_path: Option<PathBuf>,
     /// Since when no process reads the tap, and its network namespace cannot be found.
     alone_since: Option<Instant>,
@@ -58,6 +68,7 @@ impl EnginePort {
             attached,
             memory,
             device,
+            moved: MovedVms::default(),
             netns_path,
             alone_since: None,
             vm,
@@ -66,11 +77,19 @@ impl EnginePort {
             trouble: None,
             short_since: None,
         };
-        Ok(Self { engine: Engine::new(&mut surroundings), surroundings })
+        Ok(Self { engine: Engine::new(&mut surroundings), surroundings, orphan: None })
     }
 
-    pub fn is_of(&self, attached: &Attached) -> bool {
-        self.surroundings.attached.port.id() == attached.port.id()
+    /// Of a port that is not listed any more: has the engine still work on it, because another
+    /// program has removed the pins? The helper takes it off; this does so if that has ended.
+    pub fn is_needed_without_pins(&mut self) -> bool {
+        let Surroundings { attached, memory, netns_path, .. } = &mut self.surroundings;
+        if self.orphan.is_none() {
+            self.orphan = Orphan::of(attached, orphan::PATIENCE + FOR_THE_HELPER);
+        }
+        let Some(orphan) = &self.orphan else { return false };
+        let netns = Netns::find_again(attached.meta.netns, netns_path);
+        !orphan.look(attached, netns.as_ref(), |number| memory.read(number))
     }
 
     /// See [`Device::reaches_the_tap`].
@@ -89,6 +108,15 @@ impl EnginePort {
         alone_since.get_or_insert_with(Instant::now).elapsed() >= ALONE
     }
 
+    /// Looks for VMs that are behind another port of the bridge.
+    pub fn follow_vms(&mut self) {
+        let Surroundings { attached, memory, moved, netns_path, .. } = &mut self.surroundings;
+        let netns = Netns::find_again(attached.meta.netns, netns_path);
+        if let Err(error) = moved.look(attached, netns.as_ref(), memory) {
+            tracing::debug!("port {}: where its VM is: {error:#}", attached.name);
+        }
+    }
+
     /// Notes the tap's present name.
     pub fn is_called(&mut self, name: &str) {
         let surroundings = &mut self.surroundings;
@@ -104,8 +132,9 @@ impl EnginePort {
 
     pub fn urgency(&self) -> Urgency {
         // The kernel does not notify the engine that the hooks can use an added slab.
+        let Surroundings { memory, moved, .. } = &self.surroundings;
         let memory =
-            if self.surroundings.memory.is_growing() { Urgency::Soon } else { Urgency::None };
+            if memory.is_growing() || moved.are_any() { Urgency::Soon } else { Urgency::None };
         self.engine.urgency().max(memory)
     }
 
@@ -124,6 +153,7 @@ impl EnginePort {
                 self.surroundings.complain(format!("memory for what it holds: {error:#}"))
             }
         }
+        self.surroundings.hear();
         self.engine.work(&mut self.surroundings);
     }
 }
@@ -240,7 +270,10 @@ impl vsnoop_hold::Device for Surroundings {
             let Some(start) = self.memory.bytes(slice.chunk) else { return Sent::Failed };
             parts.push(Part::at(start.wrapping_add(slice.offset as usize), slice.len as usize));
         }
-        match self.device.send(&parts) {
+        // Behind the virtio_net_hdr.
+        let to = headers.get(VNET_HEADER_BYTES..VNET_HEADER_BYTES + 6).unwrap_or_default();
+        let device = self.moved.device(to).unwrap_or(&self.device);
+        match device.send(&parts) {
             Ok(sent) => {
                 self.trouble = None;
                 sent
@@ -286,6 +319,17 @@ impl PortAccess for Surroundings {
 }
 
 impl Surroundings {
+    /// Of VMs that are behind another port.
+    fn hear(&mut self) {
+        if !self.moved.are_any() {
+            return;
+        }
+        let netns = Netns::find_again(self.attached.meta.netns, &mut self.netns_path);
+        if let Err(error) = self.moved.hear(netns.as_ref()) {
+            self.complain(format!("hear its VM at another port: {error:#}"));
+        }
+    }
+
     fn try_to_give_up(&mut self, hold: &hold, reason: Reason) -> Result<bool> {
         let port = &self.attached.port;
         let netns = Netns::find_again(self.attached.meta.netns, &mut self.netns_path);

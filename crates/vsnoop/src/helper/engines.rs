@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use vsnoop_bpf::HoldMaps;
+use vsnoop_bpf::{Hold, HoldMaps};
 use vsnoop_bpf::types::{flow, flow_key};
 use vsnoop_host::ports::Attached;
 use vsnoop_host::system::clock::monotonic_ns;
@@ -140,5 +140,16 @@ impl WatchedHold {
         let found = abandoned(flows, silent_ns, now_ns, |number| memory.read(number));
         memory.unmap_slabs();
         Ok(found)
+    }
+
+    /// Calls `look` with what reads a hold of a port whose pins were removed by its number; a free
+    /// one if the holds cannot be read.
+    pub fn read_without_pins<T>(&mut self, look: impl FnOnce(&dyn Fn(u32) -> Hold) -> T) -> T {
+        let Some(memory) = &mut self.memory else { return look(&|_| Hold::default()) };
+        // What could not be mapped counts as free.
+        let _ = memory.refresh_without_pins();
+        let result = look(&|number| memory.read(number));
+        memory.unmap_slabs();
+        result
     }
 }

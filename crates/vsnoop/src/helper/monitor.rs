@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use vsnoop_bpf::Port;
+use vsnoop_bpf::{PIN_ROOT, Port};
 use vsnoop_bpf::types::{flow, flow_key, reset_reason};
 use vsnoop_host::detach::{detach, finish};
 use vsnoop_host::error::with_causes;
@@ -13,6 +13,7 @@ use vsnoop_host::failures::LeftAlone;
 use vsnoop_host::incast;
 use vsnoop_host::incast::ingress::Follower;
 use vsnoop_host::lock::CommandLock;
+use vsnoop_host::orphan::{self, Orphan};
 use vsnoop_host::ports::{self, Attached, AttachmentState};
 use vsnoop_host::reset::{reset, send};
 use vsnoop_host::system::clock::monotonic_ns;
@@ -32,15 +33,21 @@ use super::surroundings::LoggedState;
 #[derive(Default)]
 pub struct Monitor {
     engines: Engines,
-    watched: HashMap<(u64, u32), Watched>,
+    watched: HashMap<PortKey, Watched>,
+    /// Ports whose pins another program has removed.
+    orphans: Vec<(Attached, WatchedHold, Orphan)>,
     ingress: Follower,
     /// Index of the port that is served first.
     first_served: usize,
 }
 
+/// Network namespace and index of the tap, id of the attachment.
+type PortKey = (u64, u32, u64);
+
+#[derive(Default)]
 struct Watched {
-    /// Id of the attachment.
-    id: u64,
+    /// As the last look found it, with what the helper needs if the pins are removed.
+    attached: Option<Attached>,
     netns_path: Option<PathBuf>,
     surroundings: LoggedState,
     held: WatchedHold,
@@ -62,7 +69,7 @@ impl Monitor {
         let mut earlier = std::mem::take(&mut self.watched);
         let mut count = 0;
         for attached in inventory.ports {
-            let key = (attached.meta.netns, attached.meta.ifindex);
+            let key = (attached.meta.netns, attached.meta.ifindex, attached.port.id());
             let name = attached.name.clone();
             if attached.state == AttachmentState::Gone {
                 // One failure must not keep the others from being detached.
@@ -72,16 +79,20 @@ impl Monitor {
                 continue;
             }
             count += 1;
-            let mut watched = earlier
-                .remove(&key)
-                .filter(|watched| watched.id == attached.port.id())
-                .unwrap_or_else(|| Watched::new(&attached));
+            let mut watched = earlier.remove(&key).unwrap_or_default();
             // A port that is just being detached is skipped.
             if let Err(error) = watched.look(&attached) {
                 tracing::debug!("port {name}: {error:#}");
             }
+            watched.attached = Some(attached);
             self.watched.insert(key, watched);
         }
+        earlier.into_values().for_each(|watched| self.adopt(watched));
+        self.orphans.retain_mut(|(attached, held, orphan)| {
+            let netns = attached.netns();
+            !held.read_without_pins(|read| orphan.look(attached, netns.as_ref(), read))
+        });
+        count += self.orphans.len();
         self.engines.look(self.watched.values().filter_map(|watched| watched.held.engine_ns()));
         if let Err(error) = incast::sweep_if_idle().and_then(|()| self.ingress.look()) {
             tracing::warn!("uplinks: {}", with_causes(&error));
@@ -92,6 +103,19 @@ impl Monitor {
 }
 
 impl Monitor {
+    /// Looks after a port that is not listed any more, if nothing has detached it.
+    fn adopt(&mut self, watched: Watched) {
+        let Some(attached) = watched.attached else { return };
+        if let Some(orphan) = Orphan::of(&attached, orphan::PATIENCE) {
+            tracing::warn!(
+                "port {}: another program has removed its pins in {PIN_ROOT}; the port is taken \
+                 off when its VM has acknowledged what is held",
+                attached.name
+            );
+            self.orphans.push((attached, watched.held, orphan));
+        }
+    }
+
     /// Opens windows that no packet opens. Returns the time to the next round; `None` without
     /// incast control.
     pub fn open_windows(&mut self) -> Option<Duration> {
@@ -115,20 +139,6 @@ fn finish_what_was_cut_short() -> Result<usize> {
 }
 
 impl Watched {
-    fn new(attached: &Attached) -> Self {
-        Self {
-            id: attached.port.id(),
-            netns_path: None,
-            surroundings: LoggedState::default(),
-            held: WatchedHold::default(),
-            grants: None,
-            abandoned: 0,
-            left_alone: Vec::new(),
-            reader_loss: ReaderLoss::default(),
-            rst_repeats: RstRepeats::default(),
-        }
-    }
-
     fn look(&mut self, attached: &Attached) -> Result<()> {
         self.surroundings.look(attached, &mut self.netns_path);
         if let Some(trouble) = incast::notice_gone(attached)? {
@@ -162,7 +172,9 @@ impl Watched {
         let netns = Netns::find_again(attached.meta.netns, &mut self.netns_path)
             .context("its network namespace cannot be found")?;
         netns.run(|| {
-            due.iter().for_each(|(key, flow)| send(&attached.port, key, flow));
+            for (key, flow) in &due {
+                send(&attached.port, key, flow);
+            }
             Ok(())
         })
     }
@@ -240,7 +252,12 @@ impl Watched {
             }
         }
         if reset_flows > 0 {
-            tracing::warn!("port {}: {reset_flows} connections reset: {why}", attached.name);
+            let unsent = attached.port.meta()?.resets_unsent - attached.meta.resets_unsent;
+            let but = match unsent {
+                0 => String::new(),
+                unsent => format!("; the senders of {unsent} could not be sent a RST"),
+            };
+            tracing::warn!("port {}: {reset_flows} connections reset: {why}{but}", attached.name);
         }
         failed.map_or(Ok(()), |error| Err(error.into()))
     }

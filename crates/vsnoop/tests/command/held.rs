@@ -164,7 +164,7 @@ fn a_tap_that_is_deleted_with_bytes_held_has_its_senders_reset() -> Result<()> {
     // The counters went with the port: the log has what was reset, and why.
     ensure!(helper.wait()?.success(), "the helper failed");
     let log = fs::read_to_string(&log)?;
-    for words in [topology::PORT, "its tap was deleted", "1 senders were reset"] {
+    for words in [topology::PORT, "its tap was deleted", "1 of 1 senders were sent a RST"] {
         ensure!(log.contains(words), "{words:?} is not in: {log}");
     }
     Ok(())
