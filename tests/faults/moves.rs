@@ -19,7 +19,10 @@ const OTHER_CARD: &str = "vst-card";
 pub fn trials() -> Vec<Trial> {
     vec![
         trial("moves::a_bond_that_fails_over_gets_what_is_held", fail_over),
-        trial("moves::a_bond_that_fails_over_without_a_word_is_reset_and_the_next_one_works", silent),
+        trial(
+            "moves::a_bond_that_fails_over_without_a_word_is_reset_and_the_next_one_works",
+            silent,
+        ),
         trial("moves::another_vm_that_takes_the_address_resets_the_sender", taken_over),
     ]
 }
@@ -29,7 +32,10 @@ fn take_the_address(topology: &Topology, guest: &Netns) -> Result<()> {
     topology.host.veth_port(BRIDGE, OTHER_PORT, guest, OTHER_CARD)?;
     guest.set_mac(OTHER_CARD, VM_MAC)?;
     let families = [(Family::V4, 24), (Family::V6, 64)];
-    guest.up_with(OTHER_CARD, &families.map(|(family, length)| (address(Side::Vm, family), length)))?;
+    guest.up_with(
+        OTHER_CARD,
+        &families.map(|(family, length)| (address(Side::Vm, family), length)),
+    )?;
     for (family, _) in families {
         guest.add_neighbour(OTHER_CARD, address(Side::Client, family), CLIENT_MAC)?;
     }

@@ -97,8 +97,7 @@ fn is_reset(sender: Sender, end: VmEnd) -> Result<()> {
             }
             Sender::Routed(family) => Pair::between(&far, vm, at(family), None)?,
             Sender::Translated => {
-                let Pair { client, vm } =
-                    Pair::between(vm, &far, self::far(Family::V4, 1), None)?;
+                let Pair { client, vm } = Pair::between(vm, &far, self::far(Family::V4, 1), None)?;
                 return Ok((vm, client));
             }
         };

@@ -209,7 +209,8 @@ pub(crate) fn is_arriving(path: &Path) -> bool {
 
 /// Was the directory with this inode set aside?
 pub(crate) fn is_leaving(inode: u64) -> bool {
-    entries(Stage::Leaving).is_ok_and(|found| found.iter().any(|dir| self::inode(dir) == Some(inode)))
+    entries(Stage::Leaving)
+        .is_ok_and(|found| found.iter().any(|dir| self::inode(dir) == Some(inode)))
 }
 
 fn begins(path: &Path, with: &str) -> bool {

@@ -37,10 +37,8 @@ impl Ear {
         let ear = Self { socket: unsafe { OwnedFd::from_raw_fd(fd) } };
         ear.set(libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, &1).context("hear what comes in")?;
         let program = filter(mac);
-        let program = libc::sock_fprog {
-            len: program.len() as u16,
-            filter: program.as_ptr().cast_mut(),
-        };
+        let program =
+            libc::sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut() };
         ear.set(libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program).context("filter frames")?;
         // SAFETY: an all-zero sockaddr_ll is one.
         let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };

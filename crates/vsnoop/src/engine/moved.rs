@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use vsnoop_bpf::types::{SLAB_HOLDS, flow, flow_key, reset_reason};
-use vsnoop_bpf::{Hook, HoldMaps, OpenHook};
+use vsnoop_bpf::{HoldMaps, Hook, OpenHook};
 use vsnoop_host::error;
 use vsnoop_host::ports::Attached;
 use vsnoop_host::reset::reset;
@@ -153,9 +153,8 @@ impl MovedVms {
                 continue;
             }
             moved.heard = Instant::now();
-            let is_lost = |(key, flow): &&(flow_key, flow)| {
-                key.vm_mac == *mac && outstanding_bytes(flow) > 0
-            };
+            let is_lost =
+                |(key, flow): &&(flow_key, flow)| key.vm_mac == *mac && outstanding_bytes(flow) > 0;
             let flows = attached.port.flows()?;
             for (key, flow) in flows.iter().filter(is_lost) {
                 let why = reset_reason::RESET_MOVED;

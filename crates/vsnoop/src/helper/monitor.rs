@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use vsnoop_bpf::{PIN_ROOT, Port};
 use vsnoop_bpf::types::{flow, flow_key, reset_reason};
+use vsnoop_bpf::{PIN_ROOT, Port};
 use vsnoop_host::detach::{detach, finish};
 use vsnoop_host::error::with_causes;
 use vsnoop_host::failures::LeftAlone;
