@@ -106,7 +106,9 @@ impl Group {
     /// it.
     fn move_in(&self) -> Result<[i32; 2]> {
         let helper = Helper.stop()?;
-        let before = Engine.kill()?;
+        let before = Engine.next(None)?;
+        // Command and helper may each have started one, of which the second waits for the lock.
+        Engine.kill_all()?;
         let script = format!(
             "echo 0 > {directory}/cgroup.procs && mount --bind {point} {point} && \
              mount -o remount,bind,ro {point} && exec \"$@\"",
