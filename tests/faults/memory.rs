@@ -15,15 +15,16 @@ use vsnoop_testbed::wait::wait_until;
 
 use crate::background::Process::{Engine, Helper};
 use crate::case::Case;
-use crate::pair::Pair;
+use crate::pair::{End, Pair};
 use crate::{host, scene, trial};
 
-/// More than fits into the groups.
+/// More than fits into the groups. One connection does not fill it: its window has a bound.
 const HOLD: &str = "128M";
-const MUCH: u64 = 110_000_000;
+const CONNECTIONS: usize = 24;
+const EACH: u64 = 5_000_000;
 /// The least that is held before the group is full.
 const HELD: u64 = 2 << 20;
-/// A hold that has not grown in so many looks has stopped.
+/// A hold that has not grown in this number of looks has stopped.
 const LOOKS: u32 = 20;
 const LOOK: Duration = Duration::from_millis(100);
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -41,11 +42,13 @@ fn limited(mib: u64) -> Result<()> {
     let group = Group::new(mib << 20)?;
     let pids = group.move_in()?;
     attached.wait_until("the engine works", || Ok(attached.hold_text("engine")? == "alive"))?;
-    let mut pair = Pair::connect(&topology, Family::V4)?;
+    let connect = |_| Pair::connect(&topology, Family::V4);
+    let mut pairs = (0..CONNECTIONS).map(connect).collect::<Result<Vec<_>>>()?;
     topology.guest().set_freeze(Freeze::Now);
-    let mut client = pair.client.twin()?;
+    let clients = pairs.iter().map(|pair| pair.client.twin()).collect::<Result<Vec<_>>>()?;
     thread::scope(|scope| -> Result<()> {
-        let sending = scope.spawn(move || client.send(MUCH));
+        let send = |mut client: End| scope.spawn(move || client.send(EACH));
+        let sending: Vec<_> = clients.into_iter().map(send).collect();
         let (mut held, mut unchanged) = (0, 0);
         wait_until("the hold grows no further", PATIENCE, || {
             let now = attached.hold("held_bytes")?;
@@ -58,8 +61,12 @@ fn limited(mib: u64) -> Result<()> {
         ensure!(held < mib << 20, "{held} bytes are held: the group does not limit them");
         ensure!(group.kills()? == 0, "{} processes were killed", group.kills()?);
         topology.guest().set_freeze(Freeze::Never);
-        pair.vm.receive(MUCH).with_context(|| attached.describe())?;
-        sending.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        for pair in &mut pairs {
+            pair.vm.receive(EACH).with_context(|| attached.describe())?;
+        }
+        sending
+            .into_iter()
+            .try_for_each(|it| it.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
     })?;
     ensure!(group.kills()? == 0, "{} processes were killed", group.kills()?);
     ensure!([Helper.next(None)?, Engine.next(None)?] == pids, "one came in the place of another");
@@ -106,7 +113,9 @@ impl Group {
     /// it.
     fn move_in(&self) -> Result<[i32; 2]> {
         let helper = Helper.stop()?;
-        let before = Engine.kill()?;
+        let before = Engine.next(None)?;
+        // Command and helper may each have started one, of which the second waits for the lock.
+        Engine.kill_all()?;
         let script = format!(
             "echo 0 > {directory}/cgroup.procs && mount --bind {point} {point} && \
              mount -o remount,bind,ro {point} && exec \"$@\"",

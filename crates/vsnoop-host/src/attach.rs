@@ -16,7 +16,7 @@ use crate::left_off::{Mark, Marks};
 use crate::ports;
 use crate::quota;
 use crate::settings::{Mode, Settings};
-use crate::system::holder::{self, Holder};
+use crate::system::holder;
 use crate::system::netdev::{self, Device};
 use crate::system::netns::Netns;
 use crate::system::{foreign, qdisc};
@@ -154,16 +154,15 @@ pub fn refuse_attached(device: &Device, netns: &Netns) -> Result<()> {
 /// knows better what its VMs have.
 fn refuse_link(device: &Device, netns: &Netns) -> Result<()> {
     let name = &device.name;
-    match holder::of_tap(name, netns.inode) {
-        Some(Holder { is_link: true, process, .. }) => Err(unfit(
+    match holder::link_with(name, netns.inode) {
+        Some(pid) => Err(unfit(
             Unfit::Other,
             format!(
-                "port {name} is the tap of a link of vsnoop (process {}), with no VM behind it: attach \
-                 the taps of the VMs",
-                process.pid
+                "port {name} is the tap of a link of vsnoop (process {pid}), with no VM behind it: \
+                 attach the taps of the VMs"
             ),
         )),
-        _ => Ok(()),
+        None => Ok(()),
     }
 }
 

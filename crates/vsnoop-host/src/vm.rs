@@ -161,7 +161,7 @@ mod tests {
             cat.stdin(Stdio::null()).stdout(Stdio::null());
             // SAFETY: between fork and exec there is one system call. It makes a descriptor that
             // exec does not close.
-            unsafe { cat.pre_exec(move || Ok(drop(nix::unistd::dup2_stdin(borrowed(fd))?))) };
+            unsafe { cat.pre_exec(move || Ok(nix::unistd::dup2_stdin(borrowed(fd))?)) };
             Self(cat.spawn().expect("cat"))
         }
 

@@ -226,8 +226,8 @@ fn is_left_alone(tap: &Tap, patterns: &[PortPattern]) -> bool {
     patterns.iter().any(is_met) && !patterns.iter().any(|pattern| pattern.matches(tap))
 }
 
-/// The taps of a network namespace that a service with these tables would leave alone because no VM
-/// is behind them.
+/// The taps of a network namespace that a service there, with these tables, would leave alone because
+/// no VM is behind them.
 pub fn no_vms_of(netns: &Netns, patterns: &[PortPattern]) -> Result<Vec<FailedPort>> {
     let devices = netns.run(netdev::list)?;
     let mut holders = holder::of_all_taps();
@@ -237,6 +237,8 @@ pub fn no_vms_of(netns: &Netns, patterns: &[PortPattern]) -> Result<Vec<FailedPo
             process: Some(found.process.name.clone()),
             vm: process::vm_name(found.process.pid),
             behind: found.behind(),
+            // That of the service has no name.
+            netns: None,
             ..tap(device, &devices, netns)
         };
         let reason = found.why_left_alone().filter(|_| is_left_alone(&known, patterns))?;

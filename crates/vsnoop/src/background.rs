@@ -172,6 +172,19 @@ pub fn start(role: Role) -> Result<()> {
     Ok(())
 }
 
+/// Warns if helper or engine end with the session of this command.
+pub fn warn_of_session() {
+    let running = [Role::Helper, Role::Engine].into_iter().filter_map(running_pid);
+    if let Some(group) = running.filter_map(session::shared_with).next() {
+        eprintln!(
+            "vsnoop: helper and engine cannot leave the control group {}, and end with it: let the \
+             service attach the port (`systemctl enable --now vsnoop`), or attach it by \
+             `systemd-run --scope --slice=system.slice vsnoop attach ...`",
+            group.display()
+        );
+    }
+}
+
 /// Reaps children, and logs those that failed: helper and engine start each other.
 pub fn reap_children() {
     use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};

@@ -6,7 +6,7 @@
 //! vCPUs, else one that waits for the tap's frames, else one with the name of a monitor; the lowest
 //! process id decides between equals.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 
 use super::proc::ids;
@@ -56,7 +56,8 @@ pub struct Holder {
 pub struct Evidence {
     /// Threads with the names of vCPUs, or descriptors of KVM's VMs.
     pub has_vcpus: bool,
-    /// It waits for the tap's frames, or did when it was stopped.
+    /// It waits for the tap's frames, or did when it was stopped. Not asked of the only process
+    /// that holds a tap, nor of one with vCPUs.
     pub reads: bool,
     /// It is called like a monitor.
     pub is_named: bool,
@@ -87,12 +88,13 @@ impl Holder {
         }
     }
 
-    fn of(pid: i32, descriptors: &[i32]) -> Option<Self> {
+    /// Without what it reads.
+    fn of(pid: i32) -> Option<Self> {
         let process = Process::of(pid)?;
-        let arguments = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let arguments = arguments(pid);
         let evidence = Evidence {
             has_vcpus: vcpu::has_any(pid) || has_kvm(pid),
-            reads: reader::reads(pid, descriptors),
+            reads: false,
             is_named: is_named(&process.name, &arguments),
         };
         let is_link = is_link(&process.name, &arguments);
@@ -102,25 +104,60 @@ impl Holder {
 
 /// `None` if there is none, or if access is denied.
 pub fn of_tap(name: &str, netns: u64) -> Option<Holder> {
-    let of_tap = |pid| process::descriptors_in(pid, name, netns);
-    let holding = ids().map(|pid| (pid, of_tap(pid))).filter(|(_, found)| !found.is_empty());
-    holding.filter_map(|(pid, descriptors)| Holder::of(pid, &descriptors)).reduce(better)
+    let of_tap = |pid| (pid, process::descriptors_in(pid, name, netns));
+    let holding = ids().map(of_tap).filter(|(_, descriptors)| !descriptors.is_empty());
+    Processes::default().choose(holding.collect())
 }
 
 /// Of all taps that processes hold, by name and network namespace: one pass for many ports.
 pub fn of_all_taps() -> HashMap<(String, u64), Holder> {
-    let mut holders = HashMap::new();
+    let mut holding: HashMap<_, Vec<_>> = HashMap::new();
     for pid in ids() {
         for (tap, descriptors) in process::taps(pid) {
-            let Some(holder) = Holder::of(pid, &descriptors) else { continue };
-            let best = match holders.remove(&tap) {
-                Some(before) => better(before, holder),
-                None => holder,
-            };
-            holders.insert(tap, best);
+            holding.entry(tap).or_default().push((pid, descriptors));
         }
     }
-    holders
+    let mut processes = Processes::default();
+    let chosen = holding.into_iter();
+    chosen.filter_map(|(tap, holding)| Some((tap, processes.choose(holding)?))).collect()
+}
+
+/// The process id of the link of vsnoop that has made this tap, if one has.
+pub fn link_with(name: &str, netns: u64) -> Option<i32> {
+    let is_link = |pid: &i32| {
+        Process::of(*pid).is_some_and(|process| is_link(&process.name, &arguments(*pid)))
+    };
+    ids().filter(is_link).find(|pid| !process::descriptors_in(*pid, name, netns).is_empty())
+}
+
+/// What is known of processes: one may hold many taps.
+#[derive(Default)]
+struct Processes {
+    known: HashMap<i32, Option<Holder>>,
+    /// The descriptors for which each waits. To find them takes long, so it is done only for
+    /// processes of which several hold a tap.
+    waited_for: HashMap<i32, HashSet<i32>>,
+}
+
+impl Processes {
+    /// Of these, with their descriptors of a tap, the one behind it.
+    fn choose(&mut self, holding: Vec<(i32, Vec<i32>)>) -> Option<Holder> {
+        let are_several = holding.len() > 1;
+        let of = |(pid, descriptors): (i32, Vec<i32>)| {
+            let mut holder = self.known.entry(pid).or_insert_with(|| Holder::of(pid)).clone()?;
+            if are_several && !holder.evidence.has_vcpus {
+                let waited_for =
+                    self.waited_for.entry(pid).or_insert_with(|| reader::waited_for(pid));
+                holder.evidence.reads = descriptors.iter().any(|fd| waited_for.contains(fd));
+            }
+            Some(holder)
+        };
+        holding.into_iter().filter_map(of).reduce(better)
+    }
+}
+
+fn arguments(pid: i32) -> Vec<u8> {
+    fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default()
 }
 
 /// The first of equals.

@@ -1,10 +1,11 @@
-//! Does a process read a descriptor?
+//! Which descriptors a process reads.
 //!
 //! The kernel does not count the readers of a tap. A process that reads one waits for it most of
 //! the time, and then /proc tells for what: an epoll's fdinfo lists its descriptors, and
 //! `/proc/PID/task/TID/syscall` has the system call in which a thread waits. Both keep saying so
 //! while the process is stopped. A process that is busy, or waits in io_uring, is not recognised.
 
+use std::collections::HashSet;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 
@@ -15,39 +16,41 @@ use super::vcpu::tids;
 const MOST: usize = 1024;
 const POLLFD_BYTES: usize = size_of::<libc::pollfd>();
 
-/// Does this process wait for one of these descriptors of its own?
-pub fn reads(pid: i32, descriptors: &[i32]) -> bool {
-    let has_epoll = numbers_of_descriptors(pid)
-        .filter_map(|fd| fs::read_to_string(format!("/proc/{pid}/fdinfo/{fd}")).ok())
-        .any(|info| epoll_has(&info, descriptors));
-    has_epoll || tids(pid).any(|tid| waits(pid, tid, descriptors))
+/// The descriptors of a process for which it waits to read.
+pub fn waited_for(pid: i32) -> HashSet<i32> {
+    let mut found = HashSet::new();
+    for fd in numbers_of_descriptors(pid) {
+        let info = fs::read_to_string(format!("/proc/{pid}/fdinfo/{fd}")).unwrap_or_default();
+        found.extend(of_epoll(&info));
+    }
+    for tid in tids(pid) {
+        found.extend(of_thread(pid, tid));
+    }
+    found
 }
 
 /// Lines of an epoll's fdinfo: `tfd:        5 events:       19 data: ...`, in hexadecimal but for
 /// the descriptor.
-fn epoll_has(fdinfo: &str, descriptors: &[i32]) -> bool {
-    fdinfo.lines().filter_map(|line| line.strip_prefix("tfd:")).any(|rest| {
+fn of_epoll(fdinfo: &str) -> impl Iterator<Item = i32> {
+    fdinfo.lines().filter_map(|line| line.strip_prefix("tfd:")).filter_map(|rest| {
         let mut words = rest.split_whitespace();
-        let fd = words.next().and_then(|word| word.parse().ok());
-        let events = words.nth(1).and_then(|word| u32::from_str_radix(word, 16).ok());
-        fd.is_some_and(|fd| descriptors.contains(&fd))
-            && events.is_some_and(|events| events & libc::EPOLLIN as u32 != 0)
+        let fd = words.next()?.parse().ok()?;
+        let events = u32::from_str_radix(words.nth(1)?, 16).ok()?;
+        (events & libc::EPOLLIN as u32 != 0).then_some(fd)
     })
 }
 
-fn waits(pid: i32, tid: i32, descriptors: &[i32]) -> bool {
+fn of_thread(pid: i32, tid: i32) -> Vec<i32> {
     let text = fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall")).unwrap_or_default();
     match call(&text) {
-        Some(Call::Read { fd }) => descriptors.contains(&fd),
+        Some(Call::Read { fd }) => vec![fd],
         Some(Call::Poll { at, count }) => {
-            let bytes = memory(pid, at, count.min(MOST) * POLLFD_BYTES).unwrap_or_default();
-            polls(&bytes, descriptors)
+            of_poll(&memory(pid, at, count.min(MOST) * POLLFD_BYTES).unwrap_or_default())
         }
         Some(Call::Select { at, count }) => {
-            let bytes = memory(pid, at, count.min(MOST).div_ceil(8)).unwrap_or_default();
-            selects(&bytes, descriptors)
+            of_select(&memory(pid, at, count.min(MOST).div_ceil(8)).unwrap_or_default())
         }
-        None => false,
+        None => Vec::new(),
     }
 }
 
@@ -86,22 +89,23 @@ fn memory(pid: i32, at: u64, bytes: usize) -> Option<Vec<u8>> {
 }
 
 /// `bytes`: an array of pollfd.
-fn polls(bytes: &[u8], descriptors: &[i32]) -> bool {
-    bytes.chunks_exact(POLLFD_BYTES).any(|entry| {
+fn of_poll(bytes: &[u8]) -> Vec<i32> {
+    let entry = |entry: &[u8]| {
         let fd = i32::from_ne_bytes([entry[0], entry[1], entry[2], entry[3]]);
         let events = i16::from_ne_bytes([entry[4], entry[5]]);
-        descriptors.contains(&fd) && events & libc::POLLIN != 0
-    })
+        (events & libc::POLLIN != 0).then_some(fd)
+    };
+    bytes.chunks_exact(POLLFD_BYTES).filter_map(entry).collect()
 }
 
 /// `bytes`: a set of descriptors, in words of the machine.
-fn selects(bytes: &[u8], descriptors: &[i32]) -> bool {
-    descriptors.iter().any(|fd| {
-        let Ok(fd) = usize::try_from(*fd) else { return false };
-        // A word of the set has its bits in the machine's order, which is that of the bytes here.
+fn of_select(bytes: &[u8]) -> Vec<i32> {
+    let is_in = |fd: &usize| {
+        // The bits of a word are in the machine's order, and the bytes with them.
         let byte = if cfg!(target_endian = "little") { fd / 8 } else { (fd / 8) ^ 7 };
         bytes.get(byte).is_some_and(|byte| byte & (1 << (fd % 8)) != 0)
-    })
+    };
+    (0..bytes.len() * 8).filter(is_in).map(|fd| fd as i32).collect()
 }
 
 #[cfg(test)]
@@ -135,18 +139,24 @@ mod tests {
             [&fd.to_ne_bytes()[..], &events.to_ne_bytes()[..], &[0; 2]].concat()
         };
         let list = [entry(3, libc::POLLOUT), entry(4, libc::POLLIN)].concat();
-        assert!(polls(&list, &[4]) && !polls(&list, &[3]) && !polls(&list, &[5]));
-        assert!(selects(&[0, 2, 0, 0, 0, 0, 0, 0], &[9]) || cfg!(target_endian = "big"));
-        assert!(!selects(&[0, 0], &[9]) && !selects(&[0], &[-1, 900]));
+        assert_eq!(of_poll(&list), [4]);
+        if cfg!(target_endian = "little") {
+            assert_eq!(of_select(&[1, 2, 0, 0, 0, 0, 0, 0]), [0, 9]);
+        }
+        assert!(of_select(&[]).is_empty() && of_poll(&[0; 7]).is_empty());
         let info = "pos:\t0\nflags:\t02\ntfd:        7 events:       19 data: 7  pos:0 ino:1\n";
-        assert!(epoll_has(info, &[6, 7]) && !epoll_has(info, &[1]));
+        assert_eq!(of_epoll(info).collect::<Vec<_>>(), [7]);
         let writes = "tfd:        7 events:        4 data: 7\n";
-        assert!(!epoll_has(writes, &[7]));
+        assert_eq!(of_epoll(writes).count(), 0);
+    }
+
+    fn reads(descriptor: i32) -> bool {
+        waited_for(std::process::id() as i32).contains(&descriptor)
     }
 
     fn until_read(descriptor: i32) {
-        let (pid, since) = (std::process::id() as i32, Instant::now());
-        while !reads(pid, &[descriptor]) {
+        let since = Instant::now();
+        while !reads(descriptor) {
             assert!(since.elapsed() < Duration::from_secs(60), "not recognised");
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -158,11 +168,10 @@ mod tests {
         // A file, which is read by read().
         let mut near = File::from(OwnedFd::from(near));
         let descriptor = near.as_raw_fd();
-        let pid = std::process::id() as i32;
-        assert!(!reads(pid, &[descriptor]));
+        assert!(!reads(descriptor));
         let reading = std::thread::spawn(move || drop(near.read(&mut [0])));
         until_read(descriptor);
-        assert!(!reads(pid, &[far.as_raw_fd()]));
+        assert!(!reads(far.as_raw_fd()));
         drop(far);
         reading.join().expect("read");
     }
@@ -183,11 +192,10 @@ mod tests {
     #[test]
     fn the_descriptors_of_an_epoll_are_read() {
         let (near, _far) = UnixStream::pair().expect("a pair");
-        let pid = std::process::id() as i32;
         let epoll = Epoll::new(EpollCreateFlags::empty()).expect("an epoll");
         epoll.add(&near, EpollEvent::new(EpollFlags::EPOLLIN, 0)).expect("add");
-        assert!(reads(pid, &[near.as_raw_fd()]));
+        assert!(reads(near.as_raw_fd()));
         drop(epoll);
-        assert!(!reads(pid, &[near.as_raw_fd()]));
+        assert!(!reads(near.as_raw_fd()));
     }
 }

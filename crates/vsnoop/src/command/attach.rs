@@ -13,6 +13,7 @@ use vsnoop_host::system::kernel;
 use vsnoop_host::system::netns::Netns;
 use vsnoop_service::control;
 
+use crate::background;
 use crate::bounds::{ahead_bytes, bounds_text};
 use crate::cli::{self, Cli};
 use crate::engine;
@@ -50,10 +51,10 @@ pub fn run(cli: &Cli, arguments: &cli::Attach) -> Result<u8> {
     incast::sweep(&lock)?;
     drop(lock);
     helper::ensure_running();
-    helper::warn_of_session();
     if settings.mode == Mode::Accelerate {
         engine::ensure_working(&arguments.ports, &netns);
     }
+    background::warn_of_session();
     Ok(code)
 }
 

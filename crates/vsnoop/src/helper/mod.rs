@@ -32,7 +32,6 @@ use anyhow::Result;
 use vsnoop_host::error::Unfit;
 use vsnoop_host::ports;
 use vsnoop_host::priority::Priority;
-use vsnoop_host::system::session;
 use vsnoop_upkeep::LOOK_NS;
 
 use crate::background::{self, Instance, Role};
@@ -111,18 +110,6 @@ pub fn ensure_running() {
         eprintln!(
             "vsnoop: the helper could not be started ({error:#}): idle connections do not expire, and \
              nobody starts an engine that has ended"
-        );
-    }
-}
-
-/// Warns if helper and engine end with the session of this command.
-pub fn warn_of_session() {
-    if let Some(group) = running_pid().and_then(session::shared_with) {
-        eprintln!(
-            "vsnoop: helper and engine cannot leave the control group {}, and end with it: let the \
-             service attach the port (`systemctl enable --now vsnoop`), or attach it by \
-             `systemd-run --scope --slice=system.slice vsnoop attach ...`",
-            group.display()
         );
     }
 }

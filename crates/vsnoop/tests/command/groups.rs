@@ -8,7 +8,7 @@ use libtest_mimic::Trial;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::sandbox::{PORT, TapHost, is_running, running, vsnoop_under, wait_until};
+use crate::sandbox::{PORT, TapHost, is_running, pid_of, running, vsnoop_under, wait_until};
 
 pub fn trials() -> Vec<Trial> {
     trials![
@@ -54,7 +54,9 @@ impl Group {
     fn end(&self) -> Result<()> {
         wait_until(&format!("{} is empty", self.directory.display()), || {
             let pids = self.pids();
-            pids.iter().for_each(|pid| drop(kill(Pid::from_raw(*pid), Signal::SIGKILL)));
+            for pid in &pids {
+                let _ = kill(Pid::from_raw(*pid), Signal::SIGKILL);
+            }
             Ok(pids.is_empty())
         })
     }
@@ -73,6 +75,13 @@ fn is_in(pid: i32, groups: &[Group]) -> Result<bool> {
     Ok(groups.iter().any(|group| text.lines().any(|line| line.ends_with(&group.path))))
 }
 
+/// Those of an earlier test stay for a while.
+fn until_none_runs() -> Result<()> {
+    wait_until("neither helper nor engine runs", || {
+        Ok(pid_of("helper")?.is_none() && pid_of("engine")?.is_none())
+    })
+}
+
 /// A shell that moves to these groups, does what `then` says, and becomes what follows.
 fn moved(groups: &[Group], then: &str) -> String {
     let moves = groups
@@ -84,6 +93,7 @@ fn moved(groups: &[Group], then: &str) -> String {
 fn helper_and_engine_outlive_the_control_group_of_the_command_that_starts_them() -> Result<()> {
     let host = TapHost::new("logout")?;
     let groups = Group::of_all("logout")?;
+    until_none_runs()?;
     ensure!(!groups.is_empty(), "no hierarchy of control groups is mounted");
     let script = moved(&groups, "");
     let attach = ["--netns", host.netns.name(), "attach", PORT];
@@ -107,6 +117,7 @@ fn helper_and_engine_outlive_the_control_group_of_the_command_that_starts_them()
 fn a_control_group_that_cannot_be_left_is_named() -> Result<()> {
     let host = TapHost::new("session")?;
     let groups = Group::of_all("session")?;
+    until_none_runs()?;
     let read_only = groups.iter().map(|group| {
         let point = group.mounted_at.display();
         format!("mount --bind {point} {point} && mount -o remount,bind,ro {point} || exit 98; ")
