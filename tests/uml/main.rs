@@ -86,6 +86,9 @@ fn image() -> Result<UserModeImage, String> {
     if !nix::unistd::geteuid().is_root() {
         return Err("they need root".into());
     }
+    if let Err(error) = interrupt::install() {
+        eprintln!("{error:#}");
+    }
     match guest::prepare_user_mode() {
         Err(error) if error.is::<Unavailable>() => Err(format!("{error:#}")),
         Err(error) => panic!("no guest: {error:#}"),
@@ -114,7 +117,6 @@ impl Drop for Dir {
 
 impl Rig {
     fn build(image: &UserModeImage, device: Device) -> Result<Self> {
-        interrupt::install()?;
         remove_stale(PREFIX)?;
         let net = Net::new(PREFIX);
         let (host, client) = (net.host("host")?, net.host("client")?);

@@ -25,11 +25,11 @@ use vsnoop_tests::late;
 use crate::{BOOT_TIMEOUT, Bench, KB, LIMIT, MB, PREFIX, Request, joined, wait_until};
 
 const NAME: &str = "vslab-behind";
-const TAPS: [&str; 3] = ["vslab-behind0", "vslab-behind1", "vslab-behind2"];
+pub const TAPS: [&str; 3] = ["vslab-behind0", "vslab-behind1", "vslab-behind2"];
 const LEG_BRIDGE: &str = "vslab-leg";
 const LEG_PORT: &str = "vslab-far";
 /// Its number among the machines of the stage.
-const NUMBER: usize = 50;
+pub const NUMBER: usize = 50;
 /// Until it bonds both cards, the second one has an address that is in no use.
 const UNUSED: &str = "169.254.9.1/30";
 const SLOW: LegOptions =
@@ -38,7 +38,7 @@ const LEG_MTU_BYTES: u32 = 1400;
 
 /// The machine and its second leg.
 pub struct Behind {
-    vm: Vm,
+    pub vm: Vm,
     leg: Leg,
 }
 
@@ -75,19 +75,19 @@ impl Behind {
 }
 
 /// Ports of the machine have vsnoop until this is dropped.
-struct Attached<'a> {
+pub struct Attached<'a> {
     bench: &'a Bench,
     taps: &'a [&'a str],
 }
 
 impl<'a> Attached<'a> {
-    fn to(bench: &'a Bench, taps: &'a [&'a str]) -> Result<Self> {
+    pub fn to(bench: &'a Bench, taps: &'a [&'a str]) -> Result<Self> {
         let this = Self { bench, taps };
         taps.iter().try_for_each(|tap| bench.stage.attach_tap(tap, &[]))?;
         Ok(this)
     }
 
-    fn count(&self, name: &str) -> Result<u64> {
+    pub fn count(&self, name: &str) -> Result<u64> {
         let vsnoop = self.bench.stage.vsnoop()?;
         self.taps.iter().map(|tap| Ok(late::count(&vsnoop.stats(tap)?, name))).sum()
     }
@@ -104,7 +104,7 @@ impl<'a> Attached<'a> {
         self.taps.iter().map(of_port).sum()
     }
 
-    fn story(&self) -> String {
+    pub fn story(&self) -> String {
         let tell = || -> Result<String> {
             let vsnoop = self.bench.stage.vsnoop()?;
             let of_port = |tap: &&str| Ok(format!("{} {}", vsnoop.stats(tap)?, vsnoop.flows(tap)?));
@@ -132,7 +132,7 @@ fn request(bench: &Bench, through: bool, size_bytes: u64, timeout: Duration) -> 
 }
 
 /// Uploads of these sizes at once; the time of the longest.
-fn at_once(bench: &Bench, through: bool, sizes: &[u64], limit: Duration) -> Result<Duration> {
+pub fn at_once(bench: &Bench, through: bool, sizes: &[u64], limit: Duration) -> Result<Duration> {
     let upload = |bytes: u64| -> Result<Duration> {
         let since = Instant::now();
         match client::transfer(bench.stage.client(), &request(bench, through, bytes, limit))? {

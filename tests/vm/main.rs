@@ -12,6 +12,7 @@
 mod behind;
 mod hold;
 mod link;
+mod rollback;
 
 use std::net::{SocketAddr, SocketAddrV4};
 use std::process::{Command as Process, ExitCode, Stdio};
@@ -63,7 +64,7 @@ struct Bench {
 
 type Test = fn(&Bench) -> Result<()>;
 
-const TESTS: [(&str, Test); 19] = [
+const TESTS: [(&str, Test); 20] = [
     ("rounds_of_dctcp_senders_in_a_guest_are_exact", rounds),
     ("streams_of_all_sizes_and_both_directions_are_exact", exact_streams),
     ("a_loaded_vm_receives_exact_streams", loaded),
@@ -80,6 +81,7 @@ const TESTS: [(&str, Test); 19] = [
     ("hold_keeps_what_a_paused_guest_has_no_time_for", hold::paused),
     ("an_idle_guest_that_loses_what_it_was_handed_gets_it_again", behind::idle_guest),
     ("uploads_through_a_router_guest_end_as_without_vsnoop", behind::router),
+    ("the_peer_of_a_guest_that_is_rolled_back_sees_an_end", rollback::rolled_back),
     // Bonds the cards of that guest permanently.
     ("a_guest_that_fails_over_to_its_second_card_leaves_no_hang", behind::fail_over),
     // Removes the victim's network permanently.

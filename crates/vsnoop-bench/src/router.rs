@@ -44,16 +44,13 @@ pub fn measure() -> Result<Vec<Figure>> {
     client.ip(&format!("route add {} via {}", leg::NETWORK, address(Side::Vm, Family::V4)))?;
     let vsnoop = Vsnoop::find()?.in_netns(topology.host.name());
     let (mut off, mut attached) = (Vec::new(), Vec::new());
-    let (mut sent, mut received) = (0, 0);
+    let (mut carried_off, mut carried) = (Carried::default(), Carried::default());
     for round in 1..=ROUNDS {
         interrupt::check()?;
         vm.set_mtu(DEVICE, MTU_BYTES[round % MTU_BYTES.len()])?;
-        let without = uploads(&topology, &leg, PATIENCE)?;
+        let without = carried_off.during(&leg, || uploads(&topology, &leg, PATIENCE))?;
         vsnoop.attach(PORT)?;
-        let before = (leg.sent_bytes(), leg.received_bytes());
-        let with = uploads(&topology, &leg, without * GIVEN_UP);
-        sent += leg.sent_bytes() - before.0;
-        received += leg.received_bytes() - before.1;
+        let with = carried.during(&leg, || uploads(&topology, &leg, without * GIVEN_UP));
         vsnoop.detach_with(PORT, &DETACH)?;
         let with = with?;
         say(&format!(
@@ -65,13 +62,34 @@ pub fn measure() -> Result<Vec<Figure>> {
         off.push(without.as_secs_f64());
         attached.push(with.as_secs_f64());
     }
-    // Of a run in which nothing arrives, one byte did.
-    let sent_over_received = sent as f64 / received.max(1) as f64;
     let upload_over_off = median(attached) / median(off);
     Ok(vec![
-        figure("router_sent_over_received", sent_over_received, "ratio", "lower"),
+        figure("router_sent_over_received", carried.ratio(), "ratio", "lower"),
+        figure("router_off_sent_over_received", carried_off.ratio(), "ratio", "lower"),
         figure("router_upload_over_off", upload_over_off, "ratio", "lower"),
     ])
+}
+
+/// Bytes that the VM has put on the leg, headers too, and payload that the server has read.
+#[derive(Default)]
+struct Carried {
+    sent: u64,
+    received: u64,
+}
+
+impl Carried {
+    fn during<T>(&mut self, leg: &Leg, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        let (sent, received) = (leg.sent_bytes(), leg.received_bytes());
+        let result = work();
+        self.sent += leg.sent_bytes() - sent;
+        self.received += leg.received_bytes() - received;
+        result
+    }
+
+    /// Where nothing arrives, one byte did.
+    fn ratio(&self) -> f64 {
+        self.sent as f64 / self.received.max(1) as f64
+    }
 }
 
 /// Some at once; the time until the last one has ended, at most the limit.

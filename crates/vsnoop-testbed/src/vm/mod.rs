@@ -14,6 +14,7 @@ pub mod quota;
 mod sched;
 mod share;
 mod slices;
+mod snapshot;
 mod turns;
 
 use std::fs;
