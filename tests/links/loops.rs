@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use libtest_mimic::Trial;
 use serde_json::Value;
 use vsnoop_testbed::hosts::{Host, Network, Plan, inner_v4};
@@ -94,8 +94,10 @@ fn stopped() -> Result<()> {
     let status = host.status()?;
     let is_said = problems(&status).iter().any(|what| what.starts_with("port vsl0 is stopped"));
     ensure!(is_said, "{:?}", problems(&status));
-    let dropped = status["ports"][0]["dropped"]["loop"].as_u64().context("loop")?;
-    ensure!(dropped > 0, "nothing was dropped at the port");
+    wait_until("what a stopped port drops is counted", PATIENCE, || {
+        speak(&network)?;
+        Ok(host.status()?["ports"][0]["dropped"]["loop"].as_u64() >= Some(1))
+    })?;
     // Without the cable an operator wants the port back.
     a.netns.delete("cable")?;
     for host in [a, b] {

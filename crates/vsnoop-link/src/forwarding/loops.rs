@@ -17,6 +17,8 @@ use super::location::Location;
 const SECOND_NS: u64 = 1_000_000_000;
 /// Frames that are remembered.
 const FRAMES: usize = 1024;
+/// Of the beginning of a frame.
+const HASHED_BYTES: usize = 128;
 /// A frame that comes back later is another one.
 const ROUND_NS: u64 = SECOND_NS;
 /// Pairs of locations that are watched at a time.
@@ -67,7 +69,8 @@ impl LoopWatch {
     /// other is one frame that is not recognised.
     pub fn note(&self, frame: &[u8], from: Location, now_ns: u64) {
         let mut hasher = DefaultHasher::new();
-        frame.hash(&mut hasher);
+        // Headers, and what tells one datagram of a stream from the next.
+        (frame.len(), &frame[..frame.len().min(HASHED_BYTES)]).hash(&mut hasher);
         let hash = hasher.finish();
         let seen = &self.seen[hash as usize % FRAMES];
         let is_same = seen.hash.swap(hash, Relaxed) == hash;
