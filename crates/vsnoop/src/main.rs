@@ -47,7 +47,7 @@ fn main() -> ExitCode {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
             let failure = Failure::of(&error, cli.netns.as_deref());
-            eprintln!("vsnoop: {}", failure.message);
+            log::print_error(&failure.message);
             let code = failure.exit_code;
             if cli.json {
                 report::print_failure(failure);

@@ -12,6 +12,7 @@ mod stderr;
 mod syslog;
 
 use std::io::IsTerminal;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result};
 use tracing::Level;
@@ -23,9 +24,12 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{fmt, registry, reload};
 
 use self::journal::JournalLines;
-use self::lines::Lines;
+use self::lines::{Destination, Lines};
 use self::stderr::Stderr;
 use self::syslog::Syslog;
+
+/// This process has a log.
+static IS_LOGGING: AtomicBool = AtomicBool::new(false);
 
 /// Changes the log filter, given in the syntax of RUST_LOG.
 pub type LogBy = Box<dyn Fn(&str) -> Result<()>>;
@@ -55,10 +59,21 @@ pub fn log_to(foreground: bool) -> Result<LogBy> {
         registry().with(layer.with_filter(filter)).init();
     }
     log_panics();
+    IS_LOGGING.store(true, Ordering::Relaxed);
     Ok(Box::new(move |words| {
         let filter: Targets = words.parse().with_context(|| format!("log by {words}"))?;
         handle.reload(filter).context("change what is logged")
     }))
+}
+
+/// Prints the error with which this process ends. One that has a log may not wait for the reader of
+/// standard error then, either.
+pub fn print_error(message: &str) {
+    if !IS_LOGGING.load(Ordering::Relaxed) {
+        eprintln!("vsnoop: {message}");
+    } else if let Ok(mut stderr) = Stderr::open() {
+        let _ = stderr.write(Level::ERROR, format!("vsnoop: {message}\n").as_bytes());
+    }
 }
 
 /// As [`fmt::layer`] writes the time.
