@@ -54,7 +54,7 @@ static __always_inline enum kept_verdict hold_leave_to_vm(struct flow *f, const 
 	return taken ? KEPT_DROP : KEPT_PASS;
 }
 
-/* After so many bytes in order a hole is forgotten. */
+/* A hole is forgotten after this number of bytes in order. */
 #define HOLD_LOSSY_BYTES (1u << 20)
 
 /* Notes a hole. A sender without SACK mends one hole in a round trip, and waits for a

@@ -62,9 +62,10 @@ static __always_inline bool hold_note_sender(const struct flow *f, struct hold *
 #define HOLD_SENDING 64
 
 /* Is the engine writing a frame at this moment? That may have an older ACK, and get to the VM after
- * a segment with this one; some TCPs (smoltcp) drop it then with its data. So the engine carries the
- * ACK itself, behind its frame. The hooks write snd_una and then read `sending`, the engine writes
- * `sending` before a hook reads snd_una for its frame: at least one of them sees the other. */
+ * a segment with this one; some TCPs (smoltcp) drop it then with its data. So the engine carries
+ * the ACK itself, behind its frame. The hooks write snd_una and then read `sending`, the engine
+ * writes `sending` before a hook reads snd_una for its frame: at least one of them sees the other.
+ */
 static __always_inline bool hold_leaves_ack_to_engine(const struct flow *f, struct hold *h,
 						      __u64 now)
 {

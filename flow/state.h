@@ -38,8 +38,8 @@
 #define FLOW_MAX_WINDOW (1u << 30)
 /* Ticks that a TSecr of the VM may be ahead of the record; a minute of microseconds. */
 #define FLOW_MAX_TS_STEP (1u << 26)
-/* A VM that sends so many segments in a row with an ACK below VM_SEQ takes back what it has
- * acknowledged. */
+/* A VM takes back what it has acknowledged if its ACK is below VM_SEQ in this number of segments in
+ * a row. */
 #define FLOW_OLD_ACKS 3
 /* Failures of connections of a VM port within this time are counted together. */
 #define FLOW_FAILURES_NS (60 * NSEC_PER_SEC)

@@ -2,8 +2,8 @@
 //! because its listener's accept queue is full or because it keeps no state (SYN cookies).
 //!
 //! Data from ISS + 1 with the handshake's ACK complete the handshake; any other segment may destroy
-//! it. So only such data are sent, after 200, 400, 800 ms and then every second, by the clock: the VM
-//! waits for its application, not for its CPU.
+//! it. So only such data are sent, after 200, 400, 800 ms and then every second, by the clock: the
+//! VM waits for its application, not for its CPU.
 
 use vsnoop_flow::types::seq;
 

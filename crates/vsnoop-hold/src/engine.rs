@@ -39,9 +39,10 @@ use vsnoop_flow::hold::Reclaimed;
 use vsnoop_flow::types::{HOLD_OVER, hold, seq};
 
 use crate::chain::{Chain, Chunks, Slice};
-use crate::flow::{Flow, HoldFrame, Kind};
+use crate::flow::Flow;
 use crate::frame::headers;
 use crate::giving_up::Reason;
+use crate::hold_frame::{HoldFrame, Kind};
 use crate::late::{DueAcks, Lateness, WaitClock};
 use crate::run_time::RunTime;
 use crate::time::{Deadline, Time, Timer, Timers};

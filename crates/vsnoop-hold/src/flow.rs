@@ -8,12 +8,12 @@
 //! (RFC 9293, section 3.8.6.2.1). A VM that has acknowledged everything gets a segment as soon as
 //! one fits.
 //!
-//! *Loss* is detected in three ways; what is then sent again is in `recovery.rs`. The VM sends three
-//! duplicate ACKs, or one with SACK blocks of three segments. Or the VM had [`TIMEOUT_NS`] of run
-//! time to answer and did not; the timeout then doubles (RFC 6298). Or it had half of that time, and
-//! then sends a segment that does not acknowledge the byte at VM_SEQ, for which it has room: what it
-//! sends by then it sends after it has read its ring, which keeps the order. (What it sent before
-//! proves nothing: that may have been on its way when it was handed the byte.)
+//! *Loss* is detected in three ways; what is then sent again is in `recovery.rs`. The VM sends
+//! three duplicate ACKs, or one with SACK blocks of three segments. Or the VM had [`TIMEOUT_NS`] of
+//! run time to answer and did not; the timeout then doubles (RFC 6298). Or it had half of that
+//! time, and then sends a segment that does not acknowledge the byte at VM_SEQ, for which it has
+//! room: what it sends by then it sends after it has read its ring, which keeps the order. (What it
+//! sent before proves nothing: that may have been on its way when it was handed the byte.)
 //!
 //! *A closed window* is probed (RFC 9293, section 3.8.6.1) with one held byte, which is the only
 //! probe that some stacks answer, or with a keep-alive probe, an old segment without data (section
@@ -26,6 +26,7 @@ use vsnoop_flow::types::seq;
 
 use crate::confirmation::Confirmation;
 use crate::giving_up::{Reason, Refusal, Rollback, Silence};
+use crate::hold_frame::{HoldFrame, Kind};
 use crate::recovery::{Recovery, has_lost};
 use crate::repeats::Repeats;
 use crate::time::{Deadline, Time};
@@ -42,39 +43,6 @@ const PORTION: u32 = 2;
 const BACK_OFF: u32 = 4;
 /// Largest payload of a frame: an IPv6 packet has 65535 bytes with the TCP header and its options.
 const LARGEST: u32 = 65_535 - 60;
-
-/// Kind of a frame.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// Bytes that the VM gets for the first time.
-    Handover,
-    /// A retransmission.
-    Resend,
-    /// A pure ACK with the sender's latest ACK and window.
-    Ack,
-    /// A window probe: with the next byte, or a keep-alive probe without data.
-    Probe,
-}
-
-/// A segment, or a super-packet, for the VM.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HoldFrame {
-    /// SEQ of the first byte.
-    pub seq: seq,
-    /// Payload, bytes.
-    pub len: u32,
-    /// With the sender's FIN.
-    pub fin: bool,
-    /// Its kind.
-    pub kind: Kind,
-}
-
-impl HoldFrame {
-    /// SEQ after the last byte, or after the FIN.
-    pub fn end(&self) -> seq {
-        self.seq.add(self.len + u32::from(self.fin))
-    }
-}
 
 /// State of a connection between two looks. It only serves efficiency: a new engine starts without.
 #[derive(Clone, Debug)]

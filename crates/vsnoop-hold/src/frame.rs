@@ -18,7 +18,7 @@ use vsnoop_packet::options;
 use vsnoop_packet::vnet::VNET_BYTES;
 use zerocopy::IntoBytes;
 
-use crate::flow::HoldFrame;
+use crate::hold_frame::HoldFrame;
 use crate::view::segment_bytes;
 
 /// Builds `virtio_net_hdr` of [`VNET_BYTES`] and headers; the payload follows. `marked`: a segment

@@ -1,9 +1,10 @@
 //! When a connection is given up, and why ([`Reason`]).
 //!
 //! A VM that answers with a closed window is probed for ever. All other reasons have the limit for
-//! which Linux sends again without an answer ([`GIVE_UP_NS`]; R2 of RFC 9293, section 3.8.3), in live
-//! time of the VM: an outage behind the tap ends no connection that would outlast it without vsnoop.
-//! Only a VM that takes back what it has acknowledged is given up at once: it can never go on.
+//! which Linux sends again without an answer ([`GIVE_UP_NS`]; R2 of RFC 9293, section 3.8.3), in
+//! live time of the VM: an outage behind the tap ends no connection that would outlast it without
+//! vsnoop. Only a VM that takes back what it has acknowledged is given up at once: it can never go
+//! on.
 
 use crate::view::View;
 
@@ -12,8 +13,8 @@ use crate::view::View;
 pub(crate) const GIVE_UP_NS: u64 = 924_000_000_000;
 /// ... but not before this number of refusals in a row.
 const REFUSALS: u32 = 16;
-/// Frames in a row that the VM answers only with ACKs below VM_SEQ. Each is sent after a timeout: an
-/// ACK that was delayed or reordered answers none of them.
+/// Frames in a row that the VM answers only with ACKs below VM_SEQ. Each is sent after a timeout:
+/// an ACK that was delayed or reordered answers none of them.
 const CONTRADICTIONS: u32 = 5;
 
 /// Why a connection is given up: enum reset_reason of flow/types/abi.h.

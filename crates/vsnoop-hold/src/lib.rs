@@ -12,8 +12,8 @@
 //! sends a frame twice, which a TCP drops.
 //!
 //! There is no congestion window but for the bound on repeats: between host and VM is a ring, which
-//! takes a frame or refuses it, and the VM's own window. Timers count the VM's [`RunTime`], in which
-//! it could have answered: a VM that cannot run loses nothing.
+//! takes a frame or refuses it, and the VM's own window. Timers count the VM's [`RunTime`], in
+//! which it could have answered: a VM that cannot run loses nothing.
 
 mod chain;
 mod confirmation;
@@ -21,6 +21,7 @@ mod engine;
 mod flow;
 mod frame;
 mod giving_up;
+mod hold_frame;
 mod late;
 mod recovery;
 mod repeats;
@@ -33,9 +34,10 @@ pub use chain::{Chain, Chunks, Slice};
 pub use engine::{
     Clock, Device, Engine, Memory, PortAccess, RETRY_NS, Sent, TICK_NS, Urgency, Waited,
 };
-pub use flow::{Flow, HoldFrame, Kind, PATIENCE_NS};
+pub use flow::{Flow, PATIENCE_NS};
 pub use frame::headers;
 pub use giving_up::Reason;
+pub use hold_frame::{HoldFrame, Kind};
 pub use run_time::{RunTime, Threads, Tick};
 pub use time::{Deadline, Time};
 pub use view::View;

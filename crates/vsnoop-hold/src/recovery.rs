@@ -1,7 +1,7 @@
 //! Recovery from a loss: which bytes the VM is sent again.
 //!
-//! *With SACK blocks* the holes below the highest block are sent again, once, and a second time only
-//! when a block shows that something sent after them has arrived (after RFC 6675 and RFC 8985;
+//! *With SACK blocks* the holes below the highest block are sent again, once, and a second time
+//! only when a block shows that something sent after them has arrived (after RFC 6675 and RFC 8985;
 //! nothing is reordered between host and VM).
 //!
 //! *Without blocks* it is not known what else is missing. The first bytes are sent again, and more

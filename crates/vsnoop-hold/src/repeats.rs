@@ -10,7 +10,7 @@
 
 use vsnoop_flow::types::seq;
 
-use crate::flow::{HoldFrame, Kind};
+use crate::hold_frame::{HoldFrame, Kind};
 use crate::view::View;
 
 /// Share of repeats that a connection may have.

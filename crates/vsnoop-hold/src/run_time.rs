@@ -8,7 +8,8 @@
 //! A vCPU that is halted had the whole period, except for what it waited for a CPU; one that runs
 //! had what it ran. The vCPU that had least counts, and a VM has no time while one of them wants to
 //! run and cannot: that may be the one that takes the interrupt. If the vCPU threads are not known
-//! by name, all threads of the process are looked at; if no process reads the tap, the clock counts.
+//! by name, all threads of the process are looked at; if no process reads the tap, the clock
+//! counts.
 
 use std::time::Duration;
 

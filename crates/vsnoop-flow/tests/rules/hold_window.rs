@@ -63,8 +63,8 @@ fn hole(c: &mut FlowCase, at: u32) {
     c.acks(at + 2 * MSS, WINDOW);
 }
 
-/// Segments in order from `at`; the VM acknowledges each. Returns the bytes that the sender is shown
-/// beyond the VM's edge.
+/// Segments in order from `at`; the VM acknowledges each. Returns the bytes that the sender is
+/// shown beyond the VM's edge.
 fn in_order(c: &mut FlowCase, at: u32, count: u32) -> i32 {
     for i in 0..count {
         c.goes(&c.data(at + i * MSS, MSS));

@@ -130,7 +130,7 @@ fn the_ack_of_a_segment_that_the_ring_refuses_reaches_the_vm() {
     }
 }
 
-/// The engine is writing a frame, for so long.
+/// The engine has been writing a frame for `since` ns.
 fn writes_a_frame(mut c: FlowCase, since: u64) -> FlowCase {
     c.wait(since);
     c.h.sending = hold::sending_since(c.now - since);
