@@ -766,6 +766,9 @@ impl Clock for Vm {
         } else {
             self.fortune.schedule.run_time(from, self.now)
         };
+        if self.fortune.vcpus == Vcpus::Unnamed {
+            return None;
+        }
         let ns = self.now - from - ran;
         Some(Waited { vcpu_ns: ns, process_ns: ns })
     }
