@@ -185,8 +185,8 @@ static __always_inline bool flow_accepted(struct flow *f, const struct embryo *e
 }
 
 /* Does the VM consider the connection of this embryo open, as its ACK says? This includes one that
- * it accepted, if the sender's ACK took another path. Its ISN is not confirmed then, and the ACK may
- * be of another connection: only the first byte tells. */
+ * it accepted, if the sender's ACK took another path. Its ISN is not confirmed then, and the ACK
+ * may be of another connection: only the first byte tells. */
 static __always_inline bool embryo_is_opened_by(const struct embryo *e, const struct segment *s)
 {
 	__s32 sent = seq_diff(s->seq, seq_add(e->vm_iss, 1)), most = 0;

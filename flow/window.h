@@ -7,8 +7,8 @@
  * shown is not taken back (RFC 9293, section 3.8.6) unless the VM does so itself.
  *
  * The window field counts units of the window scale. The VM's edge and the hold's are rounded down
- * to it: the sender is shown no byte that neither of them takes, and an edge that stays may be shown
- * by less than a unit lower when the ACK moves (RFC 7323, section 2.4). Incast control's is rounded
+ * to it: the sender is shown no byte that neither of them takes, and an edge that stays may be
+ * shown by less than a unit lower when the ACK moves (RFC 7323, section 2.4). Incast control's is rounded
  * up: rounded down, a grant below the unit would keep the window closed for ever.
  *
  * The scale is known of each flow with a hold, and of each that is shaped. A flow found in
