@@ -388,8 +388,8 @@ int from_vm(struct __sk_buff *skb)
 	return HOOK_NEXT;
 }
 
-/* Sends a packet of user space: run by BPF_PROG_TEST_RUN with the interface's index in skb->ifindex.
- * cb[0]: enum inject_way. Only the tap's hooks take marks off. */
+/* Sends a packet of user space: run by BPF_PROG_TEST_RUN with the interface's index in
+ * skb->ifindex. cb[0]: enum inject_way. Only the tap's hooks take marks off. */
 SEC("tcx/egress")
 int inject(struct __sk_buff *skb)
 {

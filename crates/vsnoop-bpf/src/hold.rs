@@ -86,8 +86,8 @@ impl HoldMaps {
         self.slabs.refresh(count)
     }
 
-    /// [`Self::refresh`] of a port whose pins were removed. Its slot may be another port's by now: a
-    /// hold is the port's if its key says so.
+    /// [`Self::refresh`] of a port whose pins were removed. Its slot may be another port's by now:
+    /// a hold is the port's if its key says so.
     pub fn refresh_without_pins(&mut self) -> Result<()> {
         let count = word(&self.port, STATE + std::mem::offset_of!(port_state, slabs));
         self.slabs.map_all(count)

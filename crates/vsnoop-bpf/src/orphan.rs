@@ -1,5 +1,5 @@
-//! A port whose pins another program has removed, entirely or in part: what can still be done by the
-//! descriptors that were open before.
+//! A port whose pins another program has removed, entirely or in part: what can still be done by
+//! the descriptors that were open before.
 
 use vsnoop_flow::types::{policy, port_run};
 

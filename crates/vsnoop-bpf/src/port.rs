@@ -247,8 +247,8 @@ impl Port {
         Ok(found.and_then(|bytes| flow::from_bytes(&bytes)))
     }
 
-    /// Sends an Ethernet frame, of [`Place::Routed`] an IP packet. The calling thread must be in the
-    /// tap's network namespace.
+    /// Sends an Ethernet frame, of [`Place::Routed`] an IP packet. The calling thread must be in
+    /// the tap's network namespace.
     pub fn send(&self, place: Place, frame: &[u8]) -> Result<()> {
         let (ifindex, way) = match place {
             Place::ToVm => (self.meta()?.ifindex, inject_way::INJECT_TO_VM),

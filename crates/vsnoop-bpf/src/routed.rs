@@ -1,5 +1,5 @@
-//! Sends an IP packet that another end seems to have sent (IP_HDRINCL), by the routes of the calling
-//! thread's network namespace.
+//! Sends an IP packet that another end seems to have sent (IP_HDRINCL), by the routes of the
+//! calling thread's network namespace.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};

@@ -134,9 +134,9 @@ impl Slabs {
         self.delete(self.len()..end)
     }
 
-    /// Keeps the slot. `None` for a port that was detached, or whose pins were removed: its slot may
-    /// be another port's, so nothing is read, changed or mapped. What is mapped stays: the engine
-    /// hands it over.
+    /// Keeps the slot. `None` for a port that was detached, or whose pins were removed: its slot
+    /// may be another port's, so nothing is read, changed or mapped. What is mapped stays: the
+    /// engine hands it over.
     fn keep_slot(&self) -> Result<Option<File>> {
         match pins::keep_slot(&self.dir, self.inode) {
             Ok(slot) => Ok(Some(slot)),

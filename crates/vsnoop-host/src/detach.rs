@@ -47,10 +47,10 @@
 //! | its tap is attached again | refused | new pins in a directory of their own |
 //!
 //! A deleted tap takes its ring along, so the senders of bytes that the VM has not acknowledged are
-//! reset the way that the VM's segments went ([`reset_after_tap_deleted`]). After step 3 the device itself is
-//! looked up, because a link that was taken off and one whose tap was deleted look the same. If the
-//! tap is deleted after that, the bytes in its ring are lost without a RST; `detach` has warned of
-//! them.
+//! reset the way that the VM's segments went ([`reset_after_tap_deleted`]). After step 3 the device
+//! itself is looked up, because a link that was taken off and one whose tap was deleted look the
+//! same. If the tap is deleted after that, the bytes in its ring are lost without a RST; `detach`
+//! has warned of them.
 
 use vsnoop_bpf::types::port_meta;
 use vsnoop_bpf::{Listed, Port};

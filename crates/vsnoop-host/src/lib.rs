@@ -4,10 +4,9 @@
 //! `system` looks at the host: devices, network namespaces, processes, vCPUs. `ports` finds
 //! attachments, `held` and `failures` say how they are, `attach` makes them with the `settings` and
 //! `lists` of a port, `detach` and `sweep` end them, `left_off` marks those that the service does
-//! not make again, `left_behind` tells it what a deleted tap took along; `orphan` takes off what another program
-//! has removed the pins of; `reset` ends a connection.
-//! `config` reads the host's configuration, `quota` bounds the memory of holds by it, and `incast`
-//! knows uplinks.
+//! not make again, `left_behind` tells it what a deleted tap took along; `orphan` takes off what
+//! another program has removed the pins of; `reset` ends a connection. `config` reads the host's
+//! configuration, `quota` bounds the memory of holds by it, and `incast` knows uplinks.
 //!
 //! Nothing here prints, reads arguments, or knows a verb: failures are returned (`error`), and
 //! what is noticed on the way goes to `tracing`.

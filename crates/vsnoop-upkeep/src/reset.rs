@@ -13,9 +13,9 @@ use crate::segment::{ResetSegment, frame, frame_of_host, frame_to_host, packet};
 /// Resets the connection and counts the reason; false if the VM has acknowledged something since
 /// `flow` was read. `now_ns`: CLOCK_MONOTONIC.
 ///
-/// `tell` sends the RSTs ([`send`]), with whatever must be looked up for them; false if the sender's
-/// has not left, which is counted. It is called when the record is in RESET: no failure of it keeps
-/// a connection from being reset and counted.
+/// `tell` sends the RSTs ([`send`]), with whatever must be looked up for them; false if the
+/// sender's has not left, which is counted. It is called when the record is in RESET: no failure of
+/// it keeps a connection from being reset and counted.
 pub fn reset<C: Connections>(
     connections: &mut C,
     key: &flow_key,
