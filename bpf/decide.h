@@ -65,9 +65,8 @@ static __always_inline void note(struct port *port, const struct outcome *out, _
 	if (!out->events)
 		return;
 	port_learn(&port->state, out, now);
-	if (!(out->events &
-	      ~(EVENT_PROMPT | EVENT_PASSIVE | EVENT_WAKE | EVENT_FREE | EVENT_SENDER_ACK |
-		EVENT_ACK_WAITS)))
+	if (!(out->events & ~(EVENT_PROMPT | EVENT_PASSIVE | EVENT_WAKE | EVENT_FREE |
+			      EVENT_SENDER_ACK | EVENT_ACK_WAITS)))
 		return;
 	st = stats_of(port);
 	if (st)
@@ -215,8 +214,7 @@ static __noinline bool note_sender(struct port *port, const struct flow_key *key
 	 * ACK. */
 	if (!h || f->key_hash != flow_key_hash(key) || !hold_note_sender(f, h, s))
 		return false;
-	return h->sending &&
-	       hold_leaves_ack_to_engine(f, h, coarse_ns(port, bpf_jiffies64()));
+	return h->sending && hold_leaves_ack_to_engine(f, h, coarse_ns(port, bpf_jiffies64()));
 }
 
 /* Does the fast path read segments of this flow? */
