@@ -263,9 +263,9 @@ fn until_path_mtu(host: &Host, bytes: u64) -> Result<()> {
     })
 }
 
-/// ICMP messages say that the path takes 552 bytes. A host that has seen no datagram of the link can
-/// write them: it guesses addresses and ports. The kernel of the host believes them, the link does
-/// not, also one that begins afterwards.
+/// ICMP messages say that the path takes 552 bytes. A host that has seen no datagram of the link
+/// can write them: it guesses addresses and ports. The kernel of the host believes them, the link
+/// does not, also one that begins afterwards.
 fn forged() -> Result<()> {
     const MESSAGES: usize = 1000;
     const BYTES: u16 = 552;

@@ -1,5 +1,5 @@
-//! Uploads through a VM that forwards to a slow path, which is late for another reason than the CPU:
-//! with vsnoop they should be as without. Every other round the path has a smaller MTU, too.
+//! Uploads through a VM that forwards to a slow path, which is late for another reason than the
+//! CPU: with vsnoop they should be as without. Every other round the path has a smaller MTU, too.
 //!
 //! ```text
 //! [client]--[host with the attached tap]--[VM]--10 Mb/s, 100 ms--[server]

@@ -1,8 +1,9 @@
-//! A guest that is a process: User Mode Linux, a whole Linux on a tap, which boots in two seconds and
-//! is as fast as a process.
+//! A guest that is a process: User Mode Linux, a whole Linux on a tap, which boots in two seconds
+//! and is as fast as a process.
 //!
-//! It has no vCPU that the host could tell from other threads. All its processes are in a PID namespace of their own and end with it: it
-//! traces most of them, and they would run on without their tracer.
+//! It has no vCPU that the host could tell from other threads. All its processes are in a PID
+//! namespace of their own and end with it: it traces most of them, and they would run on without
+//! their tracer.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
