@@ -8,8 +8,8 @@
  *
  * The window field counts units of the window scale. The VM's edge and the hold's are rounded down
  * to it: the sender is shown no byte that neither of them takes, and an edge that stays may be
- * shown by less than a unit lower when the ACK moves (RFC 7323, section 2.4). Incast control's is rounded
- * up: rounded down, a grant below the unit would keep the window closed for ever.
+ * shown by less than a unit lower when the ACK moves (RFC 7323, section 2.4). Incast control's is
+ * rounded up: rounded down, a grant below the unit would keep the window closed for ever.
  *
  * The scale is known of each flow with a hold, and of each that is shaped. A flow found in
  * mid-stream has neither (flow_mid_flow()), and its windows pass as the VM wrote them.
