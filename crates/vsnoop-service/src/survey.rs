@@ -226,8 +226,8 @@ fn is_left_alone(tap: &Tap, patterns: &[PortPattern]) -> bool {
     patterns.iter().any(is_met) && !patterns.iter().any(|pattern| pattern.matches(tap))
 }
 
-/// The taps of a network namespace that a service there, with these tables, would leave alone because
-/// no VM is behind them.
+/// The taps of a network namespace that a service there, with these tables, would leave alone
+/// because no VM is behind them.
 pub fn no_vms_of(netns: &Netns, patterns: &[PortPattern]) -> Result<Vec<FailedPort>> {
     let devices = netns.run(netdev::list)?;
     let mut holders = holder::of_all_taps();

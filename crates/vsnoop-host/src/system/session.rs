@@ -7,9 +7,9 @@
 //! container does not, it moves to a group of its own below it. A hierarchy that is mounted
 //! read-only, as in an ordinary container and under the unit of the service, is not left.
 //!
-//! A scope of systemd would do as well where systemd runs, but takes D-Bus, a unit that can fail, and
-//! another way for all other hosts. systemd leaves processes in the root alone until the host shuts
-//! down.
+//! A scope of systemd would do as well where systemd runs, but takes D-Bus, a unit that can fail,
+//! and another way for all other hosts. systemd leaves processes in the root alone until the host
+//! shuts down.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
