@@ -2,9 +2,9 @@
 //!
 //! Others may hold it as well: management software that opened the tap and passed it on,
 //! systemd-networkd with `KeepCarrier=`, the starter of a monitor. They have the same descriptor
-//! and do not read it. So the processes are compared by what is known of them ([`Evidence`]): one with
-//! vCPUs, else one that waits for the tap's frames, else one with the name of a monitor; the lowest
-//! process id decides between equals.
+//! and do not read it. So the processes are compared by what is known of them ([`Evidence`]): one
+//! with vCPUs, else one that waits for the tap's frames, else one with the name of a monitor; the
+//! lowest process id decides between equals.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
