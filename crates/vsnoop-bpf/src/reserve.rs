@@ -64,7 +64,7 @@ impl Reserve {
         Ok(true)
     }
 
-    /// How many of so many slabs it has, or may make.
+    /// How many of the wanted slabs it has, or may make.
     pub(crate) fn available(&self, wanted: u32) -> u32 {
         let there = self.slabs.borrow().len() as u32;
         if wanted <= there {
