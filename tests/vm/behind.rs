@@ -35,6 +35,8 @@ const UNUSED: &str = "169.254.9.1/30";
 const SLOW: LegOptions =
     LegOptions { rate_mbit: 10, queue_bytes: 64 << 10, rtt: Duration::from_millis(100) };
 const LEG_MTU_BYTES: u32 = 1400;
+/// Twice the time after which both ends are reset of a VM that is not heard at its new port.
+const UNHEARD: Duration = Duration::from_secs(20);
 /// Of `attach`: the host acknowledges for a VM that answers promptly, too.
 pub const HOLDS_ALWAYS: [&str; 1] = ["--no-passive"];
 
@@ -244,9 +246,9 @@ pub fn fail_over(bench: &Bench) -> Result<()> {
     let attached = Attached::to(bench, &TAPS[..2], &HOLDS_ALWAYS)?;
     for cards in [[1, 0], [0, 1]] {
         until_active(cards[0])?;
-        moved(bench, cards, late::limit(longest), Some(&attached)).with_context(|| {
-            format!("from card {} to {}: {}", cards[0], cards[1], attached.story())
-        })?;
+        moved(bench, cards, late::limit(longest) + UNHEARD, Some(&attached)).with_context(
+            || format!("from card {} to {}: {}", cards[0], cards[1], attached.story()),
+        )?;
     }
     Ok(())
 }
