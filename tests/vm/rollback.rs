@@ -9,7 +9,7 @@ use vsnoop_guest::transfer::{self, Direction::Upload, Header, Sender};
 use vsnoop_testbed::stage::vm_address;
 use vsnoop_tests::late;
 
-use crate::behind::{Attached, NUMBER, TAPS, at_once};
+use crate::behind::{Attached, HOLDS_ALWAYS, NUMBER, TAPS, at_once};
 use crate::{Bench, KB, LIMIT, MB, wait_until};
 
 /// Retransmissions after which a sender gives up: some seconds.
@@ -26,7 +26,7 @@ pub fn rolled_back(bench: &Bench) -> Result<()> {
         if !bench.attached {
             return Ok(());
         }
-        let attached = Attached::to(bench, &TAPS[..1])?;
+        let attached = Attached::to(bench, &TAPS[..1], &HOLDS_ALWAYS)?;
         let with = until_the_peer_knows(bench, late::limit(off));
         let with = with.with_context(|| attached.story())?;
         eprintln!("the peer of a machine that was rolled back knows after {off:?}, {with:?}");
