@@ -121,12 +121,15 @@ __noinline int flow_for_vm(struct port *port, const struct flow_key *key, const 
 	if (!port || !key || !s || !st)
 		return false;
 	e = embryo_of(port, key);
-	if (e && flow_opened(&f, e, s, now))
-		forget(table(embryos, port), key);
-	else if (flow_mid_flow(&f, s, now))
+	if (!e || !flow_opened(&f, e, s, now)) {
+		if (!flow_mid_flow(&f, s, now))
+			return false;
 		st->flows_mid_flow++;
-	else
-		return false;
+	}
+	/* An embryo that the hooks did not see answered is of this connection, too: a late SYN-ACK
+	 * must not take it for another one. */
+	if (e)
+		forget(table(embryos, port), key);
 	return insert_flow(port, key, &f, st);
 }
 
