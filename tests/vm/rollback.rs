@@ -64,7 +64,7 @@ fn until_the_peer_knows(bench: &Bench, limit: Duration) -> Result<Duration> {
     }
     vm.roll_back()?;
     let since = Instant::now();
-    // Until a write fails, or waits for so long.
+    // Until a write fails, or the limit is over.
     while since.elapsed() < limit {
         match send(MB) {
             Ok(()) => (),

@@ -27,7 +27,7 @@ const DEVICE: &str = "leg";
 const MTU_BYTES: [usize; 2] = [1500, 1400];
 const SLOW: LegOptions =
     LegOptions { rate_mbit: 10, queue_bytes: 64 << 10, rtt: Duration::from_millis(100) };
-/// An upload that takes so many times as long as without vsnoop is given up, and counts with that
+/// An upload that takes this multiple of the time without vsnoop is given up, and counts with that
 /// time.
 const GIVEN_UP: u32 = 5;
 const PATIENCE: Duration = Duration::from_secs(120);
