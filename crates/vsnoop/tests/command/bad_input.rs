@@ -23,7 +23,7 @@ pub fn trials() -> Vec<Trial> {
         no_privilege_is_said_at_once,
         a_bpffs_that_is_not_mounted_is_named_with_the_command_that_mounts_it,
         a_bpffs_that_only_the_command_cannot_see_is_not_to_be_mounted,
-        a_kernel_that_is_too_old_is_refused,
+        a_kernel_that_has_tcx_is_not_refused_for_its_version,
         a_kernel_without_btf_is_refused,
         more_flows_than_a_host_may_have_are_refused,
         observing_is_refused_where_other_ports_have_all_the_flows,
@@ -145,9 +145,17 @@ fn without_bpffs(role: &str, script: &str, remedy: &str) -> Result<()> {
     Ok(())
 }
 
-fn a_kernel_that_is_too_old_is_refused() -> Result<()> {
-    // The kernel then reports 2.6 as its release (personality UNAME26).
-    without_feature("old", &["setarch", "--uname-2.6"], &["6.6 or newer"])
+/// The kernel then reports 2.6 as its release (personality UNAME26).
+fn a_kernel_that_has_tcx_is_not_refused_for_its_version() -> Result<()> {
+    let host = TapHost::new("old")?;
+    let before = host.state()?;
+    let netns = host.netns.name().to_owned();
+    for command in [&["attach", PORT][..], &["detach", PORT], &["doctor"]] {
+        let arguments = [&["--netns", &netns], command].concat();
+        vsnoop_under(&["setarch", "--uname-2.6"], &arguments)?.ok()?;
+    }
+    ensure!(host.state()? == before, "something was left");
+    Ok(())
 }
 
 fn a_kernel_without_btf_is_refused() -> Result<()> {
