@@ -51,13 +51,17 @@ fn announce(topology: &Topology, guest: &Netns) -> Result<()> {
     Ok(())
 }
 
+fn move_to_the_other_card(topology: &Topology) -> Result<()> {
+    topology.vm.ip("link set vst-vm down")?;
+    take_the_address(topology, &topology.vm)?;
+    announce(topology, &topology.vm)
+}
+
 fn fail_over() -> Result<()> {
     let topology = scene::still().build()?;
     let mut attached = scene::still().attach(&topology)?;
     let mut pair = scene::held(&topology, &attached)?;
-    topology.vm.ip("link set vst-vm down")?;
-    take_the_address(&topology, &topology.vm)?;
-    announce(&topology, &topology.vm)?;
+    move_to_the_other_card(&topology)?;
     pair.vm.receive(scene::BYTES).with_context(|| attached.describe())?;
     // The connection goes on by the other card, both ways.
     pair.client.send(scene::BYTES)?;
@@ -75,9 +79,7 @@ fn silent() -> Result<()> {
     let topology = scene::still().build()?;
     let mut attached = scene::still().attach(&topology)?;
     let mut pair = scene::held(&topology, &attached)?;
-    topology.vm.ip("link set vst-vm down")?;
-    take_the_address(&topology, &topology.vm)?;
-    announce(&topology, &topology.vm)?;
+    move_to_the_other_card(&topology)?;
     topology.vm.nft(
         "add table inet vst; \
          add chain inet vst drops { type filter hook input priority 0; }; \

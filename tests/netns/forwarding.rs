@@ -131,6 +131,14 @@ fn starve(topology: &Topology) -> Result<()> {
     Ok(())
 }
 
+/// Attaches, and the engine says that the VM waits for a CPU.
+fn attach_starved(topology: &Topology) -> Result<Attached<'_>> {
+    let attached = Attached::with(topology, None, &[])?;
+    attached.until_it_holds(topology)?;
+    starve(topology)?;
+    Ok(attached)
+}
+
 /// A VM with CPU enough and a second leg.
 fn build() -> Result<(Topology, Leg)> {
     let topology = Case { freezes: &[Freeze::Never], ..Case::default() }.build()?;
@@ -194,9 +202,7 @@ fn starved_smaller(family: Family) -> Result<()> {
         return Ok(());
     }
     let (topology, leg) = build()?;
-    let attached = Attached::with(&topology, None, &[])?;
-    attached.until_it_holds(&topology)?;
-    starve(&topology)?;
+    let attached = attach_starved(&topology)?;
     let mut pair = leg.connect(&topology, family)?;
     upload(&mut pair, BYTES).with_context(|| attached.describe())?;
     ensure!(attached.counter("early_bytes")? > BYTES / 2, "{}", attached.describe());
@@ -242,9 +248,7 @@ fn starved_slow(family: Family) -> Result<()> {
         return Ok(());
     }
     let (topology, leg) = build()?;
-    let attached = Attached::with(&topology, None, &[])?;
-    attached.until_it_holds(&topology)?;
-    starve(&topology)?;
+    let attached = attach_starved(&topology)?;
     let sent = upload_slowly(&topology, &leg, family, &attached)?;
     ensure!(sent <= STARVED_SENT_PER_BYTE, "{sent:.2} bytes for each\n{}", attached.describe());
     end(attached)
@@ -256,10 +260,8 @@ fn container(family: Family) -> Result<()> {
         return Ok(());
     }
     let (topology, leg) = build()?;
-    let attached = Attached::with(&topology, None, &[])?;
-    attached.until_it_holds(&topology)?;
+    let attached = attach_starved(&topology)?;
     topology.guest().set_freeze(SHARING_A_CORE);
-    starve(&topology)?;
     let before = attached.counter("early_bytes")?;
     upload_anew(&topology, &leg, family, BYTES).with_context(|| attached.describe())?;
     let early = attached.counter("early_bytes")? - before;
