@@ -4,6 +4,7 @@ use std::io::IoSlice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use tracing::warn;
 use vsnoop_link::forwarding::SourceFilter;
 
 use super::frame::Frame;
@@ -63,8 +64,14 @@ impl CountedPort {
         self.is_stopped.load(Ordering::Relaxed)
     }
 
+    /// Stops the port, or lets it carry frames again. A bridge sends what it has for a stopped port
+    /// by other ways, if the port is a tap.
     pub fn set_stopped(&self, is_stopped: bool) {
         self.is_stopped.store(is_stopped, Ordering::Relaxed);
+        // Without it frames to a stopped port are lost until the bridge forgets their addresses.
+        if let Err(error) = self.port.set_carrier(!is_stopped) {
+            warn!("the carrier of port {} stays as it is: {error}", self.name());
+        }
     }
 
     /// Whether a frame from the port has an allowed source; others are counted.

@@ -19,6 +19,7 @@ nix::ioctl_write_ptr_bad!(tunsetiff, libc::TUNSETIFF, libc::ifreq);
 nix::ioctl_write_int_bad!(tunsetpersist, libc::TUNSETPERSIST);
 nix::ioctl_write_int_bad!(tunsetoffload, libc::TUNSETOFFLOAD);
 nix::ioctl_write_ptr_bad!(tunsetvnethdrsz, libc::TUNSETVNETHDRSZ, libc::c_int);
+nix::ioctl_write_ptr_bad!(tunsetcarrier, libc::TUNSETCARRIER, libc::c_int);
 
 /// The module's result.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -40,6 +41,8 @@ pub enum Error {
     SetOffloads { name: String, offloads: Offloads, source: nix::Error },
     #[error("making tap {name} persistent: {persistent}")]
     SetPersistent { name: String, persistent: bool, source: nix::Error },
+    #[error("setting the carrier of tap {name} to {is_on} (TUNSETCARRIER)")]
+    SetCarrier { name: String, is_on: bool, source: nix::Error },
 }
 
 /// Offloads that a tap's reader accepts, as in a guest's virtio-net features.
@@ -183,6 +186,17 @@ impl Tap {
         // SAFETY: the descriptor is an open tap; the argument is a plain integer.
         unsafe { tunsetpersist(self.fd.as_raw_fd(), persistent.into()) }.map_err(|source| {
             Error::SetPersistent { name: self.name.clone(), persistent, source }
+        })?;
+        Ok(())
+    }
+
+    /// Gives the device a carrier, which it has from the beginning, or takes it away. Linux 5.0.
+    pub fn set_carrier(&self, is_on: bool) -> Result<()> {
+        let value = libc::c_int::from(is_on);
+        // SAFETY: the descriptor is an open tap; the argument points to an int that outlives the
+        // call.
+        unsafe { tunsetcarrier(self.fd.as_raw_fd(), &raw const value) }.map_err(|source| {
+            Error::SetCarrier { name: self.name.clone(), is_on, source }
         })?;
         Ok(())
     }

@@ -79,6 +79,17 @@ impl LinkPort {
         matches!(self, Self::Interface(_))
     }
 
+    /// Connects the tap to what it is in, or disconnects it: a bridge forgets what it has learned at
+    /// a port without carrier. An interface belongs to others, and stays as it is.
+    pub fn set_carrier(&self, is_on: bool) -> Result<(), PortError> {
+        match self {
+            Self::Tap(tap) => {
+                tap.set_carrier(is_on).map_err(|error| PortError::Tap(error.into()))
+            }
+            Self::Interface(_) => Ok(()),
+        }
+    }
+
     /// Whether a read failed because of its frame alone, which is lost: a `virtio_net_hdr` cannot
     /// express its offloads.
     pub fn is_of_frame(&self, error: &io::Error) -> bool {
