@@ -1,6 +1,6 @@
 //! The network between two hosts changes: large packets vanish, connections are cut.
 
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::ops::RangeInclusive;
 use std::process::Command;
 use std::sync::atomic::AtomicU64;
@@ -15,7 +15,7 @@ use vsnoop_testbed::relay::Faults;
 
 use crate::{transfer, trial};
 use vsnoop_testbed::hosts::{
-    Host, Network, PORT, Path, Plan, inner_v4, inner_v6, outer, start_all,
+    Host, Network, Outside, PORT, Path, Plan, inner_v4, inner_v6, start_all,
 };
 use vsnoop_testbed::net::check;
 
@@ -36,7 +36,10 @@ pub fn trials() -> Vec<Trial> {
         ),
         trial("paths::udp::jumbo_frames_cross_to_a_peer_that_calls", jumbo),
     ]);
-    trials.push(trial("paths::udp::forged_icmp_does_not_narrow_the_path", forged));
+    for (name, outside) in [("ipv4", Outside::V4), ("ipv6", Outside::V6)] {
+        let name = format!("paths::udp::{name}::forged_icmp_does_not_narrow_the_path");
+        trials.push(trial(&name, move || forged(outside)));
+    }
     trials.push(trial("paths::udp::a_narrow_path_lowers_the_mss_to_its_own_peer_only", own_mss));
     trials.push(trial("paths::tls::many_connections_come_up_over_a_long_path", long));
     let name = "paths::tls::a_path_that_shrinks_is_found_and_the_session_stays";
@@ -267,24 +270,31 @@ fn until_path_mtu(host: &Host, bytes: u64) -> Result<()> {
 /// ICMP messages say that the path takes 552 bytes. A host that has seen no datagram of the link
 /// can write them: it guesses addresses and ports. The kernel of the host believes them, the link
 /// does not, also one that begins afterwards.
-fn forged() -> Result<()> {
+fn forged(outside: Outside) -> Result<()> {
     const MESSAGES: usize = 1000;
-    const BYTES: u16 = 552;
-    let mut network = Network::up(Plan::default())?;
+    let mut network = Network::up(Plan { outside, ..Plan::default() })?;
     let (left, right) = network.hosts.split_at_mut(1);
     let (a, b) = (&mut left[0], &right[0]);
     until_path_mtu(a, 1500)?;
+    let (to, from) = (outside.address(0), outside.address(1));
+    let (message, bytes) = match (to, from) {
+        (IpAddr::V4(to), IpAddr::V4(from)) => (fragmentation_needed(to, from), NEEDED_BYTES.into()),
+        (IpAddr::V6(to), IpAddr::V6(from)) => (packet_too_big(to, from), TOO_BIG_BYTES),
+        _ => bail!("two families"),
+    };
     let socket = b.netns.run(|| {
-        let protocol = Some(socket2::Protocol::ICMPV4);
-        Ok(socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::RAW, protocol)?)
+        let (domain, protocol) = match to {
+            IpAddr::V4(_) => (socket2::Domain::IPV4, socket2::Protocol::ICMPV4),
+            IpAddr::V6(_) => (socket2::Domain::IPV6, socket2::Protocol::ICMPV6),
+        };
+        Ok(socket2::Socket::new(domain, socket2::Type::RAW, Some(protocol))?)
     })?;
-    let message = fragmentation_needed(outer(0), outer(1), BYTES)?;
-    let to = SocketAddr::new(outer(0), 0).into();
     for _ in 0..MESSAGES {
+        let to = SocketAddr::new(to, 0).into();
         socket.send_to(&message, &to).context("sending a forged message")?;
     }
-    let route = check(a.netns.command("ip").args(["route", "get", &outer(1).to_string()]))?;
-    ensure!(route.contains(&format!("mtu {BYTES}")), "the host does not believe it: {route}");
+    let route = check(a.netns.command("ip").args(["route", "get", &from.to_string()]))?;
+    ensure!(route.contains(&format!("mtu {bytes}")), "the host does not believe it: {route}");
     until_path_mtu(a, 1500)?;
     a.kill();
     a.start()?;
@@ -292,10 +302,14 @@ fn forged() -> Result<()> {
     until_path_mtu(a, 1500)
 }
 
+/// The MTU of [`fragmentation_needed`].
+const NEEDED_BYTES: u16 = 552;
+/// The MTU of [`packet_too_big`]: less is none of IPv6.
+const TOO_BIG_BYTES: u32 = 1280;
+
 /// An ICMP message of type 3, code 4 (RFC 1191), about a datagram between two links.
-fn fragmentation_needed(from: IpAddr, to: IpAddr, bytes: u16) -> Result<Vec<u8>> {
-    let (IpAddr::V4(from), IpAddr::V4(to)) = (from, to) else { bail!("another family") };
-    let mtu = bytes.to_be_bytes();
+fn fragmentation_needed(from: Ipv4Addr, to: Ipv4Addr) -> Vec<u8> {
+    let mtu = NEEDED_BYTES.to_be_bytes();
     let mut message = vec![3, 4, 0, 0, 0, 0, mtu[0], mtu[1]];
     message.extend([0x45, 0, 5, 0xdc, 0, 0, 0x40, 0, 64, 17, 0, 0]);
     message.extend(from.octets());
@@ -312,7 +326,19 @@ fn fragmentation_needed(from: IpAddr, to: IpAddr, bytes: u16) -> Result<Vec<u8>>
     message.extend([port[0], port[1], port[0], port[1], 5, 0xc8, 0, 0]);
     let whole = sum(&message).to_be_bytes();
     message[2..4].copy_from_slice(&whole);
-    Ok(message)
+    message
+}
+
+/// An ICMPv6 message of type 2 (RFC 4443) about an echo: that needs no guess of ports to be
+/// believed, and its route is the links', too. The kernel fills in the checksum.
+fn packet_too_big(from: Ipv6Addr, to: Ipv6Addr) -> Vec<u8> {
+    let mut message = vec![2, 0, 0, 0];
+    message.extend(TOO_BIG_BYTES.to_be_bytes());
+    message.extend([0x60, 0, 0, 0, 5, 0xb4, 58, 64]);
+    message.extend(from.octets());
+    message.extend(to.octets());
+    message.extend([128, 0, 0, 0, 0, 1, 0, 1]);
+    message
 }
 
 /// Here the host itself says that datagrams are too long.

@@ -195,9 +195,8 @@ impl Tap {
         let value = libc::c_int::from(is_on);
         // SAFETY: the descriptor is an open tap; the argument points to an int that outlives the
         // call.
-        unsafe { tunsetcarrier(self.fd.as_raw_fd(), &raw const value) }.map_err(|source| {
-            Error::SetCarrier { name: self.name.clone(), is_on, source }
-        })?;
+        unsafe { tunsetcarrier(self.fd.as_raw_fd(), &raw const value) }
+            .map_err(|source| Error::SetCarrier { name: self.name.clone(), is_on, source })?;
         Ok(())
     }
 

@@ -83,9 +83,7 @@ impl LinkPort {
     /// a port without carrier. An interface belongs to others, and stays as it is.
     pub fn set_carrier(&self, is_on: bool) -> Result<(), PortError> {
         match self {
-            Self::Tap(tap) => {
-                tap.set_carrier(is_on).map_err(|error| PortError::Tap(error.into()))
-            }
+            Self::Tap(tap) => tap.set_carrier(is_on).map_err(|error| PortError::Tap(error.into())),
             Self::Interface(_) => Ok(()),
         }
     }
