@@ -68,7 +68,7 @@ const DECIDE: [&str; 6] = [
 const COMMANDS: [&str; 3] = ["vsnoop", "vsnoop-bench", "vsnoop-lab"];
 
 /// Libraries of the product: their errors are types, which a caller can tell apart.
-const LIBRARIES: [&str; 14] = [
+const LIBRARIES: [&str; 15] = [
     "vsnoop-bpf",
     "vsnoop-config",
     "vsnoop-etcd",
@@ -81,6 +81,7 @@ const LIBRARIES: [&str; 14] = [
     "vsnoop-netdev",
     "vsnoop-packet",
     "vsnoop-privileges",
+    "vsnoop-sender",
     "vsnoop-service",
     "vsnoop-upkeep",
 ];
