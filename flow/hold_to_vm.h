@@ -183,8 +183,17 @@ static __always_inline enum to_vm_verdict hold_answer_not_kept(struct flow *f, s
 		f->flags |= FLOW_F_CHALLENGE_DUE;
 		return TO_VM_PASS;
 	}
-	if (!(flags & TCP_ACK) || flow_refuses_segment(f, s) || segment_needs_vm(s))
+	if (!(flags & TCP_ACK) || segment_needs_vm(s))
 		return TO_VM_DROP;
+	if (flow_refuses_segment(f, s)) {
+		/* An unacceptable segment is answered (RFC 9293, section 3.10.7.4): its sender
+		 * learns what is wanted. One without data may itself be such an answer. */
+		if (!s->len || is_silent)
+			return TO_VM_DROP;
+		f->reacked++;
+		flow_fill_ack(f, h, s, c, out);
+		return TO_VM_REACK;
+	}
 	if (!s->len && !(flags & TCP_FIN)) {
 		if (seq_ge(s->seq, f->next_seq))
 			return TO_VM_FORWARD;
