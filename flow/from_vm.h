@@ -409,6 +409,9 @@ static __always_inline enum from_vm_verdict flow_from_vm(struct flow *f, struct 
 	if (!flow_ack_is_plausible(f, s)) {
 		if (h && seq_lt(s->ack, f->vm_seq))
 			hold_note_old_ack(h);
+		/* It answers a probe, in its own way. */
+		if (!flow_outstanding(f))
+			flow_clear(f, FLOW_F_REPLY_DUE);
 		flow_bypass_foreign(f, s, was, out);
 		return FROM_VM_PASS;
 	}

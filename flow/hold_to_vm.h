@@ -111,6 +111,15 @@ static __always_inline void hold_open_for_probe(const struct flow *f, struct hol
 		h->rcv_win = 2 * f->mss;
 }
 
+/* A probe of a sender that was shown room, of a flow with nothing outstanding: a keep-alive probe,
+ * or a window update was lost. The VM is asked first (FLOW_F_REPLY_DUE), because only the VM knows
+ * whether its connection still exists: it may have been rolled back, or rebooted. */
+static __always_inline bool hold_asks_vm_first(const struct flow *f)
+{
+	return !flow_outstanding(f) && !(f->flags & FLOW_F_REPLY_DUE) &&
+	       seq_diff(f->adv_edge, f->next_seq) >= (__s32)f->mss;
+}
+
 /* Does the host answer this keep-alive or window probe of the sender? It does where the VM's window
  * or the hold has room: the VM's own window update may have been lost, and not every VM answers a
  * segment below its window. */
@@ -123,7 +132,7 @@ static __always_inline bool hold_answers_probe(struct flow *f, struct hold *h,
 	if (f->mode != FLOW_ACTIVE || !flow_caught_up(f) || !flow_may_accelerate(f, c->policy) ||
 	    s->len || (s->tcp_flags & (TCP_FIN | TCP_SYN | TCP_RST | TCP_ACK)) != TCP_ACK ||
 	    !seq_lt(s->seq, f->next_seq) || flow_refuses_segment(f, s) ||
-	    flow_vm_is_silent(f, h, c->policy, c->now))
+	    flow_vm_is_silent(f, h, c->policy, c->now) || hold_asks_vm_first(f))
 		return false;
 	if (own >= (__s32)f->mss)
 		return true;

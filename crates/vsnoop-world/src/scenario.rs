@@ -17,12 +17,15 @@ pub enum Act {
     Save,
     /// The VM is rolled back to its saved state.
     RollBack,
+    /// The VM's TCP has no memory for what comes, until [`Act::HasMemory`].
+    HasNoMemory,
+    HasMemory,
 }
 
 impl Act {
     /// Does it happen to the VM, with vsnoop and without?
     pub fn is_of_vm(self) -> bool {
-        matches!(self, Act::Save | Act::RollBack)
+        matches!(self, Act::Save | Act::RollBack | Act::HasNoMemory | Act::HasMemory)
     }
 }
 

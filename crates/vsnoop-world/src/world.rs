@@ -64,6 +64,8 @@ pub enum Ending {
 pub struct Outcome {
     /// End and duration (ns) of each connection.
     pub ends: Vec<(Ending, u64)>,
+    /// Bytes of each that the host has acknowledged and the VM has not.
+    pub outstanding: Vec<u32>,
     pub stats: port_stats,
     pub steps: u64,
     pub engine_steps: u64,
@@ -318,11 +320,13 @@ impl World {
             stats = found.map(|stats| *stats).unwrap_or_default();
         }
         let engine_steps = self.machines.iter().map(|m| m.served.vm.steps).sum();
+        let outstanding = (0..self.connections.len()).map(|c| self.outstanding(c)).collect();
         let granted =
             |m: &MachineState| u64::from(m.served.vm.port.shared_now().state.incast.grants);
         let grants = self.machines.iter().map(granted).sum();
         Outcome {
             ends,
+            outstanding,
             stats,
             steps: self.steps,
             engine_steps,
@@ -331,6 +335,13 @@ impl World {
             grants,
             summary,
         }
+    }
+
+    fn outstanding(&self, c: usize) -> u32 {
+        let flow = self.machines[self.connections[c].vm].served.vm.flow_of(c);
+        let outstanding = flow.map(|(_, f)| (f.mode, f.next_seq.diff(f.vm_seq)));
+        let waits = outstanding.filter(|(mode, _)| u32::from(*mode) != flow_mode::FLOW_RESET);
+        waits.map_or(0, |(_, bytes)| bytes.max(0) as u32)
     }
 
     pub fn summary(&self) -> String {
@@ -534,6 +545,9 @@ impl World {
             Act::RollBack => {
                 machine.served.vm.guest = machine.saved.take().expect("its state was saved");
                 machine.was_rolled_back = true;
+            }
+            Act::HasNoMemory | Act::HasMemory => {
+                machine.served.vm.guest.has_memory(self.now, act == Act::HasMemory);
             }
             Act::Resume => machine.served.vm.policy().run = port_run::PORT_ACCELERATE,
             Act::Pause => machine.served.vm.policy().run = port_run::PORT_PAUSED,

@@ -41,6 +41,8 @@ pub trait Guest: std::fmt::Debug {
     /// Serves the timers that have expired.
     fn timers(&mut self, now: u64, rng: &mut Rng);
     fn next_timer(&mut self, now: u64) -> Option<u64>;
+    /// It has memory for what comes, or has none; where the VM can be without.
+    fn has_memory(&mut self, _now: u64, _has_memory: bool) {}
     /// Takes its output.
     fn output(&mut self) -> Vec<Frame>;
     fn progress(&self, c: usize) -> Progress;
