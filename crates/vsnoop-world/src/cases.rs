@@ -35,6 +35,9 @@ pub enum Case {
     HalfClosed,
     BothWays,
     Abort(bool),
+    /// Two sockets of the VM listen on the port (smoltcp only). The SYN-ACK of one is lost, the
+    /// repeated SYN meets the other one, and the first repeats its SYN-ACK.
+    TwoListeners,
     /// Another socket of the VM that listens on the port repeats its SYN-ACK, while the VM stops
     /// for 50 ms of each 100 ms.
     OtherSynAck,
@@ -89,7 +92,10 @@ impl Case {
     pub fn is_for(self, kind: Kind) -> bool {
         let is_of_linux =
             matches!(self, Case::RolledBack | Case::RolledBackIdle | Case::WithoutMemory(_));
-        !is_of_linux || kind == Kind::Linux
+        match self {
+            Case::TwoListeners => kind == Kind::Smol,
+            _ => !is_of_linux || kind == Kind::Linux,
+        }
     }
 
     /// Is there incast control? Then many senders share a last hop.
@@ -121,6 +127,7 @@ impl Case {
             BothWays,
             Abort(false),
             Abort(true),
+            TwoListeners,
             OtherSynAck,
             SmallRing,
             AttachedLate,
@@ -197,6 +204,7 @@ pub fn scenario(case: Case, kind: Kind, seed: u64, without: bool) -> Scenario {
         | Case::Lossy(..)
         | Case::Idle(_)
         | Case::IdleInSegments(_)
+        | Case::TwoListeners
         | Case::RolledBack => &[300_000, 1_000_000],
         Case::Incast(_) => &[20_000, 60_000],
         Case::LossyWithoutSack(_) => &[100_000],
@@ -274,6 +282,7 @@ fn connection(kind: Kind, bytes: u64, rng: &mut Rng) -> Connection {
         start_ms: 0,
         abort: None,
         other_syn_acks: Vec::new(),
+        has_two_listeners: false,
     };
     connection.guest.closes_last = true;
     if kind == Kind::Linux && rng.u8(0..4) == 0 {
@@ -346,6 +355,12 @@ fn arrange(case: Case, machine: &mut Machine, connection: &mut Connection, rng: 
         Case::OtherSynAck => {
             // As lost SYN-ACKs are repeated, and in the midst of the transfer.
             connection.other_syn_acks = vec![rng.u64(0..20), rng.u64(20..60), some_time];
+            machine.fortune.schedule = Schedule::Periodic { from: 0, period: 100, stop: 50 };
+        }
+        Case::TwoListeners => {
+            connection.has_two_listeners = true;
+            // It lasts beyond the second SYN-ACK.
+            (connection.sender.writes, connection.sender.write_gap_ms) = (40, 100);
             machine.fortune.schedule = Schedule::Periodic { from: 0, period: 100, stop: 50 };
         }
         Case::SmallRing => {

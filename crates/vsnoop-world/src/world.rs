@@ -86,6 +86,8 @@ struct ConnectionState {
     over_at: Option<u64>,
     /// A detach has ended since the start.
     was_detached: bool,
+    /// The next SYN-ACK of the VM is lost.
+    loses_syn_ack: bool,
 }
 
 struct MachineState {
@@ -154,6 +156,7 @@ impl World {
                 },
                 over_at: None,
                 was_detached: false,
+                loses_syn_ack: connection.has_two_listeners,
             });
         let machines = sc.machines.iter().enumerate().map(|(vm, machine)| {
             let of_vm = || sc.connections.iter().enumerate().filter(move |(_, c)| c.vm == vm);
@@ -162,6 +165,9 @@ impl World {
                 .collect();
             let paths = of_vm().map(|(c, _)| (c, paths[c].clone())).collect();
             let mut guest = guest::make(machine.kind, &ends, sc.seed);
+            for (c, _) in of_vm().filter(|(_, connection)| connection.has_two_listeners) {
+                guest.listen_twice(c);
+            }
             if let Some(leg) = machine.leg {
                 guest = Box::new(guest::Forwarder::new(leg, guest));
             }
@@ -641,6 +647,9 @@ impl World {
     }
 
     fn travel(&mut self, c: usize, s: Seg, to_vm: bool) {
+        if !to_vm && s.has(SYN) && std::mem::take(&mut self.connections[c].loses_syn_ack) {
+            return self.note(|| format!("{c}  the network loses {}", brief(&s)));
+        }
         let connection = &self.sc.connections[c];
         let link = if to_vm { &connection.to_vm } else { &connection.from_vm };
         let (hostile, ecn) = (self.hostile(), self.connections[c].sender.ecn);
