@@ -551,7 +551,7 @@ __noinline int hold_take(struct port *port, const struct flow_key *key)
 		h->range_count = 0;
 		h->vlan_proto = 0;
 		h->path_mss = h->sender_ttl = 0;
-		h->too_big = h->due_acks = h->late = 0;
+		h->too_big = h->due_acks = h->late = h->dropped = 0;
 		h->due_ns = 0;
 		h->handovers = h->resends = h->probes = 0;
 		h->resent_bytes = 0;

@@ -162,6 +162,9 @@ static __always_inline int keep(struct __sk_buff *skb, struct port *port,
 		if (!taken)
 			st->hold_dropped++;
 		return HOOK_DROP;
+	case KEPT_REACK:
+		st->hold_dropped++;
+		return reply_to_sender(skb, p, key, &out->ack, TCP_ACK);
 	case KEPT_ACK:
 		break;
 	}

@@ -17,8 +17,8 @@
  * A RST, a segment without ACK, and any segment of a reset flow are answered before these steps.
  *
  * Loss inside the guest: a VM that sends a duplicate ACK below NEXT_SEQ and reports later bytes
- * has lost one. The hold has a copy of every byte that the host acknowledged; the engine is woken,
- * and sends it again.
+ * has lost one, and so has a VM that opens a closed window below what it was handed. The hold has a
+ * copy of every byte that the host acknowledged; the engine is woken, and sends it again.
  */
 #ifndef VSNOOP_FLOW_FROM_VM_H
 #define VSNOOP_FLOW_FROM_VM_H
@@ -251,8 +251,11 @@ static __always_inline bool flow_note_vm_ack(struct flow *f, struct hold *h,
 		f->high_seq = s->sack_end;
 	if (advanced) {
 		flow_vm_advanced(f, h, s->ack, now, out);
-	} else if (pure && flow_outstanding(f) && !(f->flags & FLOW_F_CHALLENGE_DUE)) {
-		if (h && hold_has_byte_at_vm_seq(f, h) && flow_repeats_for_a_hole(f, s, edge))
+	} else if (h && flow_outstanding(f) && hold_has_byte_at_vm_seq(f, h)) {
+		if (hold_vm_has_memory_again(f, edge))
+			hold_note_dropped(h, out);
+		else if (pure && !(f->flags & FLOW_F_CHALLENGE_DUE) &&
+			 flow_repeats_for_a_hole(f, s, edge))
 			hold_note_loss(h, out);
 	}
 	if (h)
@@ -406,6 +409,9 @@ static __always_inline enum from_vm_verdict flow_from_vm(struct flow *f, struct 
 	if (!flow_ack_is_plausible(f, s)) {
 		if (h && seq_lt(s->ack, f->vm_seq))
 			hold_note_old_ack(h);
+		/* It answers a probe, in its own way. */
+		if (!flow_outstanding(f))
+			flow_clear(f, FLOW_F_REPLY_DUE);
 		flow_bypass_foreign(f, s, was, out);
 		return FROM_VM_PASS;
 	}

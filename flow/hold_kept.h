@@ -39,18 +39,30 @@ static __always_inline bool hold_may_acknowledge(const struct flow *f, const str
 	       hold_has_room_for_window(f, c->port, c->policy);
 }
 
+/* The segment is dropped. An ACK of NEXT_SEQ says so, as Linux sends one when it has no memory: a
+ * sender without SACK repeats the segment after three of them, and not only after a timeout. */
+static __always_inline enum kept_verdict hold_drop(struct flow *f, const struct hold *h,
+						   const struct segment *s,
+						   const struct decision_context *c,
+						   struct outcome *out)
+{
+	f->reacked++;
+	flow_fill_ack(f, h, s, c, out);
+	return KEPT_REACK;
+}
+
 /* The segment cannot be acknowledged. The VM acknowledges it if it gets it; else the sender repeats
  * it. */
-static __always_inline enum kept_verdict hold_leave_to_vm(struct flow *f, const struct segment *s,
-							  struct seq end, bool taken, __u64 now,
-							  struct outcome *out)
+static __always_inline enum kept_verdict
+hold_leave_to_vm(struct flow *f, const struct hold *h, const struct segment *s, struct seq end,
+		 bool taken, const struct decision_context *c, struct outcome *out)
 {
 	if (f->mode == FLOW_HOLDING)
-		return KEPT_DROP;
+		return hold_drop(f, h, s, c, out);
 	flow_offline(f, FLOW_NO_BUF, EVENT_OFFLINE_NO_BUF, out);
 	if (!taken && flow_is_beyond_vm(f, s, end))
-		return KEPT_DROP;
-	flow_passed(f, end, now);
+		return hold_drop(f, h, s, c, out);
+	flow_passed(f, end, c->now);
 	return taken ? KEPT_DROP : KEPT_PASS;
 }
 
@@ -151,7 +163,7 @@ static __always_inline enum kept_verdict flow_kept(struct flow *f, struct hold *
 	if (!copied)
 		out->events |= done & KEEP_NO_MEMORY ? EVENT_HOLD_FULL : EVENT_NOT_COPIED;
 	if (!copied || !hold_may_acknowledge(f, s, handed, c))
-		return hold_leave_to_vm(f, s, end, taken, c->now, out);
+		return hold_leave_to_vm(f, h, s, end, taken, c, out);
 	if (handed) {
 		flow_handed_over(f, end, true, c->now);
 		if (taken)

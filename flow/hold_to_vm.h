@@ -111,6 +111,15 @@ static __always_inline void hold_open_for_probe(const struct flow *f, struct hol
 		h->rcv_win = 2 * f->mss;
 }
 
+/* A probe of a sender that was shown room, of a flow with nothing outstanding: a keep-alive probe,
+ * or a window update was lost. The VM is asked first (FLOW_F_REPLY_DUE), because only the VM knows
+ * whether its connection still exists: it may have been rolled back, or rebooted. */
+static __always_inline bool hold_asks_vm_first(const struct flow *f)
+{
+	return !flow_outstanding(f) && !(f->flags & FLOW_F_REPLY_DUE) &&
+	       seq_diff(f->adv_edge, f->next_seq) >= (__s32)f->mss;
+}
+
 /* Does the host answer this keep-alive or window probe of the sender? It does where the VM's window
  * or the hold has room: the VM's own window update may have been lost, and not every VM answers a
  * segment below its window. */
@@ -123,7 +132,7 @@ static __always_inline bool hold_answers_probe(struct flow *f, struct hold *h,
 	if (f->mode != FLOW_ACTIVE || !flow_caught_up(f) || !flow_may_accelerate(f, c->policy) ||
 	    s->len || (s->tcp_flags & (TCP_FIN | TCP_SYN | TCP_RST | TCP_ACK)) != TCP_ACK ||
 	    !seq_lt(s->seq, f->next_seq) || flow_refuses_segment(f, s) ||
-	    flow_vm_is_silent(f, h, c->policy, c->now))
+	    flow_vm_is_silent(f, h, c->policy, c->now) || hold_asks_vm_first(f))
 		return false;
 	if (own >= (__s32)f->mss)
 		return true;
@@ -183,8 +192,17 @@ static __always_inline enum to_vm_verdict hold_answer_not_kept(struct flow *f, s
 		f->flags |= FLOW_F_CHALLENGE_DUE;
 		return TO_VM_PASS;
 	}
-	if (!(flags & TCP_ACK) || flow_refuses_segment(f, s) || segment_needs_vm(s))
+	if (!(flags & TCP_ACK) || segment_needs_vm(s))
 		return TO_VM_DROP;
+	if (flow_refuses_segment(f, s)) {
+		/* An unacceptable segment is answered (RFC 9293, section 3.10.7.4): its sender
+		 * learns what is wanted. One without data may itself be such an answer. */
+		if (!s->len || is_silent)
+			return TO_VM_DROP;
+		f->reacked++;
+		flow_fill_ack(f, h, s, c, out);
+		return TO_VM_REACK;
+	}
 	if (!s->len && !(flags & TCP_FIN)) {
 		if (seq_ge(s->seq, f->next_seq))
 			return TO_VM_FORWARD;

@@ -61,6 +61,20 @@ static __always_inline void hold_note_old_ack(struct hold *h)
 	h->old_acks++;
 }
 
+/* Does a VM whose window ended at VM_SEQ open it, and was it handed the byte at VM_SEQ before? It
+ * had no memory, and has dropped what it was handed. It sends no duplicate ACKs of that. */
+static __always_inline bool hold_vm_has_memory_again(const struct flow *f, struct seq edge)
+{
+	return seq_le(f->right_edge, f->vm_seq) && seq_gt(edge, f->vm_seq) &&
+	       seq_gt(f->high_seq, f->vm_seq);
+}
+
+static __always_inline void hold_note_dropped(struct hold *h, struct outcome *out)
+{
+	h->dropped++;
+	out->events |= EVENT_WAKE;
+}
+
 /* The VM reports the loss of a byte that the hold has. */
 static __always_inline void hold_note_loss(struct hold *h, struct outcome *out)
 {

@@ -109,7 +109,8 @@ struct hold {
 	__u8 zero3;
 	__u32 too_big; /* how often path_mss was lowered */
 	__u32 due_acks; /* ACKs of a timed byte that were due: two segments waited for one */
-	__u32 zero4;
+	/* How often the VM opened a closed window, and had dropped what it was handed. */
+	__u32 dropped;
 	__u64 due_ns; /* how long they took in all */
 
 	/* Engine. */

@@ -35,6 +35,7 @@ enum kept_verdict {
 	KEPT_PASS = 0, /* pass untouched */
 	KEPT_ACK = 1, /* the host has it: answer with out->ack, pass nothing */
 	KEPT_DROP = 2, /* drop: the sender sends it again, or the VM has it */
+	KEPT_REACK = 3, /* the host does not have it: answer with out->ack, pass nothing */
 };
 
 /* Verdict on a segment of the VM. */

@@ -13,6 +13,8 @@ pub enum Kept {
     Ack,
     /// Hand nothing on.
     Drop,
+    /// It is not kept: answer with `outcome.ack`, hand nothing on.
+    Reack,
 }
 
 /// As [`crate::decide::to_vm`]. `now` in ns.
@@ -94,6 +96,7 @@ pub fn kept(
         kept_verdict::KEPT_PASS => Kept::Pass,
         kept_verdict::KEPT_ACK => Kept::Ack,
         kept_verdict::KEPT_DROP => Kept::Drop,
+        kept_verdict::KEPT_REACK => Kept::Reack,
         other => unreachable!("flow_kept() answered {other}"),
     };
     (verdict, out)

@@ -8,8 +8,9 @@
 //! (RFC 9293, section 3.8.6.2.1). A VM that has acknowledged everything gets a segment as soon as
 //! one fits.
 //!
-//! *Loss* is detected in three ways; what is then sent again is in `recovery.rs`. The VM sends
-//! three duplicate ACKs, or one with SACK blocks of three segments. Or the VM had [`TIMEOUT_NS`] of
+//! *Loss* is detected in four ways; what is then sent again is in `recovery.rs`. The VM sends
+//! three duplicate ACKs, or one with SACK blocks of three segments. Or it opens a window that was
+//! closed below what it was handed: it had no memory for that. Or the VM had [`TIMEOUT_NS`] of
 //! run time to answer and did not; the timeout then doubles (RFC 6298). Or it had half of that
 //! time, and then sends a segment that does not acknowledge the byte at VM_SEQ, for which it has
 //! room: what it sends by then it sends after it has read its ring, which keeps the order. (What it
@@ -79,6 +80,8 @@ pub struct Flow {
     given_up: Option<Reason>,
     /// Reports of a smaller path MTU that were seen.
     too_big: u32,
+    /// `dropped` of the view, as far as it was seen.
+    dropped: u32,
     repeats: Repeats,
 }
 
@@ -118,6 +121,7 @@ impl Flow {
             waits_ns: None,
             given_up: None,
             too_big: view.too_big,
+            dropped: view.dropped,
             repeats: Repeats::default(),
         }
     }
@@ -256,9 +260,10 @@ impl Flow {
             self.probe.due = false;
             self.refusal = Refusal::default();
         }
-        // The VM has dropped all that was larger.
-        if view.too_big != self.too_big {
-            self.too_big = view.too_big;
+        // The VM has dropped all that was larger, or all while it had no memory.
+        let seen = (self.too_big, self.dropped);
+        if (view.too_big, view.dropped) != seen {
+            (self.too_big, self.dropped) = (view.too_big, view.dropped);
             self.recover(Recovery::of_timeout(view, largest(view)));
         }
         self.detect_loss(view);

@@ -29,6 +29,8 @@ pub struct View {
     pub super_packets: bool,
     /// Duplicate ACKs of the VM, which report a loss.
     pub duplicate_acks: u32,
+    /// How often the VM opened a closed window, and had dropped what it was handed.
+    pub dropped: u32,
     /// ACKs of the VM.
     pub vm_acks: u32,
     /// Segments of the VM in a row whose ACK is below VM_SEQ.
@@ -72,6 +74,7 @@ impl View {
             mss: segment_bytes(hold),
             super_packets: true,
             duplicate_acks: hold.duplicate_acks,
+            dropped: hold.dropped,
             vm_acks: hold.vm_acks,
             old_acks: hold.old_acks,
             too_big: hold.too_big,

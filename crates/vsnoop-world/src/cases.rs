@@ -35,6 +35,9 @@ pub enum Case {
     HalfClosed,
     BothWays,
     Abort(bool),
+    /// Two sockets of the VM listen on the port (smoltcp only). The SYN-ACK of one is lost, the
+    /// repeated SYN meets the other one, and the first repeats its SYN-ACK.
+    TwoListeners,
     /// Another socket of the VM that listens on the port repeats its SYN-ACK, while the VM stops
     /// for 50 ms of each 100 ms.
     OtherSynAck,
@@ -46,6 +49,13 @@ pub enum Case {
     EngineKilledForGood,
     /// The VM is rolled back in mid-transfer to what it was before (Linux only).
     RolledBack,
+    /// The VM is rolled back to what it was before the connection, whose ends are idle and send
+    /// keep-alive probes (Linux only).
+    RolledBackIdle,
+    /// The VM's TCP has no memory for this many ms, and drops what it was handed (Linux only).
+    WithoutMemory(u64),
+    /// The senders of several connections, without SACK, share a small hold.
+    SmallHold,
     /// Several CPUs of the host run the programs at the same time.
     Races,
     /// Many senders answer at the same time through a last hop with a short queue, incast control
@@ -80,7 +90,12 @@ impl Case {
 
     /// Can this VM have the fault?
     pub fn is_for(self, kind: Kind) -> bool {
-        self != Case::RolledBack || kind == Kind::Linux
+        let is_of_linux =
+            matches!(self, Case::RolledBack | Case::RolledBackIdle | Case::WithoutMemory(_));
+        match self {
+            Case::TwoListeners => kind == Kind::Smol,
+            _ => !is_of_linux || kind == Kind::Linux,
+        }
     }
 
     /// Is there incast control? Then many senders share a last hop.
@@ -112,6 +127,7 @@ impl Case {
             BothWays,
             Abort(false),
             Abort(true),
+            TwoListeners,
             OtherSynAck,
             SmallRing,
             AttachedLate,
@@ -120,6 +136,9 @@ impl Case {
             EngineKilled,
             EngineKilledForGood,
             RolledBack,
+            RolledBackIdle,
+            WithoutMemory(100),
+            SmallHold,
             Races,
             Incast(0),
             Incast(50),
@@ -185,9 +204,11 @@ pub fn scenario(case: Case, kind: Kind, seed: u64, without: bool) -> Scenario {
         | Case::Lossy(..)
         | Case::Idle(_)
         | Case::IdleInSegments(_)
+        | Case::TwoListeners
         | Case::RolledBack => &[300_000, 1_000_000],
         Case::Incast(_) => &[20_000, 60_000],
         Case::LossyWithoutSack(_) => &[100_000],
+        Case::WithoutMemory(_) => &[10_000],
         _ => &[1_000, 10_000, 100_000, 300_000, 1_000_000],
     };
     let bytes = sizes[rng.usize(0..sizes.len())];
@@ -195,6 +216,9 @@ pub fn scenario(case: Case, kind: Kind, seed: u64, without: bool) -> Scenario {
     let mut machine = machine(kind);
     arrange(case, &mut machine, &mut connection, &mut rng);
     let (mut connections, mut last_hop) = (vec![connection], None);
+    if case == Case::SmallHold {
+        add_connections(&mut connections, 6, &mut rng);
+    }
     if case.has_incast() {
         last_hop = Some(incast(&mut machine, &mut connections, 8, &mut rng));
     }
@@ -219,13 +243,18 @@ pub(crate) fn incast(
 ) -> LastHop {
     let hop = LastHop { mbps: 1_000, queue: [32 << 10, 64 << 10][rng.usize(0..2)] };
     machine.incast = Some((hop.mbps * 1_000_000, hop.queue));
+    add_connections(connections, count, rng);
+    hop
+}
+
+/// Makes `count` connections of the first one.
+fn add_connections(connections: &mut Vec<Connection>, count: usize, rng: &mut Rng) {
     for _ in 1..count {
         let mut other = connections[0].clone();
         other.sender.iss = rng.u32(..);
         other.guest.iss = rng.u32(..);
         connections.push(other);
     }
-    hop
 }
 
 /// A connection without faults; the sender has `bytes`.
@@ -253,6 +282,7 @@ fn connection(kind: Kind, bytes: u64, rng: &mut Rng) -> Connection {
         start_ms: 0,
         abort: None,
         other_syn_acks: Vec::new(),
+        has_two_listeners: false,
     };
     connection.guest.closes_last = true;
     if kind == Kind::Linux && rng.u8(0..4) == 0 {
@@ -327,6 +357,12 @@ fn arrange(case: Case, machine: &mut Machine, connection: &mut Connection, rng: 
             connection.other_syn_acks = vec![rng.u64(0..20), rng.u64(20..60), some_time];
             machine.fortune.schedule = Schedule::Periodic { from: 0, period: 100, stop: 50 };
         }
+        Case::TwoListeners => {
+            connection.has_two_listeners = true;
+            // It lasts beyond the second SYN-ACK.
+            (connection.sender.writes, connection.sender.write_gap_ms) = (40, 100);
+            machine.fortune.schedule = Schedule::Periodic { from: 0, period: 100, stop: 50 };
+        }
         Case::SmallRing => {
             machine.ring_slots = 8;
             machine.fortune.schedule = Schedule::Periodic { from: 0, period: 100, stop: 50 };
@@ -361,6 +397,26 @@ fn arrange(case: Case, machine: &mut Machine, connection: &mut Connection, rng: 
             (connection.guest.writes, connection.guest.write_gap_ms) = (2, 300_000);
             machine.acts = vec![(some_time, Act::Save), (some_time + 200, Act::RollBack)];
             machine.fortune.schedule = Schedule::Periodic { from: 0, period: 100, stop: 50 };
+        }
+        Case::WithoutMemory(ms) => {
+            // The host leaves a segment with FIN to the VM.
+            (connection.sender.closes_last, connection.guest.closes_last) = (true, false);
+            // It is handed all, drops it, and shows its window again before the sender repeats it.
+            machine.acts = vec![(0, Act::HasNoMemory), (ms, Act::HasMemory)];
+        }
+        Case::SmallHold => {
+            machine.chunks = 16;
+            for end in [&mut connection.sender, &mut connection.guest] {
+                end.sack = false;
+            }
+            machine.fortune.schedule = Schedule::Periodic { from: 0, period: 100, stop: 50 };
+        }
+        Case::RolledBackIdle => {
+            connection.vm_opens = false;
+            connection.sender.closes_last = true;
+            connection.guest.closes_last = false;
+            (connection.guest.writes, connection.guest.write_gap_ms) = (2, 300_000);
+            machine.acts = vec![(0, Act::Save), (2_000, Act::RollBack)];
         }
         Case::Incast(stop) => {
             // Only flows with short round trips are shaped.

@@ -17,12 +17,15 @@ pub enum Act {
     Save,
     /// The VM is rolled back to its saved state.
     RollBack,
+    /// The VM's TCP has no memory for what comes, until [`Act::HasMemory`].
+    HasNoMemory,
+    HasMemory,
 }
 
 impl Act {
     /// Does it happen to the VM, with vsnoop and without?
     pub fn is_of_vm(self) -> bool {
-        matches!(self, Act::Save | Act::RollBack)
+        matches!(self, Act::Save | Act::RollBack | Act::HasNoMemory | Act::HasMemory)
     }
 }
 
@@ -47,6 +50,8 @@ pub struct Connection {
     /// ISN, because an earlier SYN of the sender has met it (not before the sender is established),
     /// ms.
     pub other_syn_acks: Vec<u64>,
+    /// Two sockets of the VM listen for it, and its first SYN-ACK is lost.
+    pub has_two_listeners: bool,
 }
 
 /// One VM and its port.

@@ -25,7 +25,7 @@ use vsnoop_upkeep::LOOK_NS;
 
 use crate::checks::{self, Told};
 use crate::frame::Summed;
-use crate::guest::{self, Kind};
+use crate::guest::{self, Guest, Kind};
 use crate::host::{Fortune, Served, Vcpus, described};
 use crate::kernel::SimulatedPort;
 use crate::wire::{self, Path};
@@ -47,6 +47,8 @@ pub struct Budget {
     pub helper_kills: u8,
     /// SYN-ACKs of another socket of the VM that listens on the same port.
     pub other_syn_acks: u8,
+    /// The VM is rolled back to its state at the start.
+    pub roll_backs: u8,
     /// Steps of the clock to the next timer.
     pub times: u8,
 }
@@ -73,6 +75,7 @@ pub enum Action {
     HelperStarts,
     /// Another socket of the VM repeats its SYN-ACK.
     OtherSynAck,
+    VmRollsBack,
     TimePasses,
 }
 
@@ -110,6 +113,9 @@ struct SearchState {
     ring_is_full: bool,
     /// The helper's last look; none while it is dead.
     helped_at: Option<u64>,
+    /// The VM at the start.
+    saved: Option<Box<dyn Guest>>,
+    was_rolled_back: bool,
 }
 
 const MSS: u16 = 100;
@@ -174,6 +180,8 @@ impl SearchState {
             budget: setting.budget,
             ring_is_full: false,
             helped_at: Some(START),
+            saved: None,
+            was_rolled_back: false,
         };
         let policy = w.served.vm.attach_settings();
         policy.run = port_run::PORT_ACCELERATE;
@@ -190,6 +198,7 @@ impl SearchState {
             }
             w.budget = setting.budget;
         }
+        w.saved = (w.budget.roll_backs > 0).then(|| w.served.vm.guest.copy());
         w
     }
 
@@ -223,6 +232,7 @@ impl SearchState {
         allow(HelperStarts, self.helped_at.is_none());
         let is_open = matches!(self.sender.state, TcpState::Open);
         allow(OtherSynAck, is_open && b.other_syn_acks > 0);
+        allow(VmRollsBack, b.roll_backs > 0);
         allow(TimePasses, b.times > 0);
         all
     }
@@ -294,6 +304,11 @@ impl SearchState {
                 self.served.vm.port.now = self.now;
                 self.served.vm.port.from_vm(frame, &mut |_, _| {});
             }
+            VmRollsBack => {
+                self.budget.roll_backs -= 1;
+                self.was_rolled_back = true;
+                self.served.vm.guest = self.saved.take().expect("its state was saved");
+            }
             TimePasses => {
                 self.budget.times -= 1;
                 self.pass_time();
@@ -346,7 +361,9 @@ impl SearchState {
         while let Some(frame) = self.served.vm.port.to_host.pop_front() {
             self.served.vm.note(|| format!("   host > {}", described(&frame)));
             let s = wire::decode(&frame).expect("a whole frame");
-            if self.sender.state != TcpState::Reset {
+            // The checks know what the VM has; one that was rolled back has less than it
+            // acknowledged.
+            if self.sender.state != TcpState::Reset && !self.was_rolled_back {
                 let Self { told, served, sender, path, .. } = self;
                 checks::told(told, &mut served.vm, 0, &frame, &s, sender, path);
             }
@@ -359,9 +376,20 @@ impl SearchState {
     }
 
     fn is_over(&self) -> bool {
+        // Its ends may wait for each other for ever, as without vsnoop; the host may not.
+        if self.was_rolled_back && self.host_has_let_go() {
+            return true;
+        }
         let progress = self.served.vm.guest.progress(0);
         let vm_is_over = progress.is_done || progress.is_reset;
         vm_is_over && self.sender.is_over()
+    }
+
+    /// Is nothing outstanding that the host has acknowledged?
+    fn host_has_let_go(&self) -> bool {
+        self.served.vm.flow_of(0).is_none_or(|(_, f)| {
+            u32::from(f.mode) == flow_mode::FLOW_RESET || f.next_seq.diff(f.vm_seq) <= 0
+        })
     }
 
     /// Continues without faults. Returns whether it ends in a reset; an error if it does not end.
@@ -419,7 +447,7 @@ impl SearchState {
         into.clear();
         self.served.digest(into);
         let rest = (&self.sender, &self.told, &self.to_host, &self.to_sender, self.now);
-        let faults = (&self.budget, self.ring_is_full, self.helped_at);
+        let faults = (&self.budget, self.ring_is_full, self.helped_at, self.was_rolled_back);
         into.extend(format!("{rest:?} {faults:?}").bytes());
         let half = |salt: u8| {
             let mut hasher = DefaultHasher::new();

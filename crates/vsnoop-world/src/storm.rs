@@ -90,6 +90,12 @@ fn acts(rng: &mut Rng, attached: bool) -> Vec<(u64, Act)> {
     acts
 }
 
+/// The VM is rolled back by up to 300 ms.
+fn roll_back(rng: &mut Rng, acts: &mut Vec<(u64, Act)>) {
+    let at = rng.u64(0..400);
+    acts.extend([(at, Act::Save), (at + rng.u64(1..300), Act::RollBack)]);
+}
+
 /// A path behind the VM.
 fn leg(rng: &mut Rng) -> Link {
     Link {
@@ -129,6 +135,8 @@ pub fn scenario(kind: Kind, seed: u64) -> Scenario {
         from_vm: link(rng),
         start_ms: rng.u64(0..20),
         abort: one_in(rng, 10).then(|| (rng.bool(), rng.u64(30..400))),
+        // With both SYN-ACKs in flight at once smoltcp may reset the connection by itself.
+        has_two_listeners: false,
         other_syn_acks: (0..rate(rng, 2)).map(|_| rng.u64(0..400)).collect(),
     };
     let mut machine = machine(kind);
@@ -156,6 +164,10 @@ pub fn scenario(kind: Kind, seed: u64) -> Scenario {
     machine.absence_ms = Some(rng.u64(1..1_000));
     machine.attached = !one_in(rng, 4);
     machine.acts = acts(rng, machine.attached);
+    // Its state can be copied.
+    if kind == Kind::Linux && one_in(rng, 10) {
+        roll_back(rng, &mut machine.acts);
+    }
     // A VM of lwIP fails an assertion of its own if a sender that was shown more than the VM's
     // window sends so much when the hooks are gone, and the VM has lost what came before
     // (docs/limits.md).
@@ -179,6 +191,12 @@ pub fn scenario(kind: Kind, seed: u64) -> Scenario {
         patience_ms: PATIENCE_MS,
         without: false,
     }
+}
+
+/// Is the VM rolled back? What it has acknowledged in between is lost, with vsnoop and without, and
+/// what that was is a matter of time.
+pub fn is_rolled_back(sc: &Scenario, c: usize) -> bool {
+    sc.machines[sc.connections[c].vm].acts.iter().any(|(_, act)| *act == Act::RollBack)
 }
 
 /// Does an end of connection `c` abort it? A peer that gets nothing at that moment, and sends

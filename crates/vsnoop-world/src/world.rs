@@ -64,6 +64,8 @@ pub enum Ending {
 pub struct Outcome {
     /// End and duration (ns) of each connection.
     pub ends: Vec<(Ending, u64)>,
+    /// Bytes of each that the host has acknowledged and the VM has not.
+    pub outstanding: Vec<u32>,
     pub stats: port_stats,
     pub steps: u64,
     pub engine_steps: u64,
@@ -84,6 +86,8 @@ struct ConnectionState {
     over_at: Option<u64>,
     /// A detach has ended since the start.
     was_detached: bool,
+    /// The next SYN-ACK of the VM is lost.
+    loses_syn_ack: bool,
 }
 
 struct MachineState {
@@ -152,6 +156,7 @@ impl World {
                 },
                 over_at: None,
                 was_detached: false,
+                loses_syn_ack: connection.has_two_listeners,
             });
         let machines = sc.machines.iter().enumerate().map(|(vm, machine)| {
             let of_vm = || sc.connections.iter().enumerate().filter(move |(_, c)| c.vm == vm);
@@ -160,6 +165,9 @@ impl World {
                 .collect();
             let paths = of_vm().map(|(c, _)| (c, paths[c].clone())).collect();
             let mut guest = guest::make(machine.kind, &ends, sc.seed);
+            for (c, _) in of_vm().filter(|(_, connection)| connection.has_two_listeners) {
+                guest.listen_twice(c);
+            }
             if let Some(leg) = machine.leg {
                 guest = Box::new(guest::Forwarder::new(leg, guest));
             }
@@ -318,11 +326,13 @@ impl World {
             stats = found.map(|stats| *stats).unwrap_or_default();
         }
         let engine_steps = self.machines.iter().map(|m| m.served.vm.steps).sum();
+        let outstanding = (0..self.connections.len()).map(|c| self.outstanding(c)).collect();
         let granted =
             |m: &MachineState| u64::from(m.served.vm.port.shared_now().state.incast.grants);
         let grants = self.machines.iter().map(granted).sum();
         Outcome {
             ends,
+            outstanding,
             stats,
             steps: self.steps,
             engine_steps,
@@ -331,6 +341,13 @@ impl World {
             grants,
             summary,
         }
+    }
+
+    fn outstanding(&self, c: usize) -> u32 {
+        let flow = self.machines[self.connections[c].vm].served.vm.flow_of(c);
+        let outstanding = flow.map(|(_, f)| (f.mode, f.next_seq.diff(f.vm_seq)));
+        let waits = outstanding.filter(|(mode, _)| u32::from(*mode) != flow_mode::FLOW_RESET);
+        waits.map_or(0, |(_, bytes)| bytes.max(0) as u32)
     }
 
     pub fn summary(&self) -> String {
@@ -535,6 +552,9 @@ impl World {
                 machine.served.vm.guest = machine.saved.take().expect("its state was saved");
                 machine.was_rolled_back = true;
             }
+            Act::HasNoMemory | Act::HasMemory => {
+                machine.served.vm.guest.has_memory(self.now, act == Act::HasMemory);
+            }
             Act::Resume => machine.served.vm.policy().run = port_run::PORT_ACCELERATE,
             Act::Pause => machine.served.vm.policy().run = port_run::PORT_PAUSED,
             Act::Detach => {
@@ -627,6 +647,9 @@ impl World {
     }
 
     fn travel(&mut self, c: usize, s: Seg, to_vm: bool) {
+        if !to_vm && s.has(SYN) && std::mem::take(&mut self.connections[c].loses_syn_ack) {
+            return self.note(|| format!("{c}  the network loses {}", brief(&s)));
+        }
         let connection = &self.sc.connections[c];
         let link = if to_vm { &connection.to_vm } else { &connection.from_vm };
         let (hostile, ecn) = (self.hostile(), self.connections[c].sender.ecn);

@@ -59,6 +59,7 @@ pub struct Tcp {
     delack_ns: Option<u64>,
     dsack: Option<(u64, u64)>,
     echo_ce: bool,
+    has_no_memory: bool,
 
     // Sending; positions in the own stream.
     pub una: u64,
@@ -116,6 +117,7 @@ impl Tcp {
             delack_ns: None,
             dsack: None,
             echo_ce: false,
+            has_no_memory: false,
             una: 0,
             nxt: 0,
             snd_edge: 0,
@@ -192,6 +194,15 @@ impl Tcp {
             self.cfg.rcvbuf =
                 (self.cfg.rcvbuf / 3).max(u64::from(self.cfg.mss) + 200).max(2 << self.rcv_scale);
             self.right_edge = self.rcv_nxt + self.free();
+        }
+    }
+
+    /// There is no memory for what comes, or there is some again: the window is taken back, as by
+    /// Linux (ICSK_ACK_NOMEM), and shown again.
+    pub fn has_memory(&mut self, now: u64, has_memory: bool) {
+        self.has_no_memory = !has_memory;
+        if self.state == TcpState::Open && has_memory {
+            self.send_ack(now);
         }
     }
 
@@ -307,6 +318,9 @@ impl Tcp {
         {
             self.paws_drops += u64::from(s.len() > 0);
             return self.send_ack(now);
+        }
+        if self.has_no_memory {
+            self.right_edge = self.rcv_nxt;
         }
         let edge = self.right_edge as i64;
         let beyond = end - i64::from(s.has(FIN)) > edge && s.len() > 0 && !self.cfg.trims;
@@ -465,7 +479,8 @@ impl Tcp {
     }
 
     fn free(&self) -> u64 {
-        self.cfg.rcvbuf.saturating_sub(self.unread())
+        let rcvbuf = if self.has_no_memory { 0 } else { self.cfg.rcvbuf };
+        rcvbuf.saturating_sub(self.unread())
     }
 
     /// The window field for the next segment. The edge is never taken back, as in Linux's

@@ -430,7 +430,7 @@ impl HeldFlow<'_> {
         self.settle(&out);
         self.seen.full += u64::from(out.events & EVENT_HOLD_FULL != 0);
         let moved = self.f.next_seq.diff(before.next_seq);
-        if kept == Kept::Drop || (kept == Kept::Pass && hand != Hand::On) {
+        if matches!(kept, Kept::Drop | Kept::Reack) || (kept == Kept::Pass && hand != Hand::On) {
             return assert_eq!(moved, 0, "NEXT_SEQ moved without an ACK");
         }
         if moved == 0 && kept == Kept::Pass {

@@ -70,8 +70,11 @@ fn without_memory_nothing_is_acknowledged() {
     let mut c = FlowCase::holding();
     let s = c.data(END, MSS);
     assert!(matches!(c.decide(&s).0, Verdict::Keep { .. }));
+    let edge = c.f.adv_edge;
     let (kept, out) = c.after_copy(&s, false, false);
-    assert_eq!((kept, c.f.next_seq), (Kept::Drop, at(END)));
+    // A sender without SACK repeats it after three such ACKs.
+    assert_eq!((kept, c.f.next_seq, out.ack.ack), (Kept::Reack, at(END), at(END)));
+    assert!(c.f.adv_edge.diff(edge) >= 0, "the window is not taken back");
     assert_ne!(out.events & EVENT_HOLD_FULL, 0);
     assert_eq!(c.h.claimed, 0);
     // With nothing held the VM gets it, and answers.
@@ -134,6 +137,17 @@ fn data_beyond_the_shown_edge_are_answered_and_not_kept() {
     assert_eq!((verdict, out.ack.ack, out.ack.window), (Verdict::Reack, at(END), 0));
 }
 
+/// RFC 9293, section 3.10.7.4. One without data may be such an answer itself.
+#[test]
+fn data_that_the_vm_would_refuse_are_answered_and_nothing_else_is() {
+    let mut c = FlowCase::holding();
+    let edge = c.f.adv_edge.max(c.f.right_edge).diff(at(0)) as u32;
+    let (verdict, out) = c.not_kept(&c.data(edge + 1, MSS));
+    assert_eq!((verdict, out.ack.ack, out.ack.seq), (Verdict::Reack, at(END), c.f.snd_nxt));
+    assert_eq!(out.ack.repeated, 0);
+    assert_eq!(c.not_kept(&c.data(edge + 1, 0)).0, Verdict::Drop);
+}
+
 #[test]
 fn a_pure_ack_reaches_the_vm_at_once_where_the_vm_accepts_it() {
     let mut c = FlowCase::holding();
@@ -157,7 +171,7 @@ fn a_segment_with_an_ack_beyond_snd_nxt_is_dropped() {
     let una = c.h.snd_una;
     assert_eq!(c.not_kept(&c.ack_of_sender(END, 1)).0, Verdict::Drop);
     let s = segment { ack: vm_at(1), ..c.data(END, MSS) };
-    assert_eq!(c.not_kept(&s).0, Verdict::Drop);
+    assert_eq!(c.not_kept(&s).0, Verdict::Reack, "its data are answered, and not kept");
     assert_eq!(c.h.snd_una, una);
 }
 
@@ -196,7 +210,7 @@ fn a_paused_port_keeps_nothing_more() {
     let s = c.data(END, MSS);
     assert!(matches!(c.decide(&s).0, Verdict::Keep { .. }));
     c.policy.run = port_run::PORT_PAUSED;
-    assert_eq!(c.after_copy(&s, true, false).0, Kept::Drop);
+    assert_eq!(c.after_copy(&s, true, false).0, Kept::Reack);
     assert_eq!(c.f.next_seq, at(END));
 }
 

@@ -102,6 +102,24 @@ fn a_window_update_is_no_report_of_a_loss() {
     }
 }
 
+/// It had no memory for what it was handed (Linux then shows no window), and has some again.
+#[test]
+fn a_window_that_was_closed_below_what_was_handed_and_opens_reports_a_loss() {
+    for c in FlowCase::both().into_iter().chain([FlowCase::plain()]) {
+        let mut c = waiting(c);
+        assert_eq!(c.acks(MSS, 0).1.events & EVENT_WAKE, 0);
+        for dropped in 1..3 {
+            let (_, out) = c.acks(MSS, WINDOW);
+            assert_eq!((c.h.dropped, out.events & EVENT_WAKE), (dropped, EVENT_WAKE));
+            c.acks(MSS, 0);
+        }
+        // With an ACK of all that it was handed it has lost nothing.
+        c.acks(4 * MSS, 0);
+        c.acks(4 * MSS, WINDOW);
+        assert_eq!(c.h.dropped, 2);
+    }
+}
+
 #[test]
 fn data_of_the_vm_is_no_report_of_a_loss() {
     for c in FlowCase::both() {

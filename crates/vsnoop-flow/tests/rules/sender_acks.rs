@@ -114,7 +114,7 @@ fn the_ack_of_a_dropped_segment_reaches_the_vm() {
         let mut c = case.clone();
         assert!(matches!(c.decide(&s).0, Verdict::Keep { .. }));
         let (kept, out) = c.after_copy(&s, false, false);
-        assert_eq!(kept, Kept::Drop);
+        assert_eq!(kept, Kept::Reack);
         forwards_sender_ack(&c, &s, &out, is_new);
     }
 }

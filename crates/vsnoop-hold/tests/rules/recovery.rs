@@ -29,6 +29,24 @@ fn blocks_of_three_segments_prove_it_at_once() {
     assert_eq!(c.send_all(), [resend(0, 1_000)]);
 }
 
+/// A Linux sender, too, repeats at a window update what it knows to be lost.
+#[test]
+fn a_vm_without_memory_gets_what_it_dropped_when_it_opens_its_window() {
+    let mut c = handed();
+    c.acks(0, 0);
+    assert_eq!(c.send(), None);
+    c.acks(0, 20_000);
+    c.h.dropped += 1;
+    assert_eq!(c.send_all(), [resend(0, 10_000)]);
+    // Again, and what is sent again is dropped, too.
+    c.acks(0, 0);
+    assert_eq!(c.send(), None);
+    c.acks(0, 5_000);
+    c.h.dropped += 1;
+    assert_eq!(c.send_all(), [resend(0, 5_000)]);
+    assert_eq!(c.send(), None, "it is on its way");
+}
+
 #[test]
 fn reports_that_an_earlier_engine_has_heard_prove_nothing() {
     let mut h = held(10_000, 10_000, 20_000);

@@ -58,6 +58,10 @@ impl Guest for Linux {
         self.ends.values().filter_map(|(_, tcp)| tcp.next_timer(now)).min()
     }
 
+    fn has_memory(&mut self, now: u64, has_memory: bool) {
+        self.ends.values_mut().for_each(|(_, tcp)| tcp.has_memory(now, has_memory));
+    }
+
     fn output(&mut self) -> Vec<Frame> {
         let mut frames = Vec::new();
         for (path, tcp) in self.ends.values_mut() {

@@ -43,6 +43,10 @@ struct Conn {
     number: usize,
     path: Path,
     socket: SocketHandle,
+    /// A socket that comes before it in the set, and listens on the same port once it has sent a
+    /// SYN-ACK.
+    other: SocketHandle,
+    has_other: bool,
     application: Application,
     /// The peer has closed, read or not.
     fin_came: bool,
@@ -153,6 +157,17 @@ impl std::fmt::Debug for Smol {
     }
 }
 
+/// A socket for this end of a connection, which is closed.
+fn socket_of(end: &EndSettings) -> Socket<'static> {
+    let buffer = |len: usize| SocketBuffer::new(vec![0; len]);
+    let mut socket = Socket::new(buffer(end.rcvbuf as usize), buffer(SEND_BUFFER));
+    socket.set_nagle_enabled(false);
+    if !end.delayed_ack {
+        socket.set_ack_delay(None);
+    }
+    socket
+}
+
 impl Smol {
     pub fn new(ends: &[(usize, Path, EndSettings)], seed: u64) -> Self {
         let mut wire = Wire::default();
@@ -170,17 +185,15 @@ impl Smol {
             });
         }
         let ends = ends.iter().map(|(number, path, end)| {
-            let buffer = |len: usize| SocketBuffer::new(vec![0; len]);
-            let mut socket = Socket::new(buffer(end.rcvbuf as usize), buffer(SEND_BUFFER));
-            socket.set_nagle_enabled(false);
-            if !end.delayed_ack {
-                socket.set_ack_delay(None);
-            }
+            let other = sockets.add(socket_of(end));
+            let mut socket = socket_of(end);
             socket.listen(path.vm.1).expect("a port");
             Conn {
                 number: *number,
                 path: path.clone(),
                 socket: sockets.add(socket),
+                other,
+                has_other: false,
                 application: Application::new(end),
                 fin_came: false,
                 is_done: false,
@@ -204,6 +217,7 @@ impl Smol {
         for _ in 0..2 {
             self.interface.poll(instant(now), &mut self.wire, &mut self.sockets);
             for end in &mut self.ends {
+                end.choose_socket(&mut self.sockets);
                 let socket: &mut Socket = self.sockets.get_mut(end.socket);
                 if end.application.opened_ns.is_some() || has_begun(socket) {
                     end.application.act(socket, now);
@@ -243,6 +257,21 @@ impl Smol {
 }
 
 impl Conn {
+    /// The other socket listens once the first has sent its SYN-ACK, and may get the connection.
+    fn choose_socket(&mut self, sockets: &mut SocketSet) {
+        if !self.has_other {
+            return;
+        }
+        let has_answered = sockets.get::<Socket>(self.socket).state() == State::SynReceived;
+        let other: &mut Socket = sockets.get_mut(self.other);
+        if has_begun(other) {
+            std::mem::swap(&mut self.socket, &mut self.other);
+            self.has_other = false;
+        } else if has_answered && other.state() == State::Closed {
+            other.listen(self.path.vm.1).expect("a port");
+        }
+    }
+
     /// Records the segment that the VM's TCP is about to process.
     fn expect(&mut self, s: &Seg, socket: &Socket) {
         if s.has(SYN) && socket.state() == State::Listen {
@@ -321,6 +350,11 @@ impl Guest for Smol {
 
     fn timers(&mut self, now: u64, _: &mut Rng) {
         self.run(now);
+    }
+
+    fn listen_twice(&mut self, c: usize) {
+        let end = self.ends.iter_mut().find(|end| end.number == c).expect("a connection");
+        end.has_other = true;
     }
 
     fn next_timer(&mut self, now: u64) -> Option<u64> {

@@ -41,6 +41,11 @@ pub trait Guest: std::fmt::Debug {
     /// Serves the timers that have expired.
     fn timers(&mut self, now: u64, rng: &mut Rng);
     fn next_timer(&mut self, now: u64) -> Option<u64>;
+    /// It has memory for what comes, or has none; where the VM can be without.
+    fn has_memory(&mut self, _now: u64, _has_memory: bool) {}
+    /// Two sockets listen for connection `c`, where the VM can have them: the second once the first
+    /// has sent a SYN-ACK.
+    fn listen_twice(&mut self, _c: usize) {}
     /// Takes its output.
     fn output(&mut self) -> Vec<Frame>;
     fn progress(&self, c: usize) -> Progress;

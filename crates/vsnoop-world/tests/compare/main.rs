@@ -78,9 +78,10 @@ fn run(kind: Kind) -> Vec<String> {
                 }
             }
         }
+        let exact = with_ms.len();
         let (with_ms, without_ms) = (middle(with_ms), middle(without_ms));
         println!(
-            "{kind:?} {name}: {with_ms} ms, without {without_ms} ms, {early} early ACKs, {crashes} crashes"
+            "{kind:?} {name}: {with_ms} ms, without {without_ms} ms, {exact} exact, {early} early ACKs, {crashes} crashes"
         );
         if case.has_incast() {
             println!("  {dropped} drops, without {dropped_without}, {grants} grants");

@@ -59,6 +59,7 @@ const NOTHING: Budget = Budget {
     kills: 0,
     helper_kills: 0,
     other_syn_acks: 0,
+    roll_backs: 0,
     times: 1,
 };
 
@@ -105,6 +106,15 @@ fn a_syn_ack_of_another_socket_of_the_vm() {
     let found = part("other SYN-ACK", Setting { budget, window: 2, segments: 4, ..PLAIN });
     assert!(found.holding > 0, "nothing was ever held");
     whole("other SYN-ACK, whole", Setting { budget, ..PLAIN });
+}
+
+/// A VM that lacks what both ends have given up is given up, too, or not vouched for.
+#[test]
+fn a_vm_that_is_rolled_back_at_any_time() {
+    let budget = Budget { roll_backs: 1, ..NOTHING };
+    let found = part("roll-back", Setting { budget, window: 1, segments: 3, ..PLAIN });
+    assert!(found.holding > 0 && found.resets > 0, "nothing was ever given up");
+    whole("roll-back, whole", Setting { budget, ..PLAIN });
 }
 
 #[test]

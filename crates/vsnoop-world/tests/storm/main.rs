@@ -12,7 +12,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use vsnoop_world::guest::Kind;
-use vsnoop_world::storm::{is_aborted, scenario};
+use vsnoop_world::storm::{is_aborted, is_rolled_back, scenario};
 use vsnoop_world::world::{Ending, World};
 
 /// Storms of each kind in `make test`.
@@ -26,6 +26,10 @@ fn run(kind: Kind, seed: u64) -> Result<(), String> {
     let with = catch_unwind(world).map_err(|_| format!("a check failed: {name}"))?;
     for (c, &(end, _)) in with.ends.iter().enumerate() {
         if matches!(end, Ending::Exact | Ending::CutShort) || is_aborted(&sc, c) {
+            continue;
+        }
+        // Where the host holds nothing, its ends may wait for each other as without vsnoop.
+        if is_rolled_back(&sc, c) && (end == Ending::Reset || with.outstanding[c] == 0) {
             continue;
         }
         let mut without = sc.clone();
