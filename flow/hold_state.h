@@ -118,6 +118,7 @@ static __always_inline void hold_enter_holding(struct flow *f, struct hold *h, _
 static __always_inline void hold_tell_engine(const struct flow *f, struct hold *h)
 {
 	h->mss = f->mss;
+	h->neighbour = !!(f->far & FAR_NEIGHBOUR);
 	h->high_seq = f->high_seq;
 	h->right_edge = f->right_edge;
 	h->vm_seq = f->vm_seq;

@@ -70,7 +70,7 @@ pub fn measure() -> Result<Vec<Figure>> {
     ])
 }
 
-/// Bytes that the VM has put on the leg, headers too, and payload that the server has read.
+/// Payload that the VM has put on the leg, and that the server has read.
 #[derive(Default)]
 struct Carried {
     sent: u64,

@@ -71,6 +71,8 @@ pub struct Outcome {
     /// Segments that the last hop dropped, and grants of incast control.
     pub dropped: u64,
     pub grants: u64,
+    /// TCP payload that VMs have forwarded, lost bytes too.
+    pub leg_bytes: u64,
     /// Reasons, where a connection hung or was reset.
     pub summary: String,
 }
@@ -321,6 +323,7 @@ impl World {
         let granted =
             |m: &MachineState| u64::from(m.served.vm.port.shared_now().state.incast.grants);
         let grants = self.machines.iter().map(granted).sum();
+        let leg_bytes = self.machines.iter().map(|m| m.served.vm.guest.leg_bytes()).sum();
         Outcome {
             ends,
             stats,
@@ -329,6 +332,7 @@ impl World {
             crashes: self.crashes,
             dropped: self.dropped,
             grants,
+            leg_bytes,
             summary,
         }
     }
