@@ -45,12 +45,10 @@ use crate::giving_up::Reason;
 use crate::hold_frame::{HoldFrame, Kind};
 use crate::late::{DueAcks, Lateness, WaitClock};
 use crate::run_time::RunTime;
-use crate::time::{Deadline, Time, Timer, Timers};
+use crate::time::{Deadline, TICK_NS, Time, Timer, Timers};
 use crate::view::View;
 use crate::waits::Waits;
 
-/// Interval of [`Engine::tick`].
-pub const TICK_NS: u64 = 50_000_000;
 /// Time after which a device that refused a frame is tried again.
 pub const RETRY_NS: u64 = 1_000_000;
 

@@ -16,7 +16,7 @@ const LATE_NS: u64 = 10_000_000;
 const PART: u64 = 4;
 /// This number of late ACKs proves another reason.
 const ACKS: u32 = 8;
-/// Half of them do if they took so long in all: no VM delays an ACK by that much.
+/// Half of them do if they took this time in all.
 const LONG_NS: u64 = 400_000_000;
 
 /// How long the VM has waited for a CPU in all, as far as it was sampled.

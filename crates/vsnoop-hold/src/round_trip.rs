@@ -6,8 +6,8 @@
 
 use vsnoop_flow::types::seq;
 
-use crate::engine::TICK_NS;
 use crate::late::DueAcks;
+use crate::time::TICK_NS;
 
 /// Before the first sample (RFC 6298, section 2.1).
 const FIRST_NS: u64 = 1_000_000_000;
