@@ -55,6 +55,8 @@ pub enum Case {
     Forwards(u64),
     /// The same, to 10 Mb/s at 50 ms each way behind a short queue, with a wide window.
     ForwardsFar(u64),
+    /// The VM forwards to a link with a smaller MTU, and stops for this many ms of each 100 ms.
+    ForwardsSmaller(u64),
 }
 
 /// A fifth of the sender's least retransmission timeout.
@@ -134,6 +136,8 @@ impl Case {
             Forwards(50),
             ForwardsFar(0),
             ForwardsFar(50),
+            ForwardsSmaller(0),
+            ForwardsSmaller(50),
         ]
     }
 }
@@ -383,16 +387,27 @@ fn arrange(case: Case, machine: &mut Machine, connection: &mut Connection, rng: 
             }
         }
         Case::Forwards(stop) => {
-            machine.leg = Some(Link { mbps: 50, queue: 256 << 10, delay_ns: 10_000_000 });
+            machine.leg =
+                Some(Link { mbps: 50, queue: 256 << 10, delay_ns: 10_000_000, mtu: None });
             if stop > 0 {
                 machine.fortune.schedule = Schedule::Periodic { from: 0, period: 100, stop };
             }
         }
         Case::ForwardsFar(stop) => {
-            machine.leg = Some(Link { mbps: 10, queue: 64 << 10, delay_ns: 50_000_000 });
+            machine.leg = Some(Link { mbps: 10, queue: 64 << 10, delay_ns: 50_000_000, mtu: None });
             if machine.kind != Kind::Lwip {
                 connection.guest.rcvbuf = 300_000;
             }
+            if stop > 0 {
+                machine.fortune.schedule = Schedule::Periodic { from: 0, period: 100, stop };
+            }
+        }
+        Case::ForwardsSmaller(stop) => {
+            let delay_ns = 10_000_000;
+            machine.leg = Some(Link { mbps: 50, queue: 256 << 10, delay_ns, mtu: Some(1_400) });
+            (connection.ipv6, connection.vlan, connection.is_asymmetric) = (false, None, false);
+            // By then the VM was seen to wait.
+            connection.start_ms = 2_500;
             if stop > 0 {
                 machine.fortune.schedule = Schedule::Periodic { from: 0, period: 100, stop };
             }

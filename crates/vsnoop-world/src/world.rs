@@ -17,6 +17,7 @@ use crate::guest::{self, Guest};
 use crate::host::{Served, described};
 use crate::kernel::SimulatedPort;
 use crate::scenario::{Act, Scenario};
+use crate::too_big::{self, TooBig};
 use crate::wire::{self, Path};
 
 const MAX_STEPS: u64 = 20_000_000;
@@ -31,6 +32,8 @@ enum Event {
     LeavesLastHop(usize, Seg),
     AtHost(usize, Seg),
     AtSender(usize, Seg),
+    /// A report of a smaller path MTU arrives.
+    TooBig(usize, TooBig),
     SenderTimer(usize),
     Abort(usize, bool),
     OtherSynAck(usize),
@@ -387,6 +390,10 @@ impl World {
                 self.note(|| format!("{c}      sender < {}", brief(&s)));
                 self.connections[c].sender.input(self.now, &s, &mut self.rng);
             }
+            Event::TooBig(c, said) => {
+                self.note(|| format!("{c}      sender < {said:?}"));
+                self.connections[c].sender.too_big(self.now, said.seq, said.mtu, &mut self.rng);
+            }
             Event::SenderTimer(c) => {
                 self.connections[c].timer = u64::MAX;
                 self.connections[c].sender.timers(self.now, &mut self.rng);
@@ -613,6 +620,15 @@ impl World {
 
     /// A frame leaves the host for the sender.
     fn leaves(&mut self, m: usize, frame: Frame) {
+        if let Some(said) = too_big::read(&frame) {
+            let ports = (said.sender_port, said.vm_port);
+            let of_them = |c: &ConnectionState| (c.path.sender.1, c.path.vm.1) == ports;
+            if let Some(c) = self.connections.iter().position(of_them) {
+                let delay_ns = self.sc.connections[c].from_vm.delay_us * 1_000;
+                self.events.at(self.now + delay_ns, Event::TooBig(c, said));
+            }
+            return;
+        }
         let vm = &mut self.machines[m].served.vm;
         let Some(c) = vm.connection(&frame.bytes, false) else { return };
         vm.note(|| format!("{c}  host > {}", described(&frame)));

@@ -9,6 +9,7 @@ use vsnoop_packet::offload::{OffloadState, Split};
 
 use super::tcp::{Guest, Progress};
 use crate::frame::{Frame, Summed};
+use crate::too_big;
 
 /// The link behind the VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +19,8 @@ pub struct Link {
     pub queue: u64,
     /// One way.
     pub delay_ns: u64,
+    /// A longer IP packet is dropped and reported (RFC 1191); none: any fits.
+    pub mtu: Option<u16>,
 }
 
 /// Offset of TTL or hop limit in the IP header, and of the header checksum of IPv4.
@@ -48,6 +51,10 @@ impl Forwarder {
 
     /// A frame, or one segment of a super-packet, comes to the queue.
     fn carry(&mut self, now: u64, frame: Frame) {
+        if let Some(report) = self.link.mtu.and_then(|mtu| too_big::report(&frame, mtu)) {
+            self.out.push(report);
+            return;
+        }
         self.sent += payload_bytes(&frame);
         let waits = self.there.iter().filter(|(left, ..)| *left > now);
         let queued: u64 = waits.map(|(_, _, frame)| frame.bytes.len() as u64).sum();
