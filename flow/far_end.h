@@ -72,7 +72,7 @@ static __always_inline void flow_judge_far_end(struct flow *f, struct hold *h,
 	bool left;
 
 	if (h && h->late)
-		f->far |= FAR_LATE;
+		f->far |= h->late == LATE_LOSSES ? FAR_LOSSY : FAR_LATE;
 	left = flow_is_forwarded(f) || (f->far & FAR_NEIGHBOUR && !port_is_starved(port, now));
 	if (left != !!(f->far & FAR_LEFT))
 		f->far ^= FAR_LEFT;

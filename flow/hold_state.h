@@ -68,6 +68,8 @@ static __always_inline void hold_note_engine(struct flow *f, struct hold *h,
 			flow_time_ack(f, seq_add(f->vm_seq, 1), true, h->handed_ns);
 		}
 		f->high_seq = handed;
+		/* The engine counts what the ring has taken: HOLDING begins behind it. */
+		h->sure = seq_max(h->sure, seq_min(handed, h->tail));
 	}
 	/* If only the FIN is left, no engine is needed: the sender repeats it. */
 	if (seq_ge(f->high_seq, h->tail) && !hold_engine_lives(c->port, c->now))
@@ -116,6 +118,7 @@ static __always_inline void hold_enter_holding(struct flow *f, struct hold *h, _
 static __always_inline void hold_tell_engine(const struct flow *f, struct hold *h)
 {
 	h->mss = f->mss;
+	h->neighbour = !!(f->far & FAR_NEIGHBOUR);
 	h->high_seq = f->high_seq;
 	h->right_edge = f->right_edge;
 	h->vm_seq = f->vm_seq;

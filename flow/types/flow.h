@@ -74,8 +74,9 @@ enum flow_mode {
 #define FAR_TOO_BIG 0x08 /* the VM has reported a smaller path MTU */
 #define FAR_LEFT 0x10 /* nothing of this flow is acknowledged early at present */
 #define FAR_COUNTED 0x20 /* it is counted as forwarded */
+#define FAR_LOSSY 0x40 /* a path behind the VM loses what the engine sends */
 /* The VM forwards this flow. */
-#define FAR_FORWARDED (FAR_PATH | FAR_LATE | FAR_TOO_BIG)
+#define FAR_FORWARDED (FAR_PATH | FAR_LATE | FAR_TOO_BIG | FAR_LOSSY)
 
 /* The byte whose acknowledgement is timed, if there is one. */
 enum flow_sample {

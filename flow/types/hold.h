@@ -106,7 +106,7 @@ struct hold {
 	__u32 woken; /* the engine was woken for this hold, and has not looked yet */
 	__u16 path_mss; /* bytes in a segment for the path behind the VM at most; 0: any */
 	__u8 sender_ttl; /* TTL or hop limit of the sender's last segment */
-	__u8 zero3;
+	__u8 neighbour; /* 1: the far end is one hop behind the VM */
 	__u32 too_big; /* how often path_mss was lowered */
 	__u32 due_acks; /* ACKs of a timed byte that were due: two segments waited for one */
 	/* How often the VM opened a closed window, and had dropped what it was handed. */
@@ -122,11 +122,15 @@ struct hold {
 	__u64 resent_bytes; /* payload of the resent frames */
 	__u32 probes; /* keep-alive probes (RFC 9293, section 3.8.4) */
 	__u32 wants_acks; /* 1: wake the engine for each ACK of the VM */
-	__u32 late; /* 1: the VM is late for another reason than its CPU */
+	__u32 late; /* LATE_*: why the connection is to be left to the VM; 0: it is not */
 	__u32 sending; /* since when the engine writes a frame, 2^20 ns, odd; 0: it does not */
 	__u32 ack_waits; /* 1: the hooks dropped an ACK of the sender, which the engine carries */
 	__u32 zero2;
 };
+
+/* Values of `late`. */
+#define LATE_ACKS 1 /* the VM is late for another reason than its CPU */
+#define LATE_LOSSES 2 /* a path behind it loses what it is sent */
 
 /* Bits of `flags`. */
 #define HOLD_TIMESTAMPS 0x01 /* the connection uses them */

@@ -13,16 +13,14 @@ use vsnoop_lab::results::Figure;
 use vsnoop_testbed::client::{self, Outcome, Request};
 use vsnoop_testbed::interrupt;
 use vsnoop_testbed::leg::{self, Leg, LegOptions};
-use vsnoop_testbed::net::Net;
+use vsnoop_testbed::net::{Net, Netns};
 use vsnoop_testbed::topology::{Family, PORT, Side, Topology, TopologyOptions, address};
 use vsnoop_testbed::vsnoop::Vsnoop;
 
 use crate::figures::{figure, median, say};
 use crate::stage::PREFIX;
 
-const ROUNDS: usize = 4;
-const UPLOADS: usize = 2;
-const BYTES: u64 = 1_000_000;
+const MB: u64 = 1_000_000;
 const DEVICE: &str = "leg";
 const MTU_BYTES: [usize; 2] = [1500, 1400];
 const SLOW: LegOptions =
@@ -43,34 +41,113 @@ pub fn measure() -> Result<Vec<Figure>> {
     vm.set_forwarding(true)?;
     client.ip(&format!("route add {} via {}", leg::NETWORK, address(Side::Vm, Family::V4)))?;
     let vsnoop = Vsnoop::find()?.in_netns(topology.host.name());
-    let (mut off, mut attached) = (Vec::new(), Vec::new());
-    let (mut carried_off, mut carried) = (Carried::default(), Carried::default());
-    for round in 1..=ROUNDS {
-        interrupt::check()?;
-        vm.set_mtu(DEVICE, MTU_BYTES[round % MTU_BYTES.len()])?;
-        let without = carried_off.during(&leg, || uploads(&topology, &leg, PATIENCE))?;
-        vsnoop.attach(PORT)?;
-        let with = carried.during(&leg, || uploads(&topology, &leg, without * GIVEN_UP));
-        vsnoop.detach_with(PORT, &DETACH)?;
-        let with = with?;
-        say(&format!(
-            "through a VM that forwards, round {round} of {ROUNDS}: {:.2} s without vsnoop, \
-             {:.2} s with it",
-            without.as_secs_f64(),
-            with.as_secs_f64()
-        ));
-        off.push(without.as_secs_f64());
-        attached.push(with.as_secs_f64());
-    }
-    let upload_over_off = median(attached) / median(off);
+    let stage = Stage { topology: &topology, leg: &leg, vsnoop: &vsnoop };
+    let mut sent = Pair::<Carried>::default();
+    let two = stage.measure(&TWO, &mut sent)?;
+    let large = stage.measure(&LARGE, &mut sent)?;
+    let eight = stage.measure(&EIGHT, &mut sent)?;
+    let ratio = |name, value, better| figure(name, value, "ratio", better);
     Ok(vec![
-        figure("router_sent_over_received", carried.ratio(), "ratio", "lower"),
-        figure("router_off_sent_over_received", carried_off.ratio(), "ratio", "lower"),
-        figure("router_upload_over_off", upload_over_off, "ratio", "lower"),
+        ratio("router_sent_over_received", sent.attached.ratio(), "lower"),
+        ratio("router_off_sent_over_received", sent.off.ratio(), "lower"),
+        ratio("router_upload_over_off", two.uploads.ratio(), "lower"),
+        ratio("router_10mb_upload_over_off", large.uploads.ratio(), "lower"),
+        ratio("router_eight_uploads_over_off", eight.uploads.ratio(), "lower"),
+        ratio("router_own_stream_time_over_off", eight.own.ratio(), "lower"),
     ])
 }
 
-/// Bytes that the VM has put on the leg, headers too, and payload that the server has read.
+/// Uploads at once, and a stream of the VM's own beside them.
+struct Load {
+    uploads: usize,
+    bytes: u64,
+    has_own_stream: bool,
+    rounds: usize,
+}
+
+const TWO: Load = Load { uploads: 2, bytes: MB, has_own_stream: false, rounds: 4 };
+const LARGE: Load = Load { uploads: 1, bytes: 10 * MB, has_own_stream: false, rounds: 2 };
+const EIGHT: Load = Load { uploads: 8, bytes: MB, has_own_stream: true, rounds: 4 };
+
+/// Without vsnoop, and with it.
+#[derive(Default)]
+struct Pair<T> {
+    off: T,
+    attached: T,
+}
+
+impl Pair<Vec<f64>> {
+    fn ratio(&self) -> f64 {
+        median(self.attached.clone()) / median(self.off.clone())
+    }
+}
+
+/// Seconds of each round.
+#[derive(Default)]
+struct Times {
+    uploads: Pair<Vec<f64>>,
+    own: Pair<Vec<f64>>,
+}
+
+/// Seconds until the last upload has ended, and until the VM's own has.
+struct Round {
+    uploads: f64,
+    own: f64,
+}
+
+struct Stage<'a> {
+    topology: &'a Topology,
+    leg: &'a Leg,
+    vsnoop: &'a Vsnoop,
+}
+
+impl Stage<'_> {
+    fn measure(&self, load: &Load, sent: &mut Pair<Carried>) -> Result<Times> {
+        let mut times = Times::default();
+        for round in 1..=load.rounds {
+            interrupt::check()?;
+            self.topology.vm.set_mtu(DEVICE, MTU_BYTES[round % MTU_BYTES.len()])?;
+            let off = sent.off.during(self.leg, || self.round(load, PATIENCE))?;
+            self.vsnoop.attach(PORT)?;
+            let limit = Duration::from_secs_f64(off.uploads.max(off.own)) * GIVEN_UP;
+            let with = sent.attached.during(self.leg, || self.round(load, limit));
+            self.vsnoop.detach_with(PORT, &DETACH)?;
+            let with = with?;
+            say(&format!(
+                "through a VM that forwards, {} of {} bytes, round {round} of {}: {:.2} s without \
+                 vsnoop, {:.2} s with it; the VM's own stream {:.2}, {:.2} s",
+                load.uploads, load.bytes, load.rounds, off.uploads, with.uploads, off.own, with.own
+            ));
+            times.uploads.off.push(off.uploads);
+            times.uploads.attached.push(with.uploads);
+            times.own.off.push(off.own);
+            times.own.attached.push(with.own);
+        }
+        Ok(times)
+    }
+
+    /// All uploads at once; each takes the limit at most.
+    fn round(&self, load: &Load, limit: Duration) -> Result<Round> {
+        let Self { topology, leg, .. } = *self;
+        // Each round learns the MTU of the path anew.
+        topology.client.ip("route flush cache")?;
+        std::thread::scope(|scope| {
+            let upload = |from| scope.spawn(move || upload(from, leg, load.bytes, limit));
+            let own = load.has_own_stream.then(|| upload(&topology.vm));
+            let jobs: Vec<_> = (0..load.uploads).map(|_| upload(&topology.client)).collect();
+            let joined = |job: std::thread::ScopedJoinHandle<'_, Result<f64>>| {
+                job.join().ok().context("an upload panicked")?
+            };
+            let uploads = jobs.into_iter().try_fold(0.0, |longest: f64, job| {
+                Ok::<_, anyhow::Error>(longest.max(joined(job)?))
+            })?;
+            let own = own.map_or(Ok(0.0), joined)?;
+            Ok(Round { uploads, own })
+        })
+    }
+}
+
+/// Payload that the VM has put on the leg, and that the server has read.
 #[derive(Default)]
 struct Carried {
     sent: u64,
@@ -92,32 +169,19 @@ impl Carried {
     }
 }
 
-/// Some at once; the time until the last one has ended, at most the limit.
-fn uploads(topology: &Topology, leg: &Leg, limit: Duration) -> Result<Duration> {
-    // Each round learns the MTU of the path anew.
-    topology.client.ip("route flush cache")?;
-    let since = Instant::now();
-    let upload = || {
-        let request = Request {
-            server: leg.server(),
-            direction: Upload,
-            size_bytes: BYTES,
-            seed: fastrand::u64(..),
-            congestion_control: "cubic",
-            timeout: limit,
-        };
-        client::transfer(&topology.client, &request)
+/// Seconds that it takes, the limit at most.
+fn upload(from: &Netns, leg: &Leg, size_bytes: u64, limit: Duration) -> Result<f64> {
+    let request = Request {
+        server: leg.server(),
+        direction: Upload,
+        size_bytes,
+        seed: fastrand::u64(..),
+        congestion_control: "cubic",
+        timeout: limit,
     };
-    let outcomes = std::thread::scope(|scope| -> Result<Vec<Outcome>> {
-        let jobs: Vec<_> = (0..UPLOADS).map(|_| scope.spawn(upload)).collect();
-        let joined = jobs.into_iter().map(|job| job.join().ok().context("an upload panicked")?);
-        joined.collect()
-    })?;
-    for outcome in outcomes {
-        match outcome {
-            Outcome::Exact(_) | Outcome::Hung => (),
-            other => bail!("an upload through a VM that forwards: {other:?}"),
-        }
+    let since = Instant::now();
+    match client::transfer(from, &request)? {
+        Outcome::Exact(_) | Outcome::Hung => Ok(since.elapsed().min(limit).as_secs_f64()),
+        other => bail!("an upload through a VM that forwards: {other:?}"),
     }
-    Ok(since.elapsed().min(limit))
 }

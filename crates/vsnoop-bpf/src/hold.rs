@@ -315,10 +315,10 @@ impl HoldMaps {
         });
     }
 
-    /// Notes that the VM is late for another reason than its CPU.
-    pub fn set_late(&self, number: u32) {
+    /// Notes why the connection is to be left to the VM (`LATE_*`).
+    pub fn set_late(&self, number: u32, why: u32) {
         self.set(number, std::mem::offset_of!(hold, late), |word| {
-            word.store(1, Ordering::Release);
+            word.store(why, Ordering::Release);
         });
     }
 

@@ -36,7 +36,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use vsnoop_flow::hold::Reclaimed;
-use vsnoop_flow::types::{HOLD_OVER, hold, seq};
+use vsnoop_flow::types::{HOLD_OVER, LATE_ACKS, LATE_LOSSES, hold, seq};
 
 use crate::chain::{Chain, Chunks, Slice};
 use crate::flow::Flow;
@@ -45,12 +45,10 @@ use crate::giving_up::Reason;
 use crate::hold_frame::{HoldFrame, Kind};
 use crate::late::{DueAcks, Lateness, WaitClock};
 use crate::run_time::RunTime;
-use crate::time::{Deadline, Time, Timer, Timers};
+use crate::time::{Deadline, TICK_NS, Time, Timer, Timers};
 use crate::view::View;
 use crate::waits::Waits;
 
-/// Interval of [`Engine::tick`].
-pub const TICK_NS: u64 = 50_000_000;
 /// Time after which a device that refused a frame is tried again.
 pub const RETRY_NS: u64 = 1_000_000;
 
@@ -111,8 +109,8 @@ pub trait Memory {
     fn set_handed(&mut self, number: u32, handed: seq);
     /// Notes when data were handed to a VM that had acknowledged everything before.
     fn set_handed_ns(&mut self, number: u32, now_ns: u64);
-    /// Notes for the hooks that the VM is late for another reason than its CPU.
-    fn set_late(&mut self, number: u32);
+    /// Notes for the hooks why the connection is to be left to the VM (`LATE_*`).
+    fn set_late(&mut self, number: u32, why: u32);
     /// Notes the TSval of the frames that follow.
     fn set_handed_tsval(&mut self, number: u32, tsval: u32);
     /// Counts a frame that the VM was handed for the first time.
@@ -469,10 +467,13 @@ impl Engine {
             }
             let (time, clock) = (self.time, self.wait_clock);
             let course = self.course(number, &view, &hold, is_inherited);
-            if course.lateness.look(due_acks(&hold), clock) && hold.late == 0 {
-                host.set_late(number);
-            }
+            let due = due_acks(&hold).and(course.flow.due_acks());
+            let is_late = course.lateness.look(due, clock);
             let frame = course.flow.poll(&view, time);
+            let is_lossy = course.flow.is_lost_on_a_path(&view);
+            if hold.late == 0 && (is_late || is_lossy) {
+                host.set_late(number, if is_lossy { LATE_LOSSES } else { LATE_ACKS });
+            }
             if let Some(reason) = course.flow.given_up() {
                 return self.give_up(host, number, &hold, reason);
             }

@@ -28,8 +28,11 @@ use vsnoop_flow::types::seq;
 use crate::confirmation::Confirmation;
 use crate::giving_up::{Reason, Refusal, Rollback, Silence};
 use crate::hold_frame::{HoldFrame, Kind};
+use crate::late::DueAcks;
 use crate::recovery::{Recovery, has_lost};
 use crate::repeats::Repeats;
+use crate::round_trip::RoundTrips;
+use crate::scoreboard::Scoreboard;
 use crate::time::{Deadline, Time};
 use crate::view::View;
 
@@ -83,6 +86,8 @@ pub struct Flow {
     /// `dropped` of the view, as far as it was seen.
     dropped: u32,
     repeats: Repeats,
+    scoreboard: Scoreboard,
+    round_trips: RoundTrips,
 }
 
 /// State of window probes.
@@ -123,6 +128,8 @@ impl Flow {
             too_big: view.too_big,
             dropped: view.dropped,
             repeats: Repeats::default(),
+            scoreboard: Scoreboard::default(),
+            round_trips: RoundTrips::default(),
         }
     }
 
@@ -152,6 +159,7 @@ impl Flow {
         if self.confirmation.take().is_some() {
             self.begin_anew(view, time);
         }
+        let view = &self.scoreboard.complete(&self.on_path(view));
         self.look(view, time);
         if self.given_up.is_some() {
             return None;
@@ -168,7 +176,8 @@ impl Flow {
             return Deadline { now_ns: Some(confirmation.next_ns()), run_time_ns: None };
         }
         let is_read = self.read_by.is_some() || !view.has_room();
-        let timeout = self.since_ns + if is_read { self.timeout() } else { self.timeout() / 2 };
+        let timeout =
+            self.since_ns + if is_read { self.timeout(view) } else { self.reading_time(view) };
         let portion = self.waits_ns.map(|since| since + PATIENCE_NS);
         Deadline { now_ns: None, run_time_ns: Some(portion.map_or(timeout, |at| at.min(timeout))) }
     }
@@ -179,13 +188,31 @@ impl Flow {
         self.recovery.is_some() || self.read_by.is_some()
     }
 
+    /// Does a path behind the VM lose what the engine sends?
+    pub fn is_lost_on_a_path(&self, view: &View) -> bool {
+        self.repeats.are_of_a_path(&self.on_path(view))
+    }
+
+    /// ACKs that were due for what the engine handed over.
+    pub fn due_acks(&self) -> DueAcks {
+        self.round_trips.due_acks()
+    }
+
+    /// The view, in which long round trips tell of a path as the TTL does.
+    fn on_path(&self, view: &View) -> View {
+        let mut view = *view;
+        view.neighbour |= self.round_trips.are_long();
+        view
+    }
+
     /// Notes that the device has taken a frame.
     pub fn sent(&mut self, view: &View, frame: &HoldFrame) {
         self.carried = view.sender;
         self.silence.sent();
-        self.repeats.sent(view, frame);
+        self.repeats.sent(&self.on_path(view), frame);
         match frame.kind {
             Kind::Resend => {
+                self.round_trips.resent();
                 if frame.seq == view.vm_seq {
                     self.refusal.resent(view);
                     self.start_timer(self.looked_ns);
@@ -199,8 +226,13 @@ impl Flow {
             }
             Kind::Probe => (self.probe.due, self.probe.sent_at) = (false, Some(view.vm_acks)),
             // It has waited for its window until now (RFC 6298, section 5).
-            Kind::Handover if view.handed == view.vm_seq => self.start_timer(self.looked_ns),
-            Kind::Handover | Kind::Ack => {}
+            Kind::Handover => {
+                if view.handed == view.vm_seq {
+                    self.start_timer(self.looked_ns);
+                }
+                self.round_trips.sent(frame.end(), self.looked_ns);
+            }
+            Kind::Ack => {}
         }
     }
 
@@ -254,6 +286,7 @@ impl Flow {
         let advanced = view.vm_seq.diff(self.vm_seq);
         if advanced > 0 {
             self.repeats.acknowledged(view, advanced as u32);
+            self.round_trips.acknowledged(view.vm_seq, time.run_time_ns);
             self.vm_seq = view.vm_seq;
             self.start_timer(time.run_time_ns);
             (self.timeouts, self.new_duplicates) = (0, 0);
@@ -271,7 +304,9 @@ impl Flow {
     }
 
     fn detect_loss(&mut self, view: &View) {
-        self.recovery = self.recovery.filter(|recovery| !recovery.is_over(view));
+        if self.recovery.take_if(|recovery| recovery.is_over(view)).is_some() {
+            self.repeats.recovered(view);
+        }
         let is_reported = self.new_duplicates > 0 && has_lost(view, self.new_duplicates);
         match &mut self.recovery {
             Some(recovery) if !(is_reported && recovery.is_refined_by(view)) => {
@@ -291,8 +326,18 @@ impl Flow {
         (self.since_ns, self.read_by) = (run_time_ns, None);
     }
 
-    fn timeout(&self) -> u64 {
-        TIMEOUT_NS << self.timeouts.min(BACK_OFF)
+    fn timeout(&self, view: &View) -> u64 {
+        self.backed_off(TIMEOUT_NS, view)
+    }
+
+    /// By then a VM has read its ring, and an answer from behind it is here.
+    fn reading_time(&self, view: &View) -> u64 {
+        self.backed_off(TIMEOUT_NS / 2, view)
+    }
+
+    fn backed_off(&self, least_ns: u64, view: &View) -> u64 {
+        let due_ns = self.round_trips.timeout(view.neighbour);
+        least_ns.max(due_ns) << self.timeouts.min(BACK_OFF)
     }
 
     fn time_out(&mut self, view: &View, time: Time) {
@@ -305,8 +350,8 @@ impl Flow {
             self.given_up = Some(Reason::Silent);
         }
         let lasted_ns = time.run_time_ns.saturating_sub(self.since_ns);
-        if lasted_ns < self.timeout() && !self.has_proof(view) {
-            if lasted_ns >= self.timeout() / 2 && view.has_room() {
+        if lasted_ns < self.timeout(view) && !self.has_proof(view) {
+            if lasted_ns >= self.reading_time(view) && view.has_room() {
                 self.read_by.get_or_insert(view.vm_acks);
             }
             return;
@@ -329,6 +374,11 @@ impl Flow {
 
     /// After a timeout: a retransmission or a probe, to make the VM answer.
     fn solicit(&mut self, view: &View) {
+        // The VM may have dropped what it has reported (RFC 2018, section 8).
+        if self.timeouts > 1 {
+            self.scoreboard.clear();
+        }
+        self.repeats.timed_out(view);
         if view.handed.diff(view.vm_seq) > 0 {
             self.recover(Recovery::of_timeout(view, largest(view)));
         }

@@ -4,7 +4,8 @@
 //! acknowledgement. One that is late while it ran or slept forwards to a slower path, or is itself
 //! too slow: its connections gain nothing, and are left to it (flow/far_end.h).
 //!
-//! The hooks count the ACKs that were due, and how long they took (`hold.due_acks`, `hold.due_ns`).
+//! The hooks count the ACKs that were due, and how long they took (`hold.due_acks`, `hold.due_ns`),
+//! and so does the engine for what it hands over (round_trip.rs).
 //! A look compares what was added since the last with the time for which any thread of the VM's
 //! process waited for a CPU. One loss inside the guest is one late ACK, so [`ACKS`] of them are
 //! needed, in looks of which none was prompt or explained.
@@ -15,6 +16,8 @@ const LATE_NS: u64 = 10_000_000;
 const PART: u64 = 4;
 /// This number of late ACKs proves another reason.
 const ACKS: u32 = 8;
+/// Half of them do if they took this time in all.
+const LONG_NS: u64 = 400_000_000;
 
 /// How long the VM has waited for a CPU in all, as far as it was sampled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,6 +36,13 @@ pub struct DueAcks {
     pub ns: u64,
 }
 
+impl DueAcks {
+    /// Both together.
+    pub fn and(self, other: Self) -> Self {
+        Self { acks: self.acks.wrapping_add(other.acks), ns: self.ns.saturating_add(other.ns) }
+    }
+}
+
 /// What was seen of one connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Lateness {
@@ -41,7 +51,8 @@ pub struct Lateness {
     /// The ACKs before the last look, and the clock of the look before. They are judged in the next
     /// look: only then has a sample counted all waits until the last.
     pending: Option<(DueAcks, WaitClock)>,
-    late: u32,
+    /// ACKs in a row that were late.
+    late: DueAcks,
 }
 
 impl Lateness {
@@ -63,13 +74,14 @@ impl Lateness {
         (self.due, self.clock) = (due, clock);
         let Some((DueAcks { acks, ns }, from)) = judged else { return false };
         if clock.gaps != from.gaps {
-            self.late = 0;
+            self.late = DueAcks::default();
         } else if acks > 0 {
             let waited_ns = clock.waited_ns.saturating_sub(from.waited_ns);
             let is_late = ns / u64::from(acks) >= LATE_NS && waited_ns < ns / PART;
-            self.late = if is_late { self.late.saturating_add(acks) } else { 0 };
+            let so_far = DueAcks { acks, ns }.and(self.late);
+            self.late = if is_late { so_far } else { DueAcks::default() };
         }
-        self.late >= ACKS
+        self.late.acks >= ACKS || (self.late.acks >= ACKS / 2 && self.late.ns >= LONG_NS)
     }
 }
 
@@ -97,10 +109,12 @@ mod tests {
     }
 
     #[test]
-    fn a_path_behind_the_vm_shows_within_eight_acks() {
-        assert!(looks(5, 2, 100 * MS, Some(0)));
+    fn a_path_behind_the_vm_shows_within_eight_acks_and_a_long_one_within_four() {
+        assert!(looks(3, 2, 100 * MS, Some(0)));
         assert!(looks(5, 2, 100 * MS, Some(20 * MS)), "it waited a little");
-        assert!(!looks(4, 2, 100 * MS, Some(0)));
+        assert!(!looks(2, 2, 100 * MS, Some(0)));
+        assert!(looks(5, 2, 20 * MS, Some(0)));
+        assert!(!looks(4, 2, 20 * MS, Some(0)), "fewer than eight");
     }
 
     #[test]

@@ -25,20 +25,20 @@ mod hold_frame;
 mod late;
 mod recovery;
 mod repeats;
+mod round_trip;
 mod run_time;
+mod scoreboard;
 mod time;
 mod view;
 mod waits;
 
 pub use chain::{Chain, Chunks, Slice};
-pub use engine::{
-    Clock, Device, Engine, Memory, PortAccess, RETRY_NS, Sent, TICK_NS, Urgency, Waited,
-};
+pub use engine::{Clock, Device, Engine, Memory, PortAccess, RETRY_NS, Sent, Urgency, Waited};
 pub use flow::{Flow, PATIENCE_NS};
 pub use frame::headers;
 pub use giving_up::Reason;
 pub use hold_frame::{HoldFrame, Kind};
 pub use run_time::{RunTime, Threads, Tick};
-pub use time::{Deadline, Time};
+pub use time::{Deadline, TICK_NS, Time};
 pub use view::View;
 pub use vsnoop_flow::hold::Reclaimed;

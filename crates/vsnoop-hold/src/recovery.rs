@@ -8,9 +8,13 @@
 //! with each ACK that falls short, as in slow start: as many as the VM has acknowledged of what was
 //! sent again. Where an ACK covers more than that, the VM had the rest, and nothing is added (RFC
 //! 6582). After a timeout the first bytes are a whole frame, because VMs lose whole super-packets.
+//!
+//! A host one hop behind the VM gets lost bytes so with blocks, too: a path may have lost most of
+//! what it was sent at once.
 
 use vsnoop_flow::types::seq;
 
+use crate::repeats::LEAST;
 use crate::view::View;
 
 /// Duplicate ACKs that prove a loss (RFC 5681).
@@ -24,8 +28,10 @@ pub(crate) struct Recovery {
     next: seq,
     /// A SACK block beyond this was sent after the retransmissions.
     proof: seq,
-    /// Without SACK blocks: bytes from VM_SEQ on that may be on their way.
+    /// Missing bytes from VM_SEQ on that may be on their way; none: all holes.
     allowance: Option<u32>,
+    /// Blocks say where the holes are.
+    has_blocks: bool,
     vm_seq: seq,
 }
 
@@ -43,8 +49,10 @@ impl Recovery {
 
     fn new(view: &View, first: u32) -> Self {
         let (next, point) = (view.vm_seq, view.handed);
-        let allowance = view.blocks().is_empty().then_some(first);
-        Self { point, next, proof: point, allowance, vm_seq: next }
+        let has_blocks = !view.blocks().is_empty();
+        let first = if view.neighbour { LEAST * view.mss } else { first };
+        let allowance = (!has_blocks || view.neighbour).then_some(first);
+        Self { point, next, proof: point, allowance, has_blocks, vm_seq: next }
     }
 
     /// Has the VM all that was handed over before it began?
@@ -54,7 +62,7 @@ impl Recovery {
 
     /// Does a report of the VM say more than is known, namely where the holes are?
     pub fn is_refined_by(&self, view: &View) -> bool {
-        self.allowance.is_some() && !view.blocks().is_empty()
+        !self.has_blocks && !view.blocks().is_empty()
     }
 
     /// Looks at what the VM has acknowledged. `frame`: as in [`Recovery::of_timeout`].
@@ -70,13 +78,16 @@ impl Recovery {
         let is_short = view.vm_seq.diff(self.next) <= 0;
         self.vm_seq = view.vm_seq;
         match &mut self.allowance {
-            Some(allowance) if is_short => *allowance = allowance.saturating_add(advanced),
-            Some(_) => {}
-            // The holes are filled, so that the VM has got to what was sent after the rest.
-            None if newest.is_none() => {
-                (self.allowance, self.next) = (Some(frame), view.vm_seq);
+            Some(allowance) if is_short => {
+                let most = if view.neighbour { *allowance } else { u32::MAX };
+                *allowance = allowance.saturating_add(advanced.min(most));
             }
-            None => {}
+            _ => {}
+        }
+        // The holes are filled, so that the VM has got to what was sent after the rest.
+        if self.has_blocks && newest.is_none() {
+            (self.has_blocks, self.next) = (false, view.vm_seq);
+            self.allowance.get_or_insert(frame);
         }
     }
 
@@ -85,9 +96,12 @@ impl Recovery {
         let mut from = self.next.max(view.vm_seq);
         let blocks = view.blocks();
         let mut until = match self.allowance {
-            Some(allowance) => self.point.min(view.vm_seq.add(allowance)),
-            None => blocks.last()?.0,
+            Some(allowance) => self.point.min(behind_missing(view, allowance)),
+            None => self.point,
         };
+        if self.has_blocks {
+            until = until.min(blocks.last()?.0);
+        }
         for (left, right) in blocks {
             if from.diff(*left) < 0 {
                 until = until.min(*left);
@@ -102,6 +116,19 @@ impl Recovery {
     pub fn sent(&mut self, end: seq) {
         self.next = end;
     }
+}
+
+/// The end of the first `bytes` that the VM has not reported.
+fn behind_missing(view: &View, mut bytes: u32) -> seq {
+    let mut from = view.vm_seq;
+    for (left, right) in view.blocks() {
+        let missing = left.diff(from).max(0) as u32;
+        if missing >= bytes {
+            break;
+        }
+        (from, bytes) = (*right, bytes - missing);
+    }
+    from.add(bytes)
 }
 
 /// Do duplicate ACKs or SACK blocks prove a loss?

@@ -3,6 +3,9 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+/// Interval of the engine's ticks, with which run time advances.
+pub const TICK_NS: u64 = 50_000_000;
+
 /// A reading of both clocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Time {

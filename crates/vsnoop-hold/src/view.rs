@@ -2,6 +2,9 @@
 
 use vsnoop_flow::types::{self, hold, seq};
 
+/// SACK blocks that a view has at most.
+pub(crate) const BLOCKS: usize = 32;
+
 /// Fields are those of `struct hold` (flow/types/hold.h) unless they say otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct View {
@@ -27,6 +30,8 @@ pub struct View {
     pub too_big: u32,
     /// The VM takes super-packets; otherwise a frame is one segment.
     pub super_packets: bool,
+    /// The far end is one hop behind the VM: inside it, or on a path.
+    pub neighbour: bool,
     /// Duplicate ACKs of the VM, which report a loss.
     pub duplicate_acks: u32,
     /// How often the VM opened a closed window, and had dropped what it was handed.
@@ -39,7 +44,7 @@ pub struct View {
     pub sender: (seq, u16),
     /// The hooks have dropped a segment with it, because a frame was being written.
     pub ack_waits: bool,
-    blocks: [(seq, seq); 4],
+    blocks: [(seq, seq); BLOCKS],
     block_count: usize,
 }
 
@@ -73,6 +78,7 @@ impl View {
             unconfirmed: u32::from(hold.flags) & types::HOLD_UNCONFIRMED != 0,
             mss: segment_bytes(hold),
             super_packets: true,
+            neighbour: hold.neighbour != 0,
             duplicate_acks: hold.duplicate_acks,
             dropped: hold.dropped,
             vm_acks: hold.vm_acks,
@@ -119,6 +125,13 @@ impl View {
     /// The VM's latest SACK blocks, sorted, without any beyond `handed`.
     pub fn blocks(&self) -> &[(seq, seq)] {
         &self.blocks[..self.block_count]
+    }
+
+    /// The same with these blocks, which are sorted and at most [`BLOCKS`].
+    pub(crate) fn with_blocks(mut self, blocks: &[(seq, seq)]) -> Self {
+        self.block_count = blocks.len();
+        self.blocks[..blocks.len()].copy_from_slice(blocks);
+        self
     }
 
     fn sort_blocks(&mut self, hold: &hold) {

@@ -16,6 +16,7 @@ pub mod config;
 pub mod detach;
 pub mod error;
 pub mod failures;
+pub mod far_end;
 pub mod flow_key;
 pub mod flow_mode;
 pub mod held;

@@ -74,8 +74,8 @@ impl Leg {
         self.counts.stats().received_bytes
     }
 
-    /// Bytes that the VM has put on the leg, lost ones too; a super-packet has one header.
+    /// TCP payload that the VM has put on the leg, lost bytes too.
     pub fn sent_bytes(&self) -> u64 {
-        self.relay.counters(Direction::LeftToRight).bytes
+        self.relay.counters(Direction::LeftToRight).payload_bytes
     }
 }

@@ -63,6 +63,10 @@ pub enum Case {
     Incast(u64),
     /// The VM forwards to a slower path, and stops for this many ms of each 100 ms.
     Forwards(u64),
+    /// The same, to 10 Mb/s at 50 ms each way behind a short queue, with a wide window.
+    ForwardsFar(u64),
+    /// The VM forwards to a link with a smaller MTU, and stops for this many ms of each 100 ms.
+    ForwardsSmaller(u64),
 }
 
 /// A fifth of the sender's least retransmission timeout.
@@ -101,6 +105,11 @@ impl Case {
     /// Is there incast control? Then many senders share a last hop.
     pub fn has_incast(self) -> bool {
         matches!(self, Case::Incast(_))
+    }
+
+    /// Does the VM forward to a path that takes less than the VM is sent at first?
+    pub fn is_forwarded_far(self) -> bool {
+        matches!(self, Case::ForwardsFar(_))
     }
 
     /// All cases.
@@ -144,6 +153,10 @@ impl Case {
             Incast(50),
             Forwards(0),
             Forwards(50),
+            ForwardsFar(0),
+            ForwardsFar(50),
+            ForwardsSmaller(0),
+            ForwardsSmaller(50),
         ]
     }
 }
@@ -209,6 +222,7 @@ pub fn scenario(case: Case, kind: Kind, seed: u64, without: bool) -> Scenario {
         Case::Incast(_) => &[20_000, 60_000],
         Case::LossyWithoutSack(_) => &[100_000],
         Case::WithoutMemory(_) => &[10_000],
+        Case::ForwardsFar(_) => &[1_000_000, 3_000_000],
         _ => &[1_000, 10_000, 100_000, 300_000, 1_000_000],
     };
     let bytes = sizes[rng.usize(0..sizes.len())];
@@ -429,7 +443,27 @@ fn arrange(case: Case, machine: &mut Machine, connection: &mut Connection, rng: 
             }
         }
         Case::Forwards(stop) => {
-            machine.leg = Some(Link { mbps: 50, queue: 256 << 10, delay_ns: 10_000_000 });
+            machine.leg =
+                Some(Link { mbps: 50, queue: 256 << 10, delay_ns: 10_000_000, mtu: None });
+            if stop > 0 {
+                machine.fortune.schedule = Schedule::Periodic { from: 0, period: 100, stop };
+            }
+        }
+        Case::ForwardsFar(stop) => {
+            machine.leg = Some(Link { mbps: 10, queue: 64 << 10, delay_ns: 50_000_000, mtu: None });
+            if machine.kind != Kind::Lwip {
+                connection.guest.rcvbuf = 300_000;
+            }
+            if stop > 0 {
+                machine.fortune.schedule = Schedule::Periodic { from: 0, period: 100, stop };
+            }
+        }
+        Case::ForwardsSmaller(stop) => {
+            let delay_ns = 10_000_000;
+            machine.leg = Some(Link { mbps: 50, queue: 256 << 10, delay_ns, mtu: Some(1_400) });
+            (connection.ipv6, connection.vlan, connection.is_asymmetric) = (false, None, false);
+            // By then the VM was seen to wait.
+            connection.start_ms = 2_500;
             if stop > 0 {
                 machine.fortune.schedule = Schedule::Periodic { from: 0, period: 100, stop };
             }

@@ -587,11 +587,11 @@ impl Memory for Vm {
         }
     }
 
-    fn set_late(&mut self, number: u32) {
+    fn set_late(&mut self, number: u32, why: u32) {
         if self.step()
             && let Some(hold) = self.hold(number)
         {
-            hold.late = 1;
+            hold.late = why;
         }
     }
 

@@ -18,6 +18,7 @@ pub mod scenario;
 pub mod schedule;
 pub mod search;
 pub mod storm;
+mod too_big;
 pub mod upkeep;
 pub mod wire;
 pub mod world;

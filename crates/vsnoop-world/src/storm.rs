@@ -102,6 +102,7 @@ fn leg(rng: &mut Rng) -> Link {
         mbps: rng.u64(5..200),
         queue: rng.u64(32..256) << 10,
         delay_ns: rng.u64(0..50) * 1_000_000,
+        mtu: None,
     }
 }
 

@@ -17,6 +17,7 @@ use crate::guest::{self, Guest};
 use crate::host::{Served, described};
 use crate::kernel::SimulatedPort;
 use crate::scenario::{Act, Scenario};
+use crate::too_big::{self, TooBig};
 use crate::wire::{self, Path};
 
 const MAX_STEPS: u64 = 20_000_000;
@@ -31,6 +32,8 @@ enum Event {
     LeavesLastHop(usize, Seg),
     AtHost(usize, Seg),
     AtSender(usize, Seg),
+    /// A report of a smaller path MTU arrives.
+    TooBig(usize, TooBig),
     SenderTimer(usize),
     Abort(usize, bool),
     OtherSynAck(usize),
@@ -73,6 +76,8 @@ pub struct Outcome {
     /// Segments that the last hop dropped, and grants of incast control.
     pub dropped: u64,
     pub grants: u64,
+    /// TCP payload that VMs have forwarded, lost bytes too.
+    pub leg_bytes: u64,
     /// Reasons, where a connection hung or was reset.
     pub summary: String,
 }
@@ -330,6 +335,7 @@ impl World {
         let granted =
             |m: &MachineState| u64::from(m.served.vm.port.shared_now().state.incast.grants);
         let grants = self.machines.iter().map(granted).sum();
+        let leg_bytes = self.machines.iter().map(|m| m.served.vm.guest.leg_bytes()).sum();
         Outcome {
             ends,
             outstanding,
@@ -339,6 +345,7 @@ impl World {
             crashes: self.crashes,
             dropped: self.dropped,
             grants,
+            leg_bytes,
             summary,
         }
     }
@@ -399,6 +406,10 @@ impl World {
             Event::AtSender(c, s) => {
                 self.note(|| format!("{c}      sender < {}", brief(&s)));
                 self.connections[c].sender.input(self.now, &s, &mut self.rng);
+            }
+            Event::TooBig(c, said) => {
+                self.note(|| format!("{c}      sender < {said:?}"));
+                self.connections[c].sender.too_big(self.now, said.seq, said.mtu, &mut self.rng);
             }
             Event::SenderTimer(c) => {
                 self.connections[c].timer = u64::MAX;
@@ -629,6 +640,15 @@ impl World {
 
     /// A frame leaves the host for the sender.
     fn leaves(&mut self, m: usize, frame: Frame) {
+        if let Some(said) = too_big::read(&frame) {
+            let ports = (said.sender_port, said.vm_port);
+            let of_them = |c: &ConnectionState| (c.path.sender.1, c.path.vm.1) == ports;
+            if let Some(c) = self.connections.iter().position(of_them) {
+                let delay_ns = self.sc.connections[c].from_vm.delay_us * 1_000;
+                self.events.at(self.now + delay_ns, Event::TooBig(c, said));
+            }
+            return;
+        }
         let vm = &mut self.machines[m].served.vm;
         let Some(c) = vm.connection(&frame.bytes, false) else { return };
         vm.note(|| format!("{c}  host > {}", described(&frame)));

@@ -60,6 +60,21 @@ impl Tcp {
         }
     }
 
+    /// A report that a segment from this SEQ on was too big for the path (RFC 1191). Linux ignores
+    /// one about bytes that are acknowledged, or were never sent; else it sends all again.
+    pub fn too_big(&mut self, now: u64, seq: u32, mtu: u16, rng: &mut Rng) {
+        let at = self.una as i64 + i64::from(seq.wrapping_sub(self.wire(self.una)) as i32);
+        let mss = mtu.saturating_sub(40 + if self.timestamps { 12 } else { 0 });
+        if at < self.una as i64 || at >= self.nxt as i64 || mss >= self.cfg.mss {
+            return;
+        }
+        self.cfg.mss = mss;
+        self.in_recovery = true;
+        self.recover = self.nxt;
+        self.rtx = Some(self.una);
+        self.pump(now, rng, false);
+    }
+
     fn rto(&self) -> u64 {
         (self.cfg.rto_ms << self.backoff.min(5)).min(4_000) * MS
     }

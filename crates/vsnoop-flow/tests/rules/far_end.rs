@@ -152,3 +152,28 @@ fn what_the_host_sends_for_the_vm_has_the_vms_ttl_and_to_it_the_senders() {
         assert_eq!(c.decide(&c.data(0, MSS)).1.ack.ttl, ttl);
     }
 }
+
+#[test]
+fn a_flow_that_a_path_loses_is_left_to_the_vm_when_it_has_what_is_held() {
+    for (late, far) in [(LATE_LOSSES, FAR_LOSSY), (LATE_ACKS, FAR_LATE)] {
+        let mut c = FlowCase::new();
+        c.early(&c.data(0, MSS));
+        c.h.late = late;
+        c.pass(&c.data(MSS, MSS));
+        assert!(is(&c, far) && is(&c, FAR_LEFT));
+        let (_, out) = c.acks(2 * MSS, 3 * WINDOW);
+        assert_ne!(out.events & EVENT_FORWARDED, 0, "it is counted");
+        assert!(is_bypassed(&c.f));
+    }
+}
+
+#[test]
+fn the_engine_is_told_of_a_neighbour() {
+    let mut c = neighbour();
+    starve(&mut c);
+    c.early(&c.data(0, MSS));
+    assert_eq!(c.h.neighbour, 1);
+    let mut c = FlowCase::new();
+    c.early(&c.data(0, MSS));
+    assert_eq!(c.h.neighbour, 0);
+}

@@ -165,6 +165,18 @@ fn holding_beyond_the_window_begins_at_the_first_byte_not_known_to_be_in_the_rin
 }
 
 #[test]
+fn holding_again_begins_behind_what_the_engine_has_handed_over() {
+    let mut c = FlowCase::holding();
+    let end = FULL + 2 * MSS;
+    c.acks(MSS, c.window_at(end));
+    c.engine_hands_over(end);
+    // The VM's window is full again.
+    c.held(&c.data(end, MSS));
+    assert_eq!(c.mode(), flow_mode::FLOW_HOLDING);
+    assert_eq!((c.f.high_seq, c.h.handed, c.h.high_seq), (at(end), at(end), at(end)));
+}
+
+#[test]
 fn the_vms_ack_passes_for_bytes_that_the_host_has_not_acknowledged() {
     // Two segments, and nothing more to send: without vsnoop the VM's ACK would be there now.
     for acked in [MSS, 2 * MSS] {

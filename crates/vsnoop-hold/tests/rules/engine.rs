@@ -150,8 +150,8 @@ impl Memory for TestPort {
 
     fn set_handed_tsval(&mut self, _number: u32, _tsval: u32) {}
 
-    fn set_late(&mut self, number: u32) {
-        self.holds.get_mut(&number).expect("it is used").late = 1;
+    fn set_late(&mut self, number: u32, why: u32) {
+        self.holds.get_mut(&number).expect("it is used").late = why;
     }
 
     fn count_handover(&mut self, _number: u32) {}

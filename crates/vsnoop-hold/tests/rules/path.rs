@@ -100,3 +100,74 @@ fn a_loss_now_and_then_bounds_nothing() {
         assert_eq!(len_of(&c.send_all(), Kind::Handover), 500 * KB);
     }
 }
+
+/// The same as [`handed`], of a host one hop behind the VM.
+fn neighbour(bytes: u32) -> HoldCase {
+    let mut h = held(bytes, 1_000 * KB, 500 * KB);
+    h.neighbour = 1;
+    HoldCase::new(h)
+}
+
+#[test]
+fn what_a_neighbour_has_outstanding_begins_as_hosts_do_and_doubles() {
+    let mut c = neighbour(0);
+    assert_eq!(len_of(&c.send_all(), Kind::Handover), 44 * MSS);
+    c.acks(44 * MSS, 544 * KB);
+    assert_eq!(len_of(&c.send_all(), Kind::Handover), 88 * MSS);
+}
+
+#[test]
+fn losses_on_the_way_to_a_neighbour_are_of_a_path_at_once() {
+    let mut c = neighbour(400 * KB);
+    c.send_all();
+    loses(&mut c, 0, 400 * KB);
+    let again = len_of(&c.send_all(), Kind::Resend);
+    assert_eq!(again, 10 * MSS, "the path gets no more at once than a sender's initial window");
+    assert!(c.flow.is_lost_on_a_path(&c.view()));
+    // What it acknowledges is sent again with it, as in slow start.
+    c.h.vm_seq = at(again);
+    c.duplicate_ack(&[(LOST, 400 * KB)]);
+    assert_eq!(len_of(&c.send_all(), Kind::Resend), 20 * MSS);
+    // Nothing new while more is outstanding than the half of what was.
+    assert_eq!(len_of(&c.send_all(), Kind::Handover), 0);
+}
+
+#[test]
+fn a_few_losses_on_the_way_to_a_neighbour_are_not_of_a_path() {
+    let mut c = neighbour(400 * KB);
+    c.send_all();
+    c.duplicate_ack(&[(2 * KB, 400 * KB)]);
+    assert_eq!(len_of(&c.send_all(), Kind::Resend), 2 * KB);
+    assert!(!c.flow.is_lost_on_a_path(&c.view()));
+}
+
+#[test]
+fn a_vm_that_loses_as_much_itself_is_no_path() {
+    let mut c = handed(400 * KB);
+    c.send_all();
+    loses(&mut c, 0, 400 * KB);
+    assert_eq!(len_of(&c.send_all(), Kind::Resend), LOST);
+    assert!(!c.flow.is_lost_on_a_path(&c.view()));
+}
+
+#[test]
+fn an_answer_is_due_after_the_round_trip_of_the_path() {
+    const ROUND_TRIP: u64 = 400 * MS;
+    let mut c = handed(0);
+    for _ in 0..5 {
+        c.send_all();
+        let offset = c.h.handed.diff(at(0)) as u32;
+        c.run_time_ns += ROUND_TRIP;
+        c.h.tail = at(offset + 1_000 * KB);
+        c.acks(offset, offset + 500 * KB);
+    }
+    c.send_all();
+    // The VM has sent something since, and does not acknowledge it: the path is long.
+    for passed in [250, 140] {
+        c.run_time_ns += passed * MS;
+        c.h.vm_acks += 1;
+        assert_eq!(len_of(&c.send_all(), Kind::Resend), 0);
+    }
+    c.run_time_ns += ROUND_TRIP;
+    assert_ne!(len_of(&c.send_all(), Kind::Resend), 0);
+}

@@ -98,6 +98,16 @@ fn a_hole_that_is_filled_is_not_sent_again() {
 }
 
 #[test]
+fn what_was_reported_earlier_is_not_sent_again() {
+    let mut c = handed();
+    // An ACK has room for the latest blocks.
+    c.duplicate_ack(&[(1_000, 2_000)]);
+    assert_eq!(c.send(), None);
+    c.duplicate_ack(&[(3_000, 4_000)]);
+    assert_eq!(c.send_all(), [resend(0, 1_000), resend(2_000, 1_000)]);
+}
+
+#[test]
 fn a_lost_retransmission_is_sent_again_when_something_later_arrives() {
     let mut h = held(10_000, 30_000, 20_000);
     h.high_seq = at(10_000);

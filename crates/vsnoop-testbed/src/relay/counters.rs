@@ -28,6 +28,8 @@ counters! {
     frames,
     /// Bytes of those frames.
     bytes,
+    /// TCP payload of those frames.
+    payload_bytes,
     /// Super-packets among the frames read.
     super_packets,
     /// Frames read from another queue than the tap's first.

@@ -165,6 +165,7 @@ impl Forwarder {
         let counters = &self.control.counters;
         count(&counters.frames);
         add(&counters.bytes, packet.frame().len() as u64);
+        add(&counters.payload_bytes, payload_bytes(packet.frame()));
         if packet.header.is_super_packet() {
             count(&counters.super_packets);
         }
@@ -417,6 +418,12 @@ fn is_echo(frame: &[u8]) -> bool {
     let tcp = Headers::of(frame).filter(Headers::tcp);
     let flags = tcp.and_then(|headers| frame.get(usize::from(headers.l4) + 13));
     flags.is_some_and(|flags| flags & (ECE | SYN) == ECE)
+}
+
+/// TCP payload of a frame.
+fn payload_bytes(frame: &[u8]) -> u64 {
+    let headers = Headers::of(frame).filter(Headers::tcp);
+    headers.map_or(0, |headers| headers.payload_bytes() as u64)
 }
 
 #[cfg(test)]

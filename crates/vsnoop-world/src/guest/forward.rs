@@ -5,9 +5,11 @@ use std::collections::VecDeque;
 
 use fastrand::Rng;
 use vsnoop_packet::headers::Headers;
+use vsnoop_packet::offload::{OffloadState, Split};
 
 use super::tcp::{Guest, Progress};
-use crate::frame::Frame;
+use crate::frame::{Frame, Summed};
+use crate::too_big;
 
 /// The link behind the VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,6 +19,8 @@ pub struct Link {
     pub queue: u64,
     /// One way.
     pub delay_ns: u64,
+    /// A longer IP packet is dropped and reported (RFC 1191); none: any fits.
+    pub mtu: Option<u16>,
 }
 
 /// Offset of TTL or hop limit in the IP header, and of the header checksum of IPv4.
@@ -34,13 +38,33 @@ pub struct Forwarder {
     /// Frames on their way back.
     back: VecDeque<(u64, Frame)>,
     busy_until: u64,
+    /// TCP payload that the VM has put on the link, lost bytes too.
+    sent: u64,
     out: Vec<Frame>,
 }
 
 impl Forwarder {
     pub fn new(link: Link, far: Box<dyn Guest>) -> Self {
         let (there, back) = Default::default();
-        Self { link, far, there, back, busy_until: 0, out: Vec::new() }
+        Self { link, far, there, back, busy_until: 0, sent: 0, out: Vec::new() }
+    }
+
+    /// A frame, or one segment of a super-packet, comes to the queue.
+    fn carry(&mut self, now: u64, frame: Frame) {
+        if let Some(report) = self.link.mtu.and_then(|mtu| too_big::report(&frame, mtu)) {
+            self.out.push(report);
+            return;
+        }
+        self.sent += payload_bytes(&frame);
+        let waits = self.there.iter().filter(|(left, ..)| *left > now);
+        let queued: u64 = waits.map(|(_, _, frame)| frame.bytes.len() as u64).sum();
+        let bytes = frame.bytes.len() as u64;
+        if queued > 0 && queued + bytes > self.link.queue {
+            return;
+        }
+        self.busy_until = self.busy_until.max(now) + bytes * 8_000 / self.link.mbps;
+        let arrives = self.busy_until + self.link.delay_ns;
+        self.there.push_back((self.busy_until, arrives, frame));
     }
 
     /// What the far end has sent sets out.
@@ -61,15 +85,9 @@ impl Guest for Forwarder {
     }
 
     fn input(&mut self, now: u64, frame: &Frame, _rng: &mut Rng) {
-        let waits = self.there.iter().filter(|(left, ..)| *left > now);
-        let queued: u64 = waits.map(|(_, _, frame)| frame.bytes.len() as u64).sum();
-        let bytes = frame.bytes.len() as u64;
-        if queued > 0 && queued + bytes > self.link.queue {
-            return;
+        for segment in segments(frame) {
+            self.carry(now, segment);
         }
-        self.busy_until = self.busy_until.max(now) + bytes * 8_000 / self.link.mbps;
-        let arrives = self.busy_until + self.link.delay_ns;
-        self.there.push_back((self.busy_until, arrives, frame.clone()));
     }
 
     fn timers(&mut self, now: u64, rng: &mut Rng) {
@@ -99,9 +117,40 @@ impl Guest for Forwarder {
         self.far.progress(c)
     }
 
+    fn leg_bytes(&self) -> u64 {
+        self.sent
+    }
+
     fn copy(&self) -> Box<dyn Guest> {
         Box::new(self.clone())
     }
+}
+
+fn payload_bytes(frame: &Frame) -> u64 {
+    Headers::of(&frame.bytes).map_or(0, |headers| headers.payload_bytes() as u64)
+}
+
+/// The segments of a super-packet; any other frame is whole.
+fn segments(frame: &Frame) -> Vec<Frame> {
+    let whole = || vec![frame.clone()];
+    let Some(headers) = Headers::of(&frame.bytes).filter(|_| frame.gso_size > 0) else {
+        return whole();
+    };
+    let offload =
+        OffloadState { needs_checksum: frame.summed == Summed::Partial, ..Split::OFFLOAD };
+    let size = frame.gso_size as usize;
+    let Some(mut split) = Split::of_size(offload, &headers, &frame.bytes, size) else {
+        return whole();
+    };
+    let mut out = vec![0; split.piece_bytes()];
+    let pieces = std::iter::from_fn(|| {
+        let bytes = split.next(&mut out)?;
+        let mut piece = Frame { gso_size: 0, summed: Summed::Partial, ..frame.clone() };
+        piece.bytes = out[..bytes].to_vec();
+        piece.linear = bytes as u32;
+        Some(piece)
+    });
+    pieces.collect()
 }
 
 /// The frame after a router.

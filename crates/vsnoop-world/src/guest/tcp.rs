@@ -49,6 +49,10 @@ pub trait Guest: std::fmt::Debug {
     /// Takes its output.
     fn output(&mut self) -> Vec<Frame>;
     fn progress(&self, c: usize) -> Progress;
+    /// TCP payload that it has forwarded, lost bytes too.
+    fn leg_bytes(&self) -> u64 {
+        0
+    }
     /// A copy with the same state, where that is possible.
     fn copy(&self) -> Box<dyn Guest>;
 }

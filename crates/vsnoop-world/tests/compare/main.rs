@@ -40,6 +40,7 @@ fn run(kind: Kind) -> Vec<String> {
         }
         let (mut with_ms, mut without_ms) = (Vec::new(), Vec::new());
         let (mut early, mut crashes) = (0, 0);
+        let (mut leg, mut leg_without) = (0, 0);
         let (mut grants, mut dropped, mut dropped_without) = (0, 0, 0);
         for seed in 0..seeds {
             if number("VSNOOP_ONLY").is_some_and(|only| only != seed) {
@@ -59,6 +60,7 @@ fn run(kind: Kind) -> Vec<String> {
             };
             early += with.stats.early_acks;
             crashes += with.crashes;
+            (leg, leg_without) = (leg + with.leg_bytes, leg_without + without.leg_bytes);
             grants += with.grants;
             dropped += with.dropped;
             dropped_without += without.dropped;
@@ -83,6 +85,12 @@ fn run(kind: Kind) -> Vec<String> {
         println!(
             "{kind:?} {name}: {with_ms} ms, without {without_ms} ms, {exact} exact, {early} early ACKs, {crashes} crashes"
         );
+        if case.is_forwarded_far() {
+            println!("  {leg} bytes on the leg, without {leg_without}");
+            if leg * 100 > leg_without * 105 {
+                wrong.push(format!("{kind:?} {name}: {leg} bytes on the leg, not {leg_without}"));
+            }
+        }
         if case.has_incast() {
             println!("  {dropped} drops, without {dropped_without}, {grants} grants");
             if grants == 0 || dropped >= dropped_without / 4 {

@@ -5,6 +5,7 @@ use serde::Serialize;
 use vsnoop_host::config::Config;
 use vsnoop_host::error::Unfit;
 use vsnoop_host::failures::LeftAlone;
+use vsnoop_host::far_end::Forwarded;
 use vsnoop_host::size;
 use vsnoop_host::system::kernel;
 use vsnoop_host::system::netns::Netns;
@@ -99,6 +100,7 @@ fn text(document: &DoctorDocument, netns: &Netns) -> String {
     for port in &document.ports {
         parts.extend(port.left_alone.iter().map(|left| left_alone_text(&port.port, left)));
     }
+    parts.extend(document.ports.iter().filter_map(forwarded_text));
     parts.extend(
         document
             .ports
@@ -171,6 +173,36 @@ fn left_alone_text(port: &str, left: &LeftAlone) -> String {
         units::duration(left.remaining_ns),
         units::plural(left.failures.into(), "connection")
     )
+}
+
+/// What the VM forwards, what follows, and what to do; `None` if it forwards nothing.
+fn forwarded_text(port: &TapReport) -> Option<String> {
+    let seen @ Forwarded { connections, neighbours, .. } = port.forwarded?;
+    let name = &port.port;
+    let forwards = (connections > 0).then(|| {
+        let way_out = if connections == port.flows {
+            format!("`vsnoop detach {name}` loses nothing")
+        } else {
+            "nothing is to be done for a router, firewall or VPN gateway".to_owned()
+        };
+        format!(
+            "note: port {name}: the VM forwards {} of {} on record: {}. They are left to it: what they send              is acknowledged as without vsnoop, and gains nothing. {way_out}; a VM that forwards nothing              has a program that sets a small TTL, or is slow with CPU enough (`vsnoop flows {name}              --json`)",
+            units::count(connections),
+            units::plural(port.flows, "connection"),
+            seen.signs(),
+        )
+    });
+    let beside = (neighbours > 0).then(|| {
+        format!(
+            "note: port {name}: {} one hop behind the VM, as containers in it do: acknowledged early only              while the VM waits for a CPU",
+            match neighbours {
+                1 => "1 connection ends".to_owned(),
+                count => format!("{} connections end", units::count(count)),
+            }
+        )
+    });
+    let texts: Vec<_> = forwards.into_iter().chain(beside).collect();
+    (!texts.is_empty()).then(|| texts.join("\n"))
 }
 
 /// Recommended holds; `None` if no VM was late.
@@ -335,6 +367,15 @@ mod tests {
             held: Some(longest::hold()),
             seen: Some(delay),
             left_alone: vec![LeftAlone { vm_port: u16::MAX, failures: 2, remaining_ns: u64::MAX }],
+            forwarded: Some(Forwarded {
+                connections: u64::MAX,
+                path: u64::MAX,
+                mtu: u64::MAX,
+                loss: u64::MAX,
+                late: u64::MAX,
+                neighbours: u64::MAX,
+            }),
+            flows: u64::MAX,
             round_trip_ns: Some(u64::MAX),
             ..TapReport::default()
         };
@@ -368,6 +409,27 @@ mod tests {
         for word in ["tap0", "port 443", "2 connections", "4 min"] {
             assert!(text.contains(word), "{word:?} is not in: {text}");
         }
+    }
+
+    #[test]
+    fn a_port_that_forwards_is_told_with_the_signs_and_what_to_do() {
+        let of = |forwarded, flows| {
+            forwarded_text(&TapReport {
+                port: "tap0".into(),
+                forwarded: Some(forwarded),
+                flows,
+                ..TapReport::default()
+            })
+        };
+        assert_eq!(of(Forwarded::default(), 7), None);
+        let seen = Forwarded { connections: 3, path: 2, late: 1, ..Forwarded::default() };
+        let text = of(seen, 7).unwrap();
+        for word in ["tap0", "3 of 7 connections", "2 by the TTL", "1 by late ACKs", "router"] {
+            assert!(text.contains(word), "{word:?} is not in: {text}");
+        }
+        assert!(of(seen, 3).unwrap().contains("`vsnoop detach tap0`"));
+        let text = of(Forwarded { neighbours: 1, ..Forwarded::default() }, 7).unwrap();
+        assert!(text.contains("1 connection ends one hop behind the VM"), "{text}");
     }
 
     #[test]

@@ -159,11 +159,12 @@ fn flag_names(flags: u32) -> impl Iterator<Item = &'static str> {
 
 /// What is known of the far end.
 fn far_names(far: u32) -> impl Iterator<Item = &'static str> {
-    static NAMES: [(u32, &str); 5] = [
+    static NAMES: [(u32, &str); 6] = [
         (types::FAR_NEIGHBOUR, "neighbour"),
         (types::FAR_PATH, "forwarded-path"),
         (types::FAR_LATE, "forwarded-late"),
         (types::FAR_TOO_BIG, "forwarded-mtu"),
+        (types::FAR_LOSSY, "forwarded-loss"),
         (types::FAR_LEFT, "left"),
     ];
     names(&NAMES, far)

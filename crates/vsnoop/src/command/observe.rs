@@ -48,6 +48,8 @@ struct Row {
     waited_share: Option<f64>,
     throttled_share: Option<f64>,
     flows: u64,
+    /// Connections that the VM was seen to forward.
+    forwarded: u64,
     /// From the hand-over of a byte to the VM's own ACK.
     ack_delay_ns: Histogram,
 }
@@ -128,6 +130,7 @@ impl Observed {
             waited_share: share(|shares| shares.waited),
             throttled_share: share(|shares| shares.throttled),
             flows,
+            forwarded: stats.forwarded,
             ack_delay_ns: Histogram::new(&stats.ack_delay_ns),
         })
     }
@@ -151,6 +154,7 @@ fn text(document: &ObserveDocument, over: bool) -> String {
     let mut rows = table::new(&[
         "port",
         ">flows",
+        ">forwarded",
         ">ACKs timed",
         ">p50",
         ">p90",
@@ -164,6 +168,7 @@ fn text(document: &ObserveDocument, over: bool) -> String {
         rows.add_row([
             row.port.clone(),
             units::count(row.flows),
+            units::count(row.forwarded),
             units::count(row.ack_delay_ns.count),
             delay(row.ack_delay_ns.p50),
             delay(row.ack_delay_ns.p90),
@@ -199,6 +204,7 @@ mod tests {
             waited_share: Some(1.0),
             throttled_share: Some(1.0),
             flows: u64::MAX,
+            forwarded: u64::MAX,
             ack_delay_ns: Histogram::new(&buckets),
         };
         longest::assert_narrow(&text(&ObserveDocument { seconds: 1e9, ports: vec![row] }, false));

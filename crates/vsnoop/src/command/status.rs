@@ -8,6 +8,7 @@ use serde::Serialize;
 use vsnoop_bpf::ServiceMark;
 use vsnoop_host::error::{self, with_causes};
 use vsnoop_host::failures::LeftAlone;
+use vsnoop_host::far_end::Forwarded;
 use vsnoop_host::held::{EngineState, Holds, PortHold};
 use vsnoop_host::incast::{UplinkControl, UplinkState};
 use vsnoop_host::ports::{self, Attached, Inventory, PausedBy};
@@ -65,6 +66,8 @@ struct PortStatus {
     resets: Resets,
     /// VM ports whose new connections are left to the VM, because some failed.
     left_alone: Vec<LeftAlone>,
+    /// Connections on record that the VM forwards.
+    forwarded: Forwarded,
     /// The root qdisc now; null when it cannot be read.
     qdisc: Option<String>,
     /// The default qdisc that noqueue has replaced; null if none was.
@@ -212,6 +215,7 @@ fn port_status(
         not_exact: stats.not_exact,
         resets: Resets::of(meta, &stats),
         left_alone: LeftAlone::of(port)?,
+        forwarded: Forwarded::of(&flows),
         qdisc,
         qdisc_replaced: port.qdisc_replaced()?,
         ahead_bytes: Some(policy.ahead).filter(|ahead| *ahead != u32::MAX),
@@ -336,9 +340,11 @@ fn uplink_text(uplink: &UplinkState) -> String {
 
 fn port_rows(ports: &[PortStatus]) -> String {
     let has_holds = ports.iter().any(|port| port.hold.is_some());
+    let any_forwards = ports.iter().any(|port| port.forwarded.connections > 0);
     let is_any_of_service = ports.iter().any(|port| port.table.is_some());
     let mut headings =
         vec!["port", "netns", "state", "vm", ">flows", ">early", ">on its way", ">resets"];
+    headings.extend(any_forwards.then_some(">forwarded"));
     headings.extend(is_any_of_service.then_some("[[port]]"));
     headings.extend(has_holds.then_some(">hold"));
     let has_uplinks = ports.iter().any(|port| port.incast.is_some());
@@ -356,6 +362,7 @@ fn port_rows(ports: &[PortStatus]) -> String {
             units::bytes(port.outstanding_bytes),
             units::count(port.resets.total()),
         ];
+        row.extend(any_forwards.then(|| units::count(port.forwarded.connections)));
         if is_any_of_service {
             row.push(port.table.clone().unwrap_or_else(|| "-".into()));
         }
@@ -429,6 +436,7 @@ mod tests {
             not_exact: u64::MAX,
             resets: Resets { refused: u64::MAX, ..Resets::default() },
             left_alone: vec![LeftAlone { vm_port: u16::MAX, failures: 0, remaining_ns: u64::MAX }],
+            forwarded: Forwarded { connections: u64::MAX, ..Forwarded::default() },
             qdisc: Some("pfifo_fast".into()),
             qdisc_replaced: Some("pfifo_fast".into()),
             ahead_bytes: Some(u32::MAX),
@@ -461,7 +469,7 @@ mod tests {
         };
         let text = text(&document);
         longest::assert_narrow(&text);
-        for word in ["2147483647", "(no hook)", "noqueue`", "damaged: "] {
+        for word in ["2147483647", "(no hook)", "forwarded", "noqueue`", "damaged: "] {
             assert!(text.contains(word), "{word:?} is not in:\n{text}");
         }
     }

@@ -10,6 +10,7 @@ use serde::Serialize;
 use vsnoop_bpf::Port;
 use vsnoop_host::error;
 use vsnoop_host::failures::LeftAlone;
+use vsnoop_host::far_end::Forwarded;
 use vsnoop_host::held::{Holds, PortHold};
 use vsnoop_host::ports::Attached;
 use vsnoop_host::system::holder::{self, Holder};
@@ -65,6 +66,11 @@ pub struct TapReport {
     pub seen: Option<Delay>,
     /// VM ports whose new connections are left to the VM, because some failed.
     pub left_alone: Vec<LeftAlone>,
+    /// Connections on record that the VM forwards; null when not attached.
+    pub forwarded: Option<Forwarded>,
+    /// All on record.
+    #[serde(skip)]
+    pub flows: u64,
     /// 90th percentile of handshakes, of an attached port.
     #[serde(skip)]
     pub round_trip_ns: Option<u64>,
@@ -176,7 +182,10 @@ fn report(
         .and_then(|port| Attached::of(port).ok());
     let stats = attached.as_ref().and_then(|attached| attached.port.stats().ok());
     let seen_by_hooks = stats.and_then(|stats| seen_of_acks(&Histogram::new(&stats.ack_delay_ns)));
-    let held = attached.as_ref().and_then(|attached| held_now(&attached.port).ok()).flatten();
+    let flows = attached.as_ref().and_then(|attached| attached.port.flows().ok());
+    let held = attached.as_ref().zip(flows.as_ref()).and_then(|(attached, flows)| {
+        Holds::open(&attached.port).and_then(|holds| holds.port(&attached.port, flows)).ok()
+    });
     let round_trip_ns = stats.and_then(|stats| Histogram::new(&stats.round_trip_ns).p90);
     let left_alone = attached.as_ref().and_then(|attached| LeftAlone::of(&attached.port).ok());
     let attached = attached.map(|attached| attached.condition());
@@ -214,15 +223,13 @@ fn report(
         throttled_share: share(shares.throttled),
         attached,
         hold: None,
-        held,
+        held: held.flatten(),
         seen: seen_by_hooks.or(seen),
         left_alone: left_alone.unwrap_or_default(),
+        forwarded: flows.as_deref().map(Forwarded::of),
+        flows: flows.map_or(0, |flows| flows.len() as u64),
         round_trip_ns,
     })
-}
-
-fn held_now(port: &Port) -> Result<Option<PortHold>> {
-    Ok(Holds::open(port)?.port(port, &port.flows()?)?)
 }
 
 fn refusal(device: &Device, root: &qdisc::Root) -> Option<String> {

@@ -219,8 +219,8 @@ impl vsnoop_hold::Memory for Surroundings {
         self.memory.set_wants_acks(number, wants);
     }
 
-    fn set_late(&mut self, number: u32) {
-        self.memory.set_late(number);
+    fn set_late(&mut self, number: u32, why: u32) {
+        self.memory.set_late(number, why);
     }
 
     fn set_handed_tsval(&mut self, number: u32, tsval: u32) {

@@ -20,6 +20,7 @@ mod damaged;
 mod detach;
 mod doctor;
 mod failures;
+mod forwarded;
 mod groups;
 mod held;
 mod helper;
@@ -72,6 +73,7 @@ fn main() {
         groups::trials(),
         held::trials(),
         failures::trials(),
+        forwarded::trials(),
         helper::trials(),
         hold::trials(),
         holders::trials(),
