@@ -181,6 +181,7 @@ pub fn idle_guest(bench: &Bench) -> Result<()> {
 
 /// A path behind the guest that is slow and takes smaller segments than the tap.
 pub fn router(bench: &Bench) -> Result<()> {
+    const PAIRS: u64 = 3;
     let Behind { vm, leg } = &bench.behind;
     let client = bench.stage.client();
     let forward = |on: &str| {
@@ -194,11 +195,12 @@ pub fn router(bench: &Bench) -> Result<()> {
     let run = |limit: Duration| -> Result<(Duration, f64)> {
         // The client is to learn the MTU anew.
         client.ip("route flush cache")?;
-        let before = leg.sent_bytes();
-        let first = at_once(bench, true, &[100 * KB], limit)?;
-        let longest = first.max(at_once(bench, true, &[MB, MB], limit)?);
+        let (before, mut longest) = (leg.sent_bytes(), at_once(bench, true, &[100 * KB], limit)?);
+        for _ in 0..PAIRS {
+            longest = longest.max(at_once(bench, true, &[MB, MB], limit)?);
+        }
         let sent = leg.sent_bytes() - before;
-        Ok((longest, sent as f64 / (2 * MB + 100 * KB) as f64))
+        Ok((longest, sent as f64 / (PAIRS * 2 * MB + 100 * KB) as f64))
     };
     let result = run(LIMIT).context("without vsnoop").and_then(|(longest, off)| {
         if !bench.attached {
@@ -206,8 +208,13 @@ pub fn router(bench: &Bench) -> Result<()> {
         }
         let attached = Attached::to(bench, &TAPS[..1], &[])?;
         let (with, on) = run(late::limit(longest)).with_context(|| attached.story())?;
-        eprintln!("sent for each byte: {off:.3}, {on:.3} with vsnoop; {longest:?}, {with:?}");
-        ensure!(on < off + 0.1, "{on:.2} bytes were sent for each, {off:.2} without vsnoop");
+        let (early, left) = (attached.count("early_bytes")?, attached.count("forwarded")?);
+        eprintln!(
+            "sent for each byte: {off:.3}, {on:.3} with vsnoop; {longest:?}, {with:?}; {early} bytes \
+             early, {left} connections forwarded"
+        );
+        // What the queue loses of a pair's slow start differs by as much without vsnoop.
+        ensure!(on < off + 0.15, "{on:.2} bytes were sent for each, {off:.2} without vsnoop");
         Ok(())
     });
     forward("0")?;
