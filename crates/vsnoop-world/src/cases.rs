@@ -46,6 +46,8 @@ pub enum Case {
     EngineKilledForGood,
     /// The VM is rolled back in mid-transfer to what it was before (Linux only).
     RolledBack,
+    /// The VM moves to another port of the bridge in mid-transfer.
+    Moves,
     /// Several CPUs of the host run the programs at the same time.
     Races,
     /// Many senders answer at the same time through a last hop with a short queue, incast control
@@ -59,6 +61,8 @@ pub enum Case {
 const NOISE_MS: u64 = 50;
 /// The time until another engine begins, ms.
 const ABSENCE_MS: u64 = 500;
+/// The engine asks where its VM is at this interval, ms.
+const LOOK_MS: u64 = vsnoop_upkeep::moves::LOOK_NS / 1_000_000;
 
 impl Case {
     /// May a connection be reset that is not reset without vsnoop? Yes, where an end aborts it,
@@ -74,6 +78,7 @@ impl Case {
         match self {
             Case::Abort(_) => None,
             Case::EngineKilled => Some(NOISE_MS + ABSENCE_MS),
+            Case::Moves => Some(NOISE_MS + LOOK_MS),
             _ => Some(NOISE_MS),
         }
     }
@@ -120,6 +125,7 @@ impl Case {
             EngineKilled,
             EngineKilledForGood,
             RolledBack,
+            Moves,
             Races,
             Incast(0),
             Incast(50),
@@ -185,6 +191,7 @@ pub fn scenario(case: Case, kind: Kind, seed: u64, without: bool) -> Scenario {
         | Case::Lossy(..)
         | Case::Idle(_)
         | Case::IdleInSegments(_)
+        | Case::Moves
         | Case::RolledBack => &[300_000, 1_000_000],
         Case::Incast(_) => &[20_000, 60_000],
         Case::LossyWithoutSack(_) => &[100_000],
@@ -360,6 +367,10 @@ fn arrange(case: Case, machine: &mut Machine, connection: &mut Connection, rng: 
             connection.guest.closes_last = false;
             (connection.guest.writes, connection.guest.write_gap_ms) = (2, 300_000);
             machine.acts = vec![(some_time, Act::Save), (some_time + 200, Act::RollBack)];
+            machine.fortune.schedule = Schedule::Periodic { from: 0, period: 100, stop: 50 };
+        }
+        Case::Moves => {
+            machine.acts = vec![(some_time, Act::Move)];
             machine.fortune.schedule = Schedule::Periodic { from: 0, period: 100, stop: 50 };
         }
         Case::Incast(stop) => {

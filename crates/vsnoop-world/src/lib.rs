@@ -5,6 +5,7 @@
 //! product.
 #![allow(missing_docs, reason = "for tests only")]
 
+mod away;
 pub mod cases;
 pub mod checks;
 pub mod frame;

@@ -17,12 +17,14 @@ pub enum Act {
     Save,
     /// The VM is rolled back to its saved state.
     RollBack,
+    /// The VM is behind another port of the bridge from now on.
+    Move,
 }
 
 impl Act {
     /// Does it happen to the VM, with vsnoop and without?
     pub fn is_of_vm(self) -> bool {
-        matches!(self, Act::Save | Act::RollBack)
+        matches!(self, Act::Save | Act::RollBack | Act::Move)
     }
 }
 

@@ -47,6 +47,8 @@ pub struct Budget {
     pub helper_kills: u8,
     /// SYN-ACKs of another socket of the VM that listens on the same port.
     pub other_syn_acks: u8,
+    /// Moves of the VM to another port of the bridge.
+    pub moves: u8,
     /// Steps of the clock to the next timer.
     pub times: u8,
 }
@@ -73,6 +75,8 @@ pub enum Action {
     HelperStarts,
     /// Another socket of the VM repeats its SYN-ACK.
     OtherSynAck,
+    /// The VM is behind another port from now on.
+    VmMoves,
     TimePasses,
 }
 
@@ -207,7 +211,7 @@ impl SearchState {
         allow(LoseToHost, !self.to_host.is_empty() && b.network_losses > 0);
         allow(AtSender, !self.to_sender.is_empty());
         allow(LoseToSender, !self.to_sender.is_empty() && b.network_losses > 0);
-        let ring = &self.served.vm.port.ring;
+        let ring = self.served.vm.ring();
         allow(VmTakes, !ring.is_empty());
         allow(VmLoses, !ring.is_empty() && b.guest_losses > 0);
         allow(RingFills, !self.ring_is_full && b.full_rings > 0);
@@ -223,6 +227,7 @@ impl SearchState {
         allow(HelperStarts, self.helped_at.is_none());
         let is_open = matches!(self.sender.state, TcpState::Open);
         allow(OtherSynAck, is_open && b.other_syn_acks > 0);
+        allow(VmMoves, b.moves > 0);
         allow(TimePasses, b.times > 0);
         all
     }
@@ -294,6 +299,11 @@ impl SearchState {
                 self.served.vm.port.now = self.now;
                 self.served.vm.port.from_vm(frame, &mut |_, _| {});
             }
+            VmMoves => {
+                self.budget.moves -= 1;
+                self.served.vm.away.has_moved = true;
+                self.told.keeps_its_edge = false;
+            }
             TimePasses => {
                 self.budget.times -= 1;
                 self.pass_time();
@@ -305,6 +315,9 @@ impl SearchState {
     fn at_host(&mut self, s: &Seg) {
         let frame = wire::encode(s, &self.path, true, Summed::Unnecessary);
         self.served.vm.now = self.now;
+        if self.served.vm.away.has_moved {
+            return self.served.vm.arrives_elsewhere(0, frame);
+        }
         self.served.vm.egress(frame);
         let newest = self.served.vm.port.ring.back().and_then(wire::decode);
         if let Some(newest) = newest.filter(|newest| newest.has(ACK)) {
@@ -352,6 +365,9 @@ impl SearchState {
             }
             self.to_sender.push(s);
         }
+        while let Some(frame) = self.served.vm.away.sent.pop_front() {
+            self.to_sender.push(wire::decode(&frame).expect("a whole frame"));
+        }
         while let Some(s) = self.sender.out.pop_front() {
             self.served.vm.note(|| format!("   sender > {}", brief(&s)));
             self.to_host.push(s);
@@ -376,14 +392,14 @@ impl SearchState {
             }
             self.act_if(!self.to_host.is_empty(), Action::AtHost);
             self.act_if(!self.to_sender.is_empty(), Action::AtSender);
-            self.act_if(!self.served.vm.port.ring.is_empty(), Action::VmTakes);
+            self.act_if(!self.served.vm.ring().is_empty(), Action::VmTakes);
             if !self.served.has_engine() {
                 self.act(Action::EngineStarts);
             }
             self.act(Action::EngineRuns);
             let is_quiet = self.to_host.is_empty()
                 && self.to_sender.is_empty()
-                && self.served.vm.port.ring.is_empty();
+                && self.served.vm.ring().is_empty();
             engine_waits = if is_quiet { engine_waits + 1 } else { 0 };
             if engine_waits > 1 {
                 self.pass_time();

@@ -453,6 +453,9 @@ impl World {
         let frame =
             wire::other_syn_ack(self.rng.u32(..), connection.sender.cfg.iss, &connection.path);
         let vm = &mut self.machines[connection.vm].served.vm;
+        if vm.away.has_moved {
+            return vm.away.send(frame);
+        }
         vm.port.now = self.now;
         vm.port.from_vm(frame, &mut |_, _| {});
     }
@@ -496,6 +499,9 @@ impl World {
         if self.sc.seed.is_multiple_of(3) {
             frame.linear = self.rng.u32(14..=frame.bytes.len() as u32);
         }
+        if vm.away.has_moved {
+            return vm.arrives_elsewhere(c, frame);
+        }
         vm.port.comes_in(&mut frame);
         let fate = vm.egress(frame);
         vm.note(|| format!("{c}  to_vm: {fate:?}"));
@@ -520,7 +526,7 @@ impl World {
                     attach_settings(&mut machine.served, sc);
                     machine.served.vm.port.attached = true;
                     // What the sender was shown before is the VM's affair.
-                    let keeps_order = sc.fortune.races == 0;
+                    let keeps_order = sc.fortune.races == 0 && !machine.served.vm.away.has_moved;
                     for c in self.connections.iter_mut().filter(|c| c.vm == m) {
                         c.told = Told { keeps_its_edge: keeps_order, ..Told::default() };
                     }
@@ -534,6 +540,13 @@ impl World {
             Act::RollBack => {
                 machine.served.vm.guest = machine.saved.take().expect("its state was saved");
                 machine.was_rolled_back = true;
+            }
+            Act::Move => {
+                machine.served.vm.away.has_moved = true;
+                // The sender sees the VM's own windows, too.
+                for c in self.connections.iter_mut().filter(|c| c.vm == m) {
+                    c.told.keeps_its_edge = false;
+                }
             }
             Act::Resume => machine.served.vm.policy().run = port_run::PORT_ACCELERATE,
             Act::Pause => machine.served.vm.policy().run = port_run::PORT_PAUSED,
@@ -589,6 +602,9 @@ impl World {
             while let Some(frame) = self.machines[m].served.vm.port.to_host.pop_front() {
                 self.leaves(m, frame);
             }
+            while let Some(frame) = self.machines[m].served.vm.away.sent.pop_front() {
+                self.leaves_elsewhere(m, &frame);
+            }
             self.wake(m);
         }
         for c in 0..self.connections.len() {
@@ -626,6 +642,15 @@ impl World {
         self.travel(c, s, false);
     }
 
+    /// The same by another port than the tap: nothing of it is the host's.
+    fn leaves_elsewhere(&mut self, m: usize, frame: &Frame) {
+        let Some(c) = self.machines[m].served.vm.connection(&frame.bytes, false) else { return };
+        self.note(|| format!("{c}  by the other port > {}", described(frame)));
+        if let Some(s) = wire::decode(frame) {
+            self.travel(c, s, false);
+        }
+    }
+
     fn travel(&mut self, c: usize, s: Seg, to_vm: bool) {
         let connection = &self.sc.connections[c];
         let link = if to_vm { &connection.to_vm } else { &connection.from_vm };
@@ -644,7 +669,7 @@ impl World {
     fn wake(&mut self, m: usize) {
         let machine = &mut self.machines[m];
         let vm = &mut machine.served.vm;
-        if !vm.port.ring.is_empty() && machine.poll_at == u64::MAX {
+        if !vm.ring().is_empty() && machine.poll_at == u64::MAX {
             machine.poll_at = self.now + vm.rng.u64(1_000..60_000);
             self.events.at(machine.poll_at, Event::VmPoll(m));
         }

@@ -59,6 +59,7 @@ const NOTHING: Budget = Budget {
     kills: 0,
     helper_kills: 0,
     other_syn_acks: 0,
+    moves: 0,
     times: 1,
 };
 
@@ -105,6 +106,15 @@ fn a_syn_ack_of_another_socket_of_the_vm() {
     let found = part("other SYN-ACK", Setting { budget, window: 2, segments: 4, ..PLAIN });
     assert!(found.holding > 0, "nothing was ever held");
     whole("other SYN-ACK, whole", Setting { budget, ..PLAIN });
+}
+
+#[test]
+fn a_vm_that_moves_to_another_port() {
+    let budget = Budget { moves: 1, ..NOTHING };
+    let found = part("move", Setting { budget, window: 2, segments: 4, ..PLAIN });
+    assert!(found.holding > 0, "nothing was ever held");
+    assert_eq!(found.resets, 0);
+    whole("move, whole", Setting { budget, ..PLAIN });
 }
 
 #[test]

@@ -226,8 +226,10 @@ impl Engine {
     fn open(&self, attached: Attached) -> Result<Option<EnginePort>> {
         let Some(memory) = HoldMaps::open(&attached.port)? else { return Ok(None) };
         let name = attached.name.clone();
-        let port = EnginePort::new(attached, memory, &self.reserve)
+        let mut port = EnginePort::new(attached, memory, &self.reserve)
             .with_context(|| format!("port {name}: what it holds cannot be handed over"))?;
+        // Hears announcements from now on.
+        port.follow_vms();
         let event = EpollEvent::new(EpollFlags::EPOLLIN, 0);
         // The kernel removes it when the port is closed.
         self.epoll.add(port.doorbell(), event).context("listen to a doorbell")?;
