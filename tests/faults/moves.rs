@@ -1,6 +1,6 @@
 //! The VM moves away from its tap while the host holds data for it: the bond of a guest fails over
-//! to another card, another VM takes its address, or it is at another host by now. The bridge learns
-//! the Ethernet address at another port, or hears who announces the IP address.
+//! to another card, another VM takes its address, or it is at another host by now. The bridge
+//! learns the Ethernet address at another port, or hears who announces the IP address.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -10,10 +10,10 @@ use libtest_mimic::Trial;
 use socket2::{Domain, SockAddr, Socket, Type};
 use vsnoop_packet::format::Tag;
 use vsnoop_testbed::capture::Capture;
-use vsnoop_testbed::net::{Net, Netns, Offloads, TapOptions, mac_text};
+use vsnoop_testbed::net::{Net, Netns, Offloads, TapOptions, check, mac_text};
 use vsnoop_testbed::relay::{Freeze, Relay, RelayOptions};
 use vsnoop_testbed::topology::{
-    BRIDGE, CLIENT_DEVICE, CLIENT_MAC, Family, Side, Topology, UPLINK, VM_MAC, address,
+    BRIDGE, CLIENT_DEVICE, CLIENT_MAC, Family, PORT, Side, Topology, UPLINK, VM_MAC, address,
 };
 use vsnoop_testbed::wait::wait_until;
 use vsnoop_tests::PREFIX;
@@ -51,6 +51,7 @@ pub fn trials() -> Vec<Trial> {
             ip_taken_over(Family::V6)
         }),
         trial("moves::a_vm_that_announces_its_address_beside_another_is_not_reset", contested),
+        trial("moves::a_vm_that_moves_within_a_vlan_is_reset_and_the_next_one_works", in_a_vlan),
         trial("moves::a_vm_that_is_now_where_its_sender_is_is_reset_and_sent_nothing", migrated),
     ]
 }
@@ -163,8 +164,47 @@ fn super_packets() -> TapOptions {
     TapOptions { offloads: Offloads::SUPER_PACKETS, ..TapOptions::default() }
 }
 
-/// Another VM has the IP address of the VM, and an Ethernet address of its own, which it announces as
-/// keepalived does.
+/// All ports give their frames to a VLAN, of which the bridge itself is no member.
+fn filter_vlans(topology: &Topology) -> Result<()> {
+    topology.host.ip(&format!("link set {BRIDGE} type bridge vlan_filtering 1"))?;
+    for port in [UPLINK, PORT, OTHER_PORT] {
+        let bridge = |arguments: &[&str]| {
+            let mut command = topology.host.command("bridge");
+            check(command.arg("vlan").args(arguments))
+        };
+        bridge(&["del", "dev", port, "vid", "1"])?;
+        bridge(&["add", "dev", port, "vid", "10", "pvid", "untagged"])?;
+    }
+    Ok(())
+}
+
+fn in_a_vlan() -> Result<()> {
+    let topology = scene::still().build()?;
+    if topology.host.ip("link add vst-filters type bridge vlan_filtering 1").is_err() {
+        // Set by tests/kernels, whose kernels can.
+        ensure!(std::env::var_os("VSNOOP_FILTERS_VLANS").is_none(), "no bridge filters VLANs");
+        eprintln!("skipped: bridges of this kernel filter no VLANs");
+        return Ok(());
+    }
+    topology.host.veth_port(BRIDGE, OTHER_PORT, &topology.vm, OTHER_CARD)?;
+    filter_vlans(&topology)?;
+    let mut attached = scene::still().attach(&topology)?;
+    let mut pair = scene::held(&topology, &attached)?;
+    topology.vm.ip("link set vst-vm down")?;
+    give_the_address(&topology.vm)?;
+    announce(&topology, &topology.vm)?;
+    pair.client.expect_reset().with_context(|| attached.describe())?;
+    ensure!(attached.resets("moved")? == 1, "not counted\n{}", attached.describe());
+    // The RST has not taught the bridge that the VM is behind its tap.
+    let mut next = Pair::connect(&topology, Family::V4)?;
+    next.client.send(1000)?;
+    next.vm.receive(1000)?;
+    topology.guest().set_freeze(Freeze::Never);
+    attached.detach()
+}
+
+/// Another VM has the IP address of the VM, and an Ethernet address of its own, which it announces
+/// as keepalived does.
 fn other_vm(topology: &Topology, family: Family) -> Result<Netns> {
     let other = Net::new(PREFIX).host("other")?;
     topology.host.veth_port(BRIDGE, OTHER_PORT, &other, OTHER_CARD)?;
@@ -214,7 +254,7 @@ fn ip_taken_over(family: Family) -> Result<()> {
     attached.detach()
 }
 
-/// The VM answers, whoever else has its address.
+/// The VM answers, though another one has its address, too.
 fn contested() -> Result<()> {
     let topology = scene::still().build()?;
     let mut attached = scene::still().attach(&topology)?;

@@ -1,4 +1,4 @@
-//! A kernel that is locked down (kernel_lockdown(7)), first for integrity, then for confidentiality:
+//! A kernel that is locked down (kernel_lockdown(7)), for integrity, then for confidentiality:
 //! `doctor` names it, and `attach` works: vsnoop uses nothing that is refused.
 
 use anyhow::{Context, Result, ensure};

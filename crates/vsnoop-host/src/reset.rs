@@ -110,8 +110,9 @@ fn find_way(port: &Port, key: &flow_key, flow: &flow) -> Result<Way> {
     })
 }
 
-/// The bridge drops frames of a tap without a reader (not `tap_passes`). It may have had the address
-/// of the tap (a bridge has the lowest one of its ports), and another one since the tap was deleted.
+/// The bridge drops frames of a tap without a reader (not `tap_passes`). It may have had the
+/// address of the tap (a bridge has the lowest one of its ports), and another one since the tap was
+/// deleted.
 fn over(
     bridge: &TapBridge,
     vlan: u16,

@@ -36,8 +36,8 @@ pub fn find(bridge: u32, address: [u8; 6], vlan: u16) -> Result<Option<Place>> {
     }
 }
 
-/// The VLAN of frames without a tag that come in by this port of a bridge that filters VLANs; 0: they
-/// are dropped.
+/// The VLAN of frames without a tag that come in by this port of a bridge that filters VLANs; 0:
+/// they are dropped.
 pub fn port_vlan(port: u32) -> Result<u16> {
     let mut request = LinkMessage::default();
     request.header.interface_family = AddressFamily::Bridge;

@@ -1,13 +1,14 @@
 //! VMs that are not behind their tap any more while they have bytes to acknowledge.
 //!
 //! - [`Moves`]: the bridge has learned a VM's Ethernet address at another port (the bond of a guest
-//!   has failed over, a VM was migrated without its monitor's word). What is held goes by that port.
-//!   Not where the sender is behind the same port: frames there with the sender's Ethernet address
-//!   would teach the switches behind it that the sender is at this host.
-//! - [`Takeovers`]: another Ethernet address has announced the VM's IP address (CARP, VRRP without a
-//!   virtual one). The frames of the sender go there.
+//!   has failed over, a VM was migrated without its monitor's word). What is held goes by that
+//!   port. Not where the sender is behind the same port: frames there with the sender's Ethernet
+//!   address would teach the switches behind it that the sender is at this host.
+//! - [`Takeovers`]: another Ethernet address has announced the VM's IP address (CARP, VRRP without
+//!   a virtual one). The frames of the sender go there.
 //!
-//! Both tell which VMs were not heard for [`PATIENCE_NS`]: their connections are reset at both ends.
+//! Both tell which VMs were not heard for [`PATIENCE_NS`]: their connections are reset at both
+//! ends.
 
 use std::collections::{BTreeMap, BTreeSet};
 

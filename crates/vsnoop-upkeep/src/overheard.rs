@@ -7,8 +7,8 @@ use vsnoop_packet::headers::Headers;
 
 use crate::moves::Announcement;
 
-/// A segment of a sender's, without its payload and FIN: for its ACK, which the engine's frames must
-/// have. `None` of a SYN and a RST.
+/// A segment of a sender's, without its payload and FIN: for its ACK, which the engine's frames
+/// must have. `None` of a SYN and a RST.
 pub fn ack_of_sender(frame: &[u8]) -> Option<Vec<u8>> {
     ack_without(frame, FIN, SYN | URG | RST)
 }
@@ -48,8 +48,8 @@ fn ack_without(frame: &[u8], removed: u8, refused: u8) -> Option<Vec<u8>> {
     is_summed.then_some(ack)
 }
 
-/// An Ethernet frame without a VLAN tag that says which IP address its sender has: ARP (RFC 826), or
-/// a neighbour advertisement (RFC 4861). `None` of any other.
+/// An Ethernet frame without a VLAN tag that says which IP address its sender has: ARP (RFC 826),
+/// or a neighbour advertisement (RFC 4861). `None` of any other.
 pub fn announcement(frame: &[u8]) -> Option<Announcement> {
     const ARP: [u8; 2] = [0x08, 0x06];
     const IPV6: [u8; 2] = [0x86, 0xdd];

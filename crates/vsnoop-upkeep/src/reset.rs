@@ -87,8 +87,8 @@ pub struct Bridge {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WayToVm {
     Tap,
-    /// The VM is behind this port, with the bridge's address as the source: the sender may be behind
-    /// it, too, and its address must not be learned here.
+    /// The VM is behind this port, with the bridge's address as the source: the sender may be
+    /// behind it, too, and its address must not be learned here.
     Port(u32, Bridge),
 }
 

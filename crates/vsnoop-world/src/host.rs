@@ -16,10 +16,10 @@ use vsnoop_packet::vnet::VNET_BYTES;
 use vsnoop_upkeep::abandoned::EngineSilence;
 use vsnoop_upkeep::grants::Rounds;
 use vsnoop_upkeep::repeat::RstRepeats;
-use vsnoop_upkeep::reset::{self, GivenUp, Way};
+use vsnoop_upkeep::reset::{self, Bridge, GivenUp, Way, WayToVm};
 use vsnoop_upkeep::settings;
 
-use crate::away::Away;
+use crate::away::{self, Away};
 use crate::frame::{Frame, Summed};
 use crate::guest::Guest;
 use crate::kernel::{Fate, SimulatedPort};
@@ -184,6 +184,12 @@ impl Vm {
 
     fn ring_mut(&mut self) -> &mut VecDeque<Frame> {
         if self.away.has_moved { &mut self.away.ring } else { &mut self.port.ring }
+    }
+
+    /// The way of a RST to the VM.
+    pub fn way_to_vm(&self) -> WayToVm {
+        const BRIDGE: Bridge = Bridge { ifindex: 98, mac: [2, 0, 0, 0, 0, 98] };
+        if self.away.has_moved { WayToVm::Port(away::PORT, BRIDGE) } else { WayToVm::Tap }
     }
 
     /// What /proc says of its threads.

@@ -8,6 +8,7 @@
 mod away;
 pub mod cases;
 pub mod checks;
+mod follow;
 pub mod frame;
 pub mod guest;
 pub mod host;

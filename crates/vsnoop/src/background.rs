@@ -81,8 +81,8 @@ const LINGER: Duration = Duration::from_secs(2);
 /// The BPF file system, with the ports that an engine looks after.
 const PORTS: &str = "/sys/fs/bpf";
 
-/// Time since a look found ports. A look may take long, on a busy host: this time is not one without
-/// ports.
+/// Time since a look found ports. A look may take long, on a busy host: this time is not one
+/// without ports.
 #[derive(Debug, Default)]
 pub struct Linger {
     since: Option<Instant>,

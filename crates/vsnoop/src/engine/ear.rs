@@ -1,4 +1,5 @@
-//! Hears what a VM and its senders send at a port that is not its tap, and who announces IP addresses at a bridge.
+//! Hears what a VM and its senders send at a port that is not its tap, and who announces IP
+//! addresses at a bridge.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
@@ -44,8 +45,8 @@ impl Ear {
         Self::open(ifindex, &of_address(mac))
     }
 
-    /// Of ARP and neighbour advertisements that come up from a bridge of that namespace, as those do
-    /// that announce an address to all.
+    /// Of ARP and neighbour advertisements that come up from a bridge of that namespace, as those
+    /// do that announce an address to all.
     pub fn of_announcements(bridge: u32) -> Result<Self> {
         Self::open(bridge, &of_announcements())
     }
@@ -196,8 +197,8 @@ fn of_announcements() -> [libc::sock_filter; 9] {
     ]
 }
 
-/// Passes the first bytes of frames that the VM with this address has sent itself, and of those that
-/// the host sends to it, but for the engine's own.
+/// Passes the first bytes of frames that the VM with this address has sent itself, and of those
+/// that the host sends to it, but for the engine's own.
 fn of_address(mac: [u8; 6]) -> [libc::sock_filter; 17] {
     const LOAD_WORD: u16 = 0x20;
     const LOAD_HALF: u16 = 0x28;

@@ -4,7 +4,8 @@
 //! Once a second the engine asks the bridge where it has learned the addresses of VMs that have
 //! bytes to acknowledge. If that is another port, frames leave by it. What the VM and its senders
 //! send there is shown to the hooks of the tap, without payload: record and hold follow both as
-//! before. On a bridge that filters VLANs, whose tags frames would need at that port, the VM is not followed.
+//! before. On a bridge that filters VLANs, whose tags frames would need at that port, the VM is not
+//! followed.
 //!
 //! A socket on the bridge hears who announces the IP address of such a VM.
 
