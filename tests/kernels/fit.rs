@@ -36,7 +36,8 @@ const TESTS: [(&str, &[&str]); ALL] = [
 ];
 
 const IN_A_VLAN: &str = "VSNOOP_FILTERS_VLANS=1 faults --exact \
-                         moves::a_vm_that_moves_within_a_vlan_is_reset_and_the_next_one_works";
+                         moves::a_vm_that_moves_within_a_vlan_is_reset_and_the_next_one_works \
+                         --color never";
 
 const fn netns(test: &str) -> [&str; 3] {
     ["netns", "--exact", test]
