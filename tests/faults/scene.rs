@@ -18,7 +18,11 @@ pub fn still() -> Case {
 
 /// Freezes the VM and sends [`BYTES`], of which the host then holds most.
 pub fn held(topology: &Topology, attached: &Attached<'_>) -> Result<Pair> {
-    let mut pair = Pair::connect(topology, Family::V4)?;
+    held_over(topology, attached, Family::V4)
+}
+
+pub fn held_over(topology: &Topology, attached: &Attached<'_>, family: Family) -> Result<Pair> {
+    let mut pair = Pair::connect(topology, family)?;
     topology.guest().set_freeze(Freeze::Now);
     pair.client.send(BYTES).with_context(|| attached.describe())?;
     pair.client.until_acknowledged().with_context(|| attached.describe())?;

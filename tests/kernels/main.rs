@@ -1,6 +1,6 @@
 //! The BPF programs and the command on other kernels than this machine's: those of Debian that have
-//! what they need ([`fit`]), and one that has not ([`too_old`]); and other software beside them
-//! ([`coexistence`]).
+//! what they need ([`fit`]), and one that has not ([`too_old`]); one that is locked down
+//! ([`locked_down`]); and other software beside them ([`coexistence`]).
 //!
 //! For each a machine is booted once, which runs programs of this host one after the other
 //! ([`vsnoop_testbed::guest::batch`]); the tests look at what they printed. A failure shows it.
@@ -10,6 +10,7 @@
 
 mod coexistence;
 mod fit;
+mod locked_down;
 mod programs;
 mod too_old;
 
@@ -17,8 +18,9 @@ use std::process::ExitCode;
 use std::sync::{Arc, LazyLock, OnceLock};
 use std::time::Duration;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use libtest_mimic::{Arguments, Trial};
+use serde_json::Value;
 use vsnoop_testbed::guest::batch::{Ended, Report};
 use vsnoop_testbed::guest::{self, Kernel, Unavailable};
 use vsnoop_testbed::vm;
@@ -57,7 +59,15 @@ static MACHINES: LazyLock<Vec<Machine>> = LazyLock::new(|| {
         verify: passed,
         report: OnceLock::new(),
     };
-    let mut machines = vec![too_old, fit_machine::<{ fit::ALL }>(oldest), beside];
+    let locked_down = Machine {
+        series: oldest,
+        software: &[],
+        names: locked_down::names(),
+        run: locked_down::run,
+        verify: locked_down::verify,
+        report: OnceLock::new(),
+    };
+    let mut machines = vec![too_old, fit_machine::<{ fit::ALL }>(oldest), beside, locked_down];
     machines.extend(between.map(fit_machine::<{ fit::FEW }>));
     machines.push(fit_machine::<{ fit::ALL }>(newest));
     machines
@@ -175,4 +185,10 @@ fn ended(report: &Report, index: usize) -> Result<Ended> {
         bail!("the machine {how} before command {index} did; its last lines:\n{}", report.end());
     };
     Ok(ended)
+}
+
+/// The JSON document that a command has printed, perhaps with complaints behind it.
+fn document(output: &str) -> Result<Value> {
+    let line = output.lines().find(|line| line.starts_with('{')).unwrap_or_default();
+    serde_json::from_str(line).with_context(|| output.to_owned())
 }

@@ -4,12 +4,11 @@
 use std::fs;
 
 use anyhow::{Context, Result, ensure};
-use serde_json::Value;
 use vsnoop_testbed::guest::batch::{Batch, Ended, Report};
 use vsnoop_testbed::guest::{self, Kernel};
 use vsnoop_testbed::workspace;
 
-use crate::LIMIT;
+use crate::{LIMIT, document};
 
 pub const SERIES: &str = "6.1";
 const UNIT: &str = "deploy/vsnoop.service";
@@ -108,12 +107,6 @@ fn unchanged(report: &Report) -> Result<()> {
     let json = document(&output)?;
     ensure!(status == 0 && json["ports"] == serde_json::json!([]), "{output}");
     Ok(())
-}
-
-/// The JSON document that a command has printed, perhaps with complaints behind it.
-fn document(output: &str) -> Result<Value> {
-    let line = output.lines().find(|line| line.starts_with('{')).unwrap_or_default();
-    serde_json::from_str(line).with_context(|| output.to_owned())
 }
 
 /// What a program printed, without what the kernel has printed meanwhile (`[   23.294166] ...`).

@@ -10,9 +10,9 @@ use crate::programs;
 
 impl Port {
     /// Are its hooks on the tap, while no port is listed in its place and none is being detached?
-    /// Asked of a port that [`Port::list`] does not have.
+    /// Asked of a port that [`Port::list`] does not have. Assumed if a link does not tell.
     pub fn is_orphaned(&self) -> bool {
-        matches!(self.links_are_off(), Ok(false)) && !pins::is_leaving(self.id())
+        !matches!(self.links_are_off(), Ok(true)) && !pins::is_leaving(self.id())
     }
 
     /// Is a hook off the tap, as the open links show?

@@ -65,6 +65,10 @@ impl Orphan {
         read: impl Fn(u32) -> hold,
     ) -> Result<bool> {
         let port = &attached.port;
+        // One whose taps have gone with it has taken the hooks along.
+        if netns.is_none() && !port.links_are_off()? && self.since.elapsed() <= 2 * self.patience {
+            return Ok(false);
+        }
         let tap_deleted = !device_exists(port, netns)?;
         if !tap_deleted && port.links_are_off()? {
             return Ok(true);

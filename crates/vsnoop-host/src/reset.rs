@@ -4,10 +4,11 @@
 use vsnoop_bpf::types::{flow, flow_key, port_meta, reset_reason};
 use vsnoop_bpf::{Hold, Port};
 use vsnoop_hold::Reason;
-use vsnoop_upkeep::reset::{self, Bridge, GivenUp, Way};
-use vsnoop_upkeep::{Place, outstanding_bytes};
+use vsnoop_upkeep::outstanding_bytes;
+use vsnoop_upkeep::reset::{self, Bridge, GivenUp, Way, WayToVm};
 
 use crate::error::{Error, Result};
+use crate::system::bridge::{Place, TapBridge};
 use crate::system::clock::monotonic_ns;
 use crate::system::netdev;
 use crate::system::netns::Netns;
@@ -50,15 +51,15 @@ fn tell(port: &Port, netns: Option<&Netns>, key: &flow_key, flow: &flow) -> bool
 /// Sends the RST to both ends, or repeats it ([`reset::send`]). Returns whether the sender's has
 /// left. The calling thread must be in the tap's network namespace.
 pub fn send(port: &Port, key: &flow_key, flow: &flow) -> bool {
-    let to_vm = find_vm(port, key).unwrap_or(Place::ToVm);
+    let to_vm = way_to_vm(port, key).unwrap_or(WayToVm::Tap);
     reset::send(&mut { port }, key, flow, to_vm, way_to_sender(port, key, flow))
 }
 
-/// Where the VM is: behind the tap, or another port of its bridge.
-fn find_vm(port: &Port, key: &flow_key) -> Result<Place> {
-    let meta = port.meta()?;
-    let Some(bridge) = bridge_of(&meta)? else { return Ok(Place::ToVm) };
-    Ok(other_port(&bridge, &meta, key)?.map_or(Place::ToVm, Place::OutOf))
+/// Behind the tap, or another port of its bridge.
+fn way_to_vm(port: &Port, key: &flow_key) -> Result<WayToVm> {
+    let Some(bridge) = TapBridge::of(&port.meta()?)? else { return Ok(WayToVm::Tap) };
+    let other = bridge.other_port(key.vm_mac, bridge.vlan(key))?;
+    Ok(other.map_or(WayToVm::Tap, |port| WayToVm::Port(port, as_device(&bridge))))
 }
 
 /// The tap and its VM are gone: resets the senders of bytes that the VM had not acknowledged.
@@ -93,10 +94,13 @@ fn find_way(port: &Port, key: &flow_key, flow: &flow) -> Result<Way> {
     let meta = port.meta()?;
     let device = netdev::find_index(meta.ifindex)?;
     let passes = device.as_ref().is_some_and(|device| device.carrier);
-    if let Some(bridge) = bridge_of(&meta)?
-        && (!passes || other_port(&bridge, &meta, key)?.is_some())
-    {
-        return over(bridge, &meta, flow.next_hop);
+    if let Some(bridge) = TapBridge::of(&meta)? {
+        let vlan = bridge.vlan(key);
+        // A frame of the tap with the VM's address would teach the bridge that the VM is there.
+        let has_moved = bridge.other_port(key.vm_mac, vlan)?.is_some();
+        if !passes || has_moved {
+            return over(&bridge, vlan, &meta, flow.next_hop, passes);
+        }
     }
     Ok(match device {
         // Of a routed tap the host takes frames also without a reader.
@@ -106,31 +110,27 @@ fn find_way(port: &Port, key: &flow_key, flow: &flow) -> Result<Way> {
     })
 }
 
-/// The bridge drops frames of a tap without a reader. It may have had the address of the tap (a
-/// bridge has the lowest one of its ports), and another one since the tap was deleted.
-fn over(bridge: Bridge, meta: &port_meta, next_hop: [u8; 6]) -> Result<Way> {
+/// The bridge drops frames of a tap without a reader (not `tap_passes`). It may have had the
+/// address of the tap (a bridge has the lowest one of its ports), and another one since the tap was
+/// deleted.
+fn over(
+    bridge: &TapBridge,
+    vlan: u16,
+    meta: &port_meta,
+    next_hop: [u8; 6],
+    tap_passes: bool,
+) -> Result<Way> {
     let is_host = next_hop == bridge.mac
         || next_hop[..] == meta.mac[..6]
-        || netdev::find_in_bridge(bridge.ifindex, next_hop)? == Some(netdev::Place::Host);
-    Ok(if is_host { Way::UpFromBridge(bridge) } else { Way::OutOfBridge(bridge) })
-}
-
-/// The port other than the tap where the bridge has learned the VM's address. A frame of the tap
-/// with that address would teach it otherwise.
-fn other_port(bridge: &Bridge, meta: &port_meta, key: &flow_key) -> Result<Option<u32>> {
-    let place = netdev::find_in_bridge(bridge.ifindex, key.vm_mac)?;
-    Ok(match place {
-        Some(netdev::Place::Port(index)) if index != meta.ifindex => Some(index),
-        _ => None,
+        || bridge.find(next_hop, vlan)? == Some(Place::Host);
+    Ok(match as_device(bridge) {
+        device if is_host => Way::UpFromBridge(device),
+        // The bridge itself may be in no VLAN, or another.
+        device if bridge.filters_vlans && tap_passes => Way::IntoBridge(device),
+        device => Way::OutOfBridge(device),
     })
 }
 
-/// The bridge that the tap is a port of, or was.
-fn bridge_of(meta: &port_meta) -> Result<Option<Bridge>> {
-    // No port of a bridge.
-    if meta.bridge == 0 {
-        return Ok(None);
-    }
-    let bridge = netdev::find_index(meta.bridge)?;
-    Ok(bridge.and_then(|bridge| Some(Bridge { ifindex: bridge.index, mac: bridge.mac? })))
+fn as_device(bridge: &TapBridge) -> Bridge {
+    Bridge { ifindex: bridge.ifindex, mac: bridge.mac }
 }

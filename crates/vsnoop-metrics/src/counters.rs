@@ -172,7 +172,7 @@ impl Resets {
             of("detached", self.detached, "detached with bytes in the hold"),
             of("no_reader", self.no_reader, "nobody read the tap any more"),
             of("rolled_back", self.rolled_back, "the VM took back what it had acknowledged"),
-            of("moved", self.moved, "the VM was behind another port"),
+            of("moved", self.moved, "the VM, or its address, was behind another port"),
             of("by_vm", self.by_vm, "the VM's RST to what only the host sent"),
         ]
     }

@@ -18,7 +18,7 @@ use std::net::IpAddr;
 use netlink_packet_core::{DefaultNla, Nla};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{
-    InfoData, InfoTun, LinkAttribute, LinkFlags, LinkInfo, LinkMessage, LinkXdp,
+    InfoBridge, InfoData, InfoTun, LinkAttribute, LinkFlags, LinkInfo, LinkMessage, LinkXdp,
 };
 
 /// The crate's result.
@@ -37,6 +37,8 @@ pub enum Error {
     Route { to: IpAddr, source: netlink::Error },
     #[error("look for an address in the bridge with index {bridge}")]
     Fdb { bridge: u32, source: netlink::Error },
+    #[error("ask for the VLANs of the bridge port with index {port}")]
+    PortVlan { port: u32, source: netlink::Error },
 }
 
 /// A network device of the calling thread's namespace.
@@ -60,6 +62,8 @@ pub struct Device {
     /// Its Ethernet address.
     pub mac: Option<[u8; 6]>,
     pub qdisc: String,
+    /// It is a bridge that filters VLANs, and learns addresses in each of them apart.
+    pub filters_vlans: bool,
     /// Ids of its XDP programs, one for each mode that has one.
     pub xdp_programs: Vec<u32>,
 }
@@ -149,6 +153,9 @@ fn device(answer: RouteNetlinkMessage) -> Option<Device> {
                     match info {
                         LinkInfo::Kind(kind) => device.kind = kind.to_string(),
                         LinkInfo::Data(InfoData::Tun(data)) => device.tap = tap(&data),
+                        LinkInfo::Data(InfoData::Bridge(data)) => {
+                            device.filters_vlans = data.contains(&InfoBridge::VlanFiltering(true));
+                        }
                         _ => {}
                     }
                 }

@@ -8,7 +8,8 @@
 //!
 //! - `connections`: the trait, and the changes of one record that take several accesses;
 //! - `segment` builds RSTs, `reset` ends a connection, `repeat` repeats its RSTs;
-//! - `overheard` turns what a VM sends at another port into ACKs for the hook of its tap;
+//! - `moves` finds VMs that are behind another port, or whose address another VM has taken;
+//!   `overheard` reads what is heard of them: ACKs for the hook of the tap, and announcements;
 //! - `expiry` removes records, `abandoned` finds connections that no engine serves;
 //! - `held` says how many bytes only the host has, `drain` how long a detach waits for them, and
 //!   `detach` ends connections that would lose them;
@@ -22,6 +23,7 @@ pub mod drain;
 pub mod expiry;
 pub mod grants;
 pub mod held;
+pub mod moves;
 pub mod overheard;
 pub mod repeat;
 pub mod reset;

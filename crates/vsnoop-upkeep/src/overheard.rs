@@ -1,12 +1,25 @@
-//! Segments of a VM that were heard at another port than its tap, for the hook of the tap.
+//! What is heard of a VM beside its tap: its segments at another port, for the hook of the tap, and
+//! who announces its address at the bridge.
 
 use vsnoop_packet::checksum;
-use vsnoop_packet::format::{PSH, SYN, TCP, URG};
+use vsnoop_packet::format::{FIN, PSH, RST, SYN, TCP, URG};
 use vsnoop_packet::headers::Headers;
+
+use crate::moves::Announcement;
+
+/// A segment of a sender's, without its payload and FIN: for its ACK, which the engine's frames
+/// must have. `None` of a SYN and a RST.
+pub fn ack_of_sender(frame: &[u8]) -> Option<Vec<u8>> {
+    ack_without(frame, FIN, SYN | URG | RST)
+}
 
 /// The segment without its payload: an ACK with the SEQ that follows it. `None` of a frame that is
 /// no segment of a connection, as of a SYN. Only the first bytes of the frame may be there.
 pub fn pure_ack(frame: &[u8]) -> Option<Vec<u8>> {
+    ack_without(frame, 0, SYN | URG)
+}
+
+fn ack_without(frame: &[u8], removed: u8, refused: u8) -> Option<Vec<u8>> {
     let headers = Headers::of_start(frame)?;
     let (l4, payload) = (usize::from(headers.l4), usize::from(headers.payload));
     if headers.protocol != TCP || headers.fragment || payload <= l4 || payload > frame.len() {
@@ -14,10 +27,10 @@ pub fn pure_ack(frame: &[u8]) -> Option<Vec<u8>> {
     }
     let mut ack = frame[..payload].to_vec();
     let flags = &mut ack[l4 + 13];
-    if *flags & (SYN | URG) != 0 {
+    if *flags & refused != 0 {
         return None;
     }
-    *flags &= !PSH;
+    *flags &= !(PSH | removed);
     let length = headers.end - u32::from(headers.payload);
     let sequence = ack[l4 + 4..].first_chunk_mut::<4>()?;
     *sequence = u32::from_be_bytes(*sequence).wrapping_add(length).to_be_bytes();
@@ -35,10 +48,37 @@ pub fn pure_ack(frame: &[u8]) -> Option<Vec<u8>> {
     is_summed.then_some(ack)
 }
 
+/// An Ethernet frame without a VLAN tag that says which IP address its sender has: ARP (RFC 826),
+/// or a neighbour advertisement (RFC 4861). `None` of any other.
+pub fn announcement(frame: &[u8]) -> Option<Announcement> {
+    const ARP: [u8; 2] = [0x08, 0x06];
+    const IPV6: [u8; 2] = [0x86, 0xdd];
+    const ICMPV6: u8 = 58;
+    const ADVERTISEMENT: u8 = 136;
+    let mac = *frame.get(6..)?.first_chunk::<6>()?;
+    let payload = frame.get(14..)?;
+    match *frame.get(12..)?.first_chunk::<2>()? {
+        // Ethernet, IPv4, and the lengths of their addresses.
+        ARP if payload.starts_with(&[0, 1, 8, 0, 6, 4]) => {
+            let sender = payload.get(14..)?.first_chunk::<4>()?;
+            // A probe (RFC 5227) has none.
+            let mut address = [0; 16];
+            address[10..12].copy_from_slice(&[0xff, 0xff]);
+            address[12..].copy_from_slice(sender);
+            (*sender != [0; 4]).then_some(Announcement { mac, address })
+        }
+        IPV6 if *payload.get(6)? == ICMPV6 && *payload.get(40)? == ADVERTISEMENT => {
+            let address = *payload.get(48..)?.first_chunk::<16>()?;
+            Some(Announcement { mac, address })
+        }
+        _ => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use vsnoop_packet::builder::{Addresses, Ethernet, Route, TcpFrame};
-    use vsnoop_packet::format::{ACK, FIN, RST};
+    use vsnoop_packet::format::ACK;
 
     use super::*;
 
@@ -72,7 +112,34 @@ mod tests {
             let ack = pure_ack(&segment(flags, &[])).unwrap();
             assert_eq!(ack, segment(flags, &[]));
         }
+        assert_eq!(ack_of_sender(&segment(FIN | ACK, &[])), Some(segment(ACK, &[])));
+        assert_eq!(ack_of_sender(&segment(RST | ACK, &[])), None);
         assert_eq!(pure_ack(&segment(SYN | ACK, &[])), None);
         assert_eq!(pure_ack(&[0; 60]), None);
+    }
+
+    #[test]
+    fn arp_and_neighbour_advertisements_say_whose_an_address_is() {
+        let ethernet = |kind: [u8; 2]| [&[0xff; 6][..], &[2; 6], &kind].concat();
+        let arp = |sender: [u8; 4]| {
+            let head = [0, 1, 8, 0, 6, 4, 0, 1, 2, 2, 2, 2, 2, 2];
+            [ethernet([8, 6]), head.to_vec(), sender.to_vec(), vec![0; 10]].concat()
+        };
+        let mapped = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 10, 0, 0, 9];
+        let announced = Announcement { mac: [2; 6], address: mapped };
+        assert_eq!(announcement(&arp([10, 0, 0, 9])), Some(announced));
+        assert_eq!(announcement(&arp([0; 4])), None, "a probe");
+
+        let mut advertisement = [ethernet([0x86, 0xdd]), vec![0; 64]].concat();
+        (advertisement[20], advertisement[54]) = (58, 136);
+        advertisement[62..].fill(7);
+        let announced = Announcement { mac: [2; 6], address: [7; 16] };
+        assert_eq!(announcement(&advertisement), Some(announced));
+        advertisement[54] = 135;
+        assert_eq!(announcement(&advertisement), None, "a solicitation");
+        for length in 0..advertisement.len() {
+            announcement(&advertisement[..length]);
+        }
+        assert_eq!(announcement(&segment(ACK, &[])), None);
     }
 }

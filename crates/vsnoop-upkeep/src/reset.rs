@@ -8,7 +8,9 @@ use vsnoop_hold::Reason;
 
 use crate::connections::{Connections, Place, mark_reset};
 use crate::held::outstanding_bytes;
-use crate::segment::{ResetSegment, frame, frame_of_host, frame_to_host, packet};
+use crate::segment::{
+    ResetSegment, frame, frame_of_host, frame_to_host, frame_to_vm_of_host, packet,
+};
 
 /// Resets the connection and counts the reason; false if the VM has acknowledged something since
 /// `flow` was read. `now_ns`: CLOCK_MONOTONIC.
@@ -81,11 +83,23 @@ pub struct Bridge {
     pub mac: [u8; 6],
 }
 
+/// How a RST reaches the VM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WayToVm {
+    Tap,
+    /// The VM is behind this port, with the bridge's address as the source: the sender may be
+    /// behind it, too, and its address must not be learned here.
+    Port(u32, Bridge),
+}
+
 /// How a RST reaches the sender: where the VM's own segments went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// By the tap, with the VM's address.
     Tap,
+    /// By the tap, with the bridge's address, into the VLAN of the tap: the VM is behind another
+    /// port of a bridge that filters VLANs.
+    IntoBridge(Bridge),
     /// Out of the bridge of a tap that passes nothing, with the bridge's address.
     OutOfBridge(Bridge),
     /// The next hop is the host itself: up its stack, which is the sender, routes to it or
@@ -99,15 +113,19 @@ pub enum Way {
 
 /// Sends the RST to both ends; also used to repeat it, since an end that only reads would wait for
 /// ever after a loss. Returns whether the sender's has left; the hooks send another one later.
-/// `vm`: where the VM is.
 pub fn send<C: Connections>(
     connections: &mut C,
     key: &flow_key,
     flow: &flow,
-    vm: Place,
+    vm: WayToVm,
     way: Way,
 ) -> bool {
-    let to_vm = connections.send(vm, &frame(key, flow, ResetSegment::ResetVm));
+    let to_vm = match vm {
+        WayToVm::Tap => connections.send(Place::ToVm, &frame(key, flow, ResetSegment::ResetVm)),
+        WayToVm::Port(ifindex, bridge) => {
+            connections.send(Place::OutOf(ifindex), &frame_to_vm_of_host(key, flow, bridge.mac))
+        }
+    };
     if let Err(error) = to_vm {
         tracing::debug!("the RST to a VM: {error:#}");
     }
@@ -123,6 +141,7 @@ pub fn send_to_sender<C: Connections>(
 ) -> bool {
     let (place, frame) = match way {
         Way::Tap => (Place::FromVm, frame(key, flow, ResetSegment::ResetSender)),
+        Way::IntoBridge(Bridge { mac, .. }) => (Place::FromVm, frame_of_host(key, flow, mac)),
         Way::OutOfBridge(Bridge { ifindex, mac }) => {
             (Place::OutOf(ifindex), frame_of_host(key, flow, mac))
         }
@@ -242,6 +261,23 @@ mod tests {
         let sent = to_sender(Way::OutOfBridge(BRIDGE));
         let [(Place::OutOf(7), frame)] = &sent[..] else { panic!("{sent:?}") };
         assert_eq!((&frame[..6], &frame[6..12]), (&NEXT_HOP[..], &BRIDGE.mac[..]));
+    }
+
+    #[test]
+    fn the_rst_into_a_vlan_enters_at_the_tap_and_does_not_claim_the_vms_address() {
+        let sent = to_sender(Way::IntoBridge(BRIDGE));
+        let [(Place::FromVm, frame)] = &sent[..] else { panic!("{sent:?}") };
+        assert_eq!((&frame[..6], &frame[6..12]), (&NEXT_HOP[..], &BRIDGE.mac[..]));
+    }
+
+    #[test]
+    fn the_rst_to_a_vm_behind_another_port_does_not_claim_the_senders_address() {
+        let mut one = One::default();
+        let key = flow_key { vm_mac: VM_MAC, ..flow_key::default() };
+        let flow = flow { next_hop: NEXT_HOP, ..flow::default() };
+        send(&mut one, &key, &flow, WayToVm::Port(9, BRIDGE), Way::None);
+        let [(Place::OutOf(9), frame)] = &one.sent[..] else { panic!("{:?}", one.sent) };
+        assert_eq!((&frame[..6], &frame[6..12]), (&VM_MAC[..], &BRIDGE.mac[..]));
     }
 
     #[test]

@@ -27,6 +27,11 @@ pub fn frame_of_host(key: &flow_key, flow: &flow, mac: [u8; 6]) -> Vec<u8> {
     frame(&flow_key { vm_mac: mac, ..*key }, flow, ResetSegment::ResetSender)
 }
 
+/// The RST to the VM with another Ethernet address than the sender's; see [`frame_of_host`].
+pub fn frame_to_vm_of_host(key: &flow_key, flow: &flow, mac: [u8; 6]) -> Vec<u8> {
+    frame(key, &vsnoop_flow::types::flow { next_hop: mac, ..*flow }, ResetSegment::ResetVm)
+}
+
 /// The RST to the sender as an IP packet.
 pub fn packet(key: &flow_key, flow: &flow) -> Vec<u8> {
     const ETHERNET_BYTES: usize = 14;

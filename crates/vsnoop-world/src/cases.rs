@@ -56,6 +56,8 @@ pub enum Case {
     WithoutMemory(u64),
     /// The senders of several connections, without SACK, share a small hold.
     SmallHold,
+    /// The VM moves to another port of the bridge in mid-transfer.
+    Moves,
     /// Several CPUs of the host run the programs at the same time.
     Races,
     /// Many senders answer at the same time through a last hop with a short queue, incast control
@@ -73,6 +75,8 @@ pub enum Case {
 const NOISE_MS: u64 = 50;
 /// The time until another engine begins, ms.
 const ABSENCE_MS: u64 = 500;
+/// The engine asks where its VM is at this interval, ms.
+const LOOK_MS: u64 = vsnoop_upkeep::moves::LOOK_NS / 1_000_000;
 
 impl Case {
     /// May a connection be reset that is not reset without vsnoop? Yes, where an end aborts it,
@@ -88,6 +92,7 @@ impl Case {
         match self {
             Case::Abort(_) => None,
             Case::EngineKilled => Some(NOISE_MS + ABSENCE_MS),
+            Case::Moves => Some(NOISE_MS + LOOK_MS),
             _ => Some(NOISE_MS),
         }
     }
@@ -148,6 +153,7 @@ impl Case {
             RolledBackIdle,
             WithoutMemory(100),
             SmallHold,
+            Moves,
             Races,
             Incast(0),
             Incast(50),
@@ -218,6 +224,7 @@ pub fn scenario(case: Case, kind: Kind, seed: u64, without: bool) -> Scenario {
         | Case::Idle(_)
         | Case::IdleInSegments(_)
         | Case::TwoListeners
+        | Case::Moves
         | Case::RolledBack => &[300_000, 1_000_000],
         Case::Incast(_) => &[20_000, 60_000],
         Case::LossyWithoutSack(_) => &[100_000],
@@ -431,6 +438,10 @@ fn arrange(case: Case, machine: &mut Machine, connection: &mut Connection, rng: 
             connection.guest.closes_last = false;
             (connection.guest.writes, connection.guest.write_gap_ms) = (2, 300_000);
             machine.acts = vec![(0, Act::Save), (2_000, Act::RollBack)];
+        }
+        Case::Moves => {
+            machine.acts = vec![(some_time, Act::Move)];
+            machine.fortune.schedule = Schedule::Periodic { from: 0, period: 100, stop: 50 };
         }
         Case::Incast(stop) => {
             // Only flows with short round trips are shaped.

@@ -1,6 +1,7 @@
 //! One VM on its host: the port with the programs, the product's engine, and the VM behind the
 //! ring.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use fastrand::Rng;
@@ -15,9 +16,10 @@ use vsnoop_packet::vnet::VNET_BYTES;
 use vsnoop_upkeep::abandoned::EngineSilence;
 use vsnoop_upkeep::grants::Rounds;
 use vsnoop_upkeep::repeat::RstRepeats;
-use vsnoop_upkeep::reset::{self, GivenUp, Way};
-use vsnoop_upkeep::{Place, settings};
+use vsnoop_upkeep::reset::{self, Bridge, GivenUp, Way, WayToVm};
+use vsnoop_upkeep::settings;
 
+use crate::away::{self, Away};
 use crate::frame::{Frame, Summed};
 use crate::guest::Guest;
 use crate::kernel::{Fate, SimulatedPort};
@@ -113,6 +115,7 @@ pub struct Vm {
     acked: Vec<Option<u32>>,
     pub resets: Vec<(usize, Reason)>,
     pub upkeep: Upkeep,
+    pub away: Away,
 }
 
 /// The helper's state of a port between two rounds (upkeep.rs).
@@ -147,13 +150,13 @@ impl Vm {
 
     /// A frame leaves the host for the VM.
     pub fn egress(&mut self, frame: Frame) -> Fate {
-        let Vm { port, guest, fortune, now, rng, calm, .. } = self;
+        let Vm { port, guest, fortune, now, rng, calm, away, .. } = self;
         port.now = *now;
         port.racing = fortune.races > 0 && !*calm;
         let races = fortune.races;
         let mut gap = |port: &mut SimulatedPort, _: &'static str| {
             if rng.u32(0..20_000) < races {
-                run_guest(port, &mut **guest, fortune, *calm, *now, rng);
+                run_guest(port, &mut **guest, fortune, *calm, *now, rng, away);
             }
         };
         port.to_vm(frame, &mut gap)
@@ -161,17 +164,32 @@ impl Vm {
 
     /// The VM reads its ring, if it runs.
     pub fn run_guest(&mut self) {
-        let Vm { port, guest, fortune, now, rng, calm, .. } = self;
-        run_guest(port, &mut **guest, fortune, *calm, *now, rng);
+        let Vm { port, guest, fortune, now, rng, calm, away, .. } = self;
+        run_guest(port, &mut **guest, fortune, *calm, *now, rng, away);
     }
 
     /// The VM takes one frame off its ring, or loses it.
     pub fn take_one(&mut self, is_lost: bool) {
-        if let Some(frame) = self.port.ring.pop_front()
+        if let Some(frame) = self.ring_mut().pop_front()
             && !is_lost
         {
             self.guest.input(self.now, &frame, &mut self.rng);
         }
+    }
+
+    /// The ring that the VM reads.
+    pub fn ring(&self) -> &VecDeque<Frame> {
+        if self.away.has_moved { &self.away.ring } else { &self.port.ring }
+    }
+
+    fn ring_mut(&mut self) -> &mut VecDeque<Frame> {
+        if self.away.has_moved { &mut self.away.ring } else { &mut self.port.ring }
+    }
+
+    /// The way of a RST to the VM.
+    pub fn way_to_vm(&self) -> WayToVm {
+        const BRIDGE: Bridge = Bridge { ifindex: 98, mac: [2, 0, 0, 0, 0, 98] };
+        if self.away.has_moved { WayToVm::Port(away::PORT, BRIDGE) } else { WayToVm::Tap }
     }
 
     /// What /proc says of its threads.
@@ -208,8 +226,8 @@ impl Vm {
 
     /// Sends the VM's output through the programs.
     pub fn hear(&mut self) {
-        let Vm { port, guest, fortune, now, rng, calm, .. } = self;
-        hear(port, &mut **guest, fortune, *calm, *now, rng);
+        let Vm { port, guest, fortune, now, rng, calm, away, .. } = self;
+        hear(port, &mut **guest, fortune, *calm, *now, rng, away);
     }
 
     /// Counts a step of the engine; false: it was killed, and its calls have no effect.
@@ -312,7 +330,8 @@ pub fn bytes_of<T: Copy>(value: &T) -> &[u8] {
 
 /// Sends both ends of a connection their RSTs: the tap always has a reader.
 pub fn tell(vm: &mut Vm, key: &flow_key, flow: &flow) -> bool {
-    reset::send(vm, key, flow, Place::ToVm, Way::Tap)
+    let to_vm = vm.way_to_vm();
+    reset::send(vm, key, flow, to_vm, Way::Tap)
 }
 
 fn run_guest(
@@ -322,18 +341,20 @@ fn run_guest(
     calm: bool,
     now: u64,
     rng: &mut Rng,
+    away: &mut Away,
 ) {
     if !calm && fortune.schedule.until(now).is_some() {
         return;
     }
     for _ in 0..rng.u32(1..8) {
-        let Some(frame) = port.ring.pop_front() else { break };
+        let ring = if away.has_moved { &mut away.ring } else { &mut port.ring };
+        let Some(frame) = ring.pop_front() else { break };
         if !calm && fortune.loss.0 > 0 && rng.u32(0..1000) < fortune.loss.0 {
             continue;
         }
         guest.input(now, &frame, rng);
     }
-    hear(port, guest, fortune, calm, now, rng);
+    hear(port, guest, fortune, calm, now, rng, away);
 }
 
 fn hear(
@@ -343,13 +364,18 @@ fn hear(
     calm: bool,
     now: u64,
     rng: &mut Rng,
+    away: &mut Away,
 ) {
     port.now = now;
     for frame in guest.output() {
         if !calm && fortune.loss.1 > 0 && rng.u32(0..1000) < fortune.loss.1 {
             continue;
         }
-        port.from_vm(frame, &mut |_, _| {});
+        if away.has_moved {
+            away.send(frame);
+        } else {
+            port.from_vm(frame, &mut |_, _| {});
+        }
     }
 }
 
@@ -380,6 +406,7 @@ impl Served {
             acked: vec![None; connections],
             resets: Vec::new(),
             upkeep: Upkeep::default(),
+            away: Away::default(),
         };
         Self { vm, engine: None, engine_at: u64::MAX, next_tick: 0 }
     }
@@ -390,6 +417,7 @@ impl Served {
         self.vm.killed = false;
         self.vm.forget_run_time();
         self.vm.waited_at = now;
+        self.vm.away.forget_engine();
         self.vm.note(|| "an engine starts".into());
         let engine = Engine::new(&mut self.vm);
         if std::mem::take(&mut self.vm.killed) {
@@ -429,6 +457,9 @@ impl Served {
             into.extend(bytes_of(&f));
         }
         into.extend(format!("{:?} {:?} {}", self.vm.guest, self.engine, self.next_tick).bytes());
+        if self.vm.away.has_moved {
+            into.extend(format!("{:?}", self.vm.away).bytes());
+        }
     }
 
     /// Time of the engine's next tick.
@@ -452,6 +483,7 @@ impl Served {
             engine.tick(&mut self.vm);
             self.next_tick = now + TICK_NS;
         }
+        self.vm.follow();
         engine.work(&mut self.vm);
         if std::mem::take(&mut self.vm.killed) {
             self.engine_at = u64::MAX;
@@ -460,6 +492,7 @@ impl Served {
         self.engine_at = match engine.urgency() {
             Urgency::Now => now + 10_000,
             Urgency::Soon => (now + RETRY_NS).min(self.next_tick),
+            Urgency::None if self.vm.away.is_followed() => (now + RETRY_NS).min(self.next_tick),
             Urgency::None => self.next_tick,
         };
         self.engine = Some(engine);
@@ -683,10 +716,14 @@ impl Device for Vm {
         }
         let c = self.connection(&frame.bytes, true).expect("a connection of this VM");
         self.note(|| format!("{c}  engine > {}", described(&frame)));
+        if let Some(sent) = self.send_elsewhere(&frame) {
+            return sent;
+        }
         let before = self.port.ring.len();
         match self.egress(frame) {
             Fate::Taken => {
                 if self.port.ring.len() > before
+                    && !self.away.has_moved
                     && let Some(frame) = self.port.ring.back()
                 {
                     let sent = wire::decode(frame).expect("what the engine sends is whole");
@@ -748,6 +785,9 @@ impl Clock for Vm {
         self.looked_at = self.now;
         let now = self.sample();
         let before = std::mem::replace(&mut self.threads, now);
+        if self.away.is_followed() {
+            return RunTime::wall(elapsed);
+        }
         let is_empty = self.port.ring.is_empty();
         RunTime::between(&before, &self.threads, Some(is_empty), elapsed)
     }

@@ -5,8 +5,10 @@
 //! product.
 #![allow(missing_docs, reason = "for tests only")]
 
+mod away;
 pub mod cases;
 pub mod checks;
+mod follow;
 pub mod frame;
 pub mod guest;
 pub mod host;

@@ -20,12 +20,15 @@ pub enum Act {
     /// The VM's TCP has no memory for what comes, until [`Act::HasMemory`].
     HasNoMemory,
     HasMemory,
+    /// The VM is behind another port of the bridge from now on.
+    Move,
 }
 
 impl Act {
     /// Does it happen to the VM, with vsnoop and without?
     pub fn is_of_vm(self) -> bool {
-        matches!(self, Act::Save | Act::RollBack | Act::HasNoMemory | Act::HasMemory)
+        use Act::{HasMemory, HasNoMemory, Move, RollBack, Save};
+        matches!(self, Save | RollBack | Move | HasNoMemory | HasMemory)
     }
 }
 

@@ -49,6 +49,8 @@ pub struct Budget {
     pub other_syn_acks: u8,
     /// The VM is rolled back to its state at the start.
     pub roll_backs: u8,
+    /// Moves of the VM to another port of the bridge.
+    pub moves: u8,
     /// Steps of the clock to the next timer.
     pub times: u8,
 }
@@ -76,6 +78,8 @@ pub enum Action {
     /// Another socket of the VM repeats its SYN-ACK.
     OtherSynAck,
     VmRollsBack,
+    /// The VM is behind another port from now on.
+    VmMoves,
     TimePasses,
 }
 
@@ -216,7 +220,7 @@ impl SearchState {
         allow(LoseToHost, !self.to_host.is_empty() && b.network_losses > 0);
         allow(AtSender, !self.to_sender.is_empty());
         allow(LoseToSender, !self.to_sender.is_empty() && b.network_losses > 0);
-        let ring = &self.served.vm.port.ring;
+        let ring = self.served.vm.ring();
         allow(VmTakes, !ring.is_empty());
         allow(VmLoses, !ring.is_empty() && b.guest_losses > 0);
         allow(RingFills, !self.ring_is_full && b.full_rings > 0);
@@ -233,6 +237,7 @@ impl SearchState {
         let is_open = matches!(self.sender.state, TcpState::Open);
         allow(OtherSynAck, is_open && b.other_syn_acks > 0);
         allow(VmRollsBack, b.roll_backs > 0);
+        allow(VmMoves, b.moves > 0);
         allow(TimePasses, b.times > 0);
         all
     }
@@ -309,6 +314,11 @@ impl SearchState {
                 self.was_rolled_back = true;
                 self.served.vm.guest = self.saved.take().expect("its state was saved");
             }
+            VmMoves => {
+                self.budget.moves -= 1;
+                self.served.vm.away.has_moved = true;
+                self.told.keeps_its_edge = false;
+            }
             TimePasses => {
                 self.budget.times -= 1;
                 self.pass_time();
@@ -320,6 +330,9 @@ impl SearchState {
     fn at_host(&mut self, s: &Seg) {
         let frame = wire::encode(s, &self.path, true, Summed::Unnecessary);
         self.served.vm.now = self.now;
+        if self.served.vm.away.has_moved {
+            return self.served.vm.arrives_elsewhere(0, frame);
+        }
         self.served.vm.egress(frame);
         let newest = self.served.vm.port.ring.back().and_then(wire::decode);
         if let Some(newest) = newest.filter(|newest| newest.has(ACK)) {
@@ -369,6 +382,9 @@ impl SearchState {
             }
             self.to_sender.push(s);
         }
+        while let Some(frame) = self.served.vm.away.sent.pop_front() {
+            self.to_sender.push(wire::decode(&frame).expect("a whole frame"));
+        }
         while let Some(s) = self.sender.out.pop_front() {
             self.served.vm.note(|| format!("   sender > {}", brief(&s)));
             self.to_host.push(s);
@@ -404,14 +420,14 @@ impl SearchState {
             }
             self.act_if(!self.to_host.is_empty(), Action::AtHost);
             self.act_if(!self.to_sender.is_empty(), Action::AtSender);
-            self.act_if(!self.served.vm.port.ring.is_empty(), Action::VmTakes);
+            self.act_if(!self.served.vm.ring().is_empty(), Action::VmTakes);
             if !self.served.has_engine() {
                 self.act(Action::EngineStarts);
             }
             self.act(Action::EngineRuns);
             let is_quiet = self.to_host.is_empty()
                 && self.to_sender.is_empty()
-                && self.served.vm.port.ring.is_empty();
+                && self.served.vm.ring().is_empty();
             engine_waits = if is_quiet { engine_waits + 1 } else { 0 };
             if engine_waits > 1 {
                 self.pass_time();

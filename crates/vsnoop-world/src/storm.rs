@@ -20,6 +20,8 @@ const PATIENCE_MS: u64 = 900_000;
 
 /// One storm in eight has several senders behind a last hop, and incast control.
 const INCAST: u32 = 8;
+/// In one storm in this many the VM moves to another port of the bridge.
+const MOVE: u32 = 8;
 
 fn one_in(rng: &mut Rng, many: u32) -> bool {
     rng.u32(0..many) == 0
@@ -182,6 +184,11 @@ pub fn scenario(kind: Kind, seed: u64) -> Scenario {
             connection.start_ms = rng.u64(0..20);
             connection.abort = None;
         }
+    }
+    // Last, so that the other storms stay as they are.
+    if one_in(rng, MOVE) {
+        machine.acts.push((rng.u64(1..400), Act::Move));
+        machine.acts.sort_by_key(|(at, _)| *at);
     }
     Scenario {
         seed,

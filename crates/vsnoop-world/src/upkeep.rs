@@ -13,6 +13,7 @@ use vsnoop_upkeep::repeat::RstRepeats;
 use vsnoop_upkeep::reset::{Way, reset, send};
 use vsnoop_upkeep::{Connections, Place, drain};
 
+use crate::away;
 use crate::frame::Frame;
 use crate::host::{Vm, bytes_of, tell};
 use crate::kernel::SimulatedPort;
@@ -88,6 +89,10 @@ impl Connections for Vm {
         let way = match place {
             Place::ToVm => inject_way::INJECT_TO_VM,
             Place::FromVm => inject_way::INJECT_TO_SENDER,
+            Place::OutOf(away::PORT) => {
+                self.away.ring.push_back(Frame::new(frame.to_vec()));
+                return Ok(());
+            }
             Place::OutOf(_) | Place::InBy(_) | Place::Routed => {
                 unreachable!("no tap here is without a reader")
             }
@@ -120,7 +125,8 @@ impl Vm {
             }
         }
         for (key, flow) in self.upkeep.rst_repeats.due(&flows, now) {
-            send(self, &key, &flow, Place::ToVm, Way::Tap);
+            let to_vm = self.way_to_vm();
+            send(self, &key, &flow, to_vm, Way::Tap);
         }
         let engine_ns = self.state().engine_ns;
         let silent_ns = self.upkeep.silence.look(engine_ns, now);
@@ -183,7 +189,8 @@ impl Vm {
     fn send_rsts(&mut self) {
         let holds = self.holds();
         for (key, flow) in rsts_to_send(Vm::flows(self), |number| holds.read(number), self.now) {
-            send(self, &key, &flow, Place::ToVm, Way::Tap);
+            let to_vm = self.way_to_vm();
+            send(self, &key, &flow, to_vm, Way::Tap);
         }
     }
 

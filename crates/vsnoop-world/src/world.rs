@@ -481,6 +481,9 @@ impl World {
         let frame =
             wire::other_syn_ack(self.rng.u32(..), connection.sender.cfg.iss, &connection.path);
         let vm = &mut self.machines[connection.vm].served.vm;
+        if vm.away.has_moved {
+            return vm.away.send(frame);
+        }
         vm.port.now = self.now;
         vm.port.from_vm(frame, &mut |_, _| {});
     }
@@ -524,6 +527,9 @@ impl World {
         if self.sc.seed.is_multiple_of(3) {
             frame.linear = self.rng.u32(14..=frame.bytes.len() as u32);
         }
+        if vm.away.has_moved {
+            return vm.arrives_elsewhere(c, frame);
+        }
         vm.port.comes_in(&mut frame);
         let fate = vm.egress(frame);
         vm.note(|| format!("{c}  to_vm: {fate:?}"));
@@ -548,7 +554,7 @@ impl World {
                     attach_settings(&mut machine.served, sc);
                     machine.served.vm.port.attached = true;
                     // What the sender was shown before is the VM's affair.
-                    let keeps_order = sc.fortune.races == 0;
+                    let keeps_order = sc.fortune.races == 0 && !machine.served.vm.away.has_moved;
                     for c in self.connections.iter_mut().filter(|c| c.vm == m) {
                         c.told = Told { keeps_its_edge: keeps_order, ..Told::default() };
                     }
@@ -565,6 +571,13 @@ impl World {
             }
             Act::HasNoMemory | Act::HasMemory => {
                 machine.served.vm.guest.has_memory(self.now, act == Act::HasMemory);
+            }
+            Act::Move => {
+                machine.served.vm.away.has_moved = true;
+                // The sender sees the VM's own windows, too.
+                for c in self.connections.iter_mut().filter(|c| c.vm == m) {
+                    c.told.keeps_its_edge = false;
+                }
             }
             Act::Resume => machine.served.vm.policy().run = port_run::PORT_ACCELERATE,
             Act::Pause => machine.served.vm.policy().run = port_run::PORT_PAUSED,
@@ -620,6 +633,9 @@ impl World {
             while let Some(frame) = self.machines[m].served.vm.port.to_host.pop_front() {
                 self.leaves(m, frame);
             }
+            while let Some(frame) = self.machines[m].served.vm.away.sent.pop_front() {
+                self.leaves_elsewhere(m, &frame);
+            }
             self.wake(m);
         }
         for c in 0..self.connections.len() {
@@ -666,6 +682,15 @@ impl World {
         self.travel(c, s, false);
     }
 
+    /// The same by another port than the tap: nothing of it is the host's.
+    fn leaves_elsewhere(&mut self, m: usize, frame: &Frame) {
+        let Some(c) = self.machines[m].served.vm.connection(&frame.bytes, false) else { return };
+        self.note(|| format!("{c}  by the other port > {}", described(frame)));
+        if let Some(s) = wire::decode(frame) {
+            self.travel(c, s, false);
+        }
+    }
+
     fn travel(&mut self, c: usize, s: Seg, to_vm: bool) {
         if !to_vm && s.has(SYN) && std::mem::take(&mut self.connections[c].loses_syn_ack) {
             return self.note(|| format!("{c}  the network loses {}", brief(&s)));
@@ -687,7 +712,7 @@ impl World {
     fn wake(&mut self, m: usize) {
         let machine = &mut self.machines[m];
         let vm = &mut machine.served.vm;
-        if !vm.port.ring.is_empty() && machine.poll_at == u64::MAX {
+        if !vm.ring().is_empty() && machine.poll_at == u64::MAX {
             machine.poll_at = self.now + vm.rng.u64(1_000..60_000);
             self.events.at(machine.poll_at, Event::VmPoll(m));
         }

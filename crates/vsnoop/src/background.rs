@@ -75,8 +75,29 @@ const START: Duration = Duration::from_secs(1);
 const TRIES: u32 = 10;
 const TRY_AGAIN: Duration = Duration::from_millis(7);
 
+/// How long helper and engine run without a port, in case another one comes.
+const LINGER: Duration = Duration::from_secs(2);
+
 /// The BPF file system, with the ports that an engine looks after.
 const PORTS: &str = "/sys/fs/bpf";
+
+/// Time since a look found ports. A look may take long, on a busy host: this time is not one
+/// without ports.
+#[derive(Debug, Default)]
+pub struct Linger {
+    since: Option<Instant>,
+}
+
+impl Linger {
+    /// Takes what a look that has ended at `now` has found; returns whether the process may end.
+    pub fn is_over(&mut self, are_ports: bool, now: Instant) -> bool {
+        if are_ports {
+            self.since = None;
+            return false;
+        }
+        now.duration_since(*self.since.get_or_insert(now)) > LINGER
+    }
+}
 
 /// Held by a process while it works.
 pub struct Instance {
@@ -267,6 +288,18 @@ mod tests {
     };
 
     use super::*;
+
+    #[test]
+    fn a_look_that_takes_long_does_not_end_a_process_with_ports() {
+        let (mut linger, start) = (Linger::default(), Instant::now());
+        let at = |ms: u64| start + Duration::from_millis(ms);
+        assert!(!linger.is_over(true, at(0)));
+        assert!(!linger.is_over(true, at(5000)));
+        // Its ports are gone, which the next look found late.
+        assert!(!linger.is_over(false, at(9000)));
+        assert!(!linger.is_over(false, at(11_000)));
+        assert!(linger.is_over(false, at(11_001)));
+    }
 
     #[test]
     fn helper_and_engine_load_no_program_and_enter_network_namespaces_only() {

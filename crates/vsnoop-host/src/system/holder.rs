@@ -3,8 +3,8 @@
 //! Others may hold it as well: management software that opened the tap and passed it on,
 //! systemd-networkd with `KeepCarrier=`, the starter of a monitor. They have the same descriptor
 //! and do not read it. So the processes are compared by what is known of them ([`Evidence`]): one
-//! with vCPUs, else one that waits for the tap's frames, else one with the name of a monitor; the
-//! lowest process id decides between equals.
+//! with vCPUs, else one that waits for the tap's frames, else one with an io_uring, by which it may
+//! read them, else one with the name of a monitor; the lowest process id decides between equals.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -59,6 +59,8 @@ pub struct Evidence {
     /// It waits for the tap's frames, or did when it was stopped. Not asked of the only process
     /// that holds a tap, nor of one with vCPUs.
     pub reads: bool,
+    /// It has an io_uring: whether it reads the tap by that is not known. Asked as `reads` is.
+    pub has_io_uring: bool,
     /// It is called like a monitor.
     pub is_named: bool,
 }
@@ -95,6 +97,7 @@ impl Holder {
         let evidence = Evidence {
             has_vcpus: vcpu::has_any(pid) || has_kvm(pid),
             reads: false,
+            has_io_uring: false,
             is_named: is_named(&process.name, &arguments),
         };
         let is_link = is_link(&process.name, &arguments);
@@ -149,6 +152,7 @@ impl Processes {
                 let waited_for =
                     self.waited_for.entry(pid).or_insert_with(|| reader::waited_for(pid));
                 holder.evidence.reads = descriptors.iter().any(|fd| waited_for.contains(fd));
+                holder.evidence.has_io_uring = reader::has_io_uring(pid);
             }
             Some(holder)
         };
@@ -211,6 +215,9 @@ mod tests {
         assert_eq!(best(&[nothing, named, reads, vcpus]), 4);
         assert_eq!(best(&[vcpus, Evidence { is_named: true, ..reads }]), 1);
         assert_eq!(best(&[named, reads]), 2, "the starter of a monitor has its name");
+        let uring = Evidence { has_io_uring: true, ..nothing };
+        assert_eq!(best(&[named, nothing, uring]), 3, "who holds the tap for it has none");
+        assert_eq!(best(&[uring, reads]), 2, "it may use it for something else");
         assert_eq!(best(&[nothing, named, named]), 2);
         assert_eq!(best(&[nothing, nothing]), 1, "the lowest process id");
     }

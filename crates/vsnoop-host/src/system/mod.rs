@@ -3,6 +3,7 @@
 //! groups. Nothing here
 //! depends on early acknowledgement.
 
+pub mod bridge;
 pub mod cgroup;
 pub mod clock;
 pub mod foreign;

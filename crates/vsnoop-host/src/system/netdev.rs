@@ -4,8 +4,6 @@
 //! For other devices it says less, and an early ACK could acknowledge a segment that is lost.
 
 pub use vsnoop_netdev::Device;
-use vsnoop_netdev::fdb;
-pub use vsnoop_netdev::fdb::Place;
 
 use crate::error::{Error, Result, Unfit, unfit};
 
@@ -80,11 +78,6 @@ pub fn bridge_of(device: &Device) -> Result<u32> {
     let Some(index) = device.master else { return Ok(0) };
     let master = find_index(index)?.filter(|master| master.kind == "bridge");
     Ok(master.map_or(0, |bridge| bridge.index))
-}
-
-/// Where the bridge with this index sends frames for an address; `None` if it does not know.
-pub fn find_in_bridge(bridge: u32, address: [u8; 6]) -> Result<Option<Place>> {
-    Ok(fdb::find(bridge, address)?)
 }
 
 #[cfg(test)]

@@ -3,7 +3,10 @@
 //! The kernel does not count the readers of a tap. A process that reads one waits for it most of
 //! the time, and then /proc tells for what: an epoll's fdinfo lists its descriptors, and
 //! `/proc/PID/task/TID/syscall` has the system call in which a thread waits. Both keep saying so
-//! while the process is stopped. A process that is busy, or waits in io_uring, is not recognised.
+//! while the process is stopped. A process that is busy is not recognised.
+//!
+//! Of an io_uring the kernel does not tell which descriptors it reads: that a process has one is
+//! all that is known ([`has_io_uring`]).
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -27,6 +30,13 @@ pub fn waited_for(pid: i32) -> HashSet<i32> {
         found.extend(of_thread(pid, tid));
     }
     found
+}
+
+/// Has the process an io_uring, by which it may read?
+pub fn has_io_uring(pid: i32) -> bool {
+    numbers_of_descriptors(pid)
+        .filter_map(|fd| fs::read_link(format!("/proc/{pid}/fd/{fd}")).ok())
+        .any(|target| target.to_str() == Some("anon_inode:[io_uring]"))
 }
 
 /// Lines of an epoll's fdinfo: `tfd:        5 events:       19 data: ...`, in hexadecimal but for
@@ -111,7 +121,7 @@ fn of_select(bytes: &[u8]) -> Vec<i32> {
 #[cfg(test)]
 mod tests {
     use std::io::Read;
-    use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+    use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
     use std::os::unix::net::UnixStream;
     use std::time::{Duration, Instant};
 
@@ -197,5 +207,25 @@ mod tests {
         assert!(reads(near.as_raw_fd()));
         drop(epoll);
         assert!(!reads(near.as_raw_fd()));
+    }
+
+    #[test]
+    fn a_process_with_an_io_uring_is_known() {
+        let pid = std::process::id() as i32;
+        assert!(!has_io_uring(pid));
+        // struct io_uring_params, of which all is zero.
+        let mut parameters = [0_u64; 15];
+        // SAFETY: writes no more than the structure, which has 120 bytes.
+        let fd = unsafe { libc::syscall(libc::SYS_io_uring_setup, 1, parameters.as_mut_ptr()) };
+        if fd < 0 {
+            let error = std::io::Error::last_os_error();
+            eprintln!("skipped: this kernel makes no io_uring: {error}");
+            return;
+        }
+        // SAFETY: a new descriptor, owned by this value alone.
+        let ring = unsafe { OwnedFd::from_raw_fd(fd as i32) };
+        assert!(has_io_uring(pid));
+        drop(ring);
+        assert!(!has_io_uring(pid));
     }
 }

@@ -60,6 +60,7 @@ const NOTHING: Budget = Budget {
     helper_kills: 0,
     other_syn_acks: 0,
     roll_backs: 0,
+    moves: 0,
     times: 1,
 };
 
@@ -115,6 +116,15 @@ fn a_vm_that_is_rolled_back_at_any_time() {
     let found = part("roll-back", Setting { budget, window: 1, segments: 3, ..PLAIN });
     assert!(found.holding > 0 && found.resets > 0, "nothing was ever given up");
     whole("roll-back, whole", Setting { budget, ..PLAIN });
+}
+
+#[test]
+fn a_vm_that_moves_to_another_port() {
+    let budget = Budget { moves: 1, ..NOTHING };
+    let found = part("move", Setting { budget, window: 2, segments: 4, ..PLAIN });
+    assert!(found.holding > 0, "nothing was ever held");
+    assert_eq!(found.resets, 0);
+    whole("move, whole", Setting { budget, ..PLAIN });
 }
 
 #[test]

@@ -14,7 +14,7 @@ use vsnoop_hold::Sent;
 use vsnoop_host::system::offload;
 
 /// As in bpf/reply.h: the hook passes the frame, with the sender's latest ACK and window.
-const MARK_ENGINE: u32 = 0x5e30_0000;
+pub const MARK_ENGINE: u32 = 0x5e30_0000;
 /// The socket refuses frames beyond this; the tap's ring has its own limit.
 const SEND_BUFFER: c_int = 64 << 20;
 

@@ -30,7 +30,7 @@ use vsnoop_host::priority::Priority;
 use vsnoop_host::system::headroom;
 use vsnoop_host::system::netns::Netns;
 
-use crate::background::{self, Instance, Role};
+use crate::background::{self, Instance, Linger, Role};
 use crate::cli;
 use crate::error::unfit;
 use crate::helper;
@@ -47,8 +47,6 @@ const REFILL: Duration = Duration::from_millis(10);
 const DISCOVERY: Duration = Duration::from_millis(1000);
 /// How long a command that attaches waits for the engine.
 const START: Duration = Duration::from_secs(2);
-/// How long it runs without a port.
-const LINGER: Duration = Duration::from_secs(2);
 /// CPU time at real-time priority in each [`TICK`]: a VM that runs, and is short of data, gives its
 /// core up. The kernel does as much within an interrupt when the VM waits for the sender itself.
 const BUDGET: Duration = Duration::from_millis(25);
@@ -120,7 +118,7 @@ impl Engine {
     fn work(&mut self, interrupt: &Interrupt, mut priority: Priority) -> Result<()> {
         let mut discover_at = Instant::now();
         let mut tick_at = Instant::now();
-        let mut last_port_at = Instant::now();
+        let mut linger = Linger::default();
         let mut events = [EpollEvent::empty(); 64];
         while !interrupt.is_set() {
             let now = Instant::now();
@@ -130,10 +128,7 @@ impl Engine {
                 self.discover();
                 helper::restart_if_needed();
                 background::reap_children();
-                if !self.ports.is_empty() {
-                    last_port_at = now;
-                }
-                if last_port_at.elapsed() > LINGER {
+                if linger.is_over(!self.ports.is_empty(), Instant::now()) {
                     return Ok(());
                 }
             }
@@ -231,8 +226,10 @@ impl Engine {
     fn open(&self, attached: Attached) -> Result<Option<EnginePort>> {
         let Some(memory) = HoldMaps::open(&attached.port)? else { return Ok(None) };
         let name = attached.name.clone();
-        let port = EnginePort::new(attached, memory, &self.reserve)
+        let mut port = EnginePort::new(attached, memory, &self.reserve)
             .with_context(|| format!("port {name}: what it holds cannot be handed over"))?;
+        // Hears announcements from now on.
+        port.follow_vms();
         let event = EpollEvent::new(EpollFlags::EPOLLIN, 0);
         // The kernel removes it when the port is closed.
         self.epoll.add(port.doorbell(), event).context("listen to a doorbell")?;

@@ -1,13 +1,16 @@
-//! VMs that are behind another port of the tap's bridge: the bond of a guest has failed over, or
-//! another VM has taken the Ethernet address.
+//! VMs that are behind another port of the tap's bridge, or whose IP address another VM has taken
+//! (vsnoop_upkeep::moves decides).
 //!
 //! Once a second the engine asks the bridge where it has learned the addresses of VMs that have
-//! bytes to acknowledge. If that is another port, frames leave by it. What the VM sends there is
-//! shown to the hook of the tap, without payload: record and hold follow the VM as before. Bytes of
-//! a VM that is not heard there are given up ([`PATIENCE`]).
+//! bytes to acknowledge. If that is another port, frames leave by it. What the VM and its senders
+//! send there is shown to the hooks of the tap, without payload: record and hold follow both as
+//! before. On a bridge that filters VLANs, whose tags frames would need at that port, the VM is not
+//! followed.
+//!
+//! A socket on the bridge hears who announces the IP address of such a VM.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use vsnoop_bpf::types::{SLAB_HOLDS, flow, flow_key, reset_reason};
@@ -15,47 +18,48 @@ use vsnoop_bpf::{HoldMaps, Hook, OpenHook};
 use vsnoop_host::error;
 use vsnoop_host::ports::Attached;
 use vsnoop_host::reset::reset;
-use vsnoop_host::system::netdev::{self, Place};
+use vsnoop_host::system::bridge::{Place, TapBridge};
+use vsnoop_host::system::clock::monotonic_ns;
 use vsnoop_host::system::netns::Netns;
+use vsnoop_upkeep::moves::{Announcement, Elsewhere, Mac, Moves, Takeovers, VmRoute};
 use vsnoop_upkeep::outstanding_bytes;
 
 use super::device::Device;
-use super::ear::Ear;
+use super::ear::{Ear, Heard};
 
-/// An Ethernet address.
-type Mac = [u8; 6];
-
-/// A VM with bytes to acknowledge that is not heard for this time is given up: TCP would have sent
-/// them again several times.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// Holds that one look reads, and addresses that it asks the bridge for, at most.
+/// Holds that one look reads, beside those of the last group, and asks the bridge about.
 const HOLDS: usize = 64;
-const ADDRESSES: usize = 8;
 
-/// The VMs of one tap that are behind other ports.
+/// The VMs of one tap that are elsewhere.
 #[derive(Default)]
 pub struct MovedVms {
-    by_mac: BTreeMap<Mac, Moved>,
+    moves: Moves,
+    takeovers: Takeovers,
+    /// The ways to VMs behind other ports, by port.
+    devices: BTreeMap<u32, Device>,
+    heard: BTreeMap<Mac, HeardVm>,
+    /// Hears announcements at this bridge.
+    announcements: Option<(u32, Ear)>,
     /// The group of holds that the next look begins with.
     first_group: u32,
 }
 
-struct Moved {
-    ifindex: u32,
-    device: Device,
+/// What a VM and its senders send at another port.
+struct HeardVm {
+    port: u32,
     ear: Ear,
-    hook: OpenHook,
-    heard: Instant,
+    from_vm: OpenHook,
+    to_vm: OpenHook,
 }
 
 impl MovedVms {
-    /// The way to the VM with this address; `None`: the tap.
-    pub fn device(&self, mac: &[u8]) -> Option<&Device> {
-        self.by_mac.iter().find(|(moved, _)| moved[..] == *mac).map(|(_, moved)| &moved.device)
+    /// The way to the VM to which these frames go; `None`: the tap.
+    pub fn device(&self, mac: &[u8], next_hop: &[u8]) -> Option<&Device> {
+        self.devices.get(&self.moves.port(mac, next_hop)?)
     }
 
     pub fn are_any(&self) -> bool {
-        !self.by_mac.is_empty()
+        self.moves.are_any()
     }
 
     /// Asks where VMs are, and gives up what is lost.
@@ -67,79 +71,93 @@ impl MovedVms {
     ) -> Result<()> {
         let meta = attached.port.meta()?;
         let Some(netns) = netns.filter(|_| meta.bridge != 0) else { return Ok(()) };
-        let macs = self.waiting(memory);
-        self.by_mac.retain(|mac, _| macs.contains(mac));
-        if macs.is_empty() {
+        let announced = self.take_announcements(meta.bridge, netns)?;
+        let (waiting, are_all) = self.waiting(memory);
+        if waiting.is_empty() && !self.moves.are_any() && !self.takeovers.are_any() {
             return Ok(());
         }
-        let places = netns.run(|| {
-            let place = |mac| Ok((mac, netdev::find_in_bridge(meta.bridge, mac)?));
-            macs.into_iter().map(place).collect::<error::Result<Vec<_>>>()
-        })?;
-        for (mac, place) in places {
-            match place {
-                Some(Place::Port(index)) if index != meta.ifindex => {
-                    self.follow(mac, index, attached, netns)?;
+        let Some(bridge) = netns.run(|| TapBridge::of(&meta))? else { return Ok(()) };
+        let route = |(key, next_hop): (flow_key, Mac)| {
+            let vlan = bridge.vlan(&key);
+            VmRoute { mac: key.vm_mac, vlan, next_hop }
+        };
+        let mut waiting: BTreeSet<_> = waiting.into_iter().map(route).collect();
+        if are_all {
+            self.moves.keep(&waiting);
+        } else {
+            // Those that are known stay so until another look.
+            waiting.extend(self.moves.routes());
+        }
+        let now_ns = monotonic_ns()?;
+        self.notice_takeovers(attached, netns, &bridge, &announced, now_ns)?;
+        let place = |route: VmRoute| Ok((route, elsewhere(&bridge, &route)?));
+        let places: error::Result<Vec<_>> = netns.run(|| waiting.into_iter().map(place).collect());
+        for (route, found) in places? {
+            match found {
+                Found::Elsewhere(to) if self.moves.found(route, Some(to), now_ns) => {
+                    say(attached, to);
                 }
-                Some(_) => {
-                    self.by_mac.remove(&mac);
-                }
-                // The bridge has forgotten it.
-                None => {}
+                Found::AtTap => drop(self.moves.found(route, None, now_ns)),
+                Found::Elsewhere(_) | Found::Nowhere => {}
             }
         }
-        self.give_up(attached, netns)
+        self.follow(attached, netns)?;
+        self.give_up(attached, netns, &bridge, now_ns)
     }
 
-    /// Addresses of VMs that have bytes to acknowledge.
-    fn waiting(&mut self, memory: &HoldMaps) -> BTreeSet<Mac> {
+    /// Connections with bytes to acknowledge, and their next hops; and whether these are all.
+    fn waiting(&mut self, memory: &HoldMaps) -> (Vec<(flow_key, Mac)>, bool) {
         let groups = memory.hold_count() / SLAB_HOLDS;
-        let (mut macs, mut read) = (BTreeSet::new(), 0);
+        let mut found = Vec::new();
         for at in 0..groups {
             let group = (self.first_group + at) % groups;
             let busy = memory.busy(group);
             for bit in (0..SLAB_HOLDS).filter(|bit| busy & (1 << bit) != 0) {
-                macs.insert(memory.read(group * SLAB_HOLDS + bit + 1).key.vm_mac);
-                read += 1;
+                let hold = memory.read(group * SLAB_HOLDS + bit + 1);
+                found.push((hold.key, hold.next_hop));
             }
-            if read >= HOLDS || macs.len() >= ADDRESSES {
+            if found.len() >= HOLDS {
                 self.first_group = group + 1;
-                // Those that are known stay so until another look.
-                macs.extend(self.by_mac.keys());
-                break;
+                return (found, at + 1 == groups);
             }
         }
-        macs
+        (found, true)
     }
 
-    fn follow(&mut self, mac: Mac, index: u32, attached: &Attached, netns: &Netns) -> Result<()> {
-        if self.by_mac.get(&mac).is_some_and(|moved| moved.ifindex == index) {
-            return Ok(());
+    /// Opens the ways to VMs that are followed, and closes the others.
+    fn follow(&mut self, attached: &Attached, netns: &Netns) -> Result<()> {
+        let followed = self.moves.followed();
+        self.devices.retain(|port, _| followed.values().any(|followed| followed == port));
+        self.heard.retain(|mac, heard| followed.get(mac) == Some(&heard.port));
+        for (mac, port) in followed {
+            if let Entry::Vacant(entry) = self.devices.entry(port) {
+                entry.insert(netns.run(|| Ok::<_, error::Error>(Device::open(port)))??);
+            }
+            if let Entry::Vacant(entry) = self.heard.entry(mac) {
+                let from_vm = attached.port.open_hook(Hook::FromVm)?;
+                let to_vm = attached.port.open_hook(Hook::ToVm)?;
+                let ear = netns.run(|| Ok::<_, error::Error>(Ear::of_vm(port, mac)))??;
+                entry.insert(HeardVm { port, ear, from_vm, to_vm });
+            }
         }
-        let hook = attached.port.open_hook(Hook::FromVm)?;
-        let (device, ear) =
-            netns.run(|| Ok::<_, error::Error>((Device::open(index), Ear::open(index, mac))))?;
-        let (device, ear) = (device?, ear?);
-        let moved = Moved { ifindex: index, device, ear, hook, heard: Instant::now() };
-        self.by_mac.insert(mac, moved);
-        tracing::warn!(
-            "port {}: its VM is behind another port of the bridge now (interface {index}): what is \
-             held goes there",
-            attached.name
-        );
         Ok(())
     }
 
-    /// Shows the hook what VMs have sent.
+    /// Shows the hooks what VMs and their senders have sent.
     pub fn hear(&mut self, netns: Option<&Netns>) -> Result<()> {
-        for moved in self.by_mac.values_mut() {
-            let heard = moved.ear.take();
+        for (mac, vm) in &mut self.heard {
+            let heard = vm.ear.take_acks();
             let Some(netns) = netns.filter(|_| !heard.is_empty()) else { continue };
-            moved.heard = Instant::now();
-            let hook = &moved.hook;
+            if heard.iter().any(|heard| matches!(heard, Heard::OfVm(_))) {
+                self.moves.heard(*mac, monotonic_ns()?);
+            }
+            let (from_vm, to_vm) = (&vm.from_vm, &vm.to_vm);
             netns.run(|| {
                 for segment in &heard {
-                    hook.run(segment, 1)?;
+                    match segment {
+                        Heard::OfVm(ack) => from_vm.run(ack, 1)?,
+                        Heard::OfSender(ack) => to_vm.run(ack, 1)?,
+                    };
                 }
                 Ok::<_, error::Error>(())
             })?;
@@ -147,26 +165,109 @@ impl MovedVms {
         Ok(())
     }
 
-    fn give_up(&mut self, attached: &Attached, netns: &Netns) -> Result<()> {
-        for (mac, moved) in &mut self.by_mac {
-            if moved.heard.elapsed() < PATIENCE {
-                continue;
-            }
-            moved.heard = Instant::now();
-            let is_lost =
-                |(key, flow): &&(flow_key, flow)| key.vm_mac == *mac && outstanding_bytes(flow) > 0;
-            let flows = attached.port.flows()?;
-            for (key, flow) in flows.iter().filter(is_lost) {
-                let why = reset_reason::RESET_MOVED;
-                if reset(&attached.port, Some(netns), key, flow, why)? {
-                    tracing::warn!(
-                        "port {}: a connection was reset: its VM is behind another port of the \
-                         bridge, and does not answer",
-                        attached.name
-                    );
-                }
+    /// Takes what was announced at this bridge since the last look.
+    fn take_announcements(&mut self, bridge: u32, netns: &Netns) -> Result<Vec<Announcement>> {
+        if self.announcements.as_ref().is_none_or(|(at, _)| *at != bridge) {
+            let ear = netns.run(|| Ok::<_, error::Error>(Ear::of_announcements(bridge)))??;
+            self.announcements = Some((bridge, ear));
+        }
+        Ok(self.announcements.as_mut().map_or(Vec::new(), |(_, ear)| ear.take_announcements()))
+    }
+
+    /// Notes who announces the address of a VM with bytes to acknowledge, not behind the tap.
+    fn notice_takeovers(
+        &mut self,
+        attached: &Attached,
+        netns: &Netns,
+        bridge: &TapBridge,
+        announced: &[Announcement],
+        now_ns: u64,
+    ) -> Result<()> {
+        if announced.is_empty() {
+            return Ok(());
+        }
+        let flows = attached.port.flows()?;
+        for announced in announced.iter().filter(|heard| Takeovers::concerns(heard, &flows)) {
+            let vlans: BTreeSet<_> = flows
+                .iter()
+                .filter(|(key, _)| key.vm_addr == announced.address)
+                .map(|(key, _)| bridge.vlan(key))
+                .collect();
+            let is_behind_tap = |vlan| bridge.is_behind_tap(announced.mac, vlan);
+            let behind: error::Result<Vec<bool>> =
+                netns.run(|| vlans.into_iter().map(is_behind_tap).collect());
+            if !behind?.contains(&true) {
+                self.takeovers.announced(announced, &flows, now_ns);
             }
         }
         Ok(())
     }
+
+    fn give_up(
+        &mut self,
+        attached: &Attached,
+        netns: &Netns,
+        bridge: &TapBridge,
+        now_ns: u64,
+    ) -> Result<()> {
+        let lost = self.moves.lost(now_ns);
+        if lost.is_empty() && !self.takeovers.are_any() {
+            return Ok(());
+        }
+        let flows = attached.port.flows()?;
+        let is_lost = |(key, flow): &&(flow_key, flow)| {
+            let (mac, vlan, next_hop) = (key.vm_mac, bridge.vlan(key), flow.next_hop);
+            outstanding_bytes(flow) > 0 && lost.contains(&VmRoute { mac, vlan, next_hop })
+        };
+        let moved = flows.iter().filter(is_lost).copied().collect::<Vec<_>>();
+        let why = "its VM is behind another port of the bridge, and does not answer";
+        reset_all(attached, netns, &moved, why)?;
+        let taken = self.takeovers.lost(&flows, now_ns);
+        reset_all(
+            attached,
+            netns,
+            &taken,
+            "another VM has taken its address, and its own is silent",
+        )
+    }
+}
+
+fn reset_all(
+    attached: &Attached,
+    netns: &Netns,
+    flows: &[(flow_key, flow)],
+    why: &str,
+) -> Result<()> {
+    for (key, flow) in flows {
+        if reset(&attached.port, Some(netns), key, flow, reset_reason::RESET_MOVED)? {
+            tracing::warn!("port {}: a connection was reset: {why}", attached.name);
+        }
+    }
+    Ok(())
+}
+
+fn say(attached: &Attached, to: Elsewhere) {
+    let what = if to.can_follow { "goes there" } else { "cannot follow it" };
+    tracing::warn!(
+        "port {}: its VM is behind another port of the bridge now (interface {}): what is held {what}",
+        attached.name,
+        to.port
+    );
+}
+
+enum Found {
+    AtTap,
+    Elsewhere(Elsewhere),
+    /// The bridge has forgotten it.
+    Nowhere,
+}
+
+fn elsewhere(bridge: &TapBridge, route: &VmRoute) -> error::Result<Found> {
+    if let Some(port) = bridge.other_port(route.mac, route.vlan)? {
+        let sender = bridge.find(route.next_hop, route.vlan)?;
+        let can_follow = !bridge.filters_vlans && sender != Some(Place::Port(port));
+        return Ok(Found::Elsewhere(Elsewhere { port, can_follow }));
+    }
+    let is_known = bridge.find(route.mac, route.vlan)?.is_some();
+    Ok(if is_known { Found::AtTap } else { Found::Nowhere })
 }

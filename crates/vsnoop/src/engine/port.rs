@@ -279,8 +279,9 @@ impl vsnoop_hold::Device for Surroundings {
             parts.push(Part::at(start.wrapping_add(slice.offset as usize), slice.len as usize));
         }
         // Behind the virtio_net_hdr.
-        let to = headers.get(VNET_HEADER_BYTES..VNET_HEADER_BYTES + 6).unwrap_or_default();
-        let device = self.moved.device(to).unwrap_or(&self.device);
+        let macs = headers.get(VNET_HEADER_BYTES..VNET_HEADER_BYTES + 12).unwrap_or(&[0; 12]);
+        let (to, from) = macs.split_at(6);
+        let device = self.moved.device(to, from).unwrap_or(&self.device);
         match device.send(&parts) {
             Ok(sent) => {
                 self.trouble = None;
@@ -304,7 +305,9 @@ impl Clock for Surroundings {
     fn run_time(&mut self) -> RunTime {
         let elapsed = self.looked_at.elapsed();
         self.looked_at = Instant::now();
-        self.vm.run_time(elapsed)
+        let ran = self.vm.run_time(elapsed);
+        // Neither the tap's ring nor its reader says what a VM elsewhere has read.
+        if self.moved.are_any() { RunTime::wall(elapsed) } else { ran }
     }
 
     fn forget_run_time(&mut self) {

@@ -32,18 +32,18 @@ use anyhow::Result;
 use vsnoop_host::error::Unfit;
 use vsnoop_host::ports;
 use vsnoop_host::priority::Priority;
+use vsnoop_host::system::clock;
 use vsnoop_upkeep::LOOK_NS;
 
-use crate::background::{self, Instance, Role};
+use crate::background::{self, Instance, Linger, Role};
 use crate::cli;
 use crate::error::unfit;
 use monitor::Monitor;
 
 /// Interval of looks at the flows.
 const PERIOD: Duration = Duration::from_nanos(LOOK_NS);
-/// How long the helper runs without a port, in case another one comes.
-const LINGER: Duration = Duration::from_secs(2);
-/// With very many flows a look takes long: it may take 1/CPU_PART of a CPU.
+/// With very many flows a look takes long: it may take 1/CPU_PART of a CPU. The time that it waits
+/// for one, on a busy host, does not count.
 const CPU_PART: u32 = 10;
 /// CPU time at real-time priority in each period; a longer look continues at ordinary priority.
 const BUDGET: Duration = Duration::from_millis(25);
@@ -62,30 +62,30 @@ pub fn run(arguments: &cli::Helper) -> Result<u8> {
     let mut priority = Priority::take(BUDGET);
     tracing::info!("helper started");
     let mut monitor = Monitor::default();
-    let mut last_port_at = Instant::now();
+    let mut linger = Linger::default();
     while !interrupt.is_set() {
-        let start = Instant::now();
+        let (start, cpu_start) = (Instant::now(), clock::cpu_time());
         priority.renew();
         background::reap_children();
-        match monitor.look() {
-            Ok(0) => {}
-            Ok(_) => last_port_at = start,
-            Err(error) => tracing::warn!("{error:#}"),
+        if let Err(error) = monitor.look() {
+            tracing::warn!("{error:#}");
         }
-        if last_port_at.elapsed() > LINGER {
+        if linger.is_over(monitor.has_ports(), Instant::now()) {
             // Without the lock a command that attaches now starts a helper of its own; one that
             // attached before found the lock taken, so look once more.
             drop(instance);
-            if monitor.look().unwrap_or(0) == 0 {
+            let _ = monitor.look();
+            if !monitor.has_ports() {
                 break;
             }
             match Instance::take(Role::Helper)? {
                 Some(again) => instance = again,
                 None => break,
             }
-            last_port_at = start;
+            linger = Linger::default();
         }
-        let next = start + PERIOD.max(start.elapsed() * CPU_PART);
+        let busy = clock::cpu_time().saturating_sub(cpu_start);
+        let next = start + PERIOD.max(busy * CPU_PART);
         while let Some(pause) = monitor.open_windows()
             && Instant::now() + pause < next
             && !interrupt.is_set()

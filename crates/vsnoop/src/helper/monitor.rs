@@ -37,6 +37,8 @@ pub struct Monitor {
     /// Ports whose pins another program has removed.
     orphans: Vec<(Attached, WatchedHold, Orphan)>,
     ingress: Follower,
+    /// What killed commands have begun, and a running one may still complete.
+    cut_short: usize,
     /// Index of the port that is served first.
     first_served: usize,
 }
@@ -63,11 +65,15 @@ struct Watched {
 }
 
 impl Monitor {
-    /// Looks at every port once. Returns their number.
-    pub fn look(&mut self) -> Result<usize> {
+    /// Are there ports to look after, as the last look that succeeded has found?
+    pub fn has_ports(&self) -> bool {
+        !self.watched.is_empty() || !self.orphans.is_empty() || self.cut_short > 0
+    }
+
+    /// Looks at every port once.
+    pub fn look(&mut self) -> Result<()> {
         let inventory = ports::inventory()?;
         let mut earlier = std::mem::take(&mut self.watched);
-        let mut count = 0;
         for attached in inventory.ports {
             let key = (attached.meta.netns, attached.meta.ifindex, attached.port.id());
             let name = attached.name.clone();
@@ -78,7 +84,6 @@ impl Monitor {
                 }
                 continue;
             }
-            count += 1;
             let mut watched = earlier.remove(&key).unwrap_or_default();
             // A port that is just being detached is skipped.
             if let Err(error) = watched.look(&attached) {
@@ -92,13 +97,13 @@ impl Monitor {
             let netns = attached.netns();
             !held.read_without_pins(|read| orphan.look(attached, netns.as_ref(), read))
         });
-        count += self.orphans.len();
         self.engines.look(self.watched.values().filter_map(|watched| watched.held.engine_ns()));
         if let Err(error) = incast::sweep_if_idle().and_then(|()| self.ingress.look()) {
             tracing::warn!("uplinks: {}", with_causes(&error));
         }
         let cut_short = finish_what_was_cut_short();
-        Ok(count + cut_short.inspect_err(|error| tracing::warn!("{error:#}")).unwrap_or(0))
+        self.cut_short = cut_short.inspect_err(|error| tracing::warn!("{error:#}")).unwrap_or(0);
+        Ok(())
     }
 }
 
