@@ -66,29 +66,13 @@ hold_leave_to_vm(struct flow *f, const struct hold *h, const struct segment *s, 
 	return taken ? KEPT_DROP : KEPT_PASS;
 }
 
-/* A hole is forgotten after this number of bytes in order. */
-#define HOLD_LOSSY_BYTES (1u << 20)
-
-/* Notes a hole. A sender without SACK mends one hole in a round trip, and waits for a
- * timeout if that is lost, too. In a wide window there are more holes than it can mend: once they
- * recur it is shown the VM's own window, as it would be without the host. */
-static __always_inline void hold_note_hole(const struct flow *f, struct hold *h)
+/* Do the copies in order end at a FIN that came before? */
+static __always_inline bool hold_fin_is_next(struct hold *h)
 {
-	if (f->flags & FLOW_F_SACK)
-		return;
-	if (h->lossy_left)
-		h->flags |= HOLD_LOSSY;
-	h->lossy_left = HOLD_LOSSY_BYTES;
-}
-
-/* Notes bytes in order. */
-static __always_inline void hold_note_in_order(struct hold *h, __u32 bytes)
-{
-	if (!h->lossy_left)
-		return;
-	h->lossy_left -= bytes < h->lossy_left ? bytes : h->lossy_left;
-	if (!h->lossy_left)
-		h->flags &= ~HOLD_LOSSY;
+	if (!(h->flags & HOLD_FIN_WAITS) || seq_lt(h->tail, h->fin_at))
+		return false;
+	h->flags &= ~HOLD_FIN_WAITS;
+	return seq_eq(h->tail, h->fin_at);
 }
 
 /* A copy in order, up to `end`: moves NEXT_SEQ, and returns by how many bytes. */
@@ -103,11 +87,10 @@ static __always_inline __u32 hold_extend(struct flow *f, struct hold *h, const s
 	if (f->mode == FLOW_HOLDING && seq_eq(f->high_seq, f->next_seq))
 		h->since_ns = c->now;
 	bytes = seq_diff(end, f->next_seq);
-	hold_note_in_order(h, bytes);
 	f->next_seq = h->tail = end;
 	if (f->mode == FLOW_HOLDING) {
 		out->events |= EVENT_WAKE;
-		if (s->tcp_flags & TCP_FIN)
+		if (s->tcp_flags & TCP_FIN || hold_fin_is_next(h))
 			hold_note_fin(f, h);
 	}
 	hold_tell_engine(f, h);
@@ -124,14 +107,13 @@ hold_answer_out_of_order(struct flow *f, struct hold *h, const struct segment *s
 			 const struct decision_context *c, struct outcome *out)
 {
 	bool is_known = hold_has_range(h, s->seq, end);
-	__u32 ranges = h->range_count;
 
 	/* Its TSval does not become TS.Recent (RFC 7323, section 4.3). */
 	f->ramp = 0;
 	out->events |= EVENT_OUT_OF_ORDER;
 	hold_note_range(h, s->seq, end);
-	if (h->range_count > ranges)
-		hold_note_hole(f, h);
+	if (s->tcp_flags & TCP_FIN)
+		hold_note_later_fin(h, end);
 	flow_fill_ack(f, h, s, c, out);
 	if (is_known)
 		flow_fill_repeated(f, s, end, out);

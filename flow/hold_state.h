@@ -39,6 +39,14 @@ static __always_inline void hold_note_fin(struct flow *f, struct hold *h)
 	h->range_count = 0;
 }
 
+/* Records the sender's FIN at `at`, beyond a hole. Its sender would repeat it only after a timeout:
+ * neither a duplicate ACK nor a SACK block tells of it. */
+static __always_inline void hold_note_later_fin(struct hold *h, struct seq at)
+{
+	h->flags |= HOLD_FIN_WAITS;
+	h->fin_at = at;
+}
+
 /* Has the engine handed over everything? */
 static __always_inline bool hold_is_all_handed(const struct flow *f, const struct hold *h)
 {
@@ -184,7 +192,7 @@ static __always_inline void hold_init(struct flow *f, struct hold *h, __u16 numb
 		   (f->flags & FLOW_F_UNCONFIRMED ? HOLD_UNCONFIRMED : 0);
 	h->mss = f->mss;
 	h->unanswered = 0;
-	h->old_acks = h->wants_acks = h->lossy_left = 0;
+	h->old_acks = h->wants_acks = 0;
 	h->sending = h->ack_waits = 0;
 	h->answered = h->resends + h->probes;
 	copy_mac(h->next_hop, f->next_hop);

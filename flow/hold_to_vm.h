@@ -96,7 +96,7 @@ static __always_inline bool hold_keeps_segment(const struct flow *f, const struc
 			out->hand = hold_choose_hand(f, h, s, end);
 			return !flow_may_be_passive(f, s, end, c);
 		}
-	} else if (skip >= (__s32)s->len || (skip < 0 && s->tcp_flags & TCP_FIN)) {
+	} else if (skip >= (__s32)s->len) {
 		return false;
 	}
 	out->skip = skip > 0 ? skip : 0;
@@ -220,6 +220,9 @@ static __always_inline enum to_vm_verdict hold_answer_not_kept(struct flow *f, s
 			out->events |= EVENT_WAKE;
 		hold_note_fin(f, h);
 		return TO_VM_DROP;
+	} else if (!s->len && seq_gt(s->seq, f->next_seq) && flow_may_accelerate(f, c->policy) &&
+		   flow_accepts_segment(f, s) && !(h->flags & HOLD_FIN)) {
+		hold_note_later_fin(h, s->seq);
 	}
 	/* The edge stayed while the VM was prompt (hold_grow_window()), and the VM has stopped
 	 * since. */

@@ -67,7 +67,7 @@ static __always_inline struct seq flow_allowed_edge(const struct flow *f, const 
 		held = seq_min(held, seq_add(edge, p->ahead));
 	if (f->mode == FLOW_HOLDING)
 		edge = seq_min(edge, room);
-	if (p->run == PORT_ACCELERATE && !(h->flags & HOLD_LOSSY))
+	if (p->run == PORT_ACCELERATE)
 		edge = seq_max(edge, held);
 	return seq_max(edge, f->adv_edge);
 }

@@ -97,7 +97,7 @@ struct hold {
 	struct seq sure; /* the ring has taken all bytes below */
 	/* Segments of the VM in a row whose ACK is below VM_SEQ: it was rolled back, perhaps. */
 	__u32 old_acks;
-	__u32 lossy_left; /* bytes in order until its holes are forgotten (HOLD_LOSSY) */
+	struct seq fin_at; /* SEQ of the sender's FIN, which came beyond a hole (HOLD_FIN_WAITS) */
 	__u32 answered; /* resends + probes when the VM's last segment came */
 	__u32 vm_acks; /* ACKs of the VM */
 	__u32 duplicate_acks; /* duplicate ACKs of the VM, which report a loss (RFC 5681) */
@@ -138,7 +138,7 @@ struct hold {
 #define HOLD_OVER 0x04 /* the connection was reset: the engine sends nothing more */
 /* FLOW_F_UNCONFIRMED: the engine sends only data from VM_SEQ on, which complete the handshake. */
 #define HOLD_UNCONFIRMED 0x08
-#define HOLD_LOSSY 0x20 /* holes recur, and the sender has no SACK: see hold_note_hole() */
+#define HOLD_FIN_WAITS 0x20 /* the sender's FIN follows the bytes that are not there yet */
 #define HOLD_NO_WINDOW 0x10 /* `sender_window` is not known yet: the record's last user left it */
 
 /* Argument of reclaim(): what the engine wants freed of a hold. */

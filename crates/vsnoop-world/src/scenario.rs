@@ -53,6 +53,8 @@ pub struct Connection {
     /// ISN, because an earlier SYN of the sender has met it (not before the sender is established),
     /// ms.
     pub other_syn_acks: Vec<u64>,
+    /// The sender's TCP is lwIP; then that of no other connection of the scenario is another.
+    pub sender_is_lwip: bool,
     /// Two sockets of the VM listen for it, and its first SYN-ACK is lost.
     pub has_two_listeners: bool,
 }

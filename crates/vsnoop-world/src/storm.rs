@@ -140,6 +140,7 @@ pub fn scenario(kind: Kind, seed: u64) -> Scenario {
         abort: one_in(rng, 10).then(|| (rng.bool(), rng.u64(30..400))),
         // With both SYN-ACKs in flight at once smoltcp may reset the connection by itself.
         has_two_listeners: false,
+        sender_is_lwip: false,
         other_syn_acks: (0..rate(rng, 2)).map(|_| rng.u64(0..400)).collect(),
     };
     let mut machine = machine(kind);

@@ -57,6 +57,11 @@ impl Path {
         }
     }
 
+    /// The same as the sender sees it: the sender is in the place of the VM.
+    pub fn of_sender(&self) -> Self {
+        Self { sender: self.vm, vm: self.sender, ..self.clone() }
+    }
+
     /// The Ethernet header, with the VLAN.
     fn ethernet(&self, to_vm: bool) -> Ethernet {
         let (destination, source) =

@@ -13,9 +13,10 @@ use vsnoop_upkeep::{LOOK_NS, drain};
 
 use crate::checks::{self, Told};
 use crate::frame::{Frame, Summed};
-use crate::guest::{self, Guest};
+use crate::guest::{self, Guest, Lwip};
 use crate::host::{Served, described};
 use crate::kernel::SimulatedPort;
+use crate::layout;
 use crate::scenario::{Act, Scenario};
 use crate::too_big::{self, TooBig};
 use crate::wire::{self, Path};
@@ -113,6 +114,8 @@ pub struct World {
     events: Events<Event>,
     connections: Vec<ConnectionState>,
     machines: Vec<MachineState>,
+    /// In the place of the senders.
+    lwip: Option<Lwip>,
     /// Bytes in the queue of the last hop, and until when it is busy.
     queued: u32,
     busy_until: u64,
@@ -195,12 +198,17 @@ impl World {
                 was_rolled_back: false,
             }
         });
+        let of_lwip = sc.connections.iter().enumerate().filter(|(_, c)| c.sender_is_lwip);
+        let of_lwip: Vec<_> =
+            of_lwip.map(|(c, settings)| (c, paths[c].clone(), settings.sender.clone())).collect();
+        let lwip = (!of_lwip.is_empty()).then(|| Lwip::of_sender(&of_lwip, sc.seed));
         let mut w = Self {
             now: START,
             rng: Rng::with_seed(sc.seed),
             events: Events::default(),
             connections: connections.collect(),
             machines: machines.collect(),
+            lwip,
             queued: 0,
             busy_until: 0,
             dropped: 0,
@@ -278,7 +286,14 @@ impl World {
             // A VM that was rolled back may wait for what its sender does not have any more.
             let is_lost = self.machines[connection.vm].was_rolled_back;
             let vm_is_over = progress.is_done || progress.is_reset || is_lost;
-            let is_over = connection.sender.is_over() && vm_is_over;
+            let sender_is_over = match &self.lwip {
+                Some(lwip) => {
+                    let progress = lwip.progress(c);
+                    progress.is_done || progress.is_reset
+                }
+                None => connection.sender.is_over(),
+            };
+            let is_over = sender_is_over && vm_is_over;
             if is_over && connection.over_at.is_none() {
                 connection.over_at = Some(self.now);
             }
@@ -306,6 +321,9 @@ impl World {
                 Ending::CutShort
             } else if connection.over_at.is_none() {
                 Ending::Hung
+            } else if self.lwip.as_ref().is_some_and(|lwip| lwip.progress(c).is_done) {
+                assert_eq!(progress.accepted, sender.cfg.bytes + 2, "{c}: the VM's copy is short");
+                Ending::Exact
             } else if sender.is_done() && progress.is_done {
                 let sent = sender.cfg.bytes + 2;
                 assert_eq!(progress.accepted, sent, "{c}: the VM's copy has the wrong length");
@@ -393,6 +411,8 @@ impl World {
                     let m = self.connections[c].vm;
                     self.machines[m].served.vm.guest.open(c, self.now);
                     self.machines[m].served.vm.hear();
+                } else if let Some(lwip) = &mut self.lwip {
+                    lwip.open(c, self.now);
                 } else {
                     self.connections[c].sender.open(self.now);
                 }
@@ -405,6 +425,11 @@ impl World {
             Event::AtHost(c, s) => self.at_host(c, &s),
             Event::AtSender(c, s) => {
                 self.note(|| format!("{c}      sender < {}", brief(&s)));
+                if let Some(lwip) = &mut self.lwip {
+                    let path = self.connections[c].path.of_sender();
+                    let frame = wire::encode(&s, &path, true, Summed::Unnecessary);
+                    return lwip.input(self.now, &frame, &mut self.rng);
+                }
                 self.connections[c].sender.input(self.now, &s, &mut self.rng);
             }
             Event::TooBig(c, said) => {
@@ -413,6 +438,9 @@ impl World {
             }
             Event::SenderTimer(c) => {
                 self.connections[c].timer = u64::MAX;
+                if let Some(lwip) = &mut self.lwip {
+                    return lwip.timers(self.now, &mut self.rng);
+                }
                 self.connections[c].sender.timers(self.now, &mut self.rng);
             }
             Event::Abort(c, by_vm) => {
@@ -638,6 +666,14 @@ impl World {
             }
             self.wake(m);
         }
+        for frame in self.lwip.iter_mut().flat_map(Lwip::output).collect::<Vec<_>>() {
+            let ports = layout::ports(&frame.bytes);
+            let is_its = |c: &ConnectionState| Some((c.path.sender.1, c.path.vm.1)) == ports;
+            let c = self.connections.iter().position(is_its).expect("a connection");
+            let s = wire::decode(&frame).expect("a whole frame");
+            self.note(|| format!("{c}      sender > {}", brief(&s)));
+            self.travel(c, s, true);
+        }
         for c in 0..self.connections.len() {
             while let Some(s) = self.connections[c].sender.out.pop_front() {
                 self.note(|| format!("{c}      sender > {}", brief(&s)));
@@ -645,7 +681,11 @@ impl World {
             }
             let now = self.now;
             let connection = &mut self.connections[c];
-            if let Some(t) = connection.sender.next_timer(now)
+            let next = match &mut self.lwip {
+                Some(lwip) => lwip.next_timer(now),
+                None => connection.sender.next_timer(now),
+            };
+            if let Some(t) = next
                 && t < connection.timer
             {
                 connection.timer = t;
@@ -675,7 +715,8 @@ impl World {
         // The checks know what the VM has; one that was rolled back has less than it acknowledged.
         let has_lost = self.machines[m].was_rolled_back;
         let vm = &mut self.machines[m].served.vm;
-        if vm.port.attached && connection.sender.state != TcpState::Reset && !has_lost {
+        let is_known = self.lwip.is_none() && !has_lost;
+        if vm.port.attached && connection.sender.state != TcpState::Reset && is_known {
             let ConnectionState { told, sender, path, .. } = connection;
             checks::told(told, vm, c, &frame, &s, sender, path);
         }

@@ -262,16 +262,39 @@ fn a_fin_with_data_is_kept_and_its_data_acknowledged() {
     assert_eq!(c.not_kept(&s).0, Verdict::Drop);
 }
 
+/// Its sender would repeat it only after a timeout: no ACK tells that it is missing.
 #[test]
-fn a_fin_beyond_a_hole_is_not_recorded() {
-    let mut c = FlowCase::holding();
+fn a_fin_beyond_a_hole_follows_the_bytes_that_fill_the_hole() {
     for len in [0, 100] {
-        let s = segment { tcp_flags: ACK | FIN, ..c.data(END + 10, len) };
-        let (verdict, out) = c.not_kept(&s);
-        assert_eq!((verdict, out.ack.ack), (Verdict::Reack, at(END)));
+        let mut c = FlowCase::holding();
+        let s = segment { tcp_flags: ACK | FIN, ..c.data(END + MSS, len) };
+        let ack = if len > 0 { c.held(&s).ack } else { c.not_kept(&s).1.ack };
+        assert_eq!(ack.ack, at(END));
+        assert!(!c.holds(HOLD_FIN) && !c.has(FLOW_F_FIN_SENDER));
+        let out = c.held(&c.data(END, MSS - 10));
+        assert!(!c.holds(HOLD_FIN), "ten bytes are missing");
+        assert_eq!(out.ack.ack, at(END + MSS - 10));
+        let out = c.held(&c.data(END + MSS - 10, 10));
+        assert!(c.holds(HOLD_FIN) && c.has(FLOW_F_FIN_SENDER));
+        assert_ne!(out.events & EVENT_WAKE, 0);
+        // The VM acknowledges the FIN itself.
+        assert_eq!((out.ack.ack, c.h.tail), (at(END + MSS + len), at(END + MSS + len)));
     }
-    assert!(!c.holds(HOLD_FIN) && !c.has(FLOW_F_FIN_SENDER));
-    assert_eq!(c.h.range_count, 0);
+}
+
+/// Whoever has invented it.
+#[test]
+fn a_fin_beyond_a_hole_that_is_none_is_forgotten() {
+    let mut c = FlowCase::holding();
+    let garbage = segment { tsval: c.f.ts_recent.wrapping_sub(1), ..c.data(END + 10, 0) };
+    for s in [c.data(END + 10, 0), garbage] {
+        c.not_kept(&segment { tcp_flags: ACK | FIN, ..s });
+    }
+    c.held(&c.data(END, MSS));
+    c.held(&c.data(END + MSS, MSS));
+    assert!(!c.holds(HOLD_FIN) && !c.holds(HOLD_FIN_WAITS));
+    c.not_kept(&segment { tcp_flags: ACK | FIN, ..garbage });
+    assert!(!c.holds(HOLD_FIN_WAITS));
 }
 
 #[test]

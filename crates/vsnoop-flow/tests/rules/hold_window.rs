@@ -54,44 +54,6 @@ fn a_sender_runs_ahead_of_the_vms_window_as_far_as_the_operator_says() {
     about(c.edge(&out), 2 * FULL + 10 * 1_024);
 }
 
-/// The segment at `at` comes after the next one; the engine hands both over, and the VM
-/// acknowledges them.
-fn hole(c: &mut FlowCase, at: u32) {
-    c.held(&c.data(at + MSS, MSS));
-    c.held(&c.data(at, MSS));
-    c.engine_hands_over(at + 2 * MSS);
-    c.acks(at + 2 * MSS, WINDOW);
-}
-
-/// Segments in order from `at`; the VM acknowledges each. Returns the bytes that the sender is
-/// shown beyond the VM's edge.
-fn in_order(c: &mut FlowCase, at: u32, count: u32) -> i32 {
-    for i in 0..count {
-        c.goes(&c.data(at + i * MSS, MSS));
-        c.acks(at + (i + 1) * MSS, WINDOW);
-    }
-    c.f.adv_edge.diff(c.f.right_edge)
-}
-
-#[test]
-fn a_sender_without_sack_is_shown_the_vms_own_window_while_holes_recur() {
-    for (c, has_sack) in [(FlowCase::plain(), false), (FlowCase::accepted(), true)] {
-        let mut c = c.unbounded();
-        hole(&mut c, 0);
-        let wide = in_order(&mut c, 2 * MSS, 20);
-        assert!(wide > 10 * MSS as i32, "one hole is an accident: {wide}");
-        hole(&mut c, 22 * MSS);
-        // What was shown is not taken back.
-        let shown = c.f.adv_edge;
-        let narrow = in_order(&mut c, 24 * MSS, 400);
-        assert!(c.f.adv_edge.diff(shown) >= 0);
-        assert_eq!(narrow == 0, !has_sack, "{narrow}");
-        // Holes of before are forgotten.
-        let again = in_order(&mut c, 424 * MSS, 400);
-        assert!(again > 10 * MSS as i32, "{again}");
-    }
-}
-
 #[test]
 fn a_port_with_less_memory_than_its_quota_shows_no_more() {
     let edge_with = |slabs, chunks| {

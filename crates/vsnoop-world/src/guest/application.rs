@@ -28,6 +28,8 @@ pub trait Stream {
 #[derive(Debug)]
 pub struct Application {
     end: EndSettings,
+    /// Number of the stream that it writes.
+    stream: u64,
     /// When it first acted on an established connection.
     pub opened_ns: Option<u64>,
     pub read: u64,
@@ -41,6 +43,7 @@ impl Application {
     pub fn new(end: &EndSettings) -> Self {
         Self {
             end: end.clone(),
+            stream: 1,
             opened_ns: None,
             read: 0,
             next_read_ns: 0,
@@ -48,6 +51,11 @@ impl Application {
             got_fin: false,
             closed: false,
         }
+    }
+
+    /// It is that of the sender, the VM's peer.
+    pub fn becomes_sender(&mut self) {
+        self.stream = 0;
     }
 
     /// Does what is due on an established connection.
@@ -60,7 +68,8 @@ impl Application {
         let due = (portion * ((now - opened) / self.gap() + 1)).min(self.end.bytes);
         while self.written < due {
             let len = (due - self.written).min(4096);
-            let bytes: Vec<u8> = (0..len).map(|i| content(1, 1 + self.written + i)).collect();
+            let bytes: Vec<u8> =
+                (0..len).map(|i| content(self.stream, 1 + self.written + i)).collect();
             match stream.send(&bytes) {
                 0 => break,
                 sent => self.written += sent as u64,
@@ -85,7 +94,11 @@ impl Application {
             Received::Bytes(len) => {
                 for (i, byte) in buffer[..len].iter().enumerate() {
                     let at = 1 + self.read + i as u64;
-                    assert_eq!(*byte, content(0, at), "byte {at} of the stream is wrong");
+                    assert_eq!(
+                        *byte,
+                        content(1 - self.stream, at),
+                        "byte {at} of the stream is wrong"
+                    );
                 }
                 self.read += len as u64;
                 true

@@ -195,6 +195,16 @@ impl Lwip {
         Self { ends: conns.collect(), _alone: alone }
     }
 
+    /// Not a VM, but the sender of each connection: `ends` have the VM's paths.
+    pub fn of_sender(ends: &[(usize, Path, EndSettings)], seed: u64) -> Self {
+        let ends = ends.iter().map(|(c, path, end)| (*c, path.of_sender(), end.clone()));
+        let mut lwip = Self::new(&ends.collect::<Vec<_>>(), seed);
+        for end in &mut lwip.ends {
+            end.application.becomes_sender();
+        }
+        lwip
+    }
+
     fn end(&self, c: usize) -> &Conn {
         self.ends.iter().find(|end| end.number == c).expect("a connection of this VM")
     }

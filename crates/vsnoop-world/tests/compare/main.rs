@@ -81,9 +81,11 @@ fn run(kind: Kind) -> Vec<String> {
             }
         }
         let exact = with_ms.len();
+        let longest = |all: &[u64]| all.iter().max().copied().unwrap_or(0);
+        let (longest_ms, longest_without_ms) = (longest(&with_ms), longest(&without_ms));
         let (with_ms, without_ms) = (middle(with_ms), middle(without_ms));
         println!(
-            "{kind:?} {name}: {with_ms} ms, without {without_ms} ms, {exact} exact, {early} early ACKs, {crashes} crashes"
+            "{kind:?} {name}: {with_ms} ms, without {without_ms} ms (longest {longest_ms} and {longest_without_ms}), {exact} exact, {early} early ACKs, {crashes} crashes"
         );
         if case.is_forwarded_far() {
             println!("  {leg} bytes on the leg, without {leg_without}");
