@@ -282,7 +282,7 @@ fn a_fin_beyond_a_hole_follows_the_bytes_that_fill_the_hole() {
     }
 }
 
-/// Whoever has invented it.
+/// Someone else has invented it.
 #[test]
 fn a_fin_beyond_a_hole_that_is_none_is_forgotten() {
     let mut c = FlowCase::holding();
