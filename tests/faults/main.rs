@@ -25,6 +25,9 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     arguments.test_threads = Some(1);
     let trials: Vec<_> = [
+        // First: behind all others the helper once in a while does not find a namespace after an
+        // unmount, for a reason that is not known.
+        pins::trials(),
         killed::trials(),
         stopped::trials(),
         upgrade::trials(),
@@ -32,7 +35,6 @@ fn main() -> ExitCode {
         memory::trials(),
         other_run::trials(),
         routes::trials(),
-        pins::trials(),
         moves::trials(),
     ]
     .into_iter()
