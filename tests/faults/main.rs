@@ -25,8 +25,8 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     arguments.test_threads = Some(1);
     let trials: Vec<_> = [
-        // First: behind all others an unmount once in a while leaves the port attached, for a reason
-        // that is not known.
+        // First: behind all others an unmount once in a while leaves the port attached. The reason
+        // is not known.
         pins::trials(),
         killed::trials(),
         stopped::trials(),
