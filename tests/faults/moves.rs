@@ -18,6 +18,7 @@ use vsnoop_testbed::topology::{
 use vsnoop_testbed::wait::wait_until;
 use vsnoop_tests::PREFIX;
 
+use crate::attached::Attached;
 use crate::pair::Pair;
 use crate::scene;
 use crate::trial;
@@ -78,10 +79,15 @@ fn give_the_address(guest: &Netns) -> Result<()> {
 /// The bridge learns where the address is, as from the frames with which a bond announces it.
 fn announce(topology: &Topology, guest: &Netns) -> Result<()> {
     guest.ping(address(Side::Client, Family::V4), 1)?;
-    let entry = topology.host.command("bridge").args(["fdb", "show", "br", BRIDGE]).output()?;
-    let entries = String::from_utf8_lossy(&entry.stdout).into_owned();
+    let entries = learned_addresses(topology)?;
     ensure!(entries.contains(&format!("dev {OTHER_PORT}")), "not learned: {entries}");
     Ok(())
+}
+
+/// The bridge's forwarding database.
+fn learned_addresses(topology: &Topology) -> Result<String> {
+    let entries = topology.host.command("bridge").args(["fdb", "show", "br", BRIDGE]).output()?;
+    Ok(String::from_utf8_lossy(&entries.stdout).into_owned())
 }
 
 fn move_to_the_other_card(topology: &Topology) -> Result<()> {
@@ -90,13 +96,13 @@ fn move_to_the_other_card(topology: &Topology) -> Result<()> {
     announce(topology, &topology.vm)
 }
 
-fn fail_over() -> Result<()> {
-    let topology = scene::still().build()?;
-    let mut attached = scene::still().attach(&topology)?;
-    let mut pair = scene::held(&topology, &attached)?;
-    move_to_the_other_card(&topology)?;
+/// What was held arrives, and the connection goes on, both ways.
+fn goes_on_by_the_other_card(
+    topology: &Topology,
+    attached: &Attached<'_>,
+    pair: &mut Pair,
+) -> Result<()> {
     pair.vm.receive(scene::BYTES).with_context(|| attached.describe())?;
-    // The connection goes on by the other card, both ways.
     pair.client.send(scene::BYTES)?;
     pair.vm.receive(scene::BYTES).with_context(|| attached.describe())?;
     pair.vm.send(1000)?;
@@ -104,6 +110,22 @@ fn fail_over() -> Result<()> {
     attached.until_nothing_is_outstanding()?;
     attached.ensure_no_reset()?;
     topology.guest().set_freeze(Freeze::Never);
+    Ok(())
+}
+
+/// The RST has not taught the bridge that the VM is behind its tap.
+fn the_next_one_works(topology: &Topology) -> Result<()> {
+    let mut next = Pair::connect(topology, Family::V4)?;
+    next.client.send(1000)?;
+    next.vm.receive(1000)
+}
+
+fn fail_over() -> Result<()> {
+    let topology = scene::still().build()?;
+    let mut attached = scene::still().attach(&topology)?;
+    let mut pair = scene::held(&topology, &attached)?;
+    move_to_the_other_card(&topology)?;
+    goes_on_by_the_other_card(&topology, &attached, &mut pair)?;
     attached.detach()
 }
 
@@ -121,10 +143,7 @@ fn silent() -> Result<()> {
     pair.client.expect_reset().with_context(|| attached.describe())?;
     ensure!(attached.resets("moved")? == 1, "not counted\n{}", attached.describe());
     topology.vm.nft("delete table inet vst")?;
-    // The RST has not taught the bridge that the VM is behind its tap.
-    let mut next = Pair::connect(&topology, Family::V4)?;
-    next.client.send(1000)?;
-    next.vm.receive(1000)?;
+    the_next_one_works(&topology)?;
     topology.guest().set_freeze(Freeze::Never);
     attached.detach()
 }
@@ -146,14 +165,7 @@ fn fail_over_to_a_tap(tags: &[Tag]) -> Result<()> {
     topology.vm.ip("link set vst-vm down")?;
     give_the_address(&topology.vm)?;
     topology.vm.ping(address(Side::Client, Family::V4), 1)?;
-    pair.vm.receive(scene::BYTES).with_context(|| attached.describe())?;
-    pair.client.send(scene::BYTES)?;
-    pair.vm.receive(scene::BYTES).with_context(|| attached.describe())?;
-    pair.vm.send(1000)?;
-    pair.client.receive(1000)?;
-    attached.until_nothing_is_outstanding()?;
-    attached.ensure_no_reset()?;
-    topology.guest().set_freeze(Freeze::Never);
+    goes_on_by_the_other_card(&topology, &attached, &mut pair)?;
     attached.run(&["detach", OTHER_PORT])?;
     attached.detach()?;
     drop(relay);
@@ -195,10 +207,7 @@ fn in_a_vlan() -> Result<()> {
     announce(&topology, &topology.vm)?;
     pair.client.expect_reset().with_context(|| attached.describe())?;
     ensure!(attached.resets("moved")? == 1, "not counted\n{}", attached.describe());
-    // The RST has not taught the bridge that the VM is behind its tap.
-    let mut next = Pair::connect(&topology, Family::V4)?;
-    next.client.send(1000)?;
-    next.vm.receive(1000)?;
+    the_next_one_works(&topology)?;
     topology.guest().set_freeze(Freeze::Never);
     attached.detach()
 }
@@ -236,9 +245,7 @@ fn announcement(address: IpAddr) -> Vec<u8> {
 }
 
 fn learned(topology: &Topology, mac: [u8; 6], port: &str) -> Result<bool> {
-    let entries = topology.host.command("bridge").args(["fdb", "show", "br", BRIDGE]).output()?;
-    let entries = String::from_utf8_lossy(&entries.stdout).into_owned();
-    Ok(entries.contains(&format!("{} dev {port}", mac_text(mac))))
+    Ok(learned_addresses(topology)?.contains(&format!("{} dev {port}", mac_text(mac))))
 }
 
 /// The VM stands still, and the client waits: it has nothing to send to the other VM.

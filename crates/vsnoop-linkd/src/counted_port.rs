@@ -64,8 +64,8 @@ impl CountedPort {
         self.is_stopped.load(Ordering::Relaxed)
     }
 
-    /// Stops the port, or lets it carry frames again. A bridge sends what it has for a stopped port
-    /// by other ways, if the port is a tap.
+    /// Stops the port, or lets it carry frames again. A stopped tap has no carrier, so that a
+    /// bridge sends its frames by other ports.
     pub fn set_stopped(&self, is_stopped: bool) {
         self.is_stopped.store(is_stopped, Ordering::Relaxed);
         // Without it frames to a stopped port are lost until the bridge forgets their addresses.

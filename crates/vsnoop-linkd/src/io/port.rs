@@ -79,8 +79,8 @@ impl LinkPort {
         matches!(self, Self::Interface(_))
     }
 
-    /// Connects the tap to what it is in, or disconnects it: a bridge forgets what it has learned
-    /// at a port without carrier. An interface belongs to others, and stays as it is.
+    /// Gives the tap a carrier, or takes it away. A bridge forgets the addresses that it has
+    /// learned at a port without carrier. An interface belongs to others, and keeps its carrier.
     pub fn set_carrier(&self, is_on: bool) -> Result<(), PortError> {
         match self {
             Self::Tap(tap) => tap.set_carrier(is_on).map_err(|error| PortError::Tap(error.into())),
