@@ -48,19 +48,6 @@ struct {
 	__array(values, struct slab);
 } slabs SEC(".maps");
 
-/* Buffer for verifying a checksum. */
-#define CHECKSUM_CHUNK 512
-struct scratch {
-	__u8 bytes[CHECKSUM_CHUNK];
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct scratch);
-} scratch SEC(".maps");
-
 /* Set by the loader before the programs are loaded; constants, so that the verifier removes unused
  * code. */
 const volatile struct port_config config = { .hold = 1 };

@@ -13,6 +13,7 @@
  *   types/incast.h   incast control of a flow and of a port
  *   types/uplink.h   incast control of an uplink
  *   types/divert.h   rules of diversion
+ *   types/split.h    split connections
  *
  * "The sender" is the remote end that sends data to the VM. Times are CLOCK_MONOTONIC in
  * nanoseconds.
@@ -26,6 +27,7 @@
 #include "types/hold.h"
 #include "types/port.h"
 #include "types/segment.h"
+#include "types/split.h"
 #include "types/stats.h"
 #include "types/uplink.h"
 #include "types/verdict.h"

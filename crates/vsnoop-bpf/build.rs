@@ -29,6 +29,7 @@ fn main() -> anyhow::Result<()> {
         ("port", &["port", "port_incast"]),
         ("uplink", &["uplink"]),
         ("divert", &["divert"]),
+        ("split", &["split"]),
     ] {
         let mut names = Names::default();
         for object in objects {
@@ -55,6 +56,7 @@ fn compile(root: &Path, out: &Path) -> anyhow::Result<()> {
         ("port", "port_incast", None),
         ("uplink", "uplink", None),
         ("divert", "divert", None),
+        ("split", "split", None),
         ("entry", "entry", None),
     ] {
         let status = Command::new(&clang)

@@ -8,6 +8,7 @@
 //! An attach that fails leaves no pin and no hook.
 
 pub mod divert;
+pub mod split;
 
 mod account;
 mod attach;

@@ -43,6 +43,8 @@ pub(crate) static WITH_INCAST: &[u8] =
 pub(crate) static UPLINK: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/uplink.bpf.o"));
 /// The hook that diverts.
 pub(crate) static DIVERT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/divert.bpf.o"));
+/// The programs of split connections.
+pub(crate) static SPLIT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/split.bpf.o"));
 
 /// A map of a loaded object, of which `name` is one.
 pub(crate) fn map<N: Named>(object: &Object, name: N) -> Map<'_> {

@@ -340,8 +340,15 @@ pub(crate) fn rename_aside(path: &Path) -> Result<Option<PathBuf>> {
 
 /// Detaches the hooks. A pin that is missing, or no link, has no hook to detach.
 pub(crate) fn take_hooks_off(path: &Path) -> Result<()> {
+    let split = path.join(crate::split::DIRECTORY);
+    let result = take_links_off(&split, crate::split::LINKS.iter().map(|(name, _)| *name));
+    result.and(take_links_off(path, LINKS.into_iter()))
+}
+
+/// Detaches what these links in a directory have attached.
+pub(crate) fn take_links_off<'a>(path: &Path, names: impl Iterator<Item = &'a str>) -> Result<()> {
     let mut result = Ok(());
-    for name in LINKS {
+    for name in names {
         let what = || format!("take {} off the tap", path.join(name).display());
         let taken_off = match PinnedLink::open(&path.join(name)) {
             Ok(link) if link.info().is_ok() => link.detach(),
@@ -365,9 +372,11 @@ pub(crate) fn clear(path: &Path) -> Result<()> {
         Ok(entries) => {
             for entry in entries.flatten() {
                 let path = entry.path();
-                let removed =
-                    if is_dir(&path) { fs::remove_dir(&path) } else { fs::remove_file(&path) };
-                gone(&path, removed)?;
+                if is_dir(&path) {
+                    clear(&path)?;
+                } else {
+                    gone(&path, fs::remove_file(&path))?;
+                }
             }
         }
         Err(error) => gone(path, Err(error))?,

@@ -71,5 +71,8 @@ records!(
     port_stats,
     policy,
     port,
+    split_candidate,
+    split_flow,
+    split_port,
     uplink
 );

@@ -8,6 +8,7 @@ mod captured;
 mod lease;
 mod path_mtu;
 mod sharing;
+mod split;
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -34,7 +35,7 @@ const REDIRECT: i32 = 7;
 
 fn main() {
     let arguments = Arguments::from_args();
-    let tests: [(&str, fn()); 40] = [
+    let tests: [(&str, fn()); 42] = [
         ("the_verifier_accepts_both_hooks", the_verifier_accepts_both_hooks),
         ("a_port_is_attached_once_and_found_again", a_port_is_attached_once_and_found_again),
         (
@@ -136,6 +137,14 @@ fn main() {
         (
             "an_early_acks_mark_ends_at_the_taps_ingress_hook",
             captured::an_early_acks_mark_ends_at_the_taps_ingress_hook,
+        ),
+        (
+            "the_verifier_accepts_the_programs_of_split_connections",
+            split::the_verifier_accepts_the_programs_of_split_connections,
+        ),
+        (
+            "a_port_that_is_detached_leaves_no_program_of_split_connections",
+            split::a_port_that_is_detached_leaves_no_program_of_split_connections,
         ),
         ("the_verifier_accepts_incast_control", sharing::the_verifier_accepts_incast_control),
     ];

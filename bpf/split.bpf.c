@@ -1,0 +1,509 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+/*
+ * Split connections (flow/split.h): the programs that send the segments of both ends to sockets of
+ * the host, and the sockets' segments to both ends.
+ *
+ *   VM -> tap: split_from_vm ----+                  +-> peer's side, as if the VM had sent it
+ *                                +-> veth, sockets -+   (split_from_socket: tap ingress)
+ *   peer -> tap: split_to_vm ----+                  +-> the VM, as if the peer had (tap egress)
+ *
+ * They run before the port's other programs (vsnoop.bpf.c), which never see what is split. Sockets
+ * are in a network namespace of their own, behind a veth pair; a packet that comes from there and
+ * belongs to no split connection is dropped, so that this namespace answers nothing by itself.
+ *
+ * The segments keep SEQ, ACK, window and options of the sockets, which have the connection's own
+ * numbers. From the ends come MAC addresses, TTL, traffic class, flow label, and TSval: a socket's
+ * clock is its own, and after the join the ends would refuse older timestamps (PAWS). So the
+ * sockets' TSval does not come back to them, and their TSecr is 0, which the kernel does not read.
+ */
+#define VSNOOP_BPF
+#include "checksum.h"
+#include "marks.h"
+#include "split.h"
+
+#define TCP_OFFSET_CHECK 16
+
+char _license[] SEC("license") = "Dual BSD/GPL";
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct split_port);
+} split_port SEC(".maps");
+
+/* By key with the VM's MAC address. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 8192);
+	__type(key, struct flow_key);
+	__type(value, struct split_candidate);
+} split_candidates SEC(".maps");
+
+/* By key without MAC address, which the sockets' segments do not have. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1024);
+	__type(key, struct flow_key);
+	__type(value, struct split_flow);
+} split_flows SEC(".maps");
+
+/* struct split_record. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 1 << 20);
+} split_ring SEC(".maps");
+
+/* The inner end of the veth pair has this MAC address. */
+static const __u8 socket_mac[6] __attribute__((aligned(2))) = { 0x02, 0x76, 0x73, 0x6e, 0x6f, 0x70 };
+
+/* A parsed packet. Aligned, because the verifier refuses words on the stack that are not. */
+struct arrival {
+	struct flow_key key __attribute__((aligned(8)));
+	struct segment s __attribute__((aligned(8)));
+	struct packet p;
+};
+
+/* A key by itself: the same. */
+struct found_by {
+	struct flow_key key __attribute__((aligned(8)));
+};
+
+static __always_inline struct split_port *this_port(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&split_port, &zero);
+}
+
+static __always_inline void count(__u64 *counter)
+{
+	__sync_fetch_and_add(counter, 1);
+}
+
+/* The key by which split connections are found. */
+static __always_inline void split_key(struct found_by *by, const struct flow_key *key)
+{
+	by->key = *key;
+	__builtin_memset(by->key.vm_mac, 0, sizeof(by->key.vm_mac));
+}
+
+/* The same for a segment that goes the other way. */
+static __always_inline void turned_key(struct found_by *by, const struct flow_key *key)
+{
+	__builtin_memset(by, 0, sizeof(*by));
+	copy_address(by->key.sender_addr, key->vm_addr);
+	copy_address(by->key.vm_addr, key->sender_addr);
+	by->key.sender_port = key->vm_port;
+	by->key.vm_port = key->sender_port;
+}
+
+/* Replaces a word of the TCP header. */
+static __always_inline int replace_tcp_word(struct __sk_buff *skb, const struct packet *p, __u32 at,
+					    __u32 value)
+{
+	__be32 old, new = bpf_htonl(value);
+	__s64 diff;
+
+	if (bpf_skb_load_bytes(skb, p->l4 + at, &old, sizeof(old)))
+		return -1;
+	diff = bpf_csum_diff(&old, sizeof(old), &new, sizeof(new), 0);
+	if (diff < 0 || bpf_skb_store_bytes(skb, p->l4 + at, &new, sizeof(new), 0))
+		return -1;
+	return bpf_l4_csum_replace(skb, p->l4 + TCP_OFFSET_CHECK, 0, diff, 0);
+}
+
+/* Notes what the sockets' segments take from an end, and puts aside what only it understands. */
+static __always_inline int note_end(struct __sk_buff *skb, const struct arrival *a,
+				    struct split_flow *f, bool by_vm)
+{
+	const struct segment *s = &a->s;
+	__u32 tsecr = 0;
+
+	f->last_ns = bpf_ktime_get_ns();
+	if (by_vm) {
+		f->vm_traffic = s->traffic;
+		f->vm_ttl = s->ttl;
+		copy_mac(f->next_hop, s->destination);
+		if ((__s32)(s->tsval - f->vm_tsval) > 0)
+			f->vm_tsval = s->tsval;
+	} else {
+		f->peer_traffic = s->traffic;
+		f->peer_ttl = s->ttl;
+		if ((__s32)(s->tsval - f->peer_tsval) > 0)
+			f->peer_tsval = s->tsval;
+		if (seq_le(s->ack, f->first_end))
+			tsecr = f->first_tsecr;
+	}
+	if (!a->p.timestamps)
+		return 0;
+	return replace_tcp_word(skb, &a->p, a->p.timestamps + 4, tsecr);
+}
+
+/* Sends a segment of an end to its socket. Not inline: both programs have it. */
+static __noinline int to_socket(struct __sk_buff *skb, struct split_port *port,
+				const struct arrival *a, struct split_flow *f, bool by_vm)
+{
+	__u8 mac[6] __attribute__((aligned(2)));
+
+	if (note_end(skb, a, f, by_vm))
+		return HOOK_DROP;
+	if (skb->vlan_present && bpf_skb_vlan_pop(skb))
+		return HOOK_DROP;
+	copy_mac(mac, socket_mac);
+	if (bpf_skb_store_bytes(skb, 0, mac, sizeof(mac), 0))
+		return HOOK_DROP;
+	count(&port->to_sockets);
+	skb->mark = 0;
+	return bpf_redirect(port->socket_ifindex, 0);
+}
+
+/* Parses a TCP segment whose checksum is good. */
+static __always_inline bool read_segment(struct __sk_buff *skb, bool to_vm, struct arrival *a)
+{
+	return parse_packet(skb, to_vm, &a->p, &a->key, &a->s) == PARSED_TCP &&
+	       checksum_is_good(skb, &a->p, &a->key, &a->s);
+}
+
+/* MSS of a SYN: its first option, as all stacks have it. */
+static __always_inline __u16 mss_of(struct __sk_buff *skb, const struct packet *p)
+{
+	__be16 option[2];
+
+	if (p->tcp_len < sizeof(struct tcphdr) + sizeof(option) ||
+	    bpf_skb_load_bytes(skb, p->l4 + sizeof(struct tcphdr), option, sizeof(option)) ||
+	    option[0] != bpf_htons(0x0204))
+		return SPLIT_DEFAULT_MSS;
+	return bpf_ntohs(option[1]);
+}
+
+/* A SYN or SYN-ACK. */
+static __noinline int note_syn(struct __sk_buff *skb, struct split_port *port,
+			       const struct arrival *a, bool by_vm)
+{
+	struct split_candidate fresh = {}, *c;
+	__u64 now = bpf_ktime_get_ns();
+
+	c = bpf_map_lookup_elem(&split_candidates, &a->key);
+	if (a->s.tcp_flags & TCP_ACK) {
+		if (!c)
+			return HOOK_NEXT;
+		if (by_vm)
+			split_note_answer(port, c->waits_ns, now);
+		split_note_syn(c, &a->s, mss_of(skb, &a->p), by_vm, now);
+		return HOOK_NEXT;
+	}
+	/* A live connection keeps its numbers until its ends have agreed on others. */
+	if (c && c->sent >> 32 == SPLIT_DONE)
+		return HOOK_NEXT;
+	split_note_syn(&fresh, &a->s, mss_of(skb, &a->p), by_vm, now);
+	/* Tags would have to be put back into the sockets' segments. */
+	if (a->key.vlan_outer || a->p.l3 != ETH_HLEN)
+		fresh.flags |= SPLIT_F_NEVER;
+	bpf_map_update_elem(&split_candidates, &a->key, &fresh, BPF_ANY);
+	return HOOK_NEXT;
+}
+
+struct copy {
+	struct __sk_buff *skb;
+	const struct flow_key *key;
+	struct split_port *port;
+	__u64 ns;
+	__u32 from; /* offset in the packet */
+	__u32 seq;
+	__u32 left;
+};
+
+/* bpf_loop() callback: copies the next bytes into a record of the ring. */
+static long copy_part(__u32 i, struct copy *w)
+{
+	__u32 n = w->left < SPLIT_COPY_BYTES ? w->left : SPLIT_COPY_BYTES;
+	struct split_record *r;
+	bool is_half_full;
+
+	if (n > SPLIT_COPY_BYTES)
+		return 1;
+	barrier_var(n);
+	if (n == 0)
+		return 1;
+	r = bpf_ringbuf_reserve(&split_ring, sizeof(*r), 0);
+	if (!r) {
+		count(&w->port->no_room);
+		return 1;
+	}
+	__builtin_memcpy(&r->key, w->key, sizeof(r->key));
+	r->kind = SPLIT_COPY;
+	r->seq = seq_of(w->seq);
+	r->len = n;
+	r->zero = 0;
+	r->ns = w->ns;
+	if (bpf_skb_load_bytes(w->skb, w->from, r->bytes, n)) {
+		bpf_ringbuf_discard(r, BPF_RB_NO_WAKEUP);
+		return 1;
+	}
+	/* What is copied and not wanted is thrown away in batches. */
+	is_half_full = bpf_ringbuf_query(&split_ring, BPF_RB_AVAIL_DATA) > 1 << 19;
+	bpf_ringbuf_submit(r, is_half_full ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP);
+	count(&w->port->copies);
+	w->from += n;
+	w->seq += n;
+	w->left -= n;
+	return 0;
+}
+
+static __always_inline void copy_segment(struct __sk_buff *skb, struct split_port *port,
+					 const struct arrival *a, __u64 now)
+{
+	struct copy w = { .skb = skb, .key = &a->key, .port = port, .ns = now };
+
+	w.from = a->p.l4 + a->p.tcp_len;
+	w.seq = a->s.seq.v;
+	w.left = a->s.len;
+	bpf_loop(65536 / SPLIT_COPY_BYTES, copy_part, &w, 0);
+}
+
+/* Asks the splitter. */
+static __always_inline void want(struct split_port *port, const struct flow_key *key, __u64 now)
+{
+	struct {
+		struct flow_key key;
+		__u32 kind;
+		struct seq seq;
+		__u32 len;
+		__u32 zero;
+		__u64 ns;
+	} *r = bpf_ringbuf_reserve(&split_ring, sizeof(*r), 0);
+
+	if (!r)
+		return;
+	__builtin_memcpy(&r->key, key, sizeof(r->key));
+	r->kind = SPLIT_WANTS;
+	r->seq = seq_of(0);
+	r->len = r->zero = 0;
+	r->ns = now;
+	bpf_ringbuf_submit(r, BPF_RB_FORCE_WAKEUP);
+	count(&port->wanted);
+}
+
+/* A segment of the VM while it is late. Returns the hook's result. */
+static __noinline int follow_vm(struct __sk_buff *skb, struct split_port *port,
+				const struct arrival *a)
+{
+	struct split_candidate *c = bpf_map_lookup_elem(&split_candidates, &a->key);
+	__u64 now = bpf_ktime_get_ns();
+
+	if (!c)
+		return HOOK_NEXT;
+	split_enter_epoch(c, port->epoch);
+	if (split_is_special(&a->s)) {
+		c->flags |= SPLIT_F_NEVER;
+		return HOOK_NEXT;
+	}
+	/* It is split between the look at the connections and this one. */
+	if (!split_note_sent(c, &a->s))
+		return HOOK_DROP;
+	split_note_vm(c, &a->s);
+	if (!a->s.len)
+		return HOOK_NEXT;
+	split_note_answer(port, c->waits_ns, now);
+	c->waits_ns = 0;
+	if (!split_is_fit(c) || c->sent >> 32 == SPLIT_REFUSED)
+		return HOOK_NEXT;
+	copy_segment(skb, port, a, now);
+	if (split_is_worth_it(c))
+		want(port, &a->key, now);
+	return HOOK_NEXT;
+}
+
+static __noinline int follow_peer(struct split_port *port, const struct arrival *a)
+{
+	struct split_candidate *c = bpf_map_lookup_elem(&split_candidates, &a->key);
+
+	if (c)
+		split_note_peer(c, &a->s, port->epoch, bpf_ktime_get_ns());
+	return HOOK_NEXT;
+}
+
+/* Of both hooks on the tap. */
+static __always_inline int on_tap(struct __sk_buff *skb, bool to_vm)
+{
+	struct split_port *port = this_port();
+	struct split_flow *f = 0;
+	struct arrival a = {};
+	struct found_by by;
+
+	/* Segments of sockets, of the engine, and of other hooks. */
+	if (!port || !port->is_on || skb->mark & MARK_MASK || !read_segment(skb, to_vm, &a))
+		return HOOK_NEXT;
+	split_key(&by, &a.key);
+	if (port->splits)
+		f = bpf_map_lookup_elem(&split_flows, &by.key);
+	if (f && same_mac(f->vm_mac, a.key.vm_mac))
+		return to_socket(skb, port, &a, f, !to_vm);
+	if (a.s.tcp_flags & TCP_SYN)
+		return note_syn(skb, port, &a, !to_vm);
+	if (!split_is_late(port, bpf_ktime_get_ns()))
+		return HOOK_NEXT;
+	return to_vm ? follow_peer(port, &a) : follow_vm(skb, port, &a);
+}
+
+SEC("tcx/egress")
+int split_to_vm(struct __sk_buff *skb)
+{
+	return on_tap(skb, true);
+}
+
+SEC("tcx/ingress")
+int split_from_vm(struct __sk_buff *skb)
+{
+	return on_tap(skb, false);
+}
+
+/* Gives an IPv4 header TTL and traffic class of an end. */
+static __always_inline int dress_ipv4(struct __sk_buff *skb, __u32 l3, __u8 ttl, __u32 traffic)
+{
+	struct iphdr ip;
+
+	if (bpf_skb_load_bytes(skb, l3, &ip, sizeof(ip)))
+		return -1;
+	ip.tos = traffic >> 20;
+	ip.ttl = ttl;
+	ip.check = 0;
+	ip.check = ~fold(sum_words(&ip, 5));
+	return bpf_skb_store_bytes(skb, l3, &ip, sizeof(ip), 0);
+}
+
+static __always_inline int dress_ipv6(struct __sk_buff *skb, __u32 l3, __u8 ttl, __u32 traffic)
+{
+	__be32 first = bpf_htonl(0x60000000 | traffic);
+
+	if (bpf_skb_store_bytes(skb, l3, &first, sizeof(first), 0))
+		return -1;
+	return bpf_skb_store_bytes(skb, l3 + 7, &ttl, sizeof(ttl), 0);
+}
+
+/* Gives a socket's segment the looks of the end for which it speaks. */
+static __noinline int dress(struct __sk_buff *skb, const struct arrival *a,
+			    const struct split_flow *f, bool to_vm)
+{
+	__u8 macs[2 * ETH_ALEN] __attribute__((aligned(4)));
+	__u8 ttl = to_vm ? f->peer_ttl : f->vm_ttl;
+	__u32 traffic = to_vm ? f->peer_traffic : f->vm_traffic;
+
+	if (a->p.ipv6 ? dress_ipv6(skb, a->p.l3, ttl, traffic) :
+			dress_ipv4(skb, a->p.l3, ttl, traffic))
+		return -1;
+	if (f->timestamps && a->p.timestamps &&
+	    replace_tcp_word(skb, &a->p, a->p.timestamps, to_vm ? f->peer_tsval : f->vm_tsval))
+		return -1;
+	copy_mac(macs, to_vm ? f->vm_mac : f->next_hop);
+	copy_mac(macs + ETH_ALEN, to_vm ? f->next_hop : f->vm_mac);
+	return bpf_skb_store_bytes(skb, 0, macs, sizeof(macs), 0);
+}
+
+SEC("tcx/ingress")
+int split_from_socket(struct __sk_buff *skb)
+{
+	struct split_port *port = this_port();
+	struct arrival a = {};
+	struct split_flow *f;
+	struct found_by by;
+	bool to_vm;
+
+	if (!port || parse_packet(skb, true, &a.p, &a.key, &a.s) != PARSED_TCP)
+		return HOOK_DROP;
+	split_key(&by, &a.key);
+	f = bpf_map_lookup_elem(&split_flows, &by.key);
+	to_vm = f;
+	if (!f) {
+		turned_key(&by, &a.key);
+		f = bpf_map_lookup_elem(&split_flows, &by.key);
+	}
+	if (!f) {
+		count(&port->strays);
+		return HOOK_DROP;
+	}
+	if (dress(skb, &a, f, to_vm))
+		return HOOK_DROP;
+	__sync_fetch_and_add(to_vm ? &f->to_vm_bytes : &f->to_peer_bytes, a.s.len);
+	count(&port->from_sockets);
+	skb->mark = to_vm ? MARK_HANDED : MARK_REPLY;
+	return bpf_redirect(port->tap_ifindex, to_vm ? 0 : BPF_F_INGRESS);
+}
+
+/* The segments of both ends go to their sockets from now on. */
+static __always_inline __u32 begin(struct split_port *port, struct split_change *change,
+				   struct split_candidate *c)
+{
+	__u64 was = (__u64)SPLIT_WANTED << 32 | change->sent.v;
+	struct split_flow flow = change->flow;
+	struct found_by by;
+
+	split_key(&by, &change->key);
+	if (!seq_eq(c->peer_nxt, change->peer_nxt) || !seq_eq(c->vm_ack, change->peer_nxt))
+		return 0;
+	/* First: no segment of the VM passes from here on. */
+	if (__sync_val_compare_and_swap(&c->sent, was,
+					(__u64)SPLIT_DONE << 32 | change->sent.v) != was)
+		return 0;
+	if (bpf_map_update_elem(&split_flows, &by.key, &flow, BPF_NOEXIST)) {
+		c->sent = (__u64)SPLIT_REFUSED << 32 | change->sent.v;
+		return 0;
+	}
+	count(&port->splits);
+	return 1;
+}
+
+/* The segments of both ends pass again. */
+static __always_inline __u32 end(struct split_port *port, struct split_change *change,
+				 struct split_candidate *c)
+{
+	struct found_by by;
+	struct split_flow *f;
+
+	split_key(&by, &change->key);
+	f = bpf_map_lookup_elem(&split_flows, &by.key);
+	if (!f)
+		return 0;
+	change->flow = *f;
+	if (c) {
+		c->peer_nxt = c->vm_ack = change->peer_nxt;
+		c->peer_ack = change->sent;
+		c->waits_ns = 0;
+		c->sent = change->sent.v;
+	}
+	if (bpf_map_delete_elem(&split_flows, &by.key))
+		return 0;
+	__sync_fetch_and_add(&port->splits, -1);
+	return 1;
+}
+
+/* Changes the state of a connection for the splitter: run by BPF_PROG_TEST_RUN. */
+SEC("syscall")
+int split_change(struct split_change *change)
+{
+	struct split_port *port = this_port();
+	struct found_by by = { .key = change->key };
+	struct split_candidate *c;
+	__u64 was;
+
+	change->result = 0;
+	c = bpf_map_lookup_elem(&split_candidates, &by.key);
+	if (!port)
+		return 0;
+	if (change->ask == SPLIT_END) {
+		change->result = end(port, change, c);
+	} else if (c && change->ask == SPLIT_BEGIN) {
+		change->result = begin(port, change, c);
+	} else if (c) {
+		was = c->sent;
+		if (was >> 32 == SPLIT_WANTED)
+			change->result = __sync_val_compare_and_swap(
+				&c->sent, was,
+				(change->ask == SPLIT_REFUSE ? (__u64)SPLIT_REFUSED << 32 : 0) |
+					(__u32)was) == was;
+	}
+	return 0;
+}
