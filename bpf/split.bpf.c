@@ -433,27 +433,35 @@ int split_from_socket(struct __sk_buff *skb)
 	return bpf_redirect(port->tap_ifindex, to_vm ? 0 : BPF_F_INGRESS);
 }
 
-/* The segments of both ends go to their sockets from now on. */
-static __always_inline __u32 begin(struct split_port *port, struct split_change *change,
-				   struct split_candidate *c)
+/* The segments of both ends go to their sockets. */
+static __always_inline bool insert(struct split_port *port, const struct split_change *change)
 {
-	__u64 was = (__u64)SPLIT_WANTED << 32 | change->sent.v;
 	struct split_flow flow = change->flow;
 	struct found_by by;
 
 	split_key(&by, &change->key);
+	if (bpf_map_update_elem(&split_flows, &by.key, &flow, BPF_NOEXIST))
+		return false;
+	count(&port->splits);
+	return true;
+}
+
+/* The same from now on, if nothing has passed since the sockets were made. */
+static __always_inline __u32 begin(struct split_port *port, struct split_change *change,
+				   struct split_candidate *c)
+{
+	__u64 was = (__u64)SPLIT_WANTED << 32 | change->sent.v;
+
 	if (!seq_eq(c->peer_nxt, change->peer_nxt) || !seq_eq(c->vm_ack, change->peer_nxt))
 		return 0;
 	/* First: no segment of the VM passes from here on. */
 	if (__sync_val_compare_and_swap(&c->sent, was,
 					(__u64)SPLIT_DONE << 32 | change->sent.v) != was)
 		return 0;
-	if (bpf_map_update_elem(&split_flows, &by.key, &flow, BPF_NOEXIST)) {
-		c->sent = (__u64)SPLIT_REFUSED << 32 | change->sent.v;
-		return 0;
-	}
-	count(&port->splits);
-	return 1;
+	if (insert(port, change))
+		return 1;
+	c->sent = (__u64)SPLIT_REFUSED << 32 | change->sent.v;
+	return 0;
 }
 
 /* The segments of both ends pass again. */
@@ -495,6 +503,10 @@ int split_change(struct split_change *change)
 		return 0;
 	if (change->ask == SPLIT_END) {
 		change->result = end(port, change, c);
+	} else if (change->ask == SPLIT_AGAIN) {
+		if (c)
+			c->sent = (__u64)SPLIT_DONE << 32 | change->sent.v;
+		change->result = insert(port, change);
 	} else if (c && change->ask == SPLIT_BEGIN) {
 		change->result = begin(port, change, c);
 	} else if (c) {

@@ -12,6 +12,7 @@
  *   hold.h     a flow with a hold: copies of what the host acknowledges
  *   far_end.h  is the VM the far end, or does it forward?
  *   lease.h, vm_lease.h: segments of passive flows, without a full decision
+ *   split.h    which connections are worth two sockets of the host
  *   incast.h   windows of all flows behind an uplink
  *   types.h    types shared with bpf/ and with user space
  */
@@ -22,6 +23,7 @@
 #include "incast.h"
 #include "lease.h"
 #include "setup.h"
+#include "split.h"
 #include "to_vm.h"
 #include "vm_lease.h"
 

@@ -238,6 +238,45 @@ static __always_inline bool flow_mid_flow(struct flow *f, const struct segment *
 	return true;
 }
 
+/* May a connection with this record be split (split.h)? Nothing that the host has acknowledged may
+ * be outstanding, and the connection must not be left to its VM. */
+static __always_inline bool flow_may_be_split(const struct flow *f)
+{
+	const __u16 ended = FLOW_F_FIN_SENDER | FLOW_F_FIN_VM | FLOW_F_CLOSED | FLOW_F_UNCONFIRMED;
+
+	return f->mode != FLOW_BYPASS && f->mode != FLOW_RESET && f->mode != FLOW_HOLDING &&
+	       !(f->flags & ended) && !flow_outstanding(f) && !flow_is_forwarded(f);
+}
+
+/* Where both ends of a connection are when it is joined again: each has acknowledged all of the
+ * other. */
+struct rejoined {
+	struct seq vm_seq; /* VM_SEQ, the sender's SND.NXT */
+	struct seq snd_nxt; /* the VM's SND.NXT, acknowledged by the sender */
+	struct seq right_edge; /* of the receive window that the VM advertised */
+	struct seq adv_edge; /* highest right edge that the sender was shown */
+	__u32 vm_tsval; /* the VM's last TSval */
+	__u32 ts_recent; /* the sender's last TSval */
+};
+
+/* Continues a record whose connection was split. */
+static __always_inline void flow_rejoin(struct flow *f, const struct rejoined *r, __u64 now)
+{
+	f->next_seq = f->vm_seq = f->high_seq = f->ts_seq = r->vm_seq;
+	f->snd_nxt = f->snd_una = r->snd_nxt;
+	f->right_edge = r->right_edge;
+	f->adv_edge = seq_max(r->adv_edge, r->right_edge);
+	f->vm_tsval = r->vm_tsval;
+	f->ts_recent = r->ts_recent;
+	f->vm_lease = f->lease_jiffy = 0;
+	f->sample = FLOW_SAMPLE_NONE;
+	f->ramp = 0;
+	f->last_ns = f->progress_ns = now;
+	f->heard_at = flow_stamp(now);
+	if (f->mode != FLOW_BYPASS && f->mode != FLOW_RESET)
+		f->mode = FLOW_ACTIVE;
+}
+
 /* Has the connection of this record ended? Then a SYN or SYN-ACK of the VM begins a new one. */
 static __always_inline bool flow_is_over(const struct flow *f)
 {

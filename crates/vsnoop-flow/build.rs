@@ -31,6 +31,7 @@ fn main() -> anyhow::Result<()> {
         .prepend_enum_name(false)
         .derive_default(true)
         .derive_eq(true)
+        .derive_hash(true)
         .layout_tests(false)
         .generate()
         .context("generating Rust's view of flow/ failed; is libclang installed?")?

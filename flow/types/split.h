@@ -104,12 +104,14 @@ enum split_ask {
 	SPLIT_END = 2, /* both sockets have delivered all: join */
 	SPLIT_LATER = 3, /* not now: ask again */
 	SPLIT_REFUSE = 4, /* not in this epoch */
+	SPLIT_AGAIN = 5, /* a segment came to a socket just before SPLIT_END: it is split as before */
 };
 
 /* Argument of the program split_change, which user space runs. */
 struct split_change {
 	struct flow_key key;
-	struct split_flow flow; /* SPLIT_BEGIN: as it begins; SPLIT_END: filled in as it was */
+	/* SPLIT_BEGIN, SPLIT_AGAIN: as it begins; SPLIT_END: filled in as it was. */
+	struct split_flow flow;
 	struct seq sent; /* SPLIT_BEGIN: only if the VM has sent up to here; SPLIT_END: it has */
 	struct seq peer_nxt; /* the same of the peer */
 	__u32 ask; /* enum split_ask */

@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, AsRawFd};
 
 use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle};
-use vsnoop_flow::types::{flow, flow_key, reset_reason};
+use vsnoop_flow::types::{flow, flow_key, rejoined, reset_reason};
 use vsnoop_upkeep::{Connections, Place};
 
 use crate::error::{Error, Result};
@@ -88,6 +88,14 @@ impl Port {
         is_due: impl FnMut(&flow) -> bool,
     ) -> Result<bool> {
         vsnoop_upkeep::delete_flow_if(&mut self, key, is_due)
+    }
+
+    /// Continues the record of a connection that was split, if it is there. `now_ns` is
+    /// CLOCK_MONOTONIC. No segment of it may pass meanwhile.
+    pub fn rejoin(mut self: &Self, key: &flow_key, ends: &rejoined, now_ns: u64) -> Result<bool> {
+        let Some(mut flow) = Connections::flow(&mut self, key)? else { return Ok(false) };
+        vsnoop_flow::rejoin(&mut flow, ends, now_ns);
+        self.replace(key, &flow)
     }
 
     /// See [`vsnoop_upkeep::mark_reset`].

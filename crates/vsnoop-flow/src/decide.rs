@@ -271,6 +271,18 @@ pub fn is_over(f: &flow) -> bool {
     unsafe { types::flow_is_over(f) }
 }
 
+/// May a connection with this record be split?
+pub fn may_be_split(f: &flow) -> bool {
+    // SAFETY: as in to_vm().
+    unsafe { types::flow_may_be_split(f) }
+}
+
+/// Continues the record of a connection that was split.
+pub fn rejoin(f: &mut flow, ends: &types::rejoined, now: u64) {
+    // SAFETY: as in to_vm().
+    unsafe { types::flow_rejoin(f, ends, now) }
+}
+
 /// Does this segment of the sender end the record, because it confirms the connection of the
 /// embryo, which the VM's SYN or SYN-ACK has begun since?
 pub fn sender_replaces(f: &flow, e: &embryo, s: &segment) -> bool {

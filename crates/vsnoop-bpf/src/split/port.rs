@@ -131,6 +131,16 @@ impl SplitPort {
         Ok((done.result == 1).then_some(done.flow))
     }
 
+    /// Undoes [`SplitPort::end`]: a segment had come to a socket just before.
+    pub fn again(&self, key: &flow_key, flow: split_flow, sent: u32) -> Result<bool> {
+        let change = split_change {
+            flow,
+            sent: vsnoop_flow::seq::new(sent),
+            ..asking(key, split_ask::SPLIT_AGAIN)
+        };
+        Ok(self.run(change)?.result == 1)
+    }
+
     /// The connection is not split now: the splitter is asked again.
     pub fn later(&self, key: &flow_key) -> Result<()> {
         self.run(asking(key, split_ask::SPLIT_LATER)).map(drop)

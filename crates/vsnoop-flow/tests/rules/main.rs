@@ -25,6 +25,7 @@ mod route;
 mod sender_acks;
 mod setup;
 mod silence;
+mod split;
 mod stretch_acks;
 mod teardown;
 mod timestamps;
