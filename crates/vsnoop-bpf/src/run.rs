@@ -68,6 +68,11 @@ impl Port {
         self.write_meta(&mark.write(self.meta()?))
     }
 
+    /// May its connections be split: is it active, and neither suspended nor paused?
+    pub fn may_split(&self) -> Result<bool> {
+        Ok(self.raw_policy()?.run == port_run::PORT_ACCELERATE)
+    }
+
     /// Has the helper suspended the port?
     pub fn is_suspended(&self) -> Result<bool> {
         Ok(self.raw_policy()?.run & PORT_SUSPENDED != 0)

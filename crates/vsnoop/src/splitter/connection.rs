@@ -1,0 +1,170 @@
+//! One split connection: its sockets, until it is joined or over.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use vsnoop_bpf::split::SplitPort;
+use vsnoop_bpf::types::{flow_key, rejoined, seq, split_flow};
+use vsnoop_split::{Broken, Direction, Side, Split, State, Waits};
+
+/// A connection on which nothing moves is joined after this time.
+const IDLE: Duration = Duration::from_secs(2);
+/// How long the hooks know a connection that is over: RSTs leave, and a FIN that comes again is
+/// answered.
+const AFTER: Duration = Duration::from_secs(1);
+/// A VM that takes longer to acknowledge is late.
+const LATE: Duration = Duration::from_millis(2);
+
+/// A split connection.
+pub struct Connected {
+    pub key: flow_key,
+    /// Bytes that the VM may be ahead.
+    pub ahead: u32,
+    /// `None`: it was reset.
+    split: Option<Split>,
+    /// SEQ behind the last byte of each end, at the time when a socket had received so much.
+    vm: Received,
+    peer: Received,
+    moved: Instant,
+    over: Option<Instant>,
+}
+
+/// The numbers of what a socket receives.
+#[derive(Clone, Copy)]
+struct Received {
+    seq: u32,
+    bytes: u64,
+}
+
+/// What is to be done after some bytes were moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// Nothing until a socket says so.
+    Waits,
+    /// More can be moved at once.
+    More,
+}
+
+/// SEQ behind the last byte of each end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Numbers {
+    pub sent: u32,
+    pub peer_nxt: u32,
+}
+
+impl Connected {
+    /// `numbers`: when the sockets were made.
+    pub fn new(key: flow_key, split: Split, numbers: Numbers, ahead: u32) -> Result<Self> {
+        let received = |side, seq| {
+            let info = split.info(side).context("ask about a socket that was made")?;
+            Ok::<_, anyhow::Error>(Received { seq, bytes: info.bytes_received })
+        };
+        let (vm, peer) =
+            (received(Side::Vm, numbers.sent)?, received(Side::Peer, numbers.peer_nxt)?);
+        let moved = Instant::now();
+        Ok(Self { key, ahead, split: Some(split), vm, peer, moved, over: None })
+    }
+
+    /// `None`: it was reset.
+    pub fn split(&self) -> Option<&Split> {
+        self.split.as_ref()
+    }
+
+    /// Closes both sockets without a word.
+    pub fn give_back(mut self) {
+        if let Some(split) = self.split.take() {
+            // Best effort: an end that gets a RST begins anew.
+            let _ = split.join();
+        }
+    }
+
+    /// Moves bytes in both directions.
+    pub fn pump(&mut self) -> Result<Progress, Broken> {
+        let Some(split) = &mut self.split else { return Ok(Progress::Waits) };
+        let mut progress = Progress::Waits;
+        for direction in Direction::BOTH {
+            let moved = split.pump(direction)?;
+            if moved.bytes > 0 {
+                self.moved = Instant::now();
+            }
+            if moved.waits == Waits::No {
+                progress = Progress::More;
+            }
+        }
+        Ok(progress)
+    }
+
+    /// Both ends have closed, or it was reset, some time ago.
+    pub fn is_over(&mut self, now: Instant) -> bool {
+        let is_over = |split: &Split| split.is_over().unwrap_or(true);
+        self.split.as_ref().is_none_or(is_over)
+            && now.duration_since(*self.over.get_or_insert(now)) > AFTER
+    }
+
+    /// Is it to be joined: nothing moves, or nothing is to be split any more?
+    pub fn is_to_be_joined(&self, is_paused: bool, now: Instant) -> bool {
+        self.over.is_none() && (is_paused || now.duration_since(self.moved) > IDLE)
+    }
+
+    /// Does the VM take long to acknowledge, while something moves?
+    pub fn vm_is_late(&self, now: Instant) -> bool {
+        let is_late = |split: &Split| {
+            split.info(Side::Vm).is_ok_and(|info| info.round_trip > LATE)
+        };
+        now.duration_since(self.moved) < IDLE && self.split.as_ref().is_some_and(is_late)
+    }
+
+    /// Lets the ends talk to each other, if nothing is on its way. Returns where they are, `None`
+    /// if something is.
+    pub fn join(&mut self, maps: &SplitPort) -> Result<Option<rejoined>> {
+        let Some(split) = &self.split else { return Ok(None) };
+        let Some(ends) = self.at_rest(split)? else { return Ok(None) };
+        let numbers = self.numbers(split)?;
+        let Some(flow) = maps.end(&self.key, numbers.sent, numbers.peer_nxt)? else {
+            return Ok(None);
+        };
+        // A socket that has acknowledged something did so before.
+        if !split.is_drained()? || self.numbers(split)? != numbers {
+            maps.again(&self.key, flow, numbers.sent)?;
+            return Ok(None);
+        }
+        if let Some(split) = self.split.take() {
+            split.join()?;
+        }
+        Ok(Some(rejoined { vm_tsval: flow.vm_tsval, ts_recent: flow.peer_tsval, ..ends }))
+    }
+
+    /// Resets both ends. Returns how many bytes were on their way.
+    pub fn reset(&mut self) -> u64 {
+        let Some(split) = self.split.take() else { return 0 };
+        let held = Direction::BOTH.map(|direction| split.held(direction).unwrap_or(0) as u64);
+        split.reset();
+        held.iter().sum()
+    }
+
+    /// Where both ends are, `None` if something is on its way or an end has closed.
+    fn at_rest(&self, split: &Split) -> io::Result<Option<rejoined>> {
+        let (vm, peer) = (split.info(Side::Vm)?, split.info(Side::Peer)?);
+        if [vm.state, peer.state] != [State::Established; 2] || !split.is_drained()? {
+            return Ok(None);
+        }
+        let numbers = self.numbers(split)?;
+        let edge = |bytes: u32| seq::new(numbers.peer_nxt.wrapping_add(bytes));
+        Ok(Some(rejoined {
+            vm_seq: seq::new(numbers.peer_nxt),
+            snd_nxt: seq::new(numbers.sent),
+            right_edge: edge(vm.send_window),
+            adv_edge: edge(peer.receive_window),
+            ..Default::default()
+        }))
+    }
+
+    fn numbers(&self, split: &Split) -> io::Result<Numbers> {
+        let behind = |side, from: Received| {
+            let bytes = split.info(side)?.bytes_received - from.bytes;
+            Ok::<_, io::Error>(from.seq.wrapping_add(bytes as u32))
+        };
+        Ok(Numbers { sent: behind(Side::Vm, self.vm)?, peer_nxt: behind(Side::Peer, self.peer)? })
+    }
+}

@@ -1,0 +1,199 @@
+//! The splitter: moves the bytes of split connections (docs/decisions/0048-split-connections.md).
+//!
+//! One process for all ports with downloads. It is in the network namespace of the sockets. The
+//! hooks copy what late VMs have in flight, and ask (`port.rs`); the numbers of a connection are
+//! checked (`plan.rs`), both sockets made, and their bytes moved until nothing has moved for a
+//! while or the port is paused: then the ends talk to each other again (`connection.rs`).
+
+mod connection;
+mod flights;
+mod plan;
+mod port;
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use vsnoop_host::error::with_causes;
+use vsnoop_host::ports::{self, Attached, AttachmentState};
+use vsnoop_split::Side;
+
+use crate::output::watch::Interrupt;
+use connection::Progress;
+use port::SplitterPort;
+
+/// Interval of looks at idle connections.
+const TICK: Duration = Duration::from_millis(100);
+/// The same while a port is paused, whose connections are to be joined.
+const SOON: Duration = Duration::from_millis(5);
+/// Interval at which ports are listed.
+const DISCOVERY: Duration = Duration::from_millis(1000);
+
+/// Network namespace and index of the tap, id of the attachment.
+type PortKey = (u64, u32, u64);
+
+/// A ring, or a connection: number of the port in the upper half, of the connection in the lower;
+/// 0: the port's ring.
+type Token = u64;
+
+pub struct Splitter {
+    epoll: Epoll,
+    ports: HashMap<u32, SplitterPort>,
+    numbers: HashMap<PortKey, u32>,
+    next: u32,
+    trouble: HashMap<PortKey, String>,
+}
+
+impl Splitter {
+    pub fn new() -> Result<Self> {
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).context("create an epoll")?;
+        Ok(Self {
+            epoll,
+            ports: HashMap::new(),
+            numbers: HashMap::new(),
+            next: 1,
+            trouble: HashMap::new(),
+        })
+    }
+
+    /// Works until it is interrupted, or `is_over` says so after a look at the ports.
+    pub fn work(
+        &mut self,
+        interrupt: &Interrupt,
+        mut is_over: impl FnMut(bool) -> bool,
+    ) -> Result<()> {
+        let (mut discover_at, mut tick_at) = (Instant::now(), Instant::now());
+        let mut ready = BTreeSet::new();
+        let mut events = [EpollEvent::empty(); 64];
+        while !interrupt.is_set() {
+            let now = Instant::now();
+            if now >= discover_at {
+                discover_at = now + DISCOVERY;
+                self.discover();
+                if is_over(!self.ports.is_empty()) {
+                    return Ok(());
+                }
+            }
+            if now >= tick_at {
+                tick_at = now + self.tick(now);
+            }
+            ready = self.serve(ready);
+            let most = if ready.is_empty() {
+                tick_at.min(discover_at).saturating_duration_since(Instant::now())
+            } else {
+                Duration::ZERO
+            };
+            let timeout = EpollTimeout::try_from(most.as_micros().div_ceil(1000) as u64)
+                .unwrap_or(EpollTimeout::ZERO);
+            match self.epoll.wait(&mut events, timeout) {
+                Ok(count) => ready.extend(events[..count].iter().map(EpollEvent::data)),
+                Err(nix::errno::Errno::EINTR) => {}
+                Err(errno) => return Err(errno).context("wait for sockets"),
+            }
+        }
+        Ok(())
+    }
+
+    /// Serves rings and connections. Returns those that can go on at once.
+    fn serve(&mut self, ready: BTreeSet<Token>) -> BTreeSet<Token> {
+        let mut more = BTreeSet::new();
+        for token in ready {
+            let (number, connection) = ((token >> 32) as u32, token as u32);
+            let Some(port) = self.ports.get_mut(&number) else { continue };
+            if connection != 0 {
+                if port.serve(connection) == Progress::More {
+                    more.insert(token);
+                }
+                continue;
+            }
+            for begun in port.listen() {
+                let token = u64::from(number) << 32 | u64::from(begun);
+                match watch(&self.epoll, port, begun, token) {
+                    Ok(()) => drop(more.insert(token)),
+                    Err(error) => tracing::warn!("port {}: {error:#}", port.name),
+                }
+            }
+        }
+        more
+    }
+
+    /// Returns when the next one is due.
+    fn tick(&mut self, now: Instant) -> Duration {
+        let mut pause = TICK;
+        for port in self.ports.values_mut() {
+            port.tick(now);
+            if port.is_paused() && port.are_any() {
+                pause = SOON;
+            }
+        }
+        pause
+    }
+
+    /// Opens new ports with downloads, and drops those that are gone.
+    fn discover(&mut self) {
+        let inventory = match ports::inventory() {
+            Ok(inventory) => inventory,
+            Err(error) => return tracing::warn!("{}", with_causes(&error)),
+        };
+        let mut present = HashSet::new();
+        for attached in inventory.ports {
+            let key = (attached.meta.netns, attached.meta.ifindex, attached.port.id());
+            if attached.state == AttachmentState::Gone
+                || !vsnoop_bpf::split::is_attached(&attached.port)
+            {
+                continue;
+            }
+            present.insert(key);
+            if self.numbers.contains_key(&key) {
+                continue;
+            }
+            match self.open(attached, key) {
+                Ok(()) => drop(self.trouble.remove(&key)),
+                Err(error) => self.complain(key, format!("{error:#}")),
+            }
+        }
+        let gone: Vec<_> =
+            self.numbers.extract_if(|key, _| !present.contains(key)).map(|(_, n)| n).collect();
+        for number in gone {
+            if let Some(mut port) = self.ports.remove(&number) {
+                port.reset_all();
+            }
+        }
+        self.trouble.retain(|key, _| present.contains(key));
+    }
+
+    fn open(&mut self, attached: Attached, key: PortKey) -> Result<()> {
+        let device = vsnoop_host::split::inner_device(&attached.meta);
+        let port = SplitterPort::open(attached.name, attached.port, device)?;
+        let number = self.next;
+        self.next = self.next.checked_add(1).unwrap_or(1);
+        let event = EpollEvent::new(EpollFlags::EPOLLIN, u64::from(number) << 32);
+        self.epoll.add(port.ring(), event).context("listen to a ring")?;
+        self.numbers.insert(key, number);
+        self.ports.insert(number, port);
+        Ok(())
+    }
+
+    /// Logs each trouble of a port once.
+    fn complain(&mut self, key: PortKey, text: String) {
+        if self.trouble.get(&key) != Some(&text) {
+            tracing::warn!("{text}");
+            self.trouble.insert(key, text);
+        }
+    }
+}
+
+/// Waits for both sockets of a connection.
+fn watch(epoll: &Epoll, port: &SplitterPort, number: u32, token: Token) -> Result<()> {
+    let Some(split) = port.connection(number).and_then(|connected| connected.split()) else {
+        return Ok(());
+    };
+    let flags = EpollFlags::EPOLLIN | EpollFlags::EPOLLOUT | EpollFlags::EPOLLRDHUP;
+    for side in [Side::Vm, Side::Peer] {
+        let event = EpollEvent::new(flags | EpollFlags::EPOLLET, token);
+        epoll.add(split.socket(side).as_fd(), event).context("wait for a socket")?;
+    }
+    Ok(())
+}

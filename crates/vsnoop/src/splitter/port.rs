@@ -1,0 +1,263 @@
+//! The split connections of one port.
+
+use std::collections::HashMap;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use vsnoop_bpf::Port;
+use vsnoop_bpf::split::{Record, SplitPort};
+use vsnoop_bpf::types::{HOLD_CHUNK, flow_key, reset_reason};
+use vsnoop_host::error::with_causes;
+use vsnoop_host::system::clock::monotonic_ns;
+use vsnoop_split::{Settings, Side, Split};
+
+use crate::splitter::connection::{Connected, Numbers, Progress};
+use crate::splitter::flights::Flights;
+use crate::splitter::plan::{Refusal, plan};
+
+/// Most bytes that a VM may be ahead of its peer on one connection.
+const MOST_AHEAD: u32 = 4 << 20;
+/// With less than this for a connection it is left to its VM.
+const LEAST_AHEAD: u32 = 128 << 10;
+/// Most connections of a port that are split at a time.
+const MOST: usize = 512;
+
+/// A port whose connections are split.
+pub struct SplitterPort {
+    pub name: String,
+    port: Port,
+    maps: SplitPort,
+    /// The device by which the sockets reach both ends.
+    device: String,
+    flights: Flights,
+    connections: HashMap<u32, Connected>,
+    next: u32,
+    is_paused: bool,
+}
+
+impl SplitterPort {
+    /// Opens the pins. Connections that an earlier splitter has left are over: their sockets have
+    /// reset both ends.
+    pub fn open(name: String, port: Port, device: String) -> Result<Self> {
+        let maps = SplitPort::open(&port)?;
+        let port = Self {
+            name,
+            port,
+            maps,
+            device,
+            flights: Flights::default(),
+            connections: HashMap::new(),
+            next: 1,
+            is_paused: false,
+        };
+        port.give_up_those_left();
+        port.maps.turn_on(true);
+        Ok(port)
+    }
+
+    pub fn ring(&self) -> impl AsFd {
+        self.maps.ring()
+    }
+
+    pub fn connection(&self, number: u32) -> Option<&Connected> {
+        self.connections.get(&number)
+    }
+
+    /// Takes what the hooks have copied and asked. Returns the numbers of new connections.
+    pub fn listen(&mut self) -> Vec<u32> {
+        let mut begun = Vec::new();
+        for record in self.maps.take_records() {
+            match record {
+                Record::Copied(copied) => self.flights.add(&copied),
+                Record::Wanted(key) => match self.begin(&key) {
+                    Ok(Ok(number)) => begun.push(number),
+                    Ok(Err(refusal)) => self.refuse(&key, refusal),
+                    Err(error) => {
+                        tracing::warn!("port {}: no split: {error:#}", self.name);
+                        self.refuse(&key, Refusal::Never);
+                    }
+                },
+            }
+        }
+        begun
+    }
+
+    /// Moves bytes of a connection.
+    pub fn serve(&mut self, number: u32) -> Progress {
+        let Some(connected) = self.connections.get_mut(&number) else { return Progress::Waits };
+        match connected.pump() {
+            Ok(progress) => progress,
+            Err(broken) => {
+                tracing::debug!("port {}: a split connection ends: {broken:?}", self.name);
+                self.reset(number);
+                Progress::Waits
+            }
+        }
+    }
+
+    /// Joins what is idle, or all if the port is paused; removes what is over.
+    pub fn tick(&mut self, now: Instant) {
+        // A port whose record cannot be read is about to go.
+        let is_paused = !self.port.may_split().unwrap_or(false);
+        if self.is_paused != is_paused {
+            self.is_paused = is_paused;
+            self.maps.turn_on(!is_paused);
+        }
+        let numbers: Vec<u32> = self.connections.keys().copied().collect();
+        for number in numbers {
+            let Some(connected) = self.connections.get_mut(&number) else { continue };
+            if connected.is_over(now) {
+                self.remove(number);
+            } else if connected.is_to_be_joined(is_paused, now) {
+                self.join(number);
+            }
+        }
+        if self.connections.values().any(|connected| connected.vm_is_late(now)) {
+            self.maps.extend_late(monotonic_ns() + Duration::from_secs(10).as_nanos() as u64);
+        }
+    }
+
+    pub fn is_paused(&self) -> bool {
+        self.is_paused
+    }
+
+    pub fn are_any(&self) -> bool {
+        !self.connections.is_empty()
+    }
+
+    /// Resets all, for a port that goes.
+    pub fn reset_all(&mut self) {
+        self.maps.turn_on(false);
+        let numbers: Vec<u32> = self.connections.keys().copied().collect();
+        numbers.into_iter().for_each(|number| self.reset(number));
+    }
+
+    fn begin(&mut self, key: &flow_key) -> Result<std::result::Result<u32, Refusal>> {
+        let (Some(candidate), Some(record)) = (self.maps.candidate(key)?, self.port.flow(key)?)
+        else {
+            return Ok(Err(Refusal::Later));
+        };
+        let from = candidate.numbers().peer_ack.v;
+        let Some(flight) = self.flights.get(key, from, candidate.sent()) else {
+            return Ok(Err(Refusal::Later));
+        };
+        let Some(ahead) = self.ahead()? else { return Ok(Err(Refusal::Later)) };
+        let now_ns = monotonic_ns();
+        let plan = match plan(key, &candidate, &record, &flight, now_ns) {
+            Ok(plan) => plan,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
+        let settings = Settings {
+            device: &self.device,
+            congestion_control: None,
+            send_bytes: MOST_AHEAD,
+            receive_bytes: ahead,
+        };
+        let split = Split::new(&plan.connection, &settings).context("make the sockets")?;
+        let flow = plan.flow_with_clock(split.clock(Side::Peer).context("read a socket's clock")?);
+        let numbers = Numbers { sent: plan.sent, peer_nxt: plan.peer_nxt };
+        let connected = Connected::new(*key, split, numbers, ahead)?;
+        if !self.maps.begin(key, flow, plan.sent, plan.peer_nxt)? {
+            connected.give_back();
+            return Ok(Err(Refusal::Later));
+        }
+        self.flights.forget(key);
+        let number = self.next;
+        self.next = self.next.checked_add(1).unwrap_or(1);
+        self.connections.insert(number, connected);
+        Ok(Ok(number))
+    }
+
+    /// How far the VM of another connection may be ahead: half of the memory that is left, so that
+    /// each gets less the more there are. `None`: too little is left.
+    fn ahead(&self) -> Result<Option<u32>> {
+        if self.is_paused || self.connections.len() >= MOST {
+            return Ok(None);
+        }
+        let quota = u64::from(self.port.policy()?.hold_chunks) * u64::from(HOLD_CHUNK);
+        let given: u64 = self.connections.values().map(|one| u64::from(one.ahead)).sum();
+        let half = (quota.saturating_sub(given) / 2).min(MOST_AHEAD.into()) as u32;
+        Ok((half >= LEAST_AHEAD).then_some(half))
+    }
+
+    fn refuse(&mut self, key: &flow_key, refusal: Refusal) {
+        let done = match refusal {
+            Refusal::Later => self.maps.later(key),
+            Refusal::Never => {
+                self.flights.forget(key);
+                self.maps.refuse(key)
+            }
+        };
+        if let Err(error) = done {
+            tracing::warn!("port {}: {}", self.name, with_causes(&error));
+        }
+    }
+
+    /// The ends talk to each other again, if nothing is on its way.
+    fn join(&mut self, number: u32) {
+        let Some(connected) = self.connections.get_mut(&number) else { return };
+        match connected.join(&self.maps) {
+            Ok(Some(ends)) => {
+                let key = connected.key;
+                self.connections.remove(&number);
+                if let Err(error) = self.port.rejoin(&key, &ends, monotonic_ns()) {
+                    tracing::warn!("port {}: {}", self.name, with_causes(&error));
+                }
+            }
+            Ok(None) => {}
+            Err(error) => {
+                tracing::warn!("port {}: {error:#}", self.name);
+                self.reset(number);
+            }
+        }
+    }
+
+    /// Resets both ends. The hooks' entry goes later, behind the RSTs.
+    fn reset(&mut self, number: u32) {
+        let Some(connected) = self.connections.get_mut(&number) else { return };
+        let bytes = connected.reset();
+        if let Err(error) = self.port.count_reset(reset_reason::RESET_DETACHED, 1, bytes) {
+            tracing::warn!("port {}: {}", self.name, with_causes(&error));
+        }
+    }
+
+    /// Of a connection that is over.
+    fn remove(&mut self, number: u32) {
+        let Some(connected) = self.connections.remove(&number) else { return };
+        self.forget(&connected.key);
+    }
+
+    fn forget(&self, key: &flow_key) {
+        let gone = self.maps.end(key, 0, 0);
+        let gone = gone.and_then(|_| self.port.delete_flow_if(key, |_| true).map(drop));
+        if let Err(error) = gone {
+            tracing::warn!("port {}: {}", self.name, with_causes(&error));
+        }
+    }
+
+    fn give_up_those_left(&self) {
+        let left = self.maps.split_flows();
+        for (key, flow) in &left {
+            self.forget(&flow_key { vm_mac: flow.vm_mac, ..*key });
+        }
+        if !left.is_empty() {
+            tracing::warn!(
+                "port {}: an earlier splitter has ended, and its {} split connections were reset",
+                self.name,
+                left.len()
+            );
+            let counted =
+                self.port.count_reset(reset_reason::RESET_ENGINE_GONE, left.len() as u64, 0);
+            if let Err(error) = counted {
+                tracing::warn!("port {}: {}", self.name, with_causes(&error));
+            }
+        }
+    }
+}
+
+impl Drop for SplitterPort {
+    fn drop(&mut self) {
+        self.maps.turn_on(false);
+    }
+}
