@@ -81,7 +81,7 @@ const LIBRARIES: [&str; 15] = [
     "vsnoop-netdev",
     "vsnoop-packet",
     "vsnoop-privileges",
-    "vsnoop-sender",
+    "vsnoop-split",
     "vsnoop-service",
     "vsnoop-upkeep",
 ];

@@ -1,0 +1,131 @@
+//! Moves the bytes of one direction.
+
+use std::io;
+use std::os::fd::AsFd;
+
+use crate::connection::Side;
+use crate::pipe::{Pipe, splice};
+use crate::socket::Socket;
+
+/// Most bytes of a splice.
+const CHUNK: usize = 256 << 10;
+/// Splices into the pipe in a call.
+const ROUNDS: usize = 8;
+
+/// What a direction has moved, and what it waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moved {
+    /// Bytes that the sink has taken.
+    pub bytes: u64,
+    pub waits: Waits,
+}
+
+/// What a direction waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waits {
+    /// Nothing: the bound of a call is reached.
+    No,
+    /// The source has nothing more (EPOLLIN).
+    ForSource,
+    /// The sink has no room (EPOLLOUT).
+    ForSink,
+    /// The source has ended, and the sink was given all and a FIN.
+    Over,
+}
+
+/// Why an end is gone.
+#[derive(Debug)]
+pub struct Broken {
+    pub side: Side,
+    /// ECONNRESET: it sent a RST. ETIMEDOUT: it answers no more. Else the kernel's own reason.
+    pub error: io::Error,
+}
+
+/// One direction: from the source's socket through a pipe to the sink's.
+pub struct Pump<'a> {
+    pub source: &'a Socket,
+    pub sink: &'a Socket,
+    pub pipe: &'a Pipe,
+    /// The end that the source faces.
+    pub from: Side,
+    /// The sink was given a FIN.
+    pub finished: &'a mut bool,
+}
+
+impl Pump<'_> {
+    /// Moves what can be moved now.
+    pub fn run(&mut self) -> Result<Moved, Broken> {
+        self.check()?;
+        let mut bytes = 0;
+        for _ in 0..ROUNDS {
+            if *self.finished {
+                return Ok(Moved { bytes, waits: Waits::Over });
+            }
+            bytes += self.drain()?;
+            if self.pipe_held()? > 0 {
+                return Ok(Moved { bytes, waits: Waits::ForSink });
+            }
+            match self.fill()? {
+                Some(0) => self.finish()?,
+                Some(_) => {}
+                None => return Ok(Moved { bytes, waits: Waits::ForSource }),
+            }
+        }
+        bytes += self.drain()?;
+        Ok(Moved { bytes, waits: Waits::No })
+    }
+
+    /// Neither end is gone.
+    fn check(&self) -> Result<(), Broken> {
+        for (socket, side) in [(self.source, self.from), (self.sink, !self.from)] {
+            let error = socket.inner.take_error().and_then(|pending| pending.map_or(Ok(()), Err));
+            error.map_err(|error| Broken { side, error })?;
+        }
+        Ok(())
+    }
+
+    /// From the pipe to the sink. Returns how many bytes.
+    fn drain(&self) -> Result<u64, Broken> {
+        let mut bytes = 0;
+        while self.pipe_held()? > 0 {
+            match splice(self.pipe.read.as_fd(), self.sink.as_fd(), CHUNK) {
+                Ok(count) => bytes += count as u64,
+                Err(error) if would_block(&error) => break,
+                Err(error) => return Err(Broken { side: !self.from, error }),
+            }
+        }
+        Ok(bytes)
+    }
+
+    /// From the source into the empty pipe. Returns how many bytes, 0 at the source's end, `None`
+    /// if it has none now.
+    fn fill(&self) -> Result<Option<usize>, Broken> {
+        match splice(self.source.as_fd(), self.pipe.write.as_fd(), CHUNK) {
+            Ok(count) => Ok(Some(count)),
+            Err(error) if would_block(&error) => self.pass_urgent(),
+            Err(error) => Err(Broken { side: self.from, error }),
+        }
+    }
+
+    /// splice() stops before an urgent byte.
+    fn pass_urgent(&self) -> Result<Option<usize>, Broken> {
+        match self.source.pass_urgent(self.sink) {
+            Ok(passed) => Ok(passed.then_some(1)),
+            Err(error) if would_block(&error) => Ok(None),
+            Err(error) => Err(Broken { side: !self.from, error }),
+        }
+    }
+
+    fn finish(&mut self) -> Result<(), Broken> {
+        *self.finished = true;
+        self.sink.finish().map_err(|error| Broken { side: !self.from, error })
+    }
+
+    fn pipe_held(&self) -> Result<usize, Broken> {
+        self.pipe.held().map_err(|error| Broken { side: self.from, error })
+    }
+}
+
+fn would_block(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::WouldBlock
+}
