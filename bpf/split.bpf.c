@@ -335,13 +335,16 @@ static __always_inline int on_tap(struct __sk_buff *skb, bool to_vm)
 	struct found_by by;
 
 	/* Segments of sockets, of the engine, and of other hooks. */
-	if (!port || !port->is_on || skb->mark & MARK_MASK || !read_segment(skb, to_vm, &a))
+	if (!port || !(port->is_on || port->splits) || skb->mark & MARK_MASK ||
+	    !read_segment(skb, to_vm, &a))
 		return HOOK_NEXT;
 	split_key(&by, &a.key);
 	if (port->splits)
 		f = bpf_map_lookup_elem(&split_flows, &by.key);
 	if (f && same_mac(f->vm_mac, a.key.vm_mac))
 		return to_socket(skb, port, &a, f, !to_vm);
+	if (!port->is_on)
+		return HOOK_NEXT;
 	if (a.s.tcp_flags & TCP_SYN)
 		return note_syn(skb, port, &a, !to_vm);
 	if (!split_is_late(port, bpf_ktime_get_ns()))

@@ -32,6 +32,7 @@ pub mod quota;
 pub mod reset;
 pub mod settings;
 pub mod size;
+pub mod split;
 pub mod sweep;
 pub mod system;
 pub mod units;

@@ -7,7 +7,7 @@ use libbpf_rs::{MapCore, MapFlags, Object, ObjectBuilder, OpenObject};
 use vsnoop_flow::types::split_port;
 
 use crate::error::{Error, Result, refused};
-use crate::link;
+use crate::link::{self, PinnedLink};
 use crate::objects::split::{Map, Program};
 use crate::objects::{self, Named};
 use crate::pins;
@@ -48,6 +48,16 @@ pub fn detach(port: &Port) -> Result<()> {
 /// Has the port such programs?
 pub fn is_attached(port: &Port) -> bool {
     directory_of(port).join(CHANGE).exists()
+}
+
+/// The kernel's ids of the port's programs of split connections.
+pub fn program_ids(port: &Port) -> Vec<u32> {
+    let directory = directory_of(port);
+    let id = |(name, _): &(&str, Program)| {
+        let link = PinnedLink::open(&directory.join(name)).ok()?;
+        Some(link.info().ok()?.program_id)
+    };
+    LINKS.iter().filter_map(id).collect()
 }
 
 pub(super) fn directory_of(port: &Port) -> PathBuf {

@@ -168,10 +168,9 @@ impl SplitPort {
             sz: size_of::<libbpf_sys::bpf_test_run_opts>() as _,
             ctx_in: (&raw mut change).cast(),
             ctx_size_in: size_of::<split_change>() as u32,
-            ctx_out: (&raw mut change).cast(),
-            ctx_size_out: size_of::<split_change>() as u32,
             ..Default::default()
         };
+        // The kernel writes the context back to where it has read it.
         // SAFETY: the context outlives the call, with its true length.
         let rc = unsafe {
             libbpf_sys::bpf_prog_test_run_opts(self.change.as_fd().as_raw_fd(), &mut options)

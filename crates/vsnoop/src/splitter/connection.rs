@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use vsnoop_bpf::split::SplitPort;
-use vsnoop_bpf::types::{flow_key, rejoined, seq, split_flow};
+use vsnoop_bpf::types::{flow_key, rejoined, seq};
 use vsnoop_split::{Broken, Direction, Side, Split, State, Waits};
 
 /// A connection on which nothing moves is joined after this time.
@@ -139,7 +139,7 @@ impl Connected {
     pub fn reset(&mut self) -> u64 {
         let Some(split) = self.split.take() else { return 0 };
         let held = Direction::BOTH.map(|direction| split.held(direction).unwrap_or(0) as u64);
-        split.reset();
+        let _ = split.reset();
         held.iter().sum()
     }
 

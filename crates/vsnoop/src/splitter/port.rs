@@ -20,6 +20,8 @@ use crate::splitter::plan::{Refusal, plan};
 const MOST_AHEAD: u32 = 4 << 20;
 /// With less than this for a connection it is left to its VM.
 const LEAST_AHEAD: u32 = 128 << 10;
+/// A VM counts as late for this time after its connections have shown it.
+const LATE_FOR: Duration = Duration::from_secs(10);
 /// Most connections of a port that are split at a time.
 const MOST: usize = 512;
 
@@ -34,6 +36,8 @@ pub struct SplitterPort {
     connections: HashMap<u32, Connected>,
     next: u32,
     is_paused: bool,
+    /// Of the latest tick, CLOCK_MONOTONIC.
+    now_ns: u64,
 }
 
 impl SplitterPort {
@@ -50,6 +54,7 @@ impl SplitterPort {
             connections: HashMap::new(),
             next: 1,
             is_paused: false,
+            now_ns: monotonic_ns()?,
         };
         port.give_up_those_left();
         port.maps.turn_on(true);
@@ -72,7 +77,10 @@ impl SplitterPort {
                 Record::Copied(copied) => self.flights.add(&copied),
                 Record::Wanted(key) => match self.begin(&key) {
                     Ok(Ok(number)) => begun.push(number),
-                    Ok(Err(refusal)) => self.refuse(&key, refusal),
+                    Ok(Err(refusal)) => {
+                        tracing::trace!("refused: {refusal:?}");
+                        self.refuse(&key, refusal)
+                    }
                     Err(error) => {
                         tracing::warn!("port {}: no split: {error:#}", self.name);
                         self.refuse(&key, Refusal::Never);
@@ -98,12 +106,16 @@ impl SplitterPort {
 
     /// Joins what is idle, or all if the port is paused; removes what is over.
     pub fn tick(&mut self, now: Instant) {
+        if let Ok(now_ns) = monotonic_ns() {
+            self.now_ns = now_ns;
+        }
         // A port whose record cannot be read is about to go.
         let is_paused = !self.port.may_split().unwrap_or(false);
         if self.is_paused != is_paused {
             self.is_paused = is_paused;
             self.maps.turn_on(!is_paused);
         }
+        tracing::trace!("{:?}", self.maps.counters());
         let numbers: Vec<u32> = self.connections.keys().copied().collect();
         for number in numbers {
             let Some(connected) = self.connections.get_mut(&number) else { continue };
@@ -114,7 +126,7 @@ impl SplitterPort {
             }
         }
         if self.connections.values().any(|connected| connected.vm_is_late(now)) {
-            self.maps.extend_late(monotonic_ns() + Duration::from_secs(10).as_nanos() as u64);
+            self.maps.extend_late(self.now_ns.saturating_add(LATE_FOR.as_nanos() as u64));
         }
     }
 
@@ -143,7 +155,7 @@ impl SplitterPort {
             return Ok(Err(Refusal::Later));
         };
         let Some(ahead) = self.ahead()? else { return Ok(Err(Refusal::Later)) };
-        let now_ns = monotonic_ns();
+        let now_ns = monotonic_ns()?;
         let plan = match plan(key, &candidate, &record, &flight, now_ns) {
             Ok(plan) => plan,
             Err(refusal) => return Ok(Err(refusal)),
@@ -201,7 +213,7 @@ impl SplitterPort {
             Ok(Some(ends)) => {
                 let key = connected.key;
                 self.connections.remove(&number);
-                if let Err(error) = self.port.rejoin(&key, &ends, monotonic_ns()) {
+                if let Err(error) = self.port.rejoin(&key, &ends, self.now_ns) {
                     tracing::warn!("port {}: {}", self.name, with_causes(&error));
                 }
             }
