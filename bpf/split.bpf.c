@@ -301,10 +301,10 @@ static __noinline int follow_vm(struct __sk_buff *skb, struct split_port *port,
 		c->flags |= SPLIT_F_NEVER;
 		return HOOK_NEXT;
 	}
+	split_note_vm(c, &a->s);
 	/* It is split between the look at the connections and this one. */
 	if (!split_note_sent(c, &a->s))
 		return HOOK_DROP;
-	split_note_vm(c, &a->s);
 	if (!a->s.len)
 		return HOOK_NEXT;
 	split_note_answer(port, c->waits_ns, now);

@@ -145,7 +145,7 @@ static __always_inline void split_note_peer(struct split_candidate *c, const str
 	c->peer_ttl = s->ttl;
 }
 
-/* Follows what a segment of the VM says besides its data. */
+/* Follows what a segment of the VM says besides its data. Before split_note_sent(). */
 static __always_inline void split_note_vm(struct split_candidate *c, const struct segment *s)
 {
 	c->vm_ack = c->flags & SPLIT_F_VM ? seq_max(c->vm_ack, s->ack) : s->ack;

@@ -32,10 +32,10 @@ pub fn note_vm(c: &mut split_candidate, s: &segment, epoch: u32) -> (bool, bool)
     // SAFETY: as in note_syn().
     unsafe {
         types::split_enter_epoch(c, epoch);
+        types::split_note_vm(c, s);
         if !types::split_note_sent(c, s) {
             return (false, false);
         }
-        types::split_note_vm(c, s);
         (true, s.len > 0 && types::split_is_worth_it(c))
     }
 }

@@ -20,10 +20,8 @@ fn main() -> anyhow::Result<()> {
     let found = vsnoop_host::ports::find(&name, &netns)?;
     let c = std::ffi::CString::new(host)?;
     let index = unsafe { libc::if_nametoindex(c.as_ptr()) };
-    let spec = vsnoop_bpf::split::SplitSpec {
-        tap_ifindex: found.meta.ifindex,
-        socket_ifindex: index,
-    };
+    let spec =
+        vsnoop_bpf::split::SplitSpec { tap_ifindex: found.meta.ifindex, socket_ifindex: index };
     vsnoop_bpf::split::attach(&found.port, &spec)?;
     vsnoop_host::system::netns::Netns::open("vsnoop-split")?.enter()?;
     splitter::Splitter::new()?.work(&output::watch::Interrupt, |_| false)?;

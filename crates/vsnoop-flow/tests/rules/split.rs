@@ -11,7 +11,8 @@ const MS: u64 = 1_000_000;
 const MSS: u16 = 1460;
 /// Payload of a segment with timestamps.
 const UNIT: u32 = 1448;
-const PEER_ISS: u32 = u32::MAX - 50;
+/// More than half of all numbers from 0, where the record's fields begin.
+const PEER_ISS: u32 = 3_000_000_000;
 const VM_ISS: u32 = u32::MAX - 3000;
 
 fn syn(iss: u32, flags: u32, bits: u32) -> segment {

@@ -109,9 +109,7 @@ impl Connected {
 
     /// Does the VM take long to acknowledge, while something moves?
     pub fn vm_is_late(&self, now: Instant) -> bool {
-        let is_late = |split: &Split| {
-            split.info(Side::Vm).is_ok_and(|info| info.round_trip > LATE)
-        };
+        let is_late = |split: &Split| split.info(Side::Vm).is_ok_and(|info| info.round_trip > LATE);
         now.duration_since(self.moved) < IDLE && self.split.as_ref().is_some_and(is_late)
     }
 

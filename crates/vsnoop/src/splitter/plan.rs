@@ -72,8 +72,7 @@ pub fn plan<'a>(
         peer: End {
             address: peer,
             ack: numbers.peer_ack.v,
-            window_bytes: u32::from(numbers.peer_window)
-                << scale_of(candidate, numbers.peer_scale),
+            window_bytes: u32::from(numbers.peer_window) << scale_of(candidate, numbers.peer_scale),
             in_flight: &[],
             mss: numbers.peer_mss,
             scale: numbers.peer_scale,

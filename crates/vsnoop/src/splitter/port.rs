@@ -116,6 +116,7 @@ impl SplitterPort {
             self.maps.turn_on(!is_paused);
         }
         tracing::trace!("{:?}", self.maps.counters());
+        self.maps.dump();
         let numbers: Vec<u32> = self.connections.keys().copied().collect();
         for number in numbers {
             let Some(connected) = self.connections.get_mut(&number) else { continue };
