@@ -62,6 +62,13 @@ impl Port {
         Ok(policy)
     }
 
+    /// Records whether the splitter splits connections of the port.
+    pub fn set_downloads(&self, is_on: bool) -> Result<()> {
+        let _lock = self.lock_records()?;
+        let policy = self.raw_policy()?;
+        self.write_policy(&policy { downloads: is_on.into(), ..policy })
+    }
+
     /// Records by what the service knows the port.
     pub fn set_service(&self, mark: &ServiceMark) -> Result<()> {
         let _lock = self.lock_records()?;
