@@ -4,8 +4,8 @@ use vsnoop_bpf::split as programs;
 
 use crate::error::{Error, Result, Unfit, unfit, with_causes};
 use crate::ports::{Attached, AttachmentState};
-use crate::split::{self, Unavailable};
-use crate::system::netdev;
+use crate::split::{self, TapId, Unavailable};
+use crate::system::netdev::{self, Device};
 use crate::system::netns::Netns;
 
 /// What has come of it.
@@ -26,7 +26,9 @@ pub fn set(attached: &Attached, netns: &Netns, is_on: bool) -> Result<Downloads>
     match (was_on, is_on) {
         // What is not complete is made anew.
         (true, true) if is_complete(attached, netns) => Ok(Downloads::Same),
-        (_, true) => Ok(turn_on(attached, netns).map_or_else(Downloads::Refused, |()| Downloads::On)),
+        (_, true) => {
+            Ok(turn_on(attached, netns).map_or_else(Downloads::Refused, |()| Downloads::On))
+        }
         (false, false) if !programs::is_attached(port) => Ok(Downloads::Same),
         (_, false) => {
             let failed = |error| {
@@ -60,11 +62,31 @@ fn with_incast(name: &str) -> String {
     )
 }
 
+/// Follows a change of the tap's MTU. Returns whether there was one. The calling thread is in the
+/// tap's network namespace.
+pub fn follow_mtu(attached: &Attached, device: &Device) -> Result<bool> {
+    if attached.port.policy()?.downloads == 0 {
+        return Ok(false);
+    }
+    let follow = || {
+        let Some(sockets) = split::namespace::open()? else { return Ok(false) };
+        split::follow_mtu(tap_of(attached), device, &sockets)
+    };
+    let followed: split::Result<bool> = follow();
+    followed.map_err(|error| {
+        let port = attached.name.clone();
+        Error::DownloadsMtu { port, reason: with_causes(&error) }
+    })
+}
+
+fn tap_of(attached: &Attached) -> TapId {
+    TapId { netns: attached.meta.netns, ifindex: attached.meta.ifindex }
+}
+
 fn is_complete(attached: &Attached, netns: &Netns) -> bool {
-    let tap = split::TapId { netns: attached.meta.netns, ifindex: attached.meta.ifindex };
     let has_pair = || {
         let Some(sockets) = split::namespace::open()? else { return Ok(false) };
-        netns.run(|| split::find_pair(tap, &sockets)).map(|pair| pair.is_some())
+        netns.run(|| split::find_pair(tap_of(attached), &sockets)).map(|pair| pair.is_some())
     };
     let has_pair: split::Result<bool> = has_pair();
     programs::is_attached(&attached.port) && has_pair.unwrap_or(false)
@@ -73,8 +95,8 @@ fn is_complete(attached: &Attached, netns: &Netns) -> bool {
 fn turn_on(attached: &Attached, netns: &Netns) -> std::result::Result<(), String> {
     let index = attached.meta.ifindex;
     let turned_on = netns.run(|| {
-        let device = netdev::find_index(index)?
-            .ok_or_else(|| Unavailable::Gone(attached.name.clone()))?;
+        let device =
+            netdev::find_index(index)?.ok_or_else(|| Unavailable::Gone(attached.name.clone()))?;
         split::turn_on(&attached.port, &device)
     });
     turned_on.map_err(|error| with_causes(&error))

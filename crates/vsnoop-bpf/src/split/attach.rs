@@ -7,7 +7,7 @@ use libbpf_rs::{MapCore, MapFlags, Object, ObjectBuilder, OpenObject};
 use vsnoop_flow::types::split_port;
 
 use crate::error::{Error, Result, refused};
-use crate::link;
+use crate::link::{self, PinnedLink};
 use crate::objects::split::{Map, Program};
 use crate::objects::{self, Named};
 use crate::pins;
@@ -48,6 +48,13 @@ pub fn detach(port: &Port) -> Result<()> {
 /// Has the port such programs?
 pub fn is_attached(port: &Port) -> bool {
     directory_of(port).join(CHANGE).exists()
+}
+
+/// The kernel's ids of the programs on the tap.
+pub fn program_ids(port: &Port) -> Vec<u32> {
+    let directory = directory_of(port);
+    let info = |name| PinnedLink::open(&directory.join(name)).and_then(|link| link.info()).ok();
+    LINKS.iter().filter_map(|(name, _)| Some(info(name)?.program_id)).collect()
 }
 
 pub(super) fn directory_of(port: &Port) -> PathBuf {

@@ -134,6 +134,17 @@ pub fn find(tap: TapId, sockets: &Netns) -> Result<Option<Pair>> {
     Ok(far.map(|far| Pair { near: near.index, far: far.index }))
 }
 
+/// Gives both ends the MTU of the tap, which an administrator may change. Returns whether they had
+/// another one. The calling thread is in the tap's network namespace.
+pub fn follow_mtu(tap: TapId, device: &Device, sockets: &Netns) -> Result<bool> {
+    let near = netdev::find(&tap.near_name())?.filter(is_veth);
+    let Some(near) = near.filter(|near| near.mtu != device.mtu) else { return Ok(false) };
+    let set = |index| change::set_mtu(index, device.mtu).map_err(Unavailable::Pair);
+    set(near.index)?;
+    sockets.run(|| set(index_of(&tap.far_name())?))?;
+    Ok(true)
+}
+
 /// Deletes the end beside the tap, and thereby both. A device of that name that is no veth stays.
 fn remove_near(tap: TapId) -> Result<()> {
     remove(&tap.near_name())

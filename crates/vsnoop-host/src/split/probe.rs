@@ -8,8 +8,8 @@ use nix::sched::{CloneFlags, unshare};
 use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
 use vsnoop_netdev::veth;
 
-use super::pair::FAR_MAC;
 use super::error::{Result, Unavailable};
+use super::pair::FAR_MAC;
 use crate::error::Error;
 use crate::system::netns::Netns;
 
@@ -18,13 +18,9 @@ const TCP_REPAIR: libc::c_int = 19;
 
 /// Sockets can be restored in the calling thread's network namespace.
 pub fn require_repair() -> Result<()> {
-    let socket = socket(
-        AddressFamily::Inet,
-        SockType::Stream,
-        SockFlag::SOCK_CLOEXEC,
-        SockProtocol::Tcp,
-    )
-    .map_err(|errno| Unavailable::NoRepair(errno.into()))?;
+    let socket =
+        socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, SockProtocol::Tcp)
+            .map_err(|errno| Unavailable::NoRepair(errno.into()))?;
     let on: libc::c_int = 1;
     // SAFETY: an open descriptor, and an int that outlives the call.
     let result = unsafe {

@@ -4,9 +4,9 @@
 use vsnoop_bpf::UplinkId;
 use vsnoop_bpf::split;
 
-use super::pair::{self, TapId};
 use super::error::Result;
 use super::namespace;
+use super::pair::{self, TapId};
 use crate::lock::CommandLock;
 use crate::ports::{self, Attached, Inventory};
 use crate::system::netns::Netns;

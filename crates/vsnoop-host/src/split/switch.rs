@@ -3,11 +3,11 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use vsnoop_bpf::split::{self, SplitPort, SplitSpec};
 use vsnoop_bpf::Port;
+use vsnoop_bpf::split::{self, SplitPort, SplitSpec};
 
-use super::pair::{self, TapId};
 use super::error::Result;
+use super::pair::{self, TapId};
 use super::{namespace, probe};
 use crate::error::with_causes;
 use crate::system::netdev::Device;

@@ -20,7 +20,7 @@ use libbpf_rs::ProgramHandle;
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::tc::{TcAttribute, TcFilterBpfOption, TcHandle, TcMessage, TcOption};
 use serde::Serialize;
-use vsnoop_bpf::{Hook, Port};
+use vsnoop_bpf::{Hook, Port, split};
 use vsnoop_netdev::netlink;
 
 use super::netdev::Device;
@@ -66,6 +66,9 @@ pub fn around(device: &Device, port: &Port) -> Result<Vec<Foreign>> {
     found.retain(|program| program.id != Some(to_vm));
     let ingress = tcx_programs(device, Place::Ingress)?;
     found.extend(ingress.into_iter().take_while(|program| program.id != Some(from_vm)));
+    // Those that split connections come before both.
+    let own = split::program_ids(port);
+    found.retain(|program| program.id.is_none_or(|id| !own.contains(&id)));
     Ok(found)
 }
 

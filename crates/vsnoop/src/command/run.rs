@@ -2,8 +2,8 @@
 
 use anyhow::Result;
 use vsnoop_host::config::Config;
-use vsnoop_host::error::Unfit;
 use vsnoop_host::config::port::PortPattern;
+use vsnoop_host::error::Unfit;
 use vsnoop_host::lock::{CommandLock, try_lock};
 use vsnoop_host::split::namespace;
 use vsnoop_host::system::kernel;
