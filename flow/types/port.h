@@ -28,7 +28,7 @@ struct policy {
 	__u32 hold_chunks; /* memory for the hold at most, chunks */
 	__u32 ahead; /* bytes that a sender may send beyond the VM's own window */
 	__u32 silence_ms; /* a VM that sent nothing for this time gets no early ACKs */
-	__u32 zero;
+	__u32 downloads; /* 1: the splitter splits connections (flow/split.h) */
 };
 
 /* What is constant while a port is attached: the verifier drops what is not used. */

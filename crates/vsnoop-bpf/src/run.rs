@@ -62,15 +62,24 @@ impl Port {
         Ok(policy)
     }
 
+    /// Records whether the splitter splits connections of the port.
+    pub fn set_downloads(&self, is_on: bool) -> Result<()> {
+        let _lock = self.lock_records()?;
+        let policy = self.raw_policy()?;
+        self.write_policy(&policy { downloads: is_on.into(), ..policy })
+    }
+
     /// Records by what the service knows the port.
     pub fn set_service(&self, mark: &ServiceMark) -> Result<()> {
         let _lock = self.lock_records()?;
         self.write_meta(&mark.write(self.meta()?))
     }
 
-    /// May its connections be split: is it active, and neither suspended nor paused?
+    /// May its connections be split: has it downloads, is it active, and neither suspended nor
+    /// paused?
     pub fn may_split(&self) -> Result<bool> {
-        Ok(self.raw_policy()?.run == port_run::PORT_ACCELERATE)
+        let policy = self.raw_policy()?;
+        Ok(policy.downloads != 0 && policy.run == port_run::PORT_ACCELERATE)
     }
 
     /// Has the helper suspended the port?

@@ -16,6 +16,7 @@ use crate::left_off::{Mark, Marks};
 use crate::ports;
 use crate::quota;
 use crate::settings::{Mode, Settings};
+use crate::split;
 use crate::system::holder;
 use crate::system::netdev::{self, Device};
 use crate::system::netns::Netns;
@@ -40,6 +41,8 @@ pub struct NewPort {
     pub policy: policy,
     pub incast: Option<Joined>,
     pub qdisc_replaced: Option<String>,
+    /// Why downloads, which were asked for, are off.
+    pub no_downloads: Option<String>,
 }
 
 /// Attaches the tap of this name. The caller holds the lock of commands.
@@ -91,11 +94,18 @@ fn attach_device(device: &Device, netns: &Netns, request: &Request<'_>) -> Resul
     spec.uplink = incast.as_ref().map_or(0, |joined| joined.ifindex);
     let loaded = Loaded::new(&spec)?;
     stop_if_interrupted(request)?;
-    let complete = |port: &Port| match is_observed {
-        true => Ok(()),
-        false => switch_on(port, device, &root),
+    let mut no_downloads = None;
+    let complete = |port: &Port| {
+        if is_observed {
+            return Ok(());
+        }
+        no_downloads = settings.downloads.then(|| without_downloads(port, device)).flatten();
+        switch_on(port, device, &root)
     };
-    loaded.attach(complete).inspect_err(|_: &Error| {
+    let port = loaded.attach(complete).inspect_err(|_: &Error| {
+        if settings.downloads {
+            remove_pair(device, netns);
+        }
         if let (false, qdisc::Root::Default(_)) = (is_observed, &root) {
             // Best effort: the error that led here is the one to report.
             let _ = qdisc::restore_default(device);
@@ -108,7 +118,18 @@ fn attach_device(device: &Device, netns: &Netns, request: &Request<'_>) -> Resul
             tracing::warn!("port {name} stays marked as detached: {}", with_causes(&error));
         }
     }
-    Ok(NewPort { policy: spec.policy, incast, qdisc_replaced: spec.qdisc_replaced })
+    let policy = policy { downloads: port.policy()?.downloads, ..spec.policy };
+    Ok(NewPort { policy, incast, qdisc_replaced: spec.qdisc_replaced, no_downloads })
+}
+
+/// Switches the downloads of a port on. Returns why they stay off.
+fn without_downloads(port: &Port, device: &Device) -> Option<String> {
+    split::turn_on(port, device).err().map(|error| with_causes(&error))
+}
+
+/// Best effort: the error that led here is the one to report.
+fn remove_pair(device: &Device, netns: &Netns) {
+    let _ = split::remove_pair(split::TapId { netns: netns.inode, ifindex: device.index });
 }
 
 /// What does not depend on the host.
@@ -123,7 +144,7 @@ fn configure(spec: &mut AttachSpec, request: &Request<'_>) {
         hold_chunks: 0,
         ahead: settings.ahead.unwrap_or(UNBOUNDED),
         silence_ms: config.silence_ms,
-        zero: 0,
+        downloads: 0,
     };
     spec.port_rules.clone_from(&settings.port_rules);
     spec.prefix_rules.clone_from(&settings.prefix_rules);

@@ -16,8 +16,8 @@
 //! | step | killed after it | continued by |
 //! |---|---|---|
 //! | 1. restore the qdisc: no early ACK without noqueue | attached | the command, repeated |
-//! | 2. reset connections with held bytes ([`end_held`]) | attached | the same |
-//! | 3. set the pins aside, take the hooks off | leaving | [`finish`] |
+//! | 2. end what is split ([`split::end`]), reset connections with held bytes ([`end_held`]) | attached | the same |
+//! | 3. set the pins aside, take the hooks off, delete the devices of downloads | leaving | [`finish`] |
 //! | 4. reset again; repeat the RSTs of the last 5 s | leaving | [`finish`] |
 //! | 5. return incast credit, empty the slot, remove the pins | detached | |
 //!
@@ -63,6 +63,7 @@ use crate::left_behind::{LeftBehind, Notes};
 use crate::lock::CommandLock;
 use crate::ports::Attached;
 use crate::reset::{reset_senders, send, send_to_senders};
+use crate::split;
 use crate::system::clock::monotonic_ns;
 use crate::system::netns::Netns;
 use crate::system::{netdev, qdisc};
@@ -154,11 +155,16 @@ struct Removed {
 fn remove(mut port: Port, netns: Option<&Netns>, tap_deleted: bool) -> Result<Option<Removed>> {
     let mut ended = Ended::default();
     if !tap_deleted && device_exists(&port, netns)? {
+        // Once the programs are off, nothing more can be ended.
+        if !port.is_set_aside() {
+            split::end(&port);
+        }
         ended = end_held(&port, netns)?;
     }
     if !port.leave()? {
         return Ok(None);
     }
+    end_downloads(&port);
     let tap_deleted = tap_deleted || !device_exists(&port, netns)?;
     if tap_deleted {
         reset_after_tap_deleted(&port, netns)?;
@@ -179,6 +185,13 @@ fn remove(mut port: Port, netns: Option<&Netns>, tap_deleted: bool) -> Result<Op
         );
     }
     Ok(Some(Removed { tap_deleted, ended }))
+}
+
+/// Deletes what a port had for downloads, once its programs are off.
+pub fn end_downloads(port: &Port) {
+    if let Err(error) = split::remove_pair_of(port) {
+        tracing::warn!("the devices of its downloads stay: {}", with_causes(&error));
+    }
 }
 
 /// [`end_held`] for callers that have not looked up the port's network namespace.

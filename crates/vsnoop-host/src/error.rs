@@ -79,6 +79,10 @@ pub enum Error {
     },
     #[error("uplink {name}")]
     Uplink { name: String, source: vsnoop_bpf::Error },
+    #[error("the downloads of port {port} are not switched off: {reason}")]
+    Downloads { port: String, reason: String },
+    #[error("the devices of the downloads of port {port} keep their MTU: {reason}")]
+    DownloadsMtu { port: String, reason: String },
     #[error("read the qdisc of port {port}")]
     ReadQdisc { port: String, source: netlink::Error },
     #[error("set the qdisc of port {port} to noqueue")]

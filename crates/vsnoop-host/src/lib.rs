@@ -5,8 +5,9 @@
 //! attachments, `held` and `failures` say how they are, `attach` makes them with the `settings` and
 //! `lists` of a port, `detach` and `sweep` end them, `left_off` marks those that the service does
 //! not make again, `left_behind` tells it what a deleted tap took along; `orphan` takes off what
-//! another program has removed the pins of; `reset` ends a connection. `config` reads the host's
-//! configuration, `quota` bounds the memory of holds by it, and `incast` knows uplinks.
+//! another program has removed the pins of; `reset` ends a connection; `split` makes what downloads
+//! need, `downloads` switches them. `config` reads the host's configuration, `quota` bounds the
+//! memory of holds by it, and `incast` knows uplinks.
 //!
 //! Nothing here prints, reads arguments, or knows a verb: failures are returned (`error`), and
 //! what is noticed on the way goes to `tracing`.
@@ -14,6 +15,7 @@
 pub mod attach;
 pub mod config;
 pub mod detach;
+pub mod downloads;
 pub mod error;
 pub mod failures;
 pub mod far_end;

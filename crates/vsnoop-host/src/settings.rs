@@ -27,6 +27,8 @@ pub struct Settings {
     pub hold: Option<u32>,
     /// Bytes that a sender may send beyond the VM's own window; `None`: as the hold allows.
     pub ahead: Option<u32>,
+    /// Connections of a late VM are split; only with [`Mode::Accelerate`], without `incast`.
+    pub downloads: bool,
     /// Port number (of either end) and whether it is allowed.
     pub port_rules: Vec<(u16, bool)>,
     /// Prefix of the sender's address, its length, and whether it is allowed.
@@ -53,6 +55,7 @@ impl Settings {
             passive: true,
             hold: None,
             ahead: None,
+            downloads: false,
             port_rules: Vec::new(),
             prefix_rules: Vec::new(),
             max_flows: TableLimits::default().max_flows,
@@ -75,8 +78,17 @@ impl Settings {
 
     /// Knows settings again that only attaching anew can change; never 0.
     fn digest(&self) -> u64 {
-        let Self { mode, passive, hold: _, ahead: _, port_rules, prefix_rules, max_flows, incast } =
-            self;
+        let Self {
+            mode,
+            passive,
+            hold: _,
+            ahead: _,
+            downloads: _,
+            port_rules,
+            prefix_rules,
+            max_flows,
+            incast,
+        } = self;
         let mut text = match mode {
             Mode::Observe => "observe".to_owned(),
             Mode::Accelerate => "accelerate".to_owned(),
@@ -103,7 +115,8 @@ impl Settings {
     /// The same for the settings that change while packets flow.
     fn digest_of_bounds(&self) -> u32 {
         let number = |value: Option<u32>| value.map_or("-".to_owned(), |value| value.to_string());
-        let hash = hash(&format!("{},{}", number(self.hold), number(self.ahead)));
+        let downloads = if self.downloads { ",downloads" } else { "" };
+        let hash = hash(&format!("{},{}{downloads}", number(self.hold), number(self.ahead)));
         (hash ^ (hash >> 32)) as u32
     }
 }
@@ -139,5 +152,8 @@ mod tests {
         let bounded = Settings { hold: Some(1 << 20), ..plain.clone() };
         assert_eq!(bounded.digest(), plain.digest());
         assert_ne!(bounded.digest_of_bounds(), plain.digest_of_bounds());
+        let with_downloads = Settings { downloads: true, ..plain.clone() };
+        assert_eq!(with_downloads.digest(), plain.digest());
+        assert_ne!(with_downloads.digest_of_bounds(), plain.digest_of_bounds());
     }
 }

@@ -2,10 +2,10 @@
 
 use vsnoop_bpf::Port;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, with_causes};
 use crate::lock::CommandLock;
 use crate::ports::{self, AttachmentState};
-use crate::{detach, incast};
+use crate::{detach, incast, split};
 
 /// Removes what killed commands have left, unless a command that may do so is running.
 pub fn finish_if_idle() -> Result<()> {
@@ -29,6 +29,14 @@ pub fn sweep(lock: &CommandLock) -> Result<()> {
         }
     }
     detach::finish(lock)?;
+    sweep_downloads(lock);
     vsnoop_bpf::sweep();
     incast::sweep(lock)
+}
+
+/// A failure keeps nothing else from being done.
+fn sweep_downloads(lock: &CommandLock) {
+    if let Err(error) = split::sweep(lock) {
+        tracing::warn!("what is left of downloads stays: {}", with_causes(&error));
+    }
 }

@@ -1,6 +1,7 @@
 //! Network devices as the kernel describes them, and changes of them ([`change`]): requests over
 //! rtnetlink ([`netlink`]) and to drivers ([`ethtool`]), notifications ([`events`]), routes
-//! ([`route`]); what bridges have learned ([`fdb`]); and taps that are opened ([`tap`]).
+//! ([`route`], [`policy`]); what bridges have learned ([`fdb`]); pairs of devices ([`veth`]), and
+//! taps that are opened ([`tap`]).
 //!
 //! sysfs shows the network namespace in which it was mounted; these ask in that of the calling
 //! thread.
@@ -10,8 +11,10 @@ pub mod ethtool;
 pub mod events;
 pub mod fdb;
 pub mod netlink;
+pub mod policy;
 pub mod route;
 pub mod tap;
+pub mod veth;
 
 use std::net::IpAddr;
 

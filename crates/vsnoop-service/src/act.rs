@@ -11,6 +11,7 @@ use vsnoop_bpf::{Port, ServiceMark};
 use vsnoop_host::attach::{self, Request, UNBOUNDED};
 use vsnoop_host::config::Config;
 use vsnoop_host::detach;
+use vsnoop_host::downloads::{self, Downloads};
 use vsnoop_host::error::Result;
 use vsnoop_host::held::amount;
 use vsnoop_host::left_off::{Mark, Marks, Until};
@@ -45,6 +46,9 @@ pub fn attach(
             tracing::info!("port {port}: accelerated, holds at most {hold} ({table})");
         }
     }
+    if let Some(why) = new.no_downloads {
+        tracing::warn!("port {port}: downloads stay off: {why}");
+    }
     Ok(())
 }
 
@@ -61,6 +65,12 @@ pub fn set_bounds(key: PortKey, netns: &Netns, wanted: &Wanted, config: &Config)
         attached.port.set_bounds(Some(hold / HOLD_CHUNK), Some(ahead))?;
         let (port, hold) = (netns.label_of_port(name), units::bytes(hold.into()));
         tracing::info!("port {port}: holds at most {hold}");
+        match downloads::set(&attached, netns, settings.downloads)? {
+            Downloads::Same => {}
+            Downloads::On => tracing::info!("port {port}: downloads are on"),
+            Downloads::Off => tracing::info!("port {port}: downloads are off"),
+            Downloads::Refused(why) => tracing::warn!("port {port}: downloads stay off: {why}"),
+        }
     }
     attached.port.set_service(&wanted.mark())?;
     Ok(())

@@ -1,5 +1,5 @@
-//! The background processes, helper and engine: a host has one of each. A lock file has the id of
-//! the running process. This module starts them, takes them out of their starter's session, and
+//! The background processes, helper, engine and splitter: a host has one of each. A lock file has
+//! the id of the running process. This module starts them, takes them out of their starter's session, and
 //! has them give up the privileges that they do not use.
 
 use std::fs::{self, File};
@@ -12,10 +12,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use nix::fcntl::Flock;
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
 use vsnoop_host::error::with_causes;
 use vsnoop_host::lock::{self, try_lock, try_lock_directory};
+use vsnoop_host::split::namespace;
 use vsnoop_host::system::{kernel, session};
-use vsnoop_privileges::refusals::{BPF_PROGRAMS, NEVER, OTHER_NAMESPACES};
+use vsnoop_privileges::refusals::{BPF_PROGRAMS, NEVER, OTHER_NAMESPACES, PROGRAMS};
 use vsnoop_privileges::{Capability, Privileges};
 
 use crate::cli;
@@ -27,6 +30,7 @@ use crate::output::watch::Interrupt;
 pub enum Role {
     Helper,
     Engine,
+    Splitter,
 }
 
 impl Role {
@@ -34,6 +38,7 @@ impl Role {
         match self {
             Self::Helper => "helper.lock",
             Self::Engine => "engine.lock",
+            Self::Splitter => "splitter.lock",
         }
     }
 
@@ -42,11 +47,12 @@ impl Role {
         match self {
             Self::Helper => "helper",
             Self::Engine => "engine",
+            Self::Splitter => "splitter",
         }
     }
 }
 
-/// Capabilities of both processes: each starts the other, which gets no more than its starter has.
+/// Capabilities of helper and engine: each starts the other, which gets no more than its starter has.
 /// BPF, NET_ADMIN: maps, links, queue disciplines, marks of frames. SYS_ADMIN: to enter network
 /// namespaces, and to open maps and programs by their ids. NET_RAW: the engine's frames to VMs.
 /// SYS_PTRACE: the namespaces of other users' processes, which of these holds a tap, and whether it
@@ -67,6 +73,16 @@ pub const CAPABILITIES: [Capability; 7] = [
 fn privileges() -> Privileges {
     let refused = [NEVER, &[OTHER_NAMESPACES], BPF_PROGRAMS].concat();
     Privileges { capabilities: CAPABILITIES.to_vec(), refused }
+}
+
+/// The splitter starts nobody. NET_ADMIN: it restores sockets, with addresses of others. SYS_ADMIN:
+/// to enter their network namespace, and to run a program of BPF.
+const OF_SPLITTER: [Capability; 3] =
+    [Capability::CAP_BPF, Capability::CAP_NET_ADMIN, Capability::CAP_SYS_ADMIN];
+
+fn privileges_of_splitter() -> Privileges {
+    let refused = [NEVER, &[OTHER_NAMESPACES, PROGRAMS], BPF_PROGRAMS].concat();
+    Privileges { capabilities: OF_SPLITTER.to_vec(), refused }
 }
 
 /// How long to wait for a new process to take its lock.
@@ -115,15 +131,8 @@ impl Instance {
         // ports; two engines would send the same copies.
         let ports = match role {
             Role::Helper => None,
-            Role::Engine => {
-                let ports = in_several_tries(|| try_lock_directory(Path::new(PORTS)))?;
-                Some(ports.with_context(|| {
-                    format!(
-                        "another engine looks after the ports of {PORTS}, with another {}",
-                        lock::DIRECTORY
-                    )
-                })?)
-            }
+            Role::Engine => Some(take_ports(role, Path::new(PORTS))?),
+            Role::Splitter => Some(take_ports(role, &namespace::path())?),
         };
         file.set_len(0)
             .and_then(|()| file.rewind())
@@ -131,6 +140,19 @@ impl Instance {
             .with_context(|| format!("write {}/{lock}", lock::DIRECTORY))?;
         Ok(Some(Self { _file: file, _ports: ports }))
     }
+}
+
+/// `place`: what the ports have in common.
+fn take_ports(role: Role, place: &Path) -> Result<Flock<File>> {
+    let ports = in_several_tries(|| try_lock_directory(place))?;
+    ports.with_context(|| {
+        format!(
+            "another {} looks after the ports of {}, with another {}",
+            role.command(),
+            place.display(),
+            lock::DIRECTORY
+        )
+    })
 }
 
 fn in_several_tries(
@@ -193,9 +215,21 @@ pub fn start(role: Role) -> Result<()> {
     Ok(())
 }
 
+/// Kills the process, and waits until it is gone. Returns whether it was there.
+pub fn kill(role: Role) -> bool {
+    let Some(pid) = running_pid(role) else { return false };
+    // It may just have ended by itself.
+    let _ = nix::sys::signal::kill(Pid::from_raw(pid), Signal::SIGKILL);
+    let since = Instant::now();
+    while matches!(try_lock(role.lock()), Ok(None)) && since.elapsed() < START {
+        thread::sleep(Duration::from_millis(1));
+    }
+    true
+}
+
 /// Warns if helper or engine end with the session of this command.
 pub fn warn_of_session() {
-    let running = [Role::Helper, Role::Engine].into_iter().filter_map(running_pid);
+    let running = [Role::Helper, Role::Engine, Role::Splitter].into_iter().filter_map(running_pid);
     if let Some(group) = running.filter_map(session::shared_with).next() {
         eprintln!(
             "vsnoop: helper and engine cannot leave the control group {}, and end with it: let the \
@@ -246,14 +280,17 @@ pub fn own_program() -> Result<PathBuf> {
 }
 
 /// First step of a background process; with `foreground` it stays in its terminal.
-pub fn begin(foreground: bool) -> Result<Interrupt> {
+pub fn begin(role: Role, foreground: bool) -> Result<Interrupt> {
     if !foreground {
         leave_the_terminal()?;
         session::leave();
     }
     drop(log_to(foreground)?);
     kernel::require()?;
-    keep_only(&privileges());
+    keep_only(&match role {
+        Role::Helper | Role::Engine => privileges(),
+        Role::Splitter => privileges_of_splitter(),
+    });
     Interrupt::catch()
 }
 
@@ -299,6 +336,30 @@ mod tests {
         assert!(!linger.is_over(false, at(9000)));
         assert!(!linger.is_over(false, at(11_000)));
         assert!(linger.is_over(false, at(11_001)));
+    }
+
+    #[test]
+    fn the_splitter_runs_no_program_and_enters_network_namespaces_only() {
+        let name = "background::tests::\
+                    the_splitter_runs_no_program_and_enters_network_namespaces_only";
+        in_children(name, &[""], |_| {
+            privileges_of_splitter().drop_others().expect("dropped");
+            assert_nothing_of_never();
+            assert_refused(&[libc::SYS_setns]);
+            let refused = |call: std::result::Result<(), _>| call == Err(nix::errno::Errno::EPERM);
+            let network = libc::CLONE_NEWNET as usize;
+            assert!(!refused(call(libc::SYS_setns, [usize::MAX, network, 0, 0, 0])));
+            // BPF_PROG_LOAD, BPF_LINK_CREATE; BPF_PROG_TEST_RUN is allowed.
+            for command in [5, 28] {
+                assert!(refused(call(libc::SYS_bpf, [command, 0, 0, 0, 0])), "{command}");
+            }
+            assert!(!refused(call(libc::SYS_bpf, [10, 0, 0, 0, 0])));
+            let status = Status::of_thread();
+            let kept = OF_SPLITTER.iter().fold(0, |bits, kept| bits | 1 << kept.index());
+            assert_eq!(status.bits("CapPrm") & !kept, 0, "{:x}", status.bits("CapPrm"));
+            assert_threads_inherit();
+            assert!(Command::new("true").status().is_err());
+        });
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! The bounds of a port: its hold, and how far senders may send beyond the VM's window.
+//! The bounds of a port: its hold, how far senders may send beyond the VM's window, and whether
+//! downloads are split.
 
 use vsnoop_host::attach::UNBOUNDED;
 use vsnoop_host::units;
@@ -6,6 +7,11 @@ use vsnoop_host::units;
 /// `None`: as far as the hold allows.
 pub fn ahead_bytes(ahead: u32) -> Option<u64> {
     (ahead != UNBOUNDED).then_some(ahead.into())
+}
+
+/// They were asked for, and the host, or the port, is not fit.
+pub fn downloads_stay_off(port: &str, why: &str) -> String {
+    format!("port {port}: downloads stay off: {why}")
 }
 
 /// For example "holds at most 16 MiB, senders at most 1 MiB ahead of the VM's window".

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{ArgGroup, Args, Parser, Subcommand};
+use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use ipnet::IpNet;
 use vsnoop_bpf::TableLimits;
 use vsnoop_host::{config, incast};
@@ -98,6 +98,12 @@ pub enum Command {
     /// Hands over what is held for VMs; started by the helper.
     #[command(hide = true)]
     Engine(Helper),
+    /// Moves the bytes of split connections; started with a port that has downloads.
+    #[command(hide = true)]
+    Splitter(Helper),
+    /// Makes what the service, with fewer privileges, cannot make by itself; run by its unit.
+    #[command(hide = true)]
+    Prepare(Prepare),
     /// Write the manual pages to a directory; `make install` does.
     Man(Man),
     /// Print completions of the command line for a shell; `make install` installs those of three.
@@ -160,7 +166,7 @@ pub struct Attach {
     pub bounds: Bounds,
     /// Acknowledge nothing early: measure, and with --incast shape windows. The qdisc stays as it
     /// is.
-    #[arg(long, conflicts_with_all = ["hold", "ahead", "no_passive"])]
+    #[arg(long, conflicts_with_all = ["hold", "ahead", "downloads", "no_passive"])]
     pub observe: bool,
     /// Shape the senders' windows, so that many of them at once do not overflow the last hop before
     /// this host (docs/incast.md): the rate of that hop, such as 1G or 25G (bits per second), or
@@ -210,10 +216,31 @@ pub struct Bounds {
     /// at all [default of `attach`: as far as the hold allows].
     #[arg(long, value_name = "SIZE", value_parser = config::ahead_size)]
     pub ahead: Option<u32>,
+    /// Split the connections of a VM that is late, so that the host sends what the VM has sent, at
+    /// the pace of the path (docs/downloads.md); not with incast control [default of `attach`:
+    /// off].
+    #[arg(long, value_name = "on|off")]
+    pub downloads: Option<Switch>,
+}
+
+/// A setting that is on or off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Switch {
+    On,
+    Off,
+}
+
+impl Switch {
+    pub fn is_on(self) -> bool {
+        self == Self::On
+    }
 }
 
 #[derive(Debug, Args)]
-#[command(group = ArgGroup::new("bound").args(["hold", "ahead"]).required(true).multiple(true))]
+#[command(group = ArgGroup::new("bound")
+    .args(["hold", "ahead", "downloads"])
+    .required(true)
+    .multiple(true))]
 pub struct Set {
     /// Names of taps.
     #[arg(required = true, value_name = "PORT")]
@@ -354,6 +381,9 @@ pub struct Top {
 pub struct Run {}
 
 #[derive(Debug, Args)]
+pub struct Prepare {}
+
+#[derive(Debug, Args)]
 pub struct Reload {}
 
 #[derive(Debug, Args)]
@@ -449,6 +479,11 @@ mod tests {
             [&["--hold", "1M"][..], &["--ahead", "0"], &["--hold", "1M", "--ahead", "1G"]]
         {
             set(options).unwrap();
+        }
+        set(&["--downloads", "on"]).unwrap();
+        for wrong in [&["--downloads"][..], &["--downloads", "yes"]] {
+            let error = set(wrong).unwrap_err();
+            assert!(error.contains("--downloads <on|off>"), "{error}");
         }
     }
 

@@ -1,9 +1,9 @@
 //! The `vsnoop` command: accelerates TCP to the VMs of this host (docs/command.md).
 //!
 //! Attachments are in the kernel (pinned links and maps), so every command is a short-lived
-//! process. Only a small helper runs while a port is attached (`helper`), and the engine while a
-//! port has a hold (`engine`). `command` has a module per command, `output` tables and JSON;
-//! crates/vsnoop-host knows the host and its ports.
+//! process. Only a small helper runs while a port is attached (`helper`), the engine while a port
+//! has a hold (`engine`), and the splitter while a port has downloads (`splitter`). `command` has a
+//! module per command, `output` tables and JSON; crates/vsnoop-host knows the host and its ports.
 
 mod background;
 mod bounds;
@@ -26,6 +26,7 @@ mod log;
 mod longest;
 mod output;
 mod service;
+mod splitter;
 mod tables;
 mod top;
 
@@ -112,6 +113,10 @@ fn run(cli: &Cli) -> anyhow::Result<u8> {
         Command::Engine(arguments) => {
             background::run(background::Role::Engine, arguments, engine::run)
         }
+        Command::Splitter(arguments) => {
+            background::run(background::Role::Splitter, arguments, splitter::run)
+        }
+        Command::Prepare(_) => command::run::prepare(cli),
         Command::Doctor(arguments) => command::doctor::run(cli, arguments),
         Command::Observe(arguments) => command::observe::run(cli, arguments),
         Command::Run(_) => command::run::run(cli),

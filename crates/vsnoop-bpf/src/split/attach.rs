@@ -50,14 +50,11 @@ pub fn is_attached(port: &Port) -> bool {
     directory_of(port).join(CHANGE).exists()
 }
 
-/// The kernel's ids of the port's programs of split connections.
+/// The kernel's ids of the programs on the tap.
 pub fn program_ids(port: &Port) -> Vec<u32> {
     let directory = directory_of(port);
-    let id = |(name, _): &(&str, Program)| {
-        let link = PinnedLink::open(&directory.join(name)).ok()?;
-        Some(link.info().ok()?.program_id)
-    };
-    LINKS.iter().filter_map(id).collect()
+    let info = |name| PinnedLink::open(&directory.join(name)).and_then(|link| link.info()).ok();
+    LINKS.iter().filter_map(|(name, _)| Some(info(name)?.program_id)).collect()
 }
 
 pub(super) fn directory_of(port: &Port) -> PathBuf {

@@ -91,30 +91,6 @@ impl SplitPort {
         Ok(found.and_then(|bytes| super::candidate_from(&bytes)))
     }
 
-    pub fn dump(&self) {
-        for key in self.candidates.keys() {
-            if let Ok(Some(bytes)) = self.candidates.lookup(&key, MapFlags::ANY) {
-                let c = super::candidate_from(&bytes).map(|c| c.0);
-                if let Some(c) = c {
-                    let iss = c.peer_ack.v;
-                    eprintln!(
-                        "cand port {:?} state {} sent-pa {} va-pn {} flags {:x} epoch {} asked {} mss {} {} waits {}",
-                        &key[32..36],
-                        c.sent >> 32,
-                        (c.sent as u32).wrapping_sub(iss),
-                        c.vm_ack.v.wrapping_sub(c.peer_nxt.v) as i32,
-                        c.flags,
-                        c.epoch,
-                        c.asked,
-                        c.peer_mss,
-                        c.vm_mss,
-                        c.waits_ns
-                    );
-                }
-            }
-        }
-    }
-
     /// The connections that are split, without the VM's MAC address in their keys.
     pub fn split_flows(&self) -> Vec<(flow_key, split_flow)> {
         let keys = self.flows.keys().filter_map(|key| flow_key::from_bytes(&key));

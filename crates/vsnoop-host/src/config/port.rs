@@ -141,6 +141,11 @@ impl PortPattern {
             false => Settings::of(Mode::Observe),
         }
     }
+
+    /// Do ports of this table have downloads?
+    pub fn has_downloads(&self) -> bool {
+        self.settings.downloads
+    }
 }
 
 /// The place of a name within 0..[`WHOLE`]: the same on every host and in every version.
@@ -166,6 +171,7 @@ pub struct PortTable {
     hold: Field,
     ahead: Field,
     passive: Field,
+    downloads: Field,
     max_flows: Field,
     incast: Field,
     uplink: Field,
@@ -244,6 +250,7 @@ impl Reader<'_> {
                 ("hold", &port.hold),
                 ("ahead", &port.ahead),
                 ("passive", &port.passive),
+                ("downloads", &port.downloads),
                 ("canary", &port.canary),
                 ("qmp", &port.qmp),
             ];
@@ -264,8 +271,15 @@ impl Reader<'_> {
             deny: &self.prefixes("port.deny", &port.deny)?,
         };
         let here = |error: crate::error::Error| self.said(table.span().start, &error.to_string());
+        let incast = self.incast(port)?;
+        let downloads = self.truth("port.downloads", &port.downloads)?.unwrap_or(false);
+        if downloads && incast.is_some() {
+            let with = [("downloads", &port.downloads)];
+            self.refuse(&with, "goes without port.incast only: leave one of them out")?;
+        }
         Ok(Settings {
             mode,
+            downloads,
             passive: self.truth("port.passive", &port.passive)?.unwrap_or(true),
             hold: self.quantity("port.hold", &port.hold, hold_size)?,
             ahead: self.quantity("port.ahead", &port.ahead, ahead_size)?,
@@ -274,7 +288,7 @@ impl Reader<'_> {
             max_flows: self
                 .number("port.max_flows", &port.max_flows, 1..=TableLimits::HOST_FLOWS)?
                 .unwrap_or(TableLimits::default().max_flows),
-            incast: self.incast(port)?,
+            incast,
         })
     }
 
@@ -419,6 +433,7 @@ mod tests {
             passive: false,
             hold: Some(1 << 20),
             ahead: Some(65536),
+            downloads: false,
             port_rules: vec![(22, false), (23, false)],
             prefix_rules: vec![("10.0.0.0".parse().unwrap(), 8, true)],
             max_flows: 7,
@@ -471,6 +486,17 @@ mod tests {
             ("hold = true", "2, column 8", vec!["port.hold = true", "256K to 256M"]),
             ("ahead = \"2G\"", "2, column 9", vec!["port.ahead", "up to 1G"]),
             ("passive = \"no\"", "2, column 11", vec!["port.passive", "true or false"]),
+            ("downloads = 1", "2, column 13", vec!["port.downloads", "true or false"]),
+            (
+                "incast = true\ndownloads = true",
+                "3, column 13",
+                vec!["port.downloads", "without port.incast"],
+            ),
+            (
+                "mode = \"observe\"\ndownloads = false",
+                "3, column 13",
+                vec!["port.downloads", "accelerate"],
+            ),
             ("max_flows = 0", "2, column 13", vec!["port.max_flows = 0", "from 1"]),
             ("incast = \"fast\"", "2, column 10", vec!["port.incast", "25G", "true"]),
             ("uplink = \"eth0\"", "2, column 10", vec!["port.uplink", "incast = true"]),

@@ -66,8 +66,9 @@ pub fn around(device: &Device, port: &Port) -> Result<Vec<Foreign>> {
     found.retain(|program| program.id != Some(to_vm));
     let ingress = tcx_programs(device, Place::Ingress)?;
     found.extend(ingress.into_iter().take_while(|program| program.id != Some(from_vm)));
-    let of_split = split::program_ids(port);
-    found.retain(|program| program.id.is_none_or(|id| !of_split.contains(&id)));
+    // Those that split connections come before both.
+    let own = split::program_ids(port);
+    found.retain(|program| program.id.is_none_or(|id| !own.contains(&id)));
     Ok(found)
 }
 

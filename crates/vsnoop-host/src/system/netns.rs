@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 use std::fs::{self, File};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -166,6 +167,12 @@ impl Netns {
         }
         let inode = file.metadata().map_err(SystemError::from)?.ino();
         Ok(Self { file, inode, name, path: path.to_owned() })
+    }
+}
+
+impl AsFd for Netns {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
     }
 }
 

@@ -14,14 +14,16 @@ use vsnoop_host::system::netns::Netns;
 use vsnoop_service::control;
 
 use crate::background;
-use crate::bounds::{ahead_bytes, bounds_text};
+use crate::bounds::{ahead_bytes, bounds_text, downloads_stay_off};
 use crate::cli::{self, Cli};
 use crate::engine;
+use crate::error::usage;
 use crate::helper;
 use crate::output::fold::fold;
 use crate::output::hint;
 use crate::output::report::{self, Outcome};
 use crate::output::watch::{Interrupt, print};
+use crate::splitter;
 
 pub fn run(cli: &Cli, arguments: &cli::Attach) -> Result<u8> {
     let settings = settings(arguments)?;
@@ -49,10 +51,16 @@ pub fn run(cli: &Cli, arguments: &cli::Attach) -> Result<u8> {
     }
     // Removes the uplink of a port that could not be attached.
     incast::sweep(&lock)?;
+    if settings.downloads {
+        splitter::forget_unused(&lock);
+    }
     drop(lock);
     helper::ensure_running();
     if settings.mode == Mode::Accelerate {
         engine::ensure_working(&arguments.ports, &netns);
+    }
+    if settings.downloads && is_any {
+        splitter::ensure_working();
     }
     background::warn_of_session();
     Ok(code)
@@ -60,12 +68,19 @@ pub fn run(cli: &Cli, arguments: &cli::Attach) -> Result<u8> {
 
 fn settings(arguments: &cli::Attach) -> Result<Settings> {
     let cli::Lists { allow_port, deny_port, allow, deny } = &arguments.lists;
+    let downloads = arguments.bounds.downloads.is_some_and(cli::Switch::is_on);
+    if downloads && arguments.incast.is_some() {
+        let text = "downloads are not supported beside incast control yet: leave --incast or \
+                    --downloads on out";
+        return Err(usage(text));
+    }
     let lists = Lists { allow_port, deny_port, allow, deny };
     Ok(Settings {
         mode: if arguments.observe { Mode::Observe } else { Mode::Accelerate },
         passive: !arguments.no_passive,
         hold: arguments.bounds.hold,
         ahead: arguments.bounds.ahead,
+        downloads,
         port_rules: lists::port_rules(lists)?,
         prefix_rules: lists::prefix_rules(lists)?,
         max_flows: arguments.max_flows,
@@ -93,7 +108,9 @@ fn outcome(name: &str, mode: Mode, new: NewPort) -> Outcome {
     Outcome {
         hold_bytes: Some(quota::bytes_of(&new.policy)),
         ahead_bytes: ahead_bytes(new.policy.ahead).filter(|_| mode == Mode::Accelerate),
+        downloads: (mode == Mode::Accelerate).then_some(new.policy.downloads != 0),
         incast: new.incast,
+        warning: new.no_downloads.map(|why| downloads_stay_off(name, &why)),
         ..Outcome::done(name, "attached", text)
     }
 }
@@ -106,6 +123,9 @@ fn text(name: &str, mode: Mode, new: &NewPort) -> String {
             let bounds = bounds_text(quota::bytes_of(&new.policy), new.policy.ahead);
             text.push_str(&format!(", {bounds}"));
         }
+    }
+    if new.policy.downloads != 0 {
+        text.push_str(", splits downloads");
     }
     if let Some(joined) = &new.incast {
         text.push_str(&format!(", with {}", joined.text()));
@@ -136,6 +156,7 @@ mod tests {
                     buffer_bytes: u32::MAX,
                 }),
                 qdisc_replaced: Some("pfifo_fast".into()),
+                no_downloads: None,
             };
             for mode in [Mode::Observe, Mode::Accelerate] {
                 longest::assert_narrow(&fold(&text(longest::INTERFACE, mode, &new)));

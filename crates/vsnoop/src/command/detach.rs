@@ -19,6 +19,7 @@ use crate::cli::{self, Cli};
 use crate::drain::{drain, drain_all};
 use crate::output::report::{self, Outcome};
 use crate::output::watch::{Interrupt, print};
+use crate::splitter;
 
 pub fn run(cli: &Cli, arguments: &cli::Detach) -> Result<u8> {
     kernel::require()?;
@@ -35,7 +36,7 @@ pub fn run(cli: &Cli, arguments: &cli::Detach) -> Result<u8> {
         let is_left_off = control::is_served() || ServiceMark::of(&attached.meta).is_some();
         finish(attached, left, is_left_off.then_some(Until::Reload))
     })?;
-    sweep::sweep(&CommandLock::take()?)?;
+    clean_up()?;
     Ok(code)
 }
 
@@ -67,8 +68,16 @@ fn run_all(cli: &Cli, arguments: &cli::Detach) -> Result<u8> {
             damaged.reason
         );
     }
-    sweep::sweep(&CommandLock::take()?)?;
+    clean_up()?;
     Ok(code)
+}
+
+/// Removes what killed commands have left, and what no port uses any more.
+fn clean_up() -> Result<()> {
+    let lock = CommandLock::take()?;
+    sweep::sweep(&lock)?;
+    splitter::forget_unused(&lock);
+    Ok(())
 }
 
 /// The lock was not held during the wait, so that other ports could be changed. `left_off`: until

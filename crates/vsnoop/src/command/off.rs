@@ -20,15 +20,19 @@ use vsnoop_host::detach;
 use vsnoop_host::error::{Error, with_causes};
 use vsnoop_host::held::amount;
 use vsnoop_host::left_off::{Mark, Marks, Until};
+use vsnoop_host::lock::CommandLock;
+use vsnoop_host::split;
 use vsnoop_host::system::netns::{self, Netns};
 use vsnoop_host::system::{kernel, netdev, qdisc};
 use vsnoop_host::units;
 use vsnoop_service::control;
 use vsnoop_upkeep::detach::Ended;
 
+use crate::background::{self, Role};
 use crate::cli::Cli;
 use crate::error::{EXIT_RUNTIME, usage};
 use crate::output::watch::print;
+use crate::splitter;
 
 /// Limits of time for all default qdiscs together, and for each: a lock of the kernel that is not
 /// free by then may never be.
@@ -90,6 +94,7 @@ pub fn run(cli: &Cli) -> Result<u8> {
     if control::is_served() {
         leave_off(&all);
     }
+    end_downloads();
     for listed in all {
         match listed {
             Listed::Port(port) => {
@@ -120,6 +125,7 @@ pub fn run(cli: &Cli) -> Result<u8> {
     if let Err(error) = vsnoop_bpf::Uplink::sweep(&[]) {
         eprintln!("vsnoop: uplinks: {error}");
     }
+    forget_downloads();
     restore(replaced, &mut document);
 
     if cli.json {
@@ -144,6 +150,26 @@ pub fn run(cli: &Cli) -> Result<u8> {
         );
     }
     Ok(if document.failed.is_empty() { 0 } else { EXIT_RUNTIME })
+}
+
+/// Without its splitter the kernel resets the ends of connections that are split, while the programs
+/// are still there to let them know.
+fn end_downloads() {
+    background::kill(Role::Splitter);
+}
+
+/// Removes the devices of downloads, and their network namespace. Best effort: after a command that
+/// has the lock, the next one does.
+fn forget_downloads() {
+    let forget = || -> Result<()> {
+        let Some(lock) = CommandLock::try_take()? else { return Ok(()) };
+        split::sweep(&lock)?;
+        splitter::forget_unused(&lock);
+        Ok(())
+    };
+    if let Err(error) = forget() {
+        eprintln!("vsnoop: downloads: {error:#}; the next command tries again");
+    }
 }
 
 /// Keeps the service from attaching these ports again. Best effort.

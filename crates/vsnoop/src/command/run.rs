@@ -2,8 +2,10 @@
 
 use anyhow::Result;
 use vsnoop_host::config::Config;
+use vsnoop_host::config::port::PortPattern;
 use vsnoop_host::error::Unfit;
-use vsnoop_host::lock::try_lock;
+use vsnoop_host::lock::{CommandLock, try_lock};
+use vsnoop_host::split::namespace;
 use vsnoop_host::system::kernel;
 use vsnoop_host::system::netns::Netns;
 use vsnoop_metrics::Background;
@@ -33,7 +35,10 @@ pub fn run(cli: &Cli) -> Result<u8> {
     drop(log::log_to(true)?);
     let options = Options {
         config: cli.config.clone(),
-        limit_privileges: |config| background::keep_only(&privileges(config)),
+        limit_privileges: |config| {
+            make_namespace(config);
+            background::keep_only(&privileges(config));
+        },
         start_background,
         background: what_runs,
     };
@@ -42,6 +47,29 @@ pub fn run(cli: &Cli) -> Result<u8> {
         // With the exit code of what is wrong.
         Err(Error::Host(error)) => Err(error.into()),
         Err(error) => Err(error.into()),
+    }
+}
+
+/// `vsnoop prepare`, which the unit runs before the service and without its limits: what the service
+/// mounts is in a mount namespace of its own.
+pub fn prepare(cli: &Cli) -> Result<u8> {
+    make_namespace(&Config::read(cli.config.as_deref())?);
+    Ok(0)
+}
+
+/// Makes the network namespace that downloads need, while it is allowed. A failure is a warning
+/// only: each port that asks for downloads says why it has none.
+fn make_namespace(config: &Config) {
+    if !config.ports.iter().any(PortPattern::has_downloads) {
+        return;
+    }
+    let make = || -> Result<()> {
+        let _lock = CommandLock::take()?;
+        namespace::open_or_make()?;
+        Ok(())
+    };
+    if let Err(error) = make() {
+        tracing::warn!("downloads: {error:#}");
     }
 }
 

@@ -1,4 +1,4 @@
-//! `vsnoop set`: changes the bounds of attached ports, without detaching them.
+//! `vsnoop set`: changes the bounds of attached ports, and their downloads, without detaching them.
 //!
 //! A smaller hold drops no copy: until the VM has acknowledged enough of them, there is no memory
 //! for more, and the VM acknowledges by itself.
@@ -6,6 +6,7 @@
 use anyhow::Result;
 use vsnoop_bpf::types::HOLD_CHUNK;
 use vsnoop_host::config::Config;
+use vsnoop_host::downloads::{self, Downloads};
 use vsnoop_host::error::Unfit;
 use vsnoop_host::lock::CommandLock;
 use vsnoop_host::ports::{self, AttachmentState};
@@ -14,17 +15,30 @@ use vsnoop_host::system::kernel;
 use vsnoop_host::system::netns::Netns;
 use vsnoop_host::units;
 
-use crate::bounds::{ahead_bytes, bounds_text};
-use crate::cli::{self, Cli};
+use crate::bounds::{ahead_bytes, bounds_text, downloads_stay_off};
+use crate::cli::{self, Cli, Switch};
 use crate::error::unfit;
+use crate::helper;
 use crate::output::report::{self, Outcome};
+use crate::splitter;
 
 pub fn run(cli: &Cli, arguments: &cli::Set) -> Result<u8> {
     let config = Config::read(cli.config.as_deref())?;
     kernel::require()?;
     let netns = Netns::chosen(cli.netns.as_deref())?;
-    let _lock = CommandLock::take()?;
-    report::each(cli, &arguments.ports, |name| set(name, &netns, &config, arguments.bounds))
+    let lock = CommandLock::take()?;
+    let code =
+        report::each(cli, &arguments.ports, |name| set(name, &netns, &config, arguments.bounds))?;
+    match arguments.bounds.downloads {
+        None => {}
+        Some(Switch::On) => {
+            drop(lock);
+            helper::restart_if_needed();
+            splitter::ensure_working();
+        }
+        Some(Switch::Off) => splitter::forget_unused(&lock),
+    }
+    Ok(code)
 }
 
 fn set(name: &str, netns: &Netns, config: &Config, bounds: cli::Bounds) -> Result<Outcome> {
@@ -38,17 +52,33 @@ fn set(name: &str, netns: &Netns, config: &Config, bounds: cli::Bounds) -> Resul
             ),
         ));
     }
+    if bounds.downloads.is_some_and(Switch::is_on) {
+        downloads::require_fit(&attached)?;
+    }
     let hold = bounds
         .hold
         .map(|bytes| quota::bytes_for(name, Some(bytes), config, netns, Some(&attached)))
         .transpose()?;
     let policy = attached.port.set_bounds(hold.map(|bytes| bytes / HOLD_CHUNK), bounds.ahead)?;
+    let switched = match bounds.downloads {
+        Some(wanted) => downloads::set(&attached, netns, wanted.is_on())?,
+        None => Downloads::Same,
+    };
+    let has_downloads = attached.port.policy()?.downloads != 0;
     let hold_bytes = u64::from(policy.hold_chunks) * u64::from(HOLD_CHUNK);
     let used_bytes = u64::from(attached.port.state()?.chunks_used) * u64::from(HOLD_CHUNK);
-    let bounds = bounds_text(hold_bytes, policy.ahead);
+    let mut bounds = bounds_text(hold_bytes, policy.ahead);
+    if has_downloads {
+        bounds.push_str(", splits downloads");
+    }
     Ok(Outcome {
         hold_bytes: Some(hold_bytes),
         ahead_bytes: ahead_bytes(policy.ahead),
+        downloads: Some(has_downloads),
+        warning: match switched {
+            Downloads::Refused(why) => Some(downloads_stay_off(name, &why)),
+            Downloads::Same | Downloads::On | Downloads::Off => None,
+        },
         ..Outcome::done(
             name,
             "set",

@@ -35,6 +35,7 @@ struct StatusDocument {
     damaged: Vec<DamagedStatus>,
     helper: ProcessOfTheHost,
     engine: ProcessOfTheHost,
+    splitter: ProcessOfTheHost,
     service: ServiceStatus,
 }
 
@@ -76,6 +77,8 @@ struct PortStatus {
     /// allows.
     ahead_bytes: Option<u32>,
     passive: bool,
+    /// Its connections are split.
+    downloads: bool,
     lists: bool,
     ring_frames: u32,
     queues: u32,
@@ -111,7 +114,7 @@ struct DamagedStatus {
     reason: String,
 }
 
-/// The helper, or the engine.
+/// Helper, engine or splitter.
 #[derive(Serialize)]
 struct ProcessOfTheHost {
     running: bool,
@@ -180,6 +183,7 @@ fn read(inventory: Inventory) -> Result<StatusDocument> {
         damaged,
         helper,
         engine: background::running_pid(Role::Engine).into(),
+        splitter: background::running_pid(Role::Splitter).into(),
         service: ServiceStatus::of_host(),
     })
 }
@@ -220,6 +224,7 @@ fn port_status(
         qdisc_replaced: port.qdisc_replaced()?,
         ahead_bytes: Some(policy.ahead).filter(|ahead| *ahead != u32::MAX),
         passive: policy.passive != 0,
+        downloads: policy.downloads != 0,
         lists: meta.lists != 0,
         ring_frames: meta.tx_queue_len,
         queues: meta.tx_queues,
@@ -441,6 +446,7 @@ mod tests {
             qdisc_replaced: Some("pfifo_fast".into()),
             ahead_bytes: Some(u32::MAX),
             passive: true,
+            downloads: true,
             lists: true,
             ring_frames: u32::MAX,
             queues: u32::MAX,
@@ -465,6 +471,7 @@ mod tests {
             damaged: vec![damaged],
             helper: None.into(),
             engine: None.into(),
+            splitter: None.into(),
             service: ServiceStatus::default(),
         };
         let text = text(&document);

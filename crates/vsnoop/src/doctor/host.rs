@@ -3,6 +3,7 @@
 use anyhow::Result;
 use vsnoop_host::config::{Config, HOLD_LEAST};
 use vsnoop_host::error::{self, Unfit, with_causes};
+use vsnoop_host::split;
 use vsnoop_host::system::headroom::{Bound, Headroom};
 use vsnoop_host::system::kernel::{self, Probe};
 use vsnoop_host::system::netns::Netns;
@@ -24,6 +25,7 @@ pub fn checks(config: &error::Result<Config>, netns: &Netns) -> Result<Vec<Check
         configuration::of_host(config),
         thread_times(),
     ];
+    checks.extend(missing.is_empty().then(downloads));
     checks.extend(vsnoop_bpf::lockdown().map(|level| lockdown(&level)));
     checks.extend(headroom(background::running_pid(Role::Engine)));
     checks.extend(probe.and_then(|probe| Some(jit(&probe.ok()?))));
@@ -121,6 +123,20 @@ fn tcx(probe: Option<&error::Result<Probe>>) -> Check {
             let text = text.strip_prefix("cannot ").unwrap_or(&text);
             let detail = format!("cannot {text}; Linux 6.6 or newer is needed");
             check("tcx", Unfit::Kernel, Level::Fail, detail)
+        }
+    }
+}
+
+/// What only `--downloads on` needs.
+fn downloads() -> Check {
+    match split::require() {
+        Ok(()) => {
+            let detail = "possible: a socket in repair mode and a pair of devices were made";
+            check("downloads", Unfit::Kernel, Level::Ok, detail)
+        }
+        Err(error) => {
+            let detail = format!("they stay off with `--downloads on`: {}", with_causes(&error));
+            check("downloads", Unfit::Kernel, Level::Warn, detail)
         }
     }
 }

@@ -52,7 +52,7 @@ const START: Duration = Duration::from_secs(2);
 const BUDGET: Duration = Duration::from_millis(25);
 
 pub fn run(arguments: &cli::Helper) -> Result<u8> {
-    let interrupt = background::begin(arguments.foreground)?;
+    let interrupt = background::begin(Role::Engine, arguments.foreground)?;
     let Some(_instance) = Instance::take(Role::Engine)? else {
         if arguments.foreground {
             return Err(unfit(Unfit::Other, "another engine works already"));

@@ -8,7 +8,8 @@
 //!   RSTs of connections that were reset (`engines`, `reset`);
 //! - suspends ports with another program in their way, and follows taps from bridge to bridge
 //!   (`surroundings`);
-//! - keeps the engine running while a port has a hold (`engines`);
+//! - keeps the engine running while a port has a hold (`engines`), and the splitter while a port
+//!   has downloads (`splitters`);
 //! - opens windows that incast control has closed, where no packet comes that could (`grants`), a
 //!   hundred times a second, or five hundred while connections are queued;
 //! - detaches ports whose tap was deleted, completes what killed commands have begun, and removes
@@ -24,6 +25,7 @@ mod engines;
 mod grants;
 mod monitor;
 mod reader_loss;
+mod splitters;
 mod surroundings;
 
 use std::time::{Duration, Instant};
@@ -49,7 +51,7 @@ const CPU_PART: u32 = 10;
 const BUDGET: Duration = Duration::from_millis(25);
 
 pub fn run(arguments: &cli::Helper) -> Result<u8> {
-    let interrupt = background::begin(arguments.foreground)?;
+    let interrupt = background::begin(Role::Helper, arguments.foreground)?;
     let Some(mut instance) = Instance::take(Role::Helper)? else {
         if arguments.foreground {
             return Err(unfit(

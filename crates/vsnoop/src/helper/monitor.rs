@@ -16,6 +16,7 @@ use vsnoop_host::lock::CommandLock;
 use vsnoop_host::orphan::{self, Orphan};
 use vsnoop_host::ports::{self, Attached, AttachmentState};
 use vsnoop_host::reset::{reset, send};
+use vsnoop_host::split;
 use vsnoop_host::system::clock::monotonic_ns;
 use vsnoop_host::system::netdev::{self, Device};
 use vsnoop_host::system::netns::Netns;
@@ -27,12 +28,14 @@ use vsnoop_upkeep::repeat::RstRepeats;
 use super::engines::{Engines, WatchedHold};
 use super::grants::{PortGrants, serve_all};
 use super::reader_loss::ReaderLoss;
+use super::splitters::Splitters;
 use super::surroundings::LoggedState;
 
 /// State of all ports between two looks.
 #[derive(Default)]
 pub struct Monitor {
     engines: Engines,
+    splitters: Splitters,
     watched: HashMap<PortKey, Watched>,
     /// Ports whose pins another program has removed.
     orphans: Vec<(Attached, WatchedHold, Orphan)>,
@@ -98,6 +101,7 @@ impl Monitor {
             !held.read_without_pins(|read| orphan.look(attached, netns.as_ref(), read))
         });
         self.engines.look(self.watched.values().filter_map(|watched| watched.held.engine_ns()));
+        self.look_after_downloads();
         if let Err(error) = incast::sweep_if_idle().and_then(|()| self.ingress.look()) {
             tracing::warn!("uplinks: {}", with_causes(&error));
         }
@@ -108,6 +112,15 @@ impl Monitor {
 }
 
 impl Monitor {
+    fn look_after_downloads(&mut self) {
+        if let Err(error) = split::sweep_if_idle() {
+            tracing::warn!("downloads: {}", with_causes(&error));
+        }
+        let attached = self.watched.values().filter_map(|watched| watched.attached.as_ref());
+        let mut policies = attached.filter_map(|attached| attached.port.policy().ok());
+        self.splitters.look(policies.any(|policy| policy.downloads != 0));
+    }
+
     /// Looks after a port that is not listed any more, if nothing has detached it.
     fn adopt(&mut self, watched: Watched) {
         let Some(attached) = watched.attached else { return };

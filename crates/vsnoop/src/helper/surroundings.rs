@@ -10,6 +10,7 @@
 //!   next helper finds it. Between two looks, and while no helper runs, such a program goes
 //!   unnoticed;
 //! - the tap's bridge, over which its senders are reset when the tap is deleted;
+//! - its MTU, for the devices of its downloads;
 //! - its name, for messages and tables.
 //!
 //! The queue discipline needs no look: the hook itself checks it for every segment.
@@ -17,6 +18,7 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
+use vsnoop_host::downloads;
 use vsnoop_host::ports::{Attached, AttachmentState};
 use vsnoop_host::system::foreign::{self, Foreign};
 use vsnoop_host::system::netdev::{self, Device};
@@ -58,6 +60,7 @@ impl LoggedState {
             let Some(device) = netdev::find_index(attached.meta.ifindex)? else { return Ok(()) };
             self.suspend(attached, &device, foreign::around(&device, &attached.port)?)?;
             follow_bridge(attached, &device)?;
+            follow_mtu(attached, &device)?;
             follow_name(attached, &device)
         })
     }
@@ -92,6 +95,14 @@ fn follow_bridge(attached: &Attached, device: &Device) -> Result<()> {
     if bridge != 0 && bridge != attached.meta.bridge {
         attached.port.set_bridge(bridge)?;
         tracing::info!("port {} is a port of the bridge with index {bridge} now", attached.name);
+    }
+    Ok(())
+}
+
+fn follow_mtu(attached: &Attached, device: &Device) -> Result<()> {
+    if downloads::follow_mtu(attached, device)? {
+        let (name, mtu) = (&attached.name, device.mtu);
+        tracing::info!("port {name}: the devices of its downloads have the tap's MTU {mtu} now");
     }
     Ok(())
 }

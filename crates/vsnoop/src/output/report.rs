@@ -25,6 +25,9 @@ pub struct Outcome {
     /// allows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ahead_bytes: Option<u64>,
+    /// For an accelerated port: whether its downloads are split.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub downloads: Option<bool>,
     /// For a port that was attached with incast control.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub incast: Option<Joined>,
@@ -69,6 +72,7 @@ impl Outcome {
             result,
             hold_bytes: None,
             ahead_bytes: None,
+            downloads: None,
             incast: None,
             outstanding_flows: None,
             outstanding_bytes: None,

@@ -79,6 +79,14 @@ impl Connected {
         }
     }
 
+    /// How many bytes the VM may be ahead from now on.
+    pub fn limit(&self, bytes: u32) {
+        if let Some(split) = &self.split {
+            // Best effort: it is a matter of time and memory only.
+            let _ = split.limit(bytes);
+        }
+    }
+
     /// Moves bytes in both directions.
     pub fn pump(&mut self) -> Result<Progress, Broken> {
         let Some(split) = &mut self.split else { return Ok(Progress::Waits) };

@@ -1,9 +1,16 @@
-//! The splitter: moves the bytes of split connections (docs/decisions/0048-split-connections.md).
+//! The splitter: moves the bytes of split connections (flow/split.h) between their sockets
+//! (docs/decisions/0048-split-connections.md).
 //!
-//! One process for all ports with downloads. It is in the network namespace of the sockets. The
-//! hooks copy what late VMs have in flight, and ask (`port.rs`); the numbers of a connection are
-//! checked (`plan.rs`), both sockets made, and their bytes moved until nothing has moved for a
-//! while or the port is paused: then the ends talk to each other again (`connection.rs`).
+//! One process per host, in the network namespace of the sockets. It is started with a port that has
+//! downloads, and kept running by the helper; it exits when no port has downloads. The hooks copy
+//! what late VMs have in flight, and ask (`port.rs`); the numbers of a connection are checked
+//! (`plan.rs`), both sockets made, and their bytes moved until nothing has moved for a while, or
+//! nothing is to be split any more: then the ends talk to each other again (`connection.rs`).
+//!
+//! A port belongs to it from the time that `downloads` is in the port's record: its pins, and its
+//! pair of devices, are then there. Once `downloads` is gone, the splitter has
+//! `vsnoop_host::split::PATIENCE` to join what it can and to reset the rest. If it is killed, the
+//! kernel resets both ends.
 
 mod connection;
 mod flights;
@@ -16,10 +23,17 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
-use vsnoop_host::error::with_causes;
+use vsnoop_host::error::{Unfit, with_causes};
+use vsnoop_host::lock::CommandLock;
 use vsnoop_host::ports::{self, Attached, AttachmentState};
+use vsnoop_host::priority::Priority;
+use vsnoop_host::split::{self, TapId, namespace};
+use vsnoop_service::control;
 use vsnoop_split::Side;
 
+use crate::background::{self, Instance, Linger, Role};
+use crate::cli;
+use crate::error::unfit;
 use crate::output::watch::Interrupt;
 use connection::Progress;
 use port::SplitterPort;
@@ -29,7 +43,47 @@ const TICK: Duration = Duration::from_millis(100);
 /// The same while a port is paused, whose connections are to be joined.
 const SOON: Duration = Duration::from_millis(5);
 /// Interval at which ports are listed.
-const DISCOVERY: Duration = Duration::from_millis(1000);
+const DISCOVERY: Duration = Duration::from_millis(250);
+
+/// CPU time at real-time priority in each [`TICK`]: a VM that waits for its turn is answered at
+/// once, and who moves much does it as an ordinary process.
+const BUDGET: Duration = Duration::from_millis(25);
+
+pub fn run(arguments: &cli::Helper) -> Result<u8> {
+    let interrupt = background::begin(Role::Splitter, arguments.foreground)?;
+    let Some(_instance) = Instance::take(Role::Splitter)? else {
+        if arguments.foreground {
+            return Err(unfit(Unfit::Other, "another splitter works already"));
+        }
+        return Ok(0);
+    };
+    let priority = Priority::take(BUDGET);
+    tracing::info!("splitter started");
+    if let Some(namespace) = namespace::open()? {
+        namespace.enter()?;
+        Splitter::new(namespace.inode)?.work(&interrupt, priority)?;
+    }
+    tracing::info!("splitter ends");
+    Ok(0)
+}
+
+/// Starts the splitter. A failure is a warning only: until it works, no connection is split.
+pub fn ensure_working() {
+    if let Err(error) = background::start(Role::Splitter) {
+        eprintln!("vsnoop: no splitter works yet: {error:#}; until one does, nothing is split");
+    }
+}
+
+/// Removes what no port with downloads uses any more; not beside a service, which has too few
+/// privileges to make it again. Best effort: the next command that finds it does so.
+pub fn forget_unused(lock: &CommandLock) {
+    if control::is_served() {
+        return;
+    }
+    if let Err(error) = split::remove_namespace_if_unused(lock) {
+        tracing::debug!("the network namespace of downloads stays: {}", with_causes(&error));
+    }
+}
 
 /// Network namespace and index of the tap, id of the attachment.
 type PortKey = (u64, u32, u64);
@@ -38,7 +92,9 @@ type PortKey = (u64, u32, u64);
 /// 0: the port's ring.
 type Token = u64;
 
-pub struct Splitter {
+struct Splitter {
+    /// Inode of its network namespace.
+    namespace: u64,
     epoll: Epoll,
     ports: HashMap<u32, SplitterPort>,
     numbers: HashMap<PortKey, u32>,
@@ -47,9 +103,10 @@ pub struct Splitter {
 }
 
 impl Splitter {
-    pub fn new() -> Result<Self> {
+    fn new(namespace: u64) -> Result<Self> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).context("create an epoll")?;
         Ok(Self {
+            namespace,
             epoll,
             ports: HashMap::new(),
             numbers: HashMap::new(),
@@ -58,12 +115,9 @@ impl Splitter {
         })
     }
 
-    /// Works until it is interrupted, or `is_over` says so after a look at the ports.
-    pub fn work(
-        &mut self,
-        interrupt: &Interrupt,
-        mut is_over: impl FnMut(bool) -> bool,
-    ) -> Result<()> {
+    /// Works until it is interrupted, or no port has downloads.
+    fn work(&mut self, interrupt: &Interrupt, mut priority: Priority) -> Result<()> {
+        let mut linger = Linger::default();
         let (mut discover_at, mut tick_at) = (Instant::now(), Instant::now());
         let mut ready = BTreeSet::new();
         let mut events = [EpollEvent::empty(); 64];
@@ -72,11 +126,12 @@ impl Splitter {
             if now >= discover_at {
                 discover_at = now + DISCOVERY;
                 self.discover();
-                if is_over(!self.ports.is_empty()) {
+                if linger.is_over(!self.ports.is_empty(), Instant::now()) || self.is_astray() {
                     return Ok(());
                 }
             }
             if now >= tick_at {
+                priority.renew();
                 tick_at = now + self.tick(now);
             }
             ready = self.serve(ready);
@@ -94,6 +149,13 @@ impl Splitter {
             }
         }
         Ok(())
+    }
+
+    /// Was the network namespace removed, and made again for another port? The helper starts another
+    /// splitter then.
+    fn is_astray(&self) -> bool {
+        let now = namespace::open().ok().flatten();
+        self.ports.is_empty() && now.is_some_and(|now| now.inode != self.namespace)
     }
 
     /// Serves rings and connections. Returns those that can go on at once.
@@ -140,13 +202,16 @@ impl Splitter {
         let mut present = HashSet::new();
         for attached in inventory.ports {
             let key = (attached.meta.netns, attached.meta.ifindex, attached.port.id());
+            let is_known = self.numbers.contains_key(&key);
+            let has_downloads = attached.port.policy().is_ok_and(|policy| policy.downloads != 0);
             if attached.state == AttachmentState::Gone
                 || !vsnoop_bpf::split::is_attached(&attached.port)
+                || !(is_known || has_downloads)
             {
                 continue;
             }
             present.insert(key);
-            if self.numbers.contains_key(&key) {
+            if is_known {
                 continue;
             }
             match self.open(attached, key) {
@@ -158,6 +223,7 @@ impl Splitter {
             self.numbers.extract_if(|key, _| !present.contains(key)).map(|(_, n)| n).collect();
         for number in gone {
             if let Some(mut port) = self.ports.remove(&number) {
+                tracing::info!("port {}: it has no downloads any more", port.name);
                 port.reset_all();
             }
         }
@@ -165,8 +231,9 @@ impl Splitter {
     }
 
     fn open(&mut self, attached: Attached, key: PortKey) -> Result<()> {
-        let device = vsnoop_host::split::inner_device(&attached.meta);
+        let device = TapId::of(&attached.port)?.far_name();
         let port = SplitterPort::open(attached.name, attached.port, device)?;
+        tracing::info!("port {}: the splitter looks after its downloads", port.name);
         let number = self.next;
         self.next = self.next.checked_add(1).unwrap_or(1);
         let event = EpollEvent::new(EpollFlags::EPOLLIN, u64::from(number) << 32);

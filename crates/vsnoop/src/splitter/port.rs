@@ -9,6 +9,7 @@ use vsnoop_bpf::Port;
 use vsnoop_bpf::split::{Record, SplitPort};
 use vsnoop_bpf::types::{HOLD_CHUNK, flow_key, reset_reason};
 use vsnoop_host::error::with_causes;
+use vsnoop_host::split::PATIENCE;
 use vsnoop_host::system::clock::monotonic_ns;
 use vsnoop_split::{Settings, Side, Split};
 
@@ -22,6 +23,12 @@ const MOST_AHEAD: u32 = 4 << 20;
 const LEAST_AHEAD: u32 = 128 << 10;
 /// A VM counts as late for this time after its connections have shown it.
 const LATE_FOR: Duration = Duration::from_secs(10);
+/// How far a VM may be ahead while its port is paused.
+const PAUSED_AHEAD: u32 = 16 << 10;
+/// Connections that cannot be joined so long after downloads were switched off are reset: before
+/// the programs are taken off.
+const RESET_AFTER: Duration = Duration::from_millis(2500);
+const _: () = assert!(RESET_AFTER.as_millis() + 100 < PATIENCE.as_millis());
 /// Most connections of a port that are split at a time.
 const MOST: usize = 512;
 
@@ -35,7 +42,9 @@ pub struct SplitterPort {
     flights: Flights,
     connections: HashMap<u32, Connected>,
     next: u32,
-    is_paused: bool,
+    /// Since when nothing is split any more, and since when downloads are off.
+    paused: Option<Instant>,
+    ends: Option<Instant>,
     /// Of the latest tick, CLOCK_MONOTONIC.
     now_ns: u64,
 }
@@ -53,7 +62,8 @@ impl SplitterPort {
             flights: Flights::default(),
             connections: HashMap::new(),
             next: 1,
-            is_paused: false,
+            paused: None,
+            ends: None,
             now_ns: monotonic_ns()?,
         };
         port.give_up_those_left();
@@ -78,8 +88,7 @@ impl SplitterPort {
                 Record::Wanted(key) => match self.begin(&key) {
                     Ok(Ok(number)) => begun.push(number),
                     Ok(Err(refusal)) => {
-                        tracing::trace!("refused: {refusal:?}");
-                        self.refuse(&key, refusal)
+                        self.refuse(&key, refusal);
                     }
                     Err(error) => {
                         tracing::warn!("port {}: no split: {error:#}", self.name);
@@ -109,21 +118,18 @@ impl SplitterPort {
         if let Ok(now_ns) = monotonic_ns() {
             self.now_ns = now_ns;
         }
-        // A port whose record cannot be read is about to go.
-        let is_paused = !self.port.may_split().unwrap_or(false);
-        if self.is_paused != is_paused {
-            self.is_paused = is_paused;
-            self.maps.turn_on(!is_paused);
-        }
-        tracing::trace!("{:?}", self.maps.counters());
-        self.maps.dump();
+        self.follow_the_record(now);
+        let is_urgent = self.ends.is_some_and(|since| now.duration_since(since) > RESET_AFTER);
         let numbers: Vec<u32> = self.connections.keys().copied().collect();
         for number in numbers {
             let Some(connected) = self.connections.get_mut(&number) else { continue };
             if connected.is_over(now) {
                 self.remove(number);
-            } else if connected.is_to_be_joined(is_paused, now) {
+            } else if connected.is_to_be_joined(self.paused.is_some(), now) {
                 self.join(number);
+                if is_urgent {
+                    self.reset(number);
+                }
             }
         }
         if self.connections.values().any(|connected| connected.vm_is_late(now)) {
@@ -132,7 +138,7 @@ impl SplitterPort {
     }
 
     pub fn is_paused(&self) -> bool {
-        self.is_paused
+        self.paused.is_some()
     }
 
     pub fn are_any(&self) -> bool {
@@ -144,6 +150,22 @@ impl SplitterPort {
         self.maps.turn_on(false);
         let numbers: Vec<u32> = self.connections.keys().copied().collect();
         numbers.into_iter().for_each(|number| self.reset(number));
+    }
+
+    /// Pauses with the port, and ends with its downloads. A record that cannot be read is of a port
+    /// that goes.
+    fn follow_the_record(&mut self, now: Instant) {
+        let may_split = self.port.may_split().unwrap_or(false);
+        let has_downloads = self.port.policy().is_ok_and(|policy| policy.downloads != 0);
+        self.ends = (!has_downloads).then_some(self.ends.unwrap_or(now));
+        if may_split == self.paused.is_none() {
+            return;
+        }
+        self.paused = (!may_split).then_some(now);
+        self.maps.turn_on(may_split);
+        for connected in self.connections.values() {
+            connected.limit(if may_split { connected.ahead } else { PAUSED_AHEAD });
+        }
     }
 
     fn begin(&mut self, key: &flow_key) -> Result<std::result::Result<u32, Refusal>> {
@@ -185,7 +207,7 @@ impl SplitterPort {
     /// How far the VM of another connection may be ahead: half of the memory that is left, so that
     /// each gets less the more there are. `None`: too little is left.
     fn ahead(&self) -> Result<Option<u32>> {
-        if self.is_paused || self.connections.len() >= MOST {
+        if self.paused.is_some() || self.connections.len() >= MOST {
             return Ok(None);
         }
         let quota = u64::from(self.port.policy()?.hold_chunks) * u64::from(HOLD_CHUNK);

@@ -1,0 +1,81 @@
+//! Lets the connections of a port be split, and ends that.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use vsnoop_bpf::Port;
+use vsnoop_bpf::split::{self, SplitPort, SplitSpec};
+
+use super::error::Result;
+use super::pair::{self, TapId};
+use super::{namespace, probe};
+use crate::error::with_causes;
+use crate::system::netdev::Device;
+
+/// How long the splitter may take to end what is split. It joins what it can, and resets the rest
+/// before this is over.
+pub const PATIENCE: Duration = Duration::from_secs(3);
+const BETWEEN_LOOKS: Duration = Duration::from_millis(2);
+
+/// Makes all that the splitter needs for a port; it then begins by itself. The calling thread is in
+/// the tap's network namespace. After an error nothing is left.
+pub fn turn_on(port: &Port, device: &Device) -> Result<()> {
+    probe::require_repair()?;
+    let sockets = namespace::open_or_make()?;
+    let tap = TapId::of(port)?;
+    let made = pair::make(tap, device, &sockets)?;
+    let spec = SplitSpec { tap_ifindex: device.index, socket_ifindex: made.near };
+    let complete = || {
+        split::attach(port, &spec)?;
+        port.set_downloads(true).inspect_err(|_| {
+            // Best effort: the error that led here is the one to report.
+            let _ = split::detach(port);
+        })
+    };
+    Ok(complete().inspect_err(|_| {
+        let _ = sockets.run(|| pair::remove_far(tap));
+    })?)
+}
+
+/// Ends all of it. Nothing happens if the port's connections are not split.
+pub fn turn_off(port: &Port) -> Result<()> {
+    end(port);
+    split::detach(port)?;
+    remove_pair_of(port)
+}
+
+/// Waits until no connection of the port is split, or the splitter has had its time. No new one is
+/// split from now on.
+pub fn end(port: &Port) {
+    if !split::is_attached(port) {
+        return;
+    }
+    if let Err(error) = try_end(port) {
+        tracing::warn!("connections that are split are not joined: {}", with_causes(&error));
+    }
+}
+
+fn try_end(port: &Port) -> Result<()> {
+    port.set_downloads(false)?;
+    let opened = SplitPort::open(port)?;
+    opened.turn_on(false);
+    let since = Instant::now();
+    while !opened.split_flows().is_empty() && since.elapsed() < PATIENCE {
+        thread::sleep(BETWEEN_LOOKS);
+    }
+    Ok(())
+}
+
+/// Deletes the pair of a port whose programs were taken off, unless its tap was attached again.
+pub fn remove_pair_of(port: &Port) -> Result<()> {
+    let tap = TapId::of(port)?;
+    match Port::open(tap.netns, tap.ifindex).is_ok_and(|now| now.id() != port.id()) {
+        true => Ok(()),
+        false => remove_pair(tap),
+    }
+}
+
+/// Deletes the pair of a tap that no programs use. No error if there is none.
+pub fn remove_pair(tap: TapId) -> Result<()> {
+    namespace::open()?.map_or(Ok(()), |sockets| sockets.run(|| pair::remove_far(tap)))
+}
