@@ -29,6 +29,7 @@ pub const TESTS: &[Test] = &[
     ("without_window_scaling_the_first_flight_is_acknowledged_at_once", || {
         acknowledged_at_once(&Rig::with(&["net.ipv4.tcp_window_scaling=0"]));
     }),
+    ("sockets_have_the_mss_of_the_ends", sockets_have_the_mss_of_the_ends),
     ("a_peer_that_does_not_read_holds_the_vm_back", a_peer_that_does_not_read),
     ("a_limit_bounds_what_is_held", a_limit_bounds_what_is_held),
     ("an_urgent_byte_stays_urgent", an_urgent_byte_stays_urgent),
@@ -82,14 +83,14 @@ fn a_first_flight_that_is_lost() {
 fn what_both_ends_have_in_flight() {
     let rig = Rig::v4();
     let ends = rig.connect();
-    let (mut state, up) = (rig.wire.state(), bytes(5000, 3));
-    (state.lose_from_vm, state.lose_from_peer) = (true, true);
-    drop(state);
+    let up = bytes(5000, 3);
+    rig.wire.state().lose_to_vm = true;
     send(&ends.peer, &up);
-    rig.first_flight(&ends);
     rig.wire.until(|state| state.record.peer.bytes.len() == up.len());
+    rig.wire.state().lose_from_vm = true;
+    rig.first_flight(&ends);
     let splitter = rig.split_with(&ends, |_, state| {
-        (state.lose_from_vm, state.lose_from_peer) = (false, false);
+        (state.lose_from_vm, state.lose_to_vm) = (false, false);
     });
     expect(&ends.peer, &FIRST);
     expect(&ends.vm, &up);
@@ -126,7 +127,25 @@ fn acknowledged_at_once(rig: &Rig) {
     let _splitter = rig.split(&ends);
     // The splitter has acknowledged before it could move anything.
     rig.wire.until(|state| state.vm_acknowledged == Some(state.record.vm.sent()));
-    assert_eq!(rig.wire.state().record.vm.bytes, FIRST, "sent on its own");
+    let state = rig.wire.state();
+    assert_eq!(state.record.vm.bytes, FIRST, "sent on its own");
+    // All of the window, at once.
+    let room = u32::from(state.vm_room.expect("a window")) << state.record.peer.scale();
+    let most = settings().receive_bytes.min(0xffff << state.record.peer.scale());
+    assert!(room > most / 10 * 9, "shown {room} bytes");
+}
+
+/// A restored socket has one of 536 bytes but for care.
+fn sockets_have_the_mss_of_the_ends() {
+    let rig = Rig::v4();
+    let ends = rig.connect();
+    rig.first_flight(&ends);
+    let splitter = rig.split(&ends);
+    let Ended::Stopped(split) = splitter.stop() else { panic!("it goes on") };
+    for (side, end) in [(Side::Vm, &ends.vm), (Side::Peer, &ends.peer)] {
+        let mss = socket2::SockRef::from(end).tcp_mss().expect("a MSS");
+        assert_eq!(split.info(side).expect("a socket").mss, mss);
+    }
 }
 
 fn a_peer_that_does_not_read() {

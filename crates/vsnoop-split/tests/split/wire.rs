@@ -18,9 +18,11 @@ pub struct State {
     pub record: Record,
     /// Segments of both ends go to the sockets.
     pub is_split: bool,
-    /// Segments of the VM, of the peer, are lost.
+    /// Segments of the VM are lost once they were seen, those of the peer before they are.
     pub lose_from_vm: bool,
     pub lose_from_peer: bool,
+    /// Segments to the VM are lost.
+    pub lose_to_vm: bool,
     /// One segment with payload is lost out of this many; none if it is 0.
     pub lose_one_of: u32,
     payloads: u32,
@@ -115,6 +117,7 @@ impl State {
         }
         let to_vm = segment.destination == wire.vm;
         match from {
+            From::Peer if self.lose_from_peer => return,
             From::Vm => self.record.vm.see(&segment),
             From::Peer => self.record.peer.see(&segment),
             From::Sockets if !self.is_split => {
@@ -130,18 +133,19 @@ impl State {
             let _ = (&devices.sockets).write(packet);
             return;
         }
+        if to_vm && self.lose_to_vm {
+            return;
+        }
         self.see_shown(from, to_vm, &segment);
         let _ = if to_vm { &devices.vm } else { &devices.peer }.write(packet);
     }
 
     fn loses(&mut self, from: From, segment: &Segment) -> bool {
-        let lost = match from {
-            From::Vm => self.lose_from_vm,
-            From::Peer => self.lose_from_peer,
-            From::Sockets => false,
-        };
-        if lost || self.lose_one_of == 0 || segment.payload.is_empty() {
-            return lost;
+        if from == From::Vm && self.lose_from_vm {
+            return true;
+        }
+        if self.lose_one_of == 0 || segment.payload.is_empty() {
+            return false;
         }
         self.payloads += 1;
         self.payloads.is_multiple_of(self.lose_one_of)
