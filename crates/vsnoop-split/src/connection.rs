@@ -41,7 +41,7 @@ pub struct Settings<'a> {
     pub device: &'a str,
     /// Of the socket that faces the peer. The host's default if there is none.
     pub congestion_control: Option<&'a str>,
-    /// Most bytes that each socket holds of what is to be sent.
+    /// Most bytes that each socket has in flight.
     pub send_bytes: u32,
     /// Receive window of each socket, in bytes.
     pub receive_bytes: u32,

@@ -28,7 +28,7 @@ mod split;
 pub use connection::{Connection, Direction, End, Settings, Side};
 pub use info::{Info, State};
 pub use parts::PARTS;
-pub use pump::{Broken, Moved, Waits};
+pub use pump::{Broken, Moved, Waits, Why};
 pub use split::Split;
 
 /// The crate's result.

@@ -28,7 +28,9 @@ pub const QUEUE_SEQ: SocketOption = tcp("TCP_QUEUE_SEQ", net::TCP_QUEUE_SEQ);
 pub const REPAIR_OPTIONS: SocketOption = tcp("TCP_REPAIR_OPTIONS", net::TCP_REPAIR_OPTIONS);
 pub const REPAIR_WINDOW: SocketOption = tcp("TCP_REPAIR_WINDOW", net::TCP_REPAIR_WINDOW);
 pub const TIMESTAMP: SocketOption = tcp("TCP_TIMESTAMP", net::TCP_TIMESTAMP);
+pub const MAX_SEGMENT: SocketOption = tcp("TCP_MAXSEG", net::TCP_MAXSEG);
 pub const WINDOW_CLAMP: SocketOption = tcp("TCP_WINDOW_CLAMP", net::TCP_WINDOW_CLAMP);
+pub const NOT_SENT: SocketOption = tcp("TCP_NOTSENT_LOWAT", net::TCP_NOTSENT_LOWAT);
 pub const INFO: SocketOption = tcp("TCP_INFO", net::TCP_INFO);
 pub const IP_TRANSPARENT: SocketOption =
     option("IP_TRANSPARENT", libc::SOL_IP, libc::IP_TRANSPARENT);

@@ -33,12 +33,36 @@ pub enum Waits {
     Over,
 }
 
-/// Why an end is gone.
-#[derive(Debug)]
+/// An end is gone.
+#[derive(Debug, thiserror::Error)]
+#[error("the {side:?} of a split connection is gone: {why}")]
 pub struct Broken {
     pub side: Side,
-    /// ECONNRESET: it sent a RST. ETIMEDOUT: it answers no more. Else the kernel's own reason.
-    pub error: io::Error,
+    pub why: Why,
+}
+
+/// Why an end is gone.
+#[derive(Debug, thiserror::Error)]
+pub enum Why {
+    #[error("it has reset the connection")]
+    Reset,
+    #[error("it answers no more")]
+    TimedOut,
+    /// What else the kernel says, of an ICMP message, or of its own memory.
+    #[error(transparent)]
+    Other(io::Error),
+}
+
+impl Broken {
+    pub(crate) fn new(side: Side, error: io::Error) -> Self {
+        let why = match error.kind() {
+            // A RST behind a FIN breaks the pipe.
+            io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => Why::Reset,
+            io::ErrorKind::TimedOut => Why::TimedOut,
+            _ => Why::Other(error),
+        };
+        Self { side, why }
+    }
 }
 
 /// One direction: from the source's socket through a pipe to the sink's.
@@ -79,7 +103,7 @@ impl Pump<'_> {
     fn check(&self) -> Result<(), Broken> {
         for (socket, side) in [(self.source, self.from), (self.sink, !self.from)] {
             let error = socket.inner.take_error().and_then(|pending| pending.map_or(Ok(()), Err));
-            error.map_err(|error| Broken { side, error })?;
+            error.map_err(|error| Broken::new(side, error))?;
         }
         Ok(())
     }
@@ -91,7 +115,7 @@ impl Pump<'_> {
             match splice(self.pipe.read.as_fd(), self.sink.as_fd(), CHUNK) {
                 Ok(count) => bytes += count as u64,
                 Err(error) if would_block(&error) => break,
-                Err(error) => return Err(Broken { side: !self.from, error }),
+                Err(error) => return Err(Broken::new(!self.from, error)),
             }
         }
         Ok(bytes)
@@ -103,7 +127,7 @@ impl Pump<'_> {
         match splice(self.source.as_fd(), self.pipe.write.as_fd(), CHUNK) {
             Ok(count) => Ok(Some(count)),
             Err(error) if would_block(&error) => self.pass_urgent(),
-            Err(error) => Err(Broken { side: self.from, error }),
+            Err(error) => Err(Broken::new(self.from, error)),
         }
     }
 
@@ -112,17 +136,17 @@ impl Pump<'_> {
         match self.source.pass_urgent(self.sink) {
             Ok(passed) => Ok(passed.then_some(1)),
             Err(error) if would_block(&error) => Ok(None),
-            Err(error) => Err(Broken { side: !self.from, error }),
+            Err(error) => Err(Broken::new(!self.from, error)),
         }
     }
 
     fn finish(&mut self) -> Result<(), Broken> {
         *self.finished = true;
-        self.sink.finish().map_err(|error| Broken { side: !self.from, error })
+        self.sink.finish().map_err(|error| Broken::new(!self.from, error))
     }
 
     fn pipe_held(&self) -> Result<usize, Broken> {
-        self.pipe.held().map_err(|error| Broken { side: self.from, error })
+        self.pipe.held().map_err(|error| Broken::new(self.from, error))
     }
 }
 

@@ -8,8 +8,9 @@ use socket2::{Domain, Protocol, SockAddr, Type};
 
 use crate::connection::{Connection, End, Settings, Side};
 use crate::option::{
-    IP_TRANSPARENT, IPV6_TRANSPARENT, QUEUE_SEQ, RECEIVE_BUFFER, REPAIR_OPTIONS, REPAIR_QUEUE,
-    REPAIR_WINDOW, SEND_BUFFER, SocketOption, TIMESTAMP, WINDOW_CLAMP, set,
+    IP_TRANSPARENT, IPV6_TRANSPARENT, MAX_SEGMENT, NOT_SENT, QUEUE_SEQ, RECEIVE_BUFFER,
+    REPAIR_OPTIONS, REPAIR_QUEUE, REPAIR_WINDOW, SEND_BUFFER, SocketOption, TIMESTAMP,
+    WINDOW_CLAMP, set,
 };
 use crate::socket::{Repair, Socket};
 use crate::{Error, Result};
@@ -17,6 +18,13 @@ use crate::{Error, Result};
 /// Values of TCP_REPAIR_QUEUE.
 pub const RECEIVE_QUEUE: libc::c_int = 1;
 pub const SEND_QUEUE: libc::c_int = 2;
+
+/// Most bytes that are queued and cannot be sent yet. More waits in the other socket, whose window
+/// it fills.
+const NOT_SENT_BYTES: u32 = 256 << 10;
+
+/// TCP_MIN_MSS: the least that TCP_MAXSEG may be.
+const LEAST_MSS: u32 = 88;
 
 /// Codes of TCP_REPAIR_OPTIONS: kinds of TCP options.
 const MSS: u32 = 2;
@@ -78,6 +86,7 @@ impl<'a> Restore<'a> {
             bound.map_err(|source| Error::Device { device: device.to_owned(), source })?;
         }
         self.set(SEND_BUFFER, &integer(self.settings.send_bytes))?;
+        self.set(NOT_SENT, &NOT_SENT_BYTES)?;
         // The kernel doubles it, and takes half of a buffer for the window.
         self.set(RECEIVE_BUFFER, &integer(self.window()))?;
         // Both ends have decided what waits for more (Nagle).
@@ -85,6 +94,8 @@ impl<'a> Restore<'a> {
         socket.set_out_of_band_inline(true).map_err(set_error("SO_OOBINLINE"))?;
         // Closed by anything but `Socket::close_silently`, it sends a RST.
         socket.set_linger(Some(Duration::ZERO)).map_err(set_error("SO_LINGER"))?;
+        // Taken when it connects: what repair mode sets later is only used once the MTU changes.
+        self.set(MAX_SEGMENT, &integer(u32::from(self.remote().mss).max(LEAST_MSS)))?;
         self.choose_congestion_control()?;
         self.socket.repair(Repair::On).map_err(set_error("TCP_REPAIR"))
     }

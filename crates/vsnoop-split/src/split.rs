@@ -50,13 +50,14 @@ impl Split {
         })
     }
 
-    /// Acknowledges what was in flight, at once: once segments of the sockets reach both ends, and
-    /// before the first [`Self::pump`].
-    pub fn acknowledge(&mut self) -> io::Result<()> {
-        for (socket, received) in
-            [(&self.vm, &mut self.vm_received), (&self.peer, &mut self.peer_received)]
-        {
-            *received -= socket.discard(*received)?;
+    /// Acknowledges what was in flight, at once: once segments of the sockets reach both ends.
+    pub fn acknowledge(&mut self) -> Result<(), Broken> {
+        for (side, socket, received) in [
+            (Side::Vm, &self.vm, &mut self.vm_received),
+            (Side::Peer, &self.peer, &mut self.peer_received),
+        ] {
+            let count = socket.discard(*received).map_err(|error| Broken::new(side, error))?;
+            *received -= count;
         }
         Ok(())
     }
@@ -64,7 +65,7 @@ impl Split {
     /// Moves what can be moved now, up to 2 MiB. Also passes a FIN on, and finds that an end is
     /// gone: the other is then to be reset ([`Self::reset`]).
     pub fn pump(&mut self, direction: Direction) -> Result<Moved, Broken> {
-        self.acknowledge().map_err(|error| Broken { side: direction.source(), error })?;
+        self.acknowledge()?;
         let mut pump = match direction {
             Direction::ToPeer => Pump {
                 source: &self.vm,

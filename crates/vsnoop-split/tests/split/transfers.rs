@@ -1,0 +1,250 @@
+//! Every byte arrives, in both directions.
+
+use std::io::Write;
+use std::os::fd::AsRawFd;
+
+use vsnoop_split::{Connection, Direction, Error, Settings, Side, Split};
+
+use crate::Test;
+use crate::rig::{Ends, FIRST, Rig, address, bytes, expect, finish_both, send, settings, transfer};
+use crate::splitter::Ended;
+
+pub const TESTS: &[Test] = &[
+    ("both_directions_are_exact", || both_directions(&Rig::v4())),
+    ("ipv6_both_directions_are_exact", || both_directions(&Rig::v6())),
+    ("without_timestamps_both_directions_are_exact", || {
+        both_directions(&Rig::with(&["net.ipv4.tcp_timestamps=0"]));
+    }),
+    ("without_sack_both_directions_are_exact", || {
+        both_directions(&Rig::with(&["net.ipv4.tcp_sack=0"]));
+    }),
+    ("without_window_scaling_both_directions_are_exact", || {
+        both_directions(&Rig::with(&["net.ipv4.tcp_window_scaling=0"]));
+    }),
+    ("lost_segments_are_sent_again", lost_segments_are_sent_again),
+    ("a_first_flight_that_is_lost_is_sent_again", a_first_flight_that_is_lost),
+    ("what_both_ends_have_in_flight_is_sent_again", what_both_ends_have_in_flight),
+    ("a_split_amid_a_transfer_is_exact", a_split_amid_a_transfer),
+    ("the_first_flight_is_acknowledged_at_once", the_first_flight_is_acknowledged),
+    ("without_window_scaling_the_first_flight_is_acknowledged_at_once", || {
+        acknowledged_at_once(&Rig::with(&["net.ipv4.tcp_window_scaling=0"]));
+    }),
+    ("sockets_have_the_mss_of_the_ends", sockets_have_the_mss_of_the_ends),
+    ("a_peer_that_does_not_read_holds_the_vm_back", a_peer_that_does_not_read),
+    ("a_limit_bounds_what_is_held", a_limit_bounds_what_is_held),
+    ("an_urgent_byte_stays_urgent", an_urgent_byte_stays_urgent),
+    ("an_unknown_congestion_control_is_named", an_unknown_congestion_control_is_named),
+    ("the_congestion_control_is_that_of_the_peer_socket", the_congestion_control_is_set),
+];
+
+/// A lot in both directions at once, from the first flight on; then both ends close.
+fn both_directions(rig: &Rig) {
+    let ends = rig.connect();
+    rig.first_flight(&ends);
+    let splitter = rig.split(&ends);
+    expect(&ends.peer, &FIRST);
+    exchange(&ends, 3_000_000);
+    finish_both(&ends);
+    assert!(matches!(splitter.wait(), Ended::Over));
+}
+
+fn exchange(ends: &Ends, count: usize) {
+    let (down, up) = (bytes(count, 1), bytes(count, 2));
+    std::thread::scope(|scope| {
+        scope.spawn(|| transfer(&ends.peer, &ends.vm, &up));
+        transfer(&ends.vm, &ends.peer, &down);
+    });
+}
+
+fn lost_segments_are_sent_again() {
+    let rig = Rig::v4();
+    let ends = rig.connect();
+    rig.first_flight(&ends);
+    let splitter = rig.split(&ends);
+    rig.wire.state().lose_one_of = 50;
+    expect(&ends.peer, &FIRST);
+    exchange(&ends, 1_000_000);
+    finish_both(&ends);
+    assert!(matches!(splitter.wait(), Ended::Over));
+}
+
+fn a_first_flight_that_is_lost() {
+    let rig = Rig::v4();
+    let ends = rig.connect();
+    rig.wire.state().lose_from_vm = true;
+    rig.first_flight(&ends);
+    let splitter = rig.split_with(&ends, |_, state| state.lose_from_vm = false);
+    expect(&ends.peer, &FIRST);
+    exchange(&ends, 1_000_000);
+    let Ended::Stopped(split) = splitter.stop() else { panic!("it goes on") };
+    assert!(split.info(Side::Peer).expect("information").retransmissions > 0);
+}
+
+fn what_both_ends_have_in_flight() {
+    let rig = Rig::v4();
+    let ends = rig.connect();
+    let up = bytes(5000, 3);
+    rig.wire.state().lose_to_vm = true;
+    send(&ends.peer, &up);
+    rig.wire.until(|state| state.record.peer.bytes.len() == up.len());
+    rig.wire.state().lose_from_vm = true;
+    rig.first_flight(&ends);
+    let splitter = rig.split_with(&ends, |_, state| {
+        (state.lose_from_vm, state.lose_to_vm) = (false, false);
+    });
+    expect(&ends.peer, &FIRST);
+    expect(&ends.vm, &up);
+    exchange(&ends, 100_000);
+    assert!(matches!(splitter.stop(), Ended::Stopped(_)));
+}
+
+/// Whatever is in flight at the moment, in both directions.
+fn a_split_amid_a_transfer() {
+    for round in 0..10 {
+        let rig = Rig::v4();
+        let ends = rig.connect();
+        let busy = std::thread::scope(|scope| {
+            let busy = scope.spawn(|| exchange(&ends, 2_000_000));
+            rig.wire.until(|state| state.record.vm.bytes.len() > 100_000 * round);
+            let splitter = rig.split(&ends);
+            busy.join().expect("exact");
+            splitter
+        });
+        finish_both(&ends);
+        assert!(matches!(busy.wait(), Ended::Over));
+    }
+}
+
+fn the_first_flight_is_acknowledged() {
+    acknowledged_at_once(&Rig::v4());
+    acknowledged_at_once(&Rig::v6());
+}
+
+/// No segment of the peer passes, before and after.
+fn acknowledged_at_once(rig: &Rig) {
+    let ends = rig.connect();
+    rig.first_flight(&ends);
+    let _splitter = rig.split(&ends);
+    // The splitter has acknowledged before it could move anything.
+    rig.wire.until(|state| state.vm_acknowledged == Some(state.record.vm.sent()));
+    let state = rig.wire.state();
+    assert_eq!(state.record.vm.bytes, FIRST, "sent on its own");
+    // All of the window, at once.
+    let room = u32::from(state.vm_room.expect("a window")) << state.record.peer.scale();
+    let most = settings().receive_bytes.min(0xffff << state.record.peer.scale());
+    assert!(room > most / 10 * 9, "shown {room} bytes");
+}
+
+/// A restored socket has one of 536 bytes but for care.
+fn sockets_have_the_mss_of_the_ends() {
+    let rig = Rig::v4();
+    let ends = rig.connect();
+    rig.first_flight(&ends);
+    let splitter = rig.split(&ends);
+    let Ended::Stopped(split) = splitter.stop() else { panic!("it goes on") };
+    for (side, end) in [(Side::Vm, &ends.vm), (Side::Peer, &ends.peer)] {
+        let mss = socket2::SockRef::from(end).tcp_mss().expect("a MSS");
+        assert_eq!(split.info(side).expect("a socket").mss, mss);
+    }
+}
+
+fn a_peer_that_does_not_read() {
+    let rig = Rig::v4();
+    let ends = rig.connect();
+    rig.first_flight(&ends);
+    let splitter = rig.split(&ends);
+    let all = bytes(60 << 20, 1);
+    std::thread::scope(|scope| {
+        scope.spawn(|| send(&ends.vm, &all));
+        // Nothing is read until the VM is shown no room.
+        rig.wire.until(|state| state.vm_room == Some(0));
+        expect(&ends.peer, &FIRST);
+        expect(&ends.peer, &all);
+    });
+    finish_both(&ends);
+    assert!(matches!(splitter.wait(), Ended::Over));
+}
+
+fn a_limit_bounds_what_is_held() {
+    let held = |limit: u32| {
+        let rig = Rig::v4();
+        let ends = rig.connect();
+        rig.first_flight(&ends);
+        let splitter = rig.split_with(&ends, move |split, _| {
+            split.limit(limit).expect("limit");
+        });
+        ends.vm.set_nonblocking(true).expect("non-blocking");
+        rig.wire.until(|state| {
+            let _ = (&ends.vm).write(&[0; 1 << 16]);
+            state.vm_room == Some(0)
+        });
+        let Ended::Stopped(split) = splitter.stop() else { panic!("it goes on") };
+        split.held(Direction::ToPeer).expect("held")
+    };
+    let (little, much) = (held(100_000), held(4 << 20));
+    assert!(little * 2 < much, "{little} of 100000, {much} of 4 MiB");
+}
+
+fn an_urgent_byte_stays_urgent() {
+    let rig = Rig::v4();
+    let ends = rig.connect();
+    rig.first_flight(&ends);
+    let splitter = rig.split(&ends);
+    expect(&ends.peer, &FIRST);
+    socket2::SockRef::from(&ends.peer).set_out_of_band_inline(true).expect("inline");
+    send(&ends.vm, b"before");
+    socket2::SockRef::from(&ends.vm).send_out_of_band(b"!").expect("send");
+    send(&ends.vm, b"after");
+    rig.wire.until(|_| unread(&ends.peer) == 12);
+    expect(&ends.peer, b"before");
+    assert_eq!(at_mark(&ends.peer), 1);
+    expect(&ends.peer, b"!after");
+    exchange(&ends, 100_000);
+    assert!(matches!(splitter.stop(), Ended::Stopped(_)));
+}
+
+fn unread(of: &impl AsRawFd) -> libc::c_int {
+    number(of, libc::FIONREAD as libc::c_ulong)
+}
+
+fn at_mark(of: &impl AsRawFd) -> libc::c_int {
+    number(of, 0x8905)
+}
+
+fn number(of: &impl AsRawFd, request: libc::c_ulong) -> libc::c_int {
+    let mut number = 0;
+    // SAFETY: the descriptor is open, and the requests write an int.
+    assert_eq!(unsafe { libc::ioctl(of.as_raw_fd(), request, &raw mut number) }, 0);
+    number
+}
+
+/// Makes the sockets of a connection whose segments still pass.
+fn made(settings: Settings<'static>) -> Result<String, Error> {
+    let rig = Rig::v4();
+    let ends = rig.connect();
+    rig.first_flight(&ends);
+    let (vm, peer, wire) = (address(&ends.vm), address(&ends.peer), rig.wire.clone());
+    let made = rig.sockets.spawn(move || {
+        let state = wire.state();
+        let connection: Connection = state.record.connection(vm, peer);
+        let split = Split::new(&connection, &settings)?;
+        let descriptor = split.socket(Side::Peer);
+        let name = socket2::SockRef::from(&descriptor).tcp_congestion().expect("a name");
+        split.join().expect("join");
+        Ok(String::from_utf8_lossy(&name).trim_end_matches('\0').to_owned())
+    });
+    made.join().expect("no panic")
+}
+
+fn an_unknown_congestion_control_is_named() {
+    let error = made(Settings { congestion_control: Some("none_such"), ..settings() });
+    let error = error.expect_err("no such congestion control");
+    assert!(matches!(error, Error::CongestionControl { ref name, .. } if name == "none_such"));
+}
+
+fn the_congestion_control_is_set() {
+    let chosen = made(Settings { congestion_control: Some("reno"), ..settings() });
+    assert_eq!(chosen.expect("split"), "reno");
+    let default = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control");
+    assert_ne!(default.expect("a default").trim(), "reno", "it would be chosen in any case");
+}
