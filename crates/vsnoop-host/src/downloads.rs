@@ -29,7 +29,7 @@ pub fn set(attached: &Attached, netns: &Netns, is_on: bool) -> Result<Downloads>
         (_, true) => {
             Ok(turn_on(attached, netns).map_or_else(Downloads::Refused, |()| Downloads::On))
         }
-        (false, false) if !programs::is_attached(port) => Ok(Downloads::Same),
+        (false, false) if !programs::has_pins(port) => Ok(Downloads::Same),
         (_, false) => {
             let failed = |error| {
                 let port = attached.name.clone();
