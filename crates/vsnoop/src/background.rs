@@ -1,6 +1,6 @@
 //! The background processes, helper, engine and splitter: a host has one of each. A lock file has
-//! the id of the running process. This module starts them, takes them out of their starter's session, and
-//! has them give up the privileges that they do not use.
+//! the id of the running process. This module starts them, takes them out of their starter's
+//! session, and has them give up the privileges that they do not use.
 
 use std::fs::{self, File};
 use std::io::{Seek, Write};
@@ -52,7 +52,7 @@ impl Role {
     }
 }
 
-/// Capabilities of helper and engine: each starts the other, which gets no more than its starter has.
+/// Of helper and engine: each starts the other, which gets no more than its starter has.
 /// BPF, NET_ADMIN: maps, links, queue disciplines, marks of frames. SYS_ADMIN: to enter network
 /// namespaces, and to open maps and programs by their ids. NET_RAW: the engine's frames to VMs.
 /// SYS_PTRACE: the namespaces of other users' processes, which of these holds a tap, and whether it

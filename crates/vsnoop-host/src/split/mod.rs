@@ -7,7 +7,7 @@
 //!
 //! | step of [`turn_on`] | killed after it |
 //! |---|---|
-//! | 1. make the namespace | it is used by the next port, or removed by a command that finds it unused |
+//! | 1. make the namespace | the next port uses it, or a command removes it |
 //! | 2. make the pair | [`sweep`] deletes it |
 //! | 3. attach and pin the programs | the port is arriving, and goes as a whole; of a listed port [`sweep`] takes them off |
 //! | 4. write `downloads` to the port's record: the splitter begins | |

@@ -104,6 +104,10 @@ fn make() -> Result<()> {
     // A thread of its own: the namespace of the caller stays.
     thread::scope(|scope| scope.spawn(|| make_here(&path)).join())
         .map_err(|_| Error::ThreadDied { netns: NAME.to_owned() })?
+        .inspect_err(|_| {
+            // Best effort: a name without a namespace is no obstacle to the next try.
+            let _ = fs::remove_file(&path);
+        })
 }
 
 /// The calling thread gets a new namespace, which is given its name when it is complete.
@@ -136,10 +140,13 @@ fn prepare_name(path: &Path) -> io::Result<()> {
     let none = None::<&str>;
     DirBuilder::new().recursive(true).mode(0o755).create(NAMED)?;
     let share = || mount(none, NAMED, none, MsFlags::MS_SHARED | MsFlags::MS_REC, none);
-    if share() == Err(Errno::EINVAL) {
+    match share() {
         // It is no mount of its own yet.
-        mount(Some(NAMED), NAMED, none, MsFlags::MS_BIND | MsFlags::MS_REC, none)?;
-        share()?;
+        Err(Errno::EINVAL) => {
+            mount(Some(NAMED), NAMED, none, MsFlags::MS_BIND | MsFlags::MS_REC, none)?;
+            share()?;
+        }
+        shared => shared?,
     }
     OpenOptions::new().write(true).create(true).truncate(false).mode(0o444).open(path).map(drop)
 }

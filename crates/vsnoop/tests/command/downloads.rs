@@ -1,5 +1,5 @@
-//! Downloads in the commands: the option, the devices and the namespace that it needs, the splitter,
-//! and what is left when commands are killed.
+//! Downloads in the commands: the option, its devices and their namespace, the splitter, and what is
+//! left when commands are killed.
 
 use std::fs;
 use std::net::UdpSocket;
