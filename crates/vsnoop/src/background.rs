@@ -75,8 +75,8 @@ fn privileges() -> Privileges {
     Privileges { capabilities: CAPABILITIES.to_vec(), refused }
 }
 
-/// The splitter starts nobody. NET_ADMIN: it restores sockets, with addresses of others. SYS_ADMIN:
-/// to enter their network namespace, and to run a program of BPF.
+/// The splitter starts no process. NET_ADMIN: it restores sockets, with addresses of others.
+/// SYS_ADMIN: to enter their network namespace, and to run a program of BPF.
 const OF_SPLITTER: [Capability; 3] =
     [Capability::CAP_BPF, Capability::CAP_NET_ADMIN, Capability::CAP_SYS_ADMIN];
 

@@ -1,7 +1,7 @@
 //! The pair of devices of a port: the near end beside the tap, the far end in the namespace of the
 //! sockets.
 //!
-//! Both names tell whose they are. Beside the tap its index will do. In the namespace of the sockets
+//! Both names tell whose they are. Beside the tap its index will do. In the sockets' namespace
 //! are devices of several network namespaces, so the name has the inode of the tap's, too; a name
 //! has 15 bytes at most, so both numbers are written to the base of 36.
 

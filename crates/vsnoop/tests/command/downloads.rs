@@ -1,5 +1,5 @@
-//! Downloads in the commands: the option, its devices and their namespace, the splitter, and what is
-//! left when commands are killed.
+//! Downloads in the commands: the option, its devices and their namespace, the splitter, and what
+//! killed commands leave.
 
 use std::fs;
 use std::net::UdpSocket;
@@ -269,7 +269,7 @@ fn socket_at(address: &str, device: &str) -> Result<UdpSocket> {
     // SAFETY: a plain system call.
     let fd = unsafe { libc::socket(family, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
     ensure!(fd >= 0, "{}", std::io::Error::last_os_error());
-    // SAFETY: a new descriptor, which nobody else has.
+    // SAFETY: a new descriptor, owned by this value alone.
     let socket = UdpSocket::from(unsafe { OwnedFd::from_raw_fd(fd) });
     set(&socket, level, transparent, &1_i32.to_ne_bytes())?;
     set(&socket, libc::SOL_SOCKET, libc::SO_BINDTODEVICE, device.as_bytes())?;
