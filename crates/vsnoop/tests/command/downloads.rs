@@ -10,6 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use libtest_mimic::Trial;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -46,9 +47,11 @@ pub fn trials() -> Vec<Trial> {
         detach_that_is_killed_leaves_no_device,
         a_deleted_tap_takes_its_devices_along,
         a_port_whose_devices_are_deleted_has_no_downloads_any_more,
+        a_tap_that_is_moved_to_another_namespace_has_no_downloads_any_more,
         off_all_leaves_neither_devices_nor_their_namespace,
         the_splitter_runs_while_a_port_has_downloads_and_not_longer,
         the_helper_replaces_a_killed_splitter,
+        pause_waits_until_no_connection_is_split,
         a_port_of_the_service_has_the_downloads_of_its_table,
         a_service_that_cannot_make_the_namespace_says_so_and_attaches_the_port,
         doctor_says_whether_downloads_are_possible,
@@ -503,6 +506,20 @@ fn a_port_whose_devices_are_deleted_has_no_downloads_any_more() -> Result<()> {
     host.vsnoop(["detach", PORT])?.ok().map(drop)
 }
 
+fn a_tap_that_is_moved_to_another_namespace_has_no_downloads_any_more() -> Result<()> {
+    let (host, other) = (TapHost::new("here")?, TapHost::new("there")?);
+    other.netns.ip(&format!("link set {PORT} name taken"))?;
+    host.vsnoop(ON)?.ok()?;
+    let split = host.pins()?.join("split");
+    host.netns.ip(&format!("link set {PORT} netns {}", other.netns.name()))?;
+    wait_until("programs and devices have vanished", || {
+        Ok(!split.exists() && near(&host)?.is_empty() && far()?.is_empty())
+    })?;
+    vsnoop(["off", "--all"])?.ok()?;
+    ensure!(!namespace().exists(), "the namespace is left");
+    Ok(())
+}
+
 fn off_all_leaves_neither_devices_nor_their_namespace() -> Result<()> {
     let (one, two) = (TapHost::new("off1")?, TapHost::new("off2")?);
     one.vsnoop(ON)?.ok()?;
@@ -539,6 +556,29 @@ fn the_helper_replaces_a_killed_splitter() -> Result<()> {
             Ok(pid_of("splitter")?.is_some_and(|now| now != pid))
         })?;
     }
+    host.vsnoop(["detach", PORT])?.ok().map(drop)
+}
+
+fn pause_waits_until_no_connection_is_split() -> Result<()> {
+    let host = TapHost::new("joined")?;
+    host.vsnoop(ON)?.ok()?;
+    // A splitter would not know the connection that this test makes up.
+    let splitter = running("splitter")?;
+    kill(Pid::from_raw(splitter), Signal::SIGSTOP)?;
+    let flows = MapHandle::from_pinned_path(host.pins()?.join("split/flows"))?;
+    let (key, value) = (vec![7; flows.key_size() as usize], vec![0; flows.value_size() as usize]);
+    flows.update(&key, &value, MapFlags::ANY)?;
+    let ran = host.vsnoop(["pause", PORT, "--timeout", "0.5"])?;
+    ensure!(ran.err.contains("1 split connection could not be joined"), "{ran:?}");
+    host.vsnoop(["resume", PORT])?.ok()?;
+    let mut command = Command::new(program());
+    command.args(["--netns", host.netns.name(), "pause", PORT, "--timeout", "600"]);
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn()?;
+    wait_until("it is paused", || Ok(port(&host)?["state"] == "paused"))?;
+    ensure!(child.try_wait()?.is_none(), "it does not wait");
+    flows.delete(&key)?;
+    ensure!(child.wait()?.success());
+    kill(Pid::from_raw(splitter), Signal::SIGCONT)?;
     host.vsnoop(["detach", PORT])?.ok().map(drop)
 }
 
