@@ -76,9 +76,13 @@ fn privileges() -> Privileges {
 }
 
 /// The splitter starts no process. NET_ADMIN: it restores sockets, with addresses of others.
-/// SYS_ADMIN: to enter their network namespace, and to run a program of BPF.
-const OF_SPLITTER: [Capability; 3] =
-    [Capability::CAP_BPF, Capability::CAP_NET_ADMIN, Capability::CAP_SYS_ADMIN];
+/// SYS_ADMIN: to enter their network namespace, and to run a program of BPF. SYS_NICE: its priority.
+const OF_SPLITTER: [Capability; 4] = [
+    Capability::CAP_BPF,
+    Capability::CAP_NET_ADMIN,
+    Capability::CAP_SYS_ADMIN,
+    Capability::CAP_SYS_NICE,
+];
 
 fn privileges_of_splitter() -> Privileges {
     let refused = [NEVER, &[OTHER_NAMESPACES, PROGRAMS], BPF_PROGRAMS].concat();

@@ -30,8 +30,12 @@ const BACKGROUND: [Capability; 7] = [
     Capability::CAP_SYS_NICE,
     Capability::CAP_DAC_READ_SEARCH,
 ];
-const OF_SPLITTER: [Capability; 3] =
-    [Capability::CAP_BPF, Capability::CAP_NET_ADMIN, Capability::CAP_SYS_ADMIN];
+const OF_SPLITTER: [Capability; 4] = [
+    Capability::CAP_BPF,
+    Capability::CAP_NET_ADMIN,
+    Capability::CAP_SYS_ADMIN,
+    Capability::CAP_SYS_NICE,
+];
 /// Beside those of [`BACKGROUND`].
 const SERVICE: [Capability; 1] = [Capability::CAP_PERFMON];
 const LOW_PORT: [Capability; 1] = [Capability::CAP_NET_BIND_SERVICE];
