@@ -16,8 +16,8 @@
 //! | step | killed after it | continued by |
 //! |---|---|---|
 //! | 1. restore the qdisc: no early ACK without noqueue | attached | the command, repeated |
-//! | 2. end what is split ([`split::end`]), reset connections with held bytes ([`end_held`]) | attached | the same |
-//! | 3. set the pins aside, take the hooks off, delete the devices of downloads | leaving | [`finish`] |
+//! | 2. end what is split; reset connections with held bytes ([`end_held`]) | attached | the same |
+//! | 3. set the pins aside, take hooks off, then devices of downloads | leaving | [`finish`] |
 //! | 4. reset again; repeat the RSTs of the last 5 s | leaving | [`finish`] |
 //! | 5. return incast credit, empty the slot, remove the pins | detached | |
 //!

@@ -29,13 +29,9 @@ pub fn set(attached: &Attached, netns: &Netns, is_on: bool) -> Result<Downloads>
         (_, true) => {
             Ok(turn_on(attached, netns).map_or_else(Downloads::Refused, |()| Downloads::On))
         }
-        (false, false) if !programs::is_attached(port) => Ok(Downloads::Same),
+        (false, false) if !programs::has_pins(port) => Ok(Downloads::Same),
         (_, false) => {
-            let failed = |error| {
-                let port = attached.name.clone();
-                Error::Downloads { port, reason: with_causes(&error) }
-            };
-            split::turn_off(port).map_err(failed)?;
+            split::turn_off(port).map_err(|error| not_switched_off(attached, &error))?;
             Ok(Downloads::Off)
         }
     }
@@ -77,6 +73,20 @@ pub fn follow_mtu(attached: &Attached, device: &Device) -> Result<bool> {
         let port = attached.name.clone();
         Error::DownloadsMtu { port, reason: with_causes(&error) }
     })
+}
+
+/// Ends the downloads of a port whose tap has left its network namespace. Returns whether it had
+/// any.
+pub fn end_of_moved(attached: &Attached) -> Result<bool> {
+    if attached.port.policy()?.downloads == 0 {
+        return Ok(false);
+    }
+    split::cut(&attached.port).map_err(|error| not_switched_off(attached, &error))?;
+    Ok(true)
+}
+
+fn not_switched_off(attached: &Attached, error: &Unavailable) -> Error {
+    Error::Downloads { port: attached.name.clone(), reason: with_causes(error) }
 }
 
 fn tap_of(attached: &Attached) -> TapId {

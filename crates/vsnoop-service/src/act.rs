@@ -18,6 +18,7 @@ use vsnoop_host::left_off::{Mark, Marks, Until};
 use vsnoop_host::ports::{Attached, AttachmentState};
 use vsnoop_host::quota;
 use vsnoop_host::settings::Mode;
+use vsnoop_host::split::SplitFlows;
 use vsnoop_host::system::netns::Netns;
 use vsnoop_host::units;
 use vsnoop_upkeep::drain;
@@ -135,7 +136,7 @@ impl Draining {
         Ok(Self { key, attached, mark, since: Instant::now() })
     }
 
-    /// Has the VM acknowledged everything, or taken too long?
+    /// Has the VM acknowledged everything, and is nothing split, or did that take too long?
     pub fn is_over(&self) -> bool {
         let timeout = Duration::from_secs_f64(drain::TIMEOUT_S).as_nanos() as u64;
         let waited = self.since.elapsed().as_nanos() as u64;
@@ -143,10 +144,10 @@ impl Draining {
             return true;
         }
         // Reading again would fail again.
-        self.attached
-            .port
-            .outstanding()
-            .map_or(true, |(_, bytes)| drain::is_over(bytes, waited, timeout))
+        self.attached.port.outstanding().map_or(true, |(_, bytes)| {
+            let split = SplitFlows::of(&self.attached.port).count();
+            drain::is_over(bytes + split, waited, timeout)
+        })
     }
 
     /// Detaches the port. Returns how many connections that has reset.

@@ -1,6 +1,6 @@
 //! The background processes, helper, engine and splitter: a host has one of each. A lock file has
-//! the id of the running process. This module starts them, takes them out of their starter's session, and
-//! has them give up the privileges that they do not use.
+//! the id of the running process. This module starts them, takes them out of their starter's
+//! session, and has them give up the privileges that they do not use.
 
 use std::fs::{self, File};
 use std::io::{Seek, Write};
@@ -52,7 +52,7 @@ impl Role {
     }
 }
 
-/// Capabilities of helper and engine: each starts the other, which gets no more than its starter has.
+/// Of helper and engine: each starts the other, which gets no more than its starter has.
 /// BPF, NET_ADMIN: maps, links, queue disciplines, marks of frames. SYS_ADMIN: to enter network
 /// namespaces, and to open maps and programs by their ids. NET_RAW: the engine's frames to VMs.
 /// SYS_PTRACE: the namespaces of other users' processes, which of these holds a tap, and whether it
@@ -75,10 +75,14 @@ fn privileges() -> Privileges {
     Privileges { capabilities: CAPABILITIES.to_vec(), refused }
 }
 
-/// The splitter starts nobody. NET_ADMIN: it restores sockets, with addresses of others. SYS_ADMIN:
-/// to enter their network namespace, and to run a program of BPF.
-const OF_SPLITTER: [Capability; 3] =
-    [Capability::CAP_BPF, Capability::CAP_NET_ADMIN, Capability::CAP_SYS_ADMIN];
+/// The splitter starts no process. NET_ADMIN: it restores sockets, with addresses of others.
+/// SYS_ADMIN: to enter their network namespace, and to run a program of BPF. SYS_NICE: its priority.
+const OF_SPLITTER: [Capability; 4] = [
+    Capability::CAP_BPF,
+    Capability::CAP_NET_ADMIN,
+    Capability::CAP_SYS_ADMIN,
+    Capability::CAP_SYS_NICE,
+];
 
 fn privileges_of_splitter() -> Privileges {
     let refused = [NEVER, &[OTHER_NAMESPACES, PROGRAMS], BPF_PROGRAMS].concat();

@@ -4,6 +4,8 @@
 //! With a hold, some of these bytes may be on this host only; the engine continues to hand them
 //! over.
 //!
+//! Connections that are split are joined meanwhile: the splitter does so while a port is paused.
+//!
 //! The wait is bounded. At its end, bytes that were handed to the VM are in its ring or in its TCP.
 //! Bytes that are still held are reported, because they need this host: a migration must not leave
 //! them behind, and a detach resets their connections (vsnoop-host's `detach`). The wait ends at
@@ -16,6 +18,7 @@ use anyhow::{Result, bail};
 use vsnoop_bpf::types::port_run;
 use vsnoop_host::held::{Holds, Outstanding};
 use vsnoop_host::ports::{Attached, AttachmentState};
+use vsnoop_host::split::SplitFlows;
 use vsnoop_host::units;
 use vsnoop_upkeep::drain::{STEP_NS, is_over};
 
@@ -64,11 +67,22 @@ fn wait(
     }
     let mut announced = false;
     let holds = Holds::open_or_do_without(port);
+    let split = SplitFlows::of(port);
     loop {
         let left = Outstanding::of(port, &holds)?;
+        let split = split.count();
         let waited_ns = start.elapsed().as_nanos() as u64;
-        let is_over = is_over(left.bytes, waited_ns, timeout.as_nanos() as u64);
+        // Neither is left, or the time is over.
+        let is_over = is_over(left.bytes + split, waited_ns, timeout.as_nanos() as u64);
         if is_over || !port.links_alive() {
+            if split > 0 {
+                eprintln!(
+                    "vsnoop: port {}: {} could not be joined: part of what they carry is on this \
+                     host only",
+                    attached.label(),
+                    units::plural(split, "split connection")
+                );
+            }
             return Ok(left);
         }
         if interrupt.is_set() {
@@ -80,10 +94,13 @@ fn wait(
         if !announced && start.elapsed() > PATIENCE {
             announced = true;
             eprintln!(
-                "vsnoop: port {}: waiting up to {} for the VM to acknowledge {}",
+                "vsnoop: port {}: waiting up to {} for {}",
                 attached.label(),
                 units::duration(timeout.as_nanos() as u64),
-                left.text()
+                match left.bytes {
+                    0 => format!("{} to be joined", units::plural(split, "split connection")),
+                    _ => format!("the VM to acknowledge {}", left.text()),
+                }
             );
         }
         thread::sleep(STEP);

@@ -50,6 +50,11 @@ pub fn is_attached(port: &Port) -> bool {
     directory_of(port).join(CHANGE).exists()
 }
 
+/// Has it any of their pins? A process that was killed may have left some.
+pub fn has_pins(port: &Port) -> bool {
+    directory_of(port).exists()
+}
+
 /// The kernel's ids of the programs on the tap.
 pub fn program_ids(port: &Port) -> Vec<u32> {
     let directory = directory_of(port);

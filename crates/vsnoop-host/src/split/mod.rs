@@ -2,14 +2,14 @@
 //!
 //! The sockets of split connections are in a network namespace of their own ([`namespace`]), which
 //! has none of the host's addresses, routes or filters. A pair of veth devices for each port leads
-//! there ([`pair`]). The programs (`vsnoop_bpf::split`) send segments to the end beside the tap, and
-//! take those of the sockets from it.
+//! there ([`pair`]). The programs (`vsnoop_bpf::split`) send segments to the end beside the tap,
+//! and take those of the sockets from it.
 //!
 //! | step of [`turn_on`] | killed after it |
 //! |---|---|
-//! | 1. make the namespace | it is used by the next port, or removed by a command that finds it unused |
+//! | 1. make the namespace | the next port uses it, or a command removes it |
 //! | 2. make the pair | [`sweep`] deletes it |
-//! | 3. attach and pin the programs | the port is arriving, and goes as a whole; of a listed port [`sweep`] takes them off |
+//! | 3. attach and pin the programs | an arriving port goes; of another [`sweep`] takes them off |
 //! | 4. write `downloads` to the port's record: the splitter begins | |
 //!
 //! [`turn_off`] goes the other way: the splitter ends what is split, the programs are taken off,
@@ -30,4 +30,4 @@ pub use error::{Result, Unavailable};
 pub use pair::{Pair, TapId, find as find_pair, follow_mtu};
 pub use probe::require;
 pub use sweep::{remove_namespace_if_unused, sweep, sweep_if_idle};
-pub use switch::{PATIENCE, end, remove_pair, remove_pair_of, turn_off, turn_on};
+pub use switch::{PATIENCE, SplitFlows, cut, end, remove_pair, remove_pair_of, turn_off, turn_on};

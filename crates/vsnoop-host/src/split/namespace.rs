@@ -2,11 +2,11 @@
 //!
 //! It is named as `ip netns add` does it: a file in /run/netns on which the namespace is mounted,
 //! which keeps it alive without a process. It is complete before it has its name: the loopback
-//! device is up, whatever arrives is for this host, and new devices have settings that let them send
-//! and receive with any address.
+//! device is up, all that arrives is for this host, and new devices have settings that let them
+//! send and receive with any address.
 //!
-//! Service and helper give up what making and removing it needs (decision 41): commands do both,
-//! and the service makes it before it gives that up, if its configuration has a port with downloads.
+//! Service and helper give up what making and removing it needs (decision 41). Commands do both;
+//! the service makes it before it gives that up, if its configuration has a port with downloads.
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io;
@@ -47,7 +47,7 @@ const IPV4: [(&str, &str); 8] = [
     ("ipv4/tcp_no_metrics_save", "1"),
 ];
 
-/// Devices have no address, ask nobody and hear no router. 1 of `addr_gen_mode`: no address.
+/// Devices have no address (1 of `addr_gen_mode`), look for no duplicates and hear no router.
 const IPV6: [(&str, &str); 4] = [
     ("ipv6/conf/default/addr_gen_mode", "1"),
     ("ipv6/conf/default/accept_dad", "0"),
@@ -79,7 +79,7 @@ pub fn open_or_make() -> Result<Netns> {
     open()?.ok_or_else(|| Unavailable::NoNamespace { path: path() })
 }
 
-/// Removes it. A command that was killed may have left it; whoever has it open keeps it alive.
+/// Removes it. A command that was killed may have left it; a process that has it open keeps it.
 pub fn remove(_lock: &CommandLock) -> Result<()> {
     let path = path();
     while is_mounted(&path) {
@@ -104,6 +104,10 @@ fn make() -> Result<()> {
     // A thread of its own: the namespace of the caller stays.
     thread::scope(|scope| scope.spawn(|| make_here(&path)).join())
         .map_err(|_| Error::ThreadDied { netns: NAME.to_owned() })?
+        .inspect_err(|_| {
+            // Best effort: a name without a namespace is no obstacle to the next try.
+            let _ = fs::remove_file(&path);
+        })
 }
 
 /// The calling thread gets a new namespace, which is given its name when it is complete.
@@ -136,10 +140,13 @@ fn prepare_name(path: &Path) -> io::Result<()> {
     let none = None::<&str>;
     DirBuilder::new().recursive(true).mode(0o755).create(NAMED)?;
     let share = || mount(none, NAMED, none, MsFlags::MS_SHARED | MsFlags::MS_REC, none);
-    if share() == Err(Errno::EINVAL) {
+    match share() {
         // It is no mount of its own yet.
-        mount(Some(NAMED), NAMED, none, MsFlags::MS_BIND | MsFlags::MS_REC, none)?;
-        share()?;
+        Err(Errno::EINVAL) => {
+            mount(Some(NAMED), NAMED, none, MsFlags::MS_BIND | MsFlags::MS_REC, none)?;
+            share()?;
+        }
+        shared => shared?,
     }
     OpenOptions::new().write(true).create(true).truncate(false).mode(0o444).open(path).map(drop)
 }

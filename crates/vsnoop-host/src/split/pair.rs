@@ -1,8 +1,9 @@
-//! The pair of devices of a port: one end beside the tap, the other in the namespace of the sockets.
+//! The pair of devices of a port: the near end beside the tap, the far end in the namespace of the
+//! sockets.
 //!
-//! Both names tell whose they are. Beside the tap its index will do; in the namespace of the sockets
-//! are devices of ports of several network namespaces, so the inode of the tap's is part of the
-//! name. Both numbers are written to the base of 36: a name has 15 bytes at most.
+//! Both names tell whose they are. Beside the tap its index will do. In the sockets' namespace
+//! are devices of several network namespaces, so the name has the inode of the tap's, too; a name
+//! has 15 bytes at most, so both numbers are written to the base of 36.
 
 use std::os::fd::AsFd;
 

@@ -71,7 +71,7 @@ fn look(sockets: &Netns, inventory: Inventory) -> Result<Found> {
         match (has_downloads(&attached), has_pair) {
             (true, true) => used.push(tap),
             (true, false) => found.ports.push(attached),
-            (false, _) if split::is_attached(&attached.port) => {
+            (false, _) if split::has_pins(&attached.port) => {
                 used.push(tap);
                 found.ports.push(attached);
             }

@@ -44,6 +44,14 @@ pub fn turn_off(port: &Port) -> Result<()> {
     remove_pair_of(port)
 }
 
+/// Ends all of it at once: the tap is in another network namespace, where the pair does not lead.
+/// What is split is cut.
+pub fn cut(port: &Port) -> Result<()> {
+    port.set_downloads(false)?;
+    split::detach(port)?;
+    remove_pair_of(port)
+}
+
 /// Waits until no connection of the port is split, or the splitter has had its time. No new one is
 /// split from now on.
 pub fn end(port: &Port) {
@@ -64,6 +72,21 @@ fn try_end(port: &Port) -> Result<()> {
         thread::sleep(BETWEEN_LOOKS);
     }
     Ok(())
+}
+
+/// The connections of a port that are split, while it is paused or detached.
+pub struct SplitFlows(Option<SplitPort>);
+
+impl SplitFlows {
+    /// Of a port without downloads, or whose pins another process removes, there are none.
+    pub fn of(port: &Port) -> Self {
+        let is_attached = split::is_attached(port);
+        Self(is_attached.then(|| SplitPort::open(port).ok()).flatten())
+    }
+
+    pub fn count(&self) -> u64 {
+        self.0.as_ref().map_or(0, |port| port.split_flows().len() as u64)
+    }
 }
 
 /// Deletes the pair of a port whose programs were taken off, unless its tap was attached again.

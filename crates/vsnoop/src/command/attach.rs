@@ -40,10 +40,11 @@ pub fn run(cli: &Cli, arguments: &cli::Attach) -> Result<u8> {
     };
     let lock = CommandLock::take()?;
     sweep::sweep(&lock)?;
-    let mut is_any = false;
+    let (mut is_any, mut has_downloads) = (false, false);
     let code = report::each(cli, &arguments.ports, |name| {
         let new = attach::attach(name, &netns, &request)?;
         is_any = true;
+        has_downloads |= new.policy.downloads != 0;
         Ok(outcome(name, settings.mode, new))
     })?;
     if is_any && !cli.json {
@@ -59,7 +60,7 @@ pub fn run(cli: &Cli, arguments: &cli::Attach) -> Result<u8> {
     if settings.mode == Mode::Accelerate {
         engine::ensure_working(&arguments.ports, &netns);
     }
-    if settings.downloads && is_any {
+    if has_downloads {
         splitter::ensure_working();
     }
     background::warn_of_session();

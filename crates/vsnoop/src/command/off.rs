@@ -152,8 +152,8 @@ pub fn run(cli: &Cli) -> Result<u8> {
     Ok(if document.failed.is_empty() { 0 } else { EXIT_RUNTIME })
 }
 
-/// Without its splitter the kernel resets the ends of connections that are split, while the programs
-/// are still there to let them know.
+/// Without its splitter the kernel resets both ends of what is split, while the programs are still
+/// there to let them know.
 fn end_downloads() {
     background::kill(Role::Splitter);
 }

@@ -50,8 +50,8 @@ pub fn run(cli: &Cli) -> Result<u8> {
     }
 }
 
-/// `vsnoop prepare`, which the unit runs before the service and without its limits: what the service
-/// mounts is in a mount namespace of its own.
+/// `vsnoop prepare`, which the unit runs before the service, without the service's limits: what a
+/// service mounts is in a mount namespace of its own.
 pub fn prepare(cli: &Cli) -> Result<u8> {
     make_namespace(&Config::read(cli.config.as_deref())?);
     Ok(0)

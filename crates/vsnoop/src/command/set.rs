@@ -27,16 +27,19 @@ pub fn run(cli: &Cli, arguments: &cli::Set) -> Result<u8> {
     kernel::require()?;
     let netns = Netns::chosen(cli.netns.as_deref())?;
     let lock = CommandLock::take()?;
-    let code =
-        report::each(cli, &arguments.ports, |name| set(name, &netns, &config, arguments.bounds))?;
-    match arguments.bounds.downloads {
-        None => {}
-        Some(Switch::On) => {
-            drop(lock);
-            helper::restart_if_needed();
-            splitter::ensure_working();
-        }
-        Some(Switch::Off) => splitter::forget_unused(&lock),
+    let mut has_downloads = false;
+    let code = report::each(cli, &arguments.ports, |name| {
+        let outcome = set(name, &netns, &config, arguments.bounds)?;
+        has_downloads |= outcome.downloads == Some(true);
+        Ok(outcome)
+    })?;
+    if arguments.bounds.downloads.is_some() {
+        splitter::forget_unused(&lock);
+    }
+    drop(lock);
+    if has_downloads {
+        helper::restart_if_needed();
+        splitter::ensure_working();
     }
     Ok(code)
 }

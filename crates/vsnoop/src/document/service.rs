@@ -149,6 +149,7 @@ fn every_key_of_a_port_is_in_a_table_with_its_default() {
         ("`hold`", "a share of the host's", default.hold.is_none()),
         ("`ahead`", "as far as the hold allows", default.ahead.is_none()),
         ("`passive`", "`true`", default.passive),
+        ("`downloads`", "`false`", !default.downloads),
         ("`max_flows`", max_flows.as_str(), is_max_flows),
         ("`incast`", "none", default.incast.is_none()),
         ("`uplink`, `incast_buffer`", "as `attach`", incast == Some(Incast::default())),

@@ -10,7 +10,8 @@
 //!   next helper finds it. Between two looks, and while no helper runs, such a program goes
 //!   unnoticed;
 //! - the tap's bridge, over which its senders are reset when the tap is deleted;
-//! - its MTU, for the devices of its downloads;
+//! - its MTU, for the devices of its downloads, and that it is in its network namespace, where they
+//!   are;
 //! - its name, for messages and tables.
 //!
 //! The queue discipline needs no look: the hook itself checks it for every segment.
@@ -57,7 +58,9 @@ impl LoggedState {
         // A namespace that cannot be found is gone with its taps.
         let Some(netns) = Netns::find_again(attached.meta.netns, path) else { return Ok(()) };
         netns.run(|| {
-            let Some(device) = netdev::find_index(attached.meta.ifindex)? else { return Ok(()) };
+            let Some(device) = netdev::find_index(attached.meta.ifindex)? else {
+                return end_downloads_of_moved(attached);
+            };
             self.suspend(attached, &device, foreign::around(&device, &attached.port)?)?;
             follow_bridge(attached, &device)?;
             follow_mtu(attached, &device)?;
@@ -95,6 +98,15 @@ fn follow_bridge(attached: &Attached, device: &Device) -> Result<()> {
     if bridge != 0 && bridge != attached.meta.bridge {
         attached.port.set_bridge(bridge)?;
         tracing::info!("port {} is a port of the bridge with index {bridge} now", attached.name);
+    }
+    Ok(())
+}
+
+fn end_downloads_of_moved(attached: &Attached) -> Result<()> {
+    // A tap that was deleted has no programs.
+    if attached.port.links_alive() && downloads::end_of_moved(attached)? {
+        let name = &attached.name;
+        tracing::warn!("port {name}: its downloads end: the tap is in another network namespace");
     }
     Ok(())
 }

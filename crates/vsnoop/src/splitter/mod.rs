@@ -8,9 +8,14 @@
 //! nothing is to be split any more: then the ends talk to each other again (`connection.rs`).
 //!
 //! A port belongs to it from the time that `downloads` is in the port's record: its pins, and its
-//! pair of devices, are then there. Once `downloads` is gone, the splitter has
-//! `vsnoop_host::split::PATIENCE` to join what it can and to reset the rest. If it is killed, the
-//! kernel resets both ends.
+//! pair of devices, are then there.
+//!
+//! | of the port's record | the splitter |
+//! |---|---|
+//! | `run` is another than `PORT_ACCELERATE` | joins what it can, while others wait |
+//! | `downloads` is 0 | joins what it can, and resets the rest within `split::PATIENCE` |
+//!
+//! If it is killed, the kernel resets both ends.
 
 mod connection;
 mod flights;

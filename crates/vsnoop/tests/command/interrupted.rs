@@ -15,6 +15,7 @@ use crate::sandbox::{PINS, PORT, Snapshot, TapHost, list, program, vsnoop, wait_
 
 /// Number of kills, spread over the time in which pins, hooks and qdisc are set up.
 const STEPS: u32 = 12;
+const ATTACH: &[&str] = &["attach", PORT];
 
 pub fn trials() -> Vec<Trial> {
     trials![
@@ -27,7 +28,7 @@ pub fn trials() -> Vec<Trial> {
 
 fn attach_that_is_killed_is_whole_or_leaves_nothing_that_status_does_not_remove() -> Result<()> {
     let host = TapHost::new("kill1")?;
-    killed_everywhere(&host, Signal::SIGKILL, |before| {
+    killed_everywhere(&host, ATTACH, Signal::SIGKILL, |before| {
         let status = vsnoop(["status", "--json"])?.json()?;
         ensure!(status["damaged"] == serde_json::json!([]), "{status}");
         if status["ports"] == serde_json::json!([]) {
@@ -44,7 +45,7 @@ fn attach_that_is_killed_hinders_no_further_attach_and_no_other_port() -> Result
     let (host, other) = (TapHost::new("kill2")?, TapHost::new("kill2b")?);
     other.vsnoop(["attach", PORT])?.ok()?;
     let others = (other.state()?.qdiscs, other.programs()?);
-    killed_everywhere(&host, Signal::SIGKILL, |_| {
+    killed_everywhere(&host, ATTACH, Signal::SIGKILL, |_| {
         let again = host.vsnoop(["attach", PORT])?;
         let is_whole = again.code == 33;
         ensure!(is_whole || again.code == 0, "{again:?}");
@@ -58,7 +59,7 @@ fn attach_that_is_killed_hinders_no_further_attach_and_no_other_port() -> Result
 
 fn attach_that_is_killed_is_cleaned_up_by_detach() -> Result<()> {
     let host = TapHost::new("kill3")?;
-    killed_everywhere(&host, Signal::SIGKILL, |_| {
+    killed_everywhere(&host, ATTACH, Signal::SIGKILL, |_| {
         // It is attached, or detach says that it is not.
         let ran = host.vsnoop(["detach", PORT])?;
         ensure!([0, 39].contains(&ran.code), "{ran:?}");
@@ -68,7 +69,7 @@ fn attach_that_is_killed_is_cleaned_up_by_detach() -> Result<()> {
 
 fn attach_that_gets_a_signal_is_whole_or_leaves_nothing() -> Result<()> {
     let host = TapHost::new("term")?;
-    killed_everywhere(&host, Signal::SIGTERM, |before| {
+    killed_everywhere(&host, ATTACH, Signal::SIGTERM, |before| {
         if host.pins()?.exists() {
             return host.vsnoop(["detach", PORT])?.ok().map(drop);
         }
@@ -80,10 +81,11 @@ fn attach_that_gets_a_signal_is_whole_or_leaves_nothing() -> Result<()> {
     })
 }
 
-/// Kills an attach while it loads, and then at each of many moments after its first pin. `verify`
+/// Kills a command while it loads, and then at each of many moments after its first pin. `verify`
 /// checks what is left, and removes it; then the earlier state must be restored.
-fn killed_everywhere(
+pub fn killed_everywhere(
     host: &TapHost,
+    arguments: &[&str],
     signal: Signal,
     mut verify: impl FnMut(&Snapshot) -> Result<()>,
 ) -> Result<()> {
@@ -91,18 +93,18 @@ fn killed_everywhere(
     let mut steps = vec![None];
     steps.extend((0..STEPS).map(|step| Some(Duration::from_micros(400) * step * step / 4)));
     for step in steps {
-        let attach = start(host)?;
+        let command = start(host, arguments)?;
         let pins = list(Path::new(PINS));
         match step {
             None => thread::sleep(Duration::from_millis(20)),
             Some(after) => {
                 // A busy loop, because these moments are short.
-                while list(Path::new(PINS)).len() <= pins.len() && is_alive(&attach) {}
+                while list(Path::new(PINS)).len() <= pins.len() && is_alive(&command) {}
                 let until = Instant::now() + after;
                 while Instant::now() < until {}
             }
         }
-        end(attach, signal)?;
+        end(command, signal)?;
         verify(&before).with_context(|| format!("killed {step:?} after its first pin"))?;
         wait_until("all is as before", || {
             Ok(Snapshot { pins: Vec::new(), ..host.state()? } == before)
@@ -113,10 +115,10 @@ fn killed_everywhere(
     Ok(())
 }
 
-fn start(host: &TapHost) -> Result<Child> {
+fn start(host: &TapHost, arguments: &[&str]) -> Result<Child> {
     let mut command = Command::new(program());
-    command.args(["--netns", host.netns.name(), "attach", PORT]).stdin(Stdio::null());
-    command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().context("start attach")
+    command.args(["--netns", host.netns.name()]).args(arguments).stdin(Stdio::null());
+    command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().context("start the command")
 }
 
 fn is_alive(child: &Child) -> bool {
@@ -126,5 +128,5 @@ fn is_alive(child: &Child) -> bool {
 fn end(mut child: Child, signal: Signal) -> Result<()> {
     // It may have ended by itself.
     let _ = kill(Pid::from_raw(child.id() as i32), signal);
-    child.wait().context("wait for attach").map(drop)
+    child.wait().context("wait for the command").map(drop)
 }

@@ -19,6 +19,7 @@ mod configured;
 mod damaged;
 mod detach;
 mod doctor;
+mod downloads;
 mod failures;
 mod forwarded;
 mod groups;
@@ -69,6 +70,7 @@ fn main() {
         round_trip::trials(),
         detach::trials(),
         doctor::trials(),
+        downloads::trials(),
         off::trials(),
         groups::trials(),
         held::trials(),

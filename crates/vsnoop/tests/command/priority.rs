@@ -95,12 +95,13 @@ pub fn end_background() -> Result<()> {
     })
 }
 
-/// Process ids of the helpers and engines in this mount namespace.
+/// Process ids of the helpers, engines and splitters in this mount namespace.
 fn background() -> Result<Vec<i32>> {
     let mounts = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/mnt")).ok();
     let own = mounts("self").context("no mount namespace")?;
     let mut found = process::with_first_argument("helper")?;
     found.extend(process::with_first_argument("engine")?);
+    found.extend(process::with_first_argument("splitter")?);
     found.retain(|pid| mounts(&pid.to_string()).as_ref() == Some(&own));
     Ok(found)
 }

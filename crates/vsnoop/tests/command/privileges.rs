@@ -30,6 +30,12 @@ const BACKGROUND: [Capability; 7] = [
     Capability::CAP_SYS_NICE,
     Capability::CAP_DAC_READ_SEARCH,
 ];
+const OF_SPLITTER: [Capability; 4] = [
+    Capability::CAP_BPF,
+    Capability::CAP_NET_ADMIN,
+    Capability::CAP_SYS_ADMIN,
+    Capability::CAP_SYS_NICE,
+];
 /// Beside those of [`BACKGROUND`].
 const SERVICE: [Capability; 1] = [Capability::CAP_PERFMON];
 const LOW_PORT: [Capability; 1] = [Capability::CAP_NET_BIND_SERVICE];
@@ -42,6 +48,7 @@ const CONFIG: &str = "[[port]]\nhold = \"1M\"\n";
 pub fn trials() -> Vec<Trial> {
     trials![
         helper_and_engine_of_a_command_keep_what_they_use,
+        the_splitter_keeps_less_than_those_who_start_it,
         the_service_and_what_it_starts_keep_what_they_use,
         a_service_may_open_a_low_port_and_its_helper_may_not,
         what_replaces_a_killed_process_has_the_same_privileges,
@@ -135,6 +142,18 @@ fn helper_and_engine_of_a_command_keep_what_they_use() -> Result<()> {
         kept.is(&[&BACKGROUND]).context(role)?;
         ensure!(kept.bounding == kept.permitted, "{role}: {kept:x?}");
     }
+    host.vsnoop(["detach", PORT])?.ok().map(drop)
+}
+
+fn the_splitter_keeps_less_than_those_who_start_it() -> Result<()> {
+    let host = TapHost::new("least2")?;
+    end_background()?;
+    host.vsnoop(["attach", PORT, "--hold", "1M", "--downloads", "on"])?.ok()?;
+    let first = running("splitter")?;
+    Kept::by(first)?.is(&[&OF_SPLITTER]).context("of a command")?;
+    kill(Pid::from_raw(first), Signal::SIGKILL)?;
+    wait_until("another one runs", || Ok(pid_of("splitter")?.is_some_and(|now| now != first)))?;
+    Kept::by(running("splitter")?)?.is(&[&OF_SPLITTER]).context("of the helper")?;
     host.vsnoop(["detach", PORT])?.ok().map(drop)
 }
 
