@@ -16,6 +16,11 @@ const AFTER: Duration = Duration::from_secs(1);
 /// A VM that takes longer to acknowledge is late.
 const LATE: Duration = Duration::from_millis(2);
 
+/// How long a VM waits for its next turns: what the path carries in this time, it may be ahead.
+const TURNS: Duration = Duration::from_millis(200);
+/// Between two changes of that.
+const ADAPT: Duration = Duration::from_millis(5);
+
 /// A split connection.
 pub struct Connected {
     pub key: flow_key,
@@ -27,6 +32,7 @@ pub struct Connected {
     vm: Received,
     peer: Received,
     moved: Instant,
+    adapted: Instant,
     over: Option<Instant>,
 }
 
@@ -62,8 +68,9 @@ impl Connected {
         };
         let (vm, peer) =
             (received(Side::Vm, numbers.sent)?, received(Side::Peer, numbers.peer_nxt)?);
-        let moved = Instant::now();
-        Ok(Self { key, ahead, split: Some(split), vm, peer, moved, over: None })
+        let now = Instant::now();
+        let split = Some(split);
+        Ok(Self { key, ahead, split, vm, peer, moved: now, adapted: now, over: None })
     }
 
     /// `None`: it was reset.
@@ -84,6 +91,24 @@ impl Connected {
         if let Some(split) = &self.split {
             // Best effort: it is a matter of time and memory only.
             let _ = split.limit(bytes);
+        }
+    }
+
+    /// Lets the VM be ahead by what the path carries until its next turns: as the last ACKs tell,
+    /// but at least `least` and at most `most`.
+    pub fn adapt(&mut self, least: u32, most: u32, now: Instant) {
+        let Some(split) = &self.split else { return };
+        if now.duration_since(self.adapted) < ADAPT {
+            return;
+        }
+        self.adapted = now;
+        let Ok(info) = split.info(Side::Peer) else { return };
+        let carried = u128::from(info.delivery_rate) * TURNS.as_millis() / 1000;
+        let wanted = (carried.min(most.into()) as u32).max(least);
+        // A change costs some system calls.
+        if wanted.abs_diff(self.ahead) > self.ahead / 4 {
+            self.ahead = wanted;
+            self.limit(wanted);
         }
     }
 

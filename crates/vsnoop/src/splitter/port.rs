@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use vsnoop_bpf::Port;
 use vsnoop_bpf::split::{Record, SplitPort};
-use vsnoop_bpf::types::{HOLD_CHUNK, flow_key, reset_reason};
+use vsnoop_bpf::types::{HOLD_CHUNK, flow_key, policy, reset_reason};
 use vsnoop_host::error::with_causes;
 use vsnoop_host::split::PATIENCE;
 use vsnoop_host::system::clock::monotonic_ns;
@@ -19,6 +19,11 @@ use crate::splitter::plan::{Refusal, plan};
 
 /// Most bytes that a VM may be ahead of its peer on one connection.
 const MOST_AHEAD: u32 = 4 << 20;
+/// As much as this at least, if there are few connections: what a path carries is not known at
+/// first, and a new congestion window doubles several times until the VM's next turn.
+const FIRST_AHEAD: u32 = 1 << 20;
+/// The same for all connections of a port together, so that what is ahead leaves soon.
+const FIRST_OF_ALL: u32 = 8 << 20;
 /// With less than this for a connection it is left to its VM.
 const LEAST_AHEAD: u32 = 128 << 10;
 /// A VM counts as late for this time after its connections have shown it.
@@ -45,8 +50,14 @@ pub struct SplitterPort {
     /// Since when nothing is split any more, and since when downloads are off.
     paused: Option<Instant>,
     ends: Option<Instant>,
+    /// Bytes that all VMs' connections may be ahead: the port's hold.
+    quota: u64,
     /// Of the latest tick, CLOCK_MONOTONIC.
     now_ns: u64,
+}
+
+fn quota(policy: &policy) -> u64 {
+    u64::from(policy.hold_chunks) * u64::from(HOLD_CHUNK)
 }
 
 impl SplitterPort {
@@ -54,6 +65,7 @@ impl SplitterPort {
     /// reset both ends.
     pub fn open(name: String, port: Port, device: String) -> Result<Self> {
         let maps = SplitPort::open(&port)?;
+        let quota = quota(&port.policy()?);
         let port = Self {
             name,
             port,
@@ -64,6 +76,7 @@ impl SplitterPort {
             next: 1,
             paused: None,
             ends: None,
+            quota,
             now_ns: monotonic_ns()?,
         };
         port.give_up_those_left();
@@ -102,9 +115,16 @@ impl SplitterPort {
 
     /// Moves bytes of a connection.
     pub fn serve(&mut self, number: u32) -> Progress {
+        let (first, room) = (self.first_ahead(), self.room());
         let Some(connected) = self.connections.get_mut(&number) else { return Progress::Waits };
         match connected.pump() {
-            Ok(progress) => progress,
+            Ok(progress) => {
+                let most = connected.ahead.saturating_add(room).min(MOST_AHEAD);
+                if self.paused.is_none() {
+                    connected.adapt(first.min(most), most, Instant::now());
+                }
+                progress
+            }
             Err(broken) => {
                 tracing::debug!("port {}: a split connection ends: {broken:?}", self.name);
                 self.reset(number);
@@ -156,7 +176,9 @@ impl SplitterPort {
     /// that goes.
     fn follow_the_record(&mut self, now: Instant) {
         let may_split = self.port.may_split().unwrap_or(false);
-        let has_downloads = self.port.policy().is_ok_and(|policy| policy.downloads != 0);
+        let policy = self.port.policy();
+        let has_downloads = policy.as_ref().is_ok_and(|policy| policy.downloads != 0);
+        self.quota = policy.map_or(0, |policy| quota(&policy));
         self.ends = (!has_downloads).then_some(self.ends.unwrap_or(now));
         if may_split == self.paused.is_none() {
             return;
@@ -177,7 +199,7 @@ impl SplitterPort {
         let Some(flight) = self.flights.get(key, from, candidate.sent()) else {
             return Ok(Err(Refusal::Later));
         };
-        let Some(ahead) = self.ahead()? else { return Ok(Err(Refusal::Later)) };
+        let Some(ahead) = self.ahead() else { return Ok(Err(Refusal::Later)) };
         let now_ns = monotonic_ns()?;
         let plan = match plan(key, &candidate, &record, &flight, now_ns) {
             Ok(plan) => plan,
@@ -204,16 +226,25 @@ impl SplitterPort {
         Ok(Ok(number))
     }
 
-    /// How far the VM of another connection may be ahead: half of the memory that is left, so that
-    /// each gets less the more there are. `None`: too little is left.
-    fn ahead(&self) -> Result<Option<u32>> {
+    /// How far the VM of another connection may be ahead at first. `None`: too little memory is
+    /// left.
+    fn ahead(&self) -> Option<u32> {
         if self.paused.is_some() || self.connections.len() >= MOST {
-            return Ok(None);
+            return None;
         }
-        let quota = u64::from(self.port.policy()?.hold_chunks) * u64::from(HOLD_CHUNK);
+        let ahead = self.first_ahead().min(self.room());
+        (ahead >= LEAST_AHEAD).then_some(ahead)
+    }
+
+    fn first_ahead(&self) -> u32 {
+        let each = FIRST_OF_ALL / (self.connections.len() as u32 + 1);
+        each.clamp(LEAST_AHEAD, FIRST_AHEAD)
+    }
+
+    /// Half of the memory that is left, so that each connection gets less the more there are.
+    fn room(&self) -> u32 {
         let given: u64 = self.connections.values().map(|one| u64::from(one.ahead)).sum();
-        let half = (quota.saturating_sub(given) / 2).min(MOST_AHEAD.into()) as u32;
-        Ok((half >= LEAST_AHEAD).then_some(half))
+        u32::try_from(self.quota.saturating_sub(given) / 2).unwrap_or(u32::MAX)
     }
 
     fn refuse(&mut self, key: &flow_key, refusal: Refusal) {
