@@ -115,6 +115,20 @@ static __always_inline int replace_tcp_word(struct __sk_buff *skb, const struct 
 	return bpf_l4_csum_replace(skb, p->l4 + TCP_OFFSET_CHECK, 0, diff, 0);
 }
 
+/* TSecr of a segment of the peer, for the socket. */
+static __always_inline __u32 first_tsecr(struct split_flow *f, const struct segment *s)
+{
+	__u32 tsecr = f->first_tsecr;
+	bool is_lossy = s->bits & SEG_SACK;
+
+	if (!tsecr || (!is_lossy && seq_le(s->ack, f->first_ack)))
+		return 0;
+	f->first_tsecr = 0;
+	if (is_lossy || seq_gt(s->ack, f->first_end) || f->last_ns > f->first_until_ns)
+		return 0;
+	return tsecr;
+}
+
 /* Notes what the sockets' segments take from an end, and puts aside what only it understands. */
 static __always_inline int note_end(struct __sk_buff *skb, const struct arrival *a,
 				    struct split_flow *f, bool by_vm)
@@ -134,8 +148,7 @@ static __always_inline int note_end(struct __sk_buff *skb, const struct arrival 
 		f->peer_ttl = s->ttl;
 		if ((__s32)(s->tsval - f->peer_tsval) > 0)
 			f->peer_tsval = s->tsval;
-		if (seq_le(s->ack, f->first_end))
-			tsecr = f->first_tsecr;
+		tsecr = first_tsecr(f, s);
 	}
 	if (!a->p.timestamps)
 		return 0;

@@ -67,10 +67,15 @@ struct split_flow {
 	__u32 vm_tsval; /* likewise */
 	__u32 peer_traffic;
 	__u32 vm_traffic;
-	/* TSecr of ACKs for the socket that faces the peer, up to `first_end`: the kernel's round
-	 * trip begins with them. 0 afterwards. */
+	/* TSecr of the first ACK for the socket that faces the peer: the kernel's round trip begins
+	 * with it. 0 afterwards. Only an ACK of the first flight above `first_ack` until
+	 * `first_until_ns` has it: of a segment that was sent again it would say that the first one
+	 * had only been late (RFC 3522). */
 	__u32 first_tsecr;
+	struct seq first_ack;
 	struct seq first_end;
+	__u32 zero2;
+	__u64 first_until_ns;
 	__u64 last_ns; /* its last segment of either end */
 	__u64 to_peer_bytes; /* payload that left for the peer, retransmissions included */
 	__u64 to_vm_bytes;
