@@ -1,12 +1,13 @@
 //! A VM, a peer, and the host between both.
 
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use socket2::{Domain, Type};
 use vsnoop_split::{Settings, Split};
 
 use crate::namespace::{DEVICE, Namespace};
@@ -61,11 +62,23 @@ impl Rig {
 
     /// The peer connects to the VM.
     pub fn connect(&self) -> Ends {
+        self.connect_from(0)
+    }
+
+    /// The same, from a port of the peer's.
+    pub fn connect_from(&self, port: u16) -> Ends {
         let address = SocketAddr::new(self.wire.vm, 80);
         let listen = move || TcpListener::bind(address).expect("listen");
         let listener = self.vm.spawn(listen).join().expect("listen");
-        let connect = move || TcpStream::connect(address).expect("connect");
-        let peer = self.peer.spawn(connect).join().expect("connect");
+        let from = SocketAddr::new(self.wire.peer, port);
+        let connect = move || {
+            let socket = socket2::Socket::new(Domain::for_address(from), Type::STREAM, None)?;
+            socket.set_reuse_address(true)?;
+            socket.bind(&from.into())?;
+            socket.connect(&address.into())?;
+            Ok::<TcpStream, io::Error>(socket.into())
+        };
+        let peer = self.peer.spawn(connect).join().expect("connect").expect("connect");
         let (vm, _) = listener.accept().expect("accept");
         for end in [&vm, &peer] {
             end.set_read_timeout(Some(STUCK)).expect("a timeout");
@@ -134,8 +147,9 @@ impl Drop for Rig {
     /// No right edge has gone back, and a socket was never heard of but in a split connection.
     fn drop(&mut self) {
         self.wire.stop();
-        self.thread.take().map(|thread| thread.join().expect("the wire"));
+        let joined = self.thread.take().map(JoinHandle::join);
         if !std::thread::panicking() {
+            assert!(joined.is_some_and(|joined| joined.is_ok()), "the wire");
             let state = self.wire.state();
             assert!(state.edges_back.is_empty(), "right edges: {:#?}", state.edges_back);
             assert_eq!(state.strays, 0, "segments of sockets of no connection");

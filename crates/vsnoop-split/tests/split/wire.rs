@@ -21,6 +21,8 @@ pub struct State {
     /// Segments of the VM are lost once they were seen, those of the peer before they are.
     pub lose_from_vm: bool,
     pub lose_from_peer: bool,
+    /// Segments of the VM that begin with this SEQ are lost.
+    pub lose_seq: Option<u32>,
     /// Segments to the VM are lost.
     pub lose_to_vm: bool,
     /// One segment with payload is lost out of this many; none if it is 0.
@@ -141,7 +143,8 @@ impl State {
     }
 
     fn loses(&mut self, from: From, segment: &Segment) -> bool {
-        if from == From::Vm && self.lose_from_vm {
+        let is_chosen = self.lose_seq == Some(segment.seq) && !segment.payload.is_empty();
+        if from == From::Vm && (self.lose_from_vm || is_chosen) {
             return true;
         }
         if self.lose_one_of == 0 || segment.payload.is_empty() {
