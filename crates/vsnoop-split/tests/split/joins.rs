@@ -85,7 +85,7 @@ fn sockets_that_are_not_needed_are_silent() {
         });
         made.join().expect("made");
     }
-    rig.wire.state().lose_from_peer = false;
+    rig.wire.state().hold_from_vm = false;
     expect(&ends.peer, &FIRST);
     transfer(&ends.vm, &ends.peer, &bytes(500_000, 1));
     transfer(&ends.peer, &ends.vm, &bytes(500_000, 1));
@@ -184,7 +184,7 @@ fn another_takes_up_at_first() {
         let mut state = wire.state();
         let connection = state.record.connection(vm, peer);
         let split = Split::new(&connection, &settings()).expect("split");
-        (state.is_split, state.lose_from_peer) = (true, false);
+        (state.is_split, state.hold_from_vm) = (true, false);
         split.into_parts()
     });
     let splitter = rig.take_up(made.join().expect("made"));

@@ -6,6 +6,7 @@ mod joins;
 mod namespace;
 mod options;
 mod record;
+mod report;
 mod rig;
 mod segment;
 mod splitter;

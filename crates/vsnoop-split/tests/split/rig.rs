@@ -88,9 +88,9 @@ impl Rig {
         Ends { vm, peer }
     }
 
-    /// What the VM sends before the split. The peer's ACKs are lost until then.
+    /// What the VM sends before the split. It is on the way until then.
     pub fn first_flight(&self, ends: &Ends) {
-        self.wire.state().lose_from_peer = true;
+        self.wire.state().hold_from_vm = true;
         send(&ends.vm, &FIRST);
         self.wire.until(|state| state.record.vm.bytes.len() == FIRST.len());
     }
@@ -113,7 +113,7 @@ impl Rig {
             let connection = state.record.connection(vm, peer);
             let mut split = Split::new(&connection, &settings()).expect("split");
             state.is_split = true;
-            state.lose_from_peer = false;
+            state.hold_from_vm = false;
             first(&split, &mut state);
             split.acknowledge().expect("acknowledge");
             split

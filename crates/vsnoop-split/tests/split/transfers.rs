@@ -6,8 +6,9 @@ use std::os::fd::AsRawFd;
 use vsnoop_split::{Direction, Side};
 
 use crate::Test;
+use crate::report::Report;
 use crate::rig::{Ends, FIRST, Rig, bytes, expect, finish_both, send, settings, transfer};
-use crate::splitter::Ended;
+use crate::splitter::{Ended, Splitter};
 
 pub const TESTS: &[Test] = &[
     ("both_directions_are_exact", || both_directions(&Rig::v4())),
@@ -30,6 +31,8 @@ pub const TESTS: &[Test] = &[
         acknowledged_at_once(&Rig::with(&["net.ipv4.tcp_window_scaling=0"]));
     }),
     ("a_peer_that_does_not_read_holds_the_vm_back", a_peer_that_does_not_read),
+    ("a_path_that_becomes_narrow_is_exact", a_path_that_becomes_narrow),
+    ("an_unreachable_peer_may_come_back", an_unreachable_peer_may_come_back),
     ("a_limit_bounds_what_is_held", a_limit_bounds_what_is_held),
     ("an_urgent_byte_stays_urgent", an_urgent_byte_stays_urgent),
 ];
@@ -145,6 +148,41 @@ fn a_peer_that_does_not_read() {
         expect(&ends.peer, &FIRST);
         expect(&ends.peer, &all);
     });
+    finish_both(&ends);
+    assert!(matches!(splitter.wait(), Ended::Over));
+}
+
+/// The path's MTU falls to 1000 bytes.
+fn a_path_that_becomes_narrow() {
+    let rig = Rig::v4();
+    let ends = rig.connect();
+    rig.first_flight(&ends);
+    let splitter = rig.split_with(&ends, |_, state| {
+        state.report = Some(Report { mtu: 1000, code: 4 });
+    });
+    expect(&ends.peer, &FIRST);
+    exchange(&ends, 1_000_000);
+    assert!(rig.wire.state().reports > 0);
+    finish_both(&ends);
+    assert!(matches!(splitter.wait(), Ended::Over));
+}
+
+/// A router says that it is unreachable, and Linux tries on.
+fn an_unreachable_peer_may_come_back() {
+    let rig = Rig::v4();
+    let ends = rig.connect();
+    rig.first_flight(&ends);
+    let splitter = rig.split(&ends);
+    expect(&ends.peer, &FIRST);
+    rig.wire.state().report = Some(Report { mtu: 99, code: 1 });
+    let all = bytes(100_000, 1);
+    send(&ends.vm, &all);
+    rig.wire.until(|state| state.reports > 0);
+    let Ended::Stopped(mut split) = splitter.stop() else { panic!("it is over") };
+    split.pump(Direction::ToPeer).expect("the peer may come back");
+    rig.wire.state().report = None;
+    let splitter = Splitter::run(&rig.sockets, || split);
+    expect(&ends.peer, &all);
     finish_both(&ends);
     assert!(matches!(splitter.wait(), Ended::Over));
 }
