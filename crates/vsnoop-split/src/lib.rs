@@ -12,7 +12,9 @@
 //!
 //! Others lead the segments of both ends to the sockets, and those of the sockets to the ends.
 //!
-//! Needs CAP_NET_ADMIN in the network namespace of the calling thread, where the sockets stay.
+//! Needs CAP_NET_ADMIN in the network namespace of the calling thread, where the sockets stay. With
+//! `net.ipv4.tcp_max_tw_buckets` = 0 there, a connection can follow at once on another of the same
+//! ports; else its socket is refused ([`Error::Connect`]) as long as one is in TIME-WAIT.
 //! SIGPIPE has to be ignored, as Rust's runtime does.
 
 mod connection;

@@ -85,7 +85,7 @@ fn sockets_that_are_not_needed_are_silent() {
         });
         made.join().expect("made");
     }
-    rig.wire.state().lose_from_peer = false;
+    rig.wire.state().hold_from_vm = false;
     expect(&ends.peer, &FIRST);
     transfer(&ends.vm, &ends.peer, &bytes(500_000, 1));
     transfer(&ends.peer, &ends.vm, &bytes(500_000, 1));
@@ -123,15 +123,14 @@ fn bytes_out_of_order_are_not_drained() {
     let (ends, splitter) = begin(&rig);
     let split = stop(splitter);
     until(|| is_drained(&split));
-    rig.wire.state().lose_from_vm = true;
+    let mut state = rig.wire.state();
+    state.lose_seq = Some(state.record.vm.sent());
+    drop(state);
     send(&ends.vm, b"lost");
     rig.wire.until(|state| state.record.vm.bytes.ends_with(b"lost"));
-    let mut state = rig.wire.state();
     send(&ends.vm, b"behind");
-    // The first is sent again much later.
-    state.lose_from_vm = false;
-    drop(state);
     until(|| !is_drained(&split));
+    assert_eq!(split.held(Direction::ToPeer).expect("held"), 0, "in order");
 }
 
 fn a_fin_under_way_is_not_drained() {
@@ -185,7 +184,7 @@ fn another_takes_up_at_first() {
         let mut state = wire.state();
         let connection = state.record.connection(vm, peer);
         let split = Split::new(&connection, &settings()).expect("split");
-        (state.is_split, state.lose_from_peer) = (true, false);
+        (state.is_split, state.hold_from_vm) = (true, false);
         split.into_parts()
     });
     let splitter = rig.take_up(made.join().expect("made"));

@@ -4,7 +4,9 @@
 mod ends;
 mod joins;
 mod namespace;
+mod options;
 mod record;
+mod report;
 mod rig;
 mod segment;
 mod splitter;
@@ -19,8 +21,10 @@ fn main() {
     let arguments = Arguments::from_args();
     // SAFETY: no arguments, no effect.
     let root = unsafe { libc::geteuid() } == 0;
-    let trials =
-        [ends::TESTS, joins::TESTS, transfers::TESTS].into_iter().flatten().map(|&(name, test)| {
+    let trials = [ends::TESTS, joins::TESTS, options::TESTS, transfers::TESTS]
+        .into_iter()
+        .flatten()
+        .map(|&(name, test)| {
             let trial = Trial::test(name, move || run(test));
             if root {
                 trial
