@@ -405,6 +405,9 @@ fn text(document: &StatusDocument) -> String {
         parts.extend(troubles);
         let holds: Vec<_> = document.ports.iter().filter_map(|port| port.hold.as_ref()).collect();
         parts.extend(hold::sum_text(&holds));
+        if !document.splitter.running && document.ports.iter().any(|port| port.downloads) {
+            parts.push("no splitter is running: downloads are as without vsnoop".into());
+        }
         if !document.helper.running {
             parts.push("the helper is not running: idle connections do not expire".into());
         }
@@ -476,7 +479,8 @@ mod tests {
         };
         let text = text(&document);
         longest::assert_narrow(&text);
-        for word in ["2147483647", "(no hook)", "forwarded", "noqueue`", "damaged: "] {
+        for word in ["2147483647", "(no hook)", "no splitter", "forwarded", "noqueue`", "damaged: "]
+        {
             assert!(text.contains(word), "{word:?} is not in:\n{text}");
         }
     }
