@@ -38,8 +38,8 @@ fn one_engine() -> Result<()> {
     attached.wait_until("another engine works", || Ok(attached.hold_text("engine")? == "alive"))?;
     scene::ends_exact(&topology, attached, pair)?;
 
-    // The engine has mounts of its own, in which pins stay that a later test unmounts: it would look
-    // after the ports of that test, and leave them attached.
+    // The engine has mounts of its own, in which pins stay that a later test unmounts: it would
+    // look after the ports of that test, and leave them attached.
     drop(helper);
     Engine.kill_all()?;
     Helper.kill_all()

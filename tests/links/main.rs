@@ -3,6 +3,7 @@
 //! Every transfer is verified byte by byte, both ways at once. A test that cannot run on this
 //! machine is listed as ignored, with the reason in its kind.
 
+mod batches;
 mod bombs;
 mod bridges;
 mod certificates;
@@ -56,6 +57,7 @@ fn main() {
         certificates::trials(),
         expiry::trials(),
         hostile::trials(),
+        batches::trials(),
         bombs::trials(),
         unknown_sources::trials(),
         privileges::trials(),
