@@ -7,6 +7,7 @@ mod batches;
 mod bombs;
 mod bridges;
 mod certificates;
+mod descriptors;
 mod direct;
 mod divert;
 mod expiry;
@@ -73,6 +74,7 @@ fn main() {
         names::trials(),
         relay::trials(),
         threads::trials(),
+        descriptors::trials(),
         direct::trials(),
         lying_hub::trials(),
     ]
