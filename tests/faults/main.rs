@@ -25,9 +25,6 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     arguments.test_threads = Some(1);
     let trials: Vec<_> = [
-        // First: behind all others an unmount once in a while leaves the port attached. The reason
-        // is not known.
-        pins::trials(),
         killed::trials(),
         stopped::trials(),
         upgrade::trials(),
@@ -36,6 +33,7 @@ fn main() -> ExitCode {
         other_run::trials(),
         routes::trials(),
         moves::trials(),
+        pins::trials(),
     ]
     .into_iter()
     .flatten()

@@ -43,7 +43,7 @@ impl Role {
     }
 
     /// The hidden command that runs it.
-    fn command(self) -> &'static str {
+    pub fn command(self) -> &'static str {
         match self {
             Self::Helper => "helper",
             Self::Engine => "engine",
