@@ -6,7 +6,7 @@ use anyhow::Result;
 use vsnoop_guest::web;
 
 use crate::experiment::declared::Declaration;
-use crate::experiment::request::request_text;
+use crate::experiment::nginx::exchange::request_text;
 use crate::results::bars::{self, Bar, Bars};
 use crate::results::drawing::{COLOURS, Drawing};
 use crate::results::statistics::{self, Metric, TOTAL, by_turn, percentile};
