@@ -1,7 +1,8 @@
-//! `demo`: uploads to a web server in a VM with a CPU quota, from a client some milliseconds away,
-//! with and without vsnoop. Uploads of a client beside the host, and small requests, gain nothing.
+//! `demo`: uploads to a web server in a VM with a CPU quota and downloads from it, by a client some
+//! milliseconds away and one beside the host, with and without vsnoop; and small requests.
 //!
-//! It measures as `uploads` does ([`nginx`](super::nginx)); its table fits a terminal.
+//! It measures as `uploads` and `downloads` do ([`nginx`](super::nginx)); its table fits a
+//! terminal.
 
 mod difference;
 mod summary;
