@@ -64,7 +64,10 @@ impl Split {
         Ok(())
     }
 
-    /// Moves what can be moved now, up to 2 MiB. Also passes a FIN on, and finds that an end is
+    /// Moves what can be moved now, up to 2 MiB. To be called for both directions whenever
+    /// edge-triggered epoll tells of either socket (EPOLLIN, EPOLLOUT, EPOLLRDHUP), and again for a
+    /// direction that waits for nothing.
+    /// Also passes a FIN on, and finds that an end is
     /// gone: the other is then to be reset ([`Self::reset`]).
     pub fn pump(&mut self, direction: Direction) -> Result<Moved, Broken> {
         self.acknowledge()?;
