@@ -55,6 +55,11 @@ pub fn has_pins(port: &Port) -> bool {
     directory_of(port).exists()
 }
 
+/// Distinguishes these pins from earlier and later ones of the port. `None` without any.
+pub fn id(port: &Port) -> Option<u64> {
+    pins::inode(&directory_of(port))
+}
+
 /// The kernel's ids of the programs on the tap.
 pub fn program_ids(port: &Port) -> Vec<u32> {
     let directory = directory_of(port);

@@ -8,7 +8,7 @@ mod attach;
 mod candidate;
 mod port;
 
-pub use attach::{SplitSpec, attach, detach, has_pins, is_attached, program_ids};
+pub use attach::{SplitSpec, attach, detach, has_pins, id, is_attached, program_ids};
 pub use candidate::{Candidate, State};
 pub use port::{Copied, Record, SplitPort};
 

@@ -90,8 +90,9 @@ pub fn forget_unused(lock: &CommandLock) {
     }
 }
 
-/// Network namespace and index of the tap, id of the attachment.
-type PortKey = (u64, u32, u64);
+/// Network namespace and index of the tap, ids of the attachment and of the pins of its downloads,
+/// which may be switched off and on again between two looks.
+type PortKey = (u64, u32, u64, u64);
 
 /// A ring, or a connection: number of the port in the upper half, of the connection in the lower;
 /// 0: the port's ring.
@@ -156,11 +157,11 @@ impl Splitter {
         Ok(())
     }
 
-    /// Was the network namespace removed, and made again for another port? The helper starts another
-    /// splitter then.
+    /// Was the network namespace removed, and made again? Without a port with downloads it is
+    /// removed, so none is served from here. The helper starts another splitter then.
     fn is_astray(&self) -> bool {
         let now = namespace::open().ok().flatten();
-        self.ports.is_empty() && now.is_some_and(|now| now.inode != self.namespace)
+        now.is_some_and(|now| now.inode != self.namespace)
     }
 
     /// Serves rings and connections. Returns those that can go on at once.
@@ -206,7 +207,8 @@ impl Splitter {
         };
         let mut present = HashSet::new();
         for attached in inventory.ports {
-            let key = (attached.meta.netns, attached.meta.ifindex, attached.port.id());
+            let Some(pins) = vsnoop_bpf::split::id(&attached.port) else { continue };
+            let key = (attached.meta.netns, attached.meta.ifindex, attached.port.id(), pins);
             let is_known = self.numbers.contains_key(&key);
             let has_downloads = attached.port.policy().is_ok_and(|policy| policy.downloads != 0);
             if attached.state == AttachmentState::Gone
