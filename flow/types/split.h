@@ -109,7 +109,8 @@ enum split_ask {
 	SPLIT_END = 2, /* both sockets have delivered all: join */
 	SPLIT_LATER = 3, /* not now: ask again */
 	SPLIT_REFUSE = 4, /* not in this epoch */
-	SPLIT_AGAIN = 5, /* a segment came to a socket just before SPLIT_END: it is split as before */
+	SPLIT_AGAIN =
+		5, /* a segment came to a socket just before SPLIT_END: it is split as before */
 };
 
 /* Argument of the program split_change, which user space runs. */
