@@ -588,7 +588,7 @@ static __always_inline __u32 end(struct split_port *port, struct split_change *c
 
 /* Changes the state of a connection for the splitter: run by BPF_PROG_TEST_RUN. */
 SEC("syscall")
-int split_change(struct split_change *change)
+int change_split(struct split_change *change)
 {
 	struct split_port *port = this_port();
 	struct found_by by = { .key = change->key };

@@ -103,7 +103,7 @@ struct split_record {
 	__u8 bytes[SPLIT_COPY_BYTES];
 };
 
-/* What user space asks of the program split_change. */
+/* What user space asks of the program change_split. */
 enum split_ask {
 	SPLIT_BEGIN = 1, /* the sockets are there: split, if the numbers are still those */
 	SPLIT_END = 2, /* both sockets have delivered all: join */
@@ -113,7 +113,7 @@ enum split_ask {
 		5, /* a segment came to a socket just before SPLIT_END: it is split as before */
 };
 
-/* Argument of the program split_change, which user space runs. */
+/* Argument of the program change_split, which user space runs. */
 struct split_change {
 	struct flow_key key;
 	/* SPLIT_BEGIN, SPLIT_AGAIN: as it begins; SPLIT_END: filled in as it was. */

@@ -124,7 +124,7 @@ fn pin(object: &mut Object, directory: &Path) -> Result<()> {
     }
     let path = directory.join(CHANGE);
     for mut program in object.progs_mut() {
-        if Program::of(program.name()) == Program::SplitChange {
+        if Program::of(program.name()) == Program::ChangeSplit {
             program.pin(&path).map_err(Error::bpf(format!("pin {}", path.display())))?;
         }
     }
