@@ -60,7 +60,6 @@ fn used_again(rig: &Rig) {
         transfer(&ends.vm, &ends.peer, &bytes(500_000, 1));
         finish_both(&ends);
         assert!(matches!(splitter.wait(), Ended::Over));
-        rig.wire.state().join();
     }
 }
 

@@ -1,11 +1,11 @@
 //! A VM, a peer, and the host between both.
 
-use std::io::{self, Read, Write};
+use std::io::{Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use socket2::{Domain, Type};
 use vsnoop_split::{Settings, Split};
@@ -71,14 +71,7 @@ impl Rig {
         let listen = move || TcpListener::bind(address).expect("listen");
         let listener = self.vm.spawn(listen).join().expect("listen");
         let from = SocketAddr::new(self.wire.peer, port);
-        let connect = move || {
-            let socket = socket2::Socket::new(Domain::for_address(from), Type::STREAM, None)?;
-            socket.set_reuse_address(true)?;
-            socket.bind(&from.into())?;
-            socket.connect(&address.into())?;
-            Ok::<TcpStream, io::Error>(socket.into())
-        };
-        let peer = self.peer.spawn(connect).join().expect("connect").expect("connect");
+        let peer = self.peer.spawn(move || connect(from, address)).join().expect("connect");
         let (vm, _) = listener.accept().expect("accept");
         for end in [&vm, &peer] {
             end.set_read_timeout(Some(STUCK)).expect("a timeout");
@@ -163,6 +156,21 @@ pub fn settings() -> Settings<'static> {
 
 pub fn address(of: &TcpStream) -> SocketAddr {
     of.local_addr().expect("an address")
+}
+
+/// Connects as soon as the port's former connection is over.
+fn connect(from: SocketAddr, to: SocketAddr) -> TcpStream {
+    let begun = Instant::now();
+    loop {
+        let socket = socket2::Socket::new(Domain::for_address(from), Type::STREAM, None);
+        let socket = socket.expect("a socket");
+        socket.set_reuse_address(true).expect("a port that is used again");
+        let connected = socket.bind(&from.into()).and_then(|()| socket.connect(&to.into()));
+        match connected {
+            Ok(()) => return socket.into(),
+            Err(error) => assert!(begun.elapsed() < STUCK, "connect: {error}"),
+        }
+    }
 }
 
 /// Bytes that tell their place.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
+use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::EventFd;
 use vsnoop_split::{Broken, Direction, Side, Split, Waits};
@@ -63,7 +64,10 @@ fn move_bytes(mut split: Split, stop: &EventFd) -> Ended {
     epoll.add(stop, EpollEvent::new(EpollFlags::EPOLLIN, 1)).expect("watch the end");
     loop {
         let mut events = [EpollEvent::empty(); 3];
-        let count = epoll.wait(&mut events, EpollTimeout::NONE).expect("wait");
+        let count = match epoll.wait(&mut events, EpollTimeout::NONE) {
+            Err(Errno::EINTR) => continue,
+            waited => waited.expect("wait"),
+        };
         if let Err(broken) = pump(&mut split) {
             split.reset().expect("reset");
             return Ended::Broken(broken);

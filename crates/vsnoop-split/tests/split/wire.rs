@@ -8,10 +8,12 @@ use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use crate::record::{Half, Record, before};
 use crate::report::Report;
-use crate::segment::{ACK, RST, Segment};
+use crate::rig::STUCK;
+use crate::segment::{ACK, RST, SYN, Segment};
 
 /// Where segments go, and what was seen of them.
 #[derive(Default)]
@@ -96,8 +98,10 @@ impl Wire {
 
     /// Waits until something holds.
     pub fn until(&self, holds: impl Fn(&State) -> bool) {
+        let begun = Instant::now();
         while !holds(&self.state()) {
-            std::thread::sleep(std::time::Duration::from_millis(1));
+            assert!(begun.elapsed() < STUCK, "it never holds");
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 
@@ -131,7 +135,13 @@ impl State {
         match from {
             From::Peer if self.lose_from_peer => return,
             From::Vm => self.record.vm.see(&segment),
-            From::Peer => self.record.peer.see(&segment),
+            From::Peer => {
+                // A new connection.
+                if segment.has(SYN) {
+                    self.join();
+                }
+                self.record.peer.see(&segment);
+            }
             From::Sockets if !self.is_split => {
                 self.strays += 1;
                 return;
