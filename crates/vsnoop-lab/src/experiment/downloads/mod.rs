@@ -25,6 +25,7 @@ mod tests {
     use crate::experiment::declared::Declaration;
     use crate::experiment::definition::Options;
     use crate::results::Cell;
+    use crate::results::incast::CongestionControl;
 
     /// A cell, and how many configurations and sizes it has.
     fn cells(options: &Options) -> Vec<(Cell, usize, usize)> {
@@ -48,8 +49,7 @@ mod tests {
             Share::Fair { hogs: 3 },
             Share::Slices,
         ];
-        let is_cubic =
-            |cell: &Cell| cell.congestion_control.is_some_and(|control| control.name() == "cubic");
+        let is_cubic = |cell: &Cell| cell.congestion_control == Some(CongestionControl::Cubic);
         for share in shares {
             for rtt in [0.0, 5.0, 20.0, 80.0] {
                 let there = |cell: &Cell| {
@@ -59,6 +59,15 @@ mod tests {
             }
             assert!(all.iter().any(|(cell, ..)| cell.share == Some(share) && !is_cubic(cell)));
         }
+        // Slices of one VM would be the whole core.
+        let slices = Options {
+            shares: vec![Share::Slices],
+            path_rtts_ms: vec![80.0],
+            congestion_controls: vec![CongestionControl::Bbr],
+            ..Options::default()
+        };
+        let vms: Vec<_> = cells(&slices).iter().map(|(cell, ..)| cell.vms).collect();
+        assert_eq!(vms, [3]);
         let quick = cells(&Options { quick: true, ..Options::default() });
         assert_eq!(quick.len(), 2);
     }

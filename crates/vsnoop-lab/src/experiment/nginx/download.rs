@@ -11,8 +11,8 @@ use vsnoop_guest::pattern::Pattern;
 use vsnoop_testbed::interrupt;
 use vsnoop_testbed::net::Netns;
 
-/// A download that takes longer has failed.
-const LIMIT: Duration = Duration::from_secs(120);
+/// A download that takes longer has failed: BBR in a VM beside three hogs takes 100 s for 10 MB.
+const LIMIT: Duration = Duration::from_secs(600);
 /// How often Ctrl-C is looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 const LONGEST_HEADER: usize = 4096;
