@@ -91,9 +91,7 @@ impl Connection {
             match self.stream.read(&mut self.buffer) {
                 Ok(0) => return Err(anyhow!("the connection ended early")),
                 Ok(count) => return Ok(count),
-                Err(error)
-                    if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) =>
-                {
+                Err(error) if is_to_look(error.kind()) => {
                     interrupt::check()?;
                     let limit = LIMIT.as_secs();
                     ensure!(Instant::now() < deadline, "not all has come within {limit} s");
@@ -102,6 +100,11 @@ impl Connection {
             }
         }
     }
+}
+
+/// Whether nothing came, or a signal.
+fn is_to_look(error: ErrorKind) -> bool {
+    matches!(error, ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }
 
 fn check_header(header: &str, size_bytes: u64) -> Result<()> {
