@@ -10,7 +10,7 @@ mod times;
 
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 use serde_json::json;
 use vsnoop_guest::control::Command;
@@ -159,6 +159,18 @@ impl Requests {
         stage.favour(machine, false)
     }
 
+    /// Fails if the port was attached, but without the downloads that were asked for: `attach`
+    /// only warns then.
+    fn check_downloads(&self, ground: &Ground, configuration: Configuration) -> Result<()> {
+        if self.attach_options.is_empty() || configuration.attach_options().is_none() {
+            return Ok(());
+        }
+        let tap = configuration.tap(ground.stage, ground.machine)?;
+        let status = ground.stage.vsnoop()?.status(tap)?;
+        ensure!(status["ports"][0]["downloads"] == true, "downloads stay off: see `vsnoop doctor`");
+        Ok(())
+    }
+
     fn upload(&self, ground: &Ground, trial: Trial<Configuration>) -> Result<Vec<Sample>> {
         let exchange = self.exchange(ground, trial.configuration)?;
         let clock = || Clock::read(ground.stage, ground.machine);
@@ -265,6 +277,7 @@ impl Measure for Requests {
     }
 
     fn measure(&mut self, ground: &Ground, trial: Trial<Configuration>) -> Result<Vec<Sample>> {
+        self.check_downloads(ground, trial.configuration)?;
         let [least, most] = self.settings.pause_ms;
         std::thread::sleep(Duration::from_millis(fastrand::u64(least..=most)));
         if trial.size_bytes == web::PAGE_BYTES {
