@@ -48,11 +48,20 @@ fn tell(port: &Port, netns: Option<&Netns>, key: &flow_key, flow: &flow) -> bool
     })
 }
 
-/// Sends the RST to both ends, or repeats it ([`reset::send`]). Returns whether the sender's has
+/// Sends the RST to both ends ([`reset::send`]). Returns whether the sender's has
 /// left. The calling thread must be in the tap's network namespace.
 pub fn send(port: &Port, key: &flow_key, flow: &flow) -> bool {
     let to_vm = way_to_vm(port, key).unwrap_or(WayToVm::Tap);
     reset::send(&mut { port }, key, flow, to_vm, way_to_sender(port, key, flow))
+}
+
+/// Repeats the RSTs of a connection that was reset, and probes its ends ([`reset::probe`]). The
+/// calling thread must be in the tap's network namespace.
+pub fn repeat(port: &Port, key: &flow_key, flow: &flow) {
+    let to_vm = way_to_vm(port, key).unwrap_or(WayToVm::Tap);
+    let to_sender = way_to_sender(port, key, flow);
+    reset::send(&mut { port }, key, flow, to_vm, to_sender);
+    reset::probe(&mut { port }, key, flow, to_vm, to_sender);
 }
 
 /// Behind the tap, or another port of its bridge.

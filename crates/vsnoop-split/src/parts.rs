@@ -39,8 +39,7 @@ impl Split {
     /// kernel knows: the sockets tell which FINs they were given, and which bytes both have.
     ///
     /// # Errors
-    /// [`Error::Missing`] if bytes are lost between the sockets. The descriptors are then closed,
-    /// and both ends are sent a RST, unless another process has them, too.
+    /// [`Error::Missing`] if bytes are lost between the sockets. Both ends are then sent a RST.
     pub fn from_parts(parts: [OwnedFd; PARTS]) -> Result<Self> {
         let [vm, peer, to_peer_read, to_peer_write, to_vm_read, to_vm_write] = parts;
         let mut split = Self {
@@ -53,8 +52,15 @@ impl Split {
             vm_received: 0,
             peer_received: 0,
         };
-        split.take_up().map_err(Error::TakeUp)??;
-        Ok(split)
+        let taken = split.take_up().unwrap_or_else(|error| Err(Error::TakeUp(error)));
+        match taken {
+            Ok(()) => Ok(split),
+            Err(error) => {
+                // Best effort: it is done, unless another process has the descriptors, too.
+                let _ = split.reset();
+                Err(error)
+            }
+        }
     }
 
     fn take_up(&mut self) -> io::Result<Result<()>> {

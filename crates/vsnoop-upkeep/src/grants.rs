@@ -13,7 +13,7 @@
 
 use vsnoop_flow::types::{flow, flow_key};
 
-use crate::segment::{ResetSegment, frame};
+use crate::segment::{EndSegment, frame};
 
 /// Interval of rounds, and the interval while connections are queued.
 const PERIOD_NS: u64 = 10_000_000;
@@ -109,7 +109,7 @@ pub fn grant<Q: GrantQueue>(queue: &mut Q, most: usize) -> Result<usize, Q::Erro
     for offered in 0..most {
         let Some(key) = queue.head()? else { return Ok(offered) };
         // Only the packet's form matters: the hooks choose the connection.
-        let segment = frame(&key, &flow::default(), ResetSegment::ResetSender);
+        let segment = frame(&key, &flow::default(), EndSegment::ResetSender);
         if queue.grant_next(&segment)? == Granted::None {
             return Ok(offered);
         }

@@ -7,7 +7,7 @@
 //! code.
 //!
 //! - `connections`: the trait, and the changes of one record that take several accesses;
-//! - `segment` builds RSTs, `reset` ends a connection, `repeat` repeats its RSTs;
+//! - `segment` builds RSTs and probes, `reset` ends a connection, `repeat` repeats its RSTs;
 //! - `moves` finds VMs that are behind another port, or whose address another VM has taken;
 //!   `overheard` reads what is heard of them: ACKs for the hook of the tap, and announcements;
 //! - `expiry` removes records, `abandoned` finds connections that no engine serves;

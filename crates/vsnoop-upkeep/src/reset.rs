@@ -8,9 +8,7 @@ use vsnoop_hold::Reason;
 
 use crate::connections::{Connections, Place, mark_reset};
 use crate::held::outstanding_bytes;
-use crate::segment::{
-    ResetSegment, frame, frame_of_host, frame_to_host, frame_to_vm_of_host, packet,
-};
+use crate::segment::{EndSegment, frame, frame_by_way_of, frame_of_host, packet};
 
 /// Resets the connection and counts the reason; false if the VM has acknowledged something since
 /// `flow` was read. `now_ns`: CLOCK_MONOTONIC.
@@ -120,16 +118,21 @@ pub fn send<C: Connections>(
     vm: WayToVm,
     way: Way,
 ) -> bool {
-    let to_vm = match vm {
-        WayToVm::Tap => connections.send(Place::ToVm, &frame(key, flow, ResetSegment::ResetVm)),
-        WayToVm::Port(ifindex, bridge) => {
-            connections.send(Place::OutOf(ifindex), &frame_to_vm_of_host(key, flow, bridge.mac))
-        }
-    };
-    if let Err(error) = to_vm {
-        tracing::debug!("the RST to a VM: {error:#}");
-    }
+    to_vm(connections, key, flow, vm, EndSegment::ResetVm);
     send_to_sender(connections, key, flow, way)
+}
+
+/// Has both ends of a connection that was reset say whether they still have it: the RST may not have
+/// been the one that they expect. The hooks answer them.
+pub fn probe<C: Connections>(
+    connections: &mut C,
+    key: &flow_key,
+    flow: &flow,
+    vm: WayToVm,
+    way: Way,
+) {
+    to_vm(connections, key, flow, vm, EndSegment::ProbeVm);
+    to_sender(connections, key, flow, way, EndSegment::ProbeSender);
 }
 
 /// Sends the RST to the sender alone. Returns whether it has left.
@@ -139,21 +142,50 @@ pub fn send_to_sender<C: Connections>(
     flow: &flow,
     way: Way,
 ) -> bool {
+    to_sender(connections, key, flow, way, EndSegment::ResetSender)
+}
+
+fn to_vm<C: Connections>(
+    connections: &mut C,
+    key: &flow_key,
+    flow: &flow,
+    way: WayToVm,
+    segment: EndSegment,
+) {
+    let sent = match way {
+        WayToVm::Tap => connections.send(Place::ToVm, &frame(key, flow, segment)),
+        WayToVm::Port(ifindex, bridge) => {
+            let frame = frame_by_way_of(key, flow, bridge.mac, segment);
+            connections.send(Place::OutOf(ifindex), &frame)
+        }
+    };
+    if let Err(error) = sent {
+        tracing::debug!("{segment:?}: {error:#}");
+    }
+}
+
+/// Returns whether it has left.
+fn to_sender<C: Connections>(
+    connections: &mut C,
+    key: &flow_key,
+    flow: &flow,
+    way: Way,
+    segment: EndSegment,
+) -> bool {
+    let of_host = |bridge: Bridge| frame_of_host(key, flow, bridge.mac, segment);
     let (place, frame) = match way {
-        Way::Tap => (Place::FromVm, frame(key, flow, ResetSegment::ResetSender)),
-        Way::IntoBridge(Bridge { mac, .. }) => (Place::FromVm, frame_of_host(key, flow, mac)),
-        Way::OutOfBridge(Bridge { ifindex, mac }) => {
-            (Place::OutOf(ifindex), frame_of_host(key, flow, mac))
-        }
+        Way::Tap => (Place::FromVm, frame(key, flow, segment)),
+        Way::IntoBridge(bridge) => (Place::FromVm, of_host(bridge)),
+        Way::OutOfBridge(bridge) => (Place::OutOf(bridge.ifindex), of_host(bridge)),
         Way::UpFromBridge(Bridge { ifindex, mac }) => {
-            (Place::InBy(ifindex), frame_to_host(key, flow, mac))
+            (Place::InBy(ifindex), frame_by_way_of(key, flow, mac, segment))
         }
-        Way::Routed => (Place::Routed, packet(key, flow)),
+        Way::Routed => (Place::Routed, packet(key, flow, segment)),
         Way::None => return false,
     };
     let sent = connections.send(place, &frame);
     if let Err(error) = &sent {
-        tracing::debug!("the RST to a sender: {error:#}");
+        tracing::debug!("{segment:?}: {error:#}");
     }
     sent.is_ok()
 }

@@ -1,4 +1,4 @@
-//! The background processes, helper, engine and splitter: a host has one of each. A lock file has
+//! The background processes, helper, engine, splitter and keeper: a host has one of each. A lock file has
 //! the id of the running process. This module starts them, takes them out of their starter's
 //! session, and has them give up the privileges that they do not use.
 
@@ -18,7 +18,9 @@ use vsnoop_host::error::with_causes;
 use vsnoop_host::lock::{self, try_lock, try_lock_directory};
 use vsnoop_host::split::namespace;
 use vsnoop_host::system::{kernel, session};
-use vsnoop_privileges::refusals::{BPF_PROGRAMS, NEVER, OTHER_NAMESPACES, PROGRAMS};
+use vsnoop_privileges::refusals::{
+    ALL_NAMESPACES, BPF, BPF_PROGRAMS, DESCRIPTORS, NEVER, OTHER_NAMESPACES, PROGRAMS,
+};
 use vsnoop_privileges::{Capability, Privileges};
 
 use crate::cli;
@@ -31,6 +33,7 @@ pub enum Role {
     Helper,
     Engine,
     Splitter,
+    Keeper,
 }
 
 impl Role {
@@ -39,6 +42,7 @@ impl Role {
             Self::Helper => "helper.lock",
             Self::Engine => "engine.lock",
             Self::Splitter => "splitter.lock",
+            Self::Keeper => "keeper.lock",
         }
     }
 
@@ -48,6 +52,7 @@ impl Role {
             Self::Helper => "helper",
             Self::Engine => "engine",
             Self::Splitter => "splitter",
+            Self::Keeper => "keeper",
         }
     }
 }
@@ -88,6 +93,12 @@ const OF_SPLITTER: [Capability; 4] = [
 fn privileges_of_splitter() -> Privileges {
     let refused = [NEVER, &[OTHER_NAMESPACES, PROGRAMS], BPF_PROGRAMS].concat();
     Privileges { capabilities: OF_SPLITTER.to_vec(), refused }
+}
+
+/// The keeper uses none: it has descriptors, and passes them on.
+fn privileges_of_keeper() -> Privileges {
+    let refused = [NEVER, &[ALL_NAMESPACES, PROGRAMS, DESCRIPTORS, BPF]].concat();
+    Privileges { capabilities: Vec::new(), refused }
 }
 
 /// How long to wait for a new process to take its lock.
@@ -135,7 +146,7 @@ impl Instance {
         // A process with another /run, in a container say, has lock files of its own, but the same
         // ports; two engines would send the same copies.
         let ports = match role {
-            Role::Helper => None,
+            Role::Helper | Role::Keeper => None,
             Role::Engine => Some(take_ports(role, Path::new(PORTS))?),
             Role::Splitter => Some(take_ports(role, &namespace::path())?),
         };
@@ -234,7 +245,8 @@ pub fn kill(role: Role) -> bool {
 
 /// Warns if helper or engine end with the session of this command.
 pub fn warn_of_session() {
-    let running = [Role::Helper, Role::Engine, Role::Splitter].into_iter().filter_map(running_pid);
+    let roles = [Role::Helper, Role::Engine, Role::Splitter, Role::Keeper];
+    let running = roles.into_iter().filter_map(running_pid);
     if let Some(group) = running.filter_map(session::shared_with).next() {
         eprintln!(
             "vsnoop: helper and engine cannot leave the control group {}, and end with it: let the \
@@ -295,6 +307,7 @@ pub fn begin(role: Role, foreground: bool) -> Result<Interrupt> {
     keep_only(&match role {
         Role::Helper | Role::Engine => privileges(),
         Role::Splitter => privileges_of_splitter(),
+        Role::Keeper => privileges_of_keeper(),
     });
     Interrupt::catch()
 }
@@ -362,6 +375,19 @@ mod tests {
             let status = Status::of_thread();
             let kept = OF_SPLITTER.iter().fold(0, |bits, kept| bits | 1 << kept.index());
             assert_eq!(status.bits("CapPrm") & !kept, 0, "{:x}", status.bits("CapPrm"));
+            assert_threads_inherit();
+            assert!(Command::new("true").status().is_err());
+        });
+    }
+
+    #[test]
+    fn the_keeper_has_no_capability_and_no_call_of_bpf() {
+        let name = "background::tests::the_keeper_has_no_capability_and_no_call_of_bpf";
+        in_children(name, &[""], |_| {
+            privileges_of_keeper().drop_others().expect("dropped");
+            assert_nothing_of_never();
+            assert_refused(&[libc::SYS_setns, libc::SYS_bpf, libc::SYS_pidfd_getfd]);
+            assert_eq!(Status::of_thread().bits("CapPrm"), 0);
             assert_threads_inherit();
             assert!(Command::new("true").status().is_err());
         });

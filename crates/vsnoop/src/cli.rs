@@ -101,6 +101,9 @@ pub enum Command {
     /// Moves the bytes of split connections; started with a port that has downloads.
     #[command(hide = true)]
     Splitter(Helper),
+    /// Has the descriptors of split connections, for the next splitter; started with it.
+    #[command(hide = true)]
+    Keeper(Helper),
     /// Makes what the service, with fewer privileges, cannot make by itself; run by its unit.
     #[command(hide = true)]
     Prepare(Prepare),

@@ -2,8 +2,9 @@
 //!
 //! Attachments are in the kernel (pinned links and maps), so every command is a short-lived
 //! process. Only a small helper runs while a port is attached (`helper`), the engine while a port
-//! has a hold (`engine`), and the splitter while a port has downloads (`splitter`). `command` has a
-//! module per command, `output` tables and JSON; crates/vsnoop-host knows the host and its ports.
+//! has a hold (`engine`), splitter and keeper while a port has downloads (`splitter`, `keeper`).
+//! `command` has a module per command, `output` tables and JSON; crates/vsnoop-host knows the host
+//! and its ports.
 
 mod background;
 mod bounds;
@@ -19,6 +20,7 @@ mod engine;
 mod error;
 mod helper;
 mod identity;
+mod keeper;
 #[cfg(feature = "link")]
 mod link_error;
 mod log;
@@ -115,6 +117,9 @@ fn run(cli: &Cli) -> anyhow::Result<u8> {
         }
         Command::Splitter(arguments) => {
             background::run(background::Role::Splitter, arguments, splitter::run)
+        }
+        Command::Keeper(arguments) => {
+            background::run(background::Role::Keeper, arguments, keeper::run)
         }
         Command::Prepare(_) => command::run::prepare(cli),
         Command::Doctor(arguments) => command::doctor::run(cli, arguments),

@@ -5,7 +5,7 @@
 use vsnoop_flow::incast::uplink_rate;
 use vsnoop_flow::testing::segment::{ACK, PSH, SYN, Seg};
 use vsnoop_flow::types::*;
-use vsnoop_upkeep::segment::{ResetSegment, frame};
+use vsnoop_upkeep::segment::{EndSegment, frame};
 use vsnoop_upkeep::settings;
 use vsnoop_world::Program;
 use vsnoop_world::frame::{Frame, Summed};
@@ -73,7 +73,7 @@ impl Shaped {
     /// The helper grants a window, with a packet for `key`.
     fn grant(&mut self, key: &flow_key, gap: &mut Gap) -> i32 {
         self.port.now += STEP_NS;
-        let mut packet = Frame::new(frame(key, &flow::default(), ResetSegment::ResetSender));
+        let mut packet = Frame::new(frame(key, &flow::default(), EndSegment::ResetSender));
         self.port.test_run(Program::Grant, &mut packet, gap)
     }
 

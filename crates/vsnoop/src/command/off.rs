@@ -154,10 +154,13 @@ pub fn run(cli: &Cli) -> Result<u8> {
     Ok(if document.failed.is_empty() { 0 } else { EXIT_RUNTIME })
 }
 
-/// Without its splitter the kernel resets both ends of what is split, while the programs are still
-/// there to let them know.
+/// Without splitter and keeper the kernel resets both ends of what is split, while the programs are
+/// still there to let them know.
 fn end_downloads() {
-    background::kill(Role::Splitter);
+    // A helper may start a splitter meanwhile, which takes up what the keeper has.
+    for role in [Role::Splitter, Role::Keeper, Role::Splitter] {
+        background::kill(role);
+    }
 }
 
 /// Removes the devices of downloads, and their network namespace. The helper has the lock for

@@ -8,7 +8,7 @@
 //!   RSTs of connections that were reset (`engines`, `reset`);
 //! - suspends ports with another program in their way, and follows taps from bridge to bridge
 //!   (`surroundings`);
-//! - keeps the engine running while a port has a hold (`engines`), and the splitter while a port
+//! - keeps the engine running while a port has a hold (`engines`), splitter and keeper while a port
 //!   has downloads (`splitters`);
 //! - opens windows that incast control has closed, where no packet comes that could (`grants`), a
 //!   hundred times a second, or five hundred while connections are queued;

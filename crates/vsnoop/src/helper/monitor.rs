@@ -15,7 +15,7 @@ use vsnoop_host::incast::ingress::Follower;
 use vsnoop_host::lock::CommandLock;
 use vsnoop_host::orphan::{self, Orphan};
 use vsnoop_host::ports::{self, Attached, AttachmentState};
-use vsnoop_host::reset::{reset, send};
+use vsnoop_host::reset::{repeat, reset};
 use vsnoop_host::split;
 use vsnoop_host::system::clock::monotonic_ns;
 use vsnoop_host::system::netdev::{self, Device};
@@ -191,7 +191,7 @@ impl Watched {
             .context("its network namespace cannot be found")?;
         netns.run(|| {
             for (key, flow) in &due {
-                send(&attached.port, key, flow);
+                repeat(&attached.port, key, flow);
             }
             Ok(())
         })

@@ -1,4 +1,4 @@
-//! The supervisor of the splitter: while a port has downloads, one must run.
+//! The supervisor of splitter and keeper: while a port has downloads, both must run.
 
 use std::time::{Duration, Instant};
 
@@ -8,19 +8,56 @@ use crate::background::{self, Role};
 const SHORTEST_PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(4);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Splitters {
+    keeper: Supervised,
+    splitter: Supervised,
+}
+
+/// One of both.
+#[derive(Debug)]
+struct Supervised {
+    role: Role,
+    /// What is not there without it.
+    without: &'static str,
     /// How long to wait after a start that failed, and until when.
     pause: Duration,
     start_at: Option<Instant>,
     trouble: Option<String>,
 }
 
+impl Default for Splitters {
+    fn default() -> Self {
+        Self {
+            keeper: Supervised::new(
+                Role::Keeper,
+                "no keeper: a splitter that is killed loses its connections",
+            ),
+            splitter: Supervised::new(
+                Role::Splitter,
+                "no splitter: downloads are as without vsnoop",
+            ),
+        }
+    }
+}
+
 impl Splitters {
     /// `are_needed`: a port has downloads.
     pub fn look(&mut self, are_needed: bool) {
-        if !are_needed || background::running_pid(Role::Splitter).is_some() {
-            *self = Self::default();
+        // The splitter asks the keeper first what there is.
+        self.keeper.look(are_needed);
+        self.splitter.look(are_needed);
+    }
+}
+
+impl Supervised {
+    fn new(role: Role, without: &'static str) -> Self {
+        Self { role, without, pause: Duration::ZERO, start_at: None, trouble: None }
+    }
+
+    fn look(&mut self, is_needed: bool) {
+        if !is_needed || background::running_pid(self.role).is_some() {
+            *self = Self::new(self.role, self.without);
         } else if self.start_at.is_none_or(|at| Instant::now() >= at) {
             self.start();
         }
@@ -28,15 +65,15 @@ impl Splitters {
 
     /// After a failure the next start is a pause later; the same trouble is logged once.
     fn start(&mut self) {
-        let Err(error) = background::start(Role::Splitter) else {
-            *self = Self::default();
+        let Err(error) = background::start(self.role) else {
+            *self = Self::new(self.role, self.without);
             return;
         };
         self.pause = (2 * self.pause).clamp(SHORTEST_PAUSE, LONGEST_PAUSE);
         self.start_at = Some(Instant::now() + self.pause);
         let text = format!("{error:#}");
         if self.trouble.as_ref() != Some(&text) {
-            tracing::warn!("no splitter: downloads are as without vsnoop: {text}");
+            tracing::warn!("{}: {text}", self.without);
             self.trouble = Some(text);
         }
     }

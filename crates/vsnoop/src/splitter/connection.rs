@@ -3,10 +3,14 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use vsnoop_bpf::split::SplitPort;
 use vsnoop_bpf::types::{flow_key, rejoined, seq};
 use vsnoop_split::{Broken, Direction, Side, Split, State, Waits};
+
+use crate::keeper::Keeper;
+use crate::splitter::PortKey;
+use crate::splitter::record::{Left, Record};
 
 /// A connection on which nothing moves is joined after this time.
 const IDLE: Duration = Duration::from_secs(2);
@@ -24,6 +28,9 @@ const ADAPT: Duration = Duration::from_millis(5);
 /// A split connection.
 pub struct Connected {
     pub key: flow_key,
+    /// Its number at the keeper, and what the next splitter has to know of it.
+    pub id: u64,
+    pub record: Vec<u8>,
     /// Bytes that the VM may be ahead.
     pub ahead: u32,
     /// `None`: it was reset.
@@ -37,10 +44,10 @@ pub struct Connected {
 }
 
 /// The numbers of what a socket receives.
-#[derive(Clone, Copy)]
-struct Received {
-    seq: u32,
-    bytes: u64,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Received {
+    pub seq: u32,
+    pub bytes: u64,
 }
 
 /// What is to be done after some bytes were moved.
@@ -61,16 +68,55 @@ pub struct Numbers {
 
 impl Connected {
     /// `numbers`: when the sockets were made.
-    pub fn new(key: flow_key, split: Split, numbers: Numbers, ahead: u32) -> Result<Self> {
+    pub fn new(
+        id: u64,
+        port: PortKey,
+        key: flow_key,
+        split: Split,
+        numbers: Numbers,
+        ahead: u32,
+    ) -> Result<Self> {
         let received = |side, seq| {
             let info = split.info(side).context("ask about a socket that was made")?;
             Ok::<_, anyhow::Error>(Received { seq, bytes: info.bytes_received })
         };
         let (vm, peer) =
             (received(Side::Vm, numbers.sent)?, received(Side::Peer, numbers.peer_nxt)?);
+        Ok(Self::with(id, &Record { port, key, vm, peer, ahead }, split))
+    }
+
+    fn with(id: u64, record: &Record, split: Split) -> Self {
+        let Record { key, vm, peer, ahead, .. } = *record;
         let now = Instant::now();
-        let split = Some(split);
-        Ok(Self { key, ahead, split, vm, peer, moved: now, adapted: now, over: None })
+        let (record, split) = (record.to_bytes(), Some(split));
+        Self { key, id, record, ahead, split, vm, peer, moved: now, adapted: now, over: None }
+    }
+
+    /// Takes up what an earlier splitter has left. After an error both ends are sent a RST.
+    pub fn take_up(left: Left) -> Result<Self> {
+        let Left { id, record, parts } = left;
+        let mut taken = Self::with(id, &record, Split::from_parts(parts)?);
+        if taken.was_reset().unwrap_or(true) {
+            taken.reset();
+            bail!("an end had reset it");
+        }
+        taken.limit(taken.ahead);
+        Ok(taken)
+    }
+
+    /// Was it reset by an end, which an earlier splitter has seen? The socket that faces it is
+    /// closed, though the other end has not closed.
+    fn was_reset(&self) -> io::Result<bool> {
+        let Some(split) = &self.split else { return Ok(true) };
+        let (vm, peer) = (split.info(Side::Vm)?.state, split.info(Side::Peer)?.state);
+        Ok(vm.is_closed() && !peer.has_received_fin() || peer.is_closed() && !vm.has_received_fin())
+    }
+
+    /// Has the keeper keep it, if it does not.
+    pub fn keep(&self, keeper: &mut Keeper) {
+        if let Some(split) = self.split.as_ref().filter(|_| !keeper.has(self.id)) {
+            keeper.keep(self.id, &self.record, split.parts());
+        }
     }
 
     /// `None`: it was reset.

@@ -15,15 +15,18 @@
 //! | `run` is another than `PORT_ACCELERATE` | joins what it can, while others wait |
 //! | `downloads` is 0 | joins what it can, and resets the rest within `split::PATIENCE` |
 //!
-//! If it is killed, the kernel resets both ends.
+//! It may end, or be killed, at any time: the keeper (`keeper`) has the sockets, too, and the next
+//! splitter goes on with them (`record.rs`). Without a keeper the kernel resets both ends.
 
 mod connection;
 mod flights;
 mod plan;
 mod port;
+mod record;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::os::fd::AsFd;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -39,9 +42,11 @@ use vsnoop_split::Side;
 use crate::background::{self, Instance, Linger, Role};
 use crate::cli;
 use crate::error::unfit;
+use crate::keeper::{self, Keeper};
 use crate::output::watch::Interrupt;
 use connection::Progress;
 use port::SplitterPort;
+use record::Left;
 
 /// Interval of looks at idle connections.
 const TICK: Duration = Duration::from_millis(100);
@@ -53,6 +58,8 @@ const DISCOVERY: Duration = Duration::from_millis(250);
 /// CPU time at real-time priority in each [`TICK`]: a VM that waits for its turn is answered at
 /// once, and who moves much does it as an ordinary process.
 const BUDGET: Duration = Duration::from_millis(25);
+/// How long to wait at first for a keeper that runs.
+const KEEPER: Duration = Duration::from_secs(10);
 
 pub fn run(arguments: &cli::Helper) -> Result<u8> {
     let interrupt = background::begin(Role::Splitter, arguments.foreground)?;
@@ -66,14 +73,17 @@ pub fn run(arguments: &cli::Helper) -> Result<u8> {
     tracing::info!("splitter started");
     if let Some(namespace) = namespace::open()? {
         namespace.enter()?;
-        Splitter::new(namespace.inode)?.work(&interrupt, priority)?;
+        let mut splitter = Splitter::new(namespace.inode)?;
+        splitter.wait_for_keeper();
+        splitter.work(&interrupt, priority)?;
     }
     tracing::info!("splitter ends");
     Ok(0)
 }
 
-/// Starts the splitter. A failure is a warning only: until it works, no connection is split.
+/// Starts keeper and splitter. A failure is a warning only: until it works, no connection is split.
 pub fn ensure_working() {
+    keeper::ensure_working();
     if let Err(error) = background::start(Role::Splitter) {
         eprintln!("vsnoop: no splitter works yet: {error:#}; until one does, nothing is split");
     }
@@ -92,7 +102,7 @@ pub fn forget_unused(lock: &CommandLock) {
 
 /// Network namespace and index of the tap, ids of the attachment and of the pins of its downloads,
 /// which may be switched off and on again between two looks.
-type PortKey = (u64, u32, u64, u64);
+pub type PortKey = (u64, u32, u64, u64);
 
 /// A ring, or a connection: number of the port in the upper half, of the connection in the lower;
 /// 0: the port's ring.
@@ -106,6 +116,9 @@ struct Splitter {
     numbers: HashMap<PortKey, u32>,
     next: u32,
     trouble: HashMap<PortKey, String>,
+    keeper: Keeper,
+    /// What an earlier splitter has left of ports that are not open yet.
+    left: Vec<Left>,
 }
 
 impl Splitter {
@@ -118,7 +131,36 @@ impl Splitter {
             numbers: HashMap::new(),
             next: 1,
             trouble: HashMap::new(),
+            keeper: Keeper::new(&keeper::path()),
+            left: Vec::new(),
         })
+    }
+
+    /// Nothing that an earlier splitter has left is given up before the keeper has been asked.
+    fn wait_for_keeper(&mut self) {
+        let since = Instant::now();
+        while background::running_pid(Role::Keeper).is_some() && since.elapsed() < KEEPER {
+            self.look_at_keeper();
+            if self.keeper.is_ready() {
+                return;
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
+        tracing::warn!("no keeper answers");
+    }
+
+    /// Takes what the keeper hands over, and tells it what there is.
+    fn look_at_keeper(&mut self) {
+        let kept = self.keeper.look();
+        let mut live: HashSet<u64> = self.left.iter().map(|left| left.id).collect();
+        for port in self.ports.values() {
+            port.keep(&mut self.keeper, &mut live);
+        }
+        for one in kept.into_iter().filter(|one| !live.contains(&one.id)) {
+            self.left.extend(Left::of(one));
+        }
+        live.extend(self.left.iter().map(|left| left.id));
+        self.keeper.forget_others(|id| live.contains(&id));
     }
 
     /// Works until it is interrupted, or no port has downloads.
@@ -131,13 +173,14 @@ impl Splitter {
             let now = Instant::now();
             if now >= discover_at {
                 discover_at = now + DISCOVERY;
-                self.discover();
+                ready.extend(self.discover());
                 if linger.is_over(!self.ports.is_empty(), Instant::now()) || self.is_astray() {
                     return Ok(());
                 }
             }
             if now >= tick_at {
                 priority.renew();
+                self.look_at_keeper();
                 tick_at = now + self.tick(now);
             }
             ready = self.serve(ready);
@@ -176,7 +219,7 @@ impl Splitter {
                 }
                 continue;
             }
-            for begun in port.listen() {
+            for begun in port.listen(&mut self.keeper) {
                 let token = u64::from(number) << 32 | u64::from(begun);
                 match watch(&self.epoll, port, begun, token) {
                     Ok(()) => drop(more.insert(token)),
@@ -199,12 +242,16 @@ impl Splitter {
         pause
     }
 
-    /// Opens new ports with downloads, and drops those that are gone.
-    fn discover(&mut self) {
+    /// Opens new ports with downloads, and drops those that are gone. Returns what can go on at once.
+    fn discover(&mut self) -> Vec<Token> {
         let inventory = match ports::inventory() {
             Ok(inventory) => inventory,
-            Err(error) => return tracing::warn!("{}", with_causes(&error)),
+            Err(error) => {
+                tracing::warn!("{}", with_causes(&error));
+                return Vec::new();
+            }
         };
+        let mut ready = Vec::new();
         let mut present = HashSet::new();
         for attached in inventory.ports {
             let Some(pins) = vsnoop_bpf::split::id(&attached.port) else { continue };
@@ -213,7 +260,9 @@ impl Splitter {
             let has_downloads = attached.port.policy().is_ok_and(|policy| policy.downloads != 0);
             if attached.state == AttachmentState::Gone
                 || !vsnoop_bpf::split::is_attached(&attached.port)
-                || !(is_known || has_downloads)
+                || !(is_known
+                    || has_downloads
+                    || self.left.iter().any(|one| one.record.port == key))
             {
                 continue;
             }
@@ -222,7 +271,10 @@ impl Splitter {
                 continue;
             }
             match self.open(attached, key) {
-                Ok(()) => drop(self.trouble.remove(&key)),
+                Ok(taken) => {
+                    self.trouble.remove(&key);
+                    ready.extend(taken);
+                }
                 Err(error) => self.complain(key, format!("{error:#}")),
             }
         }
@@ -235,19 +287,39 @@ impl Splitter {
             }
         }
         self.trouble.retain(|key, _| present.contains(key));
+        // Those of an open port come from a keeper that has answered too late.
+        let numbers = &self.numbers;
+        let is_late = |left: &mut Left| {
+            let port = &left.record.port;
+            !present.contains(port) || numbers.contains_key(port)
+        };
+        for left in self.left.extract_if(.., is_late) {
+            left.drop_silently();
+        }
+        ready
     }
 
-    fn open(&mut self, attached: Attached, key: PortKey) -> Result<()> {
+    /// Returns the connections that an earlier splitter has left there.
+    fn open(&mut self, attached: Attached, key: PortKey) -> Result<Vec<Token>> {
         let device = TapId::of(&attached.port)?.far_name();
-        let port = SplitterPort::open(attached.name, attached.port, device)?;
+        let mut port = SplitterPort::open(attached.name, key, attached.port, device)?;
         tracing::info!("port {}: the splitter looks after its downloads", port.name);
         let number = self.next;
         self.next = self.next.checked_add(1).unwrap_or(1);
         let event = EpollEvent::new(EpollFlags::EPOLLIN, u64::from(number) << 32);
         self.epoll.add(port.ring(), event).context("listen to a ring")?;
         self.numbers.insert(key, number);
+        let left = self.left.extract_if(.., |left| left.record.port == key).collect();
+        let mut taken = Vec::new();
+        for connection in port.take_up(left) {
+            let token = u64::from(number) << 32 | u64::from(connection);
+            match watch(&self.epoll, &port, connection, token) {
+                Ok(()) => taken.push(token),
+                Err(error) => tracing::warn!("port {}: {error:#}", port.name),
+            }
+        }
         self.ports.insert(number, port);
-        Ok(())
+        Ok(taken)
     }
 
     /// Logs each trouble of a port once.

@@ -1,21 +1,24 @@
 //! The split connections of one port.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use vsnoop_bpf::Port;
 use vsnoop_bpf::split::{Record, SplitPort};
-use vsnoop_bpf::types::{HOLD_CHUNK, flow_key, policy, reset_reason};
+use vsnoop_bpf::types::{HOLD_CHUNK, flow_key, policy, reset_reason, split_flow};
 use vsnoop_host::error::with_causes;
 use vsnoop_host::split::PATIENCE;
 use vsnoop_host::system::clock::monotonic_ns;
 use vsnoop_split::{Settings, Side, Split};
 
+use crate::keeper::Keeper;
+use crate::splitter::PortKey;
 use crate::splitter::connection::{Connected, Numbers, Progress};
 use crate::splitter::flights::Flights;
 use crate::splitter::plan::{Refusal, plan};
+use crate::splitter::record::Left;
 
 /// Most bytes that a VM may be ahead of its peer on one connection.
 const MOST_AHEAD: u32 = 4 << 20;
@@ -40,6 +43,7 @@ const MOST: usize = 512;
 /// A port whose connections are split.
 pub struct SplitterPort {
     pub name: String,
+    key: PortKey,
     port: Port,
     maps: SplitPort,
     /// The device by which the sockets reach both ends.
@@ -61,13 +65,13 @@ fn quota(policy: &policy) -> u64 {
 }
 
 impl SplitterPort {
-    /// Opens the pins. Connections that an earlier splitter has left are over: their sockets have
-    /// reset both ends.
-    pub fn open(name: String, port: Port, device: String) -> Result<Self> {
+    /// Opens the pins. Nothing is split before [`Self::take_up`].
+    pub fn open(name: String, key: PortKey, port: Port, device: String) -> Result<Self> {
         let maps = SplitPort::open(&port)?;
         let quota = quota(&port.policy()?);
-        let port = Self {
+        Ok(Self {
             name,
+            key,
             port,
             maps,
             device,
@@ -78,10 +82,33 @@ impl SplitterPort {
             ends: None,
             quota,
             now_ns: monotonic_ns()?,
-        };
-        port.give_up_those_left();
-        port.maps.turn_on(true);
-        Ok(port)
+        })
+    }
+
+    /// Goes on with what an earlier splitter has left. Connections whose sockets are gone are over:
+    /// the kernel has reset both ends. Returns the numbers of the others.
+    pub fn take_up(&mut self, mut left: Vec<Left>) -> Vec<u32> {
+        // The latest of an end's connections first: the earlier ones are over.
+        left.sort_by_key(|one| std::cmp::Reverse(one.id));
+        let known: HashSet<flow_key> = self.maps.split_flows().into_iter().map(full_key).collect();
+        let mut taken = HashSet::new();
+        for one in left {
+            let key = one.record.key;
+            if !taken.insert(key) || !known.contains(&key) {
+                if one.drop_silently() {
+                    self.give_up([key]);
+                }
+                continue;
+            }
+            match Connected::take_up(one) {
+                Ok(connected) => drop(self.insert(connected)),
+                // Its entry is found below.
+                Err(error) => tracing::warn!("port {}: {error:#}", self.name),
+            }
+        }
+        self.give_up_those_left();
+        self.maps.turn_on(self.port.may_split().unwrap_or(false));
+        self.connections.keys().copied().collect()
     }
 
     pub fn ring(&self) -> impl AsFd {
@@ -93,12 +120,12 @@ impl SplitterPort {
     }
 
     /// Takes what the hooks have copied and asked. Returns the numbers of new connections.
-    pub fn listen(&mut self) -> Vec<u32> {
+    pub fn listen(&mut self, keeper: &mut Keeper) -> Vec<u32> {
         let mut begun = Vec::new();
         for record in self.maps.take_records() {
             match record {
                 Record::Copied(copied) => self.flights.add(&copied),
-                Record::Wanted(key) => match self.begin(&key) {
+                Record::Wanted(key) => match self.begin(&key, keeper) {
                     Ok(Ok(number)) => begun.push(number),
                     Ok(Err(refusal)) => {
                         self.refuse(&key, refusal);
@@ -161,6 +188,14 @@ impl SplitterPort {
         self.paused.is_some()
     }
 
+    /// Has the keeper keep what it does not have. Adds the numbers of all to `live`.
+    pub fn keep(&self, keeper: &mut Keeper, live: &mut HashSet<u64>) {
+        for connected in self.connections.values() {
+            live.insert(connected.id);
+            connected.keep(keeper);
+        }
+    }
+
     pub fn are_any(&self) -> bool {
         !self.connections.is_empty()
     }
@@ -190,7 +225,11 @@ impl SplitterPort {
         }
     }
 
-    fn begin(&mut self, key: &flow_key) -> Result<std::result::Result<u32, Refusal>> {
+    fn begin(
+        &mut self,
+        key: &flow_key,
+        keeper: &mut Keeper,
+    ) -> Result<std::result::Result<u32, Refusal>> {
         let (Some(candidate), Some(record)) = (self.maps.candidate(key)?, self.port.flow(key)?)
         else {
             return Ok(Err(Refusal::Later));
@@ -214,16 +253,23 @@ impl SplitterPort {
         let split = Split::new(&plan.connection, &settings).context("make the sockets")?;
         let flow = plan.flow_with_clock(split.clock(Side::Peer).context("read a socket's clock")?);
         let numbers = Numbers { sent: plan.sent, peer_nxt: plan.peer_nxt };
-        let connected = Connected::new(*key, split, numbers, ahead)?;
+        let id = keeper.next_id();
+        let connected = Connected::new(id, self.key, *key, split, numbers, ahead)?;
+        // First, so that they are known wherever this process is killed.
+        connected.keep(keeper);
         if !self.maps.begin(key, flow, plan.sent, plan.peer_nxt)? {
             connected.give_back();
             return Ok(Err(Refusal::Later));
         }
         self.flights.forget(key);
+        Ok(Ok(self.insert(connected)))
+    }
+
+    fn insert(&mut self, connected: Connected) -> u32 {
         let number = self.next;
         self.next = self.next.checked_add(1).unwrap_or(1);
         self.connections.insert(number, connected);
-        Ok(Ok(number))
+        number
     }
 
     /// How far the VM of another connection may be ahead at first. `None`: too little memory is
@@ -303,23 +349,44 @@ impl SplitterPort {
     }
 
     fn give_up_those_left(&self) {
-        let left = self.maps.split_flows();
-        for (key, flow) in &left {
-            self.forget(&flow_key { vm_mac: flow.vm_mac, ..*key });
-        }
-        if !left.is_empty() {
-            tracing::warn!(
-                "port {}: an earlier splitter has ended, and its {} split connections were reset",
-                self.name,
-                left.len()
-            );
-            let counted =
-                self.port.count_reset(reset_reason::RESET_ENGINE_GONE, left.len() as u64, 0);
-            if let Err(error) = counted {
+        let known: HashSet<flow_key> = self.connections.values().map(|one| one.key).collect();
+        let left = self.maps.split_flows().into_iter().map(full_key);
+        self.give_up(left.filter(|key| !known.contains(key)));
+    }
+
+    /// Of connections whose sockets are gone. An end that only reads may not have heard of it: the
+    /// hooks answer what it sends with RST, and the helper lets it send something.
+    fn give_up(&self, keys: impl IntoIterator<Item = flow_key>) {
+        let mut count = 0;
+        for key in keys {
+            count += 1;
+            if let Err(error) = self.try_give_up(&key) {
                 tracing::warn!("port {}: {}", self.name, with_causes(&error));
             }
         }
+        if count == 0 {
+            return;
+        }
+        tracing::warn!(
+            "port {}: an earlier splitter has ended, and {count} of its split connections were reset",
+            self.name,
+        );
+        if let Err(error) = self.port.count_reset(reset_reason::RESET_ENGINE_GONE, count, 0) {
+            tracing::warn!("port {}: {}", self.name, with_causes(&error));
+        }
     }
+
+    fn try_give_up(&self, key: &flow_key) -> vsnoop_bpf::Result<()> {
+        if let Some(flow) = self.port.flow(key)? {
+            self.port.mark_reset(key, &flow, self.now_ns)?;
+        }
+        self.maps.end(key, 0, 0).map(drop)
+    }
+}
+
+/// The key with the VM's MAC address, which that of a split connection does not have.
+fn full_key((key, flow): (flow_key, split_flow)) -> flow_key {
+    flow_key { vm_mac: flow.vm_mac, ..key }
 }
 
 impl Drop for SplitterPort {
