@@ -233,7 +233,7 @@ fn another_has_the_parts() {
     transfer(&ends.vm, &ends.peer, &bytes(500_000, 1));
     let split = stop(splitter);
     let copies = copies(&split);
-    // A reset is one whoever has the descriptors, too.
+    // A reset is one to all that have the descriptors, too.
     split.reset().expect("reset");
     let error = (&ends.peer).read(&mut [0]).expect_err("a reset");
     assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
