@@ -39,8 +39,8 @@ pub fn attach(port: &Port, spec: &SplitSpec) -> Result<()> {
     })
 }
 
-/// Takes the programs off, and removes the pins. Ends of connections that are split then talk to
-/// nobody: they have been joined or reset before. No error if there are none.
+/// Takes the programs off, and removes the pins. Ends of connections that are split then get no
+/// answer: they have been joined or reset before. No error if there are none.
 pub fn detach(port: &Port) -> Result<()> {
     remove(&directory_of(port))
 }

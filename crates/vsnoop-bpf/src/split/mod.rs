@@ -2,7 +2,7 @@
 //! splitter does with them.
 //!
 //! All is pinned in the directory `split` of the port's pins. [`attach`] and [`detach`] belong to
-//! whoever attaches the port; the splitter opens the pins ([`SplitPort`]).
+//! the process that attaches the port; the splitter opens the pins ([`SplitPort`]).
 
 mod attach;
 mod candidate;

@@ -34,8 +34,8 @@ use crate::error::{EXIT_RUNTIME, usage};
 use crate::output::watch::print;
 use crate::splitter;
 
-/// Limits of time for all default qdiscs together, also for the lock of commands, and for each: a lock of the kernel that is not
-/// free by then may never be.
+/// Limits of time for all default qdiscs together, also for the lock of commands, and for each: a
+/// lock of the kernel that is not free by then may never be.
 const LIMIT: Duration = Duration::from_secs(2);
 const LIMIT_EACH: Duration = Duration::from_millis(50);
 /// Of taking the lock of commands.

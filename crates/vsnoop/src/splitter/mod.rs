@@ -1,9 +1,9 @@
 //! The splitter: moves the bytes of split connections (flow/split.h) between their sockets
 //! (docs/decisions/0048-split-connections.md).
 //!
-//! One process per host, in the network namespace of the sockets. It is started with a port that has
-//! downloads, and kept running by the helper; it exits when no port has downloads. The hooks copy
-//! what late VMs have in flight, and ask (`port.rs`); the numbers of a connection are checked
+//! One process per host, in the network namespace of the sockets. It is started with a port that
+//! has downloads, and kept running by the helper; it exits when no port has downloads. The hooks
+//! copy what late VMs have in flight, and ask (`port.rs`); the numbers of a connection are checked
 //! (`plan.rs`), both sockets made, and their bytes moved until nothing has moved for a while, or
 //! nothing is to be split any more: then the ends talk to each other again (`connection.rs`).
 //!
