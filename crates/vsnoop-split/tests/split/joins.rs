@@ -233,11 +233,7 @@ fn another_has_the_parts() {
     transfer(&ends.vm, &ends.peer, &bytes(500_000, 1));
     let split = stop(splitter);
     let copies = copies(&split);
-<<<<<<< HEAD
-    // A reset is one although another has the descriptors, too.
-=======
     // A reset is one to all that have the descriptors, too.
->>>>>>> 0bc25e23e35a37619344ab2dd3f2ae7590ed1de9
     split.reset().expect("reset");
     let error = (&ends.peer).read(&mut [0]).expect_err("a reset");
     assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
