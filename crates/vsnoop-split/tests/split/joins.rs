@@ -7,8 +7,8 @@ use vsnoop_split::{Direction, Error, PARTS, Side, Split, Waits};
 
 use crate::Test;
 use crate::rig::{
-    Ends, FIRST, Rig, address, bytes, expect, expect_end, finish, finish_both, send, settings,
-    transfer,
+    Ends, FIRST, Rig, address, bytes, expect, expect_end, finish, finish_both, read_byte, send,
+    settings, transfer,
 };
 use crate::splitter::{Ended, Splitter};
 
@@ -219,7 +219,7 @@ fn lost_bytes_are_noticed() {
         Err(Error::Missing { from: Side::Vm, bytes: 2 }) => {}
         other => panic!("{other:?}"),
     }
-    let error = (&ends.peer).read(&mut [0]).expect_err("a reset");
+    let error = read_byte(&ends.peer).expect_err("a reset");
     assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
 }
 
@@ -235,7 +235,7 @@ fn another_has_the_parts() {
     let copies = copies(&split);
     // A reset is one to all that have the descriptors, too.
     split.reset().expect("reset");
-    let error = (&ends.peer).read(&mut [0]).expect_err("a reset");
+    let error = read_byte(&ends.peer).expect_err("a reset");
     assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
     assert!(copies[0].as_fd().try_clone_to_owned().is_ok());
 }
