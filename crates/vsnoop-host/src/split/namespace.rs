@@ -33,7 +33,7 @@ pub const NAME: &str = "vsnoop-split";
 
 /// New devices get the settings of `default`; the kernel takes the larger of `all` and a device's
 /// own for `rp_filter`. Writing `ip_forward` resets others, so it is first.
-const IPV4: [(&str, &str); 10] = [
+const IPV4: [(&str, &str); 11] = [
     ("ipv4/ip_forward", "0"),
     ("ipv4/conf/all/rp_filter", "0"),
     ("ipv4/conf/default/rp_filter", "0"),
@@ -47,6 +47,8 @@ const IPV4: [(&str, &str); 10] = [
     ("ipv4/tcp_no_metrics_save", "1"),
     // Where a path swallows long segments without a word.
     ("ipv4/tcp_mtu_probing", "1"),
+    // The splitter has no capability for ports below 1024, which VMs serve.
+    ("ipv4/ip_unprivileged_port_start", "0"),
     // One in TIME-WAIT would be in the way of the next connection with its ports.
     ("ipv4/tcp_max_tw_buckets", "0"),
 ];

@@ -11,6 +11,9 @@ use crate::splitter::flights::InFlight;
 /// The kernel repeats nothing before this time, its first timeout, unless ACKs report a loss.
 const FIRST_ACK_NS: u64 = 2_500_000_000;
 
+/// How much more than the VM's window the peer may have been shown by the host.
+const MOST_SHOWN: u32 = 64 << 10;
+
 /// Why a connection is not split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
@@ -56,8 +59,7 @@ pub fn plan<'a>(
     if candidate.state() != State::Wanted
         || !vsnoop_flow::may_be_split(record)
         || numbers.vm_ack != numbers.peer_nxt
-        // The host has shown the peer more than the VM has.
-        || shown > vm_window as i32
+        || shown > (vm_window + MOST_SHOWN) as i32
     {
         return Err(Refusal::Later);
     }
@@ -66,7 +68,9 @@ pub fn plan<'a>(
         vm: End {
             address: vm,
             ack: numbers.vm_ack.v,
-            window_bytes: vm_window,
+            // An edge that was shown earlier may be some bytes beyond the present one: windows
+            // count units of their scale.
+            window_bytes: vm_window.max(shown.max(0) as u32),
             in_flight: &flight.bytes,
             mss: numbers.vm_mss,
             scale: numbers.vm_scale,
