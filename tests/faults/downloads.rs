@@ -25,7 +25,7 @@ pub fn trials() -> Vec<Trial> {
         trial("downloads::splitter_ended_10_times_as_by_an_upgrade", || {
             again_and_again(Family::V6, Splitter, Signal::SIGTERM, 10)
         }),
-        trial("downloads::keeper_killed_10_times_and_the_splitter_after_each", || {
+        trial("downloads::keeper_killed_10_times", || {
             again_and_again(Family::V4, Keeper, Signal::SIGKILL, 10)
         }),
     ]
@@ -115,11 +115,6 @@ fn kill_again_and_again(
         with_connections += u64::from(kept()? > 0);
         ensure!(who.signal(signal)? == pid, "{who:?} {pid} ended by itself");
         who.next(Some(pid))?;
-        if who == Keeper {
-            thread::sleep(Duration::from_micros(fastrand::u64(200_000..400_000)));
-            // What this keeper was given by the splitter.
-            Splitter.kill()?;
-        }
         killed += 1;
     }
     Ok(())
