@@ -133,22 +133,34 @@ __noinline int flow_for_vm(struct port *port, const struct flow_key *key, const 
 	return insert_flow(port, key, &f, st);
 }
 
-/* Ends the record of a connection in whose place there is another. Returns the bytes that the host
- * had acknowledged and the VM has not. */
-static __always_inline __u32 end_flow(struct port *port, const struct flow_key *key, struct flow *f)
+/* Ends the record of a connection in whose place there is another. Returns false, and changes
+ * nothing, if the record is not the one of the look-up any more: it has become another flow's,
+ * another CPU has ended it, or it has another hold than `number`. `bytes`: how many the host may
+ * have acknowledged that the VM has not; then how many these were. The hash becomes that of no key,
+ * as in incast_flow_ends(). */
+static __always_inline bool end_flow(struct port *port, const struct flow_key *key, struct flow *f,
+				     __u32 number, __u32 *bytes)
 {
-	__u32 number, bytes;
+	__u16 key_hash = flow_key_hash(key);
+	__u32 outstanding;
+	bool is_there;
 
 	bpf_spin_lock(&f->lock);
-	number = f->hold;
-	bytes = flow_outstanding(f);
-	if (flow_is_shaped(f))
-		incast_end(f, &uplink, &port->state.incast);
+	outstanding = flow_outstanding(f);
+	is_there = f->key_hash == key_hash && f->hold == number && outstanding <= *bytes;
+	if (is_there) {
+		if (flow_is_shaped(f))
+			incast_end(f, &uplink, &port->state.incast);
+		f->key_hash = ~key_hash;
+	}
 	bpf_spin_unlock(&f->lock);
+	if (!is_there)
+		return false;
+	*bytes = outstanding;
 	forget(table(flows, port), key);
 	/* The held bytes belong to the old stream. */
 	give_back(port, number);
-	return bytes;
+	return true;
 }
 
 /* A segment that the record does not expect: removes the record, and returns true, if it confirms
@@ -156,19 +168,26 @@ static __always_inline __u32 end_flow(struct port *port, const struct flow_key *
 __noinline int flow_is_replaced(struct port *port, const struct flow_key *key,
 				const struct segment *s, bool of_vm)
 {
+	__u32 number, bytes = of_vm ? 0 : ~0u;
 	struct port_stats *st;
 	struct embryo *e;
 	struct flow *f;
 
 	if (!port || !key || !s)
 		return false;
-	e = embryo_of(port, key);
 	f = flow_of(port, key);
-	if (!e || !f || f->key_hash != flow_key_hash(key))
+	if (!f)
+		return false;
+	number = f->hold;
+	/* After the record: a CPU that puts another one in its place forgets the embryo first. */
+	e = embryo_of(port, key);
+	if (!e)
 		return false;
 	if (!(of_vm ? embryo_is_confirmed_by_vm(e, f, s) : embryo_is_confirmed_by_sender(e, s)))
 		return false;
-	if (end_flow(port, key, f)) {
+	if (!end_flow(port, key, f, number, &bytes))
+		return false;
+	if (bytes) {
 		st = stats_of(port);
 		if (st)
 			st->replaced++;
@@ -189,19 +208,24 @@ __noinline int syn_of_vm(struct port *port, const struct flow_key *key, const st
 		want_first_slabs(port);
 	f = flow_of(port, key);
 	if (f) {
-		bool own, is_over, is_not_taken;
+		bool own = false, is_over = false, is_not_taken = false;
+		__u32 number = 0, bytes = ~0u;
+		__u16 key_hash = flow_key_hash(key);
 
 		bpf_spin_lock(&f->lock);
-		own = flow_is_own_syn(f, s);
-		is_not_taken = own && flow_repeats_syn(f, now);
-		is_over = flow_is_over(f);
+		if (f->key_hash == key_hash) {
+			own = flow_is_own_syn(f, s);
+			is_not_taken = own && flow_repeats_syn(f, now);
+			is_over = flow_is_over(f);
+			number = f->hold;
+		}
 		bpf_spin_unlock(&f->lock);
 		if (is_not_taken)
 			note_failure(port, key, false);
 		if (own)
 			return s->window;
 		if (is_over)
-			end_flow(port, key, f);
+			end_flow(port, key, f, number, &bytes);
 	}
 	e = embryo_of(port, key);
 	if (e && embryo_is_repeated(e, s))

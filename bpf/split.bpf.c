@@ -57,7 +57,8 @@ struct {
 } split_ring SEC(".maps");
 
 /* The inner end of the veth pair has this MAC address. */
-static const __u8 socket_mac[6] __attribute__((aligned(2))) = { 0x02, 0x76, 0x73, 0x6e, 0x6f, 0x70 };
+static const __u8 socket_mac[6]
+	__attribute__((aligned(2))) = { 0x02, 0x76, 0x73, 0x6e, 0x6f, 0x70 };
 
 /* A parsed packet. Aligned, because the verifier refuses words on the stack that are not. */
 struct arrival {
@@ -115,6 +116,20 @@ static __always_inline int replace_tcp_word(struct __sk_buff *skb, const struct 
 	return bpf_l4_csum_replace(skb, p->l4 + TCP_OFFSET_CHECK, 0, diff, 0);
 }
 
+/* TSecr of a segment of the peer, for the socket. */
+static __always_inline __u32 first_tsecr(struct split_flow *f, const struct segment *s)
+{
+	__u32 tsecr = f->first_tsecr;
+	bool is_lossy = s->bits & SEG_SACK;
+
+	if (!tsecr || (!is_lossy && seq_le(s->ack, f->first_ack)))
+		return 0;
+	f->first_tsecr = 0;
+	if (is_lossy || seq_gt(s->ack, f->first_end) || f->last_ns > f->first_until_ns)
+		return 0;
+	return tsecr;
+}
+
 /* Notes what the sockets' segments take from an end, and puts aside what only it understands. */
 static __always_inline int note_end(struct __sk_buff *skb, const struct arrival *a,
 				    struct split_flow *f, bool by_vm)
@@ -134,8 +149,7 @@ static __always_inline int note_end(struct __sk_buff *skb, const struct arrival 
 		f->peer_ttl = s->ttl;
 		if ((__s32)(s->tsval - f->peer_tsval) > 0)
 			f->peer_tsval = s->tsval;
-		if (seq_le(s->ack, f->first_end))
-			tsecr = f->first_tsecr;
+		tsecr = first_tsecr(f, s);
 	}
 	if (!a->p.timestamps)
 		return 0;
@@ -158,6 +172,86 @@ static __noinline int to_socket(struct __sk_buff *skb, struct split_port *port,
 	count(&port->to_sockets);
 	skb->mark = 0;
 	return bpf_redirect(port->socket_ifindex, 0);
+}
+
+#define ICMP_BYTES 8
+#define ICMP_UNREACHABLE 3
+#define ICMPV6_UNREACHABLE 1
+#define ICMPV6_TOO_BIG 2
+
+/* What an ICMP message quotes of a segment, and what is read before. */
+struct quote4 {
+	struct iphdr ip;
+	__u8 icmp[ICMP_BYTES];
+	struct iphdr quoted;
+	__be16 ports[2];
+};
+
+struct quote6 {
+	struct ipv6hdr ip;
+	__u8 icmp[ICMP_BYTES];
+	struct ipv6hdr quoted;
+	__be16 ports[2];
+};
+
+/* Both read the key of the quoted segment as one of the VM. */
+static __always_inline bool read_quote4(struct __sk_buff *skb, __u32 l3, struct flow_key *key)
+{
+	struct quote4 q;
+
+	if (bpf_skb_load_bytes(skb, l3, &q, sizeof(q)) || *(__u8 *)&q.ip != 0x45 ||
+	    q.ip.protocol != 1 || q.icmp[0] != ICMP_UNREACHABLE || *(__u8 *)&q.quoted != 0x45 ||
+	    q.quoted.protocol != 6)
+		return false;
+	map_address(key->vm_addr, q.quoted.saddr);
+	map_address(key->sender_addr, q.quoted.daddr);
+	key->vm_port = q.ports[0];
+	key->sender_port = q.ports[1];
+	return true;
+}
+
+static __always_inline bool read_quote6(struct __sk_buff *skb, __u32 l3, struct flow_key *key)
+{
+	struct quote6 q;
+
+	if (bpf_skb_load_bytes(skb, l3, &q, sizeof(q)) || *(__u8 *)&q.ip >> 4 != 6 ||
+	    q.ip.nexthdr != 58 ||
+	    (q.icmp[0] != ICMPV6_UNREACHABLE && q.icmp[0] != ICMPV6_TOO_BIG) ||
+	    *(__u8 *)&q.quoted >> 4 != 6 || q.quoted.nexthdr != 6)
+		return false;
+	copy_address(key->vm_addr, &q.quoted.saddr);
+	copy_address(key->sender_addr, &q.quoted.daddr);
+	key->vm_port = q.ports[0];
+	key->sender_port = q.ports[1];
+	return true;
+}
+
+/* An ICMP message about a segment of a split connection is for the socket that has sent it, too:
+ * path MTU (RFC 1191, RFC 8201). The kernel believes it if it quotes what is in flight. The end
+ * gets it as well, for its other connections. */
+static __noinline int pass_quote(struct __sk_buff *skb, struct split_port *port, __u32 l3,
+				 bool to_vm)
+{
+	__u8 mac[6] __attribute__((aligned(2))), old[6] __attribute__((aligned(2)));
+	struct found_by by = {}, quoted = {};
+
+	if (l3 != ETH_HLEN)
+		return HOOK_NEXT;
+	if (skb->protocol == bpf_htons(ETH_P_IP) ? !read_quote4(skb, l3, &quoted.key) :
+						   !read_quote6(skb, l3, &quoted.key))
+		return HOOK_NEXT;
+	if (to_vm)
+		by = quoted;
+	else
+		turned_key(&by, &quoted.key);
+	if (!bpf_map_lookup_elem(&split_flows, &by.key))
+		return HOOK_NEXT;
+	copy_mac(mac, socket_mac);
+	if (bpf_skb_load_bytes(skb, 0, old, sizeof(old)) ||
+	    bpf_skb_store_bytes(skb, 0, mac, sizeof(mac), 0))
+		return HOOK_NEXT;
+	bpf_clone_redirect(skb, port->socket_ifindex, 0);
+	return bpf_skb_store_bytes(skb, 0, old, sizeof(old), 0) ? HOOK_DROP : HOOK_NEXT;
 }
 
 /* Parses a TCP segment whose checksum is good. */
@@ -335,9 +429,10 @@ static __always_inline int on_tap(struct __sk_buff *skb, bool to_vm)
 	struct found_by by;
 
 	/* Segments of sockets, of the engine, and of other hooks. */
-	if (!port || !(port->is_on || port->splits) || skb->mark & MARK_MASK ||
-	    !read_segment(skb, to_vm, &a))
+	if (!port || !(port->is_on || port->splits) || skb->mark & MARK_MASK)
 		return HOOK_NEXT;
+	if (!read_segment(skb, to_vm, &a))
+		return port->splits ? pass_quote(skb, port, a.p.l3, to_vm) : HOOK_NEXT;
 	split_key(&by, &a.key);
 	if (port->splits)
 		f = bpf_map_lookup_elem(&split_flows, &by.key);
@@ -462,8 +557,8 @@ static __always_inline __u32 begin(struct split_port *port, struct split_change 
 	if (!seq_eq(c->peer_nxt, change->peer_nxt) || !seq_eq(c->vm_ack, change->peer_nxt))
 		return 0;
 	/* First: no segment of the VM passes from here on. */
-	if (__sync_val_compare_and_swap(&c->sent, was,
-					(__u64)SPLIT_DONE << 32 | change->sent.v) != was)
+	if (__sync_val_compare_and_swap(&c->sent, was, (__u64)SPLIT_DONE << 32 | change->sent.v) !=
+	    was)
 		return 0;
 	if (insert(port, change))
 		return 1;
@@ -497,7 +592,7 @@ static __always_inline __u32 end(struct split_port *port, struct split_change *c
 
 /* Changes the state of a connection for the splitter: run by BPF_PROG_TEST_RUN. */
 SEC("syscall")
-int split_change(struct split_change *change)
+int change_split(struct split_change *change)
 {
 	struct split_port *port = this_port();
 	struct found_by by = { .key = change->key };
@@ -519,10 +614,12 @@ int split_change(struct split_change *change)
 	} else if (c) {
 		was = c->sent;
 		if (was >> 32 == SPLIT_WANTED)
-			change->result = __sync_val_compare_and_swap(
-				&c->sent, was,
-				(change->ask == SPLIT_REFUSE ? (__u64)SPLIT_REFUSED << 32 : 0) |
-					(__u32)was) == was;
+			change->result =
+				__sync_val_compare_and_swap(&c->sent, was,
+							    (change->ask == SPLIT_REFUSE ?
+								     (__u64)SPLIT_REFUSED << 32 :
+								     0) |
+								    (__u32)was) == was;
 	}
 	return 0;
 }

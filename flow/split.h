@@ -99,8 +99,8 @@ static __always_inline void split_enter_epoch(struct split_candidate *c, __u32 e
 /* Flags and options after which a connection ends, or needs its VM. */
 static __always_inline bool split_is_special(const struct segment *s)
 {
-	return s->tcp_flags & (TCP_FIN | TCP_SYN | TCP_RST | TCP_URG) || !(s->tcp_flags & TCP_ACK) ||
-	       s->bits & (SEG_FOREIGN | SEG_CE);
+	return s->tcp_flags & (TCP_FIN | TCP_SYN | TCP_RST | TCP_URG) ||
+	       !(s->tcp_flags & TCP_ACK) || s->bits & (SEG_FOREIGN | SEG_CE);
 }
 
 /* MSS of what the VM sends, without options that each segment has. */
@@ -199,8 +199,8 @@ static __always_inline bool split_is_worth_it(struct split_candidate *c)
 	    split_in_flight(c) < (__s32)(SPLIT_SEGMENTS * mss - mss / 2))
 		return false;
 	c->asked++;
-	return __sync_val_compare_and_swap(
-		       &c->sent, was, (__u64)SPLIT_WANTED << 32 | (__u32)was) == was;
+	return __sync_val_compare_and_swap(&c->sent, was, (__u64)SPLIT_WANTED << 32 | (__u32)was) ==
+	       was;
 }
 
 #endif

@@ -143,6 +143,7 @@ fn enumeration(kind: &str, names: &BTreeSet<String>) -> String {
         .collect();
     format!(
         "#[derive(Clone, Copy, Debug, PartialEq, Eq)]\n\
+         #[allow(clippy::enum_variant_names)]\n\
          pub(crate) enum {kind} {{ {list} }}\n\
          impl super::Named for {kind} {{\n\
              const ALL: &'static [Self] = &[{all}];\n\

@@ -67,10 +67,15 @@ struct split_flow {
 	__u32 vm_tsval; /* likewise */
 	__u32 peer_traffic;
 	__u32 vm_traffic;
-	/* TSecr of ACKs for the socket that faces the peer, up to `first_end`: the kernel's round
-	 * trip begins with them. 0 afterwards. */
+	/* TSecr of the first ACK for the socket that faces the peer: the kernel's round trip begins
+	 * with it. 0 afterwards. Only an ACK of the first flight above `first_ack` until
+	 * `first_until_ns` has it: of a segment that was sent again it would say that the first one
+	 * had only been late (RFC 3522). */
 	__u32 first_tsecr;
+	struct seq first_ack;
 	struct seq first_end;
+	__u32 zero2;
+	__u64 first_until_ns;
 	__u64 last_ns; /* its last segment of either end */
 	__u64 to_peer_bytes; /* payload that left for the peer, retransmissions included */
 	__u64 to_vm_bytes;
@@ -98,16 +103,17 @@ struct split_record {
 	__u8 bytes[SPLIT_COPY_BYTES];
 };
 
-/* What user space asks of the program split_change. */
+/* What user space asks of the program change_split. */
 enum split_ask {
 	SPLIT_BEGIN = 1, /* the sockets are there: split, if the numbers are still those */
 	SPLIT_END = 2, /* both sockets have delivered all: join */
 	SPLIT_LATER = 3, /* not now: ask again */
 	SPLIT_REFUSE = 4, /* not in this epoch */
-	SPLIT_AGAIN = 5, /* a segment came to a socket just before SPLIT_END: it is split as before */
+	SPLIT_AGAIN =
+		5, /* a segment came to a socket just before SPLIT_END: it is split as before */
 };
 
-/* Argument of the program split_change, which user space runs. */
+/* Argument of the program change_split, which user space runs. */
 struct split_change {
 	struct flow_key key;
 	/* SPLIT_BEGIN, SPLIT_AGAIN: as it begins; SPLIT_END: filled in as it was. */

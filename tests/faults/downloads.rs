@@ -23,7 +23,7 @@ pub fn trials() -> Vec<Trial> {
             again_and_again(Family::V4, Splitter, Signal::SIGKILL, 50)
         }),
         trial("downloads::splitter_ended_10_times_as_by_an_upgrade", || {
-            again_and_again(Family::V6, Splitter, Signal::SIGTERM, 10)
+            again_and_again(Family::V4, Splitter, Signal::SIGTERM, 10)
         }),
         trial("downloads::keeper_killed_10_times", || {
             again_and_again(Family::V4, Keeper, Signal::SIGKILL, 10)

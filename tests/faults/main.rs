@@ -26,9 +26,6 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     arguments.test_threads = Some(1);
     let trials: Vec<_> = [
-        // First: behind all others an unmount once in a while leaves the port attached. The reason
-        // is not known.
-        pins::trials(),
         killed::trials(),
         downloads::trials(),
         stopped::trials(),
@@ -38,6 +35,7 @@ fn main() -> ExitCode {
         other_run::trials(),
         routes::trials(),
         moves::trials(),
+        pins::trials(),
     ]
     .into_iter()
     .flatten()

@@ -10,7 +10,7 @@ use libtest_mimic::Trial;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 
-use crate::background::Process::Engine;
+use crate::background::Process::{Engine, Helper};
 use crate::host;
 use crate::scene;
 use crate::trial;
@@ -30,13 +30,19 @@ fn one_engine() -> Result<()> {
     let said = String::from_utf8_lossy(&refused.stderr);
     ensure!(!refused.status.success(), "a second engine worked: {said}");
     ensure!(said.contains("another engine looks after the ports of /sys/fs/bpf"), "{said}");
-    let _helper = start("helper")?;
+    let helper = start("helper")?;
     ensure!(Engine.pid()? == Some(first), "the first engine has ended");
 
     // What the first one held is handed over by whichever comes next.
     Engine.kill()?;
     attached.wait_until("another engine works", || Ok(attached.hold_text("engine")? == "alive"))?;
-    scene::ends_exact(&topology, attached, pair)
+    scene::ends_exact(&topology, attached, pair)?;
+
+    // The engine has mounts of its own, in which pins stay that a later test unmounts: it would
+    // look after the ports of that test, and leave them attached.
+    drop(helper);
+    Engine.kill_all()?;
+    Helper.kill_all()
 }
 
 /// A process that ends when this is dropped.

@@ -3,9 +3,11 @@
 //! Every transfer is verified byte by byte, both ways at once. A test that cannot run on this
 //! machine is listed as ignored, with the reason in its kind.
 
+mod batches;
 mod bombs;
 mod bridges;
 mod certificates;
+mod descriptors;
 mod direct;
 mod divert;
 mod expiry;
@@ -56,6 +58,7 @@ fn main() {
         certificates::trials(),
         expiry::trials(),
         hostile::trials(),
+        batches::trials(),
         bombs::trials(),
         unknown_sources::trials(),
         privileges::trials(),
@@ -71,6 +74,7 @@ fn main() {
         names::trials(),
         relay::trials(),
         threads::trials(),
+        descriptors::trials(),
         direct::trials(),
         lying_hub::trials(),
     ]

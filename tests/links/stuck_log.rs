@@ -26,6 +26,9 @@ fn stuck() -> Result<()> {
     a.until("keys change again and again", |status| {
         status["peers"][0]["rekeys"].as_u64() > Some(2)
     })?;
+    a.until("the link says how many lines were lost", |status| {
+        status["log_lines_lost"].as_u64() > Some(0)
+    })?;
     b.kill();
     b.start()?;
     b.until_all_up()?;

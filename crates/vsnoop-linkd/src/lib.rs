@@ -43,6 +43,7 @@ mod io;
 pub mod key_file;
 mod layer_2;
 mod listen;
+mod log;
 mod membership;
 mod orders;
 mod own;
@@ -67,21 +68,17 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 pub use self::causes::{BoxedError, with_causes};
 use self::config::Config;
-use self::control::{LogLevel, Server};
+use self::control::Server;
 pub use self::error::LinkError;
 pub use self::listen::listen_address;
+pub use self::log::Log;
 pub use self::membership::{Membership, SettingsError};
 use self::serve::Link;
 
 /// Runs a link until it is told to end, by [`control::Request::Down`] or by SIGTERM or SIGINT.
 /// SIGHUP has it read its configuration again. `ready` is called when it is up: it has its name,
-/// its ports and its sockets; `log` when another level is wanted of the log. Called before the
-/// process has other threads.
-pub fn run(
-    config: Config,
-    ready: impl FnOnce(),
-    log: impl Fn(LogLevel) -> Result<(), BoxedError>,
-) -> Result<(), LinkError> {
+/// its ports and its sockets. Called before the process has other threads.
+pub fn run(config: Config, ready: impl FnOnce(), log: &Log<'_>) -> Result<(), LinkError> {
     let signals = SigSet::from_iter([Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP]);
     signals.thread_block().map_err(LinkError::call("block signals"))?;
     let signals = SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
@@ -90,7 +87,7 @@ pub fn run(
     let mut link = Link::build(config)?;
     let poll = link.poll(&server, &signals)?;
     ready();
-    link.serve(&poll, &mut server, &signals, &log)?;
+    link.serve(&poll, &mut server, &signals, log)?;
     link.end();
     Ok(())
 }

@@ -12,7 +12,7 @@ use super::config::{Config, PeerConfig, PortConfig, PortKind};
 use super::control::{
     Carried, Cpu, DivertState, DivertStatus, EnteredStatus, EntryStatus, FrameCounts, Learned,
     LinkCpu, LinkPortStatus, MembershipStatus, PeerPath, PeerState, PeerStatus, Problem,
-    RekeyStatus, RuleStatus, Status, TableStatus,
+    RekeyStatus, RuleStatus, Status, TableStatus, UdpGso,
 };
 use super::control_thread::{ControlThread, PeerEntry, other_mtu};
 use super::counts::Counter;
@@ -25,6 +25,7 @@ use super::slots::Slots;
 use super::stats::{PeerStats, RuleStats};
 use vsnoop_link::forwarding::{LearnedAddress, Location, Room};
 use vsnoop_link::introduction::Contact;
+use vsnoop_link::session::batches::BatchState;
 use vsnoop_link::session::{Overdue, SessionState};
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -52,7 +53,8 @@ pub struct Sources<'a> {
 }
 
 impl Sources<'_> {
-    /// The status without CPU times of threads; with the learned addresses if they are asked for.
+    /// The status without CPU times of threads and what the log lost; with the learned addresses if
+    /// they are asked for.
     pub fn status(&self, addresses: bool) -> Status {
         of(self, addresses)
     }
@@ -63,7 +65,10 @@ fn of(sources: &Sources<'_>, addresses: bool) -> Status {
     let ports = ports(config, shared, &control.ports);
     let of = |configured: &PeerConfig| {
         let slot = slots.of(&configured.name)?;
-        Some(self::peer(control.peers.get(slot)?, shared.peers.get(slot)?, shared))
+        let known = control.peers.get(slot)?;
+        let (udp_gso, udp_gso_again) = udp_gso(known, config.gso, shared.now_ns()).unzip();
+        let status = self::peer(known, shared.peers.get(slot)?, shared);
+        Some(PeerStatus { udp_gso, udp_gso_again: udp_gso_again.flatten(), ..status })
     };
     let peers: Vec<_> = config.peers.iter().filter_map(of).collect();
     let now_ns = shared.now_ns();
@@ -80,6 +85,7 @@ fn of(sources: &Sources<'_>, addresses: bool) -> Status {
         key: about.key.clone(),
         mtu_bytes: config.mtu_bytes,
         cpu: LinkCpu::default(),
+        log_lines_lost: 0,
         membership: membership(sources),
         dropped: reasons([
             ("forwarding", &shared.stats.dropped_forwarding),
@@ -263,7 +269,7 @@ fn peer(known: &PeerEntry, stats: &PeerStats, shared: &Shared) -> PeerStatus {
     let transport = session.map_or(known.config.transport, |(_, transport)| transport);
     let measured = status.round_trip_now();
     let age_ns = shared.now_ns().saturating_sub(status.since_ns);
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+    let now = now_s();
     PeerStatus {
         name: known.config.name.clone(),
         source: known.config.source,
@@ -294,6 +300,28 @@ fn peer(known: &PeerEntry, stats: &PeerStats, shared: &Shared) -> PeerStatus {
         expires: known.holds_until_s(),
         ..counted(stats)
     }
+}
+
+/// Whether datagrams leave together, and when that is tried again; `None` of a peer without a
+/// session over UDP.
+fn udp_gso(known: &PeerEntry, is_wanted: bool, now_ns: u64) -> Option<(UdpGso, Option<u64>)> {
+    let (_, transport) = known.session()?;
+    if transport.is_ordered() {
+        return None;
+    }
+    Some(match known.batches.state() {
+        _ if !is_wanted => (UdpGso::Off, None),
+        BatchState::On => (UdpGso::On, None),
+        BatchState::Trial => (UdpGso::Trial, None),
+        BatchState::Off { until_ns } => {
+            (UdpGso::Failed, Some(now_s() + until_ns.saturating_sub(now_ns) / SECOND_NS))
+        }
+    })
+}
+
+/// Since the epoch.
+fn now_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
 }
 
 fn peer_state(known: &PeerEntry, of_session: SessionState) -> PeerState {

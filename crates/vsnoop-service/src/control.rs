@@ -91,6 +91,9 @@ pub struct State {
     pub metrics: Option<SocketAddr>,
     #[serde(default)]
     pub metrics_failed: Option<String>,
+    /// Lines of its log that were lost. A service of an older version does not say it.
+    #[serde(default)]
+    pub log_lines_lost: u64,
 }
 
 /// A tap that is not attached, and why.

@@ -52,6 +52,8 @@ pub struct Options {
     pub start_background: fn(),
     /// Do they run?
     pub background: fn() -> Background,
+    /// Lines that the log of this process has lost.
+    pub log_lines_lost: fn() -> u64,
 }
 
 struct Service {
@@ -248,6 +250,7 @@ impl Service {
             failed_monitors: self.monitors.failed(),
             metrics,
             metrics_failed,
+            log_lines_lost: (self.options.log_lines_lost)(),
         }
     }
 

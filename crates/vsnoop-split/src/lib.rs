@@ -7,13 +7,15 @@
 //!
 //! A [`Split`] is made in the middle of a connection: its sockets have the numbers, options and
 //! windows of the connection (TCP_REPAIR). One has sent, and the other has received, what was in
-//! flight. Congestion control, loss recovery and timers are the kernel's. Byte n of one side is byte
-//! n of the other, so that a connection on which both sockets are empty can be joined again.
+//! flight. Congestion control, loss recovery and timers are the kernel's. Byte n of one side is
+//! byte n of the other, so that a connection on which both sockets are empty can be joined again.
 //!
 //! Others lead the segments of both ends to the sockets, and those of the sockets to the ends.
 //!
-//! Needs CAP_NET_ADMIN in the network namespace of the calling thread, where the sockets stay.
-//! SIGPIPE has to be ignored, as Rust's runtime does.
+//! Needs CAP_NET_ADMIN in the network namespace of the calling thread, where the sockets stay. With
+//! `net.ipv4.tcp_max_tw_buckets` = 0 there, a connection can follow at once on another of the same
+//! ports; else its socket is refused ([`Error::Connect`]) as long as one is in TIME-WAIT. SIGPIPE
+//! has to be ignored, as Rust's runtime does.
 
 mod connection;
 mod info;

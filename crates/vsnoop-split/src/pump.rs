@@ -102,8 +102,10 @@ impl Pump<'_> {
     /// Neither end is gone.
     fn check(&self) -> Result<(), Broken> {
         for (socket, side) in [(self.source, self.from), (self.sink, !self.from)] {
-            let error = socket.inner.take_error().and_then(|pending| pending.map_or(Ok(()), Err));
-            error.map_err(|error| Broken::new(side, error))?;
+            let reason = socket.reason_of_end().map_err(|error| Broken::new(side, error))?;
+            if let Some(error) = reason {
+                return Err(Broken::new(side, error));
+            }
         }
         Ok(())
     }

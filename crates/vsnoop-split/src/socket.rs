@@ -62,6 +62,13 @@ impl Socket {
         Ok(Info::new(&self.get(INFO)?))
     }
 
+    /// Why the kernel has closed the socket, if it has.
+    pub fn reason_of_end(&self) -> io::Result<Option<io::Error>> {
+        let Some(error) = self.inner.take_error()? else { return Ok(None) };
+        // SO_ERROR also tells of ICMP messages in spite of which the kernel goes on.
+        Ok(self.info()?.state.is_closed().then_some(error))
+    }
+
     /// TSval of a segment that is sent now, in milliseconds.
     pub fn clock(&self) -> io::Result<u32> {
         Ok(self.get::<u32>(TIMESTAMP)? & !1)

@@ -33,6 +33,8 @@ impl Split {
     /// Makes both sockets. They send nothing until segments reach them, or [`Self::acknowledge`],
     /// but for retransmissions after the kernel's first timeout (3 s).
     pub fn new(connection: &Connection, settings: &Settings) -> Result<Self> {
+        let (to_peer, to_vm) =
+            Pipe::new().and_then(|first| Ok((first, Pipe::new()?))).map_err(Error::Pipe)?;
         let vm = Restore::run(Side::Vm, connection, settings)?;
         let peer = Restore::run(Side::Peer, connection, settings).inspect_err(|_| {
             // It would send a RST.
@@ -41,8 +43,8 @@ impl Split {
         Ok(Self {
             vm,
             peer,
-            to_peer: Pipe::new().map_err(Error::Pipe)?,
-            to_vm: Pipe::new().map_err(Error::Pipe)?,
+            to_peer,
+            to_vm,
             peer_finished: false,
             vm_finished: false,
             vm_received: connection.vm.in_flight.len(),
@@ -62,7 +64,10 @@ impl Split {
         Ok(())
     }
 
-    /// Moves what can be moved now, up to 2 MiB. Also passes a FIN on, and finds that an end is
+    /// Moves what can be moved now, up to 2 MiB. To be called for both directions whenever
+    /// edge-triggered epoll tells of either socket (EPOLLIN, EPOLLOUT, EPOLLRDHUP), and again for a
+    /// direction that waits for nothing.
+    /// Also passes a FIN on, and finds that an end is
     /// gone: the other is then to be reset ([`Self::reset`]).
     pub fn pump(&mut self, direction: Direction) -> Result<Moved, Broken> {
         self.acknowledge()?;

@@ -47,7 +47,7 @@ impl Role {
     }
 
     /// The hidden command that runs it.
-    fn command(self) -> &'static str {
+    pub fn command(self) -> &'static str {
         match self {
             Self::Helper => "helper",
             Self::Engine => "engine",
@@ -80,8 +80,9 @@ fn privileges() -> Privileges {
     Privileges { capabilities: CAPABILITIES.to_vec(), refused }
 }
 
-/// The splitter starts no process. NET_ADMIN: it restores sockets, with addresses of others.
-/// SYS_ADMIN: to enter their network namespace, and to run a program of BPF. SYS_NICE: its priority.
+/// Of the splitter, which starts no process. NET_ADMIN: it restores sockets, with addresses of
+/// others. SYS_ADMIN: to enter their network namespace, and to run a program of BPF. SYS_NICE: its
+/// priority.
 const OF_SPLITTER: [Capability; 4] = [
     Capability::CAP_BPF,
     Capability::CAP_NET_ADMIN,

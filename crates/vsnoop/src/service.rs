@@ -10,6 +10,7 @@ use vsnoop_host::units;
 use vsnoop_service::control::{self, FailedMonitor, FailedPort, LeftOff, Request, Response, State};
 
 use crate::error::unfit;
+use crate::log;
 
 /// The error of what needs a service.
 pub const NOT_RUNNING: &str =
@@ -31,6 +32,7 @@ pub struct ServiceStatus {
     /// Where it answers Prometheus, and why it does not.
     metrics: Option<SocketAddr>,
     metrics_failed: Option<String>,
+    log_lines_lost: u64,
     #[serde(skip)]
     trouble: Option<String>,
 }
@@ -58,6 +60,7 @@ impl ServiceStatus {
             failed_monitors: state.failed_monitors,
             metrics: state.metrics,
             metrics_failed: state.metrics_failed,
+            log_lines_lost: state.log_lines_lost,
             trouble: None,
         }
     }
@@ -117,6 +120,7 @@ impl ServiceStatus {
             format!("QMP monitor {path}: {reason}; a migration of its VM is not noticed")
         }));
         lines.extend(self.metrics_failed.clone());
+        lines.extend(log::loss_text("the service", self.log_lines_lost));
         lines
     }
 }
@@ -137,6 +141,7 @@ mod tests {
             failed_monitors: vec![FailedMonitor { path: "/q".into(), reason: "silent".into() }],
             metrics: None,
             metrics_failed: Some("no endpoint".into()),
+            log_lines_lost: 2,
         });
         let lines = running.lines();
         assert_eq!(lines[0], "the service runs (process 7; /f.toml, 1 table [[port]])");
@@ -145,6 +150,11 @@ mod tests {
         assert!(lines[3].contains("detached: tap1; `vsnoop reload`"), "{}", lines[3]);
         assert_eq!(lines[4], "QMP monitor /q: silent; a migration of its VM is not noticed");
         assert_eq!(lines[5], "no endpoint");
+        assert!(
+            lines[6].starts_with("2 lines of the log of the service were lost"),
+            "{}",
+            lines[6]
+        );
         let missing = ServiceStatus::default().lines();
         assert!(missing.len() == 1 && missing[0].starts_with("no service runs"), "{missing:?}");
     }

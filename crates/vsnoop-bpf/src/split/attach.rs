@@ -39,8 +39,8 @@ pub fn attach(port: &Port, spec: &SplitSpec) -> Result<()> {
     })
 }
 
-/// Takes the programs off, and removes the pins. Ends of connections that are split then talk to
-/// nobody: they have been joined or reset before. No error if there are none.
+/// Takes the programs off, and removes the pins. Ends of connections that are split then get no
+/// answer: they have been joined or reset before. No error if there are none.
 pub fn detach(port: &Port) -> Result<()> {
     remove(&directory_of(port))
 }
@@ -53,6 +53,11 @@ pub fn is_attached(port: &Port) -> bool {
 /// Has it any of their pins? A process that was killed may have left some.
 pub fn has_pins(port: &Port) -> bool {
     directory_of(port).exists()
+}
+
+/// Distinguishes these pins from earlier and later ones of the port. `None` without any.
+pub fn id(port: &Port) -> Option<u64> {
+    pins::inode(&directory_of(port))
 }
 
 /// The kernel's ids of the programs on the tap.
@@ -119,7 +124,7 @@ fn pin(object: &mut Object, directory: &Path) -> Result<()> {
     }
     let path = directory.join(CHANGE);
     for mut program in object.progs_mut() {
-        if Program::of(program.name()) == Program::SplitChange {
+        if Program::of(program.name()) == Program::ChangeSplit {
             program.pin(&path).map_err(Error::bpf(format!("pin {}", path.display())))?;
         }
     }

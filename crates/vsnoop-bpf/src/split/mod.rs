@@ -2,13 +2,13 @@
 //! splitter does with them.
 //!
 //! All is pinned in the directory `split` of the port's pins. [`attach`] and [`detach`] belong to
-//! whoever attaches the port; the splitter opens the pins ([`SplitPort`]).
+//! the process that attaches the port; the splitter opens the pins ([`SplitPort`]).
 
 mod attach;
 mod candidate;
 mod port;
 
-pub use attach::{SplitSpec, attach, detach, has_pins, is_attached, program_ids};
+pub use attach::{SplitSpec, attach, detach, has_pins, id, is_attached, program_ids};
 pub use candidate::{Candidate, State};
 pub use port::{Copied, Record, SplitPort};
 

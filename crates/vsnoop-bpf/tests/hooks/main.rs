@@ -513,6 +513,17 @@ fn a_record_of_another_key_is_not_touched() {
     }
     assert_eq!(port.flow(&key).expect("read"), Some(other));
     assert_eq!(memory.read(record.hold.into()), before);
+    // That flow's end is not this connection's, and another of this key ends this one's record.
+    let ended = flow { mode: flow_mode::FLOW_RESET as u8, ..other };
+    for record_of_another in [ended, other] {
+        flows
+            .update(key.as_bytes(), record_of_another.as_value_of(&flows), MapFlags::EXIST)
+            .expect("write a record");
+        port.run_hook(Hook::FromVm, &syn_of_vm(80, 40000), 1).expect("run");
+        port.run_hook(Hook::ToVm, &syn_ack_of_sender(77_001), 1).expect("run");
+        assert_eq!(port.flow(&key).expect("read"), Some(record_of_another));
+        assert_eq!(memory.read(record.hold.into()), before);
+    }
     // Its own record is.
     flows
         .update(key.as_bytes(), record.as_value_of(&flows), MapFlags::EXIST)

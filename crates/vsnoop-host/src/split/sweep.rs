@@ -35,11 +35,20 @@ pub fn sweep(_lock: &CommandLock) -> Result<()> {
     sockets.run(|| pairs.into_iter().try_for_each(pair::remove_far))
 }
 
-/// [`sweep`] for the helper: does nothing while a command runs, or if there is nothing to do.
-pub fn sweep_if_idle() -> Result<()> {
+/// [`sweep`] for the helper, which has just read all ports: does nothing while a command runs, or
+/// if there is nothing to do.
+pub fn sweep_if_idle<'a>(ports: impl Iterator<Item = &'a Attached>) -> Result<()> {
     let Some(sockets) = namespace::open()? else { return Ok(()) };
-    let found = look(&sockets, ports::inventory()?)?;
-    if found.pairs.is_empty() && found.ports.is_empty() {
+    let pairs = sockets.run(pair::all)?;
+    let (mut used, mut is_clean) = (0, true);
+    for attached in ports {
+        match (has_downloads(attached), pairs.contains(&tap_of(attached))) {
+            (true, true) => used += 1,
+            (true, false) => is_clean = false,
+            (false, _) => is_clean &= !split::has_pins(&attached.port),
+        }
+    }
+    if is_clean && used == pairs.len() {
         return Ok(());
     }
     CommandLock::try_take()?.map_or(Ok(()), |lock| sweep(&lock))
@@ -66,7 +75,7 @@ fn look(sockets: &Netns, inventory: Inventory) -> Result<Found> {
         Some(TapId { netns, ifindex })
     }));
     for attached in inventory.ports {
-        let tap = TapId { netns: attached.meta.netns, ifindex: attached.meta.ifindex };
+        let tap = tap_of(&attached);
         let has_pair = pairs.contains(&tap);
         match (has_downloads(&attached), has_pair) {
             (true, true) => used.push(tap),
@@ -82,7 +91,11 @@ fn look(sockets: &Netns, inventory: Inventory) -> Result<Found> {
     Ok(found)
 }
 
-/// Also of a port that cannot be read any more: it was just detached.
+fn tap_of(attached: &Attached) -> TapId {
+    TapId { netns: attached.meta.netns, ifindex: attached.meta.ifindex }
+}
+
+/// A port that cannot be read any more was just detached, and has none.
 fn has_downloads(attached: &Attached) -> bool {
     attached.port.policy().is_ok_and(|policy| policy.downloads != 0)
 }

@@ -51,10 +51,11 @@ impl Configuration {
             .with_context(|| format!("there is no configuration {name:?}"))
     }
 
-    /// Does for a machine of a stage what the configuration needs.
-    pub fn set_up(self, stage: &Stage, machine: usize) -> Result<()> {
+    /// Does for a machine of a stage what the configuration needs; `more`: options of `vsnoop
+    /// attach` beside its own.
+    pub fn set_up(self, stage: &Stage, machine: usize, more: &[&str]) -> Result<()> {
         if let Some(options) = self.attach_options() {
-            stage.attach_tap(self.tap(stage, machine)?, options)?;
+            stage.attach_tap(self.tap(stage, machine)?, &[options, more].concat())?;
         }
         if self == Self::Priority {
             stage.favour(machine, true)?;

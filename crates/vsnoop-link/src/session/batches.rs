@@ -21,6 +21,8 @@ const LARGE: u64 = 4;
 const SAMPLES: u8 = 2;
 /// Packets of a trial.
 const TRIAL_PACKETS: u64 = 4 * SAMPLE_PACKETS;
+/// What the peer reports meanwhile is, in part, of the time before: it reports about once a second.
+const SETTLE_NS: u64 = 3_000_000_000;
 /// How long a verdict holds: at first, and at most.
 const FIRST_NS: u64 = 600_000_000_000;
 const LAST_NS: u64 = 86_400_000_000_000;
@@ -36,14 +38,24 @@ pub enum BatchChange {
     On,
 }
 
+/// Whether batches leave, and until when they do not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BatchState {
+    On,
+    Trial,
+    Off { until_ns: u64 },
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     On {
         bad: u8,
     },
-    /// Packets that were lost in a thousand before.
     Trial {
+        /// Packets that were lost in a thousand before.
         before: u64,
+        /// What is reported from then on counts.
+        from_ns: u64,
     },
     Off {
         until_ns: u64,
@@ -70,8 +82,16 @@ impl Default for Batches {
 }
 
 impl Batches {
+    pub fn state(&self) -> BatchState {
+        match self.state {
+            State::On { .. } => BatchState::On,
+            State::Trial { .. } => BatchState::Trial,
+            State::Off { until_ns } => BatchState::Off { until_ns },
+        }
+    }
+
     pub fn are_on(&self) -> bool {
-        matches!(self.state, State::On { .. })
+        self.state() == BatchState::On
     }
 
     /// Packets that were lost and delivered since the last call.
@@ -88,11 +108,16 @@ impl Batches {
                 let bad = if is_bad { bad + 1 } else { 0 };
                 self.state = State::On { bad };
                 (bad >= SAMPLES).then(|| {
-                    self.state = State::Trial { before: lost * 1000 / packets };
+                    let from_ns = now_ns.saturating_add(SETTLE_NS);
+                    self.state = State::Trial { before: lost * 1000 / packets, from_ns };
                     BatchChange::TriedWithout
                 })
             }
-            State::Trial { before } if packets >= TRIAL_PACKETS => {
+            State::Trial { from_ns, .. } if now_ns < from_ns => {
+                self.take_sample();
+                None
+            }
+            State::Trial { before, .. } if packets >= TRIAL_PACKETS => {
                 let (lost, _) = self.take_sample();
                 let is_to_blame = lost * 1000 / packets <= before / LARGE;
                 let for_ns = self.judge(is_to_blame);
@@ -133,37 +158,55 @@ mod tests {
 
     const SECOND_NS: u64 = 1_000_000_000;
 
-    /// Sends 100 datagrams a second for a time, of which batches lose `in_batches` and single ones
-    /// `single`. Returns the seconds with batches, and the changes.
+    /// Sends 1000 datagrams a second for a time, of which batches lose `in_batches` and single ones
+    /// `single`. The peer reports them a second later. Returns the seconds with batches, and the
+    /// changes.
     fn run(seconds: u64, in_batches: u64, single: u64) -> (u64, Vec<BatchChange>) {
         let (mut batches, mut with, mut changes) = (Batches::default(), 0, Vec::new());
+        let mut lost_before = 0;
         for second in 0..seconds {
             let lost = if batches.are_on() { in_batches } else { single };
             with += u64::from(batches.are_on());
-            changes.extend(batches.add(lost, 100 - lost, second * SECOND_NS));
+            let reported = std::mem::replace(&mut lost_before, lost);
+            changes.extend(batches.add(reported, 1000 - reported, second * SECOND_NS));
         }
         (with, changes)
     }
 
     #[test]
     fn batches_that_fail_where_single_datagrams_do_not_are_off_by_themselves() {
-        let (with, changes) = run(600, 60, 0);
+        let (with, changes) = run(600, 600, 0);
         assert_eq!(changes, [BatchChange::TriedWithout, BatchChange::Off { for_ns: FIRST_NS }]);
-        assert_eq!(with, 2);
+        assert_eq!(with, 3);
         // They are tried again, less and less often.
-        let (with, changes) = run(86_400, 60, 0);
+        let (with, changes) = run(86_400, 600, 0);
         let offs = changes.iter().filter(|change| matches!(change, BatchChange::Off { .. }));
         assert!((6..=8).contains(&offs.count()), "{changes:?}");
-        assert!(with < 20, "{with} s with batches");
+        assert!(with < 30, "{with} s with batches");
     }
 
     #[test]
     fn a_path_that_loses_single_datagrams_too_keeps_its_batches() {
-        let (with, changes) = run(600, 40, 40);
+        let (with, changes) = run(600, 400, 400);
         assert_eq!(changes, [BatchChange::TriedWithout, BatchChange::On]);
         assert!(with >= 597, "{with} s with batches");
-        let (with, changes) = run(3600, 20, 20);
+        let (with, changes) = run(3600, 200, 200);
         assert_eq!((with, changes), (3600, vec![]));
+    }
+
+    #[test]
+    fn the_state_says_until_when_they_are_off() {
+        let mut batches = Batches::default();
+        let mut states = Vec::new();
+        for second in 0..10 {
+            let lost = if batches.are_on() { 600 } else { 0 };
+            batches.add(lost, 1000 - lost, second * SECOND_NS);
+            states.push(batches.state());
+        }
+        states.dedup();
+        // Two samples, and a trial.
+        let until_ns = SECOND_NS + SETTLE_NS + FIRST_NS;
+        assert_eq!(states, [BatchState::On, BatchState::Trial, BatchState::Off { until_ns }]);
     }
 
     #[test]

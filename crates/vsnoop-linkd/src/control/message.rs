@@ -142,6 +142,8 @@ pub struct Status {
     pub key: String,
     pub mtu_bytes: u16,
     pub cpu: LinkCpu,
+    /// Lines of its log that were lost: what reads it was stuck, or is not there.
+    pub log_lines_lost: u64,
     pub membership: MembershipStatus,
     /// Frames that the link itself dropped, by reason.
     pub dropped: BTreeMap<String, u64>,
@@ -294,6 +296,19 @@ pub enum PeerPath {
     Relayed,
 }
 
+/// Whether datagrams to a peer leave many at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum UdpGso {
+    On,
+    /// By the configuration.
+    Off,
+    /// They leave one by one, to see whether fewer are lost so.
+    Trial,
+    /// Fewer were lost so.
+    Failed,
+}
+
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PeerStatus {
@@ -324,6 +339,10 @@ pub struct PeerStatus {
     pub jitter_ns: Option<u64>,
     /// Largest IP packet that the path takes; null on ordered transports.
     pub path_mtu_bytes: Option<u32>,
+    /// Null on ordered transports, and while it is not up.
+    pub udp_gso: Option<UdpGso>,
+    /// When it is tried again, if it has failed.
+    pub udp_gso_again: Option<u64>,
     /// Frames to the peer.
     pub sent: Carried,
     /// Frames from the peer.

@@ -17,6 +17,6 @@ pub use message::{
     Carried, Changes, Cpu, DivertState, DivertStatus, EnteredStatus, EntryStatus, FrameCounts,
     Learned, LinkCpu, LinkPortStatus, LogLevel, MembershipStatus, PeerPath, PeerState, PeerStatus,
     Problem, RefusedEntry, RekeyStatus, Reloaded, Request, Response, RuleStatus, Set, Status,
-    TableStatus,
+    TableStatus, UdpGso,
 };
 pub use server::Server;

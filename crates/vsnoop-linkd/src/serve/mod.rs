@@ -10,10 +10,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use nix::sys::signalfd::SignalFd;
 use vsnoop_link::identity::{Authority, Identity};
 
-use crate::causes::{BoxedError, with_causes};
+use crate::causes::with_causes;
 use crate::compression_policy::{Policies, RuleSet};
 use crate::config::{self, Config};
-use crate::control::{LinkCpu, LogLevel, Request, Response, Server, Set, Status};
+use crate::control::{LinkCpu, Request, Response, Server, Set, Status};
 use crate::control_thread::{ControlThread, Parts};
 use crate::counted_port::CountedPort;
 use crate::cpu;
@@ -28,6 +28,7 @@ use crate::io::poll::Poll;
 use crate::io::udp_port::UdpPort;
 use crate::io::wake;
 use crate::listen::listen_address;
+use crate::log::Log;
 use crate::membership::Members;
 use crate::orders::Orders;
 use crate::own::Own;
@@ -41,7 +42,6 @@ use crate::slots::Slots;
 use crate::status::{self, About};
 
 type Result<T> = std::result::Result<T, LinkError>;
-type Log<'a> = &'a dyn Fn(LogLevel) -> std::result::Result<(), BoxedError>;
 
 const EVENTS: u64 = 0;
 const COMMANDS: u64 = 1;
@@ -149,7 +149,7 @@ impl Link {
         poll: &Poll,
         server: &mut Server,
         signals: &SignalFd,
-        log: Log<'_>,
+        log: &Log<'_>,
     ) -> Result<()> {
         let mut ends = false;
         while !ends {
@@ -184,11 +184,14 @@ impl Link {
         Ok(())
     }
 
-    fn answer(&mut self, request: Request, log: Log<'_>) -> Response {
+    fn answer(&mut self, request: Request, log: &Log<'_>) -> Response {
         match request {
-            Request::Status { addresses } => Response::Status(Box::new(self.status(addresses))),
+            Request::Status { addresses } => {
+                let log_lines_lost = (log.lines_lost)();
+                Response::Status(Box::new(Status { log_lines_lost, ..self.status(addresses) }))
+            }
             Request::Set(set) => self.set(set),
-            Request::Log { level } => match log(level) {
+            Request::Log { level } => match (log.set_level)(level) {
                 Ok(()) => Response::Done,
                 Err(error) => Response::Refused { reason: with_causes(&*error) },
             },

@@ -7,12 +7,18 @@ use std::time::Duration;
 use vsnoop_split::{Side, Why};
 
 use crate::Test;
-use crate::rig::{Ends, FIRST, Rig, bytes, expect, expect_end, finish, send, transfer};
+use crate::rig::{
+    Ends, FIRST, Rig, bytes, expect, expect_end, finish, finish_both, send, transfer,
+};
 use crate::splitter::{Ended, Splitter};
 
 pub const TESTS: &[Test] = &[
     ("the_vm_closes_first", || closes_first(|ends| [&ends.vm, &ends.peer])),
     ("the_peer_closes_first", || closes_first(|ends| [&ends.peer, &ends.vm])),
+    ("a_port_that_is_used_again_is_split_again", || used_again(&Rig::v4())),
+    ("without_timestamps_a_port_that_is_used_again_is_split_again", || {
+        used_again(&Rig::with(&["net.ipv4.tcp_timestamps=0"]));
+    }),
     ("both_close_at_once", both_close_at_once),
     ("a_fin_is_behind_the_last_byte", a_fin_is_behind_the_last_byte),
     ("a_half_closed_vm_receives", || half_close(|ends| [&ends.vm, &ends.peer])),
@@ -42,6 +48,19 @@ fn closes_first(order: fn(&Ends) -> [&TcpStream; 2]) {
     }
     order(&ends).into_iter().for_each(expect_end);
     assert!(matches!(splitter.wait(), Ended::Over));
+}
+
+/// A socket of the first connection is in TIME-WAIT.
+fn used_again(rig: &Rig) {
+    for _ in 0..3 {
+        let ends = rig.connect_from(40_000);
+        rig.first_flight(&ends);
+        let splitter = rig.split(&ends);
+        expect(&ends.peer, &FIRST);
+        transfer(&ends.vm, &ends.peer, &bytes(500_000, 1));
+        finish_both(&ends);
+        assert!(matches!(splitter.wait(), Ended::Over));
+    }
 }
 
 fn both_close_at_once() {

@@ -7,8 +7,8 @@ use vsnoop_split::{Direction, Error, PARTS, Side, Split, Waits};
 
 use crate::Test;
 use crate::rig::{
-    Ends, FIRST, Rig, address, bytes, expect, expect_end, finish, finish_both, send, settings,
-    transfer,
+    Ends, FIRST, Rig, address, bytes, expect, expect_end, finish, finish_both, read_byte, send,
+    settings, transfer,
 };
 use crate::splitter::{Ended, Splitter};
 
@@ -85,7 +85,7 @@ fn sockets_that_are_not_needed_are_silent() {
         });
         made.join().expect("made");
     }
-    rig.wire.state().lose_from_peer = false;
+    rig.wire.state().hold_from_vm = false;
     expect(&ends.peer, &FIRST);
     transfer(&ends.vm, &ends.peer, &bytes(500_000, 1));
     transfer(&ends.peer, &ends.vm, &bytes(500_000, 1));
@@ -123,15 +123,14 @@ fn bytes_out_of_order_are_not_drained() {
     let (ends, splitter) = begin(&rig);
     let split = stop(splitter);
     until(|| is_drained(&split));
-    rig.wire.state().lose_from_vm = true;
+    let mut state = rig.wire.state();
+    state.lose_seq = Some(state.record.vm.sent());
+    drop(state);
     send(&ends.vm, b"lost");
     rig.wire.until(|state| state.record.vm.bytes.ends_with(b"lost"));
-    let mut state = rig.wire.state();
     send(&ends.vm, b"behind");
-    // The first is sent again much later.
-    state.lose_from_vm = false;
-    drop(state);
     until(|| !is_drained(&split));
+    assert_eq!(split.held(Direction::ToPeer).expect("held"), 0, "in order");
 }
 
 fn a_fin_under_way_is_not_drained() {
@@ -185,7 +184,7 @@ fn another_takes_up_at_first() {
         let mut state = wire.state();
         let connection = state.record.connection(vm, peer);
         let split = Split::new(&connection, &settings()).expect("split");
-        (state.is_split, state.lose_from_peer) = (true, false);
+        (state.is_split, state.hold_from_vm) = (true, false);
         split.into_parts()
     });
     let splitter = rig.take_up(made.join().expect("made"));
@@ -220,7 +219,7 @@ fn lost_bytes_are_noticed() {
         Err(Error::Missing { from: Side::Vm, bytes: 2 }) => {}
         other => panic!("{other:?}"),
     }
-    let error = (&ends.peer).read(&mut [0]).expect_err("a reset");
+    let error = read_byte(&ends.peer).expect_err("a reset");
     assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
 }
 
@@ -234,9 +233,9 @@ fn another_has_the_parts() {
     transfer(&ends.vm, &ends.peer, &bytes(500_000, 1));
     let split = stop(splitter);
     let copies = copies(&split);
-    // A reset is one whoever has the descriptors, too.
+    // A reset is one to all that have the descriptors, too.
     split.reset().expect("reset");
-    let error = (&ends.peer).read(&mut [0]).expect_err("a reset");
+    let error = read_byte(&ends.peer).expect_err("a reset");
     assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
     assert!(copies[0].as_fd().try_clone_to_owned().is_ok());
 }

@@ -4,7 +4,9 @@
 mod ends;
 mod joins;
 mod namespace;
+mod options;
 mod record;
+mod report;
 mod rig;
 mod segment;
 mod splitter;
@@ -19,15 +21,17 @@ fn main() {
     let arguments = Arguments::from_args();
     // SAFETY: no arguments, no effect.
     let root = unsafe { libc::geteuid() } == 0;
-    let trials =
-        [ends::TESTS, joins::TESTS, transfers::TESTS].into_iter().flatten().map(|&(name, test)| {
-            let trial = Trial::test(name, move || run(test));
-            if root {
-                trial
-            } else {
-                trial.with_kind("skipped: needs root").with_ignored_flag(true)
-            }
-        });
+    let modules = [
+        ("ends", ends::TESTS),
+        ("joins", joins::TESTS),
+        ("options", options::TESTS),
+        ("transfers", transfers::TESTS),
+    ];
+    let tests = modules.iter().flat_map(|&(module, tests)| tests.iter().map(move |t| (module, t)));
+    let trials = tests.map(|(module, &(name, test))| {
+        let trial = Trial::test(format!("{module}::{name}"), move || run(test));
+        if root { trial } else { trial.with_kind("skipped: needs root").with_ignored_flag(true) }
+    });
     libtest_mimic::run(&arguments, trials.collect()).exit();
 }
 

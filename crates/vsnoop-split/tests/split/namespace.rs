@@ -45,6 +45,8 @@ impl Namespace {
     pub fn of_sockets() -> Self {
         let mut commands = vec![
             "sysctl -qw net.ipv4.conf.all.rp_filter=0".to_owned(),
+            // A socket in TIME-WAIT would refuse the next connection of the same ports.
+            "sysctl -qw net.ipv4.tcp_max_tw_buckets=0".to_owned(),
             // Who answers nothing is given up after a second or two.
             "sysctl -qw net.ipv4.tcp_retries2=3".to_owned(),
             format!("sysctl -qw net.ipv4.conf.{DEVICE}.rp_filter=0"),

@@ -27,6 +27,7 @@ pub struct Half {
 impl Half {
     pub fn see(&mut self, segment: &Segment) {
         if segment.has(SYN) {
+            *self = Self::default();
             self.start = Some(segment.seq.wrapping_add(1));
             self.mss = segment.options.mss.unwrap_or(536);
             self.scale = segment.options.scale;

@@ -5,8 +5,9 @@ use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use socket2::{Domain, Type};
 use vsnoop_split::{Settings, Split};
 
 use crate::namespace::{DEVICE, Namespace};
@@ -61,11 +62,16 @@ impl Rig {
 
     /// The peer connects to the VM.
     pub fn connect(&self) -> Ends {
+        self.connect_from(0)
+    }
+
+    /// The same, from a port of the peer's.
+    pub fn connect_from(&self, port: u16) -> Ends {
         let address = SocketAddr::new(self.wire.vm, 80);
         let listen = move || TcpListener::bind(address).expect("listen");
         let listener = self.vm.spawn(listen).join().expect("listen");
-        let connect = move || TcpStream::connect(address).expect("connect");
-        let peer = self.peer.spawn(connect).join().expect("connect");
+        let from = SocketAddr::new(self.wire.peer, port);
+        let peer = self.peer.spawn(move || connect(from, address)).join().expect("connect");
         let (vm, _) = listener.accept().expect("accept");
         for end in [&vm, &peer] {
             end.set_read_timeout(Some(STUCK)).expect("a timeout");
@@ -75,9 +81,9 @@ impl Rig {
         Ends { vm, peer }
     }
 
-    /// What the VM sends before the split. The peer's ACKs are lost until then.
+    /// What the VM sends before the split. It is on the way until then.
     pub fn first_flight(&self, ends: &Ends) {
-        self.wire.state().lose_from_peer = true;
+        self.wire.state().hold_from_vm = true;
         send(&ends.vm, &FIRST);
         self.wire.until(|state| state.record.vm.bytes.len() == FIRST.len());
     }
@@ -100,7 +106,7 @@ impl Rig {
             let connection = state.record.connection(vm, peer);
             let mut split = Split::new(&connection, &settings()).expect("split");
             state.is_split = true;
-            state.lose_from_peer = false;
+            state.hold_from_vm = false;
             first(&split, &mut state);
             split.acknowledge().expect("acknowledge");
             split
@@ -134,8 +140,9 @@ impl Drop for Rig {
     /// No right edge has gone back, and a socket was never heard of but in a split connection.
     fn drop(&mut self) {
         self.wire.stop();
-        self.thread.take().map(|thread| thread.join().expect("the wire"));
+        let joined = self.thread.take().map(JoinHandle::join);
         if !std::thread::panicking() {
+            assert!(joined.is_some_and(|joined| joined.is_ok()), "the wire");
             let state = self.wire.state();
             assert!(state.edges_back.is_empty(), "right edges: {:#?}", state.edges_back);
             assert_eq!(state.strays, 0, "segments of sockets of no connection");
@@ -149,6 +156,21 @@ pub fn settings() -> Settings<'static> {
 
 pub fn address(of: &TcpStream) -> SocketAddr {
     of.local_addr().expect("an address")
+}
+
+/// Connects as soon as the port's former connection is over.
+fn connect(from: SocketAddr, to: SocketAddr) -> TcpStream {
+    let begun = Instant::now();
+    loop {
+        let socket = socket2::Socket::new(Domain::for_address(from), Type::STREAM, None);
+        let socket = socket.expect("a socket");
+        socket.set_reuse_address(true).expect("a port that is used again");
+        let connected = socket.bind(&from.into()).and_then(|()| socket.connect(&to.into()));
+        match connected {
+            Ok(()) => return socket.into(),
+            Err(error) => assert!(begun.elapsed() < STUCK, "connect: {error}"),
+        }
+    }
 }
 
 /// Bytes that tell their place.

@@ -1,11 +1,12 @@
 //! Moves the bytes of a split connection on a thread.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
-use vsnoop_split::{Broken, Direction, Split, Waits};
+use nix::errno::Errno;
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::eventfd::EventFd;
+use vsnoop_split::{Broken, Direction, Side, Split, Waits};
 
 use crate::namespace::Namespace;
 
@@ -19,12 +20,12 @@ pub enum Ended {
 
 pub struct Splitter {
     thread: JoinHandle<Ended>,
-    stop: Arc<AtomicBool>,
+    stop: Arc<EventFd>,
 }
 
 impl Splitter {
     pub fn run(namespace: &Namespace, begin: impl FnOnce() -> Split + Send + 'static) -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
+        let stop = Arc::new(EventFd::new().expect("an eventfd"));
         let stopped = stop.clone();
         let (begun, wait) = std::sync::mpsc::channel();
         let thread = namespace.spawn(move || {
@@ -42,7 +43,7 @@ impl Splitter {
 
     /// Has it stop where it is.
     pub fn stop(self) -> Ended {
-        self.stop.store(true, Ordering::Relaxed);
+        self.stop.write(1).expect("stop");
         self.wait()
     }
 
@@ -52,24 +53,37 @@ impl Splitter {
     }
 }
 
-fn move_bytes(mut split: Split, stop: &AtomicBool) -> Ended {
-    while !stop.load(Ordering::Relaxed) {
-        let mut is_busy = false;
-        for direction in Direction::BOTH {
-            match split.pump(direction) {
-                Ok(moved) => is_busy |= moved.bytes > 0 || moved.waits == Waits::No,
-                Err(broken) => {
-                    split.reset().expect("reset");
-                    return Ended::Broken(broken);
-                }
-            }
+/// An event that is missed is never made good.
+fn move_bytes(mut split: Split, stop: &EventFd) -> Ended {
+    let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).expect("epoll");
+    let edges =
+        EpollFlags::EPOLLIN | EpollFlags::EPOLLOUT | EpollFlags::EPOLLRDHUP | EpollFlags::EPOLLET;
+    for side in [Side::Vm, Side::Peer] {
+        epoll.add(split.socket(side), EpollEvent::new(edges, 0)).expect("watch a socket");
+    }
+    epoll.add(stop, EpollEvent::new(EpollFlags::EPOLLIN, 1)).expect("watch the end");
+    loop {
+        let mut events = [EpollEvent::empty(); 3];
+        let count = match epoll.wait(&mut events, EpollTimeout::NONE) {
+            Err(Errno::EINTR) => continue,
+            waited => waited.expect("wait"),
+        };
+        if let Err(broken) = pump(&mut split) {
+            split.reset().expect("reset");
+            return Ended::Broken(broken);
         }
         if split.is_over().expect("state") {
             return Ended::Over;
         }
-        if !is_busy {
-            std::thread::sleep(Duration::from_millis(1));
+        if events[..count].iter().any(|event| event.data() == 1) {
+            return Ended::Stopped(split);
         }
     }
-    Ended::Stopped(split)
+}
+
+fn pump(split: &mut Split) -> Result<(), Broken> {
+    for direction in Direction::BOTH {
+        while split.pump(direction)?.waits == Waits::No {}
+    }
+    Ok(())
 }

@@ -3,11 +3,12 @@
 use std::io::Write;
 use std::os::fd::AsRawFd;
 
-use vsnoop_split::{Connection, Direction, Error, Settings, Side, Split};
+use vsnoop_split::{Direction, Side};
 
 use crate::Test;
-use crate::rig::{Ends, FIRST, Rig, address, bytes, expect, finish_both, send, settings, transfer};
-use crate::splitter::Ended;
+use crate::report::Report;
+use crate::rig::{Ends, FIRST, Rig, bytes, expect, finish_both, send, settings, transfer};
+use crate::splitter::{Ended, Splitter};
 
 pub const TESTS: &[Test] = &[
     ("both_directions_are_exact", || both_directions(&Rig::v4())),
@@ -29,12 +30,11 @@ pub const TESTS: &[Test] = &[
     ("without_window_scaling_the_first_flight_is_acknowledged_at_once", || {
         acknowledged_at_once(&Rig::with(&["net.ipv4.tcp_window_scaling=0"]));
     }),
-    ("sockets_have_the_mss_of_the_ends", sockets_have_the_mss_of_the_ends),
     ("a_peer_that_does_not_read_holds_the_vm_back", a_peer_that_does_not_read),
+    ("a_path_that_becomes_narrow_is_exact", a_path_that_becomes_narrow),
+    ("an_unreachable_peer_may_come_back", an_unreachable_peer_may_come_back),
     ("a_limit_bounds_what_is_held", a_limit_bounds_what_is_held),
     ("an_urgent_byte_stays_urgent", an_urgent_byte_stays_urgent),
-    ("an_unknown_congestion_control_is_named", an_unknown_congestion_control_is_named),
-    ("the_congestion_control_is_that_of_the_peer_socket", the_congestion_control_is_set),
 ];
 
 /// A lot in both directions at once, from the first flight on; then both ends close.
@@ -120,12 +120,12 @@ fn the_first_flight_is_acknowledged() {
     acknowledged_at_once(&Rig::v6());
 }
 
-/// No segment of the peer passes, before and after.
+/// Without the peer, which has seen nothing, and without another segment of the VM.
 fn acknowledged_at_once(rig: &Rig) {
     let ends = rig.connect();
+    rig.wire.state().lose_from_vm = true;
     rig.first_flight(&ends);
     let _splitter = rig.split(&ends);
-    // The splitter has acknowledged before it could move anything.
     rig.wire.until(|state| state.vm_acknowledged == Some(state.record.vm.sent()));
     let state = rig.wire.state();
     assert_eq!(state.record.vm.bytes, FIRST, "sent on its own");
@@ -133,19 +133,6 @@ fn acknowledged_at_once(rig: &Rig) {
     let room = u32::from(state.vm_room.expect("a window")) << state.record.peer.scale();
     let most = settings().receive_bytes.min(0xffff << state.record.peer.scale());
     assert!(room > most / 10 * 9, "shown {room} bytes");
-}
-
-/// A restored socket has one of 536 bytes but for care.
-fn sockets_have_the_mss_of_the_ends() {
-    let rig = Rig::v4();
-    let ends = rig.connect();
-    rig.first_flight(&ends);
-    let splitter = rig.split(&ends);
-    let Ended::Stopped(split) = splitter.stop() else { panic!("it goes on") };
-    for (side, end) in [(Side::Vm, &ends.vm), (Side::Peer, &ends.peer)] {
-        let mss = socket2::SockRef::from(end).tcp_mss().expect("a MSS");
-        assert_eq!(split.info(side).expect("a socket").mss, mss);
-    }
 }
 
 fn a_peer_that_does_not_read() {
@@ -161,6 +148,41 @@ fn a_peer_that_does_not_read() {
         expect(&ends.peer, &FIRST);
         expect(&ends.peer, &all);
     });
+    finish_both(&ends);
+    assert!(matches!(splitter.wait(), Ended::Over));
+}
+
+/// The path's MTU falls to 1000 bytes.
+fn a_path_that_becomes_narrow() {
+    let rig = Rig::v4();
+    let ends = rig.connect();
+    rig.first_flight(&ends);
+    let splitter = rig.split_with(&ends, |_, state| {
+        state.report = Some(Report { mtu: 1000, code: 4 });
+    });
+    expect(&ends.peer, &FIRST);
+    exchange(&ends, 1_000_000);
+    assert!(rig.wire.state().reports > 0);
+    finish_both(&ends);
+    assert!(matches!(splitter.wait(), Ended::Over));
+}
+
+/// A router says that it is unreachable, and Linux tries on.
+fn an_unreachable_peer_may_come_back() {
+    let rig = Rig::v4();
+    let ends = rig.connect();
+    rig.first_flight(&ends);
+    let splitter = rig.split(&ends);
+    expect(&ends.peer, &FIRST);
+    rig.wire.state().report = Some(Report { mtu: 99, code: 1 });
+    let all = bytes(100_000, 1);
+    send(&ends.vm, &all);
+    rig.wire.until(|state| state.reports > 0);
+    let Ended::Stopped(mut split) = splitter.stop() else { panic!("it is over") };
+    split.pump(Direction::ToPeer).expect("the peer may come back");
+    rig.wire.state().report = None;
+    let splitter = Splitter::run(&rig.sockets, || split);
+    expect(&ends.peer, &all);
     finish_both(&ends);
     assert!(matches!(splitter.wait(), Ended::Over));
 }
@@ -216,35 +238,4 @@ fn number(of: &impl AsRawFd, request: libc::c_ulong) -> libc::c_int {
     // SAFETY: the descriptor is open, and the requests write an int.
     assert_eq!(unsafe { libc::ioctl(of.as_raw_fd(), request, &raw mut number) }, 0);
     number
-}
-
-/// Makes the sockets of a connection whose segments still pass.
-fn made(settings: Settings<'static>) -> Result<String, Error> {
-    let rig = Rig::v4();
-    let ends = rig.connect();
-    rig.first_flight(&ends);
-    let (vm, peer, wire) = (address(&ends.vm), address(&ends.peer), rig.wire.clone());
-    let made = rig.sockets.spawn(move || {
-        let state = wire.state();
-        let connection: Connection = state.record.connection(vm, peer);
-        let split = Split::new(&connection, &settings)?;
-        let descriptor = split.socket(Side::Peer);
-        let name = socket2::SockRef::from(&descriptor).tcp_congestion().expect("a name");
-        split.join().expect("join");
-        Ok(String::from_utf8_lossy(&name).trim_end_matches('\0').to_owned())
-    });
-    made.join().expect("no panic")
-}
-
-fn an_unknown_congestion_control_is_named() {
-    let error = made(Settings { congestion_control: Some("none_such"), ..settings() });
-    let error = error.expect_err("no such congestion control");
-    assert!(matches!(error, Error::CongestionControl { ref name, .. } if name == "none_such"));
-}
-
-fn the_congestion_control_is_set() {
-    let chosen = made(Settings { congestion_control: Some("reno"), ..settings() });
-    assert_eq!(chosen.expect("split"), "reno");
-    let default = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control");
-    assert_ne!(default.expect("a default").trim(), "reno", "it would be chosen in any case");
 }

@@ -8,9 +8,12 @@ use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use crate::record::{Half, Record, before};
-use crate::segment::{ACK, RST, Segment};
+use crate::report::Report;
+use crate::rig::STUCK;
+use crate::segment::{ACK, RST, SYN, Segment};
 
 /// Where segments go, and what was seen of them.
 #[derive(Default)]
@@ -21,11 +24,21 @@ pub struct State {
     /// Segments of the VM are lost once they were seen, those of the peer before they are.
     pub lose_from_vm: bool,
     pub lose_from_peer: bool,
+    /// Segments of the VM to the peer stay on the way.
+    pub hold_from_vm: bool,
+    held: Vec<Vec<u8>>,
+    /// Segments of the VM that begin with this SEQ are lost.
+    pub lose_seq: Option<u32>,
+    /// Segments of the sockets to the peer that are longer are lost, and reported by an ICMP
+    /// message of this code.
+    pub report: Option<Report>,
     /// Segments to the VM are lost.
     pub lose_to_vm: bool,
     /// One segment with payload is lost out of this many; none if it is 0.
     pub lose_one_of: u32,
     payloads: u32,
+    /// ICMP messages to the sockets.
+    pub reports: usize,
     /// Highest ACK of the sockets that the VM was shown.
     pub vm_acknowledged: Option<u32>,
     /// Raw window of the sockets that the VM was shown last.
@@ -85,8 +98,10 @@ impl Wire {
 
     /// Waits until something holds.
     pub fn until(&self, holds: impl Fn(&State) -> bool) {
+        let begun = Instant::now();
         while !holds(&self.state()) {
-            std::thread::sleep(std::time::Duration::from_millis(1));
+            assert!(begun.elapsed() < STUCK, "it never holds");
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 
@@ -98,6 +113,7 @@ impl Wire {
         ];
         let mut packet = [0; 1 << 16];
         while !self.stop.load(Ordering::Relaxed) {
+            self.state().let_go(&devices.peer);
             let readable = poll(sources.map(|(_, device)| device));
             for (&(from, mut device), _) in sources.iter().zip(readable).filter(|(_, is)| *is) {
                 let Ok(length) = device.read(&mut packet) else { continue };
@@ -119,7 +135,13 @@ impl State {
         match from {
             From::Peer if self.lose_from_peer => return,
             From::Vm => self.record.vm.see(&segment),
-            From::Peer => self.record.peer.see(&segment),
+            From::Peer => {
+                // A new connection.
+                if segment.has(SYN) {
+                    self.join();
+                }
+                self.record.peer.see(&segment);
+            }
             From::Sockets if !self.is_split => {
                 self.strays += 1;
                 return;
@@ -133,15 +155,36 @@ impl State {
             let _ = (&devices.sockets).write(packet);
             return;
         }
+        if from == From::Vm && self.hold_from_vm {
+            self.held.push(packet.to_vec());
+            return;
+        }
+        let reported = self.report.filter(|report| !to_vm && packet.len() > report.mtu.into());
+        if let (From::Sockets, Some(report)) = (from, reported) {
+            self.reports += 1;
+            let _ = (&devices.sockets).write(&report.about(packet));
+            return;
+        }
         if to_vm && self.lose_to_vm {
             return;
         }
-        self.see_shown(from, to_vm, &segment);
+        self.see_shown(to_vm, &segment);
+        if to_vm && from == From::Sockets && !segment.has(RST) {
+            self.vm_acknowledged = Some(segment.ack);
+            self.vm_room = Some(segment.window);
+        }
         let _ = if to_vm { &devices.vm } else { &devices.peer }.write(packet);
     }
 
+    fn let_go(&mut self, mut peer: &File) {
+        if !self.hold_from_vm {
+            self.held.drain(..).for_each(|packet| drop(peer.write(&packet)));
+        }
+    }
+
     fn loses(&mut self, from: From, segment: &Segment) -> bool {
-        if from == From::Vm && self.lose_from_vm {
+        let is_chosen = self.lose_seq == Some(segment.seq) && !segment.payload.is_empty();
+        if from == From::Vm && (self.lose_from_vm || is_chosen) {
             return true;
         }
         if self.lose_one_of == 0 || segment.payload.is_empty() {
@@ -152,8 +195,9 @@ impl State {
     }
 
     /// Neither end may be shown less than before.
-    fn see_shown(&mut self, from: From, to_vm: bool, segment: &Segment) {
-        if !segment.has(ACK) || segment.has(RST) {
+    fn see_shown(&mut self, to_vm: bool, segment: &Segment) {
+        // Linux shows none, whatever it has shown, as long as it has no memory.
+        if !segment.has(ACK) || segment.has(RST) || segment.window == 0 {
             return;
         }
         let place: &Half = if to_vm { &self.record.peer } else { &self.record.vm };
@@ -161,13 +205,9 @@ impl State {
         let slack = 1 << place.scale();
         let shown = if to_vm { &mut self.shown.vm } else { &mut self.shown.peer };
         if let Some(shown) = shown.filter(|shown| before(edge.wrapping_add(slack), *shown)) {
-            self.edges_back.push(format!("to VM: {to_vm}, {shown} before {segment:?}"));
+            self.edges_back.push(format!("to VM: {to_vm}, {edge} behind {shown}"));
         }
         *shown = Some(shown.filter(|shown| before(edge, *shown)).unwrap_or(edge));
-        if to_vm && from == From::Sockets {
-            self.vm_acknowledged = Some(segment.ack);
-            self.vm_room = Some(segment.window);
-        }
     }
 
     /// The ends are their own again.

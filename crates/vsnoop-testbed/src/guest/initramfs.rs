@@ -24,7 +24,7 @@ pub struct Options {
     pub dctcp: bool,
     /// Modules for a root file system on a disk.
     pub disk: bool,
-    /// nginx, for `Command::Web`.
+    /// nginx, for `Command::Web`, and BBR beside the kernel's own congestion control.
     pub web: bool,
     /// A shell and `ip`, for `Command::Start` without a disk, and bonds.
     pub tools: bool,
@@ -68,6 +68,9 @@ pub fn write(
     }
     if options.tools {
         wanted.extend(TOOL_MODULES);
+    }
+    if options.web {
+        wanted.push("tcp_bbr");
     }
     archive.modules(kernel, &wanted)?;
     if options.firewall {

@@ -34,10 +34,12 @@ use crate::error::{EXIT_RUNTIME, usage};
 use crate::output::watch::print;
 use crate::splitter;
 
-/// Limits of time for all default qdiscs together, and for each: a lock of the kernel that is not
-/// free by then may never be.
+/// Limits of time for all default qdiscs together, also for the lock of commands, and for each: a
+/// lock of the kernel that is not free by then may never be.
 const LIMIT: Duration = Duration::from_secs(2);
 const LIMIT_EACH: Duration = Duration::from_millis(50);
+/// Of taking the lock of commands.
+const BETWEEN_TRIES: Duration = Duration::from_millis(10);
 
 #[derive(Default, Serialize)]
 struct OffDocument {
@@ -125,8 +127,8 @@ pub fn run(cli: &Cli) -> Result<u8> {
     if let Err(error) = vsnoop_bpf::Uplink::sweep(&[]) {
         eprintln!("vsnoop: uplinks: {error}");
     }
-    forget_downloads();
     restore(replaced, &mut document);
+    forget_downloads();
 
     if cli.json {
         print(&serde_json::to_string(&document)?)?;
@@ -161,11 +163,21 @@ fn end_downloads() {
     }
 }
 
-/// Removes the devices of downloads, and their network namespace. Best effort: after a command that
-/// has the lock, the next one does.
+/// Removes the devices of downloads, and their network namespace. The helper has the lock for
+/// moments; after a command that has it for longer, the next one does this.
 fn forget_downloads() {
     let forget = || -> Result<()> {
-        let Some(lock) = CommandLock::try_take()? else { return Ok(()) };
+        if split::namespace::open()?.is_none() {
+            return Ok(());
+        }
+        let until = Instant::now() + LIMIT;
+        let lock = loop {
+            match CommandLock::try_take()? {
+                Some(lock) => break lock,
+                None if Instant::now() >= until => return Ok(()),
+                None => thread::sleep(BETWEEN_TRIES),
+            }
+        };
         split::sweep(&lock)?;
         splitter::forget_unused(&lock);
         Ok(())

@@ -41,6 +41,7 @@ pub fn run(cli: &Cli) -> Result<u8> {
         },
         start_background,
         background: what_runs,
+        log_lines_lost: log::lines_lost,
     };
     match vsnoop_service::run(options) {
         Ok(()) => Ok(0),

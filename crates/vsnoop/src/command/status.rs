@@ -22,8 +22,8 @@ use vsnoop_host::units;
 use crate::background::{self, Role};
 use crate::cli::{self, Cli};
 use crate::counters::Resets;
-use crate::helper;
 use crate::identity::PortIdentity;
+use crate::log::{self, note};
 use crate::output::fold::fold;
 use crate::output::table::NOTHING;
 use crate::output::{hint, hold, table, watch};
@@ -115,15 +115,18 @@ struct DamagedStatus {
 }
 
 /// Helper, engine or splitter.
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 struct ProcessOfTheHost {
     running: bool,
     pid: Option<i32>,
+    log_lines_lost: u64,
 }
 
-impl From<Option<i32>> for ProcessOfTheHost {
-    fn from(pid: Option<i32>) -> Self {
-        Self { running: pid.is_some(), pid }
+impl ProcessOfTheHost {
+    fn of(role: Role) -> Self {
+        let pid = background::running_pid(role);
+        let lost = pid.map_or(0, |pid| note::noted(role, pid));
+        Self { running: pid.is_some(), pid, log_lines_lost: lost }
     }
 }
 
@@ -177,13 +180,12 @@ fn read(inventory: Inventory) -> Result<StatusDocument> {
             reason: damaged.reason.to_string(),
         })
         .collect();
-    let helper = helper::running_pid().into();
     Ok(StatusDocument {
         ports,
         damaged,
-        helper,
-        engine: background::running_pid(Role::Engine).into(),
-        splitter: background::running_pid(Role::Splitter).into(),
+        helper: ProcessOfTheHost::of(Role::Helper),
+        engine: ProcessOfTheHost::of(Role::Engine),
+        splitter: ProcessOfTheHost::of(Role::Splitter),
         service: ServiceStatus::of_host(),
     })
 }
@@ -405,10 +407,15 @@ fn text(document: &StatusDocument) -> String {
         parts.extend(troubles);
         let holds: Vec<_> = document.ports.iter().filter_map(|port| port.hold.as_ref()).collect();
         parts.extend(hold::sum_text(&holds));
+        if !document.splitter.running && document.ports.iter().any(|port| port.downloads) {
+            parts.push("no splitter is running: downloads are as without vsnoop".into());
+        }
         if !document.helper.running {
             parts.push("the helper is not running: idle connections do not expire".into());
         }
     }
+    parts.extend(log::loss_text("the helper", document.helper.log_lines_lost));
+    parts.extend(log::loss_text("the engine", document.engine.log_lines_lost));
     parts.extend(document.service.lines());
     for damaged in &document.damaged {
         parts.push(format!(
@@ -469,14 +476,17 @@ mod tests {
         let document = StatusDocument {
             ports: vec![port("active"), port("blocked"), port("paused")],
             damaged: vec![damaged],
-            helper: None.into(),
-            engine: None.into(),
-            splitter: None.into(),
+            helper: ProcessOfTheHost { log_lines_lost: u64::MAX, ..ProcessOfTheHost::default() },
+            engine: ProcessOfTheHost { log_lines_lost: 1, ..ProcessOfTheHost::default() },
+            splitter: ProcessOfTheHost::default(),
             service: ServiceStatus::default(),
         };
         let text = text(&document);
         longest::assert_narrow(&text);
-        for word in ["2147483647", "(no hook)", "forwarded", "noqueue`", "damaged: "] {
+        let lost = "1 line of the log of the engine was lost";
+        for word in
+            ["2147483647", "(no hook)", "no splitter", "forwarded", "noqueue`", "damaged: ", lost]
+        {
             assert!(text.contains(word), "{word:?} is not in:\n{text}");
         }
     }

@@ -34,6 +34,7 @@ use crate::background::{self, Instance, Linger, Role};
 use crate::cli;
 use crate::error::unfit;
 use crate::helper;
+use crate::log::note::LossNote;
 use crate::output::watch::Interrupt;
 use port::EnginePort;
 
@@ -119,6 +120,7 @@ impl Engine {
         let mut discover_at = Instant::now();
         let mut tick_at = Instant::now();
         let mut linger = Linger::default();
+        let mut loss = LossNote::of(Role::Engine);
         let mut events = [EpollEvent::empty(); 64];
         while !interrupt.is_set() {
             let now = Instant::now();
@@ -126,6 +128,7 @@ impl Engine {
                 discover_at = now + DISCOVERY;
                 self.listed = Port::names()?;
                 self.discover();
+                loss.update();
                 helper::restart_if_needed();
                 background::reap_children();
                 if linger.is_over(!self.ports.is_empty(), Instant::now()) {

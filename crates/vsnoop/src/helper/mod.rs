@@ -40,6 +40,7 @@ use vsnoop_upkeep::LOOK_NS;
 use crate::background::{self, Instance, Linger, Role};
 use crate::cli;
 use crate::error::unfit;
+use crate::log::note::LossNote;
 use monitor::Monitor;
 
 /// Interval of looks at the flows.
@@ -63,6 +64,7 @@ pub fn run(arguments: &cli::Helper) -> Result<u8> {
     };
     let mut priority = Priority::take(BUDGET);
     tracing::info!("helper started");
+    let mut loss = LossNote::of(Role::Helper);
     let mut monitor = Monitor::default();
     let mut linger = Linger::default();
     while !interrupt.is_set() {
@@ -72,6 +74,7 @@ pub fn run(arguments: &cli::Helper) -> Result<u8> {
         if let Err(error) = monitor.look() {
             tracing::warn!("{error:#}");
         }
+        loss.update();
         if linger.is_over(monitor.has_ports(), Instant::now()) {
             // Without the lock a command that attaches now starts a helper of its own; one that
             // attached before found the lock taken, so look once more.

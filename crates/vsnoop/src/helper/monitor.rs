@@ -113,10 +113,10 @@ impl Monitor {
 
 impl Monitor {
     fn look_after_downloads(&mut self) {
-        if let Err(error) = split::sweep_if_idle() {
+        let attached = self.watched.values().filter_map(|watched| watched.attached.as_ref());
+        if let Err(error) = split::sweep_if_idle(attached.clone()) {
             tracing::warn!("downloads: {}", with_causes(&error));
         }
-        let attached = self.watched.values().filter_map(|watched| watched.attached.as_ref());
         let mut policies = attached.filter_map(|attached| attached.port.policy().ok());
         self.splitters.look(policies.any(|policy| policy.downloads != 0));
     }

@@ -3,10 +3,12 @@
 //!
 //! A line that is not taken at once is dropped and counted. The first one starts a thread, which
 //! waits until the destination takes lines again, says how many it has missed, and ends. A line
-//! that is logged before says so, too.
+//! that is logged before says so, too. [`lost`] has the number since the process began, for those
+//! who look at its state.
 
 use std::io::{self, ErrorKind, Write};
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -19,6 +21,13 @@ use vsnoop_privileges::refusals::{ALL_NAMESPACES, BPF, DESCRIPTORS, NEVER, PROGR
 
 /// Pause before another try, where the destination has room, but not enough.
 const TRY_AGAIN: Duration = Duration::from_millis(100);
+
+/// Lines that this process has lost.
+static LOST: AtomicU64 = AtomicU64::new(0);
+
+pub fn lost() -> u64 {
+    LOST.load(Ordering::Relaxed)
+}
 
 /// Takes lines, and never waits.
 pub trait Destination: Send + 'static {
@@ -68,6 +77,7 @@ impl<D: Destination> Lines<D> {
             Ok(()) => !state.rest.1.is_empty(),
             Err(error) => {
                 state.dropped += 1;
+                LOST.fetch_add(1, Ordering::Relaxed);
                 // A destination that has gone is tried again with the next line alone.
                 error.kind() == ErrorKind::WouldBlock
             }
@@ -249,9 +259,12 @@ mod tests {
     fn a_reader_that_has_gone_costs_lines_and_no_thread() {
         let (lines, reader) = slow(usize::MAX);
         drop(reader);
+        let before = lost();
         for _ in 0..3 {
             lines.write(Level::INFO, b"a\n");
         }
+        // Other tests lose some, too.
+        assert!(lost() >= before + 3);
         let state = lines.state();
         assert_eq!((state.dropped, state.is_waiting), (3, false));
     }

@@ -4,10 +4,12 @@
 //! A log that takes no lines never stops the process: [`lines`] drops them, counts them, and says
 //! the number when lines are taken again. A process that waits for its log would end no session, no
 //! key and no flow in time, and would not hear SIGTERM. [`stderr`] and [`syslog`] are the two
-//! destinations; [`journal`] has the form of lines for systemd.
+//! destinations; [`journal`] has the form of lines for systemd. `vsnoop status` and `vsnoop link
+//! status` show the number, too: [`note`] has that of helper and engine.
 
 mod journal;
 mod lines;
+pub mod note;
 mod stderr;
 mod syslog;
 
@@ -22,8 +24,10 @@ use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{fmt, registry, reload};
+use vsnoop_host::units;
 
 use self::journal::JournalLines;
+pub use self::lines::lost as lines_lost;
 use self::lines::{Destination, Lines};
 use self::stderr::Stderr;
 use self::syslog::Syslog;
@@ -74,6 +78,15 @@ pub fn print_error(message: &str) {
     } else if let Ok(mut stderr) = Stderr::open() {
         let _ = stderr.write(Level::ERROR, format!("vsnoop: {message}\n").as_bytes());
     }
+}
+
+/// What people are told of the lines that a process has lost.
+pub fn loss_text(of: &str, lines: u64) -> Option<String> {
+    let count = units::plural(lines, "line");
+    let were = if lines == 1 { "was" } else { "were" };
+    (lines > 0).then(|| {
+        format!("{count} of the log of {of} {were} lost: what reads it was stuck, or is not there")
+    })
 }
 
 /// As [`fmt::layer`] writes the time.

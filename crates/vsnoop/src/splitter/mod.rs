@@ -1,9 +1,9 @@
 //! The splitter: moves the bytes of split connections (flow/split.h) between their sockets
 //! (docs/decisions/0048-split-connections.md).
 //!
-//! One process per host, in the network namespace of the sockets. It is started with a port that has
-//! downloads, and kept running by the helper; it exits when no port has downloads. The hooks copy
-//! what late VMs have in flight, and ask (`port.rs`); the numbers of a connection are checked
+//! One process per host, in the network namespace of the sockets. It is started with a port that
+//! has downloads, and kept running by the helper; it exits when no port has downloads. The hooks
+//! copy what late VMs have in flight, and ask (`port.rs`); the numbers of a connection are checked
 //! (`plan.rs`), both sockets made, and their bytes moved until nothing has moved for a while, or
 //! nothing is to be split any more: then the ends talk to each other again (`connection.rs`).
 //!
@@ -100,8 +100,9 @@ pub fn forget_unused(lock: &CommandLock) {
     }
 }
 
-/// Network namespace and index of the tap, id of the attachment.
-pub type PortKey = (u64, u32, u64);
+/// Network namespace and index of the tap, ids of the attachment and of the pins of its downloads,
+/// which may be switched off and on again between two looks.
+pub type PortKey = (u64, u32, u64, u64);
 
 /// A ring, or a connection: number of the port in the upper half, of the connection in the lower;
 /// 0: the port's ring.
@@ -199,11 +200,11 @@ impl Splitter {
         Ok(())
     }
 
-    /// Was the network namespace removed, and made again for another port? The helper starts another
-    /// splitter then.
+    /// Was the network namespace removed, and made again? Without a port with downloads it is
+    /// removed, so none is served from here. The helper starts another splitter then.
     fn is_astray(&self) -> bool {
         let now = namespace::open().ok().flatten();
-        self.ports.is_empty() && now.is_some_and(|now| now.inode != self.namespace)
+        now.is_some_and(|now| now.inode != self.namespace)
     }
 
     /// Serves rings and connections. Returns those that can go on at once.
@@ -253,7 +254,8 @@ impl Splitter {
         let mut ready = Vec::new();
         let mut present = HashSet::new();
         for attached in inventory.ports {
-            let key = (attached.meta.netns, attached.meta.ifindex, attached.port.id());
+            let Some(pins) = vsnoop_bpf::split::id(&attached.port) else { continue };
+            let key = (attached.meta.netns, attached.meta.ifindex, attached.port.id(), pins);
             let is_known = self.numbers.contains_key(&key);
             let has_downloads = attached.port.policy().is_ok_and(|policy| policy.downloads != 0);
             if attached.state == AttachmentState::Gone

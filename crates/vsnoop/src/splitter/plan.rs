@@ -8,6 +8,9 @@ use vsnoop_split::{Connection, End};
 
 use crate::splitter::flights::InFlight;
 
+/// The kernel repeats nothing before this time, its first timeout, unless ACKs report a loss.
+const FIRST_ACK_NS: u64 = 2_500_000_000;
+
 /// Why a connection is not split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
@@ -88,7 +91,9 @@ pub fn plan<'a>(
         vm_tsval: numbers.vm_tsval,
         peer_traffic: numbers.peer_traffic,
         vm_traffic: numbers.vm_traffic,
+        first_ack: numbers.peer_ack,
         first_end: vsnoop_flow::seq::new(candidate.sent()),
+        first_until_ns: now_ns + FIRST_ACK_NS,
         last_ns: now_ns,
         peer_ttl: numbers.peer_ttl,
         vm_ttl: numbers.vm_ttl,

@@ -33,7 +33,7 @@ const LEAST_AHEAD: u32 = 128 << 10;
 const LATE_FOR: Duration = Duration::from_secs(10);
 /// How far a VM may be ahead while its port is paused.
 const PAUSED_AHEAD: u32 = 16 << 10;
-/// Connections that cannot be joined so long after downloads were switched off are reset: before
+/// Connections that are split at this time after downloads were switched off are reset, before
 /// the programs are taken off.
 const RESET_AFTER: Duration = Duration::from_millis(2500);
 const _: () = assert!(RESET_AFTER.as_millis() + 100 < PATIENCE.as_millis());

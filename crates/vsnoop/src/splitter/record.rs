@@ -70,12 +70,13 @@ fn loses(split: &Split, record: &Record) -> io::Result<bool> {
 
 impl Record {
     pub fn to_bytes(self) -> Vec<u8> {
-        let (netns, ifindex, attachment) = self.port;
+        let (netns, ifindex, attachment, downloads) = self.port;
         let mut bytes = Vec::new();
         bytes.extend(VERSION.to_ne_bytes());
         bytes.extend(netns.to_ne_bytes());
         bytes.extend(ifindex.to_ne_bytes());
         bytes.extend(attachment.to_ne_bytes());
+        bytes.extend(downloads.to_ne_bytes());
         for received in [self.vm, self.peer] {
             bytes.extend(received.seq.to_ne_bytes());
             bytes.extend(received.bytes.to_ne_bytes());
@@ -93,6 +94,7 @@ impl Record {
         let port = (
             u64::from_ne_bytes(take(from)?),
             u32::from_ne_bytes(take(from)?),
+            u64::from_ne_bytes(take(from)?),
             u64::from_ne_bytes(take(from)?),
         );
         let (vm, peer) = (received(from)?, received(from)?);
@@ -120,7 +122,7 @@ mod tests {
     #[test]
     fn a_record_is_what_it_was_and_another_version_is_refused() {
         let record = Record {
-            port: (1 << 40, 7, 1 << 50),
+            port: (1 << 40, 7, 1 << 50, 1 << 51),
             key: flow_key { vm_port: 80, vm_mac: [1, 2, 3, 4, 5, 6], ..Default::default() },
             vm: Received { seq: u32::MAX, bytes: 1 << 33 },
             peer: Received { seq: 3, bytes: 4 },

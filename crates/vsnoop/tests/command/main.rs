@@ -47,6 +47,7 @@ mod round_trip;
 mod sandbox;
 mod service;
 mod spent;
+mod split;
 mod surroundings;
 mod top;
 
@@ -95,6 +96,7 @@ fn main() {
         records::trials(),
         reload::trials(),
         service::trials(),
+        split::trials(),
         migration::trials(),
         monitors::trials(),
     ]

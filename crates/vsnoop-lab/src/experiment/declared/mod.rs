@@ -33,6 +33,7 @@ const FILES: &[&str] = &[
     include_str!("../../../experiments/transfer-cdf.toml"),
     include_str!("../../../experiments/transfer-sizes.toml"),
     include_str!("../../../experiments/uploads.toml"),
+    include_str!("../../../experiments/downloads.toml"),
     include_str!("../../../experiments/services.toml"),
     include_str!("../../../experiments/web.toml"),
     include_str!("../../../experiments/mpi.toml"),

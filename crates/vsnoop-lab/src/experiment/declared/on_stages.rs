@@ -64,6 +64,11 @@ pub trait Measure {
         LOAD_PERIOD_MS
     }
 
+    /// Options of `vsnoop attach`, beside those of the configuration.
+    fn attach_options(&self) -> &[&str] {
+        &[]
+    }
+
     /// One measurement; the configuration is set up. Samples need only what was measured: their
     /// configuration, size, cell, turn and time are filled in.
     fn measure(&mut self, ground: &Ground, trial: Trial<Configuration>) -> Result<Vec<Sample>>;
@@ -213,7 +218,8 @@ fn one(
     let machine = trial.round % stage.vm_count();
     let what = || format!("{}, {}", trial.configuration.name(), size_text(trial.size_bytes));
     for accelerated in runner.accelerated(machine) {
-        trial.configuration.set_up(stage, accelerated).with_context(what)?;
+        let options = runner.attach_options();
+        trial.configuration.set_up(stage, accelerated, options).with_context(what)?;
     }
     std::thread::sleep(Duration::from_millis(fastrand::u64(PAUSE_MS)));
     let ground = Ground { lab, stage, cell, machine };

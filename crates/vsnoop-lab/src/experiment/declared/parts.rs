@@ -44,8 +44,8 @@ impl Parts {
     }
 
     /// What options of the command choose. A value of what the parts differ in chooses the parts
-    /// that have it; one that none has is measured as the first part would be, and so are values of
-    /// several such options together.
+    /// that have it; one that none has is measured as the first part would be. Values of several
+    /// such options together are measured as the first part whose machines share the core so.
     pub fn choose(&mut self, options: &Options) -> Result<()> {
         let Options { vms, shares, loads, path_rtts_ms: rtts, .. } = options;
         let controls = &options.congestion_controls;
@@ -57,7 +57,9 @@ impl Parts {
             self.differ(controls, |part| &mut part.congestion_controls),
         ];
         if chosen.iter().filter(|differ| **differ).count() > 1 {
-            self.0.truncate(1);
+            let shares_so = |part: &Plan| shares.iter().all(|one| part.shares.contains(one));
+            let first = self.0.iter().position(shares_so).unwrap_or(0);
+            self.0 = vec![self.0.swap_remove(first)];
         }
         self.pick(vms, |part| &mut part.vms);
         self.pick(shares, |part| &mut part.shares);

@@ -16,7 +16,10 @@ pub fn sentence(results: &Results) -> Option<String> {
         };
         Some(format!("{} {path}: {ratio}", size_text(group.size_bytes)))
     };
-    let all: Vec<_> = results.groups().iter().filter_map(times).collect();
+    let groups = results.groups();
+    // The poster has no downloads.
+    let uploads = groups.iter().filter(|group| group.what.is_none());
+    let all: Vec<_> = uploads.filter_map(times).collect();
     (!all.is_empty()).then(|| {
         format!(
             "until the server has confirmed, not only until all is acknowledged, vsnoop is by medians \
@@ -31,7 +34,9 @@ pub fn sentence(results: &Results) -> Option<String> {
 /// What the VM did during the near upload, which is what bounds it.
 fn near(results: &Results) -> Option<String> {
     let is_near = |group: &&Group| {
-        group.cell.path_rtt_ms == 0.0 && spent::median(results, "off", group, RAN).is_some()
+        group.what.is_none()
+            && group.cell.path_rtt_ms == 0.0
+            && spent::median(results, "off", group, RAN).is_some()
     };
     let groups = results.groups();
     let group = groups.iter().find(is_near)?;

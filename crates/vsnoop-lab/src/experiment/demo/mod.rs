@@ -1,17 +1,18 @@
-//! `demo`: uploads to a web server in a VM with a CPU quota, from a client some milliseconds away,
-//! with and without vsnoop. Uploads of a client beside the host, and small requests, gain nothing.
+//! `demo`: uploads to a web server in a VM with a CPU quota and downloads from it, by a client some
+//! milliseconds away and one beside the host, with and without vsnoop; and small requests.
 //!
-//! It measures as [`uploads`](super::uploads) does; its table fits a terminal.
+//! It measures as `uploads` and `downloads` do ([`nginx`](super::nginx)); its table fits a
+//! terminal.
 
 mod difference;
 mod summary;
 
 use super::declared::Runner;
-use super::uploads;
+use super::nginx;
 
 pub const RUNNER: Runner = Runner {
     name: summary::NAME,
-    run: uploads::run,
+    run: nginx::run,
     tables: summary::table,
     figures: summary::figures,
     goals: None,

@@ -6,13 +6,14 @@ use anyhow::Result;
 use vsnoop_guest::web;
 
 use crate::experiment::declared::Declaration;
-use crate::experiment::request::request_text;
+use crate::experiment::nginx::GET;
+use crate::experiment::nginx::exchange::request_text;
 use crate::results::bars::{self, Bar, Bars};
 use crate::results::drawing::{COLOURS, Drawing};
 use crate::results::statistics::{self, Metric, TOTAL, by_turn, percentile};
 use crate::results::table::{Style, grid, milliseconds};
 use crate::results::wrap::wrapped;
-use crate::results::{Cell, Figure, Group, Results};
+use crate::results::{Cell, Figure, Group, Results, size_text};
 
 pub const NAME: &str = "demo";
 
@@ -62,13 +63,25 @@ fn row(results: &Results, group: &Group) -> Vec<String> {
     let sooner = statistics::ratio_of_medians(&off, &vsnoop);
     let sooner = sooner.map_or("-".into(), |ratio| ratio.text());
     vec![
-        request_text(group.size_bytes),
+        request(group),
         path_text(group),
         confirmed(OFF),
         confirmed(VSNOOP),
         sooner,
         format!("{}/{}", acked(OFF), acked(VSNOOP)),
     ]
+}
+
+/// `PUT 1 MB`, `GET 1 MB`.
+fn request(group: &Group) -> String {
+    match is_download(group) {
+        true => format!("GET {}", size_text(group.size_bytes)),
+        false => request_text(group.size_bytes),
+    }
+}
+
+fn is_download(group: &Group) -> bool {
+    group.what.is_some_and(|what| &*what == GET)
 }
 
 fn path_text(group: &Group) -> String {
@@ -91,7 +104,7 @@ pub fn plot(results: &Results, dir: &Path) -> Result<Vec<String>> {
     let bar = |group: &Group, number: usize| {
         let values = statistics::values(results, NAMES[number], group, &TOTAL);
         Some(Bar {
-            name: format!("{}, {}", request_text(group.size_bytes), path_text(group)),
+            name: format!("{}, {}", request(group), path_text(group)),
             value: percentile(&values, 50.0)?,
             group: number,
         })
@@ -140,6 +153,10 @@ fn figures_of(results: &Results, group: &Group) -> Vec<Figure> {
         ];
         return figures.into_iter().flatten().collect();
     }
+    if is_download(group) {
+        let name = format!("get_p50_off_over_vsnoop_{near}{size}");
+        return times(name, sooner(&TOTAL), "higher").into_iter().collect();
+    }
     let put = times(format!("put_p50_off_over_vsnoop_{near}{size}"), sooner(&TOTAL), "higher");
     let acked =
         times(format!("acked_p50_off_over_vsnoop_{near}{size}"), sooner(&REQUEST), "higher");
@@ -160,8 +177,8 @@ mod tests {
     use super::*;
     use crate::experiment::definition::Options;
     use crate::experiment::goals;
-    use crate::results::Sample;
     use crate::results::testing::{results, sample};
+    use crate::results::{Label, Sample};
 
     fn upload(configuration: &str, confirmed_ms: f64) -> Sample {
         let mut sample = sample(configuration, confirmed_ms / 2.0);
@@ -187,13 +204,17 @@ mod tests {
     }
 
     /// Names that documents and others who measure quote.
-    const FIGURES: [&str; 6] = [
+    const FIGURES: [&str; 10] = [
         "put_p50_off_over_vsnoop_100000",
         "put_p50_off_over_vsnoop_1000000",
         "put_p50_off_over_vsnoop_4000000",
         "put_p50_off_over_vsnoop_near_1000000",
         "get_p99_vsnoop_over_off",
         "acked_p50_off_over_vsnoop_100000",
+        "get_p50_off_over_vsnoop_100000",
+        "get_p50_off_over_vsnoop_1000000",
+        "get_p50_off_over_vsnoop_4000000",
+        "get_p50_off_over_vsnoop_near_1000000",
     ];
 
     #[test]
@@ -203,11 +224,15 @@ mod tests {
         let mut samples = Vec::new();
         for (cell, part) in plan.machines().iter().flat_map(|machines| &machines.cells) {
             for size in &part.sizes {
-                samples.extend([(OFF, 900.0), (VSNOOP, 300.0)].map(|(name, ms)| Sample {
-                    size_bytes: size.bytes,
-                    cell: *cell,
-                    ..upload(name, ms)
-                }));
+                let small = size.bytes == web::PAGE_BYTES;
+                for what in [None, Label::from(GET).ok().filter(|_| !small)] {
+                    samples.extend([(OFF, 900.0), (VSNOOP, 300.0)].map(|(name, ms)| Sample {
+                        size_bytes: size.bytes,
+                        cell: *cell,
+                        what,
+                        ..upload(name, ms)
+                    }));
+                }
             }
         }
         let mut results = results(samples);

@@ -4,26 +4,20 @@ use std::path::Path;
 
 use anyhow::Result;
 use vsnoop_guest::web;
-use vsnoop_testbed::vm::Share;
 
-use crate::experiment::request::request_text;
+use crate::experiment::nginx::compared::{self, Comparison, OFF, OTHERS, PROXY, VSNOOP, place};
+use crate::experiment::nginx::exchange::request_text;
+use crate::experiment::nginx::maps::{self, Label, distinct};
 use crate::experiment::spent::{self, QUEUED, RAN, THROTTLED};
 use crate::results::drawing::Drawing;
 use crate::results::map::{Field, Map};
-use crate::results::statistics::{Ratio, TOTAL, ascending, by_turn, percentile};
-use crate::results::statistics::{ratio_of_medians, values};
+use crate::results::statistics::{Ratio, TOTAL, ascending, percentile, values};
 use crate::results::table::{Style, grid, milliseconds, or_dash};
-use crate::results::{Cell, Figure, Group, Results, size_name};
-
-const OFF: &str = "off";
-const VSNOOP: &str = "vsnoop";
-/// What vsnoop is compared with, in this order.
-const OTHERS: [&str; 3] = [OFF, "proxy", "priority"];
+use crate::results::{Figure, Group, Results, size_name};
 
 /// How many times sooner vsnoop is than another configuration.
 fn sooner(results: &Results, other: &str, group: &Group) -> Option<Ratio> {
-    let of = |name: &str| by_turn(results, name, group, &TOTAL);
-    ratio_of_medians(&of(other), &of(VSNOOP))
+    compared::sooner(results, other, group, &TOTAL)
 }
 
 pub fn tables(results: &Results, style: Style) -> String {
@@ -66,22 +60,13 @@ pub fn tables(results: &Results, style: Style) -> String {
 
 /// Whether vsnoop is sooner or later than what else there is.
 fn beside_others(results: &Results) -> Option<String> {
-    let of = |other: &&str| {
-        let groups = results.groups();
-        let ratios = groups.iter().filter_map(|group| sooner(results, other, group));
-        let all: Vec<_> = ratios.filter(Ratio::has_interval).collect();
-        let count = |is_it: fn(&Ratio) -> bool| all.iter().filter(|ratio| is_it(ratio)).count();
-        (!all.is_empty()).then(|| {
-            format!(
-                "of {} requests vsnoop is sooner than {other} in {} beyond the noise, later in {}",
-                all.len(),
-                count(|ratio| ratio.low > 1.0),
-                count(|ratio| ratio.high < 1.0)
-            )
-        })
-    };
+    let of = |other: &&str| beside(results, other).text(other);
     let parts: Vec<_> = OTHERS.iter().filter(|name| **name != OFF).filter_map(of).collect();
     (!parts.is_empty()).then(|| format!("Beside the others: {}.", parts.join("; ")))
+}
+
+fn beside(results: &Results, other: &str) -> Comparison {
+    Comparison::of(results, other, results.groups().iter(), &TOTAL)
 }
 
 /// Where the gain is, and what the VM does where there is none.
@@ -125,7 +110,7 @@ fn shares(results: &Results, configuration: &str, group: &Group) -> Option<[f64;
 fn row(results: &Results, group: &Group) -> Vec<String> {
     let at = |values: &[f64]| or_dash(milliseconds)(percentile(values, 50.0));
     let confirmed = |name: &str| at(&values(results, name, group, &TOTAL));
-    let (path, share, control) = place(&group.cell);
+    let [path, share, control] = place(&group.cell);
     let mut row = vec![request_text(group.size_bytes), path, share, control];
     row.extend([OFF, VSNOOP].map(confirmed));
     row.extend(
@@ -136,17 +121,6 @@ fn row(results: &Results, group: &Group) -> Vec<String> {
         shares.map_or("-".into(), |parts| parts.map(|one| format!("{one:.0}")).join("/"))
     }));
     row
-}
-
-/// Path, share and congestion control of a cell.
-fn place(cell: &Cell) -> (String, String, String) {
-    let share = match cell.share {
-        Some(Share::Quota { percent }) => format!("{percent} %"),
-        Some(share) => share.to_string(),
-        None => String::new(),
-    };
-    let control = cell.congestion_control.map_or("", |control| control.name());
-    (cell.path_rtt_ms.to_string(), share, control.to_owned())
 }
 
 /// Names end with the size in bytes and the cell.
@@ -166,6 +140,8 @@ pub fn figures(results: &Results) -> Vec<Figure> {
             });
         }
     }
+    let later = beside(results, PROXY).later_figure("uploads_cells_later_than_proxy");
+    figures.extend(later);
     figures
 }
 
@@ -181,85 +157,31 @@ pub fn plots(results: &Results, dir: &Path) -> Result<Vec<String>> {
 /// A map for each size, congestion control and load.
 fn maps(results: &Results) -> Vec<Map> {
     let groups = results.groups();
-    let kind = |group: &Group| {
-        (group.size_bytes, group.cell.congestion_control, group.cell.load, group.cell.vms)
-    };
-    let mut kinds = distinct(groups.iter().map(kind));
-    kinds.sort_by_key(|(size, ..)| *size);
     let with_load = distinct(groups.iter().map(|group| group.cell.load)).len() > 1;
     let with_vms = distinct(groups.iter().map(|group| group.cell.vms)).len() > 1;
-    kinds
-        .into_iter()
-        .map(|wanted| {
-            let groups: Vec<_> = groups.iter().filter(|group| kind(group) == wanted).collect();
-            let (size, control, load, vms) = wanted;
-            let control = control.map_or("", |control| control.name());
-            let mut name = format!("map-{}-{control}", size_name(size));
-            let mut title =
-                format!("{}, {control}: how many times sooner vsnoop is", request_text(size));
-            if with_load {
-                name += &format!("-load{}", (load * 100.0).round());
-                title += &format!(", load {load}");
-            }
-            if with_vms {
-                name += &format!("-{vms}vms");
-                title += &format!(", VMs: {vms}");
-            }
-            map(results, &groups, name, title)
-        })
-        .collect()
-}
-
-/// The first of each, in their order.
-fn distinct<T: PartialEq>(all: impl Iterator<Item = T>) -> Vec<T> {
-    let mut found = Vec::new();
-    for one in all {
-        if !found.contains(&one) {
-            found.push(one);
+    let label = |group: &Group| {
+        let (size, load, vms) = (group.size_bytes, group.cell.load, group.cell.vms);
+        let control = group.cell.congestion_control.map_or("", |control| control.name());
+        let mut name = format!("map-{}-{control}", size_name(size));
+        let mut title =
+            format!("{}, {control}: how many times sooner vsnoop is", request_text(size));
+        if with_load {
+            name += &format!("-load{}", (load * 100.0).round());
+            title += &format!(", load {load}");
         }
-    }
-    found
-}
-
-fn map(results: &Results, groups: &[&Group], name: String, title: String) -> Map {
-    let mut rtts: Vec<f64> = groups.iter().map(|group| group.cell.path_rtt_ms).collect();
-    rtts.sort_by(f64::total_cmp);
-    rtts.dedup();
-    let mut shares: Vec<Share> = groups.iter().filter_map(|group| group.cell.share).collect();
-    shares.sort_by_key(|share| match share {
-        Share::Quota { percent } => *percent,
-        _ => u32::MAX,
-    });
-    shares.dedup();
-    let field = |share: Share, rtt: f64| {
-        let is_it =
-            |group: &&&Group| group.cell.share == Some(share) && group.cell.path_rtt_ms == rtt;
-        let ratio = sooner(results, OFF, groups.iter().find(is_it)?)?;
-        Some(Field {
-            value: ratio.value,
-            text: ratio.text().replace(" (", "\n("),
-            is_noise: ratio.is_noise(),
-        })
+        if with_vms {
+            name += &format!("-{vms}vms");
+            title += &format!(", VMs: {vms}");
+        }
+        Label { name, title }
     };
-    let text = |share: &Share| match share {
-        Share::Quota { percent } => format!("{percent} % of a core"),
-        share => share.to_string(),
-    };
-    Map {
-        name,
-        title,
-        x_label: "round trip of the path",
-        columns: rtts.iter().map(|rtt| format!("{rtt} ms")).collect(),
-        rows: shares.iter().map(text).collect(),
-        fields: shares
-            .iter()
-            .map(|&share| rtts.iter().map(|&rtt| field(share, rtt)).collect())
-            .collect(),
-    }
+    maps::maps(&groups, label, |group| sooner(results, OFF, group))
 }
 
 #[cfg(test)]
 mod tests {
+    use vsnoop_testbed::vm::Share;
+
     use super::*;
     use crate::results::Sample;
     use crate::results::incast::CongestionControl;
@@ -306,7 +228,7 @@ mod tests {
             for _ in 0..6 {
                 samples.push(upload(OFF, rtt, 20, 100.0));
                 samples.push(upload(VSNOOP, rtt, 20, vsnoop_ms));
-                samples.push(upload("proxy", rtt, 20, 100.0));
+                samples.push(upload(PROXY, rtt, 20, 100.0));
             }
         }
         samples.iter_mut().for_each(|sample| sample.values = spent.clone().into());

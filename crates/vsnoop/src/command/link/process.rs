@@ -58,14 +58,15 @@ fn become_link(cli: &Cli, arguments: &cli::LinkUp) -> Result<()> {
             tracing::warn!("{error:#}");
         }
     };
-    let log = |level: LogLevel| -> std::result::Result<(), vsnoop_linkd::BoxedError> {
+    let set_level = |level: LogLevel| -> std::result::Result<(), vsnoop_linkd::BoxedError> {
         // Other crates log at most at info: their details are rarely useful, and many.
         let others = level.min(LogLevel::Info);
         log_by(&format!("{others},vsnoop={level},vsnoop_link={level},vsnoop_linkd={level}"))?;
         tracing::info!("the log begins at level {level}");
         Ok(())
     };
-    vsnoop_linkd::run(config, ready, log).with_context(|| format!("link {name}"))?;
+    let log = vsnoop_linkd::Log { set_level: &set_level, lines_lost: log::lines_lost };
+    vsnoop_linkd::run(config, ready, &log).with_context(|| format!("link {name}"))?;
     tracing::info!("link {name} ends");
     Ok(())
 }

@@ -8,9 +8,11 @@ use vsnoop_linkd::config::{Compress, Transport, WhenDown};
 use vsnoop_linkd::control::{
     Carried, DivertState, DivertStatus, EnteredStatus, EntryStatus, Learned, LinkCpu,
     LinkPortStatus, MembershipStatus, PeerState, PeerStatus, RefusedEntry, RuleStatus, Status,
+    UdpGso,
 };
 
 use super::document::LinkStatusDocument;
+use crate::log;
 use crate::output::fold::fold;
 use crate::output::table;
 
@@ -53,9 +55,11 @@ fn link(status: &Status, now: u64, details: bool) -> String {
         parts.push(cpu(&status.cpu));
     }
     parts.extend(dropped(&status.dropped));
+    parts.extend(log::loss_text("the link", status.log_lines_lost));
     parts.extend(status.peers.iter().filter_map(unencrypted));
     let ports = !status.ports.is_empty();
     parts.extend(status.peers.iter().filter_map(|peer| trouble(peer, ports, now)));
+    parts.extend(status.peers.iter().filter_map(|peer| one_by_one(peer, now)));
     parts.extend(members_trouble(&status.membership));
     parts.extend(status.ports.iter().filter_map(port_trouble));
     parts.extend(status.diverts.iter().filter_map(divert_trouble));
@@ -343,6 +347,25 @@ fn unencrypted(peer: &PeerStatus) -> Option<String> {
     (!peer.encrypted).then(|| format!("peer {name}: NOT ENCRYPTED, as its transport was chosen"))
 }
 
+/// Datagrams to a peer leave one by one, which costs CPU time, and not by the configuration.
+fn one_by_one(peer: &PeerStatus, now: u64) -> Option<String> {
+    let name = &peer.name;
+    match peer.udp_gso? {
+        UdpGso::On | UdpGso::Off => None,
+        UdpGso::Trial => Some(format!(
+            "peer {name}: the path loses many datagrams: for a trial they leave one by one, without \
+             UDP GSO"
+        )),
+        UdpGso::Failed => {
+            let left = peer.udp_gso_again.map_or("some time".into(), |again| since(again, now));
+            Some(format!(
+                "peer {name}: datagrams that leave together (UDP GSO) fail on the way, single ones do \
+                 not: they leave one by one for {left} more; gso = false is for good"
+            ))
+        }
+    }
+}
+
 /// Why a peer is not up. Diverted traffic has a line of its own.
 fn trouble(peer: &PeerStatus, ports: bool, now: u64) -> Option<String> {
     let (name, period) = (&peer.name, since(now, peer.since));
@@ -563,6 +586,25 @@ mod tests {
     }
 
     #[test]
+    fn what_only_the_log_would_say_is_shown() {
+        let mut status = status();
+        let is_said = |status: &Status, words| shown(status).contains(words);
+        let (one_by_one, lost) = ("one by one", "of the log of the link were lost");
+        assert!(!is_said(&status, one_by_one) && !is_said(&status, lost));
+        status.log_lines_lost = 3;
+        assert!(is_said(&status, "3 lines of the log of the link were lost"), "{}", shown(&status));
+        let peer = &mut status.peers[0];
+        (peer.udp_gso, peer.udp_gso_again) = (Some(UdpGso::Failed), Some(1000 + 540));
+        assert!(is_said(&status, "one by one for 9 min more"), "{}", shown(&status));
+        status.peers[0].udp_gso = Some(UdpGso::Trial);
+        assert!(is_said(&status, "for a trial they leave one by one"), "{}", shown(&status));
+        for quiet in [None, Some(UdpGso::On), Some(UdpGso::Off)] {
+            status.peers[0].udp_gso = quiet;
+            assert!(!is_said(&status, one_by_one), "{quiet:?}: {}", shown(&status));
+        }
+    }
+
+    #[test]
     fn a_link_is_shown_in_narrow_tables() {
         let name = || longest::NAME.to_owned();
         let frames = FrameCounts { frames: u64::MAX, bytes: u64::MAX };
@@ -571,6 +613,7 @@ mod tests {
         status.network = name();
         status.listen = longest::address().to_string();
         (status.pid, status.mtu_bytes, status.learned) = (u32::MAX, u16::MAX, u64::MAX);
+        status.log_lines_lost = u64::MAX;
         let port = &mut status.ports[0];
         (port.name, port.bridge) = (longest::INTERFACE.into(), Some(longest::INTERFACE.into()));
         (port.received, port.sent) = (frames, frames);
@@ -578,6 +621,7 @@ mod tests {
         (peer.name, peer.address) = (name(), Some(longest::address().to_string()));
         (peer.transport, peer.state) = (Some(Transport::UdpPlain), PeerState::Dialling);
         (peer.lost_out, peer.lost_in, peer.rejected) = (u64::MAX, u64::MAX, u64::MAX);
+        (peer.udp_gso, peer.udp_gso_again) = (Some(UdpGso::Failed), Some(u64::MAX));
         peer.sent = Carried::new(u64::MAX, u64::MAX, 1, u64::MAX);
         (peer.received, peer.reason) = (peer.sent, Some("connection refused".into()));
         peer.cpu = Cpu { compress_ns: u64::MAX, decompress_ns: 1, seal_ns: 1, open_ns: 1 };
