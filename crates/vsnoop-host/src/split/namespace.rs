@@ -33,7 +33,7 @@ pub const NAME: &str = "vsnoop-split";
 
 /// New devices get the settings of `default`; the kernel takes the larger of `all` and a device's
 /// own for `rp_filter`. Writing `ip_forward` resets others, so it is first.
-const IPV4: [(&str, &str); 9] = [
+const IPV4: [(&str, &str); 10] = [
     ("ipv4/ip_forward", "0"),
     ("ipv4/conf/all/rp_filter", "0"),
     ("ipv4/conf/default/rp_filter", "0"),
@@ -47,6 +47,8 @@ const IPV4: [(&str, &str); 9] = [
     ("ipv4/tcp_no_metrics_save", "1"),
     // Where a path swallows long segments without a word.
     ("ipv4/tcp_mtu_probing", "1"),
+    // One in TIME-WAIT would be in the way of the next connection with its ports.
+    ("ipv4/tcp_max_tw_buckets", "0"),
 ];
 
 /// Devices have no address (1 of `addr_gen_mode`), look for no duplicates and hear no router.

@@ -1,6 +1,6 @@
 //! How a connection ends: each end learns what the other did.
 
-use std::io::{ErrorKind, Read};
+use std::io::ErrorKind;
 use std::net::TcpStream;
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use vsnoop_split::{Side, Why};
 
 use crate::Test;
 use crate::rig::{
-    Ends, FIRST, Rig, bytes, expect, expect_end, finish, finish_both, send, transfer,
+    Ends, FIRST, Rig, bytes, expect, expect_end, finish, finish_both, read_byte, send, transfer,
 };
 use crate::splitter::{Ended, Splitter};
 
@@ -133,7 +133,7 @@ fn expect_reset(mut other: &TcpStream, has_fin: bool) {
         let error = error.inspect(|_| std::thread::yield_now()).find_map(Result::err);
         assert!(kinds.contains(&error.expect("an error").kind()));
     } else {
-        let error = other.read(&mut [0]).expect_err("a reset");
+        let error = read_byte(other).expect_err("a reset");
         assert_eq!(error.kind(), ErrorKind::ConnectionReset);
     }
 }

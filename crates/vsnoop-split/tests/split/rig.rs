@@ -1,24 +1,21 @@
 //! A VM, a peer, and the host between both.
 
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use socket2::{Domain, Type};
 use vsnoop_split::{Settings, Split};
 
 use crate::namespace::{DEVICE, Namespace};
 use crate::splitter::{Ended, Splitter};
-use crate::wire::{Devices, State, Wire};
+use crate::wire::{Devices, STUCK, State, Wire};
 
 /// Ten segments.
 pub static FIRST: [u8; 14_000] = [7; 14_000];
-
-/// A test that is stuck fails.
-pub const STUCK: Duration = Duration::from_secs(60);
 
 pub struct Rig {
     vm: Namespace,
@@ -186,8 +183,18 @@ pub fn expect(mut from: &TcpStream, wanted: &[u8]) {
     assert_eq!(differs, None, "other bytes arrived");
 }
 
-pub fn expect_end(mut from: &TcpStream) {
-    assert_eq!(from.read(&mut [0]).expect("receive"), 0, "more bytes than were sent");
+pub fn expect_end(from: &TcpStream) {
+    assert_eq!(read_byte(from).expect("receive"), 0, "more bytes than were sent");
+}
+
+/// Reads a byte, signals or not.
+pub fn read_byte(mut from: &TcpStream) -> io::Result<usize> {
+    loop {
+        match from.read(&mut [0]) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            read => return read,
+        }
+    }
 }
 
 pub fn send(mut to: &TcpStream, bytes: &[u8]) {

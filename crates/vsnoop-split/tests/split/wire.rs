@@ -12,8 +12,10 @@ use std::time::{Duration, Instant};
 
 use crate::record::{Half, Record, before};
 use crate::report::Report;
-use crate::rig::STUCK;
 use crate::segment::{ACK, RST, SYN, Segment};
+
+/// A test that is stuck fails.
+pub const STUCK: Duration = Duration::from_secs(60);
 
 /// Where segments go, and what was seen of them.
 #[derive(Default)]
@@ -196,14 +198,17 @@ impl State {
 
     /// Neither end may be shown less than before.
     fn see_shown(&mut self, to_vm: bool, segment: &Segment) {
-        // Linux shows none, whatever it has shown, as long as it has no memory.
-        if !segment.has(ACK) || segment.has(RST) || segment.window == 0 {
+        if !segment.has(ACK) || segment.has(RST) {
             return;
         }
         let place: &Half = if to_vm { &self.record.peer } else { &self.record.vm };
         let edge = place.edge_of(segment);
         let slack = 1 << place.scale();
         let shown = if to_vm { &mut self.shown.vm } else { &mut self.shown.peer };
+        if segment.window == 0 {
+            // Linux takes back what it has shown if it has no memory (ICSK_ACK_NOMEM).
+            *shown = None;
+        }
         if let Some(shown) = shown.filter(|shown| before(edge.wrapping_add(slack), *shown)) {
             self.edges_back.push(format!("to VM: {to_vm}, {edge} behind {shown}"));
         }

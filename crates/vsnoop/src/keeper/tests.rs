@@ -198,7 +198,7 @@ fn what_another_program_sends_is_not_kept() {
     drop(near);
     let mut store = Store::new(8);
     // It cannot be told what there is.
-    let mut receive = || super::message::receive(far.as_fd()).expect("received");
+    let receive = || super::message::receive(far.as_fd()).expect("received");
     for _ in 0..5 {
         assert!(matches!(receive(), super::message::Incoming::Nothing));
     }
