@@ -1,9 +1,10 @@
-//! The engine and the helper are killed, stopped, upgraded and taken away while the host holds
+//! The background processes are killed, stopped, upgraded and taken away while the host holds
 //! data: streams end byte-exact, or both ends get an error.
 //!
 //! A host has one engine and one helper for all its ports. These tests kill them, so they have a
 //! host of their own ([`host`]), and run one after the other.
 
+mod downloads;
 mod gone;
 mod host;
 mod killed;
@@ -26,6 +27,7 @@ fn main() -> ExitCode {
     arguments.test_threads = Some(1);
     let trials: Vec<_> = [
         killed::trials(),
+        downloads::trials(),
         stopped::trials(),
         upgrade::trials(),
         gone::trials(),

@@ -1,4 +1,4 @@
-//! Finds, waits for and kills the two background processes.
+//! Finds, waits for and kills the background processes.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -19,6 +19,8 @@ const PATIENCE: Duration = Duration::from_secs(120);
 pub enum Process {
     Helper,
     Engine,
+    Splitter,
+    Keeper,
 }
 
 impl Process {
@@ -27,6 +29,8 @@ impl Process {
         match self {
             Self::Helper => "helper",
             Self::Engine => "engine",
+            Self::Splitter => "splitter",
+            Self::Keeper => "keeper",
         }
     }
 

@@ -4,9 +4,9 @@
 //! the VM's SND.NXT. Both are exact, as RFC 5961 demands, unless the record is behind the connection:
 //! while it was split, the hooks did not see its segments.
 //!
-//! A probe is an ACK of nothing, one byte below what its receiver has acknowledged. An end that still
-//! has the connection answers with an ACK (RFC 9293, section 3.10.7.4), and the hooks answer that
-//! with a RST that is exact.
+//! A probe is one byte that its receiver has acknowledged (RFC 1122, section 4.2.3.6). An end that
+//! still has the connection answers with an ACK (RFC 9293, section 3.10.7.4), and the hooks answer
+//! that with a RST that is exact. Without a byte Linux may ignore it, as an ACK that came late.
 
 use vsnoop_flow::types::{self, flow, flow_key};
 use vsnoop_packet::builder::{Addresses, Ethernet, Route, TcpFrame};
@@ -75,7 +75,7 @@ pub fn frame(key: &flow_key, flow: &flow, segment: EndSegment) -> Vec<u8> {
     let stamp = (!segment.is_reset()).then(|| timestamps(flow, segment)).flatten();
     let options = stamp.as_ref().map_or(&[][..], |stamp| stamp);
     TcpFrame { sequence, acknowledgment, flags, options, ..TcpFrame::new(route, from.1, to.1) }
-        .build(&[])
+        .build(if segment.is_reset() { &[] } else { &[0] })
 }
 
 /// The option without which an end may ignore a segment (RFC 7323, section 3.2); a RST needs none.
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_is_an_old_ack_with_the_options_of_the_connection() {
+    fn a_probe_is_an_old_byte_with_the_options_of_the_connection() {
         let stamped = flow { flags: types::FLOW_F_TIMESTAMPS as u16, ..record() };
         for v4 in [true, false] {
             for (segment, sequence, acknowledged) in
@@ -182,7 +182,7 @@ mod tests {
                 let bytes = frame(&key(v4), &stamped, segment);
                 let (vm, sender) = (0xbbbb_0002_u32.to_be_bytes(), 0xaaaa_0001_u32.to_be_bytes());
                 let pair = if segment.is_for_sender() { [vm, sender] } else { [sender, vm] };
-                assert_eq!(bytes[bytes.len() - 8..], pair.concat());
+                assert_eq!(bytes[bytes.len() - 9..bytes.len() - 1], pair.concat());
             }
         }
     }

@@ -165,8 +165,12 @@ fn a_splitter_sees_that_the_keeper_is_gone_and_that_numbers_are_new() {
     keep(&mut keeper, 1, b"", &pipes());
     assert!(keeper.has(1));
     drop(far);
-    assert!(keeper.look().is_empty());
-    assert!(!keeper.is_ready() && !keeper.has(1));
+    // A child of another test may have the descriptor for a moment.
+    while keeper.is_ready() {
+        assert!(keeper.look().is_empty());
+        thread::yield_now();
+    }
+    assert!(!keeper.has(1));
     let ids: Vec<u64> = (0..1000).map(|_| keeper.next_id()).collect();
     assert!(ids.is_sorted_by(|one, next| one < next));
 }

@@ -388,9 +388,3 @@ impl SplitterPort {
 fn full_key((key, flow): (flow_key, split_flow)) -> flow_key {
     flow_key { vm_mac: flow.vm_mac, ..key }
 }
-
-impl Drop for SplitterPort {
-    fn drop(&mut self) {
-        self.maps.turn_on(false);
-    }
-}
