@@ -526,8 +526,8 @@ int split_from_socket(struct __sk_buff *skb)
 	if (dress(skb, &a, f, to_vm))
 		return HOOK_DROP;
 	__sync_fetch_and_add(to_vm ? &f->to_vm_bytes : &f->to_peer_bytes, a.s.len);
-	/* The VM had sent it: a retransmission, whose ACK would be timed from the first time on (Karn's
-	 * algorithm, RFC 6298, section 3). */
+	/* The VM had sent it: a retransmission, whose ACK would be timed from the first time on
+	 * (Karn's algorithm, RFC 6298, section 3). */
 	if (!to_vm && a.s.len && seq_lt(a.s.seq, f->first_end))
 		f->first_tsecr = 0;
 	count(&port->from_sockets);

@@ -122,8 +122,8 @@ pub fn send<C: Connections>(
     send_to_sender(connections, key, flow, way)
 }
 
-/// Has both ends of a connection that was reset say whether they still have it: the RST may not have
-/// been the one that they expect. The hooks answer them.
+/// Has both ends of a connection that was reset say whether they still have it: the RST may not
+/// have been the one that they expect. The hooks answer them.
 pub fn probe<C: Connections>(
     connections: &mut C,
     key: &flow_key,

@@ -1,8 +1,8 @@
 //! The RSTs with which user space ends a connection, and probes.
 //!
 //! The RST to the VM has SEQ = its RCV.NXT, as if from the sender; the RST to the sender has SEQ =
-//! the VM's SND.NXT. Both are exact, as RFC 5961 demands, unless the record is behind the connection:
-//! while it was split, the hooks did not see its segments.
+//! the VM's SND.NXT. Both are exact, as RFC 5961 demands, unless the record is behind the
+//! connection: while it was split, the hooks did not see its segments.
 //!
 //! A probe is one byte that its receiver has acknowledged (RFC 1122, section 4.2.3.6). An end that
 //! still has the connection answers with an ACK (RFC 9293, section 3.10.7.4), and the hooks answer
@@ -32,14 +32,14 @@ impl EndSegment {
     }
 }
 
-/// A segment for the sender with another Ethernet address than the VM's. Switches learn from it where
-/// that address is: the VM may be at another host by now, and must not be looked for here.
+/// A segment for the sender with another Ethernet address than the VM's. Switches learn from it
+/// where that address is: the VM may be at another host by now, and must not be looked for here.
 pub fn frame_of_host(key: &flow_key, flow: &flow, mac: [u8; 6], segment: EndSegment) -> Vec<u8> {
     frame(&flow_key { vm_mac: mac, ..*key }, flow, segment)
 }
 
-/// A segment for the VM with another Ethernet address than the sender's; see [`frame_of_host`]. Also
-/// one for the sender, as a bridge passes it up the stack of its host, whose address is `mac`.
+/// A segment for the VM with another Ethernet address than the sender's; see [`frame_of_host`].
+/// Also one for the sender, as a bridge passes it up the stack of its host, whose address is `mac`.
 pub fn frame_by_way_of(key: &flow_key, flow: &flow, mac: [u8; 6], segment: EndSegment) -> Vec<u8> {
     frame(key, &vsnoop_flow::types::flow { next_hop: mac, ..*flow }, segment)
 }

@@ -1,5 +1,5 @@
-//! The background processes, helper, engine, splitter and keeper: a host has one of each. A lock file has
-//! the id of the running process. This module starts them, takes them out of their starter's
+//! The background processes, helper, engine, splitter and keeper: a host has one of each. A lock
+//! file has the id of the running process. This module starts them, takes them out of their starter's
 //! session, and has them give up the privileges that they do not use.
 
 use std::fs::{self, File};

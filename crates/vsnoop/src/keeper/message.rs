@@ -156,7 +156,7 @@ fn descriptors(message: &libc::msghdr) -> Vec<OwnedFd> {
             // SAFETY: no access, only the length of a header.
             let header = unsafe { libc::CMSG_LEN(0) } as usize;
             let count = control.cmsg_len.saturating_sub(header) / size_of::<RawFd>();
-            // SAFETY: behind the header are so many descriptors, which are this process's own now.
+            // SAFETY: behind the header are `count` descriptors, which are this process's own now.
             found.extend((0..count).map(|at| unsafe {
                 let data = libc::CMSG_DATA(control).cast::<RawFd>().add(at);
                 OwnedFd::from_raw_fd(data.read_unaligned())

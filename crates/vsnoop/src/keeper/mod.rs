@@ -1,5 +1,6 @@
 //! The keeper: has a duplicate of each descriptor of split connections, and does nothing else, so
-//! that a splitter that ends, or is killed, loses nothing (docs/decisions/0048-split-connections.md).
+//! that a splitter that ends, or is killed, loses nothing
+//! (docs/decisions/0048-split-connections.md).
 //!
 //! One process per host, beside the splitter. It starts with it, is kept running by the helper, and
 //! ends when no splitter has come for a while. It never reads or writes what it keeps, and has no
@@ -45,7 +46,7 @@ pub use message::Kept;
 use store::{Store, wait_for};
 
 /// How long it waits for a splitter: with nothing to keep, and with connections. Then the kernel
-/// resets their ends, which have waited so long.
+/// resets their ends, which have waited for that time.
 const LINGER: Duration = Duration::from_secs(3);
 const ABANDONED: Duration = Duration::from_secs(30);
 

@@ -107,7 +107,7 @@ fn what_is_over_is_closed() {
         assert!(!keeper.has(1) && keeper.has(2));
     });
     assert_eq!(store.count(), 1);
-    // Its end is seen: nobody has the end that writes.
+    // Its end is seen: no process has the end that writes.
     assert_eq!(read_all(&reader), b"x");
 }
 

@@ -9,8 +9,7 @@ use vsnoop_bpf::types::{flow_key, rejoined, seq};
 use vsnoop_split::{Broken, Direction, Side, Split, State, Waits};
 
 use crate::keeper::Keeper;
-use crate::splitter::PortKey;
-use crate::splitter::record::{Left, Record};
+use crate::splitter::record::{Left, PortKey, Received, Record};
 
 /// A connection on which nothing moves is joined after this time.
 const IDLE: Duration = Duration::from_secs(2);
@@ -41,13 +40,6 @@ pub struct Connected {
     moved: Instant,
     adapted: Instant,
     over: Option<Instant>,
-}
-
-/// The numbers of what a socket receives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Received {
-    pub seq: u32,
-    pub bytes: u64,
 }
 
 /// What is to be done after some bytes were moved.

@@ -46,7 +46,7 @@ use crate::keeper::{self, Keeper};
 use crate::output::watch::Interrupt;
 use connection::Progress;
 use port::SplitterPort;
-use record::Left;
+use record::{Left, PortKey};
 
 /// Interval of looks at idle connections.
 const TICK: Duration = Duration::from_millis(100);
@@ -99,10 +99,6 @@ pub fn forget_unused(lock: &CommandLock) {
         tracing::debug!("the network namespace of downloads stays: {}", with_causes(&error));
     }
 }
-
-/// Network namespace and index of the tap, ids of the attachment and of the pins of its downloads,
-/// which may be switched off and on again between two looks.
-pub type PortKey = (u64, u32, u64, u64);
 
 /// A ring, or a connection: number of the port in the upper half, of the connection in the lower;
 /// 0: the port's ring.
@@ -242,7 +238,8 @@ impl Splitter {
         pause
     }
 
-    /// Opens new ports with downloads, and drops those that are gone. Returns what can go on at once.
+    /// Opens new ports with downloads, and drops those that are gone. Returns what can go on at
+    /// once.
     fn discover(&mut self) -> Vec<Token> {
         let inventory = match ports::inventory() {
             Ok(inventory) => inventory,

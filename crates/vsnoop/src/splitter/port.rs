@@ -14,11 +14,10 @@ use vsnoop_host::system::clock::monotonic_ns;
 use vsnoop_split::{Settings, Side, Split};
 
 use crate::keeper::Keeper;
-use crate::splitter::PortKey;
 use crate::splitter::connection::{Connected, Numbers, Progress};
 use crate::splitter::flights::Flights;
 use crate::splitter::plan::{Refusal, plan};
-use crate::splitter::record::Left;
+use crate::splitter::record::{Left, PortKey};
 
 /// Most bytes that a VM may be ahead of its peer on one connection.
 const MOST_AHEAD: u32 = 4 << 20;

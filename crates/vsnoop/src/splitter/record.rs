@@ -9,8 +9,17 @@ use vsnoop_bpf::types::flow_key;
 use vsnoop_split::{PARTS, Side, Split};
 
 use crate::keeper::Kept;
-use crate::splitter::PortKey;
-use crate::splitter::connection::Received;
+
+/// Network namespace and index of the tap, ids of the attachment and of the pins of its downloads,
+/// which may be switched off and on again between two looks.
+pub type PortKey = (u64, u32, u64, u64);
+
+/// The numbers of what a socket receives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Received {
+    pub seq: u32,
+    pub bytes: u64,
+}
 
 /// Raised with the layout of a record.
 const VERSION: u32 = 1;
@@ -50,15 +59,15 @@ impl Left {
     pub fn drop_silently(self) -> bool {
         let Ok(split) = Split::from_parts(self.parts) else { return true };
         let is_lost = loses(&split, &self.record).unwrap_or(true);
-        // Best effort: its segments reach nobody.
+        // Best effort: its segments reach no end.
         let _ = split.join();
         is_lost
     }
 }
 
 /// Would bytes be lost with this connection, which the hooks do not know? Not if they have never
-/// known it. Else both ends were about to be joined: one socket is closed, or both are empty, unless
-/// a segment has come just before that.
+/// known it. Else both ends were about to be joined: one socket is closed, or both are empty,
+/// unless a segment has come just before that.
 fn loses(split: &Split, record: &Record) -> io::Result<bool> {
     let (vm, peer) = (split.info(Side::Vm)?, split.info(Side::Peer)?);
     let is_untouched = [(vm, record.vm), (peer, record.peer)]
