@@ -1,6 +1,6 @@
 //! The background processes, helper, engine, splitter and keeper: a host has one of each. A lock
-//! file has the id of the running process. This module starts them, takes them out of their starter's
-//! session, and has them give up the privileges that they do not use.
+//! file has the id of the running process. This module starts them, takes them out of their
+//! starter's session, and has them give up the privileges that they do not use.
 
 use std::fs::{self, File};
 use std::io::{Seek, Write};

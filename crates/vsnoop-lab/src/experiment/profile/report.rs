@@ -449,7 +449,12 @@ mod tests {
         let dir = workspace::root().unwrap().join("bpf");
         let mut functions = Vec::new();
         for entry in std::fs::read_dir(dir).unwrap() {
-            let text = std::fs::read_to_string(entry.unwrap().path()).unwrap();
+            let path = entry.unwrap().path();
+            // Its programs are on ports with downloads only, which the experiment has not.
+            if path.ends_with("split.bpf.c") {
+                continue;
+            }
+            let text = std::fs::read_to_string(path).unwrap();
             let begin =
                 |line: &&str| line.contains("__noinline ") || line.starts_with("static long ");
             let names = text.lines().filter(begin).filter_map(|line| {
