@@ -8,22 +8,10 @@
 #define VSNOOP_BPF_REWRITE_H
 
 #include "reply.h"
+#include "tcp_header.h"
 
 #define TCP_OFFSET_SEQ 4
 #define TCP_OFFSET_ACK 8
-#define TCP_OFFSET_CHECK 16
-
-/* Replaces `len` bytes (a multiple of 4) at offset `at` of the TCP header, and updates the
- * checksum. */
-static __always_inline int replace_in_tcp(struct __sk_buff *skb, const struct packet *p, __u32 at,
-					  void *from, void *to, __u32 len)
-{
-	__s64 diff = bpf_csum_diff(from, len, to, len, 0);
-
-	if (diff < 0 || bpf_skb_store_bytes(skb, p->l4 + at, to, len, 0))
-		return -1;
-	return bpf_l4_csum_replace(skb, p->l4 + TCP_OFFSET_CHECK, 0, diff, 0);
-}
 
 /* Replaces SACK blocks whose left edge is not above `ack` by NOPs. */
 static __always_inline int drop_stale_sack(struct __sk_buff *skb, const struct packet *p,

@@ -20,8 +20,7 @@
 #include "checksum.h"
 #include "marks.h"
 #include "split.h"
-
-#define TCP_OFFSET_CHECK 16
+#include "tcp_header.h"
 
 char _license[] SEC("license") = "Dual BSD/GPL";
 
@@ -106,14 +105,10 @@ static __always_inline int replace_tcp_word(struct __sk_buff *skb, const struct 
 					    __u32 value)
 {
 	__be32 old, new = bpf_htonl(value);
-	__s64 diff;
 
 	if (bpf_skb_load_bytes(skb, p->l4 + at, &old, sizeof(old)))
 		return -1;
-	diff = bpf_csum_diff(&old, sizeof(old), &new, sizeof(new), 0);
-	if (diff < 0 || bpf_skb_store_bytes(skb, p->l4 + at, &new, sizeof(new), 0))
-		return -1;
-	return bpf_l4_csum_replace(skb, p->l4 + TCP_OFFSET_CHECK, 0, diff, 0);
+	return replace_in_tcp(skb, p, at, &old, &new, sizeof(new));
 }
 
 /* TSecr of a segment of the peer, for the socket. */
@@ -269,7 +264,7 @@ static __always_inline __u16 mss_of(struct __sk_buff *skb, const struct packet *
 	if (p->tcp_len < sizeof(struct tcphdr) + sizeof(option) ||
 	    bpf_skb_load_bytes(skb, p->l4 + sizeof(struct tcphdr), option, sizeof(option)) ||
 	    option[0] != bpf_htons(0x0204))
-		return SPLIT_DEFAULT_MSS;
+		return FLOW_DEFAULT_MSS;
 	return bpf_ntohs(option[1]);
 }
 
@@ -300,6 +295,18 @@ static __noinline int note_syn(struct __sk_buff *skb, struct split_port *port,
 	return HOOK_NEXT;
 }
 
+/* Fills in all but the bytes. */
+static __always_inline void fill_record(struct split_record *r, const struct flow_key *key,
+					enum split_kind kind, struct seq seq, __u32 len, __u64 ns)
+{
+	__builtin_memcpy(&r->key, key, sizeof(r->key));
+	r->kind = kind;
+	r->seq = seq;
+	r->len = len;
+	r->zero = 0;
+	r->ns = ns;
+}
+
 struct copy {
 	struct __sk_buff *skb;
 	const struct flow_key *key;
@@ -327,12 +334,7 @@ static long copy_part(__u32 i, struct copy *w)
 		count(&w->port->no_room);
 		return 1;
 	}
-	__builtin_memcpy(&r->key, w->key, sizeof(r->key));
-	r->kind = SPLIT_COPY;
-	r->seq = seq_of(w->seq);
-	r->len = n;
-	r->zero = 0;
-	r->ns = w->ns;
+	fill_record(r, w->key, SPLIT_COPY, seq_of(w->seq), n, w->ns);
 	if (bpf_skb_load_bytes(w->skb, w->from, r->bytes, n)) {
 		bpf_ringbuf_discard(r, BPF_RB_NO_WAKEUP);
 		return 1;
@@ -361,22 +363,13 @@ static __always_inline void copy_segment(struct __sk_buff *skb, struct split_por
 /* Asks the splitter. */
 static __always_inline void want(struct split_port *port, const struct flow_key *key, __u64 now)
 {
-	struct {
-		struct flow_key key;
-		__u32 kind;
-		struct seq seq;
-		__u32 len;
-		__u32 zero;
-		__u64 ns;
-	} *r = bpf_ringbuf_reserve(&split_ring, sizeof(*r), 0);
+	/* Without bytes. */
+	struct split_record *r =
+		bpf_ringbuf_reserve(&split_ring, __builtin_offsetof(struct split_record, bytes), 0);
 
 	if (!r)
 		return;
-	__builtin_memcpy(&r->key, key, sizeof(r->key));
-	r->kind = SPLIT_WANTS;
-	r->seq = seq_of(0);
-	r->len = r->zero = 0;
-	r->ns = now;
+	fill_record(r, key, SPLIT_WANTS, seq_of(0), 0, now);
 	bpf_ringbuf_submit(r, BPF_RB_FORCE_WAKEUP);
 	count(&port->wanted);
 }
@@ -525,7 +518,6 @@ int split_from_socket(struct __sk_buff *skb)
 	}
 	if (dress(skb, &a, f, to_vm))
 		return HOOK_DROP;
-	__sync_fetch_and_add(to_vm ? &f->to_vm_bytes : &f->to_peer_bytes, a.s.len);
 	/* The VM had sent it: a retransmission, whose ACK would be timed from the first time on
 	 * (Karn's algorithm, RFC 6298, section 3). */
 	if (!to_vm && a.s.len && seq_lt(a.s.seq, f->first_end))

@@ -22,8 +22,6 @@
 #define SPLIT_LATE_FOR_NS 10000000000ull
 /* The splitter is asked this often about a candidate in an epoch. */
 #define SPLIT_ASKS 16
-/* MSS where a SYN has no such option (RFC 9293, section 3.7.1). */
-#define SPLIT_DEFAULT_MSS 536
 
 static __always_inline bool split_is_late(const struct split_port *port, __u64 now)
 {

@@ -77,8 +77,6 @@ struct split_flow {
 	__u32 zero2;
 	__u64 first_until_ns;
 	__u64 last_ns; /* its last segment of either end */
-	__u64 to_peer_bytes; /* payload that left for the peer, retransmissions included */
-	__u64 to_vm_bytes;
 	__u8 peer_ttl;
 	__u8 vm_ttl;
 	__u8 next_hop[6];
