@@ -15,6 +15,7 @@ use vsnoop_testbed::topology::{Family, Side, Topology};
 use crate::attached::Attached;
 use crate::background::Process::{self, Keeper, Splitter};
 use crate::case::Case;
+use crate::killed::join_streams;
 use crate::trial;
 
 pub fn trials() -> Vec<Trial> {
@@ -60,12 +61,7 @@ fn again_and_again(family: Family, who: Process, signal: Signal, kills: u64) -> 
         let killed =
             kill_again_and_again(who, signal, kills, || running.iter().any(|it| it.is_finished()));
         over.store(true, Ordering::Relaxed);
-        for stream in running {
-            match stream.join() {
-                Ok(count) => ensure!(count? > 0, "no stream came to its end"),
-                Err(panic) => std::panic::resume_unwind(panic),
-            }
-        }
+        join_streams(running)?;
         killed
     })?;
     topology.guest().set_freeze(Freeze::Never);

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::ScopedJoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -80,18 +81,26 @@ fn again_and_again(family: Family, offloads: Offloads, to_vm: Faults) -> Result<
         });
         let killed = kill_again_and_again(&attached, || running.iter().any(|it| it.is_finished()));
         over.store(true, Ordering::Relaxed);
-        for stream in running {
-            match stream.join() {
-                Ok(count) => ensure!(count? > 0, "no stream came to its end"),
-                Err(panic) => std::panic::resume_unwind(panic),
-            }
-        }
+        join_streams(running)?;
         killed
     })?;
     topology.guest().set_freeze(Freeze::Never);
     attached.until_memory_is_free()?;
     attached.ensure_no_reset()?;
     attached.detach()
+}
+
+/// Of the streams that ran beside the kills, each has one at least that came to its end.
+pub fn join_streams<'a>(
+    running: impl IntoIterator<Item = ScopedJoinHandle<'a, Result<u64>>>,
+) -> Result<()> {
+    for stream in running {
+        match stream.join() {
+            Ok(count) => ensure!(count? > 0, "no stream came to its end"),
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    }
+    Ok(())
 }
 
 fn kill_again_and_again(attached: &Attached<'_>, over: impl Fn() -> bool) -> Result<()> {

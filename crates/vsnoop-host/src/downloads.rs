@@ -8,7 +8,7 @@ use crate::split::{self, TapId, Unavailable};
 use crate::system::netdev::{self, Device};
 use crate::system::netns::Netns;
 
-/// What has come of it.
+/// Result of switching downloads on or off.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Downloads {
     /// They were as they are wanted.

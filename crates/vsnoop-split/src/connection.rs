@@ -1,4 +1,4 @@
-//! What has to be known of a connection to split it.
+//! The description of a connection that is to be split.
 
 use std::net::SocketAddr;
 use std::ops::Not;
@@ -24,7 +24,8 @@ pub struct End<'a> {
     pub ack: u32,
     /// Bytes behind `ack` that it has ever allowed to be sent: its receive window.
     pub window_bytes: u32,
-    /// What it has sent and the other end has not acknowledged: from the other's `ack` on.
+    /// Bytes that this end has sent and the other end has not acknowledged, from the other end's
+    /// `ack` on.
     pub in_flight: &'a [u8],
     /// Value of its MSS option.
     pub mss: u16,

@@ -26,11 +26,15 @@ pub(crate) const LINKS: [(&str, Program); 3] = [
 ];
 
 /// Pins of the maps.
+const PORT: &str = "port";
+const CANDIDATES: &str = "candidates";
+const FLOWS: &str = "flows";
+const RING: &str = "ring";
 const MAPS: [(&str, Map); 4] = [
-    ("port", Map::SplitPort),
-    ("candidates", Map::SplitCandidates),
-    ("flows", Map::SplitFlows),
-    ("ring", Map::SplitRing),
+    (PORT, Map::SplitPort),
+    (CANDIDATES, Map::SplitCandidates),
+    (FLOWS, Map::SplitFlows),
+    (RING, Map::SplitRing),
 ];
 
 /// Pin of the program that changes the state of a connection.

@@ -16,7 +16,7 @@ use crate::mapping::Mapping;
 use crate::port::Port;
 use crate::record::Record as _;
 use crate::split::attach::directory_of;
-use crate::split::{CHANGE, Candidate};
+use crate::split::{CANDIDATES, CHANGE, Candidate, FLOWS, PORT, RING};
 
 /// A record of the ring.
 #[derive(Debug)]
@@ -51,14 +51,14 @@ pub struct SplitPort {
 impl SplitPort {
     pub fn open(port: &Port) -> Result<Self> {
         let directory = directory_of(port);
-        let shared = open_map::<split_port>(&directory.join("port"))?;
-        let ring = open_any_map(&directory.join("ring"))?;
+        let shared = open_map::<split_port>(&directory.join(PORT))?;
+        let ring = open_any_map(&directory.join(RING))?;
         let change = directory.join(CHANGE);
         let records = Rc::new(RefCell::new(Vec::new()));
         Ok(Self {
             shared: Mapping::new(&shared, &directory)?,
-            candidates: open_any_map(&directory.join("candidates"))?,
-            flows: open_any_map(&directory.join("flows"))?,
+            candidates: open_any_map(&directory.join(CANDIDATES))?,
+            flows: open_any_map(&directory.join(FLOWS))?,
             change: ProgramHandle::from_pinned_path(&change)
                 .map_err(|source| unopened(&change, source))?,
             ring: listen(&ring, records.clone())

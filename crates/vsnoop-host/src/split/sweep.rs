@@ -11,7 +11,7 @@ use crate::lock::CommandLock;
 use crate::ports::{self, Attached, Inventory};
 use crate::system::netns::Netns;
 
-/// What has to be done.
+/// Pairs and ports whose downloads are not complete, and are taken off.
 #[derive(Default)]
 struct Found {
     /// Pairs of no port with downloads.

@@ -206,7 +206,7 @@ impl State {
         let slack = 1 << place.scale();
         let shown = if to_vm { &mut self.shown.vm } else { &mut self.shown.peer };
         if segment.window == 0 {
-            // Linux takes back what it has shown if it has no memory (ICSK_ACK_NOMEM).
+            // Linux shows a smaller window than before if it has no memory (ICSK_ACK_NOMEM).
             *shown = None;
         }
         if let Some(shown) = shown.filter(|shown| before(edge.wrapping_add(slack), *shown)) {

@@ -18,7 +18,7 @@ pub struct Keeper {
     socket: Option<OwnedFd>,
     /// How many it can keep; `None` until it has handed over all that it has.
     room: Option<usize>,
-    /// Numbers of what it has.
+    /// Numbers of the connections that the keeper has.
     has: HashSet<u64>,
     latest: u64,
 }

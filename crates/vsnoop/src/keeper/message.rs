@@ -96,7 +96,7 @@ pub fn receive(socket: BorrowedFd) -> Result<Incoming, Errno> {
     let (count, descriptors) = match receive_bytes(socket, &mut bytes) {
         Ok(received) => received,
         Err(Errno::EAGAIN | Errno::EINTR) => return Ok(Incoming::Nothing),
-        // It has not read all. What it has sent can still be read.
+        // The other side has closed with messages unread. What it has sent can still be read.
         Err(Errno::ECONNRESET) => return receive(socket),
         Err(errno) => return Err(errno),
     };

@@ -10,7 +10,7 @@
 //! | killed | then |
 //! |---|---|
 //! | the splitter | the sockets wait; the next splitter takes them up |
-//! | the keeper | the splitter gives the next keeper what it has |
+//! | the keeper | the splitter sends the next keeper the descriptors of all its connections |
 //! | both | the kernel resets both ends; the next splitter finds what is left of them |
 
 mod client;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use vsnoop_bpf::split::SplitPort;
-use vsnoop_bpf::types::{flow_key, rejoined, seq};
+use vsnoop_bpf::types::{SPLIT_LATE_NS, flow_key, rejoined, seq};
 use vsnoop_split::{Broken, Direction, Side, Split, State, Waits};
 
 use crate::keeper::Keeper;
@@ -17,7 +17,7 @@ const IDLE: Duration = Duration::from_secs(2);
 /// answered.
 const AFTER: Duration = Duration::from_secs(1);
 /// A VM that takes longer to acknowledge is late.
-const LATE: Duration = Duration::from_millis(2);
+const LATE: Duration = Duration::from_nanos(SPLIT_LATE_NS as u64);
 
 /// How long a VM waits for its next turns: what the path carries in this time, it may be ahead.
 const TURNS: Duration = Duration::from_millis(200);
@@ -42,7 +42,7 @@ pub struct Connected {
     over: Option<Instant>,
 }
 
-/// What is to be done after some bytes were moved.
+/// Whether a connection waits after some bytes were moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
     /// Nothing until a socket says so.
@@ -132,13 +132,15 @@ impl Connected {
         }
     }
 
+    /// Was it not adapted for a while?
+    pub fn may_adapt(&self, now: Instant) -> bool {
+        now.duration_since(self.adapted) >= ADAPT
+    }
+
     /// Lets the VM be ahead by what the path carries until its next turns: as the last ACKs tell,
     /// but at least `least` and at most `most`.
     pub fn adapt(&mut self, least: u32, most: u32, now: Instant) {
         let Some(split) = &self.split else { return };
-        if now.duration_since(self.adapted) < ADAPT {
-            return;
-        }
         self.adapted = now;
         let Ok(info) = split.info(Side::Peer) else { return };
         let carried = u128::from(info.delivery_rate) * TURNS.as_millis() / 1000;
@@ -189,7 +191,7 @@ impl Connected {
     pub fn join(&mut self, maps: &SplitPort) -> Result<Option<rejoined>> {
         let Some(split) = &self.split else { return Ok(None) };
         let Some(ends) = self.at_rest(split)? else { return Ok(None) };
-        let numbers = self.numbers(split)?;
+        let numbers = Numbers { sent: ends.snd_nxt.v, peer_nxt: ends.vm_seq.v };
         let Some(flow) = maps.end(&self.key, numbers.sent, numbers.peer_nxt)? else {
             return Ok(None);
         };

@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use vsnoop_bpf::Port;
 use vsnoop_bpf::split::{Record, SplitPort};
-use vsnoop_bpf::types::{HOLD_CHUNK, flow_key, policy, reset_reason, split_flow};
+use vsnoop_bpf::types::{
+    HOLD_CHUNK, SPLIT_LATE_FOR_NS, flow_key, policy, reset_reason, split_flow,
+};
 use vsnoop_host::error::with_causes;
 use vsnoop_host::split::PATIENCE;
 use vsnoop_host::system::clock::monotonic_ns;
@@ -28,8 +30,6 @@ const FIRST_AHEAD: u32 = 1 << 20;
 const FIRST_OF_ALL: u32 = 8 << 20;
 /// With less than this for a connection it is left to its VM.
 const LEAST_AHEAD: u32 = 128 << 10;
-/// A VM counts as late for this time after its connections have shown it.
-const LATE_FOR: Duration = Duration::from_secs(10);
 /// How far a VM may be ahead while its port is paused.
 const PAUSED_AHEAD: u32 = 16 << 10;
 /// Connections that are split at this time after downloads were switched off are reset, before
@@ -126,9 +126,7 @@ impl SplitterPort {
                 Record::Copied(copied) => self.flights.add(&copied),
                 Record::Wanted(key) => match self.begin(&key, keeper) {
                     Ok(Ok(number)) => begun.push(number),
-                    Ok(Err(refusal)) => {
-                        self.refuse(&key, refusal);
-                    }
+                    Ok(Err(refusal)) => self.refuse(&key, refusal),
                     Err(error) => {
                         tracing::warn!("port {}: no split: {error:#}", self.name);
                         self.refuse(&key, Refusal::Never);
@@ -141,14 +139,10 @@ impl SplitterPort {
 
     /// Moves bytes of a connection.
     pub fn serve(&mut self, number: u32) -> Progress {
-        let (first, room) = (self.first_ahead(), self.room());
         let Some(connected) = self.connections.get_mut(&number) else { return Progress::Waits };
         match connected.pump() {
             Ok(progress) => {
-                let most = connected.ahead.saturating_add(room).min(MOST_AHEAD);
-                if self.paused.is_none() {
-                    connected.adapt(first.min(most), most, Instant::now());
-                }
+                self.adapt(number, Instant::now());
                 progress
             }
             Err(broken) => {
@@ -156,6 +150,19 @@ impl SplitterPort {
                 self.reset(number);
                 Progress::Waits
             }
+        }
+    }
+
+    /// Adapts how far the VM of a connection may be ahead. All connections are looked at for that.
+    fn adapt(&mut self, number: u32, now: Instant) {
+        let may_adapt = |one: &Connected| self.paused.is_none() && one.may_adapt(now);
+        if !self.connections.get(&number).is_some_and(may_adapt) {
+            return;
+        }
+        let (first, room) = (self.first_ahead(), self.room());
+        if let Some(connected) = self.connections.get_mut(&number) {
+            let most = connected.ahead.saturating_add(room).min(MOST_AHEAD);
+            connected.adapt(first.min(most), most, now);
         }
     }
 
@@ -179,7 +186,7 @@ impl SplitterPort {
             }
         }
         if self.connections.values().any(|connected| connected.vm_is_late(now)) {
-            self.maps.extend_late(self.now_ns.saturating_add(LATE_FOR.as_nanos() as u64));
+            self.maps.extend_late(self.now_ns.saturating_add(SPLIT_LATE_FOR_NS));
         }
     }
 

@@ -5,7 +5,9 @@ use std::path::Path;
 use anyhow::Result;
 use vsnoop_testbed::vm::Share;
 
-use crate::experiment::nginx::compared::{Comparison, OFF, OTHERS, PROXY, VSNOOP, place, sooner};
+use crate::experiment::nginx::compared::{
+    COLUMNS, Comparison, OFF, OTHERS, PROXY, VSNOOP, place, sooner,
+};
 use crate::experiment::nginx::maps::{Label, maps};
 use crate::experiment::nginx::{GET, GET_OPEN};
 use crate::results::drawing::Drawing;
@@ -56,18 +58,7 @@ fn groups(results: &Results, kind: &str) -> Vec<Group> {
 }
 
 fn table(style: Style, rows: Vec<Vec<String>>) -> String {
-    let header = [
-        "size",
-        "path\nms",
-        "share",
-        "control",
-        "off\nms p50",
-        "vsnoop\nms p50",
-        "off/\nvsnoop",
-        "proxy/\nvsnoop",
-        "priority/\nvsnoop",
-    ];
-    grid(style, &header, 4, rows)
+    grid(style, &[&["size"], &COLUMNS[..]].concat(), 4, rows)
 }
 
 fn row(results: &Results, group: &Group) -> Vec<String> {

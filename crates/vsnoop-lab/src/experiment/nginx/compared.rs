@@ -8,6 +8,19 @@ use crate::results::{Cell, Figure, Group, Results};
 pub const OFF: &str = "off";
 pub const VSNOOP: &str = "vsnoop";
 pub const PROXY: &str = "proxy";
+
+/// Columns of a table of cells: what [`place`] says, both medians, how many times sooner vsnoop is.
+pub const COLUMNS: [&str; 8] = [
+    "path\nms",
+    "share",
+    "control",
+    "off\nms p50",
+    "vsnoop\nms p50",
+    "off/\nvsnoop",
+    "proxy/\nvsnoop",
+    "priority/\nvsnoop",
+];
+
 /// What vsnoop is compared with, in this order.
 pub const OTHERS: [&str; 3] = [OFF, PROXY, "priority"];
 

@@ -5,7 +5,9 @@ use std::path::Path;
 use anyhow::Result;
 use vsnoop_guest::web;
 
-use crate::experiment::nginx::compared::{self, Comparison, OFF, OTHERS, PROXY, VSNOOP, place};
+use crate::experiment::nginx::compared::{
+    self, COLUMNS, Comparison, OFF, OTHERS, PROXY, VSNOOP, place,
+};
 use crate::experiment::nginx::exchange::request_text;
 use crate::experiment::nginx::maps::{self, Label, distinct};
 use crate::experiment::spent::{self, QUEUED, RAN, THROTTLED};
@@ -21,19 +23,8 @@ fn sooner(results: &Results, other: &str, group: &Group) -> Option<Ratio> {
 }
 
 pub fn tables(results: &Results, style: Style) -> String {
-    let header = [
-        "request",
-        "path\nms",
-        "share",
-        "control",
-        "off\nms p50",
-        "vsnoop\nms p50",
-        "off/\nvsnoop",
-        "proxy/\nvsnoop",
-        "priority/\nvsnoop",
-        "off: ran/\nthrottled/\nqueued %",
-        "vsnoop: ran/\nthrottled/\nqueued %",
-    ];
+    let spent = ["off: ran/\nthrottled/\nqueued %", "vsnoop: ran/\nthrottled/\nqueued %"];
+    let header = [&["request"], &COLUMNS[..], &spent].concat();
     let rows = results.groups().iter().map(|group| row(results, group)).collect();
     let mut text = grid(style, &header, 4, rows);
     for map in maps(results) {
