@@ -271,9 +271,10 @@ __noinline int hold_free(struct port *port, __u32 number, bool all)
 	return 0;
 }
 
-/* Extends the chain by `wanted` chunks. False if the quota or the memory does not allow it. */
+/* Extends the chain by `wanted` chunks. False if the quota or the memory does not allow it; `last`:
+ * it may take the last memory, too. */
 static __always_inline bool grow_chain(struct port *port, struct hold *h, __u32 number, __u32 base,
-				       __u32 wanted)
+				       __u32 wanted, bool last)
 {
 	struct chain_walk grow = { .h = h, .base = base, .wanted = wanted };
 	__u32 before = h->chunks, there = hold_chunks_there(&port->state, &port->policy), used;
@@ -284,7 +285,7 @@ static __always_inline bool grow_chain(struct port *port, struct hold *h, __u32 
 	/* Early: the windows that senders are shown depend on what is free. */
 	if (used > there / 2)
 		want_slabs(port);
-	if (used > there) {
+	if (used > there || (!last && hold_uses_last(used, there))) {
 		__sync_fetch_and_add(&port->state.chunks_used, -wanted);
 		return false;
 	}
@@ -361,16 +362,16 @@ static __always_inline void note_vlan_tag(struct __sk_buff *skb, struct hold *h)
 }
 
 /* Copies the segment's new data, which begin at offset `data` + out->skip of the packet, to their
- * place in the stream. Returns KEEP_COPIED, flow_kept() then decides whether they count;
- * KEEP_NO_MEMORY, or 0 if there was another reason. */
+ * place in the stream. Returns KEEP_COPIED, perhaps with KEEP_LAST, flow_kept() then decides
+ * whether they count; KEEP_NO_MEMORY, or 0 if there was another reason. */
 __noinline int hold_copy(struct __sk_buff *skb, struct port *port, const struct segment *s,
 			 const struct outcome *out, __u32 data)
 {
 	struct copy_walk copy = { .skb = skb };
 	struct hold *h;
 	__u32 seq, len;
-	bool fresh, in_order, from_front, from_range;
-	__u32 base, from_base, reach, wanted;
+	bool fresh, in_order, from_front, from_range, waits;
+	__u32 base, from_base, reach, wanted, there;
 
 	if (!port || !s || !out)
 		return 0;
@@ -409,7 +410,8 @@ __noinline int hold_copy(struct __sk_buff *skb, struct port *port, const struct 
 		return 0;
 	reach = seq - base + len;
 	wanted = (reach + HOLD_CHUNK - 1) / HOLD_CHUNK;
-	if (wanted > h->chunks && !grow_chain(port, h, out->hold, base, wanted - h->chunks))
+	waits = in_order && out->hand == HAND_NOTHING;
+	if (wanted > h->chunks && !grow_chain(port, h, out->hold, base, wanted - h->chunks, waits))
 		return KEEP_NO_MEMORY;
 	if (copy.steps >= h->chunks)
 		return 0;
@@ -431,7 +433,10 @@ __noinline int hold_copy(struct __sk_buff *skb, struct port *port, const struct 
 	bpf_loop(HOLD_REACH, copy_chunk, &copy, 0);
 	/* A full barrier: the bytes are visible to the engine before `tail` is. */
 	__sync_fetch_and_add(&h->woken, 0);
-	return copy.left ? 0 : KEEP_COPIED;
+	if (copy.left)
+		return 0;
+	there = hold_chunks_there(&port->state, &port->policy);
+	return KEEP_COPIED | (hold_uses_last(port->state.chunks_used, there) ? KEEP_LAST : 0);
 }
 
 /* Wakes the engine for this hold. */
@@ -600,6 +605,7 @@ __noinline enum reclaimed hold_reclaim(struct port *port, __u32 number, enum rec
 		if (mine && !h->claimed && seq_ge(f->vm_seq, h->tail) && h->chunks &&
 		    !h->range_count) {
 			h->vm_seq = f->vm_seq;
+			h->reach = h->tail;
 			h->claimed = 1;
 			claimed = true;
 		}

@@ -17,9 +17,12 @@
  * sockets' TSval does not come back to them, and their TSecr is 0, which the kernel does not read.
  */
 #define VSNOOP_BPF
+#include <linux/errno.h>
+
 #include "checksum.h"
 #include "marks.h"
 #include "split.h"
+#include "split_unread.h"
 #include "tcp_header.h"
 
 char _license[] SEC("license") = "Dual BSD/GPL";
@@ -90,7 +93,18 @@ static __always_inline void split_key(struct found_by *by, const struct flow_key
 	__builtin_memset(by->key.vm_mac, 0, sizeof(by->key.vm_mac));
 }
 
-/* The same for a segment that goes the other way. */
+/* The split connection to which a segment of an end belongs. */
+static __always_inline struct split_flow *find_split(const struct flow_key *key)
+{
+	struct split_flow *f;
+	struct found_by by;
+
+	split_key(&by, key);
+	f = bpf_map_lookup_elem(&split_flows, &by.key);
+	return f && same_mac(f->vm_mac, key->vm_mac) ? f : 0;
+}
+
+/* The key for a segment that goes the other way. */
 static __always_inline void turned_key(struct found_by *by, const struct flow_key *key)
 {
 	__builtin_memset(by, 0, sizeof(*by));
@@ -125,6 +139,12 @@ static __always_inline __u32 first_tsecr(struct split_flow *f, const struct segm
 	return tsecr;
 }
 
+/* Is it the clock of an end of this connection? A SYN-ACK may be of another socket of the end. */
+static __always_inline bool has_clock(const struct arrival *a)
+{
+	return a->p.timestamps && !(a->s.tcp_flags & (TCP_SYN | TCP_RST));
+}
+
 /* Notes what the sockets' segments take from an end, and puts aside what only it understands. */
 static __always_inline int note_end(struct __sk_buff *skb, const struct arrival *a,
 				    struct split_flow *f, bool by_vm)
@@ -134,15 +154,17 @@ static __always_inline int note_end(struct __sk_buff *skb, const struct arrival 
 
 	f->last_ns = bpf_ktime_get_ns();
 	if (by_vm) {
+		if (f->moved == SPLIT_MOVED)
+			f->moved = SPLIT_AT_TAP;
 		f->vm_traffic = s->traffic;
 		f->vm_ttl = s->ttl;
 		copy_mac(f->next_hop, s->destination);
-		if ((__s32)(s->tsval - f->vm_tsval) > 0)
+		if (has_clock(a) && (__s32)(s->tsval - f->vm_tsval) > 0)
 			f->vm_tsval = s->tsval;
 	} else {
 		f->peer_traffic = s->traffic;
 		f->peer_ttl = s->ttl;
-		if ((__s32)(s->tsval - f->peer_tsval) > 0)
+		if (has_clock(a) && (__s32)(s->tsval - f->peer_tsval) > 0)
 			f->peer_tsval = s->tsval;
 		tsecr = first_tsecr(f, s);
 	}
@@ -169,77 +191,38 @@ static __noinline int to_socket(struct __sk_buff *skb, struct split_port *port,
 	return bpf_redirect(port->socket_ifindex, 0);
 }
 
-#define ICMP_BYTES 8
-#define ICMP_UNREACHABLE 3
-#define ICMPV6_UNREACHABLE 1
-#define ICMPV6_TOO_BIG 2
-
-/* What an ICMP message quotes of a segment, and what is read before. */
-struct quote4 {
-	struct iphdr ip;
-	__u8 icmp[ICMP_BYTES];
-	struct iphdr quoted;
-	__be16 ports[2];
-};
-
-struct quote6 {
-	struct ipv6hdr ip;
-	__u8 icmp[ICMP_BYTES];
-	struct ipv6hdr quoted;
-	__be16 ports[2];
-};
-
-/* Both read the key of the quoted segment as one of the VM. */
-static __always_inline bool read_quote4(struct __sk_buff *skb, __u32 l3, struct flow_key *key)
+/* An ICMP message about a segment of a split connection: path MTU (RFC 1191, RFC 8201). The kernel
+ * believes it if it quotes what is in flight. */
+static __always_inline bool quotes_split(struct __sk_buff *skb, __u32 l3, bool to_vm)
 {
-	struct quote4 q;
-
-	if (bpf_skb_load_bytes(skb, l3, &q, sizeof(q)) || *(__u8 *)&q.ip != 0x45 ||
-	    q.ip.protocol != 1 || q.icmp[0] != ICMP_UNREACHABLE || *(__u8 *)&q.quoted != 0x45 ||
-	    q.quoted.protocol != 6)
-		return false;
-	map_address(key->vm_addr, q.quoted.saddr);
-	map_address(key->sender_addr, q.quoted.daddr);
-	key->vm_port = q.ports[0];
-	key->sender_port = q.ports[1];
-	return true;
-}
-
-static __always_inline bool read_quote6(struct __sk_buff *skb, __u32 l3, struct flow_key *key)
-{
-	struct quote6 q;
-
-	if (bpf_skb_load_bytes(skb, l3, &q, sizeof(q)) || *(__u8 *)&q.ip >> 4 != 6 ||
-	    q.ip.nexthdr != 58 ||
-	    (q.icmp[0] != ICMPV6_UNREACHABLE && q.icmp[0] != ICMPV6_TOO_BIG) ||
-	    *(__u8 *)&q.quoted >> 4 != 6 || q.quoted.nexthdr != 6)
-		return false;
-	copy_address(key->vm_addr, &q.quoted.saddr);
-	copy_address(key->sender_addr, &q.quoted.daddr);
-	key->vm_port = q.ports[0];
-	key->sender_port = q.ports[1];
-	return true;
-}
-
-/* An ICMP message about a segment of a split connection is for the socket that has sent it, too:
- * path MTU (RFC 1191, RFC 8201). The kernel believes it if it quotes what is in flight. The end
- * gets it as well, for its other connections. */
-static __noinline int pass_quote(struct __sk_buff *skb, struct split_port *port, __u32 l3,
-				 bool to_vm)
-{
-	__u8 mac[6] __attribute__((aligned(2))), old[6] __attribute__((aligned(2)));
 	struct found_by by = {}, quoted = {};
 
-	if (l3 != ETH_HLEN)
-		return HOOK_NEXT;
 	if (skb->protocol == bpf_htons(ETH_P_IP) ? !read_quote4(skb, l3, &quoted.key) :
 						   !read_quote6(skb, l3, &quoted.key))
-		return HOOK_NEXT;
+		return false;
 	if (to_vm)
 		by = quoted;
 	else
 		turned_key(&by, &quoted.key);
-	if (!bpf_map_lookup_elem(&split_flows, &by.key))
+	return bpf_map_lookup_elem(&split_flows, &by.key);
+}
+
+static __noinline int pass_first_fragment(struct __sk_buff *skb, struct split_port *port,
+					  const struct arrival *a, bool to_vm)
+{
+	struct split_flow *f = find_split(&a->key);
+
+	return f ? to_socket(skb, port, a, f, !to_vm) : HOOK_NEXT;
+}
+
+/* A packet without ports may be for a socket all the same: a copy goes there, and the packet to its
+ * end. An end keeps later fragments in vain, because the first one has gone to the socket. */
+static __noinline int pass_unread(struct __sk_buff *skb, struct split_port *port, __u32 l3,
+				  bool to_vm)
+{
+	__u8 mac[6] __attribute__((aligned(2))), old[6] __attribute__((aligned(2)));
+
+	if (l3 != ETH_HLEN || !(is_later_fragment(skb, l3) || quotes_split(skb, l3, to_vm)))
 		return HOOK_NEXT;
 	copy_mac(mac, socket_mac);
 	if (bpf_skb_load_bytes(skb, 0, old, sizeof(old)) ||
@@ -247,6 +230,15 @@ static __noinline int pass_quote(struct __sk_buff *skb, struct split_port *port,
 		return HOOK_NEXT;
 	bpf_clone_redirect(skb, port->socket_ifindex, 0);
 	return bpf_skb_store_bytes(skb, 0, old, sizeof(old), 0) ? HOOK_DROP : HOOK_NEXT;
+}
+
+/* What is not a segment that can be read. */
+static __noinline int on_unread(struct __sk_buff *skb, struct split_port *port, struct arrival *a,
+				bool to_vm)
+{
+	return read_first_fragment(skb, to_vm, &a->p, &a->key, &a->s) ?
+		       pass_first_fragment(skb, port, a, to_vm) :
+		       pass_unread(skb, port, a->p.l3, to_vm);
 }
 
 /* Parses a TCP segment whose checksum is good. */
@@ -413,25 +405,40 @@ static __noinline int follow_peer(struct split_port *port, const struct arrival 
 	return HOOK_NEXT;
 }
 
+/* Forgets a connection that is over. Not inline: both programs have it. */
+static __noinline int forget_split(struct split_port *port, const struct arrival *a)
+{
+	struct split_candidate *c = bpf_map_lookup_elem(&split_candidates, &a->key);
+	struct found_by by;
+
+	split_key(&by, &a->key);
+	if (!bpf_map_delete_elem(&split_flows, &by.key))
+		__sync_fetch_and_add(&port->splits, -1);
+	if (c)
+		c->sent = 0;
+	return 0;
+}
+
 /* Of both hooks on the tap. */
 static __always_inline int on_tap(struct __sk_buff *skb, bool to_vm)
 {
 	struct split_port *port = this_port();
 	struct split_flow *f = 0;
 	struct arrival a = {};
-	struct found_by by;
 
 	/* Segments of sockets, of the engine, and of other hooks. */
 	if (!port || !(port->is_on || port->splits) || skb->mark & MARK_MASK)
 		return HOOK_NEXT;
 	if (!read_segment(skb, to_vm, &a))
-		return port->splits ? pass_quote(skb, port, a.p.l3, to_vm) : HOOK_NEXT;
-	split_key(&by, &a.key);
+		return port->splits ? on_unread(skb, port, &a, to_vm) : HOOK_NEXT;
 	if (port->splits)
-		f = bpf_map_lookup_elem(&split_flows, &by.key);
-	if (f && same_mac(f->vm_mac, a.key.vm_mac))
-		return to_socket(skb, port, &a, f, !to_vm);
-	if (!port->is_on)
+		f = find_split(&a.key);
+	if (f) {
+		if (!split_is_used_again(f, &a.s))
+			return to_socket(skb, port, &a, f, !to_vm);
+		forget_split(port, &a);
+	}
+	if (port->is_on != 1)
 		return HOOK_NEXT;
 	if (a.s.tcp_flags & TCP_SYN)
 		return note_syn(skb, port, &a, !to_vm);
@@ -494,6 +501,46 @@ static __noinline int dress(struct __sk_buff *skb, const struct arrival *a,
 	return bpf_skb_store_bytes(skb, 0, macs, sizeof(macs), 0);
 }
 
+/* A RST that answers a SYN: the kernel has no socket any more, and the splitter has not said so
+ * yet. The SYN comes again. A socket's own RST has a SEQ. */
+static __always_inline bool refuses_a_syn(const struct segment *s)
+{
+	return s->tcp_flags & TCP_RST && s->tcp_flags & TCP_ACK && !s->seq.v;
+}
+
+/* Shows no room: an end that sends without a pause would never be at rest, and its connection never
+ * be joined. The kernel takes what comes all the same. */
+static __always_inline int show_no_window(struct __sk_buff *skb, const struct packet *p)
+{
+	const __u32 at = 12; /* data offset, flags, window */
+	__be32 old;
+
+	if (bpf_skb_load_bytes(skb, p->l4 + at, &old, sizeof(old)))
+		return -1;
+	return replace_tcp_word(skb, p, at, bpf_ntohl(old) & 0xffff0000);
+}
+
+/* A segment that leaves towards the peer. */
+static __always_inline void note_sent(struct split_flow *f, const struct segment *s)
+{
+	__u32 fin = s->tcp_flags & TCP_FIN ? 1 : 0;
+
+	f->sent_end = seq_max(f->sent_end, seq_add(s->seq, s->len + fin));
+	/* The VM had sent it: a retransmission, whose ACK would be timed from the first time on
+	 * (Karn's algorithm, RFC 6298, section 3). */
+	if (s->len && seq_lt(s->seq, f->first_end))
+		f->first_tsecr = 0;
+}
+
+/* Was the tap deleted? Then nothing leaves any more, and nothing counts as sent: the SEQ of a RST
+ * for the peer depends on it. */
+static __always_inline bool tap_is_gone(struct __sk_buff *skb, const struct split_port *port)
+{
+	__u32 mtu = 0;
+
+	return bpf_check_mtu(skb, port->tap_ifindex, &mtu, 0, 0) == -ENODEV;
+}
+
 SEC("tcx/ingress")
 int split_from_socket(struct __sk_buff *skb)
 {
@@ -516,12 +563,11 @@ int split_from_socket(struct __sk_buff *skb)
 		count(&port->strays);
 		return HOOK_DROP;
 	}
-	if (dress(skb, &a, f, to_vm))
+	if ((!to_vm && f->moved == SPLIT_MOVED) || refuses_a_syn(&a.s) || tap_is_gone(skb, port) ||
+	    dress(skb, &a, f, to_vm) || (port->is_on == SPLIT_DRAINS && show_no_window(skb, &a.p)))
 		return HOOK_DROP;
-	/* The VM had sent it: a retransmission, whose ACK would be timed from the first time on
-	 * (Karn's algorithm, RFC 6298, section 3). */
-	if (!to_vm && a.s.len && seq_lt(a.s.seq, f->first_end))
-		f->first_tsecr = 0;
+	if (!to_vm)
+		note_sent(f, &a.s);
 	count(&port->from_sockets);
 	skb->mark = to_vm ? MARK_HANDED : MARK_REPLY;
 	return bpf_redirect(port->tap_ifindex, to_vm ? 0 : BPF_F_INGRESS);
@@ -546,7 +592,9 @@ static __always_inline __u32 begin(struct split_port *port, struct split_change 
 {
 	__u64 was = (__u64)SPLIT_WANTED << 32 | change->sent.v;
 
-	if (!seq_eq(c->peer_nxt, change->peer_nxt) || !seq_eq(c->vm_ack, change->peer_nxt))
+	/* A FIN or RST has passed meanwhile: an end may never send anything again. */
+	if (c->flags & SPLIT_F_NEVER || !seq_eq(c->peer_nxt, change->peer_nxt) ||
+	    !seq_eq(c->vm_ack, change->peer_nxt))
 		return 0;
 	/* First: no segment of the VM passes from here on. */
 	if (__sync_val_compare_and_swap(&c->sent, was, (__u64)SPLIT_DONE << 32 | change->sent.v) !=
@@ -582,6 +630,29 @@ static __always_inline __u32 end(struct split_port *port, struct split_change *c
 	return 1;
 }
 
+/* What comes for it is answered by the kernel, but for a SYN. */
+static __always_inline __u32 note_over(const struct split_change *change)
+{
+	struct split_flow *f = find_split(&change->key);
+
+	if (!f)
+		return 0;
+	f->is_over = 1;
+	return 1;
+}
+
+/* Its VM was found elsewhere, or is here after all. */
+static __always_inline __u32 note_place(struct split_port *port, const struct split_change *change)
+{
+	struct split_flow *f = find_split(&change->key);
+
+	if (!f)
+		return 0;
+	f->moved = change->flow.moved;
+	count(&port->moves);
+	return 1;
+}
+
 /* Changes the state of a connection for the splitter: run by BPF_PROG_TEST_RUN. */
 SEC("syscall")
 int change_split(struct split_change *change)
@@ -601,6 +672,10 @@ int change_split(struct split_change *change)
 		if (c)
 			c->sent = (__u64)SPLIT_DONE << 32 | change->sent.v;
 		change->result = insert(port, change);
+	} else if (change->ask == SPLIT_OVER) {
+		change->result = note_over(change);
+	} else if (change->ask == SPLIT_PLACE) {
+		change->result = note_place(port, change);
 	} else if (c && change->ask == SPLIT_BEGIN) {
 		change->result = begin(port, change, c);
 	} else if (c) {

@@ -237,8 +237,8 @@ static __always_inline void flow_note_ts_recent(struct flow *f, struct hold *h,
 
 /* Learn: updates the record from the VM's ACK. Returns whether VM_SEQ advanced. */
 static __always_inline bool flow_note_vm_ack(struct flow *f, struct hold *h,
-					     const struct segment *s, bool pure, __u64 now,
-					     struct outcome *out)
+					     const struct segment *s, bool pure,
+					     const struct decision_context *c, struct outcome *out)
 {
 	struct seq edge = seq_add(s->ack, (__u32)s->window << (f->scale & 15));
 	bool advanced = seq_gt(s->ack, f->vm_seq);
@@ -250,7 +250,7 @@ static __always_inline bool flow_note_vm_ack(struct flow *f, struct hold *h,
 	    seq_diff(s->sack_end, s->ack) <= (__s32)FLOW_MAX_WINDOW)
 		f->high_seq = s->sack_end;
 	if (advanced) {
-		flow_vm_advanced(f, h, s->ack, now, out);
+		flow_vm_advanced(f, h, s->ack, c->now, out);
 	} else if (h && flow_outstanding(f) && hold_has_byte_at_vm_seq(f, h)) {
 		if (hold_vm_has_memory_again(f, edge))
 			hold_note_dropped(h, out);
@@ -259,7 +259,7 @@ static __always_inline bool flow_note_vm_ack(struct flow *f, struct hold *h,
 			hold_note_loss(h, out);
 	}
 	if (h)
-		hold_note_vm_ack(f, h, edge, advanced, out);
+		hold_note_vm_ack(f, h, edge, advanced, c, out);
 	f->right_edge = edge;
 	if (s->bits & SEG_TIMESTAMPS)
 		flow_note_ts_recent(f, h, s);
@@ -415,7 +415,7 @@ static __always_inline enum from_vm_verdict flow_from_vm(struct flow *f, struct 
 		flow_bypass_foreign(f, s, was, out);
 		return FROM_VM_PASS;
 	}
-	l.advanced = flow_note_vm_ack(f, h, s, l.pure, c->now, out);
+	l.advanced = flow_note_vm_ack(f, h, s, l.pure, c, out);
 
 	flow_mode_by_vm(f, s, was, l.pure, out);
 

@@ -9,7 +9,8 @@
  * hands it over in order once the VM's window has room. Until the engine has handed over
  * everything, segments of the sender are kept behind it, or dropped:
  *
- *   in order          kept, acknowledged
+ *   in order          kept, acknowledged; in the last memory of the hold it is kept, and
+ *                     acknowledged when the VM takes some of what is held
  *   a pure ACK        forwarded at once, with SEQ = high_seq
  *   a probe, old data answered by the host
  *   beyond a hole     kept, NEXT_SEQ acknowledged again with SACK (four ranges)

@@ -66,15 +66,6 @@ hold_leave_to_vm(struct flow *f, const struct hold *h, const struct segment *s, 
 	return taken ? KEPT_DROP : KEPT_PASS;
 }
 
-/* Do the copies in order end at a FIN that came before? */
-static __always_inline bool hold_fin_is_next(struct hold *h)
-{
-	if (!(h->flags & HOLD_FIN_WAITS) || seq_lt(h->tail, h->fin_at))
-		return false;
-	h->flags &= ~HOLD_FIN_WAITS;
-	return seq_eq(h->tail, h->fin_at);
-}
-
 /* A copy in order, up to `end`: moves NEXT_SEQ, and returns by how many bytes. */
 static __always_inline __u32 hold_extend(struct flow *f, struct hold *h, const struct segment *s,
 					 struct seq end, const struct decision_context *c,
@@ -83,22 +74,37 @@ static __always_inline __u32 hold_extend(struct flow *f, struct hold *h, const s
 	__u32 bytes;
 
 	flow_note_timestamp(f, s);
-	end = hold_join_ranges(h, end);
-	if (f->mode == FLOW_HOLDING && seq_eq(f->high_seq, f->next_seq))
-		h->since_ns = c->now;
-	bytes = seq_diff(end, f->next_seq);
-	f->next_seq = h->tail = end;
-	if (f->mode == FLOW_HOLDING) {
-		out->events |= EVENT_WAKE;
-		if (s->tcp_flags & TCP_FIN || hold_fin_is_next(h))
-			hold_note_fin(f, h);
-	}
+	if (f->mode == FLOW_HOLDING && s->tcp_flags & TCP_FIN)
+		hold_note_later_fin(h, end);
+	bytes = hold_append(f, h, end, c->now, out);
 	hold_tell_engine(f, h);
 	hold_grow_window(f, h, bytes, c);
 	if (f->ramp < FLOW_RAMP)
 		f->ramp++;
-	f->early_bytes += bytes;
 	return bytes;
+}
+
+/* A copy in order, up to `end`, in the last memory of the hold, while the VM has yet to take others
+ * of this flow: should the sender wait for its ACK? A sender whose segments are dropped repeats one
+ * after ever longer times, and nothing but the ACK of a whole segment ends that. So the host has
+ * one to acknowledge as soon as there is room (hold_note_vm_ack()). */
+static __always_inline bool hold_withholds(const struct flow *f, const struct segment *s,
+					   __u32 done, bool handed)
+{
+	return done & KEEP_LAST && !handed && f->mode == FLOW_HOLDING &&
+	       seq_le(s->seq, f->next_seq) && flow_outstanding(f);
+}
+
+static __always_inline enum kept_verdict hold_withhold(struct flow *f, struct hold *h,
+						       const struct segment *s, struct seq end,
+						       const struct decision_context *c,
+						       struct outcome *out)
+{
+	h->reach = seq_max(h->reach, end);
+	if (s->tcp_flags & TCP_FIN)
+		hold_note_later_fin(h, end);
+	out->events |= EVENT_HOLD_FULL;
+	return hold_drop(f, h, s, c, out);
 }
 
 /* A copy beyond a hole: adds the range, and acknowledges NEXT_SEQ again. */
@@ -146,6 +152,8 @@ static __always_inline enum kept_verdict flow_kept(struct flow *f, struct hold *
 		out->events |= done & KEEP_NO_MEMORY ? EVENT_HOLD_FULL : EVENT_NOT_COPIED;
 	if (!copied || !hold_may_acknowledge(f, s, handed, c))
 		return hold_leave_to_vm(f, h, s, end, taken, c, out);
+	if (hold_withholds(f, s, done, handed))
+		return hold_withhold(f, h, s, end, c, out);
 	if (handed) {
 		flow_handed_over(f, end, true, c->now);
 		if (taken)

@@ -35,6 +35,7 @@ static __always_inline bool hold_engine_is_gone(const struct port_state *port, _
 static __always_inline void hold_note_fin(struct flow *f, struct hold *h)
 {
 	h->flags |= HOLD_FIN;
+	h->fin_at = f->next_seq;
 	f->flags |= FLOW_F_FIN_SENDER;
 	h->range_count = 0;
 }
@@ -47,12 +48,21 @@ static __always_inline void hold_note_later_fin(struct hold *h, struct seq at)
 	h->fin_at = at;
 }
 
-/* Has the engine handed over everything? */
+/* Has the engine handed over all that the host has acknowledged, and has the hold no copies besides
+ * (ranges, or a segment that waits for its ACK) that the engine would have to hand over later? */
 static __always_inline bool hold_is_all_handed(const struct flow *f, const struct hold *h)
 {
-	if (h->range_count)
+	if (h->range_count || seq_gt(h->reach, h->tail))
 		return false;
 	return h->flags & HOLD_FIN ? seq_gt(f->high_seq, h->tail) : seq_ge(f->high_seq, h->tail);
+}
+
+/* Forgets the copies that the host has not acknowledged: the sender keeps the bytes, those that
+ * SACK has reported, too (RFC 2018, section 8). */
+static __always_inline void hold_forget_unacknowledged(struct hold *h)
+{
+	h->range_count = 0;
+	h->reach = h->tail;
 }
 
 /* Updates the record from the engine's fields of the hold. */
@@ -63,9 +73,8 @@ static __always_inline void hold_note_engine(struct flow *f, struct hold *h,
 
 	if (!hold_engine_lives(c->port, c->now))
 		h->rcv_win = 0;
-	/* Ranges may be dropped: the sender keeps SACKed data (RFC 2018, section 8). */
 	if (!flow_may_accelerate(f, c->policy) || !hold_engine_lives(c->port, c->now))
-		h->range_count = 0;
+		hold_forget_unacknowledged(h);
 	if (f->mode != FLOW_HOLDING)
 		return;
 	if (seq_gt(handed, f->high_seq) &&
@@ -160,6 +169,37 @@ static __always_inline void hold_grow_window(struct flow *f, struct hold *h, __u
 		h->rcv_win = c->policy->hold_chunks * HOLD_CHUNK;
 }
 
+/* Do the copies in order end at a FIN that came before? */
+static __always_inline bool hold_fin_is_next(struct hold *h)
+{
+	if (!(h->flags & HOLD_FIN_WAITS) || seq_lt(h->tail, h->fin_at))
+		return false;
+	h->flags &= ~HOLD_FIN_WAITS;
+	return seq_eq(h->tail, h->fin_at);
+}
+
+/* Copies in order reach up to `end`: moves NEXT_SEQ there, or beyond to the end of ranges that
+ * adjoin. Returns by how many bytes. */
+static __always_inline __u32 hold_append(struct flow *f, struct hold *h, struct seq end, __u64 now,
+					 struct outcome *out)
+{
+	__u32 bytes;
+
+	end = hold_join_ranges(h, end);
+	if (f->mode == FLOW_HOLDING && seq_eq(f->high_seq, f->next_seq))
+		h->since_ns = now;
+	bytes = seq_diff(end, f->next_seq);
+	f->early_bytes += bytes;
+	f->next_seq = h->tail = end;
+	h->reach = seq_max(h->reach, end);
+	if (f->mode == FLOW_HOLDING) {
+		out->events |= EVENT_WAKE;
+		if (hold_fin_is_next(h))
+			hold_note_fin(f, h);
+	}
+	return bytes;
+}
+
 /* May another flow take this hold? Its connection is silent, and gets a hold again when it needs
  * one. The time is longer while the sender was shown more than the VM's window, but even then
  * nothing is lost: data beyond the VM's window are kept if there is a hold again, else the VM drops
@@ -180,10 +220,12 @@ static __always_inline void hold_init(struct flow *f, struct hold *h, __u16 numb
 {
 	h->vm_seq = f->vm_seq;
 	/* Empty: the first copy begins at NEXT_SEQ. */
-	h->first = h->tail = h->handed = h->high_seq = h->sure = f->next_seq;
+	h->first = h->tail = h->reach = h->handed = h->high_seq = h->sure = f->next_seq;
 	h->right_edge = f->right_edge;
 	h->snd_una = f->snd_una;
 	h->sender_seq = seq_add(f->vm_seq, (__u32)-1);
+	/* Nowhere: below all that is kept. */
+	h->fin_at = seq_add(f->next_seq, (__u32)-1);
 	h->snd_nxt = f->snd_nxt;
 	h->vm_tsval = f->vm_tsval;
 	h->tsval = h->handed_tsval = f->ts_recent;

@@ -243,7 +243,7 @@ static __always_inline bool hold_claim_chain(struct flow *f, struct hold *h)
 	h->claimed = 1;
 	if (!seq_eq(h->tail, f->next_seq) && !h->range_count) {
 		/* Segments since the last copy were left to the VM. */
-		h->first = h->tail = h->sure = f->next_seq;
+		h->first = h->tail = h->reach = h->sure = f->next_seq;
 		h->rcv_win = 0;
 	}
 	return true;
@@ -290,11 +290,10 @@ static __always_inline enum to_vm_verdict hold_to_vm(struct flow *f, struct hold
 	flow_judge_far_end(f, h, c->port, c->now);
 	if (h) {
 		/* Only the VM can fill the hole with this segment, which it gets once the engine
-		 * has handed over all; with ranges it never has. So forget the ranges: the sender
-		 * keeps SACKed data (RFC 2018, section 8). */
+		 * has handed over all; with other copies it never has. */
 		if (segment_needs_vm(s) && segment_fills_first_hole(f, s) &&
 		    !flow_refuses_segment(f, s))
-			h->range_count = 0;
+			hold_forget_unacknowledged(h);
 		hold_note_engine(f, h, c);
 		has_new_ack = hold_note_sender(f, h, s);
 		if (hold_is_abandoned(f, h, c->port, c->now))

@@ -14,14 +14,34 @@ static __always_inline bool hold_has_byte_at_vm_seq(const struct flow *f, const 
 	return h->chunks && seq_le(h->first, f->vm_seq) && seq_lt(f->vm_seq, h->tail);
 }
 
+/* The VM has taken some of what is held: the copies that waited for that count, and the VM's ACK
+ * passes with theirs. */
+static __always_inline void hold_release(struct flow *f, struct hold *h,
+					 const struct decision_context *c, struct outcome *out)
+{
+	if (seq_le(h->reach, h->tail))
+		return;
+	if (f->mode == FLOW_HOLDING && !(h->flags & HOLD_FIN) && seq_eq(h->tail, f->next_seq) &&
+	    hold_engine_lives(c->port, c->now) && flow_may_accelerate(f, c->policy)) {
+		hold_append(f, h, h->reach, c->now, out);
+		f->flags |= FLOW_F_REPLY_DUE;
+	}
+	/* What does not count is forgotten: the sender has it. */
+	h->reach = h->tail;
+}
+
 /* Updates the hold from an ACK of the VM. `edge`: the right edge that it shows; `advanced`: it
  * moved VM_SEQ. */
 static __always_inline void hold_note_vm_ack(struct flow *f, struct hold *h, struct seq edge,
-					     bool advanced, struct outcome *out)
+					     bool advanced, const struct decision_context *c,
+					     struct outcome *out)
 {
 	if (h->wants_acks ||
 	    (f->mode == FLOW_HOLDING && (advanced || !seq_eq(edge, h->right_edge))))
 		out->events |= EVENT_WAKE;
+	/* The CPU with the claim may be freeing all chunks, because the VM has all that counts. */
+	if (h->claimed && seq_ge(f->vm_seq, h->tail))
+		h->reach = h->tail;
 	h->vm_acks++;
 	h->old_acks = 0;
 	h->vm_seq = f->vm_seq;
@@ -35,9 +55,13 @@ static __always_inline void hold_note_vm_ack(struct flow *f, struct hold *h, str
 		/* While `claimed` another CPU copies to the place that these fields name. */
 		if (seq_gt(f->vm_seq, h->tail) && !(h->flags & HOLD_FIN)) {
 			h->tail = hold_join_ranges(h, f->vm_seq);
+			h->reach = seq_max(h->reach, h->tail);
 			f->next_seq = seq_max(f->next_seq, h->tail);
 		}
-		h->first = seq_max(h->first, seq_min(f->vm_seq, h->tail));
+		if (seq_gt(seq_min(f->vm_seq, h->tail), h->first)) {
+			h->first = seq_min(f->vm_seq, h->tail);
+			hold_release(f, h, c, out);
+		}
 	}
 	h->right_edge = edge;
 	h->high_seq = f->high_seq;

@@ -41,6 +41,9 @@ static __always_inline void split_note_answer(struct split_port *port, __u64 sin
 	port->late_until_ns = now + SPLIT_LATE_FOR_NS;
 }
 
+/* What both ends offer, or neither uses. */
+#define SPLIT_OPTIONS (SPLIT_F_TIMESTAMPS | SPLIT_F_SACK | SPLIT_F_SCALES)
+
 static __always_inline __u8 split_offers(const struct segment *s)
 {
 	return (s->bits & SEG_TIMESTAMPS ? SPLIT_F_TIMESTAMPS : 0) |
@@ -48,21 +51,34 @@ static __always_inline __u8 split_offers(const struct segment *s)
 	       (s->bits & SEG_SCALE ? SPLIT_F_SCALES : 0);
 }
 
+/* Is the SYN-ACK another than the one before: of another socket of the same end, with an ISN of its
+ * own? Which of them the other end has taken is not known. One that is the same is no matter. */
+static __always_inline bool split_is_other_syn(const struct split_candidate *c,
+					       const struct segment *s, __u16 mss, bool by_vm)
+{
+	if (!(c->flags & (by_vm ? SPLIT_F_VM_SYN : SPLIT_F_PEER_SYN)))
+		return false;
+	return (c->flags & SPLIT_OPTIONS & ~split_offers(s)) ||
+	       mss != (by_vm ? c->vm_mss : c->peer_mss) ||
+	       s->scale != (by_vm ? c->vm_scale : c->peer_scale);
+}
+
 /* A SYN begins a candidate, a SYN-ACK completes it. `mss`: the option's value; `by_vm`: who sent
  * it. */
 static __always_inline void split_note_syn(struct split_candidate *c, const struct segment *s,
 					   __u16 mss, bool by_vm, __u64 now)
 {
-	const __u8 options = SPLIT_F_TIMESTAMPS | SPLIT_F_SACK | SPLIT_F_SCALES;
 	__u8 offers = split_offers(s), other = by_vm ? SPLIT_F_PEER_SYN : SPLIT_F_VM_SYN;
 
 	if (!(s->tcp_flags & TCP_ACK)) {
 		__builtin_memset(c, 0, sizeof(*c));
 		c->flags = offers | (s->len ? SPLIT_F_NEVER : 0);
 	} else {
+		if (split_is_other_syn(c, s, mss, by_vm))
+			c->flags |= SPLIT_F_NEVER;
 		/* What is offered counts if it is taken. ECN (RFC 3168), AccECN, MPTCP are not for
 		 * sockets that are restored. */
-		c->flags &= offers | ~options;
+		c->flags &= offers | ~SPLIT_OPTIONS;
 		if (!(c->flags & other) || s->tcp_flags & (TCP_ECE | TCP_CWR) || s->len ||
 		    s->bits & SEG_FOREIGN)
 			c->flags |= SPLIT_F_NEVER;
@@ -138,7 +154,8 @@ static __always_inline void split_note_peer(struct split_candidate *c, const str
 	}
 	c->peer_nxt = seq_max(c->peer_nxt, end);
 	c->peer_window = s->window;
-	c->peer_tsval = s->tsval;
+	if (s->bits & SEG_TIMESTAMPS)
+		c->peer_tsval = s->tsval;
 	c->peer_traffic = s->traffic;
 	c->peer_ttl = s->ttl;
 }
@@ -148,7 +165,8 @@ static __always_inline void split_note_vm(struct split_candidate *c, const struc
 {
 	c->vm_ack = c->flags & SPLIT_F_VM ? seq_max(c->vm_ack, s->ack) : s->ack;
 	c->vm_window = s->window;
-	c->vm_tsval = s->tsval;
+	if (s->bits & SEG_TIMESTAMPS)
+		c->vm_tsval = s->tsval;
 	c->vm_traffic = s->traffic;
 	c->vm_ttl = s->ttl;
 	copy_mac(c->next_hop, s->destination);
@@ -175,6 +193,12 @@ static __always_inline bool split_note_sent(struct split_candidate *c, const str
 		}
 	}
 	return false;
+}
+
+/* A SYN of an end whose connection is over: its ports are used again. */
+static __always_inline bool split_is_used_again(const struct split_flow *f, const struct segment *s)
+{
+	return f->is_over && (s->tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_SYN;
 }
 
 /* May the connection ever be split, and is everything known for that? */

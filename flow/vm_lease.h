@@ -108,7 +108,7 @@ static __always_inline void flow_end_vm_lease(struct flow *f, struct hold *h)
 	if (h) {
 		/* It is empty: the next copy begins at NEXT_SEQ. */
 		h->vm_seq = f->vm_seq;
-		h->first = h->tail = seq_max(h->tail, f->vm_seq);
+		h->first = h->tail = h->reach = seq_max(h->tail, f->vm_seq);
 		h->sure = seq_max(h->sure, f->vm_seq);
 	}
 }

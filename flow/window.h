@@ -34,6 +34,14 @@ static __always_inline __u32 hold_chunks_there(const struct port_state *port,
 	return there < p->hold_chunks ? there : p->hold_chunks;
 }
 
+/* What is left of the hold's memory then is for segments that are acknowledged later
+ * (hold_withhold()): for one of each connection. */
+#define HOLD_LAST_PART 16
+static __always_inline bool hold_uses_last(__u32 used, __u32 there)
+{
+	return used > there - there / HOLD_LAST_PART;
+}
+
 /* Limit of one flow in the hold, bytes: four times the free memory, so that each flow gets less the
  * more flows want it, and the next flow finds some (dynamic thresholds, Choudhury and Hahne 1998).
  * Computed as 4/5 of (free + the flow's own): that sum is constant while the flow fills it, so that

@@ -1,7 +1,8 @@
 #!/bin/sh
 # Searches what can happen to small connections further than the tests do, runs the simulated
 # transfers with more seeds, random storms for as many seconds as there are seeds, links for longer
-# among unknown sources, cuts and gigabytes, and more listeners that are busy for longer.
+# among unknown sources, cuts and gigabytes, more listeners that are busy for longer, and more
+# transfers to User Mode Linux.
 # $1: most states of a search, $2: seeds of each case.
 #
 # Prints how many states there are (docs/performance.md) and ends with the tests' own lines.
@@ -18,3 +19,4 @@ for tests in hostile:: memory:: unknown_sources::; do
 	VSNOOP_SOAK=1 cargo test --release --locked -p vsnoop-tests --test links -- "$tests"
 done
 VSNOOP_SOAK=1 cargo test --release --locked -p vsnoop-tests --test netns -- accept_queue::
+VSNOOP_SOAK=1 cargo test --release --locked -p vsnoop-tests --test uml -- --nocapture

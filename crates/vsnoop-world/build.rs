@@ -27,19 +27,20 @@ fn main() -> Result<()> {
     let status = Command::new(&clang)
         .args(["-O2", "-g", "-Wall", "-Wextra", "-Werror", "-target", "bpf", "-mcpu=v3"])
         .arg("-Wno-unused-parameter")
+        .arg(format!("-I{}", root.join("bpf").display()))
         .arg(format!("-I{}", root.join("flow").display()))
         .arg(format!("-I{}", native.display()))
         .arg(format!("-I/usr/include/{arch}-linux-gnu"))
         .arg("-include")
         .arg(native.join("sections.h"))
         .arg("-c")
-        .arg(root.join("bpf/vsnoop.bpf.c"))
+        .arg(native.join("programs.bpf.c"))
         .arg("-o")
         .arg(&object)
         .status()
         .with_context(|| format!("cannot run {clang}: install clang (scripts/setup.sh does)"))?;
     if !status.success() {
-        bail!("{clang} could not compile bpf/vsnoop.bpf.c");
+        bail!("{clang} could not compile native/programs.bpf.c");
     }
     let types = Types::read(&object)?;
     std::fs::write(out.join("programs.h"), types.declarations()?)?;

@@ -8,7 +8,7 @@
 #include "../base.h"
 
 /* Raised whenever the layout or the meaning of a pinned map changes. */
-#define VSNOOP_ABI 17
+#define VSNOOP_ABI 19
 
 /* Most ports that can share programs: each port has the entry of its slot in their arrays of
  * maps. */

@@ -97,7 +97,7 @@ struct hold {
 	struct seq sure; /* the ring has taken all bytes below */
 	/* Segments of the VM in a row whose ACK is below VM_SEQ: it was rolled back, perhaps. */
 	__u32 old_acks;
-	struct seq fin_at; /* SEQ of the sender's FIN, which came beyond a hole (HOLD_FIN_WAITS) */
+	struct seq fin_at; /* SEQ of the sender's FIN, with HOLD_FIN or HOLD_FIN_WAITS */
 	__u32 answered; /* resends + probes when the VM's last segment came */
 	__u32 vm_acks; /* ACKs of the VM */
 	__u32 duplicate_acks; /* duplicate ACKs of the VM, which report a loss (RFC 5681) */
@@ -125,7 +125,9 @@ struct hold {
 	__u32 late; /* LATE_*: why the connection is to be left to the VM; 0: it is not */
 	__u32 sending; /* since when the engine writes a frame, 2^20 ns, odd; 0: it does not */
 	__u32 ack_waits; /* 1: the hooks dropped an ACK of the sender, which the engine carries */
-	__u32 zero2;
+	/* Hooks: copies in order reach up to here. Those from `tail` on are in the last memory:
+	 * acknowledged once the VM has taken some of the others. */
+	struct seq reach;
 };
 
 /* Values of `late`. */
@@ -134,7 +136,9 @@ struct hold {
 
 /* Bits of `flags`. */
 #define HOLD_TIMESTAMPS 0x01 /* the connection uses them */
-#define HOLD_FIN 0x02 /* the sender's FIN follows the last byte kept */
+/* The sender's FIN follows the last byte kept. A reader without the lock may see it before `tail`,
+ * and takes it for true only where `fin_at` is `tail`. */
+#define HOLD_FIN 0x02
 #define HOLD_OVER 0x04 /* the connection was reset: the engine sends nothing more */
 /* FLOW_F_UNCONFIRMED: the engine sends only data from VM_SEQ on, which complete the handshake. */
 #define HOLD_UNCONFIRMED 0x08

@@ -29,6 +29,8 @@ struct policy {
 	__u32 ahead; /* bytes that a sender may send beyond the VM's own window */
 	__u32 silence_ms; /* a VM that sent nothing for this time gets no early ACKs */
 	__u32 downloads; /* 1: the splitter splits connections (flow/split.h) */
+	/* Of sockets that face the peers of split connections; empty: the host's default. */
+	char congestion_control[16];
 };
 
 /* What is constant while a port is attached: the verifier drops what is not used. */
@@ -75,7 +77,7 @@ struct port {
 	struct policy policy; /* written by the command, read by the hooks */
 	__u32 slot; /* index of its maps in the arrays of maps */
 	__u32 id; /* never 0; not reused soon for another port of the slot */
-	__u64 unused[4]; /* `state`, which the hooks write, begins a cache line */
+	__u64 unused[2]; /* `state`, which the hooks write, begins a cache line */
 	struct port_state state; /* written by hooks and engine */
 };
 

@@ -16,6 +16,9 @@
  * most stacks (RFC 6928). What fits into it passes untouched. */
 #define SPLIT_SEGMENTS 10
 
+/* Value of split_port.is_on. */
+#define SPLIT_DRAINS 2
+
 /* Bits of struct split_candidate. */
 #define SPLIT_F_PEER_SYN 0x01 /* the peer's SYN or SYN-ACK was seen */
 #define SPLIT_F_VM_SYN 0x02 /* the same of the VM */
@@ -74,7 +77,7 @@ struct split_flow {
 	__u32 first_tsecr;
 	struct seq first_ack;
 	struct seq first_end;
-	__u32 zero2;
+	struct seq sent_end; /* SEQ behind what has left towards the peer */
 	__u64 first_until_ns;
 	__u64 last_ns; /* its last segment of either end */
 	__u8 peer_ttl;
@@ -82,7 +85,19 @@ struct split_flow {
 	__u8 next_hop[6];
 	__u8 vm_mac[6];
 	__u8 timestamps; /* 1: in use */
-	__u8 zero;
+	__u8 is_over; /* 1: both sockets are closed: a SYN begins another connection */
+	__u32 moved; /* enum split_place */
+	__u32 zero;
+};
+
+/* Where the VM of a split connection is. */
+enum split_place {
+	SPLIT_AT_TAP = 0,
+	/* Its Ethernet address was learned at another port of the bridge, and it has sent nothing
+	 * here since. Nothing leaves towards the peer: the bridge would learn that it is here. */
+	SPLIT_MOVED = 1,
+	SPLIT_TAKEN = 2, /* another Ethernet address has announced its IP address */
+	SPLIT_GONE = 3, /* no process reads the tap any more */
 };
 
 /* A record of the ring. */
@@ -109,6 +124,8 @@ enum split_ask {
 	SPLIT_REFUSE = 4, /* not in this epoch */
 	SPLIT_AGAIN =
 		5, /* a segment came to a socket just before SPLIT_END: it is split as before */
+	SPLIT_OVER = 6, /* both sockets are closed */
+	SPLIT_PLACE = 7, /* the VM is where flow.moved says */
 };
 
 /* Argument of the program change_split, which user space runs. */
@@ -122,9 +139,35 @@ struct split_change {
 	__u32 result; /* 1: done; 0: not, and nothing was changed */
 };
 
+/* Why a connection was not split when the hooks asked for it. */
+enum split_refusal {
+	SPLIT_NO_UNFIT = 0, /* ECN, fast open, or an option that is not understood */
+	SPLIT_NO_COPY = 1, /* the copies of what is in flight are not complete */
+	SPLIT_NO_ROOM = 2, /* no memory is left, or too many connections are split */
+	SPLIT_NO_BUSY = 3, /* something else is on its way, or held */
+	SPLIT_NO_CHANGED = 4, /* an end has sent something meanwhile */
+	SPLIT_NO_SOCKET = 5, /* the kernel has refused a socket */
+	SPLIT_REFUSALS = 6,
+};
+
+/* What the splitter has done since downloads are on; written by it alone. */
+struct split_totals {
+	__u64 split; /* connections */
+	__u64 joined; /* of these: nothing was on its way any more */
+	__u64 ended; /* both ends have closed */
+	__u64 reset;
+	__u64 to_peer_bytes; /* that peers have acknowledged to the host */
+	__u64 to_vm_bytes; /* likewise the VM */
+	__u64 retransmitted_bytes; /* to peers */
+	__u64 refused[SPLIT_REFUSALS]; /* by enum split_refusal */
+	__u64 held_to_peer_bytes; /* now: acknowledged to the VM, and not by peers */
+	__u64 held_to_vm_bytes; /* the other way */
+};
+
 /* What hooks and splitter share of a port. */
 struct split_port {
-	__u32 is_on; /* 1: connections are split; written by user space */
+	__u32 is_on; /* 1: connections are split; 0: all are to be joined; SPLIT_DRAINS: and the
+		      * ends are shown no room; written by user space */
 	__u32 epoch; /* raised whenever the VM becomes late anew */
 	__u64 late_until_ns; /* the VM counts as late until then */
 	__u32 socket_ifindex; /* the device behind which the sockets are; written by user space */
@@ -137,6 +180,8 @@ struct split_port {
 	__u64 from_sockets; /* segments of sockets that left */
 	__u64 strays; /* packets from the sockets' namespace of no split connection; dropped */
 	__u64 splits; /* split connections now */
+	__u64 moves; /* how often a VM of one was found elsewhere */
+	struct split_totals totals;
 };
 
 #endif

@@ -29,6 +29,7 @@ enum hand {
 #define KEEP_COPIED 0x01 /* it was copied */
 #define KEEP_TAKEN 0x02 /* the ring took the clone; else refused it, or was not asked */
 #define KEEP_NO_MEMORY 0x04 /* it was not copied, because the hold had no chunk for it */
+#define KEEP_LAST 0x08 /* it was copied, and the hold uses its last memory */
 
 /* Verdict on a segment after TO_VM_KEEP. */
 enum kept_verdict {

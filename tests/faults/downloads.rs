@@ -1,4 +1,4 @@
-//! Splitter and keeper are killed while connections are split.
+//! Background processes are killed while connections are split.
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +13,7 @@ use vsnoop_testbed::stream::{Stream, StreamPlan};
 use vsnoop_testbed::topology::{Family, Side, Topology};
 
 use crate::attached::Attached;
-use crate::background::Process::{self, Keeper, Splitter};
+use crate::background::Process::{self, Engine, Helper, Keeper, Splitter};
 use crate::case::Case;
 use crate::killed::join_streams;
 use crate::trial;
@@ -28,6 +28,12 @@ pub fn trials() -> Vec<Trial> {
         }),
         trial("downloads::keeper_killed_10_times", || {
             again_and_again(Family::V4, Keeper, Signal::SIGKILL, 10)
+        }),
+        trial("downloads::engine_killed_10_times", || {
+            again_and_again(Family::V4, Engine, Signal::SIGKILL, 10)
+        }),
+        trial("downloads::helper_killed_10_times", || {
+            again_and_again(Family::V4, Helper, Signal::SIGKILL, 10)
         }),
     ]
 }

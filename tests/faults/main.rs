@@ -14,6 +14,10 @@ mod other_run;
 mod pins;
 mod routes;
 mod scene;
+mod short;
+mod split;
+mod split_gone;
+mod split_moves;
 mod stopped;
 mod upgrade;
 
@@ -28,6 +32,10 @@ fn main() -> ExitCode {
     let trials: Vec<_> = [
         killed::trials(),
         downloads::trials(),
+        short::trials(),
+        split::trials(),
+        split_gone::trials(),
+        split_moves::trials(),
         stopped::trials(),
         upgrade::trials(),
         gone::trials(),

@@ -24,12 +24,12 @@ use crate::scene;
 use crate::trial;
 
 /// The other port of the bridge, and the card behind it.
-const OTHER_PORT: &str = "vst-other";
+pub const OTHER_PORT: &str = "vst-other";
 const OTHER_CARD: &str = "vst-card";
 /// The Ethernet address of another VM.
-const OTHER_MAC: [u8; 6] = [2, 0x76, 0x73, 0, 0, 3];
+pub const OTHER_MAC: [u8; 6] = [2, 0x76, 0x73, 0, 0, 3];
 
-const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 pub fn trials() -> Vec<Trial> {
     vec![
@@ -76,9 +76,15 @@ fn give_the_address(guest: &Netns) -> Result<()> {
     Ok(())
 }
 
+/// Echo requests by the other card, until one is answered.
+fn ping_client(guest: &Netns) -> Result<()> {
+    let client = address(Side::Client, Family::V4);
+    wait_until("the client answers", PATIENCE, || Ok(guest.ping(client, 1).is_ok()))
+}
+
 /// The bridge learns where the address is, as from the frames with which a bond announces it.
 fn announce(topology: &Topology, guest: &Netns) -> Result<()> {
-    guest.ping(address(Side::Client, Family::V4), 1)?;
+    ping_client(guest)?;
     let entries = learned_addresses(topology)?;
     ensure!(entries.contains(&format!("dev {OTHER_PORT}")), "not learned: {entries}");
     Ok(())
@@ -90,7 +96,7 @@ fn learned_addresses(topology: &Topology) -> Result<String> {
     Ok(String::from_utf8_lossy(&entries.stdout).into_owned())
 }
 
-fn move_to_the_other_card(topology: &Topology) -> Result<()> {
+pub fn move_to_the_other_card(topology: &Topology) -> Result<()> {
     topology.vm.ip("link set vst-vm down")?;
     take_the_address(topology, &topology.vm)?;
     announce(topology, &topology.vm)
@@ -114,7 +120,7 @@ fn goes_on_by_the_other_card(
 }
 
 /// The RST has not taught the bridge that the VM is behind its tap.
-fn the_next_one_works(topology: &Topology) -> Result<()> {
+pub fn the_next_one_works(topology: &Topology) -> Result<()> {
     let mut next = Pair::connect(topology, Family::V4)?;
     next.client.send(1000)?;
     next.vm.receive(1000)
@@ -164,7 +170,7 @@ fn fail_over_to_a_tap(tags: &[Tag]) -> Result<()> {
     let mut pair = scene::held(&topology, &attached)?;
     topology.vm.ip("link set vst-vm down")?;
     give_the_address(&topology.vm)?;
-    topology.vm.ping(address(Side::Client, Family::V4), 1)?;
+    ping_client(&topology.vm)?;
     goes_on_by_the_other_card(&topology, &attached, &mut pair)?;
     attached.run(&["detach", OTHER_PORT])?;
     attached.detach()?;
@@ -214,7 +220,7 @@ fn in_a_vlan() -> Result<()> {
 
 /// Another VM has the IP address of the VM, and an Ethernet address of its own, which it announces
 /// as keepalived does.
-fn other_vm(topology: &Topology, family: Family) -> Result<Netns> {
+pub fn other_vm(topology: &Topology, family: Family) -> Result<Netns> {
     let other = Net::new(PREFIX).host("other")?;
     topology.host.veth_port(BRIDGE, OTHER_PORT, &other, OTHER_CARD)?;
     other.set_mac(OTHER_CARD, OTHER_MAC)?;
@@ -227,7 +233,7 @@ fn other_vm(topology: &Topology, family: Family) -> Result<Netns> {
 }
 
 /// Gratuitous ARP, or an unsolicited neighbour advertisement.
-fn announcement(address: IpAddr) -> Vec<u8> {
+pub fn announcement(address: IpAddr) -> Vec<u8> {
     match address {
         IpAddr::V4(address) => {
             let ethernet = [&[0xff; 6][..], &OTHER_MAC, &[8, 6]].concat();
@@ -244,7 +250,7 @@ fn announcement(address: IpAddr) -> Vec<u8> {
     }
 }
 
-fn learned(topology: &Topology, mac: [u8; 6], port: &str) -> Result<bool> {
+pub fn learned(topology: &Topology, mac: [u8; 6], port: &str) -> Result<bool> {
     Ok(learned_addresses(topology)?.contains(&format!("{} dev {port}", mac_text(mac))))
 }
 
@@ -297,7 +303,7 @@ fn migrated() -> Result<()> {
     attached.detach()
 }
 
-fn send_frame(device: &str, frame: &[u8]) -> Result<()> {
+pub fn send_frame(device: &str, frame: &[u8]) -> Result<()> {
     let socket = Socket::new(Domain::PACKET, Type::RAW, None)?;
     let index = nix::net::if_::if_nametoindex(device)?;
     // SAFETY: a sockaddr_ll is written into the zeroed storage, with its length.

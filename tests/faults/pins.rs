@@ -6,17 +6,23 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use vsnoop_bpf::PIN_ROOT;
+use vsnoop_testbed::net::TapOptions;
 use vsnoop_testbed::relay::Freeze;
+use vsnoop_testbed::topology::Topology;
+use vsnoop_testbed::vsnoop::Vsnoop;
 use vsnoop_testbed::wait::wait_until;
 
+use crate::attached::Attached;
 use crate::background::Process::{Engine, Helper};
+use crate::pair::Pair;
 use crate::scene;
 use crate::trial;
 
+const OTHER_PORT: &str = "vst-other";
 const BPFFS: &str = "/sys/fs/bpf";
 /// Far longer than it takes to take a port off.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -36,6 +42,12 @@ pub fn trials() -> Vec<Trial> {
         trial("pins::without_a_helper_the_engine_takes_the_port_off", || reset(Some(Helper))),
         trial("pins::without_an_engine_the_helper_takes_the_port_off", || reset(Some(Engine))),
         trial("pins::a_port_without_pins_can_be_attached_again", again),
+        trial("pins::held_bytes_are_handed_over_while_another_port_has_the_slot", || {
+            another_port(handed_over_then)
+        }),
+        trial("pins::a_vm_that_stands_still_is_reset_while_another_port_has_the_slot", || {
+            another_port(reset_then)
+        }),
     ]
 }
 
@@ -73,9 +85,13 @@ fn port_directory() -> Result<PathBuf> {
 
 fn handed_over(remove: fn() -> Result<()>) -> Result<()> {
     let topology = scene::still().build()?;
-    let mut attached = scene::still().attach(&topology)?;
-    let mut pair = scene::held(&topology, &attached)?;
+    let attached = scene::still().attach(&topology)?;
+    let pair = scene::held(&topology, &attached)?;
     remove()?;
+    handed_over_then(&topology, attached, pair)
+}
+
+fn handed_over_then(topology: &Topology, mut attached: Attached, mut pair: Pair) -> Result<()> {
     topology.guest().set_freeze(Freeze::Never);
     pair.vm.receive(scene::BYTES).context("what was held")?;
     attached.until_taken_off()?;
@@ -90,12 +106,16 @@ fn handed_over(remove: fn() -> Result<()>) -> Result<()> {
 
 fn reset(killed: Option<crate::background::Process>) -> Result<()> {
     let topology = scene::still().build()?;
-    let mut attached = scene::still().attach(&topology)?;
-    let mut pair = scene::held(&topology, &attached)?;
+    let attached = scene::still().attach(&topology)?;
+    let pair = scene::held(&topology, &attached)?;
     all()?;
     if let Some(process) = killed {
         process.kill()?;
     }
+    reset_then(&topology, attached, pair)
+}
+
+fn reset_then(topology: &Topology, mut attached: Attached, mut pair: Pair) -> Result<()> {
     pair.client.expect_reset().context("the sender")?;
     topology.guest().set_freeze(Freeze::Never);
     pair.vm.expect_reset().context("the VM")?;
@@ -116,4 +136,26 @@ fn again() -> Result<()> {
     attached.until_it_holds(&topology)?;
     let pair = scene::held(&topology, &attached)?;
     scene::ends_exact(&topology, attached, pair)
+}
+
+/// Before the port is taken off, another is attached and gets its slot in the programs.
+fn another_port(then: fn(&Topology, Attached, Pair) -> Result<()>) -> Result<()> {
+    let topology = scene::still().build()?;
+    let attached = scene::still().attach(&topology)?;
+    let _tap = topology.host.tap(OTHER_PORT, &TapOptions::default())?;
+    let pair = scene::held(&topology, &attached)?;
+    let slot = slot()?;
+    port()?;
+    attached.run(&["attach", OTHER_PORT])?;
+    ensure!(self::slot()? == slot, "the other port has a slot of its own");
+    then(&topology, attached, pair)?;
+    let vsnoop = Vsnoop::find()?.in_netns(topology.host.name());
+    let state = vsnoop.stats(OTHER_PORT)?["ports"][0]["state"].clone();
+    ensure!(state == "active", "the other port is {state}");
+    vsnoop.detach(OTHER_PORT)
+}
+
+/// Of the only port.
+fn slot() -> Result<PathBuf> {
+    fs::read_link(port_directory()?.join("slot")).context("read a port's slot")
 }

@@ -11,6 +11,7 @@ mod accept_queue;
 mod backlog;
 mod bare;
 mod divert;
+mod downloads;
 mod fan_in;
 mod features;
 mod forwarding;
@@ -48,6 +49,7 @@ fn main() {
         accept_queue::trials(),
         bare::trials(),
         divert::trials(),
+        downloads::trials(),
         fan_in::trials(),
         matrix::trials(),
         features::trials(),

@@ -94,6 +94,11 @@ impl End {
         self.sent = writer.sent;
     }
 
+    /// Goes on sending behind what its twin has sent.
+    pub fn has_sent(&mut self, bytes: u64) {
+        self.sent += bytes;
+    }
+
     /// The kernel's state of the connection (`TCP_INFO`).
     pub fn info(&self) -> Result<ConnectionInfo> {
         info(&SockRef::from(&self.socket))

@@ -4,8 +4,10 @@
 //! [client]--veth--[bridge]--[tap]--[User Mode Linux]
 //! ```
 //! Each round has [`ROUND`] transfers side by side. Rounds without vsnoop come first: they say how
-//! long a transfer takes here and today. `VSNOOP_SOAK=1` has ten times as many transfers.
+//! long a transfer takes here and today. `VSNOOP_SOAK=1` has ten times as many transfers, and as
+//! many without vsnoop, in turn.
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::thread;
@@ -153,16 +155,38 @@ impl Rig {
         }
     }
 
-    /// A round; the time of its longest transfer.
-    fn round(&self, limit: Duration) -> Result<Duration> {
+    /// A round; adds how long its transfers took.
+    fn round(&self, limit: Duration, times: &mut Times) -> Result<()> {
         thread::scope(|scope| {
             let start =
                 |(direction, bytes)| scope.spawn(move || self.transfer(direction, bytes, limit));
-            let jobs = ROUND.map(start);
-            let times =
-                jobs.map(|job| job.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-            times.into_iter().try_fold(Duration::ZERO, |longest, time| Ok(longest.max(time?)))
+            for job in ROUND.map(start) {
+                let time = job.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+                times.0.push(time);
+            }
+            Ok(())
         })
+    }
+
+    /// Rounds without vsnoop, and then as many or more with it.
+    fn block(&self, off: usize, without: &mut Times, with: &mut Times) -> Result<()> {
+        for _ in 0..off {
+            self.round(LIMIT, without).context("without vsnoop")?;
+        }
+        let limit = late::limit(without.longest());
+        self.vsnoop.attach(TAP)?;
+        for number in 0..ROUNDS {
+            self.round(limit, with)
+                .with_context(|| format!("round {number}, attached; {}", self.story()))?;
+        }
+        for direction in [Upload, Download] {
+            for _ in 0..ALONE {
+                self.transfer(direction, MB, limit).with_context(|| self.story())?;
+            }
+        }
+        let early = late::count(&self.vsnoop.stats(TAP)?, "early_acks");
+        ensure!(early > 0, "nothing was acknowledged early: {}", self.story());
+        self.vsnoop.detach(TAP)
     }
 
     fn story(&self) -> String {
@@ -177,35 +201,31 @@ impl Rig {
     }
 }
 
+/// How long transfers took.
+#[derive(Default)]
+struct Times(Vec<Duration>);
+
+impl Times {
+    fn longest(&self) -> Duration {
+        self.0.iter().max().copied().unwrap_or_default()
+    }
+}
+
+impl fmt::Display for Times {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let over = |seconds| self.0.iter().filter(|time| time.as_secs() >= seconds).count();
+        let (all, longest) = (self.0.len(), self.longest());
+        write!(f, "the longest of {all} {longest:.1?}, {} over 1 s, {} over 5 s", over(1), over(5))
+    }
+}
+
 /// A lost segment is mended as soon as without vsnoop, for each of many connections.
 fn many_at_once(image: &UserModeImage, device: Device) -> Result<()> {
     let soak = std::env::var_os("VSNOOP_SOAK").is_some_and(|value| value == "1");
-    let times = if soak { SOAK_TIMES } else { 1 };
+    let (blocks, off) = if soak { (SOAK_TIMES, ROUNDS) } else { (1, ROUNDS_OFF) };
     let rig = Rig::build(image, device)?;
-    let mut longest = Duration::ZERO;
-    for _ in 0..ROUNDS_OFF * times {
-        longest = longest.max(rig.round(LIMIT).context("without vsnoop")?);
-    }
-    let limit = late::limit(longest);
-    rig.vsnoop.attach(TAP)?;
-    let result = (0..ROUNDS * times).try_fold(Duration::ZERO, |longest, number| {
-        let time = rig
-            .round(limit)
-            .with_context(|| format!("round {number}, attached; {}", rig.story()))?;
-        Ok::<_, anyhow::Error>(longest.max(time))
-    });
-    let with = result?;
-    for direction in [Upload, Download] {
-        for _ in 0..ALONE {
-            rig.transfer(direction, MB, limit).with_context(|| rig.story())?;
-        }
-    }
-    let early = late::count(&rig.vsnoop.stats(TAP)?, "early_acks");
-    ensure!(early > 0, "nothing was acknowledged early: {}", rig.story());
-    eprintln!(
-        "the longest of {} without vsnoop {longest:?}, of {} with it {with:?}",
-        ROUNDS_OFF * times * ROUND.len(),
-        ROUNDS * times * ROUND.len()
-    );
-    rig.vsnoop.detach(TAP)
+    let (mut without, mut with) = (Times::default(), Times::default());
+    let result = (0..blocks).try_for_each(|_| rig.block(off, &mut without, &mut with));
+    eprintln!("without vsnoop {without}; with it {with}");
+    result
 }

@@ -14,12 +14,17 @@
 //! - [`nat_resume`]: how long a transfer takes after a silence that a NAT does not survive;
 //! - [`router`]: uploads through a VM that forwards to a slower path with a smaller MTU;
 //! - [`idle_guest`]: uploads to a machine that is idle and loses segments behind its ring;
+//! - [`downloads::sender`]: what sockets of split connections make of a path, against Linux itself;
+//! - [`downloads::small`]: small answers of a VM that is late, against those without vsnoop;
+//! - [`downloads::prompt`]: one flow that a prompt VM sends, which nothing is to be gained for;
+//! - [`downloads::pause`]: how long what these sockets hold takes to leave after `pause`;
 //! - [`verifier`]: how long attaching takes, and the instructions that the kernel walks before it
 //!   accepts a hook.
 //! - [`idle`]: memory that an attached idle port takes.
 
 mod compress;
 mod conversation;
+mod downloads;
 mod figures;
 mod fleet;
 mod flows;
@@ -55,18 +60,18 @@ use stage::PREFIX;
 #[derive(Parser)]
 #[command(name = "vsnoop-bench", version)]
 struct Options {
-    /// What is measured; everything without a name
+    /// What is measured; without a name everything but sender_all, which is sender over more paths
     #[arg(value_name = "NAME", value_parser = known_names())]
     names: Vec<String>,
 }
 
 fn known_names() -> PossibleValuesParser {
-    PossibleValuesParser::new(PARTS.map(|(name, _)| name))
+    PossibleValuesParser::new(PARTS.iter().chain(&LONG_PARTS).map(|(name, _)| *name))
 }
 
 /// The measurements, by the names of their modules.
 type Part = (&'static str, fn() -> Result<Vec<Figure>>);
-const PARTS: [Part; 15] = [
+const PARTS: [Part; 19] = [
     ("idle", idle::measure),
     ("lookup", lookup::measure),
     ("incast", incast::measure),
@@ -82,8 +87,14 @@ const PARTS: [Part; 15] = [
     ("nat_resume", nat_resume::measure),
     ("router", router::measure),
     ("idle_guest", idle_guest::measure),
+    ("sender", downloads::sender::measure),
+    ("pause", downloads::pause::measure),
+    ("small", downloads::small::measure),
+    ("prompt", downloads::prompt::measure),
     ("throughput", throughput::measure),
 ];
+/// Only if they are named.
+const LONG_PARTS: [Part; 1] = [("sender_all", downloads::sender::measure_all)];
 
 fn main() {
     let options = Options::parse();
@@ -103,10 +114,10 @@ fn run(wanted: &[String]) -> Result<()> {
     // Without incast control.
     let record = std::mem::offset_of!(vsnoop_bpf::types::flow, incast) as f64;
     results.figures.push(figure("flow_record_bytes", record, "bytes", "lower"));
-    for (part, measure) in PARTS {
-        if wanted.is_empty() || wanted.iter().any(|name| name == part) {
-            results.figures.extend(measure()?);
-        }
+    let is_named = |part: &Part| wanted.iter().any(|name| name == part.0);
+    let usual = PARTS.into_iter().filter(|part| wanted.is_empty() || is_named(part));
+    for (_, measure) in usual.chain(LONG_PARTS.into_iter().filter(is_named)) {
+        results.figures.extend(measure()?);
     }
     println!("{}", table(&results.figures));
     let dir = workspace::root()?.join("results/bench");

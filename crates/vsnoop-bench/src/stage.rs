@@ -23,8 +23,11 @@ pub const SHAPES: [(&str, Offloads); 2] =
     [("gso", Offloads::SUPER_PACKETS), ("mtu", Offloads::CHECKSUM)];
 
 pub fn build(from_client: Offloads) -> Result<Topology> {
-    let options =
-        TopologyOptions { prefix: PREFIX.into(), from_client, ..TopologyOptions::default() };
+    build_with(TopologyOptions { from_client, ..TopologyOptions::default() })
+}
+
+pub fn build_with(options: TopologyOptions) -> Result<Topology> {
+    let options = TopologyOptions { prefix: PREFIX.into(), ..options };
     // Threads of the VM's stand-in inherit the core of this thread; so does the sender.
     pin(VM_CORE)?;
     let topology = Topology::build(&options)?;

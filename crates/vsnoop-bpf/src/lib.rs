@@ -14,6 +14,7 @@ mod account;
 mod attach;
 mod batch;
 mod bpffs;
+mod congestion_control;
 mod connections;
 mod descriptor;
 mod empty;
@@ -49,6 +50,7 @@ mod uplink;
 
 pub use account::{ProgramInfo, account_run_time};
 pub use attach::Loaded;
+pub use congestion_control::CongestionControl;
 pub use empty::EmptyProgram;
 pub use error::{Damage, Error, Result, Unready};
 pub use grant_queue::{GrantQueue, PortIncast};

@@ -14,6 +14,7 @@ use std::fs::File;
 use libbpf_rs::{MapCore, MapFlags};
 use vsnoop_flow::types::{self, PORT_MIGRATING, PORT_SUSPENDED, policy, port_run};
 
+use crate::congestion_control::CongestionControl;
 use crate::error::{Error, Result};
 use crate::maps::PortMap;
 use crate::pins;
@@ -67,6 +68,13 @@ impl Port {
         let _lock = self.lock_records()?;
         let policy = self.raw_policy()?;
         self.write_policy(&policy { downloads: is_on.into(), ..policy })
+    }
+
+    /// Records the congestion control of connections that are split from now on.
+    pub fn set_congestion_control(&self, chosen: CongestionControl) -> Result<()> {
+        let _lock = self.lock_records()?;
+        let policy = self.raw_policy()?;
+        self.write_policy(&types::policy { congestion_control: chosen.record(), ..policy })
     }
 
     /// Records by what the service knows the port.

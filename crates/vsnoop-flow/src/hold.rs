@@ -50,6 +50,8 @@ pub struct Copied {
     pub copied: bool,
     /// It was not, because the hold had no memory.
     pub is_full: bool,
+    /// It was, and the hold uses its last memory.
+    pub last: bool,
     /// The device took the clone.
     pub taken: bool,
     /// Outcome of [`to_vm`].
@@ -83,12 +85,13 @@ pub fn kept(
     f: &mut flow,
     h: &mut hold,
     s: &segment,
-    Copied { copied, is_full, taken, mut out }: Copied,
+    Copied { copied, is_full, last, taken, mut out }: Copied,
     port: &port_state,
     p: &policy,
     now: u64,
 ) -> (Kept, outcome) {
-    let done = [(copied, KEEP_COPIED), (is_full, KEEP_NO_MEMORY), (taken, KEEP_TAKEN)];
+    let done =
+        [(copied, KEEP_COPIED), (is_full, KEEP_NO_MEMORY), (last, KEEP_LAST), (taken, KEEP_TAKEN)];
     let done = done.iter().filter(|(is, _)| *is).map(|(_, bit)| bit).sum();
     // SAFETY: as in to_vm().
     let verdict = unsafe { types::flow_kept(f, h, s, done, &context(port, p, now), &mut out) };

@@ -1,5 +1,11 @@
 //! Which connections are worth a split (flow/split.h).
 
+mod candidate;
+mod record;
+
+pub use candidate::{Candidate, State};
+pub use record::{Copied, Record, at_place, full_key};
+
 use crate::types::{self, segment, split_candidate, split_port};
 
 /// A SYN, or a SYN-ACK. `mss`: its option's value.

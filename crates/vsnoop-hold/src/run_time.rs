@@ -10,6 +10,10 @@
 //! run and cannot: that may be the one that takes the interrupt. If the vCPU threads are not known
 //! by name, all threads of the process are looked at; if no process reads the tap, the clock
 //! counts.
+//!
+//! A VM has no time while its ring has something: it could not have read that. One that sleeps
+//! beside it for long has lost the wake-up, or is paused by its monitor. Only another frame wakes
+//! the first, and without vsnoop a sender's retransmission does: timers count from then on.
 
 use std::time::Duration;
 
@@ -17,6 +21,8 @@ use std::time::Duration;
 const RAN: Duration = Duration::from_micros(100);
 /// Time in which nothing ran is this part of it as live time.
 const ASLEEP_PART: u64 = 6;
+/// A VM that sleeps beside an unread ring for longer does not wake for what is in it.
+const WAKES: Duration = Duration::from_secs(1);
 
 /// Sample of one thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +44,8 @@ pub struct Threads {
     pub ticks: Vec<Tick>,
     /// The process is stopped (SIGSTOP, a debugger).
     pub stopped: bool,
+    /// For how long all of them have slept beside an unread ring: [`RunTime::between`] sets it.
+    pub slept: Duration,
 }
 
 /// Time of a VM in one period.
@@ -57,12 +65,12 @@ impl RunTime {
     /// tap, at the later one; `None` if that is not known.
     pub fn between(
         before: &Threads,
-        now: &Threads,
+        now: &mut Threads,
         rings_are_empty: Option<bool>,
         elapsed: Duration,
     ) -> Self {
         if rings_are_empty == Some(false) {
-            return Self::NONE;
+            return beside_unread_ring(before, now, elapsed);
         }
         match (before.ticks.is_empty(), now.ticks.is_empty()) {
             // /proc has no times; a stopped process does nothing.
@@ -88,6 +96,21 @@ impl RunTime {
 
 fn nanoseconds(time: Duration) -> u64 {
     time.as_nanos().try_into().unwrap_or(u64::MAX)
+}
+
+/// Giving up does not count it: a VM that is paused looks the same.
+fn beside_unread_ring(before: &Threads, now: &mut Threads, elapsed: Duration) -> RunTime {
+    let sleeps = |threads: &Threads| {
+        !threads.ticks.is_empty() && threads.ticks.iter().all(|tick| tick.state == 'S')
+    };
+    if !sleeps(before) || !sleeps(now) {
+        return RunTime::NONE;
+    }
+    now.slept = before.slept + elapsed;
+    if before.slept < WAKES {
+        return RunTime::NONE;
+    }
+    RunTime { ns: nanoseconds(elapsed), live_ns: 0 }
 }
 
 fn of_vcpus(before: &[Tick], now: &[Tick], elapsed: Duration) -> RunTime {

@@ -60,7 +60,9 @@ impl View {
         // Without a chunk at most a FIN is held.
         let is_empty = hold.chunks == 0 && hold.vm_seq != hold.tail;
         let tail = if is_empty { hold.vm_seq } else { hold.tail };
-        let fin = u32::from(hold.flags) & types::HOLD_FIN != 0 && !is_empty;
+        // The flag may be of a later moment than `tail`: a FIN there would end the stream too soon.
+        let has_fin = u32::from(hold.flags) & types::HOLD_FIN != 0 && hold.fin_at == hold.tail;
+        let fin = has_fin && !is_empty;
         let end = tail.add(fin.into());
         // high_seq, or `handed` if that is later. An old `handed`, from before the hooks handed
         // over by themselves for a while, is behind high_seq, or beyond the end after a wrap.

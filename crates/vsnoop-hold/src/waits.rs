@@ -1,7 +1,8 @@
 //! Does the VM wait for a CPU? The hooks ask before they acknowledge data for a host that the VM
 //! may forward to (flow/far_end.h).
 //!
-//! A sample is taken four times a second while something waits for the VM, else once.
+//! A sample is taken four times a second while something waits for the VM, else once. The second
+//! one comes as soon as on a busy port: the first has no beginning, so nothing is known before it.
 
 /// Interval of samples while something waits for the VM.
 const BUSY_NS: u64 = 250_000_000;
@@ -16,12 +17,14 @@ const LEAST_NS: u64 = 2_000_000;
 #[derive(Clone, Debug, Default)]
 pub struct Waits {
     sampled_ns: Option<u64>,
+    /// A sample with a beginning was taken.
+    has_compared: bool,
 }
 
 impl Waits {
     /// Is a sample due at this time? `busy`: something waits for the VM.
     pub fn is_due(&self, now_ns: u64, busy: bool) -> bool {
-        let period_ns = if busy { BUSY_NS } else { IDLE_NS };
+        let period_ns = if busy || !self.has_compared { BUSY_NS } else { IDLE_NS };
         self.sampled_ns.is_none_or(|at| now_ns.saturating_sub(at) >= period_ns)
     }
 
@@ -29,6 +32,7 @@ impl Waits {
     /// Returns whether the VM is short of CPU.
     pub fn sample(&mut self, now_ns: u64, waited_ns: Option<u64>) -> bool {
         let Some(before) = self.sampled_ns.replace(now_ns) else { return false };
+        self.has_compared = true;
         let elapsed_ns = now_ns.saturating_sub(before);
         waited_ns.is_some_and(|waited| waited >= LEAST_NS && waited >= elapsed_ns / PART)
     }
@@ -59,9 +63,18 @@ mod tests {
     }
 
     #[test]
-    fn an_idle_port_is_sampled_once_a_second_and_a_busy_one_four_times() {
+    fn what_a_new_port_needs_is_known_after_one_short_interval() {
         let mut waits = Waits::default();
         assert!(waits.is_due(5, false));
+        waits.sample(5, None);
+        assert!(!waits.is_due(5 + BUSY_NS - 1, false));
+        assert!(waits.is_due(5 + BUSY_NS, false));
+    }
+
+    #[test]
+    fn an_idle_port_is_sampled_once_a_second_and_a_busy_one_four_times() {
+        let mut waits = Waits::default();
+        waits.sample(0, None);
         waits.sample(5, None);
         assert!(!waits.is_due(5 + BUSY_NS - 1, true));
         assert!(waits.is_due(5 + BUSY_NS, true));

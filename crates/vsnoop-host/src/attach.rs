@@ -10,6 +10,7 @@ use vsnoop_bpf::types::{HOLD_CHUNK, policy, port_run};
 use vsnoop_bpf::{AttachSpec, Loaded, Port, TableLimits};
 
 use crate::config::Config;
+use crate::congestion_control;
 use crate::error::{Error, Result, Unfit, unfit, with_causes};
 use crate::incast::uplink::{Joined, Wanted, prepare};
 use crate::left_off::{Mark, Marks};
@@ -94,12 +95,19 @@ fn attach_device(device: &Device, netns: &Netns, request: &Request<'_>) -> Resul
     spec.uplink = incast.as_ref().map_or(0, |joined| joined.ifindex);
     let loaded = Loaded::new(&spec)?;
     stop_if_interrupted(request)?;
+    // Its other work needs no congestion control.
+    let missing = congestion_control::require(settings.congestion_control).err();
+    let missing = missing.map(|error| with_causes(&error)).filter(|_| settings.downloads);
+    let downloads = settings.downloads && missing.is_none();
     let mut no_downloads = None;
     let complete = |port: &Port| {
         if is_observed {
             return Ok(());
         }
-        no_downloads = settings.downloads.then(|| without_downloads(port, device)).flatten();
+        no_downloads = match downloads {
+            true => without_downloads(port, device),
+            false => missing.clone(),
+        };
         switch_on(port, device, &root)
     };
     let port = loaded.attach(complete).inspect_err(|_: &Error| {
@@ -145,6 +153,7 @@ fn configure(spec: &mut AttachSpec, request: &Request<'_>) {
         ahead: settings.ahead.unwrap_or(UNBOUNDED),
         silence_ms: config.silence_ms,
         downloads: 0,
+        congestion_control: settings.congestion_control.record(),
     };
     spec.port_rules.clone_from(&settings.port_rules);
     spec.prefix_rules.clone_from(&settings.prefix_rules);

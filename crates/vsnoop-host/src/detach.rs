@@ -160,6 +160,8 @@ fn remove(mut port: Port, netns: Option<&Netns>, tap_deleted: bool) -> Result<Op
             split::end(&port);
         }
         ended = end_held(&port, netns)?;
+    } else if !port.is_set_aside() {
+        split::wait_until_left(&port);
     }
     if !port.leave()? {
         return Ok(None);

@@ -14,6 +14,7 @@
 
 pub mod attach;
 pub mod config;
+pub mod congestion_control;
 pub mod detach;
 pub mod downloads;
 pub mod error;

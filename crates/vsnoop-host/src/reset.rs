@@ -79,14 +79,15 @@ pub fn reset_senders(port: &Port) -> Result<usize> {
     Ok(send_to_senders(port, behind))
 }
 
-/// Sends RSTs to the senders of these connections. Returns how many have left. The calling thread
-/// must be in the tap's network namespace.
+/// Sends RSTs to the senders of these connections, whose tap is gone. Returns how many senders were
+/// sent one. The calling thread must be in the tap's network namespace.
 pub fn send_to_senders<'a>(
     port: &Port,
     flows: impl Iterator<Item = &'a (flow_key, flow)>,
 ) -> usize {
     let is_sent = |(key, flow): &&(flow_key, flow)| {
-        reset::send_to_sender(&mut { port }, key, flow, way_to_sender(port, key, flow))
+        let way = way_to_sender(port, key, flow);
+        reset::send_to_sender_without_answer(&mut { port }, key, flow, way)
     };
     flows.filter(is_sent).count()
 }

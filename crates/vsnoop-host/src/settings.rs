@@ -5,7 +5,7 @@ use std::hash::Hasher;
 use std::net::IpAddr;
 
 use fnv::FnvHasher;
-use vsnoop_bpf::{ServiceMark, TableLimits};
+use vsnoop_bpf::{CongestionControl, ServiceMark, TableLimits};
 
 use crate::incast::setting::Rate;
 
@@ -29,6 +29,8 @@ pub struct Settings {
     pub ahead: Option<u32>,
     /// Connections of a late VM are split; only with [`Mode::Accelerate`], without `incast`.
     pub downloads: bool,
+    /// Of the sockets that send to their peers.
+    pub congestion_control: CongestionControl,
     /// Port number (of either end) and whether it is allowed.
     pub port_rules: Vec<(u16, bool)>,
     /// Prefix of the sender's address, its length, and whether it is allowed.
@@ -56,6 +58,7 @@ impl Settings {
             hold: None,
             ahead: None,
             downloads: false,
+            congestion_control: CongestionControl::default(),
             port_rules: Vec::new(),
             prefix_rules: Vec::new(),
             max_flows: TableLimits::default().max_flows,
@@ -84,6 +87,7 @@ impl Settings {
             hold: _,
             ahead: _,
             downloads: _,
+            congestion_control: _,
             port_rules,
             prefix_rules,
             max_flows,
@@ -116,7 +120,10 @@ impl Settings {
     fn digest_of_bounds(&self) -> u32 {
         let number = |value: Option<u32>| value.map_or("-".to_owned(), |value| value.to_string());
         let downloads = if self.downloads { ",downloads" } else { "" };
-        let hash = hash(&format!("{},{}{downloads}", number(self.hold), number(self.ahead)));
+        let control = self.congestion_control.name();
+        let control = control.map_or(String::new(), |name| format!(",{name}"));
+        let hash =
+            hash(&format!("{},{}{downloads}{control}", number(self.hold), number(self.ahead)));
         (hash ^ (hash >> 32)) as u32
     }
 }
@@ -155,5 +162,9 @@ mod tests {
         let with_downloads = Settings { downloads: true, ..plain.clone() };
         assert_eq!(with_downloads.digest(), plain.digest());
         assert_ne!(with_downloads.digest_of_bounds(), plain.digest_of_bounds());
+        let congestion_control = CongestionControl::named("bbr").unwrap();
+        let with_bbr = Settings { congestion_control, ..plain.clone() };
+        assert_eq!(with_bbr.digest(), plain.digest());
+        assert_ne!(with_bbr.digest_of_bounds(), plain.digest_of_bounds());
     }
 }

@@ -78,7 +78,7 @@ impl Vm {
         self.list_descriptors(pid);
         // After the threads: a VM that sleeps had read what was in its ring before.
         let are_empty = process::rings_are_empty(pid, &self.tap, self.netns, &self.descriptors);
-        RunTime::between(&before, &self.threads, are_empty, elapsed)
+        RunTime::between(&before, &mut self.threads, are_empty, elapsed)
     }
 
     /// Time that the VM waited for a CPU since the last call, ns: its vCPU that waited longest, and

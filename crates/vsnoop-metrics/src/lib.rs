@@ -19,6 +19,7 @@ mod of_service;
 mod of_uplink;
 mod port;
 mod scrape;
+pub mod split;
 mod surroundings;
 
 pub use endpoint::Endpoint;

@@ -5,6 +5,7 @@ use vsnoop_host::held::PortHold;
 use crate::counters::COUNTERS;
 use crate::definition::{Definition, Value, counter, gauge, seconds, some_gauge, states};
 use crate::port::{PortSample, STATES};
+use crate::split::SplitState;
 
 /// Counters first, as `stats` has them.
 pub fn metrics() -> Vec<Definition<PortSample>> {
@@ -20,6 +21,7 @@ pub fn metrics() -> Vec<Definition<PortSample>> {
     all.extend(latencies());
     all.extend(now());
     all.extend(hold());
+    all.extend(downloads());
     all
 }
 
@@ -185,5 +187,83 @@ fn hold() -> [Definition<PortSample>; 8] {
             |port: &PortSample| port.hold.as_ref()?.engine_silent_ns.map(seconds),
         )
         .json("hold.engine_silent_ns"),
+    ]
+}
+
+/// Of split connections; 0 without downloads.
+fn downloads() -> [Definition<PortSample>; 11] {
+    let total = |name: &str, help: &str, field: &str, read: fn(&SplitState) -> u64| {
+        let read = move |port: &PortSample| port.split.as_ref().map_or(0, read);
+        counter(name, help, read).json(&format!("split.{field}"))
+    };
+    let now = |name: &str, help: &str, field: &str, read: fn(&SplitState) -> u64| {
+        let read = move |port: &PortSample| Some(read(port.split.as_ref()?) as f64);
+        some_gauge(name, help, read).json(&format!("split.{field}"))
+    };
+    let refused = |port: &PortSample| {
+        let refused = port.split.unwrap_or_default().refused.by_reason();
+        refused.map(|(reason, _, count)| (reason, count)).to_vec()
+    };
+    [
+        now("split_connections", "connections that are split now", "connections", |split| {
+            split.connections
+        }),
+        now(
+            "split_held_to_peer_bytes",
+            "bytes of split connections that the host has acknowledged to the VM, and peers have \
+             not yet",
+            "held_to_peer_bytes",
+            |split| split.held_to_peer_bytes,
+        ),
+        now(
+            "split_held_to_vm_bytes",
+            "bytes of split connections that the host has acknowledged to peers, and the VM has \
+             not yet",
+            "held_to_vm_bytes",
+            |split| split.held_to_vm_bytes,
+        ),
+        total("split_begun_connections", "connections that were split", "split", |split| {
+            split.split
+        }),
+        total(
+            "split_joined_connections",
+            "split connections that were joined again: nothing was on its way",
+            "joined",
+            |split| split.joined,
+        ),
+        total(
+            "split_ended_connections",
+            "split connections that both ends have closed",
+            "ended",
+            |split| split.ended,
+        ),
+        total("split_reset_connections", "split connections that were reset", "reset", |split| {
+            split.reset
+        }),
+        total(
+            "split_to_peer_bytes",
+            "bytes of split connections that peers have acknowledged",
+            "to_peer_bytes",
+            |split| split.to_peer_bytes,
+        ),
+        total(
+            "split_to_vm_bytes",
+            "bytes of split connections that the VM has acknowledged",
+            "to_vm_bytes",
+            |split| split.to_vm_bytes,
+        ),
+        total(
+            "split_retransmitted_bytes",
+            "bytes of split connections that were sent to peers again",
+            "retransmitted_bytes",
+            |split| split.retransmitted_bytes,
+        ),
+        Definition::new(
+            "split_refused",
+            "how often a connection was not split that could gain, by reason; it is tried again \
+             while its VM is late",
+            Value::Counters("reason", Box::new(refused)),
+        )
+        .json("split.refused"),
     ]
 }

@@ -10,6 +10,7 @@ use vsnoop_host::system::qdisc;
 use vsnoop_upkeep::held::outstanding;
 
 use crate::counters::Resets;
+use crate::split::SplitState;
 use crate::surroundings::Place;
 
 /// Longest text of a label: names come from other programs.
@@ -70,6 +71,8 @@ pub struct PortSample {
     pub outstanding_bytes: u64,
     /// `None` without a hold.
     pub hold: Option<PortHold>,
+    /// `None` without downloads.
+    pub split: Option<SplitState>,
 }
 
 impl PortSample {
@@ -100,6 +103,7 @@ impl PortSample {
             outstanding_flows,
             outstanding_bytes,
             hold: Holds::open(port)?.port(port, &flows)?,
+            split: SplitState::of(port)?,
             stats,
         })
     }

@@ -1,7 +1,7 @@
 //! Network devices as the kernel describes them, and changes of them ([`change`]): requests over
 //! rtnetlink ([`netlink`]) and to drivers ([`ethtool`]), notifications ([`events`]), routes
-//! ([`route`], [`policy`]); what bridges have learned ([`fdb`]); pairs of devices ([`veth`]), and
-//! taps that are opened ([`tap`]).
+//! ([`route`], [`policy`]); what bridges have learned ([`fdb`]), and learn ([`learned`]); pairs of
+//! devices ([`veth`]), and taps that are opened ([`tap`]).
 //!
 //! sysfs shows the network namespace in which it was mounted; these ask in that of the calling
 //! thread.
@@ -10,7 +10,9 @@ pub mod change;
 pub mod ethtool;
 pub mod events;
 pub mod fdb;
+pub mod learned;
 pub mod netlink;
+mod notifications;
 pub mod policy;
 pub mod route;
 pub mod tap;

@@ -10,9 +10,10 @@ use vsnoop_bpf::types::{HOLD_CHUNK, port_run};
 use vsnoop_bpf::{Port, ServiceMark};
 use vsnoop_host::attach::{self, Request, UNBOUNDED};
 use vsnoop_host::config::Config;
+use vsnoop_host::congestion_control;
 use vsnoop_host::detach;
 use vsnoop_host::downloads::{self, Downloads};
-use vsnoop_host::error::Result;
+use vsnoop_host::error::{Result, with_causes};
 use vsnoop_host::held::amount;
 use vsnoop_host::left_off::{Mark, Marks, Until};
 use vsnoop_host::ports::{Attached, AttachmentState};
@@ -66,7 +67,16 @@ pub fn set_bounds(key: PortKey, netns: &Netns, wanted: &Wanted, config: &Config)
         attached.port.set_bounds(Some(hold / HOLD_CHUNK), Some(ahead))?;
         let (port, hold) = (netns.label_of_port(name), units::bytes(hold.into()));
         tracing::info!("port {port}: holds at most {hold}");
-        match downloads::set(&attached, netns, settings.downloads)? {
+        let (mut wants, chosen) = (settings.downloads, settings.congestion_control);
+        match congestion_control::require(chosen) {
+            Ok(()) => attached.port.set_congestion_control(chosen)?,
+            Err(error) if wants => {
+                tracing::warn!("port {port}: downloads stay off: {}", with_causes(&error));
+                wants = false;
+            }
+            Err(_) => {}
+        }
+        match downloads::set(&attached, netns, wants)? {
             Downloads::Same => {}
             Downloads::On => tracing::info!("port {port}: downloads are on"),
             Downloads::Off => tracing::info!("port {port}: downloads are off"),

@@ -24,6 +24,8 @@ pub struct End<'a> {
     pub ack: u32,
     /// Bytes behind `ack` that it has ever allowed to be sent: its receive window.
     pub window_bytes: u32,
+    /// The same as the other end was shown, if not less: by this end, or for it.
+    pub shown_bytes: u32,
     /// Bytes that this end has sent and the other end has not acknowledged, from the other end's
     /// `ack` on.
     pub in_flight: &'a [u8],
@@ -44,7 +46,7 @@ pub struct Settings<'a> {
     pub congestion_control: Option<&'a str>,
     /// Most bytes that each socket has in flight.
     pub send_bytes: u32,
-    /// Receive window of each socket, in bytes.
+    /// How far the VM may be ahead of what the peer was sent, and the peer's receive window.
     pub receive_bytes: u32,
 }
 

@@ -4,6 +4,9 @@ use std::time::Duration;
 
 use linux_raw_sys::net::tcp_info;
 
+/// TCP_INFINITE_SSTHRESH of net/tcp.h.
+const INFINITE_SSTHRESH: u32 = 0x7fff_ffff;
+
 /// State of a socket, RFC 9293.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
@@ -71,8 +74,12 @@ pub struct Info {
     pub bytes_received: u64,
     /// Written and not yet sent.
     pub bytes_not_sent: u32,
+    /// Has it found out what the path carries (RFC 5681, section 3.1: it has left slow start)?
+    pub knows_path: bool,
     /// Bytes per second, as the last ACKs tell.
     pub delivery_rate: u64,
+    /// Since the last ACK of the remote end.
+    pub since_last_ack: Duration,
     /// The remote end's receive window, and the socket's own, in bytes.
     pub send_window: u32,
     pub receive_window: u32,
@@ -96,7 +103,9 @@ impl Info {
             bytes_acknowledged: info.tcpi_bytes_acked,
             bytes_received: info.tcpi_bytes_received,
             bytes_not_sent: info.tcpi_notsent_bytes,
+            knows_path: info.tcpi_snd_ssthresh < INFINITE_SSTHRESH,
             delivery_rate: info.tcpi_delivery_rate,
+            since_last_ack: Duration::from_millis(info.tcpi_last_ack_recv.into()),
             send_window: info.tcpi_snd_wnd,
             receive_window: info.tcpi_rcv_wnd,
         }

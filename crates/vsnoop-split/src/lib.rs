@@ -17,8 +17,12 @@
 //! ports; else its socket is refused ([`Error::Connect`]) as long as one is in TIME-WAIT. SIGPIPE
 //! has to be ignored, as Rust's runtime does.
 
+mod ahead;
 mod connection;
+mod diag;
+mod end;
 mod info;
+mod kernel;
 mod option;
 mod parts;
 mod pipe;
@@ -27,11 +31,16 @@ mod restore;
 mod socket;
 mod split;
 
+pub use ahead::Ahead;
 pub use connection::{Connection, Direction, End, Settings, Side};
+pub use diag::{Diagnosed, diagnose};
+pub use end::{Facing, Queue};
 pub use info::{Info, State};
-pub use parts::PARTS;
+pub use parts::{PARTS, parts_of};
+pub use pipe::Pipe;
 pub use pump::{Broken, Moved, Waits, Why};
-pub use split::Split;
+pub use socket::Socket;
+pub use split::{Pair, Parts, Split};
 
 /// The crate's result.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -1,14 +1,12 @@
 //! Moves the bytes of one direction.
 
 use std::io;
-use std::os::fd::AsFd;
 
 use crate::connection::Side;
-use crate::pipe::{Pipe, splice};
-use crate::socket::Socket;
+use crate::end::Facing;
 
 /// Most bytes of a splice.
-const CHUNK: usize = 256 << 10;
+pub const CHUNK: usize = 256 << 10;
 /// Splices into the pipe in a call.
 const ROUNDS: usize = 8;
 
@@ -48,7 +46,7 @@ pub enum Why {
     Reset,
     #[error("it answers no more")]
     TimedOut,
-    /// What else the kernel says, of an ICMP message, or of its own memory.
+    /// What else the kernel says, of its own memory, for example.
     #[error(transparent)]
     Other(io::Error),
 }
@@ -58,7 +56,10 @@ impl Broken {
         let why = match error.kind() {
             // A RST behind a FIN breaks the pipe.
             io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => Why::Reset,
-            io::ErrorKind::TimedOut => Why::TimedOut,
+            // The kernel's last timeout names the latest ICMP message, if there was one.
+            io::ErrorKind::TimedOut
+            | io::ErrorKind::HostUnreachable
+            | io::ErrorKind::NetworkUnreachable => Why::TimedOut,
             _ => Why::Other(error),
         };
         Self { side, why }
@@ -66,17 +67,19 @@ impl Broken {
 }
 
 /// One direction: from the source's socket through a pipe to the sink's.
-pub struct Pump<'a> {
-    pub source: &'a Socket,
-    pub sink: &'a Socket,
-    pub pipe: &'a Pipe,
+pub struct Pump<'a, S: Facing> {
+    pub source: &'a S,
+    pub sink: &'a S,
+    pub pipe: &'a S::Pipe,
     /// The end that the source faces.
     pub from: Side,
     /// The sink was given a FIN.
     pub finished: &'a mut bool,
+    /// Most bytes in the pipe.
+    pub chunk: usize,
 }
 
-impl Pump<'_> {
+impl<S: Facing> Pump<'_, S> {
     /// Moves what can be moved now.
     pub fn run(&mut self) -> Result<Moved, Broken> {
         self.check()?;
@@ -114,7 +117,7 @@ impl Pump<'_> {
     fn drain(&self) -> Result<u64, Broken> {
         let mut bytes = 0;
         while self.pipe_held()? > 0 {
-            match splice(self.pipe.read.as_fd(), self.sink.as_fd(), CHUNK) {
+            match self.sink.drain(self.pipe, CHUNK) {
                 Ok(count) => bytes += count as u64,
                 Err(error) if would_block(&error) => break,
                 Err(error) => return Err(Broken::new(!self.from, error)),
@@ -126,7 +129,7 @@ impl Pump<'_> {
     /// From the source into the empty pipe. Returns how many bytes, 0 at the source's end, `None`
     /// if it has none now.
     fn fill(&self) -> Result<Option<usize>, Broken> {
-        match splice(self.source.as_fd(), self.pipe.write.as_fd(), CHUNK) {
+        match self.source.fill(self.pipe, self.chunk) {
             Ok(count) => Ok(Some(count)),
             Err(error) if would_block(&error) => self.pass_urgent(),
             Err(error) => Err(Broken::new(self.from, error)),
@@ -148,7 +151,7 @@ impl Pump<'_> {
     }
 
     fn pipe_held(&self) -> Result<usize, Broken> {
-        self.pipe.held().map_err(|error| Broken::new(self.from, error))
+        S::held(self.pipe).map_err(|error| Broken::new(self.from, error))
     }
 }
 

@@ -6,25 +6,25 @@ use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockAddr, Type};
 
+use crate::ahead::Ahead;
 use crate::connection::{Connection, End, Settings, Side};
 use crate::option::{
     IP_TRANSPARENT, IPV6_TRANSPARENT, MAX_SEGMENT, NOT_SENT, QUEUE_SEQ, RECEIVE_BUFFER,
     REPAIR_OPTIONS, REPAIR_QUEUE, REPAIR_WINDOW, SEND_BUFFER, SocketOption, TIMESTAMP,
     WINDOW_CLAMP, set,
 };
-use crate::socket::{Repair, Socket};
+use crate::socket::{Repair, Socket, integer};
 use crate::{Error, Result};
 
 /// Values of TCP_REPAIR_QUEUE.
 pub const RECEIVE_QUEUE: libc::c_int = 1;
 pub const SEND_QUEUE: libc::c_int = 2;
 
-/// Most bytes that are queued and cannot be sent yet. More waits in the other socket, whose window
-/// it fills.
-const NOT_SENT_BYTES: u32 = 256 << 10;
-
 /// TCP_MIN_MSS: the least that TCP_MAXSEG may be.
 const LEAST_MSS: u32 = 88;
+
+/// Most that a window without a scale can be.
+const UNSCALED: u32 = 0xffff;
 
 /// Codes of TCP_REPAIR_OPTIONS: kinds of TCP options.
 const MSS: u32 = 2;
@@ -86,9 +86,8 @@ impl<'a> Restore<'a> {
             bound.map_err(|source| Error::Device { device: device.to_owned(), source })?;
         }
         self.set(SEND_BUFFER, &integer(self.settings.send_bytes))?;
-        self.set(NOT_SENT, &NOT_SENT_BYTES)?;
-        // The kernel doubles it, and takes half of a buffer for the window.
-        self.set(RECEIVE_BUFFER, &integer(self.window()))?;
+        self.set(NOT_SENT, &integer(Ahead::of(self.settings.receive_bytes).queued))?;
+        self.set(RECEIVE_BUFFER, &integer(self.buffer()))?;
         // Both ends have decided what waits for more (Nagle).
         socket.set_tcp_nodelay(true).map_err(set_error("TCP_NODELAY"))?;
         socket.set_out_of_band_inline(true).map_err(set_error("SO_OOBINLINE"))?;
@@ -169,9 +168,10 @@ impl<'a> Restore<'a> {
         if received == 0 {
             return Ok(());
         }
-        let left = self.local().window_bytes.saturating_sub(received);
-        // A third, for the kernel rounds the new window down to a multiple of the MSS.
-        self.set_window(left.min(self.window() / 3))
+        let left = self.local().shown_bytes.saturating_sub(received);
+        // Less than half of what is then shown, which is at first half of the kernel's buffer, a
+        // multiple of the MSS.
+        self.set_window(left.min(self.buffer() / 3))
     }
 
     /// Sets the windows of both ends: that of the remote end as it was shown, and the socket's own.
@@ -189,10 +189,28 @@ impl<'a> Restore<'a> {
         self.socket.get(QUEUE_SEQ).map_err(set_error(QUEUE_SEQ.name))
     }
 
+    /// Half of the receive buffer: the kernel doubles it.
+    fn buffer(&self) -> u32 {
+        match self.side {
+            // The first segment from the VM tells the kernel how much of a buffer is payload. It
+            // forgets the clamp then, and the window becomes nearly all of the buffer. Until then
+            // it is half of it, but no less than what was shown.
+            Side::Vm => {
+                let least = self.local().shown_bytes.max(UNSCALED).min(self.window());
+                least.max(self.window() / 2)
+            }
+            Side::Peer => self.window(),
+        }
+    }
+
     /// The receive window: no right edge that was shown goes back, and no more than can be shown.
     fn window(&self) -> u32 {
         let scale = if self.connection.scales { self.local().scale.min(14) } else { 0 };
-        self.settings.receive_bytes.max(self.local().window_bytes).min(0xffff << scale)
+        let bytes = match self.side {
+            Side::Vm => Ahead::of(self.settings.receive_bytes).window,
+            Side::Peer => self.settings.receive_bytes,
+        };
+        bytes.max(self.local().shown_bytes).min(UNSCALED << scale)
     }
 
     fn set<T>(&self, option: SocketOption, value: &T) -> Result<()> {
@@ -202,8 +220,4 @@ impl<'a> Restore<'a> {
 
 fn set_error(option: &'static str) -> impl Fn(io::Error) -> Error {
     move |source| Error::Set { option, source }
-}
-
-fn integer(bytes: u32) -> libc::c_int {
-    libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX)
 }

@@ -1,4 +1,4 @@
-//! Throughput of one TCP flow: the bytes that it carries from the client to the VM in a given time.
+//! Throughput of one TCP flow: the bytes that it carries in a given time.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -45,9 +45,24 @@ pub fn bulk(
     duration: Duration,
     receiver_core: Option<usize>,
 ) -> Result<Bulk> {
+    bulk_to(topology, Side::Vm, family, duration, receiver_core)
+}
+
+/// The same to either side.
+pub fn bulk_to(
+    topology: &Topology,
+    to: Side,
+    family: Family,
+    duration: Duration,
+    receiver_core: Option<usize>,
+) -> Result<Bulk> {
     let options = SocketOptions::default();
-    let (listener, at) = listen(topology, Side::Vm, family, options)?;
-    let sender = connect(topology, Side::Client, at, options)?;
+    let (listener, at) = listen(topology, to, family, options)?;
+    let from = match to {
+        Side::Vm => Side::Client,
+        Side::Client => Side::Vm,
+    };
+    let sender = connect(topology, from, at, options)?;
     std::thread::scope(|scope| {
         let receiving = scope.spawn(move || -> Result<(u64, f64)> {
             receiver_core.map_or(Ok(()), pin)?;

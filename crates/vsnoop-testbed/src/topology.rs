@@ -26,7 +26,8 @@ pub const BRIDGE: &str = "vst-bridge";
 pub const UPLINK: &str = "vst-uplink";
 /// The client's device.
 pub const CLIENT_DEVICE: &str = "vst-client";
-const VM_DEVICE: &str = "vst-vm";
+/// The VM's.
+pub const VM_DEVICE: &str = "vst-vm";
 pub const CLIENT_MAC: [u8; 6] = [2, 0x76, 0x73, 0, 0, 1];
 pub const VM_MAC: [u8; 6] = [2, 0x76, 0x73, 0, 0, 2];
 

@@ -3,7 +3,8 @@
 //! If a RST is lost, or does not match the receiver's RCV.NXT, the record stays in RESET, and the
 //! hooks answer the next packet of either end with RST.
 
-use vsnoop_flow::types::{flow, flow_key, hold, reset_reason};
+use vsnoop_flow::seq;
+use vsnoop_flow::types::{self, flow, flow_key, hold, reset_reason};
 use vsnoop_hold::Reason;
 
 use crate::connections::{Connections, Place, mark_reset};
@@ -143,6 +144,32 @@ pub fn send_to_sender<C: Connections>(
     way: Way,
 ) -> bool {
     to_sender(connections, key, flow, way, EndSegment::ResetSender)
+}
+
+/// Most segments on their way to a sender of which [`send_to_sender_without_answer`] thinks.
+const IN_FLIGHT: u32 = 16;
+
+/// The same if no answer of the sender comes back, the tap being gone. It heeds a RST with the SEQ
+/// that it expects only (RFC 5961), and may not have got what the VM sent last: so there is one at
+/// SND.NXT, one at each whole segment below, and one at SND.UNA.
+pub fn send_to_sender_without_answer<C: Connections>(
+    connections: &mut C,
+    key: &flow_key,
+    flow: &flow,
+    way: Way,
+) -> bool {
+    let mut is_sent = false;
+    for snd_nxt in expected(flow) {
+        is_sent |= send_to_sender(connections, key, &types::flow { snd_nxt, ..*flow }, way);
+    }
+    is_sent
+}
+
+/// What its sender may expect of the VM next.
+fn expected(flow: &flow) -> impl Iterator<Item = seq> {
+    let (nxt, mss) = (flow.snd_nxt, u32::from(flow.mss));
+    let below = (0..=IN_FLIGHT).map(move |segments| seq::new(nxt.v.wrapping_sub(segments * mss)));
+    below.chain([flow.snd_una])
 }
 
 fn to_vm<C: Connections>(
@@ -286,6 +313,15 @@ mod tests {
         let is_sent = send_to_sender(&mut one, &key, &flow, way);
         assert_eq!(is_sent, !one.sent.is_empty());
         one.sent
+    }
+
+    #[test]
+    fn a_sender_that_cannot_answer_is_sent_a_rst_at_each_seq_that_it_may_expect() {
+        let (snd_una, snd_nxt) = (seq::new(u32::MAX - 7), seq::new(250));
+        let flow = flow { mss: 100, snd_una, snd_nxt, ..flow::default() };
+        let found: Vec<_> = expected(&flow).map(|seq| seq.v).collect();
+        assert_eq!(found[..4], [250, 150, 50, u32::MAX - 49], "the numbers wrap");
+        assert_eq!((found.len(), found[17]), (18, u32::MAX - 7));
     }
 
     #[test]

@@ -12,14 +12,11 @@
 #include <bpf/bpf_helpers.h>
 #include <string.h>
 
-#include "vsnoop.bpf.c"
-#include "fast_path.h"
-#define _license uplink_license
-#include "uplink.bpf.c"
-#undef _license
+#include "programs.bpf.c"
 
 #include "kernel.h"
 #include "programs.h"
+#include <stdlib.h>
 
 struct world_skb {
 	struct __sk_buff ctx; /* first: what programs get a pointer to */
@@ -108,6 +105,50 @@ long bpf_ringbuf_output(const void *ring, const void *data, __u64 size, __u64 fl
 {
 	enter("ringbuf_output");
 	return world_ring(ring, data, size, flags);
+}
+
+/* A record that is not complete yet. */
+struct record {
+	const void *ring;
+	__u64 size;
+	__u8 bytes[] __attribute__((aligned(8)));
+};
+
+static struct record *record_of(void *bytes)
+{
+	return (struct record *)((__u8 *)bytes - __builtin_offsetof(struct record, bytes));
+}
+
+void *bpf_ringbuf_reserve(const void *ring, __u64 size, __u64 flags)
+{
+	struct record *r;
+
+	enter("ringbuf_reserve");
+	if (flags || !world_ring_reserve(ring, size))
+		return 0;
+	r = malloc(sizeof(*r) + size);
+	if (!r)
+		world_bug("no memory for a record");
+	r->ring = ring;
+	r->size = size;
+	/* A record may be shorter than its type, which the compiler need not know. */
+	barrier_var(r);
+	return r->bytes;
+}
+
+void bpf_ringbuf_submit(void *bytes, __u64 flags)
+{
+	struct record *r = record_of(bytes);
+
+	enter("ringbuf_submit");
+	world_ring_submit(r->ring, r->bytes, r->size, flags);
+	free(r);
+}
+
+void bpf_ringbuf_discard(void *bytes, __u64 flags)
+{
+	enter("ringbuf_discard");
+	free(record_of(bytes));
 }
 
 __u64 bpf_ringbuf_query(const void *ring, __u64 flags)
@@ -368,6 +409,13 @@ long bpf_redirect(__u32 ifindex, __u64 flags)
 	return 7; /* TC_ACT_REDIRECT */
 }
 
+/* The devices of the world stay, and take all that fits into their rings. */
+long bpf_check_mtu(struct __sk_buff *ctx, __u32 ifindex, __u32 *mtu, __s32 more, __u64 flags)
+{
+	enter("check_mtu");
+	return 0; /* BPF_MTU_CHK_RET_SUCCESS */
+}
+
 /* As the programs on the tap (entry.bpf.c) do. */
 static int entry(struct __sk_buff *ctx, bool is_to_vm)
 {
@@ -397,6 +445,15 @@ static int call(enum world_program program, struct __sk_buff *ctx)
 		return reclaim(ctx);
 	case WORLD_UPLINK:
 		return count(ctx);
+	case WORLD_SPLIT_TO_VM:
+		return split_to_vm(ctx);
+	case WORLD_SPLIT_FROM_VM:
+		return split_from_vm(ctx);
+	case WORLD_SPLIT_FROM_SOCKET:
+		return split_from_socket(ctx);
+	case WORLD_CHANGE_SPLIT:
+		/* Its context is the bytes. */
+		return change_split((struct split_change *)skb_of(ctx)->frame->bytes);
 	}
 	world_bug("there is no such program");
 }

@@ -50,6 +50,10 @@ enum world_program {
 	WORLD_GRANT,
 	WORLD_RECLAIM,
 	WORLD_UPLINK,
+	WORLD_SPLIT_TO_VM,
+	WORLD_SPLIT_FROM_VM,
+	WORLD_SPLIT_FROM_SOCKET,
+	WORLD_CHANGE_SPLIT,
 };
 
 struct world_map {
@@ -89,6 +93,8 @@ long world_delete(const void *map, const void *key);
 long world_push(const void *map, const void *value, __u64 flags);
 long world_pop(const void *map, void *value, bool remove);
 long world_ring(const void *ring, const void *data, __u64 size, __u64 flags);
+bool world_ring_reserve(const void *ring, __u64 size);
+void world_ring_submit(const void *ring, const void *data, __u64 size, __u64 flags);
 __u64 world_ring_bytes(const void *ring);
 __u64 world_now(void);
 __u32 world_random(void);

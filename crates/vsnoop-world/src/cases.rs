@@ -24,6 +24,9 @@ pub enum Case {
     Idle(u32),
     /// The same, which takes no super-packets and whose monitor's threads have unknown names.
     IdleInSegments(u32),
+    /// A VM whose vCPUs are halted, or whose monitor's threads have unknown names, misses wake-ups
+    /// of its ring, per thousand.
+    MissesWakeUps(u32, Vcpus),
     /// The network loses and reorders frames, per thousand.
     LossyNetwork(u32),
     /// The same, each way, beside no SACK, no timestamps and a window of four small segments, as
@@ -72,12 +75,23 @@ pub enum Case {
     ForwardsFar(u64),
     /// The VM forwards to a link with a smaller MTU, and stops for this many ms of each 100 ms.
     ForwardsSmaller(u64),
+    /// The VM, which stops for 80 ms of each 100 ms, sends, and its connection is split; the
+    /// network loses and reorders frames, per thousand.
+    Downloads(u32),
+    /// The same in three answers, between which the connection is joined.
+    DownloadsJoined(u32),
+    /// The same while the port is paused for a while, so that it is joined amid the transfer.
+    DownloadsPaused(u32),
+    /// The same while the splitter is killed again and again, at any of its calls.
+    DownloadsKilled(u32),
 }
 
 /// A fifth of the sender's least retransmission timeout.
 const NOISE_MS: u64 = 50;
 /// The time until another engine begins, ms.
 const ABSENCE_MS: u64 = 500;
+/// A VM has slept for 1 s beside an unread ring before the engine's timeouts count.
+const MISSED_MS: u64 = 1_300;
 /// The engine asks where its VM is at this interval, ms.
 const LOOK_MS: u64 = vsnoop_upkeep::moves::LOOK_NS / 1_000_000;
 
@@ -95,7 +109,9 @@ impl Case {
         match self {
             Case::Abort(_) => None,
             Case::EngineKilled => Some(NOISE_MS + ABSENCE_MS),
+            Case::DownloadsKilled(_) => None,
             Case::Moves => Some(NOISE_MS + LOOK_MS),
+            Case::MissesWakeUps(..) => Some(NOISE_MS + MISSED_MS),
             _ => Some(NOISE_MS),
         }
     }
@@ -115,6 +131,17 @@ impl Case {
     /// Is there incast control? Then many senders share a last hop.
     pub fn has_incast(self) -> bool {
         matches!(self, Case::Incast(_))
+    }
+
+    /// Are connections split?
+    pub fn has_downloads(self) -> bool {
+        use Case::{Downloads, DownloadsJoined, DownloadsKilled, DownloadsPaused};
+        matches!(self, Downloads(_) | DownloadsJoined(_) | DownloadsPaused(_) | DownloadsKilled(_))
+    }
+
+    /// Are connections split, joined, and split again?
+    pub fn is_split_again(self) -> bool {
+        matches!(self, Case::DownloadsJoined(0))
     }
 
     /// Does the VM forward to a path that takes less than the VM is sent at first?
@@ -138,6 +165,8 @@ impl Case {
             Lossy(50, 50),
             Idle(50),
             IdleInSegments(50),
+            MissesWakeUps(20, Vcpus::Halted),
+            MissesWakeUps(20, Vcpus::Unnamed),
             LossyNetwork(20),
             LossyWithoutSack(50),
             LwipSends(50, 4 * 1_440),
@@ -170,6 +199,13 @@ impl Case {
             ForwardsFar(50),
             ForwardsSmaller(0),
             ForwardsSmaller(50),
+            Downloads(0),
+            Downloads(20),
+            DownloadsJoined(0),
+            DownloadsJoined(20),
+            DownloadsPaused(0),
+            DownloadsPaused(20),
+            DownloadsKilled(20),
         ]
     }
 }
@@ -211,6 +247,9 @@ pub(crate) fn machine(kind: Kind) -> Machine {
         fortune: Fortune::kind(100),
         ring_slots: 500,
         gso: kind == Kind::Linux,
+        downloads: false,
+        joins_early: false,
+        splitter_crashes: 0,
         chunks: 1024,
         ahead: u32::MAX,
         incast: None,
@@ -329,6 +368,21 @@ fn connection(kind: Kind, bytes: u64, rng: &mut Rng) -> Connection {
     connection
 }
 
+/// A late VM sends, and its connections are split.
+fn download(loss: u32, machine: &mut Machine, connection: &mut Connection, rng: &mut Rng) {
+    machine.downloads = true;
+    machine.fortune.schedule = Schedule::Periodic { from: rng.u64(0..5), period: 100, stop: 80 };
+    // Tags are not for sockets.
+    connection.vlan = None;
+    connection.guest.bytes = [300_000, 1_000_000][rng.usize(0..2)];
+    connection.sender.bytes = 200;
+    connection.sender.rcvbuf = 1_000_000;
+    (connection.sender.closes_last, connection.guest.closes_last) = (true, false);
+    for link in [&mut connection.to_vm, &mut connection.from_vm] {
+        (link.delay_us, link.loss, link.reorder) = (10_000, loss, loss);
+    }
+}
+
 /// Adds what the case is about to a machine and its connection.
 fn arrange(case: Case, machine: &mut Machine, connection: &mut Connection, rng: &mut Rng) {
     let some_time = rng.u64(1..300);
@@ -350,6 +404,10 @@ fn arrange(case: Case, machine: &mut Machine, connection: &mut Connection, rng: 
             machine.fortune.vcpus = Vcpus::Unnamed;
             machine.fortune.super_packets = false;
             machine.fortune.loss = (loss, 0);
+        }
+        Case::MissesWakeUps(misses, vcpus) => {
+            machine.fortune.vcpus = vcpus;
+            machine.fortune.misses = misses;
         }
         Case::LossyNetwork(loss) => {
             for link in [&mut connection.to_vm, &mut connection.from_vm] {
@@ -494,6 +552,22 @@ fn arrange(case: Case, machine: &mut Machine, connection: &mut Connection, rng: 
             if stop > 0 {
                 machine.fortune.schedule = Schedule::Periodic { from: 0, period: 100, stop };
             }
+        }
+        Case::Downloads(loss) => download(loss, machine, connection, rng),
+        Case::DownloadsJoined(loss) => {
+            download(loss, machine, connection, rng);
+            (connection.guest.writes, connection.guest.write_gap_ms) = (3, 4_000);
+        }
+        Case::DownloadsPaused(loss) => {
+            download(loss, machine, connection, rng);
+            (connection.guest.writes, connection.guest.write_gap_ms) = (20, 100);
+            let at = rng.u64(300..1_500);
+            machine.acts = vec![(at, Act::Pause), (at + 600, Act::Resume)];
+        }
+        Case::DownloadsKilled(loss) => {
+            download(loss, machine, connection, rng);
+            (connection.guest.writes, connection.guest.write_gap_ms) = (20, 100);
+            machine.splitter_crashes = 200;
         }
         Case::Races => {
             machine.fortune.races = 300;

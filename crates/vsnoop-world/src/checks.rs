@@ -4,9 +4,11 @@
 //! must be in the hold, byte by byte.
 
 use vsnoop_flow::testing::segment::*;
-use vsnoop_flow::testing::tcp::Tcp;
+use vsnoop_flow::testing::tcp::{Tcp, TcpState};
 use vsnoop_flow::types::*;
+use vsnoop_split::Side;
 
+use crate::downloads::Namespace;
 use crate::frame::Frame;
 use crate::guest::Progress;
 use crate::host::{Vm, described};
@@ -21,6 +23,10 @@ pub struct Told {
     pub edge: u64,
     /// ACKs of bytes that were only held.
     pub early: u64,
+    /// The same of the VM's stream, whose receiver is the sender here: highest position that the VM
+    /// was told of, and such ACKs.
+    pub vm_acked: u64,
+    pub vm_early: u64,
     /// The port has been attached since, and its packets keep their order.
     pub keeps_its_edge: bool,
 }
@@ -32,7 +38,7 @@ const WHOLE: u64 = 32;
 /// Checks `frame`, which leaves the host for the sender.
 pub fn told(
     told: &mut Told,
-    vm: &mut Vm,
+    (vm, sockets): (&mut Vm, Option<&Namespace>),
     c: usize,
     frame: &Frame,
     s: &Seg,
@@ -55,7 +61,13 @@ pub fn told(
         let is_whole = told.early.is_multiple_of(WHOLE) || ack < told.acked;
         let from = if is_whole { progress.accepted } else { told.acked.max(progress.accepted) };
         told.early += 1;
-        is_held(vm, c, from, ack, &progress, sender);
+        match sockets.filter(|sockets| sockets.are_any(c)) {
+            Some(sockets) => {
+                let whose = Stream { iss: sender.cfg.iss, number: 0, bytes: sender.cfg.bytes };
+                is_on_its_way(sockets, c, Side::Vm, from, ack, &whose);
+            }
+            None => is_held(vm, c, from, ack, &progress, sender),
+        }
     }
     let scale = if sender.snd_scale == u8::MAX { 0 } else { sender.snd_scale };
     let edge = ack + (u64::from(s.window) << scale);
@@ -71,6 +83,50 @@ pub fn told(
     }
     told.acked = told.acked.max(ack);
     told.edge = told.edge.max(edge);
+}
+
+/// What an end sends.
+struct Stream {
+    iss: u32,
+    number: u64,
+    bytes: u64,
+}
+
+/// Checks `frame` of a socket, which is for the VM: what it acknowledges is on its way to `sender`,
+/// the peer, or there.
+pub fn told_vm(told: &mut Told, sockets: &Namespace, c: usize, s: &Seg, sender: &Tcp, bytes: u64) {
+    if s.has(RST | SYN) || !s.has(ACK) || sender.state != TcpState::Open {
+        return;
+    }
+    let ack = position(s.ack, sender.irs, sender.rcv_nxt);
+    if ack <= sender.rcv_nxt as i64 {
+        return;
+    }
+    let ack = ack as u64;
+    let is_whole = told.vm_early.is_multiple_of(WHOLE) || ack < told.vm_acked;
+    let from = if is_whole { sender.rcv_nxt } else { told.vm_acked.max(sender.rcv_nxt) };
+    told.vm_early += 1;
+    told.vm_acked = told.vm_acked.max(ack);
+    let whose = Stream { iss: sender.irs, number: 1, bytes };
+    is_on_its_way(sockets, c, Side::Peer, from, ack, &whose);
+}
+
+/// Checks that sockets and pipes of a split connection have all bytes from `from` up to `ack` that
+/// are for the end at `side`, and the FIN.
+fn is_on_its_way(sockets: &Namespace, c: usize, side: Side, from: u64, ack: u64, whose: &Stream) {
+    let is_fin = ack == whose.bytes + 2;
+    assert!(!is_fin || sockets.has_fin(c, side), "{c}: a FIN is acknowledged, and not on its way");
+    let (from, end) = (from.max(1), ack - u64::from(is_fin));
+    if end <= from {
+        return;
+    }
+    let at = |position: u64| whose.iss.wrapping_add(position as u32);
+    let Some(bytes) = sockets.holds(c, side, at(from), at(end)) else {
+        panic!("{c}: {end} is acknowledged, the {side:?} has {from}, not all between is held")
+    };
+    for (byte, at) in bytes.iter().zip(from..) {
+        assert_eq!(*byte, content(whose.number, at), "{c}: byte {at} is held wrong");
+    }
 }
 
 /// Checks that the hold has all bytes that the VM has not accepted, up to `ack`; compares the bytes

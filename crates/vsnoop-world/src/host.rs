@@ -20,12 +20,14 @@ use vsnoop_upkeep::reset::{self, Bridge, GivenUp, Way, WayToVm};
 use vsnoop_upkeep::settings;
 
 use crate::away::{self, Away};
+pub use crate::bytes::bytes_of;
 use crate::frame::{Frame, Summed};
 use crate::guest::Guest;
 use crate::kernel::{Fate, SimulatedPort};
 use crate::layout;
 use crate::native::Program;
 use crate::schedule::Schedule;
+use crate::torn::Before;
 use crate::wire::{self, Path};
 
 /// Mark of the engine's frames (bpf/reply.h).
@@ -53,7 +55,11 @@ pub struct Fortune {
     pub super_packets: bool,
     /// Frames that the VM loses after its ring, and before its tap, per thousand.
     pub loss: (u32, u32),
-    /// Another CPU acts between two steps of the host, per thousand.
+    /// Wake-ups that the VM misses while its ring has something, per thousand: only another frame
+    /// wakes it.
+    pub misses: u32,
+    /// Another CPU acts between two steps of the host, per thousand. The engine then reads a hold
+    /// with words of before and after the latest run of a hook.
     pub races: u32,
     /// The probability that the engine is killed at a step, per 100,000.
     pub crashes: u32,
@@ -73,6 +79,7 @@ impl Fortune {
             vcpus: Vcpus::Busy,
             super_packets: true,
             loss: (0, 0),
+            misses: 0,
             races: 0,
             crashes: 0,
             crash_at: None,
@@ -105,6 +112,8 @@ pub struct Vm {
     pub mtu: u32,
     /// No more faults happen.
     pub calm: bool,
+    /// Frames in the ring of which it has missed the wake-up.
+    missed: usize,
     looked_at: u64,
     threads: Threads,
     waited_at: u64,
@@ -113,6 +122,8 @@ pub struct Vm {
     pub steps: u64,
     /// Highest ACK of a sender in the ring, by connection.
     acked: Vec<Option<u32>>,
+    /// A hold as it was before the latest frame for the VM.
+    before: Option<Before>,
     pub resets: Vec<(usize, Reason)>,
     pub upkeep: Upkeep,
     pub away: Away,
@@ -150,6 +161,7 @@ impl Vm {
 
     /// A frame leaves the host for the VM.
     pub fn egress(&mut self, frame: Frame) -> Fate {
+        self.note_before(&frame);
         let Vm { port, guest, fortune, now, rng, calm, away, .. } = self;
         port.now = *now;
         port.racing = fortune.races > 0 && !*calm;
@@ -162,14 +174,60 @@ impl Vm {
         port.to_vm(frame, &mut gap)
     }
 
+    /// Keeps a copy of the hold that this frame may change.
+    fn note_before(&mut self, frame: &Frame) {
+        self.before = None;
+        if self.calm || self.fortune.races == 0 {
+            return;
+        }
+        let connection = self.connection(&frame.bytes, true);
+        let Some((_, flow)) = connection.and_then(|c| self.flow_of(c)) else { return };
+        let number = u32::from(flow.hold);
+        self.before = self.hold(number).map(|hold| Before { number, hold: *hold });
+    }
+
+    /// A socket of a split connection sends a frame.
+    pub fn from_socket(&mut self, frame: Frame) -> Fate {
+        self.port.now = self.now;
+        self.port.from_socket(frame, &mut |_, _| {})
+    }
+
     /// The VM reads its ring, if it runs.
     pub fn run_guest(&mut self) {
+        if !self.is_woken() {
+            return;
+        }
         let Vm { port, guest, fortune, now, rng, calm, away, .. } = self;
-        run_guest(port, &mut **guest, fortune, *calm, *now, rng, away);
+        if run_guest(port, &mut **guest, fortune, *calm, *now, rng, away) {
+            self.missed = 0;
+        }
+    }
+
+    /// Does it know of what is in its ring?
+    pub fn is_woken(&self) -> bool {
+        self.ring().len() > self.missed
+    }
+
+    /// It misses the wake-up of what is in its ring now.
+    pub fn miss_wake_up(&mut self) {
+        self.note(|| "the VM MISSES a wake-up".into());
+        self.missed = self.ring().len();
+    }
+
+    /// Chance has it miss the wake-up. A full ring has no room for a frame that would wake it.
+    pub fn may_miss_wake_up(&mut self) -> bool {
+        let most = self.fortune.misses;
+        let is_full = self.ring().len() >= self.port.ring_slots;
+        if self.calm || most == 0 || is_full || self.rng.u32(0..1000) >= most {
+            return false;
+        }
+        self.miss_wake_up();
+        true
     }
 
     /// The VM takes one frame off its ring, or loses it.
     pub fn take_one(&mut self, is_lost: bool) {
+        self.missed = 0;
         if let Some(frame) = self.ring_mut().pop_front()
             && !is_lost
         {
@@ -208,7 +266,7 @@ impl Vm {
             wait_ns: lived_ns - ran_ns,
         };
         let are_vcpus = self.fortune.vcpus != Vcpus::Unnamed;
-        Threads { are_vcpus, ticks: vec![tick], stopped: false }
+        Threads { are_vcpus, ticks: vec![tick], stopped: false, slept: Duration::ZERO }
     }
 
     /// When the VM's present stop ends.
@@ -322,18 +380,13 @@ impl Vm {
     }
 }
 
-/// The bytes of a key.
-pub fn bytes_of<T: Copy>(value: &T) -> &[u8] {
-    // SAFETY: as many bytes as it has; keys have no padding.
-    unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast(), size_of::<T>()) }
-}
-
 /// Sends both ends of a connection their RSTs: the tap always has a reader.
 pub fn tell(vm: &mut Vm, key: &flow_key, flow: &flow) -> bool {
     let to_vm = vm.way_to_vm();
     reset::send(vm, key, flow, to_vm, Way::Tap)
 }
 
+/// Returns whether it runs.
 fn run_guest(
     port: &mut SimulatedPort,
     guest: &mut dyn Guest,
@@ -342,9 +395,9 @@ fn run_guest(
     now: u64,
     rng: &mut Rng,
     away: &mut Away,
-) {
+) -> bool {
     if !calm && fortune.schedule.until(now).is_some() {
-        return;
+        return false;
     }
     for _ in 0..rng.u32(1..8) {
         let ring = if away.has_moved { &mut away.ring } else { &mut port.ring };
@@ -355,6 +408,7 @@ fn run_guest(
         guest.input(now, &frame, rng);
     }
     hear(port, guest, fortune, calm, now, rng, away);
+    true
 }
 
 fn hear(
@@ -398,12 +452,14 @@ impl Served {
             paths,
             mtu: 1500,
             calm: false,
+            missed: 0,
             looked_at: 0,
             threads: Threads::default(),
             waited_at: 0,
             killed: false,
             steps: 0,
             acked: vec![None; connections],
+            before: None,
             resets: Vec::new(),
             upkeep: Upkeep::default(),
             away: Away::default(),
@@ -457,6 +513,7 @@ impl Served {
             into.extend(bytes_of(&f));
         }
         into.extend(format!("{:?} {:?} {}", self.vm.guest, self.engine, self.next_tick).bytes());
+        into.extend(format!("{} {:?}", self.vm.missed, self.vm.threads.slept).bytes());
         if self.vm.away.has_moved {
             into.extend(format!("{:?}", self.vm.away).bytes());
         }
@@ -516,7 +573,9 @@ impl Memory for Vm {
 
     fn read(&mut self, number: u32) -> hold {
         self.step();
-        self.hold(number).map(|hold| *hold).unwrap_or_default()
+        let hold = self.hold(number).map(|hold| *hold).unwrap_or_default();
+        let before = self.before.take_if(|before| before.number == number);
+        before.map_or(hold, |before| before.torn(&hold, &mut self.rng))
     }
 
     fn front(&mut self, number: u32) -> (seq, u32) {
@@ -789,7 +848,7 @@ impl Clock for Vm {
             return RunTime::wall(elapsed);
         }
         let is_empty = self.port.ring.is_empty();
-        RunTime::between(&before, &self.threads, Some(is_empty), elapsed)
+        RunTime::between(&before, &mut self.threads, Some(is_empty), elapsed)
     }
 
     fn forget_run_time(&mut self) {

@@ -8,6 +8,8 @@
 //! Concurrency: whenever a program calls a helper, the caller's function [`Gap`] runs and may do
 //! what another CPU would do at that moment.
 
+mod calls;
+
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{CStr, c_char, c_void};
@@ -16,6 +18,7 @@ use std::sync::{Mutex, Once, OnceLock};
 
 use vsnoop_flow::types;
 
+use crate::bytes::bytes_of;
 use crate::frame::{FEATURE_SHIFT, Frame, GSO_TCPV4, GSO_TCPV6, Summed};
 use crate::layout;
 use crate::maps::{CPUS, Entries, Map, Shape, Value};
@@ -41,6 +44,8 @@ static INNER: [u8; 1 << 16] = [0; 1 << 16];
 /// The port's slot: not 0, so that a wrong index does not hit it by chance.
 const SLOT: u32 = 1;
 const ID: u32 = 0x1234;
+/// The device behind which the sockets of split connections are.
+pub const SOCKETS: u32 = 97;
 const SLABS: &str = "slabs";
 const FIRST_SLAB: u32 = SLOT * types::SLABS;
 
@@ -73,6 +78,10 @@ pub struct SimulatedPort {
     pub attached: bool,
     /// Other CPUs act in the gaps.
     pub racing: bool,
+    /// The programs of split connections are attached, too.
+    pub has_downloads: bool,
+    /// Packets for the sockets of split connections.
+    pub to_sockets: VecDeque<Frame>,
     /// The uplink, if it has a program: packets for the VM come in by it.
     pub uplink_ifindex: Option<u32>,
     /// Shapes of all maps of the source, inner maps included.
@@ -187,6 +196,8 @@ impl SimulatedPort {
             now: 1,
             attached: true,
             racing: false,
+            has_downloads: false,
+            to_sockets: VecDeque::new(),
             uplink_ifindex: None,
             shapes: shapes.collect(),
             maps: Vec::new(),
@@ -376,6 +387,32 @@ impl SimulatedPort {
         fate
     }
 
+    /// A socket of a split connection sends a packet.
+    pub fn from_socket(&mut self, mut frame: Frame, gap: &mut Gap) -> Fate {
+        frame.ingress_ifindex = SOCKETS;
+        let (result, to) = self.run(Program::SplitFromSocket, &mut frame, gap);
+        let fate = match result {
+            HOOK_DROP => self.drop_frame(),
+            REDIRECT => self.redirect(frame, to, gap),
+            other => panic!("split_from_socket returned {other}"),
+        };
+        self.work_off(gap);
+        fate
+    }
+
+    /// Runs the program that changes the state of a split connection.
+    pub fn change_split(&mut self, change: &mut types::split_change) {
+        let mut frame = Frame::new(bytes_of(change).to_vec());
+        self.run(Program::ChangeSplit, &mut frame, &mut |_, _| {});
+        // SAFETY: the program has left the value there.
+        *change = unsafe { frame.bytes.as_ptr().cast::<types::split_change>().read_unaligned() };
+    }
+
+    /// The record that hooks and splitter share.
+    pub fn split_port(&mut self) -> &mut types::split_port {
+        self.value("split_port", &[0; 4]).expect("an array has it")
+    }
+
     /// Runs a program as BPF_PROG_TEST_RUN does, and returns its result.
     pub fn test_run(&mut self, program: Program, frame: &mut Frame, gap: &mut Gap) -> i32 {
         let result = self.run(program, frame, gap).0;
@@ -393,6 +430,9 @@ impl SimulatedPort {
         if !self.attached {
             return self.transmit(frame);
         }
+        if let Some(fate) = self.split(Program::SplitToVm, &mut frame, gap) {
+            return fate;
+        }
         match self.run(Program::ToVm, &mut frame, gap) {
             (HOOK_NEXT, _) => self.transmit(frame),
             (HOOK_DROP, _) => self.drop_frame(),
@@ -406,6 +446,9 @@ impl SimulatedPort {
             self.to_host.push_back(frame);
             return Fate::Passed;
         }
+        if let Some(fate) = self.split(Program::SplitFromVm, &mut frame, gap) {
+            return fate;
+        }
         match self.run(Program::FromVm, &mut frame, gap) {
             (HOOK_NEXT, _) => {
                 self.to_host.push_back(frame);
@@ -417,12 +460,30 @@ impl SimulatedPort {
         }
     }
 
+    /// The program of split connections, if there is one. `None`: the packet goes on.
+    fn split(&mut self, program: Program, frame: &mut Frame, gap: &mut Gap) -> Option<Fate> {
+        if !self.has_downloads {
+            return None;
+        }
+        match self.run(program, frame, gap) {
+            (HOOK_NEXT, _) => None,
+            (HOOK_DROP, _) => Some(self.drop_frame()),
+            (REDIRECT, to) => Some(self.redirect(frame.clone(), to, gap)),
+            (other, _) => panic!("{program:?} returned {other}"),
+        }
+    }
+
     fn drop_frame(&mut self) -> Fate {
         self.dropped += 1;
         Fate::Dropped
     }
 
     fn redirect(&mut self, frame: Frame, (ifindex, flags): (u32, u32), gap: &mut Gap) -> Fate {
+        if ifindex == SOCKETS {
+            assert_eq!(flags, 0, "a packet for the sockets enters at their device");
+            self.to_sockets.push_back(frame);
+            return Fate::Redirected;
+        }
         assert_eq!(ifindex, self.ifindex, "a packet is redirected to another interface");
         if u64::from(flags) & INGRESS != 0 {
             self.backlog.push_back(frame);
@@ -677,153 +738,4 @@ fn map_at(address: *const c_void) -> usize {
 unsafe fn slice<'a>(bytes: *const c_void, len: usize) -> &'a [u8] {
     // SAFETY: as above.
     if len == 0 { &[] } else { unsafe { std::slice::from_raw_parts(bytes.cast(), len) } }
-}
-
-// Functions that kernel.c calls. The pointers come from the programs, for maps whose sizes are
-// those of their own definitions.
-
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn world_lookup(map: *const c_void, key: *const c_void) -> *mut c_void {
-    let (port, cpu) = (port(), context().cpu);
-    let map = &mut port.maps[map_at(map)];
-    // SAFETY: see above.
-    let key = unsafe { slice(key, map.shape.key_size) };
-    if let Entries::Maps { .. } = map.entries {
-        let address = |number: u32| (&raw const INNER[number as usize]).cast_mut().cast();
-        return map.inner(key).map_or(null_mut(), address);
-    }
-    map.lookup(key, cpu).map_or(null_mut(), |value| value.cast())
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn world_update(
-    map: *const c_void,
-    key: *const c_void,
-    value: *const c_void,
-    flags: u64,
-) -> Long {
-    let port = port();
-    let map = &mut port.maps[map_at(map)];
-    // SAFETY: see above.
-    let key = unsafe { slice(key, map.shape.key_size) };
-    // SAFETY: see above.
-    let value = unsafe { slice(value, map.shape.value_size) };
-    map.update(key, value, flags, &mut port.grave)
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn world_delete(map: *const c_void, key: *const c_void) -> Long {
-    let port = port();
-    let map = &mut port.maps[map_at(map)];
-    // SAFETY: see above.
-    let key = unsafe { slice(key, map.shape.key_size) };
-    map.delete(key, &mut port.grave)
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn world_push(
-    map: *const c_void,
-    value: *const c_void,
-    _flags: u64,
-) -> Long {
-    let map = &mut port().maps[map_at(map)];
-    // SAFETY: see above.
-    map.push(unsafe { slice(value, map.shape.value_size) })
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn world_pop(
-    map: *const c_void,
-    value: *mut c_void,
-    remove: bool,
-) -> Long {
-    let map = &mut port().maps[map_at(map)];
-    let Some(found) = map.pop(remove) else { return -2 };
-    // SAFETY: see above.
-    unsafe { copy(found.as_ptr(), value.cast(), found.len() as u32) };
-    0
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn world_ring(
-    ring: *const c_void,
-    data: *const c_void,
-    size: u64,
-    flags: u64,
-) -> Long {
-    let map = &mut port().maps[map_at(ring)];
-    // SAFETY: see above.
-    map.ring(unsafe { slice(data, size as usize) }, flags)
-}
-
-#[unsafe(no_mangle)]
-extern "C-unwind" fn world_ring_bytes(ring: *const c_void) -> u64 {
-    port().maps[map_at(ring)].ring_bytes()
-}
-
-#[unsafe(no_mangle)]
-extern "C-unwind" fn world_now() -> u64 {
-    port().now
-}
-
-#[unsafe(no_mangle)]
-extern "C-unwind" fn world_random() -> u32 {
-    let port = port();
-    port.random = port.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-    (port.random >> 32) as u32
-}
-
-#[unsafe(no_mangle)]
-extern "C-unwind" fn world_cpu() -> u32 {
-    context().cpu as u32
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn world_transmit(
-    skb: *const native::Frame,
-    ifindex: u32,
-    flags: u64,
-) -> Long {
-    let context = context();
-    let port = port();
-    // SAFETY: the packet of the program that is running.
-    let frame = clone_of(unsafe { &*skb });
-    assert_eq!(ifindex, port.ifindex, "a clone is sent to another interface");
-    if flags & INGRESS != 0 {
-        port.backlog.push_back(frame);
-        return 0;
-    }
-    // SAFETY: the gap of the program that is running; it is not in it.
-    let gap = unsafe { &mut *context.gap };
-    port.save_variables();
-    let fate = port.egress(frame, gap);
-    port.fill_variables();
-    if fate == Fate::Refused { NET_XMIT_DROP } else { 0 }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn world_gap(helper: *const c_char) {
-    let context = context();
-    let port = port();
-    if !port.racing || context.cpu + 1 >= CPUS {
-        return;
-    }
-    port.save_variables();
-    // SAFETY: as in world_transmit(); what it does on another CPU has gaps with a higher number.
-    let gap = unsafe { &mut *context.gap };
-    context.cpu += 1;
-    gap(port, name_of(helper));
-    context.cpu -= 1;
-    port.fill_variables();
-}
-
-#[unsafe(no_mangle)]
-extern "C-unwind" fn world_lock(_lock: *const c_void) {}
-
-#[unsafe(no_mangle)]
-extern "C-unwind" fn world_unlock(_lock: *const c_void) {}
-
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn world_bug(what: *const c_char) -> ! {
-    panic!("the verifier would not accept this: {}", name_of(what))
 }

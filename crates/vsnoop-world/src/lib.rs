@@ -6,8 +6,10 @@
 #![allow(missing_docs, reason = "for tests only")]
 
 mod away;
+mod bytes;
 pub mod cases;
 pub mod checks;
+pub mod downloads;
 mod follow;
 pub mod frame;
 pub mod guest;
@@ -21,6 +23,7 @@ pub mod schedule;
 pub mod search;
 pub mod storm;
 mod too_big;
+mod torn;
 pub mod upkeep;
 pub mod wire;
 pub mod world;

@@ -235,16 +235,28 @@ impl Map {
 
     /// `flags`: as of bpf_ringbuf_output().
     pub fn ring(&mut self, record: &[u8], flags: u64) -> i64 {
-        let Entries::Ring { records, bytes, is_woken } = &mut self.entries else { return EINVAL };
-        let taken = (record.len() as u32).next_multiple_of(8) + RECORD_HEADER;
-        if *bytes + taken > self.shape.max_entries {
+        if !self.reserve(record.len()) {
             return EAGAIN;
         }
-        *bytes += taken;
+        self.submit(record, flags);
+        0
+    }
+
+    /// Reserves room for a record; false if there is none.
+    pub fn reserve(&mut self, len: usize) -> bool {
+        let Entries::Ring { bytes, .. } = &mut self.entries else { return false };
+        let taken = (len as u32).next_multiple_of(8) + RECORD_HEADER;
+        let has_room = *bytes + taken <= self.shape.max_entries;
+        *bytes += if has_room { taken } else { 0 };
+        has_room
+    }
+
+    /// Writes a record into the room that was reserved for it.
+    pub fn submit(&mut self, record: &[u8], flags: u64) {
+        let Entries::Ring { records, is_woken, .. } = &mut self.entries else { return };
         *is_woken |=
             flags & RB_FORCE_WAKEUP != 0 || records.is_empty() && flags & RB_NO_WAKEUP == 0;
         records.push_back(record.to_vec());
-        0
     }
 
     /// Bytes of unread records, with their headers.

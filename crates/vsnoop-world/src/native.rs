@@ -82,6 +82,14 @@ pub enum Program {
     Reclaim,
     /// On the uplink.
     Uplink,
+    /// Of split connections: on the egress of the tap, before the others.
+    SplitToVm,
+    /// On its ingress.
+    SplitFromVm,
+    /// On the ingress of the device behind which the sockets are.
+    SplitFromSocket,
+    /// Changes the state of a connection; the bytes of its frame are its argument.
+    ChangeSplit,
 }
 
 /// The programs, with maps and global variables.

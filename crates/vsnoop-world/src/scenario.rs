@@ -13,6 +13,10 @@ pub enum Act {
     Detach,
     Pause,
     Resume,
+    /// The splitter is killed; so are splitter and keeper; so is the keeper alone.
+    KillSplitter,
+    KillSplitting,
+    KillKeeper,
     /// The state of the VM is saved.
     Save,
     /// The VM is rolled back to its saved state.
@@ -69,6 +73,13 @@ pub struct Machine {
     pub ring_slots: usize,
     /// The device takes super-packets.
     pub gso: bool,
+    /// Connections are split.
+    pub downloads: bool,
+    /// A fault for the checks to find: the sockets say that all they sent is acknowledged, so that
+    /// connections are joined too early.
+    pub joins_early: bool,
+    /// The probability that the splitter is killed at a call, per 100,000.
+    pub splitter_crashes: u32,
     /// Quota of the hold, chunks.
     pub chunks: u32,
     pub ahead: u32,

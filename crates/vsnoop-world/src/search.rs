@@ -39,6 +39,8 @@ pub struct Budget {
     pub overtakes: u8,
     /// Losses after the ring.
     pub guest_losses: u8,
+    /// The VM misses the wake-up of its ring.
+    pub misses: u8,
     /// The ring is full for a while.
     pub full_rings: u8,
     /// Deaths of the engine, between two of its runs or within one.
@@ -65,6 +67,7 @@ pub enum Action {
     LoseToSender,
     VmTakes,
     VmLoses,
+    VmMisses,
     RingFills,
     RingEmpties,
     EngineRuns,
@@ -87,6 +90,8 @@ pub enum Action {
 const DEATHS: [u64; 6] = [2, 5, 8, 11, 13, 16];
 /// A fair continuation must end by then.
 const PATIENCE_NS: u64 = 400_000 * MS;
+/// The same where neither end closes: before a keep-alive probe of an end, which wakes a VM too.
+const PATIENCE_OPEN_NS: u64 = 4_000 * MS;
 
 /// Parameters of a search.
 #[derive(Clone, Copy, Debug)]
@@ -100,6 +105,8 @@ pub struct Setting {
     pub sack: bool,
     /// Includes the handshake; else the connection is established, and the VM has sent data.
     pub handshake: bool,
+    /// Neither end closes: no FIN that the sender repeats comes behind the stream.
+    pub stays_open: bool,
     /// What the VM's threads do while it has nothing to read.
     pub vcpus: Vcpus,
 }
@@ -120,6 +127,7 @@ struct SearchState {
     /// The VM at the start.
     saved: Option<Box<dyn Guest>>,
     was_rolled_back: bool,
+    stays_open: bool,
 }
 
 const MSS: u16 = 100;
@@ -145,7 +153,7 @@ fn end(bytes: u64, window: u64, setting: &Setting) -> EndSettings {
         data_probes: true,
         trims: true,
         dsack: false,
-        closes_last: bytes == 0,
+        closes_last: bytes == 0 || setting.stays_open,
         delayed_ack: false,
         tiny: 0,
         urgent: 0,
@@ -186,6 +194,7 @@ impl SearchState {
             helped_at: Some(START),
             saved: None,
             was_rolled_back: false,
+            stays_open: setting.stays_open,
         };
         let policy = w.served.vm.attach_settings();
         policy.run = port_run::PORT_ACCELERATE;
@@ -220,9 +229,10 @@ impl SearchState {
         allow(LoseToHost, !self.to_host.is_empty() && b.network_losses > 0);
         allow(AtSender, !self.to_sender.is_empty());
         allow(LoseToSender, !self.to_sender.is_empty() && b.network_losses > 0);
-        let ring = self.served.vm.ring();
-        allow(VmTakes, !ring.is_empty());
-        allow(VmLoses, !ring.is_empty() && b.guest_losses > 0);
+        let is_woken = self.served.vm.is_woken();
+        allow(VmTakes, is_woken);
+        allow(VmLoses, is_woken && b.guest_losses > 0);
+        allow(VmMisses, is_woken && !self.ring_is_full && b.misses > 0);
         allow(RingFills, !self.ring_is_full && b.full_rings > 0);
         allow(RingEmpties, self.ring_is_full);
         let lives = self.served.has_engine();
@@ -269,6 +279,10 @@ impl SearchState {
             VmLoses => {
                 self.budget.guest_losses -= 1;
                 self.served.vm.take_one(true);
+            }
+            VmMisses => {
+                self.budget.misses -= 1;
+                self.served.vm.miss_wake_up();
             }
             RingFills => {
                 self.budget.full_rings -= 1;
@@ -378,7 +392,7 @@ impl SearchState {
             // acknowledged.
             if self.sender.state != TcpState::Reset && !self.was_rolled_back {
                 let Self { told, served, sender, path, .. } = self;
-                checks::told(told, &mut served.vm, 0, &frame, &s, sender, path);
+                checks::told(told, (&mut served.vm, None), 0, &frame, &s, sender, path);
             }
             self.to_sender.push(s);
         }
@@ -398,7 +412,17 @@ impl SearchState {
         }
         let progress = self.served.vm.guest.progress(0);
         let vm_is_over = progress.is_done || progress.is_reset;
-        vm_is_over && self.sender.is_over()
+        vm_is_over && self.sender.is_over() || self.is_exact()
+    }
+
+    /// Has each end what it waits for?
+    fn is_exact(&self) -> bool {
+        let (sender, progress) = (&self.sender, self.served.vm.guest.progress(0));
+        if self.stays_open {
+            let bytes = sender.cfg.bytes;
+            return sender.una == bytes + 1 && progress.accepted == bytes + 1;
+        }
+        sender.is_done() && progress.is_done
     }
 
     /// Is nothing outstanding that the host has acknowledged?
@@ -410,7 +434,7 @@ impl SearchState {
 
     /// Continues without faults. Returns whether it ends in a reset; an error if it does not end.
     fn continue_fairly(mut self) -> Result<bool, String> {
-        let deadline = self.now + PATIENCE_NS;
+        let deadline = self.now + if self.stays_open { PATIENCE_OPEN_NS } else { PATIENCE_NS };
         let mut engine_waits = 0;
         self.act_if(self.ring_is_full, Action::RingEmpties);
         self.act_if(self.helped_at.is_none(), Action::HelperStarts);
@@ -420,21 +444,20 @@ impl SearchState {
             }
             self.act_if(!self.to_host.is_empty(), Action::AtHost);
             self.act_if(!self.to_sender.is_empty(), Action::AtSender);
-            self.act_if(!self.served.vm.ring().is_empty(), Action::VmTakes);
+            self.act_if(self.served.vm.is_woken(), Action::VmTakes);
             if !self.served.has_engine() {
                 self.act(Action::EngineStarts);
             }
             self.act(Action::EngineRuns);
-            let is_quiet = self.to_host.is_empty()
-                && self.to_sender.is_empty()
-                && self.served.vm.ring().is_empty();
+            let is_quiet =
+                self.to_host.is_empty() && self.to_sender.is_empty() && !self.served.vm.is_woken();
             engine_waits = if is_quiet { engine_waits + 1 } else { 0 };
             if engine_waits > 1 {
                 self.pass_time();
                 self.flush();
             }
         }
-        Ok(self.sender.is_done() && self.served.vm.guest.progress(0).is_done)
+        Ok(self.is_exact())
     }
 
     fn act_if(&mut self, is_wanted: bool, action: Action) {

@@ -11,7 +11,7 @@ use vsnoop_flow::testing::network::Network;
 use crate::cases::{end, incast, machine};
 use crate::guest::{Kind, Link};
 use crate::host::Vcpus;
-use crate::scenario::{Act, Connection, Scenario};
+use crate::scenario::{Act, Connection, Machine, Scenario};
 use crate::schedule::Schedule;
 
 /// How long the storm lasts, and how long everything may take, ms.
@@ -20,6 +20,10 @@ const PATIENCE_MS: u64 = 900_000;
 
 /// One storm in eight has several senders behind a last hop, and incast control.
 const INCAST: u32 = 8;
+/// In one storm in this many a VM that sleeps when it has nothing to do misses wake-ups.
+const MISS: u32 = 8;
+/// In one storm in this many the VM sends, and its connections are split.
+const SPLIT: u32 = 4;
 /// In one storm in this many the VM moves to another port of the bridge.
 const MOVE: u32 = 8;
 
@@ -96,6 +100,28 @@ fn acts(rng: &mut Rng, attached: bool) -> Vec<(u64, Act)> {
 fn roll_back(rng: &mut Rng, acts: &mut Vec<(u64, Act)>) {
     let at = rng.u64(0..400);
     acts.extend([(at, Act::Save), (at + rng.u64(1..300), Act::RollBack)]);
+}
+
+/// The VM sends, its connections are split, and the processes for that are killed.
+fn split(rng: &mut Rng, machine: &mut Machine, connections: &mut [Connection]) {
+    machine.downloads = true;
+    for connection in connections {
+        // Tags are not for sockets.
+        connection.vlan = None;
+        connection.guest.bytes = [100_000, 300_000, 1_000_000][rng.usize(0..3)];
+        connection.sender.rcvbuf = [65_535, 300_000, 1_000_000][rng.usize(0..3)];
+        connection.sender.closes_last = !one_in(rng, 4);
+        connection.guest.closes_last &= !connection.sender.closes_last;
+        if one_in(rng, 3) {
+            (connection.guest.writes, connection.guest.write_gap_ms) = (3, rng.u64(100..4_000));
+        }
+    }
+    for _ in 0..rate(rng, 3) {
+        let act = [Act::KillSplitter, Act::KillSplitter, Act::KillKeeper, Act::KillSplitting];
+        machine.acts.push((rng.u64(50..2_000), act[rng.usize(0..4)]));
+    }
+    machine.acts.sort_by_key(|(at, _)| *at);
+    machine.splitter_crashes = if one_in(rng, 3) { rng.u32(1..300) } else { 0 };
 }
 
 /// A path behind the VM.
@@ -190,6 +216,16 @@ pub fn scenario(kind: Kind, seed: u64) -> Scenario {
     if one_in(rng, MOVE) {
         machine.acts.push((rng.u64(1..400), Act::Move));
         machine.acts.sort_by_key(|(at, _)| *at);
+    }
+    if one_in(rng, MISS) && machine.fortune.vcpus != Vcpus::Busy {
+        machine.fortune.misses = rng.u32(1..100);
+    }
+    // A VM that moves while it is split is a known fault (docs/limits.md). One that is rolled back
+    // has sent what it does not know, with vsnoop and without.
+    let is_unfit = |(_, act): &(u64, Act)| matches!(act, Act::Move | Act::RollBack);
+    let is_fit = kind != Kind::Lwip && last_hop.is_none() && !machine.acts.iter().any(is_unfit);
+    if is_fit && one_in(rng, SPLIT) {
+        split(rng, &mut machine, &mut connections);
     }
     Scenario {
         seed,

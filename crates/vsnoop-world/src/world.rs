@@ -3,6 +3,8 @@
 //! Discrete events on a simulated clock. All randomness comes from the scenario's seed, so that a
 //! failure can be replayed. `VSNOOP_TRACE=1` prints every segment.
 
+mod splitting;
+
 use fastrand::Rng;
 use vsnoop_flow::incast::uplink_rate;
 use vsnoop_flow::testing::clock::{Events, MS, START};
@@ -12,6 +14,7 @@ use vsnoop_flow::types::*;
 use vsnoop_upkeep::{LOOK_NS, drain};
 
 use crate::checks::{self, Told};
+use crate::downloads::Downloads;
 use crate::frame::{Frame, Summed};
 use crate::guest::{self, Guest, Lwip};
 use crate::host::{Served, described};
@@ -46,6 +49,9 @@ enum Event {
     Drains(usize),
     EngineStarts(usize),
     EngineRuns(usize),
+    SplitterStarts(usize),
+    SplitterRuns(usize),
+    SocketTimer(usize),
     /// Faults end.
     Calm,
 }
@@ -77,6 +83,10 @@ pub struct Outcome {
     /// Segments that the last hop dropped, and grants of incast control.
     pub dropped: u64,
     pub grants: u64,
+    /// Splitter and keeper of the first VM died, and the kernel has reset what was split.
+    pub has_lost_sockets: bool,
+    /// What the splitter of the first VM has done.
+    pub split: split_totals,
     /// TCP payload that VMs have forwarded, lost bytes too.
     pub leg_bytes: u64,
     /// Reasons, where a connection hung or was reset.
@@ -98,9 +108,13 @@ struct ConnectionState {
 
 struct MachineState {
     served: Served,
+    /// If connections are split.
+    downloads: Option<Downloads>,
     poll_at: u64,
     timer: u64,
     engine_event: u64,
+    splitter_event: u64,
+    socket_timer: u64,
     /// When a detach began that has not ended.
     detaching: Option<u64>,
     saved: Option<Box<dyn Guest>>,
@@ -187,12 +201,22 @@ impl World {
             let mut served =
                 Served::new(port, guest, fortune, paths, sc.connections.len(), sc.seed);
             served.vm.port.attached = false;
+            let downloads = machine.downloads.then(|| {
+                let paths = served.vm.paths.clone();
+                let mut downloads = Downloads::new(paths, sc.seed);
+                downloads.namespace.lies = machine.joins_early;
+                downloads.namespace.crashes = machine.splitter_crashes;
+                downloads
+            });
             attach_settings(&mut served, machine);
             MachineState {
                 served,
+                downloads,
                 poll_at: u64::MAX,
                 timer: u64::MAX,
                 engine_event: u64::MAX,
+                splitter_event: u64::MAX,
+                socket_timer: u64::MAX,
                 detaching: None,
                 saved: None,
                 was_rolled_back: false,
@@ -324,7 +348,7 @@ impl World {
             } else if self.lwip.as_ref().is_some_and(|lwip| lwip.progress(c).is_done) {
                 assert_eq!(progress.accepted, sender.cfg.bytes + 2, "{c}: the VM's copy is short");
                 Ending::Exact
-            } else if sender.is_done() && progress.is_done {
+            } else if sender.is_done() && progress.is_done || self.is_reset_after_all(c) {
                 let sent = sender.cfg.bytes + 2;
                 assert_eq!(progress.accepted, sent, "{c}: the VM's copy has the wrong length");
                 let received = self.sc.connections[c].guest.bytes + 2;
@@ -332,7 +356,8 @@ impl World {
                 Ending::Exact
             } else {
                 let is_whole = progress.accepted >= sender.cfg.bytes + 2
-                    || self.machines[connection.vm].was_rolled_back;
+                    || self.machines[connection.vm].was_rolled_back
+                    || self.has_lost_sockets(connection.vm);
                 assert!(
                     !sender.is_done() || is_whole,
                     "{c}: the sender believes in more than arrived: {}",
@@ -363,6 +388,8 @@ impl World {
             crashes: self.crashes,
             dropped: self.dropped,
             grants,
+            has_lost_sockets: self.has_lost_sockets(0),
+            split: self.machines[0].served.vm.port.split_port().totals,
             leg_bytes,
             summary,
         }
@@ -488,9 +515,15 @@ impl World {
                     self.engine_died(m);
                 }
             }
+            Event::SplitterStarts(m) => self.splitter_starts(m),
+            Event::SplitterRuns(m) => self.splitter_runs(m),
+            Event::SocketTimer(m) => self.socket_timer(m),
             Event::Calm => {
                 for machine in &mut self.machines {
                     machine.served.vm.calm = true;
+                    if let Some(downloads) = &mut machine.downloads {
+                        downloads.namespace.crashes = 0;
+                    }
                 }
             }
         }
@@ -588,7 +621,9 @@ impl World {
                     }
                     self.events.at(self.now, Event::EngineStarts(m));
                     self.events.at(self.now, Event::OpensWindows(m));
+                    self.attach_downloads(m);
                 }
+                let machine = &mut self.machines[m];
                 machine.detaching = None;
                 machine.served.vm.policy().run = port_run::PORT_ACCELERATE;
             }
@@ -607,12 +642,22 @@ impl World {
                     c.told.keeps_its_edge = false;
                 }
             }
+            Act::KillSplitter | Act::KillSplitting | Act::KillKeeper => self.kill_splitting(m, act),
             Act::Resume => machine.served.vm.policy().run = port_run::PORT_ACCELERATE,
-            Act::Pause => machine.served.vm.policy().run = port_run::PORT_PAUSED,
+            Act::Pause => {
+                machine.served.vm.policy().run = port_run::PORT_PAUSED;
+                if machine.downloads.is_some() {
+                    self.show_no_room(m);
+                }
+            }
             Act::Detach => {
                 machine.served.vm.policy().run = port_run::PORT_PAUSED;
+                machine.served.vm.policy().downloads = 0;
                 machine.detaching = Some(self.now);
                 self.events.at(self.now, Event::Drains(m));
+                if machine.downloads.is_some() {
+                    self.show_no_room(m);
+                }
             }
         }
     }
@@ -639,13 +684,14 @@ impl World {
     fn drains(&mut self, m: usize) {
         let machine = &mut self.machines[m];
         let Some(since) = machine.detaching else { return };
-        if !machine.served.vm.is_drained(since) {
+        if !machine.served.vm.is_drained(since) || machine.are_any_split(since) {
             self.events.at(self.now + drain::STEP_NS, Event::Drains(m));
             return;
         }
         machine.detaching = None;
         machine.served.vm.detach();
         machine.served.stop_engine();
+        machine.detach_downloads();
         for c in self.connections.iter_mut().filter(|c| c.vm == m) {
             c.told.keeps_its_edge = false;
             c.was_detached = true;
@@ -658,6 +704,7 @@ impl World {
         for m in 0..self.machines.len() {
             self.machines[m].served.vm.now = self.now;
             self.machines[m].served.vm.hear();
+            self.flush_sockets(m);
             while let Some(frame) = self.machines[m].served.vm.port.to_host.pop_front() {
                 self.leaves(m, frame);
             }
@@ -714,11 +761,13 @@ impl World {
         let connection = &mut self.connections[c];
         // The checks know what the VM has; one that was rolled back has less than it acknowledged.
         let has_lost = self.machines[m].was_rolled_back;
-        let vm = &mut self.machines[m].served.vm;
+        let MachineState { served, downloads, .. } = &mut self.machines[m];
+        let vm = &mut served.vm;
         let is_known = self.lwip.is_none() && !has_lost;
         if vm.port.attached && connection.sender.state != TcpState::Reset && is_known {
             let ConnectionState { told, sender, path, .. } = connection;
-            checks::told(told, vm, c, &frame, &s, sender, path);
+            let sockets = downloads.as_ref().map(|downloads| &downloads.namespace);
+            checks::told(told, (vm, sockets), c, &frame, &s, sender, path);
         }
         self.travel(c, s, false);
     }
@@ -753,7 +802,7 @@ impl World {
     fn wake(&mut self, m: usize) {
         let machine = &mut self.machines[m];
         let vm = &mut machine.served.vm;
-        if !vm.ring().is_empty() && machine.poll_at == u64::MAX {
+        if machine.poll_at == u64::MAX && vm.is_woken() && !vm.may_miss_wake_up() {
             machine.poll_at = self.now + vm.rng.u64(1_000..60_000);
             self.events.at(machine.poll_at, Event::VmPoll(m));
         }

@@ -1,6 +1,8 @@
 //! The bounds of a port: its hold, how far senders may send beyond the VM's window, and whether
 //! downloads are split.
 
+use vsnoop_bpf::CongestionControl;
+use vsnoop_bpf::types::policy;
 use vsnoop_host::attach::UNBOUNDED;
 use vsnoop_host::units;
 
@@ -12,6 +14,12 @@ pub fn ahead_bytes(ahead: u32) -> Option<u64> {
 /// They were asked for, and the host, or the port, is not fit.
 pub fn downloads_stay_off(port: &str, why: &str) -> String {
     format!("port {port}: downloads stay off: {why}")
+}
+
+/// For example ", splits downloads (bbr)", of a port that does.
+pub fn splits_text(policy: &policy) -> String {
+    let name = CongestionControl::of(policy).name();
+    format!(", splits downloads{}", name.map_or(String::new(), |name| format!(" ({name})")))
 }
 
 /// For example "holds at most 16 MiB, senders at most 1 MiB ahead of the VM's window".

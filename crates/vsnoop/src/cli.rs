@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use ipnet::IpNet;
-use vsnoop_bpf::TableLimits;
-use vsnoop_host::{config, incast};
+use vsnoop_bpf::{CongestionControl, TableLimits};
+use vsnoop_host::{config, congestion_control, incast};
 use vsnoop_upkeep::drain;
 
 #[cfg(feature = "link")]
@@ -169,7 +169,7 @@ pub struct Attach {
     pub bounds: Bounds,
     /// Acknowledge nothing early: measure, and with --incast shape windows. The qdisc stays as it
     /// is.
-    #[arg(long, conflicts_with_all = ["hold", "ahead", "downloads", "no_passive"])]
+    #[arg(long, conflicts_with_all = ["hold", "ahead", "downloads", "congestion_control", "no_passive"])]
     pub observe: bool,
     /// Shape the senders' windows, so that many of them at once do not overflow the last hop before
     /// this host (docs/incast.md): the rate of that hop, such as 1G or 25G (bits per second), or
@@ -224,6 +224,11 @@ pub struct Bounds {
     /// off].
     #[arg(long, value_name = "on|off")]
     pub downloads: Option<Switch>,
+    /// Congestion control with which the host sends what VMs have sent to their peers, for
+    /// connections that are split from now on: one of net.ipv4.tcp_available_congestion_control, or
+    /// `default`, the host's [default of `attach`: default].
+    #[arg(long, value_name = "NAME", value_parser = congestion_control::parse)]
+    pub congestion_control: Option<CongestionControl>,
 }
 
 /// A setting that is on or off.
@@ -241,7 +246,7 @@ impl Switch {
 
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("bound")
-    .args(["hold", "ahead", "downloads"])
+    .args(["hold", "ahead", "downloads", "congestion_control"])
     .required(true)
     .multiple(true))]
 pub struct Set {

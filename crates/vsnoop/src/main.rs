@@ -28,6 +28,7 @@ mod log;
 mod longest;
 mod output;
 mod service;
+mod sockets;
 mod splitter;
 mod tables;
 mod top;

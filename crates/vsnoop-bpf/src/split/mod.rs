@@ -5,12 +5,11 @@
 //! the process that attaches the port; the splitter opens the pins ([`SplitPort`]).
 
 mod attach;
-mod candidate;
 mod port;
 
 pub use attach::{SplitSpec, attach, detach, has_pins, id, is_attached, program_ids};
-pub use candidate::{Candidate, State};
-pub use port::{Copied, Record, SplitPort};
+pub use port::{SplitPort, counters, flows, note_place};
+pub use vsnoop_flow::split::{Candidate, Copied, Record, State, full_key};
 
 use crate::objects::split::{Map, Program};
 

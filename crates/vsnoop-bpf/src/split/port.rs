@@ -2,12 +2,14 @@
 
 use std::cell::RefCell;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle, ProgramHandle, RingBuffer, RingBufferBuilder};
+use vsnoop_flow::split::at_place;
 use vsnoop_flow::types::{
-    flow_key, split_ask, split_change, split_flow, split_kind, split_port, split_record,
+    SPLIT_DRAINS, flow_key, split_change, split_flow, split_place, split_port, split_totals,
 };
 
 use crate::error::{Error, Result};
@@ -16,26 +18,45 @@ use crate::mapping::Mapping;
 use crate::port::Port;
 use crate::record::Record as _;
 use crate::split::attach::directory_of;
-use crate::split::{CANDIDATES, CHANGE, Candidate, FLOWS, PORT, RING};
+use crate::split::{CANDIDATES, CHANGE, Candidate, FLOWS, PORT, RING, Record};
 
-/// A record of the ring.
-#[derive(Debug)]
-pub enum Record {
-    /// What the VM has sent, and the hooks have let pass.
-    Copied(Copied),
-    /// The connection is to be split.
-    Wanted(flow_key),
+/// What hooks and splitter have counted. `None` if the port has no such programs.
+pub fn counters(port: &Port) -> Result<Option<split_port>> {
+    let path = directory_of(port).join(PORT);
+    if !path.exists() {
+        return Ok(None);
+    }
+    let found = open_map::<split_port>(&path)?.lookup(&[0; 4], MapFlags::ANY);
+    let found = found.map_err(Error::bpf(format!("read {}", path.display())))?;
+    Ok(found.and_then(|bytes| split_port::from_bytes(&bytes)))
 }
 
-/// A part of a segment.
-#[derive(Debug)]
-pub struct Copied {
-    pub key: flow_key,
-    /// SEQ of the first byte.
-    pub seq: u32,
-    pub bytes: Vec<u8>,
-    /// When it was sent, CLOCK_MONOTONIC.
-    pub sent_ns: u64,
+/// The connections of a port that are split, without the VM's MAC address in their keys.
+pub fn flows(port: &Port) -> Result<Vec<(flow_key, split_flow)>> {
+    let path = directory_of(port).join(FLOWS);
+    if !path.exists() {
+        return Ok(Vec::new());
+    }
+    Ok(flows_in(&open_any_map(&path)?))
+}
+
+fn flows_in(flows: &MapHandle) -> Vec<(flow_key, split_flow)> {
+    let keys = flows.keys().filter_map(|key| flow_key::from_bytes(&key));
+    let value = |key: &flow_key| {
+        let found = flows.lookup(key.as_bytes(), MapFlags::ANY).ok()??;
+        split_flow::from_bytes(&found)
+    };
+    keys.filter_map(|key| Some((key, value(&key)?))).collect()
+}
+
+/// Notes where the VM of a split connection is. False if it is not split.
+pub fn note_place(port: &Port, key: &flow_key, place: split_place::Type) -> Result<bool> {
+    let program = open_change(&directory_of(port).join(CHANGE))?;
+    Ok(run(&program, at_place(key, place))?.result == 1)
+}
+
+fn open_change(path: &Path) -> Result<ProgramHandle> {
+    ProgramHandle::from_pinned_path(path).map_err(|source| unopened(path, source))
 }
 
 /// The maps of one port, shared with its programs.
@@ -53,14 +74,12 @@ impl SplitPort {
         let directory = directory_of(port);
         let shared = open_map::<split_port>(&directory.join(PORT))?;
         let ring = open_any_map(&directory.join(RING))?;
-        let change = directory.join(CHANGE);
         let records = Rc::new(RefCell::new(Vec::new()));
         Ok(Self {
             shared: Mapping::new(&shared, &directory)?,
             candidates: open_any_map(&directory.join(CANDIDATES))?,
             flows: open_any_map(&directory.join(FLOWS))?,
-            change: ProgramHandle::from_pinned_path(&change)
-                .map_err(|source| unopened(&change, source))?,
+            change: open_change(&directory.join(CHANGE))?,
             ring: listen(&ring, records.clone())
                 .map_err(Error::bpf(format!("listen to the ring of {}", directory.display())))?,
             records,
@@ -70,6 +89,11 @@ impl SplitPort {
     /// Connections are split from now on, or no new ones are.
     pub fn turn_on(&self, is_on: bool) {
         self.word(std::mem::offset_of!(split_port, is_on)).store(is_on.into(), Ordering::Release);
+    }
+
+    /// The ends of what is split are shown no room, until [`Self::turn_on`].
+    pub fn drain(&self) {
+        self.word(std::mem::offset_of!(split_port, is_on)).store(SPLIT_DRAINS, Ordering::Release);
     }
 
     /// For epoll: readable when the splitter is asked.
@@ -93,68 +117,18 @@ impl SplitPort {
 
     /// The connections that are split, without the VM's MAC address in their keys.
     pub fn split_flows(&self) -> Vec<(flow_key, split_flow)> {
-        let keys = self.flows.keys().filter_map(|key| flow_key::from_bytes(&key));
-        let value = |key: &flow_key| {
-            let found = self.flows.lookup(key.as_bytes(), MapFlags::ANY).ok()??;
-            split_flow::from_bytes(&found)
-        };
-        keys.filter_map(|key| Some((key, value(&key)?))).collect()
+        flows_in(&self.flows)
     }
 
-    /// Sends both ends' segments to their sockets, if the VM has sent all up to `sent` and no more,
-    /// and has acknowledged all of the peer, up to `peer_nxt`. Else nothing is changed.
-    pub fn begin(
-        &self,
-        key: &flow_key,
-        flow: split_flow,
-        sent: u32,
-        peer_nxt: u32,
-    ) -> Result<bool> {
-        let change = split_change {
-            flow,
-            sent: vsnoop_flow::seq::new(sent),
-            peer_nxt: vsnoop_flow::seq::new(peer_nxt),
-            ..asking(key, split_ask::SPLIT_BEGIN)
-        };
-        Ok(self.run(change)?.result == 1)
-    }
-
-    /// Lets the segments of both ends pass again. Each has acknowledged all that the other has
-    /// sent. `None` if the connection is not split.
-    pub fn end(&self, key: &flow_key, sent: u32, peer_nxt: u32) -> Result<Option<split_flow>> {
-        let change = split_change {
-            sent: vsnoop_flow::seq::new(sent),
-            peer_nxt: vsnoop_flow::seq::new(peer_nxt),
-            ..asking(key, split_ask::SPLIT_END)
-        };
-        let done = self.run(change)?;
-        Ok((done.result == 1).then_some(done.flow))
-    }
-
-    /// Undoes [`SplitPort::end`]: a segment had come to a socket just before.
-    pub fn again(&self, key: &flow_key, flow: split_flow, sent: u32) -> Result<bool> {
-        let change = split_change {
-            flow,
-            sent: vsnoop_flow::seq::new(sent),
-            ..asking(key, split_ask::SPLIT_AGAIN)
-        };
-        Ok(self.run(change)?.result == 1)
-    }
-
-    /// The connection is not split now: the splitter is asked again.
-    pub fn later(&self, key: &flow_key) -> Result<()> {
-        self.run(asking(key, split_ask::SPLIT_LATER)).map(drop)
-    }
-
-    /// It is not split, and the splitter is not asked again soon.
-    pub fn refuse(&self, key: &flow_key) -> Result<()> {
-        self.run(asking(key, split_ask::SPLIT_REFUSE)).map(drop)
-    }
-
-    /// The VM counts as late until then, CLOCK_MONOTONIC.
-    pub fn extend_late(&self, until_ns: u64) {
-        let word = self.word64(std::mem::offset_of!(split_port, late_until_ns));
-        word.fetch_max(until_ns, Ordering::AcqRel);
+    /// The VM counts as late until then. Both times of CLOCK_MONOTONIC.
+    pub fn extend_late(&self, now_ns: u64, until_ns: u64) {
+        let late_until = self.word64(std::mem::offset_of!(split_port, late_until_ns));
+        // First, so that nothing that was followed before a gap counts.
+        if late_until.load(Ordering::Acquire) <= now_ns {
+            let epoch = self.word(std::mem::offset_of!(split_port, epoch));
+            epoch.fetch_add(1, Ordering::AcqRel);
+        }
+        late_until.fetch_max(until_ns, Ordering::AcqRel);
     }
 
     /// Counters, as read at some moment.
@@ -163,23 +137,19 @@ impl SplitPort {
         unsafe { self.shared.at(0).cast::<split_port>().read_volatile() }
     }
 
-    fn run(&self, mut change: split_change) -> Result<split_change> {
-        let mut options = libbpf_sys::bpf_test_run_opts {
-            sz: size_of::<libbpf_sys::bpf_test_run_opts>() as _,
-            ctx_in: (&raw mut change).cast(),
-            ctx_size_in: size_of::<split_change>() as u32,
-            ..Default::default()
-        };
-        // The kernel writes the context back to where it has read it.
-        // SAFETY: the context outlives the call, with its true length.
-        let rc = unsafe {
-            libbpf_sys::bpf_prog_test_run_opts(self.change.as_fd().as_raw_fd(), &mut options)
-        };
-        if rc != 0 {
-            let error = libbpf_rs::Error::from_raw_os_error(-rc);
-            return Err(Error::bpf("change a split connection")(error));
-        }
-        Ok(change)
+    /// Changes what the splitter has counted. Only it may do so.
+    pub fn change_totals(&self, change: impl FnOnce(&mut split_totals)) {
+        let at = self.shared.at(std::mem::offset_of!(split_port, totals)).cast::<split_totals>();
+        // SAFETY: the mapping has the record, of which any bytes are a value.
+        let mut totals = unsafe { at.read_volatile() };
+        change(&mut totals);
+        // SAFETY: as above.
+        unsafe { at.write_volatile(totals) };
+    }
+
+    /// Runs the program that changes the state of a connection.
+    pub fn change(&self, change: split_change) -> Result<split_change> {
+        run(&self.change, change)
     }
 
     fn word(&self, offset: usize) -> &AtomicU32 {
@@ -193,8 +163,22 @@ impl SplitPort {
     }
 }
 
-fn asking(key: &flow_key, ask: split_ask::Type) -> split_change {
-    split_change { key: *key, ask, ..Default::default() }
+fn run(program: &ProgramHandle, mut change: split_change) -> Result<split_change> {
+    let mut options = libbpf_sys::bpf_test_run_opts {
+        sz: size_of::<libbpf_sys::bpf_test_run_opts>() as _,
+        ctx_in: (&raw mut change).cast(),
+        ctx_size_in: size_of::<split_change>() as u32,
+        ..Default::default()
+    };
+    // The kernel writes the context back to where it has read it.
+    // SAFETY: the context outlives the call, with its true length.
+    let rc =
+        unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_fd().as_raw_fd(), &mut options) };
+    if rc != 0 {
+        let error = libbpf_rs::Error::from_raw_os_error(-rc);
+        return Err(Error::bpf("change a split connection")(error));
+    }
+    Ok(change)
 }
 
 fn listen(
@@ -203,27 +187,8 @@ fn listen(
 ) -> libbpf_rs::Result<RingBuffer<'static>> {
     let mut builder = RingBufferBuilder::new();
     builder.add(ring, move |bytes| {
-        records.borrow_mut().extend(parse(bytes));
+        records.borrow_mut().extend(Record::from_bytes(bytes));
         0
     })?;
     builder.build()
-}
-
-/// A record of the ring; a request to split has no bytes.
-fn parse(bytes: &[u8]) -> Option<Record> {
-    const BYTES: usize = std::mem::offset_of!(split_record, bytes);
-    let key = flow_key::from_bytes(bytes.get(..size_of::<flow_key>())?)?;
-    let word = |at: usize| {
-        let word = bytes.get(at..at + 4)?.first_chunk::<4>()?;
-        Some(u32::from_ne_bytes(*word))
-    };
-    if word(std::mem::offset_of!(split_record, kind))? == split_kind::SPLIT_WANTS {
-        return Some(Record::Wanted(key));
-    }
-    let at = std::mem::offset_of!(split_record, ns);
-    let sent_ns = u64::from_ne_bytes(*bytes.get(at..at + 8)?.first_chunk::<8>()?);
-    let len = word(std::mem::offset_of!(split_record, len))? as usize;
-    let bytes_of = bytes.get(BYTES..BYTES + len)?.to_vec();
-    let seq = word(std::mem::offset_of!(split_record, seq))?;
-    Some(Record::Copied(Copied { key, seq, bytes: bytes_of, sent_ns }))
 }

@@ -24,6 +24,9 @@ impl Tcp {
     }
 
     fn may_close(&self, now: u64) -> bool {
+        if let Some(buffers) = self.buffers() {
+            return buffers.is_finished;
+        }
         self.written(now) > self.cfg.bytes && (!self.cfg.closes_last || self.got_fin)
     }
 
@@ -103,7 +106,7 @@ impl Tcp {
             self.backoff += 1;
         }
         self.pump(now, rng, probe);
-        if self.keepalive_ns <= now {
+        if self.keepalive_ns <= now && self.buffers().is_none() {
             self.keepalive_ns = now + 5_000 * MS;
             let s = Seg::bare(self.wire(self.una).wrapping_sub(1), 0, ACK);
             self.finish(now, s);

@@ -12,6 +12,7 @@ use std::rc::Rc;
 
 use fastrand::Rng;
 
+use super::buffers::Buffers;
 use super::clock::MS;
 use super::end::EndSettings;
 use super::segment::*;
@@ -48,11 +49,11 @@ pub struct Tcp {
     last_ooo: u64,
     /// Right edge of the window: the highest that was ever shown.
     pub right_edge: u64,
-    rcv_wup: u64,
+    pub(super) rcv_wup: u64,
     pub ts_recent: u32,
     peer_fin: Option<u64>,
     pub got_fin: bool,
-    read: u64,
+    pub(super) read: u64,
     next_read_ns: u64,
     unacked_bytes: u64,
     quick_acks: u32,
@@ -86,6 +87,8 @@ pub struct Tcp {
     pub retransmissions: u64,
     /// Segments with data that PAWS refused.
     pub paws_drops: u64,
+    /// An application outside reads and writes.
+    pub(super) buffers: Option<Buffers>,
 }
 
 impl Tcp {
@@ -138,6 +141,7 @@ impl Tcp {
             cwr_until: 0,
             retransmissions: 0,
             paws_drops: 0,
+            buffers: None,
             cfg,
         }
     }
@@ -167,7 +171,7 @@ impl Tcp {
         self.irs.wrapping_add(position as u32)
     }
 
-    fn unread(&self) -> u64 {
+    pub fn unread(&self) -> u64 {
         (self.rcv_nxt - u64::from(self.got_fin)).saturating_sub(self.read)
     }
 
@@ -417,7 +421,11 @@ impl Tcp {
     }
 
     fn data(&mut self, now: u64, s: &Seg, start: i64, end: i64) {
-        for (i, &byte) in s.data.iter().enumerate() {
+        if let Some(buffers) = &mut self.buffers {
+            buffers.receive(start, &s.data, self.rcv_nxt);
+        }
+        let is_checked = self.buffers.is_none();
+        for (i, &byte) in s.data.iter().enumerate().filter(|_| is_checked) {
             let at = start + i as i64;
             // Bytes that it has are not compared again.
             if at >= self.rcv_nxt.max(1) as i64 {
@@ -530,11 +538,16 @@ impl Tcp {
 
     /// The application reads, if it is time.
     fn read_some(&mut self, now: u64) {
-        if self.unread() == 0 || now < self.next_read_ns {
+        if self.buffers.is_some() || self.unread() == 0 || now < self.next_read_ns {
             return;
         }
         self.read += self.unread().min(self.cfg.read);
         self.next_read_ns = now + self.cfg.read_gap_ms * MS;
+        self.show_room(now);
+    }
+
+    /// Shows the room behind what was read, if it is worth a segment.
+    pub(super) fn show_room(&mut self, now: u64) {
         let offered = self.rcv_nxt + self.free();
         let worth = u64::from(self.cfg.mss).min(self.cfg.rcvbuf / 2);
         if self.state == TcpState::Open
@@ -569,9 +582,11 @@ impl Tcp {
         if self.state == TcpState::Reset {
             return None;
         }
-        let read = (self.state == TcpState::Open && self.unread() > 0).then_some(self.next_read_ns);
+        let reads = self.buffers.is_none() && self.state == TcpState::Open && self.unread() > 0;
+        let read = reads.then_some(self.next_read_ns);
         let open = self.state == TcpState::Open;
-        let keepalive = (open && !self.is_done()).then_some(self.keepalive_ns);
+        let keepalive =
+            (open && !self.is_done() && self.buffers.is_none()).then_some(self.keepalive_ns);
         let times =
             [self.rto_ns, self.persist_ns, self.delack_ns, read, keepalive, self.next_write(now)];
         times.into_iter().flatten().min().map(|t| t.max(now + 1_000))
@@ -579,6 +594,9 @@ impl Tcp {
 
     /// The bytes that this end sends from position `start`.
     pub fn payload(&self, start: u64, len: u64) -> Rc<[u8]> {
+        if let Some(buffers) = &self.buffers {
+            return buffers.payload(start, len);
+        }
         (start..start + len).map(|p| content(self.stream, p)).collect()
     }
 }

@@ -422,7 +422,7 @@ impl HeldFlow<'_> {
             &mut self.f,
             &mut self.m.hold,
             s,
-            Copied { copied, is_full: !copied, taken, out },
+            Copied { copied, is_full: !copied, last: copied && how & 8 != 0, taken, out },
             &self.port,
             &self.policy,
             self.now,
@@ -651,6 +651,7 @@ impl HeldFlow<'_> {
             assert!(!ranges.clone().skip(at + 1).any(touches), "ranges touch: {h:?}");
         }
         self.is_kept(f.vm_seq, f.next_seq);
+        assert!(h.reach.diff(h.tail) >= 0, "{h:?}");
         for edges in ranges {
             self.is_kept(edges[0], edges[1]);
         }

@@ -299,13 +299,21 @@ impl FlowCase {
             self.h.front = u64::from(self.h.tail.v) << 32;
             self.h.chunks = 1;
         }
-        let how = Copied { copied, is_full: !copied, taken, out: self.keeps };
+        let how = Copied { copied, is_full: !copied, last: false, taken, out: self.keeps };
         hold::kept(&mut self.f, &mut self.h, s, how, &self.port, &self.policy, self.now)
     }
 
     /// After [`Verdict::Keep`] where the copy failed, and memory was not the reason.
     pub fn after_failed_copy(&mut self, s: &segment) -> (Kept, outcome) {
-        let how = Copied { copied: false, is_full: false, taken: false, out: self.keeps };
+        let out = self.keeps;
+        let how = Copied { copied: false, is_full: false, last: false, taken: false, out };
+        hold::kept(&mut self.f, &mut self.h, s, how, &self.port, &self.policy, self.now)
+    }
+
+    /// After [`Verdict::Keep`] and a copy into the last memory of the hold.
+    pub fn after_last_copy(&mut self, s: &segment) -> (Kept, outcome) {
+        let out = self.keeps;
+        let how = Copied { copied: true, is_full: false, last: true, taken: false, out };
         hold::kept(&mut self.f, &mut self.h, s, how, &self.port, &self.policy, self.now)
     }
 

@@ -12,6 +12,7 @@ mod failures;
 mod far_end;
 mod garbage;
 mod hold_engine;
+mod hold_last_memory;
 mod hold_ranges;
 mod hold_segments;
 mod hold_window;

@@ -59,6 +59,17 @@ fn state(c: &split_candidate) -> u32 {
     (c.sent >> 32) as u32
 }
 
+/// Two sockets of the VM listen on the port, with buffers of their own.
+#[test]
+fn a_syn_ack_of_another_socket_leaves_the_connection_to_its_vm() {
+    let mut c = asked();
+    note_syn(&mut c, &syn(VM_ISS, TCP_SYN | TCP_ACK, 0), MSS, true, 4);
+    assert_eq!(u32::from(c.flags) & SPLIT_F_NEVER, 0, "it is a repetition");
+    let other = segment { scale: 9, ..syn(7, TCP_SYN | TCP_ACK, 0) };
+    note_syn(&mut c, &other, MSS, true, 5);
+    assert_eq!(note_vm(&mut c, &answer(0, 10 * UNIT), 1), (true, false));
+}
+
 #[test]
 fn a_first_flight_is_wanted_and_less_is_not() {
     let mut c = asked();

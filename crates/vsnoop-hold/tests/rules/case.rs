@@ -119,6 +119,7 @@ impl HoldCase {
     /// The sender's FIN follows.
     pub fn fin(mut self) -> Self {
         self.h.flags |= HOLD_FIN as u16;
+        self.h.fin_at = self.h.tail;
         self
     }
 }

@@ -13,11 +13,11 @@ fn tick(tid: i32, state: char, run_ns: u64) -> Tick {
 }
 
 fn threads(are_vcpus: bool, ticks: &[Tick]) -> Threads {
-    Threads { are_vcpus, ticks: ticks.to_vec(), stopped: false }
+    Threads { are_vcpus, ticks: ticks.to_vec(), stopped: false, slept: Duration::ZERO }
 }
 
 fn between(before: &Threads, now: &Threads) -> RunTime {
-    RunTime::between(before, now, Some(true), PERIOD)
+    RunTime::between(before, &mut now.clone(), Some(true), PERIOD)
 }
 
 fn ran(ns: u64) -> RunTime {
@@ -45,12 +45,41 @@ fn a_vm_that_sleeps_with_an_empty_ring_has_all_the_time_and_one_that_starves_has
 fn a_vm_that_has_not_read_its_ring_has_no_time() {
     let before = threads(true, &[tick(1, 'S', 0)]);
     for state in ['S', 'R'] {
-        let now = threads(true, &[tick(1, state, 5 * MS)]);
-        assert_eq!(RunTime::between(&before, &now, Some(false), PERIOD), RunTime::NONE, "{state}");
+        let mut now = threads(true, &[tick(1, state, 5 * MS)]);
+        let time = RunTime::between(&before, &mut now, Some(false), PERIOD);
+        assert_eq!(time, RunTime::NONE, "{state}");
     }
     // Where it is not known whether the ring is empty.
-    let now = threads(true, &[tick(1, 'S', 0)]);
-    assert_eq!(RunTime::between(&before, &now, None, PERIOD), ASLEEP);
+    let mut now = threads(true, &[tick(1, 'S', 0)]);
+    assert_eq!(RunTime::between(&before, &mut now, None, PERIOD), ASLEEP);
+}
+
+/// Or its monitor pauses it: giving up has no time for that.
+#[test]
+fn a_vm_that_sleeps_for_a_second_beside_an_unread_ring_has_lost_the_wake_up() {
+    let asleep = |are_vcpus| threads(are_vcpus, &[tick(1, 'S', 0), tick(2, 'S', 0)]);
+    for are_vcpus in [true, false] {
+        let mut before = asleep(are_vcpus);
+        let mut next = |mut now: Threads, is_empty| {
+            let time = RunTime::between(&before, &mut now, Some(is_empty), PERIOD);
+            before = now;
+            time
+        };
+        for _ in 0..5 {
+            assert_eq!(next(asleep(are_vcpus), false), RunTime::NONE);
+        }
+        let woken = RunTime { ns: 240 * MS, live_ns: 0 };
+        assert_eq!(next(asleep(are_vcpus), false), woken);
+        assert_eq!(next(asleep(are_vcpus), false), woken);
+        // It has read it.
+        assert_eq!(next(asleep(are_vcpus), true), ASLEEP);
+        assert_eq!(next(asleep(are_vcpus), false), RunTime::NONE);
+        // A thread waits for a CPU.
+        for _ in 0..10 {
+            let now = threads(are_vcpus, &[tick(1, 'S', 0), tick(2, 'R', 0)]);
+            assert_eq!(next(now, false), RunTime::NONE);
+        }
+    }
 }
 
 #[test]

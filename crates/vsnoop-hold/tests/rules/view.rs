@@ -30,6 +30,7 @@ fn the_fin_counts_as_one_more() {
     h.handed = at(9_001);
     assert_eq!(View::new(&h).handed, at(9_000), "there is no FIN");
     h.flags = HOLD_FIN as u16;
+    h.fin_at = at(9_000);
     let view = View::new(&h);
     assert_eq!((view.handed, view.end()), (at(9_001), at(9_001)));
     assert!(view.is_all_handed() && !view.is_done());
@@ -39,6 +40,16 @@ fn the_fin_counts_as_one_more() {
     assert!(View::new(&h).is_done());
     h.handed = at(9_000);
     assert!(View::new(&h).is_all_handed(), "acknowledged, though nobody noted that it was sent");
+}
+
+#[test]
+fn a_fin_that_is_read_before_the_bytes_below_it_ends_nothing() {
+    // The hooks keep the last bytes and their FIN in one step. The engine reads word by word.
+    let mut h = held(9_000, 9_000, 20_000);
+    (h.flags, h.fin_at) = (HOLD_FIN as u16, at(9_264));
+    assert_eq!(View::new(&h).end(), at(9_000));
+    h.tail = at(9_264);
+    assert_eq!(View::new(&h).end(), at(9_265));
 }
 
 #[test]

@@ -14,6 +14,7 @@ use vsnoop_config::{Fault, Field, Place, Reader as _};
 
 use super::bounds::{ahead_size, hold_size};
 use super::reader::Reader;
+use crate::congestion_control;
 use crate::error::Result;
 use crate::incast::setting::{self, Rate};
 use crate::lists::{self, Lists};
@@ -172,6 +173,7 @@ pub struct PortTable {
     ahead: Field,
     passive: Field,
     downloads: Field,
+    congestion_control: Field,
     max_flows: Field,
     incast: Field,
     uplink: Field,
@@ -251,6 +253,7 @@ impl Reader<'_> {
                 ("ahead", &port.ahead),
                 ("passive", &port.passive),
                 ("downloads", &port.downloads),
+                ("congestion_control", &port.congestion_control),
                 ("canary", &port.canary),
                 ("qmp", &port.qmp),
             ];
@@ -280,6 +283,13 @@ impl Reader<'_> {
         Ok(Settings {
             mode,
             downloads,
+            congestion_control: self
+                .text(
+                    "port.congestion_control",
+                    &port.congestion_control,
+                    congestion_control::parse,
+                )?
+                .unwrap_or_default(),
             passive: self.truth("port.passive", &port.passive)?.unwrap_or(true),
             hold: self.quantity("port.hold", &port.hold, hold_size)?,
             ahead: self.quantity("port.ahead", &port.ahead, ahead_size)?,
@@ -365,6 +375,8 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+    use vsnoop_bpf::CongestionControl;
+
     use crate::config::Config;
 
     fn parse(text: &str) -> Result<Vec<PortPattern>> {
@@ -421,7 +433,7 @@ mod tests {
     fn settings_are_those_of_attach() {
         let text = "[[port]]\nhold = \"1M\"\nahead = 65536\npassive = false\nmax_flows = 7\n\
                     incast = \"10G\"\nuplink = \"eth0\"\nincast_buffer = \"1M\"\n\
-                    deny_port = [22, 23]\nallow = \"10.1.2.3/8\"\n";
+                    deny_port = [22, 23]\nallow = \"10.1.2.3/8\"\ncongestion_control = \"bbr\"\n";
         let settings = parse(text).unwrap()[0].settings(&tap("t"));
         let incast = Incast {
             rate: Some(Rate::BitsPerSecond(10_000_000_000)),
@@ -434,6 +446,7 @@ mod tests {
             hold: Some(1 << 20),
             ahead: Some(65536),
             downloads: false,
+            congestion_control: CongestionControl::named("bbr").unwrap(),
             port_rules: vec![(22, false), (23, false)],
             prefix_rules: vec![("10.0.0.0".parse().unwrap(), 8, true)],
             max_flows: 7,
@@ -486,6 +499,11 @@ mod tests {
             ("hold = true", "2, column 8", vec!["port.hold = true", "256K to 256M"]),
             ("ahead = \"2G\"", "2, column 9", vec!["port.ahead", "up to 1G"]),
             ("passive = \"no\"", "2, column 11", vec!["port.passive", "true or false"]),
+            (
+                "congestion_control = \"a b\"",
+                "2, column 22",
+                vec!["port.congestion_control", "cubic or bbr"],
+            ),
             ("downloads = 1", "2, column 13", vec!["port.downloads", "true or false"]),
             (
                 "incast = true\ndownloads = true",

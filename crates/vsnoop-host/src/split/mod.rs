@@ -30,4 +30,6 @@ pub use error::{Result, Unavailable};
 pub use pair::{Pair, TapId, find as find_pair, follow_mtu};
 pub use probe::require;
 pub use sweep::{remove_namespace_if_unused, sweep, sweep_if_idle};
-pub use switch::{PATIENCE, SplitFlows, cut, end, remove_pair, remove_pair_of, turn_off, turn_on};
+pub use switch::{
+    PATIENCE, SplitFlows, cut, end, remove_pair, remove_pair_of, turn_off, turn_on, wait_until_left,
+};

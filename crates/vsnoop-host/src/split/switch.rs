@@ -67,11 +67,24 @@ fn try_end(port: &Port) -> Result<()> {
     port.set_downloads(false)?;
     let opened = SplitPort::open(port)?;
     opened.turn_on(false);
+    wait_until_none_is_split(&opened);
+    Ok(())
+}
+
+/// The tap was deleted: waits until the splitter has left the connections that are split, so that
+/// their peers can be sent a RST, or has had its time.
+pub fn wait_until_left(port: &Port) {
+    // A port without downloads has no pins of this.
+    if let Ok(opened) = SplitPort::open(port) {
+        wait_until_none_is_split(&opened);
+    }
+}
+
+fn wait_until_none_is_split(opened: &SplitPort) {
     let since = Instant::now();
     while !opened.split_flows().is_empty() && since.elapsed() < PATIENCE {
         thread::sleep(BETWEEN_LOOKS);
     }
-    Ok(())
 }
 
 /// The connections of a port that are split, while it is paused or detached.

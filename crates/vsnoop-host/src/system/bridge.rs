@@ -6,6 +6,7 @@
 use vsnoop_bpf::types::{VLAN_PRESENT, flow_key, port_meta};
 use vsnoop_netdev::fdb;
 pub use vsnoop_netdev::fdb::Place;
+pub use vsnoop_netdev::learned::{BridgeEvents, Learned};
 
 use super::netdev;
 use crate::error::Result;

@@ -87,17 +87,22 @@ pub fn require() -> Result<()> {
 /// Refuses kernels without the features that the hooks need.
 pub fn require_features() -> Result<()> {
     let (release, new_enough) = version()?;
-    // Distributions port tcx back to older kernels: what can be tried counts, and not the number.
-    if !new_enough && probe_tcx().is_err() {
-        let text = format!("Linux {release} is too old; 6.6 or newer is needed (tcx)");
-        return Err(unfit(Unfit::Kernel, text));
-    }
+    require_tcx(&release, new_enough, || probe_tcx().is_ok())?;
     if !has_btf() {
         let text = "the kernel does not describe its types (no /sys/kernel/btf/vmlinux); one built \
                     with CONFIG_DEBUG_INFO_BTF is needed";
         return Err(unfit(Unfit::Kernel, text));
     }
     Ok(())
+}
+
+/// Distributions port tcx back to older kernels: what can be tried counts, and not the number.
+fn require_tcx(release: &str, new_enough: bool, has_tcx: impl FnOnce() -> bool) -> Result<()> {
+    if new_enough || has_tcx() {
+        return Ok(());
+    }
+    let text = format!("Linux {release} is too old; 6.6 or newer is needed (tcx)");
+    Err(unfit(Unfit::Kernel, text))
 }
 
 /// Reading attachments needs only the BPF file system.
@@ -148,6 +153,16 @@ mod tests {
         assert!(parse_version("6.1.0-37-cloud-amd64").unwrap() < NEEDED);
         assert!(parse_version("5.15.0").unwrap() < NEEDED);
         assert_eq!(parse_version("unknown"), None);
+    }
+
+    #[test]
+    fn a_kernel_that_has_tcx_is_not_refused_for_its_version() {
+        let old = "5.14.0-503.el9";
+        assert!(require_tcx(old, false, || true).is_ok());
+        let refused = require_tcx(old, false, || false).expect_err("it has no tcx");
+        assert!(refused.to_string().contains(old), "{refused}");
+        let is_not_tried = || unreachable!("its number says enough");
+        assert!(require_tcx("6.6.0", true, is_not_tried).is_ok());
     }
 
     #[test]

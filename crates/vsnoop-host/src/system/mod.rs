@@ -19,4 +19,5 @@ pub mod process;
 pub mod qdisc;
 mod reader;
 pub mod session;
+pub mod traffic;
 pub mod vcpu;

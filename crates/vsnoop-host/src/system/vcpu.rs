@@ -92,7 +92,7 @@ pub fn sample(pid: i32) -> Threads {
     }
     let stat = Stat::read(&format!("/proc/{pid}/stat"));
     let stopped = stat.is_some_and(|stat| matches!(stat.state, 'T' | 't'));
-    Threads { are_vcpus, ticks, stopped }
+    Threads { are_vcpus, ticks, stopped, ..Threads::default() }
 }
 
 fn tick(pid: i32, tid: i32) -> Option<Tick> {

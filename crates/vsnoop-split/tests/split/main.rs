@@ -3,6 +3,7 @@
 
 mod ends;
 mod joins;
+mod liberties;
 mod namespace;
 mod options;
 mod record;
@@ -24,6 +25,7 @@ fn main() {
     let modules = [
         ("ends", ends::TESTS),
         ("joins", joins::TESTS),
+        ("liberties", liberties::TESTS),
         ("options", options::TESTS),
         ("transfers", transfers::TESTS),
     ];

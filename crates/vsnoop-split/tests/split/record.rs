@@ -20,6 +20,8 @@ pub struct Half {
     scale: Option<u8>,
     sack: bool,
     tsval: Option<u32>,
+    /// Segments with bytes that it had sent before.
+    pub repeated: usize,
     /// It has sent a RST.
     pub reset: bool,
 }
@@ -65,6 +67,9 @@ impl Half {
     fn see_bytes(&mut self, segment: &Segment) {
         let Some(start) = self.start else { return };
         let known = start.wrapping_add(self.bytes.len() as u32).wrapping_sub(segment.seq);
+        if known > 0 && !segment.payload.is_empty() {
+            self.repeated += 1;
+        }
         if let Some(new) = segment.payload.get(known as usize..) {
             self.bytes.extend_from_slice(new);
         }
@@ -85,6 +90,7 @@ impl Half {
             address,
             ack: self.ack,
             window_bytes: self.edge.wrapping_sub(self.ack),
+            shown_bytes: self.edge.wrapping_sub(self.ack),
             in_flight: self.in_flight(other.ack),
             mss: self.mss,
             scale: self.scale(),

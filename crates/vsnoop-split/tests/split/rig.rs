@@ -94,7 +94,7 @@ impl Rig {
     pub fn split_with(
         &self,
         ends: &Ends,
-        first: impl FnOnce(&Split, &mut State) + Send + 'static,
+        first: impl FnOnce(&mut Split, &mut State) + Send + 'static,
     ) -> Splitter {
         let (vm, peer) = (address(&ends.vm), address(&ends.peer));
         let wire = self.wire.clone();
@@ -104,7 +104,7 @@ impl Rig {
             let mut split = Split::new(&connection, &settings()).expect("split");
             state.is_split = true;
             state.hold_from_vm = false;
-            first(&split, &mut state);
+            first(&mut split, &mut state);
             split.acknowledge().expect("acknowledge");
             split
         })

@@ -31,6 +31,9 @@ long bpf_map_push_elem(const void *map, const void *value, __u64 flags);
 long bpf_map_pop_elem(const void *map, void *value);
 long bpf_map_peek_elem(const void *map, void *value);
 long bpf_ringbuf_output(const void *ring, const void *data, __u64 size, __u64 flags);
+void *bpf_ringbuf_reserve(const void *ring, __u64 size, __u64 flags);
+void bpf_ringbuf_submit(void *bytes, __u64 flags);
+void bpf_ringbuf_discard(void *bytes, __u64 flags);
 __u64 bpf_ringbuf_query(const void *ring, __u64 flags);
 
 void bpf_spin_lock(struct bpf_spin_lock *lock);
@@ -51,6 +54,7 @@ long bpf_l3_csum_replace(struct __sk_buff *skb, __u32 at, __u64 from, __u64 to, 
 long bpf_l4_csum_replace(struct __sk_buff *skb, __u32 at, __u64 from, __u64 to, __u64 flags);
 long bpf_clone_redirect(struct __sk_buff *skb, __u32 ifindex, __u64 flags);
 long bpf_redirect(__u32 ifindex, __u64 flags);
+long bpf_check_mtu(struct __sk_buff *skb, __u32 ifindex, __u32 *mtu, __s32 more, __u64 flags);
 
 /* The callback gets an index and a context, each in a register. */
 long world_loop_begins(__u32 n);

@@ -41,6 +41,7 @@ fn run(kind: Kind) -> Vec<String> {
         let (mut with_ms, mut without_ms) = (Vec::new(), Vec::new());
         let (mut early, mut crashes) = (0, 0);
         let (mut leg, mut leg_without) = (0, 0);
+        let (mut split, mut joined) = (0, 0);
         let (mut grants, mut dropped, mut dropped_without) = (0, 0, 0);
         for seed in 0..seeds {
             if number("VSNOOP_ONLY").is_some_and(|only| only != seed) {
@@ -61,12 +62,14 @@ fn run(kind: Kind) -> Vec<String> {
             early += with.stats.early_acks;
             crashes += with.crashes;
             (leg, leg_without) = (leg + with.leg_bytes, leg_without + without.leg_bytes);
+            (split, joined) = (split + with.split.split, joined + with.split.joined);
             grants += with.grants;
             dropped += with.dropped;
             dropped_without += without.dropped;
             for (&(end, took), &(end_without, took_without)) in with.ends.iter().zip(&without.ends)
             {
-                let is_excused = end == Ending::Reset && case.may_be_reset();
+                let may_be_reset = case.may_be_reset() || with.has_lost_sockets;
+                let is_excused = end == Ending::Reset && may_be_reset;
                 if end != Ending::Exact && end != end_without && !is_excused {
                     wrong.push(format!("{end:?}: {again} {}", with.summary));
                 }
@@ -87,6 +90,14 @@ fn run(kind: Kind) -> Vec<String> {
         println!(
             "{kind:?} {name}: {with_ms} ms, without {without_ms} ms (longest {longest_ms} and {longest_without_ms}), {exact} exact, {early} early ACKs, {crashes} crashes"
         );
+        if case.has_downloads() {
+            println!("  {split} split, {joined} joined");
+            // Each is split, and those that are joined are split again.
+            let least = if case.is_split_again() { seeds } else { seeds / 2 };
+            if number("VSNOOP_ONLY").is_none() && split < least {
+                wrong.push(format!("{kind:?} {name}: only {split} connections were split"));
+            }
+        }
         if case.is_forwarded_far() {
             println!("  {leg} bytes on the leg, without {leg_without}");
             if leg * 100 > leg_without * 105 {
@@ -110,6 +121,21 @@ fn run(kind: Kind) -> Vec<String> {
 fn a_vm_like_linux_fares_no_worse_than_without() {
     let wrong = run(Kind::Linux);
     assert!(wrong.is_empty(), "{} of them:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+/// The checks notice a splitter that joins while bytes are on their way.
+#[test]
+fn what_is_joined_too_early_is_noticed() {
+    for seed in 0..8 {
+        let mut early = scenario(Case::DownloadsPaused(20), Kind::Linux, seed, false);
+        early.machines[0].joins_early = true;
+        let is_wrong = catch_unwind(AssertUnwindSafe(|| World::new(early).run().ends[0].0))
+            .is_ok_and(|end| end == Ending::Exact);
+        if !is_wrong {
+            return;
+        }
+    }
+    panic!("8 connections that were joined too early are exact");
 }
 
 #[test]

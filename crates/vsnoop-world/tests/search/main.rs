@@ -55,6 +55,7 @@ const NOTHING: Budget = Budget {
     network_losses: 0,
     overtakes: 0,
     guest_losses: 0,
+    misses: 0,
     full_rings: 0,
     kills: 0,
     helper_kills: 0,
@@ -71,6 +72,7 @@ const PLAIN: Setting = Setting {
     timestamps: false,
     sack: true,
     handshake: false,
+    stays_open: false,
     vcpus: Vcpus::Busy,
 };
 
@@ -98,6 +100,22 @@ fn losses_inside_a_guest_that_is_idle() {
     for vcpus in [Vcpus::Halted, Vcpus::Unnamed] {
         let found = part("idle", Setting { budget, window: 2, vcpus, ..PLAIN });
         assert_eq!(found.resets, 0);
+    }
+}
+
+/// Only another frame wakes it. A sender that was acknowledged all and stays open sends none.
+#[test]
+fn a_vm_that_misses_the_wake_up_of_its_ring() {
+    let budget = Budget { misses: 1, ..NOTHING };
+    for vcpus in [Vcpus::Halted, Vcpus::Unnamed] {
+        let setting = Setting { budget, vcpus, ..PLAIN };
+        for found in [
+            part("missed wake-up", Setting { window: 2, segments: 4, ..setting }),
+            whole("silent sender", Setting { window: 1, segments: 3, stays_open: true, ..setting }),
+        ] {
+            assert!(found.holding > 0, "nothing was ever held");
+            assert_eq!(found.resets, 0);
+        }
     }
 }
 

@@ -1,8 +1,10 @@
 //! `vsnoop attach`: from options to settings, and what is said of each port.
 
 use anyhow::Result;
+use vsnoop_bpf::CongestionControl;
 use vsnoop_host::attach::{self, NewPort, Request};
 use vsnoop_host::config::Config;
+use vsnoop_host::congestion_control;
 use vsnoop_host::incast;
 use vsnoop_host::lists::{self, Lists};
 use vsnoop_host::lock::CommandLock;
@@ -14,7 +16,7 @@ use vsnoop_host::system::netns::Netns;
 use vsnoop_service::control;
 
 use crate::background;
-use crate::bounds::{ahead_bytes, bounds_text, downloads_stay_off};
+use crate::bounds::{ahead_bytes, bounds_text, downloads_stay_off, splits_text};
 use crate::cli::{self, Cli};
 use crate::engine;
 use crate::error::usage;
@@ -27,6 +29,7 @@ use crate::splitter;
 
 pub fn run(cli: &Cli, arguments: &cli::Attach) -> Result<u8> {
     let settings = settings(arguments)?;
+    congestion_control::require(settings.congestion_control)?;
     let config = Config::read(cli.config.as_deref())?;
     kernel::require()?;
     kernel::require_features()?;
@@ -82,6 +85,7 @@ fn settings(arguments: &cli::Attach) -> Result<Settings> {
         hold: arguments.bounds.hold,
         ahead: arguments.bounds.ahead,
         downloads,
+        congestion_control: arguments.bounds.congestion_control.unwrap_or_default(),
         port_rules: lists::port_rules(lists)?,
         prefix_rules: lists::prefix_rules(lists)?,
         max_flows: arguments.max_flows,
@@ -110,6 +114,7 @@ fn outcome(name: &str, mode: Mode, new: NewPort) -> Outcome {
         hold_bytes: Some(quota::bytes_of(&new.policy)),
         ahead_bytes: ahead_bytes(new.policy.ahead).filter(|_| mode == Mode::Accelerate),
         downloads: (mode == Mode::Accelerate).then_some(new.policy.downloads != 0),
+        congestion_control: CongestionControl::of(&new.policy).name(),
         incast: new.incast,
         warning: new.no_downloads.map(|why| downloads_stay_off(name, &why)),
         ..Outcome::done(name, "attached", text)
@@ -126,7 +131,7 @@ fn text(name: &str, mode: Mode, new: &NewPort) -> String {
         }
     }
     if new.policy.downloads != 0 {
-        text.push_str(", splits downloads");
+        text.push_str(&splits_text(&new.policy));
     }
     if let Some(joined) = &new.incast {
         text.push_str(&format!(", with {}", joined.text()));

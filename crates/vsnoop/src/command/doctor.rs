@@ -101,6 +101,7 @@ fn text(document: &DoctorDocument, netns: &Netns) -> String {
         parts.extend(port.left_alone.iter().map(|left| left_alone_text(&port.port, left)));
     }
     parts.extend(document.ports.iter().filter_map(forwarded_text));
+    parts.extend(document.ports.iter().filter_map(gain_text));
     parts.extend(
         document
             .ports
@@ -173,6 +174,22 @@ fn left_alone_text(port: &str, left: &LeftAlone) -> String {
         units::duration(left.remaining_ns),
         units::plural(left.failures.into(), "connection")
     )
+}
+
+/// Which direction would gain, and how much at most; `None` if the VM would not.
+fn gain_text(port: &TapReport) -> Option<String> {
+    let (name, gain) = (&port.port, port.gain?);
+    port.would_gain.filter(|would_gain| *would_gain)?;
+    Some(format!(
+        "note: port {name}: its VM has received {} and sent {} meanwhile; transfers that begin may \
+         be over sooner, one of 100 KB by {}, of 1 MB by {} at most (the delay seen, once for each \
+         round of slow start): what it receives by `vsnoop attach {name}`, what it sends by \
+         `--downloads on`",
+        units::bytes(port.received_bytes),
+        units::bytes(port.sent_bytes),
+        units::duration(gain.of_100_kb_ns),
+        units::duration(gain.of_1_mb_ns),
+    ))
 }
 
 /// What the VM forwards, what follows, and what to do; `None` if it forwards nothing.
@@ -267,6 +284,7 @@ mod tests {
 
     use super::*;
     use crate::longest;
+    use crate::output::gain::Gain;
 
     fn budget() -> Budget {
         Budget {
@@ -307,6 +325,23 @@ mod tests {
         assert!(text.contains("`vsnoop set tap0 --hold 16M`"), "{text}");
         ports[0].held = Some(held(32 << 20, 0));
         assert!(!hold_text(&ports, &has).unwrap().contains("vsnoop set"));
+    }
+
+    #[test]
+    fn who_would_gain_is_said_with_the_direction_and_how_much() {
+        let late = TapReport {
+            port: "tap0".into(),
+            would_gain: Some(true),
+            received_bytes: 1 << 20,
+            sent_bytes: 3 << 20,
+            gain: Some(Gain::of(80_000_000)),
+            ..TapReport::default()
+        };
+        let text = gain_text(&late).unwrap();
+        for word in ["received 1 MiB", "sent 3 MiB", "160 ms", "480 ms", "`--downloads on`"] {
+            assert!(text.contains(word), "{word:?} is not in: {text}");
+        }
+        assert_eq!(gain_text(&TapReport { would_gain: Some(false), ..late }), None);
     }
 
     #[test]

@@ -1,15 +1,17 @@
 //! `vsnoop flows`: the connections on record.
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
 
 use anyhow::Result;
 use serde::Serialize;
-use vsnoop_bpf::types::{self, flow, flow_key};
+use vsnoop_bpf::types::{self, flow, flow_key, split_flow};
 use vsnoop_host::flow_key::socket;
 use vsnoop_host::flow_mode;
 use vsnoop_host::held::{FlowHold, Holds};
 use vsnoop_host::incast::window::{FlowWindow, window_of};
 use vsnoop_host::ports::Attached;
+use vsnoop_host::split::TapId;
 use vsnoop_host::system::clock::monotonic_ns;
 use vsnoop_host::system::netns;
 use vsnoop_host::units;
@@ -19,6 +21,7 @@ use crate::cli::{self, Cli};
 use crate::identity::PortIdentity;
 use crate::output::table::NOTHING;
 use crate::output::{table, watch};
+use crate::sockets::{SPLIT, Sockets, SplitFlow, split_key};
 
 #[derive(Serialize)]
 struct FlowsDocument {
@@ -72,19 +75,27 @@ struct Flow {
     hold: Option<FlowHold>,
     /// Null if it is not shaped.
     incast: Option<FlowWindow>,
+    /// Null if it is not split.
+    split: Option<SplitFlow>,
 }
 
 pub fn run(cli: &Cli, arguments: &cli::Flows) -> Result<u8> {
     watch::run(arguments.watched.refresh.watch, cli.json, || {
         let names = netns::names();
-        let now_ns = monotonic_ns()?;
+        let (now_ns, sockets) = (monotonic_ns()?, Sockets::read());
         let read = |attached: &Attached| {
             let holds = Holds::open(&attached.port)?;
             let describe = |(key, flow): &(flow_key, flow)| Flow {
                 hold: holds.flow(key, flow),
                 ..describe(key, flow, now_ns)
             };
-            let mut flows: Vec<_> = attached.port.flows()?.iter().map(describe).collect();
+            let records = attached.port.flows()?;
+            let mut splits = Splits::of(attached, &sockets)?;
+            let mut flows: Vec<_> = records
+                .iter()
+                .map(|record| splits.mark(&record.0, describe(record), now_ns))
+                .collect();
+            flows.extend(splits.without_record(now_ns));
             if let Some(number) = arguments.port {
                 flows.retain(|flow| flow.sender.port() == number || flow.vm.port() == number);
             }
@@ -99,6 +110,40 @@ pub fn run(cli: &Cli, arguments: &cli::Flows) -> Result<u8> {
         if cli.json { Ok(serde_json::to_string(&document)?) } else { Ok(text(&document)) }
     })?;
     Ok(0)
+}
+
+/// The connections of a port that are split: each is shown once.
+struct Splits<'a> {
+    tap: TapId,
+    sockets: &'a Sockets,
+    flows: HashMap<flow_key, split_flow>,
+}
+
+impl<'a> Splits<'a> {
+    fn of(attached: &Attached, sockets: &'a Sockets) -> Result<Self> {
+        let tap = TapId { netns: attached.meta.netns, ifindex: attached.meta.ifindex };
+        let flows = vsnoop_bpf::split::flows(&attached.port)?.into_iter().collect();
+        Ok(Self { tap, sockets, flows })
+    }
+
+    /// Of the record of a connection: the hooks that keep it do not see what is split.
+    fn mark(&mut self, key: &flow_key, flow: Flow, now_ns: u64) -> Flow {
+        let key = split_key(key);
+        let Some(split) = self.flows.remove(&key) else { return flow };
+        Flow {
+            mode: SPLIT,
+            idle_ns: now_ns.saturating_sub(split.last_ns),
+            split: Some(self.sockets.of(self.tap, &key)),
+            ..flow
+        }
+    }
+
+    /// Those whose records have expired.
+    fn without_record(mut self, now_ns: u64) -> Vec<Flow> {
+        let keys: Vec<_> = self.flows.keys().copied().collect();
+        let empty = |key: &flow_key| describe(key, &flow::default(), now_ns);
+        keys.iter().map(|key| self.mark(key, empty(key), now_ns)).collect()
+    }
 }
 
 fn describe(key: &flow_key, flow: &flow, now_ns: u64) -> Flow {
@@ -136,6 +181,7 @@ fn describe(key: &flow_key, flow: &flow, now_ns: u64) -> Flow {
         idle_ns: now_ns.saturating_sub(flow.last_ns),
         hold: None,
         incast: window_of(flow),
+        split: None,
     }
 }
 
@@ -183,6 +229,12 @@ fn text(document: &FlowsDocument) -> String {
         if port.flows.is_empty() {
             return format!("{name}: no connection on record");
         }
+        let all = units::plural(port.flows.len() as u64, "connection");
+        let (split, passing): (Vec<_>, Vec<_>) =
+            port.flows.iter().partition(|flow| flow.split.is_some());
+        if passing.is_empty() {
+            return format!("{name}: {all}\n{}", split_text(&split));
+        }
         let mut headings = vec!["sender", "vm", "mode", ">early", ">on its way"];
         if port.has_hold {
             headings.extend([">held", ">for", ">again"]);
@@ -192,7 +244,7 @@ fn text(document: &FlowsDocument) -> String {
         }
         headings.push(">idle");
         let mut rows = table::new(&headings);
-        for flow in &port.flows {
+        for flow in &passing {
             let mut row = vec![
                 flow.sender.to_string(),
                 flow.vm.to_string(),
@@ -209,13 +261,46 @@ fn text(document: &FlowsDocument) -> String {
             row.push(units::duration(flow.idle_ns));
             rows.add_row(row);
         }
-        format!(
-            "{name}: {}\n{}",
-            units::plural(port.flows.len() as u64, "connection"),
-            table::text(&rows)
-        )
+        let text = format!("{name}: {all}\n{}", table::text(&rows));
+        if split.is_empty() { text } else { format!("{text}\n{}", split_text(&split)) }
     });
     blocks.collect::<Vec<_>>().join("\n\n")
+}
+
+/// Split connections: bytes on their way to both ends, and how the host sends to the peer.
+fn split_text(flows: &[&Flow]) -> String {
+    let mut rows = table::new(&[
+        "split: peer",
+        "vm",
+        ">to peer",
+        ">to vm",
+        ">RTT",
+        ">cwnd",
+        ">again",
+        ">rate",
+        "by",
+    ]);
+    for (flow, split) in flows.iter().filter_map(|flow| Some((flow, flow.split.as_ref()?))) {
+        let held = |bytes: Option<u64>| bytes.map_or("-".into(), units::bytes);
+        let mut row = vec![
+            flow.sender.to_string(),
+            flow.vm.to_string(),
+            held(split.held_to_peer_bytes),
+            held(split.held_to_vm_bytes),
+        ];
+        row.extend(match &split.to_peer {
+            None => ["-"; 5].map(str::to_owned),
+            Some(sending) => [
+                units::duration(sending.round_trip_ns),
+                units::count(sending.congestion_window.into()),
+                units::bytes(sending.retransmitted_bytes),
+                units::bit_rate(sending.delivery_bits_per_second),
+                sending.congestion_control.clone(),
+            ],
+        });
+        rows.add_row(row);
+    }
+    table::text(&rows)
 }
 
 /// Outstanding credit, window, and round trip.
@@ -248,6 +333,7 @@ mod tests {
 
     use super::*;
     use crate::longest;
+    use crate::sockets::Sending;
 
     #[test]
     fn outstanding_bytes_survive_the_wrap_and_are_never_negative() {
@@ -292,14 +378,47 @@ mod tests {
             phase: "slow start",
             waiting: false,
         };
+        let sending = Sending {
+            congestion_control: "fifteen_letters".into(),
+            round_trip_ns: 123_456_789,
+            round_trip_deviation_ns: u64::MAX,
+            retransmission_timeout_ns: u64::MAX,
+            congestion_window: 123_456,
+            mss: u32::MAX,
+            in_flight: u32::MAX,
+            retransmissions: u32::MAX,
+            retransmitted_bytes: 123_456_789,
+            delivery_bits_per_second: 123_456_789_012,
+            window_bytes: u32::MAX,
+        };
+        let split = SplitFlow {
+            held_to_peer_bytes: Some(12_345_678),
+            held_to_vm_bytes: Some(12_345_678),
+            to_peer: Some(sending.clone()),
+            to_vm: Some(sending),
+        };
         let flow =
             Flow { hold: Some(hold), incast: Some(window), ..describe(&key, &seen, 123_456_789) };
+        let split = Flow { mode: SPLIT, split: Some(split), ..describe(&key, &seen, 123_456_789) };
         let identity = longest::identity();
-        let ports =
-            vec![PortFlows { identity, has_hold: true, has_uplink: true, flows: vec![flow] }];
+        let ports = vec![PortFlows {
+            identity,
+            has_hold: true,
+            has_uplink: true,
+            flows: vec![flow, split],
+        }];
         let text = text(&FlowsDocument { ports });
         longest::assert_narrow(&text);
-        for word in ["held", "11.8 MiB", "12.3 ms", "121 KiB", "unexpected-seq", "]:65535"] {
+        for word in [
+            "held",
+            "11.8 MiB",
+            "12.3 ms",
+            "121 KiB",
+            "unexpected-seq",
+            "]:65535",
+            "fifteen",
+            "118 MiB",
+        ] {
             assert!(text.contains(word), "{word:?} is not in:\n{text}");
         }
     }

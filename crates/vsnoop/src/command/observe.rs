@@ -18,6 +18,7 @@ use vsnoop_host::units;
 
 use crate::cli::{self, Cli};
 use crate::helper;
+use crate::output::gain::Gain;
 use crate::output::histogram::Histogram;
 use crate::output::table;
 use crate::output::watch::{Interrupt, print, refresh};
@@ -52,6 +53,11 @@ struct Row {
     forwarded: u64,
     /// From the hand-over of a byte to the VM's own ACK.
     ack_delay_ns: Histogram,
+    /// Bytes of packets that the VM has received, and sent.
+    received_bytes: u64,
+    sent_bytes: u64,
+    /// How much sooner what it receives, or sends, may be over; null without ACKs that were timed.
+    gain: Option<Gain>,
 }
 
 pub fn run(cli: &Cli, arguments: &cli::Observe) -> Result<u8> {
@@ -121,6 +127,7 @@ impl Observed {
         let shares =
             vcpu::shares(&self.vcpus_before, &now, self.started_at.elapsed().as_nanos() as u64);
         let share = |of: fn(Shares) -> f64| (!now.is_empty()).then(|| of(shares));
+        let ack_delay_ns = Histogram::new(&stats.ack_delay_ns);
         Ok(Row {
             port: self.name.clone(),
             pid: self.process.as_ref().map(|process| process.pid),
@@ -131,7 +138,10 @@ impl Observed {
             throttled_share: share(|shares| shares.throttled),
             flows,
             forwarded: stats.forwarded,
-            ack_delay_ns: Histogram::new(&stats.ack_delay_ns),
+            received_bytes: stats.to_vm_bytes,
+            sent_bytes: stats.from_vm_bytes,
+            gain: ack_delay_ns.p50.map(Gain::of),
+            ack_delay_ns,
         })
     }
 }
@@ -178,10 +188,44 @@ fn text(document: &ObserveDocument, over: bool) -> String {
         ]);
     }
     format!(
-        "{} the ACK delay of VMs for {} (no packet is changed{})\n{}",
+        "{} the ACK delay of VMs for {} (no packet is changed{})\n{}{}",
         if over { "observed" } else { "observing" },
         units::seconds(document.seconds),
         if over { "" } else { "; Ctrl-C ends" },
+        table::text(&rows),
+        gain_text(&document.ports)
+    )
+}
+
+/// What each VM would gain by direction; empty if nothing is known.
+fn gain_text(ports: &[Row]) -> String {
+    let mut rows = table::new(&[
+        "may gain",
+        ">received",
+        ">sent",
+        ">each round",
+        ">100 KB sooner by",
+        ">1 MB sooner by",
+    ]);
+    let gains = ports.iter().filter_map(|row| Some((row, row.gain?)));
+    let mut is_any = false;
+    for (row, gain) in gains {
+        is_any = true;
+        rows.add_row([
+            row.port.clone(),
+            units::bytes(row.received_bytes),
+            units::bytes(row.sent_bytes),
+            units::duration(gain.round_ns),
+            units::duration(gain.of_100_kb_ns),
+            units::duration(gain.of_1_mb_ns),
+        ]);
+    }
+    if !is_any {
+        return String::new();
+    }
+    format!(
+        "\n{}\nestimates, at most, of transfers that begin (slow start): a round is the VM's ACK delay, \
+         p50;\nwhat it receives gains with `vsnoop attach`, what it sends with `--downloads on`",
         table::text(&rows)
     )
 }
@@ -206,6 +250,9 @@ mod tests {
             flows: u64::MAX,
             forwarded: u64::MAX,
             ack_delay_ns: Histogram::new(&buckets),
+            received_bytes: u64::MAX,
+            sent_bytes: u64::MAX,
+            gain: Some(Gain::of(u64::MAX)),
         };
         longest::assert_narrow(&text(&ObserveDocument { seconds: 1e9, ports: vec![row] }, false));
     }

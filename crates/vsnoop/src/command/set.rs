@@ -4,8 +4,10 @@
 //! for more, and the VM acknowledges by itself.
 
 use anyhow::Result;
+use vsnoop_bpf::CongestionControl;
 use vsnoop_bpf::types::HOLD_CHUNK;
 use vsnoop_host::config::Config;
+use vsnoop_host::congestion_control;
 use vsnoop_host::downloads::{self, Downloads};
 use vsnoop_host::error::Unfit;
 use vsnoop_host::lock::CommandLock;
@@ -15,7 +17,7 @@ use vsnoop_host::system::kernel;
 use vsnoop_host::system::netns::Netns;
 use vsnoop_host::units;
 
-use crate::bounds::{ahead_bytes, bounds_text, downloads_stay_off};
+use crate::bounds::{ahead_bytes, bounds_text, downloads_stay_off, splits_text};
 use crate::cli::{self, Cli, Switch};
 use crate::error::unfit;
 use crate::helper;
@@ -55,6 +57,10 @@ fn set(name: &str, netns: &Netns, config: &Config, bounds: cli::Bounds) -> Resul
             ),
         ));
     }
+    if bounds.congestion_control.is_some() || bounds.downloads.is_some_and(Switch::is_on) {
+        let present = CongestionControl::of(&attached.port.policy()?);
+        congestion_control::require(bounds.congestion_control.unwrap_or(present))?;
+    }
     if bounds.downloads.is_some_and(Switch::is_on) {
         downloads::require_fit(&attached)?;
     }
@@ -63,21 +69,26 @@ fn set(name: &str, netns: &Netns, config: &Config, bounds: cli::Bounds) -> Resul
         .map(|bytes| quota::bytes_for(name, Some(bytes), config, netns, Some(&attached)))
         .transpose()?;
     let policy = attached.port.set_bounds(hold.map(|bytes| bytes / HOLD_CHUNK), bounds.ahead)?;
+    if let Some(chosen) = bounds.congestion_control {
+        attached.port.set_congestion_control(chosen)?;
+    }
     let switched = match bounds.downloads {
         Some(wanted) => downloads::set(&attached, netns, wanted.is_on())?,
         None => Downloads::Same,
     };
-    let has_downloads = attached.port.policy()?.downloads != 0;
+    let present = attached.port.policy()?;
+    let has_downloads = present.downloads != 0;
     let hold_bytes = u64::from(policy.hold_chunks) * u64::from(HOLD_CHUNK);
     let used_bytes = u64::from(attached.port.state()?.chunks_used) * u64::from(HOLD_CHUNK);
     let mut bounds = bounds_text(hold_bytes, policy.ahead);
     if has_downloads {
-        bounds.push_str(", splits downloads");
+        bounds.push_str(&splits_text(&present));
     }
     Ok(Outcome {
         hold_bytes: Some(hold_bytes),
         ahead_bytes: ahead_bytes(policy.ahead),
         downloads: Some(has_downloads),
+        congestion_control: CongestionControl::of(&present).name(),
         warning: match switched {
             Downloads::Refused(why) => Some(downloads_stay_off(name, &why)),
             Downloads::Same | Downloads::On | Downloads::Off => None,

@@ -11,6 +11,7 @@ use vsnoop_host::held::{Holds, PortHold};
 use vsnoop_host::incast::{UplinkControl, UplinkState};
 use vsnoop_host::system::netns;
 use vsnoop_host::units;
+use vsnoop_metrics::split::SplitState;
 
 use crate::chosen::read_each;
 use crate::cli::{self, Cli};
@@ -40,6 +41,8 @@ struct PortStats<'a> {
     hold: Option<PortHold>,
     /// The uplink as it is now; null without incast control.
     incast: Option<UplinkState>,
+    /// Split connections since downloads are on; null without them.
+    split: Option<SplitState>,
 }
 
 struct Sample {
@@ -50,6 +53,14 @@ struct Sample {
     left_alone: Vec<LeftAlone>,
     hold: Option<PortHold>,
     incast: Option<UplinkState>,
+    split: Option<SplitState>,
+}
+
+/// What is compared with the next sample.
+#[derive(Clone, Copy)]
+struct Earlier {
+    stats: port_stats,
+    split: Option<SplitState>,
 }
 
 /// How much is shown.
@@ -61,7 +72,7 @@ enum Detail {
 }
 
 pub fn run(cli: &Cli, arguments: &cli::Watched) -> Result<u8> {
-    let mut before: HashMap<(u64, u32), port_stats> = HashMap::new();
+    let mut before: HashMap<(u64, u32), Earlier> = HashMap::new();
     let mut before_at = Instant::now();
     watch::run(arguments.refresh.watch, cli.json, || {
         let samples = read(cli, arguments)?;
@@ -75,7 +86,7 @@ pub fn run(cli: &Cli, arguments: &cli::Watched) -> Result<u8> {
             .iter()
             .map(|sample| {
                 let key = (sample.identity.netns, sample.identity.ifindex);
-                before.insert(key, sample.stats).filter(|_| is_watched)
+                before.insert(key, sample.earlier()).filter(|_| is_watched)
             })
             .collect();
         let text = |detail| {
@@ -103,8 +114,15 @@ fn read(cli: &Cli, arguments: &cli::Watched) -> Result<Vec<Sample>> {
             left_alone: LeftAlone::of(&attached.port)?,
             hold: Holds::open(&attached.port)?.port(&attached.port, &attached.port.flows()?)?,
             incast: UplinkState::of_port(attached)?,
+            split: SplitState::of(&attached.port)?,
         })
     })
+}
+
+impl Sample {
+    fn earlier(&self) -> Earlier {
+        Earlier { stats: self.stats, split: self.split }
+    }
 }
 
 fn json(samples: &[Sample]) -> Result<String> {
@@ -118,12 +136,13 @@ fn json(samples: &[Sample]) -> Result<String> {
             left_alone_ports: sample.left_alone.clone(),
             hold: sample.hold.clone(),
             incast: sample.incast.clone(),
+            split: sample.split,
         })
         .collect();
     Ok(serde_json::to_string(&StatsDocument { ports })?)
 }
 
-fn block(sample: &Sample, earlier: Option<port_stats>, seconds: f64, detail: Detail) -> String {
+fn block(sample: &Sample, earlier: Option<Earlier>, seconds: f64, detail: Detail) -> String {
     let mut text = format!(
         "{} ({}, network namespace {})\n",
         sample.identity.port,
@@ -164,12 +183,7 @@ fn block(sample: &Sample, earlier: Option<port_stats>, seconds: f64, detail: Det
 }
 
 /// The counters, in a table.
-fn counter_rows(
-    sample: &Sample,
-    earlier: Option<port_stats>,
-    seconds: f64,
-    detail: Detail,
-) -> String {
+fn counter_rows(sample: &Sample, earlier: Option<Earlier>, seconds: f64, detail: Detail) -> String {
     let is_left_out = |value: u64| value == 0 && detail == Detail::Used;
     let mut headings = vec!["counter", ">total"];
     if earlier.is_some() {
@@ -177,7 +191,7 @@ fn counter_rows(
     }
     headings.push("meaning");
     let mut rows = table::new(&headings);
-    let earlier_values = earlier.as_ref().map(counters::list);
+    let earlier_values = earlier.as_ref().map(|earlier| counters::list(&earlier.stats));
     for (i, (name, meaning, value)) in counters::list(&sample.stats).into_iter().enumerate() {
         let is_foreign = sample.hold.is_none() && counters::OF_THE_HOLD.contains(&name);
         if is_foreign || is_left_out(value) {
@@ -191,6 +205,13 @@ fn counter_rows(
         }
         row.push(meaning.to_owned());
         rows.add_row(row);
+    }
+    if let Some(split) = &sample.split {
+        let before = earlier.map(|earlier| earlier.split.unwrap_or_default());
+        let growth = before.map(|before| (before, seconds));
+        for row in split_rows(split, growth).filter(|row| !is_left_out(row.value)) {
+            rows.add_row(row.cells);
+        }
     }
     let resets = sample.resets.by_reason().map(|reset| {
         let name = format!("resets.{}", reset.reason);
@@ -209,6 +230,40 @@ fn counter_rows(
         Detail::All => text,
         Detail::Used => format!("{text}\n(the screen is low: counters that are 0 are left out)"),
     }
+}
+
+/// A row of the table of counters.
+struct CounterRow {
+    value: u64,
+    cells: Vec<String>,
+}
+
+/// What the splitter has counted; with an earlier count, by seconds, also the rates.
+fn split_rows(
+    split: &SplitState,
+    earlier: Option<(SplitState, f64)>,
+) -> impl Iterator<Item = CounterRow> {
+    let list = |split: &SplitState| {
+        let refused = split
+            .refused
+            .by_reason()
+            .map(|(name, meaning, value)| (format!("split.refused.{name}"), meaning, value));
+        let totals =
+            split.totals().map(|(name, meaning, value)| (format!("split.{name}"), meaning, value));
+        totals.into_iter().chain(refused).collect::<Vec<_>>()
+    };
+    let before = earlier.map(|(earlier, seconds)| (list(&earlier), seconds));
+    let row = move |(i, (name, meaning, value)): (usize, (String, &str, u64))| {
+        let number = if name.ends_with("_bytes") { units::bytes } else { units::count };
+        let mut cells = vec![name, number(value)];
+        if let Some((earlier, seconds)) = &before {
+            let grown = value.saturating_sub(earlier[i].2);
+            cells.push(number((grown as f64 / seconds.max(1e-3)) as u64));
+        }
+        cells.push(meaning.to_owned());
+        CounterRow { value, cells }
+    };
+    list(split).into_iter().enumerate().map(row)
 }
 
 fn hold_lines(hold: &PortHold) -> [String; 4] {
@@ -295,7 +350,12 @@ mod tests {
             left_alone: vec![LeftAlone { vm_port: u16::MAX, failures: 0, remaining_ns: u64::MAX }],
             hold: Some(longest::hold()),
             incast: Some(longest::uplink(UplinkControl::On)),
+            split: Some(SplitState { to_peer_bytes: u64::MAX, ..SplitState::default() }),
         }
+    }
+
+    fn earlier() -> Earlier {
+        Earlier { stats: port_stats::default(), split: None }
     }
 
     #[test]
@@ -308,18 +368,13 @@ mod tests {
             masked_ns: [most; 40],
             ..Default::default()
         };
-        longest::assert_narrow(&block(
-            &sample(stats),
-            Some(port_stats::default()),
-            1e-3,
-            Detail::All,
-        ));
+        longest::assert_narrow(&block(&sample(stats), Some(earlier()), 1e-3, Detail::All));
     }
 
     #[test]
     fn bytes_have_units_and_packets_have_none() {
         let stats = port_stats { to_vm_packets: 4096, to_vm_bytes: 3 << 20, ..Default::default() };
-        let text = block(&sample(stats), Some(port_stats::default()), 2.0, Detail::All);
+        let text = block(&sample(stats), Some(earlier()), 2.0, Detail::All);
         let row = |name: &str| {
             let line = text.lines().find(|line| line.starts_with(name)).expect(name);
             line.split_whitespace().skip(1).take(4).collect::<Vec<_>>().join(" ")
@@ -331,8 +386,7 @@ mod tests {
     fn a_port_fits_on_a_low_screen() {
         let mut sample = sample(port_stats { to_vm_packets: 7, ..Default::default() });
         (sample.resets, sample.ring_full) = (Resets::default(), 0);
-        let lines =
-            |detail| block(&sample, Some(port_stats::default()), 1.0, detail).lines().count();
+        let lines = |detail| block(&sample, Some(earlier()), 1.0, detail).lines().count();
         assert!(lines(Detail::All) > 40, "{}", lines(Detail::All));
         assert!(lines(Detail::Used) <= 22, "{}", lines(Detail::Used));
     }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use serde::Serialize;
-use vsnoop_bpf::ServiceMark;
+use vsnoop_bpf::{CongestionControl, ServiceMark};
 use vsnoop_host::error::{self, with_causes};
 use vsnoop_host::failures::LeftAlone;
 use vsnoop_host::far_end::Forwarded;
@@ -18,6 +18,7 @@ use vsnoop_host::system::netns::Netns;
 use vsnoop_host::system::process::Process;
 use vsnoop_host::system::{holder, netdev, netns, process, qdisc};
 use vsnoop_host::units;
+use vsnoop_metrics::split::SplitState;
 
 use crate::background::{self, Role};
 use crate::cli::{self, Cli};
@@ -36,6 +37,7 @@ struct StatusDocument {
     helper: ProcessOfTheHost,
     engine: ProcessOfTheHost,
     splitter: ProcessOfTheHost,
+    keeper: ProcessOfTheHost,
     service: ServiceStatus,
 }
 
@@ -79,6 +81,10 @@ struct PortStatus {
     passive: bool,
     /// Its connections are split.
     downloads: bool,
+    /// Of the sockets that face peers; null: the host's default.
+    congestion_control: Option<String>,
+    /// Its split connections; null without downloads.
+    split: Option<SplitState>,
     lists: bool,
     ring_frames: u32,
     queues: u32,
@@ -114,7 +120,7 @@ struct DamagedStatus {
     reason: String,
 }
 
-/// Helper, engine or splitter.
+/// Helper, engine, splitter or keeper.
 #[derive(Default, Serialize)]
 struct ProcessOfTheHost {
     running: bool,
@@ -186,6 +192,7 @@ fn read(inventory: Inventory) -> Result<StatusDocument> {
         helper: ProcessOfTheHost::of(Role::Helper),
         engine: ProcessOfTheHost::of(Role::Engine),
         splitter: ProcessOfTheHost::of(Role::Splitter),
+        keeper: ProcessOfTheHost::of(Role::Keeper),
         service: ServiceStatus::of_host(),
     })
 }
@@ -227,6 +234,8 @@ fn port_status(
         ahead_bytes: Some(policy.ahead).filter(|ahead| *ahead != u32::MAX),
         passive: policy.passive != 0,
         downloads: policy.downloads != 0,
+        congestion_control: CongestionControl::of(&policy).name(),
+        split: SplitState::of(port)?.filter(|_| policy.downloads != 0),
         lists: meta.lists != 0,
         ring_frames: meta.tx_queue_len,
         queues: meta.tx_queues,
@@ -354,6 +363,8 @@ fn port_rows(ports: &[PortStatus]) -> String {
     headings.extend(any_forwards.then_some(">forwarded"));
     headings.extend(is_any_of_service.then_some("[[port]]"));
     headings.extend(has_holds.then_some(">hold"));
+    let has_downloads = ports.iter().any(|port| port.downloads);
+    headings.extend(has_downloads.then_some(">split"));
     let has_uplinks = ports.iter().any(|port| port.incast.is_some());
     headings.extend(has_uplinks.then_some("uplink"));
     let mut rows = table::new(&headings);
@@ -378,11 +389,37 @@ fn port_rows(ports: &[PortStatus]) -> String {
             .as_ref()
             .map_or("-".into(), |hold| units::bytes_part(hold.used_bytes, hold.size_bytes));
         row.extend(has_holds.then_some(hold));
+        let split = port.split.as_ref().map_or("-".into(), split_text);
+        row.extend(has_downloads.then_some(split));
         let uplink = port.incast.as_ref().map_or("-".into(), uplink_text);
         row.extend(has_uplinks.then_some(uplink));
         rows.add_row(row);
     }
     table::text(&rows)
+}
+
+/// The processes that downloads need.
+fn downloads_text(splitter: &ProcessOfTheHost, keeper: &ProcessOfTheHost) -> String {
+    match (splitter.pid, keeper.pid) {
+        (None, _) => "no splitter is running: downloads are as without vsnoop".into(),
+        (Some(splitter), None) => format!(
+            "downloads: splitter {splitter}; no keeper is running: a splitter that is killed loses \
+             its connections"
+        ),
+        (Some(splitter), Some(keeper)) => {
+            format!("downloads: splitter {splitter}, keeper {keeper}")
+        }
+    }
+}
+
+/// Connections that are split now, and what is on its way of them.
+fn split_text(split: &SplitState) -> String {
+    match split.connections {
+        0 => "0".into(),
+        connections => {
+            format!("{}, {}", units::count(connections), units::bytes(split.held_bytes()))
+        }
+    }
 }
 
 fn text(document: &StatusDocument) -> String {
@@ -407,8 +444,8 @@ fn text(document: &StatusDocument) -> String {
         parts.extend(troubles);
         let holds: Vec<_> = document.ports.iter().filter_map(|port| port.hold.as_ref()).collect();
         parts.extend(hold::sum_text(&holds));
-        if !document.splitter.running && document.ports.iter().any(|port| port.downloads) {
-            parts.push("no splitter is running: downloads are as without vsnoop".into());
+        if document.ports.iter().any(|port| port.downloads) {
+            parts.push(downloads_text(&document.splitter, &document.keeper));
         }
         if !document.helper.running {
             parts.push("the helper is not running: idle connections do not expire".into());
@@ -454,6 +491,13 @@ mod tests {
             ahead_bytes: Some(u32::MAX),
             passive: true,
             downloads: true,
+            congestion_control: Some("fifteen_letters".into()),
+            split: Some(SplitState {
+                connections: 1024,
+                held_to_peer_bytes: u64::MAX / 2,
+                held_to_vm_bytes: u64::MAX / 2,
+                ..SplitState::default()
+            }),
             lists: true,
             ring_frames: u32::MAX,
             queues: u32::MAX,
@@ -479,6 +523,7 @@ mod tests {
             helper: ProcessOfTheHost { log_lines_lost: u64::MAX, ..ProcessOfTheHost::default() },
             engine: ProcessOfTheHost { log_lines_lost: 1, ..ProcessOfTheHost::default() },
             splitter: ProcessOfTheHost::default(),
+            keeper: ProcessOfTheHost::default(),
             service: ServiceStatus::default(),
         };
         let text = text(&document);

@@ -3,6 +3,7 @@
 //! A VM gains if it waits: its vCPUs want to run and cannot, because others have the CPU or a quota
 //! is exhausted. That share of the time is measured, over all taps at the same time.
 
+use std::collections::HashMap;
 use std::time::Instant;
 
 use anyhow::Result;
@@ -17,12 +18,14 @@ use vsnoop_host::system::holder::{self, Holder};
 use vsnoop_host::system::netdev::{self, Device};
 use vsnoop_host::system::netns::Netns;
 use vsnoop_host::system::process;
+use vsnoop_host::system::traffic::{self, Traffic};
 use vsnoop_host::system::vcpu::{self, Shares, Vcpu};
 use vsnoop_host::system::{foreign, kernel, offload, qdisc};
 use vsnoop_host::units;
 
 use super::hold::{Budget, Delay, Recommended, seen_of_acks, seen_of_vcpus};
 use super::waits::Waits;
+use crate::output::gain::Gain;
 use crate::output::histogram::Histogram;
 
 /// A VM that waits for less than this share of the time has little to gain.
@@ -54,6 +57,11 @@ pub struct TapReport {
     pub ran_share: Option<f64>,
     pub waited_share: Option<f64>,
     pub throttled_share: Option<f64>,
+    /// Bytes that its VM has received and sent in the measured time.
+    pub received_bytes: u64,
+    pub sent_bytes: u64,
+    /// How much sooner what it receives, or sends, may be over; null if the VM was not late.
+    pub gain: Option<Gain>,
     /// "active", "paused", "observing"; null when not attached.
     pub attached: Option<&'static str>,
     pub would_gain: Option<bool>,
@@ -144,13 +152,19 @@ pub fn examine(names: &[String], netns: &Netns, seconds: f64) -> Result<Vec<TapR
             (device, holder, vcpus)
         })
         .collect();
-    let start = Instant::now();
+    let counted = || netns.run(|| Ok::<_, error::Error>(traffic::read()));
+    let (start, earlier) = (Instant::now(), counted()?);
     let threads_of = |(_, holder, vcpus): &(Device, Option<Holder>, Vec<Vcpu>)| {
         let pid = holder.as_ref().map_or(0, |holder| holder.process.pid);
         vcpus.iter().map(|vcpu| (pid, vcpu.tid)).collect::<Vec<_>>()
     };
     let watched_threads: Vec<_> = watched.iter().flat_map(threads_of).collect();
     let waits = Waits::watch(&watched_threads, seconds);
+    let later = counted()?;
+    let moved = |name: &str| {
+        let of = |all: &HashMap<String, Traffic>| all.get(name).copied().unwrap_or_default();
+        of(&later).since(of(&earlier))
+    };
     watched
         .into_iter()
         .map(|(device, holder, before)| {
@@ -158,7 +172,9 @@ pub fn examine(names: &[String], netns: &Netns, seconds: f64) -> Result<Vec<TapR
             let shares = vcpu::shares(&before, &now, start.elapsed().as_nanos() as u64);
             let seen =
                 seen_of_vcpus(&before, &now, &waits).filter(|_| shares.held_up() >= WORTH_IT);
-            netns.run(|| report(&device, holder, &now, shares, seen, netns))
+            let Traffic { received, sent } = moved(&device.name);
+            let report = netns.run(|| report(&device, holder, &now, shares, seen, netns))?;
+            Ok(TapReport { received_bytes: received, sent_bytes: sent, ..report })
         })
         .collect()
 }
@@ -224,6 +240,9 @@ fn report(
         attached,
         hold: None,
         held: held.flatten(),
+        gain: seen_by_hooks.or(seen).map(|delay| Gain::of(delay.delay_ns)),
+        received_bytes: 0,
+        sent_bytes: 0,
         seen: seen_by_hooks.or(seen),
         left_alone: left_alone.unwrap_or_default(),
         forwarded: flows.as_deref().map(Forwarded::of),

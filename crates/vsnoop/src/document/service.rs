@@ -150,6 +150,7 @@ fn every_key_of_a_port_is_in_a_table_with_its_default() {
         ("`ahead`", "as far as the hold allows", default.ahead.is_none()),
         ("`passive`", "`true`", default.passive),
         ("`downloads`", "`false`", !default.downloads),
+        ("`congestion_control`", "`\"default\"`", default.congestion_control.name().is_none()),
         ("`max_flows`", max_flows.as_str(), is_max_flows),
         ("`incast`", "none", default.incast.is_none()),
         ("`uplink`, `incast_buffer`", "as `attach`", incast == Some(Incast::default())),

@@ -8,12 +8,14 @@
 //! at every tick; without one the hooks soon stop relying on it.
 //!
 //! `port` implements the surroundings of vsnoop-hold's loop, `device` sends frames to the tap.
-//! `moved` follows VMs to other ports of the bridge, where `ear` hears them.
+//! `moved` follows VMs to other ports of the bridge, where `ear` hears them. `split_moves`
+//! says so to the splitter.
 
 mod device;
 mod ear;
 mod moved;
 mod port;
+mod split_moves;
 
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
@@ -91,6 +93,10 @@ pub fn ensure_working(names: &[String], netns: &Netns) {
 /// Network namespace and index of the tap, id of the attachment.
 type PortKey = (u64, u32, u64);
 
+/// The data of an event of epoll: which descriptors have something to read.
+const DOORBELLS: u64 = 0;
+const BRIDGES: u64 = 1;
+
 struct Engine {
     epoll: Epoll,
     ports: HashMap<PortKey, EnginePort>,
@@ -153,6 +159,9 @@ impl Engine {
             let timeout = EpollTimeout::try_from(most.as_micros().div_ceil(1000) as u64)
                 .unwrap_or(EpollTimeout::ZERO);
             match self.epoll.wait(&mut events, timeout) {
+                Ok(count) if events[..count].iter().any(|event| event.data() == BRIDGES) => {
+                    self.ports.values_mut().for_each(EnginePort::notice_moves);
+                }
                 Ok(_) | Err(nix::errno::Errno::EINTR) => {}
                 Err(errno) => return Err(errno).context("wait for the doorbells"),
             }
@@ -207,6 +216,7 @@ impl Engine {
                     }
                     port.is_called(&attached.name);
                     port.follow_vms();
+                    self.listen_to_bridges(&port);
                     Ok(Some(port))
                 }
                 None => self.open(attached),
@@ -233,11 +243,19 @@ impl Engine {
             .with_context(|| format!("port {name}: what it holds cannot be handed over"))?;
         // Hears announcements from now on.
         port.follow_vms();
-        let event = EpollEvent::new(EpollFlags::EPOLLIN, 0);
+        self.listen_to_bridges(&port);
+        let event = EpollEvent::new(EpollFlags::EPOLLIN, DOORBELLS);
         // The kernel removes it when the port is closed.
         self.epoll.add(port.doorbell(), event).context("listen to a doorbell")?;
         tracing::info!("port {name}: the engine looks after its hold");
         Ok(Some(port))
+    }
+
+    fn listen_to_bridges(&self, port: &EnginePort) {
+        if let Some(events) = port.bridge_events() {
+            // Not if it is listened to already. The kernel removes it when it is closed.
+            let _ = self.epoll.add(events, EpollEvent::new(EpollFlags::EPOLLIN, BRIDGES));
+        }
     }
 
     fn complain(&mut self, key: PortKey, text: String) {

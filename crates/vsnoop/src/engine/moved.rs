@@ -18,7 +18,7 @@ use vsnoop_bpf::{HoldMaps, Hook, OpenHook};
 use vsnoop_host::error;
 use vsnoop_host::ports::Attached;
 use vsnoop_host::reset::reset;
-use vsnoop_host::system::bridge::{Place, TapBridge};
+use vsnoop_host::system::bridge::{BridgeEvents, Place, TapBridge};
 use vsnoop_host::system::clock::monotonic_ns;
 use vsnoop_host::system::netns::Netns;
 use vsnoop_upkeep::moves::{Announcement, Elsewhere, Mac, Moves, Takeovers, VmRoute};
@@ -26,6 +26,7 @@ use vsnoop_upkeep::outstanding_bytes;
 
 use super::device::Device;
 use super::ear::{Ear, Heard};
+use super::split_moves::SplitMoves;
 
 /// Holds that one look reads, beside those of the last group, and asks the bridge about.
 const HOLDS: usize = 64;
@@ -42,6 +43,7 @@ pub struct MovedVms {
     announcements: Option<(u32, Ear)>,
     /// The group of holds that the next look begins with.
     first_group: u32,
+    splits: SplitMoves,
 }
 
 /// What a VM and its senders send at another port.
@@ -72,6 +74,9 @@ impl MovedVms {
         let meta = attached.port.meta()?;
         let Some(netns) = netns.filter(|_| meta.bridge != 0) else { return Ok(()) };
         let announced = self.take_announcements(meta.bridge, netns)?;
+        self.splits.listen(attached, netns)?;
+        self.splits.look(attached, netns)?;
+        self.splits.notice_takeovers(attached, &announced)?;
         let (waiting, are_all) = self.waiting(memory);
         if waiting.is_empty() && !self.moves.are_any() && !self.takeovers.are_any() {
             return Ok(());
@@ -103,6 +108,16 @@ impl MovedVms {
         }
         self.follow(attached, netns)?;
         self.give_up(attached, netns, &bridge, now_ns)
+    }
+
+    /// For epoll: the bridge has learned an address.
+    pub fn bridge_events(&self) -> Option<&BridgeEvents> {
+        self.splits.events()
+    }
+
+    /// Tells of split connections whose VM the bridge has learned elsewhere.
+    pub fn notice(&mut self, attached: &Attached, netns: Option<&Netns>) -> Result<()> {
+        netns.map_or(Ok(()), |netns| self.splits.look(attached, netns))
     }
 
     /// Connections with bytes to acknowledge, and their next hops; and whether these are all.

@@ -13,6 +13,7 @@ use vsnoop_hold::{
 use vsnoop_host::orphan::{self, Orphan};
 use vsnoop_host::ports::Attached;
 use vsnoop_host::reset::give_up;
+use vsnoop_host::system::bridge::BridgeEvents;
 use vsnoop_host::system::clock::monotonic_ns;
 use vsnoop_host::system::netns::Netns;
 use vsnoop_host::vm::Vm;
@@ -113,6 +114,20 @@ impl EnginePort {
         let Surroundings { attached, memory, moved, netns_path, .. } = &mut self.surroundings;
         let netns = Netns::find_again(attached.meta.netns, netns_path);
         if let Err(error) = moved.look(attached, netns.as_ref(), memory) {
+            tracing::debug!("port {}: where its VM is: {error:#}", attached.name);
+        }
+    }
+
+    /// For epoll: the bridge has learned an address.
+    pub fn bridge_events(&self) -> Option<&BridgeEvents> {
+        self.surroundings.moved.bridge_events()
+    }
+
+    /// Looks for VMs of split connections that the bridge has learned elsewhere.
+    pub fn notice_moves(&mut self) {
+        let Surroundings { attached, moved, netns_path, .. } = &mut self.surroundings;
+        let netns = Netns::find_again(attached.meta.netns, netns_path);
+        if let Err(error) = moved.notice(attached, netns.as_ref()) {
             tracing::debug!("port {}: where its VM is: {error:#}", attached.name);
         }
     }

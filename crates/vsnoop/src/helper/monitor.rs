@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use vsnoop_bpf::types::{flow, flow_key, reset_reason};
+use vsnoop_bpf::split::{flows as split_flows, full_key, note_place};
+use vsnoop_bpf::types::{flow, flow_key, reset_reason, split_place};
 use vsnoop_bpf::{PIN_ROOT, Port};
 use vsnoop_host::detach::{detach, finish};
 use vsnoop_host::error::with_causes;
@@ -233,10 +234,15 @@ impl Watched {
     ) -> Result<()> {
         let behind: Vec<_> =
             flows.iter().filter(|(_, flow)| outstanding_bytes(flow) > 0).copied().collect();
-        let has_no_reader = !behind.is_empty()
+        let split = split_flows(&attached.port)?;
+        let has_no_reader = !(behind.is_empty() && split.is_empty())
             && self.device(attached)?.is_some_and(|device| device.up && !device.carrier);
         if !self.reader_loss.lasts(has_no_reader, Instant::now()) {
             return Ok(());
+        }
+        // The splitter has their bytes.
+        for entry in split {
+            note_place(&attached.port, &full_key(&entry), split_place::SPLIT_GONE)?;
         }
         let why = "nobody reads the tap any more: the VM is gone";
         self.reset(attached, &behind, reset_reason::RESET_NO_READER, why)

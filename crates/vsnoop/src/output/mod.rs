@@ -2,6 +2,7 @@
 
 pub mod bars;
 pub mod fold;
+pub mod gain;
 pub mod hint;
 pub mod histogram;
 pub mod hold;

@@ -28,6 +28,9 @@ pub struct Outcome {
     /// For an accelerated port: whether its downloads are split.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub downloads: Option<bool>,
+    /// Congestion control of its split connections; absent: the host's default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub congestion_control: Option<String>,
     /// For a port that was attached with incast control.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub incast: Option<Joined>,
@@ -73,6 +76,7 @@ impl Outcome {
             hold_bytes: None,
             ahead_bytes: None,
             downloads: None,
+            congestion_control: None,
             incast: None,
             outstanding_flows: None,
             outstanding_bytes: None,

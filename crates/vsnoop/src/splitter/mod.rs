@@ -3,9 +3,10 @@
 //!
 //! One process per host, in the network namespace of the sockets. It is started with a port that
 //! has downloads, and kept running by the helper; it exits when no port has downloads. The hooks
-//! copy what late VMs have in flight, and ask (`port.rs`); the numbers of a connection are checked
-//! (`plan.rs`), both sockets made, and their bytes moved until nothing has moved for a while, or
-//! nothing is to be split any more: then the ends talk to each other again (`connection.rs`).
+//! copy what late VMs have in flight, and ask; both sockets are made, and their bytes moved until
+//! nothing has moved for a while, or nothing is to be split any more: then the ends talk to each
+//! other again. What is decided about a port is in `vsnoop-splitter`; here are the maps
+//! (`hooks.rs`) and the loop.
 //!
 //! A port belongs to it from the time that `downloads` is in the port's record: its pins, and its
 //! pair of devices, are then there.
@@ -18,10 +19,7 @@
 //! It may end, or be killed, at any time: the keeper (`keeper`) has the sockets, too, and the next
 //! splitter goes on with them (`record.rs`). Without a keeper the kernel resets both ends.
 
-mod connection;
-mod flights;
-mod plan;
-mod port;
+mod hooks;
 mod record;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -31,22 +29,24 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use vsnoop_bpf::split::SplitPort;
 use vsnoop_host::error::{Unfit, with_causes};
 use vsnoop_host::lock::CommandLock;
 use vsnoop_host::ports::{self, Attached, AttachmentState};
 use vsnoop_host::priority::Priority;
 use vsnoop_host::split::{self, TapId, namespace};
+use vsnoop_host::system::clock::monotonic_ns;
 use vsnoop_service::control;
-use vsnoop_split::Side;
+use vsnoop_split::{Side, Socket};
+use vsnoop_splitter::{PortKey, Progress, RESET_AFTER_NS, SplitterPort};
 
 use crate::background::{self, Instance, Linger, Role};
 use crate::cli;
 use crate::error::unfit;
 use crate::keeper::{self, Keeper};
 use crate::output::watch::Interrupt;
-use connection::Progress;
-use port::SplitterPort;
-use record::{Left, PortKey};
+use hooks::Pins;
+use record::{Left, left_of};
 
 /// Interval of looks at idle connections.
 const TICK: Duration = Duration::from_millis(100);
@@ -58,6 +58,8 @@ const DISCOVERY: Duration = Duration::from_millis(250);
 /// CPU time at real-time priority in each [`TICK`]: a VM that waits for its turn is answered at
 /// once, and who moves much does it as an ordinary process.
 const BUDGET: Duration = Duration::from_millis(25);
+// What is reset is reset before the programs are taken off.
+const _: () = assert!(RESET_AFTER_NS as u128 / 1_000_000 + 100 < split::PATIENCE.as_millis());
 /// How long to wait at first for a keeper that runs.
 const KEEPER: Duration = Duration::from_secs(10);
 
@@ -104,11 +106,17 @@ pub fn forget_unused(lock: &CommandLock) {
 /// 0: the port's ring.
 type Token = u64;
 
+/// A port with downloads.
+struct Served {
+    pins: Pins,
+    port: SplitterPort<Socket>,
+}
+
 struct Splitter {
     /// Inode of its network namespace.
     namespace: u64,
     epoll: Epoll,
-    ports: HashMap<u32, SplitterPort>,
+    ports: HashMap<u32, Served>,
     numbers: HashMap<PortKey, u32>,
     next: u32,
     trouble: HashMap<PortKey, String>,
@@ -149,11 +157,11 @@ impl Splitter {
     fn look_at_keeper(&mut self) {
         let kept = self.keeper.look();
         let mut live: HashSet<u64> = self.left.iter().map(|left| left.id).collect();
-        for port in self.ports.values() {
-            port.keep(&mut self.keeper, &mut live);
+        for served in self.ports.values() {
+            served.port.keep(&mut self.keeper, &mut live);
         }
         for one in kept.into_iter().filter(|one| !live.contains(&one.id)) {
-            self.left.extend(Left::of(one));
+            self.left.extend(left_of(one));
         }
         live.extend(self.left.iter().map(|left| left.id));
         self.keeper.forget_others(|id| live.contains(&id));
@@ -177,7 +185,7 @@ impl Splitter {
             if now >= tick_at {
                 priority.renew();
                 self.look_at_keeper();
-                tick_at = now + self.tick(now);
+                tick_at = now + self.tick();
             }
             ready = self.serve(ready);
             let most = if ready.is_empty() {
@@ -208,14 +216,15 @@ impl Splitter {
         let mut more = BTreeSet::new();
         for token in ready {
             let (number, connection) = ((token >> 32) as u32, token as u32);
-            let Some(port) = self.ports.get_mut(&number) else { continue };
+            let Some(Served { pins, port }) = self.ports.get_mut(&number) else { continue };
+            let Ok(now_ns) = monotonic_ns() else { continue };
             if connection != 0 {
-                if port.serve(connection) == Progress::More {
+                if port.serve(connection, pins, now_ns) == Progress::More {
                     more.insert(token);
                 }
                 continue;
             }
-            for begun in port.listen(&mut self.keeper) {
+            for begun in port.listen(pins, &mut self.keeper, now_ns) {
                 let token = u64::from(number) << 32 | u64::from(begun);
                 match watch(&self.epoll, port, begun, token) {
                     Ok(()) => drop(more.insert(token)),
@@ -227,10 +236,12 @@ impl Splitter {
     }
 
     /// Returns when the next one is due.
-    fn tick(&mut self, now: Instant) -> Duration {
+    fn tick(&mut self) -> Duration {
         let mut pause = TICK;
-        for port in self.ports.values_mut() {
-            port.tick(now);
+        for Served { pins, port } in self.ports.values_mut() {
+            if let Ok(now_ns) = monotonic_ns() {
+                port.tick(pins, now_ns);
+            }
             if port.is_paused() && port.are_any() {
                 pause = SOON;
             }
@@ -249,14 +260,17 @@ impl Splitter {
             }
         };
         let mut ready = Vec::new();
-        let mut present = HashSet::new();
+        let (mut present, mut deleted) = (HashSet::new(), HashSet::new());
         for attached in inventory.ports {
             let Some(pins) = vsnoop_bpf::split::id(&attached.port) else { continue };
             let key = (attached.meta.netns, attached.meta.ifindex, attached.port.id(), pins);
             let is_known = self.numbers.contains_key(&key);
             let has_downloads = attached.port.policy().is_ok_and(|policy| policy.downloads != 0);
-            if attached.state == AttachmentState::Gone
-                || !vsnoop_bpf::split::is_attached(&attached.port)
+            if attached.state == AttachmentState::Gone {
+                deleted.insert(key);
+                continue;
+            }
+            if !vsnoop_bpf::split::is_attached(&attached.port)
                 || !(is_known
                     || has_downloads
                     || self.left.iter().any(|one| one.record.port == key))
@@ -275,12 +289,13 @@ impl Splitter {
                 Err(error) => self.complain(key, format!("{error:#}")),
             }
         }
-        let gone: Vec<_> =
-            self.numbers.extract_if(|key, _| !present.contains(key)).map(|(_, n)| n).collect();
-        for number in gone {
-            if let Some(mut port) = self.ports.remove(&number) {
-                tracing::info!("port {}: it has no downloads any more", port.name);
-                port.reset_all();
+        let gone: Vec<_> = self.numbers.extract_if(|key, _| !present.contains(key)).collect();
+        for (key, number) in gone {
+            let Some(Served { mut pins, mut port }) = self.ports.remove(&number) else { continue };
+            tracing::info!("port {}: it has no downloads any more", port.name);
+            match monotonic_ns() {
+                Ok(now_ns) if deleted.contains(&key) => port.leave_all(&mut pins, now_ns),
+                _ => port.reset_all(&mut pins),
             }
         }
         self.trouble.retain(|key, _| present.contains(key));
@@ -299,23 +314,24 @@ impl Splitter {
     /// Returns the connections that an earlier splitter has left there.
     fn open(&mut self, attached: Attached, key: PortKey) -> Result<Vec<Token>> {
         let device = TapId::of(&attached.port)?.far_name();
-        let mut port = SplitterPort::open(attached.name, key, attached.port, device)?;
+        let mut pins = Pins { maps: SplitPort::open(&attached.port)?, port: attached.port };
+        let mut port = SplitterPort::new(attached.name, key, device);
         tracing::info!("port {}: the splitter looks after its downloads", port.name);
         let number = self.next;
         self.next = self.next.checked_add(1).unwrap_or(1);
         let event = EpollEvent::new(EpollFlags::EPOLLIN, u64::from(number) << 32);
-        self.epoll.add(port.ring(), event).context("listen to a ring")?;
+        self.epoll.add(pins.maps.ring(), event).context("listen to a ring")?;
         self.numbers.insert(key, number);
         let left = self.left.extract_if(.., |left| left.record.port == key).collect();
         let mut taken = Vec::new();
-        for connection in port.take_up(left) {
+        for connection in port.take_up(left, &mut pins, monotonic_ns()?) {
             let token = u64::from(number) << 32 | u64::from(connection);
             match watch(&self.epoll, &port, connection, token) {
                 Ok(()) => taken.push(token),
                 Err(error) => tracing::warn!("port {}: {error:#}", port.name),
             }
         }
-        self.ports.insert(number, port);
+        self.ports.insert(number, Served { pins, port });
         Ok(taken)
     }
 
@@ -329,7 +345,7 @@ impl Splitter {
 }
 
 /// Waits for both sockets of a connection.
-fn watch(epoll: &Epoll, port: &SplitterPort, number: u32, token: Token) -> Result<()> {
+fn watch(epoll: &Epoll, port: &SplitterPort<Socket>, number: u32, token: Token) -> Result<()> {
     let Some(split) = port.connection(number).and_then(|connected| connected.split()) else {
         return Ok(());
     };

@@ -176,7 +176,7 @@ fn state_tone(row: &PortRow) -> Tone {
 
 fn mode_tone(row: &FlowRow) -> Tone {
     match row.flow.mode {
-        "active" => Tone::Good,
+        "active" | "split" => Tone::Good,
         "holding" | "unexpected-seq" | "no-buf" => Tone::Unusual,
         "reset" => Tone::Bad,
         _ => Tone::Faint,

@@ -10,6 +10,7 @@ use vsnoop_host::flow_key::socket;
 use vsnoop_host::flow_mode;
 use vsnoop_host::held::{self, Holds};
 use vsnoop_host::ports::{self, Attached};
+use vsnoop_host::split::TapId;
 use vsnoop_host::system::clock::monotonic_ns;
 use vsnoop_host::system::netns::{self, Netns};
 
@@ -18,6 +19,7 @@ use super::sample::{FlowId, FlowSample, FlowsSample, HoldSample, PortId, PortSam
 use crate::background::{self, Role};
 use crate::counters::Resets;
 use crate::identity::PortIdentity;
+use crate::sockets::{SPLIT, Sockets, SplitFlow, split_key};
 
 /// Flows of further ports are counted in a sample until it has read this number of records.
 const RECORDS: u64 = 10_000;
@@ -156,7 +158,29 @@ fn hold(port: &Port) -> Result<Option<HoldSample>> {
 fn flows(port: &Port) -> Result<Vec<FlowSample>> {
     let holds = Holds::open(port)?;
     let now_ns = monotonic_ns()?;
-    Ok(port.flows()?.iter().map(|(key, flow)| describe(key, flow, &holds, now_ns)).collect())
+    let (tap, mut splits) = (TapId::of(port).ok(), HashMap::new());
+    splits.extend(vsnoop_bpf::split::flows(port)?);
+    let sockets = if splits.is_empty() { Sockets::default() } else { Sockets::read() };
+    let mark = |(key, flow): &(flow_key, flow)| {
+        let sample = describe(key, flow, &holds, now_ns);
+        let key = split_key(key);
+        let (Some(split), Some(tap)) = (splits.get(&key), tap) else { return sample };
+        mark_split(sample, &sockets.of(tap, &key), now_ns.saturating_sub(split.last_ns))
+    };
+    Ok(port.flows()?.iter().map(mark).collect())
+}
+
+/// A connection that is split: bytes on their way in both directions, and those sent again to the
+/// peer.
+fn mark_split(sample: FlowSample, split: &SplitFlow, idle_ns: u64) -> FlowSample {
+    let held = split.held_to_peer_bytes.zip(split.held_to_vm_bytes);
+    FlowSample {
+        mode: SPLIT,
+        held_bytes: held.map(|(to_peer, to_vm)| to_peer + to_vm),
+        resent_bytes: split.to_peer.as_ref().map(|sending| sending.retransmitted_bytes),
+        idle_ns,
+        ..sample
+    }
 }
 
 fn describe(key: &flow_key, flow: &flow, holds: &Holds, now_ns: u64) -> FlowSample {

@@ -227,7 +227,10 @@ fn a_failure_before_the_first_port_is_a_json_document() -> Result<()> {
         (&["attach", "--json"][..], "were not provided: <PORT>..."),
         (&["--json", "fly"], "'fly'"),
         (&["attach", PORT, "--json", "--allow-port", "80", "--deny-port", "80"], "number 80"),
-        (&["set", PORT, "--json"], "<--hold <SIZE>|--ahead <SIZE>|--downloads <on|off>>"),
+        (
+            &["set", PORT, "--json"],
+            "<--hold <SIZE>|--ahead <SIZE>|--downloads <on|off>|--congestion-control <NAME>>",
+        ),
         (&["completions", "tcsh", "--json"], "[possible values: bash,"),
         (&["attach", PORT, "--json", "--hld"], "'--hld' found"),
     ] {

@@ -8,9 +8,11 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 use libtest_mimic::Trial;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
 
-use crate::sandbox::{PINS, PORT, Ran, TapHost, program, vsnoop, wait_until};
+use crate::sandbox::{PINS, PORT, Ran, TapHost, pid_of, program, running, vsnoop, wait_until};
 
 pub fn trials() -> Vec<Trial> {
     trials![
@@ -18,6 +20,7 @@ pub fn trials() -> Vec<Trial> {
         a_missing_pin_is_refused_and_removed_by_off,
         a_port_without_the_pin_of_a_link_is_taken_off,
         a_missing_doorbell_is_refused_and_removed_by_off,
+        a_port_without_its_doorbell_is_taken_off_by_who_has_it_open,
         a_port_with_another_pin_in_the_place_of_a_link_is_taken_off,
         records_of_another_size_are_refused_and_removed_by_off,
         a_command_short_of_descriptors_calls_nothing_damaged,
@@ -40,15 +43,19 @@ fn a_missing_pin_is_refused_and_removed_by_off() -> Result<()> {
 }
 
 fn a_port_without_the_pin_of_a_link_is_taken_off() -> Result<()> {
-    without_link("link", |pins| Ok(fs::remove_file(pins.join("link_from_vm"))?))
+    without_pin("link", |pins| Ok(fs::remove_file(pins.join("link_from_vm"))?))
 }
 
 fn a_port_with_another_pin_in_the_place_of_a_link_is_taken_off() -> Result<()> {
-    without_link("nolink", |pins| {
+    without_pin("nolink", |pins| {
         fs::remove_file(pins.join("link_to_vm"))?;
         let mut flows = MapHandle::from_pinned_path(pins.join("flows"))?;
         Ok(flows.pin(pins.join("link_to_vm"))?)
     })
+}
+
+fn a_port_without_its_doorbell_is_taken_off_by_who_has_it_open() -> Result<()> {
+    without_pin("nobell", |pins| Ok(fs::remove_file(pins.join("doorbell"))?))
 }
 
 /// It is opened when it is used.
@@ -86,8 +93,8 @@ fn a_directory_that_is_no_port_is_shown_and_removed_by_off() -> Result<()> {
     Ok(())
 }
 
-/// The helper still has the links open.
-fn without_link(role: &str, damage: impl FnOnce(PathBuf) -> Result<()>) -> Result<()> {
+/// Helper and engine still have the links open.
+fn without_pin(role: &str, damage: impl FnOnce(PathBuf) -> Result<()>) -> Result<()> {
     let host = TapHost::new(role)?;
     let before = host.state()?;
     host.vsnoop(["attach", PORT])?.ok()?;
@@ -98,8 +105,19 @@ fn without_link(role: &str, damage: impl FnOnce(PathBuf) -> Result<()>) -> Resul
     Ok(())
 }
 
-/// `programs`: the hooks whose links are still pinned; the kernel detaches the others some time
-/// later.
+/// A process that has a port open takes it off as soon as it is damaged, however soon that is.
+fn end_helper_and_engine() -> Result<()> {
+    // A helper starts engines.
+    for role in ["helper", "engine"] {
+        let pid = running(role)?;
+        kill(Pid::from_raw(pid), Signal::SIGKILL)?;
+        wait_until("it has ended", || Ok(pid_of(role)? != Some(pid)))?;
+    }
+    Ok(())
+}
+
+/// No process has the port open. `programs`: the hooks whose links are still pinned; the kernel
+/// detaches the others some time later.
 fn damaged(
     role: &str,
     programs: (u32, u32),
@@ -109,6 +127,7 @@ fn damaged(
     let before = host.state()?;
     host.vsnoop(["attach", PORT])?.ok()?;
     let pins = host.pins()?;
+    end_helper_and_engine()?;
     damage(pins.clone())?;
     wait_until("only pinned hooks are left", || Ok(host.programs()? == programs))?;
 

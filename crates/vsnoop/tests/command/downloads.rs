@@ -31,12 +31,16 @@ const ON: [&str; 4] = ["attach", PORT, "--downloads", "on"];
 const SET_ON: [&str; 4] = ["set", PORT, "--downloads", "on"];
 const SET_OFF: [&str; 4] = ["set", PORT, "--downloads", "off"];
 
+/// Exit code of a host that lacks something.
+const KERNEL: i32 = 35;
+
 pub fn trials() -> Vec<Trial> {
     trials![
         downloads_are_off_unless_they_are_asked_for,
         downloads_are_said_shown_and_leave_nothing,
         set_switches_the_downloads_of_an_attached_port,
         wrong_downloads_are_refused,
+        a_congestion_control_is_kept_shown_and_refused_if_the_host_lacks_it,
         a_port_under_incast_control_gets_no_downloads,
         a_host_that_cannot_have_downloads_says_why_and_attaches_the_port,
         ports_of_several_namespaces_share_the_namespace_of_the_sockets,
@@ -53,6 +57,7 @@ pub fn trials() -> Vec<Trial> {
         the_helper_replaces_a_killed_splitter,
         pause_waits_until_no_connection_is_split,
         a_port_of_the_service_has_the_downloads_of_its_table,
+        a_port_of_the_service_has_the_congestion_control_of_its_table,
         a_service_that_cannot_make_the_namespace_says_so_and_attaches_the_port,
         doctor_says_whether_downloads_are_possible,
     ]
@@ -188,6 +193,49 @@ fn set_switches_the_downloads_of_an_attached_port() -> Result<()> {
         ensure!(!namespace().exists(), "the namespace is left");
     }
     ensure!(host.state()? == attached, "{:?}, before: {attached:?}", host.state()?);
+    host.vsnoop(["detach", PORT])?.ok().map(drop)
+}
+
+fn a_congestion_control_is_kept_shown_and_refused_if_the_host_lacks_it() -> Result<()> {
+    let host = TapHost::new("congestion")?;
+    let wrong = ["attach", PORT, "--downloads", "on", "--congestion-control", "nonesuch"];
+    let words = ["no congestion control nonesuch", "reno"];
+    host.vsnoop(wrong)?.failed(KERNEL, &words)?;
+    ensure!(port(&host)?.is_null(), "it is attached");
+
+    host.vsnoop(["attach", PORT, "--congestion-control", "reno"])?.ok()?;
+    ensure!(port(&host)?["congestion_control"] == "reno", "{}", port(&host)?);
+    let text = host.vsnoop(SET_ON)?.ok()?.unfolded();
+    ensure!(text.contains("splits downloads (reno)"), "{text}");
+    host.vsnoop(["set", PORT, "--congestion-control", "nonesuch"])?.failed(KERNEL, &words)?;
+    ensure!(port(&host)?["congestion_control"] == "reno", "a refused one is kept");
+    host.vsnoop(["set", PORT, "--congestion-control", "default"])?.ok()?;
+    ensure!(port(&host)?["congestion_control"].is_null(), "{}", port(&host)?);
+    host.vsnoop(["detach", PORT])?.ok().map(drop)
+}
+
+fn a_port_of_the_service_has_the_congestion_control_of_its_table() -> Result<()> {
+    let host = TapHost::new("table4")?;
+    let text = |name| {
+        format!("[[port]]\nhold = \"1M\"\ndownloads = true\ncongestion_control = \"{name}\"\n")
+    };
+    let config = ConfigFile::new(&host, &text("reno"))?;
+    let service = Service::start(&host.netns, Some(&config))?;
+    let until = |name: Option<&str>| {
+        until_port(&host.netns, "as its table", |it| it["congestion_control"].as_str() == name)
+    };
+    let first = until(Some("reno"))?;
+    config.write(&text("default"))?;
+    vsnoop(["reload"])?.ok()?;
+    let now = until(None)?;
+    ensure!(now["attached_at"] == first["attached_at"], "it was attached anew: {now}");
+    // Its other work needs none.
+    config.write(&text("nonesuch"))?;
+    vsnoop(["reload"])?.ok()?;
+    service.until_logged("downloads stay off: this host has no congestion control nonesuch")?;
+    let now = until_port(&host.netns, "downloads are off", |it| it["downloads"] == false)?;
+    ensure!(now["state"] == "active" && now["attached_at"] == first["attached_at"], "{now}");
+    service.end(Signal::SIGTERM)?;
     host.vsnoop(["detach", PORT])?.ok().map(drop)
 }
 

@@ -24,6 +24,7 @@ use crate::hold::{ConfigFile, freeze_with_much};
 use crate::metrics::{DEFAULT, Scraped, until_scraped};
 use crate::sandbox::{PORT, PREFIX, TapHost, vsnoop, vsnoop_in, wait_until};
 use crate::service::{Service, port, ports, until_port};
+use crate::split::{End, Late};
 
 /// Looks of the helper, which detaches ports of deleted taps.
 const LOOKS: Duration = Duration::from_nanos(4 * LOOK_NS);
@@ -45,6 +46,7 @@ pub fn trials() -> Vec<Trial> {
         a_monitor_that_is_silent_or_says_something_else_harms_nothing,
         a_qemu_that_floods_events_has_a_bounded_part_of_the_service,
         a_transfer_goes_on_through_a_migration_that_is_cancelled,
+        a_download_goes_on_through_100_migrations_that_are_cancelled,
         what_a_vm_leaves_behind_and_the_resets_of_its_detach_are_metrics,
         what_stays_behind_counts_when_qemu_ends_before_the_service_has_its_turn,
         what_a_vm_takes_along_that_does_not_migrate_is_not_counted,
@@ -390,11 +392,22 @@ fn a_qemu_that_floods_events_has_a_bounded_part_of_the_service() -> Result<()> {
 
 /// A network whose VM is followed by this QEMU.
 fn followed_network(role: &str) -> Result<(AttachedNetwork, Qemu, ConfigFile, Service)> {
+    followed_network_with(role, "")
+}
+
+/// With more keys of its table.
+fn followed_network_with(
+    role: &str,
+    keys: &str,
+) -> Result<(AttachedNetwork, Qemu, ConfigFile, Service)> {
     let prefix = format!("{PREFIX}{role}-");
     let topology = Topology::build(&TopologyOptions { prefix, ..TopologyOptions::default() })?;
     let qemu = Qemu::start(role, "running")?;
-    let text =
-        format!("[[port]]\ninterface = \"{}\"\npassive = false\n{}", topology::PORT, qemu.key());
+    let text = format!(
+        "[[port]]\ninterface = \"{}\"\npassive = false\n{keys}{}",
+        topology::PORT,
+        qemu.key()
+    );
     let config = ConfigFile::of(&topology.host, &text)?;
     let service = Service::start(&topology.host, Some(&config))?;
     until_port(&topology.host, "the tap is attached", is_active)?;
@@ -422,6 +435,40 @@ fn a_transfer_goes_on_through_a_migration_that_is_cancelled() -> Result<()> {
     let early = port(netns)?["early_acks"].as_u64();
     ensure!(early > Some(0), "nothing was acknowledged early: nothing was tested");
     network.expect_no_reset()?;
+    service.end(Signal::SIGTERM)?;
+    vsnoop(["off", "--all"])?.ok().map(drop)
+}
+
+/// It is split when the VM begins to move, joined, and split again when the VM stays.
+fn a_download_goes_on_through_100_migrations_that_are_cancelled() -> Result<()> {
+    const MIGRATIONS: usize = 100;
+    const SOME: u64 = 200_000;
+    let (network, qemu, _config, service) = followed_network_with("moved", "downloads = true\n")?;
+    let late = Late::on(network)?;
+    let mut download = late.download()?;
+    let (mut migrations, mut again) = (0, 0);
+    while migrations < MIGRATIONS {
+        if late.split.split_flows().is_empty() {
+            // A VM that sends without a pause may send more whenever it could be split.
+            again += 1;
+            ensure!(download.end()? == End::Complete, "it was reset");
+            download = late.download()?;
+            continue;
+        }
+        migrations += 1;
+        qemu.say(&["setup", "active"])?;
+        let netns = &late.network.topology.host;
+        until_port(netns, "the port is paused", is_paused_for_migration)?;
+        wait_until("it is joined", || Ok(late.split.split_flows().is_empty()))?;
+        download.until_more(SOME)?;
+        qemu.say(&["STOP", "cancelled", "RESUME"])?;
+        until_port(netns, "the port goes on", is_active)?;
+        wait_until("the splitter goes on", || Ok(late.split.counters().is_on == 1))?;
+        download.until_more(SOME)?;
+    }
+    ensure!(download.end()? == End::Complete, "it was reset");
+    ensure!(again < MIGRATIONS, "no download was split in two migrations: {again}");
+    late.network.expect_no_reset()?;
     service.end(Signal::SIGTERM)?;
     vsnoop(["off", "--all"])?.ok().map(drop)
 }

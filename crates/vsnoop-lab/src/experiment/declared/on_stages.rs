@@ -65,8 +65,8 @@ pub trait Measure {
     }
 
     /// Options of `vsnoop attach`, beside those of the configuration.
-    fn attach_options(&self) -> &[&str] {
-        &[]
+    fn attach_options(&self, _cell: &Cell) -> Vec<&str> {
+        Vec::new()
     }
 
     /// One measurement; the configuration is set up. Samples need only what was measured: their
@@ -218,8 +218,8 @@ fn one(
     let machine = trial.round % stage.vm_count();
     let what = || format!("{}, {}", trial.configuration.name(), size_text(trial.size_bytes));
     for accelerated in runner.accelerated(machine) {
-        let options = runner.attach_options();
-        trial.configuration.set_up(stage, accelerated, options).with_context(what)?;
+        let options = runner.attach_options(&cell);
+        trial.configuration.set_up(stage, accelerated, &options).with_context(what)?;
     }
     std::thread::sleep(Duration::from_millis(fastrand::u64(PAUSE_MS)));
     let ground = Ground { lab, stage, cell, machine };

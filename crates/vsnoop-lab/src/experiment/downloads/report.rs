@@ -9,6 +9,7 @@ use crate::experiment::nginx::compared::{
     COLUMNS, Comparison, OFF, OTHERS, PROXY, VSNOOP, place, sooner,
 };
 use crate::experiment::nginx::maps::{Label, maps};
+use crate::experiment::nginx::times::FIRST_BYTE;
 use crate::experiment::nginx::{GET, GET_OPEN};
 use crate::results::drawing::Drawing;
 use crate::results::incast::CongestionControl;
@@ -76,20 +77,24 @@ fn parts_table(style: Style, rows: Vec<Vec<String>>) -> String {
         "control",
         "SYN-ACK ms\noff/vsnoop/\nproxy",
         "from then on\noff/vsnoop/\nproxy",
-        "from then on\noff/\nvsnoop",
+        "of these until\nthe first byte\noff/vsnoop/\nproxy",
         "from then on\nproxy/\nvsnoop",
     ];
     grid(style, &header, 4, rows)
 }
 
-/// Medians until the SYN-ACK, and from then on.
+/// From the SYN-ACK until the first byte of the response.
+const FIRST: Metric =
+    Metric { name: FIRST_BYTE, of: |sample| sample.values.get(FIRST_BYTE).copied() };
+
+/// Medians until the SYN-ACK, from then on, and of these until the first byte.
 fn parts_row(results: &Results, group: &Group) -> Vec<String> {
     let medians = |metric: &Metric| {
         [OFF, VSNOOP, PROXY].map(|name| median(results, name, group, metric)).join("/")
     };
     let mut row = place_of(group);
-    row.extend([medians(&CONNECT), medians(&DELIVERED)]);
-    row.extend([OFF, PROXY].map(|other| text(sooner(results, other, group, &DELIVERED))));
+    row.extend([&CONNECT, &DELIVERED, &FIRST].map(medians));
+    row.push(text(sooner(results, PROXY, group, &DELIVERED)));
     row
 }
 

@@ -6,7 +6,7 @@ pub mod compared;
 mod download;
 pub mod exchange;
 pub mod maps;
-mod times;
+pub mod times;
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ use super::lab::Lab;
 use super::rounds::Trial;
 use super::spent::Clock;
 use super::ways::{Way, Ways, settle};
-use crate::results::{Label, Sample};
+use crate::results::{Cell, Label, Sample};
 
 /// The period of the VM's own load. It differs from the quota's period, so that load and quota do
 /// not stay in phase.
@@ -237,7 +237,9 @@ impl Watch<'_> {
         };
         let what = Label::from(what).ok();
         let tap_drops = drops()? - drops_before;
-        Ok((value, Sample { what, values, tap_drops, ..times.sample() }))
+        let mut sample = times.sample();
+        sample.values.extend(values);
+        Ok((value, Sample { what, tap_drops, ..sample }))
     }
 }
 
@@ -272,8 +274,13 @@ impl Measure for Requests {
         LOAD_PERIOD_MS
     }
 
-    fn attach_options(&self) -> &[&str] {
-        &self.attach_options
+    /// Sockets of the host have the cell's congestion control, as those of the proxy have.
+    fn attach_options(&self, cell: &Cell) -> Vec<&str> {
+        if self.attach_options.is_empty() {
+            return Vec::new();
+        }
+        let control = cell.congestion_control.unwrap_or_default().name();
+        [&self.attach_options[..], &["--congestion-control", control]].concat()
     }
 
     fn measure(&mut self, ground: &Ground, trial: Trial<Configuration>) -> Result<Vec<Sample>> {

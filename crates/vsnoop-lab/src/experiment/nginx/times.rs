@@ -10,16 +10,21 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use vsnoop_testbed::capture::CapturedSegment;
 
-use crate::results::{Sample, ms};
+use crate::results::{Sample, Values, ms};
 
 /// Payload of a segment on a path of 1500 bytes, with timestamps.
 const SEGMENT_BYTES: u32 = 1448;
+
+/// Name of a value: the arrival of the response's first byte.
+pub const FIRST_BYTE: &str = "first_byte_ms";
 
 /// Times of a request, from the client's SYN or, on an open connection, from the request on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Times {
     /// The arrival of the SYN-ACK; zero on an open connection.
     pub connected: Duration,
+    /// The arrival of the response's first byte: the VM had its turn.
+    pub responded: Duration,
     /// The moment when all bytes of the response have arrived.
     pub confirmed: Duration,
     /// The arrival of the ACK of the request's last byte.
@@ -29,9 +34,11 @@ pub struct Times {
 }
 
 impl Times {
-    /// `acked_ms` and `delivered_ms` begin with the SYN-ACK.
+    /// All but `connect_ms` begin with the SYN-ACK.
     pub fn sample(&self) -> Sample {
+        let first_byte_ms = ms(self.responded.saturating_sub(self.connected));
         Sample {
+            values: Values::from([(FIRST_BYTE.into(), first_byte_ms)]),
             connect_ms: Some(ms(self.connected)),
             acked_ms: Some(ms(self.acked - self.connected)),
             delivered_ms: Some(ms(self.confirmed - self.connected)),
@@ -84,7 +91,10 @@ fn times_of(segments: &[CapturedSegment], port: u16, server_port: u16) -> Result
         .filter(received)
         .find(|one| one.ack.is_some_and(|ack| offset(ack) >= end))
         .context("the request was not acknowledged")?;
-    let response = segments.iter().filter(received).filter(with_payload).map(|one| {
+    let is_new = |one: &&CapturedSegment| one.seq.wrapping_sub(response_seq) as i32 >= 0;
+    let response = segments.iter().filter(received).filter(with_payload);
+    let responded = response.clone().find(is_new).context("there was no response")?.at;
+    let response = response.map(|one| {
         let begin = one.seq.wrapping_sub(response_seq) as i32;
         (one.at, begin, begin + one.payload_bytes as i32)
     });
@@ -95,6 +105,7 @@ fn times_of(segments: &[CapturedSegment], port: u16, server_port: u16) -> Result
     };
     Ok(Times {
         connected: connected.saturating_sub(begin),
+        responded: responded.saturating_sub(begin),
         confirmed: confirmed.saturating_sub(begin),
         acked: acked.at.saturating_sub(begin),
         retransmissions: retransmitted_bytes.iter().map(|n| n.div_ceil(SEGMENT_BYTES)).sum(),
@@ -166,6 +177,7 @@ mod tests {
         ];
         let expected = Times {
             connected: Duration::from_millis(20),
+            responded: Duration::from_millis(80),
             confirmed: Duration::from_millis(81),
             acked: Duration::from_millis(70),
             retransmissions: 2,
@@ -185,6 +197,7 @@ mod tests {
         ];
         let expected = Times {
             connected: Duration::ZERO,
+            responded: Duration::from_millis(20),
             confirmed: Duration::from_millis(21),
             acked: Duration::from_millis(20),
             retransmissions: 0,

@@ -2,25 +2,54 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-use vsnoop_bpf::split::{Candidate, State};
-use vsnoop_bpf::types::{flow, flow_key, split_flow};
+use vsnoop_flow::split::{Candidate, State};
+use vsnoop_flow::types::{flow, flow_key, split_flow, split_refusal};
 use vsnoop_split::{Connection, End};
 
-use crate::splitter::flights::InFlight;
+use crate::flights::InFlight;
 
 /// The kernel repeats nothing before this time, its first timeout, unless ACKs report a loss.
 const FIRST_ACK_NS: u64 = 2_500_000_000;
 
-/// How much more than the VM's window the peer may have been shown by the host.
-const MOST_SHOWN: u32 = 64 << 10;
+/// How much more than the VM's window the peer may have been shown: by the host, or by a socket
+/// when the connection was split before.
+const MOST_SHOWN: u32 = 4 << 20;
 
 /// Why a connection is not split.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug, thiserror::Error)]
 pub enum Refusal {
-    /// Something is under way that will be over soon.
-    Later,
-    /// Not while the VM is late as it is now.
-    Never,
+    #[error("it has an option or a flag by which only its ends can go on")]
+    Unfit,
+    #[error("the copies of what is in flight are not complete")]
+    NoCopy,
+    #[error("no memory is left, or too many are split")]
+    NoRoom,
+    #[error("something else is under way that will be over soon")]
+    Busy,
+    #[error("an end has sent something meanwhile")]
+    Changed,
+    /// The kernel has refused a socket, or something else that was not planned.
+    #[error(transparent)]
+    Failed(#[from] anyhow::Error),
+}
+
+impl Refusal {
+    /// Is it not to be tried again while the VM is late as it is now?
+    pub fn is_lasting(&self) -> bool {
+        matches!(self, Self::Unfit | Self::Failed(_))
+    }
+
+    /// Where it is counted.
+    pub fn counter(&self) -> split_refusal::Type {
+        match self {
+            Self::Unfit => split_refusal::SPLIT_NO_UNFIT,
+            Self::NoCopy => split_refusal::SPLIT_NO_COPY,
+            Self::NoRoom => split_refusal::SPLIT_NO_ROOM,
+            Self::Busy => split_refusal::SPLIT_NO_BUSY,
+            Self::Changed => split_refusal::SPLIT_NO_CHANGED,
+            Self::Failed(_) => split_refusal::SPLIT_NO_SOCKET,
+        }
+    }
 }
 
 /// The sockets' connection, and the record that the hooks begin with.
@@ -52,25 +81,25 @@ pub fn plan<'a>(
 ) -> Result<Plan<'a>, Refusal> {
     let numbers = candidate.numbers();
     if candidate.is_unfit() {
-        return Err(Refusal::Never);
+        return Err(Refusal::Unfit);
     }
     let vm_window = u32::from(numbers.vm_window) << scale_of(candidate, numbers.vm_scale);
+    let peer_window = u32::from(numbers.peer_window) << scale_of(candidate, numbers.peer_scale);
     let shown = record.adv_edge.v.wrapping_sub(numbers.vm_ack.v) as i32;
     if candidate.state() != State::Wanted
         || !vsnoop_flow::may_be_split(record)
         || numbers.vm_ack != numbers.peer_nxt
         || shown > (vm_window + MOST_SHOWN) as i32
     {
-        return Err(Refusal::Later);
+        return Err(Refusal::Busy);
     }
     let (vm, peer) = addresses(key);
     let connection = Connection {
         vm: End {
             address: vm,
             ack: numbers.vm_ack.v,
-            // An edge that was shown earlier may be some bytes beyond the present one: windows
-            // count units of their scale.
-            window_bytes: vm_window.max(shown.max(0) as u32),
+            window_bytes: vm_window,
+            shown_bytes: vm_window.max(shown.max(0) as u32),
             in_flight: &flight.bytes,
             mss: numbers.vm_mss,
             scale: numbers.vm_scale,
@@ -79,7 +108,8 @@ pub fn plan<'a>(
         peer: End {
             address: peer,
             ack: numbers.peer_ack.v,
-            window_bytes: u32::from(numbers.peer_window) << scale_of(candidate, numbers.peer_scale),
+            window_bytes: peer_window,
+            shown_bytes: peer_window,
             in_flight: &[],
             mss: numbers.peer_mss,
             scale: numbers.peer_scale,
@@ -97,6 +127,7 @@ pub fn plan<'a>(
         vm_traffic: numbers.vm_traffic,
         first_ack: numbers.peer_ack,
         first_end: vsnoop_flow::seq::new(candidate.sent()),
+        sent_end: vsnoop_flow::seq::new(candidate.sent()),
         first_until_ns: now_ns + FIRST_ACK_NS,
         last_ns: now_ns,
         peer_ttl: numbers.peer_ttl,

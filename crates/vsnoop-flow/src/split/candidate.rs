@@ -1,13 +1,13 @@
 //! A connection that may be split, as the hooks have followed it.
 
-use vsnoop_flow::types::{
+use crate::types::{
     self, SPLIT_F_NEVER, SPLIT_F_SACK, SPLIT_F_SCALES, SPLIT_F_TIMESTAMPS, split_candidate,
     split_state,
 };
 
 /// A candidate, as read at some moment.
-#[derive(Clone, Copy)]
-pub struct Candidate(pub(super) split_candidate);
+#[derive(Clone, Copy, Debug)]
+pub struct Candidate(pub split_candidate);
 
 /// State of a candidate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,8 +4,8 @@
 use std::collections::HashMap;
 use std::collections::VecDeque;
 
-use vsnoop_bpf::split::Copied;
-use vsnoop_bpf::types::flow_key;
+use vsnoop_flow::split::Copied;
+use vsnoop_flow::types::flow_key;
 
 /// Bytes of one connection: as much as is in flight when an old connection begins an answer.
 const MOST_OF_ONE: usize = 1 << 20;
@@ -13,7 +13,7 @@ const MOST_OF_ONE: usize = 1 << 20;
 const MOST: usize = 8 << 20;
 
 /// The latest bytes of each connection that were sent without a hole.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Flights {
     of: HashMap<flow_key, Flight>,
     /// Keys in the order in which their flights began; some are gone.
@@ -21,7 +21,7 @@ pub struct Flights {
     bytes: usize,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Flight {
     /// SEQ of the first byte.
     start: u32,

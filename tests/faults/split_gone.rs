@@ -1,0 +1,48 @@
+//! The VM is killed, or its tap is deleted, while a download is split: see `routes`.
+
+use anyhow::{Context, Result, ensure};
+use libtest_mimic::Trial;
+use vsnoop_testbed::topology::{Family, PORT};
+
+use crate::pair::Pair;
+use crate::split::{Download, MORE, case, open};
+use crate::trial;
+
+pub fn trials() -> Vec<Trial> {
+    let deleted = |by_command| move || is_deleted(by_command);
+    vec![
+        trial("split_gone::a_killed_vm_resets_the_peer", is_killed),
+        trial("split_gone::a_deleted_tap_resets_the_peer", deleted(false)),
+        trial("split_gone::a_command_that_finds_a_deleted_tap_resets_the_peer", deleted(true)),
+    ]
+}
+
+/// The tap stays, without a reader.
+fn is_killed() -> Result<()> {
+    let topology = case().build()?;
+    let mut attached = case().attach(&topology)?;
+    let split = open(&topology.host, PORT)?;
+    let connect = || Pair::connect(&topology, Family::V4);
+    let mut download = Download::begin(&attached, &split, MORE, connect)?;
+    topology.host.ip(&format!("link set {PORT} carrier off"))?;
+    download.pair.client.expect_reset().with_context(|| attached.describe())?;
+    ensure!(attached.resets("no_reader")? == 1, "not counted\n{}", attached.describe());
+    topology.host.ip(&format!("link set {PORT} carrier on"))?;
+    attached.detach()
+}
+
+/// The helper detaches the port, or a command that comes first.
+fn is_deleted(by_command: bool) -> Result<()> {
+    let topology = case().build()?;
+    let mut attached = case().attach(&topology)?;
+    let split = open(&topology.host, PORT)?;
+    let connect = || Pair::connect(&topology, Family::V4);
+    let mut download = Download::begin(&attached, &split, MORE, connect)?;
+    topology.host.delete(PORT)?;
+    if by_command {
+        // The helper may have been faster after all; then there is nothing left to detach.
+        let _ = attached.run(&["detach", PORT]);
+    }
+    attached.forget();
+    download.pair.client.expect_reset()
+}
