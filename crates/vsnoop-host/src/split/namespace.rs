@@ -101,12 +101,7 @@ pub fn remove(_lock: &CommandLock) -> Result<()> {
 
 fn make() -> Result<()> {
     let path = path();
-    if let Err(error) = prepare_name(&path) {
-        return Err(match error.kind() {
-            io::ErrorKind::PermissionDenied => Unavailable::NoNamespace { path },
-            _ => Unavailable::Pin { path, source: error },
-        });
-    }
+    prepare_directory().map_err(unnamed(&path))?;
     // A thread of its own: the namespace of the caller stays.
     thread::scope(|scope| scope.spawn(|| make_here(&path)).join())
         .map_err(|_| Error::ThreadDied { netns: NAME.to_owned() })?
@@ -123,6 +118,10 @@ fn make_here(path: &Path) -> Result<()> {
         errno => Unavailable::Namespace(errno.into()),
     })?;
     set_up()?;
+    // The kernel may take long over a namespace: one that is killed meanwhile leaves no file.
+    let mut file = OpenOptions::new();
+    file.write(true).create(true).truncate(false).mode(0o444);
+    file.open(path).map_err(unnamed(path))?;
     let own = Some("/proc/thread-self/ns/net");
     let none = None::<&str>;
     mount(own, path, none, MsFlags::MS_BIND, none).map_err(pinning(path))
@@ -140,9 +139,9 @@ fn set_up() -> Result<()> {
     take_all_as_local(Family::V6, lo).map_err(failed("make all addresses of IPv6 local"))
 }
 
-/// Makes the file, in a directory whose mounts others see, as `ip netns add` does: names that
-/// another one adds later must not hide this one.
-fn prepare_name(path: &Path) -> io::Result<()> {
+/// Makes a directory whose mounts others see, as `ip netns add` does: names that another one adds
+/// later must not hide this one.
+fn prepare_directory() -> io::Result<()> {
     let none = None::<&str>;
     DirBuilder::new().recursive(true).mode(0o755).create(NAMED)?;
     let share = || mount(none, NAMED, none, MsFlags::MS_SHARED | MsFlags::MS_REC, none);
@@ -150,22 +149,25 @@ fn prepare_name(path: &Path) -> io::Result<()> {
         // It is no mount of its own yet.
         Err(Errno::EINVAL) => {
             mount(Some(NAMED), NAMED, none, MsFlags::MS_BIND | MsFlags::MS_REC, none)?;
-            share()?;
+            Ok(share()?)
         }
-        shared => shared?,
+        shared => Ok(shared?),
     }
-    OpenOptions::new().write(true).create(true).truncate(false).mode(0o444).open(path).map(drop)
 }
 
 fn is_mounted(path: &Path) -> bool {
     statfs(path).is_ok_and(|found| found.filesystem_type() == FsType(libc::NSFS_MAGIC as _))
 }
 
-fn pinning(path: &Path) -> impl FnOnce(Errno) -> Unavailable {
-    move |errno| match errno {
-        Errno::EPERM => Unavailable::NoNamespace { path: path.to_owned() },
-        errno => Unavailable::Pin { path: path.to_owned(), source: errno.into() },
+fn unnamed(path: &Path) -> impl FnOnce(io::Error) -> Unavailable {
+    move |source| match source.kind() {
+        io::ErrorKind::PermissionDenied => Unavailable::NoNamespace { path: path.to_owned() },
+        _ => Unavailable::Pin { path: path.to_owned(), source },
     }
+}
+
+fn pinning(path: &Path) -> impl FnOnce(Errno) -> Unavailable {
+    move |errno| unnamed(path)(errno.into())
 }
 
 fn failed(doing: &'static str) -> impl FnOnce(vsnoop_netdev::netlink::Error) -> Unavailable {

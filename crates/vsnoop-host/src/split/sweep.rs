@@ -56,7 +56,8 @@ pub fn sweep_if_idle<'a>(ports: impl Iterator<Item = &'a Attached>) -> Result<()
 
 /// Removes the namespace if no port needs it.
 pub fn remove_namespace_if_unused(lock: &CommandLock) -> Result<()> {
-    let Some(sockets) = namespace::open()? else { return Ok(()) };
+    // What made it may have been killed when it had no more than its name.
+    let Some(sockets) = namespace::open()? else { return namespace::remove(lock) };
     let has_pairs = !sockets.run(pair::all)?.is_empty();
     let inventory = ports::inventory()?;
     if has_pairs || inventory.ports.iter().any(has_downloads) {

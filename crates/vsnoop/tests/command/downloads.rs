@@ -23,7 +23,7 @@ use vsnoop_testbed::topology::{self, Topology, TopologyOptions};
 use crate::hold::ConfigFile;
 use crate::interrupted::killed_everywhere;
 use crate::sandbox::{
-    PORT, PREFIX, TapHost, is_running, pid_of, program, running, vsnoop, vsnoop_in, wait_until,
+    PORT, PREFIX, Ran, TapHost, is_running, pid_of, program, running, vsnoop, vsnoop_in, wait_until,
 };
 use crate::service::{Service, until_port};
 
@@ -47,6 +47,7 @@ pub fn trials() -> Vec<Trial> {
         a_socket_of_any_address_reaches_the_end_beside_the_tap_and_hears_from_it,
         the_devices_follow_the_mtu_of_the_tap,
         attach_with_downloads_that_is_killed_is_whole_or_leaves_nothing,
+        a_name_of_which_a_killed_command_made_no_namespace_is_removed,
         set_that_is_killed_leaves_downloads_on_or_off,
         detach_that_is_killed_leaves_no_device,
         a_deleted_tap_takes_its_devices_along,
@@ -483,6 +484,18 @@ fn attach_with_downloads_that_is_killed_is_whole_or_leaves_nothing() -> Result<(
         until_whole(&host)?;
         host.vsnoop(["detach", PORT])?.ok()?;
         until_whole(&host)?;
+    }
+    Ok(())
+}
+
+fn a_name_of_which_a_killed_command_made_no_namespace_is_removed() -> Result<()> {
+    let host = TapHost::new("name")?;
+    let detach = || host.vsnoop(["detach", PORT]);
+    let off = || vsnoop(["off", "--all"]);
+    for (remove, code) in [(&detach as &dyn Fn() -> Result<Ran>, 39), (&off, 0)] {
+        fs::write(namespace(), "")?;
+        let ran = remove()?;
+        ensure!(ran.code == code && !namespace().exists(), "{ran:?}");
     }
     Ok(())
 }
