@@ -18,6 +18,8 @@
 //! - [`downloads::small`]: small answers of a VM that is late, against those without vsnoop;
 //! - [`downloads::prompt`]: one flow that a prompt VM sends, which nothing is to be gained for;
 //! - [`downloads::pause`]: how long what these sockets hold takes to leave after `pause`;
+//! - [`proxy`]: what bulk transfers of a late VM cost the host, and how fast its downloads are, with
+//!   vsnoop and with HAProxy;
 //! - [`verifier`]: how long attaching takes, and the instructions that the kernel walks before it
 //!   accepts a hook.
 //! - [`idle`]: memory that an attached idle port takes.
@@ -36,6 +38,7 @@ mod lookup;
 mod memory;
 mod nat_resume;
 mod packet;
+mod proxy;
 mod router;
 mod slow_peer;
 mod stage;
@@ -71,7 +74,7 @@ fn known_names() -> PossibleValuesParser {
 
 /// The measurements, by the names of their modules.
 type Part = (&'static str, fn() -> Result<Vec<Figure>>);
-const PARTS: [Part; 19] = [
+const PARTS: [Part; 20] = [
     ("idle", idle::measure),
     ("lookup", lookup::measure),
     ("incast", incast::measure),
@@ -91,6 +94,7 @@ const PARTS: [Part; 19] = [
     ("pause", downloads::pause::measure),
     ("small", downloads::small::measure),
     ("prompt", downloads::prompt::measure),
+    ("proxy", proxy::measure),
     ("throughput", throughput::measure),
 ];
 /// Only if they are named.

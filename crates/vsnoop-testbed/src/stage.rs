@@ -214,6 +214,11 @@ impl Stage {
         self.steer(beside.then_some(GUEST_CORE), beside.then_some(HOST_CORE))
     }
 
+    /// Has the host's core process what comes by the path, whichever core the path itself is on.
+    pub fn receive_on_host_core(&self) -> Result<()> {
+        self.steer(Some(HOST_CORE), None)
+    }
+
     /// The share of the core that a machine uses which alone has a load, of `share`, over `time`: a
     /// check of the calibration, and of slices that leave the core to a VM that is alone.
     pub fn use_alone(&self, share: f64, period_ms: u32, time: Duration) -> Result<f64> {

@@ -2,7 +2,7 @@
 //! [`declared`]).
 
 mod configuration;
-mod cpus;
+pub mod cpus;
 pub mod declared;
 mod definition;
 mod delays;

@@ -37,7 +37,7 @@ pub use hogs::Hogs;
 pub use migration::{Migration, Movable, leave_shared_memory, movable_memory};
 pub use probe::choose as choose_accelerator;
 pub use qmp::Qmp;
-pub use sched::{GUEST_CORE, HOST_CORE, OnHostCore, pin_self, require_two_cores};
+pub use sched::{GUEST_CORE, HOST_CORE, OnHostCore, as_a_guest, pin_self, require_two_cores};
 pub use share::Share;
 pub use slices::Slices;
 pub use turns::{Begin, SLICE};
