@@ -1,24 +1,25 @@
 //! Bulk transfers of a VM that is late, with vsnoop and with HAProxy on the host: the CPU time that
-//! they cost the host, and the goodput of a download (one connection, as `iperf3 -R`, by the
-//! transfer server of the guest, which has no iperf3).
+//! they cost the host, and the goodput of a download. That is one connection, as of `iperf3 -R`, by
+//! the guest's transfer server: the guest has no iperf3.
 //!
 //! ```text
-//! core 1: [client]--200 Mb/s, 20 ms--+                                 +--[vCPU, 20 % of the core]
-//! core 0:                            +--[host: tap attached, or HAProxy]--+
+//! core 1: [client]--200 Mb/s, 20 ms--+                             +--[vCPU, 20 % of the core]
+//! core 0:                            +--[host: tap, or HAProxy]----+
 //! ```
 //! A guest of QEMU with a CPU quota always has more work than that. Client and path share its core:
-//! what they send is processed on the host's (receive packet steering), as from a network card.
+//! what comes by the path is processed on the host's (receive packet steering), as if a network
+//! card had received it. The link cuts super-packets into segments of MTU size.
 //!
-//! *CPU time of the host* is all time of the machine's CPUs that was neither idle nor stolen, in all
-//! processes, interrupts and softirqs, without that of the vCPU and of this process, which is
-//! client and path. QEMU's other threads count, as vhost would. Whatever else runs on the machine
-//! counts, too: it should be quiet.
+//! *CPU time of the host* is the time in which the machine's CPUs were neither idle nor stolen, by
+//! all processes, interrupts and softirqs, without that of the vCPU and of this process, which is
+//! client and path. QEMU's other threads count, as vhost would. What else runs on the machine
+//! counts, too: the run says how much there is at rest.
 
 use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail};
 use nix::unistd::Pid;
 use vsnoop_guest::control::Command;
 use vsnoop_guest::transfer::Direction::{self, Download, Upload};
@@ -42,15 +43,14 @@ const QUOTA: Share = Share::Quota { percent: 20 };
 const LOAD_PERIOD_MS: u32 = 70;
 const RTT: Duration = Duration::from_millis(20);
 const LINK: PathLink = PathLink { rate_mbit: 200, queue_bytes: 1_000_000 };
-const ROUNDS: usize = 3;
-const SIZE_BYTES: u64 = 32_000_000;
+const ROUNDS: usize = 5;
+/// An interrupted run, or one that hangs, ends within it.
 const LIMIT: Duration = Duration::from_secs(120);
 /// Half a second after `attach` the host knows that the VM is late.
 const PAUSE: Duration = Duration::from_secs(1);
 const DIRECTIONS: [Direction; 2] = [Upload, Download];
 const ATTACH: [&str; 4] = ["--downloads", "on", "--congestion-control", CONGESTION_CONTROL];
 
-/// Which way transfers take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Off,
@@ -60,12 +60,37 @@ enum Way {
 
 const WAYS: [Way; 3] = [Way::Off, Way::Vsnoop, Way::Proxy];
 
-/// Of the transfers of one way, by direction.
-#[derive(Default)]
-struct Measured {
-    cpu_s_per_gb: [Vec<f64>; DIRECTIONS.len()],
-    mbit: [Vec<f64>; DIRECTIONS.len()],
+impl Way {
+    /// Off is slow, and in no figure.
+    fn size_bytes(self) -> u64 {
+        if self == Self::Off { 8_000_000 } else { 32_000_000 }
+    }
 }
+
+/// What one transfer took.
+#[derive(Clone, Copy, Debug)]
+struct Cost {
+    host_cpu: Duration,
+    time: Duration,
+}
+
+/// Transfers of one way in one direction.
+#[derive(Clone, Debug, Default)]
+struct Measured {
+    cpu_s_per_gb: Vec<f64>,
+    mbit: Vec<f64>,
+}
+
+impl Measured {
+    fn add(&mut self, size_bytes: u64, cost: Cost) {
+        let size = size_bytes as f64;
+        self.cpu_s_per_gb.push(cost.host_cpu.as_secs_f64() / (size / 1e9));
+        self.mbit.push(size * 8.0 / 1e6 / cost.time.as_secs_f64());
+    }
+}
+
+/// By way and direction.
+type All = [[Measured; DIRECTIONS.len()]; WAYS.len()];
 
 pub fn measure() -> Result<Vec<Figure>> {
     // A thread of its own takes its core along when it ends.
@@ -76,7 +101,7 @@ pub fn measure() -> Result<Vec<Figure>> {
 fn measure_on_guest_core() -> Result<Vec<Figure>> {
     vm::require_two_cores()?;
     let image = guest::prepare(guest::Options::default())?;
-    // In the order in which they are begun: the last one ends first.
+    // What is begun last ends first.
     let mut session = Session::begin()?;
     session.allow_congestion_control(CONGESTION_CONTROL)?;
     let accelerator = vm::choose_accelerator(&image, &session.scratch())?;
@@ -84,7 +109,7 @@ fn measure_on_guest_core() -> Result<Vec<Figure>> {
     let mut stage = Stage::build(&mut session, &image, accelerator, 1, Some(&vsnoop))?;
     stage.share(QUOTA)?;
     stage.vm(0).command(&Command::Load { share: 1.0, period_ms: LOAD_PERIOD_MS })?;
-    use_cubic(&stage)?;
+    set_congestion_control(&stage)?;
     vm::as_a_guest()?;
     stage.set_path(&PathOptions { rtt: RTT, segment_loss: 0.0, link: Some(LINK) })?;
     stage.receive_on_host_core()?;
@@ -92,99 +117,115 @@ fn measure_on_guest_core() -> Result<Vec<Figure>> {
         let _host = OnHostCore::enter()?;
         Proxy::start(&mut session, &stage, PORT)?
     };
-    figures(&stage, proxy.address(0))
+    Bench { stage: &stage, proxy: proxy.address(0), at_rest: Vec::new() }.measure()
 }
 
-fn use_cubic(stage: &Stage) -> Result<()> {
-    let (key, value) = ("net.ipv4.tcp_congestion_control", CONGESTION_CONTROL);
+/// Of both ends, and of the proxy.
+fn set_congestion_control(stage: &Stage) -> Result<()> {
+    let key = "net.ipv4.tcp_congestion_control";
     for netns in [stage.client(), stage.host()] {
-        netns.set_sysctl(key, value)?;
+        netns.set_sysctl(key, CONGESTION_CONTROL)?;
     }
-    let command = Command::Sysctl { key: key.into(), value: value.into() };
+    let command = Command::Sysctl { key: key.into(), value: CONGESTION_CONTROL.into() };
     stage.vm(0).command(&command).map(drop)
 }
 
-fn figures(stage: &Stage, proxy: SocketAddr) -> Result<Vec<Figure>> {
-    let mut all: [Measured; WAYS.len()] = Default::default();
-    for round in 0..ROUNDS {
-        // Each round begins with another one.
-        for turn in 0..WAYS.len() {
-            let way = (round + turn) % WAYS.len();
-            measure_way(stage, WAYS[way], proxy, &mut all[way])?;
+struct Bench<'a> {
+    stage: &'a Stage,
+    proxy: SocketAddr,
+    /// CPUs that the host uses between transfers.
+    at_rest: Vec<f64>,
+}
+
+impl Bench<'_> {
+    fn measure(mut self) -> Result<Vec<Figure>> {
+        let mut all = All::default();
+        for round in 0..ROUNDS {
+            // Each round begins with another way.
+            for turn in 0..WAYS.len() {
+                let way = (round + turn) % WAYS.len();
+                self.measure_way(WAYS[way], &mut all[way])?;
+            }
+            say(&format!("beside HAProxy, round {} of {ROUNDS}", round + 1));
+        }
+        let most = self.at_rest.iter().copied().fold(0.0, f64::max);
+        let at_rest = median(self.at_rest);
+        say(&format!("at rest the host uses {at_rest:.2} CPUs, {most:.2} at most"));
+        Ok(figures(&all))
+    }
+
+    fn measure_way(&mut self, way: Way, into: &mut [Measured; DIRECTIONS.len()]) -> Result<()> {
+        let stage = self.stage;
+        if way == Way::Vsnoop {
+            let _host = OnHostCore::enter()?;
+            stage.attach_with(0, &ATTACH)?;
+            stage.vsnoop()?.require_downloads(stage.tap(0))?;
+        }
+        for (direction, measured) in DIRECTIONS.into_iter().zip(into) {
+            interrupt::check()?;
+            let rest = cost_of(stage, || {
+                thread::sleep(PAUSE);
+                Ok(())
+            })?;
+            self.at_rest.push(rest.host_cpu.as_secs_f64() / rest.time.as_secs_f64());
+            let cost = cost_of(stage, || self.transfer(way, direction));
+            measured
+                .add(way.size_bytes(), cost.with_context(|| format!("{direction:?}, {way:?}"))?);
+        }
+        if way == Way::Vsnoop {
+            if stage.vsnoop()?.stats(stage.tap(0))?["ports"][0]["split"]["split"] == 0 {
+                say("a download was not split: was the VM late?");
+            }
+            stage.detach(0)?;
+        }
+        Ok(())
+    }
+
+    fn transfer(&self, way: Way, direction: Direction) -> Result<()> {
+        let request = Request {
+            server: if way == Way::Proxy { self.proxy } else { self.stage.server(0) },
+            direction,
+            size_bytes: way.size_bytes(),
+            seed: fastrand::u64(..),
+            congestion_control: CONGESTION_CONTROL,
+            timeout: LIMIT,
+        };
+        match client::transfer(self.stage.client(), &request)? {
+            Outcome::Exact(_) => Ok(()),
+            other => bail!("a bulk transfer: {other:?}"),
         }
     }
-    for (way, measured) in WAYS.iter().zip(&all) {
-        for (direction, of) in DIRECTIONS.iter().zip(0..) {
-            let (cpu, mbit) = (&measured.cpu_s_per_gb[of], &measured.mbit[of]);
-            let (cpu, mbit) = (median(cpu.clone()), median(mbit.clone()));
-            say(&format!("{direction:?}, {way:?}: {cpu:.2} s of CPU per GB, {mbit:.1} Mb/s"));
+}
+
+fn figures(all: &All) -> Vec<Figure> {
+    for (way, measured) in WAYS.iter().zip(all) {
+        for (direction, Measured { cpu_s_per_gb, mbit }) in DIRECTIONS.iter().zip(measured) {
+            let (cpu, mbit) = (median(cpu_s_per_gb.clone()), median(mbit.clone()));
+            say(&format!("{direction:?}, {way:?}: {cpu:.1} s of CPU per GB, {mbit:.1} Mb/s"));
         }
     }
-    let [_, on, proxy] = &all;
-    let ratios = on.cpu_s_per_gb.iter().zip(&proxy.cpu_s_per_gb);
-    let cpu = ratios.map(|(on, proxy)| median_ratio(on, proxy)).fold(0.0, f64::max);
-    let [_, goodput] = [0, 1].map(|of| median_ratio(&on.mbit[of], &proxy.mbit[of]));
-    Ok(vec![
+    let [_, on, proxy] = all;
+    let cpu = on
+        .iter()
+        .zip(proxy)
+        .map(|(on, proxy)| median_ratio(&on.cpu_s_per_gb, &proxy.cpu_s_per_gb))
+        .fold(0.0, f64::max);
+    let ([_, on], [_, proxy]) = (on, proxy);
+    let goodput = median_ratio(&on.mbit, &proxy.mbit);
+    vec![
         figure("host_cpu_per_gb_over_proxy", cpu, "ratio", "lower"),
         figure("bulk_download_over_proxy", goodput, "ratio", "higher"),
-    ])
+    ]
 }
 
-/// A transfer in each direction.
-fn measure_way(stage: &Stage, way: Way, proxy: SocketAddr, into: &mut Measured) -> Result<()> {
-    let server = if way == Way::Proxy { proxy } else { stage.server(0) };
-    if way == Way::Vsnoop {
-        attach(stage)?;
-    }
-    thread::sleep(PAUSE);
-    for (of, direction) in DIRECTIONS.into_iter().enumerate() {
-        interrupt::check()?;
-        let transfer = transfer(stage, server, direction);
-        let (host, took) = transfer.with_context(|| format!("{direction:?}, {way:?}"))?;
-        into.cpu_s_per_gb[of].push(host.as_secs_f64() / (SIZE_BYTES as f64 / 1e9));
-        into.mbit[of].push(SIZE_BYTES as f64 * 8.0 / 1e6 / took.as_secs_f64());
-    }
-    if way == Way::Vsnoop {
-        let stats = stage.vsnoop()?.stats(stage.tap(0))?;
-        if stats["ports"][0]["split"]["split"] == 0 {
-            say("the download was not split: was the VM late?");
-        }
-        stage.detach(0)?;
-    }
-    Ok(())
-}
-
-fn attach(stage: &Stage) -> Result<()> {
-    let _host = OnHostCore::enter()?;
-    stage.attach_with(0, &ATTACH)?;
-    let status = stage.vsnoop()?.status(stage.tap(0))?;
-    ensure!(status["ports"][0]["downloads"] == true, "downloads stay off: see `vsnoop doctor`");
-    Ok(())
-}
-
-/// The host's CPU time, and how long it took.
-fn transfer(
-    stage: &Stage,
-    server: SocketAddr,
-    direction: Direction,
-) -> Result<(Duration, Duration)> {
-    let request = Request {
-        server,
-        direction,
-        size_bytes: SIZE_BYTES,
-        seed: fastrand::u64(..),
-        congestion_control: CONGESTION_CONTROL,
-        timeout: LIMIT,
-    };
+/// Of what the client does meanwhile.
+fn cost_of(stage: &Stage, act: impl FnOnce() -> Result<()>) -> Result<Cost> {
     let before = Clock::read(stage)?;
-    match client::transfer(stage.client(), &request)? {
-        Outcome::Exact(_) => (),
-        other => bail!("a bulk transfer: {other:?}"),
-    }
-    let after = Clock::read(stage)?;
-    Ok((after.host_since(&before)?, after.at - before.at))
+    act()?;
+    Clock::read(stage)?.since(&before)
 }
 
+/// CPU time since the machine has booted, the VM and this process.
 struct Clock {
     at: Instant,
     machine: CpuTimes,
@@ -198,8 +239,25 @@ impl Clock {
         Ok(Self { at: Instant::now(), machine: CpuTimes::read()?, vcpu, own })
     }
 
-    fn host_since(&self, before: &Self) -> Result<Duration> {
-        let used = self.machine.used_since(&before.machine, self.at - before.at)?;
-        Ok(used.saturating_sub(self.vcpu - before.vcpu).saturating_sub(self.own - before.own))
+    fn since(&self, before: &Self) -> Result<Cost> {
+        let time = self.at - before.at;
+        let others = (self.vcpu - before.vcpu) + (self.own - before.own);
+        let used = self.machine.used_since(&before.machine, time)?;
+        Ok(Cost { host_cpu: used.saturating_sub(others), time })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_larger_of_both_directions_is_the_figure_of_cpu_time() {
+        let of = |cpu: f64, mbit: f64| Measured { cpu_s_per_gb: vec![cpu; 3], mbit: vec![mbit; 3] };
+        let on = [of(6.0, 10.0), of(4.0, 90.0)];
+        let proxy = [of(8.0, 10.0), of(8.0, 100.0)];
+        let values: Vec<_> =
+            figures(&[Default::default(), on, proxy]).iter().map(|figure| figure.value).collect();
+        assert_eq!(values, [0.75, 0.9]);
     }
 }

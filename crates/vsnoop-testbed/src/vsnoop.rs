@@ -4,7 +4,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use nix::unistd::Pid;
 use serde_json::Value;
 
@@ -99,6 +99,13 @@ impl Vsnoop {
     pub fn status_of_all(&self) -> Result<Value> {
         let text = self.run(&["status", "--json"])?;
         serde_json::from_str(&text).context("vsnoop status did not print JSON")
+    }
+
+    /// Fails if the port is attached without downloads: `attach` only warns if the host cannot.
+    pub fn require_downloads(&self, port: &str) -> Result<()> {
+        let has = self.status(port)?["ports"][0]["downloads"] == true;
+        ensure!(has, "downloads stay off: see `vsnoop doctor`");
+        Ok(())
     }
 
     /// The output of `vsnoop stats PORT --json`.

@@ -10,7 +10,7 @@ pub mod times;
 
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use serde::Deserialize;
 use serde_json::json;
 use vsnoop_guest::control::Command;
@@ -159,16 +159,13 @@ impl Requests {
         stage.favour(machine, false)
     }
 
-    /// Fails if the port was attached, but without the downloads that were asked for: `attach`
-    /// only warns then.
+    /// Fails if the port was attached, but without the downloads that were asked for.
     fn check_downloads(&self, ground: &Ground, configuration: Configuration) -> Result<()> {
         if self.attach_options.is_empty() || configuration.attach_options().is_none() {
             return Ok(());
         }
         let tap = configuration.tap(ground.stage, ground.machine)?;
-        let status = ground.stage.vsnoop()?.status(tap)?;
-        ensure!(status["ports"][0]["downloads"] == true, "downloads stay off: see `vsnoop doctor`");
-        Ok(())
+        ground.stage.vsnoop()?.require_downloads(tap)
     }
 
     fn upload(&self, ground: &Ground, trial: Trial<Configuration>) -> Result<Vec<Sample>> {
