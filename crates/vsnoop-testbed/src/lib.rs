@@ -24,7 +24,7 @@
 //! - [`hosts::Network`] (`hosts::Plan`): hosts joined by a bridge, a veth or a relay, each with VMs
 //!   and perhaps a link. Tests links, netns (divert) and vm (link); lab (link); bench (slow_peer).
 //! - [`stage::Stage`] (`StageOptions`, `PathOptions`): machines on a bridge, and a client behind a
-//!   path that changes. Tests vm; lab.
+//!   path that changes. Tests vm; lab; bench (idle_guest, proxy).
 //!
 //! [`leg::Leg`] is what a VM forwards to, in any of them (tests vm; bench, router);
 //! [`user_mode::UserModeGuest`] is a guest that is a process (test uml).
