@@ -13,7 +13,8 @@
 //! *CPU time of the host* is the time in which the machine's CPUs were neither idle nor stolen, by
 //! all processes, interrupts and softirqs, without that of the vCPU and of this process, which is
 //! client and path. QEMU's other threads count, as vhost would. What else runs on the machine
-//! counts, too: the run says how much there is at rest.
+//! counts, too: the run says how much there is at rest. It also says what the host's processes
+//! took of it, which hardly depends on what else runs.
 
 use std::net::SocketAddr;
 use std::thread;
@@ -31,6 +32,7 @@ use vsnoop_lab::usage;
 use vsnoop_testbed::client::{self, Outcome, Request};
 use vsnoop_testbed::guest;
 use vsnoop_testbed::interrupt;
+use vsnoop_testbed::process::with_first_argument;
 use vsnoop_testbed::session::Session;
 use vsnoop_testbed::stage::path::{PathLink, PathOptions};
 use vsnoop_testbed::stage::{CONGESTION_CONTROL, Stage};
@@ -48,6 +50,8 @@ const ROUNDS: usize = 5;
 const LIMIT: Duration = Duration::from_secs(120);
 /// Half a second after `attach` the host knows that the VM is late.
 const PAUSE: Duration = Duration::from_secs(1);
+/// CPUs in use at rest, above which the figure of CPU time is one of other programs.
+const BUSY: f64 = 0.1;
 const DIRECTIONS: [Direction; 2] = [Upload, Download];
 const ATTACH: [&str; 4] = ["--downloads", "on", "--congestion-control", CONGESTION_CONTROL];
 
@@ -67,10 +71,23 @@ impl Way {
     }
 }
 
+/// Processes of the host, by their first arguments.
+const PROCESSES: [(&str, &str); 5] = [
+    ("QEMU without its vCPU", "-name"),
+    ("engine", "engine"),
+    ("helper", "helper"),
+    ("splitter", "splitter"),
+    ("HAProxy", "-db"),
+];
+
+/// CPU time of each of them.
+type OfProcesses = [Duration; PROCESSES.len()];
+
 /// What one transfer took.
 #[derive(Clone, Copy, Debug)]
 struct Cost {
     host_cpu: Duration,
+    of_processes: OfProcesses,
     time: Duration,
 }
 
@@ -78,14 +95,32 @@ struct Cost {
 #[derive(Clone, Debug, Default)]
 struct Measured {
     cpu_s_per_gb: Vec<f64>,
+    of_processes_s_per_gb: [Vec<f64>; PROCESSES.len()],
     mbit: Vec<f64>,
 }
 
 impl Measured {
     fn add(&mut self, size_bytes: u64, cost: Cost) {
         let size = size_bytes as f64;
-        self.cpu_s_per_gb.push(cost.host_cpu.as_secs_f64() / (size / 1e9));
+        let per_gb = |time: Duration| time.as_secs_f64() / (size / 1e9);
+        self.cpu_s_per_gb.push(per_gb(cost.host_cpu));
+        for (all, one) in self.of_processes_s_per_gb.iter_mut().zip(cost.of_processes) {
+            all.push(per_gb(one));
+        }
         self.mbit.push(size * 8.0 / 1e6 / cost.time.as_secs_f64());
+    }
+
+    fn text(&self) -> String {
+        let medians = self.of_processes_s_per_gb.clone().map(median);
+        let named = PROCESSES.iter().zip(medians).filter(|(_, median)| *median >= 0.05);
+        let of_processes: Vec<_> =
+            named.map(|((name, _), median)| format!("{name} {median:.1}")).collect();
+        format!(
+            "{:.1} s of CPU per GB ({}), {:.1} Mb/s",
+            median(self.cpu_s_per_gb.clone()),
+            of_processes.join(", "),
+            median(self.mbit.clone())
+        )
     }
 }
 
@@ -151,6 +186,9 @@ impl Bench<'_> {
         let most = self.at_rest.iter().copied().fold(0.0, f64::max);
         let at_rest = median(self.at_rest);
         say(&format!("at rest the host uses {at_rest:.2} CPUs, {most:.2} at most"));
+        if at_rest > BUSY {
+            say("other programs are busy: host_cpu_per_gb_over_proxy has their CPU time, too");
+        }
         Ok(figures(&all))
     }
 
@@ -199,9 +237,8 @@ impl Bench<'_> {
 
 fn figures(all: &All) -> Vec<Figure> {
     for (way, measured) in WAYS.iter().zip(all) {
-        for (direction, Measured { cpu_s_per_gb, mbit }) in DIRECTIONS.iter().zip(measured) {
-            let (cpu, mbit) = (median(cpu_s_per_gb.clone()), median(mbit.clone()));
-            say(&format!("{direction:?}, {way:?}: {cpu:.1} s of CPU per GB, {mbit:.1} Mb/s"));
+        for (direction, measured) in DIRECTIONS.iter().zip(measured) {
+            say(&format!("{direction:?}, {way:?}: {}", measured.text()));
         }
     }
     let [_, on, proxy] = all;
@@ -225,26 +262,46 @@ fn cost_of(stage: &Stage, act: impl FnOnce() -> Result<()>) -> Result<Cost> {
     Clock::read(stage)?.since(&before)
 }
 
-/// CPU time since the machine has booted, the VM and this process.
+/// CPU time since the machine has booted, the VM and the processes.
 struct Clock {
     at: Instant,
     machine: CpuTimes,
     vcpu: Duration,
     own: Duration,
+    processes: OfProcesses,
 }
 
 impl Clock {
     fn read(stage: &Stage) -> Result<Self> {
+        let processes = of_processes()?;
         let (vcpu, own) = (stage.vm(0).vcpu_time()?, usage::cpu_time(Pid::this())?);
-        Ok(Self { at: Instant::now(), machine: CpuTimes::read()?, vcpu, own })
+        Ok(Self { at: Instant::now(), machine: CpuTimes::read()?, vcpu, own, processes })
     }
 
     fn since(&self, before: &Self) -> Result<Cost> {
         let time = self.at - before.at;
-        let others = (self.vcpu - before.vcpu) + (self.own - before.own);
+        let vcpu = self.vcpu - before.vcpu;
         let used = self.machine.used_since(&before.machine, time)?;
-        Ok(Cost { host_cpu: used.saturating_sub(others), time })
+        let host_cpu = used.saturating_sub(vcpu + self.own - before.own);
+        let mut of_processes = self.processes;
+        for (process, before) in of_processes.iter_mut().zip(before.processes) {
+            // Another one may have taken its place.
+            *process = process.saturating_sub(before);
+        }
+        let [qemu, ..] = &mut of_processes;
+        *qemu = qemu.saturating_sub(vcpu);
+        Ok(Cost { host_cpu, of_processes, time })
     }
+}
+
+fn of_processes() -> Result<OfProcesses> {
+    let mut all = OfProcesses::default();
+    for ((_, argument), time) in PROCESSES.iter().zip(&mut all) {
+        let pids = with_first_argument(argument)?.into_iter().map(Pid::from_raw);
+        // One may have ended meanwhile.
+        *time = pids.filter_map(|pid| usage::cpu_time(pid).ok()).sum();
+    }
+    Ok(all)
 }
 
 #[cfg(test)]
@@ -253,7 +310,11 @@ mod tests {
 
     #[test]
     fn the_larger_of_both_directions_is_the_figure_of_cpu_time() {
-        let of = |cpu: f64, mbit: f64| Measured { cpu_s_per_gb: vec![cpu; 3], mbit: vec![mbit; 3] };
+        let of = |cpu: f64, mbit: f64| Measured {
+            cpu_s_per_gb: vec![cpu; 3],
+            mbit: vec![mbit; 3],
+            ..Measured::default()
+        };
         let on = [of(6.0, 10.0), of(4.0, 90.0)];
         let proxy = [of(8.0, 10.0), of(8.0, 100.0)];
         let values: Vec<_> =
