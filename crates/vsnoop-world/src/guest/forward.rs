@@ -106,7 +106,9 @@ impl Guest for Forwarder {
     fn next_timer(&mut self, now: u64) -> Option<u64> {
         let there = self.there.front().map(|(_, arrives, _)| *arrives);
         let back = self.back.front().map(|(arrives, _)| *arrives);
-        [there, back, self.far.next_timer(now)].into_iter().flatten().min()
+        let next = [there, back, self.far.next_timer(now)].into_iter().flatten().min();
+        // After a roll-back frames are on their way whose time is over.
+        next.map(|at| at.max(now))
     }
 
     fn output(&mut self) -> Vec<Frame> {
