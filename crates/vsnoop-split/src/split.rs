@@ -15,7 +15,7 @@ use crate::{Error, Result};
 pub type Split = Pair<Socket>;
 
 /// A split connection.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Pair<S: Facing> {
     /// The socket that faces the VM, in the peer's place.
     pub(crate) vm: S,

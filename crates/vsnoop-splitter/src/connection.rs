@@ -58,6 +58,16 @@ pub struct Connected<S: Facing> {
     retransmitted: u64,
 }
 
+/// Of simulated sockets: searches go on from a state in several ways.
+impl<S: Facing + Clone> Clone for Connected<S>
+where
+    S::Pipe: Clone,
+{
+    fn clone(&self) -> Self {
+        Self { split: self.split.clone(), ..*self }
+    }
+}
+
 /// Bytes of both directions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Amount {

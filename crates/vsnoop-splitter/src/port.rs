@@ -58,6 +58,22 @@ pub struct SplitterPort<S: Facing> {
     moves: u64,
 }
 
+/// As of a connection.
+impl<S: Facing + Clone> Clone for SplitterPort<S>
+where
+    S::Pipe: Clone,
+{
+    fn clone(&self) -> Self {
+        Self {
+            name: self.name.clone(),
+            device: self.device.clone(),
+            flights: self.flights.clone(),
+            connections: self.connections.clone(),
+            ..*self
+        }
+    }
+}
+
 fn quota(policy: &policy) -> u64 {
     u64::from(policy.hold_chunks) * u64::from(HOLD_CHUNK)
 }

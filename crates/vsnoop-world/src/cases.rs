@@ -84,6 +84,10 @@ pub enum Case {
     DownloadsPaused(u32),
     /// The same while the splitter is killed again and again, at any of its calls.
     DownloadsKilled(u32),
+    /// The same beside an upload of the same length.
+    DownloadsBothWays(u32),
+    /// The VM, or its peer, resets the connection amid a download.
+    DownloadsAborted(bool),
 }
 
 /// A fifth of the sender's least retransmission timeout.
@@ -100,14 +104,14 @@ impl Case {
     /// because its progress by then is a matter of time; and where no engine is left to hand over
     /// its bytes.
     pub fn may_be_reset(self) -> bool {
-        matches!(self, Case::Abort(_) | Case::EngineKilledForGood)
+        matches!(self, Case::Abort(_) | Case::DownloadsAborted(_) | Case::EngineKilledForGood)
     }
 
     /// The time by which it may be longer than a third more than without vsnoop, ms; `None` if its
     /// duration is a matter of chance. A missing engine delays what only it can hand over.
     pub fn delay_ms(self) -> Option<u64> {
         match self {
-            Case::Abort(_) => None,
+            Case::Abort(_) | Case::DownloadsAborted(_) => None,
             Case::EngineKilled => Some(NOISE_MS + ABSENCE_MS),
             Case::DownloadsKilled(_) => None,
             Case::Moves => Some(NOISE_MS + LOOK_MS),
@@ -135,8 +139,16 @@ impl Case {
 
     /// Are connections split?
     pub fn has_downloads(self) -> bool {
-        use Case::{Downloads, DownloadsJoined, DownloadsKilled, DownloadsPaused};
-        matches!(self, Downloads(_) | DownloadsJoined(_) | DownloadsPaused(_) | DownloadsKilled(_))
+        use Case::*;
+        matches!(
+            self,
+            Downloads(_)
+                | DownloadsJoined(_)
+                | DownloadsPaused(_)
+                | DownloadsKilled(_)
+                | DownloadsBothWays(_)
+                | DownloadsAborted(_)
+        )
     }
 
     /// Are connections split, joined, and split again?
@@ -206,6 +218,10 @@ impl Case {
             DownloadsPaused(0),
             DownloadsPaused(20),
             DownloadsKilled(20),
+            DownloadsBothWays(0),
+            DownloadsBothWays(20),
+            DownloadsAborted(false),
+            DownloadsAborted(true),
         ]
     }
 }
@@ -568,6 +584,14 @@ fn arrange(case: Case, machine: &mut Machine, connection: &mut Connection, rng: 
             download(loss, machine, connection, rng);
             (connection.guest.writes, connection.guest.write_gap_ms) = (20, 100);
             machine.splitter_crashes = 200;
+        }
+        Case::DownloadsBothWays(loss) => {
+            download(loss, machine, connection, rng);
+            connection.sender.bytes = connection.guest.bytes;
+        }
+        Case::DownloadsAborted(by_vm) => {
+            download(0, machine, connection, rng);
+            connection.abort = Some((by_vm, rng.u64(100..1_000)));
         }
         Case::Races => {
             machine.fortune.races = 300;

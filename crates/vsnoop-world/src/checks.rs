@@ -111,6 +111,26 @@ pub fn told_vm(told: &mut Told, sockets: &Namespace, c: usize, s: &Seg, sender: 
     is_on_its_way(sockets, c, Side::Peer, from, ack, &whose);
 }
 
+/// Checks what both ends of a split connection were told of: all that the other has not received is
+/// on its way. `accepted`: what the VM has received.
+pub fn are_on_their_way(
+    told: &Told,
+    sockets: &Namespace,
+    c: usize,
+    accepted: u64,
+    sender: &Tcp,
+    bytes: u64,
+) {
+    if told.vm_acked > sender.rcv_nxt {
+        let whose = Stream { iss: sender.irs, number: 1, bytes };
+        is_on_its_way(sockets, c, Side::Peer, sender.rcv_nxt, told.vm_acked, &whose);
+    }
+    if told.acked > accepted {
+        let whose = Stream { iss: sender.cfg.iss, number: 0, bytes: sender.cfg.bytes };
+        is_on_its_way(sockets, c, Side::Vm, accepted, told.acked, &whose);
+    }
+}
+
 /// Checks that sockets and pipes of a split connection have all bytes from `from` up to `ack` that
 /// are for the end at `side`, and the FIN.
 fn is_on_its_way(sockets: &Namespace, c: usize, side: Side, from: u64, ack: u64, whose: &Stream) {

@@ -496,7 +496,7 @@ impl Served {
 
     /// Appends all that distinguishes this state from another.
     pub fn digest(&self, into: &mut Vec<u8>) {
-        self.vm.port.digest(&["stats", "flows"], into);
+        self.vm.port.digest(&["stats", "flows", "split_port"], into);
         let jiffy = self.vm.port.jiffy();
         for (key, mut f) in self.vm.flows() {
             // Counters without effect on the behaviour.

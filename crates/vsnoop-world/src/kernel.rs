@@ -413,6 +413,15 @@ impl SimulatedPort {
         self.value("split_port", &[0; 4]).expect("an array has it")
     }
 
+    /// A copy of the record of split connections.
+    pub fn split_port_now(&self) -> types::split_port {
+        let Entries::Array { values, .. } = &self.map("split_port").entries else {
+            panic!("split_port is no array")
+        };
+        // SAFETY: a whole value, aligned; types of C may have any value.
+        unsafe { *values.bytes().as_ptr().cast() }
+    }
+
     /// Runs a program as BPF_PROG_TEST_RUN does, and returns its result.
     pub fn test_run(&mut self, program: Program, frame: &mut Frame, gap: &mut Gap) -> i32 {
         let result = self.run(program, frame, gap).0;

@@ -11,6 +11,8 @@
 //!
 //! The clock moves only by one action, which goes to the next timer.
 
+mod splitting;
+
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -24,6 +26,7 @@ use vsnoop_flow::types::{flow_mode, port_run};
 use vsnoop_upkeep::LOOK_NS;
 
 use crate::checks::{self, Told};
+use crate::downloads::Downloads;
 use crate::frame::Summed;
 use crate::guest::{self, Guest, Kind};
 use crate::host::{Fortune, Served, Vcpus, described};
@@ -53,6 +56,19 @@ pub struct Budget {
     pub roll_backs: u8,
     /// Moves of the VM to another port of the bridge.
     pub moves: u8,
+    /// Deaths of the splitter, between two of its runs or at any call of one; of its keeper; and of
+    /// both.
+    pub splitter_kills: u8,
+    pub keeper_kills: u8,
+    pub splitting_kills: u8,
+    /// What comes for the sockets of split connections waits for a while.
+    pub socket_waits: u8,
+    /// The splitter's ticks come sooner than by the clock: at any time.
+    pub splitter_ticks: u8,
+    /// The port is paused for a while.
+    pub pauses: u8,
+    /// An end resets the connection.
+    pub aborts: u8,
     /// Steps of the clock to the next timer.
     pub times: u8,
 }
@@ -83,6 +99,22 @@ pub enum Action {
     VmRollsBack,
     /// The VM is behind another port from now on.
     VmMoves,
+    SplitterRuns,
+    SplitterTicks,
+    SplitterDies,
+    /// The splitter dies at this call of a run, or of its start.
+    SplitterDiesAt(u64),
+    SplitterDiesAtStart(u64),
+    SplitterStarts,
+    KeeperDies,
+    /// Splitter and keeper die.
+    SplittingDies,
+    SocketsWait,
+    SocketsGoOn,
+    PortPauses,
+    PortResumes,
+    VmAborts,
+    SenderAborts,
     TimePasses,
 }
 
@@ -101,6 +133,13 @@ pub struct Setting {
     pub segments: u64,
     /// The VM's window, segments.
     pub window: u64,
+    /// Length of the VM's stream, segments. If there are any, the VM is late, and the connection is
+    /// split as soon as the splitter runs.
+    pub vm_segments: u64,
+    /// The splitter has run before the search begins.
+    pub begins_split: bool,
+    /// A fault for the checks to find: see [`crate::scenario::Machine::joins_early`].
+    pub joins_early: bool,
     pub timestamps: bool,
     pub sack: bool,
     /// Includes the handshake; else the connection is established, and the VM has sent data.
@@ -109,6 +148,13 @@ pub struct Setting {
     pub stays_open: bool,
     /// What the VM's threads do while it has nothing to read.
     pub vcpus: Vcpus,
+}
+
+impl Setting {
+    /// Window of the sender, segments. A VM that is not acknowledged yet has more to send.
+    fn sender_window(&self) -> u64 {
+        if self.vm_segments > 0 { 2 } else { 8 }
+    }
 }
 
 #[derive(Clone)]
@@ -128,6 +174,12 @@ struct SearchState {
     saved: Option<Box<dyn Guest>>,
     was_rolled_back: bool,
     stays_open: bool,
+    /// Bytes of the VM's stream.
+    vm_bytes: u64,
+    /// If the connection may be split.
+    downloads: Option<Downloads>,
+    sockets_wait: bool,
+    was_aborted: bool,
 }
 
 const MSS: u16 = 100;
@@ -170,11 +222,13 @@ impl SearchState {
     fn new(setting: &Setting) -> Self {
         let path = Path::new(0, 0, false);
         let bytes = setting.segments * u64::from(MSS);
-        let ends = [(0, path.clone(), end(0, setting.window, setting))];
+        let vm_bytes = setting.vm_segments * u64::from(MSS);
+        let ends = [(0, path.clone(), end(vm_bytes, setting.window, setting))];
         let fortune = Fortune { vcpus: setting.vcpus, ..Fortune::kind(1) };
         let mut port = SimulatedPort::new(10, 16, |name, shape| {
             // Small, because states are copied.
-            if shape.max_entries > 16 && !name.starts_with("doorbell") && name != "slabs" {
+            let is_ring = name.starts_with("doorbell") || name == "split_ring";
+            if shape.max_entries > 16 && !is_ring && name != "slabs" {
                 shape.max_entries = 16;
             }
         });
@@ -184,7 +238,7 @@ impl SearchState {
         let mut w = Self {
             now: START,
             served: Served::new(port, guest, fortune, paths, 1, 1),
-            sender: Tcp::new(end(bytes, 8, setting), 0),
+            sender: Tcp::new(end(bytes, setting.sender_window(), setting), 0),
             path,
             told: Told { keeps_its_edge: true, ..Told::default() },
             to_host: Vec::new(),
@@ -195,12 +249,20 @@ impl SearchState {
             saved: None,
             was_rolled_back: false,
             stays_open: setting.stays_open,
+            vm_bytes,
+            downloads: None,
+            sockets_wait: false,
+            was_aborted: false,
         };
         let policy = w.served.vm.attach_settings();
         policy.run = port_run::PORT_ACCELERATE;
-        policy.hold_chunks = 16;
+        // A VM whose connection is split may be ahead by a part of it.
+        policy.hold_chunks = if vm_bytes > 0 { 256 } else { 16 };
         // The host never takes the VM for prompt, so that it acts wherever it can.
         policy.passive = 0;
+        if vm_bytes > 0 {
+            w.split(setting.joins_early);
+        }
         w.served.start_engine(w.now);
         w.sender.open(w.now);
         w.flush();
@@ -208,6 +270,10 @@ impl SearchState {
             w.budget = Budget::default();
             for action in [AtHost, VmTakes, AtSender, AtHost, VmTakes, EngineRuns] {
                 w.act(action);
+                w.say_mss();
+            }
+            if setting.begins_split {
+                w.act(SplitterRuns);
             }
             w.budget = setting.budget;
         }
@@ -236,7 +302,7 @@ impl SearchState {
         allow(RingFills, !self.ring_is_full && b.full_rings > 0);
         allow(RingEmpties, self.ring_is_full);
         let lives = self.served.has_engine();
-        allow(EngineRuns, lives);
+        allow(EngineRuns, lives && !self.is_split_only());
         allow(EngineDies, lives && b.kills > 0);
         for step in DEATHS {
             allow(EngineDiesAt(step), lives && b.kills > 0);
@@ -249,6 +315,7 @@ impl SearchState {
         allow(VmRollsBack, b.roll_backs > 0);
         allow(VmMoves, b.moves > 0);
         allow(TimePasses, b.times > 0);
+        self.split_actions(&mut all);
         all
     }
 
@@ -337,6 +404,7 @@ impl SearchState {
                 self.budget.times -= 1;
                 self.pass_time();
             }
+            of_downloads => self.act_on_split(of_downloads),
         }
         self.flush();
     }
@@ -360,7 +428,9 @@ impl SearchState {
         let vm = self.served.vm.guest.next_timer(self.now);
         let engine = self.served.has_engine().then(|| self.served.next_tick().max(self.now + MS));
         let helper = self.helped_at.map(|at| at + LOOK_NS);
-        let Some(next) = [sender, vm, engine, helper].into_iter().flatten().min() else { return };
+        let (sockets, splitter) = self.split_timers();
+        let all = [sender, vm, engine, helper, sockets, splitter];
+        let Some(next) = all.into_iter().flatten().min() else { return };
         self.now = next;
         self.served.vm.now = next;
         if sender.is_some_and(|at| at <= next) {
@@ -369,6 +439,7 @@ impl SearchState {
         if vm.is_some_and(|at| at <= next) {
             self.served.vm.guest.timers(next, &mut rng());
         }
+        self.serve_sockets();
         if self.helped_at.is_some_and(|at| next >= at + LOOK_NS) {
             self.help();
         }
@@ -385,14 +456,16 @@ impl SearchState {
         self.served.vm.now = self.now;
         self.served.vm.rng = rng();
         self.served.vm.hear();
+        self.flush_sockets();
         while let Some(frame) = self.served.vm.port.to_host.pop_front() {
             self.served.vm.note(|| format!("   host > {}", described(&frame)));
             let s = wire::decode(&frame).expect("a whole frame");
             // The checks know what the VM has; one that was rolled back has less than it
             // acknowledged.
             if self.sender.state != TcpState::Reset && !self.was_rolled_back {
-                let Self { told, served, sender, path, .. } = self;
-                checks::told(told, (&mut served.vm, None), 0, &frame, &s, sender, path);
+                let Self { told, served, sender, path, downloads, .. } = self;
+                let sockets = downloads.as_ref().map(|downloads| &downloads.namespace);
+                checks::told(told, (&mut served.vm, sockets), 0, &frame, &s, sender, path);
             }
             self.to_sender.push(s);
         }
@@ -403,6 +476,7 @@ impl SearchState {
             self.served.vm.note(|| format!("   sender > {}", brief(&s)));
             self.to_host.push(s);
         }
+        self.check_sockets();
     }
 
     fn is_over(&self) -> bool {
@@ -420,9 +494,10 @@ impl SearchState {
         let (sender, progress) = (&self.sender, self.served.vm.guest.progress(0));
         if self.stays_open {
             let bytes = sender.cfg.bytes;
-            return sender.una == bytes + 1 && progress.accepted == bytes + 1;
+            let is_received = sender.rcv_nxt == self.vm_bytes + 1;
+            return sender.una == bytes + 1 && progress.accepted == bytes + 1 && is_received;
         }
-        sender.is_done() && progress.is_done
+        sender.is_done() && progress.is_done || self.is_reset_after_all()
     }
 
     /// Is nothing outstanding that the host has acknowledged?
@@ -438,6 +513,7 @@ impl SearchState {
         let mut engine_waits = 0;
         self.act_if(self.ring_is_full, Action::RingEmpties);
         self.act_if(self.helped_at.is_none(), Action::HelperStarts);
+        self.act_if(self.sockets_wait, Action::SocketsGoOn);
         while !self.is_over() {
             if self.now > deadline {
                 return Err(format!("it hangs: {}", self.describe()));
@@ -449,15 +525,22 @@ impl SearchState {
                 self.act(Action::EngineStarts);
             }
             self.act(Action::EngineRuns);
-            let is_quiet =
-                self.to_host.is_empty() && self.to_sender.is_empty() && !self.served.vm.is_woken();
+            self.continue_split();
+            let is_quiet = self.to_host.is_empty()
+                && self.to_sender.is_empty()
+                && !self.served.vm.is_woken()
+                && self.split_waits();
             engine_waits = if is_quiet { engine_waits + 1 } else { 0 };
             if engine_waits > 1 {
                 self.pass_time();
                 self.flush();
             }
         }
-        Ok(self.is_exact())
+        let is_exact = self.is_exact();
+        if !is_exact && !self.has_reason() {
+            return Err(format!("it is reset for no reason: {}", self.describe()));
+        }
+        Ok(is_exact)
     }
 
     fn act_if(&mut self, is_wanted: bool, action: Action) {
@@ -485,9 +568,11 @@ impl SearchState {
     fn digest(&self, into: &mut Vec<u8>) -> u128 {
         into.clear();
         self.served.digest(into);
+        self.digest_split(into);
         let rest = (&self.sender, &self.told, &self.to_host, &self.to_sender, self.now);
         let faults = (&self.budget, self.ring_is_full, self.helped_at, self.was_rolled_back);
-        into.extend(format!("{rest:?} {faults:?}").bytes());
+        let of_split = (self.sockets_wait, self.was_aborted);
+        into.extend(format!("{rest:?} {faults:?} {of_split:?}").bytes());
         let half = |salt: u8| {
             let mut hasher = DefaultHasher::new();
             (salt, &into[..]).hash(&mut hasher);
@@ -507,6 +592,10 @@ pub struct Found {
     pub exact: usize,
     /// States in which the host holds bytes that the VM was not handed yet.
     pub holding: usize,
+    /// States in which the connection is split.
+    pub split: usize,
+    /// States in which it was joined.
+    pub joined: usize,
     /// A history that leads to a violation, and the violation.
     pub wrong: Option<(Vec<Action>, String)>,
     /// All states were visited; else the search stopped at its limit.
@@ -564,6 +653,8 @@ impl Search {
         self.found.states += 1;
         let mode = w.served.vm.flow_of(0).map(|(_, f)| u32::from(f.mode));
         self.found.holding += usize::from(mode == Some(flow_mode::FLOW_HOLDING));
+        self.found.split += usize::from(w.is_split());
+        self.found.joined += usize::from(w.was_joined());
         let copy = AssertUnwindSafe(w.clone());
         match catch_unwind(|| { copy }.0.continue_fairly()).unwrap_or_else(|e| Err(message(e))) {
             Ok(true) => self.found.exact += 1,

@@ -11,11 +11,13 @@ mod sockets;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
+use vsnoop_flow::testing::segment::Seg;
 use vsnoop_split::{Direction, Pair, Parts, Side};
 use vsnoop_splitter::{Keeper, Left, Progress, Record, SplitterPort};
 
-use crate::host::Vm;
-use crate::wire::Path;
+use crate::host::{Vm, described};
+use crate::kernel::SOCKETS;
+use crate::wire::{self, Path};
 use hooks::PortHooks;
 pub use namespace::Namespace;
 use sockets::{Pipe, Socket, enter};
@@ -63,7 +65,7 @@ fn parts_of(split: &Pair<Socket>) -> Parts<Socket> {
 }
 
 /// The splitter of one port, its keeper, and their sockets.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Downloads {
     pub namespace: Namespace,
     keeper: Keeping,
@@ -88,6 +90,15 @@ impl Downloads {
             has_lost: false,
             at: u64::MAX,
         }
+    }
+
+    /// Attaches the programs to a port.
+    pub fn attach(vm: &mut Vm) {
+        vm.port.has_downloads = true;
+        vm.policy().downloads = 1;
+        let tap = vm.port.ifindex;
+        let port = vm.port.split_port();
+        (port.socket_ifindex, port.tap_ifindex) = (SOCKETS, tap);
     }
 
     /// Runs `run` as the splitter's process; false if it is not there, or was killed meanwhile.
@@ -181,6 +192,60 @@ impl Downloads {
             let soon = vm.rng.u64(1..=vm.fortune.latency_us.max(1)) * 1_000;
             self.at = self.at.min(vm.now + soon);
         }
+    }
+
+    /// Moves segments to the sockets and from them. `check` sees those that are for the VM, with
+    /// their connection.
+    pub fn exchange(&mut self, vm: &mut Vm, mut check: impl FnMut(&Namespace, usize, &Seg)) {
+        self.namespace.now = vm.now;
+        loop {
+            while let Some(frame) = vm.port.to_sockets.pop_front() {
+                vm.note(|| format!("   socket < {}", described(&frame)));
+                self.namespace.input(&frame);
+            }
+            let out = self.namespace.output();
+            if out.is_empty() {
+                break;
+            }
+            if !vm.port.has_downloads {
+                continue;
+            }
+            for frame in out {
+                if let Some(c) = vm.connection(&frame.bytes, true)
+                    && let Some(s) = wire::decode(&frame)
+                {
+                    check(&self.namespace, c, &s);
+                }
+                let fate = vm.from_socket(frame.clone());
+                vm.note(|| format!("   socket > {} {fate:?}", described(&frame)));
+            }
+        }
+    }
+
+    pub fn has_splitter(&self) -> bool {
+        self.splitter.is_some()
+    }
+
+    /// Has the splitter nothing to do before its next tick?
+    pub fn waits(&self) -> bool {
+        self.ready.is_empty()
+    }
+
+    /// When the splitter ticks next; `None`: there is none.
+    pub fn next_tick(&self) -> Option<u64> {
+        self.splitter.is_some().then_some(self.tick_at)
+    }
+
+    /// The splitter's next tick is due.
+    pub fn tick_soon(&mut self) {
+        self.tick_at = 0;
+    }
+
+    /// Appends all that distinguishes this state from another.
+    pub fn digest(&self, into: &mut Vec<u8>) {
+        let Namespace { sockets, pipes, events, .. } = &self.namespace;
+        let processes = (&self.splitter, &self.keeper, &self.ready, self.tick_at, self.has_lost);
+        into.extend(format!("{sockets:?} {pipes:?} {events:?} {processes:?}").bytes());
     }
 
     /// The kernel closes the sockets that no process has any more.

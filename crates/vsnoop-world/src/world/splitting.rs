@@ -4,10 +4,8 @@ use vsnoop_flow::testing::clock::MS;
 
 use super::{ConnectionState, Event, MachineState, World};
 use crate::checks;
-use crate::host::described;
-use crate::kernel::SOCKETS;
+use crate::downloads::Downloads;
 use crate::scenario::Act;
-use crate::wire;
 
 /// Longest time from the death of a splitter to the start of the next, ms.
 const ABSENCE_MS: u64 = 300;
@@ -37,11 +35,7 @@ impl World {
         if downloads.is_none() {
             return;
         }
-        vm.port.has_downloads = true;
-        vm.policy().downloads = 1;
-        let tap = vm.port.ifindex;
-        let port = vm.port.split_port();
-        (port.socket_ifindex, port.tap_ifindex) = (SOCKETS, tap);
+        Downloads::attach(vm);
         self.events.at(self.now, Event::SplitterStarts(m));
     }
 
@@ -123,31 +117,11 @@ impl World {
         let MachineState { served, downloads, .. } = machine;
         let vm = &mut served.vm;
         let Some(downloads) = downloads else { return };
-        downloads.namespace.now = self.now;
-        loop {
-            while let Some(frame) = vm.port.to_sockets.pop_front() {
-                vm.note(|| format!("   socket < {}", described(&frame)));
-                downloads.namespace.input(&frame);
-            }
-            let out = downloads.namespace.output();
-            if out.is_empty() {
-                break;
-            }
-            if !vm.port.has_downloads {
-                continue;
-            }
-            for frame in out {
-                if let Some(c) = vm.connection(&frame.bytes, true)
-                    && let Some(s) = wire::decode(&frame)
-                {
-                    let bytes = self.sc.connections[c].guest.bytes;
-                    let ConnectionState { told, sender, .. } = &mut self.connections[c];
-                    checks::told_vm(told, &downloads.namespace, c, &s, sender, bytes);
-                }
-                let fate = vm.from_socket(frame.clone());
-                vm.note(|| format!("   socket > {} {fate:?}", described(&frame)));
-            }
-        }
+        let (connections, sc) = (&mut self.connections, &self.sc);
+        downloads.exchange(vm, |sockets, c, s| {
+            let ConnectionState { told, sender, .. } = &mut connections[c];
+            checks::told_vm(told, sockets, c, s, sender, sc.connections[c].guest.bytes);
+        });
         // A record without a hold shows the VM's own window from then on.
         if vm.port.split_port().totals.joined > 0 {
             let of_vm = self.connections.iter_mut().filter(|c| c.vm == m);

@@ -34,9 +34,11 @@ fn most(least: usize) -> usize {
 fn run(name: &str, setting: Setting, most: usize) -> Found {
     let found = search(&setting, most);
     println!(
-        "{name}: {} states ({} holding), {} transitions, complete: {}, fair ends: {} exact, {} reset",
+        "{name}: {} states ({} holding, {} split, {} joined), {} transitions, complete: {}, fair ends: {} exact, {} reset",
         found.states,
         found.holding,
+        found.split,
+        found.joined,
         found.transitions,
         found.is_complete,
         found.exact,
@@ -62,6 +64,13 @@ const NOTHING: Budget = Budget {
     other_syn_acks: 0,
     roll_backs: 0,
     moves: 0,
+    splitter_kills: 0,
+    keeper_kills: 0,
+    splitting_kills: 0,
+    socket_waits: 0,
+    splitter_ticks: 0,
+    pauses: 0,
+    aborts: 0,
     times: 1,
 };
 
@@ -69,6 +78,9 @@ const PLAIN: Setting = Setting {
     budget: NOTHING,
     segments: 2,
     window: 8,
+    vm_segments: 0,
+    begins_split: false,
+    joins_early: false,
     timestamps: false,
     sack: true,
     handshake: false,
@@ -178,6 +190,120 @@ fn what_happens_during_the_handshake() {
     whole("handshake", Setting { budget, handshake: true, segments: 1, ..PLAIN });
 }
 
+/// The VM sends two segments, waits for ACKs, and has two more.
+const DOWNLOAD: Setting = Setting { segments: 0, vm_segments: 4, ..PLAIN };
+
+/// A connection on which an end has closed is not joined.
+const JOINED: Setting = Setting { begins_split: true, stays_open: true, ..DOWNLOAD };
+
+/// A search of a connection that is split somewhere.
+fn split(name: &str, setting: Setting) -> Found {
+    let found = part(name, setting);
+    assert!(found.split > 0, "{name}: it was never split");
+    found
+}
+
+#[test]
+fn every_order_of_a_download() {
+    let found = split("download", DOWNLOAD);
+    assert_eq!(found.resets, 0);
+}
+
+#[test]
+fn a_download_beside_an_upload() {
+    let found = split("both ways", Setting { segments: 2, begins_split: true, ..DOWNLOAD });
+    assert_eq!(found.resets, 0);
+}
+
+#[test]
+fn losses_of_a_download() {
+    let budget = Budget { network_losses: 1, overtakes: 1, guest_losses: 1, ..NOTHING };
+    let found = split("download, losses", Setting { budget, ..DOWNLOAD });
+    assert_eq!(found.resets, 0);
+}
+
+/// The next one takes up what the keeper has.
+#[test]
+fn a_splitter_that_dies_anywhere() {
+    let budget = Budget { splitter_kills: 2, ..NOTHING };
+    let found = split("splitter", Setting { budget, ..DOWNLOAD });
+    assert_eq!(found.resets, 0);
+}
+
+#[test]
+fn a_splitter_that_dies_while_it_joins() {
+    let budget = Budget { splitter_kills: 1, pauses: 1, splitter_ticks: 2, ..NOTHING };
+    let found = split("splitter, join", Setting { budget, ..JOINED });
+    assert!(found.joined > 0, "nothing was ever joined");
+    assert_eq!(found.resets, 0);
+}
+
+#[test]
+fn splitter_and_keeper_die() {
+    let budget = Budget { splitter_kills: 1, keeper_kills: 1, splitting_kills: 1, ..NOTHING };
+    let found = split("splitter and keeper", Setting { budget, ..DOWNLOAD });
+    assert!(found.resets > 0, "nothing was ever lost");
+}
+
+#[test]
+fn segments_that_reach_the_sockets_late() {
+    let budget = Budget { socket_waits: 1, pauses: 1, splitter_ticks: 2, ..NOTHING };
+    let found = split("late segments", Setting { budget, ..JOINED });
+    assert_eq!(found.resets, 0);
+}
+
+#[test]
+fn a_port_that_is_paused_amid_a_download() {
+    let budget = Budget { pauses: 1, splitter_ticks: 2, ..NOTHING };
+    let found = split("pause", Setting { budget, ..JOINED });
+    assert!(found.joined > 0, "nothing was ever joined");
+    assert_eq!(found.resets, 0);
+}
+
+/// The checks notice a splitter that joins while bytes are on their way.
+#[test]
+fn a_download_that_is_joined_too_early_is_noticed() {
+    let budget = Budget { pauses: 1, splitter_ticks: 2, ..NOTHING };
+    let setting = Setting { budget, joins_early: true, ..JOINED };
+    assert!(search(&setting, most(PART)).wrong.is_some(), "nothing was found");
+}
+
+#[test]
+fn an_end_that_resets_a_download() {
+    let budget = Budget { aborts: 1, ..NOTHING };
+    let found = split("aborts", Setting { budget, ..DOWNLOAD });
+    assert!(found.resets > 0, "nothing was ever reset");
+}
+
+#[test]
+#[ignore = "large: make soak"]
+fn a_download_that_is_joined_beside_deaths_losses_and_late_segments() {
+    let budget = Budget {
+        network_losses: 1,
+        guest_losses: 1,
+        socket_waits: 1,
+        splitter_kills: 1,
+        pauses: 1,
+        splitter_ticks: 3,
+        ..NOTHING
+    };
+    split("join, deaths and losses", Setting { budget, segments: 1, timestamps: true, ..JOINED });
+}
+
+#[test]
+#[ignore = "large: make soak"]
+fn an_end_that_resets_a_download_beside_deaths_and_late_segments() {
+    let budget = Budget {
+        aborts: 1,
+        socket_waits: 1,
+        splitter_kills: 1,
+        pauses: 1,
+        splitter_ticks: 2,
+        ..NOTHING
+    };
+    split("aborts and deaths", Setting { budget, segments: 1, begins_split: true, ..DOWNLOAD });
+}
+
 #[test]
 #[ignore = "large: make soak"]
 fn a_death_beside_a_loss_inside_the_guest() {
@@ -205,3 +331,4 @@ fn deaths_and_losses_during_the_handshake() {
     let budget = Budget { network_losses: 1, guest_losses: 1, kills: 1, times: 2, ..NOTHING };
     part("handshake, death and losses", Setting { budget, handshake: true, ..PLAIN });
 }
+
