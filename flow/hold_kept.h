@@ -152,6 +152,8 @@ static __always_inline enum kept_verdict flow_kept(struct flow *f, struct hold *
 		out->events |= done & KEEP_NO_MEMORY ? EVENT_HOLD_FULL : EVENT_NOT_COPIED;
 	if (!copied || !hold_may_acknowledge(f, s, handed, c))
 		return hold_leave_to_vm(f, h, s, end, taken, c, out);
+	if (s->bits & SEG_CE)
+		h->marked++;
 	if (hold_withholds(f, s, done, handed))
 		return hold_withhold(f, h, s, end, c, out);
 	if (handed) {
@@ -162,8 +164,6 @@ static __always_inline enum kept_verdict flow_kept(struct flow *f, struct hold *
 	} else if (f->mode != FLOW_HOLDING) {
 		hold_enter_holding(f, h, c->now);
 	}
-	if (s->bits & SEG_CE)
-		h->marked++;
 	if (out_of_order)
 		return hold_answer_out_of_order(f, h, s, end, c, out);
 	bytes = hold_extend(f, h, s, end, c, out);

@@ -48,6 +48,19 @@ fn a_fin_in_the_last_memory_counts_with_its_bytes() {
     assert_eq!((c.h.fin_at, c.f.next_seq), (at(END + MSS), at(END + MSS)));
 }
 
+/// The sender repeats it without ECT, if at all (RFC 3168, section 6.1.5).
+#[test]
+fn a_ce_mark_in_the_last_memory_is_recorded_for_the_engine() {
+    let mut c = FlowCase::holding();
+    let s = c.data(END, MSS);
+    let s = segment { bits: s.bits | SEG_CE as u16, ..s };
+    c.decide(&s);
+    assert_eq!(c.after_last_copy(&s).0, Kept::Reack);
+    assert_eq!(c.h.marked, 1);
+    c.acks(MSS, WINDOW);
+    assert_eq!((c.f.next_seq, c.h.marked), (at(END + MSS), 1));
+}
+
 #[test]
 fn a_repeated_segment_is_acknowledged_where_there_is_room_again() {
     let mut c = withheld(0);
