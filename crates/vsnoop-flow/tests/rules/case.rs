@@ -293,27 +293,30 @@ impl FlowCase {
         (verdict, out)
     }
 
-    /// After [`Verdict::Keep`].
+    /// After [`Verdict::Keep`]: `copied` in memory that is not the last, or there was none.
     pub fn after_copy(&mut self, s: &segment, copied: bool, taken: bool) -> (Kept, outcome) {
         if copied && self.h.chunks == 0 {
             self.h.front = u64::from(self.h.tail.v) << 32;
             self.h.chunks = 1;
         }
-        let how = Copied { copied, is_full: !copied, last: false, taken, out: self.keeps };
-        hold::kept(&mut self.f, &mut self.h, s, how, &self.port, &self.policy, self.now)
+        self.after(s, Copied { copied, is_full: !copied, taken, ..self.not_copied() })
     }
 
     /// After [`Verdict::Keep`] where the copy failed, and memory was not the reason.
     pub fn after_failed_copy(&mut self, s: &segment) -> (Kept, outcome) {
-        let out = self.keeps;
-        let how = Copied { copied: false, is_full: false, last: false, taken: false, out };
-        hold::kept(&mut self.f, &mut self.h, s, how, &self.port, &self.policy, self.now)
+        self.after(s, self.not_copied())
     }
 
     /// After [`Verdict::Keep`] and a copy into the last memory of the hold.
     pub fn after_last_copy(&mut self, s: &segment) -> (Kept, outcome) {
-        let out = self.keeps;
-        let how = Copied { copied: true, is_full: false, last: true, taken: false, out };
+        self.after(s, Copied { copied: true, last: true, ..self.not_copied() })
+    }
+
+    fn not_copied(&self) -> Copied {
+        Copied { copied: false, is_full: false, last: false, taken: false, out: self.keeps }
+    }
+
+    fn after(&mut self, s: &segment, how: Copied) -> (Kept, outcome) {
         hold::kept(&mut self.f, &mut self.h, s, how, &self.port, &self.policy, self.now)
     }
 
