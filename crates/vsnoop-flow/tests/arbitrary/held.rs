@@ -29,6 +29,7 @@ pub struct Seen {
     pub vm_leased: u64,
     pub out_of_order: u64,
     pub full: u64,
+    pub withheld: u64,
     pub fins: u64,
     pub all_handed: u64,
     pub forwarded: u64,
@@ -39,6 +40,7 @@ pub struct Seen {
     pub rewritten: u64,
     pub replaced: u64,
     pub freed: u64,
+    pub raced: u64,
     pub told: u64,
     pub refused: u64,
     pub silent: u64,
@@ -429,6 +431,7 @@ impl HeldFlow<'_> {
         );
         self.settle(&out);
         self.seen.full += u64::from(out.events & EVENT_HOLD_FULL != 0);
+        self.seen.withheld += u64::from(self.m.hold.reach.diff(self.m.hold.tail) > 0);
         let moved = self.f.next_seq.diff(before.next_seq);
         if matches!(kept, Kept::Drop | Kept::Reack) || (kept == Kept::Pass && hand != Hand::On) {
             return assert_eq!(moved, 0, "NEXT_SEQ moved without an ACK");
@@ -562,6 +565,21 @@ impl HeldFlow<'_> {
             let outstanding = f.next_seq.diff(f.vm_seq);
             assert!(rst || outstanding <= 0, "a record with {outstanding} bytes was removed");
         }
+        if out.events & EVENT_FREE != 0 {
+            self.free();
+        }
+    }
+
+    /// Frees chunks after the lock was given back. Another CPU may be faster; it cannot claim them.
+    fn free(&mut self) {
+        let how = self.tape.byte();
+        if how < 128 {
+            self.seen.raced += 1;
+            if how < 96 { self.vm_sends() } else { self.towards_vm() }
+        }
+        assert_eq!(self.m.hold.claimed, 1, "a claim was ended by another");
+        self.seen.freed += 1;
+        self.m.free(1 + u32::from(how) % 32);
     }
 
     /// As the hooks do before a full decision, which must pass the ACK, too, and learn the same. It
@@ -615,10 +633,6 @@ impl HeldFlow<'_> {
 
     fn settle(&mut self, out: &outcome) {
         vsnoop_flow::learn(&mut self.port, out, self.now);
-        if out.events & EVENT_FREE != 0 {
-            self.seen.freed += 1;
-            self.m.free();
-        }
     }
 
     /// Checks the invariants.
@@ -643,8 +657,8 @@ impl HeldFlow<'_> {
             // The VM has acknowledged bytes beyond the sender's FIN.
             return;
         }
-        // All bytes that the host has acknowledged and the VM has not are kept, and so are the
-        // out-of-order ranges.
+        // All bytes that the host has acknowledged and the VM has not are kept, and so are those
+        // that wait in the last memory, and the out-of-order ranges.
         let ranges = h.ranges.chunks_exact(2).take(h.range_count as usize);
         for (at, one) in ranges.clone().enumerate() {
             let touches = |other: &[seq]| one[0].diff(other[1]) <= 0 && other[0].diff(one[1]) <= 0;
@@ -652,8 +666,11 @@ impl HeldFlow<'_> {
         }
         self.is_kept(f.vm_seq, f.next_seq);
         assert!(h.reach.diff(h.tail) >= 0, "{h:?}");
+        self.is_kept(h.tail, h.reach);
         for edges in ranges {
-            self.is_kept(edges[0], edges[1]);
+            // The CPU with the claim may free what the VM acknowledges meanwhile, and the range is
+            // removed with the next ACK.
+            self.is_kept(edges[0].max(f.vm_seq), edges[1]);
         }
     }
 

@@ -45,6 +45,7 @@ impl ModelHold {
         let h = &self.hold;
         if h.chunks == 0 || (h.first == h.tail && h.range_count == 0) {
             self.bytes.clear();
+            self.hold.chunks = 0;
             self.set_front(self.hold.tail);
         }
         let Ok(start) = usize::try_from(from.diff(self.front())) else { return false };
@@ -52,7 +53,7 @@ impl ModelHold {
         if end > most {
             return false;
         }
-        self.hold.chunks = 1;
+        self.hold.chunks = self.hold.chunks.max((end as u32).div_ceil(HOLD_CHUNK));
         self.bytes.resize(self.bytes.len().max(end), None);
         for (place, byte) in self.bytes[start..end].iter_mut().zip(bytes) {
             *place = Some(byte);
@@ -60,18 +61,23 @@ impl ModelHold {
         true
     }
 
-    /// Frees whole chunks that the VM has acknowledged, and ends the caller's claim.
-    pub fn free(&mut self) {
+    /// Frees chunks that the VM has acknowledged, `most` of them at most, and ends the caller's
+    /// claim.
+    pub fn free(&mut self, most: u32) {
         let h = &self.hold;
-        if h.vm_seq.diff(h.tail) >= 0 && h.range_count == 0 {
-            self.hold.chunks = 0;
-            self.bytes.clear();
-        }
-        let acknowledged = self.hold.vm_seq.diff(self.front()).max(0) as u32;
-        let given_back = acknowledged - acknowledged % HOLD_CHUNK;
-        self.bytes.drain(..self.bytes.len().min(given_back as usize));
-        self.set_front(self.front().add(given_back));
+        let is_all = h.vm_seq.diff(h.tail) >= 0 && h.range_count == 0;
+        let count = if is_all { h.chunks } else { self.chunks_acknowledged() }.min(most);
+        let bytes = count * HOLD_CHUNK;
+        self.bytes.drain(..self.bytes.len().min(bytes as usize));
+        self.set_front(self.front().add(bytes));
+        self.hold.chunks -= count;
         self.hold.claimed = 0;
+    }
+
+    /// At the front of the chain, without its last chunk.
+    fn chunks_acknowledged(&self) -> u32 {
+        let bytes = self.hold.vm_seq.diff(self.front()).max(0) as u32;
+        (bytes / HOLD_CHUNK).min(self.hold.chunks.saturating_sub(1))
     }
 
     /// The bytes from `from` to `to`; `None` if the memory does not reach so far.
