@@ -4,7 +4,7 @@ mod candidate;
 mod record;
 
 pub use candidate::{Candidate, State};
-pub use record::{Copied, Record, at_place, full_key};
+pub use record::{Copied, Record, at_place, full_key, split_key};
 
 use crate::types::{self, segment, split_candidate, split_port};
 

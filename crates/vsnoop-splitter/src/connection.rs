@@ -4,7 +4,9 @@ use std::io;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use vsnoop_flow::types::{SPLIT_LATE_NS, flow_key, rejoined, seq, split_place, split_totals};
+use vsnoop_flow::types::{
+    SPLIT_LATE_NS, flow_key, rejoined, seq, split_flow, split_place, split_totals,
+};
 use vsnoop_split::{Broken, Direction, Facing, Pair, Side, State, Waits};
 use vsnoop_upkeep::moves::PATIENCE_NS;
 
@@ -356,26 +358,25 @@ impl<S: Facing> Connected<S> {
         Some(held.iter().sum())
     }
 
-    /// Closes both sockets without a word, and lets the ends' segments pass. Returns where the ends
-    /// were last, and how many bytes were on their way; `None` if nothing was.
-    pub fn leave(&mut self, hooks: &mut impl Hooks) -> Result<Option<(rejoined, u64)>> {
+    /// Closes both sockets without a word, and lets the ends' segments pass. If bytes were on their
+    /// way, both ends get RSTs from the helper. Returns how many there were, `None` if none.
+    pub fn leave(&mut self, hooks: &mut impl Hooks, now_ns: u64) -> Result<Option<u64>> {
         let Some(split) = self.split.take() else { return Ok(None) };
         let (numbers, is_drained) = (self.numbers(&split)?, split.is_drained()?);
         let [to_peer, to_vm] = Direction::BOTH.map(|direction| split.held(direction).unwrap_or(0));
-        let entry = hooks.end(self.key(), numbers.sent, numbers.peer_nxt)?;
-        split.join()?;
-        let Some(flow) = entry.filter(|_| !is_drained) else { return Ok(None) };
         let vm_seq = seq::new(numbers.peer_nxt.wrapping_sub(to_vm as u32));
-        let ends = rejoined {
-            vm_seq,
-            // A RST must have the SEQ that the peer expects (RFC 5961).
-            snd_nxt: flow.sent_end,
-            right_edge: vm_seq,
-            adv_edge: vm_seq,
-            vm_tsval: flow.vm_tsval,
-            ts_recent: flow.peer_tsval,
-        };
-        Ok(Some((ends, (to_peer + to_vm) as u64)))
+        let before = if is_drained { None } else { hooks.split_flow(self.key())? };
+        // First: a detach that finds no entry any more reads the record.
+        if let Some(flow) = &before {
+            mark_reset(self.key(), &ends_at(vm_seq, flow), hooks, now_ns)?;
+        }
+        let after = hooks.end(self.key(), numbers.sent, numbers.peer_nxt)?;
+        split.join()?;
+        let (Some(before), Some(after)) = (before, after) else { return Ok(None) };
+        if after.sent_end != before.sent_end {
+            hooks.rejoin(self.key(), &ends_at(vm_seq, &after), now_ns)?;
+        }
+        Ok(Some((to_peer + to_vm) as u64))
     }
 
     /// Where both ends are, `None` if something is on its way or an end has closed.
@@ -404,6 +405,28 @@ impl<S: Facing> Connected<S> {
             sent: behind(Side::Vm, self.record.vm)?,
             peer_nxt: behind(Side::Peer, self.record.peer)?,
         })
+    }
+}
+
+/// Where both ends were last.
+fn ends_at(vm_seq: seq, flow: &split_flow) -> rejoined {
+    rejoined {
+        vm_seq,
+        // A RST must have the SEQ that the peer expects (RFC 5961).
+        snd_nxt: flow.sent_end,
+        right_edge: vm_seq,
+        adv_edge: vm_seq,
+        vm_tsval: flow.vm_tsval,
+        ts_recent: flow.peer_tsval,
+    }
+}
+
+/// Its ends get RSTs from the helper.
+fn mark_reset(key: &flow_key, ends: &rejoined, hooks: &mut impl Hooks, now_ns: u64) -> Result<()> {
+    hooks.rejoin(key, ends, now_ns)?;
+    match hooks.flow(key)? {
+        Some(flow) => hooks.mark_reset(key, &flow, now_ns),
+        None => Ok(()),
     }
 }
 

@@ -20,6 +20,9 @@ pub trait Hooks {
     /// The connections that are split, without the VM's MAC address in their keys.
     fn split_flows(&mut self) -> Vec<(flow_key, split_flow)>;
 
+    /// `None` if the connection is not split.
+    fn split_flow(&mut self, key: &flow_key) -> Result<Option<split_flow>>;
+
     /// How often VMs of split connections were found elsewhere (the helper: SPLIT_PLACE).
     fn moves(&mut self) -> u64;
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use anyhow::{Context, Result};
 use vsnoop_flow::split::{Record, full_key};
 use vsnoop_flow::types::{
-    HOLD_CHUNK, SPLIT_LATE_FOR_NS, flow_key, policy, rejoined, reset_reason, split_place,
+    HOLD_CHUNK, SPLIT_LATE_FOR_NS, flow_key, policy, reset_reason, split_place,
 };
 use vsnoop_split::{Broken, Facing, Pair, Settings, Side, Why};
 
@@ -487,12 +487,11 @@ impl<S: Facing> SplitterPort<S> {
     ) {
         let Some(mut connected) = self.connections.remove(&number) else { return };
         hooks.change_totals(|totals| _ = connected.count(totals));
-        let done = match connected.leave(hooks) {
-            Ok(Some((ends, bytes))) => {
+        let done = match connected.leave(hooks, now_ns) {
+            Ok(Some(bytes)) => {
                 tracing::warn!("port {}: both ends are reset: the VM is not there", self.name);
                 hooks.change_totals(|totals| totals.reset += 1);
-                mark_reset(connected.key(), &ends, hooks, now_ns)
-                    .and_then(|()| hooks.count_reset(reason, 1, bytes))
+                hooks.count_reset(reason, 1, bytes)
             }
             Ok(None) => {
                 hooks.change_totals(|totals| totals.joined += 1);
@@ -578,15 +577,6 @@ impl<S: Facing> SplitterPort<S> {
         if let Err(error) = hooks.count_reset(reset_reason::RESET_ENGINE_GONE, count, 0) {
             tracing::warn!("port {}: {error:#}", self.name);
         }
-    }
-}
-
-/// Its ends get RSTs from the helper.
-fn mark_reset(key: &flow_key, ends: &rejoined, hooks: &mut impl Hooks, now_ns: u64) -> Result<()> {
-    hooks.rejoin(key, ends, now_ns)?;
-    match hooks.flow(key)? {
-        Some(flow) => hooks.mark_reset(key, &flow, now_ns),
-        None => Ok(()),
     }
 }
 

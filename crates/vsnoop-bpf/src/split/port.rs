@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle, ProgramHandle, RingBuffer, RingBufferBuilder};
-use vsnoop_flow::split::at_place;
+use vsnoop_flow::split::{at_place, split_key};
 use vsnoop_flow::types::{
     SPLIT_DRAINS, flow_key, split_change, split_flow, split_place, split_port, split_totals,
 };
@@ -118,6 +118,14 @@ impl SplitPort {
     /// The connections that are split, without the VM's MAC address in their keys.
     pub fn split_flows(&self) -> Vec<(flow_key, split_flow)> {
         flows_in(&self.flows)
+    }
+
+    /// `None` if the connection is not split.
+    pub fn split_flow(&self, key: &flow_key) -> Result<Option<split_flow>> {
+        let found = self.flows.lookup(split_key(key).as_bytes(), MapFlags::ANY);
+        let found = found.map_err(Error::bpf("read a split connection"))?;
+        let flow = found.and_then(|bytes| split_flow::from_bytes(&bytes));
+        Ok(flow.filter(|flow| flow.vm_mac == key.vm_mac))
     }
 
     /// The VM counts as late until then. Both times of CLOCK_MONOTONIC.

@@ -11,6 +11,11 @@ pub fn full_key((key, flow): &(flow_key, split_flow)) -> flow_key {
     flow_key { vm_mac: flow.vm_mac, ..*key }
 }
 
+/// The key of a split connection.
+pub fn split_key(key: &flow_key) -> flow_key {
+    flow_key { vm_mac: [0; 6], ..*key }
+}
+
 /// A record of the ring.
 #[derive(Clone, Debug)]
 pub enum Record {

@@ -1,7 +1,7 @@
 //! The port's maps and records, as the splitter's decisions use them.
 
 use anyhow::{Result, bail};
-use vsnoop_flow::split::{Candidate, Record};
+use vsnoop_flow::split::{Candidate, Record, split_key};
 use vsnoop_flow::types::*;
 use vsnoop_splitter::Hooks;
 use vsnoop_upkeep::{Connections, delete_flow_if, mark_reset};
@@ -42,6 +42,12 @@ impl Hooks for PortHooks<'_> {
 
     fn split_flows(&mut self) -> Vec<(flow_key, split_flow)> {
         self.0.port.entries("split_flows")
+    }
+
+    fn split_flow(&mut self, key: &flow_key) -> Result<Option<split_flow>> {
+        alive()?;
+        let found = self.0.port.value::<split_flow>("split_flows", bytes_of(&split_key(key)));
+        Ok(found.map(|flow| *flow))
     }
 
     fn moves(&mut self) -> u64 {

@@ -31,6 +31,10 @@ impl Hooks for Pins {
         self.maps.split_flows()
     }
 
+    fn split_flow(&mut self, key: &flow_key) -> Result<Option<split_flow>> {
+        Ok(self.maps.split_flow(key)?)
+    }
+
     fn moves(&mut self) -> u64 {
         self.maps.counters().moves
     }

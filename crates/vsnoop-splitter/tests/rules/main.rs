@@ -1,0 +1,4 @@
+//! Decisions about split connections, with sockets and hooks that only say what a test needs.
+
+mod leave;
+mod scene;
