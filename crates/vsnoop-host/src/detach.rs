@@ -18,7 +18,7 @@
 //! | 1. restore the qdisc: no early ACK without noqueue | attached | the command, repeated |
 //! | 2. end what is split; reset connections with held bytes ([`end_held`]) | attached | the same |
 //! | 3. set the pins aside, take hooks off, then devices of downloads | leaving | [`finish`] |
-//! | 4. reset again; repeat the RSTs of the last 5 s | leaving | [`finish`] |
+//! | 4. reset again; repeat RSTs of the last 5 s, of a deleted tap all | leaving | [`finish`] |
 //! | 5. return incast credit, empty the slot, remove the pins | detached | |
 //!
 //! [`finish`] is called by the helper and by the next command that changes something, under the
@@ -54,7 +54,7 @@
 
 use vsnoop_bpf::types::port_meta;
 use vsnoop_bpf::{Listed, Port};
-use vsnoop_upkeep::detach::{Ended, recently_reset, reset_held, rsts_to_send};
+use vsnoop_upkeep::detach::{Ended, reset_held, rsts_to_send};
 
 use crate::error::{Error, Result, with_causes};
 use crate::held::{Holds, amount};
@@ -62,7 +62,7 @@ use crate::incast;
 use crate::left_behind::{LeftBehind, Notes};
 use crate::lock::CommandLock;
 use crate::ports::Attached;
-use crate::reset::{reset_senders, send, send_to_senders};
+use crate::reset::{reset_senders, send};
 use crate::split;
 use crate::system::clock::monotonic_ns;
 use crate::system::netns::Netns;
@@ -236,17 +236,10 @@ pub(crate) fn device_exists(port: &Port, netns: Option<&Netns>) -> Result<bool> 
 }
 
 /// The tap was deleted, and its ring and the held bytes are lost: resets the senders of bytes that
-/// the VM had not acknowledged, and repeats recent RSTs, which may have been lost with the tap.
+/// the VM had not acknowledged, and repeats all RSTs, which may have been lost with the tap.
 fn reset_after_tap_deleted(port: &Port, netns: Option<&Netns>) -> Result<()> {
     let (flows, bytes) = port.outstanding()?;
-    let recent = recently_reset(port.flows()?, monotonic_ns()?);
-    let told = match netns.filter(|_| flows > 0 || !recent.is_empty()) {
-        Some(netns) => netns.run(|| {
-            send_to_senders(port, recent.iter());
-            reset_senders(port)
-        })?,
-        None => 0,
-    };
+    let told = netns.map_or(Ok(0), |netns| netns.run(|| reset_senders(port)))?;
     tracing::warn!(
         "port {} is gone: its tap was deleted, {} were acknowledged and still on their way to the VM; \
          {told} of {flows} senders were sent a RST",

@@ -4,7 +4,7 @@
 use vsnoop_bpf::types::{flow, flow_key, port_meta, reset_reason};
 use vsnoop_bpf::{Hold, Port};
 use vsnoop_hold::Reason;
-use vsnoop_upkeep::outstanding_bytes;
+use vsnoop_upkeep::detach::OfDeletedTap;
 use vsnoop_upkeep::reset::{self, Bridge, GivenUp, Way, WayToVm};
 
 use crate::error::{Error, Result};
@@ -71,25 +71,22 @@ fn way_to_vm(port: &Port, key: &flow_key) -> Result<WayToVm> {
     Ok(other.map_or(WayToVm::Tap, |port| WayToVm::Port(port, as_device(&bridge))))
 }
 
-/// The tap and its VM are gone: resets the senders of bytes that the VM had not acknowledged.
-/// Returns how many RSTs have left. The calling thread must be in the tap's network namespace.
+/// The tap and its VM are gone: resets the senders of bytes that the VM had not acknowledged, and
+/// those of connections that were reset, again. Returns how many of the first were sent a RST. The
+/// calling thread must be in the tap's network namespace.
 pub fn reset_senders(port: &Port) -> Result<usize> {
-    let flows = port.flows()?;
-    let behind = flows.iter().filter(|(_, flow)| outstanding_bytes(flow) > 0);
-    Ok(send_to_senders(port, behind))
+    let OfDeletedTap { behind, reset } = OfDeletedTap::among(port.flows()?);
+    send_to_senders(port, &reset);
+    Ok(send_to_senders(port, &behind))
 }
 
-/// Sends RSTs to the senders of these connections, whose tap is gone. Returns how many senders were
-/// sent one. The calling thread must be in the tap's network namespace.
-pub fn send_to_senders<'a>(
-    port: &Port,
-    flows: impl Iterator<Item = &'a (flow_key, flow)>,
-) -> usize {
+/// Returns how many senders were sent a RST.
+fn send_to_senders(port: &Port, flows: &[(flow_key, flow)]) -> usize {
     let is_sent = |(key, flow): &&(flow_key, flow)| {
         let way = way_to_sender(port, key, flow);
         reset::send_to_sender_without_answer(&mut { port }, key, flow, way)
     };
-    flows.filter(is_sent).count()
+    flows.iter().filter(is_sent).count()
 }
 
 /// Where the VM's own segments went, by what passes them now.

@@ -95,8 +95,55 @@ pub fn rsts_to_send(
 }
 
 /// Those of `flows` that were reset a short time ago.
-pub fn recently_reset(mut flows: Vec<(flow_key, flow)>, now_ns: u64) -> Vec<(flow_key, flow)> {
+fn recently_reset(mut flows: Vec<(flow_key, flow)>, now_ns: u64) -> Vec<(flow_key, flow)> {
     let is_recent = |flow: &flow| now_ns.saturating_sub(flow.last_ns) < RECENT_NS;
     flows.retain(|(_, flow)| is_reset(flow) && is_recent(flow));
     flows
+}
+
+/// Connections whose senders are sent a RST when the tap was deleted.
+#[derive(Debug, Default)]
+pub struct OfDeletedTap {
+    /// They have bytes that the VM had not acknowledged.
+    pub behind: Vec<(flow_key, flow)>,
+    /// They were reset, however long ago: the helper may not have run since, and the RSTs of those
+    /// that the splitter left after the deletion nobody has sent.
+    pub reset: Vec<(flow_key, flow)>,
+}
+
+impl OfDeletedTap {
+    pub fn among(flows: Vec<(flow_key, flow)>) -> Self {
+        let (reset, others): (Vec<_>, Vec<_>) =
+            flows.into_iter().partition(|(_, flow)| is_reset(flow));
+        let is_behind = |(_, flow): &(flow_key, flow)| outstanding_bytes(flow) > 0;
+        Self { behind: others.into_iter().filter(is_behind).collect(), reset }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use vsnoop_flow::types::{flow_mode, seq};
+
+    use super::*;
+
+    #[test]
+    fn a_reset_of_long_ago_counts_where_the_tap_was_deleted() {
+        let key = |vm_port| flow_key { vm_port, ..flow_key::default() };
+        let reset =
+            |last_ns| flow { mode: flow_mode::FLOW_RESET as u8, last_ns, ..flow::default() };
+        let now_ns = 100 * RECENT_NS;
+        let behind = flow { next_seq: seq::new(1), ..flow::default() };
+        let flows = vec![
+            (key(1), reset(now_ns)),
+            (key(2), reset(RECENT_NS)),
+            (key(3), behind),
+            (key(4), flow::default()),
+        ];
+        let ports = |flows: &[(flow_key, flow)]| -> Vec<u16> {
+            flows.iter().map(|(key, _)| key.vm_port).collect()
+        };
+        let OfDeletedTap { behind, reset } = OfDeletedTap::among(flows.clone());
+        assert_eq!((ports(&behind), ports(&reset)), (vec![3], vec![1, 2]));
+        assert_eq!(ports(&recently_reset(flows, now_ns)), [1], "the VM of another tap was told");
+    }
 }
