@@ -1,9 +1,13 @@
 //! The VM is killed, or its tap is deleted, while a download is split: see `routes`.
 
+use std::thread;
+use std::time::Duration;
+
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
 use vsnoop_testbed::topology::{Family, PORT};
 
+use crate::background::Process::{Helper, Splitter};
 use crate::pair::Pair;
 use crate::split::{Download, MORE, case, open};
 use crate::trial;
@@ -14,6 +18,8 @@ pub fn trials() -> Vec<Trial> {
         trial("split_gone::a_killed_vm_resets_the_peer", is_killed),
         trial("split_gone::a_deleted_tap_resets_the_peer", deleted(false)),
         trial("split_gone::a_command_that_finds_a_deleted_tap_resets_the_peer", deleted(true)),
+        trial("split_gone::a_command_long_after_the_deletion_resets_the_peer", is_late),
+        trial("split_gone::a_deleted_tap_without_a_splitter_resets_the_peer", has_no_splitter),
     ]
 }
 
@@ -45,4 +51,42 @@ fn is_deleted(by_command: bool) -> Result<()> {
     }
     attached.forget();
     download.pair.client.expect_reset()
+}
+
+/// Longer ago than RSTs are repeated for a tap that is there.
+const LONG: Duration = Duration::from_secs(6);
+
+/// No helper works when the tap is deleted. The splitter leaves the connection by itself.
+fn is_late() -> Result<()> {
+    let topology = case().build()?;
+    let mut attached = case().attach(&topology)?;
+    let split = open(&topology.host, PORT)?;
+    let connect = || Pair::connect(&topology, Family::V4);
+    let mut download = Download::begin(&attached, &split, MORE, connect)?;
+    let helper = Helper.stop()?;
+    topology.host.delete(PORT)?;
+    attached.wait_until("it is left", || Ok(split.split_flows().is_empty()))?;
+    thread::sleep(LONG);
+    attached.run(&["detach", PORT])?;
+    attached.forget();
+    download.pair.client.expect_reset()?;
+    drop(helper);
+    Ok(())
+}
+
+/// Nor does a splitter: the command does not wait for it.
+fn has_no_splitter() -> Result<()> {
+    let topology = case().build()?;
+    let mut attached = case().attach(&topology)?;
+    let split = open(&topology.host, PORT)?;
+    let connect = || Pair::connect(&topology, Family::V4);
+    let mut download = Download::begin(&attached, &split, MORE, connect)?;
+    let helper = Helper.stop()?;
+    Splitter.kill()?;
+    topology.host.delete(PORT)?;
+    attached.run(&["detach", PORT])?;
+    attached.forget();
+    download.pair.client.expect_reset()?;
+    drop(helper);
+    Ok(())
 }

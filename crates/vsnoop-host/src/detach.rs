@@ -52,6 +52,8 @@
 //! same. If the tap is deleted after that, the bytes in its ring are lost without a RST; `detach`
 //! has warned of them.
 
+use std::time::Instant;
+
 use vsnoop_bpf::types::port_meta;
 use vsnoop_bpf::{Listed, Port};
 use vsnoop_upkeep::detach::{Ended, reset_held, rsts_to_send};
@@ -82,6 +84,12 @@ pub struct Detached {
 
 /// Detaches a port; see the module.
 pub fn detach(attached: Attached) -> Result<Detached> {
+    detach_until(attached, Instant::now() + split::PATIENCE)
+}
+
+/// The same for one of many: until `deadline` the splitter may leave the connections of those whose
+/// taps were deleted.
+pub fn detach_until(attached: Attached, deadline: Instant) -> Result<Detached> {
     // Checked again: the port may have been looked up long ago.
     let hooks_are_off = match attached.port.hooks_are_off() {
         Err(vsnoop_bpf::Error::NotAttached(_)) => {
@@ -102,7 +110,7 @@ pub fn detach(attached: Attached) -> Result<Detached> {
     if tap_deleted && let Err(error) = note_what_stays_behind(&attached) {
         tracing::warn!("the service is not told what stays behind: {}", with_causes(&error));
     }
-    Ok(match remove(attached.port, netns.as_ref(), tap_deleted)? {
+    Ok(match remove(attached.port, netns.as_ref(), tap_deleted, deadline)? {
         Some(removed) => {
             let Removed { tap_deleted, ended } = removed;
             Detached { tap_deleted, by_another: false, ended, note }
@@ -142,7 +150,8 @@ pub fn finish_one(port: Port) -> Result<Ended> {
     if Port::open(meta.netns, meta.ifindex).is_err() {
         restore_qdisc(&port, &meta, netns.as_ref())?;
     }
-    Ok(remove(port, netns.as_ref(), false)?.map_or_else(Ended::default, |removed| removed.ended))
+    let removed = remove(port, netns.as_ref(), false, Instant::now())?;
+    Ok(removed.map_or_else(Ended::default, |removed| removed.ended))
 }
 
 /// Result of [`remove`].
@@ -152,7 +161,12 @@ struct Removed {
 }
 
 /// Steps 2 to 5. `None` if another process has detached the port.
-fn remove(mut port: Port, netns: Option<&Netns>, tap_deleted: bool) -> Result<Option<Removed>> {
+fn remove(
+    mut port: Port,
+    netns: Option<&Netns>,
+    tap_deleted: bool,
+    deadline: Instant,
+) -> Result<Option<Removed>> {
     let mut ended = Ended::default();
     if !tap_deleted && device_exists(&port, netns)? {
         // Once the programs are off, nothing more can be ended.
@@ -161,7 +175,7 @@ fn remove(mut port: Port, netns: Option<&Netns>, tap_deleted: bool) -> Result<Op
         }
         ended = end_held(&port, netns)?;
     } else if !port.is_set_aside() {
-        split::wait_until_left(&port);
+        end_deleted(&port, deadline);
     }
     if !port.leave()? {
         return Ok(None);
@@ -187,6 +201,12 @@ fn remove(mut port: Port, netns: Option<&Netns>, tap_deleted: bool) -> Result<Op
         );
     }
     Ok(Some(Removed { tap_deleted, ended }))
+}
+
+fn end_deleted(port: &Port, deadline: Instant) {
+    if let Err(error) = split::end_deleted(port, deadline) {
+        tracing::warn!("peers of split connections are not reset: {}", with_causes(&error));
+    }
 }
 
 /// Deletes what a port had for downloads, once its programs are off.

@@ -1,5 +1,7 @@
 //! Removes leftovers of ports, before a command changes something.
 
+use std::time::Instant;
+
 use vsnoop_bpf::Port;
 
 use crate::error::{Error, Result, with_causes};
@@ -21,10 +23,11 @@ pub fn finish_if_idle() -> Result<()> {
 
 /// Detaches ports whose tap was deleted, and completes what killed commands have begun.
 pub fn sweep(lock: &CommandLock) -> Result<()> {
+    let deadline = Instant::now() + split::PATIENCE;
     for attached in ports::inventory()?.ports {
         if attached.state == AttachmentState::Gone {
             let name = attached.name.clone();
-            detach::detach(attached)
+            detach::detach_until(attached, deadline)
                 .map_err(|error| Error::CleanUp { port: name, error: error.into() })?;
         }
     }

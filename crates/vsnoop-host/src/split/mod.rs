@@ -31,5 +31,5 @@ pub use pair::{Pair, TapId, find as find_pair, follow_mtu};
 pub use probe::require;
 pub use sweep::{remove_namespace_if_unused, sweep, sweep_if_idle};
 pub use switch::{
-    PATIENCE, SplitFlows, cut, end, remove_pair, remove_pair_of, turn_off, turn_on, wait_until_left,
+    PATIENCE, SplitFlows, cut, end, end_deleted, remove_pair, remove_pair_of, turn_off, turn_on,
 };

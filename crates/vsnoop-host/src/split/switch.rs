@@ -4,12 +4,15 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use vsnoop_bpf::Port;
-use vsnoop_bpf::split::{self, SplitPort, SplitSpec};
+use vsnoop_bpf::split::{self, SplitPort, SplitSpec, full_key};
+use vsnoop_bpf::types::{flow_key, rejoined, reset_reason, split_flow};
 
 use super::error::Result;
 use super::pair::{self, TapId};
 use super::{namespace, probe};
 use crate::error::with_causes;
+use crate::lock::try_lock_directory;
+use crate::system::clock::monotonic_ns;
 use crate::system::netdev::Device;
 
 /// How long the splitter may take to end what is split. It joins what it can, and resets the rest
@@ -67,22 +70,55 @@ fn try_end(port: &Port) -> Result<()> {
     port.set_downloads(false)?;
     let opened = SplitPort::open(port)?;
     opened.turn_on(false);
-    wait_until_none_is_split(&opened);
+    wait_until(Instant::now() + PATIENCE, || opened.split_flows().is_empty());
     Ok(())
 }
 
 /// The tap was deleted: waits until the splitter has left the connections that are split, so that
-/// their peers can be sent a RST, or has had its time.
-pub fn wait_until_left(port: &Port) {
-    // A port without downloads has no pins of this.
-    if let Ok(opened) = SplitPort::open(port) {
-        wait_until_none_is_split(&opened);
+/// their peers can be sent a RST, at most until `deadline`. Those that it does not leave are put
+/// into RESET here. No other splitter would leave them: it finds no tap.
+pub fn end_deleted(port: &Port, deadline: Instant) -> Result<()> {
+    if !split::is_attached(port) {
+        return Ok(());
     }
+    let opened = SplitPort::open(port)?;
+    wait_until(deadline, || opened.split_flows().is_empty() || !splitter_lives());
+    let left = opened.split_flows();
+    for entry in &left {
+        reset_left(port, entry)?;
+    }
+    Ok(port.count_reset(reset_reason::RESET_NO_READER, left.len() as u64, 0)?)
 }
 
-fn wait_until_none_is_split(opened: &SplitPort) {
-    let since = Instant::now();
-    while !opened.split_flows().is_empty() && since.elapsed() < PATIENCE {
+/// Puts a connection that is split into RESET, without its sockets.
+fn reset_left(port: &Port, entry: &(flow_key, split_flow)) -> Result<()> {
+    let (key, now_ns) = (full_key(entry), monotonic_ns()?);
+    let Some(flow) = port.flow(&key)? else { return Ok(()) };
+    let (_, split) = entry;
+    let ends = rejoined {
+        vm_seq: flow.vm_seq,
+        // A RST must have the SEQ that the peer expects (RFC 5961).
+        snd_nxt: split.sent_end,
+        right_edge: flow.vm_seq,
+        adv_edge: flow.vm_seq,
+        vm_tsval: split.vm_tsval,
+        ts_recent: split.peer_tsval,
+    };
+    port.rejoin(&key, &ends, now_ns)?;
+    if let Some(flow) = port.flow(&key)? {
+        port.mark_reset(&key, &flow, now_ns)?;
+    }
+    Ok(())
+}
+
+/// It has a lock of their namespace as long as it runs, also one of another /run.
+fn splitter_lives() -> bool {
+    let path = namespace::path();
+    path.exists() && !matches!(try_lock_directory(&path), Ok(Some(_)))
+}
+
+fn wait_until(deadline: Instant, is_done: impl Fn() -> bool) {
+    while !is_done() && Instant::now() < deadline {
         thread::sleep(BETWEEN_LOOKS);
     }
 }

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use vsnoop_bpf::split::{flows as split_flows, full_key, note_place};
 use vsnoop_bpf::types::{flow, flow_key, reset_reason, split_place};
 use vsnoop_bpf::{PIN_ROOT, Port};
-use vsnoop_host::detach::{detach, finish};
+use vsnoop_host::detach::{detach_until, finish};
 use vsnoop_host::error::with_causes;
 use vsnoop_host::failures::LeftAlone;
 use vsnoop_host::incast;
@@ -78,12 +78,13 @@ impl Monitor {
     pub fn look(&mut self) -> Result<()> {
         let inventory = ports::inventory()?;
         let mut earlier = std::mem::take(&mut self.watched);
+        let deadline = Instant::now() + split::PATIENCE;
         for attached in inventory.ports {
             let key = (attached.meta.netns, attached.meta.ifindex, attached.port.id());
             let name = attached.name.clone();
             if attached.state == AttachmentState::Gone {
                 // One failure must not keep the others from being detached.
-                if let Err(error) = detach(attached) {
+                if let Err(error) = detach_until(attached, deadline) {
                     tracing::warn!("port {name}: {}", with_causes(&error));
                 }
                 continue;
