@@ -17,8 +17,6 @@
  * sockets' TSval does not come back to them, and their TSecr is 0, which the kernel does not read.
  */
 #define VSNOOP_BPF
-#include <linux/errno.h>
-
 #include "checksum.h"
 #include "marks.h"
 #include "split.h"
@@ -419,6 +417,31 @@ static __noinline int forget_split(struct split_port *port, const struct arrival
 	return 0;
 }
 
+/* What leaves towards the peer. */
+#define SOCKET_MARK (MARK_REPLY | 1)
+
+/* A socket's segment has come in by the tap. Only here it counts as sent: a tap that is down, or
+ * deleted, takes none, and the SEQ of a RST for the peer depends on it. */
+static __noinline int note_sent(struct __sk_buff *skb)
+{
+	struct arrival a = {};
+	struct split_flow *f;
+	__u32 fin;
+
+	if (parse_packet(skb, false, &a.p, &a.key, &a.s) != PARSED_TCP)
+		return HOOK_NEXT;
+	f = find_split(&a.key);
+	if (!f)
+		return HOOK_NEXT;
+	fin = a.s.tcp_flags & TCP_FIN ? 1 : 0;
+	f->sent_end = seq_max(f->sent_end, seq_add(a.s.seq, a.s.len + fin));
+	/* The VM had sent it: a retransmission, whose ACK would be timed from the first time on
+	 * (Karn's algorithm, RFC 6298, section 3). */
+	if (a.s.len && seq_lt(a.s.seq, f->first_end))
+		f->first_tsecr = 0;
+	return HOOK_NEXT;
+}
+
 /* Of both hooks on the tap. */
 static __always_inline int on_tap(struct __sk_buff *skb, bool to_vm)
 {
@@ -426,8 +449,12 @@ static __always_inline int on_tap(struct __sk_buff *skb, bool to_vm)
 	struct split_flow *f = 0;
 	struct arrival a = {};
 
+	if (!port || !(port->is_on || port->splits))
+		return HOOK_NEXT;
+	if (!to_vm && skb->mark == SOCKET_MARK)
+		return note_sent(skb);
 	/* Segments of sockets, of the engine, and of other hooks. */
-	if (!port || !(port->is_on || port->splits) || skb->mark & MARK_MASK)
+	if (skb->mark & MARK_MASK)
 		return HOOK_NEXT;
 	if (!read_segment(skb, to_vm, &a))
 		return port->splits ? on_unread(skb, port, &a, to_vm) : HOOK_NEXT;
@@ -520,27 +547,6 @@ static __always_inline int show_no_window(struct __sk_buff *skb, const struct pa
 	return replace_tcp_word(skb, p, at, bpf_ntohl(old) & 0xffff0000);
 }
 
-/* A segment that leaves towards the peer. */
-static __always_inline void note_sent(struct split_flow *f, const struct segment *s)
-{
-	__u32 fin = s->tcp_flags & TCP_FIN ? 1 : 0;
-
-	f->sent_end = seq_max(f->sent_end, seq_add(s->seq, s->len + fin));
-	/* The VM had sent it: a retransmission, whose ACK would be timed from the first time on
-	 * (Karn's algorithm, RFC 6298, section 3). */
-	if (s->len && seq_lt(s->seq, f->first_end))
-		f->first_tsecr = 0;
-}
-
-/* Was the tap deleted? Then nothing leaves any more, and nothing counts as sent: the SEQ of a RST
- * for the peer depends on it. */
-static __always_inline bool tap_is_gone(struct __sk_buff *skb, const struct split_port *port)
-{
-	__u32 mtu = 0;
-
-	return bpf_check_mtu(skb, port->tap_ifindex, &mtu, 0, 0) == -ENODEV;
-}
-
 SEC("tcx/ingress")
 int split_from_socket(struct __sk_buff *skb)
 {
@@ -563,13 +569,11 @@ int split_from_socket(struct __sk_buff *skb)
 		count(&port->strays);
 		return HOOK_DROP;
 	}
-	if ((!to_vm && f->moved == SPLIT_MOVED) || refuses_a_syn(&a.s) || tap_is_gone(skb, port) ||
+	if ((!to_vm && f->moved == SPLIT_MOVED) || refuses_a_syn(&a.s) ||
 	    dress(skb, &a, f, to_vm) || (port->is_on == SPLIT_DRAINS && show_no_window(skb, &a.p)))
 		return HOOK_DROP;
-	if (!to_vm)
-		note_sent(f, &a.s);
 	count(&port->from_sockets);
-	skb->mark = to_vm ? MARK_HANDED : MARK_REPLY;
+	skb->mark = to_vm ? MARK_HANDED : SOCKET_MARK;
 	return bpf_redirect(port->tap_ifindex, to_vm ? 0 : BPF_F_INGRESS);
 }
 

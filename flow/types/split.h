@@ -77,7 +77,7 @@ struct split_flow {
 	__u32 first_tsecr;
 	struct seq first_ack;
 	struct seq first_end;
-	struct seq sent_end; /* SEQ behind what has left towards the peer */
+	struct seq sent_end; /* SEQ behind what has come in by the tap towards the peer */
 	__u64 first_until_ns;
 	__u64 last_ns; /* its last segment of either end */
 	__u8 peer_ttl;

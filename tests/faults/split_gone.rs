@@ -18,6 +18,7 @@ pub fn trials() -> Vec<Trial> {
         trial("split_gone::a_killed_vm_resets_the_peer", is_killed),
         trial("split_gone::a_deleted_tap_resets_the_peer", deleted(false)),
         trial("split_gone::a_command_that_finds_a_deleted_tap_resets_the_peer", deleted(true)),
+        trial("split_gone::a_tap_that_is_down_before_it_is_deleted_resets_the_peer", is_down_first),
         trial("split_gone::a_command_long_after_the_deletion_resets_the_peer", is_late),
         trial("split_gone::a_deleted_tap_without_a_splitter_resets_the_peer", has_no_splitter),
     ]
@@ -56,6 +57,9 @@ fn is_deleted(by_command: bool) -> Result<()> {
 /// Longer ago than RSTs are repeated for a tap that is there.
 const LONG: Duration = Duration::from_secs(6);
 
+/// Longer than a round trip.
+const DOWN: Duration = Duration::from_millis(500);
+
 /// No helper works when the tap is deleted. The splitter leaves the connection by itself.
 fn is_late() -> Result<()> {
     let topology = case().build()?;
@@ -89,4 +93,18 @@ fn has_no_splitter() -> Result<()> {
     download.pair.client.expect_reset()?;
     drop(helper);
     Ok(())
+}
+
+/// The sockets go on sending for a while, and nothing of it leaves.
+fn is_down_first() -> Result<()> {
+    let topology = case().build()?;
+    let mut attached = case().attach(&topology)?;
+    let split = open(&topology.host, PORT)?;
+    let connect = || Pair::connect(&topology, Family::V4);
+    let mut download = Download::begin(&attached, &split, MORE, connect)?;
+    topology.host.ip(&format!("link set {PORT} down"))?;
+    thread::sleep(DOWN);
+    topology.host.delete(PORT)?;
+    attached.forget();
+    download.pair.client.expect_reset()
 }

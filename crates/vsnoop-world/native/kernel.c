@@ -409,13 +409,6 @@ long bpf_redirect(__u32 ifindex, __u64 flags)
 	return 7; /* TC_ACT_REDIRECT */
 }
 
-/* The devices of the world stay, and take all that fits into their rings. */
-long bpf_check_mtu(struct __sk_buff *ctx, __u32 ifindex, __u32 *mtu, __s32 more, __u64 flags)
-{
-	enter("check_mtu");
-	return 0; /* BPF_MTU_CHK_RET_SUCCESS */
-}
-
 /* As the programs on the tap (entry.bpf.c) do. */
 static int entry(struct __sk_buff *ctx, bool is_to_vm)
 {

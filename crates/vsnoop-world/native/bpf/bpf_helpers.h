@@ -54,7 +54,6 @@ long bpf_l3_csum_replace(struct __sk_buff *skb, __u32 at, __u64 from, __u64 to, 
 long bpf_l4_csum_replace(struct __sk_buff *skb, __u32 at, __u64 from, __u64 to, __u64 flags);
 long bpf_clone_redirect(struct __sk_buff *skb, __u32 ifindex, __u64 flags);
 long bpf_redirect(__u32 ifindex, __u64 flags);
-long bpf_check_mtu(struct __sk_buff *skb, __u32 ifindex, __u32 *mtu, __s32 more, __u64 flags);
 
 /* The callback gets an index and a context, each in a register. */
 long world_loop_begins(__u32 n);
