@@ -10,15 +10,19 @@
 #                                in a file that declares an experiment.
 # `*` stands for what the program fills in at run time: what comes before the first one, or after it
 # if nothing does, is looked for.  Modules lead to a file as far as there is one for them; that file
-# or one in that directory must have the others: `mod MODULE`; of vsnoop-tests, whose programs name
+# or one in that directory must have the others: `mod MODULE {`; of vsnoop-tests, whose programs name
 # their tests themselves, a string with MODULE, or one that fills in a module (`{transport}::`).
 #
 # A command is `cargo test ... -p CRATE --test PROGRAM -- NAME`, where NAME is a test, its first
 # part, or a module; it is checked as the name CRATE/PROGRAM::NAME*.
 #
+# Usage: scripts/specification.sh [FILE]: FILE instead of SPECIFICATION.md, for the test of this
+# script (crates/vsnoop-checks/tests/specification.rs).
+#
 # Prints each name that is not found with the ID of its row, and how many were checked; exits 1 if
 # one was not found.
 set -u
+specification=$(realpath "${1:-$(dirname "$0")/../SPECIFICATION.md}") || exit 1
 cd "$(dirname "$0")/.." || exit 1
 
 # A pattern for the string "...$1..." in Rust, where the name may stand in a format string.
@@ -50,9 +54,11 @@ has_test() { # CRATE PROGRAM::MODULE::TEST
 		module=${path%%::*}
 		path=${path#*::}
 		[ "$module" = '*' ] && continue
-		pattern="\\bmod ${module%'*'}\\b"
+		pattern="\\bmod ${module%'*'} \\{"
 		[ "$1" = vsnoop-tests ] && pattern="$pattern|(\"|::)${module%'*'}(\"|::)|\\{[a-z_]*\\}::"
-		grep -rqsE "$pattern" "$place" "$place.rs" || return 1
+		# The second is a module with `#[path]`.
+		grep -rqsE "$pattern" "$place" "$place.rs" || grep -qs "\bmod $module;" "$place.rs" ||
+			return 1
 	done
 	test=${2##*::}
 	[ -e "$place/${test%'*'}.rs" ] && return
@@ -80,7 +86,7 @@ $(awk -F'|' '$2 ~ /^ [A-Z]+[0-9]+ $/ {
 	count = split($4, part, "`")
 	if (count < 3) print $2, "test or figure"
 	for (i = 2; i <= count; i += 2) print $2, part[i]
-}' SPECIFICATION.md)
+}' "$specification")
 $(sed -nE 's/^cargo test .*-p ([^ ]+) --(lib|bin [^ ]+) -- /CONTRIBUTING.md \1\/unit::/p
 	s/^cargo test .*-p ([^ ]+) --test ([^ ]+) -- (--exact )?/CONTRIBUTING.md \1\/\2::/p
 	' CONTRIBUTING.md | sed 's/$/*/')
