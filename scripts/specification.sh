@@ -10,8 +10,9 @@
 #                                in a file that declares an experiment.
 # `*` stands for what the program fills in at run time: what comes before the first one, or after it
 # if nothing does, is looked for.  Modules lead to a file as far as there is one for them; that file
-# or one in that directory must have the others: `mod MODULE {`; of vsnoop-tests, whose programs name
-# their tests themselves, a string with MODULE, or one that fills in a module (`{transport}::`).
+# or one in that directory must have the others: `mod MODULE {`; of vsnoop-tests, whose programs
+# name their tests themselves, a string with MODULE, or one that fills in a module
+# (`{transport}::`).
 #
 # A command is `cargo test ... -p CRATE --test PROGRAM -- NAME`, where NAME is a test, its first
 # part, or a module; it is checked as the name CRATE/PROGRAM::NAME*.

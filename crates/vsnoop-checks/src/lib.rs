@@ -1,5 +1,6 @@
-//! Checks that the modules of a crate depend on each other in one direction only, and that no line
-//! is too long (`lines`), and that sources use the field's terms (`words`). For tests only.
+//! Checks of sources: the modules of a crate depend on each other in one direction only, no line is
+//! too long (`lines`), sources use the field's terms (`words`), and documents are plain English
+//! (`language`). For tests only.
 //!
 //! `modules` parses a crate and knows where a path leads, `arrows` finds which module names
 //! something of which other one, and here circles of these are found. There is an arrow from module
@@ -12,6 +13,7 @@
 //! - what stands under `#[cfg(test)]`.
 
 mod arrows;
+mod language;
 mod lines;
 mod modules;
 mod words;
@@ -22,6 +24,7 @@ use std::path::Path;
 use arrows::{Arrow, arrows};
 use modules::Tree;
 
+pub use language::{Figures, sentences};
 pub use lines::{COLUMNS, Language, long_lines, sources};
 pub use words::{Unwanted, unwanted_words};
 
