@@ -5,7 +5,8 @@
 # transfers to User Mode Linux.
 # $1: most states of a search, $2: seeds of each case.
 #
-# Prints how many states there are (docs/performance.md) and ends with the tests' own lines.
+# Prints how many states there are (crates/vsnoop-lab/notes/2026-11.md) and ends with the tests'
+# own lines.
 set -eu
 cd "$(dirname "$0")/.."
 

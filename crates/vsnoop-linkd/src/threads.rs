@@ -10,7 +10,7 @@
 //!
 //! The thread that wakes this one is usually about to sleep; this one yields once, so that it can.
 //! Then one thread runs on the core, and the kernel wakes the next thread on a frame's way on this
-//! core, not on a sleeping one. (Measured in docs/performance.md, "Links".)
+//! core, not on a sleeping one. (Measured in crates/vsnoop-lab/notes/2026-11.md, "Links".)
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
