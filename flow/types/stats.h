@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Counters of one port, one set per CPU.  Documented in docs/metrics.md and, the
- * histograms, in docs/json.md.
+ * Counters of one port, one set per CPU.  Documented in docs/reference/metrics.md and, the
+ * histograms, in docs/reference/json.md.
  */
 #ifndef VSNOOP_FLOW_TYPES_STATS_H
 #define VSNOOP_FLOW_TYPES_STATS_H

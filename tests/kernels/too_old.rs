@@ -14,7 +14,7 @@ pub const SERIES: &str = "6.1";
 const UNIT: &str = "deploy/vsnoop.service";
 const MODULES: [&str; 1] = ["tun"];
 const TAP: &str = "tap0";
-/// What a script is told (docs/command.md): this kernel cannot do it.
+/// What a script is told (docs/reference/exit-codes.md): this kernel cannot do it.
 const UNFIT_KERNEL: i32 = 35;
 
 /// Run in the machine, in this order.

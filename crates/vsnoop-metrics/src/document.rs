@@ -1,5 +1,5 @@
-//! What docs/metrics.md, the dashboard and the rules of alerts have of the definitions; tests
-//! compare them (`tests/documents.rs`).
+//! What docs/reference/metrics.md, the dashboard and the rules of alerts have of the definitions;
+//! tests compare them (`tests/documents.rs`).
 
 use std::fmt::Write;
 

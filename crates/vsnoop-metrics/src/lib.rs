@@ -1,9 +1,10 @@
 //! Metrics of ports and of the service, and the endpoint where Prometheus reads them
-//! (docs/metrics.md).
+//! (docs/reference/metrics.md).
 //!
 //! A metric is defined once: `counters` has the counters of the hooks, `of_port`, `of_uplink` and
 //! `of_service` the other values, each with its name, its help and how it is read. `stats --json`,
-//! the endpoint (`exposition`) and docs/metrics.md (`document`) are made of these definitions.
+//! the endpoint (`exposition`) and docs/reference/metrics.md (`document`) are made of these
+//! definitions.
 //!
 //! A scrape (`scrape`) reads all ports (`port`) with what is known around their taps
 //! (`surroundings`), at most once a second for all that ask; `endpoint` is the HTTP server.

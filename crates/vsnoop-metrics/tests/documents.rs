@@ -13,17 +13,17 @@ fn file(name: &str) -> PathBuf {
 
 #[test]
 fn the_document_has_the_tables_of_the_definitions() {
-    let path = file("docs/metrics.md");
-    let text = fs::read_to_string(&path).expect("docs/metrics.md");
+    let path = file("docs/reference/metrics.md");
+    let text = fs::read_to_string(&path).expect("docs/reference/metrics.md");
     let wanted = document::with_tables(&text);
     if std::env::var_os("VSNOOP_WRITE").is_some() {
-        fs::write(&path, &wanted).expect("docs/metrics.md can be written");
+        fs::write(&path, &wanted).expect("docs/reference/metrics.md can be written");
         return;
     }
     let other = text.lines().zip(wanted.lines()).find(|(is, wanted)| is != wanted);
     assert!(
         text == wanted,
-        "docs/metrics.md is not as the definitions say, first at {other:?}; mended by: \
+        "docs/reference/metrics.md is not as the definitions say, first at {other:?}; mended by: \
          VSNOOP_WRITE=1 cargo test --release -p vsnoop-metrics --test documents"
     );
 }
@@ -72,18 +72,18 @@ fn the_dashboard_is_a_document_whose_panels_have_expressions() {
 
 #[test]
 fn every_alert_says_what_to_do_and_is_tested() {
-    let (rules, operations) = (text(RULES), text("docs/operations.md"));
+    let (rules, document) = (text(RULES), text("docs/guide/alerts.md"));
     let tests = text(RULES_TEST);
     let alerts: Vec<_> =
         rules.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")).collect();
     assert!(alerts.len() > 5, "{alerts:?}");
     for alert in &alerts {
         let heading = format!("### {alert}\n");
-        assert!(operations.contains(&heading), "docs/operations.md has no {alert}");
-        let runbook = format!("docs/operations.md#{}\"", alert.to_lowercase());
+        assert!(document.contains(&heading), "docs/guide/alerts.md has no {alert}");
+        let runbook = format!("docs/guide/alerts.md#{}\"", alert.to_lowercase());
         assert!(rules.contains(&runbook), "{alert} does not lead to {runbook}");
         assert!(tests.contains(&format!("alertname=\"{alert}\"")), "{RULES_TEST} has no {alert}");
     }
-    let sections = operations.lines().filter(|line| line.starts_with("### Vsnoop")).count();
-    assert_eq!(sections, alerts.len(), "docs/operations.md has other alerts than {RULES}");
+    let sections = document.lines().filter(|line| line.starts_with("### Vsnoop")).count();
+    assert_eq!(sections, alerts.len(), "docs/guide/alerts.md has other alerts than {RULES}");
 }

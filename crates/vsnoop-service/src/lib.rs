@@ -1,5 +1,5 @@
 //! The service (`vsnoop run`): attaches ports as the configuration says, while taps come and go
-//! (docs/operations.md).
+//! (docs/guide/service.md).
 //!
 //! `reconcile` decides, without input and output: it compares what should be attached with what is,
 //! and returns actions. Around it, `survey` finds out what there is, `act` attaches and detaches

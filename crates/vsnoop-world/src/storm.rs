@@ -200,7 +200,7 @@ pub fn scenario(kind: Kind, seed: u64) -> Scenario {
     }
     // A VM of lwIP fails an assertion of its own if a sender that was shown more than the VM's
     // window sends so much when the hooks are gone, and the VM has lost what came before
-    // (docs/limits.md).
+    // (docs/reference/limits.md).
     let ahead = [0, 100_000, u32::MAX][rng.usize(0..3)];
     machine.ahead = if kind == Kind::Lwip && !machine.acts.is_empty() { 0 } else { ahead };
     let (mut connections, mut last_hop) = (vec![connection], None);
@@ -220,8 +220,8 @@ pub fn scenario(kind: Kind, seed: u64) -> Scenario {
     if one_in(rng, MISS) && machine.fortune.vcpus != Vcpus::Busy {
         machine.fortune.misses = rng.u32(1..100);
     }
-    // A VM that moves while it is split is a known fault (docs/limits.md). One that is rolled back
-    // has sent what it does not know, with vsnoop and without.
+    // A VM that moves while it is split is a known fault (docs/reference/limits.md). One that is
+    // rolled back has sent what it does not know, with vsnoop and without.
     let is_unfit = |(_, act): &(u64, Act)| matches!(act, Act::Move | Act::RollBack);
     let is_fit = kind != Kind::Lwip && last_hop.is_none() && !machine.acts.iter().any(is_unfit);
     if is_fit && one_in(rng, SPLIT) {

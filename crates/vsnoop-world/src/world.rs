@@ -65,7 +65,8 @@ pub enum Ending {
     /// It had not ended after `patience_ms`.
     Hung,
     /// After a detach the VM's TCP took the FIN of a segment that it had cut at its window for the
-    /// end, and lost the bytes between (docs/limits.md). All frames that it got were right.
+    /// end, and lost the bytes between (docs/reference/limits.md). All frames that it got were
+    /// right.
     CutShort,
     /// Both ends have all but the VM's FIN, which was lost, and which a VM of smoltcp 0.14 does not
     /// repeat after three duplicate ACKs: it takes them for a lost segment with data.

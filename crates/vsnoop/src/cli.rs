@@ -1,5 +1,5 @@
-//! The command line. docs/command.md is the reference; `vsnoop help COMMAND` prints what stands
-//! here.
+//! The command line. docs/reference/command.md is the reference; `vsnoop help COMMAND` prints what
+//! stands here.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -40,7 +40,7 @@ pub struct Cli {
     /// Ports are in this network namespace: a name that `ip netns` lists, a path, or a process id.
     #[arg(long, global = true, value_name = "NAME", help_heading = GLOBAL)]
     pub netns: Option<String>,
-    /// Print JSON for programs (docs/json.md) instead of tables.
+    /// Print JSON for programs (docs/reference/json.md) instead of tables.
     #[arg(long, global = true, help_heading = GLOBAL)]
     pub json: bool,
     /// Settings of the host, read by `attach`, `set`, `doctor`, `check` and `run` [default:
@@ -79,11 +79,11 @@ pub enum Command {
     Top(Top),
     /// Show the uplinks with incast control, and what all connections behind them have.
     Incast(Incast),
-    /// Carry frames of VMs to other hosts, compressed where that pays (docs/link.md).
+    /// Carry frames of VMs to other hosts, compressed where that pays (docs/guide/links/start.md).
     #[cfg(feature = "link")]
     Link(LinkArguments),
     /// Attach the taps that the configuration names, while they come and go: the service, in the
-    /// foreground (docs/operations.md).
+    /// foreground (docs/guide/service.md).
     Run(Run),
     /// Have the service read its configuration again, as SIGHUP does, and say what came of it.
     Reload(Reload),
@@ -172,9 +172,9 @@ pub struct Attach {
     #[arg(long, conflicts_with_all = ["hold", "ahead", "downloads", "congestion_control", "no_passive"])]
     pub observe: bool,
     /// Shape the senders' windows, so that many of them at once do not overflow the last hop before
-    /// this host (docs/incast.md): the rate of that hop, such as 1G or 25G (bits per second), or
-    /// `link`, the link speed of the uplink; ports stand before it [without RATE: what other ports
-    /// behind the uplink have, or as configured, or `link`].
+    /// this host (docs/guide/incast.md): the rate of that hop, such as 1G or 25G (bits per second),
+    /// or `link`, the link speed of the uplink; ports stand before it [without RATE: what other
+    /// ports behind the uplink have, or as configured, or `link`].
     #[arg(
         long,
         value_name = "RATE",
@@ -220,8 +220,8 @@ pub struct Bounds {
     #[arg(long, value_name = "SIZE", value_parser = config::ahead_size)]
     pub ahead: Option<u32>,
     /// Split the connections of a VM that is late, so that the host sends what the VM has sent, at
-    /// the pace of the path (docs/downloads.md); not with incast control [default of `attach`:
-    /// off].
+    /// the pace of the path (docs/guide/downloads.md); not with incast control [default of
+    /// `attach`: off].
     #[arg(long, value_name = "on|off")]
     pub downloads: Option<Switch>,
     /// Congestion control with which the host sends what VMs have sent to their peers, for

@@ -1,4 +1,5 @@
-//! Exit codes of the command (docs/command.md): which one an error deserves, and its name.
+//! Exit codes of the command (docs/reference/exit-codes.md): which one an error deserves, and its
+//! name.
 
 use std::fmt;
 

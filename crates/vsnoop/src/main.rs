@@ -1,4 +1,4 @@
-//! The `vsnoop` command: accelerates TCP to the VMs of this host (docs/command.md).
+//! The `vsnoop` command: accelerates TCP to the VMs of this host (docs/reference/command.md).
 //!
 //! Attachments are in the kernel (pinned links and maps), so every command is a short-lived
 //! process. Only a small helper runs while a port is attached (`helper`), the engine while a port

@@ -90,7 +90,8 @@ fn ensure_moved(site: &Site, from: &Host, to: &Host) -> Result<()> {
     until_accelerated(site, to)
 }
 
-/// For new connections: of those that came along the window scale is unknown (docs/limits.md).
+/// For new connections: of those that came along the window scale is unknown
+/// (docs/reference/limits.md).
 pub fn until_accelerated(site: &Site, host: &Host) -> Result<()> {
     for _ in 0..MOST_TRANSFERS {
         site.exact_transfers()?;

@@ -1,5 +1,5 @@
-//! Split connections (docs/downloads.md) of a VM's stand-in that sends as much as it may, over a
-//! path of a relay. The stand-in is never late, and counts as late all the same.
+//! Split connections (docs/guide/downloads.md) of a VM's stand-in that sends as much as it may,
+//! over a path of a relay. The stand-in is never late, and counts as late all the same.
 //!
 //! ```text
 //! [client]--path of 50 Mb/s--[host with the attached tap]--[VM's stand-in, which sends]

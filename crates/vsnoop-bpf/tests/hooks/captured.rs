@@ -1,4 +1,5 @@
-//! By what a capture tells the host's ACKs from the VM's: docs/coexistence.md, "Whose ACK is it?".
+//! By what a capture tells the host's ACKs from the VM's: docs/guide/coexistence.md, "Whose ACK is
+//! it?".
 //!
 //! The filters that are printed there are compiled by libpcap, which tcpdump compiles them with,
 //! and tried on the frames; where no libpcap is installed, the fields that they look at are all
@@ -19,7 +20,7 @@ const MASK: u32 = 0xfff0_0000;
 const OTHERS_MARK: u32 = 0x77;
 
 /// In the program, which also runs in guests that have no other file of the project.
-const DOCUMENT: &str = include_str!("../../../../docs/coexistence.md");
+const DOCUMENT: &str = include_str!("../../../../docs/guide/coexistence.md");
 
 /// The printed filter with this remark.
 fn printed_filter(remark: &str) -> String {
@@ -99,7 +100,7 @@ pub fn an_early_acks_mark_ends_at_the_taps_ingress_hook() {
     let port = Attached::with_hold();
     holding(&port);
     let row = format!("`{MARK:#x}` in the mask `{MASK:#x}`");
-    assert!(DOCUMENT.contains(&row), "docs/coexistence.md has no {row}");
+    assert!(DOCUMENT.contains(&row), "docs/guide/coexistence.md has no {row}");
     let to_vm = port.open_hook(Hook::ToVm).expect("open");
     let early = to_vm.run_marked(&of_sender(5000, 500, &[7; 100]), OTHERS_MARK).expect("run");
     assert_eq!((early.verdict, early.mark & MASK), (REDIRECT, MARK));

@@ -30,7 +30,9 @@ pub enum IdentityError {
     },
     #[error("{file} has no certificate in PEM")]
     NoCertificate { file: String },
-    #[error("{file} is not usable (is the name of the host in it? docs/link.md has the commands)")]
+    #[error(
+        "{file} is not usable (is the name of the host in it? docs/guide/links/configuration.md has the commands)"
+    )]
     BadCertificate {
         file: String,
         #[source]

@@ -11,7 +11,7 @@ use vsnoop_link::forwarding::Mac;
 #[derive(Debug, thiserror::Error)]
 pub enum ContentError {
     #[error(
-        "this is no configuration of a link: it has no table [link]; docs/link.md says what to write there"
+        "this is no configuration of a link: it has no table [link]; docs/guide/links/configuration.md says what to write there"
     )]
     NoLinkTable,
     #[error(transparent)]

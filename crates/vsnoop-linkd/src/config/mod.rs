@@ -172,7 +172,7 @@ pub enum ConfigError {
     )]
     IsDirectory { file: PathBuf },
     #[error(
-        "there is no configuration {}; docs/link.md says what to write there",
+        "there is no configuration {}; docs/guide/links/configuration.md says what to write there",
         file.display()
     )]
     NotFound { file: PathBuf },

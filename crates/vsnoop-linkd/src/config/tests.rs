@@ -243,7 +243,7 @@ fn an_error_names_file_line_key_and_what_is_allowed() {
         ("[link]\n[[prot]]\n".into(), 2, &["field `prot`", "`link`", "`port`", "in `[[prot]]`"]),
         (format!("mtu = 1500\n{LEAST}"), 1, &["field `mtu`", "`link`", "in `mtu = 1500`"]),
         ("[link\n".into(), 1, &["in `[link`"]),
-        ("".into(), 1, &["no configuration of a link", "no table [link]", "docs/link.md"]),
+        ("".into(), 1, &["no configuration of a link", "no table [link]", "docs/guide/links/configuration.md"]),
         ("root:x:0:0:root:/root:/bin/sh\n".into(), 1, &["no configuration of a link"]),
         ("-----BEGIN PRIVATE KEY-----\nAAAA\n".into(), 1, &["no configuration of a link"]),
         ("[[port]]\nbridge = \"br0\"\n".into(), 1, &["no table [link]"]),

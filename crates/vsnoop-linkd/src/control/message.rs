@@ -1,6 +1,6 @@
 //! Messages between command and link. [`Status`] is also what `vsnoop link status --json`
-//! prints for each link (docs/json.md): times are nanoseconds, points in time seconds since the
-//! epoch, counters since the link came up.
+//! prints for each link (docs/reference/json.md): times are nanoseconds, points in time seconds
+//! since the epoch, counters since the link came up.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! Follows the migrations of VMs by the QMP monitors of their QEMUs (docs/operations.md).
+//! Follows the migrations of VMs by the QMP monitors of their QEMUs (docs/guide/migration.md).
 //!
 //! `phase` decides where a VM is, without input and output; `monitor` is a connection; here are all
 //! of them, found by the paths of the configuration. A monitor that cannot be used is tried again

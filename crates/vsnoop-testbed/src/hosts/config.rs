@@ -1,4 +1,4 @@
-//! Configurations of links (docs/link.md).
+//! Configurations of links (docs/guide/links/configuration.md).
 
 use std::ffi::OsStr;
 use std::net::SocketAddr;

@@ -47,7 +47,8 @@ impl World {
     }
 
     /// Was an end of a split connection reset when both had received all? There is no TIME-WAIT
-    /// behind it: if the last ACK is lost, what is sent again gets a RST (docs/limits.md).
+    /// behind it: if the last ACK is lost, what is sent again gets a RST
+    /// (docs/reference/limits.md).
     pub(super) fn is_reset_after_all(&self, c: usize) -> bool {
         let ConnectionState { sender, vm, .. } = &self.connections[c];
         let guest = &self.sc.connections[c].guest;

@@ -94,8 +94,8 @@ pub struct LinkSet {
         conflicts_with_all = ["dictionary", "peer", "port", "vm", "prefix"]
     )]
     pub log: Option<LogLevel>,
-    /// Memory of a dictionary that the flows of an owner share, 1M to 128M (docs/link.md says when
-    /// that is safe) [default: none].
+    /// Memory of a dictionary that the flows of an owner share, 1M to 128M
+    /// (docs/guide/links/compression.md says when that is safe) [default: none].
     #[arg(long, value_name = "SIZE", value_parser = dictionary)]
     pub dictionary: Option<u32>,
     /// Only traffic with this peer.

@@ -44,7 +44,7 @@ const FILES: [(&str, &str); 4] = [
     ("/sys/fs/bpf/vsnoop", "Pinned programs and maps of attached ports."),
     (
         "share/doc/vsnoop",
-        "Below /usr or /usr/local: the documents that these pages name, such as docs/command.md.",
+        "Below /usr or /usr/local: the documents that these pages name, such as docs/reference/command.md.",
     ),
 ];
 

@@ -1,5 +1,5 @@
-//! docs/command.md has a heading for each command, and the table of its options as clap has them.
-//! With `VSNOOP_WRITE=1` the test writes the tables.
+//! docs/reference/command.md has a heading for each command, and the table of its options as clap
+//! has them. With `VSNOOP_WRITE=1` the test writes the tables.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -52,13 +52,15 @@ fn row(option: &Arg) -> String {
     format!("| `--{long}{}` | {} | {} |\n", cell(&value), cell(&default), cell(&linked(meaning)))
 }
 
-/// With links instead of paths below docs/.
+/// With links from docs/reference/ instead of paths below docs/.
 fn linked(text: &str) -> String {
     let mut parts = text.split("docs/");
     let mut text = parts.next().unwrap_or_default().to_owned();
     for part in parts {
-        let (name, rest) = part.split_once(".md").unwrap_or((part, ""));
-        let _ = write!(text, "[{name}.md]({name}.md){rest}");
+        let (path, rest) = part.split_once(".md").unwrap_or((part, ""));
+        let name = path.rsplit('/').next().unwrap_or_default();
+        let to = path.strip_prefix("reference/").map_or(format!("../{path}"), str::to_owned);
+        let _ = write!(text, "[{name}.md]({to}.md){rest}");
     }
     text
 }
@@ -81,7 +83,7 @@ fn with_tables(text: &str, commands: &BTreeMap<String, Vec<Arg>>) -> String {
 
 #[test]
 fn the_document_has_every_command_and_its_options_as_they_are_defined() {
-    let text = super::text("command.md");
+    let text = super::text("reference/command.md");
     let commands = commands();
     assert!(commands.len() > 15, "{:?}", commands.keys());
     for name in commands.keys().filter(|name| !name.is_empty()) {
@@ -90,17 +92,21 @@ fn the_document_has_every_command_and_its_options_as_they_are_defined() {
             let mut rests = calls.filter_map(|call| call.strip_prefix(name.as_str()));
             line.starts_with("### ") && rests.any(|rest| rest.is_empty() || rest.starts_with(' '))
         };
-        assert!(text.lines().any(heading), "docs/command.md has no heading of vsnoop {name}");
+        assert!(
+            text.lines().any(heading),
+            "docs/reference/command.md has no heading of vsnoop {name}"
+        );
     }
     let wanted = with_tables(&text, &commands);
     if std::env::var_os("VSNOOP_WRITE").is_some() {
-        fs::write(super::path("command.md"), &wanted).expect("docs/command.md can be written");
+        fs::write(super::path("reference/command.md"), &wanted)
+            .expect("docs/reference/command.md can be written");
         return;
     }
     let other = text.lines().zip(wanted.lines()).find(|(is, wanted)| is != wanted);
     assert!(
         text == wanted,
-        "docs/command.md is not as the options are defined, first at {other:?}; mended by: \
+        "docs/reference/command.md is not as the options are defined, first at {other:?}; mended by: \
          VSNOOP_WRITE=1 cargo test --release -p vsnoop --bin vsnoop -- the_document_has"
     );
 }
@@ -114,7 +120,7 @@ fn a_row_has_value_default_and_meaning() {
     assert!(option("max-flows").starts_with("| `--max-flows N` | 4096 | Connections on record"));
     let incast = option("incast");
     assert!(incast.starts_with("| `--incast [RATE]` |  | Shape"), "{incast}");
-    assert!(incast.contains("([incast.md](incast.md))"), "{incast}");
+    assert!(incast.contains("([incast.md](../guide/incast.md))"), "{incast}");
     let uplink = option("uplink");
     assert!(uplink.starts_with("| `--uplink IFACE` | as configured, or the port"), "{uplink}");
 }

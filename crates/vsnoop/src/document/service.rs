@@ -1,4 +1,4 @@
-//! docs/command.md and docs/operations.md have every key of the host's configuration, its default
+//! docs/reference/configuration.md has every key of the host's configuration, its default
 //! and its range.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,7 +27,7 @@ fn is_accelerate(mode: Mode) -> bool {
     mode == Mode::Accelerate
 }
 
-/// What docs/command.md says of a key, after its value.
+/// What docs/reference/configuration.md says of a key, after its value.
 struct Said {
     table: &'static str,
     key: &'static str,
@@ -70,10 +70,10 @@ const SAID: [Said; 6] = [
     Said { table: "metrics", key: "listen", default: "the default", range: None },
 ];
 
-/// The first example of docs/command.md's section.
+/// The first example of docs/reference/configuration.md's section.
 fn example() -> String {
-    let text = text("command.md");
-    let section = text.split("\n## The configuration\n").nth(1).expect("a section");
+    let text = text("reference/configuration.md");
+    let section = text.split("\n## The file\n").nth(1).expect("a section");
     let example = section.split("```toml\n").nth(1).expect("an example");
     example.split("```").next().expect("its end").to_owned()
 }
@@ -90,15 +90,18 @@ fn every_key_of_the_host_is_in_the_example_with_its_default_and_range() {
     let example = example();
     for name in ["hold", "incast", "metrics"] {
         let shown: BTreeSet<_> = lines(&example, name).into_keys().map(str::to_owned).collect();
-        assert_eq!(shown, keys(&format!("[{name}]")), "docs/command.md: [{name}]");
+        assert_eq!(shown, keys(&format!("[{name}]")), "docs/reference/configuration.md: [{name}]");
         let said = SAID.iter().filter(|said| said.table == name).map(|said| said.key.to_owned());
         assert_eq!(shown, said.collect(), "what is said of [{name}]");
     }
     for Said { table, key, default, range } in &SAID {
         let line = lines(&example, table)[key];
-        assert!(line.contains(default), "docs/command.md: {table}.{key}: {default:?}");
+        assert!(
+            line.contains(default),
+            "docs/reference/configuration.md: {table}.{key}: {default:?}"
+        );
         let Some((words, within, beyond)) = range else { continue };
-        assert!(line.contains(words), "docs/command.md: {table}.{key}: {words:?}");
+        assert!(line.contains(words), "docs/reference/configuration.md: {table}.{key}: {words:?}");
         let set = |value: &str| parse(&format!("[{table}]\n{key} = {value}\n"));
         for value in *within {
             assert!(set(value).is_ok(), "{table}.{key} = {value}");
@@ -124,15 +127,15 @@ fn the_defaults_of_the_host_are_as_the_example_has_them() {
 
 #[test]
 fn every_key_of_a_port_is_in_a_table_with_its_default() {
-    let text = text("operations.md");
+    let text = text("reference/configuration.md");
     let mut shown = BTreeSet::new();
     let with_defaults = rows(&text, "| key | default | meaning |");
     for row in rows(&text, "| key | meaning |").iter().chain(&with_defaults) {
         for key in quoted(row[0]) {
-            assert!(shown.insert(key.clone()), "docs/operations.md has {key} twice");
+            assert!(shown.insert(key.clone()), "docs/reference/configuration.md has {key} twice");
         }
     }
-    assert_eq!(shown, keys("[[port]]"), "docs/operations.md");
+    assert_eq!(shown, keys("[[port]]"), "docs/reference/configuration.md");
     let config = parse("[[port]]\n").expect("a table without keys");
     let table = &config.ports[0];
     let default = table.settings(&Tap::default());
@@ -160,8 +163,12 @@ fn every_key_of_a_port_is_in_a_table_with_its_default() {
     ];
     let known = defaults.iter().map(|(key, said, _)| (*key, *said));
     let said = with_defaults.iter().map(|row| (row[0], row[1]));
-    assert_eq!(said.collect::<Vec<_>>(), known.collect::<Vec<_>>(), "docs/operations.md");
+    assert_eq!(
+        said.collect::<Vec<_>>(),
+        known.collect::<Vec<_>>(),
+        "docs/reference/configuration.md"
+    );
     for (key, value, is_so) in defaults {
-        assert!(is_so, "docs/operations.md: the default of {key} is not {value:?}");
+        assert!(is_so, "docs/reference/configuration.md: the default of {key} is not {value:?}");
     }
 }

@@ -94,7 +94,7 @@ pub static FLOWS: [Column<FlowRow>; 9] = [
         ..column("vm", |row| Value::End(row.flow.id.vm))
     },
     Column {
-        meaning: "as `vsnoop flows` shows it (docs/command.md)",
+        meaning: "as `vsnoop flows` shows it (docs/reference/command.md)",
         rank: 3,
         least_width: 7,
         tone: mode_tone,

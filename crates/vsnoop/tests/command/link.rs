@@ -213,7 +213,10 @@ fn a_file_that_is_no_configuration_is_said_to_be_none() -> Result<()> {
     let host = LinkHost::new("none")?;
     for content in ["", "root:x:0:0:root:/root:/bin/sh\n", &fs::read_to_string(host.key())?] {
         host.write(content)?;
-        host.is_refused(2, &["office.toml", "no configuration of a link", "docs/link.md"])?;
+        host.is_refused(
+            2,
+            &["office.toml", "no configuration of a link", "docs/guide/links/configuration.md"],
+        )?;
     }
     fs::write(host.file(), b"\x7fELF\xff")?;
     host.is_refused(2, &["office.toml is no text in UTF-8"])
@@ -313,9 +316,9 @@ fn refusal(
     })
 }
 
-/// The commands of docs/link.md against a reverse path filter.
+/// The commands of docs/guide/links/diversion.md against a reverse path filter.
 fn unfiltering() -> Result<&'static str> {
-    let blocks = include_str!("../../../../docs/link.md").split("```sh\n").skip(1);
+    let blocks = include_str!("../../../../docs/guide/links/diversion.md").split("```sh\n").skip(1);
     let mut blocks = blocks.filter_map(|block| block.split("```").next());
     blocks.find(|block| block.contains("rp_filter")).context("the document has no such commands")
 }

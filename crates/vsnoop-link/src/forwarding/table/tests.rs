@@ -416,7 +416,7 @@ fn the_oldest_gives_way() {
     assert_eq!(known, [true, false, true, true]);
 }
 
-/// docs/link.md says what a full table takes.
+/// docs/guide/links/forwarding.md says what a full table takes.
 #[test]
 fn an_entry_is_small() {
     assert!(size_of::<(AddressKey, LearnedEntry)>() <= 64);

@@ -1,4 +1,5 @@
-//! From the text of a file to a checked [`Config`]; docs/link.md describes every key.
+//! From the text of a file to a checked [`Config`]; docs/guide/links/configuration.md describes
+//! every key.
 //!
 //! Three steps: serde puts the values of any type under the keys that there are (`document`; an
 //! unknown key is an error, for it was meant for something), then each value is read by a `Reader`

@@ -15,7 +15,7 @@ pub fn file_of(link: &str) -> Result<PathBuf> {
     let file = Path::new(config::DIRECTORY).join(format!("{link}.toml"));
     if !is_link_name(link) || !file.exists() {
         return Err(usage(format!(
-            "there is no {}; write one (docs/link.md), or give the path of a file, with a '/'",
+            "there is no {}; write one (docs/guide/links/configuration.md), or give the path of a file, with a '/'",
             file.display()
         )));
     }
