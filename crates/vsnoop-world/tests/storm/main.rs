@@ -29,7 +29,8 @@ fn run(kind: Kind, seed: u64) -> Result<(), String> {
         if is_good || is_aborted(&sc, c) {
             continue;
         }
-        // smoltcp drops a segment with an old ACK, and does not answer it (docs/limits.md).
+        // smoltcp drops a segment with an old ACK, and does not answer it
+        // (docs/reference/limits.md).
         if end == Ending::Reset && kind == Kind::Smol && with.moved > 0 {
             continue;
         }
