@@ -10,7 +10,7 @@ const READ: [&str; 3] = ["README.md", "CONTRIBUTING.md", "docs"];
 /// A decision has the words of its day; the lab writes the evaluation.
 const EXEMPT: [&str; 2] = ["docs/decisions", "docs/evaluation.md"];
 /// Documents that are still to be written again. One that passes leaves this list.
-const TO_WRITE_AGAIN: [&str; 2] = ["docs/experiments.md", "docs/reference/json.md"];
+const TO_WRITE_AGAIN: [&str; 1] = ["docs/reference/json.md"];
 
 /// Figures of each document that is read, with its path below the root.
 fn read() -> Vec<(String, Figures)> {
