@@ -23,8 +23,8 @@ impl SearchState {
         self.downloads = Some(downloads);
     }
 
-    /// SYNs say an MSS that is larger than what the ends send (wire.rs). With a smaller one a flight
-    /// of two segments is worth a split.
+    /// SYNs say an MSS that is larger than what the ends send (wire.rs). With a smaller one a
+    /// flight of two segments is worth a split.
     pub(super) fn say_mss(&mut self) {
         let port = &mut self.served.vm.port;
         for (key, mut candidate) in port.entries::<flow_key, split_candidate>("split_candidates") {
@@ -190,7 +190,14 @@ impl SearchState {
         let progress = self.served.vm.guest.progress(0);
         if self.sender.state == TcpState::Open && progress.is_open && !downloads.has_lost {
             let (vm, sender) = (progress.accepted, &self.sender);
-            checks::are_on_their_way(&self.told, &downloads.namespace, 0, vm, sender, self.vm_bytes);
+            checks::are_on_their_way(
+                &self.told,
+                &downloads.namespace,
+                0,
+                vm,
+                sender,
+                self.vm_bytes,
+            );
         }
     }
 

@@ -331,4 +331,3 @@ fn deaths_and_losses_during_the_handshake() {
     let budget = Budget { network_losses: 1, guest_losses: 1, kills: 1, times: 2, ..NOTHING };
     part("handshake, death and losses", Setting { budget, handshake: true, ..PLAIN });
 }
-
