@@ -106,8 +106,8 @@ fn recently_reset(mut flows: Vec<(flow_key, flow)>, now_ns: u64) -> Vec<(flow_ke
 pub struct OfDeletedTap {
     /// They have bytes that the VM had not acknowledged.
     pub behind: Vec<(flow_key, flow)>,
-    /// They were reset, however long ago: the helper may not have run since, and the RSTs of those
-    /// that the splitter left after the deletion nobody has sent.
+    /// They were reset, however long ago: the helper, which sends the RSTs of those that the
+    /// splitter leaves, may not have run since.
     pub reset: Vec<(flow_key, flow)>,
 }
 
