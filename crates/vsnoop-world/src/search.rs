@@ -6,8 +6,10 @@
 //!
 //! - *Safety*: every ACK to the sender is checked ([`checks::told`]), and so is every byte that
 //!   either end receives.
+//!   Of a split connection (`splitting`) the sockets must have, in every state, what either end was
+//!   told of and the other has not received.
 //! - *Progress*: from each state a fair continuation, without further faults and with all parts
-//!   running, must end.
+//!   running, must end. A reset of a split connection must be the wish of an end, or counted.
 //!
 //! The clock moves only by one action, which goes to the next timer.
 
@@ -270,7 +272,6 @@ impl SearchState {
             w.budget = Budget::default();
             for action in [AtHost, VmTakes, AtSender, AtHost, VmTakes, EngineRuns] {
                 w.act(action);
-                w.say_mss();
             }
             if setting.begins_split {
                 w.act(SplitterRuns);

@@ -10,7 +10,7 @@ use vsnoop_upkeep::expiry::expire;
 use vsnoop_upkeep::grants::{self, GrantQueue, Granted, PORT_GRANTS, Rounds};
 use vsnoop_upkeep::held;
 use vsnoop_upkeep::repeat::RstRepeats;
-use vsnoop_upkeep::reset::{Way, reset, send};
+use vsnoop_upkeep::reset::{Way, probe, reset, send};
 use vsnoop_upkeep::{Connections, Place, drain};
 
 use crate::away;
@@ -126,7 +126,9 @@ impl Vm {
         }
         for (key, flow) in self.upkeep.rst_repeats.due(&flows, now) {
             let to_vm = self.way_to_vm();
+            // As vsnoop_host::reset::repeat().
             send(self, &key, &flow, to_vm, Way::Tap);
+            probe(self, &key, &flow, to_vm, Way::Tap);
         }
         let engine_ns = self.state().engine_ns;
         let silent_ns = self.upkeep.silence.look(engine_ns, now);

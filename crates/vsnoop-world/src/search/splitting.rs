@@ -23,11 +23,13 @@ impl SearchState {
         self.downloads = Some(downloads);
     }
 
-    /// SYNs say an MSS that is larger than what the ends send (wire.rs). With a smaller one a
-    /// flight of two segments is worth a split.
-    pub(super) fn say_mss(&mut self) {
+    /// SYNs say an MSS that is larger than what the ends send (wire.rs). With a smaller one a flight
+    /// of two segments is worth a split.
+    fn say_mss(&mut self) {
         let port = &mut self.served.vm.port;
-        for (key, mut candidate) in port.entries::<flow_key, split_candidate>("split_candidates") {
+        let all = port.entries::<flow_key, split_candidate>("split_candidates");
+        let is_other = |one: &(flow_key, split_candidate)| one.1.peer_mss != MSS / 5;
+        for (key, mut candidate) in all.into_iter().filter(is_other) {
             (candidate.vm_mss, candidate.peer_mss) = (MSS / 5, MSS / 5);
             port.update("split_candidates", bytes_of(&key), bytes_of(&candidate), maps::ANY);
         }
@@ -166,6 +168,10 @@ impl SearchState {
 
     /// Moves segments to the sockets and from them.
     pub(super) fn flush_sockets(&mut self) {
+        if self.downloads.is_none() {
+            return;
+        }
+        self.say_mss();
         let Self { downloads, served, told, sender, vm_bytes, .. } = self;
         let Some(downloads) = downloads else { return };
         let vm = &mut served.vm;
@@ -190,19 +196,12 @@ impl SearchState {
         let progress = self.served.vm.guest.progress(0);
         if self.sender.state == TcpState::Open && progress.is_open && !downloads.has_lost {
             let (vm, sender) = (progress.accepted, &self.sender);
-            checks::are_on_their_way(
-                &self.told,
-                &downloads.namespace,
-                0,
-                vm,
-                sender,
-                self.vm_bytes,
-            );
+            checks::are_on_their_way(&self.told, &downloads.namespace, 0, vm, sender, self.vm_bytes);
         }
     }
 
     /// Was an end reset when both had received all? There is no TIME-WAIT behind a split connection
-    /// (docs/reference/limits.md).
+    /// (docs/limits.md).
     pub(super) fn is_reset_after_all(&self) -> bool {
         self.downloads.is_some()
             && self.served.vm.guest.progress(0).accepted == self.sender.cfg.bytes + 2

@@ -245,6 +245,22 @@ fn splitter_and_keeper_die() {
     assert!(found.resets > 0, "nothing was ever lost");
 }
 
+/// The helper repeats the RSTs, and has the ends say whether they still have the connection: its
+/// record has the numbers from before the split.
+#[test]
+fn splitter_and_keeper_die_and_a_rst_is_lost() {
+    let budget = Budget { splitting_kills: 1, network_losses: 1, guest_losses: 1, ..NOTHING };
+    let found = split("lost RST", Setting { budget, ..JOINED });
+    assert!(found.resets > 0, "nothing was ever lost");
+}
+
+#[test]
+fn a_download_that_is_split_during_the_handshake() {
+    let budget = Budget { network_losses: 1, overtakes: 1, ..NOTHING };
+    let found = split("split, handshake", Setting { budget, handshake: true, ..DOWNLOAD });
+    assert_eq!(found.resets, 0);
+}
+
 #[test]
 fn segments_that_reach_the_sockets_late() {
     let budget = Budget { socket_waits: 1, pauses: 1, splitter_ticks: 2, ..NOTHING };
