@@ -196,7 +196,14 @@ impl SearchState {
         let progress = self.served.vm.guest.progress(0);
         if self.sender.state == TcpState::Open && progress.is_open && !downloads.has_lost {
             let (vm, sender) = (progress.accepted, &self.sender);
-            checks::are_on_their_way(&self.told, &downloads.namespace, 0, vm, sender, self.vm_bytes);
+            checks::are_on_their_way(
+                &self.told,
+                &downloads.namespace,
+                0,
+                vm,
+                sender,
+                self.vm_bytes,
+            );
         }
     }
 
