@@ -23,8 +23,8 @@ impl SearchState {
         self.downloads = Some(downloads);
     }
 
-    /// SYNs say an MSS that is larger than what the ends send (wire.rs). With a smaller one a flight
-    /// of two segments is worth a split.
+    /// SYNs say an MSS that is larger than what the ends send (wire.rs). With a smaller one two
+    /// segments in flight are worth a split.
     fn say_mss(&mut self) {
         let port = &mut self.served.vm.port;
         let all = port.entries::<flow_key, split_candidate>("split_candidates");
