@@ -52,6 +52,8 @@ pub struct Connected<S: Facing> {
     moved_ns: u64,
     adapted_ns: u64,
     over_ns: Option<u64>,
+    /// It was reset for a reason that is counted: both ends must hear of it.
+    pub is_given_up: bool,
     /// Where else its VM was found, since when, and when it was asked last.
     elsewhere: Option<(split_place::Type, u64, u64)>,
     /// What was counted of the sockets: bytes that both ends have acknowledged, and those that the
@@ -135,6 +137,7 @@ impl<S: Facing> Connected<S> {
             moved_ns: now_ns,
             adapted_ns: now_ns,
             over_ns: None,
+            is_given_up: false,
             elsewhere: None,
             acknowledged: Amount::default(),
             retransmitted: 0,

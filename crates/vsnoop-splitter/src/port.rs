@@ -207,7 +207,7 @@ impl<S: Facing> SplitterPort<S> {
         for number in numbers {
             let Some(connected) = self.connections.get_mut(&number) else { continue };
             if connected.is_over(now_ns) {
-                self.remove(number, hooks);
+                self.remove(number, hooks, now_ns);
             } else if connected.is_to_be_joined(self.paused_ns.is_some(), now_ns) {
                 self.join(number, hooks, now_ns);
                 if is_urgent {
@@ -469,6 +469,9 @@ impl<S: Facing> SplitterPort<S> {
 
     fn reset_for(&mut self, number: u32, reason: reset_reason::Type, hooks: &mut impl Hooks) {
         let Some(bytes) = self.close(number, hooks) else { return };
+        if let Some(connected) = self.connections.get_mut(&number) {
+            connected.is_given_up = true;
+        }
         hooks.change_totals(|totals| totals.reset += 1);
         if let Err(error) = hooks.count_reset(reason, 1, bytes) {
             tracing::warn!("port {}: {error:#}", self.name);
@@ -518,14 +521,19 @@ impl<S: Facing> SplitterPort<S> {
     }
 
     /// Of a connection that is over.
-    fn remove(&mut self, number: u32, hooks: &mut impl Hooks) {
+    fn remove(&mut self, number: u32, hooks: &mut impl Hooks, now_ns: u64) {
         let Some(mut connected) = self.connections.remove(&number) else { return };
         hooks.change_totals(|totals| {
             connected.count(totals);
             // One that was reset was counted then.
             totals.ended += u64::from(connected.split().is_some());
         });
-        self.forget(connected.key(), hooks);
+        if !connected.is_given_up {
+            return self.forget(connected.key(), hooks);
+        }
+        if let Err(error) = try_give_up(connected.key(), hooks, now_ns) {
+            tracing::warn!("port {}: {error:#}", self.name);
+        }
     }
 
     fn note_over(&self, key: &flow_key, hooks: &mut impl Hooks) {
@@ -552,8 +560,7 @@ impl<S: Facing> SplitterPort<S> {
         self.give_up(left, hooks, now_ns);
     }
 
-    /// Of connections whose sockets are gone. An end that only reads may not have heard of it: the
-    /// hooks answer what it sends with RST, and the helper lets it send something.
+    /// Of connections whose sockets are gone.
     fn give_up(
         &self,
         keys: impl IntoIterator<Item = flow_key>,
@@ -580,7 +587,13 @@ impl<S: Facing> SplitterPort<S> {
     }
 }
 
+/// An end that only reads may not have heard of the reset: the hooks answer what it sends with RST,
+/// and the helper lets it send something.
 fn try_give_up(key: &flow_key, hooks: &mut impl Hooks, now_ns: u64) -> Result<()> {
+    // Without an entry the record is that of the next connection between these ports.
+    if hooks.split_flow(key)?.is_none() {
+        return Ok(());
+    }
     if let Some(flow) = hooks.flow(key)? {
         hooks.mark_reset(key, &flow, now_ns)?;
     }

@@ -1,4 +1,5 @@
 //! Decisions about split connections, with sockets and hooks that only say what a test needs.
 
+mod give_up;
 mod leave;
 mod scene;

@@ -1,6 +1,8 @@
 //! A port with one split connection, which an earlier splitter has left.
 
+use std::cell::Cell;
 use std::io;
+use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -31,6 +33,8 @@ pub fn at(offset: u32) -> seq {
 
 pub struct Scene {
     splitter: SplitterPort<Socket>,
+    number: u32,
+    is_silent: Rc<Cell<bool>>,
     pub hooks: Port,
 }
 
@@ -56,12 +60,24 @@ impl Scene {
         };
         let from = Received { seq: 0, bytes: 0 };
         let record = Kept { port, key: KEY, vm: from, peer: from, ahead: 1 << 20 };
-        let sockets = (Socket { unacknowledged: 0 }, Socket { unacknowledged });
+        let is_silent = Rc::new(Cell::new(false));
+        let socket = |unacknowledged| Socket { unacknowledged, is_silent: is_silent.clone() };
+        let sockets = (socket(0), socket(unacknowledged));
         let parts = (sockets.0, sockets.1, Pipe, Pipe);
         let mut splitter = SplitterPort::new("tap0".into(), port, "veth0".into());
         let taken = splitter.take_up(vec![Left { id: 1, record, parts }], &mut hooks, NOW_NS);
-        assert_eq!(taken.len(), 1);
-        Self { splitter, hooks }
+        let [number] = taken[..] else { panic!("{taken:?}") };
+        Self { splitter, number, is_silent, hooks }
+    }
+
+    /// The peer answers no more. Its socket gives up, and some time goes by.
+    pub fn lose_the_peer(&mut self) {
+        self.is_silent.set(true);
+        self.splitter.serve(self.number, &mut self.hooks, NOW_NS);
+        for second in 1..=5 {
+            self.splitter.tick(&mut self.hooks, NOW_NS + second * 1_000_000_000);
+        }
+        assert!(!self.splitter.are_any() && !self.hooks.is_split);
     }
 
     pub fn leave_all(&mut self) {
@@ -169,6 +185,7 @@ pub struct Pipe;
 #[derive(Debug)]
 pub struct Socket {
     unacknowledged: usize,
+    is_silent: Rc<Cell<bool>>,
 }
 
 impl Facing for Socket {
@@ -231,7 +248,7 @@ impl Facing for Socket {
     }
 
     fn reason_of_end(&self) -> io::Result<Option<io::Error>> {
-        Ok(None)
+        Ok(self.is_silent.get().then(|| io::ErrorKind::TimedOut.into()))
     }
 
     fn clock(&self) -> io::Result<u32> {
