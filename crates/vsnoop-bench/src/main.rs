@@ -18,8 +18,8 @@
 //! - [`downloads::small`]: small answers of a VM that is late, against those without vsnoop;
 //! - [`downloads::prompt`]: one flow that a prompt VM sends, which nothing is to be gained for;
 //! - [`downloads::pause`]: how long what these sockets hold takes to leave after `pause`;
-//! - [`proxy`]: what bulk transfers of a late VM cost the host, and how fast its downloads are,
-//!   with vsnoop and with HAProxy;
+//! - [`proxy`]: what bulk transfers of a late VM cost the host, and how fast they are, with vsnoop
+//!   and with HAProxy;
 //! - [`verifier`]: how long attaching takes, and the instructions that the kernel walks before it
 //!   accepts a hook.
 //! - [`idle`]: memory that an attached idle port takes.
