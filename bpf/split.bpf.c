@@ -422,22 +422,21 @@ static __noinline int forget_split(struct split_port *port, const struct arrival
 
 /* A socket's segment has come in by the tap. Only here it counts as sent: a tap that is down, or
  * deleted, takes none, and the SEQ of a RST for the peer depends on it. */
-static __noinline int note_sent(struct __sk_buff *skb)
+static __noinline int note_sent(struct __sk_buff *skb, struct arrival *a)
 {
-	struct arrival a = {};
 	struct split_flow *f;
 	__u32 fin;
 
-	if (parse_packet(skb, false, &a.p, &a.key, &a.s) != PARSED_TCP)
+	if (parse_packet(skb, false, &a->p, &a->key, &a->s) != PARSED_TCP)
 		return HOOK_NEXT;
-	f = find_split(&a.key);
+	f = find_split(&a->key);
 	if (!f)
 		return HOOK_NEXT;
-	fin = a.s.tcp_flags & TCP_FIN ? 1 : 0;
-	f->sent_end = seq_max(f->sent_end, seq_add(a.s.seq, a.s.len + fin));
+	fin = a->s.tcp_flags & TCP_FIN ? 1 : 0;
+	f->sent_end = seq_max(f->sent_end, seq_add(a->s.seq, a->s.len + fin));
 	/* The VM had sent it: a retransmission, whose ACK would be timed from the first time on
 	 * (Karn's algorithm, RFC 6298, section 3). */
-	if (a.s.len && seq_lt(a.s.seq, f->first_end))
+	if (a->s.len && seq_lt(a->s.seq, f->first_end))
 		f->first_tsecr = 0;
 	return HOOK_NEXT;
 }
@@ -452,7 +451,7 @@ static __always_inline int on_tap(struct __sk_buff *skb, bool to_vm)
 	if (!port || !(port->is_on || port->splits))
 		return HOOK_NEXT;
 	if (!to_vm && skb->mark == SOCKET_MARK)
-		return note_sent(skb);
+		return note_sent(skb, &a);
 	/* Segments of sockets, of the engine, and of other hooks. */
 	if (skb->mark & MARK_MASK)
 		return HOOK_NEXT;

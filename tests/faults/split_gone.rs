@@ -1,4 +1,5 @@
-//! The VM is killed, or its tap is deleted, while a download is split: see `routes`.
+//! The VM is killed, its tap is deleted, or its port is detached beside a splitter that stands
+//! still, while a download is split: see `routes`.
 
 use std::thread;
 use std::time::Duration;
@@ -21,6 +22,7 @@ pub fn trials() -> Vec<Trial> {
         trial("split_gone::a_tap_that_is_down_before_it_is_deleted_resets_the_peer", is_down_first),
         trial("split_gone::a_command_long_after_the_deletion_resets_the_peer", is_late),
         trial("split_gone::a_deleted_tap_without_a_splitter_resets_the_peer", has_no_splitter),
+        trial("split_gone::a_splitter_that_stands_still_at_detach_leaves_both_reset", stands_still),
     ]
 }
 
@@ -92,6 +94,22 @@ fn has_no_splitter() -> Result<()> {
     attached.forget();
     download.pair.client.expect_reset()?;
     drop(helper);
+    Ok(())
+}
+
+/// The port is detached, and its tap stays.
+fn stands_still() -> Result<()> {
+    let topology = case().build()?;
+    let mut attached = case().attach(&topology)?;
+    let split = open(&topology.host, PORT)?;
+    let connect = || Pair::connect(&topology, Family::V4);
+    let mut download = Download::begin(&attached, &split, MORE, connect)?;
+    let stopped = (Helper.stop()?, Splitter.stop()?);
+    attached.run(&["detach", PORT])?;
+    attached.forget();
+    download.pair.client.expect_reset()?;
+    download.expect_reset_of_vm()?;
+    drop(stopped);
     Ok(())
 }
 

@@ -22,7 +22,7 @@ use object::{RelocationFlags, RelocationTarget, SymbolKind};
 const MAX_BPF_STACK: u32 = 512;
 const ROUNDED_TO: u32 = 32;
 /// Those with programs.
-const OBJECTS: [&str; 5] = ["vsnoop", "vsnoop_incast", "entry", "uplink", "divert"];
+const OBJECTS: [&str; 6] = ["vsnoop", "vsnoop_incast", "split", "entry", "uplink", "divert"];
 
 #[test]
 fn stack_frames_fit_as_linux_before_6_9_rounds_them() {

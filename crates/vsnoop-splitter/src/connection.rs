@@ -52,8 +52,8 @@ pub struct Connected<S: Facing> {
     moved_ns: u64,
     adapted_ns: u64,
     over_ns: Option<u64>,
-    /// It was reset for a reason that is counted: both ends must hear of it.
-    pub is_given_up: bool,
+    /// Its record is in RESET: both ends must hear of it.
+    is_given_up: bool,
     /// Where else its VM was found, since when, and when it was asked last.
     elsewhere: Option<(split_place::Type, u64, u64)>,
     /// What was counted of the sockets: bytes that both ends have acknowledged, and those that the
@@ -361,13 +361,28 @@ impl<S: Facing> Connected<S> {
         Some(held.iter().sum())
     }
 
+    /// Before a reset for a reason that is counted. An end may lose its RST, and send nothing: the
+    /// helper repeats the RSTs, and lets it send something.
+    pub fn give_up(&mut self, hooks: &mut impl Hooks, now_ns: u64) -> Result<()> {
+        let Some(split) = &self.split else { return Ok(()) };
+        if let Some(flow) = hooks.split_flow(self.key())? {
+            mark_reset(self.key(), &ends_at(self.vm_seq(split)?, &flow), hooks, now_ns)?;
+            self.is_given_up = true;
+        }
+        Ok(())
+    }
+
+    pub fn is_given_up(&self) -> bool {
+        self.is_given_up
+    }
+
     /// Closes both sockets without a word, and lets the ends' segments pass. If bytes were on their
     /// way, both ends get RSTs from the helper. Returns how many there were, `None` if none.
     pub fn leave(&mut self, hooks: &mut impl Hooks, now_ns: u64) -> Result<Option<u64>> {
         let Some(split) = self.split.take() else { return Ok(None) };
         let (numbers, is_drained) = (self.numbers(&split)?, split.is_drained()?);
         let [to_peer, to_vm] = Direction::BOTH.map(|direction| split.held(direction).unwrap_or(0));
-        let vm_seq = seq::new(numbers.peer_nxt.wrapping_sub(to_vm as u32));
+        let vm_seq = self.vm_seq(&split)?;
         let before = if is_drained { None } else { hooks.split_flow(self.key())? };
         // First: a detach that finds no entry any more reads the record.
         if let Some(flow) = &before {
@@ -397,6 +412,12 @@ impl<S: Facing> Connected<S> {
             adv_edge: edge(peer.receive_window),
             ..Default::default()
         }))
+    }
+
+    /// SEQ of the first byte that the VM has not acknowledged.
+    fn vm_seq(&self, split: &Pair<S>) -> io::Result<seq> {
+        let to_vm = split.held(Direction::ToVm).unwrap_or(0) as u32;
+        Ok(seq::new(self.numbers(split)?.peer_nxt.wrapping_sub(to_vm)))
     }
 
     fn numbers(&self, split: &Pair<S>) -> io::Result<Numbers> {

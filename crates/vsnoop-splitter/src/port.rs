@@ -112,8 +112,10 @@ impl<S: Facing> SplitterPort<S> {
         let mut taken = HashSet::new();
         for one in left {
             let key = one.record.key;
-            if !taken.insert(key) || !known.contains(&key) {
-                if one.drop_silently() {
+            let is_latest = taken.insert(key);
+            if !is_latest || !known.contains(&key) {
+                // The entry of an earlier one is that of the latest.
+                if one.drop_silently() && is_latest {
                     self.give_up([key], hooks, now_ns);
                 }
                 continue;
@@ -177,7 +179,7 @@ impl<S: Facing> SplitterPort<S> {
                 progress
             }
             Err(broken) => {
-                self.end(number, &broken, hooks);
+                self.end(number, &broken, hooks, now_ns);
                 Progress::Waits
             }
         }
@@ -207,11 +209,11 @@ impl<S: Facing> SplitterPort<S> {
         for number in numbers {
             let Some(connected) = self.connections.get_mut(&number) else { continue };
             if connected.is_over(now_ns) {
-                self.remove(number, hooks, now_ns);
+                self.remove(number, hooks);
             } else if connected.is_to_be_joined(self.paused_ns.is_some(), now_ns) {
                 self.join(number, hooks, now_ns);
                 if is_urgent {
-                    self.reset(number, hooks);
+                    self.reset(number, hooks, now_ns);
                 }
             }
         }
@@ -291,10 +293,10 @@ impl<S: Facing> SplitterPort<S> {
     }
 
     /// Resets all, for a port that goes.
-    pub fn reset_all(&mut self, hooks: &mut impl Hooks) {
+    pub fn reset_all(&mut self, hooks: &mut impl Hooks, now_ns: u64) {
         hooks.turn_on(false);
         let numbers: Vec<u32> = self.connections.keys().copied().collect();
-        numbers.into_iter().for_each(|number| self.reset(number, hooks));
+        numbers.into_iter().for_each(|number| self.reset(number, hooks, now_ns));
     }
 
     /// The tap was deleted. The helper, or a command, resets the peers of what this leaves: the
@@ -440,14 +442,14 @@ impl<S: Facing> SplitterPort<S> {
             Ok(None) => {}
             Err(error) => {
                 tracing::warn!("port {}: {error:#}", self.name);
-                self.reset(number, hooks);
+                self.reset(number, hooks, now_ns);
             }
         }
     }
 
     /// Ends a connection of which an end is gone. The RST of an end is passed on to the other, and
     /// is no reset of vsnoop's.
-    fn end(&mut self, number: u32, broken: &Broken, hooks: &mut impl Hooks) {
+    fn end(&mut self, number: u32, broken: &Broken, hooks: &mut impl Hooks, now_ns: u64) {
         let reason = match broken.why {
             Why::Reset => {
                 tracing::debug!("port {}: {broken}", self.name);
@@ -460,18 +462,25 @@ impl<S: Facing> SplitterPort<S> {
             Why::Other(_) => reset_reason::RESET_DETACHED,
         };
         tracing::warn!("port {}: both ends are reset: {broken}", self.name);
-        self.reset_for(number, reason, hooks);
+        self.reset_for(number, reason, hooks, now_ns);
     }
 
-    fn reset(&mut self, number: u32, hooks: &mut impl Hooks) {
-        self.reset_for(number, reset_reason::RESET_DETACHED, hooks);
+    fn reset(&mut self, number: u32, hooks: &mut impl Hooks, now_ns: u64) {
+        self.reset_for(number, reset_reason::RESET_DETACHED, hooks, now_ns);
     }
 
-    fn reset_for(&mut self, number: u32, reason: reset_reason::Type, hooks: &mut impl Hooks) {
-        let Some(bytes) = self.close(number, hooks) else { return };
-        if let Some(connected) = self.connections.get_mut(&number) {
-            connected.is_given_up = true;
+    fn reset_for(
+        &mut self,
+        number: u32,
+        reason: reset_reason::Type,
+        hooks: &mut impl Hooks,
+        now_ns: u64,
+    ) {
+        let Some(connected) = self.connections.get_mut(&number) else { return };
+        if let Err(error) = connected.give_up(hooks, now_ns) {
+            tracing::warn!("port {}: {error:#}", self.name);
         }
+        let Some(bytes) = self.close(number, hooks) else { return };
         hooks.change_totals(|totals| totals.reset += 1);
         if let Err(error) = hooks.count_reset(reason, 1, bytes) {
             tracing::warn!("port {}: {error:#}", self.name);
@@ -488,6 +497,9 @@ impl<S: Facing> SplitterPort<S> {
         hooks: &mut impl Hooks,
         now_ns: u64,
     ) {
+        if self.connections.get(&number).is_some_and(|one| one.split().is_none()) {
+            return self.remove(number, hooks);
+        }
         let Some(mut connected) = self.connections.remove(&number) else { return };
         hooks.change_totals(|totals| _ = connected.count(totals));
         let done = match connected.leave(hooks, now_ns) {
@@ -521,17 +533,17 @@ impl<S: Facing> SplitterPort<S> {
     }
 
     /// Of a connection that is over.
-    fn remove(&mut self, number: u32, hooks: &mut impl Hooks, now_ns: u64) {
+    fn remove(&mut self, number: u32, hooks: &mut impl Hooks) {
         let Some(mut connected) = self.connections.remove(&number) else { return };
         hooks.change_totals(|totals| {
             connected.count(totals);
             // One that was reset was counted then.
             totals.ended += u64::from(connected.split().is_some());
         });
-        if !connected.is_given_up {
+        if !connected.is_given_up() {
             return self.forget(connected.key(), hooks);
         }
-        if let Err(error) = try_give_up(connected.key(), hooks, now_ns) {
+        if let Err(error) = hooks.end(connected.key(), 0, 0) {
             tracing::warn!("port {}: {error:#}", self.name);
         }
     }
@@ -560,7 +572,8 @@ impl<S: Facing> SplitterPort<S> {
         self.give_up(left, hooks, now_ns);
     }
 
-    /// Of connections whose sockets are gone.
+    /// Of connections whose sockets are gone. An end that only reads may not have heard of it: the
+    /// hooks answer what it sends with RST, and the helper lets it send something.
     fn give_up(
         &self,
         keys: impl IntoIterator<Item = flow_key>,
@@ -587,13 +600,7 @@ impl<S: Facing> SplitterPort<S> {
     }
 }
 
-/// An end that only reads may not have heard of the reset: the hooks answer what it sends with RST,
-/// and the helper lets it send something.
 fn try_give_up(key: &flow_key, hooks: &mut impl Hooks, now_ns: u64) -> Result<()> {
-    // Without an entry the record is that of the next connection between these ports.
-    if hooks.split_flow(key)?.is_none() {
-        return Ok(());
-    }
     if let Some(flow) = hooks.flow(key)? {
         hooks.mark_reset(key, &flow, now_ns)?;
     }

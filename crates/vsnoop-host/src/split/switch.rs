@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use vsnoop_bpf::Port;
 use vsnoop_bpf::split::{self, SplitPort, SplitSpec, full_key};
-use vsnoop_bpf::types::{flow_key, rejoined, reset_reason, split_flow};
+use vsnoop_bpf::types::{flow, flow_key, flow_mode, rejoined, reset_reason, split_flow};
 
 use super::error::Result;
 use super::pair::{self, TapId};
@@ -55,8 +55,8 @@ pub fn cut(port: &Port) -> Result<()> {
     remove_pair_of(port)
 }
 
-/// Waits until no connection of the port is split, or the splitter has had its time. No new one is
-/// split from now on.
+/// Waits until no connection of the port is split, or the splitter has had its time; those that are
+/// left are reset. No new one is split from now on.
 pub fn end(port: &Port) {
     if !split::is_attached(port) {
         return;
@@ -71,29 +71,42 @@ fn try_end(port: &Port) -> Result<()> {
     let opened = SplitPort::open(port)?;
     opened.turn_on(false);
     wait_until(Instant::now() + PATIENCE, || opened.split_flows().is_empty());
-    Ok(())
+    reset_those_left(port, &opened, reset_reason::RESET_DETACHED)
 }
 
 /// The tap was deleted: waits until the splitter has left the connections that are split, so that
-/// their peers can be sent a RST, at most until `deadline`. Those that it does not leave are put
-/// into RESET here. No other splitter would leave them: it finds no tap.
+/// their peers can be sent a RST, at most until `deadline`. No other splitter would leave them: it
+/// finds no tap.
 pub fn end_deleted(port: &Port, deadline: Instant) -> Result<()> {
     if !split::is_attached(port) {
         return Ok(());
     }
     let opened = SplitPort::open(port)?;
     wait_until(deadline, || opened.split_flows().is_empty() || !splitter_lives());
-    let left = opened.split_flows();
-    for entry in &left {
-        reset_left(port, entry)?;
-    }
-    Ok(port.count_reset(reset_reason::RESET_NO_READER, left.len() as u64, 0)?)
+    reset_those_left(port, &opened, reset_reason::RESET_NO_READER)
 }
 
-/// Puts a connection that is split into RESET, without its sockets.
-fn reset_left(port: &Port, entry: &(flow_key, split_flow)) -> Result<()> {
+/// Puts connections that the splitter has not left into RESET, without their sockets: both ends are
+/// sent RSTs. One failure must not keep the others from it.
+fn reset_those_left(port: &Port, opened: &SplitPort, why: reset_reason::Type) -> Result<()> {
+    let (mut count, mut failed) = (0, None);
+    for entry in opened.split_flows().iter().filter(|(_, split)| split.is_over == 0) {
+        match reset_left(port, entry) {
+            Ok(is_reset) => count += u64::from(is_reset),
+            Err(error) => failed = Some(error),
+        }
+    }
+    if count > 0 {
+        port.count_reset(why, count, 0)?;
+    }
+    failed.map_or(Ok(()), Err)
+}
+
+/// False if the splitter, or another process, has reset it.
+fn reset_left(port: &Port, entry: &(flow_key, split_flow)) -> Result<bool> {
     let (key, now_ns) = (full_key(entry), monotonic_ns()?);
-    let Some(flow) = port.flow(&key)? else { return Ok(()) };
+    let is_live = |flow: &flow| u32::from(flow.mode) != flow_mode::FLOW_RESET;
+    let Some(flow) = port.flow(&key)?.filter(is_live) else { return Ok(false) };
     let (_, split) = entry;
     let ends = rejoined {
         vm_seq: flow.vm_seq,
@@ -105,10 +118,8 @@ fn reset_left(port: &Port, entry: &(flow_key, split_flow)) -> Result<()> {
         ts_recent: split.peer_tsval,
     };
     port.rejoin(&key, &ends, now_ns)?;
-    if let Some(flow) = port.flow(&key)? {
-        port.mark_reset(&key, &flow, now_ns)?;
-    }
-    Ok(())
+    let Some(flow) = port.flow(&key)? else { return Ok(false) };
+    Ok(port.mark_reset(&key, &flow, now_ns)?)
 }
 
 /// It has a lock of their namespace as long as it runs, also one of another /run.

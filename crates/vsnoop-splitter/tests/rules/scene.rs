@@ -31,10 +31,13 @@ pub fn at(offset: u32) -> seq {
     seq::new(0u32.wrapping_sub(100)).add(offset)
 }
 
+/// Why the sockets end, once they do.
+type Ends = Rc<Cell<Option<io::ErrorKind>>>;
+
 pub struct Scene {
     splitter: SplitterPort<Socket>,
     number: u32,
-    is_silent: Rc<Cell<bool>>,
+    ends: Ends,
     pub hooks: Port,
 }
 
@@ -49,30 +52,21 @@ impl Scene {
     }
 
     fn new(unacknowledged: usize) -> Self {
-        let port = (1, 2, 3, 4);
-        let mut hooks = Port {
-            split: split_flow { vm_mac: KEY.vm_mac, ..Default::default() },
-            is_split: true,
-            record: flow { mode: flow_mode::FLOW_ACTIVE as u8, ..Default::default() },
-            is_deleted: false,
-            leaves_before_end: 0,
-            changes: Vec::new(),
-        };
-        let from = Received { seq: 0, bytes: 0 };
-        let record = Kept { port, key: KEY, vm: from, peer: from, ahead: 1 << 20 };
-        let is_silent = Rc::new(Cell::new(false));
-        let socket = |unacknowledged| Socket { unacknowledged, is_silent: is_silent.clone() };
-        let sockets = (socket(0), socket(unacknowledged));
-        let parts = (sockets.0, sockets.1, Pipe, Pipe);
-        let mut splitter = SplitterPort::new("tap0".into(), port, "veth0".into());
-        let taken = splitter.take_up(vec![Left { id: 1, record, parts }], &mut hooks, NOW_NS);
+        let mut hooks = Port::new();
+        let ends = Ends::default();
+        let (splitter, taken) = take_up(unacknowledged, 0, &ends, &mut hooks);
         let [number] = taken[..] else { panic!("{taken:?}") };
-        Self { splitter, number, is_silent, hooks }
+        Self { splitter, number, ends, hooks }
+    }
+
+    pub fn reset_by_the_peer(&mut self) {
+        self.ends.set(Some(io::ErrorKind::ConnectionReset));
+        self.splitter.serve(self.number, &mut self.hooks, NOW_NS);
     }
 
     /// The peer answers no more. Its socket gives up, and some time goes by.
     pub fn lose_the_peer(&mut self) {
-        self.is_silent.set(true);
+        self.ends.set(Some(io::ErrorKind::TimedOut));
         self.splitter.serve(self.number, &mut self.hooks, NOW_NS);
         for second in 1..=5 {
             self.splitter.tick(&mut self.hooks, NOW_NS + second * 1_000_000_000);
@@ -86,6 +80,31 @@ impl Scene {
     }
 }
 
+/// What the hooks know after the next splitter has taken up a connection that an earlier one was
+/// about to join: its entry is gone, and a socket had acknowledged a segment just before.
+pub fn killed_amid_a_join() -> Port {
+    let mut hooks = Port { is_split: false, ..Port::new() };
+    let (_, taken) = take_up(500, 1_448, &Ends::default(), &mut hooks);
+    assert!(taken.is_empty());
+    hooks
+}
+
+fn take_up(
+    unacknowledged: usize,
+    received: u64,
+    ends: &Ends,
+    hooks: &mut Port,
+) -> (SplitterPort<Socket>, Vec<u32>) {
+    let port = (1, 2, 3, 4);
+    let from = Received { seq: 0, bytes: 0 };
+    let record = Kept { port, key: KEY, vm: from, peer: from, ahead: 1 << 20 };
+    let socket = |unacknowledged| Socket { unacknowledged, received, ends: ends.clone() };
+    let parts = (socket(0), socket(unacknowledged), Pipe, Pipe);
+    let mut splitter = SplitterPort::new("tap0".into(), port, "veth0".into());
+    let taken = splitter.take_up(vec![Left { id: 1, record, parts }], hooks, NOW_NS);
+    (splitter, taken)
+}
+
 /// What the hooks know of the connection.
 #[derive(Debug)]
 pub struct Port {
@@ -97,6 +116,19 @@ pub struct Port {
     pub leaves_before_end: u32,
     /// What was asked, and the record at that time.
     pub changes: Vec<(split_ask::Type, flow)>,
+}
+
+impl Port {
+    fn new() -> Self {
+        Self {
+            split: split_flow { vm_mac: KEY.vm_mac, ..Default::default() },
+            is_split: true,
+            record: flow { mode: flow_mode::FLOW_ACTIVE as u8, ..Default::default() },
+            is_deleted: false,
+            leaves_before_end: 0,
+            changes: Vec::new(),
+        }
+    }
 }
 
 impl Hooks for Port {
@@ -185,7 +217,8 @@ pub struct Pipe;
 #[derive(Debug)]
 pub struct Socket {
     unacknowledged: usize,
-    is_silent: Rc<Cell<bool>>,
+    received: u64,
+    ends: Ends,
 }
 
 impl Facing for Socket {
@@ -225,7 +258,7 @@ impl Facing for Socket {
             bytes_sent: 0,
             bytes_retransmitted: 0,
             bytes_acknowledged: 0,
-            bytes_received: 0,
+            bytes_received: self.received,
             bytes_not_sent: 0,
             knows_path: false,
             delivery_rate: 0,
@@ -248,7 +281,7 @@ impl Facing for Socket {
     }
 
     fn reason_of_end(&self) -> io::Result<Option<io::Error>> {
-        Ok(self.is_silent.get().then(|| io::ErrorKind::TimedOut.into()))
+        Ok(self.ends.get().map(io::Error::from))
     }
 
     fn clock(&self) -> io::Result<u32> {

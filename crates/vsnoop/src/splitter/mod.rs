@@ -293,9 +293,10 @@ impl Splitter {
         for (key, number) in gone {
             let Some(Served { mut pins, mut port }) = self.ports.remove(&number) else { continue };
             tracing::info!("port {}: it has no downloads any more", port.name);
-            match monotonic_ns() {
-                Ok(now_ns) if deleted.contains(&key) => port.leave_all(&mut pins, now_ns),
-                _ => port.reset_all(&mut pins),
+            let Ok(now_ns) = monotonic_ns() else { continue };
+            match deleted.contains(&key) {
+                true => port.leave_all(&mut pins, now_ns),
+                false => port.reset_all(&mut pins, now_ns),
             }
         }
         self.trouble.retain(|key, _| present.contains(key));
