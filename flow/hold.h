@@ -10,7 +10,7 @@
  * everything, segments of the sender are kept behind it, or dropped:
  *
  *   in order          kept, acknowledged; in the last memory of the hold it is kept, and
- *                     acknowledged when the VM takes some of what is held
+ *                     acknowledged when the VM has taken what is held before it
  *   a pure ACK        forwarded at once, with SEQ = high_seq
  *   a probe, old data answered by the host
  *   beyond a hole     kept, NEXT_SEQ acknowledged again with SACK (four ranges)

@@ -14,12 +14,23 @@ static __always_inline bool hold_has_byte_at_vm_seq(const struct flow *f, const 
 	return h->chunks && seq_le(h->first, f->vm_seq) && seq_lt(f->vm_seq, h->tail);
 }
 
-/* The VM has taken some of what is held: the copies that waited for that count, and the VM's ACK
+/* How long a sender may wait until its VM has taken all that is held. */
+#define HOLD_RELEASE_NS (100 * NSEC_PER_SEC)
+
+/* Is there room for what the sender sends upon an ACK? A sender after a timeout first sends data
+ * that it has never sent (F-RTO, RFC 5682). If there is no memory for these, it waits for one more
+ * timeout. */
+static __always_inline bool hold_may_release(const struct flow *f, const struct hold *h, __u64 now)
+{
+	return seq_ge(f->vm_seq, h->tail) || since_ns(now, h->since_ns) >= HOLD_RELEASE_NS;
+}
+
+/* The VM has taken what is held: the copies that waited for that count, and the VM's ACK
  * passes with theirs. */
 static __always_inline void hold_release(struct flow *f, struct hold *h,
 					 const struct decision_context *c, struct outcome *out)
 {
-	if (seq_le(h->reach, h->tail))
+	if (seq_le(h->reach, h->tail) || !hold_may_release(f, h, c->now))
 		return;
 	if (f->mode == FLOW_HOLDING && !(h->flags & HOLD_FIN) && seq_eq(h->tail, f->next_seq) &&
 	    hold_engine_lives(c->port, c->now) && flow_may_accelerate(f, c->policy)) {

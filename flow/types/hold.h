@@ -126,7 +126,7 @@ struct hold {
 	__u32 sending; /* since when the engine writes a frame, 2^20 ns, odd; 0: it does not */
 	__u32 ack_waits; /* 1: the hooks dropped an ACK of the sender, which the engine carries */
 	/* Hooks: copies in order reach up to here. Those from `tail` on are in the last memory:
-	 * acknowledged once the VM has taken some of the others. */
+	 * acknowledged once the VM has taken the others. */
 	struct seq reach;
 };
 

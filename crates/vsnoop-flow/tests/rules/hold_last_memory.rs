@@ -1,5 +1,5 @@
 //! Segments that a hold keeps in its last memory: the sender gets their ACK once the VM has taken
-//! others, because only a new ACK ends the growing pauses of a sender that repeats.
+//! the others, because only a new ACK ends the growing pauses of a sender that repeats.
 
 use vsnoop_flow::FromVm;
 use vsnoop_flow::hold::Kept;
@@ -26,24 +26,43 @@ fn withheld(flags: u32) -> FlowCase {
     c
 }
 
+/// The VM takes all that is held before the segment.
+fn takes_the_others(c: &mut FlowCase) -> (FromVm, outcome) {
+    c.engine_hands_over(END);
+    c.acks(END, WINDOW)
+}
+
 #[test]
-fn a_segment_in_the_last_memory_is_acknowledged_when_the_vm_takes_others() {
+fn a_segment_in_the_last_memory_is_acknowledged_when_the_vm_has_taken_the_others() {
     let mut c = withheld(0);
     // A window update alone makes no room.
     c.acks(0, WINDOW);
     assert_eq!(c.f.next_seq, at(END));
-    let (verdict, out) = c.acks(MSS, WINDOW);
+    // What the sender would send then (F-RTO) would find no memory.
+    c.acks(MSS, WINDOW);
+    assert_eq!((c.f.next_seq, c.h.reach), (at(END), at(END + MSS)));
+    let (verdict, out) = takes_the_others(&mut c);
     assert_eq!((verdict, out.ack.ack), (FromVm::Rewrite, at(END + MSS)), "it was suppressed");
     assert_ne!(out.events & EVENT_WAKE, 0, "the engine has something to do");
     assert_eq!((c.f.next_seq, c.h.tail), (at(END + MSS), at(END + MSS)));
-    assert_eq!(c.acks(2 * MSS, WINDOW).1.ack.ack.diff(at(END + MSS)), 0);
+    let (_, out) = c.acks(END + MSS, WINDOW);
+    assert_eq!(out.ack.ack, at(END + MSS));
+}
+
+/// Its own TCP would give up one day.
+#[test]
+fn a_sender_of_a_slow_vm_does_not_wait_for_ever() {
+    let mut c = withheld(0);
+    c.wait(100_000_000_000);
+    c.acks(MSS, WINDOW);
+    assert_eq!(c.f.next_seq, at(END + MSS));
 }
 
 #[test]
 fn a_fin_in_the_last_memory_counts_with_its_bytes() {
     let mut c = withheld(TCP_FIN);
     assert!(!c.holds(HOLD_FIN));
-    c.acks(MSS, WINDOW);
+    takes_the_others(&mut c);
     assert!(c.holds(HOLD_FIN));
     assert_eq!((c.h.fin_at, c.f.next_seq), (at(END + MSS), at(END + MSS)));
 }
@@ -57,7 +76,7 @@ fn a_ce_mark_in_the_last_memory_is_recorded_for_the_engine() {
     c.decide(&s);
     assert_eq!(c.after_last_copy(&s).0, Kept::Reack);
     assert_eq!(c.h.marked, 1);
-    c.acks(MSS, WINDOW);
+    takes_the_others(&mut c);
     assert_eq!((c.f.next_seq, c.h.marked), (at(END + MSS), 1));
 }
 
