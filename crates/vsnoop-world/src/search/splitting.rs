@@ -208,7 +208,7 @@ impl SearchState {
     }
 
     /// Was an end reset when both had received all? There is no TIME-WAIT behind a split connection
-    /// (docs/limits.md).
+    /// (docs/reference/limits.md).
     pub(super) fn is_reset_after_all(&self) -> bool {
         self.downloads.is_some()
             && self.served.vm.guest.progress(0).accepted == self.sender.cfg.bytes + 2

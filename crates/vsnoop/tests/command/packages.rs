@@ -156,7 +156,7 @@ fn the_archive_has_what_make_install_installs() -> Result<()> {
         "sbin/vsnoop",
         "lib/systemd/system/vsnoop.service",
         "share/man/man8/vsnoop-attach.8",
-        "share/doc/vsnoop/docs/command.md",
+        "share/doc/vsnoop/docs/reference/command.md",
         "share/doc/vsnoop/deploy/vsnoop.toml",
         "share/bash-completion/completions/vsnoop",
     ] {
