@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use libtest_mimic::Trial;
-use vsnoop_testbed::topology::{Family, PORT};
+use vsnoop_bpf::split::SplitPort;
+use vsnoop_testbed::topology::{Family, PORT, Topology};
 
+use crate::attached::Attached;
 use crate::background::Process::{Helper, Splitter};
 use crate::pair::Pair;
 use crate::split::{Download, MORE, case, open};
@@ -26,13 +28,19 @@ pub fn trials() -> Vec<Trial> {
     ]
 }
 
+/// A port with a download that is split.
+fn begin(topology: &Topology) -> Result<(Attached<'_>, SplitPort, Download)> {
+    let attached = case().attach(topology)?;
+    let split = open(&topology.host, PORT)?;
+    let connect = || Pair::connect(topology, Family::V4);
+    let download = Download::begin(&attached, &split, MORE, connect)?;
+    Ok((attached, split, download))
+}
+
 /// The tap stays, without a reader.
 fn is_killed() -> Result<()> {
     let topology = case().build()?;
-    let mut attached = case().attach(&topology)?;
-    let split = open(&topology.host, PORT)?;
-    let connect = || Pair::connect(&topology, Family::V4);
-    let mut download = Download::begin(&attached, &split, MORE, connect)?;
+    let (mut attached, _, mut download) = begin(&topology)?;
     topology.host.ip(&format!("link set {PORT} carrier off"))?;
     download.pair.client.expect_reset().with_context(|| attached.describe())?;
     ensure!(attached.resets("no_reader")? == 1, "not counted\n{}", attached.describe());
@@ -43,10 +51,7 @@ fn is_killed() -> Result<()> {
 /// The helper detaches the port, or a command that comes first.
 fn is_deleted(by_command: bool) -> Result<()> {
     let topology = case().build()?;
-    let mut attached = case().attach(&topology)?;
-    let split = open(&topology.host, PORT)?;
-    let connect = || Pair::connect(&topology, Family::V4);
-    let mut download = Download::begin(&attached, &split, MORE, connect)?;
+    let (mut attached, _, mut download) = begin(&topology)?;
     topology.host.delete(PORT)?;
     if by_command {
         // The helper may have been faster after all; then there is nothing left to detach.
@@ -65,10 +70,7 @@ const DOWN: Duration = Duration::from_millis(500);
 /// No helper works when the tap is deleted. The splitter leaves the connection by itself.
 fn is_late() -> Result<()> {
     let topology = case().build()?;
-    let mut attached = case().attach(&topology)?;
-    let split = open(&topology.host, PORT)?;
-    let connect = || Pair::connect(&topology, Family::V4);
-    let mut download = Download::begin(&attached, &split, MORE, connect)?;
+    let (mut attached, split, mut download) = begin(&topology)?;
     let helper = Helper.stop()?;
     topology.host.delete(PORT)?;
     attached.wait_until("it is left", || Ok(split.split_flows().is_empty()))?;
@@ -83,10 +85,7 @@ fn is_late() -> Result<()> {
 /// Nor does a splitter: the command does not wait for it.
 fn has_no_splitter() -> Result<()> {
     let topology = case().build()?;
-    let mut attached = case().attach(&topology)?;
-    let split = open(&topology.host, PORT)?;
-    let connect = || Pair::connect(&topology, Family::V4);
-    let mut download = Download::begin(&attached, &split, MORE, connect)?;
+    let (mut attached, _, mut download) = begin(&topology)?;
     let helper = Helper.stop()?;
     Splitter.kill()?;
     topology.host.delete(PORT)?;
@@ -100,10 +99,7 @@ fn has_no_splitter() -> Result<()> {
 /// The port is detached, and its tap stays.
 fn stands_still() -> Result<()> {
     let topology = case().build()?;
-    let mut attached = case().attach(&topology)?;
-    let split = open(&topology.host, PORT)?;
-    let connect = || Pair::connect(&topology, Family::V4);
-    let mut download = Download::begin(&attached, &split, MORE, connect)?;
+    let (mut attached, _, mut download) = begin(&topology)?;
     let stopped = (Helper.stop()?, Splitter.stop()?);
     attached.run(&["detach", PORT])?;
     attached.forget();
@@ -116,10 +112,7 @@ fn stands_still() -> Result<()> {
 /// The sockets go on sending for a while, and nothing of it leaves.
 fn is_down_first() -> Result<()> {
     let topology = case().build()?;
-    let mut attached = case().attach(&topology)?;
-    let split = open(&topology.host, PORT)?;
-    let connect = || Pair::connect(&topology, Family::V4);
-    let mut download = Download::begin(&attached, &split, MORE, connect)?;
+    let (mut attached, _, mut download) = begin(&topology)?;
     topology.host.ip(&format!("link set {PORT} down"))?;
     thread::sleep(DOWN);
     topology.host.delete(PORT)?;

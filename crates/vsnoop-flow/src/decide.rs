@@ -277,6 +277,19 @@ pub fn may_be_split(f: &flow) -> bool {
     unsafe { types::flow_may_be_split(f) }
 }
 
+/// Where both ends of a connection were that is split, for its reset.
+pub fn ends_at(vm_seq: seq, split: &types::split_flow) -> types::rejoined {
+    types::rejoined {
+        vm_seq,
+        // A RST must have the SEQ that the peer expects (RFC 5961).
+        snd_nxt: split.sent_end,
+        right_edge: vm_seq,
+        adv_edge: vm_seq,
+        vm_tsval: split.vm_tsval,
+        ts_recent: split.peer_tsval,
+    }
+}
+
 /// Continues the record of a connection that was split.
 pub fn rejoin(f: &mut flow, ends: &types::rejoined, now: u64) {
     // SAFETY: as in to_vm().

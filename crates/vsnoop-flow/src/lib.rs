@@ -27,10 +27,10 @@ pub mod testing;
 
 pub use decide::{
     FromVm, Verdict, answer_embryo, continues_passive, decide_and_grant_shared, embryo_of_vm,
-    end_vm_lease, flow_accepted, flow_mid_flow, flow_opened, from_vm, grant_lease, grant_vm_lease,
-    is_left_alone, is_over, is_own_syn, key_hash, learn, lease_covers, may_be_split, note_failure,
-    note_not_taken, pass_by_vm_lease, pass_by_vm_lease_shared, rejoin, repeated_embryo,
-    repeats_syn, sender_replaces, to_vm, vm_replaces,
+    end_vm_lease, ends_at, flow_accepted, flow_mid_flow, flow_opened, from_vm, grant_lease,
+    grant_vm_lease, is_left_alone, is_over, is_own_syn, key_hash, learn, lease_covers,
+    may_be_split, note_failure, note_not_taken, pass_by_vm_lease, pass_by_vm_lease_shared, rejoin,
+    repeated_embryo, repeats_syn, sender_replaces, to_vm, vm_replaces,
 };
 pub use types::{ack_fields, embryo, flow, flow_key, outcome, policy, port_state, segment, seq};
 

@@ -4,9 +4,8 @@ use std::io;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use vsnoop_flow::types::{
-    SPLIT_LATE_NS, flow_key, rejoined, seq, split_flow, split_place, split_totals,
-};
+use vsnoop_flow::ends_at;
+use vsnoop_flow::types::{SPLIT_LATE_NS, flow_key, rejoined, seq, split_place, split_totals};
 use vsnoop_split::{Broken, Direction, Facing, Pair, Side, State, Waits};
 use vsnoop_upkeep::moves::PATIENCE_NS;
 
@@ -105,6 +104,13 @@ pub enum Whereabouts {
 pub struct Numbers {
     pub sent: u32,
     pub peer_nxt: u32,
+}
+
+impl Numbers {
+    /// SEQ of the first byte that the VM has not acknowledged. `to_vm`: bytes held for it.
+    fn vm_seq(self, to_vm: usize) -> seq {
+        seq::new(self.peer_nxt.wrapping_sub(to_vm as u32))
+    }
 }
 
 impl<S: Facing> Connected<S> {
@@ -366,7 +372,9 @@ impl<S: Facing> Connected<S> {
     pub fn give_up(&mut self, hooks: &mut impl Hooks, now_ns: u64) -> Result<()> {
         let Some(split) = &self.split else { return Ok(()) };
         if let Some(flow) = hooks.split_flow(self.key())? {
-            mark_reset(self.key(), &ends_at(self.vm_seq(split)?, &flow), hooks, now_ns)?;
+            let to_vm = split.held(Direction::ToVm).unwrap_or(0);
+            let vm_seq = self.numbers(split)?.vm_seq(to_vm);
+            mark_reset(self.key(), &ends_at(vm_seq, &flow), hooks, now_ns)?;
             self.is_given_up = true;
         }
         Ok(())
@@ -382,7 +390,7 @@ impl<S: Facing> Connected<S> {
         let Some(split) = self.split.take() else { return Ok(None) };
         let (numbers, is_drained) = (self.numbers(&split)?, split.is_drained()?);
         let [to_peer, to_vm] = Direction::BOTH.map(|direction| split.held(direction).unwrap_or(0));
-        let vm_seq = self.vm_seq(&split)?;
+        let vm_seq = numbers.vm_seq(to_vm);
         let before = if is_drained { None } else { hooks.split_flow(self.key())? };
         // First: a detach that finds no entry any more reads the record.
         if let Some(flow) = &before {
@@ -414,12 +422,6 @@ impl<S: Facing> Connected<S> {
         }))
     }
 
-    /// SEQ of the first byte that the VM has not acknowledged.
-    fn vm_seq(&self, split: &Pair<S>) -> io::Result<seq> {
-        let to_vm = split.held(Direction::ToVm).unwrap_or(0) as u32;
-        Ok(seq::new(self.numbers(split)?.peer_nxt.wrapping_sub(to_vm)))
-    }
-
     fn numbers(&self, split: &Pair<S>) -> io::Result<Numbers> {
         let behind = |side, from: Received| {
             let bytes = split.info(side)?.bytes_received - from.bytes;
@@ -429,19 +431,6 @@ impl<S: Facing> Connected<S> {
             sent: behind(Side::Vm, self.record.vm)?,
             peer_nxt: behind(Side::Peer, self.record.peer)?,
         })
-    }
-}
-
-/// Where both ends were last.
-fn ends_at(vm_seq: seq, flow: &split_flow) -> rejoined {
-    rejoined {
-        vm_seq,
-        // A RST must have the SEQ that the peer expects (RFC 5961).
-        snd_nxt: flow.sent_end,
-        right_edge: vm_seq,
-        adv_edge: vm_seq,
-        vm_tsval: flow.vm_tsval,
-        ts_recent: flow.peer_tsval,
     }
 }
 

@@ -105,7 +105,7 @@ pub fn a_priority_tag_is_no_vlan() {
     assert_eq!(port.run_hook(Hook::ToVm, &frame, 1).expect("run").0, REDIRECT);
 }
 
-/// A peer with IP_MINTTL drops what has a smaller TTL than the VM's (RFC 5082).
+/// A peer with IP_MINTTL drops packets whose TTL is smaller than the VM's (RFC 5082).
 pub fn an_early_ack_has_the_vms_ttl() {
     let port = Attached::with_hold();
     holding(&port);

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use vsnoop_bpf::Port;
 use vsnoop_bpf::split::{self, SplitPort, SplitSpec, full_key};
-use vsnoop_bpf::types::{flow, flow_key, flow_mode, rejoined, reset_reason, split_flow};
+use vsnoop_bpf::types::{flow, flow_key, flow_mode, reset_reason, split_flow};
+use vsnoop_flow::ends_at;
 
 use super::error::Result;
 use super::pair::{self, TapId};
@@ -108,15 +109,7 @@ fn reset_left(port: &Port, entry: &(flow_key, split_flow)) -> Result<bool> {
     let is_live = |flow: &flow| u32::from(flow.mode) != flow_mode::FLOW_RESET;
     let Some(flow) = port.flow(&key)?.filter(is_live) else { return Ok(false) };
     let (_, split) = entry;
-    let ends = rejoined {
-        vm_seq: flow.vm_seq,
-        // A RST must have the SEQ that the peer expects (RFC 5961).
-        snd_nxt: split.sent_end,
-        right_edge: flow.vm_seq,
-        adv_edge: flow.vm_seq,
-        vm_tsval: split.vm_tsval,
-        ts_recent: split.peer_tsval,
-    };
+    let ends = ends_at(flow.vm_seq, split);
     port.rejoin(&key, &ends, now_ns)?;
     let Some(flow) = port.flow(&key)? else { return Ok(false) };
     Ok(port.mark_reset(&key, &flow, now_ns)?)
