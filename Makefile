@@ -11,7 +11,7 @@ BASH_COMPLETION := $(SHARE)/bash-completion/completions/vsnoop
 ZSH_COMPLETION := $(SHARE)/zsh/site-functions/_vsnoop
 FISH_COMPLETION := $(SHARE)/fish/vendor_completions.d/vsnoop.fish
 
-.PHONY: help setup build build-lab demo lab check test test-package test-report soak bench fuzz install deb tarball image check-deploy clean
+.PHONY: help setup build build-lab demo lab sim quick check test test-package test-report soak bench fuzz install deb tarball image check-deploy clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -33,6 +33,12 @@ demo: setup ## uploads to a web server in a VM that is short of CPU; results/dem
 lab: build-lab ## an experiment: make lab RUN=NAME (vsnoop-lab list)
 	case " $(RUN) " in *' link-'*|*' all '*) sh scripts/peers.sh ;; esac
 	$(LAB) run $(RUN)
+
+quick: ## what needs no root, no BPF and no VM; two minutes from a built tree
+	@sh scripts/quick.sh
+
+sim: setup ## a forecast of incast control to 100 Gb/s, in ns-3: make sim RUN="--series rates"; results/sim/
+	@sh scripts/sim.sh $(RUN)
 
 check: setup ## formatting, lints, C warnings, SPECIFICATION.md, dependencies; under two minutes
 	@sh scripts/check.sh

@@ -2,7 +2,8 @@
 # Runs test programs side by side; scripts/test.sh has cargo call it for each.
 #
 #   beside.sh PROGRAM   notes the program, with the directory and the environment that cargo gave it
-#   beside.sh --run     runs all that were noted, some at a time, and those that take long first
+#   beside.sh --run     runs all that were noted, some at a time: those that take long first, the
+#                       longest in parts (VSNOOP_TEST_PART)
 #
 # $BESIDE is a directory of the caller.  A program has namespaces of its own: of the network, of
 # mounts, with its own BPF file system, /run and TMPDIR, and of processes.  `off --all` of a test
@@ -10,26 +11,44 @@
 # VMs, and all that a program leaves running ends with it.  Its output appears as a whole when it
 # has ended; cargo is told that it succeeded, the caller reads what is printed.
 set -u
-# Most programs wait for timers and packets most of the time.
-SLOTS=${VSNOOP_TEST_SLOTS:-$(($(nproc) + 1))}
+# Most programs wait for timers and packets most of the time: a part of faults takes a tenth of a
+# CPU.
+SLOTS=${VSNOOP_TEST_SLOTS:-$((3 * $(nproc)))}
 
 # Those that take longest start first.
 rank() { # NAME
 	case $1 in
-	netns | links) echo 1 ;;
-	coexistence | command | faults | kernels | vm) echo 2 ;;
-	*) echo 3 ;;
+	faults | kernels | links) echo 1 ;;
+	command | netns) echo 2 ;;
+	coexistence | interrupted | vm) echo 3 ;;
+	*) echo 4 ;;
+	esac
+}
+
+# In how many parts a program runs that takes longer than the others, and waits.  One of kernels
+# emulates as many machines at a time as there are CPUs; in two parts its first took 14 minutes.
+parts() { # NAME
+	case $1 in
+	command | faults | kernels) echo 3 ;;
+	links) echo 2 ;;
+	*) echo 1 ;;
 	esac
 }
 
 note() { # PROGRAM
 	file=${1##*/}
+	of=$(parts "${file%-*}")
 	mkdir -p "$BESIDE/noted"
-	{
-		export -p
-		echo "cd '$PWD' || exit 1"
-		echo "program='$1'"
-	} >"$BESIDE/noted/$(rank "${file%-*}").$file"
+	which=1
+	while [ "$which" -le "$of" ]; do
+		{
+			export -p
+			echo "cd '$PWD' || exit 1"
+			echo "program='$1'"
+			[ "$of" = 1 ] || echo "export VSNOOP_TEST_PART=$which/$of"
+		} >"$BESIDE/noted/$(rank "${file%-*}").$file:$which"
+		which=$((which + 1))
+	done
 }
 
 # $1: file of a noted program.
@@ -39,13 +58,18 @@ run() {
 	. "$1"
 	export VSNOOP_TEST_PROGRAMS="$BESIDE/noted"
 	output=$BESIDE/output.${1##*/}
-	echo "     Running $program" >"$output"
+	echo "     Running $program ${VSNOOP_TEST_PART-}" >"$output"
 	namespaces=
 	[ "$(id -u)" = 0 ] &&
 		namespaces="unshare --mount --net --pid --fork --kill-child --mount-proc --propagation private"
 	# shellcheck disable=SC2086 # a list of words, or nothing
 	$namespaces sh "$self" --alone "$program" >>"$output" 2>&1 ||
 		grep -q '^test result: FAILED' "$output" || echo "error: $program died" >>"$output"
+	# Its CPU time and that of the processes that it waited for, user and system.
+	# ($(times) would be that of another shell.)
+	times >"$output.times"
+	echo "     CPU time of $program ${VSNOOP_TEST_PART-}: $(tail -n 1 "$output.times")" >>"$output"
+	rm "$output.times"
 	flock "$BESIDE/print" cat "$output"
 	rm "$output"
 }

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Checks the sources without running them: formatting, lints, warnings of the C compilers, subjects
-# of commits, and that SPECIFICATION.md names what there is.
+# Checks the sources without running them: formatting, lines, lints, warnings of the C compilers,
+# subjects of commits, and that SPECIFICATION.md names what there is.
 #
 # Prints a line for each check, and before it what a failed one has to say.  Goes on after a
 # failure; exits 1 if there was one.  scripts/test.sh counts the lines.
@@ -37,11 +37,18 @@ check() {
 }
 
 check rustfmt "mended by: cargo fmt --all" cargo fmt --all --check
-# shellcheck disable=SC2046 # a list of files
-check clang-format "mended by: clang-format -i \$(find bpf flow crates -name '*.[ch]')" \
-	clang-format --dry-run --Werror --ferror-limit=1 $(find bpf flow crates -name '*.[ch]')
+sources='accel link dev'
+# shellcheck disable=SC2046,SC2086 # lists of files and of directories
+check clang-format "mended by: clang-format -i \$(find $sources -name '*.[ch]' -o -name '*.cc')" \
+	clang-format --dry-run --Werror --ferror-limit=1 \
+	$(find $sources -name '*.[ch]' -o -name '*.cc')
+# Comments and documents, which neither of them wraps, but tables, headings and single words.
+# shellcheck disable=SC2046,SC2016 # a list of files, a program of awk
+check "lines of 100 columns" "mended by hand" env LC_ALL=C awk \
+	'{ gsub(/\t/, "        "); gsub(/[\200-\277]/, "") } length > 100 && (FILENAME ~ /md$/ ? !/^ *([|#]|([-*>] )*[^ ]*$)/ : /^ *(\/\/|# )/ || (FILENAME ~ /[.]([ch]|cc)$/ && !/"/)) { print FILENAME ":" FNR; bad = 1 } END { exit bad }' \
+	$(git ls-files --cached --others --exclude-standard '*.rs' '*.[ch]' '*.cc' '*.sh' '*.toml' '*.md' '*.py')
 check shellcheck "mended by hand, with: shellcheck FILE" shellcheck scripts/*.sh .ci/run \
-	deploy/libvirt/qemu tests/coexistence/libvirt/daemon.sh
+	deploy/libvirt/qemu dev/tests/coexistence/libvirt/daemon.sh
 # Those of the last commits, where there is a repository.
 check "commit subjects" "mended by: git commit --amend (at most 72 characters, no semicolon)" \
 	sh -c '! git log -20 --format=%s | grep -e ".\{73\}" -e ";"'

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Fetches the software that vsnoop is tested beside (tests/coexistence), as packages of Debian.
+# Fetches the software that vsnoop is tested beside (dev/tests/coexistence), as packages of Debian.
 #
 # What cannot be had is named and left out; its tests then count as ignored.  Run again it fetches
 # nothing.  Needs root and scripts/setup.sh.

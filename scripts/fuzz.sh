@@ -1,11 +1,12 @@
 #!/bin/sh
-# Runs each fuzz target (fuzz/fuzz_targets/) for some seconds: fuzz.sh [SECONDS [TARGET...]].
+# Runs each fuzz target (dev/fuzz/fuzz_targets/) for some seconds: fuzz.sh [SECONDS [TARGET...]].
 #
 # Needs a nightly toolchain and cargo-fuzz, which nothing else does: `rustup toolchain install
-# nightly`, `cargo install cargo-fuzz`.  What was found to reach new code stays in fuzz/corpus/, and
-# what failed in fuzz/artifacts/; neither is kept in the repository.  Exits 1 when a target failed.
+# nightly`, `cargo install cargo-fuzz`.  What was found to reach new code stays in dev/fuzz/corpus/,
+# and what failed in dev/fuzz/artifacts/; neither is kept in the repository.  Exits 1 when a target
+# failed.
 set -u
-cd "$(dirname "$0")/../fuzz" || exit 1
+cd "$(dirname "$0")/../dev/fuzz" || exit 1
 
 seconds=${1:-20}
 [ $# -gt 0 ] && shift

@@ -11,7 +11,7 @@ say() { echo "peers: $*"; }
 cd "$(dirname "$0")/.."
 PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin:/usr/local/go/bin"
 
-# openssl makes the keys and certificates of the others.
+# openssl and wireguard-tools make the keys and certificates of the others.
 packages="openvpn vtun tinc fastd slirp4netns openssh-client openssh-server openssl wireguard-tools"
 # shellcheck source=scripts/packages.sh
 . scripts/packages.sh

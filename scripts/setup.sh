@@ -27,11 +27,11 @@ major=${release%%.*}; rest=${release#*.}; minor=${rest%%[!0-9]*}
 # libc with its static half (the guest's init).  Run: iproute2, QEMU, zstd, a font.
 # Guests: mmdebstrap, e2fsprogs.  Tests: nftables (the guest's firewall), etcd, prometheus, tmux (a
 # terminal), python3-venv (the schemas of Kubernetes).
-# Experiments: haproxy, a peer; curl, a client.
+# Experiments: haproxy, a peer.
 # Checks (scripts/check.sh): shellcheck, clang-format.
 packages="build-essential pkg-config clang libclang-dev llvm libelf-dev zlib1g-dev \
 linux-libc-dev iproute2 procps util-linux kmod qemu-system-x86 ca-certificates zstd xz-utils libc6-dev fonts-dejavu-core \
-mmdebstrap e2fsprogs nftables haproxy curl tmux \
+mmdebstrap e2fsprogs nftables haproxy tmux \
 etcd-server etcd-client prometheus python3-venv \
 shellcheck clang-format"
 # shellcheck source=scripts/packages.sh

@@ -1,11 +1,11 @@
 #!/bin/sh
 # Searches what can happen to small connections further than the tests do, runs the simulated
 # transfers with more seeds, random storms for as many seconds as there are seeds, links for longer
-# among unknown sources, cuts and gigabytes, more listeners that are busy for longer, and more
-# transfers to User Mode Linux.
+# among unknown sources, cuts and gigabytes, more listeners that are busy for longer, more transfers
+# to User Mode Linux, and all tests on each kernel.
 # $1: most states of a search, $2: seeds of each case.
 #
-# Prints how many states there are (crates/vsnoop-lab/notes/2026-11.md) and ends with the tests'
+# Prints how many states there are (dev/vsnoop-lab/notes/2026-11.md) and ends with the tests'
 # own lines.
 set -eu
 cd "$(dirname "$0")/.."
@@ -21,3 +21,4 @@ for tests in hostile:: memory:: unknown_sources::; do
 done
 VSNOOP_SOAK=1 cargo test --release --locked -p vsnoop-tests --test netns -- accept_queue::
 VSNOOP_SOAK=1 cargo test --release --locked -p vsnoop-tests --test uml -- --nocapture
+VSNOOP_SOAK=1 cargo test --release --locked -p vsnoop-tests --test kernels

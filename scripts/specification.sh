@@ -3,9 +3,8 @@
 # the commands in CONTRIBUTING.md.
 #
 # A row is `| ID | promise | names |`.  Its names, in backticks, are
-#   CRATE/PROGRAM::MODULE::TEST  a test of crates/CRATE/tests/PROGRAM, or of crates/CRATE/src if
-#                                PROGRAM is `unit`: `fn TEST(`, or a string that ends with TEST;
-#                                vsnoop-tests is in tests/;
+#   CRATE/PROGRAM::MODULE::TEST  a test of the crate's tests/PROGRAM, or of its src if PROGRAM is
+#                                `unit`: `fn TEST(`, or a string that ends with TEST;
 #   bench/FIGURE, lab/FIGURE     a string in the sources of vsnoop-bench or vsnoop-lab, or
 #                                in a file that declares an experiment.
 # `*` stands for what the program fills in at run time: what comes before the first one, or after it
@@ -18,7 +17,7 @@
 # part, or a module; it is checked as the name CRATE/PROGRAM::NAME*.
 #
 # Usage: scripts/specification.sh [FILE]: FILE instead of SPECIFICATION.md, for the test of this
-# script (crates/vsnoop-checks/tests/specification.rs).
+# script (dev/vsnoop-checks/tests/specification.rs).
 #
 # Prints each name that is not found with the ID of its row, and how many were checked; exits 1 if
 # one was not found.
@@ -35,15 +34,26 @@ string() {
 }
 
 has_figure() { # CRATE FIGURE
-	grep -rqsE "$(string "$2")" "crates/$1/src" "crates/$1/experiments"
+	grep -rqsE "$(string "$2")" "dev/$1/src" "dev/$1/experiments"
+}
+
+# The directory of a crate; a name without one for a crate that does not exist.
+directory_of() { # CRATE
+	case $1 in
+	vsnoop) echo cli ;;
+	vsnoop-tests) echo dev/tests ;;
+	vsnoop-sim) echo dev/sim/runner ;;
+	*) echo ./*/"$1" ;;
+	esac
 }
 
 has_test() { # CRATE PROGRAM::MODULE::TEST
 	path=${2#*::}
+	place=$(directory_of "$1")
 	case $1/$2 in
-	vsnoop-tests/*) place=tests/${2%%::*} ;;
-	*/unit::*) place=crates/$1/src ;;
-	*) place=crates/$1/tests/${2%%::*} ;;
+	vsnoop-tests/*) place=$place/${2%%::*} ;;
+	*/unit::*) place=$place/src ;;
+	*) place=$place/tests/${2%%::*} ;;
 	esac
 	while [ "$path" != "${path#*::}" ]; do
 		next=$place/${path%%::*}

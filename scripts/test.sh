@@ -19,7 +19,7 @@ cd "$(dirname "$0")/.." || exit 1
 
 LIMIT_S=4500
 
-# Tests of the decision core compile flow/ with checks for undefined behaviour, a feature of
+# Tests of the decision core compile accel/flow/ with checks for undefined behaviour, a feature of
 # vsnoop-flow.  In one command with the other crates these, too, would be compiled with it: again.
 core="vsnoop-flow vsnoop-hold vsnoop-world"
 # Programs without libraries, named beside the core so that cargo gives dependencies that both have
@@ -28,11 +28,12 @@ beside_core="vsnoop vsnoop-bench"
 
 cargo_test() { cargo test --release --locked --no-fail-fast "$@"; }
 
-# Of all crates but the core: all targets but documentation, which has no tests, and fuzz targets,
-# which run elsewhere (scripts/fuzz.sh); that those compile is scripts/check.sh's.
+# Of all crates but the core: all targets but documentation, which has no tests, fuzz targets, which
+# run elsewhere (scripts/fuzz.sh; that they compile is scripts/check.sh's), and the core of the
+# simulator, which has no tests and that feature.
 host_tests() {
 	excluded=
-	for crate in vsnoop-fuzz $core; do
+	for crate in vsnoop-fuzz vsnoop-sim-core $core; do
 		excluded="$excluded --exclude $crate"
 	done
 	# shellcheck disable=SC2086 # a list of words
@@ -45,7 +46,7 @@ core_tests() {
 		chosen="$chosen -p $crate"
 	done
 	for crate in $core; do
-		for program in crates/"$crate"/tests/*; do
+		for program in */"$crate"/tests/*; do
 			program=${program##*/}
 			chosen="$chosen --test ${program%.rs}"
 		done
@@ -90,6 +91,7 @@ cargo build --release --locked -p vsnoop -p vsnoop-lab -p vsnoop-guest || { echo
 	sh scripts/check-deploy.sh --fetch &
 	# What does not build is told again, and counted, by the tests themselves.
 	host_tests --no-run >/dev/null 2>&1
+	[ ! -e /usr/include/ns3/core-module.h ] || sh scripts/sim.sh --build
 	wait
 
 	timeout --kill-after=30 "$LIMIT_S" sh scripts/test.sh --run
