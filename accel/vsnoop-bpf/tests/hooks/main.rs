@@ -30,6 +30,7 @@ use vsnoop_bpf::types::{
 use vsnoop_bpf::{AttachSpec, Error, HoldMaps, Hook, Listed, Port, Record, Reserve};
 
 const TAP: &str = "t0";
+const HOLD_CHUNKS: u32 = 64;
 /// Verdicts of a hook.
 const NEXT: i32 = -1;
 const DROP: i32 = 2;
@@ -170,7 +171,18 @@ fn main() {
         });
         if root { trial } else { trial.with_kind("skipped: needs root").with_ignored_flag(true) }
     });
-    libtest_mimic::run(&arguments, trials.collect()).exit();
+    let trials = trials.collect();
+    let kept = (root && !arguments.list).then(keep_programs);
+    let conclusion = libtest_mimic::run(&arguments, trials);
+    drop(kept);
+    conclusion.exit();
+}
+
+/// Ports whose programs those of the tests share: else the kernel would verify these for each test,
+/// which takes an emulated machine ten seconds.
+fn keep_programs() -> [Attached; 2] {
+    let [without, with] = taps(2).try_into().expect("two taps");
+    [Attached::active_at(without, 0), Attached::active_at(with, HOLD_CHUNKS)]
 }
 
 fn ip(args: &str) {
@@ -204,17 +216,16 @@ struct Attached(Option<Port>);
 
 impl Attached {
     fn active() -> Self {
-        let mut spec = tap();
-        spec.policy.run = port_run::PORT_ACCELERATE;
-        Attached(Some(Port::attach(&spec).unwrap_or_else(|error| panic!("{error}"))))
+        Self::active_at(tap(), 0)
     }
-}
 
-impl Attached {
     fn with_hold() -> Self {
-        let mut spec = tap();
+        Self::active_at(tap(), HOLD_CHUNKS)
+    }
+
+    fn active_at(mut spec: AttachSpec, hold_chunks: u32) -> Self {
         spec.policy.run = port_run::PORT_ACCELERATE;
-        spec.policy.hold_chunks = 64;
+        spec.policy.hold_chunks = hold_chunks;
         Attached(Some(Port::attach(&spec).unwrap_or_else(|error| panic!("{error}"))))
     }
 }
