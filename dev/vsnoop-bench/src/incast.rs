@@ -32,6 +32,7 @@ use vsnoop_bpf::{
     AttachSpec, EmptyProgram, Hook, Port, ProgramInfo, TableLimits, Uplink, UplinkSettings,
     account_run_time,
 };
+use vsnoop_host::lock::CommandLock;
 use vsnoop_lab::results::Figure;
 use vsnoop_testbed::bulk::pin;
 use vsnoop_testbed::interrupt;
@@ -110,6 +111,8 @@ const SLABS: u32 = 10_000 / SLAB_HOLDS + 1;
 const FOR_ONE_FLOW: usize = 3;
 
 pub fn measure() -> Result<Vec<Figure>> {
+    // A helper of another part may still run, and would remove an uplink that has no port yet.
+    let _no_sweep = CommandLock::take()?;
     let _accounting = account_run_time()?;
     let mut figures = Vec::new();
     for flows in FLOWS {
