@@ -133,8 +133,8 @@ fn starve(topology: &Topology) -> Result<()> {
     Ok(())
 }
 
-/// Attaches, and the engine says that the VM waits for a CPU. That the VM of the test answers
-/// promptly all the same does not count.
+/// Attaches, and the engine says that the VM waits for a CPU. The VM of the test answers promptly
+/// all the same. Without `--no-passive` the host would leave it alone now and then.
 fn attach_starved(topology: &Topology) -> Result<Attached<'_>> {
     let attached = Attached::with(topology, None, &["--no-passive"])?;
     attached.until_it_holds(topology)?;

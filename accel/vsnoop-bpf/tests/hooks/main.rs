@@ -178,8 +178,8 @@ fn main() {
     conclusion.exit();
 }
 
-/// Ports whose programs those of the tests share: else the kernel would verify these for each test,
-/// which takes an emulated machine ten seconds.
+/// Ports that stay, and whose programs those of the tests share. The kernel verifies these once,
+/// not for each test.
 fn keep_programs() -> [Attached; 2] {
     let [without, with] = taps(2).try_into().expect("two taps");
     [Attached::active_at(without, 0), Attached::active_at(with, HOLD_CHUNKS)]
