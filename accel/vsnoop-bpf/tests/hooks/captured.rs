@@ -11,7 +11,9 @@ use etherparse::{IpHeaders, IpNumber, Ipv4Header, Ipv6Header, PacketBuilder};
 use vsnoop_bpf::types::flow_key;
 use vsnoop_bpf::{Hook, MarkedRun};
 
-use crate::{Attached, NEXT, REDIRECT, SENDER, VM, engine, holding, insert_ipv6_flow, of_sender};
+use crate::scene::{
+    Attached, NEXT, REDIRECT, SENDER, VM, engine, holding, insert_ipv6_flow, of_sender,
+};
 
 /// The row "mark" of the table.
 const MARK: u32 = 0x5e20_0000;
@@ -66,7 +68,7 @@ pub fn a_capture_tells_an_early_ack_over_ipv4_from_the_vms() {
     }
     // What is no ACK matches neither.
     for filter in [&of_host, &of_vm] {
-        assert!(!pcap.matches(filter, &crate::rst_of_vm(80, 40000)), "{filter}");
+        assert!(!pcap.matches(filter, &crate::scene::rst_of_vm(80, 40000)), "{filter}");
     }
 }
 

@@ -5,7 +5,7 @@ use etherparse::PacketBuilder;
 use vsnoop_bpf::types::{WOKEN_LATER, WOKEN_NOW, flow, seq};
 use vsnoop_bpf::{HoldMaps, Hook};
 
-use crate::{
+use crate::scene::{
     Attached, DROP, NEXT, REDIRECT, SENDER, VM, checked, engine, holding, insert_ipv6_flow, now_ns,
     of_sender, of_vm, record,
 };

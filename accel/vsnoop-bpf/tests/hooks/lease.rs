@@ -4,7 +4,7 @@ use etherparse::TcpOptionElement;
 use vsnoop_bpf::Hook;
 use vsnoop_bpf::types::{FLOW_F_TIMESTAMPS, flow, flow_key, flow_mode, flow_sample, port_run, seq};
 
-use crate::{Attached, NEXT, now_ns, of_sender_with, of_vm, record};
+use crate::scene::{Attached, NEXT, now_ns, of_sender_with, of_vm, record};
 
 /// Bytes of a segment, and segments after which enough must have passed by a lease.
 const BYTES: u32 = 100;

@@ -8,33 +8,28 @@ mod captured;
 mod early_acks;
 mod lease;
 mod path_mtu;
+mod scene;
 mod sharing;
 mod split;
+mod untouched;
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
-use std::process::Command;
-
-use std::ffi::CString;
-
 use std::os::fd::AsRawFd;
 
-use etherparse::{NetSlice, PacketBuilder, SlicedPacket, TcpOptionElement, TransportSlice};
+use etherparse::{PacketBuilder, TcpOptionElement};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use libtest_mimic::{Arguments, Failed, Trial};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use vsnoop_bpf::types::{
-    FLOW_F_FAILED, FLOW_F_SACK, FLOW_F_UNCONFIRMED, HOLD_OVER, flow, flow_key, flow_mode, port_run,
-    seq,
+    FLOW_F_FAILED, FLOW_F_SACK, FLOW_F_UNCONFIRMED, flow, flow_key, flow_mode, seq,
 };
-use vsnoop_bpf::{AttachSpec, Error, HoldMaps, Hook, Listed, Port, Record, Reserve};
+use vsnoop_bpf::{Error, HoldMaps, Hook, Listed, Port, Record};
 
-const TAP: &str = "t0";
-const HOLD_CHUNKS: u32 = 64;
-/// Verdicts of a hook.
-const NEXT: i32 = -1;
-const DROP: i32 = 2;
-const REDIRECT: i32 = 7;
+use crate::scene::{
+    Attached, DROP, HOLD_CHUNKS, NEXT, REDIRECT, SENDER, TAP, VM, ahead, checked, engine, holding,
+    is_over, of_sender, of_sender_at, of_vm, of_vm_to, record, rst_of_vm, sack_blocks, syn_of_vm,
+    tap, taps,
+};
 
 fn main() {
     let arguments = Arguments::from_args();
@@ -57,8 +52,8 @@ fn main() {
             "a_lease_passes_acks_of_the_vm_in_the_same_jiffy",
             lease::a_lease_passes_acks_of_the_vm_in_the_same_jiffy,
         ),
-        ("damaged_frames_pass_untouched", damaged_frames_pass_untouched),
-        ("random_frames_pass_untouched", random_frames_pass_untouched),
+        ("damaged_frames_pass_untouched", untouched::damaged_frames_pass_untouched),
+        ("random_frames_pass_untouched", untouched::random_frames_pass_untouched),
         ("an_ack_below_next_seq_is_dropped", an_ack_below_next_seq_is_dropped),
         ("data_of_the_vm_is_raised_to_next_seq", data_of_the_vm_is_raised_to_next_seq),
         ("every_flow_of_a_large_table_is_listed", every_flow_of_a_large_table_is_listed),
@@ -185,67 +180,6 @@ fn keep_programs() -> [Attached; 2] {
     [Attached::active_at(without, 0), Attached::active_at(with, HOLD_CHUNKS)]
 }
 
-fn ip(args: &str) {
-    let status = Command::new("ip").args(args.split(' ')).status().expect("run ip");
-    assert!(status.success(), "ip {args}");
-}
-
-/// Taps in a namespace of the calling thread, which ends with it.
-fn taps(count: usize) -> Vec<AttachSpec> {
-    // SAFETY: moves only the calling thread, which runs nothing but this test.
-    assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNET) }, 0, "cannot make a network namespace");
-    let netns = fs::metadata("/proc/thread-self/ns/net").expect("this namespace").ino();
-    let tap = |number| {
-        let name = format!("t{number}");
-        ip(&format!("tuntap add dev {name} mode tap vnet_hdr"));
-        ip(&format!("link set {name} up"));
-        let c_name = CString::new(name.as_str()).expect("no NUL in a name");
-        // SAFETY: a C string that outlives the call.
-        let ifindex = unsafe { libc::if_nametoindex(c_name.as_ptr()) };
-        AttachSpec::new(ifindex, &name, netns)
-    };
-    (0..count).map(tap).collect()
-}
-
-fn tap() -> AttachSpec {
-    taps(1).remove(0)
-}
-
-/// Attached while it lives.
-struct Attached(Option<Port>);
-
-impl Attached {
-    fn active() -> Self {
-        Self::active_at(tap(), 0)
-    }
-
-    fn with_hold() -> Self {
-        Self::active_at(tap(), HOLD_CHUNKS)
-    }
-
-    fn active_at(mut spec: AttachSpec, hold_chunks: u32) -> Self {
-        spec.policy.run = port_run::PORT_ACCELERATE;
-        spec.policy.hold_chunks = hold_chunks;
-        Attached(Some(Port::attach(&spec).unwrap_or_else(|error| panic!("{error}"))))
-    }
-}
-
-impl std::ops::Deref for Attached {
-    type Target = Port;
-
-    fn deref(&self) -> &Port {
-        self.0.as_ref().expect("attached until dropped")
-    }
-}
-
-impl Drop for Attached {
-    fn drop(&mut self) {
-        if let Some(port) = self.0.take() {
-            port.detach().expect("detach");
-        }
-    }
-}
-
 fn the_verifier_accepts_both_hooks() {
     let port = Attached::with_hold();
     let programs = port.programs().expect("programs");
@@ -295,157 +229,6 @@ fn pins_of_another_abi_are_reported_as_damaged() {
         }
     }
     assert!(!dir.exists());
-}
-
-const SENDER: [u8; 4] = [10, 1, 0, 1];
-const VM: [u8; 4] = [10, 1, 0, 2];
-
-/// A segment of the VM.
-fn of_vm(seq: u32, ack: u32, window: u16, options: &[TcpOptionElement], data: &[u8]) -> Vec<u8> {
-    of_vm_to(40000, seq, ack, window, options, data)
-}
-
-fn of_vm_to(
-    sender_port: u16,
-    seq: u32,
-    ack: u32,
-    window: u16,
-    options: &[TcpOptionElement],
-    data: &[u8],
-) -> Vec<u8> {
-    let builder = PacketBuilder::ethernet2([2; 6], [4; 6])
-        .ipv4(VM, SENDER, 64)
-        .tcp(80, sender_port, seq, window)
-        .ack(ack)
-        .options(options)
-        .expect("options fit");
-    let mut frame = Vec::new();
-    builder.write(&mut frame, data).expect("build a segment");
-    frame
-}
-
-/// A flow of which the host has acknowledged 3000 bytes more than the VM.
-fn ahead(port: &Port) {
-    let (key, record) = record();
-    port.insert_flow(&key, &record).expect("insert a flow");
-}
-
-fn record() -> (flow_key, flow) {
-    let mapped = |v4: [u8; 4]| std::net::Ipv4Addr::from(v4).to_ipv6_mapped().octets();
-    let key = flow_key {
-        sender_addr: mapped(SENDER),
-        vm_addr: mapped(VM),
-        sender_port: 40000u16.to_be(),
-        vm_port: 80u16.to_be(),
-        vm_mac: [2; 6],
-        ..Default::default()
-    };
-    let at = |v| seq { v };
-    let record = flow {
-        vm_seq: at(1000),
-        next_seq: at(4000),
-        high_seq: at(4000),
-        right_edge: at(11000),
-        adv_edge: at(11000),
-        snd_nxt: at(500),
-        snd_una: at(500),
-        mss: 1448,
-        heard_at: (now_ns() >> 20) as u32,
-        next_hop: [4; 6],
-        traffic: 0xb8 << 20,
-        mode: flow_mode::FLOW_ACTIVE as u8,
-        flags: vsnoop_bpf::types::FLOW_F_SCALE_KNOWN as u16,
-        ..Default::default()
-    };
-    (key, record)
-}
-
-/// A segment of the sender, from 4000 on.
-fn of_sender(seq: u32, ack: u32, data: &[u8]) -> Vec<u8> {
-    of_sender_at(40000, seq, ack, data)
-}
-
-fn of_sender_at(port: u16, seq: u32, ack: u32, data: &[u8]) -> Vec<u8> {
-    of_sender_with(port, seq, ack, &[], data)
-}
-
-fn of_sender_with(
-    port: u16,
-    seq: u32,
-    ack: u32,
-    options: &[TcpOptionElement],
-    data: &[u8],
-) -> Vec<u8> {
-    let builder = PacketBuilder::ethernet2([6; 6], [2; 6])
-        .ipv4(SENDER, VM, 64)
-        .tcp(port, 80, seq, 1000)
-        .ack(ack)
-        .options(options)
-        .expect("options fit");
-    let mut frame = Vec::new();
-    builder.write(&mut frame, data).expect("build a segment");
-    frame
-}
-
-fn syn_of_vm(vm_port: u16, sender_port: u16) -> Vec<u8> {
-    let builder = PacketBuilder::ethernet2([2; 6], [4; 6])
-        .ipv4(VM, SENDER, 64)
-        .tcp(vm_port, sender_port, 77_000, 64000)
-        .syn();
-    let mut syn = Vec::new();
-    builder.write(&mut syn, &[]).expect("build a SYN");
-    syn
-}
-
-fn rst_of_vm(vm_port: u16, sender_port: u16) -> Vec<u8> {
-    let mut rst = Vec::new();
-    PacketBuilder::ethernet2([2; 6], [4; 6])
-        .ipv4(VM, SENDER, 64)
-        .tcp(vm_port, sender_port, 500, 0)
-        .rst()
-        .write(&mut rst, &[])
-        .expect("build a RST");
-    rst
-}
-
-fn now_ns() -> u64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: writes to `now` alone.
-    assert_eq!(unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) }, 0);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
-}
-
-/// An engine that has just given the port its first memory.
-fn engine(port: &Port) -> HoldMaps {
-    let mut memory = HoldMaps::open(port).expect("open the memory").expect("the port has a hold");
-    memory.adopt(&Reserve::default()).expect("adopt");
-    assert!(memory.hold_count() > 0, "the first connection finds no memory");
-    // It stays alive for as long as the test may take.
-    memory.heartbeat(now_ns() + 3_600_000_000_000);
-    memory
-}
-
-/// A flow with held bytes: no process reads the tap, so it refuses frames.
-fn holding(port: &Port) -> (flow_key, flow) {
-    let (key, active) = record();
-    engine(port);
-    let record = flow { vm_seq: active.next_seq, ..active };
-    port.insert_flow(&key, &record).expect("insert a flow");
-    let frame = of_sender(4000, 500, &[7; 1000]);
-    let (verdict, reply) = port.run_hook(Hook::ToVm, &frame, 1).expect("run");
-    assert_eq!(verdict, REDIRECT, "acknowledged");
-    assert_eq!(checked(&reply).0.0, 5000);
-    let record = port.flow(&key).expect("read").expect("a record");
-    assert_eq!(u32::from(record.mode), flow_mode::FLOW_HOLDING);
-    assert_ne!(record.hold, 0);
-    assert_eq!((record.high_seq.v, record.next_seq.v), (4000, 5000));
-    (key, record)
-}
-
-/// Is the engine told that the stream of this flow's hold has ended?
-fn is_over(port: &Port, found: &flow) -> bool {
-    let memory = HoldMaps::open(port).expect("open the memory").expect("there is a hold");
-    u32::from(memory.read(found.hold.into()).flags) & HOLD_OVER != 0
 }
 
 fn a_reset_flow_sends_no_more_early_acks() {
@@ -551,20 +334,6 @@ fn a_record_of_another_key_is_not_touched() {
         .expect("write a record");
     let frame = of_vm(500, 4000, 9000, &[], &[]);
     assert_eq!(port.run_hook(Hook::FromVm, &frame, 1).expect("run").0, DROP);
-}
-
-/// Puts the record of an active connection over IPv6 into the table, of which the VM has
-/// acknowledged everything.
-fn insert_ipv6_flow(port: &Port) -> flow_key {
-    let address = |last| {
-        let mut address = [0; 16];
-        (address[0], address[15]) = (0xfd, last);
-        address
-    };
-    let (key, active) = record();
-    let key = flow_key { sender_addr: address(1), vm_addr: address(2), ..key };
-    port.insert_flow(&key, &flow { vm_seq: active.next_seq, ..active }).expect("insert a flow");
-    key
 }
 
 fn acknowledged_chunks_are_freed() {
@@ -731,21 +500,6 @@ fn stale_sack_blocks_are_removed() {
     assert_eq!(sack_blocks(&after), [(6000, 7000)]);
 }
 
-/// The SACK blocks of a frame, which may have that option once.
-fn sack_blocks(frame: &[u8]) -> Vec<(u32, u32)> {
-    let packet = SlicedPacket::from_ethernet(frame).expect("parse");
-    let Some(TransportSlice::Tcp(tcp)) = packet.transport else { panic!("no TCP") };
-    let mut options = tcp.options_iterator().filter_map(|option| {
-        match option.expect("options stay well-formed") {
-            TcpOptionElement::SelectiveAcknowledgement(first, rest) => Some((first, rest)),
-            _ => None,
-        }
-    });
-    let Some((first, rest)) = options.next() else { return Vec::new() };
-    assert_eq!(options.next(), None, "two options");
-    std::iter::once(first).chain(rest.into_iter().flatten()).collect()
-}
-
 /// A sender that has repeated it needlessly can undo its slow-down (RFC 2883).
 fn what_is_held_and_comes_again_gets_a_d_sack_block() {
     let port = Attached::with_hold();
@@ -821,82 +575,4 @@ fn every_flow_of_a_large_table_is_listed() {
     let listed: std::collections::BTreeSet<u16> =
         flows.iter().map(|(k, _)| k.sender_port).collect();
     assert_eq!(listed, expected);
-}
-
-/// ACK and window, and whether the TCP checksum is right.
-fn checked(frame: &[u8]) -> ((u32, u16), bool) {
-    let packet = SlicedPacket::from_ethernet(frame).expect("parse");
-    let (Some(NetSlice::Ipv4(ip)), Some(TransportSlice::Tcp(tcp))) = (packet.net, packet.transport)
-    else {
-        panic!("no TCP over IPv4")
-    };
-    let right = tcp
-        .to_header()
-        .calc_checksum_ipv4_raw(ip.header().source(), ip.header().destination(), tcp.payload())
-        .expect("checksum");
-    ((tcp.acknowledgment_number(), tcp.window_size()), right == tcp.checksum())
-}
-
-/// Well-formed frames with one thing wrong.
-fn damaged_frames_pass_untouched() {
-    let port = Attached::active();
-    ahead(&port);
-    let good = of_vm(500, 4000, 7000, &[], b"0123456789");
-    let mut frames = Vec::new();
-    let mut with = |what: &str, change: &dyn Fn(&mut Vec<u8>)| {
-        let mut frame = good.clone();
-        change(&mut frame);
-        frames.push((what.to_owned(), frame));
-    };
-    with("an IP length beyond the frame", &|f| f[16..18].copy_from_slice(&9000u16.to_be_bytes()));
-    with("an IP length below its header", &|f| f[16..18].copy_from_slice(&19u16.to_be_bytes()));
-    with("an IP length below TCP's header", &|f| f[16..18].copy_from_slice(&30u16.to_be_bytes()));
-    with("an IP header that is too short", &|f| f[14] = 0x44);
-    with("IP options", &|f| f[14] = 0x46);
-    with("IP version 7", &|f| f[14] = 0x75);
-    with("a first fragment", &|f| f[20] = 0x20);
-    with("a later fragment", &|f| f[21] = 0x10);
-    with("a TCP header that is too short", &|f| f[46] = 0x40);
-    with("a TCP header beyond the packet", &|f| f[46] = 0xf0);
-    with("three VLAN tags", &|f| {
-        for _ in 0..3 {
-            f.splice(12..12, [0x81, 0x00, 0x00, 0x05]);
-        }
-    });
-    with("another protocol", &|f| f[23] = 17);
-    with("a wrong IP header checksum", &|f| f[22] ^= 0x10);
-    with("a wrong TCP checksum", &|f| f[42] ^= 0x40);
-    with("an unknown ethertype", &|f| f[12..14].copy_from_slice(&[0x88, 0xb5]));
-    // The kernel itself takes no shorter frame of IPv4 for a test run.
-    for length in 34..54 {
-        with(&format!("only its first {length} bytes"), &|f| f.truncate(length));
-    }
-    for (what, frame) in frames {
-        for hook in [Hook::ToVm, Hook::FromVm] {
-            let (verdict, after) = port.run_hook(hook, &frame, 1).expect("run");
-            assert_eq!(verdict, NEXT, "{hook:?} did not pass {what}");
-            assert_eq!(after, frame, "{hook:?} changed {what}");
-        }
-    }
-    assert_eq!(port.flows().expect("flows").len(), 1, "a damaged frame made a flow");
-}
-
-fn random_frames_pass_untouched() {
-    let port = Attached::active();
-    let mut random = fastrand::Rng::with_seed(7);
-    for _ in 0..20_000 {
-        let mut frame = of_vm(random.u32(..), random.u32(..), random.u16(..), &[], &[0; 60]);
-        for _ in 0..random.usize(1..20) {
-            let at = random.usize(0..frame.len());
-            frame[at] = random.u8(..);
-        }
-        frame.truncate(random.usize(54..=frame.len()));
-        let hook = if random.bool() { Hook::ToVm } else { Hook::FromVm };
-        let (verdict, after) = port.run_hook(hook, &frame, 1).expect("run");
-        // No flow is ahead of its VM, so that nothing may be held back or changed.
-        assert_eq!(verdict, NEXT, "{hook:?}: {frame:02x?}");
-        assert_eq!(after.len(), frame.len(), "{hook:?}: {frame:02x?}");
-        let changed: Vec<usize> = (0..frame.len()).filter(|&i| frame[i] != after[i]).collect();
-        assert!(changed.is_empty(), "{hook:?} changed {changed:?} of {frame:02x?}");
-    }
 }

@@ -4,7 +4,7 @@ use etherparse::{IcmpEchoHeader, Icmpv4Type, Icmpv6Type, PacketBuilder, icmpv4, 
 use vsnoop_bpf::types::{FAR_TOO_BIG, flow, flow_key};
 use vsnoop_bpf::{HoldMaps, Hook, Port};
 
-use crate::{Attached, NEXT, SENDER, VM, engine, holding, insert_ipv6_flow, of_sender};
+use crate::scene::{Attached, NEXT, SENDER, VM, engine, holding, insert_ipv6_flow, of_sender};
 
 /// Offset of the quoted SEQ in an untagged report, over IPv4 and IPv6.
 const SEQ_AT: [usize; 2] = [14 + 20 + 8 + 20 + 4, 14 + 40 + 8 + 40 + 4];

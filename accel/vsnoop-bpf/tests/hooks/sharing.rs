@@ -10,7 +10,7 @@ use vsnoop_bpf::{
     AttachSpec, HoldMaps, Hook, PIN_ROOT, Port, Reclaimed, Reserve, Uplink, UplinkSettings,
 };
 
-use crate::{Attached, DROP, NEXT, ahead, holding, of_vm, taps};
+use crate::scene::{Attached, DROP, NEXT, ahead, holding, of_vm, taps};
 
 /// Begins the addresses for documentation (RFC 5737).
 const NOBODY: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 0));

@@ -5,7 +5,7 @@ use std::ffi::CString;
 use vsnoop_bpf::split::{self, SplitPort, SplitSpec};
 use vsnoop_bpf::{Hook, Port};
 
-use crate::{Attached, ip};
+use crate::scene::{Attached, ip};
 
 /// A port whose connections are split, and its pins.
 fn with_sockets() -> (Attached, SplitPort) {
