@@ -12,8 +12,8 @@
 # that a test that hangs does not block whoever waits for the result.
 #
 # Tests that need root, QEMU or a kernel feature say themselves why they cannot
-# run; they are counted as skipped.  Why tests failed is told again before the count.  Exits 1 when
-# a test failed or did not build.
+# run; they are counted as skipped.  Why tests failed is told again before the count, and which of
+# them passed when they ran once more, alone.  Exits 1 when a test failed or did not build.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 
@@ -73,6 +73,7 @@ if [ "${1-}" = --run ]; then
 	in_one_piece checks sh scripts/check.sh
 	in_one_piece core core_tests
 	wait
+	sh scripts/beside.sh --again
 	exit
 fi
 
@@ -104,12 +105,13 @@ cargo build --release --locked -p vsnoop -p vsnoop-lab -p vsnoop-guest || { echo
 	esac
 } 2>&1 | tee "$log"
 
-# What failed, again: a reader of the end of a long log sees why.  A test's block is in "failures:",
+# What failed: a reader of the end of a long log sees why.  A test's block is in "failures:",
 # from its name to the next name or to the list of all that failed; 12 lines of it tell the reason.
 awk '
 	/^failures:$/ { inside = !inside; told = 13; next }
 	/^test result:/ { inside = 0 }
 	/^error: (could not compile|check: |the tests were ended|.* died$)/ { print; next }
+	/^again: / { print; next }
 	inside && /^---- .* ----$/ { told = 0 }
 	inside && NF && told++ < 13
 ' "$log"
@@ -127,6 +129,8 @@ awk '
 	# A test program that did not build, or died, has no result line.
 	/^error: could not compile/ { failed++ }
 	/^error: .* died$/ { failed++ }
+	# scripts/beside.sh --again
+	/^again: .*: ok$/ { passed++; failed-- }
 	/^error: the tests were ended/ { failed++ }
 	# scripts/check.sh
 	/^check: .*: ok$/ { passed++ }

@@ -176,7 +176,9 @@ fn passed(report: &Report, index: usize) -> Result<()> {
     let passed = result.is_some_and(|counts| {
         !counts.starts_with("0 passed") && counts.contains(" 0 failed; 0 ignored;")
     });
-    ensure!(status == 0 && passed, "exit status {status}:\n{output}");
+    // Not at the line's begin: what it counts are not tests of this program.
+    let indented: String = output.lines().map(|line| format!("    | {line}\n")).collect();
+    ensure!(status == 0 && passed, "exit status {status}:\n{indented}");
     Ok(())
 }
 
