@@ -27,11 +27,10 @@
 #define INCAST_SLIDES 8u /* MSS; with a smaller share a window opens and closes only */
 #define INCAST_FIRST_PART 4u
 #define INCAST_SMALLEST 536u /* RFC 9293, section 3.7.1 */
-/* Windows in larger units are not shaped. An edge once shown is not taken back, so that each ACK
- * moves it on by up to a unit without credit: each flow would have a unit open all the time, and
- * many flows more than the credit of all ports. */
+/* Windows in larger units are not shaped. An edge that was shown is rounded up where the sender
+ * would lose a segment otherwise, without credit: each flow would have a unit open all the time,
+ * and many flows more than the credit of all ports. */
 #define INCAST_SCALE 11 /* two KB, less than two segments */
-#define INCAST_LEAST_MSS 1460u /* until a larger segment was seen; Ethernet */
 #define INCAST_OVER 3 /* round trips with d above gamma_2 that shrink a window */
 /* After data came, outstanding credit counts for one to two epochs of 2^20 ns (1.05 ms), and as
  * long as data may stand in the queue of the last hop, INCAST_EPOCHS_ASKED epochs at most: a sender
@@ -175,11 +174,6 @@ static __always_inline __u32 incast_share(const struct uplink *u, const struct i
 static __always_inline __u16 incast_answered(const struct incast *i)
 {
 	return i->received.v >> INCAST_ANSWER_BITS;
-}
-
-static __always_inline __u32 incast_mss(const struct flow *f)
-{
-	return f->mss > INCAST_LEAST_MSS ? f->mss : INCAST_LEAST_MSS;
 }
 
 /* The unit of the window field, bytes. */
@@ -413,8 +407,8 @@ static __always_inline void incast_move(struct flow *f, struct uplink *u, struct
 	incast_add_outstanding(f, u, port, incast_flow_outstanding(f) - before);
 }
 
-/* Sets the granted edge to the edge that was shown in whole units (window.h): rounded up where it
- * would otherwise be taken back, else down. */
+/* Sets the granted edge to the furthest edge that was shown in whole units (window.h), above or
+ * below it. */
 static __always_inline void incast_note_rounding(struct flow *f, struct uplink *u,
 						 struct incast_port *port)
 {

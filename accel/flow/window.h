@@ -8,8 +8,10 @@
  *
  * The window field counts units of the window scale. The VM's edge and the hold's are rounded down
  * to it: the sender is shown no byte that neither of them takes, and an edge that stays may be
- * shown by less than a unit lower when the ACK moves (RFC 7323, section 2.4). Incast control's is
- * rounded up: rounded down, a grant below the unit would keep the window closed for ever.
+ * shown by less than a unit lower when the ACK moves (RFC 7323, section 2.4). So is the edge of
+ * incast control, unless the sender would lose a whole segment of its window, or a part of a first
+ * window: then it is rounded up, which moves it on without credit. Rounded up always, it would gain
+ * half a unit with each ACK, and a VM that is late sends many ACKs after the last byte came.
  *
  * The scale is known of each flow with a hold, and of each that is shaped. A flow found in
  * mid-stream has neither (flow_mid_flow()), and its windows pass as the VM wrote them.
@@ -23,6 +25,13 @@
 static __always_inline bool flow_is_shaped(const struct flow *f)
 {
 	return INCAST_USED && f->incast.bits & INCAST_SHAPED;
+}
+
+#define INCAST_LEAST_MSS 1460u /* until a larger segment was seen; Ethernet */
+
+static __always_inline __u32 incast_mss(const struct flow *f)
+{
+	return f->mss > INCAST_LEAST_MSS ? f->mss : INCAST_LEAST_MSS;
 }
 
 /* Chunks that the port's hold can use now: its slabs, within its quota. */
@@ -92,6 +101,19 @@ static __always_inline struct seq flow_shown_edge(const struct flow *f, const st
 	return seq_min(edge, seq_max(f->incast.edge, f->adv_edge));
 }
 
+/* Would the sender lose a whole segment of the window that it was shown, or any byte of a first
+ * window, with this edge? */
+static __always_inline bool incast_loses_segment(const struct flow *f, struct seq edge)
+{
+	__s32 shown = seq_diff(f->adv_edge, f->incast.received);
+
+	if (shown <= 0)
+		return false;
+	if (f->incast.bits & INCAST_WIDE)
+		shown -= (__u32)shown % incast_mss(f);
+	return seq_diff(edge, f->incast.received) < shown;
+}
+
 /* Returns the window field for an ACK of `ack`, and records the edge as shown. */
 static __always_inline __u16 flow_advertise(struct flow *f, const struct hold *h, struct seq ack,
 					    const struct port_state *port, const struct policy *p)
@@ -104,9 +126,7 @@ static __always_inline __u16 flow_advertise(struct flow *f, const struct hold *h
 	if (bytes <= 0)
 		return 0;
 	field = (__u32)bytes >> scale;
-	/* Incast control has rounded its edge up to the unit: it may not fall short of adv_edge by
-	 * one. */
-	if (flow_is_shaped(f) && seq_lt(seq_add(ack, field << scale), f->adv_edge))
+	if (flow_is_shaped(f) && incast_loses_segment(f, seq_add(ack, field << scale)))
 		field = ((__u32)bytes + (1u << scale) - 1) >> scale;
 	granted = (__u32)seq_diff(seq_max(edge, f->right_edge), ack) >> scale;
 	if (field > granted)

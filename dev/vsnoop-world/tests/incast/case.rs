@@ -29,18 +29,30 @@ pub fn at(offset: u32) -> seq {
 
 impl IncastCase {
     pub fn new(mbps: u32, buffer: u32) -> Self {
-        let policy = policy { run: port_run::PORT_ACCELERATE, passive: 0, ..policy::default() };
+        Self::at_port(mbps, buffer, port_run::PORT_ACCELERATE)
+    }
+
+    fn at_port(mbps: u32, buffer: u32, run: port_run::Type) -> Self {
+        let policy = policy { run, passive: 0, ..policy::default() };
         let host = Hooks::new(1, rate_of(mbps), buffer, policy);
         IncastCase { host, now: 1_000 * MS, sent: Vec::new() }
     }
 
     /// 1 Gb/s, 128 kB, and `flows` connections that the VM has opened.
     pub fn with(flows: usize) -> Self {
-        let mut case = IncastCase::new(1_000, BUFFER);
+        Self::new(1_000, BUFFER).having(flows)
+    }
+
+    /// The same, where the host acknowledges nothing early.
+    pub fn without_early_acks(flows: usize) -> Self {
+        Self::at_port(1_000, BUFFER, port_run::PORT_OBSERVE).having(flows)
+    }
+
+    fn having(mut self, flows: usize) -> Self {
         for _ in 0..flows {
-            case.begin(0);
+            self.begin(0);
         }
-        case
+        self
     }
 
     /// Adds a flow that was shown `shown` bytes in its handshake; the VM sends its first ACK.

@@ -147,7 +147,7 @@ struct Sender {
     /// The window's right edge, and the end of its data.
     edge: u64,
     end: u64,
-    /// The furthest edge in an ACK that left for it.
+    /// The furthest edge that left for it, in the VM's SYN-ACK or an ACK.
     shown: u64,
     max_window: u64,
     pushed: u64,
@@ -270,6 +270,7 @@ impl Sim {
         self.senders.push(Sender {
             first,
             edge: u64::from(shown),
+            shown: u64::from(shown),
             cwnd: 10 * u64::from(self.set.mss),
             ssthresh: u64::MAX,
             max_window: u64::from(shown),
