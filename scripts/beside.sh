@@ -19,8 +19,8 @@ MOST_AGAIN=5
 SLOTS=${VSNOOP_TEST_SLOTS:-$((3 * $(nproc)))}
 
 # Those that take longest start first.  Emulated machines need a CPU each: kernels has as many as
-# there are, when all others have ended.  A machine that waits for the CPU of its host cannot see
-# that; its VMs then look late for another reason than theirs, and its clock goes on.
+# there are, when all other programs have ended.  A machine that waits for the CPU of its host
+# cannot see that; its VMs then look late for another reason than theirs, and its clock goes on.
 LAST=9
 rank() { # NAME
 	case $1 in
@@ -92,9 +92,9 @@ run() {
 # Names that a test program lists at its end.  A test may have printed another's list before.
 failed_tests() { # OUTPUT
 	awk '
-		/^failures:$/ { count = 0 }
-		/^    [^ ]+$/ { names[count++] = $1 }
-		/^test result:/ { failed = /FAILED/ }
+		/^failures:$/ { count = 0; inside = 1 }
+		inside && /^    [^ ]+$/ { names[count++] = $1 }
+		/^test result:/ { failed = /FAILED/; inside = 0 }
 		END { for (i = 0; failed && i < count; i++) print names[i] }
 	' "$1"
 }

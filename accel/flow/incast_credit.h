@@ -27,9 +27,8 @@
 #define INCAST_SLIDES 8u /* MSS; with a smaller share a window opens and closes only */
 #define INCAST_FIRST_PART 4u
 #define INCAST_SMALLEST 536u /* RFC 9293, section 3.7.1 */
-/* Windows in larger units are not shaped. An edge that was shown is rounded up where the sender
- * would lose a segment otherwise, without credit: each flow would have a unit open all the time,
- * and many flows more than the credit of all ports. */
+/* Windows in larger units are not shaped. Rounding up (window.h) takes no credit: each flow would
+ * have a unit open all the time, and many flows more than the credit of all ports. */
 #define INCAST_SCALE 11 /* two KB, less than two segments */
 #define INCAST_OVER 3 /* round trips with d above gamma_2 that shrink a window */
 /* After data came, outstanding credit counts for one to two epochs of 2^20 ns (1.05 ms), and as
@@ -174,12 +173,6 @@ static __always_inline __u32 incast_share(const struct uplink *u, const struct i
 static __always_inline __u16 incast_answered(const struct incast *i)
 {
 	return i->received.v >> INCAST_ANSWER_BITS;
-}
-
-/* The unit of the window field, bytes. */
-static __always_inline __u32 incast_unit(const struct flow *f)
-{
-	return 1u << (f->scale & 15);
 }
 
 /* Minimum window, bytes: two segments, because VMs acknowledge every other one; one where the
@@ -330,11 +323,19 @@ static __always_inline bool incast_is_live(const struct flow *f, const struct up
 	return f->incast.epoch - u->all.epoch < INCAST_EPOCHS;
 }
 
+/* Bytes by which the sender may have been shown less than the furthest edge, by rounding. */
+static __always_inline __u32 incast_rounded_off(const struct flow *f)
+{
+	__u16 bytes = (__u16)f->adv_edge.v - f->incast.cut;
+
+	return bytes < incast_unit(f) ? bytes : 0;
+}
+
 /* Bytes that the sender may still send: up to the edge that it was shown, or will be shown once the
  * granted edge is rounded to whole units. */
 static __always_inline __s32 incast_window(const struct flow *f)
 {
-	__s32 shown = seq_diff(f->adv_edge, f->incast.received);
+	__s32 shown = seq_diff(f->adv_edge, f->incast.received) - (__s32)incast_rounded_off(f);
 	__s32 sure = seq_diff(f->incast.edge, f->incast.received) - (__s32)(incast_unit(f) - 1);
 
 	if (shown < sure)
@@ -407,8 +408,8 @@ static __always_inline void incast_move(struct flow *f, struct uplink *u, struct
 	incast_add_outstanding(f, u, port, incast_flow_outstanding(f) - before);
 }
 
-/* Sets the granted edge to the furthest edge that was shown in whole units (window.h), above or
- * below it. */
+/* Sets the granted edge to the furthest edge that was shown in whole units (window.h), which may be
+ * above or below what was granted. */
 static __always_inline void incast_note_rounding(struct flow *f, struct uplink *u,
 						 struct incast_port *port)
 {

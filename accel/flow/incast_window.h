@@ -95,6 +95,7 @@ static __always_inline void incast_begin(struct flow *f, struct uplink *u, struc
 
 	i->received = i->edge = seq_max(f->high_seq, f->next_seq);
 	i->answer_at = incast_answered(i);
+	i->cut = f->adv_edge.v;
 	incast_note_drain(u);
 	i->epoch = u->all.epoch + incast_epochs_active(u);
 	shown = seq_diff(f->adv_edge, i->received);

@@ -9,9 +9,10 @@
  * The window field counts units of the window scale. The VM's edge and the hold's are rounded down
  * to it: the sender is shown no byte that neither of them takes, and an edge that stays may be
  * shown by less than a unit lower when the ACK moves (RFC 7323, section 2.4). So is the edge of
- * incast control, unless the sender would lose a whole segment of its window, or a part of a first
- * window: then it is rounded up, which moves it on without credit. Rounded up always, it would gain
- * half a unit with each ACK, and a VM that is late sends many ACKs after the last byte came.
+ * incast control, unless the sender would lose a whole segment of its window, or was shown less
+ * than two segments so far: then the edge is rounded up, which moves it on without credit. Rounded
+ * up always, it would gain half a unit with each ACK, and a VM that is late sends many ACKs after
+ * the last byte came.
  *
  * The scale is known of each flow with a hold, and of each that is shaped. A flow found in
  * mid-stream has neither (flow_mid_flow()), and its windows pass as the VM wrote them.
@@ -32,6 +33,12 @@ static __always_inline bool flow_is_shaped(const struct flow *f)
 static __always_inline __u32 incast_mss(const struct flow *f)
 {
 	return f->mss > INCAST_LEAST_MSS ? f->mss : INCAST_LEAST_MSS;
+}
+
+/* The unit of the window field, bytes. */
+static __always_inline __u32 incast_unit(const struct flow *f)
+{
+	return 1u << (f->scale & 15);
 }
 
 /* Chunks that the port's hold can use now: its slabs, within its quota. */
@@ -101,17 +108,23 @@ static __always_inline struct seq flow_shown_edge(const struct flow *f, const st
 	return seq_min(edge, seq_max(f->incast.edge, f->adv_edge));
 }
 
-/* Would the sender lose a whole segment of the window that it was shown, or any byte of a first
- * window, with this edge? */
+/* Must the sender not be shown this edge, which is less than a unit below the furthest that it was
+ * shown? It would lose a whole segment, or any byte of a window that was never as large as two. In
+ * units above a segment it may lose all segments but one: what rounding up adds may be the next
+ * one, which would be kept, too. */
 static __always_inline bool incast_loses_segment(const struct flow *f, struct seq edge)
 {
 	__s32 shown = seq_diff(f->adv_edge, f->incast.received);
+	__u32 mss = incast_mss(f), unit = incast_unit(f), kept = shown;
 
-	if (shown <= 0)
+	if (shown < 0)
 		return false;
-	if (f->incast.bits & INCAST_WIDE)
-		shown -= (__u32)shown % incast_mss(f);
-	return seq_diff(edge, f->incast.received) < shown;
+	if (f->incast.bits & INCAST_WIDE) {
+		kept -= kept % (mss > unit ? mss : unit);
+		if (kept < mss && (__u32)shown >= mss)
+			kept = mss;
+	}
+	return seq_diff(edge, f->incast.received) < (__s32)kept;
 }
 
 /* Returns the window field for an ACK of `ack`, and records the edge as shown. */
@@ -134,7 +147,8 @@ static __always_inline __u16 flow_advertise(struct flow *f, const struct hold *h
 	if (field > 0xffff)
 		field = 0xffff;
 	edge = seq_add(ack, field << scale);
-	if (INCAST_USED && f->incast.bits & INCAST_GIVEN) {
+	if (INCAST_USED &&
+	    (f->incast.bits & INCAST_GIVEN || (__s16)((__u16)edge.v - f->incast.cut) < 0)) {
 		f->incast.bits &= ~INCAST_GIVEN;
 		f->incast.cut = edge.v;
 	}

@@ -67,7 +67,7 @@ struct incast {
 	__u32 epoch; /* its outstanding credit counts until this one ends */
 	__u16 grown_at; /* last growth beyond the share, 2^14 ns */
 	__u16 before; /* low half of the edge shown before it was last given a window */
-	__u16 cut; /* low half of the edge shown with it */
+	__u16 cut; /* low half of the lowest edge shown since then */
 	__u16 bits; /* INCAST_BY_TSVAL to INCAST_VARIES; the verifier takes no bit fields */
 	__u32 ts_recent; /* the sender's last TSval */
 	__u8 over; /* round trips in a row with d > INCAST_GAMMA2 */

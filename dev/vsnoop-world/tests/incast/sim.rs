@@ -626,7 +626,8 @@ impl Sim {
         s.max_window = s.max_window.max(a.edge.saturating_sub(a.at));
         let opens = a.edge > s.edge;
         assert!(a.edge + (1 << self.set.scale) > s.edge || a.at == s.una, "an edge was taken back");
-        s.edge = s.edge.max(a.edge);
+        // As a TCP does: an ACK that moves tells the window, even where its edge is less.
+        s.edge = if a.at > s.una { a.edge } else { s.edge.max(a.edge) };
         let flight = s.nxt - s.una;
         if a.ece && a.at > s.halved && self.set.marks.is_some() {
             s.halved = s.nxt;
