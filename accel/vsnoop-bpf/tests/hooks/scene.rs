@@ -99,15 +99,8 @@ pub fn of_vm_to(
     options: &[TcpOptionElement],
     data: &[u8],
 ) -> Vec<u8> {
-    let builder = PacketBuilder::ethernet2([2; 6], [4; 6])
-        .ipv4(VM, SENDER, 64)
-        .tcp(80, sender_port, seq, window)
-        .ack(ack)
-        .options(options)
-        .expect("options fit");
-    let mut frame = Vec::new();
-    builder.write(&mut frame, data).expect("build a segment");
-    frame
+    let ends = [([2; 6], VM, 80), ([4; 6], SENDER, sender_port)];
+    frame(ends, [seq, ack], window, options, data)
 }
 
 /// A flow of which the host has acknowledged 3000 bytes more than the VM.
@@ -162,10 +155,24 @@ pub fn of_sender_with(
     options: &[TcpOptionElement],
     data: &[u8],
 ) -> Vec<u8> {
-    let builder = PacketBuilder::ethernet2([6; 6], [2; 6])
-        .ipv4(SENDER, VM, 64)
-        .tcp(port, 80, seq, 1000)
-        .ack(ack)
+    let ends = [([6; 6], SENDER, port), ([2; 6], VM, 80)];
+    frame(ends, [seq, ack], 1000, options, data)
+}
+
+/// A segment from the first of two ends, which have MAC address, address and port, to the second.
+/// `numbers`: SEQ and ACK.
+fn frame(
+    ends: [([u8; 6], [u8; 4], u16); 2],
+    numbers: [u32; 2],
+    window: u16,
+    options: &[TcpOptionElement],
+    data: &[u8],
+) -> Vec<u8> {
+    let [(from_mac, from, from_port), (to_mac, to, to_port)] = ends;
+    let builder = PacketBuilder::ethernet2(from_mac, to_mac)
+        .ipv4(from, to, 64)
+        .tcp(from_port, to_port, numbers[0], window)
+        .ack(numbers[1])
         .options(options)
         .expect("options fit");
     let mut frame = Vec::new();
