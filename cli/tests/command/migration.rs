@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use vsnoop_hold::LOOK_NS;
 use vsnoop_testbed::net::TapOptions;
 use vsnoop_testbed::process::Stopped;
+use vsnoop_testbed::soak::soaked;
 use vsnoop_testbed::topology::{self, Topology, TopologyOptions};
 
 use crate::helper::{AttachedNetwork, expect_reset};
@@ -46,7 +47,7 @@ pub fn trials() -> Vec<Trial> {
         a_monitor_that_is_silent_or_says_something_else_harms_nothing,
         a_qemu_that_floods_events_has_a_bounded_part_of_the_service,
         a_transfer_goes_on_through_a_migration_that_is_cancelled,
-        a_download_goes_on_through_100_migrations_that_are_cancelled,
+        a_download_goes_on_through_migrations_that_are_cancelled,
         undelivered_bytes_and_the_resets_of_a_detach_are_metrics,
         undelivered_bytes_count_when_qemu_ends_before_the_service_has_its_turn,
         undelivered_bytes_of_a_vm_that_does_not_migrate_do_not_count,
@@ -440,14 +441,14 @@ fn a_transfer_goes_on_through_a_migration_that_is_cancelled() -> Result<()> {
 }
 
 /// It is split when the VM begins to move, joined, and split again when the VM stays.
-fn a_download_goes_on_through_100_migrations_that_are_cancelled() -> Result<()> {
-    const MIGRATIONS: usize = 100;
+fn a_download_goes_on_through_migrations_that_are_cancelled() -> Result<()> {
     const SOME: u64 = 200_000;
+    let wanted = soaked(20, 100);
     let (network, qemu, _config, service) = followed_network_with("moved", "downloads = true\n")?;
     let late = Late::on(network)?;
     let mut download = late.download()?;
     let (mut migrations, mut again) = (0, 0);
-    while migrations < MIGRATIONS {
+    while migrations < wanted {
         if late.split.split_flows().is_empty() {
             // A VM that sends without a pause may send more whenever it could be split.
             again += 1;
@@ -467,7 +468,7 @@ fn a_download_goes_on_through_100_migrations_that_are_cancelled() -> Result<()> 
         download.until_more(SOME)?;
     }
     ensure!(download.end()? == End::Complete, "it was reset");
-    ensure!(again < MIGRATIONS, "no download was split in two migrations: {again}");
+    ensure!(again < wanted, "no download was split in two migrations: {again}");
     late.network.expect_no_reset()?;
     service.end(Signal::SIGTERM)?;
     vsnoop(["off", "--all"])?.ok().map(drop)

@@ -212,6 +212,8 @@ fn pack(program: &str, dir: &Path) -> Result<String> {
     let output = Command::new("sh")
         .args(["scripts/tarball.sh", program])
         .env("VSNOOP_TARBALL_DIR", dir)
+        // What is in the archive counts here, not how small it is.
+        .env("XZ_OPT", "-0")
         .current_dir(workspace::root()?)
         .env_remove("MAKEFLAGS")
         .output()?;

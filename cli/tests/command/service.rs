@@ -14,6 +14,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 use vsnoop_testbed::net::{Net, Netns, Tap, TapOptions};
+use vsnoop_testbed::soak::soaked;
 use vsnoop_testbed::topology::{self, Topology, TopologyOptions};
 
 use crate::helper::{AttachedNetwork, Pair};
@@ -23,8 +24,9 @@ use crate::sandbox::{
     wait_until,
 };
 
-/// More than programs have slots for (PORT_SLOTS).
-const TAPS: usize = 200;
+/// Half of them are more than programs have slots for (PORT_SLOTS).
+const TAPS: usize = 140;
+const TAPS_SOAKED: usize = 200;
 const KILLS: usize = 50;
 /// Limit of descriptors in a test: fewer than helper, engine and `status` need for its taps.
 const SOFT_LIMIT: usize = 128;
@@ -156,8 +158,8 @@ fn taps_that_come_are_attached_and_nothing_is_left_of_those_that_go() -> Result<
     let config =
         ConfigFile::for_netns(&netns, "[[port]]\ninterface = \"vnet*\"\nhold = \"256K\"\n")?;
     let service = Service::start(&netns, Some(&config))?;
-    let mut taps = Vec::new();
-    for i in 0..TAPS {
+    let (count, mut taps) = (soaked(TAPS, TAPS_SOAKED), Vec::new());
+    for i in 0..count {
         let name = format!("vnet{i}");
         taps.push(netns.tap(&name, &TapOptions::default())?);
         netns.up(&name)?;
@@ -167,7 +169,7 @@ fn taps_that_come_are_attached_and_nothing_is_left_of_those_that_go() -> Result<
         }
     }
     wait_until("those that are there are attached", || {
-        Ok(ports(&netns)?.iter().filter(|port| port["state"] == "active").count() == TAPS / 2)
+        Ok(ports(&netns)?.iter().filter(|port| port["state"] == "active").count() == count / 2)
     })
     .with_context(|| service.log().unwrap_or_default())?;
     drop(taps);

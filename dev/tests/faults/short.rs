@@ -17,6 +17,7 @@ use socket2::{SockRef, Socket};
 use vsnoop_bpf::Port;
 use vsnoop_bpf::split::SplitPort;
 use vsnoop_testbed::relay::{Faults, Freeze};
+use vsnoop_testbed::soak::is_soak;
 use vsnoop_testbed::topology::{
     CLIENT_DEVICE, Family, PORT, Side, Topology, UPLINK, VM_DEVICE, address,
 };
@@ -331,7 +332,7 @@ fn kernel_drops() -> Result<u64> {
 }
 
 fn wanted_count() -> u64 {
-    if std::env::var_os("VSNOOP_SOAK").is_none_or(|value| value != "1") {
+    if !is_soak() {
         return FEW;
     }
     let count = std::env::var("VSNOOP_SHORT_CONNECTIONS").ok().and_then(|it| it.parse().ok());

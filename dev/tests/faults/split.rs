@@ -14,6 +14,7 @@ use vsnoop_bpf::split::SplitPort;
 use vsnoop_packet::format::Tag;
 use vsnoop_testbed::net::{Net, Netns, Offloads, check};
 use vsnoop_testbed::relay::{Faults, Freeze};
+use vsnoop_testbed::soak::soaked;
 use vsnoop_testbed::socket::SocketOptions;
 use vsnoop_testbed::stream::{Stream, StreamPlan};
 use vsnoop_testbed::topology::{
@@ -203,13 +204,12 @@ fn unreachable(family: Family) -> Result<()> {
 
 /// Zero windows and probes: for a minute in `make soak`.
 fn stands_still() -> Result<()> {
-    let is_soak = std::env::var_os("VSNOOP_SOAK").is_some_and(|value| value == "1");
     let topology = case().build()?;
     let mut attached = case().attach(&topology)?;
     let split = open(&topology.host, PORT)?;
     let connect = || Pair::connect(&topology, Family::V4);
     let download = Download::begin(&attached, &split, MORE, connect)?;
-    thread::sleep(Duration::from_secs(if is_soak { 60 } else { 6 }));
+    thread::sleep(Duration::from_secs(soaked(6, 60)));
     ensure!(!download.sending.is_finished(), "the VM was not held back");
     ensure!(!split.split_flows().is_empty(), "it was joined with bytes on their way");
     download.end().with_context(|| attached.describe())?;

@@ -23,7 +23,7 @@ use libtest_mimic::{Arguments, Trial};
 use serde_json::Value;
 use vsnoop_testbed::guest::batch::{Ended, Report};
 use vsnoop_testbed::guest::{self, Kernel, Unavailable};
-use vsnoop_testbed::vm;
+use vsnoop_testbed::{soak, vm};
 
 /// Far longer than all that a machine does takes, emulated on a busy host.
 const LIMIT: Duration = Duration::from_secs(1800);
@@ -67,7 +67,7 @@ static MACHINES: LazyLock<Vec<Machine>> = LazyLock::new(|| {
         verify: locked_down::verify,
         report: OnceLock::new(),
     };
-    let is_soak = std::env::var_os("VSNOOP_SOAK").is_some();
+    let is_soak = soak::is_soak();
     let with_all = fit_machine::<{ fit::ALL }>;
     let with_few = if is_soak { with_all } else { fit_machine::<{ fit::FEW }> };
     let with_most = if is_soak { with_all } else { fit_machine::<{ fit::MOST }> };

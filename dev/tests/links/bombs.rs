@@ -17,8 +17,9 @@ use vsnoop_linkd::identity::{credentials, key_file};
 use vsnoop_packet::headers::FlowHash;
 use vsnoop_packet::offload::state::OffloadState;
 
-use crate::{soaked, transfer, trial};
+use crate::{transfer, trial};
 use vsnoop_testbed::hosts::{Network, PORT, Plan, inner_v4, outer};
+use vsnoop_testbed::soak::soaked;
 
 /// The host whose key the hostile peer has; its link does not run.
 const HOSTILE: usize = 2;

@@ -13,10 +13,11 @@ use vsnoop_testbed::interrupt::restarted;
 use vsnoop_testbed::net::Netns;
 use vsnoop_testbed::relay::{Counters, Faults};
 
-use crate::{soaked, transfer, trial};
+use crate::{transfer, trial};
 use vsnoop_testbed::hosts::{
     Network, Outside, PORT, Path, Plan, inner_v4, inner_v6, outer, unknown_source,
 };
+use vsnoop_testbed::soak::soaked;
 
 /// Connections are cut after each multiple of this number of bytes, from the handshake into the
 /// stream. It shares no factor with the sizes of records.

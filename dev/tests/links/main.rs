@@ -104,11 +104,6 @@ fn nothing_can_run() -> Option<String> {
     None
 }
 
-/// How much of something: in `make test`, and in `make soak`, which sets `VSNOOP_SOAK`.
-fn soaked<T>(few: T, many: T) -> T {
-    if std::env::var_os("VSNOOP_SOAK").is_some() { many } else { few }
-}
-
 /// A test of this name.
 fn trial(
     name: impl Into<String>,

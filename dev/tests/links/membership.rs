@@ -12,10 +12,11 @@ use rcgen::{
 };
 use serde_json::Value;
 use vsnoop_testbed::hosts::{Etcd, EtcdOptions, EtcdTls, Host, Network, Plan, inner_v4, keygen};
+use vsnoop_testbed::soak::soaked;
 use vsnoop_testbed::wait::wait_until;
 
 use crate::session::{session, settled};
-use crate::{soaked, transfer, trial};
+use crate::{transfer, trial};
 
 /// Short, so that a host that dies is gone soon.
 const TTL_S: u64 = 5;

@@ -19,10 +19,11 @@ use vsnoop_testbed::net::Netns;
 use vsnoop_testbed::wait::wait_until;
 
 use crate::hello::hello;
-use crate::{soaked, transfer, trial};
+use crate::{transfer, trial};
 use vsnoop_testbed::hosts::{
     Host, Network, Outside, PORT, Plan, inner_v4, outer, start_all, unknown_source,
 };
+use vsnoop_testbed::soak::soaked;
 
 /// Beside the transfers, in each second that counts in `make soak`.
 const CALLS_PER_S: u64 = 1000;

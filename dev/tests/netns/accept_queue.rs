@@ -15,6 +15,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use libtest_mimic::Trial;
 use socket2::{Domain, Socket, Type};
 use vsnoop_testbed::net::Netns;
+use vsnoop_testbed::soak::{is_soak, soaked};
 use vsnoop_testbed::topology::{Family, Side, Topology, address};
 
 use crate::attached::{self, Attached};
@@ -36,7 +37,7 @@ const TRIES: usize = 5;
 /// Clients, backlog, and seconds for which the application is busy.
 const LISTENERS: &[(usize, i32, u64)] =
     &[(8, 1, 1), (8, 1, 3), (30, 8, 1), (30, 8, 3), (300, 128, 1)];
-/// Besides, in `make soak`, which sets `VSNOOP_SOAK`.
+/// Besides, in `make soak`.
 const LISTENERS_OF_SOAK: &[(usize, i32, u64)] = &[
     (8, 1, 6),
     (30, 1, 1),
@@ -79,13 +80,9 @@ impl Scene {
     }
 }
 
-fn is_soak() -> bool {
-    std::env::var_os("VSNOOP_SOAK").is_some()
-}
-
 pub fn trials() -> Vec<Trial> {
     let cookies = [("without_cookies", "0"), ("with_cookies", "1"), ("cookies_always", "2")];
-    let listeners = LISTENERS.iter().chain(if is_soak() { LISTENERS_OF_SOAK } else { &[] });
+    let listeners = LISTENERS.iter().chain(soaked(&[][..], LISTENERS_OF_SOAK));
     let mut trials = Vec::new();
     for &(clients, backlog, seconds) in listeners {
         for (name, cookies) in cookies {

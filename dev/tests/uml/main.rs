@@ -21,6 +21,7 @@ use vsnoop_testbed::client::{self, Outcome, Request};
 use vsnoop_testbed::guest::{self, Unavailable, UserModeImage};
 use vsnoop_testbed::interrupt;
 use vsnoop_testbed::net::{Net, Netns, Offloads, TapOptions, remove_stale};
+use vsnoop_testbed::soak::soaked;
 use vsnoop_testbed::user_mode::{Device, UserModeGuest};
 use vsnoop_testbed::vsnoop::Vsnoop;
 use vsnoop_tests::{PREFIX, late};
@@ -221,8 +222,7 @@ impl fmt::Display for Times {
 
 /// A lost segment is mended as soon as without vsnoop, for each of many connections.
 fn many_at_once(image: &UserModeImage, device: Device) -> Result<()> {
-    let soak = std::env::var_os("VSNOOP_SOAK").is_some_and(|value| value == "1");
-    let (blocks, off) = if soak { (SOAK_TIMES, ROUNDS) } else { (1, ROUNDS_OFF) };
+    let (blocks, off) = soaked((1, ROUNDS_OFF), (SOAK_TIMES, ROUNDS));
     let rig = Rig::build(image, device)?;
     let (mut without, mut with) = (Times::default(), Times::default());
     let result = (0..blocks).try_for_each(|_| rig.block(off, &mut without, &mut with));

@@ -12,7 +12,7 @@
 //! - [`vsnoop`] is the command under test, perhaps in a [`place`] apart from the host's,
 //!   [`workspace`] knows where it is and whether it is older than its sources;
 //! - [`session`] keeps runs apart and clears up after them, `lock` waits for the other run,
-//!   [`interrupt`] is Ctrl-C, [`wait`] waits for events.
+//!   [`interrupt`] is Ctrl-C, [`wait`] waits for events, [`mod@soak`] says how much to do.
 //!
 //! There are four networks. Each is made in one place, by calls of [`net`]; its users give options
 //! and no devices.
@@ -50,6 +50,7 @@ pub mod process;
 pub mod raw_vm;
 pub mod relay;
 pub mod session;
+pub mod soak;
 pub mod socket;
 pub mod stage;
 pub mod stream;
