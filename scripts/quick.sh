@@ -30,7 +30,7 @@ quick() {
 # behaviour.
 quick "flow hold world" rules parser arbitrary grants incast
 quick "packet config netdev privileges split splitter link divert linkd etcd metrics host service \
-	bpf checks" crates documents language modules specification version frames
+	bpf checks" crates documents language length modules specification version frames
 cargo test --quiet --release --locked -p vsnoop --bins || failed=1
 
 [ "$failed" = 0 ] && echo "quick: ok"

@@ -8,6 +8,7 @@
 #ifndef VSNOOP_BPF_DECIDE_H
 #define VSNOOP_BPF_DECIDE_H
 
+#include "doorbell.h"
 #include "hold_copy.h"
 #include "incast_flows.h"
 #include "lease.h"

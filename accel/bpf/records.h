@@ -5,7 +5,7 @@
 #ifndef VSNOOP_BPF_RECORDS_H
 #define VSNOOP_BPF_RECORDS_H
 
-#include "hold_memory.h"
+#include "doorbell.h"
 #include "incast_flows.h"
 
 /* Do the operator's lists exclude this flow from acceleration? A port rule applies to either end's

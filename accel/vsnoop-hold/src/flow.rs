@@ -27,7 +27,7 @@ use vsnoop_flow::types::seq;
 
 use crate::confirmation::Confirmation;
 use crate::giving_up::{Reason, Refusal, Rollback, Silence};
-use crate::hold_frame::{HoldFrame, Kind};
+use crate::hold_frame::{HoldFrame, Kind, again, handover, largest};
 use crate::late::DueAcks;
 use crate::recovery::{Recovery, has_lost};
 use crate::repeats::Repeats;
@@ -45,8 +45,6 @@ pub const PATIENCE_NS: u64 = 40_000_000;
 const PORTION: u32 = 2;
 /// How often a timeout doubles at most.
 const BACK_OFF: u32 = 4;
-/// Largest payload of a frame: an IPv6 packet has 65535 bytes with the TCP header and its options.
-const LARGEST: u32 = 65_535 - 60;
 
 /// State of a connection between two looks. It only serves efficiency: a new engine starts without.
 #[derive(Clone, Debug)]
@@ -468,42 +466,4 @@ impl Flow {
         };
         Some(HoldFrame { seq, len, fin: false, kind: Kind::Probe })
     }
-}
-
-/// Retransmission of the part of these bytes that the VM was handed, within its window.
-fn again(view: &View, from: seq, until: seq) -> Option<HoldFrame> {
-    // A FIN is sent with the last byte, or alone.
-    let fin = view.fin && until.diff(view.tail) > 0;
-    let until = until.min(view.tail).min(view.right_edge.max(view.vm_seq));
-    let bytes = until.diff(from).max(0) as u32;
-    let len = bytes.min(largest(view));
-    let fin = fin && from.add(len) == view.tail && from.diff(view.tail) <= 0;
-    (len > 0 || fin).then_some(HoldFrame { seq: from, len, fin, kind: Kind::Resend })
-}
-
-/// Held bytes that fit into the VM's window.
-fn handover(view: &View) -> Option<HoldFrame> {
-    let from = view.handed;
-    if view.is_all_handed() || from.diff(view.first) < 0 {
-        return None;
-    }
-    let limit = view.tail.min(view.right_edge);
-    let len = (limit.diff(from).max(0) as u32).min(largest(view));
-    let end = from.add(len);
-    let is_last = end == view.tail;
-    // Less than a segment is sent only at the end, or if the VM has nothing to acknowledge that
-    // would open its window further (RFC 9293, section 3.8.6.2.1).
-    if len < view.mss && !is_last && (len == 0 || from.diff(view.vm_seq) > 0) {
-        return None;
-    }
-    // A FIN needs no room in the window.
-    let fin = view.fin && is_last;
-    (len > 0 || fin).then_some(HoldFrame { seq: from, len, fin, kind: Kind::Handover })
-}
-
-/// Payload of the largest frame: whole segments. The stack splits a super-packet that the tap does
-/// not take, and does not tell whether the ring had room for all of its segments.
-fn largest(view: &View) -> u32 {
-    let segments = if view.super_packets { LARGEST / view.mss } else { 1 };
-    segments.max(1) * view.mss
 }

@@ -8,7 +8,7 @@ use vsnoop_world::host::Vcpus;
 use vsnoop_world::search::{Budget, Found, Setting, replay, search};
 
 /// Limit of a search that is not walked to its end, states.
-const PART: usize = 5_000;
+const PART: usize = 2_000;
 /// More states than any search has that is walked to its end.
 const WHOLE: usize = 200_000;
 
