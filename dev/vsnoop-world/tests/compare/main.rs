@@ -32,7 +32,7 @@ fn run(kind: Kind) -> Vec<String> {
         return wrong;
     }
     // Few: `make soak` runs many. The seeds, and so the results, are the same each time.
-    let seeds = number("VSNOOP_SEEDS").unwrap_or(10);
+    let seeds = number("VSNOOP_SEEDS").unwrap_or(20);
     for case in Case::all() {
         let name = format!("{case:?}");
         if !case.is_for(kind) || !is_chosen("VSNOOP_CASE", &name) {
