@@ -44,7 +44,7 @@ const ARENAS_KIB: u64 = 1 << 10;
 
 pub fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
-    // Both have the same table, pools and compression; what differs is in `make soak`.
+    // A link has the same table, pools and compression over both: TLS is for `make soak`.
     for &transport in soaked(&["udp"][..], &["udp", "tls"]) {
         trials.push(trial(
             format!("memory::{transport}::gigabytes_leave_nothing_behind"),
