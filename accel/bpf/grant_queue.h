@@ -39,17 +39,15 @@ __noinline enum incast_served serve_flow(struct port *port, const struct flow_ke
 {
 	enum incast_served served = SERVED_GONE;
 	struct flow *f;
-	__u64 now;
 
 	if (!INCAST_USED || !port || !key)
 		return SERVED_GONE;
 	f = flow_of(port, key);
 	if (!f)
 		return SERVED_GONE;
-	now = bpf_ktime_get_ns();
 	bpf_spin_lock(&f->lock);
 	if (is_record_of(f, key))
-		served = incast_serve(f, &uplink, waits, &port->state.incast, now);
+		served = incast_serve(f, &uplink, waits, &port->state.incast);
 	bpf_spin_unlock(&f->lock);
 	return served;
 }
@@ -83,6 +81,14 @@ __noinline enum incast_served show_grant(struct port *port, struct grant *grant)
 	return served;
 }
 
+/* Which queue of the port is served next (incast_next()). */
+__noinline enum incast_waiting next_waiting(struct port *port)
+{
+	if (!INCAST_USED || !port)
+		return INCAST_NOT_WAITING;
+	return incast_next(&uplink, &port->state.incast, bpf_ktime_get_ns());
+}
+
 /* Offers a grant to the flow at the head of the queue. `like`: key of the packet that will become
  * the ACK. */
 __noinline enum incast_grant_result try_grant(struct port *port, const struct flow_key *like)
@@ -96,7 +102,7 @@ __noinline enum incast_grant_result try_grant(struct port *port, const struct fl
 	if (!INCAST_USED || !port || !like)
 		return GRANT_NONE;
 	grant = bpf_map_lookup_elem(&grants, &zero);
-	waits = incast_next(&uplink, &port->state.incast, bpf_ktime_get_ns());
+	waits = next_waiting(port);
 	if (!grant || !waits)
 		return GRANT_NONE;
 	queue = queue_of(port, waits);

@@ -23,6 +23,18 @@ static __always_inline bool incast_has_waiting(const struct port *port)
 	return INCAST_USED && incast_has_waiting_flow(&port->state.incast);
 }
 
+/* Ends what is over, before incast control accounts for a packet (incast_advance_time()). Not in the
+ * functions that do, which hold the lock of a record, and of which the verifier walks more ways.
+ * Returns the time. */
+__noinline __u64 incast_tick(struct port *port)
+{
+	__u64 now = bpf_ktime_get_ns();
+
+	if (INCAST_USED && port)
+		incast_advance_time(&uplink, &port->state.incast, now);
+	return now;
+}
+
 /* Records the path of a connection from the sender's SYN or SYN-ACK, before there is a record.
  * `ifindex`: the interface by which it came in. SYNs through the uplink leave no entry, so that a
  * SYN flood from the network takes no memory. */
@@ -50,7 +62,7 @@ static __always_inline bool incast_began_beside(const struct port *port, const s
 static __always_inline enum incast_waiting open_window(struct port *port, struct flow *f,
 						       const struct segment *vm, __u64 now)
 {
-	enum incast_waiting waits = incast_open_for(f, &uplink, &port->state.incast, vm, now);
+	enum incast_waiting waits = incast_open_for(f, &uplink, &port->state.incast, vm);
 
 	incast_note_shown(f, vm, now);
 	/* The verifier is to know nothing of what was found out here: it would walk the decision
@@ -141,7 +153,7 @@ __noinline __u64 incast_answer(struct port *port, const struct flow_key *key,
 	f = flow_of(port, key);
 	if (!f)
 		return 0;
-	now = bpf_ktime_get_ns();
+	now = incast_tick(port);
 	bpf_spin_lock(&f->lock);
 	differs = f->key_hash ^ flow_key_hash(key);
 	/* Hides the comparison from clang: with what it makes of is_record_of() here, the verifier

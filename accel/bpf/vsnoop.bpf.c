@@ -109,7 +109,7 @@ static __noinline int send_ack_and_grant(struct __sk_buff *skb, struct port *por
 	if (make_reply(skb, p, key, a, REPLY_TO_SENDER | TCP_ACK))
 		return HOOK_DROP;
 	set_mark(skb, MARK_REPLY);
-	if (!incast_next(&uplink, &port->state.incast, bpf_ktime_get_ns()))
+	if (!next_waiting(port))
 		return bpf_redirect(ifindex, BPF_F_INGRESS);
 	/* Before the grant is made, or that could overtake it on another CPU. */
 	bpf_clone_redirect(skb, ifindex, BPF_F_INGRESS);
@@ -218,7 +218,7 @@ static __noinline int pass_with_grant(struct __sk_buff *skb, struct port *port,
 				      const struct packet *p, const struct flow_key *key,
 				      struct port_stats *st)
 {
-	if (!incast_next(&uplink, &port->state.incast, bpf_ktime_get_ns()))
+	if (!next_waiting(port))
 		return HOOK_NEXT;
 	if (!hand_over(skb, port, st))
 		return HOOK_NEXT;
@@ -236,6 +236,7 @@ int to_vm(struct __sk_buff *skb)
 	struct port *port;
 	bool is_engine;
 	enum to_vm_verdict verdict;
+	enum incast_path path;
 
 	if ((skb->mark & MARK_MASK) == MARK_HANDED) {
 		set_mark(skb, skb->mark & ~MARK_MASK);
@@ -257,10 +258,12 @@ int to_vm(struct __sk_buff *skb)
 		return freshen(skb, port, &p, &key, &s);
 	if (incast_is_used() && s.tcp_flags & TCP_SYN)
 		incast_syn(port, &key, skb->ingress_ifindex);
-	verdict = decide_to_vm(port, &key, &s, &out, incast_path_of(&s, skb->ingress_ifindex));
+	path = incast_path_of(&s, skb->ingress_ifindex);
+	if (path)
+		incast_tick(port);
+	verdict = decide_to_vm(port, &key, &s, &out, path);
 	if (verdict == TO_VM_NO_FLOW && flow_for_sender(port, &key, &s, st))
-		verdict = decide_locked(port, &key, &s, &out,
-					incast_path_of(&s, skb->ingress_ifindex));
+		verdict = decide_locked(port, &key, &s, &out, path);
 	/* For TO_VM_KEEP keep() does this. */
 	if (config.hold && verdict != TO_VM_KEEP && out.events & EVENT_SENDER_ACK &&
 	    send_sender_ack(skb, port, &p, &key))
@@ -437,8 +440,7 @@ int grant(struct __sk_buff *skb)
 	if (!port || parse_packet(skb, false, &p, &key, &s) != PARSED_TCP)
 		return GRANT_NONE;
 	if (!grant_next(port, &key))
-		return incast_next(&uplink, &port->state.incast, bpf_ktime_get_ns()) ? GRANT_RETRY :
-										       GRANT_NONE;
+		return next_waiting(port) ? GRANT_RETRY : GRANT_NONE;
 	if (write_grant(skb, &p))
 		return GRANT_RETRY;
 	set_mark(skb, MARK_REPLY);

@@ -25,6 +25,21 @@
  * each value, or range of values, that it knows. */
 #define opaque(variable) asm volatile("" : "+r"(variable))
 
+/* The lesser of both, which differ by less than 2^63. Without a branch: the verifier would walk all
+ * that follows for each of two ways. */
+static __always_inline __s64 lesser(__s64 a, __s64 b)
+{
+	__s64 is_a = (a - b) >> 63;
+
+	opaque(is_a);
+	return b + ((a - b) & is_a);
+}
+
+static __always_inline __s64 greater(__s64 a, __s64 b)
+{
+	return a + b - lesser(a, b);
+}
+
 /* Copies by 16-bit words: all MAC addresses here are 2-byte aligned, and in BPF a struct copy of
  * them would be byte by byte. */
 static __always_inline void copy_mac(__u8 to[6], const void *from)

@@ -98,21 +98,34 @@ static __always_inline __u32 incast_volley(const struct uplink *u)
 	return bytes - (bytes >> 4);
 }
 
-/* The credit: bytes of payload that all flows together may have in flight, in the queue and on the
- * wire. Data come on the wire in the course of a round trip, but many flows are granted what is
- * left at once: where the queue has less than INCAST_MANY_MSS segments for each of the flows that
- * receive data, the wire counts for no more than the queue. */
-static __always_inline __u32 incast_credit(const struct uplink *u)
+/* The part of the credit that is on the wire, bytes of payload. */
+static __always_inline __u32 incast_wire(const struct uplink *u)
 {
 	__u64 wire = (u->rate * (__u64)u->base_rtt_ns) >> INCAST_TICK_BITS;
-	__u32 volley = incast_volley(u), flows = u->flows > u->flows_now ? u->flows : u->flows_now;
 
 	wire -= wire >> 4;
-	/* Here and in incast_spare(): less of the stack, whose frames are full. */
+	/* Less of the stack, whose frames are full. */
 	opaque(wire);
-	if (wire > volley && flows > volley / (INCAST_MANY_MSS * INCAST_LEAST_MSS))
-		wire = volley;
-	return volley + (__u32)wire;
+	return wire;
+}
+
+/* By how much the wire takes more than the queue, where flows are many, bytes: where the queue has
+ * less than INCAST_MANY_MSS segments for each of those that receive data, or are asked for some. */
+static __always_inline __u32 incast_beyond(const struct uplink *u)
+{
+	__s64 volley = incast_volley(u), flows = greater(u->flows, u->flows_now),
+	      many = volley / (INCAST_MANY_MSS * INCAST_LEAST_MSS), are_many = (many - flows) >> 63;
+
+	opaque(are_many);
+	return greater(incast_wire(u) - volley, 0) & are_many;
+}
+
+/* The credit: bytes of payload that all flows together may have in flight, in the queue and on the
+ * wire. What many flows leave open when they finish comes at once with the next volley. So what the
+ * wire takes beyond the queue is left for trains, of which all is used (incast_left_now()). */
+static __always_inline __u32 incast_credit(const struct uplink *u)
+{
+	return u->credit;
 }
 
 /* Number of ports that want more than the equal share, this one included: as of the last census or
@@ -123,6 +136,7 @@ static __always_inline __u32 incast_ports(const struct uplink *u, const struct i
 	bool wants = port->wanted == u->census;
 	__u32 last = wants ? port->wanted_before : port->wanted;
 	__u32 before = u->wanting + (last + 1 != u->census), now = u->wanting_now + !wants;
+
 	__u32 ports = before > now ? before : now;
 
 	return ports ? ports : 1;
@@ -156,9 +170,9 @@ static __always_inline __u32 incast_volley_share(const struct uplink *u,
 /* Does this port have more outstanding than an equal share among all ports that receive data? */
 static __always_inline bool incast_has_much(const struct uplink *u, const struct incast_port *port)
 {
-	__u32 ports = u->receiving > u->receiving_now ? u->receiving : u->receiving_now;
+	__u32 ports = greater(greater(u->receiving, u->receiving_now), 1);
 
-	return port->own.outstanding > (__s64)(incast_credit(u) / (ports ? ports : 1));
+	return port->own.outstanding > (__s64)(incast_credit(u) / ports);
 }
 
 /* Equal share of one flow in its port's share, bytes. */
@@ -207,8 +221,7 @@ static __always_inline __u32 incast_whole(const struct flow *f, const struct upl
 {
 	__u32 mss = incast_mss(f), least = incast_least(f, u, port);
 
-	if (window < least)
-		window = least;
+	window = greater(window, least);
 	return window - window % mss;
 }
 
@@ -241,12 +254,20 @@ static __always_inline void incast_end_census(const struct uplink *u, struct inc
 	port->counted = 0;
 }
 
+/* Computes both again: once, so that what needs them knows nothing of how. */
+static __always_inline void incast_note_credit(struct uplink *u)
+{
+	u->beyond = incast_beyond(u);
+	u->credit = incast_volley(u) + incast_wire(u) - u->beyond;
+}
+
 /* Computes what a packet would need a division for. */
 static __always_inline void incast_note_drain(struct uplink *u)
 {
 	__u64 ns = u->rate ? ((__u64)u->buffer << INCAST_TICK_BITS) / u->rate : 0;
 
 	u->drain_ns = ns < NSEC_PER_SEC ? ns : NSEC_PER_SEC;
+	incast_note_credit(u);
 }
 
 static __always_inline __u64 incast_census_ns(const struct uplink *u)
@@ -256,6 +277,31 @@ static __always_inline __u64 incast_census_ns(const struct uplink *u)
 	if (ns > INCAST_LONGEST_CENSUS_NS)
 		return INCAST_LONGEST_CENSUS_NS;
 	return ns > INCAST_LEAST_CENSUS_NS ? ns : INCAST_LEAST_CENSUS_NS;
+}
+
+/* These bytes of payload come after a round trip. */
+static __always_inline void incast_take_room(struct incast_port *port, __s64 bytes)
+{
+	__sync_fetch_and_sub(&port->room, bytes);
+}
+
+/* Room. What is granted at once comes at once, after a round trip, and then the queue has to take
+ * it. So a port may be granted its share of a volley at once, and more only as its share of the line
+ * has time for it, headers apart. What is not outstanding needs no room any more. */
+static __always_inline void incast_make_room(const struct uplink *u, struct incast_port *port,
+					     __u64 now)
+{
+	__u64 since = port->room_ns, elapsed = since_ns(now, since), bytes;
+	__s64 before = port->room, room, most = incast_volley_share(u, port), least = most;
+
+	if (elapsed && !__sync_bool_compare_and_swap(&port->room_ns, since, now))
+		return;
+	if (elapsed > NSEC_PER_SEC)
+		elapsed = NSEC_PER_SEC;
+	bytes = (elapsed * (u->rate - (u->rate >> 4))) >> INCAST_TICK_BITS;
+	room = before + (__s64)(bytes / incast_ports(u, port));
+	least -= greater(port->own.outstanding, 0);
+	__sync_fetch_and_add(&port->room, lesser(greater(room, least), most) - before);
 }
 
 /* Ends slots, epochs and censuses that are over; the first CPU to come after the end does it. A
@@ -286,6 +332,7 @@ static __always_inline void incast_advance_time(struct uplink *u, struct incast_
 			u->weighted_rtt = u->weight = 0;
 		}
 	}
+	incast_note_credit(u);
 	incast_end_epochs(&u->all, now >> INCAST_EPOCH_BITS);
 	incast_end_epochs(&port->own, u->all.epoch);
 	slot = u->census_ns;
@@ -300,6 +347,7 @@ static __always_inline void incast_advance_time(struct uplink *u, struct incast_
 		u->census++;
 	}
 	incast_end_census(u, port);
+	incast_make_room(u, port, now);
 }
 
 /* Reason to open a window. */
@@ -338,9 +386,7 @@ static __always_inline __s32 incast_window(const struct flow *f)
 	__s32 shown = seq_diff(f->adv_edge, f->incast.received) - (__s32)incast_rounded_off(f);
 	__s32 sure = seq_diff(f->incast.edge, f->incast.received) - (__s32)(incast_unit(f) - 1);
 
-	if (shown < sure)
-		shown = sure;
-	return shown > 0 ? shown : 0;
+	return greater(greater(shown, sure), 0);
 }
 
 /* The flow's outstanding credit, bytes. Less than a segment counts as none once the sender has seen
@@ -433,9 +479,7 @@ static __always_inline void incast_touch(struct flow *f, struct uplink *u, struc
 /* Outstanding credit of silent flows; where several ports want credit, of this port's own. */
 static __always_inline __s64 incast_silent(const struct uplink *u, const struct incast_port *port)
 {
-	__s64 silent = incast_ports(u, port) > 1 ? port->own.silent : u->all.silent;
-
-	return silent > 0 ? silent : 0;
+	return greater(incast_ports(u, port) > 1 ? port->own.silent : u->all.silent, 0);
 }
 
 /* What is kept for silent flows, since they may send next: their outstanding credit, bytes, but no
@@ -443,23 +487,23 @@ static __always_inline __s64 incast_silent(const struct uplink *u, const struct 
 static __always_inline __s64 incast_kept(const struct uplink *u, const struct incast_port *port,
 					 __u32 most)
 {
-	__s64 silent = incast_silent(u, port);
-
-	return silent < most ? silent : most;
+	return lesser(incast_silent(u, port), most);
 }
 
-/* Credit left for the flows of this port, bytes. Where other ports want credit too, it is at most
- * the rest of this port's share. Others may still have more than their share, and return it only
- * now; up to an eighth of the queue is granted ahead of that. */
-static __always_inline __s64 incast_left(const struct uplink *u, const struct incast_port *port)
+/* Credit left for the flows of this port, bytes. `is_train`: for a train. Where other ports want
+ * credit too, it is at most the rest of this port's share. Others may still have more than their
+ * share, and return it only now; up to an eighth of the queue is granted ahead of that. */
+static __always_inline __s64 incast_left(const struct uplink *u, const struct incast_port *port,
+					 bool is_train)
 {
 	__s64 left = (__s64)incast_credit(u) - incast_outstanding(u), own;
 
+	if (is_train)
+		left += u->beyond;
 	if (incast_ports(u, port) <= 1)
 		return left;
 	own = (__s64)incast_port_share(u, port) - port->own.outstanding;
-	left += u->buffer >> 3;
-	return own < left ? own : left;
+	return lesser(own, left + (u->buffer >> 3));
 }
 
 #endif

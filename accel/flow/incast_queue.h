@@ -18,6 +18,9 @@
 #define INCAST_TRAIN_PART 2u
 #define INCAST_TRAIN_EPOCHS 16u
 
+/* More than any port has outstanding, bytes. */
+#define INCAST_ANY (1ll << 40)
+
 /* The longest train now, bytes. */
 static __always_inline __u32 incast_train(const struct uplink *u, const struct incast_port *port)
 {
@@ -115,26 +118,39 @@ static __always_inline void incast_give(struct flow *f, struct uplink *u, struct
 					__u32 window)
 {
 	struct incast *i = &f->incast;
+	struct seq edge = seq_add(i->received, window + incast_unit(f) - 1);
 
 	i->bits &= ~INCAST_STILL;
 	i->bits |= INCAST_GIVEN;
 	if (incast_window(f) < (__s32)incast_mss(f))
 		i->bits |= INCAST_STILL;
 	i->before = f->adv_edge.v;
-	incast_move(f, u, port, i->received, seq_add(i->received, window + incast_unit(f) - 1));
+	incast_take_room(port, seq_diff(edge, i->edge));
+	incast_move(f, u, port, i->received, edge);
 	incast_leave_queue(f, u, port);
 }
 
-/* May a flow that has finished get a window for its next data? Only while the grant queue is
- * empty. `answers`: it only ever answers; such flows are left at most half of the share, with what
- * others are sending, because they answer the next volley of requests at the same time as those
- * that are granted it. */
-static __always_inline bool incast_can_reopen(const struct uplink *u,
-					      const struct incast_port *port, bool answers)
+/* What a port may have outstanding before flows that have finished get a window for their next data,
+ * bytes: all such flows may send at the same time. Those that only ever answer answer the next
+ * volley of requests at the same time as those that are granted it: they are left half of it. One
+ * that is known to send unasked is not kept waiting. */
+static __always_inline __s64 incast_room_of_finished(const struct flow *f, const struct uplink *u,
+						     const struct incast_port *port)
 {
-	return port->own.queued <= 0 && incast_left(u, port) > 0 &&
-	       (!answers || incast_silent(u, port) + port->own.outstanding <
-				    (__s64)incast_volley_share(u, port) / 2);
+	__u32 volley = incast_volley_share(u, port);
+
+	if (f->incast.bits & INCAST_SPEAKS || incast_pauses(f))
+		return INCAST_ANY;
+	return f->incast.bits & INCAST_ANSWERS ? volley / 2 : volley;
+}
+
+/* May a flow that has finished get a window? Only while the grant queue is empty. `room`: what the
+ * port may have outstanding, bytes. */
+static __always_inline bool incast_can_reopen(const struct uplink *u,
+					      const struct incast_port *port, __s64 room)
+{
+	return port->own.queued <= 0 && incast_left(u, port, false) > 0 &&
+	       incast_silent(u, port) + port->own.outstanding < room;
 }
 
 /* A finished flow waits, as an answerer or not; which of these may change while it does. Returns
@@ -165,34 +181,12 @@ static __always_inline enum incast_waiting incast_open_finished(struct flow *f, 
 
 	if (incast_window(f) >= (__s32)incast_mss(f)) {
 		incast_leave_queue(f, u, port);
-	} else if (incast_can_reopen(u, port, answers)) {
+	} else if (incast_can_reopen(u, port, incast_room_of_finished(f, u, port))) {
 		incast_give(f, u, port, incast_finished_window(f, u, port));
 	} else {
 		return incast_wait_finished(f, port, answers);
 	}
 	return INCAST_NOT_WAITING;
-}
-
-/* Credit left if that of silent flows counted as outstanding too, since they may send next. At most
- * half of the share is kept for them. Where several ports want credit, each counts its own silent
- * flows. */
-static __always_inline __s64 incast_spare(const struct uplink *u, const struct incast_port *port)
-{
-	__s64 kept = incast_kept(u, port, incast_port_share(u, port) / 2);
-
-	opaque(kept);
-	return incast_left(u, port) - kept;
-}
-
-/* Credit left for the answer to a request. Requests come in volleys, and their answers come at the
- * same time, with those of silent flows. At most half of a volley is kept for these. */
-static __always_inline __s64 incast_volley_left(const struct uplink *u,
-						const struct incast_port *port)
-{
-	__u32 volley = incast_volley_share(u, port);
-
-	return incast_left(u, port) - ((__s64)incast_port_share(u, port) - volley) -
-	       incast_kept(u, port, volley / 2);
 }
 
 /* Does the VM ask the sender for more: with a request, or by answering its probe? */
@@ -202,9 +196,12 @@ static __always_inline bool incast_vm_asks(enum incast_why why)
 }
 
 /* Updates the bits that say whether the sender has finished, and whether it answers or sends
- * unasked. */
-static __always_inline void incast_note_reason(struct incast *i, enum incast_why why)
+ * unasked. After a request it sends what it has open. */
+static __always_inline void incast_note_reason(struct flow *f, struct uplink *u,
+					       struct incast_port *port, enum incast_why why)
 {
+	struct incast *i = &f->incast;
+
 	if (i->bits & INCAST_FINISHED) {
 		if (why == INCAST_REQUEST)
 			i->bits |= INCAST_ANSWERS;
@@ -214,23 +211,36 @@ static __always_inline void incast_note_reason(struct incast *i, enum incast_why
 	if (incast_vm_asks(why))
 		i->bits &= ~INCAST_FINISHED;
 	if (why == INCAST_REQUEST) {
+		if (!(i->bits & INCAST_ASKED))
+			incast_take_room(port, incast_flow_outstanding(f));
 		i->bits |= INCAST_ASKED;
 		incast_note_request(i);
+		incast_count(i, u, port);
 	}
 }
 
 /* Grants the flow a window of `want` bytes, or what there is credit for. `open`: its window now,
- * bytes. Returns whether it was granted more than it has. */
+ * bytes. Returns whether it was granted more than it has.
+ *
+ * Silent flows may send next: half of a volley at most is kept for them. Data open a window only
+ * where it slides (incast_open_live()), and then as they come: that needs no room. */
 static __always_inline bool incast_grant(struct flow *f, struct uplink *u, struct incast_port *port,
 					 enum incast_why why, __u32 want, __s32 open)
 {
-	__s64 spare = incast_spare(u, port), left = incast_left(u, port);
+	bool is_train = why == INCAST_DEQUEUED && port->own.train;
+	__s64 left = incast_left(u, port, is_train),
+	      kept = incast_kept(u, port, incast_volley_share(u, port) / 2), spare;
 	__u32 most = want;
 
+	/* Fewer values live at a time: the frames of the stack are full. */
+	opaque(kept);
+	if (why != INCAST_DATA)
+		left = lesser(left, port->room);
+	spare = left - kept;
 	if ((__s64)want - open > left || incast_has_much(u, port))
 		incast_want(u, port);
 	if (incast_vm_asks(why))
-		spare = left = incast_volley_left(u, port);
+		left = spare;
 	if ((__s64)want - open > spare)
 		most = incast_whole(f, u, port, open + spare > 0 ? open + spare : 0);
 	if (want > most)
@@ -302,7 +312,7 @@ static __always_inline enum incast_waiting incast_open_live(struct flow *f, stru
  * waits for from now on, if that is new: the grant queue, or the queue of finished flows. */
 static __always_inline enum incast_waiting incast_open(struct flow *f, struct uplink *u,
 						       struct incast_port *port,
-						       enum incast_why why, __u64 now)
+						       enum incast_why why)
 {
 	__u32 least = 0, want = 0;
 
@@ -328,13 +338,12 @@ static __always_inline enum incast_waiting incast_open(struct flow *f, struct up
 			incast_end(f, u, port);
 		return INCAST_NOT_WAITING;
 	}
-	incast_advance_time(u, port, now);
 	if (!flow_is_shaped(f))
 		incast_begin(f, u, port);
 	if (why == INCAST_NO_REASON)
 		return INCAST_NOT_WAITING;
 	incast_note_rounding(f, u, port);
-	incast_note_reason(&f->incast, why);
+	incast_note_reason(f, u, port, why);
 	if (why == INCAST_DATA && f->incast.bits & INCAST_FINISHED)
 		return incast_open_finished(f, u, port);
 	incast_touch(f, u, port);
@@ -362,13 +371,13 @@ static __always_inline bool incast_catch_up(struct flow *f, struct uplink *u,
 /* incast_open() for the ACK of the VM's segment `vm`; null: because of the sender's data. */
 static __always_inline enum incast_waiting incast_open_for(struct flow *f, struct uplink *u,
 							   struct incast_port *port,
-							   const struct segment *vm, __u64 now)
+							   const struct segment *vm)
 {
 	enum incast_why why = incast_reason(f, vm);
 
 	if (vm && incast_catch_up(f, u, port, vm) && why == INCAST_NO_REASON)
 		why = INCAST_DATA;
-	return incast_open(f, u, port, why, now);
+	return incast_open(f, u, port, why);
 }
 
 /* Would incast_open_for() and incast_note_shown() change nothing for the ACK of the VM's segment
@@ -393,8 +402,7 @@ static __always_inline bool incast_has_waiting_flow(const struct incast_port *po
 }
 
 /* Which queue of this port is served next, if there is credit for its head, beside some of what
- * silent flows have open? Called before a flow is
- * dequeued: a flow that is dequeued too early goes to the tail, and could starve. With the uplink
+ * silent flows have open? Called before a flow is dequeued: a flow that is dequeued too early goes to the tail, and could starve. With the uplink
  * turned off all waiting flows are dequeued. */
 static __always_inline enum incast_waiting incast_next(struct uplink *u, struct incast_port *port,
 						       __u64 now)
@@ -408,7 +416,7 @@ static __always_inline enum incast_waiting incast_next(struct uplink *u, struct 
 	incast_advance_time(u, port, now);
 	if (port->own.queued > 0) {
 		incast_want(u, port);
-		left = incast_left(u, port);
+		left = lesser(incast_left(u, port, port->own.train), port->room);
 		/* Half of what is left at most, or the head could wait as long as others send. */
 		kept = left > 0 ? incast_kept(u, port, left / 2) : 0;
 		opaque(kept);
@@ -417,8 +425,10 @@ static __always_inline enum incast_waiting incast_next(struct uplink *u, struct 
 			left -= incast_train_awaited(u, port);
 		return left > 0 ? INCAST_QUEUED : INCAST_NOT_WAITING;
 	}
-	if ((port->finished_answerers > 0 && incast_can_reopen(u, port, true)) ||
-	    (port->finished_others > 0 && incast_can_reopen(u, port, false)))
+	if (incast_can_reopen(u, port,
+			      port->finished_others > 0 ? INCAST_ANY :
+							  incast_volley_share(u, port) / 2) &&
+	    port->finished_answerers + port->finished_others > 0)
 		return INCAST_FINISHED_ANSWERER;
 	return INCAST_NOT_WAITING;
 }
@@ -458,18 +468,16 @@ static __always_inline void incast_show(struct flow *f, struct hold *h,
  * window (incast_show()). */
 static __always_inline enum incast_served incast_serve(struct flow *f, struct uplink *u,
 						       enum incast_waiting waits,
-						       struct incast_port *port, __u64 now)
+						       struct incast_port *port)
 {
 	struct incast *i = &f->incast;
 
 	if (!i->waiting || (i->waiting == INCAST_QUEUED) != (waits == INCAST_QUEUED))
 		return SERVED_GONE;
-	if (waits != INCAST_QUEUED && incast_shapes(f, u)) {
-		incast_advance_time(u, port, now);
+	if (waits != INCAST_QUEUED && incast_shapes(f, u))
 		incast_open_finished(f, u, port);
-	} else {
-		incast_open(f, u, port, INCAST_DEQUEUED, now);
-	}
+	else
+		incast_open(f, u, port, INCAST_DEQUEUED);
 	if (i->waiting)
 		return SERVED_NOT_YET;
 	if (flow_is_bypassed(f) || f->mode == FLOW_RESET)

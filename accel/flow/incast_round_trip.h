@@ -29,15 +29,18 @@ static __always_inline bool incast_is_half_idle(const struct uplink *u, __u64 no
 }
 
 /* The other end has answered the VM's SYN or SYN-ACK after `rtt`, which lowers the base round trip
- * before data do: with one that is too long the credit is more than queue and wire take. An eighth
- * of the queue is added: half of the quarter that the credit leaves free may serve as wire, because
- * a larger credit is faster. */
+ * before data do: with one that is too long the credit is more than queue and wire take. The first
+ * one sets it, if that is in scope, to INCAST_MIN_SLOT_NS at least. An eighth of the queue is added
+ * to others: half of the quarter that the credit leaves free may serve as wire, because a larger
+ * credit is faster. */
 static __always_inline void incast_note_handshake(struct uplink *u, __u64 rtt)
 {
 	incast_note_drain(u);
-	rtt += u->drain_ns >> 3;
 	if (!u->base_rtt_ns)
-		u->base_rtt_ns = INCAST_MIN_SLOT_NS;
+		u->base_rtt_ns = rtt > INCAST_MIN_SLOT_NS && rtt <= INCAST_SCOPE_NS ?
+					 rtt :
+					 INCAST_MIN_SLOT_NS;
+	rtt += u->drain_ns >> 3;
 	if (rtt < u->base_rtt_ns)
 		u->base_rtt_ns = rtt;
 }

@@ -54,7 +54,7 @@ static __always_inline __u32 incast_first_window(const struct uplink *u,
 {
 	__u32 two = 2 * INCAST_LEAST_MSS, most = INCAST_START_MSS * INCAST_LEAST_MSS,
 	      room = incast_first_room(u, port), part;
-	__s64 left = incast_left(u, port), unused = (__s64)room - port->own.outstanding;
+	__s64 left = incast_left(u, port, false), unused = (__s64)room - port->own.outstanding;
 
 	if (unused < left)
 		left = unused;
@@ -253,6 +253,18 @@ static __always_inline void incast_note_mss(struct flow *f, struct uplink *u,
 	incast_add_outstanding(f, u, port, incast_flow_outstanding(f));
 }
 
+/* Counts the flow in the present census: it receives data, or is asked for some. */
+static __always_inline void incast_count(struct incast *i, struct uplink *u,
+					 struct incast_port *port)
+{
+	if (i->census == (__u8)u->census)
+		return;
+	i->census = u->census;
+	__sync_fetch_and_add(&u->flows_now, 1);
+	if (!__sync_fetch_and_add(&port->counted, 1))
+		__sync_fetch_and_add(&u->receiving_now, 1);
+}
+
 /* Accounts for a segment with data; called for each. */
 static __always_inline void incast_received(struct flow *f, struct uplink *u,
 					    struct incast_port *port, const struct segment *s,
@@ -265,7 +277,6 @@ static __always_inline void incast_received(struct flow *f, struct uplink *u,
 	incast_note_mss(f, u, port, s);
 	if (!flow_is_shaped(f))
 		return;
-	incast_advance_time(u, port, now);
 	/* A forged segment counts only if the VM would accept it. */
 	if (fresh <= 0 || !flow_accepts_segment(f, s) ||
 	    seq_gt(end, seq_max(f->right_edge, seq_max(f->adv_edge, i->edge))))
@@ -274,13 +285,10 @@ static __always_inline void incast_received(struct flow *f, struct uplink *u,
 		i->ts_recent = s->tsval;
 	if (s->bits & SEG_CE)
 		i->bits |= INCAST_MARKED;
-	if (i->census != (__u8)u->census) {
-		i->census = u->census;
-		__sync_fetch_and_add(&u->flows_now, 1);
-		if (!__sync_fetch_and_add(&port->counted, 1))
-			__sync_fetch_and_add(&u->receiving_now, 1);
-	}
+	incast_count(i, u, port);
 	incast_note_data(f);
+	if (!incast_is_live(f, u))
+		incast_take_room(port, incast_flow_outstanding(f));
 	incast_touch(f, u, port);
 	incast_note_rounding(f, u, port);
 	incast_move(f, u, port, end, seq_max(i->edge, end));

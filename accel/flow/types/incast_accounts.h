@@ -101,6 +101,8 @@ struct incast_port {
 	__s32 finished_others; /* flows in INCAST_FINISHED_OTHER */
 	__u32 grants; /* grants to waiting flows */
 	__u32 wanted_before; /* the census before `wanted` in which it did */
+	__u64 room_ns; /* time of `room` */
+	__s64 room; /* bytes that may be granted at once */
 };
 
 #endif

@@ -35,8 +35,10 @@ struct uplink {
 	__u32 wanting_now; /* the same, so far in the present census */
 	__u32 is_granting; /* 1: in the second half of the slot */
 	__u32 risen; /* epoch in which base_rtt_ns last rose */
-	__u32 flows; /* flows that received data during the last census */
+	__u32 flows; /* that received data during the last census, or were asked for some */
 	__u32 flows_now; /* the same, so far in the present census */
+	__u32 credit; /* bytes that all flows may have in flight, as last computed */
+	__u32 beyond; /* bytes more that trains may have */
 
 	/* Interfaces by which packets of the uplink may enter the stack: the uplink, its master,
 	 * and what is stacked on these. Written by user space; ends with a 0. */

@@ -103,7 +103,7 @@ pub fn answer(
 ) -> bool {
     // SAFETY: as in shapes().
     unsafe {
-        let waits = types::incast_open_for(f, u, port, vm, now) != 0;
+        let waits = types::incast_open_for(f, u, port, vm) != 0;
         types::incast_note_shown(f, vm, now);
         waits
     }
