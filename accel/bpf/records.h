@@ -243,9 +243,10 @@ __noinline int syn_of_vm(struct port *port, const struct flow_key *key, const st
 		fresh.sent_ns = now;
 	if (INCAST_USED && incast_is_on(&uplink) && !(fresh.flags & FLOW_F_FOREIGN) &&
 	    fresh.scale <= INCAST_SCALE && !incast_began_beside(port, key)) {
-		__u32 first =
-			incast_first_window(&uplink, &port->state.incast, s->tcp_flags & TCP_ACK);
+		__u32 first;
 
+		incast_tick(port);
+		first = incast_first_window(&uplink, &port->state.incast, s->tcp_flags & TCP_ACK);
 		if (fresh.shown > first)
 			fresh.shown = first;
 	}
